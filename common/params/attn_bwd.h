@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The parameter block of every attention kernel: the only contract between host and device code.
+ * dispatch/attn_plan.c fills the shape part at plan time, dispatch/attn_bwd.c the pointers of a call;
+ * CPU tiles, CUDA and HIP kernels read it. Plain fixed-width fields, the same layout for every
+ * compiler, asserted at the end. Strides are in elements. */
+#ifndef STW_COMMON_PARAMS_ATTN_BWD_H
+#define STW_COMMON_PARAMS_ATTN_BWD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Qualifier of the small functions that host and device share; common/device/device.h sets its own. */
+#ifndef STW_SHARED_FN
+#define STW_SHARED_FN static inline
+#endif
+
+/* Bits of stw_attn_params.features: what this problem uses, so that kernels test one word. */
+#define STW_FEAT_WINDOW_LEFT  0x0001u /* window_left is a bound                                       */
+#define STW_FEAT_WINDOW_RIGHT 0x0002u /* window_right is a bound (causal masks set it, at most 0)     */
+#define STW_FEAT_FIXED_SHIFT  0x0004u /* shift = fixed_shift; else Lk - Lq                            */
+#define STW_FEAT_BIAS         0x0008u
+#define STW_FEAT_ALIBI        0x0010u
+#define STW_FEAT_ALIBI_COLUMN 0x0020u
+#define STW_FEAT_SOFTCAP      0x0040u
+#define STW_FEAT_SINK         0x0080u
+#define STW_FEAT_DLSE         0x0100u
+#define STW_FEAT_DROPOUT      0x0200u
+#define STW_FEAT_GIVEN_DELTA  0x0400u
+#define STW_FEAT_WRITE_DELTA  0x0800u
+#define STW_FEAT_DETERMINISTIC 0x1000u
+#define STW_FEAT_PACKED_Q     0x2000u /* cu_seqlens_q numbers the rows of q, out, dout, dq            */
+#define STW_FEAT_PACKED_KV    0x4000u
+#define STW_FEAT_PACKED_LSE   0x8000u /* lse rows are numbered through the pack                       */
+#define STW_FEAT_PACKED_DLSE  0x10000u
+#define STW_FEAT_PACKED_DELTA 0x20000u
+
+typedef struct stw_tensor_param {
+    void *data;
+    int64_t batch, head, seq;
+} stw_tensor_param;
+
+typedef struct stw_bias_param {
+    void *data;
+    int64_t batch, head, query, key;
+} stw_bias_param;
+
+typedef struct stw_attn_params {
+    stw_tensor_param q, k, v, out, dout, dq, dk, dv; /* packed sides: batch stride 0 */
+    stw_tensor_param lse, dlse, delta;
+    stw_bias_param bias, dbias;
+    const float *alibi_slopes;
+    const float *sink;
+    float *dsink;
+    const int32_t *cu_seqlens_q, *cu_seqlens_kv, *used_q, *used_kv; /* null: absent */
+    const int64_t *q_offsets, *k_offsets;                           /* null: the values below */
+    const uint64_t *dropout_seed_ptr, *dropout_offset_ptr;          /* null: the values below */
+    int32_t *status_out;
+    uint8_t *mask_out; /* dropout mask call only */
+
+    int64_t q_offset, k_offset;
+    uint64_t dropout_seed, dropout_offset;
+    int64_t alibi_stride_batch;
+    int64_t batch, heads_q, heads_kv, group; /* group = heads_q / heads_kv */
+    int64_t max_seq_q, max_seq_kv, total_q, total_kv;
+    int64_t window_left, window_right; /* i + shift - left <= j <= i + shift + right */
+    int64_t fixed_shift;
+    int64_t batch_offset, head_offset, heads_total;
+
+    double dropout_p;
+    uint32_t dropout_threshold;   /* philox: keep iff word >= floor(p * 2^32)                 */
+    uint32_t dropout_byte;        /* flash2: keep iff byte <= floor(255 * (1 - p))            */
+    float dropout_scale;          /* 1 / (1 - p)                                              */
+    float scale, softcap;         /* softcap 0 = off                                          */
+    uint32_t dropout_map;         /* stw_dropout_map                                          */
+    uint32_t head_dim_qk, head_dim_v;
+    uint32_t dtype, bias_dtype, dq_dtype, dk_dtype, dv_dtype, dbias_dtype; /* stw_dtype      */
+    uint32_t outputs, accumulate; /* STW_OUT_*                                                */
+    uint32_t features;            /* STW_FEAT_*                                               */
+    uint32_t splits;              /* as chosen at plan time, >= 1                             */
+} stw_attn_params;
+
+/* One side (q or kv) of one sequence, resolved from the parameter block. */
+typedef struct stw_seq_span {
+    int64_t first; /* row of the sequence's start in a packed tensor; 0 when dense */
+    int64_t rows;  /* rows up to the sequence's end                                */
+    int64_t used;  /* rows that take part, <= rows                                 */
+    int64_t offset; /* position of row 0 in the whole problem                      */
+} stw_seq_span;
+
+STW_SHARED_FN int64_t stw_clamp_i64(int64_t value, int64_t low, int64_t high) {
+    return value < low ? low : value > high ? high : value;
+}
+
+#define STW_POSITION_MAX (INT64_C(1) << 40) /* bound of offsets, windows and shifts */
+
+/* Values read from the caller's arrays are clamped, so that no row outside the buffers is ever touched. */
+STW_SHARED_FN stw_seq_span stw_seq_resolve(int64_t b, const int32_t *cu_seqlens, const int32_t *used,
+                                           const int64_t *offsets, int64_t offset, int64_t max_seq,
+                                           int64_t total) {
+    stw_seq_span span = {0, max_seq, max_seq, offset};
+    if (cu_seqlens) {
+        span.first = stw_clamp_i64(cu_seqlens[b], 0, total);
+        int64_t end = stw_clamp_i64(cu_seqlens[b + 1], span.first, total);
+        span.rows = stw_clamp_i64(end - span.first, 0, max_seq);
+        span.used = span.rows;
+    }
+    if (used) span.used = stw_clamp_i64(used[b], 0, span.rows);
+    if (offsets) span.offset = stw_clamp_i64(offsets[b], -STW_POSITION_MAX, STW_POSITION_MAX);
+    return span;
+}
+
+STW_SHARED_FN stw_seq_span stw_seq_q(const stw_attn_params *p, int64_t b) {
+    return stw_seq_resolve(b, p->cu_seqlens_q, p->used_q, p->q_offsets, p->q_offset, p->max_seq_q, p->total_q);
+}
+
+STW_SHARED_FN stw_seq_span stw_seq_kv(const stw_attn_params *p, int64_t b) {
+    return stw_seq_resolve(b, p->cu_seqlens_kv, p->used_kv, p->k_offsets, p->k_offset, p->max_seq_kv, p->total_kv);
+}
+
+/* Visible keys of a local query row i are the local keys j with low <= j - i <= high (and
+ * 0 <= j < used): masks, shift and offsets in two numbers a sequence. */
+typedef struct stw_band {
+    int64_t low, high; /* bounds of j - i, local                                               */
+    int64_t shift;     /* shift + q offset - k offset: i + shift is the local key of the diagonal */
+} stw_band;
+
+#define STW_BAND_OPEN (INT64_C(1) << 60) /* a side without bound */
+
+STW_SHARED_FN stw_band stw_band_of(const stw_attn_params *p, stw_seq_span q, stw_seq_span kv) {
+    stw_band band;
+    int64_t shift = (p->features & STW_FEAT_FIXED_SHIFT) ? p->fixed_shift : kv.used - q.used;
+    band.shift = shift + q.offset - kv.offset;
+    band.low = (p->features & STW_FEAT_WINDOW_LEFT) ? band.shift - p->window_left : -STW_BAND_OPEN;
+    band.high = (p->features & STW_FEAT_WINDOW_RIGHT) ? band.shift + p->window_right : STW_BAND_OPEN;
+    return band;
+}
+
+#if defined(__cplusplus)
+#define STW_PARAMS_ASSERT static_assert
+#else
+#define STW_PARAMS_ASSERT _Static_assert
+#endif
+STW_PARAMS_ASSERT(sizeof(void *) == 8, "device code and host code are 64-bit");
+STW_PARAMS_ASSERT(sizeof(stw_tensor_param) == 32 && sizeof(stw_bias_param) == 40, "tensor parameters");
+STW_PARAMS_ASSERT(offsetof(stw_attn_params, bias) == 11 * 32, "tensors first");
+STW_PARAMS_ASSERT(sizeof(stw_attn_params) == 768, "host and device agree on the parameter block");
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a backend is to the dispatcher, and all a backend sees of it: a table of functions over one opened
+ * device. dispatch/backends.c lists the tables. Backends never include each other or other dispatch
+ * headers. A failing function has called stw_fail and changed nothing. */
+#ifndef STW_DISPATCH_BACKEND_H
+#define STW_DISPATCH_BACKEND_H
+
+#include "arch.h"
+#include "common/env.h"
+#include "common/params/attn_bwd.h"
+#include "common/status.h"
+#include "sternway/sternway.h"
+
+/* One kernel variant: a VARIANT row of a tuning table. Columns: common/tuning/README.md. */
+typedef struct stw_variant {
+    const char *id;
+    uint32_t head_dim; /* largest max(head_dim_qk, head_dim_v) it takes */
+    uint32_t bm, bn;   /* tile: query rows, keys                        */
+    uint32_t stages, warps, smem_kb;
+    const char *loop; /* main loop (CPU: instruction set)               */
+} stw_variant;
+
+/* What to open. */
+typedef struct stw_open_request {
+    const stw_env *env;
+    int32_t device;          /* ordinal                                         */
+    const char *forced_arch; /* NULL: the device's own                          */
+    int32_t cpu_threads;     /* 0 = default                                     */
+} stw_open_request;
+
+/* An opened device; `state` is the backend's own. Filled by open. */
+typedef struct stw_device {
+    const stw_arch *arch;   /* whose kernels and tables are used                */
+    char name[96];
+    uint32_t compute_units; /* SMs, CUs, CPU threads                            */
+    uint32_t smem_max;      /* bytes of shared memory a block can have; 0 on the CPU */
+    uint64_t memory_bytes;
+    void *state;
+} stw_device;
+
+typedef enum stw_plan_kind { STW_PLAN_ATTN_BWD = 1, STW_PLAN_ATTN_FWD = 2 } stw_plan_kind;
+
+/* What dispatch has decided about a problem and a backend adds to: the backend part of a plan. */
+typedef struct stw_attn_work {
+    stw_plan_kind kind;
+    stw_attn_params params;     /* shape part filled, pointers null             */
+    const stw_variant *variant; /* of the arch's table, usable on this device   */
+    size_t workspace_size;      /* set by attn_prepare                          */
+    char note[256];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
+    uint64_t scratch[16];       /* the backend's own, plain data                */
+} stw_attn_work;
+
+typedef struct stw_backend_ops {
+    stw_backend backend;
+
+    stw_status (*open)(const stw_open_request *request, stw_device *device_out);
+    void (*close)(stw_device *device);
+
+    /* NULL when `variant` can run on this device, else the reason (static storage). */
+    const char *(*variant_refusal)(const stw_device *device, const stw_variant *variant);
+
+    /* Fills workspace_size, note and scratch. Errors: STW_E_UNSUPPORTED with the reason. */
+    stw_status (*attn_prepare)(const stw_device *device, stw_attn_work *work);
+    /* `params` = work->params with the call's pointers. workspace is checked for size and alignment. */
+    stw_status (*attn_bwd)(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                           void *workspace, stw_stream stream);
+    stw_status (*attn_fwd)(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                           void *workspace, stw_stream stream);
+    stw_status (*dropout_mask)(const stw_device *device, const stw_attn_work *work,
+                               const stw_attn_params *params, stw_stream stream);
+
+    stw_status (*buffer_alloc)(const stw_device *device, size_t bytes, void **pointer_out);
+    stw_status (*buffer_free)(const stw_device *device, void *pointer);
+    stw_status (*copy)(const stw_device *device, void *to, const void *from, size_t bytes, stw_stream stream);
+    stw_status (*stream_create)(const stw_device *device, stw_stream *stream_out);
+    stw_status (*stream_synchronize)(const stw_device *device, stw_stream stream);
+    stw_status (*stream_destroy)(const stw_device *device, stw_stream stream);
+} stw_backend_ops;
+
+extern const stw_backend_ops stw_cpu_backend;
+extern const stw_backend_ops stw_cuda_backend;
+extern const stw_backend_ops stw_hip_backend;
+
+#endif

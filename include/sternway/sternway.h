@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Sternway: the one header users include. */
+#ifndef STERNWAY_STERNWAY_H
+#define STERNWAY_STERNWAY_H
+
+#include "attn_bwd.h"
+#include "base.h"
+
+#endif

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: MIT
+"""Float64 attention and its exact gradients for the inputs AS STORED in a golden file.
+
+Used by make_golden.py, make_dropout_maps.py and ../../examples/make_examples.py, on generation and by --check.
+The contract takes O and LSE as inputs, so their rounding belongs to the answer. Two independent routes:
+gradients_autograd (PyTorch's float64 autograd of a loss whose gradient is the contract's formula for the
+stored O and LSE) and gradients_formula (the formula written out in numpy). Both must agree.
+"""
+import dataclasses
+
+import numpy as np
+import torch
+
+import dropout_maps
+
+F64 = torch.float64
+
+
+@dataclasses.dataclass
+class Problem:
+    """One backward problem: the tensors and metadata strings of the file format (README.md)."""
+    tensors: dict
+    meta: dict
+
+    def number(self, key, default=None, kind=int):
+        return kind(self.meta[key]) if key in self.meta else default
+
+    @property
+    def varlen(self):
+        return "cu_seqlens_q" in self.tensors
+
+    @property
+    def scale(self):
+        return self.number("scale", self.tensors["q"].shape[-1] ** -0.5, float)
+
+
+@dataclasses.dataclass
+class Sequence:
+    """The part of a problem that one sequence owns; rows are used rows only."""
+    index: int
+    length_q: int
+    length_k: int
+    q_rows: tuple      # index of q, out, dout, dq
+    k_rows: tuple      # index of k, v, dk, dv
+    lse_rows: tuple    # index of lse, dlse, delta: [H, Lq]
+    offset_q: int
+    offset_k: int
+    max_q: int
+    max_k: int
+
+
+def sequences(problem):
+    """Lists the sequences of a problem, dense or varlen."""
+    t = problem.tensors
+    if problem.varlen:
+        cu_q, cu_k = t["cu_seqlens_q"].tolist(), t["cu_seqlens_k"].tolist()
+    else:
+        cu_q, cu_k = ([n * t[name].shape[1] for n in range(t["q"].shape[0] + 1)] for name in "qk")
+    spans = [(cu_q[b], cu_q[b + 1] - cu_q[b], cu_k[b], cu_k[b + 1] - cu_k[b]) for b in range(len(cu_q) - 1)]
+    max_q, max_k = (max((span[n] for span in spans), default=0) for n in (1, 3))
+    result = []
+    for b, (start_q, length_q, start_k, length_k) in enumerate(spans):
+        length_q = int(t["used_q"][b]) if "used_q" in t else length_q
+        length_k = int(t["used_k"][b]) if "used_k" in t else length_k
+        offset_q = int(t["q_offsets"][b]) if "q_offsets" in t else problem.number("q_offset", 0)
+        offset_k = int(t["k_offsets"][b]) if "k_offsets" in t else problem.number("k_offset", 0)
+        if problem.varlen:
+            rows_q, rows_k = slice(start_q, start_q + length_q), slice(start_k, start_k + length_k)
+            index = (rows_q,), (rows_k,), (slice(None), rows_q)
+        else:
+            rows_q, rows_k = slice(0, length_q), slice(0, length_k)
+            index = (b, rows_q), (b, rows_k), (b, slice(None), rows_q)
+        result.append(Sequence(b, length_q, length_k, *index, offset_q, offset_k, max_q, max_k))
+    return result
+
+
+def positions(problem, seq):
+    """Global i and j, and the shift of the diagonal."""
+    i, j = np.arange(seq.length_q) + seq.offset_q, np.arange(seq.length_k) + seq.offset_k
+    shift = 0 if problem.meta.get("mask") == "causal_tl" else seq.length_k - seq.length_q
+    return i, j, problem.number("diagonal_shift", shift)
+
+
+def visible_pairs(problem, seq):
+    """bool [Lq, Lk]: the pairs that the causal mask and the window leave."""
+    i, j, shift = positions(problem, seq)
+    distance = j[None, :] - (i[:, None] + shift)
+    visible = np.ones(distance.shape, dtype=bool)
+    if problem.meta.get("mask", "none") != "none":
+        visible &= distance <= 0
+    if "window_left" in problem.meta:
+        visible &= distance >= -problem.number("window_left")
+    if "window_right" in problem.meta:
+        visible &= distance <= problem.number("window_right")
+    return visible
+
+
+def alibi_bias(problem, seq):
+    """float64 [H, Lq, Lk], or None."""
+    if "alibi_slopes" not in problem.tensors:
+        return None
+    slopes = problem.tensors["alibi_slopes"].double().numpy()
+    slopes = (slopes if slopes.ndim == 1 else slopes[seq.index])[:, None, None]
+    i, j, shift = positions(problem, seq)
+    if problem.meta.get("alibi_column") == "1":
+        return slopes * np.broadcast_to(j[None, None, :], (1, len(i), len(j)))
+    return -slopes * np.abs(i[:, None] + shift - j[None, :])[None]
+
+
+def dropout_factors(problem, seq):
+    """Z, float64 [H, Lq, Lk]: 0 or 1/(1-p); None without dropout."""
+    p = problem.number("dropout_p", 0.0, float)
+    if p == 0.0:
+        return None
+    seed, offset = problem.number("dropout_seed"), problem.number("dropout_offset")
+    heads = problem.tensors["q"].shape[-2]
+    heads_total = problem.number("heads_total", heads)
+    i, j, _ = positions(problem, seq)
+    keep = []
+    for h in range(heads):
+        batch_head = (seq.index + problem.number("batch_offset", 0)) * heads_total \
+            + h + problem.number("head_offset", 0)
+        kind = problem.meta.get("dropout_map", "philox")
+        if kind == "philox":
+            keep.append(dropout_maps.keep_philox(p, seed, offset, batch_head, i, j))
+        elif kind == "mem_eff":
+            base = batch_head * seq.max_q * seq.max_k
+            keep.append(dropout_maps.keep_mem_eff(p, seed, offset, base, i, j, seq.length_k))
+        else:
+            keep.append(dropout_maps.keep_flash2(p, seed, offset, batch_head, i, j))
+    return np.where(np.stack(keep), 1.0 / (1.0 - p), 0.0)
+
+
+def bias_block(bias, seq):
+    """The sequence's view of a bias, broadcast to [H or 1, Lq, Lk] (dims of size 1 stay for the caller to expand)."""
+    part = bias[seq.index if bias.shape[0] > 1 else 0]
+    part = part if part.shape[1] == 1 else part[:, :seq.length_q]
+    part = part if part.shape[2] == 1 else part[:, :, :seq.length_k]
+    return part
+
+
+def seen_only(tensor, seen):
+    """Zeroes the rows that nobody sees, by selection: whatever they hold (NaN included) is not part of the problem."""
+    return torch.where(torch.from_numpy(seen)[:, None, None], tensor, 0.0)
+
+
+class SequenceGraph:
+    """The differentiable float64 forward of one sequence: scores, LSE, P, O and the row bookkeeping."""
+
+    def __init__(self, problem, seq, leaves):
+        visible = visible_pairs(problem, seq)
+        self.sees, self.seen = visible.any(1), visible.any(0)
+        group = problem.tensors["q"].shape[-2] // problem.tensors["k"].shape[-2]
+        q = seen_only(leaves["q"][seq.q_rows], self.sees)
+        k = seen_only(leaves["k"][seq.k_rows], self.seen).repeat_interleave(group, 1)
+        v = seen_only(leaves["v"][seq.k_rows], self.seen).repeat_interleave(group, 1)
+        score = problem.scale * torch.einsum("ihd,jhd->hij", q, k)
+        cap = problem.number("softcap", 0.0, float)
+        if cap != 0.0:
+            score = cap * torch.tanh(score / cap)
+        mask = torch.from_numpy(visible)
+        if "bias" in leaves:
+            score = score + torch.where(mask, bias_block(leaves["bias"], seq), 0.0)
+        alibi = alibi_bias(problem, seq)
+        if alibi is not None:
+            score = score + torch.from_numpy(alibi)
+        score = torch.where(mask, score, -torch.inf)
+
+        # rows with no key and no (finite) sink have no distribution: they are left out, not patched up afterwards
+        logits = score
+        if "sink" in leaves:
+            sink = leaves["sink"][:, None, None].expand(*score.shape[:2], 1)
+            logits = torch.cat([score, sink], -1)
+        self.live = (logits > -torch.inf).any(-1) if logits.shape[-1] else torch.zeros(score.shape[:2], dtype=bool)
+        self.lse_rows = torch.logsumexp(logits[self.live], -1)
+        P = torch.zeros_like(score)
+        P[self.live] = torch.exp(score[self.live] - self.lse_rows[:, None])
+        factors = dropout_factors(problem, seq)
+        Z = 1.0 if factors is None else torch.from_numpy(factors)
+        self.out = torch.einsum("hij,jhd->ihd", P * Z, v)
+
+    def lse(self):
+        full = torch.full(self.live.shape, -torch.inf, dtype=F64)
+        full[self.live] = self.lse_rows.detach()
+        return full
+
+
+LEAVES = ("q", "k", "v", "bias", "sink")
+
+
+def float64_leaves(problem, wanted):
+    return {name: problem.tensors[name].double().requires_grad_(wanted) for name in LEAVES if name in problem.tensors}
+
+
+def forward(problem):
+    """O (shaped like dout) and LSE in float64; rows outside the used lengths are 0 and -inf."""
+    leaves = float64_leaves(problem, False)
+    out = torch.zeros(problem.tensors["dout"].shape, dtype=F64)
+    shape = out.shape[:-1]
+    lse = torch.full((shape[1], shape[0]) if problem.varlen else (shape[0], shape[2], shape[1]), -torch.inf, dtype=F64)
+    for seq in sequences(problem):
+        graph = SequenceGraph(problem, seq, leaves)
+        out[seq.q_rows], lse[seq.lse_rows] = graph.out, graph.lse()
+    return out, lse
+
+
+def gradients_autograd(problem):
+    """Exact gradients by float64 autograd.
+
+    With O and lse the differentiable values and `out`, `lse32` the stored ones, the loss
+        sum_i r_i * (dO_i . O_i + c_i * lse_i),   r_i = exp(lse_i - lse32_i),   c_i = dO_i . O_i - D_i,
+    r and c constants, has dLoss/dS = r.P.(dP - dO.O + c) = exp(S - lse32).(dP - D): the contract's formula.
+    """
+    t = problem.tensors
+    leaves = float64_leaves(problem, True)
+    loss = torch.zeros((), dtype=F64)
+    for seq in sequences(problem):
+        graph = SequenceGraph(problem, seq, leaves)
+        dout = seen_only(t["dout"][seq.q_rows].double(), graph.sees)
+        dot_out = (dout * graph.out).sum(-1).T
+        if "delta" in t:
+            D = t["delta"][seq.lse_rows].double()
+        else:
+            D = (dout * seen_only(t["out"][seq.q_rows].double(), graph.sees)).sum(-1).T
+            if "dlse" in t:
+                D = D - t["dlse"][seq.lse_rows].double()
+        lse32 = t["lse"][seq.lse_rows].double()
+        use = graph.live & ~torch.isinf(lse32)
+        lse = torch.zeros_like(lse32).index_put((graph.live,), graph.lse_rows)
+        r = torch.exp(lse.detach() - lse32)[use]
+        c = (dot_out.detach() - D)[use]
+        loss = loss + (r * (dot_out[use] + c * lse[use])).sum()
+    names = list(leaves)
+    grads = torch.autograd.grad(loss, [leaves[name] for name in names], allow_unused=True, materialize_grads=True) \
+        if loss.requires_grad else [torch.zeros_like(leaves[name]) for name in names]
+    return {f"d{name}_ref": grad for name, grad in zip(names, grads)}
+
+
+def gradients_formula(problem):
+    """The same gradients from the contract's formula written out, head by head, in numpy."""
+    t = {name: tensor.double().numpy() for name, tensor in problem.tensors.items() if tensor.is_floating_point()}
+    result = {f"d{name}_ref": np.zeros(t[name].shape) for name in LEAVES if name in t}
+    cap, scale = problem.number("softcap", 0.0, float), problem.scale
+    heads = t["q"].shape[-2]
+    group = heads // t["k"].shape[-2]
+    for seq in sequences(problem):
+        visible = visible_pairs(problem, seq)
+        alibi, factors = alibi_bias(problem, seq), dropout_factors(problem, seq)
+        sees, seen = visible.any(1)[:, None], visible.any(0)[:, None]
+        for h in range(heads):
+            at_q, at_k = seq.q_rows + (h,), seq.k_rows + (h // group,)
+            q, dout = np.where(sees, t["q"][at_q], 0.0), np.where(sees, t["dout"][at_q], 0.0)
+            k, v = np.where(seen, t["k"][at_k], 0.0), np.where(seen, t["v"][at_k], 0.0)
+            rows = seq.lse_rows[:-2] + (h,) + seq.lse_rows[-1:]
+            lse = t["lse"][rows]
+            if "delta" in t:
+                D = t["delta"][rows]
+            else:
+                D = (dout * np.where(sees, t["out"][at_q], 0.0)).sum(-1) - (t["dlse"][rows] if "dlse" in t else 0.0)
+            raw = scale * (q @ k.T)
+            slope = 1.0
+            S = raw
+            if cap != 0.0:
+                slope = 1.0 - np.tanh(raw / cap) ** 2
+                S = cap * np.tanh(raw / cap)
+            if "bias" in t:
+                block = bias_block(t["bias"], seq)
+                S = S + np.where(visible, block[h if block.shape[0] > 1 else 0], 0.0)
+            if alibi is not None:
+                S = S + alibi[h]
+            selected = visible & (S > -np.inf) & ~np.isinf(lse)[:, None]
+            P = np.exp(np.where(selected, S, 0.0) - np.where(np.isinf(lse), 0.0, lse)[:, None])
+            P = np.where(selected, P, 0.0)
+            Z = 1.0 if factors is None else factors[h]
+            dP = (dout @ v.T) * Z
+            dS = np.where(selected, P * (dP - D[:, None]), 0.0)
+            result["dv_ref"][at_k] += (P * Z).T @ dout
+            result["dq_ref"][at_q] += scale * (dS * slope) @ k
+            result["dk_ref"][at_k] += scale * (dS * slope).T @ q
+            if "bias" in t:
+                target = bias_block(result["dbias_ref"], seq)
+                target = target[h if target.shape[0] > 1 else 0]
+                part = dS
+                for axis in (0, 1):
+                    if target.shape[axis] == 1:
+                        part = part.sum(axis, keepdims=True)
+                target += part
+            if "sink" in t and np.isfinite(t["sink"][h]):
+                live = ~np.isinf(lse)
+                result["dsink_ref"][h] -= (np.exp(t["sink"][h] - lse[live]) * D[live]).sum()
+    return {name: torch.from_numpy(value) for name, value in result.items()}
+
+
+def disagreement(got, want):
+    """Largest difference over the largest reference value (absolute where the reference is 0 throughout)."""
+    if want.numel() == 0:
+        return 0.0
+    if not bool(torch.isfinite(got).all()):
+        return float("inf")
+    top = float(want.abs().max())
+    return float((got.double() - want.double()).abs().max()) / (top if top > 0.0 else 1.0)
+
+
+def gradients(problem, tolerance=1e-12):
+    """Both routes, compared; returns the float64 references."""
+    by_autograd, by_formula = gradients_autograd(problem), gradients_formula(problem)
+    for name, value in by_autograd.items():
+        error = disagreement(value, by_formula[name])
+        assert error <= tolerance, f"{name}: autograd and formula differ by {error:.3g}"
+    return by_autograd
+
+
+def check_stored(problem):
+    """Verifies a stored problem's references; returns the largest disagreement in units of what its type allows."""
+    worst = 0.0
+    for name, value in gradients(problem).items():
+        if name in problem.tensors:
+            stored = problem.tensors[name]
+            allowed = 2.0 ** -23 if stored.dtype == torch.float32 else 1e-11
+            worst = max(worst, disagreement(stored, value) / allowed)
+    return worst
