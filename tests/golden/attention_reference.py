@@ -236,10 +236,24 @@ def gradients_autograd(problem):
     return {f"d{name}_ref": grad for name, grad in zip(names, grads)}
 
 
+def add_to_bias(target, part, h):
+    """Adds [Lq, Lk] to the head's view of a bias-shaped array, summed over its broadcast dimensions."""
+    target = target[h if target.shape[0] > 1 else 0]
+    for axis in (0, 1):
+        if target.shape[axis] == 1:
+            part = part.sum(axis, keepdims=True)
+    target += part
+
+
 def gradients_formula(problem):
-    """The same gradients from the contract's formula written out, head by head, in numpy."""
+    """The same gradients from the contract's formula written out, head by head, in numpy.
+
+    Also returns the formula on absolute values, the yardstick for rounding where terms cancel (a bias broadcast
+    over all keys has a gradient of nearly zero).
+    """
     t = {name: tensor.double().numpy() for name, tensor in problem.tensors.items() if tensor.is_floating_point()}
     result = {f"d{name}_ref": np.zeros(t[name].shape) for name in LEAVES if name in t}
+    size = {name: np.zeros_like(value) for name, value in result.items()}
     cap, scale = problem.number("softcap", 0.0, float), problem.scale
     heads = t["q"].shape[-2]
     group = heads // t["k"].shape[-2]
@@ -254,58 +268,60 @@ def gradients_formula(problem):
             rows = seq.lse_rows[:-2] + (h,) + seq.lse_rows[-1:]
             lse = t["lse"][rows]
             if "delta" in t:
-                D = t["delta"][rows]
+                D, D_size = t["delta"][rows], np.abs(t["delta"][rows])
             else:
-                D = (dout * np.where(sees, t["out"][at_q], 0.0)).sum(-1) - (t["dlse"][rows] if "dlse" in t else 0.0)
-            raw = scale * (q @ k.T)
-            slope = 1.0
-            S = raw
+                product = dout * np.where(sees, t["out"][at_q], 0.0)
+                dlse = t["dlse"][rows] if "dlse" in t else 0.0
+                D, D_size = product.sum(-1) - dlse, np.abs(product).sum(-1) + np.abs(dlse)
+            S = scale * (q @ k.T)
+            slope = scale
             if cap != 0.0:
-                slope = 1.0 - np.tanh(raw / cap) ** 2
-                S = cap * np.tanh(raw / cap)
+                slope = scale * (1.0 - np.tanh(S / cap) ** 2)
+                S = cap * np.tanh(S / cap)
             if "bias" in t:
                 block = bias_block(t["bias"], seq)
                 S = S + np.where(visible, block[h if block.shape[0] > 1 else 0], 0.0)
             if alibi is not None:
                 S = S + alibi[h]
-            selected = visible & (S > -np.inf) & ~np.isinf(lse)[:, None]
-            P = np.exp(np.where(selected, S, 0.0) - np.where(np.isinf(lse), 0.0, lse)[:, None])
+            live = ~np.isinf(lse)
+            selected = visible & (S > -np.inf) & live[:, None]
+            P = np.exp(np.where(selected, S, 0.0) - np.where(live, lse, 0.0)[:, None])
             P = np.where(selected, P, 0.0)
             Z = 1.0 if factors is None else factors[h]
-            dP = (dout @ v.T) * Z
-            dS = np.where(selected, P * (dP - D[:, None]), 0.0)
+            dS = np.where(selected, P * ((dout @ v.T) * Z - D[:, None]), 0.0)
+            dS_size = np.where(selected, P * ((abs(dout) @ abs(v).T) * Z + D_size[:, None]), 0.0)
             result["dv_ref"][at_k] += (P * Z).T @ dout
-            result["dq_ref"][at_q] += scale * (dS * slope) @ k
-            result["dk_ref"][at_k] += scale * (dS * slope).T @ q
+            result["dq_ref"][at_q] += (dS * slope) @ k
+            result["dk_ref"][at_k] += (dS * slope).T @ q
+            size["dv_ref"][at_k] += (P * Z).T @ abs(dout)
+            size["dq_ref"][at_q] += abs(dS_size * slope) @ abs(k)
+            size["dk_ref"][at_k] += abs(dS_size * slope).T @ abs(q)
             if "bias" in t:
-                target = bias_block(result["dbias_ref"], seq)
-                target = target[h if target.shape[0] > 1 else 0]
-                part = dS
-                for axis in (0, 1):
-                    if target.shape[axis] == 1:
-                        part = part.sum(axis, keepdims=True)
-                target += part
+                add_to_bias(bias_block(result["dbias_ref"], seq), dS, h)
+                add_to_bias(bias_block(size["dbias_ref"], seq), dS_size, h)
             if "sink" in t and np.isfinite(t["sink"][h]):
-                live = ~np.isinf(lse)
-                result["dsink_ref"][h] -= (np.exp(t["sink"][h] - lse[live]) * D[live]).sum()
-    return {name: torch.from_numpy(value) for name, value in result.items()}
+                share = np.exp(t["sink"][h] - lse[live])
+                result["dsink_ref"][h] -= (share * D[live]).sum()
+                size["dsink_ref"][h] += (share * D_size[live]).sum()
+    return tuple({name: torch.from_numpy(value) for name, value in part.items()} for part in (result, size))
 
 
-def disagreement(got, want):
-    """Largest difference over the largest reference value (absolute where the reference is 0 throughout)."""
+def disagreement(got, want, size=None):
+    """Largest difference over the largest value of `size` (by default of |want|; absolute where that is 0)."""
     if want.numel() == 0:
         return 0.0
     if not bool(torch.isfinite(got).all()):
         return float("inf")
-    top = float(want.abs().max())
+    top = float((want if size is None else size).abs().max())
     return float((got.double() - want.double()).abs().max()) / (top if top > 0.0 else 1.0)
 
 
 def gradients(problem, tolerance=1e-12):
     """Both routes, compared; returns the float64 references."""
-    by_autograd, by_formula = gradients_autograd(problem), gradients_formula(problem)
+    by_autograd = gradients_autograd(problem)
+    by_formula, size = gradients_formula(problem)
     for name, value in by_autograd.items():
-        error = disagreement(value, by_formula[name])
+        error = disagreement(value, by_formula[name], size[name])
         assert error <= tolerance, f"{name}: autograd and formula differ by {error:.3g}"
     return by_autograd
 
@@ -313,9 +329,11 @@ def gradients(problem, tolerance=1e-12):
 def check_stored(problem):
     """Verifies a stored problem's references; returns the largest disagreement in units of what its type allows."""
     worst = 0.0
+    by_formula, size = gradients_formula(problem)
     for name, value in gradients(problem).items():
         if name in problem.tensors:
             stored = problem.tensors[name]
-            allowed = 2.0 ** -23 if stored.dtype == torch.float32 else 1e-11
-            worst = max(worst, disagreement(stored, value) / allowed)
+            narrow = stored.dtype == torch.float32
+            worst = max(worst, disagreement(stored, value, None if narrow else size[name]) / (2.0 ** -23 if narrow else 1e-12),
+                        disagreement(stored, by_formula[name], size[name]) / 2.0 ** -23)
     return worst
