@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * From what a device says of itself to an arch name, and to the image that runs on it: pure functions
+ * over text and numbers, shared by the probe and the GPU backends. */
+#ifndef STW_COMMON_GPU_ARCH_H
+#define STW_COMMON_GPU_ARCH_H
+
+#include "common/image.h"
+
+/* Compute capability 8.9 -> "sm89", 12.0 -> "sm120". 0 for numbers that are none, with out = "". */
+int stw_arch_of_cc(int major, int minor, char out[32]);
+
+/* gfx_target_version of the kernel driver: 90010 -> "gfx90a", 110000 -> "gfx1100". 0 for numbers that
+ * are none, with out = "". */
+int stw_arch_of_gfx_version(uint64_t version, char out[32]);
+
+/* gcnArchName of the HIP runtime without its features: "gfx90a:sramecc+:xnack-" -> "gfx90a". `size`
+ * bounds the field. 0 when it is no such name, with out = "". */
+int stw_arch_of_gcn_name(const char *name, size_t size, char out[32]);
+
+/* The CUDA rows of dispatch/arch.def whose kernels run on that compute capability, best first, ended by
+ * NULL: 8.x {sm80}, 9.x {sm90, sm80}, newer {sm80}, older none. */
+const char *const *stw_cuda_rows_of_cc(int major);
+
+/* The image for that compute capability: the first row above that has a cubin of the same major version
+ * or PTX. `forced`: only that row, or NULL. */
+const stw_image *stw_cuda_image(const stw_image_set *set, int major, const char *forced);
+
+#endif

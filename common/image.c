@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The table of embedded device images. With device code the build defines STW_IMAGE_ROWS as the path of
+ * a generated file of rows
+ *     STW_IMAGE(BACKEND, arch, KIND, symbol, hash)   symbol_begin and symbol_end bound the bytes */
+#include "common/image.h"
+
+#include <string.h>
+
+#ifdef STW_IMAGE_ROWS
+#define STW_IMAGE(backend, arch, kind, symbol, hash)                                                         \
+    extern const unsigned char symbol##_begin[], symbol##_end[];
+#include STW_IMAGE_ROWS
+#undef STW_IMAGE
+#endif
+
+static const stw_image image_rows[] = {
+#ifdef STW_IMAGE_ROWS
+#define STW_IMAGE(backend, arch, kind, symbol, hash)                                                         \
+    {STW_BACKEND_##backend, #arch, STW_IMAGE_##kind, symbol##_begin, symbol##_end, hash},
+#include STW_IMAGE_ROWS
+#undef STW_IMAGE
+#endif
+    {STW_BACKEND_AUTO, "", STW_IMAGE_CUBIN, NULL, NULL, 0}, /* C11 has no empty array; not counted */
+};
+
+const stw_image_set stw_images = {image_rows, sizeof image_rows / sizeof image_rows[0] - 1};
+
+const stw_image *stw_image_find(const stw_image_set *set, stw_backend backend, const char *arch,
+                                unsigned kinds) {
+    for (size_t i = 0; i < set->count; ++i) {
+        const stw_image *row = &set->rows[i];
+        if (row->backend == backend && (kinds & (unsigned)row->kind) && !strcmp(row->arch, arch)) return row;
+    }
+    return NULL;
+}
+
+const char *stw_image_kind_name(stw_image_kind kind) {
+    switch (kind) {
+    case STW_IMAGE_CUBIN: return "cubin";
+    case STW_IMAGE_PTX: return "ptx";
+    case STW_IMAGE_CODE_OBJECT: return "code object";
+    }
+    return "?";
+}
+
+void stw_image_list(const stw_image_set *set, stw_text *text) {
+    if (!set->count) stw_text_add(text, "none");
+    for (size_t i = 0; i < set->count; ++i)
+        stw_text_add(text, "%s%s %s", i ? ", " : "", set->rows[i].arch,
+                     stw_image_kind_name(set->rows[i].kind));
+}
+
+uint64_t stw_image_hash(const unsigned char *begin, const unsigned char *end) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (const unsigned char *byte = begin; byte < end; ++byte) hash = (hash ^ *byte) * 0x100000001b3u;
+    return hash;
+}
+
+int stw_image_intact(const stw_image *image) {
+    return stw_image_hash(image->begin, image->end) == image->hash;
+}

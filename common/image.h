@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The device images embedded in this build: which arch, what kind, where the bytes are and their hash.
+ * The build writes the rows (STW_IMAGE_ROWS); a build without device code has none. Read by the GPU
+ * backends, the probe and `sternway info`. */
+#ifndef STW_COMMON_IMAGE_H
+#define STW_COMMON_IMAGE_H
+
+#include "common/status.h"
+
+typedef enum stw_image_kind {
+    STW_IMAGE_CUBIN = 1,      /* runs on compute capabilities of the same major version */
+    STW_IMAGE_PTX = 2,        /* compiled by the driver, for any newer NVIDIA GPU       */
+    STW_IMAGE_CODE_OBJECT = 4 /* runs on exactly its gfx target                         */
+} stw_image_kind;
+
+typedef struct stw_image {
+    stw_backend backend;
+    const char *arch; /* a row of dispatch/arch.def */
+    stw_image_kind kind;
+    const unsigned char *begin, *end;
+    uint64_t hash; /* stw_image_hash of the bytes when they were embedded */
+} stw_image;
+
+typedef struct stw_image_set {
+    const stw_image *rows;
+    size_t count;
+} stw_image_set;
+
+/* The images of this build. */
+extern const stw_image_set stw_images;
+
+/* The first row of that backend, arch and one of `kinds` (STW_IMAGE_* ored), or NULL. */
+const stw_image *stw_image_find(const stw_image_set *set, stw_backend backend, const char *arch,
+                                unsigned kinds);
+
+/* Adds "none", or "sm80 cubin, sm80 ptx, gfx942 code object". */
+void stw_image_list(const stw_image_set *set, stw_text *text);
+
+const char *stw_image_kind_name(stw_image_kind kind);
+
+/* 64-bit FNV-1a: catches a damaged or wrongly linked image; it is no protection against an attacker. */
+uint64_t stw_image_hash(const unsigned char *begin, const unsigned char *end);
+
+/* 1 when the bytes are those that were embedded. */
+int stw_image_intact(const stw_image *image);
+
+#endif
