@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Loading and starting libamdhip64, and its errors as text. */
+#include "backends/hip/driver.h"
+
+#include "common/driver.h"
+
+static stw_hip_functions hip;
+
+enum { OPTIONAL = 0, REQUIRED = 1 };
+static const stw_dso_row hip_rows[] = {
+#define STW_HIP(name, need, result, parameters) {#name, need, offsetof(stw_hip_functions, name)},
+#include "backends/hip/driver.def"
+#undef STW_HIP
+};
+static const char *const hip_sonames[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
+
+static stw_status hip_init(void) {
+    int error = hip.hipInit(0);
+    return error ? stw_hip_fail(STW_E_NO_DRIVER, "hipInit", error) : STW_OK;
+}
+
+/* No describe: hipRuntimeGetVersion would start the runtime, and the soname says the major version. */
+static stw_driver hip_driver = {
+    .who = "hip",
+    .sonames = hip_sonames,
+    .soname_count = sizeof hip_sonames / sizeof hip_sonames[0],
+    .rows = hip_rows,
+    .row_count = sizeof hip_rows / sizeof hip_rows[0],
+    .table = &hip,
+    .start = hip_init,
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+};
+
+stw_status stw_hip_start(const stw_hip_functions **functions_out) {
+    stw_status status = stw_driver_start(&hip_driver);
+    if (status == STW_OK) *functions_out = &hip;
+    return status;
+}
+
+stw_status stw_hip_fail(stw_status otherwise, const char *call, int error) {
+    const char *name = hip.hipGetErrorName ? hip.hipGetErrorName(error) : NULL;
+    const char *words = hip.hipGetErrorString ? hip.hipGetErrorString(error) : NULL;
+    stw_status status = error == STW_HIP_NO_DEVICE       ? STW_E_NO_DEVICE
+                        : error == STW_HIP_OUT_OF_MEMORY ? STW_E_NO_MEMORY
+                                                         : otherwise;
+    return stw_fail(status, "hip: %s failed: %s (%d)%s%s", call, name ? name : "error", error,
+                    words ? ": " : "", words ? words : "");
+}
