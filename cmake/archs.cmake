@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# Reads dispatch/arch.def, the registry of architectures: STERNWAY_ARCHS_CUDA and STERNWAY_ARCHS_HIP.
+# Reads dispatch/arch.def, the registry of architectures: STERNWAY_ARCHS_{CPU,CUDA,HIP}.
 set(_arch_def ${CMAKE_CURRENT_SOURCE_DIR}/dispatch/arch.def)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_arch_def})
 file(STRINGS ${_arch_def} _arch_rows REGEX "^STW_ARCH\\(")
@@ -11,3 +11,24 @@ foreach(_row IN LISTS _arch_rows)
     list(APPEND STERNWAY_ARCHS_${CMAKE_MATCH_2} ${CMAKE_MATCH_1})
 endforeach()
 message(STATUS "sternway archs: CUDA ${STERNWAY_ARCHS_CUDA}; HIP ${STERNWAY_ARCHS_HIP}; CPU")
+
+# Every tuning table that exists, as one include for dispatch/tables.c: adding
+# common/tuning/attn_bwd.<arch>.def is all it takes.
+set(_tables "/* Made by cmake/archs.cmake from dispatch/arch.def and common/tuning. */\n")
+foreach(_arch IN LISTS STERNWAY_ARCHS_CPU STERNWAY_ARCHS_CUDA STERNWAY_ARCHS_HIP)
+    if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/common/tuning/attn_bwd.${_arch}.def)
+        string(APPEND _tables
+            "static const stw_variant attn_variants_${_arch}[] = {\n"
+            "#define STW_VARIANT VARIANT_ROW\n#define STW_RULE(conditions, id)\n"
+            "#include \"common/tuning/attn_bwd.${_arch}.def\"\n"
+            "#undef STW_VARIANT\n#undef STW_RULE\n};\n"
+            "static const stw_rule_row attn_rules_${_arch}[] = {\n"
+            "#define STW_VARIANT(...)\n#define STW_RULE RULE_ROW\n"
+            "#include \"common/tuning/attn_bwd.${_arch}.def\"\n"
+            "#undef STW_VARIANT\n#undef STW_RULE\n};\n")
+        list(APPEND _rows "    TABLE(${_arch})")
+    endif()
+endforeach()
+list(JOIN _rows "\n" _rows)
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/attn_tables.inc
+    CONTENT "${_tables}static const stw_attn_table attn_tables[] = {\n${_rows}\n};\n" @ONLY)

@@ -8,13 +8,17 @@
 #include "sternway/base.h"
 #include <string.h>
 
-static inline size_t stw_dtype_size(stw_dtype dtype) { return dtype == STW_F32 ? 4 : dtype == STW_DTYPE_NONE ? 0 : 2; }
+static inline size_t stw_dtype_size(stw_dtype dtype) {
+    return dtype == STW_F32 ? 4 : dtype == STW_DTYPE_NONE ? 0 : 2;
+}
 
 static inline const char *stw_dtype_name(stw_dtype dtype) {
     return dtype == STW_F16 ? "f16" : dtype == STW_BF16 ? "bf16" : dtype == STW_F32 ? "f32" : "none";
 }
 
-static inline int stw_dtype_valid(stw_dtype dtype) { return dtype == STW_F16 || dtype == STW_BF16 || dtype == STW_F32; }
+static inline int stw_dtype_valid(stw_dtype dtype) {
+    return dtype == STW_F16 || dtype == STW_BF16 || dtype == STW_F32;
+}
 
 static inline uint32_t stw_f32_bits(float x) {
     uint32_t u;
@@ -28,7 +32,9 @@ static inline float stw_f32_of_bits(uint32_t u) {
     return x;
 }
 
-static inline float stw_f32_from_bf16(uint16_t h) { return stw_f32_of_bits((uint32_t)h << 16); }
+static inline float stw_f32_from_bf16(uint16_t h) {
+    return stw_f32_of_bits((uint32_t)h << 16);
+}
 
 static inline uint16_t stw_bf16_from_f32(float x) {
     uint32_t u = stw_f32_bits(x);
@@ -62,14 +68,17 @@ static inline float stw_load_f32(const void *data, int64_t index, stw_dtype dtyp
 }
 
 static inline void stw_store_f32(void *data, int64_t index, stw_dtype dtype, float x) {
-    if (dtype == STW_F32) ((float *)data)[index] = x;
-    else ((uint16_t *)data)[index] = dtype == STW_BF16 ? stw_bf16_from_f32(x) : stw_f16_from_f32(x);
+    if (dtype == STW_F32)
+        ((float *)data)[index] = x;
+    else
+        ((uint16_t *)data)[index] = dtype == STW_BF16 ? stw_bf16_from_f32(x) : stw_f16_from_f32(x);
 }
 
 /* x rounded to the type and back: what a matrix operand of that type holds. */
 static inline float stw_round_to(float x, stw_dtype dtype) {
     if (dtype == STW_F32) return x;
-    return dtype == STW_BF16 ? stw_f32_from_bf16(stw_bf16_from_f32(x)) : stw_f32_from_f16(stw_f16_from_f32(x));
+    return dtype == STW_BF16 ? stw_f32_from_bf16(stw_bf16_from_f32(x))
+                             : stw_f32_from_f16(stw_f16_from_f32(x));
 }
 
 #endif

@@ -7,7 +7,11 @@
 
 #include "sternway/base.h"
 
-typedef enum stw_env_deterministic { STW_ENV_DET_OFF = 0, STW_ENV_DET_ON = 1, STW_ENV_DET_WARN = 2 } stw_env_deterministic;
+typedef enum stw_env_deterministic {
+    STW_ENV_DET_OFF = 0,
+    STW_ENV_DET_ON = 1,
+    STW_ENV_DET_WARN = 2
+} stw_env_deterministic;
 
 typedef struct stw_env {
     stw_backend backend;
@@ -34,7 +38,8 @@ stw_status stw_env_read(stw_env *env_out);
 stw_status stw_env_parse(const char *(*lookup)(void *user, const char *name), void *user, stw_env *env_out);
 
 /* "cuda:sm80" to its parts. Errors: STW_E_INVALID; `who` opens the text. */
-stw_status stw_env_parse_backend(const char *who, const char *text, stw_backend *backend_out, char arch_out[32]);
+stw_status stw_env_parse_backend(const char *who, const char *text, stw_backend *backend_out,
+                                 char arch_out[32]);
 
 extern const stw_env_row stw_env_rows[];
 extern const size_t stw_env_row_count;

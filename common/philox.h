@@ -33,10 +33,10 @@ STW_SHARED_FN stw_philox_words stw_philox4x32(int rounds, uint32_t c0, uint32_t 
 /* One (batch, head) of a call: seed and offset resolved, global head number, sizes for mem_eff. */
 typedef struct stw_dropout_stream {
     uint64_t seed, offset;
-    uint64_t head;            /* (b + batch_offset) * heads_total + h + head_offset           */
+    uint64_t head;               /* (b + batch_offset) * heads_total + h + head_offset           */
     int64_t q_offset, kv_offset; /* position of local row 0 in the whole problem (philox)     */
-    uint64_t base;            /* mem_eff: number of the head's element (0, 0)                 */
-    uint64_t row_stride;      /* mem_eff: the sequence's own rows of keys                     */
+    uint64_t base;               /* mem_eff: number of the head's element (0, 0)                 */
+    uint64_t row_stride;         /* mem_eff: the sequence's own rows of keys                     */
 } stw_dropout_stream;
 
 STW_SHARED_FN stw_dropout_stream stw_dropout_stream_of(const stw_attn_params *p, int64_t b, int64_t h,
@@ -54,12 +54,14 @@ STW_SHARED_FN stw_dropout_stream stw_dropout_stream_of(const stw_attn_params *p,
 
 /* STW_DROPOUT_PHILOX: the words of rows 4*(i/4) .. +3 of key j (positions of the whole problem). */
 STW_SHARED_FN stw_philox_words stw_dropout_philox_words(const stw_dropout_stream *s, int64_t i, int64_t j) {
-    return stw_philox4x32(10, (uint32_t)((uint64_t)i >> 2), (uint32_t)j, (uint32_t)s->head, (uint32_t)s->offset,
-                          (uint32_t)s->seed, (uint32_t)(s->seed >> 32) ^ (uint32_t)(s->offset >> 32));
+    return stw_philox4x32(10, (uint32_t)((uint64_t)i >> 2), (uint32_t)j, (uint32_t)s->head,
+                          (uint32_t)s->offset, (uint32_t)s->seed,
+                          (uint32_t)(s->seed >> 32) ^ (uint32_t)(s->offset >> 32));
 }
 
 /* 1 = the element of local row i and local key j is kept. */
-STW_SHARED_FN int stw_dropout_keep(const stw_attn_params *p, const stw_dropout_stream *s, int64_t i, int64_t j) {
+STW_SHARED_FN int stw_dropout_keep(const stw_attn_params *p, const stw_dropout_stream *s, int64_t i,
+                                   int64_t j) {
     if (p->dropout_map == 0u) { /* STW_DROPOUT_PHILOX */
         int64_t row = i + s->q_offset;
         stw_philox_words w = stw_dropout_philox_words(s, row, j + s->kv_offset);
@@ -80,9 +82,9 @@ STW_SHARED_FN int stw_dropout_keep(const stw_attn_params *p, const stw_dropout_s
     uint32_t lane = (row & 7u) * 4u + ((column & 7u) >> 1);
     uint32_t byte = (column >> 4) * 8u + ((column >> 3) & 1u) * 4u + (row >> 3) * 2u + (column & 1u);
     uint64_t subsequence = s->offset + s->head * 32u + lane;
-    stw_philox_words w = stw_philox4x32(7, (uint32_t)subsequence, (uint32_t)(subsequence >> 32),
-                                        (uint32_t)((uint64_t)i >> 4), (uint32_t)((uint64_t)j >> 5),
-                                        (uint32_t)s->seed, (uint32_t)(s->seed >> 32));
+    stw_philox_words w =
+        stw_philox4x32(7, (uint32_t)subsequence, (uint32_t)(subsequence >> 32), (uint32_t)((uint64_t)i >> 4),
+                       (uint32_t)((uint64_t)j >> 5), (uint32_t)s->seed, (uint32_t)(s->seed >> 32));
     uint32_t bits = (w.word[byte >> 2] >> (8u * (byte & 3u))) & 0xFFu;
     return bits <= p->dropout_byte;
 }

@@ -19,7 +19,9 @@ stw_status stw_fail(stw_status status, const char *format, ...) {
     return status;
 }
 
-const char *stw_last_error(void) { return last_error; }
+const char *stw_last_error(void) {
+    return last_error;
+}
 
 const char *stw_status_name(stw_status status) {
     switch (status) {
@@ -39,7 +41,9 @@ const char *stw_status_name(stw_status status) {
     return "STW_E_?";
 }
 
-uint32_t stw_version(void) { return STW_VERSION; }
+uint32_t stw_version(void) {
+    return STW_VERSION;
+}
 
 stw_text stw_text_in(char *data, size_t capacity) {
     stw_text text = {data, data ? capacity : 0, 0};

@@ -31,7 +31,7 @@ typedef struct stw_open_request {
 
 /* An opened device; `state` is the backend's own. Filled by open. */
 typedef struct stw_device {
-    const stw_arch *arch;   /* whose kernels and tables are used                */
+    const stw_arch *arch; /* whose kernels and tables are used                */
     char name[96];
     uint32_t compute_units; /* SMs, CUs, CPU threads                            */
     uint32_t smem_max;      /* bytes of shared memory a block can have; 0 on the CPU */

@@ -16,24 +16,25 @@
 #endif
 
 /* Bits of stw_attn_params.features: what this problem uses, so that kernels test one word. */
-#define STW_FEAT_WINDOW_LEFT  0x0001u /* window_left is a bound                                       */
-#define STW_FEAT_WINDOW_RIGHT 0x0002u /* window_right is a bound (causal masks set it, at most 0)     */
-#define STW_FEAT_FIXED_SHIFT  0x0004u /* shift = fixed_shift; else Lk - Lq                            */
-#define STW_FEAT_BIAS         0x0008u
-#define STW_FEAT_ALIBI        0x0010u
-#define STW_FEAT_ALIBI_COLUMN 0x0020u
-#define STW_FEAT_SOFTCAP      0x0040u
-#define STW_FEAT_SINK         0x0080u
-#define STW_FEAT_DLSE         0x0100u
-#define STW_FEAT_DROPOUT      0x0200u
-#define STW_FEAT_GIVEN_DELTA  0x0400u
-#define STW_FEAT_WRITE_DELTA  0x0800u
+#define STW_FEAT_WINDOW_LEFT   0x0001u /* window_left is a bound                                       */
+#define STW_FEAT_WINDOW_RIGHT  0x0002u /* window_right is a bound (causal masks set it, at most 0)     */
+#define STW_FEAT_FIXED_SHIFT   0x0004u /* shift = fixed_shift; else Lk - Lq                            */
+#define STW_FEAT_BIAS          0x0008u
+#define STW_FEAT_ALIBI         0x0010u
+#define STW_FEAT_ALIBI_COLUMN  0x0020u
+#define STW_FEAT_SOFTCAP       0x0040u
+#define STW_FEAT_SINK          0x0080u
+#define STW_FEAT_DLSE          0x0100u
+#define STW_FEAT_DROPOUT       0x0200u
+#define STW_FEAT_GIVEN_DELTA   0x0400u
+#define STW_FEAT_WRITE_DELTA   0x0800u
 #define STW_FEAT_DETERMINISTIC 0x1000u
-#define STW_FEAT_PACKED_Q     0x2000u /* cu_seqlens_q numbers the rows of q, out, dout, dq            */
-#define STW_FEAT_PACKED_KV    0x4000u
-#define STW_FEAT_PACKED_LSE   0x8000u /* lse rows are numbered through the pack                       */
-#define STW_FEAT_PACKED_DLSE  0x10000u
-#define STW_FEAT_PACKED_DELTA 0x20000u
+#define STW_FEAT_PACKED_Q      0x2000u /* cu_seqlens_q numbers the rows of q, out, dout, dq            */
+#define STW_FEAT_PACKED_KV     0x4000u
+#define STW_FEAT_PACKED_LSE    0x8000u /* lse rows are numbered through the pack                       */
+#define STW_FEAT_PACKED_DLSE   0x10000u
+#define STW_FEAT_PACKED_DELTA  0x20000u
+#define STW_FEAT_USED_LENGTHS  0x40000u /* used_q and/or used_kv are given                             */
 
 typedef struct stw_tensor_param {
     void *data;
@@ -68,23 +69,23 @@ typedef struct stw_attn_params {
     int64_t batch_offset, head_offset, heads_total;
 
     double dropout_p;
-    uint32_t dropout_threshold;   /* philox: keep iff word >= floor(p * 2^32)                 */
-    uint32_t dropout_byte;        /* flash2: keep iff byte <= floor(255 * (1 - p))            */
-    float dropout_scale;          /* 1 / (1 - p)                                              */
-    float scale, softcap;         /* softcap 0 = off                                          */
-    uint32_t dropout_map;         /* stw_dropout_map                                          */
+    uint32_t dropout_threshold; /* philox: keep iff word >= floor(p * 2^32)                 */
+    uint32_t dropout_byte;      /* flash2: keep iff byte <= floor(255 * (1 - p))            */
+    float dropout_scale;        /* 1 / (1 - p)                                              */
+    float scale, softcap;       /* softcap 0 = off                                          */
+    uint32_t dropout_map;       /* stw_dropout_map                                          */
     uint32_t head_dim_qk, head_dim_v;
     uint32_t dtype, bias_dtype, dq_dtype, dk_dtype, dv_dtype, dbias_dtype; /* stw_dtype      */
     uint32_t outputs, accumulate; /* STW_OUT_*                                                */
     uint32_t features;            /* STW_FEAT_*                                               */
-    uint32_t splits;              /* as chosen at plan time, >= 1                             */
+    uint32_t splits;              /* 1 when deterministic; 0 = the backend's choice           */
 } stw_attn_params;
 
 /* One side (q or kv) of one sequence, resolved from the parameter block. */
 typedef struct stw_seq_span {
-    int64_t first; /* row of the sequence's start in a packed tensor; 0 when dense */
-    int64_t rows;  /* rows up to the sequence's end                                */
-    int64_t used;  /* rows that take part, <= rows                                 */
+    int64_t first;  /* row of the sequence's start in a packed tensor; 0 when dense */
+    int64_t rows;   /* rows up to the sequence's end                                */
+    int64_t used;   /* rows that take part, <= rows                                 */
     int64_t offset; /* position of row 0 in the whole problem                      */
 } stw_seq_span;
 
@@ -111,11 +112,13 @@ STW_SHARED_FN stw_seq_span stw_seq_resolve(int64_t b, const int32_t *cu_seqlens,
 }
 
 STW_SHARED_FN stw_seq_span stw_seq_q(const stw_attn_params *p, int64_t b) {
-    return stw_seq_resolve(b, p->cu_seqlens_q, p->used_q, p->q_offsets, p->q_offset, p->max_seq_q, p->total_q);
+    return stw_seq_resolve(b, p->cu_seqlens_q, p->used_q, p->q_offsets, p->q_offset, p->max_seq_q,
+                           p->total_q);
 }
 
 STW_SHARED_FN stw_seq_span stw_seq_kv(const stw_attn_params *p, int64_t b) {
-    return stw_seq_resolve(b, p->cu_seqlens_kv, p->used_kv, p->k_offsets, p->k_offset, p->max_seq_kv, p->total_kv);
+    return stw_seq_resolve(b, p->cu_seqlens_kv, p->used_kv, p->k_offsets, p->k_offset, p->max_seq_kv,
+                           p->total_kv);
 }
 
 /* Visible keys of a local query row i are the local keys j with low <= j - i <= high (and

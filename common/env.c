@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The environment variables of common/env.def, parsed. The only file that reads the environment. */
+#include "env.h"
+
+#include "common/status.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+const stw_env_row stw_env_rows[] = {
+#define STW_ENV(field, name, fallback, help) {name, fallback, help},
+#include "env.def"
+#undef STW_ENV
+};
+const size_t stw_env_row_count = sizeof stw_env_rows / sizeof stw_env_rows[0];
+
+enum {
+#define STW_ENV(field, name, fallback, help) ROW_##field,
+#include "env.def"
+#undef STW_ENV
+};
+
+/* Where a value is looked up and what it is called in an error text. */
+typedef struct env_source {
+    const char *(*lookup)(void *user, const char *name);
+    void *user;
+} env_source;
+
+/* The value, or NULL when unset or empty. */
+static const char *value_of(const env_source *source, int row) {
+    const char *text = source->lookup(source->user, stw_env_rows[row].name);
+    return text && text[0] ? text : NULL;
+}
+
+static stw_status refuse(int row, const char *text) {
+    return stw_fail(STW_E_INVALID, "environment: %s=%.200s is not understood: %s", stw_env_rows[row].name,
+                    text, stw_env_rows[row].help);
+}
+
+static stw_status parse_integer(const env_source *source, int row, int64_t low, int64_t high,
+                                int64_t *value_out, int *present_out) {
+    const char *text = value_of(source, row);
+    if (present_out) *present_out = text != NULL;
+    if (!text) return STW_OK;
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || *end || end == text || text[0] == ' ' || value < low || value > high)
+        return refuse(row, text);
+    *value_out = value;
+    return STW_OK;
+}
+
+/* A copied string; too long is an error, never a cut. */
+static stw_status parse_text(const env_source *source, int row, char *out, size_t capacity) {
+    const char *text = value_of(source, row);
+    out[0] = 0;
+    if (!text) return STW_OK;
+    if (strlen(text) >= capacity)
+        return stw_fail(STW_E_INVALID, "environment: %s has %zu characters, at most %zu fit",
+                        stw_env_rows[row].name, strlen(text), capacity - 1);
+    strcpy(out, text);
+    return STW_OK;
+}
+
+/* Index of the value in `names`; `fallback` when unset. */
+static stw_status parse_choice(const env_source *source, int row, const char *const *names, int count,
+                               int fallback, int *choice_out) {
+    const char *text = value_of(source, row);
+    *choice_out = fallback;
+    if (!text) return STW_OK;
+    for (int i = 0; i < count; ++i)
+        if (!strcmp(text, names[i])) {
+            *choice_out = i;
+            return STW_OK;
+        }
+    return refuse(row, text);
+}
+
+stw_status stw_env_parse_backend(const char *who, const char *text, stw_backend *backend_out,
+                                 char arch_out[32]) {
+    static const char *const names[] = {"auto", "cpu", "cuda", "hip"};
+    const char *colon = strchr(text, ':');
+    size_t length = colon ? (size_t)(colon - text) : strlen(text);
+    for (int i = 0; i < 4; ++i) {
+        if (strlen(names[i]) != length || strncmp(names[i], text, length)) continue;
+        if (colon && (!colon[1] || strlen(colon + 1) > 31 || i == STW_BACKEND_AUTO)) break;
+        *backend_out = (stw_backend)i;
+        strcpy(arch_out, colon ? colon + 1 : "");
+        return STW_OK;
+    }
+    return stw_fail(STW_E_INVALID,
+                    "%s %.200s is not understood: auto, cpu, cuda, hip, or with an arch, cuda:sm80 or "
+                    "hip:gfx942",
+                    who, text);
+}
+
+stw_status stw_env_parse(const char *(*lookup)(void *user, const char *name), void *user, stw_env *env_out) {
+    static const char *const deterministic[] = {"0", "1", "warn"};
+    static const char *const levels[] = {"error", "warn", "info", "trace"};
+    env_source source = {lookup, user};
+    stw_env env = {0};
+    int64_t device = 0, threads = 0, smem_kb = 0;
+    int choice_det, choice_log;
+    stw_status status;
+    const char *backend = value_of(&source, ROW_backend);
+    if (backend &&
+        (status = stw_env_parse_backend("environment: STERNWAY_BACKEND", backend, &env.backend, env.arch)))
+        return status;
+    if ((status = parse_integer(&source, ROW_device, 0, INT32_MAX, &device, &env.has_device)) ||
+        (status = parse_integer(&source, ROW_cpu_threads, 0, 1024, &threads, NULL)) ||
+        (status = parse_integer(&source, ROW_smem_max, 1, 1024, &smem_kb, NULL)) ||
+        (status = parse_choice(&source, ROW_deterministic, deterministic, 3, 0, &choice_det)) ||
+        (status = parse_choice(&source, ROW_log, levels, 4, STW_LOG_WARN, &choice_log)) ||
+        (status = parse_text(&source, ROW_tuning, env.tuning, sizeof env.tuning)) ||
+        (status = parse_text(&source, ROW_variant, env.variant, sizeof env.variant)) ||
+        (status = parse_text(&source, ROW_log_file, env.log_file, sizeof env.log_file)))
+        return status;
+    env.device = (int32_t)device;
+    env.cpu_threads = (int32_t)threads;
+    env.smem_max = smem_kb * 1024;
+    env.deterministic = (stw_env_deterministic)choice_det;
+    env.log = (stw_log_level)choice_log;
+    *env_out = env;
+    return STW_OK;
+}
+
+static const char *process_lookup(void *user, const char *name) {
+    (void)user;
+    return secure_getenv(name);
+}
+
+stw_status stw_env_read(stw_env *env_out) {
+    return stw_env_parse(process_lookup, NULL, env_out);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The struct_size rule (include/sternway/base.h): a caller's struct of any age becomes one of ours. */
+#ifndef STW_COMMON_EXTEND_H
+#define STW_COMMON_EXTEND_H
+
+#include "common/status.h"
+#include "sternway/sternway.h"
+
+/* Sizes of the structs in release 0.1, the smallest a caller can have; pinned for ever (tests/abi). */
+#define STW_SIZE_CONTEXT_OPTS_0_1 40
+#define STW_SIZE_ATTN_DESC_0_1    536
+#define STW_SIZE_ATTN_ARGS_0_1    240
+#define STW_SIZE_DEVICE_INFO_0_1  368
+
+/* Copies the caller's struct of `*(size_t *)from` bytes into the `size` bytes at `to`, zeros behind a
+ * shorter one, and sets the copy's struct_size. `minimum`: the size of the first release. Errors, with
+ * `who` ("attn_bwd_plan: desc") opening the text: STW_E_INVALID (null, too small, absurd), and
+ * STW_E_UNSUPPORTED (a longer struct with something non-zero in the tail). */
+stw_status stw_extend(const char *who, const void *from, void *to, size_t size, size_t minimum);
+
+#endif

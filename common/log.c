@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Log lines to the caller's function, to STERNWAY_LOG_FILE or to standard error. Lines are written with
+ * one write(2) each, so that lines of several threads and processes never mix. */
+#include "log.h"
+
+#include "common/status.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* plan and context calls only, never run calls */
+static stw_log_fn user_fn;
+static void *user_data;
+static char file_path[512]; /* what file_descriptor was opened from */
+static int file_descriptor = STDERR_FILENO;
+static atomic_int level_in_force = STW_LOG_WARN;
+
+static const char *const level_names[] = {"error", "warn", "info", "trace"};
+
+/* STERNWAY_LOG_FILE with %h, %p and %% replaced. */
+static void path_expand(const char *pattern, char *path, size_t capacity) {
+    stw_text text = stw_text_in(path, capacity);
+    char host[256] = "";
+    for (const char *c = pattern; *c; ++c) {
+        if (*c == '%' && c[1] == 'h') {
+            if (gethostname(host, sizeof host - 1)) strcpy(host, "unknown");
+            stw_text_add(&text, "%s", host), ++c;
+        } else if (*c == '%' && c[1] == 'p') {
+            stw_text_add(&text, "%ld", (long)getpid()), ++c;
+        } else {
+            if (*c == '%' && c[1] == '%') ++c;
+            stw_text_add(&text, "%c", *c);
+        }
+    }
+}
+
+static void line_write(int descriptor, const char *line) {
+    char out[1200];
+    int length = snprintf(out, sizeof out, "sternway: %s\n", line);
+    if (length >= (int)sizeof out) length = (int)sizeof out - 1, out[length - 1] = '\n';
+    while (write(descriptor, out, (size_t)length) < 0 && errno == EINTR) {
+    }
+}
+
+void stw_log_configure(const stw_env *env) {
+    atomic_store(&level_in_force, env->log);
+    char path[sizeof file_path];
+    path_expand(env->log_file, path, sizeof path);
+    pthread_mutex_lock(&lock);
+    if (strcmp(path, file_path)) {
+        if (file_descriptor != STDERR_FILENO) close(file_descriptor);
+        file_descriptor =
+            path[0] ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : STDERR_FILENO;
+        if (file_descriptor < 0) {
+            file_descriptor = STDERR_FILENO;
+            char line[700];
+            snprintf(line, sizeof line, "warn: STERNWAY_LOG_FILE %s: %s; the log goes to standard error",
+                     path, strerror(errno));
+            line_write(STDERR_FILENO, line);
+        }
+        strcpy(file_path, path);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+int stw_log_enabled(stw_log_level level) {
+    return (int)level <= atomic_load(&level_in_force);
+}
+
+void stw_log(stw_log_level level, const char *format, ...) {
+    if (!stw_log_enabled(level)) return;
+    char line[1100];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    pthread_mutex_lock(&lock);
+    stw_log_fn fn = user_fn;
+    void *user = user_data;
+    if (!fn) {
+        char prefixed[1150];
+        snprintf(prefixed, sizeof prefixed, "%s: %s", level_names[level], line);
+        line_write(file_descriptor, prefixed);
+    }
+    pthread_mutex_unlock(&lock);
+    if (fn) fn(user, level, line); /* outside the lock: it may call the library */
+}
+
+void stw_set_log(stw_log_fn fn, void *user) {
+    pthread_mutex_lock(&lock);
+    user_fn = fn;
+    user_data = user;
+    pthread_mutex_unlock(&lock);
+}

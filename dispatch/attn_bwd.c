@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The run calls: bind the call's pointers to the plan's parameter block and hand it to the backend. First
+ * of three hops: here -> the backend's attn_bwd -> its kernel. No lock, allocation, environment read or
+ * synchronisation here. */
+#include "plan.h"
+
+#include "common/extend.h"
+
+#define WORKSPACE_ALIGNMENT 256
+
+static stw_status check_workspace(const char *who, const stw_plan *plan, const void *workspace, size_t size) {
+    size_t needed = plan->work.workspace_size;
+    if (!needed) return STW_OK;
+    if (!workspace)
+        return stw_fail(STW_E_WORKSPACE, "%s: workspace is null, but the plan needs %zu bytes", who, needed);
+    if (size < needed)
+        return stw_fail(STW_E_WORKSPACE,
+                        "%s: workspace_size %zu is below the %zu bytes of stw_plan_workspace_size", who, size,
+                        needed);
+    if ((uintptr_t)workspace % WORKSPACE_ALIGNMENT)
+        return stw_fail(STW_E_WORKSPACE, "%s: workspace %p is not %d-byte aligned", who, workspace,
+                        WORKSPACE_ALIGNMENT);
+    return STW_OK;
+}
+
+/* Everything a run call checks, and the bound parameter block. */
+static stw_status bind_call(const char *who, const stw_plan *plan, stw_plan_kind kind,
+                            const stw_attn_args *args, stw_attn_params *params_out) {
+    stw_attn_args full;
+    if (!plan) return stw_fail(STW_E_INVALID, "%s: plan is null", who);
+    if (plan->work.kind != kind)
+        return stw_fail(STW_E_INVALID, "%s: the plan was made by stw_%s_plan", who,
+                        stw_plan_kind_name(plan->work.kind));
+    stw_status status = stw_extend(kind == STW_PLAN_ATTN_FWD ? "attn_fwd: args" : "attn_bwd: args", args,
+                                   &full, sizeof full, STW_SIZE_ATTN_ARGS_0_1);
+    return status ? status : stw_attn_params_bind(&plan->work.params, kind, &full, params_out);
+}
+
+stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
+                        size_t workspace_size, stw_stream stream) {
+    stw_attn_params params;
+    stw_status status = bind_call("attn_bwd", plan, STW_PLAN_ATTN_BWD, args, &params);
+    if (!status) status = check_workspace("attn_bwd", plan, workspace, workspace_size);
+    if (status) return status;
+    return plan->context->ops->attn_bwd(&plan->context->device, &plan->work, &params, workspace, stream);
+}
+
+stw_status stw_attn_fwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
+                        size_t workspace_size, stw_stream stream) {
+    stw_attn_params params;
+    stw_status status = bind_call("attn_fwd", plan, STW_PLAN_ATTN_FWD, args, &params);
+    if (!status) status = check_workspace("attn_fwd", plan, workspace, workspace_size);
+    if (status) return status;
+    return plan->context->ops->attn_fwd(&plan->context->device, &plan->work, &params, workspace, stream);
+}
+
+stw_status stw_dropout_mask(const stw_plan *plan, const stw_attn_args *args, uint8_t *mask,
+                            stw_stream stream) {
+    stw_attn_args full;
+    if (!plan) return stw_fail(STW_E_INVALID, "dropout_mask: plan is null");
+    stw_status status = stw_extend("dropout_mask: args", args, &full, sizeof full, STW_SIZE_ATTN_ARGS_0_1);
+    if (status) return status;
+    stw_attn_params params = plan->work.params;
+    int64_t heads = params.batch * params.heads_q, elements;
+    if (__builtin_mul_overflow(params.max_seq_q * params.max_seq_kv, heads, &elements))
+        return stw_fail(STW_E_INVALID,
+                        "dropout_mask: a mask of batch %lld, heads %lld, %lld x %lld has more than 2^63 "
+                        "elements",
+                        (long long)params.batch, (long long)params.heads_q, (long long)params.max_seq_q,
+                        (long long)params.max_seq_kv);
+    if (elements && !mask) return stw_fail(STW_E_INVALID, "dropout_mask: mask is null");
+    status = stw_attn_params_bind_positions(&plan->work.params, &full, &params);
+    if (status) return status;
+    params.mask_out = mask;
+    return plan->context->ops->dropout_mask(&plan->context->device, &plan->work, &params, stream);
+}

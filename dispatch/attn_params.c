@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * From the public structs to the parameter block of the kernels: the shape part at plan time, the pointers
+ * at each call. Masks become one window about the diagonal, defaults become values. */
+#include "attn_problem.h"
+
+#include "common/dtype.h"
+
+#include <math.h>
+
+static stw_tensor_param *param_of(stw_attn_params *params, const stw_tensor_row *row) {
+    return (stw_tensor_param *)((char *)params + row->params_offset);
+}
+
+/* ---- plan time ---- */
+
+static void fill_tensors(const stw_attn_desc *d, stw_plan_kind kind, stw_attn_params *p) {
+    for (size_t i = 0; i < STW_TENSOR_ROWS; ++i) {
+        const stw_tensor_row *row = &stw_tensor_rows[i];
+        if (stw_tensor_use_of(row, d, kind) == STW_USE_NONE) continue;
+        const stw_attn_strides *s = stw_tensor_strides(row, d);
+        int through_pack = (row->kv ? d->total_kv : d->total_q) > 0 && !(row->dim == '1' && s->batch != 0);
+        *param_of(p, row) =
+            (stw_tensor_param){.batch = through_pack ? 0 : s->batch, .head = s->head, .seq = s->seq};
+    }
+    if (stw_desc_has_bias(d))
+        p->bias = (stw_bias_param){NULL, d->bias.batch, d->bias.head, d->bias.query, d->bias.key};
+    if (d->outputs & STW_OUT_DBIAS)
+        p->dbias = (stw_bias_param){NULL, d->dbias.batch, d->dbias.head, d->dbias.query, d->dbias.key};
+}
+
+/* Causal masks and windows are the same two bounds on j - (i + shift). */
+static void fill_mask(const stw_attn_desc *d, stw_attn_params *p) {
+    if (d->flags & STW_ATTN_HAS_WINDOW_LEFT) {
+        p->features |= STW_FEAT_WINDOW_LEFT;
+        p->window_left = d->window_left;
+    }
+    if (d->flags & STW_ATTN_HAS_WINDOW_RIGHT) {
+        p->features |= STW_FEAT_WINDOW_RIGHT;
+        p->window_right = d->window_right;
+    }
+    if (d->mask != STW_MASK_NONE) { /* j <= i + shift: a window of 0 to the right */
+        p->features |= STW_FEAT_WINDOW_RIGHT;
+        p->window_right = 0;
+    }
+    if (d->flags & STW_ATTN_HAS_SHIFT || d->mask == STW_MASK_CAUSAL_TOP_LEFT) {
+        p->features |= STW_FEAT_FIXED_SHIFT;
+        p->fixed_shift = d->flags & STW_ATTN_HAS_SHIFT ? d->diagonal_shift : 0;
+    }
+}
+
+static void fill_dropout(const stw_attn_desc *d, stw_attn_params *p) {
+    p->dropout_p = d->dropout_p;
+    p->dropout_map = d->dropout_map;
+    p->dropout_threshold = (uint32_t)floor(d->dropout_p * 4294967296.0);
+    p->dropout_byte = (uint32_t)floor(255.0 * (1.0 - d->dropout_p));
+    p->dropout_scale = (float)(1.0 / (1.0 - d->dropout_p));
+    if (d->dropout_p > 0.0) p->features |= STW_FEAT_DROPOUT;
+}
+
+static void fill_features(const stw_attn_desc *d, stw_plan_kind kind, int deterministic, stw_attn_params *p) {
+    int backward = kind == STW_PLAN_ATTN_BWD, packed_q = d->total_q > 0;
+    const struct {
+        int on;
+        uint32_t feature;
+    } rows[] = {
+        {stw_desc_has_bias(d), STW_FEAT_BIAS},
+        {d->flags & STW_ATTN_ALIBI, STW_FEAT_ALIBI},
+        {d->flags & STW_ATTN_ALIBI_COLUMN, STW_FEAT_ALIBI_COLUMN},
+        {d->softcap > 0.0f, STW_FEAT_SOFTCAP},
+        {d->flags & STW_ATTN_SINK, STW_FEAT_SINK},
+        {backward && d->flags & STW_ATTN_DLSE, STW_FEAT_DLSE},
+        {backward && d->flags & STW_ATTN_GIVEN_DELTA, STW_FEAT_GIVEN_DELTA},
+        {backward && d->flags & STW_ATTN_WRITE_DELTA, STW_FEAT_WRITE_DELTA},
+        {deterministic, STW_FEAT_DETERMINISTIC},
+        {packed_q, STW_FEAT_PACKED_Q},
+        {d->total_kv > 0, STW_FEAT_PACKED_KV},
+        {packed_q && !d->lse.batch, STW_FEAT_PACKED_LSE},
+        {packed_q && !d->dlse.batch, STW_FEAT_PACKED_DLSE},
+        {packed_q && !d->delta.batch, STW_FEAT_PACKED_DELTA},
+        {d->flags & STW_ATTN_HAS_USED_LENGTHS, STW_FEAT_USED_LENGTHS},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i)
+        if (rows[i].on) p->features |= rows[i].feature;
+}
+
+void stw_attn_params_fill(const stw_attn_desc *d, stw_plan_kind kind, int deterministic,
+                          stw_attn_params *params_out) {
+    stw_attn_params p = {
+        .alibi_stride_batch = d->alibi_stride_batch,
+        .batch = d->batch,
+        .heads_q = d->heads_q,
+        .heads_kv = d->heads_kv,
+        .group = d->heads_q / d->heads_kv,
+        .max_seq_q = d->max_seq_q,
+        .max_seq_kv = d->max_seq_kv,
+        .total_q = d->total_q,
+        .total_kv = d->total_kv,
+        .batch_offset = d->batch_offset,
+        .head_offset = d->head_offset,
+        .heads_total = d->heads_total,
+        .scale = d->scale,
+        .softcap = d->softcap,
+        .head_dim_qk = (uint32_t)d->head_dim_qk,
+        .head_dim_v = (uint32_t)d->head_dim_v,
+        .dtype = d->dtype,
+        .bias_dtype = d->bias_dtype,
+        .dq_dtype = d->dq_dtype,
+        .dk_dtype = d->dk_dtype,
+        .dv_dtype = d->dv_dtype,
+        .dbias_dtype = d->dbias_dtype,
+        .outputs = d->outputs,
+        .accumulate = d->accumulate,
+        .splits = deterministic ? 1 : (uint32_t)d->splits,
+    };
+    fill_tensors(d, kind, &p);
+    fill_mask(d, &p);
+    fill_dropout(d, &p);
+    fill_features(d, kind, deterministic, &p);
+    *params_out = p;
+}
+
+/* ---- call time ---- */
+
+/* The call being bound: every pointer is checked through here. */
+typedef struct binding {
+    const char *who;
+    const stw_attn_params *p;
+    const void *inputs[24], *outputs[8]; /* of tensors that hold elements, for the aliasing check */
+    const char *input_names[24], *output_names[8];
+    int input_count, output_count;
+} binding;
+
+/* One pointer: present unless optional, on a boundary of its element, remembered. */
+static stw_status take(binding *b, const char *name, const void *pointer, size_t element,
+                       stw_tensor_use use) {
+    int optional = use == STW_USE_INPUT_OPTIONAL || use == STW_USE_OUTPUT_OPTIONAL;
+    if (!pointer)
+        return optional
+                   ? STW_OK
+                   : stw_fail(STW_E_INVALID, "%s: args.%s is null, but this plan needs it", b->who, name);
+    if ((uintptr_t)pointer % element)
+        return stw_fail(STW_E_INVALID, "%s: args.%s %p is not aligned to its elements of %zu bytes", b->who,
+                        name, pointer, element);
+    if (use == STW_USE_OUTPUT || use == STW_USE_OUTPUT_OPTIONAL) {
+        b->output_names[b->output_count] = name;
+        b->outputs[b->output_count++] = pointer;
+    } else {
+        b->input_names[b->input_count] = name;
+        b->inputs[b->input_count++] = pointer;
+    }
+    return STW_OK;
+}
+
+static stw_status check_aliases(const binding *b) {
+    for (int i = 0; i < b->output_count; ++i) {
+        for (int j = 0; j < i; ++j)
+            if (b->outputs[i] == b->outputs[j])
+                return stw_fail(STW_E_INVALID,
+                                "%s: args.%s and args.%s are the same memory: outputs may not overlap",
+                                b->who, b->output_names[j], b->output_names[i]);
+        for (int j = 0; j < b->input_count; ++j)
+            if (b->outputs[i] == b->inputs[j])
+                return stw_fail(STW_E_INVALID,
+                                "%s: args.%s and args.%s are the same memory: an output may not overlap "
+                                "an input",
+                                b->who, b->output_names[i], b->input_names[j]);
+    }
+    return STW_OK;
+}
+
+/* The use of a tensor in a call, from the parameter block alone. */
+static stw_tensor_use use_of(const stw_tensor_row *row, const stw_attn_params *p, stw_plan_kind kind) {
+    stw_attn_desc d = {.outputs = p->outputs};
+    if (p->features & STW_FEAT_GIVEN_DELTA) d.flags |= STW_ATTN_GIVEN_DELTA;
+    if (p->features & STW_FEAT_WRITE_DELTA) d.flags |= STW_ATTN_WRITE_DELTA;
+    if (p->features & STW_FEAT_DLSE) d.flags |= STW_ATTN_DLSE;
+    return stw_tensor_use_of(row, &d, kind);
+}
+
+static size_t element_of(const stw_tensor_row *row, const stw_attn_params *p) {
+    stw_attn_desc d = {.dtype = (stw_dtype)p->dtype,
+                       .dq_dtype = (stw_dtype)p->dq_dtype,
+                       .dk_dtype = (stw_dtype)p->dk_dtype,
+                       .dv_dtype = (stw_dtype)p->dv_dtype};
+    return stw_dtype_size(stw_tensor_dtype(row, &d));
+}
+
+static stw_status bind_tensors(binding *b, stw_plan_kind kind, const stw_attn_args *args,
+                               stw_attn_params *p) {
+    int64_t rows_q = p->batch ? (p->total_q ? p->total_q : p->max_seq_q) : 0;
+    int64_t rows_kv = p->batch ? (p->total_kv ? p->total_kv : p->max_seq_kv) : 0;
+    for (size_t i = 0; i < STW_TENSOR_ROWS; ++i) {
+        const stw_tensor_row *row = &stw_tensor_rows[i];
+        stw_tensor_use use = use_of(row, p, kind);
+        if (use == STW_USE_NONE || !(row->kv ? rows_kv : rows_q)) continue;
+        void *pointer;
+        __builtin_memcpy(&pointer, (const char *)args + row->args_offset, sizeof pointer);
+        stw_status status = take(b, row->name, pointer, element_of(row, p), use);
+        if (status) return status;
+        param_of(p, row)->data = pointer;
+    }
+    return STW_OK;
+}
+
+/* 1 when dbias, in the bias's own shape, holds an element. */
+static int dbias_exists(const stw_attn_params *p) {
+    return p->outputs & STW_OUT_DBIAS && (p->batch || !p->dbias.batch) && (p->max_seq_q || !p->dbias.query) &&
+           (p->max_seq_kv || !p->dbias.key);
+}
+
+/* A pointer that is not one of the strided tensors. */
+typedef struct extra {
+    int used;
+    const char *name;
+    const void *pointer;
+    size_t element;
+    stw_tensor_use use;
+} extra;
+
+static stw_status take_extras(binding *b, const extra *rows, size_t count) {
+    stw_status status = STW_OK;
+    for (size_t i = 0; i < count && !status; ++i)
+        if (rows[i].used) status = take(b, rows[i].name, rows[i].pointer, rows[i].element, rows[i].use);
+    return status;
+}
+
+static stw_status bind_extras(binding *b, const stw_attn_args *args, const stw_attn_params *p) {
+    const uint32_t f = p->features;
+    int any = p->batch > 0;
+    int scores = any && (p->total_q || p->max_seq_q) && (p->total_kv || p->max_seq_kv);
+    size_t bias = stw_dtype_size((stw_dtype)p->bias_dtype), dbias = stw_dtype_size((stw_dtype)p->dbias_dtype);
+    const extra rows[] = {
+        {scores && f & STW_FEAT_BIAS, "bias", args->bias, bias, STW_USE_INPUT},
+        {dbias_exists(p), "dbias", args->dbias, dbias, STW_USE_OUTPUT},
+        {any && f & STW_FEAT_ALIBI, "alibi_slopes", args->alibi_slopes, 4, STW_USE_INPUT},
+        {any && f & STW_FEAT_SINK, "sink", args->sink, 4, STW_USE_INPUT},
+        {p->outputs & STW_OUT_DSINK, "dsink", args->dsink, 4, STW_USE_OUTPUT},
+    };
+    return take_extras(b, rows, sizeof rows / sizeof rows[0]);
+}
+
+/* Lengths, offsets and seeds: what the dropout mask call needs too. */
+static stw_status take_positions(binding *b, const stw_attn_args *args) {
+    int any = b->p->batch > 0;
+    const extra rows[] = {
+        {any && b->p->features & STW_FEAT_PACKED_Q, "cu_seqlens_q", args->cu_seqlens_q, 4, STW_USE_INPUT},
+        {any && b->p->features & STW_FEAT_PACKED_KV, "cu_seqlens_kv", args->cu_seqlens_kv, 4, STW_USE_INPUT},
+        {1, "used_q", args->used_q, 4, STW_USE_INPUT_OPTIONAL},
+        {1, "used_kv", args->used_kv, 4, STW_USE_INPUT_OPTIONAL},
+        {1, "q_offsets", args->q_offsets, 8, STW_USE_INPUT_OPTIONAL},
+        {1, "k_offsets", args->k_offsets, 8, STW_USE_INPUT_OPTIONAL},
+        {1, "dropout_seed_ptr", args->dropout_seed_ptr, 8, STW_USE_INPUT_OPTIONAL},
+        {1, "dropout_offset_ptr", args->dropout_offset_ptr, 8, STW_USE_INPUT_OPTIONAL},
+        {1, "status_out", args->status_out, 4, STW_USE_OUTPUT_OPTIONAL},
+    };
+    return take_extras(b, rows, sizeof rows / sizeof rows[0]);
+}
+
+static stw_status check_values(const binding *b, const stw_attn_args *args) {
+    const int64_t offsets[] = {args->q_offset, args->k_offset};
+    for (int i = 0; i < 2; ++i)
+        if (offsets[i] < -STW_POSITION_MAX || offsets[i] > STW_POSITION_MAX)
+            return stw_fail(STW_E_INVALID, "%s: args.%s %lld is beyond +-2^40", b->who,
+                            i ? "k_offset" : "q_offset", (long long)offsets[i]);
+    int used = (b->p->features & STW_FEAT_USED_LENGTHS) != 0;
+    if (used && !args->used_q && !args->used_kv)
+        return stw_fail(STW_E_INVALID,
+                        "%s: args.used_q and args.used_kv are both null, but the plan has "
+                        "STW_ATTN_HAS_USED_LENGTHS",
+                        b->who);
+    if (!used && (args->used_q || args->used_kv))
+        return stw_fail(STW_E_INVALID, "%s: args.%s is given, but the plan lacks STW_ATTN_HAS_USED_LENGTHS",
+                        b->who, args->used_q ? "used_q" : "used_kv");
+    return STW_OK;
+}
+
+static void bind_positions(const stw_attn_args *args, stw_attn_params *p) {
+    p->cu_seqlens_q = p->features & STW_FEAT_PACKED_Q ? args->cu_seqlens_q : NULL;
+    p->cu_seqlens_kv = p->features & STW_FEAT_PACKED_KV ? args->cu_seqlens_kv : NULL;
+    p->used_q = args->used_q;
+    p->used_kv = args->used_kv;
+    p->q_offsets = args->q_offsets;
+    p->k_offsets = args->k_offsets;
+    p->q_offset = args->q_offset;
+    p->k_offset = args->k_offset;
+    p->dropout_seed_ptr = args->dropout_seed_ptr;
+    p->dropout_offset_ptr = args->dropout_offset_ptr;
+    p->dropout_seed = args->dropout_seed;
+    p->dropout_offset = args->dropout_offset;
+    p->status_out = args->status_out;
+}
+
+stw_status stw_attn_params_bind_positions(const stw_attn_params *shape, const stw_attn_args *args,
+                                          stw_attn_params *params_out) {
+    binding b = {.who = "dropout_mask", .p = shape};
+    *params_out = *shape;
+    stw_status status = take_positions(&b, args);
+    if (!status) status = check_values(&b, args);
+    if (!status) bind_positions(args, params_out);
+    return status;
+}
+
+stw_status stw_attn_params_bind(const stw_attn_params *shape, stw_plan_kind kind, const stw_attn_args *args,
+                                stw_attn_params *params_out) {
+    stw_attn_params *p = params_out;
+    binding b = {.who = stw_plan_kind_name(kind), .p = shape};
+    *p = *shape;
+    stw_status status = bind_tensors(&b, kind, args, p);
+    if (!status) status = bind_extras(&b, args, p);
+    if (!status) status = take_positions(&b, args);
+    if (!status) status = check_values(&b, args);
+    if (!status) status = check_aliases(&b);
+    if (status) return status;
+    p->bias.data = (void *)(uintptr_t)args->bias;
+    p->dbias.data = args->dbias;
+    p->alibi_slopes = args->alibi_slopes;
+    p->sink = args->sink;
+    p->dsink = args->dsink;
+    bind_positions(args, p);
+    return STW_OK;
+}

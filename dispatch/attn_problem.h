@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * One attention problem inside dispatch: the list of its tensors as data, the check of a descriptor, and
+ * the parameter block made from it. Shared by plan, run, layout and explain. */
+#ifndef STW_DISPATCH_ATTN_PROBLEM_H
+#define STW_DISPATCH_ATTN_PROBLEM_H
+
+#include "backend.h"
+
+typedef enum stw_tensor_use {
+    STW_USE_NONE = 0,
+    STW_USE_INPUT,
+    STW_USE_INPUT_OPTIONAL, /* may be null */
+    STW_USE_OUTPUT,
+    STW_USE_OUTPUT_OPTIONAL
+} stw_tensor_use;
+
+/* A tensor with batch, head and row strides. */
+typedef struct stw_tensor_row {
+    const char *name;
+    size_t desc_offset;   /* of its stw_attn_strides in stw_attn_desc   */
+    size_t args_offset;   /* of its pointer in stw_attn_args            */
+    size_t params_offset; /* of its stw_tensor_param in stw_attn_params */
+    uint8_t kv;           /* rows and heads of the key/value side       */
+    uint8_t dim;          /* 'd' head_dim_qk, 'v' head_dim_v, '1' none (f32 per row) */
+    uint8_t may_broadcast;
+    uint32_t output; /* its STW_OUT bit, or 0                      */
+} stw_tensor_row;
+
+#define STW_TENSOR_ROWS 11
+extern const stw_tensor_row stw_tensor_rows[STW_TENSOR_ROWS];
+
+/* How calls of this kind use the tensor. `desc` is checked (defaults resolved). */
+stw_tensor_use stw_tensor_use_of(const stw_tensor_row *row, const stw_attn_desc *desc, stw_plan_kind kind);
+stw_dtype stw_tensor_dtype(const stw_tensor_row *row, const stw_attn_desc *desc);
+
+/* Extents of the tensor: batch (1 when the strides' batch is not used), heads, rows, head dim. */
+typedef struct stw_tensor_extents {
+    int64_t batch, heads, rows, dim;
+} stw_tensor_extents;
+stw_tensor_extents stw_tensor_extents_of(const stw_tensor_row *row, const stw_attn_desc *desc);
+
+static inline const stw_attn_strides *stw_tensor_strides(const stw_tensor_row *row,
+                                                         const stw_attn_desc *desc) {
+    return (const stw_attn_strides *)((const char *)desc + row->desc_offset);
+}
+
+static inline int stw_desc_has_bias(const stw_attn_desc *desc) {
+    return desc->bias_dtype != STW_DTYPE_NONE;
+}
+
+/* "attn_bwd" or "attn_fwd": what opens error texts. */
+const char *stw_plan_kind_name(stw_plan_kind kind);
+
+/* Checks a descriptor of full size and resolves its defaults in place (gradient types, outputs, scale,
+ * heads_total). Everything of SPEC section 4 that can be said at plan time. Errors: STW_E_INVALID. */
+stw_status stw_attn_check(stw_attn_desc *desc, stw_plan_kind kind);
+/* The strides' part of it (attn_strides.c). */
+stw_status stw_attn_check_strides(const stw_attn_desc *desc, stw_plan_kind kind);
+
+/* The shape part of the parameter block; pointers null. `desc` is checked. */
+void stw_attn_params_fill(const stw_attn_desc *desc, stw_plan_kind kind, int deterministic,
+                          stw_attn_params *params_out);
+
+/* The pointers of a call into a copy of the plan's block. Errors: STW_E_INVALID naming the pointer. */
+stw_status stw_attn_params_bind(const stw_attn_params *shape, stw_plan_kind kind, const stw_attn_args *args,
+                                stw_attn_params *params_out);
+
+/* Only lengths, offsets and seeds, for the dropout mask call. */
+stw_status stw_attn_params_bind_positions(const stw_attn_params *shape, const stw_attn_args *args,
+                                          stw_attn_params *params_out);
+
+#endif

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The check of every stride a call uses: no negative ones, broadcasts only where they are allowed, no span
+ * beyond 2^63 bytes, no gradient that overlaps itself. */
+#include "attn_problem.h"
+
+#include "common/dtype.h"
+
+/* One dimension of a tensor. */
+typedef struct dimension {
+    const char *name;
+    int64_t extent, stride;
+} dimension;
+
+typedef struct tensor {
+    const char *who, *name;
+    dimension dims[5];
+    int count;
+    int64_t element; /* bytes */
+    int may_broadcast, output;
+} tensor;
+
+static stw_status check_dimensions(const tensor *t) {
+    int64_t span = 1;
+    for (int i = 0; i < t->count; ++i) {
+        const dimension *dim = &t->dims[i];
+        int64_t reach;
+        if (dim->stride < 0)
+            return stw_fail(STW_E_INVALID, "%s: %s.%s stride %lld is negative", t->who, t->name, dim->name,
+                            (long long)dim->stride);
+        if (dim->extent > 1 && dim->stride == 0 && !t->may_broadcast)
+            return stw_fail(STW_E_INVALID,
+                            "%s: %s.%s stride is 0 over %lld elements: %s may not be broadcast "
+                            "(only bias and dlse may)",
+                            t->who, t->name, dim->name, (long long)dim->extent, t->name);
+        if (dim->extent > 1 && (__builtin_mul_overflow(dim->extent - 1, dim->stride, &reach) ||
+                                __builtin_add_overflow(span, reach, &span)))
+            span = INT64_MAX;
+        if (span > INT64_MAX / t->element)
+            return stw_fail(STW_E_INVALID,
+                            "%s: %s.%s stride %lld over %lld elements spans more than 2^63 bytes", t->who,
+                            t->name, dim->name, (long long)dim->stride, (long long)dim->extent);
+    }
+    return STW_OK;
+}
+
+/* Every element of an output has a place of its own when, with the dimensions in the order of their strides,
+ * each stride steps over all that the smaller ones reach. */
+static stw_status check_overlap(const tensor *t) {
+    dimension sorted[5];
+    int count = 0;
+    for (int i = 0; i < t->count; ++i) {
+        if (t->dims[i].extent == 0) return STW_OK;
+        if (t->dims[i].extent == 1 || (t->may_broadcast && t->dims[i].stride == 0)) continue;
+        int at = count++;
+        for (; at > 0 && sorted[at - 1].stride > t->dims[i].stride; --at) sorted[at] = sorted[at - 1];
+        sorted[at] = t->dims[i];
+    }
+    int64_t reach = 0; /* offset of the last element so far; check_dimensions has bounded it */
+    for (int i = 0; i < count; ++i) {
+        if (sorted[i].stride <= reach)
+            return stw_fail(
+                STW_E_INVALID, "%s: %s.%s stride %lld makes elements of %s overlap: at least %lld is needed",
+                t->who, t->name, sorted[i].name, (long long)sorted[i].stride, t->name, (long long)reach + 1);
+        reach += (sorted[i].extent - 1) * sorted[i].stride;
+    }
+    return STW_OK;
+}
+
+static stw_status check_tensor(const tensor *t) {
+    for (int i = 0; i < t->count; ++i)
+        if (t->dims[i].extent == 0) return STW_OK; /* an empty tensor's strides are never used */
+    stw_status status = check_dimensions(t);
+    return status || !t->output ? status : check_overlap(t);
+}
+
+static stw_status check_row(const stw_tensor_row *row, const stw_attn_desc *desc, stw_plan_kind kind) {
+    stw_tensor_use use = stw_tensor_use_of(row, desc, kind);
+    if (use == STW_USE_NONE) return STW_OK;
+    stw_tensor_extents e = stw_tensor_extents_of(row, desc);
+    const stw_attn_strides *s = stw_tensor_strides(row, desc);
+    tensor t = {
+        .who = stw_plan_kind_name(kind),
+        .name = row->name,
+        .dims = {{"batch", e.batch, s->batch},
+                 {"head", e.heads, s->head},
+                 {"seq", e.rows, s->seq},
+                 {"head_dim", e.dim, 1}},
+        .count = row->dim == '1' ? 3 : 4,
+        .element = (int64_t)stw_dtype_size(stw_tensor_dtype(row, desc)),
+        .may_broadcast = row->may_broadcast,
+        .output = use == STW_USE_OUTPUT || use == STW_USE_OUTPUT_OPTIONAL,
+    };
+    return check_tensor(&t);
+}
+
+static stw_status check_bias(const stw_attn_desc *d, stw_plan_kind kind) {
+    const int64_t extents[4] = {d->batch, d->heads_q, d->max_seq_q, d->max_seq_kv};
+    static const char *const names[4] = {"batch", "head", "query", "key"};
+    const int64_t bias[4] = {d->bias.batch, d->bias.head, d->bias.query, d->bias.key};
+    const int64_t dbias[4] = {d->dbias.batch, d->dbias.head, d->dbias.query, d->dbias.key};
+    int with_gradient = (d->outputs & STW_OUT_DBIAS) != 0;
+    tensor t = {.who = stw_plan_kind_name(kind), .count = 4, .may_broadcast = 1};
+    for (int gradient = 0; gradient <= with_gradient; ++gradient) {
+        const int64_t *strides = gradient ? dbias : bias;
+        t.name = gradient ? "dbias" : "bias";
+        t.output = gradient;
+        t.element = (int64_t)stw_dtype_size(gradient ? d->dbias_dtype : d->bias_dtype);
+        for (int i = 0; i < 4; ++i) t.dims[i] = (dimension){names[i], extents[i], strides[i]};
+        if (extents[3] > 1 && strides[3] != 0 && strides[3] != 1)
+            return stw_fail(STW_E_INVALID,
+                            "%s: %s.key stride %lld is neither 1 (contiguous) nor 0 (broadcast)", t.who,
+                            t.name, (long long)strides[3]);
+        stw_status status = check_tensor(&t);
+        if (status) return status;
+    }
+    for (int i = 0; i < 4 && with_gradient; ++i)
+        if (extents[i] > 1 && !bias[i] != !dbias[i])
+            return stw_fail(STW_E_INVALID,
+                            "%s: dbias.%s stride %lld and bias.%s stride %lld: dbias has the bias's own "
+                            "shape, so both are 0 or neither is",
+                            t.who, names[i], (long long)dbias[i], names[i], (long long)bias[i]);
+    return STW_OK;
+}
+
+/* Sizes of workspaces and counters are products of these; none may pass 2^56, so that bytes fit easily. */
+static stw_status check_products(const stw_attn_desc *d, stw_plan_kind kind) {
+    int64_t rows_q = d->total_q ? d->total_q : d->batch * d->max_seq_q;
+    int64_t rows_kv = d->total_kv ? d->total_kv : d->batch * d->max_seq_kv;
+    int64_t rows = rows_q > rows_kv ? rows_q : rows_kv, product;
+    if (__builtin_mul_overflow(rows, d->heads_q * 256, &product) || product > INT64_C(1) << 56 ||
+        d->batch * d->heads_q > INT64_C(1) << 48)
+        return stw_fail(STW_E_INVALID,
+                        "%s: batch %lld, heads_q %lld and %lld rows make a problem of more than 2^56 "
+                        "elements",
+                        stw_plan_kind_name(kind), (long long)d->batch, (long long)d->heads_q,
+                        (long long)rows);
+    return STW_OK;
+}
+
+stw_status stw_attn_check_strides(const stw_attn_desc *desc, stw_plan_kind kind) {
+    stw_status status = check_products(desc, kind);
+    for (size_t i = 0; i < STW_TENSOR_ROWS && !status; ++i)
+        status = check_row(&stw_tensor_rows[i], desc, kind);
+    if (!status && stw_desc_has_bias(desc)) status = check_bias(desc, kind);
+    return status;
+}

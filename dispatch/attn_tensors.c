@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The tensors of attention as data: where each lives in the descriptor, the arguments and the parameter
+ * block, its extents and how a call uses it; and the stw_layout_* helpers over that list. */
+#include "attn_problem.h"
+
+#include "common/extend.h"
+
+#include <string.h>
+
+#define ROW(name, kv, dim, broadcast, output)                                                                \
+    {#name,                                                                                                  \
+     offsetof(stw_attn_desc, name),                                                                          \
+     offsetof(stw_attn_args, name),                                                                          \
+     offsetof(stw_attn_params, name),                                                                        \
+     kv,                                                                                                     \
+     dim,                                                                                                    \
+     broadcast,                                                                                              \
+     output}
+
+const stw_tensor_row stw_tensor_rows[STW_TENSOR_ROWS] = {
+    ROW(q, 0, 'd', 0, 0),           ROW(k, 1, 'd', 0, 0),           ROW(v, 1, 'v', 0, 0),
+    ROW(out, 0, 'v', 0, 0),         ROW(dout, 0, 'v', 0, 0),        ROW(dq, 0, 'd', 0, STW_OUT_DQ),
+    ROW(dk, 1, 'd', 0, STW_OUT_DK), ROW(dv, 1, 'v', 0, STW_OUT_DV), ROW(lse, 0, '1', 0, 0),
+    ROW(dlse, 0, '1', 1, 0),        ROW(delta, 0, '1', 0, 0),
+};
+
+stw_tensor_use stw_tensor_use_of(const stw_tensor_row *row, const stw_attn_desc *desc, stw_plan_kind kind) {
+    int forward = kind == STW_PLAN_ATTN_FWD;
+    switch (row->desc_offset) {
+    case offsetof(stw_attn_desc, q):
+    case offsetof(stw_attn_desc, k):
+    case offsetof(stw_attn_desc, v): return STW_USE_INPUT;
+    case offsetof(stw_attn_desc, out):
+        if (forward) return STW_USE_OUTPUT;
+        return desc->flags & STW_ATTN_GIVEN_DELTA ? STW_USE_INPUT_OPTIONAL : STW_USE_INPUT;
+    case offsetof(stw_attn_desc, lse): return forward ? STW_USE_OUTPUT_OPTIONAL : STW_USE_INPUT;
+    case offsetof(stw_attn_desc, dout): return forward ? STW_USE_NONE : STW_USE_INPUT;
+    case offsetof(stw_attn_desc, dlse):
+        return !forward && desc->flags & STW_ATTN_DLSE ? STW_USE_INPUT : STW_USE_NONE;
+    case offsetof(stw_attn_desc, delta):
+        if (forward) return STW_USE_NONE;
+        if (desc->flags & STW_ATTN_GIVEN_DELTA) return STW_USE_INPUT;
+        return desc->flags & STW_ATTN_WRITE_DELTA ? STW_USE_OUTPUT : STW_USE_NONE;
+    default: return !forward && desc->outputs & row->output ? STW_USE_OUTPUT : STW_USE_NONE;
+    }
+}
+
+stw_dtype stw_tensor_dtype(const stw_tensor_row *row, const stw_attn_desc *desc) {
+    switch (row->output) {
+    case STW_OUT_DQ: return desc->dq_dtype;
+    case STW_OUT_DK: return desc->dk_dtype;
+    case STW_OUT_DV: return desc->dv_dtype;
+    default: return row->dim == '1' ? STW_F32 : desc->dtype;
+    }
+}
+
+stw_tensor_extents stw_tensor_extents_of(const stw_tensor_row *row, const stw_attn_desc *desc) {
+    int64_t total = row->kv ? desc->total_kv : desc->total_q;
+    int64_t max_seq = row->kv ? desc->max_seq_kv : desc->max_seq_q;
+    /* rows of the lse family are numbered through the pack only without a batch stride */
+    int through_pack = total > 0 && !(row->dim == '1' && stw_tensor_strides(row, desc)->batch != 0);
+    return (stw_tensor_extents){
+        .batch = through_pack ? 1 : desc->batch,
+        .heads = row->kv ? desc->heads_kv : desc->heads_q,
+        .rows = through_pack ? total : max_seq,
+        .dim = row->dim == '1'   ? 1
+               : row->dim == 'd' ? desc->head_dim_qk
+                                 : desc->head_dim_v,
+    };
+}
+
+const char *stw_plan_kind_name(stw_plan_kind kind) {
+    return kind == STW_PLAN_ATTN_FWD ? "attn_fwd" : "attn_bwd";
+}
+
+/* ---- layouts ---- */
+
+typedef enum layout { LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD } layout;
+
+/* Contiguous strides for one tensor; 0 on overflow. */
+static int strides_fill(stw_attn_strides *strides, stw_tensor_extents e, int per_row, int packed,
+                        layout layout) {
+    int64_t row, plane, batch;
+    int head_outside = per_row || (layout == LAYOUT_BHSD && !packed); /* [.., H, S(, D)] */
+    int64_t inner = head_outside ? e.rows : e.heads, outer = head_outside ? e.heads : e.rows;
+    if (__builtin_mul_overflow(inner, e.dim, &plane) || __builtin_mul_overflow(plane, outer, &batch))
+        return 0;
+    row = e.dim;
+    strides->head = head_outside ? plane : row;
+    strides->seq = head_outside ? row : plane;
+    strides->batch = packed ? 0 : batch;
+    return !__builtin_mul_overflow(batch, e.batch, &batch);
+}
+
+static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout layout) {
+    if (!desc) return stw_fail(STW_E_INVALID, "%s: desc is null", who);
+    if (desc->struct_size < STW_SIZE_ATTN_DESC_0_1)
+        return stw_fail(STW_E_INVALID, "%s: desc.struct_size %zu is too small: set it with STW_INIT", who,
+                        desc->struct_size);
+    if (layout == LAYOUT_THD && desc->total_q <= 0 && desc->total_kv <= 0)
+        return stw_fail(STW_E_INVALID,
+                        "%s: total_q %lld and total_kv %lld: a packed layout needs one of them above 0", who,
+                        (long long)desc->total_q, (long long)desc->total_kv);
+    const int64_t sizes[] = {desc->batch,       desc->heads_q,    desc->heads_kv,
+                             desc->head_dim_qk, desc->head_dim_v, desc->max_seq_q,
+                             desc->max_seq_kv,  desc->total_q,    desc->total_kv};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i)
+        if (sizes[i] < 0)
+            return stw_fail(STW_E_INVALID, "%s: a size is negative (%lld)", who, (long long)sizes[i]);
+    stw_attn_desc filled = *desc;
+    int fits = 1;
+    for (size_t i = 0; i < STW_TENSOR_ROWS; ++i) {
+        const stw_tensor_row *row = &stw_tensor_rows[i];
+        stw_attn_strides *strides = (stw_attn_strides *)((char *)&filled + row->desc_offset);
+        *strides = (stw_attn_strides){0}; /* a packed side then numbers rows through the pack */
+        int packed = (row->kv ? desc->total_kv : desc->total_q) > 0;
+        fits &= strides_fill(strides, stw_tensor_extents_of(row, &filled), row->dim == '1', packed, layout);
+    }
+    stw_bias_strides bias = {.key = 1, .query = desc->max_seq_kv};
+    fits &= !__builtin_mul_overflow(desc->max_seq_q, desc->max_seq_kv, &bias.head);
+    fits &= !__builtin_mul_overflow(bias.head, desc->heads_q, &bias.batch);
+    if (!fits) return stw_fail(STW_E_INVALID, "%s: a stride of these sizes is above 2^63", who);
+    filled.bias = filled.dbias = bias;
+    *desc = filled;
+    return STW_OK;
+}
+
+stw_status stw_layout_bshd(stw_attn_desc *desc) {
+    return layout_fill("layout_bshd", desc, LAYOUT_BSHD);
+}
+stw_status stw_layout_bhsd(stw_attn_desc *desc) {
+    return layout_fill("layout_bhsd", desc, LAYOUT_BHSD);
+}
+stw_status stw_layout_thd(stw_attn_desc *desc) {
+    return layout_fill("layout_thd", desc, LAYOUT_THD);
+}

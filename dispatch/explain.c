@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * stw_explain_attn: for every backend whether it is chosen or why not, by running the same code as
+ * context creation (choose.c, context.c) and planning (plan.c). */
+#include "plan.h"
+
+#include "common/extend.h"
+
+#include <string.h>
+
+/* Plans on one candidate. 1 = it takes the problem. */
+static int explain_candidate(const stw_choice *choice, const stw_candidate *candidate, const stw_env *env,
+                             const stw_attn_desc *desc, int already_chosen, stw_text *text) {
+    const char *name = stw_backend_name(candidate->ops->backend);
+    stw_context *context = NULL;
+    stw_plan *plan = NULL;
+    if (!candidate->allowed) {
+        stw_text_add(text, "%s: not chosen: %s\n", name, candidate->reason);
+        return 0;
+    }
+    stw_status status = stw_context_open(choice, candidate, env, &context);
+    if (status) {
+        stw_text_add(text, "%s: not chosen: %s (%s)\n", name, stw_last_error(), stw_status_name(status));
+        return 0;
+    }
+    char lines[2048];
+    stw_text why = stw_text_in(lines, sizeof lines);
+    status = stw_plan_build(context, desc, STW_PLAN_ATTN_BWD, &why, &plan);
+    if (status) {
+        stw_text_add(text, "%s: %s refuses the problem: %s (%s)\n", name, context->device.arch->name,
+                     stw_last_error(), stw_status_name(status));
+    } else if (already_chosen) {
+        stw_text_add(text, "%s: not chosen: a backend before it is usable; it would run %s\n", name,
+                     plan->work.variant->id);
+    } else {
+        stw_text_add(text, "%s: chosen\n", name);
+        stw_plan_text(plan, text);
+    }
+    for (char *line = lines; !status && !already_chosen && line && *line;) {
+        char *end = strchr(line, '\n');
+        if (end) *end = 0;
+        stw_text_add(text, "  %s\n", line);
+        line = end ? end + 1 : NULL;
+    }
+    stw_plan_destroy(plan);
+    stw_context_destroy(context);
+    return !already_chosen; /* auto stops at the first backend that opens, whatever it says of the problem */
+}
+
+stw_status stw_explain_attn(const stw_context_opts *opts, const stw_attn_desc *desc, char *text,
+                            size_t capacity, size_t *needed_out) {
+    stw_context_opts full_opts;
+    stw_attn_desc full_desc;
+    stw_env env;
+    stw_choice choice;
+    if (!text && capacity)
+        return stw_fail(STW_E_INVALID, "explain_attn: text is null with capacity %zu", capacity);
+    stw_status status =
+        stw_extend("explain_attn: opts", opts, &full_opts, sizeof full_opts, STW_SIZE_CONTEXT_OPTS_0_1);
+    if (!status)
+        status = stw_extend("explain_attn: desc", desc, &full_desc, sizeof full_desc, STW_SIZE_ATTN_DESC_0_1);
+    if (status) return status;
+    stw_text out = stw_text_in(text, capacity);
+    status = stw_env_read(&env);
+    if (!status) status = stw_choose("context_create", &full_opts, &env, &choice);
+    if (status) {
+        stw_text_add(&out, "no backend: %s (%s)\n", stw_last_error(), stw_status_name(status));
+    } else {
+        int chosen = 0;
+        for (size_t i = 0; i < choice.count; ++i)
+            chosen |= explain_candidate(&choice, &choice.candidates[i], &env, &full_desc, chosen, &out);
+        if (!chosen) stw_text_add(&out, "no backend is usable for this problem\n");
+    }
+    if (needed_out) *needed_out = out.length + 1;
+    return STW_OK;
+}

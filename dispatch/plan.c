@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Plans of attention: check, parameter block, variant, workspace; and what users ask of a plan. The hop
+ * between the public plan calls and a backend's attn_prepare. */
+#include "plan.h"
+
+#include "common/extend.h"
+#include "common/log.h"
+#include "common/problem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert((int)STW_PLAN_ATTN_BWD == (int)STW_PROBLEM_ATTN_BWD &&
+                   (int)STW_PLAN_ATTN_FWD == (int)STW_PROBLEM_ATTN_FWD,
+               "a plan's kind is its problem's op");
+
+/* Whether this plan is deterministic: the descriptor, else the environment. */
+static int is_deterministic(const stw_attn_desc *desc, const stw_env *env) {
+    if (desc->deterministic != STW_DETERMINISTIC_ENV) return desc->deterministic == STW_DETERMINISTIC_ON;
+    return env->deterministic != STW_ENV_DET_OFF;
+}
+
+stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
+                          stw_text *why_all, stw_plan **plan_out) {
+    stw_attn_desc checked = *desc;
+    stw_status status = stw_attn_check(&checked, kind);
+    if (status) return status;
+    stw_plan *plan = calloc(1, sizeof *plan);
+    if (!plan) return stw_fail(STW_E_NO_MEMORY, "%s_plan: no memory", stw_plan_kind_name(kind));
+    plan->context = context;
+    plan->desc = checked;
+    plan->work.kind = kind;
+    stw_attn_params_fill(&checked, kind, is_deterministic(&checked, &context->env), &plan->work.params);
+    stw_facts facts = stw_facts_of(&plan->work, &context->device);
+    stw_text own = stw_text_in(plan->why, sizeof plan->why);
+    status = stw_select(&context->rules, &facts, context->ops, &context->device, context->env.variant,
+                        why_all != NULL, why_all ? why_all : &own, &plan->work.variant);
+    if (!status) status = context->ops->attn_prepare(&context->device, &plan->work);
+    if (status) {
+        free(plan);
+        return status;
+    }
+    stw_context_retain(context);
+    *plan_out = plan;
+    return STW_OK;
+}
+
+/* One line for the log: the problem, replayable with `sternway bench` and `explain`, and the choice. */
+static void log_plan(const stw_plan *plan) {
+    if (!stw_log_enabled(STW_LOG_TRACE)) return;
+    char problem[512];
+    stw_problem_format(&plan->desc, (stw_problem_op)plan->work.kind, problem, sizeof problem);
+    stw_log(STW_LOG_TRACE, "plan: %s: %s %s, workspace %zu bytes", problem, plan->context->device.arch->name,
+            plan->work.variant->id, plan->work.workspace_size);
+}
+
+static stw_status plan_create(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
+                              stw_plan **plan_out) {
+    const char *who = kind == STW_PLAN_ATTN_FWD ? "attn_fwd_plan: desc" : "attn_bwd_plan: desc";
+    stw_attn_desc full;
+    if (!context) return stw_fail(STW_E_INVALID, "%s_plan: context is null", stw_plan_kind_name(kind));
+    if (!plan_out) return stw_fail(STW_E_INVALID, "%s_plan: plan_out is null", stw_plan_kind_name(kind));
+    stw_status status = stw_extend(who, desc, &full, sizeof full, STW_SIZE_ATTN_DESC_0_1);
+    if (!status) status = stw_plan_build(context, &full, kind, NULL, plan_out);
+    if (!status) log_plan(*plan_out);
+    return status;
+}
+
+stw_status stw_attn_bwd_plan(stw_context *context, const stw_attn_desc *desc, stw_plan **plan_out) {
+    return plan_create(context, desc, STW_PLAN_ATTN_BWD, plan_out);
+}
+
+stw_status stw_attn_fwd_plan(stw_context *context, const stw_attn_desc *desc, stw_plan **plan_out) {
+    return plan_create(context, desc, STW_PLAN_ATTN_FWD, plan_out);
+}
+
+void stw_plan_destroy(stw_plan *plan) {
+    if (!plan) return;
+    stw_context_release(plan->context);
+    free(plan);
+}
+
+size_t stw_plan_workspace_size(const stw_plan *plan) {
+    return plan ? plan->work.workspace_size : 0;
+}
+
+void stw_plan_text(const stw_plan *plan, stw_text *text) {
+    const stw_attn_work *work = &plan->work;
+    const stw_variant *variant = work->variant;
+    char problem[512];
+    stw_problem_format(&plan->desc, (stw_problem_op)work->kind, problem, sizeof problem);
+    stw_text_add(text, "problem: %s\n", problem);
+    stw_text_add(text, "backend: %s\narch: %s\ndevice: %s\n", stw_backend_name(plan->context->ops->backend),
+                 plan->context->device.arch->name, plan->context->device.name);
+    stw_text_add(text, "variant: %s\ntile: %ux%u, loop %s\n", variant->id, variant->bm, variant->bn,
+                 variant->loop);
+    stw_text_add(text, "why: %s", plan->why[0] ? plan->why : "see the rules above\n");
+    stw_text_add(text, "workspace: %zu bytes\n", work->workspace_size);
+    stw_text_add(text, "deterministic: %s\n",
+                 work->params.features & STW_FEAT_DETERMINISTIC ? "yes" : "not asked for");
+    if (work->note[0]) stw_text_add(text, "note: %s\n", work->note);
+}
+
+stw_status stw_plan_describe(const stw_plan *plan, char *text, size_t capacity, size_t *needed_out) {
+    if (!plan) return stw_fail(STW_E_INVALID, "plan_describe: plan is null");
+    if (!text && capacity)
+        return stw_fail(STW_E_INVALID, "plan_describe: text is null with capacity %zu", capacity);
+    stw_text out = stw_text_in(text, capacity);
+    stw_plan_text(plan, &out);
+    if (needed_out) *needed_out = out.length + 1;
+    return STW_OK;
+}
