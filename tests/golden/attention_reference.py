@@ -45,8 +45,6 @@ class Sequence:
     lse_rows: tuple    # index of lse, dlse, delta: [H, Lq]
     offset_q: int
     offset_k: int
-    max_q: int
-    max_k: int
 
 
 def sequences(problem):
@@ -57,7 +55,6 @@ def sequences(problem):
     else:
         cu_q, cu_k = ([n * t[name].shape[1] for n in range(t["q"].shape[0] + 1)] for name in "qk")
     spans = [(cu_q[b], cu_q[b + 1] - cu_q[b], cu_k[b], cu_k[b + 1] - cu_k[b]) for b in range(len(cu_q) - 1)]
-    max_q, max_k = (max((span[n] for span in spans), default=0) for n in (1, 3))
     result = []
     for b, (start_q, length_q, start_k, length_k) in enumerate(spans):
         length_q = int(t["used_q"][b]) if "used_q" in t else length_q
@@ -70,7 +67,7 @@ def sequences(problem):
         else:
             rows_q, rows_k = slice(0, length_q), slice(0, length_k)
             index = (b, rows_q), (b, rows_k), (b, slice(None), rows_q)
-        result.append(Sequence(b, length_q, length_k, *index, offset_q, offset_k, max_q, max_k))
+        result.append(Sequence(b, length_q, length_k, *index, offset_q, offset_k))
     return result
 
 
@@ -107,6 +104,11 @@ def alibi_bias(problem, seq):
     return -slopes * np.abs(i[:, None] + shift - j[None, :])[None]
 
 
+def longest(problem, side):
+    """The largest number of rows of a sequence."""
+    return int(problem.tensors[f"cu_seqlens_{side}"].diff().max()) if problem.varlen else problem.tensors[side].shape[1]
+
+
 def dropout_factors(problem, seq):
     """Z, float64 [H, Lq, Lk]: 0 or 1/(1-p); None without dropout."""
     p = problem.number("dropout_p", 0.0, float)
@@ -124,7 +126,10 @@ def dropout_factors(problem, seq):
         if kind == "philox":
             keep.append(dropout_maps.keep_philox(p, seed, offset, batch_head, i, j))
         elif kind == "mem_eff":
-            base = batch_head * seq.max_q * seq.max_k
+            base = 0 if problem.varlen else batch_head * seq.length_q * seq.length_k
+            keep.append(dropout_maps.keep_mem_eff(p, seed, offset, base, i, j, seq.length_k))
+        elif kind == "mem_eff_backward":
+            base = batch_head * longest(problem, "q") * longest(problem, "k")
             keep.append(dropout_maps.keep_mem_eff(p, seed, offset, base, i, j, seq.length_k))
         else:
             keep.append(dropout_maps.keep_flash2(p, seed, offset, batch_head, i, j))

@@ -50,6 +50,8 @@ def keep_philox(p, seed, offset, batch_head, i, j):
 def keep_mem_eff(p, seed, offset, base, i, j, row_stride):
     """PyTorch's memory-efficient map. base: (b*H + h)*Sq*Sk; row_stride: the number of keys of the sequence.
 
+    For packed sequences the base is 0 for every sequence and head, because PyTorch's forward holds the maximal number
+    of keys to be 0 there (its issue 115590). Its backward multiplies by the true one: the two draw different masks.
     The uniform number and the comparison are float32, as in the kernel.
     """
     n = np.uint64(offset + base) + np.asarray(i, dtype=np.uint64)[:, None] * np.uint64(row_stride) \
