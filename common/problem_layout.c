@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The tensors of a descriptor as data and the strides that a layout of problem.h gives them. */
+#include "problem_layout.h"
+
+#include <string.h>
+
+#define TENSOR(field, kind, output, flags, backward)                                                         \
+    {#field, kind, offsetof(stw_attn_desc, field), output, flags, backward}
+
+const stw_problem_tensor stw_problem_tensors[] = {
+    TENSOR(q, STW_TENSOR_Q, 0, 0, 0),
+    TENSOR(k, STW_TENSOR_K, 0, 0, 0),
+    TENSOR(v, STW_TENSOR_V, 0, 0, 0),
+    TENSOR(out, STW_TENSOR_OUT, 0, 0, 0),
+    TENSOR(dout, STW_TENSOR_OUT, 0, 0, 1),
+    TENSOR(dq, STW_TENSOR_Q, STW_OUT_DQ, 0, 1),
+    TENSOR(dk, STW_TENSOR_K, STW_OUT_DK, 0, 1),
+    TENSOR(dv, STW_TENSOR_V, STW_OUT_DV, 0, 1),
+    TENSOR(lse, STW_TENSOR_LSE, 0, 0, 0),
+    TENSOR(dlse, STW_TENSOR_LSE, 0, STW_ATTN_DLSE, 1),
+    TENSOR(delta, STW_TENSOR_LSE, 0, STW_ATTN_GIVEN_DELTA | STW_ATTN_WRITE_DELTA, 1),
+    TENSOR(bias, STW_TENSOR_BIAS, 0, 0, 0),
+    TENSOR(dbias, STW_TENSOR_BIAS, STW_OUT_DBIAS, 0, 1),
+};
+const size_t stw_problem_tensor_count = sizeof stw_problem_tensors / sizeof *stw_problem_tensors;
+const size_t stw_problem_bias = 11;
+
+const stw_problem_flag stw_problem_flags[] = {
+    {"alibi", STW_ATTN_ALIBI},
+    {"alibi_col", STW_ATTN_ALIBI_COLUMN},
+    {"sink", STW_ATTN_SINK},
+    {"dlse", STW_ATTN_DLSE},
+    {"delta_in", STW_ATTN_GIVEN_DELTA},
+    {"delta_out", STW_ATTN_WRITE_DELTA},
+    {"used", STW_ATTN_HAS_USED_LENGTHS},
+};
+const size_t stw_problem_flag_count = sizeof stw_problem_flags / sizeof *stw_problem_flags;
+
+const char *const stw_problem_order_names[3] = {"bshd", "bhsd", "qkv"};
+const char *const stw_problem_lse_names[3] = {"lse_rows", "lse_heads", "lse_local"};
+const char *const stw_problem_grad_names[4] = {"dq", "dk", "dv", "dbias"};
+const char stw_problem_output_letters[6] = "qkvbs";
+
+const char *stw_problem_op_name(stw_problem_op op) {
+    return op == STW_PROBLEM_ATTN_FWD ? "attn_fwd" : "attn_bwd";
+}
+
+const int64_t *stw_problem_strides_of(const stw_attn_desc *desc, const stw_problem_tensor *tensor) {
+    return (const int64_t *)(const void *)((const char *)desc + tensor->offset);
+}
+
+/* a * b + c; clears *fits when that is outside 63 bits. */
+static int64_t combine(int64_t a, int64_t b, int64_t c, int *fits) {
+    int64_t product, sum;
+    if (__builtin_mul_overflow(a, b, &product) || __builtin_add_overflow(product, c, &sum)) {
+        *fits = 0;
+        return 0;
+    }
+    return sum;
+}
+
+static int64_t at_least_1(int64_t value) {
+    return value > 1 ? value : 1;
+}
+
+static int is_query_side(stw_tensor_kind kind) {
+    return kind != STW_TENSOR_K && kind != STW_TENSOR_V;
+}
+
+static int is_packed(const stw_attn_desc *d, stw_tensor_kind kind) {
+    return (is_query_side(kind) ? d->total_q : d->total_kv) > 0;
+}
+
+static int64_t dim_of(const stw_attn_desc *d, stw_tensor_kind kind) {
+    return kind == STW_TENSOR_V || kind == STW_TENSOR_OUT ? d->head_dim_v : d->head_dim_qk;
+}
+
+static void rows_strides(const stw_attn_desc *d, stw_tensor_kind kind, const stw_problem_layout *layout,
+                         int64_t s[3], int *fits) {
+    int packed = is_packed(d, kind), query = is_query_side(kind);
+    int64_t heads = query ? d->heads_q : d->heads_kv, gap = layout->gap;
+    int64_t rows =
+        at_least_1(query ? (packed ? d->total_q : d->max_seq_q) : (packed ? d->total_kv : d->max_seq_kv));
+    int64_t width = combine(dim_of(d, kind), 1, gap, fits);
+    if (layout->order == STW_ORDER_BHSD) {
+        s[2] = width;
+        s[1] = combine(rows, width, gap, fits);
+        s[0] = combine(heads, s[1], gap, fits);
+    } else if (layout->order == STW_ORDER_QKV && kind != STW_TENSOR_OUT) {
+        int64_t both = combine(d->heads_q, 1, d->heads_kv, fits);
+        int64_t widths = combine(both, combine(d->head_dim_qk, 1, gap, fits), 0, fits);
+        s[1] = width;
+        s[2] = combine(d->heads_kv, combine(d->head_dim_v, 1, gap, fits), widths, fits);
+        s[0] =
+            combine(at_least_1(d->max_seq_q > d->max_seq_kv ? d->max_seq_q : d->max_seq_kv), s[2], 0, fits);
+    } else {
+        s[1] = width;
+        s[2] = combine(heads, width, gap, fits);
+        s[0] = combine(rows, s[2], gap, fits);
+    }
+    if (packed) s[0] = 0;
+}
+
+static void lse_strides(const stw_attn_desc *d, const stw_problem_layout *layout, int64_t s[3], int *fits) {
+    int packed = d->total_q > 0 && layout->lse != STW_LSE_LOCAL;
+    int64_t rows = at_least_1(packed ? d->total_q : d->max_seq_q);
+    if (layout->lse == STW_LSE_HEADS) {
+        s[1] = 1;
+        s[2] = combine(d->heads_q, 1, layout->gap, fits);
+        s[0] = combine(rows, s[2], 0, fits);
+    } else {
+        s[2] = 1;
+        s[1] = combine(rows, 1, layout->gap, fits);
+        s[0] = combine(d->heads_q, s[1], 0, fits);
+    }
+    if (packed) s[0] = 0;
+}
+
+static void bias_strides(const stw_attn_desc *d, const stw_problem_layout *layout, int64_t s[4], int *fits) {
+    unsigned b = layout->broadcast;
+    int64_t keys = b & STW_BROADCAST_K ? 1 : at_least_1(d->max_seq_kv);
+    int64_t queries = b & STW_BROADCAST_Q ? 1 : at_least_1(d->max_seq_q);
+    s[3] = 1;
+    s[2] = combine(keys, 1, layout->gap, fits);
+    s[1] = combine(queries, s[2], 0, fits);
+    s[0] = combine(b & STW_BROADCAST_H ? 1 : d->heads_q, s[1], 0, fits);
+    for (int i = 0; i < 4; ++i)
+        if (b & (1u << i)) s[i] = 0;
+}
+
+int stw_problem_strides_of_layout(stw_attn_desc *desc, const stw_problem_layout *layout) {
+    int fits = 1;
+    for (size_t t = 0; t < stw_problem_tensor_count; ++t) {
+        const stw_problem_tensor *tensor = &stw_problem_tensors[t];
+        int64_t *s = (int64_t *)(void *)((char *)desc + tensor->offset);
+        if (tensor->kind == STW_TENSOR_BIAS) {
+            if (desc->bias_dtype == STW_DTYPE_NONE)
+                memset(s, 0, sizeof(stw_bias_strides));
+            else
+                bias_strides(desc, layout, s, &fits);
+        } else if (tensor->kind == STW_TENSOR_LSE)
+            lse_strides(desc, layout, s, &fits);
+        else
+            rows_strides(desc, tensor->kind, layout, s, &fits);
+    }
+    return fits;
+}
+
+static int is_used(const stw_attn_desc *d, const stw_problem_tensor *tensor, stw_problem_op op) {
+    if (tensor->backward && op == STW_PROBLEM_ATTN_FWD) return 0;
+    uint32_t outputs = d->outputs ? d->outputs : STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
+    if (tensor->output && !(outputs & tensor->output)) return 0;
+    if (tensor->flags && !(d->flags & tensor->flags)) return 0;
+    return tensor->kind != STW_TENSOR_BIAS || d->bias_dtype != STW_DTYPE_NONE;
+}
+
+int stw_problem_strides_match(const stw_attn_desc *desc, const stw_attn_desc *model,
+                              const stw_problem_tensor *tensor, stw_problem_op op) {
+    if (!is_used(desc, tensor, op)) return 1;
+    const int64_t *a = stw_problem_strides_of(desc, tensor), *b = stw_problem_strides_of(model, tensor);
+    int query = is_query_side(tensor->kind), packed = is_packed(desc, tensor->kind);
+    int64_t heads = query ? desc->heads_q : desc->heads_kv;
+    int64_t rows = query ? desc->max_seq_q : desc->max_seq_kv;
+    if (tensor->kind == STW_TENSOR_BIAS) return memcmp(a, b, sizeof(stw_bias_strides)) == 0;
+    if (packed && tensor->kind == STW_TENSOR_LSE) { /* a zero means: numbered through the pack */
+        if ((a[0] == 0) != (b[0] == 0) || (desc->batch > 1 && a[0] != b[0])) return 0;
+    } else if (!packed && desc->batch > 1 && a[0] != b[0])
+        return 0;
+    if (heads > 1 && a[1] != b[1]) return 0;
+    return (!packed && rows <= 1) || a[2] == b[2];
+}
+
+stw_status stw_problem_set_strides(stw_attn_desc *desc, const stw_problem_layout *layout) {
+    if (stw_problem_strides_of_layout(desc, layout)) return STW_OK;
+    return stw_fail(STW_E_INVALID,
+                    "problem: the strides of %s b%lld h%lld s%lldx%lld d%lldx%lld do not fit 63 bits",
+                    stw_problem_order_names[layout->order], (long long)desc->batch, (long long)desc->heads_q,
+                    (long long)desc->max_seq_q, (long long)desc->max_seq_kv, (long long)desc->head_dim_qk,
+                    (long long)desc->head_dim_v);
+}

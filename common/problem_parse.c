@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Reading a PROBLEM line (problem.h) for the command, the tests and the fuzzer. Every option is a row of
+ * one of the tables below; the layout is applied at the end, when all sizes are known, and explicit
+ * strides replace it. */
+#include "problem_reader.h"
+
+#include <string.h>
+
+static stw_status read_op(stw_reader *r) {
+    r->out->op = STW_PROBLEM_ATTN_BWD;
+    if (stw_reader_is(r, "attn_bwd")) return STW_OK;
+    r->out->op = STW_PROBLEM_ATTN_FWD;
+    return stw_reader_is(r, "attn_fwd")
+               ? STW_OK
+               : stw_reader_refuse(r, "is not an operation; accepted: attn_bwd, attn_fwd");
+}
+
+/* ---- options that are one word ------------------------------------------------------------------ */
+
+enum group { /* words of one group exclude each other */
+             G_ORDER,
+             G_LSE,
+             G_MASK,
+             G_DET,
+             G_MAP,
+             G_DATA,
+             G_SEQS,
+             G_LENS,
+             G_PACKED,
+             G_POINTER,
+             G_BIAS,
+             G_GRADS,
+             G_ACC,
+             G_DTYPES,
+             G_FLAGS = G_DTYPES + 4,
+             G_INTEGERS = G_FLAGS + 8,
+             G_NUMBERS = G_INTEGERS + 24,
+             G_LISTS = G_NUMBERS + 3,
+             G_END = G_LISTS + 6
+};
+_Static_assert(G_END <= 64, "groups fit reader.seen");
+
+typedef struct word {
+    const char *name;
+    enum group group;
+    int value;
+} word;
+
+#define DATA_WORD(id, token) {"data_" token, G_DATA, STW_DATA_##id},
+static const word words[] = {{"bshd", G_ORDER, STW_ORDER_BSHD},
+                             {"bhsd", G_ORDER, STW_ORDER_BHSD},
+                             {"qkv", G_ORDER, STW_ORDER_QKV},
+                             {"thd", G_PACKED, 3},
+                             {"thdq", G_PACKED, 1},
+                             {"thdk", G_PACKED, 2},
+                             {"lse_rows", G_LSE, STW_LSE_ROWS},
+                             {"lse_heads", G_LSE, STW_LSE_HEADS},
+                             {"lse_local", G_LSE, STW_LSE_LOCAL},
+                             {"causal_tl", G_MASK, STW_MASK_CAUSAL_TOP_LEFT},
+                             {"causal_br", G_MASK, STW_MASK_CAUSAL_BOTTOM_RIGHT},
+                             {"det", G_DET, STW_DETERMINISTIC_ON},
+                             {"nodet", G_DET, STW_DETERMINISTIC_OFF},
+                             {"map_mem_eff", G_MAP, STW_DROPOUT_MEM_EFF},
+                             {"map_flash2", G_MAP, STW_DROPOUT_FLASH2},
+                             {"seqs_ragged", G_SEQS, STW_SEQS_RAGGED},
+                             {"seqs_full", G_SEQS, STW_SEQS_FULL},
+                             {"seqs_zeros", G_SEQS, STW_SEQS_ZEROS},
+                             {"lens_random", G_LENS, STW_USED_RANDOM},
+                             {"lens_zero", G_LENS, STW_USED_ZERO},
+                             {"lens_q", G_LENS, STW_USED_Q_ONLY},
+                             {"lens_kv", G_LENS, STW_USED_KV_ONLY},
+                             {"pointer", G_POINTER, 1},
+                             STW_PROBLEM_DATA_LIST(DATA_WORD)};
+
+static void apply_word(stw_reader *r, const word *w) {
+    stw_problem *p = r->out;
+    switch (w->group) {
+    case G_ORDER: r->layout.order = (stw_problem_order)w->value; break;
+    case G_LSE: r->layout.lse = (stw_problem_lse)w->value; break;
+    case G_MASK: p->desc.mask = (stw_attn_mask)w->value; break;
+    case G_DET: p->desc.deterministic = (stw_deterministic)w->value; break;
+    case G_MAP: p->desc.dropout_map = (stw_dropout_map)w->value; break;
+    case G_DATA: p->data = (stw_problem_data)w->value; break;
+    case G_SEQS: p->seqs = (stw_problem_seqs)w->value; break;
+    case G_LENS:
+        p->used = (stw_problem_used)w->value;
+        p->desc.flags |= STW_ATTN_HAS_USED_LENGTHS;
+        break;
+    case G_PACKED:
+        r->packed_q = w->value & 1;
+        r->packed_kv = w->value >> 1;
+        break;
+    default: p->by_pointer = w->value; break;
+    }
+}
+
+/* ---- options with a number ---------------------------------------------------------------------- */
+
+typedef struct integer_option {
+    const char *name;
+    int64_t low, high;
+    size_t offset; /* of an int64_t in stw_problem */
+    uint32_t flag; /* STW_ATTN_* that comes with it */
+} integer_option;
+
+#define IN_DESC(field) offsetof(stw_problem, desc.field)
+static const integer_option integers[] = {
+    {"tq", 1, STW_PROBLEM_SIZE_MAX, IN_DESC(total_q), 0},
+    {"tk", 1, STW_PROBLEM_SIZE_MAX, IN_DESC(total_kv), 0},
+    {"wl", 0, STW_PROBLEM_WIDE_MAX, IN_DESC(window_left), STW_ATTN_HAS_WINDOW_LEFT},
+    {"wr", 0, STW_PROBLEM_WIDE_MAX, IN_DESC(window_right), STW_ATTN_HAS_WINDOW_RIGHT},
+    {"shift", -STW_PROBLEM_WIDE_MAX, STW_PROBLEM_WIDE_MAX, IN_DESC(diagonal_shift), STW_ATTN_HAS_SHIFT},
+    {"alibi_st", 0, STW_PROBLEM_WIDE_MAX, IN_DESC(alibi_stride_batch), 0},
+    {"boff", -STW_PROBLEM_WIDE_MAX, STW_PROBLEM_WIDE_MAX, IN_DESC(batch_offset), 0},
+    {"hoff", -STW_PROBLEM_WIDE_MAX, STW_PROBLEM_WIDE_MAX, IN_DESC(head_offset), 0},
+    {"htotal", -STW_PROBLEM_WIDE_MAX, STW_PROBLEM_WIDE_MAX, IN_DESC(heads_total), 0},
+    {"seed", 0, STW_PROBLEM_WIDE_MAX, offsetof(stw_problem, seed), 0},
+    {"dseed", 0, STW_PROBLEM_WIDE_MAX, offsetof(stw_problem, dropout_seed), 0},
+    {"doff", 0, STW_PROBLEM_WIDE_MAX, offsetof(stw_problem, dropout_offset), 0},
+    {"qoff", -STW_PROBLEM_WIDE_MAX, STW_PROBLEM_WIDE_MAX, offsetof(stw_problem, q_offset), 0},
+    {"koff", -STW_PROBLEM_WIDE_MAX, STW_PROBLEM_WIDE_MAX, offsetof(stw_problem, k_offset), 0},
+    {"skew", 0, 255, offsetof(stw_problem, skew), 0},
+};
+#define INTEGER_COUNT (sizeof integers / sizeof *integers)
+#define G_GAP         (G_INTEGERS + INTEGER_COUNT)
+#define G_SPLITS      (G_GAP + 1)
+
+static stw_status read_integer_option(stw_reader *r, size_t i) {
+    const integer_option *option = &integers[i];
+    int64_t *field = (int64_t *)(void *)((char *)r->out + option->offset);
+    stw_status status = stw_reader_claim(r, (unsigned)(G_INTEGERS + i), "is given twice");
+    if (!status) status = stw_reader_bounded(r, option->name, option->low, option->high, field);
+    if (!status) r->out->desc.flags |= option->flag;
+    return status;
+}
+
+static stw_status read_gap(stw_reader *r) {
+    stw_status status = stw_reader_claim(r, G_GAP, "is given twice");
+    return status ? status : stw_reader_bounded(r, "gap", 0, STW_PROBLEM_GAP_MAX, &r->layout.gap);
+}
+
+static stw_status read_splits(stw_reader *r) {
+    int64_t value = 0;
+    stw_status status = stw_reader_claim(r, G_SPLITS, "is given twice");
+    if (!status)
+        status = stw_reader_bounded(r, "splits", -STW_PROBLEM_SIZE_MAX, STW_PROBLEM_SIZE_MAX, &value);
+    r->out->desc.splits = (int32_t)value;
+    return status;
+}
+
+static const char *const numbers[] = {"scale", "softcap", "dropout"};
+
+static stw_status read_number(stw_reader *r, size_t i) {
+    double value;
+    float rounded;
+    stw_attn_desc *d = &r->out->desc;
+    stw_status status = stw_reader_claim(r, (unsigned)(G_NUMBERS + i), "is given twice");
+    if (status) return status;
+    if (!stw_reader_decimal(stw_reader_after(r, numbers[i]), stw_reader_end(r), &value, &rounded))
+        return stw_reader_refuse(r, "is not a finite number in the form 0.125 or 1e-3");
+    if (i == 0) {
+        d->scale = rounded;
+        d->flags |= STW_ATTN_HAS_SCALE;
+    } else if (i == 1)
+        d->softcap = rounded;
+    else
+        d->dropout_p = value;
+    return STW_OK;
+}
+
+/* ---- options with letters, lists and strides ----------------------------------------------------- */
+
+static stw_status read_outputs(stw_reader *r, const char *letters, uint32_t *bits_out) {
+    uint32_t bits = 0;
+    for (; letters < stw_reader_end(r); ++letters) {
+        const char *known = memchr(stw_problem_output_letters, *letters, 5);
+        uint32_t bit = known ? 1u << (known - stw_problem_output_letters) : 0;
+        if (!bit || (bits & bit))
+            return stw_reader_refuse(r,
+                                     "is not _ and letters of qkvbs (dQ, dK, dV, dBias, dSink), each once");
+        bits |= bit;
+    }
+    *bits_out = bits;
+    return STW_OK;
+}
+
+static stw_status read_bias(stw_reader *r, const char *at) {
+    static const char dims[] = "bhqk";
+    stw_attn_desc *d = &r->out->desc;
+    const char *end = stw_reader_end(r);
+    d->bias_dtype = d->dtype;
+    if (end - at > 3 && memcmp(at, "f32_", 4) == 0)
+        d->bias_dtype = STW_F32, at += 3;
+    else if (end - at > 3 && memcmp(at, "f16_", 4) == 0)
+        d->bias_dtype = STW_F16, at += 3;
+    else if (end - at > 4 && memcmp(at, "bf16_", 5) == 0)
+        d->bias_dtype = STW_BF16, at += 4;
+    int good = end - at == 5 && *at == '_';
+    for (int i = 0; good && i < 4; ++i) {
+        good = at[1 + i] == dims[i] || at[1 + i] == '1';
+        if (at[1 + i] == '1') r->layout.broadcast |= 1u << i;
+    }
+    return good ? STW_OK
+                : stw_reader_refuse(
+                      r, "is not bias[f16|bf16|f32]_ and b or 1, h or 1, q or 1, k or 1: bias_1hqk");
+}
+
+static stw_status read_grad_dtype(stw_reader *r, int which, const char *at) {
+    stw_attn_desc *d = &r->out->desc;
+    stw_dtype *field[4] = {&d->dq_dtype, &d->dk_dtype, &d->dv_dtype, &d->dbias_dtype};
+    stw_reader value = *r; /* the dtype as a token of its own */
+    value.length = (size_t)(stw_reader_end(r) - at);
+    value.token = at;
+    stw_dtype kept = d->dtype;
+    stw_status status = stw_reader_claim(r, (unsigned)(G_DTYPES + which), "is given twice");
+    if (!status) status = stw_reader_dtype(&value);
+    *field[which] = d->dtype;
+    d->dtype = kept;
+    return status;
+}
+
+static const struct {
+    const char *name;
+    size_t offset;
+} lists[] = {{"cuq", offsetof(stw_problem, cu_q)},        {"cuk", offsetof(stw_problem, cu_kv)},
+             {"usedq", offsetof(stw_problem, used_q)},    {"usedk", offsetof(stw_problem, used_kv)},
+             {"qoffs", offsetof(stw_problem, q_offsets)}, {"koffs", offsetof(stw_problem, k_offsets)}};
+#define LIST_COUNT (sizeof lists / sizeof *lists)
+
+static stw_status read_list(stw_reader *r, size_t i) {
+    stw_problem_list *list = (stw_problem_list *)(void *)((char *)r->out + lists[i].offset);
+    int count = 0;
+    stw_status status = stw_reader_claim(r, (unsigned)(G_LISTS + i), "is given twice");
+    if (!status)
+        status = stw_reader_values(r, stw_reader_after(r, lists[i].name), list->value, STW_PROBLEM_LIST_MAX,
+                                   &count);
+    list->count = count;
+    if (i == 2 || i == 3) r->out->desc.flags |= STW_ATTN_HAS_USED_LENGTHS;
+    return status;
+}
+
+static stw_status read_strides(stw_reader *r) {
+    for (size_t t = 0; t < stw_problem_tensor_count; ++t) {
+        const stw_problem_tensor *tensor = &stw_problem_tensors[t];
+        char name[16];
+        stw_text text = stw_text_in(name, sizeof name);
+        stw_text_add(&text, "st_%s", tensor->name);
+        if (!stw_reader_is_number_after(r, name)) continue;
+        int count = 0, wanted = tensor->kind == STW_TENSOR_BIAS ? 4 : 3;
+        if (r->explicit_strides & (1u << t)) return stw_reader_refuse(r, "is given twice");
+        r->explicit_strides |= 1u << t;
+        stw_status status = stw_reader_values(r, stw_reader_after(r, name), r->strides[t], wanted, &count);
+        return status || count == wanted
+                   ? status
+                   : stw_reader_refuse(r, "needs batch,head,seq (bias: batch,head,query,key)");
+    }
+    return stw_reader_refuse(
+        r,
+        "is not st_<tensor><batch>,<head>,<seq>; tensors: q k v out dout dq dk dv lse dlse delta bias dbias");
+}
+
+/* ---- the line ------------------------------------------------------------------------------------ */
+
+static stw_status refuse_unknown(const stw_reader *r) {
+    char what[900];
+    stw_text text = stw_text_in(what, sizeof what);
+    stw_text_add(&text, "is not an option; accepted:");
+    for (size_t i = 0; i < sizeof words / sizeof *words; ++i) stw_text_add(&text, " %s", words[i].name);
+    for (size_t i = 0; i < stw_problem_flag_count; ++i) stw_text_add(&text, " %s", stw_problem_flags[i].name);
+    for (size_t i = 0; i < INTEGER_COUNT; ++i) stw_text_add(&text, " %s<N>", integers[i].name);
+    for (size_t i = 0; i < 3; ++i) stw_text_add(&text, " %s<F>", numbers[i]);
+    for (size_t i = 0; i < LIST_COUNT; ++i) stw_text_add(&text, " %s<N,N..>", lists[i].name);
+    stw_text_add(&text, " gap<N> splits<N> bias_<bhqk> grads_<qkvbs> acc_<qkvbs> dq_f32 st_q<N,N,N>");
+    return stw_reader_refuse(r, what);
+}
+
+static stw_status read_prefixed(stw_reader *r) {
+    static const char *const prefixes[] = {"grads_", "acc_", "bias", "dq_", "dk_", "dv_", "dbias_", "st_"};
+    stw_attn_desc *d = &r->out->desc;
+    for (int i = 0; i < 8; ++i) {
+        const char *at = stw_reader_after(r, prefixes[i]);
+        if (!at) continue;
+        if (i >= 3) return i < 7 ? read_grad_dtype(r, i - 3, at) : read_strides(r);
+        stw_status status = stw_reader_claim(r,
+                                             (unsigned)(i == 0   ? G_GRADS
+                                                        : i == 1 ? G_ACC
+                                                                 : G_BIAS),
+                                             "is given twice");
+        if (status) return status;
+        return i == 2 ? read_bias(r, at) : read_outputs(r, at, i == 0 ? &d->outputs : &d->accumulate);
+    }
+    return refuse_unknown(r);
+}
+
+static stw_status read_option(stw_reader *r) {
+    for (size_t i = 0; i < sizeof words / sizeof *words; ++i)
+        if (stw_reader_is(r, words[i].name)) {
+            stw_status status = stw_reader_claim(r, words[i].group, "comes after another option of its kind");
+            if (!status) apply_word(r, &words[i]);
+            return status;
+        }
+    for (size_t i = 0; i < stw_problem_flag_count; ++i)
+        if (stw_reader_is(r, stw_problem_flags[i].name)) {
+            r->out->desc.flags |= stw_problem_flags[i].bit;
+            return stw_reader_claim(r, (unsigned)(G_FLAGS + i), "is given twice");
+        }
+    for (size_t i = 0; i < LIST_COUNT; ++i)
+        if (stw_reader_is_number_after(r, lists[i].name)) return read_list(r, i);
+    for (size_t i = 0; i < INTEGER_COUNT; ++i)
+        if (stw_reader_is_number_after(r, integers[i].name)) return read_integer_option(r, i);
+    if (stw_reader_is_number_after(r, "gap")) return read_gap(r);
+    if (stw_reader_is_number_after(r, "splits")) return read_splits(r);
+    for (size_t i = 0; i < 3; ++i)
+        if (stw_reader_after(r, numbers[i])) return read_number(r, i);
+    return read_prefixed(r);
+}
+
+static stw_status finish(stw_reader *r) {
+    stw_attn_desc *d = &r->out->desc;
+    int64_t rows;
+    const int packed[2] = {r->packed_q, r->packed_kv};
+    int64_t *total[2] = {&d->total_q, &d->total_kv}, max_seq[2] = {d->max_seq_q, d->max_seq_kv};
+    for (int side = 0; side < 2; ++side) {
+        if (!packed[side] || *total[side]) continue;
+        if (__builtin_mul_overflow(d->batch, max_seq[side], &rows) || rows > STW_PROBLEM_SIZE_MAX)
+            return stw_fail(STW_E_INVALID, "problem: %s is missing and batch * %s is above 2147483647",
+                            side ? "tk<N>" : "tq<N>", side ? "max_seq_kv" : "max_seq_q");
+        *total[side] = rows > 0 ? rows : 1;
+    }
+    stw_status status = stw_problem_set_strides(d, &r->layout);
+    for (size_t t = 0; !status && t < stw_problem_tensor_count; ++t) {
+        const stw_problem_tensor *tensor = &stw_problem_tensors[t];
+        size_t bytes = tensor->kind == STW_TENSOR_BIAS ? sizeof(stw_bias_strides) : sizeof(stw_attn_strides);
+        if (r->explicit_strides & (1u << t)) memcpy((char *)d + tensor->offset, r->strides[t], bytes);
+    }
+    return status;
+}
+
+stw_status stw_problem_parse(const char *text, stw_problem *problem_out) {
+    static stw_status (*const heads[])(stw_reader *) = {read_op, stw_reader_dtype, stw_reader_sizes};
+    if (!text || !problem_out) return stw_fail(STW_E_INVALID, "problem: text or problem_out is NULL");
+    stw_problem problem = {.desc = STW_INIT(stw_attn_desc)};
+    stw_reader r = {.text = text, .token = text, .out = &problem};
+    for (int index = 0;; ++index) {
+        r.length = strcspn(r.token, ":");
+        stw_status status =
+            r.length == 0 ? stw_reader_refuse(&r, "is empty; expected attn_bwd:<dtype>:<sizes>[:<option>...]")
+            : index < 3   ? heads[index](&r)
+                          : read_option(&r);
+        if (status) return status;
+        if (!*stw_reader_end(&r)) {
+            if (index >= 2) break;
+            r.token += r.length, r.length = 0;
+            return stw_reader_refuse(&r, "is the end; expected attn_bwd:<dtype>:<sizes>[:<option>...]");
+        }
+        r.token += r.length + 1;
+    }
+    stw_status status = finish(&r);
+    if (!status) *problem_out = problem;
+    return status;
+}
+
+/* ---- printing the options of a call --------------------------------------------------------------- */
+
+static const char *word_of(enum group group, int value) {
+    for (size_t i = 0; i < sizeof words / sizeof *words; ++i)
+        if (words[i].group == group && words[i].value == value) return words[i].name;
+    return "?";
+}
+
+size_t stw_problem_print(const stw_problem *p, char *text, size_t capacity) {
+    stw_text line = stw_text_in(text, capacity);
+    line.length = stw_problem_format(&p->desc, p->op, text, capacity);
+    if (p->data) stw_text_add(&line, ":%s", word_of(G_DATA, (int)p->data));
+    if (p->seqs) stw_text_add(&line, ":%s", word_of(G_SEQS, (int)p->seqs));
+    if (p->used) stw_text_add(&line, ":%s", word_of(G_LENS, (int)p->used));
+    if (p->by_pointer) stw_text_add(&line, ":pointer");
+    for (size_t i = 0; i < INTEGER_COUNT; ++i) {
+        const char *field = (const char *)p + integers[i].offset;
+        int64_t value;
+        memcpy(&value, field, sizeof value);
+        int of_call = integers[i].offset >= sizeof p->desc; /* the descriptor comes first */
+        if (of_call && value) stw_text_add(&line, ":%s%lld", integers[i].name, (long long)value);
+    }
+    for (size_t i = 0; i < LIST_COUNT; ++i) {
+        const stw_problem_list *list =
+            (const stw_problem_list *)(const void *)((const char *)p + lists[i].offset);
+        for (int k = 0; k < list->count; ++k)
+            stw_text_add(&line, "%s%s%lld", k ? "," : ":", k ? "" : lists[i].name, (long long)list->value[k]);
+    }
+    return line.length;
+}

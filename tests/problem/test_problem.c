@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * PROBLEM strings (common/problem.h): canonical lines round trip, every field of the descriptor survives
+ * formatting, layouts agree with the public stw_layout_* calls, and malformed lines are refused by
+ * position and token. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/problem.h"
+
+static const char *const canonical[] = {
+    "attn_bwd:bf16:b4h32k8s4096d128:causal_br:dropout0.1",
+    "attn_bwd:f16:b1h1s1d16",
+    "attn_fwd:f32:b2h4k2s65x130d192x128:bhsd",
+    "attn_bwd:f32:b2h3s17x5d40:gap3:lse_heads:causal_tl:wl7:shift-3",
+    "attn_bwd:bf16:b3h2s33d64:tq70:tk99:wr0",
+    "attn_bwd:bf16:b3h2s33d64:tq70:qkv:lse_heads",
+    "attn_bwd:bf16:b3h2s33d64:tq99:tk99:lse_local",
+    "attn_bwd:f16:b2h4s20x31d8:bias_1hq1",
+    "attn_bwd:f16:b2h4s20x31d8:biasf32_b11k:scale0.5:softcap30:alibi:alibi_col:sink:dlse:delta_out:used:"
+    "alibi_st4",
+    "attn_bwd:bf16:b2h4s20d8:bias_bhqk:dropout0.3333333333333333:map_flash2:grads_qb:acc_q:dq_f32:dbias_bf16:"
+    "det",
+    "attn_bwd:f32:b2h4s20d8:delta_in:nodet:splits4:boff3:hoff2:htotal16",
+    "attn_bwd:f32:b2h4s20d8:scale0:data_sd3:seed7:dseed9:doff4:qoff-5:koff6:skew1:pointer",
+};
+
+static void test_canonical_lines(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof canonical / sizeof *canonical; ++i) {
+        stw_problem problem, again;
+        char line[512];
+        if (stw_problem_parse(canonical[i], &problem)) fail_msg("%s: %s", canonical[i], stw_last_error());
+        size_t length = stw_problem_print(&problem, line, sizeof line);
+        assert_int_equal(length, strlen(line));
+        if (i != 11) assert_string_equal(line, canonical[i]);
+        if (stw_problem_parse(line, &again)) fail_msg("%s: %s", line, stw_last_error());
+        assert_memory_equal(&problem, &again, sizeof problem);
+    }
+}
+
+/* Options in any order mean the same. */
+static void test_order_is_free(void **state) {
+    (void)state;
+    stw_problem a, b;
+    assert_int_equal(stw_problem_parse("attn_bwd:f16:b3h4s20d8:thd:bias_1hqk:lse_heads:gap5", &a), STW_OK);
+    assert_int_equal(stw_problem_parse("attn_bwd:f16:b3h4s20d8:gap5:lse_heads:tk60:bias_1hqk:tq60", &b),
+                     STW_OK);
+    assert_memory_equal(&a, &b, sizeof a);
+    assert_int_equal(a.desc.total_q, 60);
+    assert_int_equal(a.desc.lse.head, 1);
+    assert_int_equal(a.desc.lse.seq, 4 + 5);
+    assert_int_equal(a.desc.bias.batch, 0);
+    assert_int_equal(a.desc.bias.query, 25);
+}
+
+static void test_fields(void **state) {
+    (void)state;
+    stw_problem p;
+    assert_int_equal(stw_problem_parse("attn_bwd:bf16:b4h32k8s100x200d192x128:causal_br:dropout0.1:scale0.25:"
+                                       "biasf32_1hqk:grads_kvs:acc_k:dk_f32:cuq1,2,3:usedk5,6:wl9",
+                                       &p),
+                     STW_OK);
+    const stw_attn_desc *d = &p.desc;
+    assert_int_equal(d->struct_size, sizeof *d);
+    assert_int_equal(d->dtype, STW_BF16);
+    assert_int_equal(d->bias_dtype, STW_F32);
+    assert_int_equal(d->dk_dtype, STW_F32);
+    assert_int_equal(d->dq_dtype, STW_DTYPE_NONE);
+    assert_int_equal(d->batch, 4);
+    assert_int_equal(d->heads_q, 32);
+    assert_int_equal(d->heads_kv, 8);
+    assert_int_equal(d->max_seq_q, 100);
+    assert_int_equal(d->max_seq_kv, 200);
+    assert_int_equal(d->head_dim_qk, 192);
+    assert_int_equal(d->head_dim_v, 128);
+    assert_int_equal(d->mask, STW_MASK_CAUSAL_BOTTOM_RIGHT);
+    assert_true(d->dropout_p == 0.1 && d->scale == 0.25f);
+    assert_int_equal(d->outputs, STW_OUT_DK | STW_OUT_DV | STW_OUT_DSINK);
+    assert_int_equal(d->accumulate, STW_OUT_DK);
+    assert_int_equal(d->window_left, 9);
+    assert_int_equal(d->flags, STW_ATTN_HAS_SCALE | STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_USED_LENGTHS);
+    assert_int_equal(d->k.seq, 8 * 192);
+    assert_int_equal(d->out.batch, 100 * 32 * 128);
+    assert_int_equal(p.cu_q.count, 3);
+    assert_int_equal(p.cu_q.value[2], 3);
+    assert_int_equal(p.used_kv.count, 2);
+}
+
+/* The tokens bshd, bhsd and thd are the public helpers' layouts. */
+static void test_layouts_agree(void **state) {
+    (void)state;
+    static const struct {
+        const char *line;
+        stw_status (*fill)(stw_attn_desc *);
+    } rows[] = {{"attn_bwd:bf16:b4h6k3s10x20d24x8:bias_bhqk:grads_qkvb:dlse", stw_layout_bshd},
+                {"attn_bwd:bf16:b4h6k3s10x20d24x8:bhsd:bias_bhqk:grads_qkvb:dlse", stw_layout_bhsd},
+                {"attn_bwd:bf16:b4h6k3s10x20d24x8:thd:bias_bhqk:grads_qkvb:dlse", stw_layout_thd}};
+    for (size_t i = 0; i < 3; ++i) {
+        stw_problem problem;
+        char mine[512], theirs[512];
+        assert_int_equal(stw_problem_parse(rows[i].line, &problem), STW_OK);
+        stw_problem_format(&problem.desc, STW_PROBLEM_ATTN_BWD, mine, sizeof mine);
+        assert_int_equal(rows[i].fill(&problem.desc), STW_OK);
+        stw_problem_format(&problem.desc, STW_PROBLEM_ATTN_BWD, theirs, sizeof theirs);
+        assert_string_equal(mine, theirs);
+    }
+}
+
+/* Strides of no layout are written out and come back as they were. */
+static void test_any_strides(void **state) {
+    (void)state;
+    stw_problem a, b;
+    char line[512];
+    assert_int_equal(stw_problem_parse("attn_bwd:f16:b3h4s20d8:bias_bhqk:dlse:grads_qb", &a), STW_OK);
+    a.desc.k = (stw_attn_strides){7000, 24, 333};
+    a.desc.dlse = (stw_attn_strides){0, 0, 0};
+    a.desc.bias = (stw_bias_strides){5000, 0, 41, 1};
+    a.desc.dq = (stw_attn_strides){20 * 4 * 8 + 8, 8, 32};
+    stw_problem_format(&a.desc, STW_PROBLEM_ATTN_BWD, line, sizeof line);
+    assert_non_null(strstr(line, ":st_k7000,24,333"));
+    assert_non_null(strstr(line, ":st_dlse0,0,0"));
+    assert_non_null(strstr(line, ":st_bias5000,0,41,1"));
+    assert_int_equal(stw_problem_parse(line, &b), STW_OK);
+    assert_memory_equal(&a.desc.k, &b.desc.k, sizeof a.desc.k);
+    assert_memory_equal(&a.desc.dq, &b.desc.dq, sizeof a.desc.dq);
+    assert_memory_equal(&a.desc.q, &b.desc.q, sizeof a.desc.q);
+    assert_memory_equal(&a.desc.dlse, &b.desc.dlse, sizeof a.desc.dlse);
+    assert_memory_equal(&a.desc.bias, &b.desc.bias, sizeof a.desc.bias);
+    assert_memory_equal(&a.desc.dbias, &b.desc.dbias, sizeof a.desc.dbias);
+}
+
+static void test_cut_text(void **state) {
+    (void)state;
+    stw_problem problem;
+    char line[16];
+    assert_int_equal(stw_problem_parse(canonical[0], &problem), STW_OK);
+    assert_int_equal(stw_problem_print(&problem, line, sizeof line), strlen(canonical[0]));
+    assert_int_equal(strlen(line), 15);
+    assert_int_equal(stw_problem_print(&problem, NULL, 0), strlen(canonical[0]));
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    static const char *const rows[][2] = {
+        {"", "at 1: '' is empty"},
+        {"attn_bwd", "at 9: '' is the end"},
+        {"attn_bwd:bf16", "at 14: '' is the end"},
+        {"attn_bwd:bf16:", "at 15: '' is empty"},
+        {"attn:bf16:b1h1s1d1", "at 1: 'attn' is not an operation; accepted: attn_bwd, attn_fwd"},
+        {"attn_bwd:f64:b1h1s1d1", "at 10: 'f64' is not a dtype; accepted: f16, bf16, f32"},
+        {"attn_bwd:f16:h1b1s1d1", "at 14: 'h1b1s1d1' is not b<B>h<Hq>"},
+        {"attn_bwd:f16:b1h1s1d1z", "text behind the sizes"},
+        {"attn_bwd:f16:b1h1s1", "is not b<B>h<Hq>"},
+        {"attn_bwd:f16:b99999999999999999999h1s1d1", "0..2147483647"},
+        {"attn_bwd:f16:b2147483648h1s1d1", "0..2147483647"},
+        {"attn_bwd:f16:b-1h1s1d1", "0..2147483647"},
+        {"attn_bwd:f16:b1h1s1d1:dropuot0.1", "at 23: 'dropuot0.1' is not an option; accepted: bshd bhsd"},
+        {"attn_bwd:f16:b1h1s1d1:dropout0,1", "'dropout0,1' is not a finite number"},
+        {"attn_bwd:f16:b1h1s1d1:scalenan", "'scalenan' is not a finite number"},
+        {"attn_bwd:f16:b1h1s1d1:scale1e999", "is not a finite number"},
+        {"attn_bwd:f16:b1h1s1d1:scale1e50", "is not a finite number"},
+        {"attn_bwd:f16:b1h1s1d1::det", "at 23: '' is empty"},
+        {"attn_bwd:f16:b1h1s1d1:det:det", "at 27: 'det' comes after another option of its kind"},
+        {"attn_bwd:f16:b1h1s1d1:bshd:qkv", "'qkv' comes after another"},
+        {"attn_bwd:f16:b1h1s1d1:wl3:wl4", "'wl4' is given twice"},
+        {"attn_bwd:f16:b1h1s1d1:wl-1", "'wl-1' is not wl<N>, N from 0"},
+        {"attn_bwd:f16:b1h1s1d1:wl3x", "'wl3x' is not wl<N>"},
+        {"attn_bwd:f16:b1h1s1d1:shift99999999999999999999", "is not shift<N>"},
+        {"attn_bwd:f16:b1h1s1d1:bias_hbqk", "'bias_hbqk' is not bias"},
+        {"attn_bwd:f16:b1h1s1d1:biasf64_1hqk", "is not bias"},
+        {"attn_bwd:f16:b1h1s1d1:grads_qq", "'grads_qq' is not _ and letters of qkvbs"},
+        {"attn_bwd:f16:b1h1s1d1:dq_f64", "'f64' is not a dtype"},
+        {"attn_bwd:f16:b1h1s1d1:cuq0,,1", "is not a list of integers"},
+        {"attn_bwd:f16:b1h1s1d1:st_q1,2", "needs batch,head,seq"},
+        {"attn_bwd:f16:b1h1s1d1:st_q1,2,3,4", "has too many values"},
+        {"attn_bwd:f16:b1h1s1d1:st_z1,2,3", "is not st_<tensor>"},
+        {"attn_bwd:f16:b2147483647h2147483647s2147483647d4", "do not fit 63 bits"},
+        {"attn_bwd:f16:b65536h1s65536d1:thd", "tq<N> is missing"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        stw_problem problem;
+        memset(&problem, 0x5A, sizeof problem);
+        stw_problem before = problem;
+        assert_int_equal(stw_problem_parse(rows[i][0], &problem), STW_E_INVALID);
+        if (!strstr(stw_last_error(), rows[i][1])) fail_msg("%s: %s", rows[i][0], stw_last_error());
+        assert_memory_equal(&before, &problem, sizeof problem);
+    }
+    assert_int_equal(stw_problem_parse(NULL, NULL), STW_E_INVALID);
+}
+
+/* Random cuts and byte changes of good lines: refused or stable under printing, never a crash. */
+static void test_mangled_lines(void **state) {
+    (void)state;
+    uint64_t x = 88172645463325252u;
+    for (int round = 0; round < 20000; ++round) {
+        char line[512], printed[2048];
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        strcpy(line, canonical[x % (sizeof canonical / sizeof *canonical)]);
+        size_t length = strlen(line), at = (x >> 16) % length;
+        if (x >> 63)
+            line[at] = 0;
+        else
+            line[at] = "0123456789:_-.,qkvbdxhe"[(x >> 32) % 23];
+        stw_problem problem, again;
+        if (stw_problem_parse(line, &problem)) continue;
+        assert_true(stw_problem_print(&problem, printed, sizeof printed) < sizeof printed);
+        if (stw_problem_parse(printed, &again)) fail_msg("%s -> %s: %s", line, printed, stw_last_error());
+        char twice[2048];
+        stw_problem_print(&again, twice, sizeof twice);
+        assert_string_equal(printed, twice);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_canonical_lines), cmocka_unit_test(test_order_is_free),
+        cmocka_unit_test(test_fields),          cmocka_unit_test(test_layouts_agree),
+        cmocka_unit_test(test_any_strides),     cmocka_unit_test(test_cut_text),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_mangled_lines),
+    };
+    return cmocka_run_group_tests_name("problem", tests, NULL, NULL);
+}
