@@ -10,7 +10,14 @@
 
 #include "reference.h"
 
-typedef enum stw_grad { STW_GRAD_DQ, STW_GRAD_DK, STW_GRAD_DV, STW_GRAD_DBIAS, STW_GRAD_DSINK, STW_GRAD_COUNT } stw_grad;
+typedef enum stw_grad {
+    STW_GRAD_DQ,
+    STW_GRAD_DK,
+    STW_GRAD_DV,
+    STW_GRAD_DBIAS,
+    STW_GRAD_DSINK,
+    STW_GRAD_COUNT
+} stw_grad;
 
 extern const char *const stw_grad_names[STW_GRAD_COUNT]; /* "dq", ... */
 
@@ -33,18 +40,24 @@ void stw_expectation_free(stw_expectation *expectation);
 /* How one output tensor compares. */
 typedef struct stw_accuracy {
     int64_t elements;
-    double max_error, max_allowed; /* max|x - ref| and its bound                                   */
-    double rms_error, rms_allowed; /* rms_allowed = 1.25 e_rms                                     */
+    double max_error, max_allowed;          /* max|x - ref| and its bound                                   */
+    double rms_error, rms_allowed;          /* rms_allowed = 1.25 e_rms                                     */
     double square_sum, baseline_square_sum; /* for pooling: sum (x-ref)^2, elements*e_rms^2        */
-    int small;                     /* < 1024 elements: RMS is judged by the pool, not here         */
-    int pass;                      /* max and, unless small, RMS                                   */
-    int64_t worst;                 /* index of the largest error in the reference's order          */
+    int small;     /* < 1024 elements: RMS is judged by the pool, not here; also 1 where the reference is 0 */
+    int pass;      /* max and, unless small, RMS                                   */
+    int64_t worst; /* index, in the reference's order, of the first breach of the rules of kind, else of the
+                      largest error; -1: no elements */
     double worst_value, worst_ref;
 } stw_accuracy;
 
-/* Judges the gradient `which` that the library left in args (added amounts: `before`, the tensor's
- * content before the call, is subtracted when the descriptor accumulates; else NULL). Also requires that
- * NaN and infinity appear exactly where the reference has them. */
+/* Judges the gradient `which` that the library left in args. `before` is a copy of the tensor from before the
+ * call: required when the descriptor accumulates it (then subtracted, and the one rounding of the addition is
+ * allowed for); else optional. With it, rows outside every sequence must be bitwise what they were.
+ * Also required: NaN and infinity exactly where the reference has them (infinity also where the value or its
+ * bound passes the output type's range), and exact zeros in padding rows and rows of no visible pair.
+ * Where the reference is 0 throughout there is no e_rms to compare with: only the maximum is judged.
+ * f32 inputs are granted 2^-126 a term of a sum, what flushing subnormals may cost.
+ * STW_E_INVALID: not a wanted output, or no `before` where it is required. */
 stw_status stw_judge(const stw_attn_desc *desc, const stw_attn_args *args, const stw_expectation *expectation,
                      stw_grad which, const void *before, stw_accuracy *accuracy_out);
 
@@ -53,10 +66,12 @@ typedef struct stw_accuracy_pool {
     double square_sum, baseline_square_sum;
     int64_t elements;
 } stw_accuracy_pool;
+/* Adds a small tensor; others are left out. */
 void stw_pool_add(stw_accuracy_pool *pool, const stw_accuracy *accuracy);
 int stw_pool_pass(const stw_accuracy_pool *pool, double *ratio_out); /* ratio = RMS / allowed RMS */
 
-/* One ulp of the type at magnitude x (subnormal spacing below the normal range). */
+/* One ulp of the type at magnitude x: subnormal spacing below the normal range, that of the largest number
+ * beyond it, NaN for NaN. */
 double stw_ulp(double x, stw_dtype dtype);
 
 #endif
