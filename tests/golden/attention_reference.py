@@ -335,7 +335,11 @@ def check_stored(problem):
     """Verifies a stored problem's references; returns the largest disagreement in units of what its type allows."""
     worst = 0.0
     by_formula, size = gradients_formula(problem)
-    for name, value in gradients(problem).items():
+    try:
+        exact = gradients(problem)
+    except AssertionError:          # inputs that make no sense
+        return float("inf")
+    for name, value in exact.items():
         if name in problem.tensors:
             stored = problem.tensors[name]
             narrow = stored.dtype == torch.float32

@@ -199,7 +199,8 @@ def main():
             except (RuntimeError, AssertionError) as error:
                 print(f"{key}: FAILED: {error}", flush=True)
     if options.save_raw:
-        container.write_file(options.save_raw, {f"{name}.{key}": tensor for name, part in raw.items() for key, tensor in part.items()}, {"about": "raw"})
+        flat = {f"{name}.{key}": tensor for name, part in raw.items() for key, tensor in part.items()}
+        container.write_file(options.save_raw, flat, {"about": "what the GPU gave"})
     good = len(raw) == len(specs)
     for kind, (written, _) in groups.items():
         problems = {}

@@ -428,6 +428,8 @@ def check(paths):
         problems = container.read_problems(path)
         units = {name: check_stored(Problem(*parts)) for name, parts in problems.items()}
         worst = max(worst, *units.values())
+        for name in (name for name, value in units.items() if value > 1.0):
+            print(f"{pathlib.Path(path).name}: {name}: references off by {units[name]:.3g} times what is allowed")
         print(f"{pathlib.Path(path).name}: {len(problems)} problems, references within {max(units.values()):.3g} of what is allowed")
     return worst <= 1.0
 
