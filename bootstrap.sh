@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# Everything on a fresh Debian 12, one command each:
+#   ./bootstrap.sh demo   install what is missing, build, run attention backward on a transformer's activations
+#   ./bootstrap.sh test   the same, then every test (what CI runs)
+#   ./bootstrap.sh full   the same, with the long forms of conform, fuzzing and coverage
+#   ./bootstrap.sh build  install and build only
+# Needs root or sudo to install Debian packages, and only when one is missing.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+say() { printf '\n== %s\n' "$*"; }
+jobs=$(nproc)
+
+# Packages that nothing works without, and those whose absence only narrows the build.
+required=(cmake ninja-build gcc g++ libc6-dev pkg-config python3 binutils libcmocka-dev libcjson-dev)
+preferred=(clang-19 libclang-rt-19-dev)
+
+missing() { for package in "$@"; do dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"; done; }
+
+apt_install() {
+    local sudo=()
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null || { echo "packages are missing ($*) and there is neither root nor sudo" >&2; return 1; }
+        sudo=(sudo)
+    fi
+    if [ -z "${apt_updated:-}" ]; then "${sudo[@]}" apt-get update -qq || true; apt_updated=1; fi
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+install_packages() {
+    command -v apt-get >/dev/null || { say "no apt-get: using the tools that are here"; return 0; }
+    local need; mapfile -t need < <(missing "${required[@]}")
+    if [ ${#need[@]} -gt 0 ]; then say "installing ${need[*]}"; apt_install "${need[@]}"; fi
+    mapfile -t need < <(missing "${preferred[@]}")
+    if [ ${#need[@]} -gt 0 ]; then
+        say "installing ${need[*]}"
+        apt_install "${need[@]}" || say "going on without ${need[*]}: gcc builds everything, the CPU tiles run slower, and fuzz targets are left out"
+    fi
+}
+
+# clang makes the faster CPU tiles; gcc is as correct.
+choose_compiler() { if command -v clang-19 >/dev/null; then echo clang-19; else echo gcc; fi; }
+
+build() { # preset [cmake arguments]
+    local preset=$1; shift
+    say "building $preset with ${CC:=$(choose_compiler)}"
+    cmake --preset "$preset" -DCMAKE_C_COMPILER="$CC" "$@" >"build-$preset.log" 2>&1 || { cat "build-$preset.log"; rm -f "build-$preset.log"; return 1; }
+    rm -f "build-$preset.log"
+    cmake --build "build/$preset" -j "$jobs" -- --quiet
+}
+
+demo() {
+    build release
+    say "this machine"
+    build/release/bin/sternway info
+    say "attention backward on a transformer's activations (examples/README.md)"
+    build/release/bin/sternway run examples/*.safetensors
+}
+
+tests() { # short or full
+    build release
+    say "tests, release build"
+    ctest --test-dir build/release --output-on-failure -j "$jobs"
+    build asan
+    say "tests under the address and undefined-behaviour sanitizers"
+    ctest --test-dir build/asan --output-on-failure -j "$jobs" -LE slow
+}
+
+case "${1:-}" in
+build) install_packages; build release ;;
+demo) install_packages; demo ;;
+test) install_packages; tests short ;;
+full) install_packages; tests full ;;
+*) sed -n '4,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+esac

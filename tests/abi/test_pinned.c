@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Numbers that are part of the binary interface and never change: status values, enums, flag bits, sizes and
+ * offsets of the public structs. A failure here is a broken promise, not an expectation to update. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/extend.h"
+
+#include <string.h>
+
+static void status_values(void **state) {
+    (void)state;
+    static const struct {
+        stw_status status;
+        int value;
+        const char *name;
+    } rows[] = {
+        {STW_OK, 0, "STW_OK"},
+        {STW_E_INVALID, 1, "STW_E_INVALID"},
+        {STW_E_UNSUPPORTED, 2, "STW_E_UNSUPPORTED"},
+        {STW_E_NO_DRIVER, 3, "STW_E_NO_DRIVER"},
+        {STW_E_NO_DEVICE, 4, "STW_E_NO_DEVICE"},
+        {STW_E_NO_IMAGE, 5, "STW_E_NO_IMAGE"},
+        {STW_E_WORKSPACE, 6, "STW_E_WORKSPACE"},
+        {STW_E_NO_MEMORY, 7, "STW_E_NO_MEMORY"},
+        {STW_E_DRIVER, 8, "STW_E_DRIVER"},
+        {STW_E_INTERNAL, 9, "STW_E_INTERNAL"},
+        {STW_E_DEVICE_LOST, 10, "STW_E_DEVICE_LOST"},
+        {STW_E_FORKED, 11, "STW_E_FORKED"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        assert_int_equal(rows[i].status, rows[i].value);
+        assert_string_equal(stw_status_name(rows[i].status), rows[i].name);
+    }
+    assert_string_equal(stw_status_name((stw_status)12), "STW_E_?");
+    assert_string_equal(stw_status_name((stw_status)-1), "STW_E_?");
+}
+
+_Static_assert(STW_F16 == 1 && STW_BF16 == 2 && STW_F32 == 3, "dtypes");
+_Static_assert(STW_BACKEND_CPU == 1 && STW_BACKEND_CUDA == 2 && STW_BACKEND_HIP == 3, "backends");
+_Static_assert(STW_MEMORY_HOST == 1 && STW_MEMORY_DEVICE == 2 && STW_MEMORY_BUFFERS == 3, "memory kinds");
+_Static_assert(STW_MASK_CAUSAL_TOP_LEFT == 1 && STW_MASK_CAUSAL_BOTTOM_RIGHT == 2, "masks");
+_Static_assert(STW_DROPOUT_MEM_EFF == 1 && STW_DROPOUT_FLASH2 == 2, "dropout maps");
+_Static_assert(STW_OUT_DQ == 1 && STW_OUT_DSINK == 16, "outputs");
+_Static_assert(STW_ATTN_HAS_SCALE == 1 && STW_ATTN_DLSE == 0x400, "flags");
+
+_Static_assert(sizeof(stw_status) == 4 && sizeof(stw_dtype) == 4, "enums are ints");
+_Static_assert(sizeof(stw_context_opts) >= STW_SIZE_CONTEXT_OPTS_0_1, "structs only grow");
+_Static_assert(sizeof(stw_attn_desc) >= STW_SIZE_ATTN_DESC_0_1, "structs only grow");
+_Static_assert(sizeof(stw_attn_args) >= STW_SIZE_ATTN_ARGS_0_1, "structs only grow");
+_Static_assert(sizeof(stw_device_info) >= STW_SIZE_DEVICE_INFO_0_1, "structs only grow");
+_Static_assert(STW_SIZE_CONTEXT_OPTS_0_1 == 40 && STW_SIZE_ATTN_DESC_0_1 == 536, "pinned at 0.1");
+_Static_assert(STW_SIZE_ATTN_ARGS_0_1 == 240 && STW_SIZE_DEVICE_INFO_0_1 == 368, "pinned at 0.1");
+_Static_assert(offsetof(stw_attn_desc, batch) == 32 && offsetof(stw_attn_desc, q) == 104, "descriptor");
+_Static_assert(offsetof(stw_attn_desc, lse) == 296 && offsetof(stw_attn_desc, bias) == 368, "descriptor");
+_Static_assert(offsetof(stw_attn_desc, heads_total) == 528, "descriptor");
+_Static_assert(offsetof(stw_attn_args, q) == 8 && offsetof(stw_attn_args, status_out) == 232, "arguments");
+
+static void version_is_the_header_s(void **state) {
+    (void)state;
+    assert_int_equal(stw_version(), STW_VERSION);
+    assert_int_equal(STW_VERSION, 100);
+}
+
+static void last_error_is_empty_at_first(void **state) {
+    (void)state;
+    assert_string_equal(stw_last_error(), "");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(last_error_is_empty_at_first),
+        cmocka_unit_test(status_values),
+        cmocka_unit_test(version_is_the_header_s),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

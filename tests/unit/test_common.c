@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * common/: the struct_size rule, the environment, element types, last-error text per thread, the log. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/dtype.h"
+#include "common/env.h"
+#include "common/extend.h"
+#include "common/log.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- struct_size ---- */
+
+typedef struct sample {
+    size_t struct_size;
+    int64_t old_field, new_field;
+} sample;
+
+static void extend_reads_short_exact_and_long_structs(void **state) {
+    (void)state;
+    struct {
+        sample known;
+        int64_t tail;
+    } longer = {.known = {sizeof longer, 1, 2}};
+    sample out, given = {16, 7, 99};
+    assert_int_equal(stw_extend("t: s", &given, &out, sizeof out, 16), STW_OK);
+    assert_int_equal(out.old_field, 7);
+    assert_int_equal(out.new_field, 0); /* beyond the caller's size */
+    assert_int_equal(out.struct_size, sizeof(sample));
+    assert_int_equal(stw_extend("t: s", &longer, &out, sizeof out, 16), STW_OK);
+    assert_int_equal(out.new_field, 2);
+    longer.tail = 1;
+    assert_int_equal(stw_extend("t: s", &longer, &out, sizeof out, 16), STW_E_UNSUPPORTED);
+    assert_non_null(strstr(stw_last_error(), "t: s.struct_size 32: byte 24"));
+}
+
+static void extend_refuses_sizes_that_are_none(void **state) {
+    (void)state;
+    sample out;
+    const size_t sizes[] = {0, 8, 15, 4097, SIZE_MAX};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
+        sample given = {sizes[i], 0, 0};
+        assert_int_equal(stw_extend("t: s", &given, &out, sizeof out, 16), STW_E_INVALID);
+        assert_non_null(strstr(stw_last_error(), "STW_INIT"));
+    }
+    assert_int_equal(stw_extend("t: s", NULL, &out, sizeof out, 16), STW_E_INVALID);
+    assert_string_equal(stw_last_error(), "t: s is null");
+}
+
+/* ---- environment ---- */
+
+typedef struct pair {
+    const char *name, *value;
+} pair;
+
+static const char *lookup(void *user, const char *name) {
+    for (const pair *p = user; p->name; ++p)
+        if (!strcmp(p->name, name)) return p->value;
+    return NULL;
+}
+
+static stw_status parse_one(const char *name, const char *value, stw_env *env) {
+    pair pairs[] = {{name, value}, {NULL, NULL}};
+    return stw_env_parse(lookup, pairs, env);
+}
+
+static void environment_defaults(void **state) {
+    (void)state;
+    stw_env env;
+    assert_int_equal(parse_one("UNRELATED", "1", &env), STW_OK);
+    assert_int_equal(env.backend, STW_BACKEND_AUTO);
+    assert_int_equal(env.log, STW_LOG_WARN);
+    assert_int_equal(env.has_device, 0);
+    assert_int_equal(parse_one("STERNWAY_BACKEND", "", &env), STW_OK); /* empty = unset */
+}
+
+static void environment_values(void **state) {
+    (void)state;
+    stw_env env;
+    assert_int_equal(parse_one("STERNWAY_BACKEND", "hip:gfx942", &env), STW_OK);
+    assert_int_equal(env.backend, STW_BACKEND_HIP);
+    assert_string_equal(env.arch, "gfx942");
+    assert_int_equal(parse_one("STERNWAY_DETERMINISTIC", "warn", &env), STW_OK);
+    assert_int_equal(env.deterministic, STW_ENV_DET_WARN);
+    assert_int_equal(parse_one("STERNWAY_SMEM_MAX", "99", &env), STW_OK);
+    assert_int_equal(env.smem_max, 99 * 1024);
+    assert_int_equal(parse_one("STERNWAY_DEVICE", "0", &env), STW_OK);
+    assert_int_equal(env.has_device, 1);
+}
+
+static void environment_refuses_what_it_does_not_understand(void **state) {
+    (void)state;
+    static const pair bad[] = {
+        {"STERNWAY_BACKEND", "cudaa"},     {"STERNWAY_BACKEND", "cuda:"},
+        {"STERNWAY_BACKEND", "auto:sm80"}, {"STERNWAY_BACKEND", "CUDA"},
+        {"STERNWAY_DEVICE", "-1"},         {"STERNWAY_DEVICE", "1x"},
+        {"STERNWAY_DEVICE", " 1"},         {"STERNWAY_DEVICE", "99999999999"},
+        {"STERNWAY_DETERMINISTIC", "yes"}, {"STERNWAY_CPU_THREADS", "1025"},
+        {"STERNWAY_SMEM_MAX", "0"},        {"STERNWAY_LOG", "loud"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
+        stw_env env;
+        memset(&env, 0x5A, sizeof env);
+        stw_env before = env;
+        assert_int_equal(parse_one(bad[i].name, bad[i].value, &env), STW_E_INVALID);
+        assert_memory_equal(&env, &before, sizeof env);
+        assert_non_null(strstr(stw_last_error(), bad[i].name));
+        assert_non_null(strstr(stw_last_error(), bad[i].value));
+    }
+    char path[600];
+    memset(path, 'p', sizeof path - 1);
+    path[sizeof path - 1] = 0;
+    stw_env env;
+    assert_int_equal(parse_one("STERNWAY_LOG_FILE", path, &env), STW_E_INVALID);
+}
+
+/* ---- element types, against the compiler's own conversions ---- */
+
+static void f16_matches_the_compiler(void **state) {
+    (void)state;
+    for (uint32_t h = 0; h < 65536; ++h) {
+        uint16_t half = (uint16_t)h;
+        _Float16 native;
+        memcpy(&native, &half, 2);
+        float mine = stw_f32_from_f16(half);
+        if (native != native)
+            assert_true(mine != mine);
+        else
+            assert_true(mine == (float)native);
+    }
+    for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += 977) {
+        float x = stw_f32_of_bits((uint32_t)bits);
+        if (x != x) continue;
+        _Float16 native = (_Float16)x;
+        uint16_t expected;
+        memcpy(&expected, &native, 2);
+        assert_int_equal(stw_f16_from_f32(x), expected);
+    }
+    assert_true(isnan(stw_f32_from_f16(stw_f16_from_f32(NAN))));
+}
+
+/* bf16 by its definition: the nearest of the two neighbours, ties to the even one. */
+static void bf16_rounds_to_nearest_even(void **state) {
+    (void)state;
+    for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += 4099) {
+        uint32_t u = (uint32_t)bits;
+        float x = stw_f32_of_bits(u);
+        uint16_t got = stw_bf16_from_f32(x);
+        if (x != x) {
+            assert_true(isnan(stw_f32_from_bf16(got)));
+            continue;
+        }
+        uint32_t down = u >> 16, rest = u & 0xFFFFu;
+        uint32_t expected = rest > 0x8000u || (rest == 0x8000u && down & 1u) ? down + 1 : down;
+        assert_int_equal(got, expected);
+    }
+    assert_true(isnan(stw_f32_from_bf16(stw_bf16_from_f32(stw_f32_of_bits(0x7F800001u)))));
+}
+
+/* ---- last error, log ---- */
+
+static void *other_thread(void *text) {
+    strcpy(text, stw_last_error());
+    stw_fail(STW_E_INVALID, "of the other thread");
+    return NULL;
+}
+
+static void last_error_belongs_to_the_thread(void **state) {
+    (void)state;
+    char seen[64] = "unset";
+    pthread_t thread;
+    stw_fail(STW_E_INVALID, "of this thread: %d", 5);
+    assert_int_equal(pthread_create(&thread, NULL, other_thread, seen), 0);
+    pthread_join(thread, NULL);
+    assert_string_equal(seen, "");
+    assert_string_equal(stw_last_error(), "of this thread: 5");
+    stw_fail(STW_E_INVALID, "again: %s", stw_last_error()); /* may quote itself */
+    assert_string_equal(stw_last_error(), "again: of this thread: 5");
+}
+
+static void last_error_is_bounded(void **state) {
+    (void)state;
+    static char big[100000];
+    memset(big, 'x', sizeof big - 1);
+    stw_fail(STW_E_INVALID, "%s", big);
+    assert_true(strlen(stw_last_error()) < 2000);
+}
+
+static void keep_line(void *user, stw_log_level level, const char *line) {
+    snprintf(user, 200, "%d %s", (int)level, line);
+}
+
+static void log_levels_and_function(void **state) {
+    (void)state;
+    char line[200] = "";
+    stw_env env = {.log = STW_LOG_WARN};
+    stw_log_configure(&env);
+    stw_set_log(keep_line, line);
+    stw_log(STW_LOG_INFO, "quiet");
+    assert_string_equal(line, "");
+    stw_log(STW_LOG_WARN, "loud %d", 1);
+    assert_string_equal(line, "1 loud 1");
+    stw_set_log(NULL, NULL);
+}
+
+static void log_file_with_pid(void **state) {
+    (void)state;
+    char directory[] = "/tmp/stw_log_XXXXXX", path[128], text[256] = "";
+    assert_non_null(mkdtemp(directory));
+    stw_env env = {.log = STW_LOG_INFO};
+    snprintf(env.log_file, sizeof env.log_file, "%s/log.%%p", directory);
+    snprintf(path, sizeof path, "%s/log.%ld", directory, (long)getpid());
+    stw_log_configure(&env);
+    stw_log(STW_LOG_INFO, "to the file");
+    env.log_file[0] = 0;
+    stw_log_configure(&env);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(text, sizeof text, file));
+    fclose(file);
+    assert_string_equal(text, "sternway: info: to the file\n");
+    unlink(path);
+    rmdir(directory);
+}
+
+static void text_is_cut_and_counted(void **state) {
+    (void)state;
+    char small[6];
+    stw_text text = stw_text_in(small, sizeof small);
+    stw_text_add(&text, "%s", "abc");
+    stw_text_add(&text, "%s", "defgh");
+    assert_string_equal(small, "abcde");
+    assert_int_equal(text.length, 8);
+    text = stw_text_in(NULL, 0);
+    stw_text_add(&text, "x");
+    assert_int_equal(text.length, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(extend_reads_short_exact_and_long_structs),
+        cmocka_unit_test(extend_refuses_sizes_that_are_none),
+        cmocka_unit_test(environment_defaults),
+        cmocka_unit_test(environment_values),
+        cmocka_unit_test(environment_refuses_what_it_does_not_understand),
+        cmocka_unit_test(f16_matches_the_compiler),
+        cmocka_unit_test(bf16_rounds_to_nearest_even),
+        cmocka_unit_test(last_error_belongs_to_the_thread),
+        cmocka_unit_test(last_error_is_bounded),
+        cmocka_unit_test(log_levels_and_function),
+        cmocka_unit_test(log_file_with_pid),
+        cmocka_unit_test(text_is_cut_and_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

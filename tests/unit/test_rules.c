@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Tuning rules: the grammar of conditions, tuning files, and that the built-in tables are whole: every row
+ * reads, every problem finds a rule, every variant can be reached. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/dtype.h"
+#include "dispatch/select.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void conditions_are_read(void **state) {
+    (void)state;
+    stw_rule rule;
+    assert_int_equal(stw_rule_parse("dtype=f16|f32 head_dim<=64  seq_q>=1024 causal=1 op=fwd", &rule),
+                     STW_OK);
+    assert_int_equal(rule.choices[STW_FACT_dtype], 1u << STW_F16 | 1u << STW_F32);
+    assert_int_equal(rule.choices[STW_FACT_op], 1u << STW_PLAN_ATTN_FWD);
+    assert_int_equal(rule.high[STW_FACT_head_dim], 64);
+    assert_int_equal(rule.low[STW_FACT_seq_q], 1024);
+    assert_true(rule.high[STW_FACT_seq_q] == INT64_MAX);
+    assert_int_equal(rule.low[STW_FACT_causal], 1);
+    assert_int_equal(rule.high[STW_FACT_causal], 1);
+    assert_int_equal(stw_rule_parse("", &rule), STW_OK);
+    assert_int_equal(rule.choices[0], ~0u);
+}
+
+static void bad_conditions_name_the_word(void **state) {
+    (void)state;
+    static const char *const bad[] = {"head_dim",
+                                      "head_dim<64",
+                                      "head_dim<=",
+                                      "head_dim<=-1",
+                                      "head_dim<=6x",
+                                      "colour=1",
+                                      "dtype<=f16",
+                                      "dtype=f64",
+                                      "dtype=",
+                                      "dtype=f16|",
+                                      "op=both",
+                                      "=5",
+                                      "seq_q>=99999999999999999999"};
+    stw_rule rule;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
+        char text[100];
+        snprintf(text, sizeof text, "seq_kv>=1 %s", bad[i]);
+        assert_int_equal(stw_rule_parse(text, &rule), STW_E_INVALID);
+        assert_non_null(strstr(stw_last_error(), bad[i]));
+    }
+}
+
+/* A problem and a device for a table: the facts a rule may ask about. */
+static stw_facts facts_of(int64_t dtype, int64_t op, int64_t head_dim, int64_t seq, int64_t smem_kb) {
+    stw_facts facts = {{0}};
+    facts.value[STW_FACT_dtype] = dtype;
+    facts.value[STW_FACT_op] = op;
+    facts.value[STW_FACT_head_dim] = facts.value[STW_FACT_head_dim_v] = head_dim;
+    facts.value[STW_FACT_seq_q] = facts.value[STW_FACT_seq_kv] = seq;
+    facts.value[STW_FACT_batch_heads] = facts.value[STW_FACT_group] = 1;
+    facts.value[STW_FACT_smem_kb] = smem_kb;
+    return facts;
+}
+
+static const char *refused_loop; /* variants of this loop are refused by the fake device */
+
+static const char *refuse_loop(const stw_device *device, const stw_variant *variant) {
+    (void)device;
+    return refused_loop && !strcmp(variant->loop, refused_loop) ? "refused by the test" : NULL;
+}
+
+static void every_problem_finds_a_rule(void **state) {
+    (void)state;
+    const stw_backend_ops ops = {.variant_refusal = refuse_loop};
+    static const int64_t dims[] = {1, 32, 33, 64, 96, 128, 192, 256},
+                         seqs[] = {0, 1, 64, 1000, 1 << 20, INT32_MAX};
+    refused_loop = NULL;
+    assert_true(stw_attn_table_count() > 0);
+    for (size_t t = 0; t < stw_attn_table_count(); ++t) {
+        const stw_attn_table *table = stw_attn_table_at(t);
+        const stw_arch *arch = stw_arch_find(STW_BACKEND_AUTO, table->arch);
+        stw_rules rules;
+        assert_non_null(arch);
+        assert_int_equal(stw_rules_load(table->arch, NULL, &rules), STW_OK);
+        assert_int_equal(rules.count, table->rule_count);
+        stw_device device = {.arch = arch, .smem_max = arch->smem_kb * 1024};
+        for (int64_t dtype = STW_F16; dtype <= STW_F32; ++dtype)
+            for (int64_t op = STW_PLAN_ATTN_BWD; op <= STW_PLAN_ATTN_FWD; ++op)
+                for (size_t d = 0; d < 8; ++d)
+                    for (size_t s = 0; s < 6; ++s) {
+                        stw_facts facts = facts_of(dtype, op, dims[d], seqs[s], arch->smem_kb);
+                        char why[300];
+                        stw_text text = stw_text_in(why, sizeof why);
+                        const stw_variant *variant;
+                        assert_int_equal(stw_select(&rules, &facts, &ops, &device, NULL, 0, &text, &variant),
+                                         STW_OK);
+                        assert_true(variant->head_dim >= dims[d]);
+                        assert_true(text.length > 0);
+                    }
+        stw_rules_free(&rules);
+    }
+}
+
+static void every_variant_has_a_rule_and_a_unique_id(void **state) {
+    (void)state;
+    for (size_t t = 0; t < stw_attn_table_count(); ++t) {
+        const stw_attn_table *table = stw_attn_table_at(t);
+        for (size_t v = 0; v < table->variant_count; ++v) {
+            int rules = 0, same = 0;
+            for (size_t r = 0; r < table->rule_count; ++r)
+                rules += !strcmp(table->rules[r].variant, table->variants[v].id);
+            for (size_t other = 0; other < stw_attn_table_count(); ++other)
+                same += stw_attn_variant_find(stw_attn_table_at(other), table->variants[v].id) != NULL;
+            assert_true(rules > 0);
+            assert_int_equal(same, 1);
+        }
+    }
+}
+
+static void a_refused_variant_is_passed_over_with_its_reason(void **state) {
+    (void)state;
+    const stw_backend_ops ops = {.variant_refusal = refuse_loop};
+    stw_device device = {.arch = stw_arch_find(STW_BACKEND_CPU, "cpu")};
+    stw_rules rules;
+    assert_int_equal(stw_rules_load("cpu", NULL, &rules), STW_OK);
+    stw_facts facts = facts_of(STW_F32, STW_PLAN_ATTN_BWD, 64, 100, 0);
+    char why[2000];
+    const stw_variant *first, *second;
+    refused_loop = NULL;
+    stw_text text = stw_text_in(why, sizeof why);
+    assert_int_equal(stw_select(&rules, &facts, &ops, &device, NULL, 1, &text, &first), STW_OK);
+    refused_loop = first->loop;
+    text = stw_text_in(why, sizeof why);
+    assert_int_equal(stw_select(&rules, &facts, &ops, &device, NULL, 1, &text, &second), STW_OK);
+    assert_string_not_equal(first->loop, second->loop);
+    assert_non_null(strstr(why, "refused by the test"));
+    text = stw_text_in(why, sizeof why);
+    assert_int_equal(stw_select(&rules, &facts, &ops, &device, first->id, 0, &text, &second),
+                     STW_E_UNSUPPORTED);
+    assert_int_equal(stw_select(&rules, &facts, &ops, &device, "nonsense", 0, &text, &second), STW_E_INVALID);
+    assert_non_null(strstr(stw_last_error(), first->id)); /* tells which there are */
+    refused_loop = NULL;
+    stw_rules_free(&rules);
+}
+
+/* Writes a tuning file and loads it for the CPU. */
+static stw_status load_file(const char *content, stw_rules *rules) {
+    char path[] = "/tmp/stw_rules_XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    assert_int_equal(write(file, content, strlen(content)), strlen(content));
+    close(file);
+    stw_status status = stw_rules_load("cpu", path, rules);
+    unlink(path);
+    return status;
+}
+
+static void tuning_file_goes_first(void **state) {
+    (void)state;
+    const stw_attn_table *table = stw_attn_table_find("cpu");
+    const char *id = table->variants[table->variant_count - 1].id;
+    char content[300];
+    stw_rules rules;
+    snprintf(content, sizeof content,
+             "# by hand\n\n/* 2026 */\n  STW_RULE(\"head_dim<=64\", %s)\nSTW_RULE(\"\",%s)\n", id, id);
+    assert_int_equal(load_file(content, &rules), STW_OK);
+    assert_int_equal(rules.count, table->rule_count + 2);
+    assert_string_equal(rules.rules[0].variant->id, id);
+    assert_int_equal(rules.rules[0].high[STW_FACT_head_dim], 64);
+    stw_rules_free(&rules);
+}
+
+static void bad_tuning_files_name_the_line(void **state) {
+    (void)state;
+    static const char *const bad[] = {"\nrubbish\n", "\nSTW_RULE(\"\", no_such_variant)\n",
+                                      "\nSTW_RULE(\"x=1\", cpu)\n", "\nSTW_RULE(\"\", \n",
+                                      "\nSTW_RULE(head_dim<=64, cpu_portable)\n"};
+    stw_rules rules;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
+        assert_int_equal(load_file(bad[i], &rules), STW_E_INVALID);
+        assert_non_null(strstr(stw_last_error(), "line 2"));
+    }
+    assert_int_equal(stw_rules_load("cpu", "/nonexistent/rules", &rules), STW_E_INVALID);
+    assert_non_null(strstr(stw_last_error(), "/nonexistent/rules"));
+    assert_int_equal(stw_rules_load("cpu", "/tmp", &rules), STW_E_INVALID); /* a directory */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(conditions_are_read),
+        cmocka_unit_test(bad_conditions_name_the_word),
+        cmocka_unit_test(every_problem_finds_a_rule),
+        cmocka_unit_test(every_variant_has_a_rule_and_a_unique_id),
+        cmocka_unit_test(a_refused_variant_is_passed_over_with_its_reason),
+        cmocka_unit_test(tuning_file_goes_first),
+        cmocka_unit_test(bad_tuning_files_name_the_line),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
