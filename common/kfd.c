@@ -67,12 +67,21 @@ static void node_properties(node_reader *node, stw_kfd_gpu *gpu, stw_text *note)
                      version == STW_FIELD_ABSENT ? "properties lack" : "malformed");
 }
 
+/* gpu_id: 0 is a CPU, any other number a GPU; how large it is does not matter here. */
+enum gpu_id { GPU_ID_UNKNOWN, GPU_ID_CPU, GPU_ID_GPU };
+
+static enum gpu_id read_gpu_id(const stw_small_file *file) {
+    size_t digits = strspn(file->data, "0123456789");
+    if (!digits || (file->data[digits] && file->data[digits] != '\n')) return GPU_ID_UNKNOWN;
+    return strspn(file->data, "0") == digits ? GPU_ID_CPU : GPU_ID_GPU;
+}
+
 /* 1: a GPU, filled in. 0: a CPU, or not ours; `why` then says why when that is worth saying. */
 static int node_is_gpu(node_reader *node, stw_kfd_gpu *gpu, stw_text *why) {
-    uint64_t gpu_id = 1, simd_count = 0, vendor = AMD_VENDOR_ID;
-    int has_id = node_read(node, "gpu_id"), id_error = node->file.error;
-    if (has_id) gpu_id = strtoull(node->file.data, NULL, 10);
-    if (has_id && node->file.data[0] == '0' && gpu_id == 0) return 0; /* a CPU */
+    uint64_t simd_count = 0, vendor = AMD_VENDOR_ID;
+    int id_read = node_read(node, "gpu_id"), id_error = node->file.error;
+    enum gpu_id id = id_read ? read_gpu_id(&node->file) : GPU_ID_UNKNOWN;
+    if (id == GPU_ID_CPU) return 0;
     int has_properties = node_read(node, "properties"), error = node->file.error;
     if (id_error == EPERM || id_error == EACCES || error == EPERM || error == EACCES) {
         stw_text_add(why, "no permission");
@@ -80,7 +89,7 @@ static int node_is_gpu(node_reader *node, stw_kfd_gpu *gpu, stw_text *why) {
     }
     stw_field simds = stw_small_file_number(&node->file, "simd_count", UINT32_MAX, &simd_count);
     if (simds == STW_FIELD_READ && simd_count == 0) return 0; /* a CPU */
-    if (!has_id && simds != STW_FIELD_READ) {
+    if (id == GPU_ID_UNKNOWN && simds != STW_FIELD_READ) {
         stw_text_add(why, "neither gpu_id nor simd_count");
         return 0;
     }
@@ -90,8 +99,7 @@ static int node_is_gpu(node_reader *node, stw_kfd_gpu *gpu, stw_text *why) {
         return 0;
     }
     stw_text note = stw_text_in(gpu->note, sizeof gpu->note);
-    if (has_id && gpu_id == 0) stw_text_add(&note, "malformed gpu_id");
-    if (!has_properties) stw_text_add(&note, "%sproperties: %s", note.length ? "; " : "", strerror(error));
+    if (!has_properties) stw_text_add(&note, "properties: %s", strerror(error));
     node_properties(node, gpu, &note);
     gpu->memory_bytes = node_memory(node);
     if (node_read(node, "name"))
