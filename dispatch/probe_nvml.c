@@ -9,10 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct stw_nvml_memory {
-    unsigned long long total, free, used;
-} stw_nvml_memory;
-
 typedef struct nvml_functions {
 #define STW_NVML(name, need, parameters) int(*name) parameters;
 #include "dispatch/nvml.def"
@@ -65,10 +61,10 @@ static void nvml_device(unsigned index, stw_probe_nvidia *record) {
     if (nvml.nvmlDeviceGetUUID &&
         !told(record, "nvmlDeviceGetUUID", nvml.nvmlDeviceGetUUID(device, record->uuid, sizeof record->uuid)))
         record->uuid[0] = 0;
-    stw_nvml_memory memory = {0, 0, 0};
+    unsigned long long memory[3] = {0, 0, 0}; /* total, free, used */
     if (nvml.nvmlDeviceGetMemoryInfo &&
-        told(record, "nvmlDeviceGetMemoryInfo", nvml.nvmlDeviceGetMemoryInfo(device, &memory)))
-        record->memory_bytes = memory.total;
+        told(record, "nvmlDeviceGetMemoryInfo", nvml.nvmlDeviceGetMemoryInfo(device, memory)))
+        record->memory_bytes = memory[0];
     record->name[sizeof record->name - 1] = record->uuid[sizeof record->uuid - 1] = 0;
 }
 
