@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A fake libamdhip64: no device, only the answers of one. Devices come from
+ * FAKE_HIP_DEVICES="name|gcnArchName|CUs|LDS bytes|memory bytes|PCI address;...". Both struct layouts are
+ * filled over a poisoned struct; the unversioned hipGetDeviceProperties is there as a trap. */
+#include "fake.h"
+
+typedef struct hip_device {
+    char name[128], arch[64], pci[32];
+    int cus, lds;
+    unsigned long long memory;
+} hip_device;
+
+static int device_at(int ordinal, hip_device *device) {
+    char record[512];
+    device->pci[0] = 0;
+    return ordinal >= 0 && fake_record("FAKE_HIP_DEVICES", ordinal, record, sizeof record) &&
+           sscanf(record, "%127[^|]|%63[^|]|%d|%d|%llu|%31s", device->name, device->arch, &device->cus,
+                  &device->lds, &device->memory, device->pci) >= 5;
+}
+
+int hipInit(unsigned flags);
+int hipRuntimeGetVersion(int *version);
+int hipGetDeviceCount(int *count);
+int hipDeviceGetName(char *name, int capacity, int device);
+int hipDeviceGetAttribute(int *value, int attribute, int device);
+int hipDeviceTotalMem(size_t *bytes, int device);
+int hipGetDevicePropertiesR0600(void *properties, int device);
+int hipGetDevicePropertiesR0000(void *properties, int device);
+int hipGetDeviceProperties(void *properties, int device);
+int hipDeviceGetPCIBusId(char *address, int capacity, int device);
+const char *hipGetErrorName(int error);
+const char *hipGetErrorString(int error);
+
+int hipInit(unsigned flags) {
+    int error = fake_call("hipInit");
+    if (error) return error;
+    if (flags) return 1;
+    return fake_devices("FAKE_HIP_DEVICES") ? 0 : 100;
+}
+
+int hipRuntimeGetVersion(int *version) {
+    int error = fake_call("hipRuntimeGetVersion");
+    if (!error) *version = 60342131;
+    return error;
+}
+
+int hipGetDeviceCount(int *count) {
+    int error = fake_call("hipGetDeviceCount");
+    if (!error) *count = fake_devices("FAKE_HIP_DEVICES");
+    return error;
+}
+
+int hipDeviceGetName(char *name, int capacity, int device) {
+    hip_device facts;
+    int error = fake_call("hipDeviceGetName");
+    if (!error && !device_at(device, &facts)) error = 101;
+    if (!error) snprintf(name, (size_t)capacity, "%s", facts.name);
+    return error;
+}
+
+int hipDeviceGetAttribute(int *value, int attribute, int device) {
+    hip_device facts;
+    int error = fake_call("hipDeviceGetAttribute");
+    if (!error && !device_at(device, &facts)) error = 101;
+    if (error) return error;
+    switch (attribute) {
+    case 63: *value = facts.cus; return 0;
+    case 74: *value = facts.lds; return 0;
+    default: return 1;
+    }
+}
+
+int hipDeviceTotalMem(size_t *bytes, int device) {
+    hip_device facts;
+    int error = fake_call("hipDeviceTotalMem");
+    if (!error && !device_at(device, &facts)) error = 101;
+    if (!error) *bytes = (size_t)facts.memory;
+    return error;
+}
+
+/* `size` bytes as the runtime has them, with the gfx name at `at` and poison in everything unused. */
+static int fill_properties(const char *function, void *properties, int device, size_t size, size_t at) {
+    hip_device facts;
+    int error = fake_call(function);
+    if (!error && !device_at(device, &facts)) error = 101;
+    if (error) return error;
+    memset(properties, 0xee, size);
+    memset((char *)properties + at, 0, 256);
+    snprintf(properties, 256, "%s", facts.name);
+    snprintf((char *)properties + at, 256, "%s", facts.arch);
+    return 0;
+}
+
+int hipGetDevicePropertiesR0600(void *properties, int device) {
+    return fill_properties("hipGetDevicePropertiesR0600", properties, device, 1472, 1160);
+}
+
+int hipGetDevicePropertiesR0000(void *properties, int device) {
+    return fill_properties("hipGetDevicePropertiesR0000", properties, device, 792, 396);
+}
+
+int hipGetDeviceProperties(void *properties, int device) {
+    (void)properties;
+    (void)device;
+    fake_call("hipGetDeviceProperties");
+    abort();
+}
+
+int hipDeviceGetPCIBusId(char *address, int capacity, int device) {
+    hip_device facts;
+    int error = fake_call("hipDeviceGetPCIBusId");
+    if (!error && !device_at(device, &facts)) error = 101;
+    if (!error) snprintf(address, (size_t)capacity, "%s", facts.pci);
+    return error;
+}
+
+const char *hipGetErrorName(int error) {
+    fake_call("hipGetErrorName");
+    return error == 100 ? "hipErrorNoDevice" : error == 2 ? "hipErrorOutOfMemory" : "hipErrorUnknown";
+}
+
+const char *hipGetErrorString(int error) {
+    fake_call("hipGetErrorString");
+    return error == 100 ? "no ROCm-capable device is detected"
+           : error == 2 ? "out of memory"
+                        : "unknown error";
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The HIP backend's open over fake libamdhip64 of ROCm 5, 6 and 7: every way it can succeed and fail. */
+#include "spawn.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define MI300X     "AMD Instinct MI300X|gfx942:sramecc+:xnack-|304|65536|206141652992|0000:05:00.0"
+#define MI250X     "AMD Instinct MI250X|gfx90a:sramecc+:xnack-|110|65536|68702699520|0000:c1:00.0"
+#define RX7900     "Radeon RX 7900 XTX|gfx1100|48|65536|25753026560|0000:03:00.0"
+#define NO_KERNELS "this build holds no HIP kernels for it (images in this build: none)"
+#define MI300_TEXT "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI300X\" is gfx942; " NO_KERNELS
+#define ASK                                                                                                  \
+    "hip7:hipRuntimeGetVersion\nhip7:hipGetDeviceCount\nhip7:hipDeviceGetName\nhip7:hipDeviceGetAttribute\n" \
+    "hip7:hipDeviceGetAttribute\nhip7:hipDeviceTotalMem\nhip7:hipGetDevicePropertiesR0600\n"
+
+enum { OPTIONAL = 0, REQUIRED = 1 };
+static const struct {
+    const char *name;
+    int required;
+} symbols[] = {
+#define STW_HIP(name, need, result, parameters) {#name, need},
+#include "backends/hip/driver.def"
+#undef STW_HIP
+};
+enum { SYMBOLS = sizeof symbols / sizeof symbols[0] };
+
+static spawn run;
+
+static void tool(const char *libraries, const char *const *environment, const char *const *commands) {
+    spawn_tool(&run, TOOL, libraries, environment, commands);
+    assert_int_equal(run.exit_status, 0);
+}
+
+static int system_has_hip(void) {
+    return spawn_system_has("libamdhip64.so.7") || spawn_system_has("libamdhip64.so.6") ||
+           spawn_system_has("libamdhip64.so.5");
+}
+
+static void present(void **state) {
+    (void)state;
+    tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI300X), LIST("open hip 0", "open hip 0"));
+    assert_string_equal(run.out, MI300_TEXT "\n" MI300_TEXT "\n");
+    assert_string_equal(run.log, "hip7:hipInit\n" ASK ASK);
+}
+
+static void absent(void **state) {
+    (void)state;
+    if (system_has_hip()) skip();
+    tool(FAKES "/none", NOTHING, LIST("open hip 0", "open hip 0"));
+    assert_string_equal(
+        spawn_line(run.out, 0),
+        "STW_E_NO_DRIVER hip: no driver: libamdhip64.so.7: cannot open shared object file: No such file "
+        "or directory; libamdhip64.so.6: cannot open shared object file: No such file or directory; "
+        "libamdhip64.so.5: cannot open shared object file: No such file or directory");
+    char first[1024];
+    snprintf(first, sizeof first, "%s", spawn_line(run.out, 0));
+    assert_string_equal(spawn_line(run.out, 1), first);
+}
+
+static void each_symbol_missing(void **state) {
+    (void)state;
+    for (int i = 0; i < SYMBOLS; ++i) {
+        char libraries[512], text[256], started[128];
+        snprintf(libraries, sizeof libraries, FAKES "/hip7-without-%s", symbols[i].name);
+        tool(libraries, LIST("FAKE_HIP_DEVICES=" MI300X), LIST("open hip 0", "open hip 0"));
+        snprintf(text, sizeof text,
+                 "STW_E_NO_DRIVER hip: libamdhip64.so.7 lacks %s, which this library needs: install a newer "
+                 "driver",
+                 symbols[i].name);
+        for (int call = 0; call < 2; ++call)
+            assert_string_equal(spawn_line(run.out, call), symbols[i].required ? text : MI300_TEXT);
+        snprintf(started, sizeof started, "hip7-without-%s:hipInit", symbols[i].name);
+        assert_int_equal(spawn_count(run.log, started), symbols[i].required ? 0 : 1);
+        if (symbols[i].required) assert_string_equal(run.log, "");
+    }
+}
+
+static void fail_once(const char *libraries, const char *function, int nth, int code, const char *status,
+                      const char *words) {
+    char plan[128], text[256];
+    if (nth)
+        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d:%d", function, code, nth);
+    else
+        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d", function, code);
+    tool(libraries, LIST("FAKE_HIP_DEVICES=" MI300X, plan),
+         LIST("open hip 0", "setenv FAKE_LOG /dev/null", "setenv FAKE_FAIL", "open hip 0"));
+    snprintf(text, sizeof text, "%s hip: %s failed: %s", status, function, words);
+    assert_string_equal(spawn_line(run.out, 0), text);
+    if (!strstr(libraries, "hip5")) assert_string_equal(spawn_line(run.out, 1), MI300_TEXT);
+    char last[256] = "";
+    for (int i = 0; *spawn_line(run.log, i); ++i)
+        if (!strstr(spawn_line(run.log, i), "hipGetError"))
+            snprintf(last, sizeof last, "%s", spawn_line(run.log, i));
+    assert_string_equal(strchr(last, ':') + 1, function);
+    if (nth) assert_int_equal(spawn_count(run.log, last), nth);
+}
+
+static void each_call_failing(void **state) {
+    (void)state;
+    static const struct {
+        const char *folder, *function;
+    } calls[] = {{"hip7", "hipInit"},
+                 {"hip7", "hipRuntimeGetVersion"},
+                 {"hip7", "hipGetDeviceCount"},
+                 {"hip7", "hipDeviceGetName"},
+                 {"hip7", "hipDeviceGetAttribute"},
+                 {"hip7", "hipDeviceTotalMem"},
+                 {"hip7", "hipGetDevicePropertiesR0600"},
+                 {"hip6-r0000", "hipGetDevicePropertiesR0000"},
+                 {"hip5", "hipDeviceGetPCIBusId"}};
+    size_t count = sizeof calls / sizeof calls[0];
+    assert_int_equal(count + 2, SYMBOLS); /* all of them but the two that make texts */
+    for (size_t i = 0; i < count; ++i) {
+        char libraries[512];
+        snprintf(libraries, sizeof libraries, FAKES "/%s", calls[i].folder);
+        fail_once(libraries, calls[i].function, 0, 999, i ? "STW_E_DRIVER" : "STW_E_NO_DRIVER",
+                  "hipErrorUnknown (999): unknown error");
+        fail_once(libraries, calls[i].function, 0, 2, "STW_E_NO_MEMORY",
+                  "hipErrorOutOfMemory (2): out of memory");
+        fail_once(libraries, calls[i].function, 0, 100, "STW_E_NO_DEVICE",
+                  "hipErrorNoDevice (100): no ROCm-capable device is detected");
+    }
+    for (int nth = 1; nth <= 2; ++nth)
+        fail_once(FAKES "/hip7", "hipDeviceGetAttribute", nth, 999, "STW_E_DRIVER",
+                  "hipErrorUnknown (999): unknown error");
+}
+
+/* ROCm 6 and 7 by R0600, a runtime with R0000 only by its layout, ROCm 5 by the kernel driver. */
+static void versions(void **state) {
+    (void)state;
+    tool(FAKES "/hip6", LIST("FAKE_HIP_DEVICES=" MI300X), LIST("open hip 0"));
+    assert_string_equal(run.out, MI300_TEXT "\n");
+    assert_int_equal(spawn_count(run.log, "hip6:hipGetDevicePropertiesR0600"), 1);
+    tool(FAKES "/hip6-r0000", LIST("FAKE_HIP_DEVICES=" MI250X ";" MI300X), LIST("open hip 0", "open hip 1"));
+    assert_string_equal(spawn_line(run.out, 0),
+                        "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI250X\" is gfx90a; " NO_KERNELS);
+    assert_string_equal(spawn_line(run.out, 1),
+                        "STW_E_NO_IMAGE hip: device 1 \"AMD Instinct MI300X\" is gfx942; " NO_KERNELS);
+    assert_int_equal(spawn_count(run.log, "hip6-r0000:hipGetDevicePropertiesR0000"), 2);
+    tool(FAKES "/hip5", LIST("FAKE_HIP_DEVICES=nowhere|gfx90a|1|1|1|ffff:ff:1f.7"), LIST("open hip 0"));
+    assert_string_equal(run.out,
+                        "STW_E_DRIVER hip: the runtime's device at PCI address \"ffff:ff:1f.7\" is not in "
+                        "/sys/class/kfd\n");
+    tool(FAKES "/hip5-blind", LIST("FAKE_HIP_DEVICES=" MI250X), LIST("open hip 0"));
+    assert_string_equal(run.out,
+                        "STW_E_NO_DRIVER hip: this runtime has none of hipGetDevicePropertiesR0600, "
+                        "hipGetDevicePropertiesR0000 and hipDeviceGetPCIBusId: install a newer ROCm\n");
+    tool(NULL, NOTHING,
+         LIST("at-pci " FIXTURES "/mi250x 0000:c6:00.0", "at-pci " FIXTURES "/mi300x-x8 0000:e5:00.0",
+              "at-pci " FIXTURES "/mi300x-x8 0000:c1:00.0",
+              "at-pci " FIXTURES "/broken-numbers 0000:00:00.0"));
+    assert_string_equal(spawn_line(run.out, 0), "STW_OK gfx90a");
+    assert_string_equal(spawn_line(run.out, 1), "STW_OK gfx942");
+    assert_string_equal(spawn_line(run.out, 2), "STW_E_DRIVER hip: the runtime's device at PCI address "
+                                                "\"0000:c1:00.0\" is not in /sys/class/kfd");
+    assert_string_equal(spawn_line(run.out, 3),
+                        "STW_E_DRIVER hip: the kernel driver has no gfx_target_version for the "
+                        "device at \"0000:00:00.0\"");
+}
+
+/* The newest runtime on the system, but one of any version that the program already uses wins. */
+static void which_library(void **state) {
+    (void)state;
+    static const char all[] = FAKES "/hip5:" FAKES "/hip6:" FAKES "/hip7";
+    tool(all, LIST("FAKE_HIP_DEVICES=" MI300X), LIST("open hip 0"));
+    assert_int_equal(spawn_count(run.log, "hip7:hipInit"), 1);
+    tool(all, LIST("FAKE_HIP_DEVICES=" MI300X),
+         LIST("preload " FAKES "/hip6/libamdhip64.so.6", "open hip 0"));
+    assert_string_equal(run.out, "preload done\n" MI300_TEXT "\n");
+    assert_int_equal(spawn_count(run.log, "hip6:hipInit"), 1);
+    assert_int_equal(spawn_count(run.log, "hip7:hipInit"), 0);
+    if (system_has_hip()) skip();
+    tool(FAKES "/none", LIST("FAKE_HIP_DEVICES=" MI300X), LIST("chdir " FAKES "/hip7", "open hip 0"));
+    assert_non_null(strstr(run.out, "STW_E_NO_DRIVER hip: no driver: "));
+    assert_string_equal(run.log, "");
+}
+
+static void devices_and_ordinals(void **state) {
+    (void)state;
+    tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI250X ";" RX7900 ";strange|AMD Radeon|1|1|1|0000:00:00.0"),
+         LIST("open hip 0", "open hip 1", "open hip 2", "open hip 3", "open hip -1"));
+    static const char *const lines[] = {
+        "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI250X\" is gfx90a; " NO_KERNELS,
+        "STW_E_NO_IMAGE hip: device 1 \"Radeon RX 7900 XTX\" is gfx1100, which this library has no kernels "
+        "for; archs: "
+        "gfx90a, gfx942 (images in this build: none)",
+        "STW_E_DRIVER hip: device 2: hipGetDevicePropertiesR0600 gave no gfx name where its struct has one",
+        "STW_E_NO_DEVICE hip: device 3 does not exist: the runtime shows 3 (0..2)",
+        "STW_E_NO_DEVICE hip: device -1 does not exist: the runtime shows 3 (0..2)",
+    };
+    for (int i = 0; i < 5; ++i) assert_string_equal(spawn_line(run.out, i), lines[i]);
+    tool(FAKES "/hip7", NOTHING, LIST("open hip 0"));
+    assert_string_equal(run.out,
+                        "STW_E_NO_DEVICE hip: hipInit failed: hipErrorNoDevice (100): no ROCm-capable device "
+                        "is detected\n");
+    tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI250X),
+         LIST("open hip 0", "setenv FAKE_HIP_DEVICES", "open hip 0"));
+    assert_string_equal(spawn_line(run.out, 1), "STW_E_NO_DEVICE hip: the runtime shows no device");
+}
+
+static void forced_arch(void **state) {
+    (void)state;
+    tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI250X), LIST("open hip 0 sm80", "open hip 0 gfx1100"));
+    assert_string_equal(run.out,
+                        "STW_E_INVALID hip: arch \"sm80\" is no HIP arch; accepted: gfx90a, gfx942\n"
+                        "STW_E_INVALID hip: arch \"gfx1100\" is no HIP arch; accepted: gfx90a, gfx942\n");
+    assert_string_equal(run.log, "");
+    tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI250X), LIST("open hip 0 gfx942", "open hip 0 gfx90a"));
+    assert_string_equal(spawn_line(run.out, 0),
+                        "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI250X\" is gfx90a, which "
+                        "does not run gfx942 kernels; accepted: gfx90a");
+    assert_string_equal(spawn_line(run.out, 1),
+                        "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI250X\" is gfx90a; " NO_KERNELS);
+}
+
+static void fork_and_threads(void **state) {
+    (void)state;
+    tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI300X), LIST("open hip 0", "fork", "open hip 0"));
+    assert_non_null(strstr(spawn_line(run.out, 1), "STW_E_FORKED hip: process "));
+    assert_string_equal(run.log, "hip7:hipInit\n" ASK);
+    tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI300X), LIST("fork", "open hip 0"));
+    assert_string_equal(run.out, MI300_TEXT "\nchild 0\n");
+    tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI300X), LIST("threads hip"));
+    assert_string_equal(run.out, "all " MI300_TEXT "\n");
+    assert_int_equal(spawn_count(run.log, "hip7:hipInit"), 1);
+}
+
+/* Both vendors in one process: neither touches the other's driver, and a child of one may use the other. */
+static void mixed_vendors(void **state) {
+    (void)state;
+    static const char both[] = FAKES "/hip7:" FAKES "/cuda";
+    tool(both, LIST("FAKE_HIP_DEVICES=" MI300X, "FAKE_CUDA_DEVICES=NVIDIA H200|9.0|132|232448|150754820096"),
+         LIST("open hip 0", "fork", "open cuda 0", "open hip 0"));
+    assert_string_equal(spawn_line(run.out, 0), MI300_TEXT);
+    assert_string_equal(spawn_line(run.out, 1),
+                        "STW_E_NO_IMAGE cuda: device 0 \"NVIDIA H200\" is sm90; this build "
+                        "holds no CUDA kernels for it (images in this build: none)");
+    assert_non_null(strstr(spawn_line(run.out, 2), "STW_E_FORKED hip:"));
+    assert_int_equal(spawn_count(run.log, "cuda:cuInit"), 1);
+    assert_int_equal(spawn_count(run.log, "hip7:hipInit"), 1);
+    tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI300X), LIST("open hip 0"));
+    assert_null(strstr(run.log, "cuda"));
+}
+
+static void open_with_images(void **state) {
+    (void)state;
+    spawn_tool(&run, TOOL_IMAGES, FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI300X ";" MI250X),
+               LIST("open hip 0", "open hip 1", "open hip 0 gfx942"));
+    assert_int_equal(run.exit_status, 0);
+    assert_string_equal(spawn_line(run.out, 0), "STW_OK gfx942|AMD Instinct MI300X|304|65536|206141652992");
+    assert_string_equal(
+        spawn_line(run.out, 1),
+        "STW_E_NO_IMAGE hip: device 1 \"AMD Instinct MI250X\" is gfx90a; this build holds no HIP kernels "
+        "for it (images in this build: sm80 cubin, sm80 ptx, gfx942 code object)");
+    assert_string_equal(spawn_line(run.out, 2), "STW_OK gfx942|AMD Instinct MI300X|304|65536|206141652992");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(present),
+        cmocka_unit_test(absent),
+        cmocka_unit_test(each_symbol_missing),
+        cmocka_unit_test(each_call_failing),
+        cmocka_unit_test(versions),
+        cmocka_unit_test(which_library),
+        cmocka_unit_test(devices_and_ordinals),
+        cmocka_unit_test(forced_arch),
+        cmocka_unit_test(fork_and_threads),
+        cmocka_unit_test(mixed_vendors),
+        cmocka_unit_test(open_with_images),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

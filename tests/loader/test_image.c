@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The image table built from rows as the build writes them (images.def), and its hash. */
+#include "common/image.h"
+
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static void rows_are_found(void **state) {
+    (void)state;
+    assert_int_equal(stw_images.count, 3);
+    const stw_image *cubin = stw_image_find(&stw_images, STW_BACKEND_CUDA, "sm80", STW_IMAGE_CUBIN);
+    assert_ptr_equal(cubin, &stw_images.rows[0]);
+    assert_int_equal(cubin->end - cubin->begin, 10);
+    assert_memory_equal(cubin->begin, "sm80 cubin", 10);
+    const stw_image *ptx = stw_image_find(&stw_images, STW_BACKEND_CUDA, "sm80", STW_IMAGE_PTX);
+    assert_ptr_equal(ptx, &stw_images.rows[1]);
+    assert_ptr_equal(stw_image_find(&stw_images, STW_BACKEND_CUDA, "sm80", STW_IMAGE_PTX | STW_IMAGE_CUBIN),
+                     cubin);
+    assert_ptr_equal(stw_image_find(&stw_images, STW_BACKEND_HIP, "gfx942", STW_IMAGE_CODE_OBJECT),
+                     &stw_images.rows[2]);
+    assert_null(stw_image_find(&stw_images, STW_BACKEND_HIP, "sm80", STW_IMAGE_CUBIN));
+    assert_null(stw_image_find(&stw_images, STW_BACKEND_CUDA, "sm80", STW_IMAGE_CODE_OBJECT));
+    assert_null(stw_image_find(&stw_images, STW_BACKEND_CUDA, "sm8", STW_IMAGE_CUBIN));
+    assert_null(
+        stw_image_find(&stw_images, STW_BACKEND_AUTO, "", STW_IMAGE_CUBIN)); /* the row behind the end */
+}
+
+static void list_is_text(void **state) {
+    (void)state;
+    char line[128], cut[12];
+    stw_text text = stw_text_in(line, sizeof line);
+    stw_image_list(&stw_images, &text);
+    assert_string_equal(line, "sm80 cubin, sm80 ptx, gfx942 code object");
+    text = stw_text_in(cut, sizeof cut);
+    stw_image_list(&stw_images, &text);
+    assert_string_equal(cut, "sm80 cubin,");
+    stw_image_set none = {stw_images.rows, 0};
+    text = stw_text_in(line, sizeof line);
+    stw_image_list(&none, &text);
+    assert_string_equal(line, "none");
+}
+
+/* Published FNV-1a vectors: "", "a", "foobar". */
+static void hash_is_fnv1a(void **state) {
+    (void)state;
+    const unsigned char *a = (const unsigned char *)"a", *foobar = (const unsigned char *)"foobar";
+    assert_true(stw_image_hash(a, a) == 0xcbf29ce484222325u);
+    assert_true(stw_image_hash(a, a + 1) == 0xaf63dc4c8601ec8cu);
+    assert_true(stw_image_hash(foobar, foobar + 6) == 0x85944171f73967e8u);
+}
+
+static void damage_is_seen(void **state) {
+    (void)state;
+    for (size_t i = 0; i < stw_images.count; ++i) assert_true(stw_image_intact(&stw_images.rows[i]));
+    unsigned char bytes[10];
+    memcpy(bytes, "sm80 cubin", 10);
+    stw_image copy = stw_images.rows[0];
+    copy.begin = bytes;
+    copy.end = bytes + 10;
+    assert_true(stw_image_intact(&copy));
+    for (int bit = 0; bit < 80; ++bit) {
+        bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        assert_false(stw_image_intact(&copy));
+        bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    copy.end -= 1;
+    assert_false(stw_image_intact(&copy));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_found),
+        cmocka_unit_test(list_is_text),
+        cmocka_unit_test(hash_is_fnv1a),
+        cmocka_unit_test(damage_is_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
