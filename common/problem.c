@@ -147,7 +147,9 @@ static void add_mask(stw_text *text, const stw_attn_desc *d) {
 }
 
 static void add_score(stw_text *text, const stw_attn_desc *d) {
-    if (d->flags & STW_ATTN_HAS_SCALE) add_number(text, "scale", (double)d->scale, 1);
+    float usual_scale = (float)(1.0 / sqrt((double)d->head_dim_qk));
+    if (d->flags & STW_ATTN_HAS_SCALE && !(d->scale == usual_scale))
+        add_number(text, "scale", (double)d->scale, 1);
     if (!(d->softcap == 0.0f)) add_number(text, "softcap", (double)d->softcap, 1);
     for (size_t f = 0; f < stw_problem_flag_count; ++f)
         if (d->flags & stw_problem_flags[f].bit) stw_text_add(text, ":%s", stw_problem_flags[f].name);
@@ -163,10 +165,11 @@ static void add_score(stw_text *text, const stw_attn_desc *d) {
 
 static void add_call(stw_text *text, const stw_attn_desc *d) {
     const stw_dtype grads[4] = {d->dq_dtype, d->dk_dtype, d->dv_dtype, d->dbias_dtype};
-    add_outputs(text, "grads", d->outputs);
+    uint32_t usual = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
+    add_outputs(text, "grads", d->outputs == usual ? 0 : d->outputs);
     add_outputs(text, "acc", d->accumulate);
     for (int i = 0; i < 4; ++i)
-        if (grads[i] != STW_DTYPE_NONE)
+        if (grads[i] != STW_DTYPE_NONE && grads[i] != (i < 3 ? d->dtype : d->bias_dtype))
             stw_text_add(text, ":%s_%s", stw_problem_grad_names[i], stw_dtype_name(grads[i]));
     if (d->deterministic == STW_DETERMINISTIC_ON)
         stw_text_add(text, ":det");
@@ -177,7 +180,7 @@ static void add_call(stw_text *text, const stw_attn_desc *d) {
     if (d->splits) add_integer(text, "splits", d->splits);
     if (d->batch_offset) add_integer(text, "boff", d->batch_offset);
     if (d->head_offset) add_integer(text, "hoff", d->head_offset);
-    if (d->heads_total) add_integer(text, "htotal", d->heads_total);
+    if (d->heads_total && d->heads_total != d->heads_q) add_integer(text, "htotal", d->heads_total);
 }
 
 size_t stw_problem_format(const stw_attn_desc *desc, stw_problem_op op, char *text, size_t capacity) {

@@ -16,7 +16,8 @@ typedef enum stw_problem_op { STW_PROBLEM_ATTN_BWD = 1, STW_PROBLEM_ATTN_FWD = 2
 
 /* Writes the line of a descriptor; returns its length without the final zero (a longer text is cut).
  * Strides that no layout token describes are written out: st_q<batch>,<head>,<seq>. Only strides that
- * the call uses, over extents above 1, are told; everything else of the descriptor round trips. */
+ * the call uses, over extents above 1, are told; values that say what their absence says are left out
+ * (outputs dQ|dK|dV, gradients of the input's type, scale 1/sqrt(D)); all else round trips. */
 size_t stw_problem_format(const stw_attn_desc *desc, stw_problem_op op, char *text, size_t capacity);
 
 /* What a few tokens say about all strides of a descriptor. */
@@ -54,7 +55,7 @@ stw_status stw_problem_set_strides(stw_attn_desc *desc, const stw_problem_layout
     X(NORMAL, "normal")       /* N(0,1)                                                              */      \
     X(SD3, "sd3")             /* standard deviation 3                                                */      \
     X(ONEHOT, "onehot")       /* V rows are unit vectors                                             */      \
-    X(LOW_KEYS, "low_keys")   /* bias of -65504 (-30000 if broadcast over q) on some keys of a row   */      \
+    X(LOW_KEYS, "low_keys")   /* bias of -65504 on some keys of a row                                */      \
     X(INF_KEYS, "inf_keys")   /* bias of -inf on some keys, and on whole rows                        */      \
     X(DENORMAL, "denormal")   /* V and part of K subnormal                                           */      \
     X(HUGE, "huge")           /* every element 1000: beyond the accuracy rule                        */      \

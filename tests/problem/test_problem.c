@@ -135,6 +135,21 @@ static void test_any_strides(void **state) {
     assert_memory_equal(&a.desc.dbias, &b.desc.dbias, sizeof a.desc.dbias);
 }
 
+/* A descriptor as a plan resolves it prints as the line it came from. */
+static void test_defaults_are_silent(void **state) {
+    (void)state;
+    stw_problem a;
+    char line[512];
+    assert_int_equal(stw_problem_parse("attn_bwd:bf16:b3h4s20d64:bias_bhqk", &a), STW_OK);
+    a.desc.outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
+    a.desc.dq_dtype = a.desc.dk_dtype = a.desc.dv_dtype = a.desc.dbias_dtype = STW_BF16;
+    a.desc.flags |= STW_ATTN_HAS_SCALE;
+    a.desc.scale = 0.125f;
+    a.desc.heads_total = 4;
+    stw_problem_format(&a.desc, STW_PROBLEM_ATTN_BWD, line, sizeof line);
+    assert_string_equal(line, "attn_bwd:bf16:b3h4s20d64:bias_bhqk");
+}
+
 static void test_cut_text(void **state) {
     (void)state;
     stw_problem problem;
@@ -219,10 +234,15 @@ static void test_mangled_lines(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_canonical_lines), cmocka_unit_test(test_order_is_free),
-        cmocka_unit_test(test_fields),          cmocka_unit_test(test_layouts_agree),
-        cmocka_unit_test(test_any_strides),     cmocka_unit_test(test_cut_text),
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_mangled_lines),
+        cmocka_unit_test(test_canonical_lines),
+        cmocka_unit_test(test_order_is_free),
+        cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_layouts_agree),
+        cmocka_unit_test(test_any_strides),
+        cmocka_unit_test(test_cut_text),
+        cmocka_unit_test(test_defaults_are_silent),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_mangled_lines),
     };
     return cmocka_run_group_tests_name("problem", tests, NULL, NULL);
 }
