@@ -47,7 +47,9 @@ STW_SHARED_FN stw_dropout_stream stw_dropout_stream_of(const stw_attn_params *p,
     s.head = (uint64_t)(b + p->batch_offset) * (uint64_t)p->heads_total + (uint64_t)(h + p->head_offset);
     s.q_offset = q.offset;
     s.kv_offset = kv.offset;
-    s.base = s.offset + s.head * (uint64_t)p->max_seq_q * (uint64_t)p->max_seq_kv;
+    s.base = s.offset; /* packed: PyTorch's forward numbers every head of every sequence from here */
+    if (!(p->features & (STW_FEAT_PACKED_Q | STW_FEAT_PACKED_KV)))
+        s.base += s.head * (uint64_t)p->max_seq_q * (uint64_t)p->max_seq_kv;
     s.row_stride = (uint64_t)kv.rows;
     return s;
 }

@@ -53,7 +53,7 @@ static void fill_dropout(const stw_attn_desc *d, stw_attn_params *p) {
     p->dropout_p = d->dropout_p;
     p->dropout_map = d->dropout_map;
     p->dropout_threshold = (uint32_t)floor(d->dropout_p * 4294967296.0);
-    p->dropout_byte = (uint32_t)floor(255.0 * (1.0 - d->dropout_p));
+    p->dropout_byte = (uint32_t)floor((double)(1.0f - (float)d->dropout_p) * 255.0);
     p->dropout_scale = (float)(1.0 / (1.0 - d->dropout_p));
     if (d->dropout_p > 0.0) p->features |= STW_FEAT_DROPOUT;
 }

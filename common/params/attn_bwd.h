@@ -70,7 +70,7 @@ typedef struct stw_attn_params {
 
     double dropout_p;
     uint32_t dropout_threshold; /* philox: keep iff word >= floor(p * 2^32)                 */
-    uint32_t dropout_byte;      /* flash2: keep iff byte <= floor(255 * (1 - p))            */
+    uint32_t dropout_byte;      /* flash2: keep iff byte <= floor(255 * (1 - p)), 1 - p in f32            */
     float dropout_scale;        /* 1 / (1 - p)                                              */
     float scale, softcap;       /* softcap 0 = off                                          */
     uint32_t dropout_map;       /* stw_dropout_map                                          */

@@ -68,11 +68,12 @@ typedef enum stw_dropout_map {
      * seed high XOR offset high); keep iff word >= floor(p * 2^32). Positions of the whole problem. */
     STW_DROPOUT_PHILOX = 0,
     /* PyTorch's memory-efficient kernel: n = offset + (b*heads_total + h)*Sq*Sk + i*Sk + j, local
-     * positions (packed: base with max_seq_q*max_seq_kv, row stride the sequence's own length); word n%4
-     * of Philox-10 counter n/4; keep iff curand_uniform > p. */
+     * positions (packed: n = offset + i*Lk' + j for every b and h, Lk' the sequence's own rows); word n%4
+     * of Philox-10 counter n/4; keep iff curand_uniform > p, both f32. What PyTorch's forward does: its
+     * backward numbers packed heads in another way (dispatch/DESIGN.md). */
     STW_DROPOUT_MEM_EFF = 1,
     /* FlashAttention-2: Philox of 7 rounds, key = seed, one byte an element, 16x32 blocks of positions
-     * local to the sequence; keep iff byte <= floor(255*(1-p)). */
+     * local to the sequence; keep iff byte <= floor(255*(1-p)), 1-p in f32. */
     STW_DROPOUT_FLASH2 = 2
 } stw_dropout_map;
 

@@ -19,8 +19,9 @@ static int ref_keeps_philox(const stw_ref_problem *p, uint64_t head, int64_t row
 
 static int ref_keeps_mem_eff(const stw_ref_problem *p, uint64_t head, int64_t row_stride, int64_t i,
                              int64_t j) {
-    uint64_t n = p->offset + head * (uint64_t)p->desc->max_seq_q * (uint64_t)p->desc->max_seq_kv +
-                 (uint64_t)i * (uint64_t)row_stride + (uint64_t)j;
+    int packed = p->desc->total_q > 0 || p->desc->total_kv > 0;
+    uint64_t base = packed ? 0 : head * (uint64_t)p->desc->max_seq_q * (uint64_t)p->desc->max_seq_kv;
+    uint64_t n = p->offset + base + (uint64_t)i * (uint64_t)row_stride + (uint64_t)j;
     stw_philox_words draw = stw_philox4x32(10, (uint32_t)(n / 4), (uint32_t)((n / 4) >> 32), 0, 0,
                                            (uint32_t)p->seed, (uint32_t)(p->seed >> 32));
     /* curand's uniform in (0, 1]: x * 2^-32 + 2^-33, every step rounded to f32 */
@@ -43,7 +44,8 @@ static int ref_keeps_flash2(const stw_ref_problem *p, uint64_t head, int64_t i, 
                 stw_philox4x32(7, (uint32_t)sequence, (uint32_t)(sequence >> 32), (uint32_t)(i / 16),
                                (uint32_t)(j / 32), (uint32_t)p->seed, (uint32_t)(p->seed >> 32));
             uint32_t bits = (draw.word[byte / 4] >> (8 * (byte % 4))) & 255u;
-            return (double)bits <= floor(255.0 * (1.0 - p->desc->dropout_p));
+            float keep = 1.0f - (float)p->desc->dropout_p; /* FlashAttention-2 computes it in f32 */
+            return (double)bits <= floor((double)keep * 255.0);
         }
     }
     return 0;
