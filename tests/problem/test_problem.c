@@ -24,7 +24,7 @@ static const char *const canonical[] = {
     "attn_bwd:f16:b2h4s20x31d8:bias_1hq1",
     "attn_bwd:f16:b2h4s20x31d8:biasf32_b11k:scale0.5:softcap30:alibi:alibi_col:sink:dlse:delta_out:used:"
     "alibi_st4",
-    "attn_bwd:bf16:b2h4s20d8:bias_bhqk:dropout0.3333333333333333:map_flash2:grads_qb:acc_q:dq_f32:dbias_bf16:"
+    "attn_bwd:bf16:b2h4s20d8:bias_bhqk:dropout0.3333333333333333:map_flash2:grads_qb:acc_q:dq_f32:dbias_f32:"
     "det",
     "attn_bwd:f32:b2h4s20d8:delta_in:nodet:splits4:boff3:hoff2:htotal16",
     "attn_bwd:f32:b2h4s20d8:scale0:data_sd3:seed7:dseed9:doff4:qoff-5:koff6:skew1:pointer",
