@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Runs the phases of an attention call on the context's threads, and the backward call itself: first phase
+ * (attn_rows.c), dSink, broadcast dBias (attn_bias.c), main phase (attn_main.c). Called through backend.c. */
+#include "cpu.h"
+
+#include <fenv.h>
+
+typedef struct phase_run {
+    stw_pool_fn fn;
+    void *job;
+} phase_run;
+
+/* Rounding mode and flushing of subnormals are the caller's thread's business; the results are not. */
+static void run_phase(void *data, uint32_t worker) {
+    const phase_run *run = data;
+    fenv_t before;
+    fegetenv(&before);
+    fesetenv(FE_DFL_ENV);
+    run->fn(run->job, worker);
+    fesetenv(&before);
+}
+
+/* Below this many multiplications waking threads costs more than it gives. */
+#define ALONE_BELOW (1 << 20)
+
+static uint32_t useful_threads(const stw_attn_params *p, uint32_t threads) {
+    double pairs = (double)p->batch * (double)p->heads_q * (double)p->max_seq_q * (double)p->max_seq_kv;
+    return pairs * (p->head_dim_qk + p->head_dim_v) < ALONE_BELOW ? 1 : threads;
+}
+
+void stw_cpu_run(const stw_device *device, stw_cpu_job *job, const stw_pool_fn *phases, uint32_t count) {
+    const stw_cpu_state *state = device->state;
+    uint32_t threads = useful_threads(job->p, state->threads);
+    stw_pool *pool = threads > 1 && stw_pool_try_acquire(state->pool) ? state->pool : NULL;
+    job->threads = pool ? threads : 1;
+    for (uint32_t i = 0; i < count; ++i) {
+        if (!phases[i]) continue;
+        phase_run run = {phases[i], job};
+        atomic_store(&job->next, 0);
+        stw_pool_run(pool, job->threads, run_phase, &run);
+    }
+    if (pool) stw_pool_release(pool);
+}
+
+/* dSink: the blocks' parts in order. One thread: a few additions a block. */
+static void sink_phase(void *data, uint32_t worker) {
+    stw_cpu_job *job = data;
+    const stw_attn_params *p = job->p;
+    const double *part = (const double *)(const void *)(job->workspace + job->layout.sink);
+    (void)worker;
+    for (;;) {
+        int64_t h = stw_cpu_claim(job);
+        if (h >= p->heads_q) return;
+        double sum = 0;
+        for (int64_t b = 0; b < p->batch; ++b) {
+            stw_cpu_seq seq = stw_cpu_seq_of(p, &job->layout, b);
+            int64_t blocks = stw_ceil_div(seq.q.rows, job->layout.bm);
+            for (int64_t i = 0; i < blocks; ++i) sum += part[h * job->layout.q_blocks + seq.q_block + i];
+        }
+        p->dsink[h] = (float)(p->accumulate & STW_OUT_DSINK ? (double)p->dsink[h] + sum : sum);
+    }
+}
+
+stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                            void *workspace, stw_stream stream) {
+    (void)stream;
+    stw_status status = stw_cpu_check_data("attn_bwd", params);
+    if (status) return status;
+    const char *reason;
+    stw_cpu_job job = {.p = params, .tile = stw_cpu_tile_ops(work->variant, &reason), .workspace = workspace};
+    job.layout = stw_cpu_layout_of(work, job.tile, ((const stw_cpu_state *)device->state)->threads);
+    uint32_t tiles = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (job.layout.bias_direct ? STW_OUT_DBIAS : 0);
+    const stw_pool_fn phases[] = {stw_cpu_rows_phase, params->outputs & STW_OUT_DSINK ? sink_phase : NULL,
+                                  job.layout.bias_summed ? stw_cpu_bias_phase : NULL,
+                                  params->outputs & tiles ? stw_cpu_main_phase : NULL};
+    stw_cpu_run(device, &job, phases, 4);
+    return STW_OK;
+}

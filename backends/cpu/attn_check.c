@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The values behind cu_seqlens, used lengths and offsets, which only the run call can see: out of range is
+ * a refusal that names the entry, before anything else is touched. Called first by every attention call. */
+#include "cpu.h"
+
+typedef struct check {
+    const char *function;
+    int32_t bits;
+    stw_status status;
+} check;
+
+#define REFUSE(c, bit, ...)                                                                                   \
+    do {                                                                                                      \
+        if (!(c)->bits) (c)->status = stw_fail(STW_E_INVALID, __VA_ARGS__);                                   \
+        (c)->bits |= (bit);                                                                                   \
+    } while (0)
+
+static void check_cu_seqlens(check *c, const char *name, const int32_t *cu, int64_t batch, int64_t max_seq,
+                             int64_t total, const char *side, int32_t bit) {
+    if (!cu) return;
+    if (cu[0] < 0 || cu[0] > total)
+        REFUSE(c, bit, "%s: %s[0] is %d, accepted: 0..%lld (total_%s)", c->function, name, cu[0], (long long)total, side);
+    for (int64_t b = 0; b < batch; ++b) {
+        long long at = b + 1, length = (long long)cu[b + 1] - cu[b];
+        if (length < 0) {
+            REFUSE(c, bit, "%s: %s[%lld] is %d, below entry %lld, %d", c->function, name, at, cu[b + 1], at - 1, cu[b]);
+        } else if (cu[b + 1] > total) {
+            REFUSE(c, bit, "%s: %s[%lld] is %d, accepted: up to %lld (total_%s)", c->function, name, at, cu[b + 1],
+                   (long long)total, side);
+        } else if (length > max_seq) {
+            REFUSE(c, bit, "%s: %s[%lld] is %d and makes a sequence of %lld rows, accepted: up to %lld (max_seq_%s)",
+                   c->function, name, at, cu[b + 1], length, (long long)max_seq, side);
+        }
+    }
+}
+
+static void check_used(check *c, const char *name, const int32_t *used, const int32_t *cu, int64_t batch,
+                       int64_t max_seq, int32_t bit) {
+    if (!used) return;
+    for (int64_t b = 0; b < batch; ++b) {
+        int64_t rows = cu ? (int64_t)cu[b + 1] - cu[b] : max_seq;
+        if (used[b] < 0 || used[b] > rows)
+            REFUSE(c, bit, "%s: %s[%lld] is %d, accepted: 0..%lld (rows of sequence %lld)", c->function, name,
+                   (long long)b, used[b], (long long)rows, (long long)b);
+    }
+}
+
+static void check_offsets(check *c, const char *name, const int64_t *offsets, int64_t batch) {
+    if (!offsets) return;
+    for (int64_t b = 0; b < batch; ++b)
+        if (offsets[b] < -STW_POSITION_MAX || offsets[b] > STW_POSITION_MAX)
+            REFUSE(c, STW_DATA_OFFSETS, "%s: %s[%lld] is %lld, accepted: -2^40..2^40", c->function, name, (long long)b,
+                   (long long)offsets[b]);
+}
+
+stw_status stw_cpu_check_data(const char *function, const stw_attn_params *p) {
+    check c = {function, 0, STW_OK};
+    check_cu_seqlens(&c, "cu_seqlens_q", p->cu_seqlens_q, p->batch, p->max_seq_q, p->total_q, "q",
+                     STW_DATA_CU_SEQLENS_Q);
+    check_cu_seqlens(&c, "cu_seqlens_kv", p->cu_seqlens_kv, p->batch, p->max_seq_kv, p->total_kv, "kv",
+                     STW_DATA_CU_SEQLENS_KV);
+    check_used(&c, "used_q", p->used_q, p->cu_seqlens_q, p->batch, p->max_seq_q, STW_DATA_USED_Q);
+    check_used(&c, "used_kv", p->used_kv, p->cu_seqlens_kv, p->batch, p->max_seq_kv, STW_DATA_USED_KV);
+    check_offsets(&c, "q_offsets", p->q_offsets, p->batch);
+    check_offsets(&c, "k_offsets", p->k_offsets, p->batch);
+    if (p->status_out) *p->status_out = c.bits;
+    return c.status;
+}

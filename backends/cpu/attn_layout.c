@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Sizes and places: the workspace of a call, the tiles of a thread, sequences cut into blocks, and the data
+ * checks' view of them. Called by backend.c at plan time and by every phase. */
+#include "cpu.h"
+
+#define PART_ALIGN ((size_t)64)
+
+static size_t take(size_t *total, size_t bytes) {
+    size_t at = *total;
+    *total = (at + bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
+    return at;
+}
+
+static uint32_t round_up(uint32_t value, uint32_t step) { return (value + step - 1) / step * step; }
+
+/* A stride of 0 over more than one element (or over none: the gradient's own extent is 1 then). */
+static int broadcast(int64_t stride, int64_t extent) { return stride == 0 && extent != 1; }
+
+static void layout_bias(stw_cpu_layout *l, const stw_attn_params *p) {
+    if (!(p->outputs & STW_OUT_DBIAS)) return;
+    l->bias_summed = broadcast(p->dbias.batch, p->batch) || broadcast(p->dbias.head, p->heads_q) ||
+                     broadcast(p->dbias.query, p->max_seq_q) || broadcast(p->dbias.key, p->max_seq_kv);
+    l->bias_direct = !l->bias_summed;
+}
+
+stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *tile, uint32_t threads) {
+    const stw_attn_params *p = &work->params;
+    stw_cpu_layout l = {.bm = work->variant->bm, .bn = work->variant->bn};
+    int packed = (p->features & STW_FEAT_PACKED_Q) != 0;
+    l.width_k = round_up(p->head_dim_qk, tile->lanes);
+    l.width_v = round_up(p->head_dim_v, tile->lanes);
+    l.q_rows = packed ? p->total_q : p->batch * p->max_seq_q;
+    l.q_blocks = packed ? p->total_q / l.bm + p->batch + 1 : p->batch * stw_ceil_div(p->max_seq_q, l.bm);
+    if (work->kind == STW_PLAN_ATTN_BWD) {
+        size_t heads = (size_t)p->heads_q, rows = heads * (size_t)l.q_rows, blocks = heads * (size_t)l.q_blocks;
+        layout_bias(&l, p);
+        l.separate_dq = p->dq_dtype != STW_F32 || (p->accumulate & STW_OUT_DQ);
+        l.delta = take(&l.total, rows * sizeof(float));
+        l.turns = take(&l.total, blocks * sizeof(uint32_t));
+        l.sink = take(&l.total, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0);
+        int in_workspace = (p->outputs & STW_OUT_DQ) && l.separate_dq;
+        l.dq = take(&l.total, in_workspace ? rows * p->head_dim_qk * sizeof(float) : 0);
+    }
+    l.scratch_size = stw_cpu_scratch_of(p, &l, NULL, NULL);
+    l.scratch = take(&l.total, l.scratch_size * threads);
+    return l;
+}
+
+size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *l, char *base, stw_cpu_scratch *out) {
+    size_t total = 0, bm = l->bm, bn = l->bn, dk = l->width_k, dv = l->width_v, tile = bm * bn;
+    int with_bias = l->bias_direct || l->bias_summed, with_dropout = (p->features & STW_FEAT_DROPOUT) != 0;
+    size_t sizes[] = {bn * dk, dk * bn, dv * bn, bn * dk, bn * dv, bm * dk, bm * dv, bm * dk, tile, tile,
+                      with_bias ? tile : 0, l->bias_summed ? tile : 0, with_dropout ? tile : 0, bm, bm, bm};
+    size_t at[sizeof sizes / sizeof sizes[0]];
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) at[i] = take(&total, sizes[i] * sizeof(float));
+    if (out) {
+        float **parts[] = {&out->k,  &out->k_cols, &out->v_cols, &out->dk,  &out->dv,  &out->q,     &out->dout, &out->dq,
+                           &out->s,  &out->dp,     &out->raw,    &out->sum, NULL,      &out->lse,   &out->delta, &out->fix};
+        for (size_t i = 0; i < sizeof at / sizeof at[0]; ++i)
+            if (parts[i]) *parts[i] = (float *)(void *)(base + at[i]);
+        out->keep = (uint32_t *)(void *)(base + at[12]);
+    }
+    return total;
+}
+
+stw_cpu_seq stw_cpu_seq_of(const stw_attn_params *p, const stw_cpu_layout *l, int64_t b) {
+    stw_cpu_seq s = {.b = b, .q = stw_seq_q(p, b), .kv = stw_seq_kv(p, b)};
+    s.band = stw_band_of(p, s.q, s.kv);
+    if (p->features & STW_FEAT_PACKED_Q) {
+        s.q_row = s.q.first;
+        s.q_block = s.q.first / l->bm + b; /* room for the rounding up of each sequence before */
+    } else {
+        s.q_row = b * p->max_seq_q;
+        s.q_block = b * stw_ceil_div(p->max_seq_q, l->bm);
+    }
+    if (s.band.low > s.band.high || !s.q.used || !s.kv.used) return s;
+    s.q_low = stw_max_i64(0, -s.band.high);
+    s.q_end = stw_min_i64(s.q.used, s.kv.used - s.band.low);
+    s.k_low = stw_max_i64(0, s.band.low);
+    s.k_end = stw_min_i64(s.kv.used, s.q.used + s.band.high);
+    if (s.q_low >= s.q_end || s.k_low >= s.k_end) s.q_low = s.q_end = s.k_low = s.k_end = 0;
+    return s;
+}
+
+static stw_cpu_range blocks_between(int64_t first, int64_t end, int64_t step) {
+    stw_cpu_range none = {0, 0}, range = {first / step, stw_ceil_div(end, step)};
+    return first < end ? range : none;
+}
+
+stw_cpu_range stw_cpu_key_blocks(const stw_cpu_seq *s, const stw_cpu_layout *l, int64_t block) {
+    int64_t i0 = block * l->bm, i1 = stw_min_i64(i0 + l->bm, s->q.used);
+    if (i0 >= i1 || s->q_low >= s->q_end) return (stw_cpu_range){0, 0};
+    return blocks_between(stw_max_i64(0, i0 + s->band.low), stw_min_i64(s->kv.used, i1 + s->band.high), l->bn);
+}
+
+stw_cpu_range stw_cpu_query_blocks(const stw_cpu_seq *s, const stw_cpu_layout *l, int64_t block) {
+    int64_t j0 = block * l->bn, j1 = stw_min_i64(j0 + l->bn, s->kv.used);
+    if (j0 >= j1 || s->q_low >= s->q_end) return (stw_cpu_range){0, 0};
+    return blocks_between(stw_max_i64(0, j0 - s->band.high), stw_min_i64(s->q.used, j1 - s->band.low), l->bm);
+}

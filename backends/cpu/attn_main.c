@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Main phase of the backward pass. A unit of work is one block of keys of one (batch, kv head):
+ *
+ *     keys  +----+        for each query head of the group, each query block that meets the keys:
+ *      j0   |####|          S = Q K^T, dP = dO V^T, P and dS (attn_tiles.c)
+ *           +----+          dV += P^T dO, dK += dS^T Q     in the unit's own tiles: no other unit adds here
+ *     queries i0..          dQ[i0..] += dS K               in order of the key blocks: by turns
+ *
+ * Results do not depend on the number of threads: dQ of a query block receives its key blocks in ascending
+ * order. Each (head, query block) counts who has added; a unit computes its product first and then waits
+ * until the count reaches it. Units are claimed in an order that ascends within a head, so the unit whose
+ * turn it is has always been claimed by a running thread: no deadlock. Called by attn_bwd.c. */
+#include "cpu.h"
+
+#include <sched.h>
+#include <string.h>
+
+typedef struct unit {
+    stw_cpu_tile at;
+    int64_t kv_head, block; /* key block */
+    int started;            /* dk and dv hold sums */
+} unit;
+
+static void wait_for_turn(atomic_uint *turn, uint32_t mine) {
+    for (uint32_t spins = 0; atomic_load_explicit(turn, memory_order_acquire) != mine; ++spins) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+        if (spins > 200) sched_yield();
+    }
+}
+
+/* Adds the tile's dQ when it is this key block's turn; the last one writes the output. */
+static void add_dq(const stw_cpu_job *job, const stw_cpu_scratch *t, const unit *u, int64_t q_block) {
+    const stw_attn_params *p = job->p;
+    const stw_cpu_layout *l = &job->layout;
+    const stw_cpu_seq *seq = u->at.seq;
+    stw_cpu_range range = stw_cpu_key_blocks(seq, l, q_block);
+    atomic_uint *turns = (atomic_uint *)(void *)(job->workspace + l->turns);
+    atomic_uint *turn = &turns[u->at.h * l->q_blocks + seq->q_block + q_block];
+    uint32_t mine = (uint32_t)(u->block - range.first);
+    void *out = stw_cpu_row(&p->dq, p->dq_dtype, seq->b, u->at.h, seq->q.first + u->at.i0);
+    float *sum = out;
+    int64_t stride = p->dq.seq;
+    if (l->separate_dq) {
+        stride = p->head_dim_qk;
+        sum = stw_cpu_part(job, l->dq) + (u->at.h * l->q_rows + seq->q_row + u->at.i0) * stride;
+    }
+    wait_for_turn(turn, mine);
+    job->tile->add_rows(sum, stride, mine != 0, t->dq, l->width_k, u->at.rows, p->head_dim_qk);
+    if (u->block + 1 == range.end)
+        job->tile->store_rows(out, p->dq.seq, p->dq_dtype, (p->accumulate & STW_OUT_DQ) != 0, sum, (size_t)stride,
+                              u->at.rows, p->head_dim_qk, p->scale);
+    atomic_store_explicit(turn, mine + 1, memory_order_release);
+}
+
+static void store_bias(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at) {
+    const stw_attn_params *p = job->p;
+    int64_t size = p->dbias_dtype == STW_F32 ? 4 : 2;
+    char *to = (char *)p->dbias.data +
+               (at->seq->b * p->dbias.batch + at->h * p->dbias.head + at->i0 * p->dbias.query + at->j0) * size;
+    job->tile->store_rows(to, p->dbias.query, p->dbias_dtype, (p->accumulate & STW_OUT_DBIAS) != 0, t->raw,
+                          job->layout.bn, at->rows, at->cols, 1.0f);
+}
+
+static void run_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, unit *u, int64_t q_block) {
+    const stw_attn_params *p = job->p;
+    const stw_cpu_layout *l = &job->layout;
+    const stw_tile_ops *ops = job->tile;
+    stw_cpu_tile *at = &u->at;
+    at->i0 = q_block * l->bm;
+    at->rows = (uint32_t)stw_min_i64(l->bm, at->seq->q.used - at->i0);
+    stw_cpu_load_queries(job, t, at);
+    stw_cpu_grad_tile(job, t, at, l->bias_direct ? t->raw : NULL);
+    if (l->bias_direct) store_bias(job, t, at);
+    if (p->outputs & STW_OUT_DV)
+        ops->matmul_at(at->cols, p->head_dim_v, at->rows, t->s, l->bn, t->dout, l->width_v, t->dv, l->width_v,
+                       u->started);
+    if (p->outputs & STW_OUT_DK)
+        ops->matmul_at(at->cols, p->head_dim_qk, at->rows, t->dp, l->bn, t->q, l->width_k, t->dk, l->width_k,
+                       u->started);
+    u->started = 1;
+    if (p->outputs & STW_OUT_DQ) {
+        ops->matmul(at->rows, p->head_dim_qk, at->cols, t->dp, l->bn, t->k, l->width_k, t->dq, l->width_k, 0);
+        add_dq(job, t, u, q_block);
+    }
+}
+
+/* Writes the unit's rows of dK or dV: sums for keys that are used, zeros up to the sequence's end. */
+static void store_keys(const stw_cpu_job *job, const unit *u, const stw_tensor_param *to, uint32_t dtype, int add,
+                       const float *sum, uint32_t width, uint32_t cols, float scale) {
+    const stw_cpu_seq *seq = u->at.seq;
+    int64_t used = u->started ? u->at.cols : 0, end = stw_min_i64(job->layout.bn, seq->kv.rows - u->at.j0);
+    int64_t row = seq->kv.first + u->at.j0;
+    if (used)
+        job->tile->store_rows(stw_cpu_row(to, dtype, seq->b, u->kv_head, row), to->seq, dtype, add, sum, width,
+                              (uint32_t)used, cols, scale);
+    if (add) return;
+    for (int64_t i = used; i < end; ++i)
+        memset(stw_cpu_row(to, dtype, seq->b, u->kv_head, row + i), 0, (dtype == STW_F32 ? 4 : 2) * (size_t)cols);
+}
+
+static void run_unit(const stw_cpu_job *job, const stw_cpu_scratch *t, int64_t batch_head, int64_t block) {
+    const stw_attn_params *p = job->p;
+    const stw_cpu_layout *l = &job->layout;
+    stw_cpu_seq seq = stw_cpu_seq_of(p, l, batch_head / p->heads_kv);
+    unit u = {.at = {.seq = &seq, .j0 = block * l->bn}, .kv_head = batch_head % p->heads_kv, .block = block};
+    if (u.at.j0 >= seq.kv.rows) return;
+    u.at.cols = (uint32_t)stw_clamp_i64(seq.kv.used - u.at.j0, 0, l->bn);
+    stw_cpu_range queries = stw_cpu_query_blocks(&seq, l, block);
+    if (queries.first < queries.end) stw_cpu_load_keys(job, t, &u.at, u.kv_head);
+    for (int64_t g = 0; g < p->group; ++g) {
+        u.at.h = u.kv_head * p->group + g;
+        for (int64_t q = queries.first; q < queries.end; ++q) run_tile(job, t, &u, q);
+    }
+    if (p->outputs & STW_OUT_DK)
+        store_keys(job, &u, &p->dk, p->dk_dtype, (p->accumulate & STW_OUT_DK) != 0, t->dk, l->width_k, p->head_dim_qk,
+                   p->scale);
+    if (p->outputs & STW_OUT_DV)
+        store_keys(job, &u, &p->dv, p->dv_dtype, (p->accumulate & STW_OUT_DV) != 0, t->dv, l->width_v, p->head_dim_v,
+                   1.0f);
+}
+
+/* Threads share a head only when there are fewer heads than threads: units go round a chunk of as many
+ * heads as threads, key block by key block. */
+void stw_cpu_main_phase(void *data, uint32_t worker) {
+    stw_cpu_job *job = data;
+    const stw_attn_params *p = job->p;
+    const stw_cpu_layout *l = &job->layout;
+    int64_t heads = p->batch * p->heads_kv, blocks = stw_ceil_div(p->max_seq_kv, l->bn), units = heads * blocks;
+    int64_t chunk = stw_max_i64(1, stw_min_i64(job->threads, heads));
+    stw_cpu_scratch t;
+    stw_cpu_scratch_of(p, l, job->workspace + l->scratch + worker * l->scratch_size, &t);
+    for (;;) {
+        int64_t task = stw_cpu_claim(job);
+        if (task >= units) return;
+        int64_t first = task / (chunk * blocks) * chunk, within = task % (chunk * blocks);
+        int64_t width = stw_min_i64(chunk, heads - first);
+        run_unit(job, &t, first + within % width, within / width);
+    }
+}

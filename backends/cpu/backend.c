@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The CPU backend as the dispatcher sees it: stw_cpu_backend. Opening (threads, name, memory), which
+ * variants this CPU can run, workspace at plan time, and the memory and stream calls. */
+#include "cpu.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ALIGNMENT   256
+#define MAX_THREADS 1024
+
+const stw_tile_ops *stw_cpu_tile_ops(const stw_variant *variant, const char **reason_out) {
+    *reason_out = NULL;
+    if (!strcmp(variant->loop, "portable")) return &stw_tile_portable;
+#if defined(__x86_64__)
+    if (!strcmp(variant->loop, "avx512")) {
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+            return &stw_tile_avx512;
+        *reason_out = "this CPU has no AVX-512 (F, BW, DQ, VL)";
+        return NULL;
+    }
+    if (!strcmp(variant->loop, "avx2")) {
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+            __builtin_cpu_supports("bmi2"))
+            return &stw_tile_avx2;
+        *reason_out = "this CPU has no AVX2, FMA, F16C and BMI2";
+        return NULL;
+    }
+#endif
+    *reason_out = "this build has no loop of that name for this CPU";
+    return NULL;
+}
+
+static const char *variant_refusal(const stw_device *device, const stw_variant *variant) {
+    const char *reason;
+    (void)device;
+    stw_cpu_tile_ops(variant, &reason);
+    return reason;
+}
+
+static uint32_t allowed_cores(void) {
+    cpu_set_t set;
+    long cores = 0;
+    if (!sched_getaffinity(0, sizeof set, &set)) cores = CPU_COUNT(&set);
+    else cores = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t holds */
+    return cores < 1 ? 1 : cores > MAX_THREADS ? MAX_THREADS : (uint32_t)cores;
+}
+
+/* "model name" of the first processor, where the kernel tells it. */
+static void read_name(char *name, size_t capacity) {
+    snprintf(name, capacity, "CPU");
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    if (!file) return;
+    char line[256];
+    while (fgets(line, sizeof line, file)) {
+        char *value = strchr(line, ':');
+        if (strncmp(line, "model name", 10) || !value) continue;
+        ++value;
+        value += strspn(value, " \t");
+        value[strcspn(value, "\n")] = 0;
+        snprintf(name, capacity, "%s", value);
+        break;
+    }
+    fclose(file);
+}
+
+static stw_status cpu_open(const stw_open_request *request, stw_device *device_out) {
+    if (request->device != 0)
+        return stw_fail(STW_E_NO_DEVICE, "context_create: device %d of the CPU backend, accepted: 0", request->device);
+    if (request->forced_arch && strcmp(request->forced_arch, "cpu"))
+        return stw_fail(STW_E_INVALID, "context_create: arch \"%s\" of the CPU backend, accepted: cpu",
+                        request->forced_arch);
+    if (request->cpu_threads < 0 || request->cpu_threads > MAX_THREADS)
+        return stw_fail(STW_E_INVALID, "context_create: cpu_threads %d, accepted: 0..%d (0 = all allowed cores)",
+                        request->cpu_threads, MAX_THREADS);
+    stw_cpu_state *state = malloc(sizeof *state);
+    if (!state) return stw_fail(STW_E_NO_MEMORY, "context_create: no memory for the CPU backend");
+    state->threads = request->cpu_threads ? (uint32_t)request->cpu_threads : allowed_cores();
+    stw_status status = stw_pool_create(state->threads, &state->pool);
+    if (status) {
+        free(state);
+        return status;
+    }
+    memset(device_out, 0, sizeof *device_out);
+    device_out->arch = stw_arch_find(STW_BACKEND_CPU, "cpu");
+    read_name(device_out->name, sizeof device_out->name);
+    device_out->compute_units = state->threads;
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && page > 0) device_out->memory_bytes = (uint64_t)pages * (uint64_t)page;
+    device_out->state = state;
+    return STW_OK;
+}
+
+static void cpu_close(stw_device *device) {
+    stw_cpu_state *state = device->state;
+    if (!state) return;
+    stw_pool_destroy(state->pool);
+    free(state);
+    device->state = NULL;
+}
+
+static stw_status attn_prepare(const stw_device *device, stw_attn_work *work) {
+    const stw_cpu_state *state = device->state;
+    const char *reason;
+    const stw_tile_ops *tile = stw_cpu_tile_ops(work->variant, &reason);
+    if (!tile) return stw_fail(STW_E_UNSUPPORTED, "attn_plan: variant %s: %s", work->variant->id, reason);
+    stw_cpu_layout layout = stw_cpu_layout_of(work, tile, state->threads);
+    work->workspace_size = layout.total;
+    snprintf(work->note, sizeof work->note, "up to %u thread%s, %zu bytes of tiles each; same bits for any number",
+             state->threads, state->threads == 1 ? "" : "s", layout.scratch_size);
+    return STW_OK;
+}
+
+static stw_status buffer_alloc(const stw_device *device, size_t bytes, void **pointer_out) {
+    (void)device;
+    if (bytes > SIZE_MAX - 2 * ALIGNMENT)
+        return stw_fail(STW_E_NO_MEMORY, "buffer_alloc: bytes %zu cannot be allocated", bytes);
+    size_t rounded = (bytes / ALIGNMENT + 1) * ALIGNMENT;
+    void *pointer = aligned_alloc(ALIGNMENT, rounded);
+    if (!pointer) return stw_fail(STW_E_NO_MEMORY, "buffer_alloc: no memory for %zu bytes", bytes);
+    *pointer_out = pointer;
+    return STW_OK;
+}
+
+static stw_status buffer_free(const stw_device *device, void *pointer) {
+    (void)device;
+    free(pointer);
+    return STW_OK;
+}
+
+static stw_status copy(const stw_device *device, void *to, const void *from, size_t bytes, stw_stream stream) {
+    (void)device;
+    (void)stream;
+    if (bytes) memmove(to, from, bytes);
+    return STW_OK;
+}
+
+static char stream_handle; /* its address is every stream: calls are complete when they return */
+
+static stw_status stream_create(const stw_device *device, stw_stream *stream_out) {
+    (void)device;
+    *stream_out = &stream_handle;
+    return STW_OK;
+}
+
+static stw_status stream_nothing(const stw_device *device, stw_stream stream) {
+    (void)device;
+    (void)stream;
+    return STW_OK;
+}
+
+const stw_backend_ops stw_cpu_backend = {
+    .backend = STW_BACKEND_CPU,
+    .open = cpu_open,
+    .close = cpu_close,
+    .variant_refusal = variant_refusal,
+    .attn_prepare = attn_prepare,
+    .attn_bwd = stw_cpu_attn_bwd,
+    .attn_fwd = stw_cpu_attn_fwd,
+    .dropout_mask = stw_cpu_dropout_mask,
+    .buffer_alloc = buffer_alloc,
+    .buffer_free = buffer_free,
+    .copy = copy,
+    .stream_create = stream_create,
+    .stream_synchronize = stream_nothing,
+    .stream_destroy = stream_nothing,
+};

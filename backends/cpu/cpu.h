@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the files of the CPU backend share: the opened device, the workspace of a call, sequences cut into
+ * blocks, and the job that all threads of a call work on. */
+#ifndef STW_CPU_CPU_H
+#define STW_CPU_CPU_H
+
+#include "dispatch/backend.h"
+#include "pool.h"
+#include "tile.h"
+
+#include <stdatomic.h>
+
+typedef struct stw_cpu_state {
+    stw_pool *pool;
+    uint32_t threads;
+} stw_cpu_state;
+
+/* The tile operations of a variant's loop, or NULL when this CPU (or build) lacks them: reason_out. */
+const stw_tile_ops *stw_cpu_tile_ops(const stw_variant *variant, const char **reason_out);
+
+/* ---- workspace -------------------------------------------------------------------------------------
+ * Offsets in bytes; a size of 0 where a part is not needed. The last part is one scratch a thread. */
+typedef struct stw_cpu_layout {
+    int64_t q_rows;    /* numbered rows of q over all sequences                          */
+    int64_t q_blocks;  /* numbered query blocks of one head (upper bound)                */
+    uint32_t bm, bn;
+    uint32_t width_k, width_v; /* head dims padded to lanes                              */
+    size_t delta;      /* f32 [heads_q][q_rows]: D                                       */
+    size_t turns;      /* u32 [heads_q][q_blocks]: key blocks that have added to dQ      */
+    size_t dq;         /* f32 [heads_q][q_rows][head_dim_qk]: dQ so far                  */
+    size_t sink;       /* f64 [heads_q][q_blocks]: dSink of each block                   */
+    size_t scratch, scratch_size;
+    size_t total;
+    int separate_dq;   /* dQ is summed in the workspace, not in the output               */
+    int bias_direct;   /* dBias has a place for each pair: written by the main pass      */
+    int bias_summed;   /* dBias is broadcast: its own pass                               */
+} stw_cpu_layout;
+
+stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *tile, uint32_t threads);
+
+/* A thread's tiles. */
+typedef struct stw_cpu_scratch {
+    float *k, *k_cols, *v_cols; /* keys [bn][dk], transposed [dk][bn], [dv][bn]           */
+    float *dk, *dv;             /* sums of the unit [bn][dk], [bn][dv]                    */
+    float *q, *dout, *dq;       /* [bm][dk], [bm][dv], [bm][dk]                           */
+    float *s, *dp, *raw, *sum;  /* [bm][bn]; raw and sum only for dBias                   */
+    uint32_t *keep;             /* [bm][bn]                                               */
+    float *lse, *delta, *fix;   /* [bm]                                                   */
+} stw_cpu_scratch;
+
+/* Bytes of one scratch; fills *out with pointers into `base` when it is not null. */
+size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *layout, char *base, stw_cpu_scratch *out);
+
+/* ---- sequences -------------------------------------------------------------------------------------*/
+typedef struct stw_cpu_seq {
+    int64_t b;
+    stw_seq_span q, kv;
+    stw_band band;
+    int64_t q_low, q_end; /* rows that see a key    */
+    int64_t k_low, k_end; /* keys that a row sees   */
+    int64_t q_row;        /* number of row 0        */
+    int64_t q_block;      /* number of query block 0 */
+} stw_cpu_seq;
+
+stw_cpu_seq stw_cpu_seq_of(const stw_attn_params *p, const stw_cpu_layout *layout, int64_t b);
+
+typedef struct stw_cpu_range {
+    int64_t first, end;
+} stw_cpu_range;
+
+/* Key blocks that query block `block` meets, and the other way round. Both are contiguous: the band is. */
+stw_cpu_range stw_cpu_key_blocks(const stw_cpu_seq *seq, const stw_cpu_layout *layout, int64_t block);
+stw_cpu_range stw_cpu_query_blocks(const stw_cpu_seq *seq, const stw_cpu_layout *layout, int64_t block);
+
+static inline int64_t stw_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t stw_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t stw_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Address of element 0 of a row; `row` counts from the sequence's start. */
+static inline void *stw_cpu_row(const stw_tensor_param *t, uint32_t dtype, int64_t b, int64_t h, int64_t row) {
+    size_t size = dtype == STW_F32 ? 4 : 2;
+    return (char *)t->data + (b * t->batch + h * t->head + row * t->seq) * (int64_t)size;
+}
+
+/* ---- one call ---------------------------------------------------------------------------------------*/
+typedef struct stw_cpu_job {
+    const stw_attn_params *p;
+    const stw_tile_ops *tile;
+    stw_cpu_layout layout;
+    char *workspace;
+    uint32_t threads;
+    atomic_uint_fast64_t next; /* task to be claimed next */
+} stw_cpu_job;
+
+/* Runs the phases of a call: `phases` one after the other, each on all threads. */
+void stw_cpu_run(const stw_device *device, stw_cpu_job *job, const stw_pool_fn *phases, uint32_t count);
+
+static inline int64_t stw_cpu_claim(stw_cpu_job *job) { return (int64_t)atomic_fetch_add(&job->next, 1); }
+
+static inline float *stw_cpu_part(const stw_cpu_job *job, size_t offset) {
+    return (float *)(void *)(job->workspace + offset);
+}
+
+/* Phases. */
+void stw_cpu_rows_phase(void *job, uint32_t worker); /* delta, dSink parts, zeros           */
+void stw_cpu_main_phase(void *job, uint32_t worker); /* dK, dV, dQ, direct dBias            */
+void stw_cpu_bias_phase(void *job, uint32_t worker); /* broadcast dBias                     */
+void stw_cpu_fwd_phase(void *job, uint32_t worker);
+void stw_cpu_mask_phase(void *job, uint32_t worker);
+
+/* ---- tiles of the backward pass, shared by the main and the bias phase -------------------------------*/
+typedef struct stw_cpu_tile {
+    const stw_cpu_seq *seq;
+    int64_t h;      /* query head                      */
+    int64_t i0, j0; /* first row and key               */
+    uint32_t rows, cols;
+} stw_cpu_tile;
+
+/* Packs keys j0.. (k, k_cols, v_cols), zeroed where nobody sees them. */
+void stw_cpu_load_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at, int64_t kv_head);
+/* Packs rows i0.. of one tensor of the query side. */
+void stw_cpu_load_rows(const stw_cpu_job *job, float *to, uint32_t width, const stw_tensor_param *from,
+                       const stw_cpu_tile *at, uint32_t cols);
+/* Packs rows i0.. of q, dout, lse, delta, zeroed where they see nothing. */
+void stw_cpu_load_queries(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at);
+/* s <- P.Z, dp <- dS', raw (when wanted) <- dS. */
+void stw_cpu_grad_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at, float *raw);
+/* The logits' part of a tile operation: band, bias, ALiBi, dropout. */
+stw_tile_logits stw_cpu_logits(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at);
+
+/* Refuses cu_seqlens, used lengths and offsets that are out of range; sets status_out either way. */
+stw_status stw_cpu_check_data(const char *function, const stw_attn_params *p);
+
+stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                            void *workspace, stw_stream stream);
+stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                            void *workspace, stw_stream stream);
+stw_status stw_cpu_dropout_mask(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                                stw_stream stream);
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The tile operations of one instruction set. CMakeLists.txt compiles this file once for each, with
+ * STW_TILE_TABLE = the table's name and STW_TILE_LOOP = the word of the tuning table's `loop` column. */
+#include "tile.h"
+
+#include "sternway/attn_bwd.h"
+#include "tile_vec.h"
+
+#include "tile_math.inl"
+
+#include "tile_copy.inl"
+#include "tile_dropout.inl"
+#include "tile_gemm.inl"
+#include "tile_grad.inl"
+
+const stw_tile_ops STW_TILE_TABLE = {
+    .loop = STW_TILE_LOOP,
+    .lanes = LANES,
+    .row_step = GEMM_MR,
+    .load_rows = tile_load_rows,
+    .transpose = tile_transpose,
+    .store_rows = tile_store_rows,
+    .add_rows = tile_add_rows,
+    .dot_rows = tile_dot_rows,
+    .matmul = tile_matmul,
+    .matmul_at = tile_matmul_at,
+    .grad = tile_grad,
+    .softmax = tile_softmax,
+    .scale_rows = tile_scale_rows,
+    .dropout = tile_dropout,
+};

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The tile operations: everything of the CPU backend that touches elements, as one table of functions a
+ * instruction set. tile.c is compiled once for each (STW_TILE_TABLE names its table); attn_*.c walk the
+ * problem and call them. Tiles are f32, row-major, 64-byte aligned; pitches are in floats. */
+#ifndef STW_CPU_TILE_H
+#define STW_CPU_TILE_H
+
+#include "common/params/attn_bwd.h"
+#include "common/philox.h"
+
+/* How a tile of dot products becomes logits S, and which of its pairs take part. */
+typedef struct stw_tile_logits {
+    float *s;            /* in: Q K^T; the operation says what is left there                 */
+    uint32_t pitch;      /* of s and of every other tile of the operation                    */
+    uint32_t rows, cols; /* of the problem in this tile                                      */
+    uint32_t features;   /* STW_FEAT_*                                                       */
+    uint32_t dtype;      /* operands are rounded to it                                       */
+    float scale, softcap;
+    int64_t low, high; /* pair (r, c) is visible iff low <= c - r <= high                    */
+    const void *bias;  /* of pair (0, 0); null without bias                                  */
+    int64_t bias_query;
+    uint32_t bias_key, bias_dtype;
+    float slope;          /* ALiBi                                                           */
+    double diagonal;      /* ALiBi: the key (tile's column) on the diagonal of row 0         */
+    double first_key;     /* ALiBi column form: position of column 0                         */
+    const uint32_t *keep; /* dropout: all ones or zero for each pair; null without           */
+    float keep_scale;
+} stw_tile_logits;
+
+/* Backward: s <- P.Z, dp (in: dO V^T) <- dS', both rounded to dtype; raw (or null) <- dS in f32. */
+typedef struct stw_tile_grad {
+    stw_tile_logits logits;
+    float *dp, *raw;
+    const float *lse, *delta; /* of each row */
+} stw_tile_grad;
+
+/* Forward, online softmax: s <- exp(S - max).Z rounded to dtype; maximum, sum and fix (what the row of O
+ * so far is multiplied with) are updated for each row. */
+typedef struct stw_tile_softmax {
+    stw_tile_logits logits;
+    float *maximum, *sum, *fix;
+} stw_tile_softmax;
+
+typedef struct stw_tile_ops {
+    const char *loop;  /* column `loop` of the tuning table                            */
+    uint32_t lanes;    /* widths of B and C operands are padded to a multiple of this  */
+    uint32_t row_step; /* rows of A and C operands are padded to a multiple of this    */
+
+    /* to[rows][width] <- from, converted; columns cols..width-1 become 0. */
+    void (*load_rows)(float *to, size_t pitch, uint32_t width, const void *from, int64_t stride, uint32_t rows,
+                      uint32_t cols, uint32_t dtype);
+    /* to[cols][0..rows-1] <- from[rows][cols] transposed; both multiples of `lanes`. */
+    void (*transpose)(float *to, size_t to_pitch, const float *from, size_t from_pitch, uint32_t rows,
+                      uint32_t cols);
+    /* to <- src*scale in `dtype`, or to += src*scale (f32). */
+    void (*store_rows)(void *to, int64_t stride, uint32_t dtype, int add, const float *src, size_t pitch,
+                       uint32_t rows, uint32_t cols, float scale);
+    /* to <- src, or to += src. */
+    void (*add_rows)(float *to, int64_t stride, int add, const float *src, size_t pitch, uint32_t rows,
+                     uint32_t cols);
+    /* out[r] <- sum_c a[r][c]*b[r][c] of two tensors of `dtype`. */
+    void (*dot_rows)(float *out, const void *a, int64_t a_stride, const void *b, int64_t b_stride, uint32_t rows,
+                     uint32_t cols, uint32_t dtype);
+
+    /* C[m][n] (+)= A[m][k] B[k][n]; m and n are rounded up to row_step and lanes. */
+    void (*matmul)(uint32_t m, uint32_t n, uint32_t k, const float *a, size_t a_pitch, const float *b,
+                   size_t b_pitch, float *c, size_t c_pitch, int add);
+    /* The same with A stored transposed, a[k][m]. */
+    void (*matmul_at)(uint32_t m, uint32_t n, uint32_t k, const float *a, size_t a_pitch, const float *b,
+                      size_t b_pitch, float *c, size_t c_pitch, int add);
+
+    void (*grad)(const stw_tile_grad *tile);
+    void (*softmax)(const stw_tile_softmax *tile);
+    void (*scale_rows)(float *to, size_t pitch, uint32_t rows, uint32_t cols, const float *factor);
+    /* keep[rows][pitch] for local rows i0.. and keys j0.. of a stream. */
+    void (*dropout)(uint32_t *keep, size_t pitch, const stw_attn_params *p, const stw_dropout_stream *stream,
+                    int64_t i0, int64_t j0, uint32_t rows, uint32_t cols);
+} stw_tile_ops;
+
+extern const stw_tile_ops stw_tile_portable;
+#if defined(__x86_64__)
+extern const stw_tile_ops stw_tile_avx2, stw_tile_avx512;
+#endif
+
+#endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Rows between tensors (any dtype, any stride) and f32 tiles. Included by tile.c alone. */
+
+INLINE void load_rows_as(float *to, size_t pitch, uint32_t width, const void *from, int64_t stride,
+                         uint32_t rows, uint32_t cols, const uint32_t dtype) {
+    uint32_t whole = cols - cols % LANES;
+    for (uint32_t r = 0; r < rows; ++r, to += pitch) {
+        int64_t at = (int64_t)r * stride;
+        uint32_t c = 0;
+        for (; c < whole; c += LANES) vf_store(to + c, vf_load_as(from, at + c, dtype));
+        if (c < cols) {
+            vf_store(to + c, vf_load_some(from, at + c, cols - c, dtype));
+            c += LANES;
+        }
+        for (; c < width; c += LANES) vf_store(to + c, (vf){0});
+    }
+}
+
+static void tile_load_rows(float *to, size_t pitch, uint32_t width, const void *from, int64_t stride,
+                           uint32_t rows, uint32_t cols, uint32_t dtype) {
+    if (dtype == STW_F32) load_rows_as(to, pitch, width, from, stride, rows, cols, STW_F32);
+    else if (dtype == STW_BF16) load_rows_as(to, pitch, width, from, stride, rows, cols, STW_BF16);
+    else load_rows_as(to, pitch, width, from, stride, rows, cols, STW_F16);
+}
+
+/* Blocks of LANES x LANES by log2(LANES) rounds of pairwise exchanges. */
+static void tile_transpose(float *to, size_t to_pitch, const float *from, size_t from_pitch, uint32_t rows,
+                           uint32_t cols) {
+    for (uint32_t r = 0; r < rows; r += LANES)
+        for (uint32_t c = 0; c < cols; c += LANES) {
+            vf x[LANES];
+            for (uint32_t i = 0; i < LANES; ++i) x[i] = vf_load(from + (size_t)(r + i) * from_pitch + c);
+            for (uint32_t i = 0; i < LANES; ++i)
+                for (uint32_t j = 0; j < LANES; ++j) to[(size_t)(c + j) * to_pitch + r + i] = x[i][j];
+        }
+}
+
+static void tile_store_rows(void *to, int64_t stride, uint32_t dtype, int add, const float *src, size_t pitch,
+                            uint32_t rows, uint32_t cols, float scale) {
+    uint32_t whole = cols - cols % LANES;
+    for (uint32_t r = 0; r < rows; ++r, src += pitch) {
+        int64_t at = (int64_t)r * stride;
+        for (uint32_t c = 0; c < cols; c += LANES) {
+            size_t count = c < whole ? LANES : cols - c;
+            vf x = vf_load_upto(src, c, cols - c, STW_F32) * scale;
+            if (dtype == STW_F32) {
+                float *out = (float *)to + at + c;
+                if (add) x = x + (c < whole ? vf_load(out) : vf_load_some(out, 0, (uint32_t)count, STW_F32));
+                memcpy(out, &x, 4 * count);
+            } else {
+                vh h = dtype == STW_BF16 ? vf_to_bf16(x) : vf_to_f16(x);
+                memcpy((uint16_t *)to + at + c, &h, 2 * count);
+            }
+        }
+    }
+}
+
+static void tile_add_rows(float *to, int64_t stride, int add, const float *src, size_t pitch, uint32_t rows,
+                          uint32_t cols) {
+    uint32_t whole = cols - cols % LANES;
+    for (uint32_t r = 0; r < rows; ++r, to += stride, src += pitch) {
+        uint32_t c = 0;
+        for (; c < whole; c += LANES) vf_store(to + c, add ? vf_load(to + c) + vf_load(src + c) : vf_load(src + c));
+        for (; c < cols; ++c) to[c] = add ? to[c] + src[c] : src[c];
+    }
+}
+
+static void tile_dot_rows(float *out, const void *a, int64_t a_stride, const void *b, int64_t b_stride,
+                          uint32_t rows, uint32_t cols, uint32_t dtype) {
+    for (uint32_t r = 0; r < rows; ++r) {
+        vf sum = {0};
+        for (uint32_t c = 0; c < cols; c += LANES)
+            sum += vf_load_upto(a, r * a_stride + c, cols - c, dtype) *
+                   vf_load_upto(b, r * b_stride + c, cols - c, dtype);
+        out[r] = vf_sum(sum);
+    }
+}
+
+static void tile_scale_rows(float *to, size_t pitch, uint32_t rows, uint32_t cols, const float *factor) {
+    for (uint32_t r = 0; r < rows; ++r, to += pitch)
+        for (uint32_t c = 0; c < cols; c += LANES) vf_store(to + c, vf_load(to + c) * factor[r]);
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * exp and tanh of a vector, within about one ulp over the whole range, subnormal results included: the
+ * accuracy rule leaves no room for a fast approximation. Included by tile.c alone. */
+
+/* e^x: x = n ln2 + r with |r| <= ln2/2, the polynomial of Cephes' expf for e^r, then a scaling by 2^n that
+ * rounds once. NaN stays NaN, -inf gives 0, what overflows gives inf. */
+INLINE vf vf_exp(vf x) {
+    const vf lowest = vf_splat(-104.0f), highest = vf_splat(89.0f);
+    x = vf_select(x < lowest, lowest, x);
+    x = vf_select(x > highest, highest, x);
+    const float magic = 12582912.0f; /* 1.5 * 2^23: its ulp is 1 */
+    vf n = (x * 1.44269504088896341f + magic) - magic;
+    vf r = x - n * 0.693359375f; /* nine bits: the product is exact also without FMA */
+    r = r + n * 2.12194440e-4f;
+    vf p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    vf y = p * (r * r) + r + 1.0f;
+#if defined(VEC_AVX512)
+    return (vf)_mm512_scalef_ps((__m512)y, (__m512)n);
+#else
+    vi whole = __builtin_convertvector(n, vi), half = whole >> 1; /* two factors, neither out of range */
+    return y * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
+#endif
+}
+
+/* tanh(x) and 1 - tanh(x)^2, the latter without cancellation: with e = exp(-2|x|), (1-e)/(1+e) and
+ * 4e/(1+e)^2; a polynomial (Cephes' tanhf) where 1-e would lose digits. */
+INLINE vf vf_tanh(vf x, vf *slope_out) {
+    vf size = vf_abs(x), e = vf_exp(size * -2.0f), sum = e + 1.0f;
+    vf large = (1.0f - e) / sum;
+    large = (vf)((vi)large | ((vi)x & (vi)vu_splat(0x80000000u)));
+    vf z = x * x;
+    vf p = z * -5.70498872745e-3f + 2.06390887954e-2f;
+    p = p * z + -5.37397155531e-2f;
+    p = p * z + 1.33314422036e-1f;
+    p = p * z + -3.33332819422e-1f;
+    vf small = p * z * x + x;
+    *slope_out = e * 4.0f / (sum * sum);
+    return vf_select(size < vf_splat(0.625f), small, large);
+}
