@@ -93,6 +93,31 @@ static void list_devices(void) {
     printf("last %s\n", stw_backend_name(infos[count - 1].backend));
 }
 
+static void create_context(char **word) {
+    stw_context_opts opts = STW_INIT(stw_context_opts);
+    stw_context *context = NULL;
+    opts.memory = (stw_memory)atoi(word[1]);
+    opts.backend = (stw_backend)atoi(word[2]);
+    stw_status status = stw_context_create(&opts, &context);
+    printf("%s %s\n", stw_status_name(status), status ? stw_last_error() : stw_context_arch(context));
+    stw_context_destroy(context);
+}
+
+static void explain(char **word) {
+    stw_context_opts opts = STW_INIT(stw_context_opts);
+    stw_attn_desc desc = STW_INIT(stw_attn_desc);
+    char text[8000];
+    opts.memory = (stw_memory)atoi(word[1]);
+    desc.dtype = STW_F16;
+    desc.batch = 1;
+    desc.heads_q = desc.heads_kv = 2;
+    desc.head_dim_qk = desc.head_dim_v = 40;
+    desc.max_seq_q = desc.max_seq_kv = 33;
+    stw_layout_bshd(&desc);
+    stw_status status = stw_explain_attn(&opts, &desc, text, sizeof text, NULL);
+    printf("%s", status ? stw_last_error() : text);
+}
+
 static void run_command(char *command) {
     char *word[4] = {"", "", "", ""}, *rest = NULL;
     int words = 0;
@@ -104,6 +129,10 @@ static void run_command(char *command) {
         open_in_threads(word[1]);
     } else if (!strcmp(word[0], "devices")) {
         list_devices();
+    } else if (!strcmp(word[0], "context")) {
+        create_context(word);
+    } else if (!strcmp(word[0], "explain")) {
+        explain(word);
     } else if (!strcmp(word[0], "at-pci")) {
         char arch[32];
         stw_status status = stw_hip_arch_at_pci(word[1], word[2], arch);
