@@ -92,7 +92,7 @@ stw_status stw_env_parse_backend(const char *who, const char *text, stw_backend 
         return STW_OK;
     }
     return stw_fail(STW_E_INVALID,
-                    "%s %.200s is not understood: auto, cpu, cuda, hip, or with an arch, cuda:sm80 or "
+                    "%s=%.200s is not understood: auto, cpu, cuda, hip, or with an arch, cuda:sm80 or "
                     "hip:gfx942",
                     who, text);
 }
