@@ -15,9 +15,12 @@ static const stw_dso_row hip_rows[] = {
 };
 static const char *const hip_sonames[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
 
+/* On a machine without an AMD GPU the first hipInit says "invalid device", later ones "no device". */
 static stw_status hip_init(void) {
     int error = hip.hipInit(0);
-    return error ? stw_hip_fail(STW_E_NO_DRIVER, "hipInit", error) : STW_OK;
+    if (!error) return STW_OK;
+    return stw_hip_fail(error == STW_HIP_INVALID_DEVICE ? STW_E_NO_DEVICE : STW_E_NO_DRIVER, "hipInit",
+                        error);
 }
 
 /* No describe: hipRuntimeGetVersion would start the runtime, and the soname says the major version. */

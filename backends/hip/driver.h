@@ -14,7 +14,7 @@ typedef struct stw_hip_functions {
 } stw_hip_functions;
 
 /* Values of hipError_t and hipDeviceAttribute_t that are used; the same in ROCm 5.2 to 7. */
-enum { STW_HIP_OUT_OF_MEMORY = 2, STW_HIP_NO_DEVICE = 100 };
+enum { STW_HIP_OUT_OF_MEMORY = 2, STW_HIP_NO_DEVICE = 100, STW_HIP_INVALID_DEVICE = 101 };
 enum { STW_HIP_CU_COUNT = 63, STW_HIP_SMEM_PER_BLOCK = 74 };
 
 /* Loads the library and calls hipInit, each once. Errors: STW_E_NO_DRIVER, STW_E_NO_DEVICE, STW_E_FORKED. */

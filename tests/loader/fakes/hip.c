@@ -36,7 +36,8 @@ int hipInit(unsigned flags) {
     int error = fake_call("hipInit");
     if (error) return error;
     if (flags) return 1;
-    return fake_devices("FAKE_HIP_DEVICES") ? 0 : 100;
+    static int asked; /* the real one says 101, then 100, when there is no GPU */
+    return fake_devices("FAKE_HIP_DEVICES") ? 0 : asked++ ? 100 : 101;
 }
 
 int hipRuntimeGetVersion(int *version) {
@@ -117,7 +118,10 @@ int hipDeviceGetPCIBusId(char *address, int capacity, int device) {
 
 const char *hipGetErrorName(int error) {
     fake_call("hipGetErrorName");
-    return error == 100 ? "hipErrorNoDevice" : error == 2 ? "hipErrorOutOfMemory" : "hipErrorUnknown";
+    return error == 100   ? "hipErrorNoDevice"
+           : error == 101 ? "hipErrorInvalidDevice"
+           : error == 2   ? "hipErrorOutOfMemory"
+                          : "hipErrorUnknown";
 }
 
 const char *hipGetErrorString(int error) {
