@@ -82,7 +82,7 @@ static void explain_tells_every_reason(void **state) {
     assert_non_null(
         strstr(run.out, "cuda: not chosen: cuda: cuInit failed: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"));
     assert_non_null(strstr(run.out, "(STW_E_NO_DRIVER)\n"));
-    assert_non_null(strstr(run.out, "hip: not chosen: hip: hipInit failed: hipErrorNoDevice (100)"));
+    assert_non_null(strstr(run.out, "hip: not chosen: hip: hipInit failed: hipErrorInvalidDevice (101)"));
     assert_non_null(strstr(run.out, "(STW_E_NO_DEVICE)\n"));
     assert_non_null(strstr(run.out, "cpu: chosen\n"));
 }

@@ -196,10 +196,15 @@ static void devices_and_ordinals(void **state) {
         "STW_E_NO_DEVICE hip: device -1 does not exist: the runtime shows 3 (0..2)",
     };
     for (int i = 0; i < 5; ++i) assert_string_equal(spawn_line(run.out, i), lines[i]);
-    tool(FAKES "/hip7", NOTHING, LIST("open hip 0"));
-    assert_string_equal(run.out,
-                        "STW_E_NO_DEVICE hip: hipInit failed: hipErrorNoDevice (100): no ROCm-capable device "
-                        "is detected\n");
+    tool(FAKES "/hip7", NOTHING,
+         LIST("open hip 0", "open hip 0", "setenv FAKE_HIP_DEVICES a|gfx942|1|1|1", "open hip 0"));
+    assert_string_equal(
+        spawn_line(run.out, 0),
+        "STW_E_NO_DEVICE hip: hipInit failed: hipErrorInvalidDevice (101): invalid device ordinal");
+    assert_string_equal(
+        spawn_line(run.out, 1),
+        "STW_E_NO_DEVICE hip: hipInit failed: hipErrorNoDevice (100): no ROCm-capable device is detected");
+    assert_string_equal(spawn_line(run.out, 2), "STW_E_NO_IMAGE hip: device 0 \"a\" is gfx942; " NO_KERNELS);
     tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI250X),
          LIST("open hip 0", "setenv FAKE_HIP_DEVICES", "open hip 0"));
     assert_string_equal(spawn_line(run.out, 1), "STW_E_NO_DEVICE hip: the runtime shows no device");

@@ -126,7 +126,8 @@ const char *hipGetErrorName(int error) {
 
 const char *hipGetErrorString(int error) {
     fake_call("hipGetErrorString");
-    return error == 100 ? "no ROCm-capable device is detected"
-           : error == 2 ? "out of memory"
-                        : "unknown error";
+    return error == 100   ? "no ROCm-capable device is detected"
+           : error == 101 ? "invalid device ordinal"
+           : error == 2   ? "out of memory"
+                          : "unknown error";
 }
