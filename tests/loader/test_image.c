@@ -39,6 +39,7 @@ static void list_is_text(void **state) {
     text = stw_text_in(cut, sizeof cut);
     stw_image_list(&stw_images, &text);
     assert_string_equal(cut, "sm80 cubin,");
+    assert_string_equal(stw_image_kind_name((stw_image_kind)3), "?");
     stw_image_set none = {stw_images.rows, 0};
     text = stw_text_in(line, sizeof line);
     stw_image_list(&none, &text);
