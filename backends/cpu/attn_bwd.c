@@ -62,8 +62,8 @@ static void sink_phase(void *data, uint32_t worker) {
     }
 }
 
-stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                            void *workspace, stw_stream stream) {
+stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
+                            const stw_attn_params *params, void *workspace, stw_stream stream) {
     (void)stream;
     stw_status status = stw_cpu_check_data("attn_bwd", params);
     if (status) return status;

@@ -26,7 +26,8 @@ static void add_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, stw_cpu_t
     ops->matmul(at->rows, p->head_dim_v, at->cols, t->s, l->bn, t->dv, l->width_v, t->dout, l->width_v, 1);
 }
 
-/* The row's LSE from its maximum and sum, with the sink; *factor_out is what the row of O is multiplied with. */
+/* The row's LSE from its maximum and sum, with the sink; *factor_out is what the row of O is multiplied with.
+ */
 static float finish_row(float maximum, float sum, float sink, float *factor_out) {
     double top = maximum, total = sum;
     *factor_out = 0;
@@ -52,8 +53,8 @@ static void write_rows(const stw_cpu_job *job, const stw_cpu_scratch *t, const f
     }
     job->tile->scale_rows(t->dout, job->layout.width_v, k->at.rows, p->head_dim_v, t->fix);
     int64_t first = seq->q.first + k->at.i0;
-    job->tile->store_rows(stw_cpu_row(&p->out, p->dtype, seq->b, k->at.h, first), p->out.seq, p->dtype, 0, t->dout,
-                          job->layout.width_v, k->at.rows, p->head_dim_v, 1.0f);
+    job->tile->store_rows(stw_cpu_row(&p->out, p->dtype, seq->b, k->at.h, first), p->out.seq, p->dtype, 0,
+                          t->dout, job->layout.width_v, k->at.rows, p->head_dim_v, 1.0f);
     for (int64_t r = k->at.rows; r < k->rows; ++r)
         memset(stw_cpu_row(&p->out, p->dtype, seq->b, k->at.h, first + r), 0,
                (p->dtype == STW_F32 ? 4 : 2) * (size_t)p->head_dim_v);
@@ -67,7 +68,8 @@ static void run_task(const stw_cpu_job *job, const stw_cpu_scratch *t, fwd_task 
         t->delta[r] = 0;
     }
     memset(t->dout, 0, (size_t)l->bm * l->width_v * sizeof(float));
-    if (keys.first < keys.end) stw_cpu_load_rows(job, t->q, l->width_k, &job->p->q, &k->at, job->p->head_dim_qk);
+    if (keys.first < keys.end)
+        stw_cpu_load_rows(job, t->q, l->width_k, &job->p->q, &k->at, job->p->head_dim_qk);
     for (int64_t block = keys.first; block < keys.end; ++block) add_keys(job, t, &k->at, block);
     write_rows(job, t, k);
 }
@@ -91,8 +93,8 @@ void stw_cpu_fwd_phase(void *data, uint32_t worker) {
     }
 }
 
-stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                            void *workspace, stw_stream stream) {
+stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
+                            const stw_attn_params *params, void *workspace, stw_stream stream) {
     (void)stream;
     stw_status status = stw_cpu_check_data("attn_fwd", params);
     if (status) return status;

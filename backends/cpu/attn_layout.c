@@ -12,10 +12,14 @@ static size_t take(size_t *total, size_t bytes) {
     return at;
 }
 
-static uint32_t round_up(uint32_t value, uint32_t step) { return (value + step - 1) / step * step; }
+static uint32_t round_up(uint32_t value, uint32_t step) {
+    return (value + step - 1) / step * step;
+}
 
 /* A stride of 0 over more than one element (or over none: the gradient's own extent is 1 then). */
-static int broadcast(int64_t stride, int64_t extent) { return stride == 0 && extent != 1; }
+static int broadcast(int64_t stride, int64_t extent) {
+    return stride == 0 && extent != 1;
+}
 
 static void layout_bias(stw_cpu_layout *l, const stw_attn_params *p) {
     if (!(p->outputs & STW_OUT_DBIAS)) return;
@@ -33,7 +37,8 @@ stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *
     l.q_rows = packed ? p->total_q : p->batch * p->max_seq_q;
     l.q_blocks = packed ? p->total_q / l.bm + p->batch + 1 : p->batch * stw_ceil_div(p->max_seq_q, l.bm);
     if (work->kind == STW_PLAN_ATTN_BWD) {
-        size_t heads = (size_t)p->heads_q, rows = heads * (size_t)l.q_rows, blocks = heads * (size_t)l.q_blocks;
+        size_t heads = (size_t)p->heads_q, rows = heads * (size_t)l.q_rows,
+               blocks = heads * (size_t)l.q_blocks;
         layout_bias(&l, p);
         l.separate_dq = p->dq_dtype != STW_F32 || (p->accumulate & STW_OUT_DQ);
         l.delta = take(&l.total, rows * sizeof(float));
@@ -47,16 +52,33 @@ stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *
     return l;
 }
 
-size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *l, char *base, stw_cpu_scratch *out) {
+size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *l, char *base,
+                          stw_cpu_scratch *out) {
     size_t total = 0, bm = l->bm, bn = l->bn, dk = l->width_k, dv = l->width_v, tile = bm * bn;
     int with_bias = l->bias_direct || l->bias_summed, with_dropout = (p->features & STW_FEAT_DROPOUT) != 0;
-    size_t sizes[] = {bn * dk, dk * bn, dv * bn, bn * dk, bn * dv, bm * dk, bm * dv, bm * dk, tile, tile,
-                      with_bias ? tile : 0, l->bias_summed ? tile : 0, with_dropout ? tile : 0, bm, bm, bm};
+    size_t sizes[] = {bn * dk,
+                      dk * bn,
+                      dv * bn,
+                      bn * dk,
+                      bn * dv,
+                      bm * dk,
+                      bm * dv,
+                      bm * dk,
+                      tile,
+                      tile,
+                      with_bias ? tile : 0,
+                      l->bias_summed ? tile : 0,
+                      with_dropout ? tile : 0,
+                      bm,
+                      bm,
+                      bm};
     size_t at[sizeof sizes / sizeof sizes[0]];
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) at[i] = take(&total, sizes[i] * sizeof(float));
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i)
+        at[i] = take(&total, sizes[i] * sizeof(float));
     if (out) {
-        float **parts[] = {&out->k,  &out->k_cols, &out->v_cols, &out->dk,  &out->dv,  &out->q,     &out->dout, &out->dq,
-                           &out->s,  &out->dp,     &out->raw,    &out->sum, NULL,      &out->lse,   &out->delta, &out->fix};
+        float **parts[] = {&out->k,    &out->k_cols, &out->v_cols, &out->dk, &out->dv,  &out->q,
+                           &out->dout, &out->dq,     &out->s,      &out->dp, &out->raw, &out->sum,
+                           NULL,       &out->lse,    &out->delta,  &out->fix};
         for (size_t i = 0; i < sizeof at / sizeof at[0]; ++i)
             if (parts[i]) *parts[i] = (float *)(void *)(base + at[i]);
         out->keep = (uint32_t *)(void *)(base + at[12]);
@@ -91,7 +113,8 @@ static stw_cpu_range blocks_between(int64_t first, int64_t end, int64_t step) {
 stw_cpu_range stw_cpu_key_blocks(const stw_cpu_seq *s, const stw_cpu_layout *l, int64_t block) {
     int64_t i0 = block * l->bm, i1 = stw_min_i64(i0 + l->bm, s->q.used);
     if (i0 >= i1 || s->q_low >= s->q_end) return (stw_cpu_range){0, 0};
-    return blocks_between(stw_max_i64(0, i0 + s->band.low), stw_min_i64(s->kv.used, i1 + s->band.high), l->bn);
+    return blocks_between(stw_max_i64(0, i0 + s->band.low), stw_min_i64(s->kv.used, i1 + s->band.high),
+                          l->bn);
 }
 
 stw_cpu_range stw_cpu_query_blocks(const stw_cpu_seq *s, const stw_cpu_layout *l, int64_t block) {

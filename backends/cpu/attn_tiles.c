@@ -12,23 +12,26 @@
 static void load_live(const stw_cpu_job *job, float *to, uint32_t width, const stw_tensor_param *from,
                       int64_t b, int64_t h, int64_t base, stw_cpu_range live, int64_t first, uint32_t rows,
                       uint32_t cols) {
-    int64_t low = stw_clamp_i64(live.first - first, 0, rows), end = stw_clamp_i64(live.end - first, low, rows);
+    int64_t low = stw_clamp_i64(live.first - first, 0, rows),
+            end = stw_clamp_i64(live.end - first, low, rows);
     size_t row_bytes = width * sizeof(float);
     uint32_t dtype = job->p->dtype;
     memset(to, 0, (size_t)low * row_bytes);
     if (low < end)
         job->tile->load_rows(to + (size_t)low * width, width, width,
-                             stw_cpu_row(from, dtype, b, h, base + first + low), from->seq, (uint32_t)(end - low),
-                             cols, dtype);
+                             stw_cpu_row(from, dtype, b, h, base + first + low), from->seq,
+                             (uint32_t)(end - low), cols, dtype);
     memset(to + (size_t)end * width, 0, (size_t)(rows - end) * row_bytes);
 }
 
-void stw_cpu_load_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at, int64_t kv_head) {
+void stw_cpu_load_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at,
+                       int64_t kv_head) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
     const stw_cpu_seq *seq = at->seq;
     stw_cpu_range live = {seq->k_low, seq->k_end};
-    load_live(job, t->k, l->width_k, &p->k, seq->b, kv_head, seq->kv.first, live, at->j0, l->bn, p->head_dim_qk);
+    load_live(job, t->k, l->width_k, &p->k, seq->b, kv_head, seq->kv.first, live, at->j0, l->bn,
+              p->head_dim_qk);
     job->tile->transpose(t->k_cols, l->bn, t->k, l->width_k, l->bn, l->width_k);
     float *v = t->dv; /* sums have not begun */
     load_live(job, v, l->width_v, &p->v, seq->b, kv_head, seq->kv.first, live, at->j0, l->bn, p->head_dim_v);
@@ -43,7 +46,8 @@ void stw_cpu_load_rows(const stw_cpu_job *job, float *to, uint32_t width, const 
 
 static const float *strided_row(const stw_tensor_param *t, int packed, const stw_cpu_seq *seq, int64_t h,
                                 int64_t i) {
-    return (const float *)t->data + seq->b * t->batch + h * t->head + ((packed ? seq->q.first : 0) + i) * t->seq;
+    return (const float *)t->data + seq->b * t->batch + h * t->head +
+           ((packed ? seq->q.first : 0) + i) * t->seq;
 }
 
 void stw_cpu_load_queries(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at) {
@@ -105,7 +109,8 @@ void stw_cpu_grad_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, const s
     const stw_tile_ops *ops = job->tile;
     ops->matmul(at->rows, at->cols, p->head_dim_qk, t->q, l->width_k, t->k_cols, l->bn, t->s, l->bn, 0);
     if (p->outputs & (STW_OUT_DQ | STW_OUT_DK | STW_OUT_DBIAS))
-        ops->matmul(at->rows, at->cols, p->head_dim_v, t->dout, l->width_v, t->v_cols, l->bn, t->dp, l->bn, 0);
+        ops->matmul(at->rows, at->cols, p->head_dim_v, t->dout, l->width_v, t->v_cols, l->bn, t->dp, l->bn,
+                    0);
     stw_tile_grad grad = {stw_cpu_logits(job, t, at), t->dp, raw, t->lse, t->delta};
     ops->grad(&grad);
 }

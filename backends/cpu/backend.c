@@ -26,8 +26,8 @@ const stw_tile_ops *stw_cpu_tile_ops(const stw_variant *variant, const char **re
         return NULL;
     }
     if (!strcmp(variant->loop, "avx2")) {
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-            __builtin_cpu_supports("bmi2"))
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+            __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2"))
             return &stw_tile_avx2;
         *reason_out = "this CPU has no AVX2, FMA, F16C and BMI2";
         return NULL;
@@ -47,8 +47,10 @@ static const char *variant_refusal(const stw_device *device, const stw_variant *
 static uint32_t allowed_cores(void) {
     cpu_set_t set;
     long cores = 0;
-    if (!sched_getaffinity(0, sizeof set, &set)) cores = CPU_COUNT(&set);
-    else cores = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t holds */
+    if (!sched_getaffinity(0, sizeof set, &set))
+        cores = CPU_COUNT(&set);
+    else
+        cores = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t holds */
     return cores < 1 ? 1 : cores > MAX_THREADS ? MAX_THREADS : (uint32_t)cores;
 }
 
@@ -72,12 +74,14 @@ static void read_name(char *name, size_t capacity) {
 
 static stw_status cpu_open(const stw_open_request *request, stw_device *device_out) {
     if (request->device != 0)
-        return stw_fail(STW_E_NO_DEVICE, "context_create: device %d of the CPU backend, accepted: 0", request->device);
+        return stw_fail(STW_E_NO_DEVICE, "context_create: device %d of the CPU backend, accepted: 0",
+                        request->device);
     if (request->forced_arch && strcmp(request->forced_arch, "cpu"))
         return stw_fail(STW_E_INVALID, "context_create: arch \"%s\" of the CPU backend, accepted: cpu",
                         request->forced_arch);
     if (request->cpu_threads < 0 || request->cpu_threads > MAX_THREADS)
-        return stw_fail(STW_E_INVALID, "context_create: cpu_threads %d, accepted: 0..%d (0 = all allowed cores)",
+        return stw_fail(STW_E_INVALID,
+                        "context_create: cpu_threads %d, accepted: 0..%d (0 = all allowed cores)",
                         request->cpu_threads, MAX_THREADS);
     stw_cpu_state *state = malloc(sizeof *state);
     if (!state) return stw_fail(STW_E_NO_MEMORY, "context_create: no memory for the CPU backend");
@@ -112,8 +116,9 @@ static stw_status attn_prepare(const stw_device *device, stw_attn_work *work) {
     if (!tile) return stw_fail(STW_E_UNSUPPORTED, "attn_plan: variant %s: %s", work->variant->id, reason);
     stw_cpu_layout layout = stw_cpu_layout_of(work, tile, state->threads);
     work->workspace_size = layout.total;
-    snprintf(work->note, sizeof work->note, "up to %u thread%s, %zu bytes of tiles each; same bits for any number",
-             state->threads, state->threads == 1 ? "" : "s", layout.scratch_size);
+    snprintf(work->note, sizeof work->note,
+             "up to %u thread%s, %zu bytes of tiles each; same bits for any number", state->threads,
+             state->threads == 1 ? "" : "s", layout.scratch_size);
     return STW_OK;
 }
 
@@ -134,7 +139,8 @@ static stw_status buffer_free(const stw_device *device, void *pointer) {
     return STW_OK;
 }
 
-static stw_status copy(const stw_device *device, void *to, const void *from, size_t bytes, stw_stream stream) {
+static stw_status copy(const stw_device *device, void *to, const void *from, size_t bytes,
+                       stw_stream stream) {
     (void)device;
     (void)stream;
     if (bytes) memmove(to, from, bytes);

@@ -22,19 +22,19 @@ const stw_tile_ops *stw_cpu_tile_ops(const stw_variant *variant, const char **re
 /* ---- workspace -------------------------------------------------------------------------------------
  * Offsets in bytes; a size of 0 where a part is not needed. The last part is one scratch a thread. */
 typedef struct stw_cpu_layout {
-    int64_t q_rows;    /* numbered rows of q over all sequences                          */
-    int64_t q_blocks;  /* numbered query blocks of one head (upper bound)                */
+    int64_t q_rows;   /* numbered rows of q over all sequences                          */
+    int64_t q_blocks; /* numbered query blocks of one head (upper bound)                */
     uint32_t bm, bn;
     uint32_t width_k, width_v; /* head dims padded to lanes                              */
-    size_t delta;      /* f32 [heads_q][q_rows]: D                                       */
-    size_t turns;      /* u32 [heads_q][q_blocks]: key blocks that have added to dQ      */
-    size_t dq;         /* f32 [heads_q][q_rows][head_dim_qk]: dQ so far                  */
-    size_t sink;       /* f64 [heads_q][q_blocks]: dSink of each block                   */
+    size_t delta;              /* f32 [heads_q][q_rows]: D                                       */
+    size_t turns;              /* u32 [heads_q][q_blocks]: key blocks that have added to dQ      */
+    size_t dq;                 /* f32 [heads_q][q_rows][head_dim_qk]: dQ so far                  */
+    size_t sink;               /* f64 [heads_q][q_blocks]: dSink of each block                   */
     size_t scratch, scratch_size;
     size_t total;
-    int separate_dq;   /* dQ is summed in the workspace, not in the output               */
-    int bias_direct;   /* dBias has a place for each pair: written by the main pass      */
-    int bias_summed;   /* dBias is broadcast: its own pass                               */
+    int separate_dq; /* dQ is summed in the workspace, not in the output               */
+    int bias_direct; /* dBias has a place for each pair: written by the main pass      */
+    int bias_summed; /* dBias is broadcast: its own pass                               */
 } stw_cpu_layout;
 
 stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *tile, uint32_t threads);
@@ -50,7 +50,8 @@ typedef struct stw_cpu_scratch {
 } stw_cpu_scratch;
 
 /* Bytes of one scratch; fills *out with pointers into `base` when it is not null. */
-size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *layout, char *base, stw_cpu_scratch *out);
+size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *layout, char *base,
+                          stw_cpu_scratch *out);
 
 /* ---- sequences -------------------------------------------------------------------------------------*/
 typedef struct stw_cpu_seq {
@@ -73,12 +74,19 @@ typedef struct stw_cpu_range {
 stw_cpu_range stw_cpu_key_blocks(const stw_cpu_seq *seq, const stw_cpu_layout *layout, int64_t block);
 stw_cpu_range stw_cpu_query_blocks(const stw_cpu_seq *seq, const stw_cpu_layout *layout, int64_t block);
 
-static inline int64_t stw_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t stw_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t stw_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t stw_min_i64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+static inline int64_t stw_max_i64(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+static inline int64_t stw_ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
 
 /* Address of element 0 of a row; `row` counts from the sequence's start. */
-static inline void *stw_cpu_row(const stw_tensor_param *t, uint32_t dtype, int64_t b, int64_t h, int64_t row) {
+static inline void *stw_cpu_row(const stw_tensor_param *t, uint32_t dtype, int64_t b, int64_t h,
+                                int64_t row) {
     size_t size = dtype == STW_F32 ? 4 : 2;
     return (char *)t->data + (b * t->batch + h * t->head + row * t->seq) * (int64_t)size;
 }
@@ -96,7 +104,9 @@ typedef struct stw_cpu_job {
 /* Runs the phases of a call: `phases` one after the other, each on all threads. */
 void stw_cpu_run(const stw_device *device, stw_cpu_job *job, const stw_pool_fn *phases, uint32_t count);
 
-static inline int64_t stw_cpu_claim(stw_cpu_job *job) { return (int64_t)atomic_fetch_add(&job->next, 1); }
+static inline int64_t stw_cpu_claim(stw_cpu_job *job) {
+    return (int64_t)atomic_fetch_add(&job->next, 1);
+}
 
 static inline float *stw_cpu_part(const stw_cpu_job *job, size_t offset) {
     return (float *)(void *)(job->workspace + offset);
@@ -118,7 +128,8 @@ typedef struct stw_cpu_tile {
 } stw_cpu_tile;
 
 /* Packs keys j0.. (k, k_cols, v_cols), zeroed where nobody sees them. */
-void stw_cpu_load_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at, int64_t kv_head);
+void stw_cpu_load_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at,
+                       int64_t kv_head);
 /* Packs rows i0.. of one tensor of the query side. */
 void stw_cpu_load_rows(const stw_cpu_job *job, float *to, uint32_t width, const stw_tensor_param *from,
                        const stw_cpu_tile *at, uint32_t cols);
@@ -132,11 +143,11 @@ stw_tile_logits stw_cpu_logits(const stw_cpu_job *job, const stw_cpu_scratch *t,
 /* Refuses cu_seqlens, used lengths and offsets that are out of range; sets status_out either way. */
 stw_status stw_cpu_check_data(const char *function, const stw_attn_params *p);
 
-stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                            void *workspace, stw_stream stream);
-stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                            void *workspace, stw_stream stream);
-stw_status stw_cpu_dropout_mask(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                                stw_stream stream);
+stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
+                            const stw_attn_params *params, void *workspace, stw_stream stream);
+stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
+                            const stw_attn_params *params, void *workspace, stw_stream stream);
+stw_status stw_cpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
+                                const stw_attn_params *params, stw_stream stream);
 
 #endif

@@ -48,8 +48,8 @@ typedef struct stw_tile_ops {
     uint32_t row_step; /* rows of A and C operands are padded to a multiple of this    */
 
     /* to[rows][width] <- from, converted; columns cols..width-1 become 0. */
-    void (*load_rows)(float *to, size_t pitch, uint32_t width, const void *from, int64_t stride, uint32_t rows,
-                      uint32_t cols, uint32_t dtype);
+    void (*load_rows)(float *to, size_t pitch, uint32_t width, const void *from, int64_t stride,
+                      uint32_t rows, uint32_t cols, uint32_t dtype);
     /* to[cols][0..rows-1] <- from[rows][cols] transposed; both multiples of `lanes`. */
     void (*transpose)(float *to, size_t to_pitch, const float *from, size_t from_pitch, uint32_t rows,
                       uint32_t cols);
@@ -60,8 +60,8 @@ typedef struct stw_tile_ops {
     void (*add_rows)(float *to, int64_t stride, int add, const float *src, size_t pitch, uint32_t rows,
                      uint32_t cols);
     /* out[r] <- sum_c a[r][c]*b[r][c] of two tensors of `dtype`. */
-    void (*dot_rows)(float *out, const void *a, int64_t a_stride, const void *b, int64_t b_stride, uint32_t rows,
-                     uint32_t cols, uint32_t dtype);
+    void (*dot_rows)(float *out, const void *a, int64_t a_stride, const void *b, int64_t b_stride,
+                     uint32_t rows, uint32_t cols, uint32_t dtype);
 
     /* C[m][n] (+)= A[m][k] B[k][n]; m and n are rounded up to row_step and lanes. */
     void (*matmul)(uint32_t m, uint32_t n, uint32_t k, const float *a, size_t a_pitch, const float *b,

@@ -19,9 +19,12 @@ INLINE void load_rows_as(float *to, size_t pitch, uint32_t width, const void *fr
 
 static void tile_load_rows(float *to, size_t pitch, uint32_t width, const void *from, int64_t stride,
                            uint32_t rows, uint32_t cols, uint32_t dtype) {
-    if (dtype == STW_F32) load_rows_as(to, pitch, width, from, stride, rows, cols, STW_F32);
-    else if (dtype == STW_BF16) load_rows_as(to, pitch, width, from, stride, rows, cols, STW_BF16);
-    else load_rows_as(to, pitch, width, from, stride, rows, cols, STW_F16);
+    if (dtype == STW_F32)
+        load_rows_as(to, pitch, width, from, stride, rows, cols, STW_F32);
+    else if (dtype == STW_BF16)
+        load_rows_as(to, pitch, width, from, stride, rows, cols, STW_BF16);
+    else
+        load_rows_as(to, pitch, width, from, stride, rows, cols, STW_F16);
 }
 
 /* Blocks of LANES x LANES by log2(LANES) rounds of pairwise exchanges. */
@@ -61,7 +64,8 @@ static void tile_add_rows(float *to, int64_t stride, int add, const float *src, 
     uint32_t whole = cols - cols % LANES;
     for (uint32_t r = 0; r < rows; ++r, to += stride, src += pitch) {
         uint32_t c = 0;
-        for (; c < whole; c += LANES) vf_store(to + c, add ? vf_load(to + c) + vf_load(src + c) : vf_load(src + c));
+        for (; c < whole; c += LANES)
+            vf_store(to + c, add ? vf_load(to + c) + vf_load(src + c) : vf_load(src + c));
         for (; c < cols; ++c) to[c] = add ? to[c] + src[c] : src[c];
     }
 }

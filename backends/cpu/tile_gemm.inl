@@ -53,9 +53,12 @@ INLINE uint32_t gemm_width(uint32_t vectors) {
             const float *b_at = b + (size_t)v * LANES;                                                       \
             for (uint32_t i = 0; i < m; i += GEMM_MR) {                                                      \
                 float *c_at = c + (size_t)i * c_pitch + (size_t)v * LANES;                                   \
-                if (nv == 1) gemm_block(1, k, a_at, a_row, a_step, b_at, b_pitch, c_at, c_pitch, add);       \
-                else if (nv == 2) gemm_block(2, k, a_at, a_row, a_step, b_at, b_pitch, c_at, c_pitch, add);  \
-                else gemm_block(GEMM_NV, k, a_at, a_row, a_step, b_at, b_pitch, c_at, c_pitch, add);         \
+                if (nv == 1)                                                                                 \
+                    gemm_block(1, k, a_at, a_row, a_step, b_at, b_pitch, c_at, c_pitch, add);                \
+                else if (nv == 2)                                                                            \
+                    gemm_block(2, k, a_at, a_row, a_step, b_at, b_pitch, c_at, c_pitch, add);                \
+                else                                                                                         \
+                    gemm_block(GEMM_NV, k, a_at, a_row, a_step, b_at, b_pitch, c_at, c_pitch, add);          \
             }                                                                                                \
             v += nv;                                                                                         \
         }                                                                                                    \

@@ -10,7 +10,7 @@
  * softcap, dropout), where all feature tests fold away, and general. Included by tile.c alone. */
 
 #define VF_FROM_VD(x) __builtin_convertvector(x, vf) /* a vd as an argument would depend on the ABI */
-#define FEAT_GENERAL (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
+#define FEAT_GENERAL  (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
 
 typedef struct row_span {
     uint32_t first, end; /* visible columns */
@@ -40,8 +40,10 @@ INLINE vf logits_at(const stw_tile_logits *t, uint32_t r, uint32_t c, vf dot, vf
     }
     if (features & STW_FEAT_BIAS) {
         int64_t at = (int64_t)r * t->bias_query;
-        if (t->bias_key) x += vf_load_upto(t->bias, at + c, t->cols - c, t->bias_dtype);
-        else x += vf_splat(stw_load_f32(t->bias, at, (stw_dtype)t->bias_dtype));
+        if (t->bias_key)
+            x += vf_load_upto(t->bias, at + c, t->cols - c, t->bias_dtype);
+        else
+            x += vf_splat(stw_load_f32(t->bias, at, (stw_dtype)t->bias_dtype));
     }
     if (features & STW_FEAT_ALIBI) {
         vd column = __builtin_convertvector(vi_lanes() + (int32_t)c, vd);
@@ -109,10 +111,14 @@ GRAD_PLAIN(grad_plain_bf16, STW_BF16)
 GRAD_PLAIN(grad_plain_f16, STW_F16)
 
 static void tile_grad(const stw_tile_grad *g) {
-    if ((g->logits.features & FEAT_GENERAL) || g->raw) grad_general(g);
-    else if (g->logits.dtype == STW_F32) grad_plain_f32(g);
-    else if (g->logits.dtype == STW_BF16) grad_plain_bf16(g);
-    else grad_plain_f16(g);
+    if ((g->logits.features & FEAT_GENERAL) || g->raw)
+        grad_general(g);
+    else if (g->logits.dtype == STW_F32)
+        grad_plain_f32(g);
+    else if (g->logits.dtype == STW_BF16)
+        grad_plain_bf16(g);
+    else
+        grad_plain_f16(g);
 }
 
 /* ---- forward ------------------------------------------------------------------------------------------*/

@@ -36,14 +36,30 @@ typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 typedef uint32_t vu_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint16_t vh_any __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
-INLINE vf vf_splat(float x) { return x - (vf){0}; }
-INLINE vi vi_splat(int32_t x) { return x + (vi){0}; }
-INLINE vu vu_splat(uint32_t x) { return x + (vu){0}; }
-INLINE vf vf_load(const float *p) { return *(const vf_any *)p; }
-INLINE void vf_store(float *p, vf x) { *(vf_any *)p = x; }
-INLINE vf vf_select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
-INLINE vf vf_only(vi mask, vf x) { return (vf)(mask & (vi)x); }
-INLINE vf vf_abs(vf x) { return (vf)((vi)x & 0x7FFFFFFF); }
+INLINE vf vf_splat(float x) {
+    return x - (vf){0};
+}
+INLINE vi vi_splat(int32_t x) {
+    return x + (vi){0};
+}
+INLINE vu vu_splat(uint32_t x) {
+    return x + (vu){0};
+}
+INLINE vf vf_load(const float *p) {
+    return *(const vf_any *)p;
+}
+INLINE void vf_store(float *p, vf x) {
+    *(vf_any *)p = x;
+}
+INLINE vf vf_select(vi mask, vf yes, vf no) {
+    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
+}
+INLINE vf vf_only(vi mask, vf x) {
+    return (vf)(mask & (vi)x);
+}
+INLINE vf vf_abs(vf x) {
+    return (vf)((vi)x & 0x7FFFFFFF);
+}
 
 INLINE vi vi_lanes(void) {
 #if LANES == 16
@@ -71,7 +87,9 @@ INLINE float vf_max(vf x) { /* without NaN: a NaN may or may not come out */
     return most;
 }
 
-INLINE vf vf_from_bf16(vh h) { return (vf)(__builtin_convertvector(h, vu) << 16); }
+INLINE vf vf_from_bf16(vh h) {
+    return (vf)(__builtin_convertvector(h, vu) << 16);
+}
 
 INLINE vh vf_to_bf16(vf x) {
     vu u = (vu)x, rounded = u + 0x7FFFu + ((u >> 16) & 1u), quiet = u | 0x400000u;

@@ -26,8 +26,10 @@ stw_context *harness_context(const char *variant, int threads) {
     opts.backend = STW_BACKEND_CPU;
     opts.memory = STW_MEMORY_HOST;
     opts.cpu_threads = threads;
-    if (variant) setenv("STERNWAY_VARIANT", variant, 1);
-    else unsetenv("STERNWAY_VARIANT");
+    if (variant)
+        setenv("STERNWAY_VARIANT", variant, 1);
+    else
+        unsetenv("STERNWAY_VARIANT");
     stw_context *context = NULL;
     if (stw_context_create(&opts, &context) != STW_OK) fail_msg("%s", stw_last_error());
     fixture f = fixture_start();
@@ -73,7 +75,8 @@ static int buffer_of(const fixture *f, const void *data) {
 
 static int output_buffers(const fixture *f, int buffers[8]) {
     const stw_attn_args *a = &f->args;
-    const void *outputs[] = {a->dq, a->dk, a->dv, a->dbias, a->dsink, f->desc.flags & STW_ATTN_WRITE_DELTA ? a->delta : NULL};
+    const void *outputs[] = {a->dq,    a->dk,    a->dv,
+                             a->dbias, a->dsink, f->desc.flags & STW_ATTN_WRITE_DELTA ? a->delta : NULL};
     int count = 0;
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; ++i)
         if (outputs[i] && buffer_of(f, outputs[i]) >= 0) buffers[count++] = buffer_of(f, outputs[i]);
@@ -99,8 +102,8 @@ unsigned char *harness_snapshot(const fixture *f, size_t *bytes_out) {
     return copy;
 }
 
-static void poison_row(const fixture *f, fixture_tensor tensor, const void *data, int64_t b, int64_t h, int64_t i,
-                       int64_t dim) {
+static void poison_row(const fixture *f, fixture_tensor tensor, const void *data, int64_t b, int64_t h,
+                       int64_t i, int64_t dim) {
     size_t size = stw_dtype_size(f->desc.dtype);
     char *row = (char *)(uintptr_t)data + (size_t)fixture_index(f, tensor, b, h, i, 0) * size;
     memset(row, 0xFF, size * (size_t)dim);
@@ -115,7 +118,8 @@ static void poison_sequence(fixture *f, const stw_ref_problem *p, int64_t b, uns
         for (int64_t j = 0; j < kv.used; ++j) {
             if (!stw_ref_visible(p, &q, &kv, i, j)) continue;
             sees = 1;
-            for (int64_t h = 0; bias_seen && h < d->heads_q; ++h) bias_seen[fixture_bias_index(f, b, h, i, j)] = 1;
+            for (int64_t h = 0; bias_seen && h < d->heads_q; ++h)
+                bias_seen[fixture_bias_index(f, b, h, i, j)] = 1;
         }
         for (int64_t h = 0; !sees && h < d->heads_q; ++h) {
             poison_row(f, FIXTURE_Q, a->q, b, h, i, d->head_dim_qk);
@@ -137,7 +141,8 @@ void harness_poison_unseen(fixture *f) {
     stw_ref_problem problem;
     assert_int_equal(stw_ref_problem_init(&problem, &f->desc, &f->args, 1), STW_OK);
     int bias = f->args.bias ? buffer_of(f, f->args.bias) : -1;
-    size_t size = bias >= 0 ? stw_dtype_size(f->desc.bias_dtype) : 1, count = bias >= 0 ? f->bytes[bias] / size : 0;
+    size_t size = bias >= 0 ? stw_dtype_size(f->desc.bias_dtype) : 1,
+           count = bias >= 0 ? f->bytes[bias] / size : 0;
     unsigned char *seen = bias >= 0 ? calloc(count, 1) : NULL;
     for (int64_t b = 0; b < f->desc.batch; ++b) poison_sequence(f, &problem, b, seen);
     for (size_t n = 0; n < count; ++n)
@@ -148,7 +153,8 @@ void harness_poison_unseen(fixture *f) {
 /* Bytes that the reference leaves at 0xFF must be 0xFF in the library's tensor too. */
 static void check_untouched(const fixture *f, const stw_expectation *expectation, const char *label) {
     fixture stored = *f;
-    void **slots[] = {&stored.args.dq, &stored.args.dk, &stored.args.dv, &stored.args.dbias, (void **)&stored.args.dsink};
+    void **slots[] = {&stored.args.dq, &stored.args.dk, &stored.args.dv, &stored.args.dbias,
+                      (void **)&stored.args.dsink};
     for (size_t i = 0; i < sizeof slots / sizeof *slots; ++i) {
         int n = *slots[i] ? buffer_of(f, *slots[i]) : -1;
         if (n < 0) continue;
@@ -162,7 +168,8 @@ static void check_untouched(const fixture *f, const stw_expectation *expectation
         int n = ours[i] ? buffer_of(f, ours[i]) : -1;
         if (n < 0) continue;
         const stw_attn_desc *d = &f->desc;
-        const stw_dtype own[] = {d->dq_dtype, d->dk_dtype, d->dv_dtype, d->dbias_dtype ? d->dbias_dtype : d->bias_dtype, STW_F32};
+        const stw_dtype own[] = {d->dq_dtype, d->dk_dtype, d->dv_dtype,
+                                 d->dbias_dtype ? d->dbias_dtype : d->bias_dtype, STW_F32};
         size_t size = stw_dtype_size(own[i] ? own[i] : d->dtype);
         const unsigned char poison[] = {0xFF, 0xFF, 0xFF, 0xFF}, *expected = *slots[i], *got = ours[i];
         for (size_t at = 0; at + size <= f->bytes[n]; at += size)
@@ -172,7 +179,8 @@ static void check_untouched(const fixture *f, const stw_expectation *expectation
     }
 }
 
-void harness_judge(const fixture *f, const stw_expectation *expectation, stw_accuracy_pool *pool, const char *label) {
+void harness_judge(const fixture *f, const stw_expectation *expectation, stw_accuracy_pool *pool,
+                   const char *label) {
     for (int g = 0; g < STW_GRAD_COUNT; ++g) {
         stw_accuracy accuracy;
         if (!expectation->grad[g].wanted) continue;
@@ -180,7 +188,8 @@ void harness_judge(const fixture *f, const stw_expectation *expectation, stw_acc
         if (!accuracy.pass)
             fail_msg("%s: %s max %.3g of %.3g, rms %.3g of %.3g; element %lld is %.9g, reference %.9g", label,
                      stw_grad_names[g], accuracy.max_error, accuracy.max_allowed, accuracy.rms_error,
-                     accuracy.rms_allowed, (long long)accuracy.worst, accuracy.worst_value, accuracy.worst_ref);
+                     accuracy.rms_allowed, (long long)accuracy.worst, accuracy.worst_value,
+                     accuracy.worst_ref);
         stw_pool_add(pool, &accuracy);
     }
     check_untouched(f, expectation, label);

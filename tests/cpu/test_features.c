@@ -53,15 +53,16 @@ static void all_setups(int large) {
             fixture f = fixture_start();
             f.desc.dtype = dtypes[t];
             setups[s].apply(&f);
-            if (large && (f.args.cu_seqlens_q || f.args.cu_seqlens_kv || f.args.used_q || f.args.q_offsets)) continue;
+            if (large && (f.args.cu_seqlens_q || f.args.cu_seqlens_kv || f.args.used_q || f.args.q_offsets))
+                continue;
             if (large) enlarge(&f);
             run_everywhere(&f, pools, setups[s].name, dtype_names[t]);
         }
         for (int v = 0; v < harness_variant_count; ++v) {
             double ratio;
             if (contexts[v] && pools[v].elements && !stw_pool_pass(&pools[v], &ratio))
-                fail_msg("%s, %s: RMS of all small tensors is %.3g times what is allowed", harness_variants[v],
-                         setups[s].name, ratio);
+                fail_msg("%s, %s: RMS of all small tensors is %.3g times what is allowed",
+                         harness_variants[v], setups[s].name, ratio);
         }
     }
 }
@@ -118,7 +119,8 @@ static void packed_over_tiles(void **state) {
 /* Head dims around the vector widths and at both ends, unequal. */
 static void head_dims(void **state) {
     (void)state;
-    static const int dims[][2] = {{1, 1}, {2, 256}, {256, 3}, {15, 16}, {16, 17}, {31, 33}, {64, 64}, {96, 80}, {128, 128}, {192, 128}, {255, 256}, {256, 256}};
+    static const int dims[][2] = {{1, 1},   {2, 256}, {256, 3},   {15, 16},   {16, 17},   {31, 33},
+                                  {64, 64}, {96, 80}, {128, 128}, {192, 128}, {255, 256}, {256, 256}};
     for (size_t n = 0; n < sizeof dims / sizeof *dims; ++n) {
         stw_accuracy_pool pools[16] = {{0}};
         fixture f = fixture_start();
