@@ -76,7 +76,7 @@ const char *stw_plan_kind_name(stw_plan_kind kind) {
 
 /* ---- layouts ---- */
 
-typedef enum layout { LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD } layout;
+typedef enum layout_kind { LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD } layout_kind;
 
 /* Contiguous strides for one tensor; 0 on overflow. */
 static int strides_fill(stw_attn_strides *strides, stw_tensor_extents e, int per_row, int packed,
@@ -93,7 +93,7 @@ static int strides_fill(stw_attn_strides *strides, stw_tensor_extents e, int per
     return !__builtin_mul_overflow(batch, e.batch, &batch);
 }
 
-static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout layout) {
+static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind layout) {
     if (!desc) return stw_fail(STW_E_INVALID, "%s: desc is null", who);
     if (desc->struct_size < STW_SIZE_ATTN_DESC_0_1)
         return stw_fail(STW_E_INVALID, "%s: desc.struct_size %zu is too small: set it with STW_INIT", who,
