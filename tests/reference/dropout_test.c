@@ -121,6 +121,57 @@ static void test_maps_by_hand(void **state) {
     fixture_free(&f);
 }
 
+/* Packed: every sequence and head numbers its elements from the offset, by its own keys. */
+static void test_mem_eff_packed(void **state) {
+    (void)state;
+    const int32_t starts_q[] = {0, 5, 9}, starts_kv[] = {0, 6, 13};
+    fixture f = fixture_start();
+    f.desc.total_q = 9;
+    f.desc.total_kv = 13;
+    f.args.cu_seqlens_q = starts_q;
+    f.args.cu_seqlens_kv = starts_kv;
+    f.desc.dropout_p = 0.5;
+    f.desc.dropout_map = STW_DROPOUT_MEM_EFF;
+    fixture_build(&f);
+    stw_ref_problem p = zero_problem(&f);
+    int kept = 0;
+    for (int64_t n = 0; n < 24; ++n) {
+        stw_ref_side q[] = {stw_ref_side_q(&p, 0), stw_ref_side_q(&p, 1)};
+        stw_ref_side kv[] = {stw_ref_side_kv(&p, 0), stw_ref_side_kv(&p, 1)};
+        int first = stw_ref_keeps(&p, &q[0], &kv[0], 0, 0, n / 6, n % 6);
+        kept += first;
+        assert_int_equal(first, stw_ref_keeps(&p, &q[0], &kv[0], 0, 3, n / 6, n % 6));
+        assert_int_equal(first, stw_ref_keeps(&p, &q[1], &kv[1], 1, 2, n / 7, n % 7));
+    }
+    assert_true(kept > 0 && kept < 24);
+    fixture_free(&f);
+}
+
+/* 1 - 0.6 in f32, times 255, is below 102: 101 is kept, 102 is not (a byte of 102 in a search over elements).
+ */
+static void test_flash2_f32_threshold(void **state) {
+    (void)state;
+    fixture f = fixture_start();
+    f.desc.max_seq_q = 64;
+    f.desc.max_seq_kv = 64;
+    f.desc.dropout_p = 0.6;
+    f.desc.dropout_map = STW_DROPOUT_FLASH2;
+    fixture_build(&f);
+    int found[2] = {0, 0};
+    for (int64_t e = 0; e < 64 * 64; ++e) {
+        int64_t i = e / 64, j = e % 64;
+        int below_101 = keeps(&f, STW_DROPOUT_FLASH2, 1 - 100.5 / 255, i, j);
+        int below_102 = keeps(&f, STW_DROPOUT_FLASH2, 1 - 101.5 / 255, i, j);
+        int below_103 = keeps(&f, STW_DROPOUT_FLASH2, 1 - 102.5 / 255, i, j);
+        int byte = !below_102 && below_103 ? 102 : !below_101 && below_102 ? 101 : -1;
+        if (byte < 0) continue;
+        assert_int_equal(keeps(&f, STW_DROPOUT_FLASH2, 0.6, i, j), byte == 101);
+        found[byte - 101] = 1;
+    }
+    assert_true(found[0] && found[1]);
+    fixture_free(&f);
+}
+
 /* What philox.h reads of the parameter block, from the public descriptor. */
 static stw_attn_params params_of(const fixture *f) {
     const stw_attn_desc *d = &f->desc;
@@ -146,8 +197,9 @@ static stw_attn_params params_of(const fixture *f) {
     p.heads_total = d->heads_total ? d->heads_total : d->heads_q;
     p.dropout_p = d->dropout_p;
     p.dropout_threshold = (uint32_t)floor(d->dropout_p * 0x1p32);
-    p.dropout_byte = (uint32_t)floor(255 * (1 - d->dropout_p));
+    p.dropout_byte = (uint32_t)floor((double)(1.0f - (float)d->dropout_p) * 255);
     p.dropout_map = (uint32_t)d->dropout_map;
+    p.features = (d->total_q ? STW_FEAT_PACKED_Q : 0) | (d->total_kv ? STW_FEAT_PACKED_KV : 0);
     return p;
 }
 
@@ -191,8 +243,8 @@ int main(void) {
 #ifdef HAVE_RANDOM123
         cmocka_unit_test(test_random123_header),
 #endif
-        cmocka_unit_test(test_maps_by_hand),
-        cmocka_unit_test(test_maps_agree_with_the_kernels),
+        cmocka_unit_test(test_maps_by_hand),     cmocka_unit_test(test_flash2_f32_threshold),
+        cmocka_unit_test(test_mem_eff_packed),   cmocka_unit_test(test_maps_agree_with_the_kernels),
     };
     return cmocka_run_group_tests_name("dropout", tests, NULL, NULL);
 }
