@@ -80,7 +80,7 @@ typedef enum layout_kind { LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD } layout_kind;
 
 /* Contiguous strides for one tensor; 0 on overflow. */
 static int strides_fill(stw_attn_strides *strides, stw_tensor_extents e, int per_row, int packed,
-                        layout layout) {
+                        layout_kind layout) {
     int64_t row, plane, batch;
     int head_outside = per_row || (layout == LAYOUT_BHSD && !packed); /* [.., H, S(, D)] */
     int64_t inner = head_outside ? e.rows : e.heads, outer = head_outside ? e.heads : e.rows;
