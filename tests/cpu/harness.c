@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -64,6 +65,13 @@ void harness_run(stw_context *context, const fixture *f) {
     for (size_t i = GUARD + size; i < total; ++i) assert_int_equal(memory[i], 0xFF);
     free(memory);
     stw_plan_destroy(plan);
+}
+
+int harness_all_bytes(const void *data, size_t bytes, unsigned char value) {
+    const unsigned char *p = data;
+    for (size_t i = 0; i < bytes; ++i)
+        if (p[i] != value) return 0;
+    return 1;
 }
 
 /* The fixture's buffer that starts at `data`. */

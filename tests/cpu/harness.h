@@ -33,6 +33,9 @@ void harness_judge(const fixture *f, const stw_expectation *expectation, stw_acc
 /* A copy of all outputs, one after the other, and its size; freed by the caller. */
 unsigned char *harness_snapshot(const fixture *f, size_t *bytes_out);
 
+/* Every byte of the memory has the value. */
+int harness_all_bytes(const void *data, size_t bytes, unsigned char value);
+
 /* The variants of the CPU's tuning table, by id. */
 extern const char *const harness_variants[];
 extern const int harness_variant_count;

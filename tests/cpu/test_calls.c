@@ -12,6 +12,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -296,13 +297,6 @@ static void written_and_given_delta(void **state) {
     stw_context_destroy(context);
 }
 
-static int all_bytes_are(const void *data, size_t bytes, unsigned char value) {
-    const unsigned char *p = data;
-    for (size_t i = 0; i < bytes; ++i)
-        if (p[i] != value) return 0;
-    return 1;
-}
-
 /* No queries, no keys: gradients of what is there are zeros. */
 static void empty_problems(void **state) {
     (void)state;
@@ -317,13 +311,13 @@ static void empty_problems(void **state) {
         f.desc.outputs = harness_all_outputs(&f);
         fixture_build(&f);
         harness_run(context, &f);
-        assert_true(all_bytes_are(f.args.dsink, 4 * sizeof(float), 0));
+        assert_true(harness_all_bytes(f.args.dsink, 4 * sizeof(float), 0));
         for (int64_t b = 0; b < 2; ++b)
             for (int64_t h = 0; h < (which ? 4 : 2); ++h)
                 for (int64_t i = 0; i < (which ? 5 : 7); ++i) {
                     float *row = which ? (float *)f.args.dq : (float *)f.args.dk;
                     row += fixture_index(&f, which ? FIXTURE_DQ : FIXTURE_DK, b, h, i, 0);
-                    assert_true(all_bytes_are(row, 3 * sizeof(float), 0));
+                    assert_true(harness_all_bytes(row, 3 * sizeof(float), 0));
                 }
         fixture_free(&f);
     }
@@ -375,7 +369,7 @@ static void refused_data(void **state) {
             fail_msg("%s: no \"%s\"", stw_last_error(), rows[n].text);
         for (int o = 0; o < f.count; ++o)
             if (f.buffers[o] == f.args.dq || f.buffers[o] == f.args.dk || f.buffers[o] == f.args.dv)
-                assert_true(all_bytes_are(f.buffers[o], f.bytes[o], 0xFF));
+                assert_true(harness_all_bytes(f.buffers[o], f.bytes[o], 0xFF));
         args = f.args;
         args.status_out = &seen;
         harness_poison_outputs(&f);

@@ -12,15 +12,9 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
-
-static int all_bytes_are(const void *data, size_t bytes, unsigned char value) {
-    const unsigned char *p = data;
-    for (size_t i = 0; i < bytes; ++i)
-        if (p[i] != value) return 0;
-    return 1;
-}
 
 static void forward_case(stw_context *context, fixture *f, const char *name) {
     stw_ref_result r;
@@ -114,7 +108,7 @@ static void mask_of_every_map(void **state) {
                 if (mask[n] != expected)
                     fail_msg("map %d: b %d h %d i %d j %d", map, (int)b, (int)h, (int)i, (int)j);
             }
-            assert_true(all_bytes_are(mask + 2 * 4 * 21 * 150, 64, 0xFF));
+            assert_true(harness_all_bytes(mask + 2 * 4 * 21 * 150, 64, 0xFF));
             stw_plan_destroy(plan);
             fixture_free(&f);
         }
