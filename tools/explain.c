@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * `sternway explain PROBLEM`: what stw_explain_attn says of a PROBLEM line. */
+#include "tool.h"
+
+#include "common/problem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct explain_request {
+    stw_tool_device device;
+    const char *problem;
+    int json;
+} explain_request;
+
+enum { KEY_MEMORY = 'm', KEY_JSON = 'j' };
+
+static const struct argp_option options[] = {
+    STW_TOOL_DEVICE_OPTIONS,
+    {"memory", KEY_MEMORY, "KIND", 0, "where the tensors live: host, device or buffers (the default)", 0},
+    {"json", KEY_JSON, NULL, 0, "one JSON document on standard output", 0},
+    {0}};
+
+static const struct {
+    const char *name;
+    stw_memory memory;
+} memories[] = {{"host", STW_MEMORY_HOST}, {"device", STW_MEMORY_DEVICE}, {"buffers", STW_MEMORY_BUFFERS}};
+
+static error_t parse_memory(const char *text, stw_memory *memory_out, struct argp_state *state) {
+    for (size_t i = 0; i < sizeof memories / sizeof memories[0]; ++i) {
+        if (strcmp(text, memories[i].name)) continue;
+        *memory_out = memories[i].memory;
+        return 0;
+    }
+    argp_error(state, "--memory %s: host, device or buffers is accepted", text);
+    return EINVAL;
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state) {
+    explain_request *request = state->input;
+    switch (key) {
+    case STW_KEY_BACKEND: request->device.backend = text; return 0;
+    case STW_KEY_ARCH: request->device.arch = text; return 0;
+    case KEY_MEMORY: return parse_memory(text, &request->device.opts.memory, state);
+    case KEY_JSON: request->json = 1; return 0;
+    case ARGP_KEY_ARG:
+        if (request->problem) argp_error(state, "one PROBLEM at a time");
+        request->problem = text;
+        return 0;
+    case ARGP_KEY_NO_ARGS: argp_error(state, "a PROBLEM is needed"); return EINVAL;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp parser = {
+    options,
+    parse_option,
+    "PROBLEM",
+    "For every backend: chosen, or why not, and for the chosen one its kernel variant, tile and "
+    "workspace.\vA PROBLEM is the line that the log prints for a plan, for example\n"
+    "  attn_bwd:bf16:b4h32k8s4096d128:causal_br:dropout0.1\n"
+    "Exit status: 0 when the text could be given, 2 when the PROBLEM or an option is wrong.",
+    NULL,
+    NULL,
+    NULL};
+
+/* The backend of the line "cpu: chosen", or NULL. */
+static cJSON *json_chosen(const char *text) {
+    const char *mark = strstr(text, ": chosen\n");
+    if (!mark) return cJSON_CreateNull();
+    const char *begin = mark;
+    while (begin > text && begin[-1] != '\n') --begin;
+    char name[32];
+    snprintf(name, sizeof name, "%.*s", (int)(mark - begin), begin);
+    return cJSON_CreateString(name);
+}
+
+static char *explain_text(const stw_context_opts *opts, const stw_attn_desc *desc) {
+    size_t needed = 0, capacity;
+    char *text = NULL;
+    do { /* the machine may have more to say the second time */
+        capacity = needed + 4096;
+        free(text);
+        text = calloc(1, capacity);
+        if (!text || stw_explain_attn(opts, desc, text, capacity, &needed)) break;
+    } while (needed > capacity);
+    return text;
+}
+
+int stw_tool_explain(int argc, char **argv) {
+    explain_request request = {0};
+    request.device.opts.memory = STW_MEMORY_BUFFERS;
+    if (stw_tool_parse(&parser, argc, argv, &request)) return STW_EXIT_USAGE;
+    stw_problem *problem = calloc(1, sizeof *problem);
+    char *text = NULL;
+    int status = problem ? stw_tool_device_opts("explain", &request.device) : STW_EXIT_FAILED;
+    if (!status && stw_problem_parse(request.problem, problem)) {
+        stw_tool_error("explain", NULL, "%s", stw_tool_last_error());
+        status = STW_EXIT_USAGE;
+    }
+    if (!status) {
+        text = explain_text(&request.device.opts, &problem->desc);
+        if (!text || !text[0]) {
+            stw_tool_error("explain", NULL, "%s", stw_last_error());
+            status = STW_EXIT_FAILED;
+        }
+    }
+    if (!status && request.json) {
+        cJSON *document = cJSON_CreateObject();
+        cJSON_AddStringToObject(document, "problem", request.problem);
+        cJSON_AddItemToObject(document, "chosen", json_chosen(text));
+        cJSON_AddItemToObject(document, "text", stw_tool_json_lines(text));
+        stw_tool_print_json(document);
+    } else if (!status) {
+        fputs(text, stdout);
+    }
+    free(text);
+    free(problem);
+    return status;
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Shared by the subcommands (tool.h): parsing, error lines, progress, JSON. */
+#include "tool.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+int stw_tool_parse(const struct argp *argp, int argc, char **argv, void *input) {
+    char name[64];
+    snprintf(name, sizeof name, "sternway %s", argv[0]);
+    char *own = argv[0];
+    argv[0] = name; /* what argp shows in usage and errors */
+    argp_err_exit_status = STW_EXIT_USAGE;
+    error_t error = argp_parse(argp, argc, argv, 0, NULL, input);
+    argv[0] = own;
+    return error ? STW_EXIT_USAGE : STW_EXIT_OK;
+}
+
+static void print_clean(FILE *to, const char *text) {
+    for (; *text; ++text) fputc((unsigned char)*text < 0x20 || *text == 0x7F ? '?' : *text, to);
+}
+
+void stw_tool_error(const char *command, const char *where, const char *format, ...) {
+    char text[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    stw_tool_progress_end();
+    fflush(stdout);
+    fprintf(stderr, "sternway %s: ", command);
+    if (where) {
+        print_clean(stderr, where);
+        fputs(": ", stderr);
+    }
+    print_clean(stderr, text);
+    fputc('\n', stderr);
+}
+
+int stw_tool_exit_of(stw_status status) {
+    if (status == STW_OK) return STW_EXIT_OK;
+    return status == STW_E_INVALID || status == STW_E_UNSUPPORTED ? STW_EXIT_USAGE : STW_EXIT_FAILED;
+}
+
+/* ---- output ------------------------------------------------------------------------------------ */
+
+void stw_tool_print_json(cJSON *document) {
+    char *text = cJSON_Print(document);
+    if (text) puts(text);
+    cJSON_free(text);
+    cJSON_Delete(document);
+}
+
+cJSON *stw_tool_json_lines(const char *text) {
+    cJSON *lines = cJSON_CreateArray();
+    while (*text) {
+        const char *end = strchrnul(text, '\n');
+        char *line = strndup(text, (size_t)(end - text));
+        if (line) cJSON_AddItemToArray(lines, cJSON_CreateString(line));
+        free(line);
+        text = *end ? end + 1 : end;
+    }
+    return lines;
+}
+
+static int progress_shown;
+
+void stw_tool_progress(const char *format, ...) {
+    if (!isatty(STDERR_FILENO)) return;
+    struct winsize size;
+    int width = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || size.ws_col < 20 ? 80 : size.ws_col;
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "\r\033[K%.*s", width - 1, text);
+    fflush(stderr);
+    progress_shown = 1;
+}
+
+void stw_tool_progress_end(void) {
+    if (progress_shown) fputs("\r\033[K", stderr);
+    progress_shown = 0;
+}
+
+double stw_tool_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
