@@ -80,9 +80,9 @@ typedef enum layout_kind { LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD } layout_kind;
 
 /* Contiguous strides for one tensor; 0 on overflow. */
 static int strides_fill(stw_attn_strides *strides, stw_tensor_extents e, int per_row, int packed,
-                        layout_kind layout) {
+                        layout_kind kind) {
     int64_t row, plane, batch;
-    int head_outside = per_row || (layout == LAYOUT_BHSD && !packed); /* [.., H, S(, D)] */
+    int head_outside = per_row || (kind == LAYOUT_BHSD && !packed); /* [.., H, S(, D)] */
     int64_t inner = head_outside ? e.rows : e.heads, outer = head_outside ? e.heads : e.rows;
     if (__builtin_mul_overflow(inner, e.dim, &plane) || __builtin_mul_overflow(plane, outer, &batch))
         return 0;
@@ -93,12 +93,12 @@ static int strides_fill(stw_attn_strides *strides, stw_tensor_extents e, int per
     return !__builtin_mul_overflow(batch, e.batch, &batch);
 }
 
-static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind layout) {
+static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind kind) {
     if (!desc) return stw_fail(STW_E_INVALID, "%s: desc is null", who);
     if (desc->struct_size < STW_SIZE_ATTN_DESC_0_1)
         return stw_fail(STW_E_INVALID, "%s: desc.struct_size %zu is too small: set it with STW_INIT", who,
                         desc->struct_size);
-    if (layout == LAYOUT_THD && desc->total_q <= 0 && desc->total_kv <= 0)
+    if (kind == LAYOUT_THD && desc->total_q <= 0 && desc->total_kv <= 0)
         return stw_fail(STW_E_INVALID,
                         "%s: total_q %lld and total_kv %lld: a packed layout needs one of them above 0", who,
                         (long long)desc->total_q, (long long)desc->total_kv);
@@ -108,21 +108,23 @@ static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind 
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i)
         if (sizes[i] < 0)
             return stw_fail(STW_E_INVALID, "%s: a size is negative (%lld)", who, (long long)sizes[i]);
-    stw_attn_desc filled = *desc;
+    size_t size = desc->struct_size < sizeof *desc ? desc->struct_size : sizeof *desc; /* an older caller's */
+    stw_attn_desc filled = {0};
+    memcpy(&filled, desc, size);
     int fits = 1;
     for (size_t i = 0; i < STW_TENSOR_ROWS; ++i) {
         const stw_tensor_row *row = &stw_tensor_rows[i];
         stw_attn_strides *strides = (stw_attn_strides *)((char *)&filled + row->desc_offset);
         *strides = (stw_attn_strides){0}; /* a packed side then numbers rows through the pack */
         int packed = (row->kv ? desc->total_kv : desc->total_q) > 0;
-        fits &= strides_fill(strides, stw_tensor_extents_of(row, &filled), row->dim == '1', packed, layout);
+        fits &= strides_fill(strides, stw_tensor_extents_of(row, &filled), row->dim == '1', packed, kind);
     }
     stw_bias_strides bias = {.key = 1, .query = desc->max_seq_kv};
     fits &= !__builtin_mul_overflow(desc->max_seq_q, desc->max_seq_kv, &bias.head);
     fits &= !__builtin_mul_overflow(bias.head, desc->heads_q, &bias.batch);
     if (!fits) return stw_fail(STW_E_INVALID, "%s: a stride of these sizes is above 2^63", who);
     filled.bias = filled.dbias = bias;
-    *desc = filled;
+    memcpy(desc, &filled, size);
     return STW_OK;
 }
 
