@@ -6,6 +6,7 @@
  * attn_main.c, attn_bias.c and attn_fwd.c. */
 #include "cpu.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Rows [first, first + rows) of one head into a tile; outside [low, end) zeros. */
@@ -57,7 +58,12 @@ void stw_cpu_load_queries(const stw_cpu_job *job, const stw_cpu_scratch *t, cons
     stw_cpu_load_rows(job, t->q, l->width_k, &p->q, at, p->head_dim_qk);
     stw_cpu_load_rows(job, t->dout, l->width_v, &p->dout, at, p->head_dim_v);
     const float *lse = strided_row(&p->lse, (p->features & STW_FEAT_PACKED_LSE) != 0, seq, at->h, at->i0);
-    for (uint32_t r = 0; r < at->rows; ++r) t->lse[r] = lse[r * p->lse.seq];
+    for (uint32_t r = 0; r < at->rows; ++r) {
+        t->lse[r] = lse[r * p->lse.seq];
+        if (!isinf(t->lse[r])) continue; /* P and dS of the row are 0, and 0 * NaN must not be met */
+        memset(t->q + (size_t)r * l->width_k, 0, l->width_k * sizeof(float));
+        memset(t->dout + (size_t)r * l->width_v, 0, l->width_v * sizeof(float));
+    }
     const float *delta = stw_cpu_part(job, l->delta) + at->h * l->q_rows + seq->q_row + at->i0;
     memcpy(t->delta, delta, at->rows * sizeof(float));
 }
