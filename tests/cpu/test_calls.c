@@ -290,7 +290,7 @@ static void written_and_given_delta(void **state) {
             for (int64_t h = 0; h < f.desc.heads_q; ++h)
                 for (int64_t i = 0; i < fixture_used_q(&f, b); ++i) {
                     double expected = reference.delta[h * reference.rows_q + fixture_result_row_q(&f, b, i)];
-                    float got = f.args.delta[fixture_lse_index(&f, b, h, i)];
+                    float got = f.args.delta[fixture_row_index(&f, &f.desc.delta, b, h, i)];
                     if (fabs((double)got - expected) > 1e-5)
                         fail_msg("delta %.9g, expected %.9g", got, expected);
                 }
