@@ -79,10 +79,11 @@ static stw_status check_row(const stw_tensor_row *row, const stw_attn_desc *desc
     if (use == STW_USE_NONE) return STW_OK;
     stw_tensor_extents e = stw_tensor_extents_of(row, desc);
     const stw_attn_strides *s = stw_tensor_strides(row, desc);
+    int ignored = row->dim != '1' && (row->kv ? desc->total_kv : desc->total_q) > 0; /* a packed side */
     tensor t = {
         .who = stw_plan_kind_name(kind),
         .name = row->name,
-        .dims = {{"batch", e.batch, s->batch},
+        .dims = {{"batch", e.batch, ignored ? 0 : s->batch},
                  {"head", e.heads, s->head},
                  {"seq", e.rows, s->seq},
                  {"head_dim", e.dim, 1}},
