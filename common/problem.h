@@ -61,7 +61,8 @@ stw_status stw_problem_set_strides(stw_attn_desc *desc, const stw_problem_layout
     X(HUGE, "huge")           /* every element 1000: beyond the accuracy rule                        */      \
     X(ROW_65504, "row_65504") /* bias of -65504 on whole rows: beyond the accuracy rule              */      \
     X(ROW_1E9, "row_1e9")     /* f32 bias of -1e9 on whole rows: beyond the accuracy rule            */      \
-    X(ZERO_LSE, "zero_lse")   /* rows whose LSE is exactly 0 (one key, q = 0)                        */
+    X(ZERO_LSE, "zero_lse")   /* rows whose LSE is exactly 0 (one key, q = 0)                        */      \
+    X(INF_LSE, "inf_lse")     /* LSE of +inf and -inf given for rows that see keys                   */
 
 typedef enum stw_problem_data {
 #define STW_DATA_ID(id, token) STW_DATA_##id,

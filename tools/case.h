@@ -16,8 +16,9 @@
     X(K, k)                                                                                                  \
     X(V, v)                                                                                                  \
     X(OUT, out)                                                                                              \
-    X(DOUT, dout) X(LSE, lse) X(DLSE, dlse) X(DELTA, delta) X(BIAS, bias) X(ALIBI, alibi_slopes)             \
-        X(SINK, sink) X(CU_Q, cu_seqlens_q) X(CU_KV, cu_seqlens_kv) X(USED_Q, used_q) X(USED_KV, used_kv)    \
+    X(DOUT, dout)                                                                                            \
+    X(LSE, lse) X(DLSE, dlse) X(DELTA, delta) X(BIAS, bias) X(ALIBI, alibi_slopes) X(SINK, sink)             \
+        X(CU_Q, cu_seqlens_q) X(CU_KV, cu_seqlens_kv) X(USED_Q, used_q) X(USED_KV, used_kv)                  \
             X(Q_OFFSETS, q_offsets) X(K_OFFSETS, k_offsets) X(SEED, dropout_seed_ptr)                        \
                 X(OFFSET, dropout_offset_ptr) X(DQ, dq) X(DK, dk) X(DV, dv) X(DBIAS, dbias) X(DSINK, dsink)  \
                     X(STATUS, status_out)
@@ -69,6 +70,9 @@ int64_t stw_case_row_index(const stw_case *c, stw_case_tensor tensor, int64_t b,
 /* Beyond the accuracy rule: only finite results and exact zeros are required. */
 int stw_case_is_extreme(const stw_problem *problem);
 
+/* case_sequences.c: spans of the query (0) or key (1) side. Errors: STW_E_INVALID. */
+stw_status stw_case_make_side(stw_case *c, int side);
+
 /* ---- case_data.c -------------------------------------------------------------------------------- */
 
 void stw_case_fill(stw_case *c);       /* inputs of a call; what nobody may read stays NaN           */
@@ -88,7 +92,7 @@ typedef struct stw_case_result {
     double out_ratio, lse_ratio;                                 /* of the forward; -1: not judged  */
     stw_accuracy_pool pool[STW_GRAD_COUNT];
     stw_accuracy accuracy[STW_GRAD_COUNT];
-    int near;      /* failed by less than a factor 2 of the accuracy rule, and by nothing else */
+    int near;      /* failed by an RMS less than a factor 2 above the rule, and by nothing else */
     int data_sets; /* that the verdict stands on; 0 = one */
 } stw_case_result;
 
@@ -102,8 +106,9 @@ typedef struct stw_case_options {
 void stw_case_check(const stw_case *c, stw_context *context, const stw_case_options *options,
                     stw_case_result *result_out);
 
-/* A larger sample of the same problem: `sum` gets the errors of another data set; then the rule is applied,
- * with the same constants, to all of them as if they were one tensor. */
+/* A larger sample of the same problem: `sum` gets the squared errors of another data set, whose maxima must
+ * hold by themselves; then the RMS rule is applied, with its constant, to all of them as if they were one
+ * tensor. */
 void stw_case_merge(stw_case_result *sum, const stw_case_result *more);
 void stw_case_judge_merged(stw_case_result *sum);
 

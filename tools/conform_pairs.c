@@ -52,7 +52,7 @@ static const char *const levels[FACTORS][LEVEL_MAX] = {
     [MASK] = {"", "causal_tl", "causal_br", "wl9", "wr5", "wl20:wr3", "causal_br:wl17", "causal_tl:shift-2"},
     [BIAS] = {"", "bias_bhqk", "bias_1hqk", "bias_b1qk", "bias_11qk", "bias_bh1k", "biasf32_bhq1",
               "biasf32_11qk"},
-    [ALIBI] = {"", "alibi", "alibi:alibi_col"},
+    [ALIBI] = {"", "alibi", "alibi:alibi_col", "alibi:alibi_st8"},
     [SOFTCAP] = {"", "softcap4", "softcap30"},
     [SINK] = {"", "sink"},
     [DELTA] = {"", "dlse", "delta_in", "delta_out", "dlse:delta_out"},
@@ -62,7 +62,8 @@ static const char *const levels[FACTORS][LEVEL_MAX] = {
     [GRADS] = {"", "all", "q", "kv", "b", "s"},
     [TYPES] = {"", "f32", "acc"},
     [PLACE] = {"", "qoff5:koff3", "pointer", "boff2:hoff1:htotal8"},
-    [DATA] = {"", "data_sd3", "data_onehot", "data_low_keys", "data_inf_keys", "data_denormal"},
+    [DATA] = {"", "data_sd3", "data_onehot", "data_low_keys", "data_inf_keys", "data_denormal",
+              "data_inf_lse"},
     [SCALE] = {"", "scale0.3"},
     [SKEW] = {"", "skew1"},
 };

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""`sternway conform` as a command: exit status, lines, totals, JSON, replay, --require, refusals."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+TOOL = sys.argv[1]
+LINE = "attn_bwd:bf16:b2h4k2s65x33d40:causal_br"
+failures = []
+
+
+def run(*args, **more):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("STERNWAY_")}
+    environment.update(more)
+    done = subprocess.run([TOOL, "conform", *args], capture_output=True, text=True, env=environment, timeout=280)
+    return done.returncode, done.stdout, done.stderr
+
+
+def check(what, good, *shown):
+    if not good:
+        failures.append(what)
+        print("FAIL", what, *shown)
+
+
+def totals(text):
+    found = re.fullmatch(r"(\d+) passed, (\d+) failed, (\d+) skipped", text.splitlines()[-1])
+    return tuple(int(x) for x in found.groups()) if found else None
+
+
+status, out, err = run("--backend", "cpu", LINE)
+check("a replay passes", status == 0, out, err)
+lines = [x for x in out.splitlines() if x.startswith("ok given " + LINE + " cpu_")]
+check("one line for each variant, with both figures",
+      len(lines) >= 2 and all(re.search(r" max=\d+\.\d+:d[qkv] rms=\d+\.\d+:d[qkv] ", x) for x in lines), out)
+check("totals are the last line", totals(out) and totals(out)[1:] == (0, 0), out)
+check("distinct problems are counted", "\n1 distinct problems on " in out, out)
+
+status, again, _ = run("--backend", "cpu", LINE)
+check("a replay prints the same figures", again == out, out, again)
+status, other, _ = run("--backend", "cpu", LINE + ":seed5")
+check("another seed is other data", other.replace(":seed5", "") != out)
+
+status, out, _ = run("--backend", "cpu", "--variant", "cpu_portable_32x32", "--json", LINE)
+document = json.loads(out)
+check("JSON", status == 0 and document["arch"] == "cpu" and document["passed"] >= 1 and document["failed"] == 0
+      and document["cases"][0]["problem"] == LINE and document["cases"][0]["dq"]["max_ratio"] < 1, out)
+
+status, out, err = run("--backend", "cpu", "--require", "sm90", LINE)
+check("--require of an arch that ran nothing fails", status == 1 and "sm90" in err, out, err)
+status, out, err = run("--arch", "gfx942", LINE)
+check("an arch that is not there is skipped by name", status == 0 and totals(out) == (0, 0, 1) and "gfx942" in out, out)
+status, out, err = run("--arch", "gfx942", "--require", "gfx942", LINE)
+check("... and fails when it is required", status == 1, out, err)
+status, out, err = run("--backend", "cpu", "--variant", "nonsense", LINE)
+check("a variant that is not there is skipped by name", totals(out) == (0, 0, 1) and "nonsense" in out, out)
+
+for args, wanted in (((LINE + ":nonsense",), "'nonsense' is not an option"), (("--filter", "nothing-like-it"), "no case matches"),
+                     (("--jobs", "0"), "not a number"), (("--unknown",), "unknown"),
+                     (("attn_bwd:f32:b2h1s5d8:thd:cuq0,9,10",), "cuq")):
+    status, out, err = run("--backend", "cpu", *args)
+    check(f"refused: {args}", status in (1, 2) and wanted in out + err, status, out, err)
+
+status, out, _ = run("--list")
+rows = [x.split() for x in out.splitlines()[:-1]]
+count = int(out.splitlines()[-1].split()[0])
+check("rows are listed with their cases", len(rows) >= 30 and sum(int(x[1]) for x in rows) == count, out)
+check("at least 1200 distinct problems by default", count >= 1200, count)
+check("at least 5000 with --long", int(run("--list", "--long")[1].splitlines()[-1].split()[0]) >= 5000)
+
+status, out, _ = run("--backend", "cpu", "--filter", "dbias*f32", "--cases", "5", "--seed", "3", "--repeat", "3")
+check("filter, cases and seed", status == 0 and "5 distinct problems" in out and ":seed" in out, out)
+status, out, _ = run("--backend", "cpu", "--soak", "20", "--seed", "9")
+check("soak", status == 0 and "20 distinct problems" in out, out[-300:])
+
+print(f"{len(failures)} failures")
+sys.exit(1 if failures else 0)

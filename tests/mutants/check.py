@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Mutation check: plants the bugs of mutants.toml one at a time in a copy of the CPU backend, rebuilds what
+depends on the file, links a library with it and runs `sternway conform` on it: it must fail. Without a bug
+the same build must pass. Uses the compile commands and objects of a finished build; changes nothing there."""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TIMEOUT_S = 120
+USUAL = ["--quick"]
+
+
+class Build:
+    """A finished build: objects of the library and how each was compiled."""
+
+    def __init__(self, source, build, loop, variant):
+        self.source, self.build, self.loop, self.variant = source, build, loop, variant
+        self.units = []  # library objects: {source, object, command}
+        for entry in json.loads((build / "compile_commands.json").read_text()):
+            words = shlex.split(entry["command"])
+            output = words[words.index("-o") + 1]
+            if "sternway_internal.dir" not in output and "sternway_tile_" not in output:
+                continue
+            self.units.append({
+                "source": Path(entry["file"]).resolve(),
+                "object": (Path(entry["directory"]) / output).resolve(),
+                "command": words,
+                "directory": entry["directory"],
+            })
+        missing = [str(u["object"]) for u in self.units if not u["object"].exists()]
+        if not self.units or missing:
+            sys.exit(f"mutants: {build} is not a finished build: {missing[:3] or 'no objects of the library'}")
+        for unit in self.units:
+            unit["includes"] = self.includes(unit)
+
+    def includes(self, unit):
+        """Files of the project that the unit is made of."""
+        if not self.can_mutate(unit):
+            return set()
+        words = [w for w in unit["command"]]
+        at = words.index("-o")
+        del words[at:at + 2]
+        words = [w for w in words if w not in ("-c", "-MD") and not w.startswith("-M")]
+        drop = set()
+        for flag in ("-MT", "-MF", "-MQ"):
+            if flag in unit["command"]:
+                drop.add(unit["command"][unit["command"].index(flag) + 1])
+        words = [w for w in words if w not in drop]
+        text = subprocess.run(words + ["-MM"], cwd=unit["directory"], check=True, capture_output=True, text=True).stdout
+        files = text.replace("\\\n", " ").split(":", 1)[1].split()
+        return {Path(unit["directory"], f).resolve() for f in files}
+
+    def can_mutate(self, unit):
+        """The CPU backend's units; of the tiles only those of the instruction set under test."""
+        if (self.source / "backends/cpu") not in unit["source"].parents:
+            return False
+        name = unit["object"].as_posix()
+        return "sternway_tile_" not in name or f"sternway_tile_{self.loop}.dir" in name
+
+
+def compile_unit(build, unit, tree, target):
+    """Compiles the unit from the copied tree; its headers win over the originals."""
+    copied = tree / unit["source"].relative_to(build.source)
+    words = list(unit["command"])
+    words[words.index("-o") + 1] = str(target)
+    for flag in ("-MF", "-MT", "-MQ"):
+        if flag in words:
+            words[words.index(flag) + 1] = f"{target}.d"
+    words = [str(copied) if Path(unit["directory"], w).resolve() == unit["source"] else w for w in words]
+    words[1:1] = [f"-I{tree}", f"-I{tree}/include"]
+    done = subprocess.run(words, cwd=unit["directory"], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"does not compile:\n{done.stderr[-2000:]}")
+
+
+def make_program(build, work, units):
+    """work/bin/sternway with work/lib/libsternway.so.0, `units` compiled from work/tree."""
+    objects = [str(u["object"]) for u in build.units if u not in units]
+    for number, unit in enumerate(units):
+        target = work / f"unit{number}.o"
+        compile_unit(build, unit, work / "tree", target)
+        objects.append(str(target))
+    (work / "lib").mkdir()
+    (work / "bin").mkdir()
+    compiler = build.units[0]["command"][0]
+    subprocess.run([compiler, "-shared", "-Wl,-soname,libsternway.so.0",
+                    f"-Wl,--version-script={build.source}/dispatch/exports.map",
+                    "-o", str(work / "lib/libsternway.so.0"), *objects, "-lm"], check=True)
+    shutil.copy2(build.build / "bin/sternway", work / "bin/sternway")
+
+
+def conform(build, work, args):
+    """Exit status and output of conform; None when it hung."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("STERNWAY_") and k != "LD_LIBRARY_PATH"}
+    command = [str(work / "bin/sternway"), "conform", "--backend", "cpu", "--jobs", "1", "--variant", build.variant, *args]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+        return process.returncode, output
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)  # its own session: conform and its workers
+        process.communicate()
+        return None, ""
+
+
+def first_failure(output):
+    lines = [line for line in output.splitlines() if line.startswith("FAIL")]
+    rows = {}
+    for line in lines:
+        row = line.split()[1]
+        rows[row] = rows.get(row, 0) + 1
+    names = sorted(rows, key=rows.get, reverse=True)
+    return f"{len(lines)} failures in {len(rows)} rows: {', '.join(names[:4])}"
+
+
+def check(build, mutant, scratch):
+    """(good, text) of one planted bug; mutant None: no bug, must pass."""
+    name = mutant["name"] if mutant else "no bug"
+    work = Path(tempfile.mkdtemp(prefix="mutant-", dir=scratch))
+    try:
+        for folder in ("backends/cpu", "common", "dispatch", "include"):
+            shutil.copytree(build.source / folder, work / "tree" / folder,
+                            ignore=shutil.ignore_patterns("reference", "README.md"))
+        units = []
+        if mutant:
+            path = build.source / mutant["file"]
+            text = path.read_text()
+            count = text.count(mutant["old"])
+            if count != 1:
+                return False, f"{name}: stale: the old text is found {count} times in {mutant['file']}"
+            if mutant["old"] == mutant["new"]:
+                return False, f"{name}: old and new are the same"
+            (work / "tree" / mutant["file"]).write_text(text.replace(mutant["old"], mutant["new"]))
+            units = [u for u in build.units if build.can_mutate(u) and path.resolve() in u["includes"]]
+            if not units:
+                return False, f"{name}: nothing is made of {mutant['file']}"
+        else:
+            units = [u for u in build.units if build.can_mutate(u)]
+        make_program(build, work, units)
+        status, output = conform(build, work, (mutant or {}).get("args", USUAL))
+        if not mutant:
+            return status == 0, f"{name}: " + ("passes" if status == 0 else f"status {status}\n{output[-3000:]}")
+        if status is None:
+            return True, f"{name}: found: hangs"
+        if status == 1 and "FAIL" in output:
+            return True, f"{name}: found: {first_failure(output)}"
+        return False, f"{name}: NOT FOUND (status {status}): {mutant['what']}\n{output[-300:]}"
+    except (RuntimeError, subprocess.CalledProcessError) as error:
+        return False, f"{name}: {error}"
+    finally:
+        shutil.rmtree(work)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=Path, required=True, help="a finished build folder")
+    parser.add_argument("--source", type=Path, default=HERE.parent.parent)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--loop", default="portable", help="instruction set whose tiles are rebuilt")
+    parser.add_argument("--variant", default="cpu_portable_32x32")
+    parser.add_argument("--only", help="names that contain this text")
+    options = parser.parse_args()
+    mutants = tomllib.loads((HERE / "mutants.toml").read_text())["mutant"]
+    names = [m["name"] for m in mutants]
+    if len(set(names)) != len(names):
+        sys.exit("mutants: a name is there twice")
+    if options.only:
+        mutants = [m for m in mutants if options.only in m["name"]]
+    build = Build(options.source.resolve(), options.build.resolve(), options.loop, options.variant)
+    start, bad = time.monotonic(), 0
+    with tempfile.TemporaryDirectory(prefix="sternway-mutants-") as scratch:
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            for good, text in pool.map(lambda m: check(build, m, scratch), [None, *mutants]):
+                print("ok  " if good else "FAIL", text, flush=True)
+                bad += not good
+    print(f"{len(mutants)} planted bugs, {bad} problems, {time.monotonic() - start:.0f} s")
+    return 1 if bad or not mutants else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
