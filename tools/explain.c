@@ -15,7 +15,7 @@ typedef struct explain_request {
     int json;
 } explain_request;
 
-enum { KEY_MEMORY = 'm', KEY_JSON = 'j' };
+enum { KEY_MEMORY = 256, KEY_JSON };
 
 static const struct argp_option options[] = {
     STW_TOOL_DEVICE_OPTIONS,

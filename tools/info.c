@@ -16,7 +16,7 @@ typedef struct info_request {
     int verify, json;
 } info_request;
 
-enum { KEY_VERIFY = 'v', KEY_JSON = 'j' };
+enum { KEY_VERIFY = 256, KEY_JSON };
 
 static const struct argp_option options[] = {
     {"verify", KEY_VERIFY, NULL, 0, "check the hash of every embedded image", 0},

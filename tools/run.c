@@ -25,7 +25,7 @@ typedef struct run_session {
     int exit_status;
 } run_session;
 
-enum { KEY_OUTPUT = 'o', KEY_JSON = 'j', KEY_TOLERANCE = 't', KEY_THREADS = 'n', KEY_REPEAT = 'r' };
+enum { KEY_OUTPUT = 'o', KEY_JSON = 256, KEY_TOLERANCE, KEY_THREADS, KEY_REPEAT };
 
 static const struct argp_option options[] = {
     {"output", KEY_OUTPUT, "OUT", 0, "write the gradients (out and lse too, where computed) to this file", 0},
