@@ -2,9 +2,10 @@
 """Help, options, exit codes, `info` and `explain`."""
 import json
 import re
+import subprocess
 import unittest
 
-from command import CommandTest, SOURCE, small_problem, sternway, write_file
+from command import CommandTest, SOURCE, TOOL, small_problem, sternway, write_file
 
 COMMANDS = ("info", "explain", "run", "conform", "bench")
 PROBLEM = "attn_bwd:bf16:b4h32k8s4096d128:causal_br:dropout0.1"
@@ -51,8 +52,6 @@ class Cli(CommandTest):
 
     def test_full_output_is_an_error(self):
         with open("/dev/full", "w", encoding="ascii") as full:
-            import subprocess
-            from command import TOOL
             done = subprocess.run([TOOL, "info"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
         self.assertEqual(done.returncode, 1)
         self.assertIn("standard output cannot be written", done.stderr)

@@ -2,10 +2,13 @@
 """`sternway run` on files it accepts: values, comparison, prefixes, -o, --json, tolerance, computed forward."""
 import json
 import math
+import os
+import pty
 import random
+import subprocess
 import unittest
 
-from command import CommandTest, SOURCE, gradients, flat, read_file, small_problem, sternway, to_f32, write_file
+from command import CommandTest, SOURCE, TOOL, gradients, flat, read_file, small_problem, sternway, to_f32, write_file
 
 
 def prefixed(prefix, tensors):
@@ -230,6 +233,20 @@ class Run(CommandTest):
         self.assertEqual((problem["backend"], problem["arch"]), ("cpu", "cpu"))
         norm = math.sqrt(sum(value ** 2 for value in small_problem()["dq_ref"][2]))
         self.assertAlmostEqual(problem["gradients"][0]["norm"], norm, delta=1e-5 * norm)
+
+    def test_progress_is_for_terminals(self):
+        path = self.write(small_problem())
+        ours, theirs = pty.openpty()
+        try:
+            done = subprocess.run([TOOL, "run", path], stdout=subprocess.PIPE, stderr=theirs, text=True, timeout=60)
+            shown = os.read(ours, 4096).decode()
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("(1 of 1)", shown)
+        self.assertTrue(shown.endswith("\r\033[K"), repr(shown))
+        self.assertNotIn("\033", done.stdout)
 
     def test_environment(self):
         path = self.write(small_problem())
