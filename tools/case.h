@@ -17,11 +17,13 @@
     X(V, v)                                                                                                  \
     X(OUT, out)                                                                                              \
     X(DOUT, dout)                                                                                            \
-    X(LSE, lse) X(DLSE, dlse) X(DELTA, delta) X(BIAS, bias) X(ALIBI, alibi_slopes) X(SINK, sink)             \
-        X(CU_Q, cu_seqlens_q) X(CU_KV, cu_seqlens_kv) X(USED_Q, used_q) X(USED_KV, used_kv)                  \
-            X(Q_OFFSETS, q_offsets) X(K_OFFSETS, k_offsets) X(SEED, dropout_seed_ptr)                        \
-                X(OFFSET, dropout_offset_ptr) X(DQ, dq) X(DK, dk) X(DV, dv) X(DBIAS, dbias) X(DSINK, dsink)  \
-                    X(STATUS, status_out)
+    X(LSE, lse)                                                                                              \
+    X(DLSE, dlse)                                                                                            \
+    X(DELTA, delta)                                                                                          \
+    X(BIAS, bias) X(ALIBI, alibi_slopes) X(SINK, sink) X(CU_Q, cu_seqlens_q) X(CU_KV, cu_seqlens_kv)         \
+        X(USED_Q, used_q) X(USED_KV, used_kv) X(Q_OFFSETS, q_offsets) X(K_OFFSETS, k_offsets)                \
+            X(SEED, dropout_seed_ptr) X(OFFSET, dropout_offset_ptr) X(DQ, dq) X(DK, dk) X(DV, dv)            \
+                X(DBIAS, dbias) X(DSINK, dsink) X(STATUS, status_out)
 
 typedef enum stw_case_tensor {
 #define STW_CASE_ID(id, field) STW_CASE_##id,
@@ -58,6 +60,9 @@ typedef struct stw_case {
 stw_status stw_case_build(const stw_problem *problem, stw_case *case_out);
 void stw_case_free(stw_case *c);
 
+/* The same without reference: out, lse and a given delta stay NaN. For problems too large for it. */
+stw_status stw_case_build_inputs(const stw_problem *problem, stw_case *case_out);
+
 /* The call's arguments with the arena at `base`. */
 stw_attn_args stw_case_args(const stw_case *c, const void *base);
 
@@ -92,7 +97,7 @@ typedef struct stw_case_result {
     double out_ratio, lse_ratio;                                 /* of the forward; -1: not judged  */
     stw_accuracy_pool pool[STW_GRAD_COUNT];
     stw_accuracy accuracy[STW_GRAD_COUNT];
-    int near;      /* failed by an RMS less than a factor 2 above the rule, and by nothing else */
+    int near;      /* failed by less than a factor 2 of the accuracy rule, and by nothing else */
     int data_sets; /* that the verdict stands on; 0 = one */
 } stw_case_result;
 
@@ -106,9 +111,8 @@ typedef struct stw_case_options {
 void stw_case_check(const stw_case *c, stw_context *context, const stw_case_options *options,
                     stw_case_result *result_out);
 
-/* A larger sample of the same problem: `sum` gets the squared errors of another data set, whose maxima must
- * hold by themselves; then the RMS rule is applied, with its constant, to all of them as if they were one
- * tensor. */
+/* A larger sample of the same problem: `sum` gets the errors of another data set; then the rule is applied,
+ * with the same constants, to all of them as if they were one tensor. */
 void stw_case_merge(stw_case_result *sum, const stw_case_result *more);
 void stw_case_judge_merged(stw_case_result *sum);
 
@@ -120,6 +124,16 @@ void stw_case_check_forward(const stw_case *c, stw_context *context, stw_case_re
 
 /* Marks the result as failed with a text, unless it failed before. Returns 0. */
 int stw_case_fail(stw_case_result *result, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* case_sample.c: problems too large for the reference as a whole. Runs the library's forward on the context
+ * and puts out, lse and a given delta into the host's arena; the device's arena is then loaded. */
+stw_status stw_case_sample_forward(stw_case *c, stw_context *context, struct stw_case_device *device);
+
+/* Judges dQ of `rows` query rows and dK, dV of `rows` keys of the last key/value head of sequence b, from
+ * the downloaded arena, as problems of their own (same rule). Dropout maps that count local positions are
+ * not sampled: nothing is judged and *judged_out is 0. */
+void stw_case_sample_judge(const stw_case *c, const unsigned char *after, int64_t b, int64_t rows,
+                           stw_case_result *result, int *judged_out);
 
 /* ---- case_device.c: buffers of a context -------------------------------------------------------------- */
 

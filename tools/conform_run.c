@@ -74,8 +74,8 @@ static void fail_all(const run *r, size_t index, const char *text) {
     }
 }
 
-/* A tensor of many elements may hold few independent errors (one query: dV has one rounding of P a key). An
- * RMS beyond the rule by less than a factor 2 is judged on SAMPLES data sets together; dispatch/DESIGN.md. */
+/* Eight evaluations are a small sample of what rounding does to a small f32 problem: a case beyond the rule
+ * by less than a factor 2 is judged on SAMPLES data sets instead of one (dispatch/DESIGN.md has the reasons). */
 static void enlarge(const stw_problem *problem, stw_context *context, stw_case_result *result) {
     stw_problem other = *problem;
     stw_case_options options = {0};
