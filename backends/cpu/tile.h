@@ -59,7 +59,7 @@ typedef struct stw_tile_ops {
     /* to <- src, or to += src. */
     void (*add_rows)(float *to, int64_t stride, int add, const float *src, size_t pitch, uint32_t rows,
                      uint32_t cols);
-    /* out[r] <- sum_c a[r][c]*b[r][c] of two tensors of `dtype`. */
+    /* out[r] <- sum_c a[r][c]*b[r][c] of two tensors of `dtype`, rounded once. */
     void (*dot_rows)(float *out, const void *a, int64_t a_stride, const void *b, int64_t b_stride,
                      uint32_t rows, uint32_t cols, uint32_t dtype);
 
