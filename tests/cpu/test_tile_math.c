@@ -83,7 +83,7 @@ static void dropout_tile_is_the_shared_definition(void **state) {
 
 static void transpose_and_products(void **state) {
     (void)state;
-    enum { M = 3 * 8, N = 5 * 16, K = 37, P = 96 };
+    enum { M = 3 * 8, N = 5 * 16, K = 80, P = 96 };
     static _Alignas(64) float a[P * P], at[P * P], b[P * P], c[P * P];
     for (int i = 0; i < P * P; ++i) {
         a[i] = (float)(i * 7 % 23 - 11);
