@@ -9,11 +9,11 @@
 #if defined(VEC_AVX512)
 #define GEMM_MR 8 /* 8x3 = 24 sums of 32 registers, 8x2 for what 3 does not divide */
 #define GEMM_NV 3
-#define GEMM_K  64
+#define GEMM_K  32
 #elif defined(VEC_AVX2)
 #define GEMM_MR 4 /* 4x3 = 12 sums of 16 registers */
 #define GEMM_NV 3
-#define GEMM_K  64
+#define GEMM_K  32
 #else
 #define GEMM_MR 4
 #define GEMM_NV 2
