@@ -11,19 +11,14 @@
 #include "common/problem.h"
 
 /* STW_CASE_TENSOR(ID, field of stw_attn_args): everything a call points to. */
-#define STW_CASE_TENSORS(X)                                                                                  \
-    X(Q, q)                                                                                                  \
-    X(K, k)                                                                                                  \
-    X(V, v)                                                                                                  \
-    X(OUT, out)                                                                                              \
-    X(DOUT, dout)                                                                                            \
-    X(LSE, lse)                                                                                              \
-    X(DLSE, dlse)                                                                                            \
-    X(DELTA, delta)                                                                                          \
-    X(BIAS, bias) X(ALIBI, alibi_slopes) X(SINK, sink) X(CU_Q, cu_seqlens_q) X(CU_KV, cu_seqlens_kv)         \
-        X(USED_Q, used_q) X(USED_KV, used_kv) X(Q_OFFSETS, q_offsets) X(K_OFFSETS, k_offsets)                \
-            X(SEED, dropout_seed_ptr) X(OFFSET, dropout_offset_ptr) X(DQ, dq) X(DK, dk) X(DV, dv)            \
-                X(DBIAS, dbias) X(DSINK, dsink) X(STATUS, status_out)
+/* clang-format off */
+#define STW_CASE_TENSORS(X) \
+    X(Q, q) X(K, k) X(V, v) X(OUT, out) X(DOUT, dout) X(LSE, lse) X(DLSE, dlse) X(DELTA, delta) \
+    X(BIAS, bias) X(ALIBI, alibi_slopes) X(SINK, sink) X(CU_Q, cu_seqlens_q) X(CU_KV, cu_seqlens_kv) \
+    X(USED_Q, used_q) X(USED_KV, used_kv) X(Q_OFFSETS, q_offsets) X(K_OFFSETS, k_offsets) \
+    X(SEED, dropout_seed_ptr) X(OFFSET, dropout_offset_ptr) X(DQ, dq) X(DK, dk) X(DV, dv) \
+    X(DBIAS, dbias) X(DSINK, dsink) X(STATUS, status_out)
+/* clang-format on */
 
 typedef enum stw_case_tensor {
 #define STW_CASE_ID(id, field) STW_CASE_##id,
@@ -125,16 +120,6 @@ void stw_case_check_forward(const stw_case *c, stw_context *context, stw_case_re
 /* Marks the result as failed with a text, unless it failed before. Returns 0. */
 int stw_case_fail(stw_case_result *result, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* case_sample.c: problems too large for the reference as a whole. Runs the library's forward on the context
- * and puts out, lse and a given delta into the host's arena; the device's arena is then loaded. */
-stw_status stw_case_sample_forward(stw_case *c, stw_context *context, struct stw_case_device *device);
-
-/* Judges dQ of `rows` query rows and dK, dV of `rows` keys of the last key/value head of sequence b, from
- * the downloaded arena, as problems of their own (same rule). Dropout maps that count local positions are
- * not sampled: nothing is judged and *judged_out is 0. */
-void stw_case_sample_judge(const stw_case *c, const unsigned char *after, int64_t b, int64_t rows,
-                           stw_case_result *result, int *judged_out);
-
 /* ---- case_device.c: buffers of a context -------------------------------------------------------------- */
 
 typedef struct stw_case_device {
@@ -152,5 +137,15 @@ void stw_case_device_close(stw_case_device *device);
 stw_status stw_case_device_load(stw_case_device *device, const unsigned char *host, int poison);
 /* Downloads the arena; *guards_out = 1 when the workspace's guards still hold the poison. */
 stw_status stw_case_device_store(stw_case_device *device, unsigned char *host, int poison, int *guards_out);
+
+/* case_sample.c: problems too large for the reference as a whole. Runs the library's forward on the context
+ * and puts out, lse and a given delta into the host's arena; the device's arena is then loaded. */
+stw_status stw_case_sample_forward(stw_case *c, stw_context *context, stw_case_device *device);
+
+/* Judges dQ of `rows` query rows and dK, dV of `rows` keys of the last key/value head of sequence b, from
+ * the downloaded arena, as problems of their own (same rule). Dropout maps that count local positions are
+ * not sampled: nothing is judged and *judged_out is 0. */
+void stw_case_sample_judge(const stw_case *c, const unsigned char *after, int64_t b, int64_t rows,
+                           stw_case_result *result, int *judged_out);
 
 #endif
