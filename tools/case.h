@@ -114,6 +114,12 @@ void stw_case_judge_merged(stw_case_result *sum);
 /* "variant" of the plan's description. */
 void stw_case_note_variant(const stw_plan *plan, stw_case_result *result);
 
+/* Everything that `after`, the arena behind a call, must hold. */
+void stw_case_check_outputs(const stw_case *c, const unsigned char *after, stw_case_result *result);
+
+/* Bytes from the first to behind the last element of a tensor; SIZE_MAX beyond 2^38. */
+size_t stw_case_reach(const stw_attn_desc *desc, stw_case_tensor tensor);
+
 /* case_forward.c: out, lse and the dropout mask of the same problem. */
 void stw_case_check_forward(const stw_case *c, stw_context *context, stw_case_result *result);
 

@@ -178,7 +178,7 @@ static size_t place_trio(stw_case *c, stw_case_tensor first, size_t at) {
     return end;
 }
 
-static stw_status make_arena(stw_case *c) {
+static stw_status make_arena(stw_case *c, int with_rule) {
     const stw_problem *p = &c->problem;
     int interleaved[2] = {is_trio_interleaved(&p->desc, STW_CASE_Q),
                           is_trio_interleaved(&p->desc, STW_CASE_DQ)};
@@ -206,10 +206,11 @@ static stw_status make_arena(stw_case *c) {
     }
     c->bytes = at;
     c->host = malloc(at);
-    c->rule = malloc(at);
-    if (!c->host || !c->rule) return stw_fail(STW_E_NO_MEMORY, "case: no memory for %zu bytes", at);
+    c->rule = with_rule ? malloc(at) : NULL;
+    if (!c->host || (with_rule && !c->rule))
+        return stw_fail(STW_E_NO_MEMORY, "case: no memory for %zu bytes", at);
     memset(c->host, 0xFF, at); /* NaN in every type */
-    memset(c->rule, STW_CASE_KEEP, at);
+    if (with_rule) memset(c->rule, STW_CASE_KEEP, at);
     return STW_OK;
 }
 
@@ -285,7 +286,7 @@ static stw_status make_expectation(stw_case *c) {
                   : STW_OK;
 }
 
-stw_status stw_case_build_inputs(const stw_problem *problem, stw_case *case_out) {
+static stw_status build(const stw_problem *problem, int with_rule, stw_case *case_out) {
     memset(case_out, 0, sizeof *case_out);
     stw_case *c = case_out;
     const stw_attn_desc *d = &problem->desc;
@@ -299,7 +300,7 @@ stw_status stw_case_build_inputs(const stw_problem *problem, stw_case *case_out)
     stw_status status = c->q && c->kv ? STW_OK : stw_fail(STW_E_NO_MEMORY, "case: no memory");
     if (!status) status = stw_case_make_side(c, 0);
     if (!status) status = stw_case_make_side(c, 1);
-    if (!status) status = make_arena(c);
+    if (!status) status = make_arena(c, with_rule);
     if (!status) {
         c->values.q_offset = problem->q_offset, c->values.k_offset = problem->k_offset;
         c->values.dropout_seed = (uint64_t)problem->dropout_seed;
@@ -313,8 +314,12 @@ stw_status stw_case_build_inputs(const stw_problem *problem, stw_case *case_out)
     return status;
 }
 
+stw_status stw_case_build_inputs(const stw_problem *problem, stw_case *case_out) {
+    return build(problem, 0, case_out);
+}
+
 stw_status stw_case_build(const stw_problem *problem, stw_case *case_out) {
-    stw_status status = stw_case_build_inputs(problem, case_out);
+    stw_status status = build(problem, 1, case_out);
     if (!status) status = make_expectation(case_out);
     if (status) stw_case_free(case_out);
     return status;
@@ -328,4 +333,11 @@ void stw_case_free(stw_case *c) {
     free(c->q);
     free(c->kv);
     memset(c, 0, sizeof *c);
+}
+
+size_t stw_case_reach(const stw_attn_desc *desc, stw_case_tensor tensor) {
+    stw_case c = {.problem = {.desc = *desc}};
+    place t = place_of(&c, tensor);
+    size_t bytes;
+    return reach(&t, &bytes) ? bytes : SIZE_MAX;
 }

@@ -182,7 +182,7 @@ static void check_delta(const stw_case *c, const unsigned char *after, stw_case_
             }
 }
 
-static void check_outputs(const stw_case *c, const unsigned char *after, stw_case_result *result) {
+void stw_case_check_outputs(const stw_case *c, const unsigned char *after, stw_case_result *result) {
     int extreme = stw_case_is_extreme(&c->problem);
     check_untouched(c, after, result);
     for (int which = 0; which < STW_GRAD_COUNT; ++which) {
@@ -268,7 +268,7 @@ static void check_backward(const stw_case *c, stw_context *context, const stw_ca
     if (!after)
         stw_case_fail(result, "no memory");
     else if (!run_once(c, plan, &device, 0xFF, after, result)) {
-        check_outputs(c, after, result);
+        stw_case_check_outputs(c, after, result);
         int ordered = options->bitwise || c->problem.desc.deterministic == STW_DETERMINISTIC_ON;
         if (ordered) check_repeats(c, plan, &device, options->repeats, after, result);
     }

@@ -37,7 +37,9 @@ static void put(stw_case *c, stw_case_tensor tensor, int64_t index, stw_dtype dt
 }
 
 static void allow(stw_case *c, stw_case_tensor tensor, int64_t index, int64_t count, size_t element) {
-    memset(c->rule + c->offset[tensor] + (size_t)index * element, STW_CASE_WRITE, (size_t)count * element);
+    if (c->rule)
+        memset(c->rule + c->offset[tensor] + (size_t)index * element, STW_CASE_WRITE,
+               (size_t)count * element);
 }
 
 /* The smallest subnormal of the type times 1 .. 2^bits - 1, either sign. */

@@ -108,7 +108,7 @@ static int add_given(const settings *s, conform_list *list) {
             stw_tool_error("conform", s->given[i], "%s", stw_tool_last_error());
             return STW_EXIT_USAGE;
         }
-        if (!conform_list_add(list, -1, s->given[i])) return STW_EXIT_FAILED;
+        if (!conform_list_add(list, s->large ? CONFORM_ROW_LARGE : -1, s->given[i])) return STW_EXIT_FAILED;
     }
     return STW_EXIT_OK;
 }

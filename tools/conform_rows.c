@@ -176,14 +176,14 @@ const conform_row conform_rows[] = {
                   "b1h2s128x129d64 causal_br", "b2h2s128x64d64 causal_tl:bias_bhqk:grads_qkvb",
                   "b1h1s257x255d32 ", "b2h2s65x63d40 bias_bhqk:grads_qkvb",
                   "b3h2s64x130d64 thd:used:causal_br", "b2h2s130x65d64 causal_br:bias_1hqk:grads_b",
-                  "b300h3s2x3d8 causal_br", "b2h4k2s33x17d64 qkv:thd:det:dq_f32"),
+                  "b300h3s2x3d8 causal_br", "b66000h1s2x3d8 causal_br", "b2h4k2s33x17d64 qkv:thd:det:dq_f32"),
      3},
     {"pairs", "every pair of levels of 24 factors at once", NULL, 4},
 };
 const size_t conform_row_count = sizeof conform_rows / sizeof *conform_rows;
 
 const char *conform_row_name(int row) {
-    return row < 0 ? "given" : conform_rows[row].name;
+    return row == CONFORM_ROW_LARGE ? "large" : row < 0 ? "given" : conform_rows[row].name;
 }
 
 int conform_list_add(conform_list *list, int row, const char *line) {
