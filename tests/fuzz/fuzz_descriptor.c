@@ -39,7 +39,7 @@ static void read_sizes(reader *r, stw_attn_desc *d) {
     d->dtype = (stw_dtype)read_number(r, 1, 3);
     d->batch = read_number(r, 0, 4);
     d->heads_kv = read_number(r, 1, 3);
-    d->heads_q = d->heads_kv * (1 + read_byte(r) % 3);
+    d->heads_q = (int64_t)((uint64_t)d->heads_kv * (1 + read_byte(r) % 3u));
     if (read_byte(r) > 250) d->heads_q = read_number(r, 0, 20);
     d->head_dim_qk = dims[read_byte(r) % 16];
     d->head_dim_v = dims[read_byte(r) % 16];
