@@ -18,14 +18,14 @@ static double ulps(float got, double exact) {
     return fabs((double)got - exact) / ldexp(1, exponent - 24 > -149 ? exponent - 24 : -149);
 }
 
-static void exp_within_an_ulp(void **state) {
+static void exp_within_0_7_ulp(void **state) {
     (void)state;
     double worst = 0;
     for (float x = -110; x < 89.5f; x += 0.000371f) {
         vf y = vf_exp(vf_splat(x));
         double error = ulps(y[LANES - 1], exp((double)x));
         if (error > worst) worst = error;
-        if (error > 1.0) fail_msg("exp(%.9g) = %.9g is off by %.3g ulp", x, y[0], error);
+        if (error > (x > -87 ? 0.7 : 1.0)) fail_msg("exp(%.9g) = %.9g is off by %.3g ulp", x, y[0], error);
     }
     assert_true(worst > 0.3); /* the loop has measured something */
     const float special[] = {-INFINITY, INFINITY, NAN, 0.0f, -0.0f, -1e30f, 1e30f};
@@ -40,7 +40,7 @@ static void tanh_and_its_slope(void **state) {
     for (float x = -20; x < 20; x += 0.00037f) {
         vf slope, y = vf_tanh(vf_splat(x), &slope);
         double t = tanh((double)x), c = 1 / cosh((double)x);
-        if (ulps(y[0], t) > 2.0) fail_msg("tanh(%.9g) = %.9g, exact %.9g", x, y[0], t);
+        if (ulps(y[0], t) > 1.5) fail_msg("tanh(%.9g) = %.9g, exact %.9g", x, y[0], t);
         if (ulps(slope[0], c * c) > 4.0)
             fail_msg("slope of tanh(%.9g) = %.9g, exact %.9g", x, slope[0], c * c);
     }
@@ -121,7 +121,7 @@ static int runs_here(void) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exp_within_an_ulp),         cmocka_unit_test(tanh_and_its_slope),
+        cmocka_unit_test(exp_within_0_7_ulp),        cmocka_unit_test(tanh_and_its_slope),
         cmocka_unit_test(conversions_of_all_halves), cmocka_unit_test(dropout_tile_is_the_shared_definition),
         cmocka_unit_test(transpose_and_products),
     };
