@@ -95,15 +95,21 @@ static int known_elsewhere(const char *id) {
     return 0;
 }
 
+static int blank_or_comment(const char *text) {
+    text += strspn(text, " \t\r");
+    return !*text || *text == '#' || !strncmp(text, "//", 2) || !strncmp(text, "/*", 2);
+}
+
 /* Reads STW_RULE("conditions", id) from `line`; 1 = a rule, 0 = nothing on this line, -1 = refused. */
 static int parse_line(const char *name, int number, char *line, const stw_attn_table *table, stw_rule *rule) {
     char conditions[400] = "", id[64] = "", *text = line + strspn(line, " \t\r");
     int used = 0;
-    if (!*text || *text == '#' || !strncmp(text, "//", 2) || !strncmp(text, "/*", 2)) return 0;
+    if (blank_or_comment(text)) return 0;
     int empty = sscanf(text, "STW_RULE(\"\" , %63[A-Za-z0-9_] )%n", id, &used) == 1 && used > 0;
     if (!empty) used = 0;
-    if (!empty &&
-        (sscanf(text, "STW_RULE(\"%399[^\"]\" , %63[A-Za-z0-9_] )%n", conditions, id, &used) != 2 || !used)) {
+    if (!empty && sscanf(text, "STW_RULE(\"%399[^\"]\" , %63[A-Za-z0-9_] )%n", conditions, id, &used) != 2)
+        used = 0;
+    if (!used || !blank_or_comment(text + used)) {
         stw_fail(STW_E_INVALID,
                  "STERNWAY_TUNING %.200s line %d: expected STW_RULE(\"conditions\", variant), a comment "
                  "or nothing",
