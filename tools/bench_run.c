@@ -115,6 +115,7 @@ int bench_run(stw_context *context, const stw_problem *problem, const bench_opti
               bench_result *result_out) {
     bench b = {0};
     memset(result_out, 0, sizeof *result_out);
+    stw_case_result_clear(&result_out->check);
     if (problem->op != STW_PROBLEM_ATTN_BWD)
         return stw_case_fail(&result_out->check, "bench times attn_bwd only");
     stw_problem seeded = *problem;

@@ -96,10 +96,14 @@ typedef struct stw_case_result {
     int data_sets; /* that the verdict stands on; 0 = one */
 } stw_case_result;
 
+/* OK, nothing judged. */
+void stw_case_result_clear(stw_case_result *result_out);
+
 typedef struct stw_case_options {
-    int repeats; /* further runs that must be bitwise equal to the first                       */
-    int forward; /* also check forward and dropout mask                                        */
-    int bitwise; /* repeats must be equal even if the problem does not ask for determinism     */
+    int repeats;        /* further runs that must be bitwise equal to the first                       */
+    int forward;        /* also check forward and dropout mask                                        */
+    int bitwise;        /* repeats must be equal even if the problem does not ask for determinism     */
+    stw_context *other; /* NULL, or a context whose result must be bitwise the same */
 } stw_case_options;
 
 /* Runs the case on the context through the public API and judges all of it. */

@@ -239,6 +239,22 @@ static void check_repeats(const stw_case *c, const stw_plan *plan, stw_case_devi
     free(again);
 }
 
+/* The same call on another context, with another number of CPU threads. */
+static void check_other(const stw_case *c, stw_context *other, const unsigned char *first,
+                        stw_case_result *result) {
+    stw_plan *plan = NULL;
+    stw_case_device device;
+    stw_status status = stw_attn_bwd_plan(other, &c->problem.desc, &plan);
+    if (!status) status = stw_case_device_open(other, c->bytes, stw_plan_workspace_size(plan), &device);
+    if (status)
+        stw_case_fail(result, "second context: %s: %s", stw_status_name(status), stw_last_error());
+    else {
+        check_repeats(c, plan, &device, 1, first, result);
+        stw_case_device_close(&device);
+    }
+    stw_plan_destroy(plan);
+}
+
 /* "variant: NAME" of the plan's description. */
 void stw_case_note_variant(const stw_plan *plan, stw_case_result *result) {
     char text[4096];
@@ -271,19 +287,23 @@ static void check_backward(const stw_case *c, stw_context *context, const stw_ca
         stw_case_check_outputs(c, after, result);
         int ordered = options->bitwise || c->problem.desc.deterministic == STW_DETERMINISTIC_ON;
         if (ordered) check_repeats(c, plan, &device, options->repeats, after, result);
+        if (options->other) check_other(c, options->other, after, result);
     }
     free(after);
     stw_case_device_close(&device);
     stw_plan_destroy(plan);
 }
 
-void stw_case_check(const stw_case *c, stw_context *context, const stw_case_options *options,
-                    stw_case_result *result_out) {
+void stw_case_result_clear(stw_case_result *result_out) {
     memset(result_out, 0, sizeof *result_out);
     result_out->outcome = STW_CASE_OK;
     result_out->out_ratio = result_out->lse_ratio = -1;
-    for (int which = 0; which < STW_GRAD_COUNT; ++which)
-        result_out->max_ratio[which] = result_out->rms_ratio[which] = -1;
+    for (int g = 0; g < STW_GRAD_COUNT; ++g) result_out->max_ratio[g] = result_out->rms_ratio[g] = -1;
+}
+
+void stw_case_check(const stw_case *c, stw_context *context, const stw_case_options *options,
+                    stw_case_result *result_out) {
+    stw_case_result_clear(result_out);
     if (c->problem.op == STW_PROBLEM_ATTN_BWD) check_backward(c, context, options, result_out);
     if (options->forward && result_out->outcome == STW_CASE_OK)
         stw_case_check_forward(c, context, result_out);

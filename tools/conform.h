@@ -74,8 +74,10 @@ typedef void (*conform_report_fn)(void *user, const conform_case *c, int variant
 int conform_run(const conform_list *list, const conform_target *target, const conform_options *options,
                 conform_report_fn report, void *user);
 
-/* Opens a context of the target with one of its variants ("" = the table's choice). */
-stw_status conform_open(const conform_target *target, const char *variant, stw_context **context_out);
+/* Opens a context of the target with one of its variants ("" = the table's choice) and so many CPU threads
+ * (0 = the default). */
+stw_status conform_open(const conform_target *target, const char *variant, int threads,
+                        stw_context **context_out);
 
 /* conform_large.c: problems of more than 2^31 elements, verified on sampled rows and keys. */
 int conform_list_large(conform_list *list);

@@ -253,9 +253,7 @@ static stw_status check_filled(const stw_problem *problem, stw_context *context,
 
 void conform_large_check(const char *line, stw_context *context, stw_case_result *result) {
     stw_problem problem;
-    memset(result, 0, sizeof *result);
-    result->out_ratio = result->lse_ratio = -1;
-    for (int g = 0; g < STW_GRAD_COUNT; ++g) result->max_ratio[g] = result->rms_ratio[g] = -1;
+    stw_case_result_clear(result);
     stw_status status = stw_problem_parse(line, &problem);
     problem.seed = problem.seed ? problem.seed : 5;
     if (!status)

@@ -24,7 +24,7 @@ static stw_status try_variant(const conform_target *target, const char *variant,
     stw_plan *plan = NULL;
     stw_problem problem;
     stw_status status = stw_problem_parse("attn_bwd:f32:b1h1s16d16", &problem);
-    if (!status) status = conform_open(target, variant, &context);
+    if (!status) status = conform_open(target, variant, 0, &context);
     if (!status) status = stw_attn_bwd_plan(context, &problem.desc, &plan);
     if (status) snprintf(text, capacity, "%s: %s", stw_status_name(status), stw_last_error());
     stw_plan_destroy(plan);
@@ -52,7 +52,7 @@ static void find_variants(conform_target *target) {
 
 static void look(finding *f, const char *wanted) {
     stw_context *context = NULL;
-    f->status = conform_open(&f->target, "", &context);
+    f->status = conform_open(&f->target, "", 0, &context);
     if (f->status) {
         snprintf(f->text, sizeof f->text, "%s: %s", stw_status_name(f->status), stw_last_error());
         return;

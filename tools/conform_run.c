@@ -17,9 +17,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define HANG_SECONDS 600
-#define JOBS_MAX     64
-#define SAMPLES      8
+#define HANG_SECONDS  600
+#define JOBS_MAX      64
+#define SAMPLES       8
+#define OTHER_THREADS 3
 
 typedef struct worker {
     pid_t pid;
@@ -45,8 +46,10 @@ static void *shared(size_t bytes) {
     return p == MAP_FAILED ? NULL : p;
 }
 
-stw_status conform_open(const conform_target *target, const char *variant, stw_context **context_out) {
+stw_status conform_open(const conform_target *target, const char *variant, int threads,
+                        stw_context **context_out) {
     stw_context_opts opts = target->opts;
+    opts.cpu_threads = threads;
     opts.struct_size = sizeof opts;
     opts.memory = STW_MEMORY_BUFFERS;
     opts.arch = target->arch[0] ? target->arch : NULL;
@@ -69,13 +72,14 @@ static int64_t seed_of(const char *line) {
 static void fail_all(const run *r, size_t index, const char *text) {
     for (int v = 0; v < r->variants; ++v) {
         stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
-        memset(result, 0, sizeof *result);
+        stw_case_result_clear(result);
         stw_case_fail(result, "%s", text);
     }
 }
 
 /* Eight evaluations are a small sample of what rounding does to a small f32 problem: a case beyond the rule
- * by less than a factor 2 is judged on SAMPLES data sets instead of one (dispatch/DESIGN.md has the reasons). */
+ * by less than a factor 2 is judged on SAMPLES data sets instead of one (dispatch/DESIGN.md has the reasons).
+ */
 static void enlarge(const stw_problem *problem, stw_context *context, stw_case_result *result) {
     stw_problem other = *problem;
     stw_case_options options = {0};
@@ -100,24 +104,46 @@ static void enlarge(const stw_problem *problem, stw_context *context, stw_case_r
     result->data_sets = SAMPLES;
 }
 
-static void check_case(const run *r, size_t index, stw_context **contexts) {
+/* What plan refuses is no problem to make data for. */
+static int is_planned(const run *r, size_t index, const stw_problem *problem, stw_context *context) {
+    stw_plan *plan = NULL;
+    stw_status status = problem->op == STW_PROBLEM_ATTN_FWD
+                            ? stw_attn_fwd_plan(context, &problem->desc, &plan)
+                            : stw_attn_bwd_plan(context, &problem->desc, &plan);
+    stw_plan_destroy(plan);
+    if (status == STW_E_INVALID) fail_all(r, index, stw_last_error());
+    return status != STW_E_INVALID;
+}
+
+/* The contexts of a process: one a variant, and on the CPU a second with another number of threads. */
+typedef struct opened {
+    stw_context *context[CONFORM_VARIANT_MAX], *other[CONFORM_VARIANT_MAX];
+} opened;
+
+static int open_variant(const run *r, int v, opened *o, stw_case_result *result) {
+    stw_status status = STW_OK;
+    if (!o->context[v]) status = conform_open(r->target, r->target->variants[v], 0, &o->context[v]);
+    if (!status && !o->other[v] && !strcmp(r->target->arch, "cpu"))
+        status = conform_open(r->target, r->target->variants[v], OTHER_THREADS, &o->other[v]);
+    return !status || stw_case_fail(result, "context: %s", stw_last_error());
+}
+
+static void check_case(const run *r, size_t index, opened *o) {
     const char *line = r->list->cases[index].line;
     stw_problem problem;
     stw_case c;
+    int built = 0;
     if (stw_problem_parse(line, &problem)) {
         fail_all(r, index, stw_tool_last_error());
         return;
     }
     if (!problem.seed) problem.seed = seed_of(line);
-    int built = 0;
     for (int v = 0; v < r->variants; ++v) {
         stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
-        if (!contexts[v] && conform_open(r->target, r->target->variants[v], &contexts[v])) {
-            stw_case_fail(result, "context: %s", stw_last_error());
-            continue;
-        }
+        if (!open_variant(r, v, o, result)) continue;
+        if (!built && !is_planned(r, index, &problem, o->context[v])) return;
         if (r->list->cases[index].row == CONFORM_ROW_LARGE) {
-            conform_large_check(line, contexts[v], result);
+            conform_large_check(line, o->context[v], result);
             continue;
         }
         if (!built && stw_case_build(&problem, &c)) {
@@ -125,25 +151,30 @@ static void check_case(const run *r, size_t index, stw_context **contexts) {
             return;
         }
         built = 1;
-        stw_case_check(&c, contexts[v], &r->options->check, result);
-        if (result->near) enlarge(&problem, contexts[v], result);
+        stw_case_options options = r->options->check;
+        options.other = o->other[v];
+        stw_case_check(&c, o->context[v], &options, result);
+        if (result->near) enlarge(&problem, o->context[v], result);
     }
     if (built) stw_case_free(&c);
 }
 
 static void work(const run *r, int id) {
-    stw_context *contexts[CONFORM_VARIANT_MAX] = {0};
+    opened o = {0};
     for (;;) {
         size_t index = atomic_fetch_add(r->next, 1);
         if (index >= r->list->count) break;
         atomic_store(&r->current[id], index + 1);
-        check_case(r, index, contexts);
+        check_case(r, index, &o);
         atomic_store(&r->done[index], 1);
         atomic_store(&r->current[id], 0);
         char byte = 1;
         if (write(r->pipe[1], &byte, 1) != 1) break;
     }
-    for (int v = 0; v < r->variants; ++v) stw_context_destroy(contexts[v]);
+    for (int v = 0; v < r->variants; ++v) {
+        stw_context_destroy(o.context[v]);
+        stw_context_destroy(o.other[v]);
+    }
 }
 
 /* ---- in the parent ------------------------------------------------------------------------------------ */
