@@ -14,6 +14,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#define ENLARGED_FREE  4 /* results that may need 8 data sets in any run, and one in so many further */
+#define ENLARGED_SHARE 500
+
 enum {
     KEY_REQUIRE = 500,
     KEY_VARIANT,
