@@ -81,15 +81,16 @@ static unsigned broadcast_of(const stw_attn_desc *desc) {
     return bits;
 }
 
-/* Gaps worth trying: what a contiguous layout leaves over in q's strides. */
+/* Gaps worth trying: what a contiguous layout leaves over in q's strides. Only in those that are told:
+ * a guess from any other would change once the line has been read back. */
 static int gap_candidates(const stw_attn_desc *d, int64_t gap[4]) {
     int64_t row, guess[3];
-    int count = 0;
+    int count = 0, rows_told = d->total_q > 0 || d->max_seq_q > 1;
     gap[count++] = 0;
-    guess[0] = d->q.head - d->head_dim_qk;
-    guess[1] = d->q.seq - d->head_dim_qk;
+    guess[0] = d->heads_q > 1 ? d->q.head - d->head_dim_qk : 0;
+    guess[1] = rows_told ? d->q.seq - d->head_dim_qk : 0;
     guess[2] = 0;
-    if (d->heads_q > 0 && !__builtin_mul_overflow(d->heads_q, d->head_dim_qk, &row))
+    if (rows_told && d->heads_q > 0 && !__builtin_mul_overflow(d->heads_q, d->head_dim_qk, &row))
         guess[2] = (d->q.seq - row) / (d->heads_q + 1);
     for (int i = 0; i < 3; ++i)
         if (guess[i] > 0 && guess[i] <= STW_PROBLEM_GAP_MAX) gap[count++] = guess[i];
