@@ -64,7 +64,7 @@ tests() {
     say "tests, release build (conform, golden vectors, mutants and units)"
     ctest --test-dir build/release --output-on-failure -j "$jobs"
     local sanitized=asan
-    if [ "$CC" != gcc ]; then sanitized=fuzz; fi # the fuzz targets are libFuzzer's, so clang's
+    case "$CC" in *clang*) sanitized=fuzz ;; esac # the fuzz targets are libFuzzer's, so clang's
     build "$sanitized"
     say "tests and short fuzz runs under the address and undefined-behaviour sanitizers"
     ctest --test-dir "build/$sanitized" --output-on-failure -j "$jobs" -LE long
@@ -78,7 +78,7 @@ full() {
     build tsan
     say "unit and CPU tests under the thread sanitizer"
     ctest --test-dir build/tsan --output-on-failure -j "$jobs" -LE 'long|fuzz'
-    if [ "$CC" != gcc ]; then
+    if [[ "$CC" == *clang* ]]; then
         say "fuzzing, ${STW_FUZZ_SECONDS:=120} s a target"
         STW_FUZZ_SECONDS=$STW_FUZZ_SECONDS ctest --test-dir build/fuzz --output-on-failure -L fuzz
     fi

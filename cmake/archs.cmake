@@ -30,5 +30,5 @@ foreach(_arch IN LISTS STERNWAY_ARCHS_CPU STERNWAY_ARCHS_CUDA STERNWAY_ARCHS_HIP
     endif()
 endforeach()
 list(JOIN _rows "\n" _rows)
-file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/attn_tables.inc
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/attn_tables.inc
     CONTENT "${_tables}static const stw_attn_table attn_tables[] = {\n${_rows}\n};\n" @ONLY)

@@ -4,7 +4,7 @@
 add_library(sternway_options INTERFACE)
 target_compile_options(sternway_options INTERFACE
     -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla -Wundef
-    -fno-math-errno -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
+    -fno-math-errno -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
 option(STERNWAY_WERROR "Warnings are errors" OFF)
 if(STERNWAY_WERROR)
     target_compile_options(sternway_options INTERFACE -Werror)

@@ -22,6 +22,15 @@ static char file_path[512]; /* what file_descriptor was opened from */
 static int file_descriptor = STDERR_FILENO;
 static atomic_int level_in_force = STW_LOG_WARN;
 
+/* A child of a fork may inherit the lock held by a thread that it does not have. */
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static void after_fork_in_child(void) {
+    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+static void watch_forks(void) {
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
 static const char *const level_names[] = {"error", "warn", "info", "trace"};
 
 /* STERNWAY_LOG_FILE with %h, %p and %% replaced. */
@@ -52,6 +61,7 @@ static void line_write(int descriptor, const char *line) {
 void stw_log_configure(const stw_env *env) {
     atomic_store(&level_in_force, env->log);
     char path[sizeof file_path];
+    pthread_once(&fork_once, watch_forks);
     path_expand(env->log_file, path, sizeof path);
     pthread_mutex_lock(&lock);
     if (strcmp(path, file_path)) {

@@ -7,7 +7,7 @@
 
 #include "sternway/base.h"
 
-/* Stores the text of this thread's failure and returns `status`. */
+/* Stores the text of this thread's failure and returns `status` (STW_OK to put an earlier text back). */
 stw_status stw_fail(stw_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* A growing text in a caller's buffer: cut at capacity, `length` counts what it wanted (without the 0). */

@@ -129,8 +129,9 @@ static stw_status check_products(const stw_attn_desc *d, stw_plan_kind kind) {
     int64_t rows_q = d->total_q ? d->total_q : d->batch * d->max_seq_q;
     int64_t rows_kv = d->total_kv ? d->total_kv : d->batch * d->max_seq_kv;
     int64_t rows = rows_q > rows_kv ? rows_q : rows_kv, product;
+    int64_t longest = d->max_seq_q > d->max_seq_kv ? d->max_seq_q : d->max_seq_kv;
     if (__builtin_mul_overflow(rows, d->heads_q * 256, &product) || product > INT64_C(1) << 56 ||
-        d->batch * d->heads_q > INT64_C(1) << 48)
+        __builtin_mul_overflow(d->batch * d->heads_q, longest, &product) || product > INT64_C(1) << 56)
         return stw_fail(STW_E_INVALID,
                         "%s: batch %lld, heads_q %lld and %lld rows make a problem of more than 2^56 "
                         "elements",

@@ -33,7 +33,7 @@ stw_tensor_use stw_tensor_use_of(const stw_tensor_row *row, const stw_attn_desc 
     case offsetof(stw_attn_desc, v): return STW_USE_INPUT;
     case offsetof(stw_attn_desc, out):
         if (forward) return STW_USE_OUTPUT;
-        return desc->flags & STW_ATTN_GIVEN_DELTA ? STW_USE_INPUT_OPTIONAL : STW_USE_INPUT;
+        return desc->flags & STW_ATTN_GIVEN_DELTA ? STW_USE_NONE : STW_USE_INPUT;
     case offsetof(stw_attn_desc, lse): return forward ? STW_USE_OUTPUT_OPTIONAL : STW_USE_INPUT;
     case offsetof(stw_attn_desc, dout): return forward ? STW_USE_NONE : STW_USE_INPUT;
     case offsetof(stw_attn_desc, dlse):

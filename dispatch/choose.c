@@ -94,7 +94,7 @@ stw_status stw_choose(const char *who, const stw_context_opts *opts, const stw_e
     c->memory = opts->memory;
     int has_device = (opts->flags & STW_CONTEXT_HAS_DEVICE) != 0;
     c->request = (stw_open_request){.env = env,
-                                    .device = has_device ? opts->device : env->device,
+                                    .device = has_device ? opts->device : env->device, /* of a GPU */
                                     .forced_arch = c->arch[0] ? c->arch : NULL,
                                     .cpu_threads = opts->cpu_threads ? opts->cpu_threads : env->cpu_threads};
     int named_is_built = c->automatic;

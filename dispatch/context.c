@@ -7,6 +7,7 @@
 #include "common/extend.h"
 #include "common/log.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,23 +55,29 @@ static void log_fallback(stw_status worst, const char *reasons) {
 
 /* Tries the candidates in order, collecting the reasons of those that fail. */
 static stw_status open_first(const stw_choice *choice, const stw_env *env, stw_context **context_out) {
-    stw_status worst = STW_E_NO_DRIVER;
-    char lines[900];
+    stw_status worst = choice->request.device ? STW_E_NO_DEVICE : STW_E_NO_DRIVER;
+    char lines[900], before[1024];
+    int tried = 0;
+    snprintf(before, sizeof before, "%s", stw_last_error());
     stw_text reasons = stw_text_in(lines, sizeof lines);
     for (size_t i = 0; i < choice->count; ++i) {
         const stw_candidate *candidate = &choice->candidates[i];
-        if (!candidate->allowed) continue;
+        if (!candidate->allowed) {
+            stw_text_add(&reasons, "%s%s: %s", reasons.length ? "; " : "",
+                         stw_backend_name(candidate->ops->backend), candidate->reason);
+            continue;
+        }
         stw_status status = stw_context_open(choice, candidate, env, context_out);
         if (status == STW_OK) {
-            if (candidate->ops->backend == STW_BACKEND_CPU && reasons.length) log_fallback(worst, lines);
-            return STW_OK;
+            if (tried) log_fallback(worst, lines);
+            return stw_fail(STW_OK, "%s", before); /* a call that succeeds leaves the last error */
         }
+        tried = 1;
         if (!choice->automatic || status == STW_E_NO_MEMORY || status == STW_E_INVALID) return status;
         if (failure_rank(status) > failure_rank(worst)) worst = status;
         stw_text_add(&reasons, "%s%s", reasons.length ? "; " : "", stw_last_error());
     }
-    return stw_fail(worst, "context_create: no backend is usable: %s",
-                    reasons.length ? lines : "this build holds no backend for the memory kind");
+    return stw_fail(worst, "context_create: no backend is usable: %s", lines);
 }
 
 stw_status stw_context_create(const stw_context_opts *opts, stw_context **context_out) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * stw_devices: the public face of the probe. */
-#include "common/status.h"
+#include "common/extend.h"
 #include "dispatch/probe.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static stw_status check_infos(const stw_device_info *infos, size_t capacity, siz
         return stw_fail(STW_E_INVALID, "devices: infos is null with capacity %zu; null needs capacity 0",
                         capacity);
     size_t stride = infos->struct_size;
-    if (stride < sizeof(stw_device_info) || stride > STRUCT_SIZE_MAX || stride % _Alignof(stw_device_info))
+    if (stride < STW_SIZE_DEVICE_INFO_0_1 || stride > STRUCT_SIZE_MAX || stride % _Alignof(stw_device_info))
         return stw_fail(STW_E_INVALID,
                         "devices: infos[0].struct_size %zu is not a size of stw_device_info, here %zu",
                         stride, sizeof(stw_device_info));
@@ -43,9 +43,11 @@ stw_status stw_devices(stw_device_info *infos, size_t capacity, size_t *count_ou
     size_t count = stw_probe_count(&facts);
     for (size_t i = 0; i < count && i < capacity; ++i) {
         char *element = (char *)infos + i * stride;
-        stw_probe_device(&facts, i, (stw_device_info *)(void *)element);
-        /* a newer caller's fields, unknown here, read as absent */
-        memset(element + sizeof(stw_device_info), 0, stride - sizeof(stw_device_info));
+        stw_device_info info = {.struct_size = stride};
+        stw_probe_device(&facts, i, &info);
+        size_t known = stride < sizeof info ? stride : sizeof info; /* an older caller's struct is shorter */
+        memcpy(element, &info, known);
+        memset(element + known, 0, stride - known); /* a newer caller's fields read as absent */
     }
     *count_out = count;
     return STW_OK;

@@ -6,6 +6,7 @@
 
 #include "common/extend.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Plans on one candidate. 1 = it takes the problem. */
@@ -60,6 +61,8 @@ stw_status stw_explain_attn(const stw_context_opts *opts, const stw_attn_desc *d
     if (!status)
         status = stw_extend("explain_attn: desc", desc, &full_desc, sizeof full_desc, STW_SIZE_ATTN_DESC_0_1);
     if (status) return status;
+    char before[1024]; /* a call that succeeds leaves the last error */
+    snprintf(before, sizeof before, "%s", stw_last_error());
     stw_text out = stw_text_in(text, capacity);
     status = stw_env_read(&env);
     if (!status) status = stw_choose("context_create", &full_opts, &env, &choice);
@@ -72,5 +75,5 @@ stw_status stw_explain_attn(const stw_context_opts *opts, const stw_attn_desc *d
         if (!chosen) stw_text_add(&out, "no backend is usable for this problem\n");
     }
     if (needed_out) *needed_out = out.length + 1;
-    return STW_OK;
+    return stw_fail(STW_OK, "%s", before);
 }

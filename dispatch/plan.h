@@ -14,7 +14,7 @@ struct stw_plan {
     char why[512];      /* the rule that chose the variant                      */
 };
 
-/* Checks, selects and prepares on an opened context, without logging. With `all_rules`, `why_all` (optional)
+/* Checks, selects and prepares on an opened context, without logging. `why_all` (optional)
  * gets a line for every rule that was passed over. Shared by the plan calls and explain. */
 stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
                           stw_text *why_all, stw_plan **plan_out);

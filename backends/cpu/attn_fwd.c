@@ -79,7 +79,7 @@ void stw_cpu_fwd_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
-    int64_t blocks = stw_ceil_div(p->max_seq_q, l->bm);
+    int64_t blocks = stw_ceil_div(stw_cpu_longest(p->max_seq_q, p->total_q), l->bm);
     stw_cpu_scratch t;
     stw_cpu_scratch_of(p, l, job->workspace + l->scratch + worker * l->scratch_size, &t);
     for (;;) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Sizes and places: the workspace of a call, the tiles of a thread, sequences cut into blocks, and the data
- * checks' view of them. Called by backend.c at plan time and by every phase. */
+ * Sizes and places: the workspace of a call, the tiles of a thread, sequences cut into blocks. Called by backend.c at plan time and by every phase. */
 #include "cpu.h"
 
 #define PART_ALIGN ((size_t)64)

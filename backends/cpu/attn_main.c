@@ -128,8 +128,8 @@ void stw_cpu_main_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
-    int64_t heads = p->batch * p->heads_kv, blocks = stw_ceil_div(p->max_seq_kv, l->bn),
-            units = heads * blocks;
+    int64_t heads = p->batch * p->heads_kv,
+            blocks = stw_ceil_div(stw_cpu_longest(p->max_seq_kv, p->total_kv), l->bn), units = heads * blocks;
     int64_t chunk = stw_max_i64(1, stw_min_i64(job->threads, heads));
     stw_cpu_scratch t;
     stw_cpu_scratch_of(p, l, job->workspace + l->scratch + worker * l->scratch_size, &t);

@@ -73,7 +73,7 @@ static int64_t near_bound(int64_t bound, int64_t shift) {
     return stw_clamp_i64(bound + shift, -(INT64_C(1) << 30), INT64_C(1) << 30);
 }
 
-#define EDGE_STRIP 16 /* a multiple of every row_step and lanes */
+#define EDGE_STRIP 16 /* a multiple of every GEMM_MR and of the lanes */
 
 void stw_cpu_tile_cut(stw_cpu_tile *at) {
     at->low = near_bound(at->seq->band.low, at->i0 - at->j0);

@@ -19,17 +19,13 @@ const stw_tile_ops *stw_cpu_tile_ops(const stw_variant *variant, const char **re
     if (!strcmp(variant->loop, "portable")) return &stw_tile_portable;
 #if defined(__x86_64__)
     if (!strcmp(variant->loop, "avx512")) {
-        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-            return &stw_tile_avx512;
-        *reason_out = "this CPU has no AVX-512 (F, BW, DQ, VL)";
+        if (__builtin_cpu_supports("x86-64-v4")) return &stw_tile_avx512; /* as CMakeLists.txt compiles it */
+        *reason_out = "this CPU has no AVX-512 (x86-64-v4: F, BW, CD, DQ, VL)";
         return NULL;
     }
     if (!strcmp(variant->loop, "avx2")) {
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-            __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2"))
-            return &stw_tile_avx2;
-        *reason_out = "this CPU has no AVX2, FMA, F16C and BMI2";
+        if (__builtin_cpu_supports("x86-64-v3")) return &stw_tile_avx2;
+        *reason_out = "this CPU has no AVX2 (x86-64-v3: AVX2, BMI, F16C, FMA, LZCNT, MOVBE)";
         return NULL;
     }
 #endif
@@ -73,9 +69,6 @@ static void read_name(char *name, size_t capacity) {
 }
 
 static stw_status cpu_open(const stw_open_request *request, stw_device *device_out) {
-    if (request->device != 0)
-        return stw_fail(STW_E_NO_DEVICE, "context_create: device %d of the CPU backend, accepted: 0",
-                        request->device);
     if (request->forced_arch && strcmp(request->forced_arch, "cpu"))
         return stw_fail(STW_E_INVALID, "context_create: arch \"%s\" of the CPU backend, accepted: cpu",
                         request->forced_arch);

@@ -84,6 +84,11 @@ static inline int64_t stw_ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
+/* No sequence is longer: of a packed side (total > 0) none exceeds the pack, however generous max_seq is. */
+static inline int64_t stw_cpu_longest(int64_t max_seq, int64_t total) {
+    return total > 0 ? stw_min_i64(max_seq, total) : max_seq;
+}
+
 /* Address of element 0 of a row; `row` counts from the sequence's start. */
 static inline void *stw_cpu_row(const stw_tensor_param *t, uint32_t dtype, int64_t b, int64_t h,
                                 int64_t row) {

@@ -88,10 +88,6 @@ static void *worker_main(void *argument) {
     return NULL;
 }
 
-uint32_t stw_pool_threads(const stw_pool *pool) {
-    return pool->threads;
-}
-
 static void join_workers(stw_pool *pool, uint32_t started) {
     atomic_store(&pool->stop, 1);
     atomic_fetch_add(&pool->gate, GATE_JOB); /* a changed word: nobody falls asleep on the old one */

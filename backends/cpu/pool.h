@@ -18,7 +18,6 @@ typedef void (*stw_pool_fn)(void *job, uint32_t worker);
  * Errors: STW_E_NO_MEMORY. */
 stw_status stw_pool_create(uint32_t threads, stw_pool **pool_out);
 void stw_pool_destroy(stw_pool *pool);
-uint32_t stw_pool_threads(const stw_pool *pool);
 
 /* Takes the pool for several jobs in a row. 1: the caller's until stw_pool_release. 0: busy or gone. */
 int stw_pool_try_acquire(stw_pool *pool);

@@ -17,7 +17,6 @@
 const stw_tile_ops STW_TILE_TABLE = {
     .loop = STW_TILE_LOOP,
     .lanes = LANES,
-    .row_step = GEMM_MR,
     .load_rows = tile_load_rows,
     .transpose = tile_transpose,
     .store_rows = tile_store_rows,

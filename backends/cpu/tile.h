@@ -45,7 +45,6 @@ typedef struct stw_tile_softmax {
 typedef struct stw_tile_ops {
     const char *loop;  /* column `loop` of the tuning table                            */
     uint32_t lanes;    /* widths of B and C operands are padded to a multiple of this  */
-    uint32_t row_step; /* rows of A and C operands are padded to a multiple of this    */
 
     /* to[rows][width] <- from, converted; columns cols..width-1 become 0. */
     void (*load_rows)(float *to, size_t pitch, uint32_t width, const void *from, int64_t stride,
@@ -63,7 +62,7 @@ typedef struct stw_tile_ops {
     void (*dot_rows)(float *out, const void *a, int64_t a_stride, const void *b, int64_t b_stride,
                      uint32_t rows, uint32_t cols, uint32_t dtype);
 
-    /* C[m][n] (+)= A[m][k] B[k][n]; m and n are rounded up to row_step and lanes. */
+    /* C[m][n] (+)= A[m][k] B[k][n]; m and n are rounded up to EDGE_STRIP and lanes. */
     void (*matmul)(uint32_t m, uint32_t n, uint32_t k, const float *a, size_t a_pitch, const float *b,
                    size_t b_pitch, float *c, size_t c_pitch, int add);
     /* The same with A stored transposed, a[k][m]. */

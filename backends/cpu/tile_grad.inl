@@ -156,7 +156,8 @@ INLINE void softmax_row(const stw_tile_softmax *f, uint32_t r) {
     }
     vf fix = vf_exp(vf_splat(before - base));
     f->fix[r] = before == -__builtin_inff() ? 0.0f : fix[0];
-    f->sum[r] = (before == -__builtin_inff() ? 0.0f : f->sum[r] * f->fix[r]) + vf_sum(total);
+    /* with nothing but -inf and NaN so far the sum is 0 or NaN, and stays what it is */
+    f->sum[r] = (before == -__builtin_inff() ? f->sum[r] : f->sum[r] * f->fix[r]) + vf_sum(total);
     f->maximum[r] = most;
 }
 

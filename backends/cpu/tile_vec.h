@@ -39,9 +39,6 @@ typedef uint16_t vh_any __attribute__((vector_size(2 * LANES), aligned(2), may_a
 INLINE vf vf_splat(float x) {
     return x - (vf){0};
 }
-INLINE vi vi_splat(int32_t x) {
-    return x + (vi){0};
-}
 INLINE vu vu_splat(uint32_t x) {
     return x + (vu){0};
 }

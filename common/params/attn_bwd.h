@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The parameter block of every attention kernel: the only contract between host and device code.
- * dispatch/attn_plan.c fills the shape part at plan time, dispatch/attn_bwd.c the pointers of a call;
+ * dispatch/attn_params.c fills the shape part at plan time, and the pointers of a call;
  * CPU tiles, CUDA and HIP kernels read it. Plain fixed-width fields, the same layout for every
  * compiler, asserted at the end. Strides are in elements. */
 #ifndef STW_COMMON_PARAMS_ATTN_BWD_H

@@ -32,12 +32,16 @@
  * used length up to the sequence's end are written as zeros in the gradients and in delta; the forward writes
  * zeros to their O and -inf to their LSE (rows that see no key: O zero, LSE the sink or -inf). Other gaps of
  * a packed layout are not touched. What lies in rows outside the problem (NaN included) never reaches a
- * result. */
+ * result: rows past the used lengths, keys that masks and lengths hide from every query, O and dO of rows
+ * that they leave without a key. A bias of -inf hides no row in this sense: an infinity or NaN in a row that
+ * somebody could see may reach other rows of the same tile (0 * inf). */
 #ifndef STERNWAY_ATTN_BWD_H
 #define STERNWAY_ATTN_BWD_H
 
 #include "base.h"
 
+/* Columns of comments are kept by hand: */
+/* clang-format off */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -67,7 +71,8 @@ typedef enum stw_attn_mask {
  * keep the element with probability 1-p and scale what is kept by 1/(1-p). */
 typedef enum stw_dropout_map {
     /* Philox4x32-10, word i%4 of counter (i/4, j, b*heads_total + h, offset low) under key (seed low,
-     * seed high XOR offset high); keep iff word >= floor(p * 2^32). Positions of the whole problem. */
+     * seed high XOR offset high); keep iff word >= floor(p * 2^32). Positions of the whole problem,
+     * i/4 and j modulo 2^32. */
     STW_DROPOUT_PHILOX = 0,
     /* PyTorch's memory-efficient kernel: n = offset + (b*heads_total + h)*Sq*Sk + i*Sk + j, local
      * positions (packed: n = offset + i*Lk' + j for every b and h, Lk' the sequence's own rows); word n%4
@@ -107,7 +112,8 @@ typedef enum stw_deterministic {
 
 /* The shape class of a problem. One plan serves every call of its class; in a packed class every batch
  * within max_seq_*, total_* and batch. Sizes: batch, max_seq_* >= 0; heads 1..2^20, heads_q a multiple of
- * heads_kv; head_dim_* 1..256, unequal allowed; every extent < 2^31; no tensor spans 2^63 bytes. */
+ * heads_kv; head_dim_* 1..256, unequal allowed; every extent < 2^31; no tensor spans 2^63 bytes,
+ * and rows * heads_q stay below 2^48. */
 typedef struct stw_attn_desc {
     size_t struct_size;
     stw_dtype dtype; /* of q, k, v, out, dout; required */
@@ -134,7 +140,7 @@ typedef struct stw_attn_desc {
     uint32_t accumulate; /* subset of outputs that is added to what is there (f32 only); nothing is zeroed */
     stw_attn_mask mask;
     uint32_t flags; /* STW_ATTN_* */
-    int64_t window_left, window_right; /* >= 0, with their flags                                           */
+    int64_t window_left, window_right; /* 0..2^40, with their flags; leave a flag out for no bound         */
     int64_t diagonal_shift;            /* with HAS_SHIFT; any sign, |.| <= 2^40                            */
     float scale;                       /* with HAS_SCALE; finite                                           */
     float softcap;                     /* 0 = off; finite, > 0                                             */
@@ -145,11 +151,11 @@ typedef struct stw_attn_desc {
 
     /* This call is a shard of a larger problem: added to the local b and h in dropout counters; h of the
      * ALiBi slopes and sink stays local (pass the shard's own slopes). heads_total 0 = heads_q. */
-    int64_t batch_offset, head_offset, heads_total;
+    int64_t batch_offset, head_offset, heads_total; /* < 2^31; philox: at most 2^32 heads in all          */
 } stw_attn_desc;
 
 /* The pointers of one call. Inputs are read only, outputs written only (accumulated ones read too), and
- * no output may overlap another tensor of the call. All tensors live where the context's memory kind
+ * no output may overlap another tensor of the call (equal starts are refused, other overlaps are not seen). All tensors live where the context's memory kind
  * says; nothing is kept after the call's work is complete. */
 typedef struct stw_attn_args {
     size_t struct_size;

@@ -20,6 +20,8 @@
 #define STW_API
 #endif
 
+/* Columns of comments are kept by hand: */
+/* clang-format off */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -39,8 +41,8 @@ extern "C" {
 
 /* ---- status ------------------------------------------------------------------------------------
  * Every fallible call returns one of these; the numbers are pinned for ever. On anything but STW_OK
- * nothing was launched, output parameters and buffers are untouched, and stw_last_error() tells
- * the function, the field, the value seen and what would be accepted. */
+ * nothing was launched, output parameters and buffers are untouched (but for *status_out, whose purpose it
+ * is), and stw_last_error() tells the function, the field, the value seen and what would be accepted. */
 typedef enum stw_status {
     STW_OK = 0,
     STW_E_INVALID = 1,     /* the caller's arguments contradict the documentation                   */

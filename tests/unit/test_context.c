@@ -151,6 +151,32 @@ static void bad_environment_is_refused_by_name(void **state) {
     unsetenv("STERNWAY_BACKEND");
 }
 
+static void the_environment_s_device_is_a_gpu_s(void **state) {
+    (void)state;
+    stw_context_opts opts = opts_of(STW_BACKEND_AUTO, STW_MEMORY_HOST);
+    stw_context *context = NULL;
+    setenv("STERNWAY_DEVICE", "3", 1);
+    assert_int_equal(stw_context_create(&opts, &context), STW_OK);
+    stw_context_destroy(context);
+    unsetenv("STERNWAY_DEVICE");
+    opts.flags = STW_CONTEXT_HAS_DEVICE; /* but one asked for by the caller is meant */
+    opts.device = 3;
+    assert_int_equal(stw_context_create(&opts, &context), STW_E_NO_DEVICE);
+    assert_non_null(strstr(stw_last_error(), "device 3 is asked for and the CPU is device 0"));
+}
+
+static void success_leaves_the_last_error(void **state) {
+    (void)state;
+    stw_context_opts opts = opts_of(STW_BACKEND_AUTO, STW_MEMORY_BUFFERS);
+    stw_context *context = NULL;
+    assert_int_equal(stw_context_create(NULL, &context), STW_E_INVALID);
+    char before[1024];
+    strcpy(before, stw_last_error());
+    assert_int_equal(stw_context_create(&opts, &context), STW_OK); /* GPU backends fail on the way */
+    assert_string_equal(stw_last_error(), before);
+    stw_context_destroy(context);
+}
+
 static void buffers_streams_and_copies(void **state) {
     (void)state;
     stw_context_opts opts = opts_of(STW_BACKEND_CPU, STW_MEMORY_BUFFERS);
@@ -245,6 +271,8 @@ int main(void) {
         cmocka_unit_test(named_backends_that_memory_rules_out_are_refused),
         cmocka_unit_test(bad_options_are_refused),
         cmocka_unit_test(bad_environment_is_refused_by_name),
+        cmocka_unit_test(the_environment_s_device_is_a_gpu_s),
+        cmocka_unit_test(success_leaves_the_last_error),
         cmocka_unit_test(buffers_streams_and_copies),
         cmocka_unit_test(a_plan_keeps_its_context),
         cmocka_unit_test(explain_names_every_backend),

@@ -150,6 +150,29 @@ static void sequences_are_clamped_into_the_buffers(void **state) {
     }
 }
 
+static void given_delta_needs_no_out(void **state) {
+    (void)state;
+    stw_attn_desc d = desc_of();
+    assert_int_equal(stw_layout_bshd(&d), STW_OK);
+    d.flags = STW_ATTN_GIVEN_DELTA;
+    d.out = (stw_attn_strides){0}; /* not looked at */
+    assert_int_equal(stw_attn_check(&d, STW_PLAN_ATTN_BWD), STW_OK);
+    d.flags = 0;
+    assert_int_equal(stw_attn_check(&d, STW_PLAN_ATTN_BWD), STW_E_INVALID);
+}
+
+static void absurd_products_are_refused(void **state) {
+    (void)state;
+    stw_attn_desc d = desc_of();
+    d.batch = 1 << 18;
+    d.heads_q = d.heads_kv = 1 << 20;
+    d.total_q = d.total_kv = 1;
+    d.max_seq_q = INT32_MAX;
+    assert_int_equal(stw_layout_thd(&d), STW_OK);
+    assert_int_equal(stw_attn_check(&d, STW_PLAN_ATTN_FWD), STW_E_INVALID);
+    assert_non_null(strstr(stw_last_error(), "2^56"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts),
@@ -157,6 +180,8 @@ int main(void) {
         cmocka_unit_test(defaults_are_resolved),
         cmocka_unit_test(dropout_constants),
         cmocka_unit_test(sequences_are_clamped_into_the_buffers),
+        cmocka_unit_test(given_delta_needs_no_out),
+        cmocka_unit_test(absurd_products_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
