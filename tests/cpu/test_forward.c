@@ -117,10 +117,42 @@ static void mask_of_every_map(void **state) {
     }
 }
 
+/* NaN in the first keys: later tiles with finite keys must not bring LSE and O back. */
+static void nan_of_early_keys_stays(void **state) {
+    (void)state;
+    enum { KEYS = 300, NANS = 130, DIM = 4 };
+    float q[2 * DIM], k[KEYS * DIM], v[KEYS * DIM], out[2 * DIM], lse[2];
+    for (int i = 0; i < 2 * DIM; ++i) q[i] = 0.25f;
+    for (int i = 0; i < KEYS * DIM; ++i) k[i] = i < NANS * DIM ? NAN : 0.5f, v[i] = 1.0f;
+    for (int variant = 0; variant < harness_variant_count; ++variant) {
+        stw_context *context = harness_context(harness_variants[variant], 1);
+        if (!context) continue;
+        stw_attn_desc desc = STW_INIT(stw_attn_desc);
+        stw_attn_args args = STW_INIT(stw_attn_args);
+        stw_plan *plan;
+        desc.dtype = STW_F32;
+        desc.batch = desc.heads_q = desc.heads_kv = 1;
+        desc.head_dim_qk = desc.head_dim_v = DIM;
+        desc.max_seq_q = 2;
+        desc.max_seq_kv = KEYS;
+        assert_int_equal(stw_layout_bshd(&desc), STW_OK);
+        assert_int_equal(stw_attn_fwd_plan(context, &desc, &plan), STW_OK);
+        size_t size = stw_plan_workspace_size(plan);
+        void *workspace = aligned_alloc(256, (size + 511) / 256 * 256);
+        args.q = q, args.k = k, args.v = v, args.out = out, args.lse = lse;
+        assert_int_equal(stw_attn_fwd(plan, &args, workspace, size, NULL), STW_OK);
+        assert_true(isnan(lse[0]) && isnan(lse[1]) && isnan(out[0]) && isnan(out[2 * DIM - 1]));
+        free(workspace);
+        stw_plan_destroy(plan);
+        stw_context_destroy(context);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward_of_every_feature),
         cmocka_unit_test(mask_of_every_map),
+        cmocka_unit_test(nan_of_early_keys_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
