@@ -102,7 +102,7 @@ typedef enum stw_deterministic {
 #define STW_ATTN_HAS_WINDOW_LEFT  0x0002u /* j >= i + shift - window_left                                    */
 #define STW_ATTN_HAS_WINDOW_RIGHT 0x0004u /* j <= i + shift + window_right                                   */
 #define STW_ATTN_HAS_SHIFT        0x0008u /* diagonal_shift replaces the shift of POSITIONS                  */
-#define STW_ATTN_HAS_USED_LENGTHS 0x0010u /* args.used_q and/or args.used_kv are given                       */
+#define STW_ATTN_HAS_USED_LENGTHS 0x0010u /* args.used_q, args.used_kv or both are given, else neither         */
 #define STW_ATTN_GIVEN_DELTA      0x0020u /* args.delta is an input, already minus dLSE; args.out may be null */
 #define STW_ATTN_WRITE_DELTA      0x0040u /* args.delta is an output                                         */
 #define STW_ATTN_ALIBI            0x0080u /* S += -slope_h * |i + shift - j|                                 */
