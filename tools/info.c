@@ -5,7 +5,6 @@
 #include "tool.h"
 
 #include "common/env.h"
-#include "common/image.h"
 #include "dispatch/arch.h"
 
 #include <stdio.h>
@@ -46,13 +45,22 @@ static const struct argp parser = {
 
 /* ---- building the report ----------------------------------------------------------------------- */
 
-static void add_archs(cJSON *report) {
+/* The library's own images; an arch has at most a few. */
+#define IMAGES_MAX 64
+
+static size_t read_images(stw_image_info infos[IMAGES_MAX]) {
+    size_t count = 0;
+    for (size_t i = 0; i < IMAGES_MAX; ++i) infos[i] = STW_INIT(stw_image_info);
+    if (stw_embedded_images(infos, IMAGES_MAX, &count)) return 0;
+    return count < IMAGES_MAX ? count : IMAGES_MAX;
+}
+
+static void add_archs(cJSON *report, const stw_image_info *images, size_t count) {
     cJSON *archs = cJSON_AddArrayToObject(report, "archs");
     for (size_t i = 0; i < stw_arch_count; ++i) {
         cJSON *row = cJSON_CreateObject();
         int in_build = stw_archs[i].backend == STW_BACKEND_CPU;
-        for (size_t n = 0; n < stw_images.count && !in_build; ++n)
-            in_build = !strcmp(stw_images.rows[n].arch, stw_archs[i].name);
+        for (size_t n = 0; n < count && !in_build; ++n) in_build = !strcmp(images[n].arch, stw_archs[i].name);
         cJSON_AddStringToObject(row, "name", stw_archs[i].name);
         cJSON_AddStringToObject(row, "backend", stw_backend_name(stw_archs[i].backend));
         cJSON_AddBoolToObject(row, "in_this_build", in_build);
@@ -62,22 +70,21 @@ static void add_archs(cJSON *report) {
 }
 
 /* Returns the number of damaged images. */
-static int add_images(cJSON *report, int verify) {
+static int add_images(cJSON *report, const stw_image_info *infos, size_t count, int verify) {
     cJSON *images = cJSON_AddArrayToObject(report, "images");
     int damaged = 0;
-    for (size_t i = 0; i < stw_images.count; ++i) {
-        const stw_image *image = &stw_images.rows[i];
+    for (size_t i = 0; i < count; ++i) {
+        const stw_image_info *image = &infos[i];
         char hash[24];
         snprintf(hash, sizeof hash, "%016llx", (unsigned long long)image->hash);
         cJSON *row = cJSON_CreateObject();
         cJSON_AddStringToObject(row, "arch", image->arch);
-        cJSON_AddStringToObject(row, "kind", stw_image_kind_name(image->kind));
-        cJSON_AddNumberToObject(row, "bytes", (double)(image->end - image->begin));
+        cJSON_AddStringToObject(row, "kind", image->kind);
+        cJSON_AddNumberToObject(row, "bytes", (double)image->bytes);
         cJSON_AddStringToObject(row, "hash", hash);
         if (verify) {
-            int intact = stw_image_intact(image);
-            damaged += !intact;
-            cJSON_AddBoolToObject(row, "intact", intact);
+            damaged += !image->intact;
+            cJSON_AddBoolToObject(row, "intact", image->intact);
         }
         cJSON_AddItemToArray(images, row);
     }
@@ -221,8 +228,10 @@ int stw_tool_info(int argc, char **argv) {
     uint32_t v = stw_version();
     snprintf(version, sizeof version, "%u.%u.%u", v / 10000, v / 100 % 100, v % 100);
     cJSON_AddStringToObject(report, "version", version);
-    add_archs(report);
-    int damaged = add_images(report, request.verify);
+    stw_image_info images[IMAGES_MAX];
+    size_t count = read_images(images);
+    add_archs(report, images, count);
+    int damaged = add_images(report, images, count, request.verify);
     int failed = add_devices(report) != 0;
     add_instruction_sets(report);
     int refused = add_environment(report);

@@ -114,6 +114,20 @@ typedef struct stw_device_info {
  * Errors: STW_E_INVALID. */
 STW_API stw_status stw_devices(stw_device_info *infos, size_t capacity, size_t *count_out);
 
+/* One embedded device image: kernels of one arch. */
+typedef struct stw_image_info {
+    size_t struct_size;
+    stw_backend backend;
+    int32_t intact;      /* 1 when its bytes have the hash they were built with */
+    uint64_t bytes, hash; /* size; 64-bit FNV-1a as recorded at build time      */
+    char arch[32];       /* a row of dispatch/arch.def, "sm80"                  */
+    char kind[32];       /* "cubin", "ptx", "code object"                       */
+} stw_image_info;
+
+/* Lists the device images in this library and hashes each. Arguments and errors as for stw_devices; a
+ * damaged image is told by its `intact`, not by the status. */
+STW_API stw_status stw_embedded_images(stw_image_info *infos, size_t capacity, size_t *count_out);
+
 /* Where the tensors of a context's calls live; must be chosen, there is no default. */
 typedef enum stw_memory {
     STW_MEMORY_HOST = 1,   /* ordinary host memory: only the CPU backend fits                         */

@@ -54,6 +54,8 @@ _Static_assert(sizeof(stw_context_opts) >= STW_SIZE_CONTEXT_OPTS_0_1, "structs o
 _Static_assert(sizeof(stw_attn_desc) >= STW_SIZE_ATTN_DESC_0_1, "structs only grow");
 _Static_assert(sizeof(stw_attn_args) >= STW_SIZE_ATTN_ARGS_0_1, "structs only grow");
 _Static_assert(sizeof(stw_device_info) >= STW_SIZE_DEVICE_INFO_0_1, "structs only grow");
+_Static_assert(sizeof(stw_image_info) >= STW_SIZE_IMAGE_INFO_0_1 && STW_SIZE_IMAGE_INFO_0_1 == 96,
+               "structs only grow");
 _Static_assert(STW_SIZE_CONTEXT_OPTS_0_1 == 40 && STW_SIZE_ATTN_DESC_0_1 == 536, "pinned at 0.1");
 _Static_assert(STW_SIZE_ATTN_ARGS_0_1 == 240 && STW_SIZE_DEVICE_INFO_0_1 == 368, "pinned at 0.1");
 _Static_assert(offsetof(stw_attn_desc, batch) == 32 && offsetof(stw_attn_desc, q) == 104, "descriptor");
