@@ -99,6 +99,7 @@ static void add_json(const settings *s, cJSON *rows, const char *line, const cha
     cJSON_AddNumberToObject(item, "max_ratio", r->max_ratio);
     cJSON_AddNumberToObject(item, "rms_ratio", r->rms_ratio);
     cJSON_AddBoolToObject(item, "verified", r->verified);
+    if (!r->verified) cJSON_AddStringToObject(item, "not_verified", r->not_verified);
     cJSON_AddItemToArray(rows, item);
 }
 
@@ -114,8 +115,10 @@ static void print_row(const settings *s, cJSON *rows, const char *line, const ch
                r->median * 1e3, r->spread * 1e3, r->tflops, s->peak > 0 ? share : "", r->max_ratio,
                r->rms_ratio, r->verified ? "yes" : "no");
     else
-        printf("%10.3f %9.3f %8.3f %6s  %-24s %s%s\n", r->median * 1e3, r->spread * 1e3, r->tflops, share,
-               r->check.variant, line, r->verified ? "" : " (not verified: its dropout map is not sampled)");
+        printf("%10.3f %9.3f %8.3f %6s  %-24s %s%s%s%s\n", r->median * 1e3, r->spread * 1e3, r->tflops, share,
+               r->check.variant, line,
+               r->verified ? "" : " (not verified: ", r->verified ? "" : r->not_verified,
+               r->verified ? "" : ")");
     fflush(stdout);
 }
 
@@ -134,7 +137,7 @@ static int bench_one(const settings *s, stw_context *context, const char *line, 
     stw_tool_progress_end();
     if (!good) {
         stw_tool_error("bench", line, "%s", result.check.text);
-        return STW_EXIT_FAILED;
+        return s->given_count && result.status ? stw_tool_exit_of(result.status) : STW_EXIT_FAILED;
     }
     print_row(s, rows, line, stw_context_arch(context), &result);
     return STW_EXIT_OK;
@@ -172,11 +175,15 @@ int stw_tool_bench(int argc, char **argv) {
     stw_context *context = NULL;
     int exit = stw_tool_parse(&argp, argc, argv, &s);
     if (!exit) exit = stw_tool_device_opts("bench", &s.device);
-    if (exit) return exit;
+    if (exit) {
+        if (s.json) stw_tool_print_json_error(exit);
+        return exit;
+    }
     s.device.opts.memory = STW_MEMORY_BUFFERS;
     stw_status status = stw_context_create(&s.device.opts, &context);
     if (status) {
         stw_tool_error("bench", NULL, "%s", stw_last_error());
+        if (s.json) stw_tool_print_json_error(stw_tool_exit_of(status));
         return stw_tool_exit_of(status);
     }
     exit = bench_all(&s, context);

@@ -14,7 +14,9 @@ typedef struct bench_options {
 typedef struct bench_result {
     stw_case_result check; /* variant; the text of a failure */
     int verified, runs;
-    double median, spread; /* seconds of one call; distance of the quartiles */
+    const char *not_verified; /* why, when it is not */
+    stw_status status;        /* of the plan or the data, when they failed */
+    double median, spread;    /* seconds of one call; distance of the quartiles */
     double tflops;
     double max_ratio, rms_ratio; /* largest of the sampled tensors */
 } bench_result;

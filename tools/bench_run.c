@@ -83,16 +83,24 @@ static void largest_ratios(bench_result *result) {
     }
 }
 
+/* The last sequence with rows on both sides; -1: there is none. */
+static int64_t last_sequence(const stw_case *c) {
+    int64_t b = c->problem.desc.batch - 1;
+    while (b >= 0 && !(c->q[b].used > 0 && c->kv[b].used > 0)) --b;
+    return b;
+}
+
 static int verify(bench *b, bench_result *result) {
     int guards;
+    int64_t sequence = last_sequence(&b->c);
     unsigned char *after = malloc(b->c.bytes);
     stw_status status = after ? run(b, 1) : STW_E_NO_MEMORY;
     if (!status) status = stw_case_device_store(&b->device, after, 0xFF, &guards);
     if (status)
         fail_with(result, "first run", status, stw_last_error());
-    else if (b->c.problem.desc.batch > 0)
-        stw_case_sample_judge(&b->c, after, b->c.problem.desc.batch - 1, SAMPLE_ROWS, &result->check,
-                              &result->verified);
+    else if (sequence >= 0)
+        stw_case_sample_judge(&b->c, after, sequence, SAMPLE_ROWS, &result->check, &result->verified);
+    result->not_verified = sequence < 0 ? "it is empty" : "its dropout map is not sampled";
     free(after);
     largest_ratios(result);
     return result->check.outcome == STW_CASE_OK;
@@ -100,9 +108,11 @@ static int verify(bench *b, bench_result *result) {
 
 static int open_bench(bench *b, stw_context *context, const stw_problem *problem, bench_result *result) {
     stw_status status = stw_attn_bwd_plan(context, &problem->desc, &b->plan);
+    result->status = status;
     if (status) return fail_with(result, "plan", status, stw_last_error());
     stw_case_note_variant(b->plan, &result->check);
     status = stw_case_build_inputs(problem, &b->c);
+    result->status = status;
     if (status) return fail_with(result, "data", status, stw_tool_last_error());
     status = stw_case_device_open(context, b->c.bytes, stw_plan_workspace_size(b->plan), &b->device);
     if (!status) status = stw_case_sample_forward(&b->c, context, &b->device);
@@ -116,8 +126,8 @@ int bench_run(stw_context *context, const stw_problem *problem, const bench_opti
     bench b = {0};
     memset(result_out, 0, sizeof *result_out);
     stw_case_result_clear(&result_out->check);
-    if (problem->op != STW_PROBLEM_ATTN_BWD)
-        return stw_case_fail(&result_out->check, "bench times attn_bwd only");
+    result_out->status = problem->op == STW_PROBLEM_ATTN_BWD ? STW_OK : STW_E_INVALID;
+    if (result_out->status) return stw_case_fail(&result_out->check, "bench times attn_bwd only");
     stw_problem seeded = *problem;
     if (!seeded.seed) seeded.seed = 1;
     int good = open_bench(&b, context, &seeded, result_out) && verify(&b, result_out) &&

@@ -93,6 +93,7 @@ typedef struct stw_case_result {
     stw_accuracy_pool pool[STW_GRAD_COUNT];
     stw_accuracy accuracy[STW_GRAD_COUNT];
     int near;      /* failed by less than a factor 2 of the accuracy rule, and by nothing else */
+    int invalid;   /* no valid problem: STW_E_INVALID before anything ran */
     int data_sets; /* that the verdict stands on; 0 = one */
 } stw_case_result;
 

@@ -43,7 +43,8 @@ typedef struct totals {
     const settings *s;
     const conform_target *target;
     cJSON *json; /* array of cases, or NULL */
-    size_t passed, failed, skipped, seen, enlarged;
+    size_t passed, failed, skipped, seen, enlarged, invalid;
+    char why[512];            /* the first skip's reason */
     stw_accuracy_pool *pools; /* [row][variant][grad] */
     size_t *row_cases, *row_failed;
 } totals;
@@ -85,11 +86,15 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case 'j': s->jobs = (int)number(text, state, 1, 64); break;
     case 's': s->seed = number(text, state, 0, INT64_MAX / 4); break;
     case KEY_VARIANT: s->variant = text; break;
-    case KEY_QUICK: s->scale = 0.25; break;
-    case KEY_LONG: s->scale = 4.5; break;
+    case KEY_QUICK:
+    case KEY_LONG:
+        if (s->scale != 1 && (s->scale < 1) != (key == KEY_QUICK))
+            argp_error(state, "--quick and --long exclude each other");
+        s->scale = key == KEY_QUICK ? 0.25 : 4.5;
+        break;
     case 'n': s->cases = number(text, state, 1, 1000000); break;
     case KEY_LIST: s->list = 1; break;
-    case KEY_REPEAT: s->repeat = (int)number(text, state, 0, 1000000); break;
+    case KEY_REPEAT: s->repeat = (int)number(text, state, 1, 1000000); break;
     case KEY_LARGE: s->large = 1; break;
     case KEY_SOAK: s->soak = number(text, state, 1, 1000000000); break;
     case KEY_JSON: s->json = 1; break;
@@ -163,17 +168,7 @@ static int make_list(const settings *s, conform_list *list) {
     return STW_EXIT_OK;
 }
 
-static void print_rows(const conform_list *list) {
-    for (size_t row = 0; row < conform_row_count; ++row) {
-        size_t count = 0;
-        for (size_t i = 0; i < list->count; ++i) count += list->cases[i].row == (int)row;
-        printf("%-16s %5zu  %s\n", conform_rows[row].name, count, conform_rows[row].what);
-    }
-    printf("%zu distinct problems\n", list->count);
-}
-
-/* ---- reporting ------------------------------------------------------------------------------------------
- */
+/* ---- reporting -------------------------------------------------------------------------------------- */
 
 static const char *const outcome_names[] = {"ok", "FAIL", "skip"};
 
@@ -217,6 +212,12 @@ static void print_case(const conform_case *c, const stw_case_result *r) {
 
 static void report(void *user, const conform_case *c, int variant, const stw_case_result *r) {
     totals *t = user;
+    if (r->invalid && t->s->given_count) { /* the command line is wrong, not the library */
+        if (!variant) stw_tool_error("conform", c->line, "%s", r->text);
+        t->invalid++;
+        return;
+    }
+    if (r->outcome == STW_CASE_SKIP && !t->why[0]) snprintf(t->why, sizeof t->why, "%s", r->text);
     size_t row = c->row >= 0 ? (size_t)c->row : conform_row_count;
     t->seen++;
     t->passed += r->outcome == STW_CASE_OK;
@@ -267,9 +268,10 @@ static void report_pools(totals *t) {
 
 static void skip(totals *t, const char *what) {
     t->skipped++;
-    if (!t->json)
+    if (!t->why[0]) snprintf(t->why, sizeof t->why, "%s", what);
+    if (!t->json) {
         printf("skip %s\n", what);
-    else {
+    } else {
         cJSON *item = cJSON_CreateObject();
         cJSON_AddStringToObject(item, "outcome", "skip");
         cJSON_AddStringToObject(item, "text", what);
@@ -281,11 +283,15 @@ static int finish(totals *t, const conform_list *list, int exit) {
     int missing = t->s->require && (strcmp(t->s->require, t->target->arch) || t->seen == 0);
     size_t ran = t->passed + t->failed;
     /* A larger sample is for the odd small problem; a backend that lives on it is not accurate. */
-    int too_many = t->enlarged > ENLARGED_FREE + t->seen / ENLARGED_SHARE;
-    if (too_many) {
+    if (t->enlarged > ENLARGED_FREE + t->seen / ENLARGED_SHARE) {
         stw_tool_error("conform", NULL, "%zu of %zu results needed 8 data sets: more than 1 in %d",
                        t->enlarged, t->seen, ENLARGED_SHARE);
         t->failed++;
+    }
+    if (!exit && t->invalid) exit = STW_EXIT_USAGE;
+    if (!exit && !ran) {
+        stw_tool_error("conform", NULL, "nothing ran: %s", t->why[0] ? t->why : "every case was left out");
+        exit = STW_EXIT_FAILED;
     }
     if (missing) stw_tool_error("conform", NULL, "--require %s: that arch ran no case", t->s->require);
     if (t->json) {
@@ -307,15 +313,19 @@ static int finish(totals *t, const conform_list *list, int exit) {
     return exit ? exit : t->failed || missing ? STW_EXIT_FAILED : STW_EXIT_OK;
 }
 
-/* ---- the command ------------------------------------------------------------------------------------------
- */
+/* ---- the command ------------------------------------------------------------------------------------ */
 
-/* Opens the target; 0 when it is not there (counted as skipped). */
-static int find_target(const settings *s, conform_target *target, totals *t) {
-    char why[400], what[512];
+/* Opens the target; 0 when it is not there (counted as skipped) or was misnamed (*exit_out). */
+static int find_target(const settings *s, conform_target *target, totals *t, int *exit_out) {
+    char why[1024], what[1200];
     const char *wanted = s->variant && !strcmp(s->variant, "auto") ? NULL : s->variant;
     if (!s->variant && (!target->arch[0] || !strcmp(target->arch, "cpu"))) wanted = "all";
     stw_status status = conform_probe(target, wanted, why, sizeof why);
+    if (status == STW_E_INVALID) { /* no such arch or variant; the text names those there are */
+        stw_tool_error("conform", NULL, "%s", why);
+        *exit_out = STW_EXIT_USAGE;
+        return 0;
+    }
     if (status) {
         snprintf(what, sizeof what, "arch %s: %s", target->arch[0] ? target->arch : "auto", why);
         skip(t, what);
@@ -341,7 +351,7 @@ static int run_target(const settings *s, const conform_list *list) {
     t.row_cases = calloc(rows, sizeof *t.row_cases);
     t.row_failed = calloc(rows, sizeof *t.row_failed);
     int exit = t.pools && t.row_cases && t.row_failed ? STW_EXIT_OK : STW_EXIT_FAILED;
-    if (!exit && find_target(s, &target, &t)) {
+    if (!exit && find_target(s, &target, &t, &exit)) {
         run.check.bitwise = !strcmp(target.arch, "cpu");
         if (!conform_run(list, &target, &run, report, &t)) exit = STW_EXIT_FAILED;
         report_pools(&t);
@@ -372,9 +382,14 @@ int stw_tool_conform(int argc, char **argv) {
     if (!exit) exit = stw_tool_device_opts("conform", &s.device);
     if (!s.jobs) s.jobs = (int)sysconf(_SC_NPROCESSORS_ONLN);
     if (s.jobs > 64) s.jobs = 64;
+    if (!exit && s.require && !stw_arch_find(STW_BACKEND_AUTO, s.require)) {
+        stw_tool_error("conform", NULL, "--require %.40s is not the name of an arch", s.require);
+        exit = STW_EXIT_USAGE;
+    }
     if (!exit) exit = make_list(&s, &list);
+    if (exit && s.json) stw_tool_print_json_error(exit);
     if (!exit && s.list)
-        print_rows(&list);
+        conform_print_rows(&list);
     else if (!exit && !list.count) {
         stw_tool_error("conform", NULL, "no case matches");
         exit = STW_EXIT_USAGE;

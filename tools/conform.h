@@ -45,6 +45,7 @@ int conform_list_row(conform_list *list, int row, double scale);
 int conform_list_pairs(conform_list *list, int row, uint64_t seed);
 
 const char *conform_row_name(int row);
+void conform_print_rows(const conform_list *list); /* --list */
 
 /* ---- running ---------------------------------------------------------------------------------------- */
 
@@ -81,6 +82,7 @@ stw_status conform_open(const conform_target *target, const char *variant, int t
 
 /* conform_large.c: problems of more than 2^31 elements, verified on sampled rows and keys. */
 int conform_list_large(conform_list *list);
+size_t conform_tensor_bytes(const stw_attn_desc *desc); /* of all large tensors; SIZE_MAX: beyond counting */
 void conform_large_check(const char *line, stw_context *context, stw_case_result *result);
 
 #endif

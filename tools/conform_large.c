@@ -203,6 +203,16 @@ static stw_status check_far(const stw_problem *problem, stw_context *context, st
 /* ---- filled ----------------------------------------------------------------------------------------------
  */
 
+size_t conform_tensor_bytes(const stw_attn_desc *desc) {
+    size_t bytes = 0;
+    for (int t = 0; t <= STW_CASE_DV; ++t) {
+        int counts = t < STW_CASE_BIAS || t >= STW_CASE_DQ || (t == STW_CASE_BIAS && desc->bias_dtype);
+        size_t more = counts ? stw_case_reach(desc, (stw_case_tensor)t) : 0;
+        bytes = more > SIZE_MAX - bytes ? SIZE_MAX : bytes + more;
+    }
+    return bytes;
+}
+
 static int fits_memory(size_t bytes) {
     double available = (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     return 3.2 * (double)bytes < available; /* host, device (on the CPU), what came back */
@@ -232,15 +242,10 @@ static stw_status run_filled(stw_case *c, stw_context *context, stw_case_result 
 }
 
 static stw_status check_filled(const stw_problem *problem, stw_context *context, stw_case_result *result) {
-    size_t bytes = 0;
+    size_t bytes = conform_tensor_bytes(&problem->desc);
     stw_case c;
-    for (int t = 0; t <= STW_CASE_BIAS; ++t)
-        if (t != STW_CASE_BIAS || problem->desc.bias_dtype)
-            bytes += stw_case_reach(&problem->desc, (stw_case_tensor)t);
-    for (int t = STW_CASE_DQ; t <= STW_CASE_DV; ++t)
-        bytes += stw_case_reach(&problem->desc, (stw_case_tensor)t);
     if (!fits_memory(bytes)) {
-        stw_case_fail(result, "needs 3 times %.1f GiB of memory", (double)bytes * 0x1p-30);
+        stw_case_fail(result, "needs more memory than there is: 3 times %.1f GiB", (double)bytes * 0x1p-30);
         result->outcome = STW_CASE_SKIP;
         return STW_OK;
     }

@@ -14,7 +14,7 @@
 
 typedef struct finding { /* written by the child */
     stw_status status;
-    char text[400];
+    char text[1024];
     conform_target target;
 } finding;
 

@@ -254,3 +254,12 @@ int conform_list_row(conform_list *list, int row, double scale) {
         }
     return 1;
 }
+
+void conform_print_rows(const conform_list *list) {
+    for (size_t row = 0; row < conform_row_count; ++row) {
+        size_t count = 0;
+        for (size_t i = 0; i < list->count; ++i) count += list->cases[i].row == (int)row;
+        printf("%-16s %5zu  %s\n", conform_rows[row].name, count, conform_rows[row].what);
+    }
+    printf("%zu distinct problems\n", list->count);
+}

@@ -21,6 +21,7 @@
 #define JOBS_MAX      64
 #define SAMPLES       8
 #define OTHER_THREADS 3
+#define CASE_COPIES   12
 
 typedef struct worker {
     pid_t pid;
@@ -69,6 +70,21 @@ static int64_t seed_of(const char *line) {
     return (int64_t)(hash >> 8);
 }
 
+/* A problem that no data can be made for: invalid, or too large. */
+static void refuse_all(const run *r, size_t index, stw_status status, const char *text) {
+    for (int v = 0; v < r->variants; ++v) {
+        stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
+        stw_case_result_clear(result);
+        if (status == STW_E_NO_MEMORY) {
+            stw_case_fail(result, "needs more memory than there is: %s", text);
+            result->outcome = STW_CASE_SKIP;
+        } else {
+            stw_case_fail(result, "%s", text);
+        }
+        result->invalid = status == STW_E_INVALID;
+    }
+}
+
 static void fail_all(const run *r, size_t index, const char *text) {
     for (int v = 0; v < r->variants; ++v) {
         stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
@@ -104,6 +120,16 @@ static void enlarge(const stw_problem *problem, stw_context *context, stw_case_r
     result->data_sets = SAMPLES;
 }
 
+/* The arena, its copies and the float64 reference with its evaluations: about CASE_COPIES times the tensors.
+ * Asked before anything is allocated, for the system ends a process that touches more than there is. */
+static int is_too_large(const stw_problem *problem) {
+    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    double bytes = CASE_COPIES * (double)conform_tensor_bytes(&problem->desc);
+    if (bytes < memory) return 0;
+    stw_fail(STW_E_NO_MEMORY, "about %.0f GiB, of %.0f GiB", bytes * 0x1p-30, memory * 0x1p-30);
+    return 1;
+}
+
 /* What plan refuses is no problem to make data for. */
 static int is_planned(const run *r, size_t index, const stw_problem *problem, stw_context *context) {
     stw_plan *plan = NULL;
@@ -111,7 +137,7 @@ static int is_planned(const run *r, size_t index, const stw_problem *problem, st
                             ? stw_attn_fwd_plan(context, &problem->desc, &plan)
                             : stw_attn_bwd_plan(context, &problem->desc, &plan);
     stw_plan_destroy(plan);
-    if (status == STW_E_INVALID) fail_all(r, index, stw_last_error());
+    if (status == STW_E_INVALID) refuse_all(r, index, status, stw_last_error());
     return status != STW_E_INVALID;
 }
 
@@ -146,9 +172,12 @@ static void check_case(const run *r, size_t index, opened *o) {
             conform_large_check(line, o->context[v], result);
             continue;
         }
-        if (!built && stw_case_build(&problem, &c)) {
-            fail_all(r, index, stw_tool_last_error());
-            return;
+        if (!built) {
+            stw_status status = is_too_large(&problem) ? STW_E_NO_MEMORY : stw_case_build(&problem, &c);
+            if (status) {
+                refuse_all(r, index, status, stw_tool_last_error());
+                return;
+            }
         }
         built = 1;
         stw_case_options options = r->options->check;

@@ -100,6 +100,10 @@ int stw_tool_explain(int argc, char **argv) {
         stw_tool_error("explain", NULL, "%s", stw_tool_last_error());
         status = STW_EXIT_USAGE;
     }
+    if (!status && problem->op != STW_PROBLEM_ATTN_BWD) {
+        stw_tool_error("explain", request.problem, "explain takes attn_bwd problems");
+        status = STW_EXIT_USAGE;
+    }
     if (!status) {
         text = explain_text(&request.device.opts, &problem->desc);
         if (!text || !text[0]) {
@@ -115,6 +119,8 @@ int stw_tool_explain(int argc, char **argv) {
         stw_tool_print_json(document);
     } else if (!status) {
         fputs(text, stdout);
+    } else if (request.json) {
+        stw_tool_print_json_error(status);
     }
     free(text);
     free(problem);

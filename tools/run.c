@@ -242,8 +242,12 @@ int stw_tool_run(int argc, char **argv) {
     if (stw_tool_parse(&parser, argc, argv, &request)) return STW_EXIT_USAGE;
     run_options *o = &request.options;
     run_session session = {.options = o};
-    int status = make_context(&session, o);
-    if (status) return status;
+    int status = o->output ? run_check_output(o->output, request.files, request.file_count) : STW_EXIT_OK;
+    if (!status) status = make_context(&session, o);
+    if (status) {
+        if (o->json) stw_tool_print_json_error(status);
+        return status;
+    }
     cJSON *document = o->json ? cJSON_CreateObject() : NULL;
     cJSON *files = document ? cJSON_AddArrayToObject(document, "files") : NULL;
     for (int i = 0; i < request.file_count; ++i) run_file(&session, request.files[i], files);

@@ -128,6 +128,10 @@ double run_load_float(const void *data, stw_st_type type, uint64_t index);
 const char *run_accepts_float(void);      /* types of a reference */
 stw_dtype run_dtype_of(stw_st_type type); /* NONE when the library has no such type */
 
+/* Whether -o can be written and is none of the inputs. Returns the exit status; errors are on standard error.
+ */
+int run_check_output(const char *path, char **inputs, int input_count);
+
 /* -o. Returns the exit status; errors are on standard error. */
 int run_write(const char *path, const run_problem *problems, size_t count);
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* out and lse only where they were computed. */
 static int is_result(const run_problem *p, int slot) {
@@ -21,6 +22,25 @@ static int add_tensor(const run_problem *p, int slot, stw_st_tensor *tensor) {
     *tensor = (stw_st_tensor){.name = name, .type = array->type, .rank = array->rank, .data = array->host};
     memcpy(tensor->shape, array->shape, (size_t)array->rank * sizeof array->shape[0]);
     return 0;
+}
+
+int run_check_output(const char *path, char **inputs, int input_count) {
+    char error[STW_ST_ERROR_MAX];
+    struct stat output, input;
+    char *target = stw_safetensors_target(path, error);
+    if (!target) {
+        stw_tool_error("run", path, "%s", error);
+        return STW_EXIT_USAGE;
+    }
+    int exists = !stat(target, &output);
+    free(target);
+    for (int i = 0; exists && i < input_count; ++i) {
+        if (stat(inputs[i], &input) || input.st_dev != output.st_dev || input.st_ino != output.st_ino)
+            continue;
+        stw_tool_error("run", path, "is the input %s; the output needs a file of its own", inputs[i]);
+        return STW_EXIT_USAGE;
+    }
+    return STW_EXIT_OK;
 }
 
 int run_write(const char *path, const run_problem *problems, size_t count) {

@@ -65,6 +65,10 @@ int stw_safetensors_open(const char *path, stw_safetensors *file_out, char error
 
 void stw_safetensors_close(stw_safetensors *file); /* zeroed is fine */
 
+/* The regular file that writing to `path` would make or replace, links resolved; the caller frees it. NULL
+ * where `path` is anything else than a regular file, or its folder takes no new file. */
+char *stw_safetensors_target(const char *path, char error[STW_ST_ERROR_MAX]);
+
 /* Writes tensors (name, type, rank, shape, data; the rest is computed) and metadata, widest type first so
  * that each is aligned to its element. A file of that name is replaced only once the new one is complete. */
 int stw_safetensors_write(const char *path, const stw_st_tensor *tensors, size_t tensor_count,

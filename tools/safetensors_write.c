@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static int wider_first(const void *a, const void *b) {
@@ -72,11 +73,48 @@ static int write_all(FILE *to, const char *header, const stw_st_tensor *tensors,
     return fflush(to);
 }
 
+static char *refuse_target(char *target, const char *text, char *error) {
+    snprintf(error, STW_ST_ERROR_MAX, "cannot be written: %s", text);
+    free(target);
+    return NULL;
+}
+
+char *stw_safetensors_target(const char *path, char error[STW_ST_ERROR_MAX]) {
+    struct stat at;
+    char *target = NULL;
+    if (!stat(path, &at)) {
+        if (!S_ISREG(at.st_mode)) return refuse_target(NULL, "not a regular file", error);
+        target = realpath(path, NULL); /* a link stays one: its target is replaced */
+    } else if (errno != ENOENT) {
+        return refuse_target(NULL, strerror(errno), error);
+    } else if (!lstat(path, &at)) {
+        return refuse_target(NULL, "a symbolic link to nothing, not a regular file", error);
+    } else {
+        target = strdup(path);
+    }
+    if (!target) return refuse_target(NULL, strerror(errno), error);
+    char *slash = strrchr(target, '/');
+    if (!(slash ? slash[1] : target[0])) return refuse_target(target, "not the name of a file", error);
+    char *folder = slash ? strndup(target, slash == target ? 1 : (size_t)(slash - target)) : strdup(".");
+    int bad = !folder || access(folder, W_OK | X_OK);
+    int reason = errno;
+    if (bad)
+        snprintf(error, STW_ST_ERROR_MAX, "cannot be written: folder %.300s: %s", folder ? folder : "",
+                 strerror(reason));
+    free(folder);
+    if (!bad) return target;
+    free(target);
+    return NULL;
+}
+
 /* Writes beside the target and renames: a reader never sees half a file. */
-static int replace_file(const char *path, const char *header, const stw_st_tensor *tensors, size_t count,
+static int replace_file(const char *given, const char *header, const stw_st_tensor *tensors, size_t count,
                         char *error) {
+    char *path = stw_safetensors_target(given, error);
+    if (!path) return -1;
     char *beside = malloc(strlen(path) + 32);
     if (!beside) {
+        free(path);
         snprintf(error, STW_ST_ERROR_MAX, "out of memory");
         return -1;
     }
@@ -97,6 +135,7 @@ static int replace_file(const char *path, const char *header, const stw_st_tenso
         snprintf(error, STW_ST_ERROR_MAX, "cannot be written: %s", strerror(reason));
     }
     free(beside);
+    free(path);
     return status;
 }
 

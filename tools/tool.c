@@ -22,6 +22,8 @@ int stw_tool_parse(const struct argp *argp, int argc, char **argv, void *input) 
     return error ? STW_EXIT_USAGE : STW_EXIT_OK;
 }
 
+static char last_error[2048];
+
 static void print_clean(FILE *to, const char *text) {
     for (; *text; ++text) fputc((unsigned char)*text < 0x20 || *text == 0x7F ? '?' : *text, to);
 }
@@ -33,6 +35,7 @@ void stw_tool_error(const char *command, const char *where, const char *format, 
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     stw_tool_progress_end();
+    snprintf(last_error, sizeof last_error, "%s", text);
     fflush(stdout);
     fprintf(stderr, "sternway %s: ", command);
     if (where) {
@@ -55,6 +58,13 @@ void stw_tool_print_json(cJSON *document) {
     if (text) puts(text);
     cJSON_free(text);
     cJSON_Delete(document);
+}
+
+void stw_tool_print_json_error(int exit_status) {
+    cJSON *document = cJSON_CreateObject();
+    cJSON_AddStringToObject(document, "error", last_error);
+    cJSON_AddNumberToObject(document, "exit_status", exit_status);
+    stw_tool_print_json(document);
 }
 
 cJSON *stw_tool_json_lines(const char *text) {

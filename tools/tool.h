@@ -70,6 +70,9 @@ char *stw_tool_plan_text(const stw_plan *plan);
 /* Prints the document and a newline on standard output and deletes it. */
 void stw_tool_print_json(cJSON *document);
 
+/* A document with the text of the last stw_tool_error and the exit status: for --json where nothing ran. */
+void stw_tool_print_json_error(int exit_status);
+
 /* The lines of `text` as an array of strings. */
 cJSON *stw_tool_json_lines(const char *text);
 

@@ -52,11 +52,28 @@ check("JSON", status == 0 and document["arch"] == "cpu" and document["passed"] >
 status, out, err = run("--backend", "cpu", "--require", "sm90", LINE)
 check("--require of an arch that ran nothing fails", status == 1 and "sm90" in err, out, err)
 status, out, err = run("--arch", "gfx942", LINE)
-check("an arch that is not there is skipped by name", status == 0 and totals(out) == (0, 0, 1) and "gfx942" in out, out)
+check("an arch that is not there is skipped by name, and nothing ran", status == 1 and totals(out) == (0, 0, 1)
+      and "gfx942" in out and "nothing ran: arch gfx942" in err, status, out, err)
 status, out, err = run("--arch", "gfx942", "--require", "gfx942", LINE)
 check("... and fails when it is required", status == 1, out, err)
 status, out, err = run("--backend", "cpu", "--variant", "nonsense", LINE)
-check("a variant that is not there is skipped by name", totals(out) == (0, 0, 1) and "nonsense" in out, out)
+check("a variant that is not there is refused with those that are", status == 2 and "nonsense" in err
+      and "cpu_portable_32x32" in err, status, out, err)
+status, out, err = run("--backend", "cpu", "--require", "sm91", LINE)
+check("--require of no arch is refused", status == 2 and "sm91" in err and not out, status, out, err)
+for line in ("attn_bwd:f32:b64h64s65536d128", "attn_bwd:f32:b8h64s65536d128"):
+    status, out, err = run("--backend", "cpu", line)
+    check("too large a problem is skipped by name", status == 1 and re.search(f"(?m)^skip given {line} .*needs more memory than", out)
+          and "FAIL" not in out and "nothing ran: needs more memory" in err, status, out, err)
+status, out, err = run("--backend", "cpu", "attn_bwd:f32:b64h64s65536d128", LINE)
+check("... and the others decide", status == 0 and totals(out)[0] >= 2 and totals(out)[1] == 0, status, out, err)
+for line, text in (("attn_bwd:f32:b1h1s8d257", "head_dim_qk 257"), ("attn_bwd:f32:b2h1s5d8:thd:cuq0,9,10", "cuq")):
+    status, out, err = run("--backend", "cpu", line, LINE)
+    check(f"refused by the library: {line}", status == 2 and text in err and "FAIL" not in out, status, out, err)
+for args, text in ((("--repeat=0",), "not a number from 1"), (("--quick", "--long"), "exclude each other"),
+                   (("--long", "--quick"), "exclude each other")):
+    status, out, err = run("--backend", "cpu", *args, LINE)
+    check(f"refused: {args}", status == 2 and text in err and not out, status, out, err)
 
 for args, wanted in (((LINE + ":nonsense",), "'nonsense' is not an option"), (("--filter", "nothing-like-it"), "no case matches"),
                      (("--jobs", "0"), "not a number"), (("--unknown",), "unknown"),

@@ -114,6 +114,38 @@ class Cli(CommandTest):
                 self.assertRegex(done.stderr, r"^sternway explain: \S")
                 self.assertNotIn("\x1b", done.stderr)
 
+    def test_explain_takes_the_backward_only(self):
+        line = PROBLEM.replace("attn_bwd", "attn_fwd")
+        done = sternway("explain", line)
+        self.assert_refused(done, "explain takes attn_bwd problems")
+        self.assertEqual(done.stdout, "")
+
+    def test_json_of_errors(self):
+        for arguments, text in ((("explain", "attn_bwd:bad"), "bad"), (("bench", "--backend", "tpu"), "tpu"),
+                                (("explain", PROBLEM.replace("bwd", "fwd")), "attn_bwd problems"),
+                                (("conform", "attn_bwd:bad"), "bad")):
+            with self.subTest(arguments=arguments):
+                done = sternway(*arguments, "--json")
+                self.assert_exit(done, 2)
+                document = json.loads(done.stdout)
+                self.assertIn(text, document["error"])
+                self.assertEqual(document["exit_status"], 2)
+
+    def test_bench_refuses_what_the_plan_refuses(self):
+        for line, text in (("attn_bwd:f32:b1h1s8d257", "head_dim_qk 257"), ("attn_fwd:f32:b1h1s8d8", "attn_bwd only"),
+                           ("attn_bwd:f32:b2h1s5d8:thd:cuq0,9,10", "cuq")):
+            self.assert_refused(sternway("bench", "--backend", "cpu", line), text)
+
+    def test_bench_says_why_it_did_not_verify(self):
+        def bench(line):
+            done = sternway("bench", "--backend", "cpu", "--seconds", "0.01", line)
+            self.assert_exit(done, 0)
+            return done.stdout
+        for line in ("attn_bwd:f32:b0h1s8d64", "attn_bwd:f32:b1h1s0x8d64", "attn_bwd:f32:b1h1s8x0d64"):
+            self.assertIn("(not verified: it is empty)", bench(line))
+        self.assertIn("(not verified: its dropout map", bench("attn_bwd:f32:b1h1s8d64:dropout0.5:map_mem_eff"))
+        self.assertNotIn("not verified", bench("attn_bwd:f32:b1h1s8d64"))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -6,6 +6,7 @@ import os
 import pty
 import random
 import subprocess
+import time
 import unittest
 
 from command import CommandTest, SOURCE, TOOL, gradients, flat, read_file, small_problem, sternway, to_f32, write_file
@@ -142,7 +143,57 @@ class Run(CommandTest):
         self.assert_exit(done, 2)
         self.assertFalse(self.path("out").exists())
         done = sternway("run", self.write(small_problem()), "-o", self.path("no/such/folder"))
-        self.assert_refused(done, "cannot be written", code=1)
+        self.assert_refused(done, "cannot be written", "no/such", "No such file")
+
+    def test_output_is_a_regular_file(self):
+        path = self.write(small_problem())
+        os.mkfifo(self.path("fifo"))
+        self.path("folder").mkdir()
+        self.path("to_fifo").symlink_to("fifo")
+        self.path("dangling").symlink_to("absent")
+        before = sorted(self.folder.iterdir())
+        for name in ("fifo", "folder", "to_fifo", "dangling"):
+            done = sternway("run", path, "-o", self.path(name))
+            self.assert_refused(done, name, "not a regular file")
+            self.assertEqual(done.stdout, "")  # before anything was computed
+        self.assert_refused(sternway("run", path, "-o", f"{self.path('new')}/"), "not the name of a file")
+        self.assert_refused(sternway("run", path, "-o", ""), "not the name of a file")
+        self.assert_refused(sternway("run", path, "-o", path / "x"), "cannot be written", "Not a directory")
+        self.assertEqual(sorted(self.folder.iterdir()), before)
+        self.assertTrue(self.path("fifo").is_fifo())
+        self.assertTrue(self.path("to_fifo").is_symlink())
+
+    def test_output_through_a_link(self):
+        path = self.write(small_problem())
+        self.path("folder").mkdir()
+        target = self.path("folder") / "target"
+        target.write_bytes(b"old")
+        self.path("link").symlink_to("folder/target")
+        self.assert_exit(sternway("run", path, "-o", self.path("link")), 0)
+        self.assertTrue(self.path("link").is_symlink())
+        self.assertFalse(target.is_symlink())
+        self.assertEqual(sorted(read_file(target)[0]), ["dk", "dq", "dv"])
+        self.assert_exit(sternway("run", path, "-o", "plain", cwd=self.folder), 0)
+        self.assertEqual(self.path("plain").read_bytes(), target.read_bytes())
+
+    def test_output_is_no_input(self):
+        path = self.write(small_problem())
+        content = path.read_bytes()
+        self.path("link").symlink_to(path.name)
+        os.link(path, self.path("hard"))
+        second = self.write(small_problem(2), name="second")
+        for output in (path, self.path("link"), self.path("hard")):
+            self.assert_refused(sternway("run", second, path, "-o", output), "is the input")
+            self.assertEqual(path.read_bytes(), content)
+        document = self.run_json(path, "-o", path, code=2)
+        self.assertIn("is the input", document["error"])
+
+    def test_json_when_nothing_could_run(self):
+        path = self.write(small_problem())
+        for arguments in (("--backend", "tpu"), ("--backend", "cpu", "--arch", "sm90")):
+            document = self.run_json(*arguments, path, code=2)
+            self.assertIn(arguments[-1], document["error"])
+            self.assertEqual(document["exit_status"], 2)
 
     def test_bias_sink_and_types(self):
         tensors = small_problem()
@@ -239,7 +290,13 @@ class Run(CommandTest):
         ours, theirs = pty.openpty()
         try:
             done = subprocess.run([TOOL, "run", path], stdout=subprocess.PIPE, stderr=theirs, text=True, timeout=60)
-            shown = os.read(ours, 4096).decode()
+            os.set_blocking(ours, False)
+            shown, end = "", time.monotonic() + 20
+            while not shown.endswith("\r\033[K") and time.monotonic() < end:
+                try:  # a terminal hands over in pieces, maybe later
+                    shown += os.read(ours, 4096).decode()
+                except BlockingIOError:
+                    time.sleep(0.01)
         finally:
             os.close(ours)
             os.close(theirs)
