@@ -59,19 +59,39 @@ demo() {
     build/release/bin/sternway run examples/*.safetensors
 }
 
-tests() { # short or full
+tests() {
     build release
-    say "tests, release build"
+    say "tests, release build (conform, golden vectors, mutants and units)"
     ctest --test-dir build/release --output-on-failure -j "$jobs"
-    build asan
-    say "tests under the address and undefined-behaviour sanitizers"
-    ctest --test-dir build/asan --output-on-failure -j "$jobs" -LE slow
+    local sanitized=asan
+    if [ "$CC" != gcc ]; then sanitized=fuzz; fi # the fuzz targets are libFuzzer's, so clang's
+    build "$sanitized"
+    say "tests and short fuzz runs under the address and undefined-behaviour sanitizers"
+    ctest --test-dir "build/$sanitized" --output-on-failure -j "$jobs" -LE long
+}
+
+# What takes too long for every push: long conform, long fuzz runs, races, coverage.
+full() {
+    tests
+    say "conform, long form"
+    build/release/bin/sternway conform --long --jobs "$jobs" | tail -n 40
+    build tsan
+    say "unit and CPU tests under the thread sanitizer"
+    ctest --test-dir build/tsan --output-on-failure -j "$jobs" -LE 'long|fuzz'
+    if [ "$CC" != gcc ]; then
+        say "fuzzing, ${STW_FUZZ_SECONDS:=120} s a target"
+        STW_FUZZ_SECONDS=$STW_FUZZ_SECONDS ctest --test-dir build/fuzz --output-on-failure -L fuzz
+    fi
+    say "reproducible: the library built again in another folder is the same file"
+    CC=$CC cmake --preset release -B build/again -DCMAKE_C_COMPILER="$CC" -DSTERNWAY_TESTS=OFF -DSTERNWAY_TOOLS=OFF >/dev/null
+    cmake --build build/again -j "$jobs" -- --quiet
+    cmp build/release/lib/libsternway.so build/again/lib/libsternway.so && echo "identical"
 }
 
 case "${1:-}" in
 build) install_packages; build release ;;
 demo) install_packages; demo ;;
-test) install_packages; tests short ;;
-full) install_packages; tests full ;;
+test) install_packages; tests ;;
+full) install_packages; full ;;
 *) sed -n '4,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

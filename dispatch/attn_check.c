@@ -21,8 +21,8 @@ static stw_status check_range(const check *c, const char *field, int64_t value, 
                     (long long)low, (long long)high);
 }
 
-static stw_status check_sizes(const check *c) {
-    const stw_attn_desc *d = c->d;
+stw_status stw_attn_check_sizes(const char *who, const stw_attn_desc *d) {
+    const check called = {.who = who}, *c = &called;
     stw_status status;
     if ((status = check_range(c, "batch", d->batch, 0, INT32_MAX)) ||
         (status = check_range(c, "heads_q", d->heads_q, 1, 1 << 20)) ||
@@ -76,6 +76,7 @@ static stw_status check_outputs(const check *c) {
     const uint32_t all = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | STW_OUT_DBIAS | STW_OUT_DSINK;
     if (c->kind == STW_PLAN_ATTN_FWD) {
         d->outputs = d->accumulate = 0;
+        d->splits = 0;
         return STW_OK;
     }
     if (d->outputs & ~all)
@@ -138,6 +139,18 @@ static stw_status check_mask(const check *c) {
         return stw_fail(STW_E_INVALID,
                         "%s: alibi_stride_batch %lld is neither 0 (slopes [Hq]) nor at least heads_q %lld",
                         c->who, (long long)d->alibi_stride_batch, (long long)d->heads_q);
+    if (d->flags & STW_ATTN_ALIBI && d->batch > 1 &&
+        d->alibi_stride_batch > (INT64_MAX / 4 - d->heads_q) / (d->batch - 1))
+        return stw_fail(STW_E_INVALID,
+                        "%s: alibi_stride_batch %lld over batch %lld spans more than 2^63 bytes", c->who,
+                        (long long)d->alibi_stride_batch, (long long)d->batch);
+    return STW_OK;
+}
+
+/* What only the backward uses: the forward ignores it. */
+static stw_status check_backward(const check *c) {
+    const stw_attn_desc *d = c->d;
+    if (c->kind == STW_PLAN_ATTN_FWD) return STW_OK;
     if (d->flags & STW_ATTN_GIVEN_DELTA && d->flags & STW_ATTN_DLSE)
         return stw_fail(STW_E_INVALID,
                         "%s: flags has both STW_ATTN_GIVEN_DELTA and STW_ATTN_DLSE: a given delta is "
@@ -148,7 +161,7 @@ static stw_status check_mask(const check *c) {
                         "%s: flags has both STW_ATTN_GIVEN_DELTA and STW_ATTN_WRITE_DELTA: delta is "
                         "either an input or an output",
                         c->who);
-    return STW_OK;
+    return check_range(c, "splits", d->splits, 0, 64);
 }
 
 static stw_status check_numbers(const check *c) {
@@ -173,7 +186,7 @@ static stw_status check_numbers(const check *c) {
     if ((unsigned)d->deterministic > STW_DETERMINISTIC_OFF)
         return stw_fail(STW_E_INVALID, "%s: deterministic %d is none of environment 0, on 1, off 2", c->who,
                         (int)d->deterministic);
-    return check_range(c, "splits", d->splits, 0, 64);
+    return STW_OK;
 }
 
 static stw_status check_shard(const check *c) {
@@ -199,8 +212,9 @@ static stw_status check_shard(const check *c) {
 stw_status stw_attn_check(stw_attn_desc *desc, stw_plan_kind kind) {
     check c = {desc, stw_plan_kind_name(kind), kind};
     stw_status status;
-    if ((status = check_dtypes(&c)) || (status = check_sizes(&c)) || (status = check_mask(&c)) ||
-        (status = check_outputs(&c)) || (status = check_numbers(&c)) || (status = check_shard(&c)))
+    if ((status = check_dtypes(&c)) || (status = stw_attn_check_sizes(c.who, desc)) ||
+        (status = check_mask(&c)) || (status = check_outputs(&c)) || (status = check_backward(&c)) ||
+        (status = check_numbers(&c)) || (status = check_shard(&c)))
         return status;
     return stw_attn_check_strides(desc, kind);
 }

@@ -102,12 +102,8 @@ static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind 
         return stw_fail(STW_E_INVALID,
                         "%s: total_q %lld and total_kv %lld: a packed layout needs one of them above 0", who,
                         (long long)desc->total_q, (long long)desc->total_kv);
-    const int64_t sizes[] = {desc->batch,       desc->heads_q,    desc->heads_kv,
-                             desc->head_dim_qk, desc->head_dim_v, desc->max_seq_q,
-                             desc->max_seq_kv,  desc->total_q,    desc->total_kv};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i)
-        if (sizes[i] < 0)
-            return stw_fail(STW_E_INVALID, "%s: a size is negative (%lld)", who, (long long)sizes[i]);
+    stw_status status = stw_attn_check_sizes(who, desc);
+    if (status) return status;
     size_t size = desc->struct_size < sizeof *desc ? desc->struct_size : sizeof *desc; /* an older caller's */
     stw_attn_desc filled = {0};
     memcpy(&filled, desc, size);

@@ -140,6 +140,12 @@ static int check_rule(run_problem *p, stw_accuracy_pool *pool) {
     stw_attn_args args = run_host_args(p);
     run_share share = {0};
     stw_expectation expectation;
+    /* plain loops: seconds to minutes for problems that take the library milliseconds */
+    stw_tool_progress(
+        "%s: the error that is allowed, 9 evaluations of %.3g query-key pairs (--tolerance X skips this)",
+        p->name,
+        (double)p->desc.batch * (double)p->desc.heads_q * (double)p->desc.max_seq_q *
+            (double)p->desc.max_seq_kv);
     if (p->compute_forward && run_forward_share(p, &share)) return p->exit_status;
     stw_status status = stw_expect_attn_bwd(&p->desc, &args, &expectation);
     for (int g = 0; g < STW_GRAD_COUNT && !status; ++g) {

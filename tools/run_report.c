@@ -63,9 +63,9 @@ void run_print(const run_problem *p, const run_options *options) {
         print_plan_line(p->forward_text, "forward");
         printf("    out and lse are absent: computed in %.3f ms\n", 1e3 * p->forward_seconds);
     }
-    printf("    time     %.3f ms (%s%d)\n", 1e3 * p->seconds,
-           options->repeat > 1 ? "median of " : "a first call; --repeat ",
-           options->repeat > 1 ? options->repeat : 5);
+    printf("    time     %.3f ms", 1e3 * p->seconds);
+    if (options->repeat > 1) printf(" (median of %d)", options->repeat);
+    putchar('\n');
     for (int g = 0; g < STW_GRAD_COUNT; ++g) print_gradient(p, g);
 }
 

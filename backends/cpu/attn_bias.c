@@ -34,6 +34,7 @@ static void add_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw
         stw_cpu_load_keys(job, t, &at, kv_head);
         *loaded = (loaded_keys){seq->b, kv_head, k_block};
     }
+    stw_cpu_tile_cut(&at);
     stw_cpu_load_queries(job, t, &at);
     stw_cpu_grad_tile(job, t, &at, t->raw);
     job->tile->add_rows(t->sum, l->bn, 1, t->raw, l->bn, at.rows, at.cols);

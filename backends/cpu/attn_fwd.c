@@ -18,6 +18,7 @@ static void add_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, stw_cpu_t
     const stw_tile_ops *ops = job->tile;
     at->j0 = block * l->bn;
     at->cols = (uint32_t)stw_min_i64(l->bn, at->seq->kv.used - at->j0);
+    stw_cpu_tile_cut(at);
     stw_cpu_load_keys(job, t, at, at->h / p->group);
     ops->matmul(at->rows, at->cols, p->head_dim_qk, t->q, l->width_k, t->k_cols, l->bn, t->s, l->bn, 0);
     stw_tile_softmax softmax = {stw_cpu_logits(job, t, at), t->lse, t->delta, t->fix};

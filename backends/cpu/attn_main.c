@@ -68,22 +68,20 @@ static void store_bias(const stw_cpu_job *job, const stw_cpu_scratch *t, const s
 static void run_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, unit *u, int64_t q_block) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
-    const stw_tile_ops *ops = job->tile;
     stw_cpu_tile *at = &u->at;
     at->i0 = q_block * l->bm;
     at->rows = (uint32_t)stw_min_i64(l->bm, at->seq->q.used - at->i0);
+    stw_cpu_tile_cut(at);
     stw_cpu_load_queries(job, t, at);
     stw_cpu_grad_tile(job, t, at, l->bias_direct ? t->raw : NULL);
     if (l->bias_direct) store_bias(job, t, at);
     if (p->outputs & STW_OUT_DV)
-        ops->matmul_at(at->cols, p->head_dim_v, at->rows, t->s, l->bn, t->dout, l->width_v, t->dv, l->width_v,
-                       u->started);
+        stw_cpu_sum_to_keys(job, at, t->s, t->dout, t->dv, l->width_v, p->head_dim_v, u->started);
     if (p->outputs & STW_OUT_DK)
-        ops->matmul_at(at->cols, p->head_dim_qk, at->rows, t->dp, l->bn, t->q, l->width_k, t->dk, l->width_k,
-                       u->started);
+        stw_cpu_sum_to_keys(job, at, t->dp, t->q, t->dk, l->width_k, p->head_dim_qk, u->started);
     u->started = 1;
     if (p->outputs & STW_OUT_DQ) {
-        ops->matmul(at->rows, p->head_dim_qk, at->cols, t->dp, l->bn, t->k, l->width_k, t->dq, l->width_k, 0);
+        stw_cpu_sum_to_queries(job, at, t->dp, t->k, t->dq, l->width_k, p->head_dim_qk);
         add_dq(job, t, u, q_block);
     }
 }

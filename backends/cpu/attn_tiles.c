@@ -6,6 +6,7 @@
  * attn_main.c, attn_bias.c and attn_fwd.c. */
 #include "cpu.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Rows [first, first + rows) of one head into a tile; outside [low, end) zeros. */
@@ -57,7 +58,12 @@ void stw_cpu_load_queries(const stw_cpu_job *job, const stw_cpu_scratch *t, cons
     stw_cpu_load_rows(job, t->q, l->width_k, &p->q, at, p->head_dim_qk);
     stw_cpu_load_rows(job, t->dout, l->width_v, &p->dout, at, p->head_dim_v);
     const float *lse = strided_row(&p->lse, (p->features & STW_FEAT_PACKED_LSE) != 0, seq, at->h, at->i0);
-    for (uint32_t r = 0; r < at->rows; ++r) t->lse[r] = lse[r * p->lse.seq];
+    for (uint32_t r = 0; r < at->rows; ++r) {
+        t->lse[r] = lse[r * p->lse.seq];
+        if (!isinf(t->lse[r])) continue; /* P and dS of the row are 0, and 0 * NaN must not be met */
+        memset(t->q + (size_t)r * l->width_k, 0, l->width_k * sizeof(float));
+        memset(t->dout + (size_t)r * l->width_v, 0, l->width_v * sizeof(float));
+    }
     const float *delta = stw_cpu_part(job, l->delta) + at->h * l->q_rows + seq->q_row + at->i0;
     memcpy(t->delta, delta, at->rows * sizeof(float));
 }
@@ -65,6 +71,70 @@ void stw_cpu_load_queries(const stw_cpu_job *job, const stw_cpu_scratch *t, cons
 /* A band bound relative to a tile, kept where 32-bit columns cannot overflow. */
 static int64_t near_bound(int64_t bound, int64_t shift) {
     return stw_clamp_i64(bound + shift, -(INT64_C(1) << 30), INT64_C(1) << 30);
+}
+
+#define EDGE_STRIP 16 /* a multiple of every row_step and lanes */
+
+void stw_cpu_tile_cut(stw_cpu_tile *at) {
+    at->low = near_bound(at->seq->band.low, at->i0 - at->j0);
+    at->high = near_bound(at->seq->band.high, at->i0 - at->j0);
+    int whole = at->low <= 1 - (int64_t)at->rows && at->high >= (int64_t)at->cols - 1;
+    at->strip = whole ? (at->rows > at->cols ? at->rows : at->cols) : EDGE_STRIP;
+}
+
+/* Keys that rows [r, r + n) see, from a multiple of EDGE_STRIP; rows that see keys [c, c + n). */
+static stw_cpu_range keys_of_rows(const stw_cpu_tile *at, int64_t r, int64_t n) {
+    stw_cpu_range keys = {stw_clamp_i64(r + at->low, 0, at->cols),
+                          stw_clamp_i64(r + n + at->high, 0, at->cols)};
+    keys.first -= keys.first % EDGE_STRIP;
+    return keys;
+}
+
+static stw_cpu_range rows_of_keys(const stw_cpu_tile *at, int64_t c, int64_t n) {
+    return (stw_cpu_range){stw_clamp_i64(c - at->high, 0, at->rows),
+                           stw_clamp_i64(c + n - at->low, 0, at->rows)};
+}
+
+/* to[rows][keys] <- x y, y[dim][keys], where pairs are visible. */
+static void dot_products(const stw_cpu_job *job, const stw_cpu_tile *at, const float *x, uint32_t width,
+                         uint32_t dim, const float *y, float *to) {
+    size_t bn = job->layout.bn;
+    for (uint32_t r = 0; r < at->rows; r += at->strip) {
+        uint32_t n = at->rows - r < at->strip ? at->rows - r : at->strip;
+        stw_cpu_range keys = keys_of_rows(at, r, n);
+        if (keys.first < keys.end)
+            job->tile->matmul(n, (uint32_t)(keys.end - keys.first), dim, x + (size_t)r * width, width,
+                              y + keys.first, bn, to + r * bn + keys.first, bn, 0);
+    }
+}
+
+void stw_cpu_sum_to_queries(const stw_cpu_job *job, const stw_cpu_tile *at, const float *pairs,
+                            const float *x, float *to, uint32_t width, uint32_t dim) {
+    size_t bn = job->layout.bn;
+    for (uint32_t r = 0; r < at->rows; r += at->strip) {
+        uint32_t n = at->rows - r < at->strip ? at->rows - r : at->strip;
+        stw_cpu_range keys = keys_of_rows(at, r, n);
+        if (keys.first < keys.end)
+            job->tile->matmul(n, dim, (uint32_t)(keys.end - keys.first), pairs + r * bn + keys.first, bn,
+                              x + (size_t)keys.first * width, width, to + (size_t)r * width, width, 0);
+        else
+            memset(to + (size_t)r * width, 0, (size_t)n * width * sizeof(float));
+    }
+}
+
+void stw_cpu_sum_to_keys(const stw_cpu_job *job, const stw_cpu_tile *at, const float *pairs, const float *x,
+                         float *sum, uint32_t width, uint32_t dim, int add) {
+    size_t bn = job->layout.bn;
+    for (uint32_t c = 0; c < at->cols; c += at->strip) {
+        uint32_t n = at->cols - c < at->strip ? at->cols - c : at->strip;
+        stw_cpu_range rows = rows_of_keys(at, c, n);
+        if (rows.first < rows.end)
+            job->tile->matmul_at(n, dim, (uint32_t)(rows.end - rows.first),
+                                 pairs + (size_t)rows.first * bn + c, bn, x + (size_t)rows.first * width,
+                                 width, sum + (size_t)c * width, width, add);
+        else if (!add)
+            memset(sum + (size_t)c * width, 0, (size_t)n * width * sizeof(float));
+    }
 }
 
 stw_tile_logits stw_cpu_logits(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at) {
@@ -78,8 +148,8 @@ stw_tile_logits stw_cpu_logits(const stw_cpu_job *job, const stw_cpu_scratch *t,
                               .dtype = p->dtype,
                               .scale = p->scale,
                               .softcap = p->softcap,
-                              .low = near_bound(seq->band.low, at->i0 - at->j0),
-                              .high = near_bound(seq->band.high, at->i0 - at->j0)};
+                              .low = at->low,
+                              .high = at->high};
     if (p->features & STW_FEAT_BIAS) {
         int64_t size = p->bias_dtype == STW_F32 ? 4 : 2;
         logits.bias = (const char *)p->bias.data + (seq->b * p->bias.batch + at->h * p->bias.head +
@@ -106,11 +176,9 @@ stw_tile_logits stw_cpu_logits(const stw_cpu_job *job, const stw_cpu_scratch *t,
 void stw_cpu_grad_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at, float *raw) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
-    const stw_tile_ops *ops = job->tile;
-    ops->matmul(at->rows, at->cols, p->head_dim_qk, t->q, l->width_k, t->k_cols, l->bn, t->s, l->bn, 0);
+    dot_products(job, at, t->q, l->width_k, p->head_dim_qk, t->k_cols, t->s);
     if (p->outputs & (STW_OUT_DQ | STW_OUT_DK | STW_OUT_DBIAS))
-        ops->matmul(at->rows, at->cols, p->head_dim_v, t->dout, l->width_v, t->v_cols, l->bn, t->dp, l->bn,
-                    0);
+        dot_products(job, at, t->dout, l->width_v, p->head_dim_v, t->v_cols, t->dp);
     stw_tile_grad grad = {stw_cpu_logits(job, t, at), t->dp, raw, t->lse, t->delta};
-    ops->grad(&grad);
+    job->tile->grad(&grad);
 }

@@ -125,7 +125,12 @@ typedef struct stw_cpu_tile {
     int64_t h;      /* query head                      */
     int64_t i0, j0; /* first row and key               */
     uint32_t rows, cols;
+    int64_t low, high; /* pair (r, c) is visible iff low <= c - r <= high            */
+    uint32_t strip;    /* rows or keys of one product: fewer where the mask's edge cuts the tile */
 } stw_cpu_tile;
+
+/* Sets low, high and strip from the rest. */
+void stw_cpu_tile_cut(stw_cpu_tile *at);
 
 /* Packs keys j0.. (k, k_cols, v_cols), zeroed where nobody sees them. */
 void stw_cpu_load_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at,
@@ -137,6 +142,11 @@ void stw_cpu_load_rows(const stw_cpu_job *job, float *to, uint32_t width, const 
 void stw_cpu_load_queries(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at);
 /* s <- P.Z, dp <- dS', raw (when wanted) <- dS. */
 void stw_cpu_grad_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at, float *raw);
+/* sum[keys][dim] (+)= pairs^T x, and to[rows][dim] <- pairs x, over the visible pairs. */
+void stw_cpu_sum_to_keys(const stw_cpu_job *job, const stw_cpu_tile *at, const float *pairs, const float *x,
+                         float *sum, uint32_t width, uint32_t dim, int add);
+void stw_cpu_sum_to_queries(const stw_cpu_job *job, const stw_cpu_tile *at, const float *pairs,
+                            const float *x, float *to, uint32_t width, uint32_t dim);
 /* The logits' part of a tile operation: band, bias, ALiBi, dropout. */
 stw_tile_logits stw_cpu_logits(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at);
 

@@ -27,15 +27,21 @@ static void tile_load_rows(float *to, size_t pitch, uint32_t width, const void *
         load_rows_as(to, pitch, width, from, stride, rows, cols, STW_F16);
 }
 
-/* Blocks of LANES x LANES by log2(LANES) rounds of pairwise exchanges. */
+/* Blocks of LANES x LANES: zipping row i with row i + LANES/2, log2(LANES) times, transposes. */
 static void tile_transpose(float *to, size_t to_pitch, const float *from, size_t from_pitch, uint32_t rows,
                            uint32_t cols) {
     for (uint32_t r = 0; r < rows; r += LANES)
         for (uint32_t c = 0; c < cols; c += LANES) {
-            vf x[LANES];
+            vf x[LANES], y[LANES];
             for (uint32_t i = 0; i < LANES; ++i) x[i] = vf_load(from + (size_t)(r + i) * from_pitch + c);
-            for (uint32_t i = 0; i < LANES; ++i)
-                for (uint32_t j = 0; j < LANES; ++j) to[(size_t)(c + j) * to_pitch + r + i] = x[i][j];
+            for (uint32_t round = LANES; round > 1; round /= 2) {
+                for (uint32_t i = 0; i < LANES / 2; ++i) {
+                    y[2 * i] = vf_zip_low(x[i], x[i + LANES / 2]);
+                    y[2 * i + 1] = vf_zip_high(x[i], x[i + LANES / 2]);
+                }
+                for (uint32_t i = 0; i < LANES; ++i) x[i] = y[i];
+            }
+            for (uint32_t i = 0; i < LANES; ++i) vf_store(to + (size_t)(c + i) * to_pitch + r, x[i]);
         }
 }
 

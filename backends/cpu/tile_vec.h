@@ -71,6 +71,19 @@ INLINE vi vi_lanes(void) {
 #endif
 }
 
+/* Lanes of a and b in turn: of their lower and of their upper halves. */
+#if LANES == 16
+#define vf_zip_low(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define vf_zip_high(a, b)                                                                                    \
+    __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#elif LANES == 8
+#define vf_zip_low(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define vf_zip_high(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#else
+#define vf_zip_low(a, b)  __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define vf_zip_high(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+#endif
+
 INLINE float vf_sum(vf x) {
     float lane[LANES];
     vf_store(lane, x);

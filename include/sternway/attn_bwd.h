@@ -29,8 +29,10 @@
  * NEVER LEFT OPEN. A masked pair, S = -inf, and a row whose LSE is -inf or +inf select P = dS = 0: such a
  * row adds nothing to dQ, dK, dV, dBias. A row that no key can see has D_i = -dLSE_i, and its dSink term
  * stays. Keys that no query sees, empty sequences and empty batches give gradients of zero. Rows past the
- * used length up to the sequence's end are written as zeros in the gradients; other gaps of a packed
- * layout are not touched. What lies in rows outside the problem (NaN included) never reaches a result. */
+ * used length up to the sequence's end are written as zeros in the gradients and in delta; the forward writes
+ * zeros to their O and -inf to their LSE (rows that see no key: O zero, LSE the sink or -inf). Other gaps of
+ * a packed layout are not touched. What lies in rows outside the problem (NaN included) never reaches a
+ * result. */
 #ifndef STERNWAY_ATTN_BWD_H
 #define STERNWAY_ATTN_BWD_H
 

@@ -203,11 +203,36 @@ static void extremes(void **state) {
                 for (int64_t b = 0; which >= 3 && b < 2; ++b)
                     for (int64_t h = 0; h < 4; ++h)
                         for (int64_t i = 1; i < f.desc.max_seq_q; i += 4)
-                            f.args.lse[fixture_lse_index(&f, b, h, i)] = which == 3 ? -INFINITY : INFINITY;
+                            f.args.lse[fixture_row_index(&f, &f.desc.lse, b, h, i)] =
+                                which == 3 ? -INFINITY : INFINITY;
                 harness_run(contexts[v], &f);
                 expect_finite(&f, which >= 3, harness_variants[v]);
                 fixture_free(&f);
             }
+}
+
+static float key_3_inf(int64_t i, int64_t j) {
+    return (void)i, j == 3 ? -INFINITY : 0.5f;
+}
+static float key_3_infinite(float x, int64_t row, int64_t d) {
+    return (void)d, row == 3 ? INFINITY : x;
+}
+
+/* S = -inf selects dS = 0 also where dP is infinite. */
+static void infinite_value_behind_minus_inf(void **state) {
+    (void)state;
+    for (int t = 0; t < 3; ++t) {
+        fixture f = start(dtypes[t], 1);
+        set_bias(&f, key_3_inf);
+        each_element(&f, tensor_of(&f, FIXTURE_V), key_3_infinite);
+        fixture_run_forward(&f);
+        for (int v = 0; v < harness_variant_count; ++v) {
+            if (!contexts[v]) continue;
+            harness_run(contexts[v], &f);
+            expect_finite(&f, 0, harness_variants[v]);
+        }
+        judge_everywhere(&f, "infinite V behind S = -inf");
+    }
 }
 
 /* NaN in one row's LSE reaches that row's dQ and every dK it sees, and no other row's dQ. */
@@ -216,7 +241,7 @@ static void nan_lse_propagates(void **state) {
     for (int v = 0; v < harness_variant_count; ++v) {
         if (!contexts[v]) continue;
         fixture f = start(STW_F32, 0);
-        f.args.lse[fixture_lse_index(&f, 0, 1, 7)] = NAN;
+        f.args.lse[fixture_row_index(&f, &f.desc.lse, 0, 1, 7)] = NAN;
         harness_run(contexts[v], &f);
         for (int64_t b = 0; b < 2; ++b)
             for (int64_t h = 0; h < 4; ++h)
@@ -247,8 +272,9 @@ static int close_contexts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spread_inputs), cmocka_unit_test(masked_by_bias),     cmocka_unit_test(denormals),
-        cmocka_unit_test(extremes),      cmocka_unit_test(nan_lse_propagates),
+        cmocka_unit_test(spread_inputs),      cmocka_unit_test(masked_by_bias),
+        cmocka_unit_test(denormals),          cmocka_unit_test(extremes),
+        cmocka_unit_test(nan_lse_propagates), cmocka_unit_test(infinite_value_behind_minus_inf),
     };
     return cmocka_run_group_tests(tests, open_contexts, close_contexts);
 }

@@ -33,7 +33,8 @@ static void forward_case(stw_context *context, fixture *f, const char *name) {
     for (int64_t b = 0; b < f->desc.batch; ++b)
         for (int64_t n = 0; n < fixture_rows_q(f, b) * f->desc.heads_q; ++n) {
             int64_t i = n / f->desc.heads_q, h = n % f->desc.heads_q, row = fixture_result_row_q(f, b, i);
-            double lse = r.lse[h * r.rows_q + row], got = f->args.lse[fixture_lse_index(f, b, h, i)];
+            double lse = r.lse[h * r.rows_q + row],
+                   got = f->args.lse[fixture_row_index(f, &f->desc.lse, b, h, i)];
             if (!(lse == got || fabs(lse - got) <= 4e-6 * (1 + fabs(lse))))
                 fail_msg("%s: LSE %g, %g", name, got, lse);
             for (int64_t d = 0; d < f->desc.head_dim_v; ++d) {

@@ -4,6 +4,8 @@
  * and fails each kind of wrong one. */
 #include "backends/cpu/reference/accuracy.h"
 #include "backends/cpu/reference/backward.h"
+#include "backends/cpu/reference/order.h"
+#include "common/dtype.h"
 #include "tests/reference/setups.h"
 
 #include <float.h>
@@ -11,6 +13,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -113,6 +116,124 @@ static fixture large_problem(stw_dtype dtype) {
     return f;
 }
 
+static void check_order(const int32_t *order, int count, int natural) {
+    int seen[64] = {0}, moved = 0;
+    for (int n = 0; n < count; ++n) {
+        assert_true(order[n] >= 0 && order[n] < count && !seen[order[n]]);
+        seen[order[n]] = 1;
+        moved += order[n] != n;
+    }
+    assert_true(natural ? moved == 0 : moved > count / 2);
+}
+
+/* Every sum of an f32 baseline runs in an order of its own, by seed; float64 in the natural one. */
+static void test_orders(void **state) {
+    (void)state;
+    stw_ref_head head = {.queries = 40, .keys = 40, .dim = 40, .dim_v = 40};
+    int32_t kept[5 * 5][40];
+    for (int seed = 0; seed < 5; ++seed) {
+        stw_ref_order order;
+        stw_ref_mode mode = {.f32 = seed < 4, .seed = (uint32_t)seed};
+        assert_int_equal(stw_ref_order_open(&order, 40, 40, 40, 40), STW_OK);
+        stw_ref_order_set(&order, &head, &mode);
+        int32_t *orders[] = {order.query, order.key, order.dim, order.dim_v, order.delta};
+        for (int n = 0; n < 5; ++n) {
+            check_order(orders[n], 40, !mode.f32);
+            memcpy(kept[seed * 5 + n], orders[n], sizeof kept[0]);
+            for (int other = 0; mode.f32 && other < seed * 5 + n; ++other)
+                assert_memory_not_equal(kept[other], orders[n], sizeof kept[0]);
+        }
+        stw_ref_order_close(&order);
+    }
+}
+
+/* P and dS are rounded to the input type as operands: with dO = 1, one query, Q = 1 and scale 1, dV holds P
+ * and dK holds dS, as f32 numbers of f16's and bf16's precision. */
+static void test_operands_are_rounded(void **state) {
+    (void)state;
+    for (int dtype = STW_F16; dtype <= STW_F32; ++dtype) {
+        fixture f = fixture_start();
+        f.desc.dtype = (stw_dtype)dtype;
+        f.desc.dk_dtype = f.desc.dv_dtype = STW_F32;
+        f.desc.heads_kv = 4;
+        f.desc.max_seq_q = 1;
+        f.desc.flags = STW_ATTN_HAS_SCALE;
+        f.desc.scale = 1;
+        fixture_build(&f);
+        for (int64_t n = 0; n < 2 * 4 * 4; ++n) {
+            int64_t b = n / 16, h = n / 4 % 4, d = n % 4;
+            void *dout = (void *)(uintptr_t)f.args.dout, *q = (void *)(uintptr_t)f.args.q;
+            stw_store_f32(dout, fixture_index(&f, FIXTURE_DOUT, b, h, 0, d), f.desc.dtype, 1);
+            if (d < 3) stw_store_f32(q, fixture_index(&f, FIXTURE_Q, b, h, 0, d), f.desc.dtype, 1);
+        }
+        fixture_run_forward(&f);
+        stw_ref_mode mode = {.f32 = 1, .seed = 1};
+        stw_ref_result r;
+        assert_int_equal(stw_ref_attn_bwd(&f.desc, &f.args, &mode, &r), STW_OK);
+        stw_dtype narrow = dtype == STW_F32 ? STW_BF16 : (stw_dtype)dtype;
+        int same_p = 1, same_ds = 1;
+        for (int64_t n = 0; n < 2 * 7 * 16; ++n)
+            same_p &= r.dv[n] == (double)stw_round_to((float)r.dv[n], narrow);
+        for (int64_t n = 0; n < 2 * 7 * 12; ++n)
+            same_ds &= r.dk[n] == (double)stw_round_to((float)r.dk[n], narrow);
+        assert_int_equal(same_p, dtype != STW_F32);
+        assert_int_equal(same_ds, dtype != STW_F32);
+        assert_true(r.dv[0] > 0 && r.dk[0] != 0);
+        stw_ref_free(&r);
+        fixture_free(&f);
+    }
+}
+
+/* Outputs are rounded once to their own type: the input's, or f32 where asked for. */
+static void test_outputs_are_rounded(void **state) {
+    (void)state;
+    fixture f = large_problem(STW_F16);
+    const stw_ref_mode mode = {.f32 = 1};
+    f.desc.dq_dtype = f.desc.dk_dtype = f.desc.dv_dtype = STW_F32;
+    for (int which = 0; which < 3; ++which) {
+        stw_dtype *dtypes[] = {&f.desc.dq_dtype, &f.desc.dk_dtype, &f.desc.dv_dtype};
+        for (int narrow = 0; narrow < 2; ++narrow) {
+            stw_ref_result r;
+            *dtypes[which] = narrow ? STW_DTYPE_NONE : STW_F32;
+            assert_int_equal(stw_ref_attn_bwd(&f.desc, &f.args, &mode, &r), STW_OK);
+            const double *values[] = {r.dq, r.dk, r.dv};
+            int same = 1;
+            for (int n = 0; n < 2 * 61 * 40; ++n)
+                same &= values[which][n] == (double)stw_round_to((float)values[which][n], STW_F16);
+            assert_int_equal(same, narrow);
+            stw_ref_free(&r);
+        }
+    }
+    fixture_free(&f);
+}
+
+/* e_max and e_rms are the largest of the eight: four seeds, both forms. */
+static void test_expectation_is_the_largest(void **state) {
+    (void)state;
+    fixture f = large_problem(STW_F32);
+    stw_expectation e;
+    double e_max = 0, e_rms = 0;
+    const int64_t count = 2 * 61 * 80;
+    assert_int_equal(stw_expect_attn_bwd(&f.desc, &f.args, &e), STW_OK);
+    for (int n = 0; n < 8; ++n) {
+        stw_ref_mode mode = {.f32 = 1, .seed = (uint32_t)n % 4, .exp2_form = n / 4};
+        stw_ref_result r;
+        double squares = 0;
+        assert_int_equal(stw_ref_attn_bwd(&f.desc, &f.args, &mode, &r), STW_OK);
+        for (int64_t i = 0; i < count; ++i) {
+            double error = fabs(r.dq[i] - e.reference.dq[i]);
+            e_max = fmax(e_max, error);
+            squares += error * error;
+        }
+        e_rms = fmax(e_rms, sqrt(squares / (double)count));
+        stw_ref_free(&r);
+    }
+    assert_true(e.grad[STW_GRAD_DQ].e_max == e_max && e.grad[STW_GRAD_DQ].e_rms == e_rms);
+    assert_true(e.grad[STW_GRAD_DQ].elements == count && e.grad[STW_GRAD_DQ].dtype == STW_F32);
+    stw_expectation_free(&e);
+    fixture_free(&f);
+}
+
 /* Seeds and both forms of exp sum in other orders: other bits, the same size of error. */
 static void test_baselines_differ(void **state) {
     (void)state;
@@ -205,6 +326,10 @@ int main(void) {
         cmocka_unit_test(test_ulp),
         cmocka_unit_test(test_pool),
         cmocka_unit_test(test_baselines),
+        cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_operands_are_rounded),
+        cmocka_unit_test(test_outputs_are_rounded),
+        cmocka_unit_test(test_expectation_is_the_largest),
         cmocka_unit_test(test_baselines_differ),
         cmocka_unit_test(test_honest_outputs_pass),
         cmocka_unit_test(test_rms),

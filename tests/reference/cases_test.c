@@ -76,9 +76,9 @@ static void test_rows_that_see_no_key(void **state) {
         assert_all(r.dq + b * 6 * 12, 3 * 12, 0);
         for (int64_t n = 0; n < 4 * 6; ++n) {
             int64_t h = n / 6, i = n % 6;
-            double dlse = (double)f.args.dlse[fixture_lse_index(&f, b, h, i)],
+            double dlse = (double)f.args.dlse[fixture_row_index(&f, &f.desc.dlse, b, h, i)],
                    delta = r.delta[h * 12 + b * 6 + i];
-            double lse = (double)f.args.lse[fixture_lse_index(&f, b, h, i)];
+            double lse = (double)f.args.lse[fixture_row_index(&f, &f.desc.lse, b, h, i)];
             if (i < 3) assert_true(delta == -dlse && lse == (double)f.args.sink[h]);
             if (i < 3) blind[h] += dlse;
             all[h] -= exp((double)f.args.sink[h] - lse) * delta;
@@ -92,6 +92,27 @@ static void test_rows_that_see_no_key(void **state) {
     fixture_free(&f);
 }
 
+/* The same local row sees keys in one sequence and none in the next. */
+static void test_blind_after_seeing(void **state) {
+    (void)state;
+    const int32_t used_kv[] = {7, 2};
+    fixture f = fixture_start();
+    f.desc.mask = STW_MASK_CAUSAL_BOTTOM_RIGHT;
+    f.desc.flags = STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_DLSE;
+    f.args.used_kv = used_kv;
+    fixture_build(&f);
+    for (int mode = 0; mode < 2; ++mode) {
+        stw_ref_result r = backward(&f, mode ? &baseline_mode : NULL);
+        for (int64_t n = 0; n < 12; ++n) {
+            double dlse = (double)f.args.dlse[fixture_row_index(&f, &f.desc.dlse, 1, n / 3, n % 3)];
+            assert_true(r.delta[n / 3 * 10 + 5 + n % 3] == -dlse);
+            assert_true(r.delta[n / 3 * 10 + n % 3] != 0);
+        }
+        stw_ref_free(&r);
+    }
+    fixture_free(&f);
+}
+
 /* A row of bias -inf, one pair of -inf, against the same problem without these keys' influence. */
 static void test_minus_infinity(void **state) {
     (void)state;
@@ -100,14 +121,17 @@ static void test_minus_infinity(void **state) {
     f.desc.outputs = ALL_ROWS | STW_OUT_DBIAS;
     fixture_build(&f);
     for (int64_t j = 0; j < 7; ++j) set_f32(f.args.bias, fixture_bias_index(&f, 0, 1, 2, j), -INFINITY);
-    for (int64_t i = 0; i < 5; ++i) set_f32(f.args.bias, fixture_bias_index(&f, 1, i % 4, i, 3), -INFINITY);
+    for (int64_t n = 0; n < 20; ++n)
+        set_f32(f.args.bias, fixture_bias_index(&f, 1, n % 4, n / 4, 3), -INFINITY);
     fixture_run_forward(&f);
-    assert_true(f.args.lse[fixture_lse_index(&f, 0, 1, 2)] == -INFINITY);
+    for (int64_t h = 0; h < 2; ++h) /* selected, not multiplied: nothing of the key's V is left */
+        set_f32(f.args.v, fixture_index(&f, FIXTURE_V, 1, h, 3, 2), NAN);
+    assert_true(f.args.lse[fixture_row_index(&f, &f.desc.lse, 0, 1, 2)] == -INFINITY);
     for (int mode = 0; mode < 2; ++mode) {
         stw_ref_result r = backward(&f, mode ? &baseline_mode : NULL);
         assert_all(r.dq + (2 * 4 + 1) * 3, 3, 0);
         assert_all(r.dbias + ((0 * 4 + 1) * 5 + 2) * 7, 7, 0);
-        for (int64_t i = 0; i < 5; ++i) assert_true(r.dbias[((1 * 4 + i % 4) * 5 + i) * 7 + 3] == 0);
+        for (int64_t n = 0; n < 20; ++n) assert_true(r.dbias[(1 * 20 + n) * 7 + 3] == 0);
         for (int64_t n = 0; n < 2 * 5 * 12; ++n) assert_true(isfinite(r.dq[n]));
         for (int64_t n = 0; n < 2 * 7 * 6; ++n) assert_true(isfinite(r.dk[n]) && isfinite(r.dv[n]));
         stw_ref_free(&r);
@@ -124,7 +148,8 @@ static void test_infinite_lse(void **state) {
     fixture_build(&f);
     stw_ref_result r[2];
     for (int n = 0; n < 2; ++n) {
-        for (int64_t h = 0; h < 4; ++h) f.args.lse[fixture_lse_index(&f, 1, h, 4)] = n ? -INFINITY : INFINITY;
+        for (int64_t h = 0; h < 4; ++h)
+            f.args.lse[fixture_row_index(&f, &f.desc.lse, 1, h, 4)] = n ? -INFINITY : INFINITY;
         r[n] = backward(&f, n ? &baseline_mode : NULL);
         assert_all(r[n].dq + 9 * 12, 12, 0);
     }
@@ -134,6 +159,7 @@ static void test_infinite_lse(void **state) {
     f.args.used_q = used;
     stw_ref_result cut = backward(&f, NULL);
     assert_same_result(&f, &r[0], &cut);
+    for (int h = 0; h < 4; ++h) assert_true(fabs(r[1].dsink[h] - cut.dsink[h]) <= 1e-5 * cut.abs_dsink[h]);
     stw_ref_free(&r[0]);
     stw_ref_free(&r[1]);
     stw_ref_free(&cut);
@@ -147,7 +173,7 @@ static void test_nan_lse_propagates(void **state) {
     f.desc.flags = STW_ATTN_SINK;
     f.desc.outputs = ALL_ROWS | STW_OUT_DSINK;
     fixture_build(&f);
-    f.args.lse[fixture_lse_index(&f, 0, 3, 2)] = NAN;
+    f.args.lse[fixture_row_index(&f, &f.desc.lse, 0, 3, 2)] = NAN;
     for (int mode = 0; mode < 2; ++mode) {
         stw_ref_result r = backward(&f, mode ? &baseline_mode : NULL);
         for (int64_t i = 0; i < 10; ++i)
@@ -202,6 +228,11 @@ static void test_sink_minus_infinity(void **state) {
     assert_same(with.dq, without.dq, 2 * 5 * 12);
     assert_same(with.dk, without.dk, 2 * 7 * 6);
     assert_all(with.dsink, 4, 0);
+    stw_ref_free(&with);
+    set_f32(f.args.out, fixture_index(&f, FIXTURE_OUT, 1, 2, 3, 0), INFINITY); /* D of the row: +-inf */
+    with = backward(&f, NULL);
+    assert_true(isinf(with.delta[2 * 10 + 8]));
+    assert_all(with.dsink, 4, 0);
     stw_ref_free(&without);
     stw_ref_free(&with);
     fixture_free(&f);
@@ -225,10 +256,15 @@ static void test_visible_nan_propagates(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unseen_keys_and_bias), cmocka_unit_test(test_rows_that_see_no_key),
-        cmocka_unit_test(test_minus_infinity),       cmocka_unit_test(test_infinite_lse),
-        cmocka_unit_test(test_nan_lse_propagates),   cmocka_unit_test(test_zero_lse),
-        cmocka_unit_test(test_sink_minus_infinity),  cmocka_unit_test(test_visible_nan_propagates),
+        cmocka_unit_test(test_unseen_keys_and_bias),
+        cmocka_unit_test(test_rows_that_see_no_key),
+        cmocka_unit_test(test_blind_after_seeing),
+        cmocka_unit_test(test_minus_infinity),
+        cmocka_unit_test(test_infinite_lse),
+        cmocka_unit_test(test_nan_lse_propagates),
+        cmocka_unit_test(test_zero_lse),
+        cmocka_unit_test(test_sink_minus_infinity),
+        cmocka_unit_test(test_visible_nan_propagates),
     };
     return cmocka_run_group_tests_name("case table", tests, NULL, NULL);
 }

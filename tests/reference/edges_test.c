@@ -81,7 +81,8 @@ static void test_given_delta(void **state) {
     stw_ref_result computed = backward(&f, NULL);
     for (int64_t n = 0; n < 2 * 4 * 6; ++n) {
         int64_t b = n / 24, h = n / 6 % 4, i = n % 6;
-        f.args.delta[fixture_lse_index(&f, b, h, i)] = (float)computed.delta[h * 12 + b * 6 + i];
+        f.args.delta[fixture_row_index(&f, &f.desc.delta, b, h, i)] =
+            (float)computed.delta[h * 12 + b * 6 + i];
     }
     f.desc.flags = STW_ATTN_SINK | STW_ATTN_GIVEN_DELTA;
     f.args.out = NULL;

@@ -38,7 +38,7 @@ static double loss_of(fixture *f) {
             }
             double lse = r.lse[h * r.rows_q + row];
             if ((d->flags & STW_ATTN_DLSE) && isfinite(lse)) /* no key: a constant */
-                loss += (double)f->args.dlse[fixture_lse_index(f, b, h, i)] * lse;
+                loss += (double)f->args.dlse[fixture_row_index(f, &f->desc.dlse, b, h, i)] * lse;
         }
     }
     stw_ref_free(&r);

@@ -95,8 +95,7 @@ int64_t fixture_index(const fixture *f, fixture_tensor tensor, int64_t b, int64_
     return b * s->batch + h * s->head + i * s->seq + d;
 }
 
-int64_t fixture_lse_index(const fixture *f, int64_t b, int64_t h, int64_t i) {
-    const stw_attn_strides *s = &f->desc.lse;
+int64_t fixture_row_index(const fixture *f, const stw_attn_strides *s, int64_t b, int64_t h, int64_t i) {
     if (f->desc.total_q && s->batch == 0) return (f->args.cu_seqlens_q[b] + i) * s->seq + h * s->head;
     return b * s->batch + h * s->head + i * s->seq;
 }
@@ -123,12 +122,13 @@ static int64_t fixture_strides(const fixture *f, stw_attn_strides *s, int64_t he
     return batches * (total ? (f->layout == FIXTURE_BSHD ? rows * s->seq : heads * s->head) : s->batch) + 3;
 }
 
-static int64_t fixture_lse_strides(const fixture *f, stw_attn_strides *s) {
+/* `gap` differs between lse, dlse and delta, so that none is read with another's strides. */
+static int64_t fixture_lse_strides(const fixture *f, stw_attn_strides *s, int64_t gap) {
     const stw_attn_desc *d = &f->desc;
     int through_pack = d->total_q && !f->lse_local;
     int64_t rows = through_pack ? d->total_q : d->max_seq_q;
-    s->head = f->lse_by_head_last ? 1 : rows + 1;
-    s->seq = f->lse_by_head_last ? d->heads_q + 1 : 1;
+    s->head = f->lse_by_head_last ? 1 : rows + gap;
+    s->seq = f->lse_by_head_last ? d->heads_q + gap : 1;
     int64_t span = f->lse_by_head_last ? rows * s->seq : d->heads_q * s->head;
     s->batch = through_pack ? 0 : span + 2;
     return through_pack ? span : d->batch * s->batch;
@@ -164,9 +164,9 @@ static void fixture_allocate(fixture *f) {
     a->dq = fixture_buffer(f, fixture_strides(f, &d->dq, hq, sq, tq, dim), size_dq);
     a->dk = fixture_buffer(f, fixture_strides(f, &d->dk, hk, sk, tk, dim), size_dk);
     a->dv = fixture_buffer(f, fixture_strides(f, &d->dv, hk, sk, tk, dim_v), size_dv);
-    a->lse = fixture_buffer(f, fixture_lse_strides(f, &d->lse), sizeof(float));
-    a->dlse = fixture_buffer(f, fixture_lse_strides(f, &d->dlse), sizeof(float));
-    a->delta = fixture_buffer(f, fixture_lse_strides(f, &d->delta), sizeof(float));
+    a->lse = fixture_buffer(f, fixture_lse_strides(f, &d->lse, 1), sizeof(float));
+    a->dlse = fixture_buffer(f, fixture_lse_strides(f, &d->dlse, 3), sizeof(float));
+    a->delta = fixture_buffer(f, fixture_lse_strides(f, &d->delta, 2), sizeof(float));
     a->alibi_slopes =
         fixture_buffer(f, d->batch * d->heads_q + d->alibi_stride_batch * d->batch, sizeof(float));
     a->sink = fixture_buffer(f, hq, sizeof(float));
@@ -197,7 +197,7 @@ void fixture_run_forward(fixture *f) {
     for (int64_t b = 0; b < d->batch; ++b) {
         for (int64_t n = 0; n < fixture_used_q(f, b) * d->heads_q; ++n) {
             int64_t i = n / d->heads_q, h = n % d->heads_q, row = fixture_result_row_q(f, b, i);
-            f->args.lse[fixture_lse_index(f, b, h, i)] = (float)r.lse[h * r.rows_q + row];
+            f->args.lse[fixture_row_index(f, &d->lse, b, h, i)] = (float)r.lse[h * r.rows_q + row];
             for (int64_t e = 0; e < d->head_dim_v; ++e) {
                 double value = r.out[(row * d->heads_q + h) * d->head_dim_v + e];
                 stw_store_f32(f->args.out, fixture_index(f, FIXTURE_OUT, b, h, i, e), d->dtype, (float)value);
@@ -217,7 +217,7 @@ static void fixture_fill_features(fixture *f) {
                 0.0625f * (float)(1 + h + 3 * (d->alibi_stride_batch ? b : 0));
             sink[h] = 0.25f * (float)h - 0.5f;
             for (int64_t i = 0; i < fixture_used_q(f, b); ++i) {
-                dlse[fixture_lse_index(f, b, h, i)] = fixture_random(f);
+                dlse[fixture_row_index(f, &d->dlse, b, h, i)] = fixture_random(f);
                 for (int64_t j = 0; d->bias_dtype && j < fixture_used_kv(f, b); ++j) {
                     void *bias = (void *)(uintptr_t)f->args.bias;
                     stw_store_f32(bias, fixture_bias_index(f, b, h, i, j), d->bias_dtype, fixture_random(f));

@@ -52,10 +52,11 @@ int64_t fixture_used_kv(const fixture *f, int64_t b);
 int64_t fixture_rows_q(const fixture *f, int64_t b);
 int64_t fixture_rows_kv(const fixture *f, int64_t b);
 
-/* Index of element d of local row i in the tensor; of local row i in lse, dlse or delta; of a bias element.
+/* Index of element d of local row i in the tensor; of local row i in lse, dlse or delta by
+ * its strides; of a bias element.
  */
 int64_t fixture_index(const fixture *f, fixture_tensor tensor, int64_t b, int64_t h, int64_t i, int64_t d);
-int64_t fixture_lse_index(const fixture *f, int64_t b, int64_t h, int64_t i);
+int64_t fixture_row_index(const fixture *f, const stw_attn_strides *strides, int64_t b, int64_t h, int64_t i);
 int64_t fixture_bias_index(const fixture *f, int64_t b, int64_t h, int64_t i, int64_t j);
 
 /* Row of a result (reference.h) that local row i is. */

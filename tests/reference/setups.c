@@ -112,6 +112,7 @@ static void set_alibi(fixture *f) {
 static void set_alibi_column(fixture *f) {
     f->desc.flags |= STW_ATTN_ALIBI | STW_ATTN_ALIBI_COLUMN;
     f->desc.alibi_stride_batch = 5;
+    f->args.k_offset = 2; /* counts in the slope's column */
 }
 
 static void set_softcap(fixture *f) {

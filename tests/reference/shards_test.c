@@ -46,14 +46,14 @@ static const float *at(const void *data, int64_t elements) {
 /* The problem restricted to batch b.. and query heads h.. (whole groups), local row i.. of q. */
 static void shift_pointers(const fixture *f, stw_attn_args *a, int64_t b, int64_t h, int64_t i) {
     const stw_attn_desc *d = &f->desc;
-    int64_t group = d->heads_q / d->heads_kv, lse = b * d->lse.batch + h * d->lse.head + i * d->lse.seq;
+    int64_t group = d->heads_q / d->heads_kv;
     a->q = at(a->q, b * d->q.batch + h * d->q.head + i * d->q.seq);
     a->k = at(a->k, b * d->k.batch + h / group * d->k.head);
     a->v = at(a->v, b * d->v.batch + h / group * d->v.head);
     a->out = (float *)a->out + b * d->out.batch + h * d->out.head + i * d->out.seq;
     a->dout = at(a->dout, b * d->dout.batch + h * d->dout.head + i * d->dout.seq);
-    a->lse += lse;
-    a->dlse += lse;
+    a->lse += b * d->lse.batch + h * d->lse.head + i * d->lse.seq;
+    a->dlse += b * d->dlse.batch + h * d->dlse.head + i * d->dlse.seq;
     a->alibi_slopes += b * d->alibi_stride_batch + h;
 }
 
@@ -153,7 +153,8 @@ static void test_key_shards(void **state) {
         desc.flags = (desc.flags & ~STW_ATTN_DLSE) | STW_ATTN_GIVEN_DELTA;
         for (int64_t row = 0; row < 3 * 4 * 9; ++row) {
             int64_t b = row / 36, h = row / 9 % 4, i = row % 9;
-            args.delta[fixture_lse_index(&f, b, h, i)] = (float)whole.delta[h * 27 + b * 9 + i];
+            args.delta[fixture_row_index(&f, &f.desc.delta, b, h, i)] =
+                (float)whole.delta[h * 27 + b * 9 + i];
         }
         stw_ref_result part = backward(&desc, &args);
         for (int64_t b = 0; b < 3; ++b) {

@@ -218,11 +218,12 @@ static void explain_names_every_backend(void **state) {
     desc.dtype = STW_BF16;
     desc.batch = 1;
     desc.heads_q = 12;
-    desc.heads_kv = 5;
+    desc.heads_kv = 4;
     desc.head_dim_qk = desc.head_dim_v = 64;
     desc.max_seq_q = desc.max_seq_kv = 3;
     char text[8000];
     assert_int_equal(stw_layout_bshd(&desc), STW_OK);
+    desc.heads_kv = 5;
     assert_int_equal(stw_explain_attn(&opts, &desc, text, sizeof text, NULL), STW_OK);
     assert_non_null(strstr(text, "attn_bwd: heads_q 12 is not a multiple of heads_kv 5"));
     for (size_t i = 0; i < stw_backend_count; ++i)

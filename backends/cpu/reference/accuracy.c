@@ -111,11 +111,8 @@ static void ref_compare(ref_verdict *v, int64_t element, double x, double ref, i
     stw_accuracy *a = v->accuracy;
     if (!isfinite(x) || !isfinite(ref)) {
         int same = isnan(ref) ? isnan(x) : x == ref;
-        if (!same && isinf(x) && isfinite(ref) && fabs(ref) < v->overflow)
-            same = 0;
-        else if (!same && isinf(x) && isfinite(ref) && (x > 0) == (ref > 0))
-            same = 1;
-        if (!same) ref_breach(v, element, x, ref);
+        int overflowed = isinf(x) && isfinite(ref) && fabs(ref) >= v->overflow && (x > 0) == (ref > 0);
+        if (!same && !overflowed) ref_breach(v, element, x, ref);
         return;
     }
     double error = fabs(x - ref);

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Refusals at plan time, one row each: what is set in a correct descriptor, the status, and the words the
+ * text must hold. Rows of what only the backward uses must be accepted by the forward plan. */
+#include "misuse.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { BOTH = 0, BWD = 1 };
+
+typedef struct refusal {
+    base from;
+    int plans; /* BOTH, or BWD: the forward plan ignores it */
+    stw_status status;
+    const char *words[5]; /* field, value seen, accepted */
+    set sets[4];
+} refusal;
+
+#define TWO_40 (INT64_C(1) << 40)
+
+static const refusal rows[] = {
+    /* enums and flags out of range */
+    {DENSE, BOTH, STW_E_INVALID, {"dtype", "0"}, {SET(dtype, 0)}},
+    {DENSE, BOTH, STW_E_INVALID, {"dtype", "4"}, {SET(dtype, 4)}},
+    {DENSE, BOTH, STW_E_INVALID, {"dtype"}, {SET(dtype, -1)}},
+    {DENSE, BWD, STW_E_INVALID, {"dq_dtype", "4"}, {SET(dq_dtype, 4)}},
+    {DENSE, BWD, STW_E_INVALID, {"dk_dtype", "77"}, {SET(dk_dtype, 77)}},
+    {DENSE, BWD, STW_E_INVALID, {"dv_dtype"}, {SET(dv_dtype, -1)}},
+    {FULL, BWD, STW_E_INVALID, {"dbias_dtype", "4"}, {SET(dbias_dtype, 4)}},
+    {DENSE, BWD, STW_E_INVALID, {"dq_dtype"}, {SET(dq_dtype, STW_F16)}},
+    {DENSE, BWD, STW_E_INVALID, {"dk_dtype"}, {SET(dk_dtype, STW_BF16)}},
+    {HALF, BWD, STW_E_INVALID, {"dv_dtype"}, {SET(dv_dtype, STW_BF16)}},
+    {FULL, BWD, STW_E_INVALID, {"dbias_dtype"}, {SET(dbias_dtype, STW_F16)}},
+    {FULL, BOTH, STW_E_INVALID, {"bias_dtype", "4"}, {SET(bias_dtype, 4)}},
+    {HALF, BOTH, STW_E_INVALID, {"bias_dtype"}, {SET(bias_dtype, STW_BF16)}},
+    {FULL, BOTH, STW_E_INVALID, {"bias_dtype"}, {SET(bias_dtype, STW_F16)}},
+    {DENSE, BOTH, STW_E_INVALID, {"mask", "3"}, {SET(mask, 3)}},
+    {DENSE, BOTH, STW_E_INVALID, {"mask"}, {SET(mask, -1)}},
+    {FULL, BOTH, STW_E_INVALID, {"dropout_map", "3"}, {SET(dropout_map, 3)}},
+    {DENSE, BOTH, STW_E_INVALID, {"dropout_map", "3"}, {SET(dropout_map, 3)}},
+    {DENSE, BOTH, STW_E_INVALID, {"deterministic", "3"}, {SET(deterministic, 3)}},
+    {DENSE, BOTH, STW_E_INVALID, {"flags", "0x800"}, {SET(flags, 0x800)}},
+    {DENSE, BOTH, STW_E_INVALID, {"flags", "0x80000000"}, {SET(flags, 0x80000000u)}},
+    {DENSE, BWD, STW_E_INVALID, {"outputs", "0x20"}, {SET(outputs, 0x20)}},
+    {DENSE, BWD, STW_E_INVALID, {"outputs"}, {SET(outputs, 0x80000007u)}},
+
+    /* sizes */
+    {DENSE, BOTH, STW_E_INVALID, {"batch", "-1"}, {SET(batch, -1)}},
+    {DENSE, BOTH, STW_E_INVALID, {"batch", "2147483648"}, {SET(batch, INT64_C(1) << 31)}},
+    {DENSE, BOTH, STW_E_INVALID, {"heads_q", "0", "1"}, {SET(heads_q, 0)}},
+    {DENSE, BOTH, STW_E_INVALID, {"heads_q", "-4"}, {SET(heads_q, -4)}},
+    {DENSE, BOTH, STW_E_INVALID, {"heads_q", "1048578", "1048576"}, {SET(heads_q, 1048578)}},
+    {DENSE, BOTH, STW_E_INVALID, {"heads_kv", "0"}, {SET(heads_kv, 0)}},
+    {DENSE, BOTH, STW_E_INVALID, {"heads_kv", "-2"}, {SET(heads_kv, -2)}},
+    {DENSE, BOTH, STW_E_INVALID, {"heads_q", "4", "heads_kv", "3"}, {SET(heads_kv, 3)}},
+    {DENSE, BOTH, STW_E_INVALID, {"heads_q", "4", "heads_kv", "8"}, {SET(heads_kv, 8)}},
+    {DENSE, BOTH, STW_E_INVALID, {"head_dim_qk", "0", "1", "256"}, {SET(head_dim_qk, 0)}},
+    {DENSE, BOTH, STW_E_INVALID, {"head_dim_qk", "257", "1", "256"}, {SET(head_dim_qk, 257)}},
+    {DENSE, BOTH, STW_E_INVALID, {"head_dim_v", "0", "1", "256"}, {SET(head_dim_v, 0)}},
+    {DENSE, BOTH, STW_E_INVALID, {"head_dim_v", "-8", "256"}, {SET(head_dim_v, -8)}},
+    {DENSE, BOTH, STW_E_INVALID, {"head_dim_v", "257", "256"}, {SET(head_dim_v, 257)}},
+    {DENSE, BOTH, STW_E_INVALID, {"max_seq_q", "-5"}, {SET(max_seq_q, -5)}},
+    {DENSE, BOTH, STW_E_INVALID, {"max_seq_kv", "-7"}, {SET(max_seq_kv, -7)}},
+    {DENSE, BOTH, STW_E_INVALID, {"max_seq_q", "2147483648"}, {SET(max_seq_q, INT64_C(1) << 31)}},
+    {DENSE, BOTH, STW_E_INVALID, {"max_seq_kv", "2147483648"}, {SET(max_seq_kv, INT64_C(1) << 31)}},
+    {PACKED, BOTH, STW_E_INVALID, {"total_q", "-1"}, {SET(total_q, -1)}},
+    {PACKED, BOTH, STW_E_INVALID, {"total_kv", "-1"}, {SET(total_kv, -1)}},
+    {PACKED, BOTH, STW_E_INVALID, {"total_q", "2147483648"}, {SET(total_q, INT64_C(1) << 31)}},
+    {PACKED, BOTH, STW_E_INVALID, {"total_kv", "2147483648"}, {SET(total_kv, INT64_C(1) << 31)}},
+    {DENSE, BOTH, STW_E_INVALID, {"max_seq_q"}, {SET(max_seq_q, INT64_MAX)}},
+    {DENSE, BOTH, STW_E_INVALID, {"batch"}, {SET(batch, INT64_MIN)}},
+
+    /* numbers: p, scale, softcap */
+    {FULL, BOTH, STW_E_INVALID, {"dropout_p", "1"}, {SET_REAL(dropout_p, 1.0)}},
+    {FULL, BOTH, STW_E_INVALID, {"dropout_p", "-0.25"}, {SET_REAL(dropout_p, -0.25)}},
+    {FULL, BOTH, STW_E_INVALID, {"dropout_p", "1.5"}, {SET_REAL(dropout_p, 1.5)}},
+    {FULL, BOTH, STW_E_INVALID, {"dropout_p"}, {SET_REAL(dropout_p, NAN)}},
+    {FULL, BOTH, STW_E_INVALID, {"dropout_p"}, {SET_REAL(dropout_p, INFINITY)}},
+    {FULL, BOTH, STW_E_INVALID, {"scale"}, {SET_REAL(scale, NAN)}},
+    {FULL, BOTH, STW_E_INVALID, {"scale", "inf"}, {SET_REAL(scale, INFINITY)}},
+    {FULL, BOTH, STW_E_INVALID, {"scale", "-inf"}, {SET_REAL(scale, -INFINITY)}},
+    {FULL, BOTH, STW_E_INVALID, {"softcap"}, {SET_REAL(softcap, NAN)}},
+    {FULL, BOTH, STW_E_INVALID, {"softcap", "inf"}, {SET_REAL(softcap, INFINITY)}},
+    {FULL, BOTH, STW_E_INVALID, {"softcap", "-2"}, {SET_REAL(softcap, -2)}},
+
+    /* masks and windows */
+    {FULL, BOTH, STW_E_INVALID, {"window_left", "-1"}, {SET(window_left, -1)}},
+    {FULL, BOTH, STW_E_INVALID, {"window_right", "-3"}, {SET(window_right, -3)}},
+    {FULL, BOTH, STW_E_INVALID, {"diagonal_shift", "1099511627777"}, {SET(diagonal_shift, TWO_40 + 1)}},
+    {FULL, BOTH, STW_E_INVALID, {"diagonal_shift", "-1099511627777"}, {SET(diagonal_shift, -TWO_40 - 1)}},
+    {FULL, BOTH, STW_E_INVALID, {"diagonal_shift"}, {SET(diagonal_shift, INT64_MIN)}},
+
+    /* values without the flag that gives them a meaning */
+    {DENSE, BOTH, STW_E_INVALID, {"scale", "0.5", "STW_ATTN_HAS_SCALE"}, {SET_REAL(scale, 0.5)}},
+    {DENSE, BOTH, STW_E_INVALID, {"window_left", "3", "STW_ATTN_HAS_WINDOW_LEFT"}, {SET(window_left, 3)}},
+    {DENSE, BOTH, STW_E_INVALID, {"window_right", "2", "STW_ATTN_HAS_WINDOW_RIGHT"}, {SET(window_right, 2)}},
+    {DENSE, BOTH, STW_E_INVALID, {"diagonal_shift", "1", "STW_ATTN_HAS_SHIFT"}, {SET(diagonal_shift, 1)}},
+
+    /* flags and outputs that contradict each other */
+    {DENSE,
+     BWD,
+     STW_E_INVALID,
+     {"STW_ATTN_GIVEN_DELTA", "STW_ATTN_DLSE"},
+     {SET_FLAG(STW_ATTN_GIVEN_DELTA | STW_ATTN_DLSE)}},
+    {DENSE,
+     BWD,
+     STW_E_INVALID,
+     {"STW_ATTN_GIVEN_DELTA", "STW_ATTN_WRITE_DELTA"},
+     {SET_FLAG(STW_ATTN_GIVEN_DELTA | STW_ATTN_WRITE_DELTA)}},
+    {DENSE, BOTH, STW_E_INVALID, {"STW_ATTN_ALIBI_COLUMN"}, {SET_FLAG(STW_ATTN_ALIBI_COLUMN)}},
+    {DENSE, BWD, STW_E_INVALID, {"outputs", "bias_dtype"}, {SET(outputs, STW_OUT_DBIAS)}},
+    {DENSE, BWD, STW_E_INVALID, {"outputs"}, {SET(outputs, STW_OUT_DQ | STW_OUT_DSINK)}},
+    {DENSE,
+     BWD,
+     STW_E_INVALID,
+     {"accumulate", "outputs"},
+     {SET(outputs, STW_OUT_DQ), SET(accumulate, STW_OUT_DK)}},
+    {DENSE, BWD, STW_E_INVALID, {"accumulate"}, {SET(accumulate, STW_OUT_DBIAS)}},
+    {DENSE, BWD, STW_E_INVALID, {"accumulate"}, {SET(accumulate, 0x40)}},
+    {HALF, BWD, STW_E_INVALID, {"accumulate", "dq_dtype"}, {SET(accumulate, STW_OUT_DQ)}},
+    {HALF, BWD, STW_E_INVALID, {"accumulate", "dk_dtype"}, {SET(accumulate, STW_OUT_DK)}},
+    {HALF, BWD, STW_E_INVALID, {"accumulate", "dv_dtype"}, {SET(accumulate, STW_OUT_DV)}},
+    {HALF,
+     BWD,
+     STW_E_INVALID,
+     {"accumulate", "dbias_dtype"},
+     {SET(bias_dtype, STW_F16), SET(outputs, STW_OUT_DBIAS), SET(accumulate, STW_OUT_DBIAS)}},
+
+    /* splits, ALiBi, shards */
+    {DENSE, BWD, STW_E_INVALID, {"splits", "-1", "64"}, {SET(splits, -1)}},
+    {DENSE, BWD, STW_E_INVALID, {"splits", "65", "64"}, {SET(splits, 65)}},
+    {FULL, BOTH, STW_E_INVALID, {"alibi_stride_batch", "3", "4"}, {SET(alibi_stride_batch, 3)}},
+    {FULL, BOTH, STW_E_INVALID, {"alibi_stride_batch", "-4"}, {SET(alibi_stride_batch, -4)}},
+    {FULL, BOTH, STW_E_INVALID, {"alibi_stride_batch"}, {SET(alibi_stride_batch, INT64_MAX)}},
+    {DENSE, BOTH, STW_E_INVALID, {"batch_offset", "-1"}, {SET(batch_offset, -1)}},
+    {DENSE, BOTH, STW_E_INVALID, {"head_offset", "-1"}, {SET(head_offset, -1), SET(heads_total, 8)}},
+    {DENSE, BOTH, STW_E_INVALID, {"heads_total", "-8"}, {SET(heads_total, -8)}},
+    {DENSE, BOTH, STW_E_INVALID, {"heads_total", "3"}, {SET(heads_total, 3)}},
+    {DENSE, BOTH, STW_E_INVALID, {"head_offset", "5", "8"}, {SET(head_offset, 5), SET(heads_total, 8)}},
+    {DENSE, BOTH, STW_E_INVALID, {"head_offset", "1", "4"}, {SET(head_offset, 1)}},
+    {FULL, BOTH, STW_E_INVALID, {"heads_total"}, {SET(heads_total, INT64_MAX)}},
+    {FULL, BOTH, STW_E_INVALID, {"batch_offset"}, {SET(batch_offset, INT64_MAX)}},
+    {FULL, BOTH, STW_E_INVALID, {"head_offset"}, {SET(head_offset, INT64_MAX), SET(heads_total, 8)}},
+};
+
+typedef stw_status (*plan_fn)(stw_context *, const stw_attn_desc *, stw_plan **);
+
+/* A refusal: its status, its text, and nothing changed: neither plan_out nor the descriptor. */
+static void expect_refusal(plan_fn plan, const char *function, stw_context *context,
+                           const stw_attn_desc *desc, stw_status status, const char *const *words) {
+    const stw_attn_desc kept = *desc;
+    stw_plan *const untouched = (stw_plan *)(uintptr_t)0xA5A5;
+    stw_plan *out = untouched;
+    char what[200];
+    snprintf(what, sizeof what, "%s %s %s", words[0], words[1] ? words[1] : "",
+             words[1] && words[2] ? words[2] : "");
+    text_forget();
+    const stw_status got = plan(context, desc, &out);
+    refused(what, got, status, function, words);
+    if (got)
+        assert_ptr_equal(out, untouched);
+    else
+        stw_plan_destroy(out);
+    assert_memory_equal(&kept, desc, sizeof kept);
+}
+
+static void expect_accepted(plan_fn plan, stw_context *context, const stw_attn_desc *desc, const char *what) {
+    stw_plan *out = NULL;
+    if (plan(context, desc, &out)) complain("%s is refused: %s", what, stw_last_error());
+    stw_plan_destroy(out);
+}
+
+static void every_row(void **state) {
+    (void)state;
+    fixture f[BASE_COUNT];
+    for (int b = 0; b < BASE_COUNT; ++b) fixture_open(&f[b], (base)b);
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; ++r) {
+        const refusal *row = &rows[r];
+        stw_context *context = f[row->from].context;
+        stw_attn_desc desc = f[row->from].desc;
+        apply(&desc, row->sets, 4);
+        expect_refusal(stw_attn_bwd_plan, "attn_bwd", context, &desc, row->status, row->words);
+        if (row->plans == BOTH)
+            expect_refusal(stw_attn_fwd_plan, "attn_fwd", context, &desc, row->status, row->words);
+        else
+            expect_accepted(stw_attn_fwd_plan, context, &desc, row->words[0]);
+    }
+    for (int b = 0; b < BASE_COUNT; ++b) {
+        fixture_unchanged(&f[b], 0);
+        fixture_still_works(&f[b]);
+        fixture_close(&f[b]);
+    }
+    no_complaints();
+}
+
+/* The example that the specification gives, to the letter. */
+static void the_documented_text(void **state) {
+    (void)state;
+    fixture f;
+    fixture_open(&f, DENSE);
+    stw_attn_desc desc = f.desc;
+    desc.heads_q = 12;
+    desc.heads_kv = 5;
+    stw_plan *out = NULL;
+    assert_int_equal(stw_attn_bwd_plan(f.context, &desc, &out), STW_E_INVALID);
+    assert_string_equal(stw_last_error(), "attn_bwd: heads_q 12 is not a multiple of heads_kv 5");
+    fixture_close(&f);
+}
+
+static void null_pointers(void **state) {
+    (void)state;
+    fixture f;
+    fixture_open(&f, DENSE);
+    stw_plan *out = (stw_plan *)(uintptr_t)0xA5A5;
+    static const plan_fn plans[2] = {stw_attn_bwd_plan, stw_attn_fwd_plan};
+    static const char *const names[2] = {"attn_bwd", "attn_fwd"};
+    for (int n = 0; n < 2; ++n) {
+        text_forget();
+        assert_int_equal(plans[n](NULL, &f.desc, &out), STW_E_INVALID);
+        text_names("null context", names[n], WORDS("context", "null"));
+        text_forget();
+        assert_int_equal(plans[n](f.context, NULL, &out), STW_E_INVALID);
+        text_names("null desc", names[n], WORDS("desc", "null"));
+        assert_ptr_equal(out, (void *)(uintptr_t)0xA5A5);
+        text_forget();
+        assert_int_equal(plans[n](f.context, &f.desc, NULL), STW_E_INVALID);
+        text_names("null plan_out", names[n], WORDS("plan_out", "null"));
+    }
+    fixture_close(&f);
+    no_complaints();
+}
+
+/* The struct_size rule: shorter than 0.1's, or longer with something in the tail. */
+static void struct_sizes(void **state) {
+    (void)state;
+    fixture f;
+    fixture_open(&f, DENSE);
+    static const size_t wrong[] = {0,       1, 7, 8, sizeof(stw_attn_desc) - 8, sizeof(stw_attn_desc) - 1,
+                                   SIZE_MAX};
+    for (size_t n = 0; n < sizeof wrong / sizeof wrong[0]; ++n) {
+        stw_attn_desc desc = f.desc;
+        desc.struct_size = wrong[n];
+        expect_refusal(stw_attn_bwd_plan, "attn_bwd", f.context, &desc, STW_E_INVALID, WORDS("struct_size"));
+        expect_refusal(stw_attn_fwd_plan, "attn_fwd", f.context, &desc, STW_E_INVALID, WORDS("struct_size"));
+    }
+    struct newer {
+        stw_attn_desc desc;
+        unsigned char tail[24];
+    } newer = {f.desc, {0}};
+    newer.desc.struct_size = sizeof newer;
+    expect_accepted(stw_attn_bwd_plan, f.context, &newer.desc, "a longer struct with a zero tail");
+    for (size_t n = 0; n < sizeof newer.tail; ++n) {
+        newer.tail[n] = 1;
+        expect_refusal(stw_attn_bwd_plan, "attn_bwd", f.context, &newer.desc, STW_E_UNSUPPORTED,
+                       WORDS("struct_size"));
+        newer.tail[n] = 0;
+    }
+    fixture_close(&f);
+    no_complaints();
+}
+
+/* Dense f32, f16 and bf16 with every combination of gradient types: refused or accepted by the header's rule.
+ */
+static void gradient_types(void **state) {
+    (void)state;
+    fixture f;
+    fixture_open(&f, DENSE);
+    for (uint32_t in = 0; in <= 5; ++in) {
+        for (uint32_t grad = 0; grad <= 5; ++grad) {
+            stw_attn_desc desc = f.desc;
+            apply(&desc, (set[]){SET(dtype, in), SET(dq_dtype, grad)}, 2);
+            stw_plan *out = NULL;
+            const int legal = in >= STW_F16 && in <= STW_F32 && (grad == 0 || grad == STW_F32);
+            if (grad == in && in) continue; /* the input's own type by name: not promised either way */
+            assert_int_equal(stw_attn_bwd_plan(f.context, &desc, &out), legal ? STW_OK : STW_E_INVALID);
+            stw_plan_destroy(out);
+        }
+    }
+    fixture_close(&f);
+}
+
+static void layouts(void **state) {
+    (void)state;
+    typedef stw_status (*layout_fn)(stw_attn_desc *);
+    static const layout_fn fns[] = {stw_layout_bshd, stw_layout_bhsd, stw_layout_thd};
+    static const char *const names[] = {"layout_bshd", "layout_bhsd", "layout_thd"};
+    static const struct {
+        const char *words[3];
+        set sets[3];
+    } bad[] = {
+        {{"batch", "-1"}, {SET(batch, -1)}},           {{"heads_q", "0"}, {SET(heads_q, 0)}},
+        {{"heads_kv", "-2"}, {SET(heads_kv, -2)}},     {{"head_dim_qk", "0"}, {SET(head_dim_qk, 0)}},
+        {{"head_dim_v", "-1"}, {SET(head_dim_v, -1)}}, {{"max_seq_q"}, {SET(max_seq_q, INT64_MAX)}},
+        {{"max_seq_kv"}, {SET(max_seq_kv, -1)}},
+    };
+    for (int n = 0; n < 3; ++n) {
+        text_forget();
+        assert_int_equal(fns[n](NULL), STW_E_INVALID);
+        text_names("null desc", names[n], WORDS("desc"));
+        for (size_t r = 0; r < sizeof bad / sizeof bad[0]; ++r) {
+            stw_attn_desc desc = base_desc(n == 2 ? PACKED : DENSE);
+            apply(&desc, bad[r].sets, 3);
+            const stw_attn_desc kept = desc;
+            text_forget();
+            refused("sizes", fns[n](&desc), STW_E_INVALID, names[n], bad[r].words);
+            assert_memory_equal(&desc, &kept, sizeof desc);
+        }
+        /* strides that fit no int64: 2^31-1 of everything that may be that large */
+        stw_attn_desc huge = base_desc(DENSE);
+        apply(&huge,
+              (set[]){SET(heads_q, 1 << 20), SET(max_seq_q, INT32_MAX), SET(batch, INT32_MAX),
+                      SET(max_seq_kv, INT32_MAX)},
+              4);
+        huge.bias_dtype = STW_F32;
+        const stw_attn_desc kept = huge;
+        assert_int_equal(fns[n](&huge), STW_E_INVALID);
+        assert_memory_equal(&huge, &kept, sizeof huge);
+        stw_attn_desc shorter = base_desc(DENSE);
+        shorter.struct_size = 8;
+        assert_int_equal(fns[n](&shorter), STW_E_INVALID);
+        text_names("struct_size", names[n], WORDS("struct_size"));
+    }
+    no_complaints();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_row),      cmocka_unit_test(the_documented_text),
+        cmocka_unit_test(null_pointers),  cmocka_unit_test(struct_sizes),
+        cmocka_unit_test(gradient_types), cmocka_unit_test(layouts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""Help, options, exit codes, `info` and `explain`."""
+import json
+import re
+import unittest
+
+from command import CommandTest, SOURCE, small_problem, sternway, write_file
+
+COMMANDS = ("info", "explain", "run", "conform", "bench")
+PROBLEM = "attn_bwd:bf16:b4h32k8s4096d128:causal_br:dropout0.1"
+
+
+class Cli(CommandTest):
+    def test_help(self):
+        done = sternway("--help")
+        self.assert_exit(done, 0)
+        for name in COMMANDS:
+            self.assertRegex(done.stdout, rf"(?m)^  {name} +\S")
+        for name in COMMANDS:
+            done = sternway(name, "--help")
+            self.assert_exit(done, 0)
+            self.assertIn(f"sternway {name}", done.stdout)
+            self.assertIn("--json", done.stdout)
+
+    def test_version(self):
+        header = (SOURCE / "include/sternway/base.h").read_text()
+        version = ".".join(re.search(rf"STW_VERSION_{part} (\d+)", header)[1] for part in ("MAJOR", "MINOR", "PATCH"))
+        done = sternway("--version")
+        self.assert_exit(done, 0)
+        self.assertEqual(done.stdout, f"sternway {version}\n")
+
+    def test_usage_errors(self):
+        path = write_file(self.path("x"), small_problem())
+        for arguments, text in (
+                ((), "Usage: sternway"), (("runn",), "'runn' is not a command"), (("run",), "a safetensors file is needed"),
+                (("run", "--tolerance", "-1", path), "--tolerance -1"), (("run", "--tolerance", "x", path), "--tolerance x"),
+                (("run", "--tolerance", "nan", path), "--tolerance nan"),
+                (("run", "--repeat", "0", path), "--repeat 0"), (("run", "--threads", "1025", path), "1..1024"),
+                (("run", "--backend", "tpu", path), "tpu"), (("run", "--frobnicate", path), "frobnicate"),
+                (("run", "--backend", "cuda:sm80", "--arch", "sm90", path), "different archs"),
+                (("run", "--backend", "cpu", "--arch", "x" * 40, path), "not the name of an arch"),
+                (("run", "--backend", "cpu", "--arch", "sm80", path), "sm80"),
+                (("explain",), "a PROBLEM is needed"), (("explain", "a", "b"), "one PROBLEM"),
+                (("explain", "--memory", "tape", PROBLEM), "host, device or buffers"),
+                (("info", "--nope"), "nope")):
+            with self.subTest(arguments=arguments):
+                done = sternway(*arguments)
+                self.assert_exit(done, 2)
+                self.assertIn(text, done.stderr)
+                self.assertEqual(done.stdout, "")
+
+    def test_full_output_is_an_error(self):
+        with open("/dev/full", "w", encoding="ascii") as full:
+            import subprocess
+            from command import TOOL
+            done = subprocess.run([TOOL, "info"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("standard output cannot be written", done.stderr)
+
+    def test_info(self):
+        done = sternway("info")
+        self.assert_exit(done, 0)
+        for part in ("sternway ", "archs:", "sm80", "gfx942", "device images:", "devices:", "cpu instruction sets:",
+                     "STERNWAY_BACKEND"):
+            self.assertIn(part, done.stdout)
+        report = json.loads(sternway("info", "--json", env={"STERNWAY_LOG": "error"}).stdout)
+        archs = re.findall(r"(?m)^STW_ARCH\((\w+)", (SOURCE / "dispatch/arch.def").read_text())
+        self.assertEqual([row["name"] for row in report["archs"]], archs)
+        names = re.findall(r'(?m)^STW_ENV\(\w+, "(\w+)"', (SOURCE / "common/env.def").read_text())
+        self.assertEqual([row["name"] for row in report["environment"]], names)
+        log = next(row for row in report["environment"] if row["name"] == "STERNWAY_LOG")
+        self.assertEqual((log["value"], log["set"]), ("error", True))
+        self.assertEqual(report["devices"][-1]["backend"], "cpu")
+        self.assertTrue(report["devices"][-1]["usable"])
+
+    def test_info_verify(self):
+        done = sternway("info", "--verify")
+        self.assert_exit(done, 0)
+        images = json.loads(sternway("info", "--verify", "--json").stdout)["images"]
+        self.assertTrue(all(image["intact"] for image in images))
+        if not images:
+            self.assertIn("there are none to verify", done.stdout)
+
+    def test_info_reports_a_bad_environment(self):
+        done = sternway("info", env={"STERNWAY_DEVICE": "first"})
+        self.assert_refused(done, "STERNWAY_DEVICE=first", code=1)
+        self.assertIn("STERNWAY_DEVICE", done.stdout)
+
+    def test_explain(self):
+        done = sternway("explain", "--backend", "cpu", PROBLEM)
+        self.assert_exit(done, 0)
+        for part in ("cpu: chosen", f"problem: {PROBLEM}", "variant: ", "workspace: "):
+            self.assertIn(part, done.stdout)
+        document = json.loads(sternway("explain", "--json", "--backend", "cpu", PROBLEM).stdout)
+        self.assertEqual((document["chosen"], document["problem"]), ("cpu", PROBLEM))
+        self.assertEqual("\n".join(document["text"]) + "\n", done.stdout)
+
+    def test_explain_says_why_not(self):
+        done = sternway("explain", "--memory", "device", "--backend", "cpu", PROBLEM)
+        self.assert_exit(done, 0)
+        self.assertIn("no backend", done.stdout)
+        text = sternway("explain", PROBLEM).stdout
+        for backend in ("cpu", "cuda", "hip"):
+            self.assertRegex(text, rf"(?m)^{backend}: (chosen|not chosen)")
+        refused = sternway("explain", "--backend", "cpu", "attn_bwd:f32:b1h4k3s8d8")
+        self.assertIn("heads_q 4", refused.stdout)
+        self.assertIsNone(json.loads(sternway("explain", "--json", "attn_bwd:f32:b1h4k3s8d8").stdout)["chosen"])
+
+    def test_explain_bad_problems(self):
+        for text in ("", "attn", "attn_bwd", "attn_bwd:f64:b1h1s1d1", "attn_bwd:f32:b1h1s1d1:what", "attn_bwd:f32:b1h1s1",
+                     "attn_bwd:f32:b99999999999999999999h1s1d1", "attn_bwd:f32:b1h1s1d1:dropout", "\x1b[0m", "é" * 500):
+            with self.subTest(text=text):
+                done = sternway("explain", text)
+                self.assert_exit(done, 2)
+                self.assertRegex(done.stderr, r"^sternway explain: \S")
+                self.assertNotIn("\x1b", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

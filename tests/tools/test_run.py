@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: MIT
+"""`sternway run` on files it accepts: values, comparison, prefixes, -o, --json, tolerance, computed forward."""
+import json
+import math
+import random
+import unittest
+
+from command import CommandTest, SOURCE, gradients, flat, read_file, small_problem, sternway, to_f32, write_file
+
+
+def prefixed(prefix, tensors):
+    return {f"{prefix}.{name}": value for name, value in tensors.items()}
+
+
+def shifted(reference, by, at=0):
+    """The same reference with one element moved."""
+    dtype, shape, values = reference
+    return dtype, shape, [value + (by if n == at else 0.0) for n, value in enumerate(values)]
+
+
+class Run(CommandTest):
+    def write(self, tensors, metadata=None, name="in.safetensors"):
+        return write_file(self.path(name), tensors, metadata)
+
+    def run_json(self, *arguments, code=0, **options):
+        done = sternway("run", "--json", *arguments, **options)
+        self.assert_exit(done, code)
+        return json.loads(done.stdout)
+
+    def outputs(self, tensors, metadata=None):
+        """The gradients of a problem without its references."""
+        bare = {name: value for name, value in tensors.items() if not name.endswith("_ref")}
+        done = sternway("run", self.write(bare, metadata), "-o", self.path("out"))
+        self.assert_exit(done, 0)
+        return read_file(self.path("out"))[0]
+
+    def assert_close(self, result, expected, relative=1e-5):
+        top = max(map(abs, expected), default=0.0)
+        self.assertEqual(len(result), len(expected))
+        for x, y in zip(result, expected):
+            self.assertLessEqual(abs(x - y), relative * top + 1e-12)
+
+    def test_gradients_against_plain_python(self):
+        for options in ({}, {"rows": 1, "keys": 1}, {"rows": 33, "keys": 17, "dims": 5}, {"causal": True},
+                        {"rows": 9, "keys": 4, "causal": True}):
+            tensors = small_problem(seed=7, **options)
+            metadata = {"mask": "causal_br"} if options.get("causal") else None
+            done = sternway("run", self.write(tensors, metadata))
+            self.assert_exit(done, 0)
+            self.assertIn("3 references met, 0 missed", done.stdout)
+            result = self.outputs(tensors, metadata)
+            for name in ("dq", "dk", "dv"):
+                self.assertEqual(result[name][:2], ("F32", tensors[f"{name}_ref"][1]))
+                self.assert_close(result[name][2], tensors[f"{name}_ref"][2])
+
+    def test_a_wrong_reference_is_missed(self):
+        good = small_problem()
+        for name in ("dq_ref", "dk_ref", "dv_ref"):
+            top = max(map(abs, good[name][2]))
+            for at, by in ((0, 1e-3 * top), (len(good[name][2]) - 1, -1e-3 * top), (3, math.nan), (2, math.inf)):
+                tensors = dict(good, **{name: shifted(good[name], by, at)})
+                done = sternway("run", self.write(tensors))
+                self.assert_exit(done, 1)
+                self.assertIn("2 references met, 1 missed", done.stdout)
+                self.assertIn(f"element {at} is", done.stdout)
+        document = self.run_json(self.path("in.safetensors"), code=1)
+        rows = document["files"][0]["problems"][0]["gradients"]
+        self.assertEqual([row["reference"]["pass"] for row in rows], [True, True, False])
+        self.assertEqual(document["exit_status"], 1)
+
+    def test_the_mask_matters(self):
+        done = sternway("run", self.write(small_problem(causal=True, rows=7)))
+        self.assert_exit(done, 1)
+
+    def test_swapped_references_are_missed(self):
+        tensors = small_problem(rows=7)
+        tensors["dq_ref"], tensors["dk_ref"] = tensors["dk_ref"], tensors["dq_ref"]
+        self.assertIn("1 references met, 2 missed", sternway("run", self.write(tensors)).stdout)
+
+    def test_tolerance(self):
+        tensors = small_problem()
+        top = max(map(abs, tensors["dq_ref"][2]))
+        path = self.write(dict(tensors, dq_ref=shifted(tensors["dq_ref"], 0.01 * top)))
+        self.assert_exit(sternway("run", path), 1)
+        self.assert_exit(sternway("run", "--tolerance", "0.02", path), 0)
+        self.assert_exit(sternway("run", "--tolerance", "0.005", path), 1)
+
+    def test_computed_forward(self):
+        tensors = small_problem(with_forward=False, rows=9)
+        full = small_problem(rows=9)
+        document = self.run_json(self.write(tensors), "-o", self.path("out"))
+        self.assertTrue(document["files"][0]["problems"][0]["forward_computed"])
+        result = read_file(self.path("out"))[0]
+        self.assertEqual(sorted(result), ["dk", "dq", "dv", "lse", "out"])
+        self.assert_close(result["out"][2], full["out"][2])
+        self.assert_close(result["lse"][2], full["lse"][2])
+        tensors["dv_ref"] = shifted(tensors["dv_ref"], 1e-3)
+        self.assert_exit(sternway("run", self.write(tensors)), 1)
+
+    def test_out_can_be_fed_back(self):
+        """What -o wrote for out and lse, with references from a run, gives the same gradients again."""
+        tensors = small_problem(with_forward=False)
+        self.assert_exit(sternway("run", self.write(tensors), "-o", self.path("out")), 0)
+        first, _ = read_file(self.path("out"))
+        again = self.outputs(dict(tensors, out=first["out"], lse=first["lse"]))
+        self.assertEqual([again[name] for name in ("dq", "dk", "dv")], [first[name] for name in ("dq", "dk", "dv")])
+
+    def test_given_delta(self):
+        tensors = small_problem()
+        delta = [sum(a * b for a, b in zip(tensors["out"][2][3 * i:3 * i + 3], tensors["dout"][2][3 * i:3 * i + 3]))
+                 for i in range(5)]
+        del tensors["out"]
+        tensors["delta"] = ("F32", (1, 1, 5), delta)
+        self.assert_exit(sternway("run", self.write(tensors)), 0)
+
+    def test_prefixes(self):
+        tensors = {**prefixed("layer0", small_problem(1)), **prefixed("layer0.b", small_problem(2, causal=True)),
+                   **small_problem(3)}
+        path = self.write(tensors, {"layer0.b.mask": "causal_br", "about": "three", "layer0.source": "here"})
+        document = self.run_json(path, "-o", self.path("out"))
+        self.assertEqual([p["name"] for p in document["files"][0]["problems"]], ["layer0", "layer0.b", ""])
+        self.assertEqual(document["references_met"], 9)
+        result, metadata = read_file(self.path("out"))
+        self.assertEqual(sorted(result), sorted(f"{p}{g}" for p in ("", "layer0.", "layer0.b.") for g in ("dq", "dk", "dv")))
+        self.assertIn("about", metadata)
+        self.assert_close(result["layer0.b.dk"][2], tensors["layer0.b.dk_ref"][2])
+
+    def test_several_files(self):
+        one = self.write(prefixed("a", small_problem(1)), name="one")
+        two = self.write(prefixed("b", small_problem(2)), name="two")
+        self.assert_exit(sternway("run", one, two, "-o", self.path("out")), 0)
+        self.assertEqual(len(read_file(self.path("out"))[0]), 6)
+        self.assert_refused(sternway("run", one, one, "-o", self.path("never")), "two inputs hold a problem 'a'")
+        self.assertFalse(self.path("never").exists())
+        self.assert_exit(sternway("run", one, self.path("absent")), 2)
+
+    def test_output_of_bad_input_is_not_written(self):
+        done = sternway("run", self.write({"q": ("F32", (1,), [0.0])}), "-o", self.path("out"))
+        self.assert_exit(done, 2)
+        self.assertFalse(self.path("out").exists())
+        done = sternway("run", self.write(small_problem()), "-o", self.path("no/such/folder"))
+        self.assert_refused(done, "cannot be written", code=1)
+
+    def test_bias_sink_and_types(self):
+        tensors = small_problem()
+        tensors["bias"] = ("F32", (1, 1, 1, 7), [0.0] * 7)
+        tensors["sink"] = ("F32", (1,), [-math.inf])
+        result = self.outputs(tensors)
+        self.assertEqual(result["dbias"][:2], ("F32", (1, 1, 1, 7)))
+        self.assertEqual(result["dsink"], ("F32", (1,), [0.0]))
+        self.assert_close(result["dv"][2], tensors["dv_ref"][2])
+        half = {name: ("F16" if name != "lse" else "F32", shape, values)
+                for name, (_, shape, values) in small_problem().items() if not name.endswith("_ref")}
+        self.assertEqual({name: self.outputs(half)[name][0] for name in ("dq", "dk", "dv")}, dict.fromkeys(("dq", "dk", "dv"), "F16"))
+        self.assertEqual({value[0] for value in self.outputs(half, {"grad_dtype": "f32"}).values()}, {"F32"})
+
+    def test_packed_gaps(self):
+        """Two sequences with unused rows before and behind; the rows of nobody come back as zeros."""
+        generator = random.Random(5)
+        parts = [(3, 2), (0, 1), (2, 4)]
+        first_q, first_k, spare = 2, 1, 3
+        rows_q, rows_k = first_q + 5 + spare, first_k + 7 + spare
+
+        def rows(n):
+            return [[to_f32(generator.gauss(0, 1)) for _ in range(3)] for _ in range(n)]
+        q, k, v, dout = rows(rows_q), rows(rows_k), rows(rows_k), rows(rows_q)
+        zero = [0.0] * 3
+        out, lse = [zero] * rows_q, [0.0] * rows_q
+        dq, dk, dv = [zero] * rows_q, [zero] * rows_k, [zero] * rows_k
+        cu_q, cu_k = [first_q], [first_k]
+        for n, m in parts:
+            a, b = slice(cu_q[-1], cu_q[-1] + n), slice(cu_k[-1], cu_k[-1] + m)
+            if n:
+                out[a], lse[a], dq[a], dk[b], dv[b] = gradients(q[a], k[b], v[b], dout[a], 3 ** -0.5)
+            cu_q.append(a.stop)
+            cu_k.append(b.stop)
+        nan = [math.nan] * 3
+        for tensor, n in ((q, first_q), (k, first_k)):
+            tensor[:n] = [nan] * n
+            tensor[-spare:] = [nan] * spare
+        tensors = {name: ("F32", (len(value), 1, 3), flat(value)) for name, value in
+                   (("q", q), ("k", k), ("v", v), ("dout", dout), ("out", out))}
+        tensors.update(lse=("F32", (1, rows_q), lse), cu_seqlens_q=("I32", (4,), cu_q), cu_seqlens_k=("I32", (4,), cu_k))
+        for name, value in (("dq_ref", dq), ("dk_ref", dk), ("dv_ref", dv)):
+            tensors[name] = ("F64", (len(value), 1, 3), flat(value))
+        done = sternway("run", self.write(tensors), "-o", self.path("out"))
+        self.assert_exit(done, 0)
+        result, _ = read_file(self.path("out"))
+        for name in ("dq", "dk", "dv"):
+            self.assert_close(result[name][2], tensors[f"{name}_ref"][2])
+            self.assertEqual(result[name][2][:3], zero)
+            self.assertEqual(result[name][2][-3 * spare:], [0.0] * (3 * spare))
+
+    def test_empty_problems(self):
+        for shape_q, shape_k in (((0, 5, 2, 3), (0, 7, 2, 3)), ((1, 0, 2, 3), (1, 7, 2, 3)), ((1, 5, 2, 3), (1, 0, 2, 3))):
+            tensors = {}
+            for name, shape in (("q", shape_q), ("k", shape_k), ("v", shape_k), ("dout", shape_q)):
+                tensors[name] = ("F32", shape, [1.0] * math.prod(shape))
+            result = self.outputs(tensors)
+            for name, shape in (("dq", shape_q), ("dk", shape_k), ("dv", shape_k)):
+                self.assertEqual(result[name], ("F32", shape, [0.0] * math.prod(shape)))
+        packed = {name: ("F32", (0, 2, 3), []) for name in ("q", "k", "v", "dout")}
+        packed.update(cu_seqlens_q=("I32", (3,), [0, 0, 0]), cu_seqlens_k=("I32", (3,), [0, 0, 0]))
+        self.assertEqual(self.outputs(packed)["dq"], ("F32", (0, 2, 3), []))
+
+    def test_unaligned_data(self):
+        """The format aligns nothing: a byte tensor's worth of shift in front of everything."""
+        tensors = small_problem()
+        path = self.write(tensors)
+        content = path.read_bytes()
+        size = int.from_bytes(content[:8], "little")
+        path.write_bytes((size + 1).to_bytes(8, "little") + content[8:8 + size] + b" " + content[8 + size:])
+        self.assert_exit(sternway("run", path), 0)
+
+    def test_repeat_and_threads(self):
+        tensors = small_problem(rows=40, keys=50)
+        one = self.outputs(tensors)
+        done = sternway("run", self.path("in.safetensors"), "--threads", "1", "--repeat", "3", "-o", self.path("out"))
+        self.assert_exit(done, 0)
+        self.assertIn("median of 3", done.stdout)
+        self.assertEqual(read_file(self.path("out"))[0], one)
+
+    def test_report(self):
+        done = sternway("run", self.write(small_problem()))
+        for part in ("backend  cpu, arch cpu", "variant ", "why: ", "attn_bwd:f32:b1h1s5x7d3", "time ", "norm ",
+                     "max error", "allowed"):
+            self.assertIn(part, done.stdout)
+        self.assertEqual(done.stderr, "")
+        problem = self.run_json(self.path("in.safetensors"))["files"][0]["problems"][0]
+        self.assertEqual((problem["backend"], problem["arch"]), ("cpu", "cpu"))
+        norm = math.sqrt(sum(value ** 2 for value in small_problem()["dq_ref"][2]))
+        self.assertAlmostEqual(problem["gradients"][0]["norm"], norm, delta=1e-5 * norm)
+
+    def test_environment(self):
+        path = self.write(small_problem())
+        for backend in ("cuda", "hip", "cuda:sm90", "hip:gfx942"):
+            done = sternway("run", path, env={"STERNWAY_BACKEND": backend})
+            if done.returncode == 0:
+                continue  # a machine with that device
+            self.assertIn(backend[:4].rstrip(":"), done.stderr)
+            self.assertRegex(done.stderr, "^sternway run: context_create|^sternway run: (cuda|hip)")
+            self.assertEqual(done.stdout, "")
+        self.assert_refused(sternway("run", path, env={"STERNWAY_BACKEND": "tpu"}), "STERNWAY_BACKEND=tpu")
+        self.assert_exit(sternway("run", "--backend", "cpu", path, env={"STERNWAY_BACKEND": "cuda"}), 0)
+        self.assert_refused(sternway("run", path, env={"STERNWAY_CPU_THREADS": "-3"}), "STERNWAY_CPU_THREADS=-3")
+
+    def test_examples(self):
+        for name in ("minilm", "causal_gqa"):
+            document = self.run_json(SOURCE / "examples" / f"{name}.safetensors")
+            self.assertGreater(document["references_met"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

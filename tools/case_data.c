@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the tensors of a case hold. Everything comes from a counter-based generator in integer arithmetic, so
+ * that a PROBLEM line is the same data on every machine. Only what the problem says may be read is written:
+ * K and V rows that somebody sees, dout rows that see a key, bias entries of visible pairs; the rest of the
+ * arena stays NaN and must not reach a result. */
+#include "case.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/dtype.h"
+
+uint64_t stw_case_random(uint64_t seed, uint64_t stream, uint64_t index) {
+    uint64_t x = seed * UINT64_C(0x9E3779B97F4A7C15) + stream * UINT64_C(0xD1B54A32D192ED03) + index;
+    for (int round = 0; round < 2; ++round) { /* splitmix64 */
+        x += UINT64_C(0x9E3779B97F4A7C15);
+        x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+        x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+        x ^= x >> 31;
+    }
+    return x;
+}
+
+/* Sum of twelve uniforms: mean 0, variance 1, exact in integers. */
+double stw_case_normal(uint64_t seed, uint64_t stream, uint64_t index) {
+    int64_t sum = 0;
+    for (uint64_t part = 0; part < 3; ++part) {
+        uint64_t bits = stw_case_random(seed, stream, index * 3 + part);
+        for (int i = 0; i < 4; ++i) sum += (int64_t)(bits >> (16 * i) & 0xFFFFu);
+    }
+    return (double)(sum - 6 * 65535) / 65536.0;
+}
+
+static void put(stw_case *c, stw_case_tensor tensor, int64_t index, stw_dtype dtype, double value) {
+    stw_store_f32(c->host + c->offset[tensor], index, dtype, (float)value);
+}
+
+static void allow(stw_case *c, stw_case_tensor tensor, int64_t index, int64_t count, size_t element) {
+    memset(c->rule + c->offset[tensor] + (size_t)index * element, STW_CASE_WRITE, (size_t)count * element);
+}
+
+/* The smallest subnormal of the type times 1 .. 2^bits - 1, either sign. */
+static double subnormal(stw_dtype dtype, uint64_t bits) {
+    double step = ldexp(1, dtype == STW_F16 ? -24 : dtype == STW_BF16 ? -133 : -149);
+    int64_t most = dtype == STW_F16 ? 1023 : dtype == STW_BF16 ? 127 : 8388607;
+    int64_t value = 1 + (int64_t)(bits >> 1) % most;
+    return (bits & 1 ? -1.0 : 1.0) * step * (double)value;
+}
+
+static double row_value(const stw_case *c, stw_case_tensor tensor, int64_t index, int64_t row, int64_t n) {
+    const stw_problem *p = &c->problem;
+    uint64_t seed = (uint64_t)p->seed;
+    double value = stw_case_normal(seed, tensor, (uint64_t)index);
+    switch (p->data) {
+    case STW_DATA_SD3: return 3 * value;
+    case STW_DATA_HUGE: return 1000;
+    case STW_DATA_ONEHOT:
+        return tensor == STW_CASE_V ? (n == (row * 7) % p->desc.head_dim_v ? 1.0 : 0.0) : value;
+    case STW_DATA_DENORMAL:
+        if (tensor == STW_CASE_V || (tensor == STW_CASE_K && n % 4 == 0))
+            return subnormal(p->desc.dtype, stw_case_random(seed, tensor, (uint64_t)index));
+        return value;
+    case STW_DATA_ZERO_LSE: return tensor == STW_CASE_Q && row % 2 == 0 ? 0 : value;
+    default: return value;
+    }
+}
+
+static void fill_row(stw_case *c, stw_case_tensor tensor, int64_t b, int64_t h, int64_t row, int64_t width) {
+    int64_t first = stw_case_row_index(c, tensor, b, h, row);
+    for (int64_t n = 0; n < width; ++n)
+        put(c, tensor, first + n, c->problem.desc.dtype, row_value(c, tensor, first + n, row, n));
+}
+
+/* Marks the keys of sequence b that some query sees; returns through seen[used]. */
+static void mark_seen(const stw_case *c, int64_t b, int64_t *first_out, int64_t *end_out) {
+    int64_t first = c->kv[b].used, last = 0;
+    for (int64_t i = 0; i < c->q[b].used; ++i) { /* the band moves with i: what is seen is contiguous */
+        int64_t low, end;
+        stw_case_visible(c, b, i, &low, &end);
+        if (low >= end) continue;
+        first = low < first ? low : first;
+        last = end > last ? end : last;
+    }
+    *first_out = first;
+    *end_out = last;
+}
+
+static void fill_rows(stw_case *c, int64_t b) {
+    const stw_attn_desc *d = &c->problem.desc;
+    int64_t first, last;
+    mark_seen(c, b, &first, &last);
+    for (int64_t h = 0; h < d->heads_kv; ++h)
+        for (int64_t j = first; j < last; ++j) {
+            fill_row(c, STW_CASE_K, b, h, j, d->head_dim_qk);
+            fill_row(c, STW_CASE_V, b, h, j, d->head_dim_v);
+        }
+    for (int64_t h = 0; h < d->heads_q; ++h)
+        for (int64_t i = 0; i < c->q[b].used; ++i) {
+            int64_t low, end;
+            stw_case_visible(c, b, i, &low, &end);
+            fill_row(c, STW_CASE_Q, b, h, i, d->head_dim_qk);
+            if (low < end) fill_row(c, STW_CASE_DOUT, b, h, i, d->head_dim_v);
+            if (!c->present[STW_CASE_DLSE]) continue;
+            int64_t at = stw_case_row_index(c, STW_CASE_DLSE, b, h, i);
+            put(c, STW_CASE_DLSE, at, STW_F32,
+                stw_case_normal((uint64_t)c->problem.seed, STW_CASE_DLSE, (uint64_t)at));
+        }
+}
+
+static double bias_value(const stw_case *c, int64_t index, int64_t i, int64_t j) {
+    const stw_problem *p = &c->problem;
+    int key = p->desc.bias.key != 0, query = p->desc.bias.query != 0;
+    double value = stw_case_normal((uint64_t)p->seed, STW_CASE_BIAS, (uint64_t)index);
+    switch (p->data) {
+    case STW_DATA_HUGE: return 1000;
+    case STW_DATA_LOW_KEYS: return key && j % 3 == 1 ? -65504 : value;
+    case STW_DATA_INF_KEYS: return (key && j % 3 == 1) || (query && i % 4 == 2) ? -INFINITY : value;
+    case STW_DATA_ROW_65504: return query && i % 3 == 1 ? -65504 : value;
+    case STW_DATA_ROW_1E9: return query && i % 3 == 1 ? -1e9 : value;
+    default: return value;
+    }
+}
+
+/* Entries of visible pairs only: masked ones may hold anything. */
+static void fill_bias(stw_case *c, int64_t b) {
+    const stw_attn_desc *d = &c->problem.desc;
+    const stw_bias_strides *s = &d->bias;
+    for (int64_t h = 0; h < d->heads_q; ++h)
+        for (int64_t i = 0; i < c->q[b].used; ++i) {
+            int64_t low, end;
+            stw_case_visible(c, b, i, &low, &end);
+            for (int64_t j = low; j < end; ++j) {
+                int64_t at = b * s->batch + h * s->head + i * s->query + j * s->key;
+                put(c, STW_CASE_BIAS, at, d->bias_dtype, bias_value(c, at, i, j));
+            }
+        }
+}
+
+static void fill_per_head(stw_case *c) {
+    const stw_attn_desc *d = &c->problem.desc;
+    int64_t batches = d->alibi_stride_batch ? d->batch : 1;
+    for (int64_t h = 0; h < d->heads_q; ++h) {
+        for (int64_t b = 0; c->present[STW_CASE_ALIBI] && b < batches; ++b)
+            put(c, STW_CASE_ALIBI, b * d->alibi_stride_batch + h, STW_F32,
+                0.25 / (double)(1 + h) + 0.01 * (double)b);
+        if (!c->present[STW_CASE_SINK]) continue;
+        double sink = stw_case_normal((uint64_t)c->problem.seed, STW_CASE_SINK, (uint64_t)h);
+        put(c, STW_CASE_SINK, h, STW_F32, h == 2 ? -INFINITY : sink); /* -inf: this head has none */
+    }
+}
+
+static void fill_arrays(stw_case *c) {
+    const stw_problem *p = &c->problem;
+    int64_t batch = p->desc.batch;
+    int32_t *narrow[4];
+    int64_t *wide[2];
+    for (int i = 0; i < 4; ++i) narrow[i] = (int32_t *)(void *)(c->host + c->offset[STW_CASE_CU_Q + i]);
+    for (int i = 0; i < 2; ++i) wide[i] = (int64_t *)(void *)(c->host + c->offset[STW_CASE_Q_OFFSETS + i]);
+    for (int side = 0; side < 2; ++side) {
+        const stw_case_span *spans = side ? c->kv : c->q;
+        for (int64_t b = 0; b < batch; ++b) {
+            if (c->present[STW_CASE_CU_Q + side]) narrow[side][b] = (int32_t)spans[b].first;
+            if (c->present[STW_CASE_USED_Q + side]) narrow[2 + side][b] = (int32_t)spans[b].used;
+            if (c->present[STW_CASE_Q_OFFSETS + side]) wide[side][b] = spans[b].offset;
+        }
+        if (c->present[STW_CASE_CU_Q + side])
+            narrow[side][batch] = batch ? (int32_t)(spans[batch - 1].first + spans[batch - 1].rows) : 0;
+    }
+    if (!p->by_pointer) return;
+    memcpy(c->host + c->offset[STW_CASE_SEED], &p->dropout_seed, 8);
+    memcpy(c->host + c->offset[STW_CASE_OFFSET], &p->dropout_offset, 8);
+}
+
+/* Gradient rows of every sequence may be written; what is added to starts as random numbers. */
+static void fill_gradient(stw_case *c, stw_case_tensor tensor, stw_dtype dtype, int64_t width, uint32_t bit) {
+    const stw_attn_desc *d = &c->problem.desc;
+    int key_side = tensor != STW_CASE_DQ, adds = (d->accumulate & bit) != 0;
+    int64_t heads = key_side ? d->heads_kv : d->heads_q;
+    size_t element = stw_dtype_size(dtype ? dtype : d->dtype);
+    for (int64_t b = 0; c->present[tensor] && b < d->batch; ++b) {
+        const stw_case_span *span = &(key_side ? c->kv : c->q)[b];
+        for (int64_t h = 0; h < heads; ++h)
+            for (int64_t r = 0; r < span->rows; ++r) {
+                int64_t at = stw_case_row_index(c, tensor, b, h, r);
+                for (int64_t n = 0; adds && n < width; ++n)
+                    put(c, tensor, at + n, STW_F32,
+                        stw_case_normal((uint64_t)c->problem.seed, tensor, (uint64_t)(at + n)));
+                if (!adds || r < span->used) allow(c, tensor, at, width, element);
+            }
+    }
+}
+
+static void fill_bias_gradient(stw_case *c) {
+    const stw_attn_desc *d = &c->problem.desc;
+    const stw_bias_strides *s = &d->dbias;
+    int adds = (d->accumulate & STW_OUT_DBIAS) != 0;
+    size_t element = stw_dtype_size(d->dbias_dtype ? d->dbias_dtype : d->bias_dtype);
+    for (int64_t b = 0; b < (s->batch ? d->batch : d->batch > 0); ++b)
+        for (int64_t h = 0; h < (s->head ? d->heads_q : 1); ++h)
+            for (int64_t i = 0; i < (s->query ? d->max_seq_q : d->max_seq_q > 0); ++i)
+                for (int64_t j = 0; j < (s->key ? d->max_seq_kv : d->max_seq_kv > 0); ++j) {
+                    int64_t at = b * s->batch + h * s->head + i * s->query + j * s->key;
+                    allow(c, STW_CASE_DBIAS, at, 1, element);
+                    if (adds)
+                        put(c, STW_CASE_DBIAS, at, STW_F32,
+                            stw_case_normal((uint64_t)c->problem.seed, STW_CASE_DBIAS, (uint64_t)at));
+                }
+}
+
+static void fill_outputs(stw_case *c) {
+    const stw_attn_desc *d = &c->problem.desc;
+    fill_gradient(c, STW_CASE_DQ, d->dq_dtype, d->head_dim_qk, STW_OUT_DQ);
+    fill_gradient(c, STW_CASE_DK, d->dk_dtype, d->head_dim_qk, STW_OUT_DK);
+    fill_gradient(c, STW_CASE_DV, d->dv_dtype, d->head_dim_v, STW_OUT_DV);
+    if (c->present[STW_CASE_DBIAS]) fill_bias_gradient(c);
+    if (c->present[STW_CASE_STATUS]) allow(c, STW_CASE_STATUS, 0, 1, 4);
+    for (int64_t h = 0; c->present[STW_CASE_DSINK] && h < d->heads_q; ++h) {
+        allow(c, STW_CASE_DSINK, h, 1, 4);
+        if (d->accumulate & STW_OUT_DSINK)
+            put(c, STW_CASE_DSINK, h, STW_F32,
+                stw_case_normal((uint64_t)c->problem.seed, STW_CASE_DSINK, (uint64_t)h));
+    }
+    for (int64_t b = 0; (d->flags & STW_ATTN_WRITE_DELTA) && b < d->batch; ++b)
+        for (int64_t h = 0; h < d->heads_q; ++h)
+            for (int64_t r = 0; r < c->q[b].rows; ++r)
+                allow(c, STW_CASE_DELTA, stw_case_row_index(c, STW_CASE_DELTA, b, h, r), 1, 4);
+}
+
+void stw_case_fill(stw_case *c) {
+    const stw_attn_desc *d = &c->problem.desc;
+    for (int64_t b = 0; b < d->batch; ++b) {
+        fill_rows(c, b);
+        if (c->present[STW_CASE_BIAS]) fill_bias(c, b);
+    }
+    fill_per_head(c);
+    fill_arrays(c);
+    fill_outputs(c);
+}
+
+void stw_case_fill_delta(stw_case *c) {
+    const stw_attn_desc *d = &c->problem.desc;
+    for (int64_t b = 0; b < d->batch; ++b)
+        for (int64_t h = 0; h < d->heads_q; ++h)
+            for (int64_t i = 0; i < c->q[b].used; ++i) {
+                int64_t low, end, out = stw_case_row_index(c, STW_CASE_OUT, b, h, i);
+                int64_t dout = stw_case_row_index(c, STW_CASE_DOUT, b, h, i);
+                double sum = 0;
+                stw_case_visible(c, b, i, &low, &end);
+                for (int64_t n = 0; low < end && n < d->head_dim_v; ++n)
+                    sum += (double)stw_load_f32(c->host + c->offset[STW_CASE_OUT], out + n, d->dtype) *
+                           (double)stw_load_f32(c->host + c->offset[STW_CASE_DOUT], dout + n, d->dtype);
+                put(c, STW_CASE_DELTA, stw_case_row_index(c, STW_CASE_DELTA, b, h, i), STW_F32, sum);
+            }
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Private to conform*.c: the rows of the conformance suite, the list of cases made from them, the processes
+ * that run it, and the totals. */
+#ifndef STW_TOOLS_CONFORM_H
+#define STW_TOOLS_CONFORM_H
+
+#include "case.h"
+#include "tool.h"
+
+#define CONFORM_LINE_MAX    512
+#define CONFORM_VARIANT_MAX 64
+
+/* A feature of SPEC section 2. */
+typedef struct conform_row {
+    const char *name, *what;
+    const char *const
+        *options; /* alternatives of the feature: "b2h4k2s33x70d64 wl3:wr2" or "wl3:wr2"; NULL ends */
+    int rounds;   /* times that each alternative is tried with other sizes, dims and dtypes */
+} conform_row;
+
+#define CONFORM_ROW_LARGE (-2)
+
+extern const conform_row conform_rows[];
+extern const size_t conform_row_count;
+
+typedef struct conform_case {
+    int row; /* index into conform_rows; -1: given on the command line, CONFORM_ROW_LARGE */
+    char line[CONFORM_LINE_MAX];
+} conform_case;
+
+typedef struct conform_list {
+    conform_case *cases;
+    size_t count, capacity;
+    size_t repeated; /* cases left out because their line was there already */
+} conform_list;
+
+/* Appends a case unless the same line is there. 0: no memory. */
+int conform_list_add(conform_list *list, int row, const char *line);
+
+/* conform_rows.c: the cases of a row; scale 1 is the usual number. */
+int conform_list_row(conform_list *list, int row, double scale);
+
+/* conform_pairs.c: problems in which every pair of levels of any two factors occurs. `seed` varies them. */
+int conform_list_pairs(conform_list *list, int row, uint64_t seed);
+
+const char *conform_row_name(int row);
+
+/* ---- running ---------------------------------------------------------------------------------------- */
+
+typedef struct conform_target { /* what every case runs on */
+    stw_context_opts opts;
+    char arch[32];
+    int variant_count; /* variants of the table that run here */
+    char variants[CONFORM_VARIANT_MAX][48];
+    int refused_count;
+    char refused[CONFORM_VARIANT_MAX][208]; /* "NAME: reason" */
+} conform_target;
+
+/* Finds out, in a child process, whether the target can be opened and which variants run on it; `wanted`: a
+ * variant, "all", or NULL for the table's choice alone. STW_E_*, with the reason in `why`, when it cannot. */
+stw_status conform_probe(conform_target *target, const char *wanted, char *why, size_t capacity);
+
+typedef struct conform_options {
+    int jobs;
+    stw_case_options check;
+} conform_options;
+
+/* Results arrive in the order of the list: cases[i] on variants[v]. */
+typedef void (*conform_report_fn)(void *user, const conform_case *c, int variant,
+                                  const stw_case_result *result);
+
+/* Runs the list in `jobs` processes. 0: the machine failed (said on standard error). */
+int conform_run(const conform_list *list, const conform_target *target, const conform_options *options,
+                conform_report_fn report, void *user);
+
+/* Opens a context of the target with one of its variants ("" = the table's choice). */
+stw_status conform_open(const conform_target *target, const char *variant, stw_context **context_out);
+
+/* conform_large.c: problems of more than 2^31 elements, verified on sampled rows and keys. */
+int conform_list_large(conform_list *list);
+void conform_large_check(const char *line, stw_context *context, stw_case_result *result);
+
+#endif

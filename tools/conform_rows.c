@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The rows of the conformance suite: every feature of SPEC section 2 with its alternatives, and how sizes,
+ * head dims, heads and types rotate through them. A further alternative is a string here, nothing else. */
+#include "conform.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ALTERNATIVES(...)                                                                                    \
+    (const char *const[]) {                                                                                  \
+        __VA_ARGS__, NULL                                                                                    \
+    }
+
+const conform_row conform_rows[] = {
+    {"plain", "self and cross attention at tile boundaries and off them, every type",
+     ALTERNATIVES("", "grads_qkv", "scale0.3", "scale0"), 15},
+    {"head_dims", "head dims 1..256, equal and unequal",
+     ALTERNATIVES("d1", "d3", "d8", "d16", "d17", "d32", "d33", "d40", "d64", "d80", "d96", "d127", "d128",
+                  "d160", "d192", "d255", "d256", "d192x128", "d64x17", "d5x256", "d128x192"),
+     3},
+    {"layout", "batch, head and sequence strides; gaps; packed interleaved qkv; element alignment",
+     ALTERNATIVES("bhsd", "gap3", "gap8", "bhsd:gap1", "qkv", "qkv:gap5", "skew1", "skew3:gap1",
+                  "bhsd:skew7"),
+     6},
+    {"varlen", "cu_seqlens: ragged, full, mostly empty sequences, rows of nobody before and behind",
+     ALTERNATIVES("thd", "thd:seqs_full", "thd:seqs_zeros", "thdq", "thdk", "thd:qkv", "thd:bhsd",
+                  "thd:gap3:causal_br", "thd:causal_tl", "thd:seqs_zeros:causal_br", "thd:wl5:wr5"),
+     5},
+    {"used_lengths", "padding of keys and queries, dense and between packed sequences",
+     ALTERNATIVES("used", "lens_zero", "lens_q", "lens_kv", "used:thd", "used:thd:seqs_full",
+                  "used:causal_br", "used:thd:causal_br", "lens_kv:causal_tl",
+                  "used:bhsd:bias_bhqk:grads_qkvb"),
+     4},
+    {"empty", "no batch, no queries, no keys, zero-length sequences: zeros, never garbage",
+     ALTERNATIVES("b0h2s17d16 ", "b2h2s0x9d16 ", "b2h2s9x0d16 ", "b2h2s0x0d8 ", "b3h4k2s0x65d64 thd",
+                  "b3h4k2s65x0d64 thd", "b2h2s0x9d16 bias_bhqk:sink:grads_qkvbs",
+                  "b2h2s9x0d16 sink:dlse:grads_qkvs", "b2h2s9x0d16 bias_1hqk:grads_qkvb",
+                  "b3h2s20d40 thd:lens_zero", "b1h1s1d16 ", "b1h1s1d16 causal_tl",
+                  "b2h2s9x0d16 acc_qkv:dq_f32:dk_f32:dv_f32"),
+     3},
+    {"mask_causal_tl", "j <= i", ALTERNATIVES("causal_tl", "causal_tl:bhsd", "causal_tl:shift2"), 9},
+    {"mask_causal_br", "j <= i + Lk - Lq; rows without keys when Sq > Sk",
+     ALTERNATIVES("causal_br", "causal_br:gap3", "causal_br:shift-2", "b2h2s97x20d32 causal_br",
+                  "b1h2s130x3d64 causal_br:sink:dlse:grads_qkvs"),
+     7},
+    {"mask_window", "left, right, both, with causal",
+     ALTERNATIVES("wl0", "wr0", "wl7", "wr7", "wl16:wr1", "wl0:wr0", "wl100:wr100", "causal_tl:wl13",
+                  "causal_br:wl31", "causal_tl:wr5", "wl3:shift9", "wr40:shift-30", "b2h2s70x20d32 wl2:wr2"),
+     4},
+    {"mask_shift", "diagonal_shift of either sign, far off included",
+     ALTERNATIVES("causal_tl:shift5", "causal_br:shift-7", "wl4:wr4:shift1", "causal_tl:shift-1000",
+                  "causal_br:shift1000", "shift3:alibi", "wl2:shift-200"),
+     4},
+    {"bias", "every broadcast, both types, odd row strides",
+     ALTERNATIVES("bias_bhqk", "bias_1hqk", "bias_b1qk", "bias_bh1k", "bias_bhq1", "bias_11qk", "bias_1h1k",
+                  "bias_b11k", "bias_111k", "bias_11q1", "bias_1111", "bias_bh11", "biasf32_bhqk",
+                  "biasf32_11qk", "bias_bhqk:gap1", "bias_bhqk:skew1", "bias_bhqk:thd",
+                  "biasf32_1hqk:thd:used", "bias_bhqk:causal_br"),
+     3},
+    {"dbias", "gradient in the bias's own shape, every broadcast, masked entries written as zeros",
+     ALTERNATIVES("bias_bhqk:grads_qkvb", "bias_1hqk:grads_qkvb", "bias_b1qk:grads_qkvb",
+                  "bias_bh1k:grads_qkvb", "bias_bhq1:grads_qkvb", "bias_11qk:grads_b", "bias_1h1k:grads_qkvb",
+                  "bias_b11k:grads_qkvb", "bias_111k:grads_qkvb", "bias_11q1:grads_b", "bias_1111:grads_qkvb",
+                  "bias_bh11:grads_qkvb", "biasf32_bhqk:grads_qkvb", "biasf32_11qk:grads_qkvb",
+                  "bias_bhqk:dbias_f32:grads_qkvb", "bias_1hqk:gap3:grads_qkvb", "bias_bhqk:thd:grads_qkvb",
+                  "bias_11qk:thd:used:grads_qkvb", "bias_bhqk:causal_tl:grads_qkvb",
+                  "bias_1hqk:causal_br:grads_qkvb", "bias_bhqk:wl3:wr3:grads_b",
+                  "bias_b1qk:dropout0.2:grads_qkvb", "bias_1h1k:softcap9:det:grads_qkvb"),
+     3},
+    {"alibi", "-slope |i + shift - j|, slopes by head, by batch",
+     ALTERNATIVES("alibi", "alibi:causal_br", "alibi:causal_tl", "alibi:alibi_st8", "alibi:thd",
+                  "alibi:qoff9:koff4", "alibi:used"),
+     4},
+    {"alibi_column", "slope * j, FlashAttention's causal form",
+     ALTERNATIVES("alibi:alibi_col:causal_br", "alibi:alibi_col:causal_tl", "alibi:alibi_col:thd:causal_br",
+                  "alibi:alibi_col:alibi_st8"),
+     4},
+    {"softcap", "c tanh(x / c) and its derivative",
+     ALTERNATIVES("softcap1", "softcap5", "softcap30", "softcap2:causal_br", "softcap3:bias_bhqk:grads_qkvb",
+                  "softcap4:data_sd3"),
+     4},
+    {"sink", "sink logit and dSink; -inf switches one off; rows without keys keep their term",
+     ALTERNATIVES("sink", "sink:grads_qkvs", "sink:grads_s", "sink:causal_br:grads_qkvs",
+                  "sink:dlse:grads_qkvs", "sink:thd:grads_qkvs", "sink:used:dlse:grads_qkvs",
+                  "b2h3s40x11d32 sink:causal_br:dlse:grads_s"),
+     4},
+    {"dlse", "gradient through LSE",
+     ALTERNATIVES("dlse", "dlse:causal_br", "dlse:thd", "dlse:delta_out", "dlse:lse_heads",
+                  "dlse:st_dlse0,0,0"),
+     4},
+    {"gqa", "query heads share key/value heads",
+     ALTERNATIVES("b2h4k2s33x70d64 ", "b1h8k1s20x40d32 causal_br", "b2h6k3s65x64d16 thd",
+                  "b1h6k2s64x65d128 dk_f32:dv_f32", "b3h5k1s31x33d40 causal_tl", "b1h16k4s17x18d24 ",
+                  "b2h4k1s50x70d48 bhsd:bias_1hqk:grads_qkvb"),
+     5},
+    {"dropout", "philox: same mask in forward, backward and dump",
+     ALTERNATIVES("dropout0.1", "dropout0.5:dseed123", "dropout0.9:dseed9:doff40", "dropout0.2:causal_br",
+                  "dropout0.3:thd", "dropout0.25:qoff5:koff7", "dropout0.1:boff3:hoff2:htotal32",
+                  "dropout0.1:pointer:dseed77:doff3",
+                  "dropout0.1:dseed4611686018427387903:doff4611686018427387000",
+                  "dropout0.15:used:bias_bhqk:grads_qkvb"),
+     4},
+    {"dropout_mem_eff", "PyTorch's memory-efficient map",
+     ALTERNATIVES("dropout0.1:map_mem_eff", "dropout0.6:map_mem_eff:dseed5:doff12",
+                  "dropout0.3:map_mem_eff:thd:causal_br", "dropout0.2:map_mem_eff:pointer:dseed6:doff8"),
+     4},
+    {"dropout_flash2", "FlashAttention-2's map",
+     ALTERNATIVES("dropout0.1:map_flash2", "dropout0.6:map_flash2:dseed5:doff12",
+                  "dropout0.3:map_flash2:thd:causal_br", "dropout0.17:map_flash2:boff1:hoff2:htotal24"),
+     4},
+    {"deterministic", "bitwise the same with every feature",
+     ALTERNATIVES("det", "det:causal_br", "det:dropout0.1", "det:bias_11qk:grads_qkvb", "det:thd",
+                  "det:sink:grads_qkvs", "nodet"),
+     4},
+    {"splits", "parts of the keys in parallel",
+     ALTERNATIVES("splits1", "splits2", "splits3:causal_br", "splits64", "splits5:thd", "splits4:det",
+                  "b1h2s20x257d32 splits7"),
+     4},
+    {"outputs", "any subset of the gradients; nothing else is written",
+     ALTERNATIVES("grads_q", "grads_k", "grads_v", "grads_qk", "grads_qv", "grads_kv", "grads_b:bias_bhqk",
+                  "grads_qs:sink", "grads_vs:sink:causal_br", "grads_kb:bias_1hqk", "grads_bs:sink:bias_11qk",
+                  "grads_qkvbs:sink:bias_bhqk"),
+     3},
+    {"grad_dtype", "f32 gradients of 16-bit inputs",
+     ALTERNATIVES("dq_f32", "dk_f32", "dv_f32", "dq_f32:dk_f32:dv_f32", "bias_bhqk:dbias_f32:grads_qkvb",
+                  "dk_f32:qkv", "dq_f32:dk_f32:dv_f32:thd:causal_br", "dv_f32:det"),
+     4},
+    {"accumulate", "added to what is there, nothing zeroed",
+     ALTERNATIVES("acc_q:dq_f32", "acc_kv:dk_f32:dv_f32", "acc_qkv:dq_f32:dk_f32:dv_f32",
+                  "acc_qkvbs:grads_qkvbs:dq_f32:dk_f32:dv_f32:biasf32_1hqk:sink",
+                  "acc_b:grads_qb:bias_bhqk:dbias_f32", "acc_qk:dq_f32:dk_f32:thd:used",
+                  "acc_qkv:dq_f32:dk_f32:dv_f32:causal_br:det"),
+     4},
+    {"offsets", "global positions, by value and by pointer",
+     ALTERNATIVES("qoff7:causal_tl", "koff5:causal_tl", "qoff40:koff33:wl9", "qoff3:koff50:causal_br",
+                  "pointer:causal_br", "pointer:thd:wl11:wr2", "qoff-20:koff-30:causal_tl:alibi",
+                  "qoff1000000007:koff1000000000:causal_tl"),
+     4},
+    {"shard", "batch_offset, head_offset, heads_total",
+     ALTERNATIVES("boff3:dropout0.3", "hoff4:htotal64:dropout0.2",
+                  "boff100:hoff50:htotal100:dropout0.5:map_mem_eff",
+                  "boff7:hoff1:htotal9:alibi:sink:grads_qkvs"),
+     3},
+    {"lse_layout", "[B,H,S], [B,S,H], packed [H,T], [T,H], local rows",
+     ALTERNATIVES("lse_heads", "lse_heads:gap2", "thd:lse_heads", "thd:lse_local", "thdq:lse_local:dlse",
+                  "thd:lse_heads:delta_out", "lse_heads:delta_in"),
+     4},
+    {"delta", "given, or written on request",
+     ALTERNATIVES("delta_in", "delta_in:causal_br", "delta_in:sink:grads_qkvs", "delta_in:thd", "delta_out",
+                  "delta_out:dlse", "delta_out:causal_br:used"),
+     4},
+    {"data", "standard deviation 3, one-hot V, -65504 and -inf on some keys, subnormals, LSE of exactly 0",
+     ALTERNATIVES("data_sd3", "data_sd3:causal_br", "data_onehot", "data_onehot:causal_tl",
+                  "data_low_keys:biasf32_bhqk", "data_low_keys:bias_b11k:grads_qkvb",
+                  "data_inf_keys:bias_bhqk:grads_qkvb", "data_inf_keys:biasf32_1hqk:sink:dlse:grads_qkvbs",
+                  "data_inf_keys:bias_111k", "data_denormal", "data_denormal:causal_br",
+                  "data_zero_lse:wl0:wr0"),
+     4},
+    {"beyond_range", "all inputs 1000, rows of -65504 and -1e9: finite, and exact zeros",
+     ALTERNATIVES("data_huge", "data_huge:causal_br", "data_huge:bias_bhqk:grads_qkvb",
+                  "data_row_65504:bias_bhqk:grads_qkvb", "data_row_65504:biasf32_1hqk:causal_br",
+                  "data_row_1e9:biasf32_bhqk:grads_qkvb", "data_row_1e9:biasf32_11qk:sink:grads_qkvs",
+                  "b2h2s33x17d32 data_huge:causal_br:sink:grads_qkvs"),
+     3},
+    {"forward", "out, LSE (or none) and the dropout mask",
+     ALTERNATIVES("fwd", "fwd causal_br", "fwd thd:causal_br", "fwd bias_1hqk:softcap8", "fwd sink:alibi",
+                  "fwd dropout0.2", "fwd bhsd:used", "fwd lse_heads:wl20"),
+     4},
+    {"bugs",
+     "what went wrong at the peers: D 16 with S 1, one row beyond a tile, causal with Sq > Sk, bias rows of "
+     "odd length",
+     ALTERNATIVES("b5h2s1d16 ", "b5h2s1d16 causal_br:dropout0.1", "b1h2s129x128d64 causal_br",
+                  "b1h2s128x129d64 causal_br", "b2h2s128x64d64 causal_tl:bias_bhqk:grads_qkvb",
+                  "b1h1s257x255d32 ", "b2h2s65x63d40 bias_bhqk:grads_qkvb",
+                  "b3h2s64x130d64 thd:used:causal_br", "b2h2s130x65d64 causal_br:bias_1hqk:grads_b",
+                  "b300h3s2x3d8 causal_br", "b2h4k2s33x17d64 qkv:thd:det:dq_f32"),
+     3},
+    {"pairs", "every pair of levels of 24 factors at once", NULL, 4},
+};
+const size_t conform_row_count = sizeof conform_rows / sizeof *conform_rows;
+
+const char *conform_row_name(int row) {
+    return row < 0 ? "given" : conform_rows[row].name;
+}
+
+int conform_list_add(conform_list *list, int row, const char *line) {
+    for (size_t i = 0; i < list->count; ++i)
+        if (!strcmp(list->cases[i].line, line)) {
+            list->repeated++;
+            return 1;
+        }
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity ? list->capacity * 2 : 1024;
+        conform_case *grown = realloc(list->cases, capacity * sizeof *grown);
+        if (!grown) return 0;
+        list->cases = grown;
+        list->capacity = capacity;
+    }
+    conform_case *c = &list->cases[list->count++];
+    c->row = row;
+    snprintf(c->line, sizeof c->line, "%s", line);
+    return 1;
+}
+
+/* One problem of a row: the alternative's own sizes, or sizes that rotate with the round. */
+static void compose(const char *option, unsigned round, unsigned which, char *line) {
+    static const char *const dtypes[] = {"bf16", "f32", "f16"};
+    static const char *const heads[] = {"b2h2", "b1h4k2", "b2h3k1", "b3h1", "b1h2k1"};
+    static const int sizes[] = {33, 64, 17, 65, 1, 128, 31, 16, 63, 129, 32, 15, 127};
+    static const char *const dims[] = {"d64", "d32", "d40",      "d128", "d16",  "d96", "d33",
+                                       "d80", "d17", "d192x128", "d8",   "d127", "d3",  "d256"};
+    char own_sizes[64] = "", own_dim[16] = "", tokens[256] = "";
+    const char *op = "attn_bwd", *space = strchr(option, ' ');
+    if (!strncmp(option, "fwd", 3))
+        op = "attn_fwd", option = space ? space : option + 3, space = space ? space : NULL;
+    else if (option[0] == 'b' && option[1] >= '0' && option[1] <= '9')
+        snprintf(own_sizes, sizeof own_sizes, "%.*s", (int)(space - option), option);
+    else if (option[0] == 'd' && option[1] >= '0' && option[1] <= '9')
+        snprintf(own_dim, sizeof own_dim, "%s", option);
+    if (space) option = space + 1;
+    if (!own_dim[0] && option[0]) snprintf(tokens, sizeof tokens, ":%s", option);
+    unsigned mix = round * 5 + which * 3;
+    if (own_sizes[0])
+        snprintf(line, CONFORM_LINE_MAX, "%s:%s:%s%s", op, dtypes[round % 3], own_sizes, tokens);
+    else
+        snprintf(line, CONFORM_LINE_MAX, "%s:%s:%ss%dx%d%s%s", op, dtypes[(round + which) % 3],
+                 heads[(mix + round) % 5], sizes[mix % 13], sizes[(round * 7 + which * 4 + 3) % 13],
+                 own_dim[0] ? own_dim : dims[(round * 3 + which * 5) % 14], tokens);
+}
+
+int conform_list_row(conform_list *list, int row, double scale) {
+    const conform_row *r = &conform_rows[row];
+    unsigned rounds = (unsigned)((double)r->rounds * scale + 0.5);
+    if (!rounds) rounds = 1;
+    char line[CONFORM_LINE_MAX], canonical[CONFORM_LINE_MAX];
+    if (!r->options) {
+        for (unsigned round = 0; round < rounds; ++round)
+            if (!conform_list_pairs(list, row, round)) return 0;
+        return 1;
+    }
+    for (unsigned round = 0; round < rounds; ++round)
+        for (unsigned which = 0; r->options[which]; ++which) {
+            stw_problem problem;
+            compose(r->options[which], round, which, line);
+            if (stw_problem_parse(line, &problem)) {
+                stw_tool_error("conform", line, "%s", stw_tool_last_error());
+                return 0;
+            }
+            stw_problem_print(&problem, canonical, sizeof canonical);
+            if (!conform_list_add(list, row, canonical)) return 0;
+        }
+    return 1;
+}

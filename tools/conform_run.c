@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Running the list of cases in child processes: they claim cases from a counter in shared memory, write
+ * results there and announce them through a pipe; the parent reports in the order of the list. A child that
+ * crashes or hangs fails its case and is replaced. The parent never opens a context, so that drivers start
+ * in the children only. */
+#include "conform.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define HANG_SECONDS 600
+#define JOBS_MAX     64
+#define SAMPLES      8
+
+typedef struct worker {
+    pid_t pid;
+    double since; /* when its case was last seen to change */
+    size_t seen;
+} worker;
+
+typedef struct run {
+    const conform_list *list;
+    const conform_target *target;
+    const conform_options *options;
+    atomic_size_t *next;      /* shared: the case to be claimed next           */
+    atomic_size_t *current;   /* shared, by worker: its case + 1; 0 = none yet */
+    atomic_uchar *done;       /* shared, by case                               */
+    stw_case_result *results; /* shared, [case][variant]                       */
+    int variants;             /* runs a case                                   */
+    int pipe[2];
+    worker workers[JOBS_MAX];
+} run;
+
+static void *shared(size_t bytes) {
+    void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+stw_status conform_open(const conform_target *target, const char *variant, stw_context **context_out) {
+    stw_context_opts opts = target->opts;
+    opts.struct_size = sizeof opts;
+    opts.memory = STW_MEMORY_BUFFERS;
+    opts.arch = target->arch[0] ? target->arch : NULL;
+    if (variant[0])
+        setenv("STERNWAY_VARIANT", variant, 1);
+    else
+        unsetenv("STERNWAY_VARIANT");
+    return stw_context_create(&opts, context_out);
+}
+
+/* ---- in the child ------------------------------------------------------------------------------------ */
+
+/* The data of a line is its own: another line has other numbers. */
+static int64_t seed_of(const char *line) {
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (const char *c = line; *c; ++c) hash = (hash ^ (unsigned char)*c) * UINT64_C(1099511628211);
+    return (int64_t)(hash >> 8);
+}
+
+static void fail_all(const run *r, size_t index, const char *text) {
+    for (int v = 0; v < r->variants; ++v) {
+        stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
+        memset(result, 0, sizeof *result);
+        stw_case_fail(result, "%s", text);
+    }
+}
+
+/* Eight evaluations are a small sample of what rounding does to a small f32 problem: a case beyond the rule
+ * by less than a factor 2 is judged on SAMPLES data sets instead of one. */
+static void enlarge(const stw_problem *problem, stw_context *context, stw_case_result *result) {
+    stw_problem other = *problem;
+    stw_case_options options = {0};
+    for (int n = 1; n < SAMPLES && result->near; ++n) {
+        stw_case c;
+        stw_case_result more;
+        other.seed = (problem->seed + 2 * n) & (INT64_MAX >> 2);
+        if (stw_case_build(&other, &c)) {
+            stw_case_fail(result, "%s", stw_tool_last_error());
+            return;
+        }
+        stw_case_check(&c, context, &options, &more);
+        stw_case_merge(result, &more);
+        stw_case_free(&c);
+    }
+    char first[sizeof result->text];
+    snprintf(first, sizeof first, "%s", result->text);
+    if (!result->near) return;
+    stw_case_judge_merged(result);
+    if (result->outcome == STW_CASE_OK)
+        snprintf(result->text, sizeof result->text, "%d data sets; the first: %.440s", SAMPLES, first);
+    result->data_sets = SAMPLES;
+}
+
+static void check_case(const run *r, size_t index, stw_context **contexts) {
+    const char *line = r->list->cases[index].line;
+    stw_problem problem;
+    stw_case c;
+    if (stw_problem_parse(line, &problem)) {
+        fail_all(r, index, stw_tool_last_error());
+        return;
+    }
+    if (!problem.seed) problem.seed = seed_of(line);
+    int built = 0;
+    for (int v = 0; v < r->variants; ++v) {
+        stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
+        if (!contexts[v] && conform_open(r->target, r->target->variants[v], &contexts[v])) {
+            stw_case_fail(result, "context: %s", stw_last_error());
+            continue;
+        }
+        if (r->list->cases[index].row == CONFORM_ROW_LARGE) {
+            conform_large_check(line, contexts[v], result);
+            continue;
+        }
+        if (!built && stw_case_build(&problem, &c)) {
+            fail_all(r, index, stw_tool_last_error());
+            return;
+        }
+        built = 1;
+        stw_case_check(&c, contexts[v], &r->options->check, result);
+        if (result->near) enlarge(&problem, contexts[v], result);
+    }
+    if (built) stw_case_free(&c);
+}
+
+static void work(const run *r, int id) {
+    stw_context *contexts[CONFORM_VARIANT_MAX] = {0};
+    for (;;) {
+        size_t index = atomic_fetch_add(r->next, 1);
+        if (index >= r->list->count) break;
+        atomic_store(&r->current[id], index + 1);
+        check_case(r, index, contexts);
+        atomic_store(&r->done[index], 1);
+        atomic_store(&r->current[id], 0);
+        char byte = 1;
+        if (write(r->pipe[1], &byte, 1) != 1) break;
+    }
+    for (int v = 0; v < r->variants; ++v) stw_context_destroy(contexts[v]);
+}
+
+/* ---- in the parent ------------------------------------------------------------------------------------ */
+
+static int start_worker(run *r, int id) {
+    fflush(stdout);
+    fflush(stderr);
+    pid_t pid = fork();
+    if (pid < 0) {
+        stw_tool_error("conform", NULL, "fork: %s", strerror(errno));
+        return 0;
+    }
+    if (pid == 0) {
+        close(r->pipe[0]);
+        work(r, id);
+        _exit(0);
+    }
+    r->workers[id] = (worker){pid, stw_tool_seconds(), 0};
+    return 1;
+}
+
+/* A child has ended: when it was in the middle of a case, that case failed. Returns 1 to replace it. */
+static int bury(run *r, int id, int status) {
+    r->workers[id].pid = 0;
+    size_t current = atomic_exchange(&r->current[id], 0);
+    if (!current) return atomic_load(r->next) < r->list->count && status != 0;
+    char text[96];
+    if (WIFSIGNALED(status))
+        snprintf(text, sizeof text, "the process died of signal %d", WTERMSIG(status));
+    else
+        snprintf(text, sizeof text, "the process ended with status %d", WEXITSTATUS(status));
+    fail_all(r, current - 1, text);
+    atomic_store(&r->done[current - 1], 1);
+    return 1;
+}
+
+static int watch_workers(run *r) {
+    for (int id = 0; id < r->options->jobs; ++id) {
+        worker *w = &r->workers[id];
+        int status;
+        if (!w->pid) continue;
+        size_t current = atomic_load(&r->current[id]);
+        if (current != w->seen) w->seen = current, w->since = stw_tool_seconds();
+        if (current && stw_tool_seconds() - w->since > HANG_SECONDS) kill(w->pid, SIGKILL);
+        if (waitpid(w->pid, &status, WNOHANG) == w->pid && bury(r, id, status) && !start_worker(r, id))
+            return 0;
+    }
+    return 1;
+}
+
+static void report_ready(const run *r, size_t *reported, conform_report_fn report, void *user) {
+    while (*reported < r->list->count && atomic_load(&r->done[*reported])) {
+        for (int v = 0; v < r->variants; ++v)
+            report(user, &r->list->cases[*reported], v,
+                   &r->results[*reported * (size_t)r->variants + (size_t)v]);
+        ++*reported;
+    }
+}
+
+static int any_alive(const run *r) {
+    for (int id = 0; id < r->options->jobs; ++id)
+        if (r->workers[id].pid) return 1;
+    return 0;
+}
+
+static int supervise(run *r, conform_report_fn report, void *user) {
+    size_t reported = 0;
+    char bytes[256];
+    for (int id = 0; id < r->options->jobs; ++id)
+        if (!start_worker(r, id)) return 0;
+    while (any_alive(r)) {
+        struct pollfd ready = {.fd = r->pipe[0], .events = POLLIN};
+        if (poll(&ready, 1, 50) > 0 && read(r->pipe[0], bytes, sizeof bytes) < 0 && errno != EINTR) break;
+        report_ready(r, &reported, report, user);
+        if (!watch_workers(r)) return 0;
+    }
+    report_ready(r, &reported, report, user);
+    if (reported < r->list->count)
+        stw_tool_error("conform", NULL, "%zu cases did not run", r->list->count - reported);
+    return reported == r->list->count;
+}
+
+int conform_run(const conform_list *list, const conform_target *target, const conform_options *options,
+                conform_report_fn report, void *user) {
+    run r = {.list = list, .target = target, .options = options, .variants = target->variant_count};
+    size_t results = list->count * (size_t)r.variants;
+    r.next = shared(sizeof *r.next);
+    r.current = shared(JOBS_MAX * sizeof *r.current);
+    r.done = shared(list->count * sizeof *r.done);
+    r.results = shared(results * sizeof *r.results);
+    if (!r.next || !r.current || !r.done || !r.results || options->jobs > JOBS_MAX || pipe(r.pipe)) {
+        stw_tool_error("conform", NULL, "no memory or no pipe for %zu cases", list->count);
+        return 0;
+    }
+    int good = supervise(&r, report, user);
+    for (int id = 0; id < options->jobs; ++id)
+        if (r.workers[id].pid) kill(r.workers[id].pid, SIGKILL), waitpid(r.workers[id].pid, NULL, 0);
+    close(r.pipe[0]);
+    close(r.pipe[1]);
+    munmap(r.results, results * sizeof *r.results);
+    munmap(r.done, list->count ? list->count * sizeof *r.done : 1);
+    munmap(r.current, JOBS_MAX * sizeof *r.current);
+    munmap(r.next, sizeof *r.next);
+    return good;
+}
