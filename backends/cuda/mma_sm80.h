@@ -5,7 +5,7 @@
  *     accumulator of a wave, 16 x 8, value i of lane l:   row l/4 + 8*(i/2), column 2*(l%4) + i%2
  *
  * f16 and bf16: 16 of k a step, operands by ldmatrix, two 8-column tiles of B at once. f32: 8 of k a step,
- * every operand split into two TF32 numbers (big + small), three products into a fresh accumulator that is
+ * every operand split into two TF32 numbers (big + small), three products into fresh accumulators that are
  * added to the sum in ordinary f32 arithmetic (the matrix unit truncates). Included by leaf.h alone. */
 #ifndef STW_CUDA_MMA_SM80_H
 #define STW_CUDA_MMA_SM80_H
@@ -29,19 +29,17 @@ DEV_FN void leaf_acc_find(int row, int col, int *lane_out, int *i_out) {
 DEV_FN void leaf_ldmatrix(uint32_t r[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
+                 : "r"(at));
 }
 DEV_FN void leaf_ldmatrix_trans(uint32_t r[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
+                 : "r"(at));
 }
 
 #define LEAF_MMA_16(name, type)                                                                              \
     DEV_FN void name(float c[4], const uint32_t a[4], const uint32_t b[2]) {                                 \
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "                          \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "                          \
                      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                 \
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                        \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                    \
@@ -84,7 +82,7 @@ DEV_FN void leaf_split(float x, uint32_t *big, uint32_t *small) {
 }
 
 DEV_FN void leaf_mma_tf32(float c[4], const uint32_t a[4], const uint32_t b[2]) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
                  "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -111,11 +109,11 @@ template <> struct leaf_mma<float> {
         }
     }
     DEV_FN void product(float c[4], const a_frag &a, const b_frag &b, int) {
-        float part[4] = {0, 0, 0, 0};
-        leaf_mma_tf32(part, a.small, b.big);
-        leaf_mma_tf32(part, a.big, b.small);
+        float part[4] = {0, 0, 0, 0}, rest[4] = {0, 0, 0, 0};
+        leaf_mma_tf32(rest, a.small, b.big);
         leaf_mma_tf32(part, a.big, b.big);
-        DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] += part[i];
+        leaf_mma_tf32(rest, a.big, b.small);
+        DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] += part[i] + rest[i];
     }
 };
 

@@ -17,6 +17,18 @@ DEV_FN void dev_load_rows(typename Tile::type *tile, const typename Tile::type *
     int live_low = (int)stw_clamp_i64(low - first, 0, Tile::ROWS);
     int live_end = (int)stw_clamp_i64(end - first, 0, Tile::ROWS);
     from += first * stride;
+    if (vectors && THREADS % VECTORS == 0 && TOTAL % THREADS == 0) { /* each thread keeps its column */
+        enum { STEP = THREADS / VECTORS };
+        int row = (int)dev_thread() / VECTORS, col = (int)dev_thread() % VECTORS * Tile::VECTOR;
+        const T *at = from + row * stride + col;
+        int64_t step = STEP * stride;
+        if (col >= cols) live_end = 0;
+        DEV_UNROLL for (int i = 0; i < TOTAL / THREADS; ++i, at += step) {
+            bool live = row + i * STEP >= live_low && row + i * STEP < live_end;
+            dev_copy_vector(tile + Tile::at(row + i * STEP, col), live ? at : from, live);
+        }
+        return;
+    }
     if (vectors) {
         DEV_UNROLL for (int i = 0; i < (TOTAL + THREADS - 1) / THREADS; ++i) {
             int at = i * THREADS + (int)dev_thread();

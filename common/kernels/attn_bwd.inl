@@ -15,51 +15,57 @@
 
 #include "attn_pairs.inl"
 
-template <class C> struct attn_unit {
+/* What a block of threads works on. Lies in shared memory: registers are taken. */
+struct attn_unit {
     stw_attn_seq seq;
-    int64_t b, kv_head, block, j0;
+    int64_t b, j0;
+    int kv_head, block;
+    int live; /* the block has rows to write */
 };
+static_assert(sizeof(attn_unit) <= STW_UNIT_BYTES, "room for the unit");
 
-template <class C> DEV_FN bool attn_unit_of(attn_unit<C> &u, const stw_attn_launch &l, char *smem) {
-    int64_t number = dev_unit();
-    if (l.p.features & STW_FEAT_DETERMINISTIC) {
-        uint32_t *shared = (uint32_t *)(void *)smem;
-        if (dev_thread() == 0) *shared = dev_fetch_add(l.ticket, 1);
-        dev_barrier();
-        number = *shared;
-        dev_barrier();
+/* One thread finds out; in deterministic mode units are taken in the order of arrival. */
+template <class C> DEV_FN attn_unit &attn_unit_of(const stw_attn_launch &l, char *smem) {
+    attn_unit &u = *(attn_unit *)(void *)(smem + C::AT_UNIT);
+    if (dev_thread() == 0) {
+        int64_t number = dev_unit();
+        if (l.p.features & STW_FEAT_DETERMINISTIC) number = dev_fetch_add(l.ticket, 1);
+        u.live = 0;
+        if (number < l.units) {
+            int64_t head = number / l.k_blocks;
+            u.block = (int)(number % l.k_blocks);
+            u.kv_head = (int)(head % l.p.heads_kv);
+            u.b = head / l.p.heads_kv;
+            u.j0 = (int64_t)u.block * C::BN;
+            u.seq = stw_attn_seq_of(&l.p, C::BM, u.b);
+            u.live = u.j0 < u.seq.kv.rows;
+        }
     }
-    if (number >= l.units) return false;
-    u.block = number % l.k_blocks;
-    int64_t head = number / l.k_blocks;
-    u.kv_head = head % l.p.heads_kv;
-    u.b = head / l.p.heads_kv;
-    u.j0 = u.block * C::BN;
-    u.seq = stw_attn_seq_of(&l.p, C::BM, u.b);
-    return u.j0 < u.seq.kv.rows;
+    dev_barrier();
+    return u;
 }
 
 /* Q, dO and statistics of query block `block` of head h into a stage. */
-template <class C> DEV_FN void attn_load_queries(const attn_unit<C> &u, const stw_attn_launch &l, char *smem, int stage,
-                                                 int64_t h, int64_t block) {
+template <class C> DEV_FN void attn_load_queries(const attn_unit &u, const stw_attn_launch &l, char *smem, int stage,
+                                                 int h, int block) {
     typedef typename C::T T;
     const stw_attn_params &p = l.p;
     T *q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES), *dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
     float *stats = (float *)(smem + C::AT_STATS) + stage * C::STATS;
     dev_load_rows<typename C::rows, C::THREADS>(q, (const T *)p.q.data + dev_row(p.q, u.b, h, u.seq.q.first), p.q.seq,
-                                                block * C::BM, u.seq.q_low, u.seq.q_end, (int)p.head_dim_qk,
+                                                (int64_t)block * C::BM, u.seq.q_low, u.seq.q_end, (int)p.head_dim_qk,
                                                 (l.vectors & STW_VECTOR_Q) != 0);
     dev_load_rows<typename C::rows, C::THREADS>(dout, (const T *)p.dout.data + dev_row(p.dout, u.b, h, u.seq.q.first),
-                                                p.dout.seq, block * C::BM, u.seq.q_low, u.seq.q_end, (int)p.head_dim_v,
+                                                p.dout.seq, (int64_t)block * C::BM, u.seq.q_low, u.seq.q_end, (int)p.head_dim_v,
                                                 (l.vectors & STW_VECTOR_DOUT) != 0);
-    int64_t row = block * C::BM, first = row % l.bm; /* blocks of the statistics may be larger */
-    const float *from = l.stats + (h * l.q_blocks + u.seq.q_block + row / l.bm) * (2 * l.bm + STW_STATS_PAD);
+    int larger = (int)l.bm / C::BM, first = block % larger * C::BM; /* blocks of the statistics may be larger */
+    const float *from = l.stats + (h * l.q_blocks + u.seq.q_block + block / larger) * (2 * l.bm + STW_STATS_PAD);
     dev_load_floats<C::THREADS>(stats, from + first, C::BM);
     dev_load_floats<C::THREADS>(stats + C::BM, from + l.bm + first, C::BM);
     dev_load_floats<C::THREADS>(stats + 2 * C::BM, from + 2 * l.bm, STW_STATS_PAD);
 }
 
-template <class C> DEV_FN void attn_load_keys(const attn_unit<C> &u, const stw_attn_launch &l, char *smem) {
+template <class C> DEV_FN void attn_load_keys(const attn_unit &u, const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
     const stw_attn_params &p = l.p;
     dev_load_rows<typename C::keys, C::THREADS>((T *)(smem + C::AT_K),
@@ -73,15 +79,15 @@ template <class C> DEV_FN void attn_load_keys(const attn_unit<C> &u, const stw_a
 }
 
 /* P.Z and dS' of one tile, into shared memory. `bias` (FULL) takes dS. */
-template <class C, bool FULL, class Bias> DEV_FN void attn_bwd_pairs(const attn_unit<C> &u, const stw_attn_launch &l, char *smem,
-                                                         int stage, int64_t h, int64_t block, Bias &bias, int wave, int lane) {
+template <class C, bool FULL, class Bias> DEV_FN void attn_bwd_pairs(const attn_unit &u, const stw_attn_launch &l, char *smem,
+                                                         int stage, int h, int block, Bias &bias, int wave, int lane) {
     typedef typename C::T T;
     typedef typename C::pair_split S;
     const stw_attn_params &p = l.p;
     const T *q = (const T *)(smem + C::AT_Q + stage * C::rows::BYTES);
     const T *dout = (const T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
     const float *stats = (const float *)(smem + C::AT_STATS) + stage * C::STATS;
-    int64_t i0 = block * C::BM;
+    int64_t i0 = (int64_t)block * C::BM;
     dev_mask mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
     uint64_t keep = 0;
     if (FULL && (p.features & STW_FEAT_DROPOUT)) {
@@ -112,20 +118,20 @@ template <class C, bool FULL, class Bias> DEV_FN void attn_bwd_pairs(const attn_
 }
 
 /* The tile of dBias, where the main loop writes it. */
-template <class C, bool FULL> DEV_FN attn_bias_store attn_bias_of(const attn_unit<C> &u, const stw_attn_launch &l,
-                                                                  int64_t h, int64_t block) {
+template <class C, bool FULL> DEV_FN attn_bias_store attn_bias_of(const attn_unit &u, const stw_attn_launch &l,
+                                                                  int h, int block) {
     const stw_bias_param &t = l.p.dbias;
     attn_bias_store bias = {nullptr, t.query, l.p.dbias_dtype, 0, 0, (l.p.accumulate & 0x08u) != 0};
     if (!FULL || !l.bias_direct) return bias;
-    bias.rows = (int)stw_clamp_i64(u.seq.q.used - block * C::BM, 0, C::BM);
+    bias.rows = (int)stw_clamp_i64(u.seq.q.used - (int64_t)block * C::BM, 0, C::BM);
     bias.cols = (int)stw_clamp_i64(u.seq.kv.used - u.j0, 0, C::BN);
-    bias.to = (char *)t.data + (u.b * t.batch + h * t.head + block * C::BM * t.query + u.j0) * (bias.dtype == 3u ? 4 : 2);
+    bias.to = (char *)t.data + (u.b * t.batch + h * t.head + (int64_t)block * C::BM * t.query + u.j0) * (bias.dtype == 3u ? 4 : 2);
     return bias;
 }
 
 /* dS K of one tile, added to the sums of its rows; in deterministic mode when it is this key block's turn. */
-template <class C> DEV_FN void attn_add_dq(const attn_unit<C> &u, const stw_attn_launch &l, char *smem, int64_t h,
-                                           int64_t block, int wave, int lane) {
+template <class C> DEV_FN void attn_add_dq(const attn_unit &u, const stw_attn_launch &l, char *smem, int h,
+                                           int block, int wave, int lane) {
     typedef typename C::T T;
     typedef typename C::row_split S;
     dev_acc<S> dq;
@@ -154,7 +160,7 @@ template <class C> DEV_FN void attn_add_dq(const attn_unit<C> &u, const stw_attn
 }
 
 /* The unit's rows of dK or dV: sums for keys in use, zeros up to the sequence's end. */
-template <class C> DEV_FN void attn_store_keys(const attn_unit<C> &u, const dev_acc<typename C::key_split> &acc,
+template <class C> DEV_FN void attn_store_keys(const attn_unit &u, const dev_acc<typename C::key_split> &acc,
                                                const stw_tensor_param &to, uint32_t dtype, bool add, int cols,
                                                float scale, int wave, int lane) {
     typedef typename C::key_split S;
@@ -177,28 +183,29 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
     typedef typename C::key_split S;
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    attn_unit<C> u;
-    if (!attn_unit_of(u, l, smem)) return;
+    const attn_unit &u = attn_unit_of<C>(l, smem);
+    if (!u.live) return;
     stw_range range = stw_query_blocks(&u.seq, C::BM, C::BN, u.block);
     dev_acc<S> dk, dv;
     dev_acc<S>::clear(dk);
     dev_acc<S>::clear(dv);
-    int64_t h = u.kv_head * p.group, last = h + p.group, block = range.first;
-    if (range.first < range.end) {
-        attn_load_keys(u, l, smem);
-        attn_load_queries(u, l, smem, 0, h, block);
+    int first = (int)range.first, end = (int)range.end;
+    int h = u.kv_head * (int)p.group, last = h + (int)p.group, block = first;
+    if (first < end) {
+        attn_load_keys<C>(u, l, smem);
+        attn_load_queries<C>(u, l, smem, 0, h, block);
         dev_copy_commit();
     } else {
         last = h;
     }
     int stage = 0;
     while (h < last) {
-        int64_t next_h = h, next = block + 1;
-        if (next == range.end) next = range.first, ++next_h;
+        int next_h = h, next = block + 1;
+        if (next == end) next = first, ++next_h;
         dev_copy_wait();
         dev_barrier();
         if (C::STAGES == 2 && next_h < last) {
-            attn_load_queries(u, l, smem, stage ^ 1, next_h, next);
+            attn_load_queries<C>(u, l, smem, stage ^ 1, next_h, next);
             dev_copy_commit();
         }
         attn_bias_store bias = attn_bias_of<C, FULL>(u, l, h, block);
@@ -209,13 +216,13 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
         if (p.outputs & 0x04u)
             dev_multiply<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, (const T *)(smem + C::AT_P), dout,
                                                                                     wave, lane);
-        if (p.outputs & 0x01u) attn_add_dq(u, l, smem, h, block, wave, lane);
+        if (p.outputs & 0x01u) attn_add_dq<C>(u, l, smem, h, block, wave, lane);
         if (p.outputs & 0x02u)
             dev_multiply<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, (const T *)(smem + C::AT_DS), q,
                                                                                     wave, lane);
         if (C::STAGES == 1 && next_h < last) {
             dev_barrier();
-            attn_load_queries(u, l, smem, 0, next_h, next);
+            attn_load_queries<C>(u, l, smem, 0, next_h, next);
             dev_copy_commit();
         }
         if (C::STAGES == 2) stage ^= 1;
@@ -223,7 +230,7 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
         block = next;
     }
     if (p.outputs & 0x04u)
-        attn_store_keys(u, dv, p.dv, p.dv_dtype, (p.accumulate & 0x04u) != 0, (int)p.head_dim_v, 1.0f, wave, lane);
+        attn_store_keys<C>(u, dv, p.dv, p.dv_dtype, (p.accumulate & 0x04u) != 0, (int)p.head_dim_v, 1.0f, wave, lane);
     if (p.outputs & 0x02u)
-        attn_store_keys(u, dk, p.dk, p.dk_dtype, (p.accumulate & 0x02u) != 0, (int)p.head_dim_qk, p.scale, wave, lane);
+        attn_store_keys<C>(u, dk, p.dk, p.dk_dtype, (p.accumulate & 0x02u) != 0, (int)p.head_dim_qk, p.scale, wave, lane);
 }

@@ -19,14 +19,14 @@ struct attn_bias_task {
     stw_range batch, heads, rows, keys; /* rows and keys: blocks */
 };
 
-template <class C> DEV_FN void attn_bias_add_head(const attn_unit<C> &u, const stw_attn_launch &l, char *smem, int64_t h,
+template <class C> DEV_FN void attn_bias_add_head(const attn_unit &u, const stw_attn_launch &l, char *smem, int h,
                                                   stw_range rows, attn_bias_sum<typename C::pair_split> &sum,
                                                   bool load_keys, int wave, int lane) {
-    for (int64_t block = rows.first; block < rows.end; ++block) {
+    for (int block = (int)rows.first; block < (int)rows.end; ++block) {
         dev_barrier();
-        if (load_keys) attn_load_keys(u, l, smem);
+        if (load_keys) attn_load_keys<C>(u, l, smem);
         load_keys = false;
-        attn_load_queries(u, l, smem, 0, h, block);
+        attn_load_queries<C>(u, l, smem, 0, h, block);
         dev_copy_commit();
         dev_copy_wait();
         dev_barrier();
@@ -78,23 +78,29 @@ template <class C> DEV_FN void attn_bwd_bias(const stw_attn_launch &l, char *sme
     k.batch = attn_bias_pick(&rest, l.bias_batch, p.dbias.batch, p.batch);
     attn_bias_sum<typename C::pair_split> sum;
     dev_acc<typename C::pair_split>::clear(sum.acc);
-    for (int64_t b = k.batch.first; b < k.batch.end; ++b) {
-        attn_unit<C> u;
-        u.b = b;
-        u.seq = stw_attn_seq_of(&p, l.bm, b); /* the blocks of the statistics */
+    attn_unit &u = *(attn_unit *)(void *)(smem + C::AT_UNIT);
+    for (int64_t b = k.batch.first; b < k.batch.end; ++b)
         for (int64_t block = k.keys.first; block < k.keys.end; ++block) {
-            u.block = block;
-            u.j0 = block * C::BN;
+            dev_barrier();
+            if (dev_thread() == 0) {
+                u.seq = stw_attn_seq_of(&p, l.bm, b); /* the blocks of the statistics */
+                u.b = b;
+                u.block = (int)block;
+                u.j0 = block * C::BN;
+            }
+            dev_barrier();
             stw_range rows = stw_query_blocks(&u.seq, C::BM, C::BN, block);
             rows.first = stw_larger(rows.first, k.rows.first);
             rows.end = stw_smaller(rows.end, k.rows.end);
-            int64_t loaded = -1;
-            for (int64_t h = k.heads.first; h < k.heads.end && rows.first < rows.end; ++h) {
-                u.kv_head = h / p.group;
-                attn_bias_add_head(u, l, smem, h, rows, sum, u.kv_head != loaded, wave, lane);
-                loaded = u.kv_head;
+            if (rows.first >= rows.end) continue;
+            int loaded = -1;
+            for (int h = (int)k.heads.first; h < (int)k.heads.end; ++h) {
+                int kv_head = h / (int)p.group;
+                dev_barrier();
+                if (dev_thread() == 0) u.kv_head = kv_head;
+                attn_bias_add_head<C>(u, l, smem, h, rows, sum, kv_head != loaded, wave, lane);
+                loaded = kv_head;
             }
         }
-    }
     attn_bias_write<C>(l, k, (float *)(void *)(smem + C::AT_P), sum, wave, lane);
 }

@@ -23,7 +23,8 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
         AT_STATS = AT_DOUT + STAGES * rows::BYTES,
         AT_P = AT_STATS + STAGES * STATS * 4,
         AT_DS = AT_P + pairs::BYTES,
-        BYTES = AT_DS + pairs::BYTES
+        AT_UNIT = AT_DS + pairs::BYTES,
+        BYTES = AT_UNIT + (int)STW_UNIT_BYTES
     };
     static_assert(BYTES == (int)STW_BWD_SMEM(sizeof(T), HD_, BM_, BN_, STAGES_), "host and device agree on tiles");
 };

@@ -126,10 +126,11 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
 #define STW_TILE_SWIZZLED(element, cols) ((element) == 2u && (cols) * (element) % 128u == 0u)
 #define STW_TILE_BYTES(element, rows, cols)                                                                  \
     ((rows) * ((cols) * (element) + (STW_TILE_SWIZZLED(element, cols) ? 0u : 16u)))
-/* Backward: K, V; Q, dO and the statistics of each stage; P, dS. Forward: K, V, Q, P. */
+/* Backward: K, V; Q, dO and the statistics of each stage; P, dS; what the block works on. Forward: K, V, Q, P. */
+#define STW_UNIT_BYTES 256u
 #define STW_BWD_SMEM(element, hd, bm, bn, stages)                                                            \
     (2u * STW_TILE_BYTES(element, bn, hd) + 2u * (stages) * STW_TILE_BYTES(element, bm, hd) +                \
-     2u * STW_TILE_BYTES(element, bm, bn) + (stages) * (2u * (bm) + STW_STATS_PAD) * 4u)
+     2u * STW_TILE_BYTES(element, bm, bn) + (stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_UNIT_BYTES)
 #define STW_FWD_SMEM(element, hd, bm, bn)                                                                    \
     (2u * STW_TILE_BYTES(element, bn, hd) + STW_TILE_BYTES(element, bm, hd) + STW_TILE_BYTES(element, bm, bn))
 
