@@ -105,7 +105,8 @@ static stw_status cuda_open(const stw_open_request *request, stw_device *device_
     if (status == STW_OK) status = stw_cuda_start(&cuda);
     if (status == STW_OK) status = cuda_ask(cuda, request->device, &facts);
     if (status == STW_OK) status = cuda_choose(request, &facts, &arch, &image);
-    if (status == STW_OK) status = stw_cuda_state_create(cuda, facts.device, facts.version, image, &state);
+    if (status == STW_OK)
+        status = stw_cuda_state_create(cuda, request->device, facts.device, facts.version, image, &state);
     if (status != STW_OK) return status;
     *device_out = (stw_device){.arch = arch,
                                .compute_units = (uint32_t)facts.sm_count,

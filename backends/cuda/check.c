@@ -53,13 +53,13 @@ static stw_status check_pointer(stw_cuda_state *state, const char *who, const ch
     void *values[] = {&type, &managed, &ordinal};
     int error = state->cuda->cuPointerGetAttributes(3, attributes, values, (uintptr_t)pointer);
     if (error) return stw_cuda_check(state, STW_E_DRIVER, "cuPointerGetAttributes", error);
-    if ((managed & 0xffu) || (type == STW_CUDA_MEMORY_DEVICE && ordinal == state->device)) return STW_OK;
+    if ((managed & 0xffu) || (type == STW_CUDA_MEMORY_DEVICE && ordinal == state->ordinal)) return STW_OK;
     if (type == STW_CUDA_MEMORY_DEVICE)
         return stw_fail(STW_E_INVALID, "%s: %s %p is memory of device %d, accepted: memory of device %d", who,
-                        name, pointer, ordinal, state->device);
+                        name, pointer, ordinal, state->ordinal);
     return stw_fail(STW_E_INVALID, "%s: %s %p is %s, accepted: memory of device %d", who, name, pointer,
                     type == STW_CUDA_MEMORY_HOST ? "page-locked host memory" : "no memory that CUDA knows",
-                    state->device);
+                    state->ordinal);
 }
 
 /* NULL and the two special handles are the default streams of the context that is current: ours. */
@@ -74,7 +74,7 @@ static stw_status check_stream(stw_cuda_state *state, const char *who, stw_strea
         STW_E_INVALID,
         "%s: stream %p belongs to another device or context, accepted: a stream of the primary context "
         "of device %d",
-        who, stream, state->device);
+        who, stream, state->ordinal);
 }
 
 stw_status stw_cuda_check_call(stw_cuda_state *state, const char *who, const stw_attn_params *params,

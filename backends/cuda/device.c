@@ -9,10 +9,10 @@
 
 enum { DEVICE_WORKS, DEVICE_FAILING, DEVICE_LOST };
 
-stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int device, int version,
+stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int ordinal, int device, int version,
                                  const stw_image *image, stw_cuda_state **state_out) {
     stw_cuda_state *state = calloc(1, sizeof *state);
-    if (!state) return stw_fail(STW_E_NO_MEMORY, "cuda: no memory for the state of device %d", device);
+    if (!state) return stw_fail(STW_E_NO_MEMORY, "cuda: no memory for the state of device %d", ordinal);
     int error = cuda->cuDevicePrimaryCtxRetain(&state->context, device);
     if (error) {
         free(state);
@@ -20,6 +20,7 @@ stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int device, int
     }
     state->cuda = cuda;
     state->device = device;
+    state->ordinal = ordinal;
     state->version = version;
     state->image = image;
     atomic_init(&state->lost, DEVICE_WORKS);

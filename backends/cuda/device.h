@@ -22,7 +22,8 @@ typedef struct stw_cuda_kernel {
 
 typedef struct stw_cuda_state {
     const stw_cuda_functions *cuda;
-    int device;  /* CUdevice, which is the driver's ordinal */
+    int device;  /* CUdevice */
+    int ordinal; /* as the driver numbers devices, also those of pointers */
     int version; /* of the driver: 12040 = CUDA 12.4 */
     void *context;
     const stw_image *image;
@@ -34,7 +35,7 @@ typedef struct stw_cuda_state {
 } stw_cuda_state;
 
 /* Retains the primary context. Errors: STW_E_NO_MEMORY, STW_E_DRIVER. */
-stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int device, int version,
+stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int ordinal, int device, int version,
                                  const stw_image *image, stw_cuda_state **state_out);
 void stw_cuda_state_destroy(stw_cuda_state *state);
 
