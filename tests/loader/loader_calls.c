@@ -111,15 +111,14 @@ static void work(void) {
     char host[64] = "to the device and back", back[64] = "";
     if (start(&l)) {
         stw_attn_args args = args_of(&l);
-        say("copy", stw_copy(l.context, l.buffer[Q], host, sizeof host, l.stream));
+        int copied = say("copy", stw_copy(l.context, l.buffer[Q], host, sizeof host, l.stream));
         say("fwd", stw_attn_fwd(l.fwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
         run(&l, l.stream);
         run(&l, NULL);
         say("mask", stw_dropout_mask(l.bwd, &args, l.buffer[MASK], l.stream));
-        say("copy", stw_copy(l.context, back, l.buffer[Q], sizeof back, l.stream));
-        if (say("synchronize", stw_stream_synchronize(l.context, l.stream)) &&
-            memcmp(host, back, sizeof host))
-            printf("other bytes came back\n");
+        copied &= say("copy", stw_copy(l.context, back, l.buffer[Q], sizeof back, l.stream));
+        copied &= say("synchronize", stw_stream_synchronize(l.context, l.stream));
+        if (copied && memcmp(host, back, sizeof host)) printf("other bytes came back\n");
     }
     say_current();
     end(&l);
