@@ -26,6 +26,11 @@ DEV_FN void leaf_acc_find(int row, int col, int *lane_out, int *i_out) {
 /* Lanes that hold one row: those that differ in these bits of their number. */
 #define LEAF_ROW_LANES 3
 
+/* Four consecutive rows (from a multiple of 4) of one column lie in the same value i of four lanes: which row of
+ * the four this lane has, and the lane that has row `row`. */
+DEV_FN int leaf_row_of_four(int lane) { return lane >> 2 & 3; }
+DEV_FN int leaf_lane_of_four(int lane, int row) { return (lane & ~12) | row << 2; }
+
 DEV_FN void leaf_ldmatrix(uint32_t r[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

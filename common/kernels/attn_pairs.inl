@@ -29,12 +29,39 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     static_assert(BYTES == (int)STW_BWD_SMEM(sizeof(T), HD_, BM_, BN_, STAGES_), "host and device agree on tiles");
 };
 
+/* The own map where rows are grouped as the counters are: four lanes need the four words of one Philox call, so
+ * each makes a quarter of the calls and they exchange the resulting bits, a nibble a call. */
+template <class S> DEV_FN uint64_t attn_keep_bits_shared(const stw_attn_params &p, const stw_dropout_stream &stream,
+                                                         int64_t i0, int64_t j0, int wave, int lane) {
+    enum { CALLS = S::MT * S::NT * LEAF_ACC / 4, PART = CALLS < 8 ? CALLS : 8 };
+    int mine = leaf_row_of_four(lane);
+    uint64_t bits = 0;
+    DEV_ROLLED for (int from = 0; from < CALLS; from += PART) {
+        uint32_t nibbles = 0;
+        DEV_ROLLED for (int c = 0; c < PART; ++c) {
+            int e = (from + c) * 4 + mine, i = e % LEAF_ACC, n = e / LEAF_ACC % S::NT, m = e / (LEAF_ACC * S::NT);
+            int64_t row = i0 + S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i)) + stream.q_offset;
+            int64_t col = j0 + S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i) + stream.kv_offset;
+            stw_philox_words w = stw_dropout_philox_words(&stream, row, col);
+            DEV_UNROLL for (int k = 0; k < 4; ++k)
+                nibbles |= (w.word[k] >= p.dropout_threshold ? 1u : 0u) << (c * 4 + k);
+        }
+        DEV_UNROLL for (int k = 0; k < 4; ++k) { /* calls of the lane with row k: elements 4c + k */
+            uint32_t theirs = dev_shuffle(nibbles, leaf_lane_of_four(lane, k)) >> mine & 0x11111111u;
+            bits |= (uint64_t)(theirs << k) << (from * 4);
+        }
+    }
+    return bits;
+}
+
 /* Bit e: element e of this thread (in the order of the loops below) is kept by dropout. Rolled: Philox is
  * long and the registers are taken. */
 template <class S> DEV_FN uint64_t attn_keep_bits(const stw_attn_params &p, const stw_dropout_stream &stream,
                                                   const dev_mask &mask, int64_t i0, int64_t j0, int wave, int lane) {
     uint64_t bits = 0;
     static_assert(S::MT * S::NT * LEAF_ACC <= 64, "one bit an element");
+    if (p.dropout_map == 0u && ((i0 + stream.q_offset) & 3) == 0)
+        return attn_keep_bits_shared<S>(p, stream, i0, j0, wave, lane);
     DEV_ROLLED for (int e = 0; e < S::MT * S::NT * LEAF_ACC; ++e) {
         int i = e % LEAF_ACC, n = e / LEAF_ACC % S::NT, m = e / (LEAF_ACC * S::NT);
         int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i));
