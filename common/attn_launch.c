@@ -14,7 +14,9 @@
 #define MASK_ROWS   16
 #define GRID_X_MAX  (INT64_C(1) << 30)
 
-static uint32_t element_of(const stw_attn_params *p) { return p->dtype == STW_F32 ? 4u : 2u; }
+static uint32_t element_of(const stw_attn_params *p) {
+    return p->dtype == STW_F32 ? 4u : 2u;
+}
 
 /* Features that only the kernels with all features know. */
 static int needs_full(const stw_attn_params *p) {
@@ -22,11 +24,14 @@ static int needs_full(const stw_attn_params *p) {
 }
 
 /* A stride of 0 over more than one element (or over none: the gradient's own extent is 1 then). */
-static int broadcast(int64_t stride, int64_t extent) { return stride == 0 && extent != 1; }
+static int broadcast(int64_t stride, int64_t extent) {
+    return stride == 0 && extent != 1;
+}
 
 static int bias_is_summed(const stw_attn_params *p) {
-    return (p->outputs & STW_OUT_DBIAS) && (broadcast(p->dbias.batch, p->batch) || broadcast(p->dbias.head, p->heads_q) ||
-                                            broadcast(p->dbias.query, p->max_seq_q) || broadcast(p->dbias.key, p->max_seq_kv));
+    return (p->outputs & STW_OUT_DBIAS) &&
+           (broadcast(p->dbias.batch, p->batch) || broadcast(p->dbias.head, p->heads_q) ||
+            broadcast(p->dbias.query, p->max_seq_q) || broadcast(p->dbias.key, p->max_seq_kv));
 }
 
 typedef struct bias_tile {
@@ -58,8 +63,10 @@ static size_t take(layout *w, size_t bytes) {
 
 static layout layout_of(const stw_attn_tile *tile, const stw_attn_params *p) {
     layout w = {0};
-    int packed = (p->features & STW_FEAT_PACKED_Q) != 0, ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
-    w.q_blocks = packed ? p->total_q / tile->bm + p->batch + 1 : p->batch * stw_blocks_of(p->max_seq_q, tile->bm);
+    int packed = (p->features & STW_FEAT_PACKED_Q) != 0,
+        ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
+    w.q_blocks =
+        packed ? p->total_q / tile->bm + p->batch + 1 : p->batch * stw_blocks_of(p->max_seq_q, tile->bm);
     size_t blocks = (size_t)(p->heads_q * w.q_blocks), width = tile->head_dim, bm = tile->bm;
     w.stats = take(&w, blocks * (2 * bm + STW_STATS_PAD) * sizeof(float));
     w.dq = take(&w, p->outputs & STW_OUT_DQ ? blocks * bm * width * sizeof(float) : 0);
@@ -92,7 +99,8 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
         int64_t units = (p->dbias.batch ? p->batch : 1) * (p->dbias.head ? p->heads_q : 1) *
                         (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
                         (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
-        step = add_step(steps, units, b->warps * wave, STW_BWD_SMEM(b->element, b->head_dim, b->bm, b->bn, 1u));
+        step =
+            add_step(steps, units, b->warps * wave, STW_BWD_SMEM(b->element, b->head_dim, b->bm, b->bn, 1u));
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_bias_%s_%s", b->name, type);
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
@@ -107,8 +115,8 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
     snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish");
 }
 
-void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params, uint32_t wave,
-                       stw_attn_steps *steps_out) {
+void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+                       uint32_t wave, stw_attn_steps *steps_out) {
     memset(steps_out, 0, sizeof *steps_out);
     int64_t heads = params->batch * params->heads_q;
     if (call == STW_CALL_BWD) {
@@ -116,12 +124,13 @@ void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_
         steps_out->workspace = layout_of(tile, params).total;
     } else if (call == STW_CALL_FWD) {
         uint32_t smem = STW_FWD_SMEM(element_of(params), tile->head_dim, tile->bm, tile->bn);
-        stw_attn_step *step =
-            add_step(steps_out, heads * stw_blocks_of(params->max_seq_q, tile->bm) + 1, tile->warps * wave, smem);
-        snprintf(step->entry, sizeof step->entry, "stw_attn_fwd_%s_%s", tile->id, stw_dtype_name((stw_dtype)params->dtype));
+        stw_attn_step *step = add_step(steps_out, heads * stw_blocks_of(params->max_seq_q, tile->bm) + 1,
+                                       tile->warps * wave, smem);
+        snprintf(step->entry, sizeof step->entry, "stw_attn_fwd_%s_%s", tile->id,
+                 stw_dtype_name((stw_dtype)params->dtype));
     } else {
-        stw_attn_step *step =
-            add_step(steps_out, heads * stw_blocks_of(params->max_seq_q, MASK_ROWS) + 1, ROW_THREADS, ROW_SMEM);
+        stw_attn_step *step = add_step(steps_out, heads * stw_blocks_of(params->max_seq_q, MASK_ROWS) + 1,
+                                       ROW_THREADS, ROW_SMEM);
         snprintf(step->entry, sizeof step->entry, "stw_attn_dropout_mask");
     }
 }
@@ -129,7 +138,8 @@ void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_
 /* ---- the argument ---- */
 
 static uint32_t vector_bit(const stw_tensor_param *t, uint32_t element, uint32_t cols, uint32_t bit) {
-    uint64_t bytes = (uint64_t)(uintptr_t)t->data | (uint64_t)(t->batch | t->head | t->seq | (int64_t)cols) * element;
+    uint64_t bytes =
+        (uint64_t)(uintptr_t)t->data | (uint64_t)(t->batch | t->head | t->seq | (int64_t)cols) * element;
     return bytes % 16 ? 0 : bit;
 }
 
@@ -143,8 +153,8 @@ static uint32_t vectors_of(const stw_attn_params *p) {
            vector_bit(&p->dv, p->dv_dtype == STW_F32 ? 4 : 2, dv, STW_VECTOR_DV);
 }
 
-void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params, uint32_t wave,
-                        void *workspace, stw_attn_launch *launch_out) {
+void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+                        uint32_t wave, void *workspace, stw_attn_launch *launch_out) {
     (void)wave;
     stw_attn_launch l = {.p = *params};
     if (call != STW_CALL_DROPOUT_MASK) {

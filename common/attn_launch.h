@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Launch plans of the tiled attention kernels, the same for CUDA and HIP: which kernels a call consists of, in
- * which order, with which grid, threads and shared memory, how much workspace it needs and what goes where.
- * Pure functions of a tile and a parameter block; called by the GPU backends. */
+ * Launch plans of the tiled attention kernels, the same for CUDA and HIP: which kernels a call consists of,
+ * in which order, with which grid, threads and shared memory, how much workspace it needs and what goes
+ * where. Pure functions of a tile and a parameter block; called by the GPU backends. */
 #ifndef STW_COMMON_ATTN_LAUNCH_H
 #define STW_COMMON_ATTN_LAUNCH_H
 
@@ -37,12 +37,12 @@ typedef struct stw_attn_steps {
 } stw_attn_steps;
 
 /* The kernels of a call, in order. `tile` is not read for the dropout mask and may be NULL. */
-void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params, uint32_t wave,
-                       stw_attn_steps *steps_out);
+void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+                       uint32_t wave, stw_attn_steps *steps_out);
 
-/* The argument of the kernels: params with the call's pointers, the workspace divided. Set `units` to a step's
- * before each launch. */
-void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params, uint32_t wave,
-                        void *workspace, stw_attn_launch *launch_out);
+/* The argument of the kernels: params with the call's pointers, the workspace divided. Set `units` to a
+ * step's before each launch. */
+void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+                        uint32_t wave, void *workspace, stw_attn_launch *launch_out);
 
 #endif
