@@ -34,6 +34,7 @@ DEV_FN void attn_bwd_finish(const stw_attn_launch &l) {
     int64_t base = dev_row(p.dq, b, h, seq.q.first + i0);
     int threads = (int)l.warps * DEV_WAVE, cols = (int)p.head_dim_qk, t = (int)dev_thread(), lane = (int)dev_lane();
     int waves_c = (int)(l.warps / l.dq_rows), wave_m = (int)(l.bm / l.dq_rows), wave_n = (int)l.width / waves_c;
+    if (end <= 0) return; /* past the sequence: this block has no sums */
     if (t >= threads) return; /* thread t has what thread t of the main loop summed */
     int row0 = t / DEV_WAVE / waves_c * wave_m, col0 = t / DEV_WAVE % waves_c * wave_n;
     bool pairs = LEAF_ACC_PAIRS && (l.vectors & STW_VECTOR_DQ) && !add;
