@@ -23,6 +23,8 @@ DEV_FN void leaf_acc_find(int row, int col, int *lane_out, int *i_out) {
     *lane_out = (row & 7) * 4 + (col >> 1);
     *i_out = (row >> 3) * 2 + (col & 1);
 }
+/* Values 2k and 2k + 1 are neighbours in a row. */
+#define LEAF_ACC_PAIRS 1
 /* Lanes that hold one row: those that differ in these bits of their number. */
 #define LEAF_ROW_LANES 3
 

@@ -22,6 +22,13 @@ DEV_FN void dev_load_rows(typename Tile::type *tile, const typename Tile::type *
         int row = (int)dev_thread() / VECTORS, col = (int)dev_thread() % VECTORS * Tile::VECTOR;
         const T *at = from + row * stride + col;
         int64_t step = STEP * stride;
+        if (live_low == 0 && live_end == Tile::ROWS) {
+            bool live = col < cols;
+            if (!live) at = from, step = 0; /* any address that exists */
+            DEV_UNROLL for (int i = 0; i < TOTAL / THREADS; ++i, at += step)
+                dev_copy_vector(tile + Tile::at(row + i * STEP, col), at, live);
+            return;
+        }
         if (col >= cols) live_end = 0;
         DEV_UNROLL for (int i = 0; i < TOTAL / THREADS; ++i, at += step) {
             bool live = row + i * STEP >= live_low && row + i * STEP < live_end;

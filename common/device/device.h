@@ -47,6 +47,13 @@ DEV_FN void dev_store_any(void *data, int64_t index, uint32_t dtype, float x) {
     else ((uint16_t *)data)[index] = dtype == 2u ? dev_to_bf16(x) : dev_to_f16(x);
 }
 
+/* Two neighbours, the first at an even column of a row on a 16-byte boundary. */
+DEV_FN void dev_store_any_pair(void *data, int64_t index, uint32_t dtype, float x, float y) {
+    if (dtype == 3u) dev_set_pair((float *)data + index, x, y);
+    else if (dtype == 2u) dev_set_pair((dev_bf16 *)data + index, x, y);
+    else dev_set_pair((dev_f16 *)data + index, x, y);
+}
+
 DEV_FN int64_t dev_row(const stw_tensor_param &t, int64_t b, int64_t h, int64_t row) {
     return b * t.batch + h * t.head + row * t.seq;
 }

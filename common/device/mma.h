@@ -8,9 +8,15 @@
 
 /* acc += A B over K. An operand tile whose rows are k says so with *_BY_K; otherwise k runs along its rows:
  *     A B^T: neither;  A^T B (both stored with k as rows): both;  A B: B_BY_K. */
-template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB>
-DEV_FN void dev_multiply(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b, int wave,
-                         int lane) {
+struct dev_nothing {
+    DEV_FN void step(dev_nothing &, int, int) {}
+};
+
+/* `side` does a part of something else after the products of each step: memory operations that would otherwise
+ * come in one burst. */
+template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB, class Side>
+DEV_FN void dev_multiply_beside(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b,
+                                Side &side, int wave, int lane) {
     typedef leaf_mma<typename TileA::type> mma;
     enum { AHEAD = sizeof(typename TileA::type) == 2 ? 2 : 1, GROUPS = Split::NT / mma::B_TILES };
     int m0 = Split::row0(wave), n0 = Split::col0(wave);
@@ -29,7 +35,15 @@ DEV_FN void dev_multiply(dev_acc<Split> &acc, const typename TileA::type *a, con
         DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
             DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
                 mma::product(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
+        Side::step(side, k, K / mma::K);
     }
+}
+
+template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB>
+DEV_FN void dev_multiply(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b, int wave,
+                         int lane) {
+    dev_nothing nothing;
+    dev_multiply_beside<A_BY_K, B_BY_K, K, Split, TileA, TileB>(acc, a, b, nothing, wave, lane);
 }
 
 #endif

@@ -45,8 +45,8 @@ template <class C> DEV_FN attn_unit &attn_unit_of(const stw_attn_launch &l, char
     return u;
 }
 
-/* Q, dO and statistics of query block `block` of head h into a stage. */
-template <class C> DEV_FN void attn_load_queries(const attn_unit &u, const stw_attn_launch &l, char *smem, int stage,
+/* Q, dO and statistics of query block `block` of head h into a stage. PARTS: statistics lie in blocks of l.bm. */
+template <class C, bool PARTS = false> DEV_FN void attn_load_queries(const attn_unit &u, const stw_attn_launch &l, char *smem, int stage,
                                                  int h, int block) {
     typedef typename C::T T;
     const stw_attn_params &p = l.p;
@@ -58,7 +58,12 @@ template <class C> DEV_FN void attn_load_queries(const attn_unit &u, const stw_a
     dev_load_rows<typename C::rows, C::THREADS>(dout, (const T *)p.dout.data + dev_row(p.dout, u.b, h, u.seq.q.first),
                                                 p.dout.seq, (int64_t)block * C::BM, u.seq.q_low, u.seq.q_end, (int)p.head_dim_v,
                                                 (l.vectors & STW_VECTOR_DOUT) != 0);
-    int larger = (int)l.bm / C::BM, first = block % larger * C::BM; /* blocks of the statistics may be larger */
+    if (!PARTS) {
+        const float *from = l.stats + (h * l.q_blocks + u.seq.q_block + block) * C::STATS;
+        dev_load_floats<C::THREADS>(stats, from, C::STATS);
+        return;
+    }
+    int larger = (int)l.bm / C::BM, first = block % larger * C::BM; /* blocks of the statistics are larger */
     const float *from = l.stats + (h * l.q_blocks + u.seq.q_block + block / larger) * (2 * l.bm + STW_STATS_PAD);
     dev_load_floats<C::THREADS>(stats, from + first, C::BM);
     dev_load_floats<C::THREADS>(stats + C::BM, from + l.bm + first, C::BM);
@@ -129,40 +134,48 @@ template <class C, bool FULL> DEV_FN attn_bias_store attn_bias_of(const attn_uni
     return bias;
 }
 
-/* dS K of one tile, added to the sums of its rows; in deterministic mode when it is this key block's turn. */
-template <class C> DEV_FN void attn_add_dq(const attn_unit &u, const stw_attn_launch &l, char *smem, int h,
-                                           int block, int wave, int lane) {
-    typedef typename C::T T;
+/* dQ of one tile on its way to the sums of its rows: all at once, or in parts beside the products of dK. */
+template <class C> struct attn_dq {
     typedef typename C::row_split S;
-    dev_acc<S> dq;
-    dev_acc<S>::clear(dq);
-    dev_multiply<false, true, C::BN, S, typename C::pairs, typename C::keys>(dq, (const T *)(smem + C::AT_DS),
-                                                                             (const T *)(smem + C::AT_K), wave, lane);
-    int64_t at = h * l.q_blocks + u.seq.q_block + block;
-    float *to = l.dq + at * (C::BM * C::HD) + dev_thread();
-    bool ordered = (l.p.features & STW_FEAT_DETERMINISTIC) != 0;
-    uint32_t mine = 0;
-    if (ordered) {
-        mine = (uint32_t)(u.block - stw_key_blocks(&u.seq, C::BM, C::BN, block).first);
-        if (dev_thread() == 0)
-            while (dev_load_acquire(l.turns + at) != mine) {}
-        dev_barrier();
-    }
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+    enum { COUNT = S::MT * S::NT };
+    dev_acc<S> acc;
+    float *to;
+    DEV_FN void add(attn_dq &q, int first, int end) {
+        DEV_UNROLL for (int f = 0; f < COUNT; ++f)
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
-                dev_add(to + ((m * S::NT + n) * LEAF_ACC + i) * C::THREADS, dq.v[m][n][i]);
-    if (ordered) {
-        dev_fence();
-        dev_barrier();
-        if (dev_thread() == 0) dev_store_release(l.turns + at, mine + 1);
+                if (f >= first && f < end) dev_add(q.to + (f * LEAF_ACC + i) * C::THREADS, q.acc.v[f / S::NT][f % S::NT][i]);
     }
+    DEV_FN void step(attn_dq &q, int k, int steps) { add(q, COUNT * k / steps, COUNT * (k + 1) / steps); }
+};
+
+/* dS K of one tile. */
+template <class C> DEV_FN void attn_dq_of(attn_dq<C> &q, const stw_attn_launch &l, const attn_unit &u, const char *smem,
+                                          int h, int block, int wave, int lane) {
+    typedef typename C::T T;
+    q.to = l.dq + (h * l.q_blocks + u.seq.q_block + block) * (C::BM * C::HD) + dev_thread();
+    dev_acc<typename C::row_split>::clear(q.acc);
+    dev_multiply<false, true, C::BN, typename C::row_split, typename C::pairs, typename C::keys>(
+        q.acc, (const T *)(smem + C::AT_DS), (const T *)(smem + C::AT_K), wave, lane);
+}
+
+/* Deterministic: adds when it is this key block's turn. */
+template <class C> DEV_FN void attn_dq_in_turn(attn_dq<C> &q, const stw_attn_launch &l, const attn_unit &u, int h,
+                                               int block) {
+    uint32_t *turn = l.turns + (h * l.q_blocks + u.seq.q_block + block);
+    uint32_t mine = (uint32_t)(u.block - stw_key_blocks(&u.seq, C::BM, C::BN, block).first);
+    if (dev_thread() == 0)
+        while (dev_load_acquire(turn) != mine) {}
+    dev_barrier();
+    attn_dq<C>::add(q, 0, attn_dq<C>::COUNT);
+    dev_fence();
+    dev_barrier();
+    if (dev_thread() == 0) dev_store_release(turn, mine + 1);
 }
 
 /* The unit's rows of dK or dV: sums for keys in use, zeros up to the sequence's end. */
 template <class C> DEV_FN void attn_store_keys(const attn_unit &u, const dev_acc<typename C::key_split> &acc,
-                                               const stw_tensor_param &to, uint32_t dtype, bool add, int cols,
-                                               float scale, int wave, int lane) {
+                                               const stw_tensor_param &to, uint32_t dtype, bool add, bool vectors,
+                                               int cols, float scale, int wave, int lane) {
     typedef typename C::key_split S;
     int used = (int)stw_clamp_i64(u.seq.kv.used - u.j0, 0, C::BN), end = (int)stw_smaller(C::BN, u.seq.kv.rows - u.j0);
     int64_t base = dev_row(to, u.b, u.kv_head, u.seq.kv.first + u.j0);
@@ -174,7 +187,12 @@ template <class C> DEV_FN void attn_store_keys(const attn_unit &u, const dev_acc
                 int64_t at = base + row * to.seq + col;
                 if (row >= (add ? used : end) || col >= cols) continue;
                 float x = row < used ? acc.v[m][n][i] * scale : 0.0f;
-                dev_store_any(to.data, at, dtype, add ? ((const float *)to.data)[at] + x : x);
+                if (LEAF_ACC_PAIRS && vectors && !add) {
+                    float y = row < used ? acc.v[m][n][i ^ 1] * scale : 0.0f;
+                    if (!(i & 1)) dev_store_any_pair(to.data, at, dtype, x, y);
+                } else {
+                    dev_store_any(to.data, at, dtype, add ? ((const float *)to.data)[at] + x : x);
+                }
             }
 }
 
@@ -216,10 +234,18 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
         if (p.outputs & 0x04u)
             dev_multiply<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, (const T *)(smem + C::AT_P), dout,
                                                                                     wave, lane);
-        if (p.outputs & 0x01u) attn_add_dq<C>(u, l, smem, h, block, wave, lane);
-        if (p.outputs & 0x02u)
-            dev_multiply<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, (const T *)(smem + C::AT_DS), q,
-                                                                                    wave, lane);
+        const T *ds = (const T *)(smem + C::AT_DS);
+        if (p.outputs & 0x01u) {
+            attn_dq<C> dq;
+            attn_dq_of<C>(dq, l, u, smem, h, block, wave, lane);
+            bool ordered = (p.features & STW_FEAT_DETERMINISTIC) != 0, beside = !ordered && (p.outputs & 0x02u);
+            if (ordered) attn_dq_in_turn<C>(dq, l, u, h, block);
+            else if (!beside) attn_dq<C>::add(dq, 0, attn_dq<C>::COUNT);
+            if (beside)
+                dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, dq, wave, lane);
+        }
+        if ((p.outputs & 0x02u) && (!(p.outputs & 0x01u) || (p.features & STW_FEAT_DETERMINISTIC)))
+            dev_multiply<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, wave, lane);
         if (C::STAGES == 1 && next_h < last) {
             dev_barrier();
             attn_load_queries<C>(u, l, smem, 0, next_h, next);
@@ -230,7 +256,9 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
         block = next;
     }
     if (p.outputs & 0x04u)
-        attn_store_keys<C>(u, dv, p.dv, p.dv_dtype, (p.accumulate & 0x04u) != 0, (int)p.head_dim_v, 1.0f, wave, lane);
+        attn_store_keys<C>(u, dv, p.dv, p.dv_dtype, (p.accumulate & 0x04u) != 0,
+                           (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v, 1.0f, wave, lane);
     if (p.outputs & 0x02u)
-        attn_store_keys<C>(u, dk, p.dk, p.dk_dtype, (p.accumulate & 0x02u) != 0, (int)p.head_dim_qk, p.scale, wave, lane);
+        attn_store_keys<C>(u, dk, p.dk, p.dk_dtype, (p.accumulate & 0x02u) != 0,
+                           (l.vectors & STW_VECTOR_DK) != 0, (int)p.head_dim_qk, p.scale, wave, lane);
 }

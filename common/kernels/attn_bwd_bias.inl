@@ -26,7 +26,7 @@ template <class C> DEV_FN void attn_bias_add_head(const attn_unit &u, const stw_
         dev_barrier();
         if (load_keys) attn_load_keys<C>(u, l, smem);
         load_keys = false;
-        attn_load_queries<C>(u, l, smem, 0, h, block);
+        attn_load_queries<C, true>(u, l, smem, 0, h, block);
         dev_copy_commit();
         dev_copy_wait();
         dev_barrier();

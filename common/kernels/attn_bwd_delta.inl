@@ -86,6 +86,12 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
     if (i0 >= seq.q.rows) return;
     int64_t at = h * l.q_blocks + seq.q_block + block;
     float *stats = l.stats + at * (2 * l.bm + STW_STATS_PAD);
+    if (p.outputs & 0x01u) {
+        float *dq = l.dq + at * (int64_t)(l.bm * l.width);
+        dev_vector zero = {{0, 0, 0, 0}};
+        for (int e = (int)dev_thread() * 4; e < (int)(l.bm * l.width); e += ATTN_ROW_THREADS * 4)
+            dev_store_vector(dq + e, zero);
+    }
     double *sums = (double *)(void *)smem; /* one a wave */
     uint32_t *special = (uint32_t *)(void *)(smem + 256);
     if (dev_thread() == 0) {
@@ -134,8 +140,4 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
             l.sink[at] = total;
         }
     }
-    if (!(p.outputs & 0x01u)) return;
-    float *dq = l.dq + at * (int64_t)(l.bm * l.width);
-    dev_vector zero = {{0, 0, 0, 0}};
-    for (int e = (int)dev_thread() * 4; e < (int)(l.bm * l.width); e += ATTN_ROW_THREADS * 4) dev_store_vector(dq + e, zero);
 }

@@ -4,17 +4,6 @@
  * output's rows; rows of a sequence past its used length become zeros. Behind the query blocks, one block of
  * threads a head sums the parts of dSink in a fixed order. Any shape; one instance. */
 
-/* Number of element (row, col) of a query block in its sums: the inverse of the main loop's split. */
-DEV_FN int attn_dq_number(const stw_attn_launch &l, int row, int col) {
-    int r = (int)l.dq_rows, n = (int)l.width / ((int)l.warps / r), m = (int)l.bm / r;
-    int lane, i, wave = row / m * ((int)l.warps / r) + col / n;
-    row %= m;
-    col %= n;
-    leaf_acc_find(row % LEAF_MMA_M, col % LEAF_MMA_N, &lane, &i);
-    int fragment = (row / LEAF_MMA_M * (n / LEAF_MMA_N) + col / LEAF_MMA_N) * LEAF_ACC + i;
-    return fragment * (int)l.warps * DEV_WAVE + wave * DEV_WAVE + lane;
-}
-
 DEV_FN void attn_finish_sink(const stw_attn_launch &l, int64_t h) {
     const stw_attn_params &p = l.p;
     if (h >= p.heads_q || dev_thread() >= DEV_WAVE) return;
@@ -43,15 +32,24 @@ DEV_FN void attn_bwd_finish(const stw_attn_launch &l) {
     int used = (int)stw_clamp_i64(seq.q.used - i0, 0, l.bm), end = (int)stw_clamp_i64(seq.q.rows - i0, 0, l.bm);
     const float *sums = l.dq + (h * l.q_blocks + seq.q_block + block) * (int64_t)(l.bm * l.width);
     int64_t base = dev_row(p.dq, b, h, seq.q.first + i0);
-    int cols = (int)p.head_dim_qk, pairs = (cols + 1) / 2;
-    if (add) end = used;
-    for (int e = (int)dev_thread(); e < end * pairs; e += (int)dev_threads()) {
-        int row = e / pairs, col = e % pairs * 2;
-        int64_t at = base + row * p.dq.seq + col;
-        DEV_UNROLL for (int i = 0; i < 2; ++i) {
-            if (col + i >= cols) break;
-            float x = row < used ? sums[attn_dq_number(l, row, col + i)] * p.scale : 0.0f;
-            dev_store_any(p.dq.data, at + i, p.dq_dtype, add ? ((const float *)p.dq.data)[at + i] + x : x);
+    int threads = (int)l.warps * DEV_WAVE, cols = (int)p.head_dim_qk, t = (int)dev_thread(), lane = (int)dev_lane();
+    int waves_c = (int)(l.warps / l.dq_rows), wave_m = (int)(l.bm / l.dq_rows), wave_n = (int)l.width / waves_c;
+    if (end <= 0) return; /* past the sequence: this block has no sums */
+    if (t >= threads) return; /* thread t has what thread t of the main loop summed */
+    int row0 = t / DEV_WAVE / waves_c * wave_m, col0 = t / DEV_WAVE % waves_c * wave_n;
+    bool pairs = LEAF_ACC_PAIRS && (l.vectors & STW_VECTOR_DQ) && !add;
+    sums += t;
+    for (int m = 0; m < wave_m; m += LEAF_MMA_M)
+        for (int n = 0; n < wave_n; n += LEAF_MMA_N, sums += LEAF_ACC * threads) {
+            float x[LEAF_ACC];
+            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) x[i] = sums[i * threads] * p.scale;
+            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+                int row = row0 + m + leaf_slot_row(lane, leaf_acc_slot(i)), col = col0 + n + leaf_acc_col(lane, i);
+                if (row >= (add ? used : end) || col >= cols) continue;
+                int64_t at = base + row * p.dq.seq + col;
+                if (row >= used) x[i] = x[i ^ LEAF_ACC_PAIRS] = 0.0f;
+                if (!pairs) dev_store_any(p.dq.data, at, p.dq_dtype, add ? ((const float *)p.dq.data)[at] + x[i] : x[i]);
+                else if (!(i & 1)) dev_store_any_pair(p.dq.data, at, p.dq_dtype, x[i], x[i + 1]);
+            }
         }
-    }
 }
