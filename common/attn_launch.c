@@ -186,3 +186,13 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
     }
     *launch_out = l;
 }
+
+const char *stw_attn_tile_refusal(stw_attn_call call, const stw_attn_tile *tile,
+                                  const stw_attn_params *params) {
+    int forward = !strncmp(tile->loop, "fwd", 3), f32 = strstr(tile->loop, "f32") != NULL;
+    if (forward != (call == STW_CALL_FWD))
+        return forward ? "it is a forward's tile" : "it is a backward's tile";
+    if (f32 != (params->dtype == STW_F32))
+        return f32 ? "its kernels are f32's" : "its kernels are f16's and bf16's";
+    return NULL;
+}

@@ -36,6 +36,11 @@ typedef struct stw_attn_steps {
     size_t workspace; /* bytes */
 } stw_attn_steps;
 
+/* NULL, or why kernels of this tile do not exist for the call: rules never choose such a tile, but
+ * STERNWAY_VARIANT can ask for it. */
+const char *stw_attn_tile_refusal(stw_attn_call call, const stw_attn_tile *tile,
+                                  const stw_attn_params *params);
+
 /* The kernels of a call, in order. `tile` is not read for the dropout mask and may be NULL. */
 void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
                        uint32_t wave, stw_attn_steps *steps_out);

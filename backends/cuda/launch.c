@@ -53,8 +53,10 @@ stw_status stw_cuda_attn_prepare(const stw_device *device, stw_attn_work *work) 
     stw_attn_tile tile = tile_of(work->variant);
     stw_attn_steps steps, mask;
     launch_plan plan = {0};
-    stw_attn_steps_of(work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD, &tile, &work->params,
-                      WAVE, &steps);
+    stw_attn_call call = work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD;
+    const char *refusal = stw_attn_tile_refusal(call, &tile, &work->params);
+    if (refusal) return stw_fail(STW_E_UNSUPPORTED, "attn_plan: variant %s: %s", tile.id, refusal);
+    stw_attn_steps_of(call, &tile, &work->params, WAVE, &steps);
     stw_attn_steps_of(STW_CALL_DROPOUT_MASK, NULL, &work->params, WAVE, &mask);
     plan.count = steps.count;
     plan.mask_count = mask.count;
