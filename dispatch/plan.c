@@ -95,7 +95,7 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
                  plan->context->device.arch->name, plan->context->device.name);
     stw_text_add(text, "variant: %s\ntile: %ux%u, loop %s\n", variant->id, variant->bm, variant->bn,
                  variant->loop);
-    stw_text_add(text, "why: %s", plan->why[0] ? plan->why : "see the rules above\n");
+    stw_text_add(text, "why: %s", plan->why[0] ? plan->why : "the rules below, in order\n");
     stw_text_add(text, "workspace: %zu bytes\n", work->workspace_size);
     stw_text_add(text, "deterministic: %s\n",
                  work->params.features & STW_FEAT_DETERMINISTIC ? "yes" : "not asked for");

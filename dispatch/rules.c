@@ -191,8 +191,9 @@ stw_status stw_rules_load(const char *arch, const char *tuning_file, stw_rules *
         rules[count].variant = stw_attn_variant_find(table, table->rules[i].variant);
         if (!rules[count].variant)
             status = stw_fail(STW_E_INTERNAL, "tuning table %s: rule %zu names no variant", arch, i + 1);
-        snprintf(rules[count].text, sizeof rules[count].text, "\"%.100s\" of attn_bwd.%s.def",
-                 table->rules[i].conditions, arch);
+        const char *conditions = table->rules[i].conditions;
+        snprintf(rules[count].text, sizeof rules[count].text, "%.100s of attn_bwd.%s.def",
+                 conditions[0] ? conditions : "without conditions", arch);
     }
     if (status) {
         free(rules);

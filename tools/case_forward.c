@@ -210,6 +210,8 @@ void stw_case_check_forward(const stw_case *c, stw_context *context, stw_case_re
     stw_case f = forward_case(c);
     stw_status status =
         f.host && f.rule ? stw_attn_fwd_plan(context, &c->problem.desc, &plan) : STW_E_NO_MEMORY;
+    if (status == STW_E_UNSUPPORTED && c->problem.op == STW_PROBLEM_ATTN_BWD)
+        goto done; /* a forced variant may be the backward's alone: the forward has cases of its own */
     if (!status) status = run_forward(&f, plan, context, result);
     if (!status && c->problem.desc.dropout_p > 0) status = check_mask(&f, plan, context, result);
     if (status) {
@@ -217,6 +219,7 @@ void stw_case_check_forward(const stw_case *c, stw_context *context, stw_case_re
         if (status == STW_E_UNSUPPORTED) result->outcome = STW_CASE_SKIP;
     }
     if (plan) stw_case_note_variant(plan, result);
+done:
     stw_plan_destroy(plan);
     free(f.host);
     free(f.rule);

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * The CUDA backend's table for dispatch: opening a device. Driver API only; the caller's current context
- * is neither read nor changed. */
-#include "dispatch/backend.h"
-
-#include "backends/cuda/driver.h"
+ * The CUDA backend's table for dispatch, and opening a device. Driver API only; the caller's current context
+ * is never changed. */
+#include "backends/cuda/device.h"
 #include "common/gpu_arch.h"
-#include "common/image.h"
 #include "common/log.h"
 
 #include <stdio.h>
@@ -76,12 +73,13 @@ static stw_status cuda_no_row(const stw_open_request *request, const cuda_facts 
 
 /* The row whose kernels run on the device and that this build has an image of. */
 static stw_status cuda_choose(const stw_open_request *request, const cuda_facts *facts,
-                              const stw_arch **arch_out) {
+                              const stw_arch **arch_out, const stw_image **image_out) {
     int runs = 0;
     for (const char *const *row = stw_cuda_rows_of_cc(facts->major); *row; ++row)
         runs |= !request->forced_arch || !strcmp(request->forced_arch, *row);
     if (!runs) return cuda_no_row(request, facts);
     const stw_image *image = stw_cuda_image(&stw_images, facts->major, request->forced_arch);
+    *image_out = image;
     if (image) {
         *arch_out = stw_arch_find(STW_BACKEND_CUDA, image->arch);
         if (*arch_out) return STW_OK;
@@ -100,28 +98,50 @@ static stw_status cuda_choose(const stw_open_request *request, const cuda_facts 
 static stw_status cuda_open(const stw_open_request *request, stw_device *device_out) {
     const stw_cuda_functions *cuda;
     cuda_facts facts = {0};
-    const stw_arch *arch;
+    const stw_arch *arch = NULL;
+    const stw_image *image = NULL;
+    stw_cuda_state *state = NULL;
     stw_status status = cuda_check_forced(request->forced_arch);
     if (status == STW_OK) status = stw_cuda_start(&cuda);
     if (status == STW_OK) status = cuda_ask(cuda, request->device, &facts);
-    if (status == STW_OK) status = cuda_choose(request, &facts, &arch);
+    if (status == STW_OK) status = cuda_choose(request, &facts, &arch, &image);
+    if (status == STW_OK)
+        status = stw_cuda_state_create(cuda, request->device, facts.device, facts.version, image, &state);
     if (status != STW_OK) return status;
     *device_out = (stw_device){.arch = arch,
                                .compute_units = (uint32_t)facts.sm_count,
                                .smem_max = (uint32_t)facts.smem_optin,
-                               .memory_bytes = facts.memory};
+                               .memory_bytes = facts.memory,
+                               .state = state};
     snprintf(device_out->name, sizeof device_out->name, "%s", facts.name);
     return STW_OK;
 }
 
 static void cuda_close(stw_device *device) {
+    stw_cuda_state_destroy(device->state);
     memset(device, 0, sizeof *device);
 }
 
-/* Invariant: dispatch calls the other functions only on a device that open gave, open succeeds only when
- * this build has a CUDA image, and a build with CUDA images fills all of them (tests/loader checks it). */
+/* Every variant of the tables is compiled for every arch here; shared memory is dispatch's question. */
+static const char *cuda_variant_refusal(const stw_device *device, const stw_variant *variant) {
+    (void)device;
+    (void)variant;
+    return NULL;
+}
+
 const stw_backend_ops stw_cuda_backend = {
     .backend = STW_BACKEND_CUDA,
     .open = cuda_open,
     .close = cuda_close,
+    .variant_refusal = cuda_variant_refusal,
+    .attn_prepare = stw_cuda_attn_prepare,
+    .attn_bwd = stw_cuda_attn_bwd,
+    .attn_fwd = stw_cuda_attn_fwd,
+    .dropout_mask = stw_cuda_dropout_mask,
+    .buffer_alloc = stw_cuda_buffer_alloc,
+    .buffer_free = stw_cuda_buffer_free,
+    .copy = stw_cuda_copy,
+    .stream_create = stw_cuda_stream_create,
+    .stream_synchronize = stw_cuda_stream_synchronize,
+    .stream_destroy = stw_cuda_stream_destroy,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * libcuda.so.1 as a table of functions, loaded and started on first use. Used by backend.c only. */
+ * libcuda.so.1 as a table of functions, loaded and started on first use. Used by this backend only. */
 #ifndef STW_CUDA_DRIVER_H
 #define STW_CUDA_DRIVER_H
 
@@ -12,20 +12,43 @@ typedef struct stw_cuda_functions {
 #undef STW_CUDA
 } stw_cuda_functions;
 
-/* Values of CUresult and CUdevice_attribute that are used; they are pinned by the driver's ABI. */
-enum { STW_CUDA_OUT_OF_MEMORY = 2, STW_CUDA_NO_DEVICE = 100 };
+/* Values of CUresult that are used; these and those below are pinned by the driver's ABI. */
+enum {
+    STW_CUDA_INVALID_VALUE = 1,
+    STW_CUDA_OUT_OF_MEMORY = 2,
+    STW_CUDA_NO_DEVICE = 100,
+    STW_CUDA_INVALID_IMAGE = 200,
+    STW_CUDA_NO_BINARY_FOR_GPU = 209,
+    STW_CUDA_INVALID_PTX = 218,
+    STW_CUDA_JIT_COMPILER_NOT_FOUND = 221,
+    STW_CUDA_UNSUPPORTED_PTX_VERSION = 222,
+    STW_CUDA_JIT_COMPILATION_DISABLED = 223,
+    STW_CUDA_NOT_SUPPORTED = 801
+};
+/* CUdevice_attribute */
 enum {
     STW_CUDA_SM_COUNT = 16,
     STW_CUDA_CC_MAJOR = 75,
     STW_CUDA_CC_MINOR = 76,
     STW_CUDA_SMEM_OPTIN = 97 /* most shared memory a block can ask for */
 };
+/* CUfunction_attribute, CUjit_option, CUpointer_attribute, CUmemorytype */
+enum { STW_CUDA_FUNC_SMEM = 8 }; /* most dynamic shared memory of a launch */
+enum { STW_CUDA_JIT_ERROR_LOG = 5, STW_CUDA_JIT_ERROR_LOG_BYTES = 6 };
+enum { STW_CUDA_POINTER_MEMORY_TYPE = 2, STW_CUDA_POINTER_IS_MANAGED = 8, STW_CUDA_POINTER_ORDINAL = 9 };
+enum { STW_CUDA_MEMORY_HOST = 1, STW_CUDA_MEMORY_DEVICE = 2 };
 
 /* Loads the library and calls cuInit, each once. Errors: STW_E_NO_DRIVER, STW_E_NO_DEVICE, STW_E_FORKED. */
 stw_status stw_cuda_start(const stw_cuda_functions **functions_out);
 
+/* 1 in a child of the process that touched the driver: it must not be called there. */
+int stw_cuda_forked(void);
+
+/* 1 when the error stays: the context it came from never works again. */
+int stw_cuda_error_is_sticky(int error);
+
 /* Fails with "cuda: CALL failed: NAME (NUMBER): the driver's words": STW_E_NO_DEVICE and STW_E_NO_MEMORY
- * for the errors that mean these, else `otherwise`. */
+ * for the errors that mean these, STW_E_DEVICE_LOST for sticky ones, else `otherwise`. */
 stw_status stw_cuda_fail(stw_status otherwise, const char *call, int error);
 
 #endif

@@ -10,6 +10,7 @@
  *   fork                          the rest runs in a child; "child N" with its exit status */
 #include "backends/hip/driver.h"
 #include "dispatch/backend.h"
+#include "loader_calls.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -123,7 +124,9 @@ static void run_command(char *command) {
     int words = 0;
     for (char *at = strtok_r(command, " ", &rest); at && words < 4; at = strtok_r(NULL, " ", &rest))
         word[words++] = at;
-    if (!strcmp(word[0], "open")) {
+    if (loader_call(word[0], atoi(word[1]))) {
+        /* done */
+    } else if (!strcmp(word[0], "open")) {
         open_device(word, words);
     } else if (!strcmp(word[0], "threads")) {
         open_in_threads(word[1]);

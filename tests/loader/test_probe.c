@@ -78,6 +78,7 @@ static void fixture_test(void **state) {
     read_text(root, "expect.txt", expected, sizeof expected);
     assert_true(expected[0]);
     gather(root);
+    facts.images = (stw_image_set){0}; /* the expectations are those of a build without images */
     list_devices(seen, sizeof seen);
     assert_string_equal(seen, expected);
     read_text(root, "notes.txt", notes, sizeof notes);

@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * A fake libcuda.so.1: no device, only the answers of one. Devices come from
+ * A fake libcuda.so.1, the half about devices: no device, only the answers of one. Devices come from
  * FAKE_CUDA_DEVICES="name|8.0|SMs|shared memory bytes|memory bytes;...". Strict where the real one is:
- * calls before cuInit and in a forked child fail, and bad handles are refused. */
-#include "fake.h"
+ * calls before cuInit and in a forked child fail, and bad handles are refused. cuda_calls.c is the rest. */
+#include "cuda.h"
 
 static int version = 13000;
 static pid_t started; /* by which process */
 
-typedef struct cuda_device {
-    char name[128];
-    int major, minor, sms, smem;
-    unsigned long long memory;
-} cuda_device;
-
-static int device_at(int ordinal, cuda_device *device) {
+int fake_cuda_device_at(int ordinal, cuda_device *device) {
     char record[512];
     return ordinal >= 0 && fake_record("FAKE_CUDA_DEVICES", ordinal, record, sizeof record) &&
            sscanf(record, "%127[^|]|%d.%d|%d|%d|%llu", device->name, &device->major, &device->minor,
@@ -22,7 +16,7 @@ static int device_at(int ordinal, cuda_device *device) {
 }
 
 /* 3: CUDA_ERROR_NOT_INITIALIZED */
-static int started_here(void) {
+int fake_cuda_started(void) {
     return started == getpid() ? 0 : 3;
 }
 
@@ -40,7 +34,7 @@ int cuInit(unsigned flags) {
     int error = fake_call("cuInit");
     if (error) return error;
     if (flags) return 1;
-    if (started && started_here()) return 3;
+    if (started && fake_cuda_started()) return 3;
     if (!fake_devices("FAKE_CUDA_DEVICES")) return 100;
     started = getpid();
     return 0;
@@ -55,7 +49,7 @@ int cuDriverGetVersion(int *out) {
 
 int cuDeviceGetCount(int *count) {
     int error = fake_call("cuDeviceGetCount");
-    if (!error) error = started_here();
+    if (!error) error = fake_cuda_started();
     if (!error) *count = fake_devices("FAKE_CUDA_DEVICES");
     return error;
 }
@@ -63,17 +57,17 @@ int cuDeviceGetCount(int *count) {
 int cuDeviceGet(int *device, int ordinal) {
     cuda_device facts;
     int error = fake_call("cuDeviceGet");
-    if (!error) error = started_here();
-    if (!error && !device_at(ordinal, &facts)) error = 101;
-    if (!error) *device = 1000 + ordinal; /* a handle is not an ordinal */
+    if (!error) error = fake_cuda_started();
+    if (!error && !fake_cuda_device_at(ordinal, &facts)) error = 101;
+    if (!error) *device = FAKE_CUDA_HANDLE + ordinal;
     return error;
 }
 
 int cuDeviceGetName(char *name, int capacity, int device) {
     cuda_device facts;
     int error = fake_call("cuDeviceGetName");
-    if (!error) error = started_here();
-    if (!error && !device_at(device - 1000, &facts)) error = 101;
+    if (!error) error = fake_cuda_started();
+    if (!error && !fake_cuda_device_at(device - FAKE_CUDA_HANDLE, &facts)) error = 101;
     if (!error) snprintf(name, (size_t)capacity, "%s", facts.name);
     return error;
 }
@@ -81,8 +75,8 @@ int cuDeviceGetName(char *name, int capacity, int device) {
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
     cuda_device facts;
     int error = fake_call("cuDeviceGetAttribute");
-    if (!error) error = started_here();
-    if (!error && !device_at(device - 1000, &facts)) error = 101;
+    if (!error) error = fake_cuda_started();
+    if (!error && !fake_cuda_device_at(device - FAKE_CUDA_HANDLE, &facts)) error = 101;
     if (error) return error;
     switch (attribute) {
     case 16: *value = facts.sms; return 0;
@@ -96,8 +90,8 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 int cuDeviceTotalMem_v2(size_t *bytes, int device) {
     cuda_device facts;
     int error = fake_call("cuDeviceTotalMem_v2");
-    if (!error) error = started_here();
-    if (!error && !device_at(device - 1000, &facts)) error = 101;
+    if (!error) error = fake_cuda_started();
+    if (!error && !fake_cuda_device_at(device - FAKE_CUDA_HANDLE, &facts)) error = 101;
     if (!error) *bytes = (size_t)facts.memory;
     return error;
 }
@@ -109,6 +103,7 @@ int cuGetErrorName(int error, const char **text) {
             : error == 100 ? "CUDA_ERROR_NO_DEVICE"
             : error == 2   ? "CUDA_ERROR_OUT_OF_MEMORY"
             : error == 803 ? "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
+            : error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS"
                            : NULL;
     return *text ? 0 : 1;
 }
@@ -120,6 +115,7 @@ int cuGetErrorString(int error, const char **text) {
             : error == 100 ? "no CUDA-capable device is detected"
             : error == 2   ? "out of memory"
             : error == 803 ? "system has unsupported display driver / cuda driver combination"
+            : error == 700 ? "an illegal memory access was encountered"
                            : NULL;
     return *text ? 0 : 1;
 }

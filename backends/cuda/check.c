@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a run call asks the driver before it launches: is each array memory of this device, is the stream
+ * one of this device's context. A wrong pointer would fail inside the kernel and take the whole process's
+ * context with it, so every array is asked for (cost: README.md). */
+#include "backends/cuda/device.h"
+
+#include <stddef.h>
+
+/* One pointer of the parameter block. rows: which side's emptiness makes it irrelevant. */
+typedef struct pointer_row {
+    const char *name;
+    size_t at;
+    enum { ROWS_Q, ROWS_KV, ROWS_BOTH, ROWS_NONE } rows;
+} pointer_row;
+
+#define POINTER(name, member, rows) {name, offsetof(stw_attn_params, member), rows}
+static const pointer_row pointer_rows[] = {
+    POINTER("q", q.data, ROWS_Q),
+    POINTER("k", k.data, ROWS_KV),
+    POINTER("v", v.data, ROWS_KV),
+    POINTER("out", out.data, ROWS_Q),
+    POINTER("dout", dout.data, ROWS_Q),
+    POINTER("dq", dq.data, ROWS_Q),
+    POINTER("dk", dk.data, ROWS_KV),
+    POINTER("dv", dv.data, ROWS_KV),
+    POINTER("lse", lse.data, ROWS_Q),
+    POINTER("dlse", dlse.data, ROWS_Q),
+    POINTER("delta", delta.data, ROWS_Q),
+    POINTER("bias", bias.data, ROWS_BOTH),
+    POINTER("dbias", dbias.data, ROWS_BOTH),
+    POINTER("mask", mask_out, ROWS_BOTH),
+    POINTER("alibi_slopes", alibi_slopes, ROWS_NONE),
+    POINTER("sink", sink, ROWS_NONE),
+    POINTER("dsink", dsink, ROWS_NONE),
+    POINTER("cu_seqlens_q", cu_seqlens_q, ROWS_NONE),
+    POINTER("cu_seqlens_kv", cu_seqlens_kv, ROWS_NONE),
+    POINTER("used_q", used_q, ROWS_NONE),
+    POINTER("used_kv", used_kv, ROWS_NONE),
+    POINTER("q_offsets", q_offsets, ROWS_NONE),
+    POINTER("k_offsets", k_offsets, ROWS_NONE),
+    POINTER("dropout_seed_ptr", dropout_seed_ptr, ROWS_NONE),
+    POINTER("dropout_offset_ptr", dropout_offset_ptr, ROWS_NONE),
+    POINTER("status_out", status_out, ROWS_NONE),
+};
+enum { POINTERS = sizeof pointer_rows / sizeof pointer_rows[0] };
+
+static stw_status check_pointer(stw_cuda_state *state, const char *who, const char *name,
+                                const void *pointer) {
+    int attributes[] = {STW_CUDA_POINTER_MEMORY_TYPE, STW_CUDA_POINTER_IS_MANAGED, STW_CUDA_POINTER_ORDINAL};
+    unsigned type = 0, managed = 0;
+    int ordinal = -1;
+    void *values[] = {&type, &managed, &ordinal};
+    int error = state->cuda->cuPointerGetAttributes(3, attributes, values, (uintptr_t)pointer);
+    if (error) return stw_cuda_check(state, STW_E_DRIVER, "cuPointerGetAttributes", error);
+    if ((managed & 0xffu) || (type == STW_CUDA_MEMORY_DEVICE && ordinal == state->ordinal)) return STW_OK;
+    if (type == STW_CUDA_MEMORY_DEVICE)
+        return stw_fail(STW_E_INVALID, "%s: %s %p is memory of device %d, accepted: memory of device %d", who,
+                        name, pointer, ordinal, state->ordinal);
+    return stw_fail(STW_E_INVALID, "%s: %s %p is %s, accepted: memory of device %d", who, name, pointer,
+                    type == STW_CUDA_MEMORY_HOST ? "page-locked host memory" : "no memory that CUDA knows",
+                    state->ordinal);
+}
+
+/* NULL and the two special handles are the default streams of the context that is current: ours. */
+static stw_status check_stream(stw_cuda_state *state, const char *who, stw_stream stream) {
+    void *context = NULL;
+    if ((uintptr_t)stream <= 2) return STW_OK;
+    int error = state->cuda->cuStreamGetCtx(stream, &context);
+    if (error == STW_CUDA_NOT_SUPPORTED) return STW_OK; /* a green context's stream: the launch decides */
+    if (error) return stw_cuda_check(state, STW_E_INVALID, "cuStreamGetCtx", error);
+    if (context == state->context) return STW_OK;
+    return stw_fail(
+        STW_E_INVALID,
+        "%s: stream %p belongs to another device or context, accepted: a stream of the primary context "
+        "of device %d",
+        who, stream, state->ordinal);
+}
+
+stw_status stw_cuda_check_call(stw_cuda_state *state, const char *who, const stw_attn_params *params,
+                               const void *workspace, stw_stream stream) {
+    stw_status status = check_stream(state, who, stream);
+    int64_t rows_q = params->features & STW_FEAT_PACKED_Q ? params->total_q : params->max_seq_q;
+    int64_t rows_kv = params->features & STW_FEAT_PACKED_KV ? params->total_kv : params->max_seq_kv;
+    int holds_q = params->batch > 0 && rows_q > 0, holds_kv = params->batch > 0 && rows_kv > 0;
+    const int holds[] = {
+        [ROWS_Q] = holds_q, [ROWS_KV] = holds_kv, [ROWS_BOTH] = holds_q && holds_kv, [ROWS_NONE] = 1};
+    for (size_t i = 0; i < POINTERS && !status; ++i) {
+        const void *pointer = *(const void *const *)((const char *)params + pointer_rows[i].at);
+        if (pointer && holds[pointer_rows[i].rows])
+            status = check_pointer(state, who, pointer_rows[i].name, pointer);
+    }
+    if (!status && workspace) status = check_pointer(state, who, "workspace", workspace);
+    return status;
+}

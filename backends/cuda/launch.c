@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Plans and run calls on a CUDA device. common/attn_launch.c says which kernels a call consists of; here the
+ * plan finds them in the image, and a run call checks its pointers and launches them in the caller's stream:
+ * no lock, no allocation, no synchronisation, so a graph capture records it. */
+#include "backends/cuda/device.h"
+#include "common/attn_launch.h"
+
+#include <string.h>
+
+enum { WAVE = 32, MASK_STEP = STW_ATTN_STEPS }; /* the mask's step stands behind the plan's own */
+
+typedef struct launch_step {
+    const stw_cuda_kernel *kernel;
+    int64_t units;
+    uint32_t grid_x, grid_y;
+} launch_step;
+
+/* What a plan keeps in stw_attn_work.scratch. */
+typedef struct launch_plan {
+    uint32_t count, mask_count;
+    launch_step step[STW_ATTN_STEPS + 1];
+} launch_plan;
+_Static_assert(sizeof(launch_plan) <= sizeof((stw_attn_work *)NULL)->scratch,
+               "a launch plan fits the scratch");
+
+static stw_attn_tile tile_of(const stw_variant *variant) {
+    return (stw_attn_tile){variant->id,     variant->head_dim, variant->bm,  variant->bn,
+                           variant->stages, variant->warps,    variant->loop};
+}
+
+static stw_status find_steps(stw_cuda_state *state, const stw_attn_steps *steps, launch_step *found) {
+    for (uint32_t i = 0; i < steps->count; ++i) {
+        const stw_attn_step *step = &steps->step[i];
+        found[i] = (launch_step){.units = step->units, .grid_x = step->grid_x, .grid_y = step->grid_y};
+        stw_status status =
+            stw_cuda_kernel_find(state, step->entry, step->block, step->smem, &found[i].kernel);
+        if (status) return status;
+    }
+    return STW_OK;
+}
+
+static void write_note(stw_attn_work *work, const stw_cuda_state *state, const stw_attn_steps *steps) {
+    stw_text note = stw_text_in(work->note, sizeof work->note);
+    stw_text_add(&note, "%s, %u kernel%s", stw_image_kind_name(state->image->kind), steps->count,
+                 steps->count == 1 ? "" : "s");
+    for (uint32_t i = 0; i < steps->count; ++i)
+        stw_text_add(&note, "%s%s", i ? " " : ": ", steps->step[i].entry);
+}
+
+stw_status stw_cuda_attn_prepare(const stw_device *device, stw_attn_work *work) {
+    stw_cuda_state *state = device->state;
+    stw_attn_tile tile = tile_of(work->variant);
+    stw_attn_steps steps, mask;
+    launch_plan plan = {0};
+    stw_attn_call call = work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD;
+    const char *refusal = stw_attn_tile_refusal(call, &tile, &work->params);
+    if (refusal) return stw_fail(STW_E_UNSUPPORTED, "attn_plan: variant %s: %s", tile.id, refusal);
+    stw_attn_steps_of(call, &tile, &work->params, WAVE, &steps);
+    stw_attn_steps_of(STW_CALL_DROPOUT_MASK, NULL, &work->params, WAVE, &mask);
+    plan.count = steps.count;
+    plan.mask_count = mask.count;
+    stw_status status = stw_cuda_enter(state, "attn_plan");
+    if (status) return status;
+    status = find_steps(state, &steps, plan.step);
+    if (!status) status = find_steps(state, &mask, &plan.step[MASK_STEP]);
+    status = stw_cuda_leave(state, status);
+    if (status) return status;
+    memcpy(work->scratch, &plan, sizeof plan);
+    work->workspace_size = steps.workspace;
+    write_note(work, state, &steps);
+    return STW_OK;
+}
+
+static stw_status launch_steps(stw_cuda_state *state, const launch_step *step, uint32_t count,
+                               stw_attn_launch *launch, stw_stream stream) {
+    void *arguments[] = {launch};
+    for (uint32_t i = 0; i < count; ++i) {
+        const stw_cuda_kernel *kernel = step[i].kernel;
+        launch->units = step[i].units;
+        int error = state->cuda->cuLaunchKernel(kernel->function, step[i].grid_x, step[i].grid_y, 1,
+                                                kernel->threads, 1, 1, kernel->smem, stream, arguments, NULL);
+        if (error) return stw_cuda_check(state, STW_E_DRIVER, "cuLaunchKernel", error);
+    }
+    return STW_OK;
+}
+
+static stw_status run_call(const char *who, stw_attn_call call, const stw_device *device,
+                           const stw_attn_work *work, const stw_attn_params *params, void *workspace,
+                           stw_stream stream) {
+    stw_cuda_state *state = device->state;
+    stw_attn_tile tile = tile_of(work->variant);
+    stw_attn_launch launch;
+    launch_plan plan;
+    memcpy(&plan, work->scratch, sizeof plan);
+    int mask = call == STW_CALL_DROPOUT_MASK;
+    stw_status status = stw_cuda_enter(state, who);
+    if (status) return status;
+    status =
+        stw_cuda_check_call(state, who, params, work->workspace_size && !mask ? workspace : NULL, stream);
+    if (!status) {
+        stw_attn_launch_of(call, &tile, params, WAVE, workspace, &launch);
+        status = launch_steps(state, mask ? &plan.step[MASK_STEP] : plan.step,
+                              mask ? plan.mask_count : plan.count, &launch, stream);
+    }
+    return stw_cuda_leave(state, status);
+}
+
+stw_status stw_cuda_attn_bwd(const stw_device *device, const stw_attn_work *work,
+                             const stw_attn_params *params, void *workspace, stw_stream stream) {
+    return run_call("attn_bwd", STW_CALL_BWD, device, work, params, workspace, stream);
+}
+
+stw_status stw_cuda_attn_fwd(const stw_device *device, const stw_attn_work *work,
+                             const stw_attn_params *params, void *workspace, stw_stream stream) {
+    return run_call("attn_fwd", STW_CALL_FWD, device, work, params, workspace, stream);
+}
+
+stw_status stw_cuda_dropout_mask(const stw_device *device, const stw_attn_work *work,
+                                 const stw_attn_params *params, stw_stream stream) {
+    return run_call("dropout_mask", STW_CALL_DROPOUT_MASK, device, work, params, NULL, stream);
+}

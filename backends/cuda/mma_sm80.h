@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Matrix products of sm80: mma.sync on fragments that lie in registers.
+ *
+ *     accumulator of a wave, 16 x 8, value i of lane l:   row l/4 + 8*(i/2), column 2*(l%4) + i%2
+ *
+ * f16 and bf16: 16 of k a step, operands by ldmatrix, two 8-column tiles of B at once. f32: 8 of k a step,
+ * every operand split into two TF32 numbers (big + small), three products into fresh accumulators that are
+ * added to the sum in ordinary f32 arithmetic (the matrix unit truncates). Included by leaf.h alone. */
+#ifndef STW_CUDA_MMA_SM80_H
+#define STW_CUDA_MMA_SM80_H
+
+#define LEAF_MMA_M    16 /* rows of an accumulator                    */
+#define LEAF_MMA_N    8  /* columns                                   */
+#define LEAF_ACC      4  /* values a lane                             */
+#define LEAF_ACC_ROWS 2  /* different rows among them                 */
+
+DEV_FN constexpr int leaf_acc_slot(int i) { return i >> 1; }
+DEV_FN int leaf_slot_row(int lane, int slot) { return lane / 4 + 8 * slot; }
+DEV_FN int leaf_acc_col(int lane, int i) { return (lane % 4) * 2 + (i & 1); }
+/* Where element (row, col) of an accumulator is: value i of a lane. */
+DEV_FN void leaf_acc_find(int row, int col, int *lane_out, int *i_out) {
+    *lane_out = (row & 7) * 4 + (col >> 1);
+    *i_out = (row >> 3) * 2 + (col & 1);
+}
+/* Values 2k and 2k + 1 are neighbours in a row. */
+#define LEAF_ACC_PAIRS 1
+/* Lanes that hold one row: those that differ in these bits of their number. */
+#define LEAF_ROW_LANES 3
+
+/* Four consecutive rows (from a multiple of 4) of one column lie in the same value i of four lanes: which row of
+ * the four this lane has, and the lane that has row `row`. */
+DEV_FN int leaf_row_of_four(int lane) { return lane >> 2 & 3; }
+DEV_FN int leaf_lane_of_four(int lane, int row) { return (lane & ~12) | row << 2; }
+
+DEV_FN void leaf_ldmatrix(uint32_t r[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at));
+}
+DEV_FN void leaf_ldmatrix_trans(uint32_t r[4], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at));
+}
+
+#define LEAF_MMA_16(name, type)                                                                              \
+    DEV_FN void name(float c[4], const uint32_t a[4], const uint32_t b[2]) {                                 \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "                          \
+                     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                 \
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                        \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                    \
+    }
+LEAF_MMA_16(leaf_mma_f16, "f16")
+LEAF_MMA_16(leaf_mma_bf16, "bf16")
+DEV_FN void leaf_mma_16(dev_f16, float c[4], const uint32_t a[4], const uint32_t b[2]) { leaf_mma_f16(c, a, b); }
+DEV_FN void leaf_mma_16(dev_bf16, float c[4], const uint32_t a[4], const uint32_t b[2]) { leaf_mma_bf16(c, a, b); }
+
+/* Operands of a product for storage type T in tiles of type Tile (common/device/tile.h). STORED_K false: the
+ * operand's rows are its m (or n) index, k runs along them; true: rows are k. */
+template <class T> struct leaf_mma {
+    enum { K = 16, B_TILES = 2 };
+    struct a_frag {
+        uint32_t r[4];
+    };
+    struct b_frag {
+        uint32_t r[4];
+    };
+    template <bool STORED_K, class Tile> DEV_FN void load_a(a_frag &f, const T *tile, int m0, int k0, int lane) {
+        int near = (lane & 7), low = (lane >> 3) & 1, high = lane >> 4;
+        if (STORED_K)
+            leaf_ldmatrix_trans(f.r, leaf_shared_address(tile) + Tile::byte(k0, near + high * 8, m0, low * 8));
+        else leaf_ldmatrix(f.r, leaf_shared_address(tile) + Tile::byte(m0, near + low * 8, k0, high * 8));
+    }
+    template <bool STORED_K, class Tile> DEV_FN void load_b(b_frag &f, const T *tile, int n0, int k0, int lane) {
+        int near = (lane & 7), low = (lane >> 3) & 1, high = lane >> 4;
+        if (STORED_K)
+            leaf_ldmatrix_trans(f.r, leaf_shared_address(tile) + Tile::byte(k0, near + low * 8, n0, high * 8));
+        else leaf_ldmatrix(f.r, leaf_shared_address(tile) + Tile::byte(n0, near + high * 8, k0, low * 8));
+    }
+    DEV_FN void product(float c[4], const a_frag &a, const b_frag &b, int part) {
+        leaf_mma_16(T(), c, a.r, b.r + 2 * part);
+    }
+};
+
+DEV_FN void leaf_split(float x, uint32_t *big, uint32_t *small) {
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(*big) : "f"(x));
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(*small) : "f"(x - __uint_as_float(*big)));
+}
+
+DEV_FN void leaf_mma_tf32(float c[4], const uint32_t a[4], const uint32_t b[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+template <> struct leaf_mma<float> {
+    enum { K = 8, B_TILES = 1 };
+    struct a_frag {
+        uint32_t big[4], small[4];
+    };
+    struct b_frag {
+        uint32_t big[2], small[2];
+    };
+    template <bool STORED_K, class Tile> DEV_FN void load_a(a_frag &f, const float *tile, int m0, int k0, int lane) {
+        DEV_UNROLL for (int i = 0; i < 4; ++i) {
+            int m = m0 + lane / 4 + 8 * (i & 1), k = k0 + lane % 4 + 4 * (i >> 1);
+            leaf_split(STORED_K ? tile[Tile::at(k, m)] : tile[Tile::at(m, k)], &f.big[i], &f.small[i]);
+        }
+    }
+    template <bool STORED_K, class Tile> DEV_FN void load_b(b_frag &f, const float *tile, int n0, int k0, int lane) {
+        DEV_UNROLL for (int i = 0; i < 2; ++i) {
+            int n = n0 + lane / 4, k = k0 + lane % 4 + 4 * i;
+            leaf_split(STORED_K ? tile[Tile::at(k, n)] : tile[Tile::at(n, k)], &f.big[i], &f.small[i]);
+        }
+    }
+    DEV_FN void product(float c[4], const a_frag &a, const b_frag &b, int) {
+        float part[4] = {0, 0, 0, 0}, rest[4] = {0, 0, 0, 0};
+        leaf_mma_tf32(rest, a.small, b.big);
+        leaf_mma_tf32(part, a.big, b.big);
+        leaf_mma_tf32(rest, a.big, b.small);
+        DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] += part[i] + rest[i];
+    }
+};
+
+/* Rounds an accumulator to T and writes it into a tile at (row0, col0). */
+template <class Tile, class T> DEV_FN void leaf_store_acc(T *tile, int row0, int col0, const float c[4], int lane) {
+    DEV_UNROLL for (int s = 0; s < 2; ++s)
+        dev_set_pair(tile + Tile::at(row0 + lane / 4 + 8 * s, col0 + (lane % 4) * 2), c[2 * s], c[2 * s + 1]);
+}
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The image as a module and its kernels, loaded when the first plan asks for them. Plan time only: run
+ * calls use the kernels that the plan holds. */
+#include "backends/cuda/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SMEM_WITHOUT_OPTIN = 48 * 1024 };
+
+/* Errors that say "this driver cannot run this image". */
+static int module_error_is_image(int error) {
+    return error == STW_CUDA_INVALID_IMAGE || error == STW_CUDA_NO_BINARY_FOR_GPU ||
+           error == STW_CUDA_INVALID_PTX || error == STW_CUDA_JIT_COMPILER_NOT_FOUND ||
+           error == STW_CUDA_UNSUPPORTED_PTX_VERSION || error == STW_CUDA_JIT_COMPILATION_DISABLED;
+}
+
+static stw_status module_load(stw_cuda_state *state) {
+    const stw_image *image = state->image;
+    char words[512] = "";
+    int options[] = {STW_CUDA_JIT_ERROR_LOG, STW_CUDA_JIT_ERROR_LOG_BYTES};
+    void *values[] = {words, (void *)(uintptr_t)sizeof words}, *module = NULL;
+    int ptx = image->kind == STW_IMAGE_PTX;
+    int error = state->cuda->cuModuleLoadDataEx(&module, image->begin, ptx ? 2 : 0, ptx ? options : NULL,
+                                                ptx ? values : NULL);
+    if (!error) {
+        state->module = module;
+        return STW_OK;
+    }
+    words[sizeof words - 1] = 0;
+    words[strcspn(words, "\n")] = 0;
+    stw_status status = stw_cuda_check(state, module_error_is_image(error) ? STW_E_NO_IMAGE : STW_E_DRIVER,
+                                       "cuModuleLoadDataEx", error);
+    char reason[320];
+    snprintf(reason, sizeof reason, "%s", stw_last_error());
+    return stw_fail(status, "%s; image %s %s, driver of CUDA %d.%d%s%s%s", reason, image->arch,
+                    stw_image_kind_name(image->kind), state->version / 1000, state->version % 1000 / 10,
+                    status == STW_E_NO_IMAGE ? ", a newer driver is needed" : "", words[0] ? ": " : "",
+                    words);
+}
+
+/* What a launch of that function may ask for already: the opt-in of one plan must not be lowered by another.
+ */
+static uint32_t smem_granted(const stw_cuda_state *state, const char *name) {
+    uint32_t granted = SMEM_WITHOUT_OPTIN;
+    for (const stw_cuda_kernel *kernel = state->kernels; kernel; kernel = kernel->next)
+        if (!strcmp(kernel->name, name) && kernel->smem > granted) granted = kernel->smem;
+    return granted;
+}
+
+/* Loads the function, which a driver that loads lazily would otherwise do inside the first launch, where a
+ * graph capture may be going on. */
+static stw_status kernel_load(stw_cuda_state *state, stw_cuda_kernel *kernel) {
+    const stw_cuda_functions *cuda = state->cuda;
+    int error = cuda->cuModuleGetFunction(&kernel->function, state->module, kernel->name);
+    if (error) {
+        stw_status status = stw_cuda_check(state, STW_E_INTERNAL, "cuModuleGetFunction", error);
+        char reason[320];
+        snprintf(reason, sizeof reason, "%s", stw_last_error());
+        return stw_fail(status, "%s; kernel %s", reason, kernel->name);
+    }
+    if (cuda->cuFuncLoad) {
+        stw_status status =
+            stw_cuda_check(state, STW_E_DRIVER, "cuFuncLoad", cuda->cuFuncLoad(kernel->function));
+        if (status) return status;
+    }
+    if (kernel->smem <= smem_granted(state, kernel->name)) return STW_OK;
+    error = cuda->cuFuncSetAttribute(kernel->function, STW_CUDA_FUNC_SMEM, (int)kernel->smem);
+    if (!error) return STW_OK;
+    stw_status status =
+        stw_cuda_check(state, error == STW_CUDA_INVALID_VALUE ? STW_E_UNSUPPORTED : STW_E_DRIVER,
+                       "cuFuncSetAttribute", error);
+    char reason[320];
+    snprintf(reason, sizeof reason, "%s", stw_last_error());
+    return stw_fail(status, "%s; kernel %s, %u bytes of shared memory", reason, kernel->name, kernel->smem);
+}
+
+static stw_status kernel_add(stw_cuda_state *state, const char *name, uint32_t threads, uint32_t smem,
+                             const stw_cuda_kernel **kernel_out) {
+    stw_status status = state->module ? STW_OK : module_load(state);
+    if (status) return status;
+    stw_cuda_kernel *kernel = calloc(1, sizeof *kernel);
+    if (!kernel) return stw_fail(STW_E_NO_MEMORY, "cuda: no memory for kernel %s", name);
+    snprintf(kernel->name, sizeof kernel->name, "%s", name);
+    kernel->threads = threads;
+    kernel->smem = smem;
+    status = kernel_load(state, kernel);
+    if (status) {
+        free(kernel);
+        return status;
+    }
+    kernel->next = state->kernels;
+    state->kernels = kernel;
+    *kernel_out = kernel;
+    return STW_OK;
+}
+
+stw_status stw_cuda_kernel_find(stw_cuda_state *state, const char *name, uint32_t threads, uint32_t smem,
+                                const stw_cuda_kernel **kernel_out) {
+    pthread_mutex_lock(&state->lock);
+    stw_cuda_kernel *kernel = state->kernels;
+    while (kernel && (strcmp(kernel->name, name) || kernel->threads != threads || kernel->smem != smem))
+        kernel = kernel->next;
+    stw_status status = STW_OK;
+    if (kernel)
+        *kernel_out = kernel;
+    else
+        status = kernel_add(state, name, threads, smem, kernel_out);
+    pthread_mutex_unlock(&state->lock);
+    return status;
+}

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+#
+# Device images: compiled at build time, embedded by .incbin, listed with their hashes in
+# generated/images.def for common/image.c. Included by the top level behind the backends, whose target
+# the objects join. Without a device compiler the backend is built with its loader and no image.
+set(_images ${CMAKE_BINARY_DIR}/images)
+file(MAKE_DIRECTORY ${_images} ${CMAKE_BINARY_DIR}/generated)
+set(_image_words) # BACKEND ARCH KIND SYMBOL FILE, five words an image
+set(_image_files)
+set(_image_asm "/* Made by cmake/image.cmake: the bytes of the device images. The zero behind each ends PTX text. */\n")
+
+# Adds the image FILE, made by a custom command of the caller.
+macro(_stw_image backend arch kind file)
+    string(TOLOWER "stw_image_${backend}_${arch}_${kind}" _symbol)
+    list(APPEND _image_words ${backend} ${arch} ${kind} ${_symbol} ${file})
+    list(APPEND _image_files ${file})
+    get_filename_component(_name ${file} NAME)
+    string(APPEND _image_asm
+        "__asm__(\".pushsection .rodata\\n.balign 256\\n\"\n"
+        "        \".globl ${_symbol}_begin\\n.hidden ${_symbol}_begin\\n${_symbol}_begin:\\n\"\n"
+        "        \".incbin \\\"${_name}\\\"\\n\"\n"
+        "        \".globl ${_symbol}_end\\n.hidden ${_symbol}_end\\n${_symbol}_end:\\n\"\n"
+        "        \".byte 0\\n.popsection\\n\");\n")
+endmacro()
+
+# Compressed, as the driver's own container: PTX shrinks to a tenth. nvcc writes no paths and no dates: two
+# folders give the same bytes. _stw_nvcc_image(source arch kind gencode...)
+macro(_stw_nvcc_image source arch kind)
+    get_filename_component(_stem ${source} NAME_WE)
+    string(TOLOWER ${_stem}.${kind}.fatbin _output)
+    set(_output ${_images}/${_output})
+    set(_gencodes ${ARGN})
+    list(TRANSFORM _gencodes PREPEND -gencode=)
+    add_custom_command(OUTPUT ${_output} DEPENDS ${source} DEPFILE ${_output}.d
+        COMMAND ${STERNWAY_NVCC} -fatbin ${_gencodes} -Xfatbin -compress-all -std=c++17 -O3 -Werror all-warnings
+            -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
+            -MD -MF ${_output}.d -MT ${_output} -o ${_output} ${source}
+        COMMENT "Device image ${arch} ${kind}" VERBATIM)
+    _stw_image(CUDA ${arch} ${kind} ${_output})
+endmacro()
+
+if(STERNWAY_CUDA)
+    find_program(STERNWAY_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin
+        DOC "nvcc, for the CUDA images")
+    if(STERNWAY_NVCC)
+        message(STATUS "sternway CUDA images: ${STERNWAY_NVCC}")
+        set(_source ${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/attn_bwd_sm80.cu)
+        _stw_nvcc_image(${_source} sm80 CUBIN arch=compute_80,code=sm_80)
+        # Newer GPUs: PTX for all of them, and its translation for 9.0, where the driver would take a minute.
+        _stw_nvcc_image(${_source} sm80 PTX arch=compute_80,code=compute_80 arch=compute_80,code=sm_90)
+    else()
+        message(WARNING "sternway: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda): the CUDA backend is built "
+            "without kernels and every CUDA context will end in STW_E_NO_IMAGE")
+    endif()
+endif()
+
+if(_image_files)
+    file(CONFIGURE OUTPUT ${_images}/images.c CONTENT "${_image_asm}" @ONLY)
+    target_sources(sternway_internal PRIVATE ${_images}/images.c)
+    set_source_files_properties(${_images}/images.c PROPERTIES
+        OBJECT_DEPENDS "${_image_files}" COMPILE_OPTIONS "-Wa,-I${_images};-g0")
+    add_subdirectory(cmake/image_rows)
+    add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/generated/images.def
+        COMMAND stw_image_rows ${CMAKE_BINARY_DIR}/generated/images.def ${_image_words}
+        DEPENDS stw_image_rows ${_image_files} COMMENT "Hashes of the device images" VERBATIM)
+    set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/common/image.c TARGET_DIRECTORY sternway_internal PROPERTIES
+        COMPILE_DEFINITIONS "STW_IMAGE_ROWS=\"images.def\""
+        OBJECT_DEPENDS ${CMAKE_BINARY_DIR}/generated/images.def)
+endif()

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Grids, shared memory and workspace of the tiled attention kernels; see attn_launch.h. */
+#include "common/attn_launch.h"
+
+#include "common/dtype.h"
+#include "sternway/attn_bwd.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ROW_THREADS 256u
+#define ROW_SMEM    512u
+#define MASK_ROWS   16
+#define GRID_X_MAX  (INT64_C(1) << 30)
+
+static uint32_t element_of(const stw_attn_params *p) {
+    return p->dtype == STW_F32 ? 4u : 2u;
+}
+
+/* Features that only the kernels with all features know. */
+static int needs_full(const stw_attn_params *p) {
+    return (p->features & (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)) != 0;
+}
+
+/* A stride of 0 over more than one element (or over none: the gradient's own extent is 1 then). */
+static int broadcast(int64_t stride, int64_t extent) {
+    return stride == 0 && extent != 1;
+}
+
+static int bias_is_summed(const stw_attn_params *p) {
+    return (p->outputs & STW_OUT_DBIAS) &&
+           (broadcast(p->dbias.batch, p->batch) || broadcast(p->dbias.head, p->heads_q) ||
+            broadcast(p->dbias.query, p->max_seq_q) || broadcast(p->dbias.key, p->max_seq_kv));
+}
+
+typedef struct bias_tile {
+    const char *name;
+    uint32_t element, head_dim, bm, bn, warps;
+} bias_tile;
+
+static const bias_tile *bias_tile_of(const stw_attn_params *p) {
+#define BIAS_ROW(name, element, hd, bm, bn, warps) {#name, element, hd, bm, bn, warps},
+    static const bias_tile rows[] = {STW_BIAS_TILES(BIAS_ROW)};
+    uint32_t widest = p->head_dim_qk > p->head_dim_v ? p->head_dim_qk : p->head_dim_v;
+    for (size_t i = 0; i + 1 < sizeof rows / sizeof rows[0]; ++i)
+        if (rows[i].element == element_of(p) && rows[i].head_dim >= widest) return &rows[i];
+    return &rows[sizeof rows / sizeof rows[0] - 1];
+}
+
+/* ---- workspace ---- */
+
+typedef struct layout {
+    int64_t q_blocks;
+    size_t stats, dq, sink, turns, ticket, total;
+} layout;
+
+static size_t take(layout *w, size_t bytes) {
+    size_t at = w->total;
+    w->total = (at + bytes + 255) / 256 * 256;
+    return at;
+}
+
+static layout layout_of(const stw_attn_tile *tile, const stw_attn_params *p) {
+    layout w = {0};
+    int packed = (p->features & STW_FEAT_PACKED_Q) != 0,
+        ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
+    w.q_blocks =
+        packed ? p->total_q / tile->bm + p->batch + 1 : p->batch * stw_blocks_of(p->max_seq_q, tile->bm);
+    size_t blocks = (size_t)(p->heads_q * w.q_blocks), width = tile->head_dim, bm = tile->bm;
+    w.stats = take(&w, blocks * (2 * bm + STW_STATS_PAD) * sizeof(float));
+    w.dq = take(&w, p->outputs & STW_OUT_DQ ? blocks * bm * width * sizeof(float) : 0);
+    w.sink = take(&w, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0);
+    w.turns = take(&w, ordered ? blocks * sizeof(uint32_t) : 0);
+    w.ticket = take(&w, ordered ? sizeof(uint32_t) : 0);
+    return w;
+}
+
+/* ---- steps ---- */
+
+static stw_attn_step *add_step(stw_attn_steps *steps, int64_t units, uint32_t block, uint32_t smem) {
+    stw_attn_step *step = &steps->step[steps->count];
+    *step = (stw_attn_step){.units = units, .block = block, .smem = smem};
+    if (units <= 0) return step; /* not counted: overwritten by the next */
+    step->grid_x = (uint32_t)stw_smaller(units, GRID_X_MAX);
+    step->grid_y = (uint32_t)stw_blocks_of(units, GRID_X_MAX);
+    ++steps->count;
+    return step;
+}
+
+static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t wave, stw_attn_steps *steps) {
+    const char *type = stw_dtype_name((stw_dtype)p->dtype);
+    int64_t tiles = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, t->bm);
+    stw_attn_step *step = add_step(steps, tiles + 1, ROW_THREADS, ROW_SMEM);
+    snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_delta_%s", type);
+    int summed = bias_is_summed(p);
+    if (summed) {
+        const bias_tile *b = bias_tile_of(p);
+        int64_t units = (p->dbias.batch ? p->batch : 1) * (p->dbias.head ? p->heads_q : 1) *
+                        (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
+                        (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
+        step =
+            add_step(steps, units, b->warps * wave, STW_BWD_SMEM(b->element, b->head_dim, b->bm, b->bn, 1u));
+        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_bias_%s_%s", b->name, type);
+    }
+    uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
+    if (p->outputs & tiled) {
+        const char *mode = strcmp(t->loop, "split") || needs_full(p) ? "full" : "plain";
+        step = add_step(steps, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn), t->warps * wave,
+                        STW_BWD_SMEM(element_of(p), t->head_dim, t->bm, t->bn, t->stages));
+        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode);
+    }
+    int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
+    step = add_step(steps, rows, ROW_THREADS, 0);
+    snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish");
+}
+
+void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+                       uint32_t wave, stw_attn_steps *steps_out) {
+    memset(steps_out, 0, sizeof *steps_out);
+    int64_t heads = params->batch * params->heads_q;
+    if (call == STW_CALL_BWD) {
+        add_bwd(tile, params, wave, steps_out);
+        steps_out->workspace = layout_of(tile, params).total;
+    } else if (call == STW_CALL_FWD) {
+        uint32_t smem = STW_FWD_SMEM(element_of(params), tile->head_dim, tile->bm, tile->bn);
+        stw_attn_step *step = add_step(steps_out, heads * stw_blocks_of(params->max_seq_q, tile->bm) + 1,
+                                       tile->warps * wave, smem);
+        snprintf(step->entry, sizeof step->entry, "stw_attn_fwd_%s_%s", tile->id,
+                 stw_dtype_name((stw_dtype)params->dtype));
+    } else {
+        stw_attn_step *step = add_step(steps_out, heads * stw_blocks_of(params->max_seq_q, MASK_ROWS) + 1,
+                                       ROW_THREADS, ROW_SMEM);
+        snprintf(step->entry, sizeof step->entry, "stw_attn_dropout_mask");
+    }
+}
+
+/* ---- the argument ---- */
+
+static uint32_t vector_bit(const stw_tensor_param *t, uint32_t element, uint32_t cols, uint32_t bit) {
+    uint64_t bytes =
+        (uint64_t)(uintptr_t)t->data | (uint64_t)(t->batch | t->head | t->seq | (int64_t)cols) * element;
+    return bytes % 16 ? 0 : bit;
+}
+
+static uint32_t vectors_of(const stw_attn_params *p) {
+    uint32_t element = element_of(p), d = p->head_dim_qk, dv = p->head_dim_v;
+    return vector_bit(&p->q, element, d, STW_VECTOR_Q) | vector_bit(&p->k, element, d, STW_VECTOR_K) |
+           vector_bit(&p->v, element, dv, STW_VECTOR_V) | vector_bit(&p->out, element, dv, STW_VECTOR_OUT) |
+           vector_bit(&p->dout, element, dv, STW_VECTOR_DOUT) |
+           vector_bit(&p->dq, p->dq_dtype == STW_F32 ? 4 : 2, d, STW_VECTOR_DQ) |
+           vector_bit(&p->dk, p->dk_dtype == STW_F32 ? 4 : 2, d, STW_VECTOR_DK) |
+           vector_bit(&p->dv, p->dv_dtype == STW_F32 ? 4 : 2, dv, STW_VECTOR_DV);
+}
+
+void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+                        uint32_t wave, void *workspace, stw_attn_launch *launch_out) {
+    (void)wave;
+    stw_attn_launch l = {.p = *params};
+    if (call != STW_CALL_DROPOUT_MASK) {
+        l.vectors = vectors_of(params);
+        l.bm = tile->bm;
+        l.bn = tile->bn;
+        l.width = tile->head_dim;
+        l.warps = tile->warps;
+    }
+    if (call == STW_CALL_BWD) {
+        layout w = layout_of(tile, params);
+        const bias_tile *b = bias_tile_of(params);
+        char *base = workspace;
+        int ordered = (params->features & STW_FEAT_DETERMINISTIC) != 0;
+        l.stats = (float *)(void *)(base + w.stats);
+        l.dq = (float *)(void *)(base + w.dq);
+        l.sink = (double *)(void *)(base + w.sink);
+        l.turns = ordered ? (uint32_t *)(void *)(base + w.turns) : NULL;
+        l.ticket = ordered ? (uint32_t *)(void *)(base + w.ticket) : NULL;
+        l.q_blocks = w.q_blocks;
+        l.k_blocks = stw_blocks_of(params->max_seq_kv, tile->bn);
+        l.dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
+                                             params->dtype == STW_F32 ? 8 : 16);
+        l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !bias_is_summed(params);
+        l.bias_batch = params->dbias.batch ? params->batch : 1;
+        l.bias_heads = params->dbias.head ? params->heads_q : 1;
+        l.bias_rows = params->dbias.query ? stw_blocks_of(params->max_seq_q, b->bm) : 1;
+        l.bias_keys = params->dbias.key ? stw_blocks_of(params->max_seq_kv, b->bn) : 1;
+    }
+    *launch_out = l;
+}
+
+const char *stw_attn_tile_refusal(stw_attn_call call, const stw_attn_tile *tile,
+                                  const stw_attn_params *params) {
+    int forward = !strncmp(tile->loop, "fwd", 3), f32 = strstr(tile->loop, "f32") != NULL;
+    if (forward != (call == STW_CALL_FWD))
+        return forward ? "it is a forward's tile" : "it is a backward's tile";
+    if (f32 != (params->dtype == STW_F32))
+        return f32 ? "its kernels are f32's" : "its kernels are f16's and bf16's";
+    return NULL;
+}

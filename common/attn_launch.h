@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Launch plans of the tiled attention kernels, the same for CUDA and HIP: which kernels a call consists of,
+ * in which order, with which grid, threads and shared memory, how much workspace it needs and what goes
+ * where. Pure functions of a tile and a parameter block; called by the GPU backends. */
+#ifndef STW_COMMON_ATTN_LAUNCH_H
+#define STW_COMMON_ATTN_LAUNCH_H
+
+#include "common/params/attn_launch.h"
+
+#include <stddef.h>
+
+/* A VARIANT row of a tuning table, as the backends hand it over. */
+typedef struct stw_attn_tile {
+    const char *id;
+    uint32_t head_dim, bm, bn, stages, warps;
+    const char *loop;
+} stw_attn_tile;
+
+typedef enum stw_attn_call { STW_CALL_BWD = 1, STW_CALL_FWD = 2, STW_CALL_DROPOUT_MASK = 3 } stw_attn_call;
+
+#define STW_ATTN_STEPS     4
+#define STW_ATTN_ENTRY_MAX 80
+
+/* One kernel of a call. Its only argument is a stw_attn_launch whose `units` is this step's. */
+typedef struct stw_attn_step {
+    char entry[STW_ATTN_ENTRY_MAX]; /* name in the image                            */
+    int64_t units;
+    uint32_t grid_x, grid_y, block; /* grid z is 1                                  */
+    uint32_t smem;                  /* dynamic shared memory, bytes                 */
+} stw_attn_step;
+
+typedef struct stw_attn_steps {
+    uint32_t count; /* 0: there is nothing to do */
+    stw_attn_step step[STW_ATTN_STEPS];
+    size_t workspace; /* bytes */
+} stw_attn_steps;
+
+/* NULL, or why kernels of this tile do not exist for the call: rules never choose such a tile, but
+ * STERNWAY_VARIANT can ask for it. */
+const char *stw_attn_tile_refusal(stw_attn_call call, const stw_attn_tile *tile,
+                                  const stw_attn_params *params);
+
+/* The kernels of a call, in order. `tile` is not read for the dropout mask and may be NULL. */
+void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+                       uint32_t wave, stw_attn_steps *steps_out);
+
+/* The argument of the kernels: params with the call's pointers, the workspace divided. Set `units` to a
+ * step's before each launch. */
+void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+                        uint32_t wave, void *workspace, stw_attn_launch *launch_out);
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Entrance of all device code: the vendor's leaf (threads, waves, barriers, atomics, number formats), then
+ * the headers that host and device share. This is the only place that tells the vendors apart. */
+#ifndef STW_COMMON_DEVICE_DEVICE_H
+#define STW_COMMON_DEVICE_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__HIP__)
+#include "backends/hip/leaf.h"
+#else
+#include "backends/cuda/leaf.h"
+#endif
+
+#include "common/params/attn_launch.h"
+#include "common/philox.h"
+
+#define DEV_LOG2E 1.44269504088896341f
+
+DEV_FN float dev_infinity() { return __builtin_huge_valf(); }
+
+DEV_FN bool dev_is_infinite(float x) { return x == dev_infinity() || x == -dev_infinity(); }
+
+/* tanh(x) and 1 - tanh(x)^2, the latter without cancellation; a polynomial (Cephes' tanhf) near 0. */
+DEV_FN float dev_tanh(float x, float *slope_out) {
+    float size = fabsf(x), e = dev_exp(-2.0f * size), sum = e + 1.0f;
+    float large = copysignf((1.0f - e) / sum, x), z = x * x;
+    float poly = z * -5.70498872745e-3f + 2.06390887954e-2f;
+    poly = poly * z - 5.37397155531e-2f;
+    poly = poly * z + 1.33314422036e-1f;
+    poly = poly * z - 3.33332819422e-1f;
+    *slope_out = e * 4.0f / (sum * sum);
+    return size < 0.625f ? poly * z * x + x : large;
+}
+
+/* A tensor's element of any type. */
+DEV_FN float dev_load_any(const void *data, int64_t index, uint32_t dtype) {
+    if (dtype == 3u) return ((const float *)data)[index];
+    uint16_t bits = ((const uint16_t *)data)[index];
+    return dtype == 2u ? dev_from_bf16(bits) : dev_from_f16(bits);
+}
+
+DEV_FN void dev_store_any(void *data, int64_t index, uint32_t dtype, float x) {
+    if (dtype == 3u) ((float *)data)[index] = x;
+    else ((uint16_t *)data)[index] = dtype == 2u ? dev_to_bf16(x) : dev_to_f16(x);
+}
+
+/* Two neighbours, the first at an even column of a row on a 16-byte boundary. */
+DEV_FN void dev_store_any_pair(void *data, int64_t index, uint32_t dtype, float x, float y) {
+    if (dtype == 3u) dev_set_pair((float *)data + index, x, y);
+    else if (dtype == 2u) dev_set_pair((dev_bf16 *)data + index, x, y);
+    else dev_set_pair((dev_f16 *)data + index, x, y);
+}
+
+DEV_FN int64_t dev_row(const stw_tensor_param &t, int64_t b, int64_t h, int64_t row) {
+    return b * t.batch + h * t.head + row * t.seq;
+}
+
+#endif

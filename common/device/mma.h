@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Products of tiles in shared memory into accumulators in registers. */
+#ifndef STW_COMMON_DEVICE_MMA_H
+#define STW_COMMON_DEVICE_MMA_H
+
+#include "tile.h"
+
+/* acc += A B over K. An operand tile whose rows are k says so with *_BY_K; otherwise k runs along its rows:
+ *     A B^T: neither;  A^T B (both stored with k as rows): both;  A B: B_BY_K. */
+struct dev_nothing {
+    DEV_FN void step(dev_nothing &, int, int) {}
+};
+
+/* `side` does a part of something else after the products of each step: memory operations that would otherwise
+ * come in one burst. */
+template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB, class Side>
+DEV_FN void dev_multiply_beside(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b,
+                                Side &side, int wave, int lane) {
+    typedef leaf_mma<typename TileA::type> mma;
+    enum { AHEAD = sizeof(typename TileA::type) == 2 ? 2 : 1, GROUPS = Split::NT / mma::B_TILES };
+    int m0 = Split::row0(wave), n0 = Split::col0(wave);
+    typename mma::a_frag fa[AHEAD][Split::MT];
+    typename mma::b_frag fb[AHEAD][GROUPS];
+    DEV_UNROLL for (int k = 1 - AHEAD; k < K / mma::K; ++k) {
+        int next = k + AHEAD - 1; /* the operands of the next step are read before this step's products */
+        if (next < K / mma::K) {
+            DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+                mma::template load_a<A_BY_K, TileA>(fa[next % AHEAD][m], a, m0 + m * LEAF_MMA_M, next * mma::K, lane);
+            DEV_UNROLL for (int g = 0; g < GROUPS; ++g)
+                mma::template load_b<B_BY_K, TileB>(fb[next % AHEAD][g], b, n0 + g * mma::B_TILES * LEAF_MMA_N,
+                                                    next * mma::K, lane);
+        }
+        if (k < 0) continue;
+        DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
+            DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+                mma::product(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
+        Side::step(side, k, K / mma::K);
+    }
+}
+
+template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB>
+DEV_FN void dev_multiply(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b, int wave,
+                         int lane) {
+    dev_nothing nothing;
+    dev_multiply_beside<A_BY_K, B_BY_K, K, Split, TileA, TileB>(acc, a, b, nothing, wave, lane);
+}
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Tiles of a matrix in shared memory, and how the waves of a block share the result of a product.
+ *
+ * Rows of 128-byte multiples: vector v (16 bytes) of row r lies at v XOR (r mod 8), so that 8 rows of one
+ * vector column fall into different banks. Other rows, and all of f32, are padded by a vector. */
+#ifndef STW_COMMON_DEVICE_TILE_H
+#define STW_COMMON_DEVICE_TILE_H
+
+#include "device.h"
+
+template <class T, int ROWS_, int COLS_> struct dev_tile {
+    typedef T type;
+    enum {
+        ROWS = ROWS_,
+        COLS = COLS_,
+        VECTOR = 16 / (int)sizeof(T),
+        SWIZZLED = STW_TILE_SWIZZLED(sizeof(T), COLS_),
+        STRIDE = COLS_ + (SWIZZLED ? 0 : VECTOR),
+        BYTES = (int)STW_TILE_BYTES(sizeof(T), ROWS_, COLS_)
+    };
+    static_assert(BYTES == ROWS * STRIDE * (int)sizeof(T), "host and device agree on tiles");
+
+    /* Element number of (row, col). */
+    DEV_FN int at(int row, int col) {
+        if (!SWIZZLED) return row * STRIDE + col;
+        return row * STRIDE + (((col / VECTOR) ^ (row & 7)) * VECTOR) + col % VECTOR;
+    }
+    /* Byte of (row0 + row, col0 + col): row0 and col0 multiples of 16, col 0 or 8, all of 16-bit elements.
+     * Kept apart so that the parts of unrolled loops become constants. */
+    DEV_FN uint32_t byte(int row0, int row, int col0, int col) {
+        if (!SWIZZLED) return (uint32_t)((row0 + row) * STRIDE + col0 + col) * 2u;
+        int vector = ((col0 / 8) & 7) ^ (col / 8) ^ (row & 7);
+        return (uint32_t)((row0 + row) * (STRIDE * 2) + col0 / 64 * 128 + vector * 16);
+    }
+};
+
+/* Waves over a ROWS x COLS result: R x C of them, each M x N, with as few operand reads as possible. */
+template <class T, int ROWS, int COLS, int WAVES> struct dev_split {
+    enum { STEP_N = LEAF_MMA_N * leaf_mma<T>::B_TILES };
+    static_assert(stw_split_rows(ROWS, COLS, WAVES, STEP_N) > 0, "the waves can share this tile");
+    enum {
+        R = stw_split_rows(ROWS, COLS, WAVES, STEP_N),
+        C = WAVES / R,
+        M = ROWS / R,
+        N = COLS / C,
+        MT = M / LEAF_MMA_M,
+        NT = N / LEAF_MMA_N
+    };
+    DEV_FN int row0(int wave) { return wave / C * M; }
+    DEV_FN int col0(int wave) { return wave % C * N; }
+};
+
+/* A wave's part of a result. */
+template <class Split> struct dev_acc {
+    float v[Split::MT][Split::NT][LEAF_ACC];
+    DEV_FN void clear(dev_acc &acc) {
+        DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+            DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
+                DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) acc.v[m][n][i] = 0.0f;
+    }
+};
+
+#endif

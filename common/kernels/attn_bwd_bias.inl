@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * dBias of a bias that is broadcast over batch, heads, queries or keys. A block of threads owns a tile of the
+ * gradient, walks everything that adds to it in a fixed order and recomputes S and dP there: no temporary of
+ * the attention matrix's size, no atomics, the same bits every time. Runs after the delta kernel. */
+
+/* One of `extent` things if tasks are cut along this dimension, else all of them. */
+DEV_FN stw_range attn_bias_pick(int64_t *rest, int64_t tasks, int64_t stride, int64_t extent) {
+    stw_range range = {0, extent};
+    if (stride) {
+        range.first = *rest % tasks;
+        range.end = range.first + 1;
+    }
+    *rest /= tasks;
+    return range;
+}
+
+struct attn_bias_task {
+    stw_range batch, heads, rows, keys; /* rows and keys: blocks */
+};
+
+template <class C> DEV_FN void attn_bias_add_head(const attn_unit &u, const stw_attn_launch &l, char *smem, int h,
+                                                  stw_range rows, attn_bias_sum<typename C::pair_split> &sum,
+                                                  bool load_keys, int wave, int lane) {
+    for (int block = (int)rows.first; block < (int)rows.end; ++block) {
+        dev_barrier();
+        if (load_keys) attn_load_keys<C>(u, l, smem);
+        load_keys = false;
+        attn_load_queries<C, true>(u, l, smem, 0, h, block);
+        dev_copy_commit();
+        dev_copy_wait();
+        dev_barrier();
+        attn_bwd_pairs<C, true>(u, l, smem, 0, h, block, sum, wave, lane);
+    }
+}
+
+/* The sums go through shared memory: folded where the bias has one row or one key, then written. */
+template <class C> DEV_FN void attn_bias_write(const stw_attn_launch &l, const attn_bias_task &k, float *tile,
+                                               const attn_bias_sum<typename C::pair_split> &sum, int wave, int lane) {
+    typedef typename C::pair_split S;
+    const stw_bias_param &t = l.p.dbias;
+    dev_barrier();
+    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
+        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+                int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i));
+                tile[row * C::BN + S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i)] = sum.acc.v[m][n][i];
+            }
+    dev_barrier();
+    int64_t i0 = t.query ? k.rows.first * C::BM : 0, j0 = t.key ? k.keys.first * C::BN : 0;
+    int rows = t.query ? (int)stw_smaller(C::BM, l.p.max_seq_q - i0) : 1;
+    int cols = t.key ? (int)stw_smaller(C::BN, l.p.max_seq_kv - j0) : 1;
+    int fold_rows = t.query ? 1 : C::BM, fold_cols = t.key ? 1 : C::BN;
+    int64_t base = (t.batch ? k.batch.first * t.batch : 0) + (t.head ? k.heads.first * t.head : 0) + i0 * t.query + j0 * t.key;
+    for (int e = (int)dev_thread(); e < rows * cols; e += C::THREADS) {
+        int row = e / cols, col = e % cols;
+        float x = tile[row * C::BN + col];
+        if (fold_rows * fold_cols > 1) {
+            double total = 0.0;
+            for (int r = row; r < row + fold_rows; ++r)
+                for (int c = col; c < col + fold_cols; ++c) total += (double)tile[r * C::BN + c];
+            x = (float)total;
+        }
+        int64_t at = base + row * t.query + col * t.key;
+        dev_store_any(t.data, at, l.p.dbias_dtype, l.p.accumulate & 0x08u ? ((const float *)t.data)[at] + x : x);
+    }
+}
+
+template <class C> DEV_FN void attn_bwd_bias(const stw_attn_launch &l, char *smem) {
+    const stw_attn_params &p = l.p;
+    int wave = (int)dev_wave(), lane = (int)dev_lane();
+    int64_t rest = dev_unit();
+    if (rest >= l.units) return;
+    attn_bias_task k;
+    k.keys = attn_bias_pick(&rest, l.bias_keys, p.dbias.key, stw_blocks_of(p.max_seq_kv, C::BN));
+    k.rows = attn_bias_pick(&rest, l.bias_rows, p.dbias.query, stw_blocks_of(p.max_seq_q, C::BM));
+    k.heads = attn_bias_pick(&rest, l.bias_heads, p.dbias.head, p.heads_q);
+    k.batch = attn_bias_pick(&rest, l.bias_batch, p.dbias.batch, p.batch);
+    attn_bias_sum<typename C::pair_split> sum;
+    dev_acc<typename C::pair_split>::clear(sum.acc);
+    attn_unit &u = *(attn_unit *)(void *)(smem + C::AT_UNIT);
+    for (int64_t b = k.batch.first; b < k.batch.end; ++b)
+        for (int64_t block = k.keys.first; block < k.keys.end; ++block) {
+            dev_barrier();
+            if (dev_thread() == 0) {
+                u.seq = stw_attn_seq_of(&p, l.bm, b); /* the blocks of the statistics */
+                u.b = b;
+                u.block = (int)block;
+                u.j0 = block * C::BN;
+            }
+            dev_barrier();
+            stw_range rows = stw_query_blocks(&u.seq, C::BM, C::BN, block);
+            rows.first = stw_larger(rows.first, k.rows.first);
+            rows.end = stw_smaller(rows.end, k.rows.end);
+            if (rows.first >= rows.end) continue;
+            int loaded = -1;
+            for (int h = (int)k.heads.first; h < (int)k.heads.end; ++h) {
+                int kv_head = h / (int)p.group;
+                dev_barrier();
+                if (dev_thread() == 0) u.kv_head = kv_head;
+                attn_bias_add_head<C>(u, l, smem, h, rows, sum, kv_head != loaded, wave, lane);
+                loaded = kv_head;
+            }
+        }
+    attn_bias_write<C>(l, k, (float *)(void *)(smem + C::AT_P), sum, wave, lane);
+}

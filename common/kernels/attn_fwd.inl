@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Forward pass with LSE, plain: a block of threads owns bm query rows of one head and walks the key blocks
+ * they see with an online softmax; each wave owns 16 rows from logits to output. Gives the backward its O and
+ * LSE in programs that have no forward of their own. */
+
+/* Waves over rows alone: a wave sees whole rows. */
+template <class T, int ROWS, int COLS> struct attn_row_waves {
+    enum { M = LEAF_MMA_M, N = COLS, MT = 1, NT = COLS / LEAF_MMA_N };
+    DEV_FN int row0(int wave) { return wave * M; }
+    DEV_FN int col0(int) { return 0; }
+};
+
+template <class T_, int HD_, int BM_, int BN_, int WARPS_> struct attn_fwd_config {
+    typedef T_ T;
+    enum { HD = HD_, BM = BM_, BN = BN_, THREADS = WARPS_ * DEV_WAVE };
+    static_assert(BM == WARPS_ * LEAF_MMA_M, "a wave owns the rows of one matrix tile");
+    typedef dev_tile<T, BM, HD> rows;
+    typedef dev_tile<T, BN, HD> keys;
+    typedef dev_tile<T, BM, BN> pairs;
+    typedef attn_row_waves<T, BM, BN> pair_split;
+    typedef attn_row_waves<T, BM, HD> row_split;
+    enum { AT_K = 0, AT_V = keys::BYTES, AT_Q = AT_V + keys::BYTES, AT_P = AT_Q + rows::BYTES, BYTES = AT_P + pairs::BYTES };
+    static_assert(BYTES == (int)STW_FWD_SMEM(sizeof(T), HD_, BM_, BN_), "host and device agree on tiles");
+};
+
+/* Running maximum and sum of a lane's rows. */
+struct attn_softmax {
+    float maximum[LEAF_ACC_ROWS], sum[LEAF_ACC_ROWS], fix[LEAF_ACC_ROWS];
+};
+
+/* s: products -> P.Z relative to the new maximum; fix: what the sums so far are multiplied with. */
+template <class C, class S = typename C::pair_split>
+DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask &mask, const dev_logit &logit,
+                             uint64_t keep, float keep_scale, int wave, int lane) {
+    float most[LEAF_ACC_ROWS], base[LEAF_ACC_ROWS], total[LEAF_ACC_ROWS];
+    DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) most[r] = -dev_infinity(), total[r] = 0.0f;
+    DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+        DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+            int row = S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(i)), col = n * LEAF_MMA_N + leaf_acc_col(lane, i);
+            float slope, x = -dev_infinity();
+            if (dev_mask::sees(mask, row, col)) x = dev_logit::value(logit, s.v[0][n][i], row, col, &slope);
+            s.v[0][n][i] = x;
+            most[leaf_acc_slot(i)] = fmaxf(most[leaf_acc_slot(i)], x);
+        }
+    DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) {
+        most[r] = fmaxf(dev_row_max(most[r]), state.maximum[r]);
+        base[r] = most[r] == -dev_infinity() ? 0.0f : most[r];
+        state.fix[r] = state.maximum[r] == -dev_infinity() ? 0.0f : dev_exp(state.maximum[r] - base[r]);
+        state.maximum[r] = most[r];
+    }
+    DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+        DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+            int slot = leaf_acc_slot(i);
+            float x = s.v[0][n][i], p = x == -dev_infinity() ? 0.0f : attn_exp<typename C::T>(x - base[slot]);
+            total[slot] += p;
+            if (logit.features & STW_FEAT_DROPOUT) p = keep >> (n * LEAF_ACC + i) & 1 ? p * keep_scale : 0.0f;
+            s.v[0][n][i] = p;
+        }
+    DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) state.sum[r] = state.sum[r] * state.fix[r] + dev_row_sum(total[r]);
+}
+
+/* LSE of a row, with the sink; *factor_out is what the row of O is multiplied with. */
+DEV_FN float attn_fwd_finish(float maximum, float sum, float sink, float *factor_out) {
+    double top = sink > maximum ? sink : maximum;
+    *factor_out = 0.0f;
+    if (top == -(double)dev_infinity() && sum == sum) return -dev_infinity();
+    double shrink = maximum == -dev_infinity() ? 1.0 : exp((double)maximum - top);
+    double total = sum * shrink + (sink == -dev_infinity() ? 0.0 : exp((double)sink - top));
+    *factor_out = (float)(shrink / total);
+    return (float)(top + log(total));
+}
+
+template <class C> DEV_FN void attn_fwd_write(const stw_attn_launch &l, const stw_attn_seq &seq, int64_t b, int64_t h,
+                                              int64_t i0, const dev_acc<typename C::row_split> &o,
+                                              const attn_softmax &state, int wave, int lane) {
+    typedef typename C::row_split S;
+    const stw_attn_params &p = l.p;
+    int used = (int)stw_clamp_i64(seq.q.used - i0, 0, C::BM), end = (int)stw_clamp_i64(seq.q.rows - i0, 0, C::BM);
+    float sink = p.features & STW_FEAT_SINK ? p.sink[h] : -dev_infinity(), factor[LEAF_ACC_ROWS];
+    DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) {
+        int row = S::row0(wave) + leaf_slot_row(lane, r);
+        float lse = attn_fwd_finish(state.maximum[r], state.sum[r], sink, &factor[r]);
+        if (row < end && p.lse.data && !(lane & LEAF_ROW_LANES))
+            *attn_float_at(p.lse, (p.features & STW_FEAT_PACKED_LSE) != 0, seq, b, h, i0 + row) =
+                row < used ? lse : -dev_infinity();
+    }
+    int64_t base = dev_row(p.out, b, h, seq.q.first + i0);
+    DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+        DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+            int row = S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(i)), col = n * LEAF_MMA_N + leaf_acc_col(lane, i);
+            if (row < end && col < (int)p.head_dim_v)
+                dev_store_any(p.out.data, base + row * p.out.seq + col, p.dtype,
+                              row < used ? o.v[0][n][i] * factor[leaf_acc_slot(i)] : 0.0f);
+        }
+}
+
+template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
+    typedef typename C::T T;
+    typedef typename C::row_split S;
+    const stw_attn_params &p = l.p;
+    int wave = (int)dev_wave(), lane = (int)dev_lane();
+    int64_t unit = dev_unit(), blocks = stw_blocks_of(p.max_seq_q, C::BM);
+    if (unit == l.units - 1) attn_check(p, smem);
+    if (unit >= l.units - 1) return;
+    int64_t block = unit % blocks, head = unit / blocks, h = head % p.heads_q, b = head / p.heads_q, i0 = block * C::BM;
+    stw_attn_seq seq = stw_attn_seq_of(&p, C::BM, b);
+    if (i0 >= seq.q.rows) return;
+    stw_range range = stw_key_blocks(&seq, C::BM, C::BN, block);
+    T *k = (T *)(smem + C::AT_K), *v = (T *)(smem + C::AT_V), *q = (T *)(smem + C::AT_Q), *pairs = (T *)(smem + C::AT_P);
+    dev_acc<S> o;
+    dev_acc<S>::clear(o);
+    attn_softmax state;
+    DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) state.maximum[r] = -dev_infinity(), state.sum[r] = 0.0f;
+    dev_load_rows<typename C::rows, C::THREADS>(q, (const T *)p.q.data + dev_row(p.q, b, h, seq.q.first), p.q.seq, i0,
+                                                seq.q_low, seq.q_end, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0);
+    for (int64_t kb = range.first; kb < range.end; ++kb) {
+        int64_t j0 = kb * C::BN, kv_head = h / p.group;
+        dev_barrier();
+        dev_load_rows<typename C::keys, C::THREADS>(k, (const T *)p.k.data + dev_row(p.k, b, kv_head, seq.kv.first),
+                                                    p.k.seq, j0, seq.k_low, seq.k_end, (int)p.head_dim_qk,
+                                                    (l.vectors & STW_VECTOR_K) != 0);
+        dev_load_rows<typename C::keys, C::THREADS>(v, (const T *)p.v.data + dev_row(p.v, b, kv_head, seq.kv.first),
+                                                    p.v.seq, j0, seq.k_low, seq.k_end, (int)p.head_dim_v,
+                                                    (l.vectors & STW_VECTOR_V) != 0);
+        dev_copy_commit();
+        dev_copy_wait();
+        dev_barrier();
+        dev_mask mask = dev_mask::of(seq, i0, j0, C::BM, C::BN);
+        uint64_t keep = 0;
+        if (p.features & STW_FEAT_DROPOUT) {
+            stw_dropout_stream stream = stw_dropout_stream_of(&p, b, h, seq.q, seq.kv);
+            keep = attn_keep_bits<typename C::pair_split>(p, stream, mask, i0, j0, wave, lane);
+        }
+        dev_acc<typename C::pair_split> s;
+        dev_acc<typename C::pair_split>::clear(s);
+        dev_multiply<false, false, C::HD, typename C::pair_split, typename C::rows, typename C::keys>(s, q, k, wave, lane);
+        dev_logit logit = dev_logit::of(p, seq, b, h, i0, j0);
+        attn_fwd_softmax<C>(s, state, mask, logit, keep, p.dropout_scale, wave, lane);
+        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) o.v[0][n][i] *= state.fix[leaf_acc_slot(i)];
+        DEV_UNROLL for (int n = 0; n < C::pair_split::NT; ++n)
+            leaf_store_acc<typename C::pairs>(pairs, wave * LEAF_MMA_M, n * LEAF_MMA_N, s.v[0][n], lane);
+        dev_wave_sync(); /* the wave reads only rows it has written */
+        dev_multiply<false, true, C::BN, S, typename C::pairs, typename C::keys>(o, pairs, v, wave, lane);
+    }
+    attn_fwd_write<C>(l, seq, b, h, i0, o, state, wave, lane);
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What an attention kernel on a GPU receives: the parameter block of the problem and the places of the
+ * call's workspace. Also the arithmetic that host and kernels must agree on: how sequences are cut into
+ * blocks, which blocks meet, and how much shared memory a tile needs. Filled by common/attn_launch.c, read
+ * by common/kernels. */
+#ifndef STW_COMMON_PARAMS_ATTN_LAUNCH_H
+#define STW_COMMON_PARAMS_ATTN_LAUNCH_H
+
+#include "attn_bwd.h"
+
+/* Bits of stw_attn_launch.vectors: rows of the tensor start on 16-byte boundaries and are whole vectors. */
+#define STW_VECTOR_Q    0x01u
+#define STW_VECTOR_K    0x02u
+#define STW_VECTOR_V    0x04u
+#define STW_VECTOR_OUT  0x08u
+#define STW_VECTOR_DOUT 0x10u
+#define STW_VECTOR_DQ   0x20u
+#define STW_VECTOR_DK   0x40u
+#define STW_VECTOR_DV   0x80u
+
+#define STW_STATS_PAD 4u /* floats behind the two statistics of a block; the first tells of special rows */
+
+typedef struct stw_attn_launch {
+    stw_attn_params p;
+    float *stats;     /* a (head, query block): LSE of bm rows, D of bm rows, STW_STATS_PAD            */
+    float *dq;        /* a (head, query block): bm x width sums, in the order of the kernel's registers */
+    double *sink;     /* a (head, query block): its part of dSink                                       */
+    uint32_t *turns;  /* deterministic: a (head, query block): how many key blocks have added           */
+    uint32_t *ticket; /* deterministic: units handed out so far                                        */
+    int64_t q_blocks; /* query blocks of a head, all sequences                                         */
+    int64_t k_blocks; /* key blocks of the longest sequence                                            */
+    int64_t units;    /* blocks of threads that have work: the grid may be larger                      */
+    int64_t bias_batch, bias_heads, bias_rows, bias_keys; /* tasks of a summed dBias, a dimension      */
+    uint32_t bm, bn, width, warps;
+    uint32_t dq_rows; /* waves over the rows of a query block in the dQ product                       */
+    uint32_t vectors;
+    uint32_t reserved;
+    uint32_t bias_direct; /* dBias is not broadcast: the main loop writes it                           */
+} stw_attn_launch;
+
+/* One sequence as blocks: see stw_attn_seq_of. */
+typedef struct stw_attn_seq {
+    stw_seq_span q, kv;
+    stw_band band;
+    int64_t q_block;      /* number of its first query block among those of a head                   */
+    int64_t q_low, q_end; /* query rows that see a key                                               */
+    int64_t k_low, k_end; /* keys that a query sees                                                  */
+} stw_attn_seq;
+
+typedef struct stw_range {
+    int64_t first, end;
+} stw_range;
+
+#if defined(__cplusplus)
+#define STW_CONSTANT_FN constexpr
+#else
+#define STW_CONSTANT_FN
+#endif
+
+/* Waves over a rows x cols result: how many along the rows, so that the fewest operands are read. A wave
+ * takes multiples of 16 rows and `step` columns. 0: these waves cannot share it. (Matrix units whose tiles
+ * have other sizes have their own step.) */
+STW_SHARED_FN STW_CONSTANT_FN int stw_split_rows(int rows, int cols, int waves, int step) {
+    int best = 0, least = 1 << 20;
+    for (int r = 1; r <= waves; r *= 2) {
+        int c = waves / r;
+        if (waves % r || rows % (r * 16) || cols % (c * step)) continue;
+        if (rows / r + cols / c < least) {
+            least = rows / r + cols / c;
+            best = r;
+        }
+    }
+    return best;
+}
+
+STW_SHARED_FN int64_t stw_blocks_of(int64_t rows, int64_t step) {
+    return (rows + step - 1) / step;
+}
+
+STW_SHARED_FN int64_t stw_larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+STW_SHARED_FN int64_t stw_smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+STW_SHARED_FN stw_attn_seq stw_attn_seq_of(const stw_attn_params *p, int64_t bm, int64_t b) {
+    stw_attn_seq s;
+    s.q = stw_seq_q(p, b);
+    s.kv = stw_seq_kv(p, b);
+    s.band = stw_band_of(p, s.q, s.kv);
+    s.q_block = (p->features & STW_FEAT_PACKED_Q) ? s.q.first / bm + b : b * stw_blocks_of(p->max_seq_q, bm);
+    s.q_low = s.q_end = s.k_low = s.k_end = 0;
+    if (s.band.low > s.band.high || s.q.used <= 0 || s.kv.used <= 0) return s;
+    int64_t q_low = stw_larger(0, -s.band.high), q_end = stw_smaller(s.q.used, s.kv.used - s.band.low);
+    int64_t k_low = stw_larger(0, s.band.low), k_end = stw_smaller(s.kv.used, s.q.used + s.band.high);
+    if (q_low >= q_end || k_low >= k_end) return s;
+    s.q_low = q_low;
+    s.q_end = q_end;
+    s.k_low = k_low;
+    s.k_end = k_end;
+    return s;
+}
+
+STW_SHARED_FN stw_range stw_range_of_blocks(int64_t first, int64_t end, int64_t step) {
+    stw_range range = {0, 0};
+    if (first < end) {
+        range.first = first / step;
+        range.end = stw_blocks_of(end, step);
+    }
+    return range;
+}
+
+/* Key blocks that query block `block` meets. */
+STW_SHARED_FN stw_range stw_key_blocks(const stw_attn_seq *s, int64_t bm, int64_t bn, int64_t block) {
+    int64_t i0 = block * bm, i1 = stw_smaller(i0 + bm, s->q.used);
+    if (i0 >= i1 || s->q_low >= s->q_end) return stw_range_of_blocks(0, 0, bn);
+    return stw_range_of_blocks(stw_larger(0, i0 + s->band.low), stw_smaller(s->kv.used, i1 + s->band.high),
+                               bn);
+}
+
+/* Query blocks that key block `block` meets. */
+STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int64_t bn, int64_t block) {
+    int64_t j0 = block * bn, j1 = stw_smaller(j0 + bn, s->kv.used);
+    if (j0 >= j1 || s->q_low >= s->q_end) return stw_range_of_blocks(0, 0, bm);
+    return stw_range_of_blocks(stw_larger(0, j0 - s->band.high), stw_smaller(s->q.used, j1 - s->band.low),
+                               bm);
+}
+
+/* Bytes of a tile in shared memory: rows of 128-byte multiples are stored in a permuted order, others
+ * (and all of f32) have 16 bytes of padding. */
+#define STW_TILE_SWIZZLED(element, cols) ((element) == 2u && (cols) * (element) % 128u == 0u)
+#define STW_TILE_BYTES(element, rows, cols)                                                                  \
+    ((rows) * ((cols) * (element) + (STW_TILE_SWIZZLED(element, cols) ? 0u : 16u)))
+/* Backward: K, V; Q, dO and the statistics of each stage; P, dS; what the block works on. Forward: K, V, Q,
+ * P. */
+#define STW_UNIT_BYTES 256u
+#define STW_BWD_SMEM(element, hd, bm, bn, stages)                                                            \
+    (2u * STW_TILE_BYTES(element, bn, hd) + 2u * (stages) * STW_TILE_BYTES(element, bm, hd) +                \
+     2u * STW_TILE_BYTES(element, bm, bn) + (stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_UNIT_BYTES)
+#define STW_FWD_SMEM(element, hd, bm, bn)                                                                    \
+    (2u * STW_TILE_BYTES(element, bn, hd) + STW_TILE_BYTES(element, bm, hd) + STW_TILE_BYTES(element, bm, bn))
+
+/* Tiles of the kernels that sum dBias: (name, element bytes, largest head dim, bm, bn, warps). bm divides
+ * that of every variant for the same element and head dim. Made by recomputation, so that no sum needs a
+ * temporary. */
+#define STW_BIAS_TILES(X)                                                                                    \
+    X(32x64_hd64, 2, 64, 32, 64, 4)                                                                          \
+    X(32x64_hd128, 2, 128, 32, 64, 4)                                                                        \
+    X(32x32_hd256, 2, 256, 32, 32, 4)                                                                        \
+    X(16x32_hd128, 4, 128, 16, 32, 4)                                                                        \
+    X(16x16_hd256, 4, 256, 16, 16, 2)
+
+STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 768 + 5 * 8 + 7 * 8 + 8 * 4,
+                  "host and device agree on the launch");
+STW_PARAMS_ASSERT(sizeof(stw_attn_launch) <= 4096, "fits the parameters of a kernel");
+
+#endif

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The fake libcuda.so.1, the half about work: primary contexts, modules, launches, memory and streams. Memory
+ * is the host's, a launch runs nothing and is logged as "launch NAME". Handles are checked as the real driver
+ * does, and what was never given back is logged when the process ends: "left WHAT N". */
+#include "cuda.h"
+
+enum { DEVICES = 8, BLOCKS = 256, FUNCTIONS = 256, DEPTH = 16 };
+enum {
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201,
+    INVALID_HANDLE = 400
+};
+
+typedef struct fake_context {
+    int retained, ordinal;
+} fake_context;
+typedef struct fake_function {
+    char name[96];
+    fake_context *context;
+    int smem;
+} fake_function;
+typedef struct fake_stream {
+    fake_context *context;
+} fake_stream;
+typedef struct fake_block {
+    char *at;
+    size_t bytes;
+    fake_context *context;
+} fake_block;
+
+static fake_context contexts[DEVICES];
+static fake_function functions[FUNCTIONS];
+static fake_block blocks[BLOCKS];
+static int modules, streams, function_count, block_count;
+static _Thread_local fake_context *stack[DEPTH];
+static _Thread_local int depth;
+
+static fake_context *current(void) {
+    return depth ? stack[depth - 1] : NULL;
+}
+
+/* What every function here begins with. */
+static int begin(const char *function) {
+    if (fake_fast()) return 0; /* asking for the process costs more than a run call */
+    int error = fake_call(function);
+    if (!error) error = fake_cuda_started();
+    return error;
+}
+
+static int begin_in_context(const char *function) {
+    int error = begin(function);
+    return error ? error : current() ? 0 : INVALID_CONTEXT;
+}
+
+static void left(const char *what, int count) {
+    char line[96];
+    snprintf(line, sizeof line, "left %s %d", what, count);
+    if (count) fake_log(line);
+}
+
+__attribute__((destructor)) static void report(void) {
+    int retained = 0, allocated = 0;
+    for (int i = 0; i < DEVICES; ++i) retained += contexts[i].retained;
+    for (int i = 0; i < BLOCKS; ++i) allocated += blocks[i].at != NULL;
+    if (fake_cuda_started()) return; /* a child's copy */
+    left("contexts", retained);
+    left("blocks", allocated);
+    left("modules", modules);
+    left("streams", streams);
+    left("pushes", depth);
+}
+
+int cuGetProcAddress_v2(const char *name, void **function_out, int abi, uint64_t flags, int *found_out);
+int cuDevicePrimaryCtxRetain(void **context_out, int device);
+int cuDevicePrimaryCtxRelease_v2(int device);
+int cuCtxPushCurrent_v2(void *context);
+int cuCtxPopCurrent_v2(void **context_out);
+int cuCtxGetCurrent(void **context_out);
+int cuModuleLoadDataEx(void **module_out, const void *image, unsigned count, int *options, void **values);
+int cuModuleUnload(void *module);
+int cuModuleGetFunction(void **function_out, void *module, const char *name);
+int cuFuncSetAttribute(void *function, int attribute, int value);
+int cuFuncLoad(void *function);
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                   unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters,
+                   void **extra);
+int cuPointerGetAttributes(unsigned count, int *attributes, void **values, uint64_t pointer);
+int cuMemAlloc_v2(uint64_t *pointer_out, size_t bytes);
+int cuMemFree_v2(uint64_t pointer);
+int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream);
+int cuStreamCreate(void **stream_out, unsigned flags);
+int cuStreamGetCtx(void *stream, void **context_out);
+int cuStreamSynchronize(void *stream);
+int cuStreamDestroy_v2(void *stream);
+
+/* Not logged: it is called once for every function. Gives this library's own, and 1 (not found) for the rest.
+ */
+int cuGetProcAddress_v2(const char *name, void **function_out, int abi, uint64_t flags, int *found_out) {
+    char versioned[96];
+    if (getenv("FAKE_NO_PROC_ADDRESS")) return 999;
+    if (abi != 12000 || flags) return INVALID_VALUE;
+    Dl_info info;
+    if (!dladdr((void *)contexts, &info)) abort();
+    void *self = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    snprintf(versioned, sizeof versioned, "%s_v2", name);
+    void *found = dlsym(self, versioned);
+    if (!found) found = dlsym(self, name);
+    dlclose(self);
+    *function_out = found;
+    *found_out = found ? 0 : 1;
+    return found ? 0 : 500;
+}
+
+int cuDevicePrimaryCtxRetain(void **context_out, int device) {
+    cuda_device facts;
+    int error = begin("cuDevicePrimaryCtxRetain"), ordinal = device - FAKE_CUDA_HANDLE;
+    if (!error && (ordinal >= DEVICES || !fake_cuda_device_at(ordinal, &facts))) error = INVALID_DEVICE;
+    if (error) return error;
+    contexts[ordinal].ordinal = ordinal;
+    contexts[ordinal].retained++;
+    *context_out = &contexts[ordinal];
+    return 0;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int device) {
+    int error = begin("cuDevicePrimaryCtxRelease_v2"), ordinal = device - FAKE_CUDA_HANDLE;
+    if (!error && (ordinal < 0 || ordinal >= DEVICES || contexts[ordinal].retained < 1))
+        error = INVALID_CONTEXT;
+    if (!error) contexts[ordinal].retained--;
+    return error;
+}
+
+int cuCtxPushCurrent_v2(void *context) {
+    int error = begin("cuCtxPushCurrent_v2");
+    if (!error && (!context || ((fake_context *)context)->retained < 1 || depth == DEPTH))
+        error = INVALID_CONTEXT;
+    if (!error) stack[depth++] = context;
+    return error;
+}
+
+/* Takes the context away also when it is told to fail: what it left behind is then no fault of the caller. */
+int cuCtxPopCurrent_v2(void **context_out) {
+    int error = begin("cuCtxPopCurrent_v2");
+    if (!depth) return INVALID_CONTEXT;
+    *context_out = stack[--depth];
+    return error;
+}
+
+int cuCtxGetCurrent(void **context_out) {
+    *context_out = current();
+    return 0;
+}
+
+int cuModuleLoadDataEx(void **module_out, const void *image, unsigned count, int *options, void **values) {
+    int error = begin_in_context("cuModuleLoadDataEx");
+    for (unsigned i = 0; error && i < count; ++i)
+        if (options[i] == 5) snprintf(values[i], 32, "ptxas says no\nsecond line");
+    if (error) return error;
+    if (!image) return INVALID_VALUE;
+    ++modules;
+    *module_out = current();
+    return 0;
+}
+
+int cuModuleUnload(void *module) {
+    int error = begin_in_context("cuModuleUnload");
+    if (!error && module != current()) error = INVALID_HANDLE;
+    if (!error) --modules;
+    return error;
+}
+
+int cuModuleGetFunction(void **function_out, void *module, const char *name) {
+    int error = begin_in_context("cuModuleGetFunction");
+    if (!error && module != current()) error = INVALID_HANDLE;
+    if (error) return error;
+    pthread_mutex_lock(&fake_lock);
+    int i = 0;
+    while (i < function_count && (strcmp(functions[i].name, name) || functions[i].context != module)) ++i;
+    if (i == FUNCTIONS) abort();
+    if (i == function_count) {
+        snprintf(functions[i].name, sizeof functions[i].name, "%s", name);
+        functions[i].context = module;
+        functions[i].smem = 48 * 1024;
+        ++function_count;
+    }
+    pthread_mutex_unlock(&fake_lock);
+    *function_out = &functions[i];
+    return 0;
+}
+
+int cuFuncSetAttribute(void *function, int attribute, int value) {
+    fake_function *f = function;
+    cuda_device facts;
+    int error = begin_in_context("cuFuncSetAttribute");
+    if (error) return error;
+    if (attribute != 8 || !fake_cuda_device_at(f->context->ordinal, &facts) || value > facts.smem)
+        return INVALID_VALUE;
+    f->smem = value;
+    return 0;
+}
+
+int cuFuncLoad(void *function) {
+    int error = begin_in_context("cuFuncLoad");
+    return error || function ? error : INVALID_HANDLE;
+}
+
+static int stream_is_here(void *stream) {
+    return (uintptr_t)stream <= 2 || ((fake_stream *)stream)->context == current();
+}
+
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                   unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters,
+                   void **extra) {
+    fake_function *f = function;
+    int error = begin_in_context("cuLaunchKernel");
+    if (error) return error;
+    if (f->context != current() || !stream_is_here(stream)) return INVALID_HANDLE;
+    if (!grid_x || grid_x > 0x7fffffffu || !grid_y || grid_y > 65535 || grid_z != 1 || !block_x ||
+        block_x > 1024 || block_y != 1 || block_z != 1 || block_x % 32 || smem > (unsigned)f->smem ||
+        !parameters || !parameters[0] || extra)
+        return INVALID_VALUE;
+    if (fake_fast()) return 0;
+    char line[128];
+    snprintf(line, sizeof line, "launch %s", f->name);
+    fake_log(line);
+    return 0;
+}
+
+static fake_block *block_of(uint64_t pointer) {
+    for (int i = 0; i < block_count; ++i)
+        if (blocks[i].at && pointer - (uintptr_t)blocks[i].at < blocks[i].bytes) return &blocks[i];
+    return NULL;
+}
+
+/* As the real one: no error for a pointer that it does not know, but no memory type either. */
+int cuPointerGetAttributes(unsigned count, int *attributes, void **values, uint64_t pointer) {
+    int error = begin_in_context("cuPointerGetAttributes");
+    if (error) return error;
+    const fake_block *block = block_of(pointer);
+    for (unsigned i = 0; i < count; ++i) switch (attributes[i]) {
+        case 2: *(unsigned *)values[i] = block ? 2 : 0; break;
+        case 8: *(unsigned char *)values[i] = 0; break;
+        case 9: *(int *)values[i] = block ? block->context->ordinal : -2; break;
+        default: return INVALID_VALUE;
+        }
+    return 0;
+}
+
+int cuMemAlloc_v2(uint64_t *pointer_out, size_t bytes) {
+    int error = begin_in_context("cuMemAlloc_v2"), i = 0;
+    if (error) return error;
+    if (!bytes) return INVALID_VALUE;
+    pthread_mutex_lock(&fake_lock);
+    while (i < BLOCKS && blocks[i].at) ++i;
+    char *at = i < BLOCKS && bytes < (size_t)1 << 32 ? aligned_alloc(256, (bytes + 255) / 256 * 256) : NULL;
+    if (at) blocks[i] = (fake_block){at, bytes, current()};
+    if (at && i >= block_count) block_count = i + 1;
+    pthread_mutex_unlock(&fake_lock);
+    *pointer_out = (uintptr_t)at;
+    return at ? 0 : OUT_OF_MEMORY;
+}
+
+int cuMemFree_v2(uint64_t pointer) {
+    int error = begin_in_context("cuMemFree_v2");
+    fake_block *block = error ? NULL : block_of(pointer);
+    if (error || !block || (uintptr_t)block->at != pointer) return error ? error : INVALID_VALUE;
+    free(block->at);
+    block->at = NULL;
+    return 0;
+}
+
+int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
+    int error = begin_in_context("cuMemcpyAsync");
+    if (!error && !stream_is_here(stream)) error = INVALID_HANDLE;
+    if (!error) memmove((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+    return error;
+}
+
+int cuStreamCreate(void **stream_out, unsigned flags) {
+    int error = begin_in_context("cuStreamCreate");
+    if (!error && flags > 1) error = INVALID_VALUE;
+    fake_stream *stream = error ? NULL : malloc(sizeof *stream);
+    if (!stream) return error ? error : OUT_OF_MEMORY;
+    stream->context = current();
+    ++streams;
+    *stream_out = stream;
+    return 0;
+}
+
+int cuStreamGetCtx(void *stream, void **context_out) {
+    int error = begin_in_context("cuStreamGetCtx");
+    if (!error) *context_out = (uintptr_t)stream <= 2 ? current() : ((fake_stream *)stream)->context;
+    return error;
+}
+
+int cuStreamSynchronize(void *stream) {
+    int error = begin_in_context("cuStreamSynchronize");
+    return error || stream_is_here(stream) ? error : INVALID_HANDLE;
+}
+
+int cuStreamDestroy_v2(void *stream) {
+    int error = begin_in_context("cuStreamDestroy_v2");
+    if (error) return error;
+    if ((uintptr_t)stream <= 2) return INVALID_HANDLE;
+    free(stream);
+    --streams;
+    return 0;
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * loader_tool's commands that plan and run on a fake CUDA device, through the public calls only:
+ *   work [TIMES]      the whole life of a context, a line for each call: "CALL STATUS text"; a call whose
+ *                     input an earlier failure has taken away is not made. Several rounds in one process.
+ *   foreign           tensors and a stream of a second device, host memory: one line each
+ *   lost              launches, loses the device at the next call, and goes on
+ *   child             runs, forks, and runs in the child
+ *   overhead          nanoseconds of a run call and of a plan call */
+#include "loader_calls.h"
+
+#include "sternway/sternway.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { Q, K, V, OUT, DOUT, LSE, DQ, DK, DV, MASK, WORKSPACE, BUFFERS, BYTES = 1 << 20 };
+
+typedef struct life {
+    stw_context *context;
+    stw_plan *bwd, *fwd;
+    stw_stream stream;
+    void *buffer[BUFFERS];
+} life;
+
+static int say(const char *call, stw_status status) {
+    printf("%s %s %s\n", call, stw_status_name(status), status ? stw_last_error() : "");
+    return status == STW_OK;
+}
+
+static stw_attn_desc desc_of(void) {
+    stw_attn_desc desc = STW_INIT(stw_attn_desc);
+    desc.dtype = STW_BF16;
+    desc.batch = 1;
+    desc.heads_q = desc.heads_kv = 2;
+    desc.head_dim_qk = desc.head_dim_v = 128;
+    desc.max_seq_q = desc.max_seq_kv = 65;
+    desc.dropout_p = 0.25;
+    stw_layout_bshd(&desc);
+    return desc;
+}
+
+static stw_attn_args args_of(const life *l) {
+    stw_attn_args args = STW_INIT(stw_attn_args);
+    args.q = l->buffer[Q];
+    args.k = l->buffer[K];
+    args.v = l->buffer[V];
+    args.out = l->buffer[OUT];
+    args.dout = l->buffer[DOUT];
+    args.lse = l->buffer[LSE];
+    args.dq = l->buffer[DQ];
+    args.dk = l->buffer[DK];
+    args.dv = l->buffer[DV];
+    return args;
+}
+
+static stw_status context_on(int device, stw_context **context_out) {
+    stw_context_opts opts = STW_INIT(stw_context_opts);
+    opts.memory = STW_MEMORY_DEVICE;
+    opts.backend = STW_BACKEND_CUDA;
+    opts.flags = STW_CONTEXT_HAS_DEVICE;
+    opts.device = device;
+    return stw_context_create(&opts, context_out);
+}
+
+static void end(life *l) {
+    for (int i = 0; i < BUFFERS; ++i)
+        if (l->buffer[i]) say("free", stw_buffer_free(l->context, l->buffer[i]));
+    if (l->stream) say("stream_destroy", stw_stream_destroy(l->context, l->stream));
+    stw_plan_destroy(l->bwd);
+    stw_plan_destroy(l->fwd);
+    stw_context_destroy(l->context);
+}
+
+/* 1 when everything is there to run with. */
+static int start(life *l) {
+    stw_attn_desc desc = desc_of();
+    memset(l, 0, sizeof *l);
+    int fine = say("context", context_on(0, &l->context));
+    if (!fine) return 0;
+    fine &= say("bwd_plan", stw_attn_bwd_plan(l->context, &desc, &l->bwd));
+    fine &= say("fwd_plan", stw_attn_fwd_plan(l->context, &desc, &l->fwd));
+    for (int i = 0; i < BUFFERS; ++i)
+        fine &= say("alloc", stw_buffer_alloc(l->context, BYTES, &l->buffer[i]));
+    return fine & say("stream", stw_stream_create(l->context, &l->stream));
+}
+
+static int run(const life *l, stw_stream stream) {
+    stw_attn_args args = args_of(l);
+    return say("bwd", stw_attn_bwd(l->bwd, &args, l->buffer[WORKSPACE], BYTES, stream));
+}
+
+/* The current context of this thread, as the fake has it: the library never leaves one behind. */
+static void say_current(void) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), *context = NULL;
+    int (*get)(void **);
+    void *symbol = library ? dlsym(library, "cuCtxGetCurrent") : NULL;
+    memcpy(&get, &symbol, sizeof get);
+    if (symbol) get(&context);
+    if (library) dlclose(library);
+    printf("current %s\n", context ? "changed" : "as before");
+}
+
+static void work(void) {
+    life l;
+    char host[64] = "to the device and back", back[64] = "";
+    if (start(&l)) {
+        stw_attn_args args = args_of(&l);
+        int copied = say("copy", stw_copy(l.context, l.buffer[Q], host, sizeof host, l.stream));
+        say("fwd", stw_attn_fwd(l.fwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
+        run(&l, l.stream);
+        run(&l, NULL);
+        say("mask", stw_dropout_mask(l.bwd, &args, l.buffer[MASK], l.stream));
+        copied &= say("copy", stw_copy(l.context, back, l.buffer[Q], sizeof back, l.stream));
+        copied &= say("synchronize", stw_stream_synchronize(l.context, l.stream));
+        if (copied && memcmp(host, back, sizeof host)) printf("other bytes came back\n");
+    }
+    say_current();
+    end(&l);
+}
+
+static void foreign(void) {
+    life l, other = {0};
+    if (!start(&l) || !say("context", context_on(1, &other.context))) return;
+    void *there = NULL;
+    char here[64];
+    say("alloc", stw_buffer_alloc(other.context, BYTES, &there));
+    say("stream", stw_stream_create(other.context, &other.stream));
+    stw_attn_args args = args_of(&l), bad = args;
+    void *workspace = l.buffer[WORKSPACE];
+    bad.dq = there;
+    say("dq", stw_attn_bwd(l.bwd, &bad, workspace, BYTES, l.stream));
+    bad = args;
+    bad.k = here;
+    say("k", stw_attn_bwd(l.bwd, &bad, workspace, BYTES, l.stream));
+    bad = args;
+    bad.dropout_seed_ptr = there;
+    say("seed", stw_attn_bwd(l.bwd, &bad, workspace, BYTES, l.stream));
+    say("workspace", stw_attn_bwd(l.bwd, &args, there, BYTES, l.stream));
+    say("stream", stw_attn_bwd(l.bwd, &args, workspace, BYTES, other.stream));
+    say("mask", stw_dropout_mask(l.bwd, &args, there, l.stream));
+    say("fwd", stw_attn_fwd(l.fwd, &bad, workspace, BYTES, other.stream));
+    run(&l, l.stream);
+    say("free", stw_buffer_free(l.context, here));
+    say("free", stw_buffer_free(other.context, there));
+    say("stream_destroy", stw_stream_destroy(other.context, other.stream));
+    stw_context_destroy(other.context);
+    end(&l);
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+/* Every kind of call after the loss, and how long the slowest took. */
+static void lost(void) {
+    life l;
+    stw_attn_desc desc = desc_of();
+    if (!start(&l)) return;
+    run(&l, l.stream);
+    setenv("FAKE_FAIL", "cuStreamSynchronize:700", 1);
+    say("synchronize", stw_stream_synchronize(l.context, l.stream));
+    setenv("FAKE_FAIL", "", 1);
+    printf("-\n");
+    fflush(stdout);
+    char log[512];
+    snprintf(log, sizeof log, "%s", getenv("FAKE_LOG"));
+    setenv("FAKE_LOG", "/dev/full", 1); /* a driver call from here on aborts the process */
+    double slowest = 0, before;
+    stw_attn_args args = args_of(&l);
+    stw_plan *plan = NULL;
+    void *pointer = NULL;
+    stw_stream stream = NULL;
+#define TIMED(name, call)                                                                                    \
+    before = now(), say(name, call), before = now() - before, slowest = before > slowest ? before : slowest
+    TIMED("bwd", stw_attn_bwd(l.bwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
+    TIMED("fwd", stw_attn_fwd(l.fwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
+    TIMED("mask", stw_dropout_mask(l.bwd, &args, l.buffer[MASK], l.stream));
+    TIMED("plan", stw_attn_bwd_plan(l.context, &desc, &plan));
+    TIMED("alloc", stw_buffer_alloc(l.context, BYTES, &pointer));
+    TIMED("free", stw_buffer_free(l.context, l.buffer[Q]));
+    TIMED("copy", stw_copy(l.context, l.buffer[Q], &l, 8, l.stream));
+    TIMED("stream", stw_stream_create(l.context, &stream));
+    TIMED("synchronize", stw_stream_synchronize(l.context, l.stream));
+    TIMED("stream_destroy", stw_stream_destroy(l.context, l.stream));
+    setenv("FAKE_LOG", log, 1);
+    printf("%s\n", slowest < 1e6 ? "under 1 ms" : "slow");
+}
+
+static void child(void) {
+    life l;
+    if (!start(&l)) return;
+    run(&l, l.stream);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (!pid) {
+        stw_stream stream = NULL;
+        run(&l, l.stream);
+        say("stream", stw_stream_create(l.context, &stream));
+        end(&l);
+        fflush(stdout);
+        _exit(0);
+    }
+    int status = -1;
+    waitpid(pid, &status, 0);
+    printf("child %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    run(&l, l.stream);
+    end(&l);
+}
+
+/* The fastest of many batches: what the code costs without the machine's other work. */
+static void overhead(void) {
+    enum { BATCHES = 200, CALLS = 100 };
+    life l;
+    if (!start(&l)) return;
+    stw_attn_desc desc = desc_of();
+    stw_attn_args args = args_of(&l);
+    double fastest_run = 1e12, fastest_plan = 1e12;
+    for (int batch = 0; batch < BATCHES; ++batch) {
+        double before = now();
+        for (int i = 0; i < CALLS; ++i) stw_attn_bwd(l.bwd, &args, l.buffer[WORKSPACE], BYTES, l.stream);
+        double took = (now() - before) / CALLS;
+        fastest_run = took < fastest_run ? took : fastest_run;
+        before = now();
+        for (int i = 0; i < CALLS; ++i) {
+            stw_plan *plan = NULL;
+            stw_attn_bwd_plan(l.context, &desc, &plan);
+            stw_plan_destroy(plan);
+        }
+        took = (now() - before) / CALLS;
+        fastest_plan = took < fastest_plan ? took : fastest_plan;
+    }
+    printf("run %.0f plan %.0f\n", fastest_run, fastest_plan);
+    end(&l);
+}
+
+int loader_call(const char *command, int times) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } rows[] = {
+        {"work", work}, {"foreign", foreign}, {"lost", lost}, {"child", child}, {"overhead", overhead}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        if (strcmp(rows[i].name, command)) continue;
+        for (int n = 0; n < (times ? times : 1); ++n) rows[i].run();
+        return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The CUDA backend's plans, launches, memory and streams over a fake libcuda.so.1, in a build that has
+ * images: what is called, every call failing once and always, drivers of several versions, device loss,
+ * forks. */
+#include "spawn.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define H200 "NVIDIA H200|9.0|132|232448|150754820096"
+#define A100 "NVIDIA A100-SXM4-40GB|8.0|108|166912|42949672960"
+
+static const char *const symbols[] = {
+#define STW_CUDA(name, need, parameters) #name,
+#include "backends/cuda/driver.def"
+#undef STW_CUDA
+};
+enum { SYMBOLS = sizeof symbols / sizeof symbols[0], ROUNDS = 3 };
+
+static spawn run;
+
+static void tool(const char *folder, const char *const *environment, const char *const *commands) {
+    char libraries[512];
+    snprintf(libraries, sizeof libraries, FAKES "/%s", folder);
+    spawn_tool(&run, TOOL_IMAGES, libraries, environment, commands);
+    assert_int_equal(run.exit_status, 0);
+}
+
+/* Lines of the output that are a call with another status than STW_OK. */
+static int failures(const char *must_contain) {
+    int count = 0;
+    for (int i = 0; *spawn_line(run.out, i); ++i) {
+        const char *line = spawn_line(run.out, i);
+        if (!strstr(line, " STW_E_")) continue;
+        if (must_contain && !strstr(line, must_contain)) fail_msg("\"%s\" lacks \"%s\"", line, must_contain);
+        ++count;
+    }
+    return count;
+}
+
+static int lines_with(const char *text, const char *part) {
+    int count = 0;
+    for (int i = 0; *spawn_line(text, i); ++i) count += strstr(spawn_line(text, i), part) != NULL;
+    return count;
+}
+
+static void whole_life(void **state) {
+    (void)state;
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" A100), LIST("work"));
+    assert_int_equal(failures(NULL), 0);
+    assert_int_equal(spawn_count(run.out, "current as before"), 1);
+    assert_int_equal(lines_with(run.out, "other bytes"), 0);
+    assert_int_equal(spawn_count(run.log, "cuda:cuModuleLoadDataEx"), 1);
+    assert_int_equal(lines_with(run.log, "left"), 0);
+    static const char *const launches[] = {
+        "stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_delta_bf16",
+        "stw_attn_bwd_sm80_64x128_hd128_bf16_full", "stw_attn_bwd_finish", "stw_attn_dropout_mask"};
+    static const int times[] = {1, 2, 2, 2, 1};
+    for (int i = 0; i < 5; ++i) {
+        char line[128];
+        snprintf(line, sizeof line, "cuda:launch %s", launches[i]);
+        assert_int_equal(spawn_count(run.log, line), times[i]);
+    }
+    assert_int_equal(lines_with(run.log, "launch"), 8);
+}
+
+/* Between the context being pushed and popped a run call asks, launches, and does nothing else. */
+static void run_call_is_only_launches(void **state) {
+    (void)state;
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200), LIST("child"));
+    char *first = strstr(run.log, "cuda:cuStreamGetCtx\n");
+    assert_non_null(first);
+    char *end = strstr(first, "cuda:cuCtxPopCurrent_v2\n");
+    assert_non_null(end);
+    *end = 0;
+    assert_int_equal(lines_with(first, "cuda:cuStreamGetCtx"), 1);
+    assert_int_equal(lines_with(first, "cuda:cuPointerGetAttributes"), 10); /* nine tensors, workspace */
+    assert_int_equal(lines_with(first, "cuda:cuLaunchKernel"), 3);
+    assert_int_equal(lines_with(first, "cuda:launch"), 3);
+    assert_int_equal(lines_with(first, "cuda:"), 1 + 10 + 3 + 3);
+}
+
+/* What stays behind is the fault of these alone: they were told to fail at giving it back. */
+static int gives_back(const char *function) {
+    static const char *const names[] = {"cuCtxPushCurrent_v2", "cuModuleUnload",
+                                        "cuDevicePrimaryCtxRelease_v2", "cuMemFree_v2", "cuStreamDestroy_v2"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i)
+        if (!strcmp(names[i], function)) return 1;
+    return 0;
+}
+
+static void fail_call(const char *function, int code, int nth) {
+    char plan[96];
+    if (nth)
+        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d:%d", function, code, nth);
+    else
+        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d", function, code);
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200, plan), LIST("work 3"));
+    int failed = failures(code == 2 && !strcmp(function, "cuMemAlloc_v2") ? "no memory for" : function);
+    assert_int_equal(lines_with(run.out, "current changed"), 0);
+    assert_int_equal(lines_with(run.out, "other bytes"), 0);
+    /* a lost device takes its memory and streams with it, and no more */
+    int gone = code == 700 ? lines_with(run.log, "left blocks") + lines_with(run.log, "left streams") : 0;
+    if (!gives_back(function)) assert_int_equal(lines_with(run.log, "left"), gone);
+    int silent = !strcmp(function, "cuModuleUnload") || !strcmp(function, "cuDevicePrimaryCtxRelease_v2") ||
+                 !strncmp(function, "cuGetError", 10) || !strcmp(function, "cuGetProcAddress_v2");
+    if (nth && code != 700) assert_true(failed <= 1);
+    if (!nth && silent) assert_int_equal(failed, 0);
+    if (!nth && !silent) assert_true(failed >= 1);
+    if (nth && code != 700) { /* the rounds behind the failing one are whole */
+        int rounds = 0;
+        for (int i = 0; *spawn_line(run.out, i); ++i)
+            rounds += !strncmp(spawn_line(run.out, i), "synchronize STW_OK", 18);
+        assert_true(rounds >= ROUNDS - 1);
+    }
+}
+
+static void each_call_failing(void **state) {
+    (void)state;
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200), LIST("work"));
+    static char clean[sizeof run.log];
+    memcpy(clean, run.log, sizeof clean);
+    int covered = 0;
+    for (int i = 0; i < SYMBOLS; ++i) {
+        char line[96];
+        snprintf(line, sizeof line, "cuda:%s", symbols[i]);
+        int calls = spawn_count(clean, line), most = strstr(symbols[i], "cuPointer") ? 3 : 40;
+        covered += calls > 0;
+        fail_call(symbols[i], 999, 0);
+        fail_call(symbols[i], 700, 0);
+        for (int nth = 1; nth <= calls && nth <= most; ++nth) fail_call(symbols[i], 999, nth);
+        if (calls) fail_call(symbols[i], 700, calls);
+    }
+    assert_int_equal(covered, SYMBOLS - 3); /* error texts and cuGetProcAddress are not in a clean log */
+    fail_call("cuMemAlloc_v2", 2, 0);
+}
+
+static void driver_refuses_image(void **state) {
+    (void)state;
+    tool("cuda",
+         LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_CUDA_VERSION=12000", "FAKE_FAIL=cuModuleLoadDataEx:222"),
+         LIST("work"));
+    assert_string_equal(
+        spawn_line(run.out, 1),
+        "bwd_plan STW_E_NO_IMAGE cuda: cuModuleLoadDataEx failed: error (222); image sm80 ptx, driver "
+        "of CUDA 12.0, a newer driver is needed: ptxas says no");
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" A100, "FAKE_FAIL=cuModuleLoadDataEx:209"), LIST("work"));
+    assert_string_equal(
+        spawn_line(run.out, 1),
+        "bwd_plan STW_E_NO_IMAGE cuda: cuModuleLoadDataEx failed: error (209); image sm80 cubin, driver "
+        "of CUDA 13.0, a newer driver is needed");
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" A100, "FAKE_FAIL=cuModuleGetFunction:500"), LIST("work"));
+    assert_string_equal(spawn_line(run.out, 1),
+                        "bwd_plan STW_E_INTERNAL cuda: cuModuleGetFunction failed: error (500); kernel "
+                        "stw_attn_bwd_delta_bf16");
+}
+
+static void driver_versions(void **state) {
+    (void)state;
+    static const char *const folders[] = {"cuda-12.0", "cuda-12.9", "cuda-13.0"};
+    static const char *const versions[] = {"FAKE_CUDA_VERSION=12000", "FAKE_CUDA_VERSION=12090",
+                                           "FAKE_CUDA_VERSION=13000"};
+    for (int i = 0; i < 3; ++i)
+        for (int without = 0; without < 2; ++without) {
+            char loads[64];
+            tool(
+                folders[i],
+                LIST("FAKE_CUDA_DEVICES=" H200, versions[i], without ? "FAKE_NO_PROC_ADDRESS=1" : "UNUSED=1"),
+                LIST("work 2"));
+            assert_int_equal(failures(NULL), 0);
+            assert_int_equal(lines_with(run.log, "left"), 0);
+            snprintf(loads, sizeof loads, "%s:cuFuncLoad", folders[i]);
+            assert_int_equal(spawn_count(run.log, loads) > 0, i > 0);
+        }
+}
+
+static void foreign_pointers(void **state) {
+    (void)state;
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" A100 ";" H200), LIST("foreign"));
+    static const char *const expected[][2] = {
+        {"dq STW_E_INVALID attn_bwd: dq 0x", " is memory of device 1, accepted: memory of device 0"},
+        {"k STW_E_INVALID attn_bwd: k 0x", " is no memory that CUDA knows, accepted: memory of device 0"},
+        {"seed STW_E_INVALID attn_bwd: dropout_seed_ptr 0x",
+         " is memory of device 1, accepted: memory of device 0"},
+        {"workspace STW_E_INVALID attn_bwd: workspace 0x",
+         " is memory of device 1, accepted: memory of device 0"},
+        {"stream STW_E_INVALID attn_bwd: stream 0x",
+         " belongs to another device or context, accepted: a stream of the primary context of device 0"},
+        {"mask STW_E_INVALID dropout_mask: mask 0x", " is memory of device 1, accepted: memory of device 0"},
+        {"fwd STW_E_INVALID attn_fwd: stream 0x", "accepted: a stream of the primary context of device 0"},
+        {"free STW_E_INVALID cuda: cuMemFree_v2 failed: ", "(1)"},
+    };
+    for (int i = 0; i < 8; ++i) {
+        int found = 0;
+        for (int n = 0; *spawn_line(run.out, n); ++n)
+            found += !strncmp(spawn_line(run.out, n), expected[i][0], strlen(expected[i][0])) &&
+                     strstr(spawn_line(run.out, n), expected[i][1]);
+        if (found != 1) fail_msg("%s...%s: %d lines of\n%s", expected[i][0], expected[i][1], found, run.out);
+    }
+    assert_int_equal(failures(NULL), 8);
+    assert_int_equal(lines_with(run.log, "launch"), 3); /* the one good call */
+    assert_int_equal(lines_with(run.log, "left"), 0);
+}
+
+static void device_loss(void **state) {
+    (void)state;
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200), LIST("lost"));
+    static const char loss[] =
+        "cuda: cuStreamSynchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory "
+        "access was encountered";
+    char *rest = strstr(run.out, "\n-\n");
+    assert_non_null(rest);
+    rest += 3;
+    for (int i = 0; i < 10; ++i) {
+        const char *line = spawn_line(rest, i);
+        assert_non_null(strstr(line, " STW_E_DEVICE_LOST "));
+        assert_non_null(strstr(line, loss));
+        assert_non_null(strstr(line, ": the device was lost: "));
+    }
+    assert_string_equal(spawn_line(rest, 10), "under 1 ms");
+}
+
+static void fork_after_run(void **state) {
+    (void)state;
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200), LIST("child"));
+    assert_non_null(
+        strstr(run.out, "\nbwd STW_E_FORKED attn_bwd: this context was made before the process forked; "));
+    assert_non_null(strstr(run.out, "\nstream STW_E_FORKED stream_create: this context was made before "));
+    assert_int_equal(spawn_count(run.out, "child 0"), 1);
+    assert_int_equal(spawn_count(run.out, "bwd STW_OK "), 2); /* before, and in the parent afterwards */
+    assert_int_equal(lines_with(run.log, "cuda:launch"), 6);
+    assert_int_equal(lines_with(run.log, "left"), 0);
+    assert_true(run.seconds < 5);
+}
+
+/* Our own part of a run call and of a later plan. Sanitizers and busy machines make it slower: the bound is
+ * wide, the figure is printed. */
+static void overhead(void **state) {
+    (void)state;
+    double run_ns = 0, plan_ns = 0;
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_FAST=1"), LIST("overhead"));
+    const char *line = strstr(run.out, "\nrun ");
+    assert_non_null(line);
+    assert_int_equal(sscanf(line, "\nrun %lf plan %lf", &run_ns, &plan_ns), 2);
+    printf("overhead: run call %.0f ns (goal 2000), plan %.0f ns (goal 20000)\n", run_ns, plan_ns);
+    assert_true(run_ns > 0 && run_ns < 20000 && plan_ns < 200000);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whole_life),        cmocka_unit_test(run_call_is_only_launches),
+        cmocka_unit_test(each_call_failing), cmocka_unit_test(driver_refuses_image),
+        cmocka_unit_test(driver_versions),   cmocka_unit_test(foreign_pointers),
+        cmocka_unit_test(device_loss),       cmocka_unit_test(fork_after_run),
+        cmocka_unit_test(overhead),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
