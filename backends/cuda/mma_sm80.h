@@ -81,6 +81,12 @@ template <class T> struct leaf_mma {
     DEV_FN void product(float c[4], const a_frag &a, const b_frag &b, int part) {
         leaf_mma_16(T(), c, a.r, b.r + 2 * part);
     }
+    /* The same, with the sum rounded to nearest: the matrix unit truncates. */
+    DEV_FN void product_rounded(float c[4], const a_frag &a, const b_frag &b, int part) {
+        float fresh[4] = {0, 0, 0, 0};
+        leaf_mma_16(T(), fresh, a.r, b.r + 2 * part);
+        DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] += fresh[i];
+    }
 };
 
 DEV_FN void leaf_split(float x, uint32_t *big, uint32_t *small) {
@@ -122,6 +128,7 @@ template <> struct leaf_mma<float> {
         leaf_mma_tf32(rest, a.big, b.small);
         DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] += part[i] + rest[i];
     }
+    DEV_FN void product_rounded(float c[4], const a_frag &a, const b_frag &b, int part) { product(c, a, b, part); }
 };
 
 /* Rounds an accumulator to T and writes it into a tile at (row0, col0). */

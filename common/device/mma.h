@@ -9,7 +9,15 @@
 /* acc += A B over K. An operand tile whose rows are k says so with *_BY_K; otherwise k runs along its rows:
  *     A B^T: neither;  A^T B (both stored with k as rows): both;  A B: B_BY_K. */
 struct dev_nothing {
+    enum { ROUNDED = 0 };
     DEV_FN void step(dev_nothing &, int, int) {}
+};
+
+/* A side that does nothing, but has every step's sum rounded to nearest: for results that no 16-bit operand
+ * hides. */
+struct dev_rounded {
+    enum { ROUNDED = 1 };
+    DEV_FN void step(dev_rounded &, int, int) {}
 };
 
 /* `side` does a part of something else after the products of each step: memory operations that would otherwise
@@ -34,7 +42,9 @@ DEV_FN void dev_multiply_beside(dev_acc<Split> &acc, const typename TileA::type 
         if (k < 0) continue;
         DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
             DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-                mma::product(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
+                if (Side::ROUNDED)
+                    mma::product_rounded(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
+                else mma::product(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
         Side::step(side, k, K / mma::K);
     }
 }

@@ -102,9 +102,15 @@ template <class C, bool FULL, class Bias> DEV_FN void attn_bwd_pairs(const attn_
     dev_acc<S> s, dp;
     dev_acc<S>::clear(s);
     dev_acc<S>::clear(dp);
-    dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, (const T *)(smem + C::AT_K), wave, lane);
-    dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, (const T *)(smem + C::AT_V), wave,
-                                                                             lane);
+    const T *k = (const T *)(smem + C::AT_K), *v = (const T *)(smem + C::AT_V);
+    if (FULL && Bias::wanted(bias)) { /* dBias shows S and dP unrounded */
+        dev_rounded rounded;
+        dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, rounded, wave, lane);
+        dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, rounded, wave, lane);
+    } else {
+        dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, wave, lane);
+        dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, wave, lane);
+    }
     if (FULL) {
         dev_logit logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
         attn_pairs_full<C>(s, dp, stats, mask, logit, keep, p.dropout_scale, bias, wave, lane);
@@ -137,7 +143,7 @@ template <class C, bool FULL> DEV_FN attn_bias_store attn_bias_of(const attn_uni
 /* dQ of one tile on its way to the sums of its rows: all at once, or in parts beside the products of dK. */
 template <class C> struct attn_dq {
     typedef typename C::row_split S;
-    enum { COUNT = S::MT * S::NT };
+    enum { COUNT = S::MT * S::NT, ROUNDED = 0 };
     dev_acc<S> acc;
     float *to;
     DEV_FN void add(attn_dq &q, int first, int end) {

@@ -81,6 +81,7 @@ struct attn_bias_store {
     uint32_t dtype;
     int rows, cols;
     bool add;
+    DEV_FN bool wanted(const attn_bias_store &b) { return b.to != nullptr; }
     DEV_FN void take(attn_bias_store &b, int, int, int, int row, int col, float ds) {
         if (!b.to || row >= b.rows || col >= b.cols) return;
         int64_t at = row * b.stride + col;
@@ -92,6 +93,7 @@ struct attn_bias_store {
 template <class S> struct attn_bias_sum {
     enum { OPERANDS = 0 };
     dev_acc<S> acc;
+    DEV_FN bool wanted(const attn_bias_sum &) { return true; }
     DEV_FN void take(attn_bias_sum &b, int m, int n, int i, int, int, float ds) { b.acc.v[m][n][i] += ds; }
 };
 
