@@ -192,6 +192,9 @@ static void lost(void) {
     TIMED("stream_destroy", stw_stream_destroy(l.context, l.stream));
     setenv("FAKE_LOG", log, 1);
     printf("%s\n", slowest < 1e6 ? "under 1 ms" : "slow");
+    stw_plan_destroy(l.bwd);
+    stw_plan_destroy(l.fwd);
+    stw_context_destroy(l.context); /* buffers and the stream died with the device */
 }
 
 static void child(void) {
