@@ -208,3 +208,18 @@ void harness_judge(const fixture *f, const stw_expectation *expectation, stw_acc
     }
     check_untouched(f, expectation, label);
 }
+
+stw_context *harness_contexts[sizeof harness_variants / sizeof *harness_variants];
+
+int harness_open(void **state) {
+    (void)state;
+    for (int v = 0; v < harness_variant_count; ++v)
+        harness_contexts[v] = harness_context(harness_variants[v], 2);
+    return 0;
+}
+
+int harness_close(void **state) {
+    (void)state;
+    for (int v = 0; v < harness_variant_count; ++v) stw_context_destroy(harness_contexts[v]);
+    return 0;
+}

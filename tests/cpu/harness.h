@@ -40,4 +40,9 @@ int harness_all_bytes(const void *data, size_t bytes, unsigned char value);
 extern const char *const harness_variants[];
 extern const int harness_variant_count;
 
+/* A context of two threads for every variant, NULL where this CPU lacks it: group set-up and tear-down. */
+extern stw_context *harness_contexts[];
+int harness_open(void **state);
+int harness_close(void **state);
+
 #endif

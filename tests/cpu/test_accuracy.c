@@ -102,18 +102,16 @@ static fixture start(stw_dtype dtype, int with_bias) {
     return f;
 }
 
-static stw_context *contexts[16];
-
 static void judge_everywhere(fixture *f, const char *name) {
     stw_expectation expectation;
     assert_int_equal(stw_expect_attn_bwd(&f->desc, &f->args, &expectation), STW_OK);
     for (int v = 0; v < harness_variant_count; ++v) {
-        if (!contexts[v]) continue;
+        if (!harness_contexts[v]) continue;
         stw_accuracy_pool pool = {0};
         char label[128];
         snprintf(label, sizeof label, "%s, %s, %s", harness_variants[v], name, stw_dtype_name(f->desc.dtype));
         harness_poison_outputs(f);
-        harness_run(contexts[v], f);
+        harness_run(harness_contexts[v], f);
         harness_judge(f, &expectation, &pool, label);
     }
     stw_expectation_free(&expectation);
@@ -190,7 +188,7 @@ static void expect_finite(const fixture *f, int rows_1_mod_4_zero, const char *n
 static void extremes(void **state) {
     (void)state;
     for (int v = 0; v < harness_variant_count; ++v)
-        for (int t = 0; contexts[v] && t < 3; ++t)
+        for (int t = 0; harness_contexts[v] && t < 3; ++t)
             for (int which = 0; which < 5; ++which) {
                 fixture f = start(dtypes[t], 1);
                 if (which == 0) {
@@ -205,7 +203,7 @@ static void extremes(void **state) {
                         for (int64_t i = 1; i < f.desc.max_seq_q; i += 4)
                             f.args.lse[fixture_row_index(&f, &f.desc.lse, b, h, i)] =
                                 which == 3 ? -INFINITY : INFINITY;
-                harness_run(contexts[v], &f);
+                harness_run(harness_contexts[v], &f);
                 expect_finite(&f, which >= 3, harness_variants[v]);
                 fixture_free(&f);
             }
@@ -227,8 +225,8 @@ static void infinite_value_behind_minus_inf(void **state) {
         each_element(&f, tensor_of(&f, FIXTURE_V), key_3_infinite);
         fixture_run_forward(&f);
         for (int v = 0; v < harness_variant_count; ++v) {
-            if (!contexts[v]) continue;
-            harness_run(contexts[v], &f);
+            if (!harness_contexts[v]) continue;
+            harness_run(harness_contexts[v], &f);
             expect_finite(&f, 0, harness_variants[v]);
         }
         judge_everywhere(&f, "infinite V behind S = -inf");
@@ -239,10 +237,10 @@ static void infinite_value_behind_minus_inf(void **state) {
 static void nan_lse_propagates(void **state) {
     (void)state;
     for (int v = 0; v < harness_variant_count; ++v) {
-        if (!contexts[v]) continue;
+        if (!harness_contexts[v]) continue;
         fixture f = start(STW_F32, 0);
         f.args.lse[fixture_row_index(&f, &f.desc.lse, 0, 1, 7)] = NAN;
-        harness_run(contexts[v], &f);
+        harness_run(harness_contexts[v], &f);
         for (int64_t b = 0; b < 2; ++b)
             for (int64_t h = 0; h < 4; ++h)
                 for (int64_t i = 0; i < f.desc.max_seq_q; ++i) {
@@ -258,23 +256,11 @@ static void nan_lse_propagates(void **state) {
     }
 }
 
-static int open_contexts(void **state) {
-    (void)state;
-    for (int v = 0; v < harness_variant_count; ++v) contexts[v] = harness_context(harness_variants[v], 2);
-    return 0;
-}
-
-static int close_contexts(void **state) {
-    (void)state;
-    for (int v = 0; v < harness_variant_count; ++v) stw_context_destroy(contexts[v]);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(spread_inputs),      cmocka_unit_test(masked_by_bias),
         cmocka_unit_test(denormals),          cmocka_unit_test(extremes),
         cmocka_unit_test(nan_lse_propagates), cmocka_unit_test(infinite_value_behind_minus_inf),
     };
-    return cmocka_run_group_tests(tests, open_contexts, close_contexts);
+    return cmocka_run_group_tests(tests, harness_open, harness_close);
 }

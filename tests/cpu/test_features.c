@@ -15,8 +15,6 @@
 
 static const stw_dtype dtypes[] = {STW_F32, STW_BF16, STW_F16};
 static const char *const dtype_names[] = {"f32", "bf16", "f16"};
-static stw_context *contexts[16]; /* of each variant; null: refused */
-
 /* A second size for the setups that are not about lengths: more than one tile each way, all partial. */
 static void enlarge(fixture *f) {
     f->desc.batch = 1;
@@ -35,11 +33,11 @@ static void run_everywhere(fixture *f, stw_accuracy_pool *pool, const char *name
     harness_poison_unseen(f);
     assert_int_equal(stw_expect_attn_bwd(&f->desc, &f->args, &expectation), STW_OK);
     for (int v = 0; v < harness_variant_count; ++v) {
-        if (!contexts[v]) continue;
+        if (!harness_contexts[v]) continue;
         char label[160];
         snprintf(label, sizeof label, "%s, %s, %s", harness_variants[v], name, dtype);
         harness_poison_outputs(f);
-        harness_run(contexts[v], f);
+        harness_run(harness_contexts[v], f);
         harness_judge(f, &expectation, &pool[v], label);
     }
     stw_expectation_free(&expectation);
@@ -60,7 +58,7 @@ static void all_setups(int large) {
         }
         for (int v = 0; v < harness_variant_count; ++v) {
             double ratio;
-            if (contexts[v] && pools[v].elements && !stw_pool_pass(&pools[v], &ratio))
+            if (harness_contexts[v] && pools[v].elements && !stw_pool_pass(&pools[v], &ratio))
                 fail_msg("%s, %s: RMS of all small tensors is %.3g times what is allowed",
                          harness_variants[v], setups[s].name, ratio);
         }
@@ -136,18 +134,6 @@ static void head_dims(void **state) {
     }
 }
 
-static int open_contexts(void **state) {
-    (void)state;
-    for (int v = 0; v < harness_variant_count; ++v) contexts[v] = harness_context(harness_variants[v], 2);
-    return 0;
-}
-
-static int close_contexts(void **state) {
-    (void)state;
-    for (int v = 0; v < harness_variant_count; ++v) stw_context_destroy(contexts[v]);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(features_small),
@@ -155,5 +141,5 @@ int main(void) {
         cmocka_unit_test(packed_over_tiles),
         cmocka_unit_test(head_dims),
     };
-    return cmocka_run_group_tests(tests, open_contexts, close_contexts);
+    return cmocka_run_group_tests(tests, harness_open, harness_close);
 }
