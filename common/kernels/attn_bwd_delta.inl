@@ -93,7 +93,7 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
             dev_store_vector(dq + e, zero);
     }
     double *sums = (double *)(void *)smem; /* one a wave */
-    uint32_t *special = (uint32_t *)(void *)(smem + 256);
+    int32_t *special = (int32_t *)(void *)(smem + 256);
     if (dev_thread() == 0) {
         *special = 0;
         if (l.turns) l.turns[at] = 0;
@@ -123,11 +123,11 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
         if (sub) continue;
         stats[r] = lse;
         stats[l.bm + r] = delta;
-        if (dev_is_infinite(lse)) *special = 1;
+        if (dev_is_infinite(lse)) dev_or(special, 1);
         if ((p.features & STW_FEAT_WRITE_DELTA) && i < seq.q.rows)
             *attn_float_at(p.delta, (p.features & STW_FEAT_PACKED_DELTA) != 0, seq, b, h, i) = delta;
         if ((p.outputs & 0x10u) && used && sink != -dev_infinity() && !dev_is_infinite(lse))
-            sum -= exp((double)sink - (double)lse) * (double)delta;
+            sum -= dev_exp((double)sink - (double)lse) * (double)delta;
     }
     sum = dev_wave_sum(sum);
     if (dev_lane() == 0) sums[dev_thread() / DEV_WAVE] = sum;

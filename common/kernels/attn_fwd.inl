@@ -65,10 +65,10 @@ DEV_FN float attn_fwd_finish(float maximum, float sum, float sink, float *factor
     double top = sink > maximum ? sink : maximum;
     *factor_out = 0.0f;
     if (top == -(double)dev_infinity() && sum == sum) return -dev_infinity();
-    double shrink = maximum == -dev_infinity() ? 1.0 : exp((double)maximum - top);
-    double total = sum * shrink + (sink == -dev_infinity() ? 0.0 : exp((double)sink - top));
+    double shrink = maximum == -dev_infinity() ? 1.0 : dev_exp((double)maximum - top);
+    double total = sum * shrink + (sink == -dev_infinity() ? 0.0 : dev_exp((double)sink - top));
     *factor_out = (float)(shrink / total);
-    return (float)(top + log(total));
+    return (float)(top + dev_log(total));
 }
 
 template <class C> DEV_FN void attn_fwd_write(const stw_attn_launch &l, const stw_attn_seq &seq, int64_t b, int64_t h,

@@ -29,8 +29,9 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     static_assert(BYTES == (int)STW_BWD_SMEM(sizeof(T), HD_, BM_, BN_, STAGES_), "host and device agree on tiles");
 };
 
-/* The own map where rows are grouped as the counters are: four lanes need the four words of one Philox call, so
- * each makes a quarter of the calls and they exchange the resulting bits, a nibble a call. */
+/* The own map where rows are grouped as the counters are: the four words of one Philox call are four rows' of one
+ * column. Where four lanes hold these, each makes a quarter of the calls and they exchange the resulting bits, a
+ * nibble a call. */
 template <class S> DEV_FN uint64_t attn_keep_bits_shared(const stw_attn_params &p, const stw_dropout_stream &stream,
                                                          int64_t i0, int64_t j0, int wave, int lane) {
     enum { CALLS = S::MT * S::NT * LEAF_ACC / 4, PART = CALLS < 8 ? CALLS : 8 };
@@ -45,6 +46,10 @@ template <class S> DEV_FN uint64_t attn_keep_bits_shared(const stw_attn_params &
             stw_philox_words w = stw_dropout_philox_words(&stream, row, col);
             DEV_UNROLL for (int k = 0; k < 4; ++k)
                 nibbles |= (w.word[k] >= p.dropout_threshold ? 1u : 0u) << (c * 4 + k);
+        }
+        if (LEAF_FOUR_LANES == 1) { /* the four rows are this lane's own */
+            bits |= (uint64_t)nibbles << (from * 4);
+            continue;
         }
         DEV_UNROLL for (int k = 0; k < 4; ++k) { /* calls of the lane with row k: elements 4c + k */
             uint32_t theirs = dev_shuffle(nibbles, leaf_lane_of_four(lane, k)) >> mine & 0x11111111u;
