@@ -153,6 +153,14 @@ static uint32_t vectors_of(const stw_attn_params *p) {
            vector_bit(&p->dv, p->dv_dtype == STW_F32 ? 4 : 2, dv, STW_VECTOR_DV);
 }
 
+/* Under a causal mask key blocks differ in work, and few heads' rows should stay in the second-level cache: q, dout
+ * and the sums of dQ of so many heads fit 32 MiB, and of four at least. */
+static int64_t heads_beside(const stw_attn_tile *tile, const stw_attn_params *p) {
+    if (!(p->features & STW_FEAT_WINDOW_RIGHT)) return 1;
+    int64_t row = (int64_t)tile->head_dim * (2 * element_of(p) + sizeof(float)) * p->group;
+    return stw_larger(4, (INT64_C(32) << 20) / (row * p->max_seq_q + 1));
+}
+
 void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
                         uint32_t wave, void *workspace, stw_attn_launch *launch_out) {
     (void)wave;
@@ -175,6 +183,7 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
         l.turns = ordered ? (uint32_t *)(void *)(base + w.turns) : NULL;
         l.ticket = ordered ? (uint32_t *)(void *)(base + w.ticket) : NULL;
         l.q_blocks = w.q_blocks;
+        l.heads_beside = heads_beside(tile, params);
         l.k_blocks = stw_blocks_of(params->max_seq_kv, tile->bn);
         l.dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
                                              params->dtype == STW_F32 ? 8 : 16);

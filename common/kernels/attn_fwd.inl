@@ -38,8 +38,8 @@ DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask 
     DEV_UNROLL for (int n = 0; n < S::NT; ++n)
         DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
             int row = S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(i)), col = n * LEAF_MMA_N + leaf_acc_col(lane, i);
-            float slope, x = -dev_infinity();
-            if (dev_mask::sees(mask, row, col)) x = dev_logit::value(logit, s.v[0][n][i], row, col, &slope);
+            float x = -dev_infinity();
+            if (dev_mask::sees(mask, row, col)) x = dev_logit::value(logit, s.v[0][n][i], row, col);
             s.v[0][n][i] = x;
             most[leaf_acc_slot(i)] = fmaxf(most[leaf_acc_slot(i)], x);
         }
@@ -112,17 +112,17 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     dev_acc<S>::clear(o);
     attn_softmax state;
     DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) state.maximum[r] = -dev_infinity(), state.sum[r] = 0.0f;
-    dev_load_rows<typename C::rows, C::THREADS>(q, (const T *)p.q.data + dev_row(p.q, b, h, seq.q.first), p.q.seq, i0,
-                                                seq.q_low, seq.q_end, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0);
+    dev_row_copy<typename C::rows, C::THREADS>::part(q, (const T *)p.q.data + dev_row(p.q, b, h, seq.q.first), p.q.seq, i0,
+                                                seq.q_low, seq.q_end, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0, (int)dev_thread());
     for (int64_t kb = range.first; kb < range.end; ++kb) {
         int64_t j0 = kb * C::BN, kv_head = h / p.group;
         dev_barrier();
-        dev_load_rows<typename C::keys, C::THREADS>(k, (const T *)p.k.data + dev_row(p.k, b, kv_head, seq.kv.first),
+        dev_row_copy<typename C::keys, C::THREADS>::part(k, (const T *)p.k.data + dev_row(p.k, b, kv_head, seq.kv.first),
                                                     p.k.seq, j0, seq.k_low, seq.k_end, (int)p.head_dim_qk,
-                                                    (l.vectors & STW_VECTOR_K) != 0);
-        dev_load_rows<typename C::keys, C::THREADS>(v, (const T *)p.v.data + dev_row(p.v, b, kv_head, seq.kv.first),
+                                                    (l.vectors & STW_VECTOR_K) != 0, (int)dev_thread());
+        dev_row_copy<typename C::keys, C::THREADS>::part(v, (const T *)p.v.data + dev_row(p.v, b, kv_head, seq.kv.first),
                                                     p.v.seq, j0, seq.k_low, seq.k_end, (int)p.head_dim_v,
-                                                    (l.vectors & STW_VECTOR_V) != 0);
+                                                    (l.vectors & STW_VECTOR_V) != 0, (int)dev_thread());
         dev_copy_commit();
         dev_copy_wait();
         dev_barrier();
