@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * NVIDIA's leaf of the device vocabulary: threads, waves (warps), barriers, shuffles, atomics, ordering and
- * number formats. Included by common/device/device.h alone; matrix products and copies are in mma_sm80.h
- * and copy_sm80.h. */
+ * number formats. Included by common/device/device.h alone; matrix products and copies are in
+ * mma_sm80.h, mma_f32_sm80.h and copy_sm80.h. */
 #ifndef STW_CUDA_LEAF_H
 #define STW_CUDA_LEAF_H
 
@@ -106,5 +106,6 @@ DEV_FN void dev_store_vector(void *to, dev_vector v) {
 
 #include "copy_sm80.h"
 #include "mma_sm80.h"
+#include "mma_f32_sm80.h"
 
 #endif

@@ -98,7 +98,7 @@ template <class S> struct attn_bias_sum {
 };
 
 /* e^x, as accurate as an operand of type T needs. */
-template <class T> DEV_FN float attn_exp(float x) { return sizeof(T) == 4 ? dev_exp(x) : dev_exp2_fast(x * DEV_LOG2E); }
+template <class T> DEV_FN float attn_exp(float x) { return sizeof(T) == 4 ? dev_exp_f32(x) : dev_exp2_fast(x * DEV_LOG2E); }
 
 /* All features. s: products -> P.Z, dp: products -> dS'. stats: LSE and D of the tile's rows. */
 template <class C, class Bias, class S = typename C::pair_split>
