@@ -41,6 +41,14 @@ DEV_FN uint32_t dev_shuffle(uint32_t x, int lane) { return __shfl_sync(0xFFFFFFF
 
 /* Adds to memory; the result is not wanted, the order is not defined. */
 DEV_FN void dev_add(float *to, float x) { asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory"); }
+/* The same where subnormal numbers count: the addition above takes them, and makes them, zero. Slow. */
+DEV_FN void dev_add_exact(float *to, float x) {
+    uint32_t *bits = (uint32_t *)(void *)to, seen = *(volatile uint32_t *)bits, was = ~seen;
+    while (x != 0.0f && seen != was) {
+        was = seen;
+        seen = atomicCAS(bits, was, __float_as_uint(__uint_as_float(was) + x));
+    }
+}
 DEV_FN uint32_t dev_fetch_add(uint32_t *to, uint32_t x) { return atomicAdd(to, x); }
 DEV_FN void dev_or(int32_t *to, int32_t x) { atomicOr(to, x); }
 DEV_FN void dev_fence() { __threadfence(); }

@@ -12,6 +12,7 @@
 #ifndef STW_CUDA_MMA_F32_SM80_H
 #define STW_CUDA_MMA_F32_SM80_H
 
+#define LEAF_F32_IN_PARTS 1
 enum { LEAF_PARTS = 3 };
 
 /* The parts of two numbers, packed; what the last rests are (0 of ordinary numbers) is added to *odd. */

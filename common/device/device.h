@@ -19,6 +19,13 @@
 
 #define DEV_LOG2E 1.44269504088896341f
 
+template <class T> struct dev_is_f16 {
+    enum { yes = 0 };
+};
+template <> struct dev_is_f16<dev_f16> {
+    enum { yes = 1 };
+};
+
 DEV_FN float dev_infinity() { return __builtin_huge_valf(); }
 
 /* 2^n, -126 <= n <= 127. */

@@ -20,9 +20,12 @@ struct attn_unit {
     stw_attn_seq seq;
     int64_t b, j0;
     int kv_head, block;
-    int live; /* the block has rows to write */
+    int live;               /* the block has rows to write                        */
+    int k_counts, v_counts; /* not all elements are tiny: see attn_bwd_tiny.inl   */
 };
 static_assert(sizeof(attn_unit) <= STW_UNIT_BYTES, "room for the unit");
+
+#include "attn_bwd_tiny.inl"
 
 /* One thread finds out; in deterministic mode units are taken in the order of arrival. */
 template <class C> DEV_FN attn_unit &attn_unit_of(const stw_attn_launch &l, char *smem) {
@@ -30,7 +33,7 @@ template <class C> DEV_FN attn_unit &attn_unit_of(const stw_attn_launch &l, char
     if (dev_thread() == 0) {
         int64_t number = dev_unit();
         if (l.p.features & STW_FEAT_DETERMINISTIC) number = dev_fetch_add(l.ticket, 1);
-        u.live = 0;
+        u.live = u.k_counts = u.v_counts = 0;
         if (number < l.units) {
             int64_t head = number / l.k_blocks;
             u.block = (int)(number % l.k_blocks);
@@ -151,6 +154,11 @@ template <class C> struct attn_dq {
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
                 if (f >= first && f < end) dev_add(q.to + (f * LEAF_ACC + i) * C::THREADS, q.acc.v[f / S::NT][f % S::NT][i]);
     }
+    DEV_FN void add_exact(attn_dq &q) {
+        DEV_UNROLL for (int f = 0; f < COUNT; ++f)
+            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
+                dev_add_exact(q.to + (f * LEAF_ACC + i) * C::THREADS, q.acc.v[f / S::NT][f % S::NT][i]);
+    }
     DEV_FN void step(attn_dq &q, int k, int steps) { add(q, COUNT * k / steps, COUNT * (k + 1) / steps); }
 };
 
@@ -166,13 +174,14 @@ template <class C> DEV_FN void attn_dq_of(attn_dq<C> &q, const stw_attn_launch &
 
 /* Deterministic: adds when it is this key block's turn. */
 template <class C> DEV_FN void attn_dq_in_turn(attn_dq<C> &q, const stw_attn_launch &l, const attn_unit &u, int h,
-                                               int block) {
+                                               int block, bool tiny) {
     uint32_t *turn = l.turns + (h * l.q_blocks + u.seq.q_block + block);
     uint32_t mine = (uint32_t)(u.block - stw_key_blocks(&u.seq, C::BM, C::BN, block).first);
     if (dev_thread() == 0)
         while (dev_load_acquire(turn) != mine) {}
     dev_barrier();
-    attn_dq<C>::add(q, 0, attn_dq<C>::COUNT);
+    if (tiny) attn_dq<C>::add_exact(q);
+    else attn_dq<C>::add(q, 0, attn_dq<C>::COUNT);
     dev_fence();
     dev_barrier();
     if (dev_thread() == 0) dev_store_release(turn, mine + 1);
@@ -207,7 +216,7 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
     typedef typename C::key_split S;
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    const attn_unit &u = attn_unit_of<C>(l, smem);
+    attn_unit &u = attn_unit_of<C>(l, smem);
     if (!u.live) return;
     stw_range range = stw_query_blocks(&u.seq, C::BM, C::BN, u.block);
     dev_acc<S> dk, dv;
@@ -223,6 +232,7 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
         last = h;
     }
     int stage = 0;
+    bool first_step = true;
     while (h < last) {
         int next_h = h, next = block + 1;
         if (next == end) next = first, ++next_h;
@@ -232,6 +242,8 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
             attn_load_queries<C>(u, l, smem, stage ^ 1, next_h, next);
             dev_copy_commit();
         }
+        if (first_step) attn_mark_keys<typename C::keys, C::THREADS>(u, (const T *)(smem + C::AT_K), (const T *)(smem + C::AT_V));
+        first_step = false;
         attn_bias_store bias = attn_bias_of<C, FULL>(u, l, h, block);
         attn_bwd_pairs<C, FULL>(u, l, smem, stage, h, block, bias, wave, lane);
         dev_barrier();
@@ -241,16 +253,20 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
             dev_multiply<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, (const T *)(smem + C::AT_P), dout,
                                                                                     wave, lane);
         const T *ds = (const T *)(smem + C::AT_DS);
+        bool beside = false; /* dQ is added beside the products of dK */
         if (p.outputs & 0x01u) {
             attn_dq<C> dq;
             attn_dq_of<C>(dq, l, u, smem, h, block, wave, lane);
-            bool ordered = (p.features & STW_FEAT_DETERMINISTIC) != 0, beside = !ordered && (p.outputs & 0x02u);
-            if (ordered) attn_dq_in_turn<C>(dq, l, u, h, block);
+            bool tiny = attn_is_tiny<C>(u, (const float *)(smem + C::AT_STATS) + stage * C::STATS);
+            bool ordered = (p.features & STW_FEAT_DETERMINISTIC) != 0;
+            beside = !ordered && !tiny && (p.outputs & 0x02u);
+            if (ordered) attn_dq_in_turn<C>(dq, l, u, h, block, tiny);
+            else if (tiny) attn_dq<C>::add_exact(dq);
             else if (!beside) attn_dq<C>::add(dq, 0, attn_dq<C>::COUNT);
             if (beside)
                 dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, dq, wave, lane);
         }
-        if ((p.outputs & 0x02u) && (!(p.outputs & 0x01u) || (p.features & STW_FEAT_DETERMINISTIC)))
+        if ((p.outputs & 0x02u) && !beside)
             dev_multiply<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, wave, lane);
         if (C::STAGES == 1 && next_h < last) {
             dev_barrier();
