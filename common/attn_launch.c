@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ROW_THREADS 256u
-#define ROW_SMEM    512u
 #define MASK_ROWS   16
 #define GRID_X_MAX  (INT64_C(1) << 30)
 
@@ -91,7 +89,7 @@ static stw_attn_step *add_step(stw_attn_steps *steps, int64_t units, uint32_t bl
 static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t wave, stw_attn_steps *steps) {
     const char *type = stw_dtype_name((stw_dtype)p->dtype);
     int64_t tiles = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, t->bm);
-    stw_attn_step *step = add_step(steps, tiles + 1, ROW_THREADS, ROW_SMEM);
+    stw_attn_step *step = add_step(steps, tiles + 1, STW_ROW_THREADS, STW_ROW_SMEM);
     snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_delta_%s", type);
     int summed = bias_is_summed(p);
     if (summed) {
@@ -111,7 +109,7 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode);
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
-    step = add_step(steps, rows, ROW_THREADS, 0);
+    step = add_step(steps, rows, STW_ROW_THREADS, 0);
     snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish");
 }
 
@@ -130,7 +128,7 @@ void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_
                  stw_dtype_name((stw_dtype)params->dtype));
     } else {
         stw_attn_step *step = add_step(steps_out, heads * stw_blocks_of(params->max_seq_q, MASK_ROWS) + 1,
-                                       ROW_THREADS, ROW_SMEM);
+                                       STW_ROW_THREADS, STW_ROW_SMEM);
         snprintf(step->entry, sizeof step->entry, "stw_attn_dropout_mask");
     }
 }

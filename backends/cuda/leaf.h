@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * NVIDIA's leaf of the device vocabulary: threads, waves (warps), barriers, shuffles, atomics, ordering and
- * number formats. Included by common/device/device.h alone; matrix products and copies are in mma_sm80.h
- * and copy_sm80.h. */
+ * number formats. Included by common/device/device.h alone; matrix products and copies are in
+ * mma_sm80.h, mma_f32_sm80.h and copy_sm80.h. */
 #ifndef STW_CUDA_LEAF_H
 #define STW_CUDA_LEAF_H
 
@@ -82,6 +82,14 @@ DEV_FN uint32_t dev_shuffle(uint32_t x, int lane) { return __shfl_sync(0xFFFFFFF
 
 /* Adds to memory; the result is not wanted, the order is not defined. */
 DEV_FN void dev_add(float *to, float x) { asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory"); }
+/* The same where subnormal numbers count: the addition above takes them, and makes them, zero. Slow. */
+DEV_FN void dev_add_exact(float *to, float x) {
+    uint32_t *bits = (uint32_t *)(void *)to, seen = *(volatile uint32_t *)bits, was = ~seen;
+    while (x != 0.0f && seen != was) {
+        was = seen;
+        seen = atomicCAS(bits, was, __float_as_uint(__uint_as_float(was) + x));
+    }
+}
 /* Value i of the accumulator tile f of thread t among THREADS, in sums laid out in the order of the registers: a
  * wave's addition touches whole lines, and one instruction adds four values where the GPU can. */
 #if __CUDA_ARCH__ >= 900
@@ -162,5 +170,6 @@ DEV_FN void dev_store_vector(void *to, dev_vector v) {
 
 #include "copy_sm80.h"
 #include "mma_sm80.h"
+#include "mma_f32_sm80.h"
 
 #endif

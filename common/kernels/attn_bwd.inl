@@ -17,6 +17,8 @@
 
 #include "attn_bwd_walk.inl"
 
+#include "attn_bwd_tiny.inl"
+
 /* A product of rows of the tile: queries with keys, or dO with values. */
 template <class C, class S = typename C::pair_split>
 DEV_FN void attn_product_pairs(dev_acc<S> &acc, const typename C::T *rows, const typename C::T *keys, bool unrounded, int wave,
@@ -131,6 +133,11 @@ template <class C> struct attn_dq {
         DEV_UNROLL for (int f = 0; f < COUNT; ++f)
             if (f >= first && f < end) dev_add_acc<C::THREADS>(q.to, f, q.acc.v[f / S::NT][f % S::NT]);
     }
+    DEV_FN void add_exact(attn_dq &q) {
+        DEV_UNROLL for (int f = 0; f < COUNT; ++f)
+            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
+                dev_add_exact(q.to + dev_sum_at(f, i, (int)dev_thread(), C::THREADS), q.acc.v[f / S::NT][f % S::NT][i]);
+    }
     DEV_FN void step(attn_dq &q, int k, int steps) {
         add(q, COUNT * (q.half * steps + k) / (2 * steps), COUNT * (q.half * steps + k + 1) / (2 * steps));
     }
@@ -148,12 +155,13 @@ template <class C> DEV_FN void attn_dq_of(attn_dq<C> &q, const stw_attn_launch &
 
 /* Deterministic: adds when it is this key block's turn. */
 template <class C> DEV_FN void attn_dq_in_turn(attn_dq<C> &q, const stw_attn_launch &l, const attn_unit &u, uint32_t at,
-                                               int block) {
+                                               int block, bool tiny) {
     uint32_t mine = (uint32_t)(u.block - stw_key_blocks(&u.seq, C::BM, C::BN, block).first);
     if (dev_thread() == 0)
         while (dev_load_acquire(l.turns + at) != mine) {}
     dev_barrier();
-    attn_dq<C>::add(q, 0, attn_dq<C>::COUNT);
+    if (tiny) attn_dq<C>::add_exact(q);
+    else attn_dq<C>::add(q, 0, attn_dq<C>::COUNT);
     dev_fence();
     dev_barrier();
     if (dev_thread() == 0) dev_store_release(l.turns + at, mine + 1);
@@ -171,7 +179,8 @@ template <class C> DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> 
     const T *q = (const T *)(smem + C::AT_Q + stage * C::rows::BYTES);
     const T *dout = (const T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
     const T *pz = (const T *)(smem + C::AT_P), *ds = (const T *)(smem + C::AT_DS);
-    if ((p.outputs & 0x07u) == 0x07u && !(p.features & STW_FEAT_DETERMINISTIC)) {
+    bool tiny = attn_is_tiny<C>(u, (const float *)(smem + C::AT_STATS) + stage * C::STATS);
+    if ((p.outputs & 0x07u) == 0x07u && !(p.features & STW_FEAT_DETERMINISTIC) && !tiny) {
         attn_dq<C> dq;
         attn_dq_of<C>(dq, l, at, smem, wave, lane);
         dq.half = 0;
@@ -184,7 +193,8 @@ template <class C> DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> 
     if (p.outputs & 0x01u) {
         attn_dq<C> dq;
         attn_dq_of<C>(dq, l, at, smem, wave, lane);
-        if (p.features & STW_FEAT_DETERMINISTIC) attn_dq_in_turn<C>(dq, l, u, at, block);
+        if (p.features & STW_FEAT_DETERMINISTIC) attn_dq_in_turn<C>(dq, l, u, at, block, tiny);
+        else if (tiny) attn_dq<C>::add_exact(dq);
         else attn_dq<C>::add(dq, 0, attn_dq<C>::COUNT);
     }
     if (p.outputs & 0x04u) dev_multiply<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, pz, dout, wave, lane);
@@ -194,7 +204,7 @@ template <class C> DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> 
 template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    const attn_unit &u = attn_unit_of<C>(l, smem);
+    attn_unit &u = attn_unit_of<C>(l, smem);
     if (!u.live) return;
     dev_acc<typename C::key_split> dk, dv;
     dev_acc<typename C::key_split>::clear(dk);
@@ -207,6 +217,8 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
         if (dev_thread() == 0) dev_halves_init(C::step_end(smem), C::WARPS);
         dev_copy_wait();
         dev_barrier();
+        attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
+                                                     (const typename C::T *)(smem + C::AT_V));
         int stage = 0, step = 0;
         for (bool more = true; more; ++step) {
             int block = walk.block, h = walk.h;

@@ -11,6 +11,7 @@ struct attn_unit {
     int64_t b, j0;
     int kv_head, block;
     int live;                    /* the block has rows to write                                      */
+    int k_counts, v_counts;      /* not all elements are tiny: see attn_bwd_tiny.inl                 */
     int first, end;              /* query blocks that meet the keys                                  */
     int inner_first, inner_end;  /* those in which every query sees every key                        */
     int whole_first, whole_end;  /* those all of whose rows take part                                */
@@ -60,7 +61,7 @@ template <class C> DEV_FN attn_unit &attn_unit_of(const stw_attn_launch &l, char
     if (dev_thread() == 0) {
         int64_t number = dev_unit();
         if (l.p.features & STW_FEAT_DETERMINISTIC) number = dev_fetch_add(l.ticket, 1);
-        u.live = 0;
+        u.live = u.k_counts = u.v_counts = 0;
         if (number < l.units) {
             attn_unit_place(u, l, number);
             u.j0 = (int64_t)u.block * C::BN;

@@ -95,6 +95,24 @@ template <class C> DEV_FN void attn_fwd_write(const stw_attn_launch &l, const st
         }
 }
 
+/* f32 in parts of bf16 (LEAF_F32_IN_PARTS) loses what is below 2^-134 of a number: a tile of V that holds nothing as
+ * large as ATTN_TINY_KEYS is multiplied by 2^64. Says whether it was. */
+template <class C> DEV_FN bool attn_fwd_enlarge(typename C::T *v, int *found) {
+    typedef typename C::keys Tile;
+    if (sizeof(typename C::T) != 4 || !LEAF_F32_IN_PARTS) return false;
+    if (dev_thread() == 0) *found = 0;
+    dev_barrier();
+    if (attn_tile_counts<Tile, C::THREADS>(v)) *found = 1;
+    dev_barrier();
+    bool tiny = *found == 0;
+    for (int e = (int)dev_thread(); tiny && e < Tile::ROWS * Tile::COLS; e += C::THREADS) {
+        typename C::T *x = v + Tile::at(e / Tile::COLS, e % Tile::COLS);
+        dev_set(x, dev_float(*x) * 0x1p64f);
+    }
+    dev_barrier();
+    return tiny;
+}
+
 template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
     typedef typename C::row_split S;
@@ -126,6 +144,7 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
         dev_copy_commit();
         dev_copy_wait();
         dev_barrier();
+        bool tiny = attn_fwd_enlarge<C>(v, (int *)(void *)pairs);
         dev_mask mask = dev_mask::of(seq, i0, j0, C::BM, C::BN);
         uint64_t keep = 0;
         if (p.features & STW_FEAT_DROPOUT) {
@@ -142,7 +161,15 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
         DEV_UNROLL for (int n = 0; n < C::pair_split::NT; ++n)
             leaf_store_acc<typename C::pairs>(pairs, wave * LEAF_MMA_M, n * LEAF_MMA_N, s.v[0][n], lane);
         dev_wave_sync(); /* the wave reads only rows it has written */
-        dev_multiply<false, true, C::BN, S, typename C::pairs, typename C::keys>(o, pairs, v, wave, lane);
+        if (!tiny) {
+            dev_multiply<false, true, C::BN, S, typename C::pairs, typename C::keys>(o, pairs, v, wave, lane);
+        } else {
+            dev_acc<S> part;
+            dev_acc<S>::clear(part);
+            dev_multiply<false, true, C::BN, S, typename C::pairs, typename C::keys>(part, pairs, v, wave, lane);
+            DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+                DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) o.v[0][n][i] = fmaf(part.v[0][n][i], 0x1p-64f, o.v[0][n][i]);
+        }
     }
     attn_fwd_write<C>(l, seq, b, h, i0, o, state, wave, lane);
 }

@@ -110,7 +110,7 @@ template <class S> struct attn_bias_sum {
 };
 
 /* e^x, as accurate as an operand of type T needs. */
-template <class T> DEV_FN float attn_exp(float x) { return sizeof(T) == 4 ? dev_exp(x) : dev_exp2_fast(x * DEV_LOG2E); }
+template <class T> DEV_FN float attn_exp(float x) { return sizeof(T) == 4 ? dev_exp_f32(x) : dev_exp2_fast(x * DEV_LOG2E); }
 
 /* All features, in passes over the tile, so that an absent one costs a branch: products -> logits S. */
 template <class S>

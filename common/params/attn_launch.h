@@ -19,7 +19,13 @@
 #define STW_VECTOR_DK   0x40u
 #define STW_VECTOR_DV   0x80u
 
-#define STW_STATS_PAD 4u /* floats behind the two statistics of a block; the first tells of special rows */
+/* Floats behind the two statistics of a block: not 0 if a row's LSE is infinite; if its dO and D are tiny. */
+#define STW_STATS_PAD 4u
+
+/* Kernels that work on rows: threads of a block, its shared memory; the largest bm of any variant. */
+#define STW_ROW_THREADS 256u
+#define STW_ROW_SMEM    1024u
+#define STW_BM_MAX      128u
 
 typedef struct stw_attn_launch {
     stw_attn_params p;
