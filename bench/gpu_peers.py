@@ -375,6 +375,8 @@ def main():
         print_row(rows[-1])
         if options.csv:
             write_csv(options.csv, rows)
+        if "CUDA error" in rows[-1]["wrong"]:
+            sys.exit("gpu_peers: the device's context is lost; the case above or the one before it did that")
     print_summary(rows)
     sys.exit(1 if any(row["wrong"] for row in rows) else 0)
 

@@ -56,6 +56,11 @@ class ContextOpts(ctypes.Structure):
                 ("arch", ctypes.c_char_p), ("cpu_threads", i32)]
 
 
+def bias_strides(tensor):
+    """A dimension of size 1 is a broadcast."""
+    return BiasStrides(*(0 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride())))
+
+
 class Call:
     """One planned call: run(stream) does it; what it points to stays alive with it."""
 
@@ -137,9 +142,9 @@ class Sternway:
             setattr(desc, name, Strides(*strides))
             setattr(args, name, tensor.data_ptr())
         if bias is not None:
-            desc.bias_dtype, desc.bias, args.bias = DTYPES[bias.dtype], BiasStrides(*bias.stride()), bias.data_ptr()
+            desc.bias_dtype, desc.bias, args.bias = DTYPES[bias.dtype], bias_strides(bias), bias.data_ptr()
         if dbias is not None:
-            desc.dbias, args.dbias, desc.outputs = BiasStrides(*dbias.stride()), dbias.data_ptr(), OUT_QKV | OUT_DBIAS
+            desc.dbias, args.dbias, desc.outputs = bias_strides(dbias), dbias.data_ptr(), OUT_QKV | OUT_DBIAS
         if dropout:
             desc.dropout_p, desc.dropout_map = dropout[0], DROPOUT_MAPS[dropout[1]]
             args.dropout_seed, args.dropout_offset = dropout[2:]
