@@ -109,17 +109,18 @@ static void drop_timing(tune_point *point, size_t index) {
     --point->count;
 }
 
-/* Keeps the two smallest head dims of the variants: wider ones pad more and cannot win. The chosen one stays.
- */
+/* Keeps the smallest head dim that two variants have between them: wider ones pad more and cannot win. The
+ * chosen one stays. */
 static void prune(tune_point *point) {
-    uint32_t least = UINT32_MAX, next = UINT32_MAX;
+    uint32_t limit = UINT32_MAX;
     for (size_t i = 0; i < point->count; ++i) {
         uint32_t hd = point->timings[i].variant->head_dim;
-        if (hd < least) next = least, least = hd;
-        if (hd > least && hd < next) next = hd;
+        size_t within = 0;
+        for (size_t n = 0; n < point->count; ++n) within += point->timings[n].variant->head_dim <= hd;
+        if (within >= 2 && hd < limit) limit = hd;
     }
     for (size_t i = point->count; i-- > 1;)
-        if (point->timings[i].variant->head_dim > next) drop_timing(point, i);
+        if (point->timings[i].variant->head_dim > limit) drop_timing(point, i);
 }
 
 /* ---- one problem --------------------------------------------------------------------------------------- */
