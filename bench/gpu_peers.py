@@ -318,8 +318,12 @@ def print_row(row):
           f"{'  WRONG: ' + row['wrong'] if row['wrong'] else ''}", flush=True)
 
 
-def print_summary(rows):
-    print(f"\n{'group':18} {'peer':10} {'cases':>5} {'geomean':>8} {'minimum':>8}  at")
+def geometric_mean(ratios):
+    return math.exp(sum(math.log(r) for r, _ in ratios) / len(ratios))
+
+
+def ratios_of(rows):
+    """(group, peer, [(ratio, case)]) of every group, and of the suites that have several groups as a whole."""
     groups = list(dict.fromkeys(r["group"] for r in rows))
     for group in groups + ["fa (all)", "dims (all)", "near (all)", "f32 (all)"]:
         chosen = [r for r in rows if r["group"] == group or group.endswith(" (all)") and r["group"].startswith(group[:-6])]
@@ -328,8 +332,32 @@ def print_summary(rows):
         for name in COLUMNS:
             ratios = [(r[f"ratio_{name}"], r["case"]) for r in chosen if f"ratio_{name}" in r]
             if ratios:
-                mean = math.exp(sum(math.log(r) for r, _ in ratios) / len(ratios))
-                print(f"{group:18} {name:10} {len(ratios):5} {mean:8.3f} {min(ratios)[0]:8.3f}  {min(ratios)[1]}")
+                yield group, name, ratios
+
+
+def print_summary(rows):
+    print(f"\n{'group':18} {'peer':10} {'cases':>5} {'geomean':>8} {'minimum':>8}  at")
+    for group, name, ratios in ratios_of(rows):
+        print(f"{group:18} {name:10} {len(ratios):5} {geometric_mean(ratios):8.3f} {min(ratios)[0]:8.3f}  {min(ratios)[1]}")
+
+
+def write_tables(path, rows):
+    """The tables of docs/performance/sm80.md."""
+    lines = ["| group | peer | cases | geometric mean | minimum, at |", "|---|---|---|---|---|"]
+    lines += [f"| {group} | {name} | {len(ratios)} | {geometric_mean(ratios):.3f} | {min(ratios)[0]:.3f}, {min(ratios)[1]} |"
+              for group, name, ratios in ratios_of(rows)]
+    lengths = (512, 1024, 2048, 4096, 8192, 16384)
+    lines += ["", "| D, whose | " + " | ".join(f"{'S ' if s == 512 else ''}{s}" for s in lengths) + " |", "|---" * 7 + "|"]
+    at = {row["case"]: row for row in rows if row["group"].startswith("fa ") and not row["wrong"]}
+    for dim in (64, 128):
+        for name in ("ours", "flash"):
+            cells = []
+            for seq in lengths:
+                pair = [at.get(f"bf16:b{16384 // seq}h{2048 // dim}s{seq}d{dim}:{mask}", {}) for mask in ("full", "causal")]
+                cells.append(" / ".join(f"{float(r['tflops']) / (r['ratio_flash'] if name == 'flash' else 1):.0f}"
+                                        if "ratio_flash" in r else "-" for r in pair))
+            lines.append(f"| {dim}, {name} | " + " | ".join(cells) + " |")
+    pathlib.Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def parse():
@@ -342,6 +370,7 @@ def parse():
     parser.add_argument("--quick", action="store_true", help="3 short rounds")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--csv", metavar="FILE", help="all columns of every case, errors and quartile distances too")
+    parser.add_argument("--tables", metavar="FILE", help="the tables of docs/performance/sm80.md")
     return parser.parse_args()
 
 
@@ -378,6 +407,8 @@ def main():
         if "CUDA error" in rows[-1]["wrong"]:
             sys.exit("gpu_peers: the device's context is lost; the case above or the one before it did that")
     print_summary(rows)
+    if options.tables:
+        write_tables(options.tables, rows)
     sys.exit(1 if any(row["wrong"] for row in rows) else 0)
 
 
