@@ -28,7 +28,7 @@ static const struct argp_option options[] = {
      0},
     {"seconds", KEY_SECONDS, "S", 0, "time a variant gets on a problem (default 0.2)", 0},
     {"min-gain", KEY_GAIN, "PERCENT", 0,
-     "what a variant must gain over the present rule's for a rule (default 1)", 0},
+     "what a variant must gain over the present rule's for a rule (default 2)", 0},
     {"filter", 'f', "PATTERN", 0,
      "of the usual problems those that hold this text; *, ?, [] as in file names", 0},
     {"csv", KEY_CSV, NULL, 0, "the table as comma-separated values; rules only with -o", 0},
@@ -211,7 +211,7 @@ static const char help[] =
 static const struct argp parser = {options, parse, "[PROBLEM...]", help, NULL, NULL, NULL};
 
 int stw_tool_tune(int argc, char **argv) {
-    settings s = {.seconds = 0.2, .min_gain = 0.01};
+    settings s = {.seconds = 0.2, .min_gain = 0.02};
     tune_target target;
     size_t count = 0;
     int exit = stw_tool_parse(&parser, argc, argv, &s);
