@@ -12,6 +12,7 @@
 #define DEV_WAVE      64
 #define DEV_UNROLL    _Pragma("unroll")
 #define DEV_ROLLED    _Pragma("unroll 1")
+#define DEV_UNROLL_2  _Pragma("unroll 2")
 #define DEV_GLOBAL    __attribute__((address_space(1)))
 #define DEV_SHARED    __attribute__((address_space(3)))
 #define DEV_LDS       __attribute__((shared))
@@ -45,11 +46,35 @@ DEV_FN int64_t dev_unit() {
 /* The number of this thread's wave, in a register all its lanes share. */
 DEV_FN uint32_t dev_wave() { return __builtin_amdgcn_readfirstlane(__builtin_amdgcn_workitem_id_x() / DEV_WAVE); }
 
+/* A value that all lanes of the wave have, in a register they share. */
+DEV_FN int dev_uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
+DEV_FN int64_t dev_uniform(int64_t x) {
+    uint32_t low = (uint32_t)__builtin_amdgcn_readfirstlane((int)x);
+    uint32_t high = (uint32_t)__builtin_amdgcn_readfirstlane((int)(x >> 32));
+    return (int64_t)((uint64_t)high << 32 | low);
+}
+/* The same value, but the compiler keeps it rather than computing it anew. */
+DEV_FN int dev_keep(int x) {
+    asm volatile("" : "+v"(x));
+    return x;
+}
+
+/* Instructions on the two sides stay there. */
+DEV_FN void dev_part(bool) { __builtin_amdgcn_sched_barrier(0); }
+
 DEV_FN void dev_barrier() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
+/* A barrier in two halves: there is no such thing here, so the waves wait for each other in the second. */
+struct dev_two_halves {
+    uint64_t word;
+};
+DEV_FN void dev_halves_init(dev_two_halves *, int) {}
+DEV_FN void dev_halves_arrive(dev_two_halves *) {}
+DEV_FN void dev_halves_wait(dev_two_halves *, int) { dev_barrier(); }
+
 /* A wave's accesses to shared memory are carried out in their order: only the compiler must keep it. */
 DEV_FN void dev_wave_sync() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
@@ -72,6 +97,21 @@ DEV_FN double dev_shuffle_xor(double x, int mask) {
  * instruction of coarse-grained device memory, which workspaces are. */
 DEV_FN void dev_add(float *to, float x) {
     __hip_atomic_fetch_add((DEV_GLOBAL float *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+/* The same where subnormal numbers count: the addition above may take them for zero. Slow. */
+DEV_FN void dev_add_exact(float *to, float x) {
+    DEV_GLOBAL uint32_t *bits = (DEV_GLOBAL uint32_t *)(void *)to;
+    uint32_t seen = __hip_atomic_load(bits, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT), next;
+    if (x == 0.0f) return;
+    do next = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, seen) + x);
+    while (!__hip_atomic_compare_exchange_strong(bits, &seen, next, __ATOMIC_RELAXED, __ATOMIC_RELAXED,
+                                                 __HIP_MEMORY_SCOPE_AGENT));
+}
+/* Value i of the accumulator tile f of thread t among `threads`, in sums laid out in the order of the registers: a
+ * wave's addition covers 256 bytes without gaps. */
+DEV_FN int dev_sum_at(int f, int i, int t, int threads) { return (f * 4 + i) * threads + t; }
+template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4]) {
+    DEV_UNROLL for (int i = 0; i < 4; ++i) dev_add(to + dev_sum_at(f, i, (int)dev_thread(), THREADS), x[i]);
 }
 DEV_FN uint32_t dev_fetch_add(uint32_t *to, uint32_t x) {
     return __hip_atomic_fetch_add((DEV_GLOBAL uint32_t *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
@@ -167,10 +207,8 @@ DEV_FN void dev_set_pair(float *to, float x, float y) {
 struct alignas(16) dev_vector {
     uint32_t word[4];
 };
+DEV_FN dev_vector dev_load_vector(const void *from) { return __builtin_bit_cast(dev_vector, *(const leaf_u4 *)from); }
 /* Of global memory. */
-DEV_FN dev_vector dev_load_vector(const void *from) {
-    return __builtin_bit_cast(dev_vector, *(const DEV_GLOBAL leaf_u4 *)(const DEV_GLOBAL void *)from);
-}
 DEV_FN void dev_store_vector(void *to, dev_vector v) {
     *(DEV_GLOBAL leaf_u4 *)(DEV_GLOBAL void *)to = __builtin_bit_cast(leaf_u4, v);
 }

@@ -22,6 +22,8 @@ DEV_FN int leaf_acc_col(int lane, int) { return lane % 16; }
 #define LEAF_ACC_PAIRS 0
 /* Lanes that hold one row: those that differ in these bits of their number. */
 #define LEAF_ROW_LANES 15
+/* f32 operands are multiplied as they are. */
+#define LEAF_F32_IN_PARTS 0
 
 /* Four consecutive rows (from a multiple of 4) of one column are one lane's values. */
 #define LEAF_FOUR_LANES 1

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * LDS instructions, with bounds, and with the watch for races: two waves that touch the same bytes in one
- * barrier interval, one of them writing, unless both are atomic. */
+ * barrier interval, one of them writing, unless both are atomic or write the same value. */
 #include "machine.h"
 
 namespace cdna {
@@ -44,6 +44,12 @@ u8 *lds_at(Wave &w, const Instruction &in, u32 offset, int bytes, Touch touch) {
 
 #define EACH_ACTIVE(w) for (u64 rest = (w).exec(), l; rest && (l = (u64)__builtin_ctzll(rest), true); rest &= rest - 1)
 
+/* A word with the value that is there already: flags that any wave may raise. */
+static bool writes_again(const Wave &w, const Access &access, u32 offset, int data, int lane) {
+    const Group &g = *w.group;
+    return access.bytes == 4 && (u64)offset + 4 <= g.lds.size() && !memcmp(&g.lds[offset], &w.v[data][lane], 4);
+}
+
 void run_lds(Wave &w, const Instruction &in) {
     const Access &access = in.access;
     bool atomic = access.atomic != Atomic::none;
@@ -51,7 +57,11 @@ void run_lds(Wave &w, const Instruction &in) {
     Touch touch = atomic ? Touch::atomic : access.store ? Touch::write : Touch::read;
     u8 *at[LANES];
     const u32 *address = w.v[in.op[k].index];
-    EACH_ACTIVE(w) at[l] = lds_at(w, in, address[l] + (u32)in.offset, access.bytes, touch);
+    EACH_ACTIVE(w) {
+        u32 offset = address[l] + (u32)in.offset;
+        bool again = access.store && writes_again(w, access, offset, in.op[1].index, (int)l);
+        at[l] = lds_at(w, in, offset, access.bytes, again ? Touch::rewrite : touch);
+    }
     if (atomic) {
         int compare = access.atomic == Atomic::compare_swap ? in.op[k + 2].index : -1;
         transfer_atomic(w, in, at, w.exec(), in.op[k + 1].index, compare, in.returns ? in.op[0].index : -1);

@@ -84,7 +84,7 @@ static void report(const std::string &what, double error, double limit) {
 }
 
 static void products(CodeObject &code) {
-    enum { M = 32, N = 64, K = 48 };
+    enum { M = 32, N = 64, K = 64 };
     static const struct { const char *name; stw_dtype dtype; } types[] = {
         {"f16", STW_F16}, {"bf16", STW_BF16}, {"f32", STW_F32}};
     for (auto &type : types)

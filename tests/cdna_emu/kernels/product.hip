@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The vocabulary of common/device alone: products of tiles in LDS, in every orientation of the operands. 32 x 64
- * results of K = 48 by four waves, from matrices in global memory whose rows lie without gaps. */
+ * results of K = 64 by four waves, from matrices in global memory whose rows lie without gaps. */
 #include "common/device/device.h"
 
 #include "common/device/copy.h"
@@ -15,13 +15,14 @@ struct product_arguments {
 };
 
 template <class T, bool A_BY_K, bool B_BY_K> DEV_FN void product(const product_arguments &p) {
-    enum { M = 32, N = 64, K = 48, THREADS = 256 };
+    enum { M = 32, N = 64, K = 64, THREADS = 256 };
     typedef dev_tile<T, A_BY_K ? K : M, A_BY_K ? M : K> tile_a;
     typedef dev_tile<T, B_BY_K ? K : N, B_BY_K ? N : K> tile_b;
     typedef dev_split<T, M, N, 4> split;
     T *a = (T *)(void *)dev_shared, *b = (T *)(void *)(dev_shared + tile_a::BYTES);
-    dev_load_rows<tile_a, THREADS>(a, (const T *)p.a, tile_a::COLS, 0, 0, tile_a::ROWS, tile_a::COLS, true);
-    dev_load_rows<tile_b, THREADS>(b, (const T *)p.b, tile_b::COLS, 0, 0, tile_b::ROWS, tile_b::COLS, true);
+    int t = (int)dev_thread();
+    dev_row_copy<tile_a, THREADS>::whole(a, (const T *)p.a, tile_a::COLS, tile_a::COLS, t);
+    dev_row_copy<tile_b, THREADS>::part(b, (const T *)p.b, tile_b::COLS, 0, 0, tile_b::ROWS, tile_b::COLS, true, t);
     dev_copy_commit();
     dev_copy_wait();
     dev_barrier();
