@@ -343,7 +343,7 @@ static int find_target(const settings *s, conform_target *target, totals *t, int
 
 static int run_target(const settings *s, const conform_list *list) {
     conform_target target = {.opts = s->device.opts};
-    conform_options run = {s->jobs, {.repeats = s->repeat, .forward = 1}};
+    conform_options run = {s->large ? 1 : s->jobs, {.repeats = s->repeat, .forward = 1}};
     size_t rows = conform_row_count + 1;
     totals t = {.s = s, .target = &target, .json = s->json ? cJSON_CreateArray() : NULL};
     snprintf(target.arch, sizeof target.arch, "%s", s->device.arch_text);

@@ -85,4 +85,7 @@ int conform_list_large(conform_list *list);
 size_t conform_tensor_bytes(const stw_attn_desc *desc); /* of all large tensors; SIZE_MAX: beyond counting */
 void conform_large_check(const char *line, stw_context *context, stw_case_result *result);
 
+/* conform_filled.c: one whose every element has data. Errors: those of the library; STW_E_NO_MEMORY. */
+stw_status conform_filled_check(const stw_problem *problem, stw_context *context, stw_case_result *result);
+
 #endif
