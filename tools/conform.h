@@ -52,6 +52,7 @@ void conform_print_rows(const conform_list *list); /* --list */
 typedef struct conform_target { /* what every case runs on */
     stw_context_opts opts;
     char arch[32];
+    int here;          /* open it in this process: nothing is forked */
     int variant_count; /* variants of the table that run here */
     char variants[CONFORM_VARIANT_MAX][48];
     int refused_count;
@@ -63,7 +64,7 @@ typedef struct conform_target { /* what every case runs on */
 stw_status conform_probe(conform_target *target, const char *wanted, char *why, size_t capacity);
 
 typedef struct conform_options {
-    int jobs;
+    int jobs; /* 0: no process but this one */
     stw_case_options check;
 } conform_options;
 

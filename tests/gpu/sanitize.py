@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 """compute-sanitizer over conformance cases: memcheck, racecheck, synccheck and initcheck, side by side.
 
-    sanitize.py TOOL ARCH [--cases FILE] [--limit N] [--tools memcheck,...] [--logs FOLDER] [--program PROGRAM...]
+    sanitize.py TOOL ARCH [--cases FILE] [--limit N] [--tools memcheck,...] [--logs FOLDER]
 
 TOOL is bin/sternway; the cases are run by `sternway conform`, which must pass as well: the tools slow kernels down
-and so reorder them. A line a tool: cases, processes watched, errors. Ends with 77 where there is no GPU with
+and so reorder them. A line a tool: cases, errors. Ends with 77 where there is no GPU with
 kernels of the arch or no compute-sanitizer, and names the reason."""
 import argparse
 import concurrent.futures
@@ -22,26 +22,36 @@ TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 MORE = {"memcheck": ["--leak-check", "no"], "racecheck": ["--racecheck-report", "all"]}
 
 
-def watch(tool, command, logs, timeout):
-    """(good, text) of one tool over the command and every process that it starts."""
-    started = time.monotonic()
-    watched = ["compute-sanitizer", "--tool", tool, "--target-processes", "all", "--log-file", f"{logs}/{tool}.%p.log",
-               *MORE.get(tool, []), *command]
+def watch(tool, command, log, timeout):
+    """(cases, errors or None, text) of one tool over the command. One process: conform --jobs 0 forks nothing, and
+    the tools follow no process that was forked without a new program."""
+    watched = ["compute-sanitizer", "--tool", tool, "--log-file", str(log), *MORE.get(tool, []), *command]
     try:
         done = subprocess.run(watched, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
-        return False, f"{tool}: not done in {timeout} s"
-    (logs / f"{tool}.out").write_text(done.stdout + done.stderr)
-    errors = processes = 0
-    for log in logs.glob(f"{tool}.*.log"):
-        found = re.findall(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", log.read_text(errors="replace"))
-        processes += bool(found)
-        errors += sum(int(a or b) for a, b in found)
+        return 0, None, f"not done in {timeout} s"
+    log.with_suffix(".out").write_text(done.stdout + done.stderr)
+    words = log.read_text(errors="replace") if log.exists() else ""
+    found = re.findall(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", words)
     totals = re.search(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", done.stdout, re.M)
     cases = len(re.findall(r"^ok given (?!pool:)", done.stdout, re.M))
-    good = done.returncode == 0 and totals and int(totals.group(2)) == 0 and cases and processes and not errors
-    return good, (f"{tool}: {cases} cases, {totals.group(0) if totals else 'no totals'}; {processes} processes watched, "
-                  f"{errors} errors, exit {done.returncode}, {time.monotonic() - started:.0f} s")
+    if not found or not totals or totals.group(2) != "0" or totals.group(3) != "0":
+        return cases, None, f"exit {done.returncode}: {totals.group(0) if totals else done.stderr[-300:]}"
+    return cases, sum(int(a or b) for a, b in found), ""
+
+
+def check(tool, command, lines, shards, logs, timeout):
+    """(good, text) of one tool over all the cases, in several processes side by side."""
+    started = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(shards) as pool:
+        results = list(pool.map(lambda n: watch(tool, command + lines[n::shards], logs / f"{tool}.{n}.log", timeout),
+                                range(shards)))
+    cases = sum(count for count, _, _ in results)
+    broken = [text for _, errors, text in results if errors is None]
+    errors = sum(errors or 0 for _, errors, _ in results)
+    good = cases == len(lines) and not broken and not errors
+    return good, (f"{tool}: {cases} cases, {errors} errors, {time.monotonic() - started:.0f} s"
+                  f"{'; ' if broken else ''}{'; '.join(broken)}")
 
 
 def main():
@@ -52,7 +62,7 @@ def main():
     parser.add_argument("--limit", type=int, default=1000000)
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--logs", type=Path)
-    parser.add_argument("--jobs", default="2")
+    parser.add_argument("--shards", type=int, default=2, help="processes a tool")
     parser.add_argument("--timeout", type=int, default=900)
     options = parser.parse_args()
     lines = [line for line in options.cases.read_text().splitlines() if line and not line.startswith("#")][:options.limit]
@@ -67,10 +77,11 @@ def main():
     scratch = tempfile.TemporaryDirectory()
     logs = options.logs or Path(scratch.name)
     logs.mkdir(parents=True, exist_ok=True)
-    command = [options.program, "conform", "--arch", options.arch, "--variant", "auto", "--jobs", options.jobs, *lines]
+    command = [options.program, "conform", "--arch", options.arch, "--variant", "auto", "--jobs", "0"]
     tools, bad = options.tools.split(","), 0
     with concurrent.futures.ThreadPoolExecutor(len(tools)) as pool:
-        for good, text in pool.map(lambda tool: watch(tool, command, logs, options.timeout), tools):
+        for good, text in pool.map(
+                lambda tool: check(tool, command, lines, options.shards, logs, options.timeout), tools):
             print("ok  " if good else "FAIL", text, flush=True)
             bad += not good
     print(f"{len(lines)} cases a tool, {len(tools)} tools, {bad} problems")
