@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: MIT
 """compute-sanitizer over conformance cases: memcheck, racecheck, synccheck and initcheck, side by side.
 
-    sanitize.py TOOL ARCH [--cases FILE] [--limit N] [--tools memcheck,...] [--logs FOLDER]
+    sanitize.py TOOL ARCH [--apart TEST_GPU_APART] [--cases FILE] [--limit N] [--tools memcheck,...] [--logs FOLDER]
 
-TOOL is bin/sternway; the cases are run by `sternway conform`, which must pass as well: the tools slow kernels down
+TOOL is bin/sternway; with --apart memcheck runs a second time, over that test, where every tensor has an allocation
+of its own; the cases are run by `sternway conform`, which must pass as well: the tools slow kernels down
 and so reorder them. A line a tool: cases, errors. Ends with 77 where there is no GPU with
 kernels of the arch or no compute-sanitizer, and names the reason."""
 import argparse
@@ -40,6 +41,22 @@ def watch(tool, command, log, timeout):
     return cases, sum(int(a or b) for a, b in found), ""
 
 
+def watch_apart(program, arch, lines, logs, timeout):
+    """As check, for the test that puts every tensor into an allocation of its own."""
+    started, log = time.monotonic(), logs / "apart.log"
+    (logs / "cases.txt").write_text("\n".join(lines) + "\n")
+    watched = ["compute-sanitizer", "--tool", "memcheck", "--log-file", str(log), *MORE["memcheck"], str(program), arch,
+               str(logs / "cases.txt")]
+    done = subprocess.run(watched, capture_output=True, text=True, timeout=timeout)
+    (logs / "apart.out").write_text(done.stdout + done.stderr)
+    found = re.search(r"ERROR SUMMARY: (\d+) error", log.read_text(errors="replace")) if log.exists() else None
+    count = re.search(r"^(\d+) cases, every tensor apart$", done.stdout, re.M)
+    good = done.returncode == 0 and found and found.group(1) == "0" and count
+    return bool(good), (f"memcheck, tensors apart: {count.group(1) if count else 'not all'} cases, "
+                        f"{found.group(1) if found else 'no'} errors, exit {done.returncode}, "
+                        f"{time.monotonic() - started:.0f} s")
+
+
 def check(tool, command, lines, shards, logs, timeout):
     """(good, text) of one tool over all the cases, in several processes side by side."""
     started = time.monotonic()
@@ -58,6 +75,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("arch")
+    parser.add_argument("--apart", type=Path)
     parser.add_argument("--cases", type=Path, default=HERE / "sanitize_cases.txt")
     parser.add_argument("--limit", type=int, default=1000000)
     parser.add_argument("--tools", default=",".join(TOOLS))
@@ -84,6 +102,10 @@ def main():
                 lambda tool: check(tool, command, lines, options.shards, logs, options.timeout), tools):
             print("ok  " if good else "FAIL", text, flush=True)
             bad += not good
+    if options.apart:
+        good, text = watch_apart(options.apart, options.arch, lines, logs, options.timeout)
+        print("ok  " if good else "FAIL", text, flush=True)
+        bad += not good
     print(f"{len(lines)} cases a tool, {len(tools)} tools, {bad} problems")
     return 1 if bad else 0
 
