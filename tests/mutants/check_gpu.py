@@ -46,11 +46,9 @@ class Check:
         self.options = options
         self.gpu = threading.Semaphore(options.runs)
         self.cases = [line for line in (HERE / "gpu_cases.txt").read_text().splitlines() if line and line[0] != "#"]
-        self.objects = Path(tempfile.mkdtemp(prefix="objects-", dir=options.scratch))
-        archive = options.build / "lib/libsternway_internal.a"
-        subprocess.run(["ar", "x", str(archive.resolve())], cwd=self.objects, check=True)
-        for name in REPLACED:
-            (self.objects / name).unlink()
+        self.archive = Path(options.scratch) / "objects.a"
+        shutil.copy2(options.build / "lib/libsternway_internal.a", self.archive)
+        subprocess.run(["ar", "d", str(self.archive), *REPLACED], check=True)
 
     def compile(self, work, source, target, *more):
         tree = work / "tree"
@@ -59,7 +57,7 @@ class Check:
                         f"-I{self.options.build}/generated", *more, "-o", str(target), str(source)], check=True,
                        capture_output=True, text=True)
 
-    def make_library(self, work, mutant):
+    def make_library(self, work):
         """work/lib/libsternway.so.0 with the image of work/tree."""
         tree, arch = work / "tree", self.options.arch
         image = work / "mutant.fatbin"
@@ -77,19 +75,14 @@ class Check:
             value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
         (work / "images.def").write_text("".join(f"STW_IMAGE(CUDA, {arch}, {kind}, {SYMBOL}, 0x{value:016x})\n"
                                                  for kind in ("CUBIN", "PTX")))  # whichever the device asks for
-        mine = {}
         self.compile(work, work / "images.c", work / "images.c.o")
         self.compile(work, tree / "common/image.c", work / "image.c.o", '-DSTW_IMAGE_ROWS="images.def"')
         self.compile(work, tree / "dispatch/tables.c", work / "tables.c.o")
-        if mutant and mutant["file"].endswith(".c"):
-            name = Path(mutant["file"]).name + ".o"
-            self.compile(work, tree / mutant["file"], work / name)
-            mine[name] = True
         (work / "lib").mkdir()
-        objects = [str(o) for o in sorted(self.objects.glob("*.o")) if o.name not in mine]
-        subprocess.run([self.options.cc, "-shared", "-Wl,-soname,libsternway.so.0",
+        subprocess.run([self.options.cc, "-shared", "-Wl,-soname,libsternway.so.0", "-Wl,--no-undefined",
                         f"-Wl,--version-script={tree}/dispatch/exports.map", "-o", str(work / "lib/libsternway.so.0"),
-                        *objects, *(str(o) for o in work.glob("*.o")), "-lm"], check=True, capture_output=True, text=True)
+                        "-Wl,--whole-archive", str(self.archive), "-Wl,--no-whole-archive",
+                        *(str(o) for o in work.glob("*.o")), "-lm"], check=True, capture_output=True, text=True)
 
     def run(self, work, command):
         """Exit status and output; None when it hung."""
@@ -139,9 +132,12 @@ class Check:
             shutil.copy2(self.options.build / "bin/sternway", work / "bin/sternway")
             if self.options.stale:
                 return True, f"{name}: found once"
-            self.make_library(work, mutant)
+            self.make_library(work)
             if self.options.no_run:
-                return True, f"{name}: builds"
+                status, output = self.run(work, [str(work / "bin/sternway"), "info", "--verify"])
+                if self.options.keep:
+                    shutil.copytree(work / "lib", self.options.keep / name.replace(" ", "-"), dirs_exist_ok=True)
+                return status == 0, f"{name}: " + ("builds" if status == 0 else f"status {status}\n{output}")
             status, output = self.conform(work, mutant)
             if not mutant:
                 return status == 0, f"{name}: " + ("passes" if status == 0 else f"status {status}\n{output[-3000:]}")
@@ -170,6 +166,7 @@ def main():
     parser.add_argument("--only", help="names that contain this text")
     parser.add_argument("--stale", action="store_true", help="only look whether each old text is there once")
     parser.add_argument("--no-run", action="store_true", help="only build: needs no GPU")
+    parser.add_argument("--keep", type=Path, help="with --no-run: a folder for the libraries")
     options = parser.parse_args()
     options.build, options.source = options.build.resolve(), options.source.resolve()
     mutants = tomllib.loads((HERE / "mutants_gpu.toml").read_text())["mutant"]
