@@ -28,6 +28,8 @@
     X(cuCtxGetCurrent, (void **context_out)) \
     X(cuMemAlloc_v2, (uint64_t *pointer_out, size_t bytes)) \
     X(cuMemAllocManaged, (uint64_t *pointer_out, size_t bytes, unsigned flags)) \
+    X(cuMemAllocAsync, (uint64_t *pointer_out, size_t bytes, void *stream)) \
+    X(cuMemFreeAsync, (uint64_t pointer, void *stream)) \
     X(cuMemFree_v2, (uint64_t pointer)) \
     X(cuMemHostAlloc, (void **pointer_out, size_t bytes, unsigned flags)) \
     X(cuMemFreeHost, (void *pointer)) \
