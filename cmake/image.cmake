@@ -49,8 +49,8 @@ if(STERNWAY_CUDA)
         message(STATUS "sternway CUDA images: ${STERNWAY_NVCC} (CUDA ${STERNWAY_CUDA_RELEASE})")
         set(_source ${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/attn_bwd_sm80.cu)
         _stw_nvcc_image(${_source} sm80 CUBIN arch=compute_80,code=sm_80)
-        # Newer GPUs: PTX for all of them, and its translation for 9.0, where the driver would take a minute.
-        _stw_nvcc_image(${_source} sm80 PTX arch=compute_80,code=compute_80 arch=compute_80,code=sm_90)
+        # Newer GPUs: PTX for all of them, and code for 9.0, which has wider additions and would take the driver a minute.
+        _stw_nvcc_image(${_source} sm80 PTX arch=compute_80,code=compute_80 arch=compute_90,code=sm_90)
     else()
         message(WARNING "sternway: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda): the CUDA backend is built "
             "without kernels and every CUDA context will end in STW_E_NO_IMAGE")

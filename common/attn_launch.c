@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ROW_THREADS 256u
-#define ROW_SMEM    512u
 #define MASK_ROWS   16
 #define GRID_X_MAX  (INT64_C(1) << 30)
 
@@ -91,7 +89,7 @@ static stw_attn_step *add_step(stw_attn_steps *steps, int64_t units, uint32_t bl
 static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t wave, stw_attn_steps *steps) {
     const char *type = stw_dtype_name((stw_dtype)p->dtype);
     int64_t tiles = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, t->bm);
-    stw_attn_step *step = add_step(steps, tiles + 1, ROW_THREADS, ROW_SMEM);
+    stw_attn_step *step = add_step(steps, tiles + 1, STW_ROW_THREADS, STW_ROW_SMEM);
     snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_delta_%s", type);
     int summed = bias_is_summed(p);
     if (summed) {
@@ -111,7 +109,7 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode);
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
-    step = add_step(steps, rows, ROW_THREADS, 0);
+    step = add_step(steps, rows, STW_ROW_THREADS, 0);
     snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish");
 }
 
@@ -130,7 +128,7 @@ void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_
                  stw_dtype_name((stw_dtype)params->dtype));
     } else {
         stw_attn_step *step = add_step(steps_out, heads * stw_blocks_of(params->max_seq_q, MASK_ROWS) + 1,
-                                       ROW_THREADS, ROW_SMEM);
+                                       STW_ROW_THREADS, STW_ROW_SMEM);
         snprintf(step->entry, sizeof step->entry, "stw_attn_dropout_mask");
     }
 }
@@ -151,6 +149,14 @@ static uint32_t vectors_of(const stw_attn_params *p) {
            vector_bit(&p->dq, p->dq_dtype == STW_F32 ? 4 : 2, d, STW_VECTOR_DQ) |
            vector_bit(&p->dk, p->dk_dtype == STW_F32 ? 4 : 2, d, STW_VECTOR_DK) |
            vector_bit(&p->dv, p->dv_dtype == STW_F32 ? 4 : 2, dv, STW_VECTOR_DV);
+}
+
+/* Under a causal mask key blocks differ in work, and few heads' rows should stay in the second-level cache: q, dout
+ * and the sums of dQ of so many heads fit 32 MiB, and of four at least. */
+static int64_t heads_beside(const stw_attn_tile *tile, const stw_attn_params *p) {
+    if (!(p->features & STW_FEAT_WINDOW_RIGHT)) return 1;
+    int64_t row = (int64_t)tile->head_dim * (2 * element_of(p) + sizeof(float)) * p->group;
+    return stw_larger(4, (INT64_C(32) << 20) / (row * p->max_seq_q + 1));
 }
 
 void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
@@ -175,6 +181,7 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
         l.turns = ordered ? (uint32_t *)(void *)(base + w.turns) : NULL;
         l.ticket = ordered ? (uint32_t *)(void *)(base + w.ticket) : NULL;
         l.q_blocks = w.q_blocks;
+        l.heads_beside = heads_beside(tile, params);
         l.k_blocks = stw_blocks_of(params->max_seq_kv, tile->bn);
         l.dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
                                              params->dtype == STW_F32 ? 8 : 16);

@@ -4,9 +4,8 @@
  *
  *     accumulator of a wave, 16 x 8, value i of lane l:   row l/4 + 8*(i/2), column 2*(l%4) + i%2
  *
- * f16 and bf16: 16 of k a step, operands by ldmatrix, two 8-column tiles of B at once. f32: 8 of k a step,
- * every operand split into two TF32 numbers (big + small), three products into fresh accumulators that are
- * added to the sum in ordinary f32 arithmetic (the matrix unit truncates). Included by leaf.h alone. */
+ * f16 and bf16: 16 of k a step, operands by ldmatrix, two 8-column tiles of B at once. f32: mma_f32_sm80.h.
+ * Included by leaf.h alone. */
 #ifndef STW_CUDA_MMA_SM80_H
 #define STW_CUDA_MMA_SM80_H
 
@@ -87,48 +86,6 @@ template <class T> struct leaf_mma {
         leaf_mma_16(T(), fresh, a.r, b.r + 2 * part);
         DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] += fresh[i];
     }
-};
-
-DEV_FN void leaf_split(float x, uint32_t *big, uint32_t *small) {
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(*big) : "f"(x));
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(*small) : "f"(x - __uint_as_float(*big)));
-}
-
-DEV_FN void leaf_mma_tf32(float c[4], const uint32_t a[4], const uint32_t b[2]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-template <> struct leaf_mma<float> {
-    enum { K = 8, B_TILES = 1 };
-    struct a_frag {
-        uint32_t big[4], small[4];
-    };
-    struct b_frag {
-        uint32_t big[2], small[2];
-    };
-    template <bool STORED_K, class Tile> DEV_FN void load_a(a_frag &f, const float *tile, int m0, int k0, int lane) {
-        DEV_UNROLL for (int i = 0; i < 4; ++i) {
-            int m = m0 + lane / 4 + 8 * (i & 1), k = k0 + lane % 4 + 4 * (i >> 1);
-            leaf_split(STORED_K ? tile[Tile::at(k, m)] : tile[Tile::at(m, k)], &f.big[i], &f.small[i]);
-        }
-    }
-    template <bool STORED_K, class Tile> DEV_FN void load_b(b_frag &f, const float *tile, int n0, int k0, int lane) {
-        DEV_UNROLL for (int i = 0; i < 2; ++i) {
-            int n = n0 + lane / 4, k = k0 + lane % 4 + 4 * i;
-            leaf_split(STORED_K ? tile[Tile::at(k, n)] : tile[Tile::at(n, k)], &f.big[i], &f.small[i]);
-        }
-    }
-    DEV_FN void product(float c[4], const a_frag &a, const b_frag &b, int) {
-        float part[4] = {0, 0, 0, 0}, rest[4] = {0, 0, 0, 0};
-        leaf_mma_tf32(rest, a.small, b.big);
-        leaf_mma_tf32(part, a.big, b.big);
-        leaf_mma_tf32(rest, a.big, b.small);
-        DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] += part[i] + rest[i];
-    }
-    DEV_FN void product_rounded(float c[4], const a_frag &a, const b_frag &b, int part) { product(c, a, b, part); }
 };
 
 /* Rounds an accumulator to T and writes it into a tile at (row0, col0). */

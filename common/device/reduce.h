@@ -12,6 +12,11 @@ template <class F> DEV_FN F dev_wave_sum(F x) {
     return x;
 }
 
+DEV_FN float dev_wave_max(float x) {
+    DEV_UNROLL for (int mask = DEV_WAVE / 2; mask > 0; mask /= 2) x = fmaxf(x, dev_shuffle_xor(x, mask));
+    return x;
+}
+
 /* Over the lanes that hold one row of an accumulator. */
 DEV_FN float dev_row_sum(float x) {
     DEV_UNROLL for (int mask = 1; mask < DEV_WAVE; mask *= 2)

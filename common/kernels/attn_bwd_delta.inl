@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
  * First kernel of the backward pass, a block of threads for bm query rows of one head: D = rowsum(dO*O) -
- * dLSE and LSE as the main loop wants them, the rows' part of dSink, zeros in the dQ sums and wherever in
- * dBias no tile will write. One more block checks the caller's lengths and offsets. Any shape; instantiated
+ * dLSE and LSE as the main loop wants them, whether rows are special, the rows' part of dSink, zeros in the dQ
+ * sums and wherever in dBias no tile will write. One more block checks the caller's lengths and offsets. Any shape; instantiated
  * once a data type. */
 
-enum { ATTN_ROW_THREADS = 256 };
+enum { ATTN_ROW_THREADS = STW_ROW_THREADS };
 
 /* What the values behind the pointers violate, as STW_DATA_* bits. */
 DEV_FN int32_t attn_check_side(int64_t b, const int32_t *cu, const int32_t *used, const int64_t *offsets,
@@ -40,20 +40,106 @@ DEV_FN float *attn_float_at(const stw_tensor_param &t, bool packed, const stw_at
     return (float *)t.data + dev_row(t, b, h, (packed ? seq.q.first : 0) + i);
 }
 
-/* This lane's part of rowsum(dO*O): lanes `sub` of `lanes` share the row. */
-template <class T> DEV_FN float attn_dot_part(const T *x, const T *y, int cols, bool vectors, int sub, int lanes) {
-    enum { VECTOR = 16 / (int)sizeof(T) };
-    float sum = 0.0f;
-    if (!vectors) {
-        for (int c = sub; c < cols; c += lanes) sum += dev_float(x[c]) * dev_float(y[c]);
-        return sum;
+/* A lane's part of rowsum(dO*O), and the largest |dO| it met. */
+struct attn_dot {
+    float sum, most;
+    DEV_FN void add(attn_dot &d, float dout, float out) {
+        d.sum = fmaf(dout, out, d.sum);
+        d.most = fmaxf(d.most, fabsf(dout));
     }
-    for (int c = sub * VECTOR; c < cols; c += lanes * VECTOR) {
-        dev_vector vx = dev_load_vector(x + c), vy = dev_load_vector(y + c);
-        const T *ex = (const T *)(const void *)&vx, *ey = (const T *)(const void *)&vy;
-        DEV_UNROLL for (int i = 0; i < VECTOR; ++i) sum += dev_float(ex[i]) * dev_float(ey[i]);
+    template <class T> DEV_FN void add(attn_dot &d, const dev_vector &dout, const dev_vector &out) {
+        const T *x = (const T *)(const void *)&dout, *y = (const T *)(const void *)&out;
+        DEV_UNROLL for (int i = 0; i < 16 / (int)sizeof(T); ++i) add(d, dev_float(x[i]), dev_float(y[i]));
     }
-    return sum;
+};
+
+/* What a block of threads works on: one thread finds out. */
+struct attn_delta_unit {
+    stw_attn_seq seq;
+    int64_t b, h, block, at;
+    double sink[8]; /* of a wave */
+    float most[8];
+    int special;
+    float delta[STW_BM_MAX]; /* rowsum(dO*O) of a row */
+};
+static_assert(sizeof(attn_delta_unit) <= STW_ROW_SMEM, "room for the unit");
+
+DEV_FN attn_delta_unit &attn_delta_unit_of(const stw_attn_launch &l, char *smem) {
+    attn_delta_unit &u = *(attn_delta_unit *)(void *)smem;
+    if (dev_thread() == 0) {
+        int64_t unit = dev_unit(), blocks = stw_blocks_of(l.p.max_seq_q, l.bm), head = unit / blocks;
+        u.block = unit % blocks;
+        u.h = head % l.p.heads_q;
+        u.b = head / l.p.heads_q;
+        u.seq = stw_attn_seq_of(&l.p, l.bm, u.b);
+        u.at = u.h * l.q_blocks + u.seq.q_block + u.block;
+        u.special = 0;
+    }
+    dev_barrier();
+    return u;
+}
+
+/* Four rows of a group of LANES lanes at a time, all loads first: the kernel is as fast as memory only with many
+ * bytes under way. Rows that see no key are not read. */
+template <class T, int LANES> DEV_FN float attn_delta_vectors(const stw_attn_launch &l, attn_delta_unit &u) {
+    enum { VECTOR = 16 / (int)sizeof(T), GROUPS = ATTN_ROW_THREADS / LANES, ROWS = 4 };
+    const stw_attn_params &p = l.p;
+    int group = (int)dev_thread() / LANES, sub = (int)dev_thread() % LANES, cols = (int)p.head_dim_v;
+    int64_t i0 = u.block * l.bm;
+    int low = (int)stw_clamp_i64(u.seq.q_low - i0, 0, l.bm), end = (int)stw_clamp_i64(u.seq.q_end - i0, 0, l.bm);
+    const T *dout = (const T *)p.dout.data + dev_row(p.dout, u.b, u.h, u.seq.q.first + i0 + group) + sub * VECTOR;
+    const T *out = (const T *)p.out.data + dev_row(p.out, u.b, u.h, u.seq.q.first + i0 + group) + sub * VECTOR;
+    float most = 0.0f;
+    const dev_vector zero = {{0, 0, 0, 0}};
+    for (int r = group; r < (int)l.bm; r += ROWS * GROUPS, dout += ROWS * GROUPS * p.dout.seq, out += ROWS * GROUPS * p.out.seq) {
+        attn_dot d[ROWS];
+        DEV_UNROLL for (int k = 0; k < ROWS; ++k) d[k] = {0.0f, most};
+        for (int c = 0; c < cols; c += LANES * VECTOR) {
+            dev_vector x[ROWS], y[ROWS];
+            DEV_UNROLL for (int k = 0; k < ROWS; ++k) {
+                bool live = r + k * GROUPS >= low && r + k * GROUPS < end && c + sub * VECTOR < cols;
+                x[k] = y[k] = zero;
+                if (live) x[k] = dev_load_vector(dout + k * GROUPS * p.dout.seq + c);
+                if (live) y[k] = dev_load_vector(out + k * GROUPS * p.out.seq + c);
+            }
+            DEV_UNROLL for (int k = 0; k < ROWS; ++k) attn_dot::add<T>(d[k], x[k], y[k]);
+        }
+        DEV_UNROLL for (int k = 0; k < ROWS; ++k) {
+            DEV_UNROLL for (int mask = LANES / 2; mask > 0; mask /= 2) d[k].sum += dev_shuffle_xor(d[k].sum, mask);
+            if (sub == 0 && r + k * GROUPS < (int)l.bm) u.delta[r + k * GROUPS] = d[k].sum;
+            most = fmaxf(most, d[k].most);
+        }
+    }
+    return most;
+}
+
+/* Rows that are not whole vectors; dO alone where D is given. A wave a row. */
+template <class T> DEV_FN float attn_delta_elements(const stw_attn_launch &l, attn_delta_unit &u, bool given) {
+    const stw_attn_params &p = l.p;
+    attn_dot d = {0.0f, 0.0f};
+    for (int r = (int)(dev_thread() / DEV_WAVE); r < (int)l.bm; r += ATTN_ROW_THREADS / DEV_WAVE) {
+        int64_t i = u.block * l.bm + r;
+        d.sum = 0.0f;
+        if (i >= u.seq.q_low && i < u.seq.q_end) {
+            const T *dout = (const T *)p.dout.data + dev_row(p.dout, u.b, u.h, u.seq.q.first + i);
+            const T *out = given ? dout : (const T *)p.out.data + dev_row(p.out, u.b, u.h, u.seq.q.first + i);
+            for (int c = (int)dev_lane(); c < (int)p.head_dim_v; c += DEV_WAVE)
+                attn_dot::add(d, dev_float(dout[c]), dev_float(out[c]));
+        }
+        float sum = dev_wave_sum(d.sum);
+        if (dev_lane() == 0) u.delta[r] = sum;
+    }
+    return d.most;
+}
+
+template <class T> DEV_FN float attn_delta_dots(const stw_attn_launch &l, attn_delta_unit &u) {
+    const uint32_t both = STW_VECTOR_OUT | STW_VECTOR_DOUT;
+    bool given = (l.p.features & STW_FEAT_GIVEN_DELTA) != 0;
+    int width = (int)l.p.head_dim_v * (int)sizeof(T) / 16;
+    if (given || (l.vectors & both) != both) return attn_delta_elements<T>(l, u, given);
+    if (width <= 8) return attn_delta_vectors<T, 8>(l, u);
+    if (width <= 16) return attn_delta_vectors<T, 16>(l, u);
+    return attn_delta_vectors<T, 32>(l, u);
 }
 
 /* Zeros of dBias in rows [i0, i0 + bm) outside the tiles of the main loop. */
@@ -71,73 +157,66 @@ DEV_FN void attn_zero_bias(const stw_attn_launch &l, const stw_attn_seq &seq, in
     }
 }
 
+/* A thread a row, when its dot product is known: the statistics, D for the caller, the row's part of dSink.
+ * `most`: the largest |dO| or |D|. */
+DEV_FN double attn_delta_row(const stw_attn_launch &l, attn_delta_unit &u, float *stats, int r, float lse, float delta,
+                             float *most) {
+    const stw_attn_params &p = l.p;
+    int64_t i = u.block * l.bm + r;
+    if (!(p.features & STW_FEAT_GIVEN_DELTA)) delta = u.delta[r] - delta;
+    stats[r] = lse;
+    stats[l.bm + r] = delta;
+    *most = fmaxf(*most, fabsf(delta));
+    if (dev_is_infinite(lse)) u.special = 1;
+    if ((p.features & STW_FEAT_WRITE_DELTA) && i < u.seq.q.rows)
+        *attn_float_at(p.delta, (p.features & STW_FEAT_PACKED_DELTA) != 0, u.seq, u.b, u.h, i) = delta;
+    if (!(p.outputs & 0x10u) || i >= u.seq.q.used || dev_is_infinite(lse)) return 0.0;
+    float sink = p.features & STW_FEAT_SINK ? p.sink[u.h] : -dev_infinity();
+    return sink == -dev_infinity() ? 0.0 : -(exp((double)sink - (double)lse) * (double)delta);
+}
+
 template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
-    int64_t unit = dev_unit(), blocks = stw_blocks_of(p.max_seq_q, l.bm);
-    if (unit == l.units - 1) {
+    if (dev_unit() == l.units - 1) {
         if (dev_thread() == 0 && l.ticket) *l.ticket = 0;
         attn_check(p, smem);
     }
-    if (unit >= l.units - 1) return;
-    int64_t block = unit % blocks, head = unit / blocks, h = head % p.heads_q, b = head / p.heads_q;
-    stw_attn_seq seq = stw_attn_seq_of(&p, l.bm, b);
-    int64_t i0 = block * l.bm;
-    if (l.bias_direct && !(p.accumulate & 0x08u)) attn_zero_bias(l, seq, b, h, block);
-    if (i0 >= seq.q.rows) return;
-    int64_t at = h * l.q_blocks + seq.q_block + block;
-    float *stats = l.stats + at * (2 * l.bm + STW_STATS_PAD);
+    if (dev_unit() >= l.units - 1) return;
+    attn_delta_unit &u = attn_delta_unit_of(l, smem);
+    if (l.bias_direct && !(p.accumulate & 0x08u)) attn_zero_bias(l, u.seq, u.b, u.h, u.block);
+    if (u.block * l.bm >= u.seq.q.rows) return;
+    int t = (int)dev_thread();
+    int64_t i = u.block * l.bm + t;
+    float lse = dev_infinity(), delta = 0.0f; /* of row t: D if given, else dLSE */
+    if (t < (int)l.bm && i < u.seq.q.used) {
+        lse = *attn_float_at(p.lse, (p.features & STW_FEAT_PACKED_LSE) != 0, u.seq, u.b, u.h, i);
+        if (p.features & STW_FEAT_GIVEN_DELTA)
+            delta = *attn_float_at(p.delta, (p.features & STW_FEAT_PACKED_DELTA) != 0, u.seq, u.b, u.h, i);
+        else if (p.features & STW_FEAT_DLSE)
+            delta = *attn_float_at(p.dlse, (p.features & STW_FEAT_PACKED_DLSE) != 0, u.seq, u.b, u.h, i);
+    }
     if (p.outputs & 0x01u) {
-        float *dq = l.dq + at * (int64_t)(l.bm * l.width);
-        dev_vector zero = {{0, 0, 0, 0}};
-        for (int e = (int)dev_thread() * 4; e < (int)(l.bm * l.width); e += ATTN_ROW_THREADS * 4)
-            dev_store_vector(dq + e, zero);
+        float *dq = l.dq + u.at * (int64_t)(l.bm * l.width);
+        const dev_vector zero = {{0, 0, 0, 0}};
+        for (int e = t * 4; e < (int)(l.bm * l.width); e += ATTN_ROW_THREADS * 4) dev_store_vector(dq + e, zero);
     }
-    double *sums = (double *)(void *)smem; /* one a wave */
-    uint32_t *special = (uint32_t *)(void *)(smem + 256);
-    if (dev_thread() == 0) {
-        *special = 0;
-        if (l.turns) l.turns[at] = 0;
+    float *stats = l.stats + u.at * (2 * l.bm + STW_STATS_PAD), most = attn_delta_dots<T>(l, u);
+    dev_barrier();
+    double sink = t < (int)l.bm ? attn_delta_row(l, u, stats, t, lse, delta, &most) : 0.0;
+    most = dev_wave_max(most);
+    if (p.outputs & 0x10u) sink = dev_wave_sum(sink);
+    if (dev_lane() == 0) {
+        u.most[t / DEV_WAVE] = most;
+        u.sink[t / DEV_WAVE] = sink;
     }
     dev_barrier();
-    int width = (int)p.head_dim_v * (int)sizeof(T) / 16, lanes = width <= 8 ? 8 : width <= 16 ? 16 : 32;
-    int group = (int)dev_thread() / lanes, sub = (int)dev_thread() % lanes, groups = ATTN_ROW_THREADS / lanes;
-    bool vectors = (l.vectors & STW_VECTOR_OUT) && (l.vectors & STW_VECTOR_DOUT);
-    bool given = (p.features & STW_FEAT_GIVEN_DELTA) != 0;
-    float sink = p.features & STW_FEAT_SINK ? p.sink[h] : -dev_infinity();
-    double sum = 0.0;
-    for (int r = group; r < (int)l.bm; r += groups) {
-        int64_t i = i0 + r;
-        bool used = i < seq.q.used, live = i >= seq.q_low && i < seq.q_end;
-        float delta = 0.0f, lse = dev_infinity();
-        if (live && !given)
-            delta = attn_dot_part((const T *)p.dout.data + dev_row(p.dout, b, h, seq.q.first + i),
-                                  (const T *)p.out.data + dev_row(p.out, b, h, seq.q.first + i), (int)p.head_dim_v,
-                                  vectors, sub, lanes);
-        for (int mask = lanes / 2; mask > 0; mask /= 2) delta += dev_shuffle_xor(delta, mask);
-        if (used) {
-            lse = *attn_float_at(p.lse, (p.features & STW_FEAT_PACKED_LSE) != 0, seq, b, h, i);
-            if (given) delta = *attn_float_at(p.delta, (p.features & STW_FEAT_PACKED_DELTA) != 0, seq, b, h, i);
-            else if (p.features & STW_FEAT_DLSE)
-                delta -= *attn_float_at(p.dlse, (p.features & STW_FEAT_PACKED_DLSE) != 0, seq, b, h, i);
-        }
-        if (sub) continue;
-        stats[r] = lse;
-        stats[l.bm + r] = delta;
-        if (dev_is_infinite(lse)) *special = 1;
-        if ((p.features & STW_FEAT_WRITE_DELTA) && i < seq.q.rows)
-            *attn_float_at(p.delta, (p.features & STW_FEAT_PACKED_DELTA) != 0, seq, b, h, i) = delta;
-        if ((p.outputs & 0x10u) && used && sink != -dev_infinity() && !dev_is_infinite(lse))
-            sum -= exp((double)sink - (double)lse) * (double)delta;
+    if (t) return;
+    if (l.turns) l.turns[u.at] = 0;
+    for (int w = 1; w < ATTN_ROW_THREADS / DEV_WAVE; ++w) {
+        most = fmaxf(most, u.most[w]);
+        sink += u.sink[w];
     }
-    sum = dev_wave_sum(sum);
-    if (dev_lane() == 0) sums[dev_thread() / DEV_WAVE] = sum;
-    dev_barrier();
-    if (dev_thread() == 0) {
-        stats[2 * l.bm] = *special ? 1.0f : 0.0f;
-        if (p.outputs & 0x10u) {
-            double total = 0.0;
-            for (int w = 0; w < ATTN_ROW_THREADS / DEV_WAVE; ++w) total += sums[w];
-            l.sink[at] = total;
-        }
-    }
+    stats[2 * l.bm] = u.special ? 1.0f : 0.0f;
+    stats[2 * l.bm + 1] = most > 0.0f && most < ATTN_TINY_ROWS ? 1.0f : 0.0f;
+    if (p.outputs & 0x10u) l.sink[u.at] = sink;
 }

@@ -38,8 +38,8 @@ DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask 
     DEV_UNROLL for (int n = 0; n < S::NT; ++n)
         DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
             int row = S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(i)), col = n * LEAF_MMA_N + leaf_acc_col(lane, i);
-            float slope, x = -dev_infinity();
-            if (dev_mask::sees(mask, row, col)) x = dev_logit::value(logit, s.v[0][n][i], row, col, &slope);
+            float x = -dev_infinity();
+            if (dev_mask::sees(mask, row, col)) x = dev_logit::value(logit, s.v[0][n][i], row, col);
             s.v[0][n][i] = x;
             most[leaf_acc_slot(i)] = fmaxf(most[leaf_acc_slot(i)], x);
         }
@@ -95,6 +95,24 @@ template <class C> DEV_FN void attn_fwd_write(const stw_attn_launch &l, const st
         }
 }
 
+/* f32 in parts of bf16 (LEAF_F32_IN_PARTS) loses what is below 2^-134 of a number: a tile of V that holds nothing as
+ * large as ATTN_TINY_KEYS is multiplied by 2^64. Says whether it was. */
+template <class C> DEV_FN bool attn_fwd_enlarge(typename C::T *v, int *found) {
+    typedef typename C::keys Tile;
+    if (sizeof(typename C::T) != 4 || !LEAF_F32_IN_PARTS) return false;
+    if (dev_thread() == 0) *found = 0;
+    dev_barrier();
+    if (attn_tile_counts<Tile, C::THREADS>(v)) *found = 1;
+    dev_barrier();
+    bool tiny = *found == 0;
+    for (int e = (int)dev_thread(); tiny && e < Tile::ROWS * Tile::COLS; e += C::THREADS) {
+        typename C::T *x = v + Tile::at(e / Tile::COLS, e % Tile::COLS);
+        dev_set(x, dev_float(*x) * 0x1p64f);
+    }
+    dev_barrier();
+    return tiny;
+}
+
 template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
     typedef typename C::row_split S;
@@ -112,20 +130,21 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     dev_acc<S>::clear(o);
     attn_softmax state;
     DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) state.maximum[r] = -dev_infinity(), state.sum[r] = 0.0f;
-    dev_load_rows<typename C::rows, C::THREADS>(q, (const T *)p.q.data + dev_row(p.q, b, h, seq.q.first), p.q.seq, i0,
-                                                seq.q_low, seq.q_end, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0);
+    dev_row_copy<typename C::rows, C::THREADS>::part(q, (const T *)p.q.data + dev_row(p.q, b, h, seq.q.first), p.q.seq, i0,
+                                                seq.q_low, seq.q_end, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0, (int)dev_thread());
     for (int64_t kb = range.first; kb < range.end; ++kb) {
         int64_t j0 = kb * C::BN, kv_head = h / p.group;
         dev_barrier();
-        dev_load_rows<typename C::keys, C::THREADS>(k, (const T *)p.k.data + dev_row(p.k, b, kv_head, seq.kv.first),
+        dev_row_copy<typename C::keys, C::THREADS>::part(k, (const T *)p.k.data + dev_row(p.k, b, kv_head, seq.kv.first),
                                                     p.k.seq, j0, seq.k_low, seq.k_end, (int)p.head_dim_qk,
-                                                    (l.vectors & STW_VECTOR_K) != 0);
-        dev_load_rows<typename C::keys, C::THREADS>(v, (const T *)p.v.data + dev_row(p.v, b, kv_head, seq.kv.first),
+                                                    (l.vectors & STW_VECTOR_K) != 0, (int)dev_thread());
+        dev_row_copy<typename C::keys, C::THREADS>::part(v, (const T *)p.v.data + dev_row(p.v, b, kv_head, seq.kv.first),
                                                     p.v.seq, j0, seq.k_low, seq.k_end, (int)p.head_dim_v,
-                                                    (l.vectors & STW_VECTOR_V) != 0);
+                                                    (l.vectors & STW_VECTOR_V) != 0, (int)dev_thread());
         dev_copy_commit();
         dev_copy_wait();
         dev_barrier();
+        bool tiny = attn_fwd_enlarge<C>(v, (int *)(void *)pairs);
         dev_mask mask = dev_mask::of(seq, i0, j0, C::BM, C::BN);
         uint64_t keep = 0;
         if (p.features & STW_FEAT_DROPOUT) {
@@ -142,7 +161,15 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
         DEV_UNROLL for (int n = 0; n < C::pair_split::NT; ++n)
             leaf_store_acc<typename C::pairs>(pairs, wave * LEAF_MMA_M, n * LEAF_MMA_N, s.v[0][n], lane);
         dev_wave_sync(); /* the wave reads only rows it has written */
-        dev_multiply<false, true, C::BN, S, typename C::pairs, typename C::keys>(o, pairs, v, wave, lane);
+        if (!tiny) {
+            dev_multiply<false, true, C::BN, S, typename C::pairs, typename C::keys>(o, pairs, v, wave, lane);
+        } else {
+            dev_acc<S> part;
+            dev_acc<S>::clear(part);
+            dev_multiply<false, true, C::BN, S, typename C::pairs, typename C::keys>(part, pairs, v, wave, lane);
+            DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+                DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) o.v[0][n][i] = fmaf(part.v[0][n][i], 0x1p-64f, o.v[0][n][i]);
+        }
     }
     attn_fwd_write<C>(l, seq, b, h, i0, o, state, wave, lane);
 }
