@@ -57,6 +57,15 @@ if(STERNWAY_CUDA)
     endif()
 endif()
 
+# HIP code objects: plain clang is enough, no ROCm file is read. -munsafe-fp-atomics takes the add instruction of
+# device memory, which workspaces are.
+set(STERNWAY_HIP_FLAGS -x hip --cuda-device-only --no-gpu-bundle-output -nogpulib -nogpuinc -mcode-object-version=4
+    -fuse-cuid=none -munsafe-fp-atomics -std=c++17 -Wall -Wextra -Werror)
+if(STERNWAY_HIP)
+    find_program(STERNWAY_HIP_COMPILER NAMES clang-19 clang amdclang++ hipcc
+        DOC "clang with the AMDGPU target, for the HIP images")
+endif()
+
 if(_image_files)
     file(CONFIGURE OUTPUT ${_images}/images.c CONTENT "${_image_asm}" @ONLY)
     target_sources(sternway_internal PRIVATE ${_images}/images.c)

@@ -124,7 +124,8 @@ DEV_FN float dev_exp2_fast(float x) {
     return y;
 }
 DEV_FN float dev_exp(float x) { return expf(x); }
-DEV_FN float dev_log(float x) { return logf(x); }
+DEV_FN double dev_exp(double x) { return exp(x); }
+DEV_FN double dev_log(double x) { return log(x); }
 
 DEV_FN float dev_from_bf16(uint16_t bits) { return __uint_as_float((uint32_t)bits << 16); }
 DEV_FN float dev_from_f16(uint16_t bits) {

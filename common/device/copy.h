@@ -14,9 +14,9 @@ template <class Tile, int THREADS> struct dev_row_copy {
         VECTORS = Tile::COLS / Tile::VECTOR,
         LANES = VECTORS <= 4 ? 4 : VECTORS <= 8 ? 8 : VECTORS <= 16 ? 16 : VECTORS <= 32 ? 32 : 64, /* threads a row */
         STEP = THREADS / LANES,
-        COUNT = Tile::ROWS / STEP
+        COUNT = STEP > Tile::ROWS ? 1 : Tile::ROWS / STEP /* rows a thread; small tiles leave threads without one */
     };
-    static_assert(THREADS % LANES == 0 && Tile::ROWS % STEP == 0, "every thread has the same number of rows");
+    static_assert(THREADS % LANES == 0 && (STEP > Tile::ROWS || Tile::ROWS % STEP == 0), "no row is left out");
 
     DEV_FN int row(int t) { return t / LANES; }
     DEV_FN int col(int t) { return t % LANES * Tile::VECTOR; }
@@ -25,7 +25,7 @@ template <class Tile, int THREADS> struct dev_row_copy {
     DEV_FN void whole(T *tile, const T *from, int64_t stride, int cols, int t) {
         int r = row(t), c = col(t);
         bool live = c < cols;
-        if (LANES != VECTORS && c >= Tile::COLS) return;
+        if ((LANES != VECTORS && c >= Tile::COLS) || (STEP > Tile::ROWS && r >= Tile::ROWS)) return;
         const char *at = (const char *)from + (uint32_t)((r * (int)stride + (live ? c : 0)) * (int)sizeof(T));
         DEV_UNROLL for (int i = 0; i < COUNT; ++i)
             dev_copy_vector(tile + Tile::at(r + i * STEP, c), at + (int64_t)i * (STEP * (int)sizeof(T)) * stride, live);
@@ -36,7 +36,7 @@ template <class Tile, int THREADS> struct dev_row_copy {
                      bool vectors, int t) {
         int live_low = (int)stw_clamp_i64(low - first, 0, Tile::ROWS), live_end = (int)stw_clamp_i64(end - first, 0, Tile::ROWS);
         int r = row(t), c = col(t);
-        if (LANES != VECTORS && c >= Tile::COLS) return;
+        if ((LANES != VECTORS && c >= Tile::COLS) || (STEP > Tile::ROWS && r >= Tile::ROWS)) return;
         const T *at = from + (first + r) * stride + c;
         if (vectors) {
             if (c >= cols) live_end = 0;

@@ -84,9 +84,23 @@ struct dev_logit {
 template <class Split> struct dev_bias_words {
     enum { PAIRS = LEAF_ACC / 2 };
     uint32_t word[Split::MT][Split::NT][PAIRS];
-    DEV_FN void load(dev_bias_words &b, const dev_logit &l, const dev_mask &mask, int wave, int lane) {
+    DEV_FN void load(dev_bias_words &b, const dev_logit &l, const dev_mask &mask, int rows, int cols, int wave, int lane) {
         bool pairs = LEAF_ACC_PAIRS && l.bias_key == 1 && ((uintptr_t)l.bias | (uintptr_t)(l.bias_query * 2)) % 4 == 0;
         bool wanted = (l.features & STW_FEAT_BIAS) && l.bias_dtype != 3u;
+        DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+            DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
+                DEV_UNROLL for (int k = 0; k < PAIRS; ++k) b.word[m][n][k] = 0;
+        if (!wanted) return;
+        if (pairs && mask.rows == rows && mask.cols == cols) {
+            DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+                DEV_UNROLL for (int k = 0; k < PAIRS; ++k) {
+                    int row = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k));
+                    const char *from = l.bias + (row * l.bias_query + Split::col0(wave) + leaf_acc_col(lane, 2 * k)) * 2;
+                    DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
+                        b.word[m][n][k] = *(const uint32_t *)(const void *)(from + n * (LEAF_MMA_N * 2));
+                }
+            return;
+        }
         DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
             DEV_UNROLL for (int k = 0; k < PAIRS; ++k)
                 DEV_UNROLL for (int n = 0; n < Split::NT; ++n) {
@@ -96,11 +110,11 @@ template <class Split> struct dev_bias_words {
                     int row1 = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k + 1));
                     int col1 = Split::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, 2 * k + 1);
                     const uint16_t *from = (const uint16_t *)(const void *)l.bias;
-                    if (wanted && row < mask.rows && col < mask.cols) {
+                    if (row < mask.rows && col < mask.cols) {
                         if (pairs && col1 < mask.cols) x = *(const uint32_t *)(const void *)(from + row * l.bias_query + col);
                         else x = from[row * l.bias_query + col * l.bias_key];
                     }
-                    if (wanted && !(pairs && col1 < mask.cols) && row1 < mask.rows && col1 < mask.cols)
+                    if (!(pairs && col1 < mask.cols) && row1 < mask.rows && col1 < mask.cols)
                         x |= (uint32_t)from[row1 * l.bias_query + col1 * l.bias_key] << 16;
                     b.word[m][n][k] = x;
                 }

@@ -46,24 +46,34 @@ template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN voi
     dev_acc<S>::clear(dp);
     if (FULL) {
         dev_mask mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
-        uint64_t keep = ~(uint64_t)0;
-        float keep_scale = 1.0f;
-        if (p.features & STW_FEAT_DROPOUT) {
-            stw_dropout_stream stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
-            keep = attn_keep_bits<S>(p, stream, mask, i0, u.j0, wave, lane);
-            keep_scale = p.dropout_scale;
-        }
         dev_logit logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
-        {
-            dev_bias_words<S> words;
-            dev_bias_words<S>::load(words, logit, mask, wave, lane);
-            attn_product_pairs<C>(s, q, k, Bias::unrounded(l), wave, lane);
-            between();
-            attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
+        bool drops = (p.features & STW_FEAT_DROPOUT) != 0, unrounded = Bias::unrounded(l), beside = false;
+        attn_keep<S> keep;
+        attn_keep<S>::all(keep);
+        stw_dropout_stream stream = {};
+        if (drops) {
+            stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
+            beside = !unrounded && attn_keep_philox<S>::fits(p, stream, i0);
+            if (!beside) attn_keep_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
         }
-        attn_pairs_weights<C>(s, stats, mask, keep, keep_scale, Bias::OPERANDS ? (T *)(smem + C::AT_P) : (T *)nullptr, wave, lane);
-        attn_product_pairs<C>(dp, dout, v, Bias::unrounded(l), wave, lane);
-        attn_pairs_scores<C>(s, dp, stats, keep_scale, wave, lane);
+        dev_bias_words<S> words;
+        dev_bias_words<S>::load(words, logit, mask, C::BM, C::BN, wave, lane);
+        attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, u.j0, beside, wave, lane);
+        if (unrounded) attn_product_pairs<C>(s, q, k, true, wave, lane);
+        else dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, calls, wave, lane);
+        if (beside) attn_keep_philox<S>::give(calls, keep, lane);
+        between();
+        attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
+        T *pairs = Bias::OPERANDS ? (T *)(smem + C::AT_P) : (T *)nullptr;
+        float keep_scale = p.dropout_scale;
+        bool masked = !inner || stats[2 * C::BM] != 0.0f || (p.features & STW_FEAT_BIAS); /* a bias may be -inf */
+        if (masked && drops) attn_pairs_weights<C, true, true>(s, stats, mask, keep, keep_scale, pairs, wave, lane);
+        else if (masked) attn_pairs_weights<C, true, false>(s, stats, mask, keep, keep_scale, pairs, wave, lane);
+        else if (drops) attn_pairs_weights<C, false, true>(s, stats, mask, keep, keep_scale, pairs, wave, lane);
+        else attn_pairs_weights<C, false, false>(s, stats, mask, keep, keep_scale, pairs, wave, lane);
+        attn_product_pairs<C>(dp, dout, v, unrounded, wave, lane);
+        if (drops) attn_pairs_scores<C, true>(s, dp, stats, keep_scale, wave, lane);
+        else attn_pairs_scores<C, false>(s, dp, stats, keep_scale, wave, lane);
         if (Bias::wanted(l)) attn_pairs_take<Bias>(dp, bias(), wave, lane);
         if (Bias::OPERANDS && (p.features & STW_FEAT_SOFTCAP)) {
             dev_rounded rounded;

@@ -31,51 +31,7 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     static_assert(BYTES == (int)STW_BWD_SMEM(sizeof(T), HD_, BM_, BN_, STAGES_), "host and device agree on tiles");
 };
 
-/* The own map where rows are grouped as the counters are: four lanes need the four words of one Philox call, so
- * each makes the calls of one value of the fragments, and they exchange the resulting bits, a nibble a call. */
-template <class S> DEV_FN uint64_t attn_keep_bits_shared(const stw_attn_params &p, const stw_dropout_stream &stream,
-                                                         int64_t i0, int64_t j0, int wave, int lane) {
-    enum { CALLS = S::MT * S::NT * LEAF_ACC / 4, PART = CALLS < 8 ? CALLS : 8 };
-    static_assert(LEAF_ACC == 4, "a call a fragment");
-    int mine = leaf_row_of_four(lane);
-    int64_t row = i0 + stream.q_offset + S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(mine));
-    int64_t col = j0 + stream.kv_offset + S::col0(wave) + leaf_acc_col(lane, mine);
-    uint64_t bits = 0;
-    DEV_ROLLED for (int from = 0; from < CALLS; from += PART) {
-        uint32_t nibbles = 0;
-        DEV_UNROLL_2 for (int c = 0; c < PART; ++c) {
-            int f = from + c;
-            stw_philox_words w =
-                stw_dropout_philox_words(&stream, row + f / S::NT * LEAF_MMA_M, col + f % S::NT * LEAF_MMA_N);
-            uint32_t nibble = 0;
-            DEV_UNROLL for (int k = 0; k < 4; ++k) nibble |= (w.word[k] >= p.dropout_threshold ? 1u : 0u) << k;
-            nibbles |= nibble << (c * 4);
-        }
-        DEV_UNROLL for (int k = 0; k < 4; ++k) { /* calls of the lane with row k: elements 4c + k */
-            uint32_t theirs = dev_shuffle(nibbles, leaf_lane_of_four(lane, k)) >> mine & 0x11111111u;
-            bits |= (uint64_t)(theirs << k) << (from * 4);
-        }
-    }
-    return bits;
-}
-
-/* Bit e: element e of this thread (in the order of the loops below) is kept by dropout. Rolled: Philox is
- * long and the registers are taken. */
-template <class S> DEV_FN uint64_t attn_keep_bits(const stw_attn_params &p, const stw_dropout_stream &stream,
-                                                  const dev_mask &mask, int64_t i0, int64_t j0, int wave, int lane) {
-    uint64_t bits = 0;
-    static_assert(S::MT * S::NT * LEAF_ACC <= 64, "one bit an element");
-    if (p.dropout_map == 0u && ((i0 + stream.q_offset) & 3) == 0)
-        return attn_keep_bits_shared<S>(p, stream, i0, j0, wave, lane);
-    DEV_ROLLED for (int e = 0; e < S::MT * S::NT * LEAF_ACC; ++e) {
-        int i = e % LEAF_ACC, n = e / LEAF_ACC % S::NT, m = e / (LEAF_ACC * S::NT);
-        int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i));
-        int col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);
-        if (row < mask.rows && col < mask.cols && stw_dropout_keep(&p, &stream, i0 + row, j0 + col))
-            bits |= (uint64_t)1 << e;
-    }
-    return bits;
-}
+#include "attn_keep.inl"
 
 /* Takers of dS (before the softcap's derivative). wanted: element by element; unrounded: S and dP shall be those that
  * no 16-bit operand hides; OPERANDS: the tile's P and dS' are wanted too. */
@@ -137,16 +93,18 @@ DEV_FN void attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_b
 }
 
 /* Logits -> weights P, and P.Z into shared memory (`pairs`, if any). An element that dropout drops has a negative
- * weight. */
-template <class C, class S = typename C::pair_split>
-DEV_FN void attn_pairs_weights(dev_acc<S> &s, const float *stats, const dev_mask &mask, uint64_t keep, float keep_scale,
-                               typename C::T *pairs, int wave, int lane) {
+ * weight. MASKED: some pair is invisible, or a row's LSE infinite; DROPS: dropout is on. */
+template <class C, bool MASKED, bool DROPS, class S = typename C::pair_split>
+DEV_FN void attn_pairs_weights(dev_acc<S> &s, const float *stats, const dev_mask &mask, const attn_keep<S> &keep,
+                               float keep_scale, typename C::T *pairs, int wave, int lane) {
+    enum { SHORT = sizeof(typename C::T) == 2 }; /* 16-bit operands: one fma and the fast power of two */
     DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
         float lse[LEAF_ACC_ROWS];
         int low[LEAF_ACC_ROWS], high[LEAF_ACC_ROWS]; /* visible columns of the row */
         DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
             int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot);
-            lse[slot] = stats[row];
+            lse[slot] = SHORT ? stats[row] * -DEV_LOG2E : stats[row];
+            if (!MASKED) continue;
             dev_mask::columns(mask, row, &low[slot], &high[slot]);
             if (dev_is_infinite(lse[slot])) high[slot] = low[slot] - 1;
         }
@@ -154,9 +112,11 @@ DEV_FN void attn_pairs_weights(dev_acc<S> &s, const float *stats, const dev_mask
             float kept[LEAF_ACC];
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
                 int slot = leaf_acc_slot(i), col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);
-                bool seen = col >= low[slot] && col <= high[slot], keeps = keep >> ((m * S::NT + n) * LEAF_ACC + i) & 1;
-                float x = s.v[m][n][i], p = seen && x != -dev_infinity() ? attn_exp<typename C::T>(x - lse[slot]) : 0.0f;
-                kept[i] = keeps ? p * keep_scale : 0.0f;
+                float x = s.v[m][n][i];
+                float p = SHORT ? dev_exp2_fast(fmaf(x, DEV_LOG2E, lse[slot])) : dev_exp(x - lse[slot]);
+                if (MASKED) p = col >= low[slot] && col <= high[slot] && x != -dev_infinity() ? p : 0.0f;
+                bool keeps = !DROPS || attn_keep<S>::at(keep, (m * S::NT + n) * LEAF_ACC + i);
+                kept[i] = DROPS ? (keeps ? p * keep_scale : 0.0f) : p;
                 s.v[m][n][i] = keeps ? p : -p;
             }
             if (pairs)
@@ -166,8 +126,8 @@ DEV_FN void attn_pairs_weights(dev_acc<S> &s, const float *stats, const dev_mask
     }
 }
 
-/* Weights and products dP -> dS. */
-template <class C, class S = typename C::pair_split>
+/* Weights and products dP -> dS. Without a weight there is no dS, whatever dP is. */
+template <class C, bool DROPS, class S = typename C::pair_split>
 DEV_FN void attn_pairs_scores(const dev_acc<S> &weights, dev_acc<S> &dp, const float *stats, float keep_scale, int wave, int lane) {
     DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
         float delta[LEAF_ACC_ROWS];
@@ -175,7 +135,8 @@ DEV_FN void attn_pairs_scores(const dev_acc<S> &weights, dev_acc<S> &dp, const f
             delta[slot] = stats[C::BM + S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
         DEV_UNROLL for (int n = 0; n < S::NT; ++n)
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
-                float w = weights.v[m][n][i], flow = w > 0.0f ? dp.v[m][n][i] * keep_scale : 0.0f;
+                float w = weights.v[m][n][i], flow = dp.v[m][n][i];
+                if (DROPS) flow = w > 0.0f ? flow * keep_scale : 0.0f;
                 dp.v[m][n][i] = w == 0.0f ? 0.0f : fabsf(w) * (flow - delta[leaf_acc_slot(i)]);
             }
     }
