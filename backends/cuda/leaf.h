@@ -112,6 +112,9 @@ DEV_FN void dev_store_vector(void *to, dev_vector v) {
     *(uint4 *)to = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
 }
 
+/* Half a vector. */
+DEV_FN void dev_store_half(void *to, uint32_t low, uint32_t high) { *(uint2 *)to = make_uint2(low, high); }
+
 #include "copy_sm80.h"
 #include "mma_sm80.h"
 #include "mma_f32_sm80.h"
