@@ -66,17 +66,16 @@ DEV_FN void leaf_parts_rest(float rest[4], const uint32_t (*a)[4], const uint32_
     leaf_mma_bf16(rest, a[0], b[1]);
 }
 
-/* One step of a product of tiles that are split already (common/device/parts.h). */
-template <class A, class B> DEV_FN void leaf_parts_product(float c[4], float rest[4], const A a[LEAF_PARTS],
+/* One of the products of a step, of tiles that are split already (common/device/parts.h). */
+enum { LEAF_PRODUCTS = 6 };
+template <class A, class B> DEV_FN void leaf_parts_product(int product, float large[4], float rest[4], const A a[LEAF_PARTS],
                                                            const B b[LEAF_PARTS], int part) {
-    float large[4] = {0, 0, 0, 0};
-    leaf_mma_bf16(rest, a[2].r, b[0].r + 2 * part);
-    leaf_mma_bf16(large, a[0].r, b[0].r + 2 * part);
-    leaf_mma_bf16(rest, a[0].r, b[2].r + 2 * part);
-    leaf_mma_bf16(rest, a[1].r, b[1].r + 2 * part);
-    leaf_mma_bf16(rest, a[1].r, b[0].r + 2 * part);
-    leaf_mma_bf16(rest, a[0].r, b[1].r + 2 * part);
-    DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] += large[i];
+    if (product == 0) leaf_mma_bf16(rest, a[2].r, b[0].r + 2 * part);
+    if (product == 1) leaf_mma_bf16(large, a[0].r, b[0].r + 2 * part);
+    if (product == 2) leaf_mma_bf16(rest, a[0].r, b[2].r + 2 * part);
+    if (product == 3) leaf_mma_bf16(rest, a[1].r, b[1].r + 2 * part);
+    if (product == 4) leaf_mma_bf16(rest, a[1].r, b[0].r + 2 * part);
+    if (product == 5) leaf_mma_bf16(rest, a[0].r, b[1].r + 2 * part);
 }
 
 /* Operands in f32 tiles, split as they are read. k runs through a step in another order than memory, the same one

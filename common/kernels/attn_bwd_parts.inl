@@ -11,7 +11,7 @@ template <int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct attn_parts_
     typedef dev_tile<dev_bf16, BM, HD> rows;
     typedef dev_tile<dev_bf16, BN, HD> keys;
     typedef dev_tile<dev_bf16, BM, BN> pairs;
-    typedef dev_split<dev_bf16, BM, BN, WARPS> pair_split;
+    typedef dev_split<float, BM, BN, WARPS> pair_split; /* columns by eights */
     typedef dev_split<dev_bf16, BN, HD, WARPS> key_split;
     typedef dev_split<dev_bf16, BM, HD, WARPS> row_split;
     typedef dev_parts_rows<rows, THREADS> arriving;
@@ -59,6 +59,24 @@ template <class C> struct attn_parts_queries {
     }
 };
 
+/* P and dS of a problem without features. MASKED: not every pair is visible, or a row's LSE is infinite. */
+template <class C, bool MASKED> DEV_FN void attn_parts_plain(dev_acc<typename C::pair_split> &s, dev_acc<typename C::pair_split> &dp,
+                                                             const float *stats, const dev_mask &mask, float scale, int wave,
+                                                             int lane) {
+    typedef typename C::pair_split S;
+    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
+        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+                int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i));
+                int col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);
+                float p = dev_exp_f32(fmaf(s.v[m][n][i], scale, -stats[row])), ds = p * (dp.v[m][n][i] - stats[C::BM + row]);
+                bool seen = p != 0.0f;
+                if (MASKED) seen = seen && dev_mask::sees(mask, row, col) && !dev_is_infinite(stats[row]);
+                s.v[m][n][i] = seen ? p : 0.0f;
+                dp.v[m][n][i] = seen ? ds : 0.0f;
+            }
+}
+
 /* P.Z and dS' of one tile, into shared memory. */
 template <class C> DEV_FN void attn_parts_pairs(const attn_unit &u, const stw_attn_launch &l, char *smem, int h, int block,
                                                 int wave, int lane) {
@@ -79,9 +97,15 @@ template <class C> DEV_FN void attn_parts_pairs(const attn_unit &u, const stw_at
         s, (const dev_bf16 *)(smem + C::AT_Q), (const dev_bf16 *)(smem + C::AT_K), wave, lane);
     dev_multiply_parts<false, false, C::HD, S, typename C::rows, typename C::keys>(
         dp, (const dev_bf16 *)(smem + C::AT_DOUT), (const dev_bf16 *)(smem + C::AT_V), wave, lane);
-    dev_logit logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
-    attn_bias_store bias = attn_bias_of<C, true>(u, l, h, block);
-    attn_pairs_full<C>(s, dp, stats, mask, logit, keep, p.dropout_scale, bias, wave, lane);
+    if (p.features & (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)) {
+        dev_logit logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
+        attn_bias_store bias = attn_bias_of<C, true>(u, l, h, block);
+        attn_pairs_full<C>(s, dp, stats, mask, logit, keep, p.dropout_scale, bias, wave, lane);
+    } else if (dev_mask::covers(mask, C::BM, C::BN) && stats[2 * C::BM] == 0.0f) {
+        attn_parts_plain<C, false>(s, dp, stats, mask, p.scale, wave, lane);
+    } else {
+        attn_parts_plain<C, true>(s, dp, stats, mask, p.scale, wave, lane);
+    }
     DEV_UNROLL for (int m = 0; m < S::MT; ++m)
         DEV_UNROLL for (int n = 0; n < S::NT; ++n) {
             int row = S::row0(wave) + m * LEAF_MMA_M, col = S::col0(wave) + n * LEAF_MMA_N;
