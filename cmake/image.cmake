@@ -46,12 +46,21 @@ if(STERNWAY_CUDA)
         message(STATUS "sternway CUDA images: ${STERNWAY_NVCC}")
         set(_source ${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/attn_bwd_sm80.cu)
         _stw_nvcc_image(${_source} sm80 CUBIN arch=compute_80,code=sm_80)
-        # Newer GPUs: PTX for all of them, and its translation for 9.0, where the driver would take a minute.
-        _stw_nvcc_image(${_source} sm80 PTX arch=compute_80,code=compute_80 arch=compute_80,code=sm_90)
+        # Newer GPUs: PTX for all of them, and code for 9.0, which has wider additions and would take the driver a minute.
+        _stw_nvcc_image(${_source} sm80 PTX arch=compute_80,code=compute_80 arch=compute_90,code=sm_90)
     else()
         message(WARNING "sternway: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda): the CUDA backend is built "
             "without kernels and every CUDA context will end in STW_E_NO_IMAGE")
     endif()
+endif()
+
+# HIP code objects: plain clang is enough, no ROCm file is read. -munsafe-fp-atomics takes the add instruction of
+# device memory, which workspaces are.
+set(STERNWAY_HIP_FLAGS -x hip --cuda-device-only --no-gpu-bundle-output -nogpulib -nogpuinc -mcode-object-version=4
+    -fuse-cuid=none -munsafe-fp-atomics -std=c++17 -Wall -Wextra -Werror)
+if(STERNWAY_HIP)
+    find_program(STERNWAY_HIP_COMPILER NAMES clang-19 clang amdclang++ hipcc
+        DOC "clang with the AMDGPU target, for the HIP images")
 endif()
 
 if(_image_files)

@@ -7,9 +7,14 @@
 #include "case.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/dtype.h"
+
+#define LARGE_BYTES ((size_t)64 << 20) /* arenas from here on are filled by several threads */
+#define SHARES_MAX  16
 
 uint64_t stw_case_random(uint64_t seed, uint64_t stream, uint64_t index) {
     uint64_t x = seed * UINT64_C(0x9E3779B97F4A7C15) + stream * UINT64_C(0xD1B54A32D192ED03) + index;
@@ -88,17 +93,32 @@ static void mark_seen(const stw_case *c, int64_t b, int64_t *first_out, int64_t 
     *end_out = last;
 }
 
-static void fill_rows(stw_case *c, int64_t b) {
-    const stw_attn_desc *d = &c->problem.desc;
+/* A share of the heads of every sequence: what one thread fills. */
+typedef struct share {
+    stw_case *c;
+    int64_t first, step;
+} share;
+
+static int has(const share *s, int64_t b, int64_t heads, int64_t h) {
+    return (b * heads + h) % s->step == s->first;
+}
+
+static void fill_key_rows(const share *s, int64_t b) {
+    const stw_attn_desc *d = &s->c->problem.desc;
     int64_t first, last;
-    mark_seen(c, b, &first, &last);
+    mark_seen(s->c, b, &first, &last);
     for (int64_t h = 0; h < d->heads_kv; ++h)
-        for (int64_t j = first; j < last; ++j) {
-            fill_row(c, STW_CASE_K, b, h, j, d->head_dim_qk);
-            fill_row(c, STW_CASE_V, b, h, j, d->head_dim_v);
+        for (int64_t j = first; j < last && has(s, b, d->heads_kv, h); ++j) {
+            fill_row(s->c, STW_CASE_K, b, h, j, d->head_dim_qk);
+            fill_row(s->c, STW_CASE_V, b, h, j, d->head_dim_v);
         }
+}
+
+static void fill_query_rows(const share *s, int64_t b) {
+    stw_case *c = s->c;
+    const stw_attn_desc *d = &c->problem.desc;
     for (int64_t h = 0; h < d->heads_q; ++h)
-        for (int64_t i = 0; i < c->q[b].used; ++i) {
+        for (int64_t i = 0; i < c->q[b].used && has(s, b, d->heads_q, h); ++i) {
             int64_t low, end;
             stw_case_visible(c, b, i, &low, &end);
             fill_row(c, STW_CASE_Q, b, h, i, d->head_dim_qk);
@@ -125,11 +145,12 @@ static double bias_value(const stw_case *c, int64_t index, int64_t i, int64_t j)
 }
 
 /* Entries of visible pairs only: masked ones may hold anything. */
-static void fill_bias(stw_case *c, int64_t b) {
+static void fill_bias(const share *part, int64_t b) {
+    stw_case *c = part->c;
     const stw_attn_desc *d = &c->problem.desc;
     const stw_bias_strides *s = &d->bias;
     for (int64_t h = 0; h < d->heads_q; ++h)
-        for (int64_t i = 0; i < c->q[b].used; ++i) {
+        for (int64_t i = 0; i < c->q[b].used && has(part, b, d->heads_q, h); ++i) {
             int64_t low, end;
             stw_case_visible(c, b, i, &low, &end);
             for (int64_t j = low; j < end; ++j) {
@@ -198,6 +219,7 @@ static void fill_bias_gradient(stw_case *c) {
     const stw_bias_strides *s = &d->dbias;
     int adds = (d->accumulate & STW_OUT_DBIAS) != 0;
     size_t element = stw_dtype_size(d->dbias_dtype ? d->dbias_dtype : d->bias_dtype);
+    if (!adds && !c->rule) return;
     for (int64_t b = 0; b < (s->batch ? d->batch : d->batch > 0); ++b)
         for (int64_t h = 0; h < (s->head ? d->heads_q : 1); ++h)
             for (int64_t i = 0; i < (s->query ? d->max_seq_q : d->max_seq_q > 0); ++i)
@@ -229,12 +251,40 @@ static void fill_outputs(stw_case *c) {
                 allow(c, STW_CASE_DELTA, stw_case_row_index(c, STW_CASE_DELTA, b, h, r), 1, 4);
 }
 
-void stw_case_fill(stw_case *c) {
-    const stw_attn_desc *d = &c->problem.desc;
-    for (int64_t b = 0; b < d->batch; ++b) {
-        fill_rows(c, b);
-        if (c->present[STW_CASE_BIAS]) fill_bias(c, b);
+static void *fill_share(void *user) {
+    const share *s = user;
+    for (int64_t b = 0; b < s->c->problem.desc.batch; ++b) {
+        fill_key_rows(s, b);
+        fill_query_rows(s, b);
+        if (s->c->present[STW_CASE_BIAS]) fill_bias(s, b);
     }
+    return NULL;
+}
+
+/* The generator counts, so that the numbers do not depend on who writes them. A bias that is broadcast over
+ * heads or batch is written by several threads: the same bytes, but a race all the same, so by one then. */
+static int64_t share_count(const stw_case *c) {
+    const stw_attn_desc *d = &c->problem.desc;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int shared_bias = c->present[STW_CASE_BIAS] && ((!d->bias.batch && d->batch > 1) || !d->bias.head);
+    if (c->bytes < LARGE_BYTES || shared_bias || cores < 2) return 1;
+    return cores < SHARES_MAX ? cores : SHARES_MAX;
+}
+
+static void fill_all_shares(stw_case *c) {
+    pthread_t threads[SHARES_MAX];
+    share shares[SHARES_MAX];
+    int64_t count = share_count(c), started = 1;
+    for (int64_t i = 0; i < count; ++i) shares[i] = (share){c, i, count};
+    while (started < count && !pthread_create(&threads[started], NULL, fill_share, &shares[started]))
+        ++started;
+    fill_share(&shares[0]);
+    for (int64_t i = started; i < count; ++i) fill_share(&shares[i]);
+    for (int64_t i = 1; i < started; ++i) pthread_join(threads[i], NULL);
+}
+
+void stw_case_fill(stw_case *c) {
+    fill_all_shares(c);
     fill_per_head(c);
     fill_arrays(c);
     fill_outputs(c);

@@ -61,7 +61,10 @@ static const struct argp parser = {
     "For every backend: chosen, or why not, and for the chosen one its kernel variant, tile and "
     "workspace.\vA PROBLEM is the line that the log prints for a plan, for example\n"
     "  attn_bwd:bf16:b4h32k8s4096d128:causal_br:dropout0.1\n"
-    "Exit status: 0 when the text could be given, 2 when the PROBLEM or an option is wrong.",
+    "Exit status: 0 when a backend takes the problem; else, and with the text all the same, what `run` would "
+    "end "
+    "with: 2 when the PROBLEM, an option or the environment is wrong or no backend does it, 1 when the "
+    "machine failed.",
     NULL,
     NULL,
     NULL};
@@ -87,6 +90,17 @@ static char *explain_text(const stw_context_opts *opts, const stw_attn_desc *des
         if (!text || stw_explain_attn(opts, desc, text, capacity, &needed)) break;
     } while (needed > capacity);
     return text;
+}
+
+/* The exit status of a problem that no backend takes: that of the calls that were explained. */
+static int refusal_status(const stw_context_opts *opts, const stw_attn_desc *desc) {
+    stw_context *context = NULL;
+    stw_plan *plan = NULL;
+    stw_status status = stw_context_create(opts, &context);
+    if (!status) status = stw_attn_bwd_plan(context, desc, &plan);
+    stw_plan_destroy(plan);
+    stw_context_destroy(context);
+    return stw_tool_exit_of(status);
 }
 
 int stw_tool_explain(int argc, char **argv) {
@@ -122,6 +136,7 @@ int stw_tool_explain(int argc, char **argv) {
     } else if (request.json) {
         stw_tool_print_json_error(status);
     }
+    if (!status && !strstr(text, ": chosen\n")) status = refusal_status(&request.device.opts, &problem->desc);
     free(text);
     free(problem);
     return status;

@@ -5,11 +5,15 @@
 #include "tool.h"
 
 #include "common/env.h"
+#include "common/status.h"
 #include "dispatch/arch.h"
+#include "dispatch/tables.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { DEVICES_MAX = 128 };
 
 typedef struct info_request {
     int verify, json;
@@ -38,7 +42,9 @@ static const struct argp parser = {
     NULL,
     "Version, archs and device images of this build, devices of this machine (no driver is started), "
     "CPU instruction sets, environment in force.\vExit status: 1 when --verify finds a damaged image, or "
-    "when a value in the environment is not understood.",
+    "when the library would refuse the environment: a value that is not understood, a tuning file that "
+    "cannot be read, "
+    "a variant that no backend usable here has.",
     NULL,
     NULL,
     NULL};
@@ -106,18 +112,17 @@ static void add_device(cJSON *devices, const stw_device_info *info) {
 }
 
 static int add_devices(cJSON *report) {
-    enum { CAPACITY = 128 };
     cJSON *devices = cJSON_AddArrayToObject(report, "devices");
-    stw_device_info *infos = calloc(CAPACITY, sizeof *infos);
+    stw_device_info *infos = calloc(DEVICES_MAX, sizeof *infos);
     size_t count = 0;
     if (!infos) return -1;
-    for (size_t i = 0; i < CAPACITY; ++i) infos[i].struct_size = sizeof *infos;
-    if (stw_devices(infos, CAPACITY, &count)) {
+    for (size_t i = 0; i < DEVICES_MAX; ++i) infos[i].struct_size = sizeof *infos;
+    if (stw_devices(infos, DEVICES_MAX, &count)) {
         stw_tool_error("info", NULL, "%s", stw_last_error());
         free(infos);
         return -1;
     }
-    for (size_t i = 0; i < count && i < CAPACITY; ++i) add_device(devices, &infos[i]);
+    for (size_t i = 0; i < count && i < DEVICES_MAX; ++i) add_device(devices, &infos[i]);
     free(infos);
     return 0;
 }
@@ -141,7 +146,51 @@ static void add_instruction_sets(cJSON *report) {
 #endif
 }
 
-/* Returns 1 when the library would refuse the environment. */
+/* Whether a device listed as usable, or the CPU, has kernels of the arch's backend. */
+static int is_usable(stw_backend backend) {
+    stw_device_info infos[DEVICES_MAX];
+    size_t count = 0;
+    if (backend == STW_BACKEND_CPU) return 1;
+    for (size_t i = 0; i < DEVICES_MAX; ++i) infos[i] = STW_INIT(stw_device_info);
+    if (stw_devices(infos, DEVICES_MAX, &count)) return 0;
+    for (size_t i = 0; i < count && i < DEVICES_MAX; ++i)
+        if (infos[i].backend == backend && infos[i].usable) return 1;
+    return 0;
+}
+
+/* Refuses a forced variant that is in no table of what a context of this machine could choose. */
+static stw_status check_variant(const stw_env *env) {
+    char searched[200] = "";
+    size_t used = 0;
+    if (!env->variant[0]) return STW_OK;
+    for (size_t i = 0; i < stw_attn_table_count(); ++i) {
+        const stw_attn_table *table = stw_attn_table_at(i);
+        const stw_arch *arch = stw_arch_find(STW_BACKEND_AUTO, table->arch);
+        if (!arch || (env->arch[0] && strcmp(env->arch, table->arch))) continue;
+        if (env->backend != STW_BACKEND_AUTO ? env->backend != arch->backend : !is_usable(arch->backend))
+            continue;
+        if (stw_attn_variant_find(table, env->variant)) return STW_OK;
+        int n = snprintf(searched + used, sizeof searched - used, "%s%s", used ? ", " : "", table->arch);
+        used = used + (size_t)n < sizeof searched ? used + (size_t)n : sizeof searched - 1;
+    }
+    return stw_fail(STW_E_INVALID,
+                    "STERNWAY_VARIANT=%s: no such variant in the tables of what is usable here: %s",
+                    env->variant, searched[0] ? searched : "nothing");
+}
+
+/* The tuning file, by the library itself: a context of the CPU backend reads it and starts no driver. */
+static stw_status check_tuning(void) {
+    stw_context_opts opts = STW_INIT(stw_context_opts);
+    stw_context *context = NULL;
+    opts.backend = STW_BACKEND_CPU;
+    opts.memory = STW_MEMORY_HOST;
+    opts.cpu_threads = 1;
+    stw_status status = stw_context_create(&opts, &context);
+    stw_context_destroy(context);
+    return status ? stw_fail(status, "%s", stw_last_error()) : STW_OK;
+}
+
+/* Returns 1 when the library would refuse the environment; the text is then the last error. */
 static int add_environment(cJSON *report) {
     cJSON *rows = cJSON_AddArrayToObject(report, "environment");
     for (size_t i = 0; i < stw_env_row_count; ++i) {
@@ -155,7 +204,7 @@ static int add_environment(cJSON *report) {
         cJSON_AddItemToArray(rows, row);
     }
     stw_env env;
-    int refused = stw_env_read(&env) != STW_OK;
+    int refused = stw_env_read(&env) || check_tuning() || check_variant(&env);
     if (refused) cJSON_AddStringToObject(report, "environment_error", stw_tool_last_error());
     return refused;
 }

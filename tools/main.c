@@ -16,6 +16,7 @@ static const struct {
     {"run", stw_tool_run, "gradients of the problems in safetensors files, compared with references"},
     {"conform", stw_tool_conform, "the conformance suite: every feature against the float64 reference"},
     {"bench", stw_tool_bench, "time PROBLEMs, verified first"},
+    {"tune", stw_tool_tune, "time every variant on PROBLEMs; rules for the tuning tables"},
 };
 
 static void print_version(FILE *to) {

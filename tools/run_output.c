@@ -2,6 +2,7 @@
  *
  * `sternway run -o`: the results of all problems as one safetensors file, under the names of their problems.
  */
+#include "replace_file.h"
 #include "run.h"
 
 #include <stdio.h>
@@ -25,9 +26,9 @@ static int add_tensor(const run_problem *p, int slot, stw_st_tensor *tensor) {
 }
 
 int run_check_output(const char *path, char **inputs, int input_count) {
-    char error[STW_ST_ERROR_MAX];
+    char error[STW_REPLACE_ERROR_MAX];
     struct stat output, input;
-    char *target = stw_safetensors_target(path, error);
+    char *target = stw_replace_target(path, error);
     if (!target) {
         stw_tool_error("run", path, "%s", error);
         return STW_EXIT_USAGE;

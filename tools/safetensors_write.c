@@ -2,15 +2,13 @@
  *
  * Writing safetensors (safetensors.h): the results of `sternway run -o`. The same tensors always give the
  * same bytes. */
+#include "replace_file.h"
 #include "safetensors.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static int wider_first(const void *a, const void *b) {
     const stw_st_tensor *x = a, *y = b;
@@ -61,83 +59,27 @@ static char *print_header(const stw_st_tensor *tensors, size_t tensor_count, con
     return text;
 }
 
-static int write_all(FILE *to, const char *header, const stw_st_tensor *tensors, size_t count) {
-    size_t length = strlen(header), padding = (8 - length % 8) % 8;
+typedef struct content {
+    const char *header;
+    const stw_st_tensor *tensors;
+    size_t count;
+} content;
+
+static int write_all(FILE *to, const void *user) {
+    const content *c = user;
+    size_t length = strlen(c->header), padding = (8 - length % 8) % 8;
     unsigned char size[8];
     for (int i = 0; i < 8; ++i) size[i] = (unsigned char)((uint64_t)(length + padding) >> 8 * i);
-    if (fwrite(size, 8, 1, to) != 1 || fwrite(header, 1, length, to) != length) return -1;
+    if (fwrite(size, 8, 1, to) != 1 || fwrite(c->header, 1, length, to) != length) return -1;
     if (padding && fwrite("        ", 1, padding, to) != padding) return -1;
-    for (size_t i = 0; i < count; ++i)
-        if (tensors[i].bytes && fwrite(tensors[i].data, 1, tensors[i].bytes, to) != tensors[i].bytes)
+    for (size_t i = 0; i < c->count; ++i)
+        if (c->tensors[i].bytes &&
+            fwrite(c->tensors[i].data, 1, c->tensors[i].bytes, to) != c->tensors[i].bytes)
             return -1;
-    return fflush(to);
+    return 0;
 }
 
-static char *refuse_target(char *target, const char *text, char *error) {
-    snprintf(error, STW_ST_ERROR_MAX, "cannot be written: %s", text);
-    free(target);
-    return NULL;
-}
-
-char *stw_safetensors_target(const char *path, char error[STW_ST_ERROR_MAX]) {
-    struct stat at;
-    char *target = NULL;
-    if (!stat(path, &at)) {
-        if (!S_ISREG(at.st_mode)) return refuse_target(NULL, "not a regular file", error);
-        target = realpath(path, NULL); /* a link stays one: its target is replaced */
-    } else if (errno != ENOENT) {
-        return refuse_target(NULL, strerror(errno), error);
-    } else if (!lstat(path, &at)) {
-        return refuse_target(NULL, "a symbolic link to nothing, not a regular file", error);
-    } else {
-        target = strdup(path);
-    }
-    if (!target) return refuse_target(NULL, strerror(errno), error);
-    char *slash = strrchr(target, '/');
-    if (!(slash ? slash[1] : target[0])) return refuse_target(target, "not the name of a file", error);
-    char *folder = slash ? strndup(target, slash == target ? 1 : (size_t)(slash - target)) : strdup(".");
-    int bad = !folder || access(folder, W_OK | X_OK);
-    int reason = errno;
-    if (bad)
-        snprintf(error, STW_ST_ERROR_MAX, "cannot be written: folder %.300s: %s", folder ? folder : "",
-                 strerror(reason));
-    free(folder);
-    if (!bad) return target;
-    free(target);
-    return NULL;
-}
-
-/* Writes beside the target and renames: a reader never sees half a file. */
-static int replace_file(const char *given, const char *header, const stw_st_tensor *tensors, size_t count,
-                        char *error) {
-    char *path = stw_safetensors_target(given, error);
-    if (!path) return -1;
-    char *beside = malloc(strlen(path) + 32);
-    if (!beside) {
-        free(path);
-        snprintf(error, STW_ST_ERROR_MAX, "out of memory");
-        return -1;
-    }
-    sprintf(beside, "%s.%ld.part", path, (long)getpid());
-    FILE *to = fopen(beside, "wbx");
-    int status = to ? write_all(to, header, tensors, count) : -1;
-    int reason = errno;
-    if (to && fclose(to) && !status) {
-        reason = errno;
-        status = -1;
-    }
-    if (!status && rename(beside, path)) {
-        reason = errno;
-        status = -1;
-    }
-    if (status) {
-        if (to) unlink(beside);
-        snprintf(error, STW_ST_ERROR_MAX, "cannot be written: %s", strerror(reason));
-    }
-    free(beside);
-    free(path);
-    return status;
-}
+_Static_assert(STW_ST_ERROR_MAX >= STW_REPLACE_ERROR_MAX, "one error text serves both");
 
 int stw_safetensors_write(const char *path, const stw_st_tensor *tensors, size_t tensor_count,
                           const stw_st_pair *pairs, size_t pair_count, char error[STW_ST_ERROR_MAX]) {
@@ -152,7 +94,7 @@ int stw_safetensors_write(const char *path, const stw_st_tensor *tensors, size_t
         header = print_header(sorted, tensor_count, pairs, pair_count);
     }
     if (header)
-        status = replace_file(path, header, sorted, tensor_count, error);
+        status = stw_replace_file(path, write_all, &(content){header, sorted, tensor_count}, error);
     else
         snprintf(error, STW_ST_ERROR_MAX, "out of memory");
     cJSON_free(header);

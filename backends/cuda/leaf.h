@@ -12,6 +12,7 @@
 #define DEV_WAVE      32
 #define DEV_UNROLL    _Pragma("unroll")
 #define DEV_ROLLED    _Pragma("unroll 1")
+#define DEV_UNROLL_2  _Pragma("unroll 2")
 #define DEV_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define DEV_KERNEL(threads) DEV_KERNEL_BLOCKS(threads, 1)
 #define DEV_ARGUMENT const __grid_constant__
@@ -34,7 +35,47 @@ DEV_FN int64_t dev_units() { return (int64_t)gridDim.y * gridDim.x; }
 /* The number of this thread's wave, in a register all its lanes share. */
 DEV_FN uint32_t dev_wave() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / DEV_WAVE, 0); }
 
+/* A value that all lanes of the wave have, in a register they share. */
+DEV_FN int dev_uniform(int x) { return (int)__reduce_or_sync(0xFFFFFFFFu, (unsigned)x); }
+DEV_FN int64_t dev_uniform(int64_t x) {
+    uint32_t low = __reduce_or_sync(0xFFFFFFFFu, (unsigned)x), high = __reduce_or_sync(0xFFFFFFFFu, (unsigned)(x >> 32));
+    return (int64_t)((uint64_t)high << 32 | low);
+}
+/* The same value, but the compiler keeps it rather than computing it anew. */
+DEV_FN int dev_keep(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+/* Instructions on the two sides stay there: the compiler schedules within a basic block, and one ends here.
+ * `never` is false, but only at run time. */
+DEV_FN void dev_part(bool never) {
+    if (never) asm volatile("trap;");
+}
+
 DEV_FN void dev_barrier() { __syncthreads(); }
+/* A barrier in two halves: a wave arrives when it needs what the others must not overwrite no longer, goes on, and
+ * waits where it is about to overwrite. Eight bytes of shared memory; `phase` counts the waits from 0. */
+struct dev_two_halves {
+    uint64_t word;
+};
+DEV_FN void dev_halves_init(dev_two_halves *b, int waves) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(b)), "r"(waves) : "memory");
+}
+DEV_FN void dev_halves_arrive(dev_two_halves *b) {
+    __syncwarp();
+    if (threadIdx.x % DEV_WAVE == 0)
+        asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"((uint32_t)__cvta_generic_to_shared(b)) : "memory");
+}
+DEV_FN void dev_halves_wait(dev_two_halves *b, int phase) {
+    uint32_t done;
+    do {
+        asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"((uint32_t)__cvta_generic_to_shared(b)), "r"(phase & 1)
+                     : "memory");
+    } while (!done);
+}
 DEV_FN void dev_wave_sync() { __syncwarp(); }
 DEV_FN float dev_shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
 DEV_FN double dev_shuffle_xor(double x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
@@ -50,6 +91,21 @@ DEV_FN void dev_add_exact(float *to, float x) {
         seen = atomicCAS(bits, was, __float_as_uint(__uint_as_float(was) + x));
     }
 }
+/* Value i of the accumulator tile f of thread t among THREADS, in sums laid out in the order of the registers: a
+ * wave's addition touches whole lines, and one instruction adds four values where the GPU can. */
+#if __CUDA_ARCH__ >= 900
+DEV_FN int dev_sum_at(int f, int i, int t, int threads) { return (f * threads + t) * 4 + i; }
+template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4]) {
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + dev_sum_at(f, 0, (int)dev_thread(), THREADS)),
+                 "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+                 : "memory");
+}
+#else
+DEV_FN int dev_sum_at(int f, int i, int t, int threads) { return (f * 4 + i) * threads + t; }
+template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4]) {
+    DEV_UNROLL for (int i = 0; i < 4; ++i) dev_add(to + dev_sum_at(f, i, (int)dev_thread(), THREADS), x[i]);
+}
+#endif
 DEV_FN uint32_t dev_fetch_add(uint32_t *to, uint32_t x) { return atomicAdd(to, x); }
 DEV_FN void dev_or(int32_t *to, int32_t x) { atomicOr(to, x); }
 DEV_FN void dev_fence() { __threadfence(); }
@@ -69,7 +125,8 @@ DEV_FN float dev_exp2_fast(float x) {
     return y;
 }
 DEV_FN float dev_exp(float x) { return expf(x); }
-DEV_FN float dev_log(float x) { return logf(x); }
+DEV_FN double dev_exp(double x) { return exp(x); }
+DEV_FN double dev_log(double x) { return log(x); }
 
 DEV_FN float dev_from_bf16(uint16_t bits) { return __uint_as_float((uint32_t)bits << 16); }
 DEV_FN float dev_from_f16(uint16_t bits) {

@@ -7,60 +7,62 @@
 
 #include "tile.h"
 
-/* Rows [first, first + ROWS) of one (batch, head); `from` is its row 0, live rows are [low, end). `vectors`:
- * rows are whole 16-byte vectors, copied asynchronously; otherwise element by element, at once. */
-template <class Tile, int THREADS>
-DEV_FN void dev_load_rows(typename Tile::type *tile, const typename Tile::type *from, int64_t stride, int64_t first,
-                          int64_t low, int64_t end, int cols, bool vectors) {
+/* THREADS threads copy a tile: thread t always has the vectors of column col(t) in rows row(t), row(t) + STEP... */
+template <class Tile, int THREADS> struct dev_row_copy {
     typedef typename Tile::type T;
-    enum { VECTORS = Tile::COLS / Tile::VECTOR, TOTAL = Tile::ROWS * VECTORS };
-    int live_low = (int)stw_clamp_i64(low - first, 0, Tile::ROWS);
-    int live_end = (int)stw_clamp_i64(end - first, 0, Tile::ROWS);
-    from += first * stride;
-    if (vectors && THREADS % VECTORS == 0 && TOTAL % THREADS == 0) { /* each thread keeps its column */
-        enum { STEP = THREADS / VECTORS };
-        int row = (int)dev_thread() / VECTORS, col = (int)dev_thread() % VECTORS * Tile::VECTOR;
-        const T *at = from + row * stride + col;
-        int64_t step = STEP * stride;
-        if (live_low == 0 && live_end == Tile::ROWS) {
-            bool live = col < cols;
-            if (!live) at = from, step = 0; /* any address that exists */
-            DEV_UNROLL for (int i = 0; i < TOTAL / THREADS; ++i, at += step)
-                dev_copy_vector(tile + Tile::at(row + i * STEP, col), at, live);
+    enum {
+        VECTORS = Tile::COLS / Tile::VECTOR,
+        LANES = VECTORS <= 4 ? 4 : VECTORS <= 8 ? 8 : VECTORS <= 16 ? 16 : VECTORS <= 32 ? 32 : 64, /* threads a row */
+        STEP = THREADS / LANES,
+        COUNT = STEP > Tile::ROWS ? 1 : Tile::ROWS / STEP /* rows a thread; small tiles leave threads without one */
+    };
+    static_assert(THREADS % LANES == 0 && (STEP > Tile::ROWS || Tile::ROWS % STEP == 0), "no row is left out");
+
+    DEV_FN int row(int t) { return t / LANES; }
+    DEV_FN int col(int t) { return t % LANES * Tile::VECTOR; }
+
+    /* All rows are live and whole vectors; `from` is the tile's row 0, and row ROWS is less than 2^31 bytes away. */
+    DEV_FN void whole(T *tile, const T *from, int64_t stride, int cols, int t) {
+        int r = row(t), c = col(t);
+        bool live = c < cols;
+        if ((LANES != VECTORS && c >= Tile::COLS) || (STEP > Tile::ROWS && r >= Tile::ROWS)) return;
+        const char *at = (const char *)from + (uint32_t)((r * (int)stride + (live ? c : 0)) * (int)sizeof(T));
+        DEV_UNROLL for (int i = 0; i < COUNT; ++i)
+            dev_copy_vector(tile + Tile::at(r + i * STEP, c), at + (int64_t)i * (STEP * (int)sizeof(T)) * stride, live);
+    }
+    /* Any rows: those of the tensor from `first` on, of which [low, end) are live; `from` is its row 0. Not vectors:
+     * element by element. */
+    DEV_FN void part(T *tile, const T *from, int64_t stride, int64_t first, int64_t low, int64_t end, int cols,
+                     bool vectors, int t) {
+        int live_low = (int)stw_clamp_i64(low - first, 0, Tile::ROWS), live_end = (int)stw_clamp_i64(end - first, 0, Tile::ROWS);
+        int r = row(t), c = col(t);
+        if ((LANES != VECTORS && c >= Tile::COLS) || (STEP > Tile::ROWS && r >= Tile::ROWS)) return;
+        const T *at = from + (first + r) * stride + c;
+        if (vectors) {
+            if (c >= cols) live_end = 0;
+            DEV_UNROLL for (int i = 0; i < COUNT; ++i, at += STEP * stride) {
+                bool live = r + i * STEP >= live_low && r + i * STEP < live_end;
+                dev_copy_vector(tile + Tile::at(r + i * STEP, c), live ? at : from, live);
+            }
             return;
         }
-        if (col >= cols) live_end = 0;
-        DEV_UNROLL for (int i = 0; i < TOTAL / THREADS; ++i, at += step) {
-            bool live = row + i * STEP >= live_low && row + i * STEP < live_end;
-            dev_copy_vector(tile + Tile::at(row + i * STEP, col), live ? at : from, live);
-        }
-        return;
-    }
-    if (vectors) {
-        DEV_UNROLL for (int i = 0; i < (TOTAL + THREADS - 1) / THREADS; ++i) {
-            int at = i * THREADS + (int)dev_thread();
-            int row = at / VECTORS, col = at % VECTORS * Tile::VECTOR;
-            bool live = row >= live_low && row < live_end && col < cols;
-            if (TOTAL % THREADS == 0 || at < TOTAL)
-                dev_copy_vector(tile + Tile::at(row, col), live ? from + row * stride + col : from, live);
-        }
-        return;
-    }
-    DEV_ROLLED for (int at = (int)dev_thread(); at < TOTAL; at += THREADS) {
-        int row = at / VECTORS, col = at % VECTORS * Tile::VECTOR;
-        bool live = row >= live_low && row < live_end;
-        DEV_ROLLED for (int i = 0; i < Tile::VECTOR; ++i) {
-            T x;
-            dev_set(&x, 0.0f);
-            if (live && col + i < cols) x = from[row * stride + col + i];
-            tile[Tile::at(row, col + i)] = x;
+        DEV_ROLLED for (int i = 0; i < COUNT; ++i, at += STEP * stride) {
+            bool live = r + i * STEP >= live_low && r + i * STEP < live_end;
+            DEV_ROLLED for (int e = 0; e < Tile::VECTOR; ++e) {
+                T x;
+                dev_set(&x, 0.0f);
+                if (live && c + e < cols) x = at[e];
+                tile[Tile::at(r + i * STEP, c + e)] = x;
+            }
         }
     }
-}
+};
 
-/* `count` floats (a multiple of 4, 16-byte aligned) into shared memory, asynchronously. */
-template <int THREADS> DEV_FN void dev_load_floats(float *to, const float *from, int count) {
-    for (int i = (int)dev_thread() * 4; i < count; i += THREADS * 4) dev_copy_vector(to + i, from + i, true);
+/* COUNT floats (a multiple of 4, 16-byte aligned) into shared memory, asynchronously. */
+template <int THREADS, int COUNT> DEV_FN void dev_load_floats(float *to, const float *from, int t) {
+    static_assert(COUNT % 4 == 0 && COUNT / 4 <= THREADS, "one vector a thread");
+    int i = t * 4;
+    if (i < COUNT) dev_copy_vector(to + i, from + i, true);
 }
 
 #endif

@@ -5,7 +5,7 @@
 #ifndef STW_COMMON_DEVICE_MASK_H
 #define STW_COMMON_DEVICE_MASK_H
 
-#include "device.h"
+#include "tile.h"
 
 /* Local row i0 and key j0 of the tile's corner, and the bounds in tile coordinates. */
 struct dev_mask {
@@ -22,6 +22,11 @@ struct dev_mask {
     }
     DEV_FN bool covers(const dev_mask &m, int bm, int bn) {
         return m.rows == bm && m.cols == bn && m.low <= -(bm - 1) && m.high >= bn - 1;
+    }
+    /* Visible columns of a row: from *low_out to *high_out. */
+    DEV_FN void columns(const dev_mask &m, int row, int *low_out, int *high_out) {
+        *low_out = row < m.rows ? row + m.low : m.cols;
+        *high_out = row + m.high < m.cols ? row + m.high : m.cols - 1;
     }
     DEV_FN bool sees(const dev_mask &m, int row, int col) {
         return row < m.rows && col < m.cols && col - row >= m.low && col - row <= m.high;
@@ -56,15 +61,67 @@ struct dev_logit {
                          (p.bias_dtype == 3u ? 4 : 2);
         return l;
     }
-    /* S of a visible pair; slope_out: derivative of the softcap. */
-    DEV_FN float value(const dev_logit &l, float dot, int row, int col, float *slope_out) {
-        float x = dot * l.scale;
-        *slope_out = 1.0f;
-        if (l.features & STW_FEAT_SOFTCAP) x = dev_tanh(x / l.softcap, slope_out) * l.softcap;
-        if (l.features & STW_FEAT_BIAS) x += dev_load_any(l.bias, row * l.bias_query + col * l.bias_key, l.bias_dtype);
-        if (l.features & STW_FEAT_ALIBI_COLUMN) x += (float)(l.first_key + col) * l.slope;
-        else if (l.features & STW_FEAT_ALIBI) x -= fabsf((float)(l.diagonal + (col - row))) * l.slope;
+    /* Element of the bias. */
+    DEV_FN float bias_at(const dev_logit &l, int row, int col) {
+        return dev_load_any(l.bias, row * l.bias_query + col * l.bias_key, l.bias_dtype);
+    }
+    /* What ALiBi adds. */
+    DEV_FN float alibi_at(const dev_logit &l, int row, int col) {
+        if (l.features & STW_FEAT_ALIBI_COLUMN) return (float)(l.first_key + col) * l.slope;
+        return fabsf((float)(l.diagonal + (col - row))) * -l.slope;
+    }
+    /* S of a visible pair. */
+    DEV_FN float value(const dev_logit &l, float dot, int row, int col) {
+        float x = dot * l.scale, slope;
+        if (l.features & STW_FEAT_SOFTCAP) x = dev_tanh(x / l.softcap, &slope) * l.softcap;
+        if (l.features & STW_FEAT_BIAS) x += bias_at(l, row, col);
+        if (l.features & STW_FEAT_ALIBI) x += alibi_at(l, row, col);
         return x;
+    }
+};
+
+/* A wave's part of the tile of a 16-bit bias, two neighbours a word: read before a product and used after it. */
+template <class Split> struct dev_bias_words {
+    enum { PAIRS = LEAF_ACC / 2 };
+    uint32_t word[Split::MT][Split::NT][PAIRS];
+    DEV_FN void load(dev_bias_words &b, const dev_logit &l, const dev_mask &mask, int rows, int cols, int wave, int lane) {
+        bool pairs = LEAF_ACC_PAIRS && l.bias_key == 1 && ((uintptr_t)l.bias | (uintptr_t)(l.bias_query * 2)) % 4 == 0;
+        bool wanted = (l.features & STW_FEAT_BIAS) && l.bias_dtype != 3u;
+        DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+            DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
+                DEV_UNROLL for (int k = 0; k < PAIRS; ++k) b.word[m][n][k] = 0;
+        if (!wanted) return;
+        if (pairs && mask.rows == rows && mask.cols == cols) {
+            DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+                DEV_UNROLL for (int k = 0; k < PAIRS; ++k) {
+                    int row = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k));
+                    const char *from = l.bias + (row * l.bias_query + Split::col0(wave) + leaf_acc_col(lane, 2 * k)) * 2;
+                    DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
+                        b.word[m][n][k] = *(const uint32_t *)(const void *)(from + n * (LEAF_MMA_N * 2));
+                }
+            return;
+        }
+        DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+            DEV_UNROLL for (int k = 0; k < PAIRS; ++k)
+                DEV_UNROLL for (int n = 0; n < Split::NT; ++n) {
+                    uint32_t x = 0;
+                    int row = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k));
+                    int col = Split::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, 2 * k);
+                    int row1 = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k + 1));
+                    int col1 = Split::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, 2 * k + 1);
+                    const uint16_t *from = (const uint16_t *)(const void *)l.bias;
+                    if (row < mask.rows && col < mask.cols) {
+                        if (pairs && col1 < mask.cols) x = *(const uint32_t *)(const void *)(from + row * l.bias_query + col);
+                        else x = from[row * l.bias_query + col * l.bias_key];
+                    }
+                    if (!(pairs && col1 < mask.cols) && row1 < mask.rows && col1 < mask.cols)
+                        x |= (uint32_t)from[row1 * l.bias_query + col1 * l.bias_key] << 16;
+                    b.word[m][n][k] = x;
+                }
+    }
+    DEV_FN float at(const dev_bias_words &b, const dev_logit &l, int m, int n, int i) {
+        uint16_t bits = (uint16_t)(b.word[m][n][i / 2] >> (i % 2 * 16));
+        return l.bias_dtype == 2u ? dev_from_bf16(bits) : dev_from_f16(bits);
     }
 };
 

@@ -19,18 +19,39 @@ struct attn_bias_task {
     stw_range batch, heads, rows, keys; /* rows and keys: blocks */
 };
 
+/* Q, dO and statistics of query block `block`; the blocks of the statistics are larger. */
+template <class C> DEV_FN void attn_bias_load_queries(const attn_unit &u, const stw_attn_launch &l, char *smem, int h,
+                                                      int block) {
+    typedef typename C::T T;
+    typedef dev_row_copy<typename C::rows, C::THREADS> copy;
+    const stw_attn_params &p = l.p;
+    int64_t i0 = (int64_t)block * C::BM;
+    int t = (int)dev_thread();
+    copy::part((T *)(smem + C::AT_Q), (const T *)p.q.data + dev_row(p.q, u.b, h, u.seq.q.first), p.q.seq, i0, u.seq.q_low,
+               u.seq.q_end, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0, t);
+    copy::part((T *)(smem + C::AT_DOUT), (const T *)p.dout.data + dev_row(p.dout, u.b, h, u.seq.q.first), p.dout.seq, i0,
+               u.seq.q_low, u.seq.q_end, (int)p.head_dim_v, (l.vectors & STW_VECTOR_DOUT) != 0, t);
+    int larger = (int)l.bm / C::BM, first = block % larger * C::BM;
+    float *stats = (float *)(smem + C::AT_STATS);
+    const float *from = l.stats + (h * l.q_blocks + u.seq.q_block + block / larger) * (2 * l.bm + STW_STATS_PAD);
+    dev_load_floats<C::THREADS, C::BM>(stats, from + first, t);
+    dev_load_floats<C::THREADS, C::BM>(stats + C::BM, from + l.bm + first, t);
+    dev_load_floats<C::THREADS, (int)STW_STATS_PAD>(stats + 2 * C::BM, from + 2 * l.bm, t);
+}
+
 template <class C> DEV_FN void attn_bias_add_head(const attn_unit &u, const stw_attn_launch &l, char *smem, int h,
                                                   stw_range rows, attn_bias_sum<typename C::pair_split> &sum,
                                                   bool load_keys, int wave, int lane) {
     for (int block = (int)rows.first; block < (int)rows.end; ++block) {
         dev_barrier();
-        if (load_keys) attn_load_keys<C>(u, l, smem);
+        if (load_keys) attn_load_keys<C>(u, l, smem, (int)dev_thread());
         load_keys = false;
-        attn_load_queries<C, true>(u, l, smem, 0, h, block);
+        attn_bias_load_queries<C>(u, l, smem, h, block);
         dev_copy_commit();
         dev_copy_wait();
         dev_barrier();
-        attn_bwd_pairs<C, true>(u, l, smem, 0, h, block, sum, wave, lane);
+        auto taker = [&]() -> attn_bias_sum<typename C::pair_split> & { return sum; };
+        attn_bwd_pairs<C, true, attn_bias_sum<typename C::pair_split>>(u, l, smem, 0, h, block, false, taker, []() {}, wave, lane);
     }
 }
 

@@ -172,7 +172,7 @@ DEV_FN double attn_delta_row(const stw_attn_launch &l, attn_delta_unit &u, float
         *attn_float_at(p.delta, (p.features & STW_FEAT_PACKED_DELTA) != 0, u.seq, u.b, u.h, i) = delta;
     if (!(p.outputs & 0x10u) || i >= u.seq.q.used || dev_is_infinite(lse)) return 0.0;
     float sink = p.features & STW_FEAT_SINK ? p.sink[u.h] : -dev_infinity();
-    return sink == -dev_infinity() ? 0.0 : -(exp((double)sink - (double)lse) * (double)delta);
+    return sink == -dev_infinity() ? 0.0 : -(dev_exp((double)sink - (double)lse) * (double)delta);
 }
 
 template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *smem) {

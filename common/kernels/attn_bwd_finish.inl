@@ -38,11 +38,11 @@ DEV_FN void attn_bwd_finish(const stw_attn_launch &l) {
     if (t >= threads) return; /* thread t has what thread t of the main loop summed */
     int row0 = t / DEV_WAVE / waves_c * wave_m, col0 = t / DEV_WAVE % waves_c * wave_n;
     bool pairs = LEAF_ACC_PAIRS && (l.vectors & STW_VECTOR_DQ) && !add;
-    sums += t;
+    int f = 0;
     for (int m = 0; m < wave_m; m += LEAF_MMA_M)
-        for (int n = 0; n < wave_n; n += LEAF_MMA_N, sums += LEAF_ACC * threads) {
+        for (int n = 0; n < wave_n; n += LEAF_MMA_N, ++f) {
             float x[LEAF_ACC];
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) x[i] = sums[i * threads] * p.scale;
+            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) x[i] = sums[dev_sum_at(f, i, t, threads)] * p.scale;
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
                 int row = row0 + m + leaf_slot_row(lane, leaf_acc_slot(i)), col = col0 + n + leaf_acc_col(lane, i);
                 if (row >= (add ? used : end) || col >= cols) continue;

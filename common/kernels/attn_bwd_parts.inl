@@ -77,6 +77,38 @@ template <class C, bool MASKED> DEV_FN void attn_parts_plain(dev_acc<typename C:
             }
 }
 
+/* P.Z and dS' of a problem with features; dS itself to dBias, where the main loop writes it. */
+template <class C>
+DEV_FN void attn_parts_full(dev_acc<typename C::pair_split> &s, dev_acc<typename C::pair_split> &dp, const float *stats,
+                            const dev_mask &mask, const dev_logit &logit, const attn_keep<typename C::pair_split> &keep,
+                            const stw_attn_launch &l, attn_bias_store &bias, int wave, int lane) {
+    typedef typename C::pair_split S;
+    const float keep_scale = l.p.dropout_scale;
+    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
+        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+                int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i));
+                int col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);
+                float dot = s.v[m][n][i], flow = dp.v[m][n][i], lse = stats[row], p = 0.0f, ds = 0.0f, slope = 1.0f;
+                if (dev_mask::sees(mask, row, col) && !dev_is_infinite(lse)) {
+                    p = dev_exp_f32(dev_logit::value(logit, dot, row, col) - lse);
+                    if (p != 0.0f) {
+                        bool kept = attn_keep<S>::at(keep, (m * S::NT + n) * LEAF_ACC + i);
+                        if (logit.features & STW_FEAT_DROPOUT) flow = kept ? flow * keep_scale : 0.0f;
+                        ds = p * (flow - stats[C::BM + row]);
+                        if (logit.features & STW_FEAT_DROPOUT) p = kept ? p * keep_scale : 0.0f;
+                    }
+                }
+                if (l.bias_direct) attn_bias_store::take(bias, m, n, i, row, col, ds);
+                if (logit.features & STW_FEAT_SOFTCAP) {
+                    dev_tanh(dot * logit.scale / logit.softcap, &slope);
+                    ds = ds == 0.0f ? 0.0f : ds * slope;
+                }
+                s.v[m][n][i] = p;
+                dp.v[m][n][i] = ds;
+            }
+}
+
 /* P.Z and dS' of one tile, into shared memory. */
 template <class C> DEV_FN void attn_parts_pairs(const attn_unit &u, const stw_attn_launch &l, char *smem, int h, int block,
                                                 int wave, int lane) {
@@ -85,10 +117,11 @@ template <class C> DEV_FN void attn_parts_pairs(const attn_unit &u, const stw_at
     const float *stats = (const float *)(smem + C::AT_STATS);
     int64_t i0 = (int64_t)block * C::BM;
     dev_mask mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
-    uint64_t keep = 0;
+    attn_keep<S> keep;
+    attn_keep<S>::all(keep);
     if (p.features & STW_FEAT_DROPOUT) {
         stw_dropout_stream stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
-        keep = attn_keep_bits<S>(p, stream, mask, i0, u.j0, wave, lane);
+        attn_keep_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
     }
     dev_acc<S> s, dp;
     dev_acc<S>::clear(s);
@@ -99,9 +132,9 @@ template <class C> DEV_FN void attn_parts_pairs(const attn_unit &u, const stw_at
         dp, (const dev_bf16 *)(smem + C::AT_DOUT), (const dev_bf16 *)(smem + C::AT_V), wave, lane);
     if (p.features & (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)) {
         dev_logit logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
-        attn_bias_store bias = attn_bias_of<C, true>(u, l, h, block);
-        attn_pairs_full<C>(s, dp, stats, mask, logit, keep, p.dropout_scale, bias, wave, lane);
-    } else if (dev_mask::covers(mask, C::BM, C::BN) && stats[2 * C::BM] == 0.0f) {
+        attn_bias_store bias = attn_bias_of<C>(u, l, h, block);
+        attn_parts_full<C>(s, dp, stats, mask, logit, keep, l, bias, wave, lane);
+    } else if (block >= u.inner_first && block < u.inner_end && stats[2 * C::BM] == 0.0f) {
         attn_parts_plain<C, false>(s, dp, stats, mask, p.scale, wave, lane);
     } else {
         attn_parts_plain<C, true>(s, dp, stats, mask, p.scale, wave, lane);
@@ -117,12 +150,13 @@ template <class C> DEV_FN void attn_parts_pairs(const attn_unit &u, const stw_at
 template <class C> DEV_FN void attn_parts_dq(const attn_unit &u, const stw_attn_launch &l, char *smem, int h, int block,
                                              int wave, int lane) {
     attn_dq<C> dq;
-    dq.to = l.dq + (h * l.q_blocks + u.seq.q_block + block) * (C::BM * C::HD) + dev_thread();
+    uint32_t at = (uint32_t)(h * l.q_blocks + u.seq.q_block + block);
+    dq.to = l.dq + (int64_t)at * (C::BM * C::HD);
     dev_acc<typename C::row_split>::clear(dq.acc);
     dev_multiply_parts<false, true, C::BN, typename C::row_split, typename C::pairs, typename C::keys>(
         dq.acc, (const dev_bf16 *)(smem + C::AT_DS), (const dev_bf16 *)(smem + C::AT_K), wave, lane);
     bool tiny = attn_is_tiny<C>(u, (const float *)(smem + C::AT_STATS));
-    if (l.p.features & STW_FEAT_DETERMINISTIC) attn_dq_in_turn<C>(dq, l, u, h, block, tiny);
+    if (l.p.features & STW_FEAT_DETERMINISTIC) attn_dq_in_turn<C>(dq, l, u, at, block, tiny);
     else if (tiny) attn_dq<C>::add_exact(dq);
     else attn_dq<C>::add(dq, 0, attn_dq<C>::COUNT);
 }
@@ -133,11 +167,10 @@ template <class C> DEV_FN void attn_bwd_parts(const stw_attn_launch &l, char *sm
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     attn_unit &u = attn_unit_of<C>(l, smem);
     if (!u.live) return;
-    stw_range range = stw_query_blocks(&u.seq, C::BM, C::BN, u.block);
     dev_acc<S> dk, dv;
     dev_acc<S>::clear(dk);
     dev_acc<S>::clear(dv);
-    int first = (int)range.first, end = (int)range.end, block = first;
+    int first = u.first, end = u.end, block = first;
     int h = u.kv_head * (int)p.group, last = first < end ? h + (int)p.group : h;
     attn_parts_queries<C> queries;
     if (h < last) {
@@ -149,8 +182,8 @@ template <class C> DEV_FN void attn_bwd_parts(const stw_attn_launch &l, char *sm
         if (next == end) next = first, ++next_h;
         if (C::STAGES == 1) attn_parts_queries<C>::load(queries, u, l, h, block);
         dev_barrier(); /* the products of the last query block are done */
-        dev_load_floats<C::THREADS>((float *)(smem + C::AT_STATS),
-                                    l.stats + (h * l.q_blocks + u.seq.q_block + block) * C::STATS, C::STATS);
+        dev_load_floats<C::THREADS, C::STATS>((float *)(smem + C::AT_STATS),
+                                              l.stats + (h * l.q_blocks + u.seq.q_block + block) * C::STATS, (int)dev_thread());
         dev_copy_commit();
         attn_parts_queries<C>::store(queries, smem);
         dev_copy_wait();
@@ -172,9 +205,9 @@ template <class C> DEV_FN void attn_bwd_parts(const stw_attn_launch &l, char *sm
         block = next;
     }
     if (p.outputs & 0x04u)
-        attn_store_keys<C>(u, dv, p.dv, p.dv_dtype, (p.accumulate & 0x04u) != 0,
-                           (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v, 1.0f, wave, lane);
+        attn_store_key_elements<C>(u, dv, p.dv, p.dv_dtype, (p.accumulate & 0x04u) != 0,
+                                   (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v, 1.0f, wave, lane);
     if (p.outputs & 0x02u)
-        attn_store_keys<C>(u, dk, p.dk, p.dk_dtype, (p.accumulate & 0x02u) != 0,
-                           (l.vectors & STW_VECTOR_DK) != 0, (int)p.head_dim_qk, p.scale, wave, lane);
+        attn_store_key_elements<C>(u, dk, p.dk, p.dk_dtype, (p.accumulate & 0x02u) != 0,
+                                   (l.vectors & STW_VECTOR_DK) != 0, (int)p.head_dim_qk, p.scale, wave, lane);
 }

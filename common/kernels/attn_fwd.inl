@@ -32,14 +32,14 @@ struct attn_softmax {
 /* s: products -> P.Z relative to the new maximum; fix: what the sums so far are multiplied with. */
 template <class C, class S = typename C::pair_split>
 DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask &mask, const dev_logit &logit,
-                             uint64_t keep, float keep_scale, int wave, int lane) {
+                             const attn_keep<S> &keep, float keep_scale, int wave, int lane) {
     float most[LEAF_ACC_ROWS], base[LEAF_ACC_ROWS], total[LEAF_ACC_ROWS];
     DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) most[r] = -dev_infinity(), total[r] = 0.0f;
     DEV_UNROLL for (int n = 0; n < S::NT; ++n)
         DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
             int row = S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(i)), col = n * LEAF_MMA_N + leaf_acc_col(lane, i);
-            float slope, x = -dev_infinity();
-            if (dev_mask::sees(mask, row, col)) x = dev_logit::value(logit, s.v[0][n][i], row, col, &slope);
+            float x = -dev_infinity();
+            if (dev_mask::sees(mask, row, col)) x = dev_logit::value(logit, s.v[0][n][i], row, col);
             s.v[0][n][i] = x;
             most[leaf_acc_slot(i)] = fmaxf(most[leaf_acc_slot(i)], x);
         }
@@ -54,7 +54,7 @@ DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask 
             int slot = leaf_acc_slot(i);
             float x = s.v[0][n][i], p = x == -dev_infinity() ? 0.0f : attn_exp<typename C::T>(x - base[slot]);
             total[slot] += p;
-            if (logit.features & STW_FEAT_DROPOUT) p = keep >> (n * LEAF_ACC + i) & 1 ? p * keep_scale : 0.0f;
+            if (logit.features & STW_FEAT_DROPOUT) p = attn_keep<S>::at(keep, n * LEAF_ACC + i) ? p * keep_scale : 0.0f;
             s.v[0][n][i] = p;
         }
     DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) state.sum[r] = state.sum[r] * state.fix[r] + dev_row_sum(total[r]);
@@ -65,10 +65,10 @@ DEV_FN float attn_fwd_finish(float maximum, float sum, float sink, float *factor
     double top = sink > maximum ? sink : maximum;
     *factor_out = 0.0f;
     if (top == -(double)dev_infinity() && sum == sum) return -dev_infinity();
-    double shrink = maximum == -dev_infinity() ? 1.0 : exp((double)maximum - top);
-    double total = sum * shrink + (sink == -dev_infinity() ? 0.0 : exp((double)sink - top));
+    double shrink = maximum == -dev_infinity() ? 1.0 : dev_exp((double)maximum - top);
+    double total = sum * shrink + (sink == -dev_infinity() ? 0.0 : dev_exp((double)sink - top));
     *factor_out = (float)(shrink / total);
-    return (float)(top + log(total));
+    return (float)(top + dev_log(total));
 }
 
 template <class C> DEV_FN void attn_fwd_write(const stw_attn_launch &l, const stw_attn_seq &seq, int64_t b, int64_t h,
@@ -130,26 +130,27 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     dev_acc<S>::clear(o);
     attn_softmax state;
     DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) state.maximum[r] = -dev_infinity(), state.sum[r] = 0.0f;
-    dev_load_rows<typename C::rows, C::THREADS>(q, (const T *)p.q.data + dev_row(p.q, b, h, seq.q.first), p.q.seq, i0,
-                                                seq.q_low, seq.q_end, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0);
+    dev_row_copy<typename C::rows, C::THREADS>::part(q, (const T *)p.q.data + dev_row(p.q, b, h, seq.q.first), p.q.seq, i0,
+                                                seq.q_low, seq.q_end, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0, (int)dev_thread());
     for (int64_t kb = range.first; kb < range.end; ++kb) {
         int64_t j0 = kb * C::BN, kv_head = h / p.group;
         dev_barrier();
-        dev_load_rows<typename C::keys, C::THREADS>(k, (const T *)p.k.data + dev_row(p.k, b, kv_head, seq.kv.first),
+        dev_row_copy<typename C::keys, C::THREADS>::part(k, (const T *)p.k.data + dev_row(p.k, b, kv_head, seq.kv.first),
                                                     p.k.seq, j0, seq.k_low, seq.k_end, (int)p.head_dim_qk,
-                                                    (l.vectors & STW_VECTOR_K) != 0);
-        dev_load_rows<typename C::keys, C::THREADS>(v, (const T *)p.v.data + dev_row(p.v, b, kv_head, seq.kv.first),
+                                                    (l.vectors & STW_VECTOR_K) != 0, (int)dev_thread());
+        dev_row_copy<typename C::keys, C::THREADS>::part(v, (const T *)p.v.data + dev_row(p.v, b, kv_head, seq.kv.first),
                                                     p.v.seq, j0, seq.k_low, seq.k_end, (int)p.head_dim_v,
-                                                    (l.vectors & STW_VECTOR_V) != 0);
+                                                    (l.vectors & STW_VECTOR_V) != 0, (int)dev_thread());
         dev_copy_commit();
         dev_copy_wait();
         dev_barrier();
         bool tiny = attn_fwd_enlarge<C>(v, (int *)(void *)pairs);
         dev_mask mask = dev_mask::of(seq, i0, j0, C::BM, C::BN);
-        uint64_t keep = 0;
+        attn_keep<typename C::pair_split> keep;
+        attn_keep<typename C::pair_split>::all(keep);
         if (p.features & STW_FEAT_DROPOUT) {
             stw_dropout_stream stream = stw_dropout_stream_of(&p, b, h, seq.q, seq.kv);
-            keep = attn_keep_bits<typename C::pair_split>(p, stream, mask, i0, j0, wave, lane);
+            attn_keep_fill<typename C::pair_split>(keep, p, stream, mask, i0, j0, wave, lane);
         }
         dev_acc<typename C::pair_split> s;
         dev_acc<typename C::pair_split>::clear(s);

@@ -19,6 +19,9 @@
 #define STW_VECTOR_DK   0x40u
 #define STW_VECTOR_DV   0x80u
 
+/* Blocks of threads a row of the grid on HIP, whose grids are at most 2^32 threads wide. */
+#define STW_GRID_X_HIP (INT64_C(1) << 22)
+
 /* Floats behind the two statistics of a block: not 0 if a row's LSE is infinite; if its dO and D are tiny. */
 #define STW_STATS_PAD 4u
 
@@ -37,11 +40,12 @@ typedef struct stw_attn_launch {
     int64_t q_blocks; /* query blocks of a head, all sequences                                         */
     int64_t k_blocks; /* key blocks of the longest sequence                                            */
     int64_t units;    /* blocks of threads that have work: the grid may be larger                      */
+    int64_t heads_beside; /* kv heads whose key blocks are numbered together                          */
     int64_t bias_batch, bias_heads, bias_rows, bias_keys; /* tasks of a summed dBias, a dimension      */
     uint32_t bm, bn, width, warps;
     uint32_t dq_rows; /* waves over the rows of a query block in the dQ product                       */
     uint32_t vectors;
-    uint32_t reserved;
+    uint32_t never; /* 0 */
     uint32_t bias_direct; /* dBias is not broadcast: the main loop writes it                           */
 } stw_attn_launch;
 
@@ -162,8 +166,15 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
     X(32x32_hd256, 2, 256, 32, 32, 4)                                                                        \
     X(16x32_hd128, 4, 128, 16, 32, 4)                                                                        \
     X(16x16_hd256, 4, 256, 16, 16, 2)
+/* The same for waves of 64 threads and 64 KB of shared memory. */
+#define STW_BIAS_TILES_64(X)                                                                                 \
+    X(32x64_hd64, 2, 64, 32, 64, 4)                                                                          \
+    X(32x64_hd128, 2, 128, 32, 64, 4)                                                                        \
+    X(16x32_hd256, 2, 256, 16, 32, 2)                                                                        \
+    X(16x32_hd128, 4, 128, 16, 32, 2)                                                                        \
+    X(16x16_hd224, 4, 224, 16, 16, 1)
 
-STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 768 + 5 * 8 + 7 * 8 + 8 * 4,
+STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 768 + 5 * 8 + 8 * 8 + 8 * 4,
                   "host and device agree on the launch");
 STW_PARAMS_ASSERT(sizeof(stw_attn_launch) <= 4096, "fits the parameters of a kernel");
 

@@ -7,7 +7,7 @@ import unittest
 
 from command import CommandTest, SOURCE, TOOL, small_problem, sternway, write_file
 
-COMMANDS = ("info", "explain", "run", "conform", "bench")
+COMMANDS = ("info", "explain", "run", "conform", "bench", "tune")
 PROBLEM = "attn_bwd:bf16:b4h32k8s4096d128:causal_br:dropout0.1"
 
 
@@ -85,6 +85,24 @@ class Cli(CommandTest):
         self.assert_refused(done, "STERNWAY_DEVICE=first", code=1)
         self.assertIn("STERNWAY_DEVICE", done.stdout)
 
+    def test_info_refuses_the_environment_that_run_refuses(self):
+        path, bad = write_file(self.path("x"), small_problem()), self.path("bad.txt")
+        bad.write_text('STW_RULE("colour=3", cpu_portable_32x32)\n')
+        for env, part in (({"STERNWAY_TUNING": "/nowhere/rules"}, "/nowhere/rules"),
+                          ({"STERNWAY_TUNING": str(bad)}, "colour=3"),
+                          ({"STERNWAY_VARIANT": "cpu_99x99"}, "STERNWAY_VARIANT=cpu_99x99"),
+                          ({"STERNWAY_VARIANT": "sm80_64x128_hd128", "STERNWAY_BACKEND": "cpu"}, "sm80_64x128_hd128"),
+                          ({"STERNWAY_CPU_THREADS": "many"}, "STERNWAY_CPU_THREADS=many")):
+            with self.subTest(env=env):
+                self.assertNotEqual(sternway("run", path, env=env).returncode, 0)
+                self.assert_refused(sternway("info", env=env), part, code=1)
+                done = sternway("info", "--json", env=env)
+                self.assert_exit(done, 1)
+                self.assertIn(part, json.loads(done.stdout)["environment_error"])
+        good = {"STERNWAY_VARIANT": "cpu_portable_32x32", "STERNWAY_BACKEND": "cpu"}
+        self.assert_exit(sternway("info", env=good), 0)
+        self.assert_exit(sternway("run", path, env=good), 0)
+
     def test_explain(self):
         done = sternway("explain", "--backend", "cpu", PROBLEM)
         self.assert_exit(done, 0)
@@ -96,12 +114,15 @@ class Cli(CommandTest):
 
     def test_explain_says_why_not(self):
         done = sternway("explain", "--memory", "device", "--backend", "cpu", PROBLEM)
-        self.assert_exit(done, 0)
+        self.assert_exit(done, 2)
         self.assertIn("no backend", done.stdout)
         text = sternway("explain", PROBLEM).stdout
         for backend in ("cpu", "cuda", "hip"):
             self.assertRegex(text, rf"(?m)^{backend}: (chosen|not chosen)")
         refused = sternway("explain", "--backend", "cpu", "attn_bwd:f32:b1h4k3s8d8")
+        self.assert_exit(refused, 2)
+        self.assert_exit(sternway("explain", "--json", "--backend", "cpu", "attn_bwd:f32:b1h1s8d257"), 2)
+        self.assert_exit(sternway("explain", PROBLEM, env={"STERNWAY_DEVICE": "99", "STERNWAY_BACKEND": "hip"}), 1)
         self.assertIn("heads_q 4", refused.stdout)
         self.assertIsNone(json.loads(sternway("explain", "--json", "attn_bwd:f32:b1h4k3s8d8").stdout)["chosen"])
 
@@ -135,6 +156,25 @@ class Cli(CommandTest):
         for line, text in (("attn_bwd:f32:b1h1s8d257", "head_dim_qk 257"), ("attn_fwd:f32:b1h1s8d8", "attn_bwd only"),
                            ("attn_bwd:f32:b2h1s5d8:thd:cuq0,9,10", "cuq")):
             self.assert_refused(sternway("bench", "--backend", "cpu", line), text)
+
+    def test_bench_reports(self):
+        line = "attn_bwd:f32:b1h2s48d16:causal_br"
+        def bench(*arguments, env=None):
+            done = sternway("bench", "--backend", "cpu", "--seconds", "0.01", *arguments, line, env=env)
+            self.assert_exit(done, 0)
+            return done.stdout
+        (row,) = json.loads(bench("--json"))
+        self.assertEqual((row["problem"], row["arch"], row["verified"]), (line, "cpu", True))
+        self.assertNotIn("host_us", row)  # a call of the CPU backend is complete when it returns
+        planned = re.search(r"(?m)^workspace: (\d+) bytes$", sternway("explain", "--backend", "cpu", line).stdout)
+        self.assertEqual(row["workspace_bytes"], int(planned[1]))
+        pairs, dim = 2 * 48 * 49 / 2, 16
+        self.assertAlmostEqual(row["tflops"], pairs * 10 * dim / row["median_ms"] * 1e-9, delta=1e-6 * row["tflops"])
+        self.assertEqual(len(set(len(text.split(",")) for text in bench("--csv").splitlines())), 1)
+        self.assertIn("cpu_portable_32x32", bench(env={"STERNWAY_VARIANT": "cpu_portable_32x32"}))
+
+    def test_bench_suites(self):
+        self.assert_refused(sternway("bench", "--suite", "most"), "--suite most: usual or fa")
 
     def test_bench_says_why_it_did_not_verify(self):
         def bench(line):

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a block of threads of the main loop works on (its unit: bn keys of one batch and kv head), the walk over
+ * the query blocks that meet these keys, and the loads of both. Positions that only few instructions of a step
+ * need lie in shared memory; what every step needs is in registers and moves by additions. Included by
+ * attn_bwd.inl. */
+
+/* Lies in shared memory: registers are taken. */
+struct attn_unit {
+    stw_attn_seq seq;
+    int64_t b, j0;
+    int kv_head, block;
+    int live;                    /* the block has rows to write                                      */
+    int k_counts, v_counts;      /* not all elements are tiny: see attn_bwd_tiny.inl                 */
+    int first, end;              /* query blocks that meet the keys                                  */
+    int inner_first, inner_end;  /* those in which every query sees every key                        */
+    int whole_first, whole_end;  /* those all of whose rows take part                                */
+};
+static_assert(sizeof(attn_unit) + sizeof(dev_two_halves) <= STW_UNIT_BYTES, "room for the unit and the barrier behind it");
+
+/* Query blocks that start in [low, high]. */
+DEV_FN void attn_blocks_between(int64_t low, int64_t high, int bm, int *first_out, int *end_out) {
+    const int64_t far = INT64_C(1) << 40;
+    low = stw_clamp_i64(low, 0, far);
+    high = stw_clamp_i64(high, -1, far);
+    *first_out = (int)((low + bm - 1) / bm);
+    *end_out = high < 0 ? 0 : (int)(high / bm) + 1;
+}
+
+template <class C> DEV_FN void attn_unit_ranges(attn_unit &u) {
+    const stw_attn_seq &s = u.seq;
+    stw_range range = stw_query_blocks(&s, C::BM, C::BN, u.block);
+    u.first = (int)range.first;
+    u.end = (int)range.end;
+    attn_blocks_between(s.q_low, s.q_end - C::BM, C::BM, &u.whole_first, &u.whole_end);
+    attn_blocks_between(u.j0 + (C::BN - 1) - s.band.high,
+                        stw_smaller(u.j0 - (C::BM - 1) - s.band.low, s.q.used - C::BM), C::BM, &u.inner_first, &u.inner_end);
+    if (u.j0 + C::BN > s.kv.used) u.inner_end = 0;
+}
+
+/* a / b in 32 bits where that will do: there is no instruction for either, but this one is short. */
+DEV_FN int64_t attn_quotient(int64_t a, int64_t b, int64_t *rest_out) {
+    int64_t q = ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
+    *rest_out = a - q * b;
+    return q;
+}
+
+/* Units are numbered head by head; l.heads_beside heads at a time go through their key blocks together, so that
+ * under a causal mask the last units are short ones. */
+DEV_FN void attn_unit_place(attn_unit &u, const stw_attn_launch &l, int64_t number) {
+    int64_t rest, head, heads = l.p.batch * l.p.heads_kv;
+    int64_t first = attn_quotient(number, l.heads_beside * l.k_blocks, &rest) * l.heads_beside;
+    u.block = (int)attn_quotient(rest, stw_smaller(l.heads_beside, heads - first), &head);
+    u.b = attn_quotient(first + head, l.p.heads_kv, &head);
+    u.kv_head = (int)head;
+}
+
+/* One thread finds out; in deterministic mode units are taken in the order of arrival. */
+template <class C> DEV_FN attn_unit &attn_unit_of(const stw_attn_launch &l, char *smem) {
+    attn_unit &u = *(attn_unit *)(void *)(smem + C::AT_UNIT);
+    if (dev_thread() == 0) {
+        int64_t number = dev_unit();
+        if (l.p.features & STW_FEAT_DETERMINISTIC) number = dev_fetch_add(l.ticket, 1);
+        u.live = u.k_counts = u.v_counts = 0;
+        if (number < l.units) {
+            attn_unit_place(u, l, number);
+            u.j0 = (int64_t)u.block * C::BN;
+            u.seq = stw_attn_seq_of(&l.p, C::BM, u.b);
+            u.live = u.j0 < u.seq.kv.rows;
+            attn_unit_ranges<C>(u);
+        }
+    }
+    dev_barrier();
+    return u;
+}
+
+/* Where the walk stands: query block `block` of head h, to be loaded next. All but `thread` is the same for the
+ * whole block of threads, and in registers that a wave shares. */
+template <class C> struct attn_walk {
+    typedef typename C::T T;
+    typedef dev_row_copy<typename C::rows, C::THREADS> copy;
+    const T *q, *dout;         /* row 0 of the block                                                   */
+    uint32_t at;               /* its number among all of the workspace (more would not fit any memory) */
+    int block, h;
+    int first, end, head_end;  /* blocks of a head, heads of the unit                                  */
+    int whole_first, whole_end, inner_first, inner_end;
+    int thread;
+
+    DEV_FN void enter_head(attn_walk &w, const attn_unit &u, const stw_attn_launch &l) {
+        const stw_attn_params &p = l.p;
+        int64_t row = dev_uniform(u.seq.q.first) + (int64_t)w.block * C::BM, b = dev_uniform(u.b);
+        w.q = (const T *)p.q.data + dev_row(p.q, b, w.h, row);
+        w.dout = (const T *)p.dout.data + dev_row(p.dout, b, w.h, row);
+        w.at = (uint32_t)(w.h * l.q_blocks + dev_uniform(u.seq.q_block) + w.block);
+    }
+    DEV_FN attn_walk begin(const attn_unit &u, const stw_attn_launch &l) {
+        attn_walk w;
+        const stw_attn_params &p = l.p;
+        w.first = w.block = dev_uniform(u.first);
+        w.end = dev_uniform(u.end);
+        w.h = dev_uniform(u.kv_head) * (int)p.group;
+        w.head_end = w.h + (int)p.group;
+        w.whole_first = dev_uniform(u.whole_first);
+        w.whole_end = dev_uniform(u.whole_end);
+        w.inner_first = dev_uniform(u.inner_first);
+        w.inner_end = dev_uniform(u.inner_end);
+        enum { BOTH = STW_VECTOR_Q | STW_VECTOR_DOUT };
+        const int64_t near = (INT64_C(1) << 31) / (C::BM * (int)sizeof(T));
+        if ((l.vectors & BOTH) != BOTH || p.q.seq >= near || p.dout.seq >= near || p.q.seq < 0 || p.dout.seq < 0) w.whole_end = 0;
+        w.thread = dev_keep((int)dev_thread());
+        enter_head(w, u, l);
+        return w;
+    }
+    /* To the next block; false: there is none. */
+    DEV_FN bool next(attn_walk &w, const attn_unit &u, const stw_attn_launch &l) {
+        w.q += C::BM * l.p.q.seq;
+        w.dout += C::BM * l.p.dout.seq;
+        ++w.at;
+        if (++w.block < w.end) return true;
+        w.block = w.first;
+        if (++w.h >= w.head_end) return false;
+        enter_head(w, u, l);
+        return true;
+    }
+    DEV_FN void load(const attn_walk &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) {
+        const stw_attn_params &p = l.p;
+        T *q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES), *dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
+        float *stats = (float *)(smem + C::AT_STATS) + stage * C::STATS;
+        if (w.block >= w.whole_first && w.block < w.whole_end) {
+            copy::whole(q, w.q, p.q.seq, (int)p.head_dim_qk, w.thread);
+            copy::whole(dout, w.dout, p.dout.seq, (int)p.head_dim_v, w.thread);
+        } else {
+            int64_t first = (int64_t)w.block * C::BM;
+            copy::part(q, w.q - first * p.q.seq, p.q.seq, first, u.seq.q_low, u.seq.q_end, (int)p.head_dim_qk,
+                       (l.vectors & STW_VECTOR_Q) != 0, w.thread);
+            copy::part(dout, w.dout - first * p.dout.seq, p.dout.seq, first, u.seq.q_low, u.seq.q_end, (int)p.head_dim_v,
+                       (l.vectors & STW_VECTOR_DOUT) != 0, w.thread);
+        }
+        dev_load_floats<C::THREADS, C::STATS>(stats, l.stats + (int64_t)w.at * C::STATS, w.thread);
+    }
+};
+
+template <class C> DEV_FN void attn_load_keys(const attn_unit &u, const stw_attn_launch &l, char *smem, int thread) {
+    typedef typename C::T T;
+    typedef dev_row_copy<typename C::keys, C::THREADS> copy;
+    const stw_attn_params &p = l.p;
+    copy::part((T *)(smem + C::AT_K), (const T *)p.k.data + dev_row(p.k, u.b, u.kv_head, u.seq.kv.first), p.k.seq, u.j0,
+               u.seq.k_low, u.seq.k_end, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_K) != 0, thread);
+    copy::part((T *)(smem + C::AT_V), (const T *)p.v.data + dev_row(p.v, u.b, u.kv_head, u.seq.kv.first), p.v.seq, u.j0,
+               u.seq.k_low, u.seq.k_end, (int)p.head_dim_v, (l.vectors & STW_VECTOR_V) != 0, thread);
+}

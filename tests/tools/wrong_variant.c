@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Preloaded by test_tune.py: the backward of one variant, named by WRONG_VARIANT, computes with K and V
+ * exchanged. What tune and bench do when a kernel is wrong cannot be seen otherwise. */
+#include "sternway/sternway.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+STW_API stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
+                                size_t workspace_size, stw_stream stream) {
+    stw_status (*real)(const stw_plan *, const stw_attn_args *, void *, size_t, stw_stream);
+    void *symbol = dlsym(RTLD_NEXT, "stw_attn_bwd");
+    memcpy(&real, &symbol, sizeof real);
+    stw_attn_args changed = *args;
+    char text[4096];
+    const char *wrong = getenv("WRONG_VARIANT");
+    if (wrong && !stw_plan_describe(plan, text, sizeof text, NULL) && strstr(text, wrong)) {
+        changed.k = args->v;
+        changed.v = args->k;
+    }
+    return real(plan, &changed, workspace, workspace_size, stream);
+}

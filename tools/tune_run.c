@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Measuring for `sternway tune` (tune.h): contexts of every variant, and one problem on each of them,
+ * verified on samples first, then timed in turn so that a change of clock meets all alike. */
+#include "tune.h"
+
+#include "measure.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BATCHES_MAX 200
+#define BATCHES_MIN 5
+
+/* ---- the device ---------------------------------------------------------------------------------------- */
+
+/* The first word of the file that is made of digits and dots and holds a dot: "580.95.05". */
+static void read_driver_version(const char *path, char *out, size_t capacity) {
+    char text[400] = "";
+    FILE *file = fopen(path, "re");
+    size_t size = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file) fclose(file);
+    out[0] = 0;
+    text[size] = 0;
+    for (char *save, *word = strtok_r(text, " \t\n", &save); word && !out[0];
+         word = strtok_r(NULL, " \t\n", &save))
+        if (strchr(word, '.') && isdigit((unsigned char)word[0]) &&
+            strspn(word, "0123456789.") == strlen(word))
+            snprintf(out, capacity, "%s", word);
+}
+
+static void name_device(tune_target *target) {
+    stw_problem problem;
+    stw_plan *plan = NULL;
+    if (stw_problem_parse("attn_bwd:f32:b1h1s1d8", &problem)) return;
+    if (stw_attn_bwd_plan(target->rules, &problem.desc, &plan)) return;
+    char *text = stw_tool_plan_text(plan);
+    char backend[16];
+    stw_tool_plan_field(text, "device", target->device, sizeof target->device);
+    stw_tool_plan_field(text, "backend", backend, sizeof backend);
+    if (!strcmp(backend, "cuda"))
+        read_driver_version("/proc/driver/nvidia/version", target->driver, sizeof target->driver);
+    else if (!strcmp(backend, "hip"))
+        read_driver_version("/sys/module/amdgpu/version", target->driver, sizeof target->driver);
+    free(text);
+    stw_plan_destroy(plan);
+}
+
+stw_status tune_open(const stw_context_opts *opts, tune_target *target_out) {
+    memset(target_out, 0, sizeof *target_out);
+    unsetenv("STERNWAY_VARIANT");
+    stw_status status = stw_context_create(opts, &target_out->rules);
+    if (status) return status;
+    target_out->table = stw_attn_table_find(stw_context_arch(target_out->rules));
+    for (size_t i = 0; i < target_out->table->variant_count && i < TUNE_VARIANTS_MAX && !status; ++i) {
+        setenv("STERNWAY_VARIANT", target_out->table->variants[i].id, 1);
+        status = stw_context_create(opts, &target_out->forced[i]);
+    }
+    unsetenv("STERNWAY_VARIANT");
+    if (status)
+        tune_close(target_out);
+    else
+        name_device(target_out);
+    return status;
+}
+
+void tune_close(tune_target *target) {
+    for (size_t i = 0; i < TUNE_VARIANTS_MAX; ++i) stw_context_destroy(target->forced[i]);
+    stw_context_destroy(target->rules);
+    memset(target, 0, sizeof *target);
+}
+
+/* ---- which variants ------------------------------------------------------------------------------------ */
+
+/* The plan says which variant the rules choose, and whether the environment makes it deterministic. */
+static stw_status ask_rules(const tune_target *target, tune_point *point, char chosen[64]) {
+    stw_plan *plan = NULL;
+    char word[32];
+    stw_status status = stw_attn_bwd_plan(target->rules, &point->desc, &plan);
+    if (status) return status;
+    char *text = stw_tool_plan_text(plan);
+    stw_tool_plan_field(text, "variant", chosen, 64);
+    stw_tool_plan_field(text, "deterministic", word, sizeof word);
+    point->deterministic = !strcmp(word, "yes");
+    free(text);
+    stw_plan_destroy(plan);
+    return text ? STW_OK : STW_E_NO_MEMORY;
+}
+
+/* Plans every variant; the chosen one comes first. */
+static void plan_variants(const tune_target *target, const char *chosen, tune_point *point) {
+    for (size_t i = 0; i < target->table->variant_count && i < TUNE_VARIANTS_MAX; ++i) {
+        stw_plan *plan = NULL;
+        if (stw_attn_bwd_plan(target->forced[i], &point->desc, &plan)) continue;
+        tune_timing *timing = &point->timings[point->count++];
+        *timing = (tune_timing){.variant = &target->table->variants[i], .plan = plan};
+        if (strcmp(timing->variant->id, chosen)) continue;
+        tune_timing first = point->timings[0];
+        point->timings[0] = *timing;
+        *timing = first;
+    }
+}
+
+static void drop_timing(tune_point *point, size_t index) {
+    stw_plan_destroy(point->timings[index].plan);
+    for (size_t i = index + 1; i < point->count; ++i) point->timings[i - 1] = point->timings[i];
+    --point->count;
+}
+
+/* Keeps the smallest head dim that two variants have between them: wider ones pad more and cannot win. The
+ * chosen one stays. */
+static void prune(tune_point *point) {
+    uint32_t limit = UINT32_MAX;
+    for (size_t i = 0; i < point->count; ++i) {
+        uint32_t hd = point->timings[i].variant->head_dim;
+        size_t within = 0;
+        for (size_t n = 0; n < point->count; ++n) within += point->timings[n].variant->head_dim <= hd;
+        if (within >= 2 && hd < limit) limit = hd;
+    }
+    for (size_t i = point->count; i-- > 1;)
+        if (point->timings[i].variant->head_dim > limit) drop_timing(point, i);
+}
+
+/* ---- one problem --------------------------------------------------------------------------------------- */
+
+static void verify_all(stw_measure *m, tune_point *point) {
+    for (size_t i = 0; i < point->count; ++i) {
+        tune_timing *t = &point->timings[i];
+        stw_case_result result;
+        stw_case_result_clear(&result);
+        const char *not_judged = stw_measure_verify(m, t->plan, &result);
+        if (result.outcome != STW_CASE_OK) {
+            snprintf(t->text, sizeof t->text, "wrong: %.470s", result.text);
+            ++point->wrong;
+        } else if (not_judged) {
+            snprintf(t->text, sizeof t->text, "not verified: %s", not_judged);
+        }
+    }
+}
+
+/* Batches of every verified variant in turn, until each has had its time. */
+static stw_status time_all(const stw_measure *m, double seconds, tune_point *point) {
+    double(*times)[BATCHES_MAX] = calloc(point->count, sizeof *times);
+    int *calls = calloc(point->count, sizeof *calls), count = 0;
+    stw_status status = times && calls ? STW_OK : STW_E_NO_MEMORY;
+    size_t timed = 0;
+    for (size_t i = 0; i < point->count && !status; ++i) {
+        if (point->timings[i].text[0]) continue;
+        status = stw_measure_batch(m, point->timings[i].plan, &calls[i]);
+        ++timed;
+    }
+    double end = stw_tool_seconds() + seconds * (double)timed;
+    while (!status && timed && count < BATCHES_MAX && (count < BATCHES_MIN || stw_tool_seconds() < end)) {
+        for (size_t i = 0; i < point->count && !status; ++i) {
+            if (!calls[i]) continue;
+            double begin = stw_tool_seconds();
+            status = stw_measure_run(m, point->timings[i].plan, calls[i]);
+            times[i][count] = (stw_tool_seconds() - begin) / calls[i];
+        }
+        ++count;
+    }
+    for (size_t i = 0; i < point->count && !status; ++i) {
+        if (!calls[i]) continue;
+        point->timings[i].runs = count * calls[i];
+        stw_measure_summary(times[i], count, &point->timings[i].median, &point->timings[i].spread);
+    }
+    free(times);
+    free(calls);
+    return status;
+}
+
+static int refuse(const char *line, int exit_status, const char *text, tune_point *point) {
+    stw_tool_error("tune", line, "%s", text);
+    tune_point_free(point);
+    return exit_status;
+}
+
+int tune_measure(const tune_target *target, const char *line, double seconds, tune_point *point_out) {
+    stw_problem problem;
+    stw_measure m;
+    stw_case_result result;
+    char chosen[64];
+    size_t workspace = 0;
+    memset(point_out, 0, sizeof *point_out);
+    if (stw_problem_parse(line, &problem))
+        return refuse(line, STW_EXIT_USAGE, stw_tool_last_error(), point_out);
+    if (problem.op != STW_PROBLEM_ATTN_BWD)
+        return refuse(line, STW_EXIT_USAGE, "tune takes attn_bwd problems", point_out);
+    stw_problem_print(&problem, point_out->line, sizeof point_out->line);
+    point_out->desc = problem.desc;
+    stw_status status = ask_rules(target, point_out, chosen);
+    if (status) return refuse(line, stw_tool_exit_of(status), stw_last_error(), point_out);
+    point_out->timings = calloc(target->table->variant_count, sizeof *point_out->timings);
+    if (!point_out->timings) return refuse(line, STW_EXIT_FAILED, "out of memory", point_out);
+    plan_variants(target, chosen, point_out);
+    prune(point_out);
+    for (size_t i = 0; i < point_out->count; ++i) {
+        size_t bytes = stw_plan_workspace_size(point_out->timings[i].plan);
+        workspace = bytes > workspace ? bytes : workspace;
+    }
+    stw_case_result_clear(&result);
+    status = stw_measure_open(&problem, target->rules, workspace, &m, &result);
+    if (status) return refuse(line, stw_tool_exit_of(status), result.text, point_out);
+    point_out->flop = stw_measure_flop(&m.c);
+    verify_all(&m, point_out);
+    status = time_all(&m, seconds, point_out);
+    stw_measure_close(&m);
+    if (status) return refuse(line, STW_EXIT_FAILED, stw_last_error(), point_out);
+    for (size_t i = 0; i < point_out->count; ++i) {
+        stw_plan_destroy(point_out->timings[i].plan);
+        point_out->timings[i].plan = NULL;
+    }
+    return STW_EXIT_OK;
+}
+
+void tune_point_free(tune_point *point) {
+    for (size_t i = 0; i < point->count; ++i) stw_plan_destroy(point->timings[i].plan);
+    free(point->timings);
+    memset(point, 0, sizeof *point);
+}
