@@ -90,6 +90,11 @@ static stw_attn_step *add_step(stw_attn_steps *steps, uint32_t wave, int64_t uni
     return step;
 }
 
+static uint32_t bwd_smem(const stw_attn_tile *t, uint32_t element) {
+    if (!strcmp(t->loop, "f32_parts")) return STW_BWD_PARTS_SMEM(t->head_dim, t->bm, t->bn);
+    return STW_BWD_SMEM(element, t->head_dim, t->bm, t->bn, t->stages);
+}
+
 static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t wave, stw_attn_steps *steps) {
     const char *type = stw_dtype_name((stw_dtype)p->dtype);
     int64_t tiles = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, t->bm);
@@ -109,7 +114,7 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
     if (p->outputs & tiled) {
         const char *mode = strcmp(t->loop, "split") || needs_full(p) ? "full" : "plain";
         step = add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn),
-                        t->warps * wave, STW_BWD_SMEM(element_of(p), t->head_dim, t->bm, t->bn, t->stages));
+                        t->warps * wave, bwd_smem(t, element_of(p)));
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode);
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
@@ -189,7 +194,7 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
         l.heads_beside = heads_beside(tile, params);
         l.k_blocks = stw_blocks_of(params->max_seq_kv, tile->bn);
         l.dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
-                                             wave == 32 && params->dtype == STW_F32 ? 8 : 16);
+                                             wave == 32 && !strcmp(tile->loop, "f32") ? 8 : 16);
         l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !bias_is_summed(params);
         l.bias_batch = params->dbias.batch ? params->batch : 1;
         l.bias_heads = params->dbias.head ? params->heads_q : 1;

@@ -13,7 +13,8 @@
 #define DEV_UNROLL    _Pragma("unroll")
 #define DEV_ROLLED    _Pragma("unroll 1")
 #define DEV_UNROLL_2  _Pragma("unroll 2")
-#define DEV_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
+#define DEV_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+#define DEV_KERNEL(threads) DEV_KERNEL_BLOCKS(threads, 1)
 #define DEV_ARGUMENT const __grid_constant__
 
 /* 16-bit storage types: distinct types, so that products know which instruction to take. */
@@ -173,6 +174,9 @@ DEV_FN dev_vector dev_load_vector(const void *from) {
 DEV_FN void dev_store_vector(void *to, dev_vector v) {
     *(uint4 *)to = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
 }
+
+/* Half a vector. */
+DEV_FN void dev_store_half(void *to, uint32_t low, uint32_t high) { *(uint2 *)to = make_uint2(low, high); }
 
 #include "copy_sm80.h"
 #include "mma_sm80.h"

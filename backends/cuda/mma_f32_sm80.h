@@ -47,6 +47,16 @@ DEV_FN void leaf_split(float x, float y, uint32_t parts[LEAF_PARTS]) {
     leaf_split_odd(y, parts, 16);
 }
 
+/* Any four. */
+DEV_FN void leaf_split_four(const float x[4], uint32_t low[LEAF_PARTS], uint32_t high[LEAF_PARTS]) {
+    float odd = 0.0f;
+    leaf_split_pair(x[0], x[1], low, &odd);
+    leaf_split_pair(x[2], x[3], high, &odd);
+    if (odd == odd) return;
+    leaf_split(x[0], x[1], low);
+    leaf_split(x[2], x[3], high);
+}
+
 /* rest += the five small products of a step. */
 DEV_FN void leaf_parts_rest(float rest[4], const uint32_t (*a)[4], const uint32_t b[LEAF_PARTS][2]) {
     leaf_mma_bf16(rest, a[2], b[0]);
@@ -54,6 +64,18 @@ DEV_FN void leaf_parts_rest(float rest[4], const uint32_t (*a)[4], const uint32_
     leaf_mma_bf16(rest, a[1], b[1]);
     leaf_mma_bf16(rest, a[1], b[0]);
     leaf_mma_bf16(rest, a[0], b[1]);
+}
+
+/* One of the products of a step, of tiles that are split already (common/device/parts.h). */
+enum { LEAF_PRODUCTS = 6 };
+template <class A, class B> DEV_FN void leaf_parts_product(int product, float large[4], float rest[4], const A a[LEAF_PARTS],
+                                                           const B b[LEAF_PARTS], int part) {
+    if (product == 0) leaf_mma_bf16(rest, a[2].r, b[0].r + 2 * part);
+    if (product == 1) leaf_mma_bf16(large, a[0].r, b[0].r + 2 * part);
+    if (product == 2) leaf_mma_bf16(rest, a[0].r, b[2].r + 2 * part);
+    if (product == 3) leaf_mma_bf16(rest, a[1].r, b[1].r + 2 * part);
+    if (product == 4) leaf_mma_bf16(rest, a[1].r, b[0].r + 2 * part);
+    if (product == 5) leaf_mma_bf16(rest, a[0].r, b[1].r + 2 * part);
 }
 
 /* Operands in f32 tiles, split as they are read. k runs through a step in another order than memory, the same one

@@ -54,7 +54,8 @@ template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN voi
     dev_acc<S>::clear(dp);
     dev_mask mask = dev_mask::whole(C::BM, C::BN);
     if (!inner) mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
-    bool unrounded = FULL && Bias::unrounded(l), drops = FULL && (p.features & STW_FEAT_DROPOUT);
+    bool drops = FULL && (p.features & STW_FEAT_DROPOUT);
+    bool unrounded = FULL && (Bias::unrounded(l) || u.seq.kv.used == 1); /* one key: dP - D is all rounding */
     float scale = p.scale;
     attn_keep<S> keep;
     dev_logit logit;

@@ -136,7 +136,7 @@ template <class C> struct attn_exp_side {
                 if (f >= first && f < end) {
                     float &x = e.s.v[f / S::NT][f % S::NT][i];
                     x = fmaf(x, e.factor, e.base[f / S::NT][leaf_acc_slot(i)]);
-                    x = SHORT ? dev_exp2_fast(x) : dev_exp(x);
+                    x = SHORT ? dev_exp2_fast(x) : dev_exp_f32(x);
                 }
     }
     DEV_FN void step(attn_exp_side &e, int k, int steps) { part(e, COUNT * k / steps, COUNT * (k + 1) / steps); }

@@ -150,6 +150,10 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
 #define STW_BWD_SMEM(element, hd, bm, bn, stages)                                                            \
     (2u * STW_TILE_BYTES(element, bn, hd) + 2u * (stages) * STW_TILE_BYTES(element, bm, hd) +                \
      2u * STW_TILE_BYTES(element, bm, bn) + (stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_UNIT_BYTES)
+/* Backward of f32 in three bf16 parts: K, V, Q, dO, P, dS; statistics. */
+#define STW_BWD_PARTS_SMEM(hd, bm, bn)                                                                       \
+    (6u * (STW_TILE_BYTES(2u, bn, hd) + STW_TILE_BYTES(2u, bm, hd) + STW_TILE_BYTES(2u, bm, bn)) +           \
+     (2u * (bm) + STW_STATS_PAD) * 4u + STW_UNIT_BYTES)
 #define STW_FWD_SMEM(element, hd, bm, bn)                                                                    \
     (2u * STW_TILE_BYTES(element, bn, hd) + STW_TILE_BYTES(element, bm, hd) + STW_TILE_BYTES(element, bm, bn))
 
