@@ -100,7 +100,14 @@ template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4
                  "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
                  : "memory");
 }
+DEV_FN void dev_load_acc(float x[4], const float *sums, int f, int t, int threads) {
+    float4 v = *(const float4 *)(const void *)(sums + dev_sum_at(f, 0, t, threads));
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+}
 #else
+DEV_FN void dev_load_acc(float x[4], const float *sums, int f, int t, int threads) {
+    DEV_UNROLL for (int i = 0; i < 4; ++i) x[i] = sums[(f * 4 + i) * threads + t];
+}
 DEV_FN int dev_sum_at(int f, int i, int t, int threads) { return (f * 4 + i) * threads + t; }
 template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4]) {
     DEV_UNROLL for (int i = 0; i < 4; ++i) dev_add(to + dev_sum_at(f, i, (int)dev_thread(), THREADS), x[i]);
