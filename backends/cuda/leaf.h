@@ -159,6 +159,11 @@ DEV_FN void dev_set_pair(dev_f16 *to, float x, float y) { *(uint32_t *)(void *)t
 DEV_FN void dev_set_pair(dev_bf16 *to, float x, float y) { *(uint32_t *)(void *)to = dev_pack_bf16(x, y); }
 DEV_FN void dev_set_pair(float *to, float x, float y) { *(float2 *)(void *)to = make_float2(x, y); }
 
+/* *to = the word at `from` if `live`; no branch, so that what follows may be scheduled over the wait. */
+DEV_FN void dev_load_word_if(uint32_t *to, const void *from, bool live) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p ld.global.nc.b32 %0, [%1];\n}" : "+r"(*to) : "l"(from), "r"((int)live));
+}
+
 struct alignas(16) dev_vector {
     uint32_t word[4];
 };

@@ -204,6 +204,11 @@ DEV_FN void dev_set_pair(float *to, float x, float y) {
     to[1] = y;
 }
 
+/* *to = the word at `from` if `live`. */
+DEV_FN void dev_load_word_if(uint32_t *to, const void *from, bool live) {
+    if (live) *to = *(const uint32_t *)from;
+}
+
 struct alignas(16) dev_vector {
     uint32_t word[4];
 };

@@ -28,6 +28,14 @@ DEV_FN void attn_product_pairs(dev_acc<S> &acc, const typename C::T *rows, const
     else dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(acc, rows, keys, wave, lane);
 }
 
+template <class C, class S = typename C::pair_split>
+DEV_FN void attn_store_pairs(typename C::T *tile, const dev_acc<S> &acc, int wave, int lane) {
+    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
+        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+            leaf_store_acc<typename C::pairs>(tile, S::row0(wave) + m * LEAF_MMA_M, S::col0(wave) + n * LEAF_MMA_N,
+                                              acc.v[m][n], lane);
+}
+
 /* P.Z and dS' of one tile, into shared memory. `inner`: all of its pairs are visible; `bias` (FULL) gives the
  * taker of dS; `between` runs after the first product. */
 template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN void attn_bwd_pairs(const attn_unit &u, const stw_attn_launch &l, char *smem,
@@ -44,63 +52,61 @@ template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN voi
     dev_acc<S> s, dp;
     dev_acc<S>::clear(s);
     dev_acc<S>::clear(dp);
+    dev_mask mask = dev_mask::whole(C::BM, C::BN);
+    if (!inner) mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
+    bool drops = FULL && (p.features & STW_FEAT_DROPOUT);
+    bool unrounded = FULL && (Bias::unrounded(l) || u.seq.kv.used == 1); /* one key: dP - D is all rounding */
+    float scale = p.scale;
+    attn_keep<S> keep;
+    dev_logit logit;
     if (FULL) {
-        dev_mask mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
-        dev_logit logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
-        bool drops = (p.features & STW_FEAT_DROPOUT) != 0, beside = false;
-        bool unrounded = Bias::unrounded(l) || u.seq.kv.used == 1; /* one key: dP - D is all rounding */
-        attn_keep<S> keep;
-        attn_keep<S>::all(keep);
         stw_dropout_stream stream = {};
+        bool beside = false; /* dropout's calls run beside the product */
+        logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
+        attn_keep<S>::all(keep);
         if (drops) {
             stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
             beside = !unrounded && attn_keep_philox<S>::fits(p, stream, i0);
             if (!beside) attn_keep_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
         }
         dev_bias_words<S> words;
-        dev_bias_words<S>::load(words, logit, mask, C::BM, C::BN, wave, lane);
-        attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, u.j0, beside, wave, lane);
-        if (unrounded) attn_product_pairs<C>(s, q, k, true, wave, lane);
-        else dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, calls, wave, lane);
-        if (beside) attn_keep_philox<S>::give(calls, keep, lane);
-        between();
-        attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
-        T *pairs = Bias::OPERANDS ? (T *)(smem + C::AT_P) : (T *)nullptr;
-        float keep_scale = p.dropout_scale;
-        bool masked = !inner || stats[2 * C::BM] != 0.0f || (p.features & STW_FEAT_BIAS); /* a bias may be -inf */
-        if (masked && drops) attn_pairs_weights<C, true, true>(s, stats, mask, keep, keep_scale, pairs, wave, lane);
-        else if (masked) attn_pairs_weights<C, true, false>(s, stats, mask, keep, keep_scale, pairs, wave, lane);
-        else if (drops) attn_pairs_weights<C, false, true>(s, stats, mask, keep, keep_scale, pairs, wave, lane);
-        else attn_pairs_weights<C, false, false>(s, stats, mask, keep, keep_scale, pairs, wave, lane);
-        attn_product_pairs<C>(dp, dout, v, unrounded, wave, lane);
-        if (drops) attn_pairs_scores<C, true>(s, dp, stats, keep_scale, wave, lane);
-        else attn_pairs_scores<C, false>(s, dp, stats, keep_scale, wave, lane);
-        if (Bias::wanted(l)) attn_pairs_take<Bias>(dp, bias(), wave, lane);
-        if (Bias::OPERANDS && (p.features & STW_FEAT_SOFTCAP)) {
-            dev_rounded rounded;
-            dev_acc<S>::clear(s);
-            dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, rounded, wave, lane);
-            attn_pairs_slopes<S>(dp, s, logit);
-        }
-    } else { /* the exponentials run under the products of dP */
-        dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, wave, lane);
-        between();
-        attn_exp_side<C> exponentials = attn_exp_side<C>::of(s, stats, p.scale, wave, lane);
-        dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
-        if (inner && stats[2 * C::BM] == 0.0f) {
-            attn_pairs_plain<C>(s, dp, stats, wave, lane);
+        bool plain = dev_bias_words<S>::plain(logit, mask, C::BM, C::BN);
+        dev_bias_words<S>::load(words, logit, mask, plain, wave, lane);
+        dev_bias_words<S>::fetch(words, logit, plain, wave, lane);
+        if (beside) {
+            attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, u.j0, wave, lane);
+            dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, calls, wave, lane);
+            attn_keep_philox<S>::give(calls, keep, lane);
         } else {
-            dev_mask mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
-            attn_pairs_masked<C>(s, dp, stats, mask, wave, lane);
+            attn_product_pairs<C>(s, q, k, unrounded, wave, lane);
         }
+        between();
+        scale = attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
+    } else {
+        attn_product_pairs<C>(s, q, k, false, wave, lane);
+        between();
     }
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n) {
-            if (!Bias::OPERANDS) continue;
-            int row = S::row0(wave) + m * LEAF_MMA_M, col = S::col0(wave) + n * LEAF_MMA_N;
-            if (!FULL) leaf_store_acc<typename C::pairs>((T *)(smem + C::AT_P), row, col, s.v[m][n], lane);
-            leaf_store_acc<typename C::pairs>((T *)(smem + C::AT_DS), row, col, dp.v[m][n], lane);
-        }
+    attn_exp_side<C> exponentials = attn_exp_side<C>::of(s, stats, scale, wave, lane); /* they run under the products of dP */
+    if (unrounded) {
+        attn_exp_side<C>::every(exponentials);
+        attn_product_pairs<C>(dp, dout, v, true, wave, lane);
+    } else {
+        dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
+    }
+    bool masked = !inner || stats[2 * C::BM] != 0.0f;
+    if (masked && drops) attn_pairs_scores<C, true, FULL>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
+    else if (masked) attn_pairs_scores<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
+    else if (drops) attn_pairs_scores<C, false, FULL>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
+    else attn_pairs_scores<C, false, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
+    if (FULL && Bias::wanted(l)) attn_pairs_take<Bias>(dp, bias(), wave, lane);
+    if (!Bias::OPERANDS) return;
+    attn_store_pairs<C>((T *)(smem + C::AT_P), s, wave, lane);
+    if (FULL && (p.features & STW_FEAT_SOFTCAP)) { /* s is free now */
+        dev_acc<S>::clear(s);
+        attn_product_pairs<C>(s, q, k, true, wave, lane);
+        attn_pairs_slopes<S>(dp, s, logit);
+    }
+    attn_store_pairs<C>((T *)(smem + C::AT_DS), dp, wave, lane);
 }
 
 /* The tile of dBias, where the main loop writes it. */

@@ -22,22 +22,20 @@ template <class S> struct attn_keep_philox {
     static_assert(LEAF_ACC == 4, "a call a fragment");
     uint32_t nibble[WORDS]; /* of fragment f: the call's four bits */
     uint32_t row, col, head, offset, key0, key1, threshold;
-    bool live;
     DEV_FN bool fits(const stw_attn_params &p, const stw_dropout_stream &stream, int64_t i0) {
         return p.dropout_map == 0u && ((i0 + stream.q_offset) & 3) == 0;
     }
-    DEV_FN attn_keep_philox of(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0, bool live,
-                               int wave, int lane) {
+    DEV_FN attn_keep_philox of(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0, int wave,
+                               int lane) {
         attn_keep_philox k;
         int mine = leaf_row_of_four(lane);
         k.row = (uint32_t)((uint64_t)(i0 + s.q_offset + S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(mine))) >> 2);
         k.col = (uint32_t)(j0 + s.kv_offset + S::col0(wave) + leaf_acc_col(lane, mine));
-        k.head = (uint32_t)s.head;
-        k.offset = (uint32_t)s.offset;
-        k.key0 = (uint32_t)s.seed;
-        k.key1 = (uint32_t)(s.seed >> 32) ^ (uint32_t)(s.offset >> 32);
+        k.head = (uint32_t)dev_uniform((int)s.head);
+        k.offset = (uint32_t)dev_uniform((int)s.offset);
+        k.key0 = (uint32_t)dev_uniform((int)s.seed);
+        k.key1 = (uint32_t)dev_uniform((int)((uint32_t)(s.seed >> 32) ^ (uint32_t)(s.offset >> 32)));
         k.threshold = p.dropout_threshold;
-        k.live = live;
         DEV_UNROLL for (int w = 0; w < WORDS; ++w) k.nibble[w] = 0;
         return k;
     }
@@ -48,7 +46,6 @@ template <class S> struct attn_keep_philox {
         return bits;
     }
     DEV_FN void step(attn_keep_philox &k, int step, int steps) {
-        if (!k.live) return;
         DEV_UNROLL for (int f = 0; f < COUNT; ++f)
             if (f >= COUNT * step / steps && f < COUNT * (step + 1) / steps) k.nibble[f / 8] |= call(k, f / S::NT, f % S::NT) << f % 8 * 4;
     }
@@ -72,6 +69,7 @@ template <class S> struct attn_keep_philox {
 template <class S> DEV_FN void attn_keep_flash2(attn_keep<S> &k, const stw_attn_params &p, const stw_dropout_stream &s,
                                                 int64_t i0, int64_t j0, int wave, int lane) {
     uint64_t subsequence = s.offset + s.head * 32u + (uint32_t)lane;
+    uint32_t key0 = (uint32_t)dev_uniform((int)s.seed), key1 = (uint32_t)dev_uniform((int)(s.seed >> 32));
     int c0 = S::col0(wave);
     DEV_UNROLL for (int w = 0; w < attn_keep<S>::WORDS; ++w) k.word[w] = 0;
     DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
@@ -81,7 +79,7 @@ template <class S> DEV_FN void attn_keep_flash2(attn_keep<S> &k, const stw_attn_
             if (n == 0 || col % 32 == 0)
                 words = stw_philox4x32(7, (uint32_t)subsequence, (uint32_t)(subsequence >> 32),
                                        (uint32_t)((uint64_t)(i0 + S::row0(wave) + m * LEAF_MMA_M) >> 4),
-                                       (uint32_t)((uint64_t)(j0 + col) >> 5), (uint32_t)s.seed, (uint32_t)(s.seed >> 32));
+                                       (uint32_t)((uint64_t)(j0 + col) >> 5), key0, key1);
             int quarter = col / 8 % 4;
             uint32_t bytes = quarter == 0 ? words.word[0] : quarter == 1 ? words.word[1] : quarter == 2 ? words.word[2] : words.word[3];
             DEV_UNROLL for (int i = 0; i < 4; ++i)
@@ -95,14 +93,14 @@ template <class S> DEV_FN void attn_keep_flash2(attn_keep<S> &k, const stw_attn_
 template <class S> DEV_FN void attn_keep_mem_eff(attn_keep<S> &k, const stw_attn_params &p, const stw_dropout_stream &s,
                                                  int64_t i0, int64_t j0, int wave, int lane) {
     int mine = lane & 1;
+    uint32_t key0 = (uint32_t)dev_uniform((int)s.seed), key1 = (uint32_t)dev_uniform((int)(s.seed >> 32));
     uint64_t row = (uint64_t)(i0 + S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(2 * mine)));
     uint64_t first = s.base + row * s.row_stride + (uint64_t)(j0 + S::col0(wave) + (leaf_acc_col(lane, 0) & ~3));
     DEV_UNROLL for (int w = 0; w < attn_keep<S>::WORDS; ++w) {
         uint32_t own = 0;
         DEV_UNROLL_2 for (int f = w * 8; f < attn_keep<S>::COUNT && f < w * 8 + 8; ++f) {
             uint64_t counter = (first + (uint64_t)(f / S::NT * LEAF_MMA_M) * s.row_stride + (uint64_t)(f % S::NT * LEAF_MMA_N)) >> 2;
-            stw_philox_words words = stw_philox4x32(10, (uint32_t)counter, (uint32_t)(counter >> 32), 0u, 0u, (uint32_t)s.seed,
-                                                    (uint32_t)(s.seed >> 32));
+            stw_philox_words words = stw_philox4x32(10, (uint32_t)counter, (uint32_t)(counter >> 32), 0u, 0u, key0, key1);
             DEV_UNROLL for (int i = 0; i < 4; ++i) own |= words.word[i] >= p.dropout_threshold ? 1u << (f % 8 * 4 + i) : 0u;
         }
         uint32_t other = dev_shuffle(own, lane ^ 1), upper = mine ? other : own, lower = mine ? own : other;
@@ -115,7 +113,7 @@ template <class S> DEV_FN void attn_keep_fill(attn_keep<S> &k, const stw_attn_pa
                                               const dev_mask &mask, int64_t i0, int64_t j0, int wave, int lane) {
     enum { COUNT = attn_keep<S>::COUNT, WORDS = attn_keep<S>::WORDS };
     if (attn_keep_philox<S>::fits(p, stream, i0)) {
-        attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, j0, true, wave, lane);
+        attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, j0, wave, lane);
         attn_keep_philox<S>::every(calls);
         attn_keep_philox<S>::give(calls, k, lane);
     } else if (LEAF_ACC_PAIRS && p.dropout_map == 2u && ((i0 | j0) & 15) == 0 && (j0 & 31) == 0) {

@@ -68,9 +68,10 @@ template <class S> struct attn_bias_sum {
 /* e^x, as accurate as an operand of type T needs. */
 template <class T> DEV_FN float attn_exp(float x) { return sizeof(T) == 4 ? dev_exp_f32(x) : dev_exp2_fast(x * DEV_LOG2E); }
 
-/* All features, in passes over the tile, so that an absent one costs a branch: products -> logits S. */
+/* All features, in passes over the tile, so that an absent one costs a branch: products -> logits S. What comes back is
+ * the factor that is still missing. */
 template <class S>
-DEV_FN void attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_bias_words<S> &words, const dev_mask &mask,
+DEV_FN float attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_bias_words<S> &words, const dev_mask &mask,
                               int wave, int lane) {
 #define ATTN_EACH(body)                                                                                                \
     DEV_UNROLL for (int m = 0; m < S::MT; ++m) DEV_UNROLL for (int n = 0; n < S::NT; ++n)                               \
@@ -82,6 +83,7 @@ DEV_FN void attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_b
         body;                                                                                                          \
     }
     float slope;
+    if (!(logit.features & (STW_FEAT_SOFTCAP | STW_FEAT_BIAS | STW_FEAT_ALIBI))) return logit.scale;
     ATTN_EACH(x *= logit.scale)
     if (logit.features & STW_FEAT_SOFTCAP) ATTN_EACH(x = dev_tanh(x / logit.softcap, &slope) * logit.softcap)
     if (logit.features & STW_FEAT_BIAS) {
@@ -89,57 +91,8 @@ DEV_FN void attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_b
         else ATTN_EACH(x += dev_bias_words<S>::at(words, logit, m, n, i))
     }
     if (logit.features & STW_FEAT_ALIBI) ATTN_EACH(x += dev_logit::alibi_at(logit, row, col))
+    return 1.0f;
 #undef ATTN_EACH
-}
-
-/* Logits -> weights P, and P.Z into shared memory (`pairs`, if any). An element that dropout drops has a negative
- * weight. MASKED: some pair is invisible, or a row's LSE infinite; DROPS: dropout is on. */
-template <class C, bool MASKED, bool DROPS, class S = typename C::pair_split>
-DEV_FN void attn_pairs_weights(dev_acc<S> &s, const float *stats, const dev_mask &mask, const attn_keep<S> &keep,
-                               float keep_scale, typename C::T *pairs, int wave, int lane) {
-    enum { SHORT = sizeof(typename C::T) == 2 }; /* 16-bit operands: one fma and the fast power of two */
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
-        float lse[LEAF_ACC_ROWS];
-        int low[LEAF_ACC_ROWS], high[LEAF_ACC_ROWS]; /* visible columns of the row */
-        DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
-            int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot);
-            lse[slot] = SHORT ? stats[row] * -DEV_LOG2E : stats[row];
-            if (!MASKED) continue;
-            dev_mask::columns(mask, row, &low[slot], &high[slot]);
-            if (dev_is_infinite(lse[slot])) high[slot] = low[slot] - 1;
-        }
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n) {
-            float kept[LEAF_ACC];
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
-                int slot = leaf_acc_slot(i), col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);
-                float x = s.v[m][n][i];
-                float p = SHORT ? dev_exp2_fast(fmaf(x, DEV_LOG2E, lse[slot])) : dev_exp_f32(x - lse[slot]);
-                if (MASKED) p = col >= low[slot] && col <= high[slot] && x != -dev_infinity() ? p : 0.0f;
-                bool keeps = !DROPS || attn_keep<S>::at(keep, (m * S::NT + n) * LEAF_ACC + i);
-                kept[i] = DROPS ? (keeps ? p * keep_scale : 0.0f) : p;
-                s.v[m][n][i] = keeps ? p : -p;
-            }
-            if (pairs)
-                leaf_store_acc<typename C::pairs>(pairs, S::row0(wave) + m * LEAF_MMA_M, S::col0(wave) + n * LEAF_MMA_N, kept,
-                                                  lane);
-        }
-    }
-}
-
-/* Weights and products dP -> dS. Without a weight there is no dS, whatever dP is. */
-template <class C, bool DROPS, class S = typename C::pair_split>
-DEV_FN void attn_pairs_scores(const dev_acc<S> &weights, dev_acc<S> &dp, const float *stats, float keep_scale, int wave, int lane) {
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
-        float delta[LEAF_ACC_ROWS];
-        DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot)
-            delta[slot] = stats[C::BM + S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
-                float w = weights.v[m][n][i], flow = dp.v[m][n][i];
-                if (DROPS) flow = w > 0.0f ? flow * keep_scale : 0.0f;
-                dp.v[m][n][i] = w == 0.0f ? 0.0f : fabsf(w) * (flow - delta[leaf_acc_slot(i)]);
-            }
-    }
 }
 
 /* dS to whoever wants it element by element. */
@@ -163,62 +116,62 @@ template <class S> DEV_FN void attn_pairs_slopes(dev_acc<S> &ds, const dev_acc<S
             }
 }
 
-/* No feature but masks: P = e^(S - LSE) of a few elements after each step of a product. Invisible pairs get what
- * comes out. */
+/* Logits -> P = e^(S - LSE), a few elements after each step of a product. Invisible pairs get what comes out. 16-bit
+ * operands: the fast power of two will do. */
 template <class C> struct attn_exp_side {
     typedef typename C::pair_split S;
-    enum { COUNT = S::MT * S::NT, ROUNDED = 0 };
+    enum { COUNT = S::MT * S::NT, ROUNDED = 0, SHORT = sizeof(typename C::T) == 2 };
     dev_acc<S> &s;
     float factor, base[S::MT][LEAF_ACC_ROWS];
     DEV_FN attn_exp_side of(dev_acc<S> &s, const float *stats, float scale, int wave, int lane) {
-        attn_exp_side e = {s, scale * DEV_LOG2E, {}};
+        attn_exp_side e = {s, SHORT ? scale * DEV_LOG2E : scale, {}};
         DEV_UNROLL for (int m = 0; m < S::MT; ++m)
             DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot)
-                e.base[m][slot] = -DEV_LOG2E * stats[S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
+                e.base[m][slot] = (SHORT ? -DEV_LOG2E : -1.0f) * stats[S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
         return e;
     }
-    DEV_FN void step(attn_exp_side &e, int k, int steps) {
+    DEV_FN void part(attn_exp_side &e, int first, int end) {
         DEV_UNROLL for (int f = 0; f < COUNT; ++f)
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
-                if (f >= COUNT * k / steps && f < COUNT * (k + 1) / steps) {
+                if (f >= first && f < end) {
                     float &x = e.s.v[f / S::NT][f % S::NT][i];
-                    x = dev_exp2_fast(fmaf(x, e.factor, e.base[f / S::NT][leaf_acc_slot(i)]));
+                    x = fmaf(x, e.factor, e.base[f / S::NT][leaf_acc_slot(i)]);
+                    x = SHORT ? dev_exp2_fast(x) : dev_exp_f32(x);
                 }
     }
+    DEV_FN void step(attn_exp_side &e, int k, int steps) { part(e, COUNT * k / steps, COUNT * (k + 1) / steps); }
+    DEV_FN void every(attn_exp_side &e) { part(e, 0, COUNT); }
 };
 
-/* P and dP -> P and dS where every pair is visible. */
-template <class C, class S = typename C::pair_split>
-DEV_FN void attn_pairs_plain(const dev_acc<S> &p, dev_acc<S> &dp, const float *stats, int wave, int lane) {
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
-        float delta[LEAF_ACC_ROWS];
-        DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot)
-            delta[slot] = stats[C::BM + S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
-                dp.v[m][n][i] = p.v[m][n][i] * (dp.v[m][n][i] - delta[leaf_acc_slot(i)]);
-    }
-}
-
-/* The same where some are not, or where a row's LSE is infinite. */
-template <class C, class S = typename C::pair_split>
-DEV_FN void attn_pairs_masked(dev_acc<S> &p, dev_acc<S> &dp, const float *stats, const dev_mask &mask, int wave, int lane) {
+/* P and products dP -> P.Z and dS. MASKED: some pair is invisible, or a row's LSE infinite: such pairs, and those
+ * whose P is 0, give 0 whatever dP is. DROPS: dropout is on. */
+template <class C, bool MASKED, bool DROPS, class S = typename C::pair_split>
+DEV_FN void attn_pairs_scores(dev_acc<S> &p, dev_acc<S> &dp, const float *stats, const dev_mask &mask, const attn_keep<S> &keep,
+                              float keep_scale, int wave, int lane) {
     DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
         float delta[LEAF_ACC_ROWS];
         int low[LEAF_ACC_ROWS], high[LEAF_ACC_ROWS]; /* visible columns of the row */
         DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
             int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot);
             delta[slot] = stats[C::BM + row];
+            if (!MASKED) continue;
             dev_mask::columns(mask, row, &low[slot], &high[slot]);
             if (dev_is_infinite(stats[row])) high[slot] = low[slot] - 1;
         }
         DEV_UNROLL for (int n = 0; n < S::NT; ++n)
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
                 int slot = leaf_acc_slot(i), col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);
-                float x = p.v[m][n][i];
-                bool seen = x != 0.0f && col >= low[slot] && col <= high[slot];
-                p.v[m][n][i] = seen ? x : 0.0f;
-                dp.v[m][n][i] = seen ? x * (dp.v[m][n][i] - delta[slot]) : 0.0f;
+                float x = p.v[m][n][i], flow = dp.v[m][n][i];
+                bool seen = !MASKED || (x != 0.0f && col >= low[slot] && col <= high[slot]);
+                if (DROPS) {
+                    bool keeps = attn_keep<S>::at(keep, (m * S::NT + n) * LEAF_ACC + i);
+                    flow = keeps ? flow * keep_scale : 0.0f;
+                    p.v[m][n][i] = keeps && seen ? x * keep_scale : 0.0f;
+                } else if (MASKED) {
+                    p.v[m][n][i] = seen ? x : 0.0f;
+                }
+                float ds = x * (flow - delta[slot]);
+                dp.v[m][n][i] = seen ? ds : 0.0f;
             }
     }
 }
