@@ -7,6 +7,10 @@
 
 #include "tile.h"
 
+#ifndef STW_PARTS_AHEAD
+#define STW_PARTS_AHEAD 2
+#endif
+
 /* Rows of a matrix on their way: each of THREADS threads holds COUNT vectors of four elements. */
 template <class Tile, int THREADS> struct dev_parts_rows {
     enum { VECTORS = Tile::COLS / 4, STEP = THREADS / VECTORS, COUNT = Tile::ROWS / STEP };
@@ -69,39 +73,55 @@ template <class Tile> DEV_FN void dev_store_parts(dev_bf16 *tile, int row0, int 
 }
 
 /* As dev_multiply. The products of first parts are added step by step in f32 arithmetic, the others stay in the
- * matrix unit till the end. A last group of columns may be half a group: what is read behind it is not used. */
+ * matrix unit till the end, in several sums where a wave has few tiles: a product waits for the one before it in its
+ * sum. A last group of columns may be half a group: what is read behind it is not used. */
 template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB>
 DEV_FN void dev_multiply_parts(dev_acc<Split> &acc, const dev_bf16 *a, const dev_bf16 *b, int wave, int lane) {
     typedef leaf_mma<dev_bf16> mma;
-    enum { GROUPS = (Split::NT + mma::B_TILES - 1) / mma::B_TILES };
+    enum {
+        PAIR = mma::B_TILES,
+        GROUPS = (Split::NT + PAIR - 1) / PAIR,
+        TILES = Split::MT * Split::NT,
+        CHAINS = TILES >= 4 ? 1 : TILES >= 2 ? 2 : 4,
+        AHEAD = Split::MT + GROUPS <= STW_PARTS_AHEAD ? 2 : 1 /* operands of the next step are read before this step's products */
+    };
     int m0 = Split::row0(wave), n0 = Split::col0(wave);
-    dev_acc<Split> rest;
-    dev_acc<Split>::clear(rest);
-    DEV_UNROLL for (int k = 0; k < K; k += mma::K) {
-        typename mma::a_frag fa[Split::MT][LEAF_PARTS];
-        DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-            DEV_UNROLL for (int part = 0; part < LEAF_PARTS; ++part)
-                mma::template load_a<A_BY_K, TileA>(fa[m][part], a + part * (TileA::BYTES / 2), m0 + m * LEAF_MMA_M, k, lane);
-        DEV_UNROLL for (int g = 0; g < GROUPS; ++g) {
-            typename mma::b_frag fb[LEAF_PARTS];
-            DEV_UNROLL for (int part = 0; part < LEAF_PARTS; ++part)
-                mma::template load_b<B_BY_K, TileB>(fb[part], b + part * (TileB::BYTES / 2),
-                                                    n0 + g * mma::B_TILES * LEAF_MMA_N, k, lane);
-            float large[Split::MT][mma::B_TILES][LEAF_ACC] = {};
-            DEV_UNROLL for (int product = 0; product < LEAF_PRODUCTS; ++product) /* neighbours do not wait for each other */
-                DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-                    DEV_UNROLL for (int i = 0; i < mma::B_TILES; ++i)
-                        if (g * mma::B_TILES + i < Split::NT)
-                            leaf_parts_product(product, large[m][i], rest.v[m][g * mma::B_TILES + i], fa[m], fb, i);
+    dev_acc<Split> rest[CHAINS];
+    DEV_UNROLL for (int c = 0; c < CHAINS; ++c) dev_acc<Split>::clear(rest[c]);
+    typename mma::a_frag fa[AHEAD][Split::MT][LEAF_PARTS];
+    typename mma::b_frag fb[AHEAD][GROUPS][LEAF_PARTS];
+    DEV_UNROLL for (int k = 1 - AHEAD; k < K / mma::K; ++k) {
+        int next = k + AHEAD - 1;
+        DEV_UNROLL for (int part = 0; part < LEAF_PARTS && next < K / mma::K; ++part) {
             DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-                DEV_UNROLL for (int i = 0; i < mma::B_TILES; ++i)
+                mma::template load_a<A_BY_K, TileA>(fa[next % AHEAD][m][part], a + part * (TileA::BYTES / 2), m0 + m * LEAF_MMA_M,
+                                                    next * mma::K, lane);
+            DEV_UNROLL for (int g = 0; g < GROUPS; ++g)
+                mma::template load_b<B_BY_K, TileB>(fb[next % AHEAD][g][part], b + part * (TileB::BYTES / 2),
+                                                    n0 + g * PAIR * LEAF_MMA_N, next * mma::K, lane);
+        }
+        if (k < 0) continue;
+        DEV_UNROLL for (int g = 0; g < GROUPS; ++g) {
+            float large[Split::MT][PAIR][LEAF_ACC] = {};
+            DEV_UNROLL for (int product = 0; product < LEAF_PRODUCTS; ++product)
+                DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+                    DEV_UNROLL for (int i = 0; i < PAIR; ++i)
+                        if (g * PAIR + i < Split::NT)
+                            leaf_parts_product(product, large[m][i], rest[product % CHAINS].v[m][g * PAIR + i],
+                                               fa[k % AHEAD][m], fb[k % AHEAD][g], i);
+            DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+                DEV_UNROLL for (int i = 0; i < PAIR; ++i)
                     DEV_UNROLL for (int e = 0; e < LEAF_ACC; ++e)
-                        if (g * mma::B_TILES + i < Split::NT) acc.v[m][g * mma::B_TILES + i][e] += large[m][i][e];
+                        if (g * PAIR + i < Split::NT) acc.v[m][g * PAIR + i][e] += large[m][i][e];
         }
     }
     DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
         DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) acc.v[m][n][i] += rest.v[m][n][i];
+            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+                float sum = rest[0].v[m][n][i];
+                DEV_UNROLL for (int c = 1; c < CHAINS; ++c) sum += rest[c].v[m][n][i];
+                acc.v[m][n][i] += sum;
+            }
 }
 
 #endif
