@@ -16,6 +16,11 @@ static uint32_t element_of(const stw_attn_params *p) {
     return p->dtype == STW_F32 ? 4u : 2u;
 }
 
+/* The same in a tile of shared memory: NVIDIA's kernels (waves of 32) hold f32 in parts. */
+static uint32_t stored_of(const stw_attn_params *p, uint32_t wave) {
+    return p->dtype == STW_F32 && wave == 32 ? 6u : element_of(p);
+}
+
 /* Features that only the kernels with all features know. */
 static int needs_full(const stw_attn_params *p) {
     return (p->features & (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)) != 0;
@@ -98,14 +103,14 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
                         (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
                         (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
         step =
-            add_step(steps, units, b->warps * wave, STW_BWD_SMEM(b->element, b->head_dim, b->bm, b->bn, 1u));
+            add_step(steps, units, b->warps * wave, STW_BWD_SMEM(stored_of(p, wave), b->head_dim, b->bm, b->bn, 1u));
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_bias_%s_%s", b->name, type);
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
         const char *mode = strcmp(t->loop, "split") || needs_full(p) ? "full" : "plain";
         step = add_step(steps, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn), t->warps * wave,
-                        STW_BWD_SMEM(element_of(p), t->head_dim, t->bm, t->bn, t->stages));
+                        STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages));
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode);
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
@@ -121,7 +126,7 @@ void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_
         add_bwd(tile, params, wave, steps_out);
         steps_out->workspace = layout_of(tile, params).total;
     } else if (call == STW_CALL_FWD) {
-        uint32_t smem = STW_FWD_SMEM(element_of(params), tile->head_dim, tile->bm, tile->bn);
+        uint32_t smem = STW_FWD_SMEM(stored_of(params, wave), tile->head_dim, tile->bm, tile->bn);
         stw_attn_step *step = add_step(steps_out, heads * stw_blocks_of(params->max_seq_q, tile->bm) + 1,
                                        tile->warps * wave, smem);
         snprintf(step->entry, sizeof step->entry, "stw_attn_fwd_%s_%s", tile->id,

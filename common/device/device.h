@@ -44,7 +44,11 @@ DEV_FN bool dev_is_infinite(float x) { return x == dev_infinity() || x == -dev_i
 DEV_FN float dev_exp_f32(float x) {
     x = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
     const float magic = 12582912.0f; /* 1.5 * 2^23: its ulp is 1 */
-    float n = fmaf(x, DEV_LOG2E, magic) - magic;
+    union {
+        float value;
+        uint32_t bits;
+    } sum = {fmaf(x, DEV_LOG2E, magic)}, low, high;
+    float n = sum.value - magic;
     float r = fmaf(n, -0.693359375f, x);
     r = fmaf(n, 2.12194440e-4f, r);
     float p = fmaf(1.98910798644647e-4f, r, 1.3933731243014336e-3f);
@@ -53,8 +57,10 @@ DEV_FN float dev_exp_f32(float x) {
     p = fmaf(p, r, 1.666666716337204e-1f);
     p = fmaf(p, r, 0.5f);
     float y = fmaf(p, r * r, r) + 1.0f;
-    int whole = n == n ? (int)n : 0, half = whole / 2;
-    return y * dev_power_of_two(half) * dev_power_of_two(whole - half);
+    uint32_t whole = sum.bits - 0x4B400000u, half = (uint32_t)((int32_t)whole >> 1); /* of NaN: anything */
+    low.bits = (half + 127u) << 23;
+    high.bits = (whole - half + 127u) << 23;
+    return y * low.value * high.value;
 }
 
 /* tanh(x) and 1 - tanh(x)^2, the latter without cancellation; a polynomial (Cephes' tanhf) near 0. */

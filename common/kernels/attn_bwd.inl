@@ -28,6 +28,27 @@ DEV_FN void attn_product_pairs(dev_acc<S> &acc, const typename C::T *rows, const
     else dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(acc, rows, keys, wave, lane);
 }
 
+/* Results of a wave into shared memory: P (nullptr: it is there already) and dS. In parts: one test for all of them. */
+template <class C, class S = typename C::pair_split>
+DEV_FN void attn_store_pairs(typename C::T *pairs, typename C::T *ds, const dev_acc<S> &p, const dev_acc<S> &dp, int wave, int lane) {
+    auto each = [&](auto store) {
+        DEV_UNROLL for (int m = 0; m < S::MT; ++m)
+            DEV_UNROLL for (int n = 0; n < S::NT; ++n) {
+                int row = S::row0(wave) + m * LEAF_MMA_M, col = S::col0(wave) + n * LEAF_MMA_N;
+                if (pairs) store(pairs, row, col, p.v[m][n]);
+                store(ds, row, col, dp.v[m][n]);
+            }
+    };
+    if constexpr (C::rows::PARTS == 1) {
+        each([&](typename C::T *tile, int row, int col, const float *x) { leaf_store_acc<typename C::pairs>(tile, row, col, x, lane); });
+    } else {
+        bool odd = false;
+        each([&](typename C::T *, int, int, const float *x) { odd |= leaf_is_odd(x); });
+        if (odd) each([&](typename C::T *tile, int row, int col, const float *x) { leaf_store_acc<typename C::pairs>(tile, row, col, x, lane, true); });
+        else each([&](typename C::T *tile, int row, int col, const float *x) { leaf_store_acc<typename C::pairs>(tile, row, col, x, lane, false); });
+    }
+}
+
 /* P.Z and dS' of one tile, into shared memory. `inner`: all of its pairs are visible; `bias` (FULL) gives the
  * taker of dS; `between` runs after the first product. */
 template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN void attn_bwd_pairs(const attn_unit &u, const stw_attn_launch &l, char *smem,
@@ -83,19 +104,13 @@ template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN voi
             attn_pairs_masked<C>(s, dp, stats, mask, wave, lane);
         }
     }
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n) {
-            if (!Bias::OPERANDS) continue;
-            int row = S::row0(wave) + m * LEAF_MMA_M, col = S::col0(wave) + n * LEAF_MMA_N;
-            if (!FULL) leaf_store_acc<typename C::pairs>((T *)(smem + C::AT_P), row, col, s.v[m][n], lane);
-            leaf_store_acc<typename C::pairs>((T *)(smem + C::AT_DS), row, col, dp.v[m][n], lane);
-        }
+    if (Bias::OPERANDS) attn_store_pairs<C>(FULL ? (T *)nullptr : (T *)(smem + C::AT_P), (T *)(smem + C::AT_DS), s, dp, wave, lane);
 }
 
 /* The tile of dBias, where the main loop writes it. */
-template <class C> DEV_FN attn_bias_store attn_bias_of(const attn_unit &u, const stw_attn_launch &l, int h, int block) {
+template <class C> DEV_FN attn_bias_store<typename C::pairs> attn_bias_of(const attn_unit &u, const stw_attn_launch &l, int h, int block) {
     const stw_bias_param &t = l.p.dbias;
-    attn_bias_store bias = {nullptr, t.query, l.p.dbias_dtype, 0, 0, (l.p.accumulate & 0x08u) != 0};
+    attn_bias_store<typename C::pairs> bias = {nullptr, t.query, l.p.dbias_dtype, 0, 0, (l.p.accumulate & 0x08u) != 0};
     bias.rows = (int)stw_clamp_i64(u.seq.q.used - (int64_t)block * C::BM, 0, C::BM);
     bias.cols = (int)stw_clamp_i64(u.seq.kv.used - u.j0, 0, C::BN);
     bias.to = (char *)t.data + (u.b * t.batch + h * t.head + (int64_t)block * C::BM * t.query + u.j0) * (bias.dtype == 3u ? 4 : 2);
@@ -103,7 +118,7 @@ template <class C> DEV_FN attn_bias_store attn_bias_of(const attn_unit &u, const
 }
 
 /* dS' in shared memory is the tile: whole vectors to dBias. */
-template <class C> DEV_FN void attn_bias_write_tile(const attn_bias_store &b, const char *smem) {
+template <class C> DEV_FN void attn_bias_write_tile(const attn_bias_store<typename C::pairs> &b, const char *smem) {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::pairs, C::THREADS> copy;
     enum { VECTOR = C::pairs::VECTOR };
@@ -202,6 +217,7 @@ template <class C> DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> 
 }
 
 template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l, char *smem) {
+    typedef attn_bias_store<typename C::pairs> bias_store;
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     attn_unit &u = attn_unit_of<C>(l, smem);
@@ -225,25 +241,28 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
             uint32_t at = walk.at;
             bool inner = block >= walk.inner_first && block < walk.inner_end;
             more = attn_walk<C>::next(walk, u, l);
-            if (FULL) lane = dev_keep(lane); /* what is derived from it is not kept over the loop: registers are taken */
+            if (FULL || C::rows::PARTS != 1) lane = dev_keep(lane); /* what is derived from it is not kept over the loop: registers are taken */
+            attn_ahead<C> ahead;
+            if (C::STAGES == 2 && more) attn_ahead<C>::fetch(ahead, walk, l);
             auto bias = [&]() { return attn_bias_of<C>(u, l, h, block); };
-            attn_bwd_pairs<C, FULL, attn_bias_store>(u, l, smem, stage, h, block, inner, bias, [&]() {
+            attn_bwd_pairs<C, FULL, bias_store>(u, l, smem, stage, h, block, inner, bias, [&]() {
                 if (C::STAGES == 1) return;
                 if (step) dev_halves_wait(C::step_end(smem), step - 1);
                 if (!more) return;
-                attn_walk<C>::load(walk, u, l, smem, stage ^ 1);
+                attn_ahead<C>::place(ahead, walk, u, l, smem, stage ^ 1);
                 dev_copy_commit();
             }, wave, lane);
             dev_copy_wait();
             dev_barrier();
-            if (FULL && attn_bias_store::from_tile(l)) attn_bias_write_tile<C>(bias(), smem);
+            if (FULL && bias_store::from_tile(l)) attn_bias_write_tile<C>(bias(), smem);
+            if (C::STAGES == 1 && more) attn_ahead<C>::fetch(ahead, walk, l);
             attn_bwd_products<C>(dk, dv, u, l, smem, stage, at, block, wave, lane);
             if (C::STAGES == 2) {
                 dev_halves_arrive(C::step_end(smem));
                 stage ^= 1;
             } else if (more) {
                 dev_barrier();
-                attn_walk<C>::load(walk, u, l, smem, 0);
+                attn_ahead<C>::place(ahead, walk, u, l, smem, 0);
                 dev_copy_commit();
                 dev_copy_wait();
                 dev_barrier();

@@ -28,7 +28,7 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     };
     /* Where the waves meet at the end of a step. */
     DEV_FN dev_two_halves *step_end(char *smem) { return (dev_two_halves *)(void *)(smem + BYTES - sizeof(dev_two_halves)); }
-    static_assert(BYTES == (int)STW_BWD_SMEM(sizeof(T), HD_, BM_, BN_, STAGES_), "host and device agree on tiles");
+    static_assert(BYTES == (int)STW_BWD_SMEM(dev_stored<T>::BYTES, HD_, BM_, BN_, STAGES_), "host and device agree on tiles");
 };
 
 /* The own map where rows are grouped as the counters are: four lanes need the four words of one Philox call, so
@@ -79,8 +79,8 @@ template <class S> DEV_FN uint64_t attn_keep_bits(const stw_attn_params &p, cons
 
 /* Takers of dS (before the softcap's derivative). wanted: element by element; unrounded: S and dP shall be those that
  * no 16-bit operand hides; OPERANDS: the tile's P and dS' are wanted too. */
-/* Every element once, into dBias itself. */
-struct attn_bias_store {
+/* Every element once, into dBias itself; Tile: that of dS'. */
+template <class Tile> struct attn_bias_store {
     enum { OPERANDS = 1 };
     char *to; /* element (0, 0) of the tile */
     int64_t stride;
@@ -89,7 +89,7 @@ struct attn_bias_store {
     bool add;
     /* dS' in shared memory is the tile of dBias: it is written from there. */
     DEV_FN bool from_tile(const stw_attn_launch &l) {
-        return l.bias_direct && l.p.dbias_dtype == l.p.dtype && !(l.p.accumulate & 0x08u) && !(l.p.features & STW_FEAT_SOFTCAP);
+        return Tile::PARTS == 1 && l.bias_direct && l.p.dbias_dtype == l.p.dtype && !(l.p.accumulate & 0x08u) && !(l.p.features & STW_FEAT_SOFTCAP);
     }
     DEV_FN bool wanted(const stw_attn_launch &l) { return l.bias_direct && !from_tile(l); }
     DEV_FN bool unrounded(const stw_attn_launch &l) { return l.bias_direct && l.p.dbias_dtype == 3u; }
@@ -206,14 +206,14 @@ template <class S> DEV_FN void attn_pairs_slopes(dev_acc<S> &ds, const dev_acc<S
  * comes out. */
 template <class C> struct attn_exp_side {
     typedef typename C::pair_split S;
-    enum { COUNT = S::MT * S::NT, ROUNDED = 0 };
+    enum { COUNT = S::MT * S::NT, ROUNDED = 0, F32 = sizeof(typename C::T) == 4 };
     dev_acc<S> &s;
     float factor, base[S::MT][LEAF_ACC_ROWS];
     DEV_FN attn_exp_side of(dev_acc<S> &s, const float *stats, float scale, int wave, int lane) {
-        attn_exp_side e = {s, scale * DEV_LOG2E, {}};
+        attn_exp_side e = {s, F32 ? scale : scale * DEV_LOG2E, {}};
         DEV_UNROLL for (int m = 0; m < S::MT; ++m)
             DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot)
-                e.base[m][slot] = -DEV_LOG2E * stats[S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
+                e.base[m][slot] = (F32 ? -1.0f : -DEV_LOG2E) * stats[S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
         return e;
     }
     DEV_FN void step(attn_exp_side &e, int k, int steps) {
@@ -221,7 +221,8 @@ template <class C> struct attn_exp_side {
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
                 if (f >= COUNT * k / steps && f < COUNT * (k + 1) / steps) {
                     float &x = e.s.v[f / S::NT][f % S::NT][i];
-                    x = dev_exp2_fast(fmaf(x, e.factor, e.base[f / S::NT][leaf_acc_slot(i)]));
+                    float y = fmaf(x, e.factor, e.base[f / S::NT][leaf_acc_slot(i)]);
+                    x = F32 ? dev_exp_f32(y) : dev_exp2_fast(y);
                 }
     }
 };
