@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define MASK_ROWS   16
-#define GRID_X_MAX  (INT64_C(1) << 30)
+#define GRID_X_CUDA (INT64_C(1) << 30) /* the device reads it from the grid */
 
 static uint32_t element_of(const stw_attn_params *p) {
     return p->dtype == STW_F32 ? 4u : 2u;
@@ -42,13 +42,15 @@ typedef struct bias_tile {
     uint32_t element, head_dim, bm, bn, warps;
 } bias_tile;
 
-static const bias_tile *bias_tile_of(const stw_attn_params *p) {
+static const bias_tile *bias_tile_of(const stw_attn_params *p, uint32_t wave) {
 #define BIAS_ROW(name, element, hd, bm, bn, warps) {#name, element, hd, bm, bn, warps},
-    static const bias_tile rows[] = {STW_BIAS_TILES(BIAS_ROW)};
+    static const bias_tile rows_32[] = {STW_BIAS_TILES(BIAS_ROW)}, rows_64[] = {STW_BIAS_TILES_64(BIAS_ROW)};
+    const bias_tile *rows = wave == 64 ? rows_64 : rows_32;
+    size_t count = wave == 64 ? sizeof rows_64 / sizeof rows_64[0] : sizeof rows_32 / sizeof rows_32[0];
     uint32_t widest = p->head_dim_qk > p->head_dim_v ? p->head_dim_qk : p->head_dim_v;
-    for (size_t i = 0; i + 1 < sizeof rows / sizeof rows[0]; ++i)
+    for (size_t i = 0; i + 1 < count; ++i)
         if (rows[i].element == element_of(p) && rows[i].head_dim >= widest) return &rows[i];
-    return &rows[sizeof rows / sizeof rows[0] - 1];
+    return &rows[count - 1];
 }
 
 /* ---- workspace ---- */
@@ -81,12 +83,14 @@ static layout layout_of(const stw_attn_tile *tile, const stw_attn_params *p) {
 
 /* ---- steps ---- */
 
-static stw_attn_step *add_step(stw_attn_steps *steps, int64_t units, uint32_t block, uint32_t smem) {
+static stw_attn_step *add_step(stw_attn_steps *steps, uint32_t wave, int64_t units, uint32_t block,
+                               uint32_t smem) {
+    int64_t most = wave == 64 ? STW_GRID_X_HIP : GRID_X_CUDA;
     stw_attn_step *step = &steps->step[steps->count];
     *step = (stw_attn_step){.units = units, .block = block, .smem = smem};
     if (units <= 0) return step; /* not counted: overwritten by the next */
-    step->grid_x = (uint32_t)stw_smaller(units, GRID_X_MAX);
-    step->grid_y = (uint32_t)stw_blocks_of(units, GRID_X_MAX);
+    step->grid_x = (uint32_t)stw_smaller(units, most);
+    step->grid_y = (uint32_t)stw_blocks_of(units, most);
     ++steps->count;
     return step;
 }
@@ -94,27 +98,27 @@ static stw_attn_step *add_step(stw_attn_steps *steps, int64_t units, uint32_t bl
 static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t wave, stw_attn_steps *steps) {
     const char *type = stw_dtype_name((stw_dtype)p->dtype);
     int64_t tiles = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, t->bm);
-    stw_attn_step *step = add_step(steps, tiles + 1, STW_ROW_THREADS, STW_ROW_SMEM);
+    stw_attn_step *step = add_step(steps, wave, tiles + 1, STW_ROW_THREADS, STW_ROW_SMEM);
     snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_delta_%s", type);
     int summed = bias_is_summed(p);
     if (summed) {
-        const bias_tile *b = bias_tile_of(p);
+        const bias_tile *b = bias_tile_of(p, wave);
         int64_t units = (p->dbias.batch ? p->batch : 1) * (p->dbias.head ? p->heads_q : 1) *
                         (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
                         (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
-        step =
-            add_step(steps, units, b->warps * wave, STW_BWD_SMEM(stored_of(p, wave), b->head_dim, b->bm, b->bn, 1u));
+        step = add_step(steps, wave, units, b->warps * wave,
+                        STW_BWD_SMEM(stored_of(p, wave), b->head_dim, b->bm, b->bn, 1u));
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_bias_%s_%s", b->name, type);
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
-        const char *mode = strcmp(t->loop, "split") || needs_full(p) ? "full" : "plain";
-        step = add_step(steps, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn), t->warps * wave,
-                        STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages));
+        const char *mode = !strstr(t->loop, "split") || needs_full(p) ? "full" : "plain";
+        step = add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn),
+                        t->warps * wave, STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages));
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode);
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
-    step = add_step(steps, rows, STW_ROW_THREADS, 0);
+    step = add_step(steps, wave, rows, STW_ROW_THREADS, 0);
     snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish");
 }
 
@@ -127,13 +131,15 @@ void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_
         steps_out->workspace = layout_of(tile, params).total;
     } else if (call == STW_CALL_FWD) {
         uint32_t smem = STW_FWD_SMEM(stored_of(params, wave), tile->head_dim, tile->bm, tile->bn);
-        stw_attn_step *step = add_step(steps_out, heads * stw_blocks_of(params->max_seq_q, tile->bm) + 1,
-                                       tile->warps * wave, smem);
+        stw_attn_step *step =
+            add_step(steps_out, wave, heads * stw_blocks_of(params->max_seq_q, tile->bm) + 1,
+                     tile->warps * wave, smem);
         snprintf(step->entry, sizeof step->entry, "stw_attn_fwd_%s_%s", tile->id,
                  stw_dtype_name((stw_dtype)params->dtype));
     } else {
-        stw_attn_step *step = add_step(steps_out, heads * stw_blocks_of(params->max_seq_q, MASK_ROWS) + 1,
-                                       STW_ROW_THREADS, STW_ROW_SMEM);
+        stw_attn_step *step =
+            add_step(steps_out, wave, heads * stw_blocks_of(params->max_seq_q, MASK_ROWS) + 1,
+                     STW_ROW_THREADS, STW_ROW_SMEM);
         snprintf(step->entry, sizeof step->entry, "stw_attn_dropout_mask");
     }
 }
@@ -156,8 +162,8 @@ static uint32_t vectors_of(const stw_attn_params *p) {
            vector_bit(&p->dv, p->dv_dtype == STW_F32 ? 4 : 2, dv, STW_VECTOR_DV);
 }
 
-/* Under a causal mask key blocks differ in work, and few heads' rows should stay in the second-level cache: q, dout
- * and the sums of dQ of so many heads fit 32 MiB, and of four at least. */
+/* Under a causal mask key blocks differ in work, and few heads' rows should stay in the second-level cache:
+ * q, dout and the sums of dQ of so many heads fit 32 MiB, and of four at least. */
 static int64_t heads_beside(const stw_attn_tile *tile, const stw_attn_params *p) {
     if (!(p->features & STW_FEAT_WINDOW_RIGHT)) return 1;
     int64_t row = (int64_t)tile->head_dim * (2 * element_of(p) + sizeof(float)) * p->group;
@@ -166,7 +172,6 @@ static int64_t heads_beside(const stw_attn_tile *tile, const stw_attn_params *p)
 
 void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
                         uint32_t wave, void *workspace, stw_attn_launch *launch_out) {
-    (void)wave;
     stw_attn_launch l = {.p = *params};
     if (call != STW_CALL_DROPOUT_MASK) {
         l.vectors = vectors_of(params);
@@ -177,7 +182,7 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
     }
     if (call == STW_CALL_BWD) {
         layout w = layout_of(tile, params);
-        const bias_tile *b = bias_tile_of(params);
+        const bias_tile *b = bias_tile_of(params, wave);
         char *base = workspace;
         int ordered = (params->features & STW_FEAT_DETERMINISTIC) != 0;
         l.stats = (float *)(void *)(base + w.stats);
@@ -189,7 +194,7 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
         l.heads_beside = heads_beside(tile, params);
         l.k_blocks = stw_blocks_of(params->max_seq_kv, tile->bn);
         l.dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
-                                             params->dtype == STW_F32 ? 8 : 16);
+                                             wave == 32 && params->dtype == STW_F32 ? 8 : 16);
         l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !bias_is_summed(params);
         l.bias_batch = params->dbias.batch ? params->batch : 1;
         l.bias_heads = params->dbias.head ? params->heads_q : 1;

@@ -139,28 +139,43 @@ template <> struct leaf_mma<float> {
         float x[4];
         DEV_UNROLL for (int i = 0; i < 4; ++i) x[i] = __uint_as_float(v.word[i]);
         leaf_split(x, parts, false);
-        DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) *(uint2 *)(void *)(at + p * (int)Tile::PLANE) = make_uint2(parts[p][0], parts[p][1]);
+        DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) dev_store_half(at + p * (int)Tile::PLANE, parts[p][0], parts[p][1]);
     }
     /* Any number. */
     template <class Tile> DEV_FN void store_one(float *tile, int row, int col, float x) {
         char *at = (char *)tile + Tile::at(row, col) * 2;
         DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) *(uint16_t *)(void *)(at + p * (int)Tile::PLANE) = leaf_part_of(x, p);
     }
+    /* Four numbers of an accumulator to where it lies in a tile. `odd`: they may be. */
+    template <class Tile> DEV_FN void store_acc(float *tile, int row0, int col0, const float c[4], int lane, bool odd) {
+        uint32_t parts[LEAF_PARTS][2];
+        leaf_split(c, parts, odd);
+        DEV_UNROLL for (int s = 0; s < 2; ++s) {
+            char *at = (char *)tile + Tile::at(row0 + lane / 4 + 8 * s, col0 + (lane % 4) * 2) * 2;
+            DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) *(uint32_t *)(void *)(at + p * (int)Tile::PLANE) = parts[p][s];
+        }
+    }
+    /* All accumulators of a wave, with one test. */
+    template <class Tile, int MT, int NT> DEV_FN void store_all(float *tile, int row0, int col0, const float (&c)[MT][NT][4], int lane) {
+        bool odd = false;
+        DEV_UNROLL for (int f = 0; f < MT * NT; ++f) odd |= leaf_is_odd(c[f / NT][f % NT]);
+        if (odd) {
+            DEV_UNROLL for (int f = 0; f < MT * NT; ++f)
+                store_acc<Tile>(tile, row0 + f / NT * LEAF_MMA_M, col0 + f % NT * LEAF_MMA_N, c[f / NT][f % NT], lane, true);
+        } else {
+            DEV_UNROLL for (int f = 0; f < MT * NT; ++f)
+                store_acc<Tile>(tile, row0 + f / NT * LEAF_MMA_M, col0 + f % NT * LEAF_MMA_N, c[f / NT][f % NT], lane, false);
+        }
+    }
 };
 
-/* `odd`: the numbers may be odd. */
-template <class Tile> DEV_FN void leaf_store_acc(float *tile, int row0, int col0, const float c[4], int lane, bool odd) {
-    uint32_t parts[LEAF_PARTS][2];
-    if (Tile::PARTS != 1) leaf_split(c, parts, odd);
-    DEV_UNROLL for (int s = 0; s < 2; ++s) {
-        int at = Tile::at(row0 + lane / 4 + 8 * s, col0 + (lane % 4) * 2);
-        if (Tile::PARTS == 1) dev_set_pair(tile + at, c[2 * s], c[2 * s + 1]);
-        else
-            DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) *(uint32_t *)(void *)((char *)tile + p * (int)Tile::PLANE + at * 2) = parts[p][s];
-    }
-}
 template <class Tile> DEV_FN void leaf_store_acc(float *tile, int row0, int col0, const float c[4], int lane) {
-    leaf_store_acc<Tile>(tile, row0, col0, c, lane, leaf_is_odd(c));
+    if (Tile::PARTS != 1) {
+        leaf_mma<float>::store_acc<Tile>(tile, row0, col0, c, lane, leaf_is_odd(c));
+        return;
+    }
+    DEV_UNROLL for (int s = 0; s < 2; ++s)
+        dev_set_pair(tile + Tile::at(row0 + lane / 4 + 8 * s, col0 + (lane % 4) * 2), c[2 * s], c[2 * s + 1]);
 }
 
 #endif

@@ -29,6 +29,7 @@ DEV_FN void leaf_acc_find(int row, int col, int *lane_out, int *i_out) {
 
 /* Four consecutive rows (from a multiple of 4) of one column lie in the same value i of four lanes: which row of
  * the four this lane has, and the lane that has row `row`. */
+#define LEAF_FOUR_LANES 4
 DEV_FN int leaf_row_of_four(int lane) { return lane >> 2 & 3; }
 DEV_FN int leaf_lane_of_four(int lane, int row) { return (lane & ~12) | row << 2; }
 

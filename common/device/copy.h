@@ -15,9 +15,9 @@ template <class Tile, int THREADS, bool PARTS = Tile::PARTS != 1> struct dev_row
         VECTORS = Tile::COLS / Tile::VECTOR,
         LANES = VECTORS <= 4 ? 4 : VECTORS <= 8 ? 8 : VECTORS <= 16 ? 16 : VECTORS <= 32 ? 32 : 64, /* threads a row */
         STEP = THREADS / LANES,
-        COUNT = Tile::ROWS / STEP
+        COUNT = STEP > Tile::ROWS ? 1 : Tile::ROWS / STEP /* rows a thread; small tiles leave threads without one */
     };
-    static_assert(THREADS % LANES == 0 && Tile::ROWS % STEP == 0, "every thread has the same number of rows");
+    static_assert(THREADS % LANES == 0 && (STEP > Tile::ROWS || Tile::ROWS % STEP == 0), "no row is left out");
 
     DEV_FN int row(int t) { return t / LANES; }
     DEV_FN int col(int t) { return t % LANES * Tile::VECTOR; }
@@ -26,7 +26,7 @@ template <class Tile, int THREADS, bool PARTS = Tile::PARTS != 1> struct dev_row
     DEV_FN void whole(T *tile, const T *from, int64_t stride, int cols, int t) {
         int r = row(t), c = col(t);
         bool live = c < cols;
-        if (LANES != VECTORS && c >= Tile::COLS) return;
+        if ((LANES != VECTORS && c >= Tile::COLS) || (STEP > Tile::ROWS && r >= Tile::ROWS)) return;
         const char *at = (const char *)from + (uint32_t)((r * (int)stride + (live ? c : 0)) * (int)sizeof(T));
         DEV_UNROLL for (int i = 0; i < COUNT; ++i)
             dev_copy_vector(tile + Tile::at(r + i * STEP, c), at + (int64_t)i * (STEP * (int)sizeof(T)) * stride, live);
@@ -37,7 +37,7 @@ template <class Tile, int THREADS, bool PARTS = Tile::PARTS != 1> struct dev_row
                      bool vectors, int t) {
         int live_low = (int)stw_clamp_i64(low - first, 0, Tile::ROWS), live_end = (int)stw_clamp_i64(end - first, 0, Tile::ROWS);
         int r = row(t), c = col(t);
-        if (LANES != VECTORS && c >= Tile::COLS) return;
+        if ((LANES != VECTORS && c >= Tile::COLS) || (STEP > Tile::ROWS && r >= Tile::ROWS)) return;
         const T *at = from + (first + r) * stride + c;
         if (vectors) {
             if (c >= cols) live_end = 0;
@@ -79,7 +79,6 @@ template <class Tile, int THREADS> struct dev_row_copy<Tile, THREADS, true> {
     /* As whole() above, into registers; put() when no number is odd, else part(). */
     DEV_FN void fetch(dev_vector v[COUNT], const T *from, int64_t stride, int cols, int t) {
         const dev_vector zero = {{0, 0, 0, 0}};
-        t = dev_keep(t);
         int r = row(t), c = col(t);
         bool live = c < cols;
         const char *at = (const char *)from + (uint32_t)((r * (int)stride + (live ? c : 0)) * (int)sizeof(T));
@@ -94,13 +93,12 @@ template <class Tile, int THREADS> struct dev_row_copy<Tile, THREADS, true> {
         return odd;
     }
     DEV_FN void put(T *tile, const dev_vector v[COUNT], int t) {
-        t = dev_keep(t);
         DEV_UNROLL for (int i = 0; i < COUNT; ++i) leaf::template store_four<Tile>(tile, row(t) + i * STEP, col(t), v[i]);
     }
     /* As part() above; numbers times `scale` (not 1: element by element). */
     DEV_FN void part(T *tile, const T *from, int64_t stride, int64_t first, int64_t low, int64_t end, int cols,
                      bool vectors, int t, float scale = 1.0f) {
-        t = dev_keep(t); /* nothing is kept over the loops around: registers are taken */
+        t = dev_keep(t); /* what is derived from it is not kept over the loops around: registers are taken */
         int live_low = (int)stw_clamp_i64(low - first, 0, Tile::ROWS), live_end = (int)stw_clamp_i64(end - first, 0, Tile::ROWS);
         int c = col(t);
         DEV_ROLLED for (int r = row(t); r < Tile::ROWS; r += CHUNK * STEP) {

@@ -28,25 +28,17 @@ DEV_FN void attn_product_pairs(dev_acc<S> &acc, const typename C::T *rows, const
     else dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(acc, rows, keys, wave, lane);
 }
 
-/* Results of a wave into shared memory: P (nullptr: it is there already) and dS. In parts: one test for all of them. */
+/* A result of a wave into shared memory. In parts: one test for odd numbers. */
 template <class C, class S = typename C::pair_split>
-DEV_FN void attn_store_pairs(typename C::T *pairs, typename C::T *ds, const dev_acc<S> &p, const dev_acc<S> &dp, int wave, int lane) {
-    auto each = [&](auto store) {
-        DEV_UNROLL for (int m = 0; m < S::MT; ++m)
-            DEV_UNROLL for (int n = 0; n < S::NT; ++n) {
-                int row = S::row0(wave) + m * LEAF_MMA_M, col = S::col0(wave) + n * LEAF_MMA_N;
-                if (pairs) store(pairs, row, col, p.v[m][n]);
-                store(ds, row, col, dp.v[m][n]);
-            }
-    };
-    if constexpr (C::rows::PARTS == 1) {
-        each([&](typename C::T *tile, int row, int col, const float *x) { leaf_store_acc<typename C::pairs>(tile, row, col, x, lane); });
-    } else {
-        bool odd = false;
-        each([&](typename C::T *, int, int, const float *x) { odd |= leaf_is_odd(x); });
-        if (odd) each([&](typename C::T *tile, int row, int col, const float *x) { leaf_store_acc<typename C::pairs>(tile, row, col, x, lane, true); });
-        else each([&](typename C::T *tile, int row, int col, const float *x) { leaf_store_acc<typename C::pairs>(tile, row, col, x, lane, false); });
+DEV_FN void attn_store_pairs(typename C::T *tile, const dev_acc<S> &acc, int wave, int lane) {
+    if constexpr (C::pairs::PARTS != 1) {
+        leaf_mma<typename C::T>::template store_all<typename C::pairs>(tile, S::row0(wave), S::col0(wave), acc.v, lane);
+        return;
     }
+    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
+        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+            leaf_store_acc<typename C::pairs>(tile, S::row0(wave) + m * LEAF_MMA_M, S::col0(wave) + n * LEAF_MMA_N,
+                                              acc.v[m][n], lane);
 }
 
 /* P.Z and dS' of one tile, into shared memory. `inner`: all of its pairs are visible; `bias` (FULL) gives the
@@ -65,46 +57,61 @@ template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN voi
     dev_acc<S> s, dp;
     dev_acc<S>::clear(s);
     dev_acc<S>::clear(dp);
+    dev_mask mask = dev_mask::whole(C::BM, C::BN);
+    if (!inner) mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
+    bool drops = FULL && (p.features & STW_FEAT_DROPOUT);
+    bool unrounded = FULL && (Bias::unrounded(l) || u.seq.kv.used == 1); /* one key: dP - D is all rounding */
+    float scale = p.scale;
+    attn_keep<S> keep;
+    dev_logit logit;
     if (FULL) {
-        dev_mask mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
-        uint64_t keep = ~(uint64_t)0;
-        float keep_scale = 1.0f;
-        if (p.features & STW_FEAT_DROPOUT) {
-            stw_dropout_stream stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
-            keep = attn_keep_bits<S>(p, stream, mask, i0, u.j0, wave, lane);
-            keep_scale = p.dropout_scale;
+        stw_dropout_stream stream = {};
+        bool beside = false; /* dropout's calls run beside the product */
+        logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
+        attn_keep<S>::all(keep);
+        if (drops) {
+            stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
+            beside = !unrounded && attn_keep_philox<S>::fits(p, stream, i0);
+            if (!beside) attn_keep_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
         }
-        dev_logit logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
-        {
-            dev_bias_words<S> words;
-            dev_bias_words<S>::load(words, logit, mask, wave, lane);
-            attn_product_pairs<C>(s, q, k, Bias::unrounded(l), wave, lane);
-            between();
-            attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
-        }
-        attn_pairs_weights<C>(s, stats, mask, keep, keep_scale, Bias::OPERANDS ? (T *)(smem + C::AT_P) : (T *)nullptr, wave, lane);
-        attn_product_pairs<C>(dp, dout, v, Bias::unrounded(l), wave, lane);
-        attn_pairs_scores<C>(s, dp, stats, keep_scale, wave, lane);
-        if (Bias::wanted(l)) attn_pairs_take<Bias>(dp, bias(), wave, lane);
-        if (Bias::OPERANDS && (p.features & STW_FEAT_SOFTCAP)) {
-            dev_rounded rounded;
-            dev_acc<S>::clear(s);
-            dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, rounded, wave, lane);
-            attn_pairs_slopes<S>(dp, s, logit);
-        }
-    } else { /* the exponentials run under the products of dP */
-        dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, wave, lane);
-        between();
-        attn_exp_side<C> exponentials = attn_exp_side<C>::of(s, stats, p.scale, wave, lane);
-        dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
-        if (inner && stats[2 * C::BM] == 0.0f) {
-            attn_pairs_plain<C>(s, dp, stats, wave, lane);
+        dev_bias_words<S> words;
+        bool plain = dev_bias_words<S>::plain(logit, mask, C::BM, C::BN);
+        dev_bias_words<S>::load(words, logit, mask, plain, wave, lane);
+        dev_bias_words<S>::fetch(words, logit, plain, wave, lane);
+        if (beside) {
+            attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, u.j0, wave, lane);
+            dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, calls, wave, lane);
+            attn_keep_philox<S>::give(calls, keep, lane);
         } else {
-            dev_mask mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
-            attn_pairs_masked<C>(s, dp, stats, mask, wave, lane);
+            attn_product_pairs<C>(s, q, k, unrounded, wave, lane);
         }
+        between();
+        scale = attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
+    } else {
+        attn_product_pairs<C>(s, q, k, false, wave, lane);
+        between();
     }
-    if (Bias::OPERANDS) attn_store_pairs<C>(FULL ? (T *)nullptr : (T *)(smem + C::AT_P), (T *)(smem + C::AT_DS), s, dp, wave, lane);
+    attn_exp_side<C> exponentials = attn_exp_side<C>::of(s, stats, scale, wave, lane); /* they run under the products of dP */
+    if (unrounded) {
+        attn_exp_side<C>::every(exponentials);
+        attn_product_pairs<C>(dp, dout, v, true, wave, lane);
+    } else {
+        dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
+    }
+    bool masked = !inner || stats[2 * C::BM] != 0.0f;
+    if (masked && drops) attn_pairs_scores<C, true, FULL>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
+    else if (masked) attn_pairs_scores<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
+    else if (drops) attn_pairs_scores<C, false, FULL>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
+    else attn_pairs_scores<C, false, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
+    if (FULL && Bias::wanted(l)) attn_pairs_take<Bias>(dp, bias(), wave, lane);
+    if (!Bias::OPERANDS) return;
+    attn_store_pairs<C>((T *)(smem + C::AT_P), s, wave, lane);
+    if (FULL && (p.features & STW_FEAT_SOFTCAP)) { /* s is free now */
+        dev_acc<S>::clear(s);
+        attn_product_pairs<C>(s, q, k, true, wave, lane);
+        attn_pairs_slopes<S>(dp, s, logit);
+    }
+    attn_store_pairs<C>((T *)(smem + C::AT_DS), dp, wave, lane);
 }
 
 /* The tile of dBias, where the main loop writes it. */

@@ -25,7 +25,8 @@ DEV_FN void attn_bwd_finish(const stw_attn_launch &l) {
         if (p.outputs & 0x10u) attn_finish_sink(l, unit - tiles);
         return;
     }
-    int64_t block = unit % blocks, head = unit / blocks, h = head % p.heads_q, b = head / p.heads_q;
+    int64_t head = stw_quotient(unit, blocks), block = unit - head * blocks;
+    int64_t b = stw_quotient(head, p.heads_q), h = head - b * p.heads_q;
     stw_attn_seq seq = stw_attn_seq_of(&p, l.bm, b);
     int64_t i0 = block * l.bm;
     bool add = (p.accumulate & 0x01u) != 0;
@@ -35,14 +36,17 @@ DEV_FN void attn_bwd_finish(const stw_attn_launch &l) {
     int threads = (int)l.warps * DEV_WAVE, cols = (int)p.head_dim_qk, t = (int)dev_thread(), lane = (int)dev_lane();
     int waves_c = (int)(l.warps / l.dq_rows), wave_m = (int)(l.bm / l.dq_rows), wave_n = (int)l.width / waves_c;
     if (end <= 0) return; /* past the sequence: this block has no sums */
-    if (t >= threads) return; /* thread t has what thread t of the main loop summed */
+    /* thread t has what thread t of the main loop summed; if that had fewer threads, every second fragment of it */
+    int f = 0, turn = t / threads, turns = (int)dev_threads() / threads;
+    t %= threads;
     int row0 = t / DEV_WAVE / waves_c * wave_m, col0 = t / DEV_WAVE % waves_c * wave_n;
     bool pairs = LEAF_ACC_PAIRS && (l.vectors & STW_VECTOR_DQ) && !add;
-    int f = 0;
     for (int m = 0; m < wave_m; m += LEAF_MMA_M)
         for (int n = 0; n < wave_n; n += LEAF_MMA_N, ++f) {
+            if (f % turns != turn) continue;
             float x[LEAF_ACC];
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) x[i] = sums[dev_sum_at(f, i, t, threads)] * p.scale;
+            dev_load_acc(x, sums, f, t, threads);
+            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) x[i] *= p.scale;
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
                 int row = row0 + m + leaf_slot_row(lane, leaf_acc_slot(i)), col = col0 + n + leaf_acc_col(lane, i);
                 if (row >= (add ? used : end) || col >= cols) continue;

@@ -32,7 +32,7 @@ struct attn_softmax {
 /* s: products -> P.Z relative to the new maximum; fix: what the sums so far are multiplied with. */
 template <class C, class S = typename C::pair_split>
 DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask &mask, const dev_logit &logit,
-                             uint64_t keep, float keep_scale, int wave, int lane) {
+                             const attn_keep<S> &keep, float keep_scale, int wave, int lane) {
     float most[LEAF_ACC_ROWS], base[LEAF_ACC_ROWS], total[LEAF_ACC_ROWS];
     DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) most[r] = -dev_infinity(), total[r] = 0.0f;
     DEV_UNROLL for (int n = 0; n < S::NT; ++n)
@@ -54,7 +54,7 @@ DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask 
             int slot = leaf_acc_slot(i);
             float x = s.v[0][n][i], p = x == -dev_infinity() ? 0.0f : attn_exp<typename C::T>(x - base[slot]);
             total[slot] += p;
-            if (logit.features & STW_FEAT_DROPOUT) p = keep >> (n * LEAF_ACC + i) & 1 ? p * keep_scale : 0.0f;
+            if (logit.features & STW_FEAT_DROPOUT) p = attn_keep<S>::at(keep, n * LEAF_ACC + i) ? p * keep_scale : 0.0f;
             s.v[0][n][i] = p;
         }
     DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) state.sum[r] = state.sum[r] * state.fix[r] + dev_row_sum(total[r]);
@@ -65,10 +65,10 @@ DEV_FN float attn_fwd_finish(float maximum, float sum, float sink, float *factor
     double top = sink > maximum ? sink : maximum;
     *factor_out = 0.0f;
     if (top == -(double)dev_infinity() && sum == sum) return -dev_infinity();
-    double shrink = maximum == -dev_infinity() ? 1.0 : exp((double)maximum - top);
-    double total = sum * shrink + (sink == -dev_infinity() ? 0.0 : exp((double)sink - top));
+    double shrink = maximum == -dev_infinity() ? 1.0 : dev_exp((double)maximum - top);
+    double total = sum * shrink + (sink == -dev_infinity() ? 0.0 : dev_exp((double)sink - top));
     *factor_out = (float)(shrink / total);
-    return (float)(top + log(total));
+    return (float)(top + dev_log(total));
 }
 
 template <class C> DEV_FN void attn_fwd_write(const stw_attn_launch &l, const stw_attn_seq &seq, int64_t b, int64_t h,
@@ -128,7 +128,8 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     int64_t unit = dev_unit(), blocks = stw_blocks_of(p.max_seq_q, C::BM);
     if (unit == l.units - 1) attn_check(p, smem);
     if (unit >= l.units - 1) return;
-    int64_t block = unit % blocks, head = unit / blocks, h = head % p.heads_q, b = head / p.heads_q, i0 = block * C::BM;
+    int64_t head = stw_quotient(unit, blocks), block = unit - head * blocks, i0 = block * C::BM;
+    int64_t b = stw_quotient(head, p.heads_q), h = head - b * p.heads_q;
     stw_attn_seq seq = stw_attn_seq_of(&p, C::BM, b);
     if (i0 >= seq.q.rows) return;
     stw_range range = stw_key_blocks(&seq, C::BM, C::BN, block);
@@ -151,10 +152,11 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
             attn_fwd_load<C>(v, p.v, seq, b, kv_head, j0, (int)p.head_dim_v, false, true);
         });
         dev_mask mask = dev_mask::of(seq, i0, j0, C::BM, C::BN);
-        uint64_t keep = 0;
+        attn_keep<typename C::pair_split> keep;
+        attn_keep<typename C::pair_split>::all(keep);
         if (p.features & STW_FEAT_DROPOUT) {
             stw_dropout_stream stream = stw_dropout_stream_of(&p, b, h, seq.q, seq.kv);
-            keep = attn_keep_bits<typename C::pair_split>(p, stream, mask, i0, j0, wave, lane);
+            attn_keep_fill<typename C::pair_split>(keep, p, stream, mask, i0, j0, wave, lane);
         }
         dev_acc<typename C::pair_split> s;
         dev_acc<typename C::pair_split>::clear(s);

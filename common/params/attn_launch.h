@@ -19,6 +19,9 @@
 #define STW_VECTOR_DK   0x40u
 #define STW_VECTOR_DV   0x80u
 
+/* Blocks of threads a row of the grid on HIP, whose grids are at most 2^32 threads wide. */
+#define STW_GRID_X_HIP (INT64_C(1) << 22)
+
 /* Floats behind the two statistics of a block: not 0 if a row's LSE is infinite; if its dO and D are tiny. */
 #define STW_STATS_PAD 4u
 
@@ -81,8 +84,13 @@ STW_SHARED_FN STW_CONSTANT_FN int stw_split_rows(int rows, int cols, int waves, 
     return best;
 }
 
+/* GPUs divide by a long program: the 32-bit one is a quarter of the other. */
+STW_SHARED_FN int64_t stw_quotient(int64_t a, int64_t b) {
+    return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
+}
+
 STW_SHARED_FN int64_t stw_blocks_of(int64_t rows, int64_t step) {
-    return (rows + step - 1) / step;
+    return stw_quotient(rows + step - 1, step);
 }
 
 STW_SHARED_FN int64_t stw_larger(int64_t a, int64_t b) {
@@ -164,6 +172,13 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
     X(32x32_hd256, 2, 256, 32, 32, 4)                                                                        \
     X(16x32_hd128, 4, 128, 16, 32, 4)                                                                        \
     X(16x16_hd256, 4, 256, 16, 16, 2)
+/* The same for waves of 64 threads and 64 KB of shared memory. */
+#define STW_BIAS_TILES_64(X)                                                                                 \
+    X(32x64_hd64, 2, 64, 32, 64, 4)                                                                          \
+    X(32x64_hd128, 2, 128, 32, 64, 4)                                                                        \
+    X(16x32_hd256, 2, 256, 16, 32, 2)                                                                        \
+    X(16x32_hd128, 4, 128, 16, 32, 2)                                                                        \
+    X(16x16_hd224, 4, 224, 16, 16, 1)
 
 STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 768 + 5 * 8 + 8 * 8 + 8 * 4,
                   "host and device agree on the launch");

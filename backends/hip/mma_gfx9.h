@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Matrix products of gfx90a and gfx942 (MFMA), on fragments that lie in registers.
+ *
+ *     accumulator of a wave, 16 x 16, value i of lane l:   row 4*(l/16) + i, column l%16
+ *     operands of 16 of k, lane l:                         row (or column) l%16, k = 4*(l/16) .. + 3
+ *
+ * f16 and bf16: one instruction a step. f32: four, each with one k of every lane; the products are exact f32
+ * fused additions. Included by leaf.h alone. */
+#ifndef STW_HIP_MMA_GFX9_H
+#define STW_HIP_MMA_GFX9_H
+
+#define LEAF_MMA_M    16 /* rows of an accumulator    */
+#define LEAF_MMA_N    16 /* columns                   */
+#define LEAF_ACC      4  /* values a lane             */
+#define LEAF_ACC_ROWS 4  /* different rows among them */
+
+DEV_FN constexpr int leaf_acc_slot(int i) { return i; }
+DEV_FN int leaf_slot_row(int lane, int slot) { return lane / 16 * 4 + slot; }
+DEV_FN int leaf_acc_col(int lane, int) { return lane % 16; }
+/* A lane's values are rows of one column: it has no neighbours in a row. */
+#define LEAF_ACC_PAIRS 0
+/* Lanes that hold one row: those that differ in these bits of their number. */
+#define LEAF_ROW_LANES 15
+/* f32 operands are multiplied as they are. */
+#define LEAF_F32_IN_PARTS 0
+
+/* Four consecutive rows (from a multiple of 4) of one column are one lane's values. */
+#define LEAF_FOUR_LANES 1
+DEV_FN int leaf_row_of_four(int) { return 0; }
+DEV_FN int leaf_lane_of_four(int lane, int) { return lane; }
+
+typedef short leaf_s4 __attribute__((ext_vector_type(4)));
+typedef _Float16 leaf_h4 __attribute__((ext_vector_type(4)));
+
+DEV_FN leaf_f4 leaf_mma_16(dev_f16, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
+    return __builtin_amdgcn_mfma_f32_16x16x16f16(__builtin_bit_cast(leaf_h4, a), __builtin_bit_cast(leaf_h4, b), c, 0,
+                                                 0, 0);
+}
+DEV_FN leaf_f4 leaf_mma_16(dev_bf16, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
+    return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(leaf_s4, a), __builtin_bit_cast(leaf_s4, b), c,
+                                                     0, 0, 0);
+}
+
+/* Operands of a product for storage type T in tiles of type Tile (common/device/tile.h). STORED_K false: the
+ * operand's rows are its m (or n) index, k runs along them; true: rows are k. Both operands have one layout. */
+template <class T> struct leaf_mma {
+    enum { K = 16, B_TILES = 1 };
+    struct a_frag {
+        leaf_u2 r;
+    };
+    typedef a_frag b_frag;
+    template <bool STORED_K, class Tile> DEV_FN void load_a(a_frag &f, const T *tile, int m0, int k0, int lane) {
+        const DEV_SHARED uint16_t *from = (const DEV_SHARED uint16_t *)(const DEV_SHARED void *)tile;
+        int m = m0 + lane % 16, k = k0 + lane / 16 * 4;
+        if (STORED_K) {
+            uint32_t x[4];
+            DEV_UNROLL for (int i = 0; i < 4; ++i) x[i] = from[Tile::at(k + i, m)];
+            f.r = leaf_u2{x[0] | x[1] << 16, x[2] | x[3] << 16};
+        } else {
+            f.r = *(const DEV_SHARED leaf_u2 *)(const DEV_SHARED void *)(from + Tile::at(m, k));
+        }
+    }
+    template <bool STORED_K, class Tile> DEV_FN void load_b(b_frag &f, const T *tile, int n0, int k0, int lane) {
+        load_a<STORED_K, Tile>(f, tile, n0, k0, lane);
+    }
+    DEV_FN void product(float c[4], const a_frag &a, const b_frag &b, int) {
+        leaf_f4 sum = {c[0], c[1], c[2], c[3]};
+        sum = leaf_mma_16(T(), a.r, b.r, sum);
+        DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] = sum[i];
+    }
+    DEV_FN void product_rounded(float c[4], const a_frag &a, const b_frag &b, int part) { product(c, a, b, part); }
+};
+
+template <> struct leaf_mma<float> {
+    enum { K = 16, B_TILES = 1 };
+    struct a_frag {
+        float r[4];
+    };
+    typedef a_frag b_frag;
+    template <bool STORED_K, class Tile> DEV_FN void load_a(a_frag &f, const float *tile, int m0, int k0, int lane) {
+        const DEV_SHARED float *from = (const DEV_SHARED float *)tile;
+        int m = m0 + lane % 16, k = k0 + lane / 16 * 4;
+        if (STORED_K) {
+            DEV_UNROLL for (int i = 0; i < 4; ++i) f.r[i] = from[Tile::at(k + i, m)];
+        } else {
+            leaf_f4 x = *(const DEV_SHARED leaf_f4 *)(from + Tile::at(m, k));
+            DEV_UNROLL for (int i = 0; i < 4; ++i) f.r[i] = x[i];
+        }
+    }
+    template <bool STORED_K, class Tile> DEV_FN void load_b(b_frag &f, const float *tile, int n0, int k0, int lane) {
+        load_a<STORED_K, Tile>(f, tile, n0, k0, lane);
+    }
+    DEV_FN void product(float c[4], const a_frag &a, const b_frag &b, int) {
+        leaf_f4 sum = {c[0], c[1], c[2], c[3]};
+        DEV_UNROLL for (int i = 0; i < 4; ++i) sum = __builtin_amdgcn_mfma_f32_16x16x4f32(a.r[i], b.r[i], sum, 0, 0, 0);
+        DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] = sum[i];
+    }
+    DEV_FN void product_rounded(float c[4], const a_frag &a, const b_frag &b, int part) { product(c, a, b, part); }
+};
+
+/* Rounds an accumulator to T and writes it into a tile at (row0, col0). */
+template <class Tile, class T> DEV_FN void leaf_store_acc(T *tile, int row0, int col0, const float c[4], int lane) {
+    DEV_UNROLL for (int i = 0; i < 4; ++i)
+        dev_set(tile + Tile::at(row0 + leaf_slot_row(lane, i), col0 + leaf_acc_col(lane, i)), c[i]);
+}
+
+#endif

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Kernels over whole waves and groups: lane exchange, masks, LDS, barriers, atomics, matrix products; and one
+ * kernel for each fault that the emulator must see. */
+#include <stdint.h>
+
+#define KERNEL extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, 256))) void
+#define LDS    __attribute__((shared))
+#define GLOBAL __attribute__((address_space(1)))
+typedef float f4 __attribute__((ext_vector_type(4)));
+typedef float f16 __attribute__((ext_vector_type(16)));
+typedef short s4 __attribute__((ext_vector_type(4)));
+typedef _Float16 h4 __attribute__((ext_vector_type(4)));
+
+static __attribute__((device)) inline uint32_t thread() { return __builtin_amdgcn_workitem_id_x(); }
+static __attribute__((device)) inline void barrier() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+KERNEL lanes(const uint32_t *input, uint32_t *result) {
+    uint32_t t = thread(), x = input[t];
+    result[t] = (uint32_t)__builtin_amdgcn_ds_bpermute((int)((t * 7 + 3) % 64 * 4), (int)x);
+    result[64 + t] = __builtin_amdgcn_readfirstlane(x);
+    result[128 + t] = __builtin_amdgcn_readlane(x, 37);
+    uint64_t odd = __builtin_amdgcn_ballot_w64((x & 1) != 0);
+    result[192 + t] = (uint32_t)odd ^ (uint32_t)(odd >> 32);
+    uint32_t below = __builtin_amdgcn_mbcnt_lo((uint32_t)odd, 0);
+    result[256 + t] = __builtin_amdgcn_mbcnt_hi((uint32_t)(odd >> 32), below);
+    result[320 + t] = (uint32_t)__builtin_amdgcn_ds_permute((int)((t + 5) % 64 * 4), (int)x);
+}
+
+/* The words of 256 threads in reverse, through LDS. */
+KERNEL reverse(const uint32_t *input, uint32_t *result) {
+    LDS uint32_t words[256];
+    words[thread()] = input[thread()];
+    barrier();
+    result[thread()] = words[255 - thread()];
+}
+
+KERNEL atomics(const float *input, float *sum, uint32_t *words) {
+    LDS uint32_t most;
+    uint32_t t = thread(), i = __builtin_amdgcn_workgroup_id_x() * 256 + t;
+    __hip_atomic_fetch_add((GLOBAL float *)sum + t % 8, input[i], __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+    uint32_t place = __hip_atomic_fetch_add((GLOBAL uint32_t *)words, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+    words[1 + place] = i;
+    if (t == 0) most = 0;
+    barrier();
+    __hip_atomic_fetch_max(&most, i * 3, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+    barrier();
+    if (t == 0) words[1 + 1024 + __builtin_amdgcn_workgroup_id_x()] = most;
+}
+
+/* Operand and result layouts are the test's to know: a and b are what the lanes hold. */
+KERNEL matrix_16_f16(const h4 *a, const h4 *b, f4 *c) {
+    c[thread()] = __builtin_amdgcn_mfma_f32_16x16x16f16(a[thread()], b[thread()], c[thread()], 0, 0, 0);
+}
+KERNEL matrix_16_bf16(const s4 *a, const s4 *b, f4 *c) {
+    c[thread()] = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a[thread()], b[thread()], c[thread()], 0, 0, 0);
+}
+KERNEL matrix_16_f32(const float *a, const float *b, f4 *c) {
+    c[thread()] = __builtin_amdgcn_mfma_f32_16x16x4f32(a[thread()], b[thread()], c[thread()], 0, 0, 0);
+}
+KERNEL matrix_32_f16(const h4 *a, const h4 *b, f16 *c) {
+    c[thread()] = __builtin_amdgcn_mfma_f32_32x32x8f16(a[thread()], b[thread()], c[thread()], 0, 0, 0);
+}
+
+/* ---- faults ---- */
+KERNEL outside_global(uint32_t *result, uint32_t at) { result[at + thread()] = 1; }
+KERNEL outside_lds(uint32_t *result, uint32_t at) {
+    LDS uint32_t words[64];
+    words[thread()] = at;
+    barrier();
+    *(volatile uint32_t *)(words + at + thread()) = 5;
+    result[thread()] = words[thread()];
+}
+KERNEL race_read(uint32_t *result) {
+    LDS uint32_t words[256];
+    words[thread()] = thread();
+    result[thread()] = ((volatile uint32_t *)words)[thread() ^ 64];
+}
+KERNEL race_write(uint32_t *result) {
+    LDS uint32_t words[256];
+    ((volatile uint32_t *)words)[thread() & 63] = thread();
+    barrier();
+    result[thread()] = words[thread() & 63];
+}
+KERNEL unknown_instruction(float *result) { result[thread()] = __builtin_amdgcn_sinf(result[thread()]); }
+KERNEL order(uint32_t *result) { /* which wave writes last */
+    *(volatile uint32_t *)result = thread() / 64;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * LDS instructions, with bounds, and with the watch for races: two waves that touch the same bytes in one
+ * barrier interval, one of them writing, unless both are atomic or write the same value. */
+#include "machine.h"
+
+namespace cdna {
+
+enum { BY_ATOMIC = -2 };
+
+static void race(Wave &w, const Instruction &in, u32 offset, const char *kind, int other) {
+    std::string whom = other == BY_ATOMIC ? "an atomic" : "wave " + std::to_string(other);
+    fault(w, in, std::string("LDS race, ") + kind + ", at byte " + std::to_string(offset) + ": wave " +
+                     std::to_string(w.number) + " against " + whom + ", no barrier between them");
+}
+
+static void watch(Wave &w, const Instruction &in, u32 at, Touch touch, LdsShadow &s) {
+    u32 epoch = w.group->epoch;
+    u64 self = 1ull << w.number;
+    bool written = s.write_epoch == epoch && s.writer != w.number;
+    if (touch == Touch::read) {
+        if (written) race(w, in, at, "read after write", s.writer);
+        if (s.read_epoch != epoch) s.read_epoch = epoch, s.readers = 0;
+        s.readers |= self;
+        return;
+    }
+    bool both_atomic = touch == Touch::atomic && s.writer == BY_ATOMIC;
+    if (written && !both_atomic && touch != Touch::rewrite) race(w, in, at, "write after write", s.writer);
+    if (s.read_epoch == epoch && s.readers & ~self)
+        race(w, in, at, "write after read", __builtin_ctzll(s.readers & ~self));
+    s.write_epoch = epoch;
+    s.writer = touch == Touch::atomic ? BY_ATOMIC : w.number;
+}
+
+u8 *lds_at(Wave &w, const Instruction &in, u32 offset, int bytes, Touch touch) {
+    Group &g = *w.group;
+    if ((u64)offset + (u64)bytes > g.lds.size())
+        fault(w, in, "LDS byte " + std::to_string(offset) + " of " + std::to_string(g.lds.size()));
+    if (!g.shadow.empty())
+        for (u32 half = offset / 2; half <= (offset + (u32)bytes - 1) / 2; ++half)
+            watch(w, in, 2 * half, touch, g.shadow[half]);
+    return g.lds.data() + offset;
+}
+
+#define EACH_ACTIVE(w) for (u64 rest = (w).exec(), l; rest && (l = (u64)__builtin_ctzll(rest), true); rest &= rest - 1)
+
+/* A word with the value that is there already: flags that any wave may raise. */
+static bool writes_again(const Wave &w, const Access &access, u32 offset, int data, int lane) {
+    const Group &g = *w.group;
+    return access.bytes == 4 && (u64)offset + 4 <= g.lds.size() && !memcmp(&g.lds[offset], &w.v[data][lane], 4);
+}
+
+void run_lds(Wave &w, const Instruction &in) {
+    const Access &access = in.access;
+    bool atomic = access.atomic != Atomic::none;
+    int k = access.store || (atomic && !in.returns) ? 0 : 1; /* the address */
+    Touch touch = atomic ? Touch::atomic : access.store ? Touch::write : Touch::read;
+    u8 *at[LANES];
+    const u32 *address = w.v[in.op[k].index];
+    EACH_ACTIVE(w) {
+        u32 offset = address[l] + (u32)in.offset;
+        bool again = access.store && writes_again(w, access, offset, in.op[1].index, (int)l);
+        at[l] = lds_at(w, in, offset, access.bytes, again ? Touch::rewrite : touch);
+    }
+    if (atomic) {
+        int compare = access.atomic == Atomic::compare_swap ? in.op[k + 2].index : -1;
+        transfer_atomic(w, in, at, w.exec(), in.op[k + 1].index, compare, in.returns ? in.op[0].index : -1);
+    } else {
+        transfer(w, in, at, w.exec(), in.op[access.store ? 1 : 0].index);
+    }
+}
+
+/* ds_read2, ds_write2: two places, offsets in units of the element (or of 64). */
+void run_lds_pair(Wave &w, const Instruction &in) {
+    const Access &access = in.access;
+    int unit = access.bytes * (in.form ? 64 : 1), words = access.bytes / 4;
+    u32 offsets[2] = {(u32)(in.offset0 * unit), (u32)(in.offset1 * unit)};
+    u32 address[LANES];
+    memcpy(address, w.v[in.op[access.store ? 0 : 1].index], sizeof address);
+    for (int h = 0; h < 2; ++h) {
+        int data = access.store ? in.op[1 + h].index : in.op[0].index + h * words;
+        u8 *at[LANES];
+        EACH_ACTIVE(w) at[l] =
+            lds_at(w, in, address[l] + offsets[h], access.bytes, access.store ? Touch::write : Touch::read);
+        transfer(w, in, at, w.exec(), data);
+    }
+}
+
+static void run_permute_back(Wave &w, const Instruction &in) {
+    alignas(64) u32 r[LANES];
+    const u32 *from = w.v[in.op[1].index], *data = w.v[in.op[2].index];
+    u64 lanes = w.exec();
+    for (int l = 0; l < LANES; ++l) {
+        u32 lane = (from[l] + (u32)in.offset) >> 2 & 63;
+        r[l] = lanes >> lane & 1 ? data[lane] : 0;
+    }
+    store_lanes(w.v[in.op[0].index], r, lanes);
+}
+
+static void run_permute(Wave &w, const Instruction &in) {
+    alignas(64) u32 r[LANES] = {0};
+    const u32 *to = w.v[in.op[1].index], *data = w.v[in.op[2].index];
+    u64 lanes = w.exec();
+    for (int l = 0; l < LANES; ++l)
+        if (lanes >> l & 1) r[(to[l] + (u32)in.offset) >> 2 & 63] = data[l];
+    store_lanes(w.v[in.op[0].index], r, lanes);
+}
+
+void add_lds(Handlers &to) {
+    to["ds_bpermute_b32"] = run_permute_back;
+    to["ds_permute_b32"] = run_permute;
+    to["ds_nop"] = run_nothing;
+}
+
+} // namespace cdna

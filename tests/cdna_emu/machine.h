@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * State of the emulated machine and the decoded instruction: what the decoder makes and the handlers of
+ * scalar.cpp, vector*.cpp, lds.cpp, memory.cpp and matrix.cpp work on. */
+#ifndef CDNA_MACHINE_H
+#define CDNA_MACHINE_H
+
+#include "emulator.h"
+
+#include <cstring>
+#include <unordered_map>
+
+namespace cdna {
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef int32_t i32;
+typedef int64_t i64;
+
+enum { LANES = 64, ACC_FIRST = 256, VGPRS = 512, SGPRS = 128 };
+enum { FLAT_SCRATCH = 102, VCC = 106, M0 = 124, EXEC = 126 };
+
+enum class Place { none, vector, scalar, constant, special, off };
+enum Special { SPECIAL_SCC, SPECIAL_EXECZ, SPECIAL_VCCZ, SPECIAL_SHARED_BASE, SPECIAL_PRIVATE_BASE, SPECIAL_LIMIT };
+
+struct Operand {
+    Place place = Place::none;
+    int index = 0; /* vector: accumulators follow at ACC_FIRST. special: which */
+    u64 bits = 0;  /* of a constant: as an integer, or as a double's            */
+    u32 bits32 = 0;
+    bool is_float = false;
+    float value = 0;
+    bool negate = false, absolute = false, sign_extend = false;
+};
+
+enum class Kind { scalar, vector, transcendental, matrix, lds, memory, constant, control };
+enum { SELECT_DWORD = 6 }; /* 0..3: a byte, 4, 5: a half */
+enum { UNUSED_PAD, UNUSED_SIGN, UNUSED_PRESERVE };
+
+enum class Atomic {
+    none, add, sub, and_, or_, xor_, umax, umin, smax, smin, swap, compare_swap, increment, decrement,
+    add_f32, add_f64, max_f64, min_f64, packed_add_f16, packed_add_bf16
+};
+
+/* How a memory instruction moves data. */
+struct Access {
+    int bytes = 0;
+    bool store = false, sign = false, d16 = false, high = false;
+    Atomic atomic = Atomic::none;
+    enum { global, scratch, flat, buffer, lds } space = global;
+};
+
+struct Wave;
+struct Instruction;
+typedef void (*Handler)(Wave &, const Instruction &);
+
+struct Instruction {
+    Handler run = nullptr;
+    u32 address = 0;
+    int target = -1; /* of a branch: number in the kernel */
+    int count = 0;
+    Operand op[6];
+    Kind kind = Kind::scalar;
+    int cycles = 0; /* of the matrix unit */
+    i32 offset = 0, offset0 = 0, offset1 = 0;
+    bool returns = false, clamp = false, offen = false, idxen = false, op_sel_given = false, sdwa = false;
+    bool half_result = false; /* writes one half of its register and keeps the other */
+    int scale = 0;            /* output modifier: 1 *2, 2 *4, 3 /2 */
+    int op_sel[5] = {0, 0, 0, 0, 0}, op_sel_hi[5] = {1, 1, 1, 1, 1}, neg_lo[5] = {0}, neg_hi[5] = {0};
+    int dst_select = SELECT_DWORD, dst_unused = UNUSED_PAD, src_select[2] = {SELECT_DWORD, SELECT_DWORD};
+    Access access;
+    int form = 0, type = 0;                    /* compares: condition, type */
+    int m = 0, k = 0, blocks = 1;              /* matrix products            */
+    bool exec_result = false;                  /* v_cmpx                     */
+    u32 raw = 0;                               /* low half: branch distance  */
+    std::string name, text;
+};
+
+/* One kernel, decoded. */
+struct Program {
+    std::string name;
+    std::vector<Instruction> code;
+    std::unordered_map<u32, int> at; /* address -> number */
+};
+
+struct LdsShadow { /* of two bytes, for the barrier interval `epoch` */
+    u32 write_epoch = 0, read_epoch = 0;
+    u64 readers = 0;
+    int writer = 0;
+};
+
+/* What all waves of a launch share. */
+struct Run {
+    const Program *program;
+    const Launch *launch;
+    bool flushes_subnormals; /* gfx90a's matrix unit, 16-bit operands */
+    u32 lds_bytes, scratch_bytes;
+    std::vector<Region> memory;
+    u64 code_base, arguments, packet;
+};
+
+struct Group {
+    std::vector<u8> lds;
+    std::vector<LdsShadow> shadow;
+    u32 epoch = 1;
+};
+
+struct alignas(64) Wave {
+    u32 v[VGPRS][LANES];
+    alignas(64) u32 temporary[8][LANES];
+    u32 s[SGPRS];
+    u32 scc;
+    int pc, number;
+    bool done, waiting; /* waiting: at a barrier */
+    const Run *run;
+    Group *group;
+    u8 *scratch;
+    u64 executed;
+    Region last; /* the region found last */
+    Counts counts;
+
+    u64 exec() const { return s[EXEC] | (u64)s[EXEC + 1] << 32; }
+    u64 vcc() const { return s[VCC] | (u64)s[VCC + 1] << 32; }
+    void set_exec(u64 mask) { s[EXEC] = (u32)mask, s[EXEC + 1] = (u32)(mask >> 32); }
+};
+
+[[noreturn]] void fault(const Wave &w, const Instruction &in, const std::string &what);
+void run_unknown(Wave &w, const Instruction &in);
+void run_nothing(Wave &w, const Instruction &in);
+
+/* ---- numbers ---- */
+inline float as_float(u32 x) { float f; memcpy(&f, &x, 4); return f; }
+inline u32 as_bits(float f) { u32 x; memcpy(&x, &f, 4); return x; }
+inline double as_double(u64 x) { double f; memcpy(&f, &x, 8); return f; }
+inline u64 as_bits64(double f) { u64 x; memcpy(&x, &f, 8); return x; }
+inline float half_to_float(u32 x) { u16 b = (u16)x; _Float16 h; memcpy(&h, &b, 2); return (float)h; }
+inline u32 half_bits(_Float16 h) { u16 b; memcpy(&b, &h, 2); return b; }
+inline u32 float_to_half(float f) { return half_bits((_Float16)f); }
+inline float bf16_to_float(u32 x) { return as_float(x << 16); }
+inline u32 float_to_bf16(float f) {
+    u32 x = as_bits(f);
+    if ((x & 0x7fffffffu) > 0x7f800000u) return x >> 16 | 0x40u;
+    return (x + 0x7fffu + (x >> 16 & 1u)) >> 16;
+}
+
+inline u32 reversed(u32 x) {
+    u32 r = 0;
+    for (int i = 0; i < 32; ++i) r |= (x >> i & 1) << (31 - i);
+    return r;
+}
+
+/* ---- scalar registers ---- */
+inline u64 special_value(const Wave &w, int which) {
+    switch (which) {
+    case SPECIAL_SCC: return w.scc;
+    case SPECIAL_EXECZ: return w.exec() == 0;
+    case SPECIAL_VCCZ: return w.vcc() == 0;
+    case SPECIAL_SHARED_BASE: return 1ull << 48; /* flat addresses of LDS and scratch begin here */
+    case SPECIAL_PRIVATE_BASE: return 2ull << 48;
+    default: return 0;
+    }
+}
+inline u64 scalar64(const Wave &w, const Operand &o) {
+    if (o.place == Place::scalar) return w.s[o.index] | (u64)w.s[o.index + 1] << 32;
+    if (o.place == Place::constant) return o.bits;
+    return o.place == Place::special ? special_value(w, o.index) : 0;
+}
+inline u32 scalar32(const Wave &w, const Operand &o) {
+    if (o.place == Place::scalar) return w.s[o.index];
+    if (o.place == Place::constant) return o.bits32;
+    return o.place == Place::special ? (u32)special_value(w, o.index) : 0;
+}
+inline void set_scalar32(Wave &w, const Operand &o, u32 x) {
+    if (o.place == Place::scalar) w.s[o.index] = x;
+}
+inline void set_scalar64(Wave &w, const Operand &o, u64 x) {
+    if (o.place == Place::scalar) w.s[o.index] = (u32)x, w.s[o.index + 1] = (u32)(x >> 32);
+}
+
+/* ---- vector registers (registers.cpp) ---- */
+enum class Read { bits, f32, f16 };
+/* Source `k` of all lanes with its modifiers; part 1: the upper half of a 64-bit source. */
+const u32 *source(Wave &w, const Instruction &in, int k, Read read = Read::bits, int part = 0);
+/* 64-bit sources; `as_f64`: with modifiers and constants of doubles. */
+void source64(Wave &w, const Instruction &in, int k, u64 *values, bool as_f64 = false);
+/* Writes where EXEC is set. */
+void store_lanes(u32 *to, const u32 *from, u64 mask);
+void result(Wave &w, const Instruction &in, const u32 *values, int part = 0);
+void result64(Wave &w, const Instruction &in, const u64 *values);
+void result16(Wave &w, const Instruction &in, u32 *values);
+inline void result_mask(Wave &w, const Instruction &in, int k, u64 mask) { set_scalar64(w, in.op[k], mask); }
+
+inline float output(const Instruction &in, float x) {
+    if (in.scale) x *= in.scale == 1 ? 2.0f : in.scale == 2 ? 4.0f : 0.5f;
+    if (in.clamp) x = x > 0 ? (x < 1 ? x : 1.0f) : 0.0f;
+    return x;
+}
+
+/* ---- memory (memory.cpp, lds.cpp) ---- */
+void check_global(Wave &w, const Instruction &in, u64 address, int bytes, int lane);
+u8 *scratch_at(Wave &w, const Instruction &in, u64 offset, int bytes, int lane);
+enum class Touch { read, write, atomic, rewrite };
+u8 *lds_at(Wave &w, const Instruction &in, u32 offset, int bytes, Touch touch);
+/* Moves registers from or to the lanes' addresses; lanes in `zero` read zeros. */
+void transfer(Wave &w, const Instruction &in, u8 *const *at, u64 lanes, int data, u64 zero = 0);
+void transfer_atomic(Wave &w, const Instruction &in, u8 *const *at, u64 lanes, int data, int compare, int back);
+
+/* ---- tables: name without encoding suffix -> handler ---- */
+struct Entry {
+    const char *name;
+    Handler run;
+};
+typedef std::unordered_map<std::string, Handler> Handlers;
+void add_scalar(Handlers &to);
+void add_vector(Handlers &to);
+void add_vector16(Handlers &to);
+void add_vector64(Handlers &to);
+void add_lds(Handlers &to);
+void run_compare(Wave &w, const Instruction &in);
+void run_memory(Wave &w, const Instruction &in);
+void run_buffer(Wave &w, const Instruction &in);
+void run_lds(Wave &w, const Instruction &in);
+void run_lds_pair(Wave &w, const Instruction &in);
+Handler matrix_handler(int m, int blocks);
+
+/* ---- decode.cpp ---- */
+enum class Arch { gfx90a, gfx942 };
+/* One line of the disassembly: "mnemonic operands". */
+Instruction decode(const std::string &line, Arch arch);
+
+} // namespace cdna
+
+#endif

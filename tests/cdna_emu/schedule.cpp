@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Runs a launch: groups over the host's threads, the waves of a group in turn from barrier to barrier or at
+ * random, registers and LDS poisoned at the start, instructions counted. */
+#include "code_object.h"
+
+#include <algorithm>
+#include <atomic>
+#include <set>
+#include <thread>
+
+namespace cdna {
+
+enum : u32 { POISON_VECTOR = 0x7fc1dead, POISON_SCALAR = 0xdeadbeef, POISON_LDS = 0x7fc1c1c1 };
+static const u64 RUNAWAY = 4000000000ull; /* instructions of a wave */
+
+/* Bits of kernel_code_properties, in the order of the registers they fill. */
+enum {
+    WANTS_SCRATCH_BUFFER = 1, WANTS_PACKET = 2, WANTS_QUEUE = 4, WANTS_ARGUMENTS = 8, WANTS_ID = 16,
+    WANTS_FLAT_SCRATCH = 32, WANTS_SCRATCH_SIZE = 64
+};
+
+/* hsa_kernel_dispatch_packet_t: kernels read sizes from it. */
+struct Packet {
+    u16 header = 0, setup = 3, block[3], reserved = 0;
+    u32 grid[3], scratch = 0, lds = 0;
+    u64 object = 0, arguments = 0, reserved2 = 0, signal = 0;
+};
+static_assert(sizeof(Packet) == 64, "as the runtime writes it");
+
+void Counts::add(const Counts &o) {
+    scalar += o.scalar, vector += o.vector, transcendental += o.transcendental, matrix += o.matrix, lds += o.lds;
+    memory += o.memory, constant += o.constant, control += o.control, matrix_cycles += o.matrix_cycles;
+}
+
+static void count(Wave &w, const Instruction &in) {
+    u64 Counts::*const members[] = {&Counts::scalar, &Counts::vector, &Counts::transcendental, &Counts::matrix,
+                                    &Counts::lds,    &Counts::memory, &Counts::constant,       &Counts::control};
+    ++(w.counts.*members[(int)in.kind]);
+    w.counts.matrix_cycles += (u64)in.cycles;
+    ++w.executed;
+}
+
+/* The registers a wave starts with: what the descriptor asks for, then the group's number. */
+static void start_scalars(Wave &w, const Kernel &kernel, const Run &run, const u32 *number) {
+    std::fill(w.s, w.s + SGPRS, POISON_SCALAR);
+    int at = 0;
+    auto put64 = [&](u64 x) { w.s[at++] = (u32)x, w.s[at++] = (u32)(x >> 32); };
+    if (kernel.properties & WANTS_SCRATCH_BUFFER) put64(0x5Cull << 32), put64(0xffffffffu);
+    if (kernel.properties & WANTS_PACKET) put64(run.packet);
+    if (kernel.properties & WANTS_QUEUE) at += 2;
+    if (kernel.properties & WANTS_ARGUMENTS) put64(run.arguments);
+    if (kernel.properties & WANTS_ID) at += 2;
+    if (kernel.properties & WANTS_FLAT_SCRATCH) put64(0);
+    if (kernel.properties & WANTS_SCRATCH_SIZE) w.s[at++] = kernel.scratch;
+    int preloaded = kernel.preload & 127, from = kernel.preload >> 7;
+    for (int i = 0; i < preloaded; ++i) memcpy(&w.s[at + i], (const u8 *)run.arguments + 4 * (from + i), 4);
+    at = kernel.rsrc2 >> 1 & 31;
+    for (int d = 0; d < 3; ++d)
+        if (kernel.rsrc2 >> (7 + d) & 1) w.s[at++] = number[d];
+    if (kernel.rsrc2 >> 10 & 1) ++at;
+    if (kernel.rsrc2 & 1) w.s[at++] = 0; /* offset of the wave's scratch */
+    w.s[M0] = ~0u;
+}
+
+static void start_wave(Wave &w, int index, const Kernel &kernel, const Run &run, const u32 *number) {
+    std::fill(&w.v[0][0], &w.v[0][0] + VGPRS * LANES, POISON_VECTOR);
+    start_scalars(w, kernel, run, number);
+    const u32 *block = run.launch->block;
+    int threads = (int)(block[0] * block[1] * block[2]), lanes = std::min((int)LANES, threads - LANES * index);
+    w.set_exec(lanes == LANES ? ~0ull : (1ull << lanes) - 1);
+    for (int l = 0; l < lanes; ++l) { /* three numbers of 10 bits */
+        u32 t = (u32)(index * LANES + l);
+        w.v[0][l] = t % block[0] | t / block[0] % block[1] << 10 | t / block[0] / block[1] << 20;
+    }
+    w.scc = 0;
+    w.number = index;
+    w.done = w.waiting = false;
+    w.executed = 0;
+    w.last = Region{0, 0};
+    w.counts = Counts();
+}
+
+static void step(Wave &w, const std::vector<Instruction> &code) {
+    const Instruction &in = code[(size_t)w.pc++];
+    count(w, in);
+    in.run(w, in);
+    if (w.executed > RUNAWAY) fault(w, in, "this wave does not end");
+}
+
+/* All waves at the barrier or ended: the next interval begins. False: all have ended. */
+static bool pass_barrier(std::vector<Wave *> &waves, Group &group) {
+    bool alive = false;
+    for (Wave *w : waves) {
+        alive |= !w->done;
+        w->waiting = false;
+    }
+    ++group.epoch;
+    return alive;
+}
+
+static void run_in_turn(std::vector<Wave *> &waves, Group &group, const std::vector<Instruction> &code) {
+    do
+        for (Wave *w : waves)
+            while (!w->done && !w->waiting) step(*w, code);
+    while (pass_barrier(waves, group));
+}
+
+static void run_at_random(std::vector<Wave *> &waves, Group &group, const std::vector<Instruction> &code, u32 seed) {
+    u32 state = seed | 1;
+    auto random = [&] {
+        state ^= state << 13, state ^= state >> 17, state ^= state << 5;
+        return state;
+    };
+    std::vector<Wave *> ready;
+    for (;;) {
+        ready.clear();
+        for (Wave *w : waves)
+            if (!w->done && !w->waiting) ready.push_back(w);
+        if (ready.empty()) {
+            if (!pass_barrier(waves, group)) return;
+            continue;
+        }
+        Wave &w = *ready[random() % ready.size()];
+        u32 steps = 1 + random() % (random() % 4 ? 8 : 400);
+        while (steps-- && !w.done && !w.waiting) step(w, code);
+    }
+}
+
+namespace {
+/* One host thread's waves and LDS, used for one group after the other. */
+struct Worker {
+    const Kernel &kernel;
+    const Run &run;
+    std::vector<u8> scratch;
+    std::vector<Wave *> waves;
+    Group group;
+    Counts counts;
+
+    Worker(const Kernel &k, const Run &r) : kernel(k), run(r) {
+        const u32 *block = r.launch->block;
+        size_t count = (block[0] * block[1] * block[2] + LANES - 1) / LANES;
+        scratch.assign(count * LANES * r.scratch_bytes + 16, 0xc1);
+        for (size_t i = 0; i < count; ++i) {
+            Wave *w = (Wave *)aligned_alloc(alignof(Wave), sizeof(Wave));
+            w->run = &run;
+            w->group = &group;
+            w->scratch = scratch.data() + i * LANES * r.scratch_bytes;
+            waves.push_back(w);
+        }
+    }
+    ~Worker() {
+        for (Wave *w : waves) free(w);
+    }
+    void run_group(u64 number) {
+        const Launch &launch = *run.launch;
+        u32 at[3] = {(u32)(number % launch.grid[0]), (u32)(number / launch.grid[0] % launch.grid[1]),
+                     (u32)(number / launch.grid[0] / launch.grid[1])};
+        group.lds.resize(run.lds_bytes);
+        for (u32 i = 0; i < run.lds_bytes; ++i) group.lds[i] = (u8)((u32)POISON_LDS >> 8 * (i % 4));
+        group.shadow.assign(launch.races ? run.lds_bytes / 2 + 1 : 0, LdsShadow());
+        group.epoch = 1;
+        int entry = run.program->at.at((u32)kernel.entry);
+        for (size_t i = 0; i < waves.size(); ++i) {
+            start_wave(*waves[i], (int)i, kernel, run, at);
+            waves[i]->pc = entry;
+        }
+        if (launch.schedule) run_at_random(waves, group, run.program->code, launch.schedule * 2654435761u + (u32)number * 40503u);
+        else run_in_turn(waves, group, run.program->code);
+        for (Wave *w : waves) counts.add(w->counts);
+    }
+};
+} // namespace
+
+static void check_shape(const Launch &launch, const Kernel &kernel) {
+    u64 threads = (u64)launch.block[0] * launch.block[1] * launch.block[2];
+    for (int d = 0; d < 3; ++d)
+        if (!launch.grid[d] || (u64)launch.grid[d] * launch.block[d] > 0xffffffffull)
+            throw Fault(launch.kernel + ": a grid of that width is not possible");
+    if (!threads || threads > 1024) throw Fault(launch.kernel + ": a block has 1 to 1024 threads");
+    if (kernel.lds + launch.dynamic_lds > 65536) throw Fault(launch.kernel + ": more than 64 KB of LDS");
+}
+
+static Counts run_groups(const Kernel &kernel, const Run &run) {
+    const Launch &launch = *run.launch;
+    u64 groups = (u64)launch.grid[0] * launch.grid[1] * launch.grid[2];
+    std::atomic<u64> next{0};
+    std::atomic<bool> failed{false};
+    std::mutex lock;
+    std::string error;
+    Counts total;
+    auto work = [&] {
+        Worker worker(kernel, run);
+        try {
+            for (u64 number; !failed && (number = next++) < groups;) worker.run_group(number);
+        } catch (const std::exception &e) {
+            std::lock_guard<std::mutex> guard(lock);
+            if (!failed) error = e.what();
+            failed = true;
+        }
+        std::lock_guard<std::mutex> guard(lock);
+        total.add(worker.counts);
+    };
+    std::vector<std::thread> threads;
+    u64 wanted = std::min<u64>((u64)std::max(launch.threads, 1), groups);
+    for (u64 i = 1; i < wanted; ++i) threads.emplace_back(work);
+    work();
+    for (std::thread &t : threads) t.join();
+    if (failed) throw Fault(error);
+    return total;
+}
+
+Counts CodeObject::run(const Launch &launch) {
+    const Kernel &kernel = image->kernel(launch.kernel);
+    check_shape(launch, kernel);
+    std::vector<u8> arguments = launch.arguments;
+    arguments.resize(std::max<size_t>(arguments.size(), kernel.arguments), 0);
+    Packet packet;
+    for (int d = 0; d < 3; ++d) {
+        packet.block[d] = (u16)launch.block[d];
+        packet.grid[d] = launch.grid[d] * launch.block[d];
+    }
+    Run run = {&image->program(launch.kernel), &launch, image->arch == Arch::gfx90a, kernel.lds + launch.dynamic_lds,
+               kernel.scratch, launch.memory, (u64)image->memory.data(), (u64)arguments.data(), (u64)&packet};
+    run.memory.push_back({run.arguments, run.arguments + arguments.size()});
+    run.memory.push_back({run.code_base, run.code_base + image->memory.size()});
+    run.memory.push_back({run.packet, run.packet + sizeof packet});
+    return run_groups(kernel, run);
+}
+
+CodeObject::CodeObject(const void *bytes, size_t size, const std::string &objdump)
+    : image(load_image(bytes, size, objdump)) {}
+CodeObject::~CodeObject() {}
+
+std::string CodeObject::arch() const { return image->arch == Arch::gfx90a ? "gfx90a" : "gfx942"; }
+bool CodeObject::has(const std::string &kernel) const { return image->kernels.count(kernel) != 0; }
+
+std::vector<std::string> CodeObject::kernels() const {
+    std::vector<std::string> names;
+    for (auto &k : image->kernels) names.push_back(k.first);
+    return names;
+}
+
+KernelFacts CodeObject::facts(const std::string &name) {
+    const Kernel &k = image->kernel(name);
+    return {k.lds, k.scratch, k.arguments, ((k.rsrc1 & 63) + 1) * 8};
+}
+
+std::vector<std::string> CodeObject::unknown(const std::string &kernel) {
+    std::set<std::string> names;
+    for (const Instruction &in : image->program(kernel).code)
+        if (in.run == run_unknown) names.insert(in.name + " (" + in.text + ")");
+    return {names.begin(), names.end()};
+}
+
+} // namespace cdna
