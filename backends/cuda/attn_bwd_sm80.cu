@@ -18,6 +18,8 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #include "common/kernels/attn_fwd.inl"
 #include "common/kernels/dropout_mask.inl"
 
+#define KERNEL(name, threads, call)                                                                          \
+    DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch launch) { call; }
 #define BWD(id, type, T, hd, bm, bn, stages, warps, mode, full, kb)                                          \
     static_assert(STW_BWD_SMEM(dev_stored<T>::BYTES, hd, bm, bn, stages) <= kb * 1024u, "smem_kb of " #id);             \
     KERNEL(stw_attn_bwd_##id##_##type##mode, warps * DEV_WAVE,                                               \
