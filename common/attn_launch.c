@@ -21,8 +21,10 @@ static uint32_t stored_of(const stw_attn_params *p, uint32_t wave) {
     return p->dtype == STW_F32 && wave == 32 ? 6u : element_of(p);
 }
 
-/* Features that only the kernels with all features know. */
+/* Features that only the kernels with all features know; f32 outputs of 16-bit inputs among them. */
 static int needs_full(const stw_attn_params *p) {
+    uint32_t keys = p->outputs & (STW_OUT_DK | STW_OUT_DV);
+    if (keys && p->dtype != STW_F32 && (p->dk_dtype == STW_F32 || p->dv_dtype == STW_F32)) return 1;
     return (p->features & (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)) != 0;
 }
 

@@ -223,6 +223,29 @@ template <class C> DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> 
     if (p.outputs & 0x02u) dev_multiply<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, wave, lane);
 }
 
+/* dK and dV, those that are asked for, to their tensors; `drained`: there they are added to what was stored before. */
+template <class C> DEV_FN void attn_bwd_store(const attn_unit &u, const stw_attn_launch &l, dev_acc<typename C::key_split> &dk,
+                                              dev_acc<typename C::key_split> &dv, char *smem, bool to_dk, bool to_dv,
+                                              bool drained, int wave, int lane) {
+    const stw_attn_params &p = l.p;
+    if (to_dv && (p.outputs & 0x04u)) {
+        bool add = (p.accumulate & 0x04u) || (drained && p.dv_dtype == 3u);
+        attn_store_keys<C>(u, dv, p.dv, p.dtype, p.dv_dtype, add, (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v, 1.0f,
+                           smem + C::AT_V, wave, lane);
+        dev_acc<typename C::key_split>::clear(dv);
+    }
+    if (to_dk && (p.outputs & 0x02u)) {
+        bool add = (p.accumulate & 0x02u) || (drained && p.dk_dtype == 3u);
+        attn_store_keys<C>(u, dk, p.dk, p.dtype, p.dk_dtype, add, (l.vectors & STW_VECTOR_DK) != 0, (int)p.head_dim_qk, p.scale,
+                           smem + C::AT_K, wave, lane);
+        dev_acc<typename C::key_split>::clear(dk);
+    }
+}
+
+/* The matrix unit truncates its sums: 16-bit outputs hide that, f32 ones are stored every 512 rows, and what follows
+ * is added in ordinary arithmetic. Only the kernels with all features know this. */
+#define ATTN_DRAIN_STEPS(C) (512 / C::BM)
+
 template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l, char *smem) {
     typedef attn_bias_store<typename C::pairs> bias_store;
     const stw_attn_params &p = l.p;
@@ -232,8 +255,12 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
     dev_acc<typename C::key_split> dk, dv;
     dev_acc<typename C::key_split>::clear(dk);
     dev_acc<typename C::key_split>::clear(dv);
-    if (u.first < u.end) {
-        attn_walk<C> walk = attn_walk<C>::begin(u, l);
+    enum { DRAINS = FULL && sizeof(typename C::T) == 2 };
+    bool more = u.first < u.end;
+    int stage = 0, step = 0;
+    attn_walk<C> walk;
+    if (more) {
+        walk = attn_walk<C>::begin(u, l);
         attn_load_keys<C>(u, l, smem, walk.thread);
         attn_walk<C>::load(walk, u, l, smem, 0);
         dev_copy_commit();
@@ -242,8 +269,10 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
         dev_barrier();
         attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
                                                      (const typename C::T *)(smem + C::AT_V));
-        int stage = 0, step = 0;
-        for (bool more = true; more; ++step) {
+    }
+    do {
+        for (bool full = false; more && !full; ++step) {
+            full = DRAINS && step % ATTN_DRAIN_STEPS(C) == ATTN_DRAIN_STEPS(C) - 1 && (p.dk_dtype == 3u || p.dv_dtype == 3u);
             int block = walk.block, h = walk.h;
             uint32_t at = walk.at;
             bool inner = block >= walk.inner_first && block < walk.inner_end;
@@ -275,11 +304,7 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
                 dev_barrier();
             }
         }
-    }
-    if (p.outputs & 0x04u)
-        attn_store_keys<C>(u, dv, p.dv, p.dtype, p.dv_dtype, (p.accumulate & 0x04u) != 0, (l.vectors & STW_VECTOR_DV) != 0,
-                           (int)p.head_dim_v, 1.0f, smem + C::AT_V, wave, lane);
-    if (p.outputs & 0x02u)
-        attn_store_keys<C>(u, dk, p.dk, p.dtype, p.dk_dtype, (p.accumulate & 0x02u) != 0, (l.vectors & STW_VECTOR_DK) != 0,
-                           (int)p.head_dim_qk, p.scale, smem + C::AT_K, wave, lane);
+        attn_bwd_store<C>(u, l, dk, dv, smem, !more || p.dk_dtype == 3u, !more || p.dv_dtype == 3u,
+                          DRAINS && step > ATTN_DRAIN_STEPS(C), wave, lane);
+    } while (more);
 }
