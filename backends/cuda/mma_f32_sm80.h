@@ -81,15 +81,15 @@ template <> struct leaf_mma<float> {
         }
     }
     template <bool STORED_K, class Tile> DEV_FN void load_a(a_frag &f, const float *tile, int m0, int k0, int lane) {
-        if (Tile::PARTS == 1) {
+        if constexpr (Tile::PARTS == 1) {
             load_a_whole<STORED_K, Tile>(f, tile, m0, k0, lane);
-            return;
-        }
-        int near = (lane & 7), low = (lane >> 3) & 1, high = lane >> 4;
-        DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) {
-            uint32_t plane = leaf_shared_address(tile) + p * (int)Tile::PLANE;
-            if (STORED_K) leaf_ldmatrix_trans(f.part[p], plane + Tile::byte(k0, near + high * 8, m0, low * 8));
-            else leaf_ldmatrix(f.part[p], plane + Tile::byte(m0, near + low * 8, k0, high * 8));
+        } else {
+            int near = (lane & 7), low = (lane >> 3) & 1, high = lane >> 4;
+            DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) {
+                uint32_t plane = leaf_shared_address(tile) + p * (int)Tile::PLANE;
+                if (STORED_K) leaf_ldmatrix_trans(f.part[p], plane + Tile::byte(k0, near + high * 8, m0, low * 8));
+                else leaf_ldmatrix(f.part[p], plane + Tile::byte(m0, near + low * 8, k0, high * 8));
+            }
         }
     }
     /* Two parts by one instruction, the third by another. */
@@ -170,12 +170,12 @@ template <> struct leaf_mma<float> {
 };
 
 template <class Tile> DEV_FN void leaf_store_acc(float *tile, int row0, int col0, const float c[4], int lane) {
-    if (Tile::PARTS != 1) {
+    if constexpr (Tile::PARTS != 1) {
         leaf_mma<float>::store_acc<Tile>(tile, row0, col0, c, lane, leaf_is_odd(c));
-        return;
+    } else {
+        DEV_UNROLL for (int s = 0; s < 2; ++s)
+            dev_set_pair(tile + Tile::at(row0 + lane / 4 + 8 * s, col0 + (lane % 4) * 2), c[2 * s], c[2 * s + 1]);
     }
-    DEV_UNROLL for (int s = 0; s < 2; ++s)
-        dev_set_pair(tile + Tile::at(row0 + lane / 4 + 8 * s, col0 + (lane % 4) * 2), c[2 * s], c[2 * s + 1]);
 }
 
 #endif

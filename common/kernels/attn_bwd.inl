@@ -33,12 +33,12 @@ template <class C, class S = typename C::pair_split>
 DEV_FN void attn_store_pairs(typename C::T *tile, const dev_acc<S> &acc, int wave, int lane) {
     if constexpr (C::pairs::PARTS != 1) {
         leaf_mma<typename C::T>::template store_all<typename C::pairs>(tile, S::row0(wave), S::col0(wave), acc.v, lane);
-        return;
+    } else {
+        DEV_UNROLL for (int m = 0; m < S::MT; ++m)
+            DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+                leaf_store_acc<typename C::pairs>(tile, S::row0(wave) + m * LEAF_MMA_M, S::col0(wave) + n * LEAF_MMA_N,
+                                                  acc.v[m][n], lane);
     }
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-            leaf_store_acc<typename C::pairs>(tile, S::row0(wave) + m * LEAF_MMA_M, S::col0(wave) + n * LEAF_MMA_N,
-                                              acc.v[m][n], lane);
 }
 
 /* P.Z and dS' of one tile, into shared memory. `inner`: all of its pairs are visible; `bias` (FULL) gives the

@@ -98,7 +98,6 @@ template <class C> DEV_FN void attn_fwd_write(const stw_attn_launch &l, const st
 /* f32 in parts of bf16 (LEAF_F32_IN_PARTS) loses what is below 2^-134 of a number: a tile of V that holds nothing as
  * large as ATTN_TINY_KEYS is loaded once more, times 2^64. Says whether it was; `load` does so. */
 template <class C, class Load> DEV_FN bool attn_fwd_enlarge(const typename C::T *v, int *found, const Load &load) {
-    if (C::keys::PARTS == 1) return false;
     if (dev_thread() == 0) *found = 0;
     dev_barrier();
     if (attn_tile_counts<typename C::keys, C::THREADS>(v)) *found = 1;
@@ -148,7 +147,7 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
         dev_copy_commit();
         dev_copy_wait();
         dev_barrier();
-        bool tiny = attn_fwd_enlarge<C>(v, (int *)(void *)pairs, [&]() {
+        bool tiny = C::keys::PARTS != 1 && attn_fwd_enlarge<C>(v, (int *)(void *)pairs, [&]() {
             attn_fwd_load<C>(v, p.v, seq, b, kv_head, j0, (int)p.head_dim_v, false, true);
         });
         dev_mask mask = dev_mask::of(seq, i0, j0, C::BM, C::BN);
