@@ -13,8 +13,7 @@
 #define DEV_UNROLL    _Pragma("unroll")
 #define DEV_ROLLED    _Pragma("unroll 1")
 #define DEV_UNROLL_2  _Pragma("unroll 2")
-#define DEV_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
-#define DEV_KERNEL(threads) DEV_KERNEL_BLOCKS(threads, 1)
+#define DEV_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 #define DEV_ARGUMENT const __grid_constant__
 
 /* 16-bit storage types: distinct types, so that products know which instruction to take. */
