@@ -207,7 +207,7 @@ template <class C> DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> 
         attn_dq_of<C>(dq, l, at, smem, wave, lane);
         dq.half = 0;
         dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, pz, dout, dq, wave, lane);
-        if (C::HD > 64) dev_part(l.never != 0);
+        if ((C::HD > 64) == (C::rows::PARTS == 1)) dev_part(l.never != 0); /* elsewhere registers are spilled with it */
         dq.half = 1;
         dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, dq, wave, lane);
         return;
