@@ -31,7 +31,7 @@ DEV_FN void attn_product_pairs(dev_acc<S> &acc, const typename C::T *rows, const
 /* P.Z and dS' of one tile, into shared memory. `inner`: all of its pairs are visible; `bias` (FULL) gives the
  * taker of dS; `between` runs after the first product. */
 template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN void attn_bwd_pairs(const attn_unit &u, const stw_attn_launch &l, char *smem,
-                                                         int stage, int h, int block, bool inner, const Taker &bias,
+                                                         const attn_values<C> &values, int stage, int h, int block, bool inner, const Taker &bias,
                                                          const Between &between, int wave, int lane) {
     typedef typename C::T T;
     typedef typename C::pair_split S;
@@ -62,7 +62,8 @@ template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN voi
             attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
         }
         attn_pairs_weights<C>(s, stats, mask, keep, keep_scale, Bias::OPERANDS ? (T *)(smem + C::AT_P) : (T *)nullptr, wave, lane);
-        attn_product_pairs<C>(dp, dout, v, Bias::unrounded(l), wave, lane);
+        if (C::VALUES_HELD) attn_values<C>::product(dp, dout, values, wave, lane);
+        else attn_product_pairs<C>(dp, dout, v, Bias::unrounded(l), wave, lane);
         attn_pairs_scores<C>(s, dp, stats, keep_scale, wave, lane);
         if (Bias::wanted(l)) attn_pairs_take<Bias>(dp, bias(), wave, lane);
         if (Bias::OPERANDS && (p.features & STW_FEAT_SOFTCAP)) {
@@ -72,6 +73,7 @@ template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN voi
             attn_pairs_slopes<S>(dp, s, logit);
         }
     } else { /* the exponentials run under the products of dP */
+        static_assert(FULL || !C::VALUES_HELD, "V is held by kernels with all features only");
         dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, wave, lane);
         between();
         attn_exp_side<C> exponentials = attn_exp_side<C>::of(s, stats, p.scale, wave, lane);
@@ -209,16 +211,27 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
     dev_acc<typename C::key_split> dk, dv;
     dev_acc<typename C::key_split>::clear(dk);
     dev_acc<typename C::key_split>::clear(dv);
+    attn_values<C> values;
     if (u.first < u.end) {
         attn_walk<C> walk = attn_walk<C>::begin(u, l);
         attn_load_keys<C>(u, l, smem, walk.thread);
+        if (C::VALUES_HELD) {
+            dev_copy_commit();
+            dev_copy_wait();
+            dev_barrier();
+            attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
+                                                         (const typename C::T *)(smem + C::AT_V));
+            attn_values<C>::take(values, smem, wave, lane);
+            dev_barrier();
+        }
         attn_walk<C>::load(walk, u, l, smem, 0);
         dev_copy_commit();
         if (dev_thread() == 0) dev_halves_init(C::step_end(smem), C::WARPS);
         dev_copy_wait();
         dev_barrier();
-        attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
-                                                     (const typename C::T *)(smem + C::AT_V));
+        if (!C::VALUES_HELD)
+            attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
+                                                         (const typename C::T *)(smem + C::AT_V));
         int stage = 0, step = 0;
         for (bool more = true; more; ++step) {
             int block = walk.block, h = walk.h;
@@ -227,7 +240,7 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
             more = attn_walk<C>::next(walk, u, l);
             if (FULL) lane = dev_keep(lane); /* what is derived from it is not kept over the loop: registers are taken */
             auto bias = [&]() { return attn_bias_of<C>(u, l, h, block); };
-            attn_bwd_pairs<C, FULL, attn_bias_store>(u, l, smem, stage, h, block, inner, bias, [&]() {
+            attn_bwd_pairs<C, FULL, attn_bias_store>(u, l, smem, values, stage, h, block, inner, bias, [&]() {
                 if (C::STAGES == 1) return;
                 if (step) dev_halves_wait(C::step_end(smem), step - 1);
                 if (!more) return;
