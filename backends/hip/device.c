@@ -87,11 +87,13 @@ stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int v
 /* Nothing is reported from here: a runtime that is shutting down refuses, and the memory goes all the same.
  */
 void stw_hip_state_destroy(stw_hip_state *state) {
-    int before = state->gpu.ordinal;
-    if (state->gpu.module && !stw_hip_forked() && !state->hip->hipGetDevice(&before)) {
-        if (before == state->gpu.ordinal || !state->hip->hipSetDevice(state->gpu.ordinal))
-            state->hip->hipModuleUnload(state->gpu.module);
-        if (before != state->gpu.ordinal) state->hip->hipSetDevice(before);
+    const stw_hip_functions *hip = state->hip;
+    int mine = state->gpu.ordinal, before = mine;
+    if (state->gpu.module && !stw_hip_forked()) {
+        if (!hip->hipGetDevice(&before) && (before == mine || !hip->hipSetDevice(mine)))
+            hip->hipModuleUnload(state->gpu.module);
+        if (before != mine) hip->hipSetDevice(before);
+        if (hip->hipGetLastError) hip->hipGetLastError();
     }
     stw_gpu_end(&state->gpu);
     free(state);
