@@ -138,7 +138,7 @@ static void choose(const settings *s, conform_list *list) {
     snprintf(pattern, sizeof pattern, "*%.280s*", s->filter ? s->filter + without : "");
     for (size_t i = 0; i < list->count; ++i) {
         snprintf(text, sizeof text, "%s %s", conform_row_name(list->cases[i].row), list->cases[i].line);
-        if (!s->filter || !fnmatch(pattern, text, 0) != without) list->cases[kept++] = list->cases[i];
+        if (!s->filter || (fnmatch(pattern, text, 0) != 0) == without) list->cases[kept++] = list->cases[i];
     }
     list->count = kept;
     if (s->cases && (size_t)s->cases < kept) {
