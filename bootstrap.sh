@@ -40,13 +40,41 @@ install_packages() {
     fi
 }
 
+# The compiler of the CUDA images: one that is here, else NVIDIA's own packages on PyPI, into build/tools. Version 13.0:
+# what it makes runs on drivers from 580 on. STERNWAY_NVCC=/path/to/nvcc chooses, STERNWAY_NVCC=none goes without.
+nvcc_packages=(nvidia-cuda-nvcc==13.0.* nvidia-cuda-crt==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-runtime==13.0.*)
+nvcc_tools=$PWD/build/tools
+
+find_nvcc() { # prints its path, or OFF
+    local candidate
+    [ "${STERNWAY_NVCC:-}" != none ] || { echo OFF; return 1; }
+    for candidate in "${STERNWAY_NVCC:-}" "$(command -v nvcc || true)" "${CUDA_PATH:+$CUDA_PATH/bin/nvcc}" \
+        "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" /usr/local/cuda/bin/nvcc "$nvcc_tools/cuda/nvidia/cu13/bin/nvcc"; do
+        if [ -n "$candidate" ] && [ -x "$candidate" ]; then echo "$candidate"; return 0; fi
+    done
+    echo OFF
+    return 1
+}
+
+install_nvcc() {
+    [ "${STERNWAY_NVCC:-}" != none ] || { say "no CUDA images: STERNWAY_NVCC=none"; return 0; }
+    find_nvcc >/dev/null && return 0
+    say "installing nvcc into build/tools: ${nvcc_packages[*]}"
+    local venv=$nvcc_tools/venv
+    if ! python3 -m venv "$venv" >/dev/null 2>&1; then apt_install python3-venv && python3 -m venv "$venv"; fi &&
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+            --target "$nvcc_tools/cuda" "${nvcc_packages[@]}" && find_nvcc >/dev/null ||
+        say "going on without nvcc: the CUDA backend is built without kernels"
+}
+
 # clang makes the faster CPU tiles; gcc is as correct.
 choose_compiler() { if command -v clang-19 >/dev/null; then echo clang-19; else echo gcc; fi; }
 
 build() { # preset [cmake arguments]
     local preset=$1; shift
-    say "building $preset with ${CC:=$(choose_compiler)}"
-    cmake --preset "$preset" -DCMAKE_C_COMPILER="$CC" "$@" >"build-$preset.log" 2>&1 || { cat "build-$preset.log"; rm -f "build-$preset.log"; return 1; }
+    local nvcc; nvcc=$(find_nvcc) || true
+    say "building $preset with ${CC:=$(choose_compiler)}, nvcc: $nvcc"
+    cmake --preset "$preset" -DCMAKE_C_COMPILER="$CC" -DSTERNWAY_NVCC="$nvcc" "$@" >"build-$preset.log" 2>&1 || { cat "build-$preset.log"; rm -f "build-$preset.log"; return 1; }
     rm -f "build-$preset.log"
     cmake --build "build/$preset" -j "$jobs" -- --quiet
 }
@@ -85,15 +113,16 @@ full() {
         STW_FUZZ_SECONDS=$STW_FUZZ_SECONDS ctest --test-dir build/fuzz --output-on-failure -L fuzz
     fi
     say "reproducible: the library built again in another folder is the same file"
-    CC=$CC cmake --preset release -B build/again -DCMAKE_C_COMPILER="$CC" -DSTERNWAY_TESTS=OFF -DSTERNWAY_TOOLS=OFF >/dev/null
+    CC=$CC cmake --preset release -B build/again -DCMAKE_C_COMPILER="$CC" -DSTERNWAY_NVCC="$(find_nvcc || true)" \
+        -DSTERNWAY_TESTS=OFF -DSTERNWAY_TOOLS=OFF >/dev/null
     cmake --build build/again -j "$jobs" -- --quiet
     cmp build/release/lib/libsternway.so build/again/lib/libsternway.so && echo "identical"
 }
 
 case "${1:-}" in
-build) install_packages; build release ;;
-demo) install_packages; demo ;;
-test) install_packages; tests ;;
-full) install_packages; full ;;
+build) install_packages; install_nvcc; build release ;;
+demo) install_packages; install_nvcc; demo ;;
+test) install_packages; install_nvcc; tests ;;
+full) install_packages; install_nvcc; full ;;
 *) sed -n '4,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

@@ -43,7 +43,10 @@ if(STERNWAY_CUDA)
     find_program(STERNWAY_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin
         DOC "nvcc, for the CUDA images")
     if(STERNWAY_NVCC)
-        message(STATUS "sternway CUDA images: ${STERNWAY_NVCC}")
+        execute_process(COMMAND ${STERNWAY_NVCC} --version OUTPUT_VARIABLE _version ERROR_QUIET)
+        string(REGEX MATCH "release ([0-9]+\\.[0-9]+)" _version "${_version}")
+        set(STERNWAY_CUDA_RELEASE ${CMAKE_MATCH_1}) # told by `sternway info`: it decides which drivers take the images
+        message(STATUS "sternway CUDA images: ${STERNWAY_NVCC} (CUDA ${STERNWAY_CUDA_RELEASE})")
         set(_source ${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/attn_bwd_sm80.cu)
         _stw_nvcc_image(${_source} sm80 CUBIN arch=compute_80,code=sm_80)
         # Newer GPUs: PTX for all of them, and code for 9.0, which has wider additions and would take the driver a minute.

@@ -16,8 +16,15 @@ static uint32_t element_of(const stw_attn_params *p) {
     return p->dtype == STW_F32 ? 4u : 2u;
 }
 
-/* Features that only the kernels with all features know. */
+/* The same in a tile of shared memory: NVIDIA's kernels (waves of 32) hold f32 in parts. */
+static uint32_t stored_of(const stw_attn_params *p, uint32_t wave) {
+    return p->dtype == STW_F32 && wave == 32 ? 6u : element_of(p);
+}
+
+/* Features that only the kernels with all features know; f32 outputs of 16-bit inputs among them. */
 static int needs_full(const stw_attn_params *p) {
+    uint32_t keys = p->outputs & (STW_OUT_DK | STW_OUT_DV);
+    if (keys && p->dtype != STW_F32 && (p->dk_dtype == STW_F32 || p->dv_dtype == STW_F32)) return 1;
     return (p->features & (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)) != 0;
 }
 
@@ -103,14 +110,14 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
                         (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
         uint32_t stages = wave == 64 ? STW_BIAS_STAGES_64(b->element, b->head_dim) : 1u;
         step = add_step(steps, wave, units, b->warps * wave,
-                        STW_BWD_SMEM(b->element, b->head_dim, b->bm, b->bn, stages));
+                        STW_BWD_SMEM(stored_of(p, wave), b->head_dim, b->bm, b->bn, stages));
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_bias_%s_%s", b->name, type);
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
-        const char *mode = strcmp(t->loop, "split") || needs_full(p) ? "full" : "plain";
+        const char *mode = !strstr(t->loop, "split") || needs_full(p) ? "full" : "plain";
         step = add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn),
-                        t->warps * wave, STW_BWD_SMEM(element_of(p), t->head_dim, t->bm, t->bn, t->stages));
+                        t->warps * wave, STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages));
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode);
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
@@ -126,7 +133,7 @@ void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_
         add_bwd(tile, params, wave, steps_out);
         steps_out->workspace = layout_of(tile, params).total;
     } else if (call == STW_CALL_FWD) {
-        uint32_t smem = STW_FWD_SMEM(element_of(params), tile->head_dim, tile->bm, tile->bn);
+        uint32_t smem = STW_FWD_SMEM(stored_of(params, wave), tile->head_dim, tile->bm, tile->bn);
         stw_attn_step *step =
             add_step(steps_out, wave, heads * stw_blocks_of(params->max_seq_q, tile->bm) + 1,
                      tile->warps * wave, smem);

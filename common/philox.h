@@ -66,6 +66,11 @@ STW_SHARED_FN stw_philox_words stw_dropout_philox_words(const stw_dropout_stream
                           (uint32_t)(s->seed >> 32) ^ (uint32_t)(s->offset >> 32));
 }
 
+/* curand_uniform: x * 2^-32 + 2^-33 in f32, so that 0 never and 1 sometimes comes out. */
+STW_SHARED_FN float stw_dropout_uniform(uint32_t word) {
+    return (float)word * 2.3283064365386963e-10f + 1.1641532182693481e-10f;
+}
+
 /* 1 = the element of local row i and local key j is kept. */
 STW_SHARED_FN int stw_dropout_keep(const stw_attn_params *p, const stw_dropout_stream *s, int64_t i,
                                    int64_t j) {
@@ -79,9 +84,7 @@ STW_SHARED_FN int stw_dropout_keep(const stw_attn_params *p, const stw_dropout_s
         uint64_t counter = n >> 2;
         stw_philox_words w = stw_philox4x32(10, (uint32_t)counter, (uint32_t)(counter >> 32), 0u, 0u,
                                             (uint32_t)s->seed, (uint32_t)(s->seed >> 32));
-        /* curand_uniform: x * 2^-32 + 2^-33 in f32, so that 0 never and 1 sometimes comes out */
-        float u = (float)STW_WORD_OF(w, n & 3u) * 2.3283064365386963e-10f + 1.1641532182693481e-10f;
-        return u > (float)p->dropout_p;
+        return stw_dropout_uniform(STW_WORD_OF(w, n & 3u)) > (float)p->dropout_p;
     }
     /* STW_DROPOUT_FLASH2: byte 8a+4t+c of a lane's 16 belongs to row lane/4 + 8*(c>>1) and column
      * 16a + 8t + 2*(lane%4) + (c&1) of a 16x32 block; here the other way round. */

@@ -55,6 +55,7 @@ stw_status stw_problem_set_strides(stw_attn_desc *desc, const stw_problem_layout
     X(NORMAL, "normal")       /* N(0,1)                                                              */      \
     X(SD3, "sd3")             /* standard deviation 3                                                */      \
     X(ONEHOT, "onehot")       /* V rows are unit vectors                                             */      \
+    X(POSITIVE, "positive")   /* dO of one sign: sums that grow                                      */      \
     X(LOW_KEYS, "low_keys")   /* bias of -65504 on some keys of a row                                */      \
     X(INF_KEYS, "inf_keys")   /* bias of -inf on some keys, and on whole rows                        */      \
     X(DENORMAL, "denormal")   /* V and part of K subnormal                                           */      \

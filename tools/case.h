@@ -131,6 +131,9 @@ void stw_case_check_forward(const stw_case *c, stw_context *context, stw_case_re
 /* Marks the result as failed with a text, unless it failed before. Returns 0. */
 int stw_case_fail(stw_case_result *result, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The same for memory of the device that could not be had; too little of it is a skip, not a failure. */
+void stw_case_fail_buffers(stw_case_result *result, stw_status status);
+
 /* ---- case_device.c: buffers of a context -------------------------------------------------------------- */
 
 typedef struct stw_case_device {

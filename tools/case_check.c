@@ -26,6 +26,12 @@ int stw_case_fail(stw_case_result *result, const char *format, ...) {
     return 0;
 }
 
+void stw_case_fail_buffers(stw_case_result *result, stw_status status) {
+    int failed_before = result->outcome == STW_CASE_FAIL;
+    stw_case_fail(result, "buffers: %s: %s", stw_status_name(status), stw_last_error());
+    if (status == STW_E_NO_MEMORY && !failed_before) result->outcome = STW_CASE_SKIP;
+}
+
 /* ---- what may not change --------------------------------------------------------------------------- */
 
 /* The tensor a byte of the arena belongs to or lies behind. */
@@ -247,7 +253,7 @@ static void check_other(const stw_case *c, stw_context *other, const unsigned ch
     stw_status status = stw_attn_bwd_plan(other, &c->problem.desc, &plan);
     if (!status) status = stw_case_device_open(other, c->bytes, stw_plan_workspace_size(plan), &device);
     if (status)
-        stw_case_fail(result, "second context: %s: %s", stw_status_name(status), stw_last_error());
+        stw_case_fail_buffers(result, status);
     else {
         check_repeats(c, plan, &device, 1, first, result);
         stw_case_device_close(&device);
@@ -276,7 +282,7 @@ static void check_backward(const stw_case *c, stw_context *context, const stw_ca
     stw_case_note_variant(plan, result);
     status = stw_case_device_open(context, c->bytes, stw_plan_workspace_size(plan), &device);
     if (status) {
-        stw_case_fail(result, "buffers: %s: %s", stw_status_name(status), stw_last_error());
+        stw_case_fail_buffers(result, status);
         stw_plan_destroy(plan);
         return;
     }

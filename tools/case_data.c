@@ -64,6 +64,7 @@ static double row_value(const stw_case *c, stw_case_tensor tensor, int64_t index
     case STW_DATA_HUGE: return 1000;
     case STW_DATA_ONEHOT:
         return tensor == STW_CASE_V ? (n == (row * 7) % p->desc.head_dim_v ? 1.0 : 0.0) : value;
+    case STW_DATA_POSITIVE: return tensor == STW_CASE_DOUT ? fabs(value) : value;
     case STW_DATA_DENORMAL:
         if (tensor == STW_CASE_V || (tensor == STW_CASE_K && n % 4 == 0))
             return subnormal(p->desc.dtype, stw_case_random(seed, tensor, (uint64_t)index));

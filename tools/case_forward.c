@@ -215,8 +215,9 @@ void stw_case_check_forward(const stw_case *c, stw_context *context, stw_case_re
     if (!status) status = run_forward(&f, plan, context, result);
     if (!status && c->problem.desc.dropout_p > 0) status = check_mask(&f, plan, context, result);
     if (status) {
+        int skipped = status == STW_E_UNSUPPORTED || status == STW_E_NO_MEMORY, failed = result->outcome;
         stw_case_fail(result, "forward: %s: %s", stw_status_name(status), stw_last_error());
-        if (status == STW_E_UNSUPPORTED) result->outcome = STW_CASE_SKIP;
+        if (skipped && failed == STW_CASE_OK) result->outcome = STW_CASE_SKIP;
     }
     if (plan) stw_case_note_variant(plan, result);
 done:

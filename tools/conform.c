@@ -54,7 +54,7 @@ static const struct argp_option options[] = {
     {"require", KEY_REQUIRE, "ARCH", 0, "fail when this arch ran no case", 0},
     {"filter", 'f', "PATTERN", 0,
      "only cases whose `ROW PROBLEM` holds this text; *, ?, [] as in file names; !PATTERN: those without", 0},
-    {"jobs", 'j', "N", 0, "processes (default: the cores)", 0},
+    {"jobs", 'j', "N", 0, "processes (default: the cores); 0: all in this one, for debuggers", 0},
     {"seed", 's', "N", 0, "other data for every case", 0},
     {"variant", KEY_VARIANT, "ID", 0, "one variant of the tuning table, `all` (CPU: the default) or `auto`",
      0},
@@ -83,7 +83,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case STW_KEY_ARCH: s->device.arch = text; break;
     case KEY_REQUIRE: s->require = text; break;
     case 'f': s->filter = text; break;
-    case 'j': s->jobs = (int)number(text, state, 1, 64); break;
+    case 'j': s->jobs = (int)number(text, state, 0, 64); break;
     case 's': s->seed = number(text, state, 0, INT64_MAX / 4); break;
     case KEY_VARIANT: s->variant = text; break;
     case KEY_QUICK:
@@ -340,8 +340,8 @@ static int find_target(const settings *s, conform_target *target, totals *t, int
 }
 
 static int run_target(const settings *s, const conform_list *list) {
-    conform_target target = {.opts = s->device.opts};
-    conform_options run = {s->jobs, {.repeats = s->repeat, .forward = 1}};
+    conform_target target = {.opts = s->device.opts, .here = s->jobs == 0};
+    conform_options run = {s->large && s->jobs ? 1 : s->jobs, {.repeats = s->repeat, .forward = 1}};
     size_t rows = conform_row_count + 1;
     totals t = {.s = s, .target = &target, .json = s->json ? cJSON_CreateArray() : NULL};
     snprintf(target.arch, sizeof target.arch, "%s", s->device.arch_text);
@@ -374,11 +374,11 @@ int stw_tool_conform(int argc, char **argv) {
                                      NULL,
                                      NULL,
                                      NULL};
-    settings s = {.scale = 1, .repeat = 1};
+    settings s = {.scale = 1, .repeat = 1, .jobs = -1};
     conform_list list = {0};
     int exit = stw_tool_parse(&argp, argc, argv, &s);
     if (!exit) exit = stw_tool_device_opts("conform", &s.device);
-    if (!s.jobs) s.jobs = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    if (s.jobs < 0) s.jobs = (int)sysconf(_SC_NPROCESSORS_ONLN);
     if (s.jobs > 64) s.jobs = 64;
     if (!exit && s.require && !stw_arch_find(STW_BACKEND_AUTO, s.require)) {
         stw_tool_error("conform", NULL, "--require %.40s is not the name of an arch", s.require);

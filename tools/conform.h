@@ -52,6 +52,7 @@ void conform_print_rows(const conform_list *list); /* --list */
 typedef struct conform_target { /* what every case runs on */
     stw_context_opts opts;
     char arch[32];
+    int here;          /* open it in this process: nothing is forked */
     int variant_count; /* variants of the table that run here */
     char variants[CONFORM_VARIANT_MAX][48];
     int refused_count;
@@ -63,7 +64,7 @@ typedef struct conform_target { /* what every case runs on */
 stw_status conform_probe(conform_target *target, const char *wanted, char *why, size_t capacity);
 
 typedef struct conform_options {
-    int jobs;
+    int jobs; /* 0: no process but this one */
     stw_case_options check;
 } conform_options;
 
@@ -84,5 +85,8 @@ stw_status conform_open(const conform_target *target, const char *variant, int t
 int conform_list_large(conform_list *list);
 size_t conform_tensor_bytes(const stw_attn_desc *desc); /* of all large tensors; SIZE_MAX: beyond counting */
 void conform_large_check(const char *line, stw_context *context, stw_case_result *result);
+
+/* conform_filled.c: one whose every element has data. Errors: those of the library; STW_E_NO_MEMORY. */
+stw_status conform_filled_check(const stw_problem *problem, stw_context *context, stw_case_result *result);
 
 #endif

@@ -3,7 +3,7 @@
  * `conform --large`: indices beyond 32 bits. Two kinds of problems:
  * - far apart: small problems whose strides reach over more than 2^31 elements. Their rows are copied to and
  *   from a compact twin that the reference judges; on the CPU the space between is never touched;
- * - filled: tensors of more than 2^31 elements, verified on 64 query rows and 64 keys of the last head group.
+ * - filled: tensors of more than 2^31 elements, verified on rows and keys (conform_filled.c).
  * What does not fit into memory is skipped by name. Called by conform_run.c. */
 #include "conform.h"
 
@@ -14,8 +14,7 @@
 
 #include "common/dtype.h"
 
-#define FAR         (INT64_C(1) << 31)
-#define SAMPLE_ROWS 64
+#define FAR (INT64_C(1) << 31)
 
 /* ---- the list --------------------------------------------------------------------------------------------
  */
@@ -27,7 +26,7 @@ static void spread(stw_attn_strides *s, int which) {
     else if (which == 1)
         *s = (stw_attn_strides){.batch = 65536, .head = FAR + 12, .seq = 256};
     else
-        *s = (stw_attn_strides){.batch = 4096, .head = 256, .seq = FAR / 16 + 9};
+        *s = (stw_attn_strides){.batch = 4096, .head = 256, .seq = FAR / 32 + 9};
 }
 
 static int add_far(conform_list *list, const char *line, int which, int bias) {
@@ -38,7 +37,7 @@ static int add_far(conform_list *list, const char *line, int which, int bias) {
                                 &p.desc.dk, &p.desc.dv, &p.desc.lse, &p.desc.dlse, &p.desc.delta};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) spread(rows[i], which);
     if (bias) {
-        p.desc.bias.query = p.desc.dbias.query = FAR / 16 + 9;
+        p.desc.bias.query = p.desc.dbias.query = FAR / 32 + 9;
         p.desc.bias.head = p.desc.dbias.head = p.desc.bias.head ? 256 : 0;
         p.desc.bias.batch = p.desc.dbias.batch = p.desc.bias.batch ? 4096 : 0;
     }
@@ -47,13 +46,16 @@ static int add_far(conform_list *list, const char *line, int which, int bias) {
 }
 
 int conform_list_large(conform_list *list) {
-    static const char *const filled[] = {"attn_bwd:bf16:b1h1s16777300x48d128",
-                                         "attn_bwd:bf16:b1h1s48x16777300d128:grads_kv",
-                                         "attn_bwd:f16:b1h4200s4096x32d128",
-                                         "attn_bwd:bf16:b65600h2s128x16d128:causal_br",
-                                         "attn_bwd:bf16:b2h1s16777300x40d64:thd:tq33554700",
-                                         "attn_bwd:bf16:b2h64s4096x4200d8:bias_bhqk",
-                                         "attn_bwd:f32:b1h1s16777300x16d128:dropout0.1:det"};
+    static const char *const filled[] = {
+        "attn_bwd:bf16:b1h1s16777300x48d128:grads_q",
+        "attn_bwd:bf16:b1h1s48x16777300d128:grads_kv",
+        "attn_bwd:bf16:b1h1s16777300d128:wl20:wr9",
+        "attn_bwd:f16:b1h4200k1050s4096x64d128:causal_tl",
+        "attn_bwd:bf16:b65600h2s128x16d128:causal_br",
+        "attn_bwd:bf16:b2h1s16777300x40d64:thd:tq33554700:seqs_full:grads_q",
+        "attn_bwd:bf16:b2h1s16777300d64:thd:tq33554700:tk33554700:seqs_full:wl9:wr0",
+        "attn_bwd:bf16:b2h64s4096x4200d8:bias_bhqk",
+        "attn_bwd:f32:b1h1s16777300x16d128:dropout0.1:det:grads_q"};
     static const char *const far[] = {"attn_bwd:bf16:b2h2s33x40d64:causal_br",
                                       "attn_bwd:f32:b2h2k1s35x33d40:dlse:delta_out",
                                       "attn_bwd:f16:b2h2s33x35d128:dropout0.2:sink:grads_qkvs"};
@@ -213,49 +215,6 @@ size_t conform_tensor_bytes(const stw_attn_desc *desc) {
     return bytes;
 }
 
-static int fits_memory(size_t bytes) {
-    double available = (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    return 3.2 * (double)bytes < available; /* host, device (on the CPU), what came back */
-}
-
-static stw_status run_filled(stw_case *c, stw_context *context, stw_case_result *result) {
-    stw_plan *plan = NULL;
-    stw_case_device device = {0};
-    int guards = 0, judged = 0;
-    unsigned char *after = NULL;
-    stw_status status = stw_attn_bwd_plan(context, &c->problem.desc, &plan);
-    if (!status) status = stw_case_device_open(context, c->bytes, stw_plan_workspace_size(plan), &device);
-    if (!status) status = stw_case_sample_forward(c, context, &device);
-    stw_attn_args args = stw_case_args(c, device.arena);
-    if (!status) status = stw_attn_bwd(plan, &args, device.workspace, device.workspace_bytes, device.stream);
-    after = malloc(c->bytes);
-    if (!status) status = after ? stw_case_device_store(&device, after, 0xFF, &guards) : STW_E_NO_MEMORY;
-    if (!status && !guards) stw_case_fail(result, "memory around the workspace was written");
-    for (int64_t b = 0; !status && b < c->problem.desc.batch;
-         b += c->problem.desc.batch > 1 ? c->problem.desc.batch - 1 : 1)
-        stw_case_sample_judge(c, after, b, SAMPLE_ROWS, result, &judged);
-    if (plan) stw_case_note_variant(plan, result);
-    free(after);
-    if (device.context) stw_case_device_close(&device);
-    stw_plan_destroy(plan);
-    return status;
-}
-
-static stw_status check_filled(const stw_problem *problem, stw_context *context, stw_case_result *result) {
-    size_t bytes = conform_tensor_bytes(&problem->desc);
-    stw_case c;
-    if (!fits_memory(bytes)) {
-        stw_case_fail(result, "needs more memory than there is: 3 times %.1f GiB", (double)bytes * 0x1p-30);
-        result->outcome = STW_CASE_SKIP;
-        return STW_OK;
-    }
-    stw_status status = stw_case_build_inputs(problem, &c);
-    if (status) return status;
-    status = run_filled(&c, context, result);
-    stw_case_free(&c);
-    return status;
-}
-
 void conform_large_check(const char *line, stw_context *context, stw_case_result *result) {
     stw_problem problem;
     stw_case_result_clear(result);
@@ -263,7 +222,7 @@ void conform_large_check(const char *line, stw_context *context, stw_case_result
     problem.seed = problem.seed ? problem.seed : 5;
     if (!status)
         status = strstr(line, ":st_") ? check_far(&problem, context, result)
-                                      : check_filled(&problem, context, result);
+                                      : conform_filled_check(&problem, context, result);
     if (!status) return;
     stw_case_fail(result, "%s: %s", stw_status_name(status), stw_last_error());
     if (status == STW_E_NO_MEMORY) result->outcome = STW_CASE_SKIP;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * What conform runs on: opens the target once in a child process (the parent must not start a driver before
- * it forks) and tries each variant of the arch's tuning table on a small problem. */
+ * it forks; where it never forks, in the parent) and tries each variant of the arch's tuning table on a small
+ * problem. */
 #include "conform.h"
 
 #include "dispatch/tables.h"
@@ -75,7 +76,8 @@ stw_status conform_probe(conform_target *target, const char *wanted, char *why, 
     f->status = STW_E_INTERNAL;
     snprintf(f->text, sizeof f->text, "the process that opened the device died");
     fflush(stdout);
-    pid_t pid = fork();
+    pid_t pid = target->here ? -1 : fork();
+    if (target->here) look(f, wanted);
     if (pid == 0) {
         look(f, wanted);
         _exit(0);

@@ -198,7 +198,7 @@ static void work(const run *r, int id) {
         atomic_store(&r->done[index], 1);
         atomic_store(&r->current[id], 0);
         char byte = 1;
-        if (write(r->pipe[1], &byte, 1) != 1) break;
+        if (r->options->jobs && write(r->pipe[1], &byte, 1) != 1) break;
     }
     for (int v = 0; v < r->variants; ++v) {
         stw_context_destroy(o.context[v]);
@@ -272,6 +272,7 @@ static int any_alive(const run *r) {
 static int supervise(run *r, conform_report_fn report, void *user) {
     size_t reported = 0;
     char bytes[256];
+    if (!r->options->jobs) work(r, 0);
     for (int id = 0; id < r->options->jobs; ++id)
         if (!start_worker(r, id)) return 0;
     while (any_alive(r)) {

@@ -97,6 +97,20 @@ static int add_images(cJSON *report, const stw_image_info *infos, size_t count, 
     return damaged;
 }
 
+/* Which drivers take the CUDA images: binaries run on every driver of the toolkit's major release and newer
+ * ones, PTX only on drivers of the toolkit's own release and newer ones. */
+static void add_cuda_drivers(cJSON *report) {
+#ifdef STW_CUDA_RELEASE
+    int major = atoi(STW_CUDA_RELEASE);
+    cJSON *cuda = cJSON_AddObjectToObject(report, "cuda");
+    cJSON_AddStringToObject(cuda, "release", STW_CUDA_RELEASE);
+    cJSON_AddStringToObject(cuda, "binaries_need_driver", major == 12 ? "525" : major == 13 ? "580" : "");
+    cJSON_AddStringToObject(cuda, "ptx_needs_driver_of_cuda", STW_CUDA_RELEASE);
+#else
+    (void)report;
+#endif
+}
+
 static void add_device(cJSON *devices, const stw_device_info *info) {
     cJSON *row = cJSON_CreateObject();
     cJSON_AddStringToObject(row, "backend", stw_backend_name(info->backend));
@@ -238,6 +252,14 @@ static void print_images(const cJSON *images, int verify) {
     }
 }
 
+static void print_cuda_drivers(const cJSON *cuda) {
+    const char *binaries = text_of(cuda, "binaries_need_driver");
+    if (!cuda) return;
+    printf("  made by CUDA %s: binaries run on drivers from %s%s on, ptx on drivers of CUDA %s and newer\n",
+           text_of(cuda, "release"), binaries[0] ? "" : "its major release", binaries,
+           text_of(cuda, "ptx_needs_driver_of_cuda"));
+}
+
 static void print_devices(const cJSON *devices) {
     const cJSON *row;
     puts("devices:");
@@ -259,6 +281,7 @@ static void print_report(const cJSON *report, int verify) {
         "  %-8s %-5s %-18s %s\n", text_of(row, "name"), text_of(row, "backend"),
         is_true(row, "in_this_build") ? "in this build" : "not in this build", text_of(row, "description"));
     print_images(cJSON_GetObjectItemCaseSensitive(report, "images"), verify);
+    print_cuda_drivers(cJSON_GetObjectItemCaseSensitive(report, "cuda"));
     print_devices(cJSON_GetObjectItemCaseSensitive(report, "devices"));
     printf("cpu instruction sets:");
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(report, "cpu_instruction_sets"))
@@ -281,6 +304,7 @@ int stw_tool_info(int argc, char **argv) {
     size_t count = read_images(images);
     add_archs(report, images, count);
     int damaged = add_images(report, images, count, request.verify);
+    add_cuda_drivers(report);
     int failed = add_devices(report) != 0;
     add_instruction_sets(report);
     int refused = add_environment(report);

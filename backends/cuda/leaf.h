@@ -99,7 +99,14 @@ template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4
                  "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
                  : "memory");
 }
+DEV_FN void dev_load_acc(float x[4], const float *sums, int f, int t, int threads) {
+    float4 v = *(const float4 *)(const void *)(sums + dev_sum_at(f, 0, t, threads));
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+}
 #else
+DEV_FN void dev_load_acc(float x[4], const float *sums, int f, int t, int threads) {
+    DEV_UNROLL for (int i = 0; i < 4; ++i) x[i] = sums[(f * 4 + i) * threads + t];
+}
 DEV_FN int dev_sum_at(int f, int i, int t, int threads) { return (f * 4 + i) * threads + t; }
 template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4]) {
     DEV_UNROLL for (int i = 0; i < 4; ++i) dev_add(to + dev_sum_at(f, i, (int)dev_thread(), THREADS), x[i]);
@@ -158,6 +165,11 @@ DEV_FN void dev_set_pair(dev_f16 *to, float x, float y) { *(uint32_t *)(void *)t
 DEV_FN void dev_set_pair(dev_bf16 *to, float x, float y) { *(uint32_t *)(void *)to = dev_pack_bf16(x, y); }
 DEV_FN void dev_set_pair(float *to, float x, float y) { *(float2 *)(void *)to = make_float2(x, y); }
 
+/* *to = the word at `from` if `live`; no branch, so that what follows may be scheduled over the wait. */
+DEV_FN void dev_load_word_if(uint32_t *to, const void *from, bool live) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p ld.global.nc.b32 %0, [%1];\n}" : "+r"(*to) : "l"(from), "r"((int)live));
+}
+
 struct alignas(16) dev_vector {
     uint32_t word[4];
 };
@@ -168,6 +180,9 @@ DEV_FN dev_vector dev_load_vector(const void *from) {
 DEV_FN void dev_store_vector(void *to, dev_vector v) {
     *(uint4 *)to = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
 }
+
+/* Half a vector. */
+DEV_FN void dev_store_half(void *to, uint32_t low, uint32_t high) { *(uint2 *)to = make_uint2(low, high); }
 
 #include "copy_sm80.h"
 #include "mma_sm80.h"

@@ -28,23 +28,17 @@ template <> struct dev_is_f16<dev_f16> {
 
 DEV_FN float dev_infinity() { return __builtin_huge_valf(); }
 
-/* 2^n, -126 <= n <= 127. */
-DEV_FN float dev_power_of_two(int n) {
-    union {
-        uint32_t bits;
-        float value;
-    } x = {(uint32_t)(n + 127) << 23};
-    return x.value;
-}
-
 DEV_FN bool dev_is_infinite(float x) { return x == dev_infinity() || x == -dev_infinity(); }
+
+DEV_FN uint32_t dev_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+DEV_FN float dev_of_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
 
 /* e^x of f32 operands, within 0.6 ulp, subnormal results included (few keys a row: its error is the result's).
  * x = n ln2 + r, a polynomial for e^r, 2^n in two factors. NaN stays NaN. */
 DEV_FN float dev_exp_f32(float x) {
     x = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
-    const float magic = 12582912.0f; /* 1.5 * 2^23: its ulp is 1 */
-    float n = fmaf(x, DEV_LOG2E, magic) - magic;
+    const float magic = 12582912.0f; /* 1.5 * 2^23: its ulp is 1, n is in the lower bits of the sum */
+    float sum = fmaf(x, DEV_LOG2E, magic), n = sum - magic;
     float r = fmaf(n, -0.693359375f, x);
     r = fmaf(n, 2.12194440e-4f, r);
     float p = fmaf(1.98910798644647e-4f, r, 1.3933731243014336e-3f);
@@ -53,8 +47,8 @@ DEV_FN float dev_exp_f32(float x) {
     p = fmaf(p, r, 1.666666716337204e-1f);
     p = fmaf(p, r, 0.5f);
     float y = fmaf(p, r * r, r) + 1.0f;
-    int whole = n == n ? (int)n : 0, half = whole / 2;
-    return y * dev_power_of_two(half) * dev_power_of_two(whole - half);
+    int whole = (int)(dev_bits(sum) - dev_bits(magic)), half = whole >> 1;
+    return y * dev_of_bits((uint32_t)(half + 127) << 23) * dev_of_bits((uint32_t)(whole - half + 127) << 23);
 }
 
 /* tanh(x) and 1 - tanh(x)^2, the latter without cancellation; a polynomial (Cephes' tanhf) near 0. */

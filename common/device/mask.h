@@ -20,6 +20,10 @@ struct dev_mask {
         m.high = (int)stw_clamp_i64(seq.band.high + i0 - j0, -far, far);
         return m;
     }
+    DEV_FN dev_mask whole(int bm, int bn) {
+        dev_mask m = {bm, bn, -bm, bn};
+        return m;
+    }
     DEV_FN bool covers(const dev_mask &m, int bm, int bn) {
         return m.rows == bm && m.cols == bn && m.low <= -(bm - 1) && m.high >= bn - 1;
     }
@@ -48,9 +52,12 @@ struct dev_logit {
         l.scale = p.scale;
         l.softcap = p.softcap;
         l.slope = 0.0f;
-        l.diagonal = j0 - i0 - seq.band.shift;
-        l.first_key = j0 + seq.kv.offset;
-        if (p.features & STW_FEAT_ALIBI) l.slope = p.alibi_slopes[b * p.alibi_stride_batch + h];
+        l.diagonal = l.first_key = 0;
+        if (p.features & STW_FEAT_ALIBI) {
+            l.diagonal = j0 - i0 - seq.band.shift;
+            l.first_key = j0 + seq.kv.offset;
+            l.slope = p.alibi_slopes[b * p.alibi_stride_batch + h];
+        }
         l.bias = nullptr;
         l.bias_query = p.bias.query;
         l.bias_key = p.bias.key;
@@ -84,9 +91,28 @@ struct dev_logit {
 template <class Split> struct dev_bias_words {
     enum { PAIRS = LEAF_ACC / 2 };
     uint32_t word[Split::MT][Split::NT][PAIRS];
-    DEV_FN void load(dev_bias_words &b, const dev_logit &l, const dev_mask &mask, int wave, int lane) {
+    /* Whole tiles of aligned pairs: see fetch. */
+    DEV_FN bool plain(const dev_logit &l, const dev_mask &mask, int rows, int cols) {
+        return LEAF_ACC_PAIRS && (l.features & STW_FEAT_BIAS) && l.bias_dtype != 3u && l.bias_key == 1 &&
+               ((uintptr_t)l.bias | (uintptr_t)(l.bias_query * 2)) % 4 == 0 && mask.rows == rows && mask.cols == cols;
+    }
+    /* The plain case, without a branch: in front of a product. */
+    DEV_FN void fetch(dev_bias_words &b, const dev_logit &l, bool plain, int wave, int lane) {
+        if (!LEAF_ACC_PAIRS) return;
+        DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+            DEV_UNROLL for (int k = 0; k < PAIRS; ++k) {
+                int row = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k));
+                const char *from = l.bias + (row * l.bias_query + Split::col0(wave) + leaf_acc_col(lane, 2 * k)) * 2;
+                DEV_UNROLL for (int n = 0; n < Split::NT; ++n) dev_load_word_if(&b.word[m][n][k], from + n * (LEAF_MMA_N * 2), plain);
+            }
+    }
+    /* All other cases; zeros where there is no bias, or none of 16 bits, or where fetch will fill. */
+    DEV_FN void load(dev_bias_words &b, const dev_logit &l, const dev_mask &mask, bool plain, int wave, int lane) {
         bool pairs = LEAF_ACC_PAIRS && l.bias_key == 1 && ((uintptr_t)l.bias | (uintptr_t)(l.bias_query * 2)) % 4 == 0;
-        bool wanted = (l.features & STW_FEAT_BIAS) && l.bias_dtype != 3u;
+        DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+            DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
+                DEV_UNROLL for (int k = 0; k < PAIRS; ++k) b.word[m][n][k] = 0;
+        if (plain || !(l.features & STW_FEAT_BIAS) || l.bias_dtype == 3u) return;
         DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
             DEV_UNROLL for (int k = 0; k < PAIRS; ++k)
                 DEV_UNROLL for (int n = 0; n < Split::NT; ++n) {
@@ -96,11 +122,11 @@ template <class Split> struct dev_bias_words {
                     int row1 = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k + 1));
                     int col1 = Split::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, 2 * k + 1);
                     const uint16_t *from = (const uint16_t *)(const void *)l.bias;
-                    if (wanted && row < mask.rows && col < mask.cols) {
+                    if (row < mask.rows && col < mask.cols) {
                         if (pairs && col1 < mask.cols) x = *(const uint32_t *)(const void *)(from + row * l.bias_query + col);
                         else x = from[row * l.bias_query + col * l.bias_key];
                     }
-                    if (wanted && !(pairs && col1 < mask.cols) && row1 < mask.rows && col1 < mask.cols)
+                    if (!(pairs && col1 < mask.cols) && row1 < mask.rows && col1 < mask.cols)
                         x |= (uint32_t)from[row1 * l.bias_query + col1 * l.bias_key] << 16;
                     b.word[m][n][k] = x;
                 }

@@ -28,6 +28,19 @@ DEV_FN void attn_product_pairs(dev_acc<S> &acc, const typename C::T *rows, const
     else dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(acc, rows, keys, wave, lane);
 }
 
+/* A result of a wave into shared memory. In parts: one test for odd numbers. */
+template <class C, class S = typename C::pair_split>
+DEV_FN void attn_store_pairs(typename C::T *tile, const dev_acc<S> &acc, int wave, int lane) {
+    if constexpr (C::pairs::PARTS != 1) {
+        leaf_mma<typename C::T>::template store_all<typename C::pairs>(tile, S::row0(wave), S::col0(wave), acc.v, lane);
+    } else {
+        DEV_UNROLL for (int m = 0; m < S::MT; ++m)
+            DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+                leaf_store_acc<typename C::pairs>(tile, S::row0(wave) + m * LEAF_MMA_M, S::col0(wave) + n * LEAF_MMA_N,
+                                                  acc.v[m][n], lane);
+    }
+}
+
 /* P.Z and dS' of one tile, into shared memory. `inner`: all of its pairs are visible; `bias` (FULL) gives the
  * taker of dS; `between` runs after the first product. */
 template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN void attn_bwd_pairs(const attn_unit &u, const stw_attn_launch &l, char *smem,
@@ -44,60 +57,68 @@ template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN voi
     dev_acc<S> s, dp;
     dev_acc<S>::clear(s);
     dev_acc<S>::clear(dp);
+    dev_mask mask = dev_mask::whole(C::BM, C::BN);
+    if (!inner) mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
+    bool drops = FULL && (p.features & STW_FEAT_DROPOUT);
+    bool unrounded = FULL && (Bias::unrounded(l) || u.seq.kv.used == 1); /* one key: dP - D is all rounding */
+    float scale = p.scale;
+    attn_keep<S> keep;
+    dev_logit logit;
     if (FULL) {
-        dev_mask mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
-        uint64_t keep = ~(uint64_t)0;
-        float keep_scale = 1.0f;
-        if (p.features & STW_FEAT_DROPOUT) {
-            stw_dropout_stream stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
-            keep = attn_keep_bits<S>(p, stream, mask, i0, u.j0, wave, lane);
-            keep_scale = p.dropout_scale;
+        stw_dropout_stream stream = {};
+        bool beside = false; /* dropout's calls run beside the product */
+        logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
+        attn_keep<S>::all(keep);
+        if (drops) {
+            stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
+            beside = !unrounded && attn_keep_philox<S>::fits(p, stream, i0);
+            if (!beside) attn_keep_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
         }
-        dev_logit logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
-        {
-            dev_bias_words<S> words;
-            dev_bias_words<S>::load(words, logit, mask, wave, lane);
-            attn_product_pairs<C>(s, q, k, Bias::unrounded(l), wave, lane);
-            between();
-            attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
-        }
-        attn_pairs_weights<C>(s, stats, mask, keep, keep_scale, Bias::OPERANDS ? (T *)(smem + C::AT_P) : (T *)nullptr, wave, lane);
-        if (C::VALUES_HELD) attn_values<C>::product(dp, dout, values, wave, lane);
-        else attn_product_pairs<C>(dp, dout, v, Bias::unrounded(l), wave, lane);
-        attn_pairs_scores<C>(s, dp, stats, keep_scale, wave, lane);
-        if (Bias::wanted(l)) attn_pairs_take<Bias>(dp, bias(), wave, lane);
-        if (Bias::OPERANDS && (p.features & STW_FEAT_SOFTCAP)) {
-            dev_rounded rounded;
-            dev_acc<S>::clear(s);
-            dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, rounded, wave, lane);
-            attn_pairs_slopes<S>(dp, s, logit);
-        }
-    } else { /* the exponentials run under the products of dP */
-        static_assert(FULL || !C::VALUES_HELD, "V is held by kernels with all features only");
-        dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, wave, lane);
-        between();
-        attn_exp_side<C> exponentials = attn_exp_side<C>::of(s, stats, p.scale, wave, lane);
-        dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
-        if (inner && stats[2 * C::BM] == 0.0f) {
-            attn_pairs_plain<C>(s, dp, stats, wave, lane);
+        dev_bias_words<S> words;
+        bool plain = dev_bias_words<S>::plain(logit, mask, C::BM, C::BN);
+        dev_bias_words<S>::load(words, logit, mask, plain, wave, lane);
+        dev_bias_words<S>::fetch(words, logit, plain, wave, lane);
+        if (beside) {
+            attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, u.j0, wave, lane);
+            dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, calls, wave, lane);
+            attn_keep_philox<S>::give(calls, keep, lane);
         } else {
-            dev_mask mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
-            attn_pairs_masked<C>(s, dp, stats, mask, wave, lane);
+            attn_product_pairs<C>(s, q, k, unrounded, wave, lane);
         }
+        between();
+        scale = attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
+    } else {
+        attn_product_pairs<C>(s, q, k, false, wave, lane);
+        between();
     }
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n) {
-            if (!Bias::OPERANDS) continue;
-            int row = S::row0(wave) + m * LEAF_MMA_M, col = S::col0(wave) + n * LEAF_MMA_N;
-            if (!FULL) leaf_store_acc<typename C::pairs>((T *)(smem + C::AT_P), row, col, s.v[m][n], lane);
-            leaf_store_acc<typename C::pairs>((T *)(smem + C::AT_DS), row, col, dp.v[m][n], lane);
-        }
+    attn_exp_side<C> exponentials = attn_exp_side<C>::of(s, stats, scale, wave, lane); /* they run under the products of dP */
+    if (unrounded || C::VALUES_HELD) {
+        attn_exp_side<C>::every(exponentials);
+        if (C::VALUES_HELD) attn_values<C>::product(dp, dout, values, wave, lane);
+        else attn_product_pairs<C>(dp, dout, v, true, wave, lane);
+    } else {
+        dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
+    }
+    bool masked = !inner || stats[2 * C::BM] != 0.0f;
+    if (masked && drops) attn_pairs_scores<C, true, FULL>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
+    else if (masked) attn_pairs_scores<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
+    else if (drops) attn_pairs_scores<C, false, FULL>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
+    else attn_pairs_scores<C, false, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
+    if (FULL && Bias::wanted(l)) attn_pairs_take<Bias>(dp, bias(), wave, lane);
+    if (!Bias::OPERANDS) return;
+    attn_store_pairs<C>((T *)(smem + C::AT_P), s, wave, lane);
+    if (FULL && (p.features & STW_FEAT_SOFTCAP)) { /* s is free now */
+        dev_acc<S>::clear(s);
+        attn_product_pairs<C>(s, q, k, true, wave, lane);
+        attn_pairs_slopes<S>(dp, s, logit);
+    }
+    attn_store_pairs<C>((T *)(smem + C::AT_DS), dp, wave, lane);
 }
 
 /* The tile of dBias, where the main loop writes it. */
-template <class C> DEV_FN attn_bias_store attn_bias_of(const attn_unit &u, const stw_attn_launch &l, int h, int block) {
+template <class C> DEV_FN attn_bias_store<typename C::pairs> attn_bias_of(const attn_unit &u, const stw_attn_launch &l, int h, int block) {
     const stw_bias_param &t = l.p.dbias;
-    attn_bias_store bias = {nullptr, t.query, l.p.dbias_dtype, 0, 0, (l.p.accumulate & 0x08u) != 0};
+    attn_bias_store<typename C::pairs> bias = {nullptr, t.query, l.p.dbias_dtype, 0, 0, (l.p.accumulate & 0x08u) != 0};
     bias.rows = (int)stw_clamp_i64(u.seq.q.used - (int64_t)block * C::BM, 0, C::BM);
     bias.cols = (int)stw_clamp_i64(u.seq.kv.used - u.j0, 0, C::BN);
     bias.to = (char *)t.data + (u.b * t.batch + h * t.head + (int64_t)block * C::BM * t.query + u.j0) * (bias.dtype == 3u ? 4 : 2);
@@ -105,7 +126,7 @@ template <class C> DEV_FN attn_bias_store attn_bias_of(const attn_unit &u, const
 }
 
 /* dS' in shared memory is the tile: whole vectors to dBias. */
-template <class C> DEV_FN void attn_bias_write_tile(const attn_bias_store &b, const char *smem) {
+template <class C> DEV_FN void attn_bias_write_tile(const attn_bias_store<typename C::pairs> &b, const char *smem) {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::pairs, C::THREADS> copy;
     enum { VECTOR = C::pairs::VECTOR };
@@ -203,7 +224,31 @@ template <class C> DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> 
     if (p.outputs & 0x02u) dev_multiply<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, wave, lane);
 }
 
+/* dK and dV, those that are asked for, to their tensors; `drained`: there they are added to what was stored before. */
+template <class C> DEV_FN void attn_bwd_store(const attn_unit &u, const stw_attn_launch &l, dev_acc<typename C::key_split> &dk,
+                                              dev_acc<typename C::key_split> &dv, char *smem, bool to_dk, bool to_dv,
+                                              bool drained, int wave, int lane) {
+    const stw_attn_params &p = l.p;
+    if (to_dv && (p.outputs & 0x04u)) {
+        bool add = (p.accumulate & 0x04u) || (drained && p.dv_dtype == 3u);
+        attn_store_keys<C>(u, dv, p.dv, p.dtype, p.dv_dtype, add, (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v, 1.0f,
+                           smem + C::AT_V, wave, lane);
+        dev_acc<typename C::key_split>::clear(dv);
+    }
+    if (to_dk && (p.outputs & 0x02u)) {
+        bool add = (p.accumulate & 0x02u) || (drained && p.dk_dtype == 3u);
+        attn_store_keys<C>(u, dk, p.dk, p.dtype, p.dk_dtype, add, (l.vectors & STW_VECTOR_DK) != 0, (int)p.head_dim_qk, p.scale,
+                           smem + C::AT_K, wave, lane);
+        dev_acc<typename C::key_split>::clear(dk);
+    }
+}
+
+/* The matrix unit truncates its sums: 16-bit outputs hide that, f32 ones are stored every 512 rows, and what follows
+ * is added in ordinary arithmetic. Only the kernels with all features know this. */
+#define ATTN_DRAIN_STEPS(C) (512 / C::BM)
+
 template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l, char *smem) {
+    typedef attn_bias_store<typename C::pairs> bias_store;
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     attn_unit &u = attn_unit_of<C>(l, smem);
@@ -212,8 +257,12 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
     dev_acc<typename C::key_split>::clear(dk);
     dev_acc<typename C::key_split>::clear(dv);
     attn_values<C> values;
-    if (u.first < u.end) {
-        attn_walk<C> walk = attn_walk<C>::begin(u, l);
+    enum { DRAINS = FULL && sizeof(typename C::T) == 2 };
+    bool more = u.first < u.end;
+    int stage = 0, step = 0;
+    attn_walk<C> walk;
+    if (more) {
+        walk = attn_walk<C>::begin(u, l);
         attn_load_keys<C>(u, l, smem, walk.thread);
         if (C::VALUES_HELD) {
             dev_copy_commit();
@@ -232,41 +281,42 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
         if (!C::VALUES_HELD)
             attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
                                                          (const typename C::T *)(smem + C::AT_V));
-        int stage = 0, step = 0;
-        for (bool more = true; more; ++step) {
+    }
+    do {
+        for (bool full = false; more && !full; ++step) {
+            full = DRAINS && step % ATTN_DRAIN_STEPS(C) == ATTN_DRAIN_STEPS(C) - 1 && (p.dk_dtype == 3u || p.dv_dtype == 3u);
             int block = walk.block, h = walk.h;
             uint32_t at = walk.at;
             bool inner = block >= walk.inner_first && block < walk.inner_end;
             more = attn_walk<C>::next(walk, u, l);
-            if (FULL) lane = dev_keep(lane); /* what is derived from it is not kept over the loop: registers are taken */
+            if (FULL || C::rows::PARTS != 1) lane = dev_keep(lane); /* what is derived from it is not kept over the loop: registers are taken */
+            attn_ahead<C> ahead;
+            if (C::STAGES == 2 && more) attn_ahead<C>::fetch(ahead, walk, l);
             auto bias = [&]() { return attn_bias_of<C>(u, l, h, block); };
-            attn_bwd_pairs<C, FULL, attn_bias_store>(u, l, smem, values, stage, h, block, inner, bias, [&]() {
+            attn_bwd_pairs<C, FULL, bias_store>(u, l, smem, values, stage, h, block, inner, bias, [&]() {
                 if (C::STAGES == 1) return;
                 if (step) dev_halves_wait(C::step_end(smem), step - 1);
                 if (!more) return;
-                attn_walk<C>::load(walk, u, l, smem, stage ^ 1);
+                attn_ahead<C>::place(ahead, walk, u, l, smem, stage ^ 1);
                 dev_copy_commit();
             }, wave, lane);
             dev_copy_wait();
             dev_barrier();
-            if (FULL && attn_bias_store::from_tile(l)) attn_bias_write_tile<C>(bias(), smem);
+            if (FULL && bias_store::from_tile(l)) attn_bias_write_tile<C>(bias(), smem);
+            if (C::STAGES == 1 && more) attn_ahead<C>::fetch(ahead, walk, l);
             attn_bwd_products<C>(dk, dv, u, l, smem, stage, at, block, wave, lane);
             if (C::STAGES == 2) {
                 dev_halves_arrive(C::step_end(smem));
                 stage ^= 1;
             } else if (more) {
                 dev_barrier();
-                attn_walk<C>::load(walk, u, l, smem, 0);
+                attn_ahead<C>::place(ahead, walk, u, l, smem, 0);
                 dev_copy_commit();
                 dev_copy_wait();
                 dev_barrier();
             }
         }
-    }
-    if (p.outputs & 0x04u)
-        attn_store_keys<C>(u, dv, p.dv, p.dtype, p.dv_dtype, (p.accumulate & 0x04u) != 0, (l.vectors & STW_VECTOR_DV) != 0,
-                           (int)p.head_dim_v, 1.0f, smem + C::AT_V, wave, lane);
-    if (p.outputs & 0x02u)
-        attn_store_keys<C>(u, dk, p.dk, p.dtype, p.dk_dtype, (p.accumulate & 0x02u) != 0, (l.vectors & STW_VECTOR_DK) != 0,
-                           (int)p.head_dim_qk, p.scale, smem + C::AT_K, wave, lane);
+        attn_bwd_store<C>(u, l, dk, dv, smem, !more || p.dk_dtype == 3u, !more || p.dv_dtype == 3u,
+                          DRAINS && step > ATTN_DRAIN_STEPS(C), wave, lane);
+    } while (more);
 }

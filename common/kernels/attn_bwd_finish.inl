@@ -18,6 +18,7 @@ DEV_FN void attn_finish_sink(const stw_attn_launch &l, int64_t h) {
 }
 
 DEV_FN void attn_bwd_finish(const stw_attn_launch &l) {
+    enum { AHEAD = 4 };
     const stw_attn_params &p = l.p;
     int64_t blocks = stw_blocks_of(p.max_seq_q, l.bm), unit = dev_unit();
     int64_t tiles = p.outputs & 0x01u ? blocks * p.heads_q * p.batch : 0;
@@ -25,7 +26,8 @@ DEV_FN void attn_bwd_finish(const stw_attn_launch &l) {
         if (p.outputs & 0x10u) attn_finish_sink(l, unit - tiles);
         return;
     }
-    int64_t block = unit % blocks, head = unit / blocks, h = head % p.heads_q, b = head / p.heads_q;
+    int64_t head = stw_quotient(unit, blocks), block = unit - head * blocks;
+    int64_t b = stw_quotient(head, p.heads_q), h = head - b * p.heads_q;
     stw_attn_seq seq = stw_attn_seq_of(&p, l.bm, b);
     int64_t i0 = block * l.bm;
     bool add = (p.accumulate & 0x01u) != 0;
@@ -35,21 +37,26 @@ DEV_FN void attn_bwd_finish(const stw_attn_launch &l) {
     int threads = (int)l.warps * DEV_WAVE, cols = (int)p.head_dim_qk, t = (int)dev_thread(), lane = (int)dev_lane();
     int waves_c = (int)(l.warps / l.dq_rows), wave_m = (int)(l.bm / l.dq_rows), wave_n = (int)l.width / waves_c;
     if (end <= 0) return; /* past the sequence: this block has no sums */
-    if (t >= threads) return; /* thread t has what thread t of the main loop summed */
-    int row0 = t / DEV_WAVE / waves_c * wave_m, col0 = t / DEV_WAVE % waves_c * wave_n;
+    /* thread t has what thread t of the main loop summed; if that had fewer threads, every second fragment of it */
+    int turn = t / threads, turns = (int)dev_threads() / threads;
+    t %= threads;
+    int row0 = t / DEV_WAVE / waves_c * wave_m, col0 = t / DEV_WAVE % waves_c * wave_n, across = wave_n / LEAF_MMA_N;
     bool pairs = LEAF_ACC_PAIRS && (l.vectors & STW_VECTOR_DQ) && !add;
-    int f = 0;
-    for (int m = 0; m < wave_m; m += LEAF_MMA_M)
-        for (int n = 0; n < wave_n; n += LEAF_MMA_N, ++f) {
-            float x[LEAF_ACC];
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) x[i] = sums[dev_sum_at(f, i, t, threads)] * p.scale;
+    for (int first = turn, count = wave_m / LEAF_MMA_M * across; first < count; first += AHEAD * turns) {
+        float x[AHEAD][LEAF_ACC]; /* all loads first: the kernel is as fast as memory only with many bytes under way */
+        DEV_UNROLL for (int a = 0; a < AHEAD; ++a)
+            if (first + a * turns < count) dev_load_acc(x[a], sums, first + a * turns, t, threads);
+        DEV_UNROLL for (int a = 0; a < AHEAD; ++a) {
+            int f = first + a * turns, m = f / across * LEAF_MMA_M, n = f % across * LEAF_MMA_N;
+            if (f >= count) break;
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
                 int row = row0 + m + leaf_slot_row(lane, leaf_acc_slot(i)), col = col0 + n + leaf_acc_col(lane, i);
                 if (row >= (add ? used : end) || col >= cols) continue;
                 int64_t at = base + row * p.dq.seq + col;
-                if (row >= used) x[i] = x[i ^ LEAF_ACC_PAIRS] = 0.0f;
-                if (!pairs) dev_store_any(p.dq.data, at, p.dq_dtype, add ? ((const float *)p.dq.data)[at] + x[i] : x[i]);
-                else if (!(i & 1)) dev_store_any_pair(p.dq.data, at, p.dq_dtype, x[i], x[i + 1]);
+                float y = row < used ? x[a][i] * p.scale : 0.0f;
+                if (!pairs) dev_store_any(p.dq.data, at, p.dq_dtype, add ? ((const float *)p.dq.data)[at] + y : y);
+                else if (!(i & 1)) dev_store_any_pair(p.dq.data, at, p.dq_dtype, y, row < used ? x[a][i ^ LEAF_ACC_PAIRS] * p.scale : 0.0f);
             }
         }
+    }
 }

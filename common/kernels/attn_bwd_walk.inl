@@ -38,21 +38,16 @@ template <class C> DEV_FN void attn_unit_ranges(attn_unit &u) {
     if (u.j0 + C::BN > s.kv.used) u.inner_end = 0;
 }
 
-/* a / b in 32 bits where that will do: there is no instruction for either, but this one is short. */
-DEV_FN int64_t attn_quotient(int64_t a, int64_t b, int64_t *rest_out) {
-    int64_t q = ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
-    *rest_out = a - q * b;
-    return q;
-}
-
 /* Units are numbered head by head; l.heads_beside heads at a time go through their key blocks together, so that
  * under a causal mask the last units are short ones. */
 DEV_FN void attn_unit_place(attn_unit &u, const stw_attn_launch &l, int64_t number) {
-    int64_t rest, head, heads = l.p.batch * l.p.heads_kv;
-    int64_t first = attn_quotient(number, l.heads_beside * l.k_blocks, &rest) * l.heads_beside;
-    u.block = (int)attn_quotient(rest, stw_smaller(l.heads_beside, heads - first), &head);
-    u.b = attn_quotient(first + head, l.p.heads_kv, &head);
-    u.kv_head = (int)head;
+    int64_t heads = l.p.batch * l.p.heads_kv, group = stw_quotient(number, l.heads_beside * l.k_blocks);
+    int64_t first = group * l.heads_beside, beside = stw_smaller(l.heads_beside, heads - first);
+    number -= first * l.k_blocks;
+    u.block = (int)stw_quotient(number, beside);
+    int64_t head = first + number - u.block * beside;
+    u.b = stw_quotient(head, l.p.heads_kv);
+    u.kv_head = (int)(head - u.b * l.p.heads_kv);
 }
 
 /* One thread finds out; in deterministic mode units are taken in the order of arrival. */
@@ -122,13 +117,20 @@ template <class C> struct attn_walk {
         enter_head(w, u, l);
         return true;
     }
+    /* All rows of the block take part. */
+    DEV_FN bool is_whole(const attn_walk &w) { return w.block >= w.whole_first && w.block < w.whole_end; }
+    DEV_FN void load_stats(const attn_walk &w, const stw_attn_launch &l, char *smem, int stage) {
+        float *stats = (float *)(smem + C::AT_STATS) + stage * C::STATS;
+        dev_load_floats<C::THREADS, C::STATS>(stats, l.stats + (int64_t)w.at * C::STATS, w.thread);
+    }
     DEV_FN void load(const attn_walk &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) {
         const stw_attn_params &p = l.p;
         T *q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES), *dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
-        float *stats = (float *)(smem + C::AT_STATS) + stage * C::STATS;
-        if (w.block >= w.whole_first && w.block < w.whole_end) {
-            copy::whole(q, w.q, p.q.seq, (int)p.head_dim_qk, w.thread);
-            copy::whole(dout, w.dout, p.dout.seq, (int)p.head_dim_v, w.thread);
+        if (copy::ASYNC && is_whole(w)) {
+            if constexpr (copy::ASYNC != 0) {
+                copy::whole(q, w.q, p.q.seq, (int)p.head_dim_qk, w.thread);
+                copy::whole(dout, w.dout, p.dout.seq, (int)p.head_dim_v, w.thread);
+            }
         } else {
             int64_t first = (int64_t)w.block * C::BM;
             copy::part(q, w.q - first * p.q.seq, p.q.seq, first, u.seq.q_low, u.seq.q_end, (int)p.head_dim_qk,
@@ -136,7 +138,36 @@ template <class C> struct attn_walk {
             copy::part(dout, w.dout - first * p.dout.seq, p.dout.seq, first, u.seq.q_low, u.seq.q_end, (int)p.head_dim_v,
                        (l.vectors & STW_VECTOR_DOUT) != 0, w.thread);
         }
-        dev_load_floats<C::THREADS, C::STATS>(stats, l.stats + (int64_t)w.at * C::STATS, w.thread);
+        load_stats(w, l, smem, stage);
+    }
+};
+
+/* The next query block on its way. Asynchronous copies: it goes at once to where it belongs. */
+template <class C, bool ASYNC = attn_walk<C>::copy::ASYNC> struct attn_ahead {
+    DEV_FN void fetch(attn_ahead &, const attn_walk<C> &, const stw_attn_launch &) {}
+    DEV_FN void place(const attn_ahead &, const attn_walk<C> &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) {
+        attn_walk<C>::load(w, u, l, smem, stage);
+    }
+};
+/* In parts: by way of registers, with products between. */
+template <class C> struct attn_ahead<C, false> {
+    typedef attn_walk<C> walk;
+    typedef typename walk::copy copy;
+    enum { KEPT = copy::COUNT <= 4 }; /* there are registers for it */
+    dev_vector q[copy::COUNT], dout[copy::COUNT];
+    DEV_FN void fetch(attn_ahead &a, const walk &w, const stw_attn_launch &l) {
+        if (!KEPT || !walk::is_whole(w)) return;
+        copy::fetch(a.q, w.q, l.p.q.seq, (int)l.p.head_dim_qk, w.thread);
+        copy::fetch(a.dout, w.dout, l.p.dout.seq, (int)l.p.head_dim_v, w.thread);
+    }
+    DEV_FN void place(const attn_ahead &a, const walk &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) {
+        typedef typename C::T T;
+        T *q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES), *dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
+        if (KEPT && walk::is_whole(w) && !copy::any_odd(a.q) && !copy::any_odd(a.dout)) {
+            copy::put(q, a.q, w.thread);
+            copy::put(dout, a.dout, w.thread);
+            walk::load_stats(w, l, smem, stage);
+        } else walk::load(w, u, l, smem, stage);
     }
 };
 

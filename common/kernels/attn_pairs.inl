@@ -30,13 +30,18 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     };
     /* Where the waves meet at the end of a step. */
     DEV_FN dev_two_halves *step_end(char *smem) { return (dev_two_halves *)(void *)(smem + BYTES - sizeof(dev_two_halves)); }
-    static_assert(BYTES == (int)STW_BWD_SMEM(sizeof(T), HD_, BM_, BN_, STAGES_), "host and device agree on tiles");
+    static_assert(BYTES == (int)STW_BWD_SMEM(dev_stored<T>::BYTES, HD_, BM_, BN_, STAGES_), "host and device agree on tiles");
 };
 
 /* V in registers, where the configuration holds it there: a wave's operands of dO V^T. */
-template <class C> struct attn_values {
+template <class C, bool HELD = (C::VALUES_HELD != 0)> struct attn_values {
+    DEV_FN void take(attn_values &, const char *, int, int) {}
+    DEV_FN void product(dev_acc<typename C::pair_split> &, const typename C::T *, const attn_values &, int, int) {}
+};
+
+template <class C> struct attn_values<C, true> {
     typedef leaf_mma<typename C::T> mma;
-    enum { GROUPS = C::pair_split::NT / mma::B_TILES, STEPS = C::VALUES_HELD ? C::HD / mma::K : 1 };
+    enum { GROUPS = C::pair_split::NT / mma::B_TILES, STEPS = C::HD / mma::K };
     typename mma::b_frag f[STEPS][GROUPS];
     DEV_FN void take(attn_values &values, const char *smem, int wave, int lane) {
         DEV_UNROLL for (int k = 0; k < STEPS; ++k)
@@ -58,61 +63,12 @@ template <class C> struct attn_values {
     }
 };
 
-/* The own map where rows are grouped as the counters are: the four words of one Philox call are four rows' of one
- * column. Where four lanes hold these, each makes the calls of one value of the fragments, and they exchange the
- * resulting bits, a nibble a call. */
-template <class S> DEV_FN uint64_t attn_keep_bits_shared(const stw_attn_params &p, const stw_dropout_stream &stream,
-                                                         int64_t i0, int64_t j0, int wave, int lane) {
-    enum { CALLS = S::MT * S::NT * LEAF_ACC / 4, PART = CALLS < 8 ? CALLS : 8 };
-    static_assert(LEAF_ACC == 4, "a call a fragment");
-    int mine = leaf_row_of_four(lane);
-    int64_t row = i0 + stream.q_offset + S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(mine));
-    int64_t col = j0 + stream.kv_offset + S::col0(wave) + leaf_acc_col(lane, mine);
-    uint64_t bits = 0;
-    DEV_ROLLED for (int from = 0; from < CALLS; from += PART) {
-        uint32_t nibbles = 0;
-        DEV_UNROLL_2 for (int c = 0; c < PART; ++c) {
-            int f = from + c;
-            stw_philox_words w =
-                stw_dropout_philox_words(&stream, row + f / S::NT * LEAF_MMA_M, col + f % S::NT * LEAF_MMA_N);
-            uint32_t nibble = 0;
-            DEV_UNROLL for (int k = 0; k < 4; ++k) nibble |= (w.word[k] >= p.dropout_threshold ? 1u : 0u) << k;
-            nibbles |= nibble << (c * 4);
-        }
-        if (LEAF_FOUR_LANES == 1) { /* the four rows are this lane's own */
-            bits |= (uint64_t)nibbles << (from * 4);
-            continue;
-        }
-        DEV_UNROLL for (int k = 0; k < 4; ++k) { /* calls of the lane with row k: elements 4c + k */
-            uint32_t theirs = dev_shuffle(nibbles, leaf_lane_of_four(lane, k)) >> mine & 0x11111111u;
-            bits |= (uint64_t)(theirs << k) << (from * 4);
-        }
-    }
-    return bits;
-}
-
-/* Bit e: element e of this thread (in the order of the loops below) is kept by dropout. Rolled: Philox is
- * long and the registers are taken. */
-template <class S> DEV_FN uint64_t attn_keep_bits(const stw_attn_params &p, const stw_dropout_stream &stream,
-                                                  const dev_mask &mask, int64_t i0, int64_t j0, int wave, int lane) {
-    uint64_t bits = 0;
-    static_assert(S::MT * S::NT * LEAF_ACC <= 64, "one bit an element");
-    if (p.dropout_map == 0u && ((i0 + stream.q_offset) & 3) == 0)
-        return attn_keep_bits_shared<S>(p, stream, i0, j0, wave, lane);
-    DEV_ROLLED for (int e = 0; e < S::MT * S::NT * LEAF_ACC; ++e) {
-        int i = e % LEAF_ACC, n = e / LEAF_ACC % S::NT, m = e / (LEAF_ACC * S::NT);
-        int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i));
-        int col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);
-        if (row < mask.rows && col < mask.cols && stw_dropout_keep(&p, &stream, i0 + row, j0 + col))
-            bits |= (uint64_t)1 << e;
-    }
-    return bits;
-}
+#include "attn_keep.inl"
 
 /* Takers of dS (before the softcap's derivative). wanted: element by element; unrounded: S and dP shall be those that
  * no 16-bit operand hides; OPERANDS: the tile's P and dS' are wanted too. */
-/* Every element once, into dBias itself. */
-struct attn_bias_store {
+/* Every element once, into dBias itself; Tile: that of dS'. */
+template <class Tile> struct attn_bias_store {
     enum { OPERANDS = 1 };
     char *to; /* element (0, 0) of the tile */
     int64_t stride;
@@ -121,7 +77,7 @@ struct attn_bias_store {
     bool add;
     /* dS' in shared memory is the tile of dBias: it is written from there. */
     DEV_FN bool from_tile(const stw_attn_launch &l) {
-        return l.bias_direct && l.p.dbias_dtype == l.p.dtype && !(l.p.accumulate & 0x08u) && !(l.p.features & STW_FEAT_SOFTCAP);
+        return Tile::PARTS == 1 && l.bias_direct && l.p.dbias_dtype == l.p.dtype && !(l.p.accumulate & 0x08u) && !(l.p.features & STW_FEAT_SOFTCAP);
     }
     DEV_FN bool wanted(const stw_attn_launch &l) { return l.bias_direct && !from_tile(l); }
     DEV_FN bool unrounded(const stw_attn_launch &l) { return l.bias_direct && l.p.dbias_dtype == 3u; }
@@ -144,9 +100,10 @@ template <class S> struct attn_bias_sum {
 /* e^x, as accurate as an operand of type T needs. */
 template <class T> DEV_FN float attn_exp(float x) { return sizeof(T) == 4 ? dev_exp_f32(x) : dev_exp2_fast(x * DEV_LOG2E); }
 
-/* All features, in passes over the tile, so that an absent one costs a branch: products -> logits S. */
+/* All features, in passes over the tile, so that an absent one costs a branch: products -> logits S. What comes back is
+ * the factor that is still missing. */
 template <class S>
-DEV_FN void attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_bias_words<S> &words, const dev_mask &mask,
+DEV_FN float attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_bias_words<S> &words, const dev_mask &mask,
                               int wave, int lane) {
 #define ATTN_EACH(body)                                                                                                \
     DEV_UNROLL for (int m = 0; m < S::MT; ++m) DEV_UNROLL for (int n = 0; n < S::NT; ++n)                               \
@@ -158,6 +115,7 @@ DEV_FN void attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_b
         body;                                                                                                          \
     }
     float slope;
+    if (!(logit.features & (STW_FEAT_SOFTCAP | STW_FEAT_BIAS | STW_FEAT_ALIBI))) return logit.scale;
     ATTN_EACH(x *= logit.scale)
     if (logit.features & STW_FEAT_SOFTCAP) ATTN_EACH(x = dev_tanh(x / logit.softcap, &slope) * logit.softcap)
     if (logit.features & STW_FEAT_BIAS) {
@@ -165,52 +123,8 @@ DEV_FN void attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_b
         else ATTN_EACH(x += dev_bias_words<S>::at(words, logit, m, n, i))
     }
     if (logit.features & STW_FEAT_ALIBI) ATTN_EACH(x += dev_logit::alibi_at(logit, row, col))
+    return 1.0f;
 #undef ATTN_EACH
-}
-
-/* Logits -> weights P, and P.Z into shared memory (`pairs`, if any). An element that dropout drops has a negative
- * weight. */
-template <class C, class S = typename C::pair_split>
-DEV_FN void attn_pairs_weights(dev_acc<S> &s, const float *stats, const dev_mask &mask, uint64_t keep, float keep_scale,
-                               typename C::T *pairs, int wave, int lane) {
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
-        float lse[LEAF_ACC_ROWS];
-        int low[LEAF_ACC_ROWS], high[LEAF_ACC_ROWS]; /* visible columns of the row */
-        DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
-            int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot);
-            lse[slot] = stats[row];
-            dev_mask::columns(mask, row, &low[slot], &high[slot]);
-            if (dev_is_infinite(lse[slot])) high[slot] = low[slot] - 1;
-        }
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n) {
-            float kept[LEAF_ACC];
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
-                int slot = leaf_acc_slot(i), col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);
-                bool seen = col >= low[slot] && col <= high[slot], keeps = keep >> ((m * S::NT + n) * LEAF_ACC + i) & 1;
-                float x = s.v[m][n][i], p = seen && x != -dev_infinity() ? attn_exp<typename C::T>(x - lse[slot]) : 0.0f;
-                kept[i] = keeps ? p * keep_scale : 0.0f;
-                s.v[m][n][i] = keeps ? p : -p;
-            }
-            if (pairs)
-                leaf_store_acc<typename C::pairs>(pairs, S::row0(wave) + m * LEAF_MMA_M, S::col0(wave) + n * LEAF_MMA_N, kept,
-                                                  lane);
-        }
-    }
-}
-
-/* Weights and products dP -> dS. */
-template <class C, class S = typename C::pair_split>
-DEV_FN void attn_pairs_scores(const dev_acc<S> &weights, dev_acc<S> &dp, const float *stats, float keep_scale, int wave, int lane) {
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
-        float delta[LEAF_ACC_ROWS];
-        DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot)
-            delta[slot] = stats[C::BM + S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
-                float w = weights.v[m][n][i], flow = w > 0.0f ? dp.v[m][n][i] * keep_scale : 0.0f;
-                dp.v[m][n][i] = w == 0.0f ? 0.0f : fabsf(w) * (flow - delta[leaf_acc_slot(i)]);
-            }
-    }
 }
 
 /* dS to whoever wants it element by element. */
@@ -234,62 +148,62 @@ template <class S> DEV_FN void attn_pairs_slopes(dev_acc<S> &ds, const dev_acc<S
             }
 }
 
-/* No feature but masks: P = e^(S - LSE) of a few elements after each step of a product. Invisible pairs get what
- * comes out. */
+/* Logits -> P = e^(S - LSE), a few elements after each step of a product. Invisible pairs get what comes out. 16-bit
+ * operands: the fast power of two will do. */
 template <class C> struct attn_exp_side {
     typedef typename C::pair_split S;
-    enum { COUNT = S::MT * S::NT, ROUNDED = 0 };
+    enum { COUNT = S::MT * S::NT, ROUNDED = 0, SHORT = sizeof(typename C::T) == 2 };
     dev_acc<S> &s;
     float factor, base[S::MT][LEAF_ACC_ROWS];
     DEV_FN attn_exp_side of(dev_acc<S> &s, const float *stats, float scale, int wave, int lane) {
-        attn_exp_side e = {s, scale * DEV_LOG2E, {}};
+        attn_exp_side e = {s, SHORT ? scale * DEV_LOG2E : scale, {}};
         DEV_UNROLL for (int m = 0; m < S::MT; ++m)
             DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot)
-                e.base[m][slot] = -DEV_LOG2E * stats[S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
+                e.base[m][slot] = (SHORT ? -DEV_LOG2E : -1.0f) * stats[S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
         return e;
     }
-    DEV_FN void step(attn_exp_side &e, int k, int steps) {
+    DEV_FN void part(attn_exp_side &e, int first, int end) {
         DEV_UNROLL for (int f = 0; f < COUNT; ++f)
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
-                if (f >= COUNT * k / steps && f < COUNT * (k + 1) / steps) {
+                if (f >= first && f < end) {
                     float &x = e.s.v[f / S::NT][f % S::NT][i];
-                    x = dev_exp2_fast(fmaf(x, e.factor, e.base[f / S::NT][leaf_acc_slot(i)]));
+                    x = fmaf(x, e.factor, e.base[f / S::NT][leaf_acc_slot(i)]);
+                    x = SHORT ? dev_exp2_fast(x) : dev_exp_f32(x);
                 }
     }
+    DEV_FN void step(attn_exp_side &e, int k, int steps) { part(e, COUNT * k / steps, COUNT * (k + 1) / steps); }
+    DEV_FN void every(attn_exp_side &e) { part(e, 0, COUNT); }
 };
 
-/* P and dP -> P and dS where every pair is visible. */
-template <class C, class S = typename C::pair_split>
-DEV_FN void attn_pairs_plain(const dev_acc<S> &p, dev_acc<S> &dp, const float *stats, int wave, int lane) {
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
-        float delta[LEAF_ACC_ROWS];
-        DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot)
-            delta[slot] = stats[C::BM + S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
-                dp.v[m][n][i] = p.v[m][n][i] * (dp.v[m][n][i] - delta[leaf_acc_slot(i)]);
-    }
-}
-
-/* The same where some are not, or where a row's LSE is infinite. */
-template <class C, class S = typename C::pair_split>
-DEV_FN void attn_pairs_masked(dev_acc<S> &p, dev_acc<S> &dp, const float *stats, const dev_mask &mask, int wave, int lane) {
+/* P and products dP -> P.Z and dS. MASKED: some pair is invisible, or a row's LSE infinite: such pairs, and those
+ * whose P is 0, give 0 whatever dP is. DROPS: dropout is on. */
+template <class C, bool MASKED, bool DROPS, class S = typename C::pair_split>
+DEV_FN void attn_pairs_scores(dev_acc<S> &p, dev_acc<S> &dp, const float *stats, const dev_mask &mask, const attn_keep<S> &keep,
+                              float keep_scale, int wave, int lane) {
     DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
         float delta[LEAF_ACC_ROWS];
         int low[LEAF_ACC_ROWS], high[LEAF_ACC_ROWS]; /* visible columns of the row */
         DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
             int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot);
             delta[slot] = stats[C::BM + row];
+            if (!MASKED) continue;
             dev_mask::columns(mask, row, &low[slot], &high[slot]);
             if (dev_is_infinite(stats[row])) high[slot] = low[slot] - 1;
         }
         DEV_UNROLL for (int n = 0; n < S::NT; ++n)
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
                 int slot = leaf_acc_slot(i), col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);
-                float x = p.v[m][n][i];
-                bool seen = x != 0.0f && col >= low[slot] && col <= high[slot];
-                p.v[m][n][i] = seen ? x : 0.0f;
-                dp.v[m][n][i] = seen ? x * (dp.v[m][n][i] - delta[slot]) : 0.0f;
+                float x = p.v[m][n][i], flow = dp.v[m][n][i];
+                bool seen = !MASKED || (x != 0.0f && col >= low[slot] && col <= high[slot]);
+                if (DROPS) {
+                    bool keeps = attn_keep<S>::at(keep, (m * S::NT + n) * LEAF_ACC + i);
+                    flow = keeps ? flow * keep_scale : 0.0f;
+                    p.v[m][n][i] = keeps && seen ? x * keep_scale : 0.0f;
+                } else if (MASKED) {
+                    p.v[m][n][i] = seen ? x : 0.0f;
+                }
+                float ds = x * (flow - delta[slot]);
+                dp.v[m][n][i] = seen ? ds : 0.0f;
             }
     }
 }

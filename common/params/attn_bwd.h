@@ -69,7 +69,7 @@ typedef struct stw_attn_params {
     int64_t batch_offset, head_offset, heads_total;
 
     double dropout_p;
-    uint32_t dropout_threshold; /* philox: keep iff word >= floor(p * 2^32)                 */
+    uint32_t dropout_threshold; /* keep iff word >= it; philox: floor(p * 2^32); mem_eff: see attn_params.c */
     uint32_t dropout_byte;      /* flash2: keep iff byte <= floor(255 * (1 - p)), 1 - p in f32            */
     float dropout_scale;        /* 1 / (1 - p)                                              */
     float scale, softcap;       /* softcap 0 = off                                          */

@@ -84,8 +84,13 @@ STW_SHARED_FN STW_CONSTANT_FN int stw_split_rows(int rows, int cols, int waves, 
     return best;
 }
 
+/* GPUs divide by a long program: the 32-bit one is a quarter of the other. */
+STW_SHARED_FN int64_t stw_quotient(int64_t a, int64_t b) {
+    return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
+}
+
 STW_SHARED_FN int64_t stw_blocks_of(int64_t rows, int64_t step) {
-    return (rows + step - 1) / step;
+    return stw_quotient(rows + step - 1, step);
 }
 
 STW_SHARED_FN int64_t stw_larger(int64_t a, int64_t b) {
@@ -139,11 +144,16 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
                                bm);
 }
 
-/* Bytes of a tile in shared memory: rows of 128-byte multiples are stored in a permuted order, others
- * (and all of f32) have 16 bytes of padding. */
+/* Bytes of a tile in shared memory: rows of 128-byte multiples of 16-bit elements are stored in a permuted order,
+ * others have 16 bytes of padding. `element`: bytes; 6 is f32 in three 16-bit parts, a plane each, but whole (4)
+ * where rows are short. */
+#define STW_TILE_PARTS(element, cols)    ((element) == 6u && (cols) >= 32 ? 3u : 1u)
 #define STW_TILE_SWIZZLED(element, cols) ((element) == 2u && (cols) * (element) % 128u == 0u)
-#define STW_TILE_BYTES(element, rows, cols)                                                                  \
+#define STW_TILE_PLANE(element, rows, cols)                                                                  \
     ((rows) * ((cols) * (element) + (STW_TILE_SWIZZLED(element, cols) ? 0u : 16u)))
+#define STW_TILE_BYTES(element, rows, cols)                                                                  \
+    (STW_TILE_PARTS(element, cols) == 3u ? 3u * STW_TILE_PLANE(2u, rows, cols)                               \
+                                         : STW_TILE_PLANE((element) == 6u ? 4u : (element), rows, cols))
 /* Backward: K, V; Q, dO and the statistics of each stage; P, dS; what the block works on. Stages 0: one
  * stage, and V only passes through Q's place on its way to registers. Forward: K, V, Q, P. */
 #define STW_UNIT_BYTES          256u

@@ -41,6 +41,8 @@ check("distinct problems are counted", "\n1 distinct problems on " in out, out)
 
 status, again, _ = run("--backend", "cpu", LINE)
 check("a replay prints the same figures", again == out, out, again)
+status, again, _ = run("--backend", "cpu", "--jobs", "0", LINE)
+check("in this process alone: the same figures", status == 0 and again == out, out, again)
 status, other, _ = run("--backend", "cpu", LINE + ":seed5")
 check("another seed is other data", other.replace(":seed5", "") != out)
 
@@ -76,7 +78,7 @@ for args, text in ((("--repeat=0",), "not a number from 1"), (("--quick", "--lon
     check(f"refused: {args}", status == 2 and text in err and not out, status, out, err)
 
 for args, wanted in (((LINE + ":nonsense",), "'nonsense' is not an option"), (("--filter", "nothing-like-it"), "no case matches"),
-                     (("--jobs", "0"), "not a number"), (("--unknown",), "unknown"),
+                     (("--jobs", "65"), "not a number"), (("--unknown",), "unknown"),
                      (("attn_bwd:f32:b2h1s5d8:thd:cuq0,9,10",), "cuq")):
     status, out, err = run("--backend", "cpu", *args)
     check(f"refused: {args}", status in (1, 2) and wanted in out + err, status, out, err)

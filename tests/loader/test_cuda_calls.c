@@ -240,17 +240,34 @@ static void fork_after_run(void **state) {
     assert_true(run.seconds < 5);
 }
 
-/* Our own part of a run call and of a later plan. Sanitizers and busy machines make it slower: the bound is
- * wide, the figure is printed. */
+/* What the promise of 2 us is measured without: sanitizers, and a build that is not optimised. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
+#define SLOWER 10
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define SLOWER 10
+#endif
+#endif
+#ifndef SLOWER
+#define SLOWER 1
+#endif
+
+/* Our own part of a run call and of a later plan; the fake driver answers at once. On a busy machine the best
+ * of some tries. */
 static void overhead(void **state) {
     (void)state;
-    double run_ns = 0, plan_ns = 0;
-    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_FAST=1"), LIST("overhead"));
-    const char *line = strstr(run.out, "\nrun ");
-    assert_non_null(line);
-    assert_int_equal(sscanf(line, "\nrun %lf plan %lf", &run_ns, &plan_ns), 2);
-    printf("overhead: run call %.0f ns (goal 2000), plan %.0f ns (goal 20000)\n", run_ns, plan_ns);
-    assert_true(run_ns > 0 && run_ns < 20000 && plan_ns < 200000);
+    double plain = 1e12, rich = 1e12, plan = 1e12;
+    for (int n = 0; n < 5 && (plain > 2000 * SLOWER || rich > 2000 * SLOWER || plan > 20000 * SLOWER); ++n) {
+        tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_FAST=1"), LIST("overhead"));
+        const char *line = strstr(run.out, "\nrun ");
+        assert_non_null(line);
+        assert_int_equal(sscanf(line, "\nrun %lf rich %lf plan %lf", &plain, &rich, &plan), 3);
+    }
+    printf("overhead: run call %.0f ns, with every tensor %.0f ns (goal 2000), plan %.0f ns (goal 20000)\n",
+           plain, rich, plan);
+    assert_true(plain > 0 && plain <= 2000 * SLOWER);
+    assert_true(rich > plain && rich <= 2000 * SLOWER);
+    assert_true(plan > 0 && plan <= 20000 * SLOWER);
 }
 
 int main(void) {

@@ -249,16 +249,17 @@ static void fork_after_run(void **state) {
     assert_true(run.seconds < 5);
 }
 
-/* Our own part of a run call and of a later plan; the bound is wide, the figure is printed. */
+/* Our own part of a run call and of a later plan (goals: 2000 ns, 20000 ns, which test_cuda_calls.c holds the
+ * same code to); the bound here is wide, the figures are printed. */
 static void overhead(void **state) {
     (void)state;
-    double run_ns = 0, plan_ns = 0;
+    double plain = 0, rich = 0, plan = 0;
     tool("hip7", LIST(TWO, "FAKE_FAST=1"), LIST("hip", "overhead"));
     const char *line = strstr(run.out, "\nrun ");
     assert_non_null(line);
-    assert_int_equal(sscanf(line, "\nrun %lf plan %lf", &run_ns, &plan_ns), 2);
-    printf("overhead: run call %.0f ns (goal 2000), plan %.0f ns (goal 20000)\n", run_ns, plan_ns);
-    assert_true(run_ns > 0 && run_ns < 20000 && plan_ns < 200000);
+    assert_int_equal(sscanf(line, "\nrun %lf rich %lf plan %lf", &plain, &rich, &plan), 3);
+    printf("overhead: run call %.0f ns, with every tensor %.0f ns, plan %.0f ns\n", plain, rich, plan);
+    assert_true(plain > 0 && plain < 20000 && rich > plain && rich < 40000 && plan < 200000);
 }
 
 int main(void) {

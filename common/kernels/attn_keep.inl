@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Dropout's decisions for a wave's part of a tile, as bits in registers. A Philox call decides several elements, and
+ * each map has a way to make no call twice where the tile lies on the map's grid: lanes that share a call's elements
+ * share the calls and exchange bits. common/philox.h says what the bits are. Included by attn_pairs.inl. */
+
+/* Element e of a lane, in the order (m, n, value), is bit e. */
+template <class S> struct attn_keep {
+    enum { COUNT = S::MT * S::NT, WORDS = (COUNT * LEAF_ACC + 31) / 32 };
+    uint32_t word[WORDS];
+    DEV_FN bool at(const attn_keep &k, int e) { return (k.word[e / 32] & (1u << e % 32)) != 0; }
+    DEV_FN void all(attn_keep &k) {
+        DEV_UNROLL for (int w = 0; w < WORDS; ++w) k.word[w] = ~0u;
+    }
+};
+
+/* The own map where rows are grouped as the counters are: the four words of a call belong to four rows, which lie in
+ * four lanes of NVIDIA's fragments, so each lane makes the calls of one value of the fragments; on AMD they are one
+ * lane's own. Calls can be made beside a product, whose memory operations leave time for them. */
+template <class S> struct attn_keep_philox {
+    enum { COUNT = S::MT * S::NT, WORDS = (COUNT * 4 + 31) / 32, ROUNDED = 0 };
+    static_assert(LEAF_ACC == 4, "a call a fragment");
+    uint32_t nibble[WORDS]; /* of fragment f: the call's four bits */
+    uint32_t row, col, head, offset, key0, key1, threshold;
+    DEV_FN bool fits(const stw_attn_params &p, const stw_dropout_stream &stream, int64_t i0) {
+        return p.dropout_map == 0u && ((i0 + stream.q_offset) & 3) == 0;
+    }
+    DEV_FN attn_keep_philox of(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0, int wave,
+                               int lane) {
+        attn_keep_philox k;
+        int mine = leaf_row_of_four(lane);
+        k.row = (uint32_t)((uint64_t)(i0 + s.q_offset + S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(mine))) >> 2);
+        k.col = (uint32_t)(j0 + s.kv_offset + S::col0(wave) + leaf_acc_col(lane, mine));
+        k.head = (uint32_t)dev_uniform((int)s.head);
+        k.offset = (uint32_t)dev_uniform((int)s.offset);
+        k.key0 = (uint32_t)dev_uniform((int)s.seed);
+        k.key1 = (uint32_t)dev_uniform((int)((uint32_t)(s.seed >> 32) ^ (uint32_t)(s.offset >> 32)));
+        k.threshold = p.dropout_threshold;
+        DEV_UNROLL for (int w = 0; w < WORDS; ++w) k.nibble[w] = 0;
+        return k;
+    }
+    DEV_FN uint32_t call(const attn_keep_philox &k, int m, int n) {
+        stw_philox_words w = stw_philox4x32(10, k.row + m * (LEAF_MMA_M / 4), k.col + n * LEAF_MMA_N, k.head, k.offset, k.key0, k.key1);
+        uint32_t bits = 0;
+        DEV_UNROLL for (int i = 0; i < 4; ++i) bits |= w.word[i] >= k.threshold ? 1u << i : 0u;
+        return bits;
+    }
+    DEV_FN void step(attn_keep_philox &k, int step, int steps) {
+        DEV_UNROLL for (int f = 0; f < COUNT; ++f)
+            if (f >= COUNT * step / steps && f < COUNT * (step + 1) / steps) k.nibble[f / 8] |= call(k, f / S::NT, f % S::NT) << f % 8 * 4;
+    }
+    DEV_FN void every(attn_keep_philox &k) {
+        DEV_UNROLL for (int w = 0; w < WORDS; ++w)
+            DEV_UNROLL_2 for (int f = w * 8; f < COUNT && f < w * 8 + 8; ++f) k.nibble[w] |= call(k, f / S::NT, f % S::NT) << f % 8 * 4;
+    }
+    DEV_FN void give(const attn_keep_philox &k, attn_keep<S> &to, int lane) {
+        int mine = leaf_row_of_four(lane);
+        DEV_UNROLL for (int w = 0; w < WORDS; ++w) {
+            to.word[w] = LEAF_FOUR_LANES == 1 ? k.nibble[w] : 0;
+            DEV_UNROLL for (int i = 0; i < 4; ++i) /* calls of the lane with row i */
+                if (LEAF_FOUR_LANES != 1)
+                    to.word[w] |= (dev_shuffle(k.nibble[w], leaf_lane_of_four(lane, i)) >> mine & 0x11111111u) << i;
+        }
+    }
+};
+
+/* FlashAttention-2's map was made from these fragments: a call's sixteen bytes are a lane's elements in sixteen rows
+ * and 32 columns. The tile's corner lies on that grid. */
+template <class S> DEV_FN void attn_keep_flash2(attn_keep<S> &k, const stw_attn_params &p, const stw_dropout_stream &s,
+                                                int64_t i0, int64_t j0, int wave, int lane) {
+    uint64_t subsequence = s.offset + s.head * 32u + (uint32_t)lane;
+    uint32_t key0 = (uint32_t)dev_uniform((int)s.seed), key1 = (uint32_t)dev_uniform((int)(s.seed >> 32));
+    int c0 = S::col0(wave);
+    DEV_UNROLL for (int w = 0; w < attn_keep<S>::WORDS; ++w) k.word[w] = 0;
+    DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
+        stw_philox_words words = {{0, 0, 0, 0}};
+        DEV_UNROLL for (int n = 0; n < S::NT; ++n) {
+            int col = c0 + n * LEAF_MMA_N, f = m * S::NT + n;
+            if (n == 0 || col % 32 == 0)
+                words = stw_philox4x32(7, (uint32_t)subsequence, (uint32_t)(subsequence >> 32),
+                                       (uint32_t)((uint64_t)(i0 + S::row0(wave) + m * LEAF_MMA_M) >> 4),
+                                       (uint32_t)((uint64_t)(j0 + col) >> 5), key0, key1);
+            int quarter = col / 8 % 4;
+            uint32_t bytes = quarter == 0 ? words.word[0] : quarter == 1 ? words.word[1] : quarter == 2 ? words.word[2] : words.word[3];
+            DEV_UNROLL for (int i = 0; i < 4; ++i)
+                k.word[f / 8] |= (bytes >> (8 * i) & 0xFFu) <= p.dropout_byte ? 1u << (f % 8 * 4 + i) : 0u;
+        }
+    }
+}
+
+/* The memory-efficient kernels' map: a call decides four consecutive keys of a row, which two neighbouring lanes hold;
+ * each lane makes the calls of one of its two rows. Rows begin at multiples of four. */
+template <class S> DEV_FN void attn_keep_mem_eff(attn_keep<S> &k, const stw_attn_params &p, const stw_dropout_stream &s,
+                                                 int64_t i0, int64_t j0, int wave, int lane) {
+    int mine = lane & 1;
+    uint32_t key0 = (uint32_t)dev_uniform((int)s.seed), key1 = (uint32_t)dev_uniform((int)(s.seed >> 32));
+    uint64_t row = (uint64_t)(i0 + S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(2 * mine)));
+    uint64_t first = s.base + row * s.row_stride + (uint64_t)(j0 + S::col0(wave) + (leaf_acc_col(lane, 0) & ~3));
+    DEV_UNROLL for (int w = 0; w < attn_keep<S>::WORDS; ++w) {
+        uint32_t own = 0;
+        DEV_UNROLL_2 for (int f = w * 8; f < attn_keep<S>::COUNT && f < w * 8 + 8; ++f) {
+            uint64_t counter = (first + (uint64_t)(f / S::NT * LEAF_MMA_M) * s.row_stride + (uint64_t)(f % S::NT * LEAF_MMA_N)) >> 2;
+            stw_philox_words words = stw_philox4x32(10, (uint32_t)counter, (uint32_t)(counter >> 32), 0u, 0u, key0, key1);
+            DEV_UNROLL for (int i = 0; i < 4; ++i) own |= words.word[i] >= p.dropout_threshold ? 1u << (f % 8 * 4 + i) : 0u;
+        }
+        uint32_t other = dev_shuffle(own, lane ^ 1), upper = mine ? other : own, lower = mine ? own : other;
+        k.word[w] = (upper >> (2 * mine) & 0x33333333u) | (lower >> (2 * mine) & 0x33333333u) << 2;
+    }
+}
+
+/* Any map, any position. */
+template <class S> DEV_FN void attn_keep_fill(attn_keep<S> &k, const stw_attn_params &p, const stw_dropout_stream &stream,
+                                              const dev_mask &mask, int64_t i0, int64_t j0, int wave, int lane) {
+    enum { COUNT = attn_keep<S>::COUNT, WORDS = attn_keep<S>::WORDS };
+    if (attn_keep_philox<S>::fits(p, stream, i0)) {
+        attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, j0, wave, lane);
+        attn_keep_philox<S>::every(calls);
+        attn_keep_philox<S>::give(calls, k, lane);
+    } else if (LEAF_ACC_PAIRS && p.dropout_map == 2u && ((i0 | j0) & 15) == 0 && (j0 & 31) == 0) {
+        attn_keep_flash2<S>(k, p, stream, i0, j0, wave, lane);
+    } else if (LEAF_ACC_PAIRS && p.dropout_map == 1u && (float)p.dropout_p < 1.0f &&
+               ((stream.base | stream.row_stride | (uint64_t)j0) & 3) == 0) {
+        attn_keep_mem_eff<S>(k, p, stream, i0, j0, wave, lane);
+    } else {
+        DEV_UNROLL for (int w = 0; w < WORDS; ++w) {
+            k.word[w] = 0;
+            DEV_ROLLED for (int e = w * 32; e < COUNT * LEAF_ACC && e < w * 32 + 32; ++e) {
+                int i = e % LEAF_ACC, n = e / LEAF_ACC % S::NT, m = e / (LEAF_ACC * S::NT);
+                int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i));
+                int col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);
+                if (row < mask.rows && col < mask.cols && stw_dropout_keep(&p, &stream, i0 + row, j0 + col)) k.word[w] |= 1u << (e - w * 32);
+            }
+        }
+    }
+}
