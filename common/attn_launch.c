@@ -116,8 +116,9 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
         const char *mode = !strstr(t->loop, "split") || needs_full(p) ? "full" : "plain";
-        step = add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn),
-                        t->warps * wave, STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages));
+        step =
+            add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn),
+                     t->warps * wave, STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages));
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode);
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
