@@ -108,8 +108,9 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
         int64_t units = (p->dbias.batch ? p->batch : 1) * (p->dbias.head ? p->heads_q : 1) *
                         (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
                         (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
+        uint32_t stages = wave == 64 ? STW_BIAS_STAGES_64(b->element, b->head_dim) : 1u;
         step = add_step(steps, wave, units, b->warps * wave,
-                        STW_BWD_SMEM(stored_of(p, wave), b->head_dim, b->bm, b->bn, 1u));
+                        STW_BWD_SMEM(stored_of(p, wave), b->head_dim, b->bm, b->bn, stages));
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_bias_%s_%s", b->name, type);
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
