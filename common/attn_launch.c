@@ -120,7 +120,7 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode);
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
-    step = add_step(steps, wave, rows, STW_ROW_THREADS, 0);
+    step = add_step(steps, wave, rows, STW_ROW_THREADS, STW_ROW_SMEM);
     snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish");
 }
 

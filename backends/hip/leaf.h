@@ -110,6 +110,9 @@ DEV_FN void dev_add_exact(float *to, float x) {
 /* Value i of the accumulator tile f of thread t among `threads`, in sums laid out in the order of the registers: a
  * wave's addition covers 256 bytes without gaps. */
 DEV_FN int dev_sum_at(int f, int i, int t, int threads) { return (f * 4 + i) * threads + t; }
+DEV_FN void dev_load_acc(float x[4], const float *sums, int f, int t, int threads) {
+    DEV_UNROLL for (int i = 0; i < 4; ++i) x[i] = sums[dev_sum_at(f, i, t, threads)];
+}
 template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4]) {
     DEV_UNROLL for (int i = 0; i < 4; ++i) dev_add(to + dev_sum_at(f, i, (int)dev_thread(), THREADS), x[i]);
 }
