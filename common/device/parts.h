@@ -8,7 +8,7 @@
 #include "tile.h"
 
 #ifndef STW_PARTS_AHEAD
-#define STW_PARTS_AHEAD 2
+#define STW_PARTS_AHEAD 3
 #endif
 
 /* Rows of a matrix on their way: each of THREADS threads holds COUNT vectors of four elements. */

@@ -60,10 +60,10 @@ struct attn_row_unit {
 };
 
 DEV_FN void attn_row_unit_of(attn_row_unit &u, const stw_attn_launch &l) {
-    int64_t unit = dev_unit(), blocks = stw_blocks_of(l.p.max_seq_q, l.bm), head = unit / blocks;
-    u.block = unit % blocks;
-    u.h = head % l.p.heads_q;
-    u.b = head / l.p.heads_q;
+    int64_t unit = dev_unit(), blocks = stw_blocks_of(l.p.max_seq_q, l.bm), head = stw_quotient(unit, blocks);
+    u.block = unit - head * blocks;
+    u.b = stw_quotient(head, l.p.heads_q);
+    u.h = head - u.b * l.p.heads_q;
     u.seq = stw_attn_seq_of(&l.p, l.bm, u.b);
     u.at = u.h * l.q_blocks + u.seq.q_block + u.block;
 }

@@ -38,21 +38,16 @@ template <class C> DEV_FN void attn_unit_ranges(attn_unit &u) {
     if (u.j0 + C::BN > s.kv.used) u.inner_end = 0;
 }
 
-/* a / b in 32 bits where that will do: there is no instruction for either, but this one is short. */
-DEV_FN int64_t attn_quotient(int64_t a, int64_t b, int64_t *rest_out) {
-    int64_t q = ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
-    *rest_out = a - q * b;
-    return q;
-}
-
 /* Units are numbered head by head; l.heads_beside heads at a time go through their key blocks together, so that
  * under a causal mask the last units are short ones. */
 DEV_FN void attn_unit_place(attn_unit &u, const stw_attn_launch &l, int64_t number) {
-    int64_t rest, head, heads = l.p.batch * l.p.heads_kv;
-    int64_t first = attn_quotient(number, l.heads_beside * l.k_blocks, &rest) * l.heads_beside;
-    u.block = (int)attn_quotient(rest, stw_smaller(l.heads_beside, heads - first), &head);
-    u.b = attn_quotient(first + head, l.p.heads_kv, &head);
-    u.kv_head = (int)head;
+    int64_t heads = l.p.batch * l.p.heads_kv, group = stw_quotient(number, l.heads_beside * l.k_blocks);
+    int64_t first = group * l.heads_beside, beside = stw_smaller(l.heads_beside, heads - first);
+    number -= first * l.k_blocks;
+    u.block = (int)stw_quotient(number, beside);
+    int64_t head = first + number - u.block * beside;
+    u.b = stw_quotient(head, l.p.heads_kv);
+    u.kv_head = (int)(head - u.b * l.p.heads_kv);
 }
 
 /* One thread finds out; in deterministic mode units are taken in the order of arrival. */

@@ -121,7 +121,8 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     int64_t unit = dev_unit(), blocks = stw_blocks_of(p.max_seq_q, C::BM);
     if (unit == l.units - 1) attn_check(p, smem);
     if (unit >= l.units - 1) return;
-    int64_t block = unit % blocks, head = unit / blocks, h = head % p.heads_q, b = head / p.heads_q, i0 = block * C::BM;
+    int64_t head = stw_quotient(unit, blocks), block = unit - head * blocks, i0 = block * C::BM;
+    int64_t b = stw_quotient(head, p.heads_q), h = head - b * p.heads_q;
     stw_attn_seq seq = stw_attn_seq_of(&p, C::BM, b);
     if (i0 >= seq.q.rows) return;
     stw_range range = stw_key_blocks(&seq, C::BM, C::BN, block);

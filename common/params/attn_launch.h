@@ -84,8 +84,13 @@ STW_SHARED_FN STW_CONSTANT_FN int stw_split_rows(int rows, int cols, int waves, 
     return best;
 }
 
+/* GPUs divide by a long program: the 32-bit one is a quarter of the other. */
+STW_SHARED_FN int64_t stw_quotient(int64_t a, int64_t b) {
+    return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
+}
+
 STW_SHARED_FN int64_t stw_blocks_of(int64_t rows, int64_t step) {
-    return (rows + step - 1) / step;
+    return stw_quotient(rows + step - 1, step);
 }
 
 STW_SHARED_FN int64_t stw_larger(int64_t a, int64_t b) {
