@@ -16,6 +16,11 @@ static uint32_t element_of(const stw_attn_params *p) {
     return p->dtype == STW_F32 ? 4u : 2u;
 }
 
+/* The same in a tile of shared memory: NVIDIA's kernels (waves of 32) hold f32 in parts. */
+static uint32_t stored_of(const stw_attn_params *p, uint32_t wave) {
+    return p->dtype == STW_F32 && wave == 32 ? 6u : element_of(p);
+}
+
 /* Features that only the kernels with all features know; f32 outputs of 16-bit inputs among them. */
 static int needs_full(const stw_attn_params *p) {
     uint32_t keys = p->outputs & (STW_OUT_DK | STW_OUT_DV);
@@ -92,11 +97,6 @@ static stw_attn_step *add_step(stw_attn_steps *steps, uint32_t wave, int64_t uni
     return step;
 }
 
-static uint32_t bwd_smem(const stw_attn_tile *t, uint32_t element) {
-    if (!strcmp(t->loop, "f32_parts")) return STW_BWD_PARTS_SMEM(t->head_dim, t->bm, t->bn);
-    return STW_BWD_SMEM(element, t->head_dim, t->bm, t->bn, t->stages);
-}
-
 static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t wave, stw_attn_steps *steps) {
     const char *type = stw_dtype_name((stw_dtype)p->dtype);
     int64_t tiles = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, t->bm);
@@ -109,18 +109,18 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
                         (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
                         (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
         step = add_step(steps, wave, units, b->warps * wave,
-                        STW_BWD_SMEM(b->element, b->head_dim, b->bm, b->bn, 1u));
+                        STW_BWD_SMEM(stored_of(p, wave), b->head_dim, b->bm, b->bn, 1u));
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_bias_%s_%s", b->name, type);
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
-        const char *mode = strcmp(t->loop, "split") || needs_full(p) ? "full" : "plain";
+        const char *mode = !strstr(t->loop, "split") || needs_full(p) ? "full" : "plain";
         step = add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn),
-                        t->warps * wave, bwd_smem(t, element_of(p)));
+                        t->warps * wave, STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages));
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode);
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
-    step = add_step(steps, wave, rows, STW_ROW_THREADS, STW_ROW_SMEM);
+    step = add_step(steps, wave, rows, STW_ROW_THREADS, 0);
     snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish");
 }
 
@@ -132,7 +132,7 @@ void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_
         add_bwd(tile, params, wave, steps_out);
         steps_out->workspace = layout_of(tile, params).total;
     } else if (call == STW_CALL_FWD) {
-        uint32_t smem = STW_FWD_SMEM(element_of(params), tile->head_dim, tile->bm, tile->bn);
+        uint32_t smem = STW_FWD_SMEM(stored_of(params, wave), tile->head_dim, tile->bm, tile->bn);
         stw_attn_step *step =
             add_step(steps_out, wave, heads * stw_blocks_of(params->max_seq_q, tile->bm) + 1,
                      tile->warps * wave, smem);
@@ -196,7 +196,7 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
         l.heads_beside = heads_beside(tile, params);
         l.k_blocks = stw_blocks_of(params->max_seq_kv, tile->bn);
         l.dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
-                                             wave == 32 && !strcmp(tile->loop, "f32") ? 8 : 16);
+                                             wave == 32 && params->dtype == STW_F32 ? 8 : 16);
         l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !bias_is_summed(params);
         l.bias_batch = params->dbias.batch ? params->batch : 1;
         l.bias_heads = params->dbias.head ? params->heads_q : 1;

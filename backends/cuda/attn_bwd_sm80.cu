@@ -7,29 +7,25 @@
 #include "common/device/copy.h"
 #include "common/device/mask.h"
 #include "common/device/mma.h"
-#include "common/device/parts.h"
 #include "common/device/reduce.h"
 
 extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 
 #include "common/kernels/attn_bwd.inl"
 #include "common/kernels/attn_bwd_bias.inl"
-#include "common/kernels/attn_bwd_parts.inl"
 #include "common/kernels/attn_bwd_delta.inl"
 #include "common/kernels/attn_bwd_finish.inl"
 #include "common/kernels/attn_fwd.inl"
 #include "common/kernels/dropout_mask.inl"
 
-#define KERNEL_BLOCKS(name, threads, blocks, call)                                                           \
-    DEV_KERNEL_BLOCKS(threads, blocks) name(DEV_ARGUMENT stw_attn_launch launch) { call; }
 #define KERNEL(name, threads, call)                                                                          \
     DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch launch) { call; }
 #define BWD(id, type, T, hd, bm, bn, stages, warps, mode, full, kb)                                          \
-    static_assert(STW_BWD_SMEM(sizeof(T), hd, bm, bn, stages) <= kb * 1024u, "smem_kb of " #id);             \
+    static_assert(STW_BWD_SMEM(dev_stored<T>::BYTES, hd, bm, bn, stages) <= kb * 1024u, "smem_kb of " #id);             \
     KERNEL(stw_attn_bwd_##id##_##type##mode, warps * DEV_WAVE,                                               \
            (attn_bwd_main<attn_config<T, hd, bm, bn, stages, warps>, full>(launch, dev_shared)))
 #define FWD(id, type, T, hd, bm, bn, warps, kb)                                                              \
-    static_assert(STW_FWD_SMEM(sizeof(T), hd, bm, bn) <= kb * 1024u, "smem_kb of " #id);                     \
+    static_assert(STW_FWD_SMEM(dev_stored<T>::BYTES, hd, bm, bn) <= kb * 1024u, "smem_kb of " #id);                     \
     KERNEL(stw_attn_fwd_##id##_##type, warps * DEV_WAVE,                                                     \
            (attn_fwd<attn_fwd_config<T, hd, bm, bn, warps>>(launch, dev_shared)))
 
@@ -40,10 +36,8 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
     ROW_full(id, hd, bm, bn, stages, warps, kb) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, false, kb) \
         BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, false, kb)
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, true, kb)
-#define ROW_f32_parts(id, hd, bm, bn, stages, warps, kb)                                                     \
-    static_assert(STW_BWD_PARTS_SMEM(hd, bm, bn) <= kb * 1024u, "smem_kb of " #id);                          \
-    KERNEL_BLOCKS(stw_attn_bwd_##id##_f32_full, warps * DEV_WAVE, (kb) <= 112 ? 2 : 1,                       \
-           (attn_bwd_parts<attn_parts_config<hd, bm, bn, stages, warps>>(launch, dev_shared)))
+#define ROW_f32_split(id, hd, bm, bn, stages, warps, kb)                                                     \
+    ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _plain, false, kb)
 #define ROW_fwd(id, hd, bm, bn, stages, warps, kb)                                                           \
     FWD(id, f16, dev_f16, hd, bm, bn, warps, kb) FWD(id, bf16, dev_bf16, hd, bm, bn, warps, kb)
 #define ROW_fwd_f32(id, hd, bm, bn, stages, warps, kb) FWD(id, f32, float, hd, bm, bn, warps, kb)
@@ -64,5 +58,5 @@ STW_BIAS_TILES(BIAS_TILE)
 KERNEL(stw_attn_bwd_delta_f16, ATTN_ROW_THREADS, attn_bwd_delta<dev_f16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_delta_bf16, ATTN_ROW_THREADS, attn_bwd_delta<dev_bf16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_delta_f32, ATTN_ROW_THREADS, attn_bwd_delta<float>(launch, dev_shared))
-KERNEL(stw_attn_bwd_finish, ATTN_ROW_THREADS, attn_bwd_finish(launch, dev_shared))
+KERNEL(stw_attn_bwd_finish, ATTN_ROW_THREADS, attn_bwd_finish(launch))
 KERNEL(stw_attn_dropout_mask, ATTN_MASK_THREADS, attn_dropout_mask(launch, dev_shared))

@@ -13,8 +13,7 @@
 #define DEV_UNROLL    _Pragma("unroll")
 #define DEV_ROLLED    _Pragma("unroll 1")
 #define DEV_UNROLL_2  _Pragma("unroll 2")
-#define DEV_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
-#define DEV_KERNEL(threads) DEV_KERNEL_BLOCKS(threads, 1)
+#define DEV_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 #define DEV_ARGUMENT const __grid_constant__
 
 /* 16-bit storage types: distinct types, so that products know which instruction to take. */
@@ -91,24 +90,24 @@ DEV_FN void dev_add_exact(float *to, float x) {
         seen = atomicCAS(bits, was, __float_as_uint(__uint_as_float(was) + x));
     }
 }
-/* Where value i of the accumulator tile f of thread t among `threads` is, in sums laid out in the order of the
- * registers; how they are read, and added to: a wave's addition touches whole lines, and one instruction adds four values where the GPU can. */
+/* Value i of the accumulator tile f of thread t among THREADS, in sums laid out in the order of the registers: a
+ * wave's addition touches whole lines, and one instruction adds four values where the GPU can. */
 #if __CUDA_ARCH__ >= 900
 DEV_FN int dev_sum_at(int f, int i, int t, int threads) { return (f * threads + t) * 4 + i; }
-DEV_FN void dev_load_acc(float x[4], const float *sums, int f, int t, int threads) {
-    float4 v = *(const float4 *)(const void *)(sums + dev_sum_at(f, 0, t, threads));
-    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-}
 template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4]) {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + dev_sum_at(f, 0, (int)dev_thread(), THREADS)),
                  "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
                  : "memory");
 }
-#else
-DEV_FN int dev_sum_at(int f, int i, int t, int threads) { return (f * 4 + i) * threads + t; }
 DEV_FN void dev_load_acc(float x[4], const float *sums, int f, int t, int threads) {
-    DEV_UNROLL for (int i = 0; i < 4; ++i) x[i] = sums[dev_sum_at(f, i, t, threads)];
+    float4 v = *(const float4 *)(const void *)(sums + dev_sum_at(f, 0, t, threads));
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
 }
+#else
+DEV_FN void dev_load_acc(float x[4], const float *sums, int f, int t, int threads) {
+    DEV_UNROLL for (int i = 0; i < 4; ++i) x[i] = sums[(f * 4 + i) * threads + t];
+}
+DEV_FN int dev_sum_at(int f, int i, int t, int threads) { return (f * 4 + i) * threads + t; }
 template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4]) {
     DEV_UNROLL for (int i = 0; i < 4; ++i) dev_add(to + dev_sum_at(f, i, (int)dev_thread(), THREADS), x[i]);
 }

@@ -15,71 +15,48 @@
 #define LEAF_F32_IN_PARTS 1
 enum { LEAF_PARTS = 3 };
 
-/* The parts of two numbers, packed; what the last rests are (0 of ordinary numbers) is added to *odd. */
-DEV_FN void leaf_split_pair(float x, float y, uint32_t parts[LEAF_PARTS], float *odd) {
-    DEV_UNROLL for (int i = 0; i < LEAF_PARTS; ++i) {
-        parts[i] = dev_pack_bf16(x, y);
-        x -= __uint_as_float(parts[i] << 16);
-        y -= __uint_as_float(parts[i] & 0xFFFF0000u);
-    }
-    *odd += x + y;
+/* Infinite, NaN or so large that bf16 may round it up to infinity. */
+DEV_FN bool leaf_is_odd(float x) { return !(fabsf(x) <= __uint_as_float(0x7F7F0000u)); }
+
+/* The parts of two numbers that are not odd, packed. */
+DEV_FN void leaf_split_pair(float x, float y, uint32_t *first, uint32_t *second, uint32_t *third) {
+    *first = dev_pack_bf16(x, y);
+    x -= __uint_as_float(*first << 16);
+    y -= __uint_as_float(*first & 0xFFFF0000u);
+    *second = dev_pack_bf16(x, y);
+    x -= __uint_as_float(*second << 16);
+    y -= __uint_as_float(*second & 0xFFFF0000u);
+    *third = dev_pack_bf16(x, y);
 }
 
-/* One number that is infinite, NaN or so large that bf16 rounds it up to infinity. An infinite number is its
- * third part: that one meets only first parts, which are 0 where the other factor is. */
-DEV_FN void leaf_split_odd(float x, uint32_t parts[LEAF_PARTS], int shift) {
+/* Part `part` of any number. An infinite number is its third part: that one meets only first parts, which are 0
+ * where the other factor is. */
+DEV_FN uint16_t leaf_part_of(float x, int part) {
     const float largest = __uint_as_float(0x7F7F0000u);
-    float rest[LEAF_PARTS];
     bool endless = fabsf(x) == __uint_as_float(0x7F800000u);
-    rest[0] = endless ? 0.0f : fminf(fmaxf(x, -largest), largest);
-    rest[1] = endless ? 0.0f : x - dev_from_bf16(dev_to_bf16(rest[0]));
-    rest[2] = endless ? x : rest[1] - dev_from_bf16(dev_to_bf16(rest[1]));
-    DEV_UNROLL for (int i = 0; i < LEAF_PARTS; ++i) parts[i] |= (uint32_t)dev_to_bf16(rest[i]) << shift;
+    float rest = endless ? 0.0f : fminf(fmaxf(x, -largest), largest);
+    if (part > 0) rest = endless ? 0.0f : x - dev_from_bf16(dev_to_bf16(rest));
+    if (part > 1) rest = endless ? x : rest - dev_from_bf16(dev_to_bf16(rest));
+    return dev_to_bf16(rest);
 }
 
-/* Any two numbers. */
-DEV_FN void leaf_split(float x, float y, uint32_t parts[LEAF_PARTS]) {
-    float odd = 0.0f;
-    leaf_split_pair(x, y, parts, &odd);
-    if (odd == odd) return;
-    DEV_UNROLL for (int i = 0; i < LEAF_PARTS; ++i) parts[i] = 0;
-    leaf_split_odd(x, parts, 0);
-    leaf_split_odd(y, parts, 16);
+DEV_FN bool leaf_is_odd(const float x[4]) {
+    return leaf_is_odd(x[0]) || leaf_is_odd(x[1]) || leaf_is_odd(x[2]) || leaf_is_odd(x[3]);
 }
 
-/* Any four. */
-DEV_FN void leaf_split_four(const float x[4], uint32_t low[LEAF_PARTS], uint32_t high[LEAF_PARTS]) {
-    float odd = 0.0f;
-    leaf_split_pair(x[0], x[1], low, &odd);
-    leaf_split_pair(x[2], x[3], high, &odd);
-    if (odd == odd) return;
-    leaf_split(x[0], x[1], low);
-    leaf_split(x[2], x[3], high);
+/* The parts of four numbers, two a word. `odd`: they may be odd. */
+DEV_FN void leaf_split(const float x[4], uint32_t parts[LEAF_PARTS][2], bool odd) {
+    if (!odd) {
+        DEV_UNROLL for (int i = 0; i < 2; ++i) leaf_split_pair(x[2 * i], x[2 * i + 1], &parts[0][i], &parts[1][i], &parts[2][i]);
+        return;
+    }
+    DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p)
+        DEV_UNROLL for (int i = 0; i < 2; ++i)
+            parts[p][i] = leaf_part_of(x[2 * i], p) | (uint32_t)leaf_part_of(x[2 * i + 1], p) << 16;
 }
 
-/* rest += the five small products of a step. */
-DEV_FN void leaf_parts_rest(float rest[4], const uint32_t (*a)[4], const uint32_t b[LEAF_PARTS][2]) {
-    leaf_mma_bf16(rest, a[2], b[0]);
-    leaf_mma_bf16(rest, a[0], b[2]);
-    leaf_mma_bf16(rest, a[1], b[1]);
-    leaf_mma_bf16(rest, a[1], b[0]);
-    leaf_mma_bf16(rest, a[0], b[1]);
-}
-
-/* One of the products of a step, of tiles that are split already (common/device/parts.h). */
-enum { LEAF_PRODUCTS = 6 };
-template <class A, class B> DEV_FN void leaf_parts_product(int product, float large[4], float rest[4], const A a[LEAF_PARTS],
-                                                           const B b[LEAF_PARTS], int part) {
-    if (product == 0) leaf_mma_bf16(rest, a[2].r, b[0].r + 2 * part);
-    if (product == 1) leaf_mma_bf16(large, a[0].r, b[0].r + 2 * part);
-    if (product == 2) leaf_mma_bf16(rest, a[0].r, b[2].r + 2 * part);
-    if (product == 3) leaf_mma_bf16(rest, a[1].r, b[1].r + 2 * part);
-    if (product == 4) leaf_mma_bf16(rest, a[1].r, b[0].r + 2 * part);
-    if (product == 5) leaf_mma_bf16(rest, a[0].r, b[1].r + 2 * part);
-}
-
-/* Operands in f32 tiles, split as they are read. k runs through a step in another order than memory, the same one
- * for both operands: a lane's four are neighbours. */
+/* Operands are tiles in three planes, one a part, each like a tile of bf16; a tile too narrow for that
+ * (dev_tile) holds floats, which are split as they are read: only a left operand does. */
 template <> struct leaf_mma<float> {
     enum { K = 16, B_TILES = 1 };
     struct a_frag {
@@ -88,31 +65,117 @@ template <> struct leaf_mma<float> {
     struct b_frag {
         uint32_t part[LEAF_PARTS][2];
     };
-    template <bool STORED_K, class Tile> DEV_FN void split(uint32_t parts[LEAF_PARTS], const float *tile, int n, int k) {
-        leaf_split(STORED_K ? tile[Tile::at(k, n)] : tile[Tile::at(n, k)],
-                   STORED_K ? tile[Tile::at(k + 1, n)] : tile[Tile::at(n, k + 1)], parts);
+    template <bool STORED_K, class Tile> DEV_FN void load_a_whole(a_frag &f, const float *tile, int m0, int k0, int lane) {
+        DEV_UNROLL for (int i = 0; i < 4; i += 2) {
+            float x[4];
+            uint32_t parts[LEAF_PARTS][2];
+            DEV_UNROLL for (int e = 0; e < 4; ++e) {
+                int m = m0 + lane / 4 + 8 * (e / 2), k = k0 + lane % 4 * 2 + 4 * i + e % 2;
+                x[e] = tile[STORED_K ? Tile::at(k, m) : Tile::at(m, k)];
+            }
+            leaf_split(x, parts, leaf_is_odd(x));
+            DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) {
+                f.part[p][i] = parts[p][0];
+                f.part[p][i + 1] = parts[p][1];
+            }
+        }
     }
     template <bool STORED_K, class Tile> DEV_FN void load_a(a_frag &f, const float *tile, int m0, int k0, int lane) {
-        DEV_UNROLL for (int i = 0; i < 4; ++i) {
-            uint32_t parts[LEAF_PARTS];
-            split<STORED_K, Tile>(parts, tile, m0 + lane / 4 + 8 * (i & 1), k0 + lane % 4 * 4 + (i & 2));
-            DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) f.part[p][i] = parts[p];
+        if constexpr (Tile::PARTS == 1) {
+            load_a_whole<STORED_K, Tile>(f, tile, m0, k0, lane);
+        } else {
+            int near = (lane & 7), low = (lane >> 3) & 1, high = lane >> 4;
+            DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) {
+                uint32_t plane = leaf_shared_address(tile) + p * (int)Tile::PLANE;
+                if (STORED_K) leaf_ldmatrix_trans(f.part[p], plane + Tile::byte(k0, near + high * 8, m0, low * 8));
+                else leaf_ldmatrix(f.part[p], plane + Tile::byte(m0, near + low * 8, k0, high * 8));
+            }
         }
     }
+    /* Two parts by one instruction, the third by another. */
     template <bool STORED_K, class Tile> DEV_FN void load_b(b_frag &f, const float *tile, int n0, int k0, int lane) {
-        DEV_UNROLL for (int i = 0; i < 2; ++i) {
-            uint32_t parts[LEAF_PARTS];
-            split<STORED_K, Tile>(parts, tile, n0 + lane / 4, k0 + lane % 4 * 4 + 2 * i);
-            DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) f.part[p][i] = parts[p];
+        int near = (lane & 7), low = (lane >> 3) & 1, high = lane >> 4;
+        uint32_t at = leaf_shared_address(tile) + high * (int)Tile::PLANE, two[4];
+        if (STORED_K) {
+            at += Tile::byte(k0, near + low * 8, n0, 0);
+            leaf_ldmatrix_trans(two, at);
+            leaf_ldmatrix_two_trans(f.part[2], at + 2 * (int)Tile::PLANE);
+        } else {
+            at += Tile::byte(n0, near, k0, low * 8);
+            leaf_ldmatrix(two, at);
+            leaf_ldmatrix_two(f.part[2], at + 2 * (int)Tile::PLANE);
+        }
+        DEV_UNROLL for (int i = 0; i < 4; ++i) f.part[i / 2][i % 2] = two[i];
+    }
+    /* One step of all products of a wave: c += the large ones; the small ones gather in `rest` from the first step on and
+     * go into c with the last. Products that follow each other add to different accumulators, since the matrix unit's
+     * latency is several products long. */
+    template <int MT, int NT>
+    DEV_FN void products(float (&c)[MT][NT][4], float (&rest)[MT][NT][4], const a_frag (&a)[MT], const b_frag (&b)[NT], bool first, bool last) {
+        const int part_a[] = {2, 0, 1, 1, 0}, part_b[] = {0, 2, 1, 0, 1};
+        DEV_UNROLL for (int p = 0; p < 5; ++p)
+            DEV_UNROLL for (int n = 0; n < NT; ++n)
+                DEV_UNROLL for (int m = 0; m < MT; ++m) {
+                    DEV_UNROLL for (int i = 0; i < 4; ++i)
+                        if (first && p == 0) rest[m][n][i] = 0.0f;
+                    leaf_mma_bf16(rest[m][n], a[m].part[part_a[p]], b[n].part[part_b[p]]);
+                }
+        DEV_UNROLL for (int n = 0; n < NT; ++n)
+            DEV_UNROLL for (int m = 0; m < MT; ++m) {
+                float large[4] = {0, 0, 0, 0};
+                leaf_mma_bf16(large, a[m].part[0], b[n].part[0]);
+                DEV_UNROLL for (int i = 0; i < 4; ++i) c[m][n][i] += last ? large[i] + rest[m][n][i] : large[i];
+            }
+    }
+
+    DEV_FN bool is_odd(dev_vector v) {
+        return leaf_is_odd(__uint_as_float(v.word[0])) || leaf_is_odd(__uint_as_float(v.word[1])) ||
+               leaf_is_odd(__uint_as_float(v.word[2])) || leaf_is_odd(__uint_as_float(v.word[3]));
+    }
+    /* Four numbers, none odd, to (row, col) of a tile in parts. */
+    template <class Tile> DEV_FN void store_four(float *tile, int row, int col, dev_vector v) {
+        char *at = (char *)tile + Tile::at(row, col) * 2;
+        uint32_t parts[LEAF_PARTS][2];
+        float x[4];
+        DEV_UNROLL for (int i = 0; i < 4; ++i) x[i] = __uint_as_float(v.word[i]);
+        leaf_split(x, parts, false);
+        DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) dev_store_half(at + p * (int)Tile::PLANE, parts[p][0], parts[p][1]);
+    }
+    /* Any number. */
+    template <class Tile> DEV_FN void store_one(float *tile, int row, int col, float x) {
+        char *at = (char *)tile + Tile::at(row, col) * 2;
+        DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) *(uint16_t *)(void *)(at + p * (int)Tile::PLANE) = leaf_part_of(x, p);
+    }
+    /* Four numbers of an accumulator to where it lies in a tile. `odd`: they may be. */
+    template <class Tile> DEV_FN void store_acc(float *tile, int row0, int col0, const float c[4], int lane, bool odd) {
+        uint32_t parts[LEAF_PARTS][2];
+        leaf_split(c, parts, odd);
+        DEV_UNROLL for (int s = 0; s < 2; ++s) {
+            char *at = (char *)tile + Tile::at(row0 + lane / 4 + 8 * s, col0 + (lane % 4) * 2) * 2;
+            DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) *(uint32_t *)(void *)(at + p * (int)Tile::PLANE) = parts[p][s];
         }
     }
-    DEV_FN void product(float c[4], const a_frag &a, const b_frag &b, int) {
-        float large[4] = {0, 0, 0, 0}, rest[4] = {0, 0, 0, 0};
-        leaf_parts_rest(rest, a.part, b.part);
-        leaf_mma_bf16(large, a.part[0], b.part[0]);
-        DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] += large[i] + rest[i];
+    /* All accumulators of a wave, with one test. */
+    template <class Tile, int MT, int NT> DEV_FN void store_all(float *tile, int row0, int col0, const float (&c)[MT][NT][4], int lane) {
+        bool odd = false;
+        DEV_UNROLL for (int f = 0; f < MT * NT; ++f) odd |= leaf_is_odd(c[f / NT][f % NT]);
+        if (odd) {
+            DEV_UNROLL for (int f = 0; f < MT * NT; ++f)
+                store_acc<Tile>(tile, row0 + f / NT * LEAF_MMA_M, col0 + f % NT * LEAF_MMA_N, c[f / NT][f % NT], lane, true);
+        } else {
+            DEV_UNROLL for (int f = 0; f < MT * NT; ++f)
+                store_acc<Tile>(tile, row0 + f / NT * LEAF_MMA_M, col0 + f % NT * LEAF_MMA_N, c[f / NT][f % NT], lane, false);
+        }
     }
-    DEV_FN void product_rounded(float c[4], const a_frag &a, const b_frag &b, int part) { product(c, a, b, part); }
 };
+
+template <class Tile> DEV_FN void leaf_store_acc(float *tile, int row0, int col0, const float c[4], int lane) {
+    if constexpr (Tile::PARTS != 1) {
+        leaf_mma<float>::store_acc<Tile>(tile, row0, col0, c, lane, leaf_is_odd(c));
+    } else {
+        DEV_UNROLL for (int s = 0; s < 2; ++s)
+            dev_set_pair(tile + Tile::at(row0 + lane / 4 + 8 * s, col0 + (lane % 4) * 2), c[2 * s], c[2 * s + 1]);
+    }
+}
 
 #endif

@@ -43,6 +43,12 @@ DEV_FN void leaf_ldmatrix_trans(uint32_t r[4], uint32_t at) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(at));
 }
+DEV_FN void leaf_ldmatrix_two(uint32_t r[2], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at));
+}
+DEV_FN void leaf_ldmatrix_two_trans(uint32_t r[2], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at));
+}
 
 #define LEAF_MMA_16(name, type)                                                                              \
     DEV_FN void name(float c[4], const uint32_t a[4], const uint32_t b[2]) {                                 \

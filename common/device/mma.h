@@ -28,6 +28,7 @@ DEV_FN void dev_multiply_beside(dev_acc<Split> &acc, const typename TileA::type 
     typedef leaf_mma<typename TileA::type> mma;
     enum { AHEAD = sizeof(typename TileA::type) == 2 ? 2 : 1, GROUPS = Split::NT / mma::B_TILES };
     int m0 = Split::row0(wave), n0 = Split::col0(wave);
+    dev_acc<Split> rest; /* small products of f32 in parts */
     typename mma::a_frag fa[AHEAD][Split::MT];
     typename mma::b_frag fb[AHEAD][GROUPS];
     DEV_UNROLL for (int k = 1 - AHEAD; k < K / mma::K; ++k) {
@@ -40,11 +41,15 @@ DEV_FN void dev_multiply_beside(dev_acc<Split> &acc, const typename TileA::type 
                                                     next * mma::K, lane);
         }
         if (k < 0) continue;
-        DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
-            DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-                if (Side::ROUNDED)
-                    mma::product_rounded(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
-                else mma::product(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
+        if constexpr (TileB::PARTS != 1) {
+            mma::products(acc.v, rest.v, fa[k % AHEAD], fb[k % AHEAD], k == 0, k + 1 == K / mma::K);
+        } else {
+            DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
+                DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+                    if (Side::ROUNDED)
+                        mma::product_rounded(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
+                    else mma::product(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
+        }
         Side::step(side, k, K / mma::K);
     }
 }

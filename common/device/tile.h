@@ -3,25 +3,34 @@
  * Tiles of a matrix in shared memory, and how the waves of a block share the result of a product.
  *
  * Rows of 128-byte multiples: vector v (16 bytes) of row r lies at v XOR (r mod 8), so that 8 rows of one
- * vector column fall into different banks. Other rows, and all of f32, are padded by a vector. */
+ * vector column fall into different banks. Other rows are padded by a vector. Where the leaf multiplies f32 in parts
+ * (LEAF_F32_IN_PARTS), a tile of at least 32 columns is three planes of 16-bit parts, each like a 16-bit tile. */
 #ifndef STW_COMMON_DEVICE_TILE_H
 #define STW_COMMON_DEVICE_TILE_H
 
 #include "device.h"
+
+/* Bytes of an element of type T in shared memory, all parts together, as the host's formulas want it. */
+template <class T> struct dev_stored {
+    enum : unsigned { BYTES = sizeof(T) == 4 && LEAF_F32_IN_PARTS ? 6 : sizeof(T) };
+};
 
 template <class T, int ROWS_, int COLS_> struct dev_tile {
     typedef T type;
     enum {
         ROWS = ROWS_,
         COLS = COLS_,
-        VECTOR = 16 / (int)sizeof(T),
-        SWIZZLED = STW_TILE_SWIZZLED(sizeof(T), COLS_),
+        PARTS = (int)STW_TILE_PARTS(dev_stored<T>::BYTES, COLS_),
+        ELEMENT = PARTS == 1 ? (int)sizeof(T) : 2, /* bytes in a plane */
+        VECTOR = 16 / ELEMENT,
+        SWIZZLED = STW_TILE_SWIZZLED(ELEMENT, COLS_),
         STRIDE = COLS_ + (SWIZZLED ? 0 : VECTOR),
-        BYTES = (int)STW_TILE_BYTES(sizeof(T), ROWS_, COLS_)
+        PLANE = ROWS * STRIDE * ELEMENT,
+        BYTES = (int)STW_TILE_BYTES(dev_stored<T>::BYTES, ROWS_, COLS_)
     };
-    static_assert(BYTES == ROWS * STRIDE * (int)sizeof(T), "host and device agree on tiles");
+    static_assert(BYTES == PARTS * PLANE, "host and device agree on tiles");
 
-    /* Element number of (row, col). */
+    /* Element number of (row, col), in each plane. */
     DEV_FN int at(int row, int col) {
         if (!SWIZZLED) return row * STRIDE + col;
         return row * STRIDE + (((col / VECTOR) ^ (row & 7)) * VECTOR) + col % VECTOR;
@@ -33,6 +42,14 @@ template <class T, int ROWS_, int COLS_> struct dev_tile {
         int vector = ((col0 / 8) & 7) ^ (col / 8) ^ (row & 7);
         return (uint32_t)((row0 + row) * (STRIDE * 2) + col0 / 64 * 128 + vector * 16);
     }
+};
+
+/* Type of the first plane of a tile. */
+template <class T, int PARTS> struct dev_first_part {
+    typedef dev_bf16 type;
+};
+template <class T> struct dev_first_part<T, 1> {
+    typedef T type;
 };
 
 /* Waves over a ROWS x COLS result: R x C of them, each M x N, with as few operand reads as possible. */

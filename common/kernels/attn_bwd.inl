@@ -28,12 +28,17 @@ DEV_FN void attn_product_pairs(dev_acc<S> &acc, const typename C::T *rows, const
     else dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(acc, rows, keys, wave, lane);
 }
 
+/* A result of a wave into shared memory. In parts: one test for odd numbers. */
 template <class C, class S = typename C::pair_split>
 DEV_FN void attn_store_pairs(typename C::T *tile, const dev_acc<S> &acc, int wave, int lane) {
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-            leaf_store_acc<typename C::pairs>(tile, S::row0(wave) + m * LEAF_MMA_M, S::col0(wave) + n * LEAF_MMA_N,
-                                              acc.v[m][n], lane);
+    if constexpr (C::pairs::PARTS != 1) {
+        leaf_mma<typename C::T>::template store_all<typename C::pairs>(tile, S::row0(wave), S::col0(wave), acc.v, lane);
+    } else {
+        DEV_UNROLL for (int m = 0; m < S::MT; ++m)
+            DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+                leaf_store_acc<typename C::pairs>(tile, S::row0(wave) + m * LEAF_MMA_M, S::col0(wave) + n * LEAF_MMA_N,
+                                                  acc.v[m][n], lane);
+    }
 }
 
 /* P.Z and dS' of one tile, into shared memory. `inner`: all of its pairs are visible; `bias` (FULL) gives the
@@ -110,9 +115,9 @@ template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN voi
 }
 
 /* The tile of dBias, where the main loop writes it. */
-template <class C> DEV_FN attn_bias_store attn_bias_of(const attn_unit &u, const stw_attn_launch &l, int h, int block) {
+template <class C> DEV_FN attn_bias_store<typename C::pairs> attn_bias_of(const attn_unit &u, const stw_attn_launch &l, int h, int block) {
     const stw_bias_param &t = l.p.dbias;
-    attn_bias_store bias = {nullptr, t.query, l.p.dbias_dtype, 0, 0, (l.p.accumulate & 0x08u) != 0};
+    attn_bias_store<typename C::pairs> bias = {nullptr, t.query, l.p.dbias_dtype, 0, 0, (l.p.accumulate & 0x08u) != 0};
     bias.rows = (int)stw_clamp_i64(u.seq.q.used - (int64_t)block * C::BM, 0, C::BM);
     bias.cols = (int)stw_clamp_i64(u.seq.kv.used - u.j0, 0, C::BN);
     bias.to = (char *)t.data + (u.b * t.batch + h * t.head + (int64_t)block * C::BM * t.query + u.j0) * (bias.dtype == 3u ? 4 : 2);
@@ -120,7 +125,7 @@ template <class C> DEV_FN attn_bias_store attn_bias_of(const attn_unit &u, const
 }
 
 /* dS' in shared memory is the tile: whole vectors to dBias. */
-template <class C> DEV_FN void attn_bias_write_tile(const attn_bias_store &b, const char *smem) {
+template <class C> DEV_FN void attn_bias_write_tile(const attn_bias_store<typename C::pairs> &b, const char *smem) {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::pairs, C::THREADS> copy;
     enum { VECTOR = C::pairs::VECTOR };
@@ -242,6 +247,7 @@ template <class C> DEV_FN void attn_bwd_store(const attn_unit &u, const stw_attn
 #define ATTN_DRAIN_STEPS(C) (512 / C::BM)
 
 template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l, char *smem) {
+    typedef attn_bias_store<typename C::pairs> bias_store;
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     attn_unit &u = attn_unit_of<C>(l, smem);
@@ -271,25 +277,28 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
             uint32_t at = walk.at;
             bool inner = block >= walk.inner_first && block < walk.inner_end;
             more = attn_walk<C>::next(walk, u, l);
-            if (FULL) lane = dev_keep(lane); /* what is derived from it is not kept over the loop: registers are taken */
+            if (FULL || C::rows::PARTS != 1) lane = dev_keep(lane); /* what is derived from it is not kept over the loop: registers are taken */
+            attn_ahead<C> ahead;
+            if (C::STAGES == 2 && more) attn_ahead<C>::fetch(ahead, walk, l);
             auto bias = [&]() { return attn_bias_of<C>(u, l, h, block); };
-            attn_bwd_pairs<C, FULL, attn_bias_store>(u, l, smem, stage, h, block, inner, bias, [&]() {
+            attn_bwd_pairs<C, FULL, bias_store>(u, l, smem, stage, h, block, inner, bias, [&]() {
                 if (C::STAGES == 1) return;
                 if (step) dev_halves_wait(C::step_end(smem), step - 1);
                 if (!more) return;
-                attn_walk<C>::load(walk, u, l, smem, stage ^ 1);
+                attn_ahead<C>::place(ahead, walk, u, l, smem, stage ^ 1);
                 dev_copy_commit();
             }, wave, lane);
             dev_copy_wait();
             dev_barrier();
-            if (FULL && attn_bias_store::from_tile(l)) attn_bias_write_tile<C>(bias(), smem);
+            if (FULL && bias_store::from_tile(l)) attn_bias_write_tile<C>(bias(), smem);
+            if (C::STAGES == 1 && more) attn_ahead<C>::fetch(ahead, walk, l);
             attn_bwd_products<C>(dk, dv, u, l, smem, stage, at, block, wave, lane);
             if (C::STAGES == 2) {
                 dev_halves_arrive(C::step_end(smem));
                 stage ^= 1;
             } else if (more) {
                 dev_barrier();
-                attn_walk<C>::load(walk, u, l, smem, 0);
+                attn_ahead<C>::place(ahead, walk, u, l, smem, 0);
                 dev_copy_commit();
                 dev_copy_wait();
                 dev_barrier();

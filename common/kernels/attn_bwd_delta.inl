@@ -53,28 +53,31 @@ struct attn_dot {
     }
 };
 
-/* What a block of threads works on: one thread finds out. Also the finish kernel's. */
-struct attn_row_unit {
+/* What a block of threads works on: one thread finds out. */
+struct attn_delta_unit {
     stw_attn_seq seq;
     int64_t b, h, block, at;
-};
-
-DEV_FN void attn_row_unit_of(attn_row_unit &u, const stw_attn_launch &l) {
-    int64_t unit = dev_unit(), blocks = stw_blocks_of(l.p.max_seq_q, l.bm), head = stw_quotient(unit, blocks);
-    u.block = unit - head * blocks;
-    u.b = stw_quotient(head, l.p.heads_q);
-    u.h = head - u.b * l.p.heads_q;
-    u.seq = stw_attn_seq_of(&l.p, l.bm, u.b);
-    u.at = u.h * l.q_blocks + u.seq.q_block + u.block;
-}
-
-struct attn_delta_unit : attn_row_unit {
     double sink[8]; /* of a wave */
     float most[8];
     int special;
     float delta[STW_BM_MAX]; /* rowsum(dO*O) of a row */
 };
 static_assert(sizeof(attn_delta_unit) <= STW_ROW_SMEM, "room for the unit");
+
+DEV_FN attn_delta_unit &attn_delta_unit_of(const stw_attn_launch &l, char *smem) {
+    attn_delta_unit &u = *(attn_delta_unit *)(void *)smem;
+    if (dev_thread() == 0) {
+        int64_t unit = dev_unit(), blocks = stw_blocks_of(l.p.max_seq_q, l.bm), head = stw_quotient(unit, blocks);
+        u.block = unit - head * blocks;
+        u.b = stw_quotient(head, l.p.heads_q);
+        u.h = head - u.b * l.p.heads_q;
+        u.seq = stw_attn_seq_of(&l.p, l.bm, u.b);
+        u.at = u.h * l.q_blocks + u.seq.q_block + u.block;
+        u.special = 0;
+    }
+    dev_barrier();
+    return u;
+}
 
 /* Four rows of a group of LANES lanes at a time, all loads first: the kernel is as fast as memory only with many
  * bytes under way. Rows that see no key are not read. */
@@ -179,12 +182,7 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
         attn_check(p, smem);
     }
     if (dev_unit() >= l.units - 1) return;
-    attn_delta_unit &u = *(attn_delta_unit *)(void *)smem;
-    if (dev_thread() == 0) {
-        attn_row_unit_of(u, l);
-        u.special = 0;
-    }
-    dev_barrier();
+    attn_delta_unit &u = attn_delta_unit_of(l, smem);
     if (l.bias_direct && !(p.accumulate & 0x08u)) attn_zero_bias(l, u.seq, u.b, u.h, u.block);
     if (u.block * l.bm >= u.seq.q.rows) return;
     int t = (int)dev_thread();

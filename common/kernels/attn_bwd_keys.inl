@@ -55,6 +55,7 @@ template <class C> DEV_FN void attn_store_key_elements(const attn_unit &u, const
 template <class C> DEV_FN void attn_store_keys(const attn_unit &u, const dev_acc<typename C::key_split> &acc,
                                                const stw_tensor_param &to, uint32_t own_dtype, uint32_t dtype, bool add,
                                                bool vectors, int cols, float scale, char *tile, int wave, int lane) {
-    if (vectors && !add && dtype == own_dtype) attn_store_key_rows<C>(u, acc, to, cols, scale, tile, wave, lane);
+    if (C::keys::PARTS == 1 && vectors && !add && dtype == own_dtype)
+        attn_store_key_rows<C>(u, acc, to, cols, scale, tile, wave, lane);
     else attn_store_key_elements<C>(u, acc, to, dtype, add, vectors, cols, scale, wave, lane);
 }

@@ -10,12 +10,12 @@
 #define ATTN_TINY_KEYS 0x1p-20f
 
 /* This thread's part of a tile holds an element of at least ATTN_TINY_KEYS, or a NaN. Ordinary data: the first
- * vector does. */
+ * vector does. Of numbers in parts the first decides (infinite ones do not count: tiles of those and tiny ones). */
 template <class Tile, int THREADS> DEV_FN bool attn_tile_counts(const typename Tile::type *tile) {
-    typedef typename Tile::type T;
+    typedef typename dev_first_part<typename Tile::type, Tile::PARTS>::type T;
     enum { VECTORS = Tile::COLS / Tile::VECTOR, TOTAL = Tile::ROWS * VECTORS };
     DEV_ROLLED for (int at = (int)dev_thread(); at < TOTAL; at += THREADS) {
-        dev_vector v = dev_load_vector(tile + Tile::at(at / VECTORS, at % VECTORS * Tile::VECTOR));
+        dev_vector v = dev_load_vector((const T *)(const void *)tile + Tile::at(at / VECTORS, at % VECTORS * Tile::VECTOR));
         const T *x = (const T *)(const void *)&v;
         bool counts = false;
         DEV_UNROLL for (int i = 0; i < Tile::VECTOR; ++i) counts |= !(fabsf(dev_float(x[i])) < ATTN_TINY_KEYS);

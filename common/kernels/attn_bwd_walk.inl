@@ -117,13 +117,20 @@ template <class C> struct attn_walk {
         enter_head(w, u, l);
         return true;
     }
+    /* All rows of the block take part. */
+    DEV_FN bool is_whole(const attn_walk &w) { return w.block >= w.whole_first && w.block < w.whole_end; }
+    DEV_FN void load_stats(const attn_walk &w, const stw_attn_launch &l, char *smem, int stage) {
+        float *stats = (float *)(smem + C::AT_STATS) + stage * C::STATS;
+        dev_load_floats<C::THREADS, C::STATS>(stats, l.stats + (int64_t)w.at * C::STATS, w.thread);
+    }
     DEV_FN void load(const attn_walk &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) {
         const stw_attn_params &p = l.p;
         T *q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES), *dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
-        float *stats = (float *)(smem + C::AT_STATS) + stage * C::STATS;
-        if (w.block >= w.whole_first && w.block < w.whole_end) {
-            copy::whole(q, w.q, p.q.seq, (int)p.head_dim_qk, w.thread);
-            copy::whole(dout, w.dout, p.dout.seq, (int)p.head_dim_v, w.thread);
+        if (copy::ASYNC && is_whole(w)) {
+            if constexpr (copy::ASYNC != 0) {
+                copy::whole(q, w.q, p.q.seq, (int)p.head_dim_qk, w.thread);
+                copy::whole(dout, w.dout, p.dout.seq, (int)p.head_dim_v, w.thread);
+            }
         } else {
             int64_t first = (int64_t)w.block * C::BM;
             copy::part(q, w.q - first * p.q.seq, p.q.seq, first, u.seq.q_low, u.seq.q_end, (int)p.head_dim_qk,
@@ -131,7 +138,36 @@ template <class C> struct attn_walk {
             copy::part(dout, w.dout - first * p.dout.seq, p.dout.seq, first, u.seq.q_low, u.seq.q_end, (int)p.head_dim_v,
                        (l.vectors & STW_VECTOR_DOUT) != 0, w.thread);
         }
-        dev_load_floats<C::THREADS, C::STATS>(stats, l.stats + (int64_t)w.at * C::STATS, w.thread);
+        load_stats(w, l, smem, stage);
+    }
+};
+
+/* The next query block on its way. Asynchronous copies: it goes at once to where it belongs. */
+template <class C, bool ASYNC = attn_walk<C>::copy::ASYNC> struct attn_ahead {
+    DEV_FN void fetch(attn_ahead &, const attn_walk<C> &, const stw_attn_launch &) {}
+    DEV_FN void place(const attn_ahead &, const attn_walk<C> &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) {
+        attn_walk<C>::load(w, u, l, smem, stage);
+    }
+};
+/* In parts: by way of registers, with products between. */
+template <class C> struct attn_ahead<C, false> {
+    typedef attn_walk<C> walk;
+    typedef typename walk::copy copy;
+    enum { KEPT = copy::COUNT <= 4 }; /* there are registers for it */
+    dev_vector q[copy::COUNT], dout[copy::COUNT];
+    DEV_FN void fetch(attn_ahead &a, const walk &w, const stw_attn_launch &l) {
+        if (!KEPT || !walk::is_whole(w)) return;
+        copy::fetch(a.q, w.q, l.p.q.seq, (int)l.p.head_dim_qk, w.thread);
+        copy::fetch(a.dout, w.dout, l.p.dout.seq, (int)l.p.head_dim_v, w.thread);
+    }
+    DEV_FN void place(const attn_ahead &a, const walk &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) {
+        typedef typename C::T T;
+        T *q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES), *dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
+        if (KEPT && walk::is_whole(w) && !copy::any_odd(a.q) && !copy::any_odd(a.dout)) {
+            copy::put(q, a.q, w.thread);
+            copy::put(dout, a.dout, w.thread);
+            walk::load_stats(w, l, smem, stage);
+        } else walk::load(w, u, l, smem, stage);
     }
 };
 

@@ -21,7 +21,7 @@ template <class T_, int HD_, int BM_, int BN_, int WARPS_> struct attn_fwd_confi
     typedef attn_row_waves<T, BM, BN> pair_split;
     typedef attn_row_waves<T, BM, HD> row_split;
     enum { AT_K = 0, AT_V = keys::BYTES, AT_Q = AT_V + keys::BYTES, AT_P = AT_Q + rows::BYTES, BYTES = AT_P + pairs::BYTES };
-    static_assert(BYTES == (int)STW_FWD_SMEM(sizeof(T), HD_, BM_, BN_), "host and device agree on tiles");
+    static_assert(BYTES == (int)STW_FWD_SMEM(dev_stored<T>::BYTES, HD_, BM_, BN_), "host and device agree on tiles");
 };
 
 /* Running maximum and sum of a lane's rows. */
@@ -96,21 +96,27 @@ template <class C> DEV_FN void attn_fwd_write(const stw_attn_launch &l, const st
 }
 
 /* f32 in parts of bf16 (LEAF_F32_IN_PARTS) loses what is below 2^-134 of a number: a tile of V that holds nothing as
- * large as ATTN_TINY_KEYS is multiplied by 2^64. Says whether it was. */
-template <class C> DEV_FN bool attn_fwd_enlarge(typename C::T *v, int *found) {
-    typedef typename C::keys Tile;
-    if (sizeof(typename C::T) != 4 || !LEAF_F32_IN_PARTS) return false;
+ * large as ATTN_TINY_KEYS is loaded once more, times 2^64. Says whether it was; `load` does so. */
+template <class C, class Load> DEV_FN bool attn_fwd_enlarge(const typename C::T *v, int *found, const Load &load) {
     if (dev_thread() == 0) *found = 0;
     dev_barrier();
-    if (attn_tile_counts<Tile, C::THREADS>(v)) *found = 1;
+    if (attn_tile_counts<typename C::keys, C::THREADS>(v)) *found = 1;
     dev_barrier();
     bool tiny = *found == 0;
-    for (int e = (int)dev_thread(); tiny && e < Tile::ROWS * Tile::COLS; e += C::THREADS) {
-        typename C::T *x = v + Tile::at(e / Tile::COLS, e % Tile::COLS);
-        dev_set(x, dev_float(*x) * 0x1p64f);
-    }
+    if (tiny) load();
     dev_barrier();
     return tiny;
+}
+
+/* Keys' rows of K or V; `enlarge`: times 2^64. */
+template <class C> DEV_FN void attn_fwd_load(typename C::T *tile, const stw_tensor_param &from, const stw_attn_seq &seq,
+                                             int64_t b, int64_t kv_head, int64_t j0, int cols, bool vectors, bool enlarge) {
+    typedef typename C::T T;
+    typedef dev_row_copy<typename C::keys, C::THREADS> copy;
+    const T *rows = (const T *)from.data + dev_row(from, b, kv_head, seq.kv.first);
+    if constexpr (C::keys::PARTS != 1)
+        copy::part(tile, rows, from.seq, j0, seq.k_low, seq.k_end, cols, vectors, (int)dev_thread(), enlarge ? 0x1p64f : 1.0f);
+    else copy::part(tile, rows, from.seq, j0, seq.k_low, seq.k_end, cols, vectors, (int)dev_thread());
 }
 
 template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
@@ -136,16 +142,14 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     for (int64_t kb = range.first; kb < range.end; ++kb) {
         int64_t j0 = kb * C::BN, kv_head = h / p.group;
         dev_barrier();
-        dev_row_copy<typename C::keys, C::THREADS>::part(k, (const T *)p.k.data + dev_row(p.k, b, kv_head, seq.kv.first),
-                                                    p.k.seq, j0, seq.k_low, seq.k_end, (int)p.head_dim_qk,
-                                                    (l.vectors & STW_VECTOR_K) != 0, (int)dev_thread());
-        dev_row_copy<typename C::keys, C::THREADS>::part(v, (const T *)p.v.data + dev_row(p.v, b, kv_head, seq.kv.first),
-                                                    p.v.seq, j0, seq.k_low, seq.k_end, (int)p.head_dim_v,
-                                                    (l.vectors & STW_VECTOR_V) != 0, (int)dev_thread());
+        attn_fwd_load<C>(k, p.k, seq, b, kv_head, j0, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_K) != 0, false);
+        attn_fwd_load<C>(v, p.v, seq, b, kv_head, j0, (int)p.head_dim_v, (l.vectors & STW_VECTOR_V) != 0, false);
         dev_copy_commit();
         dev_copy_wait();
         dev_barrier();
-        bool tiny = attn_fwd_enlarge<C>(v, (int *)(void *)pairs);
+        bool tiny = C::keys::PARTS != 1 && attn_fwd_enlarge<C>(v, (int *)(void *)pairs, [&]() {
+            attn_fwd_load<C>(v, p.v, seq, b, kv_head, j0, (int)p.head_dim_v, false, true);
+        });
         dev_mask mask = dev_mask::of(seq, i0, j0, C::BM, C::BN);
         attn_keep<typename C::pair_split> keep;
         attn_keep<typename C::pair_split>::all(keep);

@@ -28,15 +28,15 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     };
     /* Where the waves meet at the end of a step. */
     DEV_FN dev_two_halves *step_end(char *smem) { return (dev_two_halves *)(void *)(smem + BYTES - sizeof(dev_two_halves)); }
-    static_assert(BYTES == (int)STW_BWD_SMEM(sizeof(T), HD_, BM_, BN_, STAGES_), "host and device agree on tiles");
+    static_assert(BYTES == (int)STW_BWD_SMEM(dev_stored<T>::BYTES, HD_, BM_, BN_, STAGES_), "host and device agree on tiles");
 };
 
 #include "attn_keep.inl"
 
 /* Takers of dS (before the softcap's derivative). wanted: element by element; unrounded: S and dP shall be those that
  * no 16-bit operand hides; OPERANDS: the tile's P and dS' are wanted too. */
-/* Every element once, into dBias itself. */
-struct attn_bias_store {
+/* Every element once, into dBias itself; Tile: that of dS'. */
+template <class Tile> struct attn_bias_store {
     enum { OPERANDS = 1 };
     char *to; /* element (0, 0) of the tile */
     int64_t stride;
@@ -45,7 +45,7 @@ struct attn_bias_store {
     bool add;
     /* dS' in shared memory is the tile of dBias: it is written from there. */
     DEV_FN bool from_tile(const stw_attn_launch &l) {
-        return l.bias_direct && l.p.dbias_dtype == l.p.dtype && !(l.p.accumulate & 0x08u) && !(l.p.features & STW_FEAT_SOFTCAP);
+        return Tile::PARTS == 1 && l.bias_direct && l.p.dbias_dtype == l.p.dtype && !(l.p.accumulate & 0x08u) && !(l.p.features & STW_FEAT_SOFTCAP);
     }
     DEV_FN bool wanted(const stw_attn_launch &l) { return l.bias_direct && !from_tile(l); }
     DEV_FN bool unrounded(const stw_attn_launch &l) { return l.bias_direct && l.p.dbias_dtype == 3u; }

@@ -144,21 +144,22 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
                                bm);
 }
 
-/* Bytes of a tile in shared memory: rows of 128-byte multiples are stored in a permuted order, others
- * (and all of f32) have 16 bytes of padding. */
+/* Bytes of a tile in shared memory: rows of 128-byte multiples of 16-bit elements are stored in a permuted order,
+ * others have 16 bytes of padding. `element`: bytes; 6 is f32 in three 16-bit parts, a plane each, but whole (4)
+ * where rows are short. */
+#define STW_TILE_PARTS(element, cols)    ((element) == 6u && (cols) >= 32 ? 3u : 1u)
 #define STW_TILE_SWIZZLED(element, cols) ((element) == 2u && (cols) * (element) % 128u == 0u)
-#define STW_TILE_BYTES(element, rows, cols)                                                                  \
+#define STW_TILE_PLANE(element, rows, cols)                                                                  \
     ((rows) * ((cols) * (element) + (STW_TILE_SWIZZLED(element, cols) ? 0u : 16u)))
+#define STW_TILE_BYTES(element, rows, cols)                                                                  \
+    (STW_TILE_PARTS(element, cols) == 3u ? 3u * STW_TILE_PLANE(2u, rows, cols)                               \
+                                         : STW_TILE_PLANE((element) == 6u ? 4u : (element), rows, cols))
 /* Backward: K, V; Q, dO and the statistics of each stage; P, dS; what the block works on. Forward: K, V, Q,
  * P. */
 #define STW_UNIT_BYTES 256u
 #define STW_BWD_SMEM(element, hd, bm, bn, stages)                                                            \
     (2u * STW_TILE_BYTES(element, bn, hd) + 2u * (stages) * STW_TILE_BYTES(element, bm, hd) +                \
      2u * STW_TILE_BYTES(element, bm, bn) + (stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_UNIT_BYTES)
-/* Backward of f32 in three bf16 parts: K, V, Q, dO, P, dS; statistics. */
-#define STW_BWD_PARTS_SMEM(hd, bm, bn)                                                                       \
-    (6u * (STW_TILE_BYTES(2u, bn, hd) + STW_TILE_BYTES(2u, bm, hd) + STW_TILE_BYTES(2u, bm, bn)) +           \
-     (2u * (bm) + STW_STATS_PAD) * 4u + STW_UNIT_BYTES)
 #define STW_FWD_SMEM(element, hd, bm, bn)                                                                    \
     (2u * STW_TILE_BYTES(element, bn, hd) + STW_TILE_BYTES(element, bm, hd) + STW_TILE_BYTES(element, bm, bn))
 
