@@ -15,7 +15,7 @@ jobs=$(nproc)
 
 # Packages that nothing works without, and those whose absence only narrows the build.
 required=(cmake ninja-build gcc g++ libc6-dev pkg-config python3 binutils libcmocka-dev libcjson-dev)
-preferred=(clang-19 libclang-rt-19-dev)
+preferred=(clang-19 libclang-rt-19-dev lld-19 llvm-19)
 
 missing() { for package in "$@"; do dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"; done; }
 
@@ -36,7 +36,7 @@ install_packages() {
     mapfile -t need < <(missing "${preferred[@]}")
     if [ ${#need[@]} -gt 0 ]; then
         say "installing ${need[*]}"
-        apt_install "${need[@]}" || say "going on without ${need[*]}: gcc builds everything, the CPU tiles run slower, and fuzz targets are left out"
+        apt_install "${need[@]}" || say "going on without ${need[*]}: gcc builds everything, the CPU tiles run slower, and AMD images, their emulator and fuzz targets are left out"
     fi
 }
 
@@ -90,7 +90,7 @@ demo() {
 tests() {
     build release
     say "tests, release build (conform, golden vectors, mutants and units)"
-    ctest --test-dir build/release --output-on-failure -j "$jobs"
+    ctest --test-dir build/release --output-on-failure -j "$jobs" -LE full
     local sanitized=asan
     case "$CC" in *clang*) sanitized=fuzz ;; esac # the fuzz targets are libFuzzer's, so clang's
     build "$sanitized"
@@ -101,6 +101,8 @@ tests() {
 # What takes too long for every push: long conform, long fuzz runs, races, coverage.
 full() {
     tests
+    say "conform on the emulated AMD GPUs"
+    ctest --test-dir build/release --output-on-failure -L full
     say "conform, long form"
     build/release/bin/sternway conform --long --jobs "$jobs" | tail -n 40
     build tsan

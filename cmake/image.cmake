@@ -58,12 +58,44 @@ if(STERNWAY_CUDA)
 endif()
 
 # HIP code objects: plain clang is enough, no ROCm file is read. -munsafe-fp-atomics takes the add instruction of
-# device memory, which workspaces are.
+# device memory, which workspaces are. No paths get in: two folders give the same bytes.
 set(STERNWAY_HIP_FLAGS -x hip --cuda-device-only --no-gpu-bundle-output -nogpulib -nogpuinc -mcode-object-version=4
     -fuse-cuid=none -munsafe-fp-atomics -std=c++17 -Wall -Wextra -Werror)
+
+# _stw_hip_image(source arch): one code object, if the compiler knows the arch.
+macro(_stw_hip_image source arch)
+    get_filename_component(_stem ${source} NAME_WE)
+    set(_output ${_images}/${_stem}.${arch}.co)
+    file(WRITE ${_images}/empty.hip "")
+    execute_process(COMMAND ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch}
+        -c ${_images}/empty.hip -o ${_images}/empty.co RESULT_VARIABLE _failed OUTPUT_QUIET ERROR_VARIABLE _words)
+    if(_failed)
+        message(WARNING "sternway: ${STERNWAY_HIP_COMPILER} cannot compile for ${arch}, which gets no image: ${_words}")
+    else()
+        add_custom_command(OUTPUT ${_output} DEPENDS ${source} DEPFILE ${_output}.d
+            COMMAND ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch} -O3
+                "-DSTW_VARIANT_TABLE=\"common/tuning/attn_bwd.${arch}.def\""
+                -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
+                -MD -MF ${_output}.d -MT ${_output} -c ${source} -o ${_output}
+            COMMENT "Device image ${arch}" VERBATIM)
+        _stw_image(HIP ${arch} CODE_OBJECT ${_output})
+    endif()
+endmacro()
+
 if(STERNWAY_HIP)
-    find_program(STERNWAY_HIP_COMPILER NAMES clang-19 clang amdclang++ hipcc
-        DOC "clang with the AMDGPU target, for the HIP images")
+    find_program(STERNWAY_HIP_COMPILER NAMES clang-19 clang amdclang++ hipcc HINTS ENV ROCM_PATH PATHS /opt/rocm
+        PATH_SUFFIXES bin llvm/bin DOC "clang with the AMDGPU target, for the HIP images")
+    if(STERNWAY_SANITIZE)
+        message(STATUS "sternway HIP images: none, the sanitizers do not reach device code")
+    elseif(STERNWAY_HIP_COMPILER)
+        message(STATUS "sternway HIP images: ${STERNWAY_HIP_COMPILER}")
+        foreach(_arch IN LISTS STERNWAY_ARCHS_HIP)
+            _stw_hip_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/hip/attn_bwd_cdna.hip ${_arch})
+        endforeach()
+    else()
+        message(WARNING "sternway: no clang (STERNWAY_HIP_COMPILER): the HIP backend is built without kernels and "
+            "every HIP context will end in STW_E_NO_IMAGE")
+    endif()
 endif()
 
 if(_image_files)

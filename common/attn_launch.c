@@ -79,7 +79,7 @@ static layout layout_of(const stw_attn_tile *tile, const stw_attn_params *p) {
     w.dq = take(&w, p->outputs & STW_OUT_DQ ? blocks * bm * width * sizeof(float) : 0);
     w.sink = take(&w, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0);
     w.turns = take(&w, ordered ? blocks * sizeof(uint32_t) : 0);
-    w.ticket = take(&w, ordered ? sizeof(uint32_t) : 0);
+    w.ticket = take(&w, ordered ? 2 * sizeof(uint32_t) : 0);
     return w;
 }
 
@@ -108,15 +108,17 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
         int64_t units = (p->dbias.batch ? p->batch : 1) * (p->dbias.head ? p->heads_q : 1) *
                         (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
                         (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
+        uint32_t stages = wave == 64 ? STW_BIAS_STAGES_64(b->element, b->head_dim) : 1u;
         step = add_step(steps, wave, units, b->warps * wave,
-                        STW_BWD_SMEM(stored_of(p, wave), b->head_dim, b->bm, b->bn, 1u));
+                        STW_BWD_SMEM(stored_of(p, wave), b->head_dim, b->bm, b->bn, stages));
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_bias_%s_%s", b->name, type);
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
         const char *mode = !strstr(t->loop, "split") || needs_full(p) ? "full" : "plain";
-        step = add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn),
-                        t->warps * wave, STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages));
+        step =
+            add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn),
+                     t->warps * wave, STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages));
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode);
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);

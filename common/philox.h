@@ -12,6 +12,11 @@ typedef struct stw_philox_words {
     uint32_t word[4];
 } stw_philox_words;
 
+/* Word k; a leaf whose registers cannot be indexed defines its own. */
+#ifndef STW_WORD_OF
+#define STW_WORD_OF(words, k) ((words).word[k])
+#endif
+
 STW_SHARED_FN stw_philox_words stw_philox4x32(int rounds, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
                                               uint32_t key0, uint32_t key1) {
     for (int round = 0; round < rounds; ++round) {
@@ -72,14 +77,14 @@ STW_SHARED_FN int stw_dropout_keep(const stw_attn_params *p, const stw_dropout_s
     if (p->dropout_map == 0u) { /* STW_DROPOUT_PHILOX */
         int64_t row = i + s->q_offset;
         stw_philox_words w = stw_dropout_philox_words(s, row, j + s->kv_offset);
-        return w.word[(uint64_t)row & 3u] >= p->dropout_threshold;
+        return STW_WORD_OF(w, (uint64_t)row & 3u) >= p->dropout_threshold;
     }
     if (p->dropout_map == 1u) { /* STW_DROPOUT_MEM_EFF */
         uint64_t n = s->base + (uint64_t)i * s->row_stride + (uint64_t)j;
         uint64_t counter = n >> 2;
         stw_philox_words w = stw_philox4x32(10, (uint32_t)counter, (uint32_t)(counter >> 32), 0u, 0u,
                                             (uint32_t)s->seed, (uint32_t)(s->seed >> 32));
-        return stw_dropout_uniform(w.word[n & 3u]) > (float)p->dropout_p;
+        return stw_dropout_uniform(STW_WORD_OF(w, n & 3u)) > (float)p->dropout_p;
     }
     /* STW_DROPOUT_FLASH2: byte 8a+4t+c of a lane's 16 belongs to row lane/4 + 8*(c>>1) and column
      * 16a + 8t + 2*(lane%4) + (c&1) of a 16x32 block; here the other way round. */
@@ -90,7 +95,7 @@ STW_SHARED_FN int stw_dropout_keep(const stw_attn_params *p, const stw_dropout_s
     stw_philox_words w =
         stw_philox4x32(7, (uint32_t)subsequence, (uint32_t)(subsequence >> 32), (uint32_t)((uint64_t)i >> 4),
                        (uint32_t)((uint64_t)j >> 5), (uint32_t)s->seed, (uint32_t)(s->seed >> 32));
-    uint32_t bits = (w.word[byte >> 2] >> (8u * (byte & 3u))) & 0xFFu;
+    uint32_t bits = (STW_WORD_OF(w, byte >> 2) >> (8u * (byte & 3u))) & 0xFFu;
     return bits <= p->dropout_byte;
 }
 

@@ -52,8 +52,8 @@ typedef struct totals {
 static const struct argp_option options[] = {
     STW_TOOL_DEVICE_OPTIONS,
     {"require", KEY_REQUIRE, "ARCH", 0, "fail when this arch ran no case", 0},
-    {"filter", 'f', "PATTERN", 0, "only cases whose `ROW PROBLEM` holds this text; *, ?, [] as in file names",
-     0},
+    {"filter", 'f', "PATTERN", 0,
+     "only cases whose `ROW PROBLEM` holds this text; *, ?, [] as in file names; !PATTERN: those without", 0},
     {"jobs", 'j', "N", 0, "processes (default: the cores); 0: all in this one, for debuggers", 0},
     {"seed", 's', "N", 0, "other data for every case", 0},
     {"variant", KEY_VARIANT, "ID", 0, "one variant of the tuning table, `all` (CPU: the default) or `auto`",
@@ -129,14 +129,16 @@ static int add_soak(const settings *s, conform_list *list) {
     return 1;
 }
 
-/* Keeps what the filter names, then N cases spread evenly; other data with --seed. */
+/* Keeps what the filter names (or does not, after a `!`), then N cases spread evenly; other data with --seed.
+ */
 static void choose(const settings *s, conform_list *list) {
     size_t kept = 0;
     char text[CONFORM_LINE_MAX + 64], pattern[300];
-    snprintf(pattern, sizeof pattern, "*%.280s*", s->filter ? s->filter : "");
+    int without = s->filter && *s->filter == '!';
+    snprintf(pattern, sizeof pattern, "*%.280s*", s->filter ? s->filter + without : "");
     for (size_t i = 0; i < list->count; ++i) {
         snprintf(text, sizeof text, "%s %s", conform_row_name(list->cases[i].row), list->cases[i].line);
-        if (!s->filter || !fnmatch(pattern, text, 0)) list->cases[kept++] = list->cases[i];
+        if (!s->filter || (fnmatch(pattern, text, 0) != 0) == without) list->cases[kept++] = list->cases[i];
     }
     list->count = kept;
     if (s->cases && (size_t)s->cases < kept) {
@@ -155,14 +157,10 @@ static void choose(const settings *s, conform_list *list) {
 static int make_list(const settings *s, conform_list *list) {
     int exit = add_given(s, list);
     if (exit || list->count) return exit;
-    int good = 1;
-    if (s->large)
-        good = conform_list_large(list);
-    else if (s->soak)
-        good = add_soak(s, list);
-    else
-        for (size_t row = 0; good && row < conform_row_count; ++row)
-            good = conform_list_row(list, (int)row, s->scale);
+    int rows = !s->large && !s->soak;
+    int good = s->large ? conform_list_large(list) : s->soak ? add_soak(s, list) : 1;
+    for (size_t row = 0; rows && good && row < conform_row_count; ++row)
+        good = conform_list_row(list, (int)row, s->scale);
     if (!good) return STW_EXIT_FAILED;
     choose(s, list);
     return STW_EXIT_OK;

@@ -44,9 +44,6 @@ stw_status stw_cuda_start(const stw_cuda_functions **functions_out);
 /* 1 in a child of the process that touched the driver: it must not be called there. */
 int stw_cuda_forked(void);
 
-/* 1 when the error stays: the context it came from never works again. */
-int stw_cuda_error_is_sticky(int error);
-
 /* Fails with "cuda: CALL failed: NAME (NUMBER): the driver's words": STW_E_NO_DEVICE and STW_E_NO_MEMORY
  * for the errors that mean these, STW_E_DEVICE_LOST for sticky ones, else `otherwise`. */
 stw_status stw_cuda_fail(stw_status otherwise, const char *call, int error);

@@ -6,10 +6,11 @@
 /* One driver call in the device's context. */
 #define CUDA_CALL(device, who, otherwise, call, ...)                                                         \
     stw_cuda_state *state = (device)->state;                                                                 \
-    stw_status status = stw_cuda_enter(state, who);                                                          \
+    int before;                                                                                              \
+    stw_status status = stw_gpu_enter(&state->gpu, who, &before);                                            \
     if (status) return status;                                                                               \
     status = stw_cuda_check(state, otherwise, #call, state->cuda->call(__VA_ARGS__));                        \
-    status = stw_cuda_leave(state, status)
+    status = stw_gpu_leave(&state->gpu, before, status)
 
 /* The call worked, but the caller's context could not be restored: what was made is not kept. */
 static stw_status give_back(stw_cuda_state *state, stw_status status, uint64_t pointer, void *stream) {

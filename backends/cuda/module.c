@@ -5,7 +5,6 @@
 #include "backends/cuda/device.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { SMEM_WITHOUT_OPTIN = 48 * 1024 };
@@ -17,8 +16,9 @@ static int module_error_is_image(int error) {
            error == STW_CUDA_UNSUPPORTED_PTX_VERSION || error == STW_CUDA_JIT_COMPILATION_DISABLED;
 }
 
-static stw_status module_load(stw_cuda_state *state) {
-    const stw_image *image = state->image;
+stw_status stw_cuda_module_load(stw_gpu *gpu) {
+    stw_cuda_state *state = (stw_cuda_state *)gpu;
+    const stw_image *image = gpu->image;
     char words[512] = "";
     int options[] = {STW_CUDA_JIT_ERROR_LOG, STW_CUDA_JIT_ERROR_LOG_BYTES};
     void *values[] = {words, (void *)(uintptr_t)sizeof words}, *module = NULL;
@@ -26,7 +26,7 @@ static stw_status module_load(stw_cuda_state *state) {
     int error = state->cuda->cuModuleLoadDataEx(&module, image->begin, ptx ? 2 : 0, ptx ? options : NULL,
                                                 ptx ? values : NULL);
     if (!error) {
-        state->module = module;
+        gpu->module = module;
         return STW_OK;
     }
     words[sizeof words - 1] = 0;
@@ -43,18 +43,19 @@ static stw_status module_load(stw_cuda_state *state) {
 
 /* What a launch of that function may ask for already: the opt-in of one plan must not be lowered by another.
  */
-static uint32_t smem_granted(const stw_cuda_state *state, const char *name) {
+static uint32_t smem_granted(const stw_gpu *gpu, const char *name) {
     uint32_t granted = SMEM_WITHOUT_OPTIN;
-    for (const stw_cuda_kernel *kernel = state->kernels; kernel; kernel = kernel->next)
+    for (const stw_gpu_kernel *kernel = gpu->kernels; kernel; kernel = kernel->next)
         if (!strcmp(kernel->name, name) && kernel->smem > granted) granted = kernel->smem;
     return granted;
 }
 
 /* Loads the function, which a driver that loads lazily would otherwise do inside the first launch, where a
  * graph capture may be going on. */
-static stw_status kernel_load(stw_cuda_state *state, stw_cuda_kernel *kernel) {
+stw_status stw_cuda_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel) {
+    stw_cuda_state *state = (stw_cuda_state *)gpu;
     const stw_cuda_functions *cuda = state->cuda;
-    int error = cuda->cuModuleGetFunction(&kernel->function, state->module, kernel->name);
+    int error = cuda->cuModuleGetFunction(&kernel->function, gpu->module, kernel->name);
     if (error) {
         stw_status status = stw_cuda_check(state, STW_E_INTERNAL, "cuModuleGetFunction", error);
         char reason[320];
@@ -66,7 +67,7 @@ static stw_status kernel_load(stw_cuda_state *state, stw_cuda_kernel *kernel) {
             stw_cuda_check(state, STW_E_DRIVER, "cuFuncLoad", cuda->cuFuncLoad(kernel->function));
         if (status) return status;
     }
-    if (kernel->smem <= smem_granted(state, kernel->name)) return STW_OK;
+    if (kernel->smem <= smem_granted(gpu, kernel->name)) return STW_OK;
     error = cuda->cuFuncSetAttribute(kernel->function, STW_CUDA_FUNC_SMEM, (int)kernel->smem);
     if (!error) return STW_OK;
     stw_status status =
@@ -75,39 +76,4 @@ static stw_status kernel_load(stw_cuda_state *state, stw_cuda_kernel *kernel) {
     char reason[320];
     snprintf(reason, sizeof reason, "%s", stw_last_error());
     return stw_fail(status, "%s; kernel %s, %u bytes of shared memory", reason, kernel->name, kernel->smem);
-}
-
-static stw_status kernel_add(stw_cuda_state *state, const char *name, uint32_t threads, uint32_t smem,
-                             const stw_cuda_kernel **kernel_out) {
-    stw_status status = state->module ? STW_OK : module_load(state);
-    if (status) return status;
-    stw_cuda_kernel *kernel = calloc(1, sizeof *kernel);
-    if (!kernel) return stw_fail(STW_E_NO_MEMORY, "cuda: no memory for kernel %s", name);
-    snprintf(kernel->name, sizeof kernel->name, "%s", name);
-    kernel->threads = threads;
-    kernel->smem = smem;
-    status = kernel_load(state, kernel);
-    if (status) {
-        free(kernel);
-        return status;
-    }
-    kernel->next = state->kernels;
-    state->kernels = kernel;
-    *kernel_out = kernel;
-    return STW_OK;
-}
-
-stw_status stw_cuda_kernel_find(stw_cuda_state *state, const char *name, uint32_t threads, uint32_t smem,
-                                const stw_cuda_kernel **kernel_out) {
-    pthread_mutex_lock(&state->lock);
-    stw_cuda_kernel *kernel = state->kernels;
-    while (kernel && (strcmp(kernel->name, name) || kernel->threads != threads || kernel->smem != smem))
-        kernel = kernel->next;
-    stw_status status = STW_OK;
-    if (kernel)
-        *kernel_out = kernel;
-    else
-        status = kernel_add(state, name, threads, smem, kernel_out);
-    pthread_mutex_unlock(&state->lock);
-    return status;
 }

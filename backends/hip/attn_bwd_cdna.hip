@@ -47,7 +47,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 
 #define BIAS(name, type, T, hd, bm, bn, warps)                                                               \
     KERNEL(stw_attn_bwd_bias_##name##_##type, warps * DEV_WAVE,                                              \
-           (attn_bwd_bias<attn_config<T, hd, bm, bn, 1, warps>>(launch, dev_shared)))
+           (attn_bwd_bias<attn_config<T, hd, bm, bn, STW_BIAS_STAGES_64(sizeof(T), hd), warps>>(launch, dev_shared)))
 #define BIAS_2(name, hd, bm, bn, warps)                                                                      \
     BIAS(name, f16, dev_f16, hd, bm, bn, warps) BIAS(name, bf16, dev_bf16, hd, bm, bn, warps)
 #define BIAS_4(name, hd, bm, bn, warps) BIAS(name, f32, float, hd, bm, bn, warps)

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The HIP backend's table for dispatch: opening a device. Every call names its device; the caller's
- * current device is neither read nor changed. */
-#include "dispatch/backend.h"
-
-#include "backends/hip/driver.h"
-#include "common/image.h"
+ * The HIP backend's table for dispatch, and opening a device. Every call here names its device. */
+#include "backends/hip/device.h"
 #include "common/log.h"
 
 #include <stdio.h>
@@ -60,7 +56,7 @@ static stw_status hip_check_forced(const char *forced) {
 
 /* A code object runs on its own gfx target only: the row is the device's or none. */
 static stw_status hip_choose(const stw_open_request *request, const hip_facts *facts,
-                             const stw_arch **arch_out) {
+                             const stw_arch **arch_out, const stw_image **image_out) {
     char built[256], names[128];
     stw_text images = stw_text_in(built, sizeof built), list = stw_text_in(names, sizeof names);
     stw_image_list(&stw_images, &images);
@@ -76,7 +72,8 @@ static stw_status hip_choose(const stw_open_request *request, const hip_facts *f
         return stw_fail(STW_E_NO_IMAGE,
                         "hip: device %d \"%s\" is %s, which does not run %s kernels; accepted: %s",
                         (int)request->device, facts->name, facts->arch, request->forced_arch, facts->arch);
-    if (stw_image_find(&stw_images, STW_BACKEND_HIP, facts->arch, STW_IMAGE_CODE_OBJECT)) return STW_OK;
+    *image_out = stw_image_find(&stw_images, STW_BACKEND_HIP, facts->arch, STW_IMAGE_CODE_OBJECT);
+    if (*image_out) return STW_OK;
     return stw_fail(
         STW_E_NO_IMAGE,
         "hip: device %d \"%s\" is %s; this build holds no HIP kernels for it (images in this build: %s)",
@@ -86,28 +83,49 @@ static stw_status hip_choose(const stw_open_request *request, const hip_facts *f
 static stw_status hip_open(const stw_open_request *request, stw_device *device_out) {
     const stw_hip_functions *hip;
     hip_facts facts = {0};
-    const stw_arch *arch;
+    const stw_arch *arch = NULL;
+    const stw_image *image = NULL;
+    stw_hip_state *state = NULL;
     stw_status status = hip_check_forced(request->forced_arch);
     if (status == STW_OK) status = stw_hip_start(&hip);
     if (status == STW_OK) status = hip_ask(hip, request->device, &facts);
-    if (status == STW_OK) status = hip_choose(request, &facts, &arch);
+    if (status == STW_OK) status = hip_choose(request, &facts, &arch, &image);
+    if (status == STW_OK) status = stw_hip_state_create(hip, request->device, facts.version, image, &state);
     if (status != STW_OK) return status;
     *device_out = (stw_device){.arch = arch,
                                .compute_units = (uint32_t)facts.cu_count,
                                .smem_max = (uint32_t)facts.smem,
-                               .memory_bytes = facts.memory};
+                               .memory_bytes = facts.memory,
+                               .state = state};
     snprintf(device_out->name, sizeof device_out->name, "%s", facts.name);
     return STW_OK;
 }
 
 static void hip_close(stw_device *device) {
+    stw_hip_state_destroy(device->state);
     memset(device, 0, sizeof *device);
 }
 
-/* Invariant: dispatch calls the other functions only on a device that open gave, open succeeds only when
- * this build has a HIP image, and a build with HIP images fills all of them (tests/loader checks it). */
+/* Every variant of a table is compiled into its arch's image; shared memory is dispatch's question. */
+static const char *hip_variant_refusal(const stw_device *device, const stw_variant *variant) {
+    (void)device;
+    (void)variant;
+    return NULL;
+}
+
 const stw_backend_ops stw_hip_backend = {
     .backend = STW_BACKEND_HIP,
     .open = hip_open,
     .close = hip_close,
+    .variant_refusal = hip_variant_refusal,
+    .attn_prepare = stw_gpu_attn_prepare,
+    .attn_bwd = stw_gpu_attn_bwd,
+    .attn_fwd = stw_gpu_attn_fwd,
+    .dropout_mask = stw_gpu_dropout_mask,
+    .buffer_alloc = stw_hip_buffer_alloc,
+    .buffer_free = stw_hip_buffer_free,
+    .copy = stw_hip_copy,
+    .stream_create = stw_hip_stream_create,
+    .stream_synchronize = stw_hip_stream_synchronize,
+    .stream_destroy = stw_hip_stream_destroy,
 };

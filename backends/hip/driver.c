@@ -4,6 +4,7 @@
 #include "backends/hip/driver.h"
 
 #include "common/driver.h"
+#include "common/gpu.h"
 
 static stw_hip_functions hip;
 
@@ -41,11 +42,17 @@ stw_status stw_hip_start(const stw_hip_functions **functions_out) {
     return status;
 }
 
+int stw_hip_forked(void) {
+    return stw_driver_forked(&hip_driver);
+}
+
 stw_status stw_hip_fail(stw_status otherwise, const char *call, int error) {
     const char *name = hip.hipGetErrorName ? hip.hipGetErrorName(error) : NULL;
     const char *words = hip.hipGetErrorString ? hip.hipGetErrorString(error) : NULL;
+    if (hip.hipGetLastError) hip.hipGetLastError();
     stw_status status = error == STW_HIP_NO_DEVICE       ? STW_E_NO_DEVICE
                         : error == STW_HIP_OUT_OF_MEMORY ? STW_E_NO_MEMORY
+                        : stw_gpu_error_is_sticky(error) ? STW_E_DEVICE_LOST
                                                          : otherwise;
     return stw_fail(status, "hip: %s failed: %s (%d)%s%s", call, name ? name : "error", error,
                     words ? ": " : "", words ? words : "");

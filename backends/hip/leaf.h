@@ -22,6 +22,10 @@
 
 #include "common/params/attn_launch.h" /* STW_GRID_X_HIP */
 
+/* Selected: an index that is not known would put the words into scratch memory. */
+#define STW_WORD_OF(words, k)                                                                                \
+    ((k) & 2 ? ((k) & 1 ? (words).word[3] : (words).word[2]) : ((k) & 1 ? (words).word[1] : (words).word[0]))
+
 /* 16-bit storage types: distinct types, so that products know which instruction to take. */
 struct dev_f16 {
     uint16_t bits;

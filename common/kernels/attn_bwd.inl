@@ -44,7 +44,7 @@ DEV_FN void attn_store_pairs(typename C::T *tile, const dev_acc<S> &acc, int wav
 /* P.Z and dS' of one tile, into shared memory. `inner`: all of its pairs are visible; `bias` (FULL) gives the
  * taker of dS; `between` runs after the first product. */
 template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN void attn_bwd_pairs(const attn_unit &u, const stw_attn_launch &l, char *smem,
-                                                         int stage, int h, int block, bool inner, const Taker &bias,
+                                                         const attn_values<C> &values, int stage, int h, int block, bool inner, const Taker &bias,
                                                          const Between &between, int wave, int lane) {
     typedef typename C::T T;
     typedef typename C::pair_split S;
@@ -92,9 +92,10 @@ template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN voi
         between();
     }
     attn_exp_side<C> exponentials = attn_exp_side<C>::of(s, stats, scale, wave, lane); /* they run under the products of dP */
-    if (unrounded) {
+    if (unrounded || C::VALUES_HELD) {
         attn_exp_side<C>::every(exponentials);
-        attn_product_pairs<C>(dp, dout, v, true, wave, lane);
+        if (C::VALUES_HELD) attn_values<C>::product(dp, dout, values, wave, lane);
+        else attn_product_pairs<C>(dp, dout, v, true, wave, lane);
     } else {
         dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
     }
@@ -179,7 +180,7 @@ template <class C> DEV_FN void attn_dq_of(attn_dq<C> &q, const stw_attn_launch &
 template <class C> DEV_FN void attn_dq_in_turn(attn_dq<C> &q, const stw_attn_launch &l, const attn_unit &u, uint32_t at,
                                                int block, bool tiny) {
     uint32_t mine = (uint32_t)(u.block - stw_key_blocks(&u.seq, C::BM, C::BN, block).first);
-    if (dev_thread() == 0)
+    if (dev_thread() == 0 && !l.ticket[1]) /* with wrong cu_seqlens there may be no order: status_out tells */
         while (dev_load_acquire(l.turns + at) != mine) {}
     dev_barrier();
     if (tiny) attn_dq<C>::add_exact(q);
@@ -207,7 +208,7 @@ template <class C> DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> 
         attn_dq_of<C>(dq, l, at, smem, wave, lane);
         dq.half = 0;
         dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, pz, dout, dq, wave, lane);
-        if (C::HD > 64) dev_part(l.never != 0);
+        if ((C::HD > 64) == (C::rows::PARTS == 1)) dev_part(l.never != 0); /* elsewhere registers are spilled with it */
         dq.half = 1;
         dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, dq, wave, lane);
         return;
@@ -255,6 +256,7 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
     dev_acc<typename C::key_split> dk, dv;
     dev_acc<typename C::key_split>::clear(dk);
     dev_acc<typename C::key_split>::clear(dv);
+    attn_values<C> values;
     enum { DRAINS = FULL && sizeof(typename C::T) == 2 };
     bool more = u.first < u.end;
     int stage = 0, step = 0;
@@ -262,13 +264,23 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
     if (more) {
         walk = attn_walk<C>::begin(u, l);
         attn_load_keys<C>(u, l, smem, walk.thread);
+        if (C::VALUES_HELD) {
+            dev_copy_commit();
+            dev_copy_wait();
+            dev_barrier();
+            attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
+                                                         (const typename C::T *)(smem + C::AT_V));
+            attn_values<C>::take(values, smem, wave, lane);
+            dev_barrier();
+        }
         attn_walk<C>::load(walk, u, l, smem, 0);
         dev_copy_commit();
         if (dev_thread() == 0) dev_halves_init(C::step_end(smem), C::WARPS);
         dev_copy_wait();
         dev_barrier();
-        attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
-                                                     (const typename C::T *)(smem + C::AT_V));
+        if (!C::VALUES_HELD)
+            attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
+                                                         (const typename C::T *)(smem + C::AT_V));
     }
     do {
         for (bool full = false; more && !full; ++step) {
@@ -281,7 +293,7 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
             attn_ahead<C> ahead;
             if (C::STAGES == 2 && more) attn_ahead<C>::fetch(ahead, walk, l);
             auto bias = [&]() { return attn_bias_of<C>(u, l, h, block); };
-            attn_bwd_pairs<C, FULL, bias_store>(u, l, smem, stage, h, block, inner, bias, [&]() {
+            attn_bwd_pairs<C, FULL, bias_store>(u, l, smem, values, stage, h, block, inner, bias, [&]() {
                 if (C::STAGES == 1) return;
                 if (step) dev_halves_wait(C::step_end(smem), step - 1);
                 if (!more) return;

@@ -41,17 +41,24 @@ template <class C> DEV_FN void attn_bias_load_queries(const attn_unit &u, const 
 
 template <class C> DEV_FN void attn_bias_add_head(const attn_unit &u, const stw_attn_launch &l, char *smem, int h,
                                                   stw_range rows, attn_bias_sum<typename C::pair_split> &sum,
-                                                  bool load_keys, int wave, int lane) {
+                                                  attn_values<C> &values, bool load_keys, int wave, int lane) {
     for (int block = (int)rows.first; block < (int)rows.end; ++block) {
         dev_barrier();
         if (load_keys) attn_load_keys<C>(u, l, smem, (int)dev_thread());
+        if (load_keys && C::VALUES_HELD) {
+            dev_copy_commit();
+            dev_copy_wait();
+            dev_barrier();
+            attn_values<C>::take(values, smem, wave, lane);
+            dev_barrier();
+        }
         load_keys = false;
         attn_bias_load_queries<C>(u, l, smem, h, block);
         dev_copy_commit();
         dev_copy_wait();
         dev_barrier();
         auto taker = [&]() -> attn_bias_sum<typename C::pair_split> & { return sum; };
-        attn_bwd_pairs<C, true, attn_bias_sum<typename C::pair_split>>(u, l, smem, 0, h, block, false, taker, []() {}, wave, lane);
+        attn_bwd_pairs<C, true, attn_bias_sum<typename C::pair_split>>(u, l, smem, values, 0, h, block, false, taker, []() {}, wave, lane);
     }
 }
 
@@ -99,6 +106,7 @@ template <class C> DEV_FN void attn_bwd_bias(const stw_attn_launch &l, char *sme
     k.batch = attn_bias_pick(&rest, l.bias_batch, p.dbias.batch, p.batch);
     attn_bias_sum<typename C::pair_split> sum;
     dev_acc<typename C::pair_split>::clear(sum.acc);
+    attn_values<C> values;
     attn_unit &u = *(attn_unit *)(void *)(smem + C::AT_UNIT);
     for (int64_t b = k.batch.first; b < k.batch.end; ++b)
         for (int64_t block = k.keys.first; block < k.keys.end; ++block) {
@@ -119,7 +127,7 @@ template <class C> DEV_FN void attn_bwd_bias(const stw_attn_launch &l, char *sme
                 int kv_head = h / (int)p.group;
                 dev_barrier();
                 if (dev_thread() == 0) u.kv_head = kv_head;
-                attn_bias_add_head<C>(u, l, smem, h, rows, sum, kv_head != loaded, wave, lane);
+                attn_bias_add_head<C>(u, l, smem, h, rows, sum, values, kv_head != loaded, wave, lane);
                 loaded = kv_head;
             }
         }

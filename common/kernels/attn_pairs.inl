@@ -4,10 +4,12 @@
  * dS' of the gradients. Pairs that are not visible are selected to zero, never multiplied. Included by
  * attn_bwd.inl and attn_bwd_bias.inl. */
 
-/* Shapes of one backward kernel: T, padded head dim, tile, stages, waves. */
+/* Shapes of one backward kernel: T, padded head dim, tile, stages, waves. Stages 0: one, with V in registers. */
 template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct attn_config {
     typedef T_ T;
-    enum { HD = HD_, BM = BM_, BN = BN_, STAGES = STAGES_, WARPS = WARPS_, THREADS = WARPS_ * DEV_WAVE };
+    enum { HD = HD_, BM = BM_, BN = BN_, WARPS = WARPS_, THREADS = WARPS_ * DEV_WAVE };
+    enum { VALUES_HELD = STAGES_ == 0, STAGES = VALUES_HELD ? 1 : STAGES_ };
+    static_assert(!VALUES_HELD || BN <= BM, "V passes through Q's place");
     typedef dev_tile<T, BM, HD> rows;
     typedef dev_tile<T, BN, HD> keys;
     typedef dev_tile<T, BM, BN> pairs;
@@ -18,7 +20,7 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
         STATS = 2 * BM + (int)STW_STATS_PAD,
         AT_K = 0,
         AT_V = AT_K + keys::BYTES,
-        AT_Q = AT_V + keys::BYTES,
+        AT_Q = AT_V + (VALUES_HELD ? 0 : keys::BYTES),
         AT_DOUT = AT_Q + STAGES * rows::BYTES,
         AT_STATS = AT_DOUT + STAGES * rows::BYTES,
         AT_P = AT_STATS + STAGES * STATS * 4,
@@ -29,6 +31,36 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     /* Where the waves meet at the end of a step. */
     DEV_FN dev_two_halves *step_end(char *smem) { return (dev_two_halves *)(void *)(smem + BYTES - sizeof(dev_two_halves)); }
     static_assert(BYTES == (int)STW_BWD_SMEM(dev_stored<T>::BYTES, HD_, BM_, BN_, STAGES_), "host and device agree on tiles");
+};
+
+/* V in registers, where the configuration holds it there: a wave's operands of dO V^T. */
+template <class C, bool HELD = (C::VALUES_HELD != 0)> struct attn_values {
+    DEV_FN void take(attn_values &, const char *, int, int) {}
+    DEV_FN void product(dev_acc<typename C::pair_split> &, const typename C::T *, const attn_values &, int, int) {}
+};
+
+template <class C> struct attn_values<C, true> {
+    typedef leaf_mma<typename C::T> mma;
+    enum { GROUPS = C::pair_split::NT / mma::B_TILES, STEPS = C::HD / mma::K };
+    typename mma::b_frag f[STEPS][GROUPS];
+    DEV_FN void take(attn_values &values, const char *smem, int wave, int lane) {
+        DEV_UNROLL for (int k = 0; k < STEPS; ++k)
+            DEV_UNROLL for (int g = 0; g < GROUPS; ++g)
+                mma::template load_b<false, typename C::keys>(values.f[k][g], (const typename C::T *)(smem + C::AT_V),
+                                                              C::pair_split::col0(wave) + g * mma::B_TILES * LEAF_MMA_N,
+                                                              k * mma::K, lane);
+    }
+    DEV_FN void product(dev_acc<typename C::pair_split> &acc, const typename C::T *dout, const attn_values &values, int wave,
+                        int lane) {
+        typedef typename C::pair_split S;
+        DEV_UNROLL for (int k = 0; k < STEPS; ++k)
+            DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
+                typename mma::a_frag a;
+                mma::template load_a<false, typename C::rows>(a, dout, S::row0(wave) + m * LEAF_MMA_M, k * mma::K, lane);
+                DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+                    mma::product_rounded(acc.v[m][n], a, values.f[k][n / mma::B_TILES], n % mma::B_TILES);
+            }
+    }
 };
 
 #include "attn_keep.inl"

@@ -36,7 +36,7 @@ typedef struct stw_attn_launch {
     float *dq;        /* a (head, query block): bm x width sums, in the order of the kernel's registers */
     double *sink;     /* a (head, query block): its part of dSink                                       */
     uint32_t *turns;  /* deterministic: a (head, query block): how many key blocks have added           */
-    uint32_t *ticket; /* deterministic: units handed out so far                                        */
+    uint32_t *ticket; /* deterministic: units handed out so far; then 1 where wrong lengths leave no order */
     int64_t q_blocks; /* query blocks of a head, all sequences                                         */
     int64_t k_blocks; /* key blocks of the longest sequence                                            */
     int64_t units;    /* blocks of threads that have work: the grid may be larger                      */
@@ -154,12 +154,14 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
 #define STW_TILE_BYTES(element, rows, cols)                                                                  \
     (STW_TILE_PARTS(element, cols) == 3u ? 3u * STW_TILE_PLANE(2u, rows, cols)                               \
                                          : STW_TILE_PLANE((element) == 6u ? 4u : (element), rows, cols))
-/* Backward: K, V; Q, dO and the statistics of each stage; P, dS; what the block works on. Forward: K, V, Q,
- * P. */
-#define STW_UNIT_BYTES 256u
+/* Backward: K, V; Q, dO and the statistics of each stage; P, dS; what the block works on. Stages 0: one
+ * stage, and V only passes through Q's place on its way to registers. Forward: K, V, Q, P. */
+#define STW_UNIT_BYTES          256u
+#define STW_STAGE_COUNT(stages) ((stages) ? (stages) : 1u)
 #define STW_BWD_SMEM(element, hd, bm, bn, stages)                                                            \
-    (2u * STW_TILE_BYTES(element, bn, hd) + 2u * (stages) * STW_TILE_BYTES(element, bm, hd) +                \
-     2u * STW_TILE_BYTES(element, bm, bn) + (stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_UNIT_BYTES)
+    (((stages) ? 2u : 1u) * STW_TILE_BYTES(element, bn, hd) +                                                \
+     2u * STW_STAGE_COUNT(stages) * STW_TILE_BYTES(element, bm, hd) + 2u * STW_TILE_BYTES(element, bm, bn) + \
+     STW_STAGE_COUNT(stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_UNIT_BYTES)
 #define STW_FWD_SMEM(element, hd, bm, bn)                                                                    \
     (2u * STW_TILE_BYTES(element, bn, hd) + STW_TILE_BYTES(element, bm, hd) + STW_TILE_BYTES(element, bm, bn))
 
@@ -172,13 +174,14 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
     X(32x32_hd256, 2, 256, 32, 32, 4)                                                                        \
     X(16x32_hd128, 4, 128, 16, 32, 4)                                                                        \
     X(16x16_hd256, 4, 256, 16, 16, 2)
-/* The same for waves of 64 threads and 64 KB of shared memory. */
+/* The same for waves of 64 threads and 64 KB of shared memory, with the stages of a row. */
+#define STW_BIAS_STAGES_64(element, hd) ((element) == 4u && (hd) > 224u ? 0u : 1u)
 #define STW_BIAS_TILES_64(X)                                                                                 \
     X(32x64_hd64, 2, 64, 32, 64, 4)                                                                          \
     X(32x64_hd128, 2, 128, 32, 64, 4)                                                                        \
     X(16x32_hd256, 2, 256, 16, 32, 2)                                                                        \
     X(16x32_hd128, 4, 128, 16, 32, 2)                                                                        \
-    X(16x16_hd224, 4, 224, 16, 16, 1)
+    X(16x16_hd256, 4, 256, 16, 16, 1)
 
 STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 768 + 5 * 8 + 8 * 8 + 8 * 4,
                   "host and device agree on the launch");

@@ -39,6 +39,17 @@ namespace cdna {
          }                                                                                                   \
          result16(w, in, r);                                                                                 \
      }}
+#define SHORT3(name, expression)                                                                             \
+    {#name, [](Wave &w, const Instruction &in) {                                                             \
+         const u32 *A = source(w, in, 1, Read::f16), *B = source(w, in, 2, Read::f16),                       \
+                   *C = source(w, in, 3, Read::f16);                                                         \
+         alignas(64) u32 r[LANES];                                                                           \
+         EACH_LANE {                                                                                         \
+             u16 a = (u16)A[l], b = (u16)B[l], c = (u16)C[l];                                                \
+             r[l] = (u16)(expression);                                                                       \
+         }                                                                                                   \
+         result16(w, in, r);                                                                                 \
+     }}
 /* Both halves of a register: the expression sees the bits a, b, c of one half. */
 #define PACKED(name, sources, read, expression)                                                              \
     {#name, [](Wave &w, const Instruction &in) {                                                             \
@@ -119,6 +130,7 @@ static const Entry entries[] = {
     HALF2(v_mul_f16, a *b),
     HALF2(v_max_f16, larger(a, b)),
     HALF2(v_min_f16, smaller(a, b)),
+    SHORT3(v_mad_legacy_u16, (u32)a *b + c),
     SHORT2(v_add_u16, a + b),
     SHORT2(v_sub_u16, a - b),
     SHORT2(v_subrev_u16, b - a),

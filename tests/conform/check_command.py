@@ -92,6 +92,8 @@ check("at least 5000 with --long", int(run("--list", "--long")[1].splitlines()[-
 
 status, out, _ = run("--backend", "cpu", "--filter", "dbias*f32", "--cases", "5", "--seed", "3", "--repeat", "3")
 check("filter, cases and seed", status == 0 and "5 distinct problems" in out and ":seed" in out, out)
+status, out, _ = run("--backend", "cpu", "--filter", "!data_", "--quick", "--cases", "9")
+check("a filter after ! leaves out", status == 0 and "9 distinct problems" in out and "data_" not in out, out)
 status, out, _ = run("--backend", "cpu", "--soak", "20", "--seed", "9")
 check("soak", status == 0 and "20 distinct problems" in out, out[-300:])
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * loader_tool's commands that plan and run on a fake CUDA device, through the public calls only:
+ * loader_tool's commands that plan and run on a fake GPU, through the public calls only:
+ *   hip               what follows is on the HIP device, not the CUDA one
  *   work [TIMES]      the whole life of a context, a line for each call: "CALL STATUS text"; a call whose
  *                     input an earlier failure has taken away is not made. Several rounds in one process.
  *   foreign           tensors and a stream of a second device, host memory: one line each
+ *   kinds             managed and page-locked memory as a tensor and as the workspace (HIP's fake)
  *   lost              launches, loses the device at the next call, and goes on
  *   child             runs, forks, and runs in the child
  *   overhead          nanoseconds of a run call, of one with every tensor, and of a plan call */
@@ -20,6 +22,8 @@
 #include <unistd.h>
 
 enum { Q, K, V, OUT, DOUT, LSE, DQ, DK, DV, MASK, WORKSPACE, BUFFERS, BYTES = 1 << 20 };
+
+static stw_backend backend = STW_BACKEND_CUDA;
 
 typedef struct life {
     stw_context *context;
@@ -62,7 +66,7 @@ static stw_attn_args args_of(const life *l) {
 static stw_status context_on(int device, stw_context **context_out) {
     stw_context_opts opts = STW_INIT(stw_context_opts);
     opts.memory = STW_MEMORY_DEVICE;
-    opts.backend = STW_BACKEND_CUDA;
+    opts.backend = backend;
     opts.flags = STW_CONTEXT_HAS_DEVICE;
     opts.device = device;
     return stw_context_create(&opts, context_out);
@@ -95,15 +99,31 @@ static int run(const life *l, stw_stream stream) {
     return say("bwd", stw_attn_bwd(l->bwd, &args, l->buffer[WORKSPACE], BYTES, stream));
 }
 
-/* The current context of this thread, as the fake has it: the library never leaves one behind. */
+/* A function of the fake library that is loaded. */
+static void *fake_function(const char *library, const char *name) {
+    void *handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD), *function = handle ? dlsym(handle, name) : NULL;
+    if (handle) dlclose(handle);
+    return function;
+}
+
+/* The current context or device of this thread, as the fake has it: the library never leaves one behind. */
 static void say_current(void) {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), *context = NULL;
-    int (*get)(void **);
-    void *symbol = library ? dlsym(library, "cuCtxGetCurrent") : NULL;
-    memcpy(&get, &symbol, sizeof get);
-    if (symbol) get(&context);
-    if (library) dlclose(library);
-    printf("current %s\n", context ? "changed" : "as before");
+    int changed = 0, device = 0, error = 0;
+    if (backend == STW_BACKEND_HIP) {
+        void (*state)(int *, int *);
+        void *symbol = fake_function("libamdhip64.so.7", "hipFakeState");
+        memcpy(&state, &symbol, sizeof state);
+        if (symbol) state(&device, &error);
+        changed = device != atoi(getenv("FAKE_HIP_CURRENT") ? getenv("FAKE_HIP_CURRENT") : "0");
+        if (error) printf("last error %d is left\n", error);
+    } else {
+        void *context = NULL, *symbol = fake_function("libcuda.so.1", "cuCtxGetCurrent");
+        int (*get)(void **);
+        memcpy(&get, &symbol, sizeof get);
+        if (symbol) get(&context);
+        changed = context != NULL;
+    }
+    printf("current %s\n", changed ? "changed" : "as before");
 }
 
 static void work(void) {
@@ -153,6 +173,19 @@ static void foreign(void) {
     end(&l);
 }
 
+static void kinds(void) {
+    life l;
+    char managed = 0x4d, host = 0x48;
+    if (!start(&l)) return;
+    stw_copy(l.context, l.buffer[Q], &managed, 1, l.stream);
+    run(&l, l.stream);
+    stw_copy(l.context, l.buffer[WORKSPACE], &managed, 1, l.stream);
+    run(&l, l.stream);
+    stw_copy(l.context, l.buffer[Q], &host, 1, l.stream);
+    run(&l, l.stream);
+    end(&l);
+}
+
 static double now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -165,7 +198,7 @@ static void lost(void) {
     stw_attn_desc desc = desc_of();
     if (!start(&l)) return;
     run(&l, l.stream);
-    setenv("FAKE_FAIL", "cuStreamSynchronize:700", 1);
+    setenv("FAKE_FAIL", "cuStreamSynchronize:700,hipStreamSynchronize:700", 1);
     say("synchronize", stw_stream_synchronize(l.context, l.stream));
     setenv("FAKE_FAIL", "", 1);
     printf("-\n");
@@ -288,8 +321,12 @@ int loader_call(const char *command, int times) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } rows[] = {
-        {"work", work}, {"foreign", foreign}, {"lost", lost}, {"child", child}, {"overhead", overhead}};
+    } rows[] = {{"work", work}, {"foreign", foreign}, {"kinds", kinds},
+                {"lost", lost}, {"child", child},     {"overhead", overhead}};
+    if (!strcmp(command, "hip")) {
+        backend = STW_BACKEND_HIP;
+        return 1;
+    }
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         if (strcmp(rows[i].name, command)) continue;
         for (int n = 0; n < (times ? times : 1); ++n) rows[i].run();

@@ -96,7 +96,8 @@ static void fail_once(const char *libraries, const char *function, int nth, int 
     if (!strstr(libraries, "hip5")) assert_string_equal(spawn_line(run.out, 1), MI300_TEXT);
     char last[256] = "";
     for (int i = 0; *spawn_line(run.log, i); ++i)
-        if (!strstr(spawn_line(run.log, i), "hipGetError"))
+        if (!strstr(spawn_line(run.log, i), "hipGetError") &&
+            !strstr(spawn_line(run.log, i), "hipGetLastError"))
             snprintf(last, sizeof last, "%s", spawn_line(run.log, i));
     assert_string_equal(strchr(last, ':') + 1, function);
     if (nth) assert_int_equal(spawn_count(run.log, last), nth);
@@ -116,7 +117,9 @@ static void each_call_failing(void **state) {
                  {"hip6-r0000", "hipGetDevicePropertiesR0000"},
                  {"hip5", "hipDeviceGetPCIBusId"}};
     size_t count = sizeof calls / sizeof calls[0];
-    assert_int_equal(count + 2, SYMBOLS); /* all of them but the two that make texts */
+    int of_open = 0; /* the table's first rows, up to those of test_hip_calls.c */
+    while (of_open < SYMBOLS && strcmp(symbols[of_open].name, "hipGetLastError")) ++of_open;
+    assert_int_equal(count + 2, of_open); /* all of them but the two that make texts */
     for (size_t i = 0; i < count; ++i) {
         char libraries[512];
         snprintf(libraries, sizeof libraries, FAKES "/%s", calls[i].folder);

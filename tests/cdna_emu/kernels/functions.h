@@ -48,6 +48,7 @@ FUNCTION_DEVICE static inline uint32_t function_reversed(uint32_t x) {
 
 #define FUNCTIONS(FUNCTION)                                                                                  \
     FUNCTION(add, a + b)                                                                                     \
+    FUNCTION(multiply_add16, (uint16_t)((uint16_t)a * (uint32_t)(uint16_t)b + (uint16_t)c))                         \
     FUNCTION(multiply_high, (uint64_t)a * b >> 32)                                                           \
     FUNCTION(multiply_signed, (uint64_t)((int64_t)(int32_t)a * (int32_t)b))                                  \
     FUNCTION(divide, a / (b | 1u))                                                                           \

@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: MIT
  *
- * A fake libamdhip64: no device, only the answers of one. Devices come from
+ * A fake libamdhip64, the half about devices: no device, only the answers of one. Devices come from
  * FAKE_HIP_DEVICES="name|gcnArchName|CUs|LDS bytes|memory bytes|PCI address;...". Both struct layouts are
  * filled over a poisoned struct; the unversioned hipGetDeviceProperties is there as a trap. */
-#include "fake.h"
+#include "hip.h"
 
-typedef struct hip_device {
-    char name[128], arch[64], pci[32];
-    int cus, lds;
-    unsigned long long memory;
-} hip_device;
-
-static int device_at(int ordinal, hip_device *device) {
+int fake_hip_device_at(int ordinal, hip_device *device) {
     char record[512];
     device->pci[0] = 0;
     return ordinal >= 0 && fake_record("FAKE_HIP_DEVICES", ordinal, record, sizeof record) &&
            sscanf(record, "%127[^|]|%63[^|]|%d|%d|%llu|%31s", device->name, device->arch, &device->cus,
                   &device->lds, &device->memory, device->pci) >= 5;
+}
+
+static int started_by;
+
+int fake_hip_started(void) {
+    return started_by == (int)getpid() ? 0 : 3;
+}
+
+int fake_hip_version(void) {
+    const char *version = getenv("FAKE_HIP_VERSION");
+    return version ? atoi(version) : 60342131;
 }
 
 int hipInit(unsigned flags);
@@ -36,13 +41,14 @@ int hipInit(unsigned flags) {
     int error = fake_call("hipInit");
     if (error) return error;
     if (flags) return 1;
+    started_by = (int)getpid();
     static int asked; /* the real one says 101, then 100, when there is no GPU */
     return fake_devices("FAKE_HIP_DEVICES") ? 0 : asked++ ? 100 : 101;
 }
 
 int hipRuntimeGetVersion(int *version) {
     int error = fake_call("hipRuntimeGetVersion");
-    if (!error) *version = 60342131;
+    if (!error) *version = fake_hip_version();
     return error;
 }
 
@@ -55,7 +61,7 @@ int hipGetDeviceCount(int *count) {
 int hipDeviceGetName(char *name, int capacity, int device) {
     hip_device facts;
     int error = fake_call("hipDeviceGetName");
-    if (!error && !device_at(device, &facts)) error = 101;
+    if (!error && !fake_hip_device_at(device, &facts)) error = 101;
     if (!error) snprintf(name, (size_t)capacity, "%s", facts.name);
     return error;
 }
@@ -63,7 +69,7 @@ int hipDeviceGetName(char *name, int capacity, int device) {
 int hipDeviceGetAttribute(int *value, int attribute, int device) {
     hip_device facts;
     int error = fake_call("hipDeviceGetAttribute");
-    if (!error && !device_at(device, &facts)) error = 101;
+    if (!error && !fake_hip_device_at(device, &facts)) error = 101;
     if (error) return error;
     switch (attribute) {
     case 63: *value = facts.cus; return 0;
@@ -75,7 +81,7 @@ int hipDeviceGetAttribute(int *value, int attribute, int device) {
 int hipDeviceTotalMem(size_t *bytes, int device) {
     hip_device facts;
     int error = fake_call("hipDeviceTotalMem");
-    if (!error && !device_at(device, &facts)) error = 101;
+    if (!error && !fake_hip_device_at(device, &facts)) error = 101;
     if (!error) *bytes = (size_t)facts.memory;
     return error;
 }
@@ -84,7 +90,7 @@ int hipDeviceTotalMem(size_t *bytes, int device) {
 static int fill_properties(const char *function, void *properties, int device, size_t size, size_t at) {
     hip_device facts;
     int error = fake_call(function);
-    if (!error && !device_at(device, &facts)) error = 101;
+    if (!error && !fake_hip_device_at(device, &facts)) error = 101;
     if (error) return error;
     memset(properties, 0xee, size);
     memset((char *)properties + at, 0, 256);
@@ -111,7 +117,7 @@ int hipGetDeviceProperties(void *properties, int device) {
 int hipDeviceGetPCIBusId(char *address, int capacity, int device) {
     hip_device facts;
     int error = fake_call("hipDeviceGetPCIBusId");
-    if (!error && !device_at(device, &facts)) error = 101;
+    if (!error && !fake_hip_device_at(device, &facts)) error = 101;
     if (!error) snprintf(address, (size_t)capacity, "%s", facts.pci);
     return error;
 }
@@ -121,6 +127,7 @@ const char *hipGetErrorName(int error) {
     return error == 100   ? "hipErrorNoDevice"
            : error == 101 ? "hipErrorInvalidDevice"
            : error == 2   ? "hipErrorOutOfMemory"
+           : error == 700 ? "hipErrorIllegalAddress"
                           : "hipErrorUnknown";
 }
 
@@ -129,5 +136,6 @@ const char *hipGetErrorString(int error) {
     return error == 100   ? "no ROCm-capable device is detected"
            : error == 101 ? "invalid device ordinal"
            : error == 2   ? "out of memory"
+           : error == 700 ? "an illegal memory access was encountered"
                           : "unknown error";
 }

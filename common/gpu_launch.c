@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * Plans and run calls on a CUDA device. common/attn_launch.c says which kernels a call consists of; here the
+ * Plans and run calls on a GPU. common/attn_launch.c says which kernels a call consists of; here the
  * plan finds them in the image, and a run call checks its pointers and launches them in the caller's stream:
  * no lock, no allocation, no synchronisation, so a graph capture records it. */
-#include "backends/cuda/device.h"
 #include "common/attn_launch.h"
+#include "common/gpu.h"
 
 #include <string.h>
 
-enum { WAVE = 32, MASK_STEP = STW_ATTN_STEPS }; /* the mask's step stands behind the plan's own */
+enum { MASK_STEP = STW_ATTN_STEPS }; /* the mask's step stands behind the plan's own */
 
 typedef struct launch_step {
-    const stw_cuda_kernel *kernel;
+    const stw_gpu_kernel *kernel;
     int64_t units;
     uint32_t grid_x, grid_y;
 } launch_step;
@@ -29,58 +29,57 @@ static stw_attn_tile tile_of(const stw_variant *variant) {
                            variant->stages, variant->warps,    variant->loop};
 }
 
-static stw_status find_steps(stw_cuda_state *state, const stw_attn_steps *steps, launch_step *found) {
+static stw_status find_steps(stw_gpu *gpu, const stw_attn_steps *steps, launch_step *found) {
     for (uint32_t i = 0; i < steps->count; ++i) {
         const stw_attn_step *step = &steps->step[i];
         found[i] = (launch_step){.units = step->units, .grid_x = step->grid_x, .grid_y = step->grid_y};
-        stw_status status =
-            stw_cuda_kernel_find(state, step->entry, step->block, step->smem, &found[i].kernel);
+        stw_status status = stw_gpu_kernel_find(gpu, step->entry, step->block, step->smem, &found[i].kernel);
         if (status) return status;
     }
     return STW_OK;
 }
 
-static void write_note(stw_attn_work *work, const stw_cuda_state *state, const stw_attn_steps *steps) {
+static void write_note(stw_attn_work *work, const stw_gpu *gpu, const stw_attn_steps *steps) {
     stw_text note = stw_text_in(work->note, sizeof work->note);
-    stw_text_add(&note, "%s, %u kernel%s", stw_image_kind_name(state->image->kind), steps->count,
+    stw_text_add(&note, "%s, %u kernel%s", stw_image_kind_name(gpu->image->kind), steps->count,
                  steps->count == 1 ? "" : "s");
     for (uint32_t i = 0; i < steps->count; ++i)
         stw_text_add(&note, "%s%s", i ? " " : ": ", steps->step[i].entry);
 }
 
-stw_status stw_cuda_attn_prepare(const stw_device *device, stw_attn_work *work) {
-    stw_cuda_state *state = device->state;
+stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
+    stw_gpu *gpu = device->state;
     stw_attn_tile tile = tile_of(work->variant);
     stw_attn_steps steps, mask;
     launch_plan plan = {0};
     stw_attn_call call = work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD;
     const char *refusal = stw_attn_tile_refusal(call, &tile, &work->params);
     if (refusal) return stw_fail(STW_E_UNSUPPORTED, "attn_plan: variant %s: %s", tile.id, refusal);
-    stw_attn_steps_of(call, &tile, &work->params, WAVE, &steps);
-    stw_attn_steps_of(STW_CALL_DROPOUT_MASK, NULL, &work->params, WAVE, &mask);
+    stw_attn_steps_of(call, &tile, &work->params, gpu->ops->wave, &steps);
+    stw_attn_steps_of(STW_CALL_DROPOUT_MASK, NULL, &work->params, gpu->ops->wave, &mask);
     plan.count = steps.count;
     plan.mask_count = mask.count;
-    stw_status status = stw_cuda_enter(state, "attn_plan");
+    int before;
+    stw_status status = stw_gpu_enter(gpu, "attn_plan", &before);
     if (status) return status;
-    status = find_steps(state, &steps, plan.step);
-    if (!status) status = find_steps(state, &mask, &plan.step[MASK_STEP]);
-    status = stw_cuda_leave(state, status);
+    status = find_steps(gpu, &steps, plan.step);
+    if (!status) status = find_steps(gpu, &mask, &plan.step[MASK_STEP]);
+    status = stw_gpu_leave(gpu, before, status);
     if (status) return status;
     memcpy(work->scratch, &plan, sizeof plan);
     work->workspace_size = steps.workspace;
-    write_note(work, state, &steps);
+    write_note(work, gpu, &steps);
     return STW_OK;
 }
 
-static stw_status launch_steps(stw_cuda_state *state, const launch_step *step, uint32_t count,
-                               stw_attn_launch *launch, stw_stream stream) {
+static stw_status launch_steps(stw_gpu *gpu, const launch_step *step, uint32_t count, stw_attn_launch *launch,
+                               stw_stream stream) {
     void *arguments[] = {launch};
     for (uint32_t i = 0; i < count; ++i) {
-        const stw_cuda_kernel *kernel = step[i].kernel;
+        const stw_gpu_kernel *kernel = step[i].kernel;
         launch->units = step[i].units;
-        int error = state->cuda->cuLaunchKernel(kernel->function, step[i].grid_x, step[i].grid_y, 1,
-                                                kernel->threads, 1, 1, kernel->smem, stream, arguments, NULL);
-        if (error) return stw_cuda_check(state, STW_E_DRIVER, "cuLaunchKernel", error);
+        stw_status status = gpu->ops->launch(gpu, kernel, step[i].grid_x, step[i].grid_y, stream, arguments);
+        if (status) return status;
     }
     return STW_OK;
 }
@@ -88,35 +87,35 @@ static stw_status launch_steps(stw_cuda_state *state, const launch_step *step, u
 static stw_status run_call(const char *who, stw_attn_call call, const stw_device *device,
                            const stw_attn_work *work, const stw_attn_params *params, void *workspace,
                            stw_stream stream) {
-    stw_cuda_state *state = device->state;
+    stw_gpu *gpu = device->state;
     stw_attn_tile tile = tile_of(work->variant);
     stw_attn_launch launch;
     launch_plan plan;
     memcpy(&plan, work->scratch, sizeof plan);
     int mask = call == STW_CALL_DROPOUT_MASK;
-    stw_status status = stw_cuda_enter(state, who);
+    int before;
+    stw_status status = stw_gpu_enter(gpu, who, &before);
     if (status) return status;
-    status =
-        stw_cuda_check_call(state, who, params, work->workspace_size && !mask ? workspace : NULL, stream);
+    status = stw_gpu_check_call(gpu, who, params, work->workspace_size && !mask ? workspace : NULL, stream);
     if (!status) {
-        stw_attn_launch_of(call, &tile, params, WAVE, workspace, &launch);
-        status = launch_steps(state, mask ? &plan.step[MASK_STEP] : plan.step,
+        stw_attn_launch_of(call, &tile, params, gpu->ops->wave, workspace, &launch);
+        status = launch_steps(gpu, mask ? &plan.step[MASK_STEP] : plan.step,
                               mask ? plan.mask_count : plan.count, &launch, stream);
     }
-    return stw_cuda_leave(state, status);
+    return stw_gpu_leave(gpu, before, status);
 }
 
-stw_status stw_cuda_attn_bwd(const stw_device *device, const stw_attn_work *work,
-                             const stw_attn_params *params, void *workspace, stw_stream stream) {
+stw_status stw_gpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
+                            const stw_attn_params *params, void *workspace, stw_stream stream) {
     return run_call("attn_bwd", STW_CALL_BWD, device, work, params, workspace, stream);
 }
 
-stw_status stw_cuda_attn_fwd(const stw_device *device, const stw_attn_work *work,
-                             const stw_attn_params *params, void *workspace, stw_stream stream) {
+stw_status stw_gpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
+                            const stw_attn_params *params, void *workspace, stw_stream stream) {
     return run_call("attn_fwd", STW_CALL_FWD, device, work, params, workspace, stream);
 }
 
-stw_status stw_cuda_dropout_mask(const stw_device *device, const stw_attn_work *work,
-                                 const stw_attn_params *params, stw_stream stream) {
+stw_status stw_gpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
+                                const stw_attn_params *params, stw_stream stream) {
     return run_call("dropout_mask", STW_CALL_DROPOUT_MASK, device, work, params, NULL, stream);
 }

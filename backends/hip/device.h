@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * An opened HIP device: the vendor's part of a stw_gpu. The runtime has a current device for each thread; a
+ * call sets it to this one and back. */
+#ifndef STW_HIP_DEVICE_H
+#define STW_HIP_DEVICE_H
+
+#include "backends/hip/driver.h"
+#include "common/gpu.h"
+
+typedef struct stw_hip_state {
+    stw_gpu gpu; /* first: common code sees only this */
+    const stw_hip_functions *hip;
+    int version; /* of the runtime: 60342131 = ROCm 6.3 */
+} stw_hip_state;
+
+/* Errors: STW_E_NO_MEMORY. */
+stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int version,
+                                const stw_image *image, stw_hip_state **state_out);
+void stw_hip_state_destroy(stw_hip_state *state);
+
+/* STW_OK for 0, else as stw_hip_fail; a sticky error loses the device. */
+stw_status stw_hip_check(stw_hip_state *state, stw_status otherwise, const char *call, int error);
+
+/* stw_gpu_ops */
+stw_status stw_hip_check_stream(stw_gpu *gpu, const char *who, stw_stream stream);
+stw_status stw_hip_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
+                                 int workspace);
+stw_status stw_hip_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
+                          stw_stream stream, void **arguments);
+
+/* stw_backend_ops; the others are common/gpu.h's */
+stw_status stw_hip_buffer_alloc(const stw_device *device, size_t bytes, void **pointer_out);
+stw_status stw_hip_buffer_free(const stw_device *device, void *pointer);
+stw_status stw_hip_copy(const stw_device *device, void *to, const void *from, size_t bytes,
+                        stw_stream stream);
+stw_status stw_hip_stream_create(const stw_device *device, stw_stream *stream_out);
+stw_status stw_hip_stream_synchronize(const stw_device *device, stw_stream stream);
+stw_status stw_hip_stream_destroy(const stw_device *device, stw_stream stream);
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The portable memory and stream calls on a HIP device. */
+#include "backends/hip/device.h"
+
+/* One runtime call with the device current. */
+#define HIP_CALL(device, who, otherwise, call, ...)                                                          \
+    stw_hip_state *state = (device)->state;                                                                  \
+    int before;                                                                                              \
+    stw_status status = stw_gpu_enter(&state->gpu, who, &before);                                            \
+    if (status) return status;                                                                               \
+    status = stw_hip_check(state, otherwise, #call, state->hip->call(__VA_ARGS__));                          \
+    status = stw_gpu_leave(&state->gpu, before, status)
+
+/* hipMalloc gives no pointer for 0 bytes. Its pointers are 256-byte aligned. */
+stw_status stw_hip_buffer_alloc(const stw_device *device, size_t bytes, void **pointer_out) {
+    void *pointer = NULL;
+    HIP_CALL(device, "buffer_alloc", STW_E_DRIVER, hipMalloc, &pointer, bytes ? bytes : 1);
+    if (status == STW_E_NO_MEMORY)
+        return stw_fail(STW_E_NO_MEMORY, "buffer_alloc: no memory for %zu bytes on \"%s\"", bytes,
+                        device->name);
+    if (status && pointer) state->hip->hipFree(pointer); /* the caller's device could not be restored */
+    if (!status) *pointer_out = pointer;
+    return status;
+}
+
+stw_status stw_hip_buffer_free(const stw_device *device, void *pointer) {
+    HIP_CALL(device, "buffer_free", STW_E_INVALID, hipFree, pointer);
+    return status;
+}
+
+/* Addresses are unique over host and devices: the runtime finds the direction itself. */
+stw_status stw_hip_copy(const stw_device *device, void *to, const void *from, size_t bytes,
+                        stw_stream stream) {
+    HIP_CALL(device, "copy", STW_E_DRIVER, hipMemcpyAsync, to, from, bytes, STW_HIP_COPY_DEFAULT, stream);
+    return status;
+}
+
+/* Ordered with the default stream, as a portable program expects that gives one call NULL. */
+stw_status stw_hip_stream_create(const stw_device *device, stw_stream *stream_out) {
+    void *stream = NULL;
+    HIP_CALL(device, "stream_create", STW_E_DRIVER, hipStreamCreateWithFlags, &stream, 0);
+    if (status && stream) state->hip->hipStreamDestroy(stream); /* as above */
+    if (!status) *stream_out = stream;
+    return status;
+}
+
+stw_status stw_hip_stream_synchronize(const stw_device *device, stw_stream stream) {
+    HIP_CALL(device, "stream_synchronize", STW_E_DRIVER, hipStreamSynchronize, stream);
+    return status;
+}
+
+stw_status stw_hip_stream_destroy(const stw_device *device, stw_stream stream) {
+    HIP_CALL(device, "stream_destroy", STW_E_DRIVER, hipStreamDestroy, stream);
+    return status;
+}

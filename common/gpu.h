@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the CUDA and HIP backends have in common: an opened device with its image and kernels, its loss, plans
+ * and run calls of attention. A backend's own device begins with a stw_gpu and gives a table of what differs.
+ * Each call into a driver stands between stw_gpu_enter and stw_gpu_leave, so that the caller's current device
+ * or context is what it was. */
+#ifndef STW_COMMON_GPU_H
+#define STW_COMMON_GPU_H
+
+#include "common/image.h"
+#include "dispatch/backend.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* A kernel with its shape of launch. Entries live as long as the device: plans point at them. */
+typedef struct stw_gpu_kernel {
+    struct stw_gpu_kernel *next;
+    void *function;
+    uint32_t threads, smem;
+    char name[80];
+} stw_gpu_kernel;
+
+typedef struct stw_gpu stw_gpu;
+
+/* The vendor's part. All but the first three are called between enter and leave. */
+typedef struct stw_gpu_ops {
+    const char *who;     /* "cuda": opens texts */
+    uint32_t wave;       /* threads of a warp   */
+    int (*forked)(void); /* 1 in a child of the process that touched the driver */
+    /* Makes the device current; *before_out is what it needs to undo that. */
+    stw_status (*make_current)(stw_gpu *gpu, int *before_out);
+    stw_status (*restore)(stw_gpu *gpu, int before);
+
+    /* Fills gpu->module. Errors: STW_E_NO_IMAGE when the driver does not take the image. */
+    stw_status (*module_load)(stw_gpu *gpu);
+    /* Fills kernel->function and makes it ready to launch. Errors: STW_E_INTERNAL when the image holds no
+     * such kernel, STW_E_UNSUPPORTED when the device has less shared memory. */
+    stw_status (*kernel_load)(stw_gpu *gpu, stw_gpu_kernel *kernel);
+
+    stw_status (*check_stream)(stw_gpu *gpu, const char *who, stw_stream stream);
+    /* `workspace`: kernels add to it atomically. */
+    stw_status (*check_pointer)(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
+                                int workspace);
+    stw_status (*launch)(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
+                         stw_stream stream, void **arguments);
+} stw_gpu_ops;
+
+struct stw_gpu {
+    const stw_gpu_ops *ops;
+    int ordinal; /* as the driver numbers devices, also those of pointers */
+    const stw_image *image;
+    atomic_int lost;      /* enum in gpu.c; read without a lock */
+    char lost_text[320];  /* the failure that lost the device */
+    pthread_mutex_t lock; /* of the two below: plan time only */
+    void *module;
+    stw_gpu_kernel *kernels;
+};
+
+void stw_gpu_init(stw_gpu *gpu, const stw_gpu_ops *ops, int ordinal, const stw_image *image);
+void stw_gpu_end(stw_gpu *gpu); /* the module is the vendor's to unload */
+
+/* Makes the device current. Errors, without a driver call: STW_E_FORKED, STW_E_DEVICE_LOST. */
+stw_status stw_gpu_enter(stw_gpu *gpu, const char *who, int *before_out);
+
+/* Undoes it. Gives `status`, or the failure to do so when status was STW_OK. */
+stw_status stw_gpu_leave(stw_gpu *gpu, int before, stw_status status);
+
+/* Gives `status`, whose text stw_last_error has; STW_E_DEVICE_LOST loses the device. */
+stw_status stw_gpu_note(stw_gpu *gpu, stw_status status);
+
+/* 1 when a driver's error stays: the device never works again in this process. CUDA and HIP number these
+ * errors alike. */
+int stw_gpu_error_is_sticky(int error);
+
+/* The kernel of that name and launch shape, loading the module first when this is the first of all. Between
+ * enter and leave. */
+stw_status stw_gpu_kernel_find(stw_gpu *gpu, const char *name, uint32_t threads, uint32_t smem,
+                               const stw_gpu_kernel **kernel_out);
+
+/* Refuses tensors and workspace that are not memory of this device and streams of another one, by name:
+ * STW_E_INVALID. Between enter and leave. (gpu_check.c) */
+stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, const stw_attn_params *params,
+                              const void *workspace, stw_stream stream);
+
+/* stw_backend_ops of a device whose state begins with a stw_gpu (gpu_launch.c) */
+stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work);
+stw_status stw_gpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
+                            const stw_attn_params *params, void *workspace, stw_stream stream);
+stw_status stw_gpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
+                            const stw_attn_params *params, void *workspace, stw_stream stream);
+stw_status stw_gpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
+                                const stw_attn_params *params, stw_stream stream);
+
+#endif

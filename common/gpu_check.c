@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a run call asks the driver before it launches: is each array memory of this device, is the stream
+ * one of this device. A wrong pointer would fail inside the kernel and take the whole process's device with
+ * it, so every array is asked for. */
+#include "common/gpu.h"
+
+#include <stddef.h>
+
+/* One pointer of the parameter block. rows: which side's emptiness makes it irrelevant. */
+typedef struct pointer_row {
+    const char *name;
+    size_t at;
+    enum { ROWS_Q, ROWS_KV, ROWS_BOTH, ROWS_NONE } rows;
+} pointer_row;
+
+#define POINTER(name, member, rows) {name, offsetof(stw_attn_params, member), rows}
+static const pointer_row pointer_rows[] = {
+    POINTER("q", q.data, ROWS_Q),
+    POINTER("k", k.data, ROWS_KV),
+    POINTER("v", v.data, ROWS_KV),
+    POINTER("out", out.data, ROWS_Q),
+    POINTER("dout", dout.data, ROWS_Q),
+    POINTER("dq", dq.data, ROWS_Q),
+    POINTER("dk", dk.data, ROWS_KV),
+    POINTER("dv", dv.data, ROWS_KV),
+    POINTER("lse", lse.data, ROWS_Q),
+    POINTER("dlse", dlse.data, ROWS_Q),
+    POINTER("delta", delta.data, ROWS_Q),
+    POINTER("bias", bias.data, ROWS_BOTH),
+    POINTER("dbias", dbias.data, ROWS_BOTH),
+    POINTER("mask", mask_out, ROWS_BOTH),
+    POINTER("alibi_slopes", alibi_slopes, ROWS_NONE),
+    POINTER("sink", sink, ROWS_NONE),
+    POINTER("dsink", dsink, ROWS_NONE),
+    POINTER("cu_seqlens_q", cu_seqlens_q, ROWS_NONE),
+    POINTER("cu_seqlens_kv", cu_seqlens_kv, ROWS_NONE),
+    POINTER("used_q", used_q, ROWS_NONE),
+    POINTER("used_kv", used_kv, ROWS_NONE),
+    POINTER("q_offsets", q_offsets, ROWS_NONE),
+    POINTER("k_offsets", k_offsets, ROWS_NONE),
+    POINTER("dropout_seed_ptr", dropout_seed_ptr, ROWS_NONE),
+    POINTER("dropout_offset_ptr", dropout_offset_ptr, ROWS_NONE),
+    POINTER("status_out", status_out, ROWS_NONE),
+};
+enum { POINTERS = sizeof pointer_rows / sizeof pointer_rows[0] };
+
+stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, const stw_attn_params *params,
+                              const void *workspace, stw_stream stream) {
+    stw_status status = gpu->ops->check_stream(gpu, who, stream);
+    int64_t rows_q = params->features & STW_FEAT_PACKED_Q ? params->total_q : params->max_seq_q;
+    int64_t rows_kv = params->features & STW_FEAT_PACKED_KV ? params->total_kv : params->max_seq_kv;
+    int holds_q = params->batch > 0 && rows_q > 0, holds_kv = params->batch > 0 && rows_kv > 0;
+    const int holds[] = {
+        [ROWS_Q] = holds_q, [ROWS_KV] = holds_kv, [ROWS_BOTH] = holds_q && holds_kv, [ROWS_NONE] = 1};
+    for (size_t i = 0; i < POINTERS && !status; ++i) {
+        const void *pointer = *(const void *const *)((const char *)params + pointer_rows[i].at);
+        if (pointer && holds[pointer_rows[i].rows])
+            status = gpu->ops->check_pointer(gpu, who, pointer_rows[i].name, pointer, 0);
+    }
+    if (!status && workspace) status = gpu->ops->check_pointer(gpu, who, "workspace", workspace, 1);
+    return status;
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Every kernel of an image: the emulator knows all its instructions, LDS is dynamic (what the launch asks for is all
+ * there is), and only kernels with matrix products use scratch memory; how much is printed.
+ * Arguments: IMAGE OBJDUMP. */
+#include "emulator.h"
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+int main(int count, char **words) {
+    if (count != 3) return fprintf(stderr, "usage: test_images IMAGE OBJDUMP\n"), 2;
+    std::ifstream file(words[1], std::ios::binary);
+    std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
+    cdna::CodeObject code(bytes.data(), bytes.size(), words[2]);
+    int failures = 0;
+    size_t kernels = 0, with_scratch = 0;
+    for (const std::string &name : code.kernels()) {
+        ++kernels;
+        for (const std::string &instruction : code.unknown(name))
+            ++failures, printf("FAILED %s: unknown %s\n", name.c_str(), instruction.c_str());
+        cdna::KernelFacts facts = code.facts(name);
+        if (facts.lds) ++failures, printf("FAILED %s: %u bytes of static LDS\n", name.c_str(), facts.lds);
+        if (facts.scratch) {
+            ++with_scratch;
+            bool rows = name.find("_delta_") != name.npos || name.find("_finish") != name.npos || name.find("_mask") != name.npos;
+            failures += rows;
+            printf("%s %s: %u bytes of scratch, %u registers\n", rows ? "FAILED" : "scratch", name.c_str(),
+                   facts.scratch, facts.vgprs);
+        }
+    }
+    printf("%s: %zu kernels, %zu with scratch, %d failures\n", code.arch().c_str(), kernels, with_scratch, failures);
+    return failures != 0 || kernels < 10;
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The fake libamdhip64, the half about work: the current device, modules, launches, memory and streams.
+ * Memory is the host's, a launch runs nothing and is logged as "launch NAME". Handles are checked as the real
+ * runtime does, and what was never given back is logged when the process ends: "left WHAT N".
+ * FAKE_HIP_CURRENT is the device a thread finds current; the first byte of an allocation decides what memory
+ * it says it is: 0x4d managed, 0x48 page-locked host memory. */
+#include "hip.h"
+
+enum { DEVICES = 8, BLOCKS = 256, FUNCTIONS = 256 };
+enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_HANDLE = 400 };
+
+typedef struct fake_module {
+    int device;
+} fake_module;
+typedef struct fake_function {
+    char name[96];
+    fake_module *module;
+} fake_function;
+typedef struct fake_stream {
+    int device;
+} fake_stream;
+typedef struct fake_block {
+    char *at;
+    size_t bytes;
+    int device;
+} fake_block;
+
+static fake_function functions[FUNCTIONS];
+static fake_block blocks[BLOCKS];
+static int modules, streams, function_count, block_count;
+static _Thread_local int set_device = -1, last_error;
+
+int fake_hip_error(int error) {
+    if (error) last_error = error;
+    return error;
+}
+
+static int current(void) {
+    const char *given = set_device < 0 && !fake_fast() ? getenv("FAKE_HIP_CURRENT") : NULL;
+    return set_device >= 0 ? set_device : given ? atoi(given) : 0;
+}
+
+/* What every function here begins with. */
+static int begin(const char *function) {
+    if (fake_fast()) return 0; /* asking for the process costs more than a run call */
+    int error = fake_call(function);
+    if (!error) error = fake_hip_started();
+    return fake_hip_error(error);
+}
+
+static void left(const char *what, int count) {
+    char line[96];
+    snprintf(line, sizeof line, "left %s %d", what, count);
+    if (count) fake_log(line);
+}
+
+__attribute__((destructor)) static void report(void) {
+    int allocated = 0;
+    for (int i = 0; i < BLOCKS; ++i) allocated += blocks[i].at != NULL;
+    if (fake_hip_started()) return; /* a child's copy */
+    left("blocks", allocated);
+    left("modules", modules);
+    left("streams", streams);
+}
+
+void hipFakeState(int *device, int *error);
+int hipGetLastError(void);
+int hipGetDevice(int *device);
+int hipSetDevice(int device);
+int hipModuleLoadData(void **module_out, const void *image);
+int hipModuleUnload(void *module);
+int hipModuleGetFunction(void **function_out, void *module, const char *name);
+int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                          unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters,
+                          void **extra);
+int hipPointerGetAttributes(void *attributes, const void *pointer);
+int hipMalloc(void **pointer_out, size_t bytes);
+int hipFree(void *pointer);
+int hipMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream);
+int hipStreamCreateWithFlags(void **stream_out, unsigned flags);
+int hipStreamGetDevice(void *stream, int *device);
+int hipStreamSynchronize(void *stream);
+int hipStreamDestroy(void *stream);
+
+/* For the test program alone: neither logged nor told to fail. */
+void hipFakeState(int *device, int *error) {
+    *device = current();
+    *error = last_error;
+}
+
+int hipGetLastError(void) {
+    int error = last_error;
+    fake_call("hipGetLastError");
+    last_error = 0;
+    return error;
+}
+
+int hipGetDevice(int *device) {
+    int error = begin("hipGetDevice");
+    if (!error) *device = current();
+    return error;
+}
+
+/* Told to fail, it still goes back to the device that was current at first: what it left behind would be no
+ * fault of the caller. */
+int hipSetDevice(int device) {
+    hip_device facts;
+    int error = begin("hipSetDevice");
+    if (!fake_fast() && !fake_hip_device_at(device, &facts)) return fake_hip_error(INVALID_DEVICE);
+    set_device = error ? -1 : device;
+    return error;
+}
+
+int hipModuleLoadData(void **module_out, const void *image) {
+    int error = begin("hipModuleLoadData");
+    if (!error && !image) error = INVALID_VALUE;
+    fake_module *module = error ? NULL : malloc(sizeof *module);
+    if (!module) return fake_hip_error(error ? error : OUT_OF_MEMORY);
+    module->device = current();
+    ++modules;
+    *module_out = module;
+    return 0;
+}
+
+int hipModuleUnload(void *module) {
+    int error = begin("hipModuleUnload");
+    if (!error && ((fake_module *)module)->device != current()) error = INVALID_HANDLE;
+    if (error) return fake_hip_error(error);
+    free(module);
+    --modules;
+    return 0;
+}
+
+int hipModuleGetFunction(void **function_out, void *module, const char *name) {
+    int error = begin("hipModuleGetFunction");
+    if (error) return error;
+    pthread_mutex_lock(&fake_lock);
+    int i = 0;
+    while (i < function_count && (strcmp(functions[i].name, name) || functions[i].module != module)) ++i;
+    if (i == FUNCTIONS) abort();
+    if (i == function_count) {
+        snprintf(functions[i].name, sizeof functions[i].name, "%s", name);
+        functions[i].module = module;
+        ++function_count;
+    }
+    pthread_mutex_unlock(&fake_lock);
+    *function_out = &functions[i];
+    return 0;
+}
+
+static int stream_is_here(void *stream) {
+    return (uintptr_t)stream <= 2 || ((fake_stream *)stream)->device == current();
+}
+
+int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                          unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters,
+                          void **extra) {
+    fake_function *f = function;
+    int error = begin("hipModuleLaunchKernel");
+    if (error) return error;
+    if (f->module->device != current() || !stream_is_here(stream)) return fake_hip_error(INVALID_HANDLE);
+    if (!grid_x || (uint64_t)grid_x * block_x > 0xffffffffu || !grid_y || grid_y > 65535 || grid_z != 1 ||
+        !block_x || block_x > 1024 || block_y != 1 || block_z != 1 || block_x % 64 || smem > 65536 ||
+        !parameters || !parameters[0] || extra)
+        return fake_hip_error(INVALID_VALUE);
+    if (fake_fast()) return 0;
+    char line[128];
+    snprintf(line, sizeof line, "launch %s", f->name);
+    fake_log(line);
+    return 0;
+}
+
+static fake_block *block_of(const void *pointer) {
+    for (int i = 0; i < block_count; ++i)
+        if (blocks[i].at && (uintptr_t)pointer - (uintptr_t)blocks[i].at < blocks[i].bytes) return &blocks[i];
+    return NULL;
+}
+
+/* As the real one: an error for a pointer that it does not know; the types count otherwise since ROCm 6. */
+int hipPointerGetAttributes(void *attributes, const void *pointer) {
+    struct {
+        int type, device;
+        void *device_pointer, *host_pointer;
+        int managed;
+        unsigned flags;
+    } about = {0};
+    int error = begin("hipPointerGetAttributes"), old = !fake_fast() && fake_hip_version() < 60000000;
+    if (error) return error;
+    const fake_block *block = block_of(pointer);
+    if (!block) return fake_hip_error(INVALID_VALUE);
+    int kind = *block->at == 0x4d ? 3 : *block->at == 0x48 ? 1 : 2;
+    static const int in_5[] = {0, 0, 1, 4};
+    about.type = old ? in_5[kind] : kind;
+    about.device = block->device;
+    about.managed = kind == 3;
+    memcpy(attributes, &about, sizeof about);
+    return 0;
+}
+
+int hipMalloc(void **pointer_out, size_t bytes) {
+    int error = begin("hipMalloc"), i = 0;
+    if (error) return error;
+    if (!bytes) return fake_hip_error(INVALID_VALUE);
+    pthread_mutex_lock(&fake_lock);
+    while (i < BLOCKS && blocks[i].at) ++i;
+    char *at = i < BLOCKS && bytes < (size_t)1 << 32 ? aligned_alloc(256, (bytes + 255) / 256 * 256) : NULL;
+    if (at) *at = 0;
+    if (at) blocks[i] = (fake_block){at, bytes, current()};
+    if (at && i >= block_count) block_count = i + 1;
+    pthread_mutex_unlock(&fake_lock);
+    *pointer_out = at;
+    return at ? 0 : fake_hip_error(OUT_OF_MEMORY);
+}
+
+int hipFree(void *pointer) {
+    int error = begin("hipFree");
+    fake_block *block = error ? NULL : block_of(pointer);
+    if (error) return error;
+    if (!block || block->at != pointer) return fake_hip_error(INVALID_VALUE);
+    free(block->at);
+    block->at = NULL;
+    return 0;
+}
+
+int hipMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream) {
+    int error = begin("hipMemcpyAsync");
+    if (!error && kind != 4) error = INVALID_VALUE;
+    if (!error && !stream_is_here(stream)) error = INVALID_HANDLE;
+    if (!error) memmove(to, from, bytes);
+    return fake_hip_error(error);
+}
+
+int hipStreamCreateWithFlags(void **stream_out, unsigned flags) {
+    int error = begin("hipStreamCreateWithFlags");
+    if (!error && flags > 1) error = INVALID_VALUE;
+    fake_stream *stream = error ? NULL : malloc(sizeof *stream);
+    if (!stream) return fake_hip_error(error ? error : OUT_OF_MEMORY);
+    stream->device = current();
+    ++streams;
+    *stream_out = stream;
+    return 0;
+}
+
+int hipStreamGetDevice(void *stream, int *device) {
+    int error = begin("hipStreamGetDevice");
+    if (!error) *device = (uintptr_t)stream <= 2 ? current() : ((fake_stream *)stream)->device;
+    return error;
+}
+
+int hipStreamSynchronize(void *stream) {
+    int error = begin("hipStreamSynchronize");
+    return error || stream_is_here(stream) ? error : fake_hip_error(INVALID_HANDLE);
+}
+
+int hipStreamDestroy(void *stream) {
+    int error = begin("hipStreamDestroy");
+    if (error) return error;
+    if ((uintptr_t)stream <= 2) return fake_hip_error(INVALID_HANDLE);
+    free(stream);
+    --streams;
+    return 0;
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The HIP backend's plans, launches, memory and streams over a fake libamdhip64, in a build that has an
+ * image: what is called, every call failing once and always, the caller's current device and last error,
+ * kinds of memory, device loss, forks. */
+#include "spawn.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define MI300X "AMD Instinct MI300X|gfx942:sramecc+:xnack-|304|65536|206141652992|0000:05:00.0"
+#define TWO    "FAKE_HIP_DEVICES=" MI300X ";" MI300X
+#define OTHER  "FAKE_HIP_CURRENT=1" /* the device that the program itself uses */
+
+static const char *const symbols[] = {
+#define STW_HIP(name, need, result, parameters) #name,
+#include "backends/hip/driver.def"
+#undef STW_HIP
+};
+enum { SYMBOLS = sizeof symbols / sizeof symbols[0], ROUNDS = 3 };
+
+static spawn run;
+
+static void tool(const char *folder, const char *const *environment, const char *const *commands) {
+    char libraries[512];
+    snprintf(libraries, sizeof libraries, FAKES "/%s", folder);
+    spawn_tool(&run, TOOL_IMAGES, libraries, environment, commands);
+    assert_int_equal(run.exit_status, 0);
+}
+
+/* Lines of the output that are a call with another status than STW_OK. */
+static int failures(const char *must_contain) {
+    int count = 0;
+    for (int i = 0; *spawn_line(run.out, i); ++i) {
+        const char *line = spawn_line(run.out, i);
+        if (!strstr(line, " STW_E_")) continue;
+        if (must_contain && !strstr(line, must_contain)) fail_msg("\"%s\" lacks \"%s\"", line, must_contain);
+        ++count;
+    }
+    return count;
+}
+
+static int lines_with(const char *text, const char *part) {
+    int count = 0;
+    for (int i = 0; *spawn_line(text, i); ++i) count += strstr(spawn_line(text, i), part) != NULL;
+    return count;
+}
+
+static void whole_life(void **state) {
+    (void)state;
+    tool("hip7", LIST(TWO, OTHER), LIST("hip", "work"));
+    assert_int_equal(failures(NULL), 0);
+    assert_int_equal(spawn_count(run.out, "current as before"), 1);
+    assert_int_equal(lines_with(run.out, "other bytes"), 0);
+    assert_int_equal(spawn_count(run.log, "hip7:hipModuleLoadData"), 1);
+    assert_int_equal(spawn_count(run.log, "hip7:hipModuleUnload"), 1);
+    assert_int_equal(lines_with(run.log, "left"), 0);
+    static const char *const launches[] = {
+        "stw_attn_fwd_gfx942_fwd_64x64_hd128_bf16", "stw_attn_bwd_delta_bf16",
+        "stw_attn_bwd_gfx942_32x64_hd128_bf16_full", "stw_attn_bwd_finish", "stw_attn_dropout_mask"};
+    static const int times[] = {1, 2, 2, 2, 1};
+    for (int i = 0; i < 5; ++i) {
+        char line[128];
+        snprintf(line, sizeof line, "hip7:launch %s", launches[i]);
+        assert_int_equal(spawn_count(run.log, line), times[i]);
+    }
+    assert_int_equal(lines_with(run.log, "launch"), 8);
+}
+
+/* A run call sets the device and back where the caller uses another one, asks, launches, and does nothing
+ * else. */
+static void run_call_is_only_launches(void **state) {
+    (void)state;
+    tool("hip7", LIST(TWO, OTHER), LIST("hip", "child"));
+    char *first = strstr(run.log, "hip7:hipStreamGetDevice\n");
+    assert_non_null(first);
+    char *end = strstr(first, "hip7:hipSetDevice\n");
+    assert_non_null(end);
+    *end = 0;
+    assert_int_equal(lines_with(first, "hip7:hipPointerGetAttributes"), 10); /* nine tensors, workspace */
+    assert_int_equal(lines_with(first, "hip7:hipModuleLaunchKernel"), 3);
+    assert_int_equal(lines_with(first, "hip7:launch"), 3);
+    assert_int_equal(lines_with(first, "hip7:"), 1 + 10 + 3 + 3);
+    tool("hip7", LIST(TWO), LIST("hip", "work"));
+    assert_int_equal(spawn_count(run.log, "hip7:hipSetDevice"), 0); /* it is current already */
+}
+
+/* What stays behind is the fault of these alone: they were told to fail at giving it back. */
+static int gives_back(const char *function) {
+    static const char *const names[] = {"hipGetDevice", "hipSetDevice", "hipModuleUnload", "hipFree",
+                                        "hipStreamDestroy"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i)
+        if (!strcmp(names[i], function)) return 1;
+    return 0;
+}
+
+static void fail_call(const char *function, int code, int nth) {
+    char plan[96];
+    if (nth)
+        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d:%d", function, code, nth);
+    else
+        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d", function, code);
+    tool("hip7", LIST(TWO, OTHER, plan), LIST("hip", "work 3"));
+    int failed = failures(code == 2 && !strcmp(function, "hipMalloc") ? "no memory for" : function);
+    if (lines_with(run.out, "current changed") + lines_with(run.out, "other bytes") +
+        lines_with(run.out, "last error"))
+        fail_msg("%s:\n%s", plan, run.out);
+    /* a lost device takes its memory and streams with it, and no more */
+    int gone = code == 700 ? lines_with(run.log, "left blocks") + lines_with(run.log, "left streams") : 0;
+    if (!gives_back(function) && lines_with(run.log, "left") != gone)
+        fail_msg("%s: %d lines of what is left, not %d", plan, lines_with(run.log, "left"), gone);
+    int silent = !strcmp(function, "hipModuleUnload") || !strncmp(function, "hipGetError", 11) ||
+                 !strcmp(function, "hipGetLastError") || !strcmp(function, "hipGetDevicePropertiesR0000") ||
+                 !strcmp(function, "hipDeviceGetPCIBusId");
+    if (nth && code != 700) assert_true(failed <= 1);
+    if (!nth && silent) assert_int_equal(failed, 0);
+    if (!nth && !silent) assert_true(failed >= 1);
+    if (nth && code != 700) { /* the rounds behind the failing one are whole */
+        int rounds = 0;
+        for (int i = 0; *spawn_line(run.out, i); ++i)
+            rounds += !strncmp(spawn_line(run.out, i), "synchronize STW_OK", 18);
+        assert_true(rounds >= ROUNDS - 1);
+    }
+}
+
+static void each_call_failing(void **state) {
+    (void)state;
+    tool("hip7", LIST(TWO, OTHER), LIST("hip", "work"));
+    static char clean[sizeof run.log];
+    memcpy(clean, run.log, sizeof clean);
+    int covered = 0;
+    for (int i = 0; i < SYMBOLS; ++i) {
+        char line[96];
+        snprintf(line, sizeof line, "hip7:%s", symbols[i]);
+        int calls = spawn_count(clean, line), most = strstr(symbols[i], "hipPointer") ? 3 : 24;
+        covered += calls > 0;
+        fail_call(symbols[i], 999, 0);
+        fail_call(symbols[i], 700, 0);
+        for (int nth = 1; nth <= calls && nth <= most; ++nth) fail_call(symbols[i], 999, nth);
+        if (calls) fail_call(symbols[i], 700, calls);
+    }
+    assert_int_equal(covered, SYMBOLS - 4); /* error texts, two other ways to the gfx name */
+    fail_call("hipMalloc", 2, 0);
+}
+
+static void runtime_refuses_image(void **state) {
+    (void)state;
+    tool("hip7", LIST(TWO, "FAKE_FAIL=hipModuleLoadData:209"), LIST("hip", "work"));
+    assert_string_equal(
+        spawn_line(run.out, 1),
+        "bwd_plan STW_E_NO_IMAGE hip: hipModuleLoadData failed: hipErrorUnknown (209): unknown "
+        "error; image gfx942 code object, runtime version 60342131, a newer ROCm is needed");
+    tool("hip7", LIST(TWO, "FAKE_FAIL=hipModuleGetFunction:500"), LIST("hip", "work"));
+    assert_string_equal(
+        spawn_line(run.out, 1),
+        "bwd_plan STW_E_INTERNAL hip: hipModuleGetFunction failed: hipErrorUnknown (500): unknown "
+        "error; kernel stw_attn_bwd_delta_bf16");
+}
+
+static void expect(const char *const rows[][2], int count) {
+    for (int i = 0; i < count; ++i) {
+        int found = 0;
+        for (int n = 0; *spawn_line(run.out, n); ++n)
+            found += !strncmp(spawn_line(run.out, n), rows[i][0], strlen(rows[i][0])) &&
+                     strstr(spawn_line(run.out, n), rows[i][1]);
+        if (found != 1) fail_msg("%s...%s: %d lines of\n%s", rows[i][0], rows[i][1], found, run.out);
+    }
+}
+
+static void foreign_pointers(void **state) {
+    (void)state;
+    tool("hip7", LIST(TWO, OTHER), LIST("hip", "foreign"));
+    static const char *const expected[][2] = {
+        {"dq STW_E_INVALID attn_bwd: dq 0x", " is memory of device 1, accepted: memory of device 0"},
+        {"k STW_E_INVALID attn_bwd: k 0x", " is no memory that HIP knows, accepted: memory of device 0"},
+        {"seed STW_E_INVALID attn_bwd: dropout_seed_ptr 0x",
+         " is memory of device 1, accepted: memory of device 0"},
+        {"workspace STW_E_INVALID attn_bwd: workspace 0x",
+         " is memory of device 1, accepted: memory of device 0"},
+        {"stream STW_E_INVALID attn_bwd: stream 0x", " belongs to device 1, accepted: a stream of device 0"},
+        {"mask STW_E_INVALID dropout_mask: mask 0x", " is memory of device 1, accepted: memory of device 0"},
+        {"fwd STW_E_INVALID attn_fwd: stream 0x", "accepted: a stream of device 0"},
+        {"free STW_E_INVALID hip: hipFree failed: ", "(1)"},
+    };
+    expect(expected, 8);
+    assert_int_equal(failures(NULL), 8);
+    assert_int_equal(lines_with(run.log, "launch"), 3); /* the one good call */
+    assert_int_equal(lines_with(run.log, "left"), 0);
+}
+
+/* hipMemoryType counts otherwise since ROCm 6: both numberings, read by the runtime's version. */
+static void kinds_of_memory(void **state) {
+    (void)state;
+    static const char *const versions[] = {"FAKE_HIP_VERSION=50221153", "FAKE_HIP_VERSION=60342131",
+                                           "FAKE_HIP_VERSION=70051831"};
+    for (int i = 0; i < 3; ++i) {
+        tool("hip7", LIST(TWO, versions[i]), LIST("hip", "kinds"));
+        static const char *const expected[][2] = {
+            {"bwd STW_E_INVALID attn_bwd: workspace 0x", " is managed memory, accepted: memory of device 0"},
+            {"bwd STW_E_INVALID attn_bwd: q 0x", " is page-locked host memory, accepted: memory of device 0"},
+        };
+        expect(expected, 2);
+        assert_int_equal(spawn_count(run.out, "bwd STW_OK "), 1); /* a managed tensor is fine */
+        assert_int_equal(failures(NULL), 2);
+    }
+}
+
+/* Without hipStreamGetDevice a foreign stream is the runtime's to refuse. */
+static void without_stream_device(void **state) {
+    (void)state;
+    tool("hip7-without-hipStreamGetDevice", LIST(TWO, OTHER), LIST("hip", "work"));
+    assert_int_equal(failures(NULL), 0);
+    tool("hip7-without-hipStreamGetDevice", LIST(TWO, OTHER), LIST("hip", "foreign"));
+    assert_int_equal(lines_with(run.out, "stream STW_E_DRIVER hip: hipModuleLaunchKernel failed"), 1);
+}
+
+static void device_loss(void **state) {
+    (void)state;
+    tool("hip7", LIST(TWO, OTHER), LIST("hip", "lost"));
+    static const char loss[] =
+        "hip: hipStreamSynchronize failed: hipErrorIllegalAddress (700): an illegal memory "
+        "access was encountered";
+    char *rest = strstr(run.out, "\n-\n");
+    assert_non_null(rest);
+    rest += 3;
+    for (int i = 0; i < 10; ++i) {
+        const char *line = spawn_line(rest, i);
+        assert_non_null(strstr(line, " STW_E_DEVICE_LOST "));
+        assert_non_null(strstr(line, loss));
+        assert_non_null(strstr(line, ": the device was lost: "));
+    }
+    assert_string_equal(spawn_line(rest, 10), "under 1 ms");
+}
+
+static void fork_after_run(void **state) {
+    (void)state;
+    tool("hip7", LIST(TWO, OTHER), LIST("hip", "child"));
+    assert_non_null(
+        strstr(run.out, "\nbwd STW_E_FORKED attn_bwd: this context was made before the process forked; "));
+    assert_int_equal(spawn_count(run.out, "child 0"), 1);
+    assert_int_equal(spawn_count(run.out, "bwd STW_OK "), 2); /* before, and in the parent afterwards */
+    assert_int_equal(lines_with(run.log, "hip7:launch"), 6);
+    assert_int_equal(lines_with(run.log, "left"), 0);
+    assert_true(run.seconds < 5);
+}
+
+/* Our own part of a run call and of a later plan (goals: 2000 ns, 20000 ns, which test_cuda_calls.c holds the
+ * same code to); the bound here is wide, the figures are printed. */
+static void overhead(void **state) {
+    (void)state;
+    double plain = 0, rich = 0, plan = 0;
+    tool("hip7", LIST(TWO, "FAKE_FAST=1"), LIST("hip", "overhead"));
+    const char *line = strstr(run.out, "\nrun ");
+    assert_non_null(line);
+    assert_int_equal(sscanf(line, "\nrun %lf rich %lf plan %lf", &plain, &rich, &plan), 3);
+    printf("overhead: run call %.0f ns, with every tensor %.0f ns, plan %.0f ns\n", plain, rich, plan);
+    assert_true(plain > 0 && plain < 20000 && rich > plain && rich < 40000 && plan < 200000);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whole_life),        cmocka_unit_test(run_call_is_only_launches),
+        cmocka_unit_test(each_call_failing), cmocka_unit_test(runtime_refuses_image),
+        cmocka_unit_test(foreign_pointers),  cmocka_unit_test(kinds_of_memory),
+        cmocka_unit_test(device_loss),       cmocka_unit_test(without_stream_device),
+        cmocka_unit_test(fork_after_run),    cmocka_unit_test(overhead),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
