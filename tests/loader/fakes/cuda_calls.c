@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * The fake libcuda.so.1, the half about work: primary contexts, modules, launches, memory and streams. Memory
- * is the host's, a launch runs nothing and is logged as "launch NAME". Handles are checked as the real driver
- * does, and what was never given back is logged when the process ends: "left WHAT N". */
+ * is the host's, a launch runs nothing (unless fake_launch is linked: tests/sm80_emu) and is logged as
+ * "launch NAME". Handles are checked as the real driver does, and what was never given back is logged when
+ * the process ends: "left WHAT N". */
 #include "cuda.h"
 
 enum { DEVICES = 8, BLOCKS = 256, FUNCTIONS = 256, DEPTH = 16 };
@@ -72,6 +73,10 @@ __attribute__((destructor)) static void report(void) {
     left("streams", streams);
     left("pushes", depth);
 }
+
+/* The emulator's: runs the kernel and gives the launch's error. */
+__attribute__((weak)) int fake_launch(const char *name, unsigned grid_x, unsigned grid_y, unsigned block,
+                                      unsigned smem, const void *parameter);
 
 int cuGetProcAddress_v2(const char *name, void **function_out, int abi, uint64_t flags, int *found_out);
 int cuDevicePrimaryCtxRetain(void **context_out, int device);
@@ -222,6 +227,7 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
         block_x > 1024 || block_y != 1 || block_z != 1 || block_x % 32 || smem > (unsigned)f->smem ||
         !parameters || !parameters[0] || extra)
         return INVALID_VALUE;
+    if (fake_launch) return fake_launch(f->name, grid_x, grid_y, block_x, smem, parameters[0]);
     if (fake_fast()) return 0;
     char line[128];
     snprintf(line, sizeof line, "launch %s", f->name);

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * backends/cuda/leaf.h for the emulator: the same vocabulary on fibers of the host. The products come from the
+ * project's own headers, without their PTX (without_asm.py); what PTX did is at the end of this file. */
+#ifndef STW_TESTS_SM80_EMU_LEAF_H
+#define STW_TESTS_SM80_EMU_LEAF_H
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/sm80_emu/machine.h"
+
+#define STW_SHARED_FN static inline
+#define DEV_FN        static inline
+#define DEV_SLOW_FN   static __attribute__((noinline))
+#define DEV_WAVE      32
+#define DEV_UNROLL
+#define DEV_UNROLL_2
+#define DEV_ROLLED
+#define DEV_KERNEL_BLOCKS(threads, blocks) extern "C" __attribute__((visibility("default"))) void
+#define DEV_KERNEL(threads)                DEV_KERNEL_BLOCKS(threads, 1)
+#define DEV_ARGUMENT                       const
+#define __shared__
+
+struct dev_f16 {
+    uint16_t bits;
+};
+struct dev_bf16 {
+    uint16_t bits;
+};
+
+DEV_FN float __uint_as_float(uint32_t x) { return __builtin_bit_cast(float, x); }
+DEV_FN uint32_t __float_as_uint(float x) { return __builtin_bit_cast(uint32_t, x); }
+
+DEV_FN uint32_t dev_thread() { return emu_self->number; }
+DEV_FN uint32_t dev_threads() { return emu_now.threads; }
+DEV_FN uint32_t dev_lane() { return emu_self->number % DEV_WAVE; }
+DEV_FN int64_t dev_unit() { return (int64_t)emu_now.block_y * emu_now.x + emu_now.block_x; }
+DEV_FN int64_t dev_units() { return (int64_t)emu_now.y * emu_now.x; }
+DEV_FN uint32_t dev_wave() { return emu_self->number / DEV_WAVE; }
+DEV_FN int dev_uniform(int x) { return x; }
+DEV_FN int64_t dev_uniform(int64_t x) { return x; }
+DEV_FN int dev_keep(int x) { return x; }
+DEV_FN void dev_part(bool) {}
+
+DEV_FN void dev_barrier() { emu_barrier(); }
+DEV_FN void dev_wave_sync() { emu_meet(nullptr, [](void *const *) {}); }
+struct dev_two_halves {
+    uint16_t waves, arrived;
+    uint32_t phases;
+};
+DEV_FN void dev_halves_init(dev_two_halves *b, int waves) { *b = {(uint16_t)waves, 0, 0}; }
+DEV_FN void dev_halves_arrive(dev_two_halves *b) {
+    dev_wave_sync();
+    if (dev_lane() == 0 && ++b->arrived == b->waves) b->arrived = 0, ++b->phases;
+}
+DEV_FN void dev_halves_wait(dev_two_halves *b, int phase) {
+    while ((int)b->phases <= phase) emu_yield();
+}
+
+template <class X> struct emu_shuffle {
+    X mine, got;
+    int from;
+    static X run(X x, int from) {
+        emu_shuffle s = {x, x, from & 31};
+        emu_meet(&s, [](void *const *lanes) {
+            for (int i = 0; i < EMU_LANES; ++i) {
+                emu_shuffle &to = *(emu_shuffle *)lanes[i];
+                to.got = ((emu_shuffle *)lanes[to.from])->mine;
+            }
+        });
+        return s.got;
+    }
+};
+DEV_FN float dev_shuffle_xor(float x, int mask) { return emu_shuffle<float>::run(x, (int)dev_lane() ^ mask); }
+DEV_FN double dev_shuffle_xor(double x, int mask) { return emu_shuffle<double>::run(x, (int)dev_lane() ^ mask); }
+DEV_FN uint32_t dev_shuffle(uint32_t x, int lane) { return emu_shuffle<uint32_t>::run(x, lane); }
+
+/* Global additions take subnormal numbers, and make them, zero. */
+DEV_FN float emu_flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; }
+DEV_FN void dev_add(float *to, float x) { *to = emu_flushed(emu_flushed(*to) + emu_flushed(x)); }
+DEV_FN void dev_add_exact(float *to, float x) { *to += x; }
+DEV_FN int dev_sum_at(int f, int i, int t, int threads) { return (f * threads + t) * 4 + i; }
+DEV_FN void dev_load_acc(float x[4], const float *sums, int f, int t, int threads) {
+    for (int i = 0; i < 4; ++i) x[i] = sums[dev_sum_at(f, i, t, threads)];
+}
+template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4]) {
+    for (int i = 0; i < 4; ++i) dev_add(to + dev_sum_at(f, i, (int)dev_thread(), THREADS), x[i]);
+}
+DEV_FN uint32_t dev_fetch_add(uint32_t *to, uint32_t x) {
+    uint32_t was = *to;
+    *to += x;
+    return was;
+}
+DEV_FN void dev_or(int32_t *to, int32_t x) { *to |= x; }
+DEV_FN void dev_fence() {}
+DEV_FN uint32_t dev_load_acquire(const uint32_t *from) { return *from; }
+DEV_FN void dev_store_release(uint32_t *to, uint32_t x) { *to = x; }
+
+DEV_FN float dev_exp2_fast(float x) { return emu_flushed(exp2f(emu_flushed(x))); }
+DEV_FN float dev_exp(float x) { return expf(x); }
+DEV_FN double dev_exp(double x) { return exp(x); }
+DEV_FN double dev_log(double x) { return log(x); }
+
+DEV_FN float dev_from_bf16(uint16_t bits) { return __uint_as_float((uint32_t)bits << 16); }
+DEV_FN float dev_from_f16(uint16_t bits) { return (float)__builtin_bit_cast(_Float16, bits); }
+DEV_FN uint16_t dev_to_bf16(float x) {
+    uint32_t bits = __float_as_uint(x);
+    return x != x ? (uint16_t)0x7FFF : (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+}
+DEV_FN uint16_t dev_to_f16(float x) { return __builtin_bit_cast(uint16_t, (_Float16)x); }
+DEV_FN uint32_t dev_pack_bf16(float low, float high) { return dev_to_bf16(low) | (uint32_t)dev_to_bf16(high) << 16; }
+DEV_FN uint32_t dev_pack_f16(float low, float high) { return dev_to_f16(low) | (uint32_t)dev_to_f16(high) << 16; }
+DEV_FN float dev_float(dev_f16 x) { return dev_from_f16(x.bits); }
+DEV_FN float dev_float(dev_bf16 x) { return dev_from_bf16(x.bits); }
+DEV_FN float dev_float(float x) { return x; }
+DEV_FN void dev_set(dev_f16 *to, float x) { to->bits = dev_to_f16(x); }
+DEV_FN void dev_set(dev_bf16 *to, float x) { to->bits = dev_to_bf16(x); }
+DEV_FN void dev_set(float *to, float x) { *to = x; }
+
+/* Accesses of several elements at once: from their multiple on. */
+template <class X> DEV_FN X *emu_aligned(X *at, size_t bytes) {
+    if ((uintptr_t)at % bytes) emu_fail("a vector that is not aligned");
+    return at;
+}
+template <class X> DEV_FN void dev_set_pair(X *to, float x, float y) {
+    dev_set(emu_aligned(to, 2 * sizeof *to), x);
+    dev_set(to + 1, y);
+}
+DEV_FN void dev_load_word_if(uint32_t *to, const void *from, bool live) {
+    if (live) memcpy(to, emu_aligned((const char *)from, 4), 4);
+}
+struct alignas(16) dev_vector {
+    uint32_t word[4];
+};
+DEV_FN dev_vector dev_load_vector(const void *from) {
+    dev_vector v;
+    memcpy(&v, emu_aligned((const char *)from, 16), 16);
+    return v;
+}
+DEV_FN void dev_store_vector(void *to, dev_vector v) { memcpy(emu_aligned((char *)to, 16), &v, 16); }
+DEV_FN void dev_store_half(void *to, uint32_t low, uint32_t high) {
+    const uint32_t both[2] = {low, high};
+    memcpy(emu_aligned((char *)to, 8), both, 8);
+}
+
+DEV_FN uint32_t leaf_shared_address(const void *p) { return (uint32_t)((const char *)p - dev_shared); }
+DEV_FN void dev_copy_vector(void *to, const void *from, bool live) {
+    if (emu_self->copies == EMU_COPIES) emu_fail("too many copies under way");
+    emu_copy &copy = emu_self->copy[emu_self->copies++];
+    copy = {emu_aligned((char *)to, 16), {}};
+    if (live) memcpy(copy.data, emu_aligned((const char *)from, 16), 16);
+    memset(to, 0xFF, 16);
+}
+DEV_FN void dev_copy_commit() {}
+DEV_FN void dev_copy_wait() {
+    for (int i = 0; i < emu_self->copies; ++i) memcpy(emu_self->copy[i].to, emu_self->copy[i].data, 16);
+    emu_self->copies = 0;
+}
+
+/* ldmatrix: lane 8m + r gives row r of matrix m; lane l gets elements 2(l%4) and the next of row l/4 of each. */
+template <int COUNT, bool TURNED> struct emu_ldmatrix {
+    uint32_t *to, at;
+    static void run(uint32_t *to, uint32_t at) {
+        emu_ldmatrix mine = {to, at};
+        emu_meet(&mine, [](void *const *lanes) {
+            uint16_t matrix[COUNT][8][8];
+            for (int i = 0; i < COUNT * 8; ++i)
+                memcpy(matrix[i / 8][i % 8], emu_aligned(dev_shared + ((emu_ldmatrix *)lanes[i])->at, 16), 16);
+            for (int lane = 0; lane < EMU_LANES; ++lane)
+                for (int m = 0; m < COUNT; ++m) {
+                    int row = lane / 4, col = lane % 4 * 2;
+                    uint32_t low = TURNED ? matrix[m][col][row] : matrix[m][row][col];
+                    uint32_t high = TURNED ? matrix[m][col + 1][row] : matrix[m][row][col + 1];
+                    ((emu_ldmatrix *)lanes[lane])->to[m] = low | high << 16;
+                }
+        });
+    }
+};
+DEV_FN void leaf_ldmatrix(uint32_t r[4], uint32_t at) { emu_ldmatrix<4, false>::run(r, at); }
+DEV_FN void leaf_ldmatrix_trans(uint32_t r[4], uint32_t at) { emu_ldmatrix<4, true>::run(r, at); }
+DEV_FN void leaf_ldmatrix_two(uint32_t r[2], uint32_t at) { emu_ldmatrix<2, false>::run(r, at); }
+DEV_FN void leaf_ldmatrix_two_trans(uint32_t r[2], uint32_t at) { emu_ldmatrix<2, true>::run(r, at); }
+
+template <emu_format FORMAT> struct emu_mma {
+    float *c;
+    const uint32_t *a, *b;
+    static void run(float *c, const uint32_t *a, const uint32_t *b) {
+        emu_mma mine = {c, a, b};
+        emu_meet(&mine, [](void *const *lanes) {
+            float *sums[EMU_LANES];
+            const uint32_t *left[EMU_LANES], *right[EMU_LANES];
+            for (int i = 0; i < EMU_LANES; ++i) {
+                sums[i] = ((emu_mma *)lanes[i])->c;
+                left[i] = ((emu_mma *)lanes[i])->a;
+                right[i] = ((emu_mma *)lanes[i])->b;
+            }
+            emu_matrix_product(FORMAT, sums, left, right);
+        });
+    }
+};
+DEV_FN void leaf_mma_f16(float c[4], const uint32_t a[4], const uint32_t b[2]) { emu_mma<EMU_F16>::run(c, a, b); }
+DEV_FN void leaf_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2]) { emu_mma<EMU_BF16>::run(c, a, b); }
+
+#include "backends/cuda/mma_sm80.h"
+
+#include "backends/cuda/mma_f32_sm80.h"
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A block of CUDA threads on one host thread: a fiber each, which runs until it waits for its warp or its block.
+ * machine.cpp has the fibers and the launch, matrix.cpp the matrix unit; leaf.h gives kernels their vocabulary. */
+#ifndef STW_TESTS_SM80_EMU_MACHINE_H
+#define STW_TESTS_SM80_EMU_MACHINE_H
+
+#include <cstddef>
+#include <cstdint>
+
+enum { EMU_LANES = 32, EMU_WARPS = 32, EMU_THREADS = EMU_LANES * EMU_WARPS, EMU_SHARED = 256 * 1024, EMU_COPIES = 4096 };
+enum emu_state { EMU_READY, EMU_AT_WARP, EMU_AT_BLOCK, EMU_DONE };
+
+struct emu_copy { /* cp.async under way: it arrives at the wait, so that a missing one shows */
+    void *to;
+    char data[16];
+};
+
+struct emu_thread {
+    void *stack_pointer;
+    char *stack;
+    emu_state state;
+    uint32_t number;
+    int copies;
+    emu_copy *copy;
+};
+
+struct emu_warp {
+    const void *given[EMU_LANES]; /* what each lane brings to a meeting */
+    int here, alive;
+};
+
+struct emu_grid {
+    uint32_t x, y, block_x, block_y, threads;
+};
+
+extern emu_thread *emu_self;
+extern emu_warp emu_warps[EMU_WARPS];
+extern emu_grid emu_now;
+extern char dev_shared[];
+
+void emu_wait(emu_state state);
+void emu_yield();
+void emu_release_warp(int warp);
+void emu_barrier();
+[[noreturn]] void emu_fail(const char *why);
+
+/* All lanes of a warp meet; the last one to come does what `all` says with what they brought. */
+template <class All> static inline void emu_meet(const void *mine, All all) {
+    int warp = (int)emu_self->number / EMU_LANES;
+    emu_warp &w = emu_warps[warp];
+    w.given[emu_self->number % EMU_LANES] = mine;
+    if (++w.here < w.alive) return emu_wait(EMU_AT_WARP);
+    w.here = 0;
+    all((void *const *)w.given);
+    emu_release_warp(warp);
+}
+
+enum emu_format { EMU_F16, EMU_BF16 };
+
+/* mma.sync m16n8k16 with f32 accumulators: fragments of the 32 lanes. */
+void emu_matrix_product(emu_format format, float *const *c, const uint32_t *const *a, const uint32_t *const *b);
+
+#endif
