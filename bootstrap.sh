@@ -93,7 +93,7 @@ tests() {
     ctest --test-dir build/release --output-on-failure -j "$jobs" -LE full
     local sanitized=asan
     case "$CC" in *clang*) sanitized=fuzz ;; esac # the fuzz targets are libFuzzer's, so clang's
-    build "$sanitized"
+    build "$sanitized" -DSTERNWAY_IMAGES_FROM="$PWD/build/release/images" # device code is the same under sanitizers
     say "tests and short fuzz runs under the address and undefined-behaviour sanitizers"
     ctest --test-dir "build/$sanitized" --output-on-failure -j "$jobs" -LE long
 }
@@ -105,7 +105,7 @@ full() {
     ctest --test-dir build/release --output-on-failure -L full
     say "conform, long form"
     build/release/bin/sternway conform --long --jobs "$jobs" | tail -n 40
-    build tsan
+    build tsan -DSTERNWAY_IMAGES_FROM="$PWD/build/release/images"
     say "unit and CPU tests under the thread sanitizer"
     ctest --test-dir build/tsan --output-on-failure -j "$jobs" -LE 'long|fuzz'
     if [[ "$CC" == *clang* ]]; then

@@ -3,6 +3,7 @@
 # Device images: compiled at build time, embedded by .incbin, listed with their hashes in
 # generated/images.def for common/image.c. Included by the top level behind the backends, whose target
 # the objects join. Without a device compiler the backend is built with its loader and no image.
+set(STERNWAY_IMAGES_FROM "" CACHE PATH "images/ of another build of the same sources: its CUDA images are taken, which cost minutes")
 set(_images ${CMAKE_BINARY_DIR}/images)
 file(MAKE_DIRECTORY ${_images} ${CMAKE_BINARY_DIR}/generated)
 set(_image_words) # BACKEND ARCH KIND SYMBOL FILE, five words an image
@@ -27,15 +28,19 @@ endmacro()
 # folders give the same bytes. _stw_nvcc_image(source arch kind gencode...)
 macro(_stw_nvcc_image source arch kind)
     get_filename_component(_stem ${source} NAME_WE)
-    string(TOLOWER ${_stem}.${kind}.fatbin _output)
-    set(_output ${_images}/${_output})
+    string(TOLOWER ${_stem}.${kind}.fatbin _name)
+    set(_output ${_images}/${_name})
     set(_gencodes ${ARGN})
     list(TRANSFORM _gencodes PREPEND -gencode=)
-    add_custom_command(OUTPUT ${_output} DEPENDS ${source} DEPFILE ${_output}.d
-        COMMAND ${STERNWAY_NVCC} -fatbin ${_gencodes} -Xfatbin -compress-all -std=c++17 -O3 -Werror all-warnings
-            -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
-            -MD -MF ${_output}.d -MT ${_output} -o ${_output} ${source}
-        COMMENT "Device image ${arch} ${kind}" VERBATIM)
+    if(STERNWAY_IMAGES_FROM AND EXISTS ${STERNWAY_IMAGES_FROM}/${_name})
+        configure_file(${STERNWAY_IMAGES_FROM}/${_name} ${_output} COPYONLY)
+    else()
+        add_custom_command(OUTPUT ${_output} DEPENDS ${source} DEPFILE ${_output}.d
+            COMMAND ${STERNWAY_NVCC} -fatbin ${_gencodes} -Xfatbin -compress-all -std=c++17 -O3 -Werror all-warnings
+                -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
+                -MD -MF ${_output}.d -MT ${_output} -o ${_output} ${source}
+            COMMENT "Device image ${arch} ${kind}" VERBATIM)
+    endif()
     _stw_image(CUDA ${arch} ${kind} ${_output})
 endmacro()
 
