@@ -79,7 +79,7 @@ static layout layout_of(const stw_attn_tile *tile, const stw_attn_params *p) {
     w.dq = take(&w, p->outputs & STW_OUT_DQ ? blocks * bm * width * sizeof(float) : 0);
     w.sink = take(&w, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0);
     w.turns = take(&w, ordered ? blocks * sizeof(uint32_t) : 0);
-    w.ticket = take(&w, ordered ? sizeof(uint32_t) : 0);
+    w.ticket = take(&w, ordered ? 2 * sizeof(uint32_t) : 0);
     return w;
 }
 

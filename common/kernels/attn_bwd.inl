@@ -180,7 +180,7 @@ template <class C> DEV_FN void attn_dq_of(attn_dq<C> &q, const stw_attn_launch &
 template <class C> DEV_FN void attn_dq_in_turn(attn_dq<C> &q, const stw_attn_launch &l, const attn_unit &u, uint32_t at,
                                                int block, bool tiny) {
     uint32_t mine = (uint32_t)(u.block - stw_key_blocks(&u.seq, C::BM, C::BN, block).first);
-    if (dev_thread() == 0)
+    if (dev_thread() == 0 && !l.ticket[1]) /* with wrong cu_seqlens there may be no order: status_out tells */
         while (dev_load_acquire(l.turns + at) != mine) {}
     dev_barrier();
     if (tiny) attn_dq<C>::add_exact(q);
@@ -208,7 +208,7 @@ template <class C> DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> 
         attn_dq_of<C>(dq, l, at, smem, wave, lane);
         dq.half = 0;
         dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, pz, dout, dq, wave, lane);
-        if (C::HD > 64) dev_part(l.never != 0);
+        if ((C::HD > 64) == (C::rows::PARTS == 1)) dev_part(l.never != 0); /* elsewhere registers are spilled with it */
         dq.half = 1;
         dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, dq, wave, lane);
         return;

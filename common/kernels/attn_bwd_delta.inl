@@ -21,8 +21,9 @@ DEV_FN int32_t attn_check_side(int64_t b, const int32_t *cu, const int32_t *used
     return bits;
 }
 
-DEV_FN void attn_check(const stw_attn_params &p, char *smem) {
-    if (!p.status_out) return;
+/* `unordered`: becomes 1 where sequences may share rows, and no order of their key blocks exists. */
+DEV_FN void attn_check(const stw_attn_params &p, char *smem, uint32_t *unordered) {
+    if (!p.status_out && !unordered) return;
     int32_t *found = (int32_t *)(void *)smem;
     if (dev_thread() == 0) *found = 0;
     dev_barrier();
@@ -32,7 +33,8 @@ DEV_FN void attn_check(const stw_attn_params &p, char *smem) {
                 attn_check_side(b, p.cu_seqlens_kv, p.used_kv, p.k_offsets, p.max_seq_kv, p.total_kv, 0x02, 0x08);
     if (bits) dev_or(found, bits);
     dev_barrier();
-    if (dev_thread() == 0) *p.status_out = *found;
+    if (dev_thread() == 0 && p.status_out) *p.status_out = *found;
+    if (dev_thread() == 0 && unordered) *unordered = (*found & 0x03) != 0;
 }
 
 DEV_FN float *attn_float_at(const stw_tensor_param &t, bool packed, const stw_attn_seq &seq, int64_t b, int64_t h,
@@ -179,7 +181,7 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
     const stw_attn_params &p = l.p;
     if (dev_unit() == l.units - 1) {
         if (dev_thread() == 0 && l.ticket) *l.ticket = 0;
-        attn_check(p, smem);
+        attn_check(p, smem, l.ticket ? l.ticket + 1 : nullptr);
     }
     if (dev_unit() >= l.units - 1) return;
     attn_delta_unit &u = attn_delta_unit_of(l, smem);

@@ -125,7 +125,7 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     int64_t unit = dev_unit(), blocks = stw_blocks_of(p.max_seq_q, C::BM);
-    if (unit == l.units - 1) attn_check(p, smem);
+    if (unit == l.units - 1) attn_check(p, smem, nullptr);
     if (unit >= l.units - 1) return;
     int64_t head = stw_quotient(unit, blocks), block = unit - head * blocks, i0 = block * C::BM;
     int64_t b = stw_quotient(head, p.heads_q), h = head - b * p.heads_q;

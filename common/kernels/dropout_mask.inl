@@ -8,7 +8,7 @@ enum { ATTN_MASK_ROWS = 16, ATTN_MASK_THREADS = 256 };
 DEV_FN void attn_dropout_mask(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
     int64_t unit = dev_unit(), strips = stw_blocks_of(p.max_seq_q, ATTN_MASK_ROWS);
-    if (unit == l.units - 1) attn_check(p, smem);
+    if (unit == l.units - 1) attn_check(p, smem, nullptr);
     if (unit >= l.units - 1) return;
     int64_t head = unit / strips, b = head / p.heads_q, i0 = unit % strips * ATTN_MASK_ROWS;
     stw_seq_span q = stw_seq_q(&p, b), kv = stw_seq_kv(&p, b);

@@ -36,7 +36,7 @@ typedef struct stw_attn_launch {
     float *dq;        /* a (head, query block): bm x width sums, in the order of the kernel's registers */
     double *sink;     /* a (head, query block): its part of dSink                                       */
     uint32_t *turns;  /* deterministic: a (head, query block): how many key blocks have added           */
-    uint32_t *ticket; /* deterministic: units handed out so far                                        */
+    uint32_t *ticket; /* deterministic: units handed out so far; then 1 where wrong lengths leave no order */
     int64_t q_blocks; /* query blocks of a head, all sequences                                         */
     int64_t k_blocks; /* key blocks of the longest sequence                                            */
     int64_t units;    /* blocks of threads that have work: the grid may be larger                      */

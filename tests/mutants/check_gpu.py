@@ -48,7 +48,8 @@ class Check:
         self.cases = [line for line in (HERE / "gpu_cases.txt").read_text().splitlines() if line and line[0] != "#"]
         self.archive = Path(options.scratch) / "objects.a"
         shutil.copy2(options.build / "lib/libsternway_internal.a", self.archive)
-        subprocess.run(["ar", "d", str(self.archive), *REPLACED], check=True)
+        held = subprocess.run(["ar", "t", str(self.archive)], check=True, capture_output=True, text=True).stdout.split()
+        subprocess.run(["ar", "d", str(self.archive), *(name for name in REPLACED if name in held)], check=True)
 
     def compile(self, work, source, target, *more):
         tree = work / "tree"
@@ -121,7 +122,8 @@ class Check:
             for folder in ("backends/cuda", "common", "dispatch", "include"):
                 shutil.copytree(source / folder, work / "tree" / folder)
             table = work / f"tree/common/tuning/attn_bwd.{self.options.arch}.def"
-            table.write_text(reduce_table(table.read_text()))
+            if not self.options.whole:
+                table.write_text(reduce_table(table.read_text()))
             if mutant:
                 text = (source / mutant["file"]).read_text()
                 count = text.count(mutant["old"])
@@ -166,6 +168,7 @@ def main():
     parser.add_argument("--only", help="names that contain this text")
     parser.add_argument("--stale", action="store_true", help="only look whether each old text is there once")
     parser.add_argument("--no-run", action="store_true", help="only build: needs no GPU")
+    parser.add_argument("--whole", action="store_true", help="the whole tuning table: minutes a bug")
     parser.add_argument("--keep", type=Path, help="with --no-run: a folder for the libraries")
     options = parser.parse_args()
     options.build, options.source = options.build.resolve(), options.source.resolve()
