@@ -91,9 +91,9 @@ template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN voi
         attn_product_pairs<C>(s, q, k, false, wave, lane);
         between();
     }
-    attn_exp_side<C> exponentials = attn_exp_side<C>::of(s, stats, scale, wave, lane); /* they run under the products of dP */
+    attn_exp_side<C, FULL> exponentials = attn_exp_side<C, FULL>::of(s, stats, scale, wave, lane); /* they run under the products of dP */
     if (unrounded || C::VALUES_HELD) {
-        attn_exp_side<C>::every(exponentials);
+        attn_exp_side<C, FULL>::every(exponentials);
         if (C::VALUES_HELD) attn_values<C>::product(dp, dout, values, wave, lane);
         else attn_product_pairs<C>(dp, dout, v, true, wave, lane);
     } else {

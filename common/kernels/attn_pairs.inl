@@ -149,17 +149,18 @@ template <class S> DEV_FN void attn_pairs_slopes(dev_acc<S> &ds, const dev_acc<S
 }
 
 /* Logits -> P = e^(S - LSE), a few elements after each step of a product. Invisible pairs get what comes out. 16-bit
- * operands: the fast power of two will do. */
-template <class C> struct attn_exp_side {
+ * operands: the fast power of two will do. FULL: a bias may put S anywhere (-1e9 in every column of a masked row), so the
+ * difference comes first: of S log2(e) - LSE log2(e) only rounding would be left there. */
+template <class C, bool FULL> struct attn_exp_side {
     typedef typename C::pair_split S;
-    enum { COUNT = S::MT * S::NT, ROUNDED = 0, SHORT = sizeof(typename C::T) == 2 };
+    enum { COUNT = S::MT * S::NT, ROUNDED = 0, SHORT = sizeof(typename C::T) == 2, ONCE = SHORT && !FULL };
     dev_acc<S> &s;
     float factor, base[S::MT][LEAF_ACC_ROWS];
     DEV_FN attn_exp_side of(dev_acc<S> &s, const float *stats, float scale, int wave, int lane) {
-        attn_exp_side e = {s, SHORT ? scale * DEV_LOG2E : scale, {}};
+        attn_exp_side e = {s, ONCE ? scale * DEV_LOG2E : scale, {}};
         DEV_UNROLL for (int m = 0; m < S::MT; ++m)
             DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot)
-                e.base[m][slot] = (SHORT ? -DEV_LOG2E : -1.0f) * stats[S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
+                e.base[m][slot] = (ONCE ? -DEV_LOG2E : -1.0f) * stats[S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
         return e;
     }
     DEV_FN void part(attn_exp_side &e, int first, int end) {
@@ -168,7 +169,7 @@ template <class C> struct attn_exp_side {
                 if (f >= first && f < end) {
                     float &x = e.s.v[f / S::NT][f % S::NT][i];
                     x = fmaf(x, e.factor, e.base[f / S::NT][leaf_acc_slot(i)]);
-                    x = SHORT ? dev_exp2_fast(x) : dev_exp_f32(x);
+                    x = ONCE ? dev_exp2_fast(x) : SHORT ? dev_exp2_fast(x * DEV_LOG2E) : dev_exp_f32(x);
                 }
     }
     DEV_FN void step(attn_exp_side &e, int k, int steps) { part(e, COUNT * k / steps, COUNT * (k + 1) / steps); }
