@@ -18,7 +18,8 @@
 enum { GUARD = 512, PATTERN = 0xA5 };
 
 void *regions_add(regions *all, double bytes, unsigned skew_bytes, int output) {
-    if (all->total > MEMORY_CAP || all->total + bytes > MEMORY_CAP || all->count == REGION_MAX) {
+    /* bytes below 0: a negative stride of ALiBi's slopes, whose memory would end at the pointer */
+    if (bytes < 0 || all->total > MEMORY_CAP || all->total + bytes > MEMORY_CAP || all->count == REGION_MAX) {
         all->total = MEMORY_CAP + 1;
         return NULL;
     }
