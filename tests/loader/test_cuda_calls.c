@@ -3,8 +3,6 @@
  * The CUDA backend's plans, launches, memory and streams over a fake libcuda.so.1, in a build that has
  * images: what is called, every call failing once and always, drivers of several versions, device loss,
  * forks. */
-#include "spawn.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +11,8 @@
 #include <stdarg.h>
 
 #include <cmocka.h>
+
+#include "run_calls.h"
 
 #define H200 "NVIDIA H200|9.0|132|232448|150754820096"
 #define A100 "NVIDIA A100-SXM4-40GB|8.0|108|166912|42949672960"
@@ -23,33 +23,6 @@ static const char *const symbols[] = {
 #undef STW_CUDA
 };
 enum { SYMBOLS = sizeof symbols / sizeof symbols[0], ROUNDS = 3 };
-
-static spawn run;
-
-static void tool(const char *folder, const char *const *environment, const char *const *commands) {
-    char libraries[512];
-    snprintf(libraries, sizeof libraries, FAKES "/%s", folder);
-    spawn_tool(&run, TOOL_IMAGES, libraries, environment, commands);
-    assert_int_equal(run.exit_status, 0);
-}
-
-/* Lines of the output that are a call with another status than STW_OK. */
-static int failures(const char *must_contain) {
-    int count = 0;
-    for (int i = 0; *spawn_line(run.out, i); ++i) {
-        const char *line = spawn_line(run.out, i);
-        if (!strstr(line, " STW_E_")) continue;
-        if (must_contain && !strstr(line, must_contain)) fail_msg("\"%s\" lacks \"%s\"", line, must_contain);
-        ++count;
-    }
-    return count;
-}
-
-static int lines_with(const char *text, const char *part) {
-    int count = 0;
-    for (int i = 0; *spawn_line(text, i); ++i) count += strstr(spawn_line(text, i), part) != NULL;
-    return count;
-}
 
 static void whole_life(void **state) {
     (void)state;
@@ -197,13 +170,7 @@ static void foreign_pointers(void **state) {
         {"fwd STW_E_INVALID attn_fwd: stream 0x", "accepted: a stream of the primary context of device 0"},
         {"free STW_E_INVALID cuda: cuMemFree_v2 failed: ", "(1)"},
     };
-    for (int i = 0; i < 8; ++i) {
-        int found = 0;
-        for (int n = 0; *spawn_line(run.out, n); ++n)
-            found += !strncmp(spawn_line(run.out, n), expected[i][0], strlen(expected[i][0])) &&
-                     strstr(spawn_line(run.out, n), expected[i][1]);
-        if (found != 1) fail_msg("%s...%s: %d lines of\n%s", expected[i][0], expected[i][1], found, run.out);
-    }
+    expect(expected, 8);
     assert_int_equal(failures(NULL), 8);
     assert_int_equal(lines_with(run.log, "launch"), 3); /* the one good call */
     assert_int_equal(lines_with(run.log, "left"), 0);

@@ -3,8 +3,6 @@
  * The HIP backend's plans, launches, memory and streams over a fake libamdhip64, in a build that has an
  * image: what is called, every call failing once and always, the caller's current device and last error,
  * kinds of memory, device loss, forks. */
-#include "spawn.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -12,6 +10,8 @@
 #include <stdarg.h>
 
 #include <cmocka.h>
+
+#include "run_calls.h"
 
 #define MI300X "AMD Instinct MI300X|gfx942:sramecc+:xnack-|304|65536|206141652992|0000:05:00.0"
 #define TWO    "FAKE_HIP_DEVICES=" MI300X ";" MI300X
@@ -23,33 +23,6 @@ static const char *const symbols[] = {
 #undef STW_HIP
 };
 enum { SYMBOLS = sizeof symbols / sizeof symbols[0], ROUNDS = 3 };
-
-static spawn run;
-
-static void tool(const char *folder, const char *const *environment, const char *const *commands) {
-    char libraries[512];
-    snprintf(libraries, sizeof libraries, FAKES "/%s", folder);
-    spawn_tool(&run, TOOL_IMAGES, libraries, environment, commands);
-    assert_int_equal(run.exit_status, 0);
-}
-
-/* Lines of the output that are a call with another status than STW_OK. */
-static int failures(const char *must_contain) {
-    int count = 0;
-    for (int i = 0; *spawn_line(run.out, i); ++i) {
-        const char *line = spawn_line(run.out, i);
-        if (!strstr(line, " STW_E_")) continue;
-        if (must_contain && !strstr(line, must_contain)) fail_msg("\"%s\" lacks \"%s\"", line, must_contain);
-        ++count;
-    }
-    return count;
-}
-
-static int lines_with(const char *text, const char *part) {
-    int count = 0;
-    for (int i = 0; *spawn_line(text, i); ++i) count += strstr(spawn_line(text, i), part) != NULL;
-    return count;
-}
 
 static void whole_life(void **state) {
     (void)state;
@@ -160,16 +133,6 @@ static void runtime_refuses_image(void **state) {
         spawn_line(run.out, 1),
         "bwd_plan STW_E_INTERNAL hip: hipModuleGetFunction failed: hipErrorUnknown (500): unknown "
         "error; kernel stw_attn_bwd_delta_bf16");
-}
-
-static void expect(const char *const rows[][2], int count) {
-    for (int i = 0; i < count; ++i) {
-        int found = 0;
-        for (int n = 0; *spawn_line(run.out, n); ++n)
-            found += !strncmp(spawn_line(run.out, n), rows[i][0], strlen(rows[i][0])) &&
-                     strstr(spawn_line(run.out, n), rows[i][1]);
-        if (found != 1) fail_msg("%s...%s: %d lines of\n%s", rows[i][0], rows[i][1], found, run.out);
-    }
 }
 
 static void foreign_pointers(void **state) {

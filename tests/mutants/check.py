@@ -5,7 +5,6 @@ depends on the file, links a library with it and runs `sternway conform` on it: 
 the same build must pass. Uses the compile commands and objects of a finished build; changes nothing there."""
 
 import argparse
-import concurrent.futures
 import json
 import os
 import shlex
@@ -13,9 +12,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-import tomllib
 from pathlib import Path
+
+import planted
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 120
@@ -103,28 +102,18 @@ def make_program(build, work, units):
 
 
 def conform(build, work, args):
-    """Exit status and output of conform; None when it hung."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("STERNWAY_") and k != "LD_LIBRARY_PATH"}
-    command = [str(work / "bin/sternway"), "conform", "--backend", "cpu", "--jobs", "1", "--variant", build.variant, *args]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                               start_new_session=True)
-    try:
-        output, _ = process.communicate(timeout=TIMEOUT_S)
-        return process.returncode, output
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)  # its own session: conform and its workers
-        process.communicate()
-        return None, ""
+    return planted.run([str(work / "bin/sternway"), "conform", "--backend", "cpu", "--jobs", "1", "--variant", build.variant,
+                        *args], environment, TIMEOUT_S)
 
 
-def first_failure(output):
-    lines = [line for line in output.splitlines() if line.startswith("FAIL")]
+def describe(failures):
     rows = {}
-    for line in lines:
+    for line in failures:
         row = line.split()[1]
         rows[row] = rows.get(row, 0) + 1
     names = sorted(rows, key=rows.get, reverse=True)
-    return f"{len(lines)} failures in {len(rows)} rows: {', '.join(names[:4])}"
+    return f"{len(failures)} failures in {len(rows)} rows: {', '.join(names[:4])}"
 
 
 def check(build, mutant, scratch):
@@ -138,13 +127,9 @@ def check(build, mutant, scratch):
         units = []
         if mutant:
             path = build.source / mutant["file"]
-            text = path.read_text()
-            count = text.count(mutant["old"])
-            if count != 1:
-                return False, f"{name}: stale: the old text is found {count} times in {mutant['file']}"
-            if mutant["old"] == mutant["new"]:
-                return False, f"{name}: old and new are the same"
-            (work / "tree" / mutant["file"]).write_text(text.replace(mutant["old"], mutant["new"]))
+            wrong = planted.plant(build.source, work / "tree", mutant)
+            if wrong:
+                return False, f"{name}: {wrong}"
             units = [u for u in build.units if build.can_mutate(u) and path.resolve() in u["includes"]]
             if not units:
                 return False, f"{name}: nothing is made of {mutant['file']}"
@@ -152,13 +137,7 @@ def check(build, mutant, scratch):
             units = [u for u in build.units if build.can_mutate(u)]
         make_program(build, work, units)
         status, output = conform(build, work, (mutant or {}).get("args", USUAL))
-        if not mutant:
-            return status == 0, f"{name}: " + ("passes" if status == 0 else f"status {status}\n{output[-3000:]}")
-        if status is None:
-            return True, f"{name}: found: hangs"
-        if status == 1 and "FAIL" in output:
-            return True, f"{name}: found: {first_failure(output)}"
-        return False, f"{name}: NOT FOUND (status {status}): {mutant['what']}\n{output[-300:]}"
+        return planted.verdict(mutant, status, output, describe)
     except (RuntimeError, subprocess.CalledProcessError) as error:
         return False, f"{name}: {error}"
     finally:
@@ -174,21 +153,10 @@ def main():
     parser.add_argument("--variant", default="cpu_portable_32x32")
     parser.add_argument("--only", help="names that contain this text")
     options = parser.parse_args()
-    mutants = tomllib.loads((HERE / "mutants.toml").read_text())["mutant"]
-    names = [m["name"] for m in mutants]
-    if len(set(names)) != len(names):
-        sys.exit("mutants: a name is there twice")
-    if options.only:
-        mutants = [m for m in mutants if options.only in m["name"]]
+    mutants = planted.load(HERE / "mutants.toml", options.only)
     build = Build(options.source.resolve(), options.build.resolve(), options.loop, options.variant)
-    start, bad = time.monotonic(), 0
     with tempfile.TemporaryDirectory(prefix="sternway-mutants-") as scratch:
-        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            for good, text in pool.map(lambda m: check(build, m, scratch), [None, *mutants]):
-                print("ok  " if good else "FAIL", text, flush=True)
-                bad += not good
-    print(f"{len(mutants)} planted bugs, {bad} problems, {time.monotonic() - start:.0f} s")
-    return 1 if bad or not mutants else 0
+        return planted.report(lambda m: check(build, m, scratch), mutants, options.jobs)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ a library with it from a finished build's objects and runs conform on gpu_cases.
 same build must pass. Ends with 77 where there is no GPU with kernels of the arch, or no nvcc."""
 
 import argparse
-import concurrent.futures
 import os
 import re
 import shutil
@@ -14,9 +13,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-import tomllib
 from pathlib import Path
+
+import planted
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 60
@@ -89,15 +88,7 @@ class Check:
         """Exit status and output; None when it hung."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("STERNWAY_")}
         environment["LD_LIBRARY_PATH"] = f"{work}/lib:{environment.get('LD_LIBRARY_PATH', '')}"
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                   start_new_session=True)
-        try:
-            output, _ = process.communicate(timeout=TIMEOUT_S)
-            return process.returncode, output
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)  # its own session: conform and its workers
-            process.communicate()
-            return None, ""
+        return planted.run(command, environment, TIMEOUT_S)
 
     def conform(self, work, mutant):
         tool = str(work / "bin/sternway")
@@ -125,11 +116,9 @@ class Check:
             if not self.options.whole:
                 table.write_text(reduce_table(table.read_text()))
             if mutant:
-                text = (source / mutant["file"]).read_text()
-                count = text.count(mutant["old"])
-                if count != 1:
-                    return False, f"{name}: stale: the old text is found {count} times in {mutant['file']}"
-                (work / "tree" / mutant["file"]).write_text(text.replace(mutant["old"], mutant["new"]))
+                wrong = planted.plant(source, work / "tree", mutant)
+                if wrong:
+                    return False, f"{name}: {wrong}"
             (work / "bin").mkdir()
             shutil.copy2(self.options.build / "bin/sternway", work / "bin/sternway")
             if self.options.stale:
@@ -141,14 +130,7 @@ class Check:
                     shutil.copytree(work / "lib", self.options.keep / name.replace(" ", "-"), dirs_exist_ok=True)
                 return status == 0, f"{name}: " + ("builds" if status == 0 else f"status {status}\n{output}")
             status, output = self.conform(work, mutant)
-            if not mutant:
-                return status == 0, f"{name}: " + ("passes" if status == 0 else f"status {status}\n{output[-3000:]}")
-            if status is None:
-                return True, f"{name}: found: hangs"
-            failures = [line.split(" : ") for line in output.splitlines() if line.startswith("FAIL")]
-            if status == 1 and failures:
-                return True, f"{name}: found: {len(failures)} failures, {failures[0][0].split()[2]}"
-            return False, f"{name}: NOT FOUND (status {status}): {mutant['what']}\n{output[-300:]}"
+            return planted.verdict(mutant, status, output, lambda failures: f"{len(failures)} failures, {failures[0].split()[2]}")
         except (RuntimeError, subprocess.CalledProcessError) as error:
             return False, f"{name}: {error} {getattr(error, 'stderr', '') or ''}"
         finally:
@@ -172,11 +154,7 @@ def main():
     parser.add_argument("--keep", type=Path, help="with --no-run: a folder for the libraries")
     options = parser.parse_args()
     options.build, options.source = options.build.resolve(), options.source.resolve()
-    mutants = tomllib.loads((HERE / "mutants_gpu.toml").read_text())["mutant"]
-    if len({m["name"] for m in mutants}) != len(mutants):
-        sys.exit("mutants: a name is there twice")
-    if options.only:
-        mutants = [m for m in mutants if options.only in m["name"]]
+    mutants = planted.load(HERE / "mutants_gpu.toml", options.only)
     if not options.stale and not Path(options.nvcc).exists():
         print(f"skip: no nvcc ({options.nvcc})")
         return 77
@@ -187,16 +165,10 @@ def main():
         if absent:
             print(f"skip {absent.group(1)}")
             return 77
-    start, bad = time.monotonic(), 0
     with tempfile.TemporaryDirectory(prefix="sternway-mutants-") as options.scratch:
         checker = Check(options) if not options.stale else Check.__new__(Check)
         checker.options = options
-        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            for good, text in pool.map(checker.check, [None, *mutants]):
-                print("ok  " if good else "FAIL", text, flush=True)
-                bad += not good
-    print(f"{len(mutants)} planted bugs, {bad} problems, {time.monotonic() - start:.0f} s")
-    return 1 if bad or not mutants else 0
+        return planted.report(checker.check, mutants, options.jobs)
 
 
 if __name__ == "__main__":

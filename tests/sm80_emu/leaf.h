@@ -13,7 +13,6 @@
 
 #define STW_SHARED_FN static inline
 #define DEV_FN        static inline
-#define DEV_SLOW_FN   static __attribute__((noinline))
 #define DEV_WAVE      32
 #define DEV_UNROLL
 #define DEV_UNROLL_2
@@ -37,7 +36,6 @@ DEV_FN uint32_t dev_thread() { return emu_self->number; }
 DEV_FN uint32_t dev_threads() { return emu_now.threads; }
 DEV_FN uint32_t dev_lane() { return emu_self->number % DEV_WAVE; }
 DEV_FN int64_t dev_unit() { return (int64_t)emu_now.block_y * emu_now.x + emu_now.block_x; }
-DEV_FN int64_t dev_units() { return (int64_t)emu_now.y * emu_now.x; }
 DEV_FN uint32_t dev_wave() { return emu_self->number / DEV_WAVE; }
 DEV_FN int dev_uniform(int x) { return x; }
 DEV_FN int64_t dev_uniform(int64_t x) { return x; }
