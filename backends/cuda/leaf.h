@@ -8,7 +8,6 @@
 
 #define STW_SHARED_FN static __device__ __forceinline__
 #define DEV_FN        static __device__ __forceinline__
-#define DEV_SLOW_FN   static __device__ __noinline__
 #define DEV_WAVE      32
 #define DEV_UNROLL    _Pragma("unroll")
 #define DEV_ROLLED    _Pragma("unroll 1")
@@ -29,7 +28,6 @@ DEV_FN uint32_t dev_threads() { return blockDim.x; }
 DEV_FN uint32_t dev_lane() { return threadIdx.x % DEV_WAVE; }
 /* Number of the block in a grid folded over x and y. */
 DEV_FN int64_t dev_unit() { return (int64_t)blockIdx.y * gridDim.x + blockIdx.x; }
-DEV_FN int64_t dev_units() { return (int64_t)gridDim.y * gridDim.x; }
 
 /* The number of this thread's wave, in a register all its lanes share. */
 DEV_FN uint32_t dev_wave() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / DEV_WAVE, 0); }

@@ -24,9 +24,6 @@ struct dev_mask {
         dev_mask m = {bm, bn, -bm, bn};
         return m;
     }
-    DEV_FN bool covers(const dev_mask &m, int bm, int bn) {
-        return m.rows == bm && m.cols == bn && m.low <= -(bm - 1) && m.high >= bn - 1;
-    }
     /* Visible columns of a row: from *low_out to *high_out. */
     DEV_FN void columns(const dev_mask &m, int row, int *low_out, int *high_out) {
         *low_out = row < m.rows ? row + m.low : m.cols;
