@@ -33,6 +33,15 @@ static int broadcast(int64_t stride, int64_t extent) {
     return stride == 0 && extent != 1;
 }
 
+/* Which of a variant's kernels: README.md of common/tuning, column loop. */
+static const char *mode_of(const stw_attn_tile *tile, const stw_attn_params *p) {
+    stw_attn_params rest = *p;
+    if (!strstr(tile->loop, "split")) return "full";
+    if (!needs_full(p)) return "plain";
+    rest.features &= ~STW_FEAT_DROPOUT;
+    return !strcmp(tile->loop, "split_drop") && !needs_full(&rest) && !(p->outputs & STW_OUT_DBIAS) ? "drop" : "full";
+}
+
 static int bias_is_summed(const stw_attn_params *p) {
     return (p->outputs & STW_OUT_DBIAS) &&
            (broadcast(p->dbias.batch, p->batch) || broadcast(p->dbias.head, p->heads_q) ||
@@ -59,7 +68,7 @@ static const bias_tile *bias_tile_of(const stw_attn_params *p, uint32_t wave) {
 
 typedef struct layout {
     int64_t q_blocks;
-    size_t stats, dq, sink, turns, ticket, total;
+    size_t stats, dq, sink, key_blocks, turns, ticket, unordered, total;
 } layout;
 
 static size_t take(layout *w, size_t bytes) {
@@ -78,8 +87,10 @@ static layout layout_of(const stw_attn_tile *tile, const stw_attn_params *p) {
     w.stats = take(&w, blocks * (2 * bm + STW_STATS_PAD) * sizeof(float));
     w.dq = take(&w, p->outputs & STW_OUT_DQ ? blocks * bm * width * sizeof(float) : 0);
     w.sink = take(&w, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0);
+    w.key_blocks = take(&w, (size_t)(p->batch * stw_blocks_of(p->max_seq_kv, tile->bn)) * STW_KEY_BLOCK_BYTES);
     w.turns = take(&w, ordered ? blocks * sizeof(uint32_t) : 0);
-    w.ticket = take(&w, ordered ? 2 * sizeof(uint32_t) : 0);
+    w.ticket = take(&w, sizeof(uint64_t));
+    w.unordered = take(&w, ordered ? sizeof(uint32_t) : 0);
     return w;
 }
 
@@ -97,10 +108,15 @@ static stw_attn_step *add_step(stw_attn_steps *steps, uint32_t wave, int64_t uni
     return step;
 }
 
+/* Blocks of threads that list what the key blocks of all sequences meet, a thread each. */
+static int64_t lists_of(const stw_attn_tile *tile, const stw_attn_params *p) {
+    return stw_blocks_of(p->batch * stw_blocks_of(p->max_seq_kv, tile->bn), STW_ROW_THREADS);
+}
+
 static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t wave, stw_attn_steps *steps) {
     const char *type = stw_dtype_name((stw_dtype)p->dtype);
     int64_t tiles = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, t->bm);
-    stw_attn_step *step = add_step(steps, wave, tiles + 1, STW_ROW_THREADS, STW_ROW_SMEM);
+    stw_attn_step *step = add_step(steps, wave, lists_of(t, p) + tiles + 1, STW_ROW_THREADS, STW_ROW_SMEM);
     snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_delta_%s", type);
     int summed = bias_is_summed(p);
     if (summed) {
@@ -115,11 +131,11 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
-        const char *mode = !strstr(t->loop, "split") || needs_full(p) ? "full" : "plain";
         step =
             add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn),
                      t->warps * wave, STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages));
-        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode);
+        step->queued = wave == 32;
+        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode_of(t, p));
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
     step = add_step(steps, wave, rows, STW_ROW_THREADS, 0);
@@ -192,8 +208,11 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
         l.stats = (float *)(void *)(base + w.stats);
         l.dq = (float *)(void *)(base + w.dq);
         l.sink = (double *)(void *)(base + w.sink);
+        l.lists = lists_of(tile, params);
+        l.key_blocks = base + w.key_blocks;
         l.turns = ordered ? (uint32_t *)(void *)(base + w.turns) : NULL;
-        l.ticket = ordered ? (uint32_t *)(void *)(base + w.ticket) : NULL;
+        l.ticket = (uint64_t *)(void *)(base + w.ticket);
+        l.unordered = ordered ? (uint32_t *)(void *)(base + w.unordered) : NULL;
         l.q_blocks = w.q_blocks;
         l.heads_beside = heads_beside(tile, params);
         l.k_blocks = stw_blocks_of(params->max_seq_kv, tile->bn);

@@ -29,10 +29,23 @@ static stw_attn_tile tile_of(const stw_variant *variant) {
                            variant->stages, variant->warps,    variant->loop};
 }
 
-static stw_status find_steps(stw_gpu *gpu, const stw_attn_steps *steps, launch_step *found) {
+/* Blocks of threads that run at a time, as far as shared memory says: rather too many than too few, since one
+ * that finds no unit ends at once. A multiprocessor has 1 KB more than the largest block may have. */
+static int64_t blocks_at_a_time(const stw_device *device, uint32_t smem) {
+    uint32_t each = (device->smem_max + 1024) / (smem + 1024);
+    return (int64_t)device->compute_units * (each ? each : 1);
+}
+
+static stw_status find_steps(const stw_device *device, const stw_attn_steps *steps, launch_step *found) {
+    stw_gpu *gpu = device->state;
     for (uint32_t i = 0; i < steps->count; ++i) {
         const stw_attn_step *step = &steps->step[i];
         found[i] = (launch_step){.units = step->units, .grid_x = step->grid_x, .grid_y = step->grid_y};
+        int64_t enough = step->queued ? blocks_at_a_time(device, step->smem) : step->units;
+        if (enough < step->units) {
+            found[i].grid_x = (uint32_t)enough;
+            found[i].grid_y = 1;
+        }
         stw_status status = stw_gpu_kernel_find(gpu, step->entry, step->block, step->smem, &found[i].kernel);
         if (status) return status;
     }
@@ -62,8 +75,8 @@ stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
     int before;
     stw_status status = stw_gpu_enter(gpu, "attn_plan", &before);
     if (status) return status;
-    status = find_steps(gpu, &steps, plan.step);
-    if (!status) status = find_steps(gpu, &mask, &plan.step[MASK_STEP]);
+    status = find_steps(device, &steps, plan.step);
+    if (!status) status = find_steps(device, &mask, &plan.step[MASK_STEP]);
     status = stw_gpu_leave(gpu, before, status);
     if (status) return status;
     memcpy(work->scratch, &plan, sizeof plan);
@@ -78,6 +91,7 @@ static stw_status launch_steps(stw_gpu *gpu, const launch_step *step, uint32_t c
     for (uint32_t i = 0; i < count; ++i) {
         const stw_gpu_kernel *kernel = step[i].kernel;
         launch->units = step[i].units;
+        launch->blocks = (int64_t)step[i].grid_x * step[i].grid_y;
         stw_status status = gpu->ops->launch(gpu, kernel, step[i].grid_x, step[i].grid_y, stream, arguments);
         if (status) return status;
     }

@@ -20,24 +20,27 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 
 #define KERNEL(name, threads, call)                                                                          \
     DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch launch) { call; }
-#define BWD(id, type, T, hd, bm, bn, stages, warps, mode, full, kb)                                          \
+#define BWD(id, type, T, hd, bm, bn, stages, warps, mode, MODE, kb)                                          \
     static_assert(STW_BWD_SMEM(dev_stored<T>::BYTES, hd, bm, bn, stages) <= kb * 1024u, "smem_kb of " #id);             \
     KERNEL(stw_attn_bwd_##id##_##type##mode, warps * DEV_WAVE,                                               \
-           (attn_bwd_main<attn_config<T, hd, bm, bn, stages, warps>, full>(launch, dev_shared)))
+           (attn_bwd_main<attn_config<T, hd, bm, bn, stages, warps>, MODE>(launch, dev_shared)))
 #define FWD(id, type, T, hd, bm, bn, warps, kb)                                                              \
     static_assert(STW_FWD_SMEM(dev_stored<T>::BYTES, hd, bm, bn) <= kb * 1024u, "smem_kb of " #id);                     \
     KERNEL(stw_attn_fwd_##id##_##type, warps * DEV_WAVE,                                                     \
            (attn_fwd<attn_fwd_config<T, hd, bm, bn, warps>>(launch, dev_shared)))
 
 #define ROW_full(id, hd, bm, bn, stages, warps, kb)                                                          \
-    BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _full, true, kb)                                        \
-    BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _full, true, kb)
+    BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)                                        \
+    BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_split(id, hd, bm, bn, stages, warps, kb)                                                         \
-    ROW_full(id, hd, bm, bn, stages, warps, kb) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, false, kb) \
-        BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, false, kb)
-#define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, true, kb)
+    ROW_full(id, hd, bm, bn, stages, warps, kb) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb) \
+        BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
+#define ROW_split_drop(id, hd, bm, bn, stages, warps, kb)                                                    \
+    ROW_split(id, hd, bm, bn, stages, warps, kb) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _drop, ATTN_DROPS, kb) \
+        BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _drop, ATTN_DROPS, kb)
+#define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_f32_split(id, hd, bm, bn, stages, warps, kb)                                                     \
-    ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _plain, false, kb)
+    ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
 #define ROW_fwd(id, hd, bm, bn, stages, warps, kb)                                                           \
     FWD(id, f16, dev_f16, hd, bm, bn, warps, kb) FWD(id, bf16, dev_bf16, hd, bm, bn, warps, kb)
 #define ROW_fwd_f32(id, hd, bm, bn, stages, warps, kb) FWD(id, f32, float, hd, bm, bn, warps, kb)

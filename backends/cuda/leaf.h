@@ -76,6 +76,7 @@ DEV_FN void dev_halves_wait(dev_two_halves *b, int phase) {
 DEV_FN void dev_wave_sync() { __syncwarp(); }
 DEV_FN float dev_shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
 DEV_FN double dev_shuffle_xor(double x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
+DEV_FN uint32_t dev_shuffle_xor(uint32_t x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
 DEV_FN uint32_t dev_shuffle(uint32_t x, int lane) { return __shfl_sync(0xFFFFFFFFu, x, lane); }
 
 /* Adds to memory; the result is not wanted, the order is not defined. */
@@ -110,7 +111,7 @@ template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4
     DEV_UNROLL for (int i = 0; i < 4; ++i) dev_add(to + dev_sum_at(f, i, (int)dev_thread(), THREADS), x[i]);
 }
 #endif
-DEV_FN uint32_t dev_fetch_add(uint32_t *to, uint32_t x) { return atomicAdd(to, x); }
+DEV_FN uint64_t dev_fetch_add(uint64_t *to, uint64_t x) { return atomicAdd((unsigned long long *)to, (unsigned long long)x); }
 DEV_FN void dev_or(int32_t *to, int32_t x) { atomicOr(to, x); }
 DEV_FN void dev_fence() { __threadfence(); }
 DEV_FN uint32_t dev_load_acquire(const uint32_t *from) {

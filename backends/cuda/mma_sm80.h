@@ -27,6 +27,26 @@ DEV_FN void leaf_acc_find(int row, int col, int *lane_out, int *i_out) {
 /* Lanes that hold one row: those that differ in these bits of their number. */
 #define LEAF_ROW_LANES 3
 
+/* G accumulator tiles side by side (4 or 2), two neighbouring values of one row each, packed in a word: afterwards the
+ * words are G * 2 consecutive columns of that row, from leaf_gathered_col on. */
+#define LEAF_GATHERS 1
+template <int G> DEV_FN int leaf_gathered_col(int lane) {
+    return G == 4 ? (lane & 3) * 8 : (lane & 1) * 8 + (lane & 2) * 2;
+}
+template <int G> DEV_FN void leaf_gather(uint32_t w[G], int lane) {
+    bool odd = lane & 1, high = lane & 2;
+    DEV_UNROLL for (int g = 0; g < G; g += 2) {
+        uint32_t theirs = dev_shuffle_xor(odd ? w[g] : w[g + 1], 1), mine = odd ? w[g + 1] : w[g];
+        w[g] = odd ? theirs : mine;
+        w[g + 1] = odd ? mine : theirs;
+    }
+    if constexpr (G == 4) {
+        uint32_t a = dev_shuffle_xor(high ? w[0] : w[2], 2), b = dev_shuffle_xor(high ? w[1] : w[3], 2);
+        if (high) w[0] = a, w[1] = b;
+        else w[2] = a, w[3] = b;
+    }
+}
+
 /* Four consecutive rows (from a multiple of 4) of one column lie in the same value i of four lanes: which row of
  * the four this lane has, and the lane that has row `row`. */
 #define LEAF_FOUR_LANES 4

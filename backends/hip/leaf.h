@@ -120,8 +120,8 @@ DEV_FN void dev_load_acc(float x[4], const float *sums, int f, int t, int thread
 template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4]) {
     DEV_UNROLL for (int i = 0; i < 4; ++i) dev_add(to + dev_sum_at(f, i, (int)dev_thread(), THREADS), x[i]);
 }
-DEV_FN uint32_t dev_fetch_add(uint32_t *to, uint32_t x) {
-    return __hip_atomic_fetch_add((DEV_GLOBAL uint32_t *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+DEV_FN uint64_t dev_fetch_add(uint64_t *to, uint64_t x) {
+    return __hip_atomic_fetch_add((DEV_GLOBAL uint64_t *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 /* Of shared memory. */
 DEV_FN void dev_or(int32_t *to, int32_t x) {
@@ -223,6 +223,12 @@ DEV_FN dev_vector dev_load_vector(const void *from) { return __builtin_bit_cast(
 /* Of global memory. */
 DEV_FN void dev_store_vector(void *to, dev_vector v) {
     *(DEV_GLOBAL leaf_u4 *)(DEV_GLOBAL void *)to = __builtin_bit_cast(leaf_u4, v);
+}
+
+/* Half a vector. */
+DEV_FN void dev_store_half(void *to, uint32_t low, uint32_t high) {
+    ((uint32_t *)to)[0] = low;
+    ((uint32_t *)to)[1] = high;
 }
 
 #include "copy_gfx9.h"

@@ -20,6 +20,10 @@ DEV_FN int leaf_slot_row(int lane, int slot) { return lane / 16 * 4 + slot; }
 DEV_FN int leaf_acc_col(int lane, int) { return lane % 16; }
 /* A lane's values are rows of one column: it has no neighbours in a row. */
 #define LEAF_ACC_PAIRS 0
+/* Nor are four columns of a row brought together: rows go through shared memory. */
+#define LEAF_GATHERS 0
+template <int G> DEV_FN int leaf_gathered_col(int lane);
+template <int G> DEV_FN void leaf_gather(uint32_t w[G], int lane);
 /* Lanes that hold one row: those that differ in these bits of their number. */
 #define LEAF_ROW_LANES 15
 /* f32 operands are multiplied as they are. */
@@ -130,10 +134,14 @@ template <> struct leaf_mma<float> {
     DEV_FN void product_rounded(float c[4], const a_frag &a, const b_frag &b, int part) { product(c, a, b, part); }
 };
 
-/* Rounds an accumulator to T and writes it into a tile at (row0, col0). */
+/* Rounds an accumulator to T and writes it into a tile at (row0, col0). Numbers come from ordinary registers: clang 19
+ * else joins two stores of f32, one from each kind, to an instruction that there is not. */
 template <class Tile, class T> DEV_FN void leaf_store_acc(T *tile, int row0, int col0, const float c[4], int lane) {
-    DEV_UNROLL for (int i = 0; i < 4; ++i)
-        dev_set(tile + Tile::at(row0 + leaf_slot_row(lane, i), col0 + leaf_acc_col(lane, i)), c[i]);
+    DEV_UNROLL for (int i = 0; i < 4; ++i) {
+        float x = c[i];
+        if (sizeof(T) == 4) asm("" : "+v"(x));
+        dev_set(tile + Tile::at(row0 + leaf_slot_row(lane, i), col0 + leaf_acc_col(lane, i)), x);
+    }
 }
 
 #endif

@@ -82,6 +82,14 @@ DEV_FN void dev_store_any_pair(void *data, int64_t index, uint32_t dtype, float 
     else dev_set_pair((dev_f16 *)data + index, x, y);
 }
 
+/* Two 16-bit numbers in a word; G words (4 or 2) to memory at a multiple of their size. */
+DEV_FN uint32_t dev_pack(dev_bf16, float low, float high) { return dev_pack_bf16(low, high); }
+DEV_FN uint32_t dev_pack(dev_f16, float low, float high) { return dev_pack_f16(low, high); }
+template <int G> DEV_FN void dev_store_words(void *to, const uint32_t w[G]) {
+    if constexpr (G == 4) dev_store_vector(to, dev_vector{{w[0], w[1], w[2], w[3]}});
+    else dev_store_half(to, w[0], w[1]);
+}
+
 DEV_FN int64_t dev_row(const stw_tensor_param &t, int64_t b, int64_t h, int64_t row) {
     return b * t.batch + h * t.head + row * t.seq;
 }

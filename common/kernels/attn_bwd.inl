@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * Main loop of the backward pass. A block of threads owns bn keys of one (batch, kv head):
+ * Main loop of the backward pass. A unit is bn keys of one (batch, kv head); a block of threads takes one after the other:
  *
  *     keys  +----+        for each query head of the group, each query block that meets the keys:
  *      j0   |####|          S = Q K^T, dP = dO V^T, P and dS (attn_pairs.inl), both to shared memory
  *           +----+          dV += P^T dO, dK += dS^T Q     in registers to the end
  *     queries i0..          dQ[i0..] += dS K               into f32 sums that the finish kernel converts
  *
- * Loads of the next query block run under the products of this one (two stages), or after them (one). dQ sums
+ * Loads of the next query block run under the products of this one (two stages) or after them (one). dQ sums
  * lie in the order of the registers, so that a wave's addition touches whole lines. In deterministic mode the
  * key blocks of a query block add in ascending order: a counter each says whose turn it is, and units are
- * handed out by a ticket, so the one whose turn it is has always been started. Instantiated by the leaf's
+ * taken in their order, so the one whose turn it is has always been started. Instantiated by the leaf's
  * table of variants. */
 
 #include "attn_pairs.inl"
@@ -41,9 +41,9 @@ DEV_FN void attn_store_pairs(typename C::T *tile, const dev_acc<S> &acc, int wav
     }
 }
 
-/* P.Z and dS' of one tile, into shared memory. `inner`: all of its pairs are visible; `bias` (FULL) gives the
+/* P.Z and dS' of one tile, into shared memory. `inner`: all of its pairs are visible; `bias` gives the
  * taker of dS; `between` runs after the first product. */
-template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN void attn_bwd_pairs(const attn_unit &u, const stw_attn_launch &l, char *smem,
+template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void attn_bwd_pairs(const attn_unit &u, const stw_attn_launch &l, char *smem,
                                                          const attn_values<C> &values, int stage, int h, int block, bool inner, const Taker &bias,
                                                          const Between &between, int wave, int lane) {
     typedef typename C::T T;
@@ -59,15 +59,16 @@ template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN voi
     dev_acc<S>::clear(dp);
     dev_mask mask = dev_mask::whole(C::BM, C::BN);
     if (!inner) mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
-    bool drops = FULL && (p.features & STW_FEAT_DROPOUT);
-    bool unrounded = FULL && (Bias::unrounded(l) || u.seq.kv.used == 1); /* one key: dP - D is all rounding */
+    enum { DROPS = (MODE & ATTN_DROPS) != 0, BIASED = (MODE & ATTN_BIASED) != 0, ALL = MODE == ATTN_ALL };
+    bool drops = MODE == ATTN_DROPS || (ALL && (p.features & STW_FEAT_DROPOUT));
+    bool unrounded = MODE != ATTN_PLAIN && (Bias::unrounded(l) || u.seq.kv.used == 1); /* one key: dP - D is all rounding */
     float scale = p.scale;
     attn_keep<S> keep;
     dev_logit logit;
-    if (FULL) {
+    if constexpr (MODE != ATTN_PLAIN) {
         stw_dropout_stream stream = {};
         bool beside = false; /* dropout's calls run beside the product */
-        logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
+        if (BIASED) logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
         attn_keep<S>::all(keep);
         if (drops) {
             stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
@@ -75,9 +76,11 @@ template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN voi
             if (!beside) attn_keep_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
         }
         dev_bias_words<S> words;
-        bool plain = dev_bias_words<S>::plain(logit, mask, C::BM, C::BN);
-        dev_bias_words<S>::load(words, logit, mask, plain, wave, lane);
-        dev_bias_words<S>::fetch(words, logit, plain, wave, lane);
+        if (BIASED) {
+            bool plain = dev_bias_words<S>::plain(logit, mask, C::BM, C::BN);
+            dev_bias_words<S>::load(words, logit, mask, plain, wave, lane);
+            dev_bias_words<S>::fetch(words, logit, plain, wave, lane);
+        }
         if (beside) {
             attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, u.j0, wave, lane);
             dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, calls, wave, lane);
@@ -86,28 +89,28 @@ template <class C, bool FULL, class Bias, class Taker, class Between> DEV_FN voi
             attn_product_pairs<C>(s, q, k, unrounded, wave, lane);
         }
         between();
-        scale = attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
+        if (BIASED) scale = attn_pairs_logits<S, ALL>(s, logit, words, mask, wave, lane);
     } else {
         attn_product_pairs<C>(s, q, k, false, wave, lane);
         between();
     }
-    attn_exp_side<C, FULL> exponentials = attn_exp_side<C, FULL>::of(s, stats, scale, wave, lane); /* they run under the products of dP */
+    attn_exp_side<C, BIASED> exponentials = attn_exp_side<C, BIASED>::of(s, stats, scale, wave, lane); /* they run under the products of dP */
     if (unrounded || C::VALUES_HELD) {
-        attn_exp_side<C, FULL>::every(exponentials);
+        attn_exp_side<C, BIASED>::every(exponentials);
         if (C::VALUES_HELD) attn_values<C>::product(dp, dout, values, wave, lane);
         else attn_product_pairs<C>(dp, dout, v, true, wave, lane);
     } else {
         dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
     }
     bool masked = !inner || stats[2 * C::BM] != 0.0f;
-    if (masked && drops) attn_pairs_scores<C, true, FULL>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
+    if (masked && drops) attn_pairs_scores<C, true, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
     else if (masked) attn_pairs_scores<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
-    else if (drops) attn_pairs_scores<C, false, FULL>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
+    else if (drops) attn_pairs_scores<C, false, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
     else attn_pairs_scores<C, false, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
-    if (FULL && Bias::wanted(l)) attn_pairs_take<Bias>(dp, bias(), wave, lane);
+    if (BIASED && Bias::wanted(l)) attn_pairs_take<Bias>(dp, bias(), wave, lane);
     if (!Bias::OPERANDS) return;
     attn_store_pairs<C>((T *)(smem + C::AT_P), s, wave, lane);
-    if (FULL && (p.features & STW_FEAT_SOFTCAP)) { /* s is free now */
+    if (ALL && (p.features & STW_FEAT_SOFTCAP)) { /* s is free now */
         dev_acc<S>::clear(s);
         attn_product_pairs<C>(s, q, k, true, wave, lane);
         attn_pairs_slopes<S>(dp, s, logit);
@@ -180,7 +183,7 @@ template <class C> DEV_FN void attn_dq_of(attn_dq<C> &q, const stw_attn_launch &
 template <class C> DEV_FN void attn_dq_in_turn(attn_dq<C> &q, const stw_attn_launch &l, const attn_unit &u, uint32_t at,
                                                int block, bool tiny) {
     uint32_t mine = (uint32_t)(u.block - stw_key_blocks(&u.seq, C::BM, C::BN, block).first);
-    if (dev_thread() == 0 && !l.ticket[1]) /* with wrong cu_seqlens there may be no order: status_out tells */
+    if (dev_thread() == 0 && !*l.unordered) /* with wrong cu_seqlens there may be no order: status_out tells */
         while (dev_load_acquire(l.turns + at) != mine) {}
     dev_barrier();
     if (tiny) attn_dq<C>::add_exact(q);
@@ -247,62 +250,95 @@ template <class C> DEV_FN void attn_bwd_store(const attn_unit &u, const stw_attn
  * is added in ordinary arithmetic. Only the kernels with all features know this. */
 #define ATTN_DRAIN_STEPS(C) (512 / C::BM)
 
-template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l, char *smem) {
+/* A unit's first loads: its keys and query block. */
+template <class C> DEV_FN void attn_bwd_begin(attn_walk<C> &walk, attn_values<C> &values, attn_unit &u, const stw_attn_launch &l,
+                                              char *smem, int stage, int wave, int lane) {
+    if (u.first >= u.end) return;
+    walk = attn_walk<C>::begin(u, l);
+    attn_load_keys<C>(u, l, smem, walk.thread);
+    if (C::VALUES_HELD) {
+        dev_copy_commit();
+        dev_copy_wait();
+        dev_barrier();
+        attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
+                                                     (const typename C::T *)(smem + C::AT_V));
+        attn_values<C>::take(values, smem, wave, lane);
+        dev_barrier();
+    }
+    attn_walk<C>::load(walk, u, l, smem, stage);
+    dev_copy_commit();
+}
+
+/* A block of threads takes units until none is left. The loads of the next one run while this one's dK and dV are
+ * stored; what it is has been found out before. Conditions are made uniform for the compiler, which then keeps the
+ * walk in registers that a wave shares. */
+template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l, char *smem) {
     typedef attn_bias_store<typename C::pairs> bias_store;
+    enum { DRAINS = MODE == ATTN_ALL && sizeof(typename C::T) == 2, KEYS_DIRECT = attn_keys_direct<C>::yes };
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    attn_unit &u = attn_unit_of<C>(l, smem);
-    if (!u.live) return;
+    attn_unit *units = (attn_unit *)(void *)(smem + C::AT_UNIT); /* this one and the next, in turn */
+    if (dev_thread() == 0) dev_halves_init(C::step_end(smem), C::WARPS);
+    if (wave == 0) {
+        attn_place at = {0, 0, 0, false};
+        if (lane == 0) at = attn_unit_take(l);
+        attn_unit_fetch(units[0], l, at, lane);
+    }
+    dev_copy_commit();
+    dev_copy_wait();
+    dev_barrier();
     dev_acc<typename C::key_split> dk, dv;
     dev_acc<typename C::key_split>::clear(dk);
     dev_acc<typename C::key_split>::clear(dv);
     attn_values<C> values;
-    enum { DRAINS = FULL && sizeof(typename C::T) == 2 };
-    bool more = u.first < u.end;
-    int stage = 0, step = 0;
     attn_walk<C> walk;
-    if (more) {
-        walk = attn_walk<C>::begin(u, l);
-        attn_load_keys<C>(u, l, smem, walk.thread);
-        if (C::VALUES_HELD) {
-            dev_copy_commit();
-            dev_copy_wait();
+    int now = 0, was = 0; /* the next steps', and that whose sums dK and dV are */
+    bool live = dev_uniform(units[0].live) != 0, more = false, summed = false;
+    int stage = 0, steps = 0, step = 0;
+    for (;;) {
+        bool enters = live && !more;
+        if (KEYS_DIRECT && enters) attn_bwd_begin<C>(walk, values, units[now], l, smem, stage, wave, lane);
+        if (summed)
+            attn_bwd_store<C>(units[was], l, dk, dv, smem, !more || p.dk_dtype == 3u, !more || p.dv_dtype == 3u,
+                              DRAINS && step > ATTN_DRAIN_STEPS(C), wave, dev_keep(lane));
+        if (!live) return;
+        if (!KEYS_DIRECT && enters) {
             dev_barrier();
-            attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
-                                                         (const typename C::T *)(smem + C::AT_V));
-            attn_values<C>::take(values, smem, wave, lane);
-            dev_barrier();
+            attn_bwd_begin<C>(walk, values, units[now], l, smem, stage, wave, lane);
         }
-        attn_walk<C>::load(walk, u, l, smem, 0);
-        dev_copy_commit();
-        if (dev_thread() == 0) dev_halves_init(C::step_end(smem), C::WARPS);
-        dev_copy_wait();
-        dev_barrier();
-        if (!C::VALUES_HELD)
-            attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
-                                                         (const typename C::T *)(smem + C::AT_V));
-    }
-    do {
-        for (bool full = false; more && !full; ++step) {
+        attn_unit &u = units[now], &next = units[now ^ 1];
+        if (enters) {
+            attn_place at = {0, 0, 0, false};
+            if (dev_thread() == 0 && l.units > l.blocks) at = attn_unit_take(l); /* few units: one for every block of threads */
+            dev_copy_wait();
+            dev_barrier(); /* the keys have arrived, and the unit before has been stored */
+            if (wave == 0) attn_unit_fetch(next, l, at, lane);
+            more = dev_uniform(u.first) < dev_uniform(u.end);
+            step = 0;
+            if (more && !C::VALUES_HELD)
+                attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
+                                                             (const typename C::T *)(smem + C::AT_V));
+        }
+        for (bool full = false; more && !full; ++step, ++steps) {
             full = DRAINS && step % ATTN_DRAIN_STEPS(C) == ATTN_DRAIN_STEPS(C) - 1 && (p.dk_dtype == 3u || p.dv_dtype == 3u);
             int block = walk.block, h = walk.h;
             uint32_t at = walk.at;
             bool inner = block >= walk.inner_first && block < walk.inner_end;
             more = attn_walk<C>::next(walk, u, l);
-            if (FULL || C::rows::PARTS != 1) lane = dev_keep(lane); /* what is derived from it is not kept over the loop: registers are taken */
+            if (MODE == ATTN_ALL || C::rows::PARTS != 1) lane = dev_keep(lane); /* what is derived from it is not kept over the loop: registers are taken */
             attn_ahead<C> ahead;
             if (C::STAGES == 2 && more) attn_ahead<C>::fetch(ahead, walk, l);
             auto bias = [&]() { return attn_bias_of<C>(u, l, h, block); };
-            attn_bwd_pairs<C, FULL, bias_store>(u, l, smem, values, stage, h, block, inner, bias, [&]() {
+            attn_bwd_pairs<C, MODE, bias_store>(u, l, smem, values, stage, h, block, inner, bias, [&]() {
                 if (C::STAGES == 1) return;
-                if (step) dev_halves_wait(C::step_end(smem), step - 1);
+                if (steps) dev_halves_wait(C::step_end(smem), steps - 1);
                 if (!more) return;
                 attn_ahead<C>::place(ahead, walk, u, l, smem, stage ^ 1);
                 dev_copy_commit();
             }, wave, lane);
             dev_copy_wait();
             dev_barrier();
-            if (FULL && bias_store::from_tile(l)) attn_bias_write_tile<C>(bias(), smem);
+            if ((MODE & ATTN_BIASED) && bias_store::from_tile(l)) attn_bias_write_tile<C>(bias(), smem);
             if (C::STAGES == 1 && more) attn_ahead<C>::fetch(ahead, walk, l);
             attn_bwd_products<C>(dk, dv, u, l, smem, stage, at, block, wave, lane);
             if (C::STAGES == 2) {
@@ -316,7 +352,12 @@ template <class C, bool FULL> DEV_FN void attn_bwd_main(const stw_attn_launch &l
                 dev_barrier();
             }
         }
-        attn_bwd_store<C>(u, l, dk, dv, smem, !more || p.dk_dtype == 3u, !more || p.dv_dtype == 3u,
-                          DRAINS && step > ATTN_DRAIN_STEPS(C), wave, lane);
-    } while (more);
+        was = now;
+        summed = true;
+        if (more) continue;
+        dev_copy_wait(); /* what the next unit is */
+        dev_barrier();   /* and nobody reads these keys and queries any more */
+        now ^= 1;
+        live = dev_uniform(next.live) != 0;
+    }
 }

@@ -58,7 +58,7 @@ template <class C> DEV_FN void attn_bias_add_head(const attn_unit &u, const stw_
         dev_copy_wait();
         dev_barrier();
         auto taker = [&]() -> attn_bias_sum<typename C::pair_split> & { return sum; };
-        attn_bwd_pairs<C, true, attn_bias_sum<typename C::pair_split>>(u, l, smem, values, 0, h, block, false, taker, []() {}, wave, lane);
+        attn_bwd_pairs<C, ATTN_ALL, attn_bias_sum<typename C::pair_split>>(u, l, smem, values, 0, h, block, false, taker, []() {}, wave, lane);
     }
 }
 

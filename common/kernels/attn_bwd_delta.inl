@@ -2,8 +2,8 @@
  *
  * First kernel of the backward pass, a block of threads for bm query rows of one head: D = rowsum(dO*O) -
  * dLSE and LSE as the main loop wants them, whether rows are special, the rows' part of dSink, zeros in the dQ
- * sums and wherever in dBias no tile will write. One more block checks the caller's lengths and offsets. Any shape; instantiated
- * once a data type. */
+ * sums and wherever in dBias no tile will write. Some blocks before these list what key blocks meet, one after them checks the
+ * caller's lengths and offsets. Any shape; instantiated once a data type. */
 
 enum { ATTN_ROW_THREADS = STW_ROW_THREADS };
 
@@ -69,7 +69,7 @@ static_assert(sizeof(attn_delta_unit) <= STW_ROW_SMEM, "room for the unit");
 DEV_FN attn_delta_unit &attn_delta_unit_of(const stw_attn_launch &l, char *smem) {
     attn_delta_unit &u = *(attn_delta_unit *)(void *)smem;
     if (dev_thread() == 0) {
-        int64_t unit = dev_unit(), blocks = stw_blocks_of(l.p.max_seq_q, l.bm), head = stw_quotient(unit, blocks);
+        int64_t unit = dev_unit() - l.lists, blocks = stw_blocks_of(l.p.max_seq_q, l.bm), head = stw_quotient(unit, blocks);
         u.block = unit - head * blocks;
         u.b = stw_quotient(head, l.p.heads_q);
         u.h = head - u.b * l.p.heads_q;
@@ -180,10 +180,14 @@ DEV_FN double attn_delta_row(const stw_attn_launch &l, attn_delta_unit &u, float
 template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
     if (dev_unit() == l.units - 1) {
-        if (dev_thread() == 0 && l.ticket) *l.ticket = 0;
-        attn_check(p, smem, l.ticket ? l.ticket + 1 : nullptr);
+        if (dev_thread() == 0) *l.ticket = 0;
+        attn_check(p, smem, l.unordered);
     }
     if (dev_unit() >= l.units - 1) return;
+    if (dev_unit() < l.lists) {
+        attn_list_key_blocks(l);
+        return;
+    }
     attn_delta_unit &u = attn_delta_unit_of(l, smem);
     if (l.bias_direct && !(p.accumulate & 0x08u)) attn_zero_bias(l, u.seq, u.b, u.h, u.block);
     if (u.block * l.bm >= u.seq.q.rows) return;

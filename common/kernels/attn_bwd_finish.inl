@@ -17,6 +17,23 @@ DEV_FN void attn_finish_sink(const stw_attn_launch &l, int64_t h) {
     if (dev_lane() == 0) p.dsink[h] = (float)(p.accumulate & 0x10u ? (double)p.dsink[h] + sum : sum);
 }
 
+/* Tiles of registers side by side: whole vectors of 16-bit rows. */
+template <int G> DEV_FN void attn_finish_gathered(const stw_attn_launch &l, const float x[][LEAF_ACC], int64_t base, int row0,
+                                                  int col0, int used, int end, int lane) {
+    const stw_attn_params &p = l.p;
+    int col = col0 + leaf_gathered_col<G>(lane);
+    DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
+        int row = row0 + leaf_slot_row(lane, slot), i = 2 * slot;
+        uint32_t w[G];
+        DEV_UNROLL for (int g = 0; g < G; ++g) {
+            float low = row < used ? x[g][i] * p.scale : 0.0f, high = row < used ? x[g][i + 1] * p.scale : 0.0f;
+            w[g] = p.dq_dtype == 2u ? dev_pack_bf16(low, high) : dev_pack_f16(low, high);
+        }
+        leaf_gather<G>(w, lane);
+        if (row < end && col < (int)p.head_dim_qk) dev_store_words<G>((uint16_t *)p.dq.data + base + row * p.dq.seq + col, w);
+    }
+}
+
 DEV_FN void attn_bwd_finish(const stw_attn_launch &l) {
     enum { AHEAD = 4 };
     const stw_attn_params &p = l.p;
@@ -37,18 +54,25 @@ DEV_FN void attn_bwd_finish(const stw_attn_launch &l) {
     int threads = (int)l.warps * DEV_WAVE, cols = (int)p.head_dim_qk, t = (int)dev_thread(), lane = (int)dev_lane();
     int waves_c = (int)(l.warps / l.dq_rows), wave_m = (int)(l.bm / l.dq_rows), wave_n = (int)l.width / waves_c;
     if (end <= 0) return; /* past the sequence: this block has no sums */
-    /* thread t has what thread t of the main loop summed; if that had fewer threads, every second fragment of it */
+    /* thread t has what thread t of the main loop summed; if that had fewer threads, a share of it */
     int turn = t / threads, turns = (int)dev_threads() / threads;
     t %= threads;
     int row0 = t / DEV_WAVE / waves_c * wave_m, col0 = t / DEV_WAVE % waves_c * wave_n, across = wave_n / LEAF_MMA_N;
+    int count = wave_m / LEAF_MMA_M * across, share = (count + turns * AHEAD - 1) / (turns * AHEAD) * AHEAD;
+    int last = (int)stw_smaller(count, (turn + 1) * share);
     bool pairs = LEAF_ACC_PAIRS && (l.vectors & STW_VECTOR_DQ) && !add;
-    for (int first = turn, count = wave_m / LEAF_MMA_M * across; first < count; first += AHEAD * turns) {
+    bool gathers = LEAF_GATHERS && pairs && p.dq_dtype != 3u && across % AHEAD == 0;
+    for (int first = turn * share; first < last; first += AHEAD) {
         float x[AHEAD][LEAF_ACC]; /* all loads first: the kernel is as fast as memory only with many bytes under way */
         DEV_UNROLL for (int a = 0; a < AHEAD; ++a)
-            if (first + a * turns < count) dev_load_acc(x[a], sums, first + a * turns, t, threads);
+            if (first + a < last) dev_load_acc(x[a], sums, first + a, t, threads);
+        if (gathers) {
+            if constexpr (LEAF_GATHERS) attn_finish_gathered<AHEAD>(l, x, base, row0 + first / across * LEAF_MMA_M, col0 + first % across * LEAF_MMA_N, used, end, lane);
+            continue;
+        }
         DEV_UNROLL for (int a = 0; a < AHEAD; ++a) {
-            int f = first + a * turns, m = f / across * LEAF_MMA_M, n = f % across * LEAF_MMA_N;
-            if (f >= count) break;
+            int f = first + a, m = f / across * LEAF_MMA_M, n = f % across * LEAF_MMA_N;
+            if (f >= last) break;
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
                 int row = row0 + m + leaf_slot_row(lane, leaf_acc_slot(i)), col = col0 + n + leaf_acc_col(lane, i);
                 if (row >= (add ? used : end) || col >= cols) continue;

@@ -3,7 +3,39 @@
  * The end of a unit: its rows of dK or dV, from registers to the caller's tensor. Sums for keys in use, zeros up
  * to the sequence's end. Included by attn_bwd.inl. */
 
-/* By way of a tile of shared memory, so that a row is written in whole vectors. */
+/* Rows go from registers to the tensor, and leave K and V alone. */
+template <class C> struct attn_keys_direct {
+    enum { SHORT = sizeof(typename C::T) == 2 };
+    enum { G = !LEAF_GATHERS || !SHORT ? 0 : C::key_split::NT % 4 ? 2 : 4, yes = G != 0 || C::keys::PARTS != 1 };
+    static_assert(G == 0 || C::key_split::NT % G == 0, "tiles of registers go together");
+};
+
+/* Whole vectors of a row, from tiles of registers side by side. */
+template <class C, int G> DEV_FN void attn_store_key_vectors(const attn_unit &u, const dev_acc<typename C::key_split> &acc,
+                                                             const stw_tensor_param &to, int cols, float scale, int wave,
+                                                             int lane) {
+    typedef typename C::T T;
+    typedef typename C::key_split S;
+    int used = (int)stw_clamp_i64(u.seq.kv.used - u.j0, 0, C::BN), end = (int)stw_smaller(C::BN, u.seq.kv.rows - u.j0);
+    int col = S::col0(wave) + leaf_gathered_col<G>(lane);
+    T *first = (T *)to.data + dev_row(to, u.b, u.kv_head, u.seq.kv.first + u.j0) + col;
+    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
+        DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
+            int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot);
+            T *at = first + row * to.seq;
+            DEV_UNROLL for (int n = 0; n < S::NT; n += G) {
+                uint32_t w[G];
+                DEV_UNROLL for (int g = 0; g < G; ++g) {
+                    const float *x = acc.v[m][n + g] + 2 * slot;
+                    w[g] = row < used ? dev_pack(T(), x[0] * scale, x[1] * scale) : 0u;
+                }
+                leaf_gather<G>(w, lane);
+                if (row < end && col + n * LEAF_MMA_N < cols) dev_store_words<G>(at + n * LEAF_MMA_N, w);
+            }
+        }
+}
+
+/* The same by way of a tile of shared memory. */
 template <class C> DEV_FN void attn_store_key_rows(const attn_unit &u, const dev_acc<typename C::key_split> &acc,
                                                    const stw_tensor_param &to, int cols, float scale, char *smem, int wave,
                                                    int lane) {
@@ -55,7 +87,9 @@ template <class C> DEV_FN void attn_store_key_elements(const attn_unit &u, const
 template <class C> DEV_FN void attn_store_keys(const attn_unit &u, const dev_acc<typename C::key_split> &acc,
                                                const stw_tensor_param &to, uint32_t own_dtype, uint32_t dtype, bool add,
                                                bool vectors, int cols, float scale, char *tile, int wave, int lane) {
-    if (C::keys::PARTS == 1 && vectors && !add && dtype == own_dtype)
-        attn_store_key_rows<C>(u, acc, to, cols, scale, tile, wave, lane);
-    else attn_store_key_elements<C>(u, acc, to, dtype, add, vectors, cols, scale, wave, lane);
+    enum { G = attn_keys_direct<C>::G };
+    if (C::keys::PARTS == 1 && vectors && !add && dtype == own_dtype) {
+        if constexpr (G != 0) attn_store_key_vectors<C, G>(u, acc, to, cols, scale, wave, lane);
+        else attn_store_key_rows<C>(u, acc, to, cols, scale, tile, wave, lane);
+    } else attn_store_key_elements<C>(u, acc, to, dtype, add, vectors, cols, scale, wave, lane);
 }

@@ -114,9 +114,10 @@ template <class C> DEV_FN void attn_fwd_load(typename C::T *tile, const stw_tens
     typedef typename C::T T;
     typedef dev_row_copy<typename C::keys, C::THREADS> copy;
     const T *rows = (const T *)from.data + dev_row(from, b, kv_head, seq.kv.first);
+    stw_range seen = stw_visible_keys(&seq);
     if constexpr (C::keys::PARTS != 1)
-        copy::part(tile, rows, from.seq, j0, seq.k_low, seq.k_end, cols, vectors, (int)dev_thread(), enlarge ? 0x1p64f : 1.0f);
-    else copy::part(tile, rows, from.seq, j0, seq.k_low, seq.k_end, cols, vectors, (int)dev_thread());
+        copy::part(tile, rows, from.seq, j0, seen.first, seen.end, cols, vectors, (int)dev_thread(), enlarge ? 0x1p64f : 1.0f);
+    else copy::part(tile, rows, from.seq, j0, seen.first, seen.end, cols, vectors, (int)dev_thread());
 }
 
 template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {

@@ -4,6 +4,9 @@
  * dS' of the gradients. Pairs that are not visible are selected to zero, never multiplied. Included by
  * attn_bwd.inl and attn_bwd_bias.inl. */
 
+/* What a main loop knows: nothing besides masks; dropout; a bias; everything, f32 outputs of 16-bit inputs among it. */
+enum { ATTN_PLAIN = 0, ATTN_DROPS = 1, ATTN_BIASED = 2, ATTN_ALL = 7 };
+
 /* Shapes of one backward kernel: T, padded head dim, tile, stages, waves. Stages 0: one, with V in registers. */
 template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct attn_config {
     typedef T_ T;
@@ -102,7 +105,7 @@ template <class T> DEV_FN float attn_exp(float x) { return sizeof(T) == 4 ? dev_
 
 /* All features, in passes over the tile, so that an absent one costs a branch: products -> logits S. What comes back is
  * the factor that is still missing. */
-template <class S>
+template <class S, bool ALL>
 DEV_FN float attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_bias_words<S> &words, const dev_mask &mask,
                               int wave, int lane) {
 #define ATTN_EACH(body)                                                                                                \
@@ -117,12 +120,12 @@ DEV_FN float attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_
     float slope;
     if (!(logit.features & (STW_FEAT_SOFTCAP | STW_FEAT_BIAS | STW_FEAT_ALIBI))) return logit.scale;
     ATTN_EACH(x *= logit.scale)
-    if (logit.features & STW_FEAT_SOFTCAP) ATTN_EACH(x = dev_tanh(x / logit.softcap, &slope) * logit.softcap)
+    if (ALL && (logit.features & STW_FEAT_SOFTCAP)) ATTN_EACH(x = dev_tanh(x / logit.softcap, &slope) * logit.softcap)
     if (logit.features & STW_FEAT_BIAS) {
         if (logit.bias_dtype == 3u) ATTN_EACH(if (row < mask.rows && col < mask.cols) x += dev_logit::bias_at(logit, row, col))
         else ATTN_EACH(x += dev_bias_words<S>::at(words, logit, m, n, i))
     }
-    if (logit.features & STW_FEAT_ALIBI) ATTN_EACH(x += dev_logit::alibi_at(logit, row, col))
+    if (ALL && (logit.features & STW_FEAT_ALIBI)) ATTN_EACH(x += dev_logit::alibi_at(logit, row, col))
     return 1.0f;
 #undef ATTN_EACH
 }

@@ -22,6 +22,9 @@
 /* Blocks of threads a row of the grid on HIP, whose grids are at most 2^32 threads wide. */
 #define STW_GRID_X_HIP (INT64_C(1) << 22)
 
+/* Bytes of one of stw_attn_launch.key_blocks. */
+#define STW_KEY_BLOCK_BYTES 160u
+
 /* Floats behind the two statistics of a block: not 0 if a row's LSE is infinite; if its dO and D are tiny. */
 #define STW_STATS_PAD 4u
 
@@ -36,10 +39,14 @@ typedef struct stw_attn_launch {
     float *dq;        /* a (head, query block): bm x width sums, in the order of the kernel's registers */
     double *sink;     /* a (head, query block): its part of dSink                                       */
     uint32_t *turns;  /* deterministic: a (head, query block): how many key blocks have added           */
-    uint32_t *ticket; /* deterministic: units handed out so far; then 1 where wrong lengths leave no order */
+    void *key_blocks; /* a (sequence, key block): what it meets (attn_key_block of attn_bwd_walk.inl)   */
+    uint64_t *ticket; /* units of the main loop handed out so far                                       */
+    uint32_t *unordered; /* deterministic: 1 where wrong lengths leave no order                         */
     int64_t q_blocks; /* query blocks of a head, all sequences                                         */
     int64_t k_blocks; /* key blocks of the longest sequence                                            */
-    int64_t units;    /* blocks of threads that have work: the grid may be larger                      */
+    int64_t units;    /* of this step: a grid may be larger, that of the main loop smaller              */
+    int64_t blocks;   /* blocks of threads of this step                                                 */
+    int64_t lists;    /* blocks of threads of the delta kernel that list key blocks: its first ones     */
     int64_t heads_beside; /* kv heads whose key blocks are numbered together                          */
     int64_t bias_batch, bias_heads, bias_rows, bias_keys; /* tasks of a summed dBias, a dimension      */
     uint32_t bm, bn, width, warps;
@@ -55,7 +62,6 @@ typedef struct stw_attn_seq {
     stw_band band;
     int64_t q_block;      /* number of its first query block among those of a head                   */
     int64_t q_low, q_end; /* query rows that see a key                                               */
-    int64_t k_low, k_end; /* keys that a query sees                                                  */
 } stw_attn_seq;
 
 typedef struct stw_range {
@@ -107,16 +113,22 @@ STW_SHARED_FN stw_attn_seq stw_attn_seq_of(const stw_attn_params *p, int64_t bm,
     s.kv = stw_seq_kv(p, b);
     s.band = stw_band_of(p, s.q, s.kv);
     s.q_block = (p->features & STW_FEAT_PACKED_Q) ? s.q.first / bm + b : b * stw_blocks_of(p->max_seq_q, bm);
-    s.q_low = s.q_end = s.k_low = s.k_end = 0;
+    s.q_low = s.q_end = 0;
     if (s.band.low > s.band.high || s.q.used <= 0 || s.kv.used <= 0) return s;
     int64_t q_low = stw_larger(0, -s.band.high), q_end = stw_smaller(s.q.used, s.kv.used - s.band.low);
-    int64_t k_low = stw_larger(0, s.band.low), k_end = stw_smaller(s.kv.used, s.q.used + s.band.high);
-    if (q_low >= q_end || k_low >= k_end) return s;
+    if (q_low >= q_end) return s;
     s.q_low = q_low;
     s.q_end = q_end;
-    s.k_low = k_low;
-    s.k_end = k_end;
     return s;
+}
+
+/* Keys that a query of the sequence sees. */
+STW_SHARED_FN stw_range stw_visible_keys(const stw_attn_seq *s) {
+    stw_range range = {0, 0};
+    if (s->q_low >= s->q_end) return range;
+    range.first = stw_larger(0, s->band.low);
+    range.end = stw_smaller(s->kv.used, s->q.used + s->band.high);
+    return range;
 }
 
 STW_SHARED_FN stw_range stw_range_of_blocks(int64_t first, int64_t end, int64_t step) {
@@ -154,9 +166,9 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
 #define STW_TILE_BYTES(element, rows, cols)                                                                  \
     (STW_TILE_PARTS(element, cols) == 3u ? 3u * STW_TILE_PLANE(2u, rows, cols)                               \
                                          : STW_TILE_PLANE((element) == 6u ? 4u : (element), rows, cols))
-/* Backward: K, V; Q, dO and the statistics of each stage; P, dS; what the block works on. Stages 0: one
- * stage, and V only passes through Q's place on its way to registers. Forward: K, V, Q, P. */
-#define STW_UNIT_BYTES          256u
+/* Backward: K, V; Q, dO and the statistics of each stage; P, dS; what the block works on now and next. Stages 0:
+ * one stage, and V only passes through Q's place on its way to registers. Forward: K, V, Q, P. */
+#define STW_UNIT_BYTES          360u
 #define STW_STAGE_COUNT(stages) ((stages) ? (stages) : 1u)
 #define STW_BWD_SMEM(element, hd, bm, bn, stages)                                                            \
     (((stages) ? 2u : 1u) * STW_TILE_BYTES(element, bn, hd) +                                                \
@@ -183,7 +195,7 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
     X(16x32_hd128, 4, 128, 16, 32, 2)                                                                        \
     X(16x16_hd256, 4, 256, 16, 16, 1)
 
-STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 768 + 5 * 8 + 8 * 8 + 8 * 4,
+STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 768 + 7 * 8 + 10 * 8 + 8 * 4,
                   "host and device agree on the launch");
 STW_PARAMS_ASSERT(sizeof(stw_attn_launch) <= 4096, "fits the parameters of a kernel");
 

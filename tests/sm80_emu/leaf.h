@@ -73,6 +73,7 @@ template <class X> struct emu_shuffle {
 };
 DEV_FN float dev_shuffle_xor(float x, int mask) { return emu_shuffle<float>::run(x, (int)dev_lane() ^ mask); }
 DEV_FN double dev_shuffle_xor(double x, int mask) { return emu_shuffle<double>::run(x, (int)dev_lane() ^ mask); }
+DEV_FN uint32_t dev_shuffle_xor(uint32_t x, int mask) { return emu_shuffle<uint32_t>::run(x, (int)dev_lane() ^ mask); }
 DEV_FN uint32_t dev_shuffle(uint32_t x, int lane) { return emu_shuffle<uint32_t>::run(x, lane); }
 
 /* Global additions take subnormal numbers, and make them, zero. */
@@ -86,8 +87,8 @@ DEV_FN void dev_load_acc(float x[4], const float *sums, int f, int t, int thread
 template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4]) {
     for (int i = 0; i < 4; ++i) dev_add(to + dev_sum_at(f, i, (int)dev_thread(), THREADS), x[i]);
 }
-DEV_FN uint32_t dev_fetch_add(uint32_t *to, uint32_t x) {
-    uint32_t was = *to;
+DEV_FN uint64_t dev_fetch_add(uint64_t *to, uint64_t x) {
+    uint64_t was = *to;
     *to += x;
     return was;
 }
