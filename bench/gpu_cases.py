@@ -16,7 +16,8 @@ class Case:
     dtype: str = "bf16"
     heads_kv: int = 0  # 0: heads
     dim_v: int = 0     # 0: dim
-    bias: str = ""     # "bhqk" full, "1hqk" broadcast over the batch; its gradient is wanted
+    bias: str = ""     # "bhqk" full, "1hqk" broadcast over the batch
+    bias_grad: bool = True
     dropout: str = ""  # the map: philox, mem_eff, flash2
     lengths: tuple = ()  # packed: rows of each sequence
     deterministic: bool = False
@@ -36,7 +37,7 @@ class Case:
         size = f"b{self.batch}h{self.heads}{f'k{self.kv}' if self.kv != self.heads else ''}s{self.seq}d{self.dim}"
         words = [self.dtype, size + (f"x{self.dv}" if self.dv != self.dim else "")]
         words += ["packed"] if self.lengths else []
-        words += [f"bias_{self.bias}"] if self.bias else []
+        words += [f"bias_{self.bias}" + ("" if self.bias_grad else "_fixed")] if self.bias else []
         words += [f"dropout0.1_{self.dropout}"] if self.dropout else []
         words += ["det"] if self.deterministic else []
         return ":".join(words + ["causal" if self.causal else "full"])
@@ -66,7 +67,9 @@ def features():
     cases = []
     for dim in (64, 128):
         for bias in ("bhqk", "1hqk"):
-            cases.append(Case("bias", 4, 2048 // dim, 2048, dim, bias=bias, peers=(EFFICIENT,)))
+            cases.append(Case(f"bias {bias}", 4, 2048 // dim, 2048, dim, bias=bias, peers=(EFFICIENT,)))
+            cases.append(Case("bias, no gradient of it", 4, 2048 // dim, 2048, dim, bias=bias, bias_grad=False,
+                              peers=(EFFICIENT,)))
         for causal in (False, True):
             cases += [Case("dropout mem_eff", 4, 2048 // dim, 4096, dim, causal, dropout="mem_eff", peers=(EFFICIENT,)),
                       Case("dropout flash2", 4, 2048 // dim, 4096, dim, causal, dropout="flash2", peers=(FLASH,)),

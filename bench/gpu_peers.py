@@ -89,12 +89,12 @@ def full_bias(case, t):
 def efficient(case, t, p):
     bias = full_bias(case, t)
     out, lse, seed, offset = A._scaled_dot_product_efficient_attention(t.q, t.k, t.v, bias, True, p, case.causal)
-    wanted = [True, True, True, bias is not None]
+    wanted = [True, True, True, bias is not None and case.bias_grad]
 
     def run():
         grads = A._scaled_dot_product_efficient_attention_backward(t.dout, t.q, t.k, t.v, bias, out, lse, seed, offset,
                                                                    p, wanted, case.causal)
-        if bias is None:
+        if not wanted[3]:
             return grads[:3]
         # Broadcast over the batch: its gradient is the sum, which a training step takes too.
         return grads[:3] + (grads[3].sum(0, keepdim=True) if t.bias.shape[0] == 1 else grads[3],)
@@ -149,7 +149,7 @@ def open_ours(contexts, case, t, found):
             dropout = (DROPOUT_P, case.dropout, seed & (2**64 - 1), offset)
         if lse.dim() == 4:
             lse = lse.squeeze(-1)
-    dbias = None if t.bias is None else torch.empty_like(t.bias).fill_(float("nan"))
+    dbias = None if t.bias is None or not case.bias_grad else torch.empty_like(t.bias).fill_(float("nan"))
     cu = (t.starts, max(case.lengths)) if case.lengths else None
     ours = {}
     for name, deterministic in (("ours", case.deterministic), ("normal", False)):
@@ -213,7 +213,7 @@ def errors_against(case, grads, expected, sample):
         got = [grads[0][rows, -(case.heads // case.kv):].transpose(0, 1), grads[1][rows, -1], grads[2][rows, -1]]
     else:
         got = [grads[0][at_q], grads[1][at_kv], grads[2][at_kv]]
-        if case.bias == "bhqk":
+        if case.bias == "bhqk" and case.bias_grad:
             got.append(grads[3][at_q])
     return max(relative(g, e) for g, e in zip(got, expected))
 
