@@ -134,7 +134,7 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
         step =
             add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn),
                      t->warps * wave, STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages));
-        step->queued = wave == 32;
+        step->queued = wave == 32 && !(p->features & STW_FEAT_DETERMINISTIC);
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode_of(t, p));
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);

@@ -26,8 +26,7 @@ typedef enum stw_attn_call { STW_CALL_BWD = 1, STW_CALL_FWD = 2, STW_CALL_DROPOU
 typedef struct stw_attn_step {
     char entry[STW_ATTN_ENTRY_MAX]; /* name in the image                            */
     int64_t units;
-    int queued; /* blocks of threads take units until none is left: as many as run at a time will do. On HIP
-                 * each takes one: how many run at a time has not been seen on a real device */
+    int queued; /* blocks of threads take units until none is left: as many as run at a time will do */
     uint32_t grid_x, grid_y, block; /* grid z is 1                                  */
     uint32_t smem;                  /* dynamic shared memory, bytes                 */
 } stw_attn_step;
