@@ -6,7 +6,8 @@
  *   CDNA_EMU_ARCH       gfx942 (default), gfx90a
  *   CDNA_EMU_THREADS    host threads a launch (default 1)
  *   CDNA_EMU_RACES      1: watch LDS for accesses that no barrier orders
- *   CDNA_EMU_SCHEDULE   not 0: waves take turns at random, from this seed */
+ *   CDNA_EMU_SCHEDULE   not 0: waves take turns at random, from this seed
+ *   CDNA_EMU_COUNTS     a file that gets a line a launch: kernel and wave instructions by kind (bench/amd_counts.py) */
 #include "emulator.h"
 
 #include <algorithm>
@@ -152,6 +153,19 @@ int hipModuleGetFunction(void **function_out, void *module, const char *name) {
     return 0;
 }
 
+static void tell_counts(const std::string &kernel, const Counts &c) {
+    std::string path = setting("CDNA_EMU_COUNTS", "");
+    if (path.empty()) return;
+    std::lock_guard<std::mutex> guard(lock);
+    FILE *file = fopen(path.c_str(), "a");
+    if (!file) throw Fault("cannot write " + path);
+    fprintf(file, "%s", kernel.c_str());
+    for (uint64_t n : {c.scalar, c.vector, c.transcendental, c.matrix, c.lds, c.memory, c.constant, c.control, c.matrix_cycles})
+        fprintf(file, " %llu", (unsigned long long)n);
+    fprintf(file, "\n");
+    fclose(file);
+}
+
 int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                           unsigned block_y, unsigned block_z, unsigned smem, void *, void **parameters, void **extra) {
     const Function *f = (const Function *)function;
@@ -173,7 +187,7 @@ int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
             std::lock_guard<std::mutex> guard(lock);
             for (auto &b : blocks) launch.memory.push_back({b.first, b.second});
         }
-        f->module->code->run(launch);
+        tell_counts(f->name, f->module->code->run(launch));
         return 0;
     } catch (const std::exception &e) {
         fprintf(stderr, "emulator: %s: %s\n", f->name.c_str(), e.what());
