@@ -41,7 +41,7 @@ enum { UNUSED_PAD, UNUSED_SIGN, UNUSED_PRESERVE };
 
 enum class Atomic : u8 {
     none, add, sub, and_, or_, xor_, umax, umin, smax, smin, swap, compare_swap, increment, decrement,
-    add_f32, add_f64, max_f64, min_f64, packed_add_f16, packed_add_bf16
+    add_f32, add_f32_flushed, add_f64, max_f64, min_f64, packed_add_f16, packed_add_bf16
 };
 
 /* How a memory instruction moves data. */
@@ -104,7 +104,7 @@ struct LdsShadow {
 struct Run {
     const Program *program;
     const Launch *launch;
-    bool flushes_subnormals; /* gfx90a's matrix unit, 16-bit operands */
+    bool flushes_subnormals; /* gfx90a: its matrix unit 16-bit operands, its memory the f32 it adds */
     u32 lds_bytes, scratch_bytes;
     std::vector<Region> memory;
     u64 code_base, arguments, packet;

@@ -87,6 +87,8 @@ static u32 packed_sum(u32 a, u32 b, bool bf16) {
     return r;
 }
 
+static float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? 0.0f : x; }
+
 static u64 combined(Atomic kind, u64 old, u64 data, u64 compare, bool wide) {
     i64 signed_old = wide ? (i64)old : (i64)(i32)old, signed_data = wide ? (i64)data : (i64)(i32)data;
     switch (kind) {
@@ -104,6 +106,7 @@ static u64 combined(Atomic kind, u64 old, u64 data, u64 compare, bool wide) {
     case Atomic::increment: return old >= data ? 0 : old + 1;
     case Atomic::decrement: return old == 0 || old > data ? data : old - 1;
     case Atomic::add_f32: return as_bits(as_float((u32)old) + as_float((u32)data));
+    case Atomic::add_f32_flushed: return as_bits(flushed(flushed(as_float((u32)old)) + flushed(as_float((u32)data))));
     case Atomic::add_f64: return as_bits64(as_double(old) + as_double(data));
     case Atomic::max_f64: return as_bits64(fmax(as_double(old), as_double(data)));
     case Atomic::min_f64: return as_bits64(fmin(as_double(old), as_double(data)));
@@ -123,7 +126,10 @@ template <class T> static T exchange(T *at, Atomic kind, u64 data, u64 compare) 
 
 /* compare: register of the compare value of LDS instructions; global ones have it behind the data. */
 void transfer_atomic(Wave &w, const Instruction &in, u8 *const *at, u64 lanes, int data, int compare, int back) {
-    bool wide = in.access.bytes == 8, comparing = in.access.atomic == Atomic::compare_swap;
+    Atomic kind = in.access.atomic;
+    bool wide = in.access.bytes == 8, comparing = kind == Atomic::compare_swap;
+    if (kind == Atomic::add_f32 && in.access.space != Access::lds && w.run->flushes_subnormals)
+        kind = Atomic::add_f32_flushed;
     auto value = [&](int reg, int l) { return w.v[reg][l] | (wide ? (u64)w.v[reg + 1][l] << 32 : 0); };
     for (u64 rest = lanes; rest; rest &= rest - 1) {
         int l = __builtin_ctzll(rest);
@@ -134,8 +140,8 @@ void transfer_atomic(Wave &w, const Instruction &in, u8 *const *at, u64 lanes, i
         } else if (comparing) {
             expected = value(data + (wide ? 2 : 1), l);
         }
-        if (wide) old = exchange((u64 *)(void *)at[l], in.access.atomic, x, expected);
-        else old = exchange((u32 *)(void *)at[l], in.access.atomic, x, expected);
+        if (wide) old = exchange((u64 *)(void *)at[l], kind, x, expected);
+        else old = exchange((u32 *)(void *)at[l], kind, x, expected);
         if (back < 0) continue;
         w.v[back][l] = (u32)old;
         if (wide) w.v[back + 1][l] = (u32)(old >> 32);

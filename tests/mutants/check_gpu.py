@@ -207,7 +207,7 @@ def chosen(options):
             continue
         if options.arch not in mutant.get("archs", [options.arch]) or (options.short and not mutant.get("short")):
             continue
-        if options.leaf and not mutant["file"].startswith("backends/"):
+        if options.leaf and not mutant["file"].startswith("backends/") and "archs" not in mutant:
             continue
         mutants.append(mutant)
     return mutants
@@ -242,7 +242,7 @@ def main():
     parser.add_argument("--backends", default="CUDA,HIP", help="those of the build")
     parser.add_argument("--only", help="names that contain this text")
     parser.add_argument("--short", action="store_true", help="the rows marked so")
-    parser.add_argument("--leaf", action="store_true", help="the rows in the backend's own files")
+    parser.add_argument("--leaf", action="store_true", help="the rows in the backend's own files, and those of few archs")
     parser.add_argument("--stale", action="store_true", help="only look whether each old text is there once")
     parser.add_argument("--no-run", action="store_true", help="only build: needs no GPU")
     parser.add_argument("--whole", action="store_true", help="the whole tuning table: minutes a bug")
