@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The tests' driver functions (gpu.h) on libamdhip64, ROCm's or the emulator's: names and arguments are CUDA's,
- * what is done is HIP's. HIP has no contexts: one stands for a current device, and none is current where the
- * test has popped it. */
+ * The tests' driver functions (gpu.h) on libamdhip64, ROCm's or the emulator's: names and arguments are
+ * CUDA's, what is done is HIP's. HIP has no contexts: one stands for a current device, and none is current
+ * where the test has popped it. */
 #include "gpu.h"
 
 #include <dlfcn.h>
