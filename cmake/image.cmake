@@ -84,6 +84,14 @@ macro(_stw_hip_image source arch)
                 -MD -MF ${_output}.d -MT ${_output} -c ${source} -o ${_output}
             COMMENT "Device image ${arch}" VERBATIM)
         _stw_image(HIP ${arch} CODE_OBJECT ${_output})
+        set(_text ${CMAKE_BINARY_DIR}/hip-sources/${_stem}.${arch}.hip)
+        add_custom_command(OUTPUT ${_text} DEPENDS ${source} DEPFILE ${_text}.d
+            COMMAND ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch} -E -P
+                "-DSTW_VARIANT_TABLE=\"common/tuning/attn_bwd.${arch}.def\""
+                -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
+                -MD -MF ${_text}.d -MT ${_text} -o ${_text} ${source}
+            COMMENT "HIP text ${arch}" VERBATIM)
+        list(APPEND _hip_texts ${_text})
     endif()
 endmacro()
 
@@ -97,6 +105,9 @@ if(STERNWAY_HIP)
         foreach(_arch IN LISTS STERNWAY_ARCHS_HIP)
             _stw_hip_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/hip/attn_bwd_cdna.hip ${_arch})
         endforeach()
+        # The kernels as one preprocessed file an arch, for other compilers and for reading.
+        file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/hip-sources)
+        add_custom_target(hip-sources DEPENDS ${_hip_texts})
     else()
         message(WARNING "sternway: no clang (STERNWAY_HIP_COMPILER): the HIP backend is built without kernels and "
             "every HIP context will end in STW_E_NO_IMAGE")

@@ -6,7 +6,6 @@
 
 #include "dispatch/arch.h"
 
-#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +15,7 @@
 
 #define ENLARGED_FREE  4 /* results that may need 8 data sets in any run, and one in so many further */
 #define ENLARGED_SHARE 500
+#define FILTERS_MAX    8
 
 enum {
     KEY_REQUIRE = 500,
@@ -31,8 +31,8 @@ enum {
 
 typedef struct settings {
     stw_tool_device device;
-    const char *require, *filter, *variant;
-    int jobs, list, json, large, repeat;
+    const char *require, *variant, *filters[FILTERS_MAX];
+    int filter_count, jobs, list, json, large, repeat;
     int64_t soak, seed, cases;
     double scale;
     char **given;
@@ -53,7 +53,9 @@ static const struct argp_option options[] = {
     STW_TOOL_DEVICE_OPTIONS,
     {"require", KEY_REQUIRE, "ARCH", 0, "fail when this arch ran no case", 0},
     {"filter", 'f', "PATTERN", 0,
-     "only cases whose `ROW PROBLEM` holds this text; *, ?, [] as in file names; !PATTERN: those without", 0},
+     "only cases whose `ROW PROBLEM` holds this text; *, ?, [] as in file names; !PATTERN: those without; "
+     "given several times, all must hold",
+     0},
     {"jobs", 'j', "N", 0, "processes (default: the cores); 0: all in this one, for debuggers", 0},
     {"seed", 's', "N", 0, "other data for every case", 0},
     {"variant", KEY_VARIANT, "ID", 0, "one variant of the tuning table, `all` (CPU: the default) or `auto`",
@@ -82,7 +84,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case STW_KEY_BACKEND: s->device.backend = text; break;
     case STW_KEY_ARCH: s->device.arch = text; break;
     case KEY_REQUIRE: s->require = text; break;
-    case 'f': s->filter = text; break;
+    case 'f':
+        if (s->filter_count == FILTERS_MAX) argp_error(state, "more than %d filters", FILTERS_MAX);
+        s->filters[s->filter_count++] = text;
+        break;
     case 'j': s->jobs = (int)number(text, state, 0, 64); break;
     case 's': s->seed = number(text, state, 0, INT64_MAX / 4); break;
     case KEY_VARIANT: s->variant = text; break;
@@ -129,17 +134,12 @@ static int add_soak(const settings *s, conform_list *list) {
     return 1;
 }
 
-/* Keeps what the filter names (or does not, after a `!`), then N cases spread evenly; other data with --seed.
- */
+/* What all filters let through, then N cases spread evenly; other data with --seed. */
 static void choose(const settings *s, conform_list *list) {
     size_t kept = 0;
-    char text[CONFORM_LINE_MAX + 64], pattern[300];
-    int without = s->filter && *s->filter == '!';
-    snprintf(pattern, sizeof pattern, "*%.280s*", s->filter ? s->filter + without : "");
-    for (size_t i = 0; i < list->count; ++i) {
-        snprintf(text, sizeof text, "%s %s", conform_row_name(list->cases[i].row), list->cases[i].line);
-        if (!s->filter || (fnmatch(pattern, text, 0) != 0) == without) list->cases[kept++] = list->cases[i];
-    }
+    for (size_t i = 0; i < list->count; ++i)
+        if (conform_is_wanted(&list->cases[i], s->filters, s->filter_count))
+            list->cases[kept++] = list->cases[i];
     list->count = kept;
     if (s->cases && (size_t)s->cases < kept) {
         for (size_t i = 0; i < (size_t)s->cases; ++i)

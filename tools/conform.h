@@ -45,6 +45,8 @@ int conform_list_row(conform_list *list, int row, double scale);
 int conform_list_pairs(conform_list *list, int row, uint64_t seed);
 
 const char *conform_row_name(int row);
+/* A filter names cases, or after a `!` those to be left out; all must agree. */
+int conform_is_wanted(const conform_case *c, const char *const *filters, int count);
 void conform_print_rows(const conform_list *list); /* --list */
 
 /* ---- running ---------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
  * head dims, heads and types rotate through them. A further alternative is a string here, nothing else. */
 #include "conform.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,6 +255,17 @@ int conform_list_row(conform_list *list, int row, double scale) {
             stw_problem_print(&problem, canonical, sizeof canonical);
             if (!conform_list_add(list, row, canonical)) return 0;
         }
+    return 1;
+}
+
+int conform_is_wanted(const conform_case *c, const char *const *filters, int count) {
+    char text[CONFORM_LINE_MAX + 64], pattern[300];
+    snprintf(text, sizeof text, "%s %s", conform_row_name(c->row), c->line);
+    for (int i = 0; i < count; ++i) {
+        int without = *filters[i] == '!';
+        snprintf(pattern, sizeof pattern, "*%.280s*", filters[i] + without);
+        if ((fnmatch(pattern, text, 0) != 0) != without) return 0;
+    }
     return 1;
 }
 

@@ -63,8 +63,12 @@ DEV_FN int dev_keep(int x) {
     return x;
 }
 
-/* Instructions on the two sides stay there. */
-DEV_FN void dev_part(bool) { __builtin_amdgcn_sched_barrier(0); }
+/* Instructions on the two sides stay there; clang 14 (ROCm 5.2) orders them as it likes. */
+DEV_FN void dev_part(bool) {
+#if __has_builtin(__builtin_amdgcn_sched_barrier)
+    __builtin_amdgcn_sched_barrier(0);
+#endif
+}
 
 DEV_FN void dev_barrier() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
@@ -140,8 +144,15 @@ DEV_FN float fmaf(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 DEV_FN float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
 DEV_FN float copysignf(float x, float y) { return __builtin_copysignf(x, y); }
 
-/* 2^x within 2 ulp, tiny results flushed: for operands that are rounded to 16 bits. */
-DEV_FN float dev_exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }
+/* 2^x within 2 ulp, tiny results flushed: for operands that are rounded to 16 bits. Compilers without a builtin for
+ * the instruction (before clang 17) take it for the general function. */
+DEV_FN float dev_exp2_fast(float x) {
+#if __has_builtin(__builtin_amdgcn_exp2f)
+    return __builtin_amdgcn_exp2f(x);
+#else
+    return __builtin_exp2f(x);
+#endif
+}
 
 /* e^x within 2 ulp: x*log2(e) as an integer and the rest, which the instruction takes; subnormal results are
  * made by the scaling. */
@@ -149,7 +160,7 @@ DEV_FN float dev_exp(float x) {
     const float log2e = 0x1.715476p+0f, log2e_low = 0x1.4ae0bep-26f;
     float high = x * log2e, low = fmaf(x, log2e, -high) + x * log2e_low;
     float whole = __builtin_rintf(high);
-    float y = __builtin_ldexpf(__builtin_amdgcn_exp2f(high - whole + low), (int)whole);
+    float y = __builtin_ldexpf(dev_exp2_fast(high - whole + low), (int)whole);
     y = x < -104.0f ? 0.0f : y;
     y = x > 0x1.62e42ep+6f ? __builtin_huge_valf() : y;
     return x != x ? x : y;

@@ -126,10 +126,11 @@ template <> struct leaf_mma<float> {
     template <bool STORED_K, class Tile> DEV_FN void load_b(b_frag &f, const float *tile, int n0, int k0, int lane) {
         load_a<STORED_K, Tile>(f, tile, n0, k0, lane);
     }
+    /* Summed 16 at a time, then added: one chain over 256 columns of scores loses too many bits. */
     DEV_FN void product(float c[4], const a_frag &a, const b_frag &b, int) {
-        leaf_f4 sum = {c[0], c[1], c[2], c[3]};
+        leaf_f4 sum = {0, 0, 0, 0};
         DEV_UNROLL for (int i = 0; i < 4; ++i) sum = __builtin_amdgcn_mfma_f32_16x16x4f32(a.r[i], b.r[i], sum, 0, 0, 0);
-        DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] = sum[i];
+        DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] += sum[i];
     }
     DEV_FN void product_rounded(float c[4], const a_frag &a, const b_frag &b, int part) { product(c, a, b, part); }
 };

@@ -41,6 +41,7 @@ static void add_kernel(Image &image, const std::string &name, u64 descriptor) {
     memcpy(&kernel.scratch, d + 4, 4);
     memcpy(&kernel.arguments, d + 8, 4);
     memcpy(&entry, d + 16, 8);
+    memcpy(&kernel.rsrc3, d + 44, 4);
     memcpy(&kernel.rsrc1, d + 48, 4);
     memcpy(&kernel.rsrc2, d + 52, 4);
     memcpy(&kernel.properties, d + 56, 2);
@@ -119,7 +120,7 @@ static bool is_branch(const std::string &name) { return name == "s_branch" || na
 /* From the encoding: the text may name a label. */
 static void resolve_branches(Program &program) {
     for (Instruction &in : program.code) {
-        if (!is_branch(in.name)) continue;
+        if (!is_branch(in.name())) continue;
         auto found = program.at.find(in.address + 4 + 4 * (u32)(i32)(int16_t)(in.raw & 0xffff));
         if (found == program.at.end()) in.run = run_unknown;
         else in.target = found->second;

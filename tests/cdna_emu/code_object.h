@@ -15,7 +15,7 @@ namespace cdna {
 /* The parts of amdhsa_kernel_descriptor that matter here. */
 struct Kernel {
     u64 entry; /* offset in memory */
-    u32 lds, scratch, arguments, rsrc1, rsrc2;
+    u32 lds, scratch, arguments, rsrc1, rsrc2, rsrc3;
     u16 properties, preload;
     std::unique_ptr<Program> program; /* on first use */
 };

@@ -9,7 +9,7 @@
 
 namespace cdna {
 
-typedef std::vector<std::string> Words;
+typedef std::vector<std::string> Parts;
 
 static std::string trimmed(const std::string &s) {
     size_t a = s.find_first_not_of(" \t\n"), b = s.find_last_not_of(" \t\n");
@@ -17,8 +17,8 @@ static std::string trimmed(const std::string &s) {
 }
 
 /* Parts of `s` between `separator`s that stand outside brackets. */
-static Words split(const std::string &s, char separator) {
-    Words words;
+static Parts split(const std::string &s, char separator) {
+    Parts words;
     std::string word;
     int depth = 0;
     for (char c : s) {
@@ -111,10 +111,10 @@ static Operand read_operand(std::string s) {
 
 /* ---- modifiers ---- */
 
-static void read_list(const std::string &s, int *to) {
+static void read_list(const std::string &s, u8 *to) {
     const char *at = s.c_str() + 1;
     for (int k = 0; k < 5 && at && *at; ++k) {
-        to[k] = atoi(at);
+        to[k] = (u8)atoi(at);
         at = strchr(at, ',');
         if (at) ++at;
     }
@@ -213,18 +213,18 @@ static Handler memory_handler(Instruction &in) {
         {"global_", Access::global, run_memory}, {"flat_", Access::flat, run_memory},
         {"scratch_", Access::scratch, run_memory}, {"buffer_", Access::buffer, run_buffer}};
     for (auto &space : spaces)
-        if (begins(in.name, space.prefix)) {
+        if (begins(in.name(), space.prefix)) {
             in.access.space = space.space;
             in.kind = Kind::memory;
-            return read_transfer(in.name.substr(strlen(space.prefix)), in.access) ? space.run : run_unknown;
+            return read_transfer(in.name().substr(strlen(space.prefix)), in.access) ? space.run : run_unknown;
         }
     return nullptr;
 }
 
 static Handler lds_handler(Instruction &in) {
-    if (!begins(in.name, "ds_") || begins(in.name, "ds_bperm") || begins(in.name, "ds_perm") || in.name == "ds_nop")
+    if (!begins(in.name(), "ds_") || begins(in.name(), "ds_bperm") || begins(in.name(), "ds_perm") || in.name() == "ds_nop")
         return nullptr;
-    std::string what = in.name.substr(3);
+    std::string what = in.name().substr(3);
     in.access.space = Access::lds;
     if (begins(what, "read2") || begins(what, "write2")) {
         in.access.store = what[0] == 'w';
@@ -240,14 +240,14 @@ static Handler lds_handler(Instruction &in) {
 }
 
 static Handler compare_handler(Instruction &in) {
-    if (!begins(in.name, "v_cmp")) return nullptr;
+    if (!begins(in.name(), "v_cmp")) return nullptr;
     static const std::map<std::string, int> conditions = {
         {"f", 0}, {"lt", 1}, {"eq", 2}, {"le", 3}, {"gt", 4}, {"lg", 5}, {"ne", 13}, {"ge", 6}, {"o", 7}, {"u", 8},
         {"nge", 9}, {"nlg", 10}, {"ngt", 11}, {"nle", 12}, {"neq", 13}, {"nlt", 14}, {"tru", 15}, {"t", 15}};
     static const std::map<std::string, int> types = {{"f32", 0}, {"i32", 1}, {"u32", 2}, {"f16", 3}, {"i16", 4},
                                                      {"u16", 5}, {"i64", 6}, {"u64", 7}, {"f64", 8}};
-    in.exec_result = begins(in.name, "v_cmpx");
-    std::string rest = in.name.substr(in.exec_result ? 7 : 6);
+    in.exec_result = begins(in.name(), "v_cmpx");
+    std::string rest = in.name().substr(in.exec_result ? 7 : 6);
     size_t underscore = rest.find('_');
     std::string condition = rest.substr(0, underscore), type = rest.substr(underscore + 1);
     if (condition == "class" && type == "f32") {
@@ -262,11 +262,11 @@ static Handler compare_handler(Instruction &in) {
 
 /* v_mfma_f32_16x16x16f16, v_mfma_f32_16x16x16_f16, v_mfma_f32_32x32x4_2b_bf16, v_mfma_f32_32x32x4bf16_1k */
 static Handler matrix_handler_of(Instruction &in, Arch arch) {
-    if (!begins(in.name, "v_mfma_")) return nullptr;
+    if (!begins(in.name(), "v_mfma_")) return nullptr;
     in.kind = Kind::matrix;
     int m, n, k;
     char tail[32] = "";
-    if (!begins(in.name, "v_mfma_f32_") || sscanf(in.name.c_str() + 11, "%dx%dx%d%31s", &m, &n, &k, tail) != 4)
+    if (!begins(in.name(), "v_mfma_f32_") || sscanf(in.name().c_str() + 11, "%dx%dx%d%31s", &m, &n, &k, tail) != 4)
         return run_unknown;
     std::string type = tail;
     bool bf16 = type.find("bf16") != std::string::npos, f16 = !bf16 && type.find("f16") != std::string::npos;
@@ -284,9 +284,9 @@ static Handler matrix_handler_of(Instruction &in, Arch arch) {
 }
 
 static Handler constant_handler(Instruction &in) {
-    if (!begins(in.name, "s_load_dword")) return nullptr;
+    if (!begins(in.name(), "s_load_dword")) return nullptr;
     in.kind = Kind::constant;
-    return read_width(in.name.substr(7), in.access) ? run_nothing : run_unknown;
+    return read_width(in.name().substr(7), in.access) ? run_nothing : run_unknown;
 }
 
 static const Handlers &handlers() {
@@ -320,37 +320,39 @@ static Kind kind_of(const std::string &name) {
 }
 
 static Handler handler_of(Instruction &in, Arch arch) {
-    if (does_nothing(in.name)) return run_nothing;
+    if (does_nothing(in.name())) return run_nothing;
     if (Handler run = constant_handler(in)) return run == run_nothing ? handlers().at("s_load") : run;
     if (Handler run = compare_handler(in)) return run;
     if (Handler run = matrix_handler_of(in, arch)) return run;
     if (Handler run = lds_handler(in)) return run;
     if (Handler run = memory_handler(in)) return run;
-    auto found = handlers().find(in.name);
+    auto found = handlers().find(in.name());
     return found == handlers().end() ? run_unknown : found->second;
 }
 
 Instruction decode(const std::string &line, Arch arch) {
     Instruction in;
-    in.text = line;
+    in.words.reset(new Words);
+    in.words->text = line;
     size_t space = line.find(' ');
-    in.name = line.substr(0, space);
+    std::string &name = in.words->name;
+    name = line.substr(0, space);
     std::string rest = space == std::string::npos ? "" : trimmed(line.substr(space));
     for (const char *suffix : {"_e32", "_e64", "_sdwa"}) {
         size_t n = strlen(suffix);
-        if (in.name.size() <= n || in.name.compare(in.name.size() - n, n, suffix)) continue;
-        in.name.resize(in.name.size() - n);
+        if (name.size() <= n || name.compare(name.size() - n, n, suffix)) continue;
+        name.resize(name.size() - n);
         in.sdwa = !strcmp(suffix, "_sdwa");
         break;
     }
-    if (begins(in.name, "v_fma_mix"))
-        for (int &half : in.op_sel_hi) half = 0;
-    in.half_result = in.name == "v_fma_f16";
-    in.kind = kind_of(in.name);
+    if (begins(in.name(), "v_fma_mix"))
+        for (u8 &half : in.op_sel_hi) half = 0;
+    in.half_result = in.name() == "v_fma_f16";
+    in.kind = kind_of(in.name());
     bool known = true;
-    Words operands = split(rest, ',');
-    if (!operands.empty() && !does_nothing(in.name)) { /* modifiers stand behind the last operand */
-        Words words = split(operands.back(), ' ');
+    Parts operands = split(rest, ',');
+    if (!operands.empty() && !does_nothing(in.name())) { /* modifiers stand behind the last operand */
+        Parts words = split(operands.back(), ' ');
         operands.back() = words.empty() ? "" : words[0];
         for (size_t i = 1; i < words.size(); ++i) known &= read_modifier(in, words[i]);
     }

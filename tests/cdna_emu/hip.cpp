@@ -6,7 +6,10 @@
  *   CDNA_EMU_ARCH       gfx942 (default), gfx90a
  *   CDNA_EMU_THREADS    host threads a launch (default 1)
  *   CDNA_EMU_RACES      1: watch LDS for accesses that no barrier orders
- *   CDNA_EMU_SCHEDULE   not 0: waves take turns at random, from this seed */
+ *   CDNA_EMU_SCHEDULE   not 0: waves take turns at random, from this seed
+ *   CDNA_EMU_COUNTS     a file that gets a line a launch: kernel and wave instructions by kind (bench/amd_counts.py) */
+#include "hip_streams.h"
+
 #include "emulator.h"
 
 #include <algorithm>
@@ -17,22 +20,8 @@
 #include <mutex>
 #include <string>
 
-#define STW_HIP(name, need, result, parameters) extern "C" result name parameters;
-#include "backends/hip/driver.def"
-#undef STW_HIP
-
 using namespace cdna;
 
-enum {
-    INVALID_VALUE = 1,
-    OUT_OF_MEMORY = 2,
-    INVALID_DEVICE = 101,
-    INVALID_IMAGE = 200,
-    NO_BINARY = 209,
-    INVALID_HANDLE = 400,
-    NOT_FOUND = 500,
-    LAUNCH_FAILED = 719
-};
 enum { CU_COUNT = 63, SMEM_PER_BLOCK = 74, LDS_BYTES = 65536, GCN_NAME_AT = 1160, PROPERTIES_SIZE = 1472 };
 
 namespace {
@@ -43,9 +32,6 @@ struct Function {
     Module *module;
     std::string name;
 };
-struct Stream {
-    int nothing;
-};
 /* hipPointerAttribute_t since ROCm 6 */
 struct PointerAttributes {
     int type, device;
@@ -55,13 +41,17 @@ struct PointerAttributes {
 };
 } // namespace
 
+/* Called by the library under test and by its tests. */
+extern "C" int hipMemcpy(void *to, const void *from, size_t bytes, int kind);
+extern "C" int hipMemsetAsync(void *to, int value, size_t bytes, void *stream);
+
 static std::mutex lock; /* of everything here but a running kernel */
 static std::map<uint64_t, uint64_t> blocks; /* begin, end */
 static std::map<std::string, Function> functions;
 static int lost;
 static thread_local int last_error;
 
-static int say(int error) {
+int hip_say(int error) {
     if (error) last_error = error;
     return error;
 }
@@ -77,13 +67,13 @@ int hipInit(unsigned) { return 0; }
 int hipRuntimeGetVersion(int *version) { return *version = 70000000, 0; }
 int hipGetDeviceCount(int *count) { return *count = 1, 0; }
 int hipGetDevice(int *device) { return *device = 0, 0; }
-int hipSetDevice(int device) { return say(device ? INVALID_DEVICE : 0); }
+int hipSetDevice(int device) { return hip_say(device ? INVALID_DEVICE : 0); }
 int hipDeviceGetName(char *name, int capacity, int) {
     snprintf(name, (size_t)capacity, "emulated %s", device_arch().c_str());
     return 0;
 }
 int hipDeviceGetAttribute(int *value, int attribute, int) {
-    if (attribute != CU_COUNT && attribute != SMEM_PER_BLOCK) return say(INVALID_VALUE);
+    if (attribute != CU_COUNT && attribute != SMEM_PER_BLOCK) return hip_say(INVALID_VALUE);
     *value = attribute == CU_COUNT ? 4 : (int)LDS_BYTES;
     return 0;
 }
@@ -93,7 +83,7 @@ int hipGetDevicePropertiesR0600(void *properties, int) {
     snprintf((char *)properties + GCN_NAME_AT, 256, "%s:sramecc+:xnack-", device_arch().c_str());
     return 0;
 }
-int hipGetDevicePropertiesR0000(void *, int) { return say(INVALID_VALUE); }
+int hipGetDevicePropertiesR0000(void *, int) { return hip_say(INVALID_VALUE); }
 int hipDeviceGetPCIBusId(char *address, int capacity, int) {
     snprintf(address, (size_t)capacity, "0000:00:00.0");
     return 0;
@@ -117,17 +107,18 @@ static size_t elf_size(const unsigned char *image) {
 }
 
 int hipModuleLoadData(void **module_out, const void *image) {
-    if (memcmp(image, "\177ELF", 4)) return say(INVALID_IMAGE);
+    if (int error = hip_refuse_in_capture()) return hip_say(error);
+    if (memcmp(image, "\177ELF", 4)) return hip_say(INVALID_IMAGE);
     try {
         std::unique_ptr<Module> module(new Module);
         module->code.reset(new CodeObject(image, elf_size((const unsigned char *)image),
                                           setting("CDNA_EMU_OBJDUMP", STW_OBJDUMP)));
-        if (module->code->arch() != device_arch()) return say(NO_BINARY);
+        if (module->code->arch() != device_arch()) return hip_say(NO_BINARY);
         *module_out = module.release();
         return 0;
     } catch (const std::exception &e) {
         fprintf(stderr, "emulator: %s\n", e.what());
-        return say(INVALID_IMAGE);
+        return hip_say(INVALID_IMAGE);
     }
 }
 
@@ -142,7 +133,7 @@ int hipModuleUnload(void *module) {
 int hipModuleGetFunction(void **function_out, void *module, const char *name) {
     std::lock_guard<std::mutex> guard(lock);
     Module *m = (Module *)module;
-    if (!m->code->has(name)) return say(NOT_FOUND);
+    if (!m->code->has(name)) return hip_say(NOT_FOUND);
     char key[160];
     snprintf(key, sizeof key, "%p %s", module, name);
     Function &f = functions[key];
@@ -152,33 +143,53 @@ int hipModuleGetFunction(void **function_out, void *module, const char *name) {
     return 0;
 }
 
-int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                          unsigned block_y, unsigned block_z, unsigned smem, void *, void **parameters, void **extra) {
-    const Function *f = (const Function *)function;
-    if (lost) return say(lost);
-    if (!parameters || extra) return say(INVALID_VALUE);
+static void tell_counts(const std::string &kernel, const Counts &c) {
+    std::string path = setting("CDNA_EMU_COUNTS", "");
+    if (path.empty()) return;
+    std::lock_guard<std::mutex> guard(lock);
+    FILE *file = fopen(path.c_str(), "a");
+    if (!file) throw Fault("cannot write " + path);
+    fprintf(file, "%s", kernel.c_str());
+    for (uint64_t n : {c.scalar, c.vector, c.transcendental, c.matrix, c.lds, c.memory, c.constant, c.control, c.matrix_cycles})
+        fprintf(file, " %llu", (unsigned long long)n);
+    fprintf(file, "\n");
+    fclose(file);
+}
+
+/* To its end. */
+static int run(const Function *f, Launch launch) {
+    if (lost) return lost;
     try {
-        Launch launch;
-        launch.kernel = f->name;
-        const unsigned grid[] = {grid_x, grid_y, grid_z}, block[] = {block_x, block_y, block_z};
-        std::copy(grid, grid + 3, launch.grid);
-        std::copy(block, block + 3, launch.block);
-        launch.dynamic_lds = smem;
-        launch.threads = std::max(1, number("CDNA_EMU_THREADS"));
-        launch.races = number("CDNA_EMU_RACES") != 0;
-        launch.schedule = (uint32_t)number("CDNA_EMU_SCHEDULE");
-        const uint8_t *argument = (const uint8_t *)parameters[0]; /* our kernels have one, and nothing hidden is used */
-        launch.arguments.assign(argument, argument + f->module->code->facts(f->name).arguments);
         {
             std::lock_guard<std::mutex> guard(lock);
             for (auto &b : blocks) launch.memory.push_back({b.first, b.second});
         }
-        f->module->code->run(launch);
+        tell_counts(f->name, f->module->code->run(launch));
         return 0;
     } catch (const std::exception &e) {
         fprintf(stderr, "emulator: %s: %s\n", f->name.c_str(), e.what());
-        return say(lost = LAUNCH_FAILED);
+        return lost = LAUNCH_FAILED;
     }
+}
+
+int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                          unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters,
+                          void **extra) {
+    const Function *f = (const Function *)function;
+    if (lost) return hip_say(lost);
+    if (!parameters || extra) return hip_say(INVALID_VALUE);
+    Launch launch;
+    launch.kernel = f->name;
+    const unsigned grid[] = {grid_x, grid_y, grid_z}, block[] = {block_x, block_y, block_z};
+    std::copy(grid, grid + 3, launch.grid);
+    std::copy(block, block + 3, launch.block);
+    launch.dynamic_lds = smem;
+    launch.threads = std::max(1, number("CDNA_EMU_THREADS"));
+    launch.races = number("CDNA_EMU_RACES") != 0;
+    launch.schedule = (uint32_t)number("CDNA_EMU_SCHEDULE");
+    const uint8_t *argument = (const uint8_t *)parameters[0]; /* our kernels have one, and nothing hidden is used */
+    launch.arguments.assign(argument, argument + f->module->code->facts(f->name).arguments);
+    return hip_say(hip_do(stream, [=] { return run(f, launch); }));
 }
 
 static const std::pair<const uint64_t, uint64_t> *block_of(uint64_t address) {
@@ -189,7 +200,7 @@ static const std::pair<const uint64_t, uint64_t> *block_of(uint64_t address) {
 
 int hipPointerGetAttributes(void *attributes, const void *pointer) {
     std::lock_guard<std::mutex> guard(lock);
-    if (!block_of((uint64_t)pointer)) return say(INVALID_VALUE);
+    if (!block_of((uint64_t)pointer)) return hip_say(INVALID_VALUE);
     PointerAttributes about = {2, 0, (void *)(uintptr_t)pointer, nullptr, 0, 0};
     memcpy(attributes, &about, sizeof about);
     return 0;
@@ -197,9 +208,10 @@ int hipPointerGetAttributes(void *attributes, const void *pointer) {
 
 /* Starts as something no kernel should rely on. */
 int hipMalloc(void **pointer_out, size_t bytes) {
+    if (int error = hip_refuse_in_capture()) return hip_say(error);
     size_t whole = (bytes + 255) / 256 * 256;
     void *pointer = bytes && bytes <= (size_t)8 << 30 ? aligned_alloc(256, whole) : nullptr;
-    if (!pointer) return say(OUT_OF_MEMORY);
+    if (!pointer) return hip_say(OUT_OF_MEMORY);
     memset(pointer, 0xd5, bytes);
     std::lock_guard<std::mutex> guard(lock);
     blocks[(uint64_t)pointer] = (uint64_t)pointer + bytes;
@@ -208,23 +220,24 @@ int hipMalloc(void **pointer_out, size_t bytes) {
 }
 
 int hipFree(void *pointer) {
+    if (int error = hip_refuse_in_capture()) return hip_say(error);
     std::lock_guard<std::mutex> guard(lock);
-    if (pointer && !blocks.erase((uint64_t)pointer)) return say(INVALID_VALUE);
+    if (pointer && !blocks.erase((uint64_t)pointer)) return hip_say(INVALID_VALUE);
     free(pointer);
     return 0;
 }
 
-int hipMemcpyAsync(void *to, const void *from, size_t bytes, int, void *) {
-    if (lost) return say(lost);
-    memmove(to, from, bytes);
-    return 0;
+int hipMemcpyAsync(void *to, const void *from, size_t bytes, int, void *stream) {
+    return hip_say(hip_do(stream, [=] { return lost ? lost : (memmove(to, from, bytes), 0); }));
 }
-
-int hipStreamCreateWithFlags(void **stream_out, unsigned) { return *stream_out = new Stream(), 0; }
-int hipStreamGetDevice(void *, int *device) { return *device = 0, 0; }
-int hipStreamSynchronize(void *) { return say(lost); }
-int hipStreamDestroy(void *stream) {
-    if ((uintptr_t)stream <= 2) return say(INVALID_HANDLE);
-    delete (Stream *)stream;
-    return 0;
+int hipMemsetAsync(void *to, int value, size_t bytes, void *stream) {
+    return hip_say(hip_do(stream, [=] { return lost ? lost : (memset(to, value, bytes), 0); }));
+}
+int hipMemcpy(void *to, const void *from, size_t bytes, int kind) {
+    if (int error = hip_refuse_in_capture()) return hip_say(error);
+    return hipMemcpyAsync(to, from, bytes, kind, nullptr);
+}
+int hipStreamSynchronize(void *stream) {
+    int error = hip_refuse_captured(stream);
+    return hip_say(error ? error : lost);
 }

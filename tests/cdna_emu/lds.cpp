@@ -6,39 +6,70 @@
 
 namespace cdna {
 
-enum { BY_ATOMIC = -2 };
+enum { BY_ATOMIC = 0xfffe }; /* as the writer */
 
-static void race(Wave &w, const Instruction &in, u32 offset, const char *kind, int other) {
+static void race(Wave &w, const Instruction &in, u32 half, const char *kind, int other) {
     std::string whom = other == BY_ATOMIC ? "an atomic" : "wave " + std::to_string(other);
-    fault(w, in, std::string("LDS race, ") + kind + ", at byte " + std::to_string(offset) + ": wave " +
+    fault(w, in, std::string("LDS race, ") + kind + ", at byte " + std::to_string(2 * half) + ": wave " +
                      std::to_string(w.number) + " against " + whom + ", no barrier between them");
 }
 
-static void watch(Wave &w, const Instruction &in, u32 at, Touch touch, LdsShadow &s) {
-    u32 epoch = w.group->epoch;
-    u64 self = 1ull << w.number;
-    bool written = s.write_epoch == epoch && s.writer != w.number;
+static void watch(Wave &w, const Instruction &in, u32 half, Touch touch) {
+    LdsShadow &s = w.group->shadow;
+    u16 epoch = w.group->epoch, self = (u16)(1u << w.number);
+    bool written = s.write_epoch[half] == epoch && s.writer[half] != w.number;
+    u16 readers = s.read_epoch[half] == epoch ? s.readers[half] : 0, others = (u16)(readers & ~self);
     if (touch == Touch::read) {
-        if (written) race(w, in, at, "read after write", s.writer);
-        if (s.read_epoch != epoch) s.read_epoch = epoch, s.readers = 0;
-        s.readers |= self;
+        if (written) race(w, in, half, "read after write", s.writer[half]);
+        s.readers[half] = readers | self;
+        s.read_epoch[half] = epoch;
         return;
     }
-    bool both_atomic = touch == Touch::atomic && s.writer == BY_ATOMIC;
-    if (written && !both_atomic && touch != Touch::rewrite) race(w, in, at, "write after write", s.writer);
-    if (s.read_epoch == epoch && s.readers & ~self)
-        race(w, in, at, "write after read", __builtin_ctzll(s.readers & ~self));
-    s.write_epoch = epoch;
-    s.writer = touch == Touch::atomic ? BY_ATOMIC : w.number;
+    bool both_atomic = touch == Touch::atomic && s.writer[half] == BY_ATOMIC;
+    if (written && !both_atomic && touch != Touch::rewrite) race(w, in, half, "write after write", s.writer[half]);
+    if (others) race(w, in, half, "write after read", __builtin_ctz(others));
+    s.write_epoch[half] = epoch;
+    s.writer[half] = (u16)(touch == Touch::atomic ? (int)BY_ATOMIC : w.number);
+}
+
+/* The usual case, which the compiler makes vectors of: HALVES that only this wave touched, if any. False: not so,
+ * and nothing was noted. */
+template <int HALVES> static bool watch_quiet(const Wave &w, u32 half, bool write) {
+    LdsShadow &s = w.group->shadow;
+    const u16 epoch = w.group->epoch, self = (u16)(1u << w.number), number = (u16)w.number;
+    u16 *write_epoch = &s.write_epoch[half], *writer = &s.writer[half], *read_epoch = &s.read_epoch[half],
+        *readers = &s.readers[half], loud = 0;
+    for (int i = 0; i < HALVES; ++i) loud |= (u16)((write_epoch[i] == epoch) & (writer[i] != number));
+    if (!write) {
+        if (loud) return false;
+        for (int i = 0; i < HALVES; ++i) readers[i] = (u16)((read_epoch[i] == epoch ? readers[i] : 0) | self);
+        for (int i = 0; i < HALVES; ++i) read_epoch[i] = epoch;
+        return true;
+    }
+    for (int i = 0; i < HALVES; ++i) loud |= (u16)((read_epoch[i] == epoch) & ((readers[i] & ~self) != 0));
+    if (loud) return false;
+    for (int i = 0; i < HALVES; ++i) write_epoch[i] = epoch, writer[i] = number;
+    return true;
+}
+
+static bool all_quiet(const Wave &w, u32 offset, int bytes, Touch touch) {
+    if (touch == Touch::atomic || (offset & 1)) return false;
+    bool write = touch != Touch::read;
+    switch (bytes) {
+    case 2: return watch_quiet<1>(w, offset / 2, write);
+    case 4: return watch_quiet<2>(w, offset / 2, write);
+    case 8: return watch_quiet<4>(w, offset / 2, write);
+    case 16: return watch_quiet<8>(w, offset / 2, write);
+    default: return false;
+    }
 }
 
 u8 *lds_at(Wave &w, const Instruction &in, u32 offset, int bytes, Touch touch) {
     Group &g = *w.group;
     if ((u64)offset + (u64)bytes > g.lds.size())
         fault(w, in, "LDS byte " + std::to_string(offset) + " of " + std::to_string(g.lds.size()));
-    if (!g.shadow.empty())
-        for (u32 half = offset / 2; half <= (offset + (u32)bytes - 1) / 2; ++half)
-            watch(w, in, 2 * half, touch, g.shadow[half]);
+    if (!g.shadow.readers.empty() && !all_quiet(w, offset, bytes, touch))
+        for (u32 half = offset / 2; half <= (offset + (u32)bytes - 1) / 2; ++half) watch(w, in, half, touch);
     return g.lds.data() + offset;
 }
 

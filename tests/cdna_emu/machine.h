@@ -22,34 +22,39 @@ typedef int64_t i64;
 enum { LANES = 64, ACC_FIRST = 256, VGPRS = 512, SGPRS = 128 };
 enum { FLAT_SCRATCH = 102, VCC = 106, M0 = 124, EXEC = 126 };
 
-enum class Place { none, vector, scalar, constant, special, off };
+enum class Place : u8 { none, vector, scalar, constant, special, off };
 enum Special { SPECIAL_SCC, SPECIAL_EXECZ, SPECIAL_VCCZ, SPECIAL_SHARED_BASE, SPECIAL_PRIVATE_BASE, SPECIAL_LIMIT };
 
+/* Small, as Instruction: a kernel's code must stay in the host's caches. */
 struct Operand {
-    Place place = Place::none;
-    int index = 0; /* vector: accumulators follow at ACC_FIRST. special: which */
-    u64 bits = 0;  /* of a constant: as an integer, or as a double's            */
+    u64 bits = 0; /* of a constant: as an integer, or as a double's */
     u32 bits32 = 0;
-    bool is_float = false;
     float value = 0;
-    bool negate = false, absolute = false, sign_extend = false;
+    int16_t index = 0; /* vector: accumulators follow at ACC_FIRST. special: which */
+    Place place = Place::none;
+    bool is_float = false, negate = false, absolute = false, sign_extend = false;
 };
 
-enum class Kind { scalar, vector, transcendental, matrix, lds, memory, constant, control };
+enum class Kind : u8 { scalar, vector, transcendental, matrix, lds, memory, constant, control };
 enum { SELECT_DWORD = 6 }; /* 0..3: a byte, 4, 5: a half */
 enum { UNUSED_PAD, UNUSED_SIGN, UNUSED_PRESERVE };
 
-enum class Atomic {
+enum class Atomic : u8 {
     none, add, sub, and_, or_, xor_, umax, umin, smax, smin, swap, compare_swap, increment, decrement,
-    add_f32, add_f64, max_f64, min_f64, packed_add_f16, packed_add_bf16
+    add_f32, add_f32_flushed, add_f64, max_f64, min_f64, packed_add_f16, packed_add_bf16
 };
 
 /* How a memory instruction moves data. */
 struct Access {
-    int bytes = 0;
+    u8 bytes = 0;
     bool store = false, sign = false, d16 = false, high = false;
     Atomic atomic = Atomic::none;
-    enum { global, scratch, flat, buffer, lds } space = global;
+    enum : u8 { global, scratch, flat, buffer, lds } space = global;
+};
+
+/* An instruction as objdump writes it. */
+struct Words {
+    std::string name, text; /* name: without the encoding's suffix */
 };
 
 struct Wave;
@@ -58,24 +63,26 @@ typedef void (*Handler)(Wave &, const Instruction &);
 
 struct Instruction {
     Handler run = nullptr;
-    u32 address = 0;
     int target = -1; /* of a branch: number in the kernel */
-    int count = 0;
-    Operand op[6];
+    u8 cycles = 0;   /* of the matrix unit */
     Kind kind = Kind::scalar;
-    int cycles = 0; /* of the matrix unit */
+    u8 count = 0;
+    Access access;
+    Operand op[6];
     i32 offset = 0, offset0 = 0, offset1 = 0;
     bool returns = false, clamp = false, offen = false, idxen = false, op_sel_given = false, sdwa = false;
     bool half_result = false; /* writes one half of its register and keeps the other */
-    int scale = 0;            /* output modifier: 1 *2, 2 *4, 3 /2 */
-    int op_sel[5] = {0, 0, 0, 0, 0}, op_sel_hi[5] = {1, 1, 1, 1, 1}, neg_lo[5] = {0}, neg_hi[5] = {0};
-    int dst_select = SELECT_DWORD, dst_unused = UNUSED_PAD, src_select[2] = {SELECT_DWORD, SELECT_DWORD};
-    Access access;
-    int form = 0, type = 0;                    /* compares: condition, type */
-    int m = 0, k = 0, blocks = 1;              /* matrix products            */
-    bool exec_result = false;                  /* v_cmpx                     */
-    u32 raw = 0;                               /* low half: branch distance  */
-    std::string name, text;
+    bool exec_result = false; /* v_cmpx                                              */
+    u8 scale = 0;             /* output modifier: 1 *2, 2 *4, 3 /2                   */
+    u8 op_sel[5] = {0, 0, 0, 0, 0}, op_sel_hi[5] = {1, 1, 1, 1, 1}, neg_lo[5] = {0}, neg_hi[5] = {0};
+    u8 dst_select = SELECT_DWORD, dst_unused = UNUSED_PAD, src_select[2] = {SELECT_DWORD, SELECT_DWORD};
+    u8 form = 0, type = 0;        /* compares: condition, type */
+    u8 m = 0, k = 0, blocks = 1;  /* matrix products            */
+    u32 address = 0, raw = 0;     /* raw, low half: branch distance */
+    std::unique_ptr<Words> words; /* for messages */
+
+    const std::string &name() const { return words->name; }
+    const std::string &text() const { return words->text; }
 };
 
 /* One kernel, decoded. */
@@ -85,17 +92,19 @@ struct Program {
     std::unordered_map<u32, int> at; /* address -> number */
 };
 
-struct LdsShadow { /* of two bytes, for the barrier interval `epoch` */
-    u32 write_epoch = 0, read_epoch = 0;
-    u64 readers = 0;
-    int writer = 0;
+/* Who touched each two bytes of LDS, and in which barrier interval. */
+struct LdsShadow {
+    std::vector<u16> write_epoch, writer, read_epoch, readers; /* readers: a bit a wave, a group has at most 16 */
+    void clear(size_t halves) {
+        for (std::vector<u16> *v : {&write_epoch, &writer, &read_epoch, &readers}) v->assign(halves, 0);
+    }
 };
 
 /* What all waves of a launch share. */
 struct Run {
     const Program *program;
     const Launch *launch;
-    bool flushes_subnormals; /* gfx90a's matrix unit, 16-bit operands */
+    bool flushes_subnormals; /* gfx90a: its matrix unit 16-bit operands, its memory the f32 it adds */
     u32 lds_bytes, scratch_bytes;
     std::vector<Region> memory;
     u64 code_base, arguments, packet;
@@ -103,8 +112,11 @@ struct Run {
 
 struct Group {
     std::vector<u8> lds;
-    std::vector<LdsShadow> shadow;
-    u32 epoch = 1;
+    LdsShadow shadow; /* empty: not watched */
+    u16 epoch = 0;    /* number of the barrier interval, not 0; clears the shadow where it begins again */
+    void next_epoch() {
+        if (!++epoch) shadow.clear(shadow.readers.size()), epoch = 1;
+    }
 };
 
 struct alignas(64) Wave {
@@ -119,7 +131,8 @@ struct alignas(64) Wave {
     u8 *scratch;
     u64 executed;
     Region last; /* the region found last */
-    Counts counts;
+    u64 kinds[8]; /* instructions by Kind */
+    u64 matrix_cycles;
 
     u64 exec() const { return s[EXEC] | (u64)s[EXEC + 1] << 32; }
     u64 vcc() const { return s[VCC] | (u64)s[VCC + 1] << 32; }

@@ -16,10 +16,14 @@ namespace cdna {
 
 enum { TYPE_F32, TYPE_F16, TYPE_BF16 }; /* as decode.cpp writes Instruction::type */
 
-static float element(u32 half, int type, bool flush) {
-    float x = type == TYPE_F16 ? half_to_float(half) : bf16_to_float(half & 0xffffu);
-    float least = type == TYPE_F16 ? 6.103515625e-05f : 1.17549435e-38f;
-    return flush && fabsf(x) < least ? 0.0f : x;
+/* One half of every lane's word. */
+static void elements(const u32 *words, int shift, int type, bool flush, float *to) {
+    if (type == TYPE_F16)
+        for (int l = 0; l < LANES; ++l) to[l] = half_to_float(words[l] >> shift);
+    else
+        for (int l = 0; l < LANES; ++l) to[l] = bf16_to_float(words[l] >> shift & 0xffffu);
+    const float least = type == TYPE_F16 ? 6.103515625e-05f : 1.17549435e-38f;
+    for (int l = 0; flush && l < LANES; ++l) to[l] = fabsf(to[l]) < least ? 0.0f : to[l];
 }
 
 /* Operand `which` as [block][k][row]. */
@@ -27,13 +31,16 @@ template <int M, int BLOCKS> static void gather(Wave &w, const Instruction &in, 
     const Operand &o = in.op[which];
     if (o.place != Place::vector) fault(w, in, "operands of a matrix product are vector registers");
     const u32(*v)[LANES] = &w.v[o.index];
-    int groups = LANES / M / BLOCKS, per_lane = in.k / groups;
-    for (int k = 0; k < per_lane; ++k)
-        for (int l = 0; l < LANES; ++l) {
-            float x = in.type == TYPE_F32 ? as_float(v[k][l]) : element(v[k >> 1][l] >> 16 * (k & 1), in.type, flush);
-            int block = l / M % BLOCKS, group = l / M / BLOCKS;
-            to[(block * in.k + group * per_lane + k) * M + l % M] = x;
+    const int groups = LANES / M / BLOCKS, all_k = in.k, per_lane = all_k / groups;
+    alignas(64) float x[LANES];
+    for (int k = 0; k < per_lane; ++k) {
+        if (in.type == TYPE_F32) memcpy(x, v[k], sizeof x);
+        else elements(v[k >> 1], 16 * (k & 1), in.type, flush, x);
+        for (int part = 0; part < LANES / M; ++part) {
+            int block = part % BLOCKS, group = part / BLOCKS;
+            memcpy(to + (block * all_k + group * per_lane + k) * M, x + part * M, M * sizeof *x);
         }
+    }
 }
 
 template <int M, int BLOCKS> static void run_matrix(Wave &w, const Instruction &in) {
@@ -43,6 +50,7 @@ template <int M, int BLOCKS> static void run_matrix(Wave &w, const Instruction &
     gather<M, BLOCKS>(w, in, 1, flush, a);
     gather<M, BLOCKS>(w, in, 2, flush, b);
     const Operand &c = in.op[3];
+    const int all_k = in.k;
     for (int block = 0; block < BLOCKS; ++block)
         for (int r = 0; r < VALUES; ++r)
             for (int part = 0; part < SPREAD; ++part) {
@@ -53,9 +61,9 @@ template <int M, int BLOCKS> static void run_matrix(Wave &w, const Instruction &
                 for (int j = 0; j < M; ++j)
                     x[j] = c.place == Place::vector ? as_float(w.v[c.index + value][part * M + j])
                                                     : as_float(scalar32(w, c));
-                for (int k = 0; k < in.k; ++k) {
-                    float s = a[(block * in.k + k) * M + row];
-                    const float *columns = b + (block * in.k + k) * M;
+                for (int k = 0; k < all_k; ++k) {
+                    float s = a[(block * all_k + k) * M + row];
+                    const float *columns = b + (block * all_k + k) * M;
                     for (int j = 0; j < M; ++j) x[j] = __builtin_fmaf(s, columns[j], x[j]);
                 }
                 for (int j = 0; j < M; ++j)

@@ -27,32 +27,52 @@ u8 *scratch_at(Wave &w, const Instruction &in, u64 offset, int bytes, int lane) 
     return w.scratch + (u64)lane * w.run->scratch_bytes + offset;
 }
 
-static void store_lane(const Wave &w, const Access &access, u8 *to, int data, int lane) {
-    for (int k = 0; k < access.bytes / 4; ++k) memcpy(to + 4 * k, &w.v[data + k][lane], 4);
-    if (access.bytes >= 4) return;
+template <int BYTES> static void store_lane(const Wave &w, const Access &access, u8 *to, int data, int lane) {
+    for (int k = 0; k < BYTES / 4; ++k) memcpy(to + 4 * k, &w.v[data + k][lane], 4);
+    if (BYTES >= 4) return;
     u32 x = w.v[data][lane] >> (access.high ? 16 : 0);
-    memcpy(to, &x, (size_t)access.bytes);
+    memcpy(to, &x, BYTES);
 }
 
-static void load_lane(Wave &w, const Access &access, const u8 *from, int data, int lane) {
-    for (int k = 0; k < access.bytes / 4; ++k) {
+template <int BYTES> static void load_lane(Wave &w, const Access &access, const u8 *from, int data, int lane) {
+    for (int k = 0; k < BYTES / 4; ++k) {
         if (from) memcpy(&w.v[data + k][lane], from + 4 * k, 4);
         else w.v[data + k][lane] = 0;
     }
-    if (access.bytes >= 4) return;
+    if (BYTES >= 4) return;
     u32 x = 0, &to = w.v[data][lane];
-    if (from) memcpy(&x, from, (size_t)access.bytes);
-    if (access.sign) x = access.bytes == 1 ? (u32)(i32)(int8_t)x : (u32)(i32)(int16_t)x;
+    if (from) memcpy(&x, from, BYTES);
+    if (access.sign) x = BYTES == 1 ? (u32)(i32)(int8_t)x : (u32)(i32)(int16_t)x;
     if (access.d16) x = access.high ? (to & 0xffffu) | x << 16 : (to & 0xffff0000u) | (x & 0xffffu);
     to = x;
 }
 
-void transfer(Wave &w, const Instruction &in, u8 *const *at, u64 lanes, int data, u64 zero) {
+/* The width as a constant: copies of a few bytes become single instructions of the host. */
+template <int BYTES>
+static void transfer_width(Wave &w, const Access &access, u8 *const *at, u64 lanes, int data, u64 zero) {
+    if (access.store) {
+        for (u64 rest = lanes; rest; rest &= rest - 1) {
+            int l = __builtin_ctzll(rest);
+            store_lane<BYTES>(w, access, at[l], data, l);
+        }
+        return;
+    }
     for (u64 rest = lanes | zero; rest; rest &= rest - 1) {
         int l = __builtin_ctzll(rest);
-        bool live = lanes >> l & 1;
-        if (in.access.store) store_lane(w, in.access, at[l], data, l);
-        else load_lane(w, in.access, live ? at[l] : nullptr, data, l);
+        load_lane<BYTES>(w, access, lanes >> l & 1 ? at[l] : nullptr, data, l);
+    }
+}
+
+void transfer(Wave &w, const Instruction &in, u8 *const *at, u64 lanes, int data, u64 zero) {
+    const Access access = in.access;
+    switch (access.bytes) {
+    case 1: return transfer_width<1>(w, access, at, lanes, data, zero);
+    case 2: return transfer_width<2>(w, access, at, lanes, data, zero);
+    case 4: return transfer_width<4>(w, access, at, lanes, data, zero);
+    case 8: return transfer_width<8>(w, access, at, lanes, data, zero);
+    case 12: return transfer_width<12>(w, access, at, lanes, data, zero);
+    case 16: return transfer_width<16>(w, access, at, lanes, data, zero);
+    default: fault(w, in, "an access of " + std::to_string(access.bytes) + " bytes");
     }
 }
 
@@ -66,6 +86,8 @@ static u32 packed_sum(u32 a, u32 b, bool bf16) {
     }
     return r;
 }
+
+static float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? 0.0f : x; }
 
 static u64 combined(Atomic kind, u64 old, u64 data, u64 compare, bool wide) {
     i64 signed_old = wide ? (i64)old : (i64)(i32)old, signed_data = wide ? (i64)data : (i64)(i32)data;
@@ -84,6 +106,7 @@ static u64 combined(Atomic kind, u64 old, u64 data, u64 compare, bool wide) {
     case Atomic::increment: return old >= data ? 0 : old + 1;
     case Atomic::decrement: return old == 0 || old > data ? data : old - 1;
     case Atomic::add_f32: return as_bits(as_float((u32)old) + as_float((u32)data));
+    case Atomic::add_f32_flushed: return as_bits(flushed(flushed(as_float((u32)old)) + flushed(as_float((u32)data))));
     case Atomic::add_f64: return as_bits64(as_double(old) + as_double(data));
     case Atomic::max_f64: return as_bits64(fmax(as_double(old), as_double(data)));
     case Atomic::min_f64: return as_bits64(fmin(as_double(old), as_double(data)));
@@ -103,7 +126,10 @@ template <class T> static T exchange(T *at, Atomic kind, u64 data, u64 compare) 
 
 /* compare: register of the compare value of LDS instructions; global ones have it behind the data. */
 void transfer_atomic(Wave &w, const Instruction &in, u8 *const *at, u64 lanes, int data, int compare, int back) {
-    bool wide = in.access.bytes == 8, comparing = in.access.atomic == Atomic::compare_swap;
+    Atomic kind = in.access.atomic;
+    bool wide = in.access.bytes == 8, comparing = kind == Atomic::compare_swap;
+    if (kind == Atomic::add_f32 && in.access.space != Access::lds && w.run->flushes_subnormals)
+        kind = Atomic::add_f32_flushed;
     auto value = [&](int reg, int l) { return w.v[reg][l] | (wide ? (u64)w.v[reg + 1][l] << 32 : 0); };
     for (u64 rest = lanes; rest; rest &= rest - 1) {
         int l = __builtin_ctzll(rest);
@@ -114,8 +140,8 @@ void transfer_atomic(Wave &w, const Instruction &in, u8 *const *at, u64 lanes, i
         } else if (comparing) {
             expected = value(data + (wide ? 2 : 1), l);
         }
-        if (wide) old = exchange((u64 *)(void *)at[l], in.access.atomic, x, expected);
-        else old = exchange((u32 *)(void *)at[l], in.access.atomic, x, expected);
+        if (wide) old = exchange((u64 *)(void *)at[l], kind, x, expected);
+        else old = exchange((u32 *)(void *)at[l], kind, x, expected);
         if (back < 0) continue;
         w.v[back][l] = (u32)old;
         if (wide) w.v[back + 1][l] = (u32)(old >> 32);

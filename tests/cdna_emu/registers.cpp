@@ -133,7 +133,7 @@ void run_unknown(Wave &w, const Instruction &in) { fault(w, in, "the emulator do
 void fault(const Wave &w, const Instruction &in, const std::string &what) {
     char place[32];
     snprintf(place, sizeof place, "0x%x", in.address);
-    throw Fault(w.run->program->name + ", address " + place + ", \"" + in.text + "\": " + what);
+    throw Fault(w.run->program->name + ", address " + place + ", \"" + in.text() + "\": " + what);
 }
 
 } // namespace cdna

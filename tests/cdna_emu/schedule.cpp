@@ -34,11 +34,18 @@ void Counts::add(const Counts &o) {
 }
 
 static void count(Wave &w, const Instruction &in) {
-    u64 Counts::*const members[] = {&Counts::scalar, &Counts::vector, &Counts::transcendental, &Counts::matrix,
-                                    &Counts::lds,    &Counts::memory, &Counts::constant,       &Counts::control};
-    ++(w.counts.*members[(int)in.kind]);
-    w.counts.matrix_cycles += (u64)in.cycles;
+    ++w.kinds[(int)in.kind];
+    w.matrix_cycles += in.cycles;
     ++w.executed;
+}
+
+static Counts counts_of(const Wave &w) {
+    Counts counts;
+    u64 *const to[] = {&counts.scalar, &counts.vector, &counts.transcendental, &counts.matrix,
+                       &counts.lds,    &counts.memory, &counts.constant,       &counts.control};
+    for (int kind = 0; kind < 8; ++kind) *to[kind] = w.kinds[kind];
+    counts.matrix_cycles = w.matrix_cycles;
+    return counts;
 }
 
 /* The registers a wave starts with: what the descriptor asks for, then the group's number. */
@@ -63,8 +70,16 @@ static void start_scalars(Wave &w, const Kernel &kernel, const Run &run, const u
     w.s[M0] = ~0u;
 }
 
+/* Poison again in the registers that the kernel asked for: the others were poisoned once, and no compiler touches
+ * what it did not ask for. */
+static void poison_vectors(Wave &w, const Kernel &kernel) {
+    u32 all = ((kernel.rsrc1 & 63) + 1) * 8, plain = std::min(all, ((kernel.rsrc3 & 63) + 1) * 4);
+    std::fill(&w.v[0][0], &w.v[0][0] + plain * LANES, POISON_VECTOR);
+    std::fill(&w.v[ACC_FIRST][0], &w.v[ACC_FIRST][0] + (all - plain) * LANES, POISON_VECTOR);
+}
+
 static void start_wave(Wave &w, int index, const Kernel &kernel, const Run &run, const u32 *number) {
-    std::fill(&w.v[0][0], &w.v[0][0] + VGPRS * LANES, POISON_VECTOR);
+    poison_vectors(w, kernel);
     start_scalars(w, kernel, run, number);
     const u32 *block = run.launch->block;
     int threads = (int)(block[0] * block[1] * block[2]), lanes = std::min((int)LANES, threads - LANES * index);
@@ -78,7 +93,8 @@ static void start_wave(Wave &w, int index, const Kernel &kernel, const Run &run,
     w.done = w.waiting = false;
     w.executed = 0;
     w.last = Region{0, 0};
-    w.counts = Counts();
+    std::fill(w.kinds, w.kinds + 8, 0);
+    w.matrix_cycles = 0;
 }
 
 static void step(Wave &w, const std::vector<Instruction> &code) {
@@ -95,7 +111,7 @@ static bool pass_barrier(std::vector<Wave *> &waves, Group &group) {
         alive |= !w->done;
         w->waiting = false;
     }
-    ++group.epoch;
+    group.next_epoch();
     return alive;
 }
 
@@ -128,11 +144,12 @@ static void run_at_random(std::vector<Wave *> &waves, Group &group, const std::v
 }
 
 namespace {
-/* One host thread's waves and LDS, used for one group after the other. */
+/* One host thread's waves and LDS, used for one group after the other. Barrier intervals are counted through all of
+ * them, so what a group did to LDS is no race with the next. */
 struct Worker {
     const Kernel &kernel;
     const Run &run;
-    std::vector<u8> scratch;
+    std::vector<u8> scratch, poisoned_lds;
     std::vector<Wave *> waves;
     Group group;
     Counts counts;
@@ -141,11 +158,15 @@ struct Worker {
         const u32 *block = r.launch->block;
         size_t count = (block[0] * block[1] * block[2] + LANES - 1) / LANES;
         scratch.assign(count * LANES * r.scratch_bytes + 16, 0xc1);
+        poisoned_lds.resize(r.lds_bytes);
+        for (u32 i = 0; i < r.lds_bytes; ++i) poisoned_lds[i] = (u8)((u32)POISON_LDS >> 8 * (i % 4));
+        group.shadow.clear(r.launch->races ? r.lds_bytes / 2 + 1 : 0);
         for (size_t i = 0; i < count; ++i) {
             Wave *w = (Wave *)aligned_alloc(alignof(Wave), sizeof(Wave));
             w->run = &run;
             w->group = &group;
             w->scratch = scratch.data() + i * LANES * r.scratch_bytes;
+            std::fill(&w->v[0][0], &w->v[0][0] + VGPRS * LANES, POISON_VECTOR);
             waves.push_back(w);
         }
     }
@@ -156,10 +177,8 @@ struct Worker {
         const Launch &launch = *run.launch;
         u32 at[3] = {(u32)(number % launch.grid[0]), (u32)(number / launch.grid[0] % launch.grid[1]),
                      (u32)(number / launch.grid[0] / launch.grid[1])};
-        group.lds.resize(run.lds_bytes);
-        for (u32 i = 0; i < run.lds_bytes; ++i) group.lds[i] = (u8)((u32)POISON_LDS >> 8 * (i % 4));
-        group.shadow.assign(launch.races ? run.lds_bytes / 2 + 1 : 0, LdsShadow());
-        group.epoch = 1;
+        group.lds = poisoned_lds;
+        group.next_epoch();
         int entry = run.program->at.at((u32)kernel.entry);
         for (size_t i = 0; i < waves.size(); ++i) {
             start_wave(*waves[i], (int)i, kernel, run, at);
@@ -167,7 +186,7 @@ struct Worker {
         }
         if (launch.schedule) run_at_random(waves, group, run.program->code, launch.schedule * 2654435761u + (u32)number * 40503u);
         else run_in_turn(waves, group, run.program->code);
-        for (Wave *w : waves) counts.add(w->counts);
+        for (Wave *w : waves) counts.add(counts_of(*w));
     }
 };
 } // namespace
@@ -249,7 +268,7 @@ KernelFacts CodeObject::facts(const std::string &name) {
 std::vector<std::string> CodeObject::unknown(const std::string &kernel) {
     std::set<std::string> names;
     for (const Instruction &in : image->program(kernel).code)
-        if (in.run == run_unknown) names.insert(in.name + " (" + in.text + ")");
+        if (in.run == run_unknown) names.insert(in.name() + " (" + in.text() + ")");
     return {names.begin(), names.end()};
 }
 

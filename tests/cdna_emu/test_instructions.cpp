@@ -195,6 +195,10 @@ static void subnormals(CodeObject &code) {
     std::vector<float> c(256, 0.0f);
     code.run(Call("matrix_16_f16", 1, 64).buffer(a).buffer(b).buffer(c).launch);
     check(c[5] == (code.arch() == "gfx90a" ? 0.0f : 0x1p-16f), "subnormal operands of a matrix product");
+    std::vector<float> x(1024, 0x1p-130f), sum(8, 0.0f); /* and its memory adds no subnormal f32 */
+    std::vector<uint32_t> words(1 + 1024 + 4, 0);
+    code.run(Call("atomics", 4, 256).buffer(x).buffer(sum).buffer(words).launch);
+    check(sum[0] == (code.arch() == "gfx90a" ? 0.0f : 0x1p-123f), "subnormals added to memory");
 }
 
 static void sees(CodeObject &code, Call &call, const char *words) {

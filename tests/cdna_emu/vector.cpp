@@ -269,7 +269,8 @@ static void run_select(Wave &w, const Instruction &in) {
     const u32 *A = source(w, in, 1, Read::f32), *B = source(w, in, 2, Read::f32);
     u64 mask = in.count > 3 ? scalar64(w, in.op[3]) : w.vcc();
     alignas(64) u32 r[LANES];
-    EACH_LANE r[l] = mask >> l & 1 ? B[l] : A[l];
+    memcpy(r, A, sizeof r);
+    store_lanes(r, B, mask);
     result(w, in, r);
 }
 
@@ -298,12 +299,10 @@ static void packed_source(Wave &w, const Instruction &in, int k, u32 *low, u32 *
     u32 *to[2] = {low, high};
     for (int h = 0; h < 2; ++h) {
         u32 flip = negate[h] ? 0x80000000u : 0;
-        EACH_LANE {
-            u32 x = o.place == Place::vector  ? w.v[o.index + from[h]][l]
-                    : o.place == Place::scalar ? w.s[o.index + from[h]]
-                                               : o.bits32;
-            to[h][l] = x ^ flip;
-        }
+        const u32 *lanes = o.place == Place::vector ? w.v[o.index + from[h]] : nullptr;
+        u32 same = o.place == Place::scalar ? w.s[o.index + from[h]] : o.bits32, *values = to[h];
+        if (lanes) EACH_LANE values[l] = lanes[l] ^ flip;
+        else EACH_LANE values[l] = same ^ flip;
     }
 }
 

@@ -94,6 +94,10 @@ status, out, _ = run("--backend", "cpu", "--filter", "dbias*f32", "--cases", "5"
 check("filter, cases and seed", status == 0 and "5 distinct problems" in out and ":seed" in out, out)
 status, out, _ = run("--backend", "cpu", "--filter", "!data_", "--quick", "--cases", "9")
 check("a filter after ! leaves out", status == 0 and "9 distinct problems" in out and "data_" not in out, out)
+status, out, _ = run("--backend", "cpu", "--filter", ":bf16:", "--filter", "!data_", "--filter", "dlse", "--cases", "7")
+lines = [line for line in out.splitlines() if "attn_bwd:" in line]
+check("all filters must hold", status == 0 and len({line.split()[2] for line in lines}) == 7 and
+      all(":bf16:" in line and "dlse" in line and "data_" not in line for line in lines), out)
 status, out, _ = run("--backend", "cpu", "--soak", "20", "--seed", "9")
 check("soak", status == 0 and "20 distinct problems" in out, out[-300:])
 

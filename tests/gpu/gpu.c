@@ -14,11 +14,16 @@ gpu_driver gpu;
 int gpu_devices;
 stw_context *gpu_context;
 const char *gpu_arch = "sm80";
+int gpu_runs = 1000;
 
 /* ---- the machine ----------------------------------------------------------------------------------------
  */
 
-static int load_driver(char *why, size_t capacity) {
+static int is_hip(void) {
+    return !strncmp(gpu_arch, "gfx", 3);
+}
+
+static int load_cuda(char *why, size_t capacity) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     if (!library) {
         snprintf(why, capacity, "no libcuda.so.1");
@@ -35,15 +40,20 @@ static int load_driver(char *why, size_t capacity) {
     }
     GPU_CALLS(LOAD)
 #undef LOAD
+    return 1;
+}
+
+static int load_driver(char *why, size_t capacity) {
+    if (!(is_hip() ? gpu_load_hip(why, capacity) : load_cuda(why, capacity))) return 0;
     int error = gpu.cuInit(0);
     if (!error) error = gpu.cuDeviceGetCount(&gpu_devices);
-    if (error || gpu_devices < 1) snprintf(why, capacity, "no NVIDIA GPU (driver error %d)", error);
+    if (error || gpu_devices < 1) snprintf(why, capacity, "no GPU (driver error %d)", error);
     return !error && gpu_devices > 0;
 }
 
 static stw_status open_on(int device, stw_context **context_out) {
     stw_context_opts opts = STW_INIT(stw_context_opts);
-    opts.backend = STW_BACKEND_CUDA;
+    opts.backend = is_hip() ? STW_BACKEND_HIP : STW_BACKEND_CUDA;
     opts.memory = STW_MEMORY_DEVICE;
     opts.flags = STW_CONTEXT_HAS_DEVICE;
     opts.device = device;
@@ -75,6 +85,8 @@ int gpu_main(int argc, char **argv, const char *group, const struct CMUnitTest *
     char why[512];
     void *primary = NULL;
     if (argc > 1) gpu_arch = argv[1];
+    if (argc > 2) gpu_runs = atoi(argv[2]);
+    if (argc > 3) cmocka_set_skip_filter(argv[3]);
     if (!load_driver(why, sizeof why)) return skip_all(tests, count, why);
     stw_status status = open_on(0, &gpu_context);
     if (status == STW_E_NO_IMAGE || status == STW_E_NO_DRIVER || status == STW_E_NO_DEVICE)

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUNS = 1000 };
-
 /* Every gradient, every type, grouped heads, causal, and many key blocks a query block (the order of
  * additions). */
 static const char *const problems[] = {
@@ -30,7 +28,7 @@ static const char *const problems[] = {
 
 static void run_again(gpu_case *g, gpu_case *noise, unsigned char *again, size_t from, size_t bytes) {
     stw_stream stream = g->device.stream;
-    for (int n = 2; n <= RUNS; ++n) {
+    for (int n = 2; n <= gpu_runs; ++n) {
         GPU_TRY(cuMemsetD8Async, (uintptr_t)g->device.workspace, (unsigned char)(n * 37),
                 g->device.workspace_bytes, stream);
         GPU_OK(gpu_case_run(noise, noise->device.stream));
@@ -65,7 +63,7 @@ static void thousand_runs(void **state) {
         assert_non_null(again);
         gpu_case_write(&g, from, g.c.host + from, bytes);
         run_again(&g, &noise, again, from, bytes);
-        printf("%d runs: the same bits: %s\n", RUNS, problems[i]);
+        printf("%d runs: the same bits: %s\n", gpu_runs, problems[i]);
         free(again);
         gpu_case_close(&g);
     }

@@ -22,7 +22,7 @@ static void two_streams_one_plan(void **state) {
         gpu_case_open(&b, gpu_context, line);
         stw_plan *own = b.plan;
         b.plan = a.plan;
-        for (int n = 0; n < 20; ++n) {
+        for (int n = 0; n < 20 && n < gpu_runs; ++n) {
             gpu_case_load(&a, &a.c, 0xFF);
             gpu_case_load(&b, &b.c, 0x7F);
             for (int k = 0; k < 3; ++k) {
@@ -57,7 +57,7 @@ typedef struct caller {
 static void *call_often(void *argument) {
     caller *c = argument;
     gpu_case *g = &c->g;
-    for (int n = 0; n < ROUNDS && !c->failed; ++n) {
+    for (int n = 0; n < ROUNDS && n < gpu_runs && !c->failed; ++n) {
         int guards = 0;
         stw_case_result result;
         stw_case_result_clear(&result);
@@ -115,10 +115,10 @@ static void a_context_ends(void **state) {
     gpu_case_open(&h, context, "attn_bwd:bf16:b2h8k2s300x513d128:causal_br");
     gpu_case_load(&g, &g.c, 0xFF);
     gpu_case_round(&h, "before the end");
-    for (int n = 0; n < 20; ++n) GPU_OK(gpu_case_run(&g, g.device.stream));
+    for (int n = 0; n < 20 && n < gpu_runs; ++n) GPU_OK(gpu_case_run(&g, g.device.stream));
     gpu_case_close(&h);
     stw_context_destroy(context);
-    for (int n = 0; n < 20; ++n) GPU_OK(gpu_case_run(&g, g.device.stream));
+    for (int n = 0; n < 20 && n < gpu_runs; ++n) GPU_OK(gpu_case_run(&g, g.device.stream));
     gpu_case_store(&g, g.device.stream);
     gpu_case_judge(&g, &g.c, "behind the end of another context");
     gpu_case_close(&g);
@@ -174,7 +174,7 @@ static void time_of_a_call(void **state) {
     double best = 1e12;
     gpu_case_open(&g, gpu_context, "attn_bwd:bf16:b1h2s65x97d64:causal_br");
     gpu_case_load(&g, &g.c, 0xFF);
-    for (int n = 0; n < 20; ++n) {
+    for (int n = 0; n < 20 && n < gpu_runs; ++n) {
         double before = now();
         for (int k = 0; k < 100; ++k) GPU_OK(gpu_case_run(&g, g.device.stream));
         double took = (now() - before) / 100;

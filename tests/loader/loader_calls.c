@@ -111,7 +111,9 @@ static void say_current(void) {
     int changed = 0, device = 0, error = 0;
     if (backend == STW_BACKEND_HIP) {
         void (*state)(int *, int *);
-        void *symbol = fake_function("libamdhip64.so.7", "hipFakeState");
+        static const char *const names[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
+        void *symbol = NULL;
+        for (int i = 0; i < 3 && !symbol; ++i) symbol = fake_function(names[i], "hipFakeState");
         memcpy(&state, &symbol, sizeof state);
         if (symbol) state(&device, &error);
         changed = device != atoi(getenv("FAKE_HIP_CURRENT") ? getenv("FAKE_HIP_CURRENT") : "0");

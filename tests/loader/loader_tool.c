@@ -9,6 +9,7 @@
  * PATH                  dlopen, as a program that already uses its own driver chdir PATH, setenv NAME [VALUE]
  *   fork                          the rest runs in a child; "child N" with its exit status */
 #include "backends/hip/driver.h"
+#include "common/kfd.h"
 #include "dispatch/backend.h"
 #include "loader_calls.h"
 
@@ -19,6 +20,15 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+/* The kernel driver's files of a recorded machine where FAKE_KFD_ROOT names one: the linker sends the
+ * library's calls here. */
+void __real_stw_kfd_read(const char *root, stw_kfd *kfd_out);
+void __wrap_stw_kfd_read(const char *root, stw_kfd *kfd_out);
+void __wrap_stw_kfd_read(const char *root, stw_kfd *kfd_out) {
+    const char *recorded = getenv("FAKE_KFD_ROOT");
+    __real_stw_kfd_read(*root || !recorded ? root : recorded, kfd_out);
+}
 
 static const stw_backend_ops *ops_named(const char *name) {
     return strcmp(name, "cuda") == 0 ? &stw_cuda_backend : &stw_hip_backend;

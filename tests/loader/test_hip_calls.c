@@ -13,9 +13,10 @@
 
 #include "run_calls.h"
 
-#define MI300X "AMD Instinct MI300X|gfx942:sramecc+:xnack-|304|65536|206141652992|0000:05:00.0"
-#define TWO    "FAKE_HIP_DEVICES=" MI300X ";" MI300X
-#define OTHER  "FAKE_HIP_CURRENT=1" /* the device that the program itself uses */
+#define MI300X    "AMD Instinct MI300X|gfx942:sramecc+:xnack-|304|65536|206141652992|0000:05:00.0"
+#define MI300X_E5 "AMD Instinct MI300X|gfx942:sramecc+:xnack-|304|65536|206141652992|0000:e5:00.0"
+#define TWO       "FAKE_HIP_DEVICES=" MI300X ";" MI300X
+#define OTHER     "FAKE_HIP_CURRENT=1" /* the device that the program itself uses */
 
 static const char *const symbols[] = {
 #define STW_HIP(name, need, result, parameters) #name,
@@ -119,6 +120,36 @@ static void each_call_failing(void **state) {
     }
     assert_int_equal(covered, SYMBOLS - 4); /* error texts, two other ways to the gfx name */
     fail_call("hipMalloc", 2, 0);
+}
+
+/* A whole life on the symbols and the versions of ROCm 5.2, 6.0, 6.4 and 7: 5.2 tells no gfx name, the kernel
+ * driver does, and it cannot say whose a stream is. */
+static void every_runtime(void **state) {
+    (void)state;
+    static const struct {
+        const char *folder, *version, *way;
+    } runtimes[] = {{"hip5", "FAKE_HIP_VERSION=50221153", "hipDeviceGetPCIBusId"},
+                    {"hip6", "FAKE_HIP_VERSION=60032830", "hipGetDevicePropertiesR0600"},
+                    {"hip6", "FAKE_HIP_VERSION=60443482", "hipGetDevicePropertiesR0600"},
+                    {"hip6-r0000", "FAKE_HIP_VERSION=60032830", "hipGetDevicePropertiesR0000"},
+                    {"hip7", "FAKE_HIP_VERSION=70051831", "hipGetDevicePropertiesR0600"}};
+    for (size_t i = 0; i < sizeof runtimes / sizeof runtimes[0]; ++i) {
+        char line[128];
+        tool(runtimes[i].folder,
+             LIST("FAKE_HIP_DEVICES=" MI300X_E5 ";" MI300X_E5, OTHER, runtimes[i].version,
+                  "FAKE_KFD_ROOT=" FIXTURES "/mi300x-x8"),
+             LIST("hip", "work", "kinds"));
+        expect(
+            (const char *const[][2]){{"bwd STW_E_INVALID attn_bwd: workspace 0x", " is managed memory, "},
+                                     {"bwd STW_E_INVALID attn_bwd: q 0x", " is page-locked host memory, "}},
+            2);
+        assert_int_equal(failures(NULL), 2);
+        assert_int_equal(spawn_count(run.out, "current as before"), 1);
+        snprintf(line, sizeof line, "%s:%s", runtimes[i].folder, runtimes[i].way);
+        assert_true(spawn_count(run.log, line) >= 1);
+        assert_true(lines_with(run.log, "launch") >= 8);
+        assert_int_equal(lines_with(run.log, "left"), 0);
+    }
 }
 
 static void runtime_refuses_image(void **state) {
@@ -232,6 +263,7 @@ int main(void) {
         cmocka_unit_test(foreign_pointers),  cmocka_unit_test(kinds_of_memory),
         cmocka_unit_test(device_loss),       cmocka_unit_test(without_stream_device),
         cmocka_unit_test(fork_after_run),    cmocka_unit_test(overhead),
+        cmocka_unit_test(every_runtime),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

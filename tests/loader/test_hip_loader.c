@@ -213,6 +213,35 @@ static void devices_and_ordinals(void **state) {
     assert_string_equal(spawn_line(run.out, 1), "STW_E_NO_DEVICE hip: the runtime shows no device");
 }
 
+/* The runtime hides and numbers devices; the library asks it and no one else. */
+static void visible_devices(void **state) {
+    (void)state;
+#define ALL "FAKE_HIP_DEVICES=" MI300X ";" MI250X ";" RX7900
+    tool(FAKES "/hip7", LIST(ALL, "HIP_VISIBLE_DEVICES=1"), LIST("open hip 0", "open hip 1"));
+    assert_string_equal(spawn_line(run.out, 0),
+                        "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI250X\" is gfx90a; " NO_KERNELS);
+    assert_string_equal(spawn_line(run.out, 1),
+                        "STW_E_NO_DEVICE hip: device 1 does not exist: the runtime shows 1 (0..0)");
+    tool(FAKES "/hip7", LIST(ALL, "ROCR_VISIBLE_DEVICES=2,0"),
+         LIST("open hip 1", "open hip 0", "open hip 2"));
+    assert_string_equal(spawn_line(run.out, 0),
+                        "STW_E_NO_IMAGE hip: device 1 \"AMD Instinct MI300X\" is gfx942; " NO_KERNELS);
+    assert_non_null(
+        strstr(spawn_line(run.out, 1), "\"Radeon RX 7900 XTX\" is gfx1100, which this library has no"));
+    assert_non_null(strstr(spawn_line(run.out, 2), "the runtime shows 2 (0..1)"));
+    tool(FAKES "/hip7", LIST(ALL, "ROCR_VISIBLE_DEVICES=2,0", "HIP_VISIBLE_DEVICES=1"), LIST("open hip 0"));
+    assert_string_equal(run.out, MI300_TEXT "\n");
+    tool(FAKES "/hip7", LIST(ALL, "HIP_VISIBLE_DEVICES=-1"), LIST("open hip 0"));
+    assert_non_null(strstr(run.out, "STW_E_NO_DEVICE hip: hipInit failed: hipErrorInvalidDevice (101)"));
+    /* ROCm 5: the address, not the number, leads to the kernel driver's entry */
+    tool(FAKES "/hip5",
+         LIST("FAKE_HIP_DEVICES=a|?|1|1|1|0000:43:00.0;b|?|1|1|1|0000:0c:00.0", "HIP_VISIBLE_DEVICES=1,0",
+              "FAKE_KFD_ROOT=" FIXTURES "/mixed"),
+         LIST("open hip 0", "open hip 1"));
+    assert_non_null(strstr(spawn_line(run.out, 0), "STW_E_NO_IMAGE hip: device 0 \"b\" is gfx1100, "));
+    assert_string_equal(spawn_line(run.out, 1), "STW_E_NO_IMAGE hip: device 1 \"a\" is gfx90a; " NO_KERNELS);
+}
+
 static void forced_arch(void **state) {
     (void)state;
     tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI250X), LIST("open hip 0 sm80", "open hip 0 gfx1100"));
@@ -279,6 +308,7 @@ int main(void) {
         cmocka_unit_test(versions),
         cmocka_unit_test(which_library),
         cmocka_unit_test(devices_and_ordinals),
+        cmocka_unit_test(visible_devices),
         cmocka_unit_test(forced_arch),
         cmocka_unit_test(fork_and_threads),
         cmocka_unit_test(mixed_vendors),

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Mutation check of the GPU kernels, on a machine with a GPU: plants the bugs of mutants_gpu.toml one at a time in a
-copy of the device sources, compiles an image of them with a reduced tuning table (one variant a kind of kernel), links
-a library with it from a finished build's objects and runs conform on gpu_cases.txt: it must fail. Without a bug the
-same build must pass. Ends with 77 where there is no GPU with kernels of the arch, or no nvcc."""
+"""Mutation check of the GPU kernels, on a machine with a GPU or on the emulator of AMD's: plants the bugs of
+mutants_gpu.toml one at a time in a copy of the device sources, compiles an image of them with a reduced tuning table
+(one variant a kind of kernel), links a library with it from a finished build's objects and runs conform on
+gpu_cases.txt: it must fail. Without a bug the same build must pass. Ends with 77 where there is no GPU with kernels of
+the arch, or no compiler for it."""
 
 import argparse
 import os
@@ -18,7 +19,6 @@ from pathlib import Path
 import planted
 
 HERE = Path(__file__).resolve().parent
-TIMEOUT_S = 60
 REPLACED = ("images.c.o", "image.c.o", "tables.c.o")  # made anew: they hold the image and the table
 SYMBOL = "stw_image_mutant"
 
@@ -40,9 +40,81 @@ def reduce_table(text):
     return "\n".join(keep) + "\n"
 
 
+class Cuda:
+    """sm80 on an NVIDIA GPU."""
+    folder = "backends/cuda"
+    timeout_s = 60
+
+    def __init__(self, options):
+        self.options, self.arch = options, options.arch
+
+    def compiler(self):
+        return self.options.nvcc
+
+    def compile(self, tree, image):
+        return [self.options.nvcc, "-fatbin", f"-gencode=arch=compute_80,code={self.options.code}", "-Xfatbin",
+                "-compress-all", "-std=c++17", "-O3", f"-I{tree}", f"-I{tree}/include", "-o", str(image),
+                str(tree / f"backends/cuda/attn_bwd_{self.arch}.cu")]
+
+    def rows(self, value):
+        kinds = ("CUBIN", "PTX")  # whichever the device asks for
+        return [f"STW_IMAGE(CUDA, {self.arch}, {kind}, {SYMBOL}, {value})\n" for kind in kinds]
+
+    def cases(self, lines):
+        return lines
+
+    def environment(self, mutant):
+        return {}
+
+    def repeat(self, mutant):
+        return mutant.get("repeat")
+
+    def race(self, checker, work, mutant, command, lines):
+        """Exit status and output of a run that happened to go well: the tool sees the race."""
+        if "tool" not in mutant:
+            return 0, ""
+        status, words = checker.run(work, ["compute-sanitizer", "--tool", mutant["tool"], "--error-exitcode", "9",
+                                           *command, "--jobs", "0", *lines[:6]], mutant)
+        return (1, f"FAIL {mutant['tool']} {mutant['tool']}: {words.count('Error')} errors") if status == 9 else (status, "")
+
+
+class Hip:
+    """gfx90a and gfx942 on tests/cdna_emu, which watches LDS for races and shuffles the waves."""
+    folder = "backends/hip"
+    timeout_s = 300
+
+    def __init__(self, options):
+        self.options, self.arch = options, options.arch
+
+    def compiler(self):
+        return self.options.hip_compiler
+
+    def compile(self, tree, image):
+        return [self.options.hip_compiler, *self.options.hip_flags.split(), f"--offload-arch={self.arch}", "-O3",
+                f'-DSTW_VARIANT_TABLE="common/tuning/attn_bwd.{self.arch}.def"', f"-I{tree}", f"-I{tree}/include", "-c",
+                str(tree / "backends/hip/attn_bwd_cdna.hip"), "-o", str(image)]
+
+    def rows(self, value):
+        return [f"STW_IMAGE(HIP, {self.arch}, CODE_OBJECT, {SYMBOL}, {value})\n"]
+
+    def cases(self, lines):  # gfx90a's matrix unit takes subnormal bf16 for zero
+        return [line for line in lines if self.arch != "gfx90a" or ":bf16:" not in line or "data_denormal" not in line]
+
+    def environment(self, mutant):
+        return {"LD_LIBRARY_PATH": str(self.options.build / "tests/emu"), "CDNA_EMU_ARCH": self.arch, "CDNA_EMU_RACES": "1",
+                "CDNA_EMU_SCHEDULE": "7", "CDNA_EMU_THREADS": str((mutant or {}).get("emulator_threads", 1))}
+
+    def repeat(self, mutant):
+        return mutant.get("emulator_repeat")
+
+    def race(self, checker, work, mutant, command, lines):
+        return 0, ""  # every run watches
+
+
 class Check:
     def __init__(self, options):
         self.options = options
+        self.vendor = options.vendor
         self.gpu = threading.Semaphore(options.runs)
         self.cases = [line for line in (HERE / "gpu_cases.txt").read_text().splitlines() if line and line[0] != "#"]
         self.archive = Path(options.scratch) / "objects.a"
@@ -53,17 +125,14 @@ class Check:
     def compile(self, work, source, target, *more):
         tree = work / "tree"
         subprocess.run([self.options.cc, "-c", "-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE",
-                        "-DSTW_WITH_CUDA", "-DSTW_WITH_HIP", f"-I{tree}", f"-I{tree}/include", f"-I{work}",
+                        *self.options.with_backends, f"-I{tree}", f"-I{tree}/include", f"-I{work}",
                         f"-I{self.options.build}/generated", *more, "-o", str(target), str(source)], check=True,
                        capture_output=True, text=True)
 
     def make_library(self, work):
         """work/lib/libsternway.so.0 with the image of work/tree."""
-        tree, arch = work / "tree", self.options.arch
-        image = work / "mutant.fatbin"
-        done = subprocess.run([self.options.nvcc, "-fatbin", f"-gencode=arch=compute_80,code={self.options.code}",
-                               "-Xfatbin", "-compress-all", "-std=c++17", "-O3", f"-I{tree}", f"-I{tree}/include", "-o",
-                               str(image), str(tree / f"backends/cuda/attn_bwd_{arch}.cu")], capture_output=True, text=True)
+        tree, image = work / "tree", work / "mutant.image"
+        done = subprocess.run(self.vendor.compile(tree, image), capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"does not compile:\n{done.stderr[-2000:]}")
         (work / "images.c").write_text(
@@ -73,8 +142,7 @@ class Check:
         value = 0xCBF29CE484222325  # FNV-1a, as common/image.c has it
         for byte in image.read_bytes():
             value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
-        (work / "images.def").write_text("".join(f"STW_IMAGE(CUDA, {arch}, {kind}, {SYMBOL}, 0x{value:016x})\n"
-                                                 for kind in ("CUBIN", "PTX")))  # whichever the device asks for
+        (work / "images.def").write_text("".join(self.vendor.rows(f"0x{value:016x}")))
         self.compile(work, work / "images.c", work / "images.c.o")
         self.compile(work, tree / "common/image.c", work / "image.c.o", '-DSTW_IMAGE_ROWS="images.def"')
         self.compile(work, tree / "dispatch/tables.c", work / "tables.c.o")
@@ -84,24 +152,24 @@ class Check:
                         "-Wl,--whole-archive", str(self.archive), "-Wl,--no-whole-archive",
                         *(str(o) for o in work.glob("*.o")), "-lm"], check=True, capture_output=True, text=True)
 
-    def run(self, work, command):
+    def run(self, work, command, mutant=None):
         """Exit status and output; None when it hung."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("STERNWAY_")}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("STERNWAY_", "CDNA_EMU_"))}
+        environment.update(self.vendor.environment(mutant))
         environment["LD_LIBRARY_PATH"] = f"{work}/lib:{environment.get('LD_LIBRARY_PATH', '')}"
-        return planted.run(command, environment, TIMEOUT_S)
+        return planted.run(command, environment, self.vendor.timeout_s)
 
     def conform(self, work, mutant):
         tool = str(work / "bin/sternway")
-        lines = (mutant or {}).get("cases", self.cases)
-        more = ["--repeat", str(mutant["repeat"])] if mutant and "repeat" in mutant else []
+        lines = self.vendor.cases((mutant or {}).get("cases", self.cases))
+        repeat = self.vendor.repeat(mutant) if mutant else None
+        more = ["--repeat", str(repeat)] if repeat else []
         command = [tool, "conform", "--arch", self.options.arch, "--variant", "auto", *more]
         with self.gpu:
-            status, output = self.run(work, [*command, "--jobs", "2", *lines])
-            if status == 0 and mutant and "tool" in mutant:  # what happens to go well: the tool sees it
-                status, words = self.run(work, ["compute-sanitizer", "--tool", mutant["tool"], "--error-exitcode", "9",
-                                                *command, "--jobs", "0", *lines[:6]])
-                if status == 9:
-                    return 1, f"FAIL {mutant['tool']} {mutant['tool']}: {words.count('Error')} errors"
+            status, output = self.run(work, [*command, "--jobs", str(self.options.conform_jobs), *lines], mutant)
+            if status == 0 and mutant:
+                status, words = self.vendor.race(self, work, mutant, command, lines)
+                output = words or output
         return status, output
 
     def check(self, mutant):
@@ -110,9 +178,9 @@ class Check:
         work = Path(tempfile.mkdtemp(prefix="mutant-", dir=self.options.scratch))
         source = self.options.source
         try:
-            for folder in ("backends/cuda", "common", "dispatch", "include"):
+            for folder in (self.vendor.folder, "common", "dispatch", "include"):
                 shutil.copytree(source / folder, work / "tree" / folder)
-            table = work / f"tree/common/tuning/attn_bwd.{self.options.arch}.def"
+            table = work / f"tree/common/tuning/attn_bwd.{self.vendor.arch}.def"
             if not self.options.whole:
                 table.write_text(reduce_table(table.read_text()))
             if mutant:
@@ -137,38 +205,66 @@ class Check:
             shutil.rmtree(work)
 
 
+def chosen(options):
+    """The rows that concern this arch: all that stand in common, and its backend's own."""
+    mutants = []
+    for mutant in planted.load(HERE / "mutants_gpu.toml", options.only):
+        if mutant["file"].startswith("backends/") and not mutant["file"].startswith(options.vendor.folder):
+            continue
+        if options.arch not in mutant.get("archs", [options.arch]) or (options.short and not mutant.get("short")):
+            continue
+        if options.leaf and not mutant["file"].startswith("backends/") and "archs" not in mutant:
+            continue
+        mutants.append(mutant)
+    return mutants
+
+
+def absent(options):
+    """Why nothing can run here, or None."""
+    if not Path(options.vendor.compiler()).exists():
+        return f"no compiler ({options.vendor.compiler()})"
+    if options.no_run:
+        return None
+    environment = {**os.environ, **options.vendor.environment(None)}
+    probe = subprocess.run([options.build / "bin/sternway", "conform", "--arch", options.arch, "--variant", "auto", "--jobs",
+                            "1", "attn_bwd:bf16:b1h1s16d16"], capture_output=True, text=True, env=environment)
+    found = re.search(rf"^skip (arch {options.arch}: STW_E_NO_(DRIVER|DEVICE|IMAGE)\b.*)$", probe.stdout, re.M)
+    return found and found.group(1)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, required=True, help="a finished build folder")
     parser.add_argument("--source", type=Path, default=HERE.parent.parent)
-    parser.add_argument("--arch", default="sm80")
-    parser.add_argument("--code", default="sm_90", help="of the GPU at hand")
+    parser.add_argument("--arch", default="sm80", help="sm80, gfx90a, gfx942")
+    parser.add_argument("--code", default="sm_90", help="of the NVIDIA GPU at hand")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilations at once")
     parser.add_argument("--runs", type=int, default=4, help="runs on the GPU at once")
+    parser.add_argument("--conform-jobs", type=int, default=2, help="processes of a run")
     parser.add_argument("--cc", default=os.environ.get("CC", "cc"))
     parser.add_argument("--nvcc", default=shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")
+    parser.add_argument("--hip-compiler", default=shutil.which("clang-19") or "clang-19")
+    parser.add_argument("--hip-flags", default="", help="as cmake/image.cmake has them")
+    parser.add_argument("--backends", default="CUDA,HIP", help="those of the build")
     parser.add_argument("--only", help="names that contain this text")
+    parser.add_argument("--short", action="store_true", help="the rows marked so")
+    parser.add_argument("--leaf", action="store_true", help="the rows in the backend's own files, and those of few archs")
     parser.add_argument("--stale", action="store_true", help="only look whether each old text is there once")
     parser.add_argument("--no-run", action="store_true", help="only build: needs no GPU")
     parser.add_argument("--whole", action="store_true", help="the whole tuning table: minutes a bug")
     parser.add_argument("--keep", type=Path, help="with --no-run: a folder for the libraries")
     options = parser.parse_args()
     options.build, options.source = options.build.resolve(), options.source.resolve()
-    mutants = planted.load(HERE / "mutants_gpu.toml", options.only)
-    if not options.stale and not Path(options.nvcc).exists():
-        print(f"skip: no nvcc ({options.nvcc})")
+    options.with_backends = [f"-DSTW_WITH_{name}" for name in options.backends.split(",")]
+    options.vendor = (Hip if options.arch.startswith("gfx") else Cuda)(options)
+    why = None if options.stale else absent(options)
+    if why:
+        print(f"skip {why}")
         return 77
-    if not options.stale and not options.no_run:
-        probe = subprocess.run([options.build / "bin/sternway", "conform", "--arch", options.arch, "--variant", "auto",
-                                "--jobs", "1", "attn_bwd:bf16:b1h1s16d16"], capture_output=True, text=True)
-        absent = re.search(rf"^skip (arch {options.arch}: STW_E_NO_(DRIVER|DEVICE|IMAGE)\b.*)$", probe.stdout, re.M)
-        if absent:
-            print(f"skip {absent.group(1)}")
-            return 77
     with tempfile.TemporaryDirectory(prefix="sternway-mutants-") as options.scratch:
         checker = Check(options) if not options.stale else Check.__new__(Check)
-        checker.options = options
-        return planted.report(checker.check, mutants, options.jobs)
+        checker.options, checker.vendor = options, options.vendor
+        return planted.report(checker.check, chosen(options), options.jobs)
 
 
 if __name__ == "__main__":

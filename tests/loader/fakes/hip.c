@@ -1,13 +1,44 @@
 /* SPDX-License-Identifier: MIT
  *
  * A fake libamdhip64, the half about devices: no device, only the answers of one. Devices come from
- * FAKE_HIP_DEVICES="name|gcnArchName|CUs|LDS bytes|memory bytes|PCI address;...". Both struct layouts are
- * filled over a poisoned struct; the unversioned hipGetDeviceProperties is there as a trap. */
+ * FAKE_HIP_DEVICES="name|gcnArchName|CUs|LDS bytes|memory bytes|PCI address;...", those that
+ * ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES leave. Both struct layouts are filled over a poisoned struct;
+ * the unversioned hipGetDeviceProperties is there as a trap. */
 #include "hip.h"
+
+/* The `index`th number of a list like "2,0"; without the variable, `index` itself. -1: the list ends before,
+ * as it does at the first word that is none of `count` devices. */
+static int visible(const char *variable, int index, int count) {
+    const char *list = getenv(variable);
+    if (!list) return index < count ? index : -1;
+    for (int i = 0;; ++i) {
+        char *end;
+        long number = strtol(list, &end, 10);
+        if (end == list || number < 0 || number >= count) return -1;
+        if (i == index) return (int)number;
+        if (*end != ',') return -1;
+        list = end + 1;
+    }
+}
+
+/* As the real one: ROCR_VISIBLE_DEVICES chooses and numbers anew, HIP_VISIBLE_DEVICES among what is left. */
+static int record_of(int ordinal) {
+    int all = fake_devices("FAKE_HIP_DEVICES"), left = 0;
+    while (left < all && visible("ROCR_VISIBLE_DEVICES", left, all) >= 0) ++left;
+    int chosen = ordinal < 0 ? -1 : visible("HIP_VISIBLE_DEVICES", ordinal, left);
+    return chosen < 0 ? -1 : visible("ROCR_VISIBLE_DEVICES", chosen, all);
+}
+
+static int device_count(void) {
+    int count = 0;
+    while (record_of(count) >= 0) ++count;
+    return count;
+}
 
 int fake_hip_device_at(int ordinal, hip_device *device) {
     char record[512];
     device->pci[0] = 0;
+    ordinal = record_of(ordinal);
     return ordinal >= 0 && fake_record("FAKE_HIP_DEVICES", ordinal, record, sizeof record) &&
            sscanf(record, "%127[^|]|%63[^|]|%d|%d|%llu|%31s", device->name, device->arch, &device->cus,
                   &device->lds, &device->memory, device->pci) >= 5;
@@ -43,7 +74,7 @@ int hipInit(unsigned flags) {
     if (flags) return 1;
     started_by = (int)getpid();
     static int asked; /* the real one says 101, then 100, when there is no GPU */
-    return fake_devices("FAKE_HIP_DEVICES") ? 0 : asked++ ? 100 : 101;
+    return device_count() ? 0 : asked++ ? 100 : 101;
 }
 
 int hipRuntimeGetVersion(int *version) {
@@ -54,7 +85,7 @@ int hipRuntimeGetVersion(int *version) {
 
 int hipGetDeviceCount(int *count) {
     int error = fake_call("hipGetDeviceCount");
-    if (!error) *count = fake_devices("FAKE_HIP_DEVICES");
+    if (!error) *count = device_count();
     return error;
 }
 
