@@ -28,6 +28,32 @@ static int needs_full(const stw_attn_params *p) {
     return (p->features & (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)) != 0;
 }
 
+/* Rows of whole vectors but for where the tensor starts, which a plan does not know and CDNA's kernels take as it
+ * is; 32-bit offsets reach everything of a head, and blocks past its end. */
+static int is_even(const stw_tensor_param *t, int64_t rows, uint32_t cols) {
+    return ((t->batch | t->head | t->seq | (int64_t)cols) & 7) == 0 && t->seq >= 0 &&
+           t->seq < INT64_C(1) << 26 && (rows + 256) * (t->seq + 256) < INT64_C(1) << 30;
+}
+
+/* Problems of CDNA's own kernels (loop "cdna"): no features of single pairs, all three gradients in their own
+ * type and any order. */
+static int is_lean(const stw_attn_tile *tile, const stw_attn_params *p) {
+    const uint32_t outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
+    int64_t rows = p->max_seq_q, keys = p->max_seq_kv;
+    uint32_t d = p->head_dim_qk, dv = p->head_dim_v;
+    if (strcmp(tile->loop, "cdna") || needs_full(p) || (p->features & STW_FEAT_DETERMINISTIC)) return 0;
+    if ((p->outputs & (outputs | STW_OUT_DBIAS)) != outputs) return 0;
+    if (p->accumulate & (STW_OUT_DK | STW_OUT_DV)) return 0;
+    return is_even(&p->q, rows, d) && is_even(&p->dout, rows, dv) && is_even(&p->k, keys, d) &&
+           is_even(&p->v, keys, dv) && is_even(&p->dk, keys, d) && is_even(&p->dv, keys, dv) &&
+           (rows + 256) * tile->head_dim * 4 < INT64_C(1) << 31;
+}
+
+/* Keys of a block of the main loop. */
+static uint32_t bn_of(const stw_attn_tile *tile, const stw_attn_params *p) {
+    return is_lean(tile, p) ? STW_CDNA_BN : tile->bn;
+}
+
 /* A stride of 0 over more than one element (or over none: the gradient's own extent is 1 then). */
 static int broadcast(int64_t stride, int64_t extent) {
     return stride == 0 && extent != 1;
@@ -115,10 +141,11 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
-        const char *mode = !strstr(t->loop, "split") || needs_full(p) ? "full" : "plain";
-        step =
-            add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn),
-                     t->warps * wave, STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages));
+        int lean = is_lean(t, p), plain = lean || (strstr(t->loop, "split") && !needs_full(p));
+        uint32_t smem = STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages);
+        const char *mode = plain ? "plain" : "full";
+        step = add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, bn_of(t, p)),
+                        t->warps * wave, lean ? STW_CDNA_SMEM(t->head_dim) : smem);
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode);
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
@@ -180,7 +207,7 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
     if (call != STW_CALL_DROPOUT_MASK) {
         l.vectors = vectors_of(params);
         l.bm = tile->bm;
-        l.bn = tile->bn;
+        l.bn = call == STW_CALL_BWD ? bn_of(tile, params) : tile->bn;
         l.width = tile->head_dim;
         l.warps = tile->warps;
     }
@@ -196,7 +223,8 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
         l.ticket = ordered ? (uint32_t *)(void *)(base + w.ticket) : NULL;
         l.q_blocks = w.q_blocks;
         l.heads_beside = heads_beside(tile, params);
-        l.k_blocks = stw_blocks_of(params->max_seq_kv, tile->bn);
+        l.k_blocks = stw_blocks_of(params->max_seq_kv, l.bn);
+        if (is_lean(tile, params)) l.vectors |= STW_STATS_NEGATED;
         l.dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
                                              wave == 32 && params->dtype == STW_F32 ? 8 : 16);
         l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !bias_is_summed(params);

@@ -19,6 +19,8 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #include "common/kernels/attn_fwd.inl"
 #include "common/kernels/dropout_mask.inl"
 
+#include "attn_bwd_cdna.inl"
+
 #define KERNEL(name, threads, call)                                                                          \
     DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch launch) { call; }
 #define BWD(id, type, T, hd, bm, bn, stages, warps, mode, full, kb)                                          \
@@ -36,6 +38,14 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define ROW_split(id, hd, bm, bn, stages, warps, kb)                                                         \
     ROW_full(id, hd, bm, bn, stages, warps, kb) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, false, kb) \
         BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, false, kb)
+/* 16-bit, kernels without extra features of CDNA's own; waves: of a SIMD. */
+#define CDNA(id, type, T, hd, waves)                                                                         \
+    __attribute__((amdgpu_waves_per_eu(waves, waves)))                                                       \
+    KERNEL(stw_attn_bwd_##id##_##type##_plain, 256, (attn_cdna_main<attn_cdna<T, hd>>(launch, dev_shared)))
+#define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                          \
+    static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");          \
+    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, hd, (hd > 64 ? 1 : 2))                \
+        CDNA(id, bf16, dev_bf16, hd, (hd > 64 ? 1 : 2))
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, true, kb)
 #define ROW_fwd(id, hd, bm, bn, stages, warps, kb)                                                           \
     FWD(id, f16, dev_f16, hd, bm, bn, warps, kb) FWD(id, bf16, dev_bf16, hd, bm, bn, warps, kb)
