@@ -28,8 +28,8 @@ static int needs_full(const stw_attn_params *p) {
     return (p->features & (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)) != 0;
 }
 
-/* Rows of whole vectors but for where the tensor starts, which a plan does not know and CDNA's kernels take as it
- * is; 32-bit offsets reach everything of a head, and blocks past its end. */
+/* Rows of whole vectors but for where the tensor starts, which a plan does not know and CDNA's kernels take
+ * as it is; 32-bit offsets reach everything of a head, and blocks past its end. */
 static int is_even(const stw_tensor_param *t, int64_t rows, uint32_t cols) {
     return ((t->batch | t->head | t->seq | (int64_t)cols) & 7) == 0 && t->seq >= 0 &&
            t->seq < INT64_C(1) << 26 && (rows + 256) * (t->seq + 256) < INT64_C(1) << 30;
@@ -47,6 +47,19 @@ static int is_lean(const stw_attn_tile *tile, const stw_attn_params *p) {
     return is_even(&p->q, rows, d) && is_even(&p->dout, rows, dv) && is_even(&p->k, keys, d) &&
            is_even(&p->v, keys, dv) && is_even(&p->dk, keys, d) && is_even(&p->dv, keys, dv) &&
            (rows + 256) * tile->head_dim * 4 < INT64_C(1) << 31;
+}
+
+/* Of these, the problems for which CDNA has own kernels before and behind the main loop, too. */
+static int lean_delta(const stw_attn_tile *tile, const stw_attn_params *p) {
+    const uint32_t options = STW_FEAT_DLSE | STW_FEAT_GIVEN_DELTA | STW_FEAT_WRITE_DELTA;
+    return is_lean(tile, p) && !(p->features & options) && !(p->outputs & STW_OUT_DSINK) &&
+           is_even(&p->out, p->max_seq_q, p->head_dim_v) && p->lse.seq >= 0 &&
+           (p->max_seq_q + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
+}
+
+static int lean_finish(const stw_attn_tile *tile, const stw_attn_params *p) {
+    return is_lean(tile, p) && p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) &&
+           !(p->outputs & STW_OUT_DSINK) && is_even(&p->dq, p->max_seq_q, p->head_dim_qk);
 }
 
 /* Keys of a block of the main loop. */
@@ -126,8 +139,13 @@ static stw_attn_step *add_step(stw_attn_steps *steps, uint32_t wave, int64_t uni
 static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t wave, stw_attn_steps *steps) {
     const char *type = stw_dtype_name((stw_dtype)p->dtype);
     int64_t tiles = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, t->bm);
-    stw_attn_step *step = add_step(steps, wave, tiles + 1, STW_ROW_THREADS, STW_ROW_SMEM);
-    snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_delta_%s", type);
+    int64_t parts = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, STW_CDNA_ROWS);
+    int lean = lean_delta(t, p);
+    stw_attn_step *step = add_step(steps, wave, (lean ? parts : tiles) + 1, STW_ROW_THREADS, STW_ROW_SMEM);
+    if (lean)
+        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_delta_cdna_hd%u_%s", t->head_dim, type);
+    else
+        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_delta_%s", type);
     int summed = bias_is_summed(p);
     if (summed) {
         const bias_tile *b = bias_tile_of(p, wave);
@@ -141,7 +159,8 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
-        int lean = is_lean(t, p), plain = lean || (strstr(t->loop, "split") && !needs_full(p));
+        lean = is_lean(t, p);
+        int plain = lean || (strstr(t->loop, "split") && !needs_full(p));
         uint32_t smem = STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages);
         const char *mode = plain ? "plain" : "full";
         step = add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, bn_of(t, p)),
@@ -149,8 +168,12 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode);
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
-    step = add_step(steps, wave, rows, STW_ROW_THREADS, 0);
-    snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish");
+    lean = lean_finish(t, p);
+    step = add_step(steps, wave, lean ? parts : rows, STW_ROW_THREADS, 0);
+    if (lean)
+        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish_cdna_hd%u_%s", t->head_dim, type);
+    else
+        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish");
 }
 
 void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,

@@ -20,6 +20,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #include "common/kernels/dropout_mask.inl"
 
 #include "attn_bwd_cdna.inl"
+#include "attn_bwd_cdna_rows.inl"
 
 #define KERNEL(name, threads, call)                                                                          \
     DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch launch) { call; }
@@ -63,6 +64,15 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define BIAS_4(name, hd, bm, bn, warps) BIAS(name, f32, float, hd, bm, bn, warps)
 #define BIAS_TILE(name, element, hd, bm, bn, warps) BIAS_##element(name, hd, bm, bn, warps)
 STW_BIAS_TILES_64(BIAS_TILE)
+
+#define CDNA_ROWS(type, T, hd)                                                                               \
+    KERNEL(stw_attn_bwd_delta_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                        \
+           (attn_cdna_delta<attn_cdna_rows<T, hd>>(launch, dev_shared)))                                     \
+    KERNEL(stw_attn_bwd_finish_cdna_hd##hd##_##type, ATTN_ROW_THREADS, (attn_cdna_finish<attn_cdna_rows<T, hd>>(launch)))
+CDNA_ROWS(f16, dev_f16, 64)
+CDNA_ROWS(f16, dev_f16, 128)
+CDNA_ROWS(bf16, dev_bf16, 64)
+CDNA_ROWS(bf16, dev_bf16, 128)
 
 KERNEL(stw_attn_bwd_delta_f16, ATTN_ROW_THREADS, attn_bwd_delta<dev_f16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_delta_bf16, ATTN_ROW_THREADS, attn_bwd_delta<dev_bf16>(launch, dev_shared))

@@ -77,6 +77,30 @@ template <class T_, int HD_> struct attn_cdna {
     bool exact;             /* K or V is tiny */
 };
 
+/* What was read of keys before `low` and of columns past the last becomes zero. */
+template <class C> DEV_FN void attn_cdna_clear_keys(C &w, int low, int k_cols, int v_cols, int wave, int lane) {
+    int n = lane % 16, g = lane / 16;
+    const leaf_u2 zero = {0, 0};
+    DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
+        DEV_UNROLL for (int j = 0; j < C::PIECES; ++j) {
+            bool live = 48 * wave + 16 * i + n >= low, k_live = live && 32 * j + 8 * g < k_cols, v_live = live && 32 * j + 8 * g < v_cols;
+            DEV_UNROLL for (int e = 0; e < 2; ++e) {
+                w.k[i][j][e] = k_live ? w.k[i][j][e] : zero;
+                w.v[i][j][e] = v_live ? w.v[i][j][e] : zero;
+            }
+        }
+    DEV_UNROLL for (int p = 0; p < 6; ++p)
+        DEV_UNROLL for (int half = 0; half < 2; ++half)
+            DEV_UNROLL for (int c = 0; c < C::COLUMNS; ++c) {
+                uint32_t keep[2] = {0, 0};
+                DEV_UNROLL for (int i = 0; i < 4; ++i) {
+                    int e = 4 * half + i, key = p < 4 ? 48 * p + 16 * (e & 1) + 4 * g + (e >> 1) : 48 * (2 * (p - 4) + (g >> 1)) + 32 + 8 * (g & 1) + e;
+                    if (key >= low && 16 * (C::COLUMNS * wave + c) + n < k_cols) keep[i / 2] |= i & 1 ? 0xffff0000u : 0xffffu;
+                }
+                w.kt[p][half][c] &= leaf_u2{keep[0], keep[1]};
+            }
+}
+
 /* K and V, operands of S and dP: lane n has key 16i + n of the wave's 48, lane group g 8 of 32 columns. K^T, operand
  * of dQ: the wave's columns, keys in the order in which dS lies in LDS. */
 template <class C> DEV_FN void attn_cdna_keys(C &w, const attn_unit &u, int wave, int lane) {
@@ -91,28 +115,27 @@ template <class C> DEV_FN void attn_cdna_keys(C &w, const attn_unit &u, int wave
     cdna_buffer vb = cdna_buffer_of((const char *)l->p.v.data + cdna_row(l->p.v, b, h, row) * 2, cdna_extent(left, v_stride, (uint32_t)v_cols));
     DEV_UNROLL for (int i = 0; i < C::TILES; ++i) {
         int key = 48 * wave + 16 * i + n;
+        int k_at = (key * k_stride + 8 * g) * 2, v_at = (key * v_stride + 8 * g) * 2;
         DEV_UNROLL for (int j = 0; j < C::PIECES; ++j) {
-            int col = 32 * j + 8 * g;
-            uint32_t k_at = (uint32_t)(key * k_stride + col) * 2, v_at = (uint32_t)(key * v_stride + col) * 2;
-            leaf_u4 x = __builtin_amdgcn_raw_buffer_load_b128(kb, key >= low && col < k_cols ? k_at : CDNA_NOWHERE, 0, 0);
-            leaf_u4 y = __builtin_amdgcn_raw_buffer_load_b128(vb, key >= low && col < v_cols ? v_at : CDNA_NOWHERE, 0, 0);
+            leaf_u4 x = __builtin_amdgcn_raw_buffer_load_b128(kb, k_at + 64 * j, 0, 0);
+            leaf_u4 y = __builtin_amdgcn_raw_buffer_load_b128(vb, v_at + 64 * j, 0, 0);
             w.k[i][j][0] = x.xy, w.k[i][j][1] = x.zw, w.v[i][j][0] = y.xy, w.v[i][j][1] = y.zw;
         }
     }
-    DEV_UNROLL for (int c = 0; c < C::COLUMNS; ++c) {
-        int col = 16 * (C::COLUMNS * wave + c) + n;
-        DEV_UNROLL for (int p = 0; p < 6; ++p)
-            DEV_UNROLL for (int half = 0; half < 2; ++half) {
-                uint32_t x[4];
-                DEV_UNROLL for (int i = 0; i < 4; ++i) {
-                    int e = 4 * half + i, s = 4 * (p - 4) + g;
-                    int key = p < 4 ? 48 * p + 16 * (e & 1) + 4 * g + (e >> 1) : 48 * (s >> 1) + 32 + 8 * (s & 1) + e;
-                    uint32_t at = (uint32_t)(key * k_stride + col) * 2;
-                    x[i] = __builtin_amdgcn_raw_buffer_load_b16(kb, key >= low && col < k_cols ? at : CDNA_NOWHERE, 0, 0);
-                }
-                w.kt[p][half][c] = leaf_u2{cdna_lows(x[0], x[1]), cdna_lows(x[2], x[3])};
+    const int single = 16 * C::COLUMNS * wave + n, k_step = 2 * k_stride;
+    const int at[2] = {(4 * g * k_stride + single) * 2, ((48 * (g >> 1) + 32 + 8 * (g & 1)) * k_stride + single) * 2};
+    DEV_UNROLL for (int p = 0; p < 6; ++p)
+        DEV_UNROLL for (int half = 0; half < 2; ++half) {
+            uint32_t x[4][C::COLUMNS];
+            DEV_UNROLL for (int i = 0; i < 4; ++i) {
+                int e = 4 * half + i, key = p < 4 ? 48 * p + 16 * (e & 1) + (e >> 1) : 96 * (p - 4) + e; /* and the lane's */
+                int from = at[p >= 4] + key * k_step;
+                DEV_UNROLL for (int c = 0; c < C::COLUMNS; ++c) x[i][c] = __builtin_amdgcn_raw_buffer_load_b16(kb, from + 32 * c, 0, 0);
             }
-    }
+            DEV_UNROLL for (int c = 0; c < C::COLUMNS; ++c)
+                w.kt[p][half][c] = leaf_u2{cdna_lows(x[0][c], x[1][c]), cdna_lows(x[2][c], x[3][c])};
+        }
+    if (low > 0 || k_cols < C::HD || v_cols < C::HD) attn_cdna_clear_keys(w, low, k_cols, v_cols, wave, lane);
 }
 
 /* K or V holds an element that counts (attn_bwd_tiny.inl): ordinary data has one in the first 16 bytes of some lane. */
@@ -418,17 +441,20 @@ template <class C> DEV_FN void attn_cdna_store(C &w, const attn_unit &u) {
                     w.dv[i][j][r] = is_used ? w.dv[i][j][r] : 0.0f;
                 }
     const leaf_f2 scale = (leaf_f2)l->p.scale;
-    DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
-        DEV_UNROLL for (int r = 0; r < 4; ++r)
-            DEV_UNROLL for (int j = 0; j < C::PIECES; j += 2) {
-                int key = 48 * wave + 16 * i + 4 * g + r, col = 32 * j + 4 * n;
+    const int key0 = 48 * wave + 4 * g;
+    DEV_UNROLL for (int j = 0; j < C::PIECES; j += 2) {
+        int col = 32 * j + 4 * n;
+        const uint32_t k_at = col < k_cols ? (uint32_t)(key0 * k_stride + col) * 2 : CDNA_NOWHERE;
+        const uint32_t v_at = col < v_cols ? (uint32_t)(key0 * v_stride + col) * 2 : CDNA_NOWHERE;
+        DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
+            DEV_UNROLL for (int r = 0; r < 4; ++r) {
                 leaf_f4 *k = &w.dk[i][2 * j], *v = &w.dv[i][2 * j];
-                leaf_u2 x = {cdna_result(T(), leaf_f2{k[0][r], k[1][r]} * scale), cdna_result(T(), leaf_f2{k[2][r], k[3][r]} * scale)};
-                leaf_u2 y = {cdna_result(T(), leaf_f2{v[0][r], v[1][r]}), cdna_result(T(), leaf_f2{v[2][r], v[3][r]})};
-                uint32_t k_at = (uint32_t)(key * k_stride + col) * 2, v_at = (uint32_t)(key * v_stride + col) * 2;
-                __builtin_amdgcn_raw_buffer_store_b64(x, kb, col < k_cols && key < end ? k_at : CDNA_NOWHERE, 0, 0);
-                __builtin_amdgcn_raw_buffer_store_b64(y, vb, col < v_cols && key < end ? v_at : CDNA_NOWHERE, 0, 0);
+                leaf_u2 x = {cdna_operand(T(), leaf_f2{k[0][r], k[1][r]} * scale), cdna_operand(T(), leaf_f2{k[2][r], k[3][r]} * scale)};
+                leaf_u2 y = {cdna_operand(T(), leaf_f2{v[0][r], v[1][r]}), cdna_operand(T(), leaf_f2{v[2][r], v[3][r]})};
+                __builtin_amdgcn_raw_buffer_store_b64(x, kb, k_at + (uint32_t)((16 * i + r) * k_stride * 2), 0, 0);
+                __builtin_amdgcn_raw_buffer_store_b64(y, vb, v_at + (uint32_t)((16 * i + r) * v_stride * 2), 0, 0);
             }
+    }
 }
 
 template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, char *smem) {

@@ -60,7 +60,7 @@ DEV_FN int64_t cdna_row(const __attribute__((address_space(4))) stw_tensor_param
 DEV_FN uint32_t cdna_lows(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x05040100u); }
 DEV_FN uint32_t cdna_highs(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x07060302u); }
 
-/* P and dS as operands. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one instruction
+/* P and dS as operands, and results. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one instruction
  * (the largest NaN would overflow: none is made, see attn_delta_row). */
 DEV_FN uint32_t cdna_operand(dev_bf16, leaf_f2 x) {
 #if defined(__gfx90a__)
@@ -71,9 +71,6 @@ DEV_FN uint32_t cdna_operand(dev_bf16, leaf_f2 x) {
     return cdna_highs(u.x, u.y);
 }
 DEV_FN uint32_t cdna_operand(dev_f16, leaf_f2 x) { return dev_pack_f16(x.x, x.y); }
-/* Results: to nearest even. */
-DEV_FN uint32_t cdna_result(dev_bf16, leaf_f2 x) { return dev_pack_bf16(x.x, x.y); }
-DEV_FN uint32_t cdna_result(dev_f16, leaf_f2 x) { return dev_pack_f16(x.x, x.y); }
 DEV_FN leaf_f2 cdna_pair(dev_bf16, uint32_t x) { return leaf_f2{__builtin_bit_cast(float, x << 16), __builtin_bit_cast(float, x & 0xffff0000u)}; }
 DEV_FN leaf_f2 cdna_pair(dev_f16, uint32_t x) { return leaf_f2{dev_from_f16((uint16_t)x), dev_from_f16((uint16_t)(x >> 16))}; }
 
