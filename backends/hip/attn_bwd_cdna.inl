@@ -421,6 +421,16 @@ template <bool MASKED, class C> DEV_FN void attn_cdna_step(C &w, int block, int 
     cdna_barrier();
 }
 
+/* Zeros that the compiler does not make anew wherever paths meet. */
+template <class C> DEV_FN void attn_cdna_clear(C &w) {
+    DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
+        DEV_UNROLL for (int j = 0; j < 2 * C::PIECES; ++j) {
+            w.dk[i][j] = w.dv[i][j] = leaf_f4{0, 0, 0, 0};
+            cdna_keep<C::IN_AGPRS>(w.dk[i][j]);
+            cdna_keep<C::IN_AGPRS>(w.dv[i][j]);
+        }
+}
+
 /* dK and dV: sums for keys in use, zeros up to the sequence's end. Four tiles hold four neighbouring columns. */
 template <class C> DEV_FN void attn_cdna_store(C &w, const attn_unit &u) {
     typedef typename C::T T;
@@ -457,43 +467,50 @@ template <class C> DEV_FN void attn_cdna_store(C &w, const attn_unit &u) {
     }
 }
 
+/* What a pair's visibility is made of; the walk over the query heads. */
+template <class C> DEV_FN void attn_cdna_walk(C &w, const attn_unit &u, int first, int end, int wave, int lane) {
+    cdna_launch l = cdna_launch_again();
+    const int64_t far = INT64_C(1) << 28;
+    int64_t j0 = dev_uniform(u.j0);
+    int high = (int)stw_clamp_i64(dev_uniform(u.seq.band.high) - j0, -far, far), low = (int)stw_clamp_i64(dev_uniform(u.seq.band.low) - j0, -far, far);
+    int key = 48 * wave + lane % 16;
+    w.scale_log2 = l->p.scale * DEV_LOG2E;
+    w.seen_from = 4 * (lane / 16) - key + high; /* seen: row + high >= key and row + low <= key */
+    w.span = high - low;
+    w.keys_left = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - j0, 0, C::BN) - key;
+    int h = dev_uniform(u.kv_head) * (int)l->p.group, head_end = h + (int)l->p.group;
+    do {
+        attn_cdna_enter(w, u, h, first, end);
+        int block = first, odd_end, stop;
+        do {
+            int run = block;
+            attn_cdna_run(w, u, block, end, &odd_end, &stop);
+            for (; block < odd_end; ++block) attn_cdna_step<true>(w, block, run);
+            for (; block < stop; ++block) attn_cdna_step<false>(w, block, run);
+        } while (block < end);
+    } while (++h < head_end);
+}
+
 template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, char *smem) {
     attn_unit &u = attn_unit_of<C>(launch, smem);
     if (!u.live) return;
     C w;
-    int thread = (int)dev_thread(), wave = (int)dev_wave(), lane = (int)dev_lane();
-    DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
-        DEV_UNROLL for (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] = w.dv[i][j] = leaf_f4{0, 0, 0, 0};
-    int first = dev_uniform(u.first), end = dev_uniform(u.end);
-    if (first < end) {
-        attn_cdna_keys(w, u, wave, lane);
-        attn_cdna_places(w, (cdna_lds *)(DEV_SHARED void *)smem, thread, wave, lane);
-        w.exact = false;
-        if constexpr (!dev_is_f16<typename C::T>::yes) {
-            if (attn_cdna_counts<C>(w.k)) u.k_counts = 1;
-            if (attn_cdna_counts<C>(w.v)) u.v_counts = 1;
-            dev_barrier();
-            w.exact = !dev_uniform(u.k_counts) || !dev_uniform(u.v_counts);
-        }
-        cdna_launch l = cdna_launch_again();
-        const int64_t far = INT64_C(1) << 28;
-        int64_t j0 = dev_uniform(u.j0);
-        int high = (int)stw_clamp_i64(dev_uniform(u.seq.band.high) - j0, -far, far), low = (int)stw_clamp_i64(dev_uniform(u.seq.band.low) - j0, -far, far);
-        int key = 48 * wave + lane % 16;
-        w.scale_log2 = l->p.scale * DEV_LOG2E;
-        w.seen_from = 4 * (lane / 16) - key + high; /* seen: row + high >= key and row + low <= key */
-        w.span = high - low;
-        w.keys_left = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - j0, 0, C::BN) - key;
-        int h = dev_uniform(u.kv_head) * (int)l->p.group, head_end = h + (int)l->p.group;
-        for (; h < head_end; ++h) {
-            attn_cdna_enter(w, u, h, first, end);
-            for (int block = first, odd_end, stop; block < end;) {
-                int run = block;
-                attn_cdna_run(w, u, block, end, &odd_end, &stop);
-                for (; block < odd_end; ++block) attn_cdna_step<true>(w, block, run);
-                for (; block < stop; ++block) attn_cdna_step<false>(w, block, run);
-            }
-        }
+    int first = dev_uniform(u.first), end = dev_uniform(u.end), wave = (int)dev_wave(), lane = (int)dev_lane();
+    if (first >= end) {
+        attn_cdna_clear(w);
+        attn_cdna_store(w, u);
+        return;
     }
+    attn_cdna_keys(w, u, wave, lane);
+    attn_cdna_places(w, (cdna_lds *)(DEV_SHARED void *)smem, (int)dev_thread(), wave, lane);
+    w.exact = false;
+    if constexpr (!dev_is_f16<typename C::T>::yes) {
+        if (attn_cdna_counts<C>(w.k)) u.k_counts = 1;
+        if (attn_cdna_counts<C>(w.v)) u.v_counts = 1;
+        dev_barrier();
+        w.exact = !dev_uniform(u.k_counts) || !dev_uniform(u.v_counts);
+    }
+    attn_cdna_clear(w);
+    attn_cdna_walk(w, u, first, end, wave, lane);
     attn_cdna_store(w, u);
 }

@@ -2,7 +2,7 @@
  *
  * The kernels before and behind CDNA's own main loop, for the usual case: attn_cdna_delta makes statistics and clears
  * the sums of dQ as attn_bwd_delta does without its options, attn_cdna_finish writes dQ in its own type
- * (common/attn_launch.c: lean_delta, lean_finish). A block of threads takes STW_CDNA_ROWS rows of one head, four query
+ * (common/attn_launch.c: lean_delta, lean_finish). A block of threads takes STW_CDNA_ROWS rows of one head, eight query
  * blocks: what it costs to find them is a good part of such small kernels. */
 
 template <class T_, int HD_> struct attn_cdna_rows {
@@ -62,35 +62,47 @@ template <class C> DEV_FN void attn_cdna_delta(const stw_attn_launch &l, char *s
     uint32_t from_lse = (uint32_t)(row * (int)p.lse.seq) * 4;
     int lane = (int)dev_lane();
     const int beside[3] = {(lane ^ 1) * 4, (lane ^ 2) * 4, (lane ^ 4) * 4};
-    uint32_t marks = 0; /* a bit a block: of this wave's rows one has an infinite LSE; a byte on: something counts */
-    DEV_UNROLL for (int c = 0; c < C::BLOCKS; ++c) {
-        if (c >= blocks) break;
-        float x = __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(lse, from_lse, 0, 0));
-        leaf_u4 a[PIECES], b[PIECES];
-        leaf_f2 sum = {0.0f, 0.0f};
+    uint32_t marks = 0; /* a bit a block: of this wave's rows one has an infinite LSE; 16 bits on: something counts */
+    struct rows {
+        float lse;
+        leaf_u4 dout[PIECES], out[PIECES];
+    } next;
+    auto fetch = [&](int first) {
+        next.lse = __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(lse, from_lse, 0, 0));
         DEV_UNROLL for (int j = 0; j < PIECES; ++j) {
-            bool live = row + 32 * c >= low && sub * 8 + j * 64 < cols;
-            a[j] = __builtin_amdgcn_raw_buffer_load_b128(dout, live ? from_dout + j * 128 : CDNA_NOWHERE, 0, 0);
-            b[j] = __builtin_amdgcn_raw_buffer_load_b128(out, live ? from_out + j * 128 : CDNA_NOWHERE, 0, 0);
+            bool live = row + first >= low && sub * 8 + j * 64 < cols;
+            next.dout[j] = __builtin_amdgcn_raw_buffer_load_b128(dout, live ? from_dout + j * 128 : CDNA_NOWHERE, 0, 0);
+            next.out[j] = __builtin_amdgcn_raw_buffer_load_b128(out, live ? from_out + j * 128 : CDNA_NOWHERE, 0, 0);
         }
         from_lse += 32 * 4 * (uint32_t)p.lse.seq;
         from_dout += 32 * 2 * (uint32_t)p.dout.seq;
         from_out += 32 * 2 * (uint32_t)p.out.seq;
+    };
+    uint32_t to_sums = (uint32_t)t * 16;
+    DEV_GLOBAL float *to = (DEV_GLOBAL float *)(stats + row);
+    fetch(0);
+    DEV_ROLLED for (int c = 0; c < blocks; ++c) {
+        rows now = next;
+        fetch(32 * (c + 1));
         DEV_UNROLL for (int j = 0; j < C::HD / 32; ++j)
-            __builtin_amdgcn_raw_buffer_store_b128(leaf_u4{0, 0, 0, 0}, sums, t * 16 + j * 4096 + c * (32 * C::HD * 4), 0, 0);
+            __builtin_amdgcn_raw_buffer_store_b128(leaf_u4{0, 0, 0, 0}, sums, to_sums + j * 4096, 0, 0);
+        to_sums += 32 * C::HD * 4;
+        leaf_f2 sum = {0.0f, 0.0f};
         DEV_UNROLL for (int j = 0; j < PIECES; ++j)
-            DEV_UNROLL for (int e = 0; e < 4; ++e) sum = __builtin_elementwise_fma(cdna_pair(T(), a[j][e]), cdna_pair(T(), b[j][e]), sum);
+            DEV_UNROLL for (int e = 0; e < 4; ++e)
+                sum = __builtin_elementwise_fma(cdna_pair(T(), now.dout[j][e]), cdna_pair(T(), now.out[j][e]), sum);
         float d = sum.x + sum.y;
         DEV_UNROLL for (int s = 0; s < 3; ++s)
             d += __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute(beside[s], __builtin_bit_cast(int, d)));
-        bool infinite = row + 32 * c >= used || __builtin_fabsf(x) == dev_infinity();
-        float negated = x != x ? __builtin_nanf("") : x * -DEV_LOG2E;
+        bool infinite = row + 32 * c >= used || __builtin_fabsf(now.lse) == dev_infinity();
+        float negated = now.lse != now.lse ? __builtin_nanf("") : now.lse * -DEV_LOG2E;
         if (sub == 0) {
-            stats[c * C::STATS + row] = infinite ? -dev_infinity() : negated;
-            stats[c * C::STATS + 32 + row] = -d;
+            to[0] = infinite ? -dev_infinity() : negated;
+            to[32] = -d;
         }
+        to += C::STATS;
         if (__builtin_amdgcn_ballot_w64(infinite)) marks |= 1u << c;
-        if (!dev_is_f16<T>::yes && attn_cdna_rows_count(a)) marks |= 256u << c;
+        if (!dev_is_f16<T>::yes && attn_cdna_rows_count(now.dout)) marks |= 0x10000u << c;
     }
     uint32_t *all = (uint32_t *)(void *)smem;
     if (lane == 0) all[wave] = marks;
@@ -98,7 +110,7 @@ template <class C> DEV_FN void attn_cdna_delta(const stw_attn_launch &l, char *s
     if (t >= blocks) return;
     uint32_t any = all[0] | all[1] | all[2] | all[3];
     stats[t * C::STATS + 64] = any >> t & 1 ? 1.0f : 0.0f;
-    stats[t * C::STATS + 65] = dev_is_f16<T>::yes || any >> (8 + t) & 1 ? 0.0f : 1.0f;
+    stats[t * C::STATS + 65] = dev_is_f16<T>::yes || any >> (16 + t) & 1 ? 0.0f : 1.0f;
 }
 
 /* Sums, in the order of the main loop's registers, times scale: a thread makes eight neighbouring columns at a time. */

@@ -167,7 +167,7 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
 /* CDNA's own main loop: keys of a block, whatever its row says of the kernels with all features; Q and dO of 32
  * rows, padded and transposed, and dS. */
 #define STW_CDNA_BN       192u
-#define STW_CDNA_ROWS     128u /* rows of a block of its small kernels */
+#define STW_CDNA_ROWS     256u /* rows of a block of its small kernels */
 #define STW_CDNA_SMEM(hd) (2u * 32u * (4u * (hd) + 16u) + 32u * (2u * STW_CDNA_BN + 16u) + STW_UNIT_BYTES)
 #define STW_FWD_SMEM(element, hd, bm, bn)                                                                    \
     (2u * STW_TILE_BYTES(element, bn, hd) + STW_TILE_BYTES(element, bm, hd) + STW_TILE_BYTES(element, bm, bn))
