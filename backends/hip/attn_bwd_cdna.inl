@@ -73,7 +73,7 @@ template <class T_, int HD_> struct attn_cdna {
     /* pairs in sight: row - key - first_seen in [0, span], and keys in use */
     int seen_from, span;
     int keys_left;
-    uint64_t special, tiny; /* of a run of steps, a bit each */
+    uint64_t tiny; /* steps of a run, a bit each */
     bool exact;             /* K or V is tiny */
 };
 
@@ -236,9 +236,9 @@ template <class C> DEV_FN void attn_cdna_run(C &w, const attn_unit &u, int block
     int inner_first = dev_uniform(u.inner_first), inner_end = dev_uniform(u.inner_end), thread = cdna_opaque((int)dev_thread());
     int mine = block + (thread & 63);
     leaf_u2 marks = __builtin_amdgcn_raw_buffer_load_b64(w.stats, (uint32_t)(mine * (C::STATS * 4) + 2 * C::BM * 4), 0, 0);
-    w.special = __builtin_amdgcn_ballot_w64(marks.x != 0);
+    uint64_t special = __builtin_amdgcn_ballot_w64(marks.x != 0);
     w.tiny = __builtin_amdgcn_ballot_w64((marks.y != 0 || w.exact) && !dev_is_f16<typename C::T>::yes);
-    uint64_t odd = __builtin_amdgcn_ballot_w64(mine < inner_first || mine >= inner_end) | w.special | w.tiny;
+    uint64_t odd = __builtin_amdgcn_ballot_w64(mine < inner_first || mine >= inner_end) | special | w.tiny;
     int most = end - block < 64 ? end - block : 64, first = ~odd ? __builtin_ctzll(~odd) : 64;
     if (first > most) first = most;
     odd = first < 64 ? odd >> first : 0;
@@ -265,7 +265,7 @@ template <bool MASKED, class C> DEV_FN void attn_cdna_step(C &w, int block, int 
     typedef typename C::T T;
     constexpr int P = C::PIECES, TILES = C::TILES, PER = C::PER;
     constexpr int READS = 4 * P, LAST = P == 4 ? 2 * READS - P : 2 * READS; /* the others go to `tail`, before the barrier */
-    const bool special = MASKED && (w.special >> (block - run) & 1), exact = MASKED && (w.tiny >> (block - run) & 1);
+    const bool exact = MASKED && (w.tiny >> (block - run) & 1);
     leaf_u4 f[4], tail[4];
     auto read = [&](int k) { /* Q, dO, dO^T, Q^T of a half */
         int half = k / READS, m = k % READS / P, j = k % P;
@@ -288,7 +288,10 @@ template <bool MASKED, class C> DEV_FN void attn_cdna_step(C &w, int block, int 
     leaf_u2 p16[TILES], ds16[TILES];
     DEV_UNROLL for (int half = 0; half < 2; ++half) {
         leaf_f4 s[TILES], dp[TILES];
-        int seen[TILES]; /* pair (row 16 half + r, key) is in sight: seen + 16 half + r in [0, span] as unsigned */
+        /* pair (row 16 half + r, key) is in sight: seen + 16 half + r in [0, span] as unsigned; P of rows whose LSE is infinite
+         * is 0, whatever Q is */
+        int seen[TILES];
+        bool sees[2 * TILES][2];
         if constexpr (MASKED) {
             int first = cdna_opaque_scalar(block * C::BM);
             DEV_UNROLL for (int i = 0; i < TILES; ++i) seen[i] = 16 * i < w.keys_left ? w.seen_from + (first - 16 * i) : -(1 << 30);
@@ -303,9 +306,6 @@ template <bool MASKED, class C> DEV_FN void attn_cdna_step(C &w, int block, int 
                     s[i] = leaf_mma_16(T(), operand(k, h), w.k[i][j][h], j + h ? s[i] : leaf_f4{0, 0, 0, 0});
             CDNA_FENCE();
         }
-        if (MASKED && special) /* P of these rows is 0, whatever Q is */
-            DEV_UNROLL for (int i = 0; i < TILES; ++i)
-                DEV_UNROLL for (int r = 0; r < 4; ++r) s[i][r] = w.lse[r] == -dev_infinity() ? 0.0f : s[i][r];
         /* Behind the products of dP and dV, 24 pieces: turn 0..3 of unit 3k + i, which is rows 2k, 2k + 1 of tile i. Where
          * PER is 2, two units take turns. */
         auto unit = [](int q) { return PER == 1 ? q / 4 : q / 8 * 2 + q % 2; };
@@ -317,8 +317,10 @@ template <bool MASKED, class C> DEV_FN void attn_cdna_step(C &w, int block, int 
                 leaf_f2 pair = k ? s[i].zw : s[i].xy;
                 x[e] = __builtin_elementwise_fma(pair, (leaf_f2)w.scale_log2, k ? w.lse.zw : w.lse.xy);
                 if constexpr (MASKED)
-                    DEV_UNROLL for (int r = 0; r < 2; ++r)
-                        x[e][r] = (uint32_t)(seen[i] + (half * 16 + 2 * k + r)) <= (uint32_t)w.span ? x[e][r] : -dev_infinity();
+                    DEV_UNROLL for (int r = 0; r < 2; ++r) {
+                        sees[e][r] = (uint32_t)(seen[i] + (half * 16 + 2 * k + r)) <= (uint32_t)w.span && w.lse[2 * k + r] != -dev_infinity();
+                        x[e][r] = sees[e][r] ? x[e][r] : -dev_infinity();
+                    }
             } else if (v < 3) x[e][v - 1] = dev_exp2_fast(x[e][v - 1]);
             else p16[i][k] = cdna_operand(T(), x[e]);
         };
@@ -328,7 +330,7 @@ template <bool MASKED, class C> DEV_FN void attn_cdna_step(C &w, int block, int 
                 if (k == 0) cdna_keep<C::IN_AGPRS>(dp[i]);
                 ds[e] = x[e] * (k ? dp[i].zw : dp[i].xy);
                 if constexpr (MASKED)
-                    DEV_UNROLL for (int r = 0; r < 2; ++r) ds[e][r] = x[e][r] != 0.0f ? ds[e][r] : 0.0f;
+                    DEV_UNROLL for (int r = 0; r < 2; ++r) ds[e][r] = (C::IN_AGPRS ? x[e][r] != 0.0f : sees[e][r]) ? ds[e][r] : 0.0f;
             } else if (v == 1) ds16[i][k] = cdna_operand(T(), ds[e]);
             else if (v == 2 && i == 1) { /* keys n and 16 + n of one query make a word */
                 cdna_lds *to = (k ? w.pairs2 : w.pairs) + half * 16 * C::SCORE_ROW;
