@@ -74,7 +74,8 @@ template <class T_, int HD_> struct attn_cdna {
     int seen_from, span;
     int keys_left;
     uint64_t tiny; /* steps of a run, a bit each */
-    bool exact;             /* K or V is tiny */
+    bool exact;    /* K or V is tiny                 */
+    bool bounded;  /* the mask has a left bound      */
 };
 
 /* What was read of keys before `low` and of columns past the last becomes zero. */
@@ -230,21 +231,25 @@ template <class C> DEV_FN void attn_cdna_enter(C &w, const attn_unit &u, int h, 
     cdna_barrier();
 }
 
-/* From `block` on: masked steps up to *odd_end, then others up to *stop. Query blocks with rows whose LSE is infinite,
- * or that are tiny, go as masked ones. */
-template <class C> DEV_FN void attn_cdna_run(C &w, const attn_unit &u, int block, int end, int *odd_end, int *stop) {
+/* Steps from a block on: `any` up to its end, then `edge`, then `inner` ones. */
+struct attn_cdna_run {
+    int any, edge, inner;
+};
+enum { CDNA_INNER, CDNA_EDGE, CDNA_ANY };
+DEV_FN int cdna_ones(uint64_t x) { return ~x ? __builtin_ctzll(~x) : 64; }
+DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits : 0; }
+
+/* Any: rows whose LSE is infinite, tiny blocks, and edges of a mask with a left bound. */
+template <class C> DEV_FN attn_cdna_run attn_cdna_run_of(C &w, const attn_unit &u, int block, int end) {
     int inner_first = dev_uniform(u.inner_first), inner_end = dev_uniform(u.inner_end), thread = cdna_opaque((int)dev_thread());
     int mine = block + (thread & 63);
     leaf_u2 marks = __builtin_amdgcn_raw_buffer_load_b64(w.stats, (uint32_t)(mine * (C::STATS * 4) + 2 * C::BM * 4), 0, 0);
-    uint64_t special = __builtin_amdgcn_ballot_w64(marks.x != 0);
     w.tiny = __builtin_amdgcn_ballot_w64((marks.y != 0 || w.exact) && !dev_is_f16<typename C::T>::yes);
-    uint64_t odd = __builtin_amdgcn_ballot_w64(mine < inner_first || mine >= inner_end) | special | w.tiny;
-    int most = end - block < 64 ? end - block : 64, first = ~odd ? __builtin_ctzll(~odd) : 64;
-    if (first > most) first = most;
-    odd = first < 64 ? odd >> first : 0;
-    int then = odd ? first + __builtin_ctzll(odd) : 64;
-    *odd_end = block + first;
-    *stop = block + (then < most ? then : most);
+    uint64_t edge = __builtin_amdgcn_ballot_w64(mine < inner_first || mine >= inner_end);
+    uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.tiny | (w.bounded ? edge : 0);
+    int most = end - block < 64 ? end - block : 64, n = cdna_ones(any), m = n + cdna_ones(cdna_drop(edge & ~any, n));
+    int k = m + cdna_ones(cdna_drop(~(edge | any), m));
+    return {block + (n < most ? n : most), block + (m < most ? m : most), block + (k < most ? k : most)};
 }
 
 /* dQ of one half to the sums of its rows. */
@@ -260,12 +265,14 @@ template <class C> DEV_FN void attn_cdna_add(const C &w, const leaf_f4 (&dq)[C::
     }
 }
 
-/* One query block. MASKED: some pair is out of sight, or the block is special or tiny. */
-template <bool MASKED, class C> DEV_FN void attn_cdna_step(C &w, int block, int run) {
+/* One query block; KIND: CDNA_INNER: all its pairs are in sight; CDNA_EDGE: not those right of a bound; CDNA_ANY: not
+ * those left of one either, rows may have an infinite LSE, and sums may be tiny: bit `mark` of w.tiny. */
+template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mark) {
     typedef typename C::T T;
     constexpr int P = C::PIECES, TILES = C::TILES, PER = C::PER;
     constexpr int READS = 4 * P, LAST = P == 4 ? 2 * READS - P : 2 * READS; /* the others go to `tail`, before the barrier */
-    const bool exact = MASKED && (w.tiny >> (block - run) & 1);
+    constexpr bool MASKED = KIND != CDNA_INNER, ANY = KIND == CDNA_ANY;
+    const bool exact = ANY && (w.tiny >> mark & 1);
     leaf_u4 f[4], tail[4];
     auto read = [&](int k) { /* Q, dO, dO^T, Q^T of a half */
         int half = k / READS, m = k % READS / P, j = k % P;
@@ -288,13 +295,13 @@ template <bool MASKED, class C> DEV_FN void attn_cdna_step(C &w, int block, int 
     leaf_u2 p16[TILES], ds16[TILES];
     DEV_UNROLL for (int half = 0; half < 2; ++half) {
         leaf_f4 s[TILES], dp[TILES];
-        /* pair (row 16 half + r, key) is in sight: seen + 16 half + r in [0, span] as unsigned; P of rows whose LSE is infinite
-         * is 0, whatever Q is */
-        int seen[TILES];
-        bool sees[2 * TILES][2];
+        int seen[TILES]; /* pair (row 16 half + r, key) is in sight: seen + 16 half + r in [0, span] */
         if constexpr (MASKED) {
             int first = cdna_opaque_scalar(block * C::BM);
-            DEV_UNROLL for (int i = 0; i < TILES; ++i) seen[i] = 16 * i < w.keys_left ? w.seen_from + (first - 16 * i) : -(1 << 30);
+            DEV_UNROLL for (int i = 0; i < TILES; ++i) {
+                seen[i] = 16 * i < w.keys_left ? w.seen_from + (first - 16 * i) : -(1 << 30);
+                if (!ANY) seen[i] = -seen[i];
+            }
         }
         leaf_f2 x[2 * TILES], ds[2 * TILES];
         DEV_UNROLL for (int j = 0; j < P; ++j) {
@@ -318,8 +325,9 @@ template <bool MASKED, class C> DEV_FN void attn_cdna_step(C &w, int block, int 
                 x[e] = __builtin_elementwise_fma(pair, (leaf_f2)w.scale_log2, k ? w.lse.zw : w.lse.xy);
                 if constexpr (MASKED)
                     DEV_UNROLL for (int r = 0; r < 2; ++r) {
-                        sees[e][r] = (uint32_t)(seen[i] + (half * 16 + 2 * k + r)) <= (uint32_t)w.span && w.lse[2 * k + r] != -dev_infinity();
-                        x[e][r] = sees[e][r] ? x[e][r] : -dev_infinity();
+                        const int c = half * 16 + 2 * k + r;
+                        bool sees = ANY ? (uint32_t)(seen[i] + c) <= (uint32_t)w.span && w.lse[2 * k + r] != -dev_infinity() : seen[i] <= c;
+                        x[e][r] = sees ? x[e][r] : -dev_infinity();
                     }
             } else if (v < 3) x[e][v - 1] = dev_exp2_fast(x[e][v - 1]);
             else p16[i][k] = cdna_operand(T(), x[e]);
@@ -328,9 +336,9 @@ template <bool MASKED, class C> DEV_FN void attn_cdna_step(C &w, int block, int 
             const int e = unit(piece), v = turn(piece), k = e / 3, i = e % 3;
             if (v == 0) {
                 if (k == 0) cdna_keep<C::IN_AGPRS>(dp[i]);
-                ds[e] = x[e] * (k ? dp[i].zw : dp[i].xy);
-                if constexpr (MASKED)
-                    DEV_UNROLL for (int r = 0; r < 2; ++r) ds[e][r] = (C::IN_AGPRS ? x[e][r] != 0.0f : sees[e][r]) ? ds[e][r] : 0.0f;
+                leaf_f2 flow = k ? dp[i].zw : dp[i].xy;
+                if constexpr (MASKED) ds[e] = leaf_f2{cdna_times(x[e].x, flow.x), cdna_times(x[e].y, flow.y)};
+                else ds[e] = x[e] * flow;
             } else if (v == 1) ds16[i][k] = cdna_operand(T(), ds[e]);
             else if (v == 2 && i == 1) { /* keys n and 16 + n of one query make a word */
                 cdna_lds *to = (k ? w.pairs2 : w.pairs) + half * 16 * C::SCORE_ROW;
@@ -396,7 +404,7 @@ template <bool MASKED, class C> DEV_FN void attn_cdna_step(C &w, int block, int 
     CDNA_FENCE();
     leaf_f4 dq[2][C::COLUMNS];
     auto add = [&](int half) {
-        if (MASKED && exact) attn_cdna_add(w, dq[half], half, true);
+        if (ANY && exact) attn_cdna_add(w, dq[half], half, true);
         else attn_cdna_add(w, dq[half], half, false);
     };
     DEV_UNROLL for (int k = 0; k < 12; ++k) {
@@ -423,35 +431,21 @@ template <bool MASKED, class C> DEV_FN void attn_cdna_step(C &w, int block, int 
     cdna_barrier();
 }
 
-/* Zeros that the compiler does not make anew wherever paths meet. */
 template <class C> DEV_FN void attn_cdna_clear(C &w) {
     DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
-        DEV_UNROLL for (int j = 0; j < 2 * C::PIECES; ++j) {
-            w.dk[i][j] = w.dv[i][j] = leaf_f4{0, 0, 0, 0};
-            cdna_keep<C::IN_AGPRS>(w.dk[i][j]);
-            cdna_keep<C::IN_AGPRS>(w.dv[i][j]);
-        }
+        DEV_UNROLL for (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] = w.dv[i][j] = leaf_f4{0, 0, 0, 0};
 }
 
 /* dK and dV: sums for keys in use, zeros up to the sequence's end. Four tiles hold four neighbouring columns. */
-template <class C> DEV_FN void attn_cdna_store(C &w, const attn_unit &u) {
+template <class C, bool PART> DEV_FN void attn_cdna_store_rows(const C &w, const attn_unit &u, int used) {
     typedef typename C::T T;
     cdna_launch l = cdna_launch_again();
     int thread = cdna_opaque((int)dev_thread()), n = thread & 15, g = thread >> 4 & 3, wave = dev_uniform(thread >> 6);
     int64_t b = dev_uniform(u.b), j0 = dev_uniform(u.j0), row = dev_uniform(u.seq.kv.first) + j0;
-    int h = dev_uniform(u.kv_head), used = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - j0, 0, C::BN);
-    int end = (int)stw_smaller(C::BN, dev_uniform(u.seq.kv.rows) - j0);
+    int h = dev_uniform(u.kv_head), end = (int)stw_smaller(C::BN, dev_uniform(u.seq.kv.rows) - j0);
     int k_cols = (int)l->p.head_dim_qk, v_cols = (int)l->p.head_dim_v, k_stride = (int)l->p.dk.seq, v_stride = (int)l->p.dv.seq;
     cdna_buffer kb = cdna_buffer_of((const char *)l->p.dk.data + cdna_row(l->p.dk, b, h, row) * 2, cdna_extent(end, k_stride, (uint32_t)k_cols));
     cdna_buffer vb = cdna_buffer_of((const char *)l->p.dv.data + cdna_row(l->p.dv, b, h, row) * 2, cdna_extent(end, v_stride, (uint32_t)v_cols));
-    if (used < C::BN)
-        DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
-            DEV_UNROLL for (int r = 0; r < 4; ++r)
-                DEV_UNROLL for (int j = 0; j < 2 * C::PIECES; ++j) {
-                    bool is_used = 48 * wave + 16 * i + 4 * g + r < used;
-                    w.dk[i][j][r] = is_used ? w.dk[i][j][r] : 0.0f;
-                    w.dv[i][j][r] = is_used ? w.dv[i][j][r] : 0.0f;
-                }
     const leaf_f2 scale = (leaf_f2)l->p.scale;
     const int key0 = 48 * wave + 4 * g;
     DEV_UNROLL for (int j = 0; j < C::PIECES; j += 2) {
@@ -460,13 +454,20 @@ template <class C> DEV_FN void attn_cdna_store(C &w, const attn_unit &u) {
         const uint32_t v_at = col < v_cols ? (uint32_t)(key0 * v_stride + col) * 2 : CDNA_NOWHERE;
         DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
             DEV_UNROLL for (int r = 0; r < 4; ++r) {
-                leaf_f4 *k = &w.dk[i][2 * j], *v = &w.dv[i][2 * j];
+                const leaf_f4 *k = &w.dk[i][2 * j], *v = &w.dv[i][2 * j];
                 leaf_u2 x = {cdna_operand(T(), leaf_f2{k[0][r], k[1][r]} * scale), cdna_operand(T(), leaf_f2{k[2][r], k[3][r]} * scale)};
                 leaf_u2 y = {cdna_operand(T(), leaf_f2{v[0][r], v[1][r]}), cdna_operand(T(), leaf_f2{v[2][r], v[3][r]})};
+                if (PART && key0 + 16 * i + r >= used) x = y = leaf_u2{0, 0};
                 __builtin_amdgcn_raw_buffer_store_b64(x, kb, k_at + (uint32_t)((16 * i + r) * k_stride * 2), 0, 0);
                 __builtin_amdgcn_raw_buffer_store_b64(y, vb, v_at + (uint32_t)((16 * i + r) * v_stride * 2), 0, 0);
             }
     }
+}
+
+template <class C> DEV_FN void attn_cdna_store(const C &w, const attn_unit &u) {
+    int used = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - dev_uniform(u.j0), 0, C::BN);
+    if (used < C::BN) attn_cdna_store_rows<C, true>(w, u, used);
+    else attn_cdna_store_rows<C, false>(w, u, used);
 }
 
 /* What a pair's visibility is made of; the walk over the query heads. */
@@ -479,16 +480,17 @@ template <class C> DEV_FN void attn_cdna_walk(C &w, const attn_unit &u, int firs
     w.scale_log2 = l->p.scale * DEV_LOG2E;
     w.seen_from = 4 * (lane / 16) - key + high; /* seen: row + high >= key and row + low <= key */
     w.span = high - low;
+    w.bounded = low > -far;
     w.keys_left = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - j0, 0, C::BN) - key;
     int h = dev_uniform(u.kv_head) * (int)l->p.group, head_end = h + (int)l->p.group;
     do {
         attn_cdna_enter(w, u, h, first, end);
-        int block = first, odd_end, stop;
+        int block = first;
         do {
-            int run = block;
-            attn_cdna_run(w, u, block, end, &odd_end, &stop);
-            for (; block < odd_end; ++block) attn_cdna_step<true>(w, block, run);
-            for (; block < stop; ++block) attn_cdna_step<false>(w, block, run);
+            attn_cdna_run run = attn_cdna_run_of(w, u, block, end);
+            for (int from = block; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
+            for (; block < run.edge; ++block) attn_cdna_step<CDNA_EDGE>(w, block, 0);
+            for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);
         } while (block < end);
     } while (++h < head_end);
 }

@@ -56,6 +56,9 @@ DEV_FN int64_t cdna_row(const __attribute__((address_space(4))) stw_tensor_param
     return b * t.batch + h * t.head + row * t.seq;
 }
 
+/* x * y, but 0 where x or y is 0, whatever the other is: P = 0 of a pair out of sight. */
+__attribute__((device)) float cdna_times(float x, float y) __asm("llvm.amdgcn.fmul.legacy");
+
 /* Halves of two words: (low of a, low of b), (high, high). */
 DEV_FN uint32_t cdna_lows(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x05040100u); }
 DEV_FN uint32_t cdna_highs(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x07060302u); }
