@@ -303,6 +303,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mar
                 if (!ANY) seen[i] = -seen[i];
             }
         }
+        bool sees[2 * TILES][2];
         leaf_f2 x[2 * TILES], ds[2 * TILES];
         DEV_UNROLL for (int j = 0; j < P; ++j) {
             int k = half * READS + j;
@@ -326,11 +327,13 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mar
                 if constexpr (MASKED)
                     DEV_UNROLL for (int r = 0; r < 2; ++r) {
                         const int c = half * 16 + 2 * k + r;
-                        bool sees = ANY ? (uint32_t)(seen[i] + c) <= (uint32_t)w.span && w.lse[2 * k + r] != -dev_infinity() : seen[i] <= c;
-                        x[e][r] = sees ? x[e][r] : -dev_infinity();
+                        sees[e][r] = ANY ? (uint32_t)(seen[i] + c) <= (uint32_t)w.span && w.lse[2 * k + r] != -dev_infinity() : seen[i] <= c;
                     }
-            } else if (v < 3) x[e][v - 1] = dev_exp2_fast(x[e][v - 1]);
-            else p16[i][k] = cdna_operand(T(), x[e]);
+            } else if (v < 3) {
+                const int r = v - 1;
+                if constexpr (MASKED) x[e][r] = sees[e][r] ? x[e][r] : -dev_infinity();
+                x[e][r] = dev_exp2_fast(x[e][r]);
+            } else p16[i][k] = cdna_operand(T(), x[e]);
         };
         auto gradient = [&](int piece) {
             const int e = unit(piece), v = turn(piece), k = e / 3, i = e % 3;
