@@ -35,13 +35,21 @@ static int is_even(const stw_tensor_param *t, int64_t rows, uint32_t cols) {
            t->seq < INT64_C(1) << 26 && (rows + 256) * (t->seq + 256) < INT64_C(1) << 30;
 }
 
-/* Problems of CDNA's own kernels (loop "cdna"): no features of single pairs, all three gradients in their own
- * type and any order. */
+/* Kernels without features of single pairs exist for the tile: of the shared loop, unless CDNA has its own.
+ */
+static int has_plain(const stw_attn_tile *tile, const stw_attn_params *p) {
+    return strstr(tile->loop, "split") || (!strcmp(tile->loop, "cdna_bf16") && p->dtype == STW_F16);
+}
+
+/* Problems of CDNA's own kernels (loops "cdna", "cdna_bf16"): no features of single pairs, all three
+ * gradients in their own type and any order. */
 static int is_lean(const stw_attn_tile *tile, const stw_attn_params *p) {
     const uint32_t outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
     int64_t rows = p->max_seq_q, keys = p->max_seq_kv;
     uint32_t d = p->head_dim_qk, dv = p->head_dim_v;
-    if (strcmp(tile->loop, "cdna") || needs_full(p) || (p->features & STW_FEAT_DETERMINISTIC)) return 0;
+    if (strncmp(tile->loop, "cdna", 4) || has_plain(tile, p) || needs_full(p) ||
+        (p->features & STW_FEAT_DETERMINISTIC))
+        return 0;
     if ((p->outputs & (outputs | STW_OUT_DBIAS)) != outputs) return 0;
     if (p->accumulate & (STW_OUT_DK | STW_OUT_DV)) return 0;
     return is_even(&p->q, rows, d) && is_even(&p->dout, rows, dv) && is_even(&p->k, keys, d) &&
@@ -160,7 +168,7 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
         lean = is_lean(t, p);
-        int plain = lean || (strstr(t->loop, "split") && !needs_full(p));
+        int plain = lean || (has_plain(t, p) && !needs_full(p));
         uint32_t smem = STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages);
         const char *mode = plain ? "plain" : "full";
         step = add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, bn_of(t, p)),

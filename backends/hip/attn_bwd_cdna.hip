@@ -23,7 +23,10 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #include "attn_bwd_cdna_rows.inl"
 
 #define KERNEL(name, threads, call)                                                                          \
-    DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch launch) { call; }
+    DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch) {                                                 \
+        const stw_attn_launch &launch = *(const stw_attn_launch *)cdna_launch_again();                       \
+        call;                                                                                                \
+    }
 #define BWD(id, type, T, hd, bm, bn, stages, warps, mode, full, kb)                                          \
     static_assert(STW_BWD_SMEM(sizeof(T), hd, bm, bn, stages) <= kb * 1024u, "smem_kb of " #id);             \
     KERNEL(stw_attn_bwd_##id##_##type##mode, warps * DEV_WAVE,                                               \
@@ -43,6 +46,10 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define CDNA(id, type, T, hd, waves)                                                                         \
     __attribute__((amdgpu_waves_per_eu(waves, waves)))                                                       \
     KERNEL(stw_attn_bwd_##id##_##type##_plain, 256, (attn_cdna_main<attn_cdna<T, hd>>(launch, dev_shared)))
+#define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                     \
+    static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");          \
+    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, hd, (hd > 64 ? 1 : 2))              \
+        BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, false, kb)
 #define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                          \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");          \
     ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, hd, (hd > 64 ? 1 : 2))                \
