@@ -28,18 +28,72 @@ static int needs_full(const stw_attn_params *p) {
     return (p->features & (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)) != 0;
 }
 
+/* Rows of whole vectors but for where the tensor starts, which a plan does not know and CDNA's kernels take
+ * as it is; 32-bit offsets reach everything of a head, and blocks past its end. */
+static int is_even(const stw_tensor_param *t, int64_t rows, uint32_t cols) {
+    return ((t->batch | t->head | t->seq | (int64_t)cols) & 7) == 0 && t->seq >= 0 &&
+           t->seq < INT64_C(1) << 26 && (rows + 256) * (t->seq + 256) < INT64_C(1) << 30;
+}
+
+/* Kernels without features of single pairs exist for the tile: of the shared loop, unless CDNA has its own.
+ */
+static int has_plain(const stw_attn_tile *tile, const stw_attn_params *p) {
+    return strstr(tile->loop, "split") || (!strcmp(tile->loop, "cdna_bf16") && p->dtype == STW_F16);
+}
+
+/* Problems of CDNA's own kernels (loops "cdna", "cdna_bf16"): no features of single pairs, all three
+ * gradients in their own type and any order. */
+static int is_lean(const stw_attn_tile *tile, const stw_attn_params *p) {
+    const uint32_t outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
+    int64_t rows = p->max_seq_q, keys = p->max_seq_kv;
+    uint32_t d = p->head_dim_qk, dv = p->head_dim_v;
+    if (strncmp(tile->loop, "cdna", 4) || has_plain(tile, p) || needs_full(p) ||
+        (p->features & STW_FEAT_DETERMINISTIC))
+        return 0;
+    if ((p->outputs & (outputs | STW_OUT_DBIAS)) != outputs) return 0;
+    if (p->accumulate & (STW_OUT_DK | STW_OUT_DV)) return 0;
+    return is_even(&p->q, rows, d) && is_even(&p->dout, rows, dv) && is_even(&p->k, keys, d) &&
+           is_even(&p->v, keys, dv) && is_even(&p->dk, keys, d) && is_even(&p->dv, keys, dv) &&
+           (rows + 256) * tile->head_dim * 4 < INT64_C(1) << 31;
+}
+
+/* Of these, the problems for which CDNA has own kernels before and behind the main loop, too. */
+static int lean_delta(const stw_attn_tile *tile, const stw_attn_params *p) {
+    const uint32_t options = STW_FEAT_DLSE | STW_FEAT_GIVEN_DELTA | STW_FEAT_WRITE_DELTA;
+    return is_lean(tile, p) && !(p->features & options) && !(p->outputs & STW_OUT_DSINK) &&
+           is_even(&p->out, p->max_seq_q, p->head_dim_v) && p->lse.seq >= 0 &&
+           (p->max_seq_q + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
+}
+
+static int lean_finish(const stw_attn_tile *tile, const stw_attn_params *p) {
+    return is_lean(tile, p) && p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) &&
+           !(p->outputs & STW_OUT_DSINK) && is_even(&p->dq, p->max_seq_q, p->head_dim_qk);
+}
+
+/* Keys of a block of the main loop. */
+static uint32_t bn_of(const stw_attn_tile *tile, const stw_attn_params *p) {
+    return is_lean(tile, p) ? STW_CDNA_BN : tile->bn;
+}
+
 /* A stride of 0 over more than one element (or over none: the gradient's own extent is 1 then). */
 static int broadcast(int64_t stride, int64_t extent) {
     return stride == 0 && extent != 1;
 }
 
+/* All sequences', of a head. */
+static int64_t key_blocks_of(const stw_attn_tile *tile, const stw_attn_params *p) {
+    return p->batch * stw_blocks_of(p->max_seq_kv, bn_of(tile, p));
+}
+
 /* Which of a variant's kernels: README.md of common/tuning, column loop. */
 static const char *mode_of(const stw_attn_tile *tile, const stw_attn_params *p) {
     stw_attn_params rest = *p;
-    if (!strstr(tile->loop, "split")) return "full";
+    if (is_lean(tile, p)) return "plain";
+    if (!has_plain(tile, p)) return "full";
     if (!needs_full(p)) return "plain";
     rest.features &= ~STW_FEAT_DROPOUT;
-    return !strcmp(tile->loop, "split_drop") && !needs_full(&rest) && !(p->outputs & STW_OUT_DBIAS) ? "drop" : "full";
+    return !strcmp(tile->loop, "split_drop") && !needs_full(&rest) && !(p->outputs & STW_OUT_DBIAS) ? "drop"
+                                                                                                    : "full";
 }
 
 static int bias_is_summed(const stw_attn_params *p) {
@@ -87,7 +141,7 @@ static layout layout_of(const stw_attn_tile *tile, const stw_attn_params *p) {
     w.stats = take(&w, blocks * (2 * bm + STW_STATS_PAD) * sizeof(float));
     w.dq = take(&w, p->outputs & STW_OUT_DQ ? blocks * bm * width * sizeof(float) : 0);
     w.sink = take(&w, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0);
-    w.key_blocks = take(&w, (size_t)(p->batch * stw_blocks_of(p->max_seq_kv, tile->bn)) * STW_KEY_BLOCK_BYTES);
+    w.key_blocks = take(&w, (size_t)key_blocks_of(tile, p) * STW_KEY_BLOCK_BYTES);
     w.turns = take(&w, ordered ? blocks * sizeof(uint32_t) : 0);
     w.ticket = take(&w, sizeof(uint64_t));
     w.unordered = take(&w, ordered ? sizeof(uint32_t) : 0);
@@ -110,14 +164,20 @@ static stw_attn_step *add_step(stw_attn_steps *steps, uint32_t wave, int64_t uni
 
 /* Blocks of threads that list what the key blocks of all sequences meet, a thread each. */
 static int64_t lists_of(const stw_attn_tile *tile, const stw_attn_params *p) {
-    return stw_blocks_of(p->batch * stw_blocks_of(p->max_seq_kv, tile->bn), STW_ROW_THREADS);
+    return stw_blocks_of(key_blocks_of(tile, p), STW_ROW_THREADS);
 }
 
 static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t wave, stw_attn_steps *steps) {
     const char *type = stw_dtype_name((stw_dtype)p->dtype);
     int64_t tiles = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, t->bm);
-    stw_attn_step *step = add_step(steps, wave, lists_of(t, p) + tiles + 1, STW_ROW_THREADS, STW_ROW_SMEM);
-    snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_delta_%s", type);
+    int64_t parts = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, STW_CDNA_ROWS);
+    int lean = lean_delta(t, p);
+    stw_attn_step *step =
+        add_step(steps, wave, lists_of(t, p) + (lean ? parts : tiles) + 1, STW_ROW_THREADS, STW_ROW_SMEM);
+    if (lean)
+        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_delta_cdna_hd%u_%s", t->head_dim, type);
+    else
+        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_delta_%s", type);
     int summed = bias_is_summed(p);
     if (summed) {
         const bias_tile *b = bias_tile_of(p, wave);
@@ -131,15 +191,20 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
-        step =
-            add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, t->bn),
-                     t->warps * wave, STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages));
+        lean = is_lean(t, p);
+        uint32_t smem = STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages);
+        step = add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, bn_of(t, p)),
+                        t->warps * wave, lean ? STW_CDNA_SMEM(t->head_dim) : smem);
         step->queued = wave == 32 && !(p->features & STW_FEAT_DETERMINISTIC);
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode_of(t, p));
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
-    step = add_step(steps, wave, rows, STW_ROW_THREADS, 0);
-    snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish");
+    lean = lean_finish(t, p);
+    step = add_step(steps, wave, lean ? parts : rows, STW_ROW_THREADS, 0);
+    if (lean)
+        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish_cdna_hd%u_%s", t->head_dim, type);
+    else
+        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish");
 }
 
 void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
@@ -196,7 +261,7 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
     if (call != STW_CALL_DROPOUT_MASK) {
         l.vectors = vectors_of(params);
         l.bm = tile->bm;
-        l.bn = tile->bn;
+        l.bn = call == STW_CALL_BWD ? bn_of(tile, params) : tile->bn;
         l.width = tile->head_dim;
         l.warps = tile->warps;
     }
@@ -215,7 +280,8 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
         l.unordered = ordered ? (uint32_t *)(void *)(base + w.unordered) : NULL;
         l.q_blocks = w.q_blocks;
         l.heads_beside = heads_beside(tile, params);
-        l.k_blocks = stw_blocks_of(params->max_seq_kv, tile->bn);
+        l.k_blocks = stw_blocks_of(params->max_seq_kv, l.bn);
+        if (is_lean(tile, params)) l.vectors |= STW_STATS_NEGATED;
         l.dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
                                              wave == 32 && params->dtype == STW_F32 ? 8 : 16);
         l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !bias_is_summed(params);

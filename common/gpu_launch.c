@@ -12,7 +12,7 @@ enum { MASK_STEP = STW_ATTN_STEPS }; /* the mask's step stands behind the plan's
 
 typedef struct launch_step {
     const stw_gpu_kernel *kernel;
-    int64_t units, ahead;
+    int64_t units;
     uint32_t grid_x, grid_y;
 } launch_step;
 
@@ -46,7 +46,6 @@ static stw_status find_steps(const stw_device *device, const stw_attn_steps *ste
             found[i].grid_x = (uint32_t)enough;
             found[i].grid_y = 1;
         }
-        found[i].ahead = step->units - 2 * (int64_t)found[i].grid_x * found[i].grid_y; /* the last two rounds are not */
         stw_status status = stw_gpu_kernel_find(gpu, step->entry, step->block, step->smem, &found[i].kernel);
         if (status) return status;
     }
@@ -92,7 +91,8 @@ static stw_status launch_steps(stw_gpu *gpu, const launch_step *step, uint32_t c
     for (uint32_t i = 0; i < count; ++i) {
         const stw_gpu_kernel *kernel = step[i].kernel;
         launch->units = step[i].units;
-        launch->ahead = step[i].ahead;
+        launch->ahead = /* none in the last two rounds */
+            step[i].units - 2 * (int64_t)step[i].grid_x * step[i].grid_y;
         stw_status status = gpu->ops->launch(gpu, kernel, step[i].grid_x, step[i].grid_y, stream, arguments);
         if (status) return status;
     }

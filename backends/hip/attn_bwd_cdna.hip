@@ -19,8 +19,14 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #include "common/kernels/attn_fwd.inl"
 #include "common/kernels/dropout_mask.inl"
 
+#include "attn_bwd_cdna.inl"
+#include "attn_bwd_cdna_rows.inl"
+
 #define KERNEL(name, threads, call)                                                                          \
-    DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch launch) { call; }
+    DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch) {                                                 \
+        const stw_attn_launch &launch = *(const stw_attn_launch *)cdna_launch_again();                       \
+        call;                                                                                                \
+    }
 #define BWD(id, type, T, hd, bm, bn, stages, warps, mode, MODE, kb)                                          \
     static_assert(STW_BWD_SMEM(sizeof(T), hd, bm, bn, stages) <= kb * 1024u, "smem_kb of " #id);             \
     KERNEL(stw_attn_bwd_##id##_##type##mode, warps * DEV_WAVE,                                               \
@@ -36,6 +42,18 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define ROW_split(id, hd, bm, bn, stages, warps, kb)                                                         \
     ROW_full(id, hd, bm, bn, stages, warps, kb) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb) \
         BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
+/* 16-bit, kernels without extra features of CDNA's own; waves: of a SIMD. */
+#define CDNA(id, type, T, hd, waves)                                                                         \
+    __attribute__((amdgpu_waves_per_eu(waves, waves)))                                                       \
+    KERNEL(stw_attn_bwd_##id##_##type##_plain, 256, (attn_cdna_main<attn_cdna<T, hd>>(launch, dev_shared)))
+#define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                     \
+    static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");          \
+    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, hd, (hd > 64 ? 1 : 2))              \
+        BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
+#define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                          \
+    static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");          \
+    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, hd, (hd > 64 ? 1 : 2))                \
+        CDNA(id, bf16, dev_bf16, hd, (hd > 64 ? 1 : 2))
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_fwd(id, hd, bm, bn, stages, warps, kb)                                                           \
     FWD(id, f16, dev_f16, hd, bm, bn, warps, kb) FWD(id, bf16, dev_bf16, hd, bm, bn, warps, kb)
@@ -53,6 +71,15 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define BIAS_4(name, hd, bm, bn, warps) BIAS(name, f32, float, hd, bm, bn, warps)
 #define BIAS_TILE(name, element, hd, bm, bn, warps) BIAS_##element(name, hd, bm, bn, warps)
 STW_BIAS_TILES_64(BIAS_TILE)
+
+#define CDNA_ROWS(type, T, hd)                                                                               \
+    KERNEL(stw_attn_bwd_delta_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                        \
+           (attn_cdna_delta<attn_cdna_rows<T, hd>>(launch, dev_shared)))                                     \
+    KERNEL(stw_attn_bwd_finish_cdna_hd##hd##_##type, ATTN_ROW_THREADS, (attn_cdna_finish<attn_cdna_rows<T, hd>>(launch)))
+CDNA_ROWS(f16, dev_f16, 64)
+CDNA_ROWS(f16, dev_f16, 128)
+CDNA_ROWS(bf16, dev_bf16, 64)
+CDNA_ROWS(bf16, dev_bf16, 128)
 
 KERNEL(stw_attn_bwd_delta_f16, ATTN_ROW_THREADS, attn_bwd_delta<dev_f16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_delta_bf16, ATTN_ROW_THREADS, attn_bwd_delta<dev_bf16>(launch, dev_shared))

@@ -166,8 +166,13 @@ DEV_FN double attn_delta_row(const stw_attn_launch &l, attn_delta_unit &u, float
     const stw_attn_params &p = l.p;
     int64_t i = u.block * l.bm + r;
     if (!(p.features & STW_FEAT_GIVEN_DELTA)) delta = u.delta[r] - delta;
-    stats[r] = lse;
-    stats[l.bm + r] = delta;
+    if (l.vectors & STW_STATS_NEGATED) {
+        stats[r] = dev_is_infinite(lse) ? -dev_infinity() : lse != lse ? __builtin_nanf("") : lse * -DEV_LOG2E;
+        stats[l.bm + r] = -delta;
+    } else {
+        stats[r] = lse;
+        stats[l.bm + r] = delta;
+    }
     *most = fmaxf(*most, fabsf(delta));
     if (dev_is_infinite(lse)) u.special = 1;
     if ((p.features & STW_FEAT_WRITE_DELTA) && i < u.seq.q.rows)

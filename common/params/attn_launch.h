@@ -18,6 +18,8 @@
 #define STW_VECTOR_DQ   0x20u
 #define STW_VECTOR_DK   0x40u
 #define STW_VECTOR_DV   0x80u
+/* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as CDNA's own main loop takes them. */
+#define STW_STATS_NEGATED 0x100u
 
 /* Blocks of threads a row of the grid on HIP, whose grids are at most 2^32 threads wide. */
 #define STW_GRID_X_HIP (INT64_C(1) << 22)
@@ -174,6 +176,11 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
     (((stages) ? 2u : 1u) * STW_TILE_BYTES(element, bn, hd) +                                                \
      2u * STW_STAGE_COUNT(stages) * STW_TILE_BYTES(element, bm, hd) + 2u * STW_TILE_BYTES(element, bm, bn) + \
      STW_STAGE_COUNT(stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_UNIT_BYTES)
+/* CDNA's own main loop: keys of a block, whatever its row says of the kernels with all features; Q and dO of 32
+ * rows, padded and transposed, and dS. */
+#define STW_CDNA_BN       192u
+#define STW_CDNA_ROWS     256u /* rows of a block of its small kernels */
+#define STW_CDNA_SMEM(hd) (2u * 32u * (4u * (hd) + 16u) + 32u * (2u * STW_CDNA_BN + 16u) + STW_UNIT_BYTES)
 #define STW_FWD_SMEM(element, hd, bm, bn)                                                                    \
     (2u * STW_TILE_BYTES(element, bn, hd) + STW_TILE_BYTES(element, bm, hd) + STW_TILE_BYTES(element, bm, bn))
 

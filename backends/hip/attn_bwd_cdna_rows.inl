@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The kernels before and behind CDNA's own main loop, for the usual case: attn_cdna_delta makes statistics and clears
+ * the sums of dQ as attn_bwd_delta does without its options, attn_cdna_finish writes dQ in its own type
+ * (common/attn_launch.c: lean_delta, lean_finish). A block of threads takes STW_CDNA_ROWS rows of one head, eight query
+ * blocks: what it costs to find them is a good part of such small kernels. */
+
+template <class T_, int HD_> struct attn_cdna_rows {
+    typedef T_ T;
+    enum { HD = HD_, BM = 32, BLOCKS = (int)STW_CDNA_ROWS / BM, STATS = 2 * BM + (int)STW_STATS_PAD };
+};
+
+/* Which rows: (b, h), the first of them, the number of their first query block. False: none. */
+struct attn_cdna_part {
+    stw_attn_seq seq;
+    int64_t b, h, row0, block;
+    DEV_FN bool of(attn_cdna_part &u, const stw_attn_launch &l, int64_t unit) {
+        int64_t parts = stw_blocks_of(l.p.max_seq_q, STW_CDNA_ROWS), head = stw_quotient(unit, parts);
+        u.b = stw_quotient(head, l.p.heads_q);
+        u.h = head - u.b * l.p.heads_q;
+        u.row0 = (unit - head * parts) * STW_CDNA_ROWS;
+        u.seq = stw_attn_seq_of(&l.p, 32, u.b);
+        u.block = u.h * l.q_blocks + u.seq.q_block + u.row0 / 32;
+        return u.row0 < u.seq.q.rows;
+    }
+};
+
+/* Not all 32 rows of dO are tiny (or all are zero), as far as this wave sees: nearly always the first words say so. */
+template <int WORDS> DEV_FN bool attn_cdna_rows_count(const leaf_u4 (&x)[WORDS]) {
+    const uint32_t least = 0x2b800000u; /* 2^-40 */
+    if (__builtin_amdgcn_ballot_w64((x[0].x & 0x7fff0000u) >= least)) return true;
+    bool counts = false;
+    uint32_t any = 0;
+    DEV_UNROLL for (int i = 0; i < WORDS; ++i)
+        DEV_UNROLL for (int e = 0; e < 4; ++e) {
+            counts |= (x[i][e] & 0x7fff0000u) >= least || (x[i][e] << 16 & 0x7fff0000u) >= least;
+            any |= x[i][e] & 0x7fff7fffu;
+        }
+    return __builtin_amdgcn_ballot_w64(counts) || !__builtin_amdgcn_ballot_w64(any != 0);
+}
+
+template <class C> DEV_FN void attn_cdna_delta(const stw_attn_launch &l, char *smem) {
+    typedef typename C::T T;
+    enum { PIECES = C::HD / 64 }; /* of 16 bytes a thread; eight threads a row */
+    const stw_attn_params &p = l.p;
+    if (dev_unit() == l.units - 1) {
+        if (dev_thread() == 0) *l.ticket = 0;
+        attn_check(p, smem, nullptr);
+    }
+    if (dev_unit() >= l.units - 1) return;
+    if (dev_unit() < l.lists) {
+        attn_list_key_blocks(l);
+        return;
+    }
+    attn_cdna_part u;
+    if (!attn_cdna_part::of(u, l, dev_unit() - l.lists)) return;
+    int t = (int)dev_thread(), row = t >> 3, sub = t & 7, wave = (int)dev_wave();
+    int end = (int)(u.seq.q_end - u.row0), low = (int)stw_clamp_i64(u.seq.q_low - u.row0, 0, STW_CDNA_ROWS);
+    int used = (int)stw_clamp_i64(u.seq.q.used - u.row0, 0, STW_CDNA_ROWS), cols = (int)p.head_dim_v;
+    int64_t at = u.seq.q.first + u.row0, lse_at = (p.features & STW_FEAT_PACKED_LSE ? u.seq.q.first : 0) + u.row0;
+    end = end < (int)STW_CDNA_ROWS ? end : (int)STW_CDNA_ROWS;
+    cdna_buffer dout = cdna_buffer_of((const uint16_t *)p.dout.data + dev_row(p.dout, u.b, u.h, at), cdna_extent(end, p.dout.seq, (uint32_t)cols));
+    cdna_buffer out = cdna_buffer_of((const uint16_t *)p.out.data + dev_row(p.out, u.b, u.h, at), cdna_extent(end, p.out.seq, (uint32_t)cols));
+    cdna_buffer lse = cdna_buffer_of((const float *)p.lse.data + dev_row(p.lse, u.b, u.h, lse_at), 2 * cdna_extent(used, p.lse.seq, 1));
+    int blocks = (int)stw_smaller(C::BLOCKS, stw_blocks_of(u.seq.q.rows - u.row0, 32));
+    cdna_buffer sums = cdna_buffer_of(l.dq + u.block * (32 * C::HD), blocks * (32 * C::HD * 4));
+    float *stats = l.stats + u.block * C::STATS;
+    uint32_t from_dout = (uint32_t)(row * (int)p.dout.seq + sub * 8) * 2, from_out = (uint32_t)(row * (int)p.out.seq + sub * 8) * 2;
+    uint32_t from_lse = (uint32_t)(row * (int)p.lse.seq) * 4;
+    int lane = (int)dev_lane();
+    const int beside[3] = {(lane ^ 1) * 4, (lane ^ 2) * 4, (lane ^ 4) * 4};
+    uint32_t marks = 0; /* a bit a block: of this wave's rows one has an infinite LSE; 16 bits on: something counts */
+    struct rows {
+        float lse;
+        leaf_u4 dout[PIECES], out[PIECES];
+    } next;
+    auto fetch = [&](int first) {
+        next.lse = __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(lse, from_lse, 0, 0));
+        DEV_UNROLL for (int j = 0; j < PIECES; ++j) {
+            bool live = row + first >= low && sub * 8 + j * 64 < cols;
+            next.dout[j] = __builtin_amdgcn_raw_buffer_load_b128(dout, live ? from_dout + j * 128 : CDNA_NOWHERE, 0, 0);
+            next.out[j] = __builtin_amdgcn_raw_buffer_load_b128(out, live ? from_out + j * 128 : CDNA_NOWHERE, 0, 0);
+        }
+        from_lse += 32 * 4 * (uint32_t)p.lse.seq;
+        from_dout += 32 * 2 * (uint32_t)p.dout.seq;
+        from_out += 32 * 2 * (uint32_t)p.out.seq;
+    };
+    uint32_t to_sums = (uint32_t)t * 16;
+    DEV_GLOBAL float *to = (DEV_GLOBAL float *)(stats + row);
+    fetch(0);
+    DEV_ROLLED for (int c = 0; c < blocks; ++c) {
+        rows now = next;
+        fetch(32 * (c + 1));
+        DEV_UNROLL for (int j = 0; j < C::HD / 32; ++j)
+            __builtin_amdgcn_raw_buffer_store_b128(leaf_u4{0, 0, 0, 0}, sums, to_sums + j * 4096, 0, 0);
+        to_sums += 32 * C::HD * 4;
+        leaf_f2 sum = {0.0f, 0.0f};
+        DEV_UNROLL for (int j = 0; j < PIECES; ++j)
+            DEV_UNROLL for (int e = 0; e < 4; ++e)
+                sum = __builtin_elementwise_fma(cdna_pair(T(), now.dout[j][e]), cdna_pair(T(), now.out[j][e]), sum);
+        float d = sum.x + sum.y;
+        DEV_UNROLL for (int s = 0; s < 3; ++s)
+            d += __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute(beside[s], __builtin_bit_cast(int, d)));
+        bool infinite = row + 32 * c >= used || __builtin_fabsf(now.lse) == dev_infinity();
+        float negated = now.lse != now.lse ? __builtin_nanf("") : now.lse * -DEV_LOG2E;
+        if (sub == 0) {
+            to[0] = infinite ? -dev_infinity() : negated;
+            to[32] = -d;
+        }
+        to += C::STATS;
+        if (__builtin_amdgcn_ballot_w64(infinite)) marks |= 1u << c;
+        if (!dev_is_f16<T>::yes && attn_cdna_rows_count(now.dout)) marks |= 0x10000u << c;
+    }
+    uint32_t *all = (uint32_t *)(void *)smem;
+    if (lane == 0) all[wave] = marks;
+    dev_barrier();
+    if (t >= blocks) return;
+    uint32_t any = all[0] | all[1] | all[2] | all[3];
+    stats[t * C::STATS + 64] = any >> t & 1 ? 1.0f : 0.0f;
+    stats[t * C::STATS + 65] = dev_is_f16<T>::yes || any >> (16 + t) & 1 ? 0.0f : 1.0f;
+}
+
+/* Sums, in the order of the main loop's registers, times scale: a thread makes eight neighbouring columns at a time. */
+template <class C> DEV_FN void attn_cdna_finish(const stw_attn_launch &l) {
+    typedef typename C::T T;
+    enum { LANES = C::HD / 8, STEP = 256 / LANES, PASSES = (int)STW_CDNA_ROWS / STEP, WAVE = C::HD / 4 };
+    const stw_attn_params &p = l.p;
+    attn_cdna_part u;
+    if (!attn_cdna_part::of(u, l, dev_unit())) return;
+    int t = (int)dev_thread(), row = t / LANES, col = t % LANES * 8, cols = (int)p.head_dim_qk;
+    int end = (int)stw_clamp_i64(u.seq.q.rows - u.row0, 0, STW_CDNA_ROWS), used = (int)stw_clamp_i64(u.seq.q.used - u.row0, 0, STW_CDNA_ROWS);
+    int blocks = (int)stw_smaller(C::BLOCKS, stw_blocks_of(u.seq.q.rows - u.row0, 32));
+    cdna_buffer sums = cdna_buffer_of(l.dq + u.block * (32 * C::HD), blocks * (32 * C::HD * 4));
+    cdna_buffer dq = cdna_buffer_of((uint16_t *)p.dq.data + dev_row(p.dq, u.b, u.h, u.seq.q.first + u.row0), cdna_extent(end, p.dq.seq, (uint32_t)cols));
+    /* (row, col) is value row % 4 of the lane (row / 4, col) of a wave, in its tile (row / 16, col / 16) */
+    int tile = (row >> 4) * (WAVE / 16) + (col % WAVE >> 4);
+    int at = ((tile * 4 + (row & 3)) * 256 + col / WAVE * 64 + (row >> 2 & 3) * 16 + (col & 15)) * 4;
+    uint32_t to = col < cols ? (uint32_t)(row * (int)p.dq.seq + col) * 2 : CDNA_NOWHERE;
+    const leaf_f2 scale = (leaf_f2)p.scale;
+    leaf_f4 x[PASSES][2];
+    DEV_UNROLL for (int i = 0; i < PASSES; ++i)
+        DEV_UNROLL for (int e = 0; e < 2; ++e)
+            x[i][e] = __builtin_bit_cast(leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(sums, at + i * (STEP * C::HD * 4) + e * 16, 0, 0));
+    if (used < end) /* rows between hold zeros, whatever P = 0 was multiplied with */
+        DEV_UNROLL for (int i = 0; i < PASSES; ++i)
+            if (row + i * STEP >= used) x[i][0] = x[i][1] = leaf_f4{0, 0, 0, 0};
+    DEV_UNROLL for (int i = 0; i < PASSES; ++i) {
+        leaf_u4 y;
+        DEV_UNROLL for (int e = 0; e < 4; ++e)
+            y[e] = cdna_operand(T(), (e & 1 ? x[i][e / 2].zw : x[i][e / 2].xy) * scale);
+        __builtin_amdgcn_raw_buffer_store_b128(y, dq, to + (uint32_t)(i * STEP * (int)p.dq.seq * 2), 0, 0);
+    }
+}

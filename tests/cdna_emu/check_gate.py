@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""What the compiler made of an image's kernels, against what they are meant to be; nothing runs.
+
+No kernel has scratch memory or spilled registers, but those of gate.txt, up to the values there; what a row of the
+tuning table asks of LDS is at most 64 KB; matrix instructions are as many as the tile needs: in CDNA's own loop exactly
+one step in each loop without branches, elsewhere a multiple of one product's. A line of gate.txt that no kernel needs any
+more is a failure, too.
+
+    python3 check_gate.py IMAGE TABLE READELF OBJDUMP"""
+import fnmatch
+import pathlib
+import re
+import subprocess
+import sys
+
+FIELDS = {"scratch": "private_segment_fixed_size", "vector_spills": "vgpr_spill_count", "scalar_spills": "sgpr_spill_count",
+          "static_lds": "group_segment_fixed_size", "agprs": "agpr_count"}
+LDS_KB, CDNA_KEYS, CDNA_ROWS, WAVES = 64, 192, 32, 4
+# One step of CDNA's own loop without masks, everything counted: the prototype has 538 and 327 on gfx942.
+CDNA_STEP_MOST = {("gfx942", 128): 550, ("gfx942", 64): 332, ("gfx90a", 128): 580, ("gfx90a", 64): 362}
+
+
+def notes(readelf, image):
+    """Metadata by kernel."""
+    text = subprocess.run([readelf, "--notes", image], text=True, capture_output=True, check=True).stdout
+    kernels = {}
+    for part in re.split(r"\n  - (?=\.)", text)[1:]:
+        name = re.search(r"^\s*\.name:\s+(stw_\w+)", part, re.M)
+        values = {key: re.search(rf"\.{field}:\s+(\d+)", part) for key, field in FIELDS.items()}
+        if name and all(values.values()):
+            kernels[name[1]] = {key: int(value[1]) for key, value in values.items()}
+    return kernels
+
+
+def code(objdump, image, kernel):
+    """(mnemonic, number of the instruction that a branch goes to or None) of a kernel."""
+    text = subprocess.run([objdump, "-d", f"--disassemble-symbols={kernel}", image], text=True, capture_output=True,
+                          check=True).stdout
+    found = re.findall(r"^\s+(\S+)[^/\n]*// ([0-9A-F]+):(?:.*<\S+\+0x([0-9a-f]+)>)?", text, re.M)
+    base = int(found[0][1], 16)
+    number = {int(at, 16) - base: i for i, (_, at, _) in enumerate(found)}
+    return [(name, number.get(int(to, 16)) if to else None) for name, _, to in found]
+
+
+def straight_loops(instructions):
+    """(matrix instructions, instructions) of every loop that holds matrix instructions and no other branch."""
+    loops = []
+    for i, (name, to) in enumerate(instructions):
+        if not name.startswith(("s_cbranch", "s_branch")) or to is None or to > i:
+            continue
+        body = [n for n, _ in instructions[to:i + 1]]
+        matrix = sum("mfma" in n for n in body)
+        if matrix and sum(n.startswith(("s_cbranch", "s_branch")) for n in body) == 1:
+            loops.append((matrix, len(body)))
+    return loops
+
+
+def main():
+    image, table, readelf, objdump = sys.argv[1:]
+    arch = pathlib.Path(table).name.split(".")[1]
+    failures = []
+    kernels = notes(readelf, image)
+    bounds = [line.split(None, 4) for line in (pathlib.Path(__file__).parent / "gate.txt").read_text().splitlines()
+              if line and not line.startswith("#")]
+    needed = set()
+    for name, facts in kernels.items():
+        allowed = {"scratch": 0, "vector_spills": 0, "scalar_spills": 0, "static_lds": 0}
+        for i, (pattern, scratch, vectors, scalars, _) in enumerate(bounds):
+            if fnmatch.fnmatch(name, pattern.replace("ARCH", arch)):
+                allowed.update(scratch=int(scratch), vector_spills=int(vectors), scalar_spills=int(scalars))
+                if facts["scratch"] or facts["vector_spills"] or facts["scalar_spills"]:
+                    needed.add(i)
+                break
+        failures += [f"{name}: {what} {facts[what]}, at most {most}" for what, most in allowed.items() if facts[what] > most]
+    failures += [f"gate.txt: no kernel needs {bounds[i][0]}" for i in range(len(bounds)) if i not in needed]
+
+    rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), (\d+), \d+, (\d+), (\d+), (\w+)\)", pathlib.Path(table).read_text(), re.M)
+    for row, *numbers, loop in rows:
+        hd, bm, bn, warps, kb = map(int, numbers)
+        if kb > LDS_KB:
+            failures.append(f"{row}: {kb} KB of LDS")
+        mine = [name for name in kernels if f"_{row}_" in name]
+        if not mine:
+            failures.append(f"{row}: no kernels")
+        for name in mine:
+            instructions = code(objdump, image, name)
+            matrix = sum("mfma" in n for n, _ in instructions)
+            own = name.endswith("_plain") and (loop == "cdna" or loop == "cdna_bf16" and "_bf16_" in name)
+            product = bm * bn * hd // 4096 // warps
+            if own:
+                step = 5 * CDNA_ROWS * CDNA_KEYS * hd // 4096 // WAVES
+                loops = straight_loops(instructions)
+                most = CDNA_STEP_MOST[arch, hd]
+                if [m for m, _ in loops] != [step, step] or matrix != 3 * step:
+                    failures.append(f"{name}: loops of {loops} (matrix, all) instructions, {matrix} in all; a step has {step}")
+                elif min(n for _, n in loops) > most:
+                    failures.append(f"{name}: {loops} instructions a step, at most {most}")
+            elif not matrix or matrix % product:
+                failures.append(f"{name}: {matrix} matrix instructions, a product has {product}")
+    print(*failures, f"{arch}: {len(kernels)} kernels, {len(rows)} rows, {len(failures)} failures", sep="\n")
+    return 1 if failures or len(kernels) < 10 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
