@@ -26,7 +26,7 @@ typedef enum stw_attn_call { STW_CALL_BWD = 1, STW_CALL_FWD = 2, STW_CALL_DROPOU
 typedef struct stw_attn_step {
     char entry[STW_ATTN_ENTRY_MAX]; /* name in the image                            */
     int64_t units;
-    int queued; /* blocks of threads take units until none is left: as many as run at a time will do */
+    int queued; /* blocks of threads take units until none is left, as many as run at a time; else one each */
     uint32_t grid_x, grid_y, block; /* grid z is 1                                  */
     uint32_t smem;                  /* dynamic shared memory, bytes                 */
 } stw_attn_step;

@@ -91,8 +91,7 @@ static stw_status launch_steps(stw_gpu *gpu, const launch_step *step, uint32_t c
     for (uint32_t i = 0; i < count; ++i) {
         const stw_gpu_kernel *kernel = step[i].kernel;
         launch->units = step[i].units;
-        launch->ahead = /* none in the last two rounds */
-            step[i].units - 2 * (int64_t)step[i].grid_x * step[i].grid_y;
+        launch->blocks = (int64_t)step[i].grid_x * step[i].grid_y;
         stw_status status = gpu->ops->launch(gpu, kernel, step[i].grid_x, step[i].grid_y, stream, arguments);
         if (status) return status;
     }

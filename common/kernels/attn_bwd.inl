@@ -270,8 +270,8 @@ template <class C> DEV_FN void attn_bwd_begin(attn_walk<C> &walk, attn_values<C>
 }
 
 /* A block of threads takes units until none is left. The loads of the next one run while this one's dK and dV are
- * stored, and what it is has been found out before; not so in the last rounds, where a unit in hand might run elsewhere
- * sooner. Conditions are made uniform for the compiler, which then keeps the walk in registers that a wave shares. */
+ * stored; what it is has been found out before. Conditions are made uniform for the compiler, which then keeps the
+ * walk in registers that a wave shares. */
 template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l, char *smem) {
     typedef attn_bias_store<typename C::pairs> bias_store;
     enum { DRAINS = MODE == ATTN_ALL && sizeof(typename C::T) == 2, KEYS_DIRECT = attn_keys_direct<C>::yes };
@@ -286,7 +286,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
     attn_values<C> values;
     attn_walk<C> walk;
     int now = 0, was = 0; /* the next steps', and that whose sums dK and dV are */
-    bool live = dev_uniform((int)units[0].live) != 0, more = false, summed = false;
+    bool live = dev_uniform(units[0].live) != 0, more = false, summed = false;
     int stage = 0, steps = 0, step = 0;
     for (;;) {
         bool enters = live && !more;
@@ -301,8 +301,8 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
         }
         attn_unit &u = units[now], &next = units[now ^ 1];
         if (enters) {
-            attn_place at = {0, 0, 0, false, false};
-            if (dev_thread() == 0 && !u.late) at = attn_unit_take(l);
+            attn_place at = {0, 0, 0, false};
+            if (dev_thread() == 0 && l.units > l.blocks) at = attn_unit_take(l); /* few units: one for every block of threads */
             dev_copy_wait();
             dev_barrier(); /* the keys have arrived, and the unit before has been stored */
             if (wave == 0) attn_unit_fetch(next, l, at, lane);
@@ -350,8 +350,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
         if (more) continue;
         dev_copy_wait(); /* what the next unit is */
         dev_barrier();   /* and nobody reads these keys and queries any more */
-        if (dev_uniform((int)u.late)) attn_unit_take_now(next, l, wave, lane); /* none was taken ahead */
         now ^= 1;
-        live = dev_uniform((int)next.live) != 0;
+        live = dev_uniform(next.live) != 0;
     }
 }

@@ -14,7 +14,7 @@
 template <class Tile, int THREADS> DEV_FN bool attn_tile_counts(const typename Tile::type *tile) {
     typedef typename dev_first_part<typename Tile::type, Tile::PARTS>::type T;
     enum { VECTORS = Tile::COLS / Tile::VECTOR, TOTAL = Tile::ROWS * VECTORS };
-    DEV_ROLLED for (int at = dev_keep((int)dev_thread()); at < TOTAL; at += THREADS) {
+    DEV_ROLLED for (int at = (int)dev_thread(); at < TOTAL; at += THREADS) {
         dev_vector v = dev_load_vector((const T *)(const void *)tile + Tile::at(at / VECTORS, at % VECTORS * Tile::VECTOR));
         const T *x = (const T *)(const void *)&v;
         bool counts = false;

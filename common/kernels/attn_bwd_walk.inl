@@ -20,8 +20,7 @@ static_assert(sizeof(attn_key_block) == STW_KEY_BLOCK_BYTES, "host and device ag
 /* Lies in shared memory: registers are taken. */
 struct attn_unit : attn_key_block {
     int kv_head;
-    short live;             /* there is one; else none is left                  */
-    short late;             /* the next one is not taken before this one ends   */
+    int live;               /* there is one; else none is left                  */
     int k_counts, v_counts; /* not all elements are tiny: see attn_bwd_tiny.inl */
 };
 static_assert(2 * sizeof(attn_unit) + sizeof(dev_two_halves) <= STW_UNIT_BYTES, "room for this unit, the next, and the barrier behind them");
@@ -61,7 +60,7 @@ DEV_FN void attn_list_key_blocks(const stw_attn_launch &l) {
 struct attn_place {
     int64_t b;
     int block, kv_head;
-    bool live, late;
+    bool live;
 };
 
 /* Units are numbered head by head; l.heads_beside heads at a time go through their key blocks together, so that
@@ -75,7 +74,6 @@ DEV_FN attn_place attn_place_of(const stw_attn_launch &l, int64_t number) {
     int64_t head = first + number - at.block * beside;
     at.b = stw_quotient(head, l.p.heads_kv);
     at.kv_head = (int)(head - at.b * l.p.heads_kv);
-    at.late = number >= l.ahead;
     at.live = !(l.p.features & STW_FEAT_PACKED_KV) || (int64_t)at.block * l.bn < stw_seq_kv(&l.p, at.b).rows;
     return at;
 }
@@ -83,7 +81,7 @@ DEV_FN attn_place attn_place_of(const stw_attn_launch &l, int64_t number) {
 /* One thread: the next unit that nobody has taken, as far as it has rows to write. Units are taken in the order of their
  * numbers: in deterministic mode that of the additions to dQ. */
 DEV_FN attn_place attn_unit_take(const stw_attn_launch &l) {
-    attn_place at = {0, 0, 0, false, false};
+    attn_place at = {0, 0, 0, false};
     while (!at.live) {
         int64_t number = (int64_t)dev_fetch_add(l.ticket, 1);
         if (number >= l.units) break;
@@ -103,14 +101,13 @@ DEV_FN void attn_unit_fetch(attn_unit &u, const stw_attn_launch &l, const attn_p
     if (lane) return;
     u.kv_head = at.kv_head;
     u.live = live;
-    u.late = at.late;
     u.k_counts = u.v_counts = 0;
 }
 
 /* All threads: takes a unit and waits for it. */
 DEV_FN void attn_unit_take_now(attn_unit &u, const stw_attn_launch &l, int wave, int lane) {
     if (wave == 0) {
-        attn_place at = {0, 0, 0, false, false};
+        attn_place at = {0, 0, 0, false};
         if (lane == 0) at = attn_unit_take(l);
         attn_unit_fetch(u, l, at, lane);
     }

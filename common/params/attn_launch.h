@@ -47,7 +47,7 @@ typedef struct stw_attn_launch {
     int64_t q_blocks; /* query blocks of a head, all sequences                                         */
     int64_t k_blocks; /* key blocks of the longest sequence                                            */
     int64_t units;    /* of this step: a grid may be larger, that of the main loop smaller              */
-    int64_t ahead;    /* main loop: the next unit is taken ahead while this one's number is below       */
+    int64_t blocks;   /* blocks of threads of this step                                                 */
     int64_t lists;    /* blocks of threads of the delta kernel that list key blocks: its first ones     */
     int64_t heads_beside; /* kv heads whose key blocks are numbered together                          */
     int64_t bias_batch, bias_heads, bias_rows, bias_keys; /* tasks of a summed dBias, a dimension      */
