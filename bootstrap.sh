@@ -101,7 +101,7 @@ tests() {
 # What takes too long for every push: long conform, long fuzz runs, races, coverage.
 full() {
     tests
-    say "conform on the emulated AMD GPUs"
+    say "the emulated AMD GPUs: the long conformance list, every variant, every planted bug"
     ctest --test-dir build/release --output-on-failure -L full
     say "conform, long form"
     build/release/bin/sternway conform --long --jobs "$jobs" | tail -n 40

@@ -72,6 +72,7 @@ set(STERNWAY_HIP_FLAGS -x hip --cuda-device-only --no-gpu-bundle-output -nogpuli
 macro(_stw_hip_image source arch)
     get_filename_component(_stem ${source} NAME_WE)
     set(_output ${_images}/${_stem}.${arch}.co)
+    set(_depends -Xclang -dependency-file) # -MD does nothing here from clang 22 on
     file(WRITE ${_images}/empty.hip "")
     execute_process(COMMAND ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch}
         -c ${_images}/empty.hip -o ${_images}/empty.co RESULT_VARIABLE _failed OUTPUT_QUIET ERROR_VARIABLE _words)
@@ -82,7 +83,7 @@ macro(_stw_hip_image source arch)
             COMMAND ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch} -O3
                 "-DSTW_VARIANT_TABLE=\"common/tuning/attn_bwd.${arch}.def\""
                 -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
-                -MD -MF ${_output}.d -MT ${_output} -c ${source} -o ${_output}
+                ${_depends} -Xclang ${_output}.d -Xclang -MT -Xclang ${_output} -c ${source} -o ${_output}
             COMMENT "Device image ${arch}" VERBATIM)
         _stw_image(HIP ${arch} CODE_OBJECT ${_output})
         set(_text ${CMAKE_BINARY_DIR}/hip-sources/${_stem}.${arch}.hip)
@@ -90,7 +91,7 @@ macro(_stw_hip_image source arch)
             COMMAND ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch} -E -P
                 "-DSTW_VARIANT_TABLE=\"common/tuning/attn_bwd.${arch}.def\""
                 -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
-                -MD -MF ${_text}.d -MT ${_text} -o ${_text} ${source}
+                ${_depends} -Xclang ${_text}.d -Xclang -MT -Xclang ${_text} -o ${_text} ${source}
             COMMENT "HIP text ${arch}" VERBATIM)
         list(APPEND _hip_texts ${_text})
     endif()

@@ -2,8 +2,8 @@
  *
  * What the GPU tests share: the driver functions that only tests need (graphs, foreign memory and contexts),
  * a context of the arch under test, and a conformance case (tools/case.h) in device memory: data, float64
- * expectation, every byte that the call may not write. Needs no CUDA header. Written with CUDA's names; with a
- * gfx arch they stand for HIP's functions (gpu_hip.c). */
+ * expectation, every byte that the call may not write. Needs no CUDA header. Written with CUDA's names; with
+ * a gfx arch they stand for HIP's functions (gpu_hip.c). */
 #ifndef STW_TESTS_GPU_H
 #define STW_TESTS_GPU_H
 
@@ -79,8 +79,8 @@ extern int gpu_runs;             /* the second: how often what is repeated is; 1
 
 /* Runs the tests, with the primary context of device 0 current as in a program of CUDA's run-time API.
  * Without a usable GPU every test is skipped by name and the program ends with 77. A program that is not done
- * after `seconds` is ended: a kernel that hangs must not hold the machine. Arguments of the program: arch, runs,
- * and a pattern of tests to leave out. */
+ * after `seconds` is ended: a kernel that hangs must not hold the machine. Arguments of the program: arch,
+ * runs, and a pattern of tests to leave out. */
 int gpu_main(int argc, char **argv, const char *group, const struct CMUnitTest *tests, size_t count,
              unsigned seconds);
 

@@ -90,7 +90,7 @@ class Hip:
         return self.options.hip_compiler
 
     def compile(self, tree, image):
-        return [self.options.hip_compiler, *self.options.hip_flags.split(), f"--offload-arch={self.arch}", "-O3",
+        return [self.options.hip_compiler, *self.options.hip_flags.split(), f"--offload-arch={self.arch}", "-O3", "-fno-slp-vectorize",
                 f'-DSTW_VARIANT_TABLE="common/tuning/attn_bwd.{self.arch}.def"', f"-I{tree}", f"-I{tree}/include", "-c",
                 str(tree / "backends/hip/attn_bwd_cdna.hip"), "-o", str(image)]
 
