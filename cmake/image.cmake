@@ -63,10 +63,10 @@ if(STERNWAY_CUDA)
 endif()
 
 # HIP code objects: plain clang is enough, no ROCm file is read. -munsafe-fp-atomics takes the add instruction of
-# device memory, which workspaces are. -fno-slp-vectorize: pairs it makes of accumulators in memory stay in memory
-# (clang 19). No paths get in: two folders give the same bytes.
+# device memory, which workspaces are. -fno-slp-vectorize (behind -O, which means the contrary): pairs
+# it makes of accumulators in memory stay in memory (clang 19). No paths get in: two folders give the same bytes.
 set(STERNWAY_HIP_FLAGS -x hip --cuda-device-only --no-gpu-bundle-output -nogpulib -nogpuinc -mcode-object-version=4
-    -fuse-cuid=none -munsafe-fp-atomics -fno-slp-vectorize -std=c++17 -Wall -Wextra -Werror)
+    -fuse-cuid=none -munsafe-fp-atomics -std=c++17 -Wall -Wextra -Werror)
 
 # _stw_hip_image(source arch): one code object, if the compiler knows the arch.
 macro(_stw_hip_image source arch)
@@ -80,7 +80,7 @@ macro(_stw_hip_image source arch)
         message(WARNING "sternway: ${STERNWAY_HIP_COMPILER} cannot compile for ${arch}, which gets no image: ${_words}")
     else()
         add_custom_command(OUTPUT ${_output} DEPENDS ${source} DEPFILE ${_output}.d
-            COMMAND ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch} -O3
+            COMMAND ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch} -O3 -fno-slp-vectorize
                 "-DSTW_VARIANT_TABLE=\"common/tuning/attn_bwd.${arch}.def\""
                 -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
                 ${_depends} -Xclang ${_output}.d -Xclang -MT -Xclang ${_output} -c ${source} -o ${_output}
