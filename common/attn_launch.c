@@ -167,9 +167,15 @@ static int64_t lists_of(const stw_attn_tile *tile, const stw_attn_params *p) {
     return stw_blocks_of(key_blocks_of(tile, p), STW_ROW_THREADS);
 }
 
+/* Units in hand wait for their block of threads: bad where they wait for one another, and where they differ
+ * in work, unless each is a small part of what a block does. */
+static stw_attn_queued queued(const stw_attn_tile *tile, const stw_attn_params *p, uint32_t wave) {
+    if (wave != 32 || (p->features & STW_FEAT_DETERMINISTIC)) return STW_QUEUED_NEVER;
+    if (!(p->features & (STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT))) return STW_QUEUED;
+    return stw_blocks_of(p->max_seq_kv, tile->bn) <= 8 ? STW_QUEUED : STW_QUEUED_MANY;
+}
+
 static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t wave, stw_attn_steps *steps) {
-    /* Units in hand wait for their block of threads: bad where they differ in work or for one another. */
-    const uint32_t one_by_one = STW_FEAT_DETERMINISTIC | STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT;
     const char *type = stw_dtype_name((stw_dtype)p->dtype);
     int64_t tiles = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, t->bm);
     int64_t parts = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, STW_CDNA_ROWS);
@@ -197,7 +203,7 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
         uint32_t smem = STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages);
         step = add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, bn_of(t, p)),
                         t->warps * wave, lean ? STW_CDNA_SMEM(t->head_dim) : smem);
-        step->queued = wave == 32 && !(p->features & one_by_one);
+        step->queued = queued(t, p, wave);
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode_of(t, p));
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);

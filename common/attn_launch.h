@@ -22,11 +22,16 @@ typedef enum stw_attn_call { STW_CALL_BWD = 1, STW_CALL_FWD = 2, STW_CALL_DROPOU
 #define STW_ATTN_STEPS     4
 #define STW_ATTN_ENTRY_MAX 80
 
+/* Whether blocks of threads take units until none is left, as many blocks as run at a time, or one each.
+ * MANY: if that makes at least STW_UNITS_MANY units a block. */
+typedef enum stw_attn_queued { STW_QUEUED_NEVER, STW_QUEUED, STW_QUEUED_MANY } stw_attn_queued;
+#define STW_UNITS_MANY 24
+
 /* One kernel of a call. Its only argument is a stw_attn_launch whose `units` is this step's. */
 typedef struct stw_attn_step {
     char entry[STW_ATTN_ENTRY_MAX]; /* name in the image                            */
     int64_t units;
-    int queued; /* blocks of threads take units until none is left, as many as run at a time; else one each */
+    stw_attn_queued queued;
     uint32_t grid_x, grid_y, block; /* grid z is 1                                  */
     uint32_t smem;                  /* dynamic shared memory, bytes                 */
 } stw_attn_step;

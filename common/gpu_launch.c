@@ -41,8 +41,9 @@ static stw_status find_steps(const stw_device *device, const stw_attn_steps *ste
     for (uint32_t i = 0; i < steps->count; ++i) {
         const stw_attn_step *step = &steps->step[i];
         found[i] = (launch_step){.units = step->units, .grid_x = step->grid_x, .grid_y = step->grid_y};
-        int64_t enough = step->queued ? blocks_at_a_time(device, step->smem) : step->units;
-        if (enough < step->units) {
+        int64_t enough = blocks_at_a_time(device, step->smem),
+                least = step->queued == STW_QUEUED_MANY ? enough * STW_UNITS_MANY : enough + 1;
+        if (step->queued != STW_QUEUED_NEVER && step->units >= least) {
             found[i].grid_x = (uint32_t)enough;
             found[i].grid_y = 1;
         }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """The HIP text of target hip-sources: builds it, and asks every compiler for the arch that is here (clang of any version,
-amdclang++, hipcc) whether it takes the sources without warnings, and, unless it is older than the build's compiler, whose
+amdclang++, hipcc; from 17 on) whether it takes the sources without warnings, and, unless it is older than the build's compiler, whose
 builtins the text counts on, the text. Nothing may be left in the text that needs a file of ROCm's or of ours."""
 
 import argparse
@@ -15,6 +15,9 @@ from pathlib import Path
 # Common to all of them; the build's further flags choose the output format alone.
 FLAGS = ["-x", "hip", "--cuda-device-only", "-nogpulib", "-nogpuinc", "-munsafe-fp-atomics", "-std=c++17", "-Wall", "-Wextra",
          "-Werror", "-Wno-unused-function", "-fsyntax-only"]
+
+
+OLDEST = 17  # ROCm 6.0's: older ones lack builtins that CDNA's own kernels name
 
 
 def run(words):
@@ -33,7 +36,7 @@ def compilers(own):
     names = ["amdclang++", "hipcc", *(f"clang-{n}" for n in range(14, 31))]
     for name in names + os.environ.get("STERNWAY_HIP_COMPILERS", "").split(":"):
         path = name and shutil.which(name)
-        if path and os.path.realpath(path) not in map(os.path.realpath, found):
+        if path and os.path.realpath(path) not in map(os.path.realpath, found) and version(path) >= OLDEST:
             found.append(path)
     return found
 
