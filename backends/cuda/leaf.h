@@ -12,6 +12,7 @@
 #define DEV_UNROLL    _Pragma("unroll")
 #define DEV_ROLLED    _Pragma("unroll 1")
 #define DEV_UNROLL_2  _Pragma("unroll 2")
+#define LEAF_QUEUES   1 /* blocks of threads may take several units */
 #define DEV_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 #define DEV_ARGUMENT const __grid_constant__
 

@@ -10,6 +10,7 @@
 #define STW_SHARED_FN static __attribute__((device)) inline __attribute__((always_inline))
 #define DEV_FN        static __attribute__((device)) inline __attribute__((always_inline))
 #define DEV_WAVE      64
+#define LEAF_QUEUES 0 /* blocks of threads take one unit: scalar registers would be spilled */
 #define DEV_UNROLL    _Pragma("unroll")
 #define DEV_ROLLED    _Pragma("unroll 1")
 #define DEV_UNROLL_2  _Pragma("unroll 2")

@@ -274,7 +274,7 @@ template <class C> DEV_FN void attn_bwd_begin(attn_walk<C> &walk, attn_values<C>
  * walk in registers that a wave shares. */
 template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l, char *smem) {
     typedef attn_bias_store<typename C::pairs> bias_store;
-    enum { DRAINS = MODE == ATTN_ALL && sizeof(typename C::T) == 2, KEYS_DIRECT = attn_keys_direct<C>::yes };
+    enum { DRAINS = MODE == ATTN_ALL && sizeof(typename C::T) == 2, QUEUES = LEAF_QUEUES, KEYS_DIRECT = attn_keys_direct<C>::yes };
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     attn_unit *units = (attn_unit *)(void *)(smem + C::AT_UNIT); /* this one and the next, in turn */
@@ -302,10 +302,10 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
         attn_unit &u = units[now], &next = units[now ^ 1];
         if (enters) {
             attn_place at = {0, 0, 0, false};
-            if (dev_thread() == 0 && l.units > l.blocks) at = attn_unit_take(l); /* few units: one for every block of threads */
+            if (QUEUES && dev_thread() == 0 && l.units > l.blocks) at = attn_unit_take(l); /* few units: one for every block of threads */
             dev_copy_wait();
             dev_barrier(); /* the keys have arrived, and the unit before has been stored */
-            if (wave == 0) attn_unit_fetch(next, l, at, lane);
+            if (QUEUES && wave == 0) attn_unit_fetch(next, l, at, lane);
             more = dev_uniform(u.first) < dev_uniform(u.end);
             step = 0;
             if (more && !C::VALUES_HELD)
@@ -351,6 +351,6 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
         dev_copy_wait(); /* what the next unit is */
         dev_barrier();   /* and nobody reads these keys and queries any more */
         now ^= 1;
-        live = dev_uniform(next.live) != 0;
+        live = QUEUES && dev_uniform(next.live) != 0;
     }
 }

@@ -14,6 +14,7 @@
 #define STW_SHARED_FN static inline
 #define DEV_FN        static inline
 #define DEV_WAVE      32
+#define LEAF_QUEUES 1
 #define DEV_UNROLL
 #define DEV_UNROLL_2
 #define DEV_ROLLED
