@@ -144,18 +144,30 @@ template <class T> DEV_FN float attn_delta_dots(const stw_attn_launch &l, attn_d
     return attn_delta_vectors<T, 32>(l, u);
 }
 
+/* Zeros to numbers of 2 or 4 bytes: a wave, in whole vectors where they are. */
+DEV_FN void attn_zero_span(char *from, char *to, int element) {
+    const dev_vector zero = {{0, 0, 0, 0}};
+    uintptr_t low = ((uintptr_t)from + 15) & ~(uintptr_t)15, high = (uintptr_t)to & ~(uintptr_t)15;
+    char *first = low < high ? (char *)low : to, *end = low < high ? (char *)high : to;
+    int lane = (int)dev_lane();
+    for (char *at = from + lane * element; at < first; at += DEV_WAVE * element) dev_store_any(at, 0, element == 4 ? 3u : 1u, 0.0f);
+    for (char *at = first + lane * 16; at < end; at += DEV_WAVE * 16) dev_store_vector(at, zero);
+    for (char *at = end + lane * element; at < to; at += DEV_WAVE * element) dev_store_any(at, 0, element == 4 ? 3u : 1u, 0.0f);
+}
+
 /* Zeros of dBias in rows [i0, i0 + bm) outside the tiles of the main loop. */
 DEV_FN void attn_zero_bias(const stw_attn_launch &l, const stw_attn_seq &seq, int64_t b, int64_t h, int64_t block) {
     const stw_attn_params &p = l.p;
     stw_range range = stw_key_blocks(&seq, l.bm, l.bn, block);
     int64_t first = range.first * l.bn, end = stw_smaller(range.end * l.bn, seq.kv.used);
-    for (int64_t r = 0; r < l.bm; ++r) {
+    for (int64_t r = dev_thread() / DEV_WAVE; r < l.bm; r += dev_threads() / DEV_WAVE) { /* a wave a row */
         int64_t i = block * l.bm + r;
         if (i >= p.max_seq_q) return;
-        int64_t base = b * p.dbias.batch + h * p.dbias.head + i * p.dbias.query;
         bool visited = i < seq.q.used && first < end;
-        for (int64_t j = dev_thread(); j < p.max_seq_kv; j += dev_threads())
-            if (!visited || j < first || j >= end) dev_store_any(p.dbias.data, base + j, p.dbias_dtype, 0.0f);
+        int element = p.dbias_dtype == 3u ? 4 : 2;
+        char *row = (char *)p.dbias.data + (b * p.dbias.batch + h * p.dbias.head + i * p.dbias.query) * element;
+        attn_zero_span(row, row + (visited ? first : p.max_seq_kv) * element, element);
+        if (visited) attn_zero_span(row + end * element, row + p.max_seq_kv * element, element);
     }
 }
 
