@@ -85,36 +85,61 @@ static int64_t key_blocks_of(const stw_attn_tile *tile, const stw_attn_params *p
     return p->batch * stw_blocks_of(p->max_seq_kv, bn_of(tile, p));
 }
 
-/* Which of a variant's kernels: README.md of common/tuning, column loop. */
-static const char *mode_of(const stw_attn_tile *tile, const stw_attn_params *p) {
-    stw_attn_params rest = *p;
-    if (is_lean(tile, p)) return "plain";
-    if (!has_plain(tile, p)) return "full";
-    if (!needs_full(p)) return "plain";
-    rest.features &= ~STW_FEAT_DROPOUT;
-    return !strcmp(tile->loop, "split_drop") && !needs_full(&rest) && !(p->outputs & STW_OUT_DBIAS) ? "drop"
-                                                                                                    : "full";
-}
-
 static int bias_is_summed(const stw_attn_params *p) {
     return (p->outputs & STW_OUT_DBIAS) &&
            (broadcast(p->dbias.batch, p->batch) || broadcast(p->dbias.head, p->heads_q) ||
             broadcast(p->dbias.query, p->max_seq_q) || broadcast(p->dbias.key, p->max_seq_kv));
 }
 
+/* Of the features of single pairs only a bias, and it and its gradient are of the operands' type (none that
+ * accumulates: those are f32). */
+static int is_bias_alone(const stw_attn_params *p) {
+    stw_attn_params rest = *p;
+    rest.features &= ~STW_FEAT_BIAS;
+    if (!(p->features & STW_FEAT_BIAS) || needs_full(&rest) || p->bias_dtype != p->dtype) return 0;
+    return !(p->outputs & STW_OUT_DBIAS) || p->dbias_dtype == p->dtype;
+}
+
+/* Which of a variant's kernels: README.md of common/tuning, column loop. */
+static const char *mode_of(const stw_attn_tile *tile, const stw_attn_params *p) {
+    stw_attn_params rest = *p;
+    if (is_lean(tile, p)) return "plain";
+    if (!has_plain(tile, p)) return "full";
+    if (!needs_full(p)) return "plain";
+    if (strcmp(tile->loop, "split_four")) return "full";
+    rest.features &= ~STW_FEAT_DROPOUT;
+    if (!needs_full(&rest) && !(p->outputs & STW_OUT_DBIAS)) return "drop";
+    return is_bias_alone(p) && p->bias.key == 1 ? "bias" : "full";
+}
+
+/* A tile of the kernels that sum dBias. Lean: attn_bias_lean.inl. */
 typedef struct bias_tile {
     const char *name;
-    uint32_t element, head_dim, bm, bn, warps;
+    uint32_t element, head_dim, bm, bn, warps, stages, lean;
 } bias_tile;
 
-static const bias_tile *bias_tile_of(const stw_attn_params *p, uint32_t wave) {
-#define BIAS_ROW(name, element, hd, bm, bn, warps) {#name, element, hd, bm, bn, warps},
-    static const bias_tile rows_32[] = {STW_BIAS_TILES(BIAS_ROW)}, rows_64[] = {STW_BIAS_TILES_64(BIAS_ROW)};
+/* The bias is the same wherever its gradient is summed. */
+static int bias_is_constant(const stw_attn_params *p) {
+    const stw_bias_param *b = &p->bias, *d = &p->dbias;
+    return (d->batch || !b->batch || p->batch == 1) && (d->head || !b->head || p->heads_q == 1) &&
+           (d->query || !b->query || p->max_seq_q == 1) && (d->key || !b->key || p->max_seq_kv == 1);
+}
+
+static const bias_tile *bias_tile_of(const stw_attn_tile *tile, const stw_attn_params *p, uint32_t wave) {
+#define BIAS_ROW(name, element, hd, bm, bn, warps) {#name, element, hd, bm, bn, warps, 1, 0},
+#define BIAS_ROW_64(name, element, hd, bm, bn, warps)                                                        \
+    {#name, element, hd, bm, bn, warps, STW_BIAS_STAGES_64(element, hd), 0},
+#define BIAS_ROW_LEAN(name, hd, bm, bn, stages, warps, blocks) {#name, 2, hd, bm, bn, warps, stages, 1},
+    static const bias_tile rows_32[] = {STW_BIAS_LEAN_TILES(BIAS_ROW_LEAN) STW_BIAS_TILES(BIAS_ROW)},
+                           rows_64[] = {STW_BIAS_TILES_64(BIAS_ROW_64)};
     const bias_tile *rows = wave == 64 ? rows_64 : rows_32;
     size_t count = wave == 64 ? sizeof rows_64 / sizeof rows_64[0] : sizeof rows_32 / sizeof rows_32[0];
     uint32_t widest = p->head_dim_qk > p->head_dim_v ? p->head_dim_qk : p->head_dim_v;
-    for (size_t i = 0; i + 1 < count; ++i)
+    int lean = is_bias_alone(p) && bias_is_constant(p);
+    for (size_t i = 0; i + 1 < count; ++i) {
+        if (rows[i].lean && (!lean || tile->bm % rows[i].bm)) continue;
         if (rows[i].element == element_of(p) && rows[i].head_dim >= widest) return &rows[i];
+    }
     return &rows[count - 1];
 }
 
@@ -188,13 +213,13 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_delta_%s", type);
     int summed = bias_is_summed(p);
     if (summed) {
-        const bias_tile *b = bias_tile_of(p, wave);
+        const bias_tile *b = bias_tile_of(t, p, wave);
         int64_t units = (p->dbias.batch ? p->batch : 1) * (p->dbias.head ? p->heads_q : 1) *
                         (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
                         (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
-        uint32_t stages = wave == 64 ? STW_BIAS_STAGES_64(b->element, b->head_dim) : 1u;
-        step = add_step(steps, wave, units, b->warps * wave,
-                        STW_BWD_SMEM(stored_of(p, wave), b->head_dim, b->bm, b->bn, stages));
+        uint32_t smem = b->lean ? STW_LEAN_SMEM(b->head_dim, b->bm, b->bn, b->stages)
+                                : STW_BWD_SMEM(stored_of(p, wave), b->head_dim, b->bm, b->bn, b->stages);
+        step = add_step(steps, wave, units, b->warps * wave, smem);
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_bias_%s_%s", b->name, type);
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
@@ -275,7 +300,7 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
     }
     if (call == STW_CALL_BWD) {
         layout w = layout_of(tile, params);
-        const bias_tile *b = bias_tile_of(params, wave);
+        const bias_tile *b = bias_tile_of(tile, params, wave);
         char *base = workspace;
         int ordered = (params->features & STW_FEAT_DETERMINISTIC) != 0;
         l.stats = (float *)(void *)(base + w.stats);

@@ -35,9 +35,11 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #define ROW_split(id, hd, bm, bn, stages, warps, kb)                                                         \
     ROW_full(id, hd, bm, bn, stages, warps, kb) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb) \
         BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
-#define ROW_split_drop(id, hd, bm, bn, stages, warps, kb)                                                    \
+#define ROW_split_four(id, hd, bm, bn, stages, warps, kb)                                                    \
     ROW_split(id, hd, bm, bn, stages, warps, kb) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _drop, ATTN_DROPS, kb) \
-        BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _drop, ATTN_DROPS, kb)
+        BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _drop, ATTN_DROPS, kb)                                        \
+            BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _bias, ATTN_BIASED, kb)                                     \
+                BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _bias, ATTN_BIASED, kb)
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_f32_split(id, hd, bm, bn, stages, warps, kb)                                                     \
     ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
@@ -57,6 +59,14 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #define BIAS_4(name, hd, bm, bn, warps) BIAS(name, f32, float, hd, bm, bn, warps)
 #define BIAS_TILE(name, element, hd, bm, bn, warps) BIAS_##element(name, hd, bm, bn, warps)
 STW_BIAS_TILES(BIAS_TILE)
+
+#define LEAN(name, type, T, hd, bm, bn, stages, warps, blocks)                                                                           \
+    DEV_KERNEL_BLOCKS(warps * DEV_WAVE, blocks) stw_attn_bwd_bias_##name##_##type(DEV_ARGUMENT stw_attn_launch launch) {     \
+        attn_bwd_bias_lean<attn_lean_config<T, hd, bm, bn, stages, warps>>(launch, dev_shared);                              \
+    }
+#define LEAN_2(name, hd, bm, bn, stages, warps, blocks)                                                      \
+    LEAN(name, f16, dev_f16, hd, bm, bn, stages, warps, blocks) LEAN(name, bf16, dev_bf16, hd, bm, bn, stages, warps, blocks)
+STW_BIAS_LEAN_TILES(LEAN_2)
 
 KERNEL(stw_attn_bwd_delta_f16, ATTN_ROW_THREADS, attn_bwd_delta<dev_f16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_delta_bf16, ATTN_ROW_THREADS, attn_bwd_delta<dev_bf16>(launch, dev_shared))

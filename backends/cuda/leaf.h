@@ -13,7 +13,9 @@
 #define DEV_ROLLED    _Pragma("unroll 1")
 #define DEV_UNROLL_2  _Pragma("unroll 2")
 #define LEAF_QUEUES   1 /* blocks of threads may take several units */
-#define DEV_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
+/* `blocks` of them a multiprocessor shall find registers. */
+#define DEV_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+#define DEV_KERNEL(threads)                DEV_KERNEL_BLOCKS(threads, 1)
 #define DEV_ARGUMENT const __grid_constant__
 
 /* 16-bit storage types: distinct types, so that products know which instruction to take. */
@@ -64,6 +66,13 @@ DEV_FN void dev_halves_arrive(dev_two_halves *b) {
     __syncwarp();
     if (threadIdx.x % DEV_WAVE == 0)
         asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"((uint32_t)__cvta_generic_to_shared(b)) : "memory");
+}
+/* The same behind a product, whose mma.sync is where the lanes meet: all of them have the operands it read. */
+DEV_FN void dev_halves_arrive_behind_product(dev_two_halves *b) {
+    asm volatile("{\n.reg .b64 state;\n.reg .pred first;\nsetp.eq.u32 first, %1, 0;\n@first mbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(b)),
+                 "r"(threadIdx.x % DEV_WAVE)
+                 : "memory");
 }
 DEV_FN void dev_halves_wait(dev_two_halves *b, int phase) {
     uint32_t done;

@@ -82,6 +82,7 @@ struct dev_two_halves {
 };
 DEV_FN void dev_halves_init(dev_two_halves *, int) {}
 DEV_FN void dev_halves_arrive(dev_two_halves *) {}
+DEV_FN void dev_halves_arrive_behind_product(dev_two_halves *) {}
 DEV_FN void dev_halves_wait(dev_two_halves *, int) { dev_barrier(); }
 
 /* A wave's accesses to shared memory are carried out in their order: only the compiler must keep it. */

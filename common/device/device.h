@@ -85,6 +85,9 @@ DEV_FN void dev_store_any_pair(void *data, int64_t index, uint32_t dtype, float 
 /* Two 16-bit numbers in a word; G words (4 or 2) to memory at a multiple of their size. */
 DEV_FN uint32_t dev_pack(dev_bf16, float low, float high) { return dev_pack_bf16(low, high); }
 DEV_FN uint32_t dev_pack(dev_f16, float low, float high) { return dev_pack_f16(low, high); }
+/* The lower or upper one of two in a word. */
+DEV_FN float dev_half_of(dev_bf16, uint32_t w, bool upper) { return dev_of_bits(upper ? w & 0xFFFF0000u : w << 16); }
+DEV_FN float dev_half_of(dev_f16, uint32_t w, bool upper) { return dev_from_f16((uint16_t)(upper ? w >> 16 : w)); }
 template <int G> DEV_FN void dev_store_words(void *to, const uint32_t w[G]) {
     if constexpr (G == 4) dev_store_vector(to, dev_vector{{w[0], w[1], w[2], w[3]}});
     else dev_store_half(to, w[0], w[1]);

@@ -19,6 +19,8 @@
 
 #include "attn_bwd_tiny.inl"
 
+#include "attn_bias_tile.inl"
+
 /* A product of rows of the tile: queries with keys, or dO with values. */
 template <class C, class S = typename C::pair_split>
 DEV_FN void attn_product_pairs(dev_acc<S> &acc, const typename C::T *rows, const typename C::T *keys, bool unrounded, int wave,
@@ -59,16 +61,22 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
     dev_acc<S>::clear(dp);
     dev_mask mask = dev_mask::whole(C::BM, C::BN);
     if (!inner) mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
-    enum { DROPS = (MODE & ATTN_DROPS) != 0, BIASED = (MODE & ATTN_BIASED) != 0, ALL = MODE == ATTN_ALL };
+    enum { DROPS = (MODE & ATTN_DROPS) != 0, BIASED = MODE == ATTN_BIASED, ALL = MODE == ATTN_ALL };
     bool drops = MODE == ATTN_DROPS || (ALL && (p.features & STW_FEAT_DROPOUT));
-    bool unrounded = MODE != ATTN_PLAIN && (Bias::unrounded(l) || u.seq.kv.used == 1); /* one key: dP - D is all rounding */
+    bool unrounded = MODE != ATTN_PLAIN && !BIASED && (Bias::unrounded(l) || u.seq.kv.used == 1); /* one key: dP - D is all rounding */
     float scale = p.scale;
     attn_keep<S> keep;
     dev_logit logit;
-    if constexpr (MODE != ATTN_PLAIN) {
+    if constexpr (BIASED) {
+        attn_product_pairs<C>(s, q, k, false, wave, lane);
+        dev_copy_wait(); /* of the bias */
+        dev_wave_sync();
+        between();
+        attn_bias_part<C>::add(s, l, stats, smem, wave, lane);
+    } else if constexpr (MODE != ATTN_PLAIN) {
         stw_dropout_stream stream = {};
         bool beside = false; /* dropout's calls run beside the product */
-        if (BIASED) logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
+        if (ALL) logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
         attn_keep<S>::all(keep);
         if (drops) {
             stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
@@ -76,7 +84,7 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
             if (!beside) attn_keep_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
         }
         dev_bias_words<S> words;
-        if (BIASED) {
+        if (ALL) {
             bool plain = dev_bias_words<S>::plain(logit, mask, C::BM, C::BN);
             dev_bias_words<S>::load(words, logit, mask, plain, wave, lane);
             dev_bias_words<S>::fetch(words, logit, plain, wave, lane);
@@ -89,25 +97,30 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
             attn_product_pairs<C>(s, q, k, unrounded, wave, lane);
         }
         between();
-        if (BIASED) scale = attn_pairs_logits<S, ALL>(s, logit, words, mask, wave, lane);
+        if (ALL) scale = attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
     } else {
         attn_product_pairs<C>(s, q, k, false, wave, lane);
         between();
     }
-    attn_exp_side<C, BIASED> exponentials = attn_exp_side<C, BIASED>::of(s, stats, scale, wave, lane); /* they run under the products of dP */
-    if (unrounded || C::VALUES_HELD) {
-        attn_exp_side<C, BIASED>::every(exponentials);
-        if (C::VALUES_HELD) attn_values<C>::product(dp, dout, values, wave, lane);
-        else attn_product_pairs<C>(dp, dout, v, true, wave, lane);
-    } else {
+    if constexpr (BIASED) {
+        attn_exp2_side<S> exponentials = {s};
         dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
+    } else {
+        attn_exp_side<C, ALL> exponentials = attn_exp_side<C, ALL>::of(s, stats, scale, wave, lane); /* they run under the products of dP */
+        if (unrounded || C::VALUES_HELD) {
+            attn_exp_side<C, ALL>::every(exponentials);
+            if (C::VALUES_HELD) attn_values<C>::product(dp, dout, values, wave, lane);
+            else attn_product_pairs<C>(dp, dout, v, true, wave, lane);
+        } else {
+            dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
+        }
     }
     bool masked = !inner || stats[2 * C::BM] != 0.0f;
     if (masked && drops) attn_pairs_scores<C, true, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
     else if (masked) attn_pairs_scores<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
     else if (drops) attn_pairs_scores<C, false, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
     else attn_pairs_scores<C, false, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
-    if (BIASED && Bias::wanted(l)) attn_pairs_take<Bias>(dp, bias(), wave, lane);
+    if (ALL && Bias::wanted(l)) attn_pairs_take<Bias>(dp, bias(), wave, lane);
     if (!Bias::OPERANDS) return;
     attn_store_pairs<C>((T *)(smem + C::AT_P), s, wave, lane);
     if (ALL && (p.features & STW_FEAT_SOFTCAP)) { /* s is free now */
@@ -195,10 +208,10 @@ template <class C> DEV_FN void attn_dq_in_turn(attn_dq<C> &q, const stw_attn_lau
 
 #include "attn_bwd_keys.inl"
 
-/* What follows the pairs of one tile: dQ, dV and dK. */
-template <class C> DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> &dk, dev_acc<typename C::key_split> &dv,
-                                                 const attn_unit &u, const stw_attn_launch &l, const char *smem, int stage,
-                                                 uint32_t at, int block, int wave, int lane) {
+/* What follows the pairs of one tile: dBias where it is the tile of dS, dQ, dV and dK. */
+template <class C, int MODE, class Bias>
+DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> &dk, dev_acc<typename C::key_split> &dv, const attn_unit &u,
+                              const stw_attn_launch &l, char *smem, int stage, uint32_t at, int block, const Bias &bias, int wave, int lane) {
     typedef typename C::T T;
     typedef typename C::key_split S;
     const stw_attn_params &p = l.p;
@@ -211,11 +224,26 @@ template <class C> DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> 
         attn_dq_of<C>(dq, l, at, smem, wave, lane);
         dq.half = 0;
         dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, pz, dout, dq, wave, lane);
-        if ((C::HD > 64) == (C::rows::PARTS == 1)) dev_part(l.never != 0); /* elsewhere registers are spilled with it */
+        if (MODE != ATTN_BIASED && (C::HD > 64) == (C::rows::PARTS == 1)) dev_part(l.never != 0); /* elsewhere registers are spilled with it */
         dq.half = 1;
+        if constexpr (MODE == ATTN_BIASED) {
+            dev_halves_arrive_behind_product(C::weights_end(smem));
+            if (l.bias_direct) {
+                attn_bias_store<typename C::pairs> to = bias();
+                if (!attn_bias_side<C>::fits(to)) {
+                    attn_bias_write_tile<C>(to, smem);
+                    to.rows = 0;
+                }
+                attn_bias_side<C> out = attn_bias_side<C>::of(to, smem);
+                attn_two_sides<attn_dq<C>, attn_bias_side<C>> both = {dq, out};
+                dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, both, wave, lane);
+                return;
+            }
+        }
         dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, dq, wave, lane);
         return;
     }
+    if (MODE == ATTN_BIASED && l.bias_direct) attn_bias_write_tile<C>(bias(), smem);
     if (p.outputs & 0x01u) {
         attn_dq<C> dq;
         attn_dq_of<C>(dq, l, at, smem, wave, lane);
@@ -224,6 +252,7 @@ template <class C> DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> 
         else attn_dq<C>::add(dq, 0, attn_dq<C>::COUNT);
     }
     if (p.outputs & 0x04u) dev_multiply<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, pz, dout, wave, lane);
+    if constexpr (MODE == ATTN_BIASED) dev_halves_arrive_behind_product(C::weights_end(smem));
     if (p.outputs & 0x02u) dev_multiply<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, wave, lane);
 }
 
@@ -250,12 +279,12 @@ template <class C> DEV_FN void attn_bwd_store(const attn_unit &u, const stw_attn
  * is added in ordinary arithmetic. Only the kernels with all features know this. */
 #define ATTN_DRAIN_STEPS(C) (512 / C::BM)
 
-/* A unit's first loads: its keys and query block. */
-template <class C> DEV_FN void attn_bwd_begin(attn_walk<C> &walk, attn_values<C> &values, attn_unit &u, const stw_attn_launch &l,
+/* A unit's first loads: its keys and query block, and the bias of both. */
+template <class C, int MODE> DEV_FN void attn_bwd_begin(attn_walk<C> &walk, attn_bias_walk<C> &bias, attn_values<C> &values, attn_unit &u, const stw_attn_launch &l,
                                               char *smem, int stage, int wave, int lane) {
     if (u.first >= u.end) return;
     walk = attn_walk<C>::begin(u, l);
-    attn_load_keys<C>(u, l, smem, walk.thread);
+    attn_load_keys<C>(u, l, u.kv_head, smem, walk.thread);
     if (C::VALUES_HELD) {
         dev_copy_commit();
         dev_copy_wait();
@@ -266,6 +295,10 @@ template <class C> DEV_FN void attn_bwd_begin(attn_walk<C> &walk, attn_values<C>
         dev_barrier();
     }
     attn_walk<C>::load(walk, u, l, smem, stage);
+    if constexpr (MODE == ATTN_BIASED) {
+        bias = attn_bias_walk<C>::begin(walk, u, l);
+        attn_bias_part<C>::fetch(bias, walk, u, l, smem, wave, lane);
+    }
     dev_copy_commit();
 }
 
@@ -279,25 +312,27 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     attn_unit *units = (attn_unit *)(void *)(smem + C::AT_UNIT); /* this one and the next, in turn */
     if (dev_thread() == 0) dev_halves_init(C::step_end(smem), C::WARPS);
+    if (MODE == ATTN_BIASED && dev_thread() == 0) dev_halves_init(C::weights_end(smem), C::WARPS);
     attn_unit_take_now(units[0], l, wave, lane);
     dev_acc<typename C::key_split> dk, dv;
     dev_acc<typename C::key_split>::clear(dk);
     dev_acc<typename C::key_split>::clear(dv);
     attn_values<C> values;
     attn_walk<C> walk;
+    attn_bias_walk<C> tile; /* ATTN_BIASED */
     int now = 0, was = 0; /* the next steps', and that whose sums dK and dV are */
     bool live = dev_uniform(units[0].live) != 0, more = false, summed = false;
     int stage = 0, steps = 0, step = 0;
     for (;;) {
         bool enters = live && !more;
-        if (KEYS_DIRECT && enters) attn_bwd_begin<C>(walk, values, units[now], l, smem, stage, wave, lane);
+        if (KEYS_DIRECT && enters) attn_bwd_begin<C, MODE>(walk, tile, values, units[now], l, smem, stage, wave, lane);
         if (summed)
             attn_bwd_store<C>(units[was], l, dk, dv, smem, !more || p.dk_dtype == 3u, !more || p.dv_dtype == 3u,
                               DRAINS && step > ATTN_DRAIN_STEPS(C), wave, dev_keep(lane));
         if (!live) return;
         if (!KEYS_DIRECT && enters) {
             dev_barrier();
-            attn_bwd_begin<C>(walk, values, units[now], l, smem, stage, wave, lane);
+            attn_bwd_begin<C, MODE>(walk, tile, values, units[now], l, smem, stage, wave, lane);
         }
         attn_unit &u = units[now], &next = units[now ^ 1];
         if (enters) {
@@ -318,10 +353,14 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             uint32_t at = walk.at;
             bool inner = block >= walk.inner_first && block < walk.inner_end;
             more = attn_walk<C>::next(walk, u, l);
-            if (MODE == ATTN_ALL || C::rows::PARTS != 1) lane = dev_keep(lane); /* what is derived from it is not kept over the loop: registers are taken */
+            if ((MODE & ATTN_BIASED) || C::rows::PARTS != 1) lane = dev_keep(lane); /* what is derived from it is not kept over the loop: registers are taken */
             attn_ahead<C> ahead;
             if (C::STAGES == 2 && more) attn_ahead<C>::fetch(ahead, walk, l);
-            auto bias = [&]() { return attn_bias_of<C>(u, l, h, block); };
+            auto bias = [&]() {
+                attn_bias_store<typename C::pairs> to = attn_bias_of<C>(u, l, h, block);
+                if (MODE == ATTN_BIASED) to.to = (char *)tile.dbias;
+                return to;
+            };
             attn_bwd_pairs<C, MODE, bias_store>(u, l, smem, values, stage, h, block, inner, bias, [&]() {
                 if (C::STAGES == 1) return;
                 if (steps) dev_halves_wait(C::step_end(smem), steps - 1);
@@ -331,12 +370,21 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             }, wave, lane);
             dev_copy_wait();
             dev_barrier();
-            if ((MODE & ATTN_BIASED) && bias_store::from_tile(l)) attn_bias_write_tile<C>(bias(), smem);
+            if (MODE == ATTN_ALL && bias_store::from_tile(l)) attn_bias_write_tile<C>(bias(), smem);
             if (C::STAGES == 1 && more) attn_ahead<C>::fetch(ahead, walk, l);
-            attn_bwd_products<C>(dk, dv, u, l, smem, stage, at, block, wave, lane);
+            attn_bwd_products<C, MODE>(dk, dv, u, l, smem, stage, at, block, bias, wave, lane);
             if (C::STAGES == 2) {
                 dev_halves_arrive(C::step_end(smem));
                 stage ^= 1;
+                if constexpr (MODE == ATTN_BIASED) {
+                    static_assert(C::STAGES == 2, "the bias comes a step ahead");
+                    dev_halves_wait(C::weights_end(smem), steps);
+                    if (more) {
+                        attn_bias_walk<C>::next(tile, walk, u, l);
+                        attn_bias_part<C>::fetch(tile, walk, u, l, smem, wave, lane);
+                    }
+                    dev_copy_commit();
+                }
             } else if (more) {
                 dev_barrier();
                 attn_ahead<C>::place(ahead, walk, u, l, smem, 0);

@@ -17,6 +17,16 @@ DEV_FN stw_range attn_bias_pick(int64_t *rest, int64_t tasks, int64_t stride, in
 
 struct attn_bias_task {
     stw_range batch, heads, rows, keys; /* rows and keys: blocks */
+    template <class C> DEV_FN attn_bias_task of(const stw_attn_launch &l) {
+        const stw_attn_params &p = l.p;
+        int64_t rest = dev_unit();
+        attn_bias_task k;
+        k.keys = attn_bias_pick(&rest, l.bias_keys, p.dbias.key, stw_blocks_of(p.max_seq_kv, C::BN));
+        k.rows = attn_bias_pick(&rest, l.bias_rows, p.dbias.query, stw_blocks_of(p.max_seq_q, C::BM));
+        k.heads = attn_bias_pick(&rest, l.bias_heads, p.dbias.head, p.heads_q);
+        k.batch = attn_bias_pick(&rest, l.bias_batch, p.dbias.batch, p.batch);
+        return k;
+    }
 };
 
 /* Q, dO and statistics of query block `block`; the blocks of the statistics are larger. */
@@ -44,7 +54,7 @@ template <class C> DEV_FN void attn_bias_add_head(const attn_unit &u, const stw_
                                                   attn_values<C> &values, bool load_keys, int wave, int lane) {
     for (int block = (int)rows.first; block < (int)rows.end; ++block) {
         dev_barrier();
-        if (load_keys) attn_load_keys<C>(u, l, smem, (int)dev_thread());
+        if (load_keys) attn_load_keys<C>(u, l, u.kv_head, smem, (int)dev_thread());
         if (load_keys && C::VALUES_HELD) {
             dev_copy_commit();
             dev_copy_wait();
@@ -64,7 +74,7 @@ template <class C> DEV_FN void attn_bias_add_head(const attn_unit &u, const stw_
 
 /* The sums go through shared memory: folded where the bias has one row or one key, then written. */
 template <class C> DEV_FN void attn_bias_write(const stw_attn_launch &l, const attn_bias_task &k, float *tile,
-                                               const attn_bias_sum<typename C::pair_split> &sum, int wave, int lane) {
+                                               const dev_acc<typename C::pair_split> &sum, int wave, int lane) {
     typedef typename C::pair_split S;
     const stw_bias_param &t = l.p.dbias;
     dev_barrier();
@@ -72,7 +82,7 @@ template <class C> DEV_FN void attn_bias_write(const stw_attn_launch &l, const a
         DEV_UNROLL for (int n = 0; n < S::NT; ++n)
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
                 int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i));
-                tile[row * C::BN + S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i)] = sum.acc.v[m][n][i];
+                tile[row * C::BN + S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i)] = sum.v[m][n][i];
             }
     dev_barrier();
     int64_t i0 = t.query ? k.rows.first * C::BM : 0, j0 = t.key ? k.keys.first * C::BN : 0;
@@ -97,13 +107,8 @@ template <class C> DEV_FN void attn_bias_write(const stw_attn_launch &l, const a
 template <class C> DEV_FN void attn_bwd_bias(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    int64_t rest = dev_unit();
-    if (rest >= l.units) return;
-    attn_bias_task k;
-    k.keys = attn_bias_pick(&rest, l.bias_keys, p.dbias.key, stw_blocks_of(p.max_seq_kv, C::BN));
-    k.rows = attn_bias_pick(&rest, l.bias_rows, p.dbias.query, stw_blocks_of(p.max_seq_q, C::BM));
-    k.heads = attn_bias_pick(&rest, l.bias_heads, p.dbias.head, p.heads_q);
-    k.batch = attn_bias_pick(&rest, l.bias_batch, p.dbias.batch, p.batch);
+    if (dev_unit() >= l.units) return;
+    attn_bias_task k = attn_bias_task::of<C>(l);
     attn_bias_sum<typename C::pair_split> sum;
     dev_acc<typename C::pair_split>::clear(sum.acc);
     attn_values<C> values;
@@ -131,5 +136,7 @@ template <class C> DEV_FN void attn_bwd_bias(const stw_attn_launch &l, char *sme
                 loaded = kv_head;
             }
         }
-    attn_bias_write<C>(l, k, (float *)(void *)(smem + C::AT_P), sum, wave, lane);
+    attn_bias_write<C>(l, k, (float *)(void *)(smem + C::AT_P), sum.acc, wave, lane);
 }
+
+#include "attn_bias_lean.inl"

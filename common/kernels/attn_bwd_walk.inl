@@ -23,7 +23,7 @@ struct attn_unit : attn_key_block {
     int live;               /* there is one; else none is left                  */
     int k_counts, v_counts; /* not all elements are tiny: see attn_bwd_tiny.inl */
 };
-static_assert(2 * sizeof(attn_unit) + sizeof(dev_two_halves) <= STW_UNIT_BYTES, "room for this unit, the next, and the barrier behind them");
+static_assert(2 * sizeof(attn_unit) + 2 * sizeof(dev_two_halves) <= STW_UNIT_BYTES, "room for this unit, the next, and the barriers behind them");
 
 /* Query blocks that start in [low, high]. */
 DEV_FN void attn_blocks_between(int64_t low, int64_t high, int bm, int *first_out, int *end_out) {
@@ -218,13 +218,13 @@ template <class C> struct attn_ahead<C, false> {
     }
 };
 
-template <class C> DEV_FN void attn_load_keys(const attn_unit &u, const stw_attn_launch &l, char *smem, int thread) {
+template <class C> DEV_FN void attn_load_keys(const attn_unit &u, const stw_attn_launch &l, int kv_head, char *smem, int thread) {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::keys, C::THREADS> copy;
     const stw_attn_params &p = l.p;
     stw_range seen = stw_visible_keys(&u.seq);
-    copy::part((T *)(smem + C::AT_K), (const T *)p.k.data + dev_row(p.k, u.b, u.kv_head, u.seq.kv.first), p.k.seq, u.j0,
+    copy::part((T *)(smem + C::AT_K), (const T *)p.k.data + dev_row(p.k, u.b, kv_head, u.seq.kv.first), p.k.seq, u.j0,
                seen.first, seen.end, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_K) != 0, thread);
-    copy::part((T *)(smem + C::AT_V), (const T *)p.v.data + dev_row(p.v, u.b, u.kv_head, u.seq.kv.first), p.v.seq, u.j0,
+    copy::part((T *)(smem + C::AT_V), (const T *)p.v.data + dev_row(p.v, u.b, kv_head, u.seq.kv.first), p.v.seq, u.j0,
                seen.first, seen.end, (int)p.head_dim_v, (l.vectors & STW_VECTOR_V) != 0, thread);
 }

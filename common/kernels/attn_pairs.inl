@@ -4,7 +4,8 @@
  * dS' of the gradients. Pairs that are not visible are selected to zero, never multiplied. Included by
  * attn_bwd.inl and attn_bwd_bias.inl. */
 
-/* What a main loop knows: nothing besides masks; dropout; a bias; everything, f32 outputs of 16-bit inputs among it. */
+/* What a main loop knows: nothing besides masks; dropout; a bias of the operands' type and its gradient;
+ * everything, f32 outputs of 16-bit inputs among it. */
 enum { ATTN_PLAIN = 0, ATTN_DROPS = 1, ATTN_BIASED = 2, ATTN_ALL = 7 };
 
 /* Shapes of one backward kernel: T, padded head dim, tile, stages, waves. Stages 0: one, with V in registers. */
@@ -31,8 +32,9 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
         AT_UNIT = AT_DS + pairs::BYTES,
         BYTES = AT_UNIT + (int)STW_UNIT_BYTES
     };
-    /* Where the waves meet at the end of a step. */
+    /* Where the waves meet at the end of a step; when all have read P (ATTN_BIASED). */
     DEV_FN dev_two_halves *step_end(char *smem) { return (dev_two_halves *)(void *)(smem + BYTES - sizeof(dev_two_halves)); }
+    DEV_FN dev_two_halves *weights_end(char *smem) { return step_end(smem) - 1; }
     static_assert(BYTES == (int)STW_BWD_SMEM(dev_stored<T>::BYTES, HD_, BM_, BN_, STAGES_), "host and device agree on tiles");
 };
 
@@ -105,7 +107,7 @@ template <class T> DEV_FN float attn_exp(float x) { return sizeof(T) == 4 ? dev_
 
 /* All features, in passes over the tile, so that an absent one costs a branch: products -> logits S. What comes back is
  * the factor that is still missing. */
-template <class S, bool ALL>
+template <class S>
 DEV_FN float attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_bias_words<S> &words, const dev_mask &mask,
                               int wave, int lane) {
 #define ATTN_EACH(body)                                                                                                \
@@ -120,12 +122,12 @@ DEV_FN float attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_
     float slope;
     if (!(logit.features & (STW_FEAT_SOFTCAP | STW_FEAT_BIAS | STW_FEAT_ALIBI))) return logit.scale;
     ATTN_EACH(x *= logit.scale)
-    if (ALL && (logit.features & STW_FEAT_SOFTCAP)) ATTN_EACH(x = dev_tanh(x / logit.softcap, &slope) * logit.softcap)
+    if (logit.features & STW_FEAT_SOFTCAP) ATTN_EACH(x = dev_tanh(x / logit.softcap, &slope) * logit.softcap)
     if (logit.features & STW_FEAT_BIAS) {
         if (logit.bias_dtype == 3u) ATTN_EACH(if (row < mask.rows && col < mask.cols) x += dev_logit::bias_at(logit, row, col))
         else ATTN_EACH(x += dev_bias_words<S>::at(words, logit, m, n, i))
     }
-    if (ALL && (logit.features & STW_FEAT_ALIBI)) ATTN_EACH(x += dev_logit::alibi_at(logit, row, col))
+    if (logit.features & STW_FEAT_ALIBI) ATTN_EACH(x += dev_logit::alibi_at(logit, row, col))
     return 1.0f;
 #undef ATTN_EACH
 }

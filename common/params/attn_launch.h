@@ -170,7 +170,7 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
                                          : STW_TILE_PLANE((element) == 6u ? 4u : (element), rows, cols))
 /* Backward: K, V; Q, dO and the statistics of each stage; P, dS; what the block works on now and next. Stages 0:
  * one stage, and V only passes through Q's place on its way to registers. Forward: K, V, Q, P. */
-#define STW_UNIT_BYTES          360u
+#define STW_UNIT_BYTES          368u
 #define STW_STAGE_COUNT(stages) ((stages) ? (stages) : 1u)
 #define STW_BWD_SMEM(element, hd, bm, bn, stages)                                                            \
     (((stages) ? 2u : 1u) * STW_TILE_BYTES(element, bn, hd) +                                                \
@@ -193,7 +193,16 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
     X(32x32_hd256, 2, 256, 32, 32, 4)                                                                        \
     X(16x32_hd128, 4, 128, 16, 32, 4)                                                                        \
     X(16x16_hd256, 4, 256, 16, 16, 2)
-/* The same for waves of 64 threads and 64 KB of shared memory, with the stages of a row. */
+/* Of these sums, 16-bit ones with nothing besides the bias (attn_bias_lean.inl), NVIDIA's: (name, largest head dim, bm,
+ * bn, stages, warps, blocks of threads a multiprocessor). */
+#define STW_BIAS_LEAN_TILES(X)                                                                               \
+    X(lean_64x64_hd64, 64, 64, 64, 2, 4, 3)                                                                  \
+    X(lean_64x64_hd128, 128, 64, 64, 1, 4, 3)
+#define STW_LEAN_UNITS 6
+#define STW_LEAN_SMEM(hd, bm, bn, stages)                                                                    \
+    ((stages) * (2u * STW_TILE_BYTES(2u, bn, hd) + 2u * STW_TILE_BYTES(2u, bm, hd) + (2u * (bm) + STW_STATS_PAD) * 4u) + \
+     STW_TILE_BYTES(2u, bm, bn) + STW_LEAN_UNITS * (STW_KEY_BLOCK_BYTES + 16u))
+/* STW_BIAS_TILES for waves of 64 threads and 64 KB of shared memory, with the stages of a row. */
 #define STW_BIAS_STAGES_64(element, hd) ((element) == 4u && (hd) > 224u ? 0u : 1u)
 #define STW_BIAS_TILES_64(X)                                                                                 \
     X(32x64_hd64, 2, 64, 32, 64, 4)                                                                          \

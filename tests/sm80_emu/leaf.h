@@ -54,6 +54,7 @@ DEV_FN void dev_halves_arrive(dev_two_halves *b) {
     dev_wave_sync();
     if (dev_lane() == 0 && ++b->arrived == b->waves) b->arrived = 0, ++b->phases;
 }
+DEV_FN void dev_halves_arrive_behind_product(dev_two_halves *b) { dev_halves_arrive(b); }
 DEV_FN void dev_halves_wait(dev_two_halves *b, int phase) {
     while ((int)b->phases <= phase) emu_yield();
 }
