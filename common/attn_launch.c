@@ -70,6 +70,12 @@ static int lean_finish(const stw_attn_tile *tile, const stw_attn_params *p) {
            !(p->outputs & STW_OUT_DSINK) && is_even(&p->dq, p->max_seq_q, p->head_dim_qk);
 }
 
+/* Of these, those on a matrix unit that takes subnormal bf16 for zero: behind the main loop, a kernel for the
+ * units that it has left alone. */
+static int has_exact(const stw_attn_tile *tile, const stw_attn_params *p) {
+    return is_lean(tile, p) && !strcmp(tile->loop, "cdna_bf16") && p->dtype == STW_BF16;
+}
+
 /* Keys of a block of the main loop. */
 static uint32_t bn_of(const stw_attn_tile *tile, const stw_attn_params *p) {
     return is_lean(tile, p) ? STW_CDNA_BN : tile->bn;
@@ -168,7 +174,8 @@ static layout layout_of(const stw_attn_tile *tile, const stw_attn_params *p) {
     w.sink = take(&w, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0);
     w.key_blocks = take(&w, (size_t)key_blocks_of(tile, p) * STW_KEY_BLOCK_BYTES);
     w.turns = take(&w, ordered ? blocks * sizeof(uint32_t) : 0);
-    w.ticket = take(&w, sizeof(uint64_t));
+    int64_t listed = has_exact(tile, p) ? 1 + p->heads_kv * key_blocks_of(tile, p) : 0;
+    w.ticket = take(&w, (size_t)(1 + listed) * sizeof(uint64_t));
     w.unordered = take(&w, ordered ? sizeof(uint32_t) : 0);
     return w;
 }
@@ -230,6 +237,10 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
                         t->warps * wave, lean ? STW_CDNA_SMEM(t->head_dim) : smem);
         step->queued = queued(t, p, wave);
         snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode_of(t, p));
+        if (has_exact(t, p)) {
+            step = add_step(steps, wave, step->units, step->block, step->smem);
+            snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_exact", t->id, type);
+        }
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
     lean = lean_finish(t, p);

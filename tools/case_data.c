@@ -55,6 +55,12 @@ static double subnormal(stw_dtype dtype, uint64_t bits) {
     return (bits & 1 ? -1.0 : 1.0) * step * (double)value;
 }
 
+/* About 2^-118 (f16: 2^-7, f32: 2^-100), and at least 2^-6 of that. */
+static double small(stw_dtype dtype, double value) {
+    double least = 0x1p-6, size = fabs(value) < least ? least : fabs(value);
+    return copysign(ldexp(size, dtype == STW_F16 ? -7 : dtype == STW_BF16 ? -118 : -100), value);
+}
+
 static double row_value(const stw_case *c, stw_case_tensor tensor, int64_t index, int64_t row, int64_t n) {
     const stw_problem *p = &c->problem;
     uint64_t seed = (uint64_t)p->seed;
@@ -69,6 +75,12 @@ static double row_value(const stw_case *c, stw_case_tensor tensor, int64_t index
         if (tensor == STW_CASE_V || (tensor == STW_CASE_K && n % 4 == 0))
             return subnormal(p->desc.dtype, stw_case_random(seed, tensor, (uint64_t)index));
         return value;
+    case STW_DATA_DENORMAL_Q:
+    case STW_DATA_DENORMAL_DOUT:
+        if (p->data == STW_DATA_DENORMAL_Q ? tensor == STW_CASE_Q && row < 64 : tensor == STW_CASE_DOUT)
+            return subnormal(p->desc.dtype, stw_case_random(seed, tensor, (uint64_t)index));
+        return value;
+    case STW_DATA_SMALL: return tensor == STW_CASE_DOUT ? small(p->desc.dtype, value) : value;
     case STW_DATA_ZERO_LSE: return tensor == STW_CASE_Q && row % 2 == 0 ? 0 : value;
     default: return value;
     }

@@ -13,6 +13,7 @@
 #define DEV_ROLLED    _Pragma("unroll 1")
 #define DEV_UNROLL_2  _Pragma("unroll 2")
 #define LEAF_QUEUES   1 /* blocks of threads may take several units */
+#define LEAF_FLUSHES  0 /* matrix products take subnormal numbers as they are */
 /* `blocks` of them a multiprocessor shall find registers. */
 #define DEV_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define DEV_KERNEL(threads)                DEV_KERNEL_BLOCKS(threads, 1)

@@ -140,9 +140,10 @@ template <class C> DEV_FN void attn_cdna_keys(C &w, const attn_unit &u, int wave
     if (low > 0 || k_cols < C::HD || v_cols < C::HD) attn_cdna_clear_keys(w, low, k_cols, v_cols, wave, lane);
 }
 
-/* K or V holds an element that counts (attn_bwd_tiny.inl): ordinary data has one in the first 16 bytes of some lane. */
+/* K or V holds an element that counts (attn_bwd_tiny.inl): ordinary data has one in the first word of some lane. */
 template <class C> DEV_FN bool attn_cdna_counts(const leaf_u2 (&x)[C::TILES][C::PIECES][2]) {
     const uint32_t least = 0x35800000u; /* 2^-20 */
+    if (__builtin_amdgcn_ballot_w64((x[0][0][0].x & 0x7fff0000u) >= least)) return true;
     bool counts = false;
     DEV_UNROLL for (int i = 0; i < C::TILES; ++i) {
         DEV_UNROLL for (int j = 0; j < C::PIECES; ++j)
@@ -153,6 +154,15 @@ template <class C> DEV_FN bool attn_cdna_counts(const leaf_u2 (&x)[C::TILES][C::
         if (__builtin_amdgcn_ballot_w64(counts)) return true;
     }
     return false;
+}
+
+/* Where products may lose what is subnormal: K or V holds such elements. */
+template <class C> DEV_FN bool attn_cdna_flushed(const leaf_u2 (&x)[C::TILES][C::PIECES][2]) {
+    cdna_least least = {(leaf_us2)0xffff};
+    DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
+        DEV_UNROLL for (int j = 0; j < C::PIECES; ++j)
+            DEV_UNROLL for (int e = 0; e < 4; ++e) cdna_least::add(least, x[i][j][e / 2][e % 2]);
+    return cdna_least::flushed(least);
 }
 
 /* Addresses in LDS, from the thread's number. */
@@ -236,7 +246,7 @@ template <class C> DEV_FN void attn_cdna_enter(C &w, const attn_unit &u, int h, 
 struct attn_cdna_run {
     int any, edge, inner;
 };
-enum { CDNA_INNER, CDNA_EDGE, CDNA_ANY };
+enum { CDNA_INNER, CDNA_EDGE, CDNA_ANY, CDNA_EXACT };
 DEV_FN int cdna_ones(uint64_t x) { return ~x ? __builtin_ctzll(~x) : 64; }
 DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits : 0; }
 
@@ -245,7 +255,8 @@ template <class C> DEV_FN attn_cdna_run attn_cdna_run_of(C &w, const attn_unit &
     int inner_first = dev_uniform(u.inner_first), inner_end = dev_uniform(u.inner_end), thread = cdna_opaque((int)dev_thread());
     int mine = block + (thread & 63);
     leaf_u2 marks = __builtin_amdgcn_raw_buffer_load_b64(w.stats, (uint32_t)(mine * (C::STATS * 4) + 2 * C::BM * 4), 0, 0);
-    w.tiny = __builtin_amdgcn_ballot_w64((marks.y != 0 || w.exact) && !dev_is_f16<typename C::T>::yes);
+    enum { SUMS = !dev_is_f16<typename C::T>::yes && !dev_flushes<typename C::T>::yes }; /* else there are none */
+    w.tiny = SUMS ? __builtin_amdgcn_ballot_w64(marks.y != 0 || w.exact) : 0;
     uint64_t edge = __builtin_amdgcn_ballot_w64(mine < inner_first || mine >= inner_end);
     uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.tiny | (w.bounded ? edge : 0);
     int most = end - block < 64 ? end - block : 64, n = cdna_ones(any), m = n + cdna_ones(cdna_drop(edge & ~any, n));
@@ -267,13 +278,14 @@ template <class C> DEV_FN void attn_cdna_add(const C &w, const leaf_f4 (&dq)[C::
 }
 
 /* One query block; KIND: CDNA_INNER: all its pairs are in sight; CDNA_EDGE: not those right of a bound; CDNA_ANY: not
- * those left of one either, rows may have an infinite LSE, and sums may be tiny: bit `mark` of w.tiny. */
+ * those left of one either, rows may have an infinite LSE, and sums may be tiny: bit `mark` of w.tiny. CDNA_EXACT: any,
+ * sums may be tiny, and products lose nothing. */
 template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mark) {
     typedef typename C::T T;
     constexpr int P = C::PIECES, TILES = C::TILES, PER = C::PER;
     constexpr int READS = 4 * P, LAST = P == 4 ? 2 * READS - P : 2 * READS; /* the others go to `tail`, before the barrier */
-    constexpr bool MASKED = KIND != CDNA_INNER, ANY = KIND == CDNA_ANY;
-    const bool exact = ANY && (w.tiny >> mark & 1);
+    constexpr bool MASKED = KIND != CDNA_INNER, ANY = KIND == CDNA_ANY || KIND == CDNA_EXACT;
+    const bool exact = KIND == CDNA_EXACT || (KIND == CDNA_ANY && !dev_flushes<T>::yes && (w.tiny >> mark & 1));
     leaf_u4 f[4], tail[4];
     auto read = [&](int k) { /* Q, dO, dO^T, Q^T of a half */
         int half = k / READS, m = k % READS / P, j = k % P;
@@ -312,7 +324,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mar
             CDNA_FENCE();
             DEV_UNROLL for (int h = 0; h < 2; ++h)
                 DEV_UNROLL for (int i = 0; i < TILES; ++i)
-                    s[i] = leaf_mma_16(T(), operand(k, h), w.k[i][j][h], j + h ? s[i] : leaf_f4{0, 0, 0, 0});
+                    s[i] = cdna_product<KIND == CDNA_EXACT>(T(), operand(k, h), w.k[i][j][h], j + h ? s[i] : leaf_f4{0, 0, 0, 0});
             CDNA_FENCE();
         }
         /* Behind the products of dP and dV, 24 pieces: turn 0..3 of unit 3k + i, which is rows 2k, 2k + 1 of tile i. Where
@@ -360,7 +372,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mar
             CDNA_FENCE();
             DEV_UNROLL for (int h = 0; h < 2; ++h)
                 DEV_UNROLL for (int i = 0; i < TILES; ++i) {
-                    dp[i] = leaf_mma_16(T(), operand(k, h), w.v[i][j][h], j + h ? dp[i] : w.delta);
+                    dp[i] = cdna_product<KIND == CDNA_EXACT>(T(), operand(k, h), w.v[i][j][h], j + h ? dp[i] : w.delta);
                     CDNA_FENCE();
                     DEV_UNROLL for (int e = 0; e < PER; ++e) softmax((6 * j + 3 * h + i) * PER + e);
                     CDNA_FENCE();
@@ -374,7 +386,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mar
             CDNA_FENCE();
             DEV_UNROLL for (int h = 0; h < 2; ++h)
                 DEV_UNROLL for (int i = 0; i < TILES; ++i) {
-                    w.dv[i][2 * j + h] = leaf_mma_16(T(), p16[i], operand(k, h), w.dv[i][2 * j + h]);
+                    w.dv[i][2 * j + h] = cdna_product<KIND == CDNA_EXACT>(T(), p16[i], operand(k, h), w.dv[i][2 * j + h]);
                     CDNA_FENCE();
                     DEV_UNROLL for (int e = 0; e < PER; ++e) gradient((6 * j + 3 * h + i) * PER + e);
                     CDNA_FENCE();
@@ -386,7 +398,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mar
             CDNA_FENCE();
             DEV_UNROLL for (int h = 0; h < 2; ++h)
                 DEV_UNROLL for (int i = 0; i < TILES; ++i)
-                    w.dk[i][2 * j + h] = leaf_mma_16(T(), ds16[i], operand(k, h), w.dk[i][2 * j + h]);
+                    w.dk[i][2 * j + h] = cdna_product<KIND == CDNA_EXACT>(T(), ds16[i], operand(k, h), w.dk[i][2 * j + h]);
             CDNA_FENCE();
         }
     }
@@ -399,7 +411,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mar
         DEV_UNROLL for (int h = 0; h < 2; ++h)
             DEV_UNROLL for (int i = 0; i < TILES; ++i) {
                 const leaf_u4 &y = P == 4 ? tail[j] : f[2 + j];
-                w.dk[i][2 * j + h] = leaf_mma_16(T(), ds16[i], h ? y.zw : y.xy, w.dk[i][2 * j + h]);
+                w.dk[i][2 * j + h] = cdna_product<KIND == CDNA_EXACT>(T(), ds16[i], h ? y.zw : y.xy, w.dk[i][2 * j + h]);
                 if (3 * h + i == 5) {
                     attn_cdna_put(w, j);
                     CDNA_FENCE();
@@ -421,7 +433,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mar
         if (k % 2 == 0) cdna_arrived(f[k % 4], f[(k + 1) % 4]);
         DEV_UNROLL for (int h = 0; h < 2; ++h)
             DEV_UNROLL for (int c = 0; c < C::COLUMNS; ++c)
-                dq[half][c] = leaf_mma_16(T(), operand(k, h), w.kt[p][h][c], p + h ? dq[half][c] : leaf_f4{0, 0, 0, 0});
+                dq[half][c] = cdna_product<KIND == CDNA_EXACT>(T(), operand(k, h), w.kt[p][h][c], p + h ? dq[half][c] : leaf_f4{0, 0, 0, 0});
         CDNA_FENCE();
         if (k == 8) {
             add(0);
@@ -475,7 +487,7 @@ template <class C> DEV_FN void attn_cdna_store(const C &w, const attn_unit &u) {
 }
 
 /* What a pair's visibility is made of; the walk over the query heads. */
-template <class C> DEV_FN void attn_cdna_walk(C &w, const attn_unit &u, int first, int end, int wave, int lane) {
+template <bool EXACT, class C> DEV_FN void attn_cdna_walk(C &w, const attn_unit &u, int first, int end, int wave, int lane) {
     cdna_launch l = cdna_launch_again();
     const int64_t far = INT64_C(1) << 28;
     int64_t j0 = dev_uniform(u.j0);
@@ -490,6 +502,10 @@ template <class C> DEV_FN void attn_cdna_walk(C &w, const attn_unit &u, int firs
     do {
         attn_cdna_enter(w, u, h, first, end);
         int block = first;
+        if constexpr (EXACT) {
+            for (; block < end; ++block) attn_cdna_step<CDNA_EXACT>(w, block, 0);
+            continue;
+        }
         do {
             attn_cdna_run run = attn_cdna_run_of(w, u, block, end);
             for (int from = block; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
@@ -497,6 +513,44 @@ template <class C> DEV_FN void attn_cdna_walk(C &w, const attn_unit &u, int firs
             for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);
         } while (block < end);
     } while (++h < head_end);
+}
+
+/* K or V is tiny, or holds what products may lose: the same for all threads. */
+template <class C> DEV_FN bool attn_cdna_look_at_keys(const C &w, attn_unit &u, int lane) {
+    if constexpr (dev_is_f16<typename C::T>::yes) return false;
+    if constexpr (dev_flushes<typename C::T>::yes) {
+        int of_k = (attn_cdna_counts<C>(w.k) ? 1 : 0) | (attn_cdna_flushed<C>(w.k) ? 2 : 0);
+        int of_v = (attn_cdna_counts<C>(w.v) ? 1 : 0) | (attn_cdna_flushed<C>(w.v) ? 2 : 0);
+        if (lane == 0) {
+            dev_or(&u.k_counts, of_k);
+            dev_or(&u.v_counts, of_v);
+        }
+    } else {
+        if (attn_cdna_counts<C>(w.k)) u.k_counts = 1;
+        if (attn_cdna_counts<C>(w.v)) u.v_counts = 1;
+    }
+    dev_barrier();
+    return dev_uniform(u.k_counts) != 1 || dev_uniform(u.v_counts) != 1;
+}
+
+/* One of the query blocks that a unit meets is marked as tiny or holding what products may lose. */
+template <class C> DEV_FN bool attn_cdna_rows_marked(const attn_unit &u, int first, int end, int lane) {
+    cdna_launch l = cdna_launch_again();
+    int64_t head = dev_uniform(u.kv_head) * (int64_t)l->p.group, head_end = head + l->p.group;
+    bool marked = false;
+    for (; head < head_end; ++head) {
+        const DEV_GLOBAL float *stats = (const DEV_GLOBAL float *)(l->stats + (head * l->q_blocks + dev_uniform(u.seq.q_block)) * C::STATS);
+        for (int block = first + lane; block < end; block += 64) marked |= stats[block * C::STATS + 2 * C::BM + 1] != 0.0f;
+    }
+    return __builtin_amdgcn_ballot_w64(marked) != 0;
+}
+
+/* Keys that some query meets, of a unit that this kernel does. */
+template <bool EXACT, class C> DEV_FN void attn_cdna_unit(C &w, const attn_unit &u, int first, int end, char *smem, int wave, int lane) {
+    attn_cdna_places(w, (cdna_lds *)(DEV_SHARED void *)smem, (int)dev_thread(), wave, lane);
+    attn_cdna_clear(w);
+    attn_cdna_walk<EXACT>(w, u, first, end, wave, lane);
+    attn_cdna_store(w, u);
 }
 
 template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, char *smem) {
@@ -512,15 +566,34 @@ template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, cha
         return;
     }
     attn_cdna_keys(w, u, wave, lane);
-    attn_cdna_places(w, (cdna_lds *)(DEV_SHARED void *)smem, (int)dev_thread(), wave, lane);
-    w.exact = false;
-    if constexpr (!dev_is_f16<typename C::T>::yes) {
-        if (attn_cdna_counts<C>(w.k)) u.k_counts = 1;
-        if (attn_cdna_counts<C>(w.v)) u.v_counts = 1;
-        dev_barrier();
-        w.exact = !dev_uniform(u.k_counts) || !dev_uniform(u.v_counts);
+    w.exact = attn_cdna_look_at_keys<C>(w, u, lane);
+    if constexpr (dev_flushes<typename C::T>::yes) {
+        if (w.exact || attn_cdna_rows_marked<C>(u, first, end, lane)) { /* left to the exact kernel */
+            cdna_launch l = cdna_launch_again();
+            int64_t number = (u.b * l->p.heads_kv + u.kv_head) * l->k_blocks + u.block;
+            if (dev_thread() == 0) l->ticket[2 + dev_fetch_add(l->ticket + 1, 1)] = (uint64_t)number;
+            return;
+        }
     }
-    attn_cdna_clear(w);
-    attn_cdna_walk(w, u, first, end, wave, lane);
-    attn_cdna_store(w, u);
+    attn_cdna_unit<false>(w, u, first, end, smem, wave, lane);
+}
+
+/* The units that the main loop has left alone: every product as f32, a quarter as fast. */
+template <class C> DEV_FN void attn_cdna_exact(const stw_attn_launch &launch, char *smem) {
+    attn_unit &u = *(attn_unit *)(void *)(smem + C::AT_UNIT);
+    int wave = (int)dev_wave(), lane = (int)dev_lane();
+    if (dev_unit() >= (int64_t)launch.ticket[1]) return;
+    if (wave == 0) {
+        int64_t number = (int64_t)launch.ticket[2 + dev_unit()], head = stw_quotient(number, launch.k_blocks);
+        int64_t b = stw_quotient(head, launch.p.heads_kv);
+        attn_place at = {b, (int)(number - head * launch.k_blocks), (int)(head - b * launch.p.heads_kv), true};
+        attn_unit_fetch(u, launch, at, lane);
+    }
+    dev_copy_commit();
+    dev_copy_wait();
+    dev_barrier();
+    C w;
+    attn_cdna_keys(w, u, wave, lane);
+    w.exact = true;
+    attn_cdna_unit<true>(w, u, dev_uniform(u.first), dev_uniform(u.end), smem, wave, lane);
 }

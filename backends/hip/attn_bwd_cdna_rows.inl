@@ -25,10 +25,11 @@ struct attn_cdna_part {
     }
 };
 
-/* Not all 32 rows of dO are tiny (or all are zero), as far as this wave sees: nearly always the first words say so. */
-template <int WORDS> DEV_FN bool attn_cdna_rows_count(const leaf_u4 (&x)[WORDS]) {
-    const uint32_t least = 0x2b800000u; /* 2^-40 */
-    if (__builtin_amdgcn_ballot_w64((x[0].x & 0x7fff0000u) >= least)) return true;
+/* Of rows of dO or Q, as far as this wave sees: an element of at least `least` (the upper half of a float's bits), else any but 0.
+ * Nearly always the first words say so. */
+enum { CDNA_ROWS_COUNT = 0x100, CDNA_ROWS_ANY = 0x10000, CDNA_ROWS_FLUSHED = 0x1000000 };
+template <int WORDS> DEV_FN uint32_t attn_cdna_rows_look(const leaf_u4 (&x)[WORDS], uint32_t least) {
+    if (__builtin_amdgcn_ballot_w64((x[0].x & 0x7fff0000u) >= least)) return CDNA_ROWS_COUNT;
     bool counts = false;
     uint32_t any = 0;
     DEV_UNROLL for (int i = 0; i < WORDS; ++i)
@@ -36,15 +37,16 @@ template <int WORDS> DEV_FN bool attn_cdna_rows_count(const leaf_u4 (&x)[WORDS])
             counts |= (x[i][e] & 0x7fff0000u) >= least || (x[i][e] << 16 & 0x7fff0000u) >= least;
             any |= x[i][e] & 0x7fff7fffu;
         }
-    return __builtin_amdgcn_ballot_w64(counts) || !__builtin_amdgcn_ballot_w64(any != 0);
+    return __builtin_amdgcn_ballot_w64(counts) ? CDNA_ROWS_COUNT : __builtin_amdgcn_ballot_w64(any != 0) ? CDNA_ROWS_ANY : 0;
 }
 
 template <class C> DEV_FN void attn_cdna_delta(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
     enum { PIECES = C::HD / 64 }; /* of 16 bytes a thread; eight threads a row */
+    constexpr bool LOOKS = !dev_is_f16<T>::yes, FLUSHES = dev_flushes<T>::yes; /* attn_bwd_tiny.inl */
     const stw_attn_params &p = l.p;
     if (dev_unit() == l.units - 1) {
-        if (dev_thread() == 0) *l.ticket = 0;
+        if (dev_thread() == 0) attn_reset_tickets<T>(l);
         attn_check(p, smem, nullptr);
     }
     if (dev_unit() >= l.units - 1) return;
@@ -60,19 +62,24 @@ template <class C> DEV_FN void attn_cdna_delta(const stw_attn_launch &l, char *s
     int64_t at = u.seq.q.first + u.row0, lse_at = (p.features & STW_FEAT_PACKED_LSE ? u.seq.q.first : 0) + u.row0;
     end = end < (int)STW_CDNA_ROWS ? end : (int)STW_CDNA_ROWS;
     cdna_buffer dout = cdna_buffer_of((const uint16_t *)p.dout.data + dev_row(p.dout, u.b, u.h, at), cdna_extent(end, p.dout.seq, (uint32_t)cols));
+    const int q_cols = (int)p.head_dim_qk;
+    const uint16_t *q_rows = (const uint16_t *)p.q.data + dev_row(p.q, u.b, u.h, at);
+    cdna_buffer q = cdna_buffer_of(q_rows, FLUSHES ? cdna_extent(end, p.q.seq, (uint32_t)q_cols) : 0);
     cdna_buffer out = cdna_buffer_of((const uint16_t *)p.out.data + dev_row(p.out, u.b, u.h, at), cdna_extent(end, p.out.seq, (uint32_t)cols));
     cdna_buffer lse = cdna_buffer_of((const float *)p.lse.data + dev_row(p.lse, u.b, u.h, lse_at), 2 * cdna_extent(used, p.lse.seq, 1));
     int blocks = (int)stw_smaller(C::BLOCKS, stw_blocks_of(u.seq.q.rows - u.row0, 32));
     cdna_buffer sums = cdna_buffer_of(l.dq + u.block * (32 * C::HD), blocks * (32 * C::HD * 4));
     float *stats = l.stats + u.block * C::STATS;
     uint32_t from_dout = (uint32_t)(row * (int)p.dout.seq + sub * 8) * 2, from_out = (uint32_t)(row * (int)p.out.seq + sub * 8) * 2;
+    uint32_t from_q = (uint32_t)(row * (int)p.q.seq + sub * 8) * 2;
     uint32_t from_lse = (uint32_t)(row * (int)p.lse.seq) * 4;
     int lane = (int)dev_lane();
     const int beside[3] = {(lane ^ 1) * 4, (lane ^ 2) * 4, (lane ^ 4) * 4};
-    uint32_t marks = 0; /* a bit a block: of this wave's rows one has an infinite LSE; 16 bits on: something counts */
+    uint32_t marks = 0, of_q = 0; /* a bit a block: of this wave's rows one has an infinite LSE; times CDNA_ROWS_*: dO, and Q */
+    cdna_least least = {(leaf_us2)0xffff};
     struct rows {
         float lse;
-        leaf_u4 dout[PIECES], out[PIECES];
+        leaf_u4 dout[PIECES], out[PIECES], q[FLUSHES ? PIECES : 1];
     } next;
     auto fetch = [&](int first) {
         next.lse = __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(lse, from_lse, 0, 0));
@@ -80,7 +87,12 @@ template <class C> DEV_FN void attn_cdna_delta(const stw_attn_launch &l, char *s
             bool live = row + first >= low && sub * 8 + j * 64 < cols;
             next.dout[j] = __builtin_amdgcn_raw_buffer_load_b128(dout, live ? from_dout + j * 128 : CDNA_NOWHERE, 0, 0);
             next.out[j] = __builtin_amdgcn_raw_buffer_load_b128(out, live ? from_out + j * 128 : CDNA_NOWHERE, 0, 0);
+            if constexpr (FLUSHES) {
+                live = row + first >= low && sub * 8 + j * 64 < q_cols;
+                next.q[j] = __builtin_amdgcn_raw_buffer_load_b128(q, live ? from_q + j * 128 : CDNA_NOWHERE, 0, 0);
+            }
         }
+        from_q += 32 * 2 * (uint32_t)p.q.seq;
         from_lse += 32 * 4 * (uint32_t)p.lse.seq;
         from_dout += 32 * 2 * (uint32_t)p.dout.seq;
         from_out += 32 * 2 * (uint32_t)p.out.seq;
@@ -109,15 +121,27 @@ template <class C> DEV_FN void attn_cdna_delta(const stw_attn_launch &l, char *s
         }
         to += C::STATS;
         if (__builtin_amdgcn_ballot_w64(infinite)) marks |= 1u << c;
-        if (!dev_is_f16<T>::yes && attn_cdna_rows_count(now.dout)) marks |= 0x10000u << c;
+        if (LOOKS) marks |= attn_cdna_rows_look(now.dout, 0x2b800000u /* ATTN_TINY_ROWS */) << c;
+        if constexpr (FLUSHES) {
+            of_q |= attn_cdna_rows_look(now.q, 0x35800000u /* ATTN_TINY_KEYS */) << c;
+            DEV_UNROLL for (int j = 0; j < PIECES; ++j)
+                DEV_UNROLL for (int e = 0; e < 4; ++e) {
+                    cdna_least::add(least, now.dout[j][e]);
+                    cdna_least::add(least, now.q[j][e]);
+                }
+        }
     }
-    uint32_t *all = (uint32_t *)(void *)smem;
-    if (lane == 0) all[wave] = marks;
+    if (FLUSHES && cdna_least::flushed(least)) marks |= CDNA_ROWS_FLUSHED;
+    uint32_t(*all)[2] = (uint32_t(*)[2])(void *)smem;
+    if (lane == 0) all[wave][0] = marks, all[wave][1] = of_q;
     dev_barrier();
     if (t >= blocks) return;
-    uint32_t any = all[0] | all[1] | all[2] | all[3];
-    stats[t * C::STATS + 64] = any >> t & 1 ? 1.0f : 0.0f;
-    stats[t * C::STATS + 65] = dev_is_f16<T>::yes || any >> (16 + t) & 1 ? 0.0f : 1.0f;
+    marks = (all[0][0] | all[1][0] | all[2][0] | all[3][0]) >> t;
+    of_q = (all[0][1] | all[1][1] | all[2][1] | all[3][1]) >> t;
+    auto tiny = [](uint32_t x) { return (x & (CDNA_ROWS_ANY | CDNA_ROWS_COUNT)) == CDNA_ROWS_ANY; };
+    bool flushed = (all[0][0] | all[1][0] | all[2][0] | all[3][0]) & CDNA_ROWS_FLUSHED; /* marks all blocks: the main loop asks for any */
+    stats[t * C::STATS + 64] = marks & 1 ? 1.0f : 0.0f;
+    stats[t * C::STATS + 65] = LOOKS && (tiny(marks) || tiny(of_q) || flushed) ? 1.0f : 0.0f;
 }
 
 /* Sums, in the order of the main loop's registers, times scale: a thread makes eight neighbouring columns at a time. */

@@ -6,6 +6,7 @@
 #ifndef STW_HIP_CDNA_H
 #define STW_HIP_CDNA_H
 
+typedef unsigned short leaf_us2 __attribute__((ext_vector_type(2)));
 typedef float leaf_f2 __attribute__((ext_vector_type(2)));
 typedef DEV_SHARED unsigned char cdna_lds;
 typedef __amdgpu_buffer_rsrc_t cdna_buffer;
@@ -63,6 +64,22 @@ __attribute__((device)) float cdna_times(float x, float y) __asm("llvm.amdgcn.fm
 DEV_FN uint32_t cdna_lows(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x05040100u); }
 DEV_FN uint32_t cdna_highs(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x07060302u); }
 
+/* Whether one of many bf16 is not 0 but below 2^-100 (attn_bwd_tiny.inl): the least of twice their sizes less 1, by halves
+ * of the words, where 0 is the largest number of all. */
+struct cdna_least {
+    leaf_us2 x;
+    DEV_FN void add(cdna_least &least, uint32_t word) {
+        leaf_us2 y;
+        asm("v_pk_mad_u16 %0, %1, 2, -1 op_sel_hi:[1,0,0]" : "=v"(y) : "v"(word));
+        least.x = __builtin_elementwise_min(least.x, y);
+    }
+    /* Over the lanes. */
+    DEV_FN bool flushed(const cdna_least &least) {
+        const unsigned short end = 2 * ATTN_FLUSHED - 1;
+        return __builtin_amdgcn_ballot_w64(least.x.x < end || least.x.y < end) != 0;
+    }
+};
+
 /* P and dS as operands, and results. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one instruction
  * (the largest NaN would overflow: none is made, see attn_delta_row). */
 DEV_FN uint32_t cdna_operand(dev_bf16, leaf_f2 x) {
@@ -74,6 +91,15 @@ DEV_FN uint32_t cdna_operand(dev_bf16, leaf_f2 x) {
     return cdna_highs(u.x, u.y);
 }
 DEV_FN uint32_t cdna_operand(dev_f16, leaf_f2 x) { return dev_pack_f16(x.x, x.y); }
+/* A product; EXACT: nothing is taken for zero, slowly. */
+template <bool EXACT, class T> DEV_FN leaf_f4 cdna_product(T, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
+    if constexpr (EXACT) {
+        c = leaf_mma_16_unflushed(T(), a, b, c);
+        CDNA_FENCE();
+        return c;
+    }
+    else return leaf_mma_16(T(), a, b, c);
+}
 DEV_FN leaf_f2 cdna_pair(dev_bf16, uint32_t x) { return leaf_f2{__builtin_bit_cast(float, x << 16), __builtin_bit_cast(float, x & 0xffff0000u)}; }
 DEV_FN leaf_f2 cdna_pair(dev_f16, uint32_t x) { return leaf_f2{dev_from_f16((uint16_t)x), dev_from_f16((uint16_t)(x >> 16))}; }
 

@@ -11,6 +11,11 @@
 #define DEV_FN        static __attribute__((device)) inline __attribute__((always_inline))
 #define DEV_WAVE      64
 #define LEAF_QUEUES 0 /* blocks of threads take one unit: scalar registers would be spilled */
+#if defined(__gfx90a__)
+#define LEAF_FLUSHES 1 /* matrix products of f16 and bf16 take subnormal operands for zero, and give none */
+#else
+#define LEAF_FLUSHES 0
+#endif
 #define DEV_UNROLL    _Pragma("unroll")
 #define DEV_ROLLED    _Pragma("unroll 1")
 #define DEV_UNROLL_2  _Pragma("unroll 2")

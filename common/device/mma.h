@@ -20,6 +20,16 @@ struct dev_rounded {
     DEV_FN void step(dev_rounded &, int, int) {}
 };
 
+/* Matrix products of T take subnormal operands and sums for zero. */
+template <class T> struct dev_flushes {
+    enum { yes = LEAF_FLUSHES && sizeof(T) == 2 && !dev_is_f16<T>::yes };
+};
+/* A side that does nothing, for operands and sums that may be subnormal there. Slow. */
+struct dev_unflushed {
+    enum { ROUNDED = 2 };
+    DEV_FN void step(dev_unflushed &, int, int) {}
+};
+
 /* `side` does a part of something else after the products of each step: memory operations that would otherwise
  * come in one burst. */
 template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB, class Side>
@@ -46,7 +56,9 @@ DEV_FN void dev_multiply_beside(dev_acc<Split> &acc, const typename TileA::type 
         } else {
             DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
                 DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-                    if (Side::ROUNDED)
+                    if constexpr (Side::ROUNDED == 2)
+                        mma::product_unflushed(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
+                    else if (Side::ROUNDED)
                         mma::product_rounded(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
                     else mma::product(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
         }

@@ -22,10 +22,21 @@
 #include "attn_bias_tile.inl"
 
 /* A product of rows of the tile: queries with keys, or dO with values. */
+
+/* A product of rows of the tile: queries with keys, or dO with values. `flushed`: in the slow way that takes nothing
+ * for zero. */
 template <class C, class S = typename C::pair_split>
-DEV_FN void attn_product_pairs(dev_acc<S> &acc, const typename C::T *rows, const typename C::T *keys, bool unrounded, int wave,
-                               int lane) {
+DEV_FN void attn_product_pairs(dev_acc<S> &acc, const typename C::T *rows, const typename C::T *keys, bool unrounded, bool flushed,
+                               int wave, int lane) {
     dev_rounded rounded;
+    if constexpr (dev_flushes<typename C::T>::yes) {
+        dev_unflushed unflushed;
+        if (flushed) {
+            dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(acc, rows, keys, unflushed, wave, lane);
+            dev_part(false); /* else clang joins the ends of both ways, and their accumulators in scratch memory */
+            return;
+        }
+    }
     if (unrounded) dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(acc, rows, keys, rounded, wave, lane);
     else dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(acc, rows, keys, wave, lane);
 }
@@ -64,11 +75,12 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
     enum { DROPS = (MODE & ATTN_DROPS) != 0, BIASED = MODE == ATTN_BIASED, ALL = MODE == ATTN_ALL };
     bool drops = MODE == ATTN_DROPS || (ALL && (p.features & STW_FEAT_DROPOUT));
     bool unrounded = MODE != ATTN_PLAIN && !BIASED && (Bias::unrounded(l) || u.seq.kv.used == 1); /* one key: dP - D is all rounding */
+    bool flushed = dev_flushes<T>::yes && attn_is_tiny<C>(u, stats);
     float scale = p.scale;
     attn_keep<S> keep;
     dev_logit logit;
     if constexpr (BIASED) {
-        attn_product_pairs<C>(s, q, k, false, wave, lane);
+        attn_product_pairs<C>(s, q, k, false, flushed, wave, lane);
         dev_copy_wait(); /* of the bias */
         dev_wave_sync();
         between();
@@ -80,7 +92,7 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
         attn_keep<S>::all(keep);
         if (drops) {
             stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
-            beside = !unrounded && attn_keep_philox<S>::fits(p, stream, i0);
+            beside = !unrounded && !flushed && attn_keep_philox<S>::fits(p, stream, i0);
             if (!beside) attn_keep_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
         }
         dev_bias_words<S> words;
@@ -94,12 +106,12 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
             dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, calls, wave, lane);
             attn_keep_philox<S>::give(calls, keep, lane);
         } else {
-            attn_product_pairs<C>(s, q, k, unrounded, wave, lane);
+            attn_product_pairs<C>(s, q, k, unrounded, flushed, wave, lane);
         }
         between();
         if (ALL) scale = attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
     } else {
-        attn_product_pairs<C>(s, q, k, false, wave, lane);
+        attn_product_pairs<C>(s, q, k, false, flushed, wave, lane);
         between();
     }
     if constexpr (BIASED) {
@@ -107,10 +119,10 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
         dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
     } else {
         attn_exp_side<C, ALL> exponentials = attn_exp_side<C, ALL>::of(s, stats, scale, wave, lane); /* they run under the products of dP */
-        if (unrounded || C::VALUES_HELD) {
+        if (unrounded || flushed || C::VALUES_HELD) {
             attn_exp_side<C, ALL>::every(exponentials);
-            if (C::VALUES_HELD) attn_values<C>::product(dp, dout, values, wave, lane);
-            else attn_product_pairs<C>(dp, dout, v, true, wave, lane);
+            if (C::VALUES_HELD) attn_values<C>::product(dp, dout, values, flushed, wave, lane);
+            else attn_product_pairs<C>(dp, dout, v, true, flushed, wave, lane);
         } else {
             dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
         }
@@ -125,7 +137,7 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
     attn_store_pairs<C>((T *)(smem + C::AT_P), s, wave, lane);
     if (ALL && (p.features & STW_FEAT_SOFTCAP)) { /* s is free now */
         dev_acc<S>::clear(s);
-        attn_product_pairs<C>(s, q, k, true, wave, lane);
+        attn_product_pairs<C>(s, q, k, true, flushed, wave, lane);
         attn_pairs_slopes<S>(dp, s, logit);
     }
     attn_store_pairs<C>((T *)(smem + C::AT_DS), dp, wave, lane);
@@ -183,12 +195,13 @@ template <class C> struct attn_dq {
 };
 
 /* dS K of one tile. */
-template <class C> DEV_FN void attn_dq_of(attn_dq<C> &q, const stw_attn_launch &l, uint32_t at, const char *smem, int wave,
-                                          int lane) {
+template <class C, class Side = dev_nothing>
+DEV_FN void attn_dq_of(attn_dq<C> &q, const stw_attn_launch &l, uint32_t at, const char *smem, int wave, int lane) {
     typedef typename C::T T;
+    Side side;
     dev_acc<typename C::row_split>::clear(q.acc);
-    dev_multiply<false, true, C::BN, typename C::row_split, typename C::pairs, typename C::keys>(
-        q.acc, (const T *)(smem + C::AT_DS), (const T *)(smem + C::AT_K), wave, lane);
+    dev_multiply_beside<false, true, C::BN, typename C::row_split, typename C::pairs, typename C::keys>(
+        q.acc, (const T *)(smem + C::AT_DS), (const T *)(smem + C::AT_K), side, wave, lane);
     q.to = l.dq + (int64_t)at * (C::BM * C::HD);
 }
 
@@ -207,6 +220,29 @@ template <class C> DEV_FN void attn_dq_in_turn(attn_dq<C> &q, const stw_attn_lau
 }
 
 #include "attn_bwd_keys.inl"
+
+/* dQ, dV and dK of one tile one after the other, as far as they are asked for; tiny: see attn_is_tiny. */
+template <class C, int MODE, class Side>
+DEV_FN void attn_bwd_products_apart(dev_acc<typename C::key_split> &dk, dev_acc<typename C::key_split> &dv, const attn_unit &u,
+                                    const stw_attn_launch &l, char *smem, int stage, uint32_t at, int block, bool tiny, int wave, int lane) {
+    typedef typename C::T T;
+    typedef typename C::key_split S;
+    const stw_attn_params &p = l.p;
+    const T *q = (const T *)(smem + C::AT_Q + stage * C::rows::BYTES);
+    const T *dout = (const T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
+    const T *pz = (const T *)(smem + C::AT_P), *ds = (const T *)(smem + C::AT_DS);
+    Side side;
+    if (p.outputs & 0x01u) {
+        attn_dq<C> dq;
+        attn_dq_of<C, Side>(dq, l, at, smem, wave, lane);
+        if (p.features & STW_FEAT_DETERMINISTIC) attn_dq_in_turn<C>(dq, l, u, at, block, tiny);
+        else if (tiny) attn_dq<C>::add_exact(dq);
+        else attn_dq<C>::add(dq, 0, attn_dq<C>::COUNT);
+    }
+    if (p.outputs & 0x04u) dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, pz, dout, side, wave, lane);
+    if constexpr (MODE == ATTN_BIASED) dev_halves_arrive_behind_product(C::weights_end(smem));
+    if (p.outputs & 0x02u) dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, side, wave, lane);
+}
 
 /* What follows the pairs of one tile: dBias where it is the tile of dS, dQ, dV and dK. */
 template <class C, int MODE, class Bias>
@@ -244,16 +280,13 @@ DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> &dk, dev_acc<typena
         return;
     }
     if (MODE == ATTN_BIASED && l.bias_direct) attn_bias_write_tile<C>(bias(), smem);
-    if (p.outputs & 0x01u) {
-        attn_dq<C> dq;
-        attn_dq_of<C>(dq, l, at, smem, wave, lane);
-        if (p.features & STW_FEAT_DETERMINISTIC) attn_dq_in_turn<C>(dq, l, u, at, block, tiny);
-        else if (tiny) attn_dq<C>::add_exact(dq);
-        else attn_dq<C>::add(dq, 0, attn_dq<C>::COUNT);
+    if constexpr (dev_flushes<T>::yes) {
+        if (tiny) {
+            attn_bwd_products_apart<C, MODE, dev_unflushed>(dk, dv, u, l, smem, stage, at, block, true, wave, lane);
+            return;
+        }
     }
-    if (p.outputs & 0x04u) dev_multiply<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, pz, dout, wave, lane);
-    if constexpr (MODE == ATTN_BIASED) dev_halves_arrive_behind_product(C::weights_end(smem));
-    if (p.outputs & 0x02u) dev_multiply<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, wave, lane);
+    attn_bwd_products_apart<C, MODE, dev_nothing>(dk, dv, u, l, smem, stage, at, block, !dev_flushes<T>::yes && tiny, wave, lane);
 }
 
 /* dK and dV, those that are asked for, to their tensors; `drained`: there they are added to what was stored before. */
@@ -343,9 +376,11 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             if (QUEUES && wave == 0) attn_unit_fetch(next, l, at, lane);
             more = dev_uniform(u.first) < dev_uniform(u.end);
             step = 0;
-            if (more && !C::VALUES_HELD)
+            if (more && !C::VALUES_HELD) {
                 attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
                                                              (const typename C::T *)(smem + C::AT_V));
+                if (dev_flushes<typename C::T>::yes) dev_barrier();
+            }
         }
         for (bool full = false; more && !full; ++step, ++steps) {
             full = DRAINS && step % ATTN_DRAIN_STEPS(C) == ATTN_DRAIN_STEPS(C) - 1 && (p.dk_dtype == 3u || p.dv_dtype == 3u);
@@ -353,7 +388,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             uint32_t at = walk.at;
             bool inner = block >= walk.inner_first && block < walk.inner_end;
             more = attn_walk<C>::next(walk, u, l);
-            if ((MODE & ATTN_BIASED) || C::rows::PARTS != 1) lane = dev_keep(lane); /* what is derived from it is not kept over the loop: registers are taken */
+            if ((MODE & ATTN_BIASED) || C::rows::PARTS != 1 || C::CROWDED) lane = dev_keep(lane); /* what is derived from it is not kept over the loop: registers are taken */
             attn_ahead<C> ahead;
             if (C::STAGES == 2 && more) attn_ahead<C>::fetch(ahead, walk, l);
             auto bias = [&]() {

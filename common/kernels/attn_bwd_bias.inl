@@ -49,7 +49,13 @@ template <class C> DEV_FN void attn_bias_load_queries(const attn_unit &u, const 
     dev_load_floats<C::THREADS, (int)STW_STATS_PAD>(stats + 2 * C::BM, from + 2 * l.bm, t);
 }
 
-template <class C> DEV_FN void attn_bias_add_head(const attn_unit &u, const stw_attn_launch &l, char *smem, int h,
+/* Whether products with these keys may lose something: u.k_counts, u.v_counts after the next barrier. */
+template <class C> DEV_FN void attn_bias_mark_keys(attn_unit &u, const char *smem) {
+    typedef typename C::T T;
+    if constexpr (dev_flushes<T>::yes) attn_mark_keys<typename C::keys, C::THREADS>(u, (const T *)(smem + C::AT_K), (const T *)(smem + C::AT_V));
+}
+
+template <class C> DEV_FN void attn_bias_add_head(attn_unit &u, const stw_attn_launch &l, char *smem, int h,
                                                   stw_range rows, attn_bias_sum<typename C::pair_split> &sum,
                                                   attn_values<C> &values, bool load_keys, int wave, int lane) {
     for (int block = (int)rows.first; block < (int)rows.end; ++block) {
@@ -59,14 +65,19 @@ template <class C> DEV_FN void attn_bias_add_head(const attn_unit &u, const stw_
             dev_copy_commit();
             dev_copy_wait();
             dev_barrier();
+            attn_bias_mark_keys<C>(u, smem);
             attn_values<C>::take(values, smem, wave, lane);
             dev_barrier();
         }
-        load_keys = false;
         attn_bias_load_queries<C>(u, l, smem, h, block);
         dev_copy_commit();
         dev_copy_wait();
         dev_barrier();
+        if (dev_flushes<typename C::T>::yes && load_keys && !C::VALUES_HELD) {
+            attn_bias_mark_keys<C>(u, smem);
+            dev_barrier();
+        }
+        load_keys = false;
         auto taker = [&]() -> attn_bias_sum<typename C::pair_split> & { return sum; };
         attn_bwd_pairs<C, ATTN_ALL, attn_bias_sum<typename C::pair_split>>(u, l, smem, values, 0, h, block, false, taker, []() {}, wave, lane);
     }
@@ -131,7 +142,10 @@ template <class C> DEV_FN void attn_bwd_bias(const stw_attn_launch &l, char *sme
             for (int h = (int)k.heads.first; h < (int)k.heads.end; ++h) {
                 int kv_head = h / (int)p.group;
                 dev_barrier();
-                if (dev_thread() == 0) u.kv_head = kv_head;
+                if (dev_thread() == 0) {
+                    u.kv_head = kv_head;
+                    if (kv_head != loaded) u.k_counts = u.v_counts = 0;
+                }
                 attn_bias_add_head<C>(u, l, smem, h, rows, sum, values, kv_head != loaded, wave, lane);
                 loaded = kv_head;
             }

@@ -62,6 +62,7 @@ struct attn_delta_unit {
     double sink[8]; /* of a wave */
     float most[8];
     int special;
+    int flushes; /* ATTN_ROWS_* of Q and, 8 times that, of dO */
     float delta[STW_BM_MAX]; /* rowsum(dO*O) of a row */
 };
 static_assert(sizeof(attn_delta_unit) <= STW_ROW_SMEM, "room for the unit");
@@ -75,7 +76,7 @@ DEV_FN attn_delta_unit &attn_delta_unit_of(const stw_attn_launch &l, char *smem)
         u.h = head - u.b * l.p.heads_q;
         u.seq = stw_attn_seq_of(&l.p, l.bm, u.b);
         u.at = u.h * l.q_blocks + u.seq.q_block + u.block;
-        u.special = 0;
+        u.special = u.flushes = 0;
     }
     dev_barrier();
     return u;
@@ -155,6 +156,32 @@ DEV_FN void attn_zero_span(char *from, char *to, int element) {
     for (char *at = end + lane * element; at < to; at += DEV_WAVE * element) dev_store_any(at, 0, element == 4 ? 3u : 1u, 0.0f);
 }
 
+/* Where products may lose what is subnormal: this thread's part of a block's rows of Q or dO. Sixteen threads a row. */
+enum { ATTN_ROWS_FLUSHED = 1, ATTN_ROWS_ANY = 2, ATTN_ROWS_COUNT = 4 }; /* holds such elements; any but 0; one of at least `least` */
+template <class T> DEV_FN int attn_delta_flushes(const stw_attn_launch &l, const attn_delta_unit &u, const stw_tensor_param &t, int cols,
+                                                 bool vectors, float least) {
+    enum { LANES = 16 };
+    int64_t i0 = u.block * l.bm;
+    int low = (int)stw_clamp_i64(u.seq.q_low - i0, 0, l.bm), end = (int)stw_clamp_i64(u.seq.q_end - i0, 0, l.bm), bits = 0;
+    const T *rows = (const T *)t.data + dev_row(t, u.b, u.h, u.seq.q.first + i0);
+    auto look = [&](uint32_t x) { /* one or two elements */
+        bits |= (x & 0x7fff7fffu ? ATTN_ROWS_ANY : 0) | (attn_word_flushed(x) ? ATTN_ROWS_FLUSHED : 0);
+        if (!(fabsf(dev_of_bits(x << 16)) < least && fabsf(dev_of_bits(x & 0xffff0000u)) < least)) bits |= ATTN_ROWS_COUNT;
+    };
+    for (int r = low + (int)dev_thread() / LANES; r < end; r += ATTN_ROW_THREADS / LANES) {
+        const T *row = rows + r * t.seq;
+        for (int c = (int)dev_thread() % LANES * (vectors ? 8 : 1); c < cols; c += LANES * (vectors ? 8 : 1)) {
+            if (!vectors) {
+                look(row[c].bits);
+                continue;
+            }
+            dev_vector x = dev_load_vector(row + c);
+            DEV_UNROLL for (int i = 0; i < 4; ++i) look(x.word[i]);
+        }
+    }
+    return bits;
+}
+
 /* Zeros of dBias in rows [i0, i0 + bm) outside the tiles of the main loop. */
 DEV_FN void attn_zero_bias(const stw_attn_launch &l, const stw_attn_seq &seq, int64_t b, int64_t h, int64_t block) {
     const stw_attn_params &p = l.p;
@@ -194,10 +221,16 @@ DEV_FN double attn_delta_row(const stw_attn_launch &l, attn_delta_unit &u, float
     return sink == -dev_infinity() ? 0.0 : -(dev_exp((double)sink - (double)lse) * (double)delta);
 }
 
+/* No unit has been taken; where matrix products of T may lose something, none is left to the exact kernel. */
+template <class T> DEV_FN void attn_reset_tickets(const stw_attn_launch &l) {
+    l.ticket[0] = 0;
+    if (dev_flushes<T>::yes && (l.vectors & STW_STATS_NEGATED)) l.ticket[1] = 0;
+}
+
 template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
     if (dev_unit() == l.units - 1) {
-        if (dev_thread() == 0) *l.ticket = 0;
+        if (dev_thread() == 0) attn_reset_tickets<T>(l);
         attn_check(p, smem, l.unordered);
     }
     if (dev_unit() >= l.units - 1) return;
@@ -224,6 +257,11 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
         for (int e = t * 4; e < (int)(l.bm * l.width); e += ATTN_ROW_THREADS * 4) dev_store_vector(dq + e, zero);
     }
     float *stats = l.stats + u.at * (2 * l.bm + STW_STATS_PAD), most = attn_delta_dots<T>(l, u);
+    if constexpr (dev_flushes<T>::yes) {
+        int bits = attn_delta_flushes<T>(l, u, p.q, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0, ATTN_TINY_KEYS) |
+                   attn_delta_flushes<T>(l, u, p.dout, (int)p.head_dim_v, (l.vectors & STW_VECTOR_DOUT) != 0, ATTN_TINY_ROWS) << 3;
+        if (bits) dev_or(&u.flushes, bits);
+    }
     dev_barrier();
     double sink = t < (int)l.bm ? attn_delta_row(l, u, stats, t, lse, delta, &most) : 0.0;
     most = dev_wave_max(most);
@@ -240,6 +278,12 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
         sink += u.sink[w];
     }
     stats[2 * l.bm] = u.special ? 1.0f : 0.0f;
-    stats[2 * l.bm + 1] = most > 0.0f && most < ATTN_TINY_ROWS ? 1.0f : 0.0f;
+    bool tiny = most > 0.0f && most < ATTN_TINY_ROWS;
+    if (dev_flushes<T>::yes) {
+        int of_q = u.flushes & 7, of_dout = u.flushes >> 3;
+        tiny = tiny || ((of_q | of_dout) & ATTN_ROWS_FLUSHED) || (of_q & ~ATTN_ROWS_FLUSHED) == ATTN_ROWS_ANY ||
+               (of_dout & ~ATTN_ROWS_FLUSHED) == ATTN_ROWS_ANY;
+    }
+    stats[2 * l.bm + 1] = tiny ? 1.0f : 0.0f;
     if (p.outputs & 0x10u) l.sink[u.at] = sink;
 }

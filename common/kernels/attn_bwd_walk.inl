@@ -21,7 +21,7 @@ static_assert(sizeof(attn_key_block) == STW_KEY_BLOCK_BYTES, "host and device ag
 struct attn_unit : attn_key_block {
     int kv_head;
     int live;               /* there is one; else none is left                  */
-    int k_counts, v_counts; /* not all elements are tiny: see attn_bwd_tiny.inl */
+    int k_counts, v_counts; /* 1: not all elements are tiny; see attn_bwd_tiny.inl */
 };
 static_assert(2 * sizeof(attn_unit) + 2 * sizeof(dev_two_halves) <= STW_UNIT_BYTES, "room for this unit, the next, and the barriers behind them");
 

@@ -108,6 +108,32 @@ template <class C, class Load> DEV_FN bool attn_fwd_enlarge(const typename C::T 
     return tiny;
 }
 
+/* Where products may lose what is subnormal: whether Q, K or V holds such elements. */
+template <class C> DEV_FN bool attn_fwd_flushed(const typename C::T *q, const typename C::T *k, const typename C::T *v, int *found) {
+    typedef typename C::keys keys;
+    if (dev_thread() == 0) *found = 0;
+    dev_barrier();
+    if (attn_tile_flushed<typename C::rows, C::THREADS>(q) || attn_tile_flushed<keys, C::THREADS>(k) || attn_tile_flushed<keys, C::THREADS>(v))
+        dev_or(found, 1);
+    dev_barrier();
+    bool flushed = *found != 0;
+    dev_barrier();
+    return flushed;
+}
+
+/* acc += A B, A's rows and B's columns as dev_multiply has them; `flushed`: in the slow way that takes nothing for zero. */
+template <class C, bool B_BY_K, int K, class S, class TileA, class TileB>
+DEV_FN void attn_fwd_product(dev_acc<S> &acc, const typename C::T *a, const typename C::T *b, bool flushed, int wave, int lane) {
+    if constexpr (dev_flushes<typename C::T>::yes) {
+        dev_unflushed side;
+        if (flushed) {
+            dev_multiply_beside<false, B_BY_K, K, S, TileA, TileB>(acc, a, b, side, wave, lane);
+            return;
+        }
+    }
+    dev_multiply<false, B_BY_K, K, S, TileA, TileB>(acc, a, b, wave, lane);
+}
+
 /* Keys' rows of K or V; `enlarge`: times 2^64. */
 template <class C> DEV_FN void attn_fwd_load(typename C::T *tile, const stw_tensor_param &from, const stw_attn_seq &seq,
                                              int64_t b, int64_t kv_head, int64_t j0, int cols, bool vectors, bool enlarge) {
@@ -151,6 +177,8 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
         bool tiny = C::keys::PARTS != 1 && attn_fwd_enlarge<C>(v, (int *)(void *)pairs, [&]() {
             attn_fwd_load<C>(v, p.v, seq, b, kv_head, j0, (int)p.head_dim_v, false, true);
         });
+        bool flushed = false;
+        if constexpr (dev_flushes<T>::yes) flushed = attn_fwd_flushed<C>(q, k, v, (int *)(void *)pairs);
         dev_mask mask = dev_mask::of(seq, i0, j0, C::BM, C::BN);
         attn_keep<typename C::pair_split> keep;
         attn_keep<typename C::pair_split>::all(keep);
@@ -160,7 +188,7 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
         }
         dev_acc<typename C::pair_split> s;
         dev_acc<typename C::pair_split>::clear(s);
-        dev_multiply<false, false, C::HD, typename C::pair_split, typename C::rows, typename C::keys>(s, q, k, wave, lane);
+        attn_fwd_product<C, false, C::HD, typename C::pair_split, typename C::rows, typename C::keys>(s, q, k, flushed, wave, lane);
         dev_logit logit = dev_logit::of(p, seq, b, h, i0, j0);
         attn_fwd_softmax<C>(s, state, mask, logit, keep, p.dropout_scale, wave, lane);
         DEV_UNROLL for (int n = 0; n < S::NT; ++n)
@@ -169,7 +197,7 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
             leaf_store_acc<typename C::pairs>(pairs, wave * LEAF_MMA_M, n * LEAF_MMA_N, s.v[0][n], lane);
         dev_wave_sync(); /* the wave reads only rows it has written */
         if (!tiny) {
-            dev_multiply<false, true, C::BN, S, typename C::pairs, typename C::keys>(o, pairs, v, wave, lane);
+            attn_fwd_product<C, true, C::BN, S, typename C::pairs, typename C::keys>(o, pairs, v, flushed, wave, lane);
         } else {
             dev_acc<S> part;
             dev_acc<S>::clear(part);

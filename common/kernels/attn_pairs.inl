@@ -14,6 +14,7 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     enum { HD = HD_, BM = BM_, BN = BN_, WARPS = WARPS_, THREADS = WARPS_ * DEV_WAVE };
     enum { VALUES_HELD = STAGES_ == 0, STAGES = VALUES_HELD ? 1 : STAGES_ };
     static_assert(!VALUES_HELD || BN <= BM, "V passes through Q's place");
+    enum { CROWDED = VALUES_HELD || (LEAF_FLUSHES && dev_is_f16<T>::yes && HD == 128) }; /* registers are taken in every mode */
     typedef dev_tile<T, BM, HD> rows;
     typedef dev_tile<T, BN, HD> keys;
     typedef dev_tile<T, BM, BN> pairs;
@@ -41,7 +42,7 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
 /* V in registers, where the configuration holds it there: a wave's operands of dO V^T. */
 template <class C, bool HELD = (C::VALUES_HELD != 0)> struct attn_values {
     DEV_FN void take(attn_values &, const char *, int, int) {}
-    DEV_FN void product(dev_acc<typename C::pair_split> &, const typename C::T *, const attn_values &, int, int) {}
+    DEV_FN void product(dev_acc<typename C::pair_split> &, const typename C::T *, const attn_values &, bool, int, int) {}
 };
 
 template <class C> struct attn_values<C, true> {
@@ -55,15 +56,26 @@ template <class C> struct attn_values<C, true> {
                                                               C::pair_split::col0(wave) + g * mma::B_TILES * LEAF_MMA_N,
                                                               k * mma::K, lane);
     }
-    DEV_FN void product(dev_acc<typename C::pair_split> &acc, const typename C::T *dout, const attn_values &values, int wave,
-                        int lane) {
+    DEV_FN void product(dev_acc<typename C::pair_split> &acc, const typename C::T *dout, const attn_values &values, bool flushed,
+                        int wave, int lane) {
+        if constexpr (dev_flushes<typename C::T>::yes) {
+            if (flushed) {
+                multiply<true>(acc, dout, values, wave, lane);
+                return;
+            }
+        }
+        multiply<false>(acc, dout, values, wave, lane);
+    }
+    template <bool FLUSHED>
+    DEV_FN void multiply(dev_acc<typename C::pair_split> &acc, const typename C::T *dout, const attn_values &values, int wave, int lane) {
         typedef typename C::pair_split S;
         DEV_UNROLL for (int k = 0; k < STEPS; ++k)
             DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
                 typename mma::a_frag a;
                 mma::template load_a<false, typename C::rows>(a, dout, S::row0(wave) + m * LEAF_MMA_M, k * mma::K, lane);
                 DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-                    mma::product_rounded(acc.v[m][n], a, values.f[k][n / mma::B_TILES], n % mma::B_TILES);
+                    if constexpr (FLUSHED) mma::product_unflushed(acc.v[m][n], a, values.f[k][n / mma::B_TILES], n % mma::B_TILES);
+                    else mma::product_rounded(acc.v[m][n], a, values.f[k][n / mma::B_TILES], n % mma::B_TILES);
             }
     }
 };

@@ -42,7 +42,8 @@ typedef struct stw_attn_launch {
     double *sink;     /* a (head, query block): its part of dSink                                       */
     uint32_t *turns;  /* deterministic: a (head, query block): how many key blocks have added           */
     void *key_blocks; /* a (sequence, key block): what it meets (attn_key_block of attn_bwd_walk.inl)   */
-    uint64_t *ticket; /* units of the main loop handed out so far                                       */
+    uint64_t *ticket; /* units of the main loop handed out so far; CDNA's bf16 where matrix products take
+                         subnormal numbers for zero: [1] units left to the exact kernel, [2..] which   */
     uint32_t *unordered; /* deterministic: 1 where wrong lengths leave no order                         */
     int64_t q_blocks; /* query blocks of a head, all sequences                                         */
     int64_t k_blocks; /* key blocks of the longest sequence                                            */

@@ -93,11 +93,14 @@ def main():
                 step = 5 * CDNA_ROWS * CDNA_KEYS * hd // 4096 // WAVES
                 loops = straight_loops(instructions)
                 most = CDNA_STEP_MOST[arch, hd, "bf16" if "_bf16_" in name else "f16"]
-                straight = 2 if "_bf16_" in name else 3 # bf16: in the third, sums may be added one by one
+                straight = 2 if arch == "gfx942" and "_bf16_" in name else 3 # else in the third, sums may be added one by one
                 if [m for m, _ in loops] != [step] * straight or matrix != 3 * step:
                     failures.append(f"{name}: loops of {loops} (matrix, all) instructions, {matrix} in all; a step has {step}")
                 elif min(n for _, n in loops) > most:
                     failures.append(f"{name}: {loops} instructions a step, at most {most}")
+            elif name.endswith("_exact"):
+                if matrix != 4 * 5 * CDNA_ROWS * CDNA_KEYS * hd // 4096 // WAVES: # each as four of f32
+                    failures.append(f"{name}: {matrix} matrix instructions")
             elif not matrix or matrix % product:
                 failures.append(f"{name}: {matrix} matrix instructions, a product has {product}")
     print(*failures, f"{arch}: {len(kernels)} kernels, {len(rows)} rows, {len(failures)} failures", sep="\n")

@@ -148,6 +148,7 @@ static const Entry entries[] = {
     PACKED(v_pk_min_f16, 2, Read::f16, float_to_half(smaller(half_to_float(a), half_to_float(b)))),
     PACKED(v_pk_fma_f16, 3, Read::f16, fused_half(a, b, c)),
     PACKED(v_pk_add_u16, 2, Read::bits, a + b),
+    PACKED(v_pk_mad_u16, 3, Read::bits, a * b + c),
     PACKED(v_pk_sub_u16, 2, Read::bits, a - b),
     PACKED(v_pk_sub_i16, 2, Read::bits, a - b),
     PACKED(v_pk_mul_lo_u16, 2, Read::bits, a *b),

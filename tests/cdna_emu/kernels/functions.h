@@ -36,6 +36,19 @@ FUNCTION_DEVICE static inline uint32_t function_reversed(uint32_t x) {
     return r;
 #endif
 }
+/* Both halves of the words; as an instruction, since no compiler makes it of this. */
+FUNCTION_DEVICE static inline uint32_t function_halves(uint32_t a, uint32_t b, uint32_t c) {
+#ifdef __HIP__
+    uint32_t x, y;
+    asm("v_pk_mad_u16 %0, %1, %2, %3" : "=v"(x) : "v"(a), "v"(b), "v"(c));
+    asm("v_pk_mad_u16 %0, %1, 2, -1 op_sel_hi:[1,0,0]" : "=v"(y) : "v"(c));
+    return x ^ y;
+#else
+    uint32_t low = (a & 0xffffu) * (b & 0xffffu) + c, high = (a >> 16) * (b >> 16) + (c >> 16);
+    uint32_t least = (c * 2 - 1) & 0xffffu, most = (c >> 16) * 2 - 1;
+    return ((low & 0xffffu) | high << 16) ^ (least | most << 16);
+#endif
+}
 #define A64 ((uint64_t)b << 32 | a)
 #define B64 ((uint64_t)a << 32 | c)
 #define FA function_float(a)
@@ -49,6 +62,7 @@ FUNCTION_DEVICE static inline uint32_t function_reversed(uint32_t x) {
 #define FUNCTIONS(FUNCTION)                                                                                  \
     FUNCTION(add, a + b)                                                                                     \
     FUNCTION(multiply_add16, (uint16_t)((uint16_t)a * (uint32_t)(uint16_t)b + (uint16_t)c))                         \
+    FUNCTION(multiply_add_halves, function_halves(a, b, c))                                                  \
     FUNCTION(multiply_high, (uint64_t)a * b >> 32)                                                           \
     FUNCTION(multiply_signed, (uint64_t)((int64_t)(int32_t)a * (int32_t)b))                                  \
     FUNCTION(divide, a / (b | 1u))                                                                           \
