@@ -168,6 +168,7 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
                                                 seq.q_low, seq.q_end, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0, (int)dev_thread());
     for (int64_t kb = range.first; kb < range.end; ++kb) {
         int64_t j0 = kb * C::BN, kv_head = h / p.group;
+        if (DEV_WAVE == 64) lane = dev_keep(lane); /* what is derived from it would fill registers over the loop */
         dev_barrier();
         attn_fwd_load<C>(k, p.k, seq, b, kv_head, j0, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_K) != 0, false);
         attn_fwd_load<C>(v, p.v, seq, b, kv_head, j0, (int)p.head_dim_v, (l.vectors & STW_VECTOR_V) != 0, false);

@@ -40,6 +40,10 @@ def reduce_table(text):
     return "\n".join(keep) + "\n"
 
 
+def read_cases(name):
+    return [line for line in (HERE / name).read_text().splitlines() if line and line[0] != "#"]
+
+
 class Cuda:
     """sm80 on an NVIDIA GPU."""
     folder = "backends/cuda"
@@ -55,6 +59,9 @@ class Cuda:
         return [self.options.nvcc, "-fatbin", f"-gencode=arch=compute_80,code={self.options.code}", "-Xfatbin",
                 "-compress-all", "-std=c++17", "-O3", f"-I{tree}", f"-I{tree}/include", "-o", str(image),
                 str(tree / f"backends/cuda/attn_bwd_{self.arch}.cu")]
+
+    def shrink(self, tree, mutant):
+        return None
 
     def rows(self, value):
         kinds = ("CUBIN", "PTX")  # whichever the device asks for
@@ -91,6 +98,23 @@ class Hip:
                 f'-DSTW_VARIANT_TABLE="common/tuning/attn_bwd.{self.arch}.def"', f"-I{tree}", f"-I{tree}/include", "-c",
                 str(tree / "backends/hip/attn_bwd_cdna.hip"), "-o", str(image)]
 
+    def shrink(self, tree, mutant):
+        """A bug in CDNA's own kernels needs no others: seconds instead of half a minute. Its cases, which take them alone."""
+        if not mutant or "attn_bwd_cdna" not in mutant["file"]:
+            return None
+        kinds = "cdna|cdna_bf16|fwd"
+        image, table = tree / "backends/hip/attn_bwd_cdna.hip", tree / f"common/tuning/attn_bwd.{self.arch}.def"
+        text, count = re.subn(r"ROW_full\([^)]*\) (CDNA\()|^STW_BIAS_TILES_64\(BIAS_TILE\)$",
+                              r"\1", image.read_text(), flags=re.M)
+        if count != 3:
+            raise RuntimeError(f"{image.name}: the kernels beside CDNA's own are not where they were")
+        image.write_text(text)
+        kept = re.sub(rf"^STW_VARIANT\(.*, (?!({kinds})\))\w+\)\n", "", table.read_text(), flags=re.M)
+        names = re.findall(r"^STW_VARIANT\((\w+)", kept, re.M)
+        table.write_text("".join(line for line in kept.splitlines(True) if not line.startswith("STW_RULE") or
+                                 re.search(r", (\w+)\)$", line)[1] in names))
+        return read_cases("cdna_cases.txt")
+
     def rows(self, value):
         return [f"STW_IMAGE(HIP, {self.arch}, CODE_OBJECT, {SYMBOL}, {value})\n"]
 
@@ -110,7 +134,7 @@ class Check:
         self.options = options
         self.vendor = options.vendor
         self.gpu = threading.Semaphore(options.runs)
-        self.cases = [line for line in (HERE / "gpu_cases.txt").read_text().splitlines() if line and line[0] != "#"]
+        self.cases = read_cases("gpu_cases.txt")
         self.archive = Path(options.scratch) / "objects.a"
         shutil.copy2(options.build / "lib/libsternway_internal.a", self.archive)
         held = subprocess.run(["ar", "t", str(self.archive)], check=True, capture_output=True, text=True).stdout.split()
@@ -153,9 +177,9 @@ class Check:
         environment["LD_LIBRARY_PATH"] = f"{work}/lib:{environment.get('LD_LIBRARY_PATH', '')}"
         return planted.run(command, environment, self.vendor.timeout_s)
 
-    def conform(self, work, mutant):
+    def conform(self, work, mutant, cases):
         tool = str(work / "bin/sternway")
-        lines = (mutant or {}).get("cases", self.cases)
+        lines = (mutant or {}).get("cases", cases or self.cases)
         repeat = self.vendor.repeat(mutant) if mutant else None
         more = ["--repeat", str(repeat)] if repeat else []
         command = [tool, "conform", "--arch", self.options.arch, "--variant", "auto", *more]
@@ -169,6 +193,7 @@ class Check:
     def check(self, mutant):
         """(good, text) of one planted bug; mutant None: no bug, must pass."""
         name = mutant["name"] if mutant else "no bug"
+        clean = not mutant or "old" not in mutant
         work = Path(tempfile.mkdtemp(prefix="mutant-", dir=self.options.scratch))
         source = self.options.source
         try:
@@ -177,10 +202,11 @@ class Check:
             table = work / f"tree/common/tuning/attn_bwd.{self.vendor.arch}.def"
             if not self.options.whole:
                 table.write_text(reduce_table(table.read_text()))
-            if mutant:
+            if not clean:
                 wrong = planted.plant(source, work / "tree", mutant)
                 if wrong:
                     return False, f"{name}: {wrong}"
+            cases = None if self.options.whole else self.vendor.shrink(work / "tree", mutant)
             (work / "bin").mkdir()
             shutil.copy2(self.options.build / "bin/sternway", work / "bin/sternway")
             if self.options.stale:
@@ -191,8 +217,8 @@ class Check:
                 if self.options.keep:
                     shutil.copytree(work / "lib", self.options.keep / name.replace(" ", "-"), dirs_exist_ok=True)
                 return status == 0, f"{name}: " + ("builds" if status == 0 else f"status {status}\n{output}")
-            status, output = self.conform(work, mutant)
-            return planted.verdict(mutant, status, output, lambda failures: f"{len(failures)} failures, {failures[0].split()[2]}")
+            status, output = self.conform(work, mutant, cases)
+            return planted.verdict(None if clean else mutant, status, output, lambda failures: f"{len(failures)} failures, {failures[0].split()[2]}")
         except (RuntimeError, subprocess.CalledProcessError) as error:
             return False, f"{name}: {error} {getattr(error, 'stderr', '') or ''}"
         finally:
@@ -210,6 +236,8 @@ def chosen(options):
         if options.leaf and not mutant["file"].startswith("backends/") and "archs" not in mutant:
             continue
         mutants.append(mutant)
+    if any("attn_bwd_cdna" in mutant["file"] for mutant in mutants) and options.vendor.folder == "backends/hip":
+        mutants.insert(0, {"name": "no bug in CDNA's own kernels alone", "file": "backends/hip/attn_bwd_cdna.inl"})
     return mutants
 
 
