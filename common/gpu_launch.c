@@ -36,6 +36,13 @@ static int64_t blocks_at_a_time(const stw_device *device, uint32_t smem) {
     return (int64_t)device->compute_units * (each ? each : 1);
 }
 
+const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_work *work,
+                                    const stw_variant *variant) {
+    (void)device;
+    stw_attn_tile tile = tile_of(variant);
+    return stw_attn_tile_refusal(work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD, &tile, &work->params);
+}
+
 static stw_status find_steps(const stw_device *device, const stw_attn_steps *steps, launch_step *found) {
     stw_gpu *gpu = device->state;
     for (uint32_t i = 0; i < steps->count; ++i) {
@@ -87,8 +94,8 @@ stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
 }
 
 static stw_status launch_steps(stw_gpu *gpu, const launch_step *step, uint32_t count, stw_attn_launch *launch,
-                               stw_stream stream) {
-    void *arguments[] = {launch};
+                               void *maps, stw_stream stream) {
+    void *arguments[] = {launch, maps}; /* the second: for kernels that have one */
     for (uint32_t i = 0; i < count; ++i) {
         const stw_gpu_kernel *kernel = step[i].kernel;
         launch->units = step[i].units;
@@ -106,6 +113,7 @@ static stw_status run_call(const char *who, stw_attn_call call, const stw_device
     stw_attn_tile tile = tile_of(work->variant);
     stw_attn_launch launch;
     launch_plan plan;
+    _Alignas(64) unsigned char maps[STW_GPU_MAPS_BYTES];
     memcpy(&plan, work->scratch, sizeof plan);
     int mask = call == STW_CALL_DROPOUT_MASK;
     int before;
@@ -114,9 +122,11 @@ static stw_status run_call(const char *who, stw_attn_call call, const stw_device
     status = stw_gpu_check_call(gpu, who, params, work->workspace_size && !mask ? workspace : NULL, stream);
     if (!status) {
         stw_attn_launch_of(call, &tile, params, gpu->ops->wave, workspace, &launch);
-        status = launch_steps(gpu, mask ? &plan.step[MASK_STEP] : plan.step,
-                              mask ? plan.mask_count : plan.count, &launch, stream);
+        if (!mask && stw_attn_is_hopper(&tile)) status = gpu->ops->encode_maps(gpu, &launch, maps);
     }
+    if (!status)
+        status = launch_steps(gpu, mask ? &plan.step[MASK_STEP] : plan.step,
+                              mask ? plan.mask_count : plan.count, &launch, maps, stream);
     return stw_gpu_leave(gpu, before, status);
 }
 

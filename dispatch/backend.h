@@ -57,8 +57,9 @@ typedef struct stw_backend_ops {
     stw_status (*open)(const stw_open_request *request, stw_device *device_out);
     void (*close)(stw_device *device);
 
-    /* NULL when `variant` can run on this device, else the reason (static storage). */
-    const char *(*variant_refusal)(const stw_device *device, const stw_variant *variant);
+    /* NULL when `variant` can run this problem (kind and params of `work`) on this device, else the reason (static
+     * storage). */
+    const char *(*variant_refusal)(const stw_device *device, const stw_attn_work *work, const stw_variant *variant);
 
     /* Fills workspace_size, note and scratch. Errors: STW_E_UNSUPPORTED with the reason. */
     stw_status (*attn_prepare)(const stw_device *device, stw_attn_work *work);
