@@ -70,9 +70,32 @@ DEV_FN void hop_store_transposed(uint32_t to, const uint32_t w[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
 }
 
-/* Four sums in memory. */
+/* Adds to four sums in memory. */
 DEV_FN void hop_add_four(float *to, const float *x) {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+}
+
+/* The rest of this file's memory operations have uniform control flow: in divergent code ptxas moves what all lanes share
+ * out of the uniform registers, and the main loop pays for it. */
+
+/* dev_add_exact of all lanes of the wave. */
+DEV_FN void hop_add_exact(float *to, float x) {
+    uint32_t was = *(volatile uint32_t *)(void *)to;
+    bool pending = x != 0.0f;
+    while (__any_sync(0xFFFFFFFFu, pending)) {
+        uint32_t seen = was;
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %4, 0;\n@p atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;\n}"
+                     : "+r"(seen)
+                     : "l"(to), "r"(was), "r"(__float_as_uint(__uint_as_float(was) + x)), "r"((int)pending)
+                     : "memory");
+        pending = pending && seen != was;
+        was = seen;
+    }
+}
+
+/* A vector of zeros to shared memory, if `live`. */
+DEV_FN void hop_clear_vector(uint32_t to, bool live) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.shared.v4.b32 [%0], {%1, %1, %1, %1};\n}" ::"r"(to), "r"(0), "r"((int)live) : "memory");
 }
 
 /* All threads of the block, on a barrier of its own: __syncthreads would be met by code that some waves skip. */
@@ -94,6 +117,11 @@ template <int LEFT> DEV_FN void hop_products_wait() { asm volatile("wgmma.wait_g
 /* Reads of x stay behind the wait before. */
 template <int N> DEV_FN void hop_pin(float (&x)[N]) {
     DEV_UNROLL for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
+}
+
+/* A use of x: on a path that is never taken it keeps what makes x ahead of the branch. */
+template <int N> DEV_FN void hop_touch(float (&x)[N]) {
+    DEV_UNROLL for (int i = 0; i < N; ++i) asm volatile("neg.f32 %0, %0;" : "+f"(x[i])::"memory");
 }
 
 #define HOP_8(x, i)                                                                                                    \
