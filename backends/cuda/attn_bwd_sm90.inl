@@ -56,8 +56,9 @@ template <class T_, int HD_> struct hop_config {
         AT_STATS = AT_DS + 2 * DS_BYTES,
         AT_SEEN = AT_STATS + STAGES * STATS * 4, /* a key: the first and last query that see it */
         AT_BARRIERS = AT_SEEN + BN * 8,
-        AT_UNIT = AT_BARRIERS + 80,
-        BYTES = AT_UNIT + 2 * (int)sizeof(attn_unit) + 8
+        AT_FACTS = AT_BARRIERS + 80,
+        AT_UNIT = AT_FACTS + 16,
+        BYTES = AT_UNIT + 2 * (int)sizeof(attn_unit)
     };
     static_assert(BYTES <= (int)STW_SM90_SMEM(HD_), "host and device agree on shared memory");
     static_assert(AT_STATS % 16 == 0 && AT_UNIT % 16 == 0, "places that bulk copies write");
@@ -184,34 +185,34 @@ template <class C> struct hop_loader {
     }
 };
 
-/* Query blocks of a unit with nothing special: all rows take part, and see all keys. */
-struct hop_plain {
-    int first, end;
+/* What else there is to know of a unit, for all threads: one of them finds it out in time. `first`, `end`: query blocks with
+ * nothing special, of whose rows all take part, and see all keys. */
+struct hop_facts {
+    int first, end, clears_keys, plain;
 
     /* Rows past a dense tensor's end have come as zeros. */
     DEV_FN bool ends_with_tensor(const attn_unit &u, const stw_attn_params &p) {
         return !(p.features & STW_FEAT_PACKED_Q) && u.seq.q_low == 0 && u.seq.q_end == p.max_seq_q;
     }
-    DEV_FN hop_plain of(const attn_unit &u, const stw_attn_params &p, const hop_walk &w) {
-        hop_plain n = {dev_uniform(u.inner_first), dev_uniform(u.inner_end)};
-        if (!dev_uniform((int)ends_with_tensor(u, p))) {
-            n.first = max(n.first, dev_uniform(u.whole_first));
-            n.end = min(n.end, dev_uniform(u.whole_end));
+    DEV_FN void find(hop_facts &f, const attn_unit &u, const stw_attn_params &p) {
+        f.first = u.inner_first;
+        f.end = u.inner_end;
+        if (!ends_with_tensor(u, p)) {
+            f.first = max(f.first, u.whole_first);
+            f.end = min(f.end, u.whole_end);
         }
-        if (w.idle) n.end = 0;
-        return n;
+        int blocks = u.end - u.first;
+        if (blocks * (int)p.group < 2) f.end = 0; /* there is an idle step */
+        f.plain = f.first <= u.first && f.end >= u.end && blocks > 0;
+        stw_range keys = stw_visible_keys(&u.seq);
+        bool dense_end = !(p.features & STW_FEAT_PACKED_KV) && keys.end == p.max_seq_kv;
+        f.clears_keys = keys.first > u.j0 || (keys.end < u.j0 + 128 && !dense_end);
     }
-    DEV_FN bool has(const hop_plain &n, const hop_walk &w) { return w.place.block >= n.first && w.place.block < n.end; }
+    DEV_FN bool has(const hop_facts &f, const hop_walk &w) { return w.place.block >= f.first && w.place.block < f.end; }
     /* Of the others: some rows take part in nothing. */
     DEV_FN bool clears(const attn_unit &u, const stw_attn_params &p, const hop_walk &w) {
         int some = !ends_with_tensor(u, p) && (w.place.block < u.whole_first || w.place.block >= u.whole_end);
         return dev_uniform(some) != 0;
-    }
-    /* Some keys of the unit take part in nothing. */
-    DEV_FN bool clears_keys(const attn_unit &u, const stw_attn_params &p) {
-        stw_range keys = stw_visible_keys(&u.seq);
-        bool dense_end = !(p.features & STW_FEAT_PACKED_KV) && keys.end == p.max_seq_kv;
-        return dev_uniform((int)(keys.first > u.j0 || (keys.end < u.j0 + 128 && !dense_end))) != 0;
     }
 };
 
@@ -280,7 +281,8 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
     const int wave = (int)dev_wave(), thread = (int)dev_thread(), lane = (int)dev_lane();
     const uint32_t base = hop_address(smem), barriers = base + C::AT_BARRIERS;
     attn_unit *const units = (attn_unit *)(void *)(smem + C::AT_UNIT);
-    uint32_t *const drawn = (uint32_t *)(void *)(units + 2); /* the first wave's */
+    uint32_t *const drawn = (uint32_t *)(void *)(smem + C::AT_BARRIERS + 72); /* the first wave's */
+    hop_facts *const facts = (hop_facts *)(void *)(smem + C::AT_FACTS);
     if (wave == 0 && hop_elect()) {
         DEV_UNROLL for (int i = 0; i < 9; ++i) hop_barrier_init(barriers + 8 * i, 1);
         hop_barriers_ready();
@@ -290,6 +292,7 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
     dev_barrier();
     hop_barrier_wait(barriers + HOP_UNIT, 0);
     if (!dev_uniform(units[0].live)) return;
+    if (wave == 1 && hop_elect()) hop_facts::find(*facts, units[0], p);
     if (wave == 0) {
         if (hop_elect()) {
             loader::keys(units[0], l, maps.k, base + C::AT_K, barriers + HOP_K);
@@ -298,7 +301,7 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         loader::first_rows(units[0], 0, l, maps, base, 0);
         loader::first_rows(units[0], 1, l, maps, base, 1);
     }
-    __syncwarp();
+    dev_barrier();
 
     const int half = wave / 4, warp = wave % 4; /* the warpgroup and the wave in it */
     float dk[HD / 2], dv[HD / 2], s[VALUES], dp[VALUES], dq[32];
@@ -318,10 +321,11 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
     auto hide = [&](const hop_walk &walk) {
         const float hidden = factor > 0.0f ? -dev_infinity() : dev_infinity();
         const int here = dev_keep(lane), row = 16 * wave + here / 4; /* rare: what is derived from it is not kept over the loop */
-        int i0 = (hop_walk::is_idle(walk) ? 1 << 24 : walk.place.block) * BM + here % 4 * 2;
+        const int i0 = walk.place.block * BM + here % 4 * 2;
         const int *seen = (const int *)(const void *)(smem + C::AT_SEEN) + 2 * row;
         int2 a = *(const int2 *)(const void *)seen, b = *(const int2 *)(const void *)(seen + 16);
         a.x -= i0, a.y -= i0, b.x -= i0, b.y -= i0;
+        if (hop_walk::is_idle(walk)) a.y = b.y = -1;
         DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
             if (8 * i < a.x || 8 * i > a.y) s[4 * i] = hidden;
             if (8 * i + 1 < a.x || 8 * i + 1 > a.y) s[4 * i + 1] = hidden;
@@ -345,9 +349,10 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         float2 m = *(const float2 *)(const void *)(smem + C::AT_STATS + (stage * C::STATS + 2 * BM) * 4);
         return __reduce_or_sync(0xFFFFFFFFu, (m.x != 0.0f ? 1u : 0u) | (TINY && m.y != 0.0f ? 2u : 0u));
     };
-    /* All of K or all of V is tiny. */
+    /* All of K or all of V is tiny. Ordinary data: every wave's first look shows that they are not. */
     auto keys_are_tiny = [&](int which) {
         bool k = hop_keys_count<C>(smem + C::AT_K + which * C::KEYS_BYTES, dev_keep(thread)), v = hop_keys_count<C>(smem + C::AT_V, dev_keep(thread));
+        if (dev_uniform(__syncthreads_and(__any_sync(0xFFFFFFFFu, k) && __any_sync(0xFFFFFFFFu, v)))) return false;
         k = dev_uniform(__syncthreads_or(k)) != 0;
         v = dev_uniform(__syncthreads_or(v)) != 0;
         return !k || !v;
@@ -373,11 +378,19 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
     int turn = 0, stage = 0, phase = 0; /* the unit; the current step's place of rows */
     uint32_t flip = 0;
     hop_walk walk = hop_walk::begin(units[0], l);
-    hop_plain plain = hop_plain::of(units[0], p, walk);
-    hop_list_seen(units[0], (int *)(void *)(smem + C::AT_SEEN), wave, lane);
+    int plain_first, plain_end;
+    /* What every thread takes from the facts. */
+    auto enter = [&](const attn_unit &u) {
+        plain_first = dev_uniform(facts->first);
+        plain_end = dev_uniform(facts->end);
+        if (!dev_uniform(facts->plain)) hop_list_seen(u, (int *)(void *)(smem + C::AT_SEEN), wave, dev_keep(lane));
+    };
+    auto clears_keys = [&]() { return dev_uniform(facts->clears_keys) != 0; };
+    auto is_plain = [&]() { return walk.place.block >= plain_first && walk.place.block < plain_end; };
+    enter(units[0]);
     hop_barrier_wait(barriers + HOP_K, 0);
     hop_barrier_wait(barriers + HOP_V, 0);
-    if (hop_plain::clears_keys(units[0], p)) {
+    if (clears_keys()) {
         hop_clear_keys<C>(units[0], smem + C::AT_K, thread);
         hop_clear_keys<C>(units[0], smem + C::AT_V, thread);
         hop_block_sync();
@@ -385,13 +398,13 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
     bool tiny_keys = TINY && keys_are_tiny(0);
     hop_barrier_wait(barriers + HOP_Q, 0);
     hop_barrier_wait(barriers + HOP_DOUT, 0);
-    if (hop_plain::clears(units[0], p, walk)) clear_rows(units[0], walk, 0, 0);
+    if (!is_plain() && hop_facts::clears(units[0], p, walk)) clear_rows(units[0], walk, 0, 0);
     scores(base >> 4, 0, 0);
     uint32_t odd = marks(0);
-    bool masked = !hop_plain::has(plain, walk) || (odd & 1u);
+    bool hides = !is_plain(), guards = hides || (odd & 1u);
     hop_products_wait<0>();
     hop_pin(s);
-    if (masked) hide(walk);
+    if (hides) hide(walk);
     exponentials(0);
 
     /* One step. LAST of its unit: S(j+1) is the next unit's, if there is one. EXACT: terms of dQ may all be tiny. Says whether
@@ -416,10 +429,14 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         hop_products_begin();
         DEV_UNROLL for (int k = 0; k < BM / 16; ++k) mma::held(dv, p16 + 4 * k, hop_operand(dout + k * 128, BM * 8));
         hop_products_commit();
+        if (LAST && wave == 1 && hop_elect()) { /* while the products run */
+            hop_barrier_wait(barriers + HOP_UNIT, (turn + 1) & 1);
+            if (next.live) hop_facts::find(*facts, next, p);
+        }
         /* 2 */
         hop_products_wait<1>();
         hop_pin(dp);
-        if (HOP_GUARD && masked) {
+        if (HOP_GUARD && guards) {
             DEV_UNROLL for (int i = 0; i < VALUES; ++i) dp[i] = s[i] != 0.0f ? dp[i] : 0.0f;
         }
         const float *delta = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + BM + lane % 4 * 2;
@@ -470,10 +487,9 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
             ++turn;
             if (follows) {
                 walk = hop_walk::begin(next, l);
-                plain = hop_plain::of(next, p, walk);
-                hop_list_seen(next, (int *)(void *)(smem + C::AT_SEEN), wave, dev_keep(lane));
+                enter(next);
                 hop_barrier_wait(barriers + HOP_K, turn & 1);
-                if (hop_plain::clears_keys(next, p)) {
+                if (clears_keys()) {
                     hop_products_wait<0>();
                     hop_clear_keys<C>(next, smem + C::AT_K + (turn & 1) * C::KEYS_BYTES, dev_keep(thread));
                     hop_block_sync();
@@ -482,7 +498,7 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         }
         if (follows) {
             hop_barrier_wait(barriers + HOP_Q + 8 * stage_next, phase_next);
-            if (!hop_plain::has(plain, walk) && hop_plain::clears(units[turn & 1], p, walk)) clear_rows(units[turn & 1], walk, stage_next, phase_next);
+            if (!is_plain() && hop_facts::clears(units[turn & 1], p, walk)) clear_rows(units[turn & 1], walk, stage_next, phase_next);
         }
         hop_products_wait<0>();
         scores(at0, turn & 1, stage_next);
@@ -492,14 +508,20 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         hop_products_commit();
         DEV_UNROLL for (int k = 0; k < BM / 16; ++k) mma::held(dk, ds16 + 4 * k, hop_operand(q + k * 128, BM * 8));
         hop_products_commit();
+        if (LAST) {
+            hop_pin(dv); /* complete since the wait before S; stored while the products run */
+            attn_store_keys<C>(u, (const dev_acc<typename C::key_split> &)dv, p.dv, p.dtype, p.dv_dtype, false, (l.vectors & STW_VECTOR_DV) != 0,
+                               (int)p.head_dim_v, 1.0f, smem, wave, dev_keep(lane));
+        }
         /* 5 */
         odd = marks(stage_next);
-        masked = !hop_plain::has(plain, walk) || (odd & 1u);
+        hides = !is_plain();
+        guards = hides || (odd & 1u);
         /* this thread's sums of dQ: the finish kernel has BM / 16 waves over the rows, the columns change fastest */
         float *const to = l.dq + (int64_t)at * (BM * C::WIDTH) + ((BM == 64 ? warp * 2 + half : wave) * DEV_WAVE + lane) * 4;
         hop_products_wait<2>();
         hop_pin(s);
-        if (masked) hide(walk);
+        if (hides) hide(walk);
         exponentials(stage_next);
         hop_products_wait<1>();
         hop_pin(dq);
@@ -527,19 +549,13 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         if (exact()) follows = step(hop_flag<true>(), hop_flag<TINY>());
         else follows = step(hop_flag<true>(), hop_flag<false>());
         hop_pin(dk);
-        hop_pin(dv);
         const attn_unit &u = units[(turn & 1) ^ 1];
-        {
-            typedef dev_acc<typename C::key_split> acc;
-            attn_store_keys<C>(u, (const acc &)dv, p.dv, p.dtype, p.dv_dtype, false, (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v, 1.0f,
-                               smem, wave, dev_keep(lane));
-            attn_store_keys<C>(u, (const acc &)dk, p.dk, p.dtype, p.dk_dtype, false, (l.vectors & STW_VECTOR_DK) != 0, (int)p.head_dim_qk, p.scale,
-                               smem, wave, dev_keep(lane));
-        }
+        attn_store_keys<C>(u, (const dev_acc<typename C::key_split> &)dk, p.dk, p.dtype, p.dk_dtype, false, (l.vectors & STW_VECTOR_DK) != 0,
+                           (int)p.head_dim_qk, p.scale, smem, wave, dev_keep(lane));
         if (!follows) return;
         attn_unit &next = units[turn & 1];
         hop_barrier_wait(barriers + HOP_V, turn & 1);
-        if (hop_plain::clears_keys(next, p)) {
+        if (clears_keys()) {
             hop_clear_keys<C>(next, smem + C::AT_V, dev_keep(thread));
             hop_block_sync();
         }

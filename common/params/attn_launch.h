@@ -186,7 +186,7 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
 #define STW_SM90_BM(hd) ((hd) > 64u ? 64u : 128u)
 #define STW_SM90_SMEM(hd)                                                                                    \
     (((hd) + 63u) / 64u * 128u * (3u * 128u + 6u * STW_SM90_BM(hd)) + 2u * 256u * STW_SM90_BM(hd) +          \
-     3u * (2u * STW_SM90_BM(hd) + STW_STATS_PAD) * 4u + 128u * 8u + 80u + STW_UNIT_BYTES)
+     3u * (2u * STW_SM90_BM(hd) + STW_STATS_PAD) * 4u + 128u * 8u + 96u + STW_UNIT_BYTES)
 #define STW_FWD_SMEM(element, hd, bm, bn)                                                                    \
     (2u * STW_TILE_BYTES(element, bn, hd) + STW_TILE_BYTES(element, bm, hd) + STW_TILE_BYTES(element, bm, bn))
 
