@@ -37,6 +37,9 @@
 #include "mma_sm90.h"
 #include "tensor_map.h"
 
+#ifndef HOP_EARLY
+#define HOP_EARLY (HD < 128)
+#endif
 #ifndef HOP_GUARD
 #define HOP_GUARD 1
 #endif
@@ -46,7 +49,7 @@ template <class T_, int HD_> struct hop_config {
     typedef T_ T;
     enum { HD = HD_, BM = STW_SM90_BM(HD_), BN = 128, STAGES = 3, WARPS = 8, THREADS = 256, PANELS = (HD + 63) / 64, WIDTH = PANELS * 64 };
     enum { ROWS_BYTES = PANELS * BM * 128, KEYS_BYTES = PANELS * BN * 128, DS_BYTES = BM * BN * 2, STATS = 2 * BM + (int)STW_STATS_PAD };
-    enum { AWAIT_EARLY = 1 };
+    enum { VALUES_EARLY = HOP_EARLY }; /* dV is stored under the last products of a unit; at head dim 128 that costs registers */
     enum {
         AT_K = 0,
         AT_V = AT_K + 2 * KEYS_BYTES,
@@ -121,10 +124,10 @@ struct hop_walk {
 template <class C> struct hop_loader {
     DEV_FN void panels(uint32_t to, const stw_mapped_tensor &t, int row, int head, int batch, int rows, uint32_t barrier) {
         if (C::HD % 64 == 0 && t.panels == C::PANELS) {
-            hop_load_panels(to, &t.map, t.shift, row, head, batch, barrier);
+            hop_load_panels(to, &t.map, row, head, batch, barrier);
         } else {
             DEV_UNROLL for (int panel = 0; panel < C::PANELS; ++panel)
-                hop_load_panel(to + panel * rows * 128, &t.map, t.shift + panel * 64, row, head, batch, barrier);
+                hop_load_panel(to + panel * rows * 128, &t.map, panel * 64, row, head, batch, barrier);
         }
     }
     /* Rows and statistics of a block of the unit's sequence. */
@@ -508,7 +511,7 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         hop_products_commit();
         DEV_UNROLL for (int k = 0; k < BM / 16; ++k) mma::held(dk, ds16 + 4 * k, hop_operand(q + k * 128, BM * 8));
         hop_products_commit();
-        if (LAST) {
+        if (LAST && C::VALUES_EARLY) {
             hop_pin(dv); /* complete since the wait before S; stored while the products run */
             attn_store_keys<C>(u, (const dev_acc<typename C::key_split> &)dv, p.dv, p.dtype, p.dv_dtype, false, (l.vectors & STW_VECTOR_DV) != 0,
                                (int)p.head_dim_v, 1.0f, smem, wave, dev_keep(lane));
@@ -549,6 +552,11 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         if (exact()) follows = step(hop_flag<true>(), hop_flag<TINY>());
         else follows = step(hop_flag<true>(), hop_flag<false>());
         hop_pin(dk);
+        if (!C::VALUES_EARLY) {
+            hop_pin(dv);
+            attn_store_keys<C>(units[(turn & 1) ^ 1], (const dev_acc<typename C::key_split> &)dv, p.dv, p.dtype, p.dv_dtype, false,
+                               (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v, 1.0f, smem, wave, dev_keep(lane));
+        }
         const attn_unit &u = units[(turn & 1) ^ 1];
         attn_store_keys<C>(u, (const dev_acc<typename C::key_split> &)dk, p.dk, p.dtype, p.dk_dtype, false, (l.vectors & STW_VECTOR_DK) != 0,
                            (int)p.head_dim_qk, p.scale, smem, wave, dev_keep(lane));

@@ -45,10 +45,10 @@ DEV_FN void hop_barrier_wait(uint32_t barrier, uint32_t parity) {
 /* ---- copies that count their bytes at a barrier ---- */
 
 /* Rows [row, row + the map's box) of a head, all panels; what lies outside the tensor becomes zeros. The map's
- * dimensions are column in a panel, row, panel, head, batch. `shift`: columns before the first that counts. */
-DEV_FN void hop_load_panels(uint32_t to, const stw_tensor_map *map, int shift, int row, int head, int batch, uint32_t barrier) {
+ * dimensions are column in a panel, row, panel, head, batch. */
+DEV_FN void hop_load_panels(uint32_t to, const stw_tensor_map *map, int row, int head, int batch, uint32_t barrier) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(shift), "r"(row), "r"(0), "r"(head), "r"(batch)
+                 "l"(map), "r"(barrier), "r"(0), "r"(row), "r"(0), "r"(head), "r"(batch)
                  : "memory");
 }
 /* The same of one panel, from column `col` of a map without panels: column, row, head, batch. */

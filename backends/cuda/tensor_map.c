@@ -21,21 +21,19 @@ static uint64_t stride_of(int64_t stride, int64_t count) {
 
 static int encode(const stw_cuda_functions *cuda, const stw_tensor_param *t, uint32_t cols, extent e,
                   uint32_t width, uint32_t box_rows, uint32_t dtype, stw_mapped_tensor *out) {
-    uintptr_t at = (uintptr_t)t->data, start = at & ~(uintptr_t)15;
-    uint64_t shift = (at - start) / 2, rows = (uint64_t)(e.rows ? e.rows : 1);
-    out->shift = (int32_t)shift;
+    uint64_t start = (uintptr_t)t->data, rows = (uint64_t)e.rows;
     out->panels = cols == width ? (int32_t)(cols / PANEL) : 0;
     uint64_t head = stride_of(t->head, e.heads), batch = stride_of(t->batch, e.batch),
              row = stride_of(t->seq, e.rows);
     uint32_t ones[5] = {1, 1, 1, 1, 1};
     if (out->panels) {
-        uint64_t dims[5] = {PANEL + shift, rows, cols / PANEL, (uint64_t)e.heads, (uint64_t)e.batch},
+        uint64_t dims[5] = {PANEL, rows, cols / PANEL, (uint64_t)e.heads, (uint64_t)e.batch},
                  strides[4] = {row, PANEL * 2, head, batch};
         uint32_t box[5] = {PANEL, box_rows, cols / PANEL, 1, 1};
         return cuda->cuTensorMapEncodeTiled(&out->map, dtype, 5, start, dims, strides, box, ones, 0,
                                             STW_CUDA_SWIZZLE_128, STW_CUDA_L2_256, 0);
     }
-    uint64_t dims[4] = {cols + shift, rows, (uint64_t)e.heads, (uint64_t)e.batch},
+    uint64_t dims[4] = {cols, rows, (uint64_t)e.heads, (uint64_t)e.batch},
              strides[3] = {row, head, batch};
     uint32_t box[4] = {PANEL, box_rows, 1, 1};
     return cuda->cuTensorMapEncodeTiled(&out->map, dtype, 4, start, dims, strides, box, ones, 0,

@@ -20,10 +20,10 @@ typedef struct stw_tensor_map {
 
 /* A tensor seen by tensor loads. `panels`, not 0: five dimensions (column in a panel of 64, row, panel, head, batch), one
  * load brings all panels; 0: four (column, row, head, batch), a load a panel, so that columns past the head dim
- * become zeros. The map starts at a multiple of 16 bytes, the tensor `shift` columns later. */
+ * become zeros. */
 typedef struct stw_mapped_tensor {
     stw_tensor_map map;
-    int32_t shift, panels;
+    int32_t panels;
 } stw_mapped_tensor;
 
 typedef struct stw_hopper_maps {
