@@ -76,6 +76,11 @@ static int has_exact(const stw_attn_tile *tile, const stw_attn_params *p) {
     return is_lean(tile, p) && !strcmp(tile->loop, "cdna_bf16") && p->dtype == STW_BF16;
 }
 
+/* Columns of the dQ sums. Hopper's main loop has panels of 64. */
+static uint32_t width_of(const stw_attn_tile *tile) {
+    return stw_attn_is_hopper(tile) ? (tile->head_dim + 63) / 64 * 64 : tile->head_dim;
+}
+
 /* Keys of a block of the main loop. */
 static uint32_t bn_of(const stw_attn_tile *tile, const stw_attn_params *p) {
     return is_lean(tile, p) ? STW_CDNA_BN : tile->bn;
@@ -109,7 +114,7 @@ static int is_bias_alone(const stw_attn_params *p) {
 /* Which of a variant's kernels: README.md of common/tuning, column loop. */
 static const char *mode_of(const stw_attn_tile *tile, const stw_attn_params *p) {
     stw_attn_params rest = *p;
-    if (is_lean(tile, p)) return "plain";
+    if (is_lean(tile, p) || stw_attn_is_hopper(tile)) return "plain";
     if (!has_plain(tile, p)) return "full";
     if (!needs_full(p)) return "plain";
     if (strcmp(tile->loop, "split_four")) return "full";
@@ -168,7 +173,7 @@ static layout layout_of(const stw_attn_tile *tile, const stw_attn_params *p) {
         ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
     w.q_blocks =
         packed ? p->total_q / tile->bm + p->batch + 1 : p->batch * stw_blocks_of(p->max_seq_q, tile->bm);
-    size_t blocks = (size_t)(p->heads_q * w.q_blocks), width = tile->head_dim, bm = tile->bm;
+    size_t blocks = (size_t)(p->heads_q * w.q_blocks), width = width_of(tile), bm = tile->bm;
     w.stats = take(&w, blocks * (2 * bm + STW_STATS_PAD) * sizeof(float));
     w.dq = take(&w, p->outputs & STW_OUT_DQ ? blocks * bm * width * sizeof(float) : 0);
     w.sink = take(&w, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0);
@@ -203,6 +208,7 @@ static int64_t lists_of(const stw_attn_tile *tile, const stw_attn_params *p) {
  * in work, unless each is a small part of what a block does. */
 static stw_attn_queued queued(const stw_attn_tile *tile, const stw_attn_params *p, uint32_t wave) {
     if (wave != 32 || (p->features & STW_FEAT_DETERMINISTIC)) return STW_QUEUED_NEVER;
+    if (stw_attn_is_hopper(tile)) return STW_QUEUED;
     if (!(p->features & (STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT))) return STW_QUEUED;
     return stw_blocks_of(p->max_seq_kv, tile->bn) <= 8 ? STW_QUEUED : STW_QUEUED_MANY;
 }
@@ -233,6 +239,7 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
     if (p->outputs & tiled) {
         lean = is_lean(t, p);
         uint32_t smem = STW_BWD_SMEM(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages);
+        if (stw_attn_is_hopper(t)) smem = STW_SM90_SMEM(t->head_dim);
         step = add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, bn_of(t, p)),
                         t->warps * wave, lean ? STW_CDNA_SMEM(t->head_dim) : smem);
         step->queued = queued(t, p, wave);
@@ -306,7 +313,7 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
         l.vectors = vectors_of(params);
         l.bm = tile->bm;
         l.bn = call == STW_CALL_BWD ? bn_of(tile, params) : tile->bn;
-        l.width = tile->head_dim;
+        l.width = width_of(tile);
         l.warps = tile->warps;
     }
     if (call == STW_CALL_BWD) {
@@ -325,9 +332,10 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
         l.q_blocks = w.q_blocks;
         l.heads_beside = heads_beside(tile, params);
         l.k_blocks = stw_blocks_of(params->max_seq_kv, l.bn);
-        if (is_lean(tile, params)) l.vectors |= STW_STATS_NEGATED;
+        if (is_lean(tile, params) || stw_attn_is_hopper(tile)) l.vectors |= STW_STATS_NEGATED;
         l.dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
                                              wave == 32 && params->dtype == STW_F32 ? 8 : 16);
+        if (stw_attn_is_hopper(tile)) l.dq_rows = tile->bm / 16;
         l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !bias_is_summed(params);
         l.bias_batch = params->dbias.batch ? params->batch : 1;
         l.bias_heads = params->dbias.head ? params->heads_q : 1;
@@ -344,5 +352,6 @@ const char *stw_attn_tile_refusal(stw_attn_call call, const stw_attn_tile *tile,
         return forward ? "it is a forward's tile" : "it is a backward's tile";
     if (f32 != (params->dtype == STW_F32))
         return f32 ? "its kernels are f32's" : "its kernels are f16's and bf16's";
+    if (stw_attn_is_hopper(tile)) return stw_attn_hopper_refusal(params);
     return NULL;
 }

@@ -27,7 +27,7 @@ typedef enum stw_attn_call { STW_CALL_BWD = 1, STW_CALL_FWD = 2, STW_CALL_DROPOU
 typedef enum stw_attn_queued { STW_QUEUED_NEVER, STW_QUEUED, STW_QUEUED_MANY } stw_attn_queued;
 #define STW_UNITS_MANY 24
 
-/* One kernel of a call. Its only argument is a stw_attn_launch whose `units` is this step's. */
+/* One kernel of a call. Its only argument (but for Hopper's) is a stw_attn_launch whose `units` is this step's. */
 typedef struct stw_attn_step {
     char entry[STW_ATTN_ENTRY_MAX]; /* name in the image                            */
     int64_t units;
@@ -42,10 +42,16 @@ typedef struct stw_attn_steps {
     size_t workspace; /* bytes */
 } stw_attn_steps;
 
-/* NULL, or why kernels of this tile do not exist for the call: rules never choose such a tile, but
- * STERNWAY_VARIANT can ask for it. */
+/* NULL, or why kernels of this tile do not exist for the call: dispatch passes such a variant over, and refuses it
+ * where STERNWAY_VARIANT asks for it. */
 const char *stw_attn_tile_refusal(stw_attn_call call, const stw_attn_tile *tile,
                                   const stw_attn_params *params);
+
+/* 1 for tiles of Hopper's own main loop (loop "wgmma"), whose kernel also takes the backend's maps. */
+int stw_attn_is_hopper(const stw_attn_tile *tile);
+
+/* NULL, or why that loop does not take the backward problem. */
+const char *stw_attn_hopper_refusal(const stw_attn_params *params);
 
 /* The kernels of a call, in order. `tile` is not read for the dropout mask and may be NULL. */
 void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,

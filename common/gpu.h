@@ -22,6 +22,10 @@ typedef struct stw_gpu_kernel {
 } stw_gpu_kernel;
 
 typedef struct stw_gpu stw_gpu;
+struct stw_attn_launch;
+
+/* Room for what encode_maps writes, at a multiple of 64. */
+#define STW_GPU_MAPS_BYTES 1024
 
 /* The vendor's part. All but the first three are called between enter and leave. */
 typedef struct stw_gpu_ops {
@@ -42,6 +46,8 @@ typedef struct stw_gpu_ops {
     /* `workspace`: kernels add to it atomically. */
     stw_status (*check_pointer)(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
                                 int workspace);
+    /* Fills the second argument of a tile's kernel that has one (stw_attn_is_hopper); NULL where none has. */
+    stw_status (*encode_maps)(stw_gpu *gpu, const struct stw_attn_launch *launch, void *maps_out);
     stw_status (*launch)(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                          stw_stream stream, void **arguments);
 } stw_gpu_ops;
@@ -49,11 +55,11 @@ typedef struct stw_gpu_ops {
 struct stw_gpu {
     const stw_gpu_ops *ops;
     int ordinal; /* as the driver numbers devices, also those of pointers */
-    const stw_image *image;
+    const stw_image *image, *shared_image; /* kernels that are not in the first are in the second; it may be NULL */
     atomic_int lost;      /* enum in gpu.c; read without a lock */
     char lost_text[320];  /* the failure that lost the device */
     pthread_mutex_t lock; /* of the two below: plan time only */
-    void *module;
+    void *module, *shared_module;
     stw_gpu_kernel *kernels;
 };
 
@@ -77,6 +83,9 @@ int stw_gpu_error_is_sticky(int error);
  * enter and leave. */
 stw_status stw_gpu_kernel_find(stw_gpu *gpu, const char *name, uint32_t threads, uint32_t smem,
                                const stw_gpu_kernel **kernel_out);
+
+/* stw_backend_ops.variant_refusal of both GPU backends. (gpu_launch.c) */
+const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_work *work, const stw_variant *variant);
 
 /* Refuses tensors and workspace that are not memory of this device and streams of another one, by name:
  * STW_E_INVALID. Between enter and leave. (gpu_check.c) */

@@ -18,8 +18,8 @@ typedef struct launch_step {
 
 /* What a plan keeps in stw_attn_work.scratch. */
 typedef struct launch_plan {
-    uint32_t count, mask_count;
-    launch_step step[STW_ATTN_STEPS + 1];
+    uint32_t count, mask_count, unaligned_count;
+    launch_step step[STW_ATTN_STEPS + 1], unaligned[STW_ATTN_STEPS];
 } launch_plan;
 _Static_assert(sizeof(launch_plan) <= sizeof((stw_attn_work *)NULL)->scratch,
                "a launch plan fits the scratch");
@@ -34,6 +34,14 @@ static stw_attn_tile tile_of(const stw_variant *variant) {
 static int64_t blocks_at_a_time(const stw_device *device, uint32_t smem) {
     uint32_t each = (device->smem_max + 1024) / (smem + 1024);
     return (int64_t)device->compute_units * (each ? each : 1);
+}
+
+const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_work *work,
+                                    const stw_variant *variant) {
+    (void)device;
+    stw_attn_tile tile = tile_of(variant);
+    if (work->unaligned && stw_attn_is_hopper(&tile)) return "tensor loads start at multiples of 16 bytes";
+    return stw_attn_tile_refusal(work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD, &tile, &work->params);
 }
 
 static stw_status find_steps(const stw_device *device, const stw_attn_steps *steps, launch_step *found) {
@@ -64,7 +72,7 @@ static void write_note(stw_attn_work *work, const stw_gpu *gpu, const stw_attn_s
 stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
     stw_gpu *gpu = device->state;
     stw_attn_tile tile = tile_of(work->variant);
-    stw_attn_steps steps, mask;
+    stw_attn_steps steps, mask, unaligned = {0};
     launch_plan plan = {0};
     stw_attn_call call = work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD;
     const char *refusal = stw_attn_tile_refusal(call, &tile, &work->params);
@@ -78,17 +86,23 @@ stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
     if (status) return status;
     status = find_steps(device, &steps, plan.step);
     if (!status) status = find_steps(device, &mask, &plan.step[MASK_STEP]);
+    if (!status && work->unaligned_variant) {
+        stw_attn_tile other = tile_of(work->unaligned_variant);
+        stw_attn_steps_of(call, &other, &work->params, gpu->ops->wave, &unaligned);
+        plan.unaligned_count = unaligned.count;
+        status = find_steps(device, &unaligned, plan.unaligned);
+    }
     status = stw_gpu_leave(gpu, before, status);
     if (status) return status;
     memcpy(work->scratch, &plan, sizeof plan);
-    work->workspace_size = steps.workspace;
+    work->workspace_size = steps.workspace > unaligned.workspace ? steps.workspace : unaligned.workspace;
     write_note(work, gpu, &steps);
     return STW_OK;
 }
 
 static stw_status launch_steps(stw_gpu *gpu, const launch_step *step, uint32_t count, stw_attn_launch *launch,
-                               stw_stream stream) {
-    void *arguments[] = {launch};
+                               void *maps, stw_stream stream) {
+    void *arguments[] = {launch, maps}; /* the second: for kernels that have one */
     for (uint32_t i = 0; i < count; ++i) {
         const stw_gpu_kernel *kernel = step[i].kernel;
         launch->units = step[i].units;
@@ -99,13 +113,21 @@ static stw_status launch_steps(stw_gpu *gpu, const launch_step *step, uint32_t c
     return STW_OK;
 }
 
+/* Tensor loads take what starts at multiples of 16 bytes. */
+static int is_aligned(const stw_attn_params *p) {
+    uintptr_t all = (uintptr_t)p->q.data | (uintptr_t)p->k.data | (uintptr_t)p->v.data | (uintptr_t)p->dout.data;
+    return all % 16 == 0;
+}
+
 static stw_status run_call(const char *who, stw_attn_call call, const stw_device *device,
                            const stw_attn_work *work, const stw_attn_params *params, void *workspace,
                            stw_stream stream) {
     stw_gpu *gpu = device->state;
-    stw_attn_tile tile = tile_of(work->variant);
+    int unaligned = call == STW_CALL_BWD && work->unaligned_variant && !is_aligned(params);
+    stw_attn_tile tile = tile_of(unaligned ? work->unaligned_variant : work->variant);
     stw_attn_launch launch;
     launch_plan plan;
+    _Alignas(64) unsigned char maps[STW_GPU_MAPS_BYTES];
     memcpy(&plan, work->scratch, sizeof plan);
     int mask = call == STW_CALL_DROPOUT_MASK;
     int before;
@@ -114,9 +136,11 @@ static stw_status run_call(const char *who, stw_attn_call call, const stw_device
     status = stw_gpu_check_call(gpu, who, params, work->workspace_size && !mask ? workspace : NULL, stream);
     if (!status) {
         stw_attn_launch_of(call, &tile, params, gpu->ops->wave, workspace, &launch);
-        status = launch_steps(gpu, mask ? &plan.step[MASK_STEP] : plan.step,
-                              mask ? plan.mask_count : plan.count, &launch, stream);
+        if (!mask && stw_attn_is_hopper(&tile)) status = gpu->ops->encode_maps(gpu, &launch, maps);
     }
+    const launch_step *steps = mask ? &plan.step[MASK_STEP] : unaligned ? plan.unaligned : plan.step;
+    uint32_t count = mask ? plan.mask_count : unaligned ? plan.unaligned_count : plan.count;
+    if (!status) status = launch_steps(gpu, steps, count, &launch, maps, stream);
     return stw_gpu_leave(gpu, before, status);
 }
 

@@ -21,6 +21,19 @@ static int is_deterministic(const stw_attn_desc *desc, const stw_env *env) {
     return env->deterministic != STW_ENV_DET_OFF;
 }
 
+/* The variant for calls whose tensors start anywhere, if the one chosen does not take them. */
+static void select_unaligned(stw_context *context, stw_attn_work *work) {
+    char words[256];
+    stw_text why = stw_text_in(words, sizeof words);
+    work->unaligned = 1;
+    if (context->ops->variant_refusal(&context->device, work, work->variant)) {
+        stw_facts facts = stw_facts_of(work, &context->device);
+        if (stw_select(&context->rules, &facts, context->ops, &context->device, NULL, 0, &why, &work->unaligned_variant))
+            work->unaligned_variant = NULL;
+    }
+    work->unaligned = 0;
+}
+
 stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
                           stw_text *why_all, stw_plan **plan_out) {
     stw_attn_desc checked = *desc;
@@ -36,6 +49,7 @@ stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_p
     stw_text own = stw_text_in(plan->why, sizeof plan->why);
     status = stw_select(&context->rules, &facts, context->ops, &context->device, context->env.variant,
                         why_all != NULL, why_all ? why_all : &own, &plan->work.variant);
+    if (!status) select_unaligned(context, &plan->work);
     if (!status) status = context->ops->attn_prepare(&context->device, &plan->work);
     if (status) {
         free(plan);
@@ -99,6 +113,9 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
     stw_text_add(text, "workspace: %zu bytes\n", work->workspace_size);
     stw_text_add(text, "deterministic: %s\n",
                  work->params.features & STW_FEAT_DETERMINISTIC ? "yes" : "not asked for");
+    if (work->unaligned_variant)
+        stw_text_add(text, "unaligned: %s, in calls whose q, k, v or dout start at no multiple of 16 bytes\n",
+                     work->unaligned_variant->id);
     if (work->note[0]) stw_text_add(text, "note: %s\n", work->note);
 }
 

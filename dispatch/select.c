@@ -9,7 +9,7 @@
 
 stw_facts stw_facts_of(const stw_attn_work *work, const stw_device *device) {
     const stw_attn_params *p = &work->params;
-    stw_facts facts = {{0}};
+    stw_facts facts = {.work = work};
     facts.value[STW_FACT_dtype] = p->dtype;
     facts.value[STW_FACT_op] = work->kind;
     facts.value[STW_FACT_head_dim] = p->head_dim_qk > p->head_dim_v ? p->head_dim_qk : p->head_dim_v;
@@ -43,7 +43,7 @@ static const char *refusal_of(const stw_variant *variant, const stw_facts *facts
     if (facts->value[STW_FACT_head_dim] > variant->head_dim) return "the head dim is above the variant's";
     if (variant->smem_kb > facts->value[STW_FACT_smem_kb] && device->arch->smem_kb)
         return "it needs more shared memory than a block of this device has";
-    return ops->variant_refusal(device, variant);
+    return ops->variant_refusal(device, facts->work, variant);
 }
 
 static stw_status select_forced(const stw_rules *rules, const stw_facts *facts, const stw_backend_ops *ops,

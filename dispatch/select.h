@@ -35,6 +35,7 @@ enum {
 
 typedef struct stw_facts {
     int64_t value[STW_FACT_COUNT]; /* dtype: stw_dtype; op: stw_plan_kind */
+    const stw_attn_work *work;     /* for the backend's own conditions       */
 } stw_facts;
 
 /* A RULE row, read. */

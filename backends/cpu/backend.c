@@ -33,9 +33,10 @@ const stw_tile_ops *stw_cpu_tile_ops(const stw_variant *variant, const char **re
     return NULL;
 }
 
-static const char *variant_refusal(const stw_device *device, const stw_variant *variant) {
+static const char *variant_refusal(const stw_device *device, const stw_attn_work *work,
+                                   const stw_variant *variant) {
     const char *reason;
-    (void)device;
+    (void)device, (void)work;
     stw_cpu_tile_ops(variant, &reason);
     return reason;
 }

@@ -9,6 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The arch whose image has every kernel; images of newer ones add their own. */
+#define STW_CUDA_SHARED_ARCH "sm80"
+
 typedef struct cuda_facts {
     int version, count, device, major, minor, sm_count, smem_optin;
     size_t memory;
@@ -72,13 +75,18 @@ static stw_status cuda_no_row(const stw_open_request *request, const cuda_facts 
 }
 
 /* The row whose kernels run on the device and that this build has an image of. */
-static stw_status cuda_choose(const stw_open_request *request, const cuda_facts *facts,
-                              const stw_arch **arch_out, const stw_image **image_out) {
+static stw_status cuda_choose(const stw_open_request *request, const stw_cuda_functions *cuda, const cuda_facts *facts,
+                              const stw_arch **arch_out, const stw_image **image_out, const stw_image **shared_out) {
     int runs = 0;
     for (const char *const *row = stw_cuda_rows_of_cc(facts->major); *row; ++row)
         runs |= !request->forced_arch || !strcmp(request->forced_arch, *row);
     if (!runs) return cuda_no_row(request, facts);
     const stw_image *image = stw_cuda_image(&stw_images, facts->major, request->forced_arch);
+    const stw_image *shared = stw_cuda_image(&stw_images, facts->major, STW_CUDA_SHARED_ARCH);
+    if (image && strcmp(image->arch, STW_CUDA_SHARED_ARCH)) { /* an image of own kernels beside the shared ones */
+        if (!shared || !cuda->cuTensorMapEncodeTiled) image = request->forced_arch ? NULL : shared;
+        else *shared_out = shared;
+    }
     *image_out = image;
     if (image) {
         *arch_out = stw_arch_find(STW_BACKEND_CUDA, image->arch);
@@ -99,14 +107,14 @@ static stw_status cuda_open(const stw_open_request *request, stw_device *device_
     const stw_cuda_functions *cuda;
     cuda_facts facts = {0};
     const stw_arch *arch = NULL;
-    const stw_image *image = NULL;
+    const stw_image *image = NULL, *shared = NULL;
     stw_cuda_state *state = NULL;
     stw_status status = cuda_check_forced(request->forced_arch);
     if (status == STW_OK) status = stw_cuda_start(&cuda);
     if (status == STW_OK) status = cuda_ask(cuda, request->device, &facts);
-    if (status == STW_OK) status = cuda_choose(request, &facts, &arch, &image);
+    if (status == STW_OK) status = cuda_choose(request, cuda, &facts, &arch, &image, &shared);
     if (status == STW_OK)
-        status = stw_cuda_state_create(cuda, request->device, facts.device, facts.version, image, &state);
+        status = stw_cuda_state_create(cuda, request->device, facts.device, facts.version, image, shared, &state);
     if (status != STW_OK) return status;
     *device_out = (stw_device){.arch = arch,
                                .compute_units = (uint32_t)facts.sm_count,
@@ -122,18 +130,11 @@ static void cuda_close(stw_device *device) {
     memset(device, 0, sizeof *device);
 }
 
-/* Every variant of the tables is compiled for every arch here; shared memory is dispatch's question. */
-static const char *cuda_variant_refusal(const stw_device *device, const stw_variant *variant) {
-    (void)device;
-    (void)variant;
-    return NULL;
-}
-
 const stw_backend_ops stw_cuda_backend = {
     .backend = STW_BACKEND_CUDA,
     .open = cuda_open,
     .close = cuda_close,
-    .variant_refusal = cuda_variant_refusal,
+    .variant_refusal = stw_gpu_variant_refusal,
     .attn_prepare = stw_gpu_attn_prepare,
     .attn_bwd = stw_gpu_attn_bwd,
     .attn_fwd = stw_gpu_attn_fwd,

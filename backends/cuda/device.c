@@ -34,11 +34,13 @@ static const stw_gpu_ops cuda_ops = {
     .kernel_load = stw_cuda_kernel_load,
     .check_stream = stw_cuda_check_stream,
     .check_pointer = stw_cuda_check_pointer,
+    .encode_maps = stw_cuda_encode_maps,
     .launch = stw_cuda_launch,
 };
 
 stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int ordinal, int device, int version,
-                                 const stw_image *image, stw_cuda_state **state_out) {
+                                 const stw_image *image, const stw_image *shared,
+                                 stw_cuda_state **state_out) {
     stw_cuda_state *state = calloc(1, sizeof *state);
     if (!state) return stw_fail(STW_E_NO_MEMORY, "cuda: no memory for the state of device %d", ordinal);
     int error = cuda->cuDevicePrimaryCtxRetain(&state->context, device);
@@ -47,6 +49,7 @@ stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int ordinal, in
         return stw_cuda_fail(STW_E_DRIVER, "cuDevicePrimaryCtxRetain", error);
     }
     stw_gpu_init(&state->gpu, &cuda_ops, ordinal, image);
+    state->gpu.shared_image = shared;
     state->cuda = cuda;
     state->device = device;
     state->version = version;
@@ -58,9 +61,10 @@ stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int ordinal, in
 void stw_cuda_state_destroy(stw_cuda_state *state) {
     const stw_cuda_functions *cuda = state->cuda;
     if (!stw_cuda_forked()) {
-        if (state->gpu.module && !cuda->cuCtxPushCurrent_v2(state->context)) {
+        if ((state->gpu.module || state->gpu.shared_module) && !cuda->cuCtxPushCurrent_v2(state->context)) {
             void *context;
-            cuda->cuModuleUnload(state->gpu.module);
+            if (state->gpu.shared_module) cuda->cuModuleUnload(state->gpu.shared_module);
+            if (state->gpu.module) cuda->cuModuleUnload(state->gpu.module);
             cuda->cuCtxPopCurrent_v2(&context);
         }
         cuda->cuDevicePrimaryCtxRelease_v2(state->device);

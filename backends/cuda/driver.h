@@ -23,6 +23,7 @@ enum {
     STW_CUDA_JIT_COMPILER_NOT_FOUND = 221,
     STW_CUDA_UNSUPPORTED_PTX_VERSION = 222,
     STW_CUDA_JIT_COMPILATION_DISABLED = 223,
+    STW_CUDA_NOT_FOUND = 500,
     STW_CUDA_NOT_SUPPORTED = 801
 };
 /* CUdevice_attribute */
@@ -37,6 +38,9 @@ enum { STW_CUDA_FUNC_SMEM = 8 }; /* most dynamic shared memory of a launch */
 enum { STW_CUDA_JIT_ERROR_LOG = 5, STW_CUDA_JIT_ERROR_LOG_BYTES = 6 };
 enum { STW_CUDA_POINTER_MEMORY_TYPE = 2, STW_CUDA_POINTER_IS_MANAGED = 8, STW_CUDA_POINTER_ORDINAL = 9 };
 enum { STW_CUDA_MEMORY_HOST = 1, STW_CUDA_MEMORY_DEVICE = 2 };
+
+/* CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion */
+enum { STW_CUDA_MAP_F16 = 6, STW_CUDA_MAP_BF16 = 9, STW_CUDA_SWIZZLE_128 = 3, STW_CUDA_L2_256 = 3 };
 
 /* Loads the library and calls cuInit, each once. Errors: STW_E_NO_DRIVER, STW_E_NO_DEVICE, STW_E_FORKED. */
 stw_status stw_cuda_start(const stw_cuda_functions **functions_out);

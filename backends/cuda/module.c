@@ -16,9 +16,7 @@ static int module_error_is_image(int error) {
            error == STW_CUDA_UNSUPPORTED_PTX_VERSION || error == STW_CUDA_JIT_COMPILATION_DISABLED;
 }
 
-stw_status stw_cuda_module_load(stw_gpu *gpu) {
-    stw_cuda_state *state = (stw_cuda_state *)gpu;
-    const stw_image *image = gpu->image;
+static stw_status image_load(stw_cuda_state *state, const stw_image *image, void **module_out) {
     char words[512] = "";
     int options[] = {STW_CUDA_JIT_ERROR_LOG, STW_CUDA_JIT_ERROR_LOG_BYTES};
     void *values[] = {words, (void *)(uintptr_t)sizeof words}, *module = NULL;
@@ -26,7 +24,7 @@ stw_status stw_cuda_module_load(stw_gpu *gpu) {
     int error = state->cuda->cuModuleLoadDataEx(&module, image->begin, ptx ? 2 : 0, ptx ? options : NULL,
                                                 ptx ? values : NULL);
     if (!error) {
-        gpu->module = module;
+        *module_out = module;
         return STW_OK;
     }
     words[sizeof words - 1] = 0;
@@ -39,6 +37,16 @@ stw_status stw_cuda_module_load(stw_gpu *gpu) {
                     stw_image_kind_name(image->kind), state->version / 1000, state->version % 1000 / 10,
                     status == STW_E_NO_IMAGE ? ", a newer driver is needed" : "", words[0] ? ": " : "",
                     words);
+}
+
+stw_status stw_cuda_module_load(stw_gpu *gpu) {
+    stw_cuda_state *state = (stw_cuda_state *)gpu;
+    void *module = NULL;
+    stw_status status = STW_OK;
+    if (gpu->shared_image && !gpu->shared_module) status = image_load(state, gpu->shared_image, &gpu->shared_module);
+    if (!status) status = image_load(state, gpu->image, &module);
+    if (!status) gpu->module = module;
+    return status;
 }
 
 /* What a launch of that function may ask for already: the opt-in of one plan must not be lowered by another.
@@ -56,6 +64,8 @@ stw_status stw_cuda_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
     const stw_cuda_functions *cuda = state->cuda;
     int error = cuda->cuModuleGetFunction(&kernel->function, gpu->module, kernel->name);
+    if (error == STW_CUDA_NOT_FOUND && gpu->shared_module)
+        error = cuda->cuModuleGetFunction(&kernel->function, gpu->shared_module, kernel->name);
     if (error) {
         stw_status status = stw_cuda_check(state, STW_E_INTERNAL, "cuModuleGetFunction", error);
         char reason[320];

@@ -106,18 +106,11 @@ static void hip_close(stw_device *device) {
     memset(device, 0, sizeof *device);
 }
 
-/* Every variant of a table is compiled into its arch's image; shared memory is dispatch's question. */
-static const char *hip_variant_refusal(const stw_device *device, const stw_variant *variant) {
-    (void)device;
-    (void)variant;
-    return NULL;
-}
-
 const stw_backend_ops stw_hip_backend = {
     .backend = STW_BACKEND_HIP,
     .open = hip_open,
     .close = hip_close,
-    .variant_refusal = hip_variant_refusal,
+    .variant_refusal = stw_gpu_variant_refusal,
     .attn_prepare = stw_gpu_attn_prepare,
     .attn_bwd = stw_gpu_attn_bwd,
     .attn_fwd = stw_gpu_attn_fwd,

@@ -206,8 +206,9 @@ DEV_FN double attn_delta_row(const stw_attn_launch &l, attn_delta_unit &u, float
     int64_t i = u.block * l.bm + r;
     if (!(p.features & STW_FEAT_GIVEN_DELTA)) delta = u.delta[r] - delta;
     if (l.vectors & STW_STATS_NEGATED) {
-        stats[r] = dev_is_infinite(lse) ? -dev_infinity() : lse != lse ? __builtin_nanf("") : lse * -DEV_LOG2E;
-        stats[l.bm + r] = -delta;
+        bool sees = i >= u.seq.q_low && i < u.seq.q_end; /* other rows' values may be anything */
+        stats[r] = !sees || dev_is_infinite(lse) ? -dev_infinity() : lse != lse ? __builtin_nanf("") : lse * -DEV_LOG2E;
+        stats[l.bm + r] = sees ? -delta : 0.0f;
     } else {
         stats[r] = lse;
         stats[l.bm + r] = delta;

@@ -18,7 +18,7 @@
 #define STW_VECTOR_DQ   0x20u
 #define STW_VECTOR_DK   0x40u
 #define STW_VECTOR_DV   0x80u
-/* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as CDNA's own main loop takes them. */
+/* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as the main loops of CDNA and Hopper take them. */
 #define STW_STATS_NEGATED 0x100u
 
 /* Blocks of threads a row of the grid on HIP, whose grids are at most 2^32 threads wide. */
@@ -182,6 +182,12 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
 #define STW_CDNA_BN       192u
 #define STW_CDNA_ROWS     256u /* rows of a block of its small kernels */
 #define STW_CDNA_SMEM(hd) (2u * 32u * (4u * (hd) + 16u) + 32u * (2u * STW_CDNA_BN + 16u) + STW_UNIT_BYTES)
+/* Hopper's own main loop: rows of a query block; K of this unit and the next, V, three stages of Q, dO and statistics, two
+ * of dS, which queries see which key, barriers and units. */
+#define STW_SM90_BM(hd) ((hd) > 64u ? 64u : 128u)
+#define STW_SM90_SMEM(hd)                                                                                    \
+    (((hd) + 63u) / 64u * 128u * (3u * 128u + 6u * STW_SM90_BM(hd)) + 2u * 256u * STW_SM90_BM(hd) +          \
+     3u * (2u * STW_SM90_BM(hd) + STW_STATS_PAD) * 4u + 128u * 8u + 96u + STW_UNIT_BYTES)
 #define STW_FWD_SMEM(element, hd, bm, bn)                                                                    \
     (2u * STW_TILE_BYTES(element, bn, hd) + STW_TILE_BYTES(element, bm, hd) + STW_TILE_BYTES(element, bm, bn))
 

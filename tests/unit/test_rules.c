@@ -59,7 +59,7 @@ static void bad_conditions_name_the_word(void **state) {
 
 /* A problem and a device for a table: the facts a rule may ask about. */
 static stw_facts facts_of(int64_t dtype, int64_t op, int64_t head_dim, int64_t seq, int64_t smem_kb) {
-    stw_facts facts = {{0}};
+    stw_facts facts = {.work = NULL};
     facts.value[STW_FACT_dtype] = dtype;
     facts.value[STW_FACT_op] = op;
     facts.value[STW_FACT_head_dim] = facts.value[STW_FACT_head_dim_v] = head_dim;
@@ -71,8 +71,8 @@ static stw_facts facts_of(int64_t dtype, int64_t op, int64_t head_dim, int64_t s
 
 static const char *refused_loop; /* variants of this loop are refused by the fake device */
 
-static const char *refuse_loop(const stw_device *device, const stw_variant *variant) {
-    (void)device;
+static const char *refuse_loop(const stw_device *device, const stw_attn_work *work, const stw_variant *variant) {
+    (void)device, (void)work;
     return refused_loop && !strcmp(variant->loop, refused_loop) ? "refused by the test" : NULL;
 }
 

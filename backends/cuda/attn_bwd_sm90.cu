@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The sm90 image: Hopper's own main loop, a kernel for every row of common/tuning/attn_bwd.sm90.def with loop `wgmma` and
+ * both 16-bit types. What stands before and behind the main loop, and all other rows, come from the sm80 image. */
+#include "common/device/device.h"
+
+#include "common/device/copy.h"
+#include "common/device/mask.h"
+#include "common/device/mma.h"
+#include "common/device/reduce.h"
+
+extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
+
+#include "common/kernels/attn_bwd.inl"
+
+#include "attn_bwd_sm90.inl"
+
+#define HOPPER(id, type, T, hd)                                                                              \
+    DEV_KERNEL(256) stw_attn_bwd_##id##_##type##_plain(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_hopper_maps maps) { \
+        attn_bwd_hopper<hop_config<T, hd>>(launch, maps, dev_shared);                                        \
+    }
+#define ROW_wgmma(id, hd, bm, kb)                                                                            \
+    static_assert(bm == STW_SM90_BM(hd) && STW_SM90_SMEM(hd) <= kb * 1024u, "bm and smem_kb of " #id);       \
+    HOPPER(id, bf16, dev_bf16, hd) HOPPER(id, f16, dev_f16, hd)
+
+#define STW_VARIANT(id, hd, bm, bn, stages, warps, smem_kb, loop) ROW_##loop(id, hd, bm, smem_kb)
+#define STW_RULE(conditions, id)
+#define STW_SM90_OWN
+#include "common/tuning/attn_bwd.sm90.def"

@@ -1,0 +1,572 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Hopper's own main loop of the backward pass, for 16-bit types without features of single pairs: dK and dV of units of
+ * 128 keys, dQ into the f32 sums that common/kernels clears before and converts after it. Blocks of 256 threads (two
+ * warpgroups), one a multiprocessor, take units until none is left. Everything is held transposed, keys as rows; warpgroup c has
+ * keys 64c.. of the unit:
+ *
+ *              queries i0 .. i0+M
+ *     keys  +--------------------+      S^T  = K Q^T      both from shared memory
+ *     c = 0 | 64 x M             |      dP^T = V dO^T     both from shared memory
+ *           +--------------------+      dV  += P^T dO     P^T from registers: the accumulators' layout is the operand's
+ *     c = 1 | 64 x M             |      dK  += dS^T Q     dS^T from registers
+ *           +--------------------+      dQ   = dS K       dS through shared memory; warpgroup c makes columns 64c.. (M 64), or
+ *                                                         rows 64c.. (M 128)
+ *
+ * Step j. On entry P(j) is in registers and no product is under way.
+ *   1  issue dP(j); P to 16 bits; issue dV(j)
+ *   2  await dP; dS = P (dP - D) to 16 bits, into registers and dS[j % 2]; barrier of the block     (dV runs)
+ *   3  one lane asks for the rows of step j + 2, into the place of step j - 1
+ *   4  await dV; issue S(j+1), dQ(j), dK(j)
+ *   5  await S; P(j+1) = 2^(S c - LSE c); await dQ and add it to the sums; await dK                    (dQ, dK run)
+ * S(j+1) of a unit's last step multiplies whatever lies there; nobody looks at it (a condition would upset ptxas).
+ *
+ * Why places need no "empty" barriers: the block's barrier of step j proves that both warpgroups have ended all products of
+ * step j - 1, so the rows and statistics of step j - 1 may be overwritten. dS has two places, since a warpgroup may write
+ * dS(j+1) while the other multiplies dS(j). V is read no longer after the barrier of a unit's last step (dP awaited), K
+ * after the barrier at the unit's end: there the next unit's are asked for. Loads run two steps ahead, over the end of the
+ * unit too, so a unit has two steps at least: the missing ones repeat a block with nothing visible.
+ *
+ * Rows that take part in nothing must not be multiplied, not even by 0: what TMA brings of them (a neighbour's in packed
+ * tensors, rows past a used length) is overwritten with zeros, in the few blocks at edges.
+ *
+ * Placement by ptxas decides over 10%: no exponential may sink behind the last wait of a step, where no product runs.
+ * A wait for a barrier ends a basic block and holds them (AWAIT_EARLY); `elect.sync` in a branch that all lanes of a wave
+ * take keeps loops away from TMA; values that all threads share stay in uniform registers (dev_uniform). */
+
+#include "mma_sm90.h"
+#include "tensor_map.h"
+
+#ifndef HOP_EARLY
+#define HOP_EARLY (HD < 128)
+#endif
+#ifndef HOP_GUARD
+#define HOP_GUARD 1
+#endif
+
+/* One kernel's shapes. PANELS: of 64 columns. */
+template <class T_, int HD_> struct hop_config {
+    typedef T_ T;
+    enum { HD = HD_, BM = STW_SM90_BM(HD_), BN = 128, STAGES = 3, WARPS = 8, THREADS = 256, PANELS = (HD + 63) / 64, WIDTH = PANELS * 64 };
+    enum { ROWS_BYTES = PANELS * BM * 128, KEYS_BYTES = PANELS * BN * 128, DS_BYTES = BM * BN * 2, STATS = 2 * BM + (int)STW_STATS_PAD };
+    enum { VALUES_EARLY = HOP_EARLY }; /* dV is stored under the last products of a unit; at head dim 128 that costs registers */
+    enum {
+        AT_K = 0,
+        AT_V = AT_K + 2 * KEYS_BYTES,
+        AT_Q = AT_V + KEYS_BYTES,
+        AT_DOUT = AT_Q + STAGES * ROWS_BYTES,
+        AT_DS = AT_DOUT + STAGES * ROWS_BYTES,
+        AT_STATS = AT_DS + 2 * DS_BYTES,
+        AT_SEEN = AT_STATS + STAGES * STATS * 4, /* a key: the first and last query that see it */
+        AT_BARRIERS = AT_SEEN + BN * 8,
+        AT_FACTS = AT_BARRIERS + 80,
+        AT_UNIT = AT_FACTS + 16,
+        BYTES = AT_UNIT + 2 * (int)sizeof(attn_unit)
+    };
+    static_assert(BYTES <= (int)STW_SM90_SMEM(HD_), "host and device agree on shared memory");
+    static_assert(AT_STATS % 16 == 0 && AT_UNIT % 16 == 0, "places that bulk copies write");
+    /* For attn_store_keys: a wave has 16 keys, all columns. */
+    struct key_split {
+        enum { MT = 1, NT = HD / LEAF_MMA_N };
+        DEV_FN int row0(int wave) { return 16 * wave; }
+        DEV_FN int col0(int) { return 0; }
+    };
+    typedef dev_tile<T, BN, HD> keys;
+};
+
+/* Barriers, from AT_BARRIERS on. */
+enum { HOP_Q = 0, HOP_DOUT = 24, HOP_K = 48, HOP_V = 56, HOP_UNIT = 64 };
+
+/* A query block of a head: where its rows and statistics are. */
+struct hop_place {
+    int block, head;
+    uint32_t at; /* its number in the workspace */
+};
+
+/* The way through a unit's query blocks, head by head; the same for all threads. */
+struct hop_walk {
+    hop_place place;
+    uint32_t q_block;          /* number of the sequence's first block among those of a head */
+    int first, end, left, idle; /* left: steps, this one included; the last `idle` repeat a block, with nothing visible */
+
+    DEV_FN hop_walk begin(const attn_unit &u, const stw_attn_launch &l) {
+        hop_walk w;
+        const int first = w.first = dev_uniform(u.first);
+        w.end = dev_uniform(u.end);
+        w.place.block = first;
+        w.place.head = dev_uniform(u.kv_head) * (int)l.p.group;
+        w.q_block = (uint32_t)dev_uniform((int)u.seq.q_block);
+        w.place.at = (uint32_t)(w.place.head * l.q_blocks + stw_smaller((int64_t)w.q_block + first, l.q_blocks - 1));
+        int real = (w.end - first) * (int)l.p.group;
+        w.left = real > 2 ? real : 2;
+        w.idle = w.left - real;
+        return w;
+    }
+    DEV_FN bool is_idle(const hop_walk &w) { return w.left <= w.idle; }
+    /* A block further in the unit that is walked through. */
+    DEV_FN void step(const hop_walk &w, const attn_unit &u, const stw_attn_launch &l, hop_place &p) {
+        ++p.at;
+        if (++p.block < w.end) return;
+        p.block = w.first;
+        ++p.head;
+        p.at = (uint32_t)(p.head * l.q_blocks + w.q_block + w.first);
+    }
+    DEV_FN void next(hop_walk &w, const attn_unit &u, const stw_attn_launch &l) {
+        if (--w.left > w.idle) step(w, u, l, w.place);
+    }
+};
+
+/* Instead of the number of the next unit: it has not been drawn yet; it has been asked for already. */
+#define HOP_UNDRAWN 0xFFFFFFFFu
+#define HOP_FETCHED 0xFFFFFFFEu
+
+/* What one lane of the first wave does for all: asks for tiles, takes units. */
+template <class C> struct hop_loader {
+    DEV_FN void panels(uint32_t to, const stw_mapped_tensor &t, int row, int head, int batch, int rows, uint32_t barrier) {
+        if (C::HD % 64 == 0 && t.panels == C::PANELS) {
+            hop_load_panels(to, &t.map, row, head, batch, barrier);
+        } else {
+            DEV_UNROLL for (int panel = 0; panel < C::PANELS; ++panel)
+                hop_load_panel(to + panel * rows * 128, &t.map, panel * 64, row, head, batch, barrier);
+        }
+    }
+    /* Rows and statistics of a block of the unit's sequence. */
+    DEV_FN void rows(const attn_unit &u, const hop_place &place, const stw_attn_launch &l, const stw_hopper_maps &maps, uint32_t smem, int stage) {
+        int row = (int)u.seq.q.first + place.block * C::BM, batch = l.p.features & STW_FEAT_PACKED_Q ? 0 : (int)u.b;
+        uint32_t q = smem + C::AT_BARRIERS + HOP_Q + 8 * stage, dout = smem + C::AT_BARRIERS + HOP_DOUT + 8 * stage;
+        hop_barrier_expect(q, C::ROWS_BYTES + C::STATS * 4);
+        panels(smem + C::AT_Q + stage * C::ROWS_BYTES, maps.q, row, place.head, batch, C::BM, q);
+        hop_load_bytes(smem + C::AT_STATS + stage * C::STATS * 4, l.stats + (int64_t)place.at * C::STATS, C::STATS * 4, q);
+        hop_barrier_expect(dout, C::ROWS_BYTES);
+        panels(smem + C::AT_DOUT + stage * C::ROWS_BYTES, maps.dout, row, place.head, batch, C::BM, dout);
+    }
+    /* The wave: the first (0) or second (1) step's rows of a unit. */
+    DEV_FN void first_rows(const attn_unit &u, int step, const stw_attn_launch &l, const stw_hopper_maps &maps, uint32_t smem, int stage) {
+        hop_walk w = hop_walk::begin(u, l);
+        if (step) hop_walk::next(w, u, l);
+        if (hop_elect()) rows(u, w.place, l, maps, smem, stage);
+    }
+    /* K or V of a unit. */
+    DEV_FN void keys(const attn_unit &u, const stw_attn_launch &l, const stw_mapped_tensor &t, uint32_t to, uint32_t barrier) {
+        int batch = l.p.features & STW_FEAT_PACKED_KV ? 0 : (int)u.b;
+        hop_barrier_expect(barrier, C::KEYS_BYTES);
+        panels(to, t, (int)(u.seq.kv.first + u.j0), u.kv_head, batch, C::BN, barrier);
+    }
+    /* A unit's number: those that no block began with are drawn. */
+    DEV_FN uint32_t draw(const stw_attn_launch &l) { return (uint32_t)l.blocks + (uint32_t)dev_fetch_add(l.ticket, 1); }
+    /* attn_place_of in 32 bits, which is what units and heads are here: long division would cost the main loop registers. */
+    DEV_FN bool place_of(const stw_attn_launch &l, uint32_t number, uint32_t *block, uint32_t *b, uint32_t *head) {
+        const uint32_t blocks = (uint32_t)l.k_blocks, beside = (uint32_t)l.heads_beside, heads_kv = (uint32_t)l.p.heads_kv;
+        const uint32_t first = number / (beside * blocks) * beside, left = (uint32_t)l.p.batch * heads_kv - first, here = left < beside ? left : beside;
+        number -= first * blocks;
+        *block = number / here;
+        const uint32_t any = first + number - *block * here;
+        *b = any / heads_kv;
+        *head = any - *b * heads_kv;
+        if (!(l.p.features & STW_FEAT_PACKED_KV)) return true;
+        const int total = (int)l.p.total_kv, start = min(max(l.p.cu_seqlens_kv[*b], 0), total), end = min(max(l.p.cu_seqlens_kv[*b + 1], start), total);
+        return (int)(*block * C::BN) < min(end - start, (int)l.p.max_seq_kv);
+    }
+    /* The first unit with rows to write from `number` on, into u; its key block comes asynchronously. */
+    DEV_FN void fetch(const stw_attn_launch &l, uint32_t number, attn_unit &u, uint32_t barrier) {
+        const uint32_t units = (uint32_t)l.units;
+        uint32_t block = 0, b = 0, head = 0;
+        while (number < units && !place_of(l, number, &block, &b, &head)) number = draw(l);
+        u.kv_head = (int)head;
+        u.live = number < units;
+        hop_barrier_expect(barrier, number < units ? (uint32_t)sizeof(attn_key_block) : 0u);
+        if (number < units)
+            hop_load_bytes(hop_address(&u), (const char *)l.key_blocks + (uint64_t)(b * (uint32_t)l.k_blocks + block) * (uint32_t)sizeof(attn_key_block),
+                           (uint32_t)sizeof(attn_key_block), barrier);
+    }
+    /* The same in steps: `drawn` says how far it is. */
+    DEV_FN void fetch_drawn(const stw_attn_launch &l, uint32_t *drawn, attn_unit &u, uint32_t barrier) {
+        uint32_t number = *drawn;
+        if (number == HOP_FETCHED) return;
+        fetch(l, number == HOP_UNDRAWN ? draw(l) : number, u, barrier);
+        *drawn = HOP_FETCHED;
+    }
+};
+
+/* What else there is to know of a unit, for all threads: one of them finds it out in time. `first`, `end`: query blocks with
+ * nothing special, of whose rows all take part, and see all keys. */
+struct hop_facts {
+    int first, end, clears_keys, plain;
+
+    /* Rows past a dense tensor's end have come as zeros. */
+    DEV_FN bool ends_with_tensor(const attn_unit &u, const stw_attn_params &p) {
+        return !(p.features & STW_FEAT_PACKED_Q) && u.seq.q_low == 0 && u.seq.q_end == p.max_seq_q;
+    }
+    DEV_FN void find(hop_facts &f, const attn_unit &u, const stw_attn_params &p) {
+        f.first = u.inner_first;
+        f.end = u.inner_end;
+        if (!ends_with_tensor(u, p)) {
+            f.first = max(f.first, u.whole_first);
+            f.end = min(f.end, u.whole_end);
+        }
+        int blocks = u.end - u.first;
+        if (blocks * (int)p.group < 2) f.end = 0; /* there is an idle step */
+        f.plain = f.first <= u.first && f.end >= u.end && blocks > 0;
+        stw_range keys = stw_visible_keys(&u.seq);
+        bool dense_end = !(p.features & STW_FEAT_PACKED_KV) && keys.end == p.max_seq_kv;
+        f.clears_keys = keys.first > u.j0 || (keys.end < u.j0 + 128 && !dense_end);
+    }
+    DEV_FN bool has(const hop_facts &f, const hop_walk &w) { return w.place.block >= f.first && w.place.block < f.end; }
+    /* Of the others: some rows take part in nothing. */
+    DEV_FN bool clears(const attn_unit &u, const stw_attn_params &p, const hop_walk &w) {
+        int some = !ends_with_tensor(u, p) && (w.place.block < u.whole_first || w.place.block >= u.whole_end);
+        return dev_uniform(some) != 0;
+    }
+};
+
+/* Each wave for its own 16 keys: the first and the last query that see a key. */
+DEV_FN void hop_list_seen(const attn_unit &u, int *seen, int wave, int lane) {
+    __syncwarp();
+    if (lane < 16) {
+        int key = 16 * wave + lane;
+        int64_t j = u.j0 + key, far = INT64_C(1) << 30;
+        int64_t first = stw_larger(j - u.seq.band.high, u.seq.q_low), last = stw_smaller(j - u.seq.band.low, u.seq.q_end - 1);
+        if (j >= u.seq.kv.used) first = far;
+        seen[2 * key] = (int)stw_clamp_i64(first, -far, far);
+        seen[2 * key + 1] = (int)stw_clamp_i64(last, -far, far);
+    }
+    __syncwarp();
+}
+
+/* Zeros in the tile's rows outside [low, end). */
+template <int PANELS, int ROWS> DEV_FN void hop_clear_rows(char *tile, int64_t low, int64_t end, int thread) {
+    const int first = (int)stw_clamp_i64(low, 0, ROWS), last = (int)stw_clamp_i64(end, 0, ROWS);
+    uint32_t to = hop_address(tile) + thread * 16;
+    DEV_ROLLED for (int row = 0; row < PANELS * ROWS; row += 32, to += 4096) {
+        int r = (row + thread / 8) % ROWS;
+        hop_clear_vector(to, r < first || r >= last);
+    }
+}
+
+/* All threads, when K or V has arrived; it is there for products after the next barrier of the block. */
+template <class C> DEV_FN void hop_clear_keys(const attn_unit &u, char *tile, int thread) {
+    stw_range seen = stw_visible_keys(&u.seq);
+    hop_clear_rows<C::PANELS, C::BN>(tile, seen.first - u.j0, seen.end - u.j0, thread);
+    hop_fence_shared();
+}
+/* The same of the rows of a stage. */
+template <class C> DEV_FN void hop_clear_queries(const attn_unit &u, char *smem, int stage, int block, int thread) {
+    int64_t i0 = (int64_t)block * C::BM;
+    hop_clear_rows<C::PANELS, C::BM>(smem + C::AT_Q + stage * C::ROWS_BYTES, u.seq.q_low - i0, u.seq.q_end - i0, thread);
+    hop_clear_rows<C::PANELS, C::BM>(smem + C::AT_DOUT + stage * C::ROWS_BYTES, u.seq.q_low - i0, u.seq.q_end - i0, thread);
+    hop_fence_shared();
+}
+
+/* This wave's part of K or V holds an element that is not tiny, and this lane has one: see attn_bwd_tiny.inl. */
+template <class C> DEV_FN bool hop_keys_count(const char *tile, int thread) {
+    bool counts = false;
+    for (int at = thread * 16; !__any_sync(0xFFFFFFFFu, counts) && at < C::KEYS_BYTES; at += C::THREADS * 16) {
+        dev_vector v = dev_load_vector(tile + at);
+        const typename C::T *x = (const typename C::T *)(const void *)&v;
+        DEV_UNROLL for (int i = 0; i < 8; ++i) counts |= !(fabsf(dev_float(x[i])) < ATTN_TINY_KEYS);
+    }
+    return counts;
+}
+
+/* Where 16 columns from `k` on start, for an operand along: units behind the tile's start. */
+DEV_FN constexpr uint32_t hop_along(int k, int rows) { return (uint32_t)(k / 64 * (rows * 8) + k % 64 / 16 * 2); }
+
+template <bool YES> struct hop_flag {
+    enum { yes = YES };
+};
+
+template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const stw_hopper_maps &maps, char *smem) {
+    typedef typename C::T T;
+    typedef hop_mma<T> mma;
+    typedef hop_loader<C> loader;
+    enum { BM = C::BM, HD = C::HD, VALUES = BM / 2, PIECES = BM / 8, TINY = !dev_is_f16<T>::yes };
+    const stw_attn_params &p = l.p;
+    const int wave = (int)dev_wave(), thread = (int)dev_thread(), lane = (int)dev_lane();
+    const uint32_t base = hop_address(smem), barriers = base + C::AT_BARRIERS;
+    attn_unit *const units = (attn_unit *)(void *)(smem + C::AT_UNIT);
+    uint32_t *const drawn = (uint32_t *)(void *)(smem + C::AT_BARRIERS + 72); /* the first wave's */
+    hop_facts *const facts = (hop_facts *)(void *)(smem + C::AT_FACTS);
+    if (wave == 0 && hop_elect()) {
+        DEV_UNROLL for (int i = 0; i < 9; ++i) hop_barrier_init(barriers + 8 * i, 1);
+        hop_barriers_ready();
+        *drawn = HOP_UNDRAWN;
+        loader::fetch(l, (uint32_t)dev_unit(), units[0], barriers + HOP_UNIT);
+    }
+    dev_barrier();
+    hop_barrier_wait(barriers + HOP_UNIT, 0);
+    if (!dev_uniform(units[0].live)) return;
+    if (wave == 1 && hop_elect()) hop_facts::find(*facts, units[0], p);
+    if (wave == 0) {
+        if (hop_elect()) {
+            loader::keys(units[0], l, maps.k, base + C::AT_K, barriers + HOP_K);
+            loader::keys(units[0], l, maps.v, base + C::AT_V, barriers + HOP_V);
+        }
+        loader::first_rows(units[0], 0, l, maps, base, 0);
+        loader::first_rows(units[0], 1, l, maps, base, 1);
+    }
+    dev_barrier();
+
+    const int half = wave / 4, warp = wave % 4; /* the warpgroup and the wave in it */
+    float dk[HD / 2], dv[HD / 2], s[VALUES], dp[VALUES], dq[32];
+    uint32_t p16[BM / 4], ds16[BM / 4];
+    /* dS: row (lane / 16) * 8 + lane % 8 of 16 queries, keys of this wave in the panel of its warpgroup */
+    const uint32_t ds_to = base + C::AT_DS + half * BM * 128 + ((lane / 16) * 8 + lane % 8) * 128 + (((warp * 2 + lane / 8 % 2) ^ (lane % 8)) * 16);
+    const float factor = p.scale * DEV_LOG2E;
+
+    auto scores = [&](uint32_t at0, int unit, int stage) {
+        const uint32_t k_rows = at0 + C::AT_K / 16 + half * 512 + unit * (C::KEYS_BYTES / 16), q = at0 + C::AT_Q / 16 + stage * (C::ROWS_BYTES / 16);
+        hop_products_begin();
+        DEV_UNROLL for (int k = 0; k < HD; k += 16)
+            mma::template both<0>(s, hop_operand(k_rows + hop_along(k, C::BN), 1), hop_operand(q + hop_along(k, BM), 1), k > 0);
+        hop_products_commit();
+    };
+    /* S of invisible pairs -> what becomes P = 0. */
+    auto hide = [&](const hop_walk &walk) {
+        const float hidden = factor > 0.0f ? -dev_infinity() : dev_infinity();
+        const int here = dev_keep(lane), row = 16 * wave + here / 4; /* rare: what is derived from it is not kept over the loop */
+        const int i0 = walk.place.block * BM + here % 4 * 2;
+        const int *seen = (const int *)(const void *)(smem + C::AT_SEEN) + 2 * row;
+        int2 a = *(const int2 *)(const void *)seen, b = *(const int2 *)(const void *)(seen + 16);
+        a.x -= i0, a.y -= i0, b.x -= i0, b.y -= i0;
+        if (hop_walk::is_idle(walk)) a.y = b.y = -1;
+        DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
+            if (8 * i < a.x || 8 * i > a.y) s[4 * i] = hidden;
+            if (8 * i + 1 < a.x || 8 * i + 1 > a.y) s[4 * i + 1] = hidden;
+            if (8 * i < b.x || 8 * i > b.y) s[4 * i + 2] = hidden;
+            if (8 * i + 1 < b.x || 8 * i + 1 > b.y) s[4 * i + 3] = hidden;
+        }
+    };
+    /* S -> P in place. */
+    auto exponentials = [&](int stage) {
+        const float *stats = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + lane % 4 * 2;
+        DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
+            float2 lse = *(const float2 *)(const void *)(stats + 8 * i);
+            s[4 * i] = dev_exp2_fast(fmaf(s[4 * i], factor, lse.x));
+            s[4 * i + 1] = dev_exp2_fast(fmaf(s[4 * i + 1], factor, lse.y));
+            s[4 * i + 2] = dev_exp2_fast(fmaf(s[4 * i + 2], factor, lse.x));
+            s[4 * i + 3] = dev_exp2_fast(fmaf(s[4 * i + 3], factor, lse.y));
+        }
+    };
+    /* The same for all lanes: 1 if there are infinite LSE among the rows of a stage, 2 if all of dO and D are tiny. */
+    auto marks = [&](int stage) {
+        float2 m = *(const float2 *)(const void *)(smem + C::AT_STATS + (stage * C::STATS + 2 * BM) * 4);
+        return __reduce_or_sync(0xFFFFFFFFu, (m.x != 0.0f ? 1u : 0u) | (TINY && m.y != 0.0f ? 2u : 0u));
+    };
+    /* All of K or all of V is tiny. Ordinary data: every wave's first look shows that they are not. */
+    auto keys_are_tiny = [&](int which) {
+        bool k = hop_keys_count<C>(smem + C::AT_K + which * C::KEYS_BYTES, dev_keep(thread)), v = hop_keys_count<C>(smem + C::AT_V, dev_keep(thread));
+        if (dev_uniform(__syncthreads_and(__any_sync(0xFFFFFFFFu, k) && __any_sync(0xFFFFFFFFu, v)))) return false;
+        k = dev_uniform(__syncthreads_or(k)) != 0;
+        v = dev_uniform(__syncthreads_or(v)) != 0;
+        return !k || !v;
+    };
+    /* Rows of a stage, when they have arrived, and no product is under way. */
+    auto clear_rows = [&](const attn_unit &u, const hop_walk &walk, int stage, int phase) {
+        hop_barrier_wait(barriers + HOP_DOUT + 8 * stage, phase);
+        hop_products_wait<0>();
+        hop_clear_queries<C>(u, smem, stage, walk.place.block, dev_keep(thread));
+        hop_block_sync();
+    };
+
+    /* dQ where every term may be subnormal (attn_bwd_tiny.inl), by way of dS's place, which saves registers elsewhere. */
+    auto add_exact = [&](float *to, int place) {
+        float *mine = (float *)(void *)(smem + place) + dev_keep(thread) * 16;
+        hop_block_sync(); /* nobody multiplies that dS any more */
+        DEV_UNROLL for (int part = 0; part < 2; ++part) {
+            DEV_UNROLL for (int i = 0; i < 16; ++i) mine[i] = dq[16 * part + i];
+            DEV_ROLLED for (int i = 0; i < 16; ++i) hop_add_exact(to + (4 * part + i / 4) * (C::THREADS * 4) + i % 4, mine[i]);
+        }
+    };
+
+    int turn = 0, stage = 0, phase = 0; /* the unit; the current step's place of rows */
+    uint32_t flip = 0;
+    hop_walk walk = hop_walk::begin(units[0], l);
+    int plain_first, plain_end;
+    /* What every thread takes from the facts. */
+    auto enter = [&](const attn_unit &u) {
+        plain_first = dev_uniform(facts->first);
+        plain_end = dev_uniform(facts->end);
+        if (!dev_uniform(facts->plain)) hop_list_seen(u, (int *)(void *)(smem + C::AT_SEEN), wave, dev_keep(lane));
+    };
+    auto clears_keys = [&]() { return dev_uniform(facts->clears_keys) != 0; };
+    auto is_plain = [&]() { return walk.place.block >= plain_first && walk.place.block < plain_end; };
+    enter(units[0]);
+    hop_barrier_wait(barriers + HOP_K, 0);
+    hop_barrier_wait(barriers + HOP_V, 0);
+    if (clears_keys()) {
+        hop_clear_keys<C>(units[0], smem + C::AT_K, thread);
+        hop_clear_keys<C>(units[0], smem + C::AT_V, thread);
+        hop_block_sync();
+    }
+    bool tiny_keys = TINY && keys_are_tiny(0);
+    hop_barrier_wait(barriers + HOP_Q, 0);
+    hop_barrier_wait(barriers + HOP_DOUT, 0);
+    if (!is_plain() && hop_facts::clears(units[0], p, walk)) clear_rows(units[0], walk, 0, 0);
+    scores(base >> 4, 0, 0);
+    uint32_t odd = marks(0);
+    bool hides = !is_plain(), guards = hides || (odd & 1u);
+    hop_products_wait<0>();
+    hop_pin(s);
+    if (hides) hide(walk);
+    exponentials(0);
+
+    /* One step. LAST of its unit: S(j+1) is the next unit's, if there is one. EXACT: terms of dQ may all be tiny. Says whether
+     * there is a next step. */
+    auto step = [&](auto is_last, auto is_exact) {
+        enum { LAST = decltype(is_last)::yes, EXACT = decltype(is_exact)::yes };
+        const int stage_next = stage == C::STAGES - 1 ? 0 : stage + 1, phase_next = stage == C::STAGES - 1 ? phase ^ 1 : phase;
+        /* operands, in units: computed anew in each step, or they would take registers that are not there */
+        const uint32_t at0 = (uint32_t)dev_keep((int)(base >> 4)), v_rows = at0 + C::AT_V / 16 + half * 512;
+        const uint32_t q = at0 + C::AT_Q / 16 + stage * (C::ROWS_BYTES / 16), dout = at0 + C::AT_DOUT / 16 + stage * (C::ROWS_BYTES / 16);
+        const uint32_t ds_rows = at0 + C::AT_DS / 16 + (BM == 128 ? half * 512 : 0) + flip * (C::DS_BYTES / 16);
+        const uint32_t k_across = at0 + C::AT_K / 16 + (BM == 64 ? half * 1024 : 0) + (turn & 1) * (C::KEYS_BYTES / 16);
+        const uint32_t at = walk.place.at;
+        const attn_unit &u = units[turn & 1];
+        attn_unit &next = units[(turn & 1) ^ 1];
+        /* 1 */
+        hop_products_begin();
+        DEV_UNROLL for (int k = 0; k < HD; k += 16)
+            mma::template both<0>(dp, hop_operand(v_rows + hop_along(k, C::BN), 1), hop_operand(dout + hop_along(k, BM), 1), k > 0);
+        hop_products_commit();
+        DEV_UNROLL for (int i = 0; i < BM / 4; ++i) p16[i] = dev_pack(T(), s[2 * i], s[2 * i + 1]);
+        hop_products_begin();
+        DEV_UNROLL for (int k = 0; k < BM / 16; ++k) mma::held(dv, p16 + 4 * k, hop_operand(dout + k * 128, BM * 8));
+        hop_products_commit();
+        if (LAST && wave == 1 && hop_elect()) { /* while the products run */
+            hop_barrier_wait(barriers + HOP_UNIT, (turn + 1) & 1);
+            if (next.live) hop_facts::find(*facts, next, p);
+        }
+        /* 2 */
+        hop_products_wait<1>();
+        hop_pin(dp);
+        if (HOP_GUARD && guards) {
+            DEV_UNROLL for (int i = 0; i < VALUES; ++i) dp[i] = s[i] != 0.0f ? dp[i] : 0.0f;
+        }
+        const float *delta = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + BM + lane % 4 * 2;
+        DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
+            float2 d = *(const float2 *)(const void *)(delta + 8 * i);
+            ds16[2 * i] = dev_pack(T(), s[4 * i] * (dp[4 * i] + d.x), s[4 * i + 1] * (dp[4 * i + 1] + d.y));
+            ds16[2 * i + 1] = dev_pack(T(), s[4 * i + 2] * (dp[4 * i + 2] + d.x), s[4 * i + 3] * (dp[4 * i + 3] + d.y));
+        }
+        DEV_UNROLL for (int i = 0; i < BM / 16; ++i) hop_store_transposed(ds_to + flip * C::DS_BYTES + i * 2048, ds16 + 4 * i);
+        hop_fence_shared();
+        hop_block_sync();
+        /* 3 */
+        const int stage_before = stage == 0 ? C::STAGES - 1 : stage - 1;
+        bool follows = true;
+        if (LAST) {
+            hop_barrier_wait(barriers + HOP_UNIT, (turn + 1) & 1);
+            follows = dev_uniform(next.live) != 0;
+            if (wave == 0 && follows) {
+                loader::first_rows(next, 1, l, maps, base, stage_before);
+                if (hop_elect()) loader::keys(next, l, maps.v, base + C::AT_V, barriers + HOP_V);
+            }
+        } else if (wave == 0) {
+            if (walk.left > 2) {
+                hop_place two = walk.place;
+                hop_walk::step(walk, u, l, two);
+                hop_walk::step(walk, u, l, two);
+                if (hop_elect()) loader::rows(u, two, l, maps, base, stage_before);
+                if (walk.left <= 4 && hop_elect()) {
+                    if (walk.left == 4) *drawn = loader::draw(l);
+                    else loader::fetch_drawn(l, drawn, next, barriers + HOP_UNIT);
+                }
+            } else {
+                if (hop_elect()) {
+                    loader::fetch_drawn(l, drawn, next, barriers + HOP_UNIT);
+                    *drawn = HOP_UNDRAWN;
+                }
+                hop_barrier_wait(barriers + HOP_UNIT, (turn + 1) & 1);
+                __syncwarp();
+                if (dev_uniform(next.live)) {
+                    if (hop_elect()) loader::keys(next, l, maps.k, base + C::AT_K + ((turn & 1) ^ 1) * C::KEYS_BYTES, barriers + HOP_K);
+                    loader::first_rows(next, 0, l, maps, base, stage_before);
+                }
+            }
+        }
+        /* 4 */
+        hop_walk::next(walk, u, l);
+        if (LAST) {
+            ++turn;
+            if (follows) {
+                walk = hop_walk::begin(next, l);
+                enter(next);
+                hop_barrier_wait(barriers + HOP_K, turn & 1);
+                if (clears_keys()) {
+                    hop_products_wait<0>();
+                    hop_clear_keys<C>(next, smem + C::AT_K + (turn & 1) * C::KEYS_BYTES, dev_keep(thread));
+                    hop_block_sync();
+                }
+            }
+        }
+        if (follows) {
+            hop_barrier_wait(barriers + HOP_Q + 8 * stage_next, phase_next);
+            if (!is_plain() && hop_facts::clears(units[turn & 1], p, walk)) clear_rows(units[turn & 1], walk, stage_next, phase_next);
+        }
+        hop_products_wait<0>();
+        scores(at0, turn & 1, stage_next);
+        hop_products_begin();
+        DEV_UNROLL for (int k = 0; k < C::BN / 16; ++k)
+            mma::template both<1>(dq, hop_operand(ds_rows + hop_along(16 * k, BM), 1), hop_operand(k_across + k * 128, 1), k > 0);
+        hop_products_commit();
+        DEV_UNROLL for (int k = 0; k < BM / 16; ++k) mma::held(dk, ds16 + 4 * k, hop_operand(q + k * 128, BM * 8));
+        hop_products_commit();
+        if (LAST && C::VALUES_EARLY) {
+            hop_pin(dv); /* complete since the wait before S; stored while the products run */
+            attn_store_keys<C>(u, (const dev_acc<typename C::key_split> &)dv, p.dv, p.dtype, p.dv_dtype, false, (l.vectors & STW_VECTOR_DV) != 0,
+                               (int)p.head_dim_v, 1.0f, smem, wave, dev_keep(lane));
+        }
+        /* 5 */
+        odd = marks(stage_next);
+        hides = !is_plain();
+        guards = hides || (odd & 1u);
+        /* this thread's sums of dQ: the finish kernel has BM / 16 waves over the rows, the columns change fastest */
+        float *const to = l.dq + (int64_t)at * (BM * C::WIDTH) + ((BM == 64 ? warp * 2 + half : wave) * DEV_WAVE + lane) * 4;
+        hop_products_wait<2>();
+        hop_pin(s);
+        if (hides) hide(walk);
+        exponentials(stage_next);
+        hop_products_wait<1>();
+        hop_pin(dq);
+        if (!EXACT) {
+            DEV_UNROLL for (int i = 0; i < 8; ++i)
+                if (HD != 96 || i < 4 || half == 0) hop_add_four(to + i * (C::THREADS * 4), dq + 4 * i);
+        }
+        if (l.never) hop_touch(s); /* or ptxas lets the exponentials sink */
+        if (follows) hop_barrier_wait(barriers + HOP_DOUT + 8 * stage_next, phase_next);
+        hop_products_wait<0>();
+        if (EXACT) add_exact(to, C::AT_DS + flip * C::DS_BYTES);
+        stage = stage_next;
+        phase = phase_next;
+        flip ^= 1;
+        return follows;
+    };
+    for (;;) {
+        DEV_UNROLL for (int i = 0; i < HD / 2; ++i) dk[i] = dv[i] = 0.0f;
+        bool follows;
+        auto exact = [&]() { return TINY && (tiny_keys || (odd & 2u)); };
+        while (walk.left > 1) {
+            DEV_ROLLED while (walk.left > 1 && !exact()) step(hop_flag<false>(), hop_flag<false>());
+            DEV_ROLLED while (walk.left > 1 && exact()) step(hop_flag<false>(), hop_flag<TINY>());
+        }
+        if (exact()) follows = step(hop_flag<true>(), hop_flag<TINY>());
+        else follows = step(hop_flag<true>(), hop_flag<false>());
+        hop_pin(dk);
+        if (!C::VALUES_EARLY) {
+            hop_pin(dv);
+            attn_store_keys<C>(units[(turn & 1) ^ 1], (const dev_acc<typename C::key_split> &)dv, p.dv, p.dtype, p.dv_dtype, false,
+                               (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v, 1.0f, smem, wave, dev_keep(lane));
+        }
+        const attn_unit &u = units[(turn & 1) ^ 1];
+        attn_store_keys<C>(u, (const dev_acc<typename C::key_split> &)dk, p.dk, p.dtype, p.dk_dtype, false, (l.vectors & STW_VECTOR_DK) != 0,
+                           (int)p.head_dim_qk, p.scale, smem, wave, dev_keep(lane));
+        if (!follows) return;
+        attn_unit &next = units[turn & 1];
+        hop_barrier_wait(barriers + HOP_V, turn & 1);
+        if (clears_keys()) {
+            hop_clear_keys<C>(next, smem + C::AT_V, dev_keep(thread));
+            hop_block_sync();
+        }
+        tiny_keys = TINY && keys_are_tiny(turn & 1);
+    }
+}
