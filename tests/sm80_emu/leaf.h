@@ -15,6 +15,7 @@
 #define DEV_FN        static inline
 #define DEV_WAVE      32
 #define LEAF_QUEUES 1
+#define LEAF_FLUSHES 0
 #define DEV_UNROLL
 #define DEV_UNROLL_2
 #define DEV_ROLLED
