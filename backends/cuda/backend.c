@@ -75,17 +75,31 @@ static stw_status cuda_no_row(const stw_open_request *request, const cuda_facts 
 }
 
 /* The row whose kernels run on the device and that this build has an image of. */
-static stw_status cuda_choose(const stw_open_request *request, const stw_cuda_functions *cuda, const cuda_facts *facts,
-                              const stw_arch **arch_out, const stw_image **image_out, const stw_image **shared_out) {
+static stw_status cuda_choose(const stw_open_request *request, const stw_cuda_functions *cuda,
+                              const cuda_facts *facts, const stw_arch **arch_out, const stw_image **image_out,
+                              const stw_image **shared_out) {
     int runs = 0;
     for (const char *const *row = stw_cuda_rows_of_cc(facts->major); *row; ++row)
         runs |= !request->forced_arch || !strcmp(request->forced_arch, *row);
     if (!runs) return cuda_no_row(request, facts);
     const stw_image *image = stw_cuda_image(&stw_images, facts->major, request->forced_arch);
     const stw_image *shared = stw_cuda_image(&stw_images, facts->major, STW_CUDA_SHARED_ARCH);
-    if (image && strcmp(image->arch, STW_CUDA_SHARED_ARCH)) { /* an image of own kernels beside the shared ones */
-        if (!shared || !cuda->cuTensorMapEncodeTiled) image = request->forced_arch ? NULL : shared;
-        else *shared_out = shared;
+    if (image &&
+        strcmp(image->arch, STW_CUDA_SHARED_ARCH)) { /* an image of own kernels beside the shared ones */
+        int maps = cuda->cuTensorMapEncodeTiled != NULL;
+        if (!maps && request->forced_arch)
+            return stw_fail(
+                STW_E_NO_DRIVER,
+                "cuda: libcuda.so.1 (CUDA %d.%d) lacks cuTensorMapEncodeTiled, which %s kernels need: "
+                "install a newer driver",
+                facts->version / 1000, facts->version % 1000 / 10, image->arch);
+        if (!maps)
+            stw_log(STW_LOG_INFO, "cuda: no %s kernels: the driver lacks cuTensorMapEncodeTiled",
+                    image->arch);
+        if (maps && shared)
+            *shared_out = shared;
+        else
+            image = request->forced_arch ? NULL : shared;
     }
     *image_out = image;
     if (image) {
@@ -114,7 +128,8 @@ static stw_status cuda_open(const stw_open_request *request, stw_device *device_
     if (status == STW_OK) status = cuda_ask(cuda, request->device, &facts);
     if (status == STW_OK) status = cuda_choose(request, cuda, &facts, &arch, &image, &shared);
     if (status == STW_OK)
-        status = stw_cuda_state_create(cuda, request->device, facts.device, facts.version, image, shared, &state);
+        status =
+            stw_cuda_state_create(cuda, request->device, facts.device, facts.version, image, shared, &state);
     if (status != STW_OK) return status;
     *device_out = (stw_device){.arch = arch,
                                .compute_units = (uint32_t)facts.sm_count,

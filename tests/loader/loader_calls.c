@@ -2,7 +2,8 @@
  *
  * loader_tool's commands that plan and run on a fake GPU, through the public calls only:
  *   hip               what follows is on the HIP device, not the CUDA one
- *   work [TIMES]      the whole life of a context, a line for each call: "CALL STATUS text"; a call whose
+ *   plain, dropout    what follows is without dropout: a problem of Hopper's own main loop; with it, as at
+ * first work [TIMES]      the whole life of a context, a line for each call: "CALL STATUS text"; a call whose
  *                     input an earlier failure has taken away is not made. Several rounds in one process.
  *   foreign           tensors and a stream of a second device, host memory: one line each
  *   kinds             managed and page-locked memory as a tensor and as the workspace (HIP's fake)
@@ -24,6 +25,7 @@
 enum { Q, K, V, OUT, DOUT, LSE, DQ, DK, DV, MASK, WORKSPACE, BUFFERS, BYTES = 1 << 20 };
 
 static stw_backend backend = STW_BACKEND_CUDA;
+static int without_dropout;
 
 typedef struct life {
     stw_context *context;
@@ -44,7 +46,7 @@ static stw_attn_desc desc_of(void) {
     desc.heads_q = desc.heads_kv = 2;
     desc.head_dim_qk = desc.head_dim_v = 128;
     desc.max_seq_q = desc.max_seq_kv = 65;
-    desc.dropout_p = 0.25;
+    desc.dropout_p = without_dropout ? 0 : 0.25;
     stw_layout_bshd(&desc);
     return desc;
 }
@@ -137,7 +139,7 @@ static void work(void) {
         say("fwd", stw_attn_fwd(l.fwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
         run(&l, l.stream);
         run(&l, NULL);
-        say("mask", stw_dropout_mask(l.bwd, &args, l.buffer[MASK], l.stream));
+        if (!without_dropout) say("mask", stw_dropout_mask(l.bwd, &args, l.buffer[MASK], l.stream));
         copied &= say("copy", stw_copy(l.context, back, l.buffer[Q], sizeof back, l.stream));
         copied &= say("synchronize", stw_stream_synchronize(l.context, l.stream));
         if (copied && memcmp(host, back, sizeof host)) printf("other bytes came back\n");
@@ -325,10 +327,9 @@ int loader_call(const char *command, int times) {
         void (*run)(void);
     } rows[] = {{"work", work}, {"foreign", foreign}, {"kinds", kinds},
                 {"lost", lost}, {"child", child},     {"overhead", overhead}};
-    if (!strcmp(command, "hip")) {
-        backend = STW_BACKEND_HIP;
-        return 1;
-    }
+    if (!strcmp(command, "hip")) return backend = STW_BACKEND_HIP, 1;
+    if (!strcmp(command, "plain")) return without_dropout = 1;
+    if (!strcmp(command, "dropout")) return without_dropout = 0, 1;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         if (strcmp(rows[i].name, command)) continue;
         for (int n = 0; n < (times ? times : 1); ++n) rows[i].run();

@@ -134,7 +134,7 @@ static void run_command(char *command) {
     int words = 0;
     for (char *at = strtok_r(command, " ", &rest); at && words < 4; at = strtok_r(NULL, " ", &rest))
         word[words++] = at;
-    if (loader_call(word[0], atoi(word[1]))) {
+    if (loader_call(word[0], atoi(word[1])) || loader_problem(word)) {
         /* done */
     } else if (!strcmp(word[0], "open")) {
         open_device(word, words);

@@ -294,16 +294,46 @@ static void open_with_images(void **state) {
     assert_int_equal(run.exit_status, 0);
     static const char *const lines[] = {
         "STW_OK sm80|NVIDIA A100-SXM4-40GB|108|166912|42949672960",
-        "STW_OK sm80|NVIDIA H200|132|232448|150754820096",
-        "STW_E_NO_IMAGE cuda: device 1 \"NVIDIA H200\" is sm90; this build holds no sm90 CUDA kernels for it "
-        "(images in "
-        "this build: sm80 cubin, sm80 ptx, gfx942 code object)",
+        "STW_OK sm90|NVIDIA H200|132|232448|150754820096",
+        "STW_OK sm90|NVIDIA H200|132|232448|150754820096",
         "STW_E_NO_IMAGE cuda: device 2 \"Tesla T4\" is sm75; compute capability 8.0 is the oldest this "
         "library has "
         "kernels for",
         "STW_OK sm80|NVIDIA H200|132|232448|150754820096",
     };
     for (int i = 0; i < 5; ++i) assert_string_equal(spawn_line(run.out, i), lines[i]);
+}
+
+/* Without tensor maps a device of 9.0 is one for sm80's kernels; sm90's, asked for by name, are refused with
+ * the reason. */
+static void open_without_maps(void **state) {
+    (void)state;
+    spawn_tool(&run, TOOL_IMAGES, FAKES "/cuda-without-cuTensorMapEncodeTiled",
+               LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_CUDA_VERSION=12040"),
+               LIST("open cuda 0", "open cuda 0 sm80", "open cuda 0 sm90", "open cuda 0"));
+    static const char *const lines[] = {"STW_OK sm80|NVIDIA H200|132|232448|150754820096",
+                                        "STW_OK sm80|NVIDIA H200|132|232448|150754820096",
+                                        "STW_E_NO_DRIVER cuda: libcuda.so.1 (CUDA 12.4) lacks "
+                                        "cuTensorMapEncodeTiled, which sm90 kernels need: "
+                                        "install a newer driver",
+                                        "STW_OK sm80|NVIDIA H200|132|232448|150754820096"};
+    assert_int_equal(run.exit_status, 0);
+    for (int i = 0; i < 4; ++i) assert_string_equal(spawn_line(run.out, i), lines[i]);
+    assert_null(strstr(run.log, ":left "));
+}
+
+/* Hopper's own main loop is of no use without the kernels around it. */
+static void open_with_main_loop_alone(void **state) {
+    (void)state;
+    spawn_tool(&run, TOOL_SM90, FAKES "/cuda", LIST("FAKE_CUDA_DEVICES=" H200),
+               LIST("open cuda 0", "open cuda 0 sm90"));
+    assert_int_equal(run.exit_status, 0);
+    assert_string_equal(spawn_line(run.out, 0),
+                        "STW_E_NO_IMAGE cuda: device 0 \"NVIDIA H200\" is sm90; this build holds no "
+                        "CUDA kernels for it (images in this build: sm80 cubin, sm90 cubin)");
+    assert_string_equal(spawn_line(run.out, 1),
+                        "STW_E_NO_IMAGE cuda: device 0 \"NVIDIA H200\" is sm90; this build holds no "
+                        "sm90 CUDA kernels for it (images in this build: sm80 cubin, sm90 cubin)");
 }
 
 int main(void) {
@@ -325,6 +355,8 @@ int main(void) {
         cmocka_unit_test(current_folder_is_not_searched),
         cmocka_unit_test(paths_are_refused),
         cmocka_unit_test(open_with_images),
+        cmocka_unit_test(open_without_maps),
+        cmocka_unit_test(open_with_main_loop_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -295,7 +295,7 @@ static void open_with_images(void **state) {
     assert_string_equal(
         spawn_line(run.out, 1),
         "STW_E_NO_IMAGE hip: device 1 \"AMD Instinct MI250X\" is gfx90a; this build holds no HIP kernels "
-        "for it (images in this build: sm80 cubin, sm80 ptx, gfx942 code object)");
+        "for it (images in this build: sm80 cubin, sm80 ptx, sm90 cubin, gfx942 code object)");
     assert_string_equal(spawn_line(run.out, 2), "STW_OK gfx942|AMD Instinct MI300X|304|65536|206141652992");
 }
 

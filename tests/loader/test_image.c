@@ -12,7 +12,7 @@
 
 static void rows_are_found(void **state) {
     (void)state;
-    assert_int_equal(stw_images.count, 3);
+    assert_int_equal(stw_images.count, 4);
     const stw_image *cubin = stw_image_find(&stw_images, STW_BACKEND_CUDA, "sm80", STW_IMAGE_CUBIN);
     assert_ptr_equal(cubin, &stw_images.rows[0]);
     assert_int_equal(cubin->end - cubin->begin, 10);
@@ -22,7 +22,7 @@ static void rows_are_found(void **state) {
     assert_ptr_equal(stw_image_find(&stw_images, STW_BACKEND_CUDA, "sm80", STW_IMAGE_PTX | STW_IMAGE_CUBIN),
                      cubin);
     assert_ptr_equal(stw_image_find(&stw_images, STW_BACKEND_HIP, "gfx942", STW_IMAGE_CODE_OBJECT),
-                     &stw_images.rows[2]);
+                     &stw_images.rows[3]);
     assert_null(stw_image_find(&stw_images, STW_BACKEND_HIP, "sm80", STW_IMAGE_CUBIN));
     assert_null(stw_image_find(&stw_images, STW_BACKEND_CUDA, "sm80", STW_IMAGE_CODE_OBJECT));
     assert_null(stw_image_find(&stw_images, STW_BACKEND_CUDA, "sm8", STW_IMAGE_CUBIN));
@@ -35,7 +35,7 @@ static void list_is_text(void **state) {
     char line[128], cut[12];
     stw_text text = stw_text_in(line, sizeof line);
     stw_image_list(&stw_images, &text);
-    assert_string_equal(line, "sm80 cubin, sm80 ptx, gfx942 code object");
+    assert_string_equal(line, "sm80 cubin, sm80 ptx, sm90 cubin, gfx942 code object");
     text = stw_text_in(cut, sizeof cut);
     stw_image_list(&stw_images, &text);
     assert_string_equal(cut, "sm80 cubin,");

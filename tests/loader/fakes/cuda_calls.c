@@ -2,25 +2,32 @@
  *
  * The fake libcuda.so.1, the half about work: primary contexts, modules, launches, memory and streams. Memory
  * is the host's, a launch runs nothing (unless fake_launch is linked: tests/sm80_emu) and is logged as
- * "launch NAME". Handles are checked as the real driver does, and what was never given back is logged when
- * the process ends: "left WHAT N". */
+ * "launch NAME", with the tensor maps that kernels of an sm90 image have (cuda_maps.c). Handles are checked
+ * as the real driver does, and what was never given back is logged when the process ends: "left WHAT N". */
 #include "cuda.h"
 
-enum { DEVICES = 8, BLOCKS = 256, FUNCTIONS = 256, DEPTH = 16 };
+enum { DEVICES = 8, BLOCKS = 256, MODULES = 16, FUNCTIONS = 256, DEPTH = 16 };
 enum {
     INVALID_VALUE = 1,
     OUT_OF_MEMORY = 2,
     INVALID_DEVICE = 101,
     INVALID_CONTEXT = 201,
-    INVALID_HANDLE = 400
+    INVALID_HANDLE = 400,
+    NOT_FOUND = 500
 };
 
 typedef struct fake_context {
     int retained, ordinal;
 } fake_context;
+/* `hopper`: of the image whose bytes begin so; such modules hold kernels with "_sm90_" in their names, others
+ * the rest. */
+typedef struct fake_module {
+    fake_context *context;
+    int hopper;
+} fake_module;
 typedef struct fake_function {
     char name[96];
-    fake_context *context;
+    fake_module *module;
     int smem;
 } fake_function;
 typedef struct fake_stream {
@@ -33,9 +40,10 @@ typedef struct fake_block {
 } fake_block;
 
 static fake_context contexts[DEVICES];
+static fake_module modules[MODULES];
 static fake_function functions[FUNCTIONS];
 static fake_block blocks[BLOCKS];
-static int modules, streams, function_count, block_count;
+static int streams, block_count;
 static _Thread_local fake_context *stack[DEPTH];
 static _Thread_local int depth;
 
@@ -63,13 +71,14 @@ static void left(const char *what, int count) {
 }
 
 __attribute__((destructor)) static void report(void) {
-    int retained = 0, allocated = 0;
+    int retained = 0, allocated = 0, loaded = 0;
+    for (int i = 0; i < MODULES; ++i) loaded += modules[i].context != NULL;
     for (int i = 0; i < DEVICES; ++i) retained += contexts[i].retained;
     for (int i = 0; i < BLOCKS; ++i) allocated += blocks[i].at != NULL;
     if (fake_cuda_started()) return; /* a child's copy */
     left("contexts", retained);
     left("blocks", allocated);
-    left("modules", modules);
+    left("modules", loaded);
     left("streams", streams);
     left("pushes", depth);
 }
@@ -165,34 +174,51 @@ int cuModuleLoadDataEx(void **module_out, const void *image, unsigned count, int
         if (options[i] == 5) snprintf(values[i], 32, "ptxas says no\nsecond line");
     if (error) return error;
     if (!image) return INVALID_VALUE;
-    ++modules;
-    *module_out = current();
+    pthread_mutex_lock(&fake_lock);
+    int i = 0;
+    while (i < MODULES && modules[i].context) ++i;
+    if (i == MODULES) abort();
+    modules[i] = (fake_module){current(), !strncmp(image, "sm90", 4)};
+    pthread_mutex_unlock(&fake_lock);
+    *module_out = &modules[i];
     return 0;
 }
 
 int cuModuleUnload(void *module) {
     int error = begin_in_context("cuModuleUnload");
-    if (!error && module != current()) error = INVALID_HANDLE;
-    if (!error) --modules;
-    return error;
+    fake_module *m = module;
+    if (!error && (!m || m->context != current())) error = INVALID_HANDLE;
+    if (error) return error;
+    pthread_mutex_lock(&fake_lock);
+    for (int i = 0; i < FUNCTIONS; ++i)
+        if (functions[i].module == m) functions[i].module = NULL;
+    m->context = NULL;
+    pthread_mutex_unlock(&fake_lock);
+    return 0;
 }
 
 int cuModuleGetFunction(void **function_out, void *module, const char *name) {
     int error = begin_in_context("cuModuleGetFunction");
-    if (!error && module != current()) error = INVALID_HANDLE;
+    fake_module *m = module;
+    if (!error && (!m || m->context != current())) error = INVALID_HANDLE;
+    if (!error && m->hopper != (strstr(name, "_sm90_") != NULL)) error = NOT_FOUND;
     if (error) return error;
+    fake_function *found = NULL, *unused = NULL;
     pthread_mutex_lock(&fake_lock);
-    int i = 0;
-    while (i < function_count && (strcmp(functions[i].name, name) || functions[i].context != module)) ++i;
-    if (i == FUNCTIONS) abort();
-    if (i == function_count) {
-        snprintf(functions[i].name, sizeof functions[i].name, "%s", name);
-        functions[i].context = module;
-        functions[i].smem = 48 * 1024;
-        ++function_count;
+    for (int i = FUNCTIONS - 1; i >= 0; --i)
+        if (!functions[i].module)
+            unused = &functions[i];
+        else if (functions[i].module == m && !strcmp(functions[i].name, name))
+            found = &functions[i];
+    if (!found) {
+        if (!unused) abort();
+        found = unused;
+        snprintf(found->name, sizeof found->name, "%s", name);
+        found->module = m;
+        found->smem = 48 * 1024;
     }
     pthread_mutex_unlock(&fake_lock);
-    *function_out = &functions[i];
+    *function_out = found;
     return 0;
 }
 
@@ -201,7 +227,8 @@ int cuFuncSetAttribute(void *function, int attribute, int value) {
     cuda_device facts;
     int error = begin_in_context("cuFuncSetAttribute");
     if (error) return error;
-    if (attribute != 8 || !fake_cuda_device_at(f->context->ordinal, &facts) || value > facts.smem)
+    if (!f->module) return INVALID_HANDLE;
+    if (attribute != 8 || !fake_cuda_device_at(f->module->context->ordinal, &facts) || value > facts.smem)
         return INVALID_VALUE;
     f->smem = value;
     return 0;
@@ -222,16 +249,17 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
     fake_function *f = function;
     int error = begin_in_context("cuLaunchKernel");
     if (error) return error;
-    if (f->context != current() || !stream_is_here(stream)) return INVALID_HANDLE;
+    if (!f->module || f->module->context != current() || !stream_is_here(stream)) return INVALID_HANDLE;
     if (!grid_x || grid_x > 0x7fffffffu || !grid_y || grid_y > 65535 || grid_z != 1 || !block_x ||
         block_x > 1024 || block_y != 1 || block_z != 1 || block_x % 32 || smem > (unsigned)f->smem ||
-        !parameters || !parameters[0] || extra)
+        !parameters || !parameters[0] || extra || (f->module->hopper && !fake_maps_are_good(parameters[1])))
         return INVALID_VALUE;
     if (fake_launch) return fake_launch(f->name, grid_x, grid_y, block_x, smem, parameters[0]);
     if (fake_fast()) return 0;
     char line[128];
     snprintf(line, sizeof line, "launch %s", f->name);
     fake_log(line);
+    if (f->module->hopper) fake_maps_log(parameters[1]);
     return 0;
 }
 

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * loader_tool's commands about one problem on the fake CUDA device, through the public calls:
+ *   why PROBLEM                   stw_explain_attn's text: of a backward, why each variant is not taken
+ *   plan PROBLEM                  "plan STATUS text", then the lines of stw_plan_describe from "variant" on
+ *   call PROBLEM [TENSOR BYTES]   the same, then the addresses of q, k, v, dout, "at NAME ADDRESS", and one
+ * backward call, "bwd STATUS text"; TENSOR starts so many bytes behind a multiple of 256 PROBLEM: a line of
+ * common/problem.h, for its descriptor. Nothing reads what the tensors hold. */
+#include "common/problem.h"
+#include "loader_calls.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TENSORS = 9, ROOM = 4096 };
+
+static int say(const char *call, stw_status status) {
+    printf("%s %s %s\n", call, stw_status_name(status), status ? stw_last_error() : "");
+    return status == STW_OK;
+}
+
+static void describe(const stw_plan *plan) {
+    char text[4000];
+    stw_plan_describe(plan, text, sizeof text, NULL);
+    const char *from = strstr(text, "variant: ");
+    printf("%s", from ? from : "no variant\n");
+}
+
+static void call(stw_context *context, const stw_plan *plan, const stw_attn_desc *desc, const char *name,
+                 int bytes) {
+    stw_attn_args args = STW_INIT(stw_attn_args);
+    static const char *const names[TENSORS] = {"q", "k", "v", "dout", "out", "lse", "dq", "dk", "dv"};
+    char *at[TENSORS];
+    void *memory = NULL, *workspace = NULL;
+    if (!say("alloc", stw_buffer_alloc(context, 2 * TENSORS * ROOM, &memory)) ||
+        !say("alloc", stw_buffer_alloc(context, stw_plan_workspace_size(plan), &workspace)))
+        return;
+    for (int i = 0; i < TENSORS; ++i) {
+        at[i] = (char *)memory + i * ROOM + (strcmp(names[i], name) ? 0 : bytes);
+        if (i < 4) printf("at %s %p\n", names[i], (void *)at[i]);
+    }
+    args.q = at[0], args.k = at[1], args.v = at[2], args.dout = at[3], args.out = at[4];
+    args.lse = (float *)(void *)at[5], args.dq = at[6], args.dk = at[7], args.dv = at[8];
+    int32_t *more = (int32_t *)(void *)((char *)memory + TENSORS * ROOM);
+    if (desc->total_q) args.cu_seqlens_q = more;
+    if (desc->total_kv) args.cu_seqlens_kv = more + 1024;
+    if (desc->flags & STW_ATTN_HAS_USED_LENGTHS) args.used_q = more + 2048, args.used_kv = more + 3072;
+    say("bwd", stw_attn_bwd(plan, &args, workspace, stw_plan_workspace_size(plan), NULL));
+    say("free", stw_buffer_free(context, memory));
+    say("free", stw_buffer_free(context, workspace));
+}
+
+static void why(const stw_context_opts *opts, const stw_attn_desc *desc) {
+    static char text[16384];
+    say("explain", stw_explain_attn(opts, desc, text, sizeof text, NULL));
+    printf("%s", text);
+}
+
+int loader_problem(char **word) {
+    stw_context_opts opts = STW_INIT(stw_context_opts);
+    stw_context *context = NULL;
+    stw_plan *plan = NULL;
+    stw_problem problem;
+    int calls = !strcmp(word[0], "call"), asks = !strcmp(word[0], "why");
+    if (!calls && !asks && strcmp(word[0], "plan")) return 0;
+    opts.memory = STW_MEMORY_DEVICE;
+    opts.backend = STW_BACKEND_CUDA;
+    if (!say("parse", stw_problem_parse(word[1], &problem))) return 1;
+    if (asks) return why(&opts, &problem.desc), 1;
+    if (say("context", stw_context_create(&opts, &context)) &&
+        say("plan", problem.op == STW_PROBLEM_ATTN_FWD ? stw_attn_fwd_plan(context, &problem.desc, &plan)
+                                                       : stw_attn_bwd_plan(context, &problem.desc, &plan))) {
+        describe(plan);
+        if (calls) call(context, plan, &problem.desc, word[2], atoi(word[3]));
+    }
+    stw_plan_destroy(plan);
+    stw_context_destroy(context);
+    return 1;
+}

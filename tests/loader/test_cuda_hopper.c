@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A device of compute capability 9.0 over a fake libcuda.so.1: its two images, which problems Hopper's own
+ * main loop takes, the tensor maps of each call, and calls that go to the shared kernels. What a map must say
+ * is worked out by hand from the layouts of include/sternway/attn_bwd.h. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "run_calls.h"
+
+#define H200    "FAKE_CUDA_DEVICES=NVIDIA H200|9.0|132|232448|150754820096"
+#define A100    "FAKE_CUDA_DEVICES=NVIDIA A100-SXM4-40GB|8.0|108|166912|42949672960"
+#define NO_MAPS "cuda-without-cuTensorMapEncodeTiled"
+
+static void one(const char *folder, const char *const *environment, const char *command,
+                const char *problem) {
+    char words[512];
+    snprintf(words, sizeof words, "%s %s", command, problem);
+    tool(folder, environment, LIST(words));
+}
+
+/* The rest of the line that begins so; "" when there is none. */
+static const char *behind(const char *text, const char *start) {
+    for (int i = 0; *spawn_line(text, i); ++i)
+        if (!strncmp(spawn_line(text, i), start, strlen(start))) return spawn_line(text, i) + strlen(start);
+    return "";
+}
+
+static int variant_begins(const char *with) {
+    return !strncmp(behind(run.out, "variant: "), with, strlen(with));
+}
+
+/* ---- tensor maps ---- */
+
+typedef struct maps_case {
+    const char *problem, *variant, *type, *q, *dout, *k, *v; /* the four: panels, then the map */
+} maps_case;
+
+/* Byte strides of rows, (panels,) heads, sequences; an extent of 1 has none, and gets 16. Rows of a box: the
+ * variant's queries, or 128 keys. Head dims of whole panels: 5 dimensions, others 4. */
+static const maps_case maps_cases[] = {
+    {"attn_bwd:bf16:b2h4k2s300x200d128", "sm90_64x128_hd128", "9",
+     "2 rank 5 dims 64,300,2,4,2 strides 1024,128,256,307200 box 64,64,2,1,1",
+     "2 rank 5 dims 64,300,2,4,2 strides 1024,128,256,307200 box 64,64,2,1,1",
+     "2 rank 5 dims 64,200,2,2,2 strides 512,128,256,102400 box 64,128,2,1,1",
+     "2 rank 5 dims 64,200,2,2,2 strides 512,128,256,102400 box 64,128,2,1,1"},
+    {"attn_bwd:f16:b3h2s130d64:bhsd", "sm90_128x128_hd64", "6",
+     "1 rank 5 dims 64,130,1,2,3 strides 128,128,16640,33280 box 64,128,1,1,1",
+     "1 rank 5 dims 64,130,1,2,3 strides 128,128,16640,33280 box 64,128,1,1,1",
+     "1 rank 5 dims 64,130,1,2,3 strides 128,128,16640,33280 box 64,128,1,1,1",
+     "1 rank 5 dims 64,130,1,2,3 strides 128,128,16640,33280 box 64,128,1,1,1"},
+    /* packed: rows are numbered through the pack */
+    {"attn_bwd:bf16:b3h4k2s100x110d64:thd:tq250:tk280", "sm90_128x128_hd64", "9",
+     "1 rank 5 dims 64,250,1,4,1 strides 512,128,128,16 box 64,128,1,1,1",
+     "1 rank 5 dims 64,250,1,4,1 strides 512,128,128,16 box 64,128,1,1,1",
+     "1 rank 5 dims 64,280,1,2,1 strides 256,128,128,16 box 64,128,1,1,1",
+     "1 rank 5 dims 64,280,1,2,1 strides 256,128,128,16 box 64,128,1,1,1"},
+    /* one side packed */
+    {"attn_bwd:f16:b3h2s100x110d128:thdk:tk280", "sm90_64x128_hd128", "6",
+     "2 rank 5 dims 64,100,2,2,3 strides 512,128,256,51200 box 64,64,2,1,1",
+     "2 rank 5 dims 64,100,2,2,3 strides 512,128,256,51200 box 64,64,2,1,1",
+     "2 rank 5 dims 64,280,2,2,1 strides 512,128,256,16 box 64,128,2,1,1",
+     "2 rank 5 dims 64,280,2,2,1 strides 512,128,256,16 box 64,128,2,1,1"},
+    {"attn_bwd:bf16:b1h2s70d96", "sm90_64x128_hd96", "9",
+     "0 rank 4 dims 96,70,2,1 strides 384,192,16 box 64,64,1,1",
+     "0 rank 4 dims 96,70,2,1 strides 384,192,16 box 64,64,1,1",
+     "0 rank 4 dims 96,70,2,1 strides 384,192,16 box 64,128,1,1",
+     "0 rank 4 dims 96,70,2,1 strides 384,192,16 box 64,128,1,1"},
+    {"attn_bwd:f16:b2h3s70d104:bhsd", "sm90_64x128_hd128", "6",
+     "0 rank 4 dims 104,70,3,2 strides 208,14560,43680 box 64,64,1,1",
+     "0 rank 4 dims 104,70,3,2 strides 208,14560,43680 box 64,64,1,1",
+     "0 rank 4 dims 104,70,3,2 strides 208,14560,43680 box 64,128,1,1",
+     "0 rank 4 dims 104,70,3,2 strides 208,14560,43680 box 64,128,1,1"},
+    /* head dims differ */
+    {"attn_bwd:f16:b1h2s33x50d64x40", "sm90_128x128_hd64", "6",
+     "1 rank 5 dims 64,33,1,2,1 strides 256,128,128,16 box 64,128,1,1,1",
+     "0 rank 4 dims 40,33,2,1 strides 160,80,16 box 64,128,1,1",
+     "1 rank 5 dims 64,50,1,2,1 strides 256,128,128,16 box 64,128,1,1,1",
+     "0 rank 4 dims 40,50,2,1 strides 160,80,16 box 64,128,1,1"},
+    /* an odd head dim, whose rows have room behind them; strides of the other dimensions are never used */
+    {"attn_bwd:bf16:b1h1s10d33:st_q7,7,40:st_k7,7,40:st_v7,7,48:st_dout7,7,56", "sm90_128x128_hd64", "9",
+     "0 rank 4 dims 33,10,1,1 strides 80,16,16 box 64,128,1,1",
+     "0 rank 4 dims 33,10,1,1 strides 112,16,16 box 64,128,1,1",
+     "0 rank 4 dims 33,10,1,1 strides 80,16,16 box 64,128,1,1",
+     "0 rank 4 dims 33,10,1,1 strides 96,16,16 box 64,128,1,1"},
+    /* one column, one row of each */
+    {"attn_bwd:f16:b1h1s1d1", "sm90_128x128_hd64", "6",
+     "0 rank 4 dims 1,1,1,1 strides 16,16,16 box 64,128,1,1",
+     "0 rank 4 dims 1,1,1,1 strides 16,16,16 box 64,128,1,1",
+     "0 rank 4 dims 1,1,1,1 strides 16,16,16 box 64,128,1,1",
+     "0 rank 4 dims 1,1,1,1 strides 16,16,16 box 64,128,1,1"},
+    /* interleaved: a row of the buffer has 2 + 1 + 1 heads */
+    {"attn_bwd:bf16:b2h2k1s64d64:qkv", "sm90_128x128_hd64", "9",
+     "1 rank 5 dims 64,64,1,2,2 strides 512,128,128,32768 box 64,128,1,1,1",
+     "1 rank 5 dims 64,64,1,2,2 strides 256,128,128,16384 box 64,128,1,1,1",
+     "1 rank 5 dims 64,64,1,1,2 strides 512,128,16,32768 box 64,128,1,1,1",
+     "1 rank 5 dims 64,64,1,1,2 strides 512,128,16,32768 box 64,128,1,1,1"},
+    /* the longest stride: 2^40 - 16 bytes */
+    {"attn_bwd:bf16:b2h1s10d64:st_q549755813880,64,64", "sm90_128x128_hd64", "9",
+     "1 rank 5 dims 64,10,1,1,2 strides 128,128,16,1099511627760 box 64,128,1,1,1",
+     "1 rank 5 dims 64,10,1,1,2 strides 128,128,16,1280 box 64,128,1,1,1",
+     "1 rank 5 dims 64,10,1,1,2 strides 128,128,16,1280 box 64,128,1,1,1",
+     "1 rank 5 dims 64,10,1,1,2 strides 128,128,16,1280 box 64,128,1,1,1"},
+};
+
+/* panels, type, rank, address, extents, strides, box; steps of 1; no interleaving, swizzle of 128 bytes,
+ * second-level cache lines of 256, zeros outside. */
+static void expect_map(const maps_case *c, const char *name, const char *words) {
+    char line[512], start[64], at[32];
+    const char *rank = strchr(words, ' ') + 1, *dims = strstr(words, " dims");
+    snprintf(start, sizeof start, "at %s ", name);
+    snprintf(at, sizeof at, "%s", behind(run.out, start));
+    snprintf(line, sizeof line, "cuda:map %s panels %c type %s %.*s start %s%s steps %s modes 0,3,3,0", name,
+             words[0], c->type, (int)(dims - rank), rank, at, dims, rank[5] == '5' ? "1,1,1,1,1" : "1,1,1,1");
+    if (spawn_count(run.log, line) != 1) fail_msg("%s: no line\n%s\nin\n%s", c->problem, line, run.log);
+}
+
+static void maps_say_the_layout(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof maps_cases / sizeof *maps_cases; ++i) {
+        const maps_case *c = &maps_cases[i];
+        char launch[128];
+        one("cuda", LIST(H200), "call", c->problem);
+        if (failures(NULL)) fail_msg("%s: %s", c->problem, run.out);
+        assert_string_equal(behind(run.out, "variant: "), c->variant);
+        assert_int_equal(lines_with(run.log, "cuda:map "), 4);
+        expect_map(c, "q", c->q);
+        expect_map(c, "dout", c->dout);
+        expect_map(c, "k", c->k);
+        expect_map(c, "v", c->v);
+        snprintf(launch, sizeof launch, "cuda:launch stw_attn_bwd_%s_%s_plain", c->variant,
+                 *c->type == '9' ? "bf16" : "f16");
+        assert_int_equal(spawn_count(run.log, launch), 1);
+        assert_int_equal(lines_with(run.log, ":left "), 0);
+    }
+}
+
+/* ---- what goes to the shared kernels, and why ---- */
+
+static const char bad_strides[] =
+    "tensor loads need strides of q, k, v and dout that are positive multiples of 16 bytes";
+
+static const char *const refusals[][2] = {
+    {"bf16:b1h2s64d64:bias_bhqk", "it takes no bias"},
+    {"bf16:b1h2s64d64:alibi", "it takes no ALiBi"},
+    {"f16:b1h2s64d128:softcap30", "it takes no softcap"},
+    {"bf16:b1h2s64d128:dropout0.1", "it takes no dropout"},
+    {"bf16:b1h2s64d96:det", "it adds in no fixed order"},
+    {"bf16:b1h2s64d64:grads_kv", "it makes dQ, dK and dV together"},
+    {"bf16:b1h2s64d64:grads_q", "it makes dQ, dK and dV together"},
+    {"bf16:b1h2s64d64:dk_f32", "it makes dK and dV in the inputs' type"},
+    {"bf16:b1h2s64d64:dv_f32", "it makes dK and dV in the inputs' type"},
+    {"bf16:b1h2s0x64d64", "it takes no empty tensors"},
+    {"bf16:b1h2s64x0d64", "it takes no empty tensors"},
+    {"bf16:b0h2s64d64", "it takes no empty tensors"},
+    {"bf16:b1h2s64d64:scale0", "it hides pairs by infinite scores, which a scale of 0 makes NaN"},
+    /* 2^20 * 16 heads of 128 blocks of keys: 2^31 units */
+    {"bf16:b1048576h16s128x16384d64", "it counts units in 31 bits"},
+    {"bf16:b1h1s1073741824x64d64", bad_strides},
+    {"bf16:b1h2s64d64:gap1", bad_strides},
+    {"bf16:b1h2s64d36", bad_strides},
+    {"bf16:b1h2s64d64:st_q0,68,136", bad_strides},
+    {"bf16:b1h2s64d64:st_k0,68,136", bad_strides},
+    {"bf16:b1h2s64d64:st_v0,68,136", bad_strides},
+    {"bf16:b1h2s64d64:st_dout0,68,136", bad_strides},
+    {"bf16:b2h1s64d64:st_dout4100,64,64", bad_strides},
+    {"bf16:b2h1s10d64:st_q549755813888,64,64", bad_strides}, /* 2^40 bytes */
+    {"f16:b1h2s10d64:st_v0,549755813888,64", bad_strides},
+    {"f16:b1h1s10d64:st_k0,64,549755813888", bad_strides},
+};
+
+/* What is near a refusal and none. */
+static const char *const accepted[] = {
+    "bf16:b1048575h16s128x16384d64", "bf16:b1h2s64d64:dq_f32:acc_q",
+    "bf16:b1h2s64d64:delta_in",      "bf16:b1h2s64d64:sink:dlse:grads_qkvs",
+    "f16:b1h2s64d64:delta_out",      "bf16:b2h2s64d64:used:causal_br",
+    "bf16:b1h2s64d64:causal_tl",     "bf16:b1h2s64d64:wl7:wr0",
+    "bf16:b1h2s64d64:scale-0.5",     "bf16:b1h2s64d64:st_dq0,65,131:st_dk0,65,131",
+    "bf16:b1h2s64d64:gap8",          "bf16:b1h2s64d64:st_out0,65,131",
+    "bf16:b1h1s64d64:st_q3,5,64",    "bf16:b2h1s10d64:st_q549755813880,64,64",
+    "bf16:b1h1s1073741823x64d64",
+};
+
+static void plans_refuse_by_name(void **state) {
+    (void)state;
+    char problem[256], reason[256];
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; ++i) {
+        snprintf(problem, sizeof problem, "attn_bwd:%s", refusals[i][0]);
+        one("cuda", LIST(H200), "why", problem);
+        snprintf(reason, sizeof reason, "attn_bwd.sm90.def): %s\n", refusals[i][1]);
+        if (!variant_begins("sm80_") || !strstr(run.out, reason)) fail_msg("%s: %s", problem, run.out);
+        assert_int_equal(lines_with(run.out, "unaligned: "), 0);
+    }
+    for (size_t i = 0; i < sizeof accepted / sizeof *accepted; ++i) {
+        snprintf(problem, sizeof problem, "attn_bwd:%s", accepted[i]);
+        one("cuda", LIST(H200), "why", problem);
+        if (!variant_begins("sm90_")) fail_msg("%s: %s", problem, run.out);
+    }
+    static const char *const others[] = {"attn_bwd:bf16:b1h2s64d129:st_q0,136,272", "attn_bwd:f32:b1h2s64d64",
+                                         "attn_fwd:bf16:b1h2s64d64"};
+    for (int i = 0; i < 3; ++i) {
+        one("cuda", LIST(H200), "plan", others[i]);
+        assert_true(variant_begins("sm80_"));
+        assert_int_equal(lines_with(run.out, "unaligned: "), 0);
+    }
+}
+
+/* A variant asked for by name is refused with the same words, and another one never takes its place. */
+static void forced_variant(void **state) {
+    (void)state;
+    static const char hopper[] = "STERNWAY_VARIANT=sm90_64x128_hd128";
+    one("cuda", LIST(H200, hopper), "plan", "attn_bwd:bf16:b1h2s64d64:dropout0.1");
+    static const char *const refused[][2] = {
+        {"plan STW_E_UNSUPPORTED ", " STERNWAY_VARIANT=sm90_64x128_hd128: it takes no dropout"}};
+    expect(refused, 1);
+    one("cuda", LIST(H200, hopper), "plan", "attn_bwd:bf16:b1h2s64d64");
+    assert_true(variant_begins("sm90_64x128_hd128"));
+    one("cuda", LIST(H200, "STERNWAY_VARIANT=sm80_64x128_hd128"), "call", "attn_bwd:bf16:b1h2s64d64");
+    assert_true(variant_begins("sm80_64x128_hd128"));
+    assert_int_equal(lines_with(run.out, "unaligned: "), 0);
+    assert_int_equal(lines_with(run.log, "cuda:map "), 0);
+}
+
+/* ---- tensors that start anywhere ---- */
+
+static size_t workspace_of(const char *problem, const char *setting) {
+    size_t bytes = 0;
+    one("cuda", LIST(H200, setting), "plan", problem);
+    assert_int_equal(sscanf(behind(run.out, "workspace: "), "%zu", &bytes), 1);
+    return bytes;
+}
+
+/* The call of a tensor that starts `bytes` behind a vector's place: which main loop it launches. */
+static void unaligned_call(const char *problem, const char *tensor, int bytes, const char *hopper,
+                           const char *shared) {
+    char words[256];
+    int loaded = strlen(tensor) == 1 || !strcmp(tensor, "dout"), unaligned = loaded && bytes % 16;
+    snprintf(words, sizeof words, "%s %s %d", problem, tensor, bytes);
+    one("cuda", LIST(H200), "call", words);
+    if (failures(NULL)) fail_msg("%s: %s", words, run.out);
+    if (spawn_count(run.log, unaligned ? shared : hopper) != 1) fail_msg("%s: %s", words, run.log);
+    assert_int_equal(lines_with(run.log, "cuda:launch "), 3);
+    assert_int_equal(lines_with(run.log, "cuda:cuTensorMapEncodeTiled"), unaligned ? 0 : 4);
+}
+
+static void unaligned_calls(void **state) {
+    (void)state;
+    static const char *const problems[] = {"attn_bwd:bf16:b2h4k2s300x200d128:causal_br",
+                                           "attn_bwd:f16:b1h2s130d64",
+                                           "attn_bwd:bf16:b3h2s100d96:thd:tq250:tk260"};
+    static const char *const tensors[] = {"q", "k", "v", "dout", "out", "dq", "dk", "dv"};
+    static const int bytes[] = {0, 2, 8, 14, 16, 32};
+    for (int p = 0; p < 3; ++p) {
+        char variant[64], other[160], hopper[256], shared[256], force[192];
+        const char *type = strstr(problems[p], ":bf16:") ? "bf16" : "f16";
+        one("cuda", LIST(H200), "plan", problems[p]);
+        snprintf(variant, sizeof variant, "%s", behind(run.out, "variant: "));
+        snprintf(other, sizeof other, "%s", behind(run.out, "unaligned: "));
+        assert_memory_equal(variant, "sm90_", 5);
+        assert_memory_equal(other, "sm80_", 5);
+        char *comma = strchr(other, ',');
+        assert_string_equal(comma, ", in calls whose q, k, v or dout start at no multiple of 16 bytes");
+        *comma = 0;
+        snprintf(hopper, sizeof hopper, "cuda:launch stw_attn_bwd_%s_%s_plain", variant, type);
+        snprintf(shared, sizeof shared, "cuda:launch stw_attn_bwd_%s_%s_plain", other, type);
+        for (int t = 0; t < 8; ++t)
+            for (int b = 0; b < 6; ++b) unaligned_call(problems[p], tensors[t], bytes[b], hopper, shared);
+        unaligned_call(problems[p], "lse", 4, hopper, shared);
+        /* one workspace for either */
+        snprintf(force, sizeof force, "STERNWAY_VARIANT=%s", other);
+        size_t mine = workspace_of(problems[p], "UNUSED=1"), theirs = workspace_of(problems[p], force);
+        assert_true(mine >= theirs && theirs > 0);
+    }
+}
+
+/* ---- images, symbols, failures ---- */
+
+/* Kernels come from the image that has them, and both images are loaded once and given back. */
+static void two_images(void **state) {
+    (void)state;
+    static const char *const launches[] = {
+        "stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_delta_bf16",
+        "stw_attn_bwd_sm90_64x128_hd128_bf16_plain", "stw_attn_bwd_finish"};
+    tool("cuda", LIST(H200), LIST("plain", "work"));
+    assert_int_equal(failures(NULL), 0);
+    assert_int_equal(spawn_count(run.log, "cuda:cuModuleLoadDataEx"), 2);
+    assert_int_equal(spawn_count(run.log, "cuda:cuModuleUnload"), 2);
+    assert_int_equal(lines_with(run.log, ":left "), 0);
+    for (int i = 0; i < 4; ++i) {
+        char line[128];
+        snprintf(line, sizeof line, "cuda:launch %s", launches[i]);
+        assert_int_equal(spawn_count(run.log, line), i ? 2 : 1);
+    }
+    tool("cuda", LIST(A100), LIST("plain", "work"));
+    assert_int_equal(failures(NULL), 0);
+    assert_int_equal(spawn_count(run.log, "cuda:cuModuleLoadDataEx"), 1);
+    assert_int_equal(lines_with(run.log, "sm90"), 0);
+}
+
+/* The loads: shared image, sm90's. What loaded stays; the next plan asks for the other again. */
+static void module_load_fails(void **state) {
+    (void)state;
+    tool("cuda", LIST(H200, "FAKE_FAIL=cuModuleLoadDataEx:209:2"), LIST("plain", "work"));
+    assert_string_equal(spawn_line(run.out, 1),
+                        "bwd_plan STW_E_NO_IMAGE cuda: cuModuleLoadDataEx failed: error (209); image sm90 "
+                        "cubin, driver of CUDA 13.0, a newer driver is needed");
+    assert_string_equal(spawn_line(run.out, 2), "fwd_plan STW_OK ");
+    assert_int_equal(spawn_count(run.log, "cuda:cuModuleLoadDataEx"), 3);
+    assert_int_equal(spawn_count(run.log, "cuda:cuModuleUnload"), 2);
+    assert_int_equal(lines_with(run.log, ":left "), 0);
+    tool("cuda", LIST(H200, "FAKE_FAIL=cuModuleLoadDataEx:222:1"), LIST("plain", "work"));
+    assert_string_equal(spawn_line(run.out, 1),
+                        "bwd_plan STW_E_NO_IMAGE cuda: cuModuleLoadDataEx failed: error (222); image sm80 "
+                        "ptx, driver of CUDA 13.0, a newer driver is needed: ptxas says no");
+    assert_int_equal(spawn_count(run.log, "cuda:cuModuleLoadDataEx"), 3);
+    assert_int_equal(lines_with(run.log, ":left "), 0);
+    tool("cuda", LIST(H200, "FAKE_FAIL=cuModuleGetFunction:500"), LIST("plain", "work")); /* in neither */
+    assert_string_equal(spawn_line(run.out, 1),
+                        "bwd_plan STW_E_INTERNAL cuda: cuModuleGetFunction failed: error (500); kernel "
+                        "stw_attn_bwd_delta_bf16");
+    assert_int_equal(lines_with(run.log, ":left "), 0);
+}
+
+/* A map that the driver refuses ends the call before anything is launched; the next call is as good as ever.
+ */
+static void map_fails(void **state) {
+    (void)state;
+    static const char problem[] = "call attn_bwd:bf16:b1h2s64d128";
+    for (int nth = 0; nth <= 4; ++nth) {
+        char plan[64] = "FAKE_FAIL=cuTensorMapEncodeTiled:999";
+        if (nth) snprintf(plan, sizeof plan, "FAKE_FAIL=cuTensorMapEncodeTiled:999:%d", nth);
+        tool("cuda", LIST(H200, plan), LIST(problem, problem));
+        assert_string_equal(
+            behind(run.out, "bwd "),
+            "STW_E_DRIVER cuda: cuTensorMapEncodeTiled failed: CUDA_ERROR_UNKNOWN (999): unknown error");
+        assert_int_equal(failures("cuTensorMapEncodeTiled"), nth ? 1 : 2);
+        assert_int_equal(spawn_count(run.out, "bwd STW_OK "), nth ? 1 : 0);
+        assert_int_equal(lines_with(run.log, "cuda:launch "), nth ? 3 : 0);
+        assert_int_equal(lines_with(run.log, ":left "), 0);
+    }
+}
+
+/* The kernels around the main loop stand in for it where the driver makes no tensor maps. */
+static void drivers(void **state) {
+    (void)state;
+    static const char *const folders[] = {"cuda-12.0", "cuda-12.9", "cuda-13.0", NO_MAPS};
+    for (int i = 0; i < 4; ++i)
+        for (int without = 0; without < 2; ++without) {
+            const char *setting = without ? "FAKE_NO_PROC_ADDRESS=1" : "UNUSED=1";
+            tool(folders[i], LIST(H200, setting), LIST("plain", "work 2"));
+            assert_int_equal(failures(NULL), 0);
+            assert_int_equal(lines_with(run.log, ":left "), 0);
+            assert_int_equal(lines_with(run.log, ":map "), i < 3 ? 16 : 0);
+            assert_int_equal(lines_with(run.log, "sm90"), i < 3 ? 4 : 0);
+            one(folders[i], LIST(H200, setting), "call", "attn_bwd:bf16:b1h2s64d128");
+            assert_true(variant_begins(i < 3 ? "sm90_" : "sm80_"));
+            assert_int_equal(lines_with(run.out, "unaligned: "), i < 3);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(maps_say_the_layout), cmocka_unit_test(plans_refuse_by_name),
+        cmocka_unit_test(forced_variant),      cmocka_unit_test(unaligned_calls),
+        cmocka_unit_test(two_images),          cmocka_unit_test(module_load_fails),
+        cmocka_unit_test(map_fails),           cmocka_unit_test(drivers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
