@@ -37,19 +37,14 @@
 #include "mma_sm90.h"
 #include "tensor_map.h"
 
-#ifndef HOP_EARLY
-#define HOP_EARLY (HD < 128)
-#endif
-#ifndef HOP_GUARD
-#define HOP_GUARD 1
-#endif
-
 /* One kernel's shapes. PANELS: of 64 columns. */
 template <class T_, int HD_> struct hop_config {
     typedef T_ T;
     enum { HD = HD_, BM = STW_SM90_BM(HD_), BN = 128, STAGES = 3, WARPS = 8, THREADS = 256, PANELS = (HD + 63) / 64, WIDTH = PANELS * 64 };
     enum { ROWS_BYTES = PANELS * BM * 128, KEYS_BYTES = PANELS * BN * 128, DS_BYTES = BM * BN * 2, STATS = 2 * BM + (int)STW_STATS_PAD };
-    enum { VALUES_EARLY = HOP_EARLY }; /* dV is stored under the last products of a unit; at head dim 128 that costs registers */
+    /* Measured on an H200. VALUES_EARLY: dV is stored under the last products of a unit. LSE_AHEAD, DELTA_AHEAD: pairs of
+     * statistics that find registers before the wait for the product that they meet; the others come behind it. */
+    enum { VALUES_EARLY = BM == 64, LSE_AHEAD = BM == 64 ? 2 : 6, DELTA_AHEAD = BM == 64 ? 2 : 4 };
     enum {
         AT_K = 0,
         AT_V = AT_K + 2 * KEYS_BYTES,
@@ -77,44 +72,36 @@ template <class T_, int HD_> struct hop_config {
 /* Barriers, from AT_BARRIERS on. */
 enum { HOP_Q = 0, HOP_DOUT = 24, HOP_K = 48, HOP_V = 56, HOP_UNIT = 64 };
 
-/* A query block of a head: where its rows and statistics are. */
-struct hop_place {
-    int block, head;
-    uint32_t at; /* its number in the workspace */
-};
-
 /* The way through a unit's query blocks, head by head; the same for all threads. */
 struct hop_walk {
-    hop_place place;
-    uint32_t q_block;          /* number of the sequence's first block among those of a head */
-    int first, end, left, idle; /* left: steps, this one included; the last `idle` repeat a block, with nothing visible */
+    int block, first, end, head, left; /* left: steps, this one included; a unit has two at least, the missing ones repeat a block */
+    uint32_t at;                       /* the block's number in the workspace */
+    int jump;                          /* what is added to it where the next head begins; 0: the block is repeated */
 
+    DEV_FN int steps_of(const attn_unit &u, const stw_attn_launch &l) { return max(u.end - u.first, 0) * (int)l.p.group; }
     DEV_FN hop_walk begin(const attn_unit &u, const stw_attn_launch &l) {
         hop_walk w;
-        const int first = w.first = dev_uniform(u.first);
-        w.end = dev_uniform(u.end);
-        w.place.block = first;
-        w.place.head = dev_uniform(u.kv_head) * (int)l.p.group;
-        w.q_block = (uint32_t)dev_uniform((int)u.seq.q_block);
-        w.place.at = (uint32_t)(w.place.head * l.q_blocks + stw_smaller((int64_t)w.q_block + first, l.q_blocks - 1));
-        int real = (w.end - first) * (int)l.p.group;
-        w.left = real > 2 ? real : 2;
-        w.idle = w.left - real;
+        const int steps = dev_uniform(steps_of(u, l)), first = dev_uniform(u.first);
+        w.block = w.first = first;
+        w.end = max(dev_uniform(u.end), first + 1);
+        w.head = dev_uniform(u.kv_head) * (int)l.p.group;
+        w.left = max(steps, 2);
+        w.at = (uint32_t)w.head * (uint32_t)l.q_blocks + (uint32_t)stw_smaller((int64_t)(uint32_t)dev_uniform((int)u.seq.q_block) + first, l.q_blocks - 1);
+        w.jump = steps < 2 ? 0 : (int)l.q_blocks + 1 - (w.end - first);
         return w;
     }
-    DEV_FN bool is_idle(const hop_walk &w) { return w.left <= w.idle; }
-    /* A block further in the unit that is walked through. */
-    DEV_FN void step(const hop_walk &w, const attn_unit &u, const stw_attn_launch &l, hop_place &p) {
-        ++p.at;
-        if (++p.block < w.end) return;
-        p.block = w.first;
-        ++p.head;
-        p.at = (uint32_t)(p.head * l.q_blocks + w.q_block + w.first);
-    }
-    DEV_FN void next(hop_walk &w, const attn_unit &u, const stw_attn_launch &l) {
-        if (--w.left > w.idle) step(w, u, l, w.place);
+    /* Steps with nothing visible. */
+    DEV_FN bool is_idle(const hop_walk &w, const attn_unit &u, const stw_attn_launch &l) { return w.left <= 2 - steps_of(u, l); }
+    DEV_FN void next(hop_walk &w) {
+        const bool over = w.block + 1 == w.end;
+        --w.left;
+        w.at += over ? w.jump : 1;
+        w.block = over ? w.first : w.block + 1;
+        w.head += over && w.jump > 0;
     }
 };
+
+#include "attn_bwd_sm90_store.inl"
 
 /* Instead of the number of the next unit: it has not been drawn yet; it has been asked for already. */
 #define HOP_UNDRAWN 0xFFFFFFFFu
@@ -131,7 +118,7 @@ template <class C> struct hop_loader {
         }
     }
     /* Rows and statistics of a block of the unit's sequence. */
-    DEV_FN void rows(const attn_unit &u, const hop_place &place, const stw_attn_launch &l, const stw_hopper_maps &maps, uint32_t smem, int stage) {
+    DEV_FN void rows(const attn_unit &u, const hop_walk &place, const stw_attn_launch &l, const stw_hopper_maps &maps, uint32_t smem, int stage) {
         int row = (int)u.seq.q.first + place.block * C::BM, batch = l.p.features & STW_FEAT_PACKED_Q ? 0 : (int)u.b;
         uint32_t q = smem + C::AT_BARRIERS + HOP_Q + 8 * stage, dout = smem + C::AT_BARRIERS + HOP_DOUT + 8 * stage;
         hop_barrier_expect(q, C::ROWS_BYTES + C::STATS * 4);
@@ -143,8 +130,8 @@ template <class C> struct hop_loader {
     /* The wave: the first (0) or second (1) step's rows of a unit. */
     DEV_FN void first_rows(const attn_unit &u, int step, const stw_attn_launch &l, const stw_hopper_maps &maps, uint32_t smem, int stage) {
         hop_walk w = hop_walk::begin(u, l);
-        if (step) hop_walk::next(w, u, l);
-        if (hop_elect()) rows(u, w.place, l, maps, smem, stage);
+        if (step) hop_walk::next(w);
+        if (hop_elect()) rows(u, w, l, maps, smem, stage);
     }
     /* K or V of a unit. */
     DEV_FN void keys(const attn_unit &u, const stw_attn_launch &l, const stw_mapped_tensor &t, uint32_t to, uint32_t barrier) {
@@ -211,10 +198,10 @@ struct hop_facts {
         bool dense_end = !(p.features & STW_FEAT_PACKED_KV) && keys.end == p.max_seq_kv;
         f.clears_keys = keys.first > u.j0 || (keys.end < u.j0 + 128 && !dense_end);
     }
-    DEV_FN bool has(const hop_facts &f, const hop_walk &w) { return w.place.block >= f.first && w.place.block < f.end; }
+    DEV_FN bool has(const hop_facts &f, const hop_walk &w) { return w.block >= f.first && w.block < f.end; }
     /* Of the others: some rows take part in nothing. */
     DEV_FN bool clears(const attn_unit &u, const stw_attn_params &p, const hop_walk &w) {
-        int some = !ends_with_tensor(u, p) && (w.place.block < u.whole_first || w.place.block >= u.whole_end);
+        int some = !ends_with_tensor(u, p) && (w.block < u.whole_first || w.block >= u.whole_end);
         return dev_uniform(some) != 0;
     }
 };
@@ -320,41 +307,30 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
             mma::template both<0>(s, hop_operand(k_rows + hop_along(k, C::BN), 1), hop_operand(q + hop_along(k, BM), 1), k > 0);
         hop_products_commit();
     };
-    /* S of invisible pairs -> what becomes P = 0. */
-    auto hide = [&](const hop_walk &walk) {
-        const float hidden = factor > 0.0f ? -dev_infinity() : dev_infinity();
-        const int here = dev_keep(lane), row = 16 * wave + here / 4; /* rare: what is derived from it is not kept over the loop */
-        const int i0 = walk.place.block * BM + here % 4 * 2;
-        const int *seen = (const int *)(const void *)(smem + C::AT_SEEN) + 2 * row;
-        int2 a = *(const int2 *)(const void *)seen, b = *(const int2 *)(const void *)(seen + 16);
-        a.x -= i0, a.y -= i0, b.x -= i0, b.y -= i0;
-        if (hop_walk::is_idle(walk)) a.y = b.y = -1;
-        DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
-            if (8 * i < a.x || 8 * i > a.y) s[4 * i] = hidden;
-            if (8 * i + 1 < a.x || 8 * i + 1 > a.y) s[4 * i + 1] = hidden;
-            if (8 * i < b.x || 8 * i > b.y) s[4 * i + 2] = hidden;
-            if (8 * i + 1 < b.x || 8 * i + 1 > b.y) s[4 * i + 3] = hidden;
-        }
+    /* This thread's statistics of a stage: of the queries 8 i + 2 (lane % 4) and the next. `which`: 0 LSE, 1 D. Asked for ahead of the
+     * wait for the product that they meet, into registers that are free then. */
+    auto statistics = [&](float2 (&x)[PIECES], int stage, int which, int first, int end) {
+        const float *from = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + which * BM + lane % 4 * 2;
+        DEV_UNROLL for (int i = first; i < end; ++i) x[i] = *(const float2 *)(const void *)(from + 8 * i);
     };
     /* S -> P in place. */
-    auto exponentials = [&](int stage) {
-        const float *stats = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + lane % 4 * 2;
+    auto exponentials = [&](const float2 (&lse)[PIECES]) {
         DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
-            float2 lse = *(const float2 *)(const void *)(stats + 8 * i);
-            s[4 * i] = dev_exp2_fast(fmaf(s[4 * i], factor, lse.x));
-            s[4 * i + 1] = dev_exp2_fast(fmaf(s[4 * i + 1], factor, lse.y));
-            s[4 * i + 2] = dev_exp2_fast(fmaf(s[4 * i + 2], factor, lse.x));
-            s[4 * i + 3] = dev_exp2_fast(fmaf(s[4 * i + 3], factor, lse.y));
+            s[4 * i] = dev_exp2_fast(fmaf(s[4 * i], factor, lse[i].x));
+            s[4 * i + 1] = dev_exp2_fast(fmaf(s[4 * i + 1], factor, lse[i].y));
+            s[4 * i + 2] = dev_exp2_fast(fmaf(s[4 * i + 2], factor, lse[i].x));
+            s[4 * i + 3] = dev_exp2_fast(fmaf(s[4 * i + 3], factor, lse[i].y));
         }
     };
-    /* The same for all lanes: 1 if there are infinite LSE among the rows of a stage, 2 if all of dO and D are tiny. */
-    auto marks = [&](int stage) {
-        float2 m = *(const float2 *)(const void *)(smem + C::AT_STATS + (stage * C::STATS + 2 * BM) * 4);
-        return __reduce_or_sync(0xFFFFFFFFu, (m.x != 0.0f ? 1u : 0u) | (TINY && m.y != 0.0f ? 2u : 0u));
+    /* What is special about the next step, in one word that is the same for all threads. */
+    enum { DEAD = 1, EXACT_SUMS = 2, HIDES = 4 }; /* rows with an infinite LSE; all of dO and D, or of K or V, tiny; pairs to hide */
+    auto marks = [&](int stage, bool plain, uint32_t of_unit) {
+        uint2 m = hop_peek(base + C::AT_STATS + (stage * C::STATS + 2 * BM) * 4);
+        return (uint32_t)dev_uniform((int)((m.x ? (uint32_t)DEAD : 0u) | (TINY && m.y ? (uint32_t)EXACT_SUMS : 0u) | (plain ? 0u : (uint32_t)HIDES) | of_unit));
     };
     /* All of K or all of V is tiny. Ordinary data: every wave's first look shows that they are not. */
     auto keys_are_tiny = [&](int which) {
-        bool k = hop_keys_count<C>(smem + C::AT_K + which * C::KEYS_BYTES, dev_keep(thread)), v = hop_keys_count<C>(smem + C::AT_V, dev_keep(thread));
+        bool k = hop_keys_count<C>(smem + C::AT_K + which * C::KEYS_BYTES, hop_thread()), v = hop_keys_count<C>(smem + C::AT_V, hop_thread());
         if (dev_uniform(__syncthreads_and(__any_sync(0xFFFFFFFFu, k) && __any_sync(0xFFFFFFFFu, v)))) return false;
         k = dev_uniform(__syncthreads_or(k)) != 0;
         v = dev_uniform(__syncthreads_or(v)) != 0;
@@ -364,13 +340,13 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
     auto clear_rows = [&](const attn_unit &u, const hop_walk &walk, int stage, int phase) {
         hop_barrier_wait(barriers + HOP_DOUT + 8 * stage, phase);
         hop_products_wait<0>();
-        hop_clear_queries<C>(u, smem, stage, walk.place.block, dev_keep(thread));
+        hop_clear_queries<C>(u, smem, stage, walk.block, hop_thread());
         hop_block_sync();
     };
 
     /* dQ where every term may be subnormal (attn_bwd_tiny.inl), by way of dS's place, which saves registers elsewhere. */
     auto add_exact = [&](float *to, int place) {
-        float *mine = (float *)(void *)(smem + place) + dev_keep(thread) * 16;
+        float *mine = (float *)(void *)(smem + place) + hop_thread() * 16;
         hop_block_sync(); /* nobody multiplies that dS any more */
         DEV_UNROLL for (int part = 0; part < 2; ++part) {
             DEV_UNROLL for (int i = 0; i < 16; ++i) mine[i] = dq[16 * part + i];
@@ -378,7 +354,29 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         }
     };
 
+    /* This wave's rows of dV or dK, by way of the place of dS that nobody multiplies: the warpgroup's panel of it. */
+    auto store = [&](const attn_unit &u, const float (&x)[HD / 2], const stw_tensor_param &to, uint32_t vectors, uint32_t cols, float scale, uint32_t place) {
+        hop_store_keys<C>(u, x, to, p.dtype, (l.vectors & vectors) != 0, (int)cols, scale,
+                          smem + C::AT_DS + place * C::DS_BYTES + half * BM * 128 + warp * 2048, wave, hop_lane());
+    };
+
     int turn = 0, stage = 0, phase = 0; /* the unit; the current step's place of rows */
+    /* S of invisible pairs -> what becomes P = 0. */
+    auto hide = [&](const hop_walk &walk) {
+        const float hidden = factor > 0.0f ? -dev_infinity() : dev_infinity();
+        const int here = hop_lane(), row = 16 * wave + here / 4; /* rare: what is derived from it is not kept over the loop */
+        const int i0 = walk.block * BM + here % 4 * 2;
+        const int *seen = (const int *)(const void *)(smem + C::AT_SEEN) + 2 * row;
+        int2 a = *(const int2 *)(const void *)seen, b = *(const int2 *)(const void *)(seen + 16);
+        a.x -= i0, a.y -= i0, b.x -= i0, b.y -= i0;
+        if (hop_walk::is_idle(walk, units[turn & 1], l)) a.y = b.y = -1;
+        DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
+            if (8 * i < a.x || 8 * i > a.y) s[4 * i] = hidden;
+            if (8 * i + 1 < a.x || 8 * i + 1 > a.y) s[4 * i + 1] = hidden;
+            if (8 * i < b.x || 8 * i > b.y) s[4 * i + 2] = hidden;
+            if (8 * i + 1 < b.x || 8 * i + 1 > b.y) s[4 * i + 3] = hidden;
+        }
+    };
     uint32_t flip = 0;
     hop_walk walk = hop_walk::begin(units[0], l);
     int plain_first, plain_end;
@@ -386,10 +384,10 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
     auto enter = [&](const attn_unit &u) {
         plain_first = dev_uniform(facts->first);
         plain_end = dev_uniform(facts->end);
-        if (!dev_uniform(facts->plain)) hop_list_seen(u, (int *)(void *)(smem + C::AT_SEEN), wave, dev_keep(lane));
+        if (!dev_uniform(facts->plain)) hop_list_seen(u, (int *)(void *)(smem + C::AT_SEEN), wave, hop_lane());
     };
     auto clears_keys = [&]() { return dev_uniform(facts->clears_keys) != 0; };
-    auto is_plain = [&]() { return walk.place.block >= plain_first && walk.place.block < plain_end; };
+    auto is_plain = [&]() { return walk.block >= plain_first && walk.block < plain_end; };
     enter(units[0]);
     hop_barrier_wait(barriers + HOP_K, 0);
     hop_barrier_wait(barriers + HOP_V, 0);
@@ -398,17 +396,18 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         hop_clear_keys<C>(units[0], smem + C::AT_V, thread);
         hop_block_sync();
     }
-    bool tiny_keys = TINY && keys_are_tiny(0);
+    uint32_t of_unit = TINY && keys_are_tiny(0) ? (uint32_t)EXACT_SUMS : 0u;
     hop_barrier_wait(barriers + HOP_Q, 0);
     hop_barrier_wait(barriers + HOP_DOUT, 0);
     if (!is_plain() && hop_facts::clears(units[0], p, walk)) clear_rows(units[0], walk, 0, 0);
     scores(base >> 4, 0, 0);
-    uint32_t odd = marks(0);
-    bool hides = !is_plain(), guards = hides || (odd & 1u);
+    uint32_t special = marks(0, is_plain(), of_unit);
     hop_products_wait<0>();
     hop_pin(s);
-    if (hides) hide(walk);
-    exponentials(0);
+    if (special & HIDES) hide(walk);
+    float2 lse[PIECES];
+    statistics(lse, 0, 0, 0, PIECES);
+    exponentials(lse);
 
     /* One step. LAST of its unit: S(j+1) is the next unit's, if there is one. EXACT: terms of dQ may all be tiny. Says whether
      * there is a next step. */
@@ -420,7 +419,7 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         const uint32_t q = at0 + C::AT_Q / 16 + stage * (C::ROWS_BYTES / 16), dout = at0 + C::AT_DOUT / 16 + stage * (C::ROWS_BYTES / 16);
         const uint32_t ds_rows = at0 + C::AT_DS / 16 + (BM == 128 ? half * 512 : 0) + flip * (C::DS_BYTES / 16);
         const uint32_t k_across = at0 + C::AT_K / 16 + (BM == 64 ? half * 1024 : 0) + (turn & 1) * (C::KEYS_BYTES / 16);
-        const uint32_t at = walk.place.at;
+        const uint32_t at = walk.at;
         const attn_unit &u = units[turn & 1];
         attn_unit &next = units[(turn & 1) ^ 1];
         /* 1 */
@@ -436,15 +435,17 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
             hop_barrier_wait(barriers + HOP_UNIT, (turn + 1) & 1);
             if (next.live) hop_facts::find(*facts, next, p);
         }
+        float2 delta[PIECES];
+        statistics(delta, stage, 1, 0, C::DELTA_AHEAD);
         /* 2 */
         hop_products_wait<1>();
         hop_pin(dp);
-        if (HOP_GUARD && guards) {
+        statistics(delta, stage, 1, C::DELTA_AHEAD, PIECES);
+        if (special & (HIDES | DEAD)) {
             DEV_UNROLL for (int i = 0; i < VALUES; ++i) dp[i] = s[i] != 0.0f ? dp[i] : 0.0f;
         }
-        const float *delta = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + BM + lane % 4 * 2;
         DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
-            float2 d = *(const float2 *)(const void *)(delta + 8 * i);
+            const float2 d = delta[i];
             ds16[2 * i] = dev_pack(T(), s[4 * i] * (dp[4 * i] + d.x), s[4 * i + 1] * (dp[4 * i + 1] + d.y));
             ds16[2 * i + 1] = dev_pack(T(), s[4 * i + 2] * (dp[4 * i + 2] + d.x), s[4 * i + 3] * (dp[4 * i + 3] + d.y));
         }
@@ -463,9 +464,9 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
             }
         } else if (wave == 0) {
             if (walk.left > 2) {
-                hop_place two = walk.place;
-                hop_walk::step(walk, u, l, two);
-                hop_walk::step(walk, u, l, two);
+                hop_walk two = walk;
+                hop_walk::next(two);
+                hop_walk::next(two);
                 if (hop_elect()) loader::rows(u, two, l, maps, base, stage_before);
                 if (walk.left <= 4 && hop_elect()) {
                     if (walk.left == 4) *drawn = loader::draw(l);
@@ -485,7 +486,7 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
             }
         }
         /* 4 */
-        hop_walk::next(walk, u, l);
+        hop_walk::next(walk);
         if (LAST) {
             ++turn;
             if (follows) {
@@ -494,7 +495,7 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
                 hop_barrier_wait(barriers + HOP_K, turn & 1);
                 if (clears_keys()) {
                     hop_products_wait<0>();
-                    hop_clear_keys<C>(next, smem + C::AT_K + (turn & 1) * C::KEYS_BYTES, dev_keep(thread));
+                    hop_clear_keys<C>(next, smem + C::AT_K + (turn & 1) * C::KEYS_BYTES, hop_thread());
                     hop_block_sync();
                 }
             }
@@ -503,6 +504,7 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
             hop_barrier_wait(barriers + HOP_Q + 8 * stage_next, phase_next);
             if (!is_plain() && hop_facts::clears(units[turn & 1], p, walk)) clear_rows(units[turn & 1], walk, stage_next, phase_next);
         }
+        special = marks(stage_next, is_plain(), of_unit); /* asked for in time: the issue of products must not wait for it */
         hop_products_wait<0>();
         scores(at0, turn & 1, stage_next);
         hop_products_begin();
@@ -513,19 +515,18 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         hop_products_commit();
         if (LAST && C::VALUES_EARLY) {
             hop_pin(dv); /* complete since the wait before S; stored while the products run */
-            attn_store_keys<C>(u, (const dev_acc<typename C::key_split> &)dv, p.dv, p.dtype, p.dv_dtype, false, (l.vectors & STW_VECTOR_DV) != 0,
-                               (int)p.head_dim_v, 1.0f, smem, wave, dev_keep(lane));
+            store(u, dv, p.dv, STW_VECTOR_DV, p.head_dim_v, 1.0f, flip ^ 1);
         }
         /* 5 */
-        odd = marks(stage_next);
-        hides = !is_plain();
-        guards = hides || (odd & 1u);
         /* this thread's sums of dQ: the finish kernel has BM / 16 waves over the rows, the columns change fastest */
         float *const to = l.dq + (int64_t)at * (BM * C::WIDTH) + ((BM == 64 ? warp * 2 + half : wave) * DEV_WAVE + lane) * 4;
+        float2 lse[PIECES];
+        statistics(lse, stage_next, 0, 0, C::LSE_AHEAD);
         hop_products_wait<2>();
         hop_pin(s);
-        if (hides) hide(walk);
-        exponentials(stage_next);
+        if (special & HIDES) hide(walk);
+        statistics(lse, stage_next, 0, C::LSE_AHEAD, PIECES);
+        exponentials(lse);
         hop_products_wait<1>();
         hop_pin(dq);
         if (!EXACT) {
@@ -535,6 +536,7 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         if (l.never) hop_touch(s); /* or ptxas lets the exponentials sink */
         if (follows) hop_barrier_wait(barriers + HOP_DOUT + 8 * stage_next, phase_next);
         hop_products_wait<0>();
+        hop_hold(to);
         if (EXACT) add_exact(to, C::AT_DS + flip * C::DS_BYTES);
         stage = stage_next;
         phase = phase_next;
@@ -544,7 +546,7 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
     for (;;) {
         DEV_UNROLL for (int i = 0; i < HD / 2; ++i) dk[i] = dv[i] = 0.0f;
         bool follows;
-        auto exact = [&]() { return TINY && (tiny_keys || (odd & 2u)); };
+        auto exact = [&]() { return TINY && (special & EXACT_SUMS); };
         while (walk.left > 1) {
             DEV_ROLLED while (walk.left > 1 && !exact()) step(hop_flag<false>(), hop_flag<false>());
             DEV_ROLLED while (walk.left > 1 && exact()) step(hop_flag<false>(), hop_flag<TINY>());
@@ -552,21 +554,23 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         if (exact()) follows = step(hop_flag<true>(), hop_flag<TINY>());
         else follows = step(hop_flag<true>(), hop_flag<false>());
         hop_pin(dk);
+        const attn_unit &u = units[(turn & 1) ^ 1];
         if (!C::VALUES_EARLY) {
             hop_pin(dv);
-            attn_store_keys<C>(units[(turn & 1) ^ 1], (const dev_acc<typename C::key_split> &)dv, p.dv, p.dtype, p.dv_dtype, false,
-                               (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v, 1.0f, smem, wave, dev_keep(lane));
+            store(u, dv, p.dv, STW_VECTOR_DV, p.head_dim_v, 1.0f, flip);
         }
-        const attn_unit &u = units[(turn & 1) ^ 1];
-        attn_store_keys<C>(u, (const dev_acc<typename C::key_split> &)dk, p.dk, p.dtype, p.dk_dtype, false, (l.vectors & STW_VECTOR_DK) != 0,
-                           (int)p.head_dim_qk, p.scale, smem, wave, dev_keep(lane));
+        store(u, dk, p.dk, STW_VECTOR_DK, p.head_dim_qk, p.scale, flip);
+        hop_group_sync(half); /* the warpgroup's next dS goes where its waves had their rows */
         if (!follows) return;
         attn_unit &next = units[turn & 1];
         hop_barrier_wait(barriers + HOP_V, turn & 1);
         if (clears_keys()) {
-            hop_clear_keys<C>(next, smem + C::AT_V, dev_keep(thread));
+            hop_clear_keys<C>(next, smem + C::AT_V, hop_thread());
             hop_block_sync();
         }
-        tiny_keys = TINY && keys_are_tiny(turn & 1);
+        if (TINY) {
+            of_unit = keys_are_tiny(turn & 1) ? (uint32_t)EXACT_SUMS : 0u;
+            special |= of_unit; /* what the former unit left there is as right, and slower for a step */
+        }
     }
 }

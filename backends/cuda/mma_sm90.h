@@ -17,6 +17,18 @@
 
 DEV_FN uint32_t hop_address(const void *shared) { return (uint32_t)__cvta_generic_to_shared(shared); }
 
+/* dev_thread and dev_lane, read anew: in rare paths, so that no register holds them over the main loop. */
+DEV_FN int hop_thread() {
+    int x;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    return x;
+}
+DEV_FN int hop_lane() {
+    int x;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(x));
+    return x;
+}
+
 /* One lane of a wave whose lanes are together, for instructions that the wave gives once. */
 DEV_FN bool hop_elect() {
     uint32_t chosen;
@@ -70,6 +82,17 @@ DEV_FN void hop_store_transposed(uint32_t to, const uint32_t w[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
 }
 
+/* The same, as they are. */
+DEV_FN void hop_store_tiles(uint32_t to, const uint32_t w[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+}
+
+/* Two words of shared memory, now. */
+DEV_FN uint2 hop_peek(uint32_t at) {
+    uint2 x;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at) : "memory");
+    return x;
+}
 /* Adds to four sums in memory. */
 DEV_FN void hop_add_four(float *to, const float *x) {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
@@ -100,6 +123,8 @@ DEV_FN void hop_clear_vector(uint32_t to, bool live) {
 
 /* All threads of the block, on a barrier of its own: __syncthreads would be met by code that some waves skip. */
 DEV_FN void hop_block_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+/* The threads of a warpgroup. */
+DEV_FN void hop_group_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory"); }
 
 /* ---- products ---- */
 
@@ -123,6 +148,9 @@ template <int N> DEV_FN void hop_pin(float (&x)[N]) {
 template <int N> DEV_FN void hop_touch(float (&x)[N]) {
     DEV_UNROLL for (int i = 0; i < N; ++i) asm volatile("neg.f32 %0, %0;" : "+f"(x[i])::"memory");
 }
+
+/* The registers of an address stay taken until here: ptxas would use them again at once, and wait until additions have read them. */
+DEV_FN void hop_hold(const void *x) { asm volatile("" ::"l"(x) : "memory"); }
 
 #define HOP_8(x, i)                                                                                                    \
     "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]), "+f"(x[i + 7])
