@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -279,6 +280,25 @@ static void unaligned_calls(void **state) {
     }
 }
 
+/* The workspace is enough for either main loop, also where a tuning file chooses the other one, whose shorter
+ * key blocks are listed in more room: one query, 2^20 keys. */
+static void one_workspace(void **state) {
+    (void)state;
+    static const char problem[] = "attn_bwd:bf16:b1h1s1x1048576d128";
+    static const char rules[] = "STW_RULE(\"\", sm90_64x128_hd128)\nSTW_RULE(\"\", sm80_64x64_hd128)\n";
+    char setting[] = "STERNWAY_TUNING=/tmp/stw_rules_XXXXXX", *path = strchr(setting, '/');
+    int file = mkstemp(path);
+    assert_int_equal(write(file, rules, strlen(rules)), strlen(rules));
+    close(file);
+    size_t both = workspace_of(problem, setting);
+    assert_true(variant_begins("sm90_64x128_hd128"));
+    assert_memory_equal(behind(run.out, "unaligned: "), "sm80_64x64_hd128,", 17);
+    unlink(path);
+    size_t alone = workspace_of(problem, "STERNWAY_VARIANT=sm80_64x64_hd128");
+    assert_true(alone > workspace_of(problem, "UNUSED=1"));
+    assert_int_equal(both, alone);
+}
+
 /* ---- images, symbols, failures ---- */
 
 /* Kernels come from the image that has them, and both images are loaded once and given back. */
@@ -366,10 +386,15 @@ static void drivers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(maps_say_the_layout), cmocka_unit_test(plans_refuse_by_name),
-        cmocka_unit_test(forced_variant),      cmocka_unit_test(unaligned_calls),
-        cmocka_unit_test(two_images),          cmocka_unit_test(module_load_fails),
-        cmocka_unit_test(map_fails),           cmocka_unit_test(drivers),
+        cmocka_unit_test(maps_say_the_layout),
+        cmocka_unit_test(plans_refuse_by_name),
+        cmocka_unit_test(forced_variant),
+        cmocka_unit_test(unaligned_calls),
+        cmocka_unit_test(one_workspace),
+        cmocka_unit_test(two_images),
+        cmocka_unit_test(module_load_fails),
+        cmocka_unit_test(map_fails),
+        cmocka_unit_test(drivers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

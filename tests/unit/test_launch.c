@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Launch plans of the attention kernels (common/attn_launch.c) as numbers: the places of a call's workspace
+ * hold what kernels write there, whatever the sequences' lengths, and apart from each other; what Hopper's
+ * own main loop counts in 32 bits fits. Extents are those that the kernels' comments promise
+ * (common/params/attn_launch.h). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/attn_launch.h"
+#include "common/problem.h"
+#include "dispatch/attn_problem.h"
+#include "dispatch/tables.h"
+
+#include <stdio.h>
+
+#define BASE ((uintptr_t)1 << 44) /* of a workspace that nobody touches */
+
+static uint64_t random_state = 20261121;
+
+static int64_t random_below(int64_t bound) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)((random_state >> 33) % (uint64_t)bound);
+}
+
+static stw_attn_params params_of(const char *text) {
+    stw_problem problem;
+    stw_attn_params params;
+    assert_int_equal(stw_problem_parse(text, &problem), STW_OK);
+    assert_int_equal(stw_attn_check(&problem.desc, STW_PLAN_ATTN_BWD), STW_OK);
+    stw_attn_params_fill(&problem.desc, STW_PLAN_ATTN_BWD, problem.desc.deterministic == STW_DETERMINISTIC_ON,
+                         &params);
+    return params;
+}
+
+static stw_attn_tile tile_of(const stw_variant *v) {
+    return (stw_attn_tile){v->id, v->head_dim, v->bm, v->bn, v->stages, v->warps, v->loop};
+}
+
+typedef struct place {
+    uint64_t at, bytes;
+} place;
+
+static void check_places(const place *places, int count, uint64_t workspace) {
+    for (int i = 0; i < count; ++i) {
+        if (!places[i].bytes) continue;
+        assert_int_equal(places[i].at % 256, 0);
+        assert_true(places[i].at >= BASE && places[i].at + places[i].bytes <= BASE + workspace);
+        for (int n = 0; n < i; ++n)
+            assert_true(places[n].at + places[n].bytes <= places[i].at ||
+                        places[i].at + places[i].bytes <= places[n].at || !places[n].bytes);
+    }
+}
+
+/* Query blocks of all sequences have numbers of their own below q_blocks, for any lengths. */
+static void check_query_blocks(const stw_attn_params *params, const stw_attn_launch *l) {
+    stw_attn_params p = *params;
+    int32_t cu[65];
+    assert_true(p.batch <= 64);
+    if (p.features & STW_FEAT_PACKED_Q) {
+        for (int64_t b = 0, left = p.total_q; b <= p.batch; ++b) {
+            cu[b] = (int32_t)(p.total_q - left);
+            int64_t most = stw_smaller(left, p.max_seq_q);
+            left -= random_below(4) ? random_below(most + 1) : most;
+        }
+        p.cu_seqlens_q = cu;
+    }
+    int64_t next = 0;
+    for (int64_t b = 0; b < p.batch; ++b) {
+        stw_attn_seq seq = stw_attn_seq_of(&p, l->bm, b);
+        assert_true(seq.q_block >= next);
+        next = seq.q_block + stw_blocks_of(seq.q.rows, l->bm);
+    }
+    assert_true(next <= l->q_blocks);
+}
+
+static void check(const stw_attn_tile *tile, const stw_attn_params *p) {
+    stw_attn_steps steps;
+    stw_attn_launch l;
+    stw_attn_steps_of(STW_CALL_BWD, tile, p, 32, &steps);
+    stw_attn_launch_of(STW_CALL_BWD, tile, p, 32, (void *)BASE, &l);
+    uint64_t blocks = (uint64_t)(p->heads_q * l.q_blocks), row = 2 * l.bm + STW_STATS_PAD;
+    int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
+    place places[] = {
+        {(uintptr_t)l.stats, blocks * row * sizeof(float)},
+        {(uintptr_t)l.dq, p->outputs & STW_OUT_DQ ? blocks * l.bm * l.width * sizeof(float) : 0},
+        {(uintptr_t)l.sink, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0},
+        {(uintptr_t)l.key_blocks, (uint64_t)(p->batch * l.k_blocks) * STW_KEY_BLOCK_BYTES},
+        {(uintptr_t)l.turns, ordered ? blocks * sizeof(uint32_t) : 0},
+        {(uintptr_t)l.ticket, sizeof(uint64_t)},
+        {(uintptr_t)l.unordered, ordered ? sizeof(uint32_t) : 0},
+    };
+    check_places(places, 7, steps.workspace);
+    assert_true(l.width >= p->head_dim_qk && l.k_blocks * l.bn >= p->max_seq_kv);
+    check_query_blocks(p, &l);
+    if (!stw_attn_is_hopper(tile)) return;
+    /* bulk copies take multiples of 16 bytes; units, and those of the heads numbered together, are counted in
+     * 32 bits */
+    assert_int_equal(row * sizeof(float) % 16, 0);
+    assert_true(l.heads_beside >= 1 && l.heads_beside * l.k_blocks < INT64_C(1) << 31);
+    assert_true(p->batch * p->heads_kv * l.k_blocks < INT64_C(1) << 31);
+}
+
+static void check_with_every_tile(const char *text) {
+    static const char *const archs[] = {"sm80", "sm90"};
+    stw_attn_params p = params_of(text);
+    for (int a = 0; a < 2; ++a) {
+        const stw_attn_table *table = stw_attn_table_find(archs[a]);
+        for (size_t v = 0; v < table->variant_count; ++v) {
+            stw_attn_tile tile = tile_of(&table->variants[v]);
+            uint32_t widest = p.head_dim_qk > p.head_dim_v ? p.head_dim_qk : p.head_dim_v;
+            if (tile.head_dim >= widest && !stw_attn_tile_refusal(STW_CALL_BWD, &tile, &p)) check(&tile, &p);
+        }
+    }
+}
+
+static void places_hold_what_is_written(void **state) {
+    (void)state;
+    static const char *const problems[] = {
+        "attn_bwd:bf16:b1h1s1d1",
+        "attn_bwd:f16:b3h6k2s129x127d64:causal_br",
+        "attn_bwd:bf16:b5h4k4s64x128d96:grads_qkvs:sink",
+        "attn_bwd:bf16:b7h4k2s200x300d128:thd:tq801:tk1203",
+        "attn_bwd:f16:b64h2s130x1d40:thd:tq1000:tk64:det",
+        "attn_bwd:f32:b2h2s100x10d128:det",
+        "attn_bwd:bf16:b2h3s1x5000d192:grads_kv",
+    };
+    for (int round = 0; round < 20; ++round)
+        for (size_t i = 0; i < sizeof problems / sizeof *problems; ++i) check_with_every_tile(problems[i]);
+    for (int round = 0; round < 300; ++round) {
+        char text[200];
+        int batch = 1 + (int)random_below(20), heads = 1 + (int)random_below(5),
+            q = 1 + (int)random_below(700), kv = 1 + (int)random_below(700);
+        int length = snprintf(text, sizeof text, "attn_bwd:bf16:b%dh%ds%dx%dd%d", batch, heads, q, kv,
+                              8 * (1 + (int)random_below(16)));
+        if (random_below(2))
+            snprintf(text + length, sizeof text - (size_t)length, ":thd:tq%d:tk%d",
+                     1 + (int)random_below((int64_t)batch * q), 1 + (int)random_below((int64_t)batch * kv));
+        check_with_every_tile(text);
+    }
+}
+
+/* Few queries and many keys under a causal mask: heads whose key blocks are numbered together are many then.
+ */
+static void units_of_many_keys(void **state) {
+    (void)state;
+    check_with_every_tile("attn_bwd:bf16:b1h1s1x8405120d64:causal_br");
+    check_with_every_tile("attn_bwd:bf16:b1h3k1s1x16777216d128:wr5");
+    check_with_every_tile("attn_bwd:f16:b9h8k8s3x4000000d96:causal_tl");
+    check_with_every_tile("attn_bwd:bf16:b64h262143s128x128d64:causal_br");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(places_hold_what_is_written),
+        cmocka_unit_test(units_of_many_keys),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
