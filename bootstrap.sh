@@ -56,15 +56,25 @@ find_nvcc() { # prints its path, or OFF
     return 1
 }
 
+pip_install() { # folder packages...
+    local venv=$nvcc_tools/venv folder=$1; shift
+    say "installing into build/tools: $*"
+    if ! python3 -m venv "$venv" >/dev/null 2>&1; then apt_install python3-venv && python3 -m venv "$venv"; fi &&
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target "$folder" "$@"
+}
+
 install_nvcc() {
     [ "${STERNWAY_NVCC:-}" != none ] || { say "no CUDA images: STERNWAY_NVCC=none"; return 0; }
     find_nvcc >/dev/null && return 0
-    say "installing nvcc into build/tools: ${nvcc_packages[*]}"
-    local venv=$nvcc_tools/venv
-    if ! python3 -m venv "$venv" >/dev/null 2>&1; then apt_install python3-venv && python3 -m venv "$venv"; fi &&
-        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
-            --target "$nvcc_tools/cuda" "${nvcc_packages[@]}" && find_nvcc >/dev/null ||
+    pip_install "$nvcc_tools/cuda" "${nvcc_packages[@]}" && find_nvcc >/dev/null ||
         say "going on without nvcc: the CUDA backend is built without kernels"
+}
+
+# What reads the sm90 image for its gate (tests/sm90_gate). These packages begin with 13.2; they read what 13.0 makes.
+install_cuobjdump() {
+    local nvcc tools=$nvcc_tools/cuobjdump; nvcc=$(find_nvcc) || return 0
+    if command -v cuobjdump >/dev/null || [ -x "${nvcc%/*}/cuobjdump" ] || [ -x "$tools/nvidia/cu13/bin/cuobjdump" ]; then return 0; fi
+    pip_install "$tools" nvidia-cuda-cuobjdump==13.2.* nvidia-cuda-nvdisasm==13.2.* || say "going on without cuobjdump: sm90_gate is skipped"
 }
 
 # clang makes the faster CPU tiles; gcc is as correct.
@@ -122,7 +132,7 @@ full() {
 case "${1:-}" in
 build) install_packages; install_nvcc; build release ;;
 demo) install_packages; install_nvcc; demo ;;
-test) install_packages; install_nvcc; tests ;;
-full) install_packages; install_nvcc; full ;;
+test) install_packages; install_nvcc; install_cuobjdump; tests ;;
+full) install_packages; install_nvcc; install_cuobjdump; full ;;
 *) sed -n '4,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""What ptxas made of Hopper's own main loop, against what it is meant to be; nothing runs, no GPU is needed.
+
+For every row of the table with loop `wgmma` and both types there is a kernel, and no other. Its matrix instructions are
+those of its steps, no more; a step has its exponentials between the wait for S and its last wait, while products run; no
+wait that the source does not have; dQ is added in vectors; nothing is spilled but what gate.txt lists, and never in a step.
+A line of gate.txt that no kernel needs any more is a failure, too. (Products that ptxas takes one by one end the build:
+cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
+
+    python3 check_gate.py IMAGE TABLE CUOBJDUMP"""
+import fnmatch
+import pathlib
+import re
+import subprocess
+import sys
+
+BN, TYPES = 128, ("bf16", "f16")
+WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
+
+
+def read(cuobjdump, image, what):
+    done = subprocess.run([cuobjdump, what, image], text=True, capture_output=True)
+    if done.returncode:
+        sys.exit(f"{cuobjdump} {what}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def code(text):
+    """[(address, instruction)] by kernel."""
+    kernels, current = {}, None
+    for line in text.splitlines():
+        if name := re.search(r"Function : (\S+)", line):
+            current = kernels.setdefault(name[1], [])
+        elif (found := re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?);", line)) and current is not None:
+            current.append((int(found[1], 16), found[2].strip()))
+    return kernels
+
+
+def count(instructions, pattern):
+    return sum(re.search(pattern, text) is not None for _, text in instructions)
+
+
+def hot_loop(instructions, products):
+    """The shortest loop with just so many matrix instructions: that of steps with nothing special."""
+    best = None
+    for at, text in instructions:
+        if not (jump := re.search(r"\bBRA\b.*?(0x[0-9a-f]+)", text)) or int(jump[1], 16) >= at:
+            continue
+        body = [row for row in instructions if int(jump[1], 16) <= row[0] <= at]
+        if count(body, "HGMMA") == products and (best is None or len(body) < len(best)):
+            best = body
+    return best
+
+
+def check_step(body, values):
+    """What is wrong with a step; `values`: exponentials of a thread."""
+    waits = [(i, found[1]) for i, (_, text) in enumerate(body)
+             if (found := re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([0-9a-f]+)", text))]
+    order = [most for _, most in waits]
+    if order != WAITS:
+        yield f"waits for products until {','.join(order)} are left, not {','.join(WAITS)}"
+        return
+    held, last = waits[3][0], waits[-1][0]
+    exponentials = [i for i, (_, text) in enumerate(body) if "MUFU.EX2" in text]
+    if len(exponentials) != values:
+        yield f"{len(exponentials)} exponentials, not {values}"
+    if late := sum(i > last for i in exponentials):
+        yield f"{late} exponentials behind the last wait, where no product runs"
+    if early := sum(i < held for i in exponentials):
+        yield f"{early} exponentials ahead of the wait for S"
+    if spilled := count(body, r"\b(LDL|STL)\b"):
+        yield f"{spilled} accesses to spilled registers"
+    if (adds := count(body, r"RED\S*\.ADD\.F32x4\b")) != 8:
+        yield f"{adds} vector additions to dQ, not 8"
+
+
+def check_kernel(name, instructions, hd, bm):
+    step = 2 * (hd // 16) + 2 * (bm // 16) + BN // 16  # S and dP, dV and dK, dQ
+    steps = 4 if "_bf16_" in name else 2  # in a unit and at its end; bf16 also where all terms may be subnormal
+    products = count(instructions, "HGMMA")
+    if products != hd // 16 + steps * step:
+        yield f"{products} matrix instructions, not {hd // 16} and {steps} steps of {step}"
+    body = hot_loop(instructions, step)
+    if body is None:
+        yield f"no loop of {step} matrix instructions"
+    else:
+        yield from check_step(body, bm // 2)
+
+
+def check_spills(kernels, stacks, bounds):
+    needed = set()
+    for name, instructions in kernels.items():
+        facts = (stacks.get(name, -1), count(instructions, r"\bSTL\b"), count(instructions, r"\bLDL\b"))
+        most = (0, 0, 0)
+        for i, (pattern, *values, _) in enumerate(bounds):
+            if fnmatch.fnmatch(name, pattern):
+                most = tuple(map(int, values))
+                if facts != (0, 0, 0):
+                    needed.add(i)
+                break
+        if facts[0] < 0 or any(have > allowed for have, allowed in zip(facts, most)):
+            yield f"{name}: stack, spill stores, spill loads {facts}, at most {most}"
+    yield from (f"gate.txt: no kernel needs {bounds[i][0]}" for i in range(len(bounds)) if i not in needed)
+
+
+def main():
+    image, table, cuobjdump = sys.argv[1:]
+    if not pathlib.Path(cuobjdump).exists():
+        print(f"skip: no cuobjdump ({cuobjdump}): bootstrap.sh installs one")
+        return 77
+    kernels = code(read(cuobjdump, image, "-sass"))
+    stacks = {name: int(stack) for name, stack in
+              re.findall(r"Function (\S+):\s+REG:\d+ STACK:(\d+)", read(cuobjdump, image, "-res-usage"))}
+    bounds = [line.split(None, 4) for line in (pathlib.Path(__file__).parent / "gate.txt").read_text().splitlines()
+              if line and not line.startswith("#")]
+    rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), .*, wgmma\)", pathlib.Path(table).read_text(), re.M)
+    wanted = {f"stw_attn_bwd_{row}_{kind}_plain": (int(hd), int(bm)) for row, hd, bm in rows for kind in TYPES}
+    failures = [f"{name}: not in the image" for name in wanted.keys() - kernels.keys()]
+    failures += [f"{name}: not of the table" for name in kernels.keys() - wanted.keys()]
+    for name in sorted(wanted.keys() & kernels.keys()):
+        failures += [f"{name}: {words}" for words in check_kernel(name, kernels[name], *wanted[name])]
+    failures += check_spills(kernels, stacks, bounds)
+    print(*failures, f"{len(kernels)} kernels, {len(failures)} failures", sep="\n")
+    return 1 if failures or not kernels else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
