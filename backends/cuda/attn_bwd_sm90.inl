@@ -44,7 +44,7 @@ template <class T_, int HD_> struct hop_config {
     enum { ROWS_BYTES = PANELS * BM * 128, KEYS_BYTES = PANELS * BN * 128, DS_BYTES = BM * BN * 2, STATS = 2 * BM + (int)STW_STATS_PAD };
     /* Measured on an H200. VALUES_EARLY: dV is stored under the last products of a unit. LSE_AHEAD, DELTA_AHEAD: pairs of
      * statistics that find registers before the wait for the product that they meet; the others come behind it. */
-    enum { VALUES_EARLY = BM == 64, LSE_AHEAD = BM == 64 ? 2 : 6, DELTA_AHEAD = BM == 64 ? 2 : 4 };
+    enum { VALUES_EARLY = BM == 64, LSE_AHEAD = BM == 64 ? 4 : 6, DELTA_AHEAD = BM == 64 ? 2 : 4 };
     enum {
         AT_K = 0,
         AT_V = AT_K + 2 * KEYS_BYTES,
@@ -504,7 +504,6 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
             hop_barrier_wait(barriers + HOP_Q + 8 * stage_next, phase_next);
             if (!is_plain() && hop_facts::clears(units[turn & 1], p, walk)) clear_rows(units[turn & 1], walk, stage_next, phase_next);
         }
-        special = marks(stage_next, is_plain(), of_unit); /* asked for in time: the issue of products must not wait for it */
         hop_products_wait<0>();
         scores(at0, turn & 1, stage_next);
         hop_products_begin();
@@ -524,7 +523,9 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         statistics(lse, stage_next, 0, 0, C::LSE_AHEAD);
         hop_products_wait<2>();
         hop_pin(s);
-        if (special & HIDES) hide(walk);
+        const bool plain = is_plain();
+        if (!plain) hide(walk);
+        special = marks(stage_next, plain, of_unit);
         statistics(lse, stage_next, 0, C::LSE_AHEAD, PIECES);
         exponentials(lse);
         hop_products_wait<1>();
