@@ -4,7 +4,10 @@
 mutants_gpu.toml one at a time in a copy of the device sources, compiles an image of them with a reduced tuning table
 (one variant a kind of kernel), links a library with it from a finished build's objects and runs conform on
 gpu_cases.txt: it must fail. Without a bug the same build must pass. Ends with 77 where there is no GPU with kernels of
-the arch, or no compiler for it."""
+the arch, or no compiler for it.
+
+With --arch sm90 bugs in Hopper's own main loop: its image is made anew, all of its table; the kernels around it are the
+build's."""
 
 import argparse
 import os
@@ -19,7 +22,6 @@ from pathlib import Path
 import planted
 
 HERE = Path(__file__).resolve().parent
-REPLACED = ("images.c.o", "image.c.o", "tables.c.o")  # made anew: they hold the image and the table
 SYMBOL = "stw_image_mutant"
 
 
@@ -48,6 +50,11 @@ class Cuda:
     """sm80 on an NVIDIA GPU."""
     folder = "backends/cuda"
     timeout_s = 60
+    cases = "gpu_cases.txt"
+    replaced = ("images.c.o", "image.c.o", "tables.c.o")  # made anew: they hold the image and the table
+
+    def concerns(self, mutant):
+        return self.arch in mutant.get("archs", [self.arch])
 
     def __init__(self, options):
         self.options, self.arch = options, options.arch
@@ -82,10 +89,32 @@ class Cuda:
         return (1, f"FAIL {mutant['tool']} {mutant['tool']}: {words.count('Error')} errors") if status == 9 else (status, "")
 
 
+class Hopper(Cuda):
+    """Hopper's own main loop on a GPU of 9.0: the sm90 image alone is made anew."""
+    timeout_s = 120
+    cases = "sm90_cases.txt"
+    replaced = ("image.c.o",)  # the build's images stay, the sm80 ones in use
+
+    def concerns(self, mutant):
+        return self.arch in mutant.get("archs", [])
+
+    def compile(self, tree, image):
+        return [self.options.nvcc, "-fatbin", "-gencode=arch=compute_90a,code=sm_90a", "-Xfatbin", "-compress-all", "-std=c++17",
+                "-O3", f"-I{tree}", f"-I{tree}/include", "-o", str(image), str(tree / "backends/cuda/attn_bwd_sm90.cu")]
+
+    def rows(self, value):
+        built = (self.options.build / "generated/images.def").read_text().splitlines(True)
+        kept = [row for row in built if row.startswith("STW_IMAGE(") and "(CUDA, sm90," not in row]
+        return [*kept, f"STW_IMAGE(CUDA, sm90, CUBIN, {SYMBOL}, {value})\n"]
+
+
 class Hip:
     """gfx90a and gfx942 on tests/cdna_emu, which watches LDS for races and shuffles the waves."""
     folder = "backends/hip"
     timeout_s = 300
+    cases = Cuda.cases
+    replaced = Cuda.replaced
+    concerns = Cuda.concerns
 
     def __init__(self, options):
         self.options, self.arch = options, options.arch
@@ -134,11 +163,11 @@ class Check:
         self.options = options
         self.vendor = options.vendor
         self.gpu = threading.Semaphore(options.runs)
-        self.cases = read_cases("gpu_cases.txt")
+        self.cases = read_cases(self.vendor.cases)
         self.archive = Path(options.scratch) / "objects.a"
         shutil.copy2(options.build / "lib/libsternway_internal.a", self.archive)
         held = subprocess.run(["ar", "t", str(self.archive)], check=True, capture_output=True, text=True).stdout.split()
-        subprocess.run(["ar", "d", str(self.archive), *(name for name in REPLACED if name in held)], check=True)
+        subprocess.run(["ar", "d", str(self.archive), *(name for name in self.vendor.replaced if name in held)], check=True)
 
     def compile(self, work, source, target, *more):
         tree = work / "tree"
@@ -163,7 +192,8 @@ class Check:
         (work / "images.def").write_text("".join(self.vendor.rows(f"0x{value:016x}")))
         self.compile(work, work / "images.c", work / "images.c.o")
         self.compile(work, tree / "common/image.c", work / "image.c.o", '-DSTW_IMAGE_ROWS="images.def"')
-        self.compile(work, tree / "dispatch/tables.c", work / "tables.c.o")
+        if "tables.c.o" in self.vendor.replaced:
+            self.compile(work, tree / "dispatch/tables.c", work / "tables.c.o")
         (work / "lib").mkdir()
         subprocess.run([self.options.cc, "-shared", "-Wl,-soname,libsternway.so.0", "-Wl,--no-undefined",
                         f"-Wl,--version-script={tree}/dispatch/exports.map", "-o", str(work / "lib/libsternway.so.0"),
@@ -200,7 +230,7 @@ class Check:
             for folder in (self.vendor.folder, "common", "dispatch", "include"):
                 shutil.copytree(source / folder, work / "tree" / folder)
             table = work / f"tree/common/tuning/attn_bwd.{self.vendor.arch}.def"
-            if not self.options.whole:
+            if not self.options.whole and "tables.c.o" in self.vendor.replaced:
                 table.write_text(reduce_table(table.read_text()))
             if not clean:
                 wrong = planted.plant(source, work / "tree", mutant)
@@ -231,7 +261,7 @@ def chosen(options):
     for mutant in planted.load(HERE / "mutants_gpu.toml", options.only):
         if mutant["file"].startswith("backends/") and not mutant["file"].startswith(options.vendor.folder):
             continue
-        if options.arch not in mutant.get("archs", [options.arch]) or (options.short and not mutant.get("short")):
+        if not options.vendor.concerns(mutant) or (options.short and not mutant.get("short")):
             continue
         if options.leaf and not mutant["file"].startswith("backends/") and "archs" not in mutant:
             continue
@@ -258,8 +288,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, required=True, help="a finished build folder")
     parser.add_argument("--source", type=Path, default=HERE.parent.parent)
-    parser.add_argument("--arch", default="sm80", help="sm80, gfx90a, gfx942")
-    parser.add_argument("--code", default="sm_90", help="of the NVIDIA GPU at hand")
+    parser.add_argument("--arch", default="sm80", help="sm80, sm90, gfx90a, gfx942")
+    parser.add_argument("--code", default="sm_90", help="sm80: of the NVIDIA GPU at hand")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilations at once")
     parser.add_argument("--runs", type=int, default=4, help="runs on the GPU at once")
     parser.add_argument("--conform-jobs", type=int, default=2, help="processes of a run")
@@ -278,7 +308,7 @@ def main():
     options = parser.parse_args()
     options.build, options.source = options.build.resolve(), options.source.resolve()
     options.with_backends = [f"-DSTW_WITH_{name}" for name in options.backends.split(",")]
-    options.vendor = (Hip if options.arch.startswith("gfx") else Cuda)(options)
+    options.vendor = (Hip if options.arch.startswith("gfx") else Hopper if options.arch == "sm90" else Cuda)(options)
     why = None if options.stale else absent(options)
     if why:
         print(f"skip {why}")
