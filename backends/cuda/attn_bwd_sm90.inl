@@ -117,13 +117,20 @@ template <class C> struct hop_loader {
                 hop_load_panel(to + panel * rows * 128, &t.map, panel * 64, row, head, batch, barrier);
         }
     }
-    /* Rows and statistics of a block of the unit's sequence. */
-    DEV_FN void rows(const attn_unit &u, const hop_walk &place, const stw_attn_launch &l, const stw_hopper_maps &maps, uint32_t smem, int stage) {
-        int row = (int)u.seq.q.first + place.block * C::BM, batch = l.p.features & STW_FEAT_PACKED_Q ? 0 : (int)u.b;
-        uint32_t q = smem + C::AT_BARRIERS + HOP_Q + 8 * stage, dout = smem + C::AT_BARRIERS + HOP_DOUT + 8 * stage;
-        hop_barrier_expect(q, C::ROWS_BYTES + C::STATS * 4);
+    /* Rows and statistics of a block of the unit's sequence. In idle steps the statistics are zeros: a sequence without queries has
+     * none, and what happens to lie there may be no number. */
+    DEV_FN void rows(const attn_unit &u, const hop_walk &place, const stw_attn_launch &l, const stw_hopper_maps &maps, uint32_t smem, int stage, bool idle) {
+        const int row = (int)u.seq.q.first + place.block * C::BM, batch = l.p.features & STW_FEAT_PACKED_Q ? 0 : (int)u.b;
+        const uint32_t q = smem + C::AT_BARRIERS + HOP_Q + 8 * stage, dout = smem + C::AT_BARRIERS + HOP_DOUT + 8 * stage;
+        const uint32_t stats = smem + C::AT_STATS + stage * C::STATS * 4;
+        if (idle) {
+            DEV_ROLLED for (int i = 0; i < C::STATS * 4; i += 16) hop_clear_vector(stats + i, true);
+            hop_barrier_expect(q, C::ROWS_BYTES);
+        } else {
+            hop_barrier_expect(q, C::ROWS_BYTES + C::STATS * 4);
+            hop_load_bytes(stats, l.stats + (int64_t)place.at * C::STATS, C::STATS * 4, q);
+        }
         panels(smem + C::AT_Q + stage * C::ROWS_BYTES, maps.q, row, place.head, batch, C::BM, q);
-        hop_load_bytes(smem + C::AT_STATS + stage * C::STATS * 4, l.stats + (int64_t)place.at * C::STATS, C::STATS * 4, q);
         hop_barrier_expect(dout, C::ROWS_BYTES);
         panels(smem + C::AT_DOUT + stage * C::ROWS_BYTES, maps.dout, row, place.head, batch, C::BM, dout);
     }
@@ -131,7 +138,7 @@ template <class C> struct hop_loader {
     DEV_FN void first_rows(const attn_unit &u, int step, const stw_attn_launch &l, const stw_hopper_maps &maps, uint32_t smem, int stage) {
         hop_walk w = hop_walk::begin(u, l);
         if (step) hop_walk::next(w);
-        if (hop_elect()) rows(u, w, l, maps, smem, stage);
+        if (hop_elect()) rows(u, w, l, maps, smem, stage, hop_walk::is_idle(w, u, l));
     }
     /* K or V of a unit. */
     DEV_FN void keys(const attn_unit &u, const stw_attn_launch &l, const stw_mapped_tensor &t, uint32_t to, uint32_t barrier) {
@@ -467,7 +474,7 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
                 hop_walk two = walk;
                 hop_walk::next(two);
                 hop_walk::next(two);
-                if (hop_elect()) loader::rows(u, two, l, maps, base, stage_before);
+                if (hop_elect()) loader::rows(u, two, l, maps, base, stage_before, false);
                 if (walk.left <= 4 && hop_elect()) {
                     if (walk.left == 4) *drawn = loader::draw(l);
                     else loader::fetch_drawn(l, drawn, next, barriers + HOP_UNIT);
