@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which problems Hopper's own main loop takes (loop "wgmma"); every other one goes to the shared kernels. Pure
- * functions, used by common/attn_launch.c. */
+ * Which problems Hopper's own main loop takes (loop "wgmma"); every other one goes to the shared kernels.
+ * Pure functions, used by common/attn_launch.c. */
 #include "common/attn_launch.h"
 
 #include "sternway/attn_bwd.h"
@@ -36,9 +36,11 @@ const char *stw_attn_hopper_refusal(const stw_attn_params *p) {
     if (f & STW_FEAT_DETERMINISTIC) return "it adds in no fixed order";
     if ((p->outputs & (gradients | STW_OUT_DBIAS)) != gradients) return "it makes dQ, dK and dV together";
     if (p->dk_dtype != p->dtype || p->dv_dtype != p->dtype) return "it makes dK and dV in the inputs' type";
-    if (rows < 1 || keys < 1 || p->max_seq_q < 1 || p->max_seq_kv < 1 || p->batch < 1 || p->heads_kv < 1) return "it takes no empty tensors";
+    if (rows < 1 || keys < 1 || p->max_seq_q < 1 || p->max_seq_kv < 1 || p->batch < 1 || p->heads_kv < 1)
+        return "it takes no empty tensors";
     if (p->scale == 0.0f) return "it hides pairs by infinite scores, which a scale of 0 makes NaN";
-    if (p->batch * p->heads_kv >= UNITS_MAX / stw_blocks_of(p->max_seq_kv, 128)) return "it counts units in 31 bits";
+    if (p->batch * p->heads_kv >= UNITS_MAX / stw_blocks_of(p->max_seq_kv, 128))
+        return "it counts units in 31 bits";
     if (!tensor_fits(&p->q, rows, p->heads_q, batch_q) || !tensor_fits(&p->dout, rows, p->heads_q, batch_q) ||
         !tensor_fits(&p->k, keys, p->heads_kv, batch_kv) || !tensor_fits(&p->v, keys, p->heads_kv, batch_kv))
         return "tensor loads need strides of q, k, v and dout that are positive multiples of 16 bytes";

@@ -27,7 +27,8 @@ typedef enum stw_attn_call { STW_CALL_BWD = 1, STW_CALL_FWD = 2, STW_CALL_DROPOU
 typedef enum stw_attn_queued { STW_QUEUED_NEVER, STW_QUEUED, STW_QUEUED_MANY } stw_attn_queued;
 #define STW_UNITS_MANY 24
 
-/* One kernel of a call. Its only argument (but for Hopper's) is a stw_attn_launch whose `units` is this step's. */
+/* One kernel of a call. Its only argument (but for Hopper's) is a stw_attn_launch whose `units` is this
+ * step's. */
 typedef struct stw_attn_step {
     char entry[STW_ATTN_ENTRY_MAX]; /* name in the image                            */
     int64_t units;
@@ -42,8 +43,8 @@ typedef struct stw_attn_steps {
     size_t workspace; /* bytes */
 } stw_attn_steps;
 
-/* NULL, or why kernels of this tile do not exist for the call: dispatch passes such a variant over, and refuses it
- * where STERNWAY_VARIANT asks for it. */
+/* NULL, or why kernels of this tile do not exist for the call: dispatch passes such a variant over, and
+ * refuses it where STERNWAY_VARIANT asks for it. */
 const char *stw_attn_tile_refusal(stw_attn_call call, const stw_attn_tile *tile,
                                   const stw_attn_params *params);
 

@@ -54,11 +54,11 @@ typedef struct stw_gpu_ops {
 
 struct stw_gpu {
     const stw_gpu_ops *ops;
-    int ordinal; /* as the driver numbers devices, also those of pointers */
-    const stw_image *image, *shared_image; /* kernels that are not in the first are in the second; it may be NULL */
-    atomic_int lost;      /* enum in gpu.c; read without a lock */
-    char lost_text[320];  /* the failure that lost the device */
-    pthread_mutex_t lock; /* of the two below: plan time only */
+    int ordinal;                           /* as the driver numbers devices, also those of pointers */
+    const stw_image *image, *shared_image; /* kernels that the first lacks are in the second, or NULL */
+    atomic_int lost;                       /* enum in gpu.c; read without a lock */
+    char lost_text[320];                   /* the failure that lost the device */
+    pthread_mutex_t lock;                  /* of the two below: plan time only */
     void *module, *shared_module;
     stw_gpu_kernel *kernels;
 };
@@ -85,7 +85,8 @@ stw_status stw_gpu_kernel_find(stw_gpu *gpu, const char *name, uint32_t threads,
                                const stw_gpu_kernel **kernel_out);
 
 /* stw_backend_ops.variant_refusal of both GPU backends. (gpu_launch.c) */
-const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_work *work, const stw_variant *variant);
+const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_work *work,
+                                    const stw_variant *variant);
 
 /* Refuses tensors and workspace that are not memory of this device and streams of another one, by name:
  * STW_E_INVALID. Between enter and leave. (gpu_check.c) */

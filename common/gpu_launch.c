@@ -41,7 +41,8 @@ const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_wor
     (void)device;
     stw_attn_tile tile = tile_of(variant);
     if (work->unaligned && stw_attn_is_hopper(&tile)) return "tensor loads start at multiples of 16 bytes";
-    return stw_attn_tile_refusal(work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD, &tile, &work->params);
+    return stw_attn_tile_refusal(work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD, &tile,
+                                 &work->params);
 }
 
 static stw_status find_steps(const stw_device *device, const stw_attn_steps *steps, launch_step *found) {
@@ -115,7 +116,8 @@ static stw_status launch_steps(stw_gpu *gpu, const launch_step *step, uint32_t c
 
 /* Tensor loads take what starts at multiples of 16 bytes. */
 static int is_aligned(const stw_attn_params *p) {
-    uintptr_t all = (uintptr_t)p->q.data | (uintptr_t)p->k.data | (uintptr_t)p->v.data | (uintptr_t)p->dout.data;
+    uintptr_t all =
+        (uintptr_t)p->q.data | (uintptr_t)p->k.data | (uintptr_t)p->v.data | (uintptr_t)p->dout.data;
     return all % 16 == 0;
 }
 

@@ -49,8 +49,8 @@ typedef struct stw_attn_work {
     size_t workspace_size;      /* set by attn_prepare                          */
     char note[256];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
     uint64_t scratch[32];       /* the backend's own, plain data                */
-    /* Where `variant` takes only tensors that start at multiples of 16 bytes, which a plan cannot know: what a call
-     * with others runs; else NULL. `unaligned` is 1 while that one is looked for. */
+    /* Where `variant` takes only tensors that start at multiples of 16 bytes, which a plan cannot know: what
+     * a call with others runs; else NULL. `unaligned` is 1 while that one is looked for. */
     const stw_variant *unaligned_variant;
     int unaligned;
 } stw_attn_work;
@@ -61,9 +61,10 @@ typedef struct stw_backend_ops {
     stw_status (*open)(const stw_open_request *request, stw_device *device_out);
     void (*close)(stw_device *device);
 
-    /* NULL when `variant` can run this problem (kind and params of `work`) on this device, else the reason (static
-     * storage). */
-    const char *(*variant_refusal)(const stw_device *device, const stw_attn_work *work, const stw_variant *variant);
+    /* NULL when `variant` can run this problem (kind and params of `work`) on this device, else the reason
+     * (static storage). */
+    const char *(*variant_refusal)(const stw_device *device, const stw_attn_work *work,
+                                   const stw_variant *variant);
 
     /* Fills workspace_size, note and scratch. Errors: STW_E_UNSUPPORTED with the reason. */
     stw_status (*attn_prepare)(const stw_device *device, stw_attn_work *work);

@@ -28,7 +28,8 @@ static void select_unaligned(stw_context *context, stw_attn_work *work) {
     work->unaligned = 1;
     if (context->ops->variant_refusal(&context->device, work, work->variant)) {
         stw_facts facts = stw_facts_of(work, &context->device);
-        if (stw_select(&context->rules, &facts, context->ops, &context->device, NULL, 0, &why, &work->unaligned_variant))
+        if (stw_select(&context->rules, &facts, context->ops, &context->device, NULL, 0, &why,
+                       &work->unaligned_variant))
             work->unaligned_variant = NULL;
     }
     work->unaligned = 0;

@@ -15,10 +15,10 @@ typedef struct stw_cuda_state {
     void *context;
 } stw_cuda_state;
 
-/* Retains the primary context. `shared`: image of the kernels that `image` lacks, or NULL. Errors: STW_E_NO_MEMORY, STW_E_DRIVER. */
+/* Retains the primary context. `shared`: image of the kernels that `image` lacks, or NULL. Errors:
+ * STW_E_NO_MEMORY, STW_E_DRIVER. */
 stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int ordinal, int device, int version,
-                                 const stw_image *image, const stw_image *shared,
-                                 stw_cuda_state **state_out);
+                                 const stw_image *image, const stw_image *shared, stw_cuda_state **state_out);
 void stw_cuda_state_destroy(stw_cuda_state *state);
 
 /* STW_OK for 0, else as stw_cuda_fail; a sticky error loses the device. */
@@ -30,7 +30,8 @@ stw_status stw_cuda_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel);
 stw_status stw_cuda_check_stream(stw_gpu *gpu, const char *who, stw_stream stream);
 stw_status stw_cuda_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
                                   int workspace);
-stw_status stw_cuda_encode_maps(stw_gpu *gpu, const struct stw_attn_launch *launch, void *maps_out); /* tensor_map.c */
+stw_status stw_cuda_encode_maps(stw_gpu *gpu, const struct stw_attn_launch *launch,
+                                void *maps_out); /* tensor_map.c */
 stw_status stw_cuda_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                            stw_stream stream, void **arguments);
 

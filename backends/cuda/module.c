@@ -43,7 +43,8 @@ stw_status stw_cuda_module_load(stw_gpu *gpu) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
     void *module = NULL;
     stw_status status = STW_OK;
-    if (gpu->shared_image && !gpu->shared_module) status = image_load(state, gpu->shared_image, &gpu->shared_module);
+    if (gpu->shared_image && !gpu->shared_module)
+        status = image_load(state, gpu->shared_image, &gpu->shared_module);
     if (!status) status = image_load(state, gpu->image, &module);
     if (!status) gpu->module = module;
     return status;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Tensor maps (TMA descriptors) of a call of Hopper's own main loop. Called by common/gpu_launch.c in each run
- * call, through stw_gpu_ops: pure host work of the driver, a few hundred nanoseconds. */
-#include "backends/cuda/device.h"
+ * Tensor maps (TMA descriptors) of a call of Hopper's own main loop. Called by common/gpu_launch.c in each
+ * run call, through stw_gpu_ops: work of the driver on the host alone. */
 #include "backends/cuda/tensor_map.h"
+#include "backends/cuda/device.h"
 #include "common/params/attn_launch.h"
 
 _Static_assert(sizeof(stw_hopper_maps) <= STW_GPU_MAPS_BYTES, "room in a run call");
@@ -33,8 +33,7 @@ static int encode(const stw_cuda_functions *cuda, const stw_tensor_param *t, uin
         return cuda->cuTensorMapEncodeTiled(&out->map, dtype, 5, start, dims, strides, box, ones, 0,
                                             STW_CUDA_SWIZZLE_128, STW_CUDA_L2_256, 0);
     }
-    uint64_t dims[4] = {cols, rows, (uint64_t)e.heads, (uint64_t)e.batch},
-             strides[3] = {row, head, batch};
+    uint64_t dims[4] = {cols, rows, (uint64_t)e.heads, (uint64_t)e.batch}, strides[3] = {row, head, batch};
     uint32_t box[4] = {PANEL, box_rows, 1, 1};
     return cuda->cuTensorMapEncodeTiled(&out->map, dtype, 4, start, dims, strides, box, ones, 0,
                                         STW_CUDA_SWIZZLE_128, STW_CUDA_L2_256, 0);
@@ -45,12 +44,14 @@ stw_status stw_cuda_encode_maps(stw_gpu *gpu, const struct stw_attn_launch *laun
     const stw_attn_params *p = &launch->p;
     stw_hopper_maps *maps = maps_out;
     uint32_t dtype = p->dtype == STW_BF16 ? STW_CUDA_MAP_BF16 : STW_CUDA_MAP_F16;
-    int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0, packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
+    int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0,
+        packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
     extent q = {packed_q ? p->total_q : p->max_seq_q, p->heads_q, packed_q ? 1 : p->batch};
     extent kv = {packed_kv ? p->total_kv : p->max_seq_kv, p->heads_kv, packed_kv ? 1 : p->batch};
     const stw_cuda_functions *cuda = state->cuda;
     int error = encode(cuda, &p->q, p->head_dim_qk, q, launch->width, launch->bm, dtype, &maps->q);
-    if (!error) error = encode(cuda, &p->dout, p->head_dim_v, q, launch->width, launch->bm, dtype, &maps->dout);
+    if (!error)
+        error = encode(cuda, &p->dout, p->head_dim_v, q, launch->width, launch->bm, dtype, &maps->dout);
     if (!error) error = encode(cuda, &p->k, p->head_dim_qk, kv, launch->width, KEYS, dtype, &maps->k);
     if (!error) error = encode(cuda, &p->v, p->head_dim_v, kv, launch->width, KEYS, dtype, &maps->v);
     return stw_cuda_check(state, STW_E_DRIVER, "cuTensorMapEncodeTiled", error);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Descriptions of q, dout, k and v for the tensor loads of Hopper's own main loop: made on the host for each call, read
- * by attn_bwd_sm90.inl. The second argument of that kernel. */
+ * Descriptions of q, dout, k and v for the tensor loads of Hopper's own main loop: made on the host for each
+ * call, read by attn_bwd_sm90.inl. The second argument of that kernel. */
 #ifndef STW_CUDA_TENSOR_MAP_H
 #define STW_CUDA_TENSOR_MAP_H
 
@@ -18,9 +18,9 @@ typedef struct stw_tensor_map {
     STW_MAP_ALIGNED uint64_t word[16];
 } stw_tensor_map;
 
-/* A tensor seen by tensor loads. `panels`, not 0: five dimensions (column in a panel of 64, row, panel, head, batch), one
- * load brings all panels; 0: four (column, row, head, batch), a load a panel, so that columns past the head dim
- * become zeros. */
+/* A tensor seen by tensor loads. `panels`, not 0: five dimensions (column in a panel of 64, row, panel, head,
+ * batch), one load brings all panels; 0: four (column, row, head, batch), a load a panel, so that columns
+ * past the head dim become zeros. */
 typedef struct stw_mapped_tensor {
     stw_tensor_map map;
     int32_t panels;
