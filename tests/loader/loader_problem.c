@@ -1,19 +1,53 @@
 /* SPDX-License-Identifier: MIT
  *
- * loader_tool's commands about one problem on the fake CUDA device, through the public calls:
- *   why PROBLEM                   stw_explain_attn's text: of a backward, why each variant is not taken
- *   plan PROBLEM                  "plan STATUS text", then the lines of stw_plan_describe from "variant" on
- *   call PROBLEM [TENSOR BYTES]   the same, then the addresses of q, k, v, dout, "at NAME ADDRESS", and one
- * backward call, "bwd STATUS text"; TENSOR starts so many bytes behind a multiple of 256 PROBLEM: a line of
- * common/problem.h, for its descriptor. Nothing reads what the tensors hold. */
+ * loader_tool's commands about one problem on the fake CUDA device, through the public calls. A problem is a
+ * line of common/problem.h, taken for its descriptor; nothing reads what the tensors hold.
+ *   why PROBLEM     stw_explain_attn's text: of a backward, why each variant is not taken
+ *   plan PROBLEM    "plan STATUS text", then the lines of stw_plan_describe from "variant" on
+ *   call PROBLEM [TENSOR BYTES]
+ *                   the same; "at NAME ADDRESS" of q, k, v, dout; "bwd STATUS text" of a backward call in
+ * which TENSOR starts so many bytes behind a multiple of 256; what the library did in that call: "took A
+ * allocations, L locks; some before" */
 #include "common/problem.h"
 #include "loader_calls.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { TENSORS = 9, ROOM = 4096 };
+
+/* The linker sends this program's own calls here, the library's among them; those of the fakes stay. */
+static int allocations, locks;
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *old, size_t bytes);
+int __real_pthread_mutex_lock(pthread_mutex_t *lock);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *lock);
+
+void *__wrap_malloc(size_t bytes) {
+    ++allocations;
+    return __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t count, size_t bytes) {
+    ++allocations;
+    return __real_calloc(count, bytes);
+}
+
+void *__wrap_realloc(void *old, size_t bytes) {
+    ++allocations;
+    return __real_realloc(old, bytes);
+}
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t *lock) {
+    ++locks;
+    return __real_pthread_mutex_lock(lock);
+}
 
 static int say(const char *call, stw_status status) {
     printf("%s %s %s\n", call, stw_status_name(status), status ? stw_last_error() : "");
@@ -46,7 +80,12 @@ static void call(stw_context *context, const stw_plan *plan, const stw_attn_desc
     if (desc->total_q) args.cu_seqlens_q = more;
     if (desc->total_kv) args.cu_seqlens_kv = more + 1024;
     if (desc->flags & STW_ATTN_HAS_USED_LENGTHS) args.used_q = more + 2048, args.used_kv = more + 3072;
-    say("bwd", stw_attn_bwd(plan, &args, workspace, stw_plan_workspace_size(plan), NULL));
+    int allocated = allocations, locked = locks;
+    stw_status status = stw_attn_bwd(plan, &args, workspace, stw_plan_workspace_size(plan), NULL);
+    allocated = allocations - allocated, locked = locks - locked;
+    say("bwd", status);
+    printf("took %d allocations, %d locks; %s before\n", allocated, locked,
+           allocations && locks ? "some" : "none");
     say("free", stw_buffer_free(context, memory));
     say("free", stw_buffer_free(context, workspace));
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A device of compute capability 9.0 over a fake libcuda.so.1: its two images, which problems Hopper's own
- * main loop takes, the tensor maps of each call, and calls that go to the shared kernels. What a map must say
- * is worked out by hand from the layouts of include/sternway/attn_bwd.h. */
+ * A device of 9.0 over a fake libcuda.so.1: its two images, which problems Hopper's own main loop takes, the
+ * tensor maps of each call (worked out by hand from attn_bwd.h), and calls that go to the shared kernels. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -245,6 +244,7 @@ static void unaligned_call(const char *problem, const char *tensor, int bytes, c
     snprintf(words, sizeof words, "%s %s %d", problem, tensor, bytes);
     one("cuda", LIST(H200), "call", words);
     if (failures(NULL)) fail_msg("%s: %s", words, run.out);
+    assert_int_equal(spawn_count(run.out, "took 0 allocations, 0 locks; some before"), 1);
     if (spawn_count(run.log, unaligned ? shared : hopper) != 1) fail_msg("%s: %s", words, run.log);
     assert_int_equal(lines_with(run.log, "cuda:launch "), 3);
     assert_int_equal(lines_with(run.log, "cuda:cuTensorMapEncodeTiled"), unaligned ? 0 : 4);
