@@ -5,9 +5,9 @@
  *   why PROBLEM     stw_explain_attn's text: of a backward, why each variant is not taken
  *   plan PROBLEM    "plan STATUS text", then the lines of stw_plan_describe from "variant" on
  *   call PROBLEM [TENSOR BYTES]
- *                   the same; "at NAME ADDRESS" of q, k, v, dout; "bwd STATUS text" of a backward call in
- * which TENSOR starts so many bytes behind a multiple of 256; what the library did in that call: "took A
- * allocations, L locks; some before" */
+ *                   the same; "at NAME ADDRESS" of q, k, v, dout; "bwd STATUS text" of a backward call
+ *                   (TENSOR starts so many bytes behind a multiple of 256), and what the library did in
+ *                   it: "took A allocations, L locks; some before" */
 #include "common/problem.h"
 #include "loader_calls.h"
 
