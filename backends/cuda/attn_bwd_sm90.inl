@@ -13,26 +13,32 @@
  *           +--------------------+      dQ   = dS K       dS through shared memory; warpgroup c makes columns 64c.. (M 64), or
  *                                                         rows 64c.. (M 128)
  *
- * Step j. On entry P(j) is in registers and no product is under way.
+ * Step j. On entry P(j) is in registers, no product is under way, and `special` says what is not as usual in this step.
  *   1  issue dP(j); P to 16 bits; issue dV(j)
  *   2  await dP; dS = P (dP - D) to 16 bits, into registers and dS[j % 2]; barrier of the block     (dV runs)
  *   3  one lane asks for the rows of step j + 2, into the place of step j - 1
  *   4  await dV; issue S(j+1), dQ(j), dK(j)
  *   5  await S; P(j+1) = 2^(S c - LSE c); await dQ and add it to the sums; await dK                    (dQ, dK run)
- * S(j+1) of a unit's last step multiplies whatever lies there; nobody looks at it (a condition would upset ptxas).
+ * S(j+1) of a unit's last step is the next unit's first; where there is no next unit it multiplies whatever lies there, and nobody
+ * looks at it (a condition would upset ptxas).
  *
  * Why places need no "empty" barriers: the block's barrier of step j proves that both warpgroups have ended all products of
  * step j - 1, so the rows and statistics of step j - 1 may be overwritten. dS has two places, since a warpgroup may write
- * dS(j+1) while the other multiplies dS(j). V is read no longer after the barrier of a unit's last step (dP awaited), K
- * after the barrier at the unit's end: there the next unit's are asked for. Loads run two steps ahead, over the end of the
+ * dS(j+1) while the other multiplies dS(j). V is read no longer after the barrier of a unit's last step (dP awaited): there
+ * the next unit's is asked for. K has two places; the next unit's is asked for a step earlier. Loads run two steps ahead, over the end of the
  * unit too, so a unit has two steps at least: the missing ones repeat a block with nothing visible.
  *
  * Rows that take part in nothing must not be multiplied, not even by 0: what TMA brings of them (a neighbour's in packed
  * tensors, rows past a used length) is overwritten with zeros, in the few blocks at edges.
  *
- * Placement by ptxas decides over 10%: no exponential may sink behind the last wait of a step, where no product runs.
- * A wait for a barrier ends a basic block and holds them (AWAIT_EARLY); `elect.sync` in a branch that all lanes of a wave
- * take keeps loops away from TMA; values that all threads share stay in uniform registers (dev_uniform). */
+ * What ptxas makes of this decides over 10%:
+ *   - no exponential may sink behind the last wait of a step, where no product runs: the branch on `never` holds them (hop_touch);
+ *   - all that decides about loops and branches comes from dev_uniform and from arithmetic without branches (hop_walk::next), or the
+ *     whole loop leaves the uniform registers, descriptors first; a dev_uniform in a conditional part of the loop has the same effect;
+ *   - what a load brings must be wanted only after all products of a phase are issued, and loads come no earlier than they
+ *     are written: marks in the middle of the products cost 4%;
+ *   - registers of an address are held until additions have read them (hop_hold): ptxas had them used again at once, 9%;
+ *   - `elect.sync` in a branch that all lanes of a wave take keeps loops away from TMA. */
 
 #include "mma_sm90.h"
 #include "tensor_map.h"
@@ -42,9 +48,10 @@ template <class T_, int HD_> struct hop_config {
     typedef T_ T;
     enum { HD = HD_, BM = STW_SM90_BM(HD_), BN = 128, STAGES = 3, WARPS = 8, THREADS = 256, PANELS = (HD + 63) / 64, WIDTH = PANELS * 64 };
     enum { ROWS_BYTES = PANELS * BM * 128, KEYS_BYTES = PANELS * BN * 128, DS_BYTES = BM * BN * 2, STATS = 2 * BM + (int)STW_STATS_PAD };
-    /* Measured on an H200. VALUES_EARLY: dV is stored under the last products of a unit. LSE_AHEAD, DELTA_AHEAD: pairs of
-     * statistics that find registers before the wait for the product that they meet; the others come behind it. */
-    enum { VALUES_EARLY = BM == 64, LSE_AHEAD = BM == 64 ? 4 : 6, DELTA_AHEAD = BM == 64 ? 2 : 4 };
+    /* Twelve choices of these were measured on an H200: 3% at head dim 64, 7% at 128. VALUES_EARLY: dV is stored under the last products
+     * of a unit. LSE_AHEAD, DELTA_AHEAD: pairs of statistics that find registers before the wait for the product that they
+     * meet; the others come behind it. MARKS_LATE: a block's marks are read behind the exponentials, not ahead of them. */
+    enum { VALUES_EARLY = BM == 64, LSE_AHEAD = BM == 64 ? 0 : 4, DELTA_AHEAD = BM == 64 ? 2 : 4, MARKS_LATE = BM == 64 };
     enum {
         AT_K = 0,
         AT_V = AT_K + 2 * KEYS_BYTES,
@@ -532,9 +539,10 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         hop_pin(s);
         const bool plain = is_plain();
         if (!plain) hide(walk);
-        special = marks(stage_next, plain, of_unit);
+        if (!C::MARKS_LATE) special = marks(stage_next, plain, of_unit);
         statistics(lse, stage_next, 0, C::LSE_AHEAD, PIECES);
         exponentials(lse);
+        if (C::MARKS_LATE) special = marks(stage_next, plain, of_unit);
         hop_products_wait<1>();
         hop_pin(dq);
         if (!EXACT) {
