@@ -59,14 +59,17 @@ static uint32_t smem_granted(const stw_gpu *gpu, const char *name) {
     return granted;
 }
 
+/* Of two images the device's own has the kernels that bear its name. */
+static void *module_of(const stw_gpu *gpu, const char *name) {
+    return gpu->shared_module && !strstr(name, gpu->image->arch) ? gpu->shared_module : gpu->module;
+}
+
 /* Loads the function, which a driver that loads lazily would otherwise do inside the first launch, where a
  * graph capture may be going on. */
 stw_status stw_cuda_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
     const stw_cuda_functions *cuda = state->cuda;
-    int error = cuda->cuModuleGetFunction(&kernel->function, gpu->module, kernel->name);
-    if (error == STW_CUDA_NOT_FOUND && gpu->shared_module)
-        error = cuda->cuModuleGetFunction(&kernel->function, gpu->shared_module, kernel->name);
+    int error = cuda->cuModuleGetFunction(&kernel->function, module_of(gpu, kernel->name), kernel->name);
     if (error) {
         stw_status status = stw_cuda_check(state, STW_E_INTERNAL, "cuModuleGetFunction", error);
         char reason[320];
