@@ -8,7 +8,8 @@ gradients on all of them. Then bursts of calls in turn (device events, first cal
 
     python bench/gpu_peers.py [--suite fa dims features f32 near] [--quick] [--csv FILE] [--variant ID]
 
-Ratios are peer's time over ours: above 1 we are faster. Exit status 1 when a result was wrong or a peer of the
+Ratios are peer's time over ours: above 1 we are faster. fa3_line is not run: cuDNN's ratio of this run over that of
+FlashAttention-3 to cuDNN (FA3_OF_CUDNN in gpu_cases.py). Exit status 1 when a result was wrong or a peer of the
 case could not be compared for another reason than that it does not do the problem."""
 import argparse
 import csv
@@ -21,7 +22,7 @@ import sys
 
 import torch
 
-from gpu_cases import SUITES
+from gpu_cases import FA3_OF_CUDNN, SUITES
 from sternway_api import open_or_exit
 
 A = torch.ops.aten
@@ -286,7 +287,7 @@ def measure(functions, rounds, budget_ms):
 
 # ---- report -------------------------------------------------------------------------------------------------------
 
-COLUMNS = ("flash", "efficient", "cudnn", "normal", "flash_det")
+COLUMNS = ("flash", "efficient", "cudnn", "fa3_line", "normal", "flash_det")
 
 
 def run_case(contexts, case, options):
@@ -309,6 +310,8 @@ def run_case(contexts, case, options):
     for name in times:
         if name != "ours":
             row[f"ratio_{name}"] = times[name][0] / times["ours"][0]
+    if case.group.startswith("fa ") and "ratio_cudnn" in row:  # not run: where FlashAttention-3 would be beside this cuDNN
+        row["ratio_fa3_line"] = row["ratio_cudnn"] / FA3_OF_CUDNN[case.dim, case.causal][case.seq]
     return row
 
 
