@@ -179,5 +179,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(offsets_out_of_range),       cmocka_unit_test(decreasing_starts),
         cmocka_unit_test(decreasing_starts_in_order),
     };
-    return gpu_main(argc, argv, "gpu_lengths", tests, sizeof tests / sizeof *tests, 40);
+    return gpu_main(argc, argv, "gpu_lengths", tests, sizeof tests / sizeof *tests, 160);
 }
