@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Units of Hopper's main loop: the way through a unit's query blocks, who asks TMA for what and draws the next unit, what is
+ * special about a unit, and zeros over rows that take part in nothing. Included by attn_bwd_sm90.inl. */
+
+/* Barriers, from AT_BARRIERS on. */
+enum { HOP_Q = 0, HOP_DOUT = 24, HOP_K = 48, HOP_V = 56, HOP_UNIT = 64 };
+
+/* The way through a unit's query blocks, head by head; the same for all threads. */
+struct hop_walk {
+    int block, first, end, head, left; /* left: steps, this one included; a unit has two at least, the missing ones repeat a block */
+    uint32_t at;                       /* the block's number in the workspace */
+    int jump;                          /* what is added to it where the next head begins; 0: the block is repeated */
+
+    DEV_FN int steps_of(const attn_unit &u, const stw_attn_launch &l) { return max(u.end - u.first, 0) * (int)l.p.group; }
+    DEV_FN hop_walk begin(const attn_unit &u, const stw_attn_launch &l) {
+        hop_walk w;
+        const int steps = dev_uniform(steps_of(u, l)), first = dev_uniform(u.first);
+        w.block = w.first = first;
+        w.end = max(dev_uniform(u.end), first + 1);
+        w.head = dev_uniform(u.kv_head) * (int)l.p.group;
+        w.left = max(steps, 2);
+        w.at = (uint32_t)w.head * (uint32_t)l.q_blocks + (uint32_t)stw_smaller((int64_t)(uint32_t)dev_uniform((int)u.seq.q_block) + first, l.q_blocks - 1);
+        w.jump = steps < 2 ? 0 : (int)l.q_blocks + 1 - (w.end - first);
+        return w;
+    }
+    /* Steps with nothing visible. */
+    DEV_FN bool is_idle(const hop_walk &w, const attn_unit &u, const stw_attn_launch &l) { return w.left <= 2 - steps_of(u, l); }
+    DEV_FN void next(hop_walk &w) {
+        const bool over = w.block + 1 == w.end;
+        --w.left;
+        w.at += over ? w.jump : 1;
+        w.block = over ? w.first : w.block + 1;
+        w.head += over && w.jump > 0;
+    }
+};
+
+/* Instead of the number of the next unit: it has not been drawn yet; it has been asked for already. */
+#define HOP_UNDRAWN 0xFFFFFFFFu
+#define HOP_FETCHED 0xFFFFFFFEu
+
+/* What one lane of the first wave does for all: asks for tiles, takes units. */
+template <class C> struct hop_loader {
+    DEV_FN void panels(uint32_t to, const stw_mapped_tensor &t, int row, int head, int batch, int rows, uint32_t barrier) {
+        if (C::HD % 64 == 0 && t.panels == C::PANELS) {
+            hop_load_panels(to, &t.map, row, head, batch, barrier);
+        } else {
+            DEV_UNROLL for (int panel = 0; panel < C::PANELS; ++panel)
+                hop_load_panel(to + panel * rows * 128, &t.map, panel * 64, row, head, batch, barrier);
+        }
+    }
+    /* Rows and statistics of a block of the unit's sequence. In idle steps the statistics are zeros: a sequence without queries has
+     * none, and what happens to lie there may be no number. */
+    DEV_FN void rows(const attn_unit &u, const hop_walk &place, const stw_attn_launch &l, const stw_hopper_maps &maps, uint32_t smem, int stage, bool idle) {
+        const int row = (int)u.seq.q.first + place.block * C::BM, batch = l.p.features & STW_FEAT_PACKED_Q ? 0 : (int)u.b;
+        const uint32_t q = smem + C::AT_BARRIERS + HOP_Q + 8 * stage, dout = smem + C::AT_BARRIERS + HOP_DOUT + 8 * stage;
+        const uint32_t stats = smem + C::AT_STATS + stage * C::STATS * 4;
+        if (idle) {
+            DEV_ROLLED for (int i = 0; i < C::STATS * 4; i += 16) hop_clear_vector(stats + i, true);
+            hop_barrier_expect(q, C::ROWS_BYTES);
+        } else {
+            hop_barrier_expect(q, C::ROWS_BYTES + C::STATS * 4);
+            hop_load_bytes(stats, l.stats + (int64_t)place.at * C::STATS, C::STATS * 4, q);
+        }
+        panels(smem + C::AT_Q + stage * C::ROWS_BYTES, maps.q, row, place.head, batch, C::BM, q);
+        hop_barrier_expect(dout, C::ROWS_BYTES);
+        panels(smem + C::AT_DOUT + stage * C::ROWS_BYTES, maps.dout, row, place.head, batch, C::BM, dout);
+    }
+    /* The wave: the first (0) or second (1) step's rows of a unit. */
+    DEV_FN void first_rows(const attn_unit &u, int step, const stw_attn_launch &l, const stw_hopper_maps &maps, uint32_t smem, int stage) {
+        hop_walk w = hop_walk::begin(u, l);
+        if (step) hop_walk::next(w);
+        if (hop_elect()) rows(u, w, l, maps, smem, stage, hop_walk::is_idle(w, u, l));
+    }
+    /* K or V of a unit. */
+    DEV_FN void keys(const attn_unit &u, const stw_attn_launch &l, const stw_mapped_tensor &t, uint32_t to, uint32_t barrier) {
+        int batch = l.p.features & STW_FEAT_PACKED_KV ? 0 : (int)u.b;
+        hop_barrier_expect(barrier, C::KEYS_BYTES);
+        panels(to, t, (int)(u.seq.kv.first + u.j0), u.kv_head, batch, C::BN, barrier);
+    }
+    /* A unit's number: those that no block began with are drawn. */
+    DEV_FN uint32_t draw(const stw_attn_launch &l) { return (uint32_t)l.blocks + (uint32_t)dev_fetch_add(l.ticket, 1); }
+    /* attn_place_of in 32 bits, which is what units and heads are here: long division would cost the main loop registers. */
+    DEV_FN bool place_of(const stw_attn_launch &l, uint32_t number, uint32_t *block, uint32_t *b, uint32_t *head) {
+        const uint32_t blocks = (uint32_t)l.k_blocks, beside = (uint32_t)l.heads_beside, heads_kv = (uint32_t)l.p.heads_kv;
+        const uint32_t first = number / (beside * blocks) * beside, left = (uint32_t)l.p.batch * heads_kv - first, here = left < beside ? left : beside;
+        number -= first * blocks;
+        *block = number / here;
+        const uint32_t any = first + number - *block * here;
+        *b = any / heads_kv;
+        *head = any - *b * heads_kv;
+        if (!(l.p.features & STW_FEAT_PACKED_KV)) return true;
+        const int total = (int)l.p.total_kv, start = min(max(l.p.cu_seqlens_kv[*b], 0), total), end = min(max(l.p.cu_seqlens_kv[*b + 1], start), total);
+        return (int)(*block * C::BN) < min(end - start, (int)l.p.max_seq_kv);
+    }
+    /* The first unit with rows to write from `number` on, into u; its key block comes asynchronously. */
+    DEV_FN void fetch(const stw_attn_launch &l, uint32_t number, attn_unit &u, uint32_t barrier) {
+        const uint32_t units = (uint32_t)l.units;
+        uint32_t block = 0, b = 0, head = 0;
+        while (number < units && !place_of(l, number, &block, &b, &head)) number = draw(l);
+        u.kv_head = (int)head;
+        u.live = number < units;
+        hop_barrier_expect(barrier, number < units ? (uint32_t)sizeof(attn_key_block) : 0u);
+        if (number < units)
+            hop_load_bytes(hop_address(&u), (const char *)l.key_blocks + (uint64_t)(b * (uint32_t)l.k_blocks + block) * (uint32_t)sizeof(attn_key_block),
+                           (uint32_t)sizeof(attn_key_block), barrier);
+    }
+    /* The same in steps: `drawn` says how far it is. */
+    DEV_FN void fetch_drawn(const stw_attn_launch &l, uint32_t *drawn, attn_unit &u, uint32_t barrier) {
+        uint32_t number = *drawn;
+        if (number == HOP_FETCHED) return;
+        fetch(l, number == HOP_UNDRAWN ? draw(l) : number, u, barrier);
+        *drawn = HOP_FETCHED;
+    }
+};
+
+/* What else there is to know of a unit, for all threads: one of them finds it out in time. `first`, `end`: query blocks with
+ * nothing special, of whose rows all take part, and see all keys. */
+struct hop_facts {
+    int first, end, clears_keys, plain;
+
+    /* Rows past a dense tensor's end have come as zeros. */
+    DEV_FN bool ends_with_tensor(const attn_unit &u, const stw_attn_params &p) {
+        return !(p.features & STW_FEAT_PACKED_Q) && u.seq.q_low == 0 && u.seq.q_end == p.max_seq_q;
+    }
+    DEV_FN void find(hop_facts &f, const attn_unit &u, const stw_attn_params &p) {
+        f.first = u.inner_first;
+        f.end = u.inner_end;
+        if (!ends_with_tensor(u, p)) {
+            f.first = max(f.first, u.whole_first);
+            f.end = min(f.end, u.whole_end);
+        }
+        int blocks = u.end - u.first;
+        if (blocks * (int)p.group < 2) f.end = 0; /* there is an idle step */
+        f.plain = f.first <= u.first && f.end >= u.end && blocks > 0;
+        stw_range keys = stw_visible_keys(&u.seq);
+        bool dense_end = !(p.features & STW_FEAT_PACKED_KV) && keys.end == p.max_seq_kv;
+        f.clears_keys = keys.first > u.j0 || (keys.end < u.j0 + 128 && !dense_end);
+    }
+    DEV_FN bool has(const hop_facts &f, const hop_walk &w) { return w.block >= f.first && w.block < f.end; }
+    /* Of the others: some rows take part in nothing. */
+    DEV_FN bool clears(const attn_unit &u, const stw_attn_params &p, const hop_walk &w) {
+        int some = !ends_with_tensor(u, p) && (w.block < u.whole_first || w.block >= u.whole_end);
+        return dev_uniform(some) != 0;
+    }
+};
+
+/* Each wave for its own 16 keys: the first and the last query that see a key. */
+DEV_FN void hop_list_seen(const attn_unit &u, int *seen, int wave, int lane) {
+    __syncwarp();
+    if (lane < 16) {
+        int key = 16 * wave + lane;
+        int64_t j = u.j0 + key, far = INT64_C(1) << 30;
+        int64_t first = stw_larger(j - u.seq.band.high, u.seq.q_low), last = stw_smaller(j - u.seq.band.low, u.seq.q_end - 1);
+        if (j >= u.seq.kv.used) first = far;
+        seen[2 * key] = (int)stw_clamp_i64(first, -far, far);
+        seen[2 * key + 1] = (int)stw_clamp_i64(last, -far, far);
+    }
+    __syncwarp();
+}
+
+/* Zeros in the tile's rows outside [low, end). */
+template <int PANELS, int ROWS> DEV_FN void hop_clear_rows(char *tile, int64_t low, int64_t end, int thread) {
+    const int first = (int)stw_clamp_i64(low, 0, ROWS), last = (int)stw_clamp_i64(end, 0, ROWS);
+    uint32_t to = hop_address(tile) + thread * 16;
+    DEV_ROLLED for (int row = 0; row < PANELS * ROWS; row += 32, to += 4096) {
+        int r = (row + thread / 8) % ROWS;
+        hop_clear_vector(to, r < first || r >= last);
+    }
+}
+
+/* All threads, when K or V has arrived; it is there for products after the next barrier of the block. */
+template <class C> DEV_FN void hop_clear_keys(const attn_unit &u, char *tile, int thread) {
+    stw_range seen = stw_visible_keys(&u.seq);
+    hop_clear_rows<C::PANELS, C::BN>(tile, seen.first - u.j0, seen.end - u.j0, thread);
+    hop_fence_shared();
+}
+/* The same of the rows of a stage. */
+template <class C> DEV_FN void hop_clear_queries(const attn_unit &u, char *smem, int stage, int block, int thread) {
+    int64_t i0 = (int64_t)block * C::BM;
+    hop_clear_rows<C::PANELS, C::BM>(smem + C::AT_Q + stage * C::ROWS_BYTES, u.seq.q_low - i0, u.seq.q_end - i0, thread);
+    hop_clear_rows<C::PANELS, C::BM>(smem + C::AT_DOUT + stage * C::ROWS_BYTES, u.seq.q_low - i0, u.seq.q_end - i0, thread);
+    hop_fence_shared();
+}
+
+/* This wave's part of K or V holds an element that is not tiny, and this lane has one: see attn_bwd_tiny.inl. */
+template <class C> DEV_FN bool hop_keys_count(const char *tile, int thread) {
+    bool counts = false;
+    for (int at = thread * 16; !__any_sync(0xFFFFFFFFu, counts) && at < C::KEYS_BYTES; at += C::THREADS * 16) {
+        dev_vector v = dev_load_vector(tile + at);
+        const typename C::T *x = (const typename C::T *)(const void *)&v;
+        DEV_UNROLL for (int i = 0; i < 8; ++i) counts |= !(fabsf(dev_float(x[i])) < ATTN_TINY_KEYS);
+    }
+    return counts;
+}
