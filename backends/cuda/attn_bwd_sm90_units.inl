@@ -137,8 +137,7 @@ struct hop_facts {
         bool dense_end = !(p.features & STW_FEAT_PACKED_KV) && keys.end == p.max_seq_kv;
         f.clears_keys = keys.first > u.j0 || (keys.end < u.j0 + 128 && !dense_end);
     }
-    DEV_FN bool has(const hop_facts &f, const hop_walk &w) { return w.block >= f.first && w.block < f.end; }
-    /* Of the others: some rows take part in nothing. */
+    /* Of the other blocks: some rows take part in nothing. */
     DEV_FN bool clears(const attn_unit &u, const stw_attn_params &p, const hop_walk &w) {
         int some = !ends_with_tensor(u, p) && (w.block < u.whole_first || w.block >= u.whole_end);
         return dev_uniform(some) != 0;
