@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * AMD's leaf of the device vocabulary, for gfx90a and gfx942: threads, waves of 64, barriers, shuffles, atomics,
- * ordering, mathematics and number formats, from the compiler's builtins alone: no ROCm header, no device
- * library. Included by common/device/device.h alone; matrix products and copies are in mma_gfx9.h and
- * copy_gfx9.h. */
+ * ordering and number formats, from the compiler's builtins alone: no ROCm header, no device library. Included by
+ * common/device/device.h alone; mathematics, copies and matrix products are in math_gfx9.h, copy_gfx9.h and
+ * mma_gfx9.h. */
 #ifndef STW_HIP_LEAF_H
 #define STW_HIP_LEAF_H
 
@@ -146,56 +146,7 @@ DEV_FN void dev_store_release(uint32_t *to, uint32_t x) {
     __hip_atomic_store((DEV_GLOBAL uint32_t *)to, x, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
 }
 
-DEV_FN float fabsf(float x) { return __builtin_fabsf(x); }
-DEV_FN float fmaf(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
-DEV_FN float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
-DEV_FN float copysignf(float x, float y) { return __builtin_copysignf(x, y); }
-
-/* 2^x within 2 ulp, tiny results flushed: for operands that are rounded to 16 bits. Compilers without a builtin for
- * the instruction (before clang 17) take it for the general function. */
-DEV_FN float dev_exp2_fast(float x) {
-#if __has_builtin(__builtin_amdgcn_exp2f)
-    return __builtin_amdgcn_exp2f(x);
-#else
-    return __builtin_exp2f(x);
-#endif
-}
-
-/* e^x within 2 ulp: x*log2(e) as an integer and the rest, which the instruction takes; subnormal results are
- * made by the scaling. */
-DEV_FN float dev_exp(float x) {
-    const float log2e = 0x1.715476p+0f, log2e_low = 0x1.4ae0bep-26f;
-    float high = x * log2e, low = fmaf(x, log2e, -high) + x * log2e_low;
-    float whole = __builtin_rintf(high);
-    float y = __builtin_ldexpf(dev_exp2_fast(high - whole + low), (int)whole);
-    y = x < -104.0f ? 0.0f : y;
-    y = x > 0x1.62e42ep+6f ? __builtin_huge_valf() : y;
-    return x != x ? x : y;
-}
-
-/* e^x and log(x) of doubles, to about 1e-15: rare, and rounded to f32 in the end. */
-DEV_FN double dev_exp(double x) {
-    if (x != x) return x;
-    if (x < -745.0) return 0.0;
-    if (x > 709.7) return __builtin_huge_val();
-    double whole = __builtin_rint(x * 0x1.71547652b82fep+0);
-    double r = __builtin_fma(-whole, 0x1.62e42fefa39efp-1, x);
-    r = __builtin_fma(-whole, 0x1.abc9e3b39803fp-56, r);
-    double sum = 1.0; /* Taylor in Horner's form: |r| <= ln(2)/2, the 14th term is below 2^-58 */
-    DEV_UNROLL for (int k = 14; k > 0; --k) sum = __builtin_fma(sum * r, 1.0 / k, 1.0);
-    return __builtin_ldexp(sum, (int)whole);
-}
-DEV_FN double dev_log(double x) {
-    if (x != x || x < 0.0) return __builtin_nan("");
-    if (x == 0.0) return -__builtin_huge_val();
-    if (x == __builtin_huge_val()) return x;
-    int e = __builtin_amdgcn_frexp_exp(x);
-    double m = __builtin_amdgcn_frexp_mant(x);
-    if (m < 0x1.6a09e667f3bcdp-1) m *= 2.0, --e;
-    double t = (m - 1.0) / (m + 1.0), z = t * t, sum = 0.0; /* 2 atanh(t), |t| < 0.172: 11 terms */
-    DEV_UNROLL for (int k = 23; k > 0; k -= 2) sum = __builtin_fma(sum, z, 1.0 / k);
-    return __builtin_fma((double)e, 0x1.62e42fefa39efp-1, 2.0 * t * sum);
-}
+#include "math_gfx9.h"
 
 DEV_FN float dev_from_bf16(uint16_t bits) { return __builtin_bit_cast(float, (uint32_t)bits << 16); }
 DEV_FN float dev_from_f16(uint16_t bits) { return (float)__builtin_bit_cast(_Float16, bits); }
