@@ -36,7 +36,7 @@ macro(_stw_nvcc_image source arch kind)
         configure_file(${STERNWAY_IMAGES_FROM}/${_name} ${_output} COPYONLY)
     else()
         add_custom_command(OUTPUT ${_output} DEPENDS ${source} DEPFILE ${_output}.d
-            COMMAND ${_stw_nvcc_checked} ${STERNWAY_NVCC} -fatbin ${_gencodes} -Xfatbin -compress-all -std=c++17 -O3 -Werror all-warnings
+            COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/cmake/nvcc_checked.sh ${STERNWAY_NVCC} -fatbin ${_gencodes} -Xfatbin -compress-all -std=c++17 -O3 -Werror all-warnings
                 -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
                 -MD -MF ${_output}.d -MT ${_output} -o ${_output} ${source}
             COMMENT "Device image ${arch} ${kind}" VERBATIM)
@@ -57,7 +57,6 @@ if(STERNWAY_CUDA)
         # Newer GPUs: PTX for all of them, and code for 9.0, which has wider additions and would take the driver a minute.
         _stw_nvcc_image(${_source} sm80 PTX arch=compute_80,code=compute_80 arch=compute_90,code=sm_90)
         # Hopper's own main loop; the kernels around it are those above.
-        set(_stw_nvcc_checked sh ${CMAKE_CURRENT_SOURCE_DIR}/cmake/nvcc_checked.sh)
         _stw_nvcc_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/attn_bwd_sm90.cu sm90 CUBIN arch=compute_90a,code=sm_90a)
     else()
         message(WARNING "sternway: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda): the CUDA backend is built "

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: MIT
 #
 # Runs a compilation and shows what it says. ptxas tells by notes C75xx, with exit status 0, that it takes matrix products of a
-# warpgroup one by one: such a kernel is right, and several times slower. Here that is a failure. Called by cmake/image.cmake
-# for the sm90 image.
+# warpgroup one by one: such a kernel is right, and several times slower. Here that is a failure. Called by cmake/image.cmake.
 words=$("$@" 2>&1)
 status=$?
 [ -z "$words" ] || printf '%s\n' "$words" >&2

@@ -36,7 +36,8 @@ typedef struct stw_gpu_ops {
     stw_status (*make_current)(stw_gpu *gpu, int *before_out);
     stw_status (*restore)(stw_gpu *gpu, int before);
 
-    /* Fills gpu->module, and shared_module where there is a second image. Errors: STW_E_NO_IMAGE when the driver does not take the image. */
+    /* Fills gpu->module, and shared_module where there is a second image. Errors: STW_E_NO_IMAGE when the
+     * driver does not take the image. */
     stw_status (*module_load)(stw_gpu *gpu);
     /* Fills kernel->function and makes it ready to launch. Errors: STW_E_INTERNAL when the image holds no
      * such kernel, STW_E_UNSUPPORTED when the device has less shared memory. */
@@ -54,11 +55,12 @@ typedef struct stw_gpu_ops {
 
 struct stw_gpu {
     const stw_gpu_ops *ops;
-    int ordinal;                           /* as the driver numbers devices, also those of pointers */
-    const stw_image *image, *shared_image; /* the second, or NULL: kernels that are not named after the arch */
-    atomic_int lost;                       /* enum in gpu.c; read without a lock */
-    char lost_text[320];                   /* the failure that lost the device */
-    pthread_mutex_t lock;                  /* of what is below: plan time only */
+    int ordinal; /* as the driver numbers devices, also those of pointers */
+    const stw_image *image;
+    const stw_image *shared_image; /* or NULL: a second one, with the kernels not named after the arch */
+    atomic_int lost;               /* enum in gpu.c; read without a lock */
+    char lost_text[320];           /* the failure that lost the device */
+    pthread_mutex_t lock;          /* of what is below: plan time only */
     void *module, *shared_module;
     stw_gpu_kernel *kernels;
 };

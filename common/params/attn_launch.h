@@ -18,7 +18,8 @@
 #define STW_VECTOR_DQ   0x20u
 #define STW_VECTOR_DK   0x40u
 #define STW_VECTOR_DV   0x80u
-/* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as the main loops of CDNA and Hopper take them. */
+/* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as the main loops of CDNA and Hopper take them.
+ * attn_bwd_delta.inl has -inf and 0 for rows that take part in nothing: Hopper's loop multiplies them. */
 #define STW_STATS_NEGATED 0x100u
 
 /* Blocks of threads a row of the grid on HIP, whose grids are at most 2^32 threads wide. */
