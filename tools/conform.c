@@ -44,8 +44,8 @@ typedef struct totals {
     const conform_target *target;
     cJSON *json; /* array of cases, or NULL */
     size_t passed, failed, skipped, seen, enlarged, invalid;
-    char why[512];            /* the first skip's reason */
-    stw_accuracy_pool *pools; /* [row][variant][grad] */
+    char why[512]; /* the first skip's reason */
+    conform_pools *pools;
     size_t *row_cases, *row_failed;
 } totals;
 
@@ -224,44 +224,24 @@ static void report(void *user, const conform_case *c, int variant, const stw_cas
     t->enlarged += r->data_sets > 1;
     t->row_cases[row]++;
     t->row_failed[row] += r->outcome == STW_CASE_FAIL;
-    for (int g = 0; g < STW_GRAD_COUNT; ++g) {
-        stw_accuracy_pool *pool =
-            &t->pools[(row * CONFORM_VARIANT_MAX + (size_t)variant) * STW_GRAD_COUNT + (size_t)g];
-        pool->square_sum += r->pool[g].square_sum;
-        pool->baseline_square_sum += r->pool[g].baseline_square_sum;
-        pool->elements += r->pool[g].elements;
-    }
+    conform_pools_add(t->pools, c->row, variant, r);
     if (t->json)
         add_json(t, c, r);
     else
         print_case(c, r);
 }
 
-/* RMS of the small tensors of each row, variant and gradient. */
-static void report_pools(totals *t) {
-    for (size_t row = 0; row <= conform_row_count; ++row)
-        for (int v = 0; v < t->target->variant_count; ++v)
-            for (int g = 0; g < STW_GRAD_COUNT; ++g) {
-                const stw_accuracy_pool *pool =
-                    &t->pools[(row * CONFORM_VARIANT_MAX + (size_t)v) * STW_GRAD_COUNT + (size_t)g];
-                double ratio = 0;
-                if (!pool->elements) continue;
-                int pass = stw_pool_pass(pool, &ratio);
-                t->passed += pass != 0;
-                t->failed += pass == 0;
-                conform_case c = {row < conform_row_count ? (int)row : -1, ""};
-                snprintf(c.line, sizeof c.line, "pool:%s:%lld_elements", stw_grad_names[g],
-                         (long long)pool->elements);
-                stw_case_result r = {
-                    .outcome = pass ? STW_CASE_OK : STW_CASE_FAIL, .out_ratio = -1, .lse_ratio = -1};
-                for (int i = 0; i < STW_GRAD_COUNT; ++i) r.max_ratio[i] = r.rms_ratio[i] = -1;
-                r.rms_ratio[g] = ratio;
-                snprintf(r.variant, sizeof r.variant, "%s", t->target->variants[v]);
-                if (t->json)
-                    add_json(t, &c, &r);
-                else
-                    print_case(&c, &r);
-            }
+/* A pool counts as a result of its own, and not as a case that was seen. */
+static void report_pool(void *user, const conform_case *c, int variant, const stw_case_result *r) {
+    totals *t = user;
+    (void)variant;
+    t->passed += r->outcome == STW_CASE_OK;
+    t->failed += r->outcome == STW_CASE_FAIL;
+    t->enlarged += r->data_sets > 1;
+    if (t->json)
+        add_json(t, c, r);
+    else
+        print_case(c, r);
 }
 
 static void skip(totals *t, const char *what) {
@@ -345,14 +325,14 @@ static int run_target(const settings *s, const conform_list *list) {
     size_t rows = conform_row_count + 1;
     totals t = {.s = s, .target = &target, .json = s->json ? cJSON_CreateArray() : NULL};
     snprintf(target.arch, sizeof target.arch, "%s", s->device.arch_text);
-    t.pools = calloc(rows * CONFORM_VARIANT_MAX * STW_GRAD_COUNT, sizeof *t.pools);
     t.row_cases = calloc(rows, sizeof *t.row_cases);
     t.row_failed = calloc(rows, sizeof *t.row_failed);
-    int exit = t.pools && t.row_cases && t.row_failed ? STW_EXIT_OK : STW_EXIT_FAILED;
+    int exit = t.row_cases && t.row_failed ? STW_EXIT_OK : STW_EXIT_FAILED;
     if (!exit && find_target(s, &target, &t, &exit)) {
         run.check.bitwise = !strcmp(target.arch, "cpu");
-        if (!conform_run(list, &target, &run, report, &t)) exit = STW_EXIT_FAILED;
-        report_pools(&t);
+        t.pools = conform_pools_new(target.variant_count);
+        if (!t.pools || !conform_run(list, &target, &run, report, &t)) exit = STW_EXIT_FAILED;
+        if (t.pools) conform_pools_report(t.pools, list, &target, &run, report_pool, &t);
     }
     exit = finish(&t, list, exit);
     free(t.pools);

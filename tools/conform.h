@@ -78,6 +78,14 @@ typedef void (*conform_report_fn)(void *user, const conform_case *c, int variant
 int conform_run(const conform_list *list, const conform_target *target, const conform_options *options,
                 conform_report_fn report, void *user);
 
+/* conform_pools.c: RMS of the small tensors of each row, variant and gradient. */
+typedef struct conform_pools conform_pools;
+conform_pools *conform_pools_new(int variants); /* NULL: no memory; free() ends it */
+void conform_pools_add(conform_pools *pools, int row, int variant, const stw_case_result *result);
+/* Judges every pool; cases[i].line names it. Pools of few elements may run further cases of `list`. */
+void conform_pools_report(conform_pools *pools, const conform_list *list, const conform_target *target,
+                          const conform_options *options, conform_report_fn report, void *user);
+
 /* Opens a context of the target with one of its variants ("" = the table's choice) and so many CPU threads
  * (0 = the default). */
 stw_status conform_open(const conform_target *target, const char *variant, int threads,
