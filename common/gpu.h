@@ -18,6 +18,7 @@ typedef struct stw_gpu_kernel {
     struct stw_gpu_kernel *next;
     void *function;
     uint32_t threads, smem;
+    uint32_t early; /* it awaits the kernel before it by itself: may be launched while that one runs */
     char name[80];
 } stw_gpu_kernel;
 

@@ -48,10 +48,10 @@ template <class T_, int HD_> struct hop_config {
     typedef T_ T;
     enum { HD = HD_, BM = STW_SM90_BM(HD_), BN = 128, STAGES = 3, WARPS = 8, THREADS = 256, PANELS = (HD + 63) / 64, WIDTH = PANELS * 64 };
     enum { ROWS_BYTES = PANELS * BM * 128, KEYS_BYTES = PANELS * BN * 128, DS_BYTES = BM * BN * 2, STATS = 2 * BM + (int)STW_STATS_PAD };
-    /* Of twelve choices measured on an H200 the best; the worst was 6% slower at head dim 64, 3 to 5% at 128. VALUES_EARLY: dV is stored under the last products
-     * of a unit. LSE_AHEAD, DELTA_AHEAD: pairs of statistics that find registers before the wait for the product that they
+    /* Of twenty choices measured on an H200 the best; the worst was 6% slower at head dim 64, 3 to 5% at 128. VALUES_EARLY: dV is stored under
+     * the last products of a unit. LSE_AHEAD, DELTA_AHEAD: pairs of statistics that find registers before the wait for the product that they
      * meet; the others come behind it. MARKS_LATE: a block's marks are read behind the exponentials, not ahead of them. */
-    enum { VALUES_EARLY = BM == 64, LSE_AHEAD = BM == 64 ? 0 : 4, DELTA_AHEAD = BM == 64 ? 2 : 4, MARKS_LATE = BM == 64 };
+    enum { VALUES_EARLY = BM == 64, LSE_AHEAD = BM == 64 ? 0 : 4, DELTA_AHEAD = BM == 64 ? 0 : 4, MARKS_LATE = BM == 64 };
     enum {
         AT_K = 0,
         AT_V = AT_K + 2 * KEYS_BYTES,
@@ -97,6 +97,7 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
     attn_unit *const units = (attn_unit *)(void *)(smem + C::AT_UNIT);
     uint32_t *const drawn = (uint32_t *)(void *)(smem + C::AT_BARRIERS + 72); /* the first wave's */
     hop_facts *const facts = (hop_facts *)(void *)(smem + C::AT_FACTS);
+    dev_await_previous();
     if (wave == 0 && hop_elect()) {
         DEV_UNROLL for (int i = 0; i < 9; ++i) hop_barrier_init(barriers + 8 * i, 1);
         hop_barriers_ready();
@@ -122,7 +123,6 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
     uint32_t p16[BM / 4], ds16[BM / 4];
     /* dS: row (lane / 16) * 8 + lane % 8 of 16 queries, keys of this wave in the panel of its warpgroup */
     const uint32_t ds_to = base + C::AT_DS + half * BM * 128 + ((lane / 16) * 8 + lane % 8) * 128 + (((warp * 2 + lane / 8 % 2) ^ (lane % 8)) * 16);
-    const float factor = p.scale * DEV_LOG2E;
 
     auto scores = [&](uint32_t at0, int unit, int stage) {
         const uint32_t k_rows = at0 + C::AT_K / 16 + half * 512 + unit * (C::KEYS_BYTES / 16), q = at0 + C::AT_Q / 16 + stage * (C::ROWS_BYTES / 16);
@@ -140,10 +140,10 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
     /* S -> P in place. */
     auto exponentials = [&](const float2 (&lse)[PIECES]) {
         DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
-            s[4 * i] = dev_exp2_fast(fmaf(s[4 * i], factor, lse[i].x));
-            s[4 * i + 1] = dev_exp2_fast(fmaf(s[4 * i + 1], factor, lse[i].y));
-            s[4 * i + 2] = dev_exp2_fast(fmaf(s[4 * i + 2], factor, lse[i].x));
-            s[4 * i + 3] = dev_exp2_fast(fmaf(s[4 * i + 3], factor, lse[i].y));
+            s[4 * i] = dev_exp2_fast(fmaf(s[4 * i], maps.factor, lse[i].x));
+            s[4 * i + 1] = dev_exp2_fast(fmaf(s[4 * i + 1], maps.factor, lse[i].y));
+            s[4 * i + 2] = dev_exp2_fast(fmaf(s[4 * i + 2], maps.factor, lse[i].x));
+            s[4 * i + 3] = dev_exp2_fast(fmaf(s[4 * i + 3], maps.factor, lse[i].y));
         }
     };
     /* What is special about the next step, in one word that is the same for all threads. */
@@ -152,10 +152,11 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         uint2 m = hop_peek(base + C::AT_STATS + (stage * C::STATS + 2 * BM) * 4);
         return (uint32_t)dev_uniform((int)((m.x ? (uint32_t)DEAD : 0u) | (TINY && m.y ? (uint32_t)EXACT_SUMS : 0u) | (plain ? 0u : (uint32_t)HIDES) | of_unit));
     };
-    /* All of K or all of V is tiny. Ordinary data: every wave's first look shows that they are not. */
+    /* All of K or all of V is tiny. Ordinary data: the first look shows that they are not. */
     auto keys_are_tiny = [&](int which) {
-        bool k = hop_keys_count<C>(smem + C::AT_K + which * C::KEYS_BYTES, hop_thread()), v = hop_keys_count<C>(smem + C::AT_V, hop_thread());
-        if (dev_uniform(__syncthreads_and(__any_sync(0xFFFFFFFFu, k) && __any_sync(0xFFFFFFFFu, v)))) return false;
+        const char *const keys = smem + C::AT_K + which * C::KEYS_BYTES, *const values = smem + C::AT_V;
+        if (hop_first_count<C>(keys, hop_lane()) && hop_first_count<C>(values, hop_lane())) return false; /* the same answer for every wave */
+        bool k = hop_keys_count<C>(keys, hop_thread()), v = hop_keys_count<C>(values, hop_thread());
         k = dev_uniform(__syncthreads_or(k)) != 0;
         v = dev_uniform(__syncthreads_or(v)) != 0;
         return !k || !v;
@@ -185,20 +186,29 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
     };
 
     int turn = 0, stage = 0, phase = 0; /* the unit; the current step's place of rows */
-    /* S of invisible pairs -> what becomes P = 0. */
-    auto hide = [&](const hop_walk &walk) {
-        const float hidden = factor > 0.0f ? -dev_infinity() : dev_infinity();
-        const int here = hop_lane(), row = 16 * wave + here / 4; /* rare: what is derived from it is not kept over the loop */
-        const int i0 = walk.block * BM + here % 4 * 2;
-        const int *seen = (const int *)(const void *)(smem + C::AT_SEEN) + 2 * row;
-        int2 a = *(const int2 *)(const void *)seen, b = *(const int2 *)(const void *)(seen + 16);
-        a.x -= i0, a.y -= i0, b.x -= i0, b.y -= i0;
-        if (hop_walk::is_idle(walk, units[turn & 1], l)) a.y = b.y = -1;
-        DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
-            if (8 * i < a.x || 8 * i > a.y) s[4 * i] = hidden;
-            if (8 * i + 1 < a.x || 8 * i + 1 > a.y) s[4 * i + 1] = hidden;
-            if (8 * i < b.x || 8 * i > b.y) s[4 * i + 2] = hidden;
-            if (8 * i + 1 < b.x || 8 * i + 1 > b.y) s[4 * i + 3] = hidden;
+    uint32_t special;
+    /* P = 0 for pairs that a mask hides and for rows with an infinite LSE, whatever came out for them. Rare: what is derived from the
+     * lane is not kept over the loop. */
+    auto select = [&](const hop_walk &walk, int stage) {
+        const int here = hop_lane(), row = 16 * wave + here / 4, i0 = walk.block * BM + here % 4 * 2;
+        if (special & HIDES) {
+            const int *seen = (const int *)(const void *)(smem + C::AT_SEEN) + 2 * row;
+            int2 a = *(const int2 *)(const void *)seen, b = *(const int2 *)(const void *)(seen + 16);
+            a.x -= i0, a.y -= i0, b.x -= i0, b.y -= i0;
+            if (hop_walk::is_idle(walk, units[turn & 1], l)) a.y = b.y = -1;
+            DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
+                if (8 * i < a.x || 8 * i > a.y) s[4 * i] = 0.0f;
+                if (8 * i + 1 < a.x || 8 * i + 1 > a.y) s[4 * i + 1] = 0.0f;
+                if (8 * i < b.x || 8 * i > b.y) s[4 * i + 2] = 0.0f;
+                if (8 * i + 1 < b.x || 8 * i + 1 > b.y) s[4 * i + 3] = 0.0f;
+            }
+        }
+        if (special & DEAD) {
+            const float *lse = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + here % 4 * 2;
+            DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
+                if (lse[8 * i] == -dev_infinity()) s[4 * i] = s[4 * i + 2] = 0.0f;
+                if (lse[8 * i + 1] == -dev_infinity()) s[4 * i + 1] = s[4 * i + 3] = 0.0f;
+            }
         }
     };
     uint32_t flip = 0;
@@ -225,13 +235,13 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
     hop_barrier_wait(barriers + HOP_DOUT, 0);
     if (!is_plain() && hop_facts::clears(units[0], p, walk)) clear_rows(units[0], walk, 0, 0);
     scores(base >> 4, 0, 0);
-    uint32_t special = marks(0, is_plain(), of_unit);
+    special = marks(0, is_plain(), of_unit);
     hop_products_wait<0>();
     hop_pin(s);
-    if (special & HIDES) hide(walk);
     float2 lse[PIECES];
     statistics(lse, 0, 0, 0, PIECES);
     exponentials(lse);
+    if (special & (HIDES | DEAD)) select(walk, 0);
 
     /* One step. LAST of its unit: S(j+1) is the next unit's, if there is one. EXACT: terms of dQ may all be tiny. Says whether
      * there is a next step. */
@@ -347,19 +357,17 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         statistics(lse, stage_next, 0, 0, C::LSE_AHEAD);
         hop_products_wait<2>();
         hop_pin(s);
-        const bool plain = is_plain();
-        if (!plain) hide(walk);
-        if (!C::MARKS_LATE) special = marks(stage_next, plain, of_unit);
+        if (!C::MARKS_LATE) special = marks(stage_next, is_plain(), of_unit);
         statistics(lse, stage_next, 0, C::LSE_AHEAD, PIECES);
         exponentials(lse);
-        if (C::MARKS_LATE) special = marks(stage_next, plain, of_unit);
+        if (C::MARKS_LATE) special = marks(stage_next, is_plain(), of_unit);
         hop_products_wait<1>();
         hop_pin(dq);
         if (!EXACT) {
             DEV_UNROLL for (int i = 0; i < 8; ++i)
                 if (HD != 96 || i < 4 || half == 0) hop_add_four(to + i * (C::THREADS * 4), dq + 4 * i);
         }
-        if (l.never) hop_touch(s); /* or ptxas lets the exponentials sink */
+        if (special & (HIDES | DEAD)) select(walk, stage_next); /* and ptxas may not let the exponentials sink behind this use of them */
         if (follows) hop_barrier_wait(barriers + HOP_DOUT + 8 * stage_next, phase_next);
         hop_products_wait<0>();
         hop_hold(to);
@@ -387,7 +395,10 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         }
         store(u, dk, p.dk, STW_VECTOR_DK, p.head_dim_qk, p.scale, flip);
         hop_group_sync(half); /* the warpgroup's next dS goes where its waves had their rows */
-        if (!follows) return;
+        if (!follows) {
+            dev_let_next_begin();
+            return;
+        }
         attn_unit &next = units[turn & 1];
         hop_barrier_wait(barriers + HOP_V, turn & 1);
         if (clears_keys()) {

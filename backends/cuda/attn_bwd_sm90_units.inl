@@ -49,10 +49,12 @@ template <class C> struct hop_loader {
                 hop_load_panel(to + panel * rows * 128, &t.map, panel * 64, row, head, batch, barrier);
         }
     }
-    /* Rows and statistics of a block of the unit's sequence. In idle steps the statistics are zeros: a sequence without queries has
-     * none, and what happens to lie there may be no number. */
+    /* Rows and statistics of a block of the unit's sequence. In idle steps both are zeros: rows that others see must not be
+     * multiplied, a sequence without queries has no statistics, and what happens to lie there may be no number. */
     DEV_FN void rows(const attn_unit &u, const hop_walk &place, const stw_attn_launch &l, const stw_hopper_maps &maps, uint32_t smem, int stage, bool idle) {
-        const int row = (int)u.seq.q.first + place.block * C::BM, batch = l.p.features & STW_FEAT_PACKED_Q ? 0 : (int)u.b;
+        const bool packed = (l.p.features & STW_FEAT_PACKED_Q) != 0;
+        const int batch = packed ? 0 : (int)u.b, end = (int)(packed ? l.p.total_q : l.p.max_seq_q); /* behind it TMA finds zeros */
+        const int row = idle ? end : (int)u.seq.q.first + place.block * C::BM;
         const uint32_t q = smem + C::AT_BARRIERS + HOP_Q + 8 * stage, dout = smem + C::AT_BARRIERS + HOP_DOUT + 8 * stage;
         const uint32_t stats = smem + C::AT_STATS + stage * C::STATS * 4;
         if (idle) {
@@ -182,13 +184,21 @@ template <class C> DEV_FN void hop_clear_queries(const attn_unit &u, char *smem,
     hop_fence_shared();
 }
 
-/* This wave's part of K or V holds an element that is not tiny, and this lane has one: see attn_bwd_tiny.inl. */
+/* Eight elements at `at` are not all tiny: see attn_bwd_tiny.inl. */
+template <class C> DEV_FN bool hop_vector_counts(const char *at) {
+    const dev_vector v = dev_load_vector(at);
+    const typename C::T *x = (const typename C::T *)(const void *)&v;
+    bool counts = false;
+    DEV_UNROLL for (int i = 0; i < 8; ++i) counts |= !(fabsf(dev_float(x[i])) < ATTN_TINY_KEYS);
+    return counts;
+}
+/* A wave: the first vectors of K or V, which answer for ordinary data. */
+template <class C> DEV_FN bool hop_first_count(const char *tile, int lane) {
+    return dev_uniform(__any_sync(0xFFFFFFFFu, hop_vector_counts<C>(tile + lane * 16))) != 0;
+}
+/* This wave's part of K or V holds an element that is not tiny, and this lane has one. */
 template <class C> DEV_FN bool hop_keys_count(const char *tile, int thread) {
     bool counts = false;
-    for (int at = thread * 16; !__any_sync(0xFFFFFFFFu, counts) && at < C::KEYS_BYTES; at += C::THREADS * 16) {
-        dev_vector v = dev_load_vector(tile + at);
-        const typename C::T *x = (const typename C::T *)(const void *)&v;
-        DEV_UNROLL for (int i = 0; i < 8; ++i) counts |= !(fabsf(dev_float(x[i])) < ATTN_TINY_KEYS);
-    }
+    for (int at = thread * 16; !__any_sync(0xFFFFFFFFu, counts) && at < C::KEYS_BYTES; at += C::THREADS * 16) counts |= hop_vector_counts<C>(tile + at);
     return counts;
 }

@@ -38,9 +38,19 @@ stw_status stw_cuda_check_stream(stw_gpu *gpu, const char *who, stw_stream strea
         who, stream, gpu->ordinal);
 }
 
+_Static_assert(sizeof(stw_cuda_launch_attribute) == 72 && sizeof(stw_cuda_launch_config) == 56,
+               "the driver's layout");
+
 stw_status stw_cuda_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                            stw_stream stream, void **arguments) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
+    if (kernel->early) {
+        stw_cuda_launch_attribute early = {.id = STW_CUDA_LAUNCH_EARLY, .value.allowed = 1};
+        stw_cuda_launch_config config = {grid_x, grid_y,       1,      kernel->threads, 1,
+                                         1,      kernel->smem, stream, &early,          1};
+        return stw_cuda_check(state, STW_E_DRIVER, "cuLaunchKernelEx",
+                              state->cuda->cuLaunchKernelEx(&config, kernel->function, arguments, NULL));
+    }
     int error = state->cuda->cuLaunchKernel(kernel->function, grid_x, grid_y, 1, kernel->threads, 1, 1,
                                             kernel->smem, stream, arguments, NULL);
     return stw_cuda_check(state, STW_E_DRIVER, "cuLaunchKernel", error);

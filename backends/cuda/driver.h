@@ -6,6 +6,25 @@
 
 #include "common/status.h"
 
+#include <stdint.h>
+
+/* CUlaunchAttribute, CUlaunchConfig */
+typedef struct stw_cuda_launch_attribute {
+    int id;
+    union {
+        int allowed;      /* of STW_CUDA_LAUNCH_EARLY */
+        uint64_t room[8]; /* 64 bytes, at a multiple of 8 */
+    } value;
+} stw_cuda_launch_attribute;
+typedef struct stw_cuda_launch_config {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, smem;
+    void *stream;
+    stw_cuda_launch_attribute *attributes;
+    unsigned attribute_count;
+} stw_cuda_launch_config;
+/* CUlaunchAttributeID: programmatic stream serialization, the kernel awaits the one before it itself */
+enum { STW_CUDA_LAUNCH_EARLY = 6 };
+
 typedef struct stw_cuda_functions {
 #define STW_CUDA(name, need, parameters) int(*name) parameters;
 #include "backends/cuda/driver.def"

@@ -55,24 +55,39 @@ DEV_FN void dev_part(bool never) {
 }
 
 DEV_FN void dev_barrier() { __syncthreads(); }
+/* Kernels of one call follow each other: the next may be launched while this one runs, and waits, before it touches memory, until
+ * this one has ended and what it wrote can be seen. Launched in the ordinary way neither does anything. */
+#if __CUDA_ARCH__ >= 900
+DEV_FN void dev_let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+DEV_FN void dev_await_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+DEV_FN void dev_let_next_begin() {}
+DEV_FN void dev_await_previous() {}
+#endif
 /* A barrier in two halves: a wave arrives when it needs what the others must not overwrite no longer, goes on, and
- * waits where it is about to overwrite. Eight bytes of shared memory; `phase` counts the waits from 0. */
+ * waits where it is about to overwrite. Eight bytes of shared memory; `phase` counts the waits from 0. One lane arrives for its wave;
+ * with STW_EVERY_LANE_ARRIVES each does, slower, which racecheck can follow (docs/conformance/sm80.md). */
+#ifdef STW_EVERY_LANE_ARRIVES
+enum { HALVES_LANES = 1 };
+#else
+enum { HALVES_LANES = DEV_WAVE };
+#endif
 struct dev_two_halves {
     uint64_t word;
 };
 DEV_FN void dev_halves_init(dev_two_halves *b, int waves) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(b)), "r"(waves) : "memory");
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(b)), "r"(waves * (DEV_WAVE / HALVES_LANES)) : "memory");
 }
 DEV_FN void dev_halves_arrive(dev_two_halves *b) {
     __syncwarp();
-    if (threadIdx.x % DEV_WAVE == 0)
+    if (threadIdx.x % HALVES_LANES == 0)
         asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"((uint32_t)__cvta_generic_to_shared(b)) : "memory");
 }
 /* The same behind a product, whose mma.sync is where the lanes meet: all of them have the operands it read. */
 DEV_FN void dev_halves_arrive_behind_product(dev_two_halves *b) {
     asm volatile("{\n.reg .b64 state;\n.reg .pred first;\nsetp.eq.u32 first, %1, 0;\n@first mbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(
                      (uint32_t)__cvta_generic_to_shared(b)),
-                 "r"(threadIdx.x % DEV_WAVE)
+                 "r"(threadIdx.x % HALVES_LANES)
                  : "memory");
 }
 DEV_FN void dev_halves_wait(dev_two_halves *b, int phase) {

@@ -64,6 +64,13 @@ static void *module_of(const stw_gpu *gpu, const char *name) {
     return gpu->shared_module && !strstr(name, gpu->image->arch) ? gpu->shared_module : gpu->module;
 }
 
+/* Kernels that begin with dev_await_previous, and their code in use is 9.0's: on a device with two images.
+ * Captured, such launches become edges of a graph from CUDA 12.3 on. */
+static uint32_t may_begin_early(const stw_cuda_state *state, const char *name) {
+    if (!state->gpu.shared_module || !state->cuda->cuLaunchKernelEx || state->version < 12030) return 0;
+    return !strcmp(name, "stw_attn_bwd_finish") || strstr(name, state->gpu.image->arch);
+}
+
 /* Loads the function, which a driver that loads lazily would otherwise do inside the first launch, where a
  * graph capture may be going on. */
 stw_status stw_cuda_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel) {
@@ -76,6 +83,7 @@ stw_status stw_cuda_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel) {
         snprintf(reason, sizeof reason, "%s", stw_last_error());
         return stw_fail(status, "%s; kernel %s", reason, kernel->name);
     }
+    kernel->early = may_begin_early(state, kernel->name);
     if (cuda->cuFuncLoad) {
         stw_status status =
             stw_cuda_check(state, STW_E_DRIVER, "cuFuncLoad", cuda->cuFuncLoad(kernel->function));

@@ -9,6 +9,7 @@
 _Static_assert(sizeof(stw_hopper_maps) <= STW_GPU_MAPS_BYTES, "room in a run call");
 
 enum { PANEL = 64, KEYS = 128 }; /* columns of a panel, rows of a block of keys */
+#define LOG2E 1.44269504088896340736f
 
 typedef struct extent {
     int64_t rows, heads, batch;
@@ -49,6 +50,7 @@ stw_status stw_cuda_encode_maps(stw_gpu *gpu, const struct stw_attn_launch *laun
     extent q = {packed_q ? p->total_q : p->max_seq_q, p->heads_q, packed_q ? 1 : p->batch};
     extent kv = {packed_kv ? p->total_kv : p->max_seq_kv, p->heads_kv, packed_kv ? 1 : p->batch};
     const stw_cuda_functions *cuda = state->cuda;
+    maps->factor = p->scale * LOG2E;
     int error = encode(cuda, &p->q, p->head_dim_qk, q, launch->width, launch->bm, dtype, &maps->q);
     if (!error)
         error = encode(cuda, &p->dout, p->head_dim_v, q, launch->width, launch->bm, dtype, &maps->dout);

@@ -26,8 +26,10 @@ typedef struct stw_mapped_tensor {
     int32_t panels;
 } stw_mapped_tensor;
 
+/* `factor`: scale times log2(e), which the exponentials take from here, where it needs no register. */
 typedef struct stw_hopper_maps {
     stw_mapped_tensor q, dout, k, v;
+    float factor;
 } stw_hopper_maps;
 
 #endif

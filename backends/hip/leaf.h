@@ -76,6 +76,9 @@ DEV_FN void dev_part(bool) {
 #endif
 }
 
+/* Kernels of one call never overlap here. */
+DEV_FN void dev_let_next_begin() {}
+DEV_FN void dev_await_previous() {}
 DEV_FN void dev_barrier() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
     __builtin_amdgcn_s_barrier();

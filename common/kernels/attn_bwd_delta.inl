@@ -208,7 +208,7 @@ DEV_FN double attn_delta_row(const stw_attn_launch &l, attn_delta_unit &u, float
     if (l.vectors & STW_STATS_NEGATED) {
         bool sees = i >= u.seq.q_low && i < u.seq.q_end; /* other rows' values may be anything */
         stats[r] = !sees || dev_is_infinite(lse) ? -dev_infinity() : lse != lse ? __builtin_nanf("") : lse * -DEV_LOG2E;
-        stats[l.bm + r] = sees ? -delta : 0.0f;
+        stats[l.bm + r] = sees && !dev_is_infinite(lse) ? -delta : 0.0f; /* P is 0 there, and 0 times D must be 0 */
     } else {
         stats[r] = lse;
         stats[l.bm + r] = delta;
@@ -230,6 +230,7 @@ template <class T> DEV_FN void attn_reset_tickets(const stw_attn_launch &l) {
 
 template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
+    dev_let_next_begin();
     if (dev_unit() == l.units - 1) {
         if (dev_thread() == 0) attn_reset_tickets<T>(l);
         attn_check(p, smem, l.unordered);

@@ -37,6 +37,7 @@ template <int G> DEV_FN void attn_finish_gathered(const stw_attn_launch &l, cons
 DEV_FN void attn_bwd_finish(const stw_attn_launch &l) {
     enum { AHEAD = 4 };
     const stw_attn_params &p = l.p;
+    dev_await_previous();
     int64_t blocks = stw_blocks_of(p.max_seq_q, l.bm), unit = dev_unit();
     int64_t tiles = p.outputs & 0x01u ? blocks * p.heads_q * p.batch : 0;
     if (unit >= tiles) {

@@ -68,6 +68,32 @@ static void run_call_is_only_launches(void **state) {
     run_call_does("plain", 4);
 }
 
+/* Hopper's main loop and the finish kernel await what is before them by themselves, and are launched so where
+ * the driver can put such launches into graphs; a loop of the shared kernels awaits nothing. */
+static void kernels_begin_early(void **state) {
+    (void)state;
+    static const struct {
+        const char *device, *version, *mode;
+        size_t early, all;
+    } rows[] = {{H200, "FAKE_CUDA_VERSION=13000", "plain", 2, 3},
+                {H200, "FAKE_CUDA_VERSION=12030", "plain", 2, 3},
+                {H200, "FAKE_CUDA_VERSION=12020", "plain", 0, 3},
+                {H200, "FAKE_CUDA_VERSION=13000", "dropout", 1, 3},
+                {A100, "FAKE_CUDA_VERSION=13000", "dropout", 0, 3}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        char devices[128];
+        snprintf(devices, sizeof devices, "FAKE_CUDA_DEVICES=%s", rows[i].device);
+        tool("cuda", LIST(devices, rows[i].version), LIST(rows[i].mode, "child"));
+        char *first = strstr(run.log, "cuda:cuStreamGetCtx\n");
+        assert_non_null(first);
+        char *end = strstr(first, "cuda:cuCtxPopCurrent_v2\n");
+        assert_non_null(end);
+        *end = 0;
+        assert_int_equal(lines_with(first, "cuda:cuLaunchKernelEx"), rows[i].early);
+        assert_int_equal(lines_with(first, "cuda:launch"), rows[i].all);
+    }
+}
+
 /* What stays behind is the fault of these alone: they were told to fail at giving it back. */
 static int gives_back(const char *function) {
     static const char *const names[] = {"cuCtxPushCurrent_v2", "cuModuleUnload",
@@ -270,11 +296,17 @@ static void overhead(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole_life),           cmocka_unit_test(run_call_is_only_launches),
-        cmocka_unit_test(each_call_failing),    cmocka_unit_test(each_call_failing_on_hopper),
-        cmocka_unit_test(driver_refuses_image), cmocka_unit_test(driver_versions),
-        cmocka_unit_test(foreign_pointers),     cmocka_unit_test(device_loss),
-        cmocka_unit_test(fork_after_run),       cmocka_unit_test(overhead),
+        cmocka_unit_test(whole_life),
+        cmocka_unit_test(run_call_is_only_launches),
+        cmocka_unit_test(kernels_begin_early),
+        cmocka_unit_test(each_call_failing),
+        cmocka_unit_test(each_call_failing_on_hopper),
+        cmocka_unit_test(driver_refuses_image),
+        cmocka_unit_test(driver_versions),
+        cmocka_unit_test(foreign_pointers),
+        cmocka_unit_test(device_loss),
+        cmocka_unit_test(fork_after_run),
+        cmocka_unit_test(overhead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

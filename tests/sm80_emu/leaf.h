@@ -45,6 +45,8 @@ DEV_FN int dev_keep(int x) { return x; }
 DEV_FN void dev_part(bool) {}
 
 DEV_FN void dev_barrier() { emu_barrier(); }
+DEV_FN void dev_let_next_begin() {}
+DEV_FN void dev_await_previous() {}
 DEV_FN void dev_wave_sync() { emu_meet(nullptr, [](void *const *) {}); }
 struct dev_two_halves {
     uint16_t waves, arrived;

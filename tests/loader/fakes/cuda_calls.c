@@ -101,6 +101,16 @@ int cuFuncLoad(void *function);
 int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                    unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters,
                    void **extra);
+/* CUlaunchConfig with CUlaunchAttribute */
+typedef struct launch_config {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, smem;
+    void *stream;
+    struct {
+        int id, pad, allowed, rest[15];
+    } *attributes;
+    unsigned attribute_count;
+} launch_config;
+int cuLaunchKernelEx(const launch_config *config, void *function, void **parameters, void **extra);
 int cuPointerGetAttributes(unsigned count, int *attributes, void **values, uint64_t pointer);
 int cuMemAlloc_v2(uint64_t *pointer_out, size_t bytes);
 int cuMemFree_v2(uint64_t pointer);
@@ -243,12 +253,10 @@ static int stream_is_here(void *stream) {
     return (uintptr_t)stream <= 2 || ((fake_stream *)stream)->context == current();
 }
 
-int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                   unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters,
-                   void **extra) {
+static int launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                  unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters,
+                  void **extra) {
     fake_function *f = function;
-    int error = begin_in_context("cuLaunchKernel");
-    if (error) return error;
     if (!f->module || f->module->context != current() || !stream_is_here(stream)) return INVALID_HANDLE;
     if (!grid_x || grid_x > 0x7fffffffu || !grid_y || grid_y > 65535 || grid_z != 1 || !block_x ||
         block_x > 1024 || block_y != 1 || block_z != 1 || block_x % 32 || smem > (unsigned)f->smem ||
@@ -261,6 +269,25 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
     fake_log(line);
     if (f->module->hopper) fake_maps_log(parameters[1]);
     return 0;
+}
+
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                   unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters,
+                   void **extra) {
+    int error = begin_in_context("cuLaunchKernel");
+    return error ? error
+                 : launch(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, smem, stream,
+                          parameters, extra);
+}
+
+/* Takes one attribute, the early start. Kernels run one behind the other here all the same. */
+int cuLaunchKernelEx(const launch_config *c, void *function, void **parameters, void **extra) {
+    int error = begin_in_context("cuLaunchKernelEx");
+    if (error) return error;
+    if (!c || c->attribute_count != 1 || c->attributes->id != 6 || c->attributes->allowed != 1)
+        return INVALID_VALUE;
+    return launch(function, c->grid_x, c->grid_y, c->grid_z, c->block_x, c->block_y, c->block_z, c->smem,
+                  c->stream, parameters, extra);
 }
 
 static fake_block *block_of(uint64_t pointer) {
