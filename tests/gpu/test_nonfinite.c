@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Infinite and undefined numbers in rows that take part: they reach what depends on them, and nothing else.
+ * Keys that no query sees get zeros, keys that a mask hides from a row with LSE = NaN get what they always
+ * get. Rows with an infinite LSE are conform's (data_dead_rows). */
+#include "gpu.h"
+
+#include "common/dtype.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is no number may reach the other keys of its tile, of which none is larger. */
+enum { TILE = 128 };
+
+/* An input row of every head of a sequence is overwritten with `value` in its first element. */
+typedef struct change {
+    stw_case_tensor tensor;
+    int64_t b, row;
+    float value;
+} change;
+
+static stw_dtype dtype_of(const stw_case *c, stw_case_tensor t) {
+    return t == STW_CASE_LSE ? STW_F32 : c->problem.desc.dtype;
+}
+
+static void run_changed(gpu_case *g, const change *changes, int count) {
+    unsigned char *kept = malloc(g->c.bytes);
+    assert_non_null(kept);
+    memcpy(kept, g->c.host, g->c.bytes);
+    for (int n = 0; n < count; ++n) {
+        const change *x = &changes[n];
+        for (int64_t h = 0; h < g->c.problem.desc.heads_q; ++h)
+            stw_store_f32(g->c.host + g->c.offset[x->tensor],
+                          stw_case_row_index(&g->c, x->tensor, x->b, h, x->row), dtype_of(&g->c, x->tensor),
+                          x->value);
+    }
+    gpu_case_load(g, &g->c, 0xFF);
+    GPU_OK(gpu_case_run(g, g->device.stream));
+    gpu_case_store(g, g->device.stream);
+    memcpy(g->c.host, kept, g->c.bytes);
+    free(kept);
+}
+
+static float at(const stw_case *c, const unsigned char *arena, stw_case_tensor t, int64_t b, int64_t h,
+                int64_t row, int64_t n) {
+    return stw_load_f32(arena + c->offset[t], stw_case_row_index(c, t, b, h, row) + n, c->problem.desc.dtype);
+}
+
+/* Rows [first, end) of dK and dV of a sequence are exactly zero. */
+static void zeros(const gpu_case *g, int64_t b, int64_t first, int64_t end) {
+    const stw_attn_desc *d = &g->c.problem.desc;
+    for (int64_t h = 0; h < d->heads_kv; ++h)
+        for (int64_t j = first; j < end; ++j)
+            for (int64_t n = 0; n < d->head_dim_qk; ++n) {
+                float dk = at(&g->c, g->after, STW_CASE_DK, b, h, j, n),
+                      dv = at(&g->c, g->after, STW_CASE_DV, b, h, j, n);
+                if (dk != 0 || dv != 0)
+                    fail_msg("%s: sequence %lld, key %lld: dK %g, dV %g, not 0", g->line, (long long)b,
+                             (long long)j, dk, dv);
+            }
+}
+
+static void unseen_keys(void **state) {
+    (void)state;
+    static const char *const lines[] = {
+        "attn_bwd:bf16:b2h2s128x512d128:causal_tl", "attn_bwd:f16:b2h4k2s128x512d64:causal_tl",
+        "attn_bwd:bf16:b2h2s100x300d96:causal_tl",  "attn_bwd:f16:b2h2s70x300d128:causal_tl",
+        "attn_bwd:f32:b2h2s100x300d64:causal_tl",   "attn_bwd:bf16:b2h2s100x300d256:causal_tl"};
+    for (size_t n = 0; n < sizeof lines / sizeof *lines; ++n) {
+        gpu_case g;
+        gpu_case_open(&g, gpu_context, lines[n]);
+        const stw_attn_desc *d = &g.c.problem.desc;
+        run_changed(&g,
+                    (const change[]){{STW_CASE_Q, 0, 0, INFINITY},
+                                     {STW_CASE_DOUT, 0, 5, NAN},
+                                     {STW_CASE_DOUT, 1, 64, INFINITY},
+                                     {STW_CASE_Q, 1, 65, NAN}},
+                    4);
+        if (at(&g.c, g.after, STW_CASE_DV, 0, 0, 0, 0) == at(&g.c, g.after, STW_CASE_DV, 0, 0, 0, 0))
+            fail_msg("%s: the numbers did not reach a key that sees them", lines[n]);
+        for (int64_t b = 0; b < 2; ++b) zeros(&g, b, (d->max_seq_q + TILE - 1) / TILE * TILE, d->max_seq_kv);
+        gpu_case_round(&g, "ordinary numbers again");
+        gpu_case_close(&g);
+    }
+}
+
+/* Packed: keys of a sequence without queries, whose neighbours' rows lie where its own would. */
+static void keys_without_queries(void **state) {
+    (void)state;
+    static const char *const dims[] = {"64", "128"};
+    for (int n = 0; n < 2; ++n) {
+        char line[200];
+        gpu_case g;
+        snprintf(line, sizeof line,
+                 "attn_bwd:bf16:b3h2s130x200d%s:thd:tq260:tk500:cuq0,130,130,260:cuk0,150,350,500", dims[n]);
+        gpu_case_open(&g, gpu_context, line);
+        run_changed(&g,
+                    (const change[]){
+                        {STW_CASE_Q, 2, 0, INFINITY}, {STW_CASE_DOUT, 2, 1, NAN}, {STW_CASE_LSE, 2, 3, NAN}},
+                    3);
+        zeros(&g, 1, 0, 200);
+        gpu_case_round(&g, "ordinary numbers again");
+        gpu_case_close(&g);
+    }
+}
+
+/* LSE of row 100 is NaN: hidden keys have the bits they had, other rows of dQ are numbers. */
+static void undefined_lse(void **state) {
+    (void)state;
+    static const char *const lines[] = {
+        "attn_bwd:bf16:b1h2s256x256d128:causal_tl", "attn_bwd:bf16:b1h2s256x256d64:causal_tl",
+        "attn_bwd:f16:b1h2s200x200d96:causal_br", "attn_bwd:bf16:b1h2s200x200d192:causal_br",
+        "attn_bwd:f32:b1h2s200x200d64:causal_tl"};
+    for (size_t n = 0; n < sizeof lines / sizeof *lines; ++n) {
+        gpu_case g;
+        gpu_case_open(&g, gpu_context, lines[n]);
+        const stw_attn_desc *d = &g.c.problem.desc;
+        gpu_case_round(&g, "ordinary numbers");
+        unsigned char *usual = malloc(g.c.bytes);
+        assert_non_null(usual);
+        memcpy(usual, g.after, g.c.bytes);
+        run_changed(&g, (const change[]){{STW_CASE_LSE, 0, 100, NAN}}, 1);
+        float reached = at(&g.c, g.after, STW_CASE_DV, 0, 0, 100, 0),
+              row = at(&g.c, g.after, STW_CASE_DQ, 0, 0, 100, 0);
+        if (reached == reached || row == row) fail_msg("%s: NaN did not propagate", lines[n]);
+        for (int64_t h = 0; h < d->heads_q; ++h)
+            for (int64_t j = 0; j < d->max_seq_kv; ++j)
+                for (int64_t e = 0; e < d->head_dim_qk; ++e) {
+                    float dq = at(&g.c, g.after, STW_CASE_DQ, 0, h, j, e);
+                    int same = at(&g.c, g.after, STW_CASE_DK, 0, h, j, e) ==
+                                   at(&g.c, usual, STW_CASE_DK, 0, h, j, e) &&
+                               at(&g.c, g.after, STW_CASE_DV, 0, h, j, e) ==
+                                   at(&g.c, usual, STW_CASE_DV, 0, h, j, e);
+                    if (j > 100 && !same)
+                        fail_msg("%s: hidden key %lld has other gradients", lines[n], (long long)j);
+                    if (j != 100 && dq != dq) fail_msg("%s: row %lld of dQ is NaN", lines[n], (long long)j);
+                }
+        free(usual);
+        gpu_case_close(&g);
+    }
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unseen_keys),
+        cmocka_unit_test(keys_without_queries),
+        cmocka_unit_test(undefined_lse),
+    };
+    return gpu_main(argc, argv, "gpu_nonfinite", tests, sizeof tests / sizeof *tests, 160);
+}
