@@ -9,7 +9,8 @@
 
 #define WORKSPACE_ALIGNMENT 256
 
-static stw_status check_workspace(const char *who, const stw_plan *plan, const void *workspace, size_t size) {
+stw_status stw_plan_check_workspace(const char *who, const stw_plan *plan, const void *workspace,
+                                    size_t size) {
     size_t needed = plan->work.workspace_size;
     if (!needed) return STW_OK;
     if (!workspace)
@@ -41,7 +42,7 @@ stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *w
                         size_t workspace_size, stw_stream stream) {
     stw_attn_params params;
     stw_status status = bind_call("attn_bwd", plan, STW_PLAN_ATTN_BWD, args, &params);
-    if (!status) status = check_workspace("attn_bwd", plan, workspace, workspace_size);
+    if (!status) status = stw_plan_check_workspace("attn_bwd", plan, workspace, workspace_size);
     if (status) return status;
     return plan->context->ops->attn_bwd(&plan->context->device, &plan->work, &params, workspace, stream);
 }
@@ -50,7 +51,7 @@ stw_status stw_attn_fwd(const stw_plan *plan, const stw_attn_args *args, void *w
                         size_t workspace_size, stw_stream stream) {
     stw_attn_params params;
     stw_status status = bind_call("attn_fwd", plan, STW_PLAN_ATTN_FWD, args, &params);
-    if (!status) status = check_workspace("attn_fwd", plan, workspace, workspace_size);
+    if (!status) status = stw_plan_check_workspace("attn_fwd", plan, workspace, workspace_size);
     if (status) return status;
     return plan->context->ops->attn_fwd(&plan->context->device, &plan->work, &params, workspace, stream);
 }
@@ -59,6 +60,8 @@ stw_status stw_dropout_mask(const stw_plan *plan, const stw_attn_args *args, uin
                             stw_stream stream) {
     stw_attn_args full;
     if (!plan) return stw_fail(STW_E_INVALID, "dropout_mask: plan is null");
+    if (plan->jagged)
+        return stw_fail(STW_E_INVALID, "dropout_mask: the plan was made by stw_jagged_bwd_plan");
     stw_status status = stw_extend("dropout_mask: args", args, &full, sizeof full, STW_SIZE_ATTN_ARGS_0_1);
     if (status) return status;
     stw_attn_params params = plan->work.params;

@@ -49,7 +49,7 @@ static inline int stw_desc_has_bias(const stw_attn_desc *desc) {
     return desc->bias_dtype != STW_DTYPE_NONE;
 }
 
-/* "attn_bwd" or "attn_fwd": what opens error texts. */
+/* "attn_bwd", "attn_fwd" or "jagged_bwd": what opens error texts. */
 const char *stw_plan_kind_name(stw_plan_kind kind);
 
 /* Checks a descriptor of full size and resolves its defaults in place (gradient types, outputs, scale,

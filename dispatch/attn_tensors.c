@@ -71,7 +71,7 @@ stw_tensor_extents stw_tensor_extents_of(const stw_tensor_row *row, const stw_at
 }
 
 const char *stw_plan_kind_name(stw_plan_kind kind) {
-    return kind == STW_PLAN_ATTN_FWD ? "attn_fwd" : "attn_bwd";
+    return kind == STW_PLAN_JAGGED_BWD ? "jagged_bwd" : kind == STW_PLAN_ATTN_FWD ? "attn_fwd" : "attn_bwd";
 }
 
 /* ---- layouts ---- */

@@ -9,6 +9,7 @@
 #include "arch.h"
 #include "common/env.h"
 #include "common/params/attn_bwd.h"
+#include "common/params/jagged.h"
 #include "common/status.h"
 #include "sternway/sternway.h"
 
@@ -39,7 +40,11 @@ typedef struct stw_device {
     void *state;
 } stw_device;
 
-typedef enum stw_plan_kind { STW_PLAN_ATTN_BWD = 1, STW_PLAN_ATTN_FWD = 2 } stw_plan_kind;
+typedef enum stw_plan_kind {
+    STW_PLAN_ATTN_BWD = 1,
+    STW_PLAN_ATTN_FWD = 2,
+    STW_PLAN_JAGGED_BWD = 3
+} stw_plan_kind;
 
 /* What dispatch has decided about a problem and a backend adds to: the backend part of a plan. */
 typedef struct stw_attn_work {
@@ -54,6 +59,16 @@ typedef struct stw_attn_work {
     const stw_variant *unaligned_variant;
     int unaligned;
 } stw_attn_work;
+
+/* The same for a jagged operation. Checked: sizes, element types that any backend could take. */
+typedef struct stw_jagged_work {
+    stw_jagged_params params;   /* shape part filled, pointers null                            */
+    const char *forced_variant; /* STERNWAY_VARIANT, or NULL or ""; read by jagged_prepare      */
+    size_t workspace_size;      /* set by jagged_prepare, as are: */
+    char variant[96];           /* which kernels, in a word or two: "pointwise 256x4"          */
+    char note[256];             /* a line for stw_plan_describe, or ""                         */
+    uint64_t scratch[32];       /* the backend's own, plain data                               */
+} stw_jagged_work;
 
 typedef struct stw_backend_ops {
     stw_backend backend;
@@ -75,6 +90,16 @@ typedef struct stw_backend_ops {
                            void *workspace, stw_stream stream);
     stw_status (*dropout_mask)(const stw_device *device, const stw_attn_work *work,
                                const stw_attn_params *params, stw_stream stream);
+
+    /* Jagged operations; null: this backend has none. prepare chooses kernels, fills variant, workspace_size,
+     * note and scratch; errors: STW_E_UNSUPPORTED with the reason (an element type that only the CPU has).
+     * `params` of the run = work->params with the call's pointers; the backend puts the clean lengths of
+     * every ragged axis (common/params/jagged.h) into the workspace first. STW_JAGGED_ATTENTION: the run only
+     * converts offsets and used lengths of axes 0 and 1 to int32, as they are but saturated, into
+     * params->offsets32 and used32 (those that are not null); dispatch then calls attn_bwd. */
+    stw_status (*jagged_prepare)(const stw_device *device, stw_jagged_work *work);
+    stw_status (*jagged_bwd)(const stw_device *device, const stw_jagged_work *work,
+                             const stw_jagged_params *params, void *workspace, stw_stream stream);
 
     stw_status (*buffer_alloc)(const stw_device *device, size_t bytes, void **pointer_out);
     stw_status (*buffer_free)(const stw_device *device, void *pointer);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * stw_explain_attn: for every backend whether it is chosen or why not, by running the same code as
- * context creation (choose.c, context.c) and planning (plan.c). */
+ * stw_explain_attn and stw_explain_jagged: for every backend whether it is chosen or why not, by running the
+ * same code as context creation (choose.c, context.c) and planning (plan.c). */
 #include "plan.h"
 
 #include "common/extend.h"
@@ -9,9 +9,20 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The problem: one of the two. */
+typedef struct subject {
+    const stw_attn_desc *attn;
+    const stw_jagged_desc *jagged;
+} subject;
+
+static stw_status build(stw_context *context, const subject *s, stw_text *why, stw_plan **plan_out) {
+    return s->attn ? stw_plan_build(context, s->attn, STW_PLAN_ATTN_BWD, why, plan_out)
+                   : stw_jagged_plan_build(context, s->jagged, plan_out);
+}
+
 /* Plans on one candidate. 1 = it takes the problem. */
 static int explain_candidate(const stw_choice *choice, const stw_candidate *candidate, const stw_env *env,
-                             const stw_attn_desc *desc, int already_chosen, stw_text *text) {
+                             const subject *problem, int already_chosen, stw_text *text) {
     const char *name = stw_backend_name(candidate->ops->backend);
     stw_context *context = NULL;
     stw_plan *plan = NULL;
@@ -26,16 +37,20 @@ static int explain_candidate(const stw_choice *choice, const stw_candidate *cand
     }
     char lines[2048];
     stw_text why = stw_text_in(lines, sizeof lines);
-    status = stw_plan_build(context, desc, STW_PLAN_ATTN_BWD, &why, &plan);
+    lines[0] = 0;
+    status = build(context, problem, &why, &plan);
     if (status) {
         stw_text_add(text, "%s: %s refuses the problem: %s (%s)\n", name, context->device.arch->name,
                      stw_last_error(), stw_status_name(status));
     } else if (already_chosen) {
         stw_text_add(text, "%s: not chosen: a backend before it is usable; it would run %s\n", name,
-                     plan->work.variant->id);
+                     plan->jagged ? plan->jagged->work.variant : plan->work.variant->id);
     } else {
         stw_text_add(text, "%s: chosen\n", name);
-        stw_plan_text(plan, text);
+        if (plan->jagged)
+            stw_jagged_plan_text(plan, text);
+        else
+            stw_plan_text(plan, text);
     }
     for (char *line = lines; !status && !already_chosen && line && *line;) {
         char *end = strchr(line, '\n');
@@ -48,32 +63,48 @@ static int explain_candidate(const stw_choice *choice, const stw_candidate *cand
     return !already_chosen; /* auto stops at the first backend that opens, whatever it says of the problem */
 }
 
-stw_status stw_explain_attn(const stw_context_opts *opts, const stw_attn_desc *desc, char *text,
-                            size_t capacity, size_t *needed_out) {
-    stw_context_opts full_opts;
-    stw_attn_desc full_desc;
+static stw_status explain(const stw_context_opts *opts, const subject *problem, char *text, size_t capacity,
+                          size_t *needed_out) {
     stw_env env;
     stw_choice choice;
-    if (!text && capacity)
-        return stw_fail(STW_E_INVALID, "explain_attn: text is null with capacity %zu", capacity);
-    stw_status status =
-        stw_extend("explain_attn: opts", opts, &full_opts, sizeof full_opts, STW_SIZE_CONTEXT_OPTS_0_1);
-    if (!status)
-        status = stw_extend("explain_attn: desc", desc, &full_desc, sizeof full_desc, STW_SIZE_ATTN_DESC_0_1);
-    if (status) return status;
     char before[1024]; /* a call that succeeds leaves the last error */
     snprintf(before, sizeof before, "%s", stw_last_error());
     stw_text out = stw_text_in(text, capacity);
-    status = stw_env_read(&env);
-    if (!status) status = stw_choose("context_create", &full_opts, &env, &choice);
+    stw_status status = stw_env_read(&env);
+    if (!status) status = stw_choose("context_create", opts, &env, &choice);
     if (status) {
         stw_text_add(&out, "no backend: %s (%s)\n", stw_last_error(), stw_status_name(status));
     } else {
         int chosen = 0;
         for (size_t i = 0; i < choice.count; ++i)
-            chosen |= explain_candidate(&choice, &choice.candidates[i], &env, &full_desc, chosen, &out);
+            chosen |= explain_candidate(&choice, &choice.candidates[i], &env, problem, chosen, &out);
         if (!chosen) stw_text_add(&out, "no backend is usable for this problem\n");
     }
     if (needed_out) *needed_out = out.length + 1;
     return stw_fail(STW_OK, "%s", before);
+}
+
+stw_status stw_explain_attn(const stw_context_opts *opts, const stw_attn_desc *desc, char *text,
+                            size_t capacity, size_t *needed_out) {
+    stw_context_opts own;
+    stw_attn_desc full;
+    if (!text && capacity)
+        return stw_fail(STW_E_INVALID, "explain_attn: text is null with capacity %zu", capacity);
+    stw_status status = stw_extend("explain_attn: opts", opts, &own, sizeof own, STW_SIZE_CONTEXT_OPTS_0_1);
+    if (!status) status = stw_extend("explain_attn: desc", desc, &full, sizeof full, STW_SIZE_ATTN_DESC_0_1);
+    subject problem = {.attn = &full};
+    return status ? status : explain(&own, &problem, text, capacity, needed_out);
+}
+
+stw_status stw_explain_jagged(const stw_context_opts *opts, const stw_jagged_desc *desc, char *text,
+                              size_t capacity, size_t *needed_out) {
+    stw_context_opts own;
+    stw_jagged_desc full;
+    if (!text && capacity)
+        return stw_fail(STW_E_INVALID, "explain_jagged: text is null with capacity %zu", capacity);
+    stw_status status = stw_extend("explain_jagged: opts", opts, &own, sizeof own, STW_SIZE_CONTEXT_OPTS_0_1);
+    if (!status)
+        status = stw_extend("explain_jagged: desc", desc, &full, sizeof full, STW_SIZE_JAGGED_DESC_0_1);
+    subject problem = {.jagged = &full};
+    return status ? status : explain(&own, &problem, text, capacity, needed_out);
 }

@@ -92,6 +92,8 @@ stw_status stw_attn_fwd_plan(stw_context *context, const stw_attn_desc *desc, st
 
 void stw_plan_destroy(stw_plan *plan) {
     if (!plan) return;
+    if (plan->jagged) stw_plan_destroy(plan->jagged->attn);
+    free(plan->jagged);
     stw_context_release(plan->context);
     free(plan);
 }
@@ -125,7 +127,10 @@ stw_status stw_plan_describe(const stw_plan *plan, char *text, size_t capacity, 
     if (!text && capacity)
         return stw_fail(STW_E_INVALID, "plan_describe: text is null with capacity %zu", capacity);
     stw_text out = stw_text_in(text, capacity);
-    stw_plan_text(plan, &out);
+    if (plan->jagged)
+        stw_jagged_plan_text(plan, &out);
+    else
+        stw_plan_text(plan, &out);
     if (needed_out) *needed_out = out.length + 1;
     return STW_OK;
 }

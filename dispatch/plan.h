@@ -6,18 +6,36 @@
 
 #include "attn_problem.h"
 #include "context.h"
+#include "jagged_problem.h"
+
+/* The jagged part of a plan. */
+typedef struct stw_jagged_plan {
+    stw_jagged_work work;
+    stw_jagged_desc desc; /* checked, defaults resolved; attn null                             */
+    stw_plan *attn;       /* ATTENTION: the plan of the packed problem                         */
+    size_t lengths_size;  /* ATTENTION: bytes of int32 offsets in front of attn's workspace    */
+} stw_jagged_plan;
 
 struct stw_plan {
     stw_context *context;
-    stw_attn_work work;
-    stw_attn_desc desc; /* checked, defaults resolved: for the log and describe */
-    char why[512];      /* the rule that chose the variant                      */
+    stw_attn_work work;      /* jagged: its kind and workspace_size alone            */
+    stw_attn_desc desc;      /* checked, defaults resolved: for the log and describe */
+    char why[512];           /* the rule that chose the variant                      */
+    stw_jagged_plan *jagged; /* null: a plan of attention                       */
 };
 
 /* Checks, selects and prepares on an opened context, without logging. `why_all` (optional)
  * gets a line for every rule that was passed over. Shared by the plan calls and explain. */
 stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
                           stw_text *why_all, stw_plan **plan_out);
+
+/* The same for a jagged operation (jagged_bwd.c). */
+stw_status stw_jagged_plan_build(stw_context *context, const stw_jagged_desc *desc, stw_plan **plan_out);
+void stw_jagged_plan_text(const stw_plan *plan, stw_text *text);
+
+/* Refuses a workspace that is missing, too small or misaligned: STW_E_WORKSPACE. */
+stw_status stw_plan_check_workspace(const char *who, const stw_plan *plan, const void *workspace,
+                                    size_t size);
 
 /* The text of stw_plan_describe. */
 void stw_plan_text(const stw_plan *plan, stw_text *text);

@@ -12,7 +12,7 @@
 #define STW_VERSION_MAJOR 0
 #define STW_VERSION_MINOR 1
 #define STW_VERSION_PATCH 0
-#define STW_VERSION ((uint32_t)(STW_VERSION_MAJOR * 10000 + STW_VERSION_MINOR * 100 + STW_VERSION_PATCH))
+#define STW_VERSION       ((uint32_t)(STW_VERSION_MAJOR * 10000 + STW_VERSION_MINOR * 100 + STW_VERSION_PATCH))
 
 #if defined(__GNUC__)
 #define STW_API __attribute__((visibility("default")))
@@ -81,7 +81,14 @@ typedef enum stw_dtype {
     STW_DTYPE_NONE = 0, /* never a tensor's type: "absent" or "as the input"  */
     STW_F16 = 1,        /* IEEE binary16                                      */
     STW_BF16 = 2,       /* bfloat16                                           */
-    STW_F32 = 3         /* IEEE binary32                                      */
+    STW_F32 = 3,        /* IEEE binary32                                      */
+    /* Only where a jagged operation says so (jagged_bwd.h), and for its offsets. */
+    STW_F64 = 4,
+    STW_I8 = 5,
+    STW_U8 = 6, /* and truth values of a byte */
+    STW_I16 = 7,
+    STW_I32 = 8,
+    STW_I64 = 9
 } stw_dtype;
 
 /* ---- backends and devices ----------------------------------------------------------------------*/

@@ -6,5 +6,6 @@
 
 #include "attn_bwd.h"
 #include "base.h"
+#include "jagged_bwd.h"
 
 #endif
