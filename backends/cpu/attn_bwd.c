@@ -18,6 +18,8 @@ static void run_phase(void *data, uint32_t worker) {
     fegetenv(&before);
     fesetenv(FE_DFL_ENV);
     run->fn(run->job, worker);
+    atomic_thread_fence(
+        memory_order_seq_cst); /* stores past the caches, of jagged tiles, are not ordered by less */
     fesetenv(&before);
 }
 
@@ -29,18 +31,24 @@ static uint32_t useful_threads(const stw_attn_params *p, uint32_t threads) {
     return pairs * (p->head_dim_qk + p->head_dim_v) < ALONE_BELOW ? 1 : threads;
 }
 
-void stw_cpu_run(const stw_device *device, stw_cpu_job *job, const stw_pool_fn *phases, uint32_t count) {
+void stw_cpu_run_phases(const stw_device *device, uint32_t threads, void *job,
+                        const stw_cpu_progress *progress, const stw_pool_fn *phases, uint32_t count) {
     const stw_cpu_state *state = device->state;
-    uint32_t threads = useful_threads(job->p, state->threads);
     stw_pool *pool = threads > 1 && stw_pool_try_acquire(state->pool) ? state->pool : NULL;
-    job->threads = pool ? threads : 1;
+    *progress->threads = pool ? threads : 1;
     for (uint32_t i = 0; i < count; ++i) {
         if (!phases[i]) continue;
         phase_run run = {phases[i], job};
-        atomic_store(&job->next, 0);
-        stw_pool_run(pool, job->threads, run_phase, &run);
+        atomic_store(progress->next, 0);
+        stw_pool_run(pool, *progress->threads, run_phase, &run);
     }
     if (pool) stw_pool_release(pool);
+}
+
+void stw_cpu_run(const stw_device *device, stw_cpu_job *job, const stw_pool_fn *phases, uint32_t count) {
+    const stw_cpu_state *state = device->state;
+    stw_cpu_progress progress = {&job->next, &job->threads};
+    stw_cpu_run_phases(device, useful_threads(job->p, state->threads), job, &progress, phases, count);
 }
 
 /* dSink: the blocks' parts in order. One thread: a few additions a block. */

@@ -2,7 +2,7 @@
  *
  * The CPU backend as the dispatcher sees it: stw_cpu_backend. Opening (threads, name, memory), which
  * variants this CPU can run, workspace at plan time, and the memory and stream calls. */
-#include "cpu.h"
+#include "jagged.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -18,6 +18,12 @@ const stw_tile_ops *stw_cpu_tile_ops(const stw_variant *variant, const char **re
     *reason_out = NULL;
     if (!strcmp(variant->loop, "portable")) return &stw_tile_portable;
 #if defined(__x86_64__)
+    if (!strcmp(variant->loop, "avx512_bf16")) {
+        if (__builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16"))
+            return &stw_tile_avx512_bf16;
+        *reason_out = "this CPU has no AVX-512 BF16";
+        return NULL;
+    }
     if (!strcmp(variant->loop, "avx512")) {
         if (__builtin_cpu_supports("x86-64-v4")) return &stw_tile_avx512; /* as CMakeLists.txt compiles it */
         *reason_out = "this CPU has no AVX-512 (x86-64-v4: F, BW, CD, DQ, VL)";
@@ -164,6 +170,8 @@ const stw_backend_ops stw_cpu_backend = {
     .attn_bwd = stw_cpu_attn_bwd,
     .attn_fwd = stw_cpu_attn_fwd,
     .dropout_mask = stw_cpu_dropout_mask,
+    .jagged_prepare = stw_cpu_jagged_prepare,
+    .jagged_bwd = stw_cpu_jagged_bwd,
     .buffer_alloc = buffer_alloc,
     .buffer_free = buffer_free,
     .copy = copy,

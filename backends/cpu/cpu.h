@@ -109,6 +109,14 @@ typedef struct stw_cpu_job {
 /* Runs the phases of a call: `phases` one after the other, each on all threads. */
 void stw_cpu_run(const stw_device *device, stw_cpu_job *job, const stw_pool_fn *phases, uint32_t count);
 
+/* The same for any job: where it counts its tasks and how many threads work on it. */
+typedef struct stw_cpu_progress {
+    atomic_uint_fast64_t *next;
+    uint32_t *threads;
+} stw_cpu_progress;
+void stw_cpu_run_phases(const stw_device *device, uint32_t threads, void *job,
+                        const stw_cpu_progress *progress, const stw_pool_fn *phases, uint32_t count);
+
 static inline int64_t stw_cpu_claim(stw_cpu_job *job) {
     return (int64_t)atomic_fetch_add(&job->next, 1);
 }

@@ -13,6 +13,10 @@
 #include "tile_dropout.inl"
 #include "tile_gemm.inl"
 #include "tile_grad.inl"
+#include "tile_jagged.inl"
+#if defined(__AVX512BF16__)
+#include "tile_pairs.inl"
+#endif
 
 const stw_tile_ops STW_TILE_TABLE = {
     .loop = STW_TILE_LOOP,
@@ -28,4 +32,22 @@ const stw_tile_ops STW_TILE_TABLE = {
     .softmax = tile_softmax,
     .scale_rows = tile_scale_rows,
     .dropout = tile_dropout,
+    .gelu = tile_gelu,
+    .gelu_tanh = tile_gelu_tanh,
+    .silu = tile_silu,
+    .threshold = tile_threshold,
+    .convert = tile_convert,
+    .fill = tile_fill,
+    .dot = tile_dot,
+    .add_columns = tile_add_columns,
+    .softmax_line = tile_softmax_line,
+    .softmax_lines = tile_softmax_lines,
+    .norm_sums = tile_norm_sums,
+    .norm_line = tile_norm_line,
+    .norm_columns = tile_norm_columns,
+#if defined(__AVX512BF16__)
+    .pair_rows = tile_pair_rows,
+    .pair_terms = tile_pair_terms,
+    .matmul_pairs = tile_matmul_pairs,
+#endif
 };

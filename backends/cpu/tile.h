@@ -42,9 +42,26 @@ typedef struct stw_tile_softmax {
     float *maximum, *sum, *fix;
 } stw_tile_softmax;
 
+/* Element types of a jagged tile operation: what is read, what is written, and whether that is added to. */
+typedef struct stw_tile_types {
+    uint32_t in, out; /* f16, bf16, f32; out: `in` or f32 */
+    int add;          /* f32 only                         */
+    int large;        /* the tensor written is larger than the caches: it need not stay in them */
+} stw_tile_types;
+
+/* One line of layer norm. */
+typedef struct stw_tile_norm {
+    const float *gamma; /* of the line's elements; null: 1 */
+    float mean, rstd, average_g, average_gh;
+} stw_tile_norm;
+
+/* dX of a pointwise operation over n contiguous elements. */
+typedef void (*stw_tile_pointwise)(void *out, const void *x, const void *g, int64_t n, float threshold,
+                                   stw_tile_types types);
+
 typedef struct stw_tile_ops {
-    const char *loop;  /* column `loop` of the tuning table                            */
-    uint32_t lanes;    /* widths of B and C operands are padded to a multiple of this  */
+    const char *loop; /* column `loop` of the tuning table                            */
+    uint32_t lanes;   /* widths of B and C operands are padded to a multiple of this  */
 
     /* to[rows][width] <- from, converted; columns cols..width-1 become 0. */
     void (*load_rows)(float *to, size_t pitch, uint32_t width, const void *from, int64_t stride,
@@ -75,11 +92,42 @@ typedef struct stw_tile_ops {
     /* keep[rows][pitch] for local rows i0.. and keys j0.. of a stream. */
     void (*dropout)(uint32_t *keep, size_t pitch, const stw_attn_params *p, const stw_dropout_stream *stream,
                     int64_t i0, int64_t j0, uint32_t rows, uint32_t cols);
+
+    /* Jagged operations, n contiguous elements each (tile_jagged.inl). Columns of f32 are padded to lanes. */
+    stw_tile_pointwise gelu, gelu_tanh, silu, threshold;
+    void (*convert)(void *out, const void *from, int64_t n, stw_tile_types types);
+    void (*fill)(void *out, float value, int64_t n, stw_tile_types types);
+    double (*dot)(const void *a, const void *b, int64_t n, uint32_t dtype);
+    /* acc += a, or a*b when b is not null */
+    void (*add_columns)(float *acc, const void *a, const void *b, int64_t n, uint32_t dtype);
+    /* out = y*(g - sum); `sums` (one an element) or, when null, `sum` */
+    void (*softmax_line)(void *out, const void *y, const void *g, const float *sums, float sum, int64_t n,
+                         stw_tile_types types);
+    /* the same with each line's own sum, for lines of n neighbours */
+    void (*softmax_lines)(void *out, const void *y, const void *g, int64_t lines, int64_t n,
+                          stw_tile_types types);
+    /* sums_out: of g*gamma, of g*gamma*h */
+    void (*norm_sums)(const void *x, const void *g, const float *gamma, float mean, float rstd, int64_t n,
+                      uint32_t dtype, double *sums_out);
+    void (*norm_line)(void *out, const void *x, const void *g, const stw_tile_norm *norm, int64_t n,
+                      stw_tile_types types);
+    /* dgamma += g*h, dbeta += g; either may be null */
+    void (*norm_columns)(float *dgamma, float *dbeta, const void *x, const void *g, float mean, float rstd,
+                         int64_t n, uint32_t dtype);
+
+    /* Products of bf16 (tile_pairs.inl); null without the instruction. Packing returns 1 where an element is
+     * too small for it. to[i][n]: terms 2i, 2i+1 of column n; to[r][i]: of row r. */
+    int (*pair_rows)(uint32_t *to, size_t pitch, const void *from, int64_t stride, uint32_t terms,
+                     uint32_t cols);
+    int (*pair_terms)(uint32_t *to, size_t pitch, const void *from, int64_t stride, uint32_t rows,
+                      uint32_t terms);
+    void (*matmul_pairs)(uint32_t m, uint32_t n, uint32_t k, const uint32_t *a, size_t a_row, size_t a_step,
+                         const uint32_t *b, size_t b_pitch, float *c, size_t c_pitch, int add);
 } stw_tile_ops;
 
 extern const stw_tile_ops stw_tile_portable;
 #if defined(__x86_64__)
-extern const stw_tile_ops stw_tile_avx2, stw_tile_avx512;
+extern const stw_tile_ops stw_tile_avx2, stw_tile_avx512, stw_tile_avx512_bf16;
 #endif
 
 #endif

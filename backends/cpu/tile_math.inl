@@ -7,8 +7,12 @@
  * rounds once. NaN stays NaN, -inf gives 0, what overflows gives inf. */
 INLINE vf vf_exp(vf x) {
     const vf lowest = vf_splat(-104.0f), highest = vf_splat(89.0f);
+#if defined(VEC_AVX512)
+    x = (vf)_mm512_min_ps((__m512)highest, _mm512_max_ps((__m512)lowest, (__m512)x)); /* NaN in the second stays */
+#else
     x = vf_select(x < lowest, lowest, x);
     x = vf_select(x > highest, highest, x);
+#endif
     const float magic = 12582912.0f; /* 1.5 * 2^23: its ulp is 1 */
     vf n = (x * 1.44269504088896341f + magic) - magic;
     vf far = x - n * 0.693359375f; /* nine bits: the product is exact also without FMA */

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/problem.h"
+#include "common/problem_jagged.h"
 
 static const char *const canonical[] = {
     "attn_bwd:bf16:b4h32k8s4096d128:causal_br:dropout0.1",
@@ -232,17 +232,112 @@ static void test_mangled_lines(void **state) {
     }
 }
 
+/* ---- jagged operations ---- */
+
+static const char *const jagged_lines[] = {
+    "jagged_gelu:bf16:c7l60t200",
+    "jagged_gelu_tanh:f16:c7o3l60t200i33:jagged:used",
+    "jagged_silu:f32:c7l60t200i33:i64:full",
+    "jagged_threshold:i8:c7l60t200i33:thr-3.5",
+    "jagged_softmax:bf16:c5l30t90i60:inner:ds5:da4",
+    "jagged_sum:f64:c5o12l30t90i7:outer:ds3:da2",
+    "jagged_select:u8:c5l30t90i7:ragged:index-1",
+    "jagged_select:i64:c5l30t90i7:component:index4",
+    "jagged_layer_norm:f16:c5l60t200i64:inner:dx_f32:weight_f32:gamma:out_x:out_w:acc_x:ds16",
+    "jagged_reshape:i32:c7l60t200:grad_jagged:shape4,-1,3:gshape-1,12",
+    "jagged_to_padded:i16:c7l60t200i33p60",
+    "jagged_from_padded:bf16:c7l60t200i33p60",
+    "jagged_linear:bf16:c7l60t200i64f96:dweight_f32:dbias_f32:out_w:out_b:acc_w",
+    "jagged_matmul:bf16:c6o2m40k24n30:xt:gt:tm120:tn90:gb9000",
+    "jagged_matmul:f16:c0m0k4n5:grad_jagged:other_jagged:dother_f32:out_o:acc_o:tn20",
+};
+
+static void test_jagged_lines(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof jagged_lines / sizeof *jagged_lines; ++i) {
+        stw_jagged_problem problem, again;
+        char line[512];
+        assert_true(stw_problem_is_jagged(jagged_lines[i]));
+        if (stw_problem_jagged_parse(jagged_lines[i], &problem))
+            fail_msg("%s: %s", jagged_lines[i], stw_last_error());
+        size_t length = stw_problem_jagged_format(&problem.desc, NULL, line, sizeof line);
+        assert_int_equal(length, strlen(line));
+        assert_string_equal(line, jagged_lines[i]);
+        assert_int_equal(stw_problem_jagged_parse(line, &again), STW_OK);
+        assert_memory_equal(&problem, &again, sizeof problem);
+    }
+}
+
+static void test_jagged_fields(void **state) {
+    (void)state;
+    stw_jagged_problem p;
+    assert_int_equal(
+        stw_problem_jagged_parse("jagged_matmul:f16:c6o2m40k24n30:tm120:tn90:gb9000:ot:seed7:skew3:data_sd3:"
+                                 "lens_huge",
+                                 &p),
+        STW_OK);
+    const stw_jagged_desc *d = &p.desc;
+    assert_int_equal(d->struct_size, sizeof *d);
+    assert_int_equal(d->op, STW_JAGGED_MATMUL);
+    assert_int_equal(d->index_dtype, STW_I32);
+    assert_true(d->components == 6 && d->outer == 2 && d->ragged_axes == 5u);
+    assert_true(d->axis[0].size == 40 && d->axis[0].total == 120 && d->axis[1].size == 24 &&
+                !d->axis[1].total);
+    assert_true(d->axis[2].size == 30 && d->axis[2].total == 90 && d->grad_elements == 9000);
+    assert_int_equal(d->flags, STW_JAGGED_GRAD_BASES | STW_JAGGED_OTHER_TRANSPOSED);
+    assert_true(p.seed == 7 && p.skew == 3 && p.data == STW_JDATA_SD3 && p.lens == STW_LENS_HUGE);
+    assert_int_equal(stw_problem_jagged_parse("jagged_sum:f32:c6t40:ragged", &p), STW_OK);
+    assert_int_equal(p.desc.axis[0].size, 40); /* any length */
+    assert_int_equal(stw_problem_jagged_parse("jagged_attention:i64:attn_bwd:bf16:b4h8s51d64:thd:used", &p),
+                     STW_OK);
+    assert_true(p.desc.index_dtype == STW_I64 && p.desc.components == 4 && p.attn.desc.max_seq_q == 51);
+    char line[256];
+    stw_problem_jagged_format(&p.desc, &p.attn.desc, line, sizeof line);
+    assert_string_equal(line, "jagged_attention:i64:attn_bwd:bf16:b4h8s51d64:tq204:tk204:used");
+}
+
+static void test_jagged_refusals(void **state) {
+    static const struct {
+        const char *line, *at, *what;
+    } rows[] = {
+        {"jagged_max:f32:c1t2", "at 1:", "jagged_max"},
+        {"jagged_sum", "at 1:", "type"},
+        {"jagged_sum:f8:c1t2", "at 12:", "f8"},
+        {"jagged_sum:f32", "at 12:", "sizes"},
+        {"jagged_sum:f32:t2", "at 16:", "components"},
+        {"jagged_sum:f32:c1t2m3", "at 16:", "sizes"},
+        {"jagged_matmul:f32:c1t2", "at 19:", "sizes"},
+        {"jagged_sum:f32:c1c2", "at 16:", "sizes"},
+        {"jagged_sum:f32:c1t", "at 16:", "number"},
+        {"jagged_sum:f32:c1t2:sideways", "at 21:", "sideways"},
+        {"jagged_sum:f32:c1t2:ds3x", "at 21:", "ds3x"},
+        {"jagged_sum:f32:c1t2:da", "at 21:", "da"},
+        {"jagged_reshape:f32:c1t2:shape1,-1,", "at 25:", "extents"},
+        {"jagged_reshape:f32:c1t2:shape1,1,1,1,1,1,1,1,1", "at 25:", "extents"},
+        {"jagged_threshold:f32:c1t2:thr1e", "at 27:", "number"},
+        {"jagged_attention:f32:attn_bwd:f32:b1h1s1d8:thd", "at 18:", "i64"},
+        {"jagged_attention:i64", "at 18:", "packed"},
+        {"jagged_attention:i64:attn_fwd:f32:b1h1s1d8:thd", "at 22:", "attn_bwd"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        stw_jagged_problem p;
+        if (stw_problem_jagged_parse(rows[i].line, &p) != STW_E_INVALID)
+            fail_msg("%s was taken", rows[i].line);
+        if (!strstr(stw_last_error(), rows[i].at) || !strstr(stw_last_error(), rows[i].what))
+            fail_msg("%s: \"%s\" lacks \"%s\" or \"%s\"", rows[i].line, stw_last_error(), rows[i].at,
+                     rows[i].what);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_canonical_lines),
-        cmocka_unit_test(test_order_is_free),
-        cmocka_unit_test(test_fields),
-        cmocka_unit_test(test_layouts_agree),
-        cmocka_unit_test(test_any_strides),
-        cmocka_unit_test(test_cut_text),
-        cmocka_unit_test(test_defaults_are_silent),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_mangled_lines),
+        cmocka_unit_test(test_jagged_lines),    cmocka_unit_test(test_jagged_fields),
+        cmocka_unit_test(test_jagged_refusals), cmocka_unit_test(test_canonical_lines),
+        cmocka_unit_test(test_order_is_free),   cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_layouts_agree),   cmocka_unit_test(test_any_strides),
+        cmocka_unit_test(test_cut_text),        cmocka_unit_test(test_defaults_are_silent),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_mangled_lines),
     };
     return cmocka_run_group_tests_name("problem", tests, NULL, NULL);
 }

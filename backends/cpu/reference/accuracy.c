@@ -125,25 +125,30 @@ static void ref_compare(ref_verdict *v, int64_t element, double x, double ref, i
     a->worst_ref = ref;
 }
 
+static void ref_compare_element(ref_verdict *v, const ref_output *o, int64_t index, int64_t element,
+                                double ref, int kind, int adds) {
+    double x = (double)stw_load_f32(o->data, index, o->dtype);
+    if (kind == STW_REF_ROW_UNTOUCHED) {
+        if (o->before && !ref_output_unchanged(o, index)) ref_breach(v, element, x, NAN);
+        return;
+    }
+    v->accuracy->elements++;
+    if (adds) {
+        double was = (double)stw_load_f32(o->before, index, o->dtype), step = stw_ulp(x, o->dtype);
+        double larger = fmax(fabs(x), fabs(was));
+        if (isfinite(larger)) v->magnitude = fmax(v->magnitude, larger);
+        if (isfinite(step)) v->add_variance += step * step / 12;
+        x -= was;
+    }
+    ref_compare(v, element, x, ref, kind);
+}
+
 static void ref_compare_row(ref_verdict *v, const ref_output *o, const stw_ref_tensor *t, int64_t r,
                             int adds) {
     int kind = t->kinds ? t->kinds[r] : STW_REF_ROW_LIVE;
     for (int64_t n = 0; n < t->row_size; ++n) {
-        int64_t element = r * t->row_size + n, index = ref_output_index(o, r, n);
-        double x = (double)stw_load_f32(o->data, index, o->dtype);
-        if (kind == STW_REF_ROW_UNTOUCHED) {
-            if (o->before && !ref_output_unchanged(o, index)) ref_breach(v, element, x, NAN);
-            continue;
-        }
-        v->accuracy->elements++;
-        if (adds) {
-            double was = (double)stw_load_f32(o->before, index, o->dtype), step = stw_ulp(x, o->dtype);
-            double larger = fmax(fabs(x), fabs(was));
-            if (isfinite(larger)) v->magnitude = fmax(v->magnitude, larger);
-            if (isfinite(step)) v->add_variance += step * step / 12;
-            x -= was;
-        }
-        ref_compare(v, element, x, t->values[element], kind);
+        int64_t element = r * t->row_size + n;
+        ref_compare_element(v, o, ref_output_index(o, r, n), element, t->values[element], kind, adds);
     }
 }
 
@@ -156,6 +161,25 @@ static void ref_bounds(const stw_expectation *e, stw_grad which, const stw_ref_t
     if (zero) rule = REF_ZERO_FACTOR * e->grad[which].max_abs;
     a->max_allowed = fmax(rule, floor_error);
     a->rms_allowed = zero ? a->max_allowed : fmax(REF_RMS_FACTOR * e->grad[which].e_rms, floor_error);
+}
+
+/* All elements have been seen: what accumulation adds to the bounds, RMS, verdict. */
+static void ref_conclude(ref_verdict *v, stw_dtype dtype, int adds, int zero) {
+    stw_accuracy *a = v->accuracy;
+    if (a->elements) {
+        double added = v->add_variance / (double)a->elements;
+        if (adds) a->max_allowed += REF_MAX_ULPS * stw_ulp(v->magnitude, dtype);
+        if (adds) a->rms_allowed = hypot(a->rms_allowed, REF_RMS_FACTOR * sqrt(added));
+        a->rms_error = sqrt(a->square_sum / (double)a->elements);
+        double unit = a->rms_allowed / REF_RMS_FACTOR;
+        a->baseline_square_sum = (double)a->elements * unit * unit;
+    }
+    a->small = a->elements < REF_SMALL_ELEMENTS;
+    if (zero) { /* nothing to weigh an RMS against, here or in a pool */
+        a->small = 1;
+        a->square_sum = a->baseline_square_sum = 0;
+    }
+    a->pass = !v->breach && a->max_error <= a->max_allowed && (a->small || a->rms_error <= a->rms_allowed);
 }
 
 stw_status stw_judge(const stw_attn_desc *desc, const stw_attn_args *args, const stw_expectation *expectation,
@@ -181,21 +205,24 @@ stw_status stw_judge(const stw_attn_desc *desc, const stw_attn_args *args, const
     if (o.data) {
         for (int64_t r = 0; r < t.rows; ++r) ref_compare_row(&v, &o, &t, r, adds);
     }
-    if (a->elements) {
-        double added = v.add_variance / (double)a->elements;
-        if (adds) a->max_allowed += REF_MAX_ULPS * stw_ulp(v.magnitude, t.dtype);
-        if (adds) a->rms_allowed = hypot(a->rms_allowed, REF_RMS_FACTOR * sqrt(added));
-        a->rms_error = sqrt(a->square_sum / (double)a->elements);
-        double unit = a->rms_allowed / REF_RMS_FACTOR;
-        a->baseline_square_sum = (double)a->elements * unit * unit;
-    }
-    a->small = a->elements < REF_SMALL_ELEMENTS;
-    if (expectation->grad[which].max_ref == 0) { /* nothing to weigh an RMS against, here or in a pool */
-        a->small = 1;
-        a->square_sum = a->baseline_square_sum = 0;
-    }
-    a->pass = !v.breach && a->max_error <= a->max_allowed && (a->small || a->rms_error <= a->rms_allowed);
+    ref_conclude(&v, t.dtype, adds, expectation->grad[which].max_ref == 0);
     return STW_OK;
+}
+
+void stw_judge_flat(const stw_flat_tensor *f, stw_accuracy *a) {
+    int bits, lowest;
+    double largest;
+    memset(a, 0, sizeof *a);
+    a->worst = -1;
+    a->max_allowed =
+        fmax(REF_MAX_FACTOR * f->e_max + REF_MAX_ULPS * stw_ulp(f->max_ref, f->dtype), f->floor_error);
+    a->rms_allowed = fmax(REF_RMS_FACTOR * f->e_rms, f->floor_error);
+    ref_format(f->dtype, &bits, &lowest, &largest);
+    ref_verdict v = {.accuracy = a, .overflow = largest + stw_ulp(largest, f->dtype) / 2 - a->max_allowed};
+    ref_output o = {.data = f->data, .before = f->before, .dtype = f->dtype};
+    for (int64_t n = 0; n < f->elements; ++n)
+        ref_compare_element(&v, &o, n, n, f->values[n], f->kinds[n], f->adds);
+    ref_conclude(&v, f->dtype, f->adds, f->max_ref == 0);
 }
 
 void stw_pool_add(stw_accuracy_pool *pool, const stw_accuracy *accuracy) {

@@ -61,6 +61,18 @@ typedef struct stw_accuracy {
 stw_status stw_judge(const stw_attn_desc *desc, const stw_attn_args *args, const stw_expectation *expectation,
                      stw_grad which, const void *before, stw_accuracy *accuracy_out);
 
+/* The same rule for a buffer of elements with given permitted errors (jagged operations). */
+typedef struct stw_flat_tensor {
+    const void *data, *before; /* after and before the call                          */
+    stw_dtype dtype;           /* f16, bf16 or f32                                   */
+    int adds;                  /* `before` was added to                              */
+    int64_t elements;
+    const double *values;                      /* of the reference                                        */
+    const unsigned char *kinds;                /* STW_REF_ROW_* of each element                     */
+    double e_max, e_rms, max_ref, floor_error; /* floor_error: granted in any case   */
+} stw_flat_tensor;
+void stw_judge_flat(const stw_flat_tensor *tensor, stw_accuracy *accuracy_out);
+
 /* RMS pooled over small tensors of one feature row. */
 typedef struct stw_accuracy_pool {
     double square_sum, baseline_square_sum;

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The formulas of jagged_bwd.h with arithmetic in REAL, written as they stand there. Included by jagged_f64.c
+ * and jagged_f32.c, which define REAL, its functions EXP, EXP2, ERF, TANH, and RUN. */
+
+/* As attention's baselines: e^x in one half of the evaluations, 2^(x log2 e) in the other. */
+static REAL exponential(const jref *j, REAL x) {
+    return j->evaluation % 2 ? EXP(x) : j->evaluation ? EXP2(x * (REAL)1.44269504088896340736) : EXP(x);
+}
+
+static REAL slope(const jref *j, REAL x) {
+    const REAL half = (REAL)0.5, one = 1;
+    switch (j->d->op) {
+    case STW_JAGGED_GELU: {
+        REAL cumulative = half * (one + ERF(x * (REAL)0.70710678118654752440));
+        REAL density = (REAL)0.39894228040143267794 * exponential(j, -half * x * x);
+        return cumulative + x * density;
+    }
+    case STW_JAGGED_GELU_TANH: {
+        const REAL root = (REAL)0.79788456080286535588, cubic = (REAL)0.044715;
+        REAL t = TANH(root * (x + cubic * x * x * x));
+        return half * (one + t) + half * x * (one - t * t) * root * (one + 3 * cubic * x * x);
+    }
+    case STW_JAGGED_SILU: {
+        REAL s = one / (one + exponential(j, -x));
+        return s * (one + x * (one - s));
+    }
+    default: /* the test is in f32 for f16, bf16 and f32 */
+        return x <= (REAL)(stw_dtype_valid(j->d->dtype) ? (float)j->d->threshold : j->d->threshold) ? 0 : one;
+    }
+}
+
+static void pointwise(jref *j) {
+    const stw_jagged_desc *d = j->d;
+    for (int64_t b = 0; b < d->components; ++b) {
+        jref_span s = jref_span_of(j, 0, b);
+        for (int64_t o = 0; o < j->outer; ++o)
+            for (int64_t r = 0; r < s.used; ++r)
+                for (int64_t i = 0; i < j->inner; ++i) {
+                    int64_t at = jref_index(s, j->outer, j->inner, d->storage, o, r, i);
+                    REAL f = slope(j, (REAL)j->x[at]);
+                    int zero = d->op == STW_JAGGED_THRESHOLD && f == 0;
+                    jref_set(j, 0, at, zero ? 0 : (double)((REAL)j->grad[at] * f));
+                }
+    }
+}
+
+/* Position of term k of a line: lines run along outer, the ragged dimension or inner. */
+static int64_t line_index(const jref *j, jref_span s, int64_t o, int64_t r, int64_t i, int64_t k) {
+    switch (j->d->dim) {
+    case STW_DIM_OUTER: o = (o / j->after * j->size + k) * j->after + o % j->after; break;
+    case STW_DIM_RAGGED: r = k; break;
+    default: i = (i / j->after * j->size + k) * j->after + i % j->after; break;
+    }
+    return jref_index(s, j->outer, j->inner, j->d->storage, o, r, i);
+}
+
+static void softmax_line(jref *j, jref_span s, int64_t o, int64_t r, int64_t i, int64_t length) {
+    REAL sum = 0;
+    for (int64_t k = 0; k < length; ++k) {
+        int64_t at = line_index(j, s, o, r, i, jref_order(j, k, length));
+        sum += (REAL)j->grad[at] * (REAL)j->y[at];
+    }
+    for (int64_t k = 0; k < length; ++k) {
+        int64_t at = line_index(j, s, o, r, i, k);
+        jref_set(j, 0, at, (double)((REAL)j->y[at] * ((REAL)j->grad[at] - sum)));
+    }
+}
+
+static void softmax(jref *j) {
+    stw_jagged_dim dim = j->d->dim;
+    for (int64_t b = 0; b < j->d->components; ++b) {
+        jref_span s = jref_span_of(j, 0, b);
+        int64_t outer = dim == STW_DIM_OUTER ? j->outer / j->size : j->outer;
+        int64_t rows = dim == STW_DIM_RAGGED ? 1 : s.used;
+        int64_t inner = dim == STW_DIM_INNER ? j->inner / j->size : j->inner;
+        for (int64_t o = 0; o < outer; ++o)
+            for (int64_t r = 0; r < rows; ++r)
+                for (int64_t i = 0; i < inner; ++i)
+                    softmax_line(j, s, o, r, i, dim == STW_DIM_RAGGED ? s.used : j->size);
+    }
+}
+
+/* ---- layer norm ---- */
+
+static void norm_line(jref *j, jref_span s, int64_t o, int64_t r, int64_t part) {
+    int64_t m = j->size, first = jref_index(s, j->outer, j->inner, j->d->storage, o, r, part * m);
+    int64_t line = jref_index(s, j->outer, j->inner / m, j->d->storage, o, r, part);
+    REAL mean = (REAL)j->mean[line], rstd = (REAL)j->rstd[line], sum_g = 0, sum_gh = 0;
+    for (int64_t k = 0; k < m; ++k) {
+        int64_t i = jref_order(j, k, m);
+        REAL g = (REAL)j->grad[first + i] * (j->weight ? (REAL)j->weight[i] : 1);
+        sum_g += g;
+        sum_gh += g * (((REAL)j->x[first + i] - mean) * rstd);
+    }
+    for (int64_t i = 0; i < m; ++i) {
+        REAL g = (REAL)j->grad[first + i] * (j->weight ? (REAL)j->weight[i] : 1);
+        REAL h = ((REAL)j->x[first + i] - mean) * rstd;
+        jref_set(j, 0, first + i, (double)(rstd * (g - sum_g / (REAL)m - h * (sum_gh / (REAL)m))));
+    }
+}
+
+/* Rows of the problem in order: (component, o, r) of row n. */
+typedef struct place {
+    int64_t b, o, r;
+} place;
+
+static int64_t count_rows(const jref *j) {
+    int64_t rows = 0;
+    for (int64_t b = 0; b < j->d->components; ++b) rows += j->outer * jref_span_of(j, 0, b).used;
+    return rows;
+}
+
+static place *list_rows(const jref *j, int64_t rows) {
+    place *list = malloc(sizeof *list * (size_t)(rows ? rows : 1));
+    int64_t n = 0;
+    for (int64_t b = 0; list && b < j->d->components; ++b)
+        for (int64_t o = 0; o < j->outer; ++o)
+            for (int64_t r = 0; r < jref_span_of(j, 0, b).used; ++r) list[n++] = (place){b, o, r};
+    return list;
+}
+
+static void norm_columns(jref *j) {
+    int64_t rows = count_rows(j), m = j->size, parts = j->inner / m;
+    place *list = list_rows(j, rows);
+    for (int64_t i = 0; list && i < m; ++i) {
+        REAL weight = 0, bias = 0;
+        for (int64_t k = 0; k < rows * parts; ++k) {
+            int64_t line = jref_order(j, k, rows * parts), part = line % parts;
+            place p = list[line / parts];
+            jref_span s = jref_span_of(j, 0, p.b);
+            int64_t at = jref_index(s, j->outer, j->inner, j->d->storage, p.o, p.r, part * m + i);
+            REAL g = (REAL)j->grad[at];
+            bias += g;
+            if (!j->x) continue;
+            int64_t statistic = jref_index(s, j->outer, parts, j->d->storage, p.o, p.r, part);
+            weight += g * (((REAL)j->x[at] - (REAL)j->mean[statistic]) * (REAL)j->rstd[statistic]);
+        }
+        jref_set(j, 2, i, (double)weight);
+        jref_set(j, 3, i, (double)bias);
+    }
+    free(list);
+}
+
+static void layer_norm(jref *j) {
+    for (int64_t b = 0; j->out->values[0] && b < j->d->components; ++b) {
+        jref_span s = jref_span_of(j, 0, b);
+        for (int64_t o = 0; o < j->outer; ++o)
+            for (int64_t r = 0; r < s.used; ++r)
+                for (int64_t part = 0; part < j->inner / j->size; ++part) norm_line(j, s, o, r, part);
+    }
+    if (j->out->values[2] || j->out->values[3]) norm_columns(j);
+}
+
+/* ---- products ---- */
+
+static void linear_row(jref *j, jref_span s, int64_t o, int64_t r) {
+    int64_t k = j->inner, n = j->d->out_features;
+    for (int64_t i = 0; i < k; ++i) {
+        REAL sum = 0;
+        for (int64_t c = 0; c < n; ++c) {
+            int64_t col = jref_order(j, c, n);
+            sum += (REAL)j->grad[jref_index(s, j->outer, n, j->d->storage, o, r, col)] *
+                   (REAL)j->weight[col * k + i];
+        }
+        jref_set(j, 0, jref_index(s, j->outer, k, j->d->storage, o, r, i), (double)sum);
+    }
+}
+
+/* dW[col, i], or dbias[col] for i = -1. */
+static REAL linear_sum(const jref *j, const place *list, int64_t rows, int64_t col, int64_t i) {
+    REAL sum = 0;
+    for (int64_t t = 0; t < rows; ++t) {
+        place p = list[jref_order(j, t, rows)];
+        jref_span s = jref_span_of(j, 0, p.b);
+        REAL g = (REAL)j->grad[jref_index(s, j->outer, j->d->out_features, j->d->storage, p.o, p.r, col)];
+        if (i >= 0) g *= (REAL)j->x[jref_index(s, j->outer, j->inner, j->d->storage, p.o, p.r, i)];
+        sum += g;
+    }
+    return sum;
+}
+
+static void linear(jref *j) {
+    int64_t rows = count_rows(j);
+    place *list = list_rows(j, rows);
+    for (int64_t n = 0; list && j->out->values[0] && n < rows; ++n)
+        linear_row(j, jref_span_of(j, 0, list[n].b), list[n].o, list[n].r);
+    for (int64_t c = 0; list && c < j->d->out_features; ++c) {
+        for (int64_t i = 0; j->out->values[2] && i < j->inner; ++i)
+            jref_set(j, 2, c * j->inner + i, (double)linear_sum(j, list, rows, c, i));
+        if (j->out->values[3]) jref_set(j, 3, c, (double)linear_sum(j, list, rows, c, -1));
+    }
+    free(list);
+}
+
+static void matmul_component(jref *j, int64_t b, int64_t o) {
+    int64_t m = jref_span_of(j, STW_AXIS_M, b).used, k = jref_span_of(j, STW_AXIS_K, b).used;
+    int64_t n = jref_span_of(j, STW_AXIS_N, b).used;
+    for (int64_t r = 0; j->out->values[0] && r < m; ++r)
+        for (int64_t c = 0; c < k; ++c) { /* dA = G B^T */
+            REAL sum = 0;
+            for (int64_t t = 0; t < n; ++t) {
+                int64_t at = jref_order(j, t, n);
+                sum += (REAL)j->grad[jref_matrix_index(j, 2, b, o, r, at)] *
+                       (REAL)j->other[jref_matrix_index(j, 1, b, o, c, at)];
+            }
+            jref_set(j, 0, jref_matrix_index(j, 0, b, o, r, c), (double)sum);
+        }
+    for (int64_t r = 0; j->out->values[1] && r < k; ++r)
+        for (int64_t c = 0; c < n; ++c) { /* dB = A^T G */
+            REAL sum = 0;
+            for (int64_t t = 0; t < m; ++t) {
+                int64_t at = jref_order(j, t, m);
+                sum += (REAL)j->x[jref_matrix_index(j, 0, b, o, at, r)] *
+                       (REAL)j->grad[jref_matrix_index(j, 2, b, o, at, c)];
+            }
+            jref_set(j, 1, jref_matrix_index(j, 1, b, o, r, c), (double)sum);
+        }
+}
+
+void RUN(jref *j) {
+    switch (j->d->op) {
+    case STW_JAGGED_MATMUL:
+        for (int64_t b = 0; b < j->d->components; ++b)
+            for (int64_t o = 0; o < j->outer; ++o) matmul_component(j, b, o);
+        break;
+    case STW_JAGGED_LINEAR: linear(j); break;
+    case STW_JAGGED_SOFTMAX: softmax(j); break;
+    case STW_JAGGED_LAYER_NORM: layer_norm(j); break;
+    case STW_JAGGED_GELU:
+    case STW_JAGGED_GELU_TANH:
+    case STW_JAGGED_SILU:
+    case STW_JAGGED_THRESHOLD: pointwise(j); break;
+    default: jref_move(j); break;
+    }
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Inside jagged operations: clean lengths made from any values (common/jagged_data.c), places of rows and
+ * matrices against their definition (common/params/jagged.h), and what plans say of themselves. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/jagged_data.h"
+#include "common/problem_jagged.h"
+
+#define MOST 16
+
+typedef struct lengths {
+    int64_t starts[MOST + 1], used_clean[MOST];
+    int32_t offsets[MOST + 1], used[MOST];
+    stw_jagged_axis_param axis;
+    int64_t components;
+} lengths;
+
+static void make(lengths *l, int64_t components, const int32_t *offsets, const int32_t *used, int64_t size,
+                 int64_t total) {
+    memset(l, 0, sizeof *l);
+    l->components = components;
+    memcpy(l->offsets, offsets, sizeof *offsets * (size_t)(components + 1));
+    if (used) memcpy(l->used, used, sizeof *used * (size_t)components);
+    l->axis = (stw_jagged_axis_param){.offsets = l->offsets,
+                                      .used = used ? l->used : NULL,
+                                      .starts = l->starts,
+                                      .used_clean = l->used_clean,
+                                      .size = size,
+                                      .total = total,
+                                      .ragged = 1};
+    stw_jagged_make_clean(&l->axis, components, 0);
+}
+
+/* Wrong values: every component stays inside the buffer, none overlaps another. */
+static void clean_lengths_of_wrong_values(void **state) {
+    (void)state;
+    lengths l;
+    make(&l, 4, (const int32_t[]){-3, 10, 5, 90, 20}, (const int32_t[]){4, 7, -1, 99}, 6, 50);
+    const int64_t starts[] = {0, 10, 10, 50, 50}, used[] = {4, 0, 0, 0};
+    assert_memory_equal(l.starts, starts, sizeof starts);
+    assert_memory_equal(l.used_clean, used, sizeof used);
+    make(&l, 2, (const int32_t[]){0, 30, 40}, NULL, 6, 50); /* too long: cut */
+    assert_true(l.used_clean[0] == 6 && l.used_clean[1] == 6);
+    make(&l, 3, (const int32_t[]){INT32_MAX, INT32_MIN, 0, 7}, NULL, 50, 50);
+    for (int b = 0; b < 4; ++b) assert_int_equal(l.starts[b], 50);
+    memset(&l, 0xFF, sizeof l); /* no components: no array is read */
+    l.axis = (stw_jagged_axis_param){.starts = l.starts, .used_clean = l.used_clean, .total = 9, .ragged = 1};
+    stw_jagged_make_clean(&l.axis, 0, 0);
+    assert_int_equal(l.starts[0], 0);
+}
+
+/* Rows of a buffer against a walk over components, for both storages. */
+static void rows_are_where_the_header_says(void **state) {
+    (void)state;
+    for (int jagged = 0; jagged < 2; ++jagged)
+        for (int64_t outer = 1; outer < 4; ++outer) {
+            lengths l;
+            make(&l, 5, (const int32_t[]){2, 2, 7, 8, 8, 13}, (const int32_t[]){0, 3, 1, 0, 4}, 9, 15);
+            stw_jagged_params p = {.components = 5, .outer = outer, .inner = 3};
+            p.axis[0] = l.axis;
+            p.slabs = jagged ? outer : 1;
+            p.rows_outer = jagged ? 1 : outer;
+            int64_t rows = outer * 15, seen = 0;
+            for (int64_t row = 0; row < rows; ++row) seen += stw_jagged_row_of(&p, row).component < 0;
+            assert_int_equal(seen, outer * (15 - 11));
+            for (int64_t b = 0; b < 5; ++b)
+                for (int64_t o = 0; o < outer; ++o)
+                    for (int64_t r = 0; r < l.starts[b + 1] - l.starts[b]; ++r) {
+                        int64_t length = l.starts[b + 1] - l.starts[b];
+                        int64_t row =
+                            jagged ? o * 15 + l.starts[b] + r : l.starts[b] * outer + o * length + r;
+                        stw_jagged_row found = stw_jagged_row_of(&p, row);
+                        assert_true(found.component == b && found.o == o && found.r == r);
+                        assert_int_equal(found.valid != 0, r < l.used[b]);
+                        assert_int_equal(stw_jagged_row_number(15, p.rows_outer, l.starts[b], length, o, r),
+                                         row);
+                    }
+        }
+}
+
+static void positions_are_found(void **state) {
+    (void)state;
+    const int64_t starts[] = {3, 3, 5, 5, 5, 9};
+    const int64_t owner[] = {-1, -1, -1, 1, 1, 4, 4, 4, 4, -1, -1};
+    for (int64_t at = 0; at < 11; ++at) assert_int_equal(stw_jagged_find(starts, 5, at), owner[at]);
+    assert_int_equal(stw_jagged_find(starts, 0, 3), -1);
+    assert_int_equal(stw_jagged_find(starts, 5, -1), -1);
+}
+
+/* Matrices with every storage: no two elements of an operand share a place, all are inside the buffer. */
+static void matrices_do_not_overlap(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t ragged, transposed, spread, bases;
+    } rows[] = {{0, 0, 0, 0}, {1, 0, 0, 0}, {2, 0, 0, 0}, {1, 1, 0, 0}, {2, 1, 0, 0}, {1, 0, 1, 0},
+                {2, 0, 1, 0}, {1, 1, 1, 0}, {2, 1, 1, 0}, {3, 0, 0, 1}, {3, 1, 0, 1}, {1, 0, 0, 1}};
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; ++n) {
+        lengths m, k;
+        const int64_t bases[] = {1, 40, 40, 100};
+        unsigned char seen[512] = {0};
+        make(&m, 4, (const int32_t[]){1, 4, 4, 6, 11}, NULL, 5, 12);
+        make(&k, 4, (const int32_t[]){0, 2, 5, 5, 9}, NULL, 4, 9);
+        stw_jagged_params p = {.components = 4, .outer = 2};
+        p.axis[0] = rows[n].ragged & 1 ? m.axis : (stw_jagged_axis_param){.size = 3};
+        p.axis[1] = rows[n].ragged & 2 ? k.axis : (stw_jagged_axis_param){.size = 4};
+        stw_jagged_matrix_param matrix = {.rows = 0,
+                                          .cols = 1,
+                                          .transposed = rows[n].transposed,
+                                          .spread = rows[n].spread,
+                                          .has_bases = rows[n].bases,
+                                          .bases = rows[n].bases ? bases : NULL,
+                                          .elements = 200,
+                                          .ordered = 1};
+        int64_t size = rows[n].bases     ? 200
+                       : !rows[n].ragged ? 4 * 2 * 12
+                                         : 2 * (rows[n].ragged == 1 ? 12 * 4 : 3 * 9);
+        for (int64_t b = 0; b < 4; ++b) {
+            stw_jagged_place place = stw_jagged_place_of(&p, &matrix, b);
+            assert_true(place.present && (place.row == 1 || place.col == 1));
+            for (int64_t o = 0; o < 2; ++o)
+                for (int64_t i = 0; i < stw_jagged_span_of(&p.axis[0], b).rows; ++i)
+                    for (int64_t j = 0; j < stw_jagged_span_of(&p.axis[1], b).rows; ++j) {
+                        int64_t at = place.first + o * place.stride + i * place.row + j * place.col;
+                        assert_in_range(at, 0, size - 1);
+                        assert_int_equal(seen[at]++, 0);
+                    }
+        }
+    }
+}
+
+static void bases_outside_are_seen(void **state) {
+    (void)state;
+    const int64_t bases[] = {0, 20, 100};
+    int32_t bits = 0;
+    stw_jagged_params p = {.components = 3, .outer = 1};
+    p.axis[0] = (stw_jagged_axis_param){.size = 4};
+    p.axis[1] = (stw_jagged_axis_param){.size = 5};
+    stw_jagged_matrix_param m = {
+        .rows = 0, .cols = 1, .has_bases = 1, .bases = bases, .elements = 120, .ordered = 1};
+    assert_int_equal(stw_jagged_check_bases(&p, &m, "x_bases", &bits), STW_OK);
+    m.elements = 119;
+    assert_int_equal(stw_jagged_check_bases(&p, &m, "x_bases", &bits), STW_E_INVALID);
+    assert_non_null(strstr(stw_last_error(), "x_bases[2] is 100"));
+    assert_int_equal(bits, STW_JAGGED_DATA_BASES);
+    m.elements = 120;
+    m.bases = (const int64_t[]){0, 19, 100};
+    assert_int_equal(stw_jagged_check_bases(&p, &m, "x_bases", &bits), STW_E_INVALID);
+    m.ordered = 0; /* an operand whose gradient nobody wants */
+    assert_int_equal(stw_jagged_check_bases(&p, &m, "x_bases", &bits), STW_OK);
+    m.bases = (const int64_t[]){-1, 19, 100};
+    assert_int_equal(stw_jagged_check_bases(&p, &m, "x_bases", &bits), STW_E_INVALID);
+    m.bases = (const int64_t[]){0, 19, INT64_MAX};
+    assert_int_equal(stw_jagged_check_bases(&p, &m, "x_bases", &bits), STW_E_INVALID);
+}
+
+/* The line that a plan prints of itself makes the same plan. */
+static void plans_tell_their_problem(void **state) {
+    static const char *const lines[] = {"jagged_softmax:bf16:c5l30t90i60:inner:ds5:da4",
+                                        "jagged_linear:f16:c7l60t200i64f96:used",
+                                        "jagged_layer_norm:f32:c5l60t200i64:ds16",
+                                        "jagged_layer_norm:bf16:c5l60t200i64:gamma:weight_f32",
+                                        "jagged_matmul:f16:c6o2m40k24n30:tm120:tn90:gb9000:ot",
+                                        "jagged_reshape:i8:c7l60t200:shape4,-1,3:gshape-1,12",
+                                        "jagged_select:f64:c6l30t180o3i40:outer:index-1:i64",
+                                        "jagged_threshold:f16:c7l60t200:thr0.1",
+                                        "jagged_attention:i64:attn_bwd:bf16:b4h2s50d64:thd"};
+    (void)state;
+    stw_context_opts opts = STW_INIT(stw_context_opts);
+    opts.backend = STW_BACKEND_CPU;
+    opts.memory = STW_MEMORY_HOST;
+    stw_context *context;
+    assert_int_equal(stw_context_create(&opts, &context), STW_OK);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; ++i) {
+        char text[2][4096], line[1024];
+        snprintf(line, sizeof line, "%s", lines[i]);
+        for (int round = 0; round < 2; ++round) {
+            stw_jagged_problem problem;
+            stw_plan *plan;
+            if (stw_problem_jagged_parse(line, &problem)) fail_msg("%s: %s", line, stw_last_error());
+            if (problem.desc.op == STW_JAGGED_ATTENTION) problem.desc.attn = &problem.attn.desc;
+            if (stw_jagged_bwd_plan(context, &problem.desc, &plan))
+                fail_msg("%s: %s", line, stw_last_error());
+            assert_int_equal(stw_plan_describe(plan, text[round], sizeof text[round], NULL), STW_OK);
+            stw_plan_destroy(plan);
+            assert_int_equal(strncmp(text[round], "problem: ", 9), 0);
+            snprintf(line, sizeof line, "%.*s", (int)strcspn(text[round] + 9, "\n"), text[round] + 9);
+        }
+        assert_string_equal(text[0], text[1]);
+        assert_non_null(strstr(text[0], "\nvariant: "));
+    }
+    stw_context_destroy(context);
+}
+
+static void explain_says_why(void **state) {
+    (void)state;
+    stw_jagged_problem problem;
+    char text[8192], cut[16];
+    size_t needed = 0;
+    stw_context_opts opts = STW_INIT(stw_context_opts);
+    opts.backend = STW_BACKEND_CPU;
+    opts.memory = STW_MEMORY_HOST;
+    assert_int_equal(stw_problem_jagged_parse("jagged_sum:i64:c5l30t90i60:inner", &problem), STW_OK);
+    assert_int_equal(stw_explain_jagged(&opts, &problem.desc, text, sizeof text, &needed), STW_OK);
+    assert_int_equal(needed, strlen(text) + 1);
+    assert_non_null(strstr(text, "cpu: chosen\nproblem: jagged_sum:i64:c5l30t90i60:inner"));
+    assert_int_equal(stw_explain_jagged(&opts, &problem.desc, cut, sizeof cut, NULL), STW_OK);
+    problem.desc.dim_size = 7;
+    assert_int_equal(stw_explain_jagged(&opts, &problem.desc, text, sizeof text, NULL), STW_OK);
+    assert_non_null(strstr(text, "refuses the problem: jagged_bwd: dim_size 7"));
+    assert_null(strstr(text, ": chosen"));
+    assert_int_equal(stw_explain_jagged(NULL, &problem.desc, text, sizeof text, NULL), STW_E_INVALID);
+    assert_int_equal(stw_explain_jagged(&opts, NULL, text, sizeof text, NULL), STW_E_INVALID);
+    assert_int_equal(stw_explain_jagged(&opts, &problem.desc, NULL, 5, NULL), STW_E_INVALID);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(clean_lengths_of_wrong_values),
+        cmocka_unit_test(rows_are_where_the_header_says),
+        cmocka_unit_test(positions_are_found),
+        cmocka_unit_test(matrices_do_not_overlap),
+        cmocka_unit_test(bases_outside_are_seen),
+        cmocka_unit_test(plans_tell_their_problem),
+        cmocka_unit_test(explain_says_why),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
