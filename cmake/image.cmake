@@ -1,21 +1,28 @@
 # SPDX-License-Identifier: MIT
 #
 # Device images: compiled at build time, embedded by .incbin, listed with their hashes in
-# generated/images.def for common/image.c. Included by the top level behind the backends, whose target
+# generated/images.def and jagged_images.def for common/image.c. Included by the top level behind the backends, whose target
 # the objects join. Without a device compiler the backend is built with its loader and no image.
-set(STERNWAY_IMAGES_FROM "" CACHE PATH "images/ of another build of the same sources: its CUDA images are taken, which cost minutes")
+set(STERNWAY_IMAGES_FROM "" CACHE PATH "images/ of another build of the same sources: its images are taken, which cost minutes")
 set(_images ${CMAKE_BINARY_DIR}/images)
 file(MAKE_DIRECTORY ${_images} ${CMAKE_BINARY_DIR}/generated)
-set(_image_words) # BACKEND ARCH KIND SYMBOL FILE, five words an image
+# BACKEND ARCH KIND SYMBOL FILE, five words an image: attention's; those of the jagged operations, a set of their own
+set(_image_words)
+set(_jagged_words)
 set(_image_files)
 set(_image_asm "/* Made by cmake/image.cmake: the bytes of the device images. The zero behind each ends PTX text. */\n")
 
 # Adds the image FILE, made by a custom command of the caller.
 macro(_stw_image backend arch kind file)
-    string(TOLOWER "stw_image_${backend}_${arch}_${kind}" _symbol)
-    list(APPEND _image_words ${backend} ${arch} ${kind} ${_symbol} ${file})
-    list(APPEND _image_files ${file})
     get_filename_component(_name ${file} NAME)
+    if(_name MATCHES "^jagged")
+        string(TOLOWER "stw_jagged_image_${backend}_${arch}_${kind}" _symbol)
+        list(APPEND _jagged_words ${backend} ${arch} ${kind} ${_symbol} ${file})
+    else()
+        string(TOLOWER "stw_image_${backend}_${arch}_${kind}" _symbol)
+        list(APPEND _image_words ${backend} ${arch} ${kind} ${_symbol} ${file})
+    endif()
+    list(APPEND _image_files ${file})
     string(APPEND _image_asm
         "__asm__(\".pushsection .rodata\\n.balign 256\\n\"\n"
         "        \".globl ${_symbol}_begin\\n.hidden ${_symbol}_begin\\n${_symbol}_begin:\\n\"\n"
@@ -58,6 +65,9 @@ if(STERNWAY_CUDA)
         _stw_nvcc_image(${_source} sm80 PTX arch=compute_80,code=compute_80 arch=compute_90,code=sm_90)
         # Hopper's own main loop; the kernels around it are those above.
         _stw_nvcc_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/attn_bwd_sm90.cu sm90 CUBIN arch=compute_90a,code=sm_90a)
+        set(_source ${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/jagged_sm80.cu)
+        _stw_nvcc_image(${_source} sm80 CUBIN arch=compute_80,code=sm_80)
+        _stw_nvcc_image(${_source} sm80 PTX arch=compute_80,code=compute_80 arch=compute_90,code=sm_90)
     else()
         message(WARNING "sternway: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda): the CUDA backend is built "
             "without kernels and every CUDA context will end in STW_E_NO_IMAGE")
@@ -70,8 +80,8 @@ endif()
 set(STERNWAY_HIP_FLAGS -x hip --cuda-device-only --no-gpu-bundle-output -nogpulib -nogpuinc -mcode-object-version=4
     -fuse-cuid=none -munsafe-fp-atomics -std=c++17 -Wall -Wextra -Werror)
 
-# _stw_hip_image(source arch): one code object, if the compiler knows the arch.
-macro(_stw_hip_image source arch)
+# _stw_hip_image(source arch table): one code object, if the compiler knows the arch.
+macro(_stw_hip_image source arch table)
     get_filename_component(_stem ${source} NAME_WE)
     set(_output ${_images}/${_stem}.${arch}.co)
     set(_depends -Xclang -dependency-file) # -MD does nothing here from clang 22 on
@@ -81,17 +91,21 @@ macro(_stw_hip_image source arch)
     if(_failed)
         message(WARNING "sternway: ${STERNWAY_HIP_COMPILER} cannot compile for ${arch}, which gets no image: ${_words}")
     else()
-        add_custom_command(OUTPUT ${_output} DEPENDS ${source} DEPFILE ${_output}.d
-            COMMAND ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch} -O3 -fno-slp-vectorize
-                "-DSTW_VARIANT_TABLE=\"common/tuning/attn_bwd.${arch}.def\""
-                -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
-                ${_depends} -Xclang ${_output}.d -Xclang -MT -Xclang ${_output} -c ${source} -o ${_output}
-            COMMENT "Device image ${arch}" VERBATIM)
+        if(STERNWAY_IMAGES_FROM AND EXISTS ${STERNWAY_IMAGES_FROM}/${_stem}.${arch}.co)
+            configure_file(${STERNWAY_IMAGES_FROM}/${_stem}.${arch}.co ${_output} COPYONLY)
+        else()
+            add_custom_command(OUTPUT ${_output} DEPENDS ${source} DEPFILE ${_output}.d
+                COMMAND ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch} -O3 -fno-slp-vectorize
+                    "-DSTW_VARIANT_TABLE=\"common/tuning/${table}.${arch}.def\""
+                    -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
+                    ${_depends} -Xclang ${_output}.d -Xclang -MT -Xclang ${_output} -c ${source} -o ${_output}
+                COMMENT "Device image ${arch} of ${_stem}" VERBATIM)
+        endif()
         _stw_image(HIP ${arch} CODE_OBJECT ${_output})
         set(_text ${CMAKE_BINARY_DIR}/hip-sources/${_stem}.${arch}.hip)
         add_custom_command(OUTPUT ${_text} DEPENDS ${source} DEPFILE ${_text}.d
             COMMAND ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch} -E -P
-                "-DSTW_VARIANT_TABLE=\"common/tuning/attn_bwd.${arch}.def\""
+                "-DSTW_VARIANT_TABLE=\"common/tuning/${table}.${arch}.def\""
                 -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
                 ${_depends} -Xclang ${_text}.d -Xclang -MT -Xclang ${_text} -o ${_text} ${source}
             COMMENT "HIP text ${arch}" VERBATIM)
@@ -107,7 +121,8 @@ if(STERNWAY_HIP)
     elseif(STERNWAY_HIP_COMPILER)
         message(STATUS "sternway HIP images: ${STERNWAY_HIP_COMPILER}")
         foreach(_arch IN LISTS STERNWAY_ARCHS_HIP)
-            _stw_hip_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/hip/attn_bwd_cdna.hip ${_arch})
+            _stw_hip_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/hip/attn_bwd_cdna.hip ${_arch} attn_bwd)
+            _stw_hip_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/hip/jagged_cdna.hip ${_arch} jagged)
         endforeach()
         # The kernels as one preprocessed file an arch, for other compilers and for reading.
         file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/hip-sources)
@@ -127,7 +142,10 @@ if(_image_files)
     add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/generated/images.def
         COMMAND stw_image_rows ${CMAKE_BINARY_DIR}/generated/images.def ${_image_words}
         DEPENDS stw_image_rows ${_image_files} COMMENT "Hashes of the device images" VERBATIM)
+    add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/generated/jagged_images.def
+        COMMAND stw_image_rows ${CMAKE_BINARY_DIR}/generated/jagged_images.def ${_jagged_words}
+        DEPENDS stw_image_rows ${_image_files} COMMENT "Hashes of the jagged device images" VERBATIM)
     set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/common/image.c TARGET_DIRECTORY sternway_internal PROPERTIES
-        COMPILE_DEFINITIONS "STW_IMAGE_ROWS=\"images.def\""
-        OBJECT_DEPENDS ${CMAKE_BINARY_DIR}/generated/images.def)
+        COMPILE_DEFINITIONS "STW_IMAGE_ROWS=\"images.def\";STW_JAGGED_IMAGE_ROWS=\"jagged_images.def\""
+        OBJECT_DEPENDS "${CMAKE_BINARY_DIR}/generated/images.def;${CMAKE_BINARY_DIR}/generated/jagged_images.def")
 endif()

@@ -9,13 +9,16 @@
 #include <string.h>
 
 static inline size_t stw_dtype_size(stw_dtype dtype) {
-    return dtype == STW_F32 ? 4 : dtype == STW_DTYPE_NONE ? 0 : 2;
+    static const unsigned char sizes[] = {0, 2, 2, 4, 8, 1, 1, 2, 4, 8};
+    return (unsigned)dtype < sizeof sizes ? sizes[dtype] : 0;
 }
 
 static inline const char *stw_dtype_name(stw_dtype dtype) {
-    return dtype == STW_F16 ? "f16" : dtype == STW_BF16 ? "bf16" : dtype == STW_F32 ? "f32" : "none";
+    static const char *const names[] = {"none", "f16", "bf16", "f32", "f64", "i8", "u8", "i16", "i32", "i64"};
+    return (unsigned)dtype < sizeof names / sizeof names[0] ? names[dtype] : "none";
 }
 
+/* A type of attention, and of every jagged operation. */
 static inline int stw_dtype_valid(stw_dtype dtype) {
     return dtype == STW_F16 || dtype == STW_BF16 || dtype == STW_F32;
 }

@@ -85,9 +85,14 @@ int stw_gpu_error_is_sticky(int error) {
     }
 }
 
+int stw_gpu_is_jagged(const char *kernel) {
+    return !strncmp(kernel, "stw_jagged_", 11);
+}
+
 static stw_status kernel_add(stw_gpu *gpu, const char *name, uint32_t threads, uint32_t smem,
                              const stw_gpu_kernel **kernel_out) {
-    stw_status status = gpu->module ? STW_OK : gpu->ops->module_load(gpu);
+    int jagged = stw_gpu_is_jagged(name), loaded = (jagged ? gpu->jagged_module : gpu->module) != NULL;
+    stw_status status = loaded ? STW_OK : gpu->ops->module_load(gpu, jagged);
     if (status) return status;
     stw_gpu_kernel *kernel = calloc(1, sizeof *kernel);
     if (!kernel) return stw_fail(STW_E_NO_MEMORY, "%s: no memory for kernel %s", gpu->ops->who, name);

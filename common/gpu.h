@@ -28,6 +28,28 @@ struct stw_attn_launch;
 /* Room for what encode_maps writes, at a multiple of 64. */
 #define STW_GPU_MAPS_BYTES 1024
 
+/* A dense product of a vendor's library: C[m,n] = A B, row-major, B [k,n], A [m,k] or [k,m] (a_by_k). All
+ * fields are set, so that shapes compare as bytes. */
+typedef struct stw_gpu_shape {
+    int64_t m, n, k;
+    stw_dtype dtype, out_dtype;
+    int64_t a_by_k;
+} stw_gpu_shape;
+
+/* Lives as long as the device. */
+typedef struct stw_gpu_product {
+    stw_gpu_shape shape;
+    size_t workspace;    /* bytes, at most: */
+    const char *library; /* for the plan's text */
+} stw_gpu_product;
+#define STW_GPU_PRODUCT_WORKSPACE (32u << 20)
+
+typedef struct stw_gpu_operands {
+    const void *a, *b;
+    void *c, *workspace;
+    int accumulate; /* added to what is in c */
+} stw_gpu_operands;
+
 /* The vendor's part. All but the first three are called between enter and leave. */
 typedef struct stw_gpu_ops {
     const char *who;     /* "cuda": opens texts */
@@ -37,9 +59,9 @@ typedef struct stw_gpu_ops {
     stw_status (*make_current)(stw_gpu *gpu, int *before_out);
     stw_status (*restore)(stw_gpu *gpu, int before);
 
-    /* Fills gpu->module, and shared_module where there is a second image. Errors: STW_E_NO_IMAGE when the
-     * driver does not take the image. */
-    stw_status (*module_load)(stw_gpu *gpu);
+    /* Fills gpu->module, and shared_module where there is a second image; `jagged`: gpu->jagged_module alone.
+     * Errors: STW_E_NO_IMAGE when the driver does not take the image. */
+    stw_status (*module_load)(stw_gpu *gpu, int jagged);
     /* Fills kernel->function and makes it ready to launch. Errors: STW_E_INTERNAL when the image holds no
      * such kernel, STW_E_UNSUPPORTED when the device has less shared memory. */
     stw_status (*kernel_load)(stw_gpu *gpu, stw_gpu_kernel *kernel);
@@ -52,6 +74,11 @@ typedef struct stw_gpu_ops {
     stw_status (*encode_maps)(stw_gpu *gpu, const struct stw_attn_launch *launch, void *maps_out);
     stw_status (*launch)(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                          stw_stream stream, void **arguments);
+    /* Both NULL where no library is used. find: *product_out = NULL when there is none; plan time. run:
+     * operands at multiples of 16 bytes. */
+    stw_status (*product_find)(stw_gpu *gpu, const stw_gpu_shape *shape, const stw_gpu_product **product_out);
+    stw_status (*product_run)(stw_gpu *gpu, const stw_gpu_product *product, const stw_gpu_operands *operands,
+                              stw_stream stream);
 } stw_gpu_ops;
 
 struct stw_gpu {
@@ -59,11 +86,13 @@ struct stw_gpu {
     int ordinal; /* as the driver numbers devices, also those of pointers */
     const stw_image *image;
     const stw_image *shared_image; /* or NULL: a second one, with the kernels not named after the arch */
+    const stw_image *jagged_image; /* or NULL: that of the jagged operations, loaded when one is planned */
     atomic_int lost;               /* enum in gpu.c; read without a lock */
     char lost_text[320];           /* the failure that lost the device */
     pthread_mutex_t lock;          /* of what is below: plan time only */
-    void *module, *shared_module;
+    void *module, *shared_module, *jagged_module;
     stw_gpu_kernel *kernels;
+    void *products; /* the vendor's list */
 };
 
 void stw_gpu_init(stw_gpu *gpu, const stw_gpu_ops *ops, int ordinal, const stw_image *image);
@@ -81,6 +110,9 @@ stw_status stw_gpu_note(stw_gpu *gpu, stw_status status);
 /* 1 when a driver's error stays: the device never works again in this process. CUDA and HIP number these
  * errors alike. */
 int stw_gpu_error_is_sticky(int error);
+
+/* 1 for kernels of the jagged image. */
+int stw_gpu_is_jagged(const char *kernel);
 
 /* The kernel of that name and launch shape, loading the module first when this is the first of all. Between
  * enter and leave. */
@@ -104,5 +136,10 @@ stw_status stw_gpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
                             const stw_attn_params *params, void *workspace, stw_stream stream);
 stw_status stw_gpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
                                 const stw_attn_params *params, stw_stream stream);
+
+/* The same of the jagged operations (gpu_jagged.c) */
+stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *work);
+stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
+                              const stw_jagged_params *params, void *workspace, stw_stream stream);
 
 #endif

@@ -1,30 +1,39 @@
 /* SPDX-License-Identifier: MIT
  *
- * The table of embedded device images. With device code the build defines STW_IMAGE_ROWS as the path of
- * a generated file of rows
+ * The tables of embedded device images. With device code the build defines STW_IMAGE_ROWS and
+ * STW_JAGGED_IMAGE_ROWS as the paths of generated files of rows
  *     STW_IMAGE(BACKEND, arch, KIND, symbol, hash)   symbol_begin and symbol_end bound the bytes */
 #include "common/image.h"
 
 #include <string.h>
 
-#ifdef STW_IMAGE_ROWS
 #define STW_IMAGE(backend, arch, kind, symbol, hash)                                                         \
     extern const unsigned char symbol##_begin[], symbol##_end[];
-#include STW_IMAGE_ROWS
-#undef STW_IMAGE
-#endif
-
-static const stw_image image_rows[] = {
 #ifdef STW_IMAGE_ROWS
+#include STW_IMAGE_ROWS
+#endif
+#ifdef STW_JAGGED_IMAGE_ROWS
+#include STW_JAGGED_IMAGE_ROWS
+#endif
+#undef STW_IMAGE
+
 #define STW_IMAGE(backend, arch, kind, symbol, hash)                                                         \
     {STW_BACKEND_##backend, #arch, STW_IMAGE_##kind, symbol##_begin, symbol##_end, hash},
+#define NO_IMAGE                                                                                             \
+    {STW_BACKEND_AUTO, "", STW_IMAGE_CUBIN, NULL, NULL, 0} /* C11 has no empty array; not counted */
+static const stw_image image_rows[] = {
+#ifdef STW_IMAGE_ROWS
 #include STW_IMAGE_ROWS
-#undef STW_IMAGE
 #endif
-    {STW_BACKEND_AUTO, "", STW_IMAGE_CUBIN, NULL, NULL, 0}, /* C11 has no empty array; not counted */
-};
+    NO_IMAGE};
+static const stw_image jagged_rows[] = {
+#ifdef STW_JAGGED_IMAGE_ROWS
+#include STW_JAGGED_IMAGE_ROWS
+#endif
+    NO_IMAGE};
 
 const stw_image_set stw_images = {image_rows, sizeof image_rows / sizeof image_rows[0] - 1};
+const stw_image_set stw_jagged_images = {jagged_rows, sizeof jagged_rows / sizeof jagged_rows[0] - 1};
 
 const stw_image *stw_image_find(const stw_image_set *set, stw_backend backend, const char *arch,
                                 unsigned kinds) {

@@ -27,8 +27,9 @@ typedef struct stw_image_set {
     size_t count;
 } stw_image_set;
 
-/* The images of this build. */
-extern const stw_image_set stw_images;
+/* The images of this build: attention's, and those of the jagged operations, which a device loads on their
+ * own. */
+extern const stw_image_set stw_images, stw_jagged_images;
 
 /* The first row of that backend, arch and one of `kinds` (STW_IMAGE_* ored), or NULL. */
 const stw_image *stw_image_find(const stw_image_set *set, stw_backend backend, const char *arch,

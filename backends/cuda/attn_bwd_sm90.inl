@@ -32,7 +32,7 @@
  * tensors, rows past a used length) is overwritten with zeros, in the few blocks at edges.
  *
  * What ptxas makes of this decides over 10%:
- *   - no exponential may sink behind the last wait of a step, where no product runs: the branch on `never` holds them (hop_touch);
+ *   - no exponential may sink behind the last wait of a step, where no product runs: the branch to `select` ahead of it holds them;
  *   - all that decides about loops and branches comes from dev_uniform and from arithmetic without branches (hop_walk::next), or the
  *     whole loop leaves the uniform registers, descriptors first; a dev_uniform in a conditional part of the loop has the same effect;
  *   - what a load brings must be wanted only after all products of a phase are issued, and loads come no earlier than they

@@ -128,8 +128,9 @@ static stw_status cuda_open(const stw_open_request *request, stw_device *device_
     if (status == STW_OK) status = cuda_ask(cuda, request->device, &facts);
     if (status == STW_OK) status = cuda_choose(request, cuda, &facts, &arch, &image, &shared);
     if (status == STW_OK)
-        status =
-            stw_cuda_state_create(cuda, request->device, facts.device, facts.version, image, shared, &state);
+        status = stw_cuda_state_create(cuda, request->device, facts.device, facts.version, image, shared,
+                                       stw_cuda_image(&stw_jagged_images, facts.major, STW_CUDA_SHARED_ARCH),
+                                       &state);
     if (status != STW_OK) return status;
     *device_out = (stw_device){.arch = arch,
                                .compute_units = (uint32_t)facts.sm_count,
@@ -154,6 +155,8 @@ const stw_backend_ops stw_cuda_backend = {
     .attn_bwd = stw_gpu_attn_bwd,
     .attn_fwd = stw_gpu_attn_fwd,
     .dropout_mask = stw_gpu_dropout_mask,
+    .jagged_prepare = stw_gpu_jagged_prepare,
+    .jagged_bwd = stw_gpu_jagged_bwd,
     .buffer_alloc = stw_cuda_buffer_alloc,
     .buffer_free = stw_cuda_buffer_free,
     .copy = stw_cuda_copy,

@@ -2,6 +2,7 @@
  *
  * Life of an opened device: the primary context, entering and leaving it. */
 #include "backends/cuda/device.h"
+#include "backends/cuda/blas.h"
 
 #include <stdlib.h>
 
@@ -36,10 +37,12 @@ static const stw_gpu_ops cuda_ops = {
     .check_pointer = stw_cuda_check_pointer,
     .encode_maps = stw_cuda_encode_maps,
     .launch = stw_cuda_launch,
+    .product_find = stw_cuda_product_find,
+    .product_run = stw_cuda_product_run,
 };
 
 stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int ordinal, int device, int version,
-                                 const stw_image *image, const stw_image *shared,
+                                 const stw_image *image, const stw_image *shared, const stw_image *jagged,
                                  stw_cuda_state **state_out) {
     stw_cuda_state *state = calloc(1, sizeof *state);
     if (!state) return stw_fail(STW_E_NO_MEMORY, "cuda: no memory for the state of device %d", ordinal);
@@ -50,6 +53,7 @@ stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int ordinal, in
     }
     stw_gpu_init(&state->gpu, &cuda_ops, ordinal, image);
     state->gpu.shared_image = shared;
+    state->gpu.jagged_image = jagged;
     state->cuda = cuda;
     state->device = device;
     state->version = version;
@@ -61,10 +65,11 @@ stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int ordinal, in
 void stw_cuda_state_destroy(stw_cuda_state *state) {
     const stw_cuda_functions *cuda = state->cuda;
     if (!stw_cuda_forked()) {
-        if ((state->gpu.module || state->gpu.shared_module) && !cuda->cuCtxPushCurrent_v2(state->context)) {
-            void *context;
-            if (state->gpu.shared_module) cuda->cuModuleUnload(state->gpu.shared_module);
-            if (state->gpu.module) cuda->cuModuleUnload(state->gpu.module);
+        void *modules[] = {state->gpu.jagged_module, state->gpu.shared_module, state->gpu.module}, *context;
+        if ((modules[0] || modules[1] || modules[2]) && !cuda->cuCtxPushCurrent_v2(state->context)) {
+            stw_cuda_products_end(&state->gpu);
+            for (int i = 0; i < 3; ++i)
+                if (modules[i]) cuda->cuModuleUnload(modules[i]);
             cuda->cuCtxPopCurrent_v2(&context);
         }
         cuda->cuDevicePrimaryCtxRelease_v2(state->device);

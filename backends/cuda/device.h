@@ -15,17 +15,18 @@ typedef struct stw_cuda_state {
     void *context;
 } stw_cuda_state;
 
-/* Retains the primary context. `shared`: image of the kernels that `image` lacks, or NULL. Errors:
- * STW_E_NO_MEMORY, STW_E_DRIVER. */
+/* Retains the primary context. `shared`: image of the kernels that `image` lacks, or NULL; `jagged`: that of
+ * the jagged operations, or NULL. Errors: STW_E_NO_MEMORY, STW_E_DRIVER. */
 stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int ordinal, int device, int version,
-                                 const stw_image *image, const stw_image *shared, stw_cuda_state **state_out);
+                                 const stw_image *image, const stw_image *shared, const stw_image *jagged,
+                                 stw_cuda_state **state_out);
 void stw_cuda_state_destroy(stw_cuda_state *state);
 
 /* STW_OK for 0, else as stw_cuda_fail; a sticky error loses the device. */
 stw_status stw_cuda_check(stw_cuda_state *state, stw_status otherwise, const char *call, int error);
 
 /* stw_gpu_ops */
-stw_status stw_cuda_module_load(stw_gpu *gpu);
+stw_status stw_cuda_module_load(stw_gpu *gpu, int jagged);
 stw_status stw_cuda_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel);
 stw_status stw_cuda_check_stream(stw_gpu *gpu, const char *who, stw_stream stream);
 stw_status stw_cuda_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer,

@@ -144,11 +144,6 @@ template <int N> DEV_FN void hop_pin(float (&x)[N]) {
     DEV_UNROLL for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 
-/* A use of x: on a path that is never taken it keeps what makes x ahead of the branch. */
-template <int N> DEV_FN void hop_touch(float (&x)[N]) {
-    DEV_UNROLL for (int i = 0; i < N; ++i) asm volatile("neg.f32 %0, %0;" : "+f"(x[i])::"memory");
-}
-
 /* The registers of an address stay taken until here: ptxas would use them again at once, and wait until additions have read them. */
 DEV_FN void hop_hold(const void *x) { asm volatile("" ::"l"(x) : "memory"); }
 

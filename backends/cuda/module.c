@@ -39,10 +39,13 @@ static stw_status image_load(stw_cuda_state *state, const stw_image *image, void
                     words);
 }
 
-stw_status stw_cuda_module_load(stw_gpu *gpu) {
+stw_status stw_cuda_module_load(stw_gpu *gpu, int jagged) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
     void *module = NULL;
     stw_status status = STW_OK;
+    if (jagged && !gpu->jagged_image)
+        return stw_fail(STW_E_NO_IMAGE, "cuda: this build holds no image of the jagged operations");
+    if (jagged) return image_load(state, gpu->jagged_image, &gpu->jagged_module);
     if (gpu->shared_image && !gpu->shared_module)
         status = image_load(state, gpu->shared_image, &gpu->shared_module);
     if (!status) status = image_load(state, gpu->image, &module);
@@ -61,6 +64,7 @@ static uint32_t smem_granted(const stw_gpu *gpu, const char *name) {
 
 /* Of two images the device's own has the kernels that bear its name. */
 static void *module_of(const stw_gpu *gpu, const char *name) {
+    if (stw_gpu_is_jagged(name)) return gpu->jagged_module;
     return gpu->shared_module && !strstr(name, gpu->image->arch) ? gpu->shared_module : gpu->module;
 }
 

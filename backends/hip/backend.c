@@ -90,7 +90,10 @@ static stw_status hip_open(const stw_open_request *request, stw_device *device_o
     if (status == STW_OK) status = stw_hip_start(&hip);
     if (status == STW_OK) status = hip_ask(hip, request->device, &facts);
     if (status == STW_OK) status = hip_choose(request, &facts, &arch, &image);
-    if (status == STW_OK) status = stw_hip_state_create(hip, request->device, facts.version, image, &state);
+    if (status == STW_OK)
+        status = stw_hip_state_create(
+            hip, request->device, facts.version, image,
+            stw_image_find(&stw_jagged_images, STW_BACKEND_HIP, facts.arch, STW_IMAGE_CODE_OBJECT), &state);
     if (status != STW_OK) return status;
     *device_out = (stw_device){.arch = arch,
                                .compute_units = (uint32_t)facts.cu_count,
@@ -115,6 +118,8 @@ const stw_backend_ops stw_hip_backend = {
     .attn_bwd = stw_gpu_attn_bwd,
     .attn_fwd = stw_gpu_attn_fwd,
     .dropout_mask = stw_gpu_dropout_mask,
+    .jagged_prepare = stw_gpu_jagged_prepare,
+    .jagged_bwd = stw_gpu_jagged_bwd,
     .buffer_alloc = stw_hip_buffer_alloc,
     .buffer_free = stw_hip_buffer_free,
     .copy = stw_hip_copy,

@@ -32,27 +32,30 @@ static int module_error_is_image(int error) {
            error == STW_HIP_SHARED_OBJECT_INIT_FAILED;
 }
 
-static stw_status hip_module_load(stw_gpu *gpu) {
+static stw_status hip_module_load(stw_gpu *gpu, int jagged) {
     stw_hip_state *state = (stw_hip_state *)gpu;
+    const stw_image *image = jagged ? gpu->jagged_image : gpu->image;
     void *module = NULL;
-    int error = state->hip->hipModuleLoadData(&module, gpu->image->begin);
+    if (!image) return stw_fail(STW_E_NO_IMAGE, "hip: this build holds no image of the jagged operations");
+    int error = state->hip->hipModuleLoadData(&module, image->begin);
     if (!error) {
-        gpu->module = module;
+        *(jagged ? &gpu->jagged_module : &gpu->module) = module;
         return STW_OK;
     }
     stw_status status = stw_hip_check(state, module_error_is_image(error) ? STW_E_NO_IMAGE : STW_E_DRIVER,
                                       "hipModuleLoadData", error);
     char reason[320];
     snprintf(reason, sizeof reason, "%s", stw_last_error());
-    return stw_fail(status, "%s; image %s %s, runtime version %d%s", reason, gpu->image->arch,
-                    stw_image_kind_name(gpu->image->kind), state->version,
+    return stw_fail(status, "%s; image %s %s, runtime version %d%s", reason, image->arch,
+                    stw_image_kind_name(image->kind), state->version,
                     status == STW_E_NO_IMAGE ? ", a newer ROCm is needed" : "");
 }
 
 /* All 64 KB of LDS are there without being asked for. */
 static stw_status hip_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel) {
     stw_hip_state *state = (stw_hip_state *)gpu;
-    int error = state->hip->hipModuleGetFunction(&kernel->function, gpu->module, kernel->name);
+    void *module = stw_gpu_is_jagged(kernel->name) ? gpu->jagged_module : gpu->module;
+    int error = state->hip->hipModuleGetFunction(&kernel->function, module, kernel->name);
     if (!error) return STW_OK;
     stw_status status = stw_hip_check(state, STW_E_INTERNAL, "hipModuleGetFunction", error);
     char reason[320];
@@ -74,10 +77,11 @@ static const stw_gpu_ops hip_ops = {
 };
 
 stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int version,
-                                const stw_image *image, stw_hip_state **state_out) {
+                                const stw_image *image, const stw_image *jagged, stw_hip_state **state_out) {
     stw_hip_state *state = calloc(1, sizeof *state);
     if (!state) return stw_fail(STW_E_NO_MEMORY, "hip: no memory for the state of device %d", ordinal);
     stw_gpu_init(&state->gpu, &hip_ops, ordinal, image);
+    state->gpu.jagged_image = jagged;
     state->hip = hip;
     state->version = version;
     *state_out = state;
@@ -89,9 +93,11 @@ stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int v
 void stw_hip_state_destroy(stw_hip_state *state) {
     const stw_hip_functions *hip = state->hip;
     int mine = state->gpu.ordinal, before = mine;
-    if (state->gpu.module && !stw_hip_forked()) {
-        if (!hip->hipGetDevice(&before) && (before == mine || !hip->hipSetDevice(mine)))
-            hip->hipModuleUnload(state->gpu.module);
+    if ((state->gpu.module || state->gpu.jagged_module) && !stw_hip_forked()) {
+        if (!hip->hipGetDevice(&before) && (before == mine || !hip->hipSetDevice(mine))) {
+            if (state->gpu.jagged_module) hip->hipModuleUnload(state->gpu.jagged_module);
+            if (state->gpu.module) hip->hipModuleUnload(state->gpu.module);
+        }
         if (before != mine) hip->hipSetDevice(before);
         if (hip->hipGetLastError) hip->hipGetLastError();
     }

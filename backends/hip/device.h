@@ -14,9 +14,9 @@ typedef struct stw_hip_state {
     int version; /* of the runtime: 60342131 = ROCm 6.3 */
 } stw_hip_state;
 
-/* Errors: STW_E_NO_MEMORY. */
+/* `jagged`: image of the jagged operations, or NULL. Errors: STW_E_NO_MEMORY. */
 stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int version,
-                                const stw_image *image, stw_hip_state **state_out);
+                                const stw_image *image, const stw_image *jagged, stw_hip_state **state_out);
 void stw_hip_state_destroy(stw_hip_state *state);
 
 /* STW_OK for 0, else as stw_hip_fail; a sticky error loses the device. */

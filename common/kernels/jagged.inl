@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The jagged kernels of an image, the same for both vendors: one for each family, element type and size class. The
+ * including file defines JAG_KERNEL(name, threads, call), JAG_KERNEL_BLOCKS (`blocks` of them a multiprocessor),
+ * STW_VARIANT_TABLE and dev_shared; entry names are put together again by
+ * common/jagged_launch.c. */
+#include "common/params/jagged_launch.h"
+
+#include "common/kernels/jagged_math.inl"
+#include "common/kernels/jagged_walk.inl"
+
+#include "common/kernels/jagged_lines.inl"
+#include "common/kernels/jagged_scan.inl"
+
+#include "common/kernels/jagged_product.inl"
+
+#include "common/kernels/jagged_map.inl"
+#include "common/kernels/jagged_rows.inl"
+#include "common/kernels/jagged_pointwise.inl"
+#include "common/kernels/jagged_prepare.inl"
+#include "common/kernels/jagged_sums.inl"
+
+JAG_KERNEL(stw_jagged_prepare, STW_JAGGED_PREPARE_THREADS, jag_prepare(launch, dev_shared))
+JAG_KERNEL(stw_jagged_columns_end, STW_JAGGED_THREADS, jag_columns_end(launch, dev_shared))
+JAG_KERNEL(stw_jagged_segment_sum, STW_JAGGED_THREADS, jag_segment_sum(launch))
+
+/* Lines: sizes with and without column sums of layer_norm. */
+#define JAG_LINES_0(name, lanes, vectors)                                                                    \
+    JAG_TYPED(softmax_##name, STW_JAGGED_THREADS, (jag_softmax<JAG_T, lanes, vectors>(launch, dev_shared)))  \
+    JAG_TYPED(norm_##name, STW_JAGGED_THREADS, (jag_norm<JAG_T, lanes, vectors>(launch, dev_shared)))
+#define JAG_LINES_1(name, lanes, vectors)                                                                    \
+    JAG_LINES_0(name, lanes, vectors)                                                                        \
+    JAG_TYPED(norm_sums_##name, STW_JAGGED_THREADS, (jag_norm_sums<JAG_T, lanes, vectors>(launch, dev_shared)))
+#define JAG_LINES_2(name, lanes, vectors)                                                                    \
+    JAG_LINES_0(name, lanes, vectors)                                                                        \
+    JAG_TYPED_BLOCKS(norm_sums_##name, STW_JAGGED_THREADS, 2, (jag_norm_sums<JAG_T, lanes, vectors>(launch, dev_shared)))
+#define STW_JAGGED_LINE(name, lanes, vectors, sums) JAG_LINES_##sums(name, lanes, vectors)
+/* Products: which operands have the summed index as their rows. */
+#define JAG_PRODUCT(a_by_k, b_by_k, bm, bn, bk, stages, warps)                                               \
+    JAG_TYPED(product_##a_by_k##b_by_k, warps * DEV_WAVE,                                                    \
+              (jag_multiply<jag_product_config<JAG_T, a_by_k, b_by_k, bm, bn, bk, stages, warps>>(launch, dev_shared)))
+#define JAG_PRODUCTS(bm, bn, bk, stages, warps)                                                              \
+    JAG_PRODUCT(0, 0, bm, bn, bk, stages, warps) JAG_PRODUCT(0, 1, bm, bn, bk, stages, warps)                \
+    JAG_PRODUCT(1, 0, bm, bn, bk, stages, warps) JAG_PRODUCT(1, 1, bm, bn, bk, stages, warps)                \
+    JAG_TYPED(product_end, STW_JAGGED_THREADS, (jag_product_end<JAG_T>(launch, dev_shared)))
+#define JAG_WIDE_2(bm, bn, bk, stages, warps)
+#define JAG_WIDE_4(bm, bn, bk, stages, warps)   JAG_PRODUCTS(bm, bn, bk, stages, warps)
+#define JAG_NARROW_2(bm, bn, bk, stages, warps) JAG_PRODUCTS(bm, bn, bk, stages, warps)
+#define JAG_NARROW_4(bm, bn, bk, stages, warps)
+#define JAG_FAMILIES                                                                                         \
+    JAG_TYPED(gelu, STW_JAGGED_THREADS, (jag_pointwise<JAG_T, jag_gelu>(launch, dev_shared)))                \
+    JAG_TYPED(gelu_tanh, STW_JAGGED_THREADS, (jag_pointwise<JAG_T, jag_gelu_tanh>(launch, dev_shared)))      \
+    JAG_TYPED(silu, STW_JAGGED_THREADS, (jag_pointwise<JAG_T, jag_silu>(launch, dev_shared)))                \
+    JAG_TYPED(threshold, STW_JAGGED_THREADS, (jag_pointwise<JAG_T, jag_threshold>(launch, dev_shared)))      \
+    JAG_TYPED(map, STW_JAGGED_THREADS, (jag_map<JAG_T>(launch, dev_shared)))                                 \
+    JAG_TYPED(map_rows, STW_JAGGED_THREADS, (jag_map_rows<JAG_T>(launch)))                                   \
+    JAG_TYPED(softmax_long, STW_JAGGED_THREADS, (jag_softmax_long<JAG_T>(launch, dev_shared)))               \
+    JAG_TYPED(norm_long, STW_JAGGED_THREADS, (jag_norm_long<JAG_T>(launch, dev_shared)))                     \
+    JAG_TYPED(columns, STW_JAGGED_THREADS, (jag_columns<JAG_T, false>(launch, dev_shared)))                  \
+    JAG_TYPED(norm_columns, STW_JAGGED_THREADS, (jag_columns<JAG_T, true>(launch, dev_shared)))              \
+    JAG_TYPED(segment_part, STW_JAGGED_THREADS, (jag_segment_part<JAG_T>(launch, dev_shared)))               \
+    JAG_TYPED(segment_end, STW_JAGGED_THREADS, (jag_segment_end<JAG_T>(launch)))                             \
+    JAG_TYPED(softmax_strided, STW_JAGGED_THREADS, (jag_softmax_strided<JAG_T>(launch)))
+
+#define JAG_TYPED(name, threads, call)                           JAG_KERNEL(stw_jagged_##name##_f16, threads, call)
+#define JAG_TYPED_BLOCKS(name, threads, blocks, call)            JAG_KERNEL_BLOCKS(stw_jagged_##name##_f16, threads, blocks, call)
+#define STW_JAGGED_PRODUCT(element, bm, bn, bk, stages, warps)   JAG_NARROW_##element(bm, bn, bk, stages, warps)
+#define JAG_T                                                    dev_f16
+JAG_FAMILIES
+#include STW_VARIANT_TABLE
+#undef JAG_T
+#undef JAG_TYPED
+#undef JAG_TYPED_BLOCKS
+#define JAG_TYPED(name, threads, call)                           JAG_KERNEL(stw_jagged_##name##_bf16, threads, call)
+#define JAG_TYPED_BLOCKS(name, threads, blocks, call)            JAG_KERNEL_BLOCKS(stw_jagged_##name##_bf16, threads, blocks, call)
+#define JAG_T                                                    dev_bf16
+JAG_FAMILIES
+#include STW_VARIANT_TABLE
+#undef JAG_T
+#undef JAG_TYPED
+#undef JAG_TYPED_BLOCKS
+#undef STW_JAGGED_PRODUCT
+#define JAG_TYPED(name, threads, call)                           JAG_KERNEL(stw_jagged_##name##_f32, threads, call)
+#define JAG_TYPED_BLOCKS(name, threads, blocks, call)            JAG_KERNEL_BLOCKS(stw_jagged_##name##_f32, threads, blocks, call)
+#define STW_JAGGED_PRODUCT(element, bm, bn, bk, stages, warps)   JAG_WIDE_##element(bm, bn, bk, stages, warps)
+#define JAG_T                                                    float
+JAG_FAMILIES
+#include STW_VARIANT_TABLE
