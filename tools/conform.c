@@ -3,6 +3,7 @@
  * `sternway conform`: the command line of the conformance suite, one line a case, totals. The rows are in
  * conform_rows.c, the running in conform_run.c, one case in case*.c. */
 #include "conform.h"
+#include "jagged_case.h"
 
 #include "dispatch/arch.h"
 
@@ -117,7 +118,11 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 static int add_given(const settings *s, conform_list *list) {
     for (int i = 0; i < s->given_count; ++i) {
         stw_problem problem;
-        if (stw_problem_parse(s->given[i], &problem) || strlen(s->given[i]) >= CONFORM_LINE_MAX) {
+        stw_jagged_problem jagged;
+        stw_status status = stw_problem_is_jagged(s->given[i])
+                                ? stw_problem_jagged_parse(s->given[i], &jagged)
+                                : stw_problem_parse(s->given[i], &problem);
+        if (status || strlen(s->given[i]) >= CONFORM_LINE_MAX) {
             stw_tool_error("conform", s->given[i], "%s", stw_tool_last_error());
             return STW_EXIT_USAGE;
         }
@@ -170,13 +175,19 @@ static int make_list(const settings *s, conform_list *list) {
 
 static const char *const outcome_names[] = {"ok", "FAIL", "skip"};
 
+/* Jagged operations have other gradients, attention's own aside. */
+static const char *const *grad_names(const conform_case *c) {
+    int jagged = stw_problem_is_jagged(c->line) && strncmp(c->line, "jagged_attention", 16) != 0;
+    return jagged ? jagged_grad_names : stw_grad_names;
+}
+
 /* "max=0.43:dk rms=0.81:dq": the tensor closest to its bound. */
-static void add_worst(stw_text *text, const char *name, const double *ratio) {
+static void add_worst(stw_text *text, const char *name, const double *ratio, const char *const *grads) {
     int worst = 0;
     for (int g = 1; g < STW_GRAD_COUNT; ++g)
         if (ratio[g] > ratio[worst]) worst = g;
     if (ratio[worst] >= 0)
-        stw_text_add(text, " %s=%.3f:%s", name, ratio[worst], stw_grad_names[worst]);
+        stw_text_add(text, " %s=%.3f:%s", name, ratio[worst], grads[worst]);
     else
         stw_text_add(text, " %s=-", name);
 }
@@ -189,7 +200,7 @@ static void add_json(totals *t, const conform_case *c, const stw_case_result *r)
     cJSON_AddStringToObject(item, "variant", r->variant);
     for (int g = 0; g < STW_GRAD_COUNT; ++g) {
         if (r->max_ratio[g] < 0) continue;
-        cJSON *errors = cJSON_AddObjectToObject(item, stw_grad_names[g]);
+        cJSON *errors = cJSON_AddObjectToObject(item, grad_names(c)[g]);
         cJSON_AddNumberToObject(errors, "max_ratio", r->max_ratio[g]);
         if (r->rms_ratio[g] >= 0) cJSON_AddNumberToObject(errors, "rms_ratio", r->rms_ratio[g]);
     }
@@ -200,8 +211,8 @@ static void add_json(totals *t, const conform_case *c, const stw_case_result *r)
 static void print_case(const conform_case *c, const stw_case_result *r) {
     char figures[160];
     stw_text text = stw_text_in(figures, sizeof figures);
-    add_worst(&text, "max", r->max_ratio);
-    add_worst(&text, "rms", r->rms_ratio);
+    add_worst(&text, "max", r->max_ratio, grad_names(c));
+    add_worst(&text, "rms", r->rms_ratio, grad_names(c));
     if (r->out_ratio >= 0) stw_text_add(&text, " out=%.3f", r->out_ratio);
     if (r->lse_ratio >= 0) stw_text_add(&text, " lse=%.3f", r->lse_ratio);
     printf("%s %s %s %s%s%s%s\n", outcome_names[r->outcome], conform_row_name(c->row), c->line,
@@ -246,7 +257,7 @@ static void report_pool(void *user, const conform_case *c, int variant, const st
 
 static void skip(totals *t, const char *what) {
     t->skipped++;
-    if (!t->why[0]) snprintf(t->why, sizeof t->why, "%s", what);
+    if (!t->why[0]) snprintf(t->why, sizeof t->why, "%.*s", (int)sizeof t->why - 1, what);
     if (!t->json) {
         printf("skip %s\n", what);
     } else {

@@ -4,6 +4,8 @@
  * head dims, heads and types rotate through them. A further alternative is a string here, nothing else. */
 #include "conform.h"
 
+#include "common/problem_jagged.h"
+
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -190,6 +192,22 @@ const conform_row conform_rows[] = {
                   "b3h2s64x130d64 thd:used:causal_br", "b2h2s130x65d64 causal_br:bias_1hqk:grads_b",
                   "b300h3s2x3d8 causal_br", "b66000h1s2x3d8 causal_br", "b2h4k2s33x17d64 qkv:thd:det:dq_f32"),
      3},
+    {"jagged_pointwise", "gelu, gelu_tanh, silu: storages, unused rows, empty components, alignment",
+     conform_jagged_pointwise, 12},
+    {"jagged_threshold", "every element type; thresholds above and below 0", conform_jagged_threshold, 12},
+    {"jagged_softmax", "along outer, ragged and inner, whole and in part", conform_jagged_softmax, 12},
+    {"jagged_sum", "gradients spread along each dimension, every element type", conform_jagged_sum, 12},
+    {"jagged_select", "a slice of each dimension and a component, every element type", conform_jagged_select,
+     12},
+    {"jagged_layer_norm", "dX, dGamma, dBeta", conform_jagged_layer_norm, 12},
+    {"jagged_reshape", "between component shapes and storages, every element type", conform_jagged_reshape,
+     12},
+    {"jagged_padded", "to and from padded, longer and shorter than the components", conform_jagged_padded,
+     12},
+    {"jagged_linear", "dX, dW, dbias over the rows of all components", conform_jagged_linear, 12},
+    {"jagged_matmul", "each extent constant or ragged, storages, transposed, bases", conform_jagged_matmul,
+     12},
+    {"jagged_attention", "nested q, k, v with offsets of both types", conform_jagged_attention, 3},
     {"pairs", "every pair of levels of 24 factors at once", NULL, 4},
 };
 const size_t conform_row_count = sizeof conform_rows / sizeof *conform_rows;
@@ -256,6 +274,11 @@ int conform_list_row(conform_list *list, int row, double scale) {
     for (unsigned round = 0; round < rounds; ++round)
         for (unsigned which = 0; r->options[which]; ++which) {
             stw_problem problem;
+            if (stw_problem_is_jagged(r->options[which])) {
+                conform_jagged_line(r->options[which], round, line);
+                if (!conform_list_add(list, row, line)) return 0;
+                continue;
+            }
             compose(r->options[which], round, which, line);
             if (stw_problem_parse(line, &problem)) {
                 stw_tool_error("conform", line, "%s", stw_tool_last_error());

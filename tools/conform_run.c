@@ -5,6 +5,7 @@
  * crashes or hangs fails its case and is replaced. The parent never opens a context, so that drivers start
  * in the children only. */
 #include "conform.h"
+#include "jagged_case.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -154,11 +155,26 @@ static int open_variant(const run *r, int v, opened *o, stw_case_result *result)
     return !status || stw_case_fail(result, "context: %s", stw_last_error());
 }
 
+static void check_jagged(const run *r, size_t index, opened *o) {
+    const char *line = r->list->cases[index].line;
+    for (int v = 0; v < r->variants; ++v) {
+        stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
+        if (!open_variant(r, v, o, result)) continue;
+        stw_case_options options = r->options->check;
+        options.other = o->other[v];
+        jagged_case_check_line(line, seed_of(line), o->context[v], &options, result);
+    }
+}
+
 static void check_case(const run *r, size_t index, opened *o) {
     const char *line = r->list->cases[index].line;
     stw_problem problem;
     stw_case c;
     int built = 0;
+    if (stw_problem_is_jagged(line)) {
+        check_jagged(r, index, o);
+        return;
+    }
     if (stw_problem_parse(line, &problem)) {
         fail_all(r, index, stw_tool_last_error());
         return;

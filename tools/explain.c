@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * `sternway explain PROBLEM`: what stw_explain_attn says of a PROBLEM line. */
+ * `sternway explain PROBLEM`: what stw_explain_attn or stw_explain_jagged says of a PROBLEM line. */
 #include "tool.h"
 
-#include "common/problem.h"
+#include "common/problem_jagged.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +61,7 @@ static const struct argp parser = {
     "For every backend: chosen, or why not, and for the chosen one its kernel variant, tile and "
     "workspace.\vA PROBLEM is the line that the log prints for a plan, for example\n"
     "  attn_bwd:bf16:b4h32k8s4096d128:causal_br:dropout0.1\n"
+    "  jagged_softmax:bf16:c8l400t1000i64:inner:used:i64\n"
     "Exit status: 0 when a backend takes the problem; else, and with the text all the same, what `run` would "
     "end "
     "with: 2 when the PROBLEM, an option or the environment is wrong or no backend does it, 1 when the "
@@ -80,24 +81,47 @@ static cJSON *json_chosen(const char *text) {
     return cJSON_CreateString(name);
 }
 
-static char *explain_text(const stw_context_opts *opts, const stw_attn_desc *desc) {
+/* What is explained: one of the two. */
+typedef struct subject {
+    int is_jagged;
+    stw_problem attn;
+    stw_jagged_problem jagged;
+} subject;
+
+static stw_status read_subject(const char *line, subject *s) {
+    s->is_jagged = stw_problem_is_jagged(line);
+    if (!s->is_jagged) return stw_problem_parse(line, &s->attn);
+    stw_status status = stw_problem_jagged_parse(line, &s->jagged);
+    if (s->jagged.desc.op == STW_JAGGED_ATTENTION) s->jagged.desc.attn = &s->jagged.attn.desc;
+    return status;
+}
+
+static stw_status explain(const stw_context_opts *opts, const subject *s, char *text, size_t capacity,
+                          size_t *needed_out) {
+    return s->is_jagged ? stw_explain_jagged(opts, &s->jagged.desc, text, capacity, needed_out)
+                        : stw_explain_attn(opts, &s->attn.desc, text, capacity, needed_out);
+}
+
+static char *explain_text(const stw_context_opts *opts, const subject *s) {
     size_t needed = 0, capacity;
     char *text = NULL;
     do { /* the machine may have more to say the second time */
         capacity = needed + 4096;
         free(text);
         text = calloc(1, capacity);
-        if (!text || stw_explain_attn(opts, desc, text, capacity, &needed)) break;
+        if (!text || explain(opts, s, text, capacity, &needed)) break;
     } while (needed > capacity);
     return text;
 }
 
 /* The exit status of a problem that no backend takes: that of the calls that were explained. */
-static int refusal_status(const stw_context_opts *opts, const stw_attn_desc *desc) {
+static int refusal_status(const stw_context_opts *opts, const subject *s) {
     stw_context *context = NULL;
     stw_plan *plan = NULL;
     stw_status status = stw_context_create(opts, &context);
-    if (!status) status = stw_attn_bwd_plan(context, desc, &plan);
+    if (!status)
+        status = s->is_jagged ? stw_jagged_bwd_plan(context, &s->jagged.desc, &plan)
+                              : stw_attn_bwd_plan(context, &s->attn.desc, &plan);
     stw_plan_destroy(plan);
     stw_context_destroy(context);
     return stw_tool_exit_of(status);
@@ -107,19 +131,19 @@ int stw_tool_explain(int argc, char **argv) {
     explain_request request = {0};
     request.device.opts.memory = STW_MEMORY_BUFFERS;
     if (stw_tool_parse(&parser, argc, argv, &request)) return STW_EXIT_USAGE;
-    stw_problem *problem = calloc(1, sizeof *problem);
+    subject *problem = calloc(1, sizeof *problem);
     char *text = NULL;
     int status = problem ? stw_tool_device_opts("explain", &request.device) : STW_EXIT_FAILED;
-    if (!status && stw_problem_parse(request.problem, problem)) {
+    if (!status && read_subject(request.problem, problem)) {
         stw_tool_error("explain", NULL, "%s", stw_tool_last_error());
         status = STW_EXIT_USAGE;
     }
-    if (!status && problem->op != STW_PROBLEM_ATTN_BWD) {
-        stw_tool_error("explain", request.problem, "explain takes attn_bwd problems");
+    if (!status && !problem->is_jagged && problem->attn.op != STW_PROBLEM_ATTN_BWD) {
+        stw_tool_error("explain", request.problem, "explain takes attn_bwd and jagged problems");
         status = STW_EXIT_USAGE;
     }
     if (!status) {
-        text = explain_text(&request.device.opts, &problem->desc);
+        text = explain_text(&request.device.opts, problem);
         if (!text || !text[0]) {
             stw_tool_error("explain", NULL, "%s", stw_last_error());
             status = STW_EXIT_FAILED;
@@ -136,7 +160,7 @@ int stw_tool_explain(int argc, char **argv) {
     } else if (request.json) {
         stw_tool_print_json_error(status);
     }
-    if (!status && !strstr(text, ": chosen\n")) status = refusal_status(&request.device.opts, &problem->desc);
+    if (!status && !strstr(text, ": chosen\n")) status = refusal_status(&request.device.opts, problem);
     free(text);
     free(problem);
     return status;

@@ -138,12 +138,12 @@ class Cli(CommandTest):
     def test_explain_takes_the_backward_only(self):
         line = PROBLEM.replace("attn_bwd", "attn_fwd")
         done = sternway("explain", line)
-        self.assert_refused(done, "explain takes attn_bwd problems")
+        self.assert_refused(done, "explain takes attn_bwd and jagged problems")
         self.assertEqual(done.stdout, "")
 
     def test_json_of_errors(self):
         for arguments, text in ((("explain", "attn_bwd:bad"), "bad"), (("bench", "--backend", "tpu"), "tpu"),
-                                (("explain", PROBLEM.replace("bwd", "fwd")), "attn_bwd problems"),
+                                (("explain", PROBLEM.replace("bwd", "fwd")), "attn_bwd and jagged problems"),
                                 (("conform", "attn_bwd:bad"), "bad")):
             with self.subTest(arguments=arguments):
                 done = sternway(*arguments, "--json")

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * One conformance case of a jagged operation: lengths and data (jagged_data.c) in one guarded, NaN-filled
+ * arena of host memory, the reference's expectation, and the check of a run through the public API
+ * (jagged_case.c). Used by conform. */
+#ifndef STW_TOOLS_JAGGED_CASE_H
+#define STW_TOOLS_JAGGED_CASE_H
+
+#include "backends/cpu/reference/jagged.h"
+#include "case.h"
+#include "common/problem_jagged.h"
+
+/* Tensors of the arena: inputs as stw_jref_input, then: */
+enum {
+    JCASE_DX = STW_JREF_INPUTS,
+    JCASE_DOTHER,
+    JCASE_DWEIGHT,
+    JCASE_DBIAS,
+    JCASE_STATUS,
+    JCASE_OFFSETS, /* one an axis */
+    JCASE_USED = JCASE_OFFSETS + 3,
+    JCASE_BASES = JCASE_USED + 3, /* x, other, grad */
+    JCASE_COUNT = JCASE_BASES + 3
+};
+
+typedef struct jagged_case {
+    stw_jagged_problem problem;
+    unsigned char *host, *rule; /* the arena as uploaded; STW_CASE_* of every byte */
+    size_t bytes;
+    size_t offset[JCASE_COUNT], size[JCASE_COUNT]; /* bytes; size 0: absent */
+    stw_jref_expectation expectation;
+} jagged_case;
+
+/* Errors: STW_E_INVALID (the options of the call contradict the descriptor), STW_E_NO_MEMORY. */
+stw_status jagged_case_build(const stw_jagged_problem *problem, jagged_case *case_out);
+void jagged_case_free(jagged_case *c);
+
+/* The call's arguments with the arena at `base`. */
+stw_jagged_args jagged_case_args(const jagged_case *c, const void *base);
+
+/* jagged_data.c: lengths and bases into the arena, then the inputs' data. */
+stw_status jagged_case_fill_lengths(jagged_case *c);
+stw_status jagged_case_fill_data(jagged_case *c);
+
+/* Builds the problem of a line and checks it on a context; the result's gradients are dx, dother, dweight,
+ * dbias in the places of dq, dk, dv, dbias. */
+void jagged_case_check_line(const char *line, int64_t seed, stw_context *context,
+                            const stw_case_options *options, stw_case_result *result_out);
+
+/* jagged_attention.c: the same for ATTENTION, judged as the packed problem that it is. */
+void jagged_attention_check(const stw_jagged_problem *problem, stw_context *context,
+                            const stw_case_options *options, stw_case_result *result);
+
+extern const char *const jagged_grad_names[STW_GRAD_COUNT];
+
+#endif
