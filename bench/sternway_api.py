@@ -12,8 +12,8 @@ i32, i64, u32, u64, f32, f64, size_t, ptr = (ctypes.c_int32, ctypes.c_int64, cty
                                              ctypes.c_float, ctypes.c_double, ctypes.c_size_t, ctypes.c_void_p)
 ENUM = ctypes.c_uint
 DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
-BACKENDS = {"cpu": 1, "cuda": 2}
-MEMORY = {"cpu": 1, "cuda": 2}  # STW_MEMORY_HOST, STW_MEMORY_DEVICE
+BACKENDS = {"cpu": 1, "cuda": 2, "hip": 3}
+MEMORY = {"cpu": 1, "cuda": 2, "hip": 2}  # STW_MEMORY_HOST, STW_MEMORY_DEVICE
 MASK_CAUSAL = 2  # STW_MASK_CAUSAL_BOTTOM_RIGHT; the same as top-left where both sides are equally long
 DROPOUT_MAPS = {"philox": 0, "mem_eff": 1, "flash2": 2}
 OUT_QKV, OUT_DBIAS = 7, 8
