@@ -15,20 +15,25 @@
 /* ---- plan time ---- */
 
 /* The widest instruction set of this CPU, or that of a forced variant of attention's table, whose names have
- * it as their second word; of the two AVX-512 variants the second stands for AVX-512 without its bf16. */
-static const stw_tile_ops *tile_of(const char *forced) {
+ * it as their second word; of the two AVX-512 variants the second stands for AVX-512 without its bf16. One
+ * that was asked for by name is never replaced: STW_E_INVALID where there is none of that name, else
+ * STW_E_UNSUPPORTED. */
+static stw_status find_tile(const char *forced, const stw_tile_ops **tile_out) {
     static const struct {
         const char *loop, *forced;
     } rows[] = {
         {"avx512_bf16", "avx512_64x128"}, {"avx512", "avx512"}, {"avx2", "avx2"}, {"portable", "portable"}};
-    const char *reason;
+    const char *reason = NULL;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         if (forced && forced[0] && !strstr(forced, rows[i].forced)) continue;
         const stw_variant variant = {.loop = rows[i].loop};
-        const stw_tile_ops *tile = stw_cpu_tile_ops(&variant, &reason);
-        if (tile) return tile;
+        *tile_out = stw_cpu_tile_ops(&variant, &reason);
+        if (*tile_out) return STW_OK;
     }
-    return &stw_tile_portable;
+    return reason
+               ? stw_fail(STW_E_UNSUPPORTED, "jagged_bwd: variant %s: %s", forced ? forced : "of the CPU",
+                          reason)
+               : stw_fail(STW_E_INVALID, "jagged_bwd: STERNWAY_VARIANT %s is no variant of the CPU", forced);
 }
 
 static size_t take(size_t *total, size_t bytes) {
@@ -140,7 +145,9 @@ static op_phases phases_of(const stw_jagged_params *p, const stw_cpu_jagged_layo
 
 stw_status stw_cpu_jagged_prepare(const stw_device *device, stw_jagged_work *work) {
     const stw_cpu_state *state = device->state;
-    const stw_tile_ops *tile = tile_of(work->forced_variant);
+    const stw_tile_ops *tile;
+    stw_status status = find_tile(work->forced_variant, &tile);
+    if (status) return status;
     if (work->params.op == STW_JAGGED_ATTENTION) {
         snprintf(work->variant, sizeof work->variant, "lengths");
         return STW_OK;

@@ -50,8 +50,8 @@ DEV_FN void jag_to_int32(const stw_jagged_params &p) {
     for (int side = 0; side < 2; ++side) {
         const stw_jagged_axis_param &a = p.axis[side];
         for (int64_t b = dev_thread(); b <= p.components; b += JAG_SCAN) {
-            if (p.offsets32[side] && a.offsets)
-                p.offsets32[side][b] = (int32_t)stw_clamp_i64(stw_jagged_index(a.offsets, b, p.features), INT32_MIN, INT32_MAX);
+            if (p.offsets32[side]) /* without components there is no array, and the packed problem has one entry all the same */
+                p.offsets32[side][b] = p.components ? (int32_t)stw_clamp_i64(stw_jagged_index(a.offsets, b, p.features), INT32_MIN, INT32_MAX) : 0;
             if (p.used32[side] && a.used && b < p.components)
                 p.used32[side][b] = (int32_t)stw_clamp_i64(stw_jagged_index(a.used, b, p.features), INT32_MIN, INT32_MAX);
         }
