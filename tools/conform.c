@@ -117,12 +117,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 static int add_given(const settings *s, conform_list *list) {
     for (int i = 0; i < s->given_count; ++i) {
-        stw_problem problem;
-        stw_jagged_problem jagged;
-        stw_status status = stw_problem_is_jagged(s->given[i])
-                                ? stw_problem_jagged_parse(s->given[i], &jagged)
-                                : stw_problem_parse(s->given[i], &problem);
-        if (status || strlen(s->given[i]) >= CONFORM_LINE_MAX) {
+        if (jagged_any_parse(s->given[i]) || strlen(s->given[i]) >= CONFORM_LINE_MAX) {
             stw_tool_error("conform", s->given[i], "%s", stw_tool_last_error());
             return STW_EXIT_USAGE;
         }
@@ -175,12 +170,6 @@ static int make_list(const settings *s, conform_list *list) {
 
 static const char *const outcome_names[] = {"ok", "FAIL", "skip"};
 
-/* Jagged operations have other gradients, attention's own aside. */
-static const char *const *grad_names(const conform_case *c) {
-    int jagged = stw_problem_is_jagged(c->line) && strncmp(c->line, "jagged_attention", 16) != 0;
-    return jagged ? jagged_grad_names : stw_grad_names;
-}
-
 /* "max=0.43:dk rms=0.81:dq": the tensor closest to its bound. */
 static void add_worst(stw_text *text, const char *name, const double *ratio, const char *const *grads) {
     int worst = 0;
@@ -200,7 +189,7 @@ static void add_json(totals *t, const conform_case *c, const stw_case_result *r)
     cJSON_AddStringToObject(item, "variant", r->variant);
     for (int g = 0; g < STW_GRAD_COUNT; ++g) {
         if (r->max_ratio[g] < 0) continue;
-        cJSON *errors = cJSON_AddObjectToObject(item, grad_names(c)[g]);
+        cJSON *errors = cJSON_AddObjectToObject(item, jagged_names_of(c->line)[g]);
         cJSON_AddNumberToObject(errors, "max_ratio", r->max_ratio[g]);
         if (r->rms_ratio[g] >= 0) cJSON_AddNumberToObject(errors, "rms_ratio", r->rms_ratio[g]);
     }
@@ -211,8 +200,8 @@ static void add_json(totals *t, const conform_case *c, const stw_case_result *r)
 static void print_case(const conform_case *c, const stw_case_result *r) {
     char figures[160];
     stw_text text = stw_text_in(figures, sizeof figures);
-    add_worst(&text, "max", r->max_ratio, grad_names(c));
-    add_worst(&text, "rms", r->rms_ratio, grad_names(c));
+    add_worst(&text, "max", r->max_ratio, jagged_names_of(c->line));
+    add_worst(&text, "rms", r->rms_ratio, jagged_names_of(c->line));
     if (r->out_ratio >= 0) stw_text_add(&text, " out=%.3f", r->out_ratio);
     if (r->lse_ratio >= 0) stw_text_add(&text, " lse=%.3f", r->lse_ratio);
     printf("%s %s %s %s%s%s%s\n", outcome_names[r->outcome], conform_row_name(c->row), c->line,

@@ -17,7 +17,7 @@
 #define ALIGNMENT ((size_t)256)
 #define SAMPLES   8
 
-const char *const jagged_grad_names[STW_GRAD_COUNT] = {"dx", "dother", "dweight", "dbias", "-"};
+static const char *const jagged_grad_names[STW_GRAD_COUNT] = {"dx", "dother", "dweight", "dbias", "-"};
 static const char *const tensor_names[JCASE_COUNT] = {
     "grad",    "x",      "y",       "other", "weight",     "mean",    "rstd",
     "dx",      "dother", "dweight", "dbias", "status_out", "offsets", "offsets",
@@ -317,6 +317,18 @@ static void check(const jagged_case *c, stw_context *context, const stw_case_opt
     }
     free(after);
     free(other);
+}
+
+const char *const *jagged_names_of(const char *line) {
+    int jagged = stw_problem_is_jagged(line) && strncmp(line, "jagged_attention", 16) != 0;
+    return jagged ? jagged_grad_names : stw_grad_names;
+}
+
+stw_status jagged_any_parse(const char *line) {
+    stw_problem problem;
+    stw_jagged_problem jagged;
+    return stw_problem_is_jagged(line) ? stw_problem_jagged_parse(line, &jagged)
+                                       : stw_problem_parse(line, &problem);
 }
 
 /* What plan refuses as invalid is no problem to make data for. */

@@ -51,6 +51,10 @@ void jagged_case_check_line(const char *line, int64_t seed, stw_context *context
 void jagged_attention_check(const stw_jagged_problem *problem, stw_context *context,
                             const stw_case_options *options, stw_case_result *result);
 
-extern const char *const jagged_grad_names[STW_GRAD_COUNT];
+/* Names of a line's gradients: dx, dother, dweight, dbias, or attention's. */
+const char *const *jagged_names_of(const char *line);
+
+/* Whether a line of either kind can be read. Errors: STW_E_INVALID. */
+stw_status jagged_any_parse(const char *line);
 
 #endif

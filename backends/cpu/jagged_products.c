@@ -125,14 +125,9 @@ static void clear_tile(const scratch *s, uint32_t mc, uint32_t nc) {
 /* The tile at (i0, j0) of A B over k terms, left in s->c. */
 static void product(const stw_cpu_jagged_job *job, const scratch *s, const matrix *a, const matrix *b,
                     int64_t i0, int64_t j0, uint32_t mc, uint32_t nc, int64_t k) {
-    for (int64_t k0 = 0; k0 < k || !k0; k0 += KC) {
-        uint32_t kc = (uint32_t)stw_min_i64(KC, k - k0);
-        if (!kc) {
-            clear_tile(s, mc, nc);
-            return;
-        }
-        multiply(job, s, a, b, i0, j0, k0, mc, nc, kc, k0 > 0);
-    }
+    for (int64_t k0 = 0; k0 < k; k0 += KC)
+        multiply(job, s, a, b, i0, j0, k0, mc, nc, (uint32_t)stw_min_i64(KC, k - k0), k0 > 0);
+    if (!k) clear_tile(s, mc, nc);
 }
 
 /* Zeros in a row-contiguous block of an output. */
@@ -363,9 +358,11 @@ void stw_cpu_jagged_linear_dw(void *data, uint32_t worker) {
 }
 
 /* Sums of G's columns over segments of rows; jagged_rows.c adds them up. */
-static void bias_segments(stw_cpu_jagged_job *job) {
+void stw_cpu_jagged_linear_db(void *data, uint32_t worker) {
+    stw_cpu_jagged_job *job = data;
     const stw_jagged_params *p = &job->p;
     int64_t rows = stw_cpu_jagged_rows(p), width = job->layout.partial_width;
+    (void)worker;
     for (;;) {
         int64_t segment = stw_cpu_jagged_claim(job), from = segment * job->layout.segment_rows;
         int64_t end = stw_min_i64(from + job->layout.segment_rows, rows);
@@ -378,11 +375,6 @@ static void bias_segments(stw_cpu_jagged_job *job) {
                 job->tile->add_columns(sums, stw_at(p->grad, (run.row + i) * p->out_features, p->dtype), NULL,
                                        p->out_features, p->dtype);
     }
-}
-
-void stw_cpu_jagged_linear_db(void *data, uint32_t worker) {
-    (void)worker;
-    bias_segments(data);
 }
 
 /* Shares of dW, in order. */
