@@ -105,7 +105,7 @@ tests() {
     case "$CC" in *clang*) sanitized=fuzz ;; esac # the fuzz targets are libFuzzer's, so clang's
     build "$sanitized" -DSTERNWAY_IMAGES_FROM="$PWD/build/release/images" # device code is the same under sanitizers
     say "tests and short fuzz runs under the address and undefined-behaviour sanitizers"
-    ctest --test-dir "build/$sanitized" --output-on-failure -j "$jobs" -LE long
+    ctest --test-dir "build/$sanitized" --output-on-failure -j "$jobs" -LE "long|full"
 }
 
 # What takes too long for every push: long conform, long fuzz runs, races, coverage.
