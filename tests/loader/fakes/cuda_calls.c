@@ -110,7 +110,7 @@ typedef struct launch_config {
     } *attributes;
     unsigned attribute_count;
 } launch_config;
-int cuLaunchKernelEx(const launch_config *config, void *function, void **parameters, void **extra);
+int cuLaunchKernelEx(const void *config, void *function, void **parameters, void **extra);
 int cuPointerGetAttributes(unsigned count, int *attributes, void **values, uint64_t pointer);
 int cuMemAlloc_v2(uint64_t *pointer_out, size_t bytes);
 int cuMemFree_v2(uint64_t pointer);
@@ -281,7 +281,8 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
 }
 
 /* Takes one attribute, the early start. Kernels run one behind the other here all the same. */
-int cuLaunchKernelEx(const launch_config *c, void *function, void **parameters, void **extra) {
+int cuLaunchKernelEx(const void *config, void *function, void **parameters, void **extra) {
+    const launch_config *c = config;
     int error = begin_in_context("cuLaunchKernelEx");
     if (error) return error;
     if (!c || c->attribute_count != 1 || c->attributes->id != 6 || c->attributes->allowed != 1)
