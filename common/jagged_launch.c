@@ -329,7 +329,6 @@ void stw_jagged_launch_of(const stw_jagged_params *p, const stw_jagged_table *t,
     }
     for (int i = 0; i < 3; ++i) l.bases[i] = (int64_t *)(void *)(base + w.bases[i]);
     l.product_sums = (float *)(void *)(base + w.product_sums);
-    if (p->op == STW_JAGGED_THRESHOLD) l.p.threshold = stw_round_to((float)p->threshold, (stw_dtype)p->dtype);
     *launch_out = l;
 }
 

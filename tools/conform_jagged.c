@@ -26,6 +26,7 @@ LIST(pointwise, SHAPES("jagged_gelu"), SHAPES("jagged_gelu_tanh"), SHAPES("jagge
      "jagged_silu:%:c2l600t1000i64:data_sd3");
 
 LIST(threshold, SHAPES("jagged_threshold"), "jagged_threshold:%:c7l60t200i33:thr0.5",
+     "jagged_threshold:%:c7l60t200i33:thr0.1", "jagged_threshold:%:c7l60t200i40:used:thr-0.3",
      "jagged_threshold:%:c7l60t200i33:used:thr-1.25", "jagged_threshold:f64:c7l60t200i33:used:thr0.25",
      "jagged_threshold:i8:c7l60t200i33:used:thr3.5", "jagged_threshold:u8:c7l60t200i33:thr100",
      "jagged_threshold:i16:c7l60t200o2i33:jagged:thr-700.5", "jagged_threshold:i32:c7l60t200i33:used",

@@ -129,6 +129,8 @@ static double scale_of(const stw_jagged_problem *p) {
 static double value_of(const jagged_case *c, int input, int64_t n) {
     uint64_t seed = (uint64_t)c->problem.seed, stream = (uint64_t)input + 1;
     double x = stw_case_normal(seed, stream, (uint64_t)n);
+    if (input == STW_JREF_X && c->problem.desc.op == STW_JAGGED_THRESHOLD && n % 5 == 2)
+        return c->problem.desc.threshold; /* as the type has it: on either side of what it is compared with */
     switch (input) {
     case STW_JREF_GRAD: return x * scale_of(&c->problem);
     case STW_JREF_X: return c->problem.data == STW_JDATA_SD3 ? 3 * x : x;

@@ -65,7 +65,7 @@ struct jag_silu {
     }
 };
 
-/* `threshold`: the largest number of the type that is not above the caller's. */
+/* `threshold`: the caller's in f32, whatever the type of x. */
 struct jag_threshold {
     template <bool FAST> DEV_FN float of(float g, float x, float threshold) { return x <= threshold ? 0.0f : g; }
 };

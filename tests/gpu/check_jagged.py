@@ -214,7 +214,7 @@ class Case:
                 t = torch.sigmoid(b)
                 results.append(a * t * (1 + b * (1 - t)))
             else:
-                limit = torch.tensor(self.fields["threshold"], dtype=self.type).double()
+                limit = torch.tensor(self.fields["threshold"], dtype=torch.float32).double()
                 results.append(torch.where(b <= limit, torch.zeros_like(a), a))
         self.finish(api, results, index, inner)
 
