@@ -31,7 +31,7 @@ class Picture:
     def svg(self):
         return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" height="{self.height}" font-family="sans-serif">\n'
                 "<style>rect{stroke:#777;stroke-width:.6}.c{text-anchor:middle}</style>\n"
-                '<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(self.parts) + "\n</svg>\n")
+                '<rect width="100%" height="100%" fill="#fff" style="stroke:none"/>\n' + "\n".join(self.parts) + "\n</svg>\n")
 
 
 def masks():
@@ -56,7 +56,7 @@ def masks():
 
 def layouts():
     """The order of rows of head_dim elements in memory."""
-    picture, heads, wide = Picture(), 2, 40
+    picture, heads, wide = Picture(), 2, 48
     dense = [(b, s, h) for b in range(2) for s in range(3) for h in range(heads)]
     rows = (("bshd [B,S,H,D]: B 2, S 3, H 2", dense),
             ("bhsd [B,H,S,D]", sorted(dense, key=lambda e: (e[0], e[2], e[1]))),
@@ -72,7 +72,7 @@ def layouts():
 
 
 def lse():
-    picture, heads, wide = Picture(), 2, 40
+    picture, heads, wide = Picture(), 2, 48
     packed = [(b, s) for b, length in ((0, 2), (1, 4)) for s in range(length)]
     rows = (("[B,H,S], strides batch H*S, head S, seq 1: B 2, H 2, S 3",
              [(b, s, h) for b in range(2) for h in range(heads) for s in range(3)]),

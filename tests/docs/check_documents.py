@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Runs what documents print.
+
+commands DOCUMENT --tool T   the ```sh blocks, line by line, in an empty folder, with the command under test as `sternway`
+example DOCUMENT --library L the ```python block; skipped (77) where this Python has no torch
+figures FOLDER               make_figures.py draws the pictures that are committed
+"""
+import argparse
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+
+def run(command, folder, environment):
+    done = subprocess.run(command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+                          timeout=250)
+    if done.returncode:
+        sys.exit(f"{command}: exit status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout + done.stderr
+
+
+def blocks(document, language):
+    found = re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.M | re.S)
+    if not found:
+        sys.exit(f"{document} has no block of {language}")
+    return found
+
+
+def commands(options):
+    with tempfile.TemporaryDirectory(prefix="sternway-docs-") as folder:
+        (pathlib.Path(folder) / "bin").mkdir()
+        (pathlib.Path(folder) / "bin/sternway").symlink_to(options.tool)
+        path = {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+        for line in "".join(blocks(options.path, "sh")).splitlines():
+            words = run(["sh", "-ec", line], folder, path)
+            print(f"$ {line}\n{words[:400]}")
+            if options.expect and "explain" in line and options.expect not in words:
+                sys.exit(f"{line}: no {options.expect!r} in what it says:\n{words}")
+
+
+def example(options):
+    if not importlib.util.find_spec("torch"):
+        print("this Python has no torch")
+        sys.exit(77)
+    found = blocks(options.path, "python")
+    print(run([sys.executable, "-B", "-c", found[0], str(options.library)], options.path.parent.parent, {}))
+
+
+def figures(options):
+    with tempfile.TemporaryDirectory(prefix="sternway-docs-") as folder:
+        run([sys.executable, "-B", str(options.path / "make_figures.py"), folder], folder, {})
+        made = {path.name: path.read_text() for path in pathlib.Path(folder).glob("*.svg")}
+    kept = {path.name: path.read_text() for path in options.path.glob("*.svg")}
+    if not made or made != kept:
+        sys.exit(f"docs/figures: drawn {sorted(made)}, kept {sorted(kept)}; other: "
+                 f"{sorted(name for name in made if made[name] != kept.get(name))}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    checks = {"commands": commands, "example": example, "figures": figures}
+    parser.add_argument("check", choices=sorted(checks))
+    parser.add_argument("path", type=pathlib.Path)
+    parser.add_argument("--tool", type=pathlib.Path)
+    parser.add_argument("--library", type=pathlib.Path)
+    parser.add_argument("--expect", help="what every `explain` of the document must say")
+    options = parser.parse_args()
+    checks[options.check](options)
+
+
+if __name__ == "__main__":
+    main()
