@@ -3,11 +3,10 @@
 """Runs what documents print.
 
 commands DOCUMENT --tool T   the ```sh blocks, line by line, in an empty folder, with the command under test as `sternway`
-example DOCUMENT --library L the ```python block; skipped (77) where this Python has no torch
+example DOCUMENT --library L the ```python block; skipped (77) where neither this Python nor that of .venv has torch
 figures FOLDER               make_figures.py draws the pictures that are committed
 """
 import argparse
-import importlib.util
 import os
 import pathlib
 import re
@@ -44,11 +43,13 @@ def commands(options):
 
 
 def example(options):
-    if not importlib.util.find_spec("torch"):
-        print("this Python has no torch")
-        sys.exit(77)
-    found = blocks(options.path, "python")
-    print(run([sys.executable, "-B", "-c", found[0], str(options.library)], options.path.parent.parent, {}))
+    root, found = options.path.parent.parent, blocks(options.path, "python")
+    for python in (sys.executable, str(root / ".venv/bin/python")):  # bench/README.md makes the latter
+        if pathlib.Path(python).exists() and not subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode:
+            print(run([python, "-B", "-c", found[0], str(options.library)], root, {}))
+            return
+    print("no Python with torch: neither this one nor .venv's")
+    sys.exit(77)
 
 
 def figures(options):
