@@ -5,6 +5,7 @@
 commands DOCUMENT --tool T   the ```sh blocks, line by line, in an empty folder, with the command under test as `sternway`
 example DOCUMENT --library L the ```python block; skipped (77) where neither this Python nor that of .venv has torch
 figures FOLDER               make_figures.py draws the pictures that are committed
+texts FOLDER                 the texts of the troubleshooting tables are texts of the sources
 """
 import argparse
 import os
@@ -62,9 +63,35 @@ def figures(options):
                  f"{sorted(name for name in made if made[name] != kept.get(name))}")
 
 
+def texts(options):
+    root, fragments = options.path.parents[1], {"CUDA_ERROR_NO_DEVICE", ": cannot open shared object file"}  # the drivers', the linker's
+    for folder in ("include", "common", "dispatch", "backends"):
+        for path in (root / folder).rglob("*.[ch]"):
+            source = re.sub(r'"\s*\n\s*"', "", path.read_text())  # one literal over several lines
+            fragments.update(re.findall(r"\bSTW_E_\w+", source))
+            for literal in re.findall(r'"((?:[^"\\\n]|\\.)*)"', source):
+                literal = literal.replace('\\"', '"')
+                fragments.update(part for part in re.split(r"%[-.*\d]*[a-z]+", literal) if len(part.strip()) >= 7)
+    seen, missing = 0, []
+    for document in sorted(options.path.glob("*.md")):
+        rows = document.read_text().split("## Troubleshooting")[1]
+        for text in re.findall(r"^\| .*?`([^`]+)`", rows, re.M):
+            seen += 1
+            if text.startswith("sternway info") or text.startswith("variant: cpu_"):
+                continue
+            said = [any(text in part for part in fragments)] * len(text)  # characters that come from the sources
+            for part in fragments:
+                for place in re.finditer(re.escape(part), text):
+                    said[place.start():place.end()] = [True] * len(part)
+            if sum(said) < 0.55 * len(text):
+                missing.append(f"{document}: nothing in the sources says {text!r}")
+    if missing or seen < 15:
+        sys.exit("\n".join(missing) or f"only {seen} texts were found")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    checks = {"commands": commands, "example": example, "figures": figures}
+    checks = {"commands": commands, "example": example, "figures": figures, "texts": texts}
     parser.add_argument("check", choices=sorted(checks))
     parser.add_argument("path", type=pathlib.Path)
     parser.add_argument("--tool", type=pathlib.Path)
