@@ -90,6 +90,7 @@ LIST(layer_norm, SHAPES("jagged_layer_norm"), "jagged_layer_norm:%:c7l60t200i33:
      "jagged_layer_norm:%:c4l400t900i128:gamma:out_w:out_b", "jagged_layer_norm:%:c4l400t900i16:out_b",
      "jagged_layer_norm:%:c4l400t900i16:gamma:out_w:dweight_f32:acc_w",
      "jagged_layer_norm:%:c4l40t90i2048:gamma", "jagged_layer_norm:%:c4l40t90i5000:gamma:used:skew1",
+     "jagged_layer_norm:%:c3l20t50i4000:gamma:used", "jagged_layer_norm:%:c3l9t20i9000:gamma:used",
      "jagged_layer_norm:%:c0l9t20i40:gamma", "jagged_layer_norm:%:c5l0t40i9:gamma:dbias_f32:acc_b:out_b",
      "jagged_layer_norm:%:c31l3000t4000i8:gamma:lens_huge:used",
      "jagged_layer_norm:%:c3l40t100i300:gamma:dx_f32:acc_x:dweight_f32:acc_w:dbias_f32:acc_b:out_x:out_w:out_"
