@@ -219,7 +219,7 @@ void conform_large_check(const char *line, stw_context *context, stw_case_result
     stw_problem problem;
     stw_case_result_clear(result);
     stw_status status = stw_problem_parse(line, &problem);
-    problem.seed = problem.seed ? problem.seed : 5;
+    problem.seed = conform_seed_of(line);
     if (!status)
         status = strstr(line, ":st_") ? check_far(&problem, context, result)
                                       : conform_filled_check(&problem, context, result);

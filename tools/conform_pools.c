@@ -93,7 +93,7 @@ static int enlarge(conform_pools *p, const conform_list *list, int row, int vari
                  (long long)f.sum.elements, FURTHER_DATA + 1, first, f.failed[0] ? "; failed: " : "",
                  f.failed);
     }
-    free(cases.cases);
+    conform_list_free(&cases);
     return pass;
 }
 
@@ -119,6 +119,10 @@ void conform_pools_report(conform_pools *p, const conform_list *list, const conf
                 if (!pass && ratio < NEAR && pool->elements < SAMPLE && number >= 0)
                     pass = enlarge(p, list, number, v, g, target, options, &r);
                 r.outcome = pass ? STW_CASE_OK : STW_CASE_FAIL;
+                if (!pass && number >= 0 &&
+                    !r.text[0]) /* a pool has no PROBLEM of its own to be replayed by */
+                    snprintf(r.text, sizeof r.text, "all of the row again: --filter '%s *'",
+                             conform_row_name(number));
                 report(user, &c, v, &r);
             }
 }
