@@ -146,7 +146,8 @@ const conform_row conform_rows[] = {
     {"shard", "batch_offset, head_offset, heads_total",
      ALTERNATIVES("boff3:dropout0.3", "hoff4:htotal64:dropout0.2",
                   "boff100:hoff50:htotal100:dropout0.5:map_mem_eff",
-                  "boff7:hoff1:htotal9:alibi:sink:grads_qkvs"),
+                  "boff7:hoff1:htotal9:alibi:sink:grads_qkvs", "boff2:hoff1:htotal8:qoff5:koff3:causal_tl",
+                  "boff2:hoff1:htotal9:pointer:causal_br"),
      3},
     {"lse_layout", "[B,H,S], [B,S,H], packed [H,T], [T,H], local rows",
      ALTERNATIVES("lse_heads", "lse_heads:gap2", "thd:lse_heads", "thd:lse_local", "thdq:lse_local:dlse",
@@ -261,14 +262,25 @@ void conform_list_free(conform_list *list) {
     memset(list, 0, sizeof *list);
 }
 
-/* One problem of a row: the alternative's own sizes, or sizes that rotate with the round. */
-static void compose(const char *option, unsigned round, unsigned which, char *line) {
+/* A further round's layout, so that every feature meets every one; "" where the alternative has its own. */
+static const char *layout_of(const char *option, unsigned turn) {
+    static const char *const layouts[] = {"thd", "bhsd", "qkv", "gap3", "skew1"};
+    static const char *const own[] = {"thd", "bhsd", "qkv", "gap", "skew", "st_"};
+    for (size_t i = 0; i < sizeof own / sizeof *own; ++i)
+        if (strstr(option, own[i])) return "";
+    return layouts[turn % (sizeof layouts / sizeof *layouts)];
+}
+
+/* One problem of a row: the alternative's own sizes, or sizes that rotate with the round. In further rounds
+ * (`layout` not null) head dims rotate where the sizes are its own, too, unless the batch is what it is
+ * about. */
+static void compose(const char *option, unsigned round, unsigned which, const char *layout, char *line) {
     static const char *const dtypes[] = {"bf16", "f32", "f16"};
     static const char *const heads[] = {"b2h2", "b1h4k2", "b2h3k1", "b3h1", "b1h2k1"};
     static const int sizes[] = {33, 64, 17, 65, 1, 128, 31, 16, 63, 129, 32, 15, 127};
     static const char *const dims[] = {"d64", "d32", "d40",      "d128", "d16",  "d96", "d33",
                                        "d80", "d17", "d192x128", "d8",   "d127", "d3",  "d256"};
-    char own_sizes[64] = "", own_dim[16] = "", tokens[256] = "";
+    char own_sizes[64] = "", own_dim[16] = "", tokens[272] = "";
     const char *op = "attn_bwd", *space = strchr(option, ' ');
     if (!strncmp(option, "fwd", 3))
         op = "attn_fwd", option = space ? space : option + 3, space = space ? space : NULL;
@@ -278,6 +290,10 @@ static void compose(const char *option, unsigned round, unsigned which, char *li
         snprintf(own_dim, sizeof own_dim, "%s", option);
     if (space) option = space + 1;
     if (!own_dim[0] && option[0]) snprintf(tokens, sizeof tokens, ":%s", option);
+    if (layout && layout[0]) snprintf(tokens + strlen(tokens), 16, ":%s", layout);
+    char *dim = own_sizes[0] ? strrchr(own_sizes, 'd') : NULL;
+    if (layout && dim && atoi(own_sizes + 1) < 100)
+        snprintf(dim, sizeof own_sizes - (size_t)(dim - own_sizes), "%s", dims[(round + which * 5) % 14]);
     unsigned mix = round * 5 + which * 3;
     if (own_sizes[0])
         snprintf(line, CONFORM_LINE_MAX, "%s:%s:%s%s", op, dtypes[round % 3], own_sizes, tokens);
@@ -305,7 +321,11 @@ int conform_list_row(conform_list *list, int row, double scale) {
                 if (!conform_list_add(list, row, line)) return 0;
                 continue;
             }
-            compose(r->options[which], round, which, line);
+            int further = round >= (unsigned)r->rounds;
+            const char *layout = further ? layout_of(r->options[which], round + 2 * which) : NULL;
+            compose(r->options[which], round, which, layout, line);
+            if (further && stw_problem_parse(line, &problem)) /* not with this alternative */
+                compose(r->options[which], round, which, "", line);
             if (stw_problem_parse(line, &problem)) {
                 stw_tool_error("conform", line, "%s", stw_tool_last_error());
                 return 0;
