@@ -100,10 +100,11 @@ static int enlarge(conform_pools *p, const conform_list *list, int row, int vari
 
 void conform_pools_report(conform_pools *p, const conform_list *list, const conform_target *target,
                           const conform_options *options, conform_report_fn report, void *user) {
+    int large = list->count && list->cases[0].row == CONFORM_ROW_LARGE;
     for (size_t row = 0; row <= conform_row_count; ++row)
         for (int v = 0; v < p->variants; ++v)
             for (int g = 0; g < STW_GRAD_COUNT; ++g) {
-                int number = row < conform_row_count ? (int)row : -1;
+                int number = row < conform_row_count ? (int)row : large ? CONFORM_ROW_LARGE : -1;
                 const stw_accuracy_pool *pool = pool_of(p, number, v, g);
                 double ratio = 0;
                 if (!pool->elements) continue;

@@ -172,7 +172,10 @@ static void check_jagged(const run *r, size_t index, opened *o) {
         if (!open_variant(r, v, o, result)) continue;
         stw_case_options options = r->options->check;
         options.other = o->other[v];
-        jagged_case_check_line(line, conform_seed_of(line), o->context[v], &options, result);
+        if (r->list->cases[index].row == CONFORM_ROW_LARGE)
+            conform_large_check(line, o->context[v], result);
+        else
+            jagged_case_check_line(line, conform_seed_of(line), o->context[v], &options, result);
     }
 }
 
