@@ -8,6 +8,7 @@
 #include "replace_file.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,14 @@
 #include <unistd.h>
 
 #define IMAGES_MAX 64
+
+/* JSON has no infinity, which the error of a result that is none has. */
+static void add_ratio(cJSON *item, const char *name, double ratio) {
+    if (isfinite(ratio))
+        cJSON_AddNumberToObject(item, name, ratio);
+    else
+        cJSON_AddStringToObject(item, name, "inf");
+}
 
 /* ---- cases -------------------------------------------------------------------------------------------- */
 
@@ -34,10 +43,11 @@ void conform_document_case(cJSON *cases, const conform_case *c, const char *forc
     }
     if (r->on_device) cJSON_AddNumberToObject(item, "device", r->on_device - 1);
     for (int g = 0; g < STW_GRAD_COUNT; ++g) {
-        if (r->max_ratio[g] < 0 && r->rms_ratio[g] < 0) continue;
+        int max = !(r->max_ratio[g] < 0), rms = !(r->rms_ratio[g] < 0);
+        if (!max && !rms) continue;
         cJSON *errors = cJSON_AddObjectToObject(item, jagged_names_of(c->line)[g]);
-        if (r->max_ratio[g] >= 0) cJSON_AddNumberToObject(errors, "max_ratio", r->max_ratio[g]);
-        if (r->rms_ratio[g] >= 0) cJSON_AddNumberToObject(errors, "rms_ratio", r->rms_ratio[g]);
+        if (max) add_ratio(errors, "max_ratio", r->max_ratio[g]);
+        if (rms) add_ratio(errors, "rms_ratio", r->rms_ratio[g]);
     }
     if (r->text[0]) cJSON_AddStringToObject(item, "text", r->text);
     cJSON_AddItemToArray(cases, item);
@@ -46,7 +56,7 @@ void conform_document_case(cJSON *cases, const conform_case *c, const char *forc
 static void add_worst(cJSON *item, const char *name, double ratio, const char *of, const char *problem) {
     if (ratio < 0) return;
     cJSON *worst = cJSON_AddObjectToObject(item, name);
-    cJSON_AddNumberToObject(worst, "ratio", ratio);
+    add_ratio(worst, "ratio", ratio);
     cJSON_AddStringToObject(worst, "of", of);
     cJSON_AddStringToObject(worst, "problem", problem);
 }

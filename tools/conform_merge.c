@@ -179,10 +179,9 @@ static void tally_case(conform_tally *tally, const cJSON *item) {
                              : strength(outcome) == 1 ? STW_CASE_OK
                                                       : STW_CASE_SKIP);
     cJSON_ArrayForEach(grad, item) {
-        const cJSON *max = cJSON_GetObjectItemCaseSensitive(grad, "max_ratio"),
-                    *rms = cJSON_GetObjectItemCaseSensitive(grad, "rms_ratio");
-        if (cJSON_IsNumber(max)) conform_tally_ratio(tally, 0, max->valuedouble, grad->string, problem);
-        if (cJSON_IsNumber(rms)) conform_tally_ratio(tally, 1, rms->valuedouble, grad->string, problem);
+        if (!cJSON_IsObject(grad)) continue;
+        conform_tally_ratio(tally, 0, conform_item_ratio(grad, "max_ratio"), grad->string, problem);
+        conform_tally_ratio(tally, 1, conform_item_ratio(grad, "rms_ratio"), grad->string, problem);
     }
 }
 
@@ -200,11 +199,12 @@ static conform_tallies features_of(const merge *m, const char *node, const char 
 }
 
 static int is_first(const merge *m, const conform_file *f, int by_node) {
+    if (!f->document || f->is_copy) return 0;
     for (const conform_file *other = m->files; other < f; ++other)
         if (other->document && !other->is_copy && !strcmp(f->arch, other->arch) &&
             (!by_node || !strcmp(f->node, other->node)))
             return 0;
-    return f->document && !f->is_copy;
+    return 1;
 }
 
 typedef struct arch_count {

@@ -20,6 +20,9 @@ int conform_file_read(conform_file *f, char *why, size_t capacity);
 /* A string of an object; "" where there is none. */
 const char *conform_item_text(const cJSON *item, const char *key);
 
+/* A ratio of an object as a report has it, infinite ones included; -1: none. */
+double conform_item_ratio(const cJSON *item, const char *key);
+
 /* What tells a result from every other of its node and arch; valid until the next call. */
 const char *conform_case_key(const cJSON *item);
 

@@ -36,6 +36,12 @@ const char *conform_item_text(const cJSON *item, const char *key) {
     return text ? text : "";
 }
 
+double conform_item_ratio(const cJSON *item, const char *key) {
+    const cJSON *ratio = cJSON_GetObjectItemCaseSensitive(item, key);
+    if (cJSON_IsNumber(ratio) && ratio->valuedouble >= 0) return ratio->valuedouble;
+    return cJSON_IsString(ratio) && !strcmp(ratio->valuestring, "inf") ? INFINITY : -1;
+}
+
 const char *conform_case_key(const cJSON *item) {
     static char key[2 * CONFORM_LINE_MAX];
     const cJSON *device = cJSON_GetObjectItemCaseSensitive(item, "device");
@@ -101,14 +107,10 @@ static int strings(const reader *r, const cJSON *document, const char *key) {
 }
 
 static int check_ratios(const reader *r, const cJSON *item, int number) {
-    const cJSON *grad, *ratio;
-    cJSON_ArrayForEach(grad, item) {
-        if (!cJSON_IsObject(grad)) continue;
-        cJSON_ArrayForEach(
-            ratio, grad) if (!cJSON_IsNumber(ratio) ||
-                             !(ratio->valuedouble >= 0)) return refuse(r, "case %d: \"%s\" of %s is no ratio",
-                                                                       number, ratio->string, grad->string);
-    }
+    for (const cJSON *grad = item->child; grad; grad = grad->next)
+        for (const cJSON *ratio = cJSON_IsObject(grad) ? grad->child : NULL; ratio; ratio = ratio->next)
+            if (conform_item_ratio(grad, ratio->string) < 0)
+                return refuse(r, "case %d: \"%s\" of %s is no ratio", number, ratio->string, grad->string);
     return 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include "jagged_case.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +47,8 @@ void conform_tally_add(conform_tally *tally, stw_case_outcome outcome) {
 }
 
 void conform_tally_ratio(conform_tally *tally, int rms, double ratio, const char *of, const char *problem) {
-    if (!tally || !(ratio >= 0) || ratio <= (rms ? tally->rms_ratio : tally->max_ratio)) return;
+    if (isnan(ratio)) ratio = INFINITY;
+    if (!tally || ratio < 0 || ratio <= (rms ? tally->rms_ratio : tally->max_ratio)) return;
     *(rms ? &tally->rms_ratio : &tally->max_ratio) = ratio;
     snprintf(rms ? tally->rms_of : tally->max_of, sizeof tally->max_of, "%s", of);
     snprintf(rms ? tally->rms_problem : tally->max_problem, sizeof tally->max_problem, "%s", problem);
