@@ -162,8 +162,9 @@ static void take_file(merge *m, conform_file *f) {
         note(m, m->notes, f->name, "%zu results of node %s on %s are in %s as well: counted once", again,
              f->node, f->arch, other->name);
     const cJSON *error;
-    cJSON_ArrayForEach(error, cJSON_GetObjectItemCaseSensitive(f->document, "errors"))
+    cJSON_ArrayForEach(error, cJSON_GetObjectItemCaseSensitive(f->document, "errors")) {
         note(m, m->errors, f->name, "the run says: %s", cJSON_GetStringValue(error));
+    }
     if (f->exit_status && !f->failed &&
         !cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(f->document, "errors")))
         note(m, m->errors, f->name, "the run ended with status %d", f->exit_status);
@@ -243,10 +244,12 @@ static void tally_nodes(merge *m) {
 static void print_merge(const merge *m, int reports) {
     char title[64];
     const cJSON *item;
-    cJSON_ArrayForEach(item, m->cases) if (strength(conform_item_text(item, "outcome")) == 2)
+    cJSON_ArrayForEach(item, m->cases) {
+        if (strength(conform_item_text(item, "outcome")) != 2) continue;
         printf("FAIL %s %s %s %s %s : %s\n", conform_item_text(item, "node"), conform_item_text(item, "arch"),
                conform_item_text(item, "row"), conform_item_text(item, "problem"),
                conform_item_text(item, "variant"), conform_item_text(item, "text"));
+    }
     for (int i = 0; i < m->count; ++i) {
         if (!is_first(m, &m->files[i], 0)) continue;
         conform_tallies features = features_of(m, NULL, m->files[i].arch);
@@ -255,7 +258,9 @@ static void print_merge(const merge *m, int reports) {
         free(features.rows);
     }
     conform_tallies_print("node and arch", &m->nodes);
-    cJSON_ArrayForEach(item, m->notes) printf("%s\n", cJSON_GetStringValue(item));
+    cJSON_ArrayForEach(item, m->notes) {
+        printf("%s\n", cJSON_GetStringValue(item));
+    }
     for (int i = 0; i < m->count; ++i)
         if (is_first(m, &m->files[i], 0))
             printf("%zu distinct problems ran on %s\n", distinct_problems(m, m->files[i].arch),

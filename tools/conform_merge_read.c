@@ -101,8 +101,9 @@ static int count_of(const reader *r, const cJSON *document, const char *key, siz
 static int strings(const reader *r, const cJSON *document, const char *key) {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(document, key), *item;
     if (!cJSON_IsArray(list)) return refuse(r, "\"%s\" is no list", key);
-    cJSON_ArrayForEach(item, list) if (!cJSON_IsString(item)) return refuse(r, "\"%s\" is no list of texts",
-                                                                            key);
+    cJSON_ArrayForEach(item, list) {
+        if (!cJSON_IsString(item)) return refuse(r, "\"%s\" is no list of texts", key);
+    }
     return 0;
 }
 

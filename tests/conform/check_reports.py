@@ -141,7 +141,10 @@ save("again.json", again)
 status, out, err = run("--merge", "a.json", "again.json")
 check("the same results in another run count once, by name", status == 0 and totals(out) == (a["passed"], 0, 0) and
       f"{a['passed']} results of node node1 on cpu are in a.json as well" in out, out, err)
-status, out, err = run("--merge", "a.json", "none.json")
+status, out, err = run("--merge", "a.json", "none.json", "--junit", "none.xml")
+root, cases = junit("none.xml")
+check("... a skip and an error in JUnit", len(cases) == a["passed"] + 2 and len(root.findall(".//skipped")) == 1 and
+      len(root.findall(".//error")) == len(load("none.json")["errors"]) == 1, len(cases))
 check("a node on which nothing ran fails the merge", status == 1 and "none.json" in err and "nothing ran" in err, out, err)
 
 
