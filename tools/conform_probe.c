@@ -108,19 +108,20 @@ static void find_devices(finding *f) {
     }
 }
 
-/* Devices of another arch than the first's are left out by name, or refused where they were named. */
-static void keep_one_arch(finding *f) {
+/* Devices of another arch than the first's are left out by name, or refused where they were named. Before the
+ * target has that arch as its own: from then on it is what every device is opened with. */
+static void keep_one_arch(finding *f, const char *first) {
     conform_target *target = &f->target;
     char arch[32], name[40], reason[100];
     int kept = 0, given = target->device_count;
     for (int i = 0; i < given && !f->status; ++i) {
         f->status = open_device(f, target->devices[i], arch);
-        if (f->status || !strcmp(arch, target->arch)) {
+        if (f->status || !strcmp(arch, first)) {
             target->devices[kept++] = target->devices[i];
             continue;
         }
-        snprintf(reason, sizeof reason, "%s, not %s as device %d: a run has one arch (--arch)", arch,
-                 target->arch, target->devices[0]);
+        snprintf(reason, sizeof reason, "%s, not %s as device %d: a run has one arch (--arch)", arch, first,
+                 target->devices[0]);
         snprintf(name, sizeof name, "device %d", target->devices[i]);
         if (target->all_devices) {
             refuse(target, name, reason);
@@ -157,8 +158,8 @@ static void find_arch(finding *f) {
         return;
     }
     if (target->device_count) f->status = open_device(f, target->devices[0], arch);
+    if (!f->status) keep_one_arch(f, arch);
     snprintf(target->arch, sizeof target->arch, "%s", f->status ? "" : arch);
-    if (!f->status) keep_one_arch(f);
     if (target->device_count) { /* variants are looked for on the first */
         target->opts.flags |= STW_CONTEXT_HAS_DEVICE;
         target->opts.device = target->devices[0];
