@@ -100,6 +100,20 @@ check("--progress tells where there is no terminal", status == 0 and re.search(r
 status, out, err = run("--backend", "cpu", LINES[0])
 check("... and nothing without it", status == 0 and err == "", err)
 
+terminal, end = os.openpty()
+environment = {k: v for k, v in os.environ.items() if not k.startswith("STERNWAY_")}
+done = subprocess.run([TOOL, "conform", "--backend", "cpu", LINES[0]], stdout=subprocess.PIPE, stderr=end, timeout=280, env=environment)
+os.close(end)
+seen = b""
+try:
+    while True:
+        seen += os.read(terminal, 4096) or b"\0"
+except OSError:  # the other end is closed
+    pass
+os.close(terminal)
+check("a line on a terminal, taken away at the end", done.returncode == 0 and re.search(rb"\r\x1b\[Kconform cpu: \d+ of \d+ results", seen) and
+      seen.endswith(b"\r\x1b[K"), seen)
+
 # ---- files that cannot be written: known before anything runs -------------------------------------------------------
 
 for args, text in ((("--report", "."), "not a regular file"), (("--junit", "nowhere/x.xml"), "nowhere"),
