@@ -306,6 +306,13 @@ static int check_settings(settings *s) {
                        CONFORM_NODE_MAX - 1);
         return STW_EXIT_USAGE;
     }
+    if (s->merge && (s->filter_count || s->list || s->problems || s->large || s->soak || s->cases ||
+                     s->seed || s->scale != 1 || s->repeat != 1 || s->variant || s->device.backend ||
+                     s->device.arch || s->device_count || s->all_devices)) {
+        stw_tool_error("conform", NULL,
+                       "--merge reads reports: only --json, --report, --junit, --require go with it");
+        return STW_EXIT_USAGE;
+    }
     return conform_outputs_check(&s->outputs);
 }
 
@@ -349,5 +356,5 @@ int stw_tool_conform(int argc, char **argv) {
         if (s.outputs.json) stw_tool_print_json_error(exit);
         return exit;
     }
-    return s.merge ? conform_merge(s.given, s.given_count, &s.outputs) : run_conform(&s);
+    return s.merge ? conform_merge(s.given, s.given_count, s.require, &s.outputs) : run_conform(&s);
 }

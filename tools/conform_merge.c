@@ -300,7 +300,7 @@ static cJSON *document_of(merge *m, int exit) {
     return document;
 }
 
-static int merge_files(merge *m, const conform_outputs *outputs) {
+static int merge_files(merge *m, const char *require, const conform_outputs *outputs) {
     int reports = 0;
     for (int i = 0; i < m->count; ++i) {
         conform_file *f = &m->files[i];
@@ -318,12 +318,14 @@ static int merge_files(merge *m, const conform_outputs *outputs) {
     if (m->bad) note(m, m->errors, "merge", "out of memory");
     tally_nodes(m);
     if (!m->passed && !m->failed) note(m, m->errors, "merge", "nothing ran");
+    if (require && !distinct_problems(m, require))
+        note(m, m->errors, "merge", "--require %s: that arch ran no case", require);
     int exit = m->failed || cJSON_GetArraySize(m->errors) ? STW_EXIT_FAILED : STW_EXIT_OK;
     if (!outputs->json) print_merge(m, reports);
     return conform_outputs_write(outputs, document_of(m, exit), exit);
 }
 
-int conform_merge(char **files, int count, const conform_outputs *outputs) {
+int conform_merge(char **files, int count, const char *require, const conform_outputs *outputs) {
     merge m = {.count = count};
     if (count < 1) {
         stw_tool_error("conform", NULL, "--merge needs the files of reports");
@@ -334,7 +336,8 @@ int conform_merge(char **files, int count, const conform_outputs *outputs) {
     m.errors = cJSON_CreateArray();
     m.notes = cJSON_CreateArray();
     for (int i = 0; m.files && i < count; ++i) m.files[i].name = files[i];
-    int exit = m.files && m.cases && m.errors && m.notes ? merge_files(&m, outputs) : STW_EXIT_FAILED;
+    int exit =
+        m.files && m.cases && m.errors && m.notes ? merge_files(&m, require, outputs) : STW_EXIT_FAILED;
     for (int i = 0; m.files && i < count; ++i) cJSON_Delete(m.files[i].document);
     tdestroy(m.results, free_seen);
     tdestroy(m.problems, free);

@@ -84,7 +84,8 @@ int conform_outputs_write(const conform_outputs *outputs, cJSON *document, int e
 /* conform_junit.c; for stw_replace_file. */
 int conform_junit_write(FILE *to, const void *document);
 
-/* conform_merge.c: the whole of `conform --merge`. Exit status. */
-int conform_merge(char **files, int count, const conform_outputs *outputs);
+/* conform_merge.c: the whole of `conform --merge`; `require`: an arch that must have run, or NULL. Exit
+ * status. */
+int conform_merge(char **files, int count, const char *require, const conform_outputs *outputs);
 
 #endif

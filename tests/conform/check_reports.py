@@ -155,6 +155,13 @@ save("again.json", again)
 status, out, err = run("--merge", "a.json", "again.json")
 check("the same results in another run count once, by name", status == 0 and totals(out) == (a["passed"], 0, 0) and
       f"{a['passed']} results of node node1 on cpu are in a.json as well" in out, out, err)
+status, out, err = run("--merge", "a.json", "--require", "cpu")
+check("an arch that must have run has", status == 0, err)
+status, out, err = run("--merge", "a.json", "--require", "sm90")
+check("... and one that has not fails the merge", status == 1 and "--require sm90" in err, out, err)
+for more in (("--filter", "x"), ("--long",), ("--list",), ("--backend", "cpu"), ("--devices", "0"), ("--variant", "auto")):
+    status, out, err = run("--merge", "a.json", *more)
+    check(f"--merge and {more}", status == 2 and "--merge reads reports" in err and not out, out, err)
 status, out, err = run("--merge", "a.json", "none.json", "--junit", "none.xml")
 root, cases = junit("none.xml")
 check("... a skip and an error in JUnit", len(cases) == a["passed"] + 2 and len(root.findall(".//skipped")) == 1 and
