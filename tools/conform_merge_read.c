@@ -169,7 +169,7 @@ static int check_cases(const reader *r, const cJSON *document, size_t outcomes[3
  * then says why. */
 static int check_totals(const reader *r, conform_file *f, const size_t outcomes[3]) {
     static const char *const names[3] = {"passed", "failed", "skipped"};
-    size_t totals[3], status;
+    size_t totals[3], status = 0;
     int errors = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(f->document, "errors"));
     for (int i = 0; i < 3; ++i) {
         if (count_of(r, f->document, names[i], &totals[i])) return -1;

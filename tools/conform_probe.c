@@ -112,7 +112,7 @@ static void find_devices(finding *f) {
  * target has that arch as its own: from then on it is what every device is opened with. */
 static void keep_one_arch(finding *f, const char *first) {
     conform_target *target = &f->target;
-    char arch[32], name[40], reason[100];
+    char arch[32], name[40], reason[160];
     int kept = 0, given = target->device_count;
     for (int i = 0; i < given && !f->status; ++i) {
         f->status = open_device(f, target->devices[i], arch);
