@@ -5,6 +5,7 @@
  * its cases on further data, and judged by the same rule (dispatch/DESIGN.md has the reasons). Called by
  * conform.c. */
 #include "conform.h"
+#include "jagged_case.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,6 +97,12 @@ static int enlarge(conform_pools *p, const conform_list *list, int row, int vari
     return pass;
 }
 
+/* Of the row's operations: dx, dother, ... or dq, dk, ...; given lines may be of both and get attention's. */
+static const char *const *names_of(int row) {
+    const char *const *options = row >= 0 ? conform_rows[row].options : NULL;
+    return jagged_names_of(options ? options[0] : "");
+}
+
 /* ---- the report --------------------------------------------------------------------------------------- */
 
 void conform_pools_report(conform_pools *p, const conform_list *list, const conform_target *target,
@@ -112,7 +119,7 @@ void conform_pools_report(conform_pools *p, const conform_list *list, const conf
                 stw_case_result r;
                 conform_case c = {.row = number};
                 stw_case_result_clear(&r);
-                snprintf(c.line, sizeof c.line, "pool:%s:%lld_elements", stw_grad_names[g],
+                snprintf(c.line, sizeof c.line, "pool:%s:%lld_elements", names_of(number)[g],
                          (long long)pool->elements);
                 snprintf(r.variant, sizeof r.variant, "%s", target->variants[v]);
                 r.rms_ratio[g] = ratio;

@@ -315,7 +315,8 @@ static void check(const jagged_case *c, stw_context *context, const stw_case_opt
 }
 
 const char *const *jagged_names_of(const char *line) {
-    int jagged = stw_problem_is_jagged(line) && strncmp(line, "jagged_attention", 16) != 0;
+    int pool = !strncmp(line, "pool:d", 6) && line[6] && strchr("xow", line[6]);
+    int jagged = pool || (stw_problem_is_jagged(line) && strncmp(line, "jagged_attention", 16) != 0);
     return jagged ? jagged_grad_names : stw_grad_names;
 }
 
