@@ -14,8 +14,8 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ET
 
-TOOL, SCHEMA = sys.argv[1:3]
-PRELOAD = sys.argv[3] if len(sys.argv) > 3 else None
+TOOL, SCHEMA = map(os.path.abspath, sys.argv[1:3])
+PRELOAD = os.path.abspath(sys.argv[3]) if len(sys.argv) > 3 else None
 LINES = ["attn_bwd:bf16:b2h4k2s65x33d40:causal_br", "attn_bwd:f32:b1h2s17d16:dropout0.2", "jagged_gelu:bf16:c5l20t60i16",
          "jagged_sum:i32:c5l20t60i16:ragged"]
 failures = []
