@@ -11,6 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* From these sizes on they are what an alternative is about; more of them would take emulators minutes each.
+ */
+#define BATCH_ALONE    100
+#define SEQUENCE_ALONE 1000
+
 #define ALTERNATIVES(...)                                                                                    \
     (const char *const[]) {                                                                                  \
         __VA_ARGS__, NULL                                                                                    \
@@ -262,12 +267,18 @@ void conform_list_free(conform_list *list) {
     memset(list, 0, sizeof *list);
 }
 
+static int is_about_size(const char *option) {
+    const char *sequence = option[0] == 'b' ? strchr(option, 's') : NULL;
+    return sequence && (atoi(option + 1) >= BATCH_ALONE || atoi(sequence + 1) >= SEQUENCE_ALONE);
+}
+
 /* A further round's layout, so that every feature meets every one; "" where the alternative has its own. */
 static const char *layout_of(const char *option, unsigned turn) {
     static const char *const layouts[] = {"thd", "bhsd", "qkv", "gap3", "skew1"};
     static const char *const own[] = {"thd", "bhsd", "qkv", "gap", "skew", "st_"};
     for (size_t i = 0; i < sizeof own / sizeof *own; ++i)
         if (strstr(option, own[i])) return "";
+    if (is_about_size(option)) return "";
     return layouts[turn % (sizeof layouts / sizeof *layouts)];
 }
 
@@ -292,7 +303,7 @@ static void compose(const char *option, unsigned round, unsigned which, const ch
     if (!own_dim[0] && option[0]) snprintf(tokens, sizeof tokens, ":%s", option);
     if (layout && layout[0]) snprintf(tokens + strlen(tokens), 16, ":%s", layout);
     char *dim = own_sizes[0] ? strrchr(own_sizes, 'd') : NULL;
-    if (layout && dim && atoi(own_sizes + 1) < 100)
+    if (layout && dim && !is_about_size(own_sizes))
         snprintf(dim, sizeof own_sizes - (size_t)(dim - own_sizes), "%s", dims[(round + which * 5) % 14]);
     unsigned mix = round * 5 + which * 3;
     if (own_sizes[0])
