@@ -22,6 +22,10 @@ static const char *const tensor_names[JCASE_COUNT] = {
     "dx",      "dother", "dweight", "dbias", "status_out", "offsets", "offsets",
     "offsets", "used",   "used",    "used",  "bases",      "bases",   "bases"};
 
+const char *jagged_case_tensor_name(int tensor) {
+    return tensor_names[tensor];
+}
+
 /* ---- building ---- */
 
 static void place(jagged_case *c, int tensor, int64_t elements, size_t element) {
@@ -103,21 +107,29 @@ static void make_rules(jagged_case *c) {
     memset(c->rule + c->offset[JCASE_STATUS], STW_CASE_WRITE, c->size[JCASE_STATUS]);
 }
 
-stw_status jagged_case_build(const stw_jagged_problem *problem, jagged_case *c) {
+stw_status jagged_case_build_inputs(const stw_jagged_problem *problem, jagged_case *c) {
     memset(c, 0, sizeof *c);
     c->problem = *problem;
     stw_status status = build_lengths(c);
     if (!status) status = build_tensors(c);
-    if (!status) {
-        stw_jagged_args args = jagged_case_args(c, c->host);
-        status = stw_jref_expect(&c->problem.desc, &args, &c->expectation);
-        c->rule = malloc(c->bytes);
-        if (!status && !c->rule) status = STW_E_NO_MEMORY;
-        if (!status)
-            make_rules(c);
-        else
-            stw_fail(status, "case: no memory");
-    }
+    if (status) jagged_case_free(c);
+    return status;
+}
+
+stw_status jagged_case_expect(jagged_case *c) {
+    stw_jagged_args args = jagged_case_args(c, c->host);
+    stw_status status = stw_jref_expect(&c->problem.desc, &args, &c->expectation);
+    c->rule = malloc(c->bytes);
+    if (!status && !c->rule) status = STW_E_NO_MEMORY;
+    if (status) return stw_fail(status, "case: no memory");
+    make_rules(c);
+    return STW_OK;
+}
+
+stw_status jagged_case_build(const stw_jagged_problem *problem, jagged_case *c) {
+    stw_status status = jagged_case_build_inputs(problem, c);
+    if (status) return status;
+    status = jagged_case_expect(c);
     if (status) jagged_case_free(c);
     return status;
 }
@@ -219,7 +231,7 @@ static void judge(const jagged_case *c, const unsigned char *after, int which, s
     stw_case_note_accuracy(result, which, jagged_grad_names[which], &a);
 }
 
-static void check_outputs(const jagged_case *c, const unsigned char *after, stw_case_result *result) {
+void jagged_case_check_outputs(const jagged_case *c, const unsigned char *after, stw_case_result *result) {
     int32_t seen;
     check_untouched(c, after, result);
     for (int i = 0; i < STW_JREF_OUTPUTS; ++i) {
@@ -295,7 +307,7 @@ static void check(const jagged_case *c, stw_context *context, const stw_case_opt
     if (!after || !other)
         stw_case_fail(result, "no memory");
     else if (run_on(c, context, 1 + options->repeats, NULL, after, result)) {
-        check_outputs(c, after, result);
+        jagged_case_check_outputs(c, after, result);
         if (options->other) run_on(c, options->other, 1, after, other, result);
     }
     free(after);
@@ -303,7 +315,8 @@ static void check(const jagged_case *c, stw_context *context, const stw_case_opt
 }
 
 const char *const *jagged_names_of(const char *line) {
-    int jagged = stw_problem_is_jagged(line) && strncmp(line, "jagged_attention", 16) != 0;
+    int pool = !strncmp(line, "pool:d", 6) && line[6] && strchr("xow", line[6]);
+    int jagged = pool || (stw_problem_is_jagged(line) && strncmp(line, "jagged_attention", 16) != 0);
     return jagged ? jagged_grad_names : stw_grad_names;
 }
 

@@ -126,14 +126,14 @@ static double scale_of(const stw_jagged_problem *p) {
     return p->desc.dtype == STW_F16 ? 0x1p-16 : 0x1p-128;
 }
 
-static double value_of(const jagged_case *c, int input, int64_t n) {
-    uint64_t seed = (uint64_t)c->problem.seed, stream = (uint64_t)input + 1;
+static double value_of(const stw_jagged_problem *p, int input, int64_t n) {
+    uint64_t seed = (uint64_t)p->seed, stream = (uint64_t)input + 1;
     double x = stw_case_normal(seed, stream, (uint64_t)n);
-    if (input == STW_JREF_X && c->problem.desc.op == STW_JAGGED_THRESHOLD && n % 5 == 2)
-        return c->problem.desc.threshold; /* as the type has it: on either side of what it is compared with */
+    if (input == STW_JREF_X && p->desc.op == STW_JAGGED_THRESHOLD && n % 5 == 2)
+        return p->desc.threshold; /* as the type has it: on either side of what it is compared with */
     switch (input) {
-    case STW_JREF_GRAD: return x * scale_of(&c->problem);
-    case STW_JREF_X: return c->problem.data == STW_JDATA_SD3 ? 3 * x : x;
+    case STW_JREF_GRAD: return x * scale_of(p);
+    case STW_JREF_X: return p->data == STW_JDATA_SD3 ? 3 * x : x;
     case STW_JREF_Y: return exp(x) * 0.05; /* a softmax's results are positive */
     case STW_JREF_MEAN: return 0.1 * x;
     case STW_JREF_RSTD: return exp(0.2 * x);
@@ -153,6 +153,11 @@ static void store(void *data, int64_t n, stw_dtype dtype, double x, uint64_t bit
     }
 }
 
+void jagged_case_store(const stw_jagged_problem *p, int input, int64_t n, void *data, stw_dtype dtype) {
+    uint64_t bits = stw_case_random((uint64_t)p->seed, 50 + (uint64_t)input, (uint64_t)n);
+    store(data, n, dtype, value_of(p, input, n), bits);
+}
+
 stw_status jagged_case_fill_data(jagged_case *c) {
     const stw_jagged_desc *d = &c->problem.desc;
     stw_jagged_args args = jagged_case_args(c, c->host);
@@ -166,9 +171,7 @@ stw_status jagged_case_fill_data(jagged_case *c) {
                           : input == STW_JREF_WEIGHT && d->weight_dtype ? d->weight_dtype
                                                                         : d->dtype;
         for (int64_t n = 0; n < elements; ++n)
-            if (marks[n])
-                store(c->host + c->offset[input], n, dtype, value_of(c, input, n),
-                      draw(c, 50 + (uint64_t)input, (uint64_t)n));
+            if (marks[n]) jagged_case_store(&c->problem, input, n, c->host + c->offset[input], dtype);
         free(marks);
     }
     return STW_OK;
