@@ -44,6 +44,10 @@ foreach(_pair deb_library=${_library} deb_development=libsternway-dev deb_tools=
     set(CPACK_DEBIAN_${_upper}_FILE_NAME DEB-DEFAULT)
 endforeach()# A library's trigger, as policy wants it; CPack's own scripts call ldconfig as well.
 file(WRITE ${_debian}/triggers "activate-noawait ldconfig\n")
+# Read by cpack before it packs: every file in a package, and the archive around it, is dated like the version.
+file(WRITE ${_debian}/date.cmake
+    "if(NOT DEFINED ENV{SOURCE_DATE_EPOCH})\n    set(ENV{SOURCE_DATE_EPOCH} ${STERNWAY_EPOCH})\nendif()\n")
+set(CPACK_PROJECT_CONFIG_FILE ${_debian}/date.cmake)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME sternway)
