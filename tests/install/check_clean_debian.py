@@ -31,8 +31,8 @@ def main():
     for name in ("cpack", "build", "example"):
         parser.add_argument(f"--{name}", required=True)
     options = parser.parse_args()
-    if os.geteuid() != 0 or not shutil.which("mmdebstrap"):
-        print("needs root and mmdebstrap")
+    if os.geteuid() != 0 or not shutil.which("mmdebstrap") or not pathlib.Path(options.build, "CPackConfig.cmake").is_file():
+        print("needs root, mmdebstrap, and a build that makes packages")
         sys.exit(77)
     with tempfile.TemporaryDirectory(prefix="sternway-debian-") as name:
         root = pathlib.Path(name) / "root"

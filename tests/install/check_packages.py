@@ -78,13 +78,16 @@ def check_command(tree):
 
 def main():
     options = parse()
+    if not pathlib.Path(options.build, "CPackConfig.cmake").is_file():
+        print("this build makes no packages: dpkg-dev was not here when it was configured")
+        sys.exit(77)
     has_pkg_config = options.pkg_config and not options.pkg_config.endswith("NOTFOUND")
     tools = Tools(options.cmake, options.cc, options.cxx, options.pkg_config if has_pkg_config else "")
     has_pages = any(pathlib.Path(options.build, "docs/man").glob("*.1.gz"))
     with tempfile.TemporaryDirectory(prefix="sternway-packages-") as name:
         work = pathlib.Path(name)
         made, root = pathlib.Path(options.keep or work / "made"), work / "root"
-        run(options.cpack, "-B", made, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip", # a tenth of xz's time
+        run(options.cpack, "-B", made, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip",  # a tenth of xz's time
             "--config", f"{options.build}/CPackConfig.cmake")
         packages = {path.name.split("_")[0]: path for path in made.glob("*.deb")}
         if set(packages) != set(CONTENTS):
