@@ -55,12 +55,20 @@ install_for_tests() {
 
 # The compiler of the CUDA images: one that is here, else NVIDIA's own packages on PyPI, into build/tools. Version 13.0:
 # what it makes runs on drivers from 580 on. STERNWAY_NVCC=/path/to/nvcc chooses, STERNWAY_NVCC=none goes without.
+# STERNWAY_NVCC_SERIES=12.9 takes the parts of CUDA 12.9 instead (cmake/nvrtc/README.md): drivers from 525 on.
 nvcc_packages=(nvidia-cuda-nvcc==13.0.* nvidia-cuda-crt==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-runtime==13.0.*)
 nvcc_tools=$PWD/build/tools
+nvcc_series=${STERNWAY_NVCC_SERIES:-}
+nvcc_of_series=$nvcc_tools/cuda-$nvcc_series/nvcc
 
 find_nvcc() { # prints its path, or OFF
     local candidate
     [ "${STERNWAY_NVCC:-}" != none ] || { echo OFF; return 1; }
+    if [ -n "$nvcc_series" ]; then
+        if [ -x "$nvcc_of_series" ]; then echo "$nvcc_of_series"; return 0; fi
+        echo OFF
+        return 1
+    fi
     for candidate in "${STERNWAY_NVCC:-}" "$(command -v nvcc || true)" "${CUDA_PATH:+$CUDA_PATH/bin/nvcc}" \
         "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" /usr/local/cuda/bin/nvcc "$nvcc_tools/cuda/nvidia/cu13/bin/nvcc"; do
         if [ -n "$candidate" ] && [ -x "$candidate" ]; then echo "$candidate"; return 0; fi
@@ -79,8 +87,17 @@ pip_install() { # folder packages...
 install_nvcc() {
     [ "${STERNWAY_NVCC:-}" != none ] || { say "no CUDA images: STERNWAY_NVCC=none"; return 0; }
     find_nvcc >/dev/null && return 0
+    if [ -n "$nvcc_series" ]; then install_nvcc_of_series; return; fi
     pip_install "$nvcc_tools/cuda" "${nvcc_packages[@]}" && find_nvcc >/dev/null ||
         say "going on without nvcc: the CUDA backend is built without kernels"
+}
+
+install_nvcc_of_series() { # asked for by name: without it there is nothing to go on with
+    local folder=${nvcc_of_series%/*}
+    pip_install "$folder" "nvidia-cuda-nvrtc-cu12==$nvcc_series.*" "nvidia-cuda-nvcc-cu12==$nvcc_series.*" "nvidia-nvfatbin-cu12==$nvcc_series.*"
+    chmod +x "$folder/nvidia/cuda_nvcc/bin/ptxas"
+    printf '#!/bin/sh\nexec python3 "%s/cmake/nvrtc/nvcc.py" --root "%s/nvidia" "$@"\n' "$PWD" "$folder" >"$nvcc_of_series"
+    chmod +x "$nvcc_of_series"
 }
 
 # What reads the sm90 image for its gate (tests/sm90_gate). These packages begin with 13.2; they read what 13.0 makes.
