@@ -16,8 +16,9 @@ jobs=$(nproc)
 # Packages that nothing works without, and those whose absence only narrows the build.
 required=(cmake ninja-build gcc g++ libc6-dev pkg-config python3 binutils libcmocka-dev libcjson-dev)
 preferred=(clang-19 libclang-rt-19-dev lld-19 llvm-19)
-packaging=(help2man dpkg-dev)             # manual pages, .deb packages
-testing=(lintian groff-base zsh fish)     # what their tests look with; what is missing is skipped by name
+packaging=(help2man dpkg-dev)          # manual pages, .deb packages
+documenting=(doxygen)                  # the API reference and its test
+testing=(lintian groff-base zsh fish)  # what tests of packages, pages and completion look with
 
 missing() { for package in "$@"; do dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"; done; }
 
@@ -37,6 +38,7 @@ install_packages() {
     if [ ${#need[@]} -gt 0 ]; then say "installing ${need[*]}"; apt_install "${need[@]}"; fi
     install_if_possible "gcc builds everything, the CPU tiles run slower, and AMD images, their emulator and fuzz targets are left out" "${preferred[@]}"
     install_if_possible "no manual pages, no .deb packages" "${packaging[@]}"
+    install_if_possible "no API reference, and its test is skipped" "${documenting[@]}"
 }
 
 install_if_possible() { # what follows if not, packages...

@@ -23,15 +23,17 @@ function(_stw_install library development tools libdir zsh export pc_prefix fold
     set(STERNWAY_PC_LIBDIR ${libdir})
     configure_file(cmake/sternway.pc.in ${folder}/sternway.pc @ONLY)
     install(FILES ${folder}/sternway.pc DESTINATION ${libdir}/pkgconfig COMPONENT ${development} ${ARGN})
-    if(NOT TARGET sternway_tool)
-        return()
-    endif()
-    install(TARGETS sternway_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT ${tools} ${ARGN})
     install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sternway COMPONENT ${tools} ${ARGN})
     foreach(_folder tools common/tuning tests/problem)
         install(FILES ${_folder}/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sternway/${_folder}
             COMPONENT ${tools} ${ARGN})
     endforeach()
+    install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sternway COMPONENT ${tools} ${ARGN}
+        FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN man EXCLUDE)
+    if(NOT TARGET sternway_tool)
+        return()
+    endif()
+    install(TARGETS sternway_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT ${tools} ${ARGN})
     install(FILES ${STERNWAY_MAN_PAGES} DESTINATION ${CMAKE_INSTALL_DATADIR}/man/man1 COMPONENT ${tools} ${ARGN})
     install(FILES tools/completion/sternway.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
         RENAME sternway COMPONENT ${tools} ${ARGN})
