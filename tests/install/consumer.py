@@ -18,11 +18,7 @@ target_link_libraries(program PRIVATE sternway::sternway)
 """
 
 # Every public header, in C++, and a call that needs the library.
-CXX_PROGRAM = """#include <sternway/attn_bwd.h>
-#include <sternway/base.h>
-#include <sternway/jagged_bwd.h>
-#include <sternway/sternway.h>
-#include <cstdio>
+CXX_PROGRAM = """#include <cstdio>
 int main() {
     stw_context_opts opts = STW_INIT(stw_context_opts);
     stw_context *context = nullptr;
@@ -100,7 +96,11 @@ def by_pkg_config(tools, tree, example, folder):
 def by_name(tools, tree, example, folder):
     folder.mkdir()
     (folder / "example.c").write_text(example)
-    (folder / "example.cpp").write_text(CXX_PROGRAM)
+    headers = sorted(path.name for path in (tree.prefix / "include/sternway").glob("*.h"))
+    if "sternway.h" not in headers:
+        sys.exit(f"the headers installed are {headers}")
+    includes = "".join(f"#include <sternway/{name}>\n" for name in headers)
+    (folder / "example.cpp").write_text(includes + CXX_PROGRAM)
     words = ["-I", tree.prefix / "include", "-L", tree.library, "-lsternway"]
     run(tools.cc, *tools.flags, folder / "example.c", *words, "-o", folder / "program")
     check_program(folder / "program", tree)
