@@ -60,7 +60,11 @@ install_for_tests() {
 # STERNWAY_NVCC_SERIES=12.9 takes the parts of CUDA 12.9 instead (cmake/nvrtc/README.md): drivers from 525 on.
 nvcc_packages=(nvidia-cuda-nvcc==13.0.* nvidia-cuda-crt==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-runtime==13.0.*)
 nvcc_tools=$PWD/build/tools
-nvcc_series=${STERNWAY_NVCC_SERIES:-}
+case "${STERNWAY_NVCC_SERIES:=}" in
+'' | 13.0) nvcc_series= ;;
+12.*) nvcc_series=$STERNWAY_NVCC_SERIES ;;
+*) echo "STERNWAY_NVCC_SERIES=$STERNWAY_NVCC_SERIES: 13.0 or a release 12.x, for example 12.9" >&2; exit 2 ;;
+esac
 nvcc_of_series=$nvcc_tools/cuda-$nvcc_series/nvcc
 
 find_nvcc() { # prints its path, or OFF
