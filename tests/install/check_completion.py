@@ -26,6 +26,14 @@ script=$1; shift
 words=("$@"); CURRENT=$#
 source $script
 """
+# And once as at a terminal: the key completes an option of a command.
+ZSH_TERMINAL = """zmodload zsh/zpty
+zpty z zsh -f -i
+zpty -w z "PS1='<rea''dy>'; fpath=($1 \\$fpath); autoload -U compinit; compinit -D -u"
+zpty -r z seen '*<ready>*'
+zpty -w -n z $'sternway conform --so\\t'
+zpty -r z seen '*--so*ak*=*'
+"""
 FISH = 'source $argv[1]; complete -C "$argv[2]"'
 
 
@@ -69,6 +77,11 @@ def main():
             got = {word for word in offered(shell, script, ["sternway", command, "--"]) if word.startswith("--")}
             if not {"--help", "--json"} <= wanted or got != wanted:
                 problems.append(f"{command}: --help has {sorted(wanted)}, {shell} offers {sorted(got)}")
+        if shell == "zsh":
+            try:
+                subprocess.run(["zsh", "-f", "-c", ZSH_TERMINAL, "zsh", pathlib.Path(script).parent], timeout=60, check=True)
+            except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+                problems.append(f"at a terminal --so does not become --soak=: {error}")
         archs = set(re.findall(r"^  (\w+) +(?:cpu|cuda|hip)\b", run(tool, "info").split("device images:")[0], re.M))
         if not archs or archs_offered(shell, script) != archs:
             problems.append(f"archs {sorted(archs)}, {shell} offers {sorted(archs_offered(shell, script))}")
