@@ -24,7 +24,7 @@ function(_stw_install library development tools libdir zsh export pc_prefix fold
     configure_file(cmake/sternway.pc.in ${folder}/sternway.pc @ONLY)
     install(FILES ${folder}/sternway.pc DESTINATION ${libdir}/pkgconfig COMPONENT ${development} ${ARGN})
     install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sternway COMPONENT ${tools} ${ARGN})
-    foreach(_folder tools common/tuning tests/problem)
+    foreach(_folder tools common/tuning tests/problem backends/hip)
         install(FILES ${_folder}/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sternway/${_folder}
             COMPONENT ${tools} ${ARGN})
     endforeach()
