@@ -14,6 +14,7 @@
 #include "tile_gemm.inl"
 #include "tile_grad.inl"
 #include "tile_jagged.inl"
+#include "tile_slopes.inl"
 #if defined(__AVX512BF16__)
 #include "tile_pairs.inl"
 #endif
