@@ -41,6 +41,7 @@ const stw_tile_ops STW_TILE_TABLE = {
     .fill = tile_fill,
     .dot = tile_dot,
     .add_columns = tile_add_columns,
+    .sum_parts = tile_sum_parts,
     .softmax_line = tile_softmax_line,
     .softmax_lines = tile_softmax_lines,
     .norm_sums = tile_norm_sums,

@@ -9,14 +9,6 @@
  * be read before; run_phase in attn_bwd.c has the fence. */
 enum { REPLACE, ADD, PAST_CACHES };
 
-INLINE vh to_bf16(vf x) {
-#if defined(__AVX512BF16__)
-    vi subnormal = (vi)(((vu)x & 0x7FFFFFFFu) - 1u < vu_splat(0x7FFFFFu)); /* the instruction makes them 0 */
-    if (!_mm512_test_epi32_mask((__m512i)subnormal, (__m512i)subnormal)) return (vh)_mm512_cvtneps_pbh((__m512)x);
-#endif
-    return vf_to_bf16(x);
-}
-
 INLINE void store_f32(float *to, vf x, const int how) {
 #if defined(VEC_AVX512)
     if (how == PAST_CACHES) _mm512_stream_ps(to, (__m512)x);
@@ -185,6 +177,25 @@ static void tile_add_columns(float *acc, const void *a, const void *b, int64_t n
 #define CALL(type) add_columns_as(acc, a, b, n, type)
     BY_TYPE(dtype, CALL);
 #undef CALL
+}
+
+/* out (+)= the sum of `parts` arrays of f32, `pitch` apart, in double and in order, rounded once. */
+INLINE void sum_parts_as(void *out, const float *from, int64_t parts, int64_t pitch, int64_t n, int add,
+                         const uint32_t in, const uint32_t type, const int how) {
+    (void)in;
+    for (int64_t i = 0; i < n; i += LANES) {
+        vd sum = {0};
+        if (add) sum = __builtin_convertvector(get(out, i, n - i, type), vd);
+        for (int64_t part = 0; part < parts; ++part)
+            sum += __builtin_convertvector(get(from + part * pitch, i, n - i, STW_F32), vd);
+        put(out, i, n - i, type, how, __builtin_convertvector(sum, vf));
+    }
+}
+static void tile_sum_parts(void *out, const float *from, int64_t parts, int64_t pitch, int64_t n,
+                           stw_tile_types t) {
+    int add = t.add;
+    t.add = 0; /* within the double */
+    SPREAD(sum_parts_as, t, out, from, parts, pitch, n, add);
 }
 
 /* ---- softmax: out = y*(g - sum), one sum or one a column (padded) ---- */
