@@ -39,6 +39,7 @@ const stw_tile_ops STW_TILE_TABLE = {
     .threshold = tile_threshold,
     .convert = tile_convert,
     .fill = tile_fill,
+    .repeat = tile_repeat,
     .dot = tile_dot,
     .add_columns = tile_add_columns,
     .sum_parts = tile_sum_parts,

@@ -97,6 +97,8 @@ typedef struct stw_tile_ops {
     stw_tile_pointwise gelu, gelu_tanh, silu, threshold;
     void (*convert)(void *out, const void *from, int64_t n, stw_tile_types types);
     void (*fill)(void *out, float value, int64_t n, stw_tile_types types);
+    /* `bytes` <- an element of 1, 2, 4 or 8 bytes, which fills `pattern`; large as in stw_tile_types */
+    void (*repeat)(void *out, uint64_t pattern, size_t bytes, int large);
     double (*dot)(const void *a, const void *b, int64_t n, uint32_t dtype);
     /* acc += a, or a*b when b is not null */
     void (*add_columns)(float *acc, const void *a, const void *b, int64_t n, uint32_t dtype);

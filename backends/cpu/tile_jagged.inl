@@ -123,6 +123,24 @@ static void tile_fill(void *out, float value, int64_t n, stw_tile_types t) {
     SPREAD(fill_as, t, out, x, n);
 }
 
+/* `bytes` at out <- an element again and again: of at most 8 bytes, itself repeated in `pattern`. The first and the
+ * last vector overlap others, so that those between can be whole and aligned. */
+static void tile_repeat(void *out, uint64_t pattern, size_t bytes, int large) {
+    const vf x = (vf)(pattern + (vq){0});
+    char *to = out, *last = to + bytes - sizeof x;
+    if (bytes < sizeof x) {
+        memcpy(to, &x, bytes);
+        return;
+    }
+    memcpy(to, &x, sizeof x);
+    memcpy(last, &x, sizeof x);
+    to += sizeof x - (uintptr_t)to % sizeof x;
+    if (large)
+        for (; to < last; to += sizeof x) store_f32((float *)(void *)to, x, PAST_CACHES);
+    else
+        for (; to < last; to += sizeof x) store_f32((float *)(void *)to, x, REPLACE);
+}
+
 /* ---- sums ---- */
 
 #define SUM_VECTORS 64 /* of one running f32 sum; the rest is added in double */
