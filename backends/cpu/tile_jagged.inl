@@ -127,11 +127,12 @@ static void tile_fill(void *out, float value, int64_t n, stw_tile_types t) {
  * last vector overlap others, so that those between can be whole and aligned. */
 static void tile_repeat(void *out, uint64_t pattern, size_t bytes, int large) {
     const vf x = (vf)(pattern + (vq){0});
-    char *to = out, *last = to + bytes - sizeof x;
+    char *to = out;
     if (bytes < sizeof x) {
         memcpy(to, &x, bytes);
         return;
     }
+    char *last = to + (bytes - sizeof x);
     memcpy(to, &x, sizeof x);
     memcpy(last, &x, sizeof x);
     to += sizeof x - (uintptr_t)to % sizeof x;
@@ -248,43 +249,70 @@ static void tile_softmax_lines(void *out, const void *y, const void *g, int64_t 
 
 /* ---- layer norm; gamma in f32, null: 1 ---- */
 
-INLINE void norm_sums_as(const void *x, const void *g, const float *gamma, float mean, float rstd, int64_t n,
-                         double *sums_out, const uint32_t in) {
+/* `count` elements from i on: h, and g with gamma (0 behind the end). */
+INLINE void norm_terms(const void *x, const void *g, const stw_tile_norm *t, int64_t i, int64_t count,
+                       const uint32_t in, vf *h_out, vf *w_out) {
+    *h_out = (get(x, i, count, in) - t->mean) * t->rstd;
+    *w_out = get(g, i, count, in);
+    if (t->gamma) *w_out *= get(t->gamma, i, count, STW_F32);
+}
+
+/* The sums of a vector; with dgamma also that vector's part of the column sums. */
+INLINE void norm_sum(const void *x, const void *g, const stw_tile_norm *t, int64_t i, int64_t count,
+                     const uint32_t in, float *dgamma, float *dbeta, vf *sum_g, vf *sum_gh) {
+    vf h, w;
+    norm_terms(x, g, t, i, count, in, &h, &w);
+    *sum_g += w;
+    *sum_gh += w * h;
+    if (!dgamma) return;
+    vf plain = get(g, i, count, in);
+    vf_store(dgamma + i, vf_load(dgamma + i) + plain * h);
+    vf_store(dbeta + i, vf_load(dbeta + i) + plain);
+}
+
+INLINE void norm_sums_as(const void *x, const void *g, const stw_tile_norm *t, int64_t n, double *sums_out,
+                         float *dgamma, float *dbeta, const uint32_t in) {
     double total_g = 0, total_gh = 0;
     for (int64_t from = 0; from < n; from += SUM_VECTORS * LANES) {
-        int64_t end = from + SUM_VECTORS * LANES < n ? from + SUM_VECTORS * LANES : n;
-        vf sum_g = {0}, sum_gh = {0};
-        for (int64_t i = from; i < end; i += LANES) {
-            vf w = get(g, i, end - i, in), h = (get(x, i, end - i, in) - mean) * rstd;
-            if (gamma) w *= get(gamma, i, end - i, STW_F32);
-            sum_g += w; /* behind the end: w is 0 */
-            sum_gh += w * h;
+        int64_t end = from + SUM_VECTORS * LANES < n ? from + SUM_VECTORS * LANES : n, i = from;
+        vf sum_g[2] = {{0}, {0}}, sum_gh[2] = {{0}, {0}};
+        for (; i + 2 * LANES <= end; i += 2 * LANES) {
+            norm_sum(x, g, t, i, LANES, in, dgamma, dbeta, &sum_g[0], &sum_gh[0]);
+            norm_sum(x, g, t, i + LANES, LANES, in, dgamma, dbeta, &sum_g[1], &sum_gh[1]);
         }
-        total_g += (double)vf_sum(sum_g);
-        total_gh += (double)vf_sum(sum_gh);
+        for (; i < end; i += LANES) norm_sum(x, g, t, i, end - i, in, dgamma, dbeta, &sum_g[0], &sum_gh[0]);
+        total_g += (double)lane_sum(sum_g[0] + sum_g[1]);
+        total_gh += (double)lane_sum(sum_gh[0] + sum_gh[1]);
     }
     sums_out[0] = total_g;
     sums_out[1] = total_gh;
 }
-static void tile_norm_sums(const void *x, const void *g, const float *gamma, float mean, float rstd, int64_t n,
-                           uint32_t dtype, double *sums_out) {
-#define CALL(type) norm_sums_as(x, g, gamma, mean, rstd, n, sums_out, type)
+static void tile_norm_sums(const void *x, const void *g, const stw_tile_norm *norm, int64_t n, uint32_t dtype,
+                           double *sums_out, float *dgamma, float *dbeta) {
+    const stw_tile_norm t = *norm;
+#define CALL(type)                                                                                           \
+    if (dgamma) norm_sums_as(x, g, &t, n, sums_out, dgamma, dbeta, type);                                    \
+    else norm_sums_as(x, g, &t, n, sums_out, NULL, NULL, type)
     BY_TYPE(dtype, CALL);
 #undef CALL
 }
 
-INLINE void norm_line_as(void *out, const void *x_at, const void *g_at, const stw_tile_norm *t, int64_t n,
+INLINE void norm_put(void *out, const void *x, const void *g, const stw_tile_norm *t, int64_t i, int64_t count,
+                     const uint32_t in, const uint32_t type, const int how) {
+    vf h, w;
+    norm_terms(x, g, t, i, count, in, &h, &w);
+    put(out, i, count, type, how, ((w - t->average_g) - h * t->average_gh) * t->rstd);
+}
+INLINE void norm_line_as(void *out, const void *x, const void *g, const stw_tile_norm *t, int64_t n,
                          const uint32_t in, const uint32_t type, const int how) {
-    const float *gamma = t->gamma;
-    for (int64_t i = 0; i < n; i += LANES) {
-        vf h = (get(x_at, i, n - i, in) - t->mean) * t->rstd, w = get(g_at, i, n - i, in);
-        if (gamma) w *= get(gamma, i, n - i, STW_F32);
-        put(out, i, n - i, type, how, ((w - t->average_g) - h * t->average_gh) * t->rstd);
-    }
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) norm_put(out, x, g, t, i, LANES, in, type, how);
+    if (i < n) norm_put(out, x, g, t, i, n - i, in, type, how);
 }
 static void tile_norm_line(void *out, const void *x, const void *g, const stw_tile_norm *norm, int64_t n,
                            stw_tile_types t) {
-    SPREAD(norm_line_as, t, out, x, g, norm, n);
+    const stw_tile_norm line = *norm;
+    SPREAD(norm_line_as, t, out, x, g, &line, n);
 }
 
 /* dgamma += g*h, dbeta += g; either may be null, both are padded to whole vectors. */
