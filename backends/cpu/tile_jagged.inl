@@ -81,6 +81,16 @@ INLINE vf get(const void *data, int64_t at, int64_t count, const uint32_t dtype)
     return vf_load_upto(data, at, count < LANES ? (uint32_t)count : LANES, dtype);
 }
 
+#define AHEAD 2048 /* bytes; 512 to 8192 are as good */
+
+/* Asks for what is read AHEAD of n elements from `at` on: a loop over several streams is otherwise held up by the
+ * processor's own prefetching, which ends with each page. Asking beyond a tensor does no harm. */
+INLINE void ask_ahead(const void *data, int64_t at, int64_t n, const uint32_t dtype) {
+    const int64_t size = dtype == STW_F32 ? 4 : 2;
+    for (int64_t byte = 0; byte < n * size; byte += 64)
+        __builtin_prefetch((const char *)data + at * size + AHEAD + byte);
+}
+
 /* Instances of an always-inlined BODY(out, ..., in type, out type, how) for the types of a call. */
 #define SPREAD_TO(how, BODY, t, ...)                                                                         \
     do {                                                                                                     \

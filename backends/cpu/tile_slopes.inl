@@ -131,6 +131,8 @@ INLINE void silu_slopes(vf *x, const int k, const int fast) {
         int64_t i = 0;                                                                                       \
         for (; i + BUNDLE * LANES <= n; i += BUNDLE * LANES) {                                               \
             vf x[BUNDLE];                                                                                    \
+            ask_ahead(x_at, i, BUNDLE * LANES, in);                                                          \
+            ask_ahead(g_at, i, BUNDLE * LANES, in);                                                          \
             EACH(BUNDLE) x[v] = vf_load_as(x_at, i + v * LANES, in);                                         \
             SLOPES(x, BUNDLE, type != STW_F32);                                                              \
             EACH(BUNDLE) x[v] = x[v] * vf_load_as(g_at, i + v * LANES, in);                                  \
@@ -157,6 +159,8 @@ INLINE void threshold_as(void *out, const void *x_at, const void *g_at, int64_t 
     int64_t i = 0;
     for (; i + BUNDLE * LANES <= n; i += BUNDLE * LANES) {
         vf x[BUNDLE];
+        ask_ahead(x_at, i, BUNDLE * LANES, in);
+        ask_ahead(g_at, i, BUNDLE * LANES, in);
         EACH(BUNDLE) x[v] = vf_load_as(x_at, i + v * LANES, in);
         EACH(BUNDLE) x[v] = vf_select(x[v] <= threshold, (vf){0}, vf_load_as(g_at, i + v * LANES, in));
         put_bundle(out, i, type, how, x);
