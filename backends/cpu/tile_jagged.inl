@@ -287,6 +287,8 @@ INLINE void norm_sums_as(const void *x, const void *g, const stw_tile_norm *t, i
         int64_t end = from + SUM_VECTORS * LANES < n ? from + SUM_VECTORS * LANES : n, i = from;
         vf sum_g[2] = {{0}, {0}}, sum_gh[2] = {{0}, {0}};
         for (; i + 2 * LANES <= end; i += 2 * LANES) {
+            ask_ahead(x, i, 2 * LANES, in);
+            ask_ahead(g, i, 2 * LANES, in);
             norm_sum(x, g, t, i, LANES, in, dgamma, dbeta, &sum_g[0], &sum_gh[0]);
             norm_sum(x, g, t, i + LANES, LANES, in, dgamma, dbeta, &sum_g[1], &sum_gh[1]);
         }
