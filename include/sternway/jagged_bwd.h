@@ -43,7 +43,7 @@
  * and more than 2^31 elements are fine. Real infinities and NaN propagate.
  *
  * WRONG DEVICE DATA. Offsets are device data that the library never reads back. GPU backends take the
- * running maximum of the values clamped to 0..total for them, cut used to min(L_b, max_length), and report in
+ * running maximum of the values clamped to 0..total for them, cut used to 0..min(L_b, axis.size), and report in
  * *status_out: nothing outside the buffers is touched. The CPU backend refuses the call and names the entry,
  * and so does every backend for host mirrors (offsets_host, used_host). */
 #ifndef STERNWAY_JAGGED_BWD_H
@@ -110,7 +110,8 @@ typedef struct stw_jagged_axis {
 #define STW_JAGGED_HAS_USED         0x0001u /* args.axis[].used is given for an axis at least, else for none */
 #define STW_JAGGED_FULL             0x0002u /* promise: offsets are 0..total and nothing is unused; selects
                                              * faster products for LINEAR. Excludes HAS_USED. Broken: on GPUs
-                                             * reported, and every row of the buffers counts             */
+                                             * reported; the first offset is taken for 0, the last for total, and
+                                             * LINEAR takes every row, of components that are too long as well */
 #define STW_JAGGED_HAS_GAMMA        0x0004u /* layer_norm: args.weight is given, else gamma is 1         */
 #define STW_JAGGED_X_TRANSPOSED     0x0010u /* matmul: matrices of x are stored [k,m], dA alike          */
 #define STW_JAGGED_OTHER_TRANSPOSED 0x0020u /* of other: [n,k], dB alike                                 */
