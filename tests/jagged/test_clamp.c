@@ -278,7 +278,7 @@ enum { /* places in the buffer, in bytes */
        PARTS_ROOM = 256 * 1024
 };
 
-static stw_jagged_desc parts_desc(void) {
+static stw_jagged_desc parts_desc(uint32_t transposed) {
     stw_jagged_desc d = STW_INIT(stw_jagged_desc);
     d.op = STW_JAGGED_MATMUL;
     d.dtype = STW_F32;
@@ -289,7 +289,7 @@ static stw_jagged_desc parts_desc(void) {
     d.axis[STW_AXIS_K] = (stw_jagged_axis){PARTS_K, PARTS_TOTAL};
     d.axis[STW_AXIS_N].size = PARTS_N;
     d.outputs = STW_JAGGED_DOTHER;
-    d.flags = STW_JAGGED_X_BASES;
+    d.flags = STW_JAGGED_X_BASES | transposed;
     d.x_elements = PARTS_M * PARTS_WRONG;
     return d;
 }
@@ -317,11 +317,26 @@ static void parts_run(const stw_plan *plan, char *buffer, size_t need) {
     if (stw_jagged_bwd(plan, &a, buffer + AT_WORK, need, NULL)) fail_msg("%s", stw_last_error());
 }
 
+/* What dB must hold: [k, n] by component, or [n, k]. */
+static void parts_judge(const float *other, int transposed) {
+    static const int starts[] = {0, PARTS_WRONG, PARTS_TOTAL};
+    for (int b = 0; b < 2; ++b) {
+        const int length = starts[b + 1] - starts[b];
+        for (int e = 0; e < length * PARTS_N; ++e) {
+            const int k = transposed ? e % length : e / PARTS_N;
+            const float x = other[starts[b] * PARTS_N + e],
+                        good = !b && k < PARTS_K ? (float)(PARTS_M * (k + 1)) : 0;
+            if (x != good)
+                fail_msg("dother of component %d at k %d%s is %g, must be %g", b, k,
+                         transposed ? ", transposed" : "", (double)x, (double)good);
+        }
+    }
+}
+
 /* A component longer than its axis's size in a product whose sums are cut into parts: the parts that the plan
  * made room for are those of components that are not. */
-static void parts(void **state) {
-    (void)state;
-    const stw_jagged_desc desc = parts_desc();
+static void parts_case(uint32_t transposed) {
+    const stw_jagged_desc desc = parts_desc(transposed);
     stw_plan *plan = NULL;
     assert_int_equal(stw_jagged_bwd_plan(context, &desc, &plan), STW_OK);
     const size_t need = stw_plan_workspace_size(plan), bytes = AT_WORK + need + PARTS_ROOM;
@@ -338,12 +353,7 @@ static void parts(void **state) {
     int32_t seen;
     memcpy(&seen, image + AT_STATUS, 4);
     assert_int_equal(seen, STW_JAGGED_DATA_USED << STW_AXIS_K);
-    for (int n = 0; n < PARTS_TOTAL * PARTS_N; ++n) {
-        const int k = n / PARTS_N;
-        const float x = ((float *)(void *)(image + AT_OTHER))[n],
-                    good = k < PARTS_K ? (float)(PARTS_M * (k + 1)) : 0;
-        if (x != good) fail_msg("dother[%d, %d] is %g, must be %g", k, n % PARTS_N, (double)x, (double)good);
-    }
+    parts_judge((const float *)(const void *)(image + AT_OTHER), transposed != 0);
     memcpy(image + AT_STATUS, before + AT_STATUS, 4);
     memcpy(image + AT_OTHER, before + AT_OTHER, PARTS_TOTAL * PARTS_N * 4);
     assert_memory_equal(image, before, AT_WORK);
@@ -352,6 +362,12 @@ static void parts(void **state) {
     free(before);
     stw_buffer_free(context, buffer);
     stw_plan_destroy(plan);
+}
+
+static void parts(void **state) {
+    (void)state;
+    parts_case(0);
+    parts_case(STW_JAGGED_OTHER_TRANSPOSED);
 }
 
 int main(int argc, char **argv) {
