@@ -5,10 +5,12 @@ set(_arch_def ${CMAKE_CURRENT_SOURCE_DIR}/dispatch/arch.def)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_arch_def})
 file(STRINGS ${_arch_def} _arch_rows REGEX "^STW_ARCH\\(")
 foreach(_row IN LISTS _arch_rows)
-    if(NOT _row MATCHES "^STW_ARCH\\(([a-z0-9]+), (CPU|CUDA|HIP), ")
+    if(NOT _row MATCHES "^STW_ARCH\\(([a-z0-9]+), (CPU|CUDA|HIP), ([0-9]+), ")
         message(FATAL_ERROR "dispatch/arch.def: cannot read the row ${_row}")
     endif()
     list(APPEND STERNWAY_ARCHS_${CMAKE_MATCH_2} ${CMAKE_MATCH_1})
+    set(_backend_${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
+    set(_wave_${CMAKE_MATCH_1} ${CMAKE_MATCH_3})
 endforeach()
 message(STATUS "sternway archs: CUDA ${STERNWAY_ARCHS_CUDA}; HIP ${STERNWAY_ARCHS_HIP}; CPU")
 
@@ -32,3 +34,24 @@ endforeach()
 list(JOIN _rows "\n" _rows)
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/attn_tables.inc
     CONTENT "${_tables}static const stw_attn_table attn_tables[] = {\n${_rows}\n};\n" @ONLY)
+
+# The same for common/jagged_tables.c, of common/tuning/jagged.<arch>.def.
+set(_tables "/* Made by cmake/archs.cmake from dispatch/arch.def and common/tuning. */\n")
+set(_rows)
+foreach(_arch IN LISTS STERNWAY_ARCHS_CUDA STERNWAY_ARCHS_HIP)
+    if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/common/tuning/jagged.${_arch}.def)
+        string(APPEND _tables
+            "static const stw_jagged_line jagged_lines_${_arch}[] = {\n"
+            "#define STW_JAGGED_LINE LINE_ROW\n#define STW_JAGGED_PRODUCT(...)\n"
+            "#include \"common/tuning/jagged.${_arch}.def\"\n"
+            "#undef STW_JAGGED_LINE\n#undef STW_JAGGED_PRODUCT\n};\n"
+            "static const stw_jagged_tile jagged_tiles_${_arch}[] = {\n"
+            "#define STW_JAGGED_LINE(...)\n#define STW_JAGGED_PRODUCT TILE_ROW\n"
+            "#include \"common/tuning/jagged.${_arch}.def\"\n"
+            "#undef STW_JAGGED_LINE\n#undef STW_JAGGED_PRODUCT\n};\n")
+        list(APPEND _rows "    TABLE(${_arch}, ${_backend_${_arch}}, ${_wave_${_arch}})")
+    endif()
+endforeach()
+list(JOIN _rows ",\n" _rows)
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/jagged_tables.inc
+    CONTENT "${_tables}static const stw_jagged_table jagged_tables[] = {\n${_rows}\n};\n" @ONLY)

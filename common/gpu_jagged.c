@@ -25,7 +25,7 @@ _Static_assert(sizeof(launch_plan) <= sizeof((stw_jagged_work *)NULL)->scratch,
                "a launch plan fits the scratch");
 
 static const stw_jagged_table *table_of(const stw_device *device) {
-    return stw_jagged_table_of(device->arch->name);
+    return stw_jagged_table_of(device->arch);
 }
 
 /* ---- products by the vendor's library ---- */

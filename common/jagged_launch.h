@@ -7,6 +7,7 @@
 #define STW_COMMON_JAGGED_LAUNCH_H
 
 #include "common/params/jagged_launch.h"
+#include "dispatch/arch.h"
 
 #define STW_JAGGED_STEPS     6
 #define STW_JAGGED_ENTRY_MAX 80
@@ -57,6 +58,7 @@ typedef struct stw_jagged_tile {
 
 typedef struct stw_jagged_table {
     const char *arch;
+    stw_backend backend;
     uint32_t wave; /* threads of a warp */
     const stw_jagged_line *lines;
     size_t line_count;
@@ -64,8 +66,9 @@ typedef struct stw_jagged_table {
     size_t tile_count;
 } stw_jagged_table;
 
-/* The table of an arch; of sm80 for every NVIDIA arch. */
-const stw_jagged_table *stw_jagged_table_of(const char *arch);
+/* The table of an arch of a GPU; one without a table of its own (sm90) runs the kernels of its backend's
+ * first. */
+const stw_jagged_table *stw_jagged_table_of(const stw_arch *arch);
 
 /* ---- launches ---- */
 

@@ -52,11 +52,6 @@ static void check_untouched(const stw_case *c, const unsigned char *after, stw_c
 
 /* ---- gradients ------------------------------------------------------------------------------------- */
 
-static void note_ratios(stw_case_result *result, stw_grad which, const stw_accuracy *a) {
-    result->max_ratio[which] = a->max_error > 0 ? a->max_error / a->max_allowed : 0;
-    if (!a->small) result->rms_ratio[which] = a->rms_error > 0 ? a->rms_error / a->rms_allowed : 0;
-}
-
 static void judge(const stw_case *c, const unsigned char *after, stw_grad which, stw_case_result *result) {
     stw_attn_args args = stw_case_args(c, after);
     stw_accuracy accuracy;
@@ -66,22 +61,7 @@ static void judge(const stw_case *c, const unsigned char *after, stw_grad which,
         stw_case_fail(result, "%s: stw_judge returned %s", stw_grad_names[which], stw_status_name(status));
         return;
     }
-    stw_pool_add(&result->pool[which], &accuracy);
-    result->accuracy[which] = accuracy;
-    note_ratios(result, which, &accuracy);
-    if (accuracy.pass) return;
-    int near = isfinite(accuracy.max_error) && accuracy.max_error <= 2 * accuracy.max_allowed &&
-               (accuracy.small || accuracy.rms_error <= 2 * accuracy.rms_allowed);
-    int already = result->outcome == STW_CASE_FAIL;
-    stw_case_fail(
-        result,
-        "%s: max error %.3g (allowed %.3g), rms %.3g (allowed %.3g), worst element %lld: %.9g not %.9g",
-        stw_grad_names[which], accuracy.max_error, accuracy.max_allowed, accuracy.rms_error,
-        accuracy.rms_allowed, (long long)accuracy.worst, accuracy.worst_value, accuracy.worst_ref);
-    if (near && (!already || result->near))
-        result->near = 1, result->outcome = STW_CASE_OK;
-    else
-        result->near = 0;
+    stw_case_note_accuracy(result, which, stw_grad_names[which], &accuracy);
 }
 
 /* Finite, or an infinity where the type's range ends within the factor e that S may be off by. */
@@ -313,40 +293,4 @@ void stw_case_check(const stw_case *c, stw_context *context, const stw_case_opti
     if (c->problem.op == STW_PROBLEM_ATTN_BWD) check_backward(c, context, options, result_out);
     if (options->forward && result_out->outcome == STW_CASE_OK)
         stw_case_check_forward(c, context, result_out);
-}
-
-void stw_case_merge(stw_case_result *sum, const stw_case_result *more) {
-    if (more->outcome == STW_CASE_FAIL && !more->near) {
-        *sum = *more;
-        return;
-    }
-    for (int g = 0; g < STW_GRAD_COUNT; ++g) {
-        stw_accuracy *a = &sum->accuracy[g];
-        const stw_accuracy *b = &more->accuracy[g];
-        a->elements += b->elements;
-        a->square_sum += b->square_sum;
-        a->baseline_square_sum += b->baseline_square_sum;
-        a->max_error = fmax(a->max_error, b->max_error);
-        a->max_allowed = fmax(a->max_allowed, b->max_allowed);
-        sum->pool[g].elements += more->pool[g].elements;
-        sum->pool[g].square_sum += more->pool[g].square_sum;
-        sum->pool[g].baseline_square_sum += more->pool[g].baseline_square_sum;
-    }
-}
-
-void stw_case_judge_merged(stw_case_result *sum) {
-    sum->outcome = STW_CASE_OK;
-    for (int g = 0; g < STW_GRAD_COUNT; ++g) {
-        const stw_accuracy *a = &sum->accuracy[g];
-        stw_accuracy_pool pool = {a->square_sum, a->baseline_square_sum, a->elements};
-        double rms = 0;
-        if (!a->elements) continue;
-        int pass = a->baseline_square_sum > 0 ? stw_pool_pass(&pool, &rms) : 1;
-        sum->max_ratio[g] = a->max_error > 0 ? a->max_error / a->max_allowed : 0;
-        sum->rms_ratio[g] = rms;
-        if (!pass || !(a->max_error <= a->max_allowed))
-            stw_case_fail(sum,
-                          "%s: on all data sets max error %.3g (allowed %.3g), rms %.3f of what is allowed",
-                          stw_grad_names[g], a->max_error, a->max_allowed, rms);
-    }
 }

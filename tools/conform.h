@@ -42,16 +42,17 @@ int conform_list_add(conform_list *list, int row, const char *line);
 int conform_list_row(conform_list *list, int row, double scale);
 
 /* conform_jagged.c: alternatives of jagged operations, "jagged_sum:%:..", and the line of a round. */
-extern const char *const conform_jagged_pointwise[],
-    *const conform_jagged_threshold[], *const conform_jagged_softmax[],
-                                           *const conform_jagged_sum[],
-                                               *const conform_jagged_select[],
-                                                   *const conform_jagged_layer_norm[],
-                                                       *const conform_jagged_reshape[],
-                                                           *const conform_jagged_padded[],
-                                                               *const conform_jagged_linear[],
-                                                                   *const conform_jagged_matmul[],
-                                                                       *const conform_jagged_attention[];
+extern const char *const conform_jagged_pointwise[];
+extern const char *const conform_jagged_threshold[];
+extern const char *const conform_jagged_softmax[];
+extern const char *const conform_jagged_sum[];
+extern const char *const conform_jagged_select[];
+extern const char *const conform_jagged_layer_norm[];
+extern const char *const conform_jagged_reshape[];
+extern const char *const conform_jagged_padded[];
+extern const char *const conform_jagged_linear[];
+extern const char *const conform_jagged_matmul[];
+extern const char *const conform_jagged_attention[];
 void conform_jagged_line(const char *option, unsigned round, char *line);
 
 /* conform_pairs.c: problems in which every pair of levels of any two factors occurs. `seed` varies them. */

@@ -10,9 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SAMPLE       1024 /* elements: from here on a tensor is judged alone, and a pool is no small sample */
-#define NEAR         2.0
-#define FURTHER_DATA 7
+#define SAMPLE 1024 /* elements: from here on a tensor is judged alone, and a pool is no small sample */
+#define NEAR   2.0
 
 struct conform_pools {
     int variants;
@@ -62,7 +61,7 @@ static int list_further(const conform_list *list, int row, conform_list *out) {
     for (size_t i = 0; i < list->count; ++i) {
         const char *line = list->cases[i].line;
         if (list->cases[i].row != row || strstr(line, ":seed")) continue;
-        for (int n = 1; n <= FURTHER_DATA; ++n) {
+        for (int n = 1; n < STW_CASE_DATA_SETS; ++n) {
             char other[CONFORM_LINE_MAX];
             int length = snprintf(other, sizeof other, "%s:seed%zu", line, 1000 * (i + 1) + (size_t)n);
             if (length >= (int)sizeof other) continue;
@@ -88,9 +87,9 @@ static int enlarge(conform_pools *p, const conform_list *list, int row, int vari
     int pass = good && stw_pool_pass(&f.sum, &ratio) && !f.failed[0];
     if (good) {
         result->rms_ratio[grad] = ratio;
-        result->data_sets = FURTHER_DATA + 1;
+        result->data_sets = STW_CASE_DATA_SETS;
         snprintf(result->text, sizeof result->text, "%lld elements of %d data sets; the first: rms %.3f%s%s",
-                 (long long)f.sum.elements, FURTHER_DATA + 1, first, f.failed[0] ? "; failed: " : "",
+                 (long long)f.sum.elements, STW_CASE_DATA_SETS, first, f.failed[0] ? "; failed: " : "",
                  f.failed);
     }
     free(cases.cases);

@@ -20,7 +20,6 @@
 
 #define HANG_SECONDS  600
 #define JOBS_MAX      64
-#define SAMPLES       8
 #define OTHER_THREADS 3
 #define CASE_COPIES   12
 
@@ -94,31 +93,17 @@ static void fail_all(const run *r, size_t index, const char *text) {
     }
 }
 
-/* Eight evaluations are a small sample of what rounding does to a small f32 problem: a case beyond the rule
- * by less than a factor 2 is judged on SAMPLES data sets instead of one (dispatch/DESIGN.md has the reasons).
- */
-static void enlarge(const stw_problem *problem, stw_context *context, stw_case_result *result) {
-    stw_problem other = *problem;
-    stw_case_options options = {0};
-    for (int n = 1; n < SAMPLES && result->near; ++n) {
-        stw_case c;
-        stw_case_result more;
-        other.seed = (problem->seed + 2 * n) & (INT64_MAX >> 2);
-        if (stw_case_build(&other, &c)) {
-            stw_case_fail(result, "%s", stw_tool_last_error());
-            return;
-        }
-        stw_case_check(&c, context, &options, &more);
-        stw_case_merge(result, &more);
-        stw_case_free(&c);
+static void check_again(void *user, int64_t seed, stw_context *context, stw_case_result *result) {
+    stw_problem other = *(const stw_problem *)user;
+    stw_case_options once = {0};
+    stw_case c;
+    other.seed = seed;
+    if (stw_case_build(&other, &c)) {
+        stw_case_fail(result, "%s", stw_tool_last_error());
+        return;
     }
-    char first[sizeof result->text];
-    snprintf(first, sizeof first, "%s", result->text);
-    if (!result->near) return;
-    stw_case_judge_merged(result);
-    if (result->outcome == STW_CASE_OK)
-        snprintf(result->text, sizeof result->text, "%d data sets; the first: %.440s", SAMPLES, first);
-    result->data_sets = SAMPLES;
+    stw_case_check(&c, context, &once, result);
+    stw_case_free(&c);
 }
 
 /* The arena, its copies and the float64 reference with its evaluations: about CASE_COPIES times the tensors.
@@ -199,7 +184,8 @@ static void check_case(const run *r, size_t index, opened *o) {
         stw_case_options options = r->options->check;
         options.other = o->other[v];
         stw_case_check(&c, o->context[v], &options, result);
-        if (result->near) enlarge(&problem, o->context[v], result);
+        if (result->near)
+            stw_case_enlarge(check_again, &problem, problem.seed, o->context[v], stw_grad_names, result);
     }
     if (built) stw_case_free(&c);
 }

@@ -15,7 +15,6 @@
 
 #define GUARD     ((size_t)512)
 #define ALIGNMENT ((size_t)256)
-#define SAMPLES   8
 
 static const char *const jagged_grad_names[STW_GRAD_COUNT] = {"dx", "dother", "dweight", "dbias", "-"};
 static const char *const tensor_names[JCASE_COUNT] = {
@@ -217,23 +216,7 @@ static void judge(const jagged_case *c, const unsigned char *after, int which, s
                               .max_ref = e->max_ref[which]};
     if (c->problem.desc.dtype == STW_F32) tensor.floor_error = 0x1p-126 * (double)terms_of(&c->problem.desc);
     stw_judge_flat(&tensor, &a);
-    stw_pool_add(&result->pool[which], &a);
-    result->accuracy[which] = a;
-    result->max_ratio[which] = a.max_error > 0 ? a.max_error / a.max_allowed : 0;
-    if (!a.small) result->rms_ratio[which] = a.rms_error > 0 ? a.rms_error / a.rms_allowed : 0;
-    if (a.pass) return;
-    int near = isfinite(a.max_error) && a.max_error <= 2 * a.max_allowed &&
-               (a.small || a.rms_error <= 2 * a.rms_allowed);
-    int already = result->outcome == STW_CASE_FAIL;
-    stw_case_fail(
-        result,
-        "%s: max error %.3g (allowed %.3g), rms %.3g (allowed %.3g), worst element %lld: %.9g not %.9g",
-        jagged_grad_names[which], a.max_error, a.max_allowed, a.rms_error, a.rms_allowed, (long long)a.worst,
-        a.worst_value, a.worst_ref);
-    if (near && (!already || result->near))
-        result->near = 1, result->outcome = STW_CASE_OK;
-    else
-        result->near = 0;
+    stw_case_note_accuracy(result, which, jagged_grad_names[which], &a);
 }
 
 static void check_outputs(const jagged_case *c, const unsigned char *after, stw_case_result *result) {
@@ -341,30 +324,17 @@ static int is_planned(const stw_jagged_problem *problem, stw_context *context, s
     return stw_case_fail(result, "%s", stw_last_error());
 }
 
-/* A miss by less than a factor 2 is judged on several data sets, as for attention (conform_run.c). */
-static void enlarge(const stw_jagged_problem *problem, stw_context *context, stw_case_result *result) {
-    stw_jagged_problem other = *problem;
+static void check_again(void *user, int64_t seed, stw_context *context, stw_case_result *result) {
+    stw_jagged_problem other = *(const stw_jagged_problem *)user;
     stw_case_options once = {0};
     jagged_case c;
-    for (int n = 1; n < SAMPLES && result->near; ++n) {
-        stw_case_result more;
-        stw_case_result_clear(&more);
-        other.seed = (problem->seed + 2 * n) & (INT64_MAX >> 2);
-        if (jagged_case_build(&other, &c)) {
-            stw_case_fail(result, "%s", stw_tool_last_error());
-            return;
-        }
-        check(&c, context, &once, &more);
-        stw_case_merge(result, &more);
-        jagged_case_free(&c);
+    other.seed = seed;
+    if (jagged_case_build(&other, &c)) {
+        stw_case_fail(result, "%s", stw_tool_last_error());
+        return;
     }
-    char first[sizeof result->text];
-    snprintf(first, sizeof first, "%s", result->text);
-    if (!result->near) return;
-    stw_case_judge_merged(result);
-    if (result->outcome == STW_CASE_OK)
-        snprintf(result->text, sizeof result->text, "%d data sets; the first: %.440s", SAMPLES, first);
-    result->data_sets = SAMPLES;
+    check(&c, context, &once, result);
+    jagged_case_free(&c);
 }
 
 void jagged_case_check_line(const char *line, int64_t seed, stw_context *context,
@@ -391,5 +361,6 @@ void jagged_case_check_line(const char *line, int64_t seed, stw_context *context
     }
     check(&c, context, options, result);
     jagged_case_free(&c);
-    if (result->near) enlarge(&problem, context, result);
+    if (result->near)
+        stw_case_enlarge(check_again, &problem, problem.seed, context, jagged_grad_names, result);
 }

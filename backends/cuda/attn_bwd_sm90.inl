@@ -26,7 +26,7 @@
  * step j - 1, so the rows and statistics of step j - 1 may be overwritten. dS has two places, since a warpgroup may write
  * dS(j+1) while the other multiplies dS(j). V is read no longer after the barrier of a unit's last step (dP awaited): there
  * the next unit's is asked for. K has two places; the next unit's is asked for a step earlier. Loads run two steps ahead, over the end of the
- * unit too, so a unit has two steps at least: the missing ones repeat a block with nothing visible.
+ * unit too, so a unit has two steps at least: the missing ones multiply rows of zeros.
  *
  * Rows that take part in nothing must not be multiplied, not even by 0: what TMA brings of them (a neighbour's in packed
  * tensors, rows past a used length) is overwritten with zeros, in the few blocks at edges.

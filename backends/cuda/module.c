@@ -43,8 +43,6 @@ stw_status stw_cuda_module_load(stw_gpu *gpu, int jagged) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
     void *module = NULL;
     stw_status status = STW_OK;
-    if (jagged && !gpu->jagged_image)
-        return stw_fail(STW_E_NO_IMAGE, "cuda: this build holds no image of the jagged operations");
     if (jagged) return image_load(state, gpu->jagged_image, &gpu->jagged_module);
     if (gpu->shared_image && !gpu->shared_module)
         status = image_load(state, gpu->shared_image, &gpu->shared_module);
