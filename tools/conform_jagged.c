@@ -68,6 +68,7 @@ LIST(select, "jagged_select:%:c7l60t200i33:inner:index0", "jagged_select:%:c7l60
      "jagged_select:%:c7l60t200o9i5:outer:index4", "jagged_select:%:c6l30t180o3i40:ragged:index0:lens_full",
      "jagged_select:%:c6l30t180o3i40:ragged:index-1:lens_full:jagged",
      "jagged_select:%:c6l30t180i7:ragged:index7:lens_full",
+     "jagged_select:%:c6l30t180o2i7:ragged:index-1:lens_full:used",
      "jagged_select:%:c6l30t180o3i40:ragged:index-1:lens_full:used",
      "jagged_select:%:c6l30t180i5:ragged:index0:lens_full:used:jagged",
      "jagged_select:%:c6l50t150o3i40:inner:used:index17",
@@ -116,11 +117,11 @@ LIST(reshape, "jagged_reshape:%:c7l60t200:shape-1,12:gshape-1,3,4",
 
 #define PADDED(op)                                                                                           \
     op ":%:c7l60t200i33p60", op ":%:c7l60t200i33p80:used", op ":%:c7l60t200i33p20",                          \
-        op ":%:c7l60t200o3i7p61:jagged:used", op ":%:c7l60t200o3i7p59", op ":%:c5l40t130i31p40:skew3:used",  \
-        op ":%:c4l50t120i12p50:dx_f32:acc_x:used", op ":%:c4l50t120i12p64:dx_f32", op ":%:c9l40t90p7",       \
-        op ":%:c4l20t50i4p0", op ":%:c0l9t20i4p5", op ":f64:c7l60t200i33p60:used", op ":i8:c7l60t200i33p70", \
-        op ":u8:c7l60t200o2i33p50:jagged", op ":i16:c7l60t200i33p60:used", op ":i32:c7l60t200i33p60",        \
-        op ":i64:c7l60t200i33p66:used"
+        op ":%:c7l60t200o2i40p20:used", op ":%:c7l60t200o3i7p61:jagged:used", op ":%:c7l60t200o3i7p59",      \
+        op ":%:c5l40t130i31p40:skew3:used", op ":%:c4l50t120i12p50:dx_f32:acc_x:used",                       \
+        op ":%:c4l50t120i12p64:dx_f32", op ":%:c9l40t90p7", op ":%:c4l20t50i4p0", op ":%:c0l9t20i4p5",       \
+        op ":f64:c7l60t200i33p60:used", op ":i8:c7l60t200i33p70", op ":u8:c7l60t200o2i33p50:jagged",         \
+        op ":i16:c7l60t200i33p60:used", op ":i32:c7l60t200i33p60", op ":i64:c7l60t200i33p66:used"
 LIST(padded, PADDED("jagged_to_padded"), PADDED("jagged_from_padded"));
 
 LIST(linear, "jagged_linear:%:c7l60t200i33f40:data_tiny", "jagged_linear:%:c7l60t200i64f96:data_tiny:used",

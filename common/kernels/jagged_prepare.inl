@@ -36,7 +36,7 @@ DEV_FN int32_t jag_clean_used(const stw_jagged_params &p, const stw_jagged_axis_
             int64_t raw = stw_jagged_index(a.used, b, p.features);
             if (raw < 0 || raw > length) bits |= STW_JAGGED_DATA_USED;
         }
-        if (p.features & STW_JFEAT_FULL) used = length;
+        if ((p.features & STW_JFEAT_FULL) && p.op == STW_JAGGED_LINEAR) used = length; /* as the vendor's library has it */
         if (used < length) *gaps = true;
         a.used_clean[b] = used;
         if (p.op == STW_JAGGED_SELECT && p.dim == STW_DIM_RAGGED && (p.index < 0 ? -p.index > used : p.index >= used))

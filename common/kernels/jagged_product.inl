@@ -74,9 +74,12 @@ struct jag_cut {
         if (t.kind == STW_JPRODUCT_DA || p.x_matrix.has_bases) present = present && jag_matrix_place(l, &p.x_matrix, b).present;
         if (t.kind == STW_JPRODUCT_DB || p.other_matrix.has_bases) present = present && jag_matrix_place(l, &p.other_matrix, b).present;
         if (!present) return c;
-        c.tiles_m = stw_blocks_of(stw_jagged_span_of(&p.axis[t.m_axis], b).rows, l.tile_m);
-        c.tiles_n = stw_blocks_of(stw_jagged_span_of(&p.axis[t.n_axis], b).rows, l.tile_n);
+        stw_jagged_span m = stw_jagged_span_of(&p.axis[t.m_axis], b), n = stw_jagged_span_of(&p.axis[t.n_axis], b);
+        c.tiles_m = stw_blocks_of(m.rows, l.tile_m);
+        c.tiles_n = stw_blocks_of(n.rows, l.tile_n);
         c.parts = stw_larger(1, stw_blocks_of(stw_jagged_span_of(&p.axis[t.k_axis], b).used, part_k));
+        /* Longer than promised: it has more tiles than the workspace has room for parts of. */
+        if (m.rows > p.axis[t.m_axis].size || n.rows > p.axis[t.n_axis].size) c.parts = 1;
         return c;
     }
 };
@@ -151,7 +154,7 @@ DEV_FN void jag_matmul_unit(const stw_jagged_launch &l, const jag_product &t, in
     u->m_used = m.used, u->n_used = n.used;
     u->m_end = m.rows, u->n_end = n.rows;
     u->k0 = part * l.part_k;
-    u->k_end = stw_smaller(u->k0 + l.part_k, k.used);
+    u->k_end = c.parts > 1 ? stw_smaller(u->k0 + l.part_k, k.used) : k.used;
     u->slot = -1;
     if (c.parts > 1) {
         u->c = nullptr;

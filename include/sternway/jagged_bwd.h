@@ -44,7 +44,7 @@
  * and more than 2^31 elements are fine. Real infinities and NaN propagate.
  *
  * WRONG DEVICE DATA. Offsets are device data that the library never reads back. GPU backends take the
- * running maximum of the values clamped to 0..total for them, cut used to min(L_b, max_length), and report in
+ * running maximum of the values clamped to 0..total for them, cut used to 0..min(L_b, axis.size), and report in
  * *status_out: nothing outside the buffers is touched. The CPU backend refuses the call and names the entry,
  * and so does every backend for host mirrors (offsets_host, used_host). */
 #ifndef STERNWAY_JAGGED_BWD_H

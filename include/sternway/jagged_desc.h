@@ -76,7 +76,8 @@ typedef struct stw_jagged_axis {
 /** args.axis[].used is given for an axis at least, else for none. */
 #define STW_JAGGED_HAS_USED         0x0001u
 /** Promise: offsets are 0..total and nothing is unused; selects faster products for LINEAR. Excludes
- * HAS_USED. Broken: on GPUs reported, and every row of the buffers counts. */
+ * HAS_USED. Broken: on GPUs reported; the first offset is taken for 0, the last for total, and LINEAR takes every
+ * row, of components that are too long as well. */
 #define STW_JAGGED_FULL             0x0002u
 #define STW_JAGGED_HAS_GAMMA        0x0004u /**< layer_norm: args.weight is given, else gamma is 1    */
 #define STW_JAGGED_X_TRANSPOSED     0x0010u /**< matmul: matrices of x are stored [k,m], dA alike     */
