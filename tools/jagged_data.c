@@ -12,6 +12,7 @@
 
 #define STREAM_LENGTHS 100
 #define STREAM_BASES   200
+#define PERIOD         4194301 /* of the data of larger tensors, which takes seconds to draw; a prime */
 
 static uint64_t draw(const jagged_case *c, uint64_t stream, uint64_t index) {
     return stw_case_random((uint64_t)c->problem.seed, stream, index);
@@ -153,23 +154,43 @@ static void store(void *data, int64_t n, stw_dtype dtype, double x, uint64_t bit
     }
 }
 
-stw_status jagged_case_fill_data(jagged_case *c) {
+/* A period of an input's values, or NULL where it has no more elements than that or memory ran out. */
+static double *draw_period(const jagged_case *c, int input, int64_t elements) {
+    double *values = elements > PERIOD ? malloc(PERIOD * sizeof *values) : NULL;
+    for (int64_t n = 0; values && n < PERIOD; ++n) values[n] = value_of(c, input, n);
+    return values;
+}
+
+static stw_status fill_input(jagged_case *c, int input, int64_t elements, const stw_jagged_args *args) {
     const stw_jagged_desc *d = &c->problem.desc;
+    unsigned char *marks = calloc((size_t)elements, 1);
+    double *values = draw_period(c, input, elements);
+    if (!marks || (elements > PERIOD && !values)) {
+        free(marks);
+        return stw_fail(STW_E_NO_MEMORY, "case: no memory");
+    }
+    stw_jref_mark_readable(d, args, (stw_jref_input)input, marks);
+    stw_dtype dtype = input >= STW_JREF_MEAN                        ? STW_F32
+                      : input == STW_JREF_WEIGHT && d->weight_dtype ? d->weight_dtype
+                                                                    : d->dtype;
+    for (int64_t n = 0; n < elements; ++n) {
+        if (!marks[n]) continue;
+        store(c->host + c->offset[input], n, dtype, values ? values[n % PERIOD] : value_of(c, input, n),
+              draw(c, 50 + (uint64_t)input, (uint64_t)n));
+        ++c->readable[input];
+    }
+    free(values);
+    free(marks);
+    return STW_OK;
+}
+
+stw_status jagged_case_fill_data(jagged_case *c) {
     stw_jagged_args args = jagged_case_args(c, c->host);
     for (int input = 0; input < STW_JREF_INPUTS; ++input) {
-        int64_t elements = stw_jref_elements(d, &args, (stw_jref_input)input);
+        int64_t elements = stw_jref_elements(&c->problem.desc, &args, (stw_jref_input)input);
         if (!c->size[input] || !elements) continue;
-        unsigned char *marks = calloc((size_t)elements, 1);
-        if (!marks) return stw_fail(STW_E_NO_MEMORY, "case: no memory");
-        stw_jref_mark_readable(d, &args, (stw_jref_input)input, marks);
-        stw_dtype dtype = input >= STW_JREF_MEAN                        ? STW_F32
-                          : input == STW_JREF_WEIGHT && d->weight_dtype ? d->weight_dtype
-                                                                        : d->dtype;
-        for (int64_t n = 0; n < elements; ++n)
-            if (marks[n])
-                store(c->host + c->offset[input], n, dtype, value_of(c, input, n),
-                      draw(c, 50 + (uint64_t)input, (uint64_t)n));
-        free(marks);
+        stw_status status = fill_input(c, input, elements, &args);
+        if (status) return status;
     }
     return STW_OK;
 }

@@ -17,7 +17,7 @@ typedef struct tune_target {
     stw_context *rules;                     /* chooses by the rules in force */
     stw_context *forced[TUNE_VARIANTS_MAX]; /* NULL: not opened              */
     const stw_attn_table *table;
-    char device[128], driver[48]; /* names for the provenance; driver may be "" */
+    stw_tool_named named; /* for the provenance */
 } tune_target;
 
 typedef struct tune_timing {

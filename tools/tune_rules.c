@@ -245,8 +245,8 @@ int tune_write_rules(FILE *to, const void *user) {
     size_t rows = 0;
     if (make_cells(r, &list)) return -1;
     comment(to, "Measured by sternway tune, version %d.%d.%d: kernels of %s on %s%s%s, %s", STW_VERSION_MAJOR,
-            STW_VERSION_MINOR, STW_VERSION_PATCH, r->target->table->arch, r->target->device,
-            r->target->driver[0] ? ", driver " : "", r->target->driver, r->date);
+            STW_VERSION_MINOR, STW_VERSION_PATCH, r->target->table->arch, r->target->named.device,
+            r->target->named.driver[0] ? ", driver " : "", r->target->named.driver, r->date);
     comment(to, "%zu problems, variants verified and timed in turn, medians; rows where one gains %.3g%%",
             r->count, r->min_gain * 100);
     for (size_t i = 0; i < list.count;) {

@@ -6,7 +6,6 @@
 
 #include "measure.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,38 +14,6 @@
 #define BATCHES_MIN 5
 
 /* ---- the device ---------------------------------------------------------------------------------------- */
-
-/* The first word of the file that is made of digits and dots and holds a dot: "580.95.05". */
-static void read_driver_version(const char *path, char *out, size_t capacity) {
-    char text[400] = "";
-    FILE *file = fopen(path, "re");
-    size_t size = file ? fread(text, 1, sizeof text - 1, file) : 0;
-    if (file) fclose(file);
-    out[0] = 0;
-    text[size] = 0;
-    for (char *save, *word = strtok_r(text, " \t\n", &save); word && !out[0];
-         word = strtok_r(NULL, " \t\n", &save))
-        if (strchr(word, '.') && isdigit((unsigned char)word[0]) &&
-            strspn(word, "0123456789.") == strlen(word))
-            snprintf(out, capacity, "%s", word);
-}
-
-static void name_device(tune_target *target) {
-    stw_problem problem;
-    stw_plan *plan = NULL;
-    if (stw_problem_parse("attn_bwd:f32:b1h1s1d8", &problem)) return;
-    if (stw_attn_bwd_plan(target->rules, &problem.desc, &plan)) return;
-    char *text = stw_tool_plan_text(plan);
-    char backend[16];
-    stw_tool_plan_field(text, "device", target->device, sizeof target->device);
-    stw_tool_plan_field(text, "backend", backend, sizeof backend);
-    if (!strcmp(backend, "cuda"))
-        read_driver_version("/proc/driver/nvidia/version", target->driver, sizeof target->driver);
-    else if (!strcmp(backend, "hip"))
-        read_driver_version("/sys/module/amdgpu/version", target->driver, sizeof target->driver);
-    free(text);
-    stw_plan_destroy(plan);
-}
 
 stw_status tune_open(const stw_context_opts *opts, tune_target *target_out) {
     memset(target_out, 0, sizeof *target_out);
@@ -62,7 +29,7 @@ stw_status tune_open(const stw_context_opts *opts, tune_target *target_out) {
     if (status)
         tune_close(target_out);
     else
-        name_device(target_out);
+        stw_tool_name_device(target_out->rules, &target_out->named);
     return status;
 }
 
@@ -163,8 +130,11 @@ static stw_status time_all(const stw_measure *m, double seconds, tune_point *poi
     }
     for (size_t i = 0; i < point->count && !status; ++i) {
         if (!calls[i]) continue;
+        double quartiles[3];
+        stw_measure_quartiles(times[i], count, quartiles);
         point->timings[i].runs = count * calls[i];
-        stw_measure_summary(times[i], count, &point->timings[i].median, &point->timings[i].spread);
+        point->timings[i].median = quartiles[1];
+        point->timings[i].spread = quartiles[2] - quartiles[0];
     }
     free(times);
     free(calls);
@@ -203,7 +173,7 @@ int tune_measure(const tune_target *target, const char *line, double seconds, tu
     stw_case_result_clear(&result);
     status = stw_measure_open(&problem, target->rules, workspace, &m, &result);
     if (status) return refuse(line, stw_tool_exit_of(status), result.text, point_out);
-    point_out->flop = stw_measure_flop(&m.c);
+    point_out->flop = stw_measure_flop(&m);
     verify_all(&m, point_out);
     status = time_all(&m, seconds, point_out);
     stw_measure_close(&m);

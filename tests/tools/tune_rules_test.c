@@ -53,7 +53,7 @@ static const char *rows_of(const made *m) {
     char *text = NULL;
     size_t size = 0, count = 0, used = 0;
     stw_rule rules[16];
-    target = (tune_target){.table = &table, .device = "a */ device", .driver = "1.2"};
+    target = (tune_target){.table = &table, .named = {.device = "a */ device", .driver = "1.2"}};
     const tune_report report = {&target, m->points, m->count, 0.01, "2026-11-21"};
     FILE *memory = open_memstream(&text, &size);
     assert_non_null(memory);
