@@ -89,6 +89,9 @@ static int bench_all(settings *s, stw_context *const context[2]) {
     const char *const *usual = bench_suite(s->suite, stw_context_arch(context[0]), &usual_count);
     int count = s->given_count ? s->given_count : usual_count;
     stw_tool_name_device(context[0], &s->report.named);
+    if (!strncmp(s->report.named.device, "emulated", 8))
+        stw_tool_error("bench", NULL, "%s: an emulator's times say nothing about a GPU's",
+                       s->report.named.device);
     bench_peak_by_name(s->report.named.device, &s->report.peak);
     bench_report_begin(&s->report);
     for (int i = 0; i < count; ++i) {

@@ -103,6 +103,23 @@ class Cli(CommandTest):
         self.assert_exit(sternway("info", env=good), 0)
         self.assert_exit(sternway("run", path, env=good), 0)
 
+    def test_a_tuning_file_with_one_wrong_row_is_not_applied_at_all(self):
+        path, rules = write_file(self.path("x"), small_problem()), self.path("rules.txt")
+        env, good = {"STERNWAY_TUNING": str(rules), "STERNWAY_BACKEND": "cpu"}, 'STW_RULE("", cpu_portable_32x32)\n'
+        rules.write_text(good)
+        self.assertIn("variant: cpu_portable_32x32", sternway("explain", PROBLEM, env=env).stdout)
+        for row in ("STW_RULE(\"head_dim=\", cpu_portable_32x32)", "STW_RULE(\"\", cpu_no_such)", "STW_RULE(\"\")",
+                    "STW_RULE(\"head_dim>=9 head_dim<=8\", cpu_portable_32x32)", "/* a */ STW_RULE(\"\", cpu_portable_32x32)"):
+            rules.write_text(good + "/* 2 */\n" + row + "\n" + good)
+            with self.subTest(row=row):
+                for done, code in ((sternway("run", path, env=env), 2), (sternway("info", env=env), 1),
+                                   (sternway("bench", "attn_bwd:f32:b1h1s8d8", env=env), 2)):
+                    self.assert_refused(done, f"{rules} line 3", code=code)
+                done = sternway("explain", PROBLEM, env=env)
+                self.assert_exit(done, 2)
+                self.assertIn("line 3", done.stdout)
+                self.assertNotIn("variant:", done.stdout)
+
     def test_explain(self):
         done = sternway("explain", "--backend", "cpu", PROBLEM)
         self.assert_exit(done, 0)
