@@ -9,6 +9,7 @@
 
 #include <argp.h>
 #include <cjson/cJSON.h>
+#include <stdio.h>
 
 enum {
     STW_EXIT_OK = 0,
@@ -86,6 +87,13 @@ void stw_tool_print_json_error(int exit_status);
 
 /* The lines of `text` as an array of strings. */
 cJSON *stw_tool_json_lines(const char *text);
+
+/* The text of one line and a newline, folded at blanks so that no line is wider than `width` unless a word
+ * is. `column`: where the text begins; `indent`: where further lines do. */
+void stw_tool_fold(FILE *to, const char *text, int column, int indent, int width);
+
+/* Columns of the terminal that a file is, or 0: it is none. */
+int stw_tool_width(FILE *file);
 
 /* A line on a terminal's standard error that the next one overwrites; nothing elsewhere. */
 void stw_tool_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
