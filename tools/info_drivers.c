@@ -26,7 +26,10 @@ static void *open_first(const driver *d, const char **soname_out, char why[600])
         void *library = dlopen(d->sonames[i], RTLD_LAZY | RTLD_LOCAL);
         const char *error = library ? NULL : dlerror();
         *soname_out = d->sonames[i];
-        if (library) return library;
+        if (library) {
+            why[0] = 0;
+            return library;
+        }
         int n =
             snprintf(why + used, 600 - used, "%s%s", used ? "; " : "", error ? error : "cannot be loaded");
         used = used + (size_t)n < 600 ? used + (size_t)n : 599;
