@@ -16,6 +16,7 @@ jobs=$(nproc)
 # Packages that nothing works without, and those whose absence only narrows the build.
 required=(cmake ninja-build gcc g++ libc6-dev pkg-config python3 binutils libcmocka-dev libcjson-dev)
 preferred=(clang-19 libclang-rt-19-dev lld-19 llvm-19)
+documenting=(doxygen) # the API reference and its test
 
 missing() { for package in "$@"; do dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"; done; }
 
@@ -37,6 +38,11 @@ install_packages() {
     if [ ${#need[@]} -gt 0 ]; then
         say "installing ${need[*]}"
         apt_install "${need[@]}" || say "going on without ${need[*]}: gcc builds everything, the CPU tiles run slower, and AMD images, their emulator and fuzz targets are left out"
+    fi
+    mapfile -t need < <(missing "${documenting[@]}")
+    if [ ${#need[@]} -gt 0 ]; then
+        say "installing ${need[*]}"
+        apt_install "${need[@]}" || say "going on without ${need[*]}: no API reference, and its test is skipped"
     fi
 }
 

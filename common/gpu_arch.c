@@ -38,18 +38,49 @@ int stw_arch_of_gcn_name(const char *name, size_t size, char out[32]) {
     return 1;
 }
 
-const char *const *stw_cuda_rows_of_cc(int major) {
-    static const char *const none[] = {NULL}, *const ampere[] = {"sm80", NULL},
-                             *const hopper[] = {"sm90", "sm80", NULL};
-    return major < 8 ? none : major == 9 ? hopper : ampere;
+/* "sm120" -> 120, which is 10 times the major version and the minor one; 0 for a name that is none. */
+static int number_of_row(const stw_arch *row) {
+    int number = 0;
+    if (row->backend != STW_BACKEND_CUDA || strncmp(row->name, "sm", 2)) return 0;
+    for (const char *digit = row->name + 2; *digit; ++digit) {
+        if (*digit < '0' || *digit > '9' || number > 99) return 0;
+        number = 10 * number + *digit - '0';
+    }
+    return number;
 }
 
-const stw_image *stw_cuda_image(const stw_image_set *set, int major, const char *forced) {
-    for (const char *const *row = stw_cuda_rows_of_cc(major); *row; ++row) {
-        if (forced && strcmp(forced, *row)) continue;
-        int native = (*row)[2] - '0' == major; /* rows are "smMm" with one digit of major version */
-        const stw_image *image = native ? stw_image_find(set, STW_BACKEND_CUDA, *row, STW_IMAGE_CUBIN) : NULL;
-        if (!image) image = stw_image_find(set, STW_BACKEND_CUDA, *row, STW_IMAGE_PTX);
+static int is_shared(const stw_arch *row) {
+    return !strcmp(row->name, STW_CUDA_SHARED_ARCH);
+}
+
+const stw_arch *stw_cuda_row_of_cc(int major, int minor, size_t index) {
+    const stw_arch *row = NULL;
+    int below = 10 * major + minor + 1; /* each step takes the newest row below the one before */
+    for (size_t step = 0; step <= index; ++step) {
+        row = NULL;
+        for (size_t i = 0; i < stw_arch_count; ++i) {
+            int number = number_of_row(&stw_archs[i]);
+            if (number && number / 10 == major && number < below && !is_shared(&stw_archs[i]) &&
+                (!row || number > number_of_row(row)))
+                row = &stw_archs[i];
+        }
+        if (!row) {
+            const stw_arch *shared = stw_arch_find(STW_BACKEND_CUDA, STW_CUDA_SHARED_ARCH);
+            return step == index && shared && major >= number_of_row(shared) / 10 ? shared : NULL;
+        }
+        below = number_of_row(row);
+    }
+    return row;
+}
+
+const stw_image *stw_cuda_image(const stw_image_set *set, int major, int minor, const char *forced) {
+    const stw_arch *row;
+    for (size_t i = 0; (row = stw_cuda_row_of_cc(major, minor, i)) != NULL; ++i) {
+        if (forced && strcmp(forced, row->name)) continue;
+        int native = number_of_row(row) / 10 == major;
+        const stw_image *image =
+            native ? stw_image_find(set, STW_BACKEND_CUDA, row->name, STW_IMAGE_CUBIN) : NULL;
+        if (!image) image = stw_image_find(set, STW_BACKEND_CUDA, row->name, STW_IMAGE_PTX);
         if (image) return image;
     }
     return NULL;

@@ -6,6 +6,11 @@
 #define STW_COMMON_GPU_ARCH_H
 
 #include "common/image.h"
+#include "dispatch/arch.h"
+
+/* The CUDA row whose image has every kernel, as PTX for newer GPUs too; images of other rows add their own
+ * kernels. */
+#define STW_CUDA_SHARED_ARCH "sm80"
 
 /* Compute capability 8.9 -> "sm89", 12.0 -> "sm120". 0 for numbers that are none, with out = "". */
 int stw_arch_of_cc(int major, int minor, char out[32]);
@@ -18,12 +23,13 @@ int stw_arch_of_gfx_version(uint64_t version, char out[32]);
  * bounds the field. 0 when it is no such name, with out = "". */
 int stw_arch_of_gcn_name(const char *name, size_t size, char out[32]);
 
-/* The CUDA rows of dispatch/arch.def whose kernels run on that compute capability, best first, ended by
- * NULL: 8.x {sm80}, 9.x {sm90, sm80}, newer {sm80}, older none. */
-const char *const *stw_cuda_rows_of_cc(int major);
+/* The CUDA rows of dispatch/arch.def whose kernels run on that compute capability, best first: those of its
+ * major version that are not newer, newest first, then STW_CUDA_SHARED_ARCH. NULL from the first index on
+ * that has none: 9.0 has sm90, sm80, NULL; 12.0 has sm80, NULL; 7.5 has NULL. */
+const stw_arch *stw_cuda_row_of_cc(int major, int minor, size_t index);
 
 /* The image for that compute capability: the first row above that has a cubin of the same major version
  * or PTX. `forced`: only that row, or NULL. */
-const stw_image *stw_cuda_image(const stw_image_set *set, int major, const char *forced);
+const stw_image *stw_cuda_image(const stw_image_set *set, int major, int minor, const char *forced);
 
 #endif

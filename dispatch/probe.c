@@ -113,10 +113,10 @@ static void describe_nvidia(const stw_probe_facts *facts, size_t index, stw_devi
     if (!stw_arch_of_cc(record->major, record->minor, info->arch)) {
         snprintf(info->note, sizeof info->note, "compute capability not known%s%s",
                  record->note[0] ? ": " : "", record->note);
-    } else if (!*stw_cuda_rows_of_cc(record->major)) {
+    } else if (!stw_cuda_row_of_cc(record->major, record->minor, 0)) {
         snprintf(info->note, sizeof info->note, "%s is older than compute capability 8.0, which kernels need",
                  info->arch);
-    } else if (!stw_cuda_image(&facts->images, record->major, NULL)) {
+    } else if (!stw_cuda_image(&facts->images, record->major, record->minor, NULL)) {
         note_no_image(facts, "CUDA", info);
     } else {
         info->usable = 1;

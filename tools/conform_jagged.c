@@ -90,6 +90,7 @@ LIST(layer_norm, SHAPES("jagged_layer_norm"), "jagged_layer_norm:%:c7l60t200i33:
      "jagged_layer_norm:%:c4l400t900i128:gamma:out_w:out_b", "jagged_layer_norm:%:c4l400t900i16:out_b",
      "jagged_layer_norm:%:c4l400t900i16:gamma:out_w:dweight_f32:acc_w",
      "jagged_layer_norm:%:c4l40t90i2048:gamma", "jagged_layer_norm:%:c4l40t90i5000:gamma:used:skew1",
+     "jagged_layer_norm:%:c3l20t50i4000:gamma:used", "jagged_layer_norm:%:c3l9t20i9000:gamma:used",
      "jagged_layer_norm:%:c0l9t20i40:gamma", "jagged_layer_norm:%:c5l0t40i9:gamma:dbias_f32:acc_b:out_b",
      "jagged_layer_norm:%:c31l3000t4000i8:gamma:lens_huge:used",
      "jagged_layer_norm:%:c3l40t100i300:gamma:dx_f32:acc_x:dweight_f32:acc_w:dbias_f32:acc_b:out_x:out_w:out_"
@@ -131,7 +132,7 @@ LIST(linear, "jagged_linear:%:c7l60t200i33f40:data_tiny", "jagged_linear:%:c7l60
      "jagged_linear:%:c4l50t120i32f48:out_b:dbias_f32:acc_b",
      "jagged_linear:%:c4l50t120i33f48:dx_f32:acc_x:out_x:out_b", "jagged_linear:%:c0l9t20i4f8",
      "jagged_linear:%:c5l0t40i9f3", "jagged_linear:%:c31l900t1300i24f16:lens_huge:used",
-     "jagged_linear:%:c3l40t100i64f72:data_sd3");
+     "jagged_linear:%:c3l40t100i64f72:data_sd3", "jagged_linear:%:c3l150t330i136f144:used:skew1");
 
 LIST(matmul, "jagged_matmul:%:c7m60k33n40:tm200:data_tiny",
      "jagged_matmul:%:c7m33k60n17:tk200:ot:data_tiny:used", "jagged_matmul:%:c7m60k33n17:tm200",
@@ -154,7 +155,8 @@ LIST(matmul, "jagged_matmul:%:c7m60k33n40:tm200:data_tiny",
      "jagged_matmul:%:c7m60k33n17:tm200:skew1", "jagged_matmul:%:c4m130k140n150:tm300:used",
      "jagged_matmul:%:c0m9k4n5:tm20", "jagged_matmul:%:c4m0k4n5:tm20", "jagged_matmul:%:c4m9k0n5:tm20",
      "jagged_matmul:%:c4m9k5n0:tm20", "jagged_matmul:%:c21m700k24n16:tm1000:lens_huge",
-     "jagged_matmul:%:c2m80k80n80:tm160:lens_full:full", "jagged_matmul:%:c2m64k300n64:data_sd3");
+     "jagged_matmul:%:c2m80k80n80:tm160:lens_full:full", "jagged_matmul:%:c2m64k300n64:data_sd3",
+     "jagged_matmul:%:c3m140k136n144:tm300:used", "jagged_matmul:%:c3m136k144n140:tm300:xt:ot");
 
 LIST(attention, "jagged_attention:i32:attn_bwd:%:b4h2s50x40d64:thd",
      "jagged_attention:i64:attn_bwd:%:b4h2s50x40d64:thd",

@@ -9,9 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The arch whose image has every kernel; images of newer ones add their own. */
-#define STW_CUDA_SHARED_ARCH "sm80"
-
 typedef struct cuda_facts {
     int version, count, device, major, minor, sm_count, smem_optin;
     size_t memory;
@@ -62,8 +59,9 @@ static stw_status cuda_check_forced(const char *forced) {
 static stw_status cuda_no_row(const stw_open_request *request, const cuda_facts *facts) {
     char runnable[64];
     stw_text list = stw_text_in(runnable, sizeof runnable);
-    for (const char *const *row = stw_cuda_rows_of_cc(facts->major); *row; ++row)
-        stw_text_add(&list, "%s%s", list.length ? ", " : "", *row);
+    const stw_arch *row;
+    for (size_t i = 0; (row = stw_cuda_row_of_cc(facts->major, facts->minor, i)) != NULL; ++i)
+        stw_text_add(&list, "%s%s", list.length ? ", " : "", row->name);
     if (!list.length)
         return stw_fail(
             STW_E_NO_IMAGE,
@@ -78,12 +76,13 @@ static stw_status cuda_no_row(const stw_open_request *request, const cuda_facts 
 static stw_status cuda_choose(const stw_open_request *request, const stw_cuda_functions *cuda,
                               const cuda_facts *facts, const stw_arch **arch_out, const stw_image **image_out,
                               const stw_image **shared_out) {
+    const stw_arch *row;
     int runs = 0;
-    for (const char *const *row = stw_cuda_rows_of_cc(facts->major); *row; ++row)
-        runs |= !request->forced_arch || !strcmp(request->forced_arch, *row);
+    for (size_t i = 0; (row = stw_cuda_row_of_cc(facts->major, facts->minor, i)) != NULL; ++i)
+        runs |= !request->forced_arch || !strcmp(request->forced_arch, row->name);
     if (!runs) return cuda_no_row(request, facts);
-    const stw_image *image = stw_cuda_image(&stw_images, facts->major, request->forced_arch);
-    const stw_image *shared = stw_cuda_image(&stw_images, facts->major, STW_CUDA_SHARED_ARCH);
+    const stw_image *image = stw_cuda_image(&stw_images, facts->major, facts->minor, request->forced_arch);
+    const stw_image *shared = stw_cuda_image(&stw_images, facts->major, facts->minor, STW_CUDA_SHARED_ARCH);
     if (image &&
         strcmp(image->arch, STW_CUDA_SHARED_ARCH)) { /* an image of own kernels beside the shared ones */
         int maps = cuda->cuTensorMapEncodeTiled != NULL;
@@ -128,9 +127,9 @@ static stw_status cuda_open(const stw_open_request *request, stw_device *device_
     if (status == STW_OK) status = cuda_ask(cuda, request->device, &facts);
     if (status == STW_OK) status = cuda_choose(request, cuda, &facts, &arch, &image, &shared);
     if (status == STW_OK)
-        status = stw_cuda_state_create(cuda, request->device, facts.device, facts.version, image, shared,
-                                       stw_cuda_image(&stw_jagged_images, facts.major, STW_CUDA_SHARED_ARCH),
-                                       &state);
+        status = stw_cuda_state_create(
+            cuda, request->device, facts.device, facts.version, image, shared,
+            stw_cuda_image(&stw_jagged_images, facts.major, facts.minor, STW_CUDA_SHARED_ARCH), &state);
     if (status != STW_OK) return status;
     *device_out = (stw_device){.arch = arch,
                                .compute_units = (uint32_t)facts.sm_count,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Asynchronous copies into shared memory on sm80 and newer: 16 bytes a thread (cp.async), zeros where there
- * is nothing to read, one group in flight. Included by leaf.h alone. */
+ * is nothing to read. Included by leaf.h alone. */
 #ifndef STW_CUDA_COPY_SM80_H
 #define STW_CUDA_COPY_SM80_H
 
@@ -16,5 +16,7 @@ DEV_FN void dev_copy_vector(void *to, const void *from, bool live) {
 DEV_FN void dev_copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /* All of this thread's copies have arrived; a barrier makes them everyone's. */
 DEV_FN void dev_copy_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+/* All but those of the last COUNT groups. */
+template <int COUNT> DEV_FN void dev_copy_wait_but() { asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory"); }
 
 #endif

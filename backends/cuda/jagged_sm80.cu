@@ -16,6 +16,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
     DEV_KERNEL(threads) name(DEV_ARGUMENT stw_jagged_launch launch) { call; }
 #define JAG_KERNEL_BLOCKS(name, threads, blocks, call)                                                       \
     DEV_KERNEL_BLOCKS(threads, blocks) name(DEV_ARGUMENT stw_jagged_launch launch) { call; }
+#define JAG_KERNEL_PRODUCT JAG_KERNEL_BLOCKS
 
 #define STW_VARIANT_TABLE "common/tuning/jagged.sm80.def"
 #include "common/kernels/jagged.inl"

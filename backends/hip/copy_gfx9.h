@@ -13,5 +13,6 @@ DEV_FN void dev_copy_vector(void *to, const void *from, bool live) {
 }
 DEV_FN void dev_copy_commit() {}
 DEV_FN void dev_copy_wait() {}
+template <int COUNT> DEV_FN void dev_copy_wait_but() {}
 
 #endif

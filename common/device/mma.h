@@ -73,4 +73,36 @@ DEV_FN void dev_multiply(dev_acc<Split> &acc, const typename TileA::type *a, con
     dev_multiply_beside<A_BY_K, B_BY_K, K, Split, TileA, TileB>(acc, a, b, nothing, wave, lane);
 }
 
+/* The same where the matrix unit truncates what it adds (16-bit operands on NVIDIA): two steps at a time are summed by
+ * themselves, for a few columns after the other, and added rounded to nearest. */
+template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB>
+DEV_FN void dev_multiply_added(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b, int wave,
+                               int lane) {
+    typedef leaf_mma<typename TileA::type> mma;
+    enum { STEPS = 2, GROUPS = Split::NT / mma::B_TILES };
+    static_assert(K % (STEPS * mma::K) == 0, "whole pairs of steps");
+    int m0 = Split::row0(wave), n0 = Split::col0(wave);
+    DEV_ROLLED for (int k = 0; k < K; k += STEPS * mma::K) {
+        typename mma::a_frag fa[STEPS][Split::MT];
+        DEV_UNROLL for (int s = 0; s < STEPS; ++s)
+            DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+                mma::template load_a<A_BY_K, TileA>(fa[s][m], a, m0 + m * LEAF_MMA_M, k + s * mma::K, lane);
+        DEV_UNROLL for (int g = 0; g < GROUPS; ++g) {
+            typename mma::b_frag fb[STEPS];
+            DEV_UNROLL for (int s = 0; s < STEPS; ++s)
+                mma::template load_b<B_BY_K, TileB>(fb[s], b, n0 + g * mma::B_TILES * LEAF_MMA_N, k + s * mma::K, lane);
+            float fresh[mma::B_TILES][Split::MT][LEAF_ACC];
+            DEV_UNROLL for (int n = 0; n < mma::B_TILES; ++n)
+                DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+                    DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) fresh[n][m][i] = 0.0f;
+            DEV_UNROLL for (int s = 0; s < STEPS; ++s)
+                DEV_UNROLL for (int n = 0; n < mma::B_TILES; ++n)
+                    DEV_UNROLL for (int m = 0; m < Split::MT; ++m) mma::product(fresh[n][m], fa[s][m], fb[s], n);
+            DEV_UNROLL for (int n = 0; n < mma::B_TILES; ++n)
+                DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+                    DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) acc.v[m][g * mma::B_TILES + n][i] += fresh[n][m][i];
+        }
+    }
+}
+
 #endif

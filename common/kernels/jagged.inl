@@ -2,6 +2,7 @@
  *
  * The jagged kernels of an image, the same for both vendors: one for each family, element type and size class. The
  * including file defines JAG_KERNEL(name, threads, call), JAG_KERNEL_BLOCKS (`blocks` of them a multiprocessor),
+ * JAG_KERNEL_PRODUCT (that, and they choose among members of their argument at run time),
  * STW_VARIANT_TABLE and dev_shared; entry names are put together again by
  * common/jagged_launch.c. */
 #include "common/params/jagged_launch.h"
@@ -37,12 +38,12 @@ JAG_KERNEL(stw_jagged_segment_sum, STW_JAGGED_THREADS, jag_segment_sum(launch))
 #define STW_JAGGED_LINE(name, lanes, vectors, sums) JAG_LINES_##sums(name, lanes, vectors)
 /* Products: which operands have the summed index as their rows. */
 #define JAG_PRODUCT(a_by_k, b_by_k, bm, bn, bk, stages, warps)                                               \
-    JAG_TYPED(product_##a_by_k##b_by_k, warps * DEV_WAVE,                                                    \
+    JAG_TYPED_PRODUCT(product_##a_by_k##b_by_k, warps * DEV_WAVE, 8 / warps,                                 \
               (jag_multiply<jag_product_config<JAG_T, a_by_k, b_by_k, bm, bn, bk, stages, warps>>(launch, dev_shared)))
 #define JAG_PRODUCTS(bm, bn, bk, stages, warps)                                                              \
     JAG_PRODUCT(0, 0, bm, bn, bk, stages, warps) JAG_PRODUCT(0, 1, bm, bn, bk, stages, warps)                \
     JAG_PRODUCT(1, 0, bm, bn, bk, stages, warps) JAG_PRODUCT(1, 1, bm, bn, bk, stages, warps)                \
-    JAG_TYPED(product_end, STW_JAGGED_THREADS, (jag_product_end<JAG_T>(launch, dev_shared)))
+    JAG_TYPED_PRODUCT(product_end, STW_JAGGED_THREADS, 1, (jag_product_end<JAG_T>(launch, dev_shared)))
 #define JAG_WIDE_2(bm, bn, bk, stages, warps)
 #define JAG_WIDE_4(bm, bn, bk, stages, warps)   JAG_PRODUCTS(bm, bn, bk, stages, warps)
 #define JAG_NARROW_2(bm, bn, bk, stages, warps) JAG_PRODUCTS(bm, bn, bk, stages, warps)
@@ -62,27 +63,29 @@ JAG_KERNEL(stw_jagged_segment_sum, STW_JAGGED_THREADS, jag_segment_sum(launch))
     JAG_TYPED(segment_end, STW_JAGGED_THREADS, (jag_segment_end<JAG_T>(launch)))                             \
     JAG_TYPED(softmax_strided, STW_JAGGED_THREADS, (jag_softmax_strided<JAG_T>(launch)))
 
-#define JAG_TYPED(name, threads, call)                           JAG_KERNEL(stw_jagged_##name##_f16, threads, call)
-#define JAG_TYPED_BLOCKS(name, threads, blocks, call)            JAG_KERNEL_BLOCKS(stw_jagged_##name##_f16, threads, blocks, call)
-#define STW_JAGGED_PRODUCT(element, bm, bn, bk, stages, warps)   JAG_NARROW_##element(bm, bn, bk, stages, warps)
-#define JAG_T                                                    dev_f16
+/* Once a type: entry names end in its own. */
+#define JAG_ENTRY_OF(name, type)                       stw_jagged_##name##_##type
+#define JAG_ENTRY(name, type)                          JAG_ENTRY_OF(name, type)
+#define JAG_TYPED(name, threads, call)                 JAG_KERNEL(JAG_ENTRY(name, JAG_TYPE), threads, call)
+#define JAG_TYPED_BLOCKS(name, threads, blocks, call)  JAG_KERNEL_BLOCKS(JAG_ENTRY(name, JAG_TYPE), threads, blocks, call)
+#define JAG_TYPED_PRODUCT(name, threads, blocks, call) JAG_KERNEL_PRODUCT(JAG_ENTRY(name, JAG_TYPE), threads, blocks, call)
+
+#define STW_JAGGED_PRODUCT(element, bm, bn, bk, stages, warps) JAG_NARROW_##element(bm, bn, bk, stages, warps)
+#define JAG_TYPE                                               f16
+#define JAG_T                                                  dev_f16
 JAG_FAMILIES
 #include STW_VARIANT_TABLE
+#undef JAG_TYPE
 #undef JAG_T
-#undef JAG_TYPED
-#undef JAG_TYPED_BLOCKS
-#define JAG_TYPED(name, threads, call)                           JAG_KERNEL(stw_jagged_##name##_bf16, threads, call)
-#define JAG_TYPED_BLOCKS(name, threads, blocks, call)            JAG_KERNEL_BLOCKS(stw_jagged_##name##_bf16, threads, blocks, call)
-#define JAG_T                                                    dev_bf16
+#define JAG_TYPE bf16
+#define JAG_T    dev_bf16
 JAG_FAMILIES
 #include STW_VARIANT_TABLE
+#undef JAG_TYPE
 #undef JAG_T
-#undef JAG_TYPED
-#undef JAG_TYPED_BLOCKS
 #undef STW_JAGGED_PRODUCT
-#define JAG_TYPED(name, threads, call)                           JAG_KERNEL(stw_jagged_##name##_f32, threads, call)
-#define JAG_TYPED_BLOCKS(name, threads, blocks, call)            JAG_KERNEL_BLOCKS(stw_jagged_##name##_f32, threads, blocks, call)
-#define STW_JAGGED_PRODUCT(element, bm, bn, bk, stages, warps)   JAG_WIDE_##element(bm, bn, bk, stages, warps)
-#define JAG_T                                                    float
+#define STW_JAGGED_PRODUCT(element, bm, bn, bk, stages, warps) JAG_WIDE_##element(bm, bn, bk, stages, warps)
+#define JAG_TYPE                                               f32
+#define JAG_T                                                  float
 JAG_FAMILIES
 #include STW_VARIANT_TABLE

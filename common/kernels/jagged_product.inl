@@ -191,9 +191,15 @@ template <int STEP> struct jag_steps {
     bool rows;
     DEV_FN jag_steps of(const jag_unit &u, bool rows) { return jag_steps{u.k0, rows ? u.k0 : u.k_end, u.k_end, rows}; }
     /* The next step [*from, *to), or false. */
-    DEV_FN bool next(jag_steps &s, const stw_jagged_launch &l, const jag_lines &all, int64_t *from, int64_t *to) {
+    DEV_FN bool next(jag_steps &s, const stw_jagged_launch &l, int64_t *from, int64_t *to) {
         const stw_jagged_params &p = l.p;
+        if (s.at + STEP <= s.end) {
+            *from = s.at;
+            *to = s.at += STEP;
+            return true;
+        }
         while (s.rows && s.at >= s.end && s.at < s.last) { /* the next rows that take part */
+            const jag_lines all = jag_lines::of(l);
             int64_t slab = p.slabs > 1 ? stw_quotient(s.at, l.lines) : 0, first = slab * l.lines, row = s.at - first;
             if (row < all.low) s.at = s.end = first + stw_smaller(all.low, l.lines);
             else if (row >= all.high) s.at = s.end = first + l.lines;
@@ -236,54 +242,96 @@ DEV_FN void jag_fetch(char *smem, const char *data, int64_t stride, int64_t m0, 
     else dev_row_copy<Tile, THREADS>::part(tile, at, stride, m0, 0, m_used, (int)cols, vectors, t);
 }
 
+/* The same for whole steps of an operand that is whole vectors along m: a thread's addresses are an addition away, and
+ * little stands between the barrier of a step and its products. */
+template <class Tile, bool BY_K, int THREADS> struct jag_stream {
+    typedef typename Tile::type T;
+    typedef dev_row_copy<Tile, THREADS> copy;
+    const char *lane;  /* this thread's first vector of step 0 */
+    int64_t hop, step; /* to its next one; to the next index that is summed: bytes */
+    bool plain;
+    DEV_FN jag_stream of(const char *data, int64_t stride, int64_t m0, int64_t m_used, int64_t k0) {
+        enum { SIZE = (int)sizeof(T), EACH = copy::ASYNC && copy::LANES * Tile::VECTOR == Tile::COLS && copy::STEP <= Tile::ROWS };
+        int t = (int)dev_thread();
+        int64_t r = copy::row(t), c = copy::col(t);
+        jag_stream s;
+        s.lane = data + (BY_K ? r * stride + m0 + c : (m0 + r) * stride + c) * SIZE;
+        s.hop = copy::STEP * stride * SIZE;
+        s.step = (BY_K ? stride : 1) * SIZE;
+        s.plain = EACH && m_used - m0 >= (BY_K ? Tile::COLS : Tile::ROWS) && stride % (16 / SIZE) == 0 &&
+                  jag_aligned((const T *)(const void *)data + (BY_K ? m0 : k0));
+        return s;
+    }
+    DEV_FN void fetch(const jag_stream &s, char *smem, int64_t from) {
+        T *tile = (T *)(void *)smem;
+        int t = (int)dev_thread(), r = copy::row(t), c = copy::col(t);
+        const char *at = s.lane + from * s.step;
+        DEV_UNROLL for (int i = 0; i < copy::COUNT; ++i, at += s.hop) dev_copy_vector(tile + Tile::at(r + i * copy::STEP, c), at, true);
+    }
+};
+
 /* The sums of a unit. */
 template <class C>
-DEV_FN void jag_accumulate(const stw_jagged_launch &l, const jag_unit &u, bool rows, dev_acc<typename C::split> &acc, char *smem) {
+DEV_FN void jag_accumulate(const stw_jagged_launch &l, const jag_unit *u, bool rows, dev_acc<typename C::split> &acc, char *smem) {
     typedef typename C::T T;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    const jag_lines all = rows ? jag_lines::of(l) : jag_lines{0, 0, false};
-    jag_steps<C::BK> steps = jag_steps<C::BK>::of(u, rows);
+    jag_steps<C::BK> steps = jag_steps<C::BK>::of(*u, rows);
+    typedef jag_stream<typename C::tile_a, C::A_BY_K, C::THREADS> stream_a;
+    typedef jag_stream<typename C::tile_b, C::B_BY_K, C::THREADS> stream_b;
+    const stream_a all_a = stream_a::of(u->a, u->a_stride, u->m0, u->m_used, u->k0);
+    const stream_b all_b = stream_b::of(u->b, u->b_stride, u->n0, u->n_used, u->k0);
+    bool plain = all_a.plain && all_b.plain;
     auto fetch = [&](int stage, int64_t from, int64_t to) {
         char *at = smem + stage * C::STAGE;
-        jag_fetch<typename C::tile_a, C::A_BY_K, C::THREADS>(at, u.a, u.a_stride, u.m0, u.m_used, from, to);
-        jag_fetch<typename C::tile_b, C::B_BY_K, C::THREADS>(at + C::BYTES_A, u.b, u.b_stride, u.n0, u.n_used, from, to);
-        dev_copy_commit();
+        if constexpr (stream_a::copy::ASYNC) {
+            if (plain && to - from == C::BK) {
+                stream_a::fetch(all_a, at, from);
+                stream_b::fetch(all_b, at + C::BYTES_A, from);
+                return;
+            }
+        }
+        jag_fetch<typename C::tile_a, C::A_BY_K, C::THREADS>(at, u->a, u->a_stride, u->m0, u->m_used, from, to);
+        jag_fetch<typename C::tile_b, C::B_BY_K, C::THREADS>(at + C::BYTES_A, u->b, u->b_stride, u->n0, u->n_used, from, to);
     };
     auto multiply = [&](int stage) {
         const T *a = (const T *)(const void *)(smem + stage * C::STAGE), *b = (const T *)(const void *)(smem + stage * C::STAGE + C::BYTES_A);
-        if constexpr (LEAF_F32_IN_PARTS && sizeof(T) == 2) { /* the matrix unit truncates: a step's sum is added by itself */
-            dev_acc<typename C::split> fresh;
-            dev_acc<typename C::split>::clear(fresh);
-            dev_multiply<C::A_BY_K, C::B_BY_K, C::BK, typename C::split, typename C::tile_a, typename C::tile_b>(fresh, a, b, wave, lane);
-            DEV_UNROLL for (int m = 0; m < C::split::MT; ++m)
-                DEV_UNROLL for (int n = 0; n < C::split::NT; ++n)
-                    DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) acc.v[m][n][i] += fresh.v[m][n][i];
+        if constexpr (LEAF_F32_IN_PARTS && sizeof(T) == 2) {
+            dev_multiply_added<C::A_BY_K, C::B_BY_K, C::BK, typename C::split, typename C::tile_a, typename C::tile_b>(acc, a, b, wave, lane);
         } else if constexpr (dev_flushes<T>::yes) {
             dev_unflushed side;
             dev_multiply_beside<C::A_BY_K, C::B_BY_K, C::BK, typename C::split, typename C::tile_a, typename C::tile_b>(acc, a, b, side, wave, lane);
         } else dev_multiply<C::A_BY_K, C::B_BY_K, C::BK, typename C::split, typename C::tile_a, typename C::tile_b>(acc, a, b, wave, lane);
     };
     int64_t from = 0, to = 0;
-    bool more = jag_steps<C::BK>::next(steps, l, all, &from, &to);
+    bool more = jag_steps<C::BK>::next(steps, l, &from, &to);
     if constexpr (C::STAGES == 1) {
-        DEV_ROLLED for (; more; more = jag_steps<C::BK>::next(steps, l, all, &from, &to)) {
+        DEV_ROLLED for (; more; more = jag_steps<C::BK>::next(steps, l, &from, &to)) {
             dev_barrier();
             fetch(0, from, to);
+            dev_copy_commit();
             dev_copy_wait();
             dev_barrier();
             multiply(0);
         }
-    } else {
+    } else { /* STAGES - 1 steps are under way; a group of copies a step, empty ones behind the last */
+        int ahead = 0, stage = 0, free = C::STAGES - 1;
+        auto ask = [&](int at) {
+            if (more) {
+                fetch(at, from, to);
+                ++ahead;
+                more = jag_steps<C::BK>::next(steps, l, &from, &to);
+            }
+            dev_copy_commit();
+        };
         dev_barrier();
-        if (more) fetch(0, from, to);
-        int stage = 0;
-        DEV_ROLLED while (more) {
-            dev_copy_wait();
+        DEV_UNROLL for (int s = 0; s < C::STAGES - 1; ++s) ask(s);
+        DEV_ROLLED for (; ahead > 0; --ahead) {
+            dev_copy_wait_but<C::STAGES - 2>();
             dev_barrier();
-            more = jag_steps<C::BK>::next(steps, l, all, &from, &to);
-            if (more) fetch(stage ^ 1, from, to);
+            ask(free);
             multiply(stage);
-            stage ^= 1;
+            stage = stage + 1 == C::STAGES ? 0 : stage + 1;
+            free = free + 1 == C::STAGES ? 0 : free + 1;
         }
     }
 }
@@ -317,10 +365,10 @@ template <class C> DEV_FN void jag_multiply(const stw_jagged_launch &l, char *sm
             else jag_matmul_unit(l, t, unit, (int)sizeof(T), shared);
         }
         dev_barrier();
-        const jag_unit u = *shared;
         dev_acc<split> acc;
         dev_acc<split>::clear(acc);
-        jag_accumulate<C>(l, u, l.product == STW_JPRODUCT_DW, acc, smem);
+        jag_accumulate<C>(l, shared, l.product == STW_JPRODUCT_DW, acc, smem);
+        const jag_unit u = *shared; /* read again: registers are the products' before */
         int64_t row0 = split::row0(wave), col0 = split::col0(wave);
         if (!u.c) {
             float *to = l.product_sums + u.slot * (C::BM * C::BN);

@@ -31,31 +31,28 @@ template <int COUNT> DEV_FN void jag_add_rows(const jag_grid &g, float x[COUNT],
     }
 }
 
-/* A part of the column sums: of grad (dbias, dBeta) and, NORM, of grad * h (dGamma). */
-template <class T, bool NORM> DEV_FN void jag_columns(const stw_jagged_launch &l, char *smem) {
-    enum { COUNT = jag_vector<T>::COUNT, AHEAD = 4 };
+/* Rows [first, end) of a column sum, for the columns from c on. PLAIN: every one takes part, so that all loads of a round
+ * go out together. */
+template <class T, bool NORM, bool PLAIN>
+DEV_FN void jag_columns_rows(const stw_jagged_launch &l, const jag_grid &grid, const jag_lines &all, int64_t first, int64_t end,
+                             int64_t c, float *plain, float *dot) {
+    enum { COUNT = jag_vector<T>::COUNT, AHEAD = PLAIN && !NORM ? 8 : 4 };
     const stw_jagged_params &p = l.p;
-    if (dev_unit() >= l.units) return;
-    const jag_lines all = jag_lines::of(l);
-    jag_grid grid = jag_grid::of(l);
-    int64_t part = stw_quotient(dev_unit(), l.column_blocks), block = dev_unit() - part * l.column_blocks;
-    int64_t c = (block * grid.lanes + grid.lane) * COUNT, size = l.columns, count = size - c;
-    int64_t end = stw_smaller((part + 1) * l.rows, p.slabs * l.lines);
-    float plain[COUNT] = {}, dot[COUNT] = {};
+    int64_t size = l.columns, count = size - c;
     bool aligned = jag_aligned((const T *)p.grad) && (!NORM || jag_aligned((const T *)p.x)) && size % COUNT == 0;
-    DEV_ROLLED for (int64_t row = part * l.rows + grid.row; row < end && count > 0; row += (int64_t)AHEAD * grid.rows) {
+    DEV_ROLLED for (int64_t row = first + grid.row; row < end && count > 0; row += (int64_t)AHEAD * grid.rows) {
         dev_vector vg[AHEAD], vx[AHEAD];
         float mean[AHEAD], rstd[AHEAD];
         DEV_UNROLL for (int k = 0; k < AHEAD; ++k) {
             int64_t line = row + (int64_t)k * grid.rows;
             vg[k] = vx[k] = dev_vector{{0, 0, 0, 0}};
             mean[k] = rstd[k] = 0.0f;
-            if (line >= end || jag_lines::what(all, l, line) != JAG_LINE_LIVE) continue;
+            if (line >= end || (!PLAIN && jag_lines::what(all, l, line) != JAG_LINE_LIVE)) continue;
             const T *g = (const T *)p.grad + line * size + c;
-            vg[k] = aligned ? dev_load_vector(g) : jag_vector<T>::gather(g, (int)stw_smaller(count, COUNT));
+            vg[k] = PLAIN || aligned ? dev_load_vector(g) : jag_vector<T>::gather(g, (int)stw_smaller(count, COUNT));
             if (!NORM) continue;
             const T *x = (const T *)p.x + line * size + c;
-            vx[k] = aligned ? dev_load_vector(x) : jag_vector<T>::gather(x, (int)stw_smaller(count, COUNT));
+            vx[k] = PLAIN || aligned ? dev_load_vector(x) : jag_vector<T>::gather(x, (int)stw_smaller(count, COUNT));
             mean[k] = p.mean[line], rstd[k] = p.rstd[line];
         }
         DEV_UNROLL for (int k = 0; k < AHEAD; ++k) {
@@ -67,6 +64,24 @@ template <class T, bool NORM> DEV_FN void jag_columns(const stw_jagged_launch &l
             DEV_UNROLL for (int i = 0; i < COUNT; ++i) dot[i] = fmaf(g[i], (x[i] - mean[k]) * rstd[k], dot[i]);
         }
     }
+}
+
+/* A part of the column sums: of grad (dbias, dBeta) and, NORM, of grad * h (dGamma). */
+template <class T, bool NORM> DEV_FN void jag_columns(const stw_jagged_launch &l, char *smem) {
+    enum { COUNT = jag_vector<T>::COUNT };
+    const stw_jagged_params &p = l.p;
+    if (dev_unit() >= l.units) return;
+    const jag_lines all = jag_lines::of(l);
+    jag_grid grid = jag_grid::of(l);
+    int64_t part = stw_quotient(dev_unit(), l.column_blocks), block = dev_unit() - part * l.column_blocks;
+    int64_t c = (block * grid.lanes + grid.lane) * COUNT, size = l.columns, count = size - c;
+    int64_t first = part * l.rows, end = stw_smaller(first + l.rows, p.slabs * l.lines);
+    float plain[COUNT] = {}, dot[COUNT] = {};
+    bool whole = !all.gaps && p.slabs == 1 && p.dim_before <= 1 && size % COUNT == 0 && jag_aligned((const T *)p.grad) &&
+                 (!NORM || jag_aligned((const T *)p.x));
+    if (whole)
+        jag_columns_rows<T, NORM, true>(l, grid, all, stw_larger(first, all.low), stw_smaller(end, all.high), c, plain, dot);
+    else jag_columns_rows<T, NORM, false>(l, grid, all, first, end, c, plain, dot);
     jag_add_rows<COUNT>(grid, plain, smem);
     if (NORM) jag_add_rows<COUNT>(grid, dot, smem);
     if (grid.row) return;

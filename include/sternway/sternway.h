@@ -1,5 +1,5 @@
-/* SPDX-License-Identifier: MIT
- *
+/* SPDX-License-Identifier: MIT */
+/** @file
  * Sternway: the one header users include. */
 #ifndef STERNWAY_STERNWAY_H
 #define STERNWAY_STERNWAY_H

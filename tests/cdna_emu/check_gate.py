@@ -63,6 +63,8 @@ def main():
     kernels = notes(readelf, image)
     bounds = [line.split(None, 4) for line in (pathlib.Path(__file__).parent / "gate.txt").read_text().splitlines()
               if line and not line.startswith("#")]
+    jagged = all(name.startswith("stw_jagged") for name in kernels)
+    bounds = [bound for bound in bounds if bound[0].startswith("stw_jagged") == jagged]
     needed = set()
     for name, facts in kernels.items():
         allowed = {"scratch": 0, "vector_spills": 0, "scalar_spills": 0, "static_lds": 0}

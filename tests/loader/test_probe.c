@@ -161,10 +161,9 @@ static void compute_capabilities(void **state) {
         char arch[32] = "poison", rows[64] = "";
         assert_int_equal(stw_arch_of_cc(cases[i].major, cases[i].minor, arch), cases[i].arch[0] != 0);
         assert_string_equal(arch, cases[i].arch);
-        for (const char *const *row = stw_cuda_rows_of_cc(cases[i].major); *row; ++row) {
-            assert_non_null(stw_arch_find(STW_BACKEND_CUDA, *row)); /* what can be chosen is registered */
-            snprintf(rows + strlen(rows), sizeof rows - strlen(rows), "%s%s", rows[0] ? " " : "", *row);
-        }
+        const stw_arch *row;
+        for (size_t n = 0; (row = stw_cuda_row_of_cc(cases[i].major, cases[i].minor, n)) != NULL; ++n)
+            snprintf(rows + strlen(rows), sizeof rows - strlen(rows), "%s%s", rows[0] ? " " : "", row->name);
         assert_string_equal(rows, cases[i].rows);
     }
 }
@@ -187,7 +186,7 @@ static void images_for_devices(void **state) {
                  {0, 4, 12, "sm90", -1}, {2, 1, 10, NULL, -1}, {0, 0, 9, NULL, -1},  {3, 1, 9, NULL, -1}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         stw_image_set set = {rows + cases[i].first, cases[i].count};
-        const stw_image *image = stw_cuda_image(&set, cases[i].major, cases[i].forced);
+        const stw_image *image = stw_cuda_image(&set, cases[i].major, 0, cases[i].forced);
         assert_ptr_equal(image, cases[i].row < 0 ? NULL : &rows[cases[i].row]);
     }
     gather(FIXTURES "/mixed"); /* RTX 4090, MI210, RX 7900 XTX, CPU */

@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Holds README files to what they say.
+"""Holds README files and documents to what they say.
 
-example SOURCE OUT   writes the README's C program to OUT
+example SOURCE OUT [DOCUMENT]   writes the C program of the README (or another document) to OUT
 environment SOURCE   the README's environment table lists exactly the variables of common/env.def
 folders SOURCE       every folder of sources has a README.md of at most 50 lines
+links SOURCE         what the documents link to, and the paths they name, are there
 """
 import pathlib
 import re
 import sys
 
 
-def example(source, out):
-    blocks = re.findall(r"^```c\n(.*?)^```", (source / "README.md").read_text(), re.M | re.S)
+def example(source, out, document="README.md"):
+    blocks = re.findall(r"^```c\n(.*?)^```", (source / document).read_text(), re.M | re.S)
     if len(blocks) != 1:
-        return [f"README.md has {len(blocks)} C programs, one is expected"]
+        return [f"{document} has {len(blocks)} C programs, one is expected"]
     pathlib.Path(out).write_text(blocks[0])
     return []
 
@@ -39,9 +40,43 @@ def folders(source):
     return problems
 
 
+def anchor(heading):
+    """How GitHub names a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def links(source):
+    problems, seen = [], 0
+    folders = ("backends", "bench", "cmake", "common", "dispatch", "docs", "examples", "include", "tests", "tools")
+    documents = [source / "README.md", source / "CHANGELOG.md"]
+    documents += [path for folder in folders for path in (source / folder).rglob("*.md")]
+    for document in documents:
+        text, name = document.read_text(), document.relative_to(source)
+        prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, part = target.partition("#")
+            there = (document.parent / path).resolve() if path else document
+            seen += 1
+            if not there.exists():
+                problems.append(f"{name}: {target} is not there")
+            elif part and part not in map(anchor, re.findall(r"^#+ (.*)$", there.read_text(), re.M)):
+                problems.append(f"{name}: {target}: no such heading")
+        for target in re.findall(r"(?<![\w/.<{$*-])((?:%s)/[\w./-]*\w\.(?:md|h|c|py|def|inl|cu|hip|cmake))\b" % "|".join(folders), prose):
+            if re.search("ARCH|sm123", target):  # a placeholder; the arch that docs/extending.md makes up
+                continue
+            seen += 1
+            if not (source / target).exists() and not (document.parent / target).exists():
+                problems.append(f"{name} names {target}, which is not there")
+    if seen < 50:
+        problems.append(f"only {seen} links and paths were found: does this check still see them?")
+    return problems
+
+
 def main():
     check, source = sys.argv[1], pathlib.Path(sys.argv[2])
-    problems = {"example": example, "environment": environment, "folders": folders}[check](source, *sys.argv[3:])
+    problems = {"example": example, "environment": environment, "folders": folders, "links": links}[check](source, *sys.argv[3:])
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

@@ -153,15 +153,21 @@ DEV_FN uint32_t leaf_shared_address(const void *p) { return (uint32_t)((const ch
 DEV_FN void dev_copy_vector(void *to, const void *from, bool live) {
     if (emu_self->copies == EMU_COPIES) emu_fail("too many copies under way");
     emu_copy &copy = emu_self->copy[emu_self->copies++];
-    copy = {emu_aligned((char *)to, 16), {}};
+    copy = {emu_aligned((char *)to, 16), emu_self->copy_group, {}};
     if (live) memcpy(copy.data, emu_aligned((const char *)from, 16), 16);
     memset(to, 0xFF, 16);
 }
-DEV_FN void dev_copy_commit() {}
-DEV_FN void dev_copy_wait() {
-    for (int i = 0; i < emu_self->copies; ++i) memcpy(emu_self->copy[i].to, emu_self->copy[i].data, 16);
-    emu_self->copies = 0;
+DEV_FN void dev_copy_commit() { ++emu_self->copy_group; }
+DEV_FN void emu_copies_arrive(int before_group) {
+    int kept = 0;
+    for (int i = 0; i < emu_self->copies; ++i) {
+        if (emu_self->copy[i].group < before_group) memcpy(emu_self->copy[i].to, emu_self->copy[i].data, 16);
+        else emu_self->copy[kept++] = emu_self->copy[i];
+    }
+    emu_self->copies = kept;
 }
+DEV_FN void dev_copy_wait() { emu_copies_arrive(emu_self->copy_group + 1); }
+template <int COUNT> DEV_FN void dev_copy_wait_but() { emu_copies_arrive(emu_self->copy_group - COUNT); }
 
 /* ldmatrix: lane 8m + r gives row r of matrix m; lane l gets elements 2(l%4) and the next of row l/4 of each. */
 template <int COUNT, bool TURNED> struct emu_ldmatrix {

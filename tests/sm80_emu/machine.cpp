@@ -82,7 +82,7 @@ static void prepare(emu_thread *thread, uint32_t number) {
     *--top = nullptr; /* thread_main's caller; the stack is aligned as behind a call */
     *--top = (void *)thread_main;
     for (int i = 0; i < 6; ++i) *--top = nullptr;
-    *thread = {top, thread->stack, EMU_READY, number, 0, thread->copy};
+    *thread = {top, thread->stack, EMU_READY, number, 0, 0, thread->copy};
 }
 
 /* Each warp in turn, a few rounds before the next: waves get apart, as on hardware. */

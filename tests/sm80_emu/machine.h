@@ -13,6 +13,7 @@ enum emu_state { EMU_READY, EMU_AT_WARP, EMU_AT_BLOCK, EMU_DONE };
 
 struct emu_copy { /* cp.async under way: it arrives at the wait, so that a missing one shows */
     void *to;
+    int group;
     char data[16];
 };
 
@@ -21,7 +22,7 @@ struct emu_thread {
     char *stack;
     emu_state state;
     uint32_t number;
-    int copies;
+    int copies, copy_group;
     emu_copy *copy;
 };
 

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Draws the pictures of docs/mathematics.md by the formulas written there: python3 docs/figures/make_figures.py
+writes the .svg files beside itself. The test docs_figures compares them with what is committed."""
+import pathlib
+import sys
+
+CELL = 26
+COLOURS = ("#cfe3f7", "#f9dcc0", "#d3edcf", "#efd0e6", "#f6f0b8", "#d9d9f3", "#c9eeee", "#eed5d5")
+HIDDEN = "#f2f2f2"
+
+
+class Picture:
+    """Cells and words on a white ground; knows how large it is."""
+
+    def __init__(self):
+        self.parts, self.width, self.height = [], 0, 0
+
+    def cell(self, x, y, text="", fill="#ffffff", width=CELL, height=CELL, size=9):
+        self.parts.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{fill}"/>')
+        if text:
+            self.parts.append(f'<text class="c" x="{x + width / 2:g}" y="{y + height / 2 + size / 3:.4g}" font-size="{size}">'
+                              f"{text}</text>")
+        self.width, self.height = max(self.width, x + width + 8), max(self.height, y + height + 8)
+
+    def words(self, x, y, text, size=11):
+        text = text.replace("&", "&amp;").replace("<", "&lt;")
+        self.parts.append(f'<text x="{x}" y="{y}" font-size="{size}">{text}</text>')
+        self.width, self.height = max(self.width, x + int(len(text) * size * .56) + 8), max(self.height, y + 8)
+
+    def svg(self):
+        return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" height="{self.height}" font-family="sans-serif">\n'
+                "<style>rect{stroke:#777;stroke-width:.6}.c{text-anchor:middle}</style>\n"
+                '<rect width="100%" height="100%" fill="#fff" style="stroke:none"/>\n' + "\n".join(self.parts) + "\n</svg>\n")
+
+
+def masks():
+    """Who sees whom, Lq 4 and Lk 6; the number in a cell is j - i - shift."""
+    picture, q, k = Picture(), 4, 6
+    kinds = (("causal top-left", 0, lambda d: d <= 0), ("causal bottom-right", k - q, lambda d: d <= 0),
+             ("window left 2, right 1", k - q, lambda d: -2 <= d <= 1),
+             ("causal top-left, window left 1", 0, lambda d: -1 <= d <= 0))
+    for n, (name, shift, sees) in enumerate(kinds):
+        left, top = 30 + n % 2 * (k * CELL + 90), 44 + n // 2 * (q * CELL + 60)
+        picture.words(left, top - 22, f"{name}: shift {shift}")
+        for j in range(k):
+            picture.words(left + j * CELL + 9, top - 5, str(j), 9)
+        for i in range(q):
+            picture.words(left - 14, top + i * CELL + 16, str(i), 9)
+            for j in range(k):
+                distance = j - i - shift
+                picture.cell(left + j * CELL, top + i * CELL, str(distance), COLOURS[0] if sees(distance) else HIDDEN)
+    picture.words(30, picture.height + 14, "rows: query i; columns: key j; in a cell j - (i + shift); blue: seen")
+    return picture
+
+
+def layouts():
+    """The order of rows of head_dim elements in memory."""
+    picture, heads, wide = Picture(), 2, 48
+    dense = [(b, s, h) for b in range(2) for s in range(3) for h in range(heads)]
+    rows = (("bshd [B,S,H,D]: B 2, S 3, H 2", dense),
+            ("bhsd [B,H,S,D]", sorted(dense, key=lambda e: (e[0], e[2], e[1]))),
+            ("thd [T,H,D], packed: lengths 2 and 4, cu_seqlens 0,2,6",
+             [(b, s, h) for b, length in ((0, 2), (1, 4)) for s in range(length) for h in range(heads)]))
+    for n, (name, order) in enumerate(rows):
+        top = 30 + n * 62
+        picture.words(10, top - 6, name)
+        for place, (b, s, h) in enumerate(order):
+            picture.cell(10 + place * wide, top, f"b{b} s{s} h{h}", COLOURS[2 * b + h], wide, CELL, 9)
+    picture.words(10, picture.height + 14, "a cell is one row of head_dim elements; memory runs from left to right")
+    return picture
+
+
+def lse():
+    picture, heads, wide = Picture(), 2, 48
+    packed = [(b, s) for b, length in ((0, 2), (1, 4)) for s in range(length)]
+    rows = (("[B,H,S], strides batch H*S, head S, seq 1: B 2, H 2, S 3",
+             [(b, s, h) for b in range(2) for h in range(heads) for s in range(3)]),
+            ("[H,T], packed (2 and 4 rows): batch 0, head T, seq 1", [(b, s, h) for h in range(heads) for b, s in packed]),
+            ("[T,H], packed: batch 0, head 1, seq H", [(b, s, h) for b, s in packed for h in range(heads)]),
+            ("[B,H,max_seq_q], though packed: batch H*max, head max, seq 1",
+             [(b, s, h) for b in range(2) for h in range(heads) for s in range(4)]))
+    for n, (name, order) in enumerate(rows):
+        top = 30 + n * 56
+        picture.words(10, top - 6, name)
+        for place, (b, s, h) in enumerate(order):
+            unused = n == 3 and b == 0 and s >= 2
+            picture.cell(10 + place * wide, top, "" if unused else f"b{b} s{s} h{h}", HIDDEN if unused else COLOURS[2 * b + h],
+                         wide, CELL, 9)
+    picture.words(10, picture.height + 14, "a cell is one f32; grey: not read, not written")
+    return picture
+
+
+def counters(title, entry):
+    """A grid of 8 queries and 8 keys: `entry(i, j)` is (counter, word)."""
+    picture, wide, seen = Picture(), 62, []
+    picture.words(30, 18, title)
+    for j in range(8):
+        picture.words(30 + j * wide + 22, 40, f"j {j}", 9)
+    for i in range(8):
+        picture.words(6, 62 + i * CELL, f"i {i}", 9)
+        for j in range(8):
+            counter, word = entry(i, j)
+            if counter not in seen:
+                seen.append(counter)
+            picture.cell(30 + j * wide, 46 + i * CELL, f"{counter} . {word}", COLOURS[seen.index(counter) % 8], wide, CELL, 10)
+    picture.words(30, picture.height + 14, "counter . word of the four it gives; one colour: one Philox call (colours repeat)")
+    return picture
+
+
+def philox():
+    return counters("PHILOX: counter (i/4, j, ...), word i%4, of one batch and head", lambda i, j: (f"{i // 4},{j}", i % 4))
+
+
+def mem_eff():
+    return counters("MEM_EFF: n = i*Sk + j (b = h = offset = 0, Sk 8); counter n/4, word n%4",
+                    lambda i, j: ((i * 8 + j) // 4, (i * 8 + j) % 4))
+
+
+def flash2():
+    """The left half of a block of 16 x 32: lane and byte of every position."""
+    picture, wide, owner = Picture(), 34, {}
+    for lane in range(32):
+        for a in range(2):
+            for t in range(2):
+                for c in range(4):
+                    row, column = lane // 4 + 8 * (c >> 1), 16 * a + 8 * t + 2 * (lane % 4) + (c & 1)
+                    owner[row, column] = (lane, 8 * a + 4 * t + c)
+    picture.words(24, 16, "FLASH2: lane / byte of its 16 bytes, left half of a block of 16 queries and 32 keys (colour: lane % 4)")
+    for row in range(16):
+        picture.words(4, 46 + row * 18, str(row), 9)
+        for column in range(16):
+            if row == 0:
+                picture.words(24 + column * wide + 10, 29, str(column), 9)
+            lane, byte = owner[row, column]
+            picture.cell(24 + column * wide, 33 + row * 18, f"{lane}/{byte}", COLOURS[lane % 4], wide, 18, 8)
+    picture.words(24, picture.height + 14, "columns 16 to 31: the same lanes, bytes 8 to 15")
+    return picture
+
+
+def jagged():
+    """Three components of 3, 0 and 5 positions, a gap behind; used lengths 2, 0, 4."""
+    picture, offsets, used, total, wide = Picture(), (0, 3, 3, 8), (2, 0, 4), 10, 46
+    picture.words(10, 18, "values, one cell a position (outer * inner elements): offsets 0,3,3,8; used 2,0,4; total 10")
+    for place in range(total):
+        owners = [b for b in range(3) if offsets[b] <= place < offsets[b + 1]]
+        text, fill = "gap", HIDDEN
+        if owners:
+            b, r = owners[0], place - offsets[owners[0]]
+            text, fill = (f"b{b} r{r}", COLOURS[b]) if r < used[b] else ("unused", "#e3e3e3")
+        picture.words(10 + place * wide + 18, 40, str(place), 9)
+        picture.cell(10 + place * wide, 46, text, fill, wide)
+    picture.words(10, 96, "the same padded to 4 positions, [components, outer, 4, inner]")
+    for b in range(3):
+        for r in range(4):
+            there = r < used[b]
+            picture.cell(10 + (4 * b + r) * wide, 104, f"b{b} r{r}" if there else "0", COLOURS[b] if there else "#ffffff", wide)
+    picture.words(10, 152, "unused: not read, its gradient is 0; gap: neither read nor written")
+    return picture
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
+    for draw in (masks, layouts, lse, philox, mem_eff, flash2, jagged):
+        (folder / f"{draw.__name__}.svg").write_text(draw().svg())
+
+
+if __name__ == "__main__":
+    main()
