@@ -19,7 +19,7 @@ install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR}
 foreach(_folder tools common/tuning tests/problem)
     install(FILES ${_folder}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/${_folder})
 endforeach()
-install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.json")
 if(TARGET sternway_tool)
     install(TARGETS sternway_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()

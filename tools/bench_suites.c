@@ -73,7 +73,7 @@ static const char *const jagged_gpu_problems[] = {
     "jagged_linear:bf16:c512l256t65536i4096f4096",
     "jagged_linear:bf16:c512l128t65536i4096f4096:lens_full:full",
     "jagged_matmul:bf16:c512m256k128n128:tm65536",
-    "jagged_attention:i64:attn_bwd:bf16:b64h32s512d128:thd:causal_br",
+    "jagged_attention:i64:attn_bwd:bf16:b32h16s512d128:thd:causal_br",
 };
 static const char *const jagged_cpu_problems[] = {
     "jagged_gelu:f32:c64l128t4096i512",

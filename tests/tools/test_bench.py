@@ -7,7 +7,7 @@ import os
 import re
 import unittest
 
-from command import CommandTest, sternway
+from command import CommandTest, SOURCE, sternway
 
 LINE = "attn_bwd:f32:b1h2s48d16:causal_br"
 WRONG = os.environ.get("STERNWAY_WRONG_VARIANT")
@@ -56,6 +56,12 @@ class Bench(CommandTest):
 
     def test_suites(self):
         self.assert_refused(bench("--suite", "most"), "--suite most: usual, fa or jagged")
+
+    def test_every_problem_of_the_suites_can_be_planned(self):
+        lines = re.findall(r'"((?:attn_bwd|jagged_\w+):[^"]+)"', (SOURCE / "tools/bench_suites.c").read_text())
+        self.assertGreater(len(lines), 60)
+        for line in lines:
+            self.assert_exit(sternway("explain", "--backend", "cpu", line), 0)
 
     def test_peak(self):
         (row,) = self.document("--peak", "2", LINE)["problems"]
