@@ -74,11 +74,7 @@ typedef struct stw_gpu_ops {
     stw_status (*encode_maps)(stw_gpu *gpu, const struct stw_attn_launch *launch, void *maps_out);
     stw_status (*launch)(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                          stw_stream stream, void **arguments);
-    /* Both NULL where no library is used. find: *product_out = NULL when there is none; plan time. run:
-     * operands at multiples of 16 bytes. */
-    stw_status (*product_find)(stw_gpu *gpu, const stw_gpu_shape *shape, const stw_gpu_product **product_out);
-    stw_status (*product_run)(stw_gpu *gpu, const stw_gpu_product *product, const stw_gpu_operands *operands,
-                              stw_stream stream);
+    struct stw_blas_vendor *blas; /* its library of dense products (common/blas.h) */
 } stw_gpu_ops;
 
 struct stw_gpu {
@@ -92,7 +88,7 @@ struct stw_gpu {
     pthread_mutex_t lock;          /* of what is below: plan time only */
     void *module, *shared_module, *jagged_module;
     stw_gpu_kernel *kernels;
-    void *products; /* the vendor's list */
+    void *blas; /* common/blas.c's */
 };
 
 void stw_gpu_init(stw_gpu *gpu, const stw_gpu_ops *ops, int ordinal, const stw_image *image);

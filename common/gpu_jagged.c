@@ -3,6 +3,7 @@
  * Plans and run calls of the jagged operations on a GPU, as common/gpu_launch.c is attention's: the plan
  * finds the kernels that common/jagged_launch.c names, a run call checks its pointers and launches them in
  * the caller's stream. */
+#include "common/blas.h"
 #include "common/gpu.h"
 #include "common/jagged_launch.h"
 
@@ -30,22 +31,32 @@ static const stw_jagged_table *table_of(const stw_device *device) {
 
 /* ---- products by the vendor's library ---- */
 
-/* A library knows no rows to skip: only where every row of the buffers counts. It is faster where there is
- * work for the whole device; f32 is not its strength without TF32. */
-static int library_fits(const stw_jagged_work *work, uint32_t product) {
-    const stw_jagged_params *p = &work->params;
-    double work_items =
-        (double)p->axis[0].total * (double)p->outer * (double)p->inner * (double)p->out_features;
-    const char *forced = work->forced_variant;
-    return product >= STW_JPRODUCT_DX && (p->features & STW_JFEAT_FULL) && p->dtype != STW_F32 &&
-           p->components && work_items >= 1e8 && !(forced && !strcmp(forced, "tiles"));
+static int is_dx(const launch_step *step) {
+    return step->product == STW_JPRODUCT_DX;
 }
 
-static stw_status find_library(stw_gpu *gpu, const stw_jagged_work *work, launch_step *step,
-                               size_t *workspace) {
-    const stw_jagged_params *p = &work->params;
-    if (!gpu->ops->product_find || !library_fits(work, step->product)) return STW_OK;
-    int dx = step->product == STW_JPRODUCT_DX;
+/* Sides of a result's tile that one compute unit works on. */
+enum { LIBRARY_TILE = 128 };
+
+/* Why a product of linear is our own tiles', or NULL: ask the library. A library knows no rows to skip, so
+ * only products whose every row counts get here. It is faster where there is work for the whole device; f32
+ * is not its strength without TF32. Measured for cuBLASLt on an H200, taken over for hipBLASLt without a
+ * measurement; one that may not split long sums is kept from results too small for the device. */
+static const char *library_refusal(const stw_gpu *gpu, const stw_jagged_work *work, const stw_gpu_shape *s,
+                                   uint32_t compute_units) {
+    const char *forced = work->forced_variant;
+    double size = (double)s->m * (double)s->n, largest = INT32_MAX;
+    if (forced && !strcmp(forced, "tiles")) return "STERNWAY_VARIANT=tiles";
+    if (work->deterministic && !gpu->ops->blas->ordered) return "deterministic mode";
+    if (s->dtype == STW_F32) return "f32";
+    if (!work->params.components || size * (double)s->k < 1e8) return "little work";
+    if ((double)s->m > largest || (double)s->n > largest || (double)s->k > largest) return "2^31 rows";
+    if (!gpu->ops->blas->workspace && size < (double)LIBRARY_TILE * LIBRARY_TILE * compute_units)
+        return "few tiles in the result";
+    return NULL;
+}
+
+static stw_gpu_shape shape_of(const stw_jagged_params *p, int dx) {
     int64_t rows = p->axis[0].total * p->outer;
     stw_gpu_shape shape;
     memset(&shape, 0, sizeof shape);
@@ -55,47 +66,67 @@ static stw_status find_library(stw_gpu *gpu, const stw_jagged_work *work, launch
     shape.dtype = (stw_dtype)p->dtype;
     shape.out_dtype = (stw_dtype)(dx ? p->dx_dtype : p->dweight_dtype);
     shape.a_by_k = !dx;
-    stw_status status = gpu->ops->product_find(gpu, &shape, &step->library);
-    if (step->library && step->library->workspace > *workspace) *workspace = step->library->workspace;
-    return status;
+    return shape;
 }
 
-/* Whether this call's operands suit the library. */
-static int library_runs(const launch_step *step, const stw_jagged_params *p) {
-    int dx = step->product == STW_JPRODUCT_DX;
-    uintptr_t all =
-        (uintptr_t)p->grad | (uintptr_t)(dx ? p->weight : p->x) | (uintptr_t)(dx ? p->dx : p->dweight);
-    return step->library && all % 16 == 0;
+/* Fills step->library, or adds the reason to the plan's note. */
+static void find_library(const stw_device *device, stw_jagged_work *work, launch_step *step, stw_text *note) {
+    stw_gpu *gpu = device->state;
+    const stw_jagged_params *p = &work->params;
+    if (step->product < STW_JPRODUCT_DX || !(p->features & STW_JFEAT_FULL)) return;
+    stw_gpu_shape shape = shape_of(p, is_dx(step));
+    char words[160] = "";
+    stw_text why = stw_text_in(words, sizeof words);
+    const char *refusal = library_refusal(gpu, work, &shape, device->compute_units);
+    if (refusal)
+        stw_text_add(&why, "%s", refusal);
+    else
+        step->library = stw_blas_find(gpu, &shape, &why);
+    if (!step->library)
+        stw_text_add(note, "%s by own tiles: %s, ", is_dx(step) ? "dX" : "dW", words);
+    else if (!gpu->ops->blas->ordered)
+        work->unordered = step->library->library;
+}
+
+/* Whether the library takes this call; then run_library must follow. */
+static int library_takes(stw_gpu *gpu, const launch_step *step, const stw_jagged_params *p,
+                         stw_stream stream) {
+    uintptr_t all = (uintptr_t)p->grad | (uintptr_t)(is_dx(step) ? p->weight : p->x) |
+                    (uintptr_t)(is_dx(step) ? p->dx : p->dweight);
+    return step->library && all % 16 == 0 && stw_blas_claim(gpu, step->library, stream);
 }
 
 static stw_status run_library(stw_gpu *gpu, const launch_step *step, const stw_jagged_params *p,
                               void *workspace, stw_stream stream) {
-    if (step->kind == STW_JSTEP_PRODUCT_END) return STW_OK; /* part of the product */
-    int dx = step->product == STW_JPRODUCT_DX;
+    int dx = is_dx(step);
     stw_gpu_operands operands = {.a = p->grad,
                                  .b = dx ? p->weight : p->x,
                                  .c = dx ? p->dx : p->dweight,
-                                 .workspace = workspace,
+                                 .workspace = step->library->workspace ? workspace : NULL,
                                  .accumulate =
                                      (p->accumulate & (dx ? STW_JAGGED_DX : STW_JAGGED_DWEIGHT)) != 0};
-    return gpu->ops->product_run(gpu, step->library, &operands, stream);
+    return stw_blas_run(gpu, step->library, &operands, stream);
 }
 
 static void describe(stw_jagged_work *work, const stw_gpu *gpu, const stw_jagged_steps *steps,
-                     const launch_plan *plan) {
-    stw_text variant = stw_text_in(work->variant, sizeof work->variant),
-             note = stw_text_in(work->note, sizeof work->note);
+                     const launch_plan *plan, stw_text *note) {
+    stw_text variant = stw_text_in(work->variant, sizeof work->variant);
+    const stw_blas_vendor *blas = gpu->ops->blas;
+    int libraries = 0;
     for (uint32_t i = 1; i < steps->count; ++i) {
         const stw_gpu_product *library = plan->step[i].library;
+        const char *own = steps->step[i].entry + strlen("stw_jagged_");
         if (library && steps->step[i].kind == STW_JSTEP_PRODUCT_END) continue;
-        stw_text_add(&variant, "%s%s", i > 1 ? " " : "",
-                     library ? library->library : steps->step[i].entry + strlen("stw_jagged_"));
-        if (library)
-            stw_text_add(&note, "%s unless operands start at no multiple of 16 bytes (then %s), ",
-                         library->library, steps->step[i].entry + strlen("stw_jagged_"));
+        stw_text_add(&variant, "%s%s", i > 1 ? " " : "", library ? library->library : own);
+        if (library) stw_text_add(note, "%s else %s, ", library->library, own);
+        libraries += library != NULL;
     }
+    if (libraries)
+        stw_text_add(note, "else: operands at no multiple of 16 bytes%s, %s",
+                     blas->capturing ? ", a second stream or thread, a first call in a capture" : "",
+                     blas->measured ? "" : "chosen without a measurement, ");
     if (steps->count < 2) stw_text_add(&variant, "lengths");
-    stw_text_add(&note, "%s, %u kernel%s", stw_image_kind_name(gpu->jagged_image->kind), steps->count,
+    stw_text_add(note, "%s, %u kernel%s", stw_image_kind_name(gpu->jagged_image->kind), steps->count,
                  steps->count == 1 ? "" : "s");
 }
 
@@ -109,12 +140,13 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
                         gpu->ops->who, device->arch->name);
     stw_jagged_steps steps;
     launch_plan plan = {0};
+    stw_text note = stw_text_in(work->note, sizeof work->note);
     size_t library = 0; /* bytes of workspace, behind ours */
     int before;
     stw_jagged_steps_of(&work->params, table_of(device), device->compute_units, &steps);
     stw_status status = stw_gpu_enter(gpu, "jagged_bwd_plan", &before);
     if (status) return status;
-    for (uint32_t i = 0; i < steps.count && !status; ++i) {
+    for (uint32_t i = 0; i < steps.count; ++i) {
         const stw_jagged_step *step = &steps.step[i];
         plan.step[i] = (launch_step){.units = step->units,
                                      .grid_x = step->grid_x,
@@ -122,8 +154,11 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
                                      .kind = (uint16_t)step->kind,
                                      .product = (uint16_t)step->product};
         status = stw_gpu_kernel_find(gpu, step->entry, step->block, step->smem, &plan.step[i].kernel);
-        int product = step->kind == STW_JSTEP_PRODUCT || step->kind == STW_JSTEP_PRODUCT_END;
-        if (!status && product) status = find_library(gpu, work, &plan.step[i], &library);
+        if (status) break;
+        if (step->kind == STW_JSTEP_PRODUCT) find_library(device, work, &plan.step[i], &note);
+        if (step->kind == STW_JSTEP_PRODUCT_END) plan.step[i].library = plan.step[i - 1].library;
+        if (plan.step[i].library && plan.step[i].library->workspace > library)
+            library = plan.step[i].library->workspace;
     }
     status = stw_gpu_leave(gpu, before, status);
     if (status) return status;
@@ -131,7 +166,7 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
     work->workspace_size = steps.workspace + library;
     plan.library_at = steps.workspace;
     memcpy(work->scratch, &plan, sizeof plan);
-    describe(work, gpu, &steps, &plan);
+    describe(work, gpu, &steps, &plan, &note);
     return STW_OK;
 }
 
@@ -177,7 +212,7 @@ stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *w
     stw_jagged_launch launch;
     launch_plan plan;
     void *arguments[] = {&launch, NULL};
-    int before;
+    int before, taken = 0; /* by the library: this product and its end */
     memcpy(&plan, work->scratch, sizeof plan);
     stw_status status = stw_gpu_enter(gpu, "jagged_bwd", &before);
     if (status) return status;
@@ -185,8 +220,10 @@ stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *w
     if (!status) stw_jagged_launch_of(params, table, workspace, &launch);
     for (uint32_t i = 0; i < plan.count && !status; ++i) {
         const launch_step *step = &plan.step[i];
-        if (library_runs(step, params)) {
-            status = run_library(gpu, step, params, (char *)workspace + plan.library_at, stream);
+        if (step->kind != STW_JSTEP_PRODUCT_END) taken = library_takes(gpu, step, params, stream);
+        if (taken) {
+            if (step->kind == STW_JSTEP_PRODUCT)
+                status = run_library(gpu, step, params, (char *)workspace + plan.library_at, stream);
             continue;
         }
         stw_jagged_launch_step((stw_jagged_kind)step->kind, step->units, (int64_t)step->grid_x * step->grid_y,

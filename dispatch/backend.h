@@ -63,10 +63,12 @@ typedef struct stw_attn_work {
 /* The same for a jagged operation. Checked: sizes, element types that any backend could take. */
 typedef struct stw_jagged_work {
     stw_jagged_params params;   /* shape part filled, pointers null                            */
-    const char *forced_variant; /* STERNWAY_VARIANT, or NULL or ""; read by jagged_prepare      */
+    const char *forced_variant; /* STERNWAY_VARIANT, or NULL or ""; read by jagged_prepare, as is: */
+    int deterministic;          /* STERNWAY_DETERMINISTIC is 1 or warn                         */
     size_t workspace_size;      /* set by jagged_prepare, as are: */
     char variant[96];           /* which kernels, in a word or two: "pointwise 256x4"          */
-    char note[256];             /* a line for stw_plan_describe, or ""                         */
+    char note[320];             /* a line for stw_plan_describe, or ""                         */
+    const char *unordered;      /* a library that promises no order of additions, or NULL      */
     uint64_t scratch[32];       /* the backend's own, plain data                               */
 } stw_jagged_work;
 

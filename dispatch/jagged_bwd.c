@@ -24,6 +24,7 @@ static stw_status prepare(stw_context *context, stw_jagged_work *work) {
         return stw_fail(STW_E_UNSUPPORTED, "jagged_bwd_plan: backend %s has no jagged operations",
                         stw_backend_name(context->ops->backend));
     work->forced_variant = context->env.variant;
+    work->deterministic = context->env.deterministic != STW_ENV_DET_OFF;
     return context->ops->jagged_prepare(&context->device, work);
 }
 
@@ -125,7 +126,12 @@ void stw_jagged_plan_text(const stw_plan *plan, stw_text *text) {
     stw_text_add(text, "backend: %s\narch: %s\ndevice: %s\n", stw_backend_name(plan->context->ops->backend),
                  plan->context->device.arch->name, plan->context->device.name);
     stw_text_add(text, "variant: %s\n", work->variant);
-    stw_text_add(text, "workspace: %zu bytes\ndeterministic: yes\n", plan->work.workspace_size);
+    stw_text_add(text, "workspace: %zu bytes\n", plan->work.workspace_size);
+    if (work->unordered)
+        stw_text_add(text, "deterministic: not promised by %s; STERNWAY_DETERMINISTIC=1 does without it\n",
+                     work->unordered);
+    else
+        stw_text_add(text, "deterministic: yes\n");
     if (work->note[0]) stw_text_add(text, "note: %s\n", work->note);
     if (!plan->jagged->attn) return;
     stw_text_add(text, "packed problem:\n");

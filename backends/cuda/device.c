@@ -2,7 +2,8 @@
  *
  * Life of an opened device: the primary context, entering and leaving it. */
 #include "backends/cuda/device.h"
-#include "backends/cuda/blas.h"
+
+#include "common/blas.h"
 
 #include <stdlib.h>
 
@@ -37,8 +38,7 @@ static const stw_gpu_ops cuda_ops = {
     .check_pointer = stw_cuda_check_pointer,
     .encode_maps = stw_cuda_encode_maps,
     .launch = stw_cuda_launch,
-    .product_find = stw_cuda_product_find,
-    .product_run = stw_cuda_product_run,
+    .blas = &stw_cuda_blas,
 };
 
 stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int ordinal, int device, int version,
@@ -67,13 +67,14 @@ void stw_cuda_state_destroy(stw_cuda_state *state) {
     if (!stw_cuda_forked()) {
         void *modules[] = {state->gpu.jagged_module, state->gpu.shared_module, state->gpu.module}, *context;
         if ((modules[0] || modules[1] || modules[2]) && !cuda->cuCtxPushCurrent_v2(state->context)) {
-            stw_cuda_products_end(&state->gpu);
+            stw_blas_end(&state->gpu, 1);
             for (int i = 0; i < 3; ++i)
                 if (modules[i]) cuda->cuModuleUnload(modules[i]);
             cuda->cuCtxPopCurrent_v2(&context);
         }
         cuda->cuDevicePrimaryCtxRelease_v2(state->device);
     }
+    stw_blas_end(&state->gpu, 0);
     stw_gpu_end(&state->gpu);
     free(state);
 }

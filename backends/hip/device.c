@@ -3,6 +3,8 @@
  * Life of an opened HIP device: making it current and undoing that, its code object as a module. */
 #include "backends/hip/device.h"
 
+#include "common/blas.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -73,6 +75,7 @@ static const stw_gpu_ops hip_ops = {
     .check_stream = stw_hip_check_stream,
     .check_pointer = stw_hip_check_pointer,
     .launch = stw_hip_launch,
+    .blas = &stw_hip_blas,
 };
 
 stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int version,
@@ -94,12 +97,15 @@ void stw_hip_state_destroy(stw_hip_state *state) {
     int mine = state->gpu.ordinal, before = mine;
     if ((state->gpu.module || state->gpu.jagged_module) && !stw_hip_forked()) {
         if (!hip->hipGetDevice(&before) && (before == mine || !hip->hipSetDevice(mine))) {
+            /* hipblasLtDestroy ends the process when the device does not work */
+            if (state->gpu.blas) stw_blas_end(&state->gpu, !hip->hipStreamSynchronize(NULL));
             if (state->gpu.jagged_module) hip->hipModuleUnload(state->gpu.jagged_module);
             if (state->gpu.module) hip->hipModuleUnload(state->gpu.module);
         }
         if (before != mine) hip->hipSetDevice(before);
         if (hip->hipGetLastError) hip->hipGetLastError();
     }
+    stw_blas_end(&state->gpu, 0);
     stw_gpu_end(&state->gpu);
     free(state);
 }

@@ -29,6 +29,8 @@ stw_status stw_hip_check_pointer(stw_gpu *gpu, const char *who, const char *name
 stw_status stw_hip_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                           stw_stream stream, void **arguments);
 
+extern struct stw_blas_vendor stw_hip_blas; /* blas.c */
+
 /* stw_backend_ops; the others are common/gpu.h's */
 stw_status stw_hip_buffer_alloc(const stw_device *device, size_t bytes, void **pointer_out);
 stw_status stw_hip_buffer_free(const stw_device *device, void *pointer);

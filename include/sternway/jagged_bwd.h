@@ -36,7 +36,8 @@
  *     FROM_PADDED backward of padded -> nested: G nested, dX dense [components, outer, padded, inner],
  *                 zeros in the padding; positions from `padded` on are not read
  *     ATTENTION   of nested q, k, v: attn_bwd.h's packed problem with these offsets
- * All are deterministic: the same bits run after run, for any number of threads.
+ * All are deterministic: the same bits run after run, for any number of threads. One exception: dX and dW of
+ * LINEAR by AMD's hipBLASLt (STW_JAGGED_FULL), unless STERNWAY_DETERMINISTIC is 1 or warn; the plan's text says so.
  *
  * NEVER LEFT OPEN. Positions from U_b to L_b: their gradients are zeros and no input of theirs is read (NaN
  * there goes nowhere). Positions in no component: neither read nor written. Empty components, no components,

@@ -4,6 +4,7 @@
  * is the host's. A launch runs to its end before the call returns; a kernel's fault is printed and loses the
  * device. Environment:
  *   CDNA_EMU_ARCH       gfx942 (default), gfx90a
+ *   CDNA_EMU_VERSION    what hipRuntimeGetVersion says (default 70000000)
  *   CDNA_EMU_THREADS    host threads a launch (default 1)
  *   CDNA_EMU_RACES      1: watch LDS for accesses that no barrier orders
  *   CDNA_EMU_SCHEDULE   not 0: waves take turns at random, from this seed
@@ -64,7 +65,7 @@ static std::string device_arch() { return setting("CDNA_EMU_ARCH", "gfx942"); }
 static int number(const char *name) { return atoi(setting(name, "0").c_str()); }
 
 int hipInit(unsigned) { return 0; }
-int hipRuntimeGetVersion(int *version) { return *version = 70000000, 0; }
+int hipRuntimeGetVersion(int *version) { return *version = atoi(setting("CDNA_EMU_VERSION", "70000000").c_str()), 0; }
 int hipGetDeviceCount(int *count) { return *count = 1, 0; }
 int hipGetDevice(int *device) { return *device = 0, 0; }
 int hipSetDevice(int device) { return hip_say(device ? INVALID_DEVICE : 0); }

@@ -13,6 +13,7 @@
 
 extern "C" {
 int hipStreamBeginCapture(void *stream, int mode);
+int hipLaunchHostFunc(void *stream, void (*work)(void *), void *data);
 int hipStreamEndCapture(void *stream, void **graph_out);
 int hipGraphGetNodes(void *graph, void **nodes, size_t *count);
 int hipGraphInstantiate(void **exec_out, void *graph, void **node, char *log, size_t capacity);
@@ -91,6 +92,19 @@ int hipStreamDestroy(void *handle) {
     streams.erase(s);
     delete s;
     return 0;
+}
+
+/* 0 none, 1 active, 2 spoilt */
+int hipStreamIsCapturing(void *handle, int *status) {
+    std::lock_guard<std::mutex> guard(lock);
+    Stream *s = is_default(handle) ? nullptr : stream_of(handle);
+    if (!s && !is_default(handle)) return hip_say(INVALID_HANDLE);
+    *status = s && s->captured ? s->spoilt ? 2 : 1 : 0;
+    return 0;
+}
+
+int hipLaunchHostFunc(void *stream, void (*work)(void *), void *data) {
+    return hip_say(hip_do(stream, [=] { return work(data), 0; }));
 }
 
 int hipStreamBeginCapture(void *handle, int mode) {

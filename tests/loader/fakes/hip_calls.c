@@ -80,6 +80,7 @@ int hipFree(void *pointer);
 int hipMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream);
 int hipStreamCreateWithFlags(void **stream_out, unsigned flags);
 int hipStreamGetDevice(void *stream, int *device);
+int hipStreamIsCapturing(void *stream, int *status);
 int hipStreamSynchronize(void *stream);
 int hipStreamDestroy(void *stream);
 
@@ -250,6 +251,12 @@ int hipStreamGetDevice(void *stream, int *device) {
     int error = begin("hipStreamGetDevice");
     if (!error) *device = (uintptr_t)stream <= 2 ? current() : ((fake_stream *)stream)->device;
     return error;
+}
+
+int hipStreamIsCapturing(void *stream, int *status) {
+    int error = begin("hipStreamIsCapturing");
+    *status = 0;
+    return error || stream_is_here(stream) ? error : fake_hip_error(INVALID_HANDLE);
 }
 
 int hipStreamSynchronize(void *stream) {
