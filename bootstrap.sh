@@ -16,7 +16,9 @@ jobs=$(nproc)
 # Packages that nothing works without, and those whose absence only narrows the build.
 required=(cmake ninja-build gcc g++ libc6-dev pkg-config python3 binutils libcmocka-dev libcjson-dev)
 preferred=(clang-19 libclang-rt-19-dev lld-19 llvm-19)
-documenting=(doxygen) # the API reference and its test
+packaging=(help2man dpkg-dev)          # manual pages, .deb packages
+documenting=(doxygen)                  # the API reference and its test
+testing=(lintian groff-base zsh fish)  # what tests of packages, pages and completion look with
 
 missing() { for package in "$@"; do dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"; done; }
 
@@ -34,26 +36,45 @@ install_packages() {
     command -v apt-get >/dev/null || { say "no apt-get: using the tools that are here"; return 0; }
     local need; mapfile -t need < <(missing "${required[@]}")
     if [ ${#need[@]} -gt 0 ]; then say "installing ${need[*]}"; apt_install "${need[@]}"; fi
-    mapfile -t need < <(missing "${preferred[@]}")
-    if [ ${#need[@]} -gt 0 ]; then
-        say "installing ${need[*]}"
-        apt_install "${need[@]}" || say "going on without ${need[*]}: gcc builds everything, the CPU tiles run slower, and AMD images, their emulator and fuzz targets are left out"
-    fi
-    mapfile -t need < <(missing "${documenting[@]}")
-    if [ ${#need[@]} -gt 0 ]; then
-        say "installing ${need[*]}"
-        apt_install "${need[@]}" || say "going on without ${need[*]}: no API reference, and its test is skipped"
-    fi
+    install_if_possible "gcc builds everything, the CPU tiles run slower, and AMD images, their emulator and fuzz targets are left out" "${preferred[@]}"
+    install_if_possible "no manual pages, no .deb packages" "${packaging[@]}"
+    install_if_possible "no API reference, and its test is skipped" "${documenting[@]}"
+}
+
+install_if_possible() { # what follows if not, packages...
+    local without=$1 need; shift
+    command -v apt-get >/dev/null || return 0
+    mapfile -t need < <(missing "$@")
+    if [ ${#need[@]} -eq 0 ]; then return 0; fi
+    say "installing ${need[*]}"
+    apt_install "${need[@]}" || say "going on without ${need[*]}: $without"
+}
+
+install_for_tests() {
+    install_if_possible "their tests are skipped" "${testing[@]}" "$@"
+    install_cuobjdump
 }
 
 # The compiler of the CUDA images: one that is here, else NVIDIA's own packages on PyPI, into build/tools. Version 13.0:
 # what it makes runs on drivers from 580 on. STERNWAY_NVCC=/path/to/nvcc chooses, STERNWAY_NVCC=none goes without.
+# STERNWAY_NVCC_SERIES=12.9 takes the parts of CUDA 12.9 instead (cmake/nvrtc/README.md): drivers from 525 on.
 nvcc_packages=(nvidia-cuda-nvcc==13.0.* nvidia-cuda-crt==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-runtime==13.0.*)
 nvcc_tools=$PWD/build/tools
+case "${STERNWAY_NVCC_SERIES:=}" in
+'' | 13.0) nvcc_series= ;;
+12.*) nvcc_series=$STERNWAY_NVCC_SERIES ;;
+*) echo "STERNWAY_NVCC_SERIES=$STERNWAY_NVCC_SERIES: 13.0 or a release 12.x, for example 12.9" >&2; exit 2 ;;
+esac
+nvcc_of_series=$nvcc_tools/cuda-$nvcc_series/nvcc
 
 find_nvcc() { # prints its path, or OFF
     local candidate
     [ "${STERNWAY_NVCC:-}" != none ] || { echo OFF; return 1; }
+    if [ -n "$nvcc_series" ]; then
+        if [ -x "$nvcc_of_series" ]; then echo "$nvcc_of_series"; return 0; fi
+        echo OFF
+        return 1
+    fi
     for candidate in "${STERNWAY_NVCC:-}" "$(command -v nvcc || true)" "${CUDA_PATH:+$CUDA_PATH/bin/nvcc}" \
         "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" /usr/local/cuda/bin/nvcc "$nvcc_tools/cuda/nvidia/cu13/bin/nvcc"; do
         if [ -n "$candidate" ] && [ -x "$candidate" ]; then echo "$candidate"; return 0; fi
@@ -72,8 +93,17 @@ pip_install() { # folder packages...
 install_nvcc() {
     [ "${STERNWAY_NVCC:-}" != none ] || { say "no CUDA images: STERNWAY_NVCC=none"; return 0; }
     find_nvcc >/dev/null && return 0
+    if [ -n "$nvcc_series" ]; then install_nvcc_of_series; return; fi
     pip_install "$nvcc_tools/cuda" "${nvcc_packages[@]}" && find_nvcc >/dev/null ||
         say "going on without nvcc: the CUDA backend is built without kernels"
+}
+
+install_nvcc_of_series() { # asked for by name: without it there is nothing to go on with
+    local folder=${nvcc_of_series%/*}
+    pip_install "$folder" "nvidia-cuda-nvrtc-cu12==$nvcc_series.*" "nvidia-cuda-nvcc-cu12==$nvcc_series.*" "nvidia-nvfatbin-cu12==$nvcc_series.*"
+    chmod +x "$folder/nvidia/cuda_nvcc/bin/ptxas"
+    printf '#!/bin/sh\nexec python3 "%s/cmake/nvrtc/nvcc.py" --root "%s/nvidia" "$@"\n' "$PWD" "$folder" >"$nvcc_of_series"
+    chmod +x "$nvcc_of_series"
 }
 
 # What reads the sm90 image for its gate (tests/sm90_gate). These packages begin with 13.2; they read what 13.0 makes.
@@ -95,6 +125,13 @@ build() { # preset [cmake arguments]
     cmake --build "build/$preset" -j "$jobs" -- --quiet
 }
 
+# Of the release build, for the log of CI. Time is the machine's and is only printed; tests/install fails on the size.
+figures() {
+    say "figures"
+    echo "library: $(stat -Lc %s build/release/lib/libsternway.so | awk '{ printf "%.1f", $1 / 1048576 }') MiB, 32 are allowed"
+    echo "release build: $release_seconds s $release_from, $jobs cores; from clean 900 s on 2 idle cores are meant"
+}
+
 demo() {
     build release
     say "this machine"
@@ -104,7 +141,11 @@ demo() {
 }
 
 tests() {
+    local release_from="from clean"
+    if [ -d build/release ]; then release_from="on top of an earlier one"; fi
+    local begin=$SECONDS
     build release
+    local release_seconds=$((SECONDS - begin))
     say "tests, release build (conform, golden vectors, mutants and units)"
     ctest --test-dir build/release --output-on-failure -j "$jobs" -LE full
     local sanitized=asan
@@ -112,6 +153,7 @@ tests() {
     build "$sanitized" -DSTERNWAY_IMAGES_FROM="$PWD/build/release/images" # device code is the same under sanitizers
     say "tests and short fuzz runs under the address and undefined-behaviour sanitizers"
     ctest --test-dir "build/$sanitized" --output-on-failure -j "$jobs" -LE "long|full"
+    figures
 }
 
 # What takes too long for every push: long conform, long fuzz runs, races, coverage.
@@ -128,17 +170,29 @@ full() {
         say "fuzzing, ${STW_FUZZ_SECONDS:=120} s a target"
         STW_FUZZ_SECONDS=$STW_FUZZ_SECONDS ctest --test-dir build/fuzz --output-on-failure -L fuzz
     fi
-    say "reproducible: the library built again in another folder is the same file"
+    say "reproducible: library, command and packages built again in another folder are the same files"
     CC=$CC cmake --preset release -B build/again -DCMAKE_C_COMPILER="$CC" -DSTERNWAY_NVCC="$(find_nvcc || true)" \
-        -DSTERNWAY_TESTS=OFF -DSTERNWAY_TOOLS=OFF >/dev/null
+        -DSTERNWAY_TESTS=OFF >/dev/null
     cmake --build build/again -j "$jobs" -- --quiet
-    cmp build/release/lib/libsternway.so build/again/lib/libsternway.so && echo "identical"
+    cmp build/release/lib/libsternway.so build/again/lib/libsternway.so
+    cmp build/release/bin/sternway build/again/bin/sternway
+    if command -v dpkg-shlibdeps >/dev/null; then same_packages; fi
+    echo "identical"
+}
+
+same_packages() {
+    local folder package
+    for folder in release again; do
+        rm -rf "build/$folder/packages"
+        (cd "build/$folder" && cpack >/dev/null)
+    done
+    for package in build/release/packages/*.deb; do cmp "$package" "build/again/packages/${package##*/}"; done
 }
 
 case "${1:-}" in
 build) install_packages; install_nvcc; build release ;;
 demo) install_packages; install_nvcc; demo ;;
-test) install_packages; install_nvcc; install_cuobjdump; tests ;;
-full) install_packages; install_nvcc; install_cuobjdump; full ;;
+test) install_packages; install_nvcc; install_for_tests; tests ;;
+full) install_packages; install_nvcc; install_for_tests mmdebstrap; full ;;
 *) sed -n '4,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

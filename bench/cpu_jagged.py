@@ -9,10 +9,14 @@ allocates its results in each call; malloc is told to keep the memory, so that n
 milliseconds (median) of each, and the ratio torch / ours.
 
     python bench/cpu_jagged.py [--library build/release/lib/libsternway.so] [--threads 1 2] [--only softmax] [--rounds 9]
+                               [--hold]
+
+On a machine that others use, the kernel may leave both threads of either side on one core; --hold gives each its own.
 
 Takes torch from the Python that runs it."""
 import argparse
 import ctypes
+import os
 import pathlib
 import statistics
 import sys
@@ -34,14 +38,17 @@ TORCH_LIMITS = {"layer_norm": 0.5}
 
 
 class Buffer:
-    """Components of mixed sizes: [total, inner] values with offsets; one component of a quarter of all positions, some empty."""
+    """Components of mixed sizes: [total, inner] values with offsets; one component of a quarter of all positions, some empty.
+    `equal`: all of one size."""
 
-    def __init__(self, components, total, inner, dtype):
+    def __init__(self, components, total, inner, dtype, equal=False):
         torch.manual_seed(components + inner)
         weights = torch.rand(components) ** 2
         weights[::17] = 0
         sizes = (weights / weights.sum() * total * 0.75).long()
         sizes[components // 2] += total - int(sizes.sum())
+        if equal:
+            sizes[:] = total // components
         self.sizes, self.dtype, self.inner, self.total = sizes.tolist(), dtype, inner, total
         self.offsets = torch.tensor([0] + self.sizes).cumsum(0)
         self.axis = (self.offsets, max(self.sizes), total)
@@ -156,6 +163,14 @@ def matmul(b, N):
         return results
     theirs["loop"] = loop
 
+    def bmm():
+        A, G, dA = (t.view(len(b.sizes), b.sizes[0], -1) for t in (a, g, results[0]))
+        torch.bmm(G, other.transpose(1, 2), out=dA)
+        torch.bmm(A.transpose(1, 2), G, out=results[1])
+        return results
+    if len(set(b.sizes)) == 1:
+        theirs["bmm"] = bmm
+
     def exact():
         parts = list(zip(a.double().split(b.sizes), g.double().split(b.sizes), other.double()))
         return [torch.cat([G @ B.T for _, G, B in parts]), torch.stack([A.T @ G for A, G, _ in parts])]
@@ -179,7 +194,7 @@ CASES = {
     "softmax_inner": (65536, 256, lambda b: softmax(b, 1)), "softmax_ragged": (65536, 256, lambda b: softmax(b, 0)),
     "sum_inner": (65536, 256, sum_last), "layer_norm": (65536, 256, layer_norm),
     "linear": (8192, 512, lambda b: linear(b, 512)), "matmul": (16384, 128, lambda b: matmul(b, 64)),
-    "to_padded": (8192, 256, to_padded),
+    "matmul_small": (16384, 64, lambda b: matmul(b, 64)), "to_padded": (8192, 256, to_padded),
 }
 
 
@@ -193,7 +208,7 @@ def verify(name, who, outputs, expected, limit):
 
 def measure(sternway, name, dtype, components, rounds, summary):
     total, inner, make = CASES[name]
-    b = Buffer(components, total, inner, dtype)
+    b = Buffer(components, total, inner, dtype, equal=name.endswith("small"))
     spec, theirs, exact = make(b)
     outputs, op, tensors = spec.pop("outputs"), spec.pop("op"), spec.pop("tensors")
     call = jagged.Call(sternway, op, spec.pop("axes", {0: b.axis}), components, tensors, **spec)
@@ -217,6 +232,30 @@ def measure(sternway, name, dtype, components, rounds, summary):
     return spent["ours"], spent[best], best
 
 
+def threads_now():
+    return {int(number) for number in os.listdir("/proc/self/task")}
+
+
+def open_held(library, threads, hold):
+    """The library with its threads started; `hold`: the n-th thread of either side stays on the n-th core."""
+    if not hold:
+        return open_or_exit(library, "cpu", threads)
+    cores = sorted(open_held.cores)
+    os.sched_setaffinity(0, cores)
+    before = threads_now()
+    sternway = open_or_exit(library, "cpu", threads)
+    ours = threads_now() - before
+    torch.mm(torch.randn(512, 512), torch.randn(512, 512))   # starts PyTorch's
+    for group in (ours, threads_now() - before - ours):
+        for n, thread in enumerate(sorted(group)):
+            os.sched_setaffinity(thread, {cores[(n + 1) % len(cores)]})
+    os.sched_setaffinity(0, {cores[0]})
+    return sternway
+
+
+open_held.cores = os.sched_getaffinity(0)
+
+
 def keep_memory():
     """glibc: no mapping of its own for large blocks, nothing given back."""
     libc = ctypes.CDLL(None)
@@ -236,13 +275,14 @@ def main():
     parser.add_argument("--components", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--best", action="store_true", help="the shortest of the rounds, for a machine that others use too")
+    parser.add_argument("--hold", action="store_true", help="each thread on a core of its own, on both sides")
     options = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}; {options.components} components; "
           f"{'best' if options.best else 'median'} of {options.rounds}, interleaved")
     print(f"{'threads':>7} {'dtype':>5} {'case':>15} {'rows':>6} {'inner':>6} {'ours ms':>9} {'torch ms':>9} {'ratio':>6} layout")
     for threads in options.threads:
         torch.set_num_threads(threads)
-        sternway = open_or_exit(options.library, "cpu", threads)
+        sternway = open_held(options.library, threads, options.hold)
         for dtype in options.dtype:
             for name in options.only:
                 ours, theirs, layout = measure(sternway, name, DTYPES[dtype], options.components, options.rounds,

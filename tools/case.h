@@ -95,9 +95,11 @@ typedef struct stw_case_result {
     double out_ratio, lse_ratio;                                 /* of the forward; -1: not judged  */
     stw_accuracy_pool pool[STW_GRAD_COUNT];
     stw_accuracy accuracy[STW_GRAD_COUNT];
-    int near;      /* failed by less than a factor 2 of the accuracy rule, and by nothing else */
-    int invalid;   /* no valid problem: STW_E_INVALID before anything ran */
-    int data_sets; /* that the verdict stands on; 0 = one */
+    int near;       /* failed by less than a factor 2 of the accuracy rule, and by nothing else */
+    int invalid;    /* no valid problem: STW_E_INVALID before anything ran */
+    int data_sets;  /* that the verdict stands on; 0 = one */
+    int on_device;  /* conform_run.c: 1 + the device's ordinal where several share the cases; else 0 */
+    double seconds; /* conform_run.c: of the whole check */
 } stw_case_result;
 
 /* OK, nothing judged. */

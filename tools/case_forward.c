@@ -220,7 +220,7 @@ void stw_case_check_forward(const stw_case *c, stw_context *context, stw_case_re
         stw_case_fail(result, "forward: %s: %s", stw_status_name(status), stw_last_error());
         if (skipped && failed == STW_CASE_OK) result->outcome = STW_CASE_SKIP;
     }
-    if (plan) stw_case_note_variant(plan, result);
+    if (plan && !result->variant[0]) stw_case_note_variant(plan, result); /* the backward has noted its own */
 done:
     stw_plan_destroy(plan);
     free(f.host);

@@ -62,16 +62,16 @@ static int is_sampled(const stw_problem *p) {
 /* ---- buffers --------------------------------------------------------------------------------------------
  */
 
-/* The buffer's first `bytes` become copies of the block, by doubling what is there. */
-static stw_status repeat(filled *f, unsigned char *to, const void *block, size_t block_bytes, size_t bytes) {
+stw_status filled_repeat(stw_context *context, unsigned char *to, const void *block, size_t block_bytes,
+                         size_t bytes) {
     size_t have = block_bytes < bytes ? block_bytes : bytes;
-    stw_status status = stw_copy(f->context, to, block, have, NULL);
-    while (!status && have < bytes) {
+    stw_status status = stw_copy(context, to, block, have, NULL);
+    while (!status && have < bytes) { /* by doubling what is there */
         size_t more = have < bytes - have ? have : bytes - have;
-        status = stw_copy(f->context, to + have, to, more, NULL);
+        status = stw_copy(context, to + have, to, more, NULL);
         have += more;
     }
-    return status ? status : stw_stream_synchronize(f->context, NULL);
+    return status ? status : stw_stream_synchronize(context, NULL);
 }
 
 static void *make_block(const filled *f, int t, stw_dtype dtype) {
@@ -114,7 +114,8 @@ static stw_status place(filled *f, int t) {
     unsigned char *block = make_block(f, t, dtype);
     if (!block) return filled_no_memory(f, 0);
     f->block[t] = block;
-    return repeat(f, f->device[t], block, (size_t)FILLED_BLOCK * stw_dtype_size(dtype), f->bytes[t]);
+    return filled_repeat(f->context, f->device[t], block, (size_t)FILLED_BLOCK * stw_dtype_size(dtype),
+                         f->bytes[t]);
 }
 
 static stw_status check_guards(const filled *f) {

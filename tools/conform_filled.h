@@ -23,6 +23,10 @@ int filled_is_input(int tensor); /* one that repeats a random block */
 uint32_t filled_outputs_of(const stw_attn_desc *desc);
 stw_dtype filled_dtype_of(const stw_attn_desc *desc, int tensor);
 
+/* The buffer's first `bytes` become copies of the block. */
+stw_status filled_repeat(stw_context *context, unsigned char *to, const void *block, size_t block_bytes,
+                         size_t bytes);
+
 /* No memory on the host: says so in the result. */
 stw_status filled_no_memory(const filled *f, size_t bytes);
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/dtype.h"
+#include "common/problem_jagged.h"
 
 #define FAR (INT64_C(1) << 31)
 
@@ -67,7 +68,7 @@ int conform_list_large(conform_list *list) {
         return 0;
     for (size_t i = 0; i < sizeof filled / sizeof *filled; ++i)
         if (!conform_list_add(list, CONFORM_ROW_LARGE, filled[i])) return 0;
-    return 1;
+    return conform_list_large_jagged(list);
 }
 
 /* ---- far apart -------------------------------------------------------------------------------------------
@@ -215,15 +216,20 @@ size_t conform_tensor_bytes(const stw_attn_desc *desc) {
     return bytes;
 }
 
-void conform_large_check(const char *line, stw_context *context, stw_case_result *result) {
+static stw_status check_attention(const char *line, stw_context *context, stw_case_result *result) {
     stw_problem problem;
-    stw_case_result_clear(result);
     stw_status status = stw_problem_parse(line, &problem);
-    problem.seed = problem.seed ? problem.seed : 5;
-    if (!status)
-        status = strstr(line, ":st_") ? check_far(&problem, context, result)
-                                      : conform_filled_check(&problem, context, result);
+    if (status) return status;
+    problem.seed = conform_seed_of(line);
+    return strstr(line, ":st_") ? check_far(&problem, context, result)
+                                : conform_filled_check(&problem, context, result);
+}
+
+void conform_large_check(const char *line, stw_context *context, stw_case_result *result) {
+    stw_case_result_clear(result);
+    stw_status status = stw_problem_is_jagged(line) ? conform_large_jagged_check(line, context, result)
+                                                    : check_attention(line, context, result);
     if (!status) return;
     stw_case_fail(result, "%s: %s", stw_status_name(status), stw_last_error());
-    if (status == STW_E_NO_MEMORY) result->outcome = STW_CASE_SKIP;
+    if (status == STW_E_NO_MEMORY || status == STW_E_UNSUPPORTED) result->outcome = STW_CASE_SKIP;
 }

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEVEL_MAX 9
+#define LEVEL_MAX   9
+#define USUAL_LISTS 4
 
 enum factor {
     DTYPE,
@@ -70,7 +71,7 @@ static const char *const levels[FACTORS][LEVEL_MAX] = {
 
 typedef struct pairs {
     unsigned char met[FACTORS][LEVEL_MAX][FACTORS][LEVEL_MAX];
-    uint64_t seed, drawn;
+    uint64_t seed, drawn, made;
 } pairs;
 
 static int level_count(int factor) {
@@ -108,7 +109,13 @@ static void draw(pairs *p, int *chosen) {
         chosen[f] = (int)(stw_case_random(p->seed, 900, p->drawn++) % (uint64_t)level_count(f));
 }
 
-static void compose(const int *chosen, char *line) {
+/* Further lists than the usual ones have 32 in the place of every other 33: both are in its range. */
+static const char *dim_of(const pairs *p, const int *chosen) {
+    const char *dim = levels[DIM][chosen[DIM]];
+    return p->seed > USUAL_LISTS && p->made % 2 && !strcmp(dim, "d33") ? "d32" : dim;
+}
+
+static void compose(const pairs *p, const int *chosen, char *line) {
     static const char *const grads[] = {"q", "qkv", "q", "kv", "b", "s"};
     stw_text text = stw_text_in(line, CONFORM_LINE_MAX);
     char letters[8];
@@ -116,7 +123,7 @@ static void compose(const int *chosen, char *line) {
     snprintf(letters, sizeof letters, "%s%s%s", chosen[GRADS] ? grads[chosen[GRADS]] : "qkv",
              all && chosen[BIAS] ? "b" : "", all && chosen[SINK] ? "s" : "");
     stw_text_add(&text, "attn_bwd:%s:%s%s%s%s", levels[DTYPE][chosen[DTYPE]], levels[HEADS][chosen[HEADS]],
-                 levels[SEQ_Q][chosen[SEQ_Q]], levels[SEQ_K][chosen[SEQ_K]], levels[DIM][chosen[DIM]]);
+                 levels[SEQ_Q][chosen[SEQ_Q]], levels[SEQ_K][chosen[SEQ_K]], dim_of(p, chosen));
     for (int f = ORDER; f < FACTORS; ++f) {
         if (!chosen[f]) continue;
         if (f == GRADS)
@@ -135,7 +142,8 @@ static int emit(pairs *p, conform_list *list, int row, const int *chosen) {
     stw_problem problem;
     for (int a = 0; a < FACTORS; ++a)
         for (int b = a + 1; b < FACTORS; ++b) p->met[a][chosen[a]][b][chosen[b]] = 1;
-    compose(chosen, line);
+    compose(p, chosen, line);
+    p->made++;
     if (stw_problem_parse(line, &problem)) {
         stw_tool_error("conform", line, "%s", stw_tool_last_error());
         return 0;

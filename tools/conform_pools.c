@@ -5,6 +5,7 @@
  * its cases on further data, and judged by the same rule (dispatch/DESIGN.md has the reasons). Called by
  * conform.c. */
 #include "conform.h"
+#include "jagged_case.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,18 +93,25 @@ static int enlarge(conform_pools *p, const conform_list *list, int row, int vari
                  (long long)f.sum.elements, STW_CASE_DATA_SETS, first, f.failed[0] ? "; failed: " : "",
                  f.failed);
     }
-    free(cases.cases);
+    conform_list_free(&cases);
     return pass;
+}
+
+/* Of the row's operations: dx, dother, ... or dq, dk, ...; given lines may be of both and get attention's. */
+static const char *const *names_of(int row) {
+    const char *const *options = row >= 0 ? conform_rows[row].options : NULL;
+    return jagged_names_of(options ? options[0] : "");
 }
 
 /* ---- the report --------------------------------------------------------------------------------------- */
 
 void conform_pools_report(conform_pools *p, const conform_list *list, const conform_target *target,
                           const conform_options *options, conform_report_fn report, void *user) {
+    int large = list->count && list->cases[0].row == CONFORM_ROW_LARGE;
     for (size_t row = 0; row <= conform_row_count; ++row)
         for (int v = 0; v < p->variants; ++v)
             for (int g = 0; g < STW_GRAD_COUNT; ++g) {
-                int number = row < conform_row_count ? (int)row : -1;
+                int number = row < conform_row_count ? (int)row : large ? CONFORM_ROW_LARGE : -1;
                 const stw_accuracy_pool *pool = pool_of(p, number, v, g);
                 double ratio = 0;
                 if (!pool->elements) continue;
@@ -111,13 +119,17 @@ void conform_pools_report(conform_pools *p, const conform_list *list, const conf
                 stw_case_result r;
                 conform_case c = {.row = number};
                 stw_case_result_clear(&r);
-                snprintf(c.line, sizeof c.line, "pool:%s:%lld_elements", stw_grad_names[g],
+                snprintf(c.line, sizeof c.line, "pool:%s:%lld_elements", names_of(number)[g],
                          (long long)pool->elements);
                 snprintf(r.variant, sizeof r.variant, "%s", target->variants[v]);
                 r.rms_ratio[g] = ratio;
                 if (!pass && ratio < NEAR && pool->elements < SAMPLE && number >= 0)
                     pass = enlarge(p, list, number, v, g, target, options, &r);
                 r.outcome = pass ? STW_CASE_OK : STW_CASE_FAIL;
+                if (!pass && number >= 0 &&
+                    !r.text[0]) /* a pool has no PROBLEM of its own to be replayed by */
+                    snprintf(r.text, sizeof r.text, "all of the row again: --filter '%s *'",
+                             conform_row_name(number));
                 report(user, &c, v, &r);
             }
 }

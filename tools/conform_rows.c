@@ -11,6 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* From these sizes on they are what an alternative is about; more of them would take emulators minutes each.
+ */
+#define BATCH_ALONE    100
+#define SEQUENCE_ALONE 1000
+
 #define ALTERNATIVES(...)                                                                                    \
     (const char *const[]) {                                                                                  \
         __VA_ARGS__, NULL                                                                                    \
@@ -146,7 +151,8 @@ const conform_row conform_rows[] = {
     {"shard", "batch_offset, head_offset, heads_total",
      ALTERNATIVES("boff3:dropout0.3", "hoff4:htotal64:dropout0.2",
                   "boff100:hoff50:htotal100:dropout0.5:map_mem_eff",
-                  "boff7:hoff1:htotal9:alibi:sink:grads_qkvs"),
+                  "boff7:hoff1:htotal9:alibi:sink:grads_qkvs", "boff2:hoff1:htotal8:qoff5:koff3:causal_tl",
+                  "boff2:hoff1:htotal9:pointer:causal_br"),
      3},
     {"lse_layout", "[B,H,S], [B,S,H], packed [H,T], [T,H], local rows",
      ALTERNATIVES("lse_heads", "lse_heads:gap2", "thd:lse_heads", "thd:lse_local", "thdq:lse_local:dlse",
@@ -216,33 +222,76 @@ const char *conform_row_name(int row) {
     return row == CONFORM_ROW_LARGE ? "large" : row < 0 ? "given" : conform_rows[row].name;
 }
 
+/* The slot of a line: where it is, or the free one where it belongs. */
+static size_t *find_slot(const conform_list *list, const char *line) {
+    size_t slots = 2 * list->capacity, at = 5381;
+    for (const char *c = line; *c; ++c) at = at * 33 ^ (unsigned char)*c;
+    for (at %= slots; list->slots[at] && strcmp(list->cases[list->slots[at] - 1].line, line);)
+        at = (at + 1) % slots;
+    return &list->slots[at];
+}
+
+static int grow(conform_list *list) {
+    size_t capacity = list->capacity ? list->capacity * 2 : 1024;
+    size_t *slots = calloc(2 * capacity, sizeof *slots);
+    conform_case *grown = slots ? realloc(list->cases, capacity * sizeof *grown) : NULL;
+    if (grown) list->cases = grown;
+    if (!grown) {
+        free(slots);
+        return 0;
+    }
+    free(list->slots);
+    list->slots = slots;
+    list->capacity = capacity;
+    for (size_t i = 0; i < list->count; ++i) *find_slot(list, list->cases[i].line) = i + 1;
+    return 1;
+}
+
 int conform_list_add(conform_list *list, int row, const char *line) {
-    for (size_t i = 0; i < list->count; ++i)
-        if (!strcmp(list->cases[i].line, line)) {
-            list->repeated++;
-            return 1;
-        }
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity ? list->capacity * 2 : 1024;
-        conform_case *grown = realloc(list->cases, capacity * sizeof *grown);
-        if (!grown) return 0;
-        list->cases = grown;
-        list->capacity = capacity;
+    if (list->count == list->capacity && !grow(list)) return 0;
+    size_t *slot = find_slot(list, line);
+    if (*slot) {
+        list->repeated++;
+        return 1;
     }
     conform_case *c = &list->cases[list->count++];
     c->row = row;
     snprintf(c->line, sizeof c->line, "%s", line);
+    *slot = list->count;
     return 1;
 }
 
-/* One problem of a row: the alternative's own sizes, or sizes that rotate with the round. */
-static void compose(const char *option, unsigned round, unsigned which, char *line) {
+void conform_list_free(conform_list *list) {
+    free(list->cases);
+    free(list->slots);
+    memset(list, 0, sizeof *list);
+}
+
+static int is_about_size(const char *option) {
+    const char *sequence = option[0] == 'b' ? strchr(option, 's') : NULL;
+    return sequence && (atoi(option + 1) >= BATCH_ALONE || atoi(sequence + 1) >= SEQUENCE_ALONE);
+}
+
+/* A further round's layout, so that every feature meets every one; "" where the alternative has its own. */
+static const char *layout_of(const char *option, unsigned turn) {
+    static const char *const layouts[] = {"thd", "bhsd", "qkv", "gap3", "skew1"};
+    static const char *const own[] = {"thd", "bhsd", "qkv", "gap", "skew", "st_"};
+    for (size_t i = 0; i < sizeof own / sizeof *own; ++i)
+        if (strstr(option, own[i])) return "";
+    if (is_about_size(option)) return "";
+    return layouts[turn % (sizeof layouts / sizeof *layouts)];
+}
+
+/* One problem of a row: the alternative's own sizes, or sizes that rotate with the round. In further rounds
+ * (`layout` not null) head dims rotate where the sizes are its own, too, unless the batch is what it is
+ * about. */
+static void compose(const char *option, unsigned round, unsigned which, const char *layout, char *line) {
     static const char *const dtypes[] = {"bf16", "f32", "f16"};
     static const char *const heads[] = {"b2h2", "b1h4k2", "b2h3k1", "b3h1", "b1h2k1"};
     static const int sizes[] = {33, 64, 17, 65, 1, 128, 31, 16, 63, 129, 32, 15, 127};
     static const char *const dims[] = {"d64", "d32", "d40",      "d128", "d16",  "d96", "d33",
                                        "d80", "d17", "d192x128", "d8",   "d127", "d3",  "d256"};
-    char own_sizes[64] = "", own_dim[16] = "", tokens[256] = "";
+    char own_sizes[64] = "", own_dim[16] = "", tokens[272] = "";
     const char *op = "attn_bwd", *space = strchr(option, ' ');
     if (!strncmp(option, "fwd", 3))
         op = "attn_fwd", option = space ? space : option + 3, space = space ? space : NULL;
@@ -252,6 +301,10 @@ static void compose(const char *option, unsigned round, unsigned which, char *li
         snprintf(own_dim, sizeof own_dim, "%s", option);
     if (space) option = space + 1;
     if (!own_dim[0] && option[0]) snprintf(tokens, sizeof tokens, ":%s", option);
+    if (layout && layout[0]) snprintf(tokens + strlen(tokens), 16, ":%s", layout);
+    char *dim = own_sizes[0] ? strrchr(own_sizes, 'd') : NULL;
+    if (layout && dim && !is_about_size(own_sizes))
+        snprintf(dim, sizeof own_sizes - (size_t)(dim - own_sizes), "%s", dims[(round + which * 5) % 14]);
     unsigned mix = round * 5 + which * 3;
     if (own_sizes[0])
         snprintf(line, CONFORM_LINE_MAX, "%s:%s:%s%s", op, dtypes[round % 3], own_sizes, tokens);
@@ -279,7 +332,11 @@ int conform_list_row(conform_list *list, int row, double scale) {
                 if (!conform_list_add(list, row, line)) return 0;
                 continue;
             }
-            compose(r->options[which], round, which, line);
+            int further = round >= (unsigned)r->rounds;
+            const char *layout = further ? layout_of(r->options[which], round + 2 * which) : NULL;
+            compose(r->options[which], round, which, layout, line);
+            if (further && stw_problem_parse(line, &problem)) /* not with this alternative */
+                compose(r->options[which], round, which, "", line);
             if (stw_problem_parse(line, &problem)) {
                 stw_tool_error("conform", line, "%s", stw_tool_last_error());
                 return 0;
@@ -308,4 +365,9 @@ void conform_print_rows(const conform_list *list) {
         printf("%-16s %5zu  %s\n", conform_rows[row].name, count, conform_rows[row].what);
     }
     printf("%zu distinct problems\n", list->count);
+}
+
+void conform_print_problems(const conform_list *list) {
+    for (size_t i = 0; i < list->count; ++i)
+        printf("%s %s\n", conform_row_name(list->cases[i].row), list->cases[i].line);
 }

@@ -33,7 +33,7 @@ typedef struct run {
     const conform_list *list;
     const conform_target *target;
     const conform_options *options;
-    atomic_size_t *next;      /* shared: the case to be claimed next           */
+    atomic_size_t *next;      /* shared, by device: how many of its cases are claimed */
     atomic_size_t *current;   /* shared, by worker: its case + 1; 0 = none yet */
     atomic_uchar *done;       /* shared, by case                               */
     stw_case_result *results; /* shared, [case][variant]                       */
@@ -61,11 +61,36 @@ stw_status conform_open(const conform_target *target, const char *variant, int t
     return stw_context_create(&opts, context_out);
 }
 
+/* Cases go round the devices: who runs a case does not depend on how fast the others are. */
+static size_t device_slots(const conform_target *target) {
+    return target->device_count ? (size_t)target->device_count : 1;
+}
+
+int conform_device_of(const conform_target *target, size_t index) {
+    return target->devices[index % device_slots(target)];
+}
+
+static size_t slot_of_worker(const run *r, int id) {
+    return (size_t)id % device_slots(r->target);
+}
+
+/* The next case for a device; the list's count when there is none. */
+static size_t claim(const run *r, size_t slot) {
+    size_t slots = device_slots(r->target), claimed = atomic_fetch_add(&r->next[slot], 1);
+    return claimed < (r->list->count + slots - 1 - slot) / slots ? claimed * slots + slot : r->list->count;
+}
+
+static int is_claimed_out(const run *r, size_t slot) {
+    return atomic_load(&r->next[slot]) * device_slots(r->target) + slot >= r->list->count;
+}
+
 /* ---- in the child ------------------------------------------------------------------------------------ */
 
 /* The data of a line is its own: another line has other numbers. */
-static int64_t seed_of(const char *line) {
+int64_t conform_seed_of(const char *line) {
+    const char *own = strstr(line, ":seed");
     uint64_t hash = UINT64_C(14695981039346656037);
+    if (own && atoll(own + 5)) return atoll(own + 5);
     for (const char *c = line; *c; ++c) hash = (hash ^ (unsigned char)*c) * UINT64_C(1099511628211);
     return (int64_t)(hash >> 8);
 }
@@ -147,7 +172,10 @@ static void check_jagged(const run *r, size_t index, opened *o) {
         if (!open_variant(r, v, o, result)) continue;
         stw_case_options options = r->options->check;
         options.other = o->other[v];
-        jagged_case_check_line(line, seed_of(line), o->context[v], &options, result);
+        if (r->list->cases[index].row == CONFORM_ROW_LARGE)
+            conform_large_check(line, o->context[v], result);
+        else
+            jagged_case_check_line(line, conform_seed_of(line), o->context[v], &options, result);
     }
 }
 
@@ -164,7 +192,7 @@ static void check_case(const run *r, size_t index, opened *o) {
         fail_all(r, index, stw_tool_last_error());
         return;
     }
-    if (!problem.seed) problem.seed = seed_of(line);
+    problem.seed = conform_seed_of(line);
     for (int v = 0; v < r->variants; ++v) {
         stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
         if (!open_variant(r, v, o, result)) continue;
@@ -190,13 +218,33 @@ static void check_case(const run *r, size_t index, opened *o) {
     if (built) stw_case_free(&c);
 }
 
-static void work(const run *r, int id) {
+/* What the results of a case have besides its verdict. */
+static void sign(const run *r, size_t index, double seconds) {
+    for (int v = 0; v < r->variants; ++v) {
+        stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
+        result->seconds = seconds / r->variants;
+        if (r->target->device_count > 1) result->on_device = 1 + conform_device_of(r->target, index);
+    }
+}
+
+static void work(const run *all, int id) {
     opened o = {0};
+    conform_target target = *all->target; /* on this worker's device */
+    run own = *all;
+    const run *r = &own;
+    size_t slot = slot_of_worker(all, id);
+    if (target.device_count) {
+        target.opts.flags |= STW_CONTEXT_HAS_DEVICE;
+        target.opts.device = target.devices[slot];
+    }
+    own.target = &target;
     for (;;) {
-        size_t index = atomic_fetch_add(r->next, 1);
+        size_t index = claim(r, slot);
         if (index >= r->list->count) break;
+        double began = stw_tool_seconds();
         atomic_store(&r->current[id], index + 1);
         check_case(r, index, &o);
+        sign(r, index, stw_tool_seconds() - began);
         atomic_store(&r->done[index], 1);
         atomic_store(&r->current[id], 0);
         char byte = 1;
@@ -231,13 +279,14 @@ static int start_worker(run *r, int id) {
 static int bury(run *r, int id, int status) {
     r->workers[id].pid = 0;
     size_t current = atomic_exchange(&r->current[id], 0);
-    if (!current) return atomic_load(r->next) < r->list->count && status != 0;
+    if (!current) return !is_claimed_out(r, slot_of_worker(r, id)) && status != 0;
     char text[96];
     if (WIFSIGNALED(status))
         snprintf(text, sizeof text, "the process died of signal %d", WTERMSIG(status));
     else
         snprintf(text, sizeof text, "the process ended with status %d", WEXITSTATUS(status));
     fail_all(r, current - 1, text);
+    sign(r, current - 1, stw_tool_seconds() - r->workers[id].since);
     atomic_store(&r->done[current - 1], 1);
     return 1;
 }
@@ -293,7 +342,7 @@ int conform_run(const conform_list *list, const conform_target *target, const co
                 conform_report_fn report, void *user) {
     run r = {.list = list, .target = target, .options = options, .variants = target->variant_count};
     size_t results = list->count * (size_t)r.variants;
-    r.next = shared(sizeof *r.next);
+    r.next = shared(CONFORM_DEVICES_MAX * sizeof *r.next);
     r.current = shared(JOBS_MAX * sizeof *r.current);
     r.done = shared(list->count * sizeof *r.done);
     r.results = shared(results * sizeof *r.results);
@@ -309,6 +358,6 @@ int conform_run(const conform_list *list, const conform_target *target, const co
     munmap(r.results, results * sizeof *r.results);
     munmap(r.done, list->count ? list->count * sizeof *r.done : 1);
     munmap(r.current, JOBS_MAX * sizeof *r.current);
-    munmap(r.next, sizeof *r.next);
+    munmap(r.next, CONFORM_DEVICES_MAX * sizeof *r.next);
     return good;
 }

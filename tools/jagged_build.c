@@ -100,19 +100,21 @@ stw_status jagged_case_build_inputs(const stw_jagged_problem *problem, jagged_ca
     return status;
 }
 
+stw_status jagged_case_expect(jagged_case *c) {
+    stw_jagged_args args = jagged_case_args(c, c->host);
+    stw_status status = stw_jref_expect(&c->problem.desc, &args, &c->expectation);
+    c->rule = malloc(c->bytes);
+    if (!status && !c->rule) status = STW_E_NO_MEMORY;
+    if (status) return stw_fail(status, "case: no memory");
+    make_rules(c);
+    return STW_OK;
+}
+
 stw_status jagged_case_build(const stw_jagged_problem *problem, jagged_case *c) {
     stw_status status = jagged_case_build_inputs(problem, c);
-    if (!status) {
-        stw_jagged_args args = jagged_case_args(c, c->host);
-        status = stw_jref_expect(&c->problem.desc, &args, &c->expectation);
-        c->rule = malloc(c->bytes);
-        if (!status && !c->rule) status = STW_E_NO_MEMORY;
-        if (!status)
-            make_rules(c);
-        else
-            stw_fail(status, "case: no memory");
-        if (status) jagged_case_free(c);
-    }
+    if (status) return status;
+    status = jagged_case_expect(c);
+    if (status) jagged_case_free(c);
     return status;
 }
 

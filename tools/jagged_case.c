@@ -19,6 +19,10 @@ static const char *const tensor_names[JCASE_COUNT] = {
     "dx",      "dother", "dweight", "dbias", "status_out", "offsets", "offsets",
     "offsets", "used",   "used",    "used",  "bases",      "bases",   "bases"};
 
+const char *jagged_case_tensor_name(int tensor) {
+    return tensor_names[tensor];
+}
+
 /* ---- judging ---- */
 
 static const char *owner_of(const jagged_case *c, size_t byte) {
@@ -91,7 +95,7 @@ void jagged_case_judge(const jagged_case *c, const unsigned char *after, stw_cas
     }
 }
 
-static void check_outputs(const jagged_case *c, const unsigned char *after, stw_case_result *result) {
+void jagged_case_check_outputs(const jagged_case *c, const unsigned char *after, stw_case_result *result) {
     int32_t seen;
     check_untouched(c, after, result);
     jagged_case_judge(c, after, result);
@@ -161,7 +165,7 @@ static void check(const jagged_case *c, stw_context *context, const stw_case_opt
     if (!after || !other)
         stw_case_fail(result, "no memory");
     else if (run_on(c, context, 1 + options->repeats, NULL, after, result)) {
-        check_outputs(c, after, result);
+        jagged_case_check_outputs(c, after, result);
         if (options->other) run_on(c, options->other, 1, after, other, result);
     }
     free(after);
@@ -169,7 +173,8 @@ static void check(const jagged_case *c, stw_context *context, const stw_case_opt
 }
 
 const char *const *jagged_names_of(const char *line) {
-    int jagged = stw_problem_is_jagged(line) && strncmp(line, "jagged_attention", 16) != 0;
+    int pool = !strncmp(line, "pool:d", 6) && line[6] && strchr("xow", line[6]);
+    int jagged = pool || (stw_problem_is_jagged(line) && strncmp(line, "jagged_attention", 16) != 0);
     return jagged ? jagged_grad_names : stw_grad_names;
 }
 

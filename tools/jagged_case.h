@@ -37,8 +37,14 @@ typedef struct jagged_case {
 stw_status jagged_case_build(const stw_jagged_problem *problem, jagged_case *case_out);
 void jagged_case_free(jagged_case *c);
 
-/* The same without expectation and rules: for problems too large for the reference as a whole. */
+/* The same in two steps: other inputs than the usual data may be put into the arena between them. After a
+ * failed second step the case is the caller's to free. The first alone does for jagged_sample_judge. */
 stw_status jagged_case_build_inputs(const stw_jagged_problem *problem, jagged_case *case_out);
+stw_status jagged_case_expect(jagged_case *c);
+
+/* Everything that `after`, the arena behind a call, must hold. */
+void jagged_case_check_outputs(const jagged_case *c, const unsigned char *after, stw_case_result *result);
+const char *jagged_case_tensor_name(int tensor);
 
 /* The call's arguments with the arena at `base`. */
 stw_jagged_args jagged_case_args(const jagged_case *c, const void *base);
@@ -46,6 +52,8 @@ stw_jagged_args jagged_case_args(const jagged_case *c, const void *base);
 /* jagged_data.c: lengths and bases into the arena, then the inputs' data. */
 stw_status jagged_case_fill_lengths(jagged_case *c);
 stw_status jagged_case_fill_data(jagged_case *c);
+/* Element n of an input's usual data, into element n of `data`. */
+void jagged_case_store(const stw_jagged_problem *problem, int input, int64_t n, void *data, stw_dtype dtype);
 
 /* Judges the gradients that `after`, the arena behind a call, holds. */
 void jagged_case_judge(const jagged_case *c, const unsigned char *after, stw_case_result *result);

@@ -127,14 +127,14 @@ static double scale_of(const stw_jagged_problem *p) {
     return p->desc.dtype == STW_F16 ? 0x1p-16 : 0x1p-128;
 }
 
-static double value_of(const jagged_case *c, int input, int64_t n) {
-    uint64_t seed = (uint64_t)c->problem.seed, stream = (uint64_t)input + 1;
+static double value_of(const stw_jagged_problem *p, int input, int64_t n) {
+    uint64_t seed = (uint64_t)p->seed, stream = (uint64_t)input + 1;
     double x = stw_case_normal(seed, stream, (uint64_t)n);
-    if (input == STW_JREF_X && c->problem.desc.op == STW_JAGGED_THRESHOLD && n % 5 == 2)
-        return c->problem.desc.threshold; /* as the type has it: on either side of what it is compared with */
+    if (input == STW_JREF_X && p->desc.op == STW_JAGGED_THRESHOLD && n % 5 == 2)
+        return p->desc.threshold; /* as the type has it: on either side of what it is compared with */
     switch (input) {
-    case STW_JREF_GRAD: return x * scale_of(&c->problem);
-    case STW_JREF_X: return c->problem.data == STW_JDATA_SD3 ? 3 * x : x;
+    case STW_JREF_GRAD: return x * scale_of(p);
+    case STW_JREF_X: return p->data == STW_JDATA_SD3 ? 3 * x : x;
     case STW_JREF_Y: return exp(x) * 0.05; /* a softmax's results are positive */
     case STW_JREF_MEAN: return 0.1 * x;
     case STW_JREF_RSTD: return exp(0.2 * x);
@@ -154,10 +154,15 @@ static void store(void *data, int64_t n, stw_dtype dtype, double x, uint64_t bit
     }
 }
 
+void jagged_case_store(const stw_jagged_problem *p, int input, int64_t n, void *data, stw_dtype dtype) {
+    uint64_t bits = stw_case_random((uint64_t)p->seed, 50 + (uint64_t)input, (uint64_t)n);
+    store(data, n, dtype, value_of(p, input, n % PERIOD), bits);
+}
+
 /* A period of an input's values, or NULL where it has no more elements than that or memory ran out. */
 static double *draw_period(const jagged_case *c, int input, int64_t elements) {
     double *values = elements > PERIOD ? malloc(PERIOD * sizeof *values) : NULL;
-    for (int64_t n = 0; values && n < PERIOD; ++n) values[n] = value_of(c, input, n);
+    for (int64_t n = 0; values && n < PERIOD; ++n) values[n] = value_of(&c->problem, input, n);
     return values;
 }
 
@@ -167,16 +172,20 @@ static stw_status fill_input(jagged_case *c, int input, int64_t elements, const 
     double *values = draw_period(c, input, elements);
     if (!marks || (elements > PERIOD && !values)) {
         free(marks);
+        free(values);
         return stw_fail(STW_E_NO_MEMORY, "case: no memory");
     }
     stw_jref_mark_readable(d, args, (stw_jref_input)input, marks);
     stw_dtype dtype = input >= STW_JREF_MEAN                        ? STW_F32
                       : input == STW_JREF_WEIGHT && d->weight_dtype ? d->weight_dtype
                                                                     : d->dtype;
+    void *data = c->host + c->offset[input];
     for (int64_t n = 0; n < elements; ++n) {
         if (!marks[n]) continue;
-        store(c->host + c->offset[input], n, dtype, values ? values[n % PERIOD] : value_of(c, input, n),
-              draw(c, 50 + (uint64_t)input, (uint64_t)n));
+        if (values)
+            store(data, n, dtype, values[n % PERIOD], draw(c, 50 + (uint64_t)input, (uint64_t)n));
+        else
+            jagged_case_store(&c->problem, input, n, data, dtype);
         ++c->readable[input];
     }
     free(values);

@@ -27,12 +27,6 @@ static void copy(const stw_cpu_jagged_job *job, int64_t to, int64_t from, int64_
                            stw_cpu_jagged_types(p));
 }
 
-#define FILL(type)                                                                                           \
-    do {                                                                                                     \
-        type value = ((const type *)p->grad)[from], *out = (type *)p->dx + to;                               \
-        for (int64_t i = 0; i < count; ++i) out[i] = value;                                                  \
-    } while (0)
-
 /* dX[to ..] <- G[from], `count` times */
 static void fill(const stw_cpu_jagged_job *job, int64_t to, int64_t from, int64_t count) {
     const stw_jagged_params *p = &job->p;
@@ -41,12 +35,12 @@ static void fill(const stw_cpu_jagged_job *job, int64_t to, int64_t from, int64_
                         count, stw_cpu_jagged_types(p));
         return;
     }
-    switch (element(p)) {
-    case 1: FILL(uint8_t); break;
-    case 2: FILL(uint16_t); break;
-    case 4: FILL(uint32_t); break;
-    default: FILL(uint64_t); break;
-    }
+    size_t size = element(p);
+    uint64_t pattern = 0;
+    for (size_t i = 0; i < sizeof pattern; i += size)
+        memcpy((char *)&pattern + i, stw_at(p->grad, from, p->dtype), size);
+    job->tile->repeat(stw_at_out(p->dx, to, p->dtype), pattern, (size_t)count * size,
+                      stw_cpu_jagged_types(p).large);
 }
 
 /* ---- sum and select ---- */

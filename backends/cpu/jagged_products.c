@@ -229,19 +229,26 @@ void stw_cpu_jagged_number_tiles(stw_cpu_jagged_job *job) {
     }
 }
 
+#define CLAIM 16 /* tasks at a time: finding a task's component costs as much as a small product */
+
 void stw_cpu_jagged_matmul(void *data, uint32_t worker) {
     stw_cpu_jagged_job *job = data;
     const stw_jagged_params *p = &job->p;
     const int64_t *prefix = stw_cpu_jagged_part(job, job->layout.prefix);
     scratch s = scratch_of(job, worker);
+    int64_t tasks = prefix[p->components], claim = stw_clamp_i64(tasks / (CLAIM * job->threads), 1, CLAIM);
     for (;;) {
-        int64_t task = stw_cpu_jagged_claim(job), tiles[2];
+        int64_t task = stw_cpu_jagged_claim(job) * claim, end = stw_min_i64(task + claim, tasks), tiles[2];
         int64_t b = stw_jagged_find(prefix, p->components, task);
         if (b < 0) return;
-        matrix_tiles(p, b, tiles);
-        int64_t each = tiles[0] + tiles[1], o = (task - prefix[b]) / each, tile = (task - prefix[b]) % each;
-        gradient c = gradient_of(p, b, o, tile >= tiles[0]);
-        gradient_tile(job, &s, &c, tile >= tiles[0] ? tile - tiles[0] : tile);
+        for (; task < end; ++task) {
+            while (task >= prefix[b + 1]) ++b;
+            matrix_tiles(p, b, tiles);
+            int64_t each = tiles[0] + tiles[1], o = (task - prefix[b]) / each;
+            int64_t tile = task - prefix[b] - o * each;
+            gradient c = gradient_of(p, b, o, tile >= tiles[0]);
+            gradient_tile(job, &s, &c, tile >= tiles[0] ? tile - tiles[0] : tile);
+        }
     }
 }
 
@@ -281,8 +288,7 @@ void stw_cpu_jagged_linear_dx(void *data, uint32_t worker) {
     }
 }
 
-/* Packs up to KC used rows from `*row` on of columns j0.. of X or G, one below the other; returns how many.
- */
+/* Packs up to KC used rows from `*row` on, columns j0.. of X or G, one below the other; returns how many. */
 static uint32_t pack_rows(const stw_cpu_jagged_job *job, float *to, size_t pitch, const void *data,
                           int64_t width, int64_t j0, uint32_t cols, int64_t *row, int64_t end) {
     const stw_jagged_params *p = &job->p;
@@ -383,16 +389,12 @@ void stw_cpu_jagged_linear_finish(void *data, uint32_t worker) {
     const stw_jagged_params *p = &job->p;
     const float *partials = stw_cpu_jagged_part(job, job->layout.weight_partials);
     int64_t elements = p->out_features * p->inner;
-    int add = (p->accumulate & STW_JAGGED_DWEIGHT) != 0;
+    stw_tile_types types = {p->dweight_dtype, p->dweight_dtype, (p->accumulate & STW_JAGGED_DWEIGHT) != 0, 0};
     (void)worker;
     for (;;) {
         int64_t from = stw_cpu_jagged_claim(job) * 4096, end = stw_min_i64(from + 4096, elements);
         if (from >= elements) return;
-        for (int64_t i = from; i < end; ++i) {
-            double sum = add ? (double)((const float *)p->dweight)[i] : 0;
-            for (int64_t share = 0; share < job->layout.shares; ++share)
-                sum += (double)partials[share * elements + i];
-            stw_store_f32(p->dweight, i, (stw_dtype)p->dweight_dtype, (float)sum);
-        }
+        job->tile->sum_parts(stw_at_out(p->dweight, from, p->dweight_dtype), partials + from,
+                             job->layout.shares, elements, end - from, types);
     }
 }

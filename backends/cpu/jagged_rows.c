@@ -99,11 +99,13 @@ static void norm_line(const stw_cpu_jagged_job *job, const float *gamma, int64_t
     stw_tile_norm norm = {.gamma = gamma, .mean = p->mean[line], .rstd = p->rstd[line]};
     if (p->outputs & STW_JAGGED_DX) {
         double sums[2];
-        job->tile->norm_sums(x, g, gamma, norm.mean, norm.rstd, size, p->dtype, sums);
+        int both = dgamma && dbeta;
+        job->tile->norm_sums(x, g, &norm, size, p->dtype, sums, both ? dgamma : NULL, both ? dbeta : NULL);
         norm.average_g = (float)(sums[0] / (double)size);
         norm.average_gh = (float)(sums[1] / (double)size);
         job->tile->norm_line(stw_at_out(p->dx, first, p->dx_dtype), x, g, &norm, size,
                              stw_cpu_jagged_types(p));
+        if (both) return;
     }
     if (dgamma || dbeta) job->tile->norm_columns(dgamma, dbeta, x, g, norm.mean, norm.rstd, size, p->dtype);
 }

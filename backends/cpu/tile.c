@@ -14,6 +14,7 @@
 #include "tile_gemm.inl"
 #include "tile_grad.inl"
 #include "tile_jagged.inl"
+#include "tile_slopes.inl"
 #if defined(__AVX512BF16__)
 #include "tile_pairs.inl"
 #endif
@@ -38,8 +39,10 @@ const stw_tile_ops STW_TILE_TABLE = {
     .threshold = tile_threshold,
     .convert = tile_convert,
     .fill = tile_fill,
+    .repeat = tile_repeat,
     .dot = tile_dot,
     .add_columns = tile_add_columns,
+    .sum_parts = tile_sum_parts,
     .softmax_line = tile_softmax_line,
     .softmax_lines = tile_softmax_lines,
     .norm_sums = tile_norm_sums,

@@ -97,18 +97,23 @@ typedef struct stw_tile_ops {
     stw_tile_pointwise gelu, gelu_tanh, silu, threshold;
     void (*convert)(void *out, const void *from, int64_t n, stw_tile_types types);
     void (*fill)(void *out, float value, int64_t n, stw_tile_types types);
+    /* `bytes` <- an element of 1, 2, 4 or 8 bytes, which fills `pattern`; large as in stw_tile_types */
+    void (*repeat)(void *out, uint64_t pattern, size_t bytes, int large);
     double (*dot)(const void *a, const void *b, int64_t n, uint32_t dtype);
     /* acc += a, or a*b when b is not null */
     void (*add_columns)(float *acc, const void *a, const void *b, int64_t n, uint32_t dtype);
+    /* out (+)= the sum of `parts` arrays, `pitch` apart, in double and in order; out is of types.out */
+    void (*sum_parts)(void *out, const float *from, int64_t parts, int64_t pitch, int64_t n,
+                      stw_tile_types types);
     /* out = y*(g - sum); `sums` (one an element) or, when null, `sum` */
     void (*softmax_line)(void *out, const void *y, const void *g, const float *sums, float sum, int64_t n,
                          stw_tile_types types);
     /* the same with each line's own sum, for lines of n neighbours */
     void (*softmax_lines)(void *out, const void *y, const void *g, int64_t lines, int64_t n,
                           stw_tile_types types);
-    /* sums_out: of g*gamma, of g*gamma*h */
-    void (*norm_sums)(const void *x, const void *g, const float *gamma, float mean, float rstd, int64_t n,
-                      uint32_t dtype, double *sums_out);
+    /* sums_out: of g*gamma, of g*gamma*h; dgamma and dbeta, both or neither: as norm_columns does it */
+    void (*norm_sums)(const void *x, const void *g, const stw_tile_norm *norm, int64_t n, uint32_t dtype,
+                      double *sums_out, float *dgamma, float *dbeta);
     void (*norm_line)(void *out, const void *x, const void *g, const stw_tile_norm *norm, int64_t n,
                       stw_tile_types types);
     /* dgamma += g*h, dbeta += g; either may be null */
@@ -116,7 +121,8 @@ typedef struct stw_tile_ops {
                          int64_t n, uint32_t dtype);
 
     /* Products of bf16 (tile_pairs.inl); null without the instruction. Packing returns 1 where an element is
-     * too small for it. to[i][n]: terms 2i, 2i+1 of column n; to[r][i]: of row r. */
+     * too small for it. to[i][n]: terms 2i, 2i+1 of column n; to[r][i]: of row r; rows of
+     * `to` hold a multiple of 32 columns or 16 words. */
     int (*pair_rows)(uint32_t *to, size_t pitch, const void *from, int64_t stride, uint32_t terms,
                      uint32_t cols);
     int (*pair_terms)(uint32_t *to, size_t pitch, const void *from, int64_t stride, uint32_t rows,

@@ -45,24 +45,56 @@ static void tile_transpose(float *to, size_t to_pitch, const float *from, size_t
         }
 }
 
-static void tile_store_rows(void *to, int64_t stride, uint32_t dtype, int add, const float *src, size_t pitch,
-                            uint32_t rows, uint32_t cols, float scale) {
+INLINE vh to_bf16(vf x) {
+#if defined(__AVX512BF16__)
+    vi subnormal = (vi)(((vu)x & 0x7FFFFFFFu) - 1u < vu_splat(0x7FFFFFu)); /* the instruction makes them 0 */
+    if (!_mm512_test_epi32_mask((__m512i)subnormal, (__m512i)subnormal)) return (vh)_mm512_cvtneps_pbh((__m512)x);
+#endif
+    return vf_to_bf16(x);
+}
+
+/* The last, incomplete vector of a row. */
+INLINE void store_some(void *to, int64_t at, uint32_t count, const uint32_t dtype, const int add, vf x) {
+    if (dtype == STW_F32) {
+        float *out = (float *)to + at;
+        if (add) x = x + vf_load_some(out, 0, count, STW_F32);
+        memcpy(out, &x, 4 * (size_t)count);
+    } else {
+        vh h = dtype == STW_BF16 ? to_bf16(x) : vf_to_f16(x);
+        memcpy((uint16_t *)to + at, &h, 2 * (size_t)count);
+    }
+}
+
+INLINE void store_rows_as(void *to, int64_t stride, const uint32_t dtype, const int add, const float *src,
+                          size_t pitch, uint32_t rows, uint32_t cols, float scale) {
     uint32_t whole = cols - cols % LANES;
     for (uint32_t r = 0; r < rows; ++r, src += pitch) {
         int64_t at = (int64_t)r * stride;
-        for (uint32_t c = 0; c < cols; c += LANES) {
-            size_t count = c < whole ? LANES : cols - c;
-            vf x = vf_load_upto(src, c, cols - c, STW_F32) * scale;
+        for (uint32_t c = 0; c < whole; c += LANES) {
+            vf x = vf_load(src + c) * scale;
             if (dtype == STW_F32) {
                 float *out = (float *)to + at + c;
-                if (add) x = x + (c < whole ? vf_load(out) : vf_load_some(out, 0, (uint32_t)count, STW_F32));
-                memcpy(out, &x, 4 * count);
+                vf_store(out, add ? x + vf_load(out) : x);
             } else {
-                vh h = dtype == STW_BF16 ? vf_to_bf16(x) : vf_to_f16(x);
-                memcpy((uint16_t *)to + at + c, &h, 2 * count);
+                *(vh_any *)((uint16_t *)to + at + c) = dtype == STW_BF16 ? to_bf16(x) : vf_to_f16(x);
             }
         }
+        if (whole == cols) continue;
+        store_some(to, at + whole, cols - whole, dtype, add,
+                   vf_load_some(src, whole, cols - whole, STW_F32) * scale);
     }
+}
+
+static void tile_store_rows(void *to, int64_t stride, uint32_t dtype, int add, const float *src, size_t pitch,
+                            uint32_t rows, uint32_t cols, float scale) {
+    if (dtype == STW_BF16)
+        store_rows_as(to, stride, STW_BF16, 0, src, pitch, rows, cols, scale);
+    else if (dtype == STW_F16)
+        store_rows_as(to, stride, STW_F16, 0, src, pitch, rows, cols, scale);
+    else if (add)
+        store_rows_as(to, stride, STW_F32, 1, src, pitch, rows, cols, scale);
+    else
+        store_rows_as(to, stride, STW_F32, 0, src, pitch, rows, cols, scale);
 }
 
 static void tile_add_rows(float *to, int64_t stride, int add, const float *src, size_t pitch, uint32_t rows,

@@ -1,115 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the jagged operations do with elements: pointwise derivatives, lines and columns of softmax and layer
- * norm, conversion and filling. Every function takes any element type and writes dX in its type or f32,
- * replacing or adding (f32). Loads widen, sums are f32, one rounding at the end. Included by tile.c alone. */
-
-/* Where the result is rounded to 16 bits, e^x and 1/x within a few ulp of f32 do: `fast`, a constant. */
-INLINE vf vf_exp_negative(vf x, const int fast) { /* x <= 0 */
-    if (!fast) return vf_exp(x);
-    const vf lowest = vf_splat(-104.0f);
-#if defined(VEC_AVX512)
-    x = (vf)_mm512_max_ps((__m512)lowest, (__m512)x); /* a NaN in the second stays */
-#else
-    x = vf_select(x < lowest, lowest, x);
-#endif
-    const float magic = 12582912.0f; /* 1.5 * 2^23: its ulp is 1 */
-    vf n = (x * 1.44269504088896341f + magic) - magic;
-    vf r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    vf p = r * 8.33331048488617e-3f + 4.1666463017463684e-2f;
-    p = p * r + 1.666666716337204e-1f;
-    p = p * r + 5.0e-1f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-#if defined(VEC_AVX512)
-    return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
-#else
-    n = vf_only(n == n, n);
-    vi whole = __builtin_convertvector(n, vi), half = whole >> 1;
-    return p * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
-#endif
-}
-
-INLINE vf vf_reciprocal(vf x, const int fast) { /* 1 <= x */
-#if defined(VEC_AVX512)
-    if (fast) {
-        vf r = (vf)_mm512_rcp14_ps((__m512)x);
-        return r * (2.0f - x * r);
-    }
-#elif defined(VEC_AVX2)
-    if (fast) {
-        vf r = (vf)_mm256_rcp_ps((__m256)x);
-        return r * (2.0f - x * r);
-    }
-#endif
-    (void)fast;
-    return 1.0f / x;
-}
-
-/* d GELU / dx = Phi(x) + x*phi(x). Near 0 it is 1/2 + x*q(x^2); beyond, with a = |x|, e = exp(-a^2/2):
- * e*(R(a) - phi(0)*a) on the negative side and 1 minus that on the other, R = (1 - Phi)/e a polynomial in
- * 1/(1 + 0.4 a). Both fits are within 1e-8 of their value's scale. */
-INLINE vf vf_gelu_slope(vf x, const int fast) {
-    vf a = vf_abs(x), z = x * x;
-    vf q = z * 6.3301154114014935e-6f + -1.0724180901888758e-4f;
-    q = q * z + 1.147949369624257e-3f;
-    q = q * z + -9.495110251009464e-3f;
-    q = q * z + 5.984041094779968e-2f;
-    q = q * z + -2.659614384174347e-1f;
-    q = q * z + 7.978845834732056e-1f;
-    vf near = x * q + 0.5f;
-    vf t = vf_reciprocal(a * 0.4f + 1.0f, fast);
-    vf r = t * 0.068554899f + -0.187528544f;
-    r = r * t + 0.106481016f;
-    r = r * t + 0.0549614355f;
-    r = r * t + 0.139163028f;
-    r = r * t + 0.159077423f;
-    r = r * t + 0.159597032f;
-    vf far = vf_exp_negative(z * -0.5f, fast) * (r * t - a * 0.39894228040143268f);
-    far = vf_select(x > 0.0f, 1.0f - far, far);
-    return vf_select(a < 1.25f, near, far);
-}
-
-INLINE vf vf_gelu_tanh_slope(vf x, const int fast) {
-    const float root = 0.79788456080286536f, cubic = 0.044715f;
-    vf z = x * x, u = root * (x + cubic * (z * x)), slope, t;
-    if (fast) {
-        vf e = vf_exp_negative(vf_abs(u) * -2.0f, 1), r = vf_reciprocal(e + 1.0f, 1), rest = 2.0f * (e * r);
-        t = vf_select(u > 0.0f, 1.0f - rest, rest - 1.0f);
-        slope = 2.0f * (rest * r);
-    } else {
-        t = vf_tanh(u, &slope);
-    }
-    return 0.5f * (t + 1.0f) + 0.5f * x * slope * (root * (3.0f * cubic * z + 1.0f));
-}
-
-/* s*(1 + x*(1 - s)), s = 1/(1 + exp(-x)); of s and 1 - s the smaller is exp(-|x|)/(1 + exp(-|x|)). */
-INLINE vf vf_silu_slope(vf x, const int fast) {
-    vf e = vf_exp_negative(-vf_abs(x), fast), large = vf_reciprocal(e + 1.0f, fast);
-    vf small = e * large;
-    if (!fast) { /* its rounding, found again: a division more costs as much as all the rest */
-#if LANES > 4
-        small += ((e - small) - small * e) * large;
-#else
-        small = e / (e + 1.0f); /* without FMA there is nothing to find it with */
-#endif
-    }
-    vi positive = x > 0.0f;
-    vf s = vf_select(positive, large, small), rest = vf_select(positive, small, large);
-    return s * (x * rest + 1.0f);
-}
+ * What the jagged operations do with elements: lines and columns of softmax and layer norm, conversion and
+ * filling; tile_slopes.inl has the pointwise ones. Every function takes any element type and writes dX in its
+ * type or f32, replacing or adding (f32). Loads widen, sums are f32, one rounding at the end. Included by
+ * tile.c alone. */
 
 /* How results are written. PAST_CACHES: those of a large tensor to addresses at whole vectors, which then need not
  * be read before; run_phase in attn_bwd.c has the fence. */
 enum { REPLACE, ADD, PAST_CACHES };
-
-INLINE vh to_bf16(vf x) {
-#if defined(__AVX512BF16__)
-    vi subnormal = (vi)(((vu)x & 0x7FFFFFFFu) - 1u < vu_splat(0x7FFFFFu)); /* the instruction makes them 0 */
-    if (!_mm512_test_epi32_mask((__m512i)subnormal, (__m512i)subnormal)) return (vh)_mm512_cvtneps_pbh((__m512)x);
-#endif
-    return vf_to_bf16(x);
-}
 
 INLINE void store_f32(float *to, vf x, const int how) {
 #if defined(VEC_AVX512)
@@ -151,12 +49,46 @@ INLINE void put(void *out, int64_t at, int64_t count, const uint32_t dtype, cons
     }
 }
 
+/* As many vectors as are worked on at a time where one waits for its own results; no more than registers hold. */
+#define BUNDLE (LANES == 16 ? 4 : 2)
+#define EACH(k) for (int v = 0; v < (k); ++v)
+
+/* BUNDLE whole vectors. */
+INLINE void put_bundle(void *out, int64_t at, const uint32_t dtype, const int how, const vf *x) {
+    if (dtype == STW_F32) {
+        EACH(BUNDLE) store_f32((float *)out + at + v * LANES, x[v], how);
+        return;
+    }
+    vh h[BUNDLE];
+    uint16_t *to = (uint16_t *)out + at;
+#if defined(__AVX512BF16__)
+    __m512i least = _mm512_set1_epi32(-1); /* of all x without sign, less one: zero is no subnormal */
+    EACH(BUNDLE) least = _mm512_min_epu32(least, (__m512i)(((vu)x[v] & 0x7FFFFFFFu) - 1u));
+    if (dtype == STW_BF16 && !_mm512_cmplt_epu32_mask(least, _mm512_set1_epi32(0x7FFFFF))) {
+        EACH(BUNDLE) store_half(to + v * LANES, (vh)_mm512_cvtneps_pbh((__m512)x[v]), how);
+        return;
+    }
+#endif
+    EACH(BUNDLE) h[v] = dtype == STW_BF16 ? vf_to_bf16(x[v]) : vf_to_f16(x[v]);
+    EACH(BUNDLE) store_half(to + v * LANES, h[v], how);
+}
+
 INLINE int past_caches(const void *out, stw_tile_types t) {
     return t.large && !t.add && (uintptr_t)out % (LANES * (t.out == STW_F32 ? 4 : 2)) == 0;
 }
 
 INLINE vf get(const void *data, int64_t at, int64_t count, const uint32_t dtype) {
     return vf_load_upto(data, at, count < LANES ? (uint32_t)count : LANES, dtype);
+}
+
+#define AHEAD 2048 /* bytes; 512 to 8192 are as good */
+
+/* Asks for what is read AHEAD of n elements from `at` on: a loop over several streams is otherwise held up by the
+ * processor's own prefetching, which ends with each page. Asking beyond a tensor does no harm. */
+INLINE void ask_ahead(const void *data, int64_t at, int64_t n, const uint32_t dtype) {
+    const int64_t size = dtype == STW_F32 ? 4 : 2;
+    for (int64_t byte = 0; byte < n * size; byte += 64)
+        __builtin_prefetch((const char *)data + at * size + AHEAD + byte);
 }
 
 /* Instances of an always-inlined BODY(out, ..., in type, out type, how) for the types of a call. */
@@ -182,25 +114,6 @@ INLINE vf get(const void *data, int64_t at, int64_t count, const uint32_t dtype)
         else { CALL(STW_F16); }                                                                              \
     } while (0)
 
-#define POINTWISE(name, expression)                                                                          \
-    INLINE void name##_as(void *out, const void *x_at, const void *g_at, int64_t n, float threshold,         \
-                          const uint32_t in, const uint32_t type, const int how) {                           \
-        (void)threshold;                                                                                     \
-        for (int64_t i = 0; i < n; i += LANES) {                                                             \
-            vf x = get(x_at, i, n - i, in), g = get(g_at, i, n - i, in);                                     \
-            put(out, i, n - i, type, how, expression);                                                       \
-        }                                                                                                    \
-    }                                                                                                        \
-    static void name(void *out, const void *x, const void *g, int64_t n, float threshold,                    \
-                     stw_tile_types t) {                                                                     \
-        SPREAD(name##_as, t, out, x, g, n, threshold);                                                       \
-    }
-
-POINTWISE(tile_gelu, g *vf_gelu_slope(x, type != STW_F32))
-POINTWISE(tile_gelu_tanh, g *vf_gelu_tanh_slope(x, type != STW_F32))
-POINTWISE(tile_silu, g *vf_silu_slope(x, type != STW_F32))
-POINTWISE(tile_threshold, vf_select(x <= threshold, (vf){0}, g))
-
 /* ---- copies ---- */
 
 INLINE void convert_as(void *out, const void *from, int64_t n, const uint32_t in, const uint32_t type,
@@ -218,6 +131,25 @@ INLINE void fill_as(void *out, vf value, int64_t n, const uint32_t in, const uin
 static void tile_fill(void *out, float value, int64_t n, stw_tile_types t) {
     vf x = vf_splat(value);
     SPREAD(fill_as, t, out, x, n);
+}
+
+/* `bytes` at out <- an element again and again: of at most 8 bytes, itself repeated in `pattern`. The first and the
+ * last vector overlap others, so that those between can be whole and aligned. */
+static void tile_repeat(void *out, uint64_t pattern, size_t bytes, int large) {
+    const vf x = (vf)(pattern + (vq){0});
+    char *to = out;
+    if (bytes < sizeof x) {
+        memcpy(to, &x, bytes);
+        return;
+    }
+    char *last = to + (bytes - sizeof x);
+    memcpy(to, &x, sizeof x);
+    memcpy(last, &x, sizeof x);
+    to += sizeof x - (uintptr_t)to % sizeof x;
+    if (large)
+        for (; to < last; to += sizeof x) store_f32((float *)(void *)to, x, PAST_CACHES);
+    else
+        for (; to < last; to += sizeof x) store_f32((float *)(void *)to, x, REPLACE);
 }
 
 /* ---- sums ---- */
@@ -276,6 +208,25 @@ static void tile_add_columns(float *acc, const void *a, const void *b, int64_t n
 #undef CALL
 }
 
+/* out (+)= the sum of `parts` arrays of f32, `pitch` apart, in double and in order, rounded once. */
+INLINE void sum_parts_as(void *out, const float *from, int64_t parts, int64_t pitch, int64_t n, int add,
+                         const uint32_t in, const uint32_t type, const int how) {
+    (void)in;
+    for (int64_t i = 0; i < n; i += LANES) {
+        vd sum = {0};
+        if (add) sum = __builtin_convertvector(get(out, i, n - i, type), vd);
+        for (int64_t part = 0; part < parts; ++part)
+            sum += __builtin_convertvector(get(from + part * pitch, i, n - i, STW_F32), vd);
+        put(out, i, n - i, type, how, __builtin_convertvector(sum, vf));
+    }
+}
+static void tile_sum_parts(void *out, const float *from, int64_t parts, int64_t pitch, int64_t n,
+                           stw_tile_types t) {
+    int add = t.add;
+    t.add = 0; /* within the double */
+    SPREAD(sum_parts_as, t, out, from, parts, pitch, n, add);
+}
+
 /* ---- softmax: out = y*(g - sum), one sum or one a column (padded) ---- */
 
 INLINE void softmax_line_as(void *out, const void *y, const void *g, const float *sums, float sum, int64_t n,
@@ -308,43 +259,72 @@ static void tile_softmax_lines(void *out, const void *y, const void *g, int64_t 
 
 /* ---- layer norm; gamma in f32, null: 1 ---- */
 
-INLINE void norm_sums_as(const void *x, const void *g, const float *gamma, float mean, float rstd, int64_t n,
-                         double *sums_out, const uint32_t in) {
+/* `count` elements from i on: h, and g with gamma (0 behind the end). */
+INLINE void norm_terms(const void *x, const void *g, const stw_tile_norm *t, int64_t i, int64_t count,
+                       const uint32_t in, vf *h_out, vf *w_out) {
+    *h_out = (get(x, i, count, in) - t->mean) * t->rstd;
+    *w_out = get(g, i, count, in);
+    if (t->gamma) *w_out *= get(t->gamma, i, count, STW_F32);
+}
+
+/* The sums of a vector; with dgamma also that vector's part of the column sums. */
+INLINE void norm_sum(const void *x, const void *g, const stw_tile_norm *t, int64_t i, int64_t count,
+                     const uint32_t in, float *dgamma, float *dbeta, vf *sum_g, vf *sum_gh) {
+    vf h, w;
+    norm_terms(x, g, t, i, count, in, &h, &w);
+    *sum_g += w;
+    *sum_gh += w * h;
+    if (!dgamma) return;
+    vf plain = get(g, i, count, in);
+    vf_store(dgamma + i, vf_load(dgamma + i) + plain * h);
+    vf_store(dbeta + i, vf_load(dbeta + i) + plain);
+}
+
+INLINE void norm_sums_as(const void *x, const void *g, const stw_tile_norm *t, int64_t n, double *sums_out,
+                         float *dgamma, float *dbeta, const uint32_t in) {
     double total_g = 0, total_gh = 0;
     for (int64_t from = 0; from < n; from += SUM_VECTORS * LANES) {
-        int64_t end = from + SUM_VECTORS * LANES < n ? from + SUM_VECTORS * LANES : n;
-        vf sum_g = {0}, sum_gh = {0};
-        for (int64_t i = from; i < end; i += LANES) {
-            vf w = get(g, i, end - i, in), h = (get(x, i, end - i, in) - mean) * rstd;
-            if (gamma) w *= get(gamma, i, end - i, STW_F32);
-            sum_g += w; /* behind the end: w is 0 */
-            sum_gh += w * h;
+        int64_t end = from + SUM_VECTORS * LANES < n ? from + SUM_VECTORS * LANES : n, i = from;
+        vf sum_g[2] = {{0}, {0}}, sum_gh[2] = {{0}, {0}};
+        for (; i + 2 * LANES <= end; i += 2 * LANES) {
+            ask_ahead(x, i, 2 * LANES, in);
+            ask_ahead(g, i, 2 * LANES, in);
+            norm_sum(x, g, t, i, LANES, in, dgamma, dbeta, &sum_g[0], &sum_gh[0]);
+            norm_sum(x, g, t, i + LANES, LANES, in, dgamma, dbeta, &sum_g[1], &sum_gh[1]);
         }
-        total_g += (double)vf_sum(sum_g);
-        total_gh += (double)vf_sum(sum_gh);
+        for (; i < end; i += LANES) norm_sum(x, g, t, i, end - i, in, dgamma, dbeta, &sum_g[0], &sum_gh[0]);
+        total_g += (double)lane_sum(sum_g[0] + sum_g[1]);
+        total_gh += (double)lane_sum(sum_gh[0] + sum_gh[1]);
     }
     sums_out[0] = total_g;
     sums_out[1] = total_gh;
 }
-static void tile_norm_sums(const void *x, const void *g, const float *gamma, float mean, float rstd, int64_t n,
-                           uint32_t dtype, double *sums_out) {
-#define CALL(type) norm_sums_as(x, g, gamma, mean, rstd, n, sums_out, type)
+static void tile_norm_sums(const void *x, const void *g, const stw_tile_norm *norm, int64_t n, uint32_t dtype,
+                           double *sums_out, float *dgamma, float *dbeta) {
+    const stw_tile_norm t = *norm;
+#define CALL(type)                                                                                           \
+    if (dgamma) norm_sums_as(x, g, &t, n, sums_out, dgamma, dbeta, type);                                    \
+    else norm_sums_as(x, g, &t, n, sums_out, NULL, NULL, type)
     BY_TYPE(dtype, CALL);
 #undef CALL
 }
 
-INLINE void norm_line_as(void *out, const void *x_at, const void *g_at, const stw_tile_norm *t, int64_t n,
+INLINE void norm_put(void *out, const void *x, const void *g, const stw_tile_norm *t, int64_t i, int64_t count,
+                     const uint32_t in, const uint32_t type, const int how) {
+    vf h, w;
+    norm_terms(x, g, t, i, count, in, &h, &w);
+    put(out, i, count, type, how, ((w - t->average_g) - h * t->average_gh) * t->rstd);
+}
+INLINE void norm_line_as(void *out, const void *x, const void *g, const stw_tile_norm *t, int64_t n,
                          const uint32_t in, const uint32_t type, const int how) {
-    const float *gamma = t->gamma;
-    for (int64_t i = 0; i < n; i += LANES) {
-        vf h = (get(x_at, i, n - i, in) - t->mean) * t->rstd, w = get(g_at, i, n - i, in);
-        if (gamma) w *= get(gamma, i, n - i, STW_F32);
-        put(out, i, n - i, type, how, ((w - t->average_g) - h * t->average_gh) * t->rstd);
-    }
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) norm_put(out, x, g, t, i, LANES, in, type, how);
+    if (i < n) norm_put(out, x, g, t, i, n - i, in, type, how);
 }
 static void tile_norm_line(void *out, const void *x, const void *g, const stw_tile_norm *norm, int64_t n,
                            stw_tile_types t) {
-    SPREAD(norm_line_as, t, out, x, g, norm, n);
+    const stw_tile_norm line = *norm;
+    SPREAD(norm_line_as, t, out, x, g, &line, n);
 }
 
 /* dgamma += g*h, dbeta += g; either may be null, both are padded to whole vectors. */

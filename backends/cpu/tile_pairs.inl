@@ -6,53 +6,59 @@
  * multiplied as f32. Jagged products only. Included by tile.c alone, compiled where the instruction exists. */
 
 #define PAIR_K    64u /* words of one running sum */
+#define PAIR_AHEAD 8 /* rows: each is only a few lines of the cache, too short for the processor's own prefetching */
 #define PAIR_TINY ((127u - 50u) << 7) /* bits of 2^-50 */
 
-INLINE vi pair_is_tiny(vu element) { /* 16 bits in a word; zero is not tiny */
-    return (vi)((element & 0x7FFFu) - 1u < vu_splat(PAIR_TINY - 1u));
+/* The least of all magnitudes less one, element by element: zero is not tiny. */
+INLINE __m512i pair_least(__m512i least, __m512i elements) {
+    __m512i magnitude = _mm512_and_si512(elements, _mm512_set1_epi16(0x7FFF));
+    return _mm512_min_epu16(least, _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1)));
 }
 
-INLINE int pair_any(vi mask) {
-    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+INLINE int pair_is_tiny(__m512i least) {
+    return _mm512_cmplt_epu16_mask(least, _mm512_set1_epi16((short)(PAIR_TINY - 1u))) != 0;
 }
 
-INLINE vu pair_load(const uint16_t *from, uint32_t count) { /* widened, zeros behind */
-    vh h = {0};
-    if (count >= LANES) h = *(const vh_any *)from;
-    else memcpy(&h, from, 2 * (size_t)count);
-    return __builtin_convertvector(h, vu);
+INLINE __m512i pair_load(const uint16_t *from, uint32_t count) { /* zeros behind */
+    if (count >= 32) return _mm512_loadu_si512(from);
+    return _mm512_maskz_loadu_epi16((1u << count) - 1u, from);
 }
 
-/* to[i][n] <- terms 2i and 2i+1 of column n of from[terms][cols]. 1: a tiny element was seen. */
+/* to[i][n] <- terms 2i and 2i+1 of column n of from[terms][cols], 32 columns at a time. 1: a tiny element was seen. */
 static int tile_pair_rows(uint32_t *to, size_t pitch, const void *data, int64_t stride, uint32_t terms,
                           uint32_t cols) {
     const uint16_t *from = data;
-    vi tiny = {0};
+    static const uint16_t order[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                       8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    const __m512i first = _mm512_loadu_si512(order), second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
+    __m512i least = _mm512_set1_epi16(-1);
     for (uint32_t i = 0; i < terms; i += 2, to += pitch, from += 2 * stride)
-        for (uint32_t n = 0; n < cols; n += LANES) {
-            vu low = pair_load(from + n, cols - n), high = {0};
+        for (uint32_t n = 0; n < cols; n += 32) {
+            __m512i low = pair_load(from + n, cols - n), high = _mm512_setzero_si512();
+            _mm_prefetch((const char *)(from + PAIR_AHEAD * stride + n), _MM_HINT_T0);
+            _mm_prefetch((const char *)(from + (PAIR_AHEAD + 1) * stride + n), _MM_HINT_T0);
             if (i + 1 < terms) high = pair_load(from + stride + n, cols - n);
-            tiny |= pair_is_tiny(low) | pair_is_tiny(high);
-            *(vu_any *)(to + n) = low | high << 16;
+            least = pair_least(pair_least(least, low), high);
+            _mm512_storeu_si512(to + n, _mm512_permutex2var_epi16(low, first, high));
+            _mm512_storeu_si512(to + n + 16, _mm512_permutex2var_epi16(low, second, high));
         }
-    return pair_any(tiny);
+    return pair_is_tiny(least);
 }
 
 /* to[r][i] <- terms 2i and 2i+1 of row r of from[rows][terms], whose terms are neighbours. */
 static int tile_pair_terms(uint32_t *to, size_t pitch, const void *data, int64_t stride, uint32_t rows,
                            uint32_t terms) {
-    vi tiny = {0};
+    __m512i least = _mm512_set1_epi16(-1);
     for (uint32_t r = 0; r < rows; ++r, to += pitch) {
         const uint16_t *from = (const uint16_t *)data + (int64_t)r * stride;
-        for (uint32_t i = 0; i < terms; i += 2 * LANES) {
-            vu pairs = {0};
-            if (terms - i >= 2 * LANES) memcpy(&pairs, from + i, sizeof pairs); /* at any element */
-            else memcpy(&pairs, from + i, 2 * (size_t)(terms - i));
-            tiny |= pair_is_tiny(pairs & 0xFFFFu) | pair_is_tiny(pairs >> 16);
-            *(vu_any *)(to + i / 2) = pairs;
+        for (uint32_t i = 0; i < terms; i += 32) {
+            __m512i pairs = pair_load(from + i, terms - i);
+            _mm_prefetch((const char *)(from + PAIR_AHEAD * stride + i), _MM_HINT_T0);
+            least = pair_least(least, pairs);
+            _mm512_storeu_si512(to + i / 2, pairs);
         }
     }
-    return pair_any(tiny);
+    return pair_is_tiny(least);
 }
 
 INLINE void pair_block(const int nv, uint32_t k, const uint32_t *a, size_t a_row, size_t a_step, const uint32_t *b,

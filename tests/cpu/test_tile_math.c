@@ -35,6 +35,27 @@ static void exp_within_0_7_ulp(void **state) {
     }
 }
 
+/* The exp of pointwise derivatives; `fast` is for results of 16 bits. */
+static void exp_of_bundles(void **state) {
+    (void)state;
+    for (int fast = 0; fast < 2; ++fast) {
+        double worst = 0, allowed = fast ? 4 : 0.7;
+        for (float x = -110; x <= 0; x += 0.000371f) {
+            vf y[BUNDLE];
+            for (int v = 0; v < BUNDLE; ++v) y[v] = vf_splat(x);
+            exps_of_negative(y, BUNDLE, fast);
+            double error = ulps(y[BUNDLE - 1][LANES - 1], exp((double)x));
+            if (error > worst) worst = error;
+            if (error > (x > -87 ? allowed : allowed + 0.3))
+                fail_msg("exp(%.9g) = %.9g is off by %.3g ulp", x, y[0][0], error);
+        }
+        assert_true(worst > 0.3);
+        vf special[BUNDLE] = {vf_splat(-INFINITY), vf_splat(NAN)};
+        exps_of_negative(special, BUNDLE, fast);
+        assert_true(special[0][0] == 0 && isnan(special[1][0]));
+    }
+}
+
 static void tanh_and_its_slope(void **state) {
     (void)state;
     for (float x = -20; x < 20; x += 0.00037f) {
@@ -123,7 +144,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_within_0_7_ulp),        cmocka_unit_test(tanh_and_its_slope),
         cmocka_unit_test(conversions_of_all_halves), cmocka_unit_test(dropout_tile_is_the_shared_definition),
-        cmocka_unit_test(transpose_and_products),
+        cmocka_unit_test(transpose_and_products),    cmocka_unit_test(exp_of_bundles),
     };
     if (!runs_here()) return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);

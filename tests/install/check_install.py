@@ -2,38 +2,18 @@
 # SPDX-License-Identifier: MIT
 """What `cmake --install` leaves is usable, from any folder: the README's program builds and runs against it."""
 import argparse
-import os
+import gzip
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 
-CMAKE_PROJECT = """cmake_minimum_required(VERSION 3.25)
-project(stranger LANGUAGES C)
-find_package(sternway REQUIRED)
-add_executable(program example.c)
-target_link_libraries(program PRIVATE sternway::sternway)
-"""
-
-
-def run(*command, **environment):
-    done = subprocess.run([str(word) for word in command], env={**os.environ, **environment}, capture_output=True, text=True,
-                          check=False, timeout=200)
-    if done.returncode:
-        sys.exit(f"{command}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout
-
-
-def check_program(program, library):
-    text = run(program, STERNWAY_BACKEND="cpu", LD_LIBRARY_PATH=str(library))
-    if text != "attention backward on cpu: STW_OK\n":
-        sys.exit(f"{program} printed {text!r}")
+from consumer import Tools, Tree, by_find_package, by_name, by_pkg_config, run
 
 
 def parse():
     parser = argparse.ArgumentParser()
-    for name in ("cmake", "build", "cc", "pkg-config", "example", "libdir", "sanitize"):
+    for name in ("cmake", "build", "cc", "cxx", "pkg-config", "example", "libdir", "sanitize", "man-pages"):
         parser.add_argument(f"--{name}", required=True)
     return parser.parse_args()
 
@@ -50,35 +30,38 @@ def check_documents(folder):
         sys.exit("README.md names no other document: this check has nothing to check")
 
 
+def check_share(share, pages):
+    for name in ("bash-completion/completions/sternway", "zsh/site-functions/_sternway",
+                 "fish/vendor_completions.d/sternway.fish"):
+        if not (share / name).is_file():
+            sys.exit(f"share/{name} is not installed")
+    for page in filter(None, pages.split(",")):
+        installed = share / "man/man1" / pathlib.Path(page).name
+        if ".SH NAME" not in gzip.decompress(installed.read_bytes()).decode():
+            sys.exit(f"{installed} is no manual page")
+
+
 def main():
     options = parse()
-    flags = [f"-fsanitize={options.sanitize}"] if options.sanitize else []
+    flags = (f"-fsanitize={options.sanitize}",) if options.sanitize else ()
+    has_pkg_config = options.pkg_config and not options.pkg_config.endswith("NOTFOUND")
+    tools = Tools(options.cmake, options.cc, options.cxx, options.pkg_config if has_pkg_config else "", flags)
+    example = pathlib.Path(options.example).read_text()
     with tempfile.TemporaryDirectory(prefix="sternway-install-") as name:
-        first, prefix = pathlib.Path(name) / "first", pathlib.Path(name) / "moved here"
-        run(options.cmake, "--install", options.build, "--prefix", first)
-        first.rename(prefix)
-        library, packages = prefix / options.libdir, prefix / options.libdir / "pkgconfig"
-        run(prefix / "bin/sternway", "explain", "--backend", "cpu", "attn_bwd:f32:b1h1s8d8")
-        check_documents(prefix / "share/doc/sternway")
-        project = pathlib.Path(name) / "project"
-        project.mkdir()
-        (project / "CMakeLists.txt").write_text(CMAKE_PROJECT)
-        (project / "example.c").write_text(pathlib.Path(options.example).read_text())
-        run(options.cmake, "-S", project, "-B", project / "build", f"-DCMAKE_PREFIX_PATH={prefix}",
-            f"-DCMAKE_C_COMPILER={options.cc}", f"-DCMAKE_C_FLAGS={' '.join(flags)}")
-        run(options.cmake, "--build", project / "build")
-        check_program(project / "build/program", library)
-        if not options.pkg_config or options.pkg_config.endswith("NOTFOUND"):
+        work = pathlib.Path(name)
+        run(options.cmake, "--install", options.build, "--prefix", work / "first")
+        tree = Tree((work / "first").rename(work / "moved here"), options.libdir)
+        run(tree.prefix / "bin/sternway", "explain", "--backend", "cpu", "attn_bwd:f32:b1h1s8d8")
+        check_documents(tree.prefix / "share/doc/sternway")
+        check_share(tree.prefix / "share", options.man_pages)
+        by_find_package(tools, tree, example, work / "find_package")
+        by_name(tools, tree, example, work / "by_name")
+        if not has_pkg_config:
             print("pkg-config is not here: its file was not tried")
             sys.exit(77)
-        plain = prefix.rename(pathlib.Path(name) / "plain")  # pkg-config quotes blanks, which compilers' callers rarely undo
-        packages, library = plain / options.libdir / "pkgconfig", plain / options.libdir
-        words = run(options.pkg_config, "--cflags", "--libs", "sternway", PKG_CONFIG_PATH=str(packages)).split()
-        version = run(options.pkg_config, "--modversion", "sternway", PKG_CONFIG_PATH=str(packages)).strip()
-        if f"sternway {version}\n" != run(plain / "bin/sternway", "--version"):
-            sys.exit(f"pkg-config says version {version}")
-        run(options.cc, *flags, project / "example.c", *words, "-o", project / "program")
-        check_program(project / "program", library)
+        # pkg-config quotes blanks, which compilers' callers rarely undo
+        plain = Tree(tree.prefix.rename(work / "plain"), options.libdir)
+        by_pkg_config(tools, plain, example, work / "pkg_config")
 
 
 if __name__ == "__main__":
