@@ -29,7 +29,7 @@ function(_stw_install library development tools libdir zsh export pc_prefix fold
             COMPONENT ${tools} ${ARGN})
     endforeach()
     install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sternway COMPONENT ${tools} ${ARGN}
-        FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN man EXCLUDE)
+        FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.json" PATTERN man EXCLUDE)
     if(NOT TARGET sternway_tool)
         return()
     endif()

@@ -62,7 +62,12 @@ static stw_status parse_word(const char *word, size_t length, stw_rule *rule) {
     const char *value = sign + sign_length, *end = word + length;
     if (fact <= STW_FACT_op) {
         if (sign[0] != '=') return bad_word(word, length, "dtype and op take = only");
-        return parse_choices(word, length, value, end, fact, &rule->choices[fact]);
+        uint32_t bits;
+        stw_status status = parse_choices(word, length, value, end, fact, &bits);
+        if (!status) rule->choices[fact] &= bits;
+        if (!status && !rule->choices[fact])
+            return bad_word(word, length, "with what stands before it, it can never hold");
+        return status;
     }
     int64_t number = 0;
     for (const char *digit = value; digit < end; ++digit) {
@@ -72,6 +77,8 @@ static stw_status parse_word(const char *word, size_t length, stw_rule *rule) {
     }
     if (sign[0] != '<' && number > rule->low[fact]) rule->low[fact] = number;
     if (sign[0] != '>' && number < rule->high[fact]) rule->high[fact] = number;
+    if (rule->low[fact] > rule->high[fact])
+        return bad_word(word, length, "with what stands before it, it can never hold");
     return STW_OK;
 }
 
@@ -95,9 +102,12 @@ static int known_elsewhere(const char *id) {
     return 0;
 }
 
+/* A comment in stars must end on its line and with it: what stood behind it would be passed over unread. */
 static int blank_or_comment(const char *text) {
     text += strspn(text, " \t\r");
-    return !*text || *text == '#' || !strncmp(text, "//", 2) || !strncmp(text, "/*", 2);
+    if (!*text || *text == '#' || !strncmp(text, "//", 2)) return 1;
+    const char *end = strncmp(text, "/*", 2) ? NULL : strstr(text + 2, "*/");
+    return end && !end[2 + strspn(end + 2, " \t\r")];
 }
 
 /* Reads STW_RULE("conditions", id) from `line`; 1 = a rule, 0 = nothing on this line, -1 = refused. */
@@ -112,7 +122,7 @@ static int parse_line(const char *name, int number, char *line, const stw_attn_t
     if (!used || !blank_or_comment(text + used)) {
         stw_fail(STW_E_INVALID,
                  "STERNWAY_TUNING %.200s line %d: expected STW_RULE(\"conditions\", variant), a comment "
-                 "or nothing",
+                 "that ends on the line, or nothing",
                  name, number);
         return -1;
     }

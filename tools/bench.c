@@ -8,14 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_CSV = 600, KEY_JSON, KEY_SECONDS, KEY_PEAK, KEY_SUITE };
+enum { KEY_CSV = 600, KEY_JSON, KEY_SECONDS, KEY_PEAK, KEY_BANDWIDTH, KEY_SUITE, KEY_COMPARE };
 
 typedef struct settings {
     stw_tool_device device;
-    bench_options run;
-    double peak;
-    const char *suite;
-    int csv, json;
+    bench_report report;
+    double seconds;
+    const char *suite, *compare;
     char **given;
     int given_count;
 } settings;
@@ -23,13 +22,20 @@ typedef struct settings {
 static const struct argp_option options[] = {
     STW_TOOL_DEVICE_OPTIONS,
     {"seconds", KEY_SECONDS, "S", 0, "time a problem gets (default 1)", 0},
-    {"peak", KEY_PEAK, "TFLOPS", 0, "measured peak of the device, for the share of it", 0},
-    {"suite", KEY_SUITE, "NAME", 0,
-     "the problems where none is given: usual (the default) or fa (bf16, 16384 tokens, head dims 64 and 128, "
-     "lengths 512 to 16384)",
+    {"peak", KEY_PEAK, "TFLOPS", 0,
+     "peak of the device, for the share of it (default: the vendor's figure for known devices, 16-bit types "
+     "only)",
      0},
-    {"csv", KEY_CSV, NULL, 0, "comma-separated values", 0},
-    {"json", KEY_JSON, NULL, 0, "one JSON document", 0},
+    {"peak-bandwidth", KEY_BANDWIDTH, "GB/S", 0, "the same of its memory, for operations without products",
+     0},
+    {"suite", KEY_SUITE, "NAME", 0,
+     "the problems where none is given: usual (the default), fa (bf16, 16384 tokens, head dims 64 and 128, "
+     "lengths 512 to 16384) or jagged (the nested operations)",
+     0},
+    {"compare", KEY_COMPARE, "FILE", 0,
+     "an older document of --json: tells faster, slower and the same apart", 0},
+    {"csv", KEY_CSV, NULL, 0, "comma-separated values; a comparison's summary on standard error", 0},
+    {"json", KEY_JSON, NULL, 0, "one JSON document (docs/schema/bench.json)", 0},
     {0}};
 
 static double positive(const char *text, struct argp_state *state) {
@@ -45,11 +51,16 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     switch (key) {
     case STW_KEY_BACKEND: s->device.backend = text; break;
     case STW_KEY_ARCH: s->device.arch = text; break;
-    case KEY_SECONDS: s->run.seconds = positive(text, state); break;
-    case KEY_PEAK: s->peak = positive(text, state); break;
+    case KEY_SECONDS: s->seconds = positive(text, state); break;
+    case KEY_PEAK:
+        s->report.peak.tflops = positive(text, state);
+        s->report.peak.given = 1;
+        break;
+    case KEY_BANDWIDTH: s->report.peak.gbs = positive(text, state); break;
     case KEY_SUITE: s->suite = text; break;
-    case KEY_CSV: s->csv = 1; break;
-    case KEY_JSON: s->json = 1; break;
+    case KEY_COMPARE: s->compare = text; break;
+    case KEY_CSV: s->report.format = BENCH_CSV; break;
+    case KEY_JSON: s->report.format = BENCH_JSON; break;
     case ARGP_KEY_ARGS:
         s->given = state->argv + state->next;
         s->given_count = state->argc - state->next;
@@ -59,90 +70,35 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     return 0;
 }
 
-/* ---- output -------------------------------------------------------------------------------------------- */
-
-static void print_head(const settings *s) {
-    if (s->csv)
-        printf("problem,arch,variant,runs,median_ms,iqr_ms,tflops,peak_share,max_ratio,rms_ratio,verified,"
-               "workspace_bytes,host_us\n");
-    else if (!s->json)
-        printf("%10s %9s %8s %6s %8s %8s  %-24s problem\n", "median ms", "IQR ms", "TFLOP/s", "peak",
-               "host us", "work MiB", "variant");
-}
-
-static void add_json(const settings *s, cJSON *rows, const char *line, const char *arch,
-                     const bench_result *r) {
-    cJSON *item = cJSON_CreateObject();
-    cJSON_AddStringToObject(item, "problem", line);
-    cJSON_AddStringToObject(item, "arch", arch);
-    cJSON_AddStringToObject(item, "variant", r->check.variant);
-    cJSON_AddNumberToObject(item, "runs", r->runs);
-    cJSON_AddNumberToObject(item, "median_ms", r->median * 1e3);
-    cJSON_AddNumberToObject(item, "iqr_ms", r->spread * 1e3);
-    cJSON_AddNumberToObject(item, "tflops", r->tflops);
-    if (s->peak > 0) cJSON_AddNumberToObject(item, "peak_share", r->tflops / s->peak);
-    cJSON_AddNumberToObject(item, "max_ratio", r->max_ratio);
-    cJSON_AddNumberToObject(item, "rms_ratio", r->rms_ratio);
-    cJSON_AddNumberToObject(item, "workspace_bytes", (double)r->workspace);
-    if (r->host > 0) cJSON_AddNumberToObject(item, "host_us", r->host * 1e6);
-    cJSON_AddBoolToObject(item, "verified", !r->not_verified);
-    if (r->not_verified) cJSON_AddStringToObject(item, "not_verified", r->not_verified);
-    cJSON_AddItemToArray(rows, item);
-}
-
-static void print_row(const settings *s, cJSON *rows, const char *line, const char *arch,
-                      const bench_result *r) {
-    char share[16] = "-", host[16] = "-";
-    if (s->peak > 0)
-        snprintf(share, sizeof share, s->csv ? "%.4f" : "%.0f%%", r->tflops / s->peak * (s->csv ? 1 : 100));
-    if (r->host > 0) snprintf(host, sizeof host, "%.1f", r->host * 1e6);
-    if (s->json)
-        add_json(s, rows, line, arch, r);
-    else if (s->csv)
-        printf("%s,%s,%s,%d,%.6f,%.6f,%.4f,%s,%.3f,%.3f,%s,%zu,%s\n", line, arch, r->check.variant, r->runs,
-               r->median * 1e3, r->spread * 1e3, r->tflops, s->peak > 0 ? share : "", r->max_ratio,
-               r->rms_ratio, r->not_verified ? "no" : "yes", r->workspace, r->host > 0 ? host : "");
-    else
-        printf("%10.3f %9.3f %8.3f %6s %8s %8.1f  %-24s %s%s%s%s\n", r->median * 1e3, r->spread * 1e3,
-               r->tflops, share, host, (double)r->workspace / 0x1p20, r->check.variant, line,
-               r->not_verified ? " (not verified: " : "", r->not_verified ? r->not_verified : "",
-               r->not_verified ? ")" : "");
-    fflush(stdout);
-}
-
-/* ---- the command -----------------------------------------------------------------------------------------
- */
-
-static int bench_one(const settings *s, stw_context *const context[2], const char *line, cJSON *rows) {
-    stw_problem problem;
+static int bench_one(settings *s, stw_context *const context[2], const char *line) {
     bench_result result;
-    if (stw_problem_parse(line, &problem)) {
-        stw_tool_error("bench", line, "%s", stw_tool_last_error());
-        return STW_EXIT_USAGE;
-    }
     stw_tool_progress("%s", line);
-    int good = bench_run(context[0], context[1], &problem, &s->run, &result);
+    int good = bench_run(context[0], context[1], line, s->seconds, &result);
     stw_tool_progress_end();
     if (!good) {
         stw_tool_error("bench", line, "%s", result.check.text);
+        if (result.malformed) return STW_EXIT_USAGE;
         return s->given_count && result.status ? stw_tool_exit_of(result.status) : STW_EXIT_FAILED;
     }
-    print_row(s, rows, line, stw_context_arch(context[0]), &result);
+    bench_report_row(&s->report, &result);
     return STW_EXIT_OK;
 }
 
-static int bench_all(const settings *s, stw_context *const context[2]) {
+static int bench_all(settings *s, stw_context *const context[2]) {
     int usual_count, exit = STW_EXIT_OK;
     const char *const *usual = bench_suite(s->suite, stw_context_arch(context[0]), &usual_count);
     int count = s->given_count ? s->given_count : usual_count;
-    cJSON *rows = s->json ? cJSON_CreateArray() : NULL;
-    print_head(s);
+    stw_tool_name_device(context[0], &s->report.named);
+    if (!strncmp(s->report.named.device, "emulated", 8))
+        stw_tool_error("bench", NULL, "%s: an emulator's times say nothing about a GPU's",
+                       s->report.named.device);
+    bench_peak_by_name(s->report.named.device, &s->report.peak);
+    bench_report_begin(&s->report);
     for (int i = 0; i < count; ++i) {
-        int one = bench_one(s, context, s->given_count ? s->given[i] : usual[i], rows);
+        int one = bench_one(s, context, s->given_count ? s->given[i] : usual[i]);
         if (one > exit) exit = one;
     }
-    if (s->json) stw_tool_print_json(rows);
-    return exit;
+    return bench_report_end(&s->report) && !exit ? STW_EXIT_FAILED : exit;
 }
 
 /* The second is for the forward: a variant forced by the environment is the backward's. */
@@ -159,32 +115,41 @@ static int open_contexts(settings *s, stw_context *context[2]) {
     return stw_tool_exit_of(status);
 }
 
+static const char help[] =
+    "Times the backward pass of problems (default: a list for the device).\v"
+    "PROBLEMs are attn_bwd and jagged_* lines. Each is verified first, against float64: of attention dQ of "
+    "some "
+    "query rows, dK and dV of some keys; of a nested operation all of it, or where it is large a component "
+    "and "
+    "some columns of sums. Data and positions are those of `conform`. FLOP are counted as 2 * (3 D + 2 Dv) "
+    "for "
+    "every visible pair of query and key and 2 a product of matmul and linear; bytes as every input read "
+    "once "
+    "and every output written once. A timing covers as many calls as make 4 ms, ended by one "
+    "synchronisation; "
+    "`host us` is what the host needs to issue one call. `peak`: of the products, else of the memory.\n"
+    "--compare: a problem is slower when even its first quartile lies behind the old third one, faster when "
+    "its "
+    "third lies before the old first, else the same; the total is the geometric mean of all.\n"
+    "Exit status: 1 when a result was wrong, the machine failed or --compare says slower (of a problem or in "
+    "total), 2 when a PROBLEM, an option or the older document is wrong.";
+
+static const struct argp parser = {options, parse, "[PROBLEM...]", help, NULL, NULL, NULL};
+
 int stw_tool_bench(int argc, char **argv) {
-    static const struct argp argp = {
-        options,
-        parse,
-        "[PROBLEM...]",
-        "Times the backward pass of problems (default: a list for the device).\v"
-        "Each is verified first: dQ of some query rows, dK and dV of some keys, against float64. Data and "
-        "positions are those of `conform`. FLOP are counted as 2 * (3 D + 2 Dv) for every visible pair of "
-        "query "
-        "and key. A timing covers as many calls as make 4 ms, ended by one synchronisation; `host us` is "
-        "what the "
-        "host needs to issue one call.",
-        NULL,
-        NULL,
-        NULL};
-    settings s = {.run = {.seconds = 1}, .suite = "usual"};
+    settings s = {.seconds = 1, .suite = "usual"};
     stw_context *context[2] = {NULL, NULL};
-    int exit = stw_tool_parse(&argp, argc, argv, &s), count;
+    int exit = stw_tool_parse(&parser, argc, argv, &s), count;
     if (!exit) exit = stw_tool_device_opts("bench", &s.device);
     if (!exit && !bench_suite(s.suite, "", &count)) {
-        stw_tool_error("bench", NULL, "--suite %.40s: usual or fa is accepted", s.suite);
+        stw_tool_error("bench", NULL, "--suite %.40s: usual, fa or jagged is accepted", s.suite);
         exit = STW_EXIT_USAGE;
     }
+    if (!exit && s.compare) exit = bench_compare_open(s.compare, &s.report.old);
     if (!exit) exit = open_contexts(&s, context);
     if (exit) {
-        if (s.json) stw_tool_print_json_error(exit);
+        bench_compare_close(&s.report.old);
+        if (s.report.format == BENCH_JSON) stw_tool_print_json_error(exit);
         return exit;
     }
     exit = bench_all(&s, context);

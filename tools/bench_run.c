@@ -6,10 +6,17 @@
 #include "measure.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define RUNS_MAX 400
 #define RUNS_MIN 5
+
+typedef struct bench_problem { /* one of the two */
+    int is_jagged;
+    stw_problem attn;
+    stw_jagged_problem jagged;
+} bench_problem;
 
 static stw_status time_calls(const stw_measure *m, const stw_plan *plan, double seconds,
                              bench_result *result) {
@@ -25,17 +32,16 @@ static stw_status time_calls(const stw_measure *m, const stw_plan *plan, double 
         times[count++] = (stw_tool_seconds() - begin) / calls;
     }
     if (status) {
-        stw_case_fail(&result->check, "stw_attn_bwd: %s: %s", stw_status_name(status), stw_last_error());
+        stw_case_fail(&result->check, "run: %s: %s", stw_status_name(status), stw_last_error());
         return status;
     }
     result->runs = count * calls;
-    stw_measure_summary(times, count, &result->median, &result->spread);
-    if (result->median > 0) result->tflops = stw_measure_flop(&m->c) / result->median * 1e-12;
+    stw_measure_quartiles(times, count, result->quartiles);
     return STW_OK;
 }
 
 static void largest_ratios(bench_result *result) {
-    for (int g = 0; g < 3; ++g) {
+    for (int g = 0; g < STW_GRAD_COUNT; ++g) {
         double rms = 0;
         stw_pool_pass(&result->check.pool[g], &rms);
         if (result->check.pool[g].elements) result->rms_ratio = fmax(result->rms_ratio, rms);
@@ -44,27 +50,60 @@ static void largest_ratios(bench_result *result) {
     }
 }
 
-int bench_run(stw_context *context, stw_context *forward, const stw_problem *problem,
-              const bench_options *options, bench_result *result_out) {
+static int read_problem(const char *line, bench_problem *p, bench_result *result) {
+    p->is_jagged = stw_problem_is_jagged(line);
+    stw_status status =
+        p->is_jagged ? stw_problem_jagged_parse(line, &p->jagged) : stw_problem_parse(line, &p->attn);
+    if (status) stw_case_fail(&result->check, "%s", stw_tool_last_error());
+    if (!status && !p->is_jagged && p->attn.op != STW_PROBLEM_ATTN_BWD) {
+        stw_case_fail(&result->check, "bench times attn_bwd and jagged problems only");
+        status = STW_E_INVALID;
+    }
+    result->malformed = status != STW_OK;
+    if (status) return 0;
+    if (p->is_jagged && p->jagged.desc.op == STW_JAGGED_ATTENTION) p->jagged.desc.attn = &p->jagged.attn.desc;
+    const stw_attn_desc *attn = p->is_jagged ? p->jagged.desc.attn : &p->attn.desc;
+    stw_dtype dtype = attn ? attn->dtype : p->jagged.desc.dtype;
+    result->is_16bit = dtype == STW_F16 || dtype == STW_BF16;
+    return 1;
+}
+
+static void measure(const bench_problem *p, const stw_plan *plan, stw_context *forward, double seconds,
+                    bench_result *result) {
     stw_measure m = {0};
+    result->status = p->is_jagged
+                         ? stw_measure_open_jagged(&p->jagged, forward, result->workspace, &m, &result->check)
+                         : stw_measure_open(&p->attn, forward, result->workspace, &m, &result->check);
+    if (result->status) return;
+    result->not_verified = stw_measure_verify(&m, plan, &result->check);
+    largest_ratios(result);
+    result->flop = stw_measure_flop(&m);
+    result->bytes = stw_measure_bytes(&m);
+    if (result->check.outcome == STW_CASE_OK) time_calls(&m, plan, seconds, result);
+    stw_measure_close(&m);
+}
+
+int bench_run(stw_context *context, stw_context *forward, const char *line, double seconds,
+              bench_result *result_out) {
+    bench_problem *p = calloc(1, sizeof *p);
     stw_plan *plan = NULL;
     memset(result_out, 0, sizeof *result_out);
+    snprintf(result_out->line, sizeof result_out->line, "%s", line);
     stw_case_result_clear(&result_out->check);
-    result_out->status = problem->op == STW_PROBLEM_ATTN_BWD ? STW_OK : STW_E_INVALID;
-    if (result_out->status) return stw_case_fail(&result_out->check, "bench times attn_bwd only");
-    result_out->status = stw_attn_bwd_plan(context, &problem->desc, &plan);
-    if (result_out->status)
-        return stw_case_fail(&result_out->check, "plan: %s: %s", stw_status_name(result_out->status),
-                             stw_last_error());
-    stw_case_note_variant(plan, &result_out->check);
-    result_out->workspace = stw_plan_workspace_size(plan);
-    result_out->status = stw_measure_open(problem, forward, result_out->workspace, &m, &result_out->check);
-    if (!result_out->status) {
-        result_out->not_verified = stw_measure_verify(&m, plan, &result_out->check);
-        largest_ratios(result_out);
-        if (result_out->check.outcome == STW_CASE_OK) time_calls(&m, plan, options->seconds, result_out);
-        stw_measure_close(&m);
+    if (!p) stw_case_fail(&result_out->check, "out of memory");
+    if (p && read_problem(line, p, result_out)) {
+        result_out->status = p->is_jagged ? stw_jagged_bwd_plan(context, &p->jagged.desc, &plan)
+                                          : stw_attn_bwd_plan(context, &p->attn.desc, &plan);
+        if (result_out->status) {
+            stw_case_fail(&result_out->check, "plan: %s: %s", stw_status_name(result_out->status),
+                          stw_last_error());
+        } else {
+            stw_case_note_variant(plan, &result_out->check);
+            result_out->workspace = stw_plan_workspace_size(plan);
+            measure(p, plan, forward, seconds, result_out);
+        }
     }
     stw_plan_destroy(plan);
+    free(p);
     return result_out->check.outcome == STW_CASE_OK;
 }

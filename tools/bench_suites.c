@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The problems that `sternway bench` times where the command line gives none. */
+ * The problems that `sternway bench` times where the command line gives none, and what the vendors say of
+ * their devices. */
 #include "bench.h"
 
 #include <string.h>
@@ -55,11 +56,69 @@ static const char *const fa_problems[] = {
     "attn_bwd:bf16:b1h16s16384d128:causal_br",
 };
 
+/* 512 components of mixed size in a buffer of 65536 x 4096; a fifth of them as long as any. */
+static const char *const jagged_gpu_problems[] = {
+    "jagged_gelu:bf16:c512l256t65536i4096",
+    "jagged_gelu_tanh:bf16:c512l256t65536i4096",
+    "jagged_silu:bf16:c512l256t65536i4096",
+    "jagged_threshold:bf16:c512l256t65536i4096",
+    "jagged_softmax:bf16:c512l256t65536i4096:inner",
+    "jagged_softmax:bf16:c512l256t65536i4096:ragged",
+    "jagged_layer_norm:bf16:c512l256t65536i4096:gamma",
+    "jagged_sum:bf16:c512l256t65536i4096:inner",
+    "jagged_sum:bf16:c512l256t65536i4096:ragged",
+    "jagged_select:bf16:c512l256t65536i4096:inner:index7",
+    "jagged_to_padded:bf16:c512l256t65536i4096p256",
+    "jagged_from_padded:bf16:c512l256t65536i4096p256",
+    "jagged_linear:bf16:c512l256t65536i4096f4096",
+    "jagged_linear:bf16:c512l128t65536i4096f4096:lens_full:full",
+    "jagged_matmul:bf16:c512m256k128n128:tm65536",
+    "jagged_attention:i64:attn_bwd:bf16:b32h16s512d128:thd:causal_br",
+};
+static const char *const jagged_cpu_problems[] = {
+    "jagged_gelu:f32:c64l128t4096i512",
+    "jagged_silu:bf16:c64l128t4096i512",
+    "jagged_softmax:f32:c64l128t4096i512:inner",
+    "jagged_softmax:f32:c64l128t4096i512:ragged",
+    "jagged_layer_norm:f32:c64l128t4096i512:gamma",
+    "jagged_sum:f32:c64l128t4096i512:ragged",
+    "jagged_to_padded:f32:c64l128t4096i512p128",
+    "jagged_linear:f32:c64l128t4096i256f256",
+    "jagged_matmul:f32:c64m128k64n64:tm4096",
+    "jagged_attention:i64:attn_bwd:bf16:b8h4s256d64:thd:causal_br",
+};
+
 #define COUNT(array) ((int)(sizeof(array) / sizeof(array)[0]))
 
 const char *const *bench_suite(const char *name, const char *arch, int *count_out) {
     if (!strcmp(name, "fa")) return *count_out = COUNT(fa_problems), fa_problems;
+    int cpu = !strcmp(arch, "cpu");
+    if (!strcmp(name, "jagged") && cpu) return *count_out = COUNT(jagged_cpu_problems), jagged_cpu_problems;
+    if (!strcmp(name, "jagged")) return *count_out = COUNT(jagged_gpu_problems), jagged_gpu_problems;
     if (strcmp(name, "usual")) return NULL;
-    if (!strcmp(arch, "cpu")) return *count_out = COUNT(cpu_problems), cpu_problems;
+    if (cpu) return *count_out = COUNT(cpu_problems), cpu_problems;
     return *count_out = COUNT(gpu_problems), gpu_problems;
+}
+
+/* From the vendors' data sheets: dense bf16 products, memory. The first name that the device's holds. */
+static const struct {
+    const char *name;
+    double tflops, gbs;
+} vendors[] = {
+    {"H200", 989, 4800},           {"H100 NVL", 835, 3900},       {"H100 PCIe", 756, 2000},
+    {"H100 80GB HBM3", 989, 3350}, {"A100-SXM4-80GB", 312, 2039}, {"A100-SXM4-40GB", 312, 1555},
+    {"A100 80GB PCIe", 312, 1935}, {"A100-PCIE-40GB", 312, 1555}, {"L40S", 362, 864},
+    {"MI325X", 1307, 6000},        {"MI300X", 1307, 5300},        {"MI300A", 980, 5300},
+    {"MI250X", 191.5, 1638},       {"MI210", 181, 1638},
+};
+
+void bench_peak_by_name(const char *device, bench_peak *peak) {
+    for (int i = 0; i < COUNT(vendors); ++i) {
+        if (!strstr(device, vendors[i].name)) continue;
+        if (peak->tflops > 0 && peak->gbs > 0) return;
+        if (!(peak->tflops > 0)) peak->tflops = vendors[i].tflops;
+        if (!(peak->gbs > 0)) peak->gbs = vendors[i].gbs;
+        peak->title = vendors[i].name;
+        return;
+    }
 }

@@ -20,7 +20,7 @@ enum { KEY_MEMORY = 256, KEY_JSON };
 static const struct argp_option options[] = {
     STW_TOOL_DEVICE_OPTIONS,
     {"memory", KEY_MEMORY, "KIND", 0, "where the tensors live: host, device or buffers (the default)", 0},
-    {"json", KEY_JSON, NULL, 0, "one JSON document on standard output", 0},
+    {"json", KEY_JSON, NULL, 0, "one JSON document on standard output (docs/schema/explain.json)", 0},
     {0}};
 
 static const struct {
@@ -127,6 +127,15 @@ static int refusal_status(const stw_context_opts *opts, const subject *s) {
     return stw_tool_exit_of(status);
 }
 
+/* Folded on a terminal; whole elsewhere, where lines are searched. */
+static void print_text(char *text) {
+    int width = stw_tool_width(stdout);
+    if (!width) fputs(text, stdout);
+    for (char *save, *line = width ? strtok_r(text, "\n", &save) : NULL; line;
+         line = strtok_r(NULL, "\n", &save))
+        stw_tool_fold(stdout, line, 0, 4, width);
+}
+
 int stw_tool_explain(int argc, char **argv) {
     explain_request request = {0};
     request.device.opts.memory = STW_MEMORY_BUFFERS;
@@ -149,6 +158,7 @@ int stw_tool_explain(int argc, char **argv) {
             status = STW_EXIT_FAILED;
         }
     }
+    int chosen = text && strstr(text, ": chosen\n");
     if (!status && request.json) {
         cJSON *document = cJSON_CreateObject();
         cJSON_AddStringToObject(document, "problem", request.problem);
@@ -156,11 +166,11 @@ int stw_tool_explain(int argc, char **argv) {
         cJSON_AddItemToObject(document, "text", stw_tool_json_lines(text));
         stw_tool_print_json(document);
     } else if (!status) {
-        fputs(text, stdout);
+        print_text(text);
     } else if (request.json) {
         stw_tool_print_json_error(status);
     }
-    if (!status && !strstr(text, ": chosen\n")) status = refusal_status(&request.device.opts, problem);
+    if (!status && !chosen) status = refusal_status(&request.device.opts, problem);
     free(text);
     free(problem);
     return status;

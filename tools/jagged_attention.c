@@ -34,23 +34,32 @@ static stw_status upload(stw_context *context, stw_stream stream, const stw_case
     return status;
 }
 
+stw_status jagged_attention_args(const stw_case *c, stw_dtype index_dtype, const stw_case_device *device,
+                                 stw_attn_args *attn, stw_jagged_args *args_out, void **buffer_out) {
+    lengths l = {NULL, {attn->cu_seqlens_q, attn->cu_seqlens_kv}, {attn->used_q, attn->used_kv}};
+    stw_status status = index_dtype == STW_I64 ? upload(device->context, device->stream, c, &l) : STW_OK;
+    attn->cu_seqlens_q = attn->cu_seqlens_kv = attn->used_q = attn->used_kv = NULL;
+    *args_out = STW_INIT(stw_jagged_args);
+    args_out->attn = attn;
+    for (int i = 0; i < 2; ++i) {
+        args_out->axis[i].offsets = l.offsets[i];
+        args_out->axis[i].used = l.used[i];
+    }
+    *buffer_out = l.buffer;
+    return status;
+}
+
 static stw_status run(const stw_case *c, const stw_plan *plan, stw_dtype index_dtype, stw_case_device *device,
                       unsigned char *after, int *guards) {
     stw_attn_args attn = stw_case_args(c, device->arena);
-    lengths l = {NULL, {attn.cu_seqlens_q, attn.cu_seqlens_kv}, {attn.used_q, attn.used_kv}};
-    stw_jagged_args args = STW_INIT(stw_jagged_args);
+    stw_jagged_args args;
+    void *buffer = NULL;
     stw_status status = stw_case_device_load(device, c->host, 0xFF);
-    if (!status && index_dtype == STW_I64) status = upload(device->context, device->stream, c, &l);
-    attn.cu_seqlens_q = attn.cu_seqlens_kv = attn.used_q = attn.used_kv = NULL;
-    args.attn = &attn;
-    for (int i = 0; i < 2; ++i) {
-        args.axis[i].offsets = l.offsets[i];
-        args.axis[i].used = l.used[i];
-    }
+    if (!status) status = jagged_attention_args(c, index_dtype, device, &attn, &args, &buffer);
     if (!status)
         status = stw_jagged_bwd(plan, &args, device->workspace, device->workspace_bytes, device->stream);
     if (!status) status = stw_case_device_store(device, after, 0xFF, guards);
-    if (l.buffer) stw_buffer_free(device->context, l.buffer);
+    if (buffer) stw_buffer_free(device->context, buffer);
     return status;
 }
 

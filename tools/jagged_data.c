@@ -12,6 +12,7 @@
 
 #define STREAM_LENGTHS 100
 #define STREAM_BASES   200
+#define PERIOD         4194301 /* of the data of larger tensors, which takes seconds to draw; a prime */
 
 static uint64_t draw(const jagged_case *c, uint64_t stream, uint64_t index) {
     return stw_case_random((uint64_t)c->problem.seed, stream, index);
@@ -155,24 +156,50 @@ static void store(void *data, int64_t n, stw_dtype dtype, double x, uint64_t bit
 
 void jagged_case_store(const stw_jagged_problem *p, int input, int64_t n, void *data, stw_dtype dtype) {
     uint64_t bits = stw_case_random((uint64_t)p->seed, 50 + (uint64_t)input, (uint64_t)n);
-    store(data, n, dtype, value_of(p, input, n), bits);
+    store(data, n, dtype, value_of(p, input, n % PERIOD), bits);
+}
+
+/* A period of an input's values, or NULL where it has no more elements than that or memory ran out. */
+static double *draw_period(const jagged_case *c, int input, int64_t elements) {
+    double *values = elements > PERIOD ? malloc(PERIOD * sizeof *values) : NULL;
+    for (int64_t n = 0; values && n < PERIOD; ++n) values[n] = value_of(&c->problem, input, n);
+    return values;
+}
+
+static stw_status fill_input(jagged_case *c, int input, int64_t elements, const stw_jagged_args *args) {
+    const stw_jagged_desc *d = &c->problem.desc;
+    unsigned char *marks = calloc((size_t)elements, 1);
+    double *values = draw_period(c, input, elements);
+    if (!marks || (elements > PERIOD && !values)) {
+        free(marks);
+        free(values);
+        return stw_fail(STW_E_NO_MEMORY, "case: no memory");
+    }
+    stw_jref_mark_readable(d, args, (stw_jref_input)input, marks);
+    stw_dtype dtype = input >= STW_JREF_MEAN                        ? STW_F32
+                      : input == STW_JREF_WEIGHT && d->weight_dtype ? d->weight_dtype
+                                                                    : d->dtype;
+    void *data = c->host + c->offset[input];
+    for (int64_t n = 0; n < elements; ++n) {
+        if (!marks[n]) continue;
+        if (values)
+            store(data, n, dtype, values[n % PERIOD], draw(c, 50 + (uint64_t)input, (uint64_t)n));
+        else
+            jagged_case_store(&c->problem, input, n, data, dtype);
+        ++c->readable[input];
+    }
+    free(values);
+    free(marks);
+    return STW_OK;
 }
 
 stw_status jagged_case_fill_data(jagged_case *c) {
-    const stw_jagged_desc *d = &c->problem.desc;
     stw_jagged_args args = jagged_case_args(c, c->host);
     for (int input = 0; input < STW_JREF_INPUTS; ++input) {
-        int64_t elements = stw_jref_elements(d, &args, (stw_jref_input)input);
+        int64_t elements = stw_jref_elements(&c->problem.desc, &args, (stw_jref_input)input);
         if (!c->size[input] || !elements) continue;
-        unsigned char *marks = calloc((size_t)elements, 1);
-        if (!marks) return stw_fail(STW_E_NO_MEMORY, "case: no memory");
-        stw_jref_mark_readable(d, &args, (stw_jref_input)input, marks);
-        stw_dtype dtype = input >= STW_JREF_MEAN                        ? STW_F32
-                          : input == STW_JREF_WEIGHT && d->weight_dtype ? d->weight_dtype
-                                                                        : d->dtype;
-        for (int64_t n = 0; n < elements; ++n)
-            if (marks[n]) jagged_case_store(&c->problem, input, n, c->host + c->offset[input], dtype);
-        free(marks);
+        stw_status status = fill_input(c, input, elements, &args);
+        if (status) return status;
     }
     return STW_OK;
 }

@@ -40,9 +40,11 @@ stw_status stw_measure_open(const stw_problem *problem, stw_context *context, si
 }
 
 void stw_measure_close(stw_measure *m) {
+    if (m->lengths) stw_buffer_free(m->device.context, m->lengths);
     if (m->device.context) stw_case_device_close(&m->device);
     free(m->after);
     stw_case_free(&m->c);
+    jagged_case_free(&m->j);
     memset(m, 0, sizeof *m);
 }
 
@@ -50,13 +52,25 @@ void stw_measure_close(stw_measure *m) {
 
 static const stw_case_tensor results[] = {STW_CASE_DQ, STW_CASE_DK, STW_CASE_DV, STW_CASE_DBIAS,
                                           STW_CASE_DSINK};
+enum { RESULTS = sizeof results / sizeof *results };
+
+/* Where result i lies in the arena; 0: it is absent. JCASE_DX.. are DX, DOTHER, DWEIGHT, DBIAS and the
+ * status. */
+static size_t result_at(const stw_measure *m, int i, size_t *offset_out) {
+    if (m->kind == STW_MEASURE_JAGGED) {
+        *offset_out = m->j.offset[JCASE_DX + i];
+        return m->j.size[JCASE_DX + i];
+    }
+    *offset_out = m->c.offset[results[i]];
+    return m->c.present[results[i]] ? m->c.size[results[i]] : 0;
+}
 
 /* Copies the gradients between the device's arena and one of the host: nothing else of it changes. */
 static stw_status copy_results(const stw_measure *m, unsigned char *host, int to_device) {
     stw_status status = STW_OK;
-    for (size_t i = 0; i < sizeof results / sizeof *results && !status; ++i) {
-        size_t at = m->c.offset[results[i]], bytes = m->c.size[results[i]];
-        if (!m->c.present[results[i]] || !bytes) continue;
+    for (int i = 0; i < RESULTS && !status; ++i) {
+        size_t at, bytes = result_at(m, i, &at);
+        if (!bytes) continue;
         void *there = m->device.arena + at, *here = host + at;
         status = stw_copy(m->device.context, to_device ? there : here, to_device ? here : there, bytes,
                           m->device.stream);
@@ -83,17 +97,25 @@ static int64_t last_sequence(const stw_case *c) {
     return b;
 }
 
+static const char *judge_jagged(const stw_measure *m, stw_case_result *result) {
+    int32_t seen;
+    memcpy(&seen, m->after + m->j.offset[JCASE_STATUS], sizeof seen);
+    if (seen) stw_case_fail(result, "status_out is 0x%x for values that are all in range", (unsigned)seen);
+    return jagged_sample_judge(&m->j, m->after, result);
+}
+
 const char *stw_measure_verify(stw_measure *m, const stw_plan *plan, stw_case_result *result) {
-    int judged = 0;
-    int64_t sequence = last_sequence(&m->c);
+    int judged = 0, jagged = m->kind == STW_MEASURE_JAGGED;
+    int64_t sequence = jagged ? 0 : last_sequence(&m->c);
     stw_status status = poison_workspace(m);
-    if (!status) status = copy_results(m, m->c.host, 1);
+    if (!status) status = copy_results(m, jagged ? m->j.host : m->c.host, 1);
     if (!status) status = stw_measure_run(m, plan, 1);
     if (!status) status = copy_results(m, m->after, 0);
     if (!status) status = stw_stream_synchronize(m->device.context, m->device.stream);
     note(result, "first run", status, stw_last_error());
-    if (!status && sequence >= 0)
-        stw_case_sample_judge(&m->c, m->after, sequence, SAMPLE_ROWS, result, &judged);
+    if (status) return "its first run failed";
+    if (jagged) return judge_jagged(m, result);
+    if (sequence >= 0) stw_case_sample_judge(&m->c, m->after, sequence, SAMPLE_ROWS, result, &judged);
     return judged ? NULL : sequence < 0 ? "it is empty" : "its dropout map is not sampled";
 }
 
@@ -101,9 +123,11 @@ const char *stw_measure_verify(stw_measure *m, const stw_plan *plan, stw_case_re
 
 static stw_status issue(const stw_measure *m, const stw_plan *plan, int calls) {
     stw_status status = STW_OK;
+    const stw_case_device *d = &m->device;
     for (int i = 0; i < calls && !status; ++i)
-        status =
-            stw_attn_bwd(plan, &m->args, m->device.workspace, m->device.workspace_bytes, m->device.stream);
+        status = m->kind == STW_MEASURE_ATTN
+                     ? stw_attn_bwd(plan, &m->args, d->workspace, d->workspace_bytes, d->stream)
+                     : stw_jagged_bwd(plan, &m->jagged_args, d->workspace, d->workspace_bytes, d->stream);
     return status;
 }
 
@@ -129,7 +153,7 @@ stw_status stw_measure_batch(const stw_measure *m, const stw_plan *plan, int *ca
 }
 
 stw_status stw_measure_issue(const stw_measure *m, const stw_plan *plan, double *seconds_out) {
-    double times[ISSUE_CALLS], spread;
+    double times[ISSUE_CALLS], quartiles[3];
     stw_status status = STW_OK;
     for (int i = 0; i < ISSUE_CALLS && !status; ++i) {
         double begin = stw_tool_seconds();
@@ -137,8 +161,10 @@ stw_status stw_measure_issue(const stw_measure *m, const stw_plan *plan, double 
         times[i] = stw_tool_seconds() - begin;
         if (!status) status = stw_stream_synchronize(m->device.context, m->device.stream);
     }
-    if (!status) stw_measure_summary(times, ISSUE_CALLS, seconds_out, &spread);
-    return status;
+    if (status) return status;
+    stw_measure_quartiles(times, ISSUE_CALLS, quartiles);
+    *seconds_out = quartiles[1];
+    return STW_OK;
 }
 
 static int by_value(const void *a, const void *b) {
@@ -152,20 +178,7 @@ static double quantile(const double *sorted, int count, double q) {
     return low + 1 < count ? sorted[low] + (at - low) * (sorted[low + 1] - sorted[low]) : sorted[low];
 }
 
-void stw_measure_summary(double *values, int count, double *median_out, double *spread_out) {
+void stw_measure_quartiles(double *values, int count, double quartiles_out[3]) {
     qsort(values, (size_t)count, sizeof *values, by_value);
-    *median_out = quantile(values, count, 0.5);
-    *spread_out = quantile(values, count, 0.75) - quantile(values, count, 0.25);
-}
-
-double stw_measure_flop(const stw_case *c) {
-    const stw_attn_desc *d = &c->problem.desc;
-    double pairs = 0;
-    for (int64_t b = 0; b < d->batch; ++b)
-        for (int64_t i = 0; i < c->q[b].used; ++i) {
-            int64_t low, end;
-            stw_case_visible(c, b, i, &low, &end);
-            pairs += (double)(end - low);
-        }
-    return pairs * (double)d->heads_q * 2 * (double)(3 * d->head_dim_qk + 2 * d->head_dim_v);
+    for (int i = 0; i < 3; ++i) quartiles_out[i] = quantile(values, count, 0.25 * (i + 1));
 }

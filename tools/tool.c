@@ -79,12 +79,32 @@ cJSON *stw_tool_json_lines(const char *text) {
     return lines;
 }
 
+int stw_tool_width(FILE *file) {
+    struct winsize size;
+    if (!isatty(fileno(file))) return 0;
+    return ioctl(fileno(file), TIOCGWINSZ, &size) || size.ws_col < 20 ? 80 : size.ws_col;
+}
+
+void stw_tool_fold(FILE *to, const char *text, int column, int indent, int width) {
+    for (int first = 1; *text; first = 0) {
+        int blanks = (int)strspn(text, " "), word = (int)strcspn(text + blanks, " ");
+        int keeps = first || column + blanks + word <= width;
+        if (!keeps) {
+            fprintf(to, "\n%*s", indent, "");
+            column = indent;
+        }
+        fprintf(to, "%*s%.*s", keeps ? blanks : 0, "", word, text + blanks);
+        column += (keeps ? blanks : 0) + word;
+        text += blanks + word;
+    }
+    fputc('\n', to);
+}
+
 static int progress_shown;
 
 void stw_tool_progress(const char *format, ...) {
-    if (!isatty(STDERR_FILENO)) return;
-    struct winsize size;
-    int width = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || size.ws_col < 20 ? 80 : size.ws_col;
+    int width = stw_tool_width(stderr);
+    if (!width) return;
     char text[512];
     va_list arguments;
     va_start(arguments, format);

@@ -9,6 +9,7 @@
 
 #include <argp.h>
 #include <cjson/cJSON.h>
+#include <stdio.h>
 
 enum {
     STW_EXIT_OK = 0,
@@ -63,6 +64,16 @@ int stw_tool_device_opts(const char *command, stw_tool_device *device);
 /* Fields of stw_plan_describe ("variant", "why", ...): value of `key` cut out of the text, or "". */
 void stw_tool_plan_field(const char *describe, const char *key, char *out, size_t capacity);
 
+/* What a report says of the machine it was made on. */
+typedef struct stw_tool_named {
+    char backend[16], arch[32], device[128];
+    char driver[48]; /* of the kernel module; "" where it is not known, or there is none */
+    char date[24];   /* UTC, now: 2026-11-21T09:30:00Z */
+} stw_tool_named;
+/* Version of the kernel module of "cuda" or "hip", or "". */
+void stw_tool_driver_of(const char *backend, char *out, size_t capacity);
+void stw_tool_name_device(stw_context *context, stw_tool_named *named_out);
+
 /* stw_plan_describe whole, allocated; NULL when it failed (stw_last_error says why). */
 char *stw_tool_plan_text(const stw_plan *plan);
 
@@ -76,6 +87,13 @@ void stw_tool_print_json_error(int exit_status);
 
 /* The lines of `text` as an array of strings. */
 cJSON *stw_tool_json_lines(const char *text);
+
+/* The text of one line and a newline, folded at blanks so that no line is wider than `width` unless a word
+ * is. `column`: where the text begins; `indent`: where further lines do. */
+void stw_tool_fold(FILE *to, const char *text, int column, int indent, int width);
+
+/* Columns of the terminal that a file is, or 0: it is none. */
+int stw_tool_width(FILE *file);
 
 /* A line on a terminal's standard error that the next one overwrites; nothing elsewhere. */
 void stw_tool_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * --backend and --arch of the subcommands, and what a plan says of itself (tool.h). */
+ * --backend and --arch of the subcommands, what a plan says of itself, and the names of a context's device
+ * (tool.h). */
 #include "tool.h"
 
 #include "common/env.h"
+#include "common/problem.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 int stw_tool_device_opts(const char *command, stw_tool_device *device) {
     char from_backend[32] = "";
@@ -52,4 +56,45 @@ char *stw_tool_plan_text(const stw_plan *plan) {
         text = NULL;
     }
     return text;
+}
+
+/* The first word of the file that is made of digits and dots and holds a dot: "580.95.05". */
+static void read_driver_version(const char *path, char *out, size_t capacity) {
+    char text[400] = "";
+    FILE *file = fopen(path, "re");
+    size_t size = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    if (file) fclose(file);
+    out[0] = 0;
+    text[size] = 0;
+    for (char *save, *word = strtok_r(text, " \t\n", &save); word && !out[0];
+         word = strtok_r(NULL, " \t\n", &save))
+        if (strchr(word, '.') && isdigit((unsigned char)word[0]) &&
+            strspn(word, "0123456789.") == strlen(word))
+            snprintf(out, capacity, "%s", word);
+}
+
+void stw_tool_driver_of(const char *backend, char *out, size_t capacity) {
+    out[0] = 0;
+    if (!strcmp(backend, "cuda"))
+        read_driver_version("/proc/driver/nvidia/version", out, capacity);
+    else if (!strcmp(backend, "hip"))
+        read_driver_version("/sys/module/amdgpu/version", out, capacity);
+}
+
+void stw_tool_name_device(stw_context *context, stw_tool_named *named) {
+    stw_problem problem;
+    stw_plan *plan = NULL;
+    time_t now = time(NULL);
+    struct tm utc;
+    memset(named, 0, sizeof *named);
+    if (gmtime_r(&now, &utc)) strftime(named->date, sizeof named->date, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    snprintf(named->arch, sizeof named->arch, "%s", stw_context_arch(context));
+    if (stw_problem_parse("attn_bwd:f32:b1h1s1d8", &problem)) return;
+    if (stw_attn_bwd_plan(context, &problem.desc, &plan)) return;
+    char *text = stw_tool_plan_text(plan);
+    if (text) stw_tool_plan_field(text, "device", named->device, sizeof named->device);
+    if (text) stw_tool_plan_field(text, "backend", named->backend, sizeof named->backend);
+    stw_tool_driver_of(named->backend, named->driver, sizeof named->driver);
+    free(text);
+    stw_plan_destroy(plan);
 }

@@ -174,16 +174,22 @@ static void comment(FILE *to, const char *format, ...) {
     fprintf(to, "/* %s */\n", text);
 }
 
-static void write_point(FILE *to, const tune_point *point) {
+/* " x 1.234 ms (IQR 0.01)", or why there is no time. */
+static int write_timing(char *to, size_t capacity, const tune_report *r, const tune_timing *t, int now) {
+    const char *id = t->variant->id, *mark = now ? " (now)" : "";
+    if (t->pruned) return snprintf(to, capacity, ", %s%s pruned", id, mark);
+    if (!t->runs) return snprintf(to, capacity, ", %s%s %.60s", id, mark, t->text);
+    if (r->target->counts)
+        return snprintf(to, capacity, ", %s%s estimate %.4g Mcycles", id, mark, t->median * 1e-6);
+    return snprintf(to, capacity, ", %s%s %.4g ms (IQR %.2g)", id, mark, t->median * 1e3, t->spread * 1e3);
+}
+
+static void write_point(FILE *to, const tune_report *r, const tune_point *point) {
     char times[440] = "";
     size_t used = 0, best = tune_best(point);
     if (!point->timings[best].runs) return;
     for (size_t i = 0; i < point->count && used < sizeof times; ++i) {
-        const tune_timing *t = &point->timings[i];
-        int n = t->runs ? snprintf(times + used, sizeof times - used, ", %s%s %.4g ms", t->variant->id,
-                                   i ? "" : " (now)", t->median * 1e3)
-                        : snprintf(times + used, sizeof times - used, ", %s%s %.60s", t->variant->id,
-                                   i ? "" : " (now)", t->text);
+        int n = write_timing(times + used, sizeof times - used, r, &point->timings[i], i == 0);
         used += n > 0 ? (size_t)n : 0;
     }
     double gain = present_of(point)->runs ? present_of(point)->median / point->timings[best].median : 0;
@@ -235,8 +241,20 @@ static int joins(const cell_list *list, size_t first, size_t count, size_t next_
 static void write_class_points(FILE *to, const tune_report *r, const cell *of) {
     for (size_t i = 0; i < r->count; ++i) {
         cell c = {.key = key_of(r, &r->points[i])};
-        if (same_class(&c, of)) write_point(to, &r->points[i]);
+        if (same_class(&c, of)) write_point(to, r, &r->points[i]);
     }
+}
+
+static void write_head(FILE *to, const tune_report *r) {
+    const stw_tool_named *named = &r->target->named;
+    comment(to, "%s by sternway tune, version %d.%d.%d: kernels of %s on %s%s%s, %.10s",
+            r->target->counts ? "Estimated, not measured," : "Measured", STW_VERSION_MAJOR, STW_VERSION_MINOR,
+            STW_VERSION_PATCH, r->target->table->arch, named->device, named->driver[0] ? ", driver " : "",
+            named->driver, named->date);
+    comment(to, "%zu problems, variants verified and %s; rows where one gains %.3g%%", r->count,
+            r->target->counts ? "counted on an emulator: SIMD cycles, no time was taken"
+                              : "timed in turn, medians and distances of quartiles",
+            r->min_gain * 100);
 }
 
 int tune_write_rules(FILE *to, const void *user) {
@@ -244,11 +262,7 @@ int tune_write_rules(FILE *to, const void *user) {
     cell_list list;
     size_t rows = 0;
     if (make_cells(r, &list)) return -1;
-    comment(to, "Measured by sternway tune, version %d.%d.%d: kernels of %s on %s%s%s, %s", STW_VERSION_MAJOR,
-            STW_VERSION_MINOR, STW_VERSION_PATCH, r->target->table->arch, r->target->device,
-            r->target->driver[0] ? ", driver " : "", r->target->driver, r->date);
-    comment(to, "%zu problems, variants verified and timed in turn, medians; rows where one gains %.3g%%",
-            r->count, r->min_gain * 100);
+    write_head(to, r);
     for (size_t i = 0; i < list.count;) {
         size_t count = class_size(&list, i), next = class_size(&list, i + count);
         int joined = i + count < list.count && joins(&list, i, count, next);

@@ -6,7 +6,6 @@
 
 #include "measure.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,40 +15,18 @@
 
 /* ---- the device ---------------------------------------------------------------------------------------- */
 
-/* The first word of the file that is made of digits and dots and holds a dot: "580.95.05". */
-static void read_driver_version(const char *path, char *out, size_t capacity) {
-    char text[400] = "";
-    FILE *file = fopen(path, "re");
-    size_t size = file ? fread(text, 1, sizeof text - 1, file) : 0;
-    if (file) fclose(file);
-    out[0] = 0;
-    text[size] = 0;
-    for (char *save, *word = strtok_r(text, " \t\n", &save); word && !out[0];
-         word = strtok_r(NULL, " \t\n", &save))
-        if (strchr(word, '.') && isdigit((unsigned char)word[0]) &&
-            strspn(word, "0123456789.") == strlen(word))
-            snprintf(out, capacity, "%s", word);
-}
-
-static void name_device(tune_target *target) {
-    stw_problem problem;
-    stw_plan *plan = NULL;
-    if (stw_problem_parse("attn_bwd:f32:b1h1s1d8", &problem)) return;
-    if (stw_attn_bwd_plan(target->rules, &problem.desc, &plan)) return;
-    char *text = stw_tool_plan_text(plan);
-    char backend[16];
-    stw_tool_plan_field(text, "device", target->device, sizeof target->device);
-    stw_tool_plan_field(text, "backend", backend, sizeof backend);
-    if (!strcmp(backend, "cuda"))
-        read_driver_version("/proc/driver/nvidia/version", target->driver, sizeof target->driver);
-    else if (!strcmp(backend, "hip"))
-        read_driver_version("/sys/module/amdgpu/version", target->driver, sizeof target->driver);
-    free(text);
-    stw_plan_destroy(plan);
+/* Processors of the backend's first device (of several GPUs all are alike, or the model is a little off). */
+static uint32_t units_of(const char *backend) {
+    stw_device_info infos[64];
+    size_t count = 0;
+    for (size_t i = 0; i < 64; ++i) infos[i] = STW_INIT(stw_device_info);
+    if (stw_devices(infos, 64, &count)) return 0;
+    for (size_t i = 0; i < count && i < 64; ++i)
+        if (!strcmp(stw_backend_name(infos[i].backend), backend)) return infos[i].compute_units;
+    return 0;
 }
 
 stw_status tune_open(const stw_context_opts *opts, tune_target *target_out) {
-    memset(target_out, 0, sizeof *target_out);
     unsetenv("STERNWAY_VARIANT");
     stw_status status = stw_context_create(opts, &target_out->rules);
     if (status) return status;
@@ -62,14 +39,17 @@ stw_status tune_open(const stw_context_opts *opts, tune_target *target_out) {
     if (status)
         tune_close(target_out);
     else
-        name_device(target_out);
+        stw_tool_name_device(target_out->rules, &target_out->named);
+    if (!status) {
+        target_out->units = units_of(target_out->named.backend);
+        tune_estimate_open(target_out);
+    }
     return status;
 }
 
 void tune_close(tune_target *target) {
     for (size_t i = 0; i < TUNE_VARIANTS_MAX; ++i) stw_context_destroy(target->forced[i]);
     stw_context_destroy(target->rules);
-    memset(target, 0, sizeof *target);
 }
 
 /* ---- which variants ------------------------------------------------------------------------------------ */
@@ -103,40 +83,31 @@ static void plan_variants(const tune_target *target, const char *chosen, tune_po
     }
 }
 
-static void drop_timing(tune_point *point, size_t index) {
-    stw_plan_destroy(point->timings[index].plan);
-    for (size_t i = index + 1; i < point->count; ++i) point->timings[i - 1] = point->timings[i];
-    --point->count;
-}
-
-/* Keeps the smallest head dim that two variants have between them: wider ones pad more and cannot win. The
- * chosen one stays. */
-static void prune(tune_point *point) {
-    uint32_t limit = UINT32_MAX;
-    for (size_t i = 0; i < point->count; ++i) {
-        uint32_t hd = point->timings[i].variant->head_dim;
-        size_t within = 0;
-        for (size_t n = 0; n < point->count; ++n) within += point->timings[n].variant->head_dim <= hd;
-        if (within >= 2 && hd < limit) limit = hd;
-    }
-    for (size_t i = point->count; i-- > 1;)
-        if (point->timings[i].variant->head_dim > limit) drop_timing(point, i);
-}
-
 /* ---- one problem --------------------------------------------------------------------------------------- */
 
-static void verify_all(stw_measure *m, tune_point *point) {
+static void verify_all(const tune_target *target, stw_measure *m, tune_point *point) {
+    uint32_t smem_kb = 0;
+    uint64_t before[9], after[9];
+    for (size_t i = 0; i < point->count; ++i)
+        if (point->timings[i].variant->smem_kb > smem_kb) smem_kb = point->timings[i].variant->smem_kb;
     for (size_t i = 0; i < point->count; ++i) {
         tune_timing *t = &point->timings[i];
         stw_case_result result;
+        if (t->pruned) continue;
         stw_case_result_clear(&result);
+        if (target->counts) target->counts(before);
         const char *not_judged = stw_measure_verify(m, t->plan, &result);
+        if (target->counts) {
+            target->counts(after);
+            tune_estimate(before, after, tune_model_fill(t->variant, smem_kb, 0), t);
+        }
         if (result.outcome != STW_CASE_OK) {
             snprintf(t->text, sizeof t->text, "wrong: %.470s", result.text);
             ++point->wrong;
         } else if (not_judged) {
             snprintf(t->text, sizeof t->text, "not verified: %s", not_judged);
         }
+        if (t->text[0]) t->runs = 0;
     }
 }
 
@@ -163,8 +134,11 @@ static stw_status time_all(const stw_measure *m, double seconds, tune_point *poi
     }
     for (size_t i = 0; i < point->count && !status; ++i) {
         if (!calls[i]) continue;
+        double quartiles[3];
+        stw_measure_quartiles(times[i], count, quartiles);
         point->timings[i].runs = count * calls[i];
-        stw_measure_summary(times[i], count, &point->timings[i].median, &point->timings[i].spread);
+        point->timings[i].median = quartiles[1];
+        point->timings[i].spread = quartiles[2] - quartiles[0];
     }
     free(times);
     free(calls);
@@ -195,7 +169,7 @@ int tune_measure(const tune_target *target, const char *line, double seconds, tu
     point_out->timings = calloc(target->table->variant_count, sizeof *point_out->timings);
     if (!point_out->timings) return refuse(line, STW_EXIT_FAILED, "out of memory", point_out);
     plan_variants(target, chosen, point_out);
-    prune(point_out);
+    if (!target->all) tune_model_prune(target, point_out);
     for (size_t i = 0; i < point_out->count; ++i) {
         size_t bytes = stw_plan_workspace_size(point_out->timings[i].plan);
         workspace = bytes > workspace ? bytes : workspace;
@@ -203,9 +177,9 @@ int tune_measure(const tune_target *target, const char *line, double seconds, tu
     stw_case_result_clear(&result);
     status = stw_measure_open(&problem, target->rules, workspace, &m, &result);
     if (status) return refuse(line, stw_tool_exit_of(status), result.text, point_out);
-    point_out->flop = stw_measure_flop(&m.c);
-    verify_all(&m, point_out);
-    status = time_all(&m, seconds, point_out);
+    point_out->flop = stw_measure_flop(&m);
+    verify_all(target, &m, point_out);
+    if (!target->counts) status = time_all(&m, seconds, point_out);
     stw_measure_close(&m);
     if (status) return refuse(line, STW_EXIT_FAILED, stw_last_error(), point_out);
     for (size_t i = 0; i < point_out->count; ++i) {

@@ -144,7 +144,22 @@ int hipModuleGetFunction(void **function_out, void *module, const char *name) {
     return 0;
 }
 
+static Counts all_counts; /* of every launch so far */
+
+/* Not HIP's: what `sternway tune` estimates from. In the order of CDNA_EMU_COUNTS. */
+extern "C" void cdna_emu_counts(uint64_t out[9]) {
+    std::lock_guard<std::mutex> guard(lock);
+    const Counts &c = all_counts;
+    const uint64_t values[9] = {c.scalar, c.vector,   c.transcendental, c.matrix,       c.lds,
+                                c.memory, c.constant, c.control,        c.matrix_cycles};
+    std::copy(values, values + 9, out);
+}
+
 static void tell_counts(const std::string &kernel, const Counts &c) {
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        all_counts.add(c);
+    }
     std::string path = setting("CDNA_EMU_COUNTS", "");
     if (path.empty()) return;
     std::lock_guard<std::mutex> guard(lock);

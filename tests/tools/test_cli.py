@@ -103,6 +103,23 @@ class Cli(CommandTest):
         self.assert_exit(sternway("info", env=good), 0)
         self.assert_exit(sternway("run", path, env=good), 0)
 
+    def test_a_tuning_file_with_one_wrong_row_is_not_applied_at_all(self):
+        path, rules = write_file(self.path("x"), small_problem()), self.path("rules.txt")
+        env, good = {"STERNWAY_TUNING": str(rules), "STERNWAY_BACKEND": "cpu"}, 'STW_RULE("", cpu_portable_32x32)\n'
+        rules.write_text(good)
+        self.assertIn("variant: cpu_portable_32x32", sternway("explain", PROBLEM, env=env).stdout)
+        for row in ("STW_RULE(\"head_dim=\", cpu_portable_32x32)", "STW_RULE(\"\", cpu_no_such)", "STW_RULE(\"\")",
+                    "STW_RULE(\"head_dim>=9 head_dim<=8\", cpu_portable_32x32)", "/* a */ STW_RULE(\"\", cpu_portable_32x32)"):
+            rules.write_text(good + "/* 2 */\n" + row + "\n" + good)
+            with self.subTest(row=row):
+                for done, code in ((sternway("run", path, env=env), 2), (sternway("info", env=env), 1),
+                                   (sternway("bench", "attn_bwd:f32:b1h1s8d8", env=env), 2)):
+                    self.assert_refused(done, f"{rules} line 3", code=code)
+                done = sternway("explain", PROBLEM, env=env)
+                self.assert_exit(done, 2)
+                self.assertIn("line 3", done.stdout)
+                self.assertNotIn("variant:", done.stdout)
+
     def test_explain(self):
         done = sternway("explain", "--backend", "cpu", PROBLEM)
         self.assert_exit(done, 0)
@@ -151,40 +168,6 @@ class Cli(CommandTest):
                 document = json.loads(done.stdout)
                 self.assertIn(text, document["error"])
                 self.assertEqual(document["exit_status"], 2)
-
-    def test_bench_refuses_what_the_plan_refuses(self):
-        for line, text in (("attn_bwd:f32:b1h1s8d257", "head_dim_qk 257"), ("attn_fwd:f32:b1h1s8d8", "attn_bwd only"),
-                           ("attn_bwd:f32:b2h1s5d8:thd:cuq0,9,10", "cuq")):
-            self.assert_refused(sternway("bench", "--backend", "cpu", line), text)
-
-    def test_bench_reports(self):
-        line = "attn_bwd:f32:b1h2s48d16:causal_br"
-        def bench(*arguments, env=None):
-            done = sternway("bench", "--backend", "cpu", "--seconds", "0.01", *arguments, line, env=env)
-            self.assert_exit(done, 0)
-            return done.stdout
-        (row,) = json.loads(bench("--json"))
-        self.assertEqual((row["problem"], row["arch"], row["verified"]), (line, "cpu", True))
-        self.assertNotIn("host_us", row)  # a call of the CPU backend is complete when it returns
-        planned = re.search(r"(?m)^workspace: (\d+) bytes$", sternway("explain", "--backend", "cpu", line).stdout)
-        self.assertEqual(row["workspace_bytes"], int(planned[1]))
-        pairs, dim = 2 * 48 * 49 / 2, 16
-        self.assertAlmostEqual(row["tflops"], pairs * 10 * dim / row["median_ms"] * 1e-9, delta=1e-6 * row["tflops"])
-        self.assertEqual(len(set(len(text.split(",")) for text in bench("--csv").splitlines())), 1)
-        self.assertIn("cpu_portable_32x32", bench(env={"STERNWAY_VARIANT": "cpu_portable_32x32"}))
-
-    def test_bench_suites(self):
-        self.assert_refused(sternway("bench", "--suite", "most"), "--suite most: usual or fa")
-
-    def test_bench_says_why_it_did_not_verify(self):
-        def bench(line):
-            done = sternway("bench", "--backend", "cpu", "--seconds", "0.01", line)
-            self.assert_exit(done, 0)
-            return done.stdout
-        for line in ("attn_bwd:f32:b0h1s8d64", "attn_bwd:f32:b1h1s0x8d64", "attn_bwd:f32:b1h1s8x0d64"):
-            self.assertIn("(not verified: it is empty)", bench(line))
-        self.assertIn("(not verified: its dropout map", bench("attn_bwd:f32:b1h1s8d64:dropout0.5:map_mem_eff"))
-        self.assertNotIn("not verified", bench("attn_bwd:f32:b1h1s8d64"))
 
 
 if __name__ == "__main__":

@@ -39,10 +39,13 @@ class Tune(CommandTest):
         return {row["variant"] for row in self.json(PROBLEM)["problems"][0]["variants"]}
 
     def test_every_variant_is_timed_and_the_present_one_is_marked(self):
-        (problem,) = self.json(PROBLEM, env=self.slow_rules())["problems"]
+        report = self.json("--all", PROBLEM, env=self.slow_rules())
+        (problem,) = report["problems"]
+        self.assertEqual((report["arch"], report["estimated"]), ("cpu", False))
         self.assertEqual(problem["problem"], PROBLEM)
         names = [row["variant"] for row in problem["variants"]]
         self.assertIn(SLOW, names)
+        self.assertTrue(not any(row["pruned"] for row in problem["variants"]))
         self.assertEqual(len(names), len(set(names)))
         self.assertLessEqual(set(names), VARIANTS)
         for name in VARIANTS - set(names):  # left out only where this processor cannot run it
@@ -53,6 +56,17 @@ class Tune(CommandTest):
             self.assertGreater(row["runs"], 0)
             self.assertGreater(row["median_ms"], 0)
             self.assertGreater(row["tflops"], 0)
+
+    def test_what_the_model_rules_out_is_named_and_not_timed(self):
+        rows = {row["variant"]: row for row in self.json(PROBLEM)["problems"][0]["variants"]}
+        if "cpu_avx512_64x64" not in rows:
+            self.skipTest("this processor has no AVX-512: four lanes are not far behind")
+        self.assertTrue(rows[SLOW]["pruned"])
+        self.assertEqual(rows[SLOW]["runs"], 0)
+        self.assertRegex(rows[SLOW]["not_timed"], r"^pruned: \d+\.\d times the work of cpu_avx512")
+        self.assertIn("pruned", tune(PROBLEM).stdout)
+        forced = {row["variant"]: row for row in self.json("--all", PROBLEM)["problems"][0]["variants"]}
+        self.assertGreater(forced[SLOW]["runs"], 0)
 
     def test_rules_lead_to_another_choice(self):
         if len(self.runnable()) < 2:
@@ -66,7 +80,7 @@ class Tune(CommandTest):
         self.assertIn("dtype=f32", row[0])
         for line in text.splitlines():
             self.assertRegex(line, r"^(STW_RULE\(.*\)|/\* .* \*/)$")
-        for part in ("kernels of cpu", PROBLEM, SLOW, "(now)"):
+        for part in ("Measured by sternway tune", "kernels of cpu", PROBLEM, SLOW, "(now)", "(IQR "):
             self.assertIn(part, text)
         self.assertRegex(text, r"20\d\d-\d\d-\d\d")
         self.assertEqual(self.choice(env), SLOW)

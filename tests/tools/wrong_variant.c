@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * Preloaded by test_tune.py: the backward of one variant, named by WRONG_VARIANT, computes with K and V
- * exchanged. What tune and bench do when a kernel is wrong cannot be seen otherwise. */
+ * exchanged; of a nested operation, WRONG_JAGGED=NAME:COUNT changes the sign of so many floats of that
+ * output. What tune and bench do when a kernel is wrong cannot be seen otherwise. */
 #include "sternway/sternway.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,4 +23,21 @@ STW_API stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args,
         changed.v = args->k;
     }
     return real(plan, &changed, workspace, workspace_size, stream);
+}
+
+STW_API stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *args, void *workspace,
+                                  size_t workspace_size, stw_stream stream) {
+    stw_status (*real)(const stw_plan *, const stw_jagged_args *, void *, size_t, stw_stream);
+    void *symbol = dlsym(RTLD_NEXT, "stw_jagged_bwd");
+    memcpy(&real, &symbol, sizeof real);
+    stw_status status = real(plan, args, workspace, workspace_size, stream);
+    const char *wrong = getenv("WRONG_JAGGED");
+    char name[16];
+    long count;
+    if (status || !wrong || sscanf(wrong, "%15[a-z]:%ld", name, &count) != 2) return status;
+    void *outputs[] = {args->dx, args->dother, args->dweight, args->dbias};
+    const char *const names[] = {"dx", "dother", "dweight", "dbias"};
+    for (int i = 0; i < 4; ++i)
+        for (long n = 0; !strcmp(name, names[i]) && n < count; ++n) ((float *)outputs[i])[n] *= -1;
+    return status;
 }

@@ -192,9 +192,16 @@ static void tuning_file_goes_first(void **state) {
 
 static void bad_tuning_files_name_the_line(void **state) {
     (void)state;
-    static const char *const bad[] = {"\nrubbish\n", "\nSTW_RULE(\"\", no_such_variant)\n",
-                                      "\nSTW_RULE(\"x=1\", cpu)\n", "\nSTW_RULE(\"\", \n",
-                                      "\nSTW_RULE(head_dim<=64, cpu_portable)\n"};
+    static const char *const bad[] = {"\nrubbish\n",
+                                      "\nSTW_RULE(\"\", no_such_variant)\n",
+                                      "\nSTW_RULE(\"x=1\", cpu)\n",
+                                      "\nSTW_RULE(\"\", \n",
+                                      "\nSTW_RULE(head_dim<=64, cpu_portable)\n",
+                                      "\n/* a */ STW_RULE(\"\", cpu_portable_32x32)\n",
+                                      "\n/* begins here\n and ends here */\n",
+                                      "\nSTW_RULE(\"\", cpu_portable_32x32) /* a */ b\n",
+                                      "\nSTW_RULE(\"head_dim>=65 head_dim<=64\", cpu_portable_32x32)\n",
+                                      "\nSTW_RULE(\"dtype=f16 dtype=f32\", cpu_portable_32x32)\n"};
     stw_rules rules;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
         assert_int_equal(load_file(bad[i], &rules), STW_E_INVALID);

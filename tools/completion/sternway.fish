@@ -26,7 +26,7 @@ end
 
 function __sternway_archs
     set -l words (commandline -opc)
-    $words[1] info 2>/dev/null | sed -n '/^archs:/,/^[^ ]/s/^  \([a-z0-9]*\)  *\(.*\)/\1\t\2/p'
+    $words[1] info 2>/dev/null | sed -n '/^archs:/,/^[^ ]/s/^  \([a-z0-9][a-z0-9]*\)  *\(.*\)/\1\t\2/p'
 end
 
 complete -c sternway -n 'not __sternway_command >/dev/null' -f -a '(__sternway_commands)'

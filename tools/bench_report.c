@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What `sternway bench` says (bench.h): a table, comma-separated values or one JSON document
+ * (docs/schema/bench.json), and the comparison behind it. */
+#include "bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct figures {
+    double tflops, gbs; /* tflops 0: not counted */
+    double share;       /* of the peak of what is counted; 0: not known */
+} figures;
+
+static figures figures_of(const bench_peak *peak, const bench_result *r) {
+    figures f = {0};
+    double median = r->quartiles[1];
+    if (!(median > 0)) return f;
+    f.tflops = r->flop / median * 1e-12;
+    f.gbs = r->bytes / median * 1e-9;
+    if (r->flop > 0)
+        f.share = peak->tflops > 0 && (peak->given || r->is_16bit) ? f.tflops / peak->tflops : 0;
+    else
+        f.share = peak->gbs > 0 ? f.gbs / peak->gbs : 0;
+    return f;
+}
+
+static void add_named(cJSON *to, const stw_tool_named *named) {
+    cJSON_AddStringToObject(to, "backend", named->backend);
+    cJSON_AddStringToObject(to, "arch", named->arch);
+    cJSON_AddStringToObject(to, "device", named->device);
+    cJSON_AddStringToObject(to, "driver", named->driver);
+    cJSON_AddStringToObject(to, "date", named->date);
+}
+
+void bench_report_begin(bench_report *report) {
+    if (report->format == BENCH_CSV)
+        printf(
+            "problem,arch,variant,runs,median_ms,iqr_ms,tflops,gbs,peak_share,max_ratio,rms_ratio,verified,"
+            "workspace_bytes,host_us,low_ms,high_ms,old_median_ms,speedup,verdict\n");
+    if (report->format == BENCH_TABLE)
+        printf("%10s %9s %8s %7s %5s %8s %8s  %-24s problem\n", "median ms", "IQR ms", "TFLOP/s", "GB/s",
+               "peak", "host us", "work MiB", "variant");
+    if (report->format != BENCH_JSON) return;
+    const uint32_t v = stw_version();
+    char version[32];
+    snprintf(version, sizeof version, "%u.%u.%u", v / 10000, v / 100 % 100, v % 100);
+    report->document = cJSON_CreateObject();
+    cJSON_AddStringToObject(report->document, "sternway", version);
+    add_named(report->document, &report->named);
+    if (report->peak.tflops > 0 || report->peak.gbs > 0) {
+        cJSON *peak = cJSON_AddObjectToObject(report->document, "peak");
+        if (report->peak.tflops > 0) cJSON_AddNumberToObject(peak, "tflops", report->peak.tflops);
+        if (report->peak.gbs > 0) cJSON_AddNumberToObject(peak, "gbs", report->peak.gbs);
+        if (report->peak.title) cJSON_AddStringToObject(peak, "vendor_figures_of", report->peak.title);
+    }
+    report->rows = cJSON_AddArrayToObject(report->document, "problems");
+}
+
+/* ---- a problem ----------------------------------------------------------------------------------------- */
+
+static void add_row(cJSON *rows, const bench_result *r, const figures *f) {
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "problem", r->line);
+    cJSON_AddStringToObject(item, "variant", r->check.variant);
+    cJSON_AddNumberToObject(item, "runs", r->runs);
+    cJSON_AddNumberToObject(item, "median_ms", r->quartiles[1] * 1e3);
+    cJSON_AddNumberToObject(item, "iqr_ms", (r->quartiles[2] - r->quartiles[0]) * 1e3);
+    cJSON_AddNumberToObject(item, "low_ms", r->quartiles[0] * 1e3);
+    cJSON_AddNumberToObject(item, "high_ms", r->quartiles[2] * 1e3);
+    if (r->flop > 0) cJSON_AddNumberToObject(item, "tflops", f->tflops);
+    cJSON_AddNumberToObject(item, "gbs", f->gbs);
+    cJSON_AddNumberToObject(item, "bytes", r->bytes);
+    if (f->share > 0) cJSON_AddNumberToObject(item, "peak_share", f->share);
+    cJSON_AddNumberToObject(item, "max_ratio", r->max_ratio);
+    cJSON_AddNumberToObject(item, "rms_ratio", r->rms_ratio);
+    cJSON_AddNumberToObject(item, "workspace_bytes", (double)r->workspace);
+    if (r->host > 0) cJSON_AddNumberToObject(item, "host_us", r->host * 1e6);
+    cJSON_AddBoolToObject(item, "verified", !r->not_verified);
+    if (r->not_verified) cJSON_AddStringToObject(item, "not_verified", r->not_verified);
+    cJSON_AddItemToArray(rows, item);
+}
+
+/* A number, or `none` where it is 0. */
+static const char *number(char text[24], const char *format, double value, const char *none) {
+    snprintf(text, 24, value > 0 ? format : "%s", none);
+    if (value > 0) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+        snprintf(text, 24, format, value);
+#pragma GCC diagnostic pop
+    }
+    return text;
+}
+
+static void print_csv(const bench_report *report, const bench_result *r, const figures *f, const cJSON *old,
+                      double ratio, bench_verdict verdict) {
+    char text[4][24];
+    const char *quote = strchr(r->line, ',') ? "\"" : "";
+    printf("%s%s%s,%s,%s,%d,%.6f,%.6f,%s,%.3f,%s,%.3f,%.3f,%s,%zu,%s,%.6f,%.6f,%s", quote, r->line, quote,
+           report->named.arch, r->check.variant, r->runs, r->quartiles[1] * 1e3,
+           (r->quartiles[2] - r->quartiles[0]) * 1e3,
+           number(text[0], "%.4f", r->flop > 0 ? f->tflops : 0, ""), f->gbs,
+           number(text[1], "%.4f", f->share, ""), r->max_ratio, r->rms_ratio, r->not_verified ? "no" : "yes",
+           r->workspace, number(text[2], "%.1f", r->host * 1e6, ""), r->quartiles[0] * 1e3,
+           r->quartiles[2] * 1e3,
+           number(text[3], "%.6f", old ? cJSON_GetObjectItemCaseSensitive(old, "median_ms")->valuedouble : 0,
+                  ""));
+    if (old)
+        printf(",%.4f,%s\n", ratio, bench_verdict_names[verdict]);
+    else
+        puts(",,");
+}
+
+static void print_row(const bench_result *r, const figures *f) {
+    char text[3][24];
+    printf("%10.3f %9.3f %8s %7.1f %5s %8s %8.1f  %-24s %s%s%s%s\n", r->quartiles[1] * 1e3,
+           (r->quartiles[2] - r->quartiles[0]) * 1e3, number(text[0], "%.3f", f->tflops, "-"), f->gbs,
+           number(text[1], "%.0f%%", f->share * 100, "-"), number(text[2], "%.1f", r->host * 1e6, "-"),
+           (double)r->workspace / 0x1p20, r->check.variant, r->line,
+           r->not_verified ? " (not verified: " : "", r->not_verified ? r->not_verified : "",
+           r->not_verified ? ")" : "");
+}
+
+void bench_report_row(bench_report *report, const bench_result *r) {
+    figures f = figures_of(&report->peak, r);
+    double ratio = 0;
+    bench_verdict verdict = BENCH_SAME;
+    const cJSON *old = bench_compare(&report->old, r, &ratio, &verdict);
+    if (report->format == BENCH_JSON)
+        add_row(report->rows, r, &f);
+    else if (report->format == BENCH_CSV)
+        print_csv(report, r, &f, old, ratio, verdict);
+    else
+        print_row(r, &f);
+    fflush(stdout);
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------- */
+
+static const char *text_of(const cJSON *row, const char *key) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, key);
+    return cJSON_IsString(item) ? item->valuestring : "";
+}
+
+static double number_of(const cJSON *row, const char *key) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, key);
+    return cJSON_IsNumber(item) ? item->valuedouble : 0;
+}
+
+static void print_peak(const bench_peak *peak) {
+    if (!peak->title) return;
+    printf("peak: the vendor's figures for %s, not measured: %g TFLOP/s of dense 16-bit products, %g GB/s\n",
+           peak->title, peak->tflops, peak->gbs);
+}
+
+static void print_comparison(FILE *to, const cJSON *c) {
+    const cJSON *row;
+    fprintf(to, "\ncompared with %s: version %s on %s (%s%s%s), %s\n", text_of(c, "file"),
+            text_of(c, "sternway"), text_of(c, "device"), text_of(c, "arch"),
+            text_of(c, "driver")[0] ? ", driver " : "", text_of(c, "driver"), text_of(c, "date"));
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(c, "differences"))
+        fprintf(to, "  not the same %s\n", row->valuestring);
+    fprintf(to, "%10s %10s %8s  verdict problem\n", "old ms", "new ms", "speedup");
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(c, "problems")) fprintf(
+        to, "%10.3f %10.3f %8.3f  %-7s %s\n", number_of(row, "old_median_ms"), number_of(row, "median_ms"),
+        number_of(row, "speedup"), text_of(row, "verdict"), text_of(row, "problem"));
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(c, "missing"))
+        fprintf(to, "%10s %10s %8s  missing %s\n", "", "-", "-", row->valuestring);
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(c, "added"))
+        fprintf(to, "%10s %10s %8s  new     %s\n", "-", "", "-", row->valuestring);
+    if (text_of(c, "verdict")[0])
+        fprintf(to, "in total %.3f times as fast, from %.3f to %.3f by the quartiles: %s\n",
+                number_of(c, "speedup"), number_of(c, "speedup_low"), number_of(c, "speedup_high"),
+                text_of(c, "verdict"));
+    else
+        fprintf(to, "no problem is in both\n");
+}
+
+int bench_report_end(bench_report *report) {
+    int slower = 0;
+    cJSON *comparison = bench_compare_end(&report->old, &report->named, &slower);
+    if (report->format == BENCH_TABLE) print_peak(&report->peak);
+    if (report->format == BENCH_JSON) {
+        if (comparison) cJSON_AddItemToObject(report->document, "compare", comparison);
+        stw_tool_print_json(report->document);
+        return slower;
+    }
+    if (comparison) print_comparison(report->format == BENCH_CSV ? stderr : stdout, comparison);
+    cJSON_Delete(comparison);
+    return slower;
+}

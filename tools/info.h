@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Private to info*.c: info.c is the command, info_build.c says as JSON what the build and the machine have,
+ * info_drivers.c which driver libraries there are, info_print.c prints the same in 80 columns. */
+#ifndef STW_TOOLS_INFO_H
+#define STW_TOOLS_INFO_H
+
+#include "tool.h"
+
+/* docs/schema/info.json. Images are hashed where `verify` asks for it; then *damaged_out counts. Returns 0,
+ * or -1 when the devices could not be listed. */
+int info_build(cJSON *report, int verify, int *damaged_out);
+
+/* What the environment says; 1: the library would refuse it, stw_tool_last_error() tells why. */
+int info_add_environment(cJSON *report);
+
+void info_add_drivers(cJSON *report);
+
+void info_print(const cJSON *report, int verify);
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The document of `sternway info` as text (info.h), in 80 columns: only a word that is longer passes them. */
+#include "info.h"
+
+#include <stdio.h>
+
+#define WIDTH 80
+
+static const char *text_of(const cJSON *row, const char *key) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, key);
+    return cJSON_IsString(item) ? item->valuestring : "";
+}
+
+static double number_of(const cJSON *row, const char *key) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, key);
+    return cJSON_IsNumber(item) ? item->valuedouble : 0.0;
+}
+
+static int is_true(const cJSON *row, const char *key) {
+    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(row, key));
+}
+
+static void print_archs(const cJSON *archs) {
+    const cJSON *row;
+    puts("archs:");
+    cJSON_ArrayForEach(row, archs) {
+        int column = printf("  %-8s %-5s %-18s ", text_of(row, "name"), text_of(row, "backend"),
+                            is_true(row, "in_this_build") ? "in this build" : "not in this build");
+        stw_tool_fold(stdout, text_of(row, "description"), column, column, WIDTH);
+    }
+}
+
+static void print_images(const cJSON *images, int verify) {
+    const cJSON *row;
+    puts("device images:");
+    if (!cJSON_GetArraySize(images)) puts(verify ? "  none: there are none to verify" : "  none");
+    cJSON_ArrayForEach(row, images) {
+        printf("  %-8s %-12s %10.0f bytes  hash %s%s\n", text_of(row, "arch"), text_of(row, "kind"),
+               number_of(row, "bytes"), text_of(row, "hash"),
+               !verify                  ? ""
+               : is_true(row, "intact") ? "  intact"
+                                        : "  DAMAGED");
+    }
+}
+
+static void print_cuda(const cJSON *cuda) {
+    const char *binaries = text_of(cuda, "binaries_need_driver");
+    if (!cuda) return;
+    printf("  made by CUDA %s: binaries run on drivers from %s%s on,\n"
+           "  ptx on drivers of CUDA %s and newer\n",
+           text_of(cuda, "release"), binaries[0] ? "" : "its major release", binaries,
+           text_of(cuda, "ptx_needs_driver_of_cuda"));
+}
+
+static void print_drivers(const cJSON *drivers) {
+    const cJSON *row;
+    puts("drivers (not started):");
+    cJSON_ArrayForEach(row, drivers) {
+        char text[1024];
+        int column = printf("  %-4s ", text_of(row, "backend"));
+        stw_tool_fold(stdout, text_of(row, "library")[0] ? text_of(row, "path") : "none", column, column,
+                      WIDTH);
+        int n =
+            snprintf(text, sizeof text, "%s%s%s%s%s%s", text_of(row, "cuda")[0] ? "CUDA " : "",
+                     text_of(row, "cuda"), text_of(row, "cuda")[0] && text_of(row, "version")[0] ? ", " : "",
+                     text_of(row, "version")[0] ? "version " : "", text_of(row, "version"),
+                     text_of(row, "kernel_module")[0] ? ", kernel module " : "");
+        snprintf(text + n, sizeof text - (size_t)n, "%s", text_of(row, "kernel_module"));
+        const char *said = text[0] == ',' ? text + 2 : text;
+        if (said[0]) printf("%*s", column, ""), stw_tool_fold(stdout, said, column, column, WIDTH);
+        snprintf(text, sizeof text, "%s%s",
+                 is_true(row, "usable") ? "" : "not usable: ", text_of(row, "note"));
+        if (text[0]) printf("%*s", column, ""), stw_tool_fold(stdout, text, column, column, WIDTH);
+    }
+}
+
+/* What is known beside arch and name, and whether and how it is used. */
+static void print_device(const cJSON *row) {
+    char text[512];
+    int column = printf("  %-4s %.0f  %-7s ", text_of(row, "backend"), number_of(row, "device"),
+                        text_of(row, "arch")[0] ? text_of(row, "arch") : "?"),
+        n = 0;
+    stw_tool_fold(stdout, text_of(row, "name")[0] ? text_of(row, "name") : "(name not known)", column, column,
+                  WIDTH);
+    text[0] = 0;
+    if (number_of(row, "compute_units") > 0)
+        n += snprintf(text + n, sizeof text - (size_t)n, ", %.0f units", number_of(row, "compute_units"));
+    if (number_of(row, "memory_bytes") > 0)
+        n += snprintf(text + n, sizeof text - (size_t)n, ", %.1f GiB",
+                      number_of(row, "memory_bytes") / 0x1p30);
+    if (text_of(row, "table")[0])
+        n += snprintf(text + n, sizeof text - (size_t)n, ", table attn_bwd.%s.def", text_of(row, "table"));
+    if (text_of(row, "uuid")[0])
+        n += snprintf(text + n, sizeof text - (size_t)n, ", %s", text_of(row, "uuid"));
+    if (n) printf("%*s", column, ""), stw_tool_fold(stdout, text + 2, column, column, WIDTH);
+    snprintf(text, sizeof text, "%s%s%s", is_true(row, "usable") ? "" : "not usable",
+             is_true(row, "usable") || !text_of(row, "note")[0] ? "" : ": ", text_of(row, "note"));
+    if (text[0]) printf("%*s", column, ""), stw_tool_fold(stdout, text, column, column, WIDTH);
+}
+
+void info_print(const cJSON *report, int verify) {
+    const cJSON *row;
+    printf("sternway %s\n", text_of(report, "version"));
+    print_archs(cJSON_GetObjectItemCaseSensitive(report, "archs"));
+    print_images(cJSON_GetObjectItemCaseSensitive(report, "images"), verify);
+    print_cuda(cJSON_GetObjectItemCaseSensitive(report, "cuda"));
+    print_drivers(cJSON_GetObjectItemCaseSensitive(report, "drivers"));
+    puts("devices:");
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(report, "devices")) print_device(row);
+    printf("cpu instruction sets:");
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(report, "cpu_instruction_sets"))
+        printf(" %s", row->valuestring);
+    puts("\nenvironment (* = set):");
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(report, "environment")) {
+        const int help = 35; /* the column it begins in, on a line of its own behind a long value */
+        int column = printf("%c %-23s %-8s ", is_true(row, "set") ? '*' : ' ', text_of(row, "name"),
+                            text_of(row, "value")[0] ? text_of(row, "value") : "-");
+        if (column > help) printf("\n%*s", column = help, "");
+        stw_tool_fold(stdout, text_of(row, "help"), column, help, WIDTH);
+    }
+}
