@@ -40,6 +40,9 @@ set(_tables "/* Made by cmake/archs.cmake from dispatch/arch.def and common/tuni
 set(_rows)
 foreach(_arch IN LISTS STERNWAY_ARCHS_CUDA STERNWAY_ARCHS_HIP)
     if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/common/tuning/jagged.${_arch}.def)
+        if(_backend_${_arch} STREQUAL CUDA AND NOT _arch STREQUAL sm80) # its kernels are those of sm80's image
+            message(FATAL_ERROR "common/tuning/jagged.${_arch}.def: the jagged operations of CUDA have one image, sm80's")
+        endif()
         string(APPEND _tables
             "static const stw_jagged_line jagged_lines_${_arch}[] = {\n"
             "#define STW_JAGGED_LINE LINE_ROW\n#define STW_JAGGED_PRODUCT(...)\n"

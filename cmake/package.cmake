@@ -2,12 +2,13 @@
 #
 # Debian packages by CPack, `cpack -G DEB` in the build folder: libsternway0 (the library), libsternway-dev (headers, CMake
 # package, pkg-config file), sternway-tools (the command, its manual pages and completion). Called by cmake/install.cmake,
-# whose Debian layout they hold. Needs dpkg-dev, which finds out what they depend on.
+# whose Debian layout they hold. Needs dpkg-dev and file, which find out what they depend on.
 find_program(STERNWAY_SHLIBDEPS dpkg-shlibdeps)
+find_program(STERNWAY_FILE file)
 find_program(STERNWAY_GZIP gzip)
-if(NOT STERNWAY_SHLIBDEPS OR NOT STERNWAY_GZIP OR NOT CMAKE_LIBRARY_ARCHITECTURE OR NOT TARGET sternway_tool
+if(NOT STERNWAY_SHLIBDEPS OR NOT STERNWAY_FILE OR NOT STERNWAY_GZIP OR NOT CMAKE_LIBRARY_ARCHITECTURE OR NOT TARGET sternway_tool
    OR STERNWAY_SANITIZE)
-    message(STATUS "sternway .deb packages: none (they need dpkg-dev, gzip, the command, no sanitizer)")
+    message(STATUS "sternway .deb packages: none (they need dpkg-dev, file, gzip, the command, no sanitizer)")
     return()
 endif()
 set(_debian ${PROJECT_BINARY_DIR}/debian)

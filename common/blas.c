@@ -75,7 +75,10 @@ static blas_device *device_start(stw_gpu *gpu, stw_text *why) {
     stw_blas_vendor *vendor = gpu->ops->blas;
     blas_device *device = gpu->blas;
     if (device && device->handle) return device;
-    if (!device && !(gpu->blas = device = calloc(1, sizeof *device))) return NULL;
+    if (!device && !(gpu->blas = device = calloc(1, sizeof *device))) {
+        stw_text_add(why, "no memory");
+        return NULL;
+    }
     const stw_blas_release *release = vendor->release(gpu);
     pthread_mutex_lock(&vendor->lock);
     if (vendor->state == BLAS_UNTRIED) load(vendor, release, gpu->ops->who);
@@ -156,7 +159,10 @@ static blas_product *product_make(stw_gpu *gpu, blas_device *device, const stw_g
                                   stw_text *why) {
     stw_blas_vendor *vendor = gpu->ops->blas;
     blas_product *p = calloc(1, sizeof *p);
-    if (!p) return NULL;
+    if (!p) {
+        stw_text_add(why, "no memory");
+        return NULL;
+    }
     p->base.shape = *shape;
     p->base.library = vendor->dso.soname;
     int error = describe(vendor, p, shape);

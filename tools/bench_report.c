@@ -83,8 +83,9 @@ static void add_row(cJSON *rows, const bench_result *r, const figures *f) {
 
 /* A number, or `none` where it is 0. */
 static const char *number(char text[24], const char *format, double value, const char *none) {
-    snprintf(text, 24, value > 0 ? format : "%s", none);
-    if (value > 0) {
+    if (!(value > 0)) {
+        snprintf(text, 24, "%s", none);
+    } else {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
         snprintf(text, 24, format, value);

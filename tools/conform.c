@@ -308,7 +308,7 @@ static int check_settings(settings *s) {
     }
     if (s->merge && (s->filter_count || s->list || s->problems || s->large || s->soak || s->cases ||
                      s->seed || s->scale != 1 || s->repeat != 1 || s->variant || s->device.backend ||
-                     s->device.arch || s->device_count || s->all_devices)) {
+                     s->device.arch || s->device_count || s->all_devices || s->node || s->progress)) {
         stw_tool_error("conform", NULL,
                        "--merge reads reports: only --json, --report, --junit, --require go with it");
         return STW_EXIT_USAGE;

@@ -84,19 +84,23 @@ static int is_in_build(const cJSON *report, const char *arch) {
     return 0;
 }
 
-/* The row of dispatch/arch.def whose tuning table a usable device gets: its own arch's; on NVIDIA that of its
- * major compute capability where this build has it, else the oldest, which runs on all. */
+/* The row of dispatch/arch.def whose tuning table a usable device gets: its own arch's; on NVIDIA as the
+ * library routes it (stw_cuda_row_of_cc), the newest row of its major compute capability that is not newer
+ * than the device and is in this build, else the oldest, which runs on all. */
 static const char *table_of(const cJSON *report, const stw_device_info *info) {
-    const char *oldest = "";
+    const char *oldest = "", *best = "";
+    int device = atoi(info->arch[0] ? info->arch + 2 : "0"), newest = 0;
     if (!info->usable) return "";
     if (info->backend != STW_BACKEND_CUDA) return info->arch;
     for (size_t i = 0; i < stw_arch_count; ++i) {
         const stw_arch *arch = &stw_archs[i];
         if (arch->backend != STW_BACKEND_CUDA || !is_in_build(report, arch->name)) continue;
-        if (atoi(arch->name + 2) / 10 == atoi(info->arch + 2) / 10) return arch->name;
+        int number = atoi(arch->name + 2);
+        if (number / 10 == device / 10 && number <= device && number > newest)
+            newest = number, best = arch->name;
         if (!oldest[0]) oldest = arch->name;
     }
-    return oldest;
+    return best[0] ? best : oldest;
 }
 
 static void add_device(const cJSON *report, cJSON *devices, const stw_device_info *info) {
@@ -166,6 +170,9 @@ static stw_status check_variant(const stw_env *env) {
     char searched[200] = "";
     size_t used = 0;
     if (!env->variant[0]) return STW_OK;
+    if (!strcmp(env->variant, "tiles") && env->backend != STW_BACKEND_CPU && /* of nested LINEAR on GPUs */
+        (env->backend != STW_BACKEND_AUTO || is_usable(STW_BACKEND_CUDA) || is_usable(STW_BACKEND_HIP)))
+        return STW_OK;
     for (size_t i = 0; i < stw_attn_table_count(); ++i) {
         const stw_attn_table *table = stw_attn_table_at(i);
         const stw_arch *arch = stw_arch_find(STW_BACKEND_AUTO, table->arch);

@@ -170,8 +170,9 @@ static stw_status judge_component(const jagged_case *c, const unsigned char *aft
 
 /* Elements of a line of `tensor` that the sums run over, and how many of them a sum has columns. */
 static int64_t line_of(const stw_jagged_desc *d, int tensor) {
-    if (d->op == STW_JAGGED_LAYER_NORM) return d->dim_size ? d->dim_size : d->inner;
-    return tensor == STW_JREF_X ? (d->inner ? d->inner : 1) : d->out_features;
+    int64_t inner = d->inner ? d->inner : 1; /* 0 means 1 */
+    if (d->op == STW_JAGGED_LAYER_NORM) return d->dim_size ? d->dim_size : inner;
+    return tensor == STW_JREF_X ? inner : d->out_features;
 }
 
 static void copy_columns(unsigned char *to, const unsigned char *from, int64_t lines, int64_t line,
@@ -189,7 +190,7 @@ static int64_t least(int64_t a, int64_t b) {
 static void shrink_line(stw_jagged_desc *d) {
     if (d->op == STW_JAGGED_LAYER_NORM) {
         int64_t line = line_of(d, STW_JREF_X), columns = least(line, COLUMNS);
-        d->inner = d->inner / line * columns;
+        d->inner = (d->inner ? d->inner : 1) / line * columns;
         d->dim_size = columns;
     } else {
         d->inner = least(line_of(d, STW_JREF_X), COLUMNS);

@@ -6,6 +6,8 @@
 
 #include "common/env.h"
 #include "common/problem.h"
+#include "common/problem_jagged.h"
+#include "dispatch/arch.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -83,18 +85,24 @@ void stw_tool_driver_of(const char *backend, char *out, size_t capacity) {
 
 void stw_tool_name_device(stw_context *context, stw_tool_named *named) {
     stw_problem problem;
+    stw_jagged_problem nested;
     stw_plan *plan = NULL;
     time_t now = time(NULL);
     struct tm utc;
     memset(named, 0, sizeof *named);
     if (gmtime_r(&now, &utc)) strftime(named->date, sizeof named->date, "%Y-%m-%dT%H:%M:%SZ", &utc);
     snprintf(named->arch, sizeof named->arch, "%s", stw_context_arch(context));
-    if (stw_problem_parse("attn_bwd:f32:b1h1s1d8", &problem)) return;
-    if (stw_attn_bwd_plan(context, &problem.desc, &plan)) return;
+    const stw_arch *arch = stw_arch_find(STW_BACKEND_AUTO, named->arch);
+    if (arch) snprintf(named->backend, sizeof named->backend, "%s", stw_backend_name(arch->backend));
+    stw_tool_driver_of(named->backend, named->driver, sizeof named->driver);
+    /* A plan names the device; STERNWAY_VARIANT may leave it only one of the two families. */
+    if (stw_problem_parse("attn_bwd:f32:b1h1s1d8", &problem) ||
+        stw_problem_jagged_parse("jagged_sum:f32:c1l1t1", &nested))
+        return;
+    if (stw_attn_bwd_plan(context, &problem.desc, &plan) && stw_jagged_bwd_plan(context, &nested.desc, &plan))
+        return;
     char *text = stw_tool_plan_text(plan);
     if (text) stw_tool_plan_field(text, "device", named->device, sizeof named->device);
-    if (text) stw_tool_plan_field(text, "backend", named->backend, sizeof named->backend);
-    stw_tool_driver_of(named->backend, named->driver, sizeof named->driver);
     free(text);
     stw_plan_destroy(plan);
 }

@@ -208,7 +208,8 @@ static void tile_add_columns(float *acc, const void *a, const void *b, int64_t n
 #undef CALL
 }
 
-/* out (+)= the sum of `parts` arrays of f32, `pitch` apart, in double and in order, rounded once. */
+/* out (+)= the sum of `parts` arrays of f32, `pitch` apart, in double and in order, rounded to f32 and
+ * then to the type. */
 INLINE void sum_parts_as(void *out, const float *from, int64_t parts, int64_t pitch, int64_t n, int add,
                          const uint32_t in, const uint32_t type, const int how) {
     (void)in;

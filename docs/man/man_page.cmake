@@ -18,9 +18,13 @@ else()
     set(_page sternway)
     set(_line "backward pass of attention on NVIDIA and AMD GPUs and on the CPU")
 endif()
-string(STRIP "${TOOL} ${COMMAND}" _call)
+# help2man gives its argument to a shell: no path in it, which may hold blanks.
+cmake_path(GET TOOL PARENT_PATH _folder)
+cmake_path(GET TOOL FILENAME _call)
+string(STRIP "./${_call} ${COMMAND}" _call)
 execute_process(COMMAND ${HELP2MAN} --no-info --section=1 --version-string=${VERSION} "--name=${_line}" --include=${INCLUDE}
-    --manual=Sternway --source=sternway\ ${VERSION} ${_call} OUTPUT_VARIABLE _text COMMAND_ERROR_IS_FATAL ANY)
+    --manual=Sternway --source=sternway\ ${VERSION} ${_call} WORKING_DIRECTORY ${_folder} OUTPUT_VARIABLE _text
+    COMMAND_ERROR_IS_FATAL ANY)
 # help2man takes the command's words for its name; a page is named with a hyphen, as `man sternway info` looks for it.
 string(TOUPPER ${_page} _title)
 string(REGEX REPLACE "\n\\.TH [^\n\"]+ \"1\"" "\n.TH ${_title} \"1\"" _text "${_text}")

@@ -22,6 +22,16 @@ def check(what, missing):
         print(f"FAIL {what}: {len(missing)} missing, the first: {missing[:12]}")
 
 
+# SPEC section 2, written out: what the suite no longer has must be missed, not left out of the crossings.
+ROWS = set("""plain head_dims layout varlen used_lengths empty mask_causal_tl mask_causal_br mask_window mask_shift bias dbias alibi
+    alibi_column softcap sink dlse gqa dropout dropout_mem_eff dropout_flash2 deterministic splits outputs grad_dtype accumulate
+    offsets shard lse_layout delta data beyond_range forward bugs pairs""".split())
+FEATURES = set("""causal window shift bias dbias alibi softcap sink dlse delta_in delta_out dropout mem_eff flash2 det splits used
+    varlen gqa cross unequal_dims grads wide accumulate pointer offsets shard lse_heads skew data scale""".split())
+NESTED = {"jagged_" + op for op in """matmul linear softmax sum select gelu gelu_tanh threshold silu layer_norm reshape to_padded
+    from_padded attention""".split()}
+
+
 def head_dim(dq, dv):
     """The range of the larger one: kernels are made for these."""
     return next(limit for limit in (16, 32, 64, 96, 128, 192, 256) if max(dq, dv) <= limit)
@@ -80,6 +90,7 @@ def crossed(rows, first, second, all_first, all_second):
 def check_attention(arch, cases):
     dtypes, dims = ("bf16", "f16", "f32"), (16, 32, 64, 96, 128, 192, 256)
     layouts = ("bshd", "bhsd", "packed", "qkv", "gap")
+    check(f"{arch} rows of attention", sorted(ROWS ^ {row for row, _ in cases}))
     for row in sorted({row for row, _ in cases}):
         mine = [c for r, c in cases if r == row]
         # the row is about this; what it cannot have is not asked for
@@ -101,14 +112,16 @@ NEVER = {frozenset(p) for p in (("mem_eff", "flash2"), ("delta_in", "delta_out")
 
 
 def check_features(arch, cases):
-    features = sorted(set().union(*(c["features"] for _, c in cases)))
+    check(f"{arch} features of attention", sorted(FEATURES ^ set().union(*(c["features"] for _, c in cases))))
+    features = sorted(FEATURES)
     seen = {frozenset(p) for _, c in cases for p in itertools.combinations(sorted(c["features"]), 2)}
     check(f"{arch} features x features", sorted(tuple(sorted(p)) for p in
           {frozenset(p) for p in itertools.combinations(features, 2)} - seen - NEVER))
 
 
 def check_jagged(arch, cases):
-    for op in sorted({c["op"] for c in cases}):
+    check(f"{arch} nested operations", sorted(NESTED ^ {c["op"] for c in cases}))
+    for op in sorted(NESTED):
         mine = [c for c in cases if c["op"] == op]
         check(f"{arch} {op} x type x offsets", crossed(mine, "dtype", "index", ("bf16", "f16", "f32"), ("i32", "i64")))
         if op == "jagged_attention":

@@ -63,6 +63,11 @@ class Bench(CommandTest):
         for line in lines:
             self.assert_exit(sternway("explain", "--backend", "cpu", line), 0)
 
+    def test_a_line_of_one_element_is_sampled(self):
+        """No `i` in the line: inner is 1. Beyond 2^20 elements, so that dweight is judged by columns."""
+        (row,) = self.document("--seconds", "0.01", "jagged_layer_norm:f32:c8l200000t1200000:gamma")["problems"]
+        self.assertTrue(row["verified"])
+
     def test_peak(self):
         (row,) = self.document("--peak", "2", LINE)["problems"]
         self.assertAlmostEqual(row["peak_share"], row["tflops"] / 2, delta=1e-9)
