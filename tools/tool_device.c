@@ -97,7 +97,7 @@ void stw_tool_name_device(stw_context *context, stw_tool_named *named) {
     stw_tool_driver_of(named->backend, named->driver, sizeof named->driver);
     /* A plan names the device; STERNWAY_VARIANT may leave it only one of the two families. */
     if (stw_problem_parse("attn_bwd:f32:b1h1s1d8", &problem) ||
-        stw_problem_jagged_parse("jagged_sum:f32:c1l1t1", &nested))
+        stw_problem_jagged_parse("jagged_sum:f32:c1l1t1:ragged", &nested))
         return;
     if (stw_attn_bwd_plan(context, &problem.desc, &plan) && stw_jagged_bwd_plan(context, &nested.desc, &plan))
         return;
