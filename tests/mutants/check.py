@@ -152,9 +152,12 @@ def main():
     parser.add_argument("--loop", default="portable", help="instruction set whose tiles are rebuilt")
     parser.add_argument("--variant", default="cpu_portable_32x32")
     parser.add_argument("--only", help="names that contain this text")
+    parser.add_argument("--stale", action="store_true", help="only look whether each old text is there once")
     parser.add_argument("--without", help="names that do not contain this text")
     options = parser.parse_args()
     mutants = [m for m in planted.load(HERE / "mutants.toml", options.only) if not options.without or options.without not in m["name"]]
+    if options.stale:
+        return planted.report_stale(options.source, mutants)
     build = Build(options.source.resolve(), options.build.resolve(), options.loop, options.variant)
     build.clean = USUAL if options.without else ["--quick"]  # what passes where nothing is planted
     with tempfile.TemporaryDirectory(prefix="sternway-mutants-") as scratch:

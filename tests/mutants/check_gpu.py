@@ -182,14 +182,9 @@ class Check:
         done = subprocess.run(self.vendor.compile(tree, image), capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"does not compile:\n{done.stderr[-2000:]}")
-        (work / "images.c").write_text(
-            f'__asm__(".pushsection .rodata\\n.balign 256\\n.globl {SYMBOL}_begin\\n.hidden {SYMBOL}_begin\\n'
-            f'{SYMBOL}_begin:\\n.incbin \\"{image}\\"\\n.globl {SYMBOL}_end\\n.hidden {SYMBOL}_end\\n{SYMBOL}_end:\\n'
-            f'.byte 0\\n.popsection\\n");\n')
-        value = 0xCBF29CE484222325  # FNV-1a, as common/image.c has it
-        for byte in image.read_bytes():
-            value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
-        (work / "images.def").write_text("".join(self.vendor.rows(f"0x{value:016x}")))
+        source, value = planted.embed(image, SYMBOL)
+        (work / "images.c").write_text(source)
+        (work / "images.def").write_text("".join(self.vendor.rows(value)))
         self.compile(work, work / "images.c", work / "images.c.o")
         self.compile(work, tree / "common/image.c", work / "image.c.o", '-DSTW_IMAGE_ROWS="images.def"')
         if "tables.c.o" in self.vendor.replaced:

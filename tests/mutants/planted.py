@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What the mutation checks of the CPU backend (check.py) and of the GPU kernels (check_gpu.py) share: reading the list,
-planting one bug in a copied tree, running a command that may hang, and the report."""
+"""What the mutation checks of the CPU backend (check.py) and of the GPU kernels (check_gpu.py, check_jagged.py) share:
+reading the list, planting one bug in a copied tree, a device image as an object's source, running a command that may hang,
+and the report."""
 
 import concurrent.futures
 import os
@@ -18,16 +19,38 @@ def load(path, only):
     return [m for m in mutants if not only or only in m["name"]]
 
 
-def plant(source, tree, mutant):
-    """Writes the changed file into the copied tree; what is wrong with the row, or None."""
-    text = (source / mutant["file"]).read_text()
-    count = text.count(mutant["old"])
+def wrong(source, mutant):
+    """What is wrong with the row, or None."""
+    count = (source / mutant["file"]).read_text().count(mutant["old"])
     if count != 1:
         return f"stale: the old text is found {count} times in {mutant['file']}"
-    if mutant["old"] == mutant["new"]:
-        return "old and new are the same"
-    (tree / mutant["file"]).write_text(text.replace(mutant["old"], mutant["new"]))
-    return None
+    return "old and new are the same" if mutant["old"] == mutant["new"] else None
+
+
+def plant(source, tree, mutant):
+    """Writes the changed file into the copied tree; what is wrong with the row, or None."""
+    reason = wrong(source, mutant)
+    if not reason:
+        text = (source / mutant["file"]).read_text()
+        (tree / mutant["file"]).write_text(text.replace(mutant["old"], mutant["new"]))
+    return reason
+
+
+def report_stale(source, mutants):
+    """Whether each old text is there once; the exit status."""
+    reasons = [f"{m['name']}: {reason}" for m in mutants if (reason := wrong(source, m))]
+    print(*(f"FAIL {reason}" for reason in reasons), f"{len(mutants)} rows, {len(reasons)} problems", sep="\n")
+    return 1 if reasons or not mutants else 0
+
+
+def embed(image, symbol):
+    """A device image as common/image.c wants it: C source with its bytes between the symbols, and its hash."""
+    value = 0xCBF29CE484222325  # FNV-1a, as common/image.c has it
+    for byte in image.read_bytes():
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return (f'__asm__(".pushsection .rodata\\n.balign 256\\n.globl {symbol}_begin\\n.hidden {symbol}_begin\\n'
+            f'{symbol}_begin:\\n.incbin \\"{image}\\"\\n.globl {symbol}_end\\n.hidden {symbol}_end\\n{symbol}_end:\\n'
+            f'.byte 0\\n.popsection\\n");\n'), f"0x{value:016x}"
 
 
 def run(command, environment, timeout_s):
