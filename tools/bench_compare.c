@@ -43,10 +43,6 @@ static int is_time(const cJSON *row, const char *key) {
     return cJSON_IsNumber(item) && item->valuedouble >= 0 && isfinite(item->valuedouble);
 }
 
-static double number_of(const cJSON *row, const char *key) {
-    return cJSON_GetObjectItemCaseSensitive(row, key)->valuedouble;
-}
-
 /* What is wrong with the document, or NULL; *row_out: with which problem. */
 static const char *fault_of(const cJSON *document, int *row_out) {
     static const char *const texts[] = {"sternway", "backend", "arch", "device", "driver", "date"};
@@ -64,8 +60,8 @@ static const char *fault_of(const cJSON *document, int *row_out) {
         if (!cJSON_IsString(cJSON_GetObjectItemCaseSensitive(row, "problem"))) return "problem is missing";
         if (!is_time(row, "low_ms") || !is_time(row, "median_ms") || !is_time(row, "high_ms"))
             return "low_ms, median_ms or high_ms is no time";
-        if (number_of(row, "low_ms") > number_of(row, "median_ms") ||
-            number_of(row, "median_ms") > number_of(row, "high_ms"))
+        if (stw_tool_json_number(row, "low_ms") > stw_tool_json_number(row, "median_ms") ||
+            stw_tool_json_number(row, "median_ms") > stw_tool_json_number(row, "high_ms"))
             return "low_ms, median_ms and high_ms are not in order";
     }
     *row_out = -1;
@@ -128,9 +124,10 @@ const cJSON *bench_compare(bench_old *old, const bench_result *r, double *ratio_
     /* No clock tells two times of 0 apart; and a ratio needs something below its line. */
     const double least = 1e-9;
     double median = fmax(r->quartiles[1] * 1e3, least);
-    double ratios[3] = {fmax(number_of(before, "low_ms"), least) / fmax(r->quartiles[2] * 1e3, least),
-                        fmax(number_of(before, "median_ms"), least) / median,
-                        fmax(number_of(before, "high_ms"), least) / fmax(r->quartiles[0] * 1e3, least)};
+    double ratios[3] = {
+        fmax(stw_tool_json_number(before, "low_ms"), least) / fmax(r->quartiles[2] * 1e3, least),
+        fmax(stw_tool_json_number(before, "median_ms"), least) / median,
+        fmax(stw_tool_json_number(before, "high_ms"), least) / fmax(r->quartiles[0] * 1e3, least)};
     *ratio_out = ratios[1];
     *verdict_out = verdict_of(ratios[0], ratios[2]);
     old->slower += *verdict_out == BENCH_SLOWER;
@@ -138,7 +135,7 @@ const cJSON *bench_compare(bench_old *old, const bench_result *r, double *ratio_
     for (int i = 0; i < 3; ++i) old->log_ratio[i] += log(ratios[i]);
     cJSON *row = cJSON_CreateObject();
     cJSON_AddStringToObject(row, "problem", r->line);
-    cJSON_AddNumberToObject(row, "old_median_ms", number_of(before, "median_ms"));
+    cJSON_AddNumberToObject(row, "old_median_ms", stw_tool_json_number(before, "median_ms"));
     cJSON_AddNumberToObject(row, "median_ms", r->quartiles[1] * 1e3);
     cJSON_AddNumberToObject(row, "speedup", ratios[1]);
     cJSON_AddStringToObject(row, "verdict", bench_verdict_names[*verdict_out]);

@@ -139,16 +139,6 @@ void bench_report_row(bench_report *report, const bench_result *r) {
 
 /* ---- the end ------------------------------------------------------------------------------------------- */
 
-static const char *text_of(const cJSON *row, const char *key) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, key);
-    return cJSON_IsString(item) ? item->valuestring : "";
-}
-
-static double number_of(const cJSON *row, const char *key) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, key);
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
-
 static void print_peak(const bench_peak *peak) {
     if (!peak->title) return;
     printf("peak: the vendor's figures for %s, not measured: %g TFLOP/s of dense 16-bit products, %g GB/s\n",
@@ -157,23 +147,25 @@ static void print_peak(const bench_peak *peak) {
 
 static void print_comparison(FILE *to, const cJSON *c) {
     const cJSON *row;
-    fprintf(to, "\ncompared with %s: version %s on %s (%s%s%s), %s\n", text_of(c, "file"),
-            text_of(c, "sternway"), text_of(c, "device"), text_of(c, "arch"),
-            text_of(c, "driver")[0] ? ", driver " : "", text_of(c, "driver"), text_of(c, "date"));
+    fprintf(to, "\ncompared with %s: version %s on %s (%s%s%s), %s\n", stw_tool_json_text(c, "file"),
+            stw_tool_json_text(c, "sternway"), stw_tool_json_text(c, "device"), stw_tool_json_text(c, "arch"),
+            stw_tool_json_text(c, "driver")[0] ? ", driver " : "", stw_tool_json_text(c, "driver"),
+            stw_tool_json_text(c, "date"));
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(c, "differences"))
         fprintf(to, "  not the same %s\n", row->valuestring);
     fprintf(to, "%10s %10s %8s  verdict problem\n", "old ms", "new ms", "speedup");
-    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(c, "problems")) fprintf(
-        to, "%10.3f %10.3f %8.3f  %-7s %s\n", number_of(row, "old_median_ms"), number_of(row, "median_ms"),
-        number_of(row, "speedup"), text_of(row, "verdict"), text_of(row, "problem"));
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(c, "problems"))
+        fprintf(to, "%10.3f %10.3f %8.3f  %-7s %s\n", stw_tool_json_number(row, "old_median_ms"),
+                stw_tool_json_number(row, "median_ms"), stw_tool_json_number(row, "speedup"),
+                stw_tool_json_text(row, "verdict"), stw_tool_json_text(row, "problem"));
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(c, "missing"))
         fprintf(to, "%10s %10s %8s  missing %s\n", "", "-", "-", row->valuestring);
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(c, "added"))
         fprintf(to, "%10s %10s %8s  new     %s\n", "-", "", "-", row->valuestring);
-    if (text_of(c, "verdict")[0])
+    if (stw_tool_json_text(c, "verdict")[0])
         fprintf(to, "in total %.3f times as fast, from %.3f to %.3f by the quartiles: %s\n",
-                number_of(c, "speedup"), number_of(c, "speedup_low"), number_of(c, "speedup_high"),
-                text_of(c, "verdict"));
+                stw_tool_json_number(c, "speedup"), stw_tool_json_number(c, "speedup_low"),
+                stw_tool_json_number(c, "speedup_high"), stw_tool_json_text(c, "verdict"));
     else
         fprintf(to, "no problem is in both\n");
 }

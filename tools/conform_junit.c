@@ -8,16 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *text_of(const cJSON *item, const char *key) {
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, key));
-    return text ? text : "";
-}
-
-static double number_of(const cJSON *item, const char *key) {
-    const cJSON *number = cJSON_GetObjectItemCaseSensitive(item, key);
-    return cJSON_IsNumber(number) ? number->valuedouble : 0;
-}
-
 /* XML 1.0 has no way to write most control characters; other bytes could be no UTF-8. */
 static void put(FILE *to, const char *text) {
     for (; *text; ++text) switch (*text) {
@@ -37,32 +27,32 @@ static void put_attribute(FILE *to, const char *name, const char *text) {
 
 /* A result of the run as a whole has no row. */
 static const char *row_of(const cJSON *item) {
-    const char *row = text_of(item, "row");
+    const char *row = stw_tool_json_text(item, "row");
     return row[0] ? row : "run";
 }
 
 /* Cases of a merge name node and arch themselves. */
 static const char *own_or(const cJSON *item, const cJSON *document, const char *key) {
-    const char *own = text_of(item, key);
-    return own[0] ? own : text_of(document, key);
+    const char *own = stw_tool_json_text(item, key);
+    return own[0] ? own : stw_tool_json_text(document, key);
 }
 
 static void put_outcome(FILE *to, const cJSON *item, const cJSON *document) {
-    const char *outcome = text_of(item, "outcome"), *seed = text_of(item, "seed");
+    const char *outcome = stw_tool_json_text(item, "outcome"), *seed = stw_tool_json_text(item, "seed");
     if (!strcmp(outcome, "skip")) {
         fputs("      <skipped", to);
-        put_attribute(to, "message", text_of(item, "text"));
+        put_attribute(to, "message", stw_tool_json_text(item, "text"));
         fputs("/>\n", to);
     } else if (!strcmp(outcome, "FAIL")) {
         fputs("      <failure type=\"conform\"", to);
-        put_attribute(to, "message", text_of(item, "text"));
+        put_attribute(to, "message", stw_tool_json_text(item, "text"));
         fputc('>', to);
         if (seed[0]) {
-            const char *problem = text_of(item, "problem");
+            const char *problem = stw_tool_json_text(item, "problem");
             fputs("replay: sternway conform --arch ", to);
             put(to, own_or(item, document, "arch"));
             fputs(" --variant ", to);
-            put(to, text_of(item, "forced")[0] ? text_of(item, "forced") : "auto");
+            put(to, stw_tool_json_text(item, "forced")[0] ? stw_tool_json_text(item, "forced") : "auto");
             fputc(' ', to);
             put(to, problem);
             if (!strstr(problem, ":seed")) fprintf(to, ":seed%s", seed);
@@ -78,12 +68,13 @@ static void put_case(FILE *to, const cJSON *item, const cJSON *document) {
              row_of(item));
     put_attribute(to, "classname", name);
     fputs(" name=\"", to);
-    put(to, text_of(item, "problem")[0] ? text_of(item, "problem") : text_of(item, "text"));
-    if (text_of(item, "variant")[0]) fputc(' ', to);
-    put(to, text_of(item, "variant"));
+    put(to, stw_tool_json_text(item, "problem")[0] ? stw_tool_json_text(item, "problem")
+                                                   : stw_tool_json_text(item, "text"));
+    if (stw_tool_json_text(item, "variant")[0]) fputc(' ', to);
+    put(to, stw_tool_json_text(item, "variant"));
     if (cJSON_GetObjectItemCaseSensitive(item, "device"))
-        fprintf(to, " device %.0f", number_of(item, "device"));
-    fprintf(to, "\" time=\"%.6f\">\n", number_of(item, "seconds"));
+        fprintf(to, " device %.0f", stw_tool_json_number(item, "device"));
+    fprintf(to, "\" time=\"%.6f\">\n", stw_tool_json_number(item, "seconds"));
     put_outcome(to, item, document);
     fputs("    </testcase>\n", to);
 }
@@ -99,9 +90,9 @@ static counts count(const cJSON *cases, const char *row) {
     cJSON_ArrayForEach(item, cases) {
         if (row && strcmp(row_of(item), row)) continue;
         n.tests++;
-        n.failures += !strcmp(text_of(item, "outcome"), "FAIL");
-        n.skipped += !strcmp(text_of(item, "outcome"), "skip");
-        n.seconds += number_of(item, "seconds");
+        n.failures += !strcmp(stw_tool_json_text(item, "outcome"), "FAIL");
+        n.skipped += !strcmp(stw_tool_json_text(item, "outcome"), "skip");
+        n.seconds += stw_tool_json_number(item, "seconds");
     }
     return n;
 }
@@ -147,7 +138,8 @@ int conform_junit_write(FILE *to, const void *user) {
             "time=\"%.6f\">\n",
             CONFORM_REPORT_KIND, all.tests + wrong, all.failures, wrong, all.skipped, all.seconds);
     cJSON_ArrayForEach(feature, cJSON_GetObjectItemCaseSensitive(document, "features")) {
-        if (strcmp(text_of(feature, "name"), "run")) put_suite(to, document, text_of(feature, "name"));
+        if (strcmp(stw_tool_json_text(feature, "name"), "run"))
+            put_suite(to, document, stw_tool_json_text(feature, "name"));
     }
     put_suite(to, document, "run");
     put_errors(to, errors);

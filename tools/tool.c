@@ -79,6 +79,16 @@ cJSON *stw_tool_json_lines(const char *text) {
     return lines;
 }
 
+const char *stw_tool_json_text(const cJSON *object, const char *key) {
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
+    return text ? text : "";
+}
+
+double stw_tool_json_number(const cJSON *object, const char *key) {
+    const cJSON *number = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsNumber(number) ? number->valuedouble : 0;
+}
+
 int stw_tool_width(FILE *file) {
     struct winsize size;
     if (!isatty(fileno(file))) return 0;

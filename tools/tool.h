@@ -88,6 +88,10 @@ void stw_tool_print_json_error(int exit_status);
 /* The lines of `text` as an array of strings. */
 cJSON *stw_tool_json_lines(const char *text);
 
+/* A member of an object; "" or 0 where it is missing or of another kind. */
+const char *stw_tool_json_text(const cJSON *object, const char *key);
+double stw_tool_json_number(const cJSON *object, const char *key);
+
 /* The text of one line and a newline, folded at blanks so that no line is wider than `width` unless a word
  * is. `column`: where the text begins; `indent`: where further lines do. */
 void stw_tool_fold(FILE *to, const char *text, int column, int indent, int width);
