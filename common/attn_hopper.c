@@ -38,6 +38,7 @@ const char *stw_attn_hopper_refusal(const stw_attn_params *p) {
     if (p->dk_dtype != p->dtype || p->dv_dtype != p->dtype) return "it makes dK and dV in the inputs' type";
     if (rows < 1 || keys < 1 || p->max_seq_q < 1 || p->max_seq_kv < 1 || p->batch < 1 || p->heads_kv < 1)
         return "it takes no empty tensors";
+    if (stw_attn_sees_one_key(p)) return "rows see one key, and its sums of dP are truncated, not rounded";
     if (p->scale == 0.0f) return "it hides pairs by infinite scores, which a scale of 0 makes NaN";
     if (p->batch * p->heads_kv >= UNITS_MAX / stw_blocks_of(p->max_seq_kv, 128))
         return "it counts units in 31 bits";

@@ -21,9 +21,11 @@ static uint32_t stored_of(const stw_attn_params *p, uint32_t wave) {
     return p->dtype == STW_F32 && wave == 32 ? 6u : element_of(p);
 }
 
-/* Features that only the kernels with all features know; f32 outputs of 16-bit inputs among them. */
+/* What only the kernels with all features know: features of single pairs, f32 outputs of 16-bit inputs, and
+ * sums of dP rounded to nearest, without which the matrix unit's truncation is all there is of dS. */
 static int needs_full(const stw_attn_params *p) {
     uint32_t keys = p->outputs & (STW_OUT_DK | STW_OUT_DV);
+    if (p->dtype != STW_F32 && stw_attn_sees_one_key(p)) return 1;
     if (keys && p->dtype != STW_F32 && (p->dk_dtype == STW_F32 || p->dv_dtype == STW_F32)) return 1;
     return (p->features & (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)) != 0;
 }

@@ -139,6 +139,13 @@ STW_SHARED_FN stw_band stw_band_of(const stw_attn_params *p, stw_seq_span q, stw
     return band;
 }
 
+/* No row of any sequence sees two keys. P is 1 or 0 then and dS = dP - D (softcap aside) is rounding alone,
+ * so dP is to be summed as D was: rounded to nearest. */
+STW_SHARED_FN int stw_attn_sees_one_key(const stw_attn_params *p) {
+    const uint32_t both = STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT;
+    return p->max_seq_kv <= 1 || ((p->features & both) == both && p->window_left + p->window_right <= 0);
+}
+
 #if defined(__cplusplus)
 #define STW_PARAMS_ASSERT static_assert
 #else

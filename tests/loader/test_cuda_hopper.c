@@ -159,6 +159,8 @@ static const char *const refusals[][2] = {
     {"bf16:b1h2s0x64d64", "it takes no empty tensors"},
     {"bf16:b1h2s64x0d64", "it takes no empty tensors"},
     {"bf16:b0h2s64d64", "it takes no empty tensors"},
+    {"bf16:b1h2s64x1d64:delta_in", "rows see one key, and its sums of dP are truncated, not rounded"},
+    {"bf16:b1h2s64d64:wl0:causal_br", "rows see one key, and its sums of dP are truncated, not rounded"},
     {"bf16:b1h2s64d64:scale0", "it hides pairs by infinite scores, which a scale of 0 makes NaN"},
     /* 2^20 * 16 heads of 128 blocks of keys: 2^31 units */
     {"bf16:b1048576h16s128x16384d64", "it counts units in 31 bits"},
@@ -181,6 +183,7 @@ static const char *const accepted[] = {
     "bf16:b1h2s64d64:delta_in",      "bf16:b1h2s64d64:sink:dlse:grads_qkvs",
     "f16:b1h2s64d64:delta_out",      "bf16:b2h2s64d64:used:causal_br",
     "bf16:b1h2s64d64:causal_tl",     "bf16:b1h2s64d64:wl7:wr0",
+    "bf16:b1h2s64x2d64:delta_in",    "bf16:b1h2s64d64:wl1:wr0",
     "bf16:b1h2s64d64:scale-0.5",     "bf16:b1h2s64d64:st_dq0,65,131:st_dk0,65,131",
     "bf16:b1h2s64d64:gap8",          "bf16:b1h2s64d64:st_out0,65,131",
     "bf16:b1h1s64d64:st_q3,5,64",    "bf16:b2h1s10d64:st_q549755813880,64,64",
