@@ -89,12 +89,12 @@ static const maps_case maps_cases[] = {
      "0 rank 4 dims 33,10,1,1 strides 112,16,16 box 64,128,1,1",
      "0 rank 4 dims 33,10,1,1 strides 80,16,16 box 64,128,1,1",
      "0 rank 4 dims 33,10,1,1 strides 96,16,16 box 64,128,1,1"},
-    /* one column, one row of each */
-    {"attn_bwd:f16:b1h1s1d1", "sm90_128x128_hd64", "6",
+    /* one column, one query, two keys */
+    {"attn_bwd:f16:b1h1s1x2d1:st_k7,7,8:st_v7,7,16", "sm90_128x128_hd64", "6",
      "0 rank 4 dims 1,1,1,1 strides 16,16,16 box 64,128,1,1",
      "0 rank 4 dims 1,1,1,1 strides 16,16,16 box 64,128,1,1",
-     "0 rank 4 dims 1,1,1,1 strides 16,16,16 box 64,128,1,1",
-     "0 rank 4 dims 1,1,1,1 strides 16,16,16 box 64,128,1,1"},
+     "0 rank 4 dims 1,2,1,1 strides 16,16,16 box 64,128,1,1",
+     "0 rank 4 dims 1,2,1,1 strides 32,16,16 box 64,128,1,1"},
     /* interleaved: a row of the buffer has 2 + 1 + 1 heads */
     {"attn_bwd:bf16:b2h2k1s64d64:qkv", "sm90_128x128_hd64", "9",
      "1 rank 5 dims 64,64,1,2,2 strides 512,128,128,32768 box 64,128,1,1,1",
