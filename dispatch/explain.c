@@ -35,7 +35,7 @@ static int explain_candidate(const stw_choice *choice, const stw_candidate *cand
         stw_text_add(text, "%s: not chosen: %s (%s)\n", name, stw_last_error(), stw_status_name(status));
         return 0;
     }
-    char lines[2048];
+    char lines[16384]; /* a line a rule; a tuning file with hundreds of them is cut */
     stw_text why = stw_text_in(lines, sizeof lines);
     lines[0] = 0;
     status = build(context, problem, &why, &plan);

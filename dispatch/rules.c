@@ -20,6 +20,10 @@ static const char *const fact_names[STW_FACT_COUNT] = {
 #undef STW_FACT
 };
 
+const char *stw_fact_name(int fact) {
+    return fact_names[fact];
+}
+
 static stw_status bad_word(const char *word, size_t length, const char *accepted) {
     return stw_fail(STW_E_INVALID, "condition %.*s is not understood: %s", (int)(length > 80 ? 80 : length),
                     word, accepted);

@@ -27,14 +27,16 @@ stw_facts stw_facts_of(const stw_attn_work *work, const stw_device *device) {
     return facts;
 }
 
-static int rule_fits(const stw_rule *rule, const stw_facts *facts) {
-    for (int fact = 0; fact < STW_FACT_COUNT; ++fact) {
+/* The first fact that does not hold, or STW_FACT_COUNT. */
+static int misfit_of(const stw_rule *rule, const stw_facts *facts) {
+    int fact = 0;
+    for (; fact < STW_FACT_COUNT; ++fact) {
         int64_t value = facts->value[fact];
         if (fact <= STW_FACT_op ? !(rule->choices[fact] >> value & 1)
                                 : value < rule->low[fact] || value > rule->high[fact])
-            return 0;
+            break;
     }
-    return 1;
+    return fact;
 }
 
 /* NULL, or why this variant cannot run this problem on this device. */
@@ -65,6 +67,38 @@ static stw_status select_forced(const stw_rules *rules, const stw_facts *facts, 
     return STW_OK;
 }
 
+static int is_of_op(const stw_rule *rule, const stw_facts *facts) {
+    return rule->choices[STW_FACT_op] >> facts->value[STW_FACT_op] & 1;
+}
+
+static void add_rejected(const stw_rule *rule, int misfit, const char *refusal, const stw_facts *facts,
+                         stw_text *why) {
+    if (!is_of_op(rule, facts)) return;
+    stw_text_add(why, "not %s (rule %s): ", rule->variant->id, rule->text);
+    if (refusal)
+        stw_text_add(why, "%s\n", refusal);
+    else if (misfit == STW_FACT_dtype)
+        stw_text_add(why, "dtype is %s\n", stw_dtype_name((stw_dtype)facts->value[misfit]));
+    else
+        stw_text_add(why, "%s is %lld\n", stw_fact_name(misfit), (long long)facts->value[misfit]);
+}
+
+/* What would run without rule `chosen`, without the next, ...: STERNWAY_VARIANT takes these. */
+static void add_next(const stw_rules *rules, size_t chosen, const stw_facts *facts,
+                     const stw_backend_ops *ops, const stw_device *device, stw_text *why) {
+    int any = 0;
+    for (size_t i = chosen + 1; i < rules->count; ++i) {
+        const stw_variant *variant = rules->rules[i].variant;
+        int named = 0;
+        for (size_t before = chosen; before < i; ++before) named |= rules->rules[before].variant == variant;
+        if (named || misfit_of(&rules->rules[i], facts) < STW_FACT_COUNT ||
+            refusal_of(variant, facts, ops, device))
+            continue;
+        stw_text_add(why, "%s%s", any++ ? ", " : "next: ", variant->id);
+    }
+    if (any) stw_text_add(why, "\n");
+}
+
 stw_status stw_select(const stw_rules *rules, const stw_facts *facts, const stw_backend_ops *ops,
                       const stw_device *device, const char *forced_variant, int all, stw_text *why,
                       const stw_variant **variant_out) {
@@ -72,14 +106,15 @@ stw_status stw_select(const stw_rules *rules, const stw_facts *facts, const stw_
         return select_forced(rules, facts, ops, device, forced_variant, why, variant_out);
     for (size_t i = 0; i < rules->count; ++i) {
         const stw_rule *rule = &rules->rules[i];
-        const char *refusal = rule_fits(rule, facts) ? refusal_of(rule->variant, facts, ops, device)
-                                                     : "its conditions do not hold";
-        if (!refusal) {
+        int misfit = misfit_of(rule, facts);
+        const char *refusal = misfit == STW_FACT_COUNT ? refusal_of(rule->variant, facts, ops, device) : NULL;
+        if (misfit == STW_FACT_COUNT && !refusal) {
             stw_text_add(why, "rule %s\n", rule->text);
+            if (all) add_next(rules, i, facts, ops, device, why);
             *variant_out = rule->variant;
             return STW_OK;
         }
-        if (all) stw_text_add(why, "not %s (rule %s): %s\n", rule->variant->id, rule->text, refusal);
+        if (all) add_rejected(rule, misfit, refusal, facts, why);
     }
     return stw_fail(STW_E_UNSUPPORTED, "no rule of the tuning table of %s fits a %s problem of head dim %lld",
                     rules->table->arch, stw_dtype_name((stw_dtype)facts->value[STW_FACT_dtype]),

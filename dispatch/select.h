@@ -65,11 +65,14 @@ stw_status stw_rules_parse(const char *name, const char *text, const stw_attn_ta
 /* One row's conditions. Errors: STW_E_INVALID naming the word. */
 stw_status stw_rule_parse(const char *conditions, stw_rule *rule_out);
 
+const char *stw_fact_name(int fact); /* as rules spell it */
+
 stw_facts stw_facts_of(const stw_attn_work *work, const stw_device *device);
 
 /* The first rule that fits a usable variant; `forced_variant` (NULL or "": none) overrides all rules. `why`
- * receives one line for the choice and, with `all`, one a rejected rule. Errors: STW_E_INVALID (no variant
- * of the forced name), STW_E_UNSUPPORTED (the forced one refuses, or no rule fits). */
+ * receives one line for the choice; with `all`, one a rejected rule (those of another op are passed over),
+ * and one for the variants that would have come next. Errors: STW_E_INVALID (no variant of the forced name),
+ * STW_E_UNSUPPORTED (the forced one refuses, or no rule fits). */
 stw_status stw_select(const stw_rules *rules, const stw_facts *facts, const stw_backend_ops *ops,
                       const stw_device *device, const char *forced_variant, int all, stw_text *why,
                       const stw_variant **variant_out);

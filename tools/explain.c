@@ -70,15 +70,58 @@ static const struct argp parser = {
     NULL,
     NULL};
 
-/* The backend of the line "cpu: chosen", or NULL. */
-static cJSON *json_chosen(const char *text) {
-    const char *mark = strstr(text, ": chosen\n");
-    if (!mark) return cJSON_CreateNull();
-    const char *begin = mark;
-    while (begin > text && begin[-1] != '\n') --begin;
-    char name[32];
-    snprintf(name, sizeof name, "%.*s", (int)(mark - begin), begin);
-    return cJSON_CreateString(name);
+/* The text's lines, sorted: "no backend: ..." or "cuda: ..." of a backend, then for the chosen one "key:
+ * value" of its plan and, indented, rules; jagged attention has a second plan. Keys of plans name no backend.
+ */
+typedef struct sorted_text {
+    cJSON *chosen, *reason, *backends, *plan, *packed, *rules;
+} sorted_text;
+
+static int is_backend(const char *key) {
+    static const char *const names[] = {"cuda", "hip", "cpu"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i)
+        if (!strcmp(names[i], key)) return 1;
+    return 0;
+}
+
+static void sort_backend(sorted_text *sorted, const char *name, const char *words) {
+    static const char not_chosen[] = "not chosen: ";
+    int chosen = !strcmp(words, "chosen");
+    if (!strncmp(words, not_chosen, sizeof not_chosen - 1)) words += sizeof not_chosen - 1;
+    cJSON *row = cJSON_CreateObject();
+    cJSON_AddStringToObject(row, "backend", name);
+    cJSON_AddBoolToObject(row, "chosen", chosen);
+    cJSON_AddStringToObject(row, "reason", chosen ? "" : words);
+    cJSON_AddItemToArray(sorted->backends, row);
+    if (chosen) sorted->chosen = cJSON_CreateString(name);
+}
+
+static void sort_line(sorted_text *sorted, const char *line) {
+    const char *colon = strstr(line, ": ");
+    char key[64];
+    if (line[0] == ' ') {
+        cJSON_AddItemToArray(sorted->rules, cJSON_CreateString(line + strspn(line, " ")));
+        return;
+    }
+    if (!strcmp(line, "packed problem:")) sorted->packed = cJSON_CreateObject();
+    if (!colon) return;
+    snprintf(key, sizeof key, "%.*s", (int)(colon - line), line);
+    if (is_backend(key))
+        sort_backend(sorted, key, colon + 2);
+    else if (!strcmp(key, "no backend"))
+        sorted->reason = cJSON_CreateString(colon + 2);
+    else
+        cJSON_AddStringToObject(sorted->packed ? sorted->packed : sorted->plan, key, colon + 2);
+}
+
+static sorted_text sort_text(const cJSON *lines) {
+    sorted_text sorted = {
+        .backends = cJSON_CreateArray(), .plan = cJSON_CreateObject(), .rules = cJSON_CreateArray()};
+    const cJSON *line;
+    cJSON_ArrayForEach(line, lines) sort_line(&sorted, line->valuestring);
+    if (!sorted.chosen) sorted.chosen = cJSON_CreateNull();
+    if (!sorted.reason) sorted.reason = cJSON_CreateString("");
+    return sorted;
 }
 
 /* What is explained: one of the two. */
@@ -161,9 +204,16 @@ int stw_tool_explain(int argc, char **argv) {
     int chosen = text && strstr(text, ": chosen\n");
     if (!status && request.json) {
         cJSON *document = cJSON_CreateObject();
+        cJSON *lines = stw_tool_json_lines(text);
+        sorted_text sorted = sort_text(lines);
         cJSON_AddStringToObject(document, "problem", request.problem);
-        cJSON_AddItemToObject(document, "chosen", json_chosen(text));
-        cJSON_AddItemToObject(document, "text", stw_tool_json_lines(text));
+        cJSON_AddItemToObject(document, "chosen", sorted.chosen);
+        cJSON_AddItemToObject(document, "reason", sorted.reason);
+        cJSON_AddItemToObject(document, "backends", sorted.backends);
+        cJSON_AddItemToObject(document, "plan", sorted.plan);
+        if (sorted.packed) cJSON_AddItemToObject(document, "packed_plan", sorted.packed);
+        cJSON_AddItemToObject(document, "rules", sorted.rules);
+        cJSON_AddItemToObject(document, "text", lines);
         stw_tool_print_json(document);
     } else if (!status) {
         print_text(text);

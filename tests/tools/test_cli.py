@@ -128,11 +128,36 @@ class Cli(CommandTest):
         document = json.loads(sternway("explain", "--json", "--backend", "cpu", PROBLEM).stdout)
         self.assertEqual((document["chosen"], document["problem"]), ("cpu", PROBLEM))
         self.assertEqual("\n".join(document["text"]) + "\n", done.stdout)
+        plan = document["plan"]
+        self.assertEqual((plan["backend"], plan["arch"], plan["problem"]), ("cpu", "cpu", PROBLEM))
+        self.assertIn(f"variant: {plan['variant']}\n", done.stdout)
+        self.assertEqual([(row["backend"], row["chosen"]) for row in document["backends"]],
+                         [("cuda", False), ("hip", False), ("cpu", True)])
+        for row in document["backends"]:
+            self.assertEqual(row["chosen"], not row["reason"])
+        self.assertEqual([line for line in done.stdout.splitlines() if line.startswith("  ")],
+                         ["  " + line for line in document["rules"]])
+
+    def test_explain_names_the_condition_that_fails(self):
+        rules = self.path("rules.txt")
+        rules.write_text("".join(f'STW_RULE("{text}", cpu_portable_32x32)\n' for text in (
+            "op=fwd", "head_dim>=9", "head_dim_v<=7", "dtype=f16|bf16", "seq_q>=100 head_dim<=8", "causal=1", "head_dim=8")))
+        done = sternway("explain", "attn_bwd:f32:b1h2s9d8", env={"STERNWAY_TUNING": str(rules), "STERNWAY_BACKEND": "cpu"})
+        lines = [line.strip() for line in done.stdout.splitlines() if line.startswith("  ")]
+        reasons = [line.rsplit(": ", 1)[1] for line in lines if line.startswith("not cpu_portable_32x32 (")]
+        self.assertEqual(reasons, ["head_dim is 8", "head_dim_v is 8", "dtype is f32", "seq_q is 9", "causal is 0"])
+        self.assertRegex(lines[5], '^rule "head_dim=8" of ')
+        self.assertRegex(lines[6], "^next: cpu_")
+        self.assertNotIn("cpu_portable_32x32", lines[6])
+        self.assertEqual(len(lines), 7)
 
     def test_explain_says_why_not(self):
         done = sternway("explain", "--memory", "device", "--backend", "cpu", PROBLEM)
         self.assert_exit(done, 2)
         self.assertIn("no backend", done.stdout)
+        document = json.loads(sternway("explain", "--json", "--memory", "device", "--backend", "cpu", PROBLEM).stdout)
+        self.assertIn(document["reason"], done.stdout)
+        self.assertTrue(document["reason"] and not document["plan"] and not document["backends"] and not document["rules"])
         text = sternway("explain", PROBLEM).stdout
         for backend in ("cpu", "cuda", "hip"):
             self.assertRegex(text, rf"(?m)^{backend}: (chosen|not chosen)")

@@ -111,6 +111,8 @@ class Schema(SchemaTest):
     def test_explain(self):
         self.run_json("explain", LINE)
         self.run_json("explain", "jagged_softmax:bf16:c8l400t1000i64:inner:used:i64")
+        nested = self.run_json("explain", "jagged_attention:i32:attn_bwd:bf16:b4h2s50x40d64:thd")
+        self.assertTrue(nested["packed_plan"]["tile"] and "tile" not in nested["plan"])
         self.assertIsNone(self.run_json("explain", "--backend", "cpu", "attn_bwd:f32:b1h4k3s8d8", code=2)["chosen"])
 
     def test_bench(self):
