@@ -159,8 +159,8 @@ tests() {
 # What takes too long for every push: long conform, long fuzz runs, races, coverage.
 full() {
     tests
-    say "the emulated AMD GPUs: the long conformance list, every variant, every planted bug"
-    ctest --test-dir build/release --output-on-failure -L full
+    say "the emulated AMD GPUs: the long conformance list, every variant, planted bugs (STW_PART=all: all of them)"
+    ctest --test-dir build/release --output-on-failure -j "$jobs" -L full
     say "conform, long form"
     build/release/bin/sternway conform --long --jobs "$jobs" | tail -n 40
     build tsan -DSTERNWAY_IMAGES_FROM="$PWD/build/release/images"
@@ -168,7 +168,7 @@ full() {
     ctest --test-dir build/tsan --output-on-failure -j "$jobs" -LE 'long|fuzz'
     if [[ "$CC" == *clang* ]]; then
         say "fuzzing, ${STW_FUZZ_SECONDS:=120} s a target"
-        STW_FUZZ_SECONDS=$STW_FUZZ_SECONDS ctest --test-dir build/fuzz --output-on-failure -L fuzz
+        STW_FUZZ_SECONDS=$STW_FUZZ_SECONDS ctest --test-dir build/fuzz --output-on-failure -j "$jobs" -L fuzz
     fi
     say "reproducible: library, command and packages built again in another folder are the same files"
     CC=$CC cmake --preset release -B build/again -DCMAKE_C_COMPILER="$CC" -DSTERNWAY_NVCC="$(find_nvcc || true)" \

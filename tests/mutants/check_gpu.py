@@ -123,7 +123,7 @@ class Hip:
         return self.options.hip_compiler
 
     def compile(self, tree, image):
-        return [self.options.hip_compiler, *self.options.hip_flags.split(), f"--offload-arch={self.arch}", "-O3", "-fno-slp-vectorize",
+        return [self.options.hip_compiler, *self.options.hip_flags.split(), f"--offload-arch={self.arch}", "-O3", "-fno-slp-vectorize", "-w",
                 f'-DSTW_VARIANT_TABLE="common/tuning/attn_bwd.{self.arch}.def"', f"-I{tree}", f"-I{tree}/include", "-c",
                 str(tree / "backends/hip/attn_bwd_cdna.hip"), "-o", str(image)]
 
@@ -261,6 +261,7 @@ def chosen(options):
         if options.leaf and not mutant["file"].startswith("backends/") and "archs" not in mutant:
             continue
         mutants.append(mutant)
+    mutants = planted.part(mutants, options.of)
     if any("attn_bwd_cdna" in mutant["file"] for mutant in mutants) and options.vendor.folder == "backends/hip":
         mutants.insert(0, {"name": "no bug in CDNA's own kernels alone", "file": "backends/hip/attn_bwd_cdna.inl"})
     return mutants
@@ -294,6 +295,7 @@ def main():
     parser.add_argument("--hip-flags", default="", help="as cmake/image.cmake has them")
     parser.add_argument("--backends", default="CUDA,HIP", help="those of the build")
     parser.add_argument("--only", help="names that contain this text")
+    parser.add_argument("--of", type=int, default=1, help="a part of the rows, one of so many (STW_PART)")
     parser.add_argument("--short", action="store_true", help="the rows marked so")
     parser.add_argument("--leaf", action="store_true", help="the rows in the backend's own files, and those of few archs")
     parser.add_argument("--stale", action="store_true", help="only look whether each old text is there once")

@@ -67,7 +67,7 @@ class Cdna:
             raise RuntimeError(f"{kernels.name}: the f16 kernels are not where they were")
         kernels.write_text(text)
         yield [self.options.hip_compiler, *self.options.hip_flags.split(), f"--offload-arch={self.options.arch}", "-O3",
-               "-fno-slp-vectorize", f'-DSTW_VARIANT_TABLE="common/tuning/jagged.{self.options.arch}.def"', f"-I{tree}",
+               "-fno-slp-vectorize", "-w", f'-DSTW_VARIANT_TABLE="common/tuning/jagged.{self.options.arch}.def"', f"-I{tree}",
                f"-I{tree}/include", "-c", str(tree / "backends/hip/jagged_cdna.hip"), "-o", str(image)]
         source, value = planted.embed(image, SYMBOL)
         (work / "images.c").write_text(source)
@@ -149,6 +149,7 @@ def main():
     parser.add_argument("--hip-flags", default="", help="as cmake/image.cmake has them")
     parser.add_argument("--backends", default="CUDA,HIP", help="those of the build")
     parser.add_argument("--only", help="names that contain this text")
+    parser.add_argument("--of", type=int, default=1, help="a part of the rows, one of so many (STW_PART)")
     parser.add_argument("--short", action="store_true", help="the rows marked so")
     parser.add_argument("--stale", action="store_true", help="only look whether each old text is there once")
     options = parser.parse_args()
@@ -157,7 +158,7 @@ def main():
     if options.stale:
         return planted.report_stale(options.source, mutants)
     with tempfile.TemporaryDirectory(prefix="sternway-mutants-") as options.scratch:
-        return planted.report(Check(options).check, mutants, options.jobs)
+        return planted.report(Check(options).check, planted.part(mutants, options.of), options.jobs)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ reading the list, planting one bug in a copied tree, a device image as an object
 and the report."""
 
 import concurrent.futures
+import datetime
 import os
 import subprocess
 import sys
@@ -17,6 +18,19 @@ def load(path, only):
     if len({m["name"] for m in mutants}) != len(mutants):
         sys.exit(f"{path.name}: a name is there twice")
     return [m for m in mutants if not only or only in m["name"]]
+
+
+def part(mutants, count):
+    """Of a list that takes too long for one day: every count-th row, another part each day. STW_PART, a number, says which;
+    STW_PART=all: every row."""
+    which = os.environ.get("STW_PART") or str(datetime.date.today().toordinal() % count)
+    if count == 1 or which == "all":
+        return mutants
+    if not which.isdecimal():
+        sys.exit(f"STW_PART={which}: a number or all")
+    taken = mutants[int(which) % count::count]
+    print(f"STW_PART={int(which) % count} of {count}: {len(taken)} of {len(mutants)} rows")
+    return taken
 
 
 def wrong(source, mutant):
