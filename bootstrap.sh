@@ -17,7 +17,7 @@ jobs=$(nproc)
 required=(cmake ninja-build gcc g++ libc6-dev pkg-config python3 binutils libcmocka-dev libcjson-dev)
 preferred=(clang-19 libclang-rt-19-dev lld-19 llvm-19)
 packaging=(help2man dpkg-dev file)     # manual pages, .deb packages
-documenting=(doxygen)                  # the API reference and its test
+documenting=(doxygen)                  # the API reference, its manual pages and its tests
 testing=(lintian groff-base zsh fish)  # what tests of packages, pages and completion look with
 
 missing() { for package in "$@"; do dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"; done; }
@@ -38,7 +38,7 @@ install_packages() {
     if [ ${#need[@]} -gt 0 ]; then say "installing ${need[*]}"; apt_install "${need[@]}"; fi
     install_if_possible "gcc builds everything, the CPU tiles run slower, and AMD images, their emulator and fuzz targets are left out" "${preferred[@]}"
     install_if_possible "no manual pages, no .deb packages" "${packaging[@]}"
-    install_if_possible "no API reference, and its test is skipped" "${documenting[@]}"
+    install_if_possible "no API reference and none of its manual pages, and its tests are skipped" "${documenting[@]}"
 }
 
 install_if_possible() { # what follows if not, packages...

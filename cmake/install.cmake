@@ -23,6 +23,9 @@ function(_stw_install library development tools libdir zsh export pc_prefix fold
     set(STERNWAY_PC_LIBDIR ${libdir})
     configure_file(cmake/sternway.pc.in ${folder}/sternway.pc @ONLY)
     install(FILES ${folder}/sternway.pc DESTINATION ${libdir}/pkgconfig COMPONENT ${development} ${ARGN})
+    if(STERNWAY_MAN_API)
+        install(DIRECTORY ${STERNWAY_MAN_API}/ DESTINATION ${CMAKE_INSTALL_DATADIR}/man/man3 COMPONENT ${development} ${ARGN})
+    endif()
     install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sternway COMPONENT ${tools} ${ARGN})
     foreach(_folder tools common/tuning tests/problem backends/hip)
         install(FILES ${_folder}/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sternway/${_folder}

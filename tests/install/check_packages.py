@@ -20,7 +20,8 @@ from consumer import Tools, Tree, by_find_package, by_name, by_pkg_config, run
 CONTENTS = {
     "libsternway0": [r"usr/lib/[^/]+/libsternway\.so\.0", r"usr/lib/[^/]+/libsternway\.so\.0\.\d+\.\d+"],
     "libsternway-dev": [r"usr/include/sternway/\w+\.h", r"usr/lib/[^/]+/libsternway\.so",
-                        r"usr/lib/[^/]+/pkgconfig/sternway\.pc", r"usr/lib/[^/]+/cmake/sternway/sternway\w+(-release)?\.cmake"],
+                        r"usr/lib/[^/]+/pkgconfig/sternway\.pc", r"usr/lib/[^/]+/cmake/sternway/sternway\w+(-release)?\.cmake",
+                        r"usr/share/man/man3/(stw_\w+|sternway(_\w+)?\.h)\.3\.gz"],
     "sternway-tools": [r"usr/bin/sternway", r"usr/share/man/man1/sternway(-[a-z]+)?\.1\.gz",
                        r"usr/share/bash-completion/completions/sternway", r"usr/share/zsh/vendor-completions/_sternway",
                        r"usr/share/fish/vendor_completions\.d/sternway\.fish",
@@ -37,11 +38,11 @@ def parse():
     return parser.parse_args()
 
 
-def check_contents(name, folder, has_pages):
+def check_contents(name, folder, sections):
     files = [str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
     wanted = CONTENTS[name] + [f"usr/share/doc/{name}/{re.escape(document)}" for document in DOCUMENTS]
-    if not has_pages:
-        wanted = [pattern for pattern in wanted if "man1" not in pattern]
+    for section in {"man1", "man3"} - sections:
+        wanted = [pattern for pattern in wanted if section not in pattern]
     missing = [pattern for pattern in wanted if not any(re.fullmatch(pattern, file) for file in files)]
     strangers = [file for file in files if not any(re.fullmatch(pattern, file) for pattern in wanted)]
     if missing or strangers:
@@ -83,7 +84,8 @@ def main():
         sys.exit(77)
     has_pkg_config = options.pkg_config and not options.pkg_config.endswith("NOTFOUND")
     tools = Tools(options.cmake, options.cc, options.cxx, options.pkg_config if has_pkg_config else "")
-    has_pages = any(pathlib.Path(options.build, "docs/man").glob("*.1.gz"))
+    made = pathlib.Path(options.build, "docs/man")
+    sections = {section for section, pages in (("man1", "*.1.gz"), ("man3", "man3/*.3.gz")) if any(made.glob(pages))}
     with tempfile.TemporaryDirectory(prefix="sternway-packages-") as name:
         work = pathlib.Path(name)
         made, root = pathlib.Path(options.keep or work / "made"), work / "root"
@@ -94,7 +96,7 @@ def main():
             sys.exit(f"cpack made {sorted(packages)}")
         for package, path in packages.items():
             run("dpkg-deb", "-x", path, work / package)
-            check_contents(package, work / package, has_pages)
+            check_contents(package, work / package, sections)
             check_fields(package, path, options.version)
             run("dpkg-deb", "-x", path, root)
         linted = check_lintian(packages.values())
