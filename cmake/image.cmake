@@ -52,7 +52,8 @@ macro(_stw_nvcc_image source arch kind)
 endmacro()
 
 if(STERNWAY_CUDA)
-    find_program(STERNWAY_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin
+    find_program(STERNWAY_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda
+        ${CMAKE_CURRENT_SOURCE_DIR}/build/tools/cuda/nvidia/cu13 PATH_SUFFIXES bin
         DOC "nvcc, for the CUDA images")
     if(STERNWAY_NVCC)
         execute_process(COMMAND ${STERNWAY_NVCC} --version OUTPUT_VARIABLE _version ERROR_QUIET)
@@ -69,7 +70,7 @@ if(STERNWAY_CUDA)
         _stw_nvcc_image(${_source} sm80 CUBIN arch=compute_80,code=sm_80)
         _stw_nvcc_image(${_source} sm80 PTX arch=compute_80,code=compute_80 arch=compute_90,code=sm_90)
     else()
-        message(WARNING "sternway: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda): the CUDA backend is built "
+        message(WARNING "sternway: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda, what bootstrap.sh fetches): the CUDA backend is built "
             "without kernels and every CUDA context will end in STW_E_NO_IMAGE")
     endif()
 endif()
@@ -85,7 +86,7 @@ macro(_stw_hip_image source arch table)
     get_filename_component(_stem ${source} NAME_WE)
     set(_output ${_images}/${_stem}.${arch}.co)
     set(_depends -Xclang -dependency-file) # -MD does nothing here from clang 22 on
-    file(WRITE ${_images}/empty.hip "")
+    file(CONFIGURE OUTPUT ${_images}/empty.hip CONTENT "" @ONLY)
     execute_process(COMMAND ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch}
         -c ${_images}/empty.hip -o ${_images}/empty.co RESULT_VARIABLE _failed OUTPUT_QUIET ERROR_VARIABLE _words)
     if(_failed)

@@ -115,7 +115,9 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
     stw_text_add(text, "why: %s", plan->why[0] ? plan->why : "the rules below, in order\n");
     stw_text_add(text, "workspace: %zu bytes\n", work->workspace_size);
     stw_text_add(text, "deterministic: %s\n",
-                 work->params.features & STW_FEAT_DETERMINISTIC ? "yes" : "not asked for");
+                 plan->context->ops->backend == STW_BACKEND_CPU   ? "yes, always"
+                 : work->params.features & STW_FEAT_DETERMINISTIC ? "yes"
+                                                                  : "not asked for");
     if (work->unaligned_variant)
         stw_text_add(text, "unaligned: %s, in calls whose q, k, v or dout start at no multiple of 16 bytes\n",
                      work->unaligned_variant->id);

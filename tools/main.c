@@ -11,9 +11,9 @@ static const struct {
     int (*main)(int argc, char **argv);
     const char *help;
 } commands[] = {
-    {"info", stw_tool_info, "version, archs and images in this build, devices, environment in force"},
+    {"info", stw_tool_info, "version, archs, images, devices, environment in force"},
     {"explain", stw_tool_explain, "for a PROBLEM, every backend: chosen, or why not"},
-    {"run", stw_tool_run, "gradients of the problems in safetensors files, compared with references"},
+    {"run", stw_tool_run, "gradients of safetensors files, compared with references"},
     {"conform", stw_tool_conform, "the conformance suite: every feature against the float64 reference"},
     {"bench", stw_tool_bench, "time PROBLEMs, verified first"},
     {"tune", stw_tool_tune, "time every variant on PROBLEMs; rules for the tuning tables"},
@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
         }
         return status;
     }
-    if (!strcmp(name, "--help") || !strcmp(name, "-?") || !strcmp(name, "help")) {
+    if (!strcmp(name, "--help") || !strcmp(name, "-?") || !strcmp(name, "-h") || !strcmp(name, "help")) {
         print_help(stdout);
     } else if (!strcmp(name, "--version") || !strcmp(name, "-V")) {
         print_version(stdout);
