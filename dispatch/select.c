@@ -83,16 +83,23 @@ static void add_rejected(const stw_rule *rule, int misfit, const char *refusal, 
         stw_text_add(why, "%s is %lld\n", stw_fact_name(misfit), (long long)facts->value[misfit]);
 }
 
+/* A rule from `first` on and before `end` chooses this variant for these facts. */
+static int is_chosen_in(const stw_rules *rules, size_t first, size_t end, const stw_variant *variant,
+                        const stw_facts *facts) {
+    for (size_t i = first; i < end; ++i)
+        if (rules->rules[i].variant == variant && misfit_of(&rules->rules[i], facts) == STW_FACT_COUNT)
+            return 1;
+    return 0;
+}
+
 /* What would run without rule `chosen`, without the next, ...: STERNWAY_VARIANT takes these. */
 static void add_next(const stw_rules *rules, size_t chosen, const stw_facts *facts,
                      const stw_backend_ops *ops, const stw_device *device, stw_text *why) {
     int any = 0;
     for (size_t i = chosen + 1; i < rules->count; ++i) {
         const stw_variant *variant = rules->rules[i].variant;
-        int named = 0;
-        for (size_t before = chosen; before < i; ++before) named |= rules->rules[before].variant == variant;
-        if (named || misfit_of(&rules->rules[i], facts) < STW_FACT_COUNT ||
-            refusal_of(variant, facts, ops, device))
+        if (!is_chosen_in(rules, i, i + 1, variant, facts) ||
+            is_chosen_in(rules, chosen, i, variant, facts) || refusal_of(variant, facts, ops, device))
             continue;
         stw_text_add(why, "%s%s", any++ ? ", " : "next: ", variant->id);
     }

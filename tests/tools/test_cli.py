@@ -141,7 +141,8 @@ class Cli(CommandTest):
     def test_explain_names_the_condition_that_fails(self):
         rules = self.path("rules.txt")
         rules.write_text("".join(f'STW_RULE("{text}", cpu_portable_32x32)\n' for text in (
-            "op=fwd", "head_dim>=9", "head_dim_v<=7", "dtype=f16|bf16", "seq_q>=100 head_dim<=8", "causal=1", "head_dim=8")))
+            "op=fwd", "head_dim>=9", "head_dim_v<=7", "dtype=f16|bf16", "seq_q>=100 head_dim<=8", "causal=1", "head_dim=8",
+            "causal=1", "op=bwd")))
         done = sternway("explain", "attn_bwd:f32:b1h2s9d8", env={"STERNWAY_TUNING": str(rules), "STERNWAY_BACKEND": "cpu"})
         lines = [line.strip() for line in done.stdout.splitlines() if line.startswith("  ")]
         reasons = [line.rsplit(": ", 1)[1] for line in lines if line.startswith("not cpu_portable_32x32 (")]
