@@ -74,7 +74,7 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
     if (!inner) mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
     enum { DROPS = (MODE & ATTN_DROPS) != 0, BIASED = MODE == ATTN_BIASED, ALL = MODE == ATTN_ALL };
     bool drops = MODE == ATTN_DROPS || (ALL && (p.features & STW_FEAT_DROPOUT));
-    bool unrounded = MODE != ATTN_PLAIN && !BIASED && (Bias::unrounded(l) || u.seq.kv.used == 1 || stw_attn_sees_one_key(&p));
+    bool unrounded = MODE != ATTN_PLAIN && !BIASED && (Bias::unrounded(l) || u.seq.kv.used == 1 || (sizeof(T) == 2 && stw_attn_sees_one_key(&p)));
     bool flushed = dev_flushes<T>::yes && attn_is_tiny<C>(u, stats);
     float scale = p.scale;
     attn_keep<S> keep;
