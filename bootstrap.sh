@@ -4,7 +4,7 @@
 # Everything on a fresh Debian 12, one command each:
 #   ./bootstrap.sh demo   install what is missing, build, run attention backward on a transformer's activations
 #   ./bootstrap.sh test   the same, then every test (what CI runs)
-#   ./bootstrap.sh full   the same, with the long forms of conform, fuzzing and coverage
+#   ./bootstrap.sh full   the same, with the long forms of conform, planted bugs, fuzzing, races and a second build
 #   ./bootstrap.sh build  install and build only
 # Needs root or sudo to install Debian packages, and only when one is missing.
 set -euo pipefail
@@ -156,7 +156,7 @@ tests() {
     figures
 }
 
-# What takes too long for every push: long conform, long fuzz runs, races, coverage.
+# What takes too long for every push: the long conform, planted bugs, long fuzz runs, races, a second build.
 full() {
     tests
     say "the emulated AMD GPUs: the long conformance list, every variant, planted bugs (STW_PART=all: all of them)"

@@ -13,7 +13,9 @@ static stw_status read_op(stw_reader *r) {
     r->out->op = STW_PROBLEM_ATTN_FWD;
     return stw_reader_is(r, "attn_fwd")
                ? STW_OK
-               : stw_reader_refuse(r, "is not an operation; accepted: attn_bwd, attn_fwd, or jagged_* where nested operations are");
+               : stw_reader_refuse(
+                     r,
+                     "is not an operation; accepted: attn_bwd, attn_fwd, or jagged_* where these are taken");
 }
 
 /* ---- options that are one word ------------------------------------------------------------------ */

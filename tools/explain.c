@@ -4,6 +4,7 @@
 #include "tool.h"
 
 #include "common/problem_jagged.h"
+#include "dispatch/arch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,9 +79,9 @@ typedef struct sorted_text {
 } sorted_text;
 
 static int is_backend(const char *key) {
-    static const char *const names[] = {"cuda", "hip", "cpu"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i)
-        if (!strcmp(names[i], key)) return 1;
+    static const stw_backend backends[] = {STW_BACKEND_CUDA, STW_BACKEND_HIP, STW_BACKEND_CPU};
+    for (size_t i = 0; i < sizeof backends / sizeof backends[0]; ++i)
+        if (!strcmp(stw_backend_name(backends[i]), key)) return 1;
     return 0;
 }
 

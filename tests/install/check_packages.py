@@ -84,8 +84,8 @@ def main():
         sys.exit(77)
     has_pkg_config = options.pkg_config and not options.pkg_config.endswith("NOTFOUND")
     tools = Tools(options.cmake, options.cc, options.cxx, options.pkg_config if has_pkg_config else "")
-    made = pathlib.Path(options.build, "docs/man")
-    sections = {section for section, pages in (("man1", "*.1.gz"), ("man3", "man3/*.3.gz")) if any(made.glob(pages))}
+    manuals = pathlib.Path(options.build, "docs/man")
+    sections = {section for section, pages in (("man1", "*.1.gz"), ("man3", "man3/*.3.gz")) if any(manuals.glob(pages))}
     with tempfile.TemporaryDirectory(prefix="sternway-packages-") as name:
         work = pathlib.Path(name)
         made, root = pathlib.Path(options.keep or work / "made"), work / "root"

@@ -234,8 +234,6 @@ class Check:
             cases = None if self.options.whole else self.vendor.shrink(work / "tree", mutant)
             (work / "bin").mkdir()
             shutil.copy2(self.options.build / "bin/sternway", work / "bin/sternway")
-            if self.options.stale:
-                return True, f"{name}: found once"
             self.make_library(work)
             if self.options.no_run:
                 status, output = self.run(work, [str(work / "bin/sternway"), "info", "--verify"])
@@ -306,14 +304,14 @@ def main():
     options.build, options.source = options.build.resolve(), options.source.resolve()
     options.with_backends = [f"-DSTW_WITH_{name}" for name in options.backends.split(",")]
     options.vendor = (Hip if options.arch.startswith("gfx") else Hopper if options.arch == "sm90" else Cuda)(options)
-    why = None if options.stale else absent(options)
+    if options.stale:
+        return planted.report_stale(options.source, [m for m in chosen(options) if "old" in m])
+    why = absent(options)
     if why:
         print(f"skip {why}")
         return 77
     with tempfile.TemporaryDirectory(prefix="sternway-mutants-") as options.scratch:
-        checker = Check(options) if not options.stale else Check.__new__(Check)
-        checker.options, checker.vendor = options, options.vendor
-        return planted.report(checker.check, chosen(options), options.jobs)
+        return planted.report(Check(options).check, chosen(options), options.jobs)
 
 
 if __name__ == "__main__":
