@@ -67,6 +67,12 @@ def fa():
             for dim in (64, 128) for causal in (False, True) for seq in (512, 1024, 2048, 4096, 8192, 16384)]
 
 
+def deterministic():
+    """The problems of suite fa: what the mode costs, beside flash's."""
+    return [dataclasses.replace(case, group=case.group.replace("fa", "deterministic"), deterministic=True, peers=("normal", "flash_det"))
+            for case in fa()]
+
+
 def dims():
     return [Case(f"dims D{dim}", TOKENS // seq, 2048 // dim, seq, dim, causal)
             for dim in (96, 192, 256) for causal in (False, True) for seq in (1024, 4096, 16384)]
@@ -107,4 +113,4 @@ def near():
             for dim in (64, 128) for causal in (False, True) for heads in (12,) for batch, seq in sizes]
 
 
-SUITES = {"fa": fa, "dims": dims, "features": features, "f32": f32, "near": near}
+SUITES = {"fa": fa, "dims": dims, "features": features, "f32": f32, "near": near, "deterministic": deterministic}

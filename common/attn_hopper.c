@@ -33,7 +33,6 @@ const char *stw_attn_hopper_refusal(const stw_attn_params *p) {
     if (f & STW_FEAT_ALIBI) return "it takes no ALiBi";
     if (f & STW_FEAT_SOFTCAP) return "it takes no softcap";
     if (f & STW_FEAT_DROPOUT) return "it takes no dropout";
-    if (f & STW_FEAT_DETERMINISTIC) return "it adds in no fixed order";
     if ((p->outputs & (gradients | STW_OUT_DBIAS)) != gradients) return "it makes dQ, dK and dV together";
     if (p->dk_dtype != p->dtype || p->dv_dtype != p->dtype) return "it makes dK and dV in the inputs' type";
     if (rows < 1 || keys < 1 || p->max_seq_q < 1 || p->max_seq_kv < 1 || p->batch < 1 || p->heads_kv < 1)

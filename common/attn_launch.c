@@ -116,7 +116,8 @@ static int is_bias_alone(const stw_attn_params *p) {
 /* Which of a variant's kernels: README.md of common/tuning, column loop. */
 static const char *mode_of(const stw_attn_tile *tile, const stw_attn_params *p) {
     stw_attn_params rest = *p;
-    if (is_lean(tile, p) || stw_attn_is_hopper(tile)) return "plain";
+    if (stw_attn_is_hopper(tile)) return p->features & STW_FEAT_DETERMINISTIC ? "ordered" : "plain";
+    if (is_lean(tile, p)) return "plain";
     if (!has_plain(tile, p)) return "full";
     if (!needs_full(p)) return "plain";
     if (strcmp(tile->loop, "split_four")) return "full";
@@ -209,8 +210,8 @@ static int64_t lists_of(const stw_attn_tile *tile, const stw_attn_params *p) {
 /* Units in hand wait for their block of threads: bad where they wait for one another, and where they differ
  * in work, unless each is a small part of what a block does. */
 static stw_attn_queued queued(const stw_attn_tile *tile, const stw_attn_params *p, uint32_t wave) {
-    if (wave != 32 || (p->features & STW_FEAT_DETERMINISTIC)) return STW_QUEUED_NEVER;
     if (stw_attn_is_hopper(tile)) return STW_QUEUED;
+    if (wave != 32 || (p->features & STW_FEAT_DETERMINISTIC)) return STW_QUEUED_NEVER;
     if (!(p->features & (STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT))) return STW_QUEUED;
     return stw_blocks_of(p->max_seq_kv, tile->bn) <= 8 ? STW_QUEUED : STW_QUEUED_MANY;
 }
@@ -304,8 +305,14 @@ static uint32_t vectors_of(const stw_attn_params *p) {
  * q, dout and the sums of dQ of so many heads fit 32 MiB, and of four at least. Whole sequences of heads, or
  * a part that divides them, where it is not less than half of that: 7 of 16 heads were 8% slower than 8. Not
  * more than there are: Hopper's own main loop multiplies them by their key blocks in 32 bits. */
+/* Hopper's own main loop in deterministic mode: a key block's first rows of queries under a causal mask are
+ * then nobody's before it. */
+static int descends(const stw_attn_tile *tile, const stw_attn_params *p) {
+    return stw_attn_is_hopper(tile) && (p->features & STW_FEAT_DETERMINISTIC);
+}
+
 static int64_t heads_beside(const stw_attn_tile *tile, const stw_attn_params *p) {
-    if (!(p->features & STW_FEAT_WINDOW_RIGHT)) return 1;
+    if (!(p->features & STW_FEAT_WINDOW_RIGHT) && !descends(tile, p)) return 1;
     int64_t row = (int64_t)tile->head_dim * (2 * element_of(p) + sizeof(float)) * p->group,
             heads = p->heads_kv;
     int64_t most = stw_larger(4, (INT64_C(32) << 20) / stw_larger(row * p->max_seq_q, 1)), even = most;
@@ -347,6 +354,7 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
         l.dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
                                              wave == 32 && params->dtype == STW_F32 ? 8 : 16);
         if (stw_attn_is_hopper(tile)) l.dq_rows = tile->bm / 16;
+        if (descends(tile, params)) l.vectors |= STW_KEYS_DESCEND;
         l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !bias_is_summed(params);
         l.bias_batch = params->dbias.batch ? params->batch : 1;
         l.bias_heads = params->dbias.head ? params->heads_q : 1;

@@ -31,6 +31,12 @@
  * Rows that take part in nothing must not be multiplied, not even by 0: what TMA brings of them (a neighbour's in packed
  * tensors, rows past a used length) is overwritten with zeros, in the few blocks at edges.
  *
+ * Deterministic mode (ORDERED, a kernel of its own): key blocks add to a block of queries from the last to the first; l.turns holds the one
+ * that added last. Units are numbered so, and all drawn by ticket: each waits for units with smaller numbers alone, and passes its last
+ * turn on before it waits as another unit, so there is always one that goes on. (Under a causal mask the first block of queries that a key
+ * block meets is met by none before it.) One wave keeps the turns: it waits for that of step j in phase 1; in phase 4 it passes on that of
+ * step j - 1, whose additions came before the barrier, and looks whether that of step j + 1 has come; one fence serves both.
+ *
  * What ptxas makes of this decides over 10%:
  *   - no exponential may sink behind the last wait of a step, where no product runs: the branch to `select` ahead of it holds them;
  *   - all that decides about loops and branches comes from dev_uniform and from arithmetic without branches (hop_walk::next), or the
@@ -82,14 +88,22 @@ template <class T_, int HD_> struct hop_config {
 /* Where 16 columns from `k` on start, for an operand along: units behind the tile's start. */
 DEV_FN constexpr uint32_t hop_along(int k, int rows) { return (uint32_t)(k / 64 * (rows * 8) + k % 64 / 16 * 2); }
 
+#define HOP_NOTHING_DUE 0xFFFFFFFFu
+
 template <bool YES> struct hop_flag {
     enum { yes = YES };
 };
 
-template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const stw_hopper_maps &maps, char *smem) {
+/* Deterministic mode, one lane: waits until the key block before this one has added to block `at` of queries. With wrong cu_seqlens there
+ * may be no order: status_out tells. */
+DEV_FN void hop_await_turn(const stw_attn_launch &l, uint32_t at, int block) {
+    while (dev_load_acquire(l.turns + at) != (uint32_t)block + 1 && !*l.unordered) {}
+}
+
+template <class C, bool ORDERED> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const stw_hopper_maps &maps, char *smem) {
     typedef typename C::T T;
     typedef hop_mma<T> mma;
-    typedef hop_loader<C> loader;
+    typedef hop_loader<C, ORDERED> loader;
     enum { BM = C::BM, HD = C::HD, VALUES = BM / 2, PIECES = BM / 8, TINY = !dev_is_f16<T>::yes };
     const stw_attn_params &p = l.p;
     const int wave = (int)dev_wave(), thread = (int)dev_thread(), lane = (int)dev_lane();
@@ -102,7 +116,7 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         DEV_UNROLL for (int i = 0; i < 9; ++i) hop_barrier_init(barriers + 8 * i, 1);
         hop_barriers_ready();
         *drawn = HOP_UNDRAWN;
-        loader::fetch(l, (uint32_t)dev_unit(), units[0], barriers + HOP_UNIT);
+        loader::fetch(l, loader::begin_with(l), units[0], barriers + HOP_UNIT);
     }
     dev_barrier();
     hop_barrier_wait(barriers + HOP_UNIT, 0);
@@ -214,6 +228,16 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
     uint32_t flip = 0;
     hop_walk walk = hop_walk::begin(units[0], l);
     int plain_first, plain_end;
+    /* ORDERED: the block of queries to which the step before has added, and nobody knows; who added last to the next step's, when KEEPER
+     * looked. */
+    uint32_t due = HOP_NOTHING_DUE, last_there = 0;
+    enum { KEEPER = 5 }; /* not of the first warpgroup, whose first waves have the loads and the units */
+    /* All additions to `due` came before the barrier of the block that this wave has been through. */
+    auto pass_turn = [&](const attn_unit &u) {
+        if (!hop_elect()) return;
+        hop_fence_memory();
+        if (due != HOP_NOTHING_DUE) hop_store_relaxed(l.turns + due, (uint32_t)u.block);
+    };
     /* What every thread takes from the facts. */
     auto enter = [&](const attn_unit &u) {
         plain_first = dev_uniform(facts->first);
@@ -269,6 +293,8 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
             hop_barrier_wait(barriers + HOP_UNIT, (turn + 1) & 1);
             if (next.live) hop_facts::find(*facts, next, p);
         }
+        const bool adds = !ORDERED || walk.left > walk.idle;
+        if (ORDERED && wave == KEEPER && adds && last_there != (uint32_t)u.block + 1 && hop_elect()) hop_await_turn(l, at, u.block);
         float2 delta[PIECES];
         statistics(delta, stage, 1, 0, C::DELTA_AHEAD);
         /* 2 */
@@ -346,6 +372,13 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         hop_products_commit();
         DEV_UNROLL for (int k = 0; k < BM / 16; ++k) mma::held(dk, ds16 + 4 * k, hop_operand(q + k * 128, BM * 8));
         hop_products_commit();
+        if (ORDERED) {
+            if (wave == KEEPER) {
+                if (follows) last_there = hop_load_relaxed(l.turns + walk.at);
+                pass_turn(u);
+            }
+            due = adds ? at : HOP_NOTHING_DUE;
+        }
         if (LAST && C::VALUES_EARLY) {
             hop_pin(dv); /* complete since the wait before S; stored while the products run */
             store(u, dv, p.dv, STW_VECTOR_DV, p.head_dim_v, 1.0f, flip ^ 1);
@@ -354,24 +387,28 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         /* this thread's sums of dQ: the finish kernel has BM / 16 waves over the rows, the columns change fastest */
         float *const to = l.dq + (int64_t)at * (BM * C::WIDTH) + ((BM == 64 ? warp * 2 + half : wave) * DEV_WAVE + lane) * 4;
         float2 lse[PIECES];
+        const uint32_t of_step = LAST && ORDERED ? 0u : of_unit; /* the next unit's keys are looked at later */
         statistics(lse, stage_next, 0, 0, C::LSE_AHEAD);
         hop_products_wait<2>();
         hop_pin(s);
-        if (!C::MARKS_LATE) special = marks(stage_next, is_plain(), of_unit);
+        if (!C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step);
         statistics(lse, stage_next, 0, C::LSE_AHEAD, PIECES);
         exponentials(lse);
-        if (C::MARKS_LATE) special = marks(stage_next, is_plain(), of_unit);
+        if (C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step);
         hop_products_wait<1>();
         hop_pin(dq);
         if (!EXACT) {
             DEV_UNROLL for (int i = 0; i < 8; ++i)
-                if (HD != 96 || i < 4 || half == 0) hop_add_four(to + i * (C::THREADS * 4), dq + 4 * i);
+                if (HD != 96 || i < 4 || half == 0) {
+                    if (ORDERED) hop_add_four_if(adds, to + i * (C::THREADS * 4), dq + 4 * i);
+                    else hop_add_four(to + i * (C::THREADS * 4), dq + 4 * i);
+                }
         }
         if (special & (HIDES | DEAD)) select(walk, stage_next); /* and ptxas may not let the exponentials sink behind this use of them */
         if (follows) hop_barrier_wait(barriers + HOP_DOUT + 8 * stage_next, phase_next);
         hop_products_wait<0>();
         hop_hold(to);
-        if (EXACT) add_exact(to, C::AT_DS + flip * C::DS_BYTES);
+        if (EXACT && adds) add_exact(to, C::AT_DS + flip * C::DS_BYTES);
         stage = stage_next;
         phase = phase_next;
         flip ^= 1;
@@ -389,6 +426,11 @@ template <class C> DEV_FN void attn_bwd_hopper(const stw_attn_launch &l, const s
         else follows = step(hop_flag<true>(), hop_flag<false>());
         hop_pin(dk);
         const attn_unit &u = units[(turn & 1) ^ 1];
+        if (ORDERED) { /* nothing is due when another unit's turn is awaited, or units would wait for one another */
+            hop_block_sync();
+            if (wave == KEEPER) pass_turn(u);
+            due = HOP_NOTHING_DUE;
+        }
         if (!C::VALUES_EARLY) {
             hop_pin(dv);
             store(u, dv, p.dv, STW_VECTOR_DV, p.head_dim_v, 1.0f, flip);

@@ -11,6 +11,7 @@ struct hop_walk {
     int block, first, end, head, left; /* left: steps, this one included; a unit has two at least, the missing ones repeat a block */
     uint32_t at;                       /* the block's number in the workspace */
     int jump;                          /* what is added to it where the next head begins; 0: the block is repeated */
+    int idle;                          /* for kernels that ask in every step: is_idle is left <= idle */
 
     DEV_FN int steps_of(const attn_unit &u, const stw_attn_launch &l) { return max(u.end - u.first, 0) * (int)l.p.group; }
     DEV_FN hop_walk begin(const attn_unit &u, const stw_attn_launch &l) {
@@ -22,6 +23,7 @@ struct hop_walk {
         w.left = max(steps, 2);
         w.at = (uint32_t)w.head * (uint32_t)l.q_blocks + (uint32_t)stw_smaller((int64_t)(uint32_t)dev_uniform((int)u.seq.q_block) + first, l.q_blocks - 1);
         w.jump = steps < 2 ? 0 : (int)l.q_blocks + 1 - (w.end - first);
+        w.idle = max(2 - steps, 0);
         return w;
     }
     /* Steps with nothing visible. */
@@ -40,7 +42,7 @@ struct hop_walk {
 #define HOP_FETCHED 0xFFFFFFFEu
 
 /* What one lane of the first wave does for all: asks for tiles, takes units. */
-template <class C> struct hop_loader {
+template <class C, bool ORDERED> struct hop_loader {
     DEV_FN void panels(uint32_t to, const stw_mapped_tensor &t, int row, int head, int batch, int rows, uint32_t barrier) {
         if (C::HD % 64 == 0 && t.panels == C::PANELS) {
             hop_load_panels(to, &t.map, row, head, batch, barrier);
@@ -80,8 +82,9 @@ template <class C> struct hop_loader {
         hop_barrier_expect(barrier, C::KEYS_BYTES);
         panels(to, t, (int)(u.seq.kv.first + u.j0), u.kv_head, batch, C::BN, barrier);
     }
-    /* A unit's number: those that no block began with are drawn. */
-    DEV_FN uint32_t draw(const stw_attn_launch &l) { return (uint32_t)l.blocks + (uint32_t)dev_fetch_add(l.ticket, 1); }
+    /* A unit's number: those that no block began with are drawn; in deterministic mode all, since a unit waits for those before it. */
+    DEV_FN uint32_t draw(const stw_attn_launch &l) { return (ORDERED ? 0u : (uint32_t)l.blocks) + (uint32_t)dev_fetch_add(l.ticket, 1); }
+    DEV_FN uint32_t begin_with(const stw_attn_launch &l) { return ORDERED ? draw(l) : (uint32_t)dev_unit(); }
     /* attn_place_of in 32 bits, which is what units and heads are here: long division would cost the main loop registers. */
     DEV_FN bool place_of(const stw_attn_launch &l, uint32_t number, uint32_t *block, uint32_t *b, uint32_t *head) {
         const uint32_t blocks = (uint32_t)l.k_blocks, beside = (uint32_t)l.heads_beside, heads_kv = (uint32_t)l.p.heads_kv;
@@ -89,6 +92,7 @@ template <class C> struct hop_loader {
         number -= first * blocks;
         *block = number / here;
         const uint32_t any = first + number - *block * here;
+        if (ORDERED) *block = blocks - 1 - *block; /* STW_KEYS_DESCEND */
         *b = any / heads_kv;
         *head = any - *b * heads_kv;
         if (!(l.p.features & STW_FEAT_PACKED_KV)) return true;

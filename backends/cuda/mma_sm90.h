@@ -93,9 +93,23 @@ DEV_FN uint2 hop_peek(uint32_t at) {
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at) : "memory");
     return x;
 }
+/* A word of memory that other blocks of threads read and write; the fence orders it beside what this lane has seen through barriers. */
+DEV_FN void hop_fence_memory() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+DEV_FN void hop_store_relaxed(uint32_t *to, uint32_t x) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory"); }
+DEV_FN uint32_t hop_load_relaxed(const uint32_t *from) {
+    uint32_t x;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+    return x;
+}
 /* Adds to four sums in memory. */
 DEV_FN void hop_add_four(float *to, const float *x) {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+}
+/* The same, if `live`, which all threads agree on: without a branch. */
+DEV_FN void hop_add_four_if(bool live, float *to, const float *x) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"l"(to), "f"(x[0]),
+                 "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"((int)live)
+                 : "memory");
 }
 
 /* The rest of this file's memory operations have uniform control flow: in divergent code ptxas moves what all lanes share

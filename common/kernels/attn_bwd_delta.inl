@@ -228,6 +228,11 @@ template <class T> DEV_FN void attn_reset_tickets(const stw_attn_launch &l) {
     if (dev_flushes<T>::yes && (l.vectors & STW_STATS_NEGATED)) l.ticket[1] = 0;
 }
 
+/* Deterministic mode: no key block has added to the query block. */
+DEV_FN uint32_t attn_first_turn(const stw_attn_launch &l, const attn_delta_unit &u) {
+    return l.vectors & STW_KEYS_DESCEND ? (uint32_t)stw_key_blocks(&u.seq, l.bm, l.bn, u.block).end : 0;
+}
+
 template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
     dev_let_next_begin();
@@ -274,7 +279,7 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
     }
     dev_barrier();
     if (t) return;
-    if (l.turns) l.turns[u.at] = 0;
+    if (l.turns) l.turns[u.at] = attn_first_turn(l, u);
     for (int w = 1; w < ATTN_ROW_THREADS / DEV_WAVE; ++w) {
         most = fmaxf(most, u.most[w]);
         sink += u.sink[w];

@@ -21,6 +21,9 @@
 /* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as the main loops of CDNA and Hopper take them.
  * attn_bwd_delta.inl has -inf and 0 for rows that take part in nothing: Hopper's loop multiplies them. */
 #define STW_STATS_NEGATED 0x100u
+/* Also in `vectors`: key blocks are numbered, and add, from the last to the first (Hopper's own main loop in
+ * deterministic mode). */
+#define STW_KEYS_DESCEND 0x200u
 
 /* Blocks of threads a row of the grid on HIP, whose grids are at most 2^32 threads wide. */
 #define STW_GRID_X_HIP (INT64_C(1) << 22)
@@ -41,7 +44,8 @@ typedef struct stw_attn_launch {
     float *stats;     /* a (head, query block): LSE of bm rows, D of bm rows, STW_STATS_PAD            */
     float *dq;        /* a (head, query block): bm x width sums, in the order of the kernel's registers */
     double *sink;     /* a (head, query block): its part of dSink                                       */
-    uint32_t *turns;  /* deterministic: a (head, query block): how many key blocks have added           */
+    uint32_t *turns;  /* deterministic: a (head, query block): how many key blocks have added, with
+                         STW_KEYS_DESCEND the last one that has                                       */
     void *key_blocks; /* a (sequence, key block): what it meets (attn_key_block of attn_bwd_walk.inl)   */
     uint64_t *ticket; /* units of the main loop handed out so far; CDNA's bf16 where matrix products take
                          subnormal numbers for zero: [1] units left to the exact kernel, [2..] which   */

@@ -14,6 +14,9 @@
 static const char *const problems[] = {
     "attn_bwd:bf16:b2h4k2s129x193d64:causal_br:det",
     "attn_bwd:bf16:b1h2s64x4100d128:det",
+    "attn_bwd:bf16:b3h8k4s700x900d128:det:causal_br",
+    "attn_bwd:f16:b2h9s1000x1100d64:det",
+    "attn_bwd:bf16:b5h4s400x500d96:det:thd:used:causal_br",
     "attn_bwd:f16:b1h8k1s70x2050d64:det:causal_br:dq_f32",
     "attn_bwd:f32:b1h4k2s130x200d64:det:causal_br",
     "attn_bwd:f32:b1h2s33x1030d128:det",

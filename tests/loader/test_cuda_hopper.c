@@ -151,7 +151,7 @@ static const char *const refusals[][2] = {
     {"bf16:b1h2s64d64:alibi", "it takes no ALiBi"},
     {"f16:b1h2s64d128:softcap30", "it takes no softcap"},
     {"bf16:b1h2s64d128:dropout0.1", "it takes no dropout"},
-    {"bf16:b1h2s64d96:det", "it adds in no fixed order"},
+    {"bf16:b1h2s64d96:det:dropout0.1", "it takes no dropout"},
     {"bf16:b1h2s64d64:grads_kv", "it makes dQ, dK and dV together"},
     {"bf16:b1h2s64d64:grads_q", "it makes dQ, dK and dV together"},
     {"bf16:b1h2s64d64:dk_f32", "it makes dK and dV in the inputs' type"},
@@ -187,7 +187,7 @@ static const char *const accepted[] = {
     "bf16:b1h2s64d64:scale-0.5",     "bf16:b1h2s64d64:st_dq0,65,131:st_dk0,65,131",
     "bf16:b1h2s64d64:gap8",          "bf16:b1h2s64d64:st_out0,65,131",
     "bf16:b1h1s64d64:st_q3,5,64",    "bf16:b2h1s10d64:st_q549755813880,64,64",
-    "bf16:b1h1s1073741823x64d64",
+    "bf16:b1h1s1073741823x64d64",    "bf16:b1h2s64d96:det",
 };
 
 static void plans_refuse_by_name(void **state) {
@@ -211,6 +211,21 @@ static void plans_refuse_by_name(void **state) {
         one("cuda", LIST(H200), "plan", others[i]);
         assert_true(variant_begins("sm80_"));
         assert_int_equal(lines_with(run.out, "unaligned: "), 0);
+    }
+}
+
+/* Deterministic mode is a kernel of its own. */
+static void ordered_kernels(void **state) {
+    (void)state;
+    static const char *const launches[][2] = {
+        {"attn_bwd:bf16:b1h2s64d64:det", "cuda:launch stw_attn_bwd_sm90_128x128_hd64_bf16_ordered"},
+        {"attn_bwd:f16:b1h2s64d96:det:causal_br", "cuda:launch stw_attn_bwd_sm90_64x128_hd96_f16_ordered"},
+        {"attn_bwd:bf16:b1h4k2s64d128:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_bf16_ordered"},
+        {"attn_bwd:bf16:b1h2s64d64:nodet", "cuda:launch stw_attn_bwd_sm90_128x128_hd64_bf16_plain"}};
+    for (size_t i = 0; i < sizeof launches / sizeof *launches; ++i) {
+        one("cuda", LIST(H200), "call", launches[i][0]);
+        if (failures(NULL) || spawn_count(run.log, launches[i][1]) != 1)
+            fail_msg("%s: %s", launches[i][0], run.log);
     }
 }
 
@@ -389,15 +404,11 @@ static void drivers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(maps_say_the_layout),
-        cmocka_unit_test(plans_refuse_by_name),
-        cmocka_unit_test(forced_variant),
-        cmocka_unit_test(unaligned_calls),
-        cmocka_unit_test(one_workspace),
-        cmocka_unit_test(two_images),
-        cmocka_unit_test(module_load_fails),
-        cmocka_unit_test(map_fails),
-        cmocka_unit_test(drivers),
+        cmocka_unit_test(maps_say_the_layout), cmocka_unit_test(plans_refuse_by_name),
+        cmocka_unit_test(ordered_kernels),     cmocka_unit_test(forced_variant),
+        cmocka_unit_test(unaligned_calls),     cmocka_unit_test(one_workspace),
+        cmocka_unit_test(two_images),          cmocka_unit_test(module_load_fails),
+        cmocka_unit_test(map_fails),           cmocka_unit_test(drivers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

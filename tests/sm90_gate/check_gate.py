@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What ptxas made of Hopper's own main loop, against what it is meant to be; nothing runs, no GPU is needed.
 
-For every row of the table with loop `wgmma` and both types there is a kernel, and no other. Its matrix instructions are
+For every row of the table with loop `wgmma`, both types, deterministic or not, there is a kernel, and no other. Its matrix instructions are
 those of its steps, no more; a step has its exponentials between the wait for S and its last wait, while products run; no
 wait that the source does not have; dQ is added in vectors; nothing is spilled but what gate.txt lists, and never in a step.
 A line of gate.txt that no kernel needs any more is a failure, too. (Products that ptxas takes one by one end the build:
@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 
-BN, TYPES = 128, ("bf16", "f16")
+BN, TYPES, MODES = 128, ("bf16", "f16"), ("plain", "ordered")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
 
 
@@ -114,7 +114,7 @@ def main():
     bounds = [line.split(None, 4) for line in (pathlib.Path(__file__).parent / "gate.txt").read_text().splitlines()
               if line and not line.startswith("#")]
     rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), .*, wgmma\)", pathlib.Path(table).read_text(), re.M)
-    wanted = {f"stw_attn_bwd_{row}_{kind}_plain": (int(hd), int(bm)) for row, hd, bm in rows for kind in TYPES}
+    wanted = {f"stw_attn_bwd_{row}_{kind}_{mode}": (int(hd), int(bm)) for row, hd, bm in rows for kind in TYPES for mode in MODES}
     failures = [f"{name}: not in the image" for name in wanted.keys() - kernels.keys()]
     failures += [f"{name}: not of the table" for name in kernels.keys() - wanted.keys()]
     for name in sorted(wanted.keys() & kernels.keys()):
