@@ -301,16 +301,17 @@ static uint32_t vectors_of(const stw_attn_params *p) {
            vector_bit(&p->dv, p->dv_dtype == STW_F32 ? 4 : 2, dv, STW_VECTOR_DV);
 }
 
-/* Under a causal mask key blocks differ in work, and few heads' rows should stay in the second-level cache:
- * q, dout and the sums of dQ of so many heads fit 32 MiB, and of four at least. Whole sequences of heads, or
- * a part that divides them, where it is not less than half of that: 7 of 16 heads were 8% slower than 8. Not
- * more than there are: Hopper's own main loop multiplies them by their key blocks in 32 bits. */
-/* Hopper's own main loop in deterministic mode: a key block's first rows of queries under a causal mask are
- * then nobody's before it. */
+/* Whether key blocks are numbered from the last to the first (STW_KEYS_DESCEND): under a causal mask the
+ * first rows of queries that a key block meets are then met by none before it. */
 static int descends(const stw_attn_tile *tile, const stw_attn_params *p) {
     return stw_attn_is_hopper(tile) && (p->features & STW_FEAT_DETERMINISTIC);
 }
 
+/* Under a causal mask key blocks differ in work, and few heads' rows should stay in the second-level cache:
+ * q, dout and the sums of dQ of so many heads fit 32 MiB, and of four at least. Whole sequences of heads, or
+ * a part that divides them, where it is not less than half of that: 7 of 16 heads were 8% slower than 8. Not
+ * more than there are: Hopper's own main loop multiplies them by their key blocks in 32 bits. As many where
+ * key blocks wait for one another: the more heads, the fewer of one head are under way. */
 static int64_t heads_beside(const stw_attn_tile *tile, const stw_attn_params *p) {
     if (!(p->features & STW_FEAT_WINDOW_RIGHT) && !descends(tile, p)) return 1;
     int64_t row = (int64_t)tile->head_dim * (2 * element_of(p) + sizeof(float)) * p->group,
