@@ -208,7 +208,8 @@ static int64_t lists_of(const stw_attn_tile *tile, const stw_attn_params *p) {
 }
 
 /* Units in hand wait for their block of threads: bad where they wait for one another, and where they differ
- * in work, unless each is a small part of what a block does. */
+ * in work, unless each is a small part of what a block does. Hopper's loop lists what it needs of the next
+ * unit while it works on this one, which is worth more. */
 static stw_attn_queued queued(const stw_attn_tile *tile, const stw_attn_params *p, uint32_t wave) {
     if (stw_attn_is_hopper(tile)) return STW_QUEUED;
     if (wave != 32 || (p->features & STW_FEAT_DETERMINISTIC)) return STW_QUEUED_NEVER;

@@ -294,7 +294,7 @@ template <class C, bool ORDERED> DEV_FN void attn_bwd_hopper(const stw_attn_laun
             if (next.live) hop_facts::find(*facts, next, p);
         }
         const bool adds = !ORDERED || walk.left > walk.idle;
-        if (ORDERED && wave == KEEPER && adds && last_there != (uint32_t)u.block + 1 && hop_elect()) hop_await_turn(l, at, u.block);
+        if (ORDERED && wave == KEEPER && adds && hop_elect() && last_there != (uint32_t)u.block + 1) hop_await_turn(l, at, u.block);
         float2 delta[PIECES];
         statistics(delta, stage, 1, 0, C::DELTA_AHEAD);
         /* 2 */

@@ -159,12 +159,12 @@ class Hip:
 
 
 class Check:
-    def __init__(self, options):
+    def __init__(self, options, mutants):
         self.options = options
         self.vendor = options.vendor
         self.gpu = threading.Semaphore(options.runs)
         self.cases = read_cases(self.vendor.cases)
-        self.own_cases = [m for m in chosen(options) if "cases" in m]
+        self.own_cases = [m for m in mutants if "cases" in m]
         self.archive = Path(options.scratch) / "objects.a"
         shutil.copy2(options.build / "lib/libsternway_internal.a", self.archive)
         held = subprocess.run(["ar", "t", str(self.archive)], check=True, capture_output=True, text=True).stdout.split()
@@ -316,14 +316,15 @@ def main():
     options.build, options.source = options.build.resolve(), options.source.resolve()
     options.with_backends = [f"-DSTW_WITH_{name}" for name in options.backends.split(",")]
     options.vendor = (Hip if options.arch.startswith("gfx") else Hopper if options.arch == "sm90" else Cuda)(options)
+    mutants = chosen(options)
     if options.stale:
-        return planted.report_stale(options.source, [m for m in chosen(options) if "old" in m])
+        return planted.report_stale(options.source, [m for m in mutants if "old" in m])
     why = absent(options)
     if why:
         print(f"skip {why}")
         return 77
     with tempfile.TemporaryDirectory(prefix="sternway-mutants-") as options.scratch:
-        return planted.report(Check(options).check, chosen(options), options.jobs)
+        return planted.report(Check(options, mutants).check, mutants, options.jobs)
 
 
 if __name__ == "__main__":

@@ -152,6 +152,8 @@ static void units_of_many_keys(void **state) {
     check_with_every_tile("attn_bwd:bf16:b1h3k1s1x16777216d128:wr5");
     check_with_every_tile("attn_bwd:f16:b9h8k8s3x4000000d96:causal_tl");
     check_with_every_tile("attn_bwd:bf16:b64h262143s128x128d64:causal_br");
+    check_with_every_tile("attn_bwd:bf16:b64h262143s128x128d64:det");
+    check_with_every_tile("attn_bwd:bf16:b1h3k1s1x16777216d128:det");
 }
 
 int main(void) {
