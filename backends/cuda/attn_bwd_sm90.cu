@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The sm90 image: Hopper's own main loop, for every row of common/tuning/attn_bwd.sm90.def with loop `wgmma` and
- * both 16-bit types a kernel for deterministic mode and one without. What stands before and behind the main loop, and all other rows, come from the sm80 image. */
+ * both 16-bit types a kernel for deterministic mode and one without. What stands before and behind the main loop, and all
+ * other rows, come from the sm80 image. */
 #include "common/device/device.h"
 
 #include "common/device/copy.h"

@@ -24,14 +24,14 @@ static const char *const problems[] = {
     "attn_bwd:f16:b3h2s100x131d96:det:bias_11qk:alibi:grads_qkvb",
     "attn_bwd:bf16:b4h4k2s200x300d64:det:thd:used:causal_br:dk_f32:dv_f32",
     "attn_bwd:bf16:b2h4s129d64:det:qkv:causal_br:dropout0.2:map_flash2",
-    /* more units than blocks of threads: minutes on an emulator */
+    /* many key blocks of many heads: minutes on an emulator */
     "attn_bwd:bf16:b3h8k4s700x900d128:det:causal_br",
     "attn_bwd:f16:b2h9s1000x1100d64:det",
     "attn_bwd:bf16:b5h4s400x500d96:det:thd:used:causal_br",
 };
 enum { WIDE = 3 };
 
-/* An emulator is asked for a few runs. */
+/* Without the last ones where few runs are asked for, as on an emulator. */
 static size_t problem_count(void) {
     size_t count = sizeof problems / sizeof *problems;
     return gpu_runs < 100 ? count - WIDE : count;
