@@ -58,7 +58,7 @@ install_for_tests() {
 # The compiler of the CUDA images: one that is here, else NVIDIA's own packages on PyPI, into build/tools. Version 13.0:
 # what it makes runs on drivers from 580 on. STERNWAY_NVCC=/path/to/nvcc chooses, STERNWAY_NVCC=none goes without.
 # STERNWAY_NVCC_SERIES=12.9 takes the parts of CUDA 12.9 instead (cmake/nvrtc/README.md): drivers from 525 on.
-nvcc_packages=(nvidia-cuda-nvcc==13.0.* nvidia-cuda-crt==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-runtime==13.0.*)
+nvcc_packages=(nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96)
 nvcc_tools=$PWD/build/tools
 case "${STERNWAY_NVCC_SERIES:=}" in
 '' | 13.0) nvcc_series= ;;
@@ -110,7 +110,7 @@ install_nvcc_of_series() { # asked for by name: without it there is nothing to g
 install_cuobjdump() {
     local nvcc tools=$nvcc_tools/cuobjdump; nvcc=$(find_nvcc) || return 0
     if command -v cuobjdump >/dev/null || [ -x "${nvcc%/*}/cuobjdump" ] || [ -x "$tools/nvidia/cu13/bin/cuobjdump" ]; then return 0; fi
-    pip_install "$tools" nvidia-cuda-cuobjdump==13.2.* nvidia-cuda-nvdisasm==13.2.* || say "going on without cuobjdump: sm90_gate is skipped"
+    pip_install "$tools" nvidia-cuda-cuobjdump==13.2.86 nvidia-cuda-nvdisasm==13.2.86 || say "going on without cuobjdump: sm90_gate is skipped"
 }
 
 # clang makes the faster CPU tiles; gcc is as correct.
@@ -141,6 +141,9 @@ demo() {
 }
 
 tests() {
+    for name in ${!STERNWAY_@}; do # settings of the caller's are not the tests'
+        case $name in STERNWAY_NVCC*) ;; *) unset "$name" ;; esac
+    done
     local release_from="from clean"
     if [ -d build/release ]; then release_from="on top of an earlier one"; fi
     local begin=$SECONDS

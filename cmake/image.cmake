@@ -62,13 +62,13 @@ if(STERNWAY_CUDA)
         message(STATUS "sternway CUDA images: ${STERNWAY_NVCC} (CUDA ${STERNWAY_CUDA_RELEASE})")
         set(_source ${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/attn_bwd_sm80.cu)
         _stw_nvcc_image(${_source} sm80 CUBIN arch=compute_80,code=sm_80)
-        # Newer GPUs: PTX for all of them, and code for 9.0, which has wider additions and would take the driver a minute.
-        _stw_nvcc_image(${_source} sm80 PTX arch=compute_80,code=compute_80 arch=compute_90,code=sm_90)
+        # Newer GPUs, which have wider additions: PTX for all of them, and code for 9.0, which would take the driver a minute.
+        _stw_nvcc_image(${_source} sm80 PTX arch=compute_90,code=compute_90 arch=compute_90,code=sm_90)
         # Hopper's own main loop; the kernels around it are those above.
         _stw_nvcc_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/attn_bwd_sm90.cu sm90 CUBIN arch=compute_90a,code=sm_90a)
         set(_source ${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/jagged_sm80.cu)
         _stw_nvcc_image(${_source} sm80 CUBIN arch=compute_80,code=sm_80)
-        _stw_nvcc_image(${_source} sm80 PTX arch=compute_80,code=compute_80 arch=compute_90,code=sm_90)
+        _stw_nvcc_image(${_source} sm80 PTX arch=compute_90,code=compute_90 arch=compute_90,code=sm_90)
     else()
         message(WARNING "sternway: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda, what bootstrap.sh fetches): the CUDA backend is built "
             "without kernels and every CUDA context will end in STW_E_NO_IMAGE")

@@ -295,7 +295,7 @@ static int run_target(const settings *s, const conform_list *list) {
 
 /* What argp cannot know. Exit status. */
 static int check_settings(settings *s) {
-    if (s->jobs < 0) s->jobs = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    if (s->jobs < 0) s->jobs = stw_tool_cores();
     if (s->jobs > 64) s->jobs = 64;
     if (s->require && !stw_arch_find(STW_BACKEND_AUTO, s->require)) {
         stw_tool_error("conform", NULL, "--require %.40s is not the name of an arch", s->require);

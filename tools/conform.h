@@ -121,6 +121,7 @@ stw_status conform_open(const conform_target *target, const char *variant, int t
 
 /* conform_large.c: problems of more than 2^31 elements, verified on sampled rows and keys. */
 int conform_list_large(conform_list *list);
+double conform_memory(void); /* bytes of the host that can be had without ending anybody: MemAvailable */
 size_t conform_tensor_bytes(const stw_attn_desc *desc); /* of all large tensors; SIZE_MAX: beyond counting */
 /* conform_large_jagged.c: the same of jagged operations. Errors: those of the library; STW_E_NO_MEMORY. */
 int conform_list_large_jagged(conform_list *list);

@@ -167,9 +167,8 @@ static stw_status run(filled *f) {
 
 /* The system ends a process that touches more memory than there is; a GPU's allocation just fails. */
 static int fits_host(const filled *f) {
-    double available = (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     return strcmp(stw_context_arch(f->context), "cpu") ||
-           1.6 * (double)conform_tensor_bytes(&f->c.problem.desc) < available;
+           1.6 * (double)conform_tensor_bytes(&f->c.problem.desc) < conform_memory();
 }
 
 stw_status conform_filled_check(const stw_problem *problem, stw_context *context, stw_case_result *result) {

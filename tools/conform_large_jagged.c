@@ -100,7 +100,7 @@ static void measure_tensors(large *l) {
 }
 
 static int fits_host(const large *l) {
-    double bytes = 0, available = (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    double bytes = 0, available = conform_memory();
     for (int t = 0; t < JCASE_COUNT; ++t) bytes += (double)l->bytes[t];
     if (strcmp(stw_context_arch(l->context), "cpu") || 1.1 * bytes < available) return 1;
     return stw_case_fail(l->result, "needs more memory than there is: %.1f GiB and the workspace",

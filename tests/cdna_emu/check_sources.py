@@ -64,7 +64,8 @@ def main():
     empty.write_text("")
     table = f'-DSTW_VARIANT_TABLE="common/tuning/attn_bwd.{options.arch}.def"'
     for number, compiler in enumerate(compilers(options.compiler)):
-        target = [compiler, *FLAGS, f"--offload-arch={options.arch}"]
+        # the warnings of compilers that nobody built with are shown
+        target = [compiler, *(flag for flag in FLAGS if not number or flag != "-Werror"), f"--offload-arch={options.arch}"]
         if number and run([*target, str(empty)])[0]:
             print(f"skip {compiler}: does not know {options.arch}")
             continue
@@ -74,7 +75,7 @@ def main():
         for what, rest in asked.items():
             status, words = run([*target, *rest])
             failures += status != 0
-            print("FAIL" if status else "ok  ", compiler, options.arch, what, words[-2000:] if status else "")
+            print("FAIL" if status else "ok  ", compiler, options.arch, what, words[-2000:])
     return failures != 0
 
 

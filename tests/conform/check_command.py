@@ -63,11 +63,11 @@ check("a variant that is not there is refused with those that are", status == 2 
       and "cpu_portable_32x32" in err, status, out, err)
 status, out, err = run("--backend", "cpu", "--require", "sm91", LINE)
 check("--require of no arch is refused", status == 2 and "sm91" in err and not out, status, out, err)
-for line in ("attn_bwd:f32:b64h64s65536d128", "attn_bwd:f32:b8h64s65536d128"):
+for line in ("attn_bwd:f32:b4096h64s65536d128", "attn_bwd:f32:b1024h64s65536d128"):
     status, out, err = run("--backend", "cpu", line)
     check("too large a problem is skipped by name", status == 1 and re.search(f"(?m)^skip given {line} .*needs more memory than", out)
           and "FAIL" not in out and "nothing ran: needs more memory" in err, status, out, err)
-status, out, err = run("--backend", "cpu", "attn_bwd:f32:b64h64s65536d128", LINE)
+status, out, err = run("--backend", "cpu", "attn_bwd:f32:b4096h64s65536d128", LINE)
 check("... and the others decide", status == 0 and totals(out)[0] >= 2 and totals(out)[1] == 0, status, out, err)
 for line, text in (("attn_bwd:f32:b1h1s8d257", "head_dim_qk 257"), ("attn_bwd:f32:b2h1s5d8:thd:cuq0,9,10", "cuq")):
     status, out, err = run("--backend", "cpu", line, LINE)

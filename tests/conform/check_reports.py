@@ -4,11 +4,13 @@
 duplicate and contradicting reports, and replays of what failed. check_reports.py TOOL SCHEMA [PRELOAD]: the library with
 wrong results (wrong_result.c), where one can be preloaded."""
 
+import atexit
 import copy
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,7 @@ LINES = ["attn_bwd:bf16:b2h4k2s65x33d40:causal_br", "attn_bwd:f32:b1h2s17d16:dro
          "jagged_sum:i32:c5l20t60i16:ragged"]
 failures = []
 folder = tempfile.mkdtemp(prefix="conform_reports_")
+atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def run(*args, **more):

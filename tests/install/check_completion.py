@@ -68,6 +68,7 @@ def main():
     with tempfile.TemporaryDirectory() as name: # a shell completes a command by the name it was called by
         os.symlink(tool, pathlib.Path(name, "sternway"))
         os.environ["PATH"] = f"{name}:{os.environ['PATH']}"
+        os.environ["LC_ALL"] = "C.UTF-8"  # bash complains of a locale that is not installed
         commands = set(re.findall(r"^  ([a-z]+)  *\S", run(tool, "--help").split("Commands:")[1], re.M))
         problems = [] if commands else ["sternway --help lists no command"]
         if commands - offered(shell, script, ["sternway", ""]):

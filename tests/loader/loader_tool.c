@@ -176,6 +176,7 @@ int main(int count, char **arguments) {
             printf("child %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
             return 0;
         }
+        alarm(120); /* a child that waits for a lock would wait for ever */
     }
     return 0;
 }

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 static void read_back(int fd, char *text, size_t capacity) {
@@ -18,12 +17,6 @@ static void read_back(int fd, char *text, size_t capacity) {
     lseek(fd, 0, SEEK_SET);
     while ((got = read(fd, text + length, capacity - 1 - (size_t)length)) > 0) length += got;
     text[length] = 0;
-}
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
 void spawn_tool(spawn *result, const char *tool, const char *libraries, const char *const *environment,
@@ -53,10 +46,8 @@ void spawn_tool(spawn *result, const char *tool, const char *libraries, const ch
     posix_spawn_file_actions_adddup2(&actions, out, 1);
     pid_t child;
     int status;
-    double start = now();
     if (posix_spawn(&child, tool, &actions, NULL, arguments, variables)) abort();
     if (waitpid(child, &status, 0) != child) abort();
-    result->seconds = now() - start;
     result->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     posix_spawn_file_actions_destroy(&actions);
     read_back(out, result->out, sizeof result->out);

@@ -7,7 +7,6 @@
 
 typedef struct spawn {
     int exit_status; /* -1: killed by a signal */
-    double seconds;
     char out[16384]; /* standard output            */
     char log[65536]; /* the calls, "folder:function\n" */
 } spawn;

@@ -99,7 +99,6 @@ static void forked_child(void **state) {
     assert_non_null(strstr(run.out, "cpu: chosen\n"));
     assert_non_null(
         strstr(run.out, "child 0\n")); /* a driver call in the child would have ended it: /dev/full */
-    assert_true(run.seconds < 5);
 }
 
 int main(void) {

@@ -252,7 +252,6 @@ static void fork_after_run(void **state) {
     assert_int_equal(spawn_count(run.out, "bwd STW_OK "), 2); /* before, and in the parent afterwards */
     assert_int_equal(lines_with(run.log, "cuda:launch"), 6);
     assert_int_equal(lines_with(run.log, "left"), 0);
-    assert_true(run.seconds < 5);
 }
 
 /* What the promise of 2 us is measured without: sanitizers, and a build that is not optimised. */
@@ -267,23 +266,30 @@ static void fork_after_run(void **state) {
 #define SLOWER 1
 #endif
 
-/* Nanoseconds of a run call, of one with every tensor, of a plan. On a busy machine the best of some tries.
- */
+/* Nanoseconds of a run call, of one with every tensor, of a plan, and of 3000 cycles, which take 1000 at the
+ * 3 GHz that the promise is given for: a slower processor has as much longer. Of each the best of some tries,
+ * since the machine may be busy. */
 static void measure(const char *mode) {
-    double took[3] = {1e12, 1e12, 1e12};
-    for (int n = 0; n < 5 && (took[0] > 2000 * SLOWER || took[1] > 2000 * SLOWER || took[2] > 20000 * SLOWER);
-         ++n) {
+    static const double goals[3] = {2000, 2000, 20000};
+    double best[4] = {1e12, 1e12, 1e12, 1e12}, slower = 1;
+    int met = 0;
+    for (int n = 0; n < 10 && met < 3; ++n) {
+        double took[4];
         tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_FAST=1"), LIST(mode, "overhead"));
         const char *line = strstr(run.out, "\nrun ");
         assert_non_null(line);
-        assert_int_equal(sscanf(line, "\nrun %lf rich %lf plan %lf", &took[0], &took[1], &took[2]), 3);
+        assert_int_equal(
+            sscanf(line, "\nrun %lf rich %lf plan %lf yardstick %lf", &took[0], &took[1], &took[2], &took[3]),
+            4);
+        for (int i = 0; i < 4; ++i) best[i] = took[i] < best[i] ? took[i] : best[i];
+        slower = SLOWER * (best[3] > 1000 ? best[3] / 1000 : 1);
+        met = 0;
+        for (int i = 0; i < 3; ++i) met += best[i] > 0 && best[i] <= goals[i] * slower;
     }
-    printf(
-        "overhead, %s: run call %.0f ns, with every tensor %.0f ns (goal 2000), plan %.0f ns (goal 20000)\n",
-        mode, took[0], took[1], took[2]);
-    assert_true(took[0] > 0 && took[0] <= 2000 * SLOWER);
-    assert_true(took[1] > 0 && took[1] <= 2000 * SLOWER);
-    assert_true(took[2] > 0 && took[2] <= 20000 * SLOWER);
+    printf("overhead, %s: run call %.0f ns, with every tensor %.0f ns (goal 2000), plan %.0f ns (goal "
+           "20000); 3000 cycles %.0f ns\n",
+           mode, best[0], best[1], best[2], best[3]);
+    assert_int_equal(met, 3);
 }
 
 /* Our own part of a run call and of a later plan; the fake driver answers at once (the real one packs four

@@ -222,7 +222,6 @@ static void fork_after_start(void **state) {
     assert_non_null(strstr(spawn_line(run.out, 2), "all STW_E_FORKED cuda: process "));
     assert_string_equal(spawn_line(run.out, 3), "child 0");
     assert_string_equal(run.log, "cuda:cuInit\n" ASK); /* nothing from the child */
-    assert_true(run.seconds < 5);                      /* a child that waits for a lock would wait for ever */
 }
 
 static void fork_before_start(void **state) {

@@ -8,6 +8,7 @@
 #include "fixture.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -266,6 +267,7 @@ static void scratch_gpu(int node, const char *properties) {
 static int scratch_open(void **state) {
     (void)state;
     snprintf(scratch, sizeof scratch, "/tmp/sternway-probe-XXXXXX");
+    umask(022); /* somebody else looks into its folders below */
     return mkdtemp(scratch) && chmod(scratch, 0755) == 0 ? 0 : -1;
 }
 
@@ -290,7 +292,10 @@ static void unreadable_files(void **state) {
     snprintf(path, sizeof path, "%s" NODES "/3/properties", scratch);
     assert_int_equal(chmod(path, 0), 0);
     uid_t self = geteuid(); /* root reads everything: look as somebody else */
-    if (self == 0) assert_int_equal(seteuid(65534), 0);
+    if (self == 0 && seteuid(65534)) {
+        printf("skip unreadable_files: root cannot become somebody else here: %s\n", strerror(errno));
+        skip();
+    }
     stw_probe_gather(scratch, &facts);
     assert_int_equal(seteuid(self), 0);
     assert_int_equal(facts.kfd.count, 1);

@@ -58,14 +58,16 @@ class Tune(CommandTest):
             self.assertGreater(row["tflops"], 0)
 
     def test_what_the_model_rules_out_is_named_and_not_timed(self):
-        rows = {row["variant"]: row for row in self.json(PROBLEM)["problems"][0]["variants"]}
+        # on one core: on many, portable's smaller tiles are spread better, and it is no longer far behind
+        one = {"preexec_fn": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})}
+        rows = {row["variant"]: row for row in self.json(PROBLEM, **one)["problems"][0]["variants"]}
         if "cpu_avx512_64x64" not in rows:
             self.skipTest("this processor has no AVX-512: four lanes are not far behind")
         self.assertTrue(rows[SLOW]["pruned"])
         self.assertEqual(rows[SLOW]["runs"], 0)
         self.assertRegex(rows[SLOW]["not_timed"], r"^pruned: \d+\.\d times the work of cpu_avx512")
-        self.assertIn("pruned", tune(PROBLEM).stdout)
-        forced = {row["variant"]: row for row in self.json("--all", PROBLEM)["problems"][0]["variants"]}
+        self.assertIn("pruned", tune(PROBLEM, **one).stdout)
+        forced = {row["variant"]: row for row in self.json("--all", PROBLEM, **one)["problems"][0]["variants"]}
         self.assertGreater(forced[SLOW]["runs"], 0)
 
     def test_rules_lead_to_another_choice(self):
@@ -110,9 +112,10 @@ class Tune(CommandTest):
 
     @unittest.skipUnless(os.environ.get("STERNWAY_WRONG_VARIANT"), "the sanitizers do not take preloaded libraries")
     def test_a_wrong_variant_is_not_timed_and_gets_no_rule(self):
-        fastest = re.search(r'", (\w+)\)', tune(PROBLEM, env=self.slow_rules()).stdout)
-        if not fastest:
+        if len(self.runnable()) < 2:
             self.skipTest("this processor runs one variant only")
+        fastest = re.search(r'", (\w+)\)', tune(PROBLEM, env=self.slow_rules()).stdout)
+        self.assertTrue(fastest)
         env = {"LD_PRELOAD": os.environ["STERNWAY_WRONG_VARIANT"], "WRONG_VARIANT": fastest[1], **self.slow_rules()}
         report = self.json(PROBLEM, code=1, env=env)
         (wrong,) = [row for row in report["problems"][0]["variants"] if row["variant"] == fastest[1]]
