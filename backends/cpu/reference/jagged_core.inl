@@ -154,67 +154,83 @@ static void layer_norm(jref *j) {
 
 /* ---- products ---- */
 
-static void linear_row(jref *j, jref_span s, int64_t o, int64_t r) {
+/* dX of a row; `sums`: one a column of X, which grow side by side. */
+static void linear_row(jref *j, place p, REAL *sums) {
     int64_t k = j->inner, n = j->d->out_features;
-    for (int64_t i = 0; i < k; ++i) {
-        REAL sum = 0;
-        for (int64_t c = 0; c < n; ++c) {
-            int64_t col = jref_order(j, c, n);
-            sum += (REAL)j->grad[jref_index(s, j->outer, n, j->d->storage, o, r, col)] *
-                   (REAL)j->weight[col * k + i];
-        }
-        jref_set(j, 0, jref_index(s, j->outer, k, j->d->storage, o, r, i), (double)sum);
+    jref_span s = jref_span_of(j, 0, p.b);
+    const double *grad = j->grad + jref_index(s, j->outer, n, j->d->storage, p.o, p.r, 0);
+    for (int64_t i = 0; i < k; ++i) sums[i] = 0;
+    for (int64_t c = 0; c < n; ++c) {
+        int64_t col = jref_order(j, c, n);
+        REAL g = (REAL)grad[col];
+        for (int64_t i = 0; i < k; ++i) sums[i] += g * (REAL)j->weight[col * k + i];
     }
+    int64_t to = jref_index(s, j->outer, k, j->d->storage, p.o, p.r, 0);
+    for (int64_t i = 0; i < k; ++i) jref_set(j, 0, to + i, (double)sums[i]);
 }
 
-/* dW[col, i], or dbias[col] for i = -1. */
-static REAL linear_sum(const jref *j, const place *list, int64_t rows, int64_t col, int64_t i) {
-    REAL sum = 0;
+/* Row `col` of dW, and dbias[col]. */
+static void linear_sums(jref *j, const place *list, int64_t rows, int64_t col, REAL *sums) {
+    int64_t k = j->out->values[2] ? j->inner : 0;
+    REAL bias = 0;
+    for (int64_t i = 0; i < k; ++i) sums[i] = 0;
     for (int64_t t = 0; t < rows; ++t) {
         place p = list[jref_order(j, t, rows)];
         jref_span s = jref_span_of(j, 0, p.b);
         REAL g = (REAL)j->grad[jref_index(s, j->outer, j->d->out_features, j->d->storage, p.o, p.r, col)];
-        if (i >= 0) g *= (REAL)j->x[jref_index(s, j->outer, j->inner, j->d->storage, p.o, p.r, i)];
-        sum += g;
+        int64_t from = jref_index(s, j->outer, j->inner, j->d->storage, p.o, p.r, 0);
+        bias += g;
+        for (int64_t i = 0; i < k; ++i) sums[i] += g * (REAL)j->x[from + i];
     }
-    return sum;
+    for (int64_t i = 0; i < k; ++i) jref_set(j, 2, col * k + i, (double)sums[i]);
+    jref_set(j, 3, col, (double)bias);
 }
 
 static void linear(jref *j) {
     int64_t rows = count_rows(j);
     place *list = list_rows(j, rows);
-    for (int64_t n = 0; list && j->out->values[0] && n < rows; ++n)
-        linear_row(j, jref_span_of(j, 0, list[n].b), list[n].o, list[n].r);
-    for (int64_t c = 0; list && c < j->d->out_features; ++c) {
-        for (int64_t i = 0; j->out->values[2] && i < j->inner; ++i)
-            jref_set(j, 2, c * j->inner + i, (double)linear_sum(j, list, rows, c, i));
-        if (j->out->values[3]) jref_set(j, 3, c, (double)linear_sum(j, list, rows, c, -1));
-    }
+    REAL *sums = malloc(sizeof *sums * (size_t)(j->inner ? j->inner : 1));
+    int given = list && sums;
+    for (int64_t n = 0; given && j->out->values[0] && n < rows; ++n) linear_row(j, list[n], sums);
+    for (int64_t c = 0; given && c < j->d->out_features; ++c) linear_sums(j, list, rows, c, sums);
+    free(sums);
     free(list);
 }
+
+/* Where element (row, col) of a matrix lies: first + row * down + col * across. */
+typedef struct matrix {
+    int64_t first, down, across;
+} matrix;
+
+static matrix matrix_of(const jref *j, int operand, int64_t b, int64_t o) {
+    int64_t first = jref_matrix_index(j, operand, b, o, 0, 0);
+    return (matrix){first, jref_matrix_index(j, operand, b, o, 1, 0) - first,
+                    jref_matrix_index(j, operand, b, o, 0, 1) - first};
+}
+
+static int64_t at(matrix m, int64_t row, int64_t col) { return m.first + row * m.down + col * m.across; }
 
 static void matmul_component(jref *j, int64_t b, int64_t o) {
     int64_t m = jref_span_of(j, STW_AXIS_M, b).used, k = jref_span_of(j, STW_AXIS_K, b).used;
     int64_t n = jref_span_of(j, STW_AXIS_N, b).used;
+    matrix x = matrix_of(j, 0, b, o), other = matrix_of(j, 1, b, o), grad = matrix_of(j, 2, b, o);
     for (int64_t r = 0; j->out->values[0] && r < m; ++r)
         for (int64_t c = 0; c < k; ++c) { /* dA = G B^T */
             REAL sum = 0;
             for (int64_t t = 0; t < n; ++t) {
-                int64_t at = jref_order(j, t, n);
-                sum += (REAL)j->grad[jref_matrix_index(j, 2, b, o, r, at)] *
-                       (REAL)j->other[jref_matrix_index(j, 1, b, o, c, at)];
+                int64_t i = jref_order(j, t, n);
+                sum += (REAL)j->grad[at(grad, r, i)] * (REAL)j->other[at(other, c, i)];
             }
-            jref_set(j, 0, jref_matrix_index(j, 0, b, o, r, c), (double)sum);
+            jref_set(j, 0, at(x, r, c), (double)sum);
         }
     for (int64_t r = 0; j->out->values[1] && r < k; ++r)
         for (int64_t c = 0; c < n; ++c) { /* dB = A^T G */
             REAL sum = 0;
             for (int64_t t = 0; t < m; ++t) {
-                int64_t at = jref_order(j, t, m);
-                sum += (REAL)j->x[jref_matrix_index(j, 0, b, o, at, r)] *
-                       (REAL)j->grad[jref_matrix_index(j, 2, b, o, at, c)];
+                int64_t i = jref_order(j, t, m);
+                sum += (REAL)j->x[at(x, i, r)] * (REAL)j->grad[at(grad, i, c)];
             }
-            jref_set(j, 1, jref_matrix_index(j, 1, b, o, r, c), (double)sum);
+            jref_set(j, 1, at(other, r, c), (double)sum);
         }
 }
 
