@@ -53,6 +53,16 @@ install_if_possible() { # what follows if not, packages...
 install_for_tests() {
     install_if_possible "their tests are skipped" "${testing[@]}" "$@"
     install_cuobjdump
+    install_matplotlib
+}
+
+install_matplotlib() { # what bench/plot.py draws with
+    local folder=$nvcc_tools/plot
+    if python3 -c 'import matplotlib' 2>/dev/null; then return 0; fi
+    if [ ! -d "$folder/matplotlib" ]; then
+        pip_install "$folder" --with-deps matplotlib==3.10.* || { say "going on without matplotlib: tool_plot is skipped"; return 0; }
+    fi
+    export PYTHONPATH=$folder${PYTHONPATH:+:$PYTHONPATH}
 }
 
 # The compiler of the CUDA images: one that is here, else NVIDIA's own packages on PyPI, into build/tools. Version 13.0:
@@ -83,11 +93,12 @@ find_nvcc() { # prints its path, or OFF
     return 1
 }
 
-pip_install() { # folder packages...
-    local venv=$nvcc_tools/venv folder=$1; shift
+pip_install() { # folder [--with-deps] packages...
+    local venv=$nvcc_tools/venv folder=$1 alone=--no-deps; shift
+    if [ "$1" = --with-deps ]; then alone=--prefer-binary; shift; fi
     say "installing into build/tools: $*"
     if ! python3 -m venv "$venv" >/dev/null 2>&1; then apt_install python3-venv && python3 -m venv "$venv"; fi &&
-        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target "$folder" "$@"
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check $alone --upgrade --target "$folder" "$@"
 }
 
 install_nvcc() {
