@@ -248,6 +248,7 @@ static void fork_after_run(void **state) {
     assert_non_null(
         strstr(run.out, "\nbwd STW_E_FORKED attn_bwd: this context was made before the process forked; "));
     assert_non_null(strstr(run.out, "\nstream STW_E_FORKED stream_create: this context was made before "));
+    assert_int_equal(spawn_count(run.out, "refused under 1 s"), 1);
     assert_int_equal(spawn_count(run.out, "child 0"), 1);
     assert_int_equal(spawn_count(run.out, "bwd STW_OK "), 2); /* before, and in the parent afterwards */
     assert_int_equal(lines_with(run.log, "cuda:launch"), 6);
