@@ -78,11 +78,11 @@ static void check_query_blocks(const stw_attn_params *params, const stw_attn_lau
     assert_true(next <= l->q_blocks);
 }
 
-static void check(const stw_attn_tile *tile, const stw_attn_params *p) {
+static void check(const stw_attn_tile *tile, const stw_attn_params *p, uint32_t wave) {
     stw_attn_steps steps;
     stw_attn_launch l;
-    stw_attn_steps_of(STW_CALL_BWD, tile, p, 32, &steps);
-    stw_attn_launch_of(STW_CALL_BWD, tile, p, 32, (void *)BASE, &l);
+    stw_attn_steps_of(STW_CALL_BWD, tile, p, wave, &steps);
+    stw_attn_launch_of(STW_CALL_BWD, tile, p, wave, (void *)BASE, &l);
     uint64_t blocks = (uint64_t)(p->heads_q * l.q_blocks), row = 2 * l.bm + STW_STATS_PAD;
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
     place places[] = {
@@ -106,14 +106,15 @@ static void check(const stw_attn_tile *tile, const stw_attn_params *p) {
 }
 
 static void check_with_every_tile(const char *text) {
-    static const char *const archs[] = {"sm80", "sm90"};
+    static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942"};
     stw_attn_params p = params_of(text);
-    for (int a = 0; a < 2; ++a) {
+    for (int a = 0; a < 4; ++a) {
         const stw_attn_table *table = stw_attn_table_find(archs[a]);
         for (size_t v = 0; v < table->variant_count; ++v) {
             stw_attn_tile tile = tile_of(&table->variants[v]);
             uint32_t widest = p.head_dim_qk > p.head_dim_v ? p.head_dim_qk : p.head_dim_v;
-            if (tile.head_dim >= widest && !stw_attn_tile_refusal(STW_CALL_BWD, &tile, &p)) check(&tile, &p);
+            if (tile.head_dim >= widest && !stw_attn_tile_refusal(STW_CALL_BWD, &tile, &p))
+                check(&tile, &p, a < 2 ? 32 : 64);
         }
     }
 }

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Which kernels a call consists of (common/attn_launch.c): what CDNA's own kernels take, when the gradient of
+ * a bias is summed and by which kernel, what Hopper's own main loop refuses. Expectations are the comments'
+ * of attn_launch.c and attn_hopper.c, one property changed at a time. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/attn_launch.h"
+#include "common/problem.h"
+#include "dispatch/attn_problem.h"
+#include "dispatch/tables.h"
+
+#include "sternway/attn_bwd.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static stw_attn_params params_of(const char *text) {
+    stw_problem problem;
+    stw_attn_params params;
+    assert_int_equal(stw_problem_parse(text, &problem), STW_OK);
+    if (stw_attn_check(&problem.desc, STW_PLAN_ATTN_BWD)) fail_msg("%s: %s", text, stw_last_error());
+    stw_attn_params_fill(&problem.desc, STW_PLAN_ATTN_BWD, problem.desc.deterministic == STW_DETERMINISTIC_ON,
+                         &params);
+    return params;
+}
+
+static stw_attn_tile tile_called(const char *arch, const char *id) {
+    const stw_attn_table *table = stw_attn_table_find(arch);
+    const stw_variant *v = stw_attn_variant_find(table, id);
+    if (!v) fail_msg("%s has no variant %s", arch, id);
+    return (stw_attn_tile){v->id, v->head_dim, v->bm, v->bn, v->stages, v->warps, v->loop};
+}
+
+/* ---- CDNA's own kernels ---- */
+
+enum { NONE = 0, MAIN = 1, DELTA = 2, FINISH = 4, EXACT = 8, ALL = MAIN | DELTA | FINISH };
+
+/* Which of the steps are CDNA's own. The main loop keeps its name; its shared memory is its own. */
+static int own_steps(const stw_attn_tile *tile, const stw_attn_params *p) {
+    stw_attn_steps steps;
+    int found = 0;
+    stw_attn_steps_of(STW_CALL_BWD, tile, p, 64, &steps);
+    for (uint32_t i = 0; i < steps.count; ++i) {
+        const stw_attn_step *s = &steps.step[i];
+        assert_true(s->units > 0 && s->block % 64 == 0 && s->block > 0 && s->smem <= 65536);
+        if (strstr(s->entry, "delta_cdna")) found |= DELTA;
+        if (strstr(s->entry, "finish_cdna")) found |= FINISH;
+        if (strstr(s->entry, "_exact")) found |= EXACT;
+        if (strstr(s->entry, tile->id) && s->smem == STW_CDNA_SMEM(tile->head_dim)) found |= MAIN;
+    }
+    return found;
+}
+
+static void own_kernels_of_problems(void **state) {
+    (void)state;
+    static const struct {
+        const char *options;
+        int own;
+    } rows[] = {
+        {"", ALL},
+        {":causal_br", ALL},
+        {":wl9:wr3", ALL},
+        {":thd:seqs_full", ALL},
+        {":bhsd", ALL},
+        {":delta_in", MAIN | FINISH},
+        {":delta_out", MAIN | FINISH},
+        {":dlse", MAIN | FINISH},
+        {":grads_qkvs:sink", MAIN},
+        {":dq_f32", MAIN | DELTA},
+        {":dq_f32:acc_q", MAIN | DELTA},
+        {":grads_kv", NONE},
+        {":grads_q", NONE},
+        {":dk_f32", NONE},
+        {":dv_f32", NONE},
+        {":dk_f32:dv_f32:acc_kv", NONE},
+        {":det", NONE},
+        {":alibi", NONE},
+        {":softcap9", NONE},
+        {":dropout0.5", NONE},
+        {":bias_bhqk", NONE},
+        {":bias_bhqk:grads_qkvb", NONE},
+    };
+    stw_attn_tile tile = tile_called("gfx942", "gfx942_32x128_hd64");
+    stw_attn_tile shared = tile_called("gfx942", "gfx942_64x128_hd32");
+    stw_attn_tile exact = tile_called("gfx90a", "gfx90a_32x128_hd64");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d64%s", rows[i].options);
+        stw_attn_params p = params_of(text);
+        if (own_steps(&tile, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&tile, &p));
+        /* gfx90a takes subnormal bf16 for zero: a kernel for what the main loop left alone; f16 is shared */
+        if (own_steps(&exact, &p) != (rows[i].own | (rows[i].own ? EXACT : 0))) fail_msg("exact, %s", text);
+        p.dtype = p.dq_dtype = p.dk_dtype = p.dv_dtype = STW_F16;
+        assert_int_equal(own_steps(&exact, &p), NONE);
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d32%s", rows[i].options);
+        p = params_of(text);
+        assert_int_equal(own_steps(&shared, &p), NONE);
+    }
+}
+
+static void own_kernels_want_even_tensors(void **state) {
+    (void)state;
+    const stw_attn_params good = params_of("attn_bwd:bf16:b2h4k2s130x150d64");
+    stw_attn_tile tile = tile_called("gfx942", "gfx942_32x128_hd64");
+    static const struct {
+        size_t tensor;
+        int own;
+    } tensors[] = {
+        {offsetof(stw_attn_params, q), NONE},
+        {offsetof(stw_attn_params, dout), NONE},
+        {offsetof(stw_attn_params, k), NONE},
+        {offsetof(stw_attn_params, v), NONE},
+        {offsetof(stw_attn_params, dk), NONE},
+        {offsetof(stw_attn_params, dv), NONE},
+        {offsetof(stw_attn_params, out), MAIN | FINISH},
+        {offsetof(stw_attn_params, dq), MAIN | DELTA},
+    };
+    static const int64_t odd[] = {4, 12, -8, INT64_C(1) << 26, INT64_C(1) << 23};
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; ++i) {
+        for (size_t n = 0; n < sizeof odd / sizeof *odd; ++n) {
+            stw_attn_params p = good;
+            ((stw_tensor_param *)(void *)((char *)&p + tensors[i].tensor))->seq = odd[n];
+            if (own_steps(&tile, &p) != tensors[i].own)
+                fail_msg("tensor %zu, stride %lld", i, (long long)odd[n]);
+        }
+        stw_attn_params p = good;
+        ((stw_tensor_param *)(void *)((char *)&p + tensors[i].tensor))->head = 12;
+        assert_int_equal(own_steps(&tile, &p), tensors[i].own);
+        p = good;
+        ((stw_tensor_param *)(void *)((char *)&p + tensors[i].tensor))->batch = 4;
+        assert_int_equal(own_steps(&tile, &p), tensors[i].own);
+    }
+    stw_attn_params p = good;
+    p.head_dim_qk = 60;
+    assert_int_equal(own_steps(&tile, &p), NONE);
+    p = good;
+    p.head_dim_v = 60;
+    assert_int_equal(own_steps(&tile, &p), NONE);
+    p = good;
+    p.lse.seq = -1; /* statistics are read forwards, by 32-bit offsets */
+    assert_int_equal(own_steps(&tile, &p), MAIN | FINISH);
+    p.lse.seq = INT64_C(1) << 21;
+    assert_int_equal(own_steps(&tile, &p), MAIN | FINISH);
+}
+
+/* ---- the gradient of a bias ---- */
+
+static const stw_attn_step *bias_step(const stw_attn_tile *tile, const stw_attn_params *p, uint32_t wave,
+                                      stw_attn_steps *steps) {
+    stw_attn_steps_of(STW_CALL_BWD, tile, p, wave, steps);
+    for (uint32_t i = 0; i < steps->count; ++i)
+        if (strstr(steps->step[i].entry, "stw_attn_bwd_bias_")) return &steps->step[i];
+    return NULL;
+}
+
+/* dBias of each shape: summed where it is broadcast over more than one element; by the kernel for a bias and
+ * nothing else where the bias is the same wherever its gradient is summed. */
+static void bias_is_summed_where_broadcast(void **state) {
+    (void)state;
+    stw_attn_tile tile = tile_called("sm80", "sm80_64x128_hd64"),
+                  wide = tile_called("gfx942", "gfx942_32x128_hd64");
+    for (int bias = 0; bias < 16; ++bias)
+        for (int sums = 0; sums < 16; ++sums)
+            for (int ones = 0; ones < 16; ++ones) {
+                stw_attn_params p = params_of("attn_bwd:bf16:b2h4s66x130d64:biasbf16_bhqk:grads_qkvb");
+                stw_attn_steps steps;
+                int64_t *given[] = {&p.bias.batch, &p.bias.head, &p.bias.query, &p.bias.key};
+                int64_t *made[] = {&p.dbias.batch, &p.dbias.head, &p.dbias.query, &p.dbias.key};
+                int64_t *extent[] = {&p.batch, &p.heads_q, &p.max_seq_q, &p.max_seq_kv};
+                int summed = 0, constant = 1;
+                p.group = 1;
+                for (int i = 0; i < 4; ++i) {
+                    if (ones >> i & 1) *extent[i] = 1;
+                    if (bias >> i & 1) *given[i] = 0;
+                    if (sums >> i & 1) *made[i] = 0;
+                    summed |= (sums >> i & 1) && *extent[i] > 1;
+                    constant &= !((sums >> i & 1) && !(bias >> i & 1) && *extent[i] > 1);
+                }
+                p.heads_kv = p.heads_q;
+                const stw_attn_step *step = bias_step(&tile, &p, 32, &steps);
+                assert_int_equal(step != NULL, summed);
+                /* rows that see one key are f32's way of adding: no lean kernel, whatever the bias */
+                int lean = constant && p.max_seq_kv > 1;
+                if (step) assert_int_equal(strstr(step->entry, "lean_") != NULL, lean);
+                if (step) assert_int_equal(step->smem <= 99 * 1024, 1);
+                step = bias_step(&wide, &p, 64, &steps);
+                assert_int_equal(step != NULL, summed);
+                if (step) assert_null(strstr(step->entry, "lean_"));
+            }
+}
+
+/* One kernel of the dBias sums for every head dim and type; lean for 16 bits with nothing besides. */
+static void bias_kernels_of_types(void **state) {
+    (void)state;
+    static const struct {
+        const char *arch, *variant, *problem, *entry;
+    } rows[] = {
+        {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasbf16_11qk:grads_qkvb", "lean_64x64_hd64_bf16"},
+        {"sm80", "sm80_64x128_hd128", "f16:b2h4s66x130d128:biasf16_11qk:grads_qkvb", "lean_64x64_hd128_f16"},
+        {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasf32_11qk:dbias_f32:grads_qkvb",
+         "32x64_hd64_bf16"},
+        {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasbf16_11qk:dbias_f32:grads_qkvb",
+         "32x64_hd64_bf16"},
+        {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasbf16_11qk:alibi:grads_qkvb", "32x64_hd64_bf16"},
+        {"sm80", "sm80_64x128_hd128", "bf16:b2h4s66x130d128:biasbf16_11qk:dropout0.1:grads_qkvb",
+         "32x64_hd128_bf16"},
+        {"sm80", "sm80_64x64_hd256", "bf16:b2h4s66x130d200:biasbf16_11qk:grads_qkvb", "32x32_hd256_bf16"},
+        {"sm80", "sm80_32x64_hd64_f32", "f32:b2h4s66x130d64:bias_11qk:grads_qkvb", "16x32_hd128_f32"},
+        {"sm80", "sm80_32x32_hd256_f32", "f32:b2h4s66x130d150:bias_11qk:grads_qkvb", "16x16_hd256_f32"},
+        {"gfx942", "gfx942_32x128_hd64", "bf16:b2h4s66x130d64:biasbf16_11qk:grads_qkvb", "32x64_hd64_bf16"},
+        {"gfx942", "gfx942_16x16_hd256_f32", "f32:b2h4s66x130d150:bias_11qk:grads_qkvb", "16x16_hd256_f32"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160], entry[STW_ATTN_ENTRY_MAX];
+        stw_attn_steps steps;
+        stw_attn_tile tile = tile_called(rows[i].arch, rows[i].variant);
+        snprintf(text, sizeof text, "attn_bwd:%s", rows[i].problem);
+        snprintf(entry, sizeof entry, "stw_attn_bwd_bias_%s", rows[i].entry);
+        stw_attn_params p = params_of(text);
+        const stw_attn_step *step = bias_step(&tile, &p, rows[i].arch[0] == 's' ? 32 : 64, &steps);
+        assert_non_null(step);
+        assert_string_equal(step->entry, entry);
+    }
+}
+
+/* ---- Hopper ---- */
+
+static void hopper_says_what_it_does_not_take(void **state) {
+    (void)state;
+    static const struct {
+        const char *options, *text;
+    } rows[] = {
+        {"", NULL},
+        {":causal_br:det", NULL},
+        {":thd:seqs_full:wl9:wr3", NULL},
+        {":grads_qkvs:sink", NULL},
+        {":delta_in:dq_f32:acc_q", NULL},
+        {":bias_bhqk", "it takes no bias"},
+        {":alibi", "it takes no ALiBi"},
+        {":softcap9", "it takes no softcap"},
+        {":dropout0.5", "it takes no dropout"},
+        {":grads_q", "it makes dQ, dK and dV together"},
+        {":grads_qk", "it makes dQ, dK and dV together"},
+        {":dk_f32", "it makes dK and dV in the inputs' type"},
+        {":dv_f32", "it makes dK and dV in the inputs' type"},
+        {":wl0:wr0", "rows see one key, "},
+        {":scale0", "it hides pairs by infinite scores, "},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d64%s", rows[i].options);
+        stw_attn_params p = params_of(text);
+        const char *refusal = stw_attn_hopper_refusal(&p);
+        if (!rows[i].text != !refusal || (refusal && strncmp(refusal, rows[i].text, strlen(rows[i].text))))
+            fail_msg("%s: %s", text, refusal ? refusal : "taken");
+    }
+}
+
+#define FIELD(name) offsetof(stw_attn_params, name)
+
+static void hopper_wants_what_tensor_loads_take(void **state) {
+    (void)state;
+    static const char empty[] = "it takes no empty tensors",
+                      strides[] = "tensor loads need strides of q, k, v and dout ";
+    static const struct {
+        const char *problem, *text;
+        size_t field;
+        int64_t value;
+    } rows[] = {
+        {"s130x150d64", empty, FIELD(max_seq_q), 0},
+        {"s130x150d64", empty, FIELD(max_seq_kv), 0},
+        {"s130x150d64", empty, FIELD(batch), 0},
+        {"s130x150d64", empty, FIELD(heads_kv), 0},
+        {"s130x150d64:thd:seqs_full", empty, FIELD(total_q), 0},
+        {"s130x150d64:thd:seqs_full", empty, FIELD(total_kv), 0},
+        {"s130x150d64:thd:seqs_full", empty, FIELD(max_seq_q), 0},
+        {"s130x150d64:thd:seqs_full", empty, FIELD(max_seq_kv), 0},
+        {"s130x150d64", "it counts units in 31 bits", FIELD(heads_kv), INT64_C(1) << 30},
+        {"s130x150d64", strides, FIELD(max_seq_q), INT64_C(1) << 30},
+        {"s130x150d64", strides, FIELD(heads_q), INT64_C(1) << 30},
+        {"s130x100d64", strides, FIELD(batch), INT64_C(1) << 29}, /* of dout, behind its stride of batches */
+        {"s130x150d64", strides, FIELD(q.seq), 12},
+        {"s130x150d64", strides, FIELD(q.seq), -64},
+        {"s130x150d64", strides, FIELD(q.seq), 0},
+        {"s130x150d64", strides, FIELD(q.seq), INT64_C(1) << 39},
+        {"s130x150d64", strides, FIELD(q.head), 4},
+        {"s130x150d64", strides, FIELD(q.batch), 4},
+        {"s130x150d64", strides, FIELD(dout.seq), 12},
+        {"s130x150d64", strides, FIELD(k.seq), 12},
+        {"s130x150d64", strides, FIELD(v.seq), 12},
+        {"s130x150d64:thd:seqs_full", NULL, FIELD(q.batch), 4}, /* packed: there is one batch */
+        {"s1x150d64", NULL, FIELD(q.seq), 12},                  /* one row: no step */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2%s", rows[i].problem);
+        stw_attn_params p = params_of(text);
+        assert_null(stw_attn_hopper_refusal(&p));
+        if (rows[i].field == FIELD(batch) && rows[i].value)
+            p.q.batch = 12; /* a stride that does not matter now */
+        memcpy((char *)&p + rows[i].field, &rows[i].value, sizeof rows[i].value);
+        const char *refusal = stw_attn_hopper_refusal(&p);
+        if (!rows[i].text != !refusal || (refusal && strncmp(refusal, rows[i].text, strlen(rows[i].text))))
+            fail_msg("row %zu, %s: %s", i, text, refusal ? refusal : "taken");
+    }
+}
+
+static void tiles_are_for_their_calls(void **state) {
+    (void)state;
+    stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s130x150d64"),
+                    f32 = params_of("attn_bwd:f32:b2h4k2s130x150d64");
+    stw_attn_tile backward = tile_called("sm80", "sm80_64x128_hd64"),
+                  forward = tile_called("sm80", "sm80_fwd_64x64_hd64");
+    stw_attn_tile exact = tile_called("sm80", "sm80_32x64_hd64_f32");
+    assert_null(stw_attn_tile_refusal(STW_CALL_BWD, &backward, &p));
+    assert_null(stw_attn_tile_refusal(STW_CALL_FWD, &forward, &p));
+    assert_null(stw_attn_tile_refusal(STW_CALL_BWD, &exact, &f32));
+    assert_string_equal(stw_attn_tile_refusal(STW_CALL_FWD, &backward, &p), "it is a backward's tile");
+    assert_string_equal(stw_attn_tile_refusal(STW_CALL_BWD, &forward, &p), "it is a forward's tile");
+    assert_string_equal(stw_attn_tile_refusal(STW_CALL_BWD, &exact, &p), "its kernels are f32's");
+    assert_string_equal(stw_attn_tile_refusal(STW_CALL_BWD, &backward, &f32),
+                        "its kernels are f16's and bf16's");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(own_kernels_of_problems),
+        cmocka_unit_test(own_kernels_want_even_tensors),
+        cmocka_unit_test(bias_is_summed_where_broadcast),
+        cmocka_unit_test(bias_kernels_of_types),
+        cmocka_unit_test(hopper_says_what_it_does_not_take),
+        cmocka_unit_test(hopper_wants_what_tensor_loads_take),
+        cmocka_unit_test(tiles_are_for_their_calls),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
