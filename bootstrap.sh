@@ -6,6 +6,7 @@
 #   ./bootstrap.sh test   the same, then every test (what CI runs)
 #   ./bootstrap.sh full   the same, with the long forms of conform, planted bugs, fuzzing, races and a second build
 #   ./bootstrap.sh build  install and build only
+#   ./bootstrap.sh coverage  which lines and branches of common/ and dispatch/ the tests run (tests/coverage)
 # Needs root or sudo to install Debian packages, and only when one is missing.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -184,6 +185,7 @@ full() {
         say "fuzzing, ${STW_FUZZ_SECONDS:=120} s a target"
         STW_FUZZ_SECONDS=$STW_FUZZ_SECONDS ctest --test-dir build/fuzz --output-on-failure -j "$jobs" -L fuzz
     fi
+    coverage
     say "reproducible: library, command and packages built again in another folder are the same files"
     CC=$CC cmake --preset release -B build/again -DCMAKE_C_COMPILER="$CC" -DSTERNWAY_NVCC="$(find_nvcc || true)" \
         -DSTERNWAY_TESTS=OFF >/dev/null
@@ -192,6 +194,19 @@ full() {
     cmp build/release/bin/sternway build/again/bin/sternway
     if [ -f build/release/CPackConfig.cmake ]; then same_packages; fi
     echo "identical"
+}
+
+# Of the release build the images alone are used: counting slows the library, and its tests are other ones then.
+coverage() {
+    install_if_possible "no coverage is counted" gcovr
+    command -v gcovr >/dev/null || return 0
+    CC=gcc build coverage -DSTERNWAY_IMAGES_FROM="$PWD/build/release/images"
+    find build/coverage -name '*.gcda' -delete
+    say "coverage of common/ and dispatch/: units, refusals, loaders, tools, conform in one process"
+    ctest --test-dir build/coverage --output-on-failure -j "$jobs" -L 'unit|coverage' -LE full -E '^(install|packages|consumer|docs_|readme|tool_plot|completion)'
+    ctest --test-dir build/coverage --output-on-failure -j "$jobs" \
+        -R '^(golden_.*|jagged_golden_[a-z]*|conform_command|conform_reports|conform_sampled|sm80_emu_devices|emu_blas_(run|text_.*)_gfx90a|emu_(graph|info|explain|tune)_gfx90a)$'
+    python3 tests/coverage/check.py build/coverage
 }
 
 same_packages() {
@@ -207,6 +222,7 @@ case "${1:-}" in
 build) install_packages; install_nvcc; build release ;;
 demo) install_packages; install_nvcc; demo ;;
 test) install_packages; install_nvcc; install_for_tests; tests ;;
+coverage) install_packages; install_nvcc; build release; coverage ;;
 full) install_packages; install_nvcc; install_for_tests mmdebstrap; full ;;
-*) sed -n '4,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+*) sed -n '4,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
