@@ -182,7 +182,7 @@ full() {
     say "unit and CPU tests under the thread sanitizer"
     ctest --test-dir build/tsan --output-on-failure -j "$jobs" -LE 'long|fuzz'
     if [[ "$CC" == *clang* ]]; then
-        say "fuzzing, ${STW_FUZZ_SECONDS:=120} s a target"
+        say "fuzzing, ${STW_FUZZ_SECONDS:=60} s a target"
         STW_FUZZ_SECONDS=$STW_FUZZ_SECONDS ctest --test-dir build/fuzz --output-on-failure -j "$jobs" -L fuzz
     fi
     coverage
