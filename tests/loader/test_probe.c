@@ -9,6 +9,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +19,21 @@
 #include <cmocka.h>
 
 static stw_probe_facts facts;
+
+/* The linker sends the library's calls here: kernels that do not tell what CPUs and memory there are. */
+static int affinity_fails, numbers_fail;
+int __real_sched_getaffinity(pid_t process, size_t size, cpu_set_t *set);
+long __real_sysconf(int name);
+int __wrap_sched_getaffinity(pid_t process, size_t size, cpu_set_t *set);
+long __wrap_sysconf(int name);
+
+int __wrap_sched_getaffinity(pid_t process, size_t size, cpu_set_t *set) {
+    return affinity_fails ? -1 : __real_sched_getaffinity(process, size, set);
+}
+
+long __wrap_sysconf(int name) {
+    return numbers_fail ? -1 : __real_sysconf(name);
+}
 
 /* What differs between machines that run the test is fixed: threads and memory of the CPU. */
 static void gather(const char *root) {
@@ -408,6 +424,25 @@ static void notes_without_reasons(void **state) {
     assert_int_equal(info.usable, 0);
 }
 
+/* The threads are those that the process may use, else all that are online (sched_getaffinity fails on
+ * machines of more than 1024 CPUs), else one; memory that nobody tells is 0. */
+static void cpus_that_nobody_counts(void **state) {
+    (void)state;
+    cpu_set_t allowed;
+    assert_int_equal(__real_sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    stw_probe_gather("", &facts);
+    assert_int_equal(facts.cpu_threads, CPU_COUNT(&allowed));
+    affinity_fails = 1;
+    stw_probe_gather("", &facts);
+    assert_int_equal(facts.cpu_threads, __real_sysconf(_SC_NPROCESSORS_ONLN));
+    assert_true(facts.cpu_memory > 0);
+    numbers_fail = 1;
+    stw_probe_gather("", &facts);
+    assert_int_equal(facts.cpu_threads, 1);
+    assert_true(facts.cpu_memory == 0);
+    affinity_fails = numbers_fail = 0;
+}
+
 static void absurd_root(void **state) {
     (void)state;
     char root[2048];
@@ -445,10 +480,11 @@ int main(void) {
         cmocka_unit_test_setup_teardown(nvidia_nodes, scratch_open, scratch_close),
         cmocka_unit_test_setup_teardown(nvidia_driver_versions, scratch_open, scratch_close),
         cmocka_unit_test(notes_without_reasons),
+        cmocka_unit_test(cpus_that_nobody_counts),
         cmocka_unit_test(absurd_root),
         cmocka_unit_test(pci_addresses),
     };
-    size_t count = 14, fixtures = 0;
+    size_t count = 15, fixtures = 0;
     DIR *folder = opendir(FIXTURES);
     for (struct dirent *entry; folder && (entry = readdir(folder)) && fixtures < 64;) {
         if (entry->d_name[0] == '.') continue;
