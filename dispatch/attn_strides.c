@@ -45,12 +45,11 @@ static stw_status check_dimensions(const tensor *t) {
 }
 
 /* Every element of an output has a place of its own when, with the dimensions in the order of their strides,
- * each stride steps over all that the smaller ones reach. */
+ * each stride steps over all that the smaller ones reach. No extent is 0 here. */
 static stw_status check_overlap(const tensor *t) {
     dimension sorted[5];
     int count = 0;
     for (int i = 0; i < t->count; ++i) {
-        if (t->dims[i].extent == 0) return STW_OK;
         if (t->dims[i].extent == 1 || (t->may_broadcast && t->dims[i].stride == 0)) continue;
         int at = count++;
         for (; at > 0 && sorted[at - 1].stride > t->dims[i].stride; --at) sorted[at] = sorted[at - 1];

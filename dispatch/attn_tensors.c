@@ -81,16 +81,14 @@ typedef enum layout_kind { LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD } layout_kind;
 /* Contiguous strides for one tensor; 0 on overflow. */
 static int strides_fill(stw_attn_strides *strides, stw_tensor_extents e, int per_row, int packed,
                         layout_kind kind) {
-    int64_t row, plane, batch;
+    int64_t batch;
     int head_outside = per_row || (kind == LAYOUT_BHSD && !packed); /* [.., H, S(, D)] */
     int64_t inner = head_outside ? e.rows : e.heads, outer = head_outside ? e.heads : e.rows;
-    if (__builtin_mul_overflow(inner, e.dim, &plane) || __builtin_mul_overflow(plane, outer, &batch))
-        return 0;
-    row = e.dim;
+    int64_t row = e.dim, plane = inner * row; /* sizes are checked: a batch is below 2^59 elements */
     strides->head = head_outside ? plane : row;
     strides->seq = head_outside ? row : plane;
-    strides->batch = packed ? 0 : batch;
-    return !__builtin_mul_overflow(batch, e.batch, &batch);
+    strides->batch = packed ? 0 : plane * outer;
+    return !__builtin_mul_overflow(plane * outer, e.batch, &batch);
 }
 
 static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind kind) {

@@ -10,10 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Of a kind that refuses a backend: buffers refuse none. */
 static const char *memory_name(stw_memory memory) {
-    return memory == STW_MEMORY_HOST     ? "STW_MEMORY_HOST"
-           : memory == STW_MEMORY_DEVICE ? "STW_MEMORY_DEVICE"
-                                         : "STW_MEMORY_BUFFERS";
+    return memory == STW_MEMORY_HOST ? "STW_MEMORY_HOST" : "STW_MEMORY_DEVICE";
 }
 
 /* NULL, or why tensors in this kind of memory rule the backend out. */

@@ -55,9 +55,9 @@ static stw_status plan_attention(stw_context *context, const stw_jagged_desc *de
 }
 
 static stw_status plan_parts(stw_context *context, stw_jagged_plan *plan) {
-    if (plan->desc.op != STW_JAGGED_ATTENTION)
+    if (plan->desc.op != STW_JAGGED_ATTENTION) {
         stw_jagged_params_fill(&plan->desc, &plan->work.params);
-    else if (plan->desc.attn) {
+    } else {
         stw_status status = plan_attention(context, &plan->desc, plan);
         if (status) return status;
     }

@@ -162,8 +162,8 @@ int64_t stw_jagged_elements(const stw_jagged_params *p, stw_jagged_tensor tensor
         return p->op == STW_JAGGED_LINEAR ? product(p->out_features, p->inner) : columns_of(p);
     case STW_JTENSOR_DBIAS: return columns_of(p);
     case STW_JTENSOR_MEAN:
-    case STW_JTENSOR_RSTD: return p->op == STW_JAGGED_LAYER_NORM ? nested_elements(p, p->dim_before) : 0;
-    default: return 0;
+    case STW_JTENSOR_RSTD:
+    default: return p->op == STW_JAGGED_LAYER_NORM ? nested_elements(p, p->dim_before) : 0;
     }
 }
 
@@ -187,8 +187,8 @@ int stw_jagged_uses(const stw_jagged_params *p, stw_jagged_tensor tensor) {
     case STW_JTENSOR_DX: return (outputs & STW_JAGGED_DX) != 0;
     case STW_JTENSOR_DOTHER: return (outputs & STW_JAGGED_DOTHER) != 0;
     case STW_JTENSOR_DWEIGHT: return (outputs & STW_JAGGED_DWEIGHT) != 0;
-    case STW_JTENSOR_DBIAS: return (outputs & STW_JAGGED_DBIAS) != 0;
-    default: return 0;
+    case STW_JTENSOR_DBIAS:
+    default: return (outputs & STW_JAGGED_DBIAS) != 0;
     }
 }
 

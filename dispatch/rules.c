@@ -34,7 +34,7 @@ static stw_status parse_choices(const char *word, size_t length, const char *val
                                 uint32_t *bits_out) {
     static const char *const names[2][3] = {{"f16", "bf16", "f32"}, {"bwd", "fwd", "fwd"}};
     *bits_out = 0;
-    while (value <= end) {
+    for (;;) {
         const char *bar = memchr(value, '|', (size_t)(end - value));
         size_t size = (size_t)((bar ? bar : end) - value);
         uint32_t bit = 0;
@@ -43,10 +43,9 @@ static stw_status parse_choices(const char *word, size_t length, const char *val
                 bit = 2u << (fact && i ? 1 : i);
         if (!bit) return bad_word(word, length, fact == STW_FACT_dtype ? "dtype=f16|bf16|f32" : "op=bwd|fwd");
         *bits_out |= bit;
-        if (!bar) break;
+        if (!bar) return STW_OK;
         value = bar + 1;
     }
-    return STW_OK;
 }
 
 static stw_status parse_word(const char *word, size_t length, stw_rule *rule) {
@@ -158,11 +157,13 @@ stw_status stw_rules_parse(const char *name, const char *text, const stw_attn_ta
         memcpy(line, text, length);
         line[length] = 0;
         text += length + (text[length] == '\n');
+        stw_rule rule;
+        int found = parse_line(name, number, line, table, &rule);
+        if (found < 0) return STW_E_INVALID;
+        if (!found) continue;
         if (*count_out == capacity)
             return stw_fail(STW_E_INVALID, "STERNWAY_TUNING %.200s: more than %zu rules", name, capacity);
-        int found = parse_line(name, number, line, table, &rules[*count_out]);
-        if (found < 0) return STW_E_INVALID;
-        *count_out += (size_t)found;
+        rules[(*count_out)++] = rule;
     }
     return STW_OK;
 }

@@ -43,7 +43,7 @@ static int misfit_of(const stw_rule *rule, const stw_facts *facts) {
 static const char *refusal_of(const stw_variant *variant, const stw_facts *facts, const stw_backend_ops *ops,
                               const stw_device *device) {
     if (facts->value[STW_FACT_head_dim] > variant->head_dim) return "the head dim is above the variant's";
-    if (variant->smem_kb > facts->value[STW_FACT_smem_kb] && device->arch->smem_kb)
+    if (variant->smem_kb > facts->value[STW_FACT_smem_kb]) /* the CPU's variants need none */
         return "it needs more shared memory than a block of this device has";
     return ops->variant_refusal(device, facts->work, variant);
 }

@@ -131,6 +131,9 @@ static void each_call_failing(void **state) {
         {"FAKE_FAIL=nvmlDeviceGetUUID:999:1", "cuda|0|sm89|0|48305799168||NVIDIA L40S|" NO_KERNELS("sm89")},
         {"FAKE_FAIL=nvmlDeviceGetMemoryInfo:999:1",
          "cuda|0|sm89|0|0|GPU-9b1f2d4e-5c6a-8b70-a1c2-0e4f5a6b7c8d|NVIDIA L40S|" NO_KERNELS("sm89")},
+        {"FAKE_FAIL=nvmlDeviceGetCudaComputeCapability:3:1,nvmlDeviceGetName:999:1", /* the first is told */
+         "cuda|0||0|48305799168|GPU-9b1f2d4e-5c6a-8b70-a1c2-0e4f5a6b7c8d||compute capability not known: "
+         "nvmlDeviceGetCudaComputeCapability gave 3"},
         {"FAKE_FAIL=nvmlShutdown:999", FIRST},
     };
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; ++i) {

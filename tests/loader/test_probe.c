@@ -9,6 +9,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +19,21 @@
 #include <cmocka.h>
 
 static stw_probe_facts facts;
+
+/* The linker sends the library's calls here: kernels that do not tell what CPUs and memory there are. */
+static int affinity_fails, numbers_fail;
+int __real_sched_getaffinity(pid_t process, size_t size, cpu_set_t *set);
+long __real_sysconf(int name);
+int __wrap_sched_getaffinity(pid_t process, size_t size, cpu_set_t *set);
+long __wrap_sysconf(int name);
+
+int __wrap_sched_getaffinity(pid_t process, size_t size, cpu_set_t *set) {
+    return affinity_fails ? -1 : __real_sched_getaffinity(process, size, set);
+}
+
+long __wrap_sysconf(int name) {
+    return numbers_fail ? -1 : __real_sysconf(name);
+}
 
 /* What differs between machines that run the test is fixed: threads and memory of the CPU. */
 static void gather(const char *root) {
@@ -355,6 +371,78 @@ static void more_nodes_than_are_read(void **state) {
     assert_int_equal(strlen(facts.kfd.note), sizeof facts.kfd.note - 1); /* cut, not overrun */
 }
 
+/* nvidia0 to nvidia999 are GPUs, of which so many are kept; other names are not. */
+static void nvidia_nodes(void **state) {
+    (void)state;
+    static const char *const others[] = {"nvidiactl", "nvidia", "nvidia-uvm", "nvidia1000", "nvidia1x"};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i) {
+        char name[64];
+        snprintf(name, sizeof name, "/dev/%s", others[i]);
+        scratch_file(name, "", 0);
+    }
+    scratch_file("/dev/nvidia7", "", 0);
+    stw_probe_gather(scratch, &facts);
+    assert_int_equal(facts.nvidia_nodes, 1);
+    for (int i = 0; i < STW_PROBE_NVIDIA_MAX + 3; ++i) {
+        char name[64];
+        snprintf(name, sizeof name, "/dev/nvidia%d", i);
+        scratch_file(name, "", 0);
+    }
+    stw_probe_gather(scratch, &facts);
+    assert_int_equal(facts.nvidia_nodes, STW_PROBE_NVIDIA_MAX);
+}
+
+/* The first word of the first line that is digits with points. */
+static void nvidia_driver_versions(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *version;
+    } rows[] = {{"NVRM version: NVIDIA UNIX Module  550.54.15  Tue\nGCC version: 12.2.0\n", "550.54.15"},
+                {"  NVRM  580 of 2026 580.1 x\n", "580.1"},
+                {"NVRM version: 580\nGCC version: 12.2.0\n", ""},
+                {"NVRM version", ""},
+                {"", ""}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        scratch_file("/proc/driver/nvidia/version", rows[i].text, strlen(rows[i].text));
+        stw_probe_gather(scratch, &facts);
+        assert_string_equal(facts.nvidia_driver, rows[i].version);
+    }
+}
+
+/* A note ends where nothing more is known. */
+static void notes_without_reasons(void **state) {
+    (void)state;
+    stw_device_info info = STW_INIT(stw_device_info);
+    memset(&facts, 0, sizeof facts);
+    facts.nvidia_nodes = 1;
+    stw_probe_device(&facts, 0, &info);
+    assert_string_equal(info.note, "arch not known before the driver starts");
+    facts.nvml_works = 1;
+    facts.nvidia_count = 1;
+    stw_probe_device(&facts, 0, &info);
+    assert_string_equal(info.note, "compute capability not known");
+    assert_int_equal(info.usable, 0);
+}
+
+/* The threads are those that the process may use, else all that are online (sched_getaffinity fails on
+ * machines of more than 1024 CPUs), else one; memory that nobody tells is 0. */
+static void cpus_that_nobody_counts(void **state) {
+    (void)state;
+    cpu_set_t allowed;
+    assert_int_equal(__real_sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    stw_probe_gather("", &facts);
+    assert_int_equal(facts.cpu_threads, CPU_COUNT(&allowed));
+    affinity_fails = 1;
+    stw_probe_gather("", &facts);
+    assert_int_equal(facts.cpu_threads, __real_sysconf(_SC_NPROCESSORS_ONLN));
+    assert_true(facts.cpu_memory > 0);
+    numbers_fail = 1;
+    stw_probe_gather("", &facts);
+    assert_int_equal(facts.cpu_threads, 1);
+    assert_true(facts.cpu_memory == 0);
+    affinity_fails = numbers_fail = 0;
+}
+
 static void absurd_root(void **state) {
     (void)state;
     char root[2048];
@@ -389,10 +477,14 @@ int main(void) {
         cmocka_unit_test_setup_teardown(strange_files, scratch_open, scratch_close),
         cmocka_unit_test_setup_teardown(more_gpus_than_are_kept, scratch_open, scratch_close),
         cmocka_unit_test_setup_teardown(more_nodes_than_are_read, scratch_open, scratch_close),
+        cmocka_unit_test_setup_teardown(nvidia_nodes, scratch_open, scratch_close),
+        cmocka_unit_test_setup_teardown(nvidia_driver_versions, scratch_open, scratch_close),
+        cmocka_unit_test(notes_without_reasons),
+        cmocka_unit_test(cpus_that_nobody_counts),
         cmocka_unit_test(absurd_root),
         cmocka_unit_test(pci_addresses),
     };
-    size_t count = 11, fixtures = 0;
+    size_t count = 15, fixtures = 0;
     DIR *folder = opendir(FIXTURES);
     for (struct dirent *entry; folder && (entry = readdir(folder)) && fixtures < 64;) {
         if (entry->d_name[0] == '.') continue;

@@ -53,7 +53,10 @@ static void options(void **state) {
     opts.arch = "sm99";
     text_forget();
     refused("an unknown arch", stw_context_create(&opts, &context), STW_E_INVALID, "context_create",
-            WORDS("arch", "sm99"));
+            WORDS("arch", "sm99", "cpu"));
+    opts.backend = STW_BACKEND_AUTO; /* then every backend's are named */
+    refused("an arch of no backend", stw_context_create(&opts, &context), STW_E_INVALID, "context_create",
+            WORDS("arch", "sm99", "sm90", "gfx942"));
     opts = good_opts();
     opts.flags = STW_CONTEXT_HAS_DEVICE;
     opts.device = -1;
@@ -89,6 +92,7 @@ static void environment(void **state) {
         const char *name, *value;
     } bad[] = {
         {"STERNWAY_BACKEND", "gpu"},      {"STERNWAY_BACKEND", "cuda:"},
+        {"STERNWAY_BACKEND", "cpu:sm80"}, {"STERNWAY_BACKEND", "cpu:cpu2"},
         {"STERNWAY_DEVICE", "-1"},        {"STERNWAY_DEVICE", "0x"},
         {"STERNWAY_DETERMINISTIC", "2"},  {"STERNWAY_DETERMINISTIC", "yes"},
         {"STERNWAY_CPU_THREADS", "-1"},   {"STERNWAY_CPU_THREADS", "1025"},
@@ -177,6 +181,34 @@ static void devices(void **state) {
     no_complaints();
 }
 
+static void images(void **state) {
+    (void)state;
+    size_t count = 77;
+    stw_image_info infos[64];
+    for (size_t n = 0; n < 64; ++n) infos[n] = STW_INIT(stw_image_info);
+    text_forget();
+    refused("null count_out", stw_embedded_images(infos, 1, NULL), STW_E_INVALID, "embedded_images",
+            WORDS("count_out", "null"));
+    refused("null infos", stw_embedded_images(NULL, 3, &count), STW_E_INVALID, "embedded_images",
+            WORDS("infos", "null"));
+    infos[0].struct_size = 4;
+    refused("struct_size", stw_embedded_images(infos, 1, &count), STW_E_INVALID, "embedded_images",
+            WORDS("struct_size", "4"));
+    infos[0].struct_size = sizeof infos[0];
+    assert_int_equal(count, 77);
+    assert_string_equal(infos[0].arch, "");
+    no_complaints();
+    assert_int_equal(stw_embedded_images(NULL, 0, &count), STW_OK);
+    assert_true(count < 64);
+    size_t again = 77; /* room for all but one: the last is not written, and the count is that of all */
+    assert_int_equal(stw_embedded_images(infos, count ? count - 1 : 0, &again), STW_OK);
+    assert_int_equal(again, count);
+    for (size_t n = 0; n < count; ++n) assert_int_equal(infos[n].arch[0] != 0, n + 1 < count);
+    assert_int_equal(stw_embedded_images(infos, 64, &again), STW_OK);
+    assert_int_equal(again, count);
+    for (size_t n = 0; n < 64; ++n) assert_int_equal(infos[n].arch[0] != 0, n < count);
+}
+
 static void texts(void **state) {
     (void)state;
     fixture f;
@@ -195,6 +227,13 @@ static void texts(void **state) {
             "explain_attn", WORDS("desc", "null"));
     refused("null text", stw_explain_attn(&opts, &f.desc, NULL, 5, &needed), STW_E_INVALID, "explain_attn",
             WORDS("text", "null"));
+    stw_jagged_desc jagged = STW_INIT(stw_jagged_desc);
+    refused("null opts", stw_explain_jagged(NULL, &jagged, text, sizeof text, &needed), STW_E_INVALID,
+            "explain_jagged", WORDS("opts", "null"));
+    refused("null desc", stw_explain_jagged(&opts, NULL, text, sizeof text, &needed), STW_E_INVALID,
+            "explain_jagged", WORDS("desc", "null"));
+    refused("null text", stw_explain_jagged(&opts, &jagged, NULL, 5, &needed), STW_E_INVALID,
+            "explain_jagged", WORDS("text", "null"));
     assert_string_equal(text, "unwritten");
     assert_int_equal(needed, 77);
     assert_int_equal(stw_plan_describe(f.bwd, NULL, 0, &needed), STW_OK);
@@ -207,6 +246,19 @@ static void texts(void **state) {
     char full[8192];
     assert_int_equal(stw_explain_attn(&opts, &refused_desc, full, sizeof full, NULL), STW_OK);
     assert_non_null(strstr(full, "heads_kv 3"));
+    assert_int_equal(stw_explain_attn(&opts, &f.desc, NULL, 0, &needed), STW_OK); /* the size alone */
+    assert_int_equal(stw_explain_attn(&opts, &f.desc, full, sizeof full, NULL), STW_OK);
+    assert_int_equal(needed, strlen(full) + 1);
+    assert_int_equal(stw_explain_jagged(&opts, &jagged, NULL, 0, &needed), STW_OK);
+    assert_int_equal(stw_explain_jagged(&opts, &jagged, full, sizeof full, NULL), STW_OK);
+    assert_int_equal(needed, strlen(full) + 1);
+    assert_non_null(strstr(full, "op 0")); /* a refusal of the problem is part of this text too */
+    setenv("STERNWAY_BACKEND", "gpu", 1);  /* and so is one of the environment */
+    assert_int_equal(stw_explain_attn(&opts, &f.desc, full, sizeof full, NULL), STW_OK);
+    unsetenv("STERNWAY_BACKEND");
+    assert_non_null(strstr(full, "no backend: "));
+    assert_non_null(strstr(full, "STERNWAY_BACKEND=gpu"));
+    assert_int_equal(stw_plan_workspace_size(NULL), 0);
     assert_string_equal(stw_status_name((stw_status)99), "STW_E_?");
     assert_string_equal(stw_status_name((stw_status)-1), "STW_E_?");
     no_complaints();
@@ -216,7 +268,7 @@ static void texts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options), cmocka_unit_test(environment), cmocka_unit_test(memory_and_streams),
-        cmocka_unit_test(devices), cmocka_unit_test(texts),
+        cmocka_unit_test(devices), cmocka_unit_test(images),      cmocka_unit_test(texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

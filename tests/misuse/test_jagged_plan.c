@@ -65,6 +65,8 @@ static const refusal rows[] = {
     {J_GELU, {"grad_storage", "1"}, {JSET(grad_storage, 1)}},
     {J_RESHAPE, {"grad_storage", "2"}, {JSET(grad_storage, 2)}},
     {J_RESHAPE, {"other_storage", "1"}, {JSET(other_storage, 1)}},
+    {J_MATMUL, {"grad_storage", "-1"}, {JSET(grad_storage, -1)}},
+    {J_MATMUL, {"other_storage", "2"}, {JSET(other_storage, 2)}},
 
     /* sizes */
     {J_GELU, {"components", "-1"}, {JSET(components, -1)}},
@@ -113,13 +115,17 @@ static const refusal rows[] = {
     {J_SOFTMAX, {"dim_size", "4"}, {JSET(dim_size, 4), JSET(dim_after, 1)}},
     {J_SOFTMAX, {"dim_size", "-3"}, {JSET(dim_size, -3)}},
     {J_SOFTMAX, {"dim_after", "4"}, {JSET(dim_after, 4)}},
+    {J_SOFTMAX, {"dim_after", "12", "6"}, {JSET(dim_after, 12)}}, /* more than inner has */
     {J_SOFTMAX, {"dim_after", "-2"}, {JSET(dim_after, -2)}},
     {J_SOFTMAX, {"dim_after"}, {JSET(dim_after, INT64_MIN)}},
     {J_SOFTMAX, {"dim_size", "6"}, {JSET(dim_size, 6)}}, /* 6 * 2 is not inside 6 */
     {J_SOFTMAX, {"dim_size", "3"}, {JSET(dim, STW_DIM_OUTER)}},
     {J_SOFTMAX, {"dim_size", "3"}, {JSET(dim, STW_DIM_RAGGED)}},
+    {J_SOFTMAX, {"dim_after", "2"}, {JSET(dim, STW_DIM_RAGGED), JSET(dim_size, 0)}},
     {J_LAYER_NORM, {"dim", "2", "ragged"}, {JSET(dim, STW_DIM_RAGGED)}},
     {J_LAYER_NORM, {"dim", "1"}, {JSET(dim, STW_DIM_OUTER)}},
+    {J_LAYER_NORM, {"dim", "5"}, {JSET(dim, 5)}},
+    {J_SELECT, {"dim", "0", "component"}, {JSET(dim, 0), JSET(dim_size, 0), JSET(dim_after, 0)}},
     {J_LAYER_NORM, {"dim_size", "4"}, {JSET(dim_size, 4)}},
     {J_LAYER_NORM, {"dim_after", "2"}, {JSET(dim_size, 3), JSET(dim_after, 2)}},
     {J_SELECT, {"index", "3"}, {JSET(index, 3)}},
@@ -143,6 +149,15 @@ static const refusal rows[] = {
     {J_RESHAPE, {"shape[0]", "-2"}, {JSET(shape[0], -2)}},
     {J_RESHAPE, {"shape", "grad_shape", "12"}, {JSET(shape[0], 3)}},
     {J_RESHAPE, {"shape"}, {JSET(shape[0], INT64_MAX), JSET(shape[2], INT64_MAX)}},
+    {J_RESHAPE, /* two extents of one product beyond int64 */
+     {"shape[1]", "1099511627776", "2^48"},
+     {JSET(shape[0], INT64_C(1) << 40), JSET(shape[1], INT64_C(1) << 40), JSET(shape[2], -1)}},
+    {J_RESHAPE, /* each product fits, that of both does not */
+     {"shape", "grad_shape", "140737488355328"},
+     {JSET(shape[0], TWO_48 / 2), JSET(shape[2], TWO_48 / 2)}},
+    {J_RESHAPE,
+     {"shape", "grad_shape", "140737488355328"},
+     {JSET(grad_shape[0], TWO_48 / 2), JSET(grad_shape[1], -1), JSET(grad_shape[2], TWO_48 / 2)}},
     {J_GELU, {"shape_rank", "3"}, {JSET(shape_rank, 3)}},
 
     /* matmul */
@@ -151,6 +166,7 @@ static const refusal rows[] = {
     {J_MATMUL_MN, {"grad", "jagged"}, {JSET(grad_storage, 1)}},
     {J_MATMUL, {"x_elements", "8", "STW_JAGGED_X_BASES"}, {JSET(x_elements, 8)}},
     {J_MATMUL, {"other", "jagged"}, {JSET(other_storage, 1)}}, /* nothing of it is ragged */
+    {J_MATMUL, {"x", "jagged", "bases"}, {JSET(storage, 1), JSET_FLAG(STW_JAGGED_X_BASES)}},
     {J_GELU, {"x_elements", "8"}, {JSET(x_elements, 8)}},
     {J_MATMUL,
      {"STW_JAGGED_HAS_USED", "ragged_axes", "0"},
@@ -160,6 +176,12 @@ static const refusal rows[] = {
     {J_ATTENTION, {"attn", "null"}, {JSET_PTR(attn)}},
     {J_ATTENTION, {"dtype"}, {JSET(dtype, STW_F32)}},
     {J_ATTENTION, {"flags"}, {JSET_FLAG(STW_JAGGED_HAS_USED)}},
+    {J_ATTENTION, {"dx_dtype"}, {JSET(dx_dtype, STW_F32)}},
+    {J_ATTENTION, {"outputs"}, {JSET(outputs, STW_JAGGED_DX)}},
+    {J_ATTENTION, {"accumulate"}, {JSET(accumulate, STW_JAGGED_DX)}},
+    {J_ATTENTION, {"storage"}, {JSET(storage, 1)}},
+    {J_ATTENTION, {"axis[0]"}, {JSET(axis[0].size, 5)}},
+    {J_ATTENTION, {"axis[0]"}, {JSET(axis[0].total, 10)}},
     {J_ATTENTION, {"components", "2", "3"}, {JSET(components, 2)}},
     {J_ATTENTION, {"outer", "2"}, {JSET(outer, 2)}},
 };

@@ -253,10 +253,28 @@ static void flags_and_arguments(void **state) {
     args.axis[1].offsets = lengths;
     refused("offsets of a constant axis", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
             WORDS("axis[1]", "ragged"));
+    for (int field = 0; field < 3; ++field) { /* nor any other array of it */
+        static const size_t fields[] = {offsetof(stw_jagged_args, axis[1].used),
+                                        offsetof(stw_jagged_args, axis[1].offsets_host),
+                                        offsetof(stw_jagged_args, axis[1].used_host)};
+        args = f.args;
+        set_pointer(&args, fields[field], lengths);
+        refused("lengths of a constant axis", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
+                WORDS("axis[1]", "ragged"));
+    }
     args = f.args;
     args.x_bases = lengths;
     refused("bases without their flag", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
             WORDS("x_bases", "STW_JAGGED_X_BASES"));
+    args = f.args;
+    args.other_bases = lengths;
+    refused("bases without their flag", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
+            WORDS("other_bases", "STW_JAGGED_OTHER_BASES"));
+    stw_attn_args stray = STW_INIT(stw_attn_args);
+    args = f.args;
+    args.attn = &stray;
+    refused("attn in another op", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
+            WORDS("attn", "attention"));
     args = f.args;
     args.axis[0].used_host = lengths;
     refused("used_host without used", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
@@ -265,18 +283,39 @@ static void flags_and_arguments(void **state) {
     jfixture_still_works(&f);
     jfixture_close(&f);
 
+    jfixture_open(&f, J_GELU); /* with HAS_USED */
+    args = f.args;
+    args.axis[0].used_host = f.args.axis[0].used;
+    refused("used_host without offsets_host", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
+            WORDS("axis[0]", "used_host", "offsets_host"));
+    jfixture_unchanged(&f, "mirrors", 0);
+    args = f.args;
+    args.y = f.args.dx; /* no tensor of this op: not looked at */
+    if (jfixture_run(&f, &args)) complain("a pointer that is not used: %s", stw_last_error());
+    jfixture_still_works(&f);
+    jfixture_close(&f);
+
     jfixture_open(&f, J_ATTENTION);
-    stw_attn_args attn = f.attn_args;
+    stw_attn_args attn;
+    int32_t starts[4] = {1, 4, 4, 9};
     args = f.args;
     args.attn = &attn;
-    int32_t starts[4] = {1, 4, 4, 9};
-    attn.cu_seqlens_q = starts;
-    refused("cu_seqlens_q of its own", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
-            WORDS("attn", "null"));
+    static const struct {
+        const char *what;
+        size_t offset;
+    } own[] = {{"cu_seqlens_q of its own", offsetof(stw_attn_args, cu_seqlens_q)},
+               {"cu_seqlens_kv of its own", offsetof(stw_attn_args, cu_seqlens_kv)},
+               {"used_q of its own", offsetof(stw_attn_args, used_q)},
+               {"used_kv of its own", offsetof(stw_attn_args, used_kv)}};
+    for (size_t n = 0; n < sizeof own / sizeof own[0]; ++n) {
+        const void *value = starts;
+        attn = f.attn_args;
+        memcpy((char *)&attn + own[n].offset, &value, sizeof value);
+        refused(own[n].what, jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd", WORDS("attn", "null"));
+    }
     attn = f.attn_args;
-    attn.used_kv = starts;
-    refused("used_kv of its own", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
-            WORDS("attn", "null"));
+    attn.dq = NULL; /* found behind the lengths that become int32 */
+    refused("a pointer of attn", jfixture_run(&f, &args), STW_E_INVALID, "attn_bwd", WORDS("dq", "null"));
     args = f.args;
     args.grad = f.attn_args.dout;
     refused("a gradient beside attn's", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",

@@ -29,6 +29,7 @@ static const refusal rows[] = {
     {DENSE, BWD, STW_E_INVALID, {"dk_dtype", "77"}, {SET(dk_dtype, 77)}},
     {DENSE, BWD, STW_E_INVALID, {"dv_dtype"}, {SET(dv_dtype, -1)}},
     {FULL, BWD, STW_E_INVALID, {"dbias_dtype", "4"}, {SET(dbias_dtype, 4)}},
+    {DENSE, BWD, STW_E_INVALID, {"dbias_dtype", "3", "bias_dtype"}, {SET(dbias_dtype, STW_F32)}},
     {DENSE, BWD, STW_E_INVALID, {"dq_dtype"}, {SET(dq_dtype, STW_F16)}},
     {DENSE, BWD, STW_E_INVALID, {"dk_dtype"}, {SET(dk_dtype, STW_BF16)}},
     {HALF, BWD, STW_E_INVALID, {"dv_dtype"}, {SET(dv_dtype, STW_BF16)}},
@@ -143,6 +144,34 @@ static const refusal rows[] = {
     {FULL, BOTH, STW_E_INVALID, {"heads_total"}, {SET(heads_total, INT64_MAX)}},
     {FULL, BOTH, STW_E_INVALID, {"batch_offset"}, {SET(batch_offset, INT64_MAX)}},
     {FULL, BOTH, STW_E_INVALID, {"head_offset"}, {SET(head_offset, INT64_MAX), SET(heads_total, 8)}},
+    /* the philox map numbers 2^32 heads: 2^31 - 1 + 2 batches of 2^20 are more */
+    {DENSE,
+     BOTH,
+     STW_E_INVALID,
+     {"batch_offset", "heads_total", "2251799814733824", "2^32"},
+     {SET_REAL(dropout_p, 0.5), SET(batch_offset, INT32_MAX), SET(heads_total, 1 << 20)}},
+
+    /* sizes that are legal alone, with a product that is not */
+    {DENSE,
+     BOTH,
+     STW_E_INVALID,
+     {"batch", "2^56"},
+     {SET(batch, INT32_MAX), SET(heads_q, 1 << 20), SET(max_seq_q, INT32_MAX)}},
+    {DENSE,
+     BOTH,
+     STW_E_INVALID,
+     {"batch", "2^56"},
+     {SET(batch, INT32_MAX), SET(heads_q, 1 << 20), SET(max_seq_q, 1)}},
+    {PACKED,
+     BOTH,
+     STW_E_INVALID,
+     {"batch", "2^56"},
+     {SET(batch, 1 << 18), SET(heads_q, 1 << 20), SET(max_seq_q, 1 << 20)}},
+    {PACKED,
+     BOTH,
+     STW_E_INVALID,
+     {"batch", "2^56"},
+     {SET(batch, 1 << 18), SET(heads_q, 1 << 20), SET(max_seq_q, INT32_MAX)}},
 };
 
 typedef stw_status (*plan_fn)(stw_context *, const stw_attn_desc *, stw_plan **);

@@ -203,6 +203,46 @@ static void workspaces(void **state) {
     fixture_close(&f);
 }
 
+/* The mask call looks at positions alone: their alignment counts there too. */
+static void mask_positions(void **state) {
+    (void)state;
+    fixture f;
+    fixture_open(&f, FULL);
+    for (int n = 0; n < POINTERS; ++n) {
+        const pointer *row = &pointers[n];
+        stw_attn_args args = f.args;
+        if (row->from != FULL || row->at < SLOT_used_q || row->at > SLOT_dropout_offset_ptr) continue;
+        set_pointer(&args, row->offset, (char *)fixture_at(&f, row->at) + 1);
+        text_forget();
+        refused(row->name, stw_dropout_mask(f.bwd, &args, fixture_at(&f, SLOT_mask), NULL), STW_E_INVALID,
+                "dropout_mask", WORDS(row->name, "aligned"));
+    }
+    fixture_unchanged(&f, 0);
+    no_complaints();
+    fixture_still_works(&f);
+    fixture_close(&f);
+}
+
+/* 4 heads of (2^31 - 1)^2 positions: a problem that can be planned, with a mask that has no int64 size. */
+static void a_mask_beyond_63_bits(void **state) {
+    (void)state;
+    fixture f;
+    fixture_open(&f, DENSE);
+    stw_attn_desc desc = f.desc;
+    stw_plan *plan = NULL;
+    desc.batch = 1;
+    desc.max_seq_q = desc.max_seq_kv = INT32_MAX;
+    assert_int_equal(stw_attn_bwd_plan(f.context, &desc, &plan), STW_OK);
+    text_forget();
+    refused("a huge mask", stw_dropout_mask(plan, &f.args, fixture_at(&f, SLOT_mask), NULL), STW_E_INVALID,
+            "dropout_mask", WORDS("mask", "2147483647", "2^63"));
+    stw_plan_destroy(plan);
+    fixture_unchanged(&f, 0);
+    no_complaints();
+    fixture_still_works(&f);
+    fixture_close(&f);
+}
+
 /* What the flag says and what the arguments hold must agree; offsets given by value have a range. */
 static void used_lengths_and_offsets(void **state) {
     (void)state;
@@ -253,6 +293,8 @@ int main(void) {
         cmocka_unit_test(aliased_outputs),
         cmocka_unit_test(plans_and_args),
         cmocka_unit_test(workspaces),
+        cmocka_unit_test(mask_positions),
+        cmocka_unit_test(a_mask_beyond_63_bits),
         cmocka_unit_test(used_lengths_and_offsets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

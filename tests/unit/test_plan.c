@@ -52,6 +52,17 @@ static void layouts(void **state) {
     CHECK_STRIDES(d.q, 0, 40, 6 * 40);
     CHECK_STRIDES(d.lse, 0, 30, 1);              /* [H,T] */
     CHECK_STRIDES(d.k, 33 * 3 * 40, 40, 3 * 40); /* the dense side */
+    d = desc_of();                               /* the keys alone are packed */
+    d.total_kv = 50;
+    assert_int_equal(stw_layout_thd(&d), STW_OK);
+    CHECK_STRIDES(d.q, 17 * 6 * 40, 40, 6 * 40);
+    CHECK_STRIDES(d.v, 0, 24, 3 * 24);
+    CHECK_STRIDES(d.lse, 6 * 17, 17, 1);
+    stw_attn_strides keys = d.v;
+    assert_int_equal(stw_layout_bhsd(&d),
+                     STW_OK); /* rows of a pack have their heads inside in every layout */
+    assert_memory_equal(&d.v, &keys, sizeof keys);
+    CHECK_STRIDES(d.q, 6 * 17 * 40, 17 * 40, 40);
     stw_attn_desc before = desc_of();
     d = before;
     assert_int_equal(stw_layout_thd(&d), STW_E_INVALID); /* nothing is packed */
@@ -173,6 +184,46 @@ static void absurd_products_are_refused(void **state) {
     assert_non_null(strstr(stw_last_error(), "2^56"));
 }
 
+/* dBias in the bias's own shape: with no batch, queries or keys it holds elements only where that dimension
+ * is broadcast, and then its pointer is needed. */
+static void dbias_of_empty_problems(void **state) {
+    (void)state;
+    static const struct {
+        int64_t batch, query, key; /* 0: broadcast */
+        int64_t batches, seq_q, seq_kv;
+        int exists;
+    } rows[] = {
+        {9, 3, 1, 2, 3, 3, 1}, {9, 3, 1, 0, 3, 3, 0}, {0, 3, 1, 0, 3, 3, 1}, {9, 3, 1, 2, 0, 3, 0},
+        {3, 0, 1, 2, 0, 3, 1}, {9, 3, 1, 2, 3, 0, 0}, {3, 1, 0, 2, 3, 0, 1}, {0, 0, 0, 0, 0, 0, 1},
+    };
+    static float memory[16][64];
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        stw_attn_params shape = {.batch = rows[i].batches,
+                                 .heads_q = 1,
+                                 .heads_kv = 1,
+                                 .max_seq_q = rows[i].seq_q,
+                                 .max_seq_kv = rows[i].seq_kv,
+                                 .dtype = STW_F32,
+                                 .bias_dtype = STW_F32,
+                                 .dbias_dtype = STW_F32,
+                                 .outputs = STW_OUT_DBIAS,
+                                 .features = STW_FEAT_BIAS};
+        shape.bias.batch = shape.dbias.batch = rows[i].batch;
+        shape.bias.query = shape.dbias.query = rows[i].query;
+        shape.bias.key = shape.dbias.key = rows[i].key;
+        stw_attn_params bound;
+        stw_attn_args args = STW_INIT(stw_attn_args);
+        args.q = memory[0], args.k = memory[1], args.v = memory[2], args.out = memory[3];
+        args.dout = memory[4], args.lse = memory[5], args.bias = memory[6];
+        stw_status status = stw_attn_params_bind(&shape, STW_PLAN_ATTN_BWD, &args, &bound);
+        assert_int_equal(status, rows[i].exists ? STW_E_INVALID : STW_OK);
+        if (rows[i].exists) assert_non_null(strstr(stw_last_error(), "attn_bwd: args.dbias is null"));
+        args.dbias = memory[7];
+        assert_int_equal(stw_attn_params_bind(&shape, STW_PLAN_ATTN_BWD, &args, &bound), STW_OK);
+        assert_ptr_equal(bound.dbias.data, memory[7]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts),
@@ -182,6 +233,7 @@ int main(void) {
         cmocka_unit_test(sequences_are_clamped_into_the_buffers),
         cmocka_unit_test(given_delta_needs_no_out),
         cmocka_unit_test(absurd_products_are_refused),
+        cmocka_unit_test(dbias_of_empty_problems),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

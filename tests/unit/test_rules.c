@@ -31,6 +31,13 @@ static void conditions_are_read(void **state) {
     assert_int_equal(rule.high[STW_FACT_causal], 1);
     assert_int_equal(stw_rule_parse("", &rule), STW_OK);
     assert_int_equal(rule.choices[0], ~0u);
+    /* of two bounds the tighter one holds, whichever comes first */
+    assert_int_equal(stw_rule_parse("seq_q<=64 seq_q<=128 seq_kv>=9 seq_kv>=4", &rule), STW_OK);
+    assert_int_equal(rule.high[STW_FACT_seq_q], 64);
+    assert_int_equal(rule.low[STW_FACT_seq_kv], 9);
+    assert_int_equal(stw_rule_parse("seq_q<=128 seq_q<=64 seq_kv>=4 seq_kv>=9", &rule), STW_OK);
+    assert_int_equal(rule.high[STW_FACT_seq_q], 64);
+    assert_int_equal(rule.low[STW_FACT_seq_kv], 9);
 }
 
 static void bad_conditions_name_the_word(void **state) {
@@ -163,16 +170,86 @@ static void a_refused_variant_is_passed_over_with_its_reason(void **state) {
     stw_rules_free(&rules);
 }
 
+/* What would run without the rule that was chosen, without the next, ...: variants that refuse are not named.
+ */
+static void next_variants_are_those_that_would_run(void **state) {
+    (void)state;
+    const stw_backend_ops ops = {.variant_refusal = refuse_loop};
+    stw_device device = {.arch = stw_arch_find(STW_BACKEND_CPU, "cpu")};
+    stw_rules rules;
+    assert_int_equal(stw_rules_load("cpu", NULL, &rules), STW_OK);
+    stw_facts facts = facts_of(STW_F32, STW_PLAN_ATTN_BWD, 64, 1000, 0);
+    char why[2000];
+    const stw_variant *variant = NULL;
+    refused_loop = "avx2";
+    stw_text text = stw_text_in(why, sizeof why);
+    assert_int_equal(stw_select(&rules, &facts, &ops, &device, NULL, 1, &text, &variant), STW_OK);
+    assert_string_equal(variant->id, "cpu_avx512_64x128");
+    assert_non_null(strstr(why, "\nnext: cpu_avx512_64x64, cpu_portable_32x32\n"));
+    refused_loop = "avx512";
+    text = stw_text_in(why, sizeof why);
+    rules.count -= 1; /* without the last rule, which is the portable one's, nothing is left */
+    assert_int_equal(stw_select(&rules, &facts, &ops, &device, NULL, 1, &text, &variant), STW_OK);
+    assert_string_equal(variant->loop, "avx2");
+    assert_null(strstr(why, "next: "));
+    refused_loop = "avx2";
+    facts.value[STW_FACT_seq_q] = 1; /* the first rule alone is for longer ones */
+    rules.count = 1;
+    variant = NULL;
+    text = stw_text_in(why, sizeof why);
+    assert_int_equal(stw_select(&rules, &facts, &ops, &device, NULL, 1, &text, &variant), STW_E_UNSUPPORTED);
+    assert_string_equal(stw_last_error(),
+                        "no rule of the tuning table of cpu fits a f32 problem of head dim 64");
+    assert_non_null(strstr(why, "seq_q is 1\n"));
+    assert_null(variant);
+    refused_loop = NULL;
+    stw_rules_free(&rules);
+}
+
+/* A variant by name is refused where it is too small for the problem, or too large for the device. */
+static void forced_variants_must_fit(void **state) {
+    (void)state;
+    const stw_backend_ops ops = {.variant_refusal = refuse_loop};
+    const stw_arch *arch = stw_arch_find(STW_BACKEND_CUDA, "sm80");
+    stw_device device = {.arch = arch, .smem_max = arch->smem_kb * 1024};
+    stw_rules rules;
+    char why[300];
+    const stw_variant *variant = NULL;
+    refused_loop = NULL;
+    assert_int_equal(stw_rules_load("sm80", NULL, &rules), STW_OK);
+    stw_text text = stw_text_in(why, sizeof why);
+    stw_facts facts = facts_of(STW_F16, STW_PLAN_ATTN_BWD, 96, 100, arch->smem_kb);
+    const char *const forced = "sm80_64x64_hd128"; /* 128, 81 KB */
+    assert_int_equal(stw_select(&rules, &facts, &ops, &device, forced, 0, &text, &variant), STW_OK);
+    assert_string_equal(variant->id, forced);
+    assert_string_equal(why, "forced by STERNWAY_VARIANT\n");
+    variant = NULL;
+    facts = facts_of(STW_F16, STW_PLAN_ATTN_BWD, 129, 100, arch->smem_kb);
+    assert_int_equal(stw_select(&rules, &facts, &ops, &device, forced, 0, &text, &variant),
+                     STW_E_UNSUPPORTED);
+    assert_non_null(strstr(stw_last_error(), "STERNWAY_VARIANT=sm80_64x64_hd128: the head dim is above"));
+    facts = facts_of(STW_F16, STW_PLAN_ATTN_BWD, 96, 100, 80);
+    assert_int_equal(stw_select(&rules, &facts, &ops, &device, forced, 0, &text, &variant),
+                     STW_E_UNSUPPORTED);
+    assert_non_null(strstr(stw_last_error(), "needs more shared memory"));
+    assert_null(variant);
+    stw_rules_free(&rules);
+}
+
 /* Writes a tuning file and loads it for the CPU. */
-static stw_status load_file(const char *content, stw_rules *rules) {
+static stw_status load_bytes(const char *content, size_t length, stw_rules *rules) {
     char path[] = "/tmp/stw_rules_XXXXXX";
     int file = mkstemp(path);
     assert_true(file >= 0);
-    assert_int_equal(write(file, content, strlen(content)), strlen(content));
+    assert_int_equal(write(file, content, length), length);
     close(file);
     stw_status status = stw_rules_load("cpu", path, rules);
     unlink(path);
     return status;
+}
+
+static stw_status load_file(const char *content, stw_rules *rules) {
+    return load_bytes(content, strlen(content), rules);
 }
 
 static void tuning_file_goes_first(void **state) {
@@ -190,12 +267,66 @@ static void tuning_file_goes_first(void **state) {
     stw_rules_free(&rules);
 }
 
+/* One file serves several archs: rules for variants of others are passed over. */
+static void rules_of_other_archs_are_skipped(void **state) {
+    (void)state;
+    const stw_attn_table *table = stw_attn_table_find("cpu");
+    stw_rules rules;
+    assert_int_equal(load_file("STW_RULE(\"\", sm80_64x64_hd128)\nSTW_RULE(\"seq_q<=9\", "
+                               "cpu_portable_32x32)\nSTW_RULE(\"\", sm80_64x64_hd128)\n",
+                               &rules),
+                     STW_OK);
+    assert_int_equal(rules.count, table->rule_count + 1);
+    assert_string_equal(rules.rules[0].variant->id, "cpu_portable_32x32");
+    assert_string_equal(rules.rules[1].variant->id, table->rules[0].variant);
+    stw_rules_free(&rules);
+}
+
+/* 1024 rules and 256 KiB are the most; comments and empty lines are no rules. */
+static void tuning_files_have_a_size(void **state) {
+    (void)state;
+    enum { BYTES = 256 * 1024, RULES = 1024 };
+    static char content[BYTES + 1];
+    const stw_attn_table *table = stw_attn_table_find("cpu");
+    stw_rules rules;
+    size_t length = 0;
+    for (int i = 0; i < RULES; ++i)
+        length += (size_t)snprintf(content + length, sizeof content - length,
+                                   "STW_RULE(\"seq_q<=%d\", cpu_portable_32x32)\n", i);
+    const size_t full = length;
+    length += (size_t)snprintf(content + length, sizeof content - length,
+                               "\n# the end\nSTW_RULE(\"\", sm80_64x64_hd128)\n");
+    assert_int_equal(load_bytes(content, length, &rules), STW_OK);
+    assert_int_equal(rules.count, table->rule_count + RULES);
+    assert_int_equal(rules.rules[RULES - 1].high[STW_FACT_seq_q], RULES - 1);
+    stw_rules_free(&rules);
+    length = full;
+    length +=
+        (size_t)snprintf(content + length, sizeof content - length, "STW_RULE(\"\", cpu_portable_32x32)\n");
+    assert_int_equal(load_bytes(content, length, &rules), STW_E_INVALID);
+    assert_non_null(strstr(stw_last_error(), "more than 1024 rules"));
+
+    memset(content, '\n', sizeof content);
+    assert_int_equal(load_bytes(content, BYTES, &rules), STW_OK);
+    assert_int_equal(rules.count, table->rule_count);
+    stw_rules_free(&rules);
+    assert_int_equal(load_bytes(content, BYTES + 1, &rules), STW_E_INVALID);
+    assert_non_null(strstr(stw_last_error(), "longer than 262144 bytes"));
+    content[7] = 0;
+    assert_int_equal(load_bytes(content, 100, &rules), STW_E_INVALID);
+    assert_non_null(strstr(stw_last_error(), "not a text file"));
+    assert_int_equal(stw_rules_load("sm99", NULL, &rules), STW_E_INTERNAL);
+    assert_string_equal(stw_last_error(), "arch sm99 has no tuning table");
+}
+
 static void bad_tuning_files_name_the_line(void **state) {
     (void)state;
     static const char *const bad[] = {"\nrubbish\n",
                                       "\nSTW_RULE(\"\", no_such_variant)\n",
                                       "\nSTW_RULE(\"x=1\", cpu)\n",
                                       "\nSTW_RULE(\"\", \n",
+                                      "\nSTW_RULE(\"\", cpu_portable_32x32\n",
+                                      "\nSTW_RULE(\"seq_q<=9\", cpu_portable_32x32\n",
                                       "\nSTW_RULE(head_dim<=64, cpu_portable)\n",
                                       "\n/* a */ STW_RULE(\"\", cpu_portable_32x32)\n",
                                       "\n/* begins here\n and ends here */\n",
@@ -219,7 +350,11 @@ int main(void) {
         cmocka_unit_test(every_problem_finds_a_rule),
         cmocka_unit_test(every_variant_has_a_rule_and_an_id_of_its_own),
         cmocka_unit_test(a_refused_variant_is_passed_over_with_its_reason),
+        cmocka_unit_test(next_variants_are_those_that_would_run),
+        cmocka_unit_test(forced_variants_must_fit),
         cmocka_unit_test(tuning_file_goes_first),
+        cmocka_unit_test(rules_of_other_archs_are_skipped),
+        cmocka_unit_test(tuning_files_have_a_size),
         cmocka_unit_test(bad_tuning_files_name_the_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
