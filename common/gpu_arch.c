@@ -38,14 +38,12 @@ int stw_arch_of_gcn_name(const char *name, size_t size, char out[32]) {
     return 1;
 }
 
-/* "sm120" -> 120, which is 10 times the major version and the minor one; 0 for a name that is none. */
+/* "sm120" -> 120, which is 10 times the major version and the minor one; 0 for rows of other backends.
+ * tests/loader/test_probe.c looks that CUDA rows have such names. */
 static int number_of_row(const stw_arch *row) {
     int number = 0;
-    if (row->backend != STW_BACKEND_CUDA || strncmp(row->name, "sm", 2)) return 0;
-    for (const char *digit = row->name + 2; *digit; ++digit) {
-        if (*digit < '0' || *digit > '9' || number > 99) return 0;
-        number = 10 * number + *digit - '0';
-    }
+    if (row->backend != STW_BACKEND_CUDA) return 0;
+    for (const char *digit = row->name + 2; *digit; ++digit) number = 10 * number + *digit - '0';
     return number;
 }
 
@@ -66,7 +64,7 @@ const stw_arch *stw_cuda_row_of_cc(int major, int minor, size_t index) {
         }
         if (!row) {
             const stw_arch *shared = stw_arch_find(STW_BACKEND_CUDA, STW_CUDA_SHARED_ARCH);
-            return step == index && shared && major >= number_of_row(shared) / 10 ? shared : NULL;
+            return step == index && major >= number_of_row(shared) / 10 ? shared : NULL;
         }
         below = number_of_row(row);
     }
