@@ -26,9 +26,9 @@ static int64_t run_of(const stw_jagged_params *p) {
     return p->inner;
 }
 
-/* Whether rows have one source each that jag_rows::look knows. */
+/* Whether rows, which are not empty, have one source each that jag_rows::look knows. */
 static int has_row_sources(const stw_jagged_params *p) {
-    if (p->op == STW_JAGGED_RESHAPE) return p->grad_inner == p->inner && p->grad_outer == p->outer;
+    if (p->op == STW_JAGGED_RESHAPE) return p->grad_inner == p->inner; /* then the outer extents agree too */
     if (p->op == STW_JAGGED_TO_PADDED || p->op == STW_JAGGED_FROM_PADDED) return 1;
     if (sums_inner(p)) return p->dim_after == 1 && p->dim_before == 1;
     return p->dim != STW_DIM_OUTER;
