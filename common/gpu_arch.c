@@ -55,18 +55,19 @@ const stw_arch *stw_cuda_row_of_cc(int major, int minor, size_t index) {
     const stw_arch *row = NULL;
     int below = 10 * major + minor + 1; /* each step takes the newest row below the one before */
     for (size_t step = 0; step <= index; ++step) {
-        row = NULL;
+        int best = 0;
         for (size_t i = 0; i < stw_arch_count; ++i) {
             int number = number_of_row(&stw_archs[i]);
-            if (number && number / 10 == major && number < below && !is_shared(&stw_archs[i]) &&
-                (!row || number > number_of_row(row)))
-                row = &stw_archs[i];
+            if (number / 10 != major || number >= below || number <= best || is_shared(&stw_archs[i]))
+                continue;
+            best = number;
+            row = &stw_archs[i];
         }
-        if (!row) {
+        if (!best) {
             const stw_arch *shared = stw_arch_find(STW_BACKEND_CUDA, STW_CUDA_SHARED_ARCH);
             return step == index && major >= number_of_row(shared) / 10 ? shared : NULL;
         }
-        below = number_of_row(row);
+        below = best;
     }
     return row;
 }

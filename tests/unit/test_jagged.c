@@ -216,7 +216,7 @@ static void maps_go_by_rows_where_they_can(void **state) {
         {"jagged_sum:f32:c3l50t100i64:ragged:acc_x", 0, 64},
         {"jagged_sum:f16:c3l50t100i64:ragged:dx_f32", 0, 64},
         {"jagged_sum:f16:c3l50t100i60:ragged", 0, 60},
-        {"jagged_sum:f16:c3l50t100i0:ragged", 0, 1},
+        {"jagged_sum:f16:c3l50t100i0:ragged", 0, 1}, /* no extent: one of 1 */
         {"jagged_to_padded:bf16:c3l50t100i64p50", 1, 64},
         {"jagged_from_padded:f32:c3l50t100i64p50", 1, 64},
         {"jagged_sum:f16:c3l50t2147483647o1i8:ragged", 1, 8},
