@@ -24,8 +24,8 @@ static int open_with(stw_dso *dso, const char *const *sonames, size_t count, int
             dso->soname = sonames[i];
             return 1;
         }
-        const char *words = dlerror();
-        if (reason) stw_text_add(reason, "%s%s", reason->length ? "; " : "", words ? words : sonames[i]);
+        const char *words = dlerror(); /* never NULL after a failure */
+        if (reason) stw_text_add(reason, "%s%s", reason->length ? "; " : "", words);
     }
     return 0;
 }

@@ -47,7 +47,8 @@ static stw_status parse_integer(const env_source *source, int row, int64_t low, 
     char *end;
     errno = 0;
     long long value = strtoll(text, &end, 10);
-    if (errno || *end || end == text || text[0] == ' ' || value < low || value > high)
+    if (errno || *end || text[0] <= ' ' || value < low ||
+        value > high) /* strtoll skips blanks of all kinds */
         return refuse(row, text);
     *value_out = value;
     return STW_OK;

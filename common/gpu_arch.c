@@ -38,14 +38,12 @@ int stw_arch_of_gcn_name(const char *name, size_t size, char out[32]) {
     return 1;
 }
 
-/* "sm120" -> 120, which is 10 times the major version and the minor one; 0 for a name that is none. */
+/* "sm120" -> 120, which is 10 times the major version and the minor one; 0 for rows of other backends.
+ * tests/loader/test_probe.c looks that CUDA rows have such names. */
 static int number_of_row(const stw_arch *row) {
     int number = 0;
-    if (row->backend != STW_BACKEND_CUDA || strncmp(row->name, "sm", 2)) return 0;
-    for (const char *digit = row->name + 2; *digit; ++digit) {
-        if (*digit < '0' || *digit > '9' || number > 99) return 0;
-        number = 10 * number + *digit - '0';
-    }
+    if (row->backend != STW_BACKEND_CUDA) return 0;
+    for (const char *digit = row->name + 2; *digit; ++digit) number = 10 * number + *digit - '0';
     return number;
 }
 
@@ -57,18 +55,19 @@ const stw_arch *stw_cuda_row_of_cc(int major, int minor, size_t index) {
     const stw_arch *row = NULL;
     int below = 10 * major + minor + 1; /* each step takes the newest row below the one before */
     for (size_t step = 0; step <= index; ++step) {
-        row = NULL;
+        int best = 0;
         for (size_t i = 0; i < stw_arch_count; ++i) {
             int number = number_of_row(&stw_archs[i]);
-            if (number && number / 10 == major && number < below && !is_shared(&stw_archs[i]) &&
-                (!row || number > number_of_row(row)))
-                row = &stw_archs[i];
+            if (number / 10 != major || number >= below || number <= best || is_shared(&stw_archs[i]))
+                continue;
+            best = number;
+            row = &stw_archs[i];
         }
-        if (!row) {
+        if (!best) {
             const stw_arch *shared = stw_arch_find(STW_BACKEND_CUDA, STW_CUDA_SHARED_ARCH);
-            return step == index && shared && major >= number_of_row(shared) / 10 ? shared : NULL;
+            return step == index && major >= number_of_row(shared) / 10 ? shared : NULL;
         }
-        below = number_of_row(row);
+        below = best;
     }
     return row;
 }

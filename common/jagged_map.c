@@ -26,9 +26,9 @@ static int64_t run_of(const stw_jagged_params *p) {
     return p->inner;
 }
 
-/* Whether rows have one source each that jag_rows::look knows. */
+/* Whether rows, which are never empty, have one source each that jag_rows::look knows. */
 static int has_row_sources(const stw_jagged_params *p) {
-    if (p->op == STW_JAGGED_RESHAPE) return p->grad_inner == p->inner && p->grad_outer == p->outer;
+    if (p->op == STW_JAGGED_RESHAPE) return p->grad_inner == p->inner; /* then the outer extents agree too */
     if (p->op == STW_JAGGED_TO_PADDED || p->op == STW_JAGGED_FROM_PADDED) return 1;
     if (sums_inner(p)) return p->dim_after == 1 && p->dim_before == 1;
     return p->dim != STW_DIM_OUTER;
@@ -46,8 +46,8 @@ stw_jagged_map stw_jagged_map_of(const stw_jagged_params *p) {
     uint32_t element = (uint32_t)stw_dtype_size((stw_dtype)p->dtype);
     int64_t chunk = STW_JAGGED_CHUNK(element), vector = STW_JAGGED_VECTOR(element);
     stw_jagged_map map = {.run = stw_larger(1, run_of(p))};
-    map.rows = p->dx_dtype == p->dtype && !(p->accumulate & STW_JAGGED_DX) && p->inner &&
-               p->inner % vector == 0 && has_row_sources(p) && is_countable(p);
+    map.rows = p->dx_dtype == p->dtype && !(p->accumulate & STW_JAGGED_DX) && p->inner % vector == 0 &&
+               has_row_sources(p) && is_countable(p);
     int64_t positions = p->op == STW_JAGGED_FROM_PADDED ? p->components * p->padded : p->axis[0].total;
     double chunks = (double)positions * (double)p->outer * (double)p->inner / (double)chunk;
     map.span = chunks < STW_JAGGED_ROW_MANY ? chunk : chunk * STW_JAGGED_ROW_CHUNKS;

@@ -50,10 +50,12 @@ static void path_expand(const char *pattern, char *path, size_t capacity) {
     }
 }
 
-static void line_write(int descriptor, const char *line) {
-    char out[1200];
+/* A line with its level. */
+enum { LINE_BYTES = 1150 };
+
+static void line_write(int descriptor, const char line[LINE_BYTES]) {
+    char out[LINE_BYTES + 16];
     int length = snprintf(out, sizeof out, "sternway: %s\n", line);
-    if (length >= (int)sizeof out) length = (int)sizeof out - 1, out[length - 1] = '\n';
     while (write(descriptor, out, (size_t)length) < 0 && errno == EINTR) {
     }
 }
@@ -70,7 +72,7 @@ void stw_log_configure(const stw_env *env) {
             path[0] ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : STDERR_FILENO;
         if (file_descriptor < 0) {
             file_descriptor = STDERR_FILENO;
-            char line[700];
+            char line[LINE_BYTES];
             snprintf(line, sizeof line, "warn: STERNWAY_LOG_FILE %s: %s; the log goes to standard error",
                      path, strerror(errno));
             line_write(STDERR_FILENO, line);
@@ -95,7 +97,7 @@ void stw_log(stw_log_level level, const char *format, ...) {
     stw_log_fn fn = user_fn;
     void *user = user_data;
     if (!fn) {
-        char prefixed[1150];
+        char prefixed[LINE_BYTES];
         snprintf(prefixed, sizeof prefixed, "%s: %s", level_names[level], line);
         line_write(file_descriptor, prefixed);
     }

@@ -22,14 +22,13 @@ static void add_number(stw_text *text, const char *name, double value, int is_fl
         if (shortest && strchr(digits, 'e')) continue;
         if (is_float ? strtof(digits, NULL) == (float)value : strtod(digits, NULL) == value) break;
     }
-    char plain[64];
+    char plain[64], last = 0;
     size_t length = 0;
     for (const char *c = digits; *c; ++c) {
-        int known = (*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || *c == '-' || *c == '+';
-        if (known)
-            plain[length++] = *c;
-        else if (length && plain[length - 1] != '.')
-            plain[length++] = '.';
+        char now =
+            strchr("0123456789+-einfa", *c) ? *c : '.'; /* numbers, inf and nan; a point of any bytes */
+        if (now != '.' || last != '.') plain[length++] = now;
+        last = now;
     }
     plain[length] = 0;
     stw_text_add(text, ":%s%s", name, plain);

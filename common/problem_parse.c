@@ -320,12 +320,12 @@ static stw_status read_option(stw_reader *r) {
 
 static stw_status finish(stw_reader *r) {
     stw_attn_desc *d = &r->out->desc;
-    int64_t rows;
     const int packed[2] = {r->packed_q, r->packed_kv};
     int64_t *total[2] = {&d->total_q, &d->total_kv}, max_seq[2] = {d->max_seq_q, d->max_seq_kv};
     for (int side = 0; side < 2; ++side) {
         if (!packed[side] || *total[side]) continue;
-        if (__builtin_mul_overflow(d->batch, max_seq[side], &rows) || rows > STW_PROBLEM_SIZE_MAX)
+        int64_t rows = d->batch * max_seq[side]; /* each is at most STW_PROBLEM_SIZE_MAX */
+        if (rows > STW_PROBLEM_SIZE_MAX)
             return stw_fail(STW_E_INVALID, "problem: %s is missing and batch * %s is above 2147483647",
                             side ? "tk<N>" : "tq<N>", side ? "max_seq_kv" : "max_seq_q");
         *total[side] = rows > 0 ? rows : 1;
@@ -365,18 +365,19 @@ stw_status stw_problem_parse(const char *text, stw_problem *problem_out) {
 
 /* ---- printing the options of a call --------------------------------------------------------------- */
 
-static const char *word_of(enum group group, int value) {
+/* Nothing for what absence says. */
+static void add_word(stw_text *line, enum group group, int value) {
     for (size_t i = 0; i < sizeof words / sizeof *words; ++i)
-        if (words[i].group == group && words[i].value == value) return words[i].name;
-    return "?";
+        if (value && words[i].group == group && words[i].value == value)
+            stw_text_add(line, ":%s", words[i].name);
 }
 
 size_t stw_problem_print(const stw_problem *p, char *text, size_t capacity) {
     stw_text line = stw_text_in(text, capacity);
     line.length = stw_problem_format(&p->desc, p->op, text, capacity);
-    if (p->data) stw_text_add(&line, ":%s", word_of(G_DATA, (int)p->data));
-    if (p->seqs) stw_text_add(&line, ":%s", word_of(G_SEQS, (int)p->seqs));
-    if (p->used) stw_text_add(&line, ":%s", word_of(G_LENS, (int)p->used));
+    add_word(&line, G_DATA, (int)p->data);
+    add_word(&line, G_SEQS, (int)p->seqs);
+    add_word(&line, G_LENS, (int)p->used);
     if (p->by_pointer) stw_text_add(&line, ":pointer");
     for (size_t i = 0; i < INTEGER_COUNT; ++i) {
         const char *field = (const char *)p + integers[i].offset;

@@ -3,6 +3,7 @@
  * Reading single values of a PROBLEM line (problem_reader.h). */
 #include "problem_reader.h"
 
+#include <limits.h>
 #include <locale.h>
 #include <math.h>
 #include <stdlib.h>
@@ -54,10 +55,11 @@ stw_status stw_reader_claim(stw_reader *r, unsigned group, const char *what) {
 }
 
 int stw_reader_decimal(const char *at, const char *end, double *value_out, float *float_out) {
-    char digits[64];
+    enum { LONGEST = 40 };
+    char digits[LONGEST * MB_LEN_MAX + 1]; /* a locale's point is one character */
     const char *point = localeconv()->decimal_point;
     size_t length = 0, wide = strlen(point);
-    if (at >= end || end - at > 40 || wide > 8) return 0;
+    if (at >= end || end - at > LONGEST) return 0;
     for (; at < end; ++at) {
         if (*at == '.') {
             memcpy(digits + length, point, wide);
@@ -66,13 +68,12 @@ int stw_reader_decimal(const char *at, const char *end, double *value_out, float
             digits[length++] = *at;
         else
             return 0;
-        if (length > sizeof digits - 10) return 0;
     }
     digits[length] = 0;
-    char *stop, *float_stop;
+    char *stop; /* digits is not empty: at its start only where no number is */
     *value_out = strtod(digits, &stop);
-    *float_out = strtof(digits, &float_stop);
-    return !*stop && !*float_stop && stop != digits && isfinite(*value_out) && isfinite(*float_out);
+    *float_out = strtof(digits, NULL);
+    return !*stop && isfinite(*value_out) && isfinite(*float_out);
 }
 
 stw_status stw_reader_values(stw_reader *r, const char *at, int64_t *values, int most, int *count_out) {

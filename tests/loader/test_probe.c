@@ -147,6 +147,8 @@ static void gcn_names(void **state) {
                  {"", ""},
                  {"gfx", ""},
                  {"gfx90a/", ""},
+                 {"gfx90g", ""},
+                 {"gfx90A", ""},
                  {"gfx9-4-generic", ""},
                  {"AMD Instinct", ""},
                  {"gfx9", ""},
@@ -173,7 +175,8 @@ static void compute_capabilities(void **state) {
                  {9, 0, "sm90", "sm90 sm80"}, {10, 0, "sm100", "sm80"}, {10, 3, "sm103", "sm80"},
                  {12, 0, "sm120", "sm80"},    {12, 1, "sm121", "sm80"}, {7, 5, "sm75", ""},
                  {6, 1, "sm61", ""},          {0, 0, "", ""},           {-1, 0, "", ""},
-                 {8, -1, "", "sm80"},         {8, 10, "", "sm80"}};
+                 {8, -1, "", "sm80"},         {8, 10, "", "sm80"},      {99, 9, "sm999", "sm80"},
+                 {100, 0, "", "sm80"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         char arch[32] = "poison", rows[64] = "";
         assert_int_equal(stw_arch_of_cc(cases[i].major, cases[i].minor, arch), cases[i].arch[0] != 0);
@@ -183,6 +186,21 @@ static void compute_capabilities(void **state) {
             snprintf(rows + strlen(rows), sizeof rows - strlen(rows), "%s%s", rows[0] ? " " : "", row->name);
         assert_string_equal(rows, cases[i].rows);
     }
+}
+
+/* sm and a number of two or three digits: common/gpu_arch.c reads compute capabilities out of them. */
+static void names_of_cuda_rows(void **state) {
+    (void)state;
+    int shared = 0;
+    for (size_t i = 0; i < stw_arch_count; ++i) {
+        const char *name = stw_archs[i].name;
+        if (stw_archs[i].backend != STW_BACKEND_CUDA) continue;
+        size_t digits = strncmp(name, "sm", 2) ? 0 : strspn(name + 2, "0123456789");
+        assert_in_range(digits, 2, 3);
+        assert_int_equal(name[2 + digits], 0);
+        shared += !strcmp(name, STW_CUDA_SHARED_ARCH);
+    }
+    assert_int_equal(shared, 1);
 }
 
 /* Which image a device gets, over builds with different images. */
@@ -347,6 +365,39 @@ static void strange_files(void **state) {
                         "properties: Too many levels of symbolic links; properties lack gfx_target_version");
 }
 
+/* A count cut short or with something behind it is no count, but simd_count also tells a GPU. */
+static void strange_gpu_ids(void **state) {
+    (void)state;
+    scratch_gpu(1, MI300X);
+    scratch_file(NODES "/1/gpu_id", "28851", 5); /* no newline: still a GPU's */
+    scratch_gpu(2, MI300X);
+    scratch_file(NODES "/2/gpu_id", "28851x\n", 7);
+    scratch_gpu(3, "vendor_id 4098\n");
+    scratch_file(NODES "/3/gpu_id", "0x\n", 3);
+    scratch_gpu(4, MI300X);
+    scratch_file(NODES "/4/gpu_id", "000", 3); /* a CPU's */
+    stw_probe_gather(scratch, &facts);
+    assert_int_equal(facts.kfd.count, 2);
+    assert_int_equal(facts.kfd.gpus[0].node, 1);
+    assert_int_equal(facts.kfd.gpus[1].node, 2);
+    assert_string_equal(facts.kfd.note, "KFD node 3: neither gpu_id nor simd_count");
+}
+
+/* Of a node's memory banks 16 are read. */
+static void more_banks_than_are_read(void **state) {
+    (void)state;
+    static const char properties[] = "heap_type 1\nsize_in_bytes 1000\n";
+    scratch_gpu(1, MI300X);
+    for (int bank = 0; bank < 20; ++bank) {
+        char name[128];
+        snprintf(name, sizeof name, NODES "/1/mem_banks/%d/properties", bank);
+        scratch_file(name, properties, strlen(properties));
+    }
+    stw_probe_gather(scratch, &facts);
+    assert_int_equal(facts.kfd.count, 1);
+    assert_int_equal(facts.kfd.gpus[0].memory_bytes, 16000);
+}
+
 static void more_gpus_than_are_kept(void **state) {
     (void)state;
     for (int node = 1; node <= STW_KFD_GPUS_MAX + 3; ++node) scratch_gpu(node, MI300X);
@@ -475,6 +526,9 @@ int main(void) {
         cmocka_unit_test(backends_with_images_are_complete),
         cmocka_unit_test_setup_teardown(unreadable_files, scratch_open, scratch_close),
         cmocka_unit_test_setup_teardown(strange_files, scratch_open, scratch_close),
+        cmocka_unit_test(names_of_cuda_rows),
+        cmocka_unit_test_setup_teardown(strange_gpu_ids, scratch_open, scratch_close),
+        cmocka_unit_test_setup_teardown(more_banks_than_are_read, scratch_open, scratch_close),
         cmocka_unit_test_setup_teardown(more_gpus_than_are_kept, scratch_open, scratch_close),
         cmocka_unit_test_setup_teardown(more_nodes_than_are_read, scratch_open, scratch_close),
         cmocka_unit_test_setup_teardown(nvidia_nodes, scratch_open, scratch_close),
@@ -484,7 +538,7 @@ int main(void) {
         cmocka_unit_test(absurd_root),
         cmocka_unit_test(pci_addresses),
     };
-    size_t count = 15, fixtures = 0;
+    size_t count = 18, fixtures = 0;
     DIR *folder = opendir(FIXTURES);
     for (struct dirent *entry; folder && (entry = readdir(folder)) && fixtures < 64;) {
         if (entry->d_name[0] == '.') continue;

@@ -12,6 +12,9 @@
 #include <cmocka.h>
 
 #include "common/problem_jagged.h"
+#include "common/problem_reader.h"
+
+#include <math.h>
 
 static const char *const canonical[] = {
     "attn_bwd:bf16:b4h32k8s4096d128:causal_br:dropout0.1",
@@ -197,6 +200,32 @@ static void test_refusals(void **state) {
         {"attn_bwd:f16:b1h1s1d1:st_z1,2,3", "is not st_<tensor>"},
         {"attn_bwd:f16:b2147483647h2147483647s2147483647d4", "do not fit 63 bits"},
         {"attn_bwd:f16:b65536h1s65536d1:thd", "tq<N> is missing"},
+        {"attn_bwd:f16:b65536h1s1x65536d1:thdk", "tk<N> is missing and batch * max_seq_kv"},
+        {"attn_bwd:f16:b1h1k-1s1d1", "0..2147483647"},
+        {"attn_bwd:f16:b1h1k2147483648s1d1", "0..2147483647"},
+        {"attn_bwd:f16:b1h1ks1d1", "0..2147483647"},
+        {"attn_bwd:f16:b1h1s1d1:gap1:gap2", "'gap2' is given twice"},
+        {"attn_bwd:f16:b1h1s1d1:splits1:splits2", "'splits2' is given twice"},
+        {"attn_bwd:f16:b1h1s1d1:scale1:scale2", "'scale2' is given twice"},
+        {"attn_bwd:f16:b1h1s1d1:dq_f32:dq_f16", "'dq_f16' is given twice"},
+        {"attn_bwd:f16:b1h1s1d1:cuq0,1:cuq0,2", "'cuq0,2' is given twice"},
+        {"attn_bwd:f16:b1h1s1d1:st_q1,2,3:st_q1,2,4", "'st_q1,2,4' is given twice"},
+        {"attn_bwd:f16:b1h1s1d1:grads_q:grads_k", "'grads_k' is given twice"},
+        {"attn_bwd:f16:b1h1s1d1:sink:sink", "'sink' is given twice"},
+        {"attn_bwd:f16:b1h1s1d1:biasf16", "'biasf16' is not bias"},
+        {"attn_bwd:f16:b1h1s1d1:biasf17_bhqk", "'biasf17_bhqk' is not bias"},
+        {"attn_bwd:f16:b1h1s1d1:biasbf17_bhqk", "'biasbf17_bhqk' is not bias"},
+        {"attn_bwd:f16:b1h1s1d1:biasf16_bhq", "'biasf16_bhq' is not bias"},
+        {"attn_bwd:f16:b1h1s1d1:biasf16.bhqk", "'biasf16.bhqk' is not bias"},
+        {"attn_bwd:f16:b1h1s1d1:shift4611686018427387905", "is not shift<N>"},
+        {"attn_bwd:f16:b1h1s1d1:skew256", "'skew256' is not skew<N>, N from 0 to 255"},
+        {"attn_bwd:f16:b1h1s1d1:cuq0;1", "is not a list of integers"},
+        {"attn_bwd:f16:b1h1s1d1:scale", "'scale' is not an option"},
+        {"attn_bwd:f16:b1h1s1d1:scale-", "'scale-' is not a finite number"},
+        {"attn_bwd:f16:b1h1s1d1:scale1.2.3", "'scale1.2.3' is not a finite number"},
+        {"attn_bwd:f16:b1h1s1d1:scale0.0000000000000000000000000000000000000001", "is not a finite number"},
+        {"attn_bwd:f16:b1h1s1d1:a_long_option_of_which_the_text_shows_forty_eight_bytes",
+         "at 23: 'a_long_option_of_which_the_text_shows_forty_eigh...' is not an option"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         stw_problem problem;
@@ -207,6 +236,81 @@ static void test_refusals(void **state) {
         assert_memory_equal(&before, &problem, sizeof problem);
     }
     assert_int_equal(stw_problem_parse(NULL, NULL), STW_E_INVALID);
+    assert_int_equal(stw_problem_parse("attn_bwd:f16:b1h1s1d1", NULL), STW_E_INVALID);
+    assert_string_equal(stw_last_error(), "problem: text or problem_out is NULL");
+    double value;
+    float single;
+    static const char digits[] = "12";
+    assert_int_equal(stw_reader_decimal(digits, digits, &value, &single), 0); /* nothing is no number */
+    assert_int_equal(stw_reader_decimal(digits, digits + 1, &value, &single), 1);
+    assert_true(value == 1.0 && single == 1.0f);
+}
+
+/* The edges of what is refused above. */
+static void test_edges_are_taken(void **state) {
+    (void)state;
+    stw_problem p;
+    assert_int_equal(stw_problem_parse("attn_bwd:f32:b1h1s1d1:shift-4611686018427387904:skew255:scale1e+3:"
+                                       "softcap1e+20:biasf16_bhq1:gap65536:splits-2147483647",
+                                       &p),
+                     STW_OK);
+    assert_int_equal(p.desc.diagonal_shift, -STW_PROBLEM_WIDE_MAX);
+    assert_int_equal(p.skew, 255);
+    assert_true(p.desc.scale == 1000.0f && p.desc.softcap == 1e20f);
+    assert_int_equal(p.desc.bias_dtype, STW_F16);
+    assert_int_equal(p.desc.splits, -2147483647);
+    assert_int_equal(stw_problem_parse("attn_bwd:f32:b65536h1s1x32767d1:thdk:biasbf16_1111", &p), STW_OK);
+    assert_int_equal(p.desc.total_kv, 65536 * INT64_C(32767));
+    assert_int_equal(p.desc.total_q, 0);
+    assert_int_equal(p.desc.bias_dtype, STW_BF16);
+    assert_int_equal(stw_problem_parse("attn_bwd:f32:b0h1s7d1:thd", &p), STW_OK);
+    assert_int_equal(p.desc.total_q, 1); /* packed though empty */
+}
+
+static void formats_as(const stw_attn_desc *desc, const char *expected) {
+    char line[4096];
+    stw_problem_format(desc, STW_PROBLEM_ATTN_BWD, line, sizeof line);
+    assert_string_equal(line, expected);
+}
+
+/* Formatting reads any descriptor, also one that no plan takes: what has no token is told as a number. */
+static void test_what_no_plan_takes_is_printed(void **state) {
+    (void)state;
+    stw_problem p;
+    assert_int_equal(stw_problem_parse("attn_bwd:f16:b2h3s4d8", &p), STW_OK);
+    stw_attn_desc good = p.desc, d = good;
+    d.mask = (stw_attn_mask)9;
+    d.dropout_map = (stw_dropout_map)7;
+    d.deterministic = (stw_deterministic)5;
+    formats_as(&d, "attn_bwd:f16:b2h3s4d8:mask9:map7:det5");
+    d = good;
+    d.flags |= STW_ATTN_HAS_SCALE;
+    d.scale = NAN;
+    d.softcap = 1e20f;
+    d.dropout_p = (double)INFINITY;
+    formats_as(&d, "attn_bwd:f16:b2h3s4d8:scalenan:softcap1e+20:dropoutinf");
+    d = good;
+    d.dtype = (stw_dtype)77;
+    formats_as(&d, "attn_bwd:none:b2h3s4d8");
+    d = good;
+    d.heads_q = d.heads_kv = d.head_dim_qk = d.head_dim_v = INT64_C(1) << 40; /* no layout has strides */
+    formats_as(&d, "attn_bwd:f16:b2h1099511627776s4d1099511627776:st_q96,8,24:st_k96,8,24:st_v96,8,24:"
+                   "st_out96,8,24:st_dout96,8,24:st_dq96,8,24:st_dk96,8,24:st_dv96,8,24:st_lse12,4,1");
+}
+
+static void test_strides_beyond_63_bits(void **state) {
+    (void)state;
+    stw_problem p;
+    stw_problem_layout layout = {STW_ORDER_BSHD, 1, STW_LSE_ROWS, 0};
+    assert_int_equal(stw_problem_parse("attn_bwd:f16:b1h1s1d8", &p), STW_OK);
+    p.desc.head_dim_qk = INT64_MAX - 1; /* one row just fits */
+    assert_int_equal(stw_problem_strides_of_layout(&p.desc, &layout), 0);
+    layout.gap = 0;
+    assert_int_equal(stw_problem_strides_of_layout(&p.desc, &layout), 1);
+    assert_int_equal(p.desc.q.seq, INT64_MAX - 1);
+    layout.gap = 2; /* the product fits, its sum with the gap does not */
+    assert_int_equal(stw_problem_set_strides(&p.desc, &layout), STW_E_INVALID);
+    assert_non_null(strstr(stw_last_error(), "the strides of bshd b1 h1 s1x1 d9223372036854775806x8 do not"));
 }
 
 /* Random cuts and byte changes of good lines: refused or stable under printing, never a crash. */
@@ -318,6 +422,17 @@ static void test_jagged_refusals(void **state) {
         {"jagged_attention:f32:attn_bwd:f32:b1h1s1d8:thd", "at 18:", "i64"},
         {"jagged_attention:i64", "at 18:", "packed"},
         {"jagged_attention:i64:attn_fwd:f32:b1h1s1d8:thd", "at 22:", "attn_bwd"},
+        {"jagged_attention:i64:attn_bwd:f32:b1h1s1", "at 14:", "b<B>h<Hq>"},
+        {"jagged_sum:f32:c1z2", "at 16:", "sizes"},
+        {"jagged_sum:f32:", "at 16:", "components"},
+        {"jagged_reshape:f32:c1t2:shape1x2", "at 25:", "extents"},
+        {"jagged_reshape:f32:c1t2:shape-", "at 25:", "extents"},
+        {"jagged_sum:f32:c1t2:seed99999999999999999999", "at 21:", "is not a whole number"},
+        {"jagged_sum:f32:c1t2:ds-", "at 21:", "is not a whole number"},
+        {"jagged_sum:f32:c1t2:dsx", "at 21:", "is not an option"},
+        {"jagged_sum:f32:c1t2:ds,1", "at 21:", "is not an option"},
+        {"jagged_sum:f32:c1t2:an_option_of_more_than_sixty_bytes_of_which_only_sixty_are_shown",
+         "at 21:", "'an_option_of_more_than_sixty_bytes_of_which_only_sixty_are_s' is not an option"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
@@ -330,14 +445,47 @@ static void test_jagged_refusals(void **state) {
     }
 }
 
+static void jagged_formats_as(const stw_jagged_desc *desc, const char *expected) {
+    char line[512];
+    assert_int_equal(stw_problem_jagged_format(desc, NULL, line, sizeof line), strlen(expected));
+    assert_string_equal(line, expected);
+}
+
+/* As test_what_no_plan_takes_is_printed. */
+static void test_jagged_what_no_plan_takes(void **state) {
+    (void)state;
+    stw_jagged_problem p;
+    assert_int_equal(stw_problem_jagged_parse("jagged_reshape:f32:c1l2t3:shape-1,4", &p), STW_OK);
+    p.desc.shape_rank = STW_JAGGED_RANK_MAX + 5; /* extents behind the array are not read */
+    jagged_formats_as(&p.desc, "jagged_reshape:f32:c1l2t3:shape-1,4,0,0,0,0,0,0");
+    p.desc.shape_rank = -3;
+    jagged_formats_as(&p.desc, "jagged_reshape:f32:c1l2t3");
+    p.desc.op = (stw_jagged_op)0;
+    jagged_formats_as(&p.desc, "jagged_?:f32:c1l2t3");
+    p.desc.op = (stw_jagged_op)(STW_JAGGED_ATTENTION + 1);
+    jagged_formats_as(&p.desc, "jagged_?:f32:c1l2t3");
+    p.desc.op = STW_JAGGED_ATTENTION; /* desc.attn is null */
+    jagged_formats_as(&p.desc, "jagged_attention:i32:");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_jagged_lines),    cmocka_unit_test(test_jagged_fields),
-        cmocka_unit_test(test_jagged_refusals), cmocka_unit_test(test_canonical_lines),
-        cmocka_unit_test(test_order_is_free),   cmocka_unit_test(test_fields),
-        cmocka_unit_test(test_layouts_agree),   cmocka_unit_test(test_any_strides),
-        cmocka_unit_test(test_cut_text),        cmocka_unit_test(test_defaults_are_silent),
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_mangled_lines),
+        cmocka_unit_test(test_jagged_lines),
+        cmocka_unit_test(test_jagged_fields),
+        cmocka_unit_test(test_jagged_refusals),
+        cmocka_unit_test(test_canonical_lines),
+        cmocka_unit_test(test_order_is_free),
+        cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_layouts_agree),
+        cmocka_unit_test(test_any_strides),
+        cmocka_unit_test(test_cut_text),
+        cmocka_unit_test(test_defaults_are_silent),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_mangled_lines),
+        cmocka_unit_test(test_edges_are_taken),
+        cmocka_unit_test(test_what_no_plan_takes_is_printed),
+        cmocka_unit_test(test_strides_beyond_63_bits),
+        cmocka_unit_test(test_jagged_what_no_plan_takes),
     };
     return cmocka_run_group_tests_name("problem", tests, NULL, NULL);
 }

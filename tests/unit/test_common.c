@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * common/: the struct_size rule, the environment, element types, last-error text per thread, the log. */
+ * common/: the struct_size rule, the environment, element types, last-error text per thread, the log, small
+ * files, drivers that nobody has touched. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,11 +9,15 @@
 
 #include <cmocka.h>
 
+#include "common/driver.h"
 #include "common/dtype.h"
 #include "common/env.h"
 #include "common/extend.h"
+#include "common/image.h"
 #include "common/log.h"
+#include "common/small_file.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -108,6 +113,9 @@ static void environment_refuses_what_it_does_not_understand(void **state) {
         {"STERNWAY_DEVICE", " 1"},         {"STERNWAY_DEVICE", "99999999999"},
         {"STERNWAY_DETERMINISTIC", "yes"}, {"STERNWAY_CPU_THREADS", "1025"},
         {"STERNWAY_SMEM_MAX", "0"},        {"STERNWAY_LOG", "loud"},
+        {"STERNWAY_DEVICE", "\t1"},        {"STERNWAY_DEVICE", "x"},
+        {"STERNWAY_DEVICE", "2147483648"}, {"STERNWAY_DEVICE", "99999999999999999999"},
+        {"STERNWAY_SMEM_MAX", "-"},        {"STERNWAY_BACKEND", "hip:an_arch_of_thirty_two_characters_"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
         stw_env env;
@@ -121,8 +129,13 @@ static void environment_refuses_what_it_does_not_understand(void **state) {
     char path[600];
     memset(path, 'p', sizeof path - 1);
     path[sizeof path - 1] = 0;
-    stw_env env;
-    assert_int_equal(parse_one("STERNWAY_LOG_FILE", path, &env), STW_E_INVALID);
+    static const char *const texts[] = {"STERNWAY_LOG_FILE", "STERNWAY_TUNING", "STERNWAY_VARIANT"};
+    for (size_t i = 0; i < 3; ++i) {
+        stw_env env;
+        assert_int_equal(parse_one(texts[i], path, &env), STW_E_INVALID);
+        assert_non_null(strstr(stw_last_error(), texts[i]));
+        assert_non_null(strstr(stw_last_error(), "has 599 characters, at most "));
+    }
 }
 
 /* ---- element types, against the compiler's own conversions ---- */
@@ -166,6 +179,27 @@ static void bf16_rounds_to_nearest_even(void **state) {
         assert_int_equal(got, expected);
     }
     assert_true(isnan(stw_f32_from_bf16(stw_bf16_from_f32(stw_f32_of_bits(0x7F800001u)))));
+}
+
+static void names_of_image_kinds(void **state) {
+    (void)state;
+    assert_string_equal(stw_image_kind_name(STW_IMAGE_CUBIN), "cubin");
+    assert_string_equal(stw_image_kind_name(STW_IMAGE_PTX), "ptx");
+    assert_string_equal(stw_image_kind_name(STW_IMAGE_CODE_OBJECT), "code object");
+    assert_string_equal(stw_image_kind_name((stw_image_kind)0), "?");
+}
+
+static void numbers_that_are_no_element_type(void **state) {
+    (void)state;
+    assert_int_equal(stw_dtype_size(STW_F32), 4);
+    assert_string_equal(stw_dtype_name(STW_I64), "i64");
+    for (int dtype = STW_I64 + 1; dtype < 1000; dtype += 99) {
+        assert_int_equal(stw_dtype_size((stw_dtype)dtype), 0);
+        assert_string_equal(stw_dtype_name((stw_dtype)dtype), "none");
+        assert_int_equal(stw_dtype_valid((stw_dtype)dtype), 0);
+    }
+    assert_int_equal(stw_dtype_size((stw_dtype)-1), 0);
+    assert_string_equal(stw_dtype_name((stw_dtype)-1), "none");
 }
 
 /* ---- last error, log ---- */
@@ -234,10 +268,165 @@ static void log_file_with_pid(void **state) {
     rmdir(directory);
 }
 
+/* Reads what the log wrote, then removes it. */
+static void take_log(const char *path, char *text, size_t capacity) {
+    FILE *file = fopen(path, "r");
+    if (!file) fail_msg("there is no %s", path);
+    text[fread(text, 1, capacity - 1, file)] = 0;
+    fclose(file);
+    unlink(path);
+}
+
+static void log_file_with_host_and_percent(void **state) {
+    (void)state;
+    char directory[] = "/tmp/stw_log_XXXXXX", path[512], host[256] = "", text[256];
+    assert_non_null(mkdtemp(directory));
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    stw_env env = {.log = STW_LOG_INFO};
+    snprintf(env.log_file, sizeof env.log_file, "%s/%%%%p-%%h-%%x-%%", directory);
+    snprintf(path, sizeof path, "%s/%%p-%s-%%x-%%", directory, host);
+    stw_log_configure(&env);
+    stw_log(STW_LOG_WARN, "told");
+    env.log_file[0] = 0;
+    stw_log_configure(&env);
+    take_log(path, text, sizeof text);
+    assert_string_equal(text, "sternway: warn: told\n");
+    rmdir(directory);
+}
+
+/* A line is cut, and still one line. */
+static void log_lines_are_bounded(void **state) {
+    (void)state;
+    char path[] = "/tmp/stw_log_XXXXXX", text[5000];
+    static char big[4000];
+    close(mkstemp(path));
+    memset(big, 'x', sizeof big - 1);
+    stw_env env = {.log = STW_LOG_TRACE};
+    snprintf(env.log_file, sizeof env.log_file, "%s", path);
+    stw_log_configure(&env);
+    stw_log(STW_LOG_TRACE, "%s", big);
+    stw_log(STW_LOG_ERROR, "next");
+    env.log_file[0] = 0;
+    env.log = STW_LOG_WARN;
+    stw_log_configure(&env);
+    take_log(path, text, sizeof text);
+    size_t first = strcspn(text, "\n");
+    assert_in_range(first, 1000, 1200);
+    assert_string_equal(text + first, "\nsternway: error: next\n");
+}
+
+/* What is written to standard error while `configure` and a line are at work. */
+static void standard_error_of(const stw_env *env, const char *line, char *text, size_t capacity) {
+    char path[] = "/tmp/stw_log_XXXXXX";
+    int kept = dup(STDERR_FILENO), file = mkstemp(path);
+    assert_true(kept >= 0 && file >= 0);
+    dup2(file, STDERR_FILENO);
+    stw_log_configure(env);
+    stw_log(STW_LOG_WARN, "%s", line);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    close(file);
+    take_log(path, text, capacity);
+}
+
+static void log_file_that_cannot_be_opened(void **state) {
+    (void)state;
+    char text[512];
+    stw_env env = {.log = STW_LOG_WARN, .log_file = "/nowhere/at/all"};
+    standard_error_of(&env, "told", text, sizeof text);
+    assert_string_equal(text, "sternway: warn: STERNWAY_LOG_FILE /nowhere/at/all: No such file or directory; "
+                              "the log goes to standard error\nsternway: warn: told\n");
+    standard_error_of(&env, "again", text, sizeof text); /* said once */
+    assert_string_equal(text, "sternway: warn: again\n");
+    env.log_file[0] = 0;
+    standard_error_of(&env, "still", text, sizeof text);
+    assert_string_equal(text, "sternway: warn: still\n");
+}
+
+/* A line that the disk has no room for is lost; its writer goes on. */
+static void log_file_without_room(void **state) {
+    (void)state;
+    char text[128];
+    if (access("/dev/full", W_OK)) skip();
+    stw_env env = {.log = STW_LOG_WARN, .log_file = "/dev/full"};
+    alarm(20);
+    standard_error_of(&env, "lost", text, sizeof text);
+    env.log_file[0] = 0;
+    assert_string_equal(text, "");
+    standard_error_of(&env, "found", text, sizeof text);
+    alarm(0);
+    assert_string_equal(text, "sternway: warn: found\n");
+}
+
+/* ---- small files, drivers ---- */
+
+static void numbers_of_small_files(void **state) {
+    (void)state;
+    static stw_small_file file;
+    uint64_t value = 77;
+    strcpy(file.data, "simd_counter 5\nsimd 6\nsimd_count 7\nsimd_count 8\nlast 9");
+    file.length = strlen(file.data);
+    assert_int_equal(stw_small_file_number(&file, "simd_count", 100, &value), STW_FIELD_READ);
+    assert_int_equal(value, 7); /* the first of that very name */
+    assert_int_equal(stw_small_file_number(&file, "simd_count", 6, &value), STW_FIELD_MALFORMED);
+    assert_int_equal(stw_small_file_number(&file, "last", 100, &value), STW_FIELD_MALFORMED); /* may be cut */
+    assert_int_equal(stw_small_file_number(&file, "simd_count 8 and more than there is", 100, &value),
+                     STW_FIELD_ABSENT);
+    assert_int_equal(value, 7);
+    file.length = 0;
+    assert_int_equal(stw_small_file_number(&file, "simd_count", 100, &value), STW_FIELD_ABSENT);
+}
+
+static void text_of_small_files(void **state) {
+    (void)state;
+    char text[8];
+    stw_small_file_text("a\tb\x7f \x80  ", 8, text, sizeof text);
+    assert_string_equal(text, "a?b? ?"); /* cut to seven, blanks behind it left out */
+    stw_small_file_text("    ", 4, text, sizeof text);
+    assert_string_equal(text, "");
+    stw_small_file_text("abcdefgh", 8, text, sizeof text);
+    assert_string_equal(text, "abcdefg");
+    stw_small_file_text("abc", 0, text, sizeof text);
+    assert_string_equal(text, "");
+}
+
+static void driver_that_nobody_touched(void **state) {
+    (void)state;
+    stw_driver driver = {.who = "none"};
+    assert_int_equal(stw_driver_forked(&driver), 0);
+    atomic_store(&driver.pid, (int)getpid());
+    assert_int_equal(stw_driver_forked(&driver), 0);
+    atomic_store(&driver.pid, (int)getppid());
+    assert_int_equal(stw_driver_forked(&driver), 1);
+    stw_dso dso = {NULL, "left over"};
+    stw_dso_close(&dso); /* was not open */
+    assert_null(dso.soname);
+}
+
+static void libraries_are_opened_by_bare_names(void **state) {
+    (void)state;
+    static const char *const none[] = {"", "/lib/libc.so.6", "libno-such-library.so.1"};
+    static const char *const some[] = {"./libc.so.6", "libc.so.6"};
+    char words[512];
+    stw_text reason = stw_text_in(words, sizeof words);
+    stw_dso dso;
+    assert_int_equal(stw_dso_open(&dso, none, 3, &reason), 0);
+    assert_null(dso.handle);
+    assert_ptr_equal(strstr(words, "\"\" is not a bare library name; \"/lib/libc.so.6\" is not a bare "),
+                     words);
+    assert_non_null(strstr(words, "; libno-such-library.so.1: "));
+    assert_int_equal(stw_dso_open(&dso, some, 2, &reason), 1);
+    assert_string_equal(dso.soname, "libc.so.6");
+    stw_dso_close(&dso);
+    assert_null(dso.handle);
+}
+
 static void text_is_cut_and_counted(void **state) {
     (void)state;
     char small[6];
     stw_text text = stw_text_in(small, sizeof small);
+    stw_text_add(&text, "%s", "");
+    assert_int_equal(text.length, 0);
     stw_text_add(&text, "%s", "abc");
     stw_text_add(&text, "%s", "defgh");
     assert_string_equal(small, "abcde");
@@ -256,10 +445,20 @@ int main(void) {
         cmocka_unit_test(environment_refuses_what_it_does_not_understand),
         cmocka_unit_test(f16_matches_the_compiler),
         cmocka_unit_test(bf16_rounds_to_nearest_even),
+        cmocka_unit_test(names_of_image_kinds),
+        cmocka_unit_test(numbers_that_are_no_element_type),
         cmocka_unit_test(last_error_belongs_to_the_thread),
         cmocka_unit_test(last_error_is_bounded),
         cmocka_unit_test(log_levels_and_function),
         cmocka_unit_test(log_file_with_pid),
+        cmocka_unit_test(log_file_with_host_and_percent),
+        cmocka_unit_test(log_lines_are_bounded),
+        cmocka_unit_test(log_file_that_cannot_be_opened),
+        cmocka_unit_test(log_file_without_room),
+        cmocka_unit_test(numbers_of_small_files),
+        cmocka_unit_test(text_of_small_files),
+        cmocka_unit_test(driver_that_nobody_touched),
+        cmocka_unit_test(libraries_are_opened_by_bare_names),
         cmocka_unit_test(text_is_cut_and_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Inside jagged operations: clean lengths made from any values (common/jagged_data.c), places of rows and
- * matrices against their definition (common/params/jagged.h), and what plans say of themselves. */
+ * matrices against their definition (common/params/jagged.h), which kernels and parts GPUs get
+ * (common/jagged_launch.h), and what plans say of themselves. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,8 +13,11 @@
 
 #include <cmocka.h>
 
+#include "common/dtype.h"
 #include "common/jagged_data.h"
+#include "common/jagged_launch.h"
 #include "common/problem_jagged.h"
+#include "dispatch/jagged_problem.h"
 
 #define MOST 16
 
@@ -162,6 +166,123 @@ static void bases_outside_are_seen(void **state) {
     assert_int_equal(stw_jagged_check_bases(&p, &m, "x_bases", &bits), STW_E_INVALID);
 }
 
+/* ---- launch plans ---- */
+
+static stw_jagged_params params_of(const char *line) {
+    stw_jagged_problem problem;
+    stw_jagged_params params;
+    if (stw_problem_jagged_parse(line, &problem) || stw_jagged_check(&problem.desc))
+        fail_msg("%s: %s", line, stw_last_error());
+    stw_jagged_params_fill(&problem.desc, &params);
+    return params;
+}
+
+static const stw_jagged_table *table_of(stw_backend backend, const char *name) {
+    stw_arch arch = {.name = name, .backend = backend};
+    return stw_jagged_table_of(&arch);
+}
+
+static void tables_of_archs(void **state) {
+    (void)state;
+    assert_string_equal(table_of(STW_BACKEND_HIP, "gfx942")->arch, "gfx942");
+    assert_string_equal(table_of(STW_BACKEND_CUDA, "sm80")->arch, "sm80");
+    assert_string_equal(table_of(STW_BACKEND_CUDA, "sm90")->arch, "sm80"); /* has none of its own */
+    assert_string_equal(table_of(STW_BACKEND_HIP, "gfx1")->arch, "gfx90a");
+    assert_null(table_of(STW_BACKEND_CPU, "cpu"));
+    stw_jagged_params p = params_of("jagged_linear:f32:c2l30t50i64f96");
+    const stw_jagged_table *table = table_of(STW_BACKEND_CUDA, "sm80");
+    assert_int_equal(stw_jagged_tile_of(&p, table).element, 4);
+    p.dtype = 77; /* of no size: any tile, no product runs with it */
+    assert_int_equal(stw_jagged_tile_of(&p, table).element, table->tiles[0].element);
+}
+
+/* By rows: a row of the output has one source, starts at a multiple of 16 bytes, is counted in 32 bits. */
+static void maps_go_by_rows_where_they_can(void **state) {
+    static const struct {
+        const char *line;
+        int rows;
+        int64_t run;
+    } cases[] = {
+        {"jagged_reshape:f16:c3l50t100:shape4,-1,8:gshape4,-1,8", 1, 8},
+        {"jagged_reshape:f16:c3l50t100:shape4,-1,8:gshape2,-1,16", 0, 8},
+        {"jagged_reshape:f16:c3l50t100:shape4,-1,12:gshape6,-1,8", 0, 4},
+        {"jagged_reshape:f16:c3l50t100:shape-1,6:gshape-1,6", 0, 6}, /* no multiple of 16 bytes */
+        {"jagged_sum:f16:c3l50t100i64:inner", 1, 64},
+        {"jagged_sum:f16:c3l50t100i64:inner:ds16:da4", 0, 4},
+        {"jagged_sum:f16:c3l50t100i64:inner:ds16", 0, 16},
+        {"jagged_sum:f16:c3o6l50t100i64:outer", 0, 64},
+        {"jagged_select:f16:c3l50t100i64:inner:ds16:da4:index2", 0, 4},
+        {"jagged_sum:f16:c3l50t100i64:ragged", 1, 64},
+        {"jagged_sum:f32:c3l50t100i64:ragged:acc_x", 0, 64},
+        {"jagged_sum:f16:c3l50t100i64:ragged:dx_f32", 0, 64},
+        {"jagged_sum:f16:c3l50t100i60:ragged", 0, 60},
+        {"jagged_sum:f16:c3l50t100i0:ragged", 0, 1}, /* no extent: one of 1 */
+        {"jagged_to_padded:bf16:c3l50t100i64p50", 1, 64},
+        {"jagged_from_padded:f32:c3l50t100i64p50", 1, 64},
+        {"jagged_sum:f16:c3l50t2147483647o1i8:ragged", 1, 8},
+        {"jagged_sum:f16:c3l50t2147483648o1i8:ragged", 0, 8},
+        {"jagged_sum:f16:c3l50t1073741824o2i8:ragged", 0, 8},
+        {"jagged_to_padded:f16:c65536l50t100i8p32768", 0, 8},
+        {"jagged_sum:f16:c3l1t1i2147483648:ragged", 0, 2147483648},
+        {"jagged_sum:f16:c3l1t1i2147483640:ragged", 1, 2147483640},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        stw_jagged_params p = params_of(cases[i].line);
+        stw_jagged_map map = stw_jagged_map_of(&p);
+        if (!!map.rows != cases[i].rows || map.run != cases[i].run)
+            fail_msg("%s: rows %d, run %lld", cases[i].line, map.rows, (long long)map.run);
+        int64_t chunk = STW_JAGGED_CHUNK((int64_t)stw_dtype_size((stw_dtype)p.dtype));
+        int64_t positions = p.op == STW_JAGGED_FROM_PADDED ? p.components * p.padded : p.axis[0].total;
+        int64_t elements = positions * p.outer * p.inner;
+        assert_int_equal(map.span,
+                         elements >= chunk * STW_JAGGED_ROW_MANY ? chunk * STW_JAGGED_ROW_CHUNKS : chunk);
+    }
+}
+
+/* Parts cover what is summed, each with a unit and a slot a tile, and no more of them than it takes. */
+static void long_sums_are_cut(void **state) {
+    static const struct {
+        const char *line;
+        uint32_t product;
+        int cut; /* into several parts */
+    } cases[] = {
+        {"jagged_linear:f16:c8l1000t8000i64f96", STW_JPRODUCT_DX, 0},
+        {"jagged_linear:f16:c8l1000t8000i64f96", STW_JPRODUCT_DW, 1},
+        {"jagged_linear:f32:c8l1000t8000i640f96", STW_JPRODUCT_DW, 1},
+        {"jagged_linear:f16:c8l100t2048i64f96", STW_JPRODUCT_DW, 0},
+        {"jagged_linear:f16:c8l100t2049i64f96", STW_JPRODUCT_DW, 1},
+        {"jagged_linear:f16:c8l100t100000i4096f4096", STW_JPRODUCT_DW, 0}, /* tiles enough for a device */
+        {"jagged_linear:f16:c8l9t1073741824i536870912f536870912", STW_JPRODUCT_DW, 0}, /* beyond 63 bits */
+        {"jagged_linear:f16:c0l1000t8000i64f96", STW_JPRODUCT_DW, 0},
+    };
+    const stw_jagged_table *table = table_of(STW_BACKEND_CUDA, "sm80");
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        stw_jagged_params p = params_of(cases[i].line);
+        stw_jagged_tile t = stw_jagged_tile_of(&p, table);
+        stw_jagged_cut cut = stw_jagged_cut_of(&p, cases[i].product, table);
+        int dx = cases[i].product == STW_JPRODUCT_DX;
+        int64_t rows = p.components ? p.axis[0].total : 0, sum = dx ? p.out_features : rows;
+        int64_t tiles = stw_blocks_of(dx ? rows : p.out_features, t.bm) * stw_blocks_of(p.inner, t.bn);
+        assert_true(cut.wanted && cut.part_k >= 1 && cut.parts >= 1);
+        if ((cut.parts > 1) != cases[i].cut) fail_msg("%s: %lld parts", cases[i].line, (long long)cut.parts);
+        assert_int_equal(cut.units, tiles * cut.parts);
+        assert_int_equal(cut.slots, cases[i].cut ? cut.units : 0);
+        assert_true(cut.part_k >= sum || cut.part_k * cut.parts >= sum);
+        if (!cases[i].cut) continue;
+        assert_true(cut.part_k * (cut.parts - 1) < sum);
+        assert_true(cut.part_k >= STW_JAGGED_PART_LEAST && cut.part_k % t.bk == 0);
+    }
+    /* matmul: the device counts the parts; a product beyond 63 bits is not cut */
+    stw_jagged_params p = params_of("jagged_matmul:f16:c6m40000k24n30:tm120000");
+    stw_jagged_cut cut = stw_jagged_cut_of(&p, STW_JPRODUCT_DB, table);
+    assert_true(cut.parts == 2 && cut.part_k >= STW_JAGGED_PART_LEAST && cut.slots > 2 * 120000 / cut.part_k);
+    p = params_of("jagged_matmul:f16:c1m1073741824k536870912n536870912:tm1073741824");
+    cut = stw_jagged_cut_of(&p, STW_JPRODUCT_DB, table);
+    assert_true(cut.parts == 1 && cut.slots == 0 && cut.part_k >= p.axis[0].size);
+}
+
 /* The line that a plan prints of itself makes the same plan. */
 static void plans_tell_their_problem(void **state) {
     static const char *const lines[] = {"jagged_softmax:bf16:c5l30t90i60:inner:ds5:da4",
@@ -229,6 +350,9 @@ int main(void) {
         cmocka_unit_test(positions_are_found),
         cmocka_unit_test(matrices_do_not_overlap),
         cmocka_unit_test(bases_outside_are_seen),
+        cmocka_unit_test(tables_of_archs),
+        cmocka_unit_test(maps_go_by_rows_where_they_can),
+        cmocka_unit_test(long_sums_are_cut),
         cmocka_unit_test(plans_tell_their_problem),
         cmocka_unit_test(explain_says_why),
     };

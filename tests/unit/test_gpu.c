@@ -1,0 +1,753 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the GPU backends share (common/gpu.h), over a driver that only counts: entering a device and its loss,
+ * kernels, checks of pointers, plans and calls that fail half way; and the products of a vendor's library
+ * (common/blas.h) over one that fails where it is told to. Nobody reads what the addresses here stand for. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/attn_launch.h"
+#include "common/blas.h"
+#include "common/problem_jagged.h"
+#include "dispatch/attn_problem.h"
+#include "dispatch/jagged_problem.h"
+#include "dispatch/tables.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AT(number) ((void *)((uintptr_t)(number) << 20))
+
+/* ---- memory: the linker sends the library's calls here ---- */
+
+static int callocs_left; /* that succeed; -1: all */
+void *__real_calloc(size_t count, size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes) {
+    if (!callocs_left) return NULL;
+    if (callocs_left > 0) --callocs_left;
+    return __real_calloc(count, bytes);
+}
+
+/* ---- the driver ---- */
+
+static struct {
+    int forked, depth; /* of make_current without its restore */
+    stw_status enter, restore, module, kernel, launch;
+    const char *bad_pointer;
+    int modules, kernels;
+    char asked[400], launched[400];
+    uint32_t grid[8];
+    int launches;
+} fake;
+
+static stw_status fails(stw_status status, const char *what) {
+    return status ? stw_fail(status, "fake: %s", what) : STW_OK;
+}
+
+static int fake_forked(void) {
+    return fake.forked;
+}
+
+static stw_status fake_make_current(stw_gpu *gpu, int *before_out) {
+    (void)gpu;
+    if (!fake.enter) ++fake.depth;
+    *before_out = 7;
+    return fails(fake.enter, "enter");
+}
+
+static stw_status fake_restore(stw_gpu *gpu, int before) {
+    (void)gpu;
+    assert_int_equal(before, 7);
+    --fake.depth;
+    return fails(fake.restore, "restore");
+}
+
+static stw_status fake_module_load(stw_gpu *gpu, int jagged) {
+    ++fake.modules;
+    if (!fake.module) *(jagged ? &gpu->jagged_module : &gpu->module) = &fake;
+    return fails(fake.module, "module");
+}
+
+static stw_status fake_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel) {
+    (void)gpu;
+    ++fake.kernels;
+    kernel->function = &fake;
+    return fails(fake.kernel, "kernel");
+}
+
+static stw_status fake_check_stream(stw_gpu *gpu, const char *who, stw_stream stream) {
+    (void)gpu, (void)who, (void)stream;
+    return STW_OK;
+}
+
+static stw_status fake_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
+                                     int workspace) {
+    (void)gpu, (void)who, (void)pointer, (void)workspace;
+    size_t length = strlen(fake.asked);
+    snprintf(fake.asked + length, sizeof fake.asked - length, "%s ", name);
+    return fails(fake.bad_pointer && !strcmp(name, fake.bad_pointer) ? STW_E_INVALID : STW_OK, name);
+}
+
+static stw_status fake_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
+                              stw_stream stream, void **arguments) {
+    (void)gpu, (void)grid_y, (void)stream, (void)arguments;
+    size_t length = strlen(fake.launched);
+    snprintf(fake.launched + length, sizeof fake.launched - length, "%s ", kernel->name);
+    fake.grid[fake.launches++ % 8] = grid_x;
+    return fails(fake.launch, "launch");
+}
+
+/* ---- the library of products ---- */
+
+static struct {
+    int calls_left; /* until one fails, once; -1: none does */
+    int create;     /* error of Create */
+    int live;       /* handles, descriptors, layouts and preferences */
+    int destroyed, matmul, matmuls, found, state, types[3], layouts;
+    size_t workspace;
+    const void *given; /* the workspace of the last product */
+    float before;
+    int captured;
+    stw_stream rival; /* a thread that claims a stream while another one does */
+    const stw_gpu_product *product;
+} lib;
+
+static int may_fail(void **out) {
+    if (!lib.calls_left--) return 13;
+    lib.calls_left = lib.calls_left < 0 ? -1 : lib.calls_left;
+    if (out) *out = &lib, ++lib.live;
+    return 0;
+}
+
+static int lib_destroy(void *object) {
+    assert_ptr_equal(object, &lib);
+    --lib.live;
+    ++lib.destroyed;
+    return 0;
+}
+
+static int lib_create(void **handle_out) {
+    if (lib.create) return lib.create;
+    *handle_out = &lib;
+    ++lib.live;
+    return 0;
+}
+
+static int lib_desc(void **out, int compute, int scale_type) {
+    (void)compute, (void)scale_type;
+    return may_fail(out);
+}
+
+static int lib_set(void *object, int attribute, const void *value, size_t size) {
+    (void)attribute;
+    assert_true(object == &lib && value && (size == 4 || size == 8));
+    return may_fail(NULL);
+}
+
+static int lib_layout(void **out, int type, uint64_t rows, uint64_t columns, int64_t stride) {
+    (void)columns;
+    assert_int_equal(rows, stride);
+    lib.types[lib.layouts++ % 3] = type;
+    return may_fail(out);
+}
+
+static int lib_preference(void **out) {
+    return may_fail(out);
+}
+
+enum { WORKSPACE_AT = 64, STATE_AT = 72, F32 = 100, F16 = 101, BF16 = 102 };
+
+static int lib_heuristic(void *handle, void *desc, void *a, void *b, void *c, void *d, void *preference,
+                         int count, void *results_out, int *count_out) {
+    assert_true(handle && desc && a && b && c && d && preference && count == 1);
+    memcpy((char *)results_out + WORKSPACE_AT, &lib.workspace, sizeof lib.workspace);
+    memcpy((char *)results_out + STATE_AT, &lib.state, sizeof lib.state);
+    *count_out = lib.found;
+    return may_fail(NULL);
+}
+
+static int lib_matmul(void *handle, void *desc, const void *alpha, const void *a, void *a_layout,
+                      const void *b, void *b_layout, const void *beta, const void *c, void *c_layout, void *d,
+                      void *d_layout, const void *algorithm, void *workspace, size_t bytes, void *stream) {
+    (void)a_layout, (void)b_layout, (void)c_layout, (void)d_layout, (void)algorithm, (void)bytes,
+        (void)stream;
+    assert_true(handle && desc && alpha && a && b && c == d);
+    ++lib.matmuls;
+    lib.given = workspace;
+    memcpy(&lib.before, beta, sizeof lib.before);
+    return lib.matmul;
+}
+
+static const stw_blas_release *lib_release(const stw_gpu *gpu) {
+    static const char *const sonames[] = {
+        "libc.so.6"}; /* one that is there; none of its symbols is looked up */
+    static const stw_blas_release release = {.sonames = sonames, .soname_count = 1};
+    (void)gpu;
+    return &release;
+}
+
+static int lib_capturing(stw_gpu *gpu, stw_stream stream) {
+    stw_stream rival = lib.rival;
+    lib.rival = NULL;
+    if (rival && rival != stream) assert_int_equal(stw_blas_claim(gpu, lib.product, rival), 1);
+    if (rival && rival == stream) assert_int_equal(stw_blas_claim(gpu, lib.product, stream), 1);
+    return lib.captured;
+}
+
+/* ---- a device ---- */
+
+static stw_blas_vendor vendor;
+static stw_gpu gpu;
+static stw_device device;
+static const stw_image image = {STW_BACKEND_CUDA, "sm80", STW_IMAGE_CUBIN, NULL, NULL, 0};
+
+static int device_open(void **state) {
+    static const stw_blas_setting preferences[] = {{1, 8, 1 << 20}, {5, 4, 16}};
+    static const stw_gpu_ops ops = {.who = "fake",
+                                    .wave = 32,
+                                    .forked = fake_forked,
+                                    .make_current = fake_make_current,
+                                    .restore = fake_restore,
+                                    .module_load = fake_module_load,
+                                    .kernel_load = fake_kernel_load,
+                                    .check_stream = fake_check_stream,
+                                    .check_pointer = fake_check_pointer,
+                                    .launch = fake_launch,
+                                    .blas = &vendor};
+    (void)state;
+    memset(&fake, 0, sizeof fake);
+    memset(&lib, 0, sizeof lib);
+    callocs_left = lib.calls_left = -1;
+    lib.found = 1;
+    vendor = (stw_blas_vendor){.name = "fakeLt",
+                               .prefix = "fake",
+                               .release = lib_release,
+                               .type_f32 = F32,
+                               .type_f16 = F16,
+                               .type_bf16 = BF16,
+                               .preferences = preferences,
+                               .preference_count = 2,
+                               .workspace = 1 << 20,
+                               .algorithm_size = 16,
+                               .workspace_at = WORKSPACE_AT,
+                               .state_at = STATE_AT,
+                               .ordered = 1,
+                               .measured = 1,
+                               .functions = {lib_create, lib_destroy, lib_desc, lib_destroy, lib_set,
+                                             lib_layout, lib_destroy, lib_preference, lib_destroy, lib_set,
+                                             lib_heuristic, lib_matmul, NULL}};
+    pthread_mutex_init(&vendor.lock, NULL);
+    stw_gpu_init(&gpu, &ops, 0, &image);
+    gpu.jagged_image = &image;
+    device = (stw_device){.arch = stw_arch_find(STW_BACKEND_CUDA, "sm80"),
+                          .compute_units = 100,
+                          .smem_max = 163 << 10,
+                          .state = &gpu};
+    return 0;
+}
+
+static int device_close(void **state) {
+    (void)state;
+    callocs_left = -1;
+    stw_blas_end(&gpu, 1);
+    stw_gpu_end(&gpu);
+    pthread_mutex_destroy(&vendor.lock);
+    if (vendor.dso.handle) stw_dso_close(&vendor.dso);
+    return fake.depth ? -1 : 0; /* every enter had its leave */
+}
+
+static void says(const char *text) {
+    if (!strstr(stw_last_error(), text)) fail_msg("\"%s\" lacks \"%s\"", stw_last_error(), text);
+}
+
+/* ---- common/gpu.c ---- */
+
+static void forked_children_are_refused(void **state) {
+    (void)state;
+    int before;
+    fake.forked = 1;
+    assert_int_equal(stw_gpu_enter(&gpu, "a_call", &before), STW_E_FORKED);
+    says("a_call: this context was made before the process forked");
+    assert_int_equal(fake.depth, 0); /* no driver call */
+}
+
+static void the_first_loss_is_told(void **state) {
+    (void)state;
+    int before;
+    stw_fail(STW_E_DRIVER, "no loss");
+    assert_int_equal(stw_gpu_note(&gpu, STW_E_DRIVER), STW_E_DRIVER);
+    assert_int_equal(stw_gpu_enter(&gpu, "a_call", &before), STW_OK);
+    assert_int_equal(stw_gpu_leave(&gpu, before, STW_OK), STW_OK);
+    atomic_store(&gpu.lost, 1); /* as while another thread keeps its text */
+    assert_int_equal(stw_gpu_enter(&gpu, "a_call", &before), STW_E_DEVICE_LOST);
+    says("a_call: the device was lost: another thread's call failed; the process must be started again");
+    atomic_store(&gpu.lost, 0);
+    stw_fail(STW_E_DEVICE_LOST, "the first failure");
+    assert_int_equal(stw_gpu_note(&gpu, STW_E_DEVICE_LOST), STW_E_DEVICE_LOST);
+    stw_fail(STW_E_DEVICE_LOST, "the second failure");
+    assert_int_equal(stw_gpu_note(&gpu, STW_E_DEVICE_LOST), STW_E_DEVICE_LOST);
+    assert_int_equal(stw_gpu_enter(&gpu, "a_call", &before), STW_E_DEVICE_LOST);
+    says("a_call: the device was lost: the first failure; the process must be started again");
+    assert_int_equal(fake.depth, 0);
+}
+
+static void leaving_keeps_the_first_failure(void **state) {
+    (void)state;
+    for (int fails_too = 0; fails_too < 2; ++fails_too) {
+        int before;
+        assert_int_equal(stw_gpu_enter(&gpu, "a_call", &before), STW_OK);
+        fake.restore = fails_too ? STW_E_DRIVER : STW_OK;
+        stw_fail(STW_E_INVALID, "the call's own words");
+        assert_int_equal(stw_gpu_leave(&gpu, before, STW_E_INVALID), STW_E_INVALID);
+        assert_string_equal(stw_last_error(), "the call's own words");
+        fake.restore = STW_OK;
+    }
+    int before;
+    assert_int_equal(stw_gpu_enter(&gpu, "a_call", &before), STW_OK);
+    fake.restore = STW_E_DRIVER;
+    assert_int_equal(stw_gpu_leave(&gpu, before, STW_OK), STW_E_DRIVER);
+    says("fake: restore");
+}
+
+static void kernels_are_found_by_name_and_shape(void **state) {
+    (void)state;
+    const stw_gpu_kernel *kernel[4], *again = NULL;
+    assert_int_equal(stw_gpu_kernel_find(&gpu, "one", 64, 100, &kernel[0]), STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, "one", 128, 100, &kernel[1]), STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, "one", 64, 200, &kernel[2]), STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, "two", 64, 100, &kernel[3]), STW_OK);
+    assert_int_equal(fake.kernels, 4);
+    assert_int_equal(fake.modules, 1);
+    for (int i = 0; i < 4; ++i) {
+        assert_int_equal(
+            stw_gpu_kernel_find(&gpu, kernel[i]->name, kernel[i]->threads, kernel[i]->smem, &again), STW_OK);
+        assert_ptr_equal(again, kernel[i]);
+        for (int n = 0; n < i; ++n) assert_ptr_not_equal(kernel[n], kernel[i]);
+    }
+    assert_int_equal(fake.kernels, 4);
+}
+
+/* A kernel that was not made is not there, and the next call tries again. */
+static void kernels_that_cannot_be_made(void **state) {
+    (void)state;
+    const stw_gpu_kernel *kernel = NULL;
+    fake.module = STW_E_NO_IMAGE;
+    assert_int_equal(stw_gpu_kernel_find(&gpu, "stw_jagged_x", 64, 0, &kernel), STW_E_NO_IMAGE);
+    fake.module = STW_OK;
+    callocs_left = 0;
+    assert_int_equal(stw_gpu_kernel_find(&gpu, "stw_jagged_x", 64, 0, &kernel), STW_E_NO_MEMORY);
+    assert_string_equal(stw_last_error(), "fake: no memory for kernel stw_jagged_x");
+    callocs_left = -1;
+    fake.kernel = STW_E_INTERNAL;
+    assert_int_equal(stw_gpu_kernel_find(&gpu, "stw_jagged_x", 64, 0, &kernel), STW_E_INTERNAL);
+    assert_null(kernel);
+    assert_null(gpu.kernels);
+    fake.kernel = STW_OK;
+    assert_int_equal(stw_gpu_kernel_find(&gpu, "stw_jagged_x", 64, 0, &kernel), STW_OK);
+    assert_int_equal(fake.modules, 2); /* the failed one, and the good one once */
+    assert_null(gpu.module);           /* that of attention is not needed */
+}
+
+/* ---- common/gpu_check.c ---- */
+
+static const char *asked(const stw_attn_params *params, const void *workspace, stw_status expected) {
+    fake.asked[0] = 0;
+    assert_int_equal(stw_gpu_check_call(&gpu, "a_call", params, workspace, NULL), expected);
+    return fake.asked;
+}
+
+/* Tensors without a row may be any pointer: an empty array of a framework often is. */
+static void empty_tensors_are_not_asked_for(void **state) {
+    (void)state;
+    stw_attn_params p = {.batch = 2, .max_seq_q = 3, .max_seq_kv = 4};
+    p.q.data = AT(1), p.k.data = AT(2), p.bias.data = AT(3), p.sink = AT(4);
+    assert_string_equal(asked(&p, AT(5), STW_OK), "q k bias sink workspace ");
+    assert_string_equal(asked(&p, NULL, STW_OK), "q k bias sink ");
+    p.max_seq_q = 0;
+    assert_string_equal(asked(&p, NULL, STW_OK), "k sink ");
+    p.max_seq_q = 3, p.max_seq_kv = 0;
+    assert_string_equal(asked(&p, NULL, STW_OK), "q sink ");
+    p.features = STW_FEAT_PACKED_Q | STW_FEAT_PACKED_KV, p.max_seq_kv = 4;
+    p.total_q = 0, p.total_kv = 9;
+    assert_string_equal(asked(&p, NULL, STW_OK), "k sink ");
+    p.total_q = 9, p.batch = 0;
+    assert_string_equal(asked(&p, AT(5), STW_OK), "sink workspace ");
+    p.batch = 2;
+    fake.bad_pointer = "k";
+    assert_string_equal(asked(&p, AT(5), STW_E_INVALID), "q k ");
+    says("fake: k");
+}
+
+/* ---- common/blas.c ---- */
+
+static const stw_gpu_shape a_shape = {
+    .m = 4, .n = 5, .k = 6, .dtype = STW_F16, .out_dtype = STW_F32, .a_by_k = 1};
+
+static const stw_gpu_product *find(const stw_gpu_shape *shape, const char *expected_why) {
+    char words[200] = "";
+    stw_text why = stw_text_in(words, sizeof words);
+    const stw_gpu_product *product = stw_blas_find(&gpu, shape, &why);
+    assert_string_equal(words, expected_why);
+    assert_int_equal(product == NULL, expected_why[0] != 0);
+    return product;
+}
+
+static void products_without_memory(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; ++i) { /* the device's part, the product */
+        callocs_left = i;
+        find(&a_shape, "no memory");
+        assert_int_equal(lib.live, i); /* the handle, once there is one */
+    }
+    callocs_left = -1;
+    const stw_gpu_product *product = find(&a_shape, "");
+    callocs_left = 0; /* a known one takes none */
+    assert_ptr_equal(find(&a_shape, ""), product);
+}
+
+/* Whatever call fails: no product, the reason, nothing left behind. */
+static void each_call_of_the_library_fails(void **state) {
+    (void)state;
+    for (int64_t a_by_k = 0; a_by_k < 2; ++a_by_k) {
+        stw_gpu_shape shape = a_shape;
+        shape.a_by_k = a_by_k;
+        /* a descriptor, its attribute, three layouts, a preference and its two attributes, the question */
+        for (int call = 0; call < 8 + a_by_k; ++call) {
+            lib.calls_left = call;
+            find(&shape, "libc.so.6 has no product of 4 x 5 over 6 (status 13)");
+            assert_int_equal(lib.live, 1 + 4 * (int)a_by_k); /* the handle, and the product before */
+            lib.calls_left = -1;
+        }
+        find(&shape, "");
+        assert_int_equal(lib.live, 1 + 4 * (1 + (int)a_by_k)); /* a product: a descriptor and three layouts */
+    }
+    stw_gpu_shape other = a_shape;
+    other.m = 7;
+    lib.found = 0;
+    find(&other, "libc.so.6 has no product of 7 x 5 over 6 (status -1)");
+    lib.found = 1, lib.state = 3;
+    find(&other, "libc.so.6 has no product of 7 x 5 over 6 (status 3)");
+    lib.state = 0, lib.workspace = vendor.workspace + 1; /* more than was allowed */
+    find(&other, "libc.so.6 has no product of 7 x 5 over 6 (status -1)");
+    lib.workspace = vendor.workspace;
+    assert_int_equal(find(&other, "")->workspace, vendor.workspace);
+}
+
+static void handle_that_cannot_be_made(void **state) {
+    (void)state;
+    lib.create = 3;
+    find(&a_shape, "no handle of libc.so.6 (it fails)");
+    stw_blas_end(&gpu, 1);
+    assert_int_equal(lib.destroyed, 0);
+    assert_null(gpu.blas);
+    lib.create = 0;
+    find(&a_shape, "");
+}
+
+static void element_types_of_products(void **state) {
+    static const struct {
+        stw_dtype in, out;
+        int types[3];
+    } cases[] = {{STW_F16, STW_F32, {F16, F16, F32}},
+                 {STW_BF16, STW_BF16, {BF16, BF16, BF16}},
+                 {STW_F32, STW_F16, {F32, F32, F16}}};
+    (void)state;
+    for (size_t i = 0; i < 3; ++i) {
+        stw_gpu_shape shape = a_shape;
+        shape.dtype = cases[i].in, shape.out_dtype = cases[i].out;
+        find(&shape, "");
+        assert_memory_equal(lib.types, cases[i].types, sizeof lib.types);
+    }
+}
+
+/* After a fork or a loss the library is not called any more. */
+static void ends_of_devices(void **state) {
+    (void)state;
+    stw_blas_end(&gpu, 1); /* never used */
+    assert_int_equal(lib.destroyed, 0);
+    find(&a_shape, "");
+    int live = lib.live, destroyed = lib.destroyed;
+    assert_int_equal(live, 5);
+    stw_blas_end(&gpu, 0);
+    assert_int_equal(lib.destroyed, destroyed);
+    assert_null(gpu.blas);
+    lib.live = 0;
+    find(&a_shape, "");
+    stw_blas_end(&gpu, 1);
+    assert_int_equal(lib.live, 0);
+}
+
+/* Of two threads that come at once one gets the library. */
+static void one_stream_owns_the_library(void **state) {
+    (void)state;
+    stw_stream mine = AT(1), other = AT(2);
+    const stw_gpu_operands operands = {.a = AT(3), .b = AT(4), .c = AT(5)};
+    lib.product = find(&a_shape, "");
+    assert_int_equal(stw_blas_claim(&gpu, lib.product, mine), 1); /* a library without such rules */
+    assert_int_equal(stw_blas_claim(&gpu, lib.product, other), 1);
+    vendor.capturing = lib_capturing;
+    lib.captured = 1;
+    assert_int_equal(stw_blas_claim(&gpu, lib.product, mine), 0); /* has not run before */
+    lib.captured = 0;
+    lib.rival = mine; /* the same stream, another thread: it is in the library */
+    assert_int_equal(stw_blas_claim(&gpu, lib.product, mine), 0);
+    assert_int_equal(stw_blas_run(&gpu, lib.product, &operands, mine), STW_OK);
+    assert_int_equal(stw_blas_claim(&gpu, lib.product, other), 0);
+    lib.captured = 1; /* a product that has run may be captured */
+    assert_int_equal(stw_blas_claim(&gpu, lib.product, mine), 1);
+    assert_int_equal(stw_blas_claim(&gpu, lib.product, mine), 0); /* busy */
+    assert_int_equal(stw_blas_run(&gpu, lib.product, &operands, mine), STW_OK);
+    stw_blas_end(&gpu, 1);
+    lib.product = find(&a_shape, "");
+    lib.captured = 0;
+    lib.rival = other; /* another stream comes first */
+    assert_int_equal(stw_blas_claim(&gpu, lib.product, mine), 0);
+    assert_int_equal(stw_blas_run(&gpu, lib.product, &operands, other), STW_OK);
+    assert_int_equal(stw_blas_claim(&gpu, lib.product, mine), 0);
+    assert_int_equal(stw_blas_claim(&gpu, lib.product, other), 1);
+}
+
+/* ---- common/gpu_jagged.c ---- */
+
+static stw_jagged_work work_of(const char *line) {
+    stw_jagged_problem problem;
+    stw_jagged_work work;
+    memset(&work, 0, sizeof work);
+    if (stw_problem_jagged_parse(line, &problem) || stw_jagged_check(&problem.desc))
+        fail_msg("%s: %s", line, stw_last_error());
+    stw_jagged_params_fill(&problem.desc, &work.params);
+    return work;
+}
+
+#define LINEAR "jagged_linear:f16:c8l1000t8000i1024f1024:full:out_x:out_w"
+
+static void notes(stw_jagged_work *work, const char *text) {
+    if (stw_gpu_jagged_prepare(&device, work)) fail_msg("%s", stw_last_error());
+    if (!strstr(work->note, text)) fail_msg("\"%s\" lacks \"%s\"", work->note, text);
+}
+
+static void products_that_are_not_the_librarys(void **state) {
+    (void)state;
+    stw_jagged_work work = work_of(LINEAR);
+    work.forced_variant = "tiles";
+    notes(&work, "dX by own tiles: STERNWAY_VARIANT=tiles, dW by own tiles: STERNWAY_VARIANT=tiles, ");
+    assert_null(strstr(work.variant, "libc.so.6"));
+    work.forced_variant = "";
+    notes(&work, "libc.so.6 else product_");
+    assert_null(work.unordered);
+    assert_string_equal(work.variant, "libc.so.6 libc.so.6");
+    work = work_of(LINEAR);
+    work.deterministic = 1;
+    notes(&work, "libc.so.6 else product_"); /* it promises an order */
+    vendor.ordered = 0;
+    notes(&work, "dX by own tiles: deterministic mode, dW by own tiles: deterministic mode, ");
+    work.deterministic = 0;
+    notes(&work, "libc.so.6 else product_");
+    assert_string_equal(work.unordered, "libc.so.6");
+    work = work_of("jagged_linear:f32:c8l1000t8000i1024f1024:full");
+    notes(&work, "dX by own tiles: f32, dW by own tiles: f32, ");
+    work = work_of("jagged_linear:f16:c8l1000t8000i64f64:full");
+    notes(&work, "dX by own tiles: little work, dW by own tiles: little work, ");
+    work = work_of("jagged_linear:f16:c0l1000t8000i1024f1024:full");
+    notes(&work, "dW by own tiles: little work, ");
+    work = work_of("jagged_linear:f16:c8l1000t2147483648i64f64:full");
+    notes(&work, "dX by own tiles: 2^31 rows, dW by own tiles: 2^31 rows, ");
+    work = work_of("jagged_linear:f16:c8l1000t64i2147483648f64:full");
+    notes(&work, "dX by own tiles: 2^31 rows, dW by own tiles: 2^31 rows, ");
+    work = work_of("jagged_linear:f16:c8l1000t64i64f2147483648:full");
+    notes(&work, "dX by own tiles: 2^31 rows, dW by own tiles: 2^31 rows, ");
+    vendor.workspace = 0; /* does not split sums */
+    work = work_of(LINEAR);
+    notes(&work, "dW by own tiles: few tiles in the result, libc.so.6 else product_");
+    work = work_of("jagged_linear:f16:c8l1000t8000i4096f4096:full");
+    notes(&work, "libc.so.6 else product_");
+    assert_null(strstr(work.note, "own tiles"));
+    work = work_of("jagged_linear:f16:c8l1000t8000i1024f1024"); /* rows to skip: nobody asks the library */
+    notes(&work, "cubin, ");
+    assert_null(strstr(work.note, "libc.so.6"));
+    assert_null(strstr(work.note, "own tiles"));
+}
+
+static void jagged_plans_that_fail(void **state) {
+    (void)state;
+    stw_jagged_work work = work_of(LINEAR), before = work;
+    fake.kernel = STW_E_INTERNAL;
+    assert_int_equal(stw_gpu_jagged_prepare(&device, &work), STW_E_INTERNAL);
+    says("fake: kernel");
+    fake.kernel = STW_OK;
+    fake.enter = STW_E_DRIVER;
+    assert_int_equal(stw_gpu_jagged_prepare(&device, &work), STW_E_DRIVER);
+    says("fake: enter");
+    fake.enter = STW_OK;
+    gpu.jagged_image = NULL;
+    assert_int_equal(stw_gpu_jagged_prepare(&device, &work), STW_E_NO_IMAGE);
+    says("jagged_bwd_plan: this build holds no fake image of the jagged operations for sm80");
+    work.params.dtype = STW_F64;
+    assert_int_equal(stw_gpu_jagged_prepare(&device, &work), STW_E_UNSUPPORTED);
+    says("jagged_bwd_plan: fake: GPUs have f16, bf16 and f32, the CPU backend has the others");
+    work.params.dtype = STW_F16;
+    assert_memory_equal(work.scratch, before.scratch, sizeof work.scratch);
+    assert_int_equal(work.workspace_size, 0);
+}
+
+static stw_status run(const stw_jagged_work *work, const stw_jagged_params *p) {
+    fake.asked[0] = fake.launched[0] = 0;
+    fake.launches = lib.matmuls = 0;
+    return stw_gpu_jagged_bwd(&device, work, p, AT(9), NULL);
+}
+
+#define PREPARE "stw_jagged_prepare "
+#define DX      "stw_jagged_product_01_f16 "
+#define DW      "stw_jagged_product_11_f16 stw_jagged_product_end_f16 "
+
+static void calls_with_a_library(void **state) {
+    (void)state;
+    lib.workspace = 1000;
+    stw_jagged_work work = work_of(LINEAR);
+    notes(&work,
+          "libc.so.6 else product_01_f16, libc.so.6 else product_11_f16, else: operands at no multiple of "
+          "16 bytes, cubin, 4 kernels");
+    stw_jagged_params p = work.params;
+    p.grad = AT(1), p.x = AT(2), p.weight = AT(3), p.dx = AT(4), p.dweight = AT(5);
+    p.axis[0].offsets = AT(6);
+    assert_int_equal(run(&work, &p), STW_OK);
+    assert_string_equal(fake.asked, "grad x weight dx dweight axis[0].offsets workspace ");
+    assert_string_equal(fake.launched, PREPARE);
+    assert_int_equal(lib.matmuls, 2);
+    assert_true((const char *)lib.given > (char *)AT(9) &&
+                (const char *)lib.given + 1000 <= (char *)AT(9) + work.workspace_size);
+    p.dweight = (char *)AT(5) + 8; /* dX is still the library's */
+    assert_int_equal(run(&work, &p), STW_OK);
+    assert_string_equal(fake.launched, PREPARE DW);
+    assert_int_equal(lib.matmuls, 1);
+    p.grad = (const char *)AT(1) + 2;
+    assert_int_equal(run(&work, &p), STW_OK);
+    assert_string_equal(fake.launched, PREPARE DX DW);
+    assert_int_equal(lib.matmuls, 0);
+    p.grad = AT(1), p.dweight = AT(5);
+    vendor.capturing = lib_capturing;
+    assert_int_equal(stw_gpu_jagged_bwd(&device, &work, &p, AT(9), AT(7)), STW_OK); /* owns it from now on */
+    assert_int_equal(run(&work, &p), STW_OK);
+    assert_string_equal(fake.launched, PREPARE DX DW);
+    assert_int_equal(lib.matmuls, 0);
+}
+
+static void jagged_calls_that_fail(void **state) {
+    (void)state;
+    stw_jagged_work work = work_of(LINEAR);
+    notes(&work, "libc.so.6");
+    stw_jagged_params p = work.params;
+    p.grad = AT(1), p.x = AT(2), p.weight = AT(3), p.dx = AT(4), p.dweight = AT(5);
+    fake.enter = STW_E_DRIVER;
+    assert_int_equal(run(&work, &p), STW_E_DRIVER);
+    assert_string_equal(fake.asked, "");
+    fake.enter = STW_OK;
+    fake.bad_pointer = "weight";
+    assert_int_equal(run(&work, &p), STW_E_INVALID);
+    says("fake: weight");
+    assert_string_equal(fake.asked, "grad x weight ");
+    assert_string_equal(fake.launched, "");
+    fake.bad_pointer = NULL;
+    lib.matmul = 13;
+    assert_int_equal(run(&work, &p), STW_E_DRIVER);
+    says("jagged_bwd: fakeMatmul failed: status 13");
+    assert_string_equal(fake.launched, PREPARE);
+    assert_int_equal(lib.matmuls, 1);
+    lib.matmul = 0;
+    fake.launch = STW_E_DRIVER;
+    assert_int_equal(run(&work, &p), STW_E_DRIVER);
+    assert_string_equal(fake.launched, PREPARE);
+    assert_int_equal(lib.matmuls, 0);
+}
+
+/* ---- common/gpu_launch.c ---- */
+
+static stw_attn_work attn_work_of(const char *line, const char *variant) {
+    stw_problem problem;
+    stw_attn_work work;
+    memset(&work, 0, sizeof work);
+    if (stw_problem_parse(line, &problem) || stw_attn_check(&problem.desc, STW_PLAN_ATTN_BWD))
+        fail_msg("%s: %s", line, stw_last_error());
+    work.kind = STW_PLAN_ATTN_BWD;
+    stw_attn_params_fill(&problem.desc, STW_PLAN_ATTN_BWD, 0, &work.params);
+    work.variant = stw_attn_variant_find(stw_attn_table_find("sm80"), variant);
+    assert_non_null(work.variant);
+    return work;
+}
+
+static void tiles_that_are_refused(void **state) {
+    (void)state;
+    stw_attn_work work = attn_work_of("attn_bwd:bf16:b2h2s100d64", "sm80_fwd_64x64_hd64");
+    assert_int_equal(stw_gpu_attn_prepare(&device, &work), STW_E_UNSUPPORTED);
+    assert_string_equal(stw_last_error(), "attn_plan: variant sm80_fwd_64x64_hd64: it is a forward's tile");
+    assert_int_equal(work.workspace_size, 0);
+    assert_int_equal(fake.kernels, 0);
+}
+
+/* The largest grid of a backward call. */
+static uint32_t grid_of(const char *line) {
+    stw_attn_work work = attn_work_of(line, "sm80_64x128_hd64");
+    if (stw_gpu_attn_prepare(&device, &work)) fail_msg("%s", stw_last_error());
+    stw_attn_steps steps;
+    stw_attn_tile tile = {work.variant->id,     work.variant->head_dim, work.variant->bm,  work.variant->bn,
+                          work.variant->stages, work.variant->warps,    work.variant->loop};
+    stw_attn_steps_of(STW_CALL_BWD, &tile, &work.params, 32, &steps);
+    fake.launches = 0;
+    assert_int_equal(stw_gpu_attn_bwd(&device, &work, &work.params, AT(9), NULL), STW_OK);
+    assert_int_equal(fake.launches, steps.count);
+    for (uint32_t i = 0; i < steps.count; ++i) {
+        if (steps.step[i].queued != STW_QUEUED_NEVER) return fake.grid[i];
+        assert_int_equal(fake.grid[i], steps.step[i].grid_x);
+    }
+    fail_msg("%s: no step is queued", line);
+    return 0;
+}
+
+/* Blocks of threads that take units until none is left are as many as run at a time, in the header's words;
+ * where units are too few each gets a block. */
+static void queued_steps_get_the_blocks_that_run_at_a_time(void **state) {
+    (void)state;
+    device.compute_units = 3;
+    assert_int_equal(grid_of("attn_bwd:bf16:b1h1s128d64:causal_br"), 1);
+    assert_int_equal(grid_of("attn_bwd:bf16:b1h3s128d64:causal_br"), 3);
+    assert_int_equal(grid_of("attn_bwd:bf16:b2h2s128d64:causal_br"), 3);
+    assert_int_equal(grid_of("attn_bwd:bf16:b1h1s4096d64:causal_br"),
+                     32); /* of many keys: 24 units a block */
+    assert_int_equal(grid_of("attn_bwd:bf16:b1h3s4096d64:causal_br"), 3);
+    device.smem_max = 0; /* told too little: one a multiprocessor */
+    assert_int_equal(grid_of("attn_bwd:bf16:b1h3s4096d64:causal_br"), 3);
+    device.smem_max = 8 * 163 << 10;
+    assert_true(grid_of("attn_bwd:bf16:b9h9s4096d64:causal_br") >= 3 * 8);
+}
+
+#define TEST(function) cmocka_unit_test_setup_teardown(function, device_open, device_close)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(forked_children_are_refused),
+        TEST(the_first_loss_is_told),
+        TEST(leaving_keeps_the_first_failure),
+        TEST(kernels_are_found_by_name_and_shape),
+        TEST(kernels_that_cannot_be_made),
+        TEST(empty_tensors_are_not_asked_for),
+        TEST(products_without_memory),
+        TEST(each_call_of_the_library_fails),
+        TEST(handle_that_cannot_be_made),
+        TEST(element_types_of_products),
+        TEST(ends_of_devices),
+        TEST(one_stream_owns_the_library),
+        TEST(products_that_are_not_the_librarys),
+        TEST(jagged_plans_that_fail),
+        TEST(calls_with_a_library),
+        TEST(jagged_calls_that_fail),
+        TEST(tiles_that_are_refused),
+        TEST(queued_steps_get_the_blocks_that_run_at_a_time),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
