@@ -203,7 +203,7 @@ coverage() {
     CC=gcc build coverage -DSTERNWAY_IMAGES_FROM="$PWD/build/release/images"
     find build/coverage -name '*.gcda' -delete
     say "coverage of common/ and dispatch/: units, refusals, loaders, tools, conform in one process"
-    ctest --test-dir build/coverage --output-on-failure -j "$jobs" -L 'unit|coverage' -LE full -E '^(install|packages|consumer|docs_|readme|tool_plot|completion)'
+    ctest --test-dir build/coverage --output-on-failure -j "$jobs" -L 'unit|coverage' -LE full -E '^(install|packages|consumer|docs_|readme|tool_plot|completion|abi_(calls|exports|needed))'
     ctest --test-dir build/coverage --output-on-failure -j "$jobs" \
         -R '^(golden_.*|jagged_golden_[a-z]*|conform_command|conform_reports|conform_sampled|sm80_emu_devices|emu_blas_(run|text_.*)_gfx90a|emu_(graph|info|explain|tune)_gfx90a)$'
     python3 tests/coverage/check.py build/coverage

@@ -40,7 +40,6 @@ static void steps_fit_a_gpu(void **state) {
     } rows[] = {
         {"jagged_gelu:bf16:c5l30t90i60", "gelu_bf16"},
         {"jagged_gelu_tanh:f16:c5l30t90i60", "gelu_tanh_f16"},
-        {"jagged_silu:f32:c5l30t90i60", "silu_f32"},
         {"jagged_threshold:bf16:c5l30t90i60", "threshold_bf16"},
         {"jagged_softmax:bf16:c5l30t90i60:inner", "softmax_"},
         {"jagged_softmax:bf16:c5l30t90i60:inner:ds5:da4", "softmax_strided"},
