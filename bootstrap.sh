@@ -180,7 +180,7 @@ full() {
     build/release/bin/sternway conform --long --jobs "$jobs" | tail -n 40
     build tsan -DSTERNWAY_IMAGES_FROM="$PWD/build/release/images"
     say "unit and CPU tests under the thread sanitizer"
-    ctest --test-dir build/tsan --output-on-failure -j "$jobs" -LE 'long|fuzz'
+    ctest --test-dir build/tsan --output-on-failure -j "$jobs" -LE 'long|full|fuzz'
     if [[ "$CC" == *clang* ]]; then
         say "fuzzing, ${STW_FUZZ_SECONDS:=60} s a target"
         STW_FUZZ_SECONDS=$STW_FUZZ_SECONDS ctest --test-dir build/fuzz --output-on-failure -j "$jobs" -L fuzz
