@@ -178,7 +178,8 @@ full() {
     ctest --test-dir build/release --output-on-failure -j "$jobs" -L full
     say "conform, long form"
     build/release/bin/sternway conform --long --jobs "$jobs" | tail -n 40
-    build tsan -DSTERNWAY_IMAGES_FROM="$PWD/build/release/images"
+    local cxx=${CC/clang/clang++}; cxx=${cxx/gcc/g++} # one maker's thread sanitizer does not link with another's
+    build tsan -DCMAKE_CXX_COMPILER="$cxx" -DSTERNWAY_IMAGES_FROM="$PWD/build/release/images"
     say "unit and CPU tests under the thread sanitizer"
     ctest --test-dir build/tsan --output-on-failure -j "$jobs" -LE 'long|full|fuzz'
     if [[ "$CC" == *clang* ]]; then
