@@ -19,7 +19,7 @@
 enum { TENSORS = 9, ROOM = 4096 };
 
 /* The linker sends this program's own calls here, the library's among them; those of the fakes stay. */
-static int allocations, locks;
+static _Atomic int allocations, locks; /* of any thread */
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
 void *__real_realloc(void *old, size_t bytes);
