@@ -20,18 +20,24 @@
 
 static stw_probe_facts facts;
 
-/* The linker sends the library's calls here: kernels that do not tell what CPUs and memory there are. */
+/* The linker sends the library's calls here: kernels that do not tell what CPUs and memory there are. And
+ * those of a sanitizer's run time in this program, before it watches anything. */
+#if defined(__clang__)
+#define UNWATCHED __attribute__((disable_sanitizer_instrumentation))
+#else
+#define UNWATCHED
+#endif
 static int affinity_fails, numbers_fail;
 int __real_sched_getaffinity(pid_t process, size_t size, cpu_set_t *set);
 long __real_sysconf(int name);
 int __wrap_sched_getaffinity(pid_t process, size_t size, cpu_set_t *set);
 long __wrap_sysconf(int name);
 
-int __wrap_sched_getaffinity(pid_t process, size_t size, cpu_set_t *set) {
+UNWATCHED int __wrap_sched_getaffinity(pid_t process, size_t size, cpu_set_t *set) {
     return affinity_fails ? -1 : __real_sched_getaffinity(process, size, set);
 }
 
-long __wrap_sysconf(int name) {
+UNWATCHED long __wrap_sysconf(int name) {
     return numbers_fail ? -1 : __real_sysconf(name);
 }
 
