@@ -4,12 +4,12 @@
  * by common/kfd.c and NVML by probe_nvml.c. */
 #include "dispatch/probe.h"
 
+#include "common/cores.h"
 #include "common/gpu_arch.h"
 #include "common/small_file.h"
 #include "dispatch/arch.h"
 
 #include <dirent.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -66,11 +66,8 @@ static void read_cpu_name(const char *root, char *out, size_t capacity) {
 }
 
 static void gather_cpu(const char *root, stw_probe_facts *facts) {
-    cpu_set_t allowed; /* fails on machines of more than 1024 CPUs: then all that are online */
-    long online = sysconf(_SC_NPROCESSORS_ONLN), pages = sysconf(_SC_PHYS_PAGES),
-         page = sysconf(_SC_PAGESIZE);
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) online = CPU_COUNT(&allowed);
-    facts->cpu_threads = online > 0 ? (uint32_t)online : 1;
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    facts->cpu_threads = (uint32_t)stw_cores_allowed();
     facts->cpu_memory = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
     read_cpu_name(root, facts->cpu_name, sizeof facts->cpu_name);
 }

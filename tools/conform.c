@@ -5,6 +5,7 @@
 #include "conform_report.h"
 #include "jagged_case.h"
 
+#include "common/cores.h"
 #include "dispatch/arch.h"
 
 #include <stdio.h>
@@ -295,7 +296,7 @@ static int run_target(const settings *s, const conform_list *list) {
 
 /* What argp cannot know. Exit status. */
 static int check_settings(settings *s) {
-    if (s->jobs < 0) s->jobs = stw_tool_cores();
+    if (s->jobs < 0) s->jobs = (int)stw_cores_allowed();
     if (s->jobs > 64) s->jobs = 64;
     if (s->require && !stw_arch_find(STW_BACKEND_AUTO, s->require)) {
         stw_tool_error("conform", NULL, "--require %.40s is not the name of an arch", s->require);

@@ -3,7 +3,6 @@
  * Shared by the subcommands (tool.h): parsing, error lines, progress, JSON. */
 #include "tool.h"
 
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,12 +128,6 @@ void stw_tool_progress(const char *format, ...) {
 void stw_tool_progress_end(void) {
     if (progress_shown) fputs("\r\033[K", stderr);
     progress_shown = 0;
-}
-
-int stw_tool_cores(void) {
-    cpu_set_t set;
-    if (!sched_getaffinity(0, sizeof set, &set)) return CPU_COUNT(&set);
-    return (int)sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t holds */
 }
 
 double stw_tool_seconds(void) {

@@ -104,6 +104,5 @@ void stw_tool_progress(const char *format, ...) __attribute__((format(printf, 1,
 void stw_tool_progress_end(void);
 
 double stw_tool_seconds(void); /* monotonic */
-int stw_tool_cores(void);      /* that this process may run on */
 
 #endif

@@ -4,8 +4,9 @@
  * variants this CPU can run, workspace at plan time, and the memory and stream calls. */
 #include "jagged.h"
 
+#include "common/cores.h"
+
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,13 +49,8 @@ static const char *variant_refusal(const stw_device *device, const stw_attn_work
 }
 
 static uint32_t allowed_cores(void) {
-    cpu_set_t set;
-    long cores = 0;
-    if (!sched_getaffinity(0, sizeof set, &set))
-        cores = CPU_COUNT(&set);
-    else
-        cores = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t holds */
-    return cores < 1 ? 1 : cores > MAX_THREADS ? MAX_THREADS : (uint32_t)cores;
+    long cores = stw_cores_allowed();
+    return cores > MAX_THREADS ? MAX_THREADS : (uint32_t)cores;
 }
 
 /* "model name" of the first processor, where the kernel tells it. */
