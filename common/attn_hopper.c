@@ -39,7 +39,7 @@ const char *stw_attn_hopper_refusal(const stw_attn_params *p) {
         return "it takes no empty tensors";
     if (stw_attn_sees_one_key(p)) return "rows see one key, and its sums of dP are truncated, not rounded";
     if (p->scale == 0.0f) return "it hides pairs by infinite scores, which a scale of 0 makes NaN";
-    if (p->batch * p->heads_kv >= UNITS_MAX / stw_blocks_of(p->max_seq_kv, 128))
+    if (p->heads_kv >= UNITS_MAX / stw_key_blocks_most(p, 128))
         return "it counts units in 31 bits";
     if (!tensor_fits(&p->q, rows, p->heads_q, batch_q) || !tensor_fits(&p->dout, rows, p->heads_q, batch_q) ||
         !tensor_fits(&p->k, keys, p->heads_kv, batch_kv) || !tensor_fits(&p->v, keys, p->heads_kv, batch_kv))

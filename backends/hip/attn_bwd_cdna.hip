@@ -79,7 +79,7 @@ STW_BIAS_TILES_64(BIAS_TILE)
 #define CDNA_ROWS(type, T, hd)                                                                               \
     KERNEL(stw_attn_bwd_delta_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                        \
            (attn_cdna_delta<attn_cdna_rows<T, hd>>(launch, dev_shared)))                                     \
-    KERNEL(stw_attn_bwd_finish_cdna_hd##hd##_##type, ATTN_ROW_THREADS, (attn_cdna_finish<attn_cdna_rows<T, hd>>(launch)))
+    KERNEL(stw_attn_bwd_finish_cdna_hd##hd##_##type, ATTN_ROW_THREADS, (attn_cdna_finish<attn_cdna_rows<T, hd>>(launch, dev_shared)))
 CDNA_ROWS(f16, dev_f16, 64)
 CDNA_ROWS(f16, dev_f16, 128)
 CDNA_ROWS(bf16, dev_bf16, 64)
@@ -88,5 +88,5 @@ CDNA_ROWS(bf16, dev_bf16, 128)
 KERNEL(stw_attn_bwd_delta_f16, ATTN_ROW_THREADS, attn_bwd_delta<dev_f16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_delta_bf16, ATTN_ROW_THREADS, attn_bwd_delta<dev_bf16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_delta_f32, ATTN_ROW_THREADS, attn_bwd_delta<float>(launch, dev_shared))
-KERNEL(stw_attn_bwd_finish, ATTN_ROW_THREADS, attn_bwd_finish(launch))
+KERNEL(stw_attn_bwd_finish, ATTN_ROW_THREADS, attn_bwd_finish(launch, dev_shared))
 KERNEL(stw_attn_dropout_mask, ATTN_MASK_THREADS, attn_dropout_mask(launch, dev_shared))

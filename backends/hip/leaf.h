@@ -138,6 +138,9 @@ DEV_FN uint64_t dev_fetch_add(uint64_t *to, uint64_t x) {
     return __hip_atomic_fetch_add((DEV_GLOBAL uint64_t *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 /* Of shared memory. */
+DEV_FN uint64_t dev_shared_fetch_add(uint64_t *to, uint64_t x) {
+    return __hip_atomic_fetch_add((DEV_SHARED uint64_t *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
 DEV_FN void dev_or(int32_t *to, int32_t x) {
     __hip_atomic_fetch_or((DEV_SHARED int32_t *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
