@@ -68,8 +68,8 @@ class Call:
         self.api, self.args, self.keep, self.plan = api, args, keep, ptr()
         api.check(getattr(api.lib, f"stw_attn_{kind}_plan")(api.context, ctypes.byref(desc), ctypes.byref(self.plan)))
         self.size = api.lib.stw_plan_workspace_size(self.plan)
-        self.memory = torch.empty(self.size + 256, dtype=torch.uint8, device=device)
-        self.workspace = (self.memory.data_ptr() + 255) // 256 * 256
+        self.memory = torch.empty(self.size, dtype=torch.uint8, device=device)
+        self.workspace = self.memory.data_ptr()
         self.function = getattr(api.lib, f"stw_attn_{kind}")
         self.reference = ctypes.byref(args)
 

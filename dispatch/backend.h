@@ -51,7 +51,7 @@ typedef struct stw_attn_work {
     stw_plan_kind kind;
     stw_attn_params params;     /* shape part filled, pointers null             */
     const stw_variant *variant; /* of the arch's table, usable on this device   */
-    size_t workspace_size;      /* set by attn_prepare                          */
+    size_t workspace_size;      /* set by attn_prepare, for a workspace at a multiple of 256 */
     char note[256];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
     uint64_t scratch[32];       /* the backend's own, plain data                */
     /* Where `variant` takes only tensors that start at multiples of 16 bytes, which a plan cannot know: what
@@ -85,7 +85,8 @@ typedef struct stw_backend_ops {
 
     /* Fills workspace_size, note and scratch. Errors: STW_E_UNSUPPORTED with the reason. */
     stw_status (*attn_prepare)(const stw_device *device, stw_attn_work *work);
-    /* `params` = work->params with the call's pointers. workspace is checked for size and alignment. */
+    /* `params` = work->params with the call's pointers. workspace holds workspace_size bytes from a multiple
+     * of 256 on. */
     stw_status (*attn_bwd)(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
                            void *workspace, stw_stream stream);
     stw_status (*attn_fwd)(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,

@@ -11,10 +11,8 @@
 
 #include <stdlib.h>
 
-#define ALIGNMENT 256
-
 static size_t aligned(size_t bytes) {
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return (bytes + STW_WORKSPACE_ALIGNMENT - 1) / STW_WORKSPACE_ALIGNMENT * STW_WORKSPACE_ALIGNMENT;
 }
 
 /* ---- plan ---- */
@@ -103,7 +101,7 @@ static void log_plan(const stw_plan *plan) {
     stw_problem_jagged_format(&plan->jagged->desc, plan->jagged->attn ? &plan->jagged->attn->desc : NULL,
                               problem, sizeof problem);
     stw_log(STW_LOG_TRACE, "plan: %s: %s %s, workspace %zu bytes", problem, plan->context->device.arch->name,
-            plan->jagged->work.variant, plan->work.workspace_size);
+            plan->jagged->work.variant, stw_plan_workspace_size(plan));
 }
 
 stw_status stw_jagged_bwd_plan(stw_context *context, const stw_jagged_desc *desc, stw_plan **plan_out) {
@@ -126,7 +124,7 @@ void stw_jagged_plan_text(const stw_plan *plan, stw_text *text) {
     stw_text_add(text, "backend: %s\narch: %s\ndevice: %s\n", stw_backend_name(plan->context->ops->backend),
                  plan->context->device.arch->name, plan->context->device.name);
     stw_text_add(text, "variant: %s\n", work->variant);
-    stw_text_add(text, "workspace: %zu bytes\n", plan->work.workspace_size);
+    stw_text_add(text, "workspace: %zu bytes\n", stw_plan_workspace_size(plan));
     if (work->unordered)
         stw_text_add(text, "deterministic: not promised by %s; STERNWAY_DETERMINISTIC=1 does without it\n",
                      work->unordered);
@@ -215,7 +213,7 @@ stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *args, voi
                         stw_plan_kind_name(plan->work.kind));
     stw_status status = stw_extend("jagged_bwd: args", args, &full, sizeof full, STW_SIZE_JAGGED_ARGS_0_1);
     if (!status) status = stw_jagged_params_bind(&plan->jagged->work.params, &full, &params);
-    if (!status) status = stw_plan_check_workspace("jagged_bwd", plan, workspace, workspace_size);
+    if (!status) status = stw_plan_place_workspace("jagged_bwd", plan, &workspace, workspace_size);
     if (status) return status;
     if (plan->jagged->attn) return run_attention(plan, &full, &params, workspace, stream);
     return plan->context->ops->jagged_bwd(&plan->context->device, &plan->jagged->work, &params, workspace,

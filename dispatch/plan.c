@@ -67,7 +67,7 @@ static void log_plan(const stw_plan *plan) {
     char problem[512];
     stw_problem_format(&plan->desc, (stw_problem_op)plan->work.kind, problem, sizeof problem);
     stw_log(STW_LOG_TRACE, "plan: %s: %s %s, workspace %zu bytes", problem, plan->context->device.arch->name,
-            plan->work.variant->id, plan->work.workspace_size);
+            plan->work.variant->id, stw_plan_workspace_size(plan));
 }
 
 static stw_status plan_create(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
@@ -99,7 +99,8 @@ void stw_plan_destroy(stw_plan *plan) {
 }
 
 size_t stw_plan_workspace_size(const stw_plan *plan) {
-    return plan ? plan->work.workspace_size : 0;
+    if (!plan || !plan->work.workspace_size) return 0;
+    return plan->work.workspace_size + STW_WORKSPACE_ALIGNMENT - 1;
 }
 
 void stw_plan_text(const stw_plan *plan, stw_text *text) {
@@ -113,7 +114,7 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
     stw_text_add(text, "variant: %s\ntile: %ux%u, loop %s\n", variant->id, variant->bm, variant->bn,
                  variant->loop);
     stw_text_add(text, "why: %s", plan->why[0] ? plan->why : "the rules below, in order\n");
-    stw_text_add(text, "workspace: %zu bytes\n", work->workspace_size);
+    stw_text_add(text, "workspace: %zu bytes\n", stw_plan_workspace_size(plan));
     stw_text_add(text, "deterministic: %s\n",
                  plan->context->ops->backend == STW_BACKEND_CPU   ? "yes, always"
                  : work->params.features & STW_FEAT_DETERMINISTIC ? "yes"

@@ -33,9 +33,12 @@ stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_p
 stw_status stw_jagged_plan_build(stw_context *context, const stw_jagged_desc *desc, stw_plan **plan_out);
 void stw_jagged_plan_text(const stw_plan *plan, stw_text *text);
 
-/* Refuses a workspace that is missing, too small or misaligned: STW_E_WORKSPACE. */
-stw_status stw_plan_check_workspace(const char *who, const stw_plan *plan, const void *workspace,
-                                    size_t size);
+/* Where a backend's workspace starts, in bytes. */
+#define STW_WORKSPACE_ALIGNMENT 256
+
+/* Moves *workspace up to its first multiple of STW_WORKSPACE_ALIGNMENT. Refuses one that is missing, or too
+ * small from there on: STW_E_WORKSPACE. */
+stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void **workspace, size_t size);
 
 /* The text of stw_plan_describe. */
 void stw_plan_text(const stw_plan *plan, stw_text *text);

@@ -116,7 +116,7 @@ STW_API void stw_plan_destroy(stw_plan *plan);
 
 /** What to allocate.
  * @param plan  a plan of any operation
- * @return bytes of workspace a call of this plan needs; 0 = none. Device memory on GPU backends. */
+ * @return bytes of workspace that a call needs at any address; 0 = none. Device memory on GPU backends. */
 STW_API size_t stw_plan_workspace_size(const stw_plan *plan);
 
 /** Variant, tile, arch, workspace and why, as lines of text.
@@ -131,9 +131,9 @@ STW_API stw_status stw_plan_describe(const stw_plan *plan, char *text, size_t ca
  * graph. CPU: complete on return, threads shared with the context's other calls.
  * @param plan            of stw_attn_bwd_plan()
  * @param args            the call's pointers; read, not kept
- * @param workspace       256-byte aligned, any content; the caller's, free again when the stream has passed
- *                        the call
- * @param workspace_size  at least the plan's size
+ * @param workspace       at any address, any content; the caller's, free again when the stream has passed the
+ *                        call
+ * @param workspace_size  at least the plan's size; from a multiple of 256 on, 255 bytes less suffice
  * @param stream          a CUstream or hipStream_t, NULL: the default one; ignored on the CPU
  * @return STW_OK, STW_E_INVALID (a pointer is missing or misaligned, a plan of the other kind),
  * STW_E_WORKSPACE, STW_E_DRIVER, STW_E_DEVICE_LOST, STW_E_FORKED. */

@@ -54,7 +54,7 @@ typedef enum stw_status {
     STW_E_NO_DRIVER = 3,   /**< libcuda / libamdhip64 is missing, too old or failed to start          */
     STW_E_NO_DEVICE = 4,   /**< the driver is there, the device is not                                */
     STW_E_NO_IMAGE = 5,    /**< this build holds no kernels for the device's arch                     */
-    STW_E_WORKSPACE = 6,   /**< workspace null, too small or not 256-byte aligned                     */
+    STW_E_WORKSPACE = 6,   /**< workspace null or too small                                           */
     STW_E_NO_MEMORY = 7,   /**< an allocation failed                                                  */
     STW_E_DRIVER = 8,      /**< a driver call failed; the text holds the driver's own error           */
     STW_E_INTERNAL = 9,    /**< a defect in this library                                              */
