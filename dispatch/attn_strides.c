@@ -26,10 +26,10 @@ static stw_status check_dimensions(const tensor *t) {
         const dimension *dim = &t->dims[i];
         int64_t reach;
         if (dim->stride < 0)
-            return stw_fail(STW_E_INVALID, "%s: %s.%s stride %lld is negative", t->who, t->name, dim->name,
-                            (long long)dim->stride);
+            return stw_fail(STW_E_UNSUPPORTED, "%s: %s.%s stride %lld is negative: accepted 0 and more",
+                            t->who, t->name, dim->name, (long long)dim->stride);
         if (dim->extent > 1 && dim->stride == 0 && !t->may_broadcast)
-            return stw_fail(STW_E_INVALID,
+            return stw_fail(t->output ? STW_E_INVALID : STW_E_UNSUPPORTED,
                             "%s: %s.%s stride is 0 over %lld elements: %s may not be broadcast "
                             "(only bias and dlse may)",
                             t->who, t->name, dim->name, (long long)dim->extent, t->name);
@@ -108,7 +108,7 @@ static stw_status check_bias(const stw_attn_desc *d, stw_plan_kind kind) {
         t.element = (int64_t)stw_dtype_size(gradient ? d->dbias_dtype : d->bias_dtype);
         for (int i = 0; i < 4; ++i) t.dims[i] = (dimension){names[i], extents[i], strides[i]};
         if (extents[3] > 1 && strides[3] != 0 && strides[3] != 1)
-            return stw_fail(STW_E_INVALID,
+            return stw_fail(STW_E_UNSUPPORTED,
                             "%s: %s.key stride %lld is neither 1 (contiguous) nor 0 (broadcast)", t.who,
                             t.name, (long long)strides[3]);
         stw_status status = check_tensor(&t);
@@ -131,7 +131,7 @@ static stw_status check_products(const stw_attn_desc *d, stw_plan_kind kind) {
     int64_t longest = d->max_seq_q > d->max_seq_kv ? d->max_seq_q : d->max_seq_kv;
     if (__builtin_mul_overflow(rows, d->heads_q * 256, &product) || product > INT64_C(1) << 56 ||
         __builtin_mul_overflow(d->batch * d->heads_q, longest, &product) || product > INT64_C(1) << 56)
-        return stw_fail(STW_E_INVALID,
+        return stw_fail(STW_E_UNSUPPORTED,
                         "%s: batch %lld, heads_q %lld and %lld rows make a problem of more than 2^56 "
                         "elements",
                         stw_plan_kind_name(kind), (long long)d->batch, (long long)d->heads_q,

@@ -104,7 +104,7 @@ typedef struct stw_attn_args {
  * @param context   where it will run
  * @param desc      the problem class; read, not kept
  * @param plan_out  the new plan, for stw_plan_destroy()
- * @return STW_OK; STW_E_INVALID names the field; STW_E_UNSUPPORTED; STW_E_NO_MEMORY. */
+ * @return STW_OK; STW_E_INVALID names the field; STW_E_UNSUPPORTED the limit; STW_E_NO_MEMORY. */
 STW_API stw_status stw_attn_bwd_plan(stw_context *context, const stw_attn_desc *desc, stw_plan **plan_out);
 /** The same for the forward. The forward plan ignores what only the backward uses.
  * @param context,desc,plan_out as for stw_attn_bwd_plan()

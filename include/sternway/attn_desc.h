@@ -156,15 +156,15 @@ typedef struct stw_attn_desc {
 /** Fills every stride of a descriptor whose sizes are set: contiguous [B,S,H,D]. LSE-shaped tensors are
  * [B,H,S] or [H,T]; the bias and dbias [B,H,max_seq_q,max_seq_kv].
  * @param desc  its sizes are read, its strides are set
- * @return STW_OK or STW_E_INVALID (sizes, overflow). */
+ * @return STW_OK, STW_E_INVALID (sizes, overflow) or STW_E_UNSUPPORTED (a size above its limit). */
 STW_API stw_status stw_layout_bshd(stw_attn_desc *desc);
 /** As stw_layout_bshd(), but [B,H,S,D].
  * @param desc  its sizes are read, its strides are set
- * @return STW_OK or STW_E_INVALID (sizes, overflow). */
+ * @return STW_OK, STW_E_INVALID (sizes, overflow) or STW_E_UNSUPPORTED (a size above its limit). */
 STW_API stw_status stw_layout_bhsd(stw_attn_desc *desc);
 /** As stw_layout_bshd(), but [T,H,D] for packed sides; a dense side gets [B,S,H,D].
  * @param desc  its sizes are read, its strides are set
- * @return STW_OK or STW_E_INVALID (sizes, overflow). */
+ * @return STW_OK, STW_E_INVALID (sizes, overflow) or STW_E_UNSUPPORTED (a size above its limit). */
 STW_API stw_status stw_layout_thd(stw_attn_desc *desc);
 
 #ifdef __cplusplus
