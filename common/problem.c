@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attn_packed.h"
 #include "dtype.h"
 #include "problem_layout.h"
 
@@ -84,7 +85,7 @@ static unsigned broadcast_of(const stw_attn_desc *desc) {
  * a guess from any other would change once the line has been read back. */
 static int gap_candidates(const stw_attn_desc *d, int64_t gap[4]) {
     int64_t row, guess[3];
-    int count = 0, rows_told = d->total_q > 0 || d->max_seq_q > 1;
+    int count = 0, rows_told = stw_attn_is_packed(d, 0) || d->max_seq_q > 1;
     gap[count++] = 0;
     guess[0] = d->heads_q > 1 ? d->q.head - d->head_dim_qk : 0;
     guess[1] = rows_told ? d->q.seq - d->head_dim_qk : 0;
@@ -110,8 +111,8 @@ static void add_layout(stw_text *text, const stw_attn_desc *desc, stw_problem_op
                 if (differing < best) best = differing, chosen = layout;
             }
     if (count_differing(desc, &chosen, op, &model) == INT32_MAX) memset(&model.q, 0xFF, sizeof model.q * 11);
-    if (desc->total_q) add_integer(text, "tq", desc->total_q);
-    if (desc->total_kv) add_integer(text, "tk", desc->total_kv);
+    if (stw_attn_is_packed(desc, 0)) add_integer(text, "tq", desc->total_q);
+    if (stw_attn_is_packed(desc, 1)) add_integer(text, "tk", desc->total_kv);
     if (chosen.order) stw_text_add(text, ":%s", stw_problem_order_names[chosen.order]);
     if (chosen.gap) add_integer(text, "gap", chosen.gap);
     if (chosen.lse) stw_text_add(text, ":%s", stw_problem_lse_names[chosen.lse]);

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "attn_packed.h"
+
 #define TENSOR(field, kind, output, flags, backward)                                                         \
     {#field, kind, offsetof(stw_attn_desc, field), output, flags, backward}
 
@@ -69,7 +71,7 @@ static int is_query_side(stw_tensor_kind kind) {
 }
 
 static int is_packed(const stw_attn_desc *d, stw_tensor_kind kind) {
-    return (is_query_side(kind) ? d->total_q : d->total_kv) > 0;
+    return stw_attn_is_packed(d, !is_query_side(kind));
 }
 
 static int64_t dim_of(const stw_attn_desc *d, stw_tensor_kind kind) {
@@ -103,7 +105,7 @@ static void rows_strides(const stw_attn_desc *d, stw_tensor_kind kind, const stw
 }
 
 static void lse_strides(const stw_attn_desc *d, const stw_problem_layout *layout, int64_t s[3], int *fits) {
-    int packed = d->total_q > 0 && layout->lse != STW_LSE_LOCAL;
+    int packed = stw_attn_is_packed(d, 0) && layout->lse != STW_LSE_LOCAL;
     int64_t rows = at_least_1(packed ? d->total_q : d->max_seq_q);
     if (layout->lse == STW_LSE_HEADS) {
         s[1] = 1;

@@ -16,7 +16,6 @@ typedef struct stw_reader {
     size_t length;     /* of the token                    */
     stw_problem *out;
     stw_problem_layout layout;
-    int packed_q, packed_kv;
     uint64_t seen; /* groups of options given        */
     uint32_t explicit_strides;
     int64_t strides[13][4];

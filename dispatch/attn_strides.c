@@ -4,6 +4,7 @@
  * beyond 2^63 bytes, no gradient that overlaps itself. */
 #include "attn_problem.h"
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 /* One dimension of a tensor. */
@@ -78,7 +79,7 @@ static stw_status check_row(const stw_tensor_row *row, const stw_attn_desc *desc
     if (use == STW_USE_NONE) return STW_OK;
     stw_tensor_extents e = stw_tensor_extents_of(row, desc);
     const stw_attn_strides *s = stw_tensor_strides(row, desc);
-    int ignored = row->dim != '1' && (row->kv ? desc->total_kv : desc->total_q) > 0; /* a packed side */
+    int ignored = row->dim != '1' && stw_attn_is_packed(desc, row->kv);
     tensor t = {
         .who = stw_plan_kind_name(kind),
         .name = row->name,
@@ -125,8 +126,8 @@ static stw_status check_bias(const stw_attn_desc *d, stw_plan_kind kind) {
 
 /* Sizes of workspaces and counters are products of these; none may pass 2^56, so that bytes fit easily. */
 static stw_status check_products(const stw_attn_desc *d, stw_plan_kind kind) {
-    int64_t rows_q = d->total_q ? d->total_q : d->batch * d->max_seq_q;
-    int64_t rows_kv = d->total_kv ? d->total_kv : d->batch * d->max_seq_kv;
+    int64_t rows_q = stw_attn_is_packed(d, 0) ? d->total_q : d->batch * d->max_seq_q;
+    int64_t rows_kv = stw_attn_is_packed(d, 1) ? d->total_kv : d->batch * d->max_seq_kv;
     int64_t rows = rows_q > rows_kv ? rows_q : rows_kv, product;
     int64_t longest = d->max_seq_q > d->max_seq_kv ? d->max_seq_q : d->max_seq_kv;
     if (__builtin_mul_overflow(rows, d->heads_q * 256, &product) || product > INT64_C(1) << 56 ||

@@ -35,11 +35,7 @@ static stw_status plan_attention(stw_context *context, const stw_jagged_desc *de
     if (attn.batch != desc->components)
         return stw_fail(STW_E_INVALID, "jagged_bwd: attn.batch %lld is not components %lld",
                         (long long)attn.batch, (long long)desc->components);
-    if (attn.total_q <= 0 || attn.total_kv <= 0)
-        return stw_fail(STW_E_INVALID,
-                        "jagged_bwd: attn.total_q %lld, attn.total_kv %lld: nested q, k and v are packed, "
-                        "accepted: 1 or more",
-                        (long long)attn.total_q, (long long)attn.total_kv);
+    attn.flags |= STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV; /* as nested q, k and v are */
     stw_jagged_desc with = *desc;
     with.attn = &attn;
     stw_jagged_params_fill(&with, &plan->work.params);

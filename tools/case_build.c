@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 #define CASE_ALIGNMENT 256
@@ -57,7 +58,7 @@ static place rows_place(const stw_attn_desc *d, const stw_attn_strides *s, int k
                         stw_dtype dtype, int lse_like) {
     int64_t total = key_side ? d->total_kv : d->total_q;
     int64_t max_seq = key_side ? d->max_seq_kv : d->max_seq_q, heads = key_side ? d->heads_kv : d->heads_q;
-    int packed = total > 0 && !(lse_like && s->batch != 0);
+    int packed = stw_attn_is_packed(d, key_side) && !(lse_like && s->batch != 0);
     place t = {{packed ? 1 : d->batch, heads, packed ? total : max_seq, 1},
                {packed ? 0 : s->batch, s->head, s->seq, 0},
                row,
@@ -125,8 +126,8 @@ static int is_present(const stw_problem *p, stw_case_tensor id) {
     case STW_CASE_BIAS: return d->bias_dtype != STW_DTYPE_NONE;
     case STW_CASE_ALIBI: return (flags & STW_ATTN_ALIBI) != 0;
     case STW_CASE_SINK: return (flags & STW_ATTN_SINK) != 0;
-    case STW_CASE_CU_Q: return d->total_q > 0;
-    case STW_CASE_CU_KV: return d->total_kv > 0;
+    case STW_CASE_CU_Q: return stw_attn_is_packed(d, 0);
+    case STW_CASE_CU_KV: return stw_attn_is_packed(d, 1);
     case STW_CASE_USED_Q: return used && p->used != STW_USED_KV_ONLY;
     case STW_CASE_USED_KV: return used && p->used != STW_USED_Q_ONLY;
     case STW_CASE_Q_OFFSETS: return p->by_pointer || p->q_offsets.count;
@@ -214,11 +215,16 @@ static stw_status make_arena(stw_case *c, int with_rule) {
     return STW_OK;
 }
 
+/* A tensor that holds no element is null in the call. */
+static int holds(const stw_case *c, stw_case_tensor id) {
+    return c->present[id] && c->size[id];
+}
+
 stw_attn_args stw_case_args(const stw_case *c, const void *base) {
     stw_attn_args args = c->values;
     unsigned char *at = (unsigned char *)(uintptr_t)base;
 #define CASE_POINTER(id, field)                                                                              \
-    args.field = c->present[STW_CASE_##id] ? (void *)(at + c->offset[STW_CASE_##id]) : NULL;
+    args.field = holds(c, STW_CASE_##id) ? (void *)(at + c->offset[STW_CASE_##id]) : NULL;
     STW_CASE_TENSORS(CASE_POINTER)
 #undef CASE_POINTER
     return args;
@@ -237,7 +243,7 @@ int64_t stw_case_row_index(const stw_case *c, stw_case_tensor tensor, int64_t b,
     int key_side =
         tensor == STW_CASE_K || tensor == STW_CASE_V || tensor == STW_CASE_DK || tensor == STW_CASE_DV;
     int lse_like = tensor == STW_CASE_LSE || tensor == STW_CASE_DLSE || tensor == STW_CASE_DELTA;
-    int packed = (key_side ? d->total_kv : d->total_q) > 0 && !(lse_like && s->batch != 0);
+    int packed = stw_attn_is_packed(d, key_side) && !(lse_like && s->batch != 0);
     int64_t first = packed ? (key_side ? c->kv : c->q)[b].first : 0;
     return (packed ? 0 : b * s->batch) + h * s->head + (first + row) * s->seq;
 }
@@ -256,7 +262,7 @@ static void store_forward(stw_case *c) {
     for (int64_t b = 0; b < d->batch; ++b)
         for (int64_t h = 0; h < d->heads_q; ++h)
             for (int64_t i = 0; i < c->q[b].used; ++i) {
-                int64_t row = (d->total_q > 0 ? c->q[b].first : b * d->max_seq_q) + i, low, end;
+                int64_t row = (stw_attn_is_packed(d, 0) ? c->q[b].first : b * d->max_seq_q) + i, low, end;
                 stw_case_visible(c, b, i, &low, &end);
                 lse[stw_case_row_index(c, STW_CASE_LSE, b, h, i)] =
                     given_lse(c, i, c->forward.lse[h * c->forward.rows_q + row]);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "backends/cpu/reference/problem.h"
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 /* ---- bounds ------------------------------------------------------------------------------------------ */
@@ -70,7 +71,7 @@ static void compare_row(const stw_case *c, const unsigned char *after, const int
                         const forward_rule *rule, stw_case_result *result) {
     const stw_attn_desc *d = &c->problem.desc;
     int64_t b = at[0], h = at[1], i = at[2];
-    int64_t row = (d->total_q > 0 ? c->q[b].first : b * d->max_seq_q) + i;
+    int64_t row = (stw_attn_is_packed(d, 0) ? c->q[b].first : b * d->max_seq_q) + i;
     double wanted = c->forward.lse[h * c->forward.rows_q + row];
     if (c->present[STW_CASE_LSE]) {
         int64_t index = stw_case_row_index(c, STW_CASE_LSE, b, h, i);

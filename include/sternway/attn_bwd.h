@@ -48,7 +48,11 @@ extern "C" {
 
 /** The pointers of one call. Inputs are read only, outputs written only (accumulated ones read too), and
  * no output may overlap another tensor of the call (equal starts are refused, other overlaps are not seen).
- * All tensors live where the context's memory kind says; nothing is kept after the call's work is done. */
+ * All tensors live where the context's memory kind says; nothing is kept after the call's work is done.
+ *
+ * NULL. A tensor that holds no element in this call may be null. A packed side whose tensors (those with a head
+ * dimension) are all null has no rows in this call, whatever total_* of its class; one null among given ones is
+ * refused. cu_seqlens_* are read all the same, and values above 0 are out of range. */
 typedef struct stw_attn_args {
     size_t struct_size; /**< sizeof(stw_attn_args) */
     const void *q;     /**< [.,H,S,D] of desc.dtype                                                    */

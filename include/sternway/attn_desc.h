@@ -82,6 +82,8 @@ typedef enum stw_deterministic {
 #define STW_ATTN_ALIBI_COLUMN     0x0100u /**< with ALIBI: S += slope_h * j; LSE differs by slope*(i+shift) */
 #define STW_ATTN_SINK             0x0200u /**< a sink logit a head; LSE already includes it */
 #define STW_ATTN_DLSE             0x0400u /**< a gradient flows into LSE; excludes GIVEN_DELTA */
+#define STW_ATTN_PACKED_Q         0x0800u /**< q is packed with cu_seqlens_q, a pack of 0 rows included */
+#define STW_ATTN_PACKED_KV        0x1000u /**< k and v are packed with cu_seqlens_kv, 0 rows included */
 /** @} */
 
 /** The shape class of a problem. One plan serves every call of its class; in a packed class every batch
@@ -104,8 +106,8 @@ typedef struct stw_attn_desc {
     int64_t head_dim_v;  /**< Dv, of v, out and dout                              */
     int64_t max_seq_q;   /**< dense: Sq; packed: upper bound of one sequence      */
     int64_t max_seq_kv;  /**< dense: Sk; packed: upper bound of one sequence      */
-    int64_t total_q;     /**< > 0: q is packed with cu_seqlens_q; upper bound of its rows   */
-    int64_t total_kv;    /**< > 0: k and v are packed with cu_seqlens_kv; upper bound of their rows */
+    int64_t total_q;     /**< packed: upper bound of q's rows; > 0 means PACKED_Q without the flag, too */
+    int64_t total_kv;    /**< packed: upper bound of k's and v's rows; > 0 means PACKED_KV likewise */
 
     /** Strides of every tensor that the call uses; others are ignored. >= 0; a stride of 0 over an extent
      * above 1 is a broadcast and allowed for bias and dlse only. Gradients must not overlap themselves;

@@ -462,6 +462,38 @@ static void workspaces_are_placed(void **state) {
     stw_context_destroy(context);
 }
 
+/* A packed side whose tensors are all null: the backend sees a pack of 0 rows, with its offsets. */
+static void null_packs_have_no_rows(void **state) {
+    (void)state;
+    stw_context *context = context_of(STW_BACKEND_CUDA);
+    stw_attn_desc attn;
+    (void)nested_desc(&attn, 2, STW_I32);
+    for (int kv = 0; kv < 2; ++kv) {
+        stw_attn_args args = attn_args();
+        stw_plan *plan = NULL;
+        args.cu_seqlens_q = args.cu_seqlens_kv = (const int32_t *)(const void *)memory;
+        assert_int_equal(stw_attn_bwd_plan(context, &attn, &plan), STW_OK);
+        if (kv)
+            args.k = args.v = NULL, args.dk = args.dv = NULL;
+        else
+            args.q = args.dout = NULL, args.out = args.dq = NULL;
+        assert_int_equal(stw_attn_bwd(plan, &args, NULL, 0, NULL), STW_OK);
+        assert_int_equal(run_params.total_q, kv ? 10 : 0);
+        assert_int_equal(run_params.total_kv, kv ? 0 : 10);
+        assert_ptr_equal(run_params.q.data, args.q);
+        assert_ptr_equal(run_params.dv.data, args.dv);
+        assert_ptr_equal(run_params.cu_seqlens_q, memory);
+        if (kv)
+            args.v = memory;
+        else
+            args.out = memory;
+        assert_int_equal(stw_attn_bwd(plan, &args, NULL, 0, NULL), STW_E_INVALID);
+        assert_non_null(strstr(stw_last_error(), kv ? "args.k is null" : "args.q is null"));
+        stw_plan_destroy(plan);
+    }
+    stw_context_destroy(context);
+}
+
 /* int32 offsets go on as they are: no workspace, no conversion. */
 static void narrow_lengths_are_passed_on(void **state) {
     (void)state;
@@ -686,6 +718,7 @@ int main(void) {
         TEST(unaligned_tensors),
         TEST(plans_are_traced),
         TEST(workspaces_are_placed),
+        TEST(null_packs_have_no_rows),
         TEST(narrow_lengths_are_passed_on),
         TEST(wide_lengths_are_converted),
         TEST(no_components),
