@@ -28,6 +28,10 @@ class BiasStrides(ctypes.Structure):
     _fields_ = [(n, i64) for n in ("batch", "head", "query", "key")]
 
 
+class DimStrides(ctypes.Structure):
+    _fields_ = [(n, i64) for n in ("q", "k", "v", "out", "dout")]
+
+
 class Desc(ctypes.Structure):
     _fields_ = ([("struct_size", size_t)]
                 + [(n, ENUM) for n in ("dtype", "dq_dtype", "dk_dtype", "dv_dtype", "dbias_dtype", "bias_dtype")]
@@ -38,7 +42,8 @@ class Desc(ctypes.Structure):
                    ("accumulate", u32), ("mask", ENUM), ("flags", u32), ("window_left", i64), ("window_right", i64),
                    ("diagonal_shift", i64), ("scale", f32), ("softcap", f32), ("dropout_p", f64),
                    ("dropout_map", ENUM), ("deterministic", ENUM), ("splits", i32)]
-                + [(n, i64) for n in ("batch_offset", "head_offset", "heads_total")])
+                + [(n, i64) for n in ("batch_offset", "head_offset", "heads_total")]
+                + [("dim", DimStrides)])
 
 
 class Args(ctypes.Structure):

@@ -58,7 +58,9 @@ static void add_differing_strides(stw_text *text, const stw_attn_desc *desc, con
         const int64_t *s = stw_problem_strides_of(desc, tensor);
         stw_text_add(text, ":st_%s%lld,%lld,%lld", tensor->name, (long long)s[0], (long long)s[1],
                      (long long)s[2]);
-        if (tensor->kind == STW_TENSOR_BIAS) stw_text_add(text, ",%lld", (long long)s[3]);
+        int64_t dim = stw_problem_dim_stride(desc, tensor);
+        if (tensor->kind == STW_TENSOR_BIAS || dim != 1)
+            stw_text_add(text, ",%lld", (long long)(dim != 1 ? dim : s[3]));
     }
 }
 
@@ -66,6 +68,7 @@ static void add_differing_strides(stw_text *text, const stw_attn_desc *desc, con
 static int count_differing(const stw_attn_desc *desc, const stw_problem_layout *layout, stw_problem_op op,
                            stw_attn_desc *model_out) {
     *model_out = *desc;
+    model_out->flags &= ~STW_ATTN_HAS_DIM_STRIDES;
     if (!stw_problem_strides_of_layout(model_out, layout)) return INT32_MAX;
     int count = 0;
     for (size_t t = 0; t < stw_problem_tensor_count; ++t)

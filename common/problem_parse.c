@@ -250,13 +250,15 @@ static stw_status read_strides(stw_reader *r) {
         stw_text text = stw_text_in(name, sizeof name);
         stw_text_add(&text, "st_%s", tensor->name);
         if (!stw_reader_is_number_after(r, name)) continue;
-        int count = 0, wanted = tensor->kind == STW_TENSOR_BIAS ? 4 : 3;
+        int count = 0, wanted = tensor->kind == STW_TENSOR_BIAS ? 4 : 3, most = tensor->dim ? 4 : wanted;
         if (r->explicit_strides & (1u << t)) return stw_reader_refuse(r, "is given twice");
         r->explicit_strides |= 1u << t;
-        stw_status status = stw_reader_values(r, stw_reader_after(r, name), r->strides[t], wanted, &count);
-        return status || count == wanted
-                   ? status
-                   : stw_reader_refuse(r, "needs batch,head,seq (bias: batch,head,query,key)");
+        stw_status status = stw_reader_values(r, stw_reader_after(r, name), r->strides[t], most, &count);
+        if (!status && count < wanted)
+            return stw_reader_refuse(
+                r, "needs batch,head,seq (inputs: and head_dim where not 1; bias: batch,head,query,key)");
+        if (!status && tensor->dim && count == most) r->dim_strides |= 1u << t;
+        return status;
     }
     return stw_reader_refuse(
         r,
@@ -336,6 +338,10 @@ static stw_status finish(stw_reader *r) {
         const stw_problem_tensor *tensor = &stw_problem_tensors[t];
         size_t bytes = tensor->kind == STW_TENSOR_BIAS ? sizeof(stw_bias_strides) : sizeof(stw_attn_strides);
         if (r->explicit_strides & (1u << t)) memcpy((char *)d + tensor->offset, r->strides[t], bytes);
+        if (!r->dim_strides || !tensor->dim) continue;
+        int64_t dim = r->dim_strides & (1u << t) ? r->strides[t][3] : 1;
+        memcpy((char *)d + tensor->dim, &dim, sizeof dim);
+        d->flags |= STW_ATTN_HAS_DIM_STRIDES;
     }
     return status;
 }

@@ -8,7 +8,7 @@
 #include "common/extend.h"
 
 stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void **workspace, size_t size) {
-    size_t needed = plan->work.workspace_size, skipped = -(uintptr_t)*workspace % STW_WORKSPACE_ALIGNMENT;
+    size_t needed = stw_plan_attn_bytes(plan), skipped = -(uintptr_t)*workspace % STW_WORKSPACE_ALIGNMENT;
     if (!needed) return STW_OK;
     if (!*workspace)
         return stw_fail(STW_E_WORKSPACE, "%s: workspace is null, but the plan needs %zu bytes", who,
@@ -41,7 +41,7 @@ stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *w
     stw_status status = bind_call("attn_bwd", plan, STW_PLAN_ATTN_BWD, args, &params);
     if (!status) status = stw_plan_place_workspace("attn_bwd", plan, &workspace, workspace_size);
     if (status) return status;
-    return plan->context->ops->attn_bwd(&plan->context->device, &plan->work, &params, workspace, stream);
+    return stw_plan_run(plan, &params, workspace, stream);
 }
 
 stw_status stw_attn_fwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
@@ -50,7 +50,7 @@ stw_status stw_attn_fwd(const stw_plan *plan, const stw_attn_args *args, void *w
     stw_status status = bind_call("attn_fwd", plan, STW_PLAN_ATTN_FWD, args, &params);
     if (!status) status = stw_plan_place_workspace("attn_fwd", plan, &workspace, workspace_size);
     if (status) return status;
-    return plan->context->ops->attn_fwd(&plan->context->device, &plan->work, &params, workspace, stream);
+    return stw_plan_run(plan, &params, workspace, stream);
 }
 
 stw_status stw_dropout_mask(const stw_plan *plan, const stw_attn_args *args, uint8_t *mask,

@@ -10,10 +10,6 @@
 
 #include <math.h>
 
-static stw_tensor_param *param_of(stw_attn_params *params, const stw_tensor_row *row) {
-    return (stw_tensor_param *)((char *)params + row->params_offset);
-}
-
 /* ---- plan time ---- */
 
 static void fill_tensors(const stw_attn_desc *d, stw_plan_kind kind, stw_attn_params *p) {
@@ -22,7 +18,7 @@ static void fill_tensors(const stw_attn_desc *d, stw_plan_kind kind, stw_attn_pa
         if (stw_tensor_use_of(row, d, kind) == STW_USE_NONE) continue;
         const stw_attn_strides *s = stw_tensor_strides(row, d);
         int through_pack = stw_attn_is_packed(d, row->kv) && !(row->dim == '1' && s->batch != 0);
-        *param_of(p, row) =
+        *stw_tensor_param_of(p, row) =
             (stw_tensor_param){.batch = through_pack ? 0 : s->batch, .head = s->head, .seq = s->seq};
     }
     if (stw_desc_has_bias(d))
@@ -234,7 +230,7 @@ static stw_status bind_tensors(binding *b, stw_plan_kind kind, const stw_attn_ar
         void *pointer = pointer_of(row, args);
         stw_status status = take(b, row->name, pointer, element_of(row, p), use);
         if (status) return status;
-        param_of(p, row)->data = pointer;
+        stw_tensor_param_of(p, row)->data = pointer;
     }
     return STW_OK;
 }

@@ -32,7 +32,7 @@ static stw_status check_dimensions(const tensor *t) {
         if (dim->extent > 1 && dim->stride == 0 && !t->may_broadcast)
             return stw_fail(t->output ? STW_E_INVALID : STW_E_UNSUPPORTED,
                             "%s: %s.%s stride is 0 over %lld elements: %s may not be broadcast "
-                            "(only bias and dlse may)",
+                            "(of the inputs only q, k, v, out, dout, bias and dlse may)",
                             t->who, t->name, dim->name, (long long)dim->extent, t->name);
         if (dim->extent > 1 && (__builtin_mul_overflow(dim->extent - 1, dim->stride, &reach) ||
                                 __builtin_add_overflow(span, reach, &span)))
@@ -79,18 +79,23 @@ static stw_status check_row(const stw_tensor_row *row, const stw_attn_desc *desc
     if (use == STW_USE_NONE) return STW_OK;
     stw_tensor_extents e = stw_tensor_extents_of(row, desc);
     const stw_attn_strides *s = stw_tensor_strides(row, desc);
+    int output = use == STW_USE_OUTPUT || use == STW_USE_OUTPUT_OPTIONAL;
     int ignored = row->dim != '1' && stw_attn_is_packed(desc, row->kv);
+    int64_t dim = stw_tensor_dim_stride(row, desc);
+    if (output && e.dim > 1 && dim != 1)
+        return stw_fail(STW_E_UNSUPPORTED, "%s: %s.head_dim stride %lld: an output's is 1",
+                        stw_plan_kind_name(kind), row->name, (long long)dim);
     tensor t = {
         .who = stw_plan_kind_name(kind),
         .name = row->name,
         .dims = {{"batch", e.batch, ignored ? 0 : s->batch},
                  {"head", e.heads, s->head},
                  {"seq", e.rows, s->seq},
-                 {"head_dim", e.dim, 1}},
+                 {"head_dim", e.dim, dim}},
         .count = row->dim == '1' ? 3 : 4,
         .element = (int64_t)stw_dtype_size(stw_tensor_dtype(row, desc)),
-        .may_broadcast = row->may_broadcast,
-        .output = use == STW_USE_OUTPUT || use == STW_USE_OUTPUT_OPTIONAL,
+        .may_broadcast = row->may_broadcast && !output,
+        .output = output,
     };
     return check_tensor(&t);
 }
@@ -140,8 +145,19 @@ static stw_status check_products(const stw_attn_desc *d, stw_plan_kind kind) {
     return STW_OK;
 }
 
+static stw_status check_dims(const stw_attn_desc *d, stw_plan_kind kind) {
+    const int64_t dims[] = {d->dim.q, d->dim.k, d->dim.v, d->dim.out, d->dim.dout};
+    static const char *const names[] = {"q", "k", "v", "out", "dout"};
+    for (int i = 0; i < 5 && !(d->flags & STW_ATTN_HAS_DIM_STRIDES); ++i)
+        if (dims[i])
+            return stw_fail(STW_E_INVALID, "%s: dim.%s %lld is set without STW_ATTN_HAS_DIM_STRIDES in flags",
+                            stw_plan_kind_name(kind), names[i], (long long)dims[i]);
+    return STW_OK;
+}
+
 stw_status stw_attn_check_strides(const stw_attn_desc *desc, stw_plan_kind kind) {
     stw_status status = check_products(desc, kind);
+    if (!status) status = check_dims(desc, kind);
     for (size_t i = 0; i < STW_TENSOR_ROWS && !status; ++i)
         status = check_row(&stw_tensor_rows[i], desc, kind);
     if (!status && stw_desc_has_bias(desc)) status = check_bias(desc, kind);

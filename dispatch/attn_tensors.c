@@ -9,19 +9,22 @@
 
 #include <string.h>
 
-#define ROW(name, kv, dim, broadcast, output)                                                                \
+#define ROW(name, kv, dim, broadcast, output) ROW_WITH(name, 0, kv, dim, broadcast, output)
+#define ROW_IN(name, kv, dimension)           ROW_WITH(name, offsetof(stw_attn_desc, dim.name), kv, dimension, 1, 0)
+#define ROW_WITH(name, dim_offset, kv, dim, broadcast, output)                                               \
     {#name,                                                                                                  \
      offsetof(stw_attn_desc, name),                                                                          \
      offsetof(stw_attn_args, name),                                                                          \
      offsetof(stw_attn_params, name),                                                                        \
+     dim_offset,                                                                                             \
      kv,                                                                                                     \
      dim,                                                                                                    \
      broadcast,                                                                                              \
      output}
 
 const stw_tensor_row stw_tensor_rows[STW_TENSOR_ROWS] = {
-    ROW(q, 0, 'd', 0, 0),           ROW(k, 1, 'd', 0, 0),           ROW(v, 1, 'v', 0, 0),
-    ROW(out, 0, 'v', 0, 0),         ROW(dout, 0, 'v', 0, 0),        ROW(dq, 0, 'd', 0, STW_OUT_DQ),
+    ROW_IN(q, 0, 'd'),              ROW_IN(k, 1, 'd'),              ROW_IN(v, 1, 'v'),
+    ROW_IN(out, 0, 'v'),            ROW_IN(dout, 0, 'v'),           ROW(dq, 0, 'd', 0, STW_OUT_DQ),
     ROW(dk, 1, 'd', 0, STW_OUT_DK), ROW(dv, 1, 'v', 0, STW_OUT_DV), ROW(lse, 0, '1', 0, 0),
     ROW(dlse, 0, '1', 1, 0),        ROW(delta, 0, '1', 0, 0),
 };
@@ -121,6 +124,7 @@ static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind 
     fits &= !__builtin_mul_overflow(bias.head, desc->heads_q, &bias.batch);
     if (!fits) return stw_fail(STW_E_INVALID, "%s: a stride of these sizes is above 2^63", who);
     filled.bias = filled.dbias = bias;
+    if (filled.flags & STW_ATTN_HAS_DIM_STRIDES) filled.dim = (stw_attn_dim_strides){1, 1, 1, 1, 1};
     memcpy(desc, &filled, size);
     return STW_OK;
 }

@@ -83,7 +83,7 @@ stw_status stw_jagged_plan_build(stw_context *context, const stw_jagged_desc *de
     plan->work.kind = STW_PLAN_JAGGED_BWD;
     plan->work.workspace_size = jagged->work.workspace_size;
     if (jagged->attn) {
-        size_t own = aligned(jagged->work.workspace_size), attn = jagged->attn->work.workspace_size;
+        size_t own = aligned(jagged->work.workspace_size), attn = stw_plan_attn_bytes(jagged->attn);
         plan->work.workspace_size = jagged->lengths_size + (own > attn ? own : attn);
     }
     stw_context_retain(context);
@@ -196,7 +196,7 @@ static stw_status run_attention(const stw_plan *plan, const stw_jagged_args *arg
     if (!status && jagged->lengths_size)
         status = ops->jagged_bwd(&plan->context->device, &jagged->work, params, rest, stream);
     if (status) return status;
-    return ops->attn_bwd(&plan->context->device, &jagged->attn->work, &bound, rest, stream);
+    return stw_plan_run(jagged->attn, &bound, rest, stream);
 }
 
 stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *args, void *workspace,

@@ -46,6 +46,7 @@ stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_p
     plan->desc = checked;
     plan->work.kind = kind;
     stw_attn_params_fill(&checked, kind, is_deterministic(&checked, &context->env), &plan->work.params);
+    stw_attn_stages_plan(&checked, &plan->work);
     stw_facts facts = stw_facts_of(&plan->work, &context->device);
     stw_text own = stw_text_in(plan->why, sizeof plan->why);
     status = stw_select(&context->rules, &facts, context->ops, &context->device, context->env.variant,
@@ -99,8 +100,8 @@ void stw_plan_destroy(stw_plan *plan) {
 }
 
 size_t stw_plan_workspace_size(const stw_plan *plan) {
-    if (!plan || !plan->work.workspace_size) return 0;
-    return plan->work.workspace_size + STW_WORKSPACE_ALIGNMENT - 1;
+    size_t bytes = plan ? stw_plan_attn_bytes(plan) : 0;
+    return bytes ? bytes + STW_WORKSPACE_ALIGNMENT - 1 : 0;
 }
 
 void stw_plan_text(const stw_plan *plan, stw_text *text) {
@@ -122,6 +123,9 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
     if (work->unaligned_variant)
         stw_text_add(text, "unaligned: %s, in calls whose q, k, v or dout start at no multiple of 16 bytes\n",
                      work->unaligned_variant->id);
+    for (uint32_t i = 0; i < work->stage_count; ++i)
+        stw_text_add(text, "%s%s%s", i ? ", " : "copied: ", stw_tensor_rows[work->stage[i].tensor].name,
+                     i + 1 < work->stage_count ? "" : " to contiguous rows of the workspace, first\n");
     if (work->note[0]) stw_text_add(text, "note: %s\n", work->note);
 }
 

@@ -66,6 +66,15 @@ static place rows_place(const stw_attn_desc *d, const stw_attn_strides *s, int k
     return t;
 }
 
+/* An input, whose head dim may be strided. */
+static place input_place(const stw_case *c, const stw_attn_strides *s, stw_case_tensor id, int64_t row) {
+    const stw_attn_desc *d = &c->problem.desc;
+    place t = rows_place(d, s, id == STW_CASE_K || id == STW_CASE_V, 1, d->dtype, 0);
+    t.extent[3] = row;
+    t.stride[3] = stw_case_step(c, id);
+    return t;
+}
+
 static place array_place(int64_t count, size_t element) {
     place t = {{1, 1, 1, 1}, {0, 0, 0, 0}, count, element};
     return t;
@@ -87,11 +96,11 @@ static place place_of(const stw_case *c, stw_case_tensor id) {
     const stw_attn_desc *d = &c->problem.desc;
     int64_t dk = d->head_dim_qk, dv = d->head_dim_v, batch = d->batch, heads = d->heads_q;
     switch (id) {
-    case STW_CASE_Q: return rows_place(d, &d->q, 0, dk, d->dtype, 0);
-    case STW_CASE_K: return rows_place(d, &d->k, 1, dk, d->dtype, 0);
-    case STW_CASE_V: return rows_place(d, &d->v, 1, dv, d->dtype, 0);
-    case STW_CASE_OUT: return rows_place(d, &d->out, 0, dv, d->dtype, 0);
-    case STW_CASE_DOUT: return rows_place(d, &d->dout, 0, dv, d->dtype, 0);
+    case STW_CASE_Q: return input_place(c, &d->q, id, dk);
+    case STW_CASE_K: return input_place(c, &d->k, id, dk);
+    case STW_CASE_V: return input_place(c, &d->v, id, dv);
+    case STW_CASE_OUT: return input_place(c, &d->out, id, dv);
+    case STW_CASE_DOUT: return input_place(c, &d->dout, id, dv);
     case STW_CASE_DQ: return rows_place(d, &d->dq, 0, dk, or_else(d->dq_dtype, d->dtype), 0);
     case STW_CASE_DK: return rows_place(d, &d->dk, 1, dk, or_else(d->dk_dtype, d->dtype), 0);
     case STW_CASE_DV: return rows_place(d, &d->dv, 1, dv, or_else(d->dv_dtype, d->dtype), 0);
@@ -248,6 +257,19 @@ int64_t stw_case_row_index(const stw_case *c, stw_case_tensor tensor, int64_t b,
     return (packed ? 0 : b * s->batch) + h * s->head + (first + row) * s->seq;
 }
 
+int64_t stw_case_step(const stw_case *c, stw_case_tensor tensor) {
+    const stw_attn_desc *d = &c->problem.desc;
+    if (!(d->flags & STW_ATTN_HAS_DIM_STRIDES)) return 1;
+    switch (tensor) {
+    case STW_CASE_Q: return d->dim.q;
+    case STW_CASE_K: return d->dim.k;
+    case STW_CASE_V: return d->dim.v;
+    case STW_CASE_OUT: return d->dim.out;
+    case STW_CASE_DOUT: return d->dim.dout;
+    default: return 1;
+    }
+}
+
 /* The LSE handed to the backward: data_inf_lse replaces some, as callers do that mark empty rows by +inf. */
 static float given_lse(const stw_case *c, int64_t i, double lse) {
     if ((c->problem.data != STW_DATA_INF_LSE && c->problem.data != STW_DATA_DEAD_ROWS) || i % 2 == 0)
@@ -270,8 +292,8 @@ static void store_forward(stw_case *c) {
                 const double *from = c->forward.out + (row * d->heads_q + h) * d->head_dim_v;
                 int64_t to = stw_case_row_index(c, STW_CASE_OUT, b, h, i);
                 for (int64_t n = 0; n < d->head_dim_v; ++n)
-                    stw_store_f32(c->host + c->offset[STW_CASE_OUT], to + n, d->dtype,
-                                  stw_case_is_dead(c, i) ? NAN : (float)from[n]);
+                    stw_store_f32(c->host + c->offset[STW_CASE_OUT], to + n * stw_case_step(c, STW_CASE_OUT),
+                                  d->dtype, stw_case_is_dead(c, i) ? NAN : (float)from[n]);
             }
 }
 

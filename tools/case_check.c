@@ -148,9 +148,10 @@ static void check_delta(const stw_case *c, const unsigned char *after, stw_case_
                 double sum = 0, absolute = 0, from_lse = 0;
                 stw_case_visible(c, b, i, &low, &end);
                 for (int64_t n = 0; low < end && n < d->head_dim_v; ++n) {
-                    double term =
-                        (double)stw_load_f32(c->host + c->offset[STW_CASE_OUT], out + n, d->dtype) *
-                        (double)stw_load_f32(c->host + c->offset[STW_CASE_DOUT], dout + n, d->dtype);
+                    double term = (double)stw_load_f32(c->host + c->offset[STW_CASE_OUT],
+                                                       out + n * stw_case_step(c, STW_CASE_OUT), d->dtype) *
+                                  (double)stw_load_f32(c->host + c->offset[STW_CASE_DOUT],
+                                                       dout + n * stw_case_step(c, STW_CASE_DOUT), d->dtype);
                     sum += term;
                     absolute += fabs(term);
                 }

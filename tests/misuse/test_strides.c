@@ -5,11 +5,12 @@
 #include "misuse.h"
 
 #include <stdio.h>
+#include <string.h>
 
 typedef struct tensor {
     const char *name;
     size_t offset;         /* of its stw_attn_strides                        */
-    int broadcast;         /* may be                                         */
+    int broadcast;         /* may be, as an input                            */
     int backward_output;   /* written by the backward: must not overlap itself */
     int backward, forward; /* used by these calls                            */
 } tensor;
@@ -17,8 +18,8 @@ typedef struct tensor {
 #define TENSOR(name, ...) {#name, offsetof(stw_attn_desc, name), __VA_ARGS__}
 
 static const tensor tensors[] = {
-    TENSOR(q, 0, 0, 1, 1),    TENSOR(k, 0, 0, 1, 1),    TENSOR(v, 0, 0, 1, 1),     TENSOR(out, 0, 0, 1, 1),
-    TENSOR(dout, 0, 0, 1, 0), TENSOR(dq, 0, 1, 1, 0),   TENSOR(dk, 0, 1, 1, 0),    TENSOR(dv, 0, 1, 1, 0),
+    TENSOR(q, 1, 0, 1, 1),    TENSOR(k, 1, 0, 1, 1),    TENSOR(v, 1, 0, 1, 1),     TENSOR(out, 1, 0, 1, 1),
+    TENSOR(dout, 1, 0, 1, 0), TENSOR(dq, 0, 1, 1, 0),   TENSOR(dk, 0, 1, 1, 0),    TENSOR(dv, 0, 1, 1, 0),
     TENSOR(lse, 0, 0, 1, 1),  TENSOR(dlse, 1, 0, 1, 0), TENSOR(delta, 0, 1, 1, 0),
 };
 static const char *const dims[3] = {"batch", "head", "seq"};
@@ -76,7 +77,7 @@ static void each_dimension_of_each_tensor(void **state) {
             judge(&f, &desc, t, dims[dim], "-9223372036854775808", 2 * t->backward, 2 * t->forward);
             set_stride(&desc, t->offset, dim, 0);
             judge(&f, &desc, t, dims[dim], "0", t->broadcast ? 0 : t->backward_output ? 1 : 2 * t->backward,
-                  forward_output(t) ? 1 : 2 * t->forward);
+                  forward_output(t) ? 1 : t->broadcast ? 0 : 2 * t->forward);
             set_stride(&desc, t->offset, dim, INT64_MAX);
             judge(&f, &desc, t, dims[dim], "9223372036854775807", t->backward, t->forward);
             set_stride(&desc, t->offset, dim, INT64_MAX / 4); /* elements fit, bytes do not */
@@ -89,17 +90,80 @@ static void each_dimension_of_each_tensor(void **state) {
     fixture_close(&f);
 }
 
-/* The incoming gradient of a sum() is one number seen everywhere: refused by name. */
-static void expanded_dout(void **state) {
+/* The incoming gradient of a sum() is one number seen everywhere: the same gradients as when it is written out.
+ * And every input whose head dim is strided. */
+static void expanded_inputs(void **state) {
     (void)state;
+    enum { DIM_Q = 8, DIM_V = 4, ROWS = 2 * 5 * 4 };
     fixture f;
     fixture_open(&f, DENSE);
-    stw_attn_desc desc = f.desc;
-    desc.dout = (stw_attn_strides){0, 0, 0};
-    stw_plan *out = NULL;
-    text_forget();
-    refused("expanded dO", stw_attn_bwd_plan(f.context, &desc, &out), STW_E_UNSUPPORTED, "attn_bwd",
-            WORDS("dout", "0", "broadcast"));
+    float *whole = fixture_at(&f, SLOT_dbias), *one = fixture_at(&f, SLOT_sink), good[3][ROWS * DIM_Q];
+    for (int i = 0; i < ROWS * DIM_V; ++i) whole[i] = 0.75f;
+    *one = 0.75f;
+    for (int part = 0; part < 2; ++part) {
+        stw_attn_desc desc = f.desc;
+        stw_attn_args args = f.args;
+        stw_plan *plan = NULL;
+        args.dout = part ? one : whole;
+        if (part) {
+            desc.dout = (stw_attn_strides){0, 0, 0};
+            desc.flags |= STW_ATTN_HAS_DIM_STRIDES;
+            desc.dim = (stw_attn_dim_strides){1, 1, 1, 1, 0};
+        }
+        if (stw_attn_bwd_plan(f.context, &desc, &plan)) fail_msg("%s", stw_last_error());
+        const size_t need = stw_plan_workspace_size(plan);
+        assert_true(need <= WORKSPACE_BYTES);
+        assert_int_equal(stw_attn_bwd(plan, &args, fixture_at(&f, SLOT_workspace), need, NULL), STW_OK);
+        stw_plan_destroy(plan);
+        const size_t bytes[3] = {ROWS * DIM_Q * 4, 2 * 7 * 2 * DIM_Q * 4, 2 * 7 * 2 * DIM_V * 4};
+        const void *const now[3] = {args.dq, args.dk, args.dv};
+        for (int g = 0; g < 3; ++g)
+            if (part)
+                assert_memory_equal(good[g], now[g], bytes[g]);
+            else
+                memcpy(good[g], now[g], bytes[g]);
+    }
+    fixture_close(&f);
+}
+
+/* Strides along head_dim: of inputs any but negative ones; an output's is 1; none without its flag. */
+static void head_dim_strides(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t offset;
+        int forward; /* whether the forward uses it */
+    } inputs[] = {{"q", offsetof(stw_attn_desc, dim.q), 1},
+                  {"k", offsetof(stw_attn_desc, dim.k), 1},
+                  {"v", offsetof(stw_attn_desc, dim.v), 1},
+                  {"out", offsetof(stw_attn_desc, dim.out), 1},
+                  {"dout", offsetof(stw_attn_desc, dim.dout), 0}};
+    fixture f;
+    fixture_open(&f, FULL);
+    for (int n = 0; n < 5; ++n) {
+        const tensor t = {inputs[n].name, 0, 1, 0, 1, inputs[n].forward};
+        stw_attn_desc desc = f.desc;
+        int64_t *stride = (int64_t *)(void *)((char *)&desc + inputs[n].offset);
+        char words[2][32];
+        *stride = 1;
+        stw_plan *out = NULL;
+        text_forget();
+        snprintf(words[0], sizeof words[0], "dim.%s", t.name);
+        refused(words[0], stw_attn_bwd_plan(f.context, &desc, &out), STW_E_INVALID, "attn_bwd",
+                WORDS(words[0], "1", "STW_ATTN_HAS_DIM_STRIDES"));
+        desc.flags |= STW_ATTN_HAS_DIM_STRIDES;
+        desc.dim = (stw_attn_dim_strides){1, 1, 1, 1, 1};
+        judge(&f, &desc, &t, "head_dim", NULL, 0, 0);
+        const int output = n == 3; /* of the forward */
+        *stride = 3;
+        judge(&f, &desc, &t, "head_dim", "3", 0, output ? 2 : 0);
+        *stride = 0;
+        judge(&f, &desc, &t, "head_dim", "0", 0, output ? 2 : 0);
+        *stride = -1;
+        judge(&f, &desc, &t, "head_dim", "-1", 2, 2 * t.forward);
+        *stride = INT64_MAX / 2;
+        judge(&f, &desc, &t, "head_dim", NULL, 1, output ? 2 : t.forward);
+    }
     no_complaints();
     fixture_close(&f);
 }
@@ -199,7 +263,8 @@ static void packed_strides(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_dimension_of_each_tensor),
-        cmocka_unit_test(expanded_dout),
+        cmocka_unit_test(expanded_inputs),
+        cmocka_unit_test(head_dim_strides),
         cmocka_unit_test(outputs_that_overlap_themselves),
         cmocka_unit_test(bias_strides),
         cmocka_unit_test(packed_strides),
