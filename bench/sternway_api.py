@@ -28,6 +28,10 @@ class BiasStrides(ctypes.Structure):
     _fields_ = [(n, i64) for n in ("batch", "head", "query", "key")]
 
 
+class DimStrides(ctypes.Structure):
+    _fields_ = [(n, i64) for n in ("q", "k", "v", "out", "dout")]
+
+
 class Desc(ctypes.Structure):
     _fields_ = ([("struct_size", size_t)]
                 + [(n, ENUM) for n in ("dtype", "dq_dtype", "dk_dtype", "dv_dtype", "dbias_dtype", "bias_dtype")]
@@ -38,7 +42,8 @@ class Desc(ctypes.Structure):
                    ("accumulate", u32), ("mask", ENUM), ("flags", u32), ("window_left", i64), ("window_right", i64),
                    ("diagonal_shift", i64), ("scale", f32), ("softcap", f32), ("dropout_p", f64),
                    ("dropout_map", ENUM), ("deterministic", ENUM), ("splits", i32)]
-                + [(n, i64) for n in ("batch_offset", "head_offset", "heads_total")])
+                + [(n, i64) for n in ("batch_offset", "head_offset", "heads_total")]
+                + [("dim", DimStrides)])
 
 
 class Args(ctypes.Structure):
@@ -68,8 +73,8 @@ class Call:
         self.api, self.args, self.keep, self.plan = api, args, keep, ptr()
         api.check(getattr(api.lib, f"stw_attn_{kind}_plan")(api.context, ctypes.byref(desc), ctypes.byref(self.plan)))
         self.size = api.lib.stw_plan_workspace_size(self.plan)
-        self.memory = torch.empty(self.size + 256, dtype=torch.uint8, device=device)
-        self.workspace = (self.memory.data_ptr() + 255) // 256 * 256
+        self.memory = torch.empty(self.size, dtype=torch.uint8, device=device)
+        self.workspace = self.memory.data_ptr()
         self.function = getattr(api.lib, f"stw_attn_{kind}")
         self.reference = ctypes.byref(args)
 

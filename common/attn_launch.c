@@ -207,14 +207,19 @@ static layout layout_of(const stw_attn_tile *tile, const stw_attn_params *p) {
 
 /* ---- steps ---- */
 
+/* Units folded over two dimensions. */
+static void fold(int64_t units, uint32_t wave, uint32_t *grid_x_out, uint32_t *grid_y_out) {
+    int64_t most = wave == 64 ? STW_GRID_X_HIP : GRID_X_CUDA;
+    *grid_x_out = (uint32_t)stw_smaller(units, most);
+    *grid_y_out = (uint32_t)stw_blocks_of(units, most);
+}
+
 static stw_attn_step *add_step(stw_attn_steps *steps, uint32_t wave, int64_t units, uint32_t block,
                                uint32_t smem) {
-    int64_t most = wave == 64 ? STW_GRID_X_HIP : GRID_X_CUDA;
     stw_attn_step *step = &steps->step[steps->count];
     *step = (stw_attn_step){.units = units, .block = block, .smem = smem};
     if (units <= 0) return step; /* not counted: overwritten by the next */
-    step->grid_x = (uint32_t)stw_smaller(units, most);
-    step->grid_y = (uint32_t)stw_blocks_of(units, most);
+    fold(units, wave, &step->grid_x, &step->grid_y);
     ++steps->count;
     return step;
 }
@@ -394,4 +399,13 @@ const char *stw_attn_tile_refusal(stw_attn_call call, const stw_attn_tile *tile,
         return f32 ? "its kernels are f32's" : "its kernels are f16's and bf16's";
     if (stw_attn_is_hopper(tile)) return stw_attn_hopper_refusal(params);
     return NULL;
+}
+
+const char *stw_attn_stage_entry(const stw_attn_stage *stage) {
+    return stage->element == 2 ? "stw_attn_stage_2" : "stw_attn_stage_4";
+}
+
+void stw_attn_stage_grid(const stw_attn_stage *stage, uint32_t wave, uint32_t *grid_x_out,
+                         uint32_t *grid_y_out) {
+    fold(stage->batch * stage->heads * stw_stage_strips(stage), wave, grid_x_out, grid_y_out);
 }

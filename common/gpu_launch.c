@@ -20,6 +20,7 @@ typedef struct launch_step {
 typedef struct launch_plan {
     uint32_t count, mask_count, unaligned_count;
     launch_step step[STW_ATTN_STEPS + 1], unaligned[STW_ATTN_STEPS];
+    const stw_gpu_kernel *stage; /* of work's stages */
 } launch_plan;
 _Static_assert(sizeof(launch_plan) <= sizeof((stw_attn_work *)NULL)->scratch,
                "a launch plan fits the scratch");
@@ -93,6 +94,9 @@ stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
         plan.unaligned_count = unaligned.count;
         status = find_steps(device, &unaligned, plan.unaligned);
     }
+    if (!status && work->stage_count)
+        status =
+            stw_gpu_kernel_find(gpu, stw_attn_stage_entry(&work->stage[0]), STW_ROW_THREADS, 0, &plan.stage);
     status = stw_gpu_leave(gpu, before, status);
     if (status) return status;
     memcpy(work->scratch, &plan, sizeof plan);
@@ -143,6 +147,26 @@ static stw_status run_call(const char *who, stw_attn_call call, const stw_device
     const launch_step *steps = mask ? &plan.step[MASK_STEP] : unaligned ? plan.unaligned : plan.step;
     uint32_t count = mask ? plan.mask_count : unaligned ? plan.unaligned_count : plan.count;
     if (!status) status = launch_steps(gpu, steps, count, &launch, maps, stream);
+    return stw_gpu_leave(gpu, before, status);
+}
+
+stw_status stw_gpu_stage(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                         const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream) {
+    stw_gpu *gpu = device->state;
+    launch_plan plan;
+    memcpy(&plan, work->scratch, sizeof plan);
+    const char *who = work->kind == STW_PLAN_ATTN_FWD ? "attn_fwd" : "attn_bwd";
+    int before;
+    stw_status status = stw_gpu_enter(gpu, who, &before);
+    if (status) return status;
+    status = stw_gpu_check_call(gpu, who, params, workspace, stream);
+    for (uint32_t i = 0; i < count && !status; ++i) {
+        stw_attn_stage stage = stages[i];
+        void *arguments[] = {&stage};
+        uint32_t grid_x, grid_y;
+        stw_attn_stage_grid(&stage, gpu->ops->wave, &grid_x, &grid_y);
+        status = gpu->ops->launch(gpu, plan.stage, grid_x, grid_y, stream, arguments);
+    }
     return stw_gpu_leave(gpu, before, status);
 }
 

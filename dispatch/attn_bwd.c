@@ -7,21 +7,18 @@
 
 #include "common/extend.h"
 
-#define WORKSPACE_ALIGNMENT 256
-
-stw_status stw_plan_check_workspace(const char *who, const stw_plan *plan, const void *workspace,
-                                    size_t size) {
-    size_t needed = plan->work.workspace_size;
+stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void **workspace, size_t size) {
+    size_t needed = stw_plan_attn_bytes(plan), skipped = -(uintptr_t)*workspace % STW_WORKSPACE_ALIGNMENT;
     if (!needed) return STW_OK;
-    if (!workspace)
-        return stw_fail(STW_E_WORKSPACE, "%s: workspace is null, but the plan needs %zu bytes", who, needed);
-    if (size < needed)
+    if (!*workspace)
+        return stw_fail(STW_E_WORKSPACE, "%s: workspace is null, but the plan needs %zu bytes", who,
+                        stw_plan_workspace_size(plan));
+    if (size < skipped || size - skipped < needed)
         return stw_fail(STW_E_WORKSPACE,
-                        "%s: workspace_size %zu is below the %zu bytes of stw_plan_workspace_size", who, size,
-                        needed);
-    if ((uintptr_t)workspace % WORKSPACE_ALIGNMENT)
-        return stw_fail(STW_E_WORKSPACE, "%s: workspace %p is not %d-byte aligned", who, workspace,
-                        WORKSPACE_ALIGNMENT);
+                        "%s: workspace_size %zu at %p is below the %zu bytes needed there: the %zu bytes of "
+                        "stw_plan_workspace_size suffice anywhere",
+                        who, size, *workspace, needed + skipped, stw_plan_workspace_size(plan));
+    *workspace = (char *)*workspace + skipped;
     return STW_OK;
 }
 
@@ -42,18 +39,18 @@ stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *w
                         size_t workspace_size, stw_stream stream) {
     stw_attn_params params;
     stw_status status = bind_call("attn_bwd", plan, STW_PLAN_ATTN_BWD, args, &params);
-    if (!status) status = stw_plan_check_workspace("attn_bwd", plan, workspace, workspace_size);
+    if (!status) status = stw_plan_place_workspace("attn_bwd", plan, &workspace, workspace_size);
     if (status) return status;
-    return plan->context->ops->attn_bwd(&plan->context->device, &plan->work, &params, workspace, stream);
+    return stw_plan_run(plan, &params, workspace, stream);
 }
 
 stw_status stw_attn_fwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
                         size_t workspace_size, stw_stream stream) {
     stw_attn_params params;
     stw_status status = bind_call("attn_fwd", plan, STW_PLAN_ATTN_FWD, args, &params);
-    if (!status) status = stw_plan_check_workspace("attn_fwd", plan, workspace, workspace_size);
+    if (!status) status = stw_plan_place_workspace("attn_fwd", plan, &workspace, workspace_size);
     if (status) return status;
-    return plan->context->ops->attn_fwd(&plan->context->device, &plan->work, &params, workspace, stream);
+    return stw_plan_run(plan, &params, workspace, stream);
 }
 
 stw_status stw_dropout_mask(const stw_plan *plan, const stw_attn_args *args, uint8_t *mask,

@@ -3,6 +3,7 @@
  * The check of an attention descriptor at plan time: every rule of attn_bwd.h that needs no pointer, each
  * with a text that names the field, the value seen and what would be accepted. Strides: attn_strides.c. */
 #include "attn_problem.h"
+#include "refusal.h"
 
 #include "common/dtype.h"
 
@@ -17,8 +18,8 @@ typedef struct check {
 
 static stw_status check_range(const check *c, const char *field, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high) return STW_OK;
-    return stw_fail(STW_E_INVALID, "%s: %s %lld is not in %lld..%lld", c->who, field, (long long)value,
-                    (long long)low, (long long)high);
+    return stw_fail(stw_range_status(value, low), "%s: %s %lld is not in %lld..%lld", c->who, field,
+                    (long long)value, (long long)low, (long long)high);
 }
 
 stw_status stw_attn_check_sizes(const char *who, const stw_attn_desc *d) {
@@ -44,16 +45,18 @@ stw_status stw_attn_check_sizes(const char *who, const stw_attn_desc *d) {
 static stw_status resolve_grad_dtype(const check *c, const char *field, stw_dtype *dtype, stw_dtype input) {
     if (*dtype == STW_DTYPE_NONE) *dtype = input;
     if (*dtype == input || *dtype == STW_F32) return STW_OK;
-    return stw_fail(STW_E_INVALID, "%s: %s %d is neither the input's type %s %d nor f32 3", c->who, field,
-                    (int)*dtype, stw_dtype_name(input), (int)input);
+    return stw_fail(stw_dtype_status(*dtype), "%s: %s %d is neither the input's type %s %d nor f32 3", c->who,
+                    field, (int)*dtype, stw_dtype_name(input), (int)input);
 }
 
 static stw_status check_dtypes(const check *c) {
     stw_attn_desc *d = c->d;
     if (!stw_dtype_valid(d->dtype))
-        return stw_fail(STW_E_INVALID, "%s: dtype %d is none of f16 1, bf16 2, f32 3", c->who, (int)d->dtype);
+        return stw_fail(stw_dtype_status(d->dtype), "%s: dtype %d is none of f16 1, bf16 2, f32 3", c->who,
+                        (int)d->dtype);
     if (d->bias_dtype != STW_DTYPE_NONE && d->bias_dtype != d->dtype && d->bias_dtype != STW_F32)
-        return stw_fail(STW_E_INVALID, "%s: bias_dtype %d is neither none 0, dtype %s %d nor f32 3", c->who,
+        return stw_fail(stw_dtype_status(d->bias_dtype),
+                        "%s: bias_dtype %d is neither none 0, dtype %s %d nor f32 3", c->who,
                         (int)d->bias_dtype, stw_dtype_name(d->dtype), (int)d->dtype);
     if (c->kind == STW_PLAN_ATTN_FWD) return STW_OK;
     stw_status status;
@@ -90,7 +93,7 @@ static stw_status check_outputs(const check *c) {
     const stw_dtype dtypes[] = {d->dq_dtype, d->dk_dtype, d->dv_dtype, d->dbias_dtype};
     for (int i = 0; i < 4; ++i)
         if (d->accumulate & names[i].bit && dtypes[i] != STW_F32)
-            return stw_fail(STW_E_INVALID,
+            return stw_fail(STW_E_UNSUPPORTED,
                             "%s: accumulate into %s of type %s: only f32 outputs accumulate (%s_dtype)",
                             c->who, names[i].name, stw_dtype_name(dtypes[i]), names[i].name);
     if (d->outputs & STW_OUT_DBIAS && !stw_desc_has_bias(d))
@@ -117,7 +120,7 @@ static stw_status check_flagged(const check *c, const char *field, const char *f
 
 static stw_status check_mask(const check *c) {
     const stw_attn_desc *d = c->d;
-    const uint32_t known = 2u * STW_ATTN_DLSE - 1u; /* the flags are dense, DLSE is the last */
+    const uint32_t known = 2u * STW_ATTN_HAS_DIM_STRIDES - 1u; /* the flags are dense, this is the last */
     if ((unsigned)d->mask > STW_MASK_CAUSAL_BOTTOM_RIGHT)
         return stw_fail(STW_E_INVALID,
                         "%s: mask %d is none of none 0, causal top-left 1, causal bottom-right 2", c->who,
@@ -136,7 +139,7 @@ static stw_status check_mask(const check *c) {
     if (d->flags & STW_ATTN_ALIBI_COLUMN && !(d->flags & STW_ATTN_ALIBI))
         return stw_fail(STW_E_INVALID, "%s: flags has STW_ATTN_ALIBI_COLUMN without STW_ATTN_ALIBI", c->who);
     if (d->flags & STW_ATTN_ALIBI && d->alibi_stride_batch && d->alibi_stride_batch < d->heads_q)
-        return stw_fail(STW_E_INVALID,
+        return stw_fail(d->alibi_stride_batch < 0 ? STW_E_UNSUPPORTED : STW_E_INVALID,
                         "%s: alibi_stride_batch %lld is neither 0 (slopes [Hq]) nor at least heads_q %lld",
                         c->who, (long long)d->alibi_stride_batch, (long long)d->heads_q);
     if (d->flags & STW_ATTN_ALIBI && d->batch > 1 &&
@@ -202,7 +205,7 @@ static stw_status check_shard(const check *c) {
                         c->who, (long long)d->head_offset, (long long)d->heads_q, (long long)d->heads_total);
     int64_t heads = (d->batch_offset + d->batch) * d->heads_total;
     if (d->dropout_p > 0.0 && d->dropout_map == STW_DROPOUT_PHILOX && heads > INT64_C(1) << 32)
-        return stw_fail(STW_E_INVALID,
+        return stw_fail(STW_E_UNSUPPORTED,
                         "%s: (batch_offset + batch) * heads_total is %lld, above the 2^32 heads that the "
                         "philox map tells apart",
                         c->who, (long long)heads);

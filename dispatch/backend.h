@@ -9,6 +9,7 @@
 #include "arch.h"
 #include "common/env.h"
 #include "common/params/attn_bwd.h"
+#include "common/params/attn_stage.h"
 #include "common/params/jagged.h"
 #include "common/status.h"
 #include "sternway/sternway.h"
@@ -46,18 +47,25 @@ typedef enum stw_plan_kind {
     STW_PLAN_JAGGED_BWD = 3
 } stw_plan_kind;
 
+#define STW_STAGES_MAX 5
+
 /* What dispatch has decided about a problem and a backend adds to: the backend part of a plan. */
 typedef struct stw_attn_work {
     stw_plan_kind kind;
     stw_attn_params params;     /* shape part filled, pointers null             */
     const stw_variant *variant; /* of the arch's table, usable on this device   */
-    size_t workspace_size;      /* set by attn_prepare                          */
+    size_t workspace_size;      /* set by attn_prepare, for a workspace at a multiple of 256 */
     char note[256];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
     uint64_t scratch[32];       /* the backend's own, plain data                */
     /* Where `variant` takes only tensors that start at multiples of 16 bytes, which a plan cannot know: what
      * a call with others runs; else NULL. `unaligned` is 1 while that one is looked for. */
     const stw_variant *unaligned_variant;
     int unaligned;
+    /* Inputs that are copied to contiguous rows before attn_bwd or attn_fwd, whose params then have the
+     * copies' strides; `from` null, `to` counted from the copies' start, sizes of their own workspace. */
+    stw_attn_stage stage[STW_STAGES_MAX];
+    uint32_t stage_count;
+    size_t stage_size; /* bytes, a multiple of 256; not in workspace_size */
 } stw_attn_work;
 
 /* The same for a jagged operation. Checked: sizes, element types that any backend could take. */
@@ -85,11 +93,16 @@ typedef struct stw_backend_ops {
 
     /* Fills workspace_size, note and scratch. Errors: STW_E_UNSUPPORTED with the reason. */
     stw_status (*attn_prepare)(const stw_device *device, stw_attn_work *work);
-    /* `params` = work->params with the call's pointers. workspace is checked for size and alignment. */
+    /* `params` = work->params with the call's pointers. workspace holds workspace_size bytes from a multiple
+     * of 256 on. */
     stw_status (*attn_bwd)(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
                            void *workspace, stw_stream stream);
     stw_status (*attn_fwd)(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
                            void *workspace, stw_stream stream);
+    /* Refuses what attn_bwd would of `params`, which has the caller's tensors; then copies (stages may be
+     * none). Called before attn_bwd or attn_fwd where work has stages. `workspace`: where the copies are. */
+    stw_status (*stage)(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                        const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream);
     stw_status (*dropout_mask)(const stw_device *device, const stw_attn_work *work,
                                const stw_attn_params *params, stw_stream stream);
 

@@ -46,6 +46,7 @@ stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_p
     plan->desc = checked;
     plan->work.kind = kind;
     stw_attn_params_fill(&checked, kind, is_deterministic(&checked, &context->env), &plan->work.params);
+    stw_attn_stages_plan(&checked, &plan->work);
     stw_facts facts = stw_facts_of(&plan->work, &context->device);
     stw_text own = stw_text_in(plan->why, sizeof plan->why);
     status = stw_select(&context->rules, &facts, context->ops, &context->device, context->env.variant,
@@ -67,7 +68,7 @@ static void log_plan(const stw_plan *plan) {
     char problem[512];
     stw_problem_format(&plan->desc, (stw_problem_op)plan->work.kind, problem, sizeof problem);
     stw_log(STW_LOG_TRACE, "plan: %s: %s %s, workspace %zu bytes", problem, plan->context->device.arch->name,
-            plan->work.variant->id, plan->work.workspace_size);
+            plan->work.variant->id, stw_plan_workspace_size(plan));
 }
 
 static stw_status plan_create(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
@@ -99,7 +100,8 @@ void stw_plan_destroy(stw_plan *plan) {
 }
 
 size_t stw_plan_workspace_size(const stw_plan *plan) {
-    return plan ? plan->work.workspace_size : 0;
+    size_t bytes = plan ? stw_plan_attn_bytes(plan) : 0;
+    return bytes ? bytes + STW_WORKSPACE_ALIGNMENT - 1 : 0;
 }
 
 void stw_plan_text(const stw_plan *plan, stw_text *text) {
@@ -113,7 +115,7 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
     stw_text_add(text, "variant: %s\ntile: %ux%u, loop %s\n", variant->id, variant->bm, variant->bn,
                  variant->loop);
     stw_text_add(text, "why: %s", plan->why[0] ? plan->why : "the rules below, in order\n");
-    stw_text_add(text, "workspace: %zu bytes\n", work->workspace_size);
+    stw_text_add(text, "workspace: %zu bytes\n", stw_plan_workspace_size(plan));
     stw_text_add(text, "deterministic: %s\n",
                  plan->context->ops->backend == STW_BACKEND_CPU   ? "yes, always"
                  : work->params.features & STW_FEAT_DETERMINISTIC ? "yes"
@@ -121,6 +123,9 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
     if (work->unaligned_variant)
         stw_text_add(text, "unaligned: %s, in calls whose q, k, v or dout start at no multiple of 16 bytes\n",
                      work->unaligned_variant->id);
+    for (uint32_t i = 0; i < work->stage_count; ++i)
+        stw_text_add(text, "%s%s%s", i ? ", " : "copied: ", stw_tensor_rows[work->stage[i].tensor].name,
+                     i + 1 < work->stage_count ? "" : " to contiguous rows of the workspace, first\n");
     if (work->note[0]) stw_text_add(text, "note: %s\n", work->note);
 }
 

@@ -33,9 +33,21 @@ stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_p
 stw_status stw_jagged_plan_build(stw_context *context, const stw_jagged_desc *desc, stw_plan **plan_out);
 void stw_jagged_plan_text(const stw_plan *plan, stw_text *text);
 
-/* Refuses a workspace that is missing, too small or misaligned: STW_E_WORKSPACE. */
-stw_status stw_plan_check_workspace(const char *who, const stw_plan *plan, const void *workspace,
-                                    size_t size);
+/* Where a backend's workspace starts, in bytes. */
+#define STW_WORKSPACE_ALIGNMENT 256
+
+/* Moves *workspace up to its first multiple of STW_WORKSPACE_ALIGNMENT. Refuses one that is missing, or too
+ * small from there on: STW_E_WORKSPACE. */
+stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void **workspace, size_t size);
+
+/* Bytes that a call of a plan of attention divides: copies of inputs, then the backend's own. */
+static inline size_t stw_plan_attn_bytes(const stw_plan *plan) {
+    return plan->work.stage_size + plan->work.workspace_size;
+}
+
+/* Runs a bound call of a plan of attention on a workspace that has been placed. (attn_stage.c) */
+stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, void *workspace,
+                        stw_stream stream);
 
 /* The text of stw_plan_describe. */
 void stw_plan_text(const stw_plan *plan, stw_text *text);

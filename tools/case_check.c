@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 static const stw_case_tensor gradients[STW_GRAD_COUNT] = {STW_CASE_DQ, STW_CASE_DK, STW_CASE_DV,
@@ -88,9 +89,8 @@ static void check_extreme_rows(const stw_case *c, const unsigned char *after, st
     stw_case_tensor tensor = gradients[which];
     for (int64_t b = 0; b < d->batch; ++b) {
         const stw_case_span *span = &(key_side ? c->kv : c->q)[b];
-        int64_t first = (key_side ? d->total_kv : d->total_q) > 0
-                            ? span->first
-                            : b * (key_side ? d->max_seq_kv : d->max_seq_q);
+        int64_t first =
+            stw_attn_is_packed(d, key_side) ? span->first : b * (key_side ? d->max_seq_kv : d->max_seq_q);
         for (int64_t row = 0; row < span->rows; ++row)
             for (int64_t h = 0; h < heads; ++h)
                 for (int64_t n = 0; n < width; ++n) {
@@ -148,9 +148,10 @@ static void check_delta(const stw_case *c, const unsigned char *after, stw_case_
                 double sum = 0, absolute = 0, from_lse = 0;
                 stw_case_visible(c, b, i, &low, &end);
                 for (int64_t n = 0; low < end && n < d->head_dim_v; ++n) {
-                    double term =
-                        (double)stw_load_f32(c->host + c->offset[STW_CASE_OUT], out + n, d->dtype) *
-                        (double)stw_load_f32(c->host + c->offset[STW_CASE_DOUT], dout + n, d->dtype);
+                    double term = (double)stw_load_f32(c->host + c->offset[STW_CASE_OUT],
+                                                       out + n * stw_case_step(c, STW_CASE_OUT), d->dtype) *
+                                  (double)stw_load_f32(c->host + c->offset[STW_CASE_DOUT],
+                                                       dout + n * stw_case_step(c, STW_CASE_DOUT), d->dtype);
                     sum += term;
                     absolute += fabs(term);
                 }

@@ -94,9 +94,9 @@ static double row_value(const stw_case *c, stw_case_tensor tensor, int64_t index
 }
 
 static void fill_row(stw_case *c, stw_case_tensor tensor, int64_t b, int64_t h, int64_t row, int64_t width) {
-    int64_t first = stw_case_row_index(c, tensor, b, h, row);
-    for (int64_t n = 0; n < width; ++n)
-        put(c, tensor, first + n, c->problem.desc.dtype, row_value(c, tensor, first + n, row, n));
+    int64_t at = stw_case_row_index(c, tensor, b, h, row), step = stw_case_step(c, tensor);
+    for (int64_t n = 0; n < width; ++n, at += step)
+        put(c, tensor, at, c->problem.desc.dtype, row_value(c, tensor, at, row, n));
 }
 
 /* Marks the keys of sequence b that some query sees; returns through seen[used]. */
@@ -322,8 +322,10 @@ void stw_case_fill_delta(stw_case *c) {
                 double sum = 0;
                 stw_case_visible(c, b, i, &low, &end);
                 for (int64_t n = 0; low < end && n < d->head_dim_v; ++n)
-                    sum += (double)stw_load_f32(c->host + c->offset[STW_CASE_OUT], out + n, d->dtype) *
-                           (double)stw_load_f32(c->host + c->offset[STW_CASE_DOUT], dout + n, d->dtype);
+                    sum += (double)stw_load_f32(c->host + c->offset[STW_CASE_OUT],
+                                                out + n * stw_case_step(c, STW_CASE_OUT), d->dtype) *
+                           (double)stw_load_f32(c->host + c->offset[STW_CASE_DOUT],
+                                                dout + n * stw_case_step(c, STW_CASE_DOUT), d->dtype);
                 put(c, STW_CASE_DELTA, stw_case_row_index(c, STW_CASE_DELTA, b, h, i), STW_F32, sum);
             }
 }

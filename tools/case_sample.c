@@ -58,7 +58,8 @@ static stw_attn_desc part_desc(const stw_case *c, const sample *s, int64_t rows,
     d.heads_kv = 1;
     d.max_seq_q = rows, d.max_seq_kv = keys;
     d.total_q = d.total_kv = 0;
-    d.flags &= ~(STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_WRITE_DELTA | STW_ATTN_SINK);
+    d.flags &= ~(STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV | STW_ATTN_WRITE_DELTA |
+                 STW_ATTN_SINK);
     d.flags |= STW_ATTN_HAS_SHIFT;
     d.diagonal_shift = s->shift;
     d.outputs = outputs;

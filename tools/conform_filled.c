@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 #define GUARD_BYTES ((size_t)4096)
@@ -43,8 +44,8 @@ static int is_present(const stw_attn_desc *d, int t) {
     case STW_CASE_DK: return (filled_outputs_of(d) & STW_OUT_DK) != 0;
     case STW_CASE_DV: return (filled_outputs_of(d) & STW_OUT_DV) != 0;
     case STW_CASE_BIAS: return d->bias_dtype != STW_DTYPE_NONE;
-    case STW_CASE_CU_Q: return d->total_q > 0;
-    case STW_CASE_CU_KV: return d->total_kv > 0;
+    case STW_CASE_CU_Q: return stw_attn_is_packed(d, 0);
+    case STW_CASE_CU_KV: return stw_attn_is_packed(d, 1);
     default: return t <= STW_CASE_LSE;
     }
 }

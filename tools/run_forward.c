@@ -6,6 +6,7 @@
  * forward not rounded at all. Neither the library's results nor the file's references enter. */
 #include "run.h"
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 #include <math.h>
@@ -23,7 +24,7 @@ static double noise(uint64_t index, int draw) {
 
 /* Row and head of the query side to an index of lse, [B,H,S] or [H,T]. */
 static int64_t lse_index(const stw_attn_desc *d, int64_t rows, int64_t row, int64_t head) {
-    if (d->total_q > 0) return head * rows + row;
+    if (stw_attn_is_packed(d, 0)) return head * rows + row;
     return (row / d->max_seq_q * d->heads_q + head) * d->max_seq_q + row % d->max_seq_q;
 }
 

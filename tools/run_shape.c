@@ -4,6 +4,8 @@
  * of the call in the file's own layout (run.h). What a descriptor may hold is left to the library. */
 #include "run.h"
 
+#include "common/attn_packed.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,7 +222,7 @@ int run_shape(run_problem *p) {
     d->heads_kv = k->shape[k->rank - 2];
     d->head_dim_v = v->rank == k->rank ? v->shape[v->rank - 1] : d->head_dim_qk;
     set_flags(p);
-    status = d->total_q || d->total_kv ? stw_layout_thd(d) : stw_layout_bshd(d);
+    status = stw_attn_is_packed(d, 0) || stw_attn_is_packed(d, 1) ? stw_layout_thd(d) : stw_layout_bshd(d);
     if (status) return run_refuse(p, STW_EXIT_USAGE, "%s", stw_last_error());
     status = main_shapes(p);
     if (!status) status = vector_shapes(p);

@@ -165,6 +165,7 @@ const stw_backend_ops stw_cpu_backend = {
     .attn_prepare = attn_prepare,
     .attn_bwd = stw_cpu_attn_bwd,
     .attn_fwd = stw_cpu_attn_fwd,
+    .stage = stw_cpu_stage,
     .dropout_mask = stw_cpu_dropout_mask,
     .jagged_prepare = stw_cpu_jagged_prepare,
     .jagged_bwd = stw_cpu_jagged_bwd,

@@ -170,6 +170,8 @@ stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
                             const stw_attn_params *params, void *workspace, stw_stream stream);
 stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
                             const stw_attn_params *params, void *workspace, stw_stream stream);
+stw_status stw_cpu_stage(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                         const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream);
 stw_status stw_cpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
                                 const stw_attn_params *params, stw_stream stream);
 

@@ -14,12 +14,23 @@
 extern "C" {
 #endif
 
-/** Distance between neighbours, in elements of the tensor; the last dimension (head_dim) is contiguous. */
+/** Distance between neighbours, in elements of the tensor; the last dimension (head_dim) is contiguous, but see
+ * stw_attn_dim_strides. */
 typedef struct stw_attn_strides {
     int64_t batch; /**< ignored by tensors of a packed side, but see stw_attn_desc.lse */
     int64_t head;  /**< from one head to the next                                      */
     int64_t seq;   /**< from one row to the next                                       */
 } stw_attn_strides;
+
+/** Distance between neighbours along head_dim of the inputs, with STW_ATTN_HAS_DIM_STRIDES; 0 is a broadcast. An
+ * input with another than 1 is copied into the workspace first; dimensions that are broadcast are not multiplied. */
+typedef struct stw_attn_dim_strides {
+    int64_t q;    /**< of q               */
+    int64_t k;    /**< as q               */
+    int64_t v;    /**< as q               */
+    int64_t out;  /**< forward: 1         */
+    int64_t dout; /**< as q               */
+} stw_attn_dim_strides;
 
 /** Bias and its gradient, [B,H,Sq,Sk]; `key` is 1 or 0. A 0 broadcasts the bias over that dimension. */
 typedef struct stw_bias_strides {
@@ -82,6 +93,9 @@ typedef enum stw_deterministic {
 #define STW_ATTN_ALIBI_COLUMN     0x0100u /**< with ALIBI: S += slope_h * j; LSE differs by slope*(i+shift) */
 #define STW_ATTN_SINK             0x0200u /**< a sink logit a head; LSE already includes it */
 #define STW_ATTN_DLSE             0x0400u /**< a gradient flows into LSE; excludes GIVEN_DELTA */
+#define STW_ATTN_PACKED_Q         0x0800u /**< q is packed with cu_seqlens_q, a pack of 0 rows included */
+#define STW_ATTN_PACKED_KV        0x1000u /**< k and v are packed with cu_seqlens_kv, 0 rows included */
+#define STW_ATTN_HAS_DIM_STRIDES  0x2000u /**< `dim` is meant, zeros included; else head_dim is contiguous */
 /** @} */
 
 /** The shape class of a problem. One plan serves every call of its class; in a packed class every batch
@@ -104,11 +118,12 @@ typedef struct stw_attn_desc {
     int64_t head_dim_v;  /**< Dv, of v, out and dout                              */
     int64_t max_seq_q;   /**< dense: Sq; packed: upper bound of one sequence      */
     int64_t max_seq_kv;  /**< dense: Sk; packed: upper bound of one sequence      */
-    int64_t total_q;     /**< > 0: q is packed with cu_seqlens_q; upper bound of its rows   */
-    int64_t total_kv;    /**< > 0: k and v are packed with cu_seqlens_kv; upper bound of their rows */
+    int64_t total_q;     /**< packed: upper bound of q's rows; > 0 means PACKED_Q without the flag, too */
+    int64_t total_kv;    /**< packed: upper bound of k's and v's rows; > 0 means PACKED_KV likewise */
 
     /** Strides of every tensor that the call uses; others are ignored. >= 0; a stride of 0 over an extent
-     * above 1 is a broadcast and allowed for bias and dlse only. Gradients must not overlap themselves;
+     * above 1 is a broadcast and allowed for the inputs q, k, v, out, dout, bias and dlse. Gradients must not
+     * overlap themselves;
      * packed interleaved QKV and dQKV (disjoint elements of one buffer) are fine. Rows on 16-byte
      * boundaries select faster kernels; element alignment always works. stw_layout_*() fills all. */
     stw_attn_strides q;
@@ -151,20 +166,21 @@ typedef struct stw_attn_desc {
     int64_t batch_offset;
     int64_t head_offset; /**< see batch_offset */
     int64_t heads_total; /**< see batch_offset */
+    stw_attn_dim_strides dim; /**< with HAS_DIM_STRIDES */
 } stw_attn_desc;
 
 /** Fills every stride of a descriptor whose sizes are set: contiguous [B,S,H,D]. LSE-shaped tensors are
  * [B,H,S] or [H,T]; the bias and dbias [B,H,max_seq_q,max_seq_kv].
  * @param desc  its sizes are read, its strides are set
- * @return STW_OK or STW_E_INVALID (sizes, overflow). */
+ * @return STW_OK, STW_E_INVALID (sizes, overflow) or STW_E_UNSUPPORTED (a size above its limit). */
 STW_API stw_status stw_layout_bshd(stw_attn_desc *desc);
 /** As stw_layout_bshd(), but [B,H,S,D].
  * @param desc  its sizes are read, its strides are set
- * @return STW_OK or STW_E_INVALID (sizes, overflow). */
+ * @return STW_OK, STW_E_INVALID (sizes, overflow) or STW_E_UNSUPPORTED (a size above its limit). */
 STW_API stw_status stw_layout_bhsd(stw_attn_desc *desc);
 /** As stw_layout_bshd(), but [T,H,D] for packed sides; a dense side gets [B,S,H,D].
  * @param desc  its sizes are read, its strides are set
- * @return STW_OK or STW_E_INVALID (sizes, overflow). */
+ * @return STW_OK, STW_E_INVALID (sizes, overflow) or STW_E_UNSUPPORTED (a size above its limit). */
 STW_API stw_status stw_layout_thd(stw_attn_desc *desc);
 
 #ifdef __cplusplus

@@ -46,15 +46,19 @@ extern "C" {
 /* ---- status ------------------------------------------------------------------------------------*/
 /** Every fallible call returns one of these; the numbers are pinned for ever. On anything but STW_OK
  * nothing was launched, output parameters and buffers are untouched (but for *status_out, whose purpose it
- * is), and stw_last_error() tells the function, the field, the value seen and what would be accepted. */
+ * is), and stw_last_error() tells the function, the field, the value seen and what would be accepted. Of a
+ * descriptor, INVALID is what contradicts these headers: unknown values and flags, sizes without a meaning,
+ * fields against each other, outputs that overlap, spans beyond 2^63 bytes. UNSUPPORTED is what a correct call
+ * of another library could ask for: an element type, a size above a limit, a negative stride. A binding may
+ * fall back on the latter; the former is its defect. */
 typedef enum stw_status {
     STW_OK = 0,            /**< done, or on its way in the stream                                     */
     STW_E_INVALID = 1,     /**< the caller's arguments contradict the documentation                   */
-    STW_E_UNSUPPORTED = 2, /**< a well-formed problem that the chosen backend cannot do               */
+    STW_E_UNSUPPORTED = 2, /**< a well-formed problem beyond a limit, which the text names             */
     STW_E_NO_DRIVER = 3,   /**< libcuda / libamdhip64 is missing, too old or failed to start          */
     STW_E_NO_DEVICE = 4,   /**< the driver is there, the device is not                                */
     STW_E_NO_IMAGE = 5,    /**< this build holds no kernels for the device's arch                     */
-    STW_E_WORKSPACE = 6,   /**< workspace null, too small or not 256-byte aligned                     */
+    STW_E_WORKSPACE = 6,   /**< workspace null or too small                                           */
     STW_E_NO_MEMORY = 7,   /**< an allocation failed                                                  */
     STW_E_DRIVER = 8,      /**< a driver call failed; the text holds the driver's own error           */
     STW_E_INTERNAL = 9,    /**< a defect in this library                                              */

@@ -3,6 +3,8 @@
  * The memory of descriptor_tensors.h: sizes from extents and strides as the header documents them. */
 #include "descriptor_tensors.h"
 
+#include "common/attn_packed.h"
+
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define POISONED 1
@@ -103,7 +105,8 @@ static void fill(binder *b, void *at) {
 static void *tensor(binder *b, stw_attn_strides s, int kv, int64_t dim, stw_dtype dtype, int output) {
     const stw_attn_desc *d = b->d;
     const int64_t total = kv ? d->total_kv : d->total_q;
-    const int through = total > 0 && (dim != 0 || s.batch == 0); /* dim 0: the lse family, which has none */
+    const int through =
+        stw_attn_is_packed(d, kv) && (dim != 0 || s.batch == 0); /* dim 0: the lse family, which has none */
     const double extents[4] = {through ? 1 : (double)d->batch, (double)(kv ? d->heads_kv : d->heads_q),
                                (double)(through ? total
                                         : kv    ? d->max_seq_kv
@@ -155,7 +158,9 @@ static void bind_lengths(binder *b, stw_attn_args *a) {
     const stw_attn_desc *d = b->d;
     for (int kv = 0; kv < 2; ++kv) {
         const int64_t total = kv ? d->total_kv : d->total_q, longest = kv ? d->max_seq_kv : d->max_seq_q;
-        int32_t *cu = total ? regions_add(b->all, ((double)d->batch + 1) * 4, b->skew * 4, 0) : NULL;
+        int32_t *cu = stw_attn_is_packed(d, kv)
+                          ? regions_add(b->all, ((double)d->batch + 1) * 4, b->skew * 4, 0)
+                          : NULL;
         int32_t *used = d->flags & STW_ATTN_HAS_USED_LENGTHS
                             ? regions_add(b->all, (double)d->batch * 4, b->skew * 4, 0)
                             : NULL;

@@ -138,7 +138,7 @@ static void run(const stw_plan *plan, const stw_attn_desc *d, int forward, reade
     const size_t workspace_size = stw_plan_workspace_size(plan);
     if (!too_large(d) && regions_bind(&all, d, forward, content, skew, &args)) {
         read_values(&r, &args, d, &wild);
-        void *workspace = regions_add(&all, (double)workspace_size, 0, 2);
+        void *workspace = regions_add(&all, (double)workspace_size, 1, 2);
         void *mask = regions_add(
             &all, (double)d->batch * (double)d->heads_q * (double)d->max_seq_q * (double)d->max_seq_kv, 0, 1);
         if (workspace && mask) {

@@ -264,7 +264,11 @@ static void test_edges_are_taken(void **state) {
     assert_int_equal(p.desc.total_q, 0);
     assert_int_equal(p.desc.bias_dtype, STW_BF16);
     assert_int_equal(stw_problem_parse("attn_bwd:f32:b0h1s7d1:thd", &p), STW_OK);
-    assert_int_equal(p.desc.total_q, 1); /* packed though empty */
+    assert_int_equal(p.desc.total_q, 0); /* packed though empty */
+    assert_int_equal(p.desc.flags, STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV);
+    assert_int_equal(stw_problem_parse("attn_bwd:f32:b2h1s7d1:thdk:tk0", &p), STW_OK);
+    assert_int_equal(p.desc.total_kv, 0);
+    assert_int_equal(p.desc.flags, STW_ATTN_PACKED_KV);
 }
 
 static void formats_as(const stw_attn_desc *desc, const char *expected) {

@@ -3,6 +3,7 @@
  * Problems for the oracle's tests: see fixture.h. */
 #include "tests/reference/fixture.h"
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 #include <math.h>
@@ -62,11 +63,13 @@ float fixture_random(fixture *f) {
 }
 
 int64_t fixture_rows_q(const fixture *f, int64_t b) {
-    return f->desc.total_q ? f->args.cu_seqlens_q[b + 1] - f->args.cu_seqlens_q[b] : f->desc.max_seq_q;
+    return stw_attn_is_packed(&f->desc, 0) ? f->args.cu_seqlens_q[b + 1] - f->args.cu_seqlens_q[b]
+                                           : f->desc.max_seq_q;
 }
 
 int64_t fixture_rows_kv(const fixture *f, int64_t b) {
-    return f->desc.total_kv ? f->args.cu_seqlens_kv[b + 1] - f->args.cu_seqlens_kv[b] : f->desc.max_seq_kv;
+    return stw_attn_is_packed(&f->desc, 1) ? f->args.cu_seqlens_kv[b + 1] - f->args.cu_seqlens_kv[b]
+                                           : f->desc.max_seq_kv;
 }
 
 int64_t fixture_used_q(const fixture *f, int64_t b) {
@@ -78,11 +81,11 @@ int64_t fixture_used_kv(const fixture *f, int64_t b) {
 }
 
 int64_t fixture_result_row_q(const fixture *f, int64_t b, int64_t i) {
-    return i + (f->desc.total_q ? f->args.cu_seqlens_q[b] : b * f->desc.max_seq_q);
+    return i + (stw_attn_is_packed(&f->desc, 0) ? f->args.cu_seqlens_q[b] : b * f->desc.max_seq_q);
 }
 
 int64_t fixture_result_row_kv(const fixture *f, int64_t b, int64_t j) {
-    return j + (f->desc.total_kv ? f->args.cu_seqlens_kv[b] : b * f->desc.max_seq_kv);
+    return j + (stw_attn_is_packed(&f->desc, 1) ? f->args.cu_seqlens_kv[b] : b * f->desc.max_seq_kv);
 }
 
 int64_t fixture_index(const fixture *f, fixture_tensor tensor, int64_t b, int64_t h, int64_t i, int64_t d) {
@@ -91,12 +94,13 @@ int64_t fixture_index(const fixture *f, fixture_tensor tensor, int64_t b, int64_
     const stw_attn_strides *s = strides[tensor];
     int kv = tensor == FIXTURE_K || tensor == FIXTURE_V || tensor == FIXTURE_DK || tensor == FIXTURE_DV;
     const int32_t *starts = kv ? f->args.cu_seqlens_kv : f->args.cu_seqlens_q;
-    if (kv ? x->total_kv : x->total_q) return (starts[b] + i) * s->seq + h * s->head + d;
+    if (stw_attn_is_packed(x, kv)) return (starts[b] + i) * s->seq + h * s->head + d;
     return b * s->batch + h * s->head + i * s->seq + d;
 }
 
 int64_t fixture_row_index(const fixture *f, const stw_attn_strides *s, int64_t b, int64_t h, int64_t i) {
-    if (f->desc.total_q && s->batch == 0) return (f->args.cu_seqlens_q[b] + i) * s->seq + h * s->head;
+    if (stw_attn_is_packed(&f->desc, 0) && s->batch == 0)
+        return (f->args.cu_seqlens_q[b] + i) * s->seq + h * s->head;
     return b * s->batch + h * s->head + i * s->seq;
 }
 
@@ -125,7 +129,7 @@ static int64_t fixture_strides(const fixture *f, stw_attn_strides *s, int64_t he
 /* `gap` differs between lse, dlse and delta, so that none is read with another's strides. */
 static int64_t fixture_lse_strides(const fixture *f, stw_attn_strides *s, int64_t gap) {
     const stw_attn_desc *d = &f->desc;
-    int through_pack = d->total_q && !f->lse_local;
+    int through_pack = stw_attn_is_packed(d, 0) && !f->lse_local;
     int64_t rows = through_pack ? d->total_q : d->max_seq_q;
     s->head = f->lse_by_head_last ? 1 : rows + gap;
     s->seq = f->lse_by_head_last ? d->heads_q + gap : 1;

@@ -53,6 +53,7 @@ static int opened;             /* devices that are open */
 static int refuse_unaligned, refuse_all;
 static const char *refused_variant; /* alone, to unaligned tensors */
 static const char *prepare_note;
+static size_t prepare_workspace;
 static stw_status lengths_status;
 
 /* What the last run call got. */
@@ -86,6 +87,7 @@ static const char *gpu_refusal(const stw_device *device, const stw_attn_work *wo
 static stw_status gpu_prepare(const stw_device *device, stw_attn_work *work) {
     (void)device;
     if (prepare_note) snprintf(work->note, sizeof work->note, "%s", prepare_note);
+    work->workspace_size = prepare_workspace;
     return STW_OK;
 }
 
@@ -128,6 +130,7 @@ static int prepare(void **state) {
     open_status = lengths_status = STW_OK;
     refuse_unaligned = refuse_all = runs = conversions = until_failure = 0;
     refused_variant = prepare_note = NULL;
+    prepare_workspace = 0;
     table_instead = NULL;
     gpu.jagged_prepare = gpu_jagged_prepare;
     static const char *const names[] = {"STERNWAY_BACKEND", "STERNWAY_TUNING", "STERNWAY_SMEM_MAX",
@@ -425,6 +428,72 @@ static stw_attn_args attn_args(void) {
     return args;
 }
 
+/* A backend gets the first multiple of 256 of whatever workspace there is, with the bytes it asked for. */
+static void workspaces_are_placed(void **state) {
+    (void)state;
+    stw_context *context = context_of(STW_BACKEND_CUDA);
+    const stw_attn_desc desc = attn_desc();
+    const stw_attn_args args = attn_args();
+    stw_plan *plan = NULL;
+    char *boundary = memory + 8192, expected[200];
+    prepare_workspace = 700;
+    assert_int_equal(stw_attn_bwd_plan(context, &desc, &plan), STW_OK);
+    assert_int_equal(stw_plan_workspace_size(plan), 700 + 255);
+    for (int before = 0; before < 256; ++before) {
+        char *at = boundary - before;
+        run_workspace = NULL;
+        assert_int_equal(stw_attn_bwd(plan, &args, at, 700 + 255, NULL), STW_OK);
+        assert_ptr_equal(run_workspace, boundary);
+        run_workspace = NULL;
+        assert_int_equal(stw_attn_bwd(plan, &args, at, 700 + (size_t)before, NULL), STW_OK);
+        assert_ptr_equal(run_workspace, boundary);
+        assert_int_equal(stw_attn_bwd(plan, &args, at, 699 + (size_t)before, NULL), STW_E_WORKSPACE);
+        snprintf(expected, sizeof expected,
+                 "attn_bwd: workspace_size %d at %p is below the %d bytes needed there: the 955 bytes of "
+                 "stw_plan_workspace_size suffice anywhere",
+                 699 + before, (void *)at, 700 + before);
+        assert_string_equal(stw_last_error(), expected);
+    }
+    assert_int_equal(stw_attn_bwd(plan, &args, boundary - 10, 9, NULL), STW_E_WORKSPACE);
+    assert_int_equal(stw_attn_bwd(plan, &args, NULL, 955, NULL), STW_E_WORKSPACE);
+    assert_string_equal(stw_last_error(), "attn_bwd: workspace is null, but the plan needs 955 bytes");
+    assert_int_equal(runs, 512);
+    stw_plan_destroy(plan);
+    stw_context_destroy(context);
+}
+
+/* A packed side whose tensors are all null: the backend sees a pack of 0 rows, with its offsets. */
+static void null_packs_have_no_rows(void **state) {
+    (void)state;
+    stw_context *context = context_of(STW_BACKEND_CUDA);
+    stw_attn_desc attn;
+    (void)nested_desc(&attn, 2, STW_I32);
+    for (int kv = 0; kv < 2; ++kv) {
+        stw_attn_args args = attn_args();
+        stw_plan *plan = NULL;
+        args.cu_seqlens_q = args.cu_seqlens_kv = (const int32_t *)(const void *)memory;
+        assert_int_equal(stw_attn_bwd_plan(context, &attn, &plan), STW_OK);
+        if (kv)
+            args.k = args.v = NULL, args.dk = args.dv = NULL;
+        else
+            args.q = args.dout = NULL, args.out = args.dq = NULL;
+        assert_int_equal(stw_attn_bwd(plan, &args, NULL, 0, NULL), STW_OK);
+        assert_int_equal(run_params.total_q, kv ? 10 : 0);
+        assert_int_equal(run_params.total_kv, kv ? 0 : 10);
+        assert_ptr_equal(run_params.q.data, args.q);
+        assert_ptr_equal(run_params.dv.data, args.dv);
+        assert_ptr_equal(run_params.cu_seqlens_q, memory);
+        if (kv)
+            args.v = memory;
+        else
+            args.out = memory;
+        assert_int_equal(stw_attn_bwd(plan, &args, NULL, 0, NULL), STW_E_INVALID);
+        assert_non_null(strstr(stw_last_error(), kv ? "args.k is null" : "args.q is null"));
+        stw_plan_destroy(plan);
+    }
+    stw_context_destroy(context);
+}
+
 /* int32 offsets go on as they are: no workspace, no conversion. */
 static void narrow_lengths_are_passed_on(void **state) {
     (void)state;
@@ -648,6 +717,8 @@ int main(void) {
         TEST(a_backend_without_jagged_operations),
         TEST(unaligned_tensors),
         TEST(plans_are_traced),
+        TEST(workspaces_are_placed),
+        TEST(null_packs_have_no_rows),
         TEST(narrow_lengths_are_passed_on),
         TEST(wide_lengths_are_converted),
         TEST(no_components),

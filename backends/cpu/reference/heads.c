@@ -74,8 +74,11 @@ void stw_ref_head_load_sequence(const stw_ref_problem *p, stw_ref_head *head, in
     }
 }
 
-static void ref_load_row(float *to, const void *data, int64_t first, int64_t count, stw_dtype dtype) {
-    for (int64_t n = 0; n < count; ++n) to[n] = stw_load_f32(data, first + n, dtype);
+/* `stride`: along head_dim, of `dim` in the descriptor. */
+static void ref_load_row(float *to, const stw_attn_desc *d, const void *data, int64_t first, int64_t count,
+                         int64_t stride) {
+    int64_t step = d->flags & STW_ATTN_HAS_DIM_STRIDES ? stride : 1;
+    for (int64_t n = 0; n < count; ++n) to[n] = stw_load_f32(data, first + n * step, d->dtype);
 }
 
 void stw_ref_head_load_kv(const stw_ref_problem *p, stw_ref_head *head, int64_t b, int64_t h_kv) {
@@ -83,8 +86,8 @@ void stw_ref_head_load_kv(const stw_ref_problem *p, stw_ref_head *head, int64_t 
     for (int64_t j = 0; j < head->keys; ++j) {
         int64_t k = stw_ref_row_index(&d->k, p->packed_kv, &head->side_kv, b, h_kv, j);
         int64_t v = stw_ref_row_index(&d->v, p->packed_kv, &head->side_kv, b, h_kv, j);
-        ref_load_row(head->k + j * head->dim, p->args->k, k, head->dim, d->dtype);
-        ref_load_row(head->v + j * head->dim_v, p->args->v, v, head->dim_v, d->dtype);
+        ref_load_row(head->k + j * head->dim, d, p->args->k, k, head->dim, d->dim.k);
+        ref_load_row(head->v + j * head->dim_v, d, p->args->v, v, head->dim_v, d->dim.v);
     }
 }
 
@@ -99,10 +102,10 @@ static void ref_load_backward_row(const stw_ref_problem *p, stw_ref_head *head, 
     if (head->given_delta) head->delta[i] = a->delta[stw_ref_lse_index(p, &d->delta, q, b, h, i)];
     if (!head->sees[i]) return;
     int64_t row = stw_ref_row_index(&d->dout, p->packed_q, q, b, h, i);
-    ref_load_row(head->dout + i * head->dim_v, a->dout, row, head->dim_v, d->dtype);
+    ref_load_row(head->dout + i * head->dim_v, d, a->dout, row, head->dim_v, d->dim.dout);
     if (head->given_delta) return;
     row = stw_ref_row_index(&d->out, p->packed_q, q, b, h, i);
-    ref_load_row(head->out + i * head->dim_v, a->out, row, head->dim_v, d->dtype);
+    ref_load_row(head->out + i * head->dim_v, d, a->out, row, head->dim_v, d->dim.out);
 }
 
 static void ref_load_bias(const stw_ref_problem *p, stw_ref_head *head, int64_t b, int64_t h) {
@@ -123,7 +126,7 @@ void stw_ref_head_load_q(const stw_ref_problem *p, stw_ref_head *head, int64_t b
     const stw_attn_desc *d = p->desc;
     for (int64_t i = 0; i < head->queries; ++i) {
         int64_t row = stw_ref_row_index(&d->q, p->packed_q, &head->side_q, b, h, i);
-        ref_load_row(head->q + i * head->dim, p->args->q, row, head->dim, d->dtype);
+        ref_load_row(head->q + i * head->dim, d, p->args->q, row, head->dim, d->dim.q);
         if (backward) ref_load_backward_row(p, head, b, h, i);
     }
     ref_load_bias(p, head, b, h);

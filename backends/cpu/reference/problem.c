@@ -4,6 +4,7 @@
  * reads as the sentence of the public header that it follows. */
 #include "backends/cpu/reference/problem.h"
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 #include <math.h>
@@ -61,8 +62,8 @@ stw_status stw_ref_problem_init(stw_ref_problem *p, const stw_attn_desc *desc, c
     if (!desc || !args || !ref_sizes_valid(desc)) return STW_E_INVALID;
     p->desc = desc;
     p->args = args;
-    p->packed_q = desc->total_q > 0;
-    p->packed_kv = desc->total_kv > 0;
+    p->packed_q = stw_attn_is_packed(desc, 0);
+    p->packed_kv = stw_attn_is_packed(desc, 1);
     p->rows_q = p->packed_q ? desc->total_q : desc->batch * desc->max_seq_q;
     p->rows_kv = p->packed_kv ? desc->total_kv : desc->batch * desc->max_seq_kv;
     p->group = desc->heads_q / desc->heads_kv;

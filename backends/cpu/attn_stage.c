@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Copies of inputs whose head dim is strided, made before the call's own work by the threads of the pool. */
+#include "cpu.h"
+
+typedef struct stage_job {
+    const stw_attn_stage *stage;
+    int64_t strips, units, rows;
+    atomic_uint_fast64_t next;
+    uint32_t threads;
+} stage_job;
+
+/* Below this many elements waking threads costs more than it gives. */
+#define ALONE_BELOW (1 << 16)
+
+static void copy_row(const stw_attn_stage *s, int64_t to, int64_t from) {
+    if (s->element == 2)
+        for (int64_t n = 0; n < s->cols; ++n)
+            ((uint16_t *)s->to)[to + n] = ((const uint16_t *)s->from)[from + n * s->from_col];
+    else
+        for (int64_t n = 0; n < s->cols; ++n)
+            ((uint32_t *)s->to)[to + n] = ((const uint32_t *)s->from)[from + n * s->from_col];
+}
+
+static void copy_strips(void *data, uint32_t worker) {
+    stage_job *job = data;
+    const stw_attn_stage *s = job->stage;
+    const stw_tensor_param *f = &s->from_strides, *t = &s->to_strides;
+    (void)worker;
+    for (;;) {
+        int64_t unit = (int64_t)atomic_fetch_add(&job->next, 1);
+        if (unit >= job->units) return;
+        int64_t head = unit / job->strips, b = head / s->heads, h = head % s->heads;
+        int64_t first = unit % job->strips * STW_STAGE_ROWS,
+                end = stw_min_i64(first + STW_STAGE_ROWS, job->rows);
+        for (int64_t i = first; i < end; ++i)
+            copy_row(s, b * t->batch + h * t->head + i * t->seq, b * f->batch + h * f->head + i * f->seq);
+    }
+}
+
+stw_status stw_cpu_stage(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                         const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream) {
+    const stw_cpu_state *state = device->state;
+    (void)workspace, (void)stream;
+    stw_status status = stw_cpu_check_data(work->kind == STW_PLAN_ATTN_FWD ? "attn_fwd" : "attn_bwd", params);
+    for (uint32_t i = 0; i < count && !status; ++i) {
+        const stw_attn_stage *s = &stages[i];
+        stage_job job = {.stage = s, .strips = stw_stage_strips(s), .rows = stw_stage_rows(s)};
+        stw_cpu_progress progress = {&job.next, &job.threads};
+        stw_pool_fn phase = copy_strips;
+        job.units = s->batch * s->heads * job.strips;
+        int alone = job.units * STW_STAGE_ROWS * s->cols < ALONE_BELOW;
+        stw_cpu_run_phases(device, alone ? 1 : state->threads, &job, &progress, &phase, 1);
+    }
+    return status;
+}
