@@ -4,8 +4,8 @@
  * at each call. Masks become one window about the diagonal, defaults become values. */
 #include "attn_problem.h"
 
-#include "common/philox.h"
 #include "common/dtype.h"
+#include "common/philox.h"
 
 #include <math.h>
 
@@ -55,8 +55,10 @@ static uint32_t first_kept_word(float p) {
     uint32_t low = 0, high = 0xFFFFFFFFu;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (stw_dropout_uniform(middle) > p) high = middle;
-        else low = middle + 1;
+        if (stw_dropout_uniform(middle) > p)
+            high = middle;
+        else
+            low = middle + 1;
     }
     return low;
 }
@@ -64,8 +66,9 @@ static uint32_t first_kept_word(float p) {
 static void fill_dropout(const stw_attn_desc *d, stw_attn_params *p) {
     p->dropout_p = d->dropout_p;
     p->dropout_map = d->dropout_map;
-    p->dropout_threshold = d->dropout_map == STW_DROPOUT_MEM_EFF ? first_kept_word((float)d->dropout_p)
-                                                                 : (uint32_t)floor(d->dropout_p * 4294967296.0);
+    p->dropout_threshold = d->dropout_map == STW_DROPOUT_MEM_EFF
+                               ? first_kept_word((float)d->dropout_p)
+                               : (uint32_t)floor(d->dropout_p * 4294967296.0);
     p->dropout_byte = (uint32_t)floor((double)(1.0f - (float)d->dropout_p) * 255.0);
     p->dropout_scale = (float)(1.0 / (1.0 - d->dropout_p));
     if (d->dropout_p > 0.0) p->features |= STW_FEAT_DROPOUT;
@@ -80,7 +83,7 @@ static void fill_features(const stw_attn_desc *d, stw_plan_kind kind, int determ
         {stw_desc_has_bias(d), STW_FEAT_BIAS},
         {d->flags & STW_ATTN_ALIBI, STW_FEAT_ALIBI},
         {d->flags & STW_ATTN_ALIBI_COLUMN, STW_FEAT_ALIBI_COLUMN},
-        {d->softcap > 0.0f, STW_FEAT_SOFTCAP},
+        {d->softcap > 0.0f || d->softcap_f64 > 0.0, STW_FEAT_SOFTCAP},
         {d->flags & STW_ATTN_SINK, STW_FEAT_SINK},
         {backward && d->flags & STW_ATTN_DLSE, STW_FEAT_DLSE},
         {backward && d->flags & STW_ATTN_GIVEN_DELTA, STW_FEAT_GIVEN_DELTA},
@@ -243,12 +246,13 @@ static stw_status bind_extras(binding *b, const stw_attn_args *args, const stw_a
     int any = p->batch > 0;
     int scores = any && (p->total_q || p->max_seq_q) && (p->total_kv || p->max_seq_kv);
     size_t bias = stw_dtype_size((stw_dtype)p->bias_dtype), dbias = stw_dtype_size((stw_dtype)p->dbias_dtype);
+    size_t number = stw_dtype_size(stw_dtype_of_rows((stw_dtype)p->dtype));
     const extra rows[] = {
         {scores && f & STW_FEAT_BIAS, "bias", args->bias, bias, STW_USE_INPUT},
         {dbias_exists(p), "dbias", args->dbias, dbias, STW_USE_OUTPUT},
-        {any && f & STW_FEAT_ALIBI, "alibi_slopes", args->alibi_slopes, 4, STW_USE_INPUT},
-        {any && f & STW_FEAT_SINK, "sink", args->sink, 4, STW_USE_INPUT},
-        {p->outputs & STW_OUT_DSINK, "dsink", args->dsink, 4, STW_USE_OUTPUT},
+        {any && f & STW_FEAT_ALIBI, "alibi_slopes", args->alibi_slopes, number, STW_USE_INPUT},
+        {any && f & STW_FEAT_SINK, "sink", args->sink, number, STW_USE_INPUT},
+        {p->outputs & STW_OUT_DSINK, "dsink", args->dsink, number, STW_USE_OUTPUT},
     };
     return take_extras(b, rows, sizeof rows / sizeof rows[0]);
 }

@@ -22,7 +22,7 @@ typedef struct stw_tensor_row {
     size_t args_offset;   /* of its pointer in stw_attn_args            */
     size_t params_offset; /* of its stw_tensor_param in stw_attn_params */
     uint8_t kv;           /* rows and heads of the key/value side       */
-    uint8_t dim;          /* 'd' head_dim_qk, 'v' head_dim_v, '1' none (f32 per row) */
+    uint8_t dim;          /* 'd' head_dim_qk, 'v' head_dim_v, '1' none (one number a row) */
     uint8_t may_broadcast;
     uint32_t output; /* its STW_OUT bit, or 0                      */
 } stw_tensor_row;

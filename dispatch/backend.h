@@ -50,6 +50,7 @@ typedef enum stw_plan_kind {
 typedef struct stw_attn_work {
     stw_plan_kind kind;
     stw_attn_params params;     /* shape part filled, pointers null             */
+    double scale, softcap;      /* of an f64 problem, which params' floats cannot hold */
     const stw_variant *variant; /* of the arch's table, usable on this device   */
     size_t workspace_size;      /* set by attn_prepare                          */
     char note[256];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
@@ -74,6 +75,7 @@ typedef struct stw_jagged_work {
 
 typedef struct stw_backend_ops {
     stw_backend backend;
+    int attn_f64; /* attention takes f64: dispatch refuses it elsewhere */
 
     stw_status (*open)(const stw_open_request *request, stw_device *device_out);
     void (*close)(stw_device *device);

@@ -159,6 +159,7 @@ static stw_status stream_nothing(const stw_device *device, stw_stream stream) {
 
 const stw_backend_ops stw_cpu_backend = {
     .backend = STW_BACKEND_CPU,
+    .attn_f64 = 1,
     .open = cpu_open,
     .close = cpu_close,
     .variant_refusal = variant_refusal,
