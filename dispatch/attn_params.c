@@ -4,8 +4,8 @@
  * at each call. Masks become one window about the diagonal, defaults become values. */
 #include "attn_problem.h"
 
-#include "common/dtype.h"
 #include "common/philox.h"
+#include "common/dtype.h"
 
 #include <math.h>
 
@@ -55,10 +55,8 @@ static uint32_t first_kept_word(float p) {
     uint32_t low = 0, high = 0xFFFFFFFFu;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (stw_dropout_uniform(middle) > p)
-            high = middle;
-        else
-            low = middle + 1;
+        if (stw_dropout_uniform(middle) > p) high = middle;
+        else low = middle + 1;
     }
     return low;
 }
@@ -66,9 +64,8 @@ static uint32_t first_kept_word(float p) {
 static void fill_dropout(const stw_attn_desc *d, stw_attn_params *p) {
     p->dropout_p = d->dropout_p;
     p->dropout_map = d->dropout_map;
-    p->dropout_threshold = d->dropout_map == STW_DROPOUT_MEM_EFF
-                               ? first_kept_word((float)d->dropout_p)
-                               : (uint32_t)floor(d->dropout_p * 4294967296.0);
+    p->dropout_threshold = d->dropout_map == STW_DROPOUT_MEM_EFF ? first_kept_word((float)d->dropout_p)
+                                                                 : (uint32_t)floor(d->dropout_p * 4294967296.0);
     p->dropout_byte = (uint32_t)floor((double)(1.0f - (float)d->dropout_p) * 255.0);
     p->dropout_scale = (float)(1.0 / (1.0 - d->dropout_p));
     if (d->dropout_p > 0.0) p->features |= STW_FEAT_DROPOUT;

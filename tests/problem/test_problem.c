@@ -171,7 +171,7 @@ static void test_refusals(void **state) {
         {"attn_bwd:bf16", "at 14: '' is the end"},
         {"attn_bwd:bf16:", "at 15: '' is empty"},
         {"attn:bf16:b1h1s1d1", "at 1: 'attn' is not an operation; accepted: attn_bwd, attn_fwd, or jagged_*"},
-        {"attn_bwd:f64:b1h1s1d1", "at 10: 'f64' is not a dtype; accepted: f16, bf16, f32"},
+        {"attn_bwd:f80:b1h1s1d1", "at 10: 'f80' is not a dtype; accepted: f16, bf16, f32, f64"},
         {"attn_bwd:f16:h1b1s1d1", "at 14: 'h1b1s1d1' is not b<B>h<Hq>"},
         {"attn_bwd:f16:b1h1s1d1z", "text behind the sizes"},
         {"attn_bwd:f16:b1h1s1", "is not b<B>h<Hq>"},
