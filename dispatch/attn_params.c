@@ -271,6 +271,12 @@ static stw_status take_positions(binding *b, const stw_attn_args *args) {
     return take_extras(b, rows, sizeof rows / sizeof rows[0]);
 }
 
+stw_status stw_check_cpu_threads(const char *who, int32_t cpu_threads) {
+    if (cpu_threads >= 0 && cpu_threads <= STW_CPU_THREADS_MAX) return STW_OK;
+    return stw_fail(STW_E_INVALID, "%s: args.cpu_threads %d is not in 0..%d (0 = as many as the context has)",
+                    who, cpu_threads, STW_CPU_THREADS_MAX);
+}
+
 static stw_status check_values(const binding *b, const stw_attn_args *args) {
     const int64_t offsets[] = {args->q_offset, args->k_offset};
     for (int i = 0; i < 2; ++i)
@@ -286,7 +292,7 @@ static stw_status check_values(const binding *b, const stw_attn_args *args) {
     if (!used && (args->used_q || args->used_kv))
         return stw_fail(STW_E_INVALID, "%s: args.%s is given, but the plan lacks STW_ATTN_HAS_USED_LENGTHS",
                         b->who, args->used_q ? "used_q" : "used_kv");
-    return STW_OK;
+    return stw_check_cpu_threads(b->who, args->cpu_threads);
 }
 
 static void bind_positions(const stw_attn_args *args, stw_attn_params *p) {

@@ -64,6 +64,9 @@ stw_status stw_attn_check_strides(const stw_attn_desc *desc, stw_plan_kind kind)
 void stw_attn_params_fill(const stw_attn_desc *desc, stw_plan_kind kind, int deterministic,
                           stw_attn_params *params_out);
 
+/* A call's cpu_threads; `who` opens the text. Errors: STW_E_INVALID. */
+stw_status stw_check_cpu_threads(const char *who, int32_t cpu_threads);
+
 /* The pointers of a call into a copy of the plan's block. Errors: STW_E_INVALID naming the pointer. */
 stw_status stw_attn_params_bind(const stw_attn_params *shape, stw_plan_kind kind, const stw_attn_args *args,
                                 stw_attn_params *params_out);

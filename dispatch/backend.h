@@ -13,6 +13,8 @@
 #include "common/status.h"
 #include "sternway/sternway.h"
 
+#define STW_CPU_THREADS_MAX 1024 /* of a context and of a call */
+
 /* One kernel variant: a VARIANT row of a tuning table. Columns: common/tuning/README.md. */
 typedef struct stw_variant {
     const char *id;
@@ -87,13 +89,14 @@ typedef struct stw_backend_ops {
 
     /* Fills workspace_size, note and scratch. Errors: STW_E_UNSUPPORTED with the reason. */
     stw_status (*attn_prepare)(const stw_device *device, stw_attn_work *work);
-    /* `params` = work->params with the call's pointers. workspace is checked for size and alignment. */
+    /* `params` = work->params with the call's pointers. workspace is checked for size and alignment. On the
+     * CPU at most cpu_threads threads work on a call, 0: all of the device's; nothing else depends on it. */
     stw_status (*attn_bwd)(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                           void *workspace, stw_stream stream);
+                           void *workspace, stw_stream stream, uint32_t cpu_threads);
     stw_status (*attn_fwd)(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                           void *workspace, stw_stream stream);
+                           void *workspace, stw_stream stream, uint32_t cpu_threads);
     stw_status (*dropout_mask)(const stw_device *device, const stw_attn_work *work,
-                               const stw_attn_params *params, stw_stream stream);
+                               const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads);
 
     /* Jagged operations; null: this backend has none. prepare chooses kernels, fills variant, workspace_size,
      * note and scratch; errors: STW_E_UNSUPPORTED with the reason (an element type that only the CPU has).
@@ -103,7 +106,8 @@ typedef struct stw_backend_ops {
      * params->offsets32 and used32 (those that are not null); dispatch then calls attn_bwd. */
     stw_status (*jagged_prepare)(const stw_device *device, stw_jagged_work *work);
     stw_status (*jagged_bwd)(const stw_device *device, const stw_jagged_work *work,
-                             const stw_jagged_params *params, void *workspace, stw_stream stream);
+                             const stw_jagged_params *params, void *workspace, stw_stream stream,
+                             uint32_t cpu_threads);
 
     stw_status (*buffer_alloc)(const stw_device *device, size_t bytes, void **pointer_out);
     stw_status (*buffer_free)(const stw_device *device, void *pointer);

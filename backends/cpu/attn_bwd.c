@@ -46,10 +46,14 @@ void stw_cpu_run_phases(const stw_device *device, uint32_t threads, void *job,
     if (pool) stw_pool_release(pool);
 }
 
-void stw_cpu_run(const stw_device *device, stw_cpu_job *job, const stw_pool_fn *phases, uint32_t count) {
+uint32_t stw_cpu_threads_of(const stw_device *device, uint32_t cpu_threads) {
     const stw_cpu_state *state = device->state;
+    return cpu_threads && cpu_threads < state->threads ? cpu_threads : state->threads;
+}
+
+void stw_cpu_run(const stw_device *device, stw_cpu_job *job, const stw_pool_fn *phases, uint32_t count) {
     stw_cpu_progress progress = {&job->next, &job->threads};
-    stw_cpu_run_phases(device, useful_threads(job->p, state->threads), job, &progress, phases, count);
+    stw_cpu_run_phases(device, useful_threads(job->p, job->threads), job, &progress, phases, count);
 }
 
 /* dSink: the blocks' parts in order. One thread: a few additions a block. */
@@ -74,13 +78,17 @@ static void sink_phase(void *data, uint32_t worker) {
 }
 
 stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream) {
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads) {
     (void)stream;
     stw_status status = stw_cpu_check_data("attn_bwd", params);
     if (status) return status;
     const char *reason;
-    stw_cpu_job job = {
-        .work = work, .p = params, .tile = stw_cpu_tile_ops(work->variant, &reason), .workspace = workspace};
+    stw_cpu_job job = {.work = work,
+                       .p = params,
+                       .tile = stw_cpu_tile_ops(work->variant, &reason),
+                       .workspace = workspace,
+                       .threads = stw_cpu_threads_of(device, cpu_threads)};
     job.layout = stw_cpu_layout_of(work, job.tile, ((const stw_cpu_state *)device->state)->threads);
     uint32_t direct = job.layout.bias_direct ? STW_OUT_DBIAS : 0, outputs = params->outputs;
     uint32_t queries = STW_OUT_DQ | direct, keys = STW_OUT_DK | STW_OUT_DV;

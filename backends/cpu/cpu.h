@@ -110,7 +110,10 @@ typedef struct stw_cpu_job {
     atomic_uint_fast64_t next; /* task to be claimed next */
 } stw_cpu_job;
 
-/* Runs the phases of a call: `phases` one after the other, each on all threads. */
+/* Threads that work on a call which may have `cpu_threads` (0: all of the context's). */
+uint32_t stw_cpu_threads_of(const stw_device *device, uint32_t cpu_threads);
+
+/* Runs the phases of a call: `phases` one after the other, each on at most job->threads threads. */
 void stw_cpu_run(const stw_device *device, stw_cpu_job *job, const stw_pool_fn *phases, uint32_t count);
 
 /* The same for any job: where it counts its tasks and how many threads work on it. */
@@ -184,10 +187,12 @@ stw_tile_logits stw_cpu_logits(const stw_cpu_job *job, const stw_cpu_scratch *t,
 stw_status stw_cpu_check_data(const char *function, const stw_attn_params *p);
 
 stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream);
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads);
 stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream);
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads);
 stw_status stw_cpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
-                                const stw_attn_params *params, stw_stream stream);
+                                const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads);
 
 #endif

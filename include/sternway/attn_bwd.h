@@ -86,6 +86,10 @@ typedef struct stw_attn_args {
     void *dbias;         /**< the bias's own shape                                    */
     float *dsink;        /**< [Hq], f32. f64 problems: double                         */
     int32_t *status_out; /**< optional: 0, or the STW_DATA_* bits of what was wrong in the values above */
+    /** CPU backend: at most so many threads work on this call, the caller's included; 1 runs it on the caller's
+     * alone. 0: as many as the context has, and never more than those. 0..1024. The results do not depend
+     * on it. GPU backends check and ignore it. */
+    int32_t cpu_threads;
 } stw_attn_args;
 
 /** @name Bits of *status_out

@@ -90,7 +90,8 @@ static stw_status gpu_prepare(const stw_device *device, stw_attn_work *work) {
 }
 
 static stw_status gpu_bwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                          void *workspace, stw_stream stream) {
+                          void *workspace, stw_stream stream, uint32_t cpu_threads) {
+    (void)cpu_threads;
     (void)device, (void)work, (void)stream;
     ++runs;
     run_workspace = workspace;
@@ -105,7 +106,9 @@ static stw_status gpu_jagged_prepare(const stw_device *device, stw_jagged_work *
 }
 
 static stw_status gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
-                                 const stw_jagged_params *params, void *workspace, stw_stream stream) {
+                                 const stw_jagged_params *params, void *workspace, stw_stream stream,
+                                 uint32_t cpu_threads) {
+    (void)cpu_threads;
     (void)device, (void)work, (void)params, (void)workspace, (void)stream;
     ++conversions;
     return lengths_status ? stw_fail(lengths_status, "gpu: the lengths are refused by the test") : STW_OK;
