@@ -14,7 +14,8 @@ typedef struct pointer {
     int need, element; /* 1: required; 2: may be null. Bytes of an element: its alignment */
 } pointer;
 
-#define POINTER(field, ...) {#field, offsetof(stw_jagged_args, field), __VA_ARGS__}
+#define POINTER(field, ...)                                                                                  \
+    { #field, offsetof(stw_jagged_args, field), __VA_ARGS__ }
 
 static const pointer pointers[] = {
     POINTER(grad, J_MATMUL, 1, 4),
@@ -313,6 +314,14 @@ static void flags_and_arguments(void **state) {
         memcpy((char *)&attn + own[n].offset, &value, sizeof value);
         refused(own[n].what, jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd", WORDS("attn", "null"));
     }
+    attn = f.attn_args;
+    attn.cpu_threads = 2;
+    refused("cpu_threads of its own", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
+            WORDS("attn", "cpu_threads 2", "args.cpu_threads"));
+    args.cpu_threads = -1;
+    refused("cpu_threads", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
+            WORDS("cpu_threads", "-1", "0..1024"));
+    args.cpu_threads = 0;
     attn = f.attn_args;
     attn.dq = NULL; /* found behind the lengths that become int32 */
     refused("a pointer of attn", jfixture_run(&f, &args), STW_E_INVALID, "attn_bwd", WORDS("dq", "null"));
