@@ -281,14 +281,18 @@ static void struct_sizes(void **state) {
     (void)state;
     fixture f;
     fixture_open(&f, DENSE);
-    static const size_t wrong[] = {0,       1, 7, 8, sizeof(stw_attn_desc) - 8, sizeof(stw_attn_desc) - 1,
-                                   SIZE_MAX};
+    const size_t first = offsetof(stw_attn_desc, scale_f64); /* 0.1's size */
+    const size_t wrong[] = {0, 1, 7, 8, first - 8, first - 1, SIZE_MAX};
     for (size_t n = 0; n < sizeof wrong / sizeof wrong[0]; ++n) {
         stw_attn_desc desc = f.desc;
         desc.struct_size = wrong[n];
         expect_refusal(stw_attn_bwd_plan, "attn_bwd", f.context, &desc, STW_E_INVALID, WORDS("struct_size"));
         expect_refusal(stw_attn_fwd_plan, "attn_fwd", f.context, &desc, STW_E_INVALID, WORDS("struct_size"));
     }
+    stw_attn_desc older = f.desc;
+    older.struct_size = first;
+    older.scale_f64 = NAN; /* behind its end */
+    expect_accepted(stw_attn_bwd_plan, f.context, &older, "0.1's struct");
     struct newer {
         stw_attn_desc desc;
         unsigned char tail[24];

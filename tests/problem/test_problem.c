@@ -193,7 +193,7 @@ static void test_refusals(void **state) {
         {"attn_bwd:f16:b1h1s1d1:bias_hbqk", "'bias_hbqk' is not bias"},
         {"attn_bwd:f16:b1h1s1d1:biasf64_1hqk", "is not bias"},
         {"attn_bwd:f16:b1h1s1d1:grads_qq", "'grads_qq' is not _ and letters of qkvbs"},
-        {"attn_bwd:f16:b1h1s1d1:dq_f64", "'f64' is not a dtype"},
+        {"attn_bwd:f16:b1h1s1d1:dq_f80", "'f80' is not a dtype"},
         {"attn_bwd:f16:b1h1s1d1:cuq0,,1", "is not a list of integers"},
         {"attn_bwd:f16:b1h1s1d1:st_q1,2", "needs batch,head,seq"},
         {"attn_bwd:f16:b1h1s1d1:st_q1,2,3,4", "has too many values"},
