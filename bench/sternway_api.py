@@ -11,7 +11,7 @@ import torch
 i32, i64, u32, u64, f32, f64, size_t, ptr = (ctypes.c_int32, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint64,
                                              ctypes.c_float, ctypes.c_double, ctypes.c_size_t, ctypes.c_void_p)
 ENUM = ctypes.c_uint
-DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
+DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.float64: 4}
 BACKENDS = {"cpu": 1, "cuda": 2, "hip": 3}
 MEMORY = {"cpu": 1, "cuda": 2, "hip": 2}  # STW_MEMORY_HOST, STW_MEMORY_DEVICE
 MASK_CAUSAL = 2  # STW_MASK_CAUSAL_BOTTOM_RIGHT; the same as top-left where both sides are equally long
@@ -43,7 +43,7 @@ class Desc(ctypes.Structure):
                    ("diagonal_shift", i64), ("scale", f32), ("softcap", f32), ("dropout_p", f64),
                    ("dropout_map", ENUM), ("deterministic", ENUM), ("splits", i32)]
                 + [(n, i64) for n in ("batch_offset", "head_offset", "heads_total")]
-                + [("dim", DimStrides)])
+                + [("dim", DimStrides), ("scale_f64", f64), ("softcap_f64", f64)])
 
 
 class Args(ctypes.Structure):
@@ -53,7 +53,7 @@ class Args(ctypes.Structure):
                                       "k_offsets")]
                 + [("q_offset", i64), ("k_offset", i64), ("dropout_seed_ptr", ptr), ("dropout_offset_ptr", ptr),
                    ("dropout_seed", u64), ("dropout_offset", u64)]
-                + [(n, ptr) for n in ("dq", "dk", "dv", "dbias", "dsink", "status_out")])
+                + [(n, ptr) for n in ("dq", "dk", "dv", "dbias", "dsink", "status_out")] + [("cpu_threads", i32)])
 
 
 class ContextOpts(ctypes.Structure):
@@ -166,7 +166,7 @@ class Sternway:
     def forward(self, q, k, v, causal=False, dropout=None):
         """A planned dense forward and its out and lse."""
         out = torch.empty(*q.shape[:3], v.shape[3], dtype=q.dtype, device=q.device)
-        lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+        lse = torch.empty(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32, device=q.device)
         tensors = dict(q=q, k=k, v=v, out=out)
         return self._call("fwd", tensors, lse, causal, None, None, dropout, None, False), out, lse
 

@@ -127,17 +127,21 @@ stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, const stw_attn_para
 /* stw_backend_ops of a device whose state begins with a stw_gpu (gpu_launch.c) */
 stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work);
 stw_status stw_gpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream);
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads);
 stw_status stw_gpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream);
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads);
 stw_status stw_gpu_stage(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                         const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream);
+                         const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream,
+                         uint32_t cpu_threads);
 stw_status stw_gpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
-                                const stw_attn_params *params, stw_stream stream);
+                                const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads);
 
 /* The same of the jagged operations (gpu_jagged.c) */
 stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *work);
 stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
-                              const stw_jagged_params *params, void *workspace, stw_stream stream);
+                              const stw_jagged_params *params, void *workspace, stw_stream stream,
+                              uint32_t cpu_threads);
 
 #endif

@@ -206,7 +206,9 @@ static stw_status check_call(stw_gpu *gpu, const stw_jagged_params *p, const voi
 }
 
 stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
-                              const stw_jagged_params *params, void *workspace, stw_stream stream) {
+                              const stw_jagged_params *params, void *workspace, stw_stream stream,
+                              uint32_t cpu_threads) {
+    (void)cpu_threads;
     stw_gpu *gpu = device->state;
     const stw_jagged_table *table = table_of(device);
     stw_jagged_launch launch;

@@ -151,7 +151,9 @@ static stw_status run_call(const char *who, stw_attn_call call, const stw_device
 }
 
 stw_status stw_gpu_stage(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                         const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream) {
+                         const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream,
+                         uint32_t cpu_threads) {
+    (void)cpu_threads;
     stw_gpu *gpu = device->state;
     launch_plan plan;
     memcpy(&plan, work->scratch, sizeof plan);
@@ -171,16 +173,21 @@ stw_status stw_gpu_stage(const stw_device *device, const stw_attn_work *work, co
 }
 
 stw_status stw_gpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream) {
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads) {
+    (void)cpu_threads;
     return run_call("attn_bwd", STW_CALL_BWD, device, work, params, workspace, stream);
 }
 
 stw_status stw_gpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream) {
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads) {
+    (void)cpu_threads;
     return run_call("attn_fwd", STW_CALL_FWD, device, work, params, workspace, stream);
 }
 
 stw_status stw_gpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
-                                const stw_attn_params *params, stw_stream stream) {
+                                const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads) {
+    (void)cpu_threads;
     return run_call("dropout_mask", STW_CALL_DROPOUT_MASK, device, work, params, NULL, stream);
 }

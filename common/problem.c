@@ -151,10 +151,13 @@ static void add_mask(stw_text *text, const stw_attn_desc *d) {
 }
 
 static void add_score(stw_text *text, const stw_attn_desc *d) {
-    float usual_scale = (float)(1.0 / sqrt((double)d->head_dim_qk));
-    if (d->flags & STW_ATTN_HAS_SCALE && !(d->scale == usual_scale))
-        add_number(text, "scale", (double)d->scale, 1);
-    if (!(d->softcap == 0.0f)) add_number(text, "softcap", (double)d->softcap, 1);
+    int f64 = d->dtype == STW_F64; /* whose own fields win where they are not 0 */
+    double scale = f64 && d->scale_f64 != 0 ? d->scale_f64 : (double)d->scale;
+    double softcap = f64 && d->softcap_f64 != 0 ? d->softcap_f64 : (double)d->softcap;
+    double usual = 1.0 / sqrt((double)d->head_dim_qk);
+    int has_scale = d->flags & STW_ATTN_HAS_SCALE || (f64 && d->scale_f64 != 0);
+    if (has_scale && !(scale == (f64 ? usual : (double)(float)usual))) add_number(text, "scale", scale, !f64);
+    if (!(softcap == 0.0)) add_number(text, "softcap", softcap, !f64);
     for (size_t f = 0; f < stw_problem_flag_count; ++f)
         if (d->flags & stw_problem_flags[f].bit) stw_text_add(text, ":%s", stw_problem_flags[f].name);
     if (d->alibi_stride_batch) add_integer(text, "alibi_st", d->alibi_stride_batch);

@@ -164,10 +164,12 @@ static stw_status read_number(stw_reader *r, size_t i) {
         return stw_reader_refuse(r, "is not a finite number in the form 0.125 or 1e-3");
     if (i == 0) {
         d->scale = rounded;
+        d->scale_f64 = d->dtype == STW_F64 ? value : 0;
         d->flags |= STW_ATTN_HAS_SCALE;
-    } else if (i == 1)
+    } else if (i == 1) {
         d->softcap = rounded;
-    else
+        d->softcap_f64 = d->dtype == STW_F64 ? value : 0;
+    } else
         d->dropout_p = value;
     return STW_OK;
 }

@@ -22,9 +22,10 @@ stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void 
     return STW_OK;
 }
 
-/* Everything a run call checks, and the bound parameter block. */
+/* Everything a run call checks, the bound parameter block, and the threads that the call may use. */
 static stw_status bind_call(const char *who, const stw_plan *plan, stw_plan_kind kind,
-                            const stw_attn_args *args, stw_attn_params *params_out) {
+                            const stw_attn_args *args, stw_attn_params *params_out,
+                            uint32_t *cpu_threads_out) {
     stw_attn_args full;
     if (!plan) return stw_fail(STW_E_INVALID, "%s: plan is null", who);
     if (plan->work.kind != kind)
@@ -32,25 +33,29 @@ static stw_status bind_call(const char *who, const stw_plan *plan, stw_plan_kind
                         stw_plan_kind_name(plan->work.kind));
     stw_status status = stw_extend(kind == STW_PLAN_ATTN_FWD ? "attn_fwd: args" : "attn_bwd: args", args,
                                    &full, sizeof full, STW_SIZE_ATTN_ARGS_0_1);
-    return status ? status : stw_attn_params_bind(&plan->work.params, kind, &full, params_out);
+    if (!status) status = stw_attn_params_bind(&plan->work.params, kind, &full, params_out);
+    if (!status) *cpu_threads_out = (uint32_t)full.cpu_threads;
+    return status;
 }
 
 stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
                         size_t workspace_size, stw_stream stream) {
     stw_attn_params params;
-    stw_status status = bind_call("attn_bwd", plan, STW_PLAN_ATTN_BWD, args, &params);
+    uint32_t cpu_threads;
+    stw_status status = bind_call("attn_bwd", plan, STW_PLAN_ATTN_BWD, args, &params, &cpu_threads);
     if (!status) status = stw_plan_place_workspace("attn_bwd", plan, &workspace, workspace_size);
     if (status) return status;
-    return stw_plan_run(plan, &params, workspace, stream);
+    return stw_plan_run(plan, &params, workspace, stream, cpu_threads);
 }
 
 stw_status stw_attn_fwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
                         size_t workspace_size, stw_stream stream) {
     stw_attn_params params;
-    stw_status status = bind_call("attn_fwd", plan, STW_PLAN_ATTN_FWD, args, &params);
+    uint32_t cpu_threads;
+    stw_status status = bind_call("attn_fwd", plan, STW_PLAN_ATTN_FWD, args, &params, &cpu_threads);
     if (!status) status = stw_plan_place_workspace("attn_fwd", plan, &workspace, workspace_size);
     if (status) return status;
-    return stw_plan_run(plan, &params, workspace, stream);
+    return stw_plan_run(plan, &params, workspace, stream, cpu_threads);
 }
 
 stw_status stw_dropout_mask(const stw_plan *plan, const stw_attn_args *args, uint8_t *mask,
@@ -73,5 +78,6 @@ stw_status stw_dropout_mask(const stw_plan *plan, const stw_attn_args *args, uin
     status = stw_attn_params_bind_positions(&plan->work.params, &full, &params);
     if (status) return status;
     params.mask_out = mask;
-    return plan->context->ops->dropout_mask(&plan->context->device, &plan->work, &params, stream);
+    return plan->context->ops->dropout_mask(&plan->context->device, &plan->work, &params, stream,
+                                            (uint32_t)full.cpu_threads);
 }

@@ -77,7 +77,7 @@ static void fill_features(const stw_attn_desc *d, stw_plan_kind kind, int determ
         {stw_desc_has_bias(d), STW_FEAT_BIAS},
         {d->flags & STW_ATTN_ALIBI, STW_FEAT_ALIBI},
         {d->flags & STW_ATTN_ALIBI_COLUMN, STW_FEAT_ALIBI_COLUMN},
-        {d->softcap > 0.0f, STW_FEAT_SOFTCAP},
+        {d->softcap > 0.0f || d->softcap_f64 > 0.0, STW_FEAT_SOFTCAP},
         {d->flags & STW_ATTN_SINK, STW_FEAT_SINK},
         {backward && d->flags & STW_ATTN_DLSE, STW_FEAT_DLSE},
         {backward && d->flags & STW_ATTN_GIVEN_DELTA, STW_FEAT_GIVEN_DELTA},
@@ -262,12 +262,13 @@ static stw_status bind_extras(binding *b, const stw_attn_args *args, const stw_a
     int any = p->batch > 0;
     int scores = rows_of(p, 0) && rows_of(p, 1);
     size_t bias = stw_dtype_size((stw_dtype)p->bias_dtype), dbias = stw_dtype_size((stw_dtype)p->dbias_dtype);
+    size_t number = stw_dtype_size(stw_dtype_of_rows((stw_dtype)p->dtype));
     const extra rows[] = {
         {scores && f & STW_FEAT_BIAS, "bias", args->bias, bias, STW_USE_INPUT},
         {dbias_exists(p), "dbias", args->dbias, dbias, STW_USE_OUTPUT},
-        {any && f & STW_FEAT_ALIBI, "alibi_slopes", args->alibi_slopes, 4, STW_USE_INPUT},
-        {any && f & STW_FEAT_SINK, "sink", args->sink, 4, STW_USE_INPUT},
-        {p->outputs & STW_OUT_DSINK, "dsink", args->dsink, 4, STW_USE_OUTPUT},
+        {any && f & STW_FEAT_ALIBI, "alibi_slopes", args->alibi_slopes, number, STW_USE_INPUT},
+        {any && f & STW_FEAT_SINK, "sink", args->sink, number, STW_USE_INPUT},
+        {p->outputs & STW_OUT_DSINK, "dsink", args->dsink, number, STW_USE_OUTPUT},
     };
     return take_extras(b, rows, sizeof rows / sizeof rows[0]);
 }
@@ -289,6 +290,12 @@ static stw_status take_positions(binding *b, const stw_attn_args *args) {
     return take_extras(b, rows, sizeof rows / sizeof rows[0]);
 }
 
+stw_status stw_check_cpu_threads(const char *who, int32_t cpu_threads) {
+    if (cpu_threads >= 0 && cpu_threads <= STW_CPU_THREADS_MAX) return STW_OK;
+    return stw_fail(STW_E_INVALID, "%s: args.cpu_threads %d is not in 0..%d (0 = as many as the context has)",
+                    who, cpu_threads, STW_CPU_THREADS_MAX);
+}
+
 static stw_status check_values(const binding *b, const stw_attn_args *args) {
     const int64_t offsets[] = {args->q_offset, args->k_offset};
     for (int i = 0; i < 2; ++i)
@@ -304,7 +311,7 @@ static stw_status check_values(const binding *b, const stw_attn_args *args) {
     if (!used && (args->used_q || args->used_kv))
         return stw_fail(STW_E_INVALID, "%s: args.%s is given, but the plan lacks STW_ATTN_HAS_USED_LENGTHS",
                         b->who, args->used_q ? "used_q" : "used_kv");
-    return STW_OK;
+    return stw_check_cpu_threads(b->who, args->cpu_threads);
 }
 
 static void bind_positions(const stw_attn_args *args, stw_attn_params *p) {

@@ -23,7 +23,7 @@ typedef struct stw_tensor_row {
     size_t params_offset;  /* of its stw_tensor_param in stw_attn_params */
     size_t dim_offset;     /* of its head_dim stride in stw_attn_desc, or 0: always 1 */
     uint8_t kv;            /* rows and heads of the key/value side       */
-    uint8_t dim;           /* 'd' head_dim_qk, 'v' head_dim_v, '1' none (f32 per row) */
+    uint8_t dim;           /* 'd' head_dim_qk, 'v' head_dim_v, '1' none (one number a row) */
     uint8_t may_broadcast; /* as an input */
     uint32_t output;       /* its STW_OUT bit, or 0                      */
 } stw_tensor_row;
@@ -74,6 +74,9 @@ stw_status stw_attn_check_strides(const stw_attn_desc *desc, stw_plan_kind kind)
 /* The shape part of the parameter block; pointers null. `desc` is checked. */
 void stw_attn_params_fill(const stw_attn_desc *desc, stw_plan_kind kind, int deterministic,
                           stw_attn_params *params_out);
+
+/* A call's cpu_threads; `who` opens the text. Errors: STW_E_INVALID. */
+stw_status stw_check_cpu_threads(const char *who, int32_t cpu_threads);
 
 /* The pointers of a call into a copy of the plan's block. Errors: STW_E_INVALID naming the pointer. */
 stw_status stw_attn_params_bind(const stw_attn_params *shape, stw_plan_kind kind, const stw_attn_args *args,

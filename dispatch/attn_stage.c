@@ -67,7 +67,7 @@ uint32_t stw_attn_stages_bind(const stw_attn_work *work, const stw_attn_params *
 }
 
 stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, void *workspace,
-                        stw_stream stream) {
+                        stw_stream stream, uint32_t cpu_threads) {
     const stw_backend_ops *ops = plan->context->ops;
     const stw_device *device = &plan->context->device;
     stw_attn_params bound = *params;
@@ -75,7 +75,8 @@ stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, voi
     if (plan->work.stage_count) {
         stw_attn_stage stages[STW_STAGES_MAX];
         uint32_t count = stw_attn_stages_bind(&plan->work, params, workspace, stages);
-        stw_status status = ops->stage(device, &plan->work, params, stages, count, workspace, stream);
+        stw_status status =
+            ops->stage(device, &plan->work, params, stages, count, workspace, stream, cpu_threads);
         if (status) return status;
         for (uint32_t i = 0; i < count; ++i)
             stw_tensor_param_of(&bound, &stw_tensor_rows[stages[i].tensor])->data = stages[i].to;
@@ -83,5 +84,5 @@ stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, voi
     }
     if (!plan->work.workspace_size) rest = NULL;
     return (plan->work.kind == STW_PLAN_ATTN_FWD ? ops->attn_fwd : ops->attn_bwd)(device, &plan->work, &bound,
-                                                                                  rest, stream);
+                                                                                  rest, stream, cpu_threads);
 }

@@ -5,6 +5,7 @@
 #include "attn_problem.h"
 
 #include "common/attn_packed.h"
+#include "common/dtype.h"
 #include "common/extend.h"
 
 #include <string.h>
@@ -55,7 +56,7 @@ stw_dtype stw_tensor_dtype(const stw_tensor_row *row, const stw_attn_desc *desc)
     case STW_OUT_DQ: return desc->dq_dtype;
     case STW_OUT_DK: return desc->dk_dtype;
     case STW_OUT_DV: return desc->dv_dtype;
-    default: return row->dim == '1' ? STW_F32 : desc->dtype;
+    default: return row->dim == '1' ? stw_dtype_of_rows(desc->dtype) : desc->dtype;
     }
 }
 

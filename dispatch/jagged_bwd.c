@@ -138,6 +138,10 @@ static stw_status check_attention_args(const stw_jagged_args *args, const stw_at
     if (attn->cu_seqlens_q || attn->cu_seqlens_kv || attn->used_q || attn->used_kv)
         return stw_fail(STW_E_INVALID, "jagged_bwd: args.attn has cu_seqlens_* or used_*: they come from "
                                        "args.axis, accepted: null");
+    if (attn->cpu_threads)
+        return stw_fail(STW_E_INVALID,
+                        "jagged_bwd: args.attn has cpu_threads %d: args.cpu_threads counts, accepted: 0",
+                        attn->cpu_threads);
     const struct {
         const char *name;
         const void *pointer;
@@ -179,6 +183,7 @@ static void place_lengths(stw_jagged_params *p, char *workspace, stw_attn_args *
 
 static stw_status run_attention(const stw_plan *plan, const stw_jagged_args *args, stw_jagged_params *params,
                                 char *workspace, stw_stream stream) {
+    const uint32_t cpu_threads = (uint32_t)args->cpu_threads;
     const stw_jagged_plan *jagged = plan->jagged;
     const stw_backend_ops *ops = plan->context->ops;
     stw_attn_args attn;
@@ -194,9 +199,9 @@ static stw_status run_attention(const stw_plan *plan, const stw_jagged_args *arg
     status = stw_attn_params_bind(&jagged->attn->work.params, STW_PLAN_ATTN_BWD, &attn, &bound);
     char *rest = workspace ? workspace + jagged->lengths_size : NULL;
     if (!status && jagged->lengths_size)
-        status = ops->jagged_bwd(&plan->context->device, &jagged->work, params, rest, stream);
+        status = ops->jagged_bwd(&plan->context->device, &jagged->work, params, rest, stream, cpu_threads);
     if (status) return status;
-    return stw_plan_run(jagged->attn, &bound, rest, stream);
+    return stw_plan_run(jagged->attn, &bound, rest, stream, cpu_threads);
 }
 
 stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *args, void *workspace,
@@ -208,10 +213,11 @@ stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *args, voi
         return stw_fail(STW_E_INVALID, "jagged_bwd: the plan was made by stw_%s_plan",
                         stw_plan_kind_name(plan->work.kind));
     stw_status status = stw_extend("jagged_bwd: args", args, &full, sizeof full, STW_SIZE_JAGGED_ARGS_0_1);
+    if (!status) status = stw_check_cpu_threads("jagged_bwd", full.cpu_threads);
     if (!status) status = stw_jagged_params_bind(&plan->jagged->work.params, &full, &params);
     if (!status) status = stw_plan_place_workspace("jagged_bwd", plan, &workspace, workspace_size);
     if (status) return status;
     if (plan->jagged->attn) return run_attention(plan, &full, &params, workspace, stream);
     return plan->context->ops->jagged_bwd(&plan->context->device, &plan->jagged->work, &params, workspace,
-                                          stream);
+                                          stream, (uint32_t)full.cpu_threads);
 }

@@ -40,6 +40,10 @@ stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_p
     stw_attn_desc checked = *desc;
     stw_status status = stw_attn_check(&checked, kind);
     if (status) return status;
+    if (checked.dtype == STW_F64 && !context->ops->attn_f64)
+        return stw_fail(STW_E_UNSUPPORTED,
+                        "%s: dtype f64: backend %s takes f16, bf16, f32; the CPU backend takes f64",
+                        stw_plan_kind_name(kind), stw_backend_name(context->ops->backend));
     stw_plan *plan = calloc(1, sizeof *plan);
     if (!plan) return stw_fail(STW_E_NO_MEMORY, "%s_plan: no memory", stw_plan_kind_name(kind));
     plan->context = context;
@@ -47,6 +51,8 @@ stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_p
     plan->work.kind = kind;
     stw_attn_params_fill(&checked, kind, is_deterministic(&checked, &context->env), &plan->work.params);
     stw_attn_stages_plan(&checked, &plan->work);
+    plan->work.scale = checked.scale_f64;
+    plan->work.softcap = checked.softcap_f64;
     stw_facts facts = stw_facts_of(&plan->work, &context->device);
     stw_text own = stw_text_in(plan->why, sizeof plan->why);
     status = stw_select(&context->rules, &facts, context->ops, &context->device, context->env.variant,

@@ -47,7 +47,7 @@ static inline size_t stw_plan_attn_bytes(const stw_plan *plan) {
 
 /* Runs a bound call of a plan of attention on a workspace that has been placed. (attn_stage.c) */
 stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, void *workspace,
-                        stw_stream stream);
+                        stw_stream stream, uint32_t cpu_threads);
 
 /* The text of stw_plan_describe. */
 void stw_plan_text(const stw_plan *plan, stw_text *text);

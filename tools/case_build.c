@@ -95,6 +95,7 @@ static stw_dtype or_else(stw_dtype dtype, stw_dtype fallback) {
 static place place_of(const stw_case *c, stw_case_tensor id) {
     const stw_attn_desc *d = &c->problem.desc;
     int64_t dk = d->head_dim_qk, dv = d->head_dim_v, batch = d->batch, heads = d->heads_q;
+    stw_dtype number = stw_dtype_of_rows(d->dtype);
     switch (id) {
     case STW_CASE_Q: return input_place(c, &d->q, id, dk);
     case STW_CASE_K: return input_place(c, &d->k, id, dk);
@@ -104,15 +105,16 @@ static place place_of(const stw_case *c, stw_case_tensor id) {
     case STW_CASE_DQ: return rows_place(d, &d->dq, 0, dk, or_else(d->dq_dtype, d->dtype), 0);
     case STW_CASE_DK: return rows_place(d, &d->dk, 1, dk, or_else(d->dk_dtype, d->dtype), 0);
     case STW_CASE_DV: return rows_place(d, &d->dv, 1, dv, or_else(d->dv_dtype, d->dtype), 0);
-    case STW_CASE_LSE: return rows_place(d, &d->lse, 0, 1, STW_F32, 1);
-    case STW_CASE_DLSE: return rows_place(d, &d->dlse, 0, 1, STW_F32, 1);
-    case STW_CASE_DELTA: return rows_place(d, &d->delta, 0, 1, STW_F32, 1);
+    case STW_CASE_LSE: return rows_place(d, &d->lse, 0, 1, number, 1);
+    case STW_CASE_DLSE: return rows_place(d, &d->dlse, 0, 1, number, 1);
+    case STW_CASE_DELTA: return rows_place(d, &d->delta, 0, 1, number, 1);
     case STW_CASE_BIAS: return bias_place(d, &d->bias, d->bias_dtype);
     case STW_CASE_DBIAS: return bias_place(d, &d->dbias, or_else(d->dbias_dtype, d->bias_dtype));
     case STW_CASE_ALIBI:
-        return array_place(d->alibi_stride_batch ? d->alibi_stride_batch * (batch - 1) + heads : heads, 4);
+        return array_place(d->alibi_stride_batch ? d->alibi_stride_batch * (batch - 1) + heads : heads,
+                           stw_dtype_size(number));
     case STW_CASE_SINK:
-    case STW_CASE_DSINK: return array_place(heads, 4);
+    case STW_CASE_DSINK: return array_place(heads, stw_dtype_size(number));
     case STW_CASE_CU_Q:
     case STW_CASE_CU_KV: return array_place(batch + 1, 4);
     case STW_CASE_USED_Q:
@@ -271,29 +273,29 @@ int64_t stw_case_step(const stw_case *c, stw_case_tensor tensor) {
 }
 
 /* The LSE handed to the backward: data_inf_lse replaces some, as callers do that mark empty rows by +inf. */
-static float given_lse(const stw_case *c, int64_t i, double lse) {
+static double given_lse(const stw_case *c, int64_t i, double lse) {
     if ((c->problem.data != STW_DATA_INF_LSE && c->problem.data != STW_DATA_DEAD_ROWS) || i % 2 == 0)
-        return (float)lse;
+        return lse;
     return i % 4 == 1 ? INFINITY : -INFINITY;
 }
 
 /* out and lse of the reference, rounded to their types, where the problem has them. */
 static void store_forward(stw_case *c) {
     const stw_attn_desc *d = &c->problem.desc;
-    float *lse = (float *)(void *)(c->host + c->offset[STW_CASE_LSE]);
     for (int64_t b = 0; b < d->batch; ++b)
         for (int64_t h = 0; h < d->heads_q; ++h)
             for (int64_t i = 0; i < c->q[b].used; ++i) {
                 int64_t row = (stw_attn_is_packed(d, 0) ? c->q[b].first : b * d->max_seq_q) + i, low, end;
                 stw_case_visible(c, b, i, &low, &end);
-                lse[stw_case_row_index(c, STW_CASE_LSE, b, h, i)] =
-                    given_lse(c, i, c->forward.lse[h * c->forward.rows_q + row]);
+                stw_store_f64(c->host + c->offset[STW_CASE_LSE], stw_case_row_index(c, STW_CASE_LSE, b, h, i),
+                              stw_dtype_of_rows(d->dtype),
+                              given_lse(c, i, c->forward.lse[h * c->forward.rows_q + row]));
                 if (low == end) continue; /* out of a row that sees no key stays NaN: nobody may read it */
                 const double *from = c->forward.out + (row * d->heads_q + h) * d->head_dim_v;
                 int64_t to = stw_case_row_index(c, STW_CASE_OUT, b, h, i);
                 for (int64_t n = 0; n < d->head_dim_v; ++n)
-                    stw_store_f32(c->host + c->offset[STW_CASE_OUT], to + n * stw_case_step(c, STW_CASE_OUT),
-                                  d->dtype, stw_case_is_dead(c, i) ? NAN : (float)from[n]);
+                    stw_store_f64(c->host + c->offset[STW_CASE_OUT], to + n * stw_case_step(c, STW_CASE_OUT),
+                                  d->dtype, stw_case_is_dead(c, i) ? (double)NAN : from[n]);
             }
 }
 

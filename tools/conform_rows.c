@@ -202,6 +202,31 @@ const conform_row conform_rows[] = {
                   "b3h2s64x130d64 thd:used:causal_br", "b2h2s130x65d64 causal_br:bias_1hqk:grads_b",
                   "b300h3s2x3d8 causal_br", "b66000h1s2x3d8 causal_br", "b2h4k2s33x17d64 qkv:thd:det:dq_f32"),
      3},
+    {"f64", "attention in f64, every feature: the CPU backend alone",
+     ALTERNATIVES(
+         "f64", "f64 grads_qkv:scale0.3", "f64 scale0", "f64 bhsd", "f64 gap3:causal_tl", "f64 qkv:causal_br",
+         "f64 skew1:wl7:wr3", "f64 thd:causal_br", "f64 thd:used:gap3", "f64 used:causal_br", "f64 lens_zero",
+         "f64 lens_kv:causal_tl:shift2", "f64 wl2:shift-200", "f64 d1", "f64 d192x128", "f64 d5x256",
+         "f64 d255", "f64 b0h2s17d16 ", "f64 b2h2s0x9d16 bias_bhqk:sink:grads_qkvbs",
+         "f64 b2h2s9x0d16 sink:dlse:grads_qkvs", "f64 b3h4k2s0x65d64 thd", "f64 b2h2s97x20d32 causal_br",
+         "f64 b2h4k2s33x70d64 ", "f64 bias_bhqk:grads_qkvb", "f64 bias_1hqk:grads_qkvb",
+         "f64 bias_11qk:thd:used:grads_qkvb", "f64 bias_b11k:grads_qkvb:causal_tl", "f64 bias_11q1:grads_b",
+         "f64 bias_1111:grads_qkvb", "f64 bias_bhqk:thd:wl3:wr3:grads_qkvb",
+         "f64 alibi:causal_br:qoff9:koff4", "f64 alibi:alibi_col:thd", "f64 b3h4k2s33x40d32 alibi:alibi_st8",
+         "f64 softcap5", "f64 softcap3:bias_bhqk:grads_qkvb", "f64 sink:grads_qkvs:dlse",
+         "f64 sink:thd:used:dlse:grads_s", "f64 dlse:delta_out:lse_heads", "f64 thd:lse_local:delta_out",
+         "f64 delta_in:causal_br", "f64 dropout0.1", "f64 dropout0.3:thd:pointer:dseed77:doff3",
+         "f64 dropout0.25:map_mem_eff", "f64 dropout0.17:map_flash2:boff1:hoff2:htotal24",
+         "f64 det:splits3:wl16:wr1", "f64 grads_q:used", "f64 grads_v", "f64 grads_k:thd", "f64 acc_qkv",
+         "f64 acc_qkvbs:grads_qkvbs:bias_1hqk:sink", "f64 acc_b:grads_qb:bias_bhqk", "f64 acc_qk:thd:used",
+         "f64 data_sd3", "f64 data_onehot", "f64 data_low_keys:bias_b11k:grads_qkvb",
+         "f64 data_inf_keys:bias_bhqk:grads_qkvb", "f64 data_denormal", "f64 data_denormal_dout:causal_br",
+         "f64 data_small:causal_br", "f64 data_zero_lse:wl0:wr0",
+         "f64 data_inf_lse:causal_tl:bias_1hqk:grads_qkvb", "f64 data_dead_rows:sink:dlse:grads_qkvs",
+         "f64 data_huge:bias_bhqk:grads_qkvb", "f64 data_row_1e9:bias_bhqk:grads_qkvb",
+         "f64 fwd thd:causal_br", "f64 fwd sink:alibi", "f64 fwd dropout0.2", "f64 fwd bhsd:used",
+         "f64 fwd bias_1hqk:softcap8"),
+     2},
     {"jagged_pointwise", "gelu, gelu_tanh, silu: storages, unused rows, empty components, alignment",
      conform_jagged_pointwise, 12},
     {"jagged_threshold", "every element type; thresholds above and below 0", conform_jagged_threshold, 12},
@@ -296,6 +321,8 @@ static void compose(const char *option, unsigned round, unsigned which, const ch
     static const char *const dims[] = {"d64", "d32", "d40",      "d128", "d16",  "d96", "d33",
                                        "d80", "d17", "d192x128", "d8",   "d127", "d3",  "d256"};
     char own_sizes[64] = "", own_dim[16] = "", tokens[272] = "";
+    int f64 = !strncmp(option, "f64", 3);
+    if (f64) option += option[3] ? 4 : 3;
     const char *op = "attn_bwd", *space = strchr(option, ' ');
     if (!strncmp(option, "fwd", 3))
         op = "attn_fwd", option = space ? space : option + 3, space = space ? space : NULL;
@@ -311,9 +338,10 @@ static void compose(const char *option, unsigned round, unsigned which, const ch
         snprintf(dim, sizeof own_sizes - (size_t)(dim - own_sizes), "%s", dims[(round + which * 5) % 14]);
     unsigned mix = round * 5 + which * 3;
     if (own_sizes[0])
-        snprintf(line, CONFORM_LINE_MAX, "%s:%s:%s%s", op, dtypes[round % 3], own_sizes, tokens);
+        snprintf(line, CONFORM_LINE_MAX, "%s:%s:%s%s", op, f64 ? "f64" : dtypes[round % 3], own_sizes,
+                 tokens);
     else
-        snprintf(line, CONFORM_LINE_MAX, "%s:%s:%ss%dx%d%s%s", op, dtypes[(round + which) % 3],
+        snprintf(line, CONFORM_LINE_MAX, "%s:%s:%ss%dx%d%s%s", op, f64 ? "f64" : dtypes[(round + which) % 3],
                  heads[(mix + round) % 5], sizes[mix % 13], sizes[(round * 7 + which * 4 + 3) % 13],
                  own_dim[0] ? own_dim : dims[(round * 3 + which * 5) % 14], tokens);
 }

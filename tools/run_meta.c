@@ -68,6 +68,7 @@ static int set_scale(run_problem *p, const char *text) {
     int status = read_real(text, &value);
     p->desc.flags |= STW_ATTN_HAS_SCALE;
     p->desc.scale = (float)value;
+    p->desc.scale_f64 = value; /* run_shape() knows whether the problem takes it */
     return status;
 }
 
@@ -75,6 +76,7 @@ static int set_softcap(run_problem *p, const char *text) {
     double value = 0;
     int status = read_real(text, &value);
     p->desc.softcap = (float)value;
+    p->desc.softcap_f64 = value;
     return status;
 }
 

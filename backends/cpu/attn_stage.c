@@ -14,12 +14,15 @@ typedef struct stage_job {
 #define ALONE_BELOW (1 << 16)
 
 static void copy_row(const stw_attn_stage *s, int64_t to, int64_t from) {
-    if (s->element == 2)
-        for (int64_t n = 0; n < s->cols; ++n)
-            ((uint16_t *)s->to)[to + n] = ((const uint16_t *)s->from)[from + n * s->from_col];
-    else
-        for (int64_t n = 0; n < s->cols; ++n)
-            ((uint32_t *)s->to)[to + n] = ((const uint32_t *)s->from)[from + n * s->from_col];
+#define COPY(type)                                                                                           \
+    for (int64_t n = 0; n < s->cols; ++n)                                                                    \
+    ((type *)s->to)[to + n] = ((const type *)s->from)[from + n * s->from_col]
+    switch (s->element) {
+    case 2: COPY(uint16_t); return;
+    case 4: COPY(uint32_t); return;
+    default: COPY(uint64_t); return; /* f64 */
+    }
+#undef COPY
 }
 
 static void copy_strips(void *data, uint32_t worker) {
@@ -39,8 +42,8 @@ static void copy_strips(void *data, uint32_t worker) {
 }
 
 stw_status stw_cpu_stage(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                         const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream) {
-    const stw_cpu_state *state = device->state;
+                         const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream,
+                         uint32_t cpu_threads) {
     (void)workspace, (void)stream;
     stw_status status = stw_cpu_check_data(work->kind == STW_PLAN_ATTN_FWD ? "attn_fwd" : "attn_bwd", params);
     for (uint32_t i = 0; i < count && !status; ++i) {
@@ -50,7 +53,8 @@ stw_status stw_cpu_stage(const stw_device *device, const stw_attn_work *work, co
         stw_pool_fn phase = copy_strips;
         job.units = s->batch * s->heads * job.strips;
         int alone = job.units * STW_STAGE_ROWS * s->cols < ALONE_BELOW;
-        stw_cpu_run_phases(device, alone ? 1 : state->threads, &job, &progress, &phase, 1);
+        stw_cpu_run_phases(device, alone ? 1 : stw_cpu_threads_of(device, cpu_threads), &job, &progress,
+                           &phase, 1);
     }
     return status;
 }

@@ -20,7 +20,7 @@
  *
  * (FlashAttention-2, arXiv 2307.08691, algorithm 2; dLSE, sink and softcap by the chain rule.) All sums
  * are f32; P and dS are rounded to the input type only as matrix operands; GQA sums dK and dV over the
- * group in f32 and rounds once.
+ * group in f32 and rounds once. In a problem of dtype STW_F64 everything called f32 here is f64.
  *
  * POSITIONS. i and j below are positions in the whole problem: the local row in its sequence plus the
  * caller's q/k offset. Lq, Lk are the used lengths of the sequence. shift = diagonal_shift with
@@ -60,12 +60,12 @@ typedef struct stw_attn_args {
     const void *v;     /**< as q                                                                       */
     void *out;         /**< backward: input (null allowed with GIVEN_DELTA); forward: output           */
     const void *dout;  /**< backward                                                                   */
-    float *lse;        /**< backward: input; forward: output, or null                                  */
-    const float *dlse; /**< with DLSE                                                                  */
-    float *delta;      /**< with GIVEN_DELTA (input) or WRITE_DELTA (output)                           */
+    float *lse;        /**< backward: input; forward: output, or null. f64 problems: double            */
+    const float *dlse; /**< with DLSE. f64 problems: double                                            */
+    float *delta;      /**< with GIVEN_DELTA (input) or WRITE_DELTA (output). f64 problems: double     */
     const void *bias;  /**< with bias_dtype                                                            */
-    const float *alibi_slopes; /**< with ALIBI: [Hq] or [B,Hq]                                         */
-    const float *sink;         /**< with SINK: [Hq]; -inf switches a head's sink off                   */
+    const float *alibi_slopes; /**< with ALIBI: [Hq] or [B,Hq]. f64 problems: double                   */
+    const float *sink; /**< with SINK: [Hq]; -inf switches a head's sink off. f64 problems: double     */
     /** Packed sides: B+1 non-decreasing starts in rows, the last <= total_*; sequence b is rows
      * [cu[b], cu[b+1]). Values out of range are never followed outside the buffers: see status_out. */
     const int32_t *cu_seqlens_q;
@@ -88,8 +88,12 @@ typedef struct stw_attn_args {
     void *dk;            /**< as dq                                                   */
     void *dv;            /**< as dq                                                   */
     void *dbias;         /**< the bias's own shape                                    */
-    float *dsink;        /**< [Hq], f32                                               */
+    float *dsink;        /**< [Hq], f32. f64 problems: double                         */
     int32_t *status_out; /**< optional: 0, or the STW_DATA_* bits of what was wrong in the values above */
+    /** CPU backend: at most so many threads work on this call, the caller's included; 1 runs it on the caller's
+     * alone. 0: as many as the context has, and never more than those. 0..1024. The results do not depend
+     * on it. GPU backends check and ignore it. */
+    int32_t cpu_threads;
 } stw_attn_args;
 
 /** @name Bits of *status_out

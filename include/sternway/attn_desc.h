@@ -104,12 +104,14 @@ typedef enum stw_deterministic {
  * and rows * heads_q stay below 2^48. */
 typedef struct stw_attn_desc {
     size_t struct_size; /**< sizeof(stw_attn_desc) */
-    stw_dtype dtype;    /**< of q, k, v, out, dout; required */
-    stw_dtype dq_dtype; /**< gradient types: NONE = as the input, or STW_F32 */
+    /** Of q, k, v, out, dout; required. STW_F64 (CPU backend only) makes everything f64: gradients, bias, and
+     * what the float pointers of stw_attn_args point to. */
+    stw_dtype dtype;
+    stw_dtype dq_dtype; /**< gradient types: NONE = as the input, or STW_F32 (not with f64 inputs) */
     stw_dtype dk_dtype; /**< as dq_dtype */
     stw_dtype dv_dtype; /**< as dq_dtype */
-    stw_dtype dbias_dtype;  /**< NONE = as the bias, or STW_F32 */
-    stw_dtype bias_dtype; /**< NONE = there is no bias; else `dtype` or STW_F32 */
+    stw_dtype dbias_dtype;  /**< NONE = as the bias, or STW_F32 (not with f64 inputs) */
+    stw_dtype bias_dtype; /**< NONE = there is no bias; else `dtype` or STW_F32 (not with f64 inputs) */
 
     int64_t batch;       /**< B; packed: upper bound of the sequences             */
     int64_t heads_q;     /**< Hq, a multiple of heads_kv                          */
@@ -144,7 +146,7 @@ typedef struct stw_attn_desc {
     int64_t alibi_stride_batch; /**< slopes are [Hq] (0) or [B,Hq] (>= Hq) */
 
     uint32_t outputs;    /**< STW_OUT_* wanted; 0 = dQ|dK|dV */
-    /** Subset of outputs that is added to what is there (f32 only); nothing is zeroed. */
+    /** Subset of outputs that is added to what is there (f32; f64 with f64 inputs); nothing is zeroed. */
     uint32_t accumulate;
     stw_attn_mask mask;     /**< windows: `flags`                                          */
     uint32_t flags;         /**< STW_ATTN_*                                                */
@@ -167,6 +169,11 @@ typedef struct stw_attn_desc {
     int64_t head_offset; /**< see batch_offset */
     int64_t heads_total; /**< see batch_offset */
     stw_attn_dim_strides dim; /**< with HAS_DIM_STRIDES */
+
+    /** Of an f64 problem: where it is not 0, it is taken instead of `scale`, with or without HAS_SCALE.
+     * Finite. (Without either the scale is 1/sqrt(head_dim_qk) in f64.) */
+    double scale_f64;
+    double softcap_f64; /**< likewise instead of `softcap`; finite, > 0 */
 } stw_attn_desc;
 
 /** Fills every stride of a descriptor whose sizes are set: contiguous [B,S,H,D]. LSE-shaped tensors are

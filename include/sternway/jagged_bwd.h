@@ -104,6 +104,8 @@ typedef struct stw_jagged_args {
     /** ATTENTION: its pointers; cu_seqlens_* and used_* null (they come from axis[STW_AXIS_Q] and
      * axis[STW_AXIS_KV]), status_out is attn's, with STW_DATA_* bits. All fields above but `axis` null. */
     const stw_attn_args *attn;
+    /** As stw_attn_args.cpu_threads; ATTENTION: this one counts, and that of `attn` is 0. */
+    int32_t cpu_threads;
 } stw_jagged_args;
 
 /** @name Bits of stw_jagged_args.status_out

@@ -16,7 +16,8 @@ typedef struct pointer {
     int need, element;
 } pointer;
 
-#define POINTER(field, ...) {#field, offsetof(stw_jagged_args, field), __VA_ARGS__}
+#define POINTER(field, ...)                                                                                  \
+    { #field, offsetof(stw_jagged_args, field), __VA_ARGS__ }
 
 static const pointer pointers[] = {
     POINTER(grad, J_MATMUL, 1, 4),
@@ -168,8 +169,8 @@ static void plans_and_args(void **state) {
     refused("null plan", stw_jagged_bwd(NULL, &f.args, f.workspace, f.need, NULL), STW_E_INVALID,
             "jagged_bwd", WORDS("plan", "null"));
     refused("null args", jfixture_run(&f, NULL), STW_E_INVALID, "jagged_bwd", WORDS("args", "null"));
-    static const size_t sizes[] = {0,       1, 8, sizeof(stw_jagged_args) - 8, sizeof(stw_jagged_args) - 1,
-                                   SIZE_MAX};
+    const size_t first = offsetof(stw_jagged_args, cpu_threads); /* 0.1's size */
+    const size_t sizes[] = {0, 1, 8, first - 8, first - 1, SIZE_MAX};
     for (size_t n = 0; n < sizeof sizes / sizeof sizes[0]; ++n) {
         stw_jagged_args args = f.args;
         args.struct_size = sizes[n];
@@ -325,6 +326,14 @@ static void flags_and_arguments(void **state) {
         memcpy((char *)&attn + own[n].offset, &value, sizeof value);
         refused(own[n].what, jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd", WORDS("attn", "null"));
     }
+    attn = f.attn_args;
+    attn.cpu_threads = 2;
+    refused("cpu_threads of its own", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
+            WORDS("attn", "cpu_threads 2", "args.cpu_threads"));
+    args.cpu_threads = -1;
+    refused("cpu_threads", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
+            WORDS("cpu_threads", "-1", "0..1024"));
+    args.cpu_threads = 0;
     attn = f.attn_args;
     attn.dq = NULL; /* found behind the lengths that become int32 */
     refused("a pointer of attn", jfixture_run(&f, &args), STW_E_INVALID, "attn_bwd", WORDS("dq", "null"));

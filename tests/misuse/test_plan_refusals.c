@@ -23,7 +23,7 @@ typedef struct refusal {
 static const refusal rows[] = {
     /* enums and flags out of range */
     {DENSE, BOTH, STW_E_INVALID, {"dtype", "0"}, {SET(dtype, 0)}},
-    {DENSE, BOTH, STW_E_UNSUPPORTED, {"dtype", "4"}, {SET(dtype, 4)}},
+    {DENSE, BOTH, STW_E_UNSUPPORTED, {"dtype", "5", "f64 4"}, {SET(dtype, 5)}},
     {DENSE, BOTH, STW_E_UNSUPPORTED, {"dtype", "9"}, {SET(dtype, STW_I64)}},
     {DENSE, BOTH, STW_E_INVALID, {"dtype", "10"}, {SET(dtype, 10)}},
     {DENSE, BOTH, STW_E_INVALID, {"dtype"}, {SET(dtype, -1)}},
@@ -40,6 +40,21 @@ static const refusal rows[] = {
     {FULL, BOTH, STW_E_UNSUPPORTED, {"bias_dtype", "4"}, {SET(bias_dtype, 4)}},
     {HALF, BOTH, STW_E_UNSUPPORTED, {"bias_dtype"}, {SET(bias_dtype, STW_BF16)}},
     {FULL, BOTH, STW_E_UNSUPPORTED, {"bias_dtype"}, {SET(bias_dtype, STW_F16)}},
+    {DENSE, BWD, STW_E_UNSUPPORTED, {"dq_dtype", "f32 3", "f64 4"}, {SET(dtype, 4), SET(dq_dtype, 3)}},
+    {DENSE, BWD, STW_E_UNSUPPORTED, {"dk_dtype", "f32 3", "f64 4"}, {SET(dtype, 4), SET(dk_dtype, 3)}},
+    {DENSE, BWD, STW_E_UNSUPPORTED, {"dv_dtype", "f32 3", "f64 4"}, {SET(dtype, 4), SET(dv_dtype, 3)}},
+    {DENSE, BWD, STW_E_UNSUPPORTED, {"dv_dtype", "1", "f64"}, {SET(dtype, 4), SET(dv_dtype, STW_F16)}},
+    {FULL, BOTH, STW_E_UNSUPPORTED, {"bias_dtype", "f32 3", "f64 4"}, {SET(dtype, 4)}},
+    {FULL,
+     BWD,
+     STW_E_UNSUPPORTED,
+     {"dbias_dtype", "f32 3", "f64 4"},
+     {SET(dtype, 4), SET(bias_dtype, 4), SET(dbias_dtype, 3)}},
+    {DENSE, BOTH, STW_E_INVALID, {"scale_f64", "0.5", "f32"}, {SET_REAL(scale_f64, 0.5)}},
+    {DENSE, BOTH, STW_E_INVALID, {"softcap_f64", "3", "f32"}, {SET_REAL(softcap_f64, 3)}},
+    {DENSE, BOTH, STW_E_INVALID, {"scale_f64", "nan"}, {SET(dtype, 4), SET_REAL(scale_f64, NAN)}},
+    {DENSE, BOTH, STW_E_INVALID, {"softcap_f64", "inf"}, {SET(dtype, 4), SET_REAL(softcap_f64, INFINITY)}},
+    {DENSE, BOTH, STW_E_INVALID, {"softcap_f64", "-1"}, {SET(dtype, 4), SET_REAL(softcap_f64, -1)}},
     {DENSE, BOTH, STW_E_INVALID, {"mask", "3"}, {SET(mask, 3)}},
     {DENSE, BOTH, STW_E_INVALID, {"mask"}, {SET(mask, -1)}},
     {FULL, BOTH, STW_E_INVALID, {"dropout_map", "3"}, {SET(dropout_map, 3)}},
@@ -271,14 +286,18 @@ static void struct_sizes(void **state) {
     (void)state;
     fixture f;
     fixture_open(&f, DENSE);
-    static const size_t wrong[] = {0,       1, 7, 8, sizeof(stw_attn_desc) - 8, sizeof(stw_attn_desc) - 1,
-                                   SIZE_MAX};
+    const size_t first = offsetof(stw_attn_desc, scale_f64); /* 0.1's size */
+    const size_t wrong[] = {0, 1, 7, 8, first - 8, first - 1, SIZE_MAX};
     for (size_t n = 0; n < sizeof wrong / sizeof wrong[0]; ++n) {
         stw_attn_desc desc = f.desc;
         desc.struct_size = wrong[n];
         expect_refusal(stw_attn_bwd_plan, "attn_bwd", f.context, &desc, STW_E_INVALID, WORDS("struct_size"));
         expect_refusal(stw_attn_fwd_plan, "attn_fwd", f.context, &desc, STW_E_INVALID, WORDS("struct_size"));
     }
+    stw_attn_desc older = f.desc;
+    older.struct_size = first;
+    older.scale_f64 = NAN; /* behind its end */
+    expect_accepted(stw_attn_bwd_plan, f.context, &older, "0.1's struct");
     struct newer {
         stw_attn_desc desc;
         unsigned char tail[24];
@@ -295,7 +314,8 @@ static void struct_sizes(void **state) {
     no_complaints();
 }
 
-/* Dense f32, f16 and bf16 with every combination of gradient types: refused or accepted by the header's rule.
+/* Dense f32, f16, bf16 and f64 with every combination of gradient types: refused or accepted by the header's
+ * rule.
  */
 static void gradient_types(void **state) {
     (void)state;
@@ -306,11 +326,16 @@ static void gradient_types(void **state) {
             stw_attn_desc desc = f.desc;
             apply(&desc, (set[]){SET(dtype, in), SET(dq_dtype, grad)}, 2);
             stw_plan *out = NULL;
-            const int legal = in >= STW_F16 && in <= STW_F32 && (grad == 0 || grad == STW_F32);
+            const int known = in >= STW_F16 && in <= STW_F64;
+            stw_status expected = known && (grad == 0 || grad == STW_F32) ? STW_OK : STW_E_INVALID;
+            if (in == STW_F64 && grad == STW_F32) expected = STW_E_UNSUPPORTED;
             if (grad == in && in) continue; /* the input's own type by name: not promised either way */
-            assert_int_equal(stw_attn_bwd_plan(f.context, &desc, &out), legal ? STW_OK
-                                                                        : in  ? STW_E_UNSUPPORTED
-                                                                              : STW_E_INVALID);
+            const int known = in >= STW_F16 && in <= STW_F64;
+            stw_status expected = known && (grad == 0 || grad == STW_F32) ? STW_OK : STW_E_UNSUPPORTED;
+            if (!in) expected = STW_E_INVALID;
+            if (in == STW_F64 && grad == STW_F32) expected = STW_E_UNSUPPORTED;
+            if (grad == in && in) continue; /* the input's own type by name: not promised either way */
+            assert_int_equal(stw_attn_bwd_plan(f.context, &desc, &out), expected);
             stw_plan_destroy(out);
         }
     }

@@ -17,7 +17,8 @@ typedef struct pointer {
     int element;
 } pointer;
 
-#define POINTER(name, ...) {#name, offsetof(stw_attn_args, name), SLOT_##name, __VA_ARGS__}
+#define POINTER(name, ...)                                                                                   \
+    { #name, offsetof(stw_attn_args, name), SLOT_##name, __VA_ARGS__ }
 
 static const pointer pointers[] = {
     POINTER(q, FULL, 1, 1, 4),
@@ -155,7 +156,8 @@ static void plans_and_args(void **state) {
             WORDS("args", "null"));
     refused("null mask", stw_dropout_mask(f.bwd, &f.args, NULL, NULL), STW_E_INVALID, "dropout_mask",
             WORDS("mask", "null"));
-    static const size_t sizes[] = {0, 1, 8, sizeof(stw_attn_args) - 8, sizeof(stw_attn_args) - 1, SIZE_MAX};
+    const size_t first = offsetof(stw_attn_args, cpu_threads); /* 0.1's size */
+    const size_t sizes[] = {0, 1, 8, first - 8, first - 1, SIZE_MAX};
     for (size_t n = 0; n < sizeof sizes / sizeof sizes[0]; ++n) {
         stw_attn_args args = f.args;
         args.struct_size = sizes[n];
@@ -302,12 +304,64 @@ static void used_lengths_and_offsets(void **state) {
     fixture_close(&f);
 }
 
+static void threads_of_a_call(void **state) {
+    (void)state;
+    fixture f;
+    fixture_open(&f, FULL);
+    static const struct {
+        int32_t value;
+        const char *word;
+    } bad[] = {{-1, "-1"}, {1025, "1025"}, {INT32_MIN, "-2147483648"}};
+    text_forget();
+    for (size_t n = 0; n < sizeof bad / sizeof bad[0]; ++n) {
+        stw_attn_args args = f.args;
+        args.cpu_threads = bad[n].value;
+        for (int forward = 0; forward < 2; ++forward)
+            refused("cpu_threads", call(&f, forward, &args), STW_E_INVALID, functions[forward],
+                    WORDS("cpu_threads", bad[n].word, "0..1024"));
+        refused("cpu_threads", stw_dropout_mask(f.bwd, &args, fixture_at(&f, SLOT_mask), NULL), STW_E_INVALID,
+                "dropout_mask", WORDS("cpu_threads", bad[n].word, "0..1024"));
+    }
+    fixture_unchanged(&f, 0);
+    no_complaints();
+    fixture_still_works(&f);
+    fixture_close(&f);
+}
+
+/* In f64 problems the float pointers are of doubles, and aligned as such. */
+static void numbers_of_f64_problems(void **state) {
+    (void)state;
+    fixture f;
+    fixture_open(&f, FULL);
+    stw_attn_desc desc = f.desc;
+    stw_plan *plan = NULL;
+    desc.dtype = desc.bias_dtype = STW_F64;
+    assert_int_equal(stw_attn_bwd_plan(f.context, &desc, &plan), STW_OK);
+    text_forget();
+    static const slot numbers[] = {SLOT_lse, SLOT_dlse, SLOT_delta, SLOT_alibi_slopes, SLOT_sink, SLOT_dsink};
+    for (int n = 0; n < POINTERS; ++n)
+        for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; ++i) {
+            stw_attn_args args = f.args;
+            if (pointers[n].at != numbers[i]) continue;
+            set_pointer(&args, pointers[n].offset, (char *)fixture_at(&f, numbers[i]) + 4);
+            refused(pointers[n].name,
+                    stw_attn_bwd(plan, &args, fixture_at(&f, SLOT_workspace), WORKSPACE_BYTES, NULL),
+                    STW_E_INVALID, "attn_bwd", WORDS(pointers[n].name, "aligned", "8 bytes"));
+        }
+    stw_plan_destroy(plan);
+    fixture_unchanged(&f, 0);
+    no_complaints();
+    fixture_still_works(&f);
+    fixture_close(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_pointer),          cmocka_unit_test(aliased_outputs),
         cmocka_unit_test(plans_and_args),        cmocka_unit_test(workspaces),
         cmocka_unit_test(workspaces_anywhere),   cmocka_unit_test(mask_positions),
         cmocka_unit_test(a_mask_beyond_63_bits), cmocka_unit_test(used_lengths_and_offsets),
+        cmocka_unit_test(threads_of_a_call),     cmocka_unit_test(numbers_of_f64_problems),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,7 +92,8 @@ static stw_status gpu_prepare(const stw_device *device, stw_attn_work *work) {
 }
 
 static stw_status gpu_bwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                          void *workspace, stw_stream stream) {
+                          void *workspace, stw_stream stream, uint32_t cpu_threads) {
+    (void)cpu_threads;
     (void)device, (void)work, (void)stream;
     ++runs;
     run_workspace = workspace;
@@ -107,7 +108,9 @@ static stw_status gpu_jagged_prepare(const stw_device *device, stw_jagged_work *
 }
 
 static stw_status gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
-                                 const stw_jagged_params *params, void *workspace, stw_stream stream) {
+                                 const stw_jagged_params *params, void *workspace, stw_stream stream,
+                                 uint32_t cpu_threads) {
+    (void)cpu_threads;
     (void)device, (void)work, (void)params, (void)workspace, (void)stream;
     ++conversions;
     return lengths_status ? stw_fail(lengths_status, "gpu: the lengths are refused by the test") : STW_OK;
@@ -256,6 +259,28 @@ static void failures_to_open(void **state) {
         assert_string_equal(stw_last_error(), "gpu: refused by the test");
         assert_null(context);
     }
+}
+
+/* A GPU refuses f64 at plan time, also one that `auto` chose: nothing falls back on its own. */
+static void f64_is_the_cpu_s_alone(void **state) {
+    (void)state;
+    stw_attn_desc desc = attn_desc();
+    desc.dtype = STW_F64;
+    for (int automatic = 0; automatic < 2; ++automatic) {
+        stw_plan *plan = NULL;
+        stw_context *context = context_of(automatic ? STW_BACKEND_AUTO : STW_BACKEND_CUDA);
+        assert_int_equal(stw_attn_bwd_plan(context, &desc, &plan), STW_E_UNSUPPORTED);
+        assert_string_equal(stw_last_error(), "attn_bwd: dtype f64: backend cuda takes f16, bf16, f32; the "
+                                              "CPU backend takes f64");
+        assert_int_equal(stw_attn_fwd_plan(context, &desc, &plan), STW_E_UNSUPPORTED);
+        assert_null(plan);
+        stw_context_destroy(context);
+    }
+    stw_plan *plan = NULL;
+    stw_context *context = context_of(STW_BACKEND_CPU);
+    assert_int_equal(stw_attn_bwd_plan(context, &desc, &plan), STW_OK);
+    stw_plan_destroy(plan);
+    stw_context_destroy(context);
 }
 
 static void empty_arch_and_device_0_are_the_defaults(void **state) {
@@ -711,6 +736,7 @@ int main(void) {
         TEST(names),
         TEST(a_backend_that_the_build_leaves_out),
         TEST(failures_to_open),
+        TEST(f64_is_the_cpu_s_alone),
         TEST(empty_arch_and_device_0_are_the_defaults),
         TEST(less_shared_memory),
         TEST(explain_says_what_the_next_backend_would_run),

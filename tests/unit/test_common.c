@@ -202,6 +202,21 @@ static void numbers_that_are_no_element_type(void **state) {
     assert_string_equal(stw_dtype_name((stw_dtype)-1), "none");
 }
 
+static void types_of_attention(void **state) {
+    (void)state;
+    for (int dtype = STW_DTYPE_NONE; dtype <= STW_I64 + 1; ++dtype) {
+        assert_int_equal(stw_dtype_of_attn((stw_dtype)dtype), dtype >= STW_F16 && dtype <= STW_F64);
+        assert_int_equal(stw_dtype_of_rows((stw_dtype)dtype), dtype == STW_F64 ? STW_F64 : STW_F32);
+    }
+    const double x = 1.0 + 0x1p-40; /* no other type holds it */
+    for (int dtype = STW_F16; dtype <= STW_F64; ++dtype) {
+        double memory[2] = {0, 0};
+        stw_store_f64(memory, 1, (stw_dtype)dtype, x);
+        assert_true(stw_load_f64(memory, 1, (stw_dtype)dtype) == (dtype == STW_F64 ? x : 1.0));
+        assert_true(stw_load_f64(memory, 0, (stw_dtype)dtype) == 0.0);
+    }
+}
+
 /* ---- last error, log ---- */
 
 static void *other_thread(void *text) {
@@ -447,6 +462,7 @@ int main(void) {
         cmocka_unit_test(bf16_rounds_to_nearest_even),
         cmocka_unit_test(names_of_image_kinds),
         cmocka_unit_test(numbers_that_are_no_element_type),
+        cmocka_unit_test(types_of_attention),
         cmocka_unit_test(last_error_belongs_to_the_thread),
         cmocka_unit_test(last_error_is_bounded),
         cmocka_unit_test(log_levels_and_function),

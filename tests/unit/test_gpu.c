@@ -599,7 +599,7 @@ static void jagged_plans_that_fail(void **state) {
 static stw_status run(const stw_jagged_work *work, const stw_jagged_params *p) {
     fake.asked[0] = fake.launched[0] = 0;
     fake.launches = lib.matmuls = 0;
-    return stw_gpu_jagged_bwd(&device, work, p, AT(9), NULL);
+    return stw_gpu_jagged_bwd(&device, work, p, AT(9), NULL, 0);
 }
 
 #define PREPARE "stw_jagged_prepare "
@@ -632,7 +632,8 @@ static void calls_with_a_library(void **state) {
     assert_int_equal(lib.matmuls, 0);
     p.grad = AT(1), p.dweight = AT(5);
     vendor.capturing = lib_capturing;
-    assert_int_equal(stw_gpu_jagged_bwd(&device, &work, &p, AT(9), AT(7)), STW_OK); /* owns it from now on */
+    assert_int_equal(stw_gpu_jagged_bwd(&device, &work, &p, AT(9), AT(7), 0),
+                     STW_OK); /* owns it from now on */
     assert_int_equal(run(&work, &p), STW_OK);
     assert_string_equal(fake.launched, PREPARE DX DW);
     assert_int_equal(lib.matmuls, 0);
@@ -699,7 +700,7 @@ static uint32_t grid_of(const char *line) {
                           work.variant->stages, work.variant->warps,    work.variant->loop};
     stw_attn_steps_of(STW_CALL_BWD, &tile, &work.params, 32, &steps);
     fake.launches = 0;
-    assert_int_equal(stw_gpu_attn_bwd(&device, &work, &work.params, AT(9), NULL), STW_OK);
+    assert_int_equal(stw_gpu_attn_bwd(&device, &work, &work.params, AT(9), NULL, 0), STW_OK);
     assert_int_equal(fake.launches, steps.count);
     for (uint32_t i = 0; i < steps.count; ++i) {
         if (steps.step[i].queued != STW_QUEUED_NEVER) return fake.grid[i];
