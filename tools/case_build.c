@@ -242,8 +242,10 @@ int64_t stw_case_row_index(const stw_case *c, stw_case_tensor tensor, int64_t b,
     return (packed ? 0 : b * s->batch) + h * s->head + (first + row) * s->seq;
 }
 
-/* The LSE handed to the backward: data_inf_lse replaces some, as callers do that mark empty rows by +inf. */
+/* The LSE handed to the backward: data_inf_lse replaces some, as callers do that mark empty rows by +inf;
+ * data_nan_lse a few, as a forward leaves them that met a NaN. */
 static float given_lse(const stw_case *c, int64_t i, double lse) {
+    if (c->problem.data == STW_DATA_NAN_LSE) return i % 64 == 9 ? NAN : (float)lse;
     if ((c->problem.data != STW_DATA_INF_LSE && c->problem.data != STW_DATA_DEAD_ROWS) || i % 2 == 0)
         return (float)lse;
     return i % 4 == 1 ? INFINITY : -INFINITY;
