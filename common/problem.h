@@ -67,7 +67,8 @@ stw_status stw_problem_set_strides(stw_attn_desc *desc, const stw_problem_layout
     X(DENORMAL_Q, "denormal_q") /* Q subnormal in a sequence's first 64 rows                    */           \
     X(DENORMAL_DOUT, "denormal_dout") /* dO subnormal                                                */      \
     X(SMALL, "small") /* dO so small that dS is subnormal (f32: just not), and no element of a tensor */      \
-    X(DEAD_ROWS, "dead_rows") /* as inf_lse; Q of these rows overflows S, their O, dLSE and delta are NaN */
+    X(DEAD_ROWS, "dead_rows") /* as inf_lse; Q of these rows overflows S, their O, dLSE and delta are NaN */ \
+    X(NAN_LSE, "nan_lse")     /* LSE of NaN given for row 9 of every 64                                   */
 
 typedef enum stw_problem_data {
 #define STW_DATA_ID(id, token) STW_DATA_##id,

@@ -272,8 +272,10 @@ int64_t stw_case_step(const stw_case *c, stw_case_tensor tensor) {
     }
 }
 
-/* The LSE handed to the backward: data_inf_lse replaces some, as callers do that mark empty rows by +inf. */
+/* The LSE handed to the backward: data_inf_lse replaces some, as callers do that mark empty rows by +inf;
+ * data_nan_lse a few, as a forward leaves them that met a NaN. */
 static double given_lse(const stw_case *c, int64_t i, double lse) {
+    if (c->problem.data == STW_DATA_NAN_LSE) return i % 64 == 9 ? NAN : lse;
     if ((c->problem.data != STW_DATA_INF_LSE && c->problem.data != STW_DATA_DEAD_ROWS) || i % 2 == 0)
         return lse;
     return i % 4 == 1 ? INFINITY : -INFINITY;

@@ -21,6 +21,17 @@
         __VA_ARGS__, NULL                                                                                    \
     }
 
+/* Visible distances are at most 2^24, which f32 holds; those of the tile's first rows are masked away and are
+ * more. S is nothing but a distance times a power of two, and exact. */
+#define ALIBI_FAR "b1h2s40x1d16 alibi:scale0:shift-16777249:wr16777216"
+
+/* The smallest word w that an element draws: 4680085 at (0, 2, 2) by philox, 6590644 at element 232 by
+ * mem_eff. p is the largest that keeps it (philox: w / 2^32, mem_eff: (w - 1/2) / 2^32), and 2^-32 more. */
+#define PHILOX_KEPT     "b1h2s17x12d16 dropout0.0010896672029048204:dseed1"
+#define PHILOX_DROPPED  "b1h2s17x12d16 dropout0.001089667435735464:dseed1"
+#define MEM_EFF_KEPT    "b1h2s17x12d16 dropout0.0015345037681981921:map_mem_eff:dseed7"
+#define MEM_EFF_DROPPED "b1h2s17x12d16 dropout0.0015345040010288358:map_mem_eff:dseed7"
+
 const conform_row conform_rows[] = {
     {"plain", "self and cross attention at tile boundaries and off them, every type",
      ALTERNATIVES("", "grads_qkv", "scale0.3", "scale0"), 15},
@@ -82,7 +93,8 @@ const conform_row conform_rows[] = {
      3},
     {"alibi", "-slope |i + shift - j|, slopes by head, by batch",
      ALTERNATIVES("alibi", "alibi:causal_br", "alibi:causal_tl", "b3h4k2s33x40d32 alibi:alibi_st8",
-                  "b2h2s65x17d64 alibi:alibi_st2:thd", "alibi:thd", "alibi:qoff9:koff4", "alibi:used"),
+                  "b2h2s65x17d64 alibi:alibi_st2:thd", "alibi:thd", "alibi:qoff9:koff4", "alibi:used",
+                  "alibi:qoff33554435:koff33554432", ALIBI_FAR),
      4},
     {"alibi_column", "slope * j, FlashAttention's causal form",
      ALTERNATIVES("alibi:alibi_col:causal_br", "alibi:alibi_col:causal_tl", "alibi:alibi_col:thd:causal_br",
@@ -111,11 +123,12 @@ const conform_row conform_rows[] = {
                   "dropout0.3:thd", "dropout0.25:qoff5:koff7", "dropout0.1:boff3:hoff2:htotal32",
                   "dropout0.1:pointer:dseed77:doff3",
                   "dropout0.1:dseed4611686018427387903:doff4611686018427387000",
-                  "dropout0.15:used:bias_bhqk:grads_qkvb"),
+                  "dropout0.15:used:bias_bhqk:grads_qkvb", PHILOX_KEPT, PHILOX_DROPPED),
      4},
     {"dropout_mem_eff", "PyTorch's memory-efficient map",
      ALTERNATIVES("dropout0.1:map_mem_eff", "dropout0.6:map_mem_eff:dseed5:doff12",
-                  "dropout0.3:map_mem_eff:thd:causal_br", "dropout0.2:map_mem_eff:pointer:dseed6:doff8"),
+                  "dropout0.3:map_mem_eff:thd:causal_br", "dropout0.2:map_mem_eff:pointer:dseed6:doff8",
+                  MEM_EFF_KEPT, MEM_EFF_DROPPED),
      4},
     {"dropout_flash2", "FlashAttention-2's map",
      ALTERNATIVES("dropout0.1:map_flash2", "dropout0.6:map_flash2:dseed5:doff12",
@@ -182,6 +195,11 @@ const conform_row conform_rows[] = {
                   "b1h4k2s200x150d64 data_dead_rows:wl40:wr9", "b2h2s130x260d128 data_dead_rows:dlse",
                   "data_dead_rows:bias_1hqk:grads_qkvb:dlse", "data_dead_rows:dropout0.2:softcap30",
                   "b2h3s33x40d32 data_dead_rows:sink:dlse:grads_qkvs", "data_dead_rows:det:alibi"),
+     4},
+    {"nan_lse", "an LSE of NaN reaches its row of dQ and the keys that the row sees, and no others",
+     ALTERNATIVES("b1h4k2s80x90d64 data_nan_lse:wl6:wr3", "b2h2s150x130d128 data_nan_lse:causal_tl",
+                  "data_nan_lse:wl6:wr3:bias_1hqk:grads_qkvb:dlse", "b2h3s70x40d32 data_nan_lse:thd:wl2:wr2",
+                  "b2h3s33x40d32 data_nan_lse:causal_tl:sink:grads_qkvs"),
      4},
     {"beyond_range", "all inputs 1000, rows of -65504 and -1e9: finite, and exact zeros",
      ALTERNATIVES("data_huge", "data_huge:causal_br", "data_huge:bias_bhqk:grads_qkvb",

@@ -299,7 +299,8 @@ static void child(void) {
     pid_t pid = fork();
     if (!pid) {
         stw_stream stream = NULL;
-        alarm(120); /* one that waits for a lock would wait for ever */
+        alarm(120);                         /* one that waits for a lock would wait for ever */
+        setenv("FAKE_LOG", "/dev/full", 1); /* a driver call from here on aborts the process */
         double slowest = 0;
         stw_attn_args args = args_of(&l);
         REFUSED(slowest, STW_E_FORKED, "bwd",

@@ -149,6 +149,25 @@ static void dropout_constants(void **state) {
     assert_false(params_of(d, 0).features & STW_FEAT_DROPOUT);
 }
 
+/* mem_eff keeps word w where f32(w) / 2^32 + 2^-33, rounded to f32, exceeds p. Below 2^23 nothing is rounded;
+ * at 2^31 f32(w) is a multiple of 256, and the middle between two goes to the even one. */
+static void first_word_kept_by_mem_eff(void **state) {
+    (void)state;
+    static const struct {
+        double p;
+        uint32_t first;
+    } rows[] = {{0x1.fffffep-34, 0},        {0x1p-33, 1},
+                {0x1.9242cep-10, 0x6490b4}, {0x1.9242dp-10, 0x6490b4},
+                {0x1.9242d2p-10, 0x6490b5}, {0x1.fffffep-2, 0x7fffffc0},
+                {0.5, 0x80000081},          {0x1.000002p-1, 0x80000180}};
+    stw_attn_desc d = desc_of();
+    d.dropout_map = STW_DROPOUT_MEM_EFF;
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; ++n) {
+        d.dropout_p = rows[n].p;
+        assert_int_equal(params_of(d, 0).dropout_threshold, rows[n].first);
+    }
+}
+
 static void sequences_are_clamped_into_the_buffers(void **state) {
     (void)state;
     const int32_t cu[] = {3, 10, 5, -7, INT32_MAX}, used[] = {9, -1, 100, 5};
@@ -231,6 +250,7 @@ int main(void) {
         cmocka_unit_test(masks_are_bands),
         cmocka_unit_test(defaults_are_resolved),
         cmocka_unit_test(dropout_constants),
+        cmocka_unit_test(first_word_kept_by_mem_eff),
         cmocka_unit_test(sequences_are_clamped_into_the_buffers),
         cmocka_unit_test(given_delta_needs_no_out),
         cmocka_unit_test(absurd_products_are_refused),
