@@ -25,35 +25,40 @@ stw_status stw_plan_check_workspace(const char *who, const stw_plan *plan, const
     return STW_OK;
 }
 
-/* Everything a run call checks, and the bound parameter block. */
-static stw_status bind_call(const char *who, const stw_plan *plan, stw_plan_kind kind,
-                            const stw_attn_args *args, stw_attn_params *params_out) {
+stw_status stw_plan_run(const stw_call_names *names, const stw_plan *plan, const stw_attn_params *shape,
+                        const stw_attn_args *args, void *workspace, size_t workspace_size,
+                        stw_stream stream) {
     stw_attn_args full;
-    if (!plan) return stw_fail(STW_E_INVALID, "%s: plan is null", who);
+    stw_attn_params params;
+    const stw_backend_ops *ops = plan->context->ops;
+    stw_status status = stw_extend(names->args, args, &full, sizeof full, STW_SIZE_ATTN_ARGS_0_1);
+    if (!status) status = stw_attn_params_bind(shape, plan->work.kind, &full, &params);
+    if (!status) status = stw_plan_check_workspace(names->call, plan, workspace, workspace_size);
+    if (status) return status;
+    return (plan->work.kind == STW_PLAN_ATTN_FWD ? ops->attn_fwd : ops->attn_bwd)(
+        &plan->context->device, &plan->work, &params, workspace, stream);
+}
+
+static stw_status run_plan(const stw_call_names *names, stw_plan_kind kind, const stw_plan *plan,
+                           const stw_attn_args *args, void *workspace, size_t workspace_size,
+                           stw_stream stream) {
+    if (!plan) return stw_fail(STW_E_INVALID, "%s: plan is null", names->call);
     if (plan->work.kind != kind)
-        return stw_fail(STW_E_INVALID, "%s: the plan was made by stw_%s_plan", who,
+        return stw_fail(STW_E_INVALID, "%s: the plan was made by stw_%s_plan", names->call,
                         stw_plan_kind_name(plan->work.kind));
-    stw_status status = stw_extend(kind == STW_PLAN_ATTN_FWD ? "attn_fwd: args" : "attn_bwd: args", args,
-                                   &full, sizeof full, STW_SIZE_ATTN_ARGS_0_1);
-    return status ? status : stw_attn_params_bind(&plan->work.params, kind, &full, params_out);
+    return stw_plan_run(names, plan, &plan->work.params, args, workspace, workspace_size, stream);
 }
 
 stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
                         size_t workspace_size, stw_stream stream) {
-    stw_attn_params params;
-    stw_status status = bind_call("attn_bwd", plan, STW_PLAN_ATTN_BWD, args, &params);
-    if (!status) status = stw_plan_check_workspace("attn_bwd", plan, workspace, workspace_size);
-    if (status) return status;
-    return plan->context->ops->attn_bwd(&plan->context->device, &plan->work, &params, workspace, stream);
+    static const stw_call_names names = {"attn_bwd", "attn_bwd: args"};
+    return run_plan(&names, STW_PLAN_ATTN_BWD, plan, args, workspace, workspace_size, stream);
 }
 
 stw_status stw_attn_fwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
                         size_t workspace_size, stw_stream stream) {
-    stw_attn_params params;
-    stw_status status = bind_call("attn_fwd", plan, STW_PLAN_ATTN_FWD, args, &params);
-    if (!status) status = stw_plan_check_workspace("attn_fwd", plan, workspace, workspace_size);
-    if (status) return status;
-    return plan->context->ops->attn_fwd(&plan->context->device, &plan->work, &params, workspace, stream);
+    static const stw_call_names names = {"attn_fwd", "attn_fwd: args"};
+    return run_plan(&names, STW_PLAN_ATTN_FWD, plan, args, workspace, workspace_size, stream);
 }
 
 stw_status stw_dropout_mask(const stw_plan *plan, const stw_attn_args *args, uint8_t *mask,

@@ -24,6 +24,18 @@ struct stw_plan {
     stw_jagged_plan *jagged; /* null: a plan of attention                       */
 };
 
+/* The shape part of the parameter block, and whether it is deterministic: the descriptor, else the
+ * environment. `checked`: by stw_attn_check. */
+void stw_plan_params(const stw_context *context, const stw_attn_desc *checked, stw_plan_kind kind,
+                     stw_attn_params *params_out);
+
+/* Selects and prepares for these sizes, without logging. The plan holds no reference to the context; freed
+ * with stw_plan_free. `why_all`: as below. */
+stw_status stw_plan_make(stw_context *context, const stw_attn_desc *checked, const stw_attn_params *params,
+                         stw_plan_kind kind, stw_text *why_all, stw_plan **plan_out);
+void stw_plan_free(stw_plan *plan); /* NULL is fine */
+void stw_plan_log(const stw_plan *plan);
+
 /* Checks, selects and prepares on an opened context, without logging. `why_all` (optional)
  * gets a line for every rule that was passed over. Shared by the plan calls and explain. */
 stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
@@ -36,6 +48,16 @@ void stw_jagged_plan_text(const stw_plan *plan, stw_text *text);
 /* Refuses a workspace that is missing, too small or misaligned: STW_E_WORKSPACE. */
 stw_status stw_plan_check_workspace(const char *who, const stw_plan *plan, const void *workspace,
                                     size_t size);
+
+/* The names in a run call's texts. */
+typedef struct stw_call_names {
+    const char *call, *args; /* "attn_bwd", "attn_bwd: args" */
+} stw_call_names;
+
+/* Runs a plan of attention with the arguments of one call. `shape`: plan->work.params, or those of a call of
+ * the plan's class. */
+stw_status stw_plan_run(const stw_call_names *names, const stw_plan *plan, const stw_attn_params *shape,
+                        const stw_attn_args *args, void *workspace, size_t workspace_size, stw_stream stream);
 
 /* The text of stw_plan_describe. */
 void stw_plan_text(const stw_plan *plan, stw_text *text);
