@@ -28,8 +28,8 @@ static int tensor_fits(const stw_tensor_param *t, int64_t rows, int64_t heads, i
 const char *stw_attn_hopper_refusal(const stw_attn_params *p) {
     const uint32_t gradients = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV, f = p->features;
     int packed_q = (f & STW_FEAT_PACKED_Q) != 0, packed_kv = (f & STW_FEAT_PACKED_KV) != 0;
-    int64_t rows = stw_size_class(packed_q ? p->total_q : p->max_seq_q),
-            keys = stw_size_class(packed_kv ? p->total_kv : p->max_seq_kv);
+    int64_t rows = packed_q ? stw_size_class(p->total_q) : p->max_seq_q,
+            keys = packed_kv ? stw_size_class(p->total_kv) : p->max_seq_kv;
     int64_t batch_q = packed_q ? 1 : p->batch, batch_kv = packed_kv ? 1 : p->batch;
     if (f & STW_FEAT_BIAS) return "it takes no bias";
     if (f & STW_FEAT_ALIBI) return "it takes no ALiBi";
@@ -41,8 +41,8 @@ const char *stw_attn_hopper_refusal(const stw_attn_params *p) {
         return "it takes no empty tensors";
     if (stw_attn_sees_one_key(p)) return "rows see one key, and its sums of dP are truncated, not rounded";
     if (p->scale == 0.0f) return "it hides pairs by infinite scores, which a scale of 0 makes NaN";
-    if (stw_size_class(p->batch) * p->heads_kv >=
-        UNITS_MAX / stw_blocks_of(stw_size_class(p->max_seq_kv), 128))
+    if (stw_packed_class(packed_q && packed_kv, p->batch) * p->heads_kv >=
+        UNITS_MAX / stw_blocks_of(stw_packed_class(packed_kv, p->max_seq_kv), 128))
         return "it counts units in 31 bits";
     if (!tensor_fits(&p->q, rows, p->heads_q, batch_q) || !tensor_fits(&p->dout, rows, p->heads_q, batch_q) ||
         !tensor_fits(&p->k, keys, p->heads_kv, batch_kv) || !tensor_fits(&p->v, keys, p->heads_kv, batch_kv))

@@ -59,11 +59,16 @@ static int has_plain(const stw_attn_tile *tile, const stw_attn_params *p) {
     return strstr(tile->loop, "split") || (!strcmp(tile->loop, "cdna_bf16") && p->dtype == STW_F16);
 }
 
+static int64_t class_of_rows(const stw_attn_params *p) {
+    return stw_packed_class((p->features & STW_FEAT_PACKED_Q) != 0, p->max_seq_q);
+}
+
 /* Problems of CDNA's own kernels (loops "cdna", "cdna_bf16"): no features of single pairs, all three
  * gradients in their own type and any order. What offsets reach is asked of the sizes' classes. */
 static int is_lean(const stw_attn_tile *tile, const stw_attn_params *p) {
     const uint32_t outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
-    int64_t rows = stw_size_class(p->max_seq_q), keys = stw_size_class(p->max_seq_kv);
+    int64_t rows = class_of_rows(p),
+            keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
     uint32_t d = p->head_dim_qk, dv = p->head_dim_v;
     if (strncmp(tile->loop, "cdna", 4) || has_plain(tile, p) || needs_full(p) ||
         (p->features & STW_FEAT_DETERMINISTIC))
@@ -78,7 +83,7 @@ static int is_lean(const stw_attn_tile *tile, const stw_attn_params *p) {
 /* Of these, the problems for which CDNA has own kernels before and behind the main loop, too. */
 static int lean_delta(const stw_attn_tile *tile, const stw_attn_params *p) {
     const uint32_t options = STW_FEAT_DLSE | STW_FEAT_GIVEN_DELTA | STW_FEAT_WRITE_DELTA;
-    int64_t rows = stw_size_class(p->max_seq_q);
+    int64_t rows = class_of_rows(p);
     return is_lean(tile, p) && !(p->features & options) && !(p->outputs & STW_OUT_DSINK) &&
            is_even(&p->out, rows, p->head_dim_v) && p->lse.seq >= 0 &&
            (rows + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
@@ -86,7 +91,7 @@ static int lean_delta(const stw_attn_tile *tile, const stw_attn_params *p) {
 
 static int lean_finish(const stw_attn_tile *tile, const stw_attn_params *p) {
     return is_lean(tile, p) && p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) &&
-           !(p->outputs & STW_OUT_DSINK) && is_even(&p->dq, stw_size_class(p->max_seq_q), p->head_dim_qk);
+           !(p->outputs & STW_OUT_DSINK) && is_even(&p->dq, class_of_rows(p), p->head_dim_qk);
 }
 
 /* Of these, those on a matrix unit that takes subnormal bf16 for zero: behind the main loop, a kernel for the

@@ -103,6 +103,11 @@ static int run(const life *l, stw_stream stream) {
     return say("bwd", stw_attn_bwd(l->bwd, &args, l->buffer[WORKSPACE], BYTES, stream));
 }
 
+static stw_status once(const life *l, const stw_attn_desc *desc) {
+    stw_attn_args args = args_of(l);
+    return stw_attn_bwd_once(l->context, desc, &args, l->buffer[WORKSPACE], BYTES, l->stream);
+}
+
 /* A function of the fake library that is loaded. */
 static void *fake_function(const char *library, const char *name) {
     void *handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD), *function = handle ? dlsym(handle, name) : NULL;
@@ -218,6 +223,7 @@ static void lost(void) {
     stw_attn_desc desc = desc_of();
     if (!start(&l)) return;
     run(&l, l.stream);
+    say("once", once(&l, &desc));
     setenv("FAKE_FAIL", "cuStreamSynchronize:700,hipStreamSynchronize:700", 1);
     say("synchronize", stw_stream_synchronize(l.context, l.stream));
     setenv("FAKE_FAIL", "", 1);
@@ -236,6 +242,7 @@ static void lost(void) {
     REFUSED(slowest, STW_E_DEVICE_LOST, "fwd",
             stw_attn_fwd(l.fwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
     REFUSED(slowest, STW_E_DEVICE_LOST, "mask", stw_dropout_mask(l.bwd, &args, l.buffer[MASK], l.stream));
+    REFUSED(slowest, STW_E_DEVICE_LOST, "once", once(&l, &desc));
     REFUSED(slowest, STW_E_DEVICE_LOST, "plan", stw_attn_bwd_plan(l.context, &desc, &plan));
     REFUSED(slowest, STW_E_DEVICE_LOST, "alloc", stw_buffer_alloc(l.context, BYTES, &pointer));
     REFUSED(slowest, STW_E_DEVICE_LOST, "free", stw_buffer_free(l.context, l.buffer[Q]));
@@ -252,8 +259,11 @@ static void lost(void) {
 
 static void child(void) {
     life l;
+    stw_attn_desc desc = desc_of(), other = desc;
+    other.batch = 3;
     if (!start(&l)) return;
     run(&l, l.stream);
+    say("once", once(&l, &desc));
     fflush(stdout);
     pid_t pid = fork();
     if (!pid) {
@@ -263,6 +273,8 @@ static void child(void) {
         stw_attn_args args = args_of(&l);
         REFUSED(slowest, STW_E_FORKED, "bwd",
                 stw_attn_bwd(l.bwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
+        REFUSED(slowest, STW_E_FORKED, "once", once(&l, &desc));
+        REFUSED(slowest, STW_E_FORKED, "once", once(&l, &other)); /* not planned yet */
         REFUSED(slowest, STW_E_FORKED, "stream", stw_stream_create(l.context, &stream));
         printf("refused %s\n", slowest < 1e9 ? "under 1 s" : "slowly");
         end(&l);
