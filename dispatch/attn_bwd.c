@@ -25,9 +25,9 @@ stw_status stw_plan_check_workspace(const char *who, const stw_plan *plan, const
     return STW_OK;
 }
 
-stw_status stw_plan_run(const stw_call_names *names, const stw_plan *plan, const stw_attn_params *shape,
-                        const stw_attn_args *args, void *workspace, size_t workspace_size,
-                        stw_stream stream) {
+stw_status stw_plan_call(const stw_call_names *names, const stw_plan *plan, const stw_attn_params *shape,
+                         const stw_attn_args *args, void *workspace, size_t workspace_size,
+                         stw_stream stream) {
     stw_attn_args full;
     stw_attn_params params;
     const stw_backend_ops *ops = plan->context->ops;
@@ -46,7 +46,7 @@ static stw_status run_plan(const stw_call_names *names, stw_plan_kind kind, cons
     if (plan->work.kind != kind)
         return stw_fail(STW_E_INVALID, "%s: the plan was made by stw_%s_plan", names->call,
                         stw_plan_kind_name(plan->work.kind));
-    return stw_plan_run(names, plan, &plan->work.params, args, workspace, workspace_size, stream);
+    return stw_plan_call(names, plan, &plan->work.params, args, workspace, workspace_size, stream);
 }
 
 stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,

@@ -126,7 +126,7 @@ static stw_status run(once *c, const char *args_name, stw_context *context, cons
     const stw_call_names names = {c->call, args_name};
     stw_status status = begin(c, context, desc);
     if (status) return status;
-    status = stw_plan_run(&names, c->plan, &c->shape, args, workspace, workspace_size, stream);
+    status = stw_plan_call(&names, c->plan, &c->shape, args, workspace, workspace_size, stream);
     end(c);
     return status;
 }

@@ -56,8 +56,9 @@ typedef struct stw_call_names {
 
 /* Runs a plan of attention with the arguments of one call. `shape`: plan->work.params, or those of a call of
  * the plan's class. */
-stw_status stw_plan_run(const stw_call_names *names, const stw_plan *plan, const stw_attn_params *shape,
-                        const stw_attn_args *args, void *workspace, size_t workspace_size, stw_stream stream);
+stw_status stw_plan_call(const stw_call_names *names, const stw_plan *plan, const stw_attn_params *shape,
+                         const stw_attn_args *args, void *workspace, size_t workspace_size,
+                         stw_stream stream);
 
 /* The text of stw_plan_describe. */
 void stw_plan_text(const stw_plan *plan, stw_text *text);
