@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Calls without a plan of the caller's: the context keeps one a class (plan_cache.h). The descriptor is
- * checked at every call, the kernels are chosen at the first of a class. The sizes of packed sides differ
- * from step to step, so that a class is as large as rules and kernels cannot tell (common/size_class.h); the
- * call runs with its own sizes. No lock or allocation where the class has been met. */
+ * checked at every call, the kernels are chosen at the first of a class. Sizes of packed sides differ from
+ * step to step, so a class holds all sizes that rules and kernels treat alike (common/size_class.h); a call
+ * runs with its own. No lock or allocation where the class has been met. */
 #include "plan.h"
 
 #include "common/extend.h"

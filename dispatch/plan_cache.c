@@ -41,7 +41,7 @@ stw_plan_slot *stw_plan_cache_take(stw_plan_cache *cache, const stw_plan_class *
         stw_plan_slot *slot = &cache->slot[i];
         if (atomic_load_explicit(&cache->hash[i], memory_order_relaxed) != class->hash) continue;
         unsigned before = atomic_fetch_add_explicit(&slot->users, 1, memory_order_acquire);
-        if (!(before & SLOT_TAKEN) && slot->plan && is_of(slot->plan, class)) {
+        if (!(before & SLOT_TAKEN) && is_of(slot->plan, class)) { /* who has a hash has a plan */
             mark_used(cache, slot);
             return slot;
         }
@@ -54,23 +54,22 @@ void stw_plan_cache_give(stw_plan_slot *slot) {
     atomic_fetch_sub_explicit(&slot->users, 1, memory_order_release);
 }
 
-/* The slot used longest ago of those that nobody uses, for this thread alone; NULL: none. */
+/* The slot used longest ago of those that nobody uses, for this thread alone; NULL: none, or a call has just
+ * begun to use it. */
 static stw_plan_slot *claim_oldest(stw_plan_cache *cache) {
-    for (;;) {
-        stw_plan_slot *oldest = NULL;
-        uint64_t least = UINT64_MAX;
-        for (size_t i = 0; i < STW_PLAN_CACHE_SLOTS; ++i) {
-            stw_plan_slot *slot = &cache->slot[i];
-            uint64_t used = atomic_load_explicit(&slot->used, memory_order_relaxed);
-            if (used >= least || atomic_load_explicit(&slot->users, memory_order_relaxed)) continue;
-            oldest = slot;
-            least = used;
-        }
-        unsigned none = 0;
-        if (!oldest || atomic_compare_exchange_strong_explicit(&oldest->users, &none, SLOT_TAKEN,
-                                                               memory_order_acquire, memory_order_relaxed))
-            return oldest;
+    stw_plan_slot *oldest = NULL;
+    uint64_t least = UINT64_MAX;
+    unsigned none = 0;
+    for (size_t i = 0; i < STW_PLAN_CACHE_SLOTS; ++i) {
+        stw_plan_slot *slot = &cache->slot[i];
+        uint64_t used = atomic_load_explicit(&slot->used, memory_order_relaxed);
+        if (used >= least || atomic_load_explicit(&slot->users, memory_order_relaxed)) continue;
+        oldest = slot;
+        least = used;
     }
+    int mine = oldest && atomic_compare_exchange_strong_explicit(&oldest->users, &none, SLOT_TAKEN,
+                                                                 memory_order_acquire, memory_order_relaxed);
+    return mine ? oldest : NULL;
 }
 
 stw_plan_slot *stw_plan_cache_keep(stw_plan_cache *cache, const stw_plan_class *class, stw_plan *plan) {

@@ -39,8 +39,8 @@ void stw_plan_class_seal(stw_plan_class *class);
 stw_plan_slot *stw_plan_cache_take(stw_plan_cache *cache, const stw_plan_class *class);
 void stw_plan_cache_give(stw_plan_slot *slot);
 
-/* Keeps a new plan of the class in place of the one used longest ago, and gives its slot, taken. NULL: every
- * slot is in use, the plan is still the caller's. */
+/* Keeps a new plan of the class in place of the one used longest ago, and gives its slot, taken. NULL: there
+ * is no slot to be had, the plan is still the caller's. */
 stw_plan_slot *stw_plan_cache_keep(stw_plan_cache *cache, const stw_plan_class *class, stw_plan *plan);
 
 /* Frees the plans; no call is under way. */
