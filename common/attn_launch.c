@@ -4,8 +4,10 @@
 #include "common/attn_launch.h"
 
 #include "common/dtype.h"
+#include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,11 +59,16 @@ static int has_plain(const stw_attn_tile *tile, const stw_attn_params *p) {
     return strstr(tile->loop, "split") || (!strcmp(tile->loop, "cdna_bf16") && p->dtype == STW_F16);
 }
 
+static int64_t class_of_rows(const stw_attn_params *p) {
+    return stw_packed_class((p->features & STW_FEAT_PACKED_Q) != 0, p->max_seq_q);
+}
+
 /* Problems of CDNA's own kernels (loops "cdna", "cdna_bf16"): no features of single pairs, all three
- * gradients in their own type and any order. */
+ * gradients in their own type and any order. What offsets reach is asked of the sizes' classes. */
 static int is_lean(const stw_attn_tile *tile, const stw_attn_params *p) {
     const uint32_t outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
-    int64_t rows = p->max_seq_q, keys = p->max_seq_kv;
+    int64_t rows = class_of_rows(p),
+            keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
     uint32_t d = p->head_dim_qk, dv = p->head_dim_v;
     if (strncmp(tile->loop, "cdna", 4) || has_plain(tile, p) || needs_full(p) ||
         (p->features & STW_FEAT_DETERMINISTIC))
@@ -76,14 +83,15 @@ static int is_lean(const stw_attn_tile *tile, const stw_attn_params *p) {
 /* Of these, the problems for which CDNA has own kernels before and behind the main loop, too. */
 static int lean_delta(const stw_attn_tile *tile, const stw_attn_params *p) {
     const uint32_t options = STW_FEAT_DLSE | STW_FEAT_GIVEN_DELTA | STW_FEAT_WRITE_DELTA;
+    int64_t rows = class_of_rows(p);
     return is_lean(tile, p) && !(p->features & options) && !(p->outputs & STW_OUT_DSINK) &&
-           is_even(&p->out, p->max_seq_q, p->head_dim_v) && p->lse.seq >= 0 &&
-           (p->max_seq_q + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
+           is_even(&p->out, rows, p->head_dim_v) && p->lse.seq >= 0 &&
+           (rows + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
 }
 
 static int lean_finish(const stw_attn_tile *tile, const stw_attn_params *p) {
     return is_lean(tile, p) && p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) &&
-           !(p->outputs & STW_OUT_DSINK) && is_even(&p->dq, p->max_seq_q, p->head_dim_qk);
+           !(p->outputs & STW_OUT_DSINK) && is_even(&p->dq, class_of_rows(p), p->head_dim_qk);
 }
 
 /* Of these, those on a matrix unit that takes subnormal bf16 for zero: behind the main loop, a kernel for the
@@ -224,6 +232,16 @@ static stw_attn_step *add_step(stw_attn_steps *steps, uint32_t wave, int64_t uni
     return step;
 }
 
+static void name_step(const stw_attn_steps *steps, stw_attn_step *step, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void name_step(const stw_attn_steps *steps, stw_attn_step *step, const char *format, ...) {
+    if (steps->unnamed) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(step->entry, sizeof step->entry, format, arguments);
+    va_end(arguments);
+}
+
 /* Blocks of threads that list what the key blocks of all sequences meet, a thread each; of packed keys, where
  * they stand in order of length, one does it all. */
 static int64_t lists_of(const stw_attn_tile *tile, const stw_attn_params *p) {
@@ -248,9 +266,9 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
     stw_attn_step *step =
         add_step(steps, wave, lists_of(t, p) + (lean ? parts : tiles) + 1, STW_ROW_THREADS, STW_ROW_SMEM);
     if (lean)
-        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_delta_cdna_hd%u_%s", t->head_dim, type);
+        name_step(steps, step, "stw_attn_bwd_delta_cdna_hd%u_%s", t->head_dim, type);
     else
-        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_delta_%s", type);
+        name_step(steps, step, "stw_attn_bwd_delta_%s", type);
     int summed = bias_is_summed(p);
     if (summed) {
         const bias_tile *b = bias_tile_of(t, p, wave);
@@ -260,33 +278,33 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
         uint32_t smem = b->lean ? lean_smem(b->head_dim, b->bm, b->bn, b->stages)
                                 : bwd_smem(stored_of(p, wave), b->head_dim, b->bm, b->bn, b->stages);
         step = add_step(steps, wave, units, b->warps * wave, smem);
-        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_bias_%s_%s", b->name, type);
+        name_step(steps, step, "stw_attn_bwd_bias_%s_%s", b->name, type);
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
         lean = is_lean(t, p);
         uint32_t smem = bwd_smem(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages);
         if (stw_attn_is_hopper(t)) smem = STW_SM90_SMEM(t->head_dim);
-        step = add_step(steps, wave, p->heads_kv * key_blocks_of(t, p), t->warps * wave, lean ? STW_CDNA_SMEM(t->head_dim) : smem);
+        step = add_step(steps, wave, p->heads_kv * key_blocks_of(t, p), t->warps * wave,
+                        lean ? STW_CDNA_SMEM(t->head_dim) : smem);
         step->queued = queued(t, p, wave);
-        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_%s", t->id, type, mode_of(t, p));
+        name_step(steps, step, "stw_attn_bwd_%s_%s_%s", t->id, type, mode_of(t, p));
         if (has_exact(t, p)) {
             step = add_step(steps, wave, step->units, step->block, step->smem);
-            snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_%s_%s_exact", t->id, type);
+            name_step(steps, step, "stw_attn_bwd_%s_%s_exact", t->id, type);
         }
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
     lean = lean_finish(t, p);
     step = add_step(steps, wave, lean ? parts : rows, STW_ROW_THREADS, STW_ROW_SMEM);
     if (lean)
-        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish_cdna_hd%u_%s", t->head_dim, type);
+        name_step(steps, step, "stw_attn_bwd_finish_cdna_hd%u_%s", t->head_dim, type);
     else
-        snprintf(step->entry, sizeof step->entry, "stw_attn_bwd_finish");
+        name_step(steps, step, "stw_attn_bwd_finish");
 }
 
-void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+static void fill_steps(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
                        uint32_t wave, stw_attn_steps *steps_out) {
-    memset(steps_out, 0, sizeof *steps_out);
     if (call == STW_CALL_BWD) {
         add_bwd(tile, params, wave, steps_out);
         steps_out->workspace = layout_of(tile, params).total;
@@ -295,15 +313,27 @@ void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_
         stw_attn_step *step =
             add_step(steps_out, wave, params->heads_q * stw_tiles_of_head(params, tile->bm) + 1,
                      tile->warps * wave, smem);
-        snprintf(step->entry, sizeof step->entry, "stw_attn_fwd_%s_%s", tile->id,
-                 stw_dtype_name((stw_dtype)params->dtype));
+        name_step(steps_out, step, "stw_attn_fwd_%s_%s", tile->id, stw_dtype_name((stw_dtype)params->dtype));
     } else {
         int64_t heads = params->batch * params->heads_q;
         stw_attn_step *step =
             add_step(steps_out, wave, heads * stw_blocks_of(params->max_seq_q, MASK_ROWS) + 1,
                      STW_ROW_THREADS, STW_ROW_SMEM);
-        snprintf(step->entry, sizeof step->entry, "stw_attn_dropout_mask");
+        name_step(steps_out, step, "stw_attn_dropout_mask");
     }
+}
+
+void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+                       uint32_t wave, stw_attn_steps *steps_out) {
+    memset(steps_out, 0, sizeof *steps_out);
+    fill_steps(call, tile, params, wave, steps_out);
+}
+
+void stw_attn_unnamed_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+                               uint32_t wave, stw_attn_steps *steps_out) {
+    memset(steps_out, 0, sizeof *steps_out);
+    steps_out->unnamed = 1;
+    fill_steps(call, tile, params, wave, steps_out);
 }
 
 /* ---- the argument ---- */
@@ -332,14 +362,16 @@ static int descends(const stw_attn_tile *tile, const stw_attn_params *p) {
 
 /* Under a causal mask key blocks differ in work, and few heads' rows should stay in the second-level cache:
  * q, dout and the sums of dQ of so many rows of a kv head fit 32 MiB. As many where key blocks wait for one
- * another: the more heads, the fewer of one head are under way. 0: a head's key blocks go one after the other. */
+ * another: the more heads, the fewer of one head are under way. 0: a head's key blocks go one after the
+ * other. */
 static int64_t beside_rows(const stw_attn_tile *tile, const stw_attn_params *p) {
     if (!(p->features & STW_FEAT_WINDOW_RIGHT) && !descends(tile, p)) return 0;
-    return (INT64_C(32) << 20) / ((int64_t)tile->head_dim * (2 * element_of(p) + (int64_t)sizeof(float)) * p->group);
+    return (INT64_C(32) << 20) /
+           ((int64_t)tile->head_dim * (2 * element_of(p) + (int64_t)sizeof(float)) * p->group);
 }
 
-/* Dense keys: heads of so many rows, and not more than there are, since Hopper's own main loop multiplies them by their
- * key blocks in 32 bits. */
+/* Dense keys: heads of so many rows, and not more than there are, since Hopper's own main loop multiplies
+ * them by their key blocks in 32 bits. */
 static int64_t heads_beside(const stw_attn_tile *tile, const stw_attn_params *p) {
     int64_t beside = stw_heads_beside(p->heads_kv, beside_rows(tile, p), p->max_seq_q);
     return stw_larger(1, stw_smaller(beside, p->batch * p->heads_kv));

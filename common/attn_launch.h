@@ -42,6 +42,7 @@ typedef struct stw_attn_steps {
     uint32_t count; /* 0: there is nothing to do */
     stw_attn_step step[STW_ATTN_STEPS];
     size_t workspace; /* bytes */
+    int unnamed;      /* entries are left empty */
 } stw_attn_steps;
 
 /* NULL, or why kernels of this tile do not exist for the call: dispatch passes such a variant over, and
@@ -58,6 +59,11 @@ const char *stw_attn_hopper_refusal(const stw_attn_params *params);
 /* The kernels of a call, in order. `tile` is not read for the dropout mask and may be NULL. */
 void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
                        uint32_t wave, stw_attn_steps *steps_out);
+
+/* The same kernels without their names, which take most of the time: for a call whose plan knows them. The
+ * steps of a problem and of one that shares its size classes (common/size_class.h) differ in units alone. */
+void stw_attn_unnamed_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+                               uint32_t wave, stw_attn_steps *steps_out);
 
 /* The argument of the kernels: params with the call's pointers, the workspace divided. Set `units` to a
  * step's before each launch. */

@@ -46,17 +46,21 @@ const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_wor
                                  &work->params);
 }
 
+/* The grid of a step whose kernel is known. */
+static void size_step(const stw_device *device, const stw_attn_step *step, launch_step *sized) {
+    int64_t enough = blocks_at_a_time(device, step->smem),
+            least = step->queued == STW_QUEUED_MANY ? enough * STW_UNITS_MANY : enough + 1;
+    int few = step->queued != STW_QUEUED_NEVER && step->units >= least;
+    sized->units = step->units;
+    sized->grid_x = few ? (uint32_t)enough : step->grid_x;
+    sized->grid_y = few ? 1 : step->grid_y;
+}
+
 static stw_status find_steps(const stw_device *device, const stw_attn_steps *steps, launch_step *found) {
     stw_gpu *gpu = device->state;
     for (uint32_t i = 0; i < steps->count; ++i) {
         const stw_attn_step *step = &steps->step[i];
-        found[i] = (launch_step){.units = step->units, .grid_x = step->grid_x, .grid_y = step->grid_y};
-        int64_t enough = blocks_at_a_time(device, step->smem),
-                least = step->queued == STW_QUEUED_MANY ? enough * STW_UNITS_MANY : enough + 1;
-        if (step->queued != STW_QUEUED_NEVER && step->units >= least) {
-            found[i].grid_x = (uint32_t)enough;
-            found[i].grid_y = 1;
-        }
+        size_step(device, step, &found[i]);
         stw_status status = stw_gpu_kernel_find(gpu, step->entry, step->block, step->smem, &found[i].kernel);
         if (status) return status;
     }
@@ -125,6 +129,20 @@ static int is_aligned(const stw_attn_params *p) {
     return all % 16 == 0;
 }
 
+static int same_sizes(const stw_attn_params *a, const stw_attn_params *b) {
+    return a->batch == b->batch && a->max_seq_q == b->max_seq_q && a->max_seq_kv == b->max_seq_kv &&
+           a->total_q == b->total_q && a->total_kv == b->total_kv;
+}
+
+/* The plan's steps for a call of other sizes of its classes (stw_attn_bwd_once). */
+static void resize_steps(const stw_device *device, stw_attn_call call, const stw_attn_tile *tile,
+                         const stw_attn_params *params, launch_step *steps) {
+    const stw_gpu *gpu = device->state;
+    stw_attn_steps own;
+    stw_attn_unnamed_steps_of(call, tile, params, gpu->ops->wave, &own);
+    for (uint32_t i = 0; i < own.count; ++i) size_step(device, &own.step[i], &steps[i]);
+}
+
 static stw_status run_call(const char *who, stw_attn_call call, const stw_device *device,
                            const stw_attn_work *work, const stw_attn_params *params, void *workspace,
                            stw_stream stream) {
@@ -145,8 +163,9 @@ static stw_status run_call(const char *who, stw_attn_call call, const stw_device
         stw_attn_launch_of(call, &tile, params, gpu->ops->wave, workspace, &launch);
         if (!mask && stw_attn_is_hopper(&tile)) status = gpu->ops->encode_maps(gpu, &launch, maps);
     }
-    const launch_step *steps = mask ? &plan.step[MASK_STEP] : unaligned ? plan.unaligned : plan.step;
+    launch_step *steps = mask ? &plan.step[MASK_STEP] : unaligned ? plan.unaligned : plan.step;
     uint32_t count = mask ? plan.mask_count : unaligned ? plan.unaligned_count : plan.count;
+    if (!same_sizes(&work->params, params)) resize_steps(device, call, &tile, params, steps);
     if (!status) status = launch_steps(gpu, steps, count, &launch, maps, stream);
     return stw_gpu_leave(gpu, before, status);
 }
@@ -158,11 +177,12 @@ stw_status stw_gpu_stage(const stw_device *device, const stw_attn_work *work, co
     stw_gpu *gpu = device->state;
     launch_plan plan;
     memcpy(&plan, work->scratch, sizeof plan);
-    const char *who = work->kind == STW_PLAN_ATTN_FWD ? "attn_fwd" : "attn_bwd";
+    stw_attn_call call = work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD;
+    const char *who = call == STW_CALL_FWD ? "attn_fwd" : "attn_bwd";
     int before;
     stw_status status = stw_gpu_enter(gpu, who, &before);
     if (status) return status;
-    status = stw_gpu_check_call(gpu, who, params, workspace, stream);
+    status = stw_gpu_check_call(gpu, who, call, params, workspace, stream);
     for (uint32_t i = 0; i < count && !status; ++i) {
         stw_attn_stage stage = stages[i];
         void *arguments[] = {&stage};

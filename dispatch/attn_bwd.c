@@ -22,40 +22,38 @@ stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void 
     return STW_OK;
 }
 
-/* Everything a run call checks, the bound parameter block, and the threads that the call may use. */
-static stw_status bind_call(const char *who, const stw_plan *plan, stw_plan_kind kind,
-                            const stw_attn_args *args, stw_attn_params *params_out,
-                            uint32_t *cpu_threads_out) {
+stw_status stw_plan_call(const stw_call_names *names, const stw_plan *plan, const stw_attn_params *shape,
+                         const stw_attn_args *args, void *workspace, size_t workspace_size,
+                         stw_stream stream) {
     stw_attn_args full;
-    if (!plan) return stw_fail(STW_E_INVALID, "%s: plan is null", who);
+    stw_attn_params params;
+    stw_status status = stw_extend(names->args, args, &full, sizeof full, STW_SIZE_ATTN_ARGS_0_1);
+    if (!status) status = stw_attn_params_bind(shape, plan->work.kind, &full, &params);
+    if (!status) status = stw_plan_place_workspace(names->call, plan, &workspace, workspace_size);
+    if (status) return status;
+    return stw_plan_run(plan, &params, workspace, stream, (uint32_t)full.cpu_threads);
+}
+
+static stw_status run_plan(const stw_call_names *names, stw_plan_kind kind, const stw_plan *plan,
+                           const stw_attn_args *args, void *workspace, size_t workspace_size,
+                           stw_stream stream) {
+    if (!plan) return stw_fail(STW_E_INVALID, "%s: plan is null", names->call);
     if (plan->work.kind != kind)
-        return stw_fail(STW_E_INVALID, "%s: the plan was made by stw_%s_plan", who,
+        return stw_fail(STW_E_INVALID, "%s: the plan was made by stw_%s_plan", names->call,
                         stw_plan_kind_name(plan->work.kind));
-    stw_status status = stw_extend(kind == STW_PLAN_ATTN_FWD ? "attn_fwd: args" : "attn_bwd: args", args,
-                                   &full, sizeof full, STW_SIZE_ATTN_ARGS_0_1);
-    if (!status) status = stw_attn_params_bind(&plan->work.params, kind, &full, params_out);
-    if (!status) *cpu_threads_out = (uint32_t)full.cpu_threads;
-    return status;
+    return stw_plan_call(names, plan, &plan->work.params, args, workspace, workspace_size, stream);
 }
 
 stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
                         size_t workspace_size, stw_stream stream) {
-    stw_attn_params params;
-    uint32_t cpu_threads;
-    stw_status status = bind_call("attn_bwd", plan, STW_PLAN_ATTN_BWD, args, &params, &cpu_threads);
-    if (!status) status = stw_plan_place_workspace("attn_bwd", plan, &workspace, workspace_size);
-    if (status) return status;
-    return stw_plan_run(plan, &params, workspace, stream, cpu_threads);
+    static const stw_call_names names = {"attn_bwd", "attn_bwd: args"};
+    return run_plan(&names, STW_PLAN_ATTN_BWD, plan, args, workspace, workspace_size, stream);
 }
 
 stw_status stw_attn_fwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
                         size_t workspace_size, stw_stream stream) {
-    stw_attn_params params;
-    uint32_t cpu_threads;
-    stw_status status = bind_call("attn_fwd", plan, STW_PLAN_ATTN_FWD, args, &params, &cpu_threads);
-    if (!status) status = stw_plan_place_workspace("attn_fwd", plan, &workspace, workspace_size);
-    if (status) return status;
-    return stw_plan_run(plan, &params, workspace, stream, cpu_threads);
+    static const stw_call_names names = {"attn_fwd", "attn_fwd: args"};
+    return run_plan(&names, STW_PLAN_ATTN_FWD, plan, args, workspace, workspace_size, stream);
 }
 
 stw_status stw_dropout_mask(const stw_plan *plan, const stw_attn_args *args, uint8_t *mask,

@@ -30,6 +30,9 @@ static size_t size_of(const stw_attn_stage *s) {
 }
 
 void stw_attn_stages_plan(const stw_attn_desc *desc, stw_attn_work *work) {
+    work->stage_count = 0;
+    work->stage_size = 0;
+    if (!(desc->flags & STW_ATTN_HAS_DIM_STRIDES)) return;
     for (uint32_t i = 0; i < STW_TENSOR_ROWS; ++i) {
         const stw_tensor_row *row = &stw_tensor_rows[i];
         stw_tensor_extents e = stw_tensor_extents_of(row, desc);

@@ -106,6 +106,7 @@ void stw_context_retain(stw_context *context) {
 
 void stw_context_release(stw_context *context) {
     if (atomic_fetch_sub_explicit(&context->references, 1, memory_order_acq_rel) != 1) return;
+    stw_plan_cache_end(&context->plans);
     stw_rules_free(&context->rules);
     context->ops->close(&context->device);
     free(context);

@@ -4,6 +4,7 @@
 #ifndef STW_DISPATCH_CONTEXT_H
 #define STW_DISPATCH_CONTEXT_H
 
+#include "plan_cache.h"
 #include "select.h"
 
 #include <stdatomic.h>
@@ -15,6 +16,7 @@ struct stw_context {
     stw_memory memory;
     stw_env env;
     stw_rules rules;
+    stw_plan_cache plans; /* without references to the context */
 };
 
 void stw_context_retain(stw_context *context);

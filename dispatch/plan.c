@@ -15,10 +15,18 @@ _Static_assert((int)STW_PLAN_ATTN_BWD == (int)STW_PROBLEM_ATTN_BWD &&
                    (int)STW_PLAN_ATTN_FWD == (int)STW_PROBLEM_ATTN_FWD,
                "a plan's kind is its problem's op");
 
-/* Whether this plan is deterministic: the descriptor, else the environment. */
 static int is_deterministic(const stw_attn_desc *desc, const stw_env *env) {
     if (desc->deterministic != STW_DETERMINISTIC_ENV) return desc->deterministic == STW_DETERMINISTIC_ON;
     return env->deterministic != STW_ENV_DET_OFF;
+}
+
+void stw_plan_shape(const stw_context *context, const stw_attn_desc *checked, stw_plan_kind kind,
+                    stw_attn_work *shape_out) {
+    shape_out->kind = kind;
+    stw_attn_params_fill(checked, kind, is_deterministic(checked, &context->env), &shape_out->params);
+    shape_out->scale = checked->scale_f64;
+    shape_out->softcap = checked->softcap_f64;
+    stw_attn_stages_plan(checked, shape_out);
 }
 
 /* The variant for calls whose tensors start anywhere, if the one chosen does not take them. */
@@ -35,41 +43,53 @@ static void select_unaligned(stw_context *context, stw_attn_work *work) {
     work->unaligned = 0;
 }
 
-stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
-                          stw_text *why_all, stw_plan **plan_out) {
-    stw_attn_desc checked = *desc;
-    stw_status status = stw_attn_check(&checked, kind);
-    if (status) return status;
-    if (checked.dtype == STW_F64 && !context->ops->attn_f64)
+stw_status stw_plan_make(stw_context *context, const stw_attn_desc *checked, const stw_attn_work *shape,
+                         const stw_attn_params *params, stw_text *why_all, stw_plan **plan_out) {
+    stw_plan_kind kind = shape->kind;
+    if (checked->dtype == STW_F64 && !context->ops->attn_f64)
         return stw_fail(STW_E_UNSUPPORTED,
                         "%s: dtype f64: backend %s takes f16, bf16, f32; the CPU backend takes f64",
                         stw_plan_kind_name(kind), stw_backend_name(context->ops->backend));
     stw_plan *plan = calloc(1, sizeof *plan);
     if (!plan) return stw_fail(STW_E_NO_MEMORY, "%s_plan: no memory", stw_plan_kind_name(kind));
     plan->context = context;
-    plan->desc = checked;
+    plan->desc = *checked;
     plan->work.kind = kind;
-    stw_attn_params_fill(&checked, kind, is_deterministic(&checked, &context->env), &plan->work.params);
-    stw_attn_stages_plan(&checked, &plan->work);
-    plan->work.scale = checked.scale_f64;
-    plan->work.softcap = checked.softcap_f64;
+    plan->work.params = *params;
+    plan->work.scale = shape->scale;
+    plan->work.softcap = shape->softcap;
+    plan->work.stage_count = shape->stage_count;
+    plan->work.stage_size = shape->stage_size;
+    memcpy(plan->work.stage, shape->stage, shape->stage_count * sizeof shape->stage[0]);
     stw_facts facts = stw_facts_of(&plan->work, &context->device);
     stw_text own = stw_text_in(plan->why, sizeof plan->why);
-    status = stw_select(&context->rules, &facts, context->ops, &context->device, context->env.variant,
-                        why_all != NULL, why_all ? why_all : &own, &plan->work.variant);
+    stw_status status =
+        stw_select(&context->rules, &facts, context->ops, &context->device, context->env.variant,
+                   why_all != NULL, why_all ? why_all : &own, &plan->work.variant);
     if (!status) select_unaligned(context, &plan->work);
     if (!status) status = context->ops->attn_prepare(&context->device, &plan->work);
     if (status) {
-        free(plan);
+        stw_plan_free(plan);
         return status;
     }
-    stw_context_retain(context);
     *plan_out = plan;
     return STW_OK;
 }
 
+stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
+                          stw_text *why_all, stw_plan **plan_out) {
+    stw_attn_desc checked = *desc;
+    stw_attn_work shape;
+    stw_status status = stw_attn_check(&checked, kind);
+    if (status) return status;
+    stw_plan_shape(context, &checked, kind, &shape);
+    status = stw_plan_make(context, &checked, &shape, &shape.params, why_all, plan_out);
+    if (!status) stw_context_retain(context);
+    return status;
+}
+
 /* One line for the log: the problem, replayable with `sternway bench` and `explain`, and the choice. */
-static void log_plan(const stw_plan *plan) {
+void stw_plan_log(const stw_plan *plan) {
     if (!stw_log_enabled(STW_LOG_TRACE)) return;
     char problem[512];
     stw_problem_format(&plan->desc, (stw_problem_op)plan->work.kind, problem, sizeof problem);
@@ -85,7 +105,7 @@ static stw_status plan_create(stw_context *context, const stw_attn_desc *desc, s
     if (!plan_out) return stw_fail(STW_E_INVALID, "%s_plan: plan_out is null", stw_plan_kind_name(kind));
     stw_status status = stw_extend(who, desc, &full, sizeof full, STW_SIZE_ATTN_DESC_0_1);
     if (!status) status = stw_plan_build(context, &full, kind, NULL, plan_out);
-    if (!status) log_plan(*plan_out);
+    if (!status) stw_plan_log(*plan_out);
     return status;
 }
 
@@ -97,12 +117,17 @@ stw_status stw_attn_fwd_plan(stw_context *context, const stw_attn_desc *desc, st
     return plan_create(context, desc, STW_PLAN_ATTN_FWD, plan_out);
 }
 
+void stw_plan_free(stw_plan *plan) {
+    free(plan);
+}
+
 void stw_plan_destroy(stw_plan *plan) {
     if (!plan) return;
+    stw_context *context = plan->context;
     if (plan->jagged) stw_plan_destroy(plan->jagged->attn);
     free(plan->jagged);
-    stw_context_release(plan->context);
-    free(plan);
+    stw_plan_free(plan);
+    stw_context_release(context);
 }
 
 size_t stw_plan_workspace_size(const stw_plan *plan) {

@@ -24,6 +24,18 @@ struct stw_plan {
     stw_jagged_plan *jagged; /* null: a plan of attention                       */
 };
 
+/* What the descriptor decides of a plan's work, and no other member: kind, params (deterministic: the
+ * descriptor, else the environment), scale, softcap, stages. `checked`: by stw_attn_check. */
+void stw_plan_shape(const stw_context *context, const stw_attn_desc *checked, stw_plan_kind kind,
+                    stw_attn_work *shape_out);
+
+/* Selects and prepares, without logging. `params`: shape->params, or the largest of their class. The plan
+ * holds no reference to the context; freed with stw_plan_free. `why_all`: as below. */
+stw_status stw_plan_make(stw_context *context, const stw_attn_desc *checked, const stw_attn_work *shape,
+                         const stw_attn_params *params, stw_text *why_all, stw_plan **plan_out);
+void stw_plan_free(stw_plan *plan); /* NULL is fine */
+void stw_plan_log(const stw_plan *plan);
+
 /* Checks, selects and prepares on an opened context, without logging. `why_all` (optional)
  * gets a line for every rule that was passed over. Shared by the plan calls and explain. */
 stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
@@ -48,6 +60,17 @@ static inline size_t stw_plan_attn_bytes(const stw_plan *plan) {
 /* Runs a bound call of a plan of attention on a workspace that has been placed. (attn_stage.c) */
 stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, void *workspace,
                         stw_stream stream, uint32_t cpu_threads);
+
+/* The names in a run call's texts. */
+typedef struct stw_call_names {
+    const char *call, *args; /* "attn_bwd", "attn_bwd: args" */
+} stw_call_names;
+
+/* Runs a plan of attention with the arguments of one call. `shape`: plan->work.params, or those of a call of
+ * the plan's class. */
+stw_status stw_plan_call(const stw_call_names *names, const stw_plan *plan, const stw_attn_params *shape,
+                         const stw_attn_args *args, void *workspace, size_t workspace_size,
+                         stw_stream stream);
 
 /* The text of stw_plan_describe. */
 void stw_plan_text(const stw_plan *plan, stw_text *text);

@@ -39,6 +39,15 @@ static int misfit_of(const stw_rule *rule, const stw_facts *facts) {
     return fact;
 }
 
+int64_t stw_rules_reach(const stw_rules *rules, int fact, int64_t first, int64_t last) {
+    for (size_t i = 0; i < rules->count && first < last; ++i) {
+        int64_t low = rules->rules[i].low[fact], high = rules->rules[i].high[fact];
+        if (first < low && low <= last) last = low - 1;
+        if (first <= high && high < last) last = high;
+    }
+    return last;
+}
+
 /* NULL, or why this variant cannot run this problem on this device. */
 static const char *refusal_of(const stw_variant *variant, const stw_facts *facts, const stw_backend_ops *ops,
                               const stw_device *device) {

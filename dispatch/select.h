@@ -67,6 +67,9 @@ stw_status stw_rule_parse(const char *conditions, stw_rule *rule_out);
 
 const char *stw_fact_name(int fact); /* as rules spell it */
 
+/* The last value from `first` to `last` up to which no rule tells the fact from `first`. */
+int64_t stw_rules_reach(const stw_rules *rules, int fact, int64_t first, int64_t last);
+
 stw_facts stw_facts_of(const stw_attn_work *work, const stw_device *device);
 
 /* The first rule that fits a usable variant; `forced_variant` (NULL or "": none) overrides all rules. `why`

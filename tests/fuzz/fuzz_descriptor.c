@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Descriptors: bytes become a descriptor, mostly small and near what is legal. A plan that is refused says
- * why and leaves plan_out alone; what a plan accepts, the run calls accept, inside the memory the descriptor
- * implies; values in memory that are out of range are refused with nothing written. CPU, one thread. */
+ * why and leaves plan_out alone; what a plan accepts, the run calls accept, with it and without, inside the
+ * memory the descriptor implies; values in memory that are out of range are refused with nothing written.
+ * CPU, one thread. */
 #include "descriptor_tensors.h"
 
 #include <math.h>
@@ -129,6 +130,18 @@ static void read_values(reader *r, stw_attn_args *a, const stw_attn_desc *d, int
 }
 
 typedef stw_status (*run_fn)(const stw_plan *, const stw_attn_args *, void *, size_t, stw_stream);
+typedef stw_status (*once_fn)(stw_context *, const stw_attn_desc *, const stw_attn_args *, void *, size_t,
+                              stw_stream);
+
+/* What stw_attn_*_once asks for: no less than the plan. */
+static size_t once_workspace(const stw_attn_desc *d, int forward, size_t plans) {
+    size_t size = 0;
+    const stw_status status =
+        (forward ? stw_attn_fwd_once_workspace : stw_attn_bwd_once_workspace)(context, d, &size);
+    FUZZ_CHECK(!status, "the plan was accepted: %s", stw_last_error());
+    FUZZ_CHECK(size >= plans, "a workspace of %zu bytes without a plan, %zu with one", size, plans);
+    return size;
+}
 
 static void run(const stw_plan *plan, const stw_attn_desc *d, int forward, reader r) {
     regions all = {{{0}}, 0, 0};
@@ -136,17 +149,23 @@ static void run(const stw_plan *plan, const stw_attn_desc *d, int forward, reade
     int wild = 0;
     const reader content = r;
     const unsigned skew = read_byte(&r) % 5;
-    const size_t workspace_size = stw_plan_workspace_size(plan);
+    const size_t workspace_size = stw_plan_workspace_size(plan),
+                 once_size = once_workspace(d, forward, workspace_size);
     if (!too_large(d) && regions_bind(&all, d, forward, content, skew, &args)) {
         read_values(&r, &args, d, &wild);
         void *workspace = regions_add(&all, (double)workspace_size, 1, 2);
+        void *larger = regions_add(&all, (double)once_size, 1, 2);
         void *mask = regions_add(
             &all, (double)d->batch * (double)d->heads_q * (double)d->max_seq_q * (double)d->max_seq_kv, 0, 1);
-        if (workspace && mask) {
+        if (workspace && larger && mask) {
             regions_keep(&all);
             const run_fn call = forward ? stw_attn_fwd : stw_attn_bwd;
             stw_status status = call(plan, &args, workspace, workspace_size, NULL);
             FUZZ_CHECK(!status || (wild && status == STW_E_INVALID), "the plan was accepted: %s",
+                       stw_last_error());
+            regions_check(&all, status != STW_OK);
+            const once_fn once = forward ? stw_attn_fwd_once : stw_attn_bwd_once;
+            FUZZ_CHECK(once(context, d, &args, larger, once_size, NULL) == status, "once: %s",
                        stw_last_error());
             regions_check(&all, status != STW_OK);
             const stw_status masked = stw_dropout_mask(plan, &args, mask, NULL);

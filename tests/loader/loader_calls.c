@@ -7,11 +7,14 @@
  *                     input an earlier failure has taken away is not made. Several rounds in one process.
  *   foreign           tensors and a stream of a second device, host memory: one line each
  *   gone              a destroyed stream in every call that takes one, and the same call with a good one
- * (HIP's fake) kinds             managed and page-locked memory as a tensor and as the workspace (HIP's fake)
+ *                     (HIP's fake)
+ *   kinds             managed and page-locked memory as a tensor and as the workspace (HIP's fake)
  *   flags             memory of hipExtMallocWithFlags, and managed, as an array that is read and as one that
- * is written lost              launches, loses the device at the next call, and goes on child runs, forks,
- * and runs in the child overhead          nanoseconds of a run call, of one with every tensor, of a plan
- * call, and of 3000 cycles
+ *                     is written
+ *   lost              launches, loses the device at the next call, and goes on
+ *   child             runs, forks, and runs in the child
+ *   overhead          nanoseconds of a run call, of one with every tensor, of a plan call, of 3000 cycles,
+ *                     and of stw_attn_bwd_once of a class that was met
  */
 #include "loader_calls.h"
 
@@ -102,6 +105,11 @@ static int start(life *l) {
 static int run(const life *l, stw_stream stream) {
     stw_attn_args args = args_of(l);
     return say("bwd", stw_attn_bwd(l->bwd, &args, l->buffer[WORKSPACE], BYTES, stream));
+}
+
+static stw_status once(const life *l, const stw_attn_desc *desc) {
+    stw_attn_args args = args_of(l);
+    return stw_attn_bwd_once(l->context, desc, &args, l->buffer[WORKSPACE], BYTES, l->stream);
 }
 
 /* A function of the fake library that is loaded. */
@@ -259,6 +267,7 @@ static void lost(void) {
     stw_attn_desc desc = desc_of();
     if (!start(&l)) return;
     run(&l, l.stream);
+    say("once", once(&l, &desc));
     setenv("FAKE_FAIL", "cuStreamSynchronize:700,hipStreamSynchronize:700", 1);
     say("synchronize", stw_stream_synchronize(l.context, l.stream));
     setenv("FAKE_FAIL", "", 1);
@@ -277,6 +286,7 @@ static void lost(void) {
     REFUSED(slowest, STW_E_DEVICE_LOST, "fwd",
             stw_attn_fwd(l.fwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
     REFUSED(slowest, STW_E_DEVICE_LOST, "mask", stw_dropout_mask(l.bwd, &args, l.buffer[MASK], l.stream));
+    REFUSED(slowest, STW_E_DEVICE_LOST, "once", once(&l, &desc));
     REFUSED(slowest, STW_E_DEVICE_LOST, "plan", stw_attn_bwd_plan(l.context, &desc, &plan));
     REFUSED(slowest, STW_E_DEVICE_LOST, "alloc", stw_buffer_alloc(l.context, BYTES, &pointer));
     REFUSED(slowest, STW_E_DEVICE_LOST, "free", stw_buffer_free(l.context, l.buffer[Q]));
@@ -293,8 +303,11 @@ static void lost(void) {
 
 static void child(void) {
     life l;
+    stw_attn_desc desc = desc_of(), other = desc;
+    other.batch = 3;
     if (!start(&l)) return;
     run(&l, l.stream);
+    say("once", once(&l, &desc));
     fflush(stdout);
     pid_t pid = fork();
     if (!pid) {
@@ -305,6 +318,8 @@ static void child(void) {
         stw_attn_args args = args_of(&l);
         REFUSED(slowest, STW_E_FORKED, "bwd",
                 stw_attn_bwd(l.bwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
+        REFUSED(slowest, STW_E_FORKED, "once", once(&l, &desc));
+        REFUSED(slowest, STW_E_FORKED, "once", once(&l, &other)); /* not planned yet */
         REFUSED(slowest, STW_E_FORKED, "stream", stw_stream_create(l.context, &stream));
         printf("refused %s\n", slowest < 1e9 ? "under 1 s" : "slowly");
         end(&l);
@@ -350,17 +365,20 @@ static double fastest_plan(stw_context *context, const stw_attn_desc *desc) {
 }
 
 /* Everything that a call can point to: the most that is checked and bound. */
-static double fastest_rich_run(const life *l) {
+static stw_attn_desc rich_desc_of(int64_t total) {
     stw_attn_desc desc = desc_of();
-    stw_attn_args args = args_of(l);
-    stw_plan *plan = NULL;
-    char *spare = l->buffer[MASK];
-    desc.total_q = desc.total_kv = 65;
+    desc.total_q = desc.total_kv = total;
     desc.bias_dtype = STW_F32;
     desc.flags =
         STW_ATTN_ALIBI | STW_ATTN_SINK | STW_ATTN_DLSE | STW_ATTN_WRITE_DELTA | STW_ATTN_HAS_USED_LENGTHS;
     desc.outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | STW_OUT_DBIAS | STW_OUT_DSINK;
-    if (stw_layout_thd(&desc) || stw_attn_bwd_plan(l->context, &desc, &plan)) return 1e12;
+    stw_layout_thd(&desc);
+    return desc;
+}
+
+static stw_attn_args rich_args_of(const life *l) {
+    stw_attn_args args = args_of(l);
+    char *spare = l->buffer[MASK];
     void *const at[] = {spare,         spare + 4096,  spare + 8192,  spare + 12288, spare + 16384,
                         spare + 20480, spare + 24576, spare + 28672, spare + 32768, spare + 36864,
                         spare + 40960, spare + 45056, spare + 49152, spare + 53248, spare + 131072};
@@ -369,8 +387,38 @@ static double fastest_rich_run(const life *l) {
     args.q_offsets = at[8], args.k_offsets = at[9], args.dropout_seed_ptr = at[10];
     args.dropout_offset_ptr = at[11], args.dsink = at[12], args.status_out = at[13];
     args.bias = at[14], args.dbias = spare + 524288;
+    return args;
+}
+
+static double fastest_rich_run(const life *l) {
+    const stw_attn_desc desc = rich_desc_of(65);
+    const stw_attn_args args = rich_args_of(l);
+    stw_plan *plan = NULL;
+    if (stw_attn_bwd_plan(l->context, &desc, &plan)) return 1e12;
     double fastest = fastest_run(plan, &args, l->buffer[WORKSPACE], l->stream);
     stw_plan_destroy(plan);
+    return fastest;
+}
+
+/* Totals that differ from call to call and share a class, after so many others as there is room for. */
+static double fastest_once(const life *l) {
+    const stw_attn_args args = rich_args_of(l);
+    stw_attn_desc desc;
+    double fastest = 1e12;
+    size_t size;
+    for (int64_t n = 1; n < 64; ++n) {
+        desc = rich_desc_of(1024 * n);
+        if (stw_attn_bwd_once_workspace(l->context, &desc, &size)) return 1e12;
+    }
+    for (int batch = 0; batch < BATCHES; ++batch) {
+        desc = rich_desc_of(65 + batch % 7);
+        double before = now();
+        for (int i = 0; i < CALLS; ++i)
+            if (stw_attn_bwd_once(l->context, &desc, &args, l->buffer[WORKSPACE], BYTES, l->stream))
+                return 1e12;
+        double took = (now() - before) / CALLS;
+        fastest = took < fastest ? took : fastest;
+    }
     return fastest;
 }
 
@@ -397,8 +445,9 @@ static void overhead(void) {
     if (!start(&l)) return;
     stw_attn_args args = args_of(&l);
     double plain = fastest_run(l.bwd, &args, l.buffer[WORKSPACE], l.stream), rich = fastest_rich_run(&l);
-    printf("run %.0f rich %.0f plan %.0f yardstick %.0f\n", plain, rich, fastest_plan(l.context, &desc),
-           yardstick());
+    double once = fastest_once(&l);
+    printf("run %.0f rich %.0f once %.0f plan %.0f yardstick %.0f\n", plain, rich, once,
+           fastest_plan(l.context, &desc), yardstick());
     end(&l);
 }
 

@@ -233,13 +233,13 @@ static void device_loss(void **state) {
     char *rest = strstr(run.out, "\n-\n");
     assert_non_null(rest);
     rest += 3;
-    for (int i = 0; i < 10; ++i) {
+    for (int i = 0; i < 11; ++i) {
         const char *line = spawn_line(rest, i);
         assert_non_null(strstr(line, " STW_E_DEVICE_LOST "));
         assert_non_null(strstr(line, loss));
         assert_non_null(strstr(line, ": the device was lost: "));
     }
-    assert_string_equal(spawn_line(rest, 10), "under 1 ms");
+    assert_string_equal(spawn_line(rest, 11), "under 1 ms");
 }
 
 static void fork_after_run(void **state) {
@@ -248,15 +248,16 @@ static void fork_after_run(void **state) {
     assert_non_null(
         strstr(run.out, "\nbwd STW_E_FORKED attn_bwd: this context was made before the process forked; "));
     assert_non_null(strstr(run.out, "\nstream STW_E_FORKED stream_create: this context was made before "));
+    assert_int_equal(lines_with(run.out, "once STW_E_FORKED "), 2);
     assert_int_equal(spawn_count(run.out, "refused under 1 s"), 1);
     assert_int_equal(spawn_count(run.out, "child 0"), 1);
     assert_int_equal(spawn_count(run.out, "bwd STW_OK "), 2); /* before, and in the parent afterwards */
-    assert_int_equal(lines_with(run.log, "cuda:launch"), 6);
+    assert_int_equal(lines_with(run.log, "cuda:launch"), 9);
     assert_int_equal(lines_with(run.log, "left"), 0);
 }
 
-/* What the promise of 2 us is measured without: sanitizers, counted lines (CMakeLists.txt), and a build that is
- * not optimised. */
+/* What the promise of 2 us is measured without: sanitizers, counted lines (CMakeLists.txt), and a build that
+ * is not optimised. */
 #if defined(SLOWER)
 #elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
 #define SLOWER 10
@@ -269,30 +270,32 @@ static void fork_after_run(void **state) {
 #define SLOWER 1
 #endif
 
-/* Nanoseconds of a run call, of one with every tensor, of a plan, and of 3000 cycles, which take 1000 at the
- * 3 GHz that the promise is given for: a slower processor has as much longer. Of each the best of some tries,
- * since the machine may be busy. */
+/* Nanoseconds of a run call, of one with every tensor, of the same by stw_attn_bwd_once, of a plan, and of
+ * 3000 cycles, which take 1000 at the 3 GHz that the promise is given for: a slower processor has as much
+ * longer. Of each the best of some tries, since the machine may be busy. */
 static void measure(const char *mode) {
-    static const double goals[3] = {2000, 2000, 20000};
-    double best[4] = {1e12, 1e12, 1e12, 1e12}, slower = 1;
+    enum { GOALS = 4 };
+    static const double goals[GOALS] = {2000, 2000, 3000, 20000};
+    double best[GOALS + 1] = {1e12, 1e12, 1e12, 1e12, 1e12}, slower = 1;
     int met = 0;
-    for (int n = 0; n < 10 && met < 3; ++n) {
-        double took[4];
+    for (int n = 0; n < 10 && met < GOALS; ++n) {
+        double took[GOALS + 1];
         tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_FAST=1"), LIST(mode, "overhead"));
         const char *line = strstr(run.out, "\nrun ");
         assert_non_null(line);
-        assert_int_equal(
-            sscanf(line, "\nrun %lf rich %lf plan %lf yardstick %lf", &took[0], &took[1], &took[2], &took[3]),
-            4);
-        for (int i = 0; i < 4; ++i) best[i] = took[i] < best[i] ? took[i] : best[i];
-        slower = SLOWER * (best[3] > 1000 ? best[3] / 1000 : 1);
+        assert_int_equal(sscanf(line, "\nrun %lf rich %lf once %lf plan %lf yardstick %lf", &took[0],
+                                &took[1], &took[2], &took[3], &took[4]),
+                         GOALS + 1);
+        for (int i = 0; i <= GOALS; ++i) best[i] = took[i] < best[i] ? took[i] : best[i];
+        slower = SLOWER * (best[GOALS] > 1000 ? best[GOALS] / 1000 : 1);
         met = 0;
-        for (int i = 0; i < 3; ++i) met += best[i] > 0 && best[i] <= goals[i] * slower;
+        for (int i = 0; i < GOALS; ++i) met += best[i] > 0 && best[i] <= goals[i] * slower;
     }
-    printf("overhead, %s: run call %.0f ns, with every tensor %.0f ns (goal 2000), plan %.0f ns (goal "
-           "20000); 3000 cycles %.0f ns\n",
-           mode, best[0], best[1], best[2], best[3]);
-    assert_int_equal(met, 3);
+    printf(
+        "overhead, %s: run call %.0f ns, with every tensor %.0f ns (goal 2000), without a plan %.0f ns (goal "
+        "3000), plan %.0f ns (goal 20000); 3000 cycles %.0f ns\n",
+        mode, best[0], best[1], best[2], best[3], best[4]);
+    assert_int_equal(met, GOALS);
 }
 
 /* Our own part of a run call and of a later plan; the fake driver answers at once (the real one packs four

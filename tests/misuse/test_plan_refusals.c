@@ -215,6 +215,19 @@ static void expect_refusal(plan_fn plan, const char *function, stw_context *cont
     assert_memory_equal(&kept, desc, sizeof kept);
 }
 
+/* The same words without a plan. */
+static void expect_refusal_once(int forward, stw_context *context, const stw_attn_desc *desc,
+                                stw_status status) {
+    char words[512];
+    size_t size = 77;
+    snprintf(words, sizeof words, "%s", stw_last_error());
+    text_forget();
+    const stw_status once =
+        (forward ? stw_attn_fwd_once_workspace : stw_attn_bwd_once_workspace)(context, desc, &size);
+    if (once != status || strcmp(words, stw_last_error()) || size != 77)
+        complain("without a plan: %s: %s, with one: %s", stw_status_name(once), stw_last_error(), words);
+}
+
 static void expect_accepted(plan_fn plan, stw_context *context, const stw_attn_desc *desc, const char *what) {
     stw_plan *out = NULL;
     if (plan(context, desc, &out)) complain("%s is refused: %s", what, stw_last_error());
@@ -231,9 +244,11 @@ static void every_row(void **state) {
         stw_attn_desc desc = f[row->from].desc;
         apply(&desc, row->sets, 4);
         expect_refusal(stw_attn_bwd_plan, "attn_bwd", context, &desc, row->status, row->words);
-        if (row->plans == BOTH)
+        expect_refusal_once(0, context, &desc, row->status);
+        if (row->plans == BOTH) {
             expect_refusal(stw_attn_fwd_plan, "attn_fwd", context, &desc, row->status, row->words);
-        else
+            expect_refusal_once(1, context, &desc, row->status);
+        } else
             expect_accepted(stw_attn_fwd_plan, context, &desc, row->words[0]);
     }
     for (int b = 0; b < BASE_COUNT; ++b) {

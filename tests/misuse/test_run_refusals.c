@@ -57,8 +57,17 @@ static void set_pointer(stw_attn_args *args, size_t offset, void *value) {
 
 static stw_status call(fixture *f, int forward, const stw_attn_args *args) {
     stw_plan *plan = forward ? f->fwd : f->bwd;
-    return (forward ? stw_attn_fwd : stw_attn_bwd)(plan, args, fixture_at(f, SLOT_workspace), WORKSPACE_BYTES,
-                                                   NULL);
+    void *workspace = fixture_at(f, SLOT_workspace);
+    const stw_status status =
+        (forward ? stw_attn_fwd : stw_attn_bwd)(plan, args, workspace, WORKSPACE_BYTES, NULL);
+    if (!status) return status;
+    char words[512]; /* without a plan a refusal has the same behind the call's name */
+    snprintf(words, sizeof words, "%s", stw_last_error());
+    const stw_status once = (forward ? stw_attn_fwd_once : stw_attn_bwd_once)(
+        f->context, &f->desc, args, workspace, WORKSPACE_BYTES, NULL);
+    if (once != status || strcmp(strchr(words, ':'), strchr(stw_last_error(), ':')))
+        complain("without a plan: %s: %s, with one: %s", stw_status_name(once), stw_last_error(), words);
+    return status;
 }
 
 static const char *const functions[2] = {"attn_bwd", "attn_fwd"};

@@ -13,6 +13,7 @@
 #include "common/attn_launch.h"
 #include "common/blas.h"
 #include "common/problem_jagged.h"
+#include "common/size_class.h"
 #include "dispatch/attn_problem.h"
 #include "dispatch/jagged_problem.h"
 #include "dispatch/tables.h"
@@ -44,6 +45,7 @@ static struct {
     char asked[400], launched[400];
     uint32_t grid[8];
     int launches;
+    unsigned char *arguments; /* where the launches of attention go, one after the other; or NULL */
 } fake;
 
 static stw_status fails(stw_status status, const char *what) {
@@ -96,7 +98,13 @@ static stw_status fake_check_pointer(stw_gpu *gpu, const char *who, const char *
 
 static stw_status fake_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                               stw_stream stream, void **arguments) {
-    (void)gpu, (void)grid_y, (void)stream, (void)arguments;
+    (void)gpu, (void)stream;
+    const uint64_t grid = (uint64_t)grid_y << 32 | grid_x;
+    if (fake.arguments) {
+        memcpy(fake.arguments, &grid, sizeof grid);
+        memcpy(fake.arguments + sizeof grid, arguments[0], sizeof(stw_attn_launch));
+        fake.arguments += sizeof grid + sizeof(stw_attn_launch);
+    }
     size_t length = strlen(fake.launched);
     snprintf(fake.launched + length, sizeof fake.launched - length, "%s ", kernel->name);
     fake.grid[fake.launches++ % 8] = grid_x;
@@ -747,6 +755,56 @@ static void queued_steps_get_the_blocks_that_run_at_a_time(void **state) {
     assert_true(grid_of("attn_bwd:bf16:b9h9s4096d64:causal_br") >= 3 * 8);
 }
 
+/* ---- calls of other sizes than their plan's ---- */
+
+enum { LAUNCH_BYTES = STW_ATTN_STEPS * (8 + sizeof(stw_attn_launch)) };
+
+/* What a call with these parameters launches through a plan, names and arguments. */
+static void launches_of(stw_attn_work *work, const stw_attn_params *params, char *names,
+                        unsigned char *launches_out) {
+    if (stw_gpu_attn_prepare(&device, work)) fail_msg("%s", stw_last_error());
+    memset(launches_out, 0, LAUNCH_BYTES);
+    fake.launched[0] = 0;
+    fake.arguments = launches_out;
+    assert_int_equal(stw_gpu_attn_bwd(&device, work, params, AT(9), NULL), STW_OK);
+    fake.arguments = NULL;
+    memcpy(names, fake.launched, sizeof fake.launched);
+}
+
+/* A call through the plan of its class launches what it launches through its own: the same kernels, grids and
+ * arguments to the last byte. */
+static void classes_launch_what_their_own_plans_do(void **state) {
+    (void)state;
+    static const char *const lines[][2] = {
+        {"attn_bwd:bf16:b17h4k2s130x150d64:thd:tq1000:tk1009", "sm80_64x128_hd64"},
+        {"attn_bwd:bf16:b33h2s1030x1200d64:thd:tq5000:tk5001:causal_br", "sm80_64x128_hd64"},
+        {"attn_bwd:f16:b19h2s257d64:thd:tq2100:tk2100:dropout0.2:map_mem_eff", "sm80_64x128_hd64"},
+        {"attn_bwd:bf16:b21h2s70x90d64:thd:tq900:tk901:bias_1hqk:grads_qkvbs:sink", "sm80_64x128_hd64"},
+        {"attn_bwd:f32:b35h2s33d40:thd:tq500:tk500:lse_local:det", "sm80_64x64_hd64_f32"},
+        {"attn_bwd:bf16:b1h1s4097d64:thd:tq4097:tk4097:causal_br", "sm80_64x128_hd64"},
+    };
+    static unsigned char own[LAUNCH_BYTES], shared[LAUNCH_BYTES];
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; ++i) {
+        char own_names[sizeof fake.launched], names[sizeof fake.launched];
+        stw_attn_work work = attn_work_of(lines[i][0], lines[i][1]), class = work;
+        stw_attn_params *p = &class.params;
+        p->batch = stw_size_class(p->batch);
+        p->max_seq_q = stw_size_class(p->max_seq_q);
+        p->max_seq_kv = stw_size_class(p->max_seq_kv);
+        p->total_q = stw_size_class(p->total_q);
+        p->total_kv = stw_size_class(p->total_kv);
+        assert_true(p->total_q > work.params.total_q);
+        device.compute_units = i & 1 ? 2 : 132; /* steps of a queue, and of a block a unit */
+        launches_of(&work, &work.params, own_names, own);
+        launches_of(&class, &work.params, names, shared);
+        assert_string_equal(names, own_names);
+        if (memcmp(own, shared, sizeof own)) fail_msg("%s: another launch", lines[i][0]);
+        assert_true(work.workspace_size <= class.workspace_size);
+        launches_of(&class, &class.params, names, shared);
+        if (!memcmp(own, shared, sizeof own)) fail_msg("%s: the class's own sizes", lines[i][0]);
+    }
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, device_open, device_close)
 
 int main(void) {
@@ -770,6 +828,7 @@ int main(void) {
         TEST(jagged_calls_that_fail),
         TEST(tiles_that_are_refused),
         TEST(queued_steps_get_the_blocks_that_run_at_a_time),
+        TEST(classes_launch_what_their_own_plans_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

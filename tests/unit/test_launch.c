@@ -160,8 +160,8 @@ static void units_of_many_keys(void **state) {
     check_with_every_tile("attn_bwd:bf16:b1h3k1s1x16777216d128:det");
 }
 
-/* The pack decides how many units and tiles there are, and how much workspace, not the longest sequence that the plan
- * allows: a plan for 131072 rows costs a call what one for 8192 does. */
+/* The pack decides how many units and tiles there are, and how much workspace, not the longest sequence that
+ * the plan allows: a plan for 131072 rows costs a call what one for 8192 does. */
 static void generous_maxima_cost_nothing(void **state) {
     (void)state;
     static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942"};
@@ -192,12 +192,12 @@ static void generous_maxima_cost_nothing(void **state) {
 /* Beside each other: as many heads as fit, a part that divides them unless that is too small a part. */
 static void heads_beside_each_other(void **state) {
     (void)state;
-    assert_int_equal(stw_heads_beside(16, 0, 100), 1);       /* one after the other */
-    assert_int_equal(stw_heads_beside(16, 700, 100), 4);     /* 7 fit, 4 divide 16  */
+    assert_int_equal(stw_heads_beside(16, 0, 100), 1);   /* one after the other */
+    assert_int_equal(stw_heads_beside(16, 700, 100), 4); /* 7 fit, 4 divide 16  */
     assert_int_equal(stw_heads_beside(16, 800, 100), 8);
-    assert_int_equal(stw_heads_beside(16, 5000, 100), 48);   /* 50 fit: three sequences' */
-    assert_int_equal(stw_heads_beside(16, 100, 1000), 4);    /* four at least       */
-    assert_int_equal(stw_heads_beside(13, 600, 100), 6);     /* nothing divides 13  */
+    assert_int_equal(stw_heads_beside(16, 5000, 100), 48); /* 50 fit: three sequences' */
+    assert_int_equal(stw_heads_beside(16, 100, 1000), 4);  /* four at least       */
+    assert_int_equal(stw_heads_beside(13, 600, 100), 6);   /* nothing divides 13  */
     assert_int_equal(stw_heads_beside(5, 100, 0), 100);
     assert_int_equal(stw_heads_beside(1048573, 600, 100), 6); /* a prime: few tries */
 }

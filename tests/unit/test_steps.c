@@ -2,7 +2,8 @@
  *
  * Which kernels a call consists of (common/attn_launch.c): what CDNA's own kernels take, when the gradient of
  * a bias is summed and by which kernel, what Hopper's own main loop refuses. Expectations are the comments'
- * of attn_launch.c and attn_hopper.c, one property changed at a time. */
+ * of attn_launch.c and attn_hopper.c, one property changed at a time. And what problems of one size class
+ * have in common (common/size_class.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,6 +13,7 @@
 
 #include "common/attn_launch.h"
 #include "common/problem.h"
+#include "common/size_class.h"
 #include "dispatch/attn_problem.h"
 #include "dispatch/tables.h"
 
@@ -328,6 +330,102 @@ static void tiles_are_for_their_calls(void **state) {
                         "its kernels are f16's and bf16's");
 }
 
+/* ---- classes of sizes ---- */
+
+static uint64_t random_state = 20261122;
+
+static int64_t random_below(int64_t bound) {
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (int64_t)(random_state >> 33) % bound;
+}
+
+static void classes_of_sizes(void **state) {
+    (void)state;
+    for (int64_t size = 0; size <= 16; ++size) assert_int_equal(stw_size_class(size), size);
+    assert_int_equal(stw_size_class(17), 18);
+    assert_int_equal(stw_size_class(255), 256);
+    assert_int_equal(stw_size_class(257), 288);
+    assert_int_equal(stw_size_class(INT32_MAX), INT64_C(1) << 31);
+    for (int n = 0; n < 100000; ++n) {
+        int64_t size = random_below(INT64_C(1) << (1 + n % 31)), largest = stw_size_class(size);
+        assert_true(largest >= size && (largest - size) * 8 <= size);
+        assert_int_equal(stw_size_class(largest), largest);
+        assert_true(stw_size_class(size + 1) >= largest);
+    }
+}
+
+/* Sizes of all orders, often where an even row of CDNA's kernels is just within reach or just not. */
+static int64_t any_size(const stw_attn_params *p) {
+    int64_t reach = (INT64_C(1) << 30) / (p->q.seq + 256) - 256;
+    return random_below(3) ? 1 + random_below(INT64_C(1) << (1 + random_below(22)))
+                           : stw_larger(1, reach - reach / 9 + random_below(reach / 4 + 1));
+}
+
+static stw_attn_params any_params(int n) {
+    static const char *const problems[] = {
+        "attn_bwd:bf16:b2h4k2s130x150d64:thd:tq300:tk300",
+        "attn_bwd:bf16:b2h4k2s130x150d64:thd:tq300:tk300:det:causal_br",
+        "attn_bwd:f16:b2h4k2s130x150d128:thd:tq300:tk300:dropout0.1:wl9",
+        "attn_bwd:bf16:b2h4s130x150d128:thd:tq300:tk300:biasbf16_11qk:grads_qkvb",
+        "attn_bwd:f32:b2h4k2s130x150d96:thd:tq300:tk300:bias_bhqk:grads_qkvb:sink",
+        "attn_bwd:bf16:b2h4k2s130x150d256:thd:tq300:tk300:lse_local:grads_qkvs:sink"};
+    stw_attn_params p = params_of(problems[n % 6]);
+    p.q.seq = p.k.seq = p.v.seq = p.out.seq = p.dout.seq = p.dq.seq = p.dk.seq = p.dv.seq =
+        8 << random_below(14);
+    p.batch = 1 + random_below(INT64_C(1) << (1 + random_below(8)));
+    p.max_seq_q = any_size(&p);
+    p.max_seq_kv = any_size(&p);
+    p.total_q = stw_larger(p.max_seq_q, any_size(&p));
+    p.total_kv = stw_larger(p.max_seq_kv, any_size(&p));
+    return p;
+}
+
+static void same_kernels(const stw_attn_tile *tile, uint32_t wave, const stw_attn_params *p,
+                         const stw_attn_params *class) {
+    int forward = !strncmp(tile->loop, "fwd", 3);
+    stw_attn_call call = forward ? STW_CALL_FWD : STW_CALL_BWD;
+    const char *refusal = stw_attn_tile_refusal(call, tile, p);
+    assert_ptr_equal(refusal, stw_attn_tile_refusal(call, tile, class));
+    if (refusal) return;
+    stw_attn_steps own, largest, unnamed;
+    stw_attn_steps_of(call, tile, p, wave, &own);
+    stw_attn_steps_of(call, tile, class, wave, &largest);
+    stw_attn_unnamed_steps_of(call, tile, p, wave, &unnamed);
+    assert_int_equal(own.count, largest.count);
+    assert_int_equal(own.count, unnamed.count);
+    assert_true(own.workspace <= largest.workspace);
+    assert_int_equal(own.workspace, unnamed.workspace);
+    for (uint32_t i = 0; i < own.count; ++i) {
+        const stw_attn_step *a = &own.step[i], *b = &largest.step[i], *c = &unnamed.step[i];
+        assert_string_equal(a->entry, b->entry);
+        assert_string_equal(c->entry, "");
+        assert_true(a->block == b->block && a->smem == b->smem && a->units <= b->units);
+        assert_true(a->block == c->block && a->smem == c->smem && a->units == c->units &&
+                    a->queued == c->queued && a->grid_x == c->grid_x && a->grid_y == c->grid_y);
+    }
+}
+
+/* A call runs the kernels that were found for the largest sizes of its classes. */
+static void classes_share_kernels(void **state) {
+    (void)state;
+    static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942"};
+    for (int n = 0; n < 6000; ++n) {
+        const stw_attn_params p = any_params(n);
+        stw_attn_params class = p;
+        class.batch = stw_size_class(p.batch);
+        class.max_seq_q = stw_size_class(p.max_seq_q);
+        class.max_seq_kv = stw_size_class(p.max_seq_kv);
+        class.total_q = stw_size_class(p.total_q);
+        class.total_kv = stw_size_class(p.total_kv);
+        const stw_attn_table *table = stw_attn_table_find(archs[n / 6 % 4]);
+        for (size_t i = 0; i < table->variant_count; ++i) {
+            stw_attn_tile tile = tile_called(table->arch, table->variants[i].id);
+            if (tile.head_dim < p.head_dim_qk) continue;
+            same_kernels(&tile, table->arch[0] == 's' ? 32 : 64, &p, &class);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(own_kernels_of_problems),
@@ -337,6 +435,8 @@ int main(void) {
         cmocka_unit_test(hopper_says_what_it_does_not_take),
         cmocka_unit_test(hopper_wants_what_tensor_loads_take),
         cmocka_unit_test(tiles_are_for_their_calls),
+        cmocka_unit_test(classes_of_sizes),
+        cmocka_unit_test(classes_share_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
