@@ -141,7 +141,7 @@ typedef struct stw_device_info {
  * @return STW_OK or STW_E_INVALID. */
 STW_API stw_status stw_devices(stw_device_info *infos, size_t capacity, size_t *count_out);
 
-/** One embedded device image: kernels of one arch. */
+/** One embedded device image: kernels of one arch for attention or for the jagged operations. */
 typedef struct stw_image_info {
     size_t struct_size;  /**< sizeof(stw_image_info)                            */
     stw_backend backend; /**< CUDA or HIP                                       */
@@ -150,9 +150,10 @@ typedef struct stw_image_info {
     uint64_t hash;       /**< 64-bit FNV-1a as recorded at build time           */
     char arch[32];       /**< a row of dispatch/arch.def, "sm80"                */
     char kind[32];       /**< "cubin", "ptx", "code object"                     */
+    char ops[32];        /**< whose kernels: "attention", "jagged"              */
 } stw_image_info;
 
-/** Lists the device images in this library and hashes each. Arguments and errors as for stw_devices(); a
+/** Lists every device image in this library and hashes each. Arguments and errors as for stw_devices(); a
  * damaged image is told by its `intact`, not by the status.
  * @copydetails stw_devices */
 STW_API stw_status stw_embedded_images(stw_image_info *infos, size_t capacity, size_t *count_out);
