@@ -275,7 +275,7 @@ class Run(CommandTest):
         self.assertEqual(read_file(self.path("out"))[0], one)
 
     def test_report(self):
-        done = sternway("run", self.write(small_problem()))
+        done = sternway("run", "--backend", "cpu", self.write(small_problem()))
         for part in ("backend  cpu, arch cpu", "variant ", "why: ", "attn_bwd:f32:b1h1s5x7d3", "time ", "norm ",
                      "max error", "allowed"):
             self.assertIn(part, done.stdout)
