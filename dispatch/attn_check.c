@@ -5,6 +5,7 @@
 #include "attn_problem.h"
 
 #include "common/dtype.h"
+#include "common/extend.h"
 
 #include <math.h>
 
@@ -38,6 +39,14 @@ stw_status stw_attn_check_sizes(const char *who, const stw_attn_desc *d) {
         return stw_fail(STW_E_INVALID, "%s: heads_q %lld is not a multiple of heads_kv %lld", c->who,
                         (long long)d->heads_q, (long long)d->heads_kv);
     return STW_OK;
+}
+
+stw_status stw_attn_check_given(const char *who, const stw_attn_desc *desc) {
+    if (!desc) return stw_fail(STW_E_INVALID, "%s: desc is null", who);
+    if (desc->struct_size < STW_SIZE_ATTN_DESC_0_1)
+        return stw_fail(STW_E_INVALID, "%s: desc.struct_size %zu is too small: set it with STW_INIT", who,
+                        desc->struct_size);
+    return stw_attn_check_sizes(who, desc);
 }
 
 /* Resolves a gradient's type: NONE = `input`; else `input` or f32. */

@@ -4,19 +4,13 @@
  * block, its extents and how a call uses it; and the stw_layout_* helpers over that list. */
 #include "attn_problem.h"
 
-#include "common/extend.h"
-
 #include <string.h>
 
 #define ROW(name, kv, dim, broadcast, output)                                                                \
-    {#name,                                                                                                  \
-     offsetof(stw_attn_desc, name),                                                                          \
-     offsetof(stw_attn_args, name),                                                                          \
-     offsetof(stw_attn_params, name),                                                                        \
-     kv,                                                                                                     \
-     dim,                                                                                                    \
-     broadcast,                                                                                              \
-     output}
+    {                                                                                                        \
+#name, offsetof(stw_attn_desc, name), offsetof(stw_attn_args, name),                                 \
+            offsetof(stw_attn_params, name), kv, dim, broadcast, output                                      \
+    }
 
 const stw_tensor_row stw_tensor_rows[STW_TENSOR_ROWS] = {
     ROW(q, 0, 'd', 0, 0),           ROW(k, 1, 'd', 0, 0),           ROW(v, 1, 'v', 0, 0),
@@ -92,16 +86,12 @@ static int strides_fill(stw_attn_strides *strides, stw_tensor_extents e, int per
 }
 
 static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind kind) {
-    if (!desc) return stw_fail(STW_E_INVALID, "%s: desc is null", who);
-    if (desc->struct_size < STW_SIZE_ATTN_DESC_0_1)
-        return stw_fail(STW_E_INVALID, "%s: desc.struct_size %zu is too small: set it with STW_INIT", who,
-                        desc->struct_size);
+    stw_status status = stw_attn_check_given(who, desc);
+    if (status) return status;
     if (kind == LAYOUT_THD && desc->total_q <= 0 && desc->total_kv <= 0)
         return stw_fail(STW_E_INVALID,
                         "%s: total_q %lld and total_kv %lld: a packed layout needs one of them above 0", who,
                         (long long)desc->total_q, (long long)desc->total_kv);
-    stw_status status = stw_attn_check_sizes(who, desc);
-    if (status) return status;
     size_t size = desc->struct_size < sizeof *desc ? desc->struct_size : sizeof *desc; /* an older caller's */
     stw_attn_desc filled = {0};
     memcpy(&filled, desc, size);
