@@ -114,7 +114,8 @@ class Sternway:
         for name, types in {"stw_plan_workspace_size": [ptr], "stw_plan_destroy": [ptr],
                             "stw_attn_bwd": [ptr, ptr, ptr, size_t, ptr], "stw_attn_fwd": [ptr, ptr, ptr, size_t, ptr],
                             "stw_plan_describe": [ptr, ptr, size_t, ptr], "stw_context_arch": [ptr],
-                            "stw_dropout_mask": [ptr, ptr, ptr, ptr]}.items():
+                            "stw_dropout_mask": [ptr, ptr, ptr, ptr],
+                            "stw_attn_mask_from_flash": [ptr, ctypes.c_int, i64, i64]}.items():
             getattr(self.lib, name).argtypes = types
         opts = ContextOpts(ctypes.sizeof(ContextOpts), BACKENDS[backend], MEMORY[backend], 1, device, None, threads)
         self.context = ptr()
@@ -124,6 +125,10 @@ class Sternway:
     def check(self, status):
         if status:
             raise RuntimeError("sternway: " + self.lib.stw_last_error().decode())
+
+    def mask_from_flash(self, desc, causal=False, window_size=(-1, -1)):
+        """Sets the mask of a Desc whose sizes are set to what FlashAttention 2 makes of its causal and window_size."""
+        self.check(self.lib.stw_attn_mask_from_flash(ctypes.byref(desc), causal, *window_size))
 
     def _call(self, kind, tensors, lse, causal, bias, dbias, dropout, cu, deterministic):
         q, k, v = (tensors[n] for n in ("q", "k", "v"))

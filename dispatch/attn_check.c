@@ -6,6 +6,7 @@
 #include "refusal.h"
 
 #include "common/dtype.h"
+#include "common/extend.h"
 
 #include <math.h>
 
@@ -41,6 +42,14 @@ stw_status stw_attn_check_sizes(const char *who, const stw_attn_desc *d) {
     return STW_OK;
 }
 
+stw_status stw_attn_check_given(const char *who, const stw_attn_desc *desc) {
+    if (!desc) return stw_fail(STW_E_INVALID, "%s: desc is null", who);
+    if (desc->struct_size < STW_SIZE_ATTN_DESC_0_1)
+        return stw_fail(STW_E_INVALID, "%s: desc.struct_size %zu is too small: set it with STW_INIT", who,
+                        desc->struct_size);
+    return stw_attn_check_sizes(who, desc);
+}
+
 /* Resolves a gradient's type: NONE = `input`; else `input` or f32, which f64 inputs do not have. */
 static stw_status resolve_grad_dtype(const check *c, const char *field, stw_dtype *dtype, stw_dtype input) {
     if (*dtype == STW_DTYPE_NONE) *dtype = input;
@@ -55,8 +64,8 @@ static stw_status resolve_grad_dtype(const check *c, const char *field, stw_dtyp
 static stw_status check_dtypes(const check *c) {
     stw_attn_desc *d = c->d;
     if (!stw_dtype_of_attn(d->dtype))
-        return stw_fail(stw_dtype_status(d->dtype), "%s: dtype %d is none of f16 1, bf16 2, f32 3, f64 4", c->who,
-                        (int)d->dtype);
+        return stw_fail(stw_dtype_status(d->dtype), "%s: dtype %d is none of f16 1, bf16 2, f32 3, f64 4",
+                        c->who, (int)d->dtype);
     if (d->dtype == STW_F64 && d->bias_dtype == STW_F32)
         return stw_fail(STW_E_UNSUPPORTED,
                         "%s: bias_dtype f32 3 of an f64 problem, accepted: none 0 or f64 4", c->who);

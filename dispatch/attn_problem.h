@@ -66,8 +66,10 @@ const char *stw_plan_kind_name(stw_plan_kind kind);
 /* Checks a descriptor of full size and resolves its defaults in place (gradient types, outputs, scale,
  * heads_total). Everything of SPEC section 4 that can be said at plan time. Errors: refusal.h. */
 stw_status stw_attn_check(stw_attn_desc *desc, stw_plan_kind kind);
-/* The sizes' part of it, also of the layout helpers; `who` opens the text. */
+/* The sizes' part of it; `who` opens the text. */
 stw_status stw_attn_check_sizes(const char *who, const stw_attn_desc *desc);
+/* The same of a caller's own descriptor, for helpers that fill it in: it may be null or too short. */
+stw_status stw_attn_check_given(const char *who, const stw_attn_desc *desc);
 /* The strides' part of it (attn_strides.c). */
 stw_status stw_attn_check_strides(const stw_attn_desc *desc, stw_plan_kind kind);
 

@@ -6,28 +6,29 @@
 
 #include "common/attn_packed.h"
 #include "common/dtype.h"
-#include "common/extend.h"
 
 #include <string.h>
 
 #define ROW(name, kv, dim, broadcast, output) ROW_WITH(name, 0, kv, dim, broadcast, output)
 #define ROW_IN(name, kv, dimension)           ROW_WITH(name, offsetof(stw_attn_desc, dim.name), kv, dimension, 1, 0)
 #define ROW_WITH(name, dim_offset, kv, dim, broadcast, output)                                               \
-    {#name,                                                                                                  \
-     offsetof(stw_attn_desc, name),                                                                          \
-     offsetof(stw_attn_args, name),                                                                          \
-     offsetof(stw_attn_params, name),                                                                        \
-     dim_offset,                                                                                             \
-     kv,                                                                                                     \
-     dim,                                                                                                    \
-     broadcast,                                                                                              \
-     output}
+    {                                                                                                        \
+#name, offsetof(stw_attn_desc, name), offsetof(stw_attn_args, name),                                 \
+            offsetof(stw_attn_params, name), dim_offset, kv, dim, broadcast, output                          \
+    }
 
 const stw_tensor_row stw_tensor_rows[STW_TENSOR_ROWS] = {
-    ROW_IN(q, 0, 'd'),              ROW_IN(k, 1, 'd'),              ROW_IN(v, 1, 'v'),
-    ROW_IN(out, 0, 'v'),            ROW_IN(dout, 0, 'v'),           ROW(dq, 0, 'd', 0, STW_OUT_DQ),
-    ROW(dk, 1, 'd', 0, STW_OUT_DK), ROW(dv, 1, 'v', 0, STW_OUT_DV), ROW(lse, 0, '1', 0, 0),
-    ROW(dlse, 0, '1', 1, 0),        ROW(delta, 0, '1', 0, 0),
+    ROW_IN(q, 0, 'd'),
+    ROW_IN(k, 1, 'd'),
+    ROW_IN(v, 1, 'v'),
+    ROW_IN(out, 0, 'v'),
+    ROW_IN(dout, 0, 'v'),
+    ROW(dq, 0, 'd', 0, STW_OUT_DQ),
+    ROW(dk, 1, 'd', 0, STW_OUT_DK),
+    ROW(dv, 1, 'v', 0, STW_OUT_DV),
+    ROW(lse, 0, '1', 0, 0),
+    ROW(dlse, 0, '1', 1, 0),
+    ROW(delta, 0, '1', 0, 0),
 };
 
 stw_tensor_use stw_tensor_use_of(const stw_tensor_row *row, const stw_attn_desc *desc, stw_plan_kind kind) {
@@ -98,17 +99,13 @@ static int strides_fill(stw_attn_strides *strides, stw_tensor_extents e, int per
 }
 
 static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind kind) {
-    if (!desc) return stw_fail(STW_E_INVALID, "%s: desc is null", who);
-    if (desc->struct_size < STW_SIZE_ATTN_DESC_0_1)
-        return stw_fail(STW_E_INVALID, "%s: desc.struct_size %zu is too small: set it with STW_INIT", who,
-                        desc->struct_size);
+    stw_status status = stw_attn_check_given(who, desc);
+    if (status) return status;
     if (kind == LAYOUT_THD && !stw_attn_is_packed(desc, 0) && !stw_attn_is_packed(desc, 1))
         return stw_fail(STW_E_INVALID,
                         "%s: total_q %lld and total_kv %lld: a packed layout needs one of them above 0, or "
                         "STW_ATTN_PACKED_Q or _KV in flags",
                         who, (long long)desc->total_q, (long long)desc->total_kv);
-    stw_status status = stw_attn_check_sizes(who, desc);
-    if (status) return status;
     size_t size = desc->struct_size < sizeof *desc ? desc->struct_size : sizeof *desc; /* an older caller's */
     stw_attn_desc filled = {0};
     memcpy(&filled, desc, size);

@@ -220,6 +220,19 @@ static void set_flags(run_problem *p) {
     if (p->inputs[RUN_USED_Q] || p->inputs[RUN_USED_K]) d->flags |= STW_ATTN_HAS_USED_LENGTHS;
 }
 
+/* The mask as FlashAttention reads its own pair of windows. */
+static int read_flash(run_problem *p) {
+    if (!p->flash.given) return 0;
+    if (p->desc.mask || p->desc.flags & (STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT |
+                                         STW_ATTN_HAS_SHIFT | STW_ATTN_ALIBI_COLUMN))
+        return run_refuse(p, STW_EXIT_USAGE,
+                          "metadata flash_*: they say the whole mask; mask, window_*, diagonal_shift and "
+                          "alibi_column are not accepted beside them");
+    if (stw_attn_mask_from_flash(&p->desc, p->flash.causal, p->flash.left, p->flash.right))
+        return run_refuse(p, STW_EXIT_USAGE, "%s", stw_last_error());
+    return 0;
+}
+
 int run_shape(run_problem *p) {
     stw_attn_desc *d = &p->desc;
     int status = 0;
@@ -235,6 +248,8 @@ int run_shape(run_problem *p) {
     d->heads_kv = k->shape[k->rank - 2];
     d->head_dim_v = v->rank == k->rank ? v->shape[v->rank - 1] : d->head_dim_qk;
     set_flags(p);
+    status = read_flash(p);
+    if (status) return status;
     status = stw_attn_is_packed(d, 0) || stw_attn_is_packed(d, 1) ? stw_layout_thd(d) : stw_layout_bshd(d);
     if (status) return run_refuse(p, STW_EXIT_USAGE, "%s", stw_last_error());
     status = main_shapes(p);

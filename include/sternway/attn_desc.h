@@ -190,6 +190,23 @@ STW_API stw_status stw_layout_bhsd(stw_attn_desc *desc);
  * @return STW_OK, STW_E_INVALID (sizes, overflow) or STW_E_UNSUPPORTED (a size above its limit). */
 STW_API stw_status stw_layout_thd(stw_attn_desc *desc);
 
+/** Sets the mask to what FlashAttention 2 makes of its pair of windows, in flash-attn and in PyTorch's
+ * _flash_attention_forward and _backward, dense and packed (csrc/flash_attn/flash_api.cpp): a size that is
+ * negative or not below max_seqlen_k is no bound; causal puts 0 on the right; beside a bound, one that is
+ * absent is max_seqlen_k, which on the right hides keys where there are more queries. Diagonals end
+ * bottom-right, at used lengths: seqused_k is args.used_kv with STW_ATTN_HAS_USED_LENGTHS, and has no part in
+ * this. With STW_ATTN_ALIBI in flags, STW_ATTN_ALIBI_COLUMN is set where their kernels take that form and
+ * cleared elsewhere.
+ * @param desc               its sizes are read: max_seq_q and max_seq_kv are their max_seqlen_q and
+ *                           max_seqlen_k (dense: Sq and Sk). mask, window_left, window_right, diagonal_shift
+ *                           and their flags are set; a bound that hides nothing is left out
+ * @param causal             not 0: their causal, is_causal
+ * @param window_size_left   theirs; PyTorch's None: -1
+ * @param window_size_right  as window_size_left
+ * @return STW_OK or STW_E_INVALID (desc is null or too short, sizes). */
+STW_API stw_status stw_attn_mask_from_flash(stw_attn_desc *desc, int causal, int64_t window_size_left,
+                                            int64_t window_size_right);
+
 #ifdef __cplusplus
 }
 #endif

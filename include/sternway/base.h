@@ -145,7 +145,7 @@ typedef struct stw_device_info {
  * @return STW_OK or STW_E_INVALID. */
 STW_API stw_status stw_devices(stw_device_info *infos, size_t capacity, size_t *count_out);
 
-/** One embedded device image: kernels of one arch. */
+/** One embedded device image: kernels of one arch for attention or for the jagged operations. */
 typedef struct stw_image_info {
     size_t struct_size;  /**< sizeof(stw_image_info)                            */
     stw_backend backend; /**< CUDA or HIP                                       */
@@ -154,9 +154,10 @@ typedef struct stw_image_info {
     uint64_t hash;       /**< 64-bit FNV-1a as recorded at build time           */
     char arch[32];       /**< a row of dispatch/arch.def, "sm80"                */
     char kind[32];       /**< "cubin", "ptx", "code object"                     */
+    char ops[32];        /**< whose kernels: "attention", "jagged"              */
 } stw_image_info;
 
-/** Lists the device images in this library and hashes each. Arguments and errors as for stw_devices(); a
+/** Lists every device image in this library and hashes each. Arguments and errors as for stw_devices(); a
  * damaged image is told by its `intact`, not by the status.
  * @copydetails stw_devices */
 STW_API stw_status stw_embedded_images(stw_image_info *infos, size_t capacity, size_t *count_out);
@@ -187,8 +188,9 @@ typedef struct stw_plan stw_plan;       /**< one problem class, ready to run; im
 typedef void *stw_stream;               /**< a CUstream or hipStream_t as it is; ignored on the CPU   */
 
 /** Creates a context on one device. The caller's current CUDA/HIP device and context stay as they are.
- * The environment (README, table) is read here, once. The context stays alive until it and every plan
- * made from it are destroyed, in any order.
+ * The environment (README, table) is read here, once. Once a process the log warns of STERNWAY_ variables
+ * that are unknown, and of a GPU that AUTO wanted and replaced by the CPU. The context stays alive until it
+ * and every plan made from it are destroyed, in any order.
  * @param opts         which backend, device and kind of memory
  * @param context_out  the new context
  * @return STW_OK, STW_E_INVALID (options, environment), STW_E_NO_DRIVER, STW_E_NO_DEVICE, STW_E_NO_IMAGE,

@@ -405,11 +405,42 @@ static void layouts(void **state) {
     no_complaints();
 }
 
+static void flash_windows(void **state) {
+    (void)state;
+    static const struct {
+        const char *words[4];
+        set sets[1];
+    } bad[] = {
+        {{"max_seq_q", "-1", "0..2147483647"}, {SET(max_seq_q, -1)}},
+        {{"max_seq_kv", "-1", "0..2147483647"}, {SET(max_seq_kv, -1)}},
+        {{"heads_q", "0"}, {SET(heads_q, 0)}},
+    };
+    text_forget();
+    refused("null desc", stw_attn_mask_from_flash(NULL, 0, -1, -1), STW_E_INVALID, "attn_mask_from_flash",
+            WORDS("desc", "null"));
+    for (size_t r = 0; r < sizeof bad / sizeof bad[0]; ++r) {
+        stw_attn_desc desc = base_desc(DENSE);
+        apply(&desc, bad[r].sets, 1);
+        const stw_attn_desc kept = desc;
+        text_forget();
+        refused("sizes", stw_attn_mask_from_flash(&desc, 1, 3, 4), STW_E_INVALID, "attn_mask_from_flash",
+                bad[r].words);
+        assert_memory_equal(&desc, &kept, sizeof desc);
+    }
+    stw_attn_desc shorter = base_desc(DENSE);
+    shorter.struct_size = 8;
+    text_forget();
+    refused("struct_size", stw_attn_mask_from_flash(&shorter, 1, 3, 4), STW_E_INVALID, "attn_mask_from_flash",
+            WORDS("struct_size", "8"));
+    no_complaints();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row),      cmocka_unit_test(the_documented_text),
         cmocka_unit_test(null_pointers),  cmocka_unit_test(struct_sizes),
         cmocka_unit_test(gradient_types), cmocka_unit_test(layouts),
+        cmocka_unit_test(flash_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
