@@ -52,9 +52,10 @@ static stw_status check_dtypes(const check *c) {
     stw_attn_desc *d = c->d;
     if (!stw_dtype_valid(d->dtype))
         return stw_fail(STW_E_INVALID, "%s: dtype %d is none of f16 1, bf16 2, f32 3", c->who, (int)d->dtype);
-    if (d->bias_dtype != STW_DTYPE_NONE && d->bias_dtype != d->dtype && d->bias_dtype != STW_F32)
-        return stw_fail(STW_E_INVALID, "%s: bias_dtype %d is neither none 0, dtype %s %d nor f32 3", c->who,
-                        (int)d->bias_dtype, stw_dtype_name(d->dtype), (int)d->dtype);
+    if (d->bias_dtype != STW_DTYPE_NONE && d->bias_dtype != d->dtype && d->bias_dtype != STW_F32 &&
+        d->bias_dtype != STW_U8)
+        return stw_fail(STW_E_INVALID, "%s: bias_dtype %d is neither none 0, dtype %s %d, f32 3 nor u8 6",
+                        c->who, (int)d->bias_dtype, stw_dtype_name(d->dtype), (int)d->dtype);
     if (c->kind == STW_PLAN_ATTN_FWD) return STW_OK;
     stw_status status;
     if ((status = resolve_grad_dtype(c, "dq_dtype", &d->dq_dtype, d->dtype)) ||
@@ -64,7 +65,13 @@ static stw_status check_dtypes(const check *c) {
     if (d->bias_dtype == STW_DTYPE_NONE && d->dbias_dtype != STW_DTYPE_NONE)
         return stw_fail(STW_E_INVALID, "%s: dbias_dtype %d is set, but there is no bias (bias_dtype is 0)",
                         c->who, (int)d->dbias_dtype);
-    return d->bias_dtype ? resolve_grad_dtype(c, "dbias_dtype", &d->dbias_dtype, d->bias_dtype) : STW_OK;
+    if (d->bias_dtype == STW_U8 && d->dbias_dtype != STW_DTYPE_NONE)
+        return stw_fail(STW_E_INVALID,
+                        "%s: dbias_dtype %d is set, but a bias of u8 has no gradient (bias_dtype is 6)",
+                        c->who, (int)d->dbias_dtype);
+    return d->bias_dtype && d->bias_dtype != STW_U8
+               ? resolve_grad_dtype(c, "dbias_dtype", &d->dbias_dtype, d->bias_dtype)
+               : STW_OK;
 }
 
 static stw_status check_outputs(const check *c) {
@@ -93,9 +100,10 @@ static stw_status check_outputs(const check *c) {
             return stw_fail(STW_E_INVALID,
                             "%s: accumulate into %s of type %s: only f32 outputs accumulate (%s_dtype)",
                             c->who, names[i].name, stw_dtype_name(dtypes[i]), names[i].name);
-    if (d->outputs & STW_OUT_DBIAS && !stw_desc_has_bias(d))
-        return stw_fail(STW_E_INVALID, "%s: outputs asks for dbias, but there is no bias (bias_dtype is 0)",
-                        c->who);
+    if (d->outputs & STW_OUT_DBIAS && (!stw_desc_has_bias(d) || d->bias_dtype == STW_U8))
+        return stw_fail(STW_E_INVALID, "%s: outputs asks for dbias, but %s (bias_dtype is %d)", c->who,
+                        stw_desc_has_bias(d) ? "a bias of u8 has no gradient" : "there is no bias",
+                        (int)d->bias_dtype);
     if (d->outputs & STW_OUT_DSINK && !(d->flags & STW_ATTN_SINK))
         return stw_fail(STW_E_INVALID, "%s: outputs asks for dsink, but flags lacks STW_ATTN_SINK", c->who);
     return STW_OK;

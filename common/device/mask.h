@@ -62,10 +62,15 @@ struct dev_logit {
         if (p.features & STW_FEAT_BIAS)
             l.bias = (const char *)p.bias.data +
                      (b * p.bias.batch + h * p.bias.head + i0 * p.bias.query + j0 * p.bias.key) *
-                         (p.bias_dtype == 3u ? 4 : 2);
+                         (p.bias_dtype == 3u ? 4 : p.features & STW_FEAT_BIAS_HIDES ? 1 : 2);
         return l;
     }
-    /* Element of the bias. */
+    /* The bias is numbers of 16 bits. */
+    DEV_FN bool has_halves(const dev_logit &l) { return l.bias_dtype == 1u || l.bias_dtype == 2u; }
+    /* It is bytes: 0 hides its pair, all others leave the logit as it is. */
+    DEV_FN bool hides(const dev_logit &l) { return (l.features & STW_FEAT_BIAS_HIDES) != 0; }
+    DEV_FN bool hides_at(const dev_logit &l, int row, int col) { return !l.bias[row * l.bias_query + col * l.bias_key]; }
+    /* Element of a bias of numbers. */
     DEV_FN float bias_at(const dev_logit &l, int row, int col) {
         return dev_load_any(l.bias, row * l.bias_query + col * l.bias_key, l.bias_dtype);
     }
@@ -78,8 +83,9 @@ struct dev_logit {
     DEV_FN float value(const dev_logit &l, float dot, int row, int col) {
         float x = dot * l.scale, slope;
         if (l.features & STW_FEAT_SOFTCAP) x = dev_tanh(x / l.softcap, &slope) * l.softcap;
-        if (l.features & STW_FEAT_BIAS) x += bias_at(l, row, col);
+        if ((l.features & STW_FEAT_BIAS) && !hides(l)) x += bias_at(l, row, col);
         if (l.features & STW_FEAT_ALIBI) x += alibi_at(l, row, col);
+        if (hides(l) && hides_at(l, row, col)) x = -dev_infinity();
         return x;
     }
 };
@@ -90,7 +96,7 @@ template <class Split> struct dev_bias_words {
     uint32_t word[Split::MT][Split::NT][PAIRS];
     /* Whole tiles of aligned pairs: see fetch. */
     DEV_FN bool plain(const dev_logit &l, const dev_mask &mask, int rows, int cols) {
-        return LEAF_ACC_PAIRS && (l.features & STW_FEAT_BIAS) && l.bias_dtype != 3u && l.bias_key == 1 &&
+        return LEAF_ACC_PAIRS && dev_logit::has_halves(l) && l.bias_key == 1 &&
                ((uintptr_t)l.bias | (uintptr_t)(l.bias_query * 2)) % 4 == 0 && mask.rows == rows && mask.cols == cols;
     }
     /* The plain case, without a branch: in front of a product. */
@@ -109,7 +115,7 @@ template <class Split> struct dev_bias_words {
         DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
             DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
                 DEV_UNROLL for (int k = 0; k < PAIRS; ++k) b.word[m][n][k] = 0;
-        if (plain || !(l.features & STW_FEAT_BIAS) || l.bias_dtype == 3u) return;
+        if (plain || !dev_logit::has_halves(l)) return;
         DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
             DEV_UNROLL for (int k = 0; k < PAIRS; ++k)
                 DEV_UNROLL for (int n = 0; n < Split::NT; ++n) {
