@@ -44,7 +44,9 @@ stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *w
     stw_status status = bind_call("attn_bwd", plan, STW_PLAN_ATTN_BWD, args, &params);
     if (!status) status = stw_plan_check_workspace("attn_bwd", plan, workspace, workspace_size);
     if (status) return status;
-    return plan->context->ops->attn_bwd(&plan->context->device, &plan->work, &params, workspace, stream);
+    status = plan->context->ops->attn_bwd(&plan->context->device, &plan->work, &params, workspace, stream);
+    if (!status) stw_plan_note_call(plan, &params);
+    return status;
 }
 
 stw_status stw_attn_fwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,

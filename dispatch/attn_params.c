@@ -92,7 +92,6 @@ static void fill_features(const stw_attn_desc *d, stw_plan_kind kind, int determ
         {packed_q && !d->dlse.batch, STW_FEAT_PACKED_DLSE},
         {packed_q && !d->delta.batch, STW_FEAT_PACKED_DELTA},
         {d->flags & STW_ATTN_HAS_USED_LENGTHS, STW_FEAT_USED_LENGTHS},
-        {d->bias_dtype == STW_U8, STW_FEAT_BIAS_HIDES},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i)
         if (rows[i].on) p->features |= rows[i].feature;

@@ -202,7 +202,9 @@ static stw_status run_attention(const stw_plan *plan, const stw_jagged_args *arg
     if (!status && jagged->lengths_size)
         status = ops->jagged_bwd(&plan->context->device, &jagged->work, params, rest, stream);
     if (status) return status;
-    return ops->attn_bwd(&plan->context->device, &jagged->attn->work, &bound, rest, stream);
+    status = ops->attn_bwd(&plan->context->device, &jagged->attn->work, &bound, rest, stream);
+    if (!status) stw_plan_note_call(jagged->attn, &bound);
+    return status;
 }
 
 stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *args, void *workspace,

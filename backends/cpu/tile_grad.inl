@@ -45,7 +45,8 @@ INLINE vf logits_at(const stw_tile_logits *t, uint32_t r, uint32_t c, vf dot, vf
         vf cap = vf_splat(t->softcap);
         x = vf_tanh(x / cap, slope_out) * cap;
     }
-    if ((features & STW_FEAT_BIAS) && !(features & STW_FEAT_BIAS_HIDES)) {
+    const int hides = (features & STW_FEAT_BIAS) && t->bias_dtype == STW_U8;
+    if ((features & STW_FEAT_BIAS) && !hides) {
         int64_t at = (int64_t)r * t->bias_query;
         if (t->bias_key)
             x += vf_load_upto(t->bias, at + c, t->cols - c, t->bias_dtype);
@@ -60,7 +61,7 @@ INLINE vf logits_at(const stw_tile_logits *t, uint32_t r, uint32_t c, vf dot, vf
             x -= vf_abs(VF_FROM_VD(column - (t->diagonal + (double)r))) * t->slope;
         }
     }
-    if (features & STW_FEAT_BIAS_HIDES) x = vf_select(hidden_at(t, r, c), vf_splat(-__builtin_inff()), x);
+    if (hides) x = vf_select(hidden_at(t, r, c), vf_splat(-__builtin_inff()), x);
     return x;
 }
 

@@ -62,13 +62,13 @@ struct dev_logit {
         if (p.features & STW_FEAT_BIAS)
             l.bias = (const char *)p.bias.data +
                      (b * p.bias.batch + h * p.bias.head + i0 * p.bias.query + j0 * p.bias.key) *
-                         (p.bias_dtype == 3u ? 4 : p.features & STW_FEAT_BIAS_HIDES ? 1 : 2);
+                         (p.bias_dtype == 3u ? 4 : p.bias_dtype == 6u ? 1 : 2);
         return l;
     }
     /* The bias is numbers of 16 bits. */
     DEV_FN bool has_halves(const dev_logit &l) { return l.bias_dtype == 1u || l.bias_dtype == 2u; }
     /* It is bytes: 0 hides its pair, all others leave the logit as it is. */
-    DEV_FN bool hides(const dev_logit &l) { return (l.features & STW_FEAT_BIAS_HIDES) != 0; }
+    DEV_FN bool hides(const dev_logit &l) { return l.bias_dtype == 6u; }
     DEV_FN bool hides_at(const dev_logit &l, int row, int col) { return !l.bias[row * l.bias_query + col * l.bias_key]; }
     /* Element of a bias of numbers. */
     DEV_FN float bias_at(const dev_logit &l, int row, int col) {

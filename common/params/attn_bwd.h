@@ -35,7 +35,6 @@
 #define STW_FEAT_PACKED_DLSE   0x10000u
 #define STW_FEAT_PACKED_DELTA  0x20000u
 #define STW_FEAT_USED_LENGTHS  0x40000u /* used_q and/or used_kv are given                             */
-#define STW_FEAT_BIAS_HIDES    0x80000u /* with BIAS: it is bytes, and a 0 hides its pair              */
 
 typedef struct stw_tensor_param {
     void *data;

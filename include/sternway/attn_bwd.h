@@ -120,7 +120,8 @@ STW_API void stw_plan_destroy(stw_plan *plan);
  * @return bytes of workspace a call of this plan needs; 0 = none. Device memory on GPU backends. */
 STW_API size_t stw_plan_workspace_size(const stw_plan *plan);
 
-/** Variant, tile, arch, workspace and why, as lines of text.
+/** Variant, tile, arch, workspace and why, as lines of text. `costs more` names what keeps this problem from
+ * the fastest kernels of its arch, or which pointers would keep a call from them; else it is "nothing".
  * @param plan        a plan of any operation
  * @param text        gets the lines; one that does not fit is cut. May be null with capacity 0
  * @param capacity    bytes of `text`

@@ -220,7 +220,11 @@ static void fixture_fill_features(fixture *f) {
                 dlse[fixture_row_index(f, &d->dlse, b, h, i)] = fixture_random(f);
                 for (int64_t j = 0; d->bias_dtype && j < fixture_used_kv(f, b); ++j) {
                     void *bias = (void *)(uintptr_t)f->args.bias;
-                    stw_store_f32(bias, fixture_bias_index(f, b, h, i, j), d->bias_dtype, fixture_random(f));
+                    int64_t at = fixture_bias_index(f, b, h, i, j);
+                    if (d->bias_dtype == STW_U8)
+                        ((unsigned char *)bias)[at] = fixture_random(f) < 0 ? 0 : (unsigned char)(1 + at);
+                    else
+                        stw_store_f32(bias, at, d->bias_dtype, fixture_random(f));
                 }
             }
         }
