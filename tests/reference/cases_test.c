@@ -161,8 +161,7 @@ static void test_hidden_by_bytes(void **state) {
     for (int64_t j = 0; j < 7; ++j) bytes[fixture_bias_index(&f, 0, 1, 2, j)] = 0;
     for (int64_t n = 0; n < 20; ++n) bytes[fixture_bias_index(&f, 1, n % 4, n / 4, 3)] = 0;
     fixture_run_forward(&f);
-    for (int64_t h = 0; h < 2; ++h)
-        set_f32(f.args.v, fixture_index(&f, FIXTURE_V, 1, h, 3, 2), NAN);
+    for (int64_t h = 0; h < 2; ++h) set_f32(f.args.v, fixture_index(&f, FIXTURE_V, 1, h, 3, 2), NAN);
     assert_true(f.args.lse[fixture_row_index(&f, &f.desc.lse, 0, 1, 2)] == -INFINITY);
     assert_true(f.args.lse[fixture_row_index(&f, &f.desc.lse, 1, 2, 4)] < open);
     for (int mode = 0; mode < 2; ++mode) {
@@ -293,16 +292,11 @@ static void test_visible_nan_propagates(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unseen_keys_and_bias),
-        cmocka_unit_test(test_rows_that_see_no_key),
-        cmocka_unit_test(test_blind_after_seeing),
-        cmocka_unit_test(test_minus_infinity),
-        cmocka_unit_test(test_hidden_by_bytes),
-        cmocka_unit_test(test_infinite_lse),
-        cmocka_unit_test(test_nan_lse_propagates),
-        cmocka_unit_test(test_zero_lse),
-        cmocka_unit_test(test_sink_minus_infinity),
-        cmocka_unit_test(test_visible_nan_propagates),
+        cmocka_unit_test(test_unseen_keys_and_bias), cmocka_unit_test(test_rows_that_see_no_key),
+        cmocka_unit_test(test_blind_after_seeing),   cmocka_unit_test(test_minus_infinity),
+        cmocka_unit_test(test_hidden_by_bytes),      cmocka_unit_test(test_infinite_lse),
+        cmocka_unit_test(test_nan_lse_propagates),   cmocka_unit_test(test_zero_lse),
+        cmocka_unit_test(test_sink_minus_infinity),  cmocka_unit_test(test_visible_nan_propagates),
     };
     return cmocka_run_group_tests_name("case table", tests, NULL, NULL);
 }
