@@ -114,9 +114,10 @@ static void check_complete(run_problem *p) {
             run_refuse(p, STW_EXIT_USAGE, "%s_ref is given without %s", stw_grad_names[g],
                        g == STW_GRAD_DBIAS ? "bias" : "sink");
     }
-    if (p->references[STW_GRAD_DBIAS] && run_dtype_of(p->inputs[RUN_BIAS]->type) == STW_U8)
+    const stw_st_tensor *bias = p->inputs[RUN_BIAS];
+    if (p->references[STW_GRAD_DBIAS] && bias && run_dtype_of(bias->type) == STW_U8 && !p->error[0])
         run_refuse(p, STW_EXIT_USAGE, "dbias_ref is given, but a bias of %s has no gradient",
-                   stw_st_type_name(p->inputs[RUN_BIAS]->type));
+                   stw_st_type_name(bias->type));
 }
 
 static int read_metadata(const stw_safetensors *file, run_problem *problems, size_t count, char *error) {
