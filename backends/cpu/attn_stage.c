@@ -13,13 +13,17 @@ typedef struct stage_job {
 /* Below this many elements waking threads costs more than it gives. */
 #define ALONE_BELOW (1 << 16)
 
+#define COPY(type)                                                                                           \
+    for (int64_t n = 0; n < s->cols; ++n)                                                                    \
+    ((type *)s->to)[to + n] = ((const type *)s->from)[from + n * s->from_col]
+
 static void copy_row(const stw_attn_stage *s, int64_t to, int64_t from) {
     if (s->element == 2)
-        for (int64_t n = 0; n < s->cols; ++n)
-            ((uint16_t *)s->to)[to + n] = ((const uint16_t *)s->from)[from + n * s->from_col];
+        COPY(uint16_t);
+    else if (s->element == 4)
+        COPY(uint32_t);
     else
-        for (int64_t n = 0; n < s->cols; ++n)
-            ((uint32_t *)s->to)[to + n] = ((const uint32_t *)s->from)[from + n * s->from_col];
+        COPY(uint64_t);
 }
 
 static void copy_strips(void *data, uint32_t worker) {
