@@ -4,6 +4,8 @@
  * text must hold. Rows of what only the backward uses must be accepted by the forward plan. */
 #include "misuse.h"
 
+#include "common/extend.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -271,7 +273,7 @@ static void struct_sizes(void **state) {
     (void)state;
     fixture f;
     fixture_open(&f, DENSE);
-    static const size_t wrong[] = {0,       1, 7, 8, sizeof(stw_attn_desc) - 8, sizeof(stw_attn_desc) - 1,
+    static const size_t wrong[] = {0,       1, 7, 8, STW_SIZE_ATTN_DESC_0_1 - 8, STW_SIZE_ATTN_DESC_0_1 - 1,
                                    SIZE_MAX};
     for (size_t n = 0; n < sizeof wrong / sizeof wrong[0]; ++n) {
         stw_attn_desc desc = f.desc;
@@ -279,6 +281,10 @@ static void struct_sizes(void **state) {
         expect_refusal(stw_attn_bwd_plan, "attn_bwd", f.context, &desc, STW_E_INVALID, WORDS("struct_size"));
         expect_refusal(stw_attn_fwd_plan, "attn_fwd", f.context, &desc, STW_E_INVALID, WORDS("struct_size"));
     }
+    stw_attn_desc older = f.desc; /* what is behind its size is not read */
+    older.struct_size = STW_SIZE_ATTN_DESC_0_1;
+    memset((char *)&older + older.struct_size, 0xA5, sizeof older - older.struct_size);
+    expect_accepted(stw_attn_bwd_plan, f.context, &older, "a struct of 0.1");
     struct newer {
         stw_attn_desc desc;
         unsigned char tail[24];
