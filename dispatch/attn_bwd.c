@@ -8,7 +8,7 @@
 #include "common/extend.h"
 
 stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void **workspace, size_t size) {
-    size_t needed = stw_plan_attn_bytes(plan), skipped = -(uintptr_t)*workspace % STW_WORKSPACE_ALIGNMENT;
+    size_t needed = stw_plan_bytes(plan), skipped = -(uintptr_t)*workspace % STW_WORKSPACE_ALIGNMENT;
     if (!needed) return STW_OK;
     if (!*workspace)
         return stw_fail(STW_E_WORKSPACE, "%s: workspace is null, but the plan needs %zu bytes", who,

@@ -83,7 +83,7 @@ stw_status stw_jagged_plan_build(stw_context *context, const stw_jagged_desc *de
     plan->work.kind = STW_PLAN_JAGGED_BWD;
     plan->work.workspace_size = jagged->work.workspace_size;
     if (jagged->attn) {
-        size_t own = aligned(jagged->work.workspace_size), attn = stw_plan_attn_bytes(jagged->attn);
+        size_t own = aligned(jagged->work.workspace_size), attn = stw_plan_bytes(jagged->attn);
         plan->work.workspace_size = jagged->lengths_size + (own > attn ? own : attn);
     }
     stw_context_retain(context);

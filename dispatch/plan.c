@@ -149,7 +149,7 @@ void stw_plan_note_call(const stw_plan *plan, const stw_attn_params *params) {
 }
 
 size_t stw_plan_workspace_size(const stw_plan *plan) {
-    size_t bytes = plan ? stw_plan_attn_bytes(plan) : 0;
+    size_t bytes = plan ? stw_plan_bytes(plan) : 0;
     return bytes ? bytes + STW_WORKSPACE_ALIGNMENT - 1 : 0;
 }
 

@@ -56,8 +56,8 @@ void stw_jagged_plan_text(const stw_plan *plan, stw_text *text);
  * small from there on: STW_E_WORKSPACE. */
 stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void **workspace, size_t size);
 
-/* Bytes that a call of a plan of attention divides: copies of inputs, then the backend's own. */
-static inline size_t stw_plan_attn_bytes(const stw_plan *plan) {
+/* Bytes of workspace that a call divides: copies of inputs, then the backend's own. */
+static inline size_t stw_plan_bytes(const stw_plan *plan) {
     return plan->work.stage_size + plan->work.workspace_size;
 }
 

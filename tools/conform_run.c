@@ -141,13 +141,15 @@ static int is_too_large(const stw_problem *problem) {
     return 1;
 }
 
-/* What plan refuses is no problem to make data for. */
-static int is_planned(const run *r, size_t index, const stw_problem *problem, stw_context *context) {
+/* What plan finds invalid is no problem to make data for. */
+static int is_planned(const run *r, size_t index, const stw_problem *problem, stw_context *context,
+                      stw_status *status_out) {
     stw_plan *plan = NULL;
     stw_status status = problem->op == STW_PROBLEM_ATTN_FWD
                             ? stw_attn_fwd_plan(context, &problem->desc, &plan)
                             : stw_attn_bwd_plan(context, &problem->desc, &plan);
     stw_plan_destroy(plan);
+    *status_out = status;
     if (status == STW_E_INVALID) refuse_all(r, index, status, stw_last_error());
     return status != STW_E_INVALID;
 }
@@ -184,6 +186,7 @@ static void check_case(const run *r, size_t index, opened *o) {
     stw_problem problem;
     stw_case c;
     int built = 0;
+    stw_status planned = STW_OK;
     if (stw_problem_is_jagged(line)) {
         check_jagged(r, index, o);
         return;
@@ -196,15 +199,16 @@ static void check_case(const run *r, size_t index, opened *o) {
     for (int v = 0; v < r->variants; ++v) {
         stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
         if (!open_variant(r, v, o, result)) continue;
-        if (!built && !is_planned(r, index, &problem, o->context[v])) return;
+        if (!built && !is_planned(r, index, &problem, o->context[v], &planned)) return;
         if (r->list->cases[index].row == CONFORM_ROW_LARGE) {
             conform_large_check(line, o->context[v], result);
             continue;
         }
         if (!built) {
             stw_status status = is_too_large(&problem) ? STW_E_NO_MEMORY : stw_case_build(&problem, &c);
-            if (status) {
-                refuse_all(r, index, status, stw_tool_last_error());
+            if (status) { /* a limit that the reference shares is told in the plan's words */
+                int limit = planned == STW_E_UNSUPPORTED && status == STW_E_INVALID;
+                refuse_all(r, index, status, limit ? stw_last_error() : stw_tool_last_error());
                 return;
             }
         }

@@ -13,16 +13,17 @@ typedef struct stage_job {
 /* Below this many elements waking threads costs more than it gives. */
 #define ALONE_BELOW (1 << 16)
 
-static void copy_row(const stw_attn_stage *s, int64_t to, int64_t from) {
 #define COPY(type)                                                                                           \
     for (int64_t n = 0; n < s->cols; ++n)                                                                    \
     ((type *)s->to)[to + n] = ((const type *)s->from)[from + n * s->from_col]
-    switch (s->element) {
-    case 2: COPY(uint16_t); return;
-    case 4: COPY(uint32_t); return;
-    default: COPY(uint64_t); return; /* f64 */
-    }
-#undef COPY
+
+static void copy_row(const stw_attn_stage *s, int64_t to, int64_t from) {
+    if (s->element == 2)
+        COPY(uint16_t);
+    else if (s->element == 4)
+        COPY(uint32_t);
+    else
+        COPY(uint64_t);
 }
 
 static void copy_strips(void *data, uint32_t worker) {

@@ -22,8 +22,8 @@ typedef struct stw_attn_strides {
     int64_t seq;   /**< from one row to the next                                       */
 } stw_attn_strides;
 
-/** Distance between neighbours along head_dim of the inputs, with STW_ATTN_HAS_DIM_STRIDES; 0 is a broadcast. An
- * input with another than 1 is copied into the workspace first; dimensions that are broadcast are not multiplied. */
+/** Distance between neighbours along head_dim of the inputs, with STW_ATTN_HAS_DIM_STRIDES; 0 is a broadcast.
+ * An input with another than 1 is copied into the workspace first, without the dimensions that are broadcast. */
 typedef struct stw_attn_dim_strides {
     int64_t q;    /**< of q               */
     int64_t k;    /**< as q               */

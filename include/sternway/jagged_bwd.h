@@ -72,9 +72,8 @@ typedef struct stw_jagged_offsets {
  * output may not overlap another tensor (equal starts are refused). Element alignment always works, 16 bytes
  * are faster. Everything is the caller's; nothing is kept.
  *
- * NULL. As for attention: a tensor that holds no element in this call may be null. When all tensors that hold
- * none with an axis.total of 0 are null, the axis has no positions in this call (not with STW_JAGGED_FULL, which
- * promises total of them); one null among given ones is refused. */
+ * NULL. A tensor that holds no element may be null; sizes and axis.total of the plan say which do, but for
+ * ATTENTION, which has the rule of stw_attn_args. */
 typedef struct stw_jagged_args {
     size_t struct_size;         /**< sizeof(stw_jagged_args)                           */
     stw_jagged_offsets axis[3]; /**< by STW_AXIS_*; axes that are not ragged: all null */

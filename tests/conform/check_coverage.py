@@ -23,7 +23,7 @@ def check(what, missing):
 
 
 # SPEC section 2, written out: what the suite no longer has must be missed, not left out of the crossings.
-ROWS = set("""plain head_dims layout varlen used_lengths empty mask_causal_tl mask_causal_br mask_window mask_shift bias bytes dbias mask_bytes alibi
+ROWS = set("""plain head_dims layout broadcast varlen used_lengths empty mask_causal_tl mask_causal_br mask_window mask_shift bias dbias mask_bytes alibi
     alibi_column softcap sink dlse gqa dropout dropout_mem_eff dropout_flash2 deterministic splits outputs grad_dtype accumulate
     offsets shard lse_layout delta data nan_lse beyond_range forward bugs pairs""".split())
 FEATURES = set("""causal window shift bias bytes dbias alibi softcap sink dlse delta_in delta_out dropout mem_eff flash2 det splits used
@@ -105,7 +105,7 @@ def check_attention(arch, cases):
     for row in sorted({row for row, _ in cases}):
         mine = [c for r, c in cases if r == row]
         # the row is about this; what it cannot have is not asked for
-        own_layout = {"varlen": ("packed",), "layout": ("bhsd", "qkv", "gap")}.get(row, layouts)
+        own_layout = {"varlen": ("packed",), "broadcast": ("strided", "packed"), "layout": ("bhsd", "qkv", "gap")}.get(row, layouts)
         check(f"{arch} {row} x dtype x layout", crossed(mine, "dtype", "layout", dtypes, own_layout))
         check(f"{arch} {row} x dtype x head dim", crossed(mine, "dtype", "dim", dtypes, dims))
         if row == "empty":

@@ -57,7 +57,7 @@ static void read_features(reader *r, stw_attn_desc *d) {
     const stw_dtype wide = d->dtype == STW_F64 ? STW_F64 : STW_F32;
     if (d->bias_dtype && d->bias_dtype != d->dtype && d->bias_dtype != STW_U8 && read_byte(r) < 250)
         d->bias_dtype = wide;
-    d->flags = read_mask(r, 0x7ff);
+    d->flags = read_mask(r, 0x1fff);
     d->outputs = read_mask(r, 0x1f);
     d->accumulate = read_mask(r, 0x0f) & (read_byte(r) % 2 ? 0 : d->outputs);
     const uint8_t grads = read_byte(r);

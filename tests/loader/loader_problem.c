@@ -4,10 +4,11 @@
  * line of common/problem.h, taken for its descriptor; nothing reads what the tensors hold.
  *   why PROBLEM     stw_explain_attn's text: of a backward, why each variant is not taken
  *   plan PROBLEM    "plan STATUS text", then the lines of stw_plan_describe from "variant" on
- *   call PROBLEM [TENSOR BYTES [TIMES]]
+ *   call PROBLEM [TENSOR BYTES [TIMES] | queries 0 | keys 0]
  *                   the same; "at NAME ADDRESS" of q, k, v, dout; "bwd STATUS text" of a backward call
- *                   (TENSOR starts so many bytes behind a multiple of 256), or of so many alike, and what
- *                   the library did in them: "took A allocations, L locks; some before"
+ *                   (TENSOR starts so many bytes behind a multiple of 256; all tensors of that side are
+ *                   null), or of so many alike, and what the library did in them: "took A allocations, L
+ *                   locks; some before"
  * Lines of the log, where STERNWAY_LOG asks for them: "log LINE". */
 #include "common/attn_packed.h"
 #include "common/problem.h"
@@ -83,6 +84,8 @@ static void call(stw_context *context, const stw_plan *plan, const stw_attn_desc
     }
     args.q = at[0], args.k = at[1], args.v = at[2], args.dout = at[3], args.out = at[4];
     args.lse = (float *)(void *)at[5], args.dq = at[6], args.dk = at[7], args.dv = at[8];
+    if (!strcmp(name, "queries")) args.q = args.dout = NULL, args.out = args.dq = NULL;
+    if (!strcmp(name, "keys")) args.k = args.v = NULL, args.dk = args.dv = NULL;
     int32_t *more = (int32_t *)(void *)((char *)memory + TENSORS * ROOM);
     if (stw_attn_is_packed(desc, 0)) args.cu_seqlens_q = more;
     if (stw_attn_is_packed(desc, 1)) args.cu_seqlens_kv = more + 1024;

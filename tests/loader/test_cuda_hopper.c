@@ -322,6 +322,27 @@ static void unaligned_calls_are_traced(void **state) {
     }
 }
 
+/* A pack whose tensors are null has no rows in this call: its maps are of one row, somewhere. */
+static void maps_of_null_packs(void **state) {
+    (void)state;
+    static const char *const sides[] = {"queries", "keys"}, *const names[] = {"q", "dout", "k", "v"};
+    for (int side = 0; side < 2; ++side) {
+        char words[80];
+        snprintf(words, sizeof words, "attn_bwd:bf16:b5h4k2s100d64:tq250:tk280 %s 0", sides[side]);
+        one("cuda", LIST(H200), "call", words);
+        if (failures(NULL)) fail_msg("%s: %s", sides[side], run.out);
+        assert_int_equal(lines_with(run.log, "cuda:map "), 4);
+        for (int n = 0; n < 4; ++n) {
+            char line[120];
+            const char *of_rows = n / 2 == side ? "1,1" : side ? "250,1" : "280,1";
+            snprintf(line, sizeof line, "cuda:map %s panels ", names[n]);
+            const char *dims = strstr(behind(run.log, line), " dims 64,");
+            assert_non_null(dims);
+            assert_memory_equal(dims + strlen(" dims 64,"), of_rows, strlen(of_rows));
+        }
+    }
+}
+
 /* The workspace is enough for either main loop, also where a tuning file chooses the other one, whose shorter
  * key blocks are listed in more room: one query, 2^20 keys. */
 static void one_workspace(void **state) {
@@ -428,17 +449,12 @@ static void drivers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(maps_say_the_layout),
-        cmocka_unit_test(plans_refuse_by_name),
-        cmocka_unit_test(ordered_kernels),
-        cmocka_unit_test(forced_variant),
-        cmocka_unit_test(unaligned_calls),
-        cmocka_unit_test(unaligned_calls_are_traced),
-        cmocka_unit_test(one_workspace),
-        cmocka_unit_test(two_images),
-        cmocka_unit_test(module_load_fails),
-        cmocka_unit_test(map_fails),
-        cmocka_unit_test(drivers),
+        cmocka_unit_test(maps_say_the_layout), cmocka_unit_test(plans_refuse_by_name),
+        cmocka_unit_test(ordered_kernels),     cmocka_unit_test(forced_variant),
+        cmocka_unit_test(unaligned_calls),     cmocka_unit_test(unaligned_calls_are_traced),
+        cmocka_unit_test(one_workspace),       cmocka_unit_test(maps_of_null_packs),
+        cmocka_unit_test(two_images),          cmocka_unit_test(module_load_fails),
+        cmocka_unit_test(map_fails),           cmocka_unit_test(drivers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -266,8 +266,8 @@ static void backends_with_images_are_complete(void **state) {
         const stw_backend_ops *ops = *table;
         assert_true(ops->open && ops->close);
         int complete = ops->variant_refusal && ops->attn_prepare && ops->attn_bwd && ops->attn_fwd &&
-                       ops->dropout_mask && ops->buffer_alloc && ops->buffer_free && ops->copy &&
-                       ops->stream_create && ops->stream_synchronize && ops->stream_destroy;
+                       ops->stage && ops->dropout_mask && ops->buffer_alloc && ops->buffer_free &&
+                       ops->copy && ops->stream_create && ops->stream_synchronize && ops->stream_destroy;
         size_t own = 0;
         for (size_t i = 0; i < stw_images.count; ++i) own += stw_images.rows[i].backend == ops->backend;
         assert_true(complete || !own);

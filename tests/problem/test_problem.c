@@ -32,6 +32,9 @@ static const char *const canonical[] = {
     "attn_bwd:f32:b2h4s20d8:delta_in:nodet:splits4:boff3:hoff2:htotal16",
     "attn_bwd:f32:b2h4s20d8:scale0:data_sd3:seed7:dseed9:doff4:qoff-5:koff6:skew1:pointer",
     "attn_bwd:f32:b2h4s20x31d8:biasu8_b1qk:sink",
+    "attn_bwd:bf16:b3h2s33d64:tq0:tk0",
+    "attn_bwd:bf16:b2h4s20d8:st_q640,1,32,4:st_dout0,0,0,0",
+    "attn_fwd:bf16:b2h4s20d8:st_k640,8,32,3",
 };
 
 static void test_canonical_lines(void **state) {
@@ -199,7 +202,8 @@ static void test_refusals(void **state) {
         {"attn_bwd:f16:b1h1s1d1:dq_f80", "'f80' is not a dtype"},
         {"attn_bwd:f16:b1h1s1d1:cuq0,,1", "is not a list of integers"},
         {"attn_bwd:f16:b1h1s1d1:st_q1,2", "needs batch,head,seq"},
-        {"attn_bwd:f16:b1h1s1d1:st_q1,2,3,4", "has too many values"},
+        {"attn_bwd:f16:b1h1s1d1:st_q1,2,3,4,5", "has too many values"},
+        {"attn_bwd:f16:b1h1s1d1:st_dq1,2,3,4", "has too many values"},
         {"attn_bwd:f16:b1h1s1d1:st_z1,2,3", "is not st_<tensor>"},
         {"attn_bwd:f16:b2147483647h2147483647s2147483647d4", "do not fit 63 bits"},
         {"attn_bwd:f16:b65536h1s65536d1:thd", "tq<N> is missing"},

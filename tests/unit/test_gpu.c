@@ -46,6 +46,7 @@ static struct {
     uint32_t grid[8];
     int launches;
     unsigned char *arguments; /* where the launches of attention go, one after the other; or NULL */
+    stw_attn_stage stage;     /* of the last copy */
 } fake;
 
 static stw_status fails(stw_status status, const char *what) {
@@ -106,6 +107,7 @@ static stw_status fake_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32
         fake.arguments += sizeof grid + sizeof(stw_attn_launch);
     }
     size_t length = strlen(fake.launched);
+    if (strstr(kernel->name, "_stage_")) memcpy(&fake.stage, arguments[0], sizeof fake.stage);
     snprintf(fake.launched + length, sizeof fake.launched - length, "%s ", kernel->name);
     fake.grid[fake.launches++ % 8] = grid_x;
     return fails(fake.launch, "launch");
@@ -805,6 +807,63 @@ static void classes_launch_what_their_own_plans_do(void **state) {
     }
 }
 
+/* Copies of inputs: the whole call is asked for first, then a kernel by size of element copies each. */
+static void staged_inputs(void **state) {
+    (void)state;
+    static const char *const lines[] = {"attn_bwd:bf16:b2h2s300d64:st_dout0,0,0,0:st_k76800,38400,1,300",
+                                        "attn_bwd:f32:b2h2s300d64:st_dout0,0,0,0:st_k76800,38400,1,300"};
+    for (int n = 0; n < 2; ++n) {
+        const size_t element = n ? 4 : 2;
+        stw_attn_work work = attn_work_of(lines[n], n ? "sm80_32x64_hd64_f32" : "sm80_64x128_hd64");
+        stw_problem problem;
+        assert_int_equal(stw_problem_parse(lines[n], &problem), STW_OK);
+        assert_int_equal(stw_attn_check(&problem.desc, STW_PLAN_ATTN_BWD), STW_OK);
+        stw_attn_stages_plan(&problem.desc, &work);
+        assert_int_equal(work.stage_count, 2); /* k whole, dout one row */
+        assert_int_equal(work.stage_size, 2 * 2 * 300 * 64 * element + 256);
+        assert_int_equal(work.params.k.seq, 64);
+        assert_int_equal(work.params.k.head, 300 * 64);
+        assert_int_equal(work.params.k.batch, 2 * 300 * 64);
+        assert_int_equal(work.params.dout.seq | work.params.dout.head | work.params.dout.batch, 0);
+        if (stw_gpu_attn_prepare(&device, &work)) fail_msg("%s", stw_last_error());
+        stw_attn_params params = work.params;
+        params.k.data = AT(2), params.dout.data = AT(5);
+        stw_attn_stage stages[STW_STAGES_MAX];
+        assert_int_equal(stw_attn_stages_bind(&work, &params, AT(9), stages), 2);
+        fake.launches = 0, fake.launched[0] = fake.asked[0] = 0;
+        assert_int_equal(stw_gpu_stage(&device, &work, &params, stages, 2, AT(9), NULL, 0), STW_OK);
+        assert_string_equal(fake.asked, "k dout workspace ");
+        assert_string_equal(fake.launched,
+                            n ? "stw_attn_stage_4 stw_attn_stage_4 " : "stw_attn_stage_2 stw_attn_stage_2 ");
+        assert_int_equal(fake.grid[0], 2 * 2 * 5); /* heads, strips of 64 rows */
+        assert_int_equal(fake.grid[1], 1);
+        assert_ptr_equal(fake.stage.from, AT(5));
+        assert_ptr_equal(fake.stage.to, (char *)AT(9) + 2 * 2 * 300 * 64 * element);
+        fake.bad_pointer = "dout", fake.launches = 0;
+        assert_int_equal(stw_gpu_stage(&device, &work, &params, stages, 2, AT(9), NULL, 0), STW_E_INVALID);
+        fake.bad_pointer = NULL;
+        assert_int_equal(fake.launches, 0);
+        fake.launch = STW_E_DRIVER;
+        assert_int_equal(stw_gpu_stage(&device, &work, &params, stages, 2, AT(9), NULL, 0), STW_E_DRIVER);
+        assert_int_equal(fake.launches, 1);
+        fake.launch = STW_OK, fake.forked = 1;
+        assert_int_equal(stw_gpu_stage(&device, &work, &params, stages, 2, AT(9), NULL, 0), STW_E_FORKED);
+        fake.forked = 0;
+        params.k.data = NULL; /* a pack without rows */
+        assert_int_equal(stw_attn_stages_bind(&work, &params, AT(9), stages), 1);
+        assert_ptr_equal(stages[0].from, AT(5));
+    }
+    /* more units than a row of AMD's grids has */
+    stw_attn_stage large = {.batch = 1, .heads = 1 << 20, .rows = 320, .element = 2};
+    uint32_t x, y;
+    stw_attn_stage_grid(&large, 64, &x, &y);
+    assert_int_equal(x, 1 << 22);
+    assert_int_equal(y, 2);
+    stw_attn_stage_grid(&large, 32, &x, &y);
+    assert_int_equal(x, 5 << 20);
+    assert_int_equal(y, 1);
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, device_open, device_close)
 
 int main(void) {
@@ -829,6 +888,7 @@ int main(void) {
         TEST(tiles_that_are_refused),
         TEST(queued_steps_get_the_blocks_that_run_at_a_time),
         TEST(classes_launch_what_their_own_plans_do),
+        TEST(staged_inputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

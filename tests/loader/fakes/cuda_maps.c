@@ -32,7 +32,7 @@ int cuTensorMapEncodeTiled(void *map, unsigned type, unsigned rank, uint64_t sta
     if (!error && !fake_fast()) error = fake_cuda_started();
     if (error) return error;
     if (!map || (uintptr_t)map % 64 || type >= sizeof type_bytes / sizeof *type_bytes || !rank ||
-        rank > RANK_MAX || start % 16 || interleave || swizzle > 3 || l2 > 3 || fill > 1)
+        rank > RANK_MAX || !start || start % 16 || interleave || swizzle > 3 || l2 > 3 || fill > 1)
         return INVALID_VALUE;
     fake_map made = {MARK, type, rank, interleave | swizzle << 8 | l2 << 16 | fill << 24, start, {0},
                      {0},  {0},  {0}};
