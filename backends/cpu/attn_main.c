@@ -22,12 +22,11 @@ typedef struct unit {
 } unit;
 
 #define TURN_SLEEPER 0x80000000u /* somebody sleeps until the count changes */
-#define TURN_SPIN    200u        /* pauses awake, a few microseconds: a turn that is near */
 
 static void wait_for_turn(atomic_uint *turn, uint32_t mine) {
     uint32_t now, spins = 0;
     while (((now = atomic_load_explicit(turn, memory_order_acquire)) & ~TURN_SLEEPER) != mine) {
-        if (spins < TURN_SPIN) {
+        if (spins < STW_POOL_SPIN) {
             ++spins;
 #if defined(__x86_64__)
             __builtin_ia32_pause();

@@ -22,8 +22,7 @@
 #define GATE_COUNT 0x7FFFu
 #define GATE_JOB   0x10000u /* one job further */
 
-#define SLEEPERS    32u   /* kinds of sleepers that a futex tells apart; workers from 32 on share the last */
-#define CALLER_SPIN 2000u /* pauses that the caller waits awake for workers inside: 30 to 100 us */
+#define SLEEPERS 32u /* kinds of sleepers that a futex tells apart; workers from 32 on share the last */
 
 typedef struct pool_worker {
     stw_pool *pool;
@@ -180,7 +179,7 @@ void stw_pool_run(stw_pool *pool, uint32_t threads, stw_pool_fn fn, void *job) {
     fn(job, 0);
     uint32_t inside = atomic_fetch_and(&pool->gate, ~GATE_OPEN) & GATE_COUNT;
     if (!inside) return;
-    for (uint32_t i = 0; i < CALLER_SPIN && !atomic_load(&pool->idle); ++i) {
+    for (uint32_t i = 0; i < STW_POOL_SPIN && !atomic_load(&pool->idle); ++i) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif

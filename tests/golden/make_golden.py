@@ -20,7 +20,7 @@ from attention_reference import Problem, check_stored, disagreement, forward, gr
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ABOUT = {"about": "golden vectors of attention backward", "source": "tests/golden/make_golden.py"}
-DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
 NAN, INF = float("nan"), float("inf")
 
 
@@ -41,6 +41,7 @@ class Group:
         """
         random = np.random.Generator(np.random.Philox(zlib.crc32(name.encode())))
         kind = DTYPES[dtype]
+        number = torch.float64 if dtype == "f64" else torch.float32  # of LSE, dLSE, delta, slopes, sink
 
         def normal(*shape, to=kind, factor=std):
             return torch.from_numpy(np.asarray(random.standard_normal(shape) * factor)).to(to)
@@ -68,9 +69,9 @@ class Group:
                 t["bias"] = normal(*shape, to=DTYPES[bias_type], factor=1.0)
         if alibi is not None:
             slopes = 2.0 ** (-8.0 * np.arange(1, Hq + 1) / Hq) * (1.0 if alibi == "h" else np.arange(1, batch + 1)[:, None])
-            t["alibi_slopes"] = torch.tensor(slopes, dtype=torch.float32)
+            t["alibi_slopes"] = torch.tensor(slopes, dtype=number)
         if sink is not None:
-            t["sink"] = torch.tensor(sink, dtype=torch.float32)
+            t["sink"] = torch.tensor(sink, dtype=number)
         t.update(extra or {})
         meta = {key: value if isinstance(value, str) else repr(value) for key, value in meta.items()}
         problem = Problem(t, {"mask": "none", **meta})
@@ -78,16 +79,16 @@ class Group:
             edit(t)
 
         out, lse = forward(problem)
-        t["out"], t["lse"] = out.to(kind), lse.to(torch.float32)
+        t["out"], t["lse"] = out.to(kind), lse.to(number)
         if dlse or delta:
-            t["dlse"] = normal(*lse.shape, to=torch.float32, factor=1.0)
+            t["dlse"] = normal(*lse.shape, to=number, factor=1.0)
         self.fill_gaps(problem, normal)
         if after:
             after(t)
         if delta:
             dot = (t["dout"].double() * t["out"].double()).sum(-1)
             dot = dot.T if varlen else dot.transpose(1, 2)
-            t["delta"] = (dot - t.pop("dlse").double()).to(torch.float32)
+            t["delta"] = (dot - t.pop("dlse").double()).to(number)
             del t["out"]
         if poison:
             poison(t)
@@ -103,12 +104,12 @@ class Group:
         if bool(gap.any()):
             t["out"][gap] = normal(*t["out"][gap].shape)
             at = t["lse"].T if problem.varlen else t["lse"].transpose(1, 2)
-            at[gap] = normal(*at[gap].shape, to=torch.float32)
+            at[gap] = normal(*at[gap].shape, to=at.dtype)
 
     def finish(self, name, problem):
-        """Adds the references: F64 where the answer is f32, F32 (far finer than the answer) where it is 16 bits."""
+        """Adds the references: F64 where the answer is f32 or f64, F32 (far finer than the answer) where it is 16 bits."""
         references = gradients(problem)
-        wide = problem.tensors["q"].dtype == torch.float32 or problem.meta.get("grad_dtype") == "f32"
+        wide = problem.tensors["q"].dtype in (torch.float32, torch.float64) or problem.meta.get("grad_dtype") == "f32"
         for key, value in references.items():
             assert bool(torch.isfinite(value).all()), (name, key)
             f32_bias = key == "dbias_ref" and problem.tensors["bias"].dtype == torch.float32
@@ -461,8 +462,33 @@ def combined_cases(g):
           after=lambda t: t["lse"].zero_())
 
 
+def f64_cases(g):
+    """Problems in f64, which the CPU backend takes: a case or two of every feature."""
+    g.add("f64_dense", "f64", (2, 17), (2, 33), heads=(4, 2), D=8)
+    g.add("f64_unequal_dims", "f64", (1, 33), (1, 65), D=24, Dv=5, scale=0.1)
+    g.add("f64_over_tiles", "f64", (1, 40), (1, 70), heads=(2, 1), D=8, mask="causal_br")
+    g.add("f64_window_tall", "f64", (1, 40), (1, 17), heads=(2, 2), D=8, window_left=3, window_right=2)
+    g.add("f64_shift", "f64", (1, 17), (1, 33), D=8, mask="causal_tl", diagonal_shift=3)
+    g.add("f64_used", "f64", (2, 17), (2, 33), heads=(2, 1), D=8, used=([9, 17], [20, 1]), mask="causal_br")
+    g.add("f64_varlen", "f64", [17, 0, 20], [12, 33, 20], heads=(2, 1), D=8, mask="causal_br")
+    g.add("f64_varlen_used", "f64", [17, 9, 20], [12, 33, 20], heads=(2, 2), D=8, used=([10, 9, 0], [12, 21, 7]))
+    g.add("f64_bias", "f64", (2, 17), (2, 19), heads=(2, 2), D=8, bias=(2, 2, 17, 19))
+    g.add("f64_bias_keys", "f64", (2, 17), (2, 19), heads=(2, 2), D=8, bias=(2, 1, 1, 19), mask="causal_tl")
+    g.add("f64_bias_shared", "f64", (2, 9), (2, 12), heads=(2, 2), D=8, bias=(1, 1, 9, 12))
+    g.add("f64_alibi", "f64", (2, 17), (2, 33), heads=(2, 2), D=8, alibi="bh", mask="causal_br")
+    g.add("f64_alibi_column", "f64", (1, 17), (1, 33), heads=(2, 2), D=8, alibi="h", alibi_column=1, mask="causal_br")
+    g.add("f64_softcap", "f64", (1, 17), (1, 33), heads=(2, 1), D=8, softcap=2.1, std=2.0)
+    g.add("f64_sink_dlse", "f64", (1, 17), (1, 5), heads=(2, 2), D=8, sink=[0.75, -0.5], mask="causal_br", dlse=True)
+    g.add("f64_delta", "f64", (2, 9), (2, 7), heads=(2, 2), D=8, delta=True, sink=[0.5, -INF])
+    g.add("f64_dropout", "f64", (2, 17), (2, 33), heads=(2, 2), D=8, dropout_p=0.3, dropout_seed=1234567890123456789,
+          dropout_offset=42)
+    g.add("f64_everything", "f64", (2, 33), (2, 40), heads=(4, 2), D=12, Dv=7, bias=(1, 4, 33, 40), alibi="h", softcap=3.3,
+          sink=[0.5, -1.25, 2.0, 0.0], dlse=True, dropout_p=0.2, dropout_seed=7, dropout_offset=0, mask="causal_br", window_left=20)
+
+
 GROUPS = {"dense": dense_cases, "masks": mask_cases, "bias": bias_cases, "bytes": byte_cases, "logits": logit_cases, "lengths": length_cases,
-          "position": position_cases, "dropout": dropout_cases, "combined": combined_cases}
+          "position": position_cases, "dropout": dropout_cases, "combined": combined_cases,
+          "f64": f64_cases}
 
 
 def check(paths):

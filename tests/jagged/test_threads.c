@@ -100,7 +100,7 @@ static stw_jagged_desc describe(const large *row) {
     return d;
 }
 
-static size_t run(const large *row, stw_context *context, arena *memory) {
+static size_t run(const large *row, stw_context *context, int32_t cpu_threads, arena *memory) {
     const stw_jagged_desc d = describe(row);
     const reader bytes = {content, content + BYTES};
     stw_jagged_args args;
@@ -110,6 +110,7 @@ static size_t run(const large *row, stw_context *context, arena *memory) {
     if (stw_jagged_bwd_plan(context, &d, &plan)) fail_msg("%s: %s", row->name, stw_last_error());
     if (!jagged_bind(memory, &d, bytes, &args, NULL, &data_bad) || data_bad)
         fail_msg("%s: the problem is too large", row->name);
+    args.cpu_threads = cpu_threads;
     const size_t need = stw_plan_workspace_size(plan);
     void *workspace = arena_add(memory, "workspace", (double)need, 1, ARENA_WORKSPACE);
     arena_keep(memory);
@@ -144,16 +145,17 @@ static void test_threads(void **state) {
     (void)state;
     for (size_t n = 0; n < sizeof rows / sizeof *rows; ++n) {
         arena first = {.count = 0};
-        run(&rows[n], contexts[0], &first);
+        run(&rows[n], contexts[0], 0, &first);
         check_written(&rows[n], &first);
         for (int c = 0; c < 2 * CONTEXTS; ++c) {
             arena again = {.count = 0};
-            run(&rows[n], contexts[c % CONTEXTS], &again);
+            const int32_t cpu_threads = c < CONTEXTS ? 0 : 1 + c % CONTEXTS; /* of the call */
+            run(&rows[n], contexts[c % CONTEXTS], cpu_threads, &again);
             for (int i = 0; i < first.count; ++i)
                 if (first.list[i].kind == ARENA_OUTPUT &&
                     memcmp(first.list[i].data, again.list[i].data, first.list[i].bytes))
-                    fail_msg("%s: other bits of %s with %d threads", rows[n].name, first.list[i].name,
-                             threads[c % CONTEXTS]);
+                    fail_msg("%s: other bits of %s with %d threads, cpu_threads %d", rows[n].name,
+                             first.list[i].name, threads[c % CONTEXTS], cpu_threads);
             arena_free(&again);
         }
         arena_free(&first);

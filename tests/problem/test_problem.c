@@ -253,6 +253,30 @@ static void test_refusals(void **state) {
     assert_true(value == 1.0 && single == 1.0f);
 }
 
+/* f64 problems keep all digits of scale and softcap, also of descriptors that set the f64 fields alone. */
+static void test_f64_numbers(void **state) {
+    (void)state;
+    static const char line[] = "attn_bwd:f64:b1h2s5d8:scale0.1:softcap0.30000000000000004";
+    char printed[256];
+    stw_problem p;
+    assert_int_equal(stw_problem_parse(line, &p), STW_OK);
+    assert_int_equal(p.desc.dtype, STW_F64);
+    assert_true(p.desc.scale_f64 == 0.1 && p.desc.scale == 0.1f && p.desc.softcap_f64 == 0.1 + 0.2);
+    stw_problem_format(&p.desc, p.op, printed, sizeof printed);
+    assert_string_equal(printed, line);
+    p.desc.flags = 0;
+    p.desc.scale = 0;
+    stw_problem_format(&p.desc, p.op, printed, sizeof printed);
+    assert_string_equal(printed, line);
+    p.desc.scale_f64 = 1 / sqrt(8.0); /* the usual one */
+    p.desc.softcap_f64 = 0;
+    p.desc.softcap = 0.5f;
+    stw_problem_format(&p.desc, p.op, printed, sizeof printed);
+    assert_string_equal(printed, "attn_bwd:f64:b1h2s5d8:softcap0.5");
+    assert_int_equal(stw_problem_parse("attn_bwd:f32:b1h2s5d8:scale0.1:softcap3", &p), STW_OK);
+    assert_true(p.desc.scale_f64 == 0 && p.desc.softcap_f64 == 0);
+}
+
 /* The edges of what is refused above. */
 static void test_edges_are_taken(void **state) {
     (void)state;
@@ -496,6 +520,7 @@ int main(void) {
         cmocka_unit_test(test_cut_text),
         cmocka_unit_test(test_defaults_are_silent),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_f64_numbers),
         cmocka_unit_test(test_mangled_lines),
         cmocka_unit_test(test_edges_are_taken),
         cmocka_unit_test(test_what_no_plan_takes_is_printed),
