@@ -103,10 +103,6 @@ stw_status stw_gpu_leave(stw_gpu *gpu, int before, stw_status status);
 /* Gives `status`, whose text stw_last_error has; STW_E_DEVICE_LOST loses the device. */
 stw_status stw_gpu_note(stw_gpu *gpu, stw_status status);
 
-/* 1 when a driver's error stays: the device never works again in this process. CUDA and HIP number these
- * errors alike. */
-int stw_gpu_error_is_sticky(int error);
-
 /* 1 for kernels of the jagged image. */
 int stw_gpu_is_jagged(const char *kernel);
 

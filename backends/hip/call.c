@@ -44,7 +44,7 @@ stw_status stw_hip_check_stream(stw_gpu *gpu, const char *who, stw_stream stream
     int device = gpu->ordinal;
     if ((uintptr_t)stream <= 2 || !state->hip->hipStreamGetDevice) return STW_OK;
     int error = state->hip->hipStreamGetDevice(stream, &device);
-    if (error) return stw_hip_check(state, STW_E_INVALID, "hipStreamGetDevice", error);
+    if (error) return stw_hip_check_in(state, who, stream, STW_E_INVALID, "hipStreamGetDevice", error);
     if (device == gpu->ordinal) return STW_OK;
     return stw_fail(STW_E_INVALID, "%s: stream %p belongs to device %d, accepted: a stream of device %d", who,
                     stream, device, gpu->ordinal);
@@ -55,5 +55,5 @@ stw_status stw_hip_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t g
     stw_hip_state *state = (stw_hip_state *)gpu;
     int error = state->hip->hipModuleLaunchKernel(kernel->function, grid_x, grid_y, 1, kernel->threads, 1, 1,
                                                   kernel->smem, stream, arguments, NULL);
-    return stw_hip_check(state, STW_E_DRIVER, "hipModuleLaunchKernel", error);
+    return stw_hip_check_in(state, gpu->ops->who, stream, STW_E_DRIVER, "hipModuleLaunchKernel", error);
 }

@@ -6,7 +6,8 @@
  * first work [TIMES]      the whole life of a context, a line for each call: "CALL STATUS text"; a call whose
  *                     input an earlier failure has taken away is not made. Several rounds in one process.
  *   foreign           tensors and a stream of a second device, host memory: one line each
- *   kinds             managed and page-locked memory as a tensor and as the workspace (HIP's fake)
+ *   gone              a destroyed stream in every call that takes one, and the same call with a good one
+ * (HIP's fake) kinds             managed and page-locked memory as a tensor and as the workspace (HIP's fake)
  *   lost              launches, loses the device at the next call, and goes on
  *   child             runs, forks, and runs in the child
  *   overhead          nanoseconds of a run call, of one with every tensor, of a plan call, and of 3000 cycles
@@ -175,6 +176,27 @@ static void foreign(void) {
     say("free", stw_buffer_free(other.context, there));
     say("stream_destroy", stw_stream_destroy(other.context, other.stream));
     stw_context_destroy(other.context);
+    end(&l);
+}
+
+static void gone(void) {
+    life l;
+    stw_stream stream = NULL;
+    char host[8] = "";
+    if (!start(&l) || !say("stream", stw_stream_create(l.context, &stream))) return;
+    say("stream_destroy", stw_stream_destroy(l.context, stream));
+    stw_attn_args args = args_of(&l);
+    const stw_stream tried[] = {stream, l.stream, host /* never one */, l.stream};
+    for (int i = 0; i < 4; ++i) {
+        printf("%s\n", i % 2 ? "good" : "bad");
+        run(&l, tried[i]);
+        say("fwd", stw_attn_fwd(l.fwd, &args, l.buffer[WORKSPACE], BYTES, tried[i]));
+        say("mask", stw_dropout_mask(l.bwd, &args, l.buffer[MASK], tried[i]));
+        say("copy", stw_copy(l.context, l.buffer[Q], host, sizeof host, tried[i]));
+        say("synchronize", stw_stream_synchronize(l.context, tried[i]));
+        if (i % 2 == 0) say("stream_destroy", stw_stream_destroy(l.context, tried[i]));
+    }
+    say_current();
     end(&l);
 }
 
@@ -363,7 +385,7 @@ int loader_call(const char *command, int times) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } rows[] = {{"work", work}, {"foreign", foreign}, {"kinds", kinds},
+    } rows[] = {{"work", work}, {"foreign", foreign}, {"gone", gone},        {"kinds", kinds},
                 {"lost", lost}, {"child", child},     {"overhead", overhead}};
     if (!strcmp(command, "hip")) return backend = STW_BACKEND_HIP, 1;
     if (!strcmp(command, "plain")) return without_dropout = 1;
