@@ -7,6 +7,7 @@
 #ifndef STW_COMMON_GPU_H
 #define STW_COMMON_GPU_H
 
+#include "common/attn_launch.h"
 #include "common/image.h"
 #include "dispatch/backend.h"
 
@@ -23,7 +24,6 @@ typedef struct stw_gpu_kernel {
 } stw_gpu_kernel;
 
 typedef struct stw_gpu stw_gpu;
-struct stw_attn_launch;
 
 /* Room for what encode_maps writes, at a multiple of 64. */
 #define STW_GPU_MAPS_BYTES 1024
@@ -67,11 +67,11 @@ typedef struct stw_gpu_ops {
     stw_status (*kernel_load)(stw_gpu *gpu, stw_gpu_kernel *kernel);
 
     stw_status (*check_stream)(stw_gpu *gpu, const char *who, stw_stream stream);
-    /* `workspace`: kernels add to it atomically. */
+    /* `written`: an output or the workspace, which kernels store or add to. */
     stw_status (*check_pointer)(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
-                                int workspace);
+                                int written);
     /* Fills the second argument of a tile's kernel that has one (stw_attn_is_hopper); NULL where none has. */
-    stw_status (*encode_maps)(stw_gpu *gpu, const struct stw_attn_launch *launch, void *maps_out);
+    stw_status (*encode_maps)(stw_gpu *gpu, const stw_attn_launch *launch, void *maps_out);
     stw_status (*launch)(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                          stw_stream stream, void **arguments);
     struct stw_blas_vendor *blas; /* its library of dense products (common/blas.h) */
@@ -117,8 +117,8 @@ const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_wor
 
 /* Refuses tensors and workspace that are not memory of this device and streams of another one, by name:
  * STW_E_INVALID. Between enter and leave. (gpu_check.c) */
-stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, const stw_attn_params *params,
-                              const void *workspace, stw_stream stream);
+stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, stw_attn_call call,
+                              const stw_attn_params *params, const void *workspace, stw_stream stream);
 
 /* stw_backend_ops of a device whose state begins with a stw_gpu (gpu_launch.c) */
 stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work);

@@ -135,7 +135,8 @@ static stw_status run_call(const char *who, stw_attn_call call, const stw_device
     int before;
     stw_status status = stw_gpu_enter(gpu, who, &before);
     if (status) return status;
-    status = stw_gpu_check_call(gpu, who, params, work->workspace_size && !mask ? workspace : NULL, stream);
+    status =
+        stw_gpu_check_call(gpu, who, call, params, work->workspace_size && !mask ? workspace : NULL, stream);
     if (!status) {
         stw_attn_launch_of(call, &tile, params, gpu->ops->wave, workspace, &launch);
         if (!mask && stw_attn_is_hopper(&tile)) status = gpu->ops->encode_maps(gpu, &launch, maps);

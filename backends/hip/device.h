@@ -30,7 +30,7 @@ stw_status stw_hip_check_in(stw_hip_state *state, const char *who, stw_stream st
 /* stw_gpu_ops */
 stw_status stw_hip_check_stream(stw_gpu *gpu, const char *who, stw_stream stream);
 stw_status stw_hip_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
-                                 int workspace);
+                                 int written);
 stw_status stw_hip_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                           stw_stream stream, void **arguments);
 

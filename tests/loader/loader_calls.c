@@ -8,9 +8,10 @@
  *   foreign           tensors and a stream of a second device, host memory: one line each
  *   gone              a destroyed stream in every call that takes one, and the same call with a good one
  * (HIP's fake) kinds             managed and page-locked memory as a tensor and as the workspace (HIP's fake)
- *   lost              launches, loses the device at the next call, and goes on
- *   child             runs, forks, and runs in the child
- *   overhead          nanoseconds of a run call, of one with every tensor, of a plan call, and of 3000 cycles
+ *   flags             memory of hipExtMallocWithFlags, and managed, as an array that is read and as one that
+ * is written lost              launches, loses the device at the next call, and goes on child runs, forks,
+ * and runs in the child overhead          nanoseconds of a run call, of one with every tensor, of a plan
+ * call, and of 3000 cycles
  */
 #include "loader_calls.h"
 
@@ -202,7 +203,7 @@ static void gone(void) {
 
 static void kinds(void) {
     life l;
-    char managed = 0x4d, host = 0x48;
+    char managed = 'M', host = 'H';
     if (!start(&l)) return;
     stw_copy(l.context, l.buffer[Q], &managed, 1, l.stream);
     run(&l, l.stream);
@@ -210,6 +211,25 @@ static void kinds(void) {
     run(&l, l.stream);
     stw_copy(l.context, l.buffer[Q], &host, 1, l.stream);
     run(&l, l.stream);
+    end(&l);
+}
+
+static void flags(void) {
+    static const char marks[] = {'F', 'U', 'C', 'X', 'M'}, plain = 0;
+    static const int arrays[] = {Q, LSE /* the forward's */, DQ, MASK, WORKSPACE};
+    life l;
+    if (!start(&l)) return;
+    stw_attn_args args = args_of(&l);
+    for (int m = 0; m < 5; ++m) {
+        printf("%c\n", marks[m]);
+        for (int i = 0; i < 5; ++i) {
+            stw_copy(l.context, l.buffer[arrays[i]], &marks[m], 1, l.stream);
+            run(&l, l.stream);
+            say("fwd", stw_attn_fwd(l.fwd, &args, NULL, 0, l.stream));
+            say("mask", stw_dropout_mask(l.bwd, &args, l.buffer[MASK], l.stream));
+            stw_copy(l.context, l.buffer[arrays[i]], &plain, 1, l.stream);
+        }
+    }
     end(&l);
 }
 
@@ -385,8 +405,8 @@ int loader_call(const char *command, int times) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } rows[] = {{"work", work}, {"foreign", foreign}, {"gone", gone},        {"kinds", kinds},
-                {"lost", lost}, {"child", child},     {"overhead", overhead}};
+    } rows[] = {{"work", work},   {"foreign", foreign}, {"gone", gone},   {"kinds", kinds},
+                {"flags", flags}, {"lost", lost},       {"child", child}, {"overhead", overhead}};
     if (!strcmp(command, "hip")) return backend = STW_BACKEND_HIP, 1;
     if (!strcmp(command, "plain")) return without_dropout = 1;
     if (!strcmp(command, "dropout")) return without_dropout = 0, 1;

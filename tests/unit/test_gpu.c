@@ -87,10 +87,10 @@ static stw_status fake_check_stream(stw_gpu *gpu, const char *who, stw_stream st
 }
 
 static stw_status fake_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
-                                     int workspace) {
-    (void)gpu, (void)who, (void)pointer, (void)workspace;
+                                     int written) {
+    (void)gpu, (void)who, (void)pointer;
     size_t length = strlen(fake.asked);
-    snprintf(fake.asked + length, sizeof fake.asked - length, "%s ", name);
+    snprintf(fake.asked + length, sizeof fake.asked - length, "%s%s ", name, written ? "=" : "");
     return fails(fake.bad_pointer && !strcmp(name, fake.bad_pointer) ? STW_E_INVALID : STW_OK, name);
 }
 
@@ -358,8 +358,28 @@ static void kernels_that_cannot_be_made(void **state) {
 
 static const char *asked(const stw_attn_params *params, const void *workspace, stw_status expected) {
     fake.asked[0] = 0;
-    assert_int_equal(stw_gpu_check_call(&gpu, "a_call", params, workspace, NULL), expected);
+    assert_int_equal(stw_gpu_check_call(&gpu, "a_call", STW_CALL_BWD, params, workspace, NULL), expected);
     return fake.asked;
+}
+
+/* Which arrays a call writes ("="): a driver may want other memory for them. */
+static void written_arrays_are_asked_for_as_such(void **state) {
+    (void)state;
+    stw_attn_params p = {.batch = 2, .max_seq_q = 3, .max_seq_kv = 4};
+    p.q.data = p.k.data = p.v.data = p.out.data = p.dout.data = p.bias.data = AT(1);
+    p.dq.data = p.dk.data = p.dv.data = p.delta.data = p.dbias.data = AT(2);
+    p.lse.data = p.dlse.data = AT(3), p.sink = p.dsink = AT(4), p.cu_seqlens_q = AT(5), p.status_out = AT(6);
+    assert_string_equal(asked(&p, AT(9), STW_OK),
+                        "q k v out dout dq= dk= dv= lse dlse delta= bias dbias= sink dsink= cu_seqlens_q "
+                        "status_out= workspace= ");
+    stw_attn_params f = {.batch = 2, .max_seq_q = 3, .max_seq_kv = 4};
+    f.q.data = f.k.data = f.v.data = f.out.data = f.lse.data = AT(1), f.status_out = AT(6);
+    fake.asked[0] = 0;
+    assert_int_equal(stw_gpu_check_call(&gpu, "a_call", STW_CALL_FWD, &f, AT(9), NULL), STW_OK);
+    assert_string_equal(fake.asked, "q k v out= lse= status_out= workspace= ");
+    f.mask_out = AT(7), fake.asked[0] = 0;
+    assert_int_equal(stw_gpu_check_call(&gpu, "a_call", STW_CALL_DROPOUT_MASK, &f, NULL, NULL), STW_OK);
+    assert_string_equal(fake.asked, "q k v out lse mask= status_out= ");
 }
 
 /* Tensors without a row may be any pointer: an empty array of a framework often is. */
@@ -367,7 +387,7 @@ static void empty_tensors_are_not_asked_for(void **state) {
     (void)state;
     stw_attn_params p = {.batch = 2, .max_seq_q = 3, .max_seq_kv = 4};
     p.q.data = AT(1), p.k.data = AT(2), p.bias.data = AT(3), p.sink = AT(4);
-    assert_string_equal(asked(&p, AT(5), STW_OK), "q k bias sink workspace ");
+    assert_string_equal(asked(&p, AT(5), STW_OK), "q k bias sink workspace= ");
     assert_string_equal(asked(&p, NULL, STW_OK), "q k bias sink ");
     p.max_seq_q = 0;
     assert_string_equal(asked(&p, NULL, STW_OK), "k sink ");
@@ -377,7 +397,7 @@ static void empty_tensors_are_not_asked_for(void **state) {
     p.total_q = 0, p.total_kv = 9;
     assert_string_equal(asked(&p, NULL, STW_OK), "k sink ");
     p.total_q = 9, p.batch = 0;
-    assert_string_equal(asked(&p, AT(5), STW_OK), "sink workspace ");
+    assert_string_equal(asked(&p, AT(5), STW_OK), "sink workspace= ");
     p.batch = 2;
     fake.bad_pointer = "k";
     assert_string_equal(asked(&p, AT(5), STW_E_INVALID), "q k ");
@@ -617,7 +637,7 @@ static void calls_with_a_library(void **state) {
     p.grad = AT(1), p.x = AT(2), p.weight = AT(3), p.dx = AT(4), p.dweight = AT(5);
     p.axis[0].offsets = AT(6);
     assert_int_equal(run(&work, &p), STW_OK);
-    assert_string_equal(fake.asked, "grad x weight dx dweight axis[0].offsets workspace ");
+    assert_string_equal(fake.asked, "grad x weight dx= dweight= axis[0].offsets workspace= ");
     assert_string_equal(fake.launched, PREPARE);
     assert_int_equal(lib.matmuls, 2);
     assert_true((const char *)lib.given > (char *)AT(9) &&
@@ -736,6 +756,7 @@ int main(void) {
         TEST(kernels_are_found_by_name_and_shape),
         TEST(kernels_that_cannot_be_made),
         TEST(empty_tensors_are_not_asked_for),
+        TEST(written_arrays_are_asked_for_as_such),
         TEST(products_without_memory),
         TEST(each_call_of_the_library_fails),
         TEST(handle_that_cannot_be_made),

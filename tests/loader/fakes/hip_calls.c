@@ -4,7 +4,8 @@
  * Memory is the host's, a launch runs nothing and is logged as "launch NAME". Handles are checked as the real
  * runtime does, and what was never given back is logged when the process ends: "left WHAT N".
  * FAKE_HIP_CURRENT is the device a thread finds current; the first byte of an allocation decides what memory
- * it says it is: 0x4d managed, 0x48 page-locked host memory. */
+ * it says it is: 'M' managed, 'H' page-locked host memory, 'F', 'U', 'C' and 'X' of hipExtMallocWithFlags:
+ * fine-grained, uncached, contiguous and one that is not known yet. */
 #include "hip.h"
 
 enum { DEVICES = 8, BLOCKS = 256, FUNCTIONS = 256 };
@@ -196,11 +197,14 @@ int hipPointerGetAttributes(void *attributes, const void *pointer) {
     if (error) return error;
     const fake_block *block = block_of(pointer);
     if (!block) return fake_hip_error(INVALID_VALUE);
-    int kind = *block->at == 0x4d ? 3 : *block->at == 0x48 ? 1 : 2;
+    int kind = *block->at == 'M' ? 3 : *block->at == 'H' ? 1 : 2;
+    static const unsigned flags[] = {['F'] = 1, ['U'] = 3, ['C'] = 4, ['X'] = 0x10};
     static const int in_5[] = {0, 0, 1, 4};
     about.type = old ? in_5[kind] : kind;
     about.device = block->device;
     about.managed = kind == 3;
+    about.flags =
+        (unsigned char)*block->at < sizeof flags / sizeof flags[0] ? flags[(unsigned char)*block->at] : 0;
     memcpy(attributes, &about, sizeof about);
     return 0;
 }
