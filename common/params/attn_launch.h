@@ -183,10 +183,11 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
      2u * STW_STAGE_COUNT(stages) * STW_TILE_BYTES(element, bm, hd) + 2u * STW_TILE_BYTES(element, bm, bn) + \
      STW_STAGE_COUNT(stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_UNIT_BYTES)
 /* CDNA's own main loop: keys of a block, whatever its row says of the kernels with all features; Q and dO of 32
- * rows, padded and transposed, and dS. */
+ * rows, padded and transposed, and dS, padded by row and by four rows. */
 #define STW_CDNA_BN       192u
 #define STW_CDNA_ROWS     256u /* rows of a block of its small kernels */
-#define STW_CDNA_SMEM(hd) (2u * 32u * (4u * (hd) + 16u) + 32u * (2u * STW_CDNA_BN + 16u) + STW_UNIT_BYTES)
+#define STW_CDNA_SMEM(hd)                                                                                    \
+    (2u * 32u * (4u * (hd) + 32u) + 8u * (4u * (2u * STW_CDNA_BN + 32u) + 64u) + STW_UNIT_BYTES)
 /* Hopper's own main loop: rows of a query block; K of this unit and the next, V, three stages of Q, dO and statistics, two
  * of dS, which queries see which key, barriers and units. */
 #define STW_SM90_BM(hd) ((hd) > 64u ? 64u : 128u)
