@@ -85,7 +85,8 @@ typedef enum stw_log_level {
     STW_LOG_ERROR = 0, /**< what ends a call or a context        */
     STW_LOG_WARN = 1,  /**< and what the caller should know      */
     STW_LOG_INFO = 2,  /**< and what was found and chosen        */
-    STW_LOG_TRACE = 3  /**< and every plan as a PROBLEM line     */
+    /** and every plan as a PROBLEM line, and its first call that runs slower kernels for its pointers */
+    STW_LOG_TRACE = 3
 } stw_log_level;
 /** Gets each line of the log, from any thread that calls the library; `line` has no newline and is valid
  * during the call. */
