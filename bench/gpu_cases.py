@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The problems of gpu_peers.py, by suite. A case names its peers; `group` is what its geometric mean is over."""
 import dataclasses
+import random
 
 FLASH, EFFICIENT, CUDNN = "flash", "efficient", "cudnn"
 
@@ -20,6 +21,7 @@ class Case:
     bias_grad: bool = True
     dropout: str = ""  # the map: philox, mem_eff, flash2
     lengths: tuple = ()  # packed: rows of each sequence
+    planned: int = 0     # packed: the longest sequence that the plan allows; 0: the longest there is
     deterministic: bool = False
     peers: tuple = (FLASH, EFFICIENT, CUDNN)
 
@@ -37,6 +39,7 @@ class Case:
         size = f"b{self.batch}h{self.heads}{f'k{self.kv}' if self.kv != self.heads else ''}s{self.seq}d{self.dim}"
         words = [self.dtype, size + (f"x{self.dv}" if self.dv != self.dim else "")]
         words += ["packed"] if self.lengths else []
+        words += [f"planned{self.planned}"] if self.planned else []
         words += [f"bias_{self.bias}" + ("" if self.bias_grad else "_fixed")] if self.bias else []
         words += [f"dropout0.1_{self.dropout}"] if self.dropout else []
         words += ["det"] if self.deterministic else []
@@ -68,9 +71,20 @@ def fa():
 
 
 def deterministic():
-    """The problems of suite fa: what the mode costs, beside flash's."""
-    return [dataclasses.replace(case, group=case.group.replace("fa", "deterministic"), deterministic=True, peers=("normal", "flash_det"))
-            for case in fa()]
+    """What the mode costs, beside flash's: the problems of suite fa, grouped heads, and head dims of sm80's kernels."""
+    cases = fa() + [case for case in features() if case.group == "GQA 32/8"] + [case for case in dims() if case.seq == 4096]
+    return [dataclasses.replace(case, group=f"deterministic {case.group.removeprefix('fa ')}", deterministic=True, peers=("normal", "flash_det"))
+            for case in cases]
+
+
+def packed():
+    """38 documents in 32768 rows, planned for their longest and for much longer ones: the same time is wanted."""
+    chance = random.Random(5)
+    cuts = sorted(chance.sample(range(1, 32768), 37))
+    documents = tuple(end - begin for begin, end in zip([0] + cuts, cuts + [32768]))
+    return [Case(f"38 documents D{dim} {'causal' if causal else 'full'}", len(documents), 16, max(documents), dim, causal, lengths=documents,
+                 planned=planned, peers=(FLASH,))
+            for dim in (64, 128) for causal in (False, True) for planned in (0, 8192, 32768, 131072)]
 
 
 def dims():
@@ -113,4 +127,4 @@ def near():
             for dim in (64, 128) for causal in (False, True) for heads in (12,) for batch, seq in sizes]
 
 
-SUITES = {"fa": fa, "dims": dims, "features": features, "f32": f32, "near": near, "deterministic": deterministic}
+SUITES = {"fa": fa, "dims": dims, "features": features, "f32": f32, "near": near, "deterministic": deterministic, "packed": packed}

@@ -6,7 +6,7 @@ One process, the same tensors, torch's current stream, [B,S,H,D] storage as trai
 verified before it is timed: ours and each peer against a float64 backward of some heads, ours against the peer's
 gradients on all of them. Then bursts of calls in turn (device events, first call of a burst not counted), median.
 
-    python bench/gpu_peers.py [--suite fa dims features f32 near deterministic] [--quick] [--csv FILE] [--variant ID]
+    python bench/gpu_peers.py [--suite fa dims features f32 near deterministic packed] [--quick] [--csv FILE] [--variant ID]
 
 Ratios are peer's time over ours: above 1 we are faster. fa3_line is not run: cuDNN's ratio of this run over that of
 FlashAttention-3 to cuDNN (FA3_OF_CUDNN in gpu_cases.py). Exit status 1 when a result was wrong or a peer of the
@@ -151,7 +151,7 @@ def open_ours(contexts, case, t, found):
         if lse.dim() == 4:
             lse = lse.squeeze(-1)
     dbias = None if t.bias is None or not case.bias_grad else torch.empty_like(t.bias).fill_(float("nan"))
-    cu = (t.starts, max(case.lengths)) if case.lengths else None
+    cu = (t.starts, case.planned or max(case.lengths)) if case.lengths else None
     ours = {}
     for name, deterministic in (("ours", case.deterministic), ("normal", False)):
         if name == "ours" or name in case.peers:

@@ -52,9 +52,9 @@ class Problem:
         total = self.starts[-1]
         self.plan = J.Plan(api, op, DTYPES[TORCH_TYPES[dtype]], [(max(lengths), total)] + [(s, 0) for s in size],
                                  index_dtype=J.I64, components=len(lengths), **fields)
-        memory = torch.empty(self.plan.size + 256, dtype=torch.uint8, device="cuda")
+        memory = torch.empty(self.plan.size, dtype=torch.uint8, device="cuda")
         self.keep.append(memory)
-        self.workspace = (memory.data_ptr() + 255) // 256 * 256
+        self.workspace = memory.data_ptr()
         pointers = {n: t.data_ptr() for n, t in {**tensors, **written}.items()}
         axes = [(self.keep[0].data_ptr(), None)]
         self.args = self.plan.args(axes, status_out=self.status.data_ptr(), **pointers)

@@ -11,7 +11,7 @@ import torch
 i32, i64, u32, u64, f32, f64, size_t, ptr = (ctypes.c_int32, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint64,
                                              ctypes.c_float, ctypes.c_double, ctypes.c_size_t, ctypes.c_void_p)
 ENUM = ctypes.c_uint
-DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
+DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.float64: 4}
 BACKENDS = {"cpu": 1, "cuda": 2, "hip": 3}
 MEMORY = {"cpu": 1, "cuda": 2, "hip": 2}  # STW_MEMORY_HOST, STW_MEMORY_DEVICE
 MASK_CAUSAL = 2  # STW_MASK_CAUSAL_BOTTOM_RIGHT; the same as top-left where both sides are equally long
@@ -28,6 +28,10 @@ class BiasStrides(ctypes.Structure):
     _fields_ = [(n, i64) for n in ("batch", "head", "query", "key")]
 
 
+class DimStrides(ctypes.Structure):
+    _fields_ = [(n, i64) for n in ("q", "k", "v", "out", "dout")]
+
+
 class Desc(ctypes.Structure):
     _fields_ = ([("struct_size", size_t)]
                 + [(n, ENUM) for n in ("dtype", "dq_dtype", "dk_dtype", "dv_dtype", "dbias_dtype", "bias_dtype")]
@@ -38,7 +42,8 @@ class Desc(ctypes.Structure):
                    ("accumulate", u32), ("mask", ENUM), ("flags", u32), ("window_left", i64), ("window_right", i64),
                    ("diagonal_shift", i64), ("scale", f32), ("softcap", f32), ("dropout_p", f64),
                    ("dropout_map", ENUM), ("deterministic", ENUM), ("splits", i32)]
-                + [(n, i64) for n in ("batch_offset", "head_offset", "heads_total")])
+                + [(n, i64) for n in ("batch_offset", "head_offset", "heads_total")]
+                + [("dim", DimStrides), ("scale_f64", f64), ("softcap_f64", f64)])
 
 
 class Args(ctypes.Structure):
@@ -48,7 +53,7 @@ class Args(ctypes.Structure):
                                       "k_offsets")]
                 + [("q_offset", i64), ("k_offset", i64), ("dropout_seed_ptr", ptr), ("dropout_offset_ptr", ptr),
                    ("dropout_seed", u64), ("dropout_offset", u64)]
-                + [(n, ptr) for n in ("dq", "dk", "dv", "dbias", "dsink", "status_out")])
+                + [(n, ptr) for n in ("dq", "dk", "dv", "dbias", "dsink", "status_out")] + [("cpu_threads", i32)])
 
 
 class ContextOpts(ctypes.Structure):
@@ -68,8 +73,8 @@ class Call:
         self.api, self.args, self.keep, self.plan = api, args, keep, ptr()
         api.check(getattr(api.lib, f"stw_attn_{kind}_plan")(api.context, ctypes.byref(desc), ctypes.byref(self.plan)))
         self.size = api.lib.stw_plan_workspace_size(self.plan)
-        self.memory = torch.empty(self.size + 256, dtype=torch.uint8, device=device)
-        self.workspace = (self.memory.data_ptr() + 255) // 256 * 256
+        self.memory = torch.empty(self.size, dtype=torch.uint8, device=device)
+        self.workspace = self.memory.data_ptr()
         self.function = getattr(api.lib, f"stw_attn_{kind}")
         self.reference = ctypes.byref(args)
 
@@ -109,7 +114,8 @@ class Sternway:
         for name, types in {"stw_plan_workspace_size": [ptr], "stw_plan_destroy": [ptr],
                             "stw_attn_bwd": [ptr, ptr, ptr, size_t, ptr], "stw_attn_fwd": [ptr, ptr, ptr, size_t, ptr],
                             "stw_plan_describe": [ptr, ptr, size_t, ptr], "stw_context_arch": [ptr],
-                            "stw_dropout_mask": [ptr, ptr, ptr, ptr]}.items():
+                            "stw_dropout_mask": [ptr, ptr, ptr, ptr],
+                            "stw_attn_mask_from_flash": [ptr, ctypes.c_int, i64, i64]}.items():
             getattr(self.lib, name).argtypes = types
         opts = ContextOpts(ctypes.sizeof(ContextOpts), BACKENDS[backend], MEMORY[backend], 1, device, None, threads)
         self.context = ptr()
@@ -119,6 +125,10 @@ class Sternway:
     def check(self, status):
         if status:
             raise RuntimeError("sternway: " + self.lib.stw_last_error().decode())
+
+    def mask_from_flash(self, desc, causal=False, window_size=(-1, -1)):
+        """Sets the mask of a Desc whose sizes are set to what FlashAttention 2 makes of its causal and window_size."""
+        self.check(self.lib.stw_attn_mask_from_flash(ctypes.byref(desc), causal, *window_size))
 
     def _call(self, kind, tensors, lse, causal, bias, dbias, dropout, cu, deterministic):
         q, k, v = (tensors[n] for n in ("q", "k", "v"))
@@ -161,7 +171,7 @@ class Sternway:
     def forward(self, q, k, v, causal=False, dropout=None):
         """A planned dense forward and its out and lse."""
         out = torch.empty(*q.shape[:3], v.shape[3], dtype=q.dtype, device=q.device)
-        lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+        lse = torch.empty(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32, device=q.device)
         tensors = dict(q=q, k=k, v=v, out=out)
         return self._call("fwd", tensors, lse, causal, None, None, dropout, None, False), out, lse
 

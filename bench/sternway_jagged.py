@@ -78,8 +78,8 @@ class Call:
         lib.stw_jagged_bwd.argtypes = [ptr, ptr, ptr, size_t, ptr]
         api.check(lib.stw_jagged_bwd_plan(api.context, ctypes.byref(desc), ctypes.byref(self.plan)))
         self.size = lib.stw_plan_workspace_size(self.plan)
-        self.memory = torch.empty(self.size + 256, dtype=torch.uint8, device=first.device)
-        self.workspace = (self.memory.data_ptr() + 255) // 256 * 256
+        self.memory = torch.empty(self.size, dtype=torch.uint8, device=first.device)
+        self.workspace = self.memory.data_ptr()
         self.reference = ctypes.byref(self.args)
 
     def run(self, stream=None):

@@ -25,6 +25,17 @@ static int tensor_fits(const stw_tensor_param *t, int64_t rows, int64_t heads, i
            stride_fits(t->seq, rows) && stride_fits(t->head, heads) && stride_fits(t->batch, batch);
 }
 
+/* Key blocks of the largest problem that shares this one's size classes. */
+static int64_t key_blocks_of_class(const stw_attn_params *p) {
+    int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0,
+        packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
+    stw_attn_params largest = {.features = p->features,
+                               .batch = stw_packed_class(packed_q && packed_kv, p->batch),
+                               .max_seq_kv = stw_packed_class(packed_kv, p->max_seq_kv),
+                               .total_kv = stw_packed_class(packed_kv, p->total_kv)};
+    return stw_key_blocks_most(&largest, 128);
+}
+
 const char *stw_attn_hopper_refusal(const stw_attn_params *p) {
     const uint32_t gradients = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV, f = p->features;
     int packed_q = (f & STW_FEAT_PACKED_Q) != 0, packed_kv = (f & STW_FEAT_PACKED_KV) != 0;
@@ -41,9 +52,7 @@ const char *stw_attn_hopper_refusal(const stw_attn_params *p) {
         return "it takes no empty tensors";
     if (stw_attn_sees_one_key(p)) return "rows see one key, and its sums of dP are truncated, not rounded";
     if (p->scale == 0.0f) return "it hides pairs by infinite scores, which a scale of 0 makes NaN";
-    if (stw_packed_class(packed_q && packed_kv, p->batch) * p->heads_kv >=
-        UNITS_MAX / stw_blocks_of(stw_packed_class(packed_kv, p->max_seq_kv), 128))
-        return "it counts units in 31 bits";
+    if (p->heads_kv >= UNITS_MAX / key_blocks_of_class(p)) return "it counts units in 31 bits";
     if (!tensor_fits(&p->q, rows, p->heads_q, batch_q) || !tensor_fits(&p->dout, rows, p->heads_q, batch_q) ||
         !tensor_fits(&p->k, keys, p->heads_kv, batch_kv) || !tensor_fits(&p->v, keys, p->heads_kv, batch_kv))
         return "tensor loads need strides of q, k, v and dout that are positive multiples of 16 bytes";

@@ -117,7 +117,7 @@ static int broadcast(int64_t stride, int64_t extent) {
 
 /* All sequences', of a head. */
 static int64_t key_blocks_of(const stw_attn_tile *tile, const stw_attn_params *p) {
-    return p->batch * stw_blocks_of(p->max_seq_kv, bn_of(tile, p));
+    return stw_key_blocks_most(p, bn_of(tile, p));
 }
 
 static int bias_is_summed(const stw_attn_params *p) {
@@ -183,7 +183,7 @@ static const bias_tile *bias_tile_of(const stw_attn_tile *tile, const stw_attn_p
 
 typedef struct layout {
     int64_t q_blocks;
-    size_t stats, dq, sink, key_blocks, turns, ticket, unordered, total;
+    size_t stats, dq, sink, key_blocks, listed, turns, ticket, unordered, total;
 } layout;
 
 static size_t take(layout *w, size_t bytes) {
@@ -203,6 +203,9 @@ static layout layout_of(const stw_attn_tile *tile, const stw_attn_params *p) {
     w.dq = take(&w, p->outputs & STW_OUT_DQ ? blocks * bm * width * sizeof(float) : 0);
     w.sink = take(&w, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0);
     w.key_blocks = take(&w, (size_t)key_blocks_of(tile, p) * STW_KEY_BLOCK_BYTES);
+    w.listed = take(&w, p->features & STW_FEAT_PACKED_KV
+                            ? (size_t)(1 + p->heads_kv * key_blocks_of(tile, p)) * sizeof(uint64_t)
+                            : 0);
     w.turns = take(&w, ordered ? blocks * sizeof(uint32_t) : 0);
     int64_t listed = has_exact(tile, p) ? 1 + p->heads_kv * key_blocks_of(tile, p) : 0;
     w.ticket = take(&w, (size_t)(1 + listed) * sizeof(uint64_t));
@@ -212,14 +215,19 @@ static layout layout_of(const stw_attn_tile *tile, const stw_attn_params *p) {
 
 /* ---- steps ---- */
 
+/* Units folded over two dimensions. */
+static void fold(int64_t units, uint32_t wave, uint32_t *grid_x_out, uint32_t *grid_y_out) {
+    int64_t most = wave == 64 ? STW_GRID_X_HIP : GRID_X_CUDA;
+    *grid_x_out = (uint32_t)stw_smaller(units, most);
+    *grid_y_out = (uint32_t)stw_blocks_of(units, most);
+}
+
 static stw_attn_step *add_step(stw_attn_steps *steps, uint32_t wave, int64_t units, uint32_t block,
                                uint32_t smem) {
-    int64_t most = wave == 64 ? STW_GRID_X_HIP : GRID_X_CUDA;
     stw_attn_step *step = &steps->step[steps->count];
     *step = (stw_attn_step){.units = units, .block = block, .smem = smem};
     if (units <= 0) return step; /* not counted: overwritten by the next */
-    step->grid_x = (uint32_t)stw_smaller(units, most);
-    step->grid_y = (uint32_t)stw_blocks_of(units, most);
+    fold(units, wave, &step->grid_x, &step->grid_y);
     ++steps->count;
     return step;
 }
@@ -234,9 +242,10 @@ static void name_step(const stw_attn_steps *steps, stw_attn_step *step, const ch
     va_end(arguments);
 }
 
-/* Blocks of threads that list what the key blocks of all sequences meet, a thread each. */
+/* Blocks of threads that list what the key blocks of all sequences meet, a thread each; of packed keys, where
+ * they stand in order of length, one does it all. */
 static int64_t lists_of(const stw_attn_tile *tile, const stw_attn_params *p) {
-    return stw_blocks_of(key_blocks_of(tile, p), STW_ROW_THREADS);
+    return p->features & STW_FEAT_PACKED_KV ? 1 : stw_blocks_of(key_blocks_of(tile, p), STW_ROW_THREADS);
 }
 
 /* Units in hand wait for their block of threads: bad where they wait for one another, and where they differ
@@ -251,8 +260,8 @@ static stw_attn_queued queued(const stw_attn_tile *tile, const stw_attn_params *
 
 static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t wave, stw_attn_steps *steps) {
     const char *type = stw_dtype_name((stw_dtype)p->dtype);
-    int64_t tiles = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, t->bm);
-    int64_t parts = p->batch * p->heads_q * stw_blocks_of(p->max_seq_q, STW_CDNA_ROWS);
+    int64_t tiles = p->heads_q * stw_tiles_of_head(p, t->bm);
+    int64_t parts = p->heads_q * stw_tiles_of_head(p, STW_CDNA_ROWS);
     int lean = lean_delta(t, p);
     stw_attn_step *step =
         add_step(steps, wave, lists_of(t, p) + (lean ? parts : tiles) + 1, STW_ROW_THREADS, STW_ROW_SMEM);
@@ -276,8 +285,8 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
         lean = is_lean(t, p);
         uint32_t smem = bwd_smem(stored_of(p, wave), t->head_dim, t->bm, t->bn, t->stages);
         if (stw_attn_is_hopper(t)) smem = STW_SM90_SMEM(t->head_dim);
-        step = add_step(steps, wave, p->batch * p->heads_kv * stw_blocks_of(p->max_seq_kv, bn_of(t, p)),
-                        t->warps * wave, lean ? STW_CDNA_SMEM(t->head_dim) : smem);
+        step = add_step(steps, wave, p->heads_kv * key_blocks_of(t, p), t->warps * wave,
+                        lean ? STW_CDNA_SMEM(t->head_dim) : smem);
         step->queued = queued(t, p, wave);
         name_step(steps, step, "stw_attn_bwd_%s_%s_%s", t->id, type, mode_of(t, p));
         if (has_exact(t, p)) {
@@ -287,7 +296,7 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
     lean = lean_finish(t, p);
-    step = add_step(steps, wave, lean ? parts : rows, STW_ROW_THREADS, 0);
+    step = add_step(steps, wave, lean ? parts : rows, STW_ROW_THREADS, STW_ROW_SMEM);
     if (lean)
         name_step(steps, step, "stw_attn_bwd_finish_cdna_hd%u_%s", t->head_dim, type);
     else
@@ -296,17 +305,17 @@ static void add_bwd(const stw_attn_tile *t, const stw_attn_params *p, uint32_t w
 
 static void fill_steps(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
                        uint32_t wave, stw_attn_steps *steps_out) {
-    int64_t heads = params->batch * params->heads_q;
     if (call == STW_CALL_BWD) {
         add_bwd(tile, params, wave, steps_out);
         steps_out->workspace = layout_of(tile, params).total;
     } else if (call == STW_CALL_FWD) {
         uint32_t smem = fwd_smem(stored_of(params, wave), tile->head_dim, tile->bm, tile->bn);
         stw_attn_step *step =
-            add_step(steps_out, wave, heads * stw_blocks_of(params->max_seq_q, tile->bm) + 1,
+            add_step(steps_out, wave, params->heads_q * stw_tiles_of_head(params, tile->bm) + 1,
                      tile->warps * wave, smem);
         name_step(steps_out, step, "stw_attn_fwd_%s_%s", tile->id, stw_dtype_name((stw_dtype)params->dtype));
     } else {
+        int64_t heads = params->batch * params->heads_q;
         stw_attn_step *step =
             add_step(steps_out, wave, heads * stw_blocks_of(params->max_seq_q, MASK_ROWS) + 1,
                      STW_ROW_THREADS, STW_ROW_SMEM);
@@ -352,21 +361,20 @@ static int descends(const stw_attn_tile *tile, const stw_attn_params *p) {
 }
 
 /* Under a causal mask key blocks differ in work, and few heads' rows should stay in the second-level cache:
- * q, dout and the sums of dQ of so many heads fit 32 MiB, and of four at least. Whole sequences of heads, or
- * a part that divides them, where it is not less than half of that: 7 of 16 heads were 8% slower than 8. Not
- * more than there are: Hopper's own main loop multiplies them by their key blocks in 32 bits. As many where
- * key blocks wait for one another: the more heads, the fewer of one head are under way. */
+ * q, dout and the sums of dQ of so many rows of a kv head fit 32 MiB. As many where key blocks wait for one
+ * another: the more heads, the fewer of one head are under way. 0: a head's key blocks go one after the
+ * other. */
+static int64_t beside_rows(const stw_attn_tile *tile, const stw_attn_params *p) {
+    if (!(p->features & STW_FEAT_WINDOW_RIGHT) && !descends(tile, p)) return 0;
+    return (INT64_C(32) << 20) /
+           ((int64_t)tile->head_dim * (2 * element_of(p) + (int64_t)sizeof(float)) * p->group);
+}
+
+/* Dense keys: heads of so many rows, and not more than there are, since Hopper's own main loop multiplies
+ * them by their key blocks in 32 bits. */
 static int64_t heads_beside(const stw_attn_tile *tile, const stw_attn_params *p) {
-    if (!(p->features & STW_FEAT_WINDOW_RIGHT) && !descends(tile, p)) return 1;
-    int64_t row = (int64_t)tile->head_dim * (2 * element_of(p) + sizeof(float)) * p->group,
-            heads = p->heads_kv;
-    int64_t most = stw_larger(4, (INT64_C(32) << 20) / stw_larger(row * p->max_seq_q, 1)), even = most;
-    if (most >= heads)
-        even = most / heads * heads;
-    else
-        while (heads % even) --even;
-    int64_t beside = 2 * even >= most ? even : most;
-    return stw_larger(1, stw_smaller(beside, p->batch * heads));
+    int64_t beside = stw_heads_beside(p->heads_kv, beside_rows(tile, p), p->max_seq_q);
+    return stw_larger(1, stw_smaller(beside, p->batch * p->heads_kv));
 }
 
 void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
@@ -395,6 +403,11 @@ void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw
         l.q_blocks = w.q_blocks;
         l.heads_beside = heads_beside(tile, params);
         l.k_blocks = stw_blocks_of(params->max_seq_kv, l.bn);
+        l.beside_rows = beside_rows(tile, params);
+        if (params->features & STW_FEAT_PACKED_KV) {
+            l.listed = (uint64_t *)(void *)(base + w.listed);
+            l.listed_most = key_blocks_of(tile, params);
+        }
         if (is_lean(tile, params) || stw_attn_is_hopper(tile)) l.vectors |= STW_STATS_NEGATED;
         l.dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
                                              wave == 32 && params->dtype == STW_F32 ? 8 : 16);
@@ -418,4 +431,13 @@ const char *stw_attn_tile_refusal(stw_attn_call call, const stw_attn_tile *tile,
         return f32 ? "its kernels are f32's" : "its kernels are f16's and bf16's";
     if (stw_attn_is_hopper(tile)) return stw_attn_hopper_refusal(params);
     return NULL;
+}
+
+const char *stw_attn_stage_entry(const stw_attn_stage *stage) {
+    return stage->element == 2 ? "stw_attn_stage_2" : "stw_attn_stage_4";
+}
+
+void stw_attn_stage_grid(const stw_attn_stage *stage, uint32_t wave, uint32_t *grid_x_out,
+                         uint32_t *grid_y_out) {
+    fold(stage->batch * stage->heads * stw_stage_strips(stage), wave, grid_x_out, grid_y_out);
 }

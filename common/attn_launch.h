@@ -7,6 +7,7 @@
 #define STW_COMMON_ATTN_LAUNCH_H
 
 #include "common/params/attn_launch.h"
+#include "common/params/attn_stage.h"
 
 #include <stddef.h>
 
@@ -68,5 +69,10 @@ void stw_attn_unnamed_steps_of(stw_attn_call call, const stw_attn_tile *tile, co
  * step's before each launch. */
 void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
                         uint32_t wave, void *workspace, stw_attn_launch *launch_out);
+
+/* The kernel that copies such a tensor, and its grid; its argument is the stw_attn_stage. */
+const char *stw_attn_stage_entry(const stw_attn_stage *stage);
+void stw_attn_stage_grid(const stw_attn_stage *stage, uint32_t wave, uint32_t *grid_x_out,
+                         uint32_t *grid_y_out);
 
 #endif

@@ -18,9 +18,20 @@ static inline const char *stw_dtype_name(stw_dtype dtype) {
     return (unsigned)dtype < sizeof names / sizeof names[0] ? names[dtype] : "none";
 }
 
-/* A type of attention, and of every jagged operation. */
+/* A type of attention on every backend, and of every jagged operation. */
 static inline int stw_dtype_valid(stw_dtype dtype) {
     return dtype == STW_F16 || dtype == STW_BF16 || dtype == STW_F32;
+}
+
+/* A type of attention: f64 is the CPU backend's alone. */
+static inline int stw_dtype_of_attn(stw_dtype dtype) {
+    return stw_dtype_valid(dtype) || dtype == STW_F64;
+}
+
+/* Of lse, dlse, delta, slopes, sink and dsink in an attention problem of this type, and the type of the
+ * gradients that accumulate. */
+static inline stw_dtype stw_dtype_of_rows(stw_dtype dtype) {
+    return dtype == STW_F64 ? STW_F64 : STW_F32;
 }
 
 static inline uint32_t stw_f32_bits(float x) {
@@ -75,6 +86,18 @@ static inline void stw_store_f32(void *data, int64_t index, stw_dtype dtype, flo
         ((float *)data)[index] = x;
     else
         ((uint16_t *)data)[index] = dtype == STW_BF16 ? stw_bf16_from_f32(x) : stw_f16_from_f32(x);
+}
+
+/* The same of every floating type, in double. */
+static inline double stw_load_f64(const void *data, int64_t index, stw_dtype dtype) {
+    return dtype == STW_F64 ? ((const double *)data)[index] : (double)stw_load_f32(data, index, dtype);
+}
+
+static inline void stw_store_f64(void *data, int64_t index, stw_dtype dtype, double x) {
+    if (dtype == STW_F64)
+        ((double *)data)[index] = x;
+    else
+        stw_store_f32(data, index, dtype, (float)x);
 }
 
 /* x rounded to the type and back: what a matrix operand of that type holds. */

@@ -3,12 +3,14 @@
  * The environment variables of common/env.def, parsed. The only file that reads the environment. */
 #include "env.h"
 
-#include "common/status.h"
-
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
 
+#define STW_ENV_BUILD(name)
 const stw_env_row stw_env_rows[] = {
 #define STW_ENV(field, name, fallback, help) {name, fallback, help},
 #include "env.def"
@@ -20,6 +22,15 @@ enum {
 #define STW_ENV(field, name, fallback, help) ROW_##field,
 #include "env.def"
 #undef STW_ENV
+};
+#undef STW_ENV_BUILD
+
+static const char *const known_names[] = {
+#define STW_ENV(field, name, fallback, help) name,
+#define STW_ENV_BUILD(name)                  name,
+#include "env.def"
+#undef STW_ENV
+#undef STW_ENV_BUILD
 };
 
 /* Where a value is looked up and what it is called in an error text. */
@@ -126,6 +137,70 @@ stw_status stw_env_parse(const char *(*lookup)(void *user, const char *name), vo
     env.log = (stw_log_level)choice_log;
     *env_out = env;
     return STW_OK;
+}
+
+/* ---- variables that nobody reads ---- */
+
+enum { NAME_CAPACITY = 64 };
+static const char own_prefix[] = "STERNWAY_";
+#define PREFIX_LENGTH (sizeof own_prefix - 1)
+
+/* How many characters to insert, remove or replace to get from one name to the other (Levenshtein). */
+static size_t edit_distance(const char *from, const char *to) {
+    size_t row[NAME_CAPACITY], length = strlen(to);
+    for (size_t j = 0; j <= length; ++j) row[j] = j;
+    for (size_t i = 1; from[i - 1]; ++i) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= length; ++j) {
+            size_t best = diagonal + (from[i - 1] != to[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[length];
+}
+
+/* The known name that differs least from `name`, in at most two fifths of the characters behind the prefix:
+ * more of them give every short word a neighbour. NULL: none is near; `name` itself: it is known. */
+static const char *nearest_name(const char *name) {
+    const char *nearest = NULL;
+    size_t least = SIZE_MAX;
+    for (size_t i = 0; i < sizeof known_names / sizeof known_names[0]; ++i) {
+        size_t distance = edit_distance(name, known_names[i]);
+        if (distance >= least || distance * 5 > (strlen(known_names[i]) - PREFIX_LENGTH) * 2) continue;
+        nearest = known_names[i];
+        least = distance;
+    }
+    return nearest;
+}
+
+int stw_env_unknown(char *const *variables, size_t *index, stw_text *text) {
+    for (const char *variable; (variable = variables[*index]); ++*index) {
+        size_t length = strcspn(variable, "=");
+        char name[NAME_CAPACITY];
+        if (strncmp(variable, own_prefix, PREFIX_LENGTH) || !variable[length] || !variable[length + 1])
+            continue;
+        size_t kept = length < sizeof name ? length : sizeof name - 1;
+        for (size_t i = 0; i < kept; ++i) name[i] = isprint((unsigned char)variable[i]) ? variable[i] : '?';
+        name[kept] = 0;
+        const char *nearest = nearest_name(name);
+        if (nearest && !strcmp(nearest, name)) continue;
+        ++*index;
+        stw_text_add(text, "%s%s is unknown", name, kept < length ? "..." : "");
+        if (nearest)
+            stw_text_add(text, "; did you mean %s?", nearest);
+        else
+            stw_text_add(text, "; `sternway info` lists the variables that are read");
+        return 1;
+    }
+    return 0;
+}
+
+int stw_env_unknown_here(size_t *index, stw_text *text) {
+    return environ && !getauxval(AT_SECURE) && stw_env_unknown(environ, index, text);
 }
 
 static const char *process_lookup(void *user, const char *name) {

@@ -5,7 +5,7 @@
 #ifndef STW_COMMON_ENV_H
 #define STW_COMMON_ENV_H
 
-#include "sternway/base.h"
+#include "common/status.h"
 
 typedef enum stw_env_deterministic {
     STW_ENV_DET_OFF = 0,
@@ -40,6 +40,14 @@ stw_status stw_env_parse(const char *(*lookup)(void *user, const char *name), vo
 /* "cuda:sm80" to its parts. Errors: STW_E_INVALID; `who` opens the text. */
 stw_status stw_env_parse_backend(const char *who, const char *text, stw_backend *backend_out,
                                  char arch_out[32]);
+
+/* Looks in `variables` ("NAME=value" strings up to NULL) from *index on for a STERNWAY_* variable that nobody
+ * reads. 1: *index is behind it and `text` got "STERNWAY_BACKND is unknown; did you mean STERNWAY_BACKEND?".
+ */
+int stw_env_unknown(char *const *variables, size_t *index, stw_text *text);
+
+/* The same in the environment of the process; that of a setuid program holds none, as it is not read. */
+int stw_env_unknown_here(size_t *index, stw_text *text);
 
 extern const stw_env_row stw_env_rows[];
 extern const size_t stw_env_row_count;

@@ -62,29 +62,6 @@ stw_status stw_gpu_leave(stw_gpu *gpu, int before, stw_status status) {
     return restored ? stw_fail(status, "%s", words) : status;
 }
 
-int stw_gpu_error_is_sticky(int error) {
-    switch (error) {
-    case 4:   /* deinitialized: the process is ending */
-    case 214: /* uncorrectable ECC error */
-    case 220: /* uncorrectable NVLink error */
-    case 226: /* contained */
-    case 700: /* illegal address */
-    case 702: /* launch timeout */
-    case 709: /* context is destroyed: someone reset the device */
-    case 710: /* assert */
-    case 714: /* hardware stack error */
-    case 715: /* illegal instruction */
-    case 716: /* misaligned address */
-    case 717: /* invalid address space */
-    case 718: /* invalid pc */
-    case 719: /* launch failed */
-    case 721: /* tensor memory leak */
-    case 806: /* MPS: the call to the server failed */
-    case 810: /* MPS: the client was terminated */ return 1;
-    default: return 0;
-    }
-}
-
 int stw_gpu_is_jagged(const char *kernel) {
     return !strncmp(kernel, "stw_jagged_", 11);
 }

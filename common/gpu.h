@@ -7,6 +7,7 @@
 #ifndef STW_COMMON_GPU_H
 #define STW_COMMON_GPU_H
 
+#include "common/attn_launch.h"
 #include "common/image.h"
 #include "dispatch/backend.h"
 
@@ -23,7 +24,6 @@ typedef struct stw_gpu_kernel {
 } stw_gpu_kernel;
 
 typedef struct stw_gpu stw_gpu;
-struct stw_attn_launch;
 
 /* Room for what encode_maps writes, at a multiple of 64. */
 #define STW_GPU_MAPS_BYTES 1024
@@ -67,11 +67,11 @@ typedef struct stw_gpu_ops {
     stw_status (*kernel_load)(stw_gpu *gpu, stw_gpu_kernel *kernel);
 
     stw_status (*check_stream)(stw_gpu *gpu, const char *who, stw_stream stream);
-    /* `workspace`: kernels add to it atomically. */
+    /* `written`: an output or the workspace, which kernels store or add to. */
     stw_status (*check_pointer)(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
-                                int workspace);
+                                int written);
     /* Fills the second argument of a tile's kernel that has one (stw_attn_is_hopper); NULL where none has. */
-    stw_status (*encode_maps)(stw_gpu *gpu, const struct stw_attn_launch *launch, void *maps_out);
+    stw_status (*encode_maps)(stw_gpu *gpu, const stw_attn_launch *launch, void *maps_out);
     stw_status (*launch)(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                          stw_stream stream, void **arguments);
     struct stw_blas_vendor *blas; /* its library of dense products (common/blas.h) */
@@ -103,10 +103,6 @@ stw_status stw_gpu_leave(stw_gpu *gpu, int before, stw_status status);
 /* Gives `status`, whose text stw_last_error has; STW_E_DEVICE_LOST loses the device. */
 stw_status stw_gpu_note(stw_gpu *gpu, stw_status status);
 
-/* 1 when a driver's error stays: the device never works again in this process. CUDA and HIP number these
- * errors alike. */
-int stw_gpu_error_is_sticky(int error);
-
 /* 1 for kernels of the jagged image. */
 int stw_gpu_is_jagged(const char *kernel);
 
@@ -121,21 +117,27 @@ const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_wor
 
 /* Refuses tensors and workspace that are not memory of this device and streams of another one, by name:
  * STW_E_INVALID. Between enter and leave. (gpu_check.c) */
-stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, const stw_attn_params *params,
-                              const void *workspace, stw_stream stream);
+stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, stw_attn_call call,
+                              const stw_attn_params *params, const void *workspace, stw_stream stream);
 
 /* stw_backend_ops of a device whose state begins with a stw_gpu (gpu_launch.c) */
 stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work);
 stw_status stw_gpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream);
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads);
 stw_status stw_gpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream);
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads);
+stw_status stw_gpu_stage(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                         const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream,
+                         uint32_t cpu_threads);
 stw_status stw_gpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
-                                const stw_attn_params *params, stw_stream stream);
+                                const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads);
 
 /* The same of the jagged operations (gpu_jagged.c) */
 stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *work);
 stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
-                              const stw_jagged_params *params, void *workspace, stw_stream stream);
+                              const stw_jagged_params *params, void *workspace, stw_stream stream,
+                              uint32_t cpu_threads);
 
 #endif

@@ -7,32 +7,37 @@
 
 #include <stddef.h>
 
-/* One pointer of the parameter block. rows: which side's emptiness makes it irrelevant. */
+/* One pointer of the parameter block. rows: which side's emptiness makes it irrelevant; written: bits of the
+ * calls that write it. */
 typedef struct pointer_row {
     const char *name;
     size_t at;
     enum { ROWS_Q, ROWS_KV, ROWS_BOTH, ROWS_NONE } rows;
+    unsigned written;
 } pointer_row;
 
-#define POINTER(name, member, rows) {name, offsetof(stw_attn_params, member), rows}
+enum { BWD = 1 << STW_CALL_BWD, FWD = 1 << STW_CALL_FWD, MASK = 1 << STW_CALL_DROPOUT_MASK };
+#define WRITTEN(name, member, rows, calls)                                                                   \
+    { name, offsetof(stw_attn_params, member), rows, calls }
+#define POINTER(name, member, rows) WRITTEN(name, member, rows, 0)
 static const pointer_row pointer_rows[] = {
     POINTER("q", q.data, ROWS_Q),
     POINTER("k", k.data, ROWS_KV),
     POINTER("v", v.data, ROWS_KV),
-    POINTER("out", out.data, ROWS_Q),
+    WRITTEN("out", out.data, ROWS_Q, FWD),
     POINTER("dout", dout.data, ROWS_Q),
-    POINTER("dq", dq.data, ROWS_Q),
-    POINTER("dk", dk.data, ROWS_KV),
-    POINTER("dv", dv.data, ROWS_KV),
-    POINTER("lse", lse.data, ROWS_Q),
+    WRITTEN("dq", dq.data, ROWS_Q, BWD),
+    WRITTEN("dk", dk.data, ROWS_KV, BWD),
+    WRITTEN("dv", dv.data, ROWS_KV, BWD),
+    WRITTEN("lse", lse.data, ROWS_Q, FWD),
     POINTER("dlse", dlse.data, ROWS_Q),
-    POINTER("delta", delta.data, ROWS_Q),
+    WRITTEN("delta", delta.data, ROWS_Q, BWD),
     POINTER("bias", bias.data, ROWS_BOTH),
-    POINTER("dbias", dbias.data, ROWS_BOTH),
-    POINTER("mask", mask_out, ROWS_BOTH),
+    WRITTEN("dbias", dbias.data, ROWS_BOTH, BWD),
+    WRITTEN("mask", mask_out, ROWS_BOTH, MASK),
     POINTER("alibi_slopes", alibi_slopes, ROWS_NONE),
     POINTER("sink", sink, ROWS_NONE),
-    POINTER("dsink", dsink, ROWS_NONE),
+    WRITTEN("dsink", dsink, ROWS_NONE, BWD),
     POINTER("cu_seqlens_q", cu_seqlens_q, ROWS_NONE),
     POINTER("cu_seqlens_kv", cu_seqlens_kv, ROWS_NONE),
     POINTER("used_q", used_q, ROWS_NONE),
@@ -41,12 +46,12 @@ static const pointer_row pointer_rows[] = {
     POINTER("k_offsets", k_offsets, ROWS_NONE),
     POINTER("dropout_seed_ptr", dropout_seed_ptr, ROWS_NONE),
     POINTER("dropout_offset_ptr", dropout_offset_ptr, ROWS_NONE),
-    POINTER("status_out", status_out, ROWS_NONE),
+    WRITTEN("status_out", status_out, ROWS_NONE, BWD | FWD | MASK),
 };
 enum { POINTERS = sizeof pointer_rows / sizeof pointer_rows[0] };
 
-stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, const stw_attn_params *params,
-                              const void *workspace, stw_stream stream) {
+stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, stw_attn_call call,
+                              const stw_attn_params *params, const void *workspace, stw_stream stream) {
     stw_status status = gpu->ops->check_stream(gpu, who, stream);
     int64_t rows_q = params->features & STW_FEAT_PACKED_Q ? params->total_q : params->max_seq_q;
     int64_t rows_kv = params->features & STW_FEAT_PACKED_KV ? params->total_kv : params->max_seq_kv;
@@ -54,9 +59,10 @@ stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, const stw_attn_para
     const int holds[] = {
         [ROWS_Q] = holds_q, [ROWS_KV] = holds_kv, [ROWS_BOTH] = holds_q && holds_kv, [ROWS_NONE] = 1};
     for (size_t i = 0; i < POINTERS && !status; ++i) {
-        const void *pointer = *(const void *const *)((const char *)params + pointer_rows[i].at);
-        if (pointer && holds[pointer_rows[i].rows])
-            status = gpu->ops->check_pointer(gpu, who, pointer_rows[i].name, pointer, 0);
+        const pointer_row *row = &pointer_rows[i];
+        const void *pointer = *(const void *const *)((const char *)params + row->at);
+        if (pointer && holds[row->rows])
+            status = gpu->ops->check_pointer(gpu, who, row->name, pointer, (row->written >> call & 1) != 0);
     }
     if (!status && workspace) status = gpu->ops->check_pointer(gpu, who, "workspace", workspace, 1);
     return status;

@@ -176,37 +176,41 @@ static stw_status check_call(stw_gpu *gpu, const stw_jagged_params *p, const voi
     const struct {
         const char *name;
         const void *pointer;
-    } rows[] = {{"grad", p->grad},
-                {"x", p->x},
-                {"y", p->y},
-                {"other", p->other},
-                {"weight", p->weight},
-                {"mean", p->mean},
-                {"rstd", p->rstd},
-                {"dx", p->dx},
-                {"dother", p->dother},
-                {"dweight", p->dweight},
-                {"dbias", p->dbias},
-                {"axis[0].offsets", p->axis[0].offsets},
-                {"axis[1].offsets", p->axis[1].offsets},
-                {"axis[2].offsets", p->axis[2].offsets},
-                {"axis[0].used", p->axis[0].used},
-                {"axis[1].used", p->axis[1].used},
-                {"axis[2].used", p->axis[2].used},
-                {"x_bases", p->x_matrix.bases},
-                {"other_bases", p->other_matrix.bases},
-                {"grad_bases", p->grad_matrix.bases},
-                {"status_out", p->status_out},
-                {"workspace", workspace}};
+        int written;
+    } rows[] = {{"grad", p->grad, 0},
+                {"x", p->x, 0},
+                {"y", p->y, 0},
+                {"other", p->other, 0},
+                {"weight", p->weight, 0},
+                {"mean", p->mean, 0},
+                {"rstd", p->rstd, 0},
+                {"dx", p->dx, 1},
+                {"dother", p->dother, 1},
+                {"dweight", p->dweight, 1},
+                {"dbias", p->dbias, 1},
+                {"axis[0].offsets", p->axis[0].offsets, 0},
+                {"axis[1].offsets", p->axis[1].offsets, 0},
+                {"axis[2].offsets", p->axis[2].offsets, 0},
+                {"axis[0].used", p->axis[0].used, 0},
+                {"axis[1].used", p->axis[1].used, 0},
+                {"axis[2].used", p->axis[2].used, 0},
+                {"x_bases", p->x_matrix.bases, 0},
+                {"other_bases", p->other_matrix.bases, 0},
+                {"grad_bases", p->grad_matrix.bases, 0},
+                {"status_out", p->status_out, 1},
+                {"workspace", workspace, 1}};
     stw_status status = gpu->ops->check_stream(gpu, "jagged_bwd", stream);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0] && !status; ++i)
         if (rows[i].pointer)
-            status = gpu->ops->check_pointer(gpu, "jagged_bwd", rows[i].name, rows[i].pointer, 0);
+            status =
+                gpu->ops->check_pointer(gpu, "jagged_bwd", rows[i].name, rows[i].pointer, rows[i].written);
     return status;
 }
 
 stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
-                              const stw_jagged_params *params, void *workspace, stw_stream stream) {
+                              const stw_jagged_params *params, void *workspace, stw_stream stream,
+                              uint32_t cpu_threads) {
+    (void)cpu_threads;
     stw_gpu *gpu = device->state;
     const stw_jagged_table *table = table_of(device);
     stw_jagged_launch launch;

@@ -20,6 +20,7 @@ typedef struct launch_step {
 typedef struct launch_plan {
     uint32_t count, mask_count, unaligned_count;
     launch_step step[STW_ATTN_STEPS + 1], unaligned[STW_ATTN_STEPS];
+    const stw_gpu_kernel *stage; /* of work's stages */
 } launch_plan;
 _Static_assert(sizeof(launch_plan) <= sizeof((stw_attn_work *)NULL)->scratch,
                "a launch plan fits the scratch");
@@ -97,6 +98,9 @@ stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
         plan.unaligned_count = unaligned.count;
         status = find_steps(device, &unaligned, plan.unaligned);
     }
+    if (!status && work->stage_count)
+        status =
+            stw_gpu_kernel_find(gpu, stw_attn_stage_entry(&work->stage[0]), STW_ROW_THREADS, 0, &plan.stage);
     status = stw_gpu_leave(gpu, before, status);
     if (status) return status;
     memcpy(work->scratch, &plan, sizeof plan);
@@ -153,7 +157,8 @@ static stw_status run_call(const char *who, stw_attn_call call, const stw_device
     int before;
     stw_status status = stw_gpu_enter(gpu, who, &before);
     if (status) return status;
-    status = stw_gpu_check_call(gpu, who, params, work->workspace_size && !mask ? workspace : NULL, stream);
+    status =
+        stw_gpu_check_call(gpu, who, call, params, work->workspace_size && !mask ? workspace : NULL, stream);
     if (!status) {
         stw_attn_launch_of(call, &tile, params, gpu->ops->wave, workspace, &launch);
         if (!mask && stw_attn_is_hopper(&tile)) status = gpu->ops->encode_maps(gpu, &launch, maps);
@@ -165,17 +170,45 @@ static stw_status run_call(const char *who, stw_attn_call call, const stw_device
     return stw_gpu_leave(gpu, before, status);
 }
 
+stw_status stw_gpu_stage(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                         const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream,
+                         uint32_t cpu_threads) {
+    (void)cpu_threads;
+    stw_gpu *gpu = device->state;
+    launch_plan plan;
+    memcpy(&plan, work->scratch, sizeof plan);
+    stw_attn_call call = work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD;
+    const char *who = call == STW_CALL_FWD ? "attn_fwd" : "attn_bwd";
+    int before;
+    stw_status status = stw_gpu_enter(gpu, who, &before);
+    if (status) return status;
+    status = stw_gpu_check_call(gpu, who, call, params, workspace, stream);
+    for (uint32_t i = 0; i < count && !status; ++i) {
+        stw_attn_stage stage = stages[i];
+        void *arguments[] = {&stage};
+        uint32_t grid_x, grid_y;
+        stw_attn_stage_grid(&stage, gpu->ops->wave, &grid_x, &grid_y);
+        status = gpu->ops->launch(gpu, plan.stage, grid_x, grid_y, stream, arguments);
+    }
+    return stw_gpu_leave(gpu, before, status);
+}
+
 stw_status stw_gpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream) {
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads) {
+    (void)cpu_threads;
     return run_call("attn_bwd", STW_CALL_BWD, device, work, params, workspace, stream);
 }
 
 stw_status stw_gpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream) {
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads) {
+    (void)cpu_threads;
     return run_call("attn_fwd", STW_CALL_FWD, device, work, params, workspace, stream);
 }
 
 stw_status stw_gpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
-                                const stw_attn_params *params, stw_stream stream) {
+                                const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads) {
+    (void)cpu_threads;
     return run_call("dropout_mask", STW_CALL_DROPOUT_MASK, device, work, params, NULL, stream);
 }

@@ -32,8 +32,16 @@ static const stw_image jagged_rows[] = {
 #endif
     NO_IMAGE};
 
-const stw_image_set stw_images = {image_rows, sizeof image_rows / sizeof image_rows[0] - 1};
-const stw_image_set stw_jagged_images = {jagged_rows, sizeof jagged_rows / sizeof jagged_rows[0] - 1};
+const stw_image_set stw_images = {image_rows, sizeof image_rows / sizeof image_rows[0] - 1, "attention"};
+const stw_image_set stw_jagged_images = {jagged_rows, sizeof jagged_rows / sizeof jagged_rows[0] - 1,
+                                         "jagged"};
+
+const stw_image *stw_image_at(size_t index, const stw_image_set **set_out) {
+    const stw_image_set *set = index < stw_images.count ? &stw_images : &stw_jagged_images;
+    size_t row = index < stw_images.count ? index : index - stw_images.count;
+    *set_out = set;
+    return row < set->count ? &set->rows[row] : NULL;
+}
 
 const stw_image *stw_image_find(const stw_image_set *set, stw_backend backend, const char *arch,
                                 unsigned kinds) {

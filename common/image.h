@@ -25,11 +25,15 @@ typedef struct stw_image {
 typedef struct stw_image_set {
     const stw_image *rows;
     size_t count;
+    const char *ops; /* whose kernels they hold: "attention" or "jagged" */
 } stw_image_set;
 
 /* The images of this build: attention's, and those of the jagged operations, which a device loads on their
  * own. */
 extern const stw_image_set stw_images, stw_jagged_images;
+
+/* Image `index` of all that are embedded, attention's first, and its set; NULL behind the last. */
+const stw_image *stw_image_at(size_t index, const stw_image_set **set_out);
 
 /* The first row of that backend, arch and one of `kinds` (STW_IMAGE_* ored), or NULL. */
 const stw_image *stw_image_find(const stw_image_set *set, stw_backend backend, const char *arch,

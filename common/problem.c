@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attn_packed.h"
 #include "dtype.h"
 #include "problem_layout.h"
 
@@ -57,7 +58,9 @@ static void add_differing_strides(stw_text *text, const stw_attn_desc *desc, con
         const int64_t *s = stw_problem_strides_of(desc, tensor);
         stw_text_add(text, ":st_%s%lld,%lld,%lld", tensor->name, (long long)s[0], (long long)s[1],
                      (long long)s[2]);
-        if (tensor->kind == STW_TENSOR_BIAS) stw_text_add(text, ",%lld", (long long)s[3]);
+        int64_t dim = stw_problem_dim_stride(desc, tensor);
+        if (tensor->kind == STW_TENSOR_BIAS || dim != 1)
+            stw_text_add(text, ",%lld", (long long)(dim != 1 ? dim : s[3]));
     }
 }
 
@@ -65,6 +68,7 @@ static void add_differing_strides(stw_text *text, const stw_attn_desc *desc, con
 static int count_differing(const stw_attn_desc *desc, const stw_problem_layout *layout, stw_problem_op op,
                            stw_attn_desc *model_out) {
     *model_out = *desc;
+    model_out->flags &= ~STW_ATTN_HAS_DIM_STRIDES;
     if (!stw_problem_strides_of_layout(model_out, layout)) return INT32_MAX;
     int count = 0;
     for (size_t t = 0; t < stw_problem_tensor_count; ++t)
@@ -84,7 +88,7 @@ static unsigned broadcast_of(const stw_attn_desc *desc) {
  * a guess from any other would change once the line has been read back. */
 static int gap_candidates(const stw_attn_desc *d, int64_t gap[4]) {
     int64_t row, guess[3];
-    int count = 0, rows_told = d->total_q > 0 || d->max_seq_q > 1;
+    int count = 0, rows_told = stw_attn_is_packed(d, 0) || d->max_seq_q > 1;
     gap[count++] = 0;
     guess[0] = d->heads_q > 1 ? d->q.head - d->head_dim_qk : 0;
     guess[1] = rows_told ? d->q.seq - d->head_dim_qk : 0;
@@ -110,8 +114,8 @@ static void add_layout(stw_text *text, const stw_attn_desc *desc, stw_problem_op
                 if (differing < best) best = differing, chosen = layout;
             }
     if (count_differing(desc, &chosen, op, &model) == INT32_MAX) memset(&model.q, 0xFF, sizeof model.q * 11);
-    if (desc->total_q) add_integer(text, "tq", desc->total_q);
-    if (desc->total_kv) add_integer(text, "tk", desc->total_kv);
+    if (stw_attn_is_packed(desc, 0)) add_integer(text, "tq", desc->total_q);
+    if (stw_attn_is_packed(desc, 1)) add_integer(text, "tk", desc->total_kv);
     if (chosen.order) stw_text_add(text, ":%s", stw_problem_order_names[chosen.order]);
     if (chosen.gap) add_integer(text, "gap", chosen.gap);
     if (chosen.lse) stw_text_add(text, ":%s", stw_problem_lse_names[chosen.lse]);
@@ -147,10 +151,13 @@ static void add_mask(stw_text *text, const stw_attn_desc *d) {
 }
 
 static void add_score(stw_text *text, const stw_attn_desc *d) {
-    float usual_scale = (float)(1.0 / sqrt((double)d->head_dim_qk));
-    if (d->flags & STW_ATTN_HAS_SCALE && !(d->scale == usual_scale))
-        add_number(text, "scale", (double)d->scale, 1);
-    if (!(d->softcap == 0.0f)) add_number(text, "softcap", (double)d->softcap, 1);
+    int f64 = d->dtype == STW_F64; /* whose own fields win where they are not 0 */
+    double scale = f64 && d->scale_f64 != 0 ? d->scale_f64 : (double)d->scale;
+    double softcap = f64 && d->softcap_f64 != 0 ? d->softcap_f64 : (double)d->softcap;
+    double usual = 1.0 / sqrt((double)d->head_dim_qk);
+    int has_scale = d->flags & STW_ATTN_HAS_SCALE || (f64 && d->scale_f64 != 0);
+    if (has_scale && !(scale == (f64 ? usual : (double)(float)usual))) add_number(text, "scale", scale, !f64);
+    if (!(softcap == 0.0)) add_number(text, "softcap", softcap, !f64);
     for (size_t f = 0; f < stw_problem_flag_count; ++f)
         if (d->flags & stw_problem_flags[f].bit) stw_text_add(text, ":%s", stw_problem_flags[f].name);
     if (d->alibi_stride_batch) add_integer(text, "alibi_st", d->alibi_stride_batch);

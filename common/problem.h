@@ -15,7 +15,7 @@
 typedef enum stw_problem_op { STW_PROBLEM_ATTN_BWD = 1, STW_PROBLEM_ATTN_FWD = 2 } stw_problem_op;
 
 /* Writes the line of a descriptor; returns its length without the final zero (a longer text is cut).
- * Strides that no layout token describes are written out: st_q<batch>,<head>,<seq>. Only strides that
+ * Strides that no layout token describes are written out: st_q<batch>,<head>,<seq>[,<head_dim>]. Only strides that
  * the call uses, over extents above 1, are told; values that say what their absence says are left out
  * (outputs dQ|dK|dV, gradients of the input's type, scale 1/sqrt(D)); all else round trips. */
 size_t stw_problem_format(const stw_attn_desc *desc, stw_problem_op op, char *text, size_t capacity);
@@ -67,7 +67,8 @@ stw_status stw_problem_set_strides(stw_attn_desc *desc, const stw_problem_layout
     X(DENORMAL_Q, "denormal_q") /* Q subnormal in a sequence's first 64 rows                    */           \
     X(DENORMAL_DOUT, "denormal_dout") /* dO subnormal                                                */      \
     X(SMALL, "small") /* dO so small that dS is subnormal (f32: just not), and no element of a tensor */      \
-    X(DEAD_ROWS, "dead_rows") /* as inf_lse; Q of these rows overflows S, their O, dLSE and delta are NaN */
+    X(DEAD_ROWS, "dead_rows") /* as inf_lse; Q of these rows overflows S, their O, dLSE and delta are NaN */ \
+    X(NAN_LSE, "nan_lse")     /* LSE of NaN given for row 9 of every 64                                   */
 
 typedef enum stw_problem_data {
 #define STW_DATA_ID(id, token) STW_DATA_##id,

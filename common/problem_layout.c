@@ -5,15 +5,19 @@
 
 #include <string.h>
 
+#include "attn_packed.h"
+
 #define TENSOR(field, kind, output, flags, backward)                                                         \
-    {#field, kind, offsetof(stw_attn_desc, field), output, flags, backward}
+    {#field, kind, offsetof(stw_attn_desc, field), output, flags, backward, 0}
+#define INPUT(field, kind, backward)                                                                         \
+    {#field, kind, offsetof(stw_attn_desc, field), 0, 0, backward, offsetof(stw_attn_desc, dim.field)}
 
 const stw_problem_tensor stw_problem_tensors[] = {
-    TENSOR(q, STW_TENSOR_Q, 0, 0, 0),
-    TENSOR(k, STW_TENSOR_K, 0, 0, 0),
-    TENSOR(v, STW_TENSOR_V, 0, 0, 0),
-    TENSOR(out, STW_TENSOR_OUT, 0, 0, 0),
-    TENSOR(dout, STW_TENSOR_OUT, 0, 0, 1),
+    INPUT(q, STW_TENSOR_Q, 0),
+    INPUT(k, STW_TENSOR_K, 0),
+    INPUT(v, STW_TENSOR_V, 0),
+    INPUT(out, STW_TENSOR_OUT, 0),
+    INPUT(dout, STW_TENSOR_OUT, 1),
     TENSOR(dq, STW_TENSOR_Q, STW_OUT_DQ, 0, 1),
     TENSOR(dk, STW_TENSOR_K, STW_OUT_DK, 0, 1),
     TENSOR(dv, STW_TENSOR_V, STW_OUT_DV, 0, 1),
@@ -69,7 +73,7 @@ static int is_query_side(stw_tensor_kind kind) {
 }
 
 static int is_packed(const stw_attn_desc *d, stw_tensor_kind kind) {
-    return (is_query_side(kind) ? d->total_q : d->total_kv) > 0;
+    return stw_attn_is_packed(d, !is_query_side(kind));
 }
 
 static int64_t dim_of(const stw_attn_desc *d, stw_tensor_kind kind) {
@@ -103,7 +107,7 @@ static void rows_strides(const stw_attn_desc *d, stw_tensor_kind kind, const stw
 }
 
 static void lse_strides(const stw_attn_desc *d, const stw_problem_layout *layout, int64_t s[3], int *fits) {
-    int packed = d->total_q > 0 && layout->lse != STW_LSE_LOCAL;
+    int packed = stw_attn_is_packed(d, 0) && layout->lse != STW_LSE_LOCAL;
     int64_t rows = at_least_1(packed ? d->total_q : d->max_seq_q);
     if (layout->lse == STW_LSE_HEADS) {
         s[1] = 1;
@@ -147,6 +151,11 @@ int stw_problem_strides_of_layout(stw_attn_desc *desc, const stw_problem_layout 
     return fits;
 }
 
+int64_t stw_problem_dim_stride(const stw_attn_desc *desc, const stw_problem_tensor *tensor) {
+    if (!tensor->dim || !(desc->flags & STW_ATTN_HAS_DIM_STRIDES)) return 1;
+    return *(const int64_t *)(const void *)((const char *)desc + tensor->dim);
+}
+
 static int is_used(const stw_attn_desc *d, const stw_problem_tensor *tensor, stw_problem_op op) {
     if (tensor->backward && op == STW_PROBLEM_ATTN_FWD) return 0;
     uint32_t outputs = d->outputs ? d->outputs : STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
@@ -162,6 +171,9 @@ int stw_problem_strides_match(const stw_attn_desc *desc, const stw_attn_desc *mo
     int query = is_query_side(tensor->kind), packed = is_packed(desc, tensor->kind);
     int64_t heads = query ? desc->heads_q : desc->heads_kv;
     int64_t rows = query ? desc->max_seq_q : desc->max_seq_kv;
+    if (tensor->dim && dim_of(desc, tensor->kind) > 1 &&
+        stw_problem_dim_stride(desc, tensor) != stw_problem_dim_stride(model, tensor))
+        return 0;
     if (tensor->kind == STW_TENSOR_BIAS) return memcmp(a, b, sizeof(stw_bias_strides)) == 0;
     if (packed && tensor->kind == STW_TENSOR_LSE) { /* a zero means: numbered through the pack */
         if ((a[0] == 0) != (b[0] == 0) || (desc->batch > 1 && a[0] != b[0])) return 0;

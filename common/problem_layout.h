@@ -25,6 +25,7 @@ typedef struct stw_problem_tensor {
     uint32_t output; /* STW_OUT_* bit that makes a gradient wanted   */
     uint32_t flags;  /* any of these STW_ATTN_* bits makes it used   */
     int backward;    /* used by the backward only                    */
+    size_t dim;      /* offset of its head_dim stride, or 0: always 1 */
 } stw_problem_tensor;
 
 extern const stw_problem_tensor stw_problem_tensors[];
@@ -48,6 +49,9 @@ const char *stw_problem_op_name(stw_problem_op op);
 
 /* batch, head, seq; bias: batch, head, query, key. */
 const int64_t *stw_problem_strides_of(const stw_attn_desc *desc, const stw_problem_tensor *tensor);
+
+/* Along head_dim. */
+int64_t stw_problem_dim_stride(const stw_attn_desc *desc, const stw_problem_tensor *tensor);
 
 /* 0 when a stride does not fit 63 bits. */
 int stw_problem_strides_of_layout(stw_attn_desc *desc, const stw_problem_layout *layout);

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "attn_packed.h"
+
 static stw_status read_op(stw_reader *r) {
     r->out->op = STW_PROBLEM_ATTN_BWD;
     if (stw_reader_is(r, "attn_bwd")) return STW_OK;
@@ -90,8 +92,7 @@ static void apply_word(stw_reader *r, const word *w) {
         p->desc.flags |= STW_ATTN_HAS_USED_LENGTHS;
         break;
     case G_PACKED:
-        r->packed_q = w->value & 1;
-        r->packed_kv = w->value >> 1;
+        p->desc.flags |= (w->value & 1 ? STW_ATTN_PACKED_Q : 0) | (w->value >> 1 ? STW_ATTN_PACKED_KV : 0);
         break;
     default: p->by_pointer = w->value; break;
     }
@@ -108,8 +109,8 @@ typedef struct integer_option {
 
 #define IN_DESC(field) offsetof(stw_problem, desc.field)
 static const integer_option integers[] = {
-    {"tq", 1, STW_PROBLEM_SIZE_MAX, IN_DESC(total_q), 0},
-    {"tk", 1, STW_PROBLEM_SIZE_MAX, IN_DESC(total_kv), 0},
+    {"tq", 0, STW_PROBLEM_SIZE_MAX, IN_DESC(total_q), STW_ATTN_PACKED_Q},
+    {"tk", 0, STW_PROBLEM_SIZE_MAX, IN_DESC(total_kv), STW_ATTN_PACKED_KV},
     {"wl", 0, STW_PROBLEM_WIDE_MAX, IN_DESC(window_left), STW_ATTN_HAS_WINDOW_LEFT},
     {"wr", 0, STW_PROBLEM_WIDE_MAX, IN_DESC(window_right), STW_ATTN_HAS_WINDOW_RIGHT},
     {"shift", -STW_PROBLEM_WIDE_MAX, STW_PROBLEM_WIDE_MAX, IN_DESC(diagonal_shift), STW_ATTN_HAS_SHIFT},
@@ -163,10 +164,12 @@ static stw_status read_number(stw_reader *r, size_t i) {
         return stw_reader_refuse(r, "is not a finite number in the form 0.125 or 1e-3");
     if (i == 0) {
         d->scale = rounded;
+        d->scale_f64 = d->dtype == STW_F64 ? value : 0;
         d->flags |= STW_ATTN_HAS_SCALE;
-    } else if (i == 1)
+    } else if (i == 1) {
         d->softcap = rounded;
-    else
+        d->softcap_f64 = d->dtype == STW_F64 ? value : 0;
+    } else
         d->dropout_p = value;
     return STW_OK;
 }
@@ -249,13 +252,15 @@ static stw_status read_strides(stw_reader *r) {
         stw_text text = stw_text_in(name, sizeof name);
         stw_text_add(&text, "st_%s", tensor->name);
         if (!stw_reader_is_number_after(r, name)) continue;
-        int count = 0, wanted = tensor->kind == STW_TENSOR_BIAS ? 4 : 3;
+        int count = 0, wanted = tensor->kind == STW_TENSOR_BIAS ? 4 : 3, most = tensor->dim ? 4 : wanted;
         if (r->explicit_strides & (1u << t)) return stw_reader_refuse(r, "is given twice");
         r->explicit_strides |= 1u << t;
-        stw_status status = stw_reader_values(r, stw_reader_after(r, name), r->strides[t], wanted, &count);
-        return status || count == wanted
-                   ? status
-                   : stw_reader_refuse(r, "needs batch,head,seq (bias: batch,head,query,key)");
+        stw_status status = stw_reader_values(r, stw_reader_after(r, name), r->strides[t], most, &count);
+        if (!status && count < wanted)
+            return stw_reader_refuse(
+                r, "needs batch,head,seq (inputs: and head_dim where not 1; bias: batch,head,query,key)");
+        if (!status && tensor->dim && count == most) r->dim_strides |= 1u << t;
+        return status;
     }
     return stw_reader_refuse(
         r,
@@ -320,21 +325,25 @@ static stw_status read_option(stw_reader *r) {
 
 static stw_status finish(stw_reader *r) {
     stw_attn_desc *d = &r->out->desc;
-    const int packed[2] = {r->packed_q, r->packed_kv};
     int64_t *total[2] = {&d->total_q, &d->total_kv}, max_seq[2] = {d->max_seq_q, d->max_seq_kv};
     for (int side = 0; side < 2; ++side) {
-        if (!packed[side] || *total[side]) continue;
+        int told = (r->seen >> (G_INTEGERS + side) & 1) != 0; /* tq, tk: the first two of integers */
+        if (!stw_attn_is_packed(d, side) || told) continue;
         int64_t rows = d->batch * max_seq[side]; /* each is at most STW_PROBLEM_SIZE_MAX */
         if (rows > STW_PROBLEM_SIZE_MAX)
             return stw_fail(STW_E_INVALID, "problem: %s is missing and batch * %s is above 2147483647",
                             side ? "tk<N>" : "tq<N>", side ? "max_seq_kv" : "max_seq_q");
-        *total[side] = rows > 0 ? rows : 1;
+        *total[side] = rows;
     }
     stw_status status = stw_problem_set_strides(d, &r->layout);
     for (size_t t = 0; !status && t < stw_problem_tensor_count; ++t) {
         const stw_problem_tensor *tensor = &stw_problem_tensors[t];
         size_t bytes = tensor->kind == STW_TENSOR_BIAS ? sizeof(stw_bias_strides) : sizeof(stw_attn_strides);
         if (r->explicit_strides & (1u << t)) memcpy((char *)d + tensor->offset, r->strides[t], bytes);
+        if (!r->dim_strides || !tensor->dim) continue;
+        int64_t dim = r->dim_strides & (1u << t) ? r->strides[t][3] : 1;
+        memcpy((char *)d + tensor->dim, &dim, sizeof dim);
+        d->flags |= STW_ATTN_HAS_DIM_STRIDES;
     }
     return status;
 }

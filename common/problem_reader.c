@@ -140,11 +140,11 @@ stw_status stw_reader_dtype(stw_reader *r) {
     static const struct {
         const char *name;
         stw_dtype dtype;
-    } rows[] = {{"f16", STW_F16}, {"bf16", STW_BF16}, {"f32", STW_F32}};
-    for (size_t i = 0; i < 3; ++i)
+    } rows[] = {{"f16", STW_F16}, {"bf16", STW_BF16}, {"f32", STW_F32}, {"f64", STW_F64}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i)
         if (stw_reader_is(r, rows[i].name)) {
             r->out->desc.dtype = rows[i].dtype;
             return STW_OK;
         }
-    return stw_reader_refuse(r, "is not a dtype; accepted: f16, bf16, f32");
+    return stw_reader_refuse(r, "is not a dtype; accepted: f16, bf16, f32, f64");
 }

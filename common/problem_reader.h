@@ -16,9 +16,8 @@ typedef struct stw_reader {
     size_t length;     /* of the token                    */
     stw_problem *out;
     stw_problem_layout layout;
-    int packed_q, packed_kv;
-    uint64_t seen; /* groups of options given        */
-    uint32_t explicit_strides;
+    uint64_t seen;                          /* groups of options given        */
+    uint32_t explicit_strides, dim_strides; /* bits of stw_problem_tensors: given; with head_dim's */
     int64_t strides[13][4];
 } stw_reader;
 

@@ -7,21 +7,18 @@
 
 #include "common/extend.h"
 
-#define WORKSPACE_ALIGNMENT 256
-
-stw_status stw_plan_check_workspace(const char *who, const stw_plan *plan, const void *workspace,
-                                    size_t size) {
-    size_t needed = plan->work.workspace_size;
+stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void **workspace, size_t size) {
+    size_t needed = stw_plan_attn_bytes(plan), skipped = -(uintptr_t)*workspace % STW_WORKSPACE_ALIGNMENT;
     if (!needed) return STW_OK;
-    if (!workspace)
-        return stw_fail(STW_E_WORKSPACE, "%s: workspace is null, but the plan needs %zu bytes", who, needed);
-    if (size < needed)
+    if (!*workspace)
+        return stw_fail(STW_E_WORKSPACE, "%s: workspace is null, but the plan needs %zu bytes", who,
+                        stw_plan_workspace_size(plan));
+    if (size < skipped || size - skipped < needed)
         return stw_fail(STW_E_WORKSPACE,
-                        "%s: workspace_size %zu is below the %zu bytes of stw_plan_workspace_size", who, size,
-                        needed);
-    if ((uintptr_t)workspace % WORKSPACE_ALIGNMENT)
-        return stw_fail(STW_E_WORKSPACE, "%s: workspace %p is not %d-byte aligned", who, workspace,
-                        WORKSPACE_ALIGNMENT);
+                        "%s: workspace_size %zu at %p is below the %zu bytes needed there: the %zu bytes of "
+                        "stw_plan_workspace_size suffice anywhere",
+                        who, size, *workspace, needed + skipped, stw_plan_workspace_size(plan));
+    *workspace = (char *)*workspace + skipped;
     return STW_OK;
 }
 
@@ -30,13 +27,11 @@ stw_status stw_plan_call(const stw_call_names *names, const stw_plan *plan, cons
                          stw_stream stream) {
     stw_attn_args full;
     stw_attn_params params;
-    const stw_backend_ops *ops = plan->context->ops;
     stw_status status = stw_extend(names->args, args, &full, sizeof full, STW_SIZE_ATTN_ARGS_0_1);
     if (!status) status = stw_attn_params_bind(shape, plan->work.kind, &full, &params);
-    if (!status) status = stw_plan_check_workspace(names->call, plan, workspace, workspace_size);
+    if (!status) status = stw_plan_place_workspace(names->call, plan, &workspace, workspace_size);
     if (status) return status;
-    return (plan->work.kind == STW_PLAN_ATTN_FWD ? ops->attn_fwd : ops->attn_bwd)(
-        &plan->context->device, &plan->work, &params, workspace, stream);
+    return stw_plan_run(plan, &params, workspace, stream, (uint32_t)full.cpu_threads);
 }
 
 static stw_status run_plan(const stw_call_names *names, stw_plan_kind kind, const stw_plan *plan,
@@ -81,5 +76,6 @@ stw_status stw_dropout_mask(const stw_plan *plan, const stw_attn_args *args, uin
     status = stw_attn_params_bind_positions(&plan->work.params, &full, &params);
     if (status) return status;
     params.mask_out = mask;
-    return plan->context->ops->dropout_mask(&plan->context->device, &plan->work, &params, stream);
+    return plan->context->ops->dropout_mask(&plan->context->device, &plan->work, &params, stream,
+                                            (uint32_t)full.cpu_threads);
 }

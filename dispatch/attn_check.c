@@ -3,8 +3,10 @@
  * The check of an attention descriptor at plan time: every rule of attn_bwd.h that needs no pointer, each
  * with a text that names the field, the value seen and what would be accepted. Strides: attn_strides.c. */
 #include "attn_problem.h"
+#include "refusal.h"
 
 #include "common/dtype.h"
+#include "common/extend.h"
 
 #include <math.h>
 
@@ -17,8 +19,8 @@ typedef struct check {
 
 static stw_status check_range(const check *c, const char *field, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high) return STW_OK;
-    return stw_fail(STW_E_INVALID, "%s: %s %lld is not in %lld..%lld", c->who, field, (long long)value,
-                    (long long)low, (long long)high);
+    return stw_fail(stw_range_status(value, low), "%s: %s %lld is not in %lld..%lld", c->who, field,
+                    (long long)value, (long long)low, (long long)high);
 }
 
 stw_status stw_attn_check_sizes(const char *who, const stw_attn_desc *d) {
@@ -40,20 +42,36 @@ stw_status stw_attn_check_sizes(const char *who, const stw_attn_desc *d) {
     return STW_OK;
 }
 
-/* Resolves a gradient's type: NONE = `input`; else `input` or f32. */
+stw_status stw_attn_check_given(const char *who, const stw_attn_desc *desc) {
+    if (!desc) return stw_fail(STW_E_INVALID, "%s: desc is null", who);
+    if (desc->struct_size < STW_SIZE_ATTN_DESC_0_1)
+        return stw_fail(STW_E_INVALID, "%s: desc.struct_size %zu is too small: set it with STW_INIT", who,
+                        desc->struct_size);
+    return stw_attn_check_sizes(who, desc);
+}
+
+/* Resolves a gradient's type: NONE = `input`; else `input` or f32, which f64 inputs do not have. */
 static stw_status resolve_grad_dtype(const check *c, const char *field, stw_dtype *dtype, stw_dtype input) {
     if (*dtype == STW_DTYPE_NONE) *dtype = input;
+    if (c->d->dtype == STW_F64 && *dtype == STW_F32)
+        return stw_fail(STW_E_UNSUPPORTED, "%s: %s f32 3 of an f64 problem, accepted: none 0 or f64 4",
+                        c->who, field);
     if (*dtype == input || *dtype == STW_F32) return STW_OK;
-    return stw_fail(STW_E_INVALID, "%s: %s %d is neither the input's type %s %d nor f32 3", c->who, field,
-                    (int)*dtype, stw_dtype_name(input), (int)input);
+    return stw_fail(stw_dtype_status(*dtype), "%s: %s %d is neither the input's type %s %d nor f32 3", c->who,
+                    field, (int)*dtype, stw_dtype_name(input), (int)input);
 }
 
 static stw_status check_dtypes(const check *c) {
     stw_attn_desc *d = c->d;
-    if (!stw_dtype_valid(d->dtype))
-        return stw_fail(STW_E_INVALID, "%s: dtype %d is none of f16 1, bf16 2, f32 3", c->who, (int)d->dtype);
+    if (!stw_dtype_of_attn(d->dtype))
+        return stw_fail(stw_dtype_status(d->dtype), "%s: dtype %d is none of f16 1, bf16 2, f32 3, f64 4",
+                        c->who, (int)d->dtype);
+    if (d->dtype == STW_F64 && d->bias_dtype == STW_F32)
+        return stw_fail(STW_E_UNSUPPORTED,
+                        "%s: bias_dtype f32 3 of an f64 problem, accepted: none 0 or f64 4", c->who);
     if (d->bias_dtype != STW_DTYPE_NONE && d->bias_dtype != d->dtype && d->bias_dtype != STW_F32)
-        return stw_fail(STW_E_INVALID, "%s: bias_dtype %d is neither none 0, dtype %s %d nor f32 3", c->who,
+        return stw_fail(stw_dtype_status(d->bias_dtype),
+                        "%s: bias_dtype %d is neither none 0, dtype %s %d nor f32 3", c->who,
                         (int)d->bias_dtype, stw_dtype_name(d->dtype), (int)d->dtype);
     if (c->kind == STW_PLAN_ATTN_FWD) return STW_OK;
     stw_status status;
@@ -89,8 +107,8 @@ static stw_status check_outputs(const check *c) {
                         d->accumulate, d->outputs);
     const stw_dtype dtypes[] = {d->dq_dtype, d->dk_dtype, d->dv_dtype, d->dbias_dtype};
     for (int i = 0; i < 4; ++i)
-        if (d->accumulate & names[i].bit && dtypes[i] != STW_F32)
-            return stw_fail(STW_E_INVALID,
+        if (d->accumulate & names[i].bit && dtypes[i] != stw_dtype_of_rows(d->dtype))
+            return stw_fail(STW_E_UNSUPPORTED,
                             "%s: accumulate into %s of type %s: only f32 outputs accumulate (%s_dtype)",
                             c->who, names[i].name, stw_dtype_name(dtypes[i]), names[i].name);
     if (d->outputs & STW_OUT_DBIAS && !stw_desc_has_bias(d))
@@ -117,7 +135,7 @@ static stw_status check_flagged(const check *c, const char *field, const char *f
 
 static stw_status check_mask(const check *c) {
     const stw_attn_desc *d = c->d;
-    const uint32_t known = 2u * STW_ATTN_DLSE - 1u; /* the flags are dense, DLSE is the last */
+    const uint32_t known = 2u * STW_ATTN_HAS_DIM_STRIDES - 1u; /* the flags are dense, this is the last */
     if ((unsigned)d->mask > STW_MASK_CAUSAL_BOTTOM_RIGHT)
         return stw_fail(STW_E_INVALID,
                         "%s: mask %d is none of none 0, causal top-left 1, causal bottom-right 2", c->who,
@@ -136,11 +154,11 @@ static stw_status check_mask(const check *c) {
     if (d->flags & STW_ATTN_ALIBI_COLUMN && !(d->flags & STW_ATTN_ALIBI))
         return stw_fail(STW_E_INVALID, "%s: flags has STW_ATTN_ALIBI_COLUMN without STW_ATTN_ALIBI", c->who);
     if (d->flags & STW_ATTN_ALIBI && d->alibi_stride_batch && d->alibi_stride_batch < d->heads_q)
-        return stw_fail(STW_E_INVALID,
+        return stw_fail(d->alibi_stride_batch < 0 ? STW_E_UNSUPPORTED : STW_E_INVALID,
                         "%s: alibi_stride_batch %lld is neither 0 (slopes [Hq]) nor at least heads_q %lld",
                         c->who, (long long)d->alibi_stride_batch, (long long)d->heads_q);
     if (d->flags & STW_ATTN_ALIBI && d->batch > 1 &&
-        d->alibi_stride_batch > (INT64_MAX / 4 - d->heads_q) / (d->batch - 1))
+        d->alibi_stride_batch > (INT64_MAX / 8 - d->heads_q) / (d->batch - 1))
         return stw_fail(STW_E_INVALID,
                         "%s: alibi_stride_batch %lld over batch %lld spans more than 2^63 bytes", c->who,
                         (long long)d->alibi_stride_batch, (long long)d->batch);
@@ -164,8 +182,32 @@ static stw_status check_backward(const check *c) {
     return check_range(c, "splits", d->splits, 0, 64);
 }
 
+/* What f64 problems have beside scale and softcap; afterwards the two hold what the problem uses. */
+static stw_status resolve_f64(const check *c) {
+    stw_attn_desc *d = c->d;
+    const struct {
+        const char *name;
+        double value;
+    } fields[] = {{"scale_f64", d->scale_f64}, {"softcap_f64", d->softcap_f64}};
+    for (int i = 0; i < 2; ++i) {
+        if (!isfinite(fields[i].value) || (i && fields[i].value < 0))
+            return stw_fail(STW_E_INVALID, "%s: %s %g is neither 0 nor finite%s", c->who, fields[i].name,
+                            fields[i].value, i ? " and positive" : "");
+        if (d->dtype != STW_F64 && fields[i].value != 0)
+            return stw_fail(STW_E_INVALID, "%s: %s %g is set, but dtype is %s: only f64 problems take it",
+                            c->who, fields[i].name, fields[i].value, stw_dtype_name(d->dtype));
+    }
+    if (d->dtype != STW_F64) return STW_OK;
+    if (d->softcap_f64 == 0) d->softcap_f64 = (double)d->softcap;
+    if (d->scale_f64 == 0)
+        d->scale_f64 = d->flags & STW_ATTN_HAS_SCALE ? (double)d->scale : 1.0 / sqrt((double)d->head_dim_qk);
+    return STW_OK;
+}
+
 static stw_status check_numbers(const check *c) {
     stw_attn_desc *d = c->d;
+    stw_status status = resolve_f64(c);
+    if (status) return status;
     if (!(d->flags & STW_ATTN_HAS_SCALE)) {
         if (d->scale != 0.0f)
             return stw_fail(STW_E_INVALID, "%s: scale %g is set without STW_ATTN_HAS_SCALE in flags", c->who,
@@ -202,7 +244,7 @@ static stw_status check_shard(const check *c) {
                         c->who, (long long)d->head_offset, (long long)d->heads_q, (long long)d->heads_total);
     int64_t heads = (d->batch_offset + d->batch) * d->heads_total;
     if (d->dropout_p > 0.0 && d->dropout_map == STW_DROPOUT_PHILOX && heads > INT64_C(1) << 32)
-        return stw_fail(STW_E_INVALID,
+        return stw_fail(STW_E_UNSUPPORTED,
                         "%s: (batch_offset + batch) * heads_total is %lld, above the 2^32 heads that the "
                         "philox map tells apart",
                         c->who, (long long)heads);

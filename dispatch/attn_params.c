@@ -4,14 +4,11 @@
  * at each call. Masks become one window about the diagonal, defaults become values. */
 #include "attn_problem.h"
 
+#include "common/attn_packed.h"
 #include "common/philox.h"
 #include "common/dtype.h"
 
 #include <math.h>
-
-static stw_tensor_param *param_of(stw_attn_params *params, const stw_tensor_row *row) {
-    return (stw_tensor_param *)((char *)params + row->params_offset);
-}
 
 /* ---- plan time ---- */
 
@@ -20,8 +17,8 @@ static void fill_tensors(const stw_attn_desc *d, stw_plan_kind kind, stw_attn_pa
         const stw_tensor_row *row = &stw_tensor_rows[i];
         if (stw_tensor_use_of(row, d, kind) == STW_USE_NONE) continue;
         const stw_attn_strides *s = stw_tensor_strides(row, d);
-        int through_pack = (row->kv ? d->total_kv : d->total_q) > 0 && !(row->dim == '1' && s->batch != 0);
-        *param_of(p, row) =
+        int through_pack = stw_attn_is_packed(d, row->kv) && !(row->dim == '1' && s->batch != 0);
+        *stw_tensor_param_of(p, row) =
             (stw_tensor_param){.batch = through_pack ? 0 : s->batch, .head = s->head, .seq = s->seq};
     }
     if (stw_desc_has_bias(d))
@@ -72,7 +69,7 @@ static void fill_dropout(const stw_attn_desc *d, stw_attn_params *p) {
 }
 
 static void fill_features(const stw_attn_desc *d, stw_plan_kind kind, int deterministic, stw_attn_params *p) {
-    int backward = kind == STW_PLAN_ATTN_BWD, packed_q = d->total_q > 0;
+    int backward = kind == STW_PLAN_ATTN_BWD, packed_q = stw_attn_is_packed(d, 0);
     const struct {
         int on;
         uint32_t feature;
@@ -80,14 +77,14 @@ static void fill_features(const stw_attn_desc *d, stw_plan_kind kind, int determ
         {stw_desc_has_bias(d), STW_FEAT_BIAS},
         {d->flags & STW_ATTN_ALIBI, STW_FEAT_ALIBI},
         {d->flags & STW_ATTN_ALIBI_COLUMN, STW_FEAT_ALIBI_COLUMN},
-        {d->softcap > 0.0f, STW_FEAT_SOFTCAP},
+        {d->softcap > 0.0f || d->softcap_f64 > 0.0, STW_FEAT_SOFTCAP},
         {d->flags & STW_ATTN_SINK, STW_FEAT_SINK},
         {backward && d->flags & STW_ATTN_DLSE, STW_FEAT_DLSE},
         {backward && d->flags & STW_ATTN_GIVEN_DELTA, STW_FEAT_GIVEN_DELTA},
         {backward && d->flags & STW_ATTN_WRITE_DELTA, STW_FEAT_WRITE_DELTA},
         {deterministic, STW_FEAT_DETERMINISTIC},
         {packed_q, STW_FEAT_PACKED_Q},
-        {d->total_kv > 0, STW_FEAT_PACKED_KV},
+        {stw_attn_is_packed(d, 1), STW_FEAT_PACKED_KV},
         {packed_q && !d->lse.batch, STW_FEAT_PACKED_LSE},
         {packed_q && !d->dlse.batch, STW_FEAT_PACKED_DLSE},
         {packed_q && !d->delta.batch, STW_FEAT_PACKED_DELTA},
@@ -199,19 +196,41 @@ static size_t element_of(const stw_tensor_row *row, const stw_attn_params *p) {
     return stw_dtype_size(stw_tensor_dtype(row, &d));
 }
 
+static void *pointer_of(const stw_tensor_row *row, const stw_attn_args *args) {
+    void *pointer;
+    __builtin_memcpy(&pointer, (const char *)args + row->args_offset, sizeof pointer);
+    return pointer;
+}
+
+/* A side whose tensors are all null; LSE, dLSE and delta are not asked. */
+static int side_is_null(int kv, const stw_attn_params *p, stw_plan_kind kind, const stw_attn_args *args) {
+    for (size_t i = 0; i < STW_TENSOR_ROWS; ++i) {
+        const stw_tensor_row *row = &stw_tensor_rows[i];
+        if (row->kv != kv || row->dim == '1' || use_of(row, p, kind) == STW_USE_NONE) continue;
+        if (pointer_of(row, args)) return 0;
+    }
+    return 1;
+}
+
+/* Rows of a side's tensors, of one batch where the side is dense. */
+static int64_t rows_of(const stw_attn_params *p, int kv) {
+    if (!p->batch) return 0;
+    if (p->features & (kv ? STW_FEAT_PACKED_KV : STW_FEAT_PACKED_Q)) return kv ? p->total_kv : p->total_q;
+    return kv ? p->max_seq_kv : p->max_seq_q;
+}
+
 static stw_status bind_tensors(binding *b, stw_plan_kind kind, const stw_attn_args *args,
                                stw_attn_params *p) {
-    int64_t rows_q = p->batch ? (p->total_q ? p->total_q : p->max_seq_q) : 0;
-    int64_t rows_kv = p->batch ? (p->total_kv ? p->total_kv : p->max_seq_kv) : 0;
+    if (p->features & STW_FEAT_PACKED_Q && side_is_null(0, p, kind, args)) p->total_q = 0;
+    if (p->features & STW_FEAT_PACKED_KV && side_is_null(1, p, kind, args)) p->total_kv = 0;
     for (size_t i = 0; i < STW_TENSOR_ROWS; ++i) {
         const stw_tensor_row *row = &stw_tensor_rows[i];
         stw_tensor_use use = use_of(row, p, kind);
-        if (use == STW_USE_NONE || !(row->kv ? rows_kv : rows_q)) continue;
-        void *pointer;
-        __builtin_memcpy(&pointer, (const char *)args + row->args_offset, sizeof pointer);
+        if (use == STW_USE_NONE || !rows_of(p, row->kv)) continue;
+        void *pointer = pointer_of(row, args);
         stw_status status = take(b, row->name, pointer, element_of(row, p), use);
         if (status) return status;
-        param_of(p, row)->data = pointer;
+        stw_tensor_param_of(p, row)->data = pointer;
     }
     return STW_OK;
 }
@@ -241,14 +260,15 @@ static stw_status take_extras(binding *b, const extra *rows, size_t count) {
 static stw_status bind_extras(binding *b, const stw_attn_args *args, const stw_attn_params *p) {
     const uint32_t f = p->features;
     int any = p->batch > 0;
-    int scores = any && (p->total_q || p->max_seq_q) && (p->total_kv || p->max_seq_kv);
+    int scores = rows_of(p, 0) && rows_of(p, 1);
     size_t bias = stw_dtype_size((stw_dtype)p->bias_dtype), dbias = stw_dtype_size((stw_dtype)p->dbias_dtype);
+    size_t number = stw_dtype_size(stw_dtype_of_rows((stw_dtype)p->dtype));
     const extra rows[] = {
         {scores && f & STW_FEAT_BIAS, "bias", args->bias, bias, STW_USE_INPUT},
         {dbias_exists(p), "dbias", args->dbias, dbias, STW_USE_OUTPUT},
-        {any && f & STW_FEAT_ALIBI, "alibi_slopes", args->alibi_slopes, 4, STW_USE_INPUT},
-        {any && f & STW_FEAT_SINK, "sink", args->sink, 4, STW_USE_INPUT},
-        {p->outputs & STW_OUT_DSINK, "dsink", args->dsink, 4, STW_USE_OUTPUT},
+        {any && f & STW_FEAT_ALIBI, "alibi_slopes", args->alibi_slopes, number, STW_USE_INPUT},
+        {any && f & STW_FEAT_SINK, "sink", args->sink, number, STW_USE_INPUT},
+        {p->outputs & STW_OUT_DSINK, "dsink", args->dsink, number, STW_USE_OUTPUT},
     };
     return take_extras(b, rows, sizeof rows / sizeof rows[0]);
 }
@@ -270,6 +290,12 @@ static stw_status take_positions(binding *b, const stw_attn_args *args) {
     return take_extras(b, rows, sizeof rows / sizeof rows[0]);
 }
 
+stw_status stw_check_cpu_threads(const char *who, int32_t cpu_threads) {
+    if (cpu_threads >= 0 && cpu_threads <= STW_CPU_THREADS_MAX) return STW_OK;
+    return stw_fail(STW_E_INVALID, "%s: args.cpu_threads %d is not in 0..%d (0 = as many as the context has)",
+                    who, cpu_threads, STW_CPU_THREADS_MAX);
+}
+
 static stw_status check_values(const binding *b, const stw_attn_args *args) {
     const int64_t offsets[] = {args->q_offset, args->k_offset};
     for (int i = 0; i < 2; ++i)
@@ -285,7 +311,7 @@ static stw_status check_values(const binding *b, const stw_attn_args *args) {
     if (!used && (args->used_q || args->used_kv))
         return stw_fail(STW_E_INVALID, "%s: args.%s is given, but the plan lacks STW_ATTN_HAS_USED_LENGTHS",
                         b->who, args->used_q ? "used_q" : "used_kv");
-    return STW_OK;
+    return stw_check_cpu_threads(b->who, args->cpu_threads);
 }
 
 static void bind_positions(const stw_attn_args *args, stw_attn_params *p) {

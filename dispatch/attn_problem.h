@@ -18,13 +18,14 @@ typedef enum stw_tensor_use {
 /* A tensor with batch, head and row strides. */
 typedef struct stw_tensor_row {
     const char *name;
-    size_t desc_offset;   /* of its stw_attn_strides in stw_attn_desc   */
-    size_t args_offset;   /* of its pointer in stw_attn_args            */
-    size_t params_offset; /* of its stw_tensor_param in stw_attn_params */
-    uint8_t kv;           /* rows and heads of the key/value side       */
-    uint8_t dim;          /* 'd' head_dim_qk, 'v' head_dim_v, '1' none (f32 per row) */
-    uint8_t may_broadcast;
-    uint32_t output; /* its STW_OUT bit, or 0                      */
+    size_t desc_offset;    /* of its stw_attn_strides in stw_attn_desc   */
+    size_t args_offset;    /* of its pointer in stw_attn_args            */
+    size_t params_offset;  /* of its stw_tensor_param in stw_attn_params */
+    size_t dim_offset;     /* of its head_dim stride in stw_attn_desc, or 0: always 1 */
+    uint8_t kv;            /* rows and heads of the key/value side       */
+    uint8_t dim;           /* 'd' head_dim_qk, 'v' head_dim_v, '1' none (one number a row) */
+    uint8_t may_broadcast; /* as an input */
+    uint32_t output;       /* its STW_OUT bit, or 0                      */
 } stw_tensor_row;
 
 #define STW_TENSOR_ROWS 11
@@ -45,6 +46,16 @@ static inline const stw_attn_strides *stw_tensor_strides(const stw_tensor_row *r
     return (const stw_attn_strides *)((const char *)desc + row->desc_offset);
 }
 
+/* Along head_dim. */
+static inline int64_t stw_tensor_dim_stride(const stw_tensor_row *row, const stw_attn_desc *desc) {
+    if (!row->dim_offset || !(desc->flags & STW_ATTN_HAS_DIM_STRIDES)) return 1;
+    return *(const int64_t *)(const void *)((const char *)desc + row->dim_offset);
+}
+
+static inline stw_tensor_param *stw_tensor_param_of(stw_attn_params *params, const stw_tensor_row *row) {
+    return (stw_tensor_param *)(void *)((char *)params + row->params_offset);
+}
+
 static inline int stw_desc_has_bias(const stw_attn_desc *desc) {
     return desc->bias_dtype != STW_DTYPE_NONE;
 }
@@ -53,10 +64,12 @@ static inline int stw_desc_has_bias(const stw_attn_desc *desc) {
 const char *stw_plan_kind_name(stw_plan_kind kind);
 
 /* Checks a descriptor of full size and resolves its defaults in place (gradient types, outputs, scale,
- * heads_total). Everything of SPEC section 4 that can be said at plan time. Errors: STW_E_INVALID. */
+ * heads_total). Everything of SPEC section 4 that can be said at plan time. Errors: refusal.h. */
 stw_status stw_attn_check(stw_attn_desc *desc, stw_plan_kind kind);
-/* The sizes' part of it, also of the layout helpers; `who` opens the text. */
+/* The sizes' part of it; `who` opens the text. */
 stw_status stw_attn_check_sizes(const char *who, const stw_attn_desc *desc);
+/* The same of a caller's own descriptor, for helpers that fill it in: it may be null or too short. */
+stw_status stw_attn_check_given(const char *who, const stw_attn_desc *desc);
 /* The strides' part of it (attn_strides.c). */
 stw_status stw_attn_check_strides(const stw_attn_desc *desc, stw_plan_kind kind);
 
@@ -64,9 +77,19 @@ stw_status stw_attn_check_strides(const stw_attn_desc *desc, stw_plan_kind kind)
 void stw_attn_params_fill(const stw_attn_desc *desc, stw_plan_kind kind, int deterministic,
                           stw_attn_params *params_out);
 
+/* A call's cpu_threads; `who` opens the text. Errors: STW_E_INVALID. */
+stw_status stw_check_cpu_threads(const char *who, int32_t cpu_threads);
+
 /* The pointers of a call into a copy of the plan's block. Errors: STW_E_INVALID naming the pointer. */
 stw_status stw_attn_params_bind(const stw_attn_params *shape, stw_plan_kind kind, const stw_attn_args *args,
                                 stw_attn_params *params_out);
+
+/* Finds the inputs that are copied first and their places; work->params gets the copies' strides. `desc` is
+ * checked, work's kind and params are filled. (attn_stage.c) */
+void stw_attn_stages_plan(const stw_attn_desc *desc, stw_attn_work *work);
+/* The copies of a call into stages[STW_STAGES_MAX]; returns how many. */
+uint32_t stw_attn_stages_bind(const stw_attn_work *work, const stw_attn_params *params, char *workspace,
+                              stw_attn_stage *stages);
 
 /* Only lengths, offsets and seeds, for the dropout mask call. */
 stw_status stw_attn_params_bind_positions(const stw_attn_params *shape, const stw_attn_args *args,

@@ -4,6 +4,7 @@
  * beyond 2^63 bytes, no gradient that overlaps itself. */
 #include "attn_problem.h"
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 /* One dimension of a tensor. */
@@ -26,12 +27,12 @@ static stw_status check_dimensions(const tensor *t) {
         const dimension *dim = &t->dims[i];
         int64_t reach;
         if (dim->stride < 0)
-            return stw_fail(STW_E_INVALID, "%s: %s.%s stride %lld is negative", t->who, t->name, dim->name,
-                            (long long)dim->stride);
+            return stw_fail(STW_E_UNSUPPORTED, "%s: %s.%s stride %lld is negative: accepted 0 and more",
+                            t->who, t->name, dim->name, (long long)dim->stride);
         if (dim->extent > 1 && dim->stride == 0 && !t->may_broadcast)
-            return stw_fail(STW_E_INVALID,
+            return stw_fail(t->output ? STW_E_INVALID : STW_E_UNSUPPORTED,
                             "%s: %s.%s stride is 0 over %lld elements: %s may not be broadcast "
-                            "(only bias and dlse may)",
+                            "(of the inputs only q, k, v, out, dout, bias and dlse may)",
                             t->who, t->name, dim->name, (long long)dim->extent, t->name);
         if (dim->extent > 1 && (__builtin_mul_overflow(dim->extent - 1, dim->stride, &reach) ||
                                 __builtin_add_overflow(span, reach, &span)))
@@ -78,18 +79,23 @@ static stw_status check_row(const stw_tensor_row *row, const stw_attn_desc *desc
     if (use == STW_USE_NONE) return STW_OK;
     stw_tensor_extents e = stw_tensor_extents_of(row, desc);
     const stw_attn_strides *s = stw_tensor_strides(row, desc);
-    int ignored = row->dim != '1' && (row->kv ? desc->total_kv : desc->total_q) > 0; /* a packed side */
+    int output = use == STW_USE_OUTPUT || use == STW_USE_OUTPUT_OPTIONAL;
+    int ignored = row->dim != '1' && stw_attn_is_packed(desc, row->kv);
+    int64_t dim = stw_tensor_dim_stride(row, desc);
+    if (output && e.dim > 1 && dim != 1)
+        return stw_fail(STW_E_UNSUPPORTED, "%s: %s.head_dim stride %lld: an output's is 1",
+                        stw_plan_kind_name(kind), row->name, (long long)dim);
     tensor t = {
         .who = stw_plan_kind_name(kind),
         .name = row->name,
         .dims = {{"batch", e.batch, ignored ? 0 : s->batch},
                  {"head", e.heads, s->head},
                  {"seq", e.rows, s->seq},
-                 {"head_dim", e.dim, 1}},
+                 {"head_dim", e.dim, dim}},
         .count = row->dim == '1' ? 3 : 4,
         .element = (int64_t)stw_dtype_size(stw_tensor_dtype(row, desc)),
-        .may_broadcast = row->may_broadcast,
-        .output = use == STW_USE_OUTPUT || use == STW_USE_OUTPUT_OPTIONAL,
+        .may_broadcast = row->may_broadcast && !output,
+        .output = output,
     };
     return check_tensor(&t);
 }
@@ -108,7 +114,7 @@ static stw_status check_bias(const stw_attn_desc *d, stw_plan_kind kind) {
         t.element = (int64_t)stw_dtype_size(gradient ? d->dbias_dtype : d->bias_dtype);
         for (int i = 0; i < 4; ++i) t.dims[i] = (dimension){names[i], extents[i], strides[i]};
         if (extents[3] > 1 && strides[3] != 0 && strides[3] != 1)
-            return stw_fail(STW_E_INVALID,
+            return stw_fail(STW_E_UNSUPPORTED,
                             "%s: %s.key stride %lld is neither 1 (contiguous) nor 0 (broadcast)", t.who,
                             t.name, (long long)strides[3]);
         stw_status status = check_tensor(&t);
@@ -125,13 +131,13 @@ static stw_status check_bias(const stw_attn_desc *d, stw_plan_kind kind) {
 
 /* Sizes of workspaces and counters are products of these; none may pass 2^56, so that bytes fit easily. */
 static stw_status check_products(const stw_attn_desc *d, stw_plan_kind kind) {
-    int64_t rows_q = d->total_q ? d->total_q : d->batch * d->max_seq_q;
-    int64_t rows_kv = d->total_kv ? d->total_kv : d->batch * d->max_seq_kv;
+    int64_t rows_q = stw_attn_is_packed(d, 0) ? d->total_q : d->batch * d->max_seq_q;
+    int64_t rows_kv = stw_attn_is_packed(d, 1) ? d->total_kv : d->batch * d->max_seq_kv;
     int64_t rows = rows_q > rows_kv ? rows_q : rows_kv, product;
     int64_t longest = d->max_seq_q > d->max_seq_kv ? d->max_seq_q : d->max_seq_kv;
     if (__builtin_mul_overflow(rows, d->heads_q * 256, &product) || product > INT64_C(1) << 56 ||
         __builtin_mul_overflow(d->batch * d->heads_q, longest, &product) || product > INT64_C(1) << 56)
-        return stw_fail(STW_E_INVALID,
+        return stw_fail(STW_E_UNSUPPORTED,
                         "%s: batch %lld, heads_q %lld and %lld rows make a problem of more than 2^56 "
                         "elements",
                         stw_plan_kind_name(kind), (long long)d->batch, (long long)d->heads_q,
@@ -139,8 +145,19 @@ static stw_status check_products(const stw_attn_desc *d, stw_plan_kind kind) {
     return STW_OK;
 }
 
+static stw_status check_dims(const stw_attn_desc *d, stw_plan_kind kind) {
+    const int64_t dims[] = {d->dim.q, d->dim.k, d->dim.v, d->dim.out, d->dim.dout};
+    static const char *const names[] = {"q", "k", "v", "out", "dout"};
+    for (int i = 0; i < 5 && !(d->flags & STW_ATTN_HAS_DIM_STRIDES); ++i)
+        if (dims[i])
+            return stw_fail(STW_E_INVALID, "%s: dim.%s %lld is set without STW_ATTN_HAS_DIM_STRIDES in flags",
+                            stw_plan_kind_name(kind), names[i], (long long)dims[i]);
+    return STW_OK;
+}
+
 stw_status stw_attn_check_strides(const stw_attn_desc *desc, stw_plan_kind kind) {
     stw_status status = check_products(desc, kind);
+    if (!status) status = check_dims(desc, kind);
     for (size_t i = 0; i < STW_TENSOR_ROWS && !status; ++i)
         status = check_row(&stw_tensor_rows[i], desc, kind);
     if (!status && stw_desc_has_bias(desc)) status = check_bias(desc, kind);

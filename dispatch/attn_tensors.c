@@ -4,25 +4,31 @@
  * block, its extents and how a call uses it; and the stw_layout_* helpers over that list. */
 #include "attn_problem.h"
 
-#include "common/extend.h"
+#include "common/attn_packed.h"
+#include "common/dtype.h"
 
 #include <string.h>
 
-#define ROW(name, kv, dim, broadcast, output)                                                                \
-    {#name,                                                                                                  \
-     offsetof(stw_attn_desc, name),                                                                          \
-     offsetof(stw_attn_args, name),                                                                          \
-     offsetof(stw_attn_params, name),                                                                        \
-     kv,                                                                                                     \
-     dim,                                                                                                    \
-     broadcast,                                                                                              \
-     output}
+#define ROW(name, kv, dim, broadcast, output) ROW_WITH(name, 0, kv, dim, broadcast, output)
+#define ROW_IN(name, kv, dimension)           ROW_WITH(name, offsetof(stw_attn_desc, dim.name), kv, dimension, 1, 0)
+#define ROW_WITH(name, dim_offset, kv, dim, broadcast, output)                                               \
+    {                                                                                                        \
+#name, offsetof(stw_attn_desc, name), offsetof(stw_attn_args, name),                                 \
+            offsetof(stw_attn_params, name), dim_offset, kv, dim, broadcast, output                          \
+    }
 
 const stw_tensor_row stw_tensor_rows[STW_TENSOR_ROWS] = {
-    ROW(q, 0, 'd', 0, 0),           ROW(k, 1, 'd', 0, 0),           ROW(v, 1, 'v', 0, 0),
-    ROW(out, 0, 'v', 0, 0),         ROW(dout, 0, 'v', 0, 0),        ROW(dq, 0, 'd', 0, STW_OUT_DQ),
-    ROW(dk, 1, 'd', 0, STW_OUT_DK), ROW(dv, 1, 'v', 0, STW_OUT_DV), ROW(lse, 0, '1', 0, 0),
-    ROW(dlse, 0, '1', 1, 0),        ROW(delta, 0, '1', 0, 0),
+    ROW_IN(q, 0, 'd'),
+    ROW_IN(k, 1, 'd'),
+    ROW_IN(v, 1, 'v'),
+    ROW_IN(out, 0, 'v'),
+    ROW_IN(dout, 0, 'v'),
+    ROW(dq, 0, 'd', 0, STW_OUT_DQ),
+    ROW(dk, 1, 'd', 0, STW_OUT_DK),
+    ROW(dv, 1, 'v', 0, STW_OUT_DV),
+    ROW(lse, 0, '1', 0, 0),
+    ROW(dlse, 0, '1', 1, 0),
+    ROW(delta, 0, '1', 0, 0),
 };
 
 stw_tensor_use stw_tensor_use_of(const stw_tensor_row *row, const stw_attn_desc *desc, stw_plan_kind kind) {
@@ -51,7 +57,7 @@ stw_dtype stw_tensor_dtype(const stw_tensor_row *row, const stw_attn_desc *desc)
     case STW_OUT_DQ: return desc->dq_dtype;
     case STW_OUT_DK: return desc->dk_dtype;
     case STW_OUT_DV: return desc->dv_dtype;
-    default: return row->dim == '1' ? STW_F32 : desc->dtype;
+    default: return row->dim == '1' ? stw_dtype_of_rows(desc->dtype) : desc->dtype;
     }
 }
 
@@ -59,7 +65,8 @@ stw_tensor_extents stw_tensor_extents_of(const stw_tensor_row *row, const stw_at
     int64_t total = row->kv ? desc->total_kv : desc->total_q;
     int64_t max_seq = row->kv ? desc->max_seq_kv : desc->max_seq_q;
     /* rows of the lse family are numbered through the pack only without a batch stride */
-    int through_pack = total > 0 && !(row->dim == '1' && stw_tensor_strides(row, desc)->batch != 0);
+    int through_pack =
+        stw_attn_is_packed(desc, row->kv) && !(row->dim == '1' && stw_tensor_strides(row, desc)->batch != 0);
     return (stw_tensor_extents){
         .batch = through_pack ? 1 : desc->batch,
         .heads = row->kv ? desc->heads_kv : desc->heads_q,
@@ -92,16 +99,13 @@ static int strides_fill(stw_attn_strides *strides, stw_tensor_extents e, int per
 }
 
 static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind kind) {
-    if (!desc) return stw_fail(STW_E_INVALID, "%s: desc is null", who);
-    if (desc->struct_size < STW_SIZE_ATTN_DESC_0_1)
-        return stw_fail(STW_E_INVALID, "%s: desc.struct_size %zu is too small: set it with STW_INIT", who,
-                        desc->struct_size);
-    if (kind == LAYOUT_THD && desc->total_q <= 0 && desc->total_kv <= 0)
-        return stw_fail(STW_E_INVALID,
-                        "%s: total_q %lld and total_kv %lld: a packed layout needs one of them above 0", who,
-                        (long long)desc->total_q, (long long)desc->total_kv);
-    stw_status status = stw_attn_check_sizes(who, desc);
+    stw_status status = stw_attn_check_given(who, desc);
     if (status) return status;
+    if (kind == LAYOUT_THD && !stw_attn_is_packed(desc, 0) && !stw_attn_is_packed(desc, 1))
+        return stw_fail(STW_E_INVALID,
+                        "%s: total_q %lld and total_kv %lld: a packed layout needs one of them above 0, or "
+                        "STW_ATTN_PACKED_Q or _KV in flags",
+                        who, (long long)desc->total_q, (long long)desc->total_kv);
     size_t size = desc->struct_size < sizeof *desc ? desc->struct_size : sizeof *desc; /* an older caller's */
     stw_attn_desc filled = {0};
     memcpy(&filled, desc, size);
@@ -110,7 +114,7 @@ static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind 
         const stw_tensor_row *row = &stw_tensor_rows[i];
         stw_attn_strides *strides = (stw_attn_strides *)((char *)&filled + row->desc_offset);
         *strides = (stw_attn_strides){0}; /* a packed side then numbers rows through the pack */
-        int packed = (row->kv ? desc->total_kv : desc->total_q) > 0;
+        int packed = stw_attn_is_packed(desc, row->kv);
         fits &= strides_fill(strides, stw_tensor_extents_of(row, &filled), row->dim == '1', packed, kind);
     }
     stw_bias_strides bias = {.key = 1, .query = desc->max_seq_kv};
@@ -118,6 +122,7 @@ static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind 
     fits &= !__builtin_mul_overflow(bias.head, desc->heads_q, &bias.batch);
     if (!fits) return stw_fail(STW_E_INVALID, "%s: a stride of these sizes is above 2^63", who);
     filled.bias = filled.dbias = bias;
+    if (filled.flags & STW_ATTN_HAS_DIM_STRIDES) filled.dim = (stw_attn_dim_strides){1, 1, 1, 1, 1};
     memcpy(desc, &filled, size);
     return STW_OK;
 }

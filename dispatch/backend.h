@@ -9,9 +9,12 @@
 #include "arch.h"
 #include "common/env.h"
 #include "common/params/attn_bwd.h"
+#include "common/params/attn_stage.h"
 #include "common/params/jagged.h"
 #include "common/status.h"
 #include "sternway/sternway.h"
+
+#define STW_CPU_THREADS_MAX 1024 /* of a context and of a call */
 
 /* One kernel variant: a VARIANT row of a tuning table. Columns: common/tuning/README.md. */
 typedef struct stw_variant {
@@ -46,18 +49,26 @@ typedef enum stw_plan_kind {
     STW_PLAN_JAGGED_BWD = 3
 } stw_plan_kind;
 
+#define STW_STAGES_MAX 5
+
 /* What dispatch has decided about a problem and a backend adds to: the backend part of a plan. */
 typedef struct stw_attn_work {
     stw_plan_kind kind;
     stw_attn_params params;     /* shape part filled, pointers null             */
+    double scale, softcap;      /* of an f64 problem, which params' floats cannot hold */
     const stw_variant *variant; /* of the arch's table, usable on this device   */
-    size_t workspace_size;      /* set by attn_prepare                          */
+    size_t workspace_size;      /* set by attn_prepare, for a workspace at a multiple of 256 */
     char note[256];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
     uint64_t scratch[32];       /* the backend's own, plain data                */
     /* Where `variant` takes only tensors that start at multiples of 16 bytes, which a plan cannot know: what
      * a call with others runs; else NULL. `unaligned` is 1 while that one is looked for. */
     const stw_variant *unaligned_variant;
     int unaligned;
+    /* Inputs that are copied to contiguous rows before attn_bwd or attn_fwd, whose params then have the
+     * copies' strides; `from` null, `to` counted from the copies' start, sizes of their own workspace. */
+    stw_attn_stage stage[STW_STAGES_MAX];
+    uint32_t stage_count;
+    size_t stage_size; /* bytes, a multiple of 256; not in workspace_size */
 } stw_attn_work;
 
 /* The same for a jagged operation. Checked: sizes, element types that any backend could take. */
@@ -74,6 +85,7 @@ typedef struct stw_jagged_work {
 
 typedef struct stw_backend_ops {
     stw_backend backend;
+    int attn_f64; /* attention takes f64: dispatch refuses it elsewhere */
 
     stw_status (*open)(const stw_open_request *request, stw_device *device_out);
     void (*close)(stw_device *device);
@@ -85,13 +97,20 @@ typedef struct stw_backend_ops {
 
     /* Fills workspace_size, note and scratch. Errors: STW_E_UNSUPPORTED with the reason. */
     stw_status (*attn_prepare)(const stw_device *device, stw_attn_work *work);
-    /* `params` = work->params with the call's pointers. workspace is checked for size and alignment. */
+    /* `params` = work->params with the call's pointers. workspace holds workspace_size bytes from a multiple
+     * of 256 on. On the CPU at most cpu_threads threads work on a call, 0: all of the device's; nothing else
+     * depends on it. */
     stw_status (*attn_bwd)(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                           void *workspace, stw_stream stream);
+                           void *workspace, stw_stream stream, uint32_t cpu_threads);
     stw_status (*attn_fwd)(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                           void *workspace, stw_stream stream);
+                           void *workspace, stw_stream stream, uint32_t cpu_threads);
+    /* Refuses what attn_bwd would of `params`, which has the caller's tensors; then copies (stages may be
+     * none). Called before attn_bwd or attn_fwd where work has stages. `workspace`: where the copies are. */
+    stw_status (*stage)(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                        const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream,
+                        uint32_t cpu_threads);
     stw_status (*dropout_mask)(const stw_device *device, const stw_attn_work *work,
-                               const stw_attn_params *params, stw_stream stream);
+                               const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads);
 
     /* Jagged operations; null: this backend has none. prepare chooses kernels, fills variant, workspace_size,
      * note and scratch; errors: STW_E_UNSUPPORTED with the reason (an element type that only the CPU has).
@@ -101,7 +120,8 @@ typedef struct stw_backend_ops {
      * params->offsets32 and used32 (those that are not null); dispatch then calls attn_bwd. */
     stw_status (*jagged_prepare)(const stw_device *device, stw_jagged_work *work);
     stw_status (*jagged_bwd)(const stw_device *device, const stw_jagged_work *work,
-                             const stw_jagged_params *params, void *workspace, stw_stream stream);
+                             const stw_jagged_params *params, void *workspace, stw_stream stream,
+                             uint32_t cpu_threads);
 
     stw_status (*buffer_alloc)(const stw_device *device, size_t bytes, void **pointer_out);
     stw_status (*buffer_free)(const stw_device *device, void *pointer);

@@ -42,8 +42,9 @@ static stw_status check_opts(const char *who, const stw_context_opts *opts) {
     if (opts->device && !(opts->flags & STW_CONTEXT_HAS_DEVICE))
         return stw_fail(STW_E_INVALID, "%s: device %d is set without STW_CONTEXT_HAS_DEVICE", who,
                         opts->device);
-    if (opts->cpu_threads < 0 || opts->cpu_threads > 1024)
-        return stw_fail(STW_E_INVALID, "%s: cpu_threads %d is not in 0..1024", who, opts->cpu_threads);
+    if (opts->cpu_threads < 0 || opts->cpu_threads > STW_CPU_THREADS_MAX)
+        return stw_fail(STW_E_INVALID, "%s: cpu_threads %d is not in 0..%d", who, opts->cpu_threads,
+                        STW_CPU_THREADS_MAX);
     return STW_OK;
 }
 

@@ -46,11 +46,27 @@ static int failure_rank(stw_status status) {
     }
 }
 
-/* A GPU was passed over for the CPU: said once a process, loudly only when there is a GPU to speak of. */
-static void log_fallback(stw_status worst, const char *reasons) {
+/* 1 for the first caller of a process whose warnings go anywhere. */
+static int warn_once(atomic_flag *told) {
+    return stw_log_enabled(STW_LOG_WARN) && !atomic_flag_test_and_set(told);
+}
+
+/* `auto` wanted a GPU and none could be taken. */
+static void warn_of_cpu(const char *reasons) {
     static atomic_flag told = ATOMIC_FLAG_INIT;
-    stw_log_level level = failure_rank(worst) >= failure_rank(STW_E_NO_IMAGE) ? STW_LOG_WARN : STW_LOG_INFO;
-    if (!atomic_flag_test_and_set(&told)) stw_log(level, "context: the CPU backend is used: %s", reasons);
+    if (warn_once(&told))
+        stw_log(STW_LOG_WARN,
+                "context: the CPU backend is used: %s (STERNWAY_BACKEND=cpu asks for it without this line)",
+                reasons);
+}
+
+static void warn_of_unknown_variables(void) {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    char line[256];
+    size_t index = 0;
+    if (!warn_once(&told)) return;
+    for (stw_text text; text = stw_text_in(line, sizeof line), stw_env_unknown_here(&index, &text);)
+        stw_log(STW_LOG_WARN, "environment: %s", line);
 }
 
 /* Tries the candidates in order, collecting the reasons of those that fail. */
@@ -69,7 +85,7 @@ static stw_status open_first(const stw_choice *choice, const stw_env *env, stw_c
         }
         stw_status status = stw_context_open(choice, candidate, env, context_out);
         if (status == STW_OK) {
-            if (tried) log_fallback(worst, lines);
+            if (tried) warn_of_cpu(lines);
             return stw_fail(STW_OK, "%s", before); /* a call that succeeds leaves the last error */
         }
         tried = 1;
@@ -91,6 +107,7 @@ stw_status stw_context_create(const stw_context_opts *opts, stw_context **contex
     if (!status) status = stw_choose("context_create", &full, &env, &choice);
     if (status) return status;
     stw_log_configure(&env);
+    warn_of_unknown_variables();
     stw_context *context = NULL;
     status = open_first(&choice, &env, &context);
     if (status) return status;

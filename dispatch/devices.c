@@ -33,8 +33,10 @@ stw_status stw_embedded_images(stw_image_info *infos, size_t capacity, size_t *c
     stw_status status = stw_extend_check_array("embedded_images", "stw_image_info", infos, capacity,
                                                sizeof *infos, STW_SIZE_IMAGE_INFO_0_1, &stride);
     if (status) return status;
-    for (size_t i = 0; i < stw_images.count && i < capacity; ++i) {
-        const stw_image *image = &stw_images.rows[i];
+    size_t count = 0;
+    const stw_image_set *set;
+    for (const stw_image *image; (image = stw_image_at(count, &set)); ++count) {
+        if (count >= capacity) continue;
         stw_image_info info = STW_INIT(stw_image_info);
         info.backend = image->backend;
         info.intact = stw_image_intact(image);
@@ -42,8 +44,9 @@ stw_status stw_embedded_images(stw_image_info *infos, size_t capacity, size_t *c
         info.hash = image->hash;
         snprintf(info.arch, sizeof info.arch, "%s", image->arch);
         snprintf(info.kind, sizeof info.kind, "%s", stw_image_kind_name(image->kind));
-        stw_extend_store((char *)infos + i * stride, stride, &info, sizeof info);
+        snprintf(info.ops, sizeof info.ops, "%s", set->ops);
+        stw_extend_store((char *)infos + count * stride, stride, &info, sizeof info);
     }
-    *count_out = stw_images.count;
+    *count_out = count;
     return STW_OK;
 }

@@ -11,10 +11,8 @@
 
 #include <stdlib.h>
 
-#define ALIGNMENT 256
-
 static size_t aligned(size_t bytes) {
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return (bytes + STW_WORKSPACE_ALIGNMENT - 1) / STW_WORKSPACE_ALIGNMENT * STW_WORKSPACE_ALIGNMENT;
 }
 
 /* ---- plan ---- */
@@ -37,11 +35,7 @@ static stw_status plan_attention(stw_context *context, const stw_jagged_desc *de
     if (attn.batch != desc->components)
         return stw_fail(STW_E_INVALID, "jagged_bwd: attn.batch %lld is not components %lld",
                         (long long)attn.batch, (long long)desc->components);
-    if (attn.total_q <= 0 || attn.total_kv <= 0)
-        return stw_fail(STW_E_INVALID,
-                        "jagged_bwd: attn.total_q %lld, attn.total_kv %lld: nested q, k and v are packed, "
-                        "accepted: 1 or more",
-                        (long long)attn.total_q, (long long)attn.total_kv);
+    attn.flags |= STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV; /* as nested q, k and v are */
     stw_jagged_desc with = *desc;
     with.attn = &attn;
     stw_jagged_params_fill(&with, &plan->work.params);
@@ -89,7 +83,7 @@ stw_status stw_jagged_plan_build(stw_context *context, const stw_jagged_desc *de
     plan->work.kind = STW_PLAN_JAGGED_BWD;
     plan->work.workspace_size = jagged->work.workspace_size;
     if (jagged->attn) {
-        size_t own = aligned(jagged->work.workspace_size), attn = jagged->attn->work.workspace_size;
+        size_t own = aligned(jagged->work.workspace_size), attn = stw_plan_attn_bytes(jagged->attn);
         plan->work.workspace_size = jagged->lengths_size + (own > attn ? own : attn);
     }
     stw_context_retain(context);
@@ -103,7 +97,7 @@ static void log_plan(const stw_plan *plan) {
     stw_problem_jagged_format(&plan->jagged->desc, plan->jagged->attn ? &plan->jagged->attn->desc : NULL,
                               problem, sizeof problem);
     stw_log(STW_LOG_TRACE, "plan: %s: %s %s, workspace %zu bytes", problem, plan->context->device.arch->name,
-            plan->jagged->work.variant, plan->work.workspace_size);
+            plan->jagged->work.variant, stw_plan_workspace_size(plan));
 }
 
 stw_status stw_jagged_bwd_plan(stw_context *context, const stw_jagged_desc *desc, stw_plan **plan_out) {
@@ -126,7 +120,7 @@ void stw_jagged_plan_text(const stw_plan *plan, stw_text *text) {
     stw_text_add(text, "backend: %s\narch: %s\ndevice: %s\n", stw_backend_name(plan->context->ops->backend),
                  plan->context->device.arch->name, plan->context->device.name);
     stw_text_add(text, "variant: %s\n", work->variant);
-    stw_text_add(text, "workspace: %zu bytes\n", plan->work.workspace_size);
+    stw_text_add(text, "workspace: %zu bytes\n", stw_plan_workspace_size(plan));
     if (work->unordered)
         stw_text_add(text, "deterministic: not promised by %s; STERNWAY_DETERMINISTIC=1 does without it\n",
                      work->unordered);
@@ -144,6 +138,10 @@ static stw_status check_attention_args(const stw_jagged_args *args, const stw_at
     if (attn->cu_seqlens_q || attn->cu_seqlens_kv || attn->used_q || attn->used_kv)
         return stw_fail(STW_E_INVALID, "jagged_bwd: args.attn has cu_seqlens_* or used_*: they come from "
                                        "args.axis, accepted: null");
+    if (attn->cpu_threads)
+        return stw_fail(STW_E_INVALID,
+                        "jagged_bwd: args.attn has cpu_threads %d: args.cpu_threads counts, accepted: 0",
+                        attn->cpu_threads);
     const struct {
         const char *name;
         const void *pointer;
@@ -185,6 +183,7 @@ static void place_lengths(stw_jagged_params *p, char *workspace, stw_attn_args *
 
 static stw_status run_attention(const stw_plan *plan, const stw_jagged_args *args, stw_jagged_params *params,
                                 char *workspace, stw_stream stream) {
+    const uint32_t cpu_threads = (uint32_t)args->cpu_threads;
     const stw_jagged_plan *jagged = plan->jagged;
     const stw_backend_ops *ops = plan->context->ops;
     stw_attn_args attn;
@@ -200,9 +199,9 @@ static stw_status run_attention(const stw_plan *plan, const stw_jagged_args *arg
     status = stw_attn_params_bind(&jagged->attn->work.params, STW_PLAN_ATTN_BWD, &attn, &bound);
     char *rest = workspace ? workspace + jagged->lengths_size : NULL;
     if (!status && jagged->lengths_size)
-        status = ops->jagged_bwd(&plan->context->device, &jagged->work, params, rest, stream);
+        status = ops->jagged_bwd(&plan->context->device, &jagged->work, params, rest, stream, cpu_threads);
     if (status) return status;
-    return ops->attn_bwd(&plan->context->device, &jagged->attn->work, &bound, rest, stream);
+    return stw_plan_run(jagged->attn, &bound, rest, stream, cpu_threads);
 }
 
 stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *args, void *workspace,
@@ -214,10 +213,11 @@ stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *args, voi
         return stw_fail(STW_E_INVALID, "jagged_bwd: the plan was made by stw_%s_plan",
                         stw_plan_kind_name(plan->work.kind));
     stw_status status = stw_extend("jagged_bwd: args", args, &full, sizeof full, STW_SIZE_JAGGED_ARGS_0_1);
+    if (!status) status = stw_check_cpu_threads("jagged_bwd", full.cpu_threads);
     if (!status) status = stw_jagged_params_bind(&plan->jagged->work.params, &full, &params);
-    if (!status) status = stw_plan_check_workspace("jagged_bwd", plan, workspace, workspace_size);
+    if (!status) status = stw_plan_place_workspace("jagged_bwd", plan, &workspace, workspace_size);
     if (status) return status;
     if (plan->jagged->attn) return run_attention(plan, &full, &params, workspace, stream);
     return plan->context->ops->jagged_bwd(&plan->context->device, &plan->jagged->work, &params, workspace,
-                                          stream);
+                                          stream, (uint32_t)full.cpu_threads);
 }

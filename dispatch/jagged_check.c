@@ -4,6 +4,7 @@
  * a text that names the field, the value seen and what would be accepted. What each op uses is a table here.
  */
 #include "jagged_problem.h"
+#include "refusal.h"
 
 #include "common/dtype.h"
 
@@ -45,11 +46,13 @@ const stw_jagged_op_info *stw_jagged_op_of(stw_jagged_op op) {
     return (unsigned)op < sizeof ops / sizeof ops[0] && ops[op].name ? &ops[op] : NULL;
 }
 
-#define REFUSE(...) return stw_fail(STW_E_INVALID, "jagged_bwd: " __VA_ARGS__)
+#define REFUSE_AS(status, ...) return stw_fail(status, "jagged_bwd: " __VA_ARGS__)
+#define REFUSE(...)            REFUSE_AS(STW_E_INVALID, __VA_ARGS__)
 
 static stw_status check_range(const char *field, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high) return STW_OK;
-    REFUSE("%s %lld is not in %lld..%lld", field, (long long)value, (long long)low, (long long)high);
+    REFUSE_AS(stw_range_status(value, low), "%s %lld is not in %lld..%lld", field, (long long)value,
+              (long long)low, (long long)high);
 }
 
 /* A field that this op does not use. */
@@ -104,15 +107,15 @@ static stw_status check_unused_fields(const stw_jagged_desc *d, const stw_jagged
 static stw_status resolve_output_dtype(const char *field, stw_dtype *dtype, stw_dtype input) {
     if (*dtype == STW_DTYPE_NONE) *dtype = input;
     if (*dtype == input || (*dtype == STW_F32 && stw_dtype_valid(input))) return STW_OK;
-    REFUSE("%s %d is neither the tensor's type %s %d%s", field, (int)*dtype, stw_dtype_name(input),
-           (int)input, stw_dtype_valid(input) ? " nor f32 3" : "");
+    REFUSE_AS(stw_dtype_status(*dtype), "%s %d is neither the tensor's type %s %d%s", field, (int)*dtype,
+              stw_dtype_name(input), (int)input, stw_dtype_valid(input) ? " nor f32 3" : "");
 }
 
 static stw_status check_dtypes(stw_jagged_desc *d, const stw_jagged_op_info *op) {
     int known = stw_dtype_valid(d->dtype) || (op->any_dtype && d->dtype >= STW_F64 && d->dtype <= STW_I64);
     if (!known)
-        REFUSE("dtype %d of %s: accepted f16 1, bf16 2, f32 3%s", (int)d->dtype, op->name,
-               op->any_dtype ? ", f64 4, i8 5, u8 6, i16 7, i32 8, i64 9" : "");
+        REFUSE_AS(stw_dtype_status(d->dtype), "dtype %d of %s: accepted f16 1, bf16 2, f32 3%s",
+                  (int)d->dtype, op->name, op->any_dtype ? ", f64 4, i8 5, u8 6, i16 7, i32 8, i64 9" : "");
     stw_status status = resolve_output_dtype("dx_dtype", &d->dx_dtype, d->dtype);
     if (status) return status;
     if (op->fields & STW_JFIELD_MATMUL)
@@ -121,8 +124,9 @@ static stw_status check_dtypes(stw_jagged_desc *d, const stw_jagged_op_info *op)
     if (d->weight_dtype == STW_DTYPE_NONE) d->weight_dtype = d->dtype;
     int wider = d->op == STW_JAGGED_LAYER_NORM && d->weight_dtype == STW_F32;
     if (d->weight_dtype != d->dtype && !wider)
-        REFUSE("weight_dtype %d of %s is not dtype %s %d%s", (int)d->weight_dtype, op->name,
-               stw_dtype_name(d->dtype), (int)d->dtype, d->op == STW_JAGGED_LAYER_NORM ? " or f32 3" : "");
+        REFUSE_AS(stw_dtype_status(d->weight_dtype), "weight_dtype %d of %s is not dtype %s %d%s",
+                  (int)d->weight_dtype, op->name, stw_dtype_name(d->dtype), (int)d->dtype,
+                  d->op == STW_JAGGED_LAYER_NORM ? " or f32 3" : "");
     status = resolve_output_dtype("dweight_dtype", &d->dweight_dtype, d->weight_dtype);
     return status ? status : resolve_output_dtype("dbias_dtype", &d->dbias_dtype, d->weight_dtype);
 }
@@ -145,8 +149,9 @@ static stw_status check_outputs(stw_jagged_desc *d, const stw_jagged_op_info *op
                d->outputs);
     for (int i = 0; i < 4; ++i)
         if (d->accumulate & rows[i].bit && rows[i].dtype != STW_F32)
-            REFUSE("accumulate into %s of type %s: only f32 outputs accumulate (%s_dtype)", rows[i].name,
-                   stw_dtype_name(rows[i].dtype), rows[i].name);
+            REFUSE_AS(STW_E_UNSUPPORTED,
+                      "accumulate into %s of type %s: only f32 outputs accumulate (%s_dtype)", rows[i].name,
+                      stw_dtype_name(rows[i].dtype), rows[i].name);
     if (d->flags & ~op->flags)
         REFUSE("flags 0x%x has bits that %s does not take: accepted of 0x%x", d->flags, op->name, op->flags);
     if ((d->flags & STW_JAGGED_FULL) && (d->flags & STW_JAGGED_HAS_USED))
@@ -166,7 +171,9 @@ static stw_status check_axis(const char *name, const stw_jagged_axis *axis, int 
     if (status) return status;
     text = stw_text_in(field, sizeof field);
     stw_text_add(&text, "axis[%s].total", name);
-    return check_range(field, axis->total, 0, ragged ? SIZE_MAX_48 : 0);
+    if (!ragged && axis->total)
+        REFUSE("%s %lld is set, but the axis is not ragged: accepted 0", field, (long long)axis->total);
+    return check_range(field, axis->total, 0, SIZE_MAX_48);
 }
 
 static stw_status check_storage(const char *field, stw_jagged_storage storage) {
@@ -201,12 +208,15 @@ static stw_status check_dim(stw_jagged_desc *d, const stw_jagged_op_info *op) {
     static const char *const names[] = {"none 0", "outer 1", "ragged 2", "inner 3", "component 4"};
     if (!(op->fields & STW_JFIELD_DIM)) return STW_OK;
     if ((unsigned)d->dim > STW_DIM_COMPONENT || !(op->dims & 1u << d->dim)) {
+        int exists = d->dim > STW_DIM_NONE && d->dim <= STW_DIM_COMPONENT;
+        stw_status refused = exists ? STW_E_UNSUPPORTED : STW_E_INVALID;
         if (d->op == STW_JAGGED_LAYER_NORM && (unsigned)d->dim <= STW_DIM_COMPONENT)
-            REFUSE("dim %d of jagged_layer_norm: a ragged normalised shape; accepted: the last constant "
-                   "dimensions, none 0 or inner 3",
-                   (int)d->dim);
-        REFUSE("dim %d of %s: accepted outer 1, ragged 2, inner 3%s", (int)d->dim, op->name,
-               op->dims & BIT(COMPONENT) ? ", component 4" : "");
+            REFUSE_AS(refused,
+                      "dim %d of jagged_layer_norm: a ragged normalised shape; accepted: the last constant "
+                      "dimensions, none 0 or inner 3",
+                      (int)d->dim);
+        REFUSE_AS(refused, "dim %d of %s: accepted outer 1, ragged 2, inner 3%s", (int)d->dim, op->name,
+                  op->dims & BIT(COMPONENT) ? ", component 4" : "");
     }
     if (d->op == STW_JAGGED_LAYER_NORM) d->dim = STW_DIM_INNER;
     int constant = d->dim == STW_DIM_OUTER || d->dim == STW_DIM_INNER;
@@ -243,7 +253,8 @@ static stw_status check_shape(const char *name, int32_t rank, const int64_t *sha
     int64_t *product = outer_out;
     *outer_out = *inner_out = 1;
     if (rank < 1 || rank > STW_JAGGED_RANK_MAX)
-        REFUSE("%s_rank %d is not in 1..%d", name[0] == 's' ? "shape" : "grad", rank, STW_JAGGED_RANK_MAX);
+        REFUSE_AS(stw_range_status(rank, 1), "%s_rank %d is not in 1..%d", name[0] == 's' ? "shape" : "grad",
+                  rank, STW_JAGGED_RANK_MAX);
     for (int i = 0; i < rank; ++i) {
         if (shape[i] == -1 && product == inner_out)
             REFUSE("%s[%d] is a second -1: exactly one extent is ragged", name, i);
@@ -251,8 +262,9 @@ static stw_status check_shape(const char *name, int32_t rank, const int64_t *sha
             product = inner_out;
         } else if (shape[i] < 1 || __builtin_mul_overflow(*product, shape[i], product) ||
                    *product > SIZE_MAX_48) {
-            REFUSE("%s[%d] %lld: accepted -1 (ragged, once) and 1 or more, products below 2^48", name, i,
-                   (long long)shape[i]);
+            REFUSE_AS(stw_range_status(shape[i], 1),
+                      "%s[%d] %lld: accepted -1 (ragged, once) and 1 or more, products below 2^48", name, i,
+                      (long long)shape[i]);
         }
     }
     if (product == outer_out) REFUSE("%s has no -1: exactly one of its %d extents is ragged", name, rank);
@@ -317,7 +329,7 @@ static stw_status check_elements(const stw_jagged_desc *d) {
     stw_jagged_params_fill(d, &params);
     for (int t = 0; t < STW_JTENSOR_COUNT; ++t)
         if (stw_jagged_elements(&params, (stw_jagged_tensor)t) >= STW_JAGGED_ELEMENTS_MAX)
-            REFUSE("%s of these sizes has 2^60 elements or more", names[t]);
+            REFUSE_AS(STW_E_UNSUPPORTED, "%s of these sizes has 2^60 elements or more", names[t]);
     return STW_OK;
 }
 

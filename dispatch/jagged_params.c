@@ -233,7 +233,28 @@ static const void *pointer_at(const stw_jagged_args *args, const tensor_row *row
     return pointer;
 }
 
+/* An axis without positions in this call: all tensors that hold no element without them are null. */
+static void empty_null_axes(const stw_jagged_args *args, stw_jagged_params *p) {
+    for (int i = 0; i < 3 && !(p->features & STW_JFEAT_FULL); ++i) {
+        stw_jagged_params empty = *p;
+        int given = 0, null = 0;
+        empty.axis[i].total = 0;
+        for (int t = 0; t < STW_JTENSOR_COUNT && p->axis[i].ragged; ++t) {
+            stw_jagged_tensor tensor = (stw_jagged_tensor)t;
+            if (!stw_jagged_uses(p, tensor) || !stw_jagged_elements(p, tensor) ||
+                stw_jagged_elements(&empty, tensor))
+                continue;
+            if (pointer_at(args, &tensors[t]))
+                ++given;
+            else
+                ++null;
+        }
+        if (null && !given) *p = empty;
+    }
+}
+
 static stw_status bind_tensors(const stw_jagged_args *args, stw_jagged_params *p) {
+    empty_null_axes(args, p);
     for (int t = 0; t < STW_JTENSOR_COUNT; ++t) {
         if (!stw_jagged_uses(p, (stw_jagged_tensor)t) || !stw_jagged_elements(p, (stw_jagged_tensor)t))
             continue;

@@ -34,7 +34,7 @@ typedef struct stw_jagged_op_info {
 const stw_jagged_op_info *stw_jagged_op_of(stw_jagged_op op);
 
 /* Checks a descriptor of full size and resolves its defaults in place (types, outputs, outer, inner,
- * dim_size, dim_after). Errors: STW_E_INVALID. ATTENTION: attn is checked by its own plan. */
+ * dim_size, dim_after). Errors: refusal.h. ATTENTION: attn is checked by its own plan. */
 stw_status stw_jagged_check(stw_jagged_desc *desc);
 
 /* The tensors of a call. */

@@ -16,9 +16,9 @@ typedef struct once {
     stw_plan_kind kind;
     const char *call, *desc_name;
     stw_context *context;
-    stw_attn_desc desc;    /* checked, defaults resolved         */
-    stw_attn_params shape; /* of this call's own sizes           */
-    stw_plan_slot *slot;   /* NULL: the plan is this call's own  */
+    stw_attn_desc desc;  /* checked, defaults resolved         */
+    stw_attn_work shape; /* of this call's own sizes           */
+    stw_plan_slot *slot; /* NULL: the plan is this call's own  */
     stw_plan *plan;
 } once;
 
@@ -69,10 +69,11 @@ static void class_keys(const stw_rules *rules, stw_attn_params *p) {
 static void class_of(const once *c, stw_plan_class *class) {
     const stw_rules *rules = &c->context->rules;
     stw_attn_params *p = &class->params;
-    class->kind = c->kind;
-    *p = c->shape;
+    class->shape = &c->shape;
+    *p = c->shape.params;
     int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0,
         packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
+    if (c->shape.stage_count) packed_q = packed_kv = 0; /* copies are made for exact sizes */
     if (packed_q) class_queries(rules, p);
     if (packed_kv) class_keys(rules, p);
     if (packed_q || packed_kv) {
@@ -86,7 +87,7 @@ static void class_of(const once *c, stw_plan_class *class) {
 /* A plan for the class, kept where there is a slot for it. */
 static stw_status make_plan(once *c, const stw_plan_class *class) {
     stw_plan_cache *plans = &c->context->plans;
-    stw_status status = stw_plan_make(c->context, &c->desc, &class->params, c->kind, NULL, &c->plan);
+    stw_status status = stw_plan_make(c->context, &c->desc, &c->shape, &class->params, NULL, &c->plan);
     if (status) return status;
     stw_plan_log(c->plan);
     c->slot = stw_plan_cache_take(plans, class); /* another thread may have been faster */
@@ -106,7 +107,7 @@ static stw_status begin(once *c, stw_context *context, const stw_attn_desc *desc
     stw_status status = stw_extend(c->desc_name, desc, &c->desc, sizeof c->desc, STW_SIZE_ATTN_DESC_0_1);
     if (!status) status = stw_attn_check(&c->desc, c->kind);
     if (status) return status;
-    stw_plan_params(context, &c->desc, c->kind, &c->shape);
+    stw_plan_shape(context, &c->desc, c->kind, &c->shape);
     class_of(c, &class);
     c->slot = stw_plan_cache_take(&context->plans, &class);
     if (!c->slot) return make_plan(c, &class);
@@ -126,7 +127,7 @@ static stw_status run(once *c, const char *args_name, stw_context *context, cons
     const stw_call_names names = {c->call, args_name};
     stw_status status = begin(c, context, desc);
     if (status) return status;
-    status = stw_plan_call(&names, c->plan, &c->shape, args, workspace, workspace_size, stream);
+    status = stw_plan_call(&names, c->plan, &c->shape.params, args, workspace, workspace_size, stream);
     end(c);
     return status;
 }

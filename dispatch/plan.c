@@ -20,9 +20,13 @@ static int is_deterministic(const stw_attn_desc *desc, const stw_env *env) {
     return env->deterministic != STW_ENV_DET_OFF;
 }
 
-void stw_plan_params(const stw_context *context, const stw_attn_desc *checked, stw_plan_kind kind,
-                     stw_attn_params *params_out) {
-    stw_attn_params_fill(checked, kind, is_deterministic(checked, &context->env), params_out);
+void stw_plan_shape(const stw_context *context, const stw_attn_desc *checked, stw_plan_kind kind,
+                    stw_attn_work *shape_out) {
+    shape_out->kind = kind;
+    stw_attn_params_fill(checked, kind, is_deterministic(checked, &context->env), &shape_out->params);
+    shape_out->scale = checked->scale_f64;
+    shape_out->softcap = checked->softcap_f64;
+    stw_attn_stages_plan(checked, shape_out);
 }
 
 /* The variant for calls whose tensors start anywhere, if the one chosen does not take them. */
@@ -39,14 +43,24 @@ static void select_unaligned(stw_context *context, stw_attn_work *work) {
     work->unaligned = 0;
 }
 
-stw_status stw_plan_make(stw_context *context, const stw_attn_desc *checked, const stw_attn_params *params,
-                         stw_plan_kind kind, stw_text *why_all, stw_plan **plan_out) {
+stw_status stw_plan_make(stw_context *context, const stw_attn_desc *checked, const stw_attn_work *shape,
+                         const stw_attn_params *params, stw_text *why_all, stw_plan **plan_out) {
+    stw_plan_kind kind = shape->kind;
+    if (checked->dtype == STW_F64 && !context->ops->attn_f64)
+        return stw_fail(STW_E_UNSUPPORTED,
+                        "%s: dtype f64: backend %s takes f16, bf16, f32; the CPU backend takes f64",
+                        stw_plan_kind_name(kind), stw_backend_name(context->ops->backend));
     stw_plan *plan = calloc(1, sizeof *plan);
     if (!plan) return stw_fail(STW_E_NO_MEMORY, "%s_plan: no memory", stw_plan_kind_name(kind));
     plan->context = context;
     plan->desc = *checked;
     plan->work.kind = kind;
     plan->work.params = *params;
+    plan->work.scale = shape->scale;
+    plan->work.softcap = shape->softcap;
+    plan->work.stage_count = shape->stage_count;
+    plan->work.stage_size = shape->stage_size;
+    memcpy(plan->work.stage, shape->stage, shape->stage_count * sizeof shape->stage[0]);
     stw_facts facts = stw_facts_of(&plan->work, &context->device);
     stw_text own = stw_text_in(plan->why, sizeof plan->why);
     stw_status status =
@@ -65,11 +79,11 @@ stw_status stw_plan_make(stw_context *context, const stw_attn_desc *checked, con
 stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
                           stw_text *why_all, stw_plan **plan_out) {
     stw_attn_desc checked = *desc;
-    stw_attn_params params;
+    stw_attn_work shape;
     stw_status status = stw_attn_check(&checked, kind);
     if (status) return status;
-    stw_plan_params(context, &checked, kind, &params);
-    status = stw_plan_make(context, &checked, &params, kind, why_all, plan_out);
+    stw_plan_shape(context, &checked, kind, &shape);
+    status = stw_plan_make(context, &checked, &shape, &shape.params, why_all, plan_out);
     if (!status) stw_context_retain(context);
     return status;
 }
@@ -80,7 +94,7 @@ void stw_plan_log(const stw_plan *plan) {
     char problem[512];
     stw_problem_format(&plan->desc, (stw_problem_op)plan->work.kind, problem, sizeof problem);
     stw_log(STW_LOG_TRACE, "plan: %s: %s %s, workspace %zu bytes", problem, plan->context->device.arch->name,
-            plan->work.variant->id, plan->work.workspace_size);
+            plan->work.variant->id, stw_plan_workspace_size(plan));
 }
 
 static stw_status plan_create(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
@@ -117,7 +131,8 @@ void stw_plan_destroy(stw_plan *plan) {
 }
 
 size_t stw_plan_workspace_size(const stw_plan *plan) {
-    return plan ? plan->work.workspace_size : 0;
+    size_t bytes = plan ? stw_plan_attn_bytes(plan) : 0;
+    return bytes ? bytes + STW_WORKSPACE_ALIGNMENT - 1 : 0;
 }
 
 void stw_plan_text(const stw_plan *plan, stw_text *text) {
@@ -131,7 +146,7 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
     stw_text_add(text, "variant: %s\ntile: %ux%u, loop %s\n", variant->id, variant->bm, variant->bn,
                  variant->loop);
     stw_text_add(text, "why: %s", plan->why[0] ? plan->why : "the rules below, in order\n");
-    stw_text_add(text, "workspace: %zu bytes\n", work->workspace_size);
+    stw_text_add(text, "workspace: %zu bytes\n", stw_plan_workspace_size(plan));
     stw_text_add(text, "deterministic: %s\n",
                  plan->context->ops->backend == STW_BACKEND_CPU   ? "yes, always"
                  : work->params.features & STW_FEAT_DETERMINISTIC ? "yes"
@@ -139,6 +154,9 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
     if (work->unaligned_variant)
         stw_text_add(text, "unaligned: %s, in calls whose q, k, v or dout start at no multiple of 16 bytes\n",
                      work->unaligned_variant->id);
+    for (uint32_t i = 0; i < work->stage_count; ++i)
+        stw_text_add(text, "%s%s%s", i ? ", " : "copied: ", stw_tensor_rows[work->stage[i].tensor].name,
+                     i + 1 < work->stage_count ? "" : " to contiguous rows of the workspace, first\n");
     if (work->note[0]) stw_text_add(text, "note: %s\n", work->note);
 }
 

@@ -24,15 +24,15 @@ struct stw_plan {
     stw_jagged_plan *jagged; /* null: a plan of attention                       */
 };
 
-/* The shape part of the parameter block, and whether it is deterministic: the descriptor, else the
- * environment. `checked`: by stw_attn_check. */
-void stw_plan_params(const stw_context *context, const stw_attn_desc *checked, stw_plan_kind kind,
-                     stw_attn_params *params_out);
+/* What the descriptor decides of a plan's work, and no other member: kind, params (deterministic: the
+ * descriptor, else the environment), scale, softcap, stages. `checked`: by stw_attn_check. */
+void stw_plan_shape(const stw_context *context, const stw_attn_desc *checked, stw_plan_kind kind,
+                    stw_attn_work *shape_out);
 
-/* Selects and prepares for these sizes, without logging. The plan holds no reference to the context; freed
- * with stw_plan_free. `why_all`: as below. */
-stw_status stw_plan_make(stw_context *context, const stw_attn_desc *checked, const stw_attn_params *params,
-                         stw_plan_kind kind, stw_text *why_all, stw_plan **plan_out);
+/* Selects and prepares, without logging. `params`: shape->params, or the largest of their class. The plan
+ * holds no reference to the context; freed with stw_plan_free. `why_all`: as below. */
+stw_status stw_plan_make(stw_context *context, const stw_attn_desc *checked, const stw_attn_work *shape,
+                         const stw_attn_params *params, stw_text *why_all, stw_plan **plan_out);
 void stw_plan_free(stw_plan *plan); /* NULL is fine */
 void stw_plan_log(const stw_plan *plan);
 
@@ -45,9 +45,21 @@ stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_p
 stw_status stw_jagged_plan_build(stw_context *context, const stw_jagged_desc *desc, stw_plan **plan_out);
 void stw_jagged_plan_text(const stw_plan *plan, stw_text *text);
 
-/* Refuses a workspace that is missing, too small or misaligned: STW_E_WORKSPACE. */
-stw_status stw_plan_check_workspace(const char *who, const stw_plan *plan, const void *workspace,
-                                    size_t size);
+/* Where a backend's workspace starts, in bytes. */
+#define STW_WORKSPACE_ALIGNMENT 256
+
+/* Moves *workspace up to its first multiple of STW_WORKSPACE_ALIGNMENT. Refuses one that is missing, or too
+ * small from there on: STW_E_WORKSPACE. */
+stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void **workspace, size_t size);
+
+/* Bytes that a call of a plan of attention divides: copies of inputs, then the backend's own. */
+static inline size_t stw_plan_attn_bytes(const stw_plan *plan) {
+    return plan->work.stage_size + plan->work.workspace_size;
+}
+
+/* Runs a bound call of a plan of attention on a workspace that has been placed. (attn_stage.c) */
+stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, void *workspace,
+                        stw_stream stream, uint32_t cpu_threads);
 
 /* The names in a run call's texts. */
 typedef struct stw_call_names {

@@ -16,7 +16,7 @@ _Static_assert(offsetof(stw_attn_params, dropout_p) + sizeof(double) + 18 * size
 /* Four chains, since one of so many words waits for its multiplications. */
 void stw_plan_class_seal(stw_plan_class *class) {
     const uint64_t odd = UINT64_C(0x9E3779B97F4A7C15);
-    uint64_t words[sizeof class->params / sizeof(uint64_t)], chain[4] = {class->kind, 1, 2, 3};
+    uint64_t words[sizeof class->params / sizeof(uint64_t)], chain[4] = {class->shape->kind, 1, 2, 3};
     memcpy(words, &class->params, sizeof words);
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i += 4)
         for (size_t k = 0; k < 4; ++k) chain[k] = (chain[k] ^ words[i + k]) * odd;
@@ -25,8 +25,11 @@ void stw_plan_class_seal(stw_plan_class *class) {
 }
 
 static int is_of(const stw_plan *plan, const stw_plan_class *class) {
-    return plan->work.kind == class->kind &&
-           !memcmp(&plan->work.params, &class->params, sizeof class->params);
+    const stw_attn_work *mine = &plan->work, *theirs = class->shape;
+    return mine->kind == theirs->kind && !memcmp(&mine->params, &class->params, sizeof class->params) &&
+           mine->scale == theirs->scale && mine->softcap == theirs->softcap &&
+           mine->stage_count == theirs->stage_count &&
+           !memcmp(mine->stage, theirs->stage, theirs->stage_count * sizeof theirs->stage[0]);
 }
 
 /* Written only where it changes: calls that find what they look for share the slots' lines of memory. */

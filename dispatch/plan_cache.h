@@ -28,9 +28,9 @@ typedef struct stw_plan_cache {
 
 /* A class of calls. Its parameter block has neither pointers nor gaps, so classes compare as bytes. */
 typedef struct stw_plan_class {
-    stw_plan_kind kind;
-    uint64_t hash; /* set by stw_plan_class_seal */
-    stw_attn_params params;
+    const stw_attn_work *shape; /* of one of its calls; all have its kind, f64 numbers and stages  */
+    stw_attn_params params;     /* of the largest of them                                           */
+    uint64_t hash;              /* set by stw_plan_class_seal                                       */
 } stw_plan_class;
 
 void stw_plan_class_seal(stw_plan_class *class);

@@ -70,6 +70,9 @@ int stw_case_is_dead(const stw_case *c, int64_t row);
 /* First element of a row; LSE-like tensors have one element a row. `row` counts in the sequence. */
 int64_t stw_case_row_index(const stw_case *c, stw_case_tensor tensor, int64_t b, int64_t h, int64_t row);
 
+/* From one element of a row to the next. */
+int64_t stw_case_step(const stw_case *c, stw_case_tensor tensor);
+
 /* Beyond the accuracy rule: only finite results and exact zeros are required. */
 int stw_case_is_extreme(const stw_problem *problem);
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 #define CASE_ALIGNMENT 256
@@ -57,11 +58,20 @@ static place rows_place(const stw_attn_desc *d, const stw_attn_strides *s, int k
                         stw_dtype dtype, int lse_like) {
     int64_t total = key_side ? d->total_kv : d->total_q;
     int64_t max_seq = key_side ? d->max_seq_kv : d->max_seq_q, heads = key_side ? d->heads_kv : d->heads_q;
-    int packed = total > 0 && !(lse_like && s->batch != 0);
+    int packed = stw_attn_is_packed(d, key_side) && !(lse_like && s->batch != 0);
     place t = {{packed ? 1 : d->batch, heads, packed ? total : max_seq, 1},
                {packed ? 0 : s->batch, s->head, s->seq, 0},
                row,
                stw_dtype_size(dtype)};
+    return t;
+}
+
+/* An input, whose head dim may be strided. */
+static place input_place(const stw_case *c, const stw_attn_strides *s, stw_case_tensor id, int64_t row) {
+    const stw_attn_desc *d = &c->problem.desc;
+    place t = rows_place(d, s, id == STW_CASE_K || id == STW_CASE_V, 1, d->dtype, 0);
+    t.extent[3] = row;
+    t.stride[3] = stw_case_step(c, id);
     return t;
 }
 
@@ -85,24 +95,26 @@ static stw_dtype or_else(stw_dtype dtype, stw_dtype fallback) {
 static place place_of(const stw_case *c, stw_case_tensor id) {
     const stw_attn_desc *d = &c->problem.desc;
     int64_t dk = d->head_dim_qk, dv = d->head_dim_v, batch = d->batch, heads = d->heads_q;
+    stw_dtype number = stw_dtype_of_rows(d->dtype);
     switch (id) {
-    case STW_CASE_Q: return rows_place(d, &d->q, 0, dk, d->dtype, 0);
-    case STW_CASE_K: return rows_place(d, &d->k, 1, dk, d->dtype, 0);
-    case STW_CASE_V: return rows_place(d, &d->v, 1, dv, d->dtype, 0);
-    case STW_CASE_OUT: return rows_place(d, &d->out, 0, dv, d->dtype, 0);
-    case STW_CASE_DOUT: return rows_place(d, &d->dout, 0, dv, d->dtype, 0);
+    case STW_CASE_Q: return input_place(c, &d->q, id, dk);
+    case STW_CASE_K: return input_place(c, &d->k, id, dk);
+    case STW_CASE_V: return input_place(c, &d->v, id, dv);
+    case STW_CASE_OUT: return input_place(c, &d->out, id, dv);
+    case STW_CASE_DOUT: return input_place(c, &d->dout, id, dv);
     case STW_CASE_DQ: return rows_place(d, &d->dq, 0, dk, or_else(d->dq_dtype, d->dtype), 0);
     case STW_CASE_DK: return rows_place(d, &d->dk, 1, dk, or_else(d->dk_dtype, d->dtype), 0);
     case STW_CASE_DV: return rows_place(d, &d->dv, 1, dv, or_else(d->dv_dtype, d->dtype), 0);
-    case STW_CASE_LSE: return rows_place(d, &d->lse, 0, 1, STW_F32, 1);
-    case STW_CASE_DLSE: return rows_place(d, &d->dlse, 0, 1, STW_F32, 1);
-    case STW_CASE_DELTA: return rows_place(d, &d->delta, 0, 1, STW_F32, 1);
+    case STW_CASE_LSE: return rows_place(d, &d->lse, 0, 1, number, 1);
+    case STW_CASE_DLSE: return rows_place(d, &d->dlse, 0, 1, number, 1);
+    case STW_CASE_DELTA: return rows_place(d, &d->delta, 0, 1, number, 1);
     case STW_CASE_BIAS: return bias_place(d, &d->bias, d->bias_dtype);
     case STW_CASE_DBIAS: return bias_place(d, &d->dbias, or_else(d->dbias_dtype, d->bias_dtype));
     case STW_CASE_ALIBI:
-        return array_place(d->alibi_stride_batch ? d->alibi_stride_batch * (batch - 1) + heads : heads, 4);
+        return array_place(d->alibi_stride_batch ? d->alibi_stride_batch * (batch - 1) + heads : heads,
+                           stw_dtype_size(number));
     case STW_CASE_SINK:
-    case STW_CASE_DSINK: return array_place(heads, 4);
+    case STW_CASE_DSINK: return array_place(heads, stw_dtype_size(number));
     case STW_CASE_CU_Q:
     case STW_CASE_CU_KV: return array_place(batch + 1, 4);
     case STW_CASE_USED_Q:
@@ -125,8 +137,8 @@ static int is_present(const stw_problem *p, stw_case_tensor id) {
     case STW_CASE_BIAS: return d->bias_dtype != STW_DTYPE_NONE;
     case STW_CASE_ALIBI: return (flags & STW_ATTN_ALIBI) != 0;
     case STW_CASE_SINK: return (flags & STW_ATTN_SINK) != 0;
-    case STW_CASE_CU_Q: return d->total_q > 0;
-    case STW_CASE_CU_KV: return d->total_kv > 0;
+    case STW_CASE_CU_Q: return stw_attn_is_packed(d, 0);
+    case STW_CASE_CU_KV: return stw_attn_is_packed(d, 1);
     case STW_CASE_USED_Q: return used && p->used != STW_USED_KV_ONLY;
     case STW_CASE_USED_KV: return used && p->used != STW_USED_Q_ONLY;
     case STW_CASE_Q_OFFSETS: return p->by_pointer || p->q_offsets.count;
@@ -214,11 +226,16 @@ static stw_status make_arena(stw_case *c, int with_rule) {
     return STW_OK;
 }
 
+/* A tensor that holds no element is null in the call. */
+static int holds(const stw_case *c, stw_case_tensor id) {
+    return c->present[id] && c->size[id];
+}
+
 stw_attn_args stw_case_args(const stw_case *c, const void *base) {
     stw_attn_args args = c->values;
     unsigned char *at = (unsigned char *)(uintptr_t)base;
 #define CASE_POINTER(id, field)                                                                              \
-    args.field = c->present[STW_CASE_##id] ? (void *)(at + c->offset[STW_CASE_##id]) : NULL;
+    args.field = holds(c, STW_CASE_##id) ? (void *)(at + c->offset[STW_CASE_##id]) : NULL;
     STW_CASE_TENSORS(CASE_POINTER)
 #undef CASE_POINTER
     return args;
@@ -237,35 +254,50 @@ int64_t stw_case_row_index(const stw_case *c, stw_case_tensor tensor, int64_t b,
     int key_side =
         tensor == STW_CASE_K || tensor == STW_CASE_V || tensor == STW_CASE_DK || tensor == STW_CASE_DV;
     int lse_like = tensor == STW_CASE_LSE || tensor == STW_CASE_DLSE || tensor == STW_CASE_DELTA;
-    int packed = (key_side ? d->total_kv : d->total_q) > 0 && !(lse_like && s->batch != 0);
+    int packed = stw_attn_is_packed(d, key_side) && !(lse_like && s->batch != 0);
     int64_t first = packed ? (key_side ? c->kv : c->q)[b].first : 0;
     return (packed ? 0 : b * s->batch) + h * s->head + (first + row) * s->seq;
 }
 
-/* The LSE handed to the backward: data_inf_lse replaces some, as callers do that mark empty rows by +inf. */
-static float given_lse(const stw_case *c, int64_t i, double lse) {
+int64_t stw_case_step(const stw_case *c, stw_case_tensor tensor) {
+    const stw_attn_desc *d = &c->problem.desc;
+    if (!(d->flags & STW_ATTN_HAS_DIM_STRIDES)) return 1;
+    switch (tensor) {
+    case STW_CASE_Q: return d->dim.q;
+    case STW_CASE_K: return d->dim.k;
+    case STW_CASE_V: return d->dim.v;
+    case STW_CASE_OUT: return d->dim.out;
+    case STW_CASE_DOUT: return d->dim.dout;
+    default: return 1;
+    }
+}
+
+/* The LSE handed to the backward: data_inf_lse replaces some, as callers do that mark empty rows by +inf;
+ * data_nan_lse a few, as a forward leaves them that met a NaN. */
+static double given_lse(const stw_case *c, int64_t i, double lse) {
+    if (c->problem.data == STW_DATA_NAN_LSE) return i % 64 == 9 ? NAN : lse;
     if ((c->problem.data != STW_DATA_INF_LSE && c->problem.data != STW_DATA_DEAD_ROWS) || i % 2 == 0)
-        return (float)lse;
+        return lse;
     return i % 4 == 1 ? INFINITY : -INFINITY;
 }
 
 /* out and lse of the reference, rounded to their types, where the problem has them. */
 static void store_forward(stw_case *c) {
     const stw_attn_desc *d = &c->problem.desc;
-    float *lse = (float *)(void *)(c->host + c->offset[STW_CASE_LSE]);
     for (int64_t b = 0; b < d->batch; ++b)
         for (int64_t h = 0; h < d->heads_q; ++h)
             for (int64_t i = 0; i < c->q[b].used; ++i) {
-                int64_t row = (d->total_q > 0 ? c->q[b].first : b * d->max_seq_q) + i, low, end;
+                int64_t row = (stw_attn_is_packed(d, 0) ? c->q[b].first : b * d->max_seq_q) + i, low, end;
                 stw_case_visible(c, b, i, &low, &end);
-                lse[stw_case_row_index(c, STW_CASE_LSE, b, h, i)] =
-                    given_lse(c, i, c->forward.lse[h * c->forward.rows_q + row]);
+                stw_store_f64(c->host + c->offset[STW_CASE_LSE], stw_case_row_index(c, STW_CASE_LSE, b, h, i),
+                              stw_dtype_of_rows(d->dtype),
+                              given_lse(c, i, c->forward.lse[h * c->forward.rows_q + row]));
                 if (low == end) continue; /* out of a row that sees no key stays NaN: nobody may read it */
                 const double *from = c->forward.out + (row * d->heads_q + h) * d->head_dim_v;
                 int64_t to = stw_case_row_index(c, STW_CASE_OUT, b, h, i);
                 for (int64_t n = 0; n < d->head_dim_v; ++n)
-                    stw_store_f32(c->host + c->offset[STW_CASE_OUT], to + n, d->dtype,
-                                  stw_case_is_dead(c, i) ? NAN : (float)from[n]);
+                    stw_store_f64(c->host + c->offset[STW_CASE_OUT], to + n * stw_case_step(c, STW_CASE_OUT),
+                                  d->dtype, stw_case_is_dead(c, i) ? (double)NAN : from[n]);
             }
 }
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 static const stw_case_tensor gradients[STW_GRAD_COUNT] = {STW_CASE_DQ, STW_CASE_DK, STW_CASE_DV,
@@ -66,7 +67,7 @@ static void judge(const stw_case *c, const unsigned char *after, stw_grad which,
 
 /* Finite, or an infinity where the type's range ends within the factor e that S may be off by. */
 static int is_bounded(double x, double ref, stw_dtype dtype) {
-    double largest = dtype == STW_F16 ? 65504 / 2.718281828 : 0x1p127;
+    double largest = dtype == STW_F16 ? 65504 / 2.718281828 : dtype == STW_F64 ? 0x1p1022 : 0x1p127;
     return isfinite(x) || !isfinite(ref) || (isinf(x) && (x > 0) == (ref > 0) && fabs(ref) >= largest);
 }
 
@@ -88,15 +89,14 @@ static void check_extreme_rows(const stw_case *c, const unsigned char *after, st
     stw_case_tensor tensor = gradients[which];
     for (int64_t b = 0; b < d->batch; ++b) {
         const stw_case_span *span = &(key_side ? c->kv : c->q)[b];
-        int64_t first = (key_side ? d->total_kv : d->total_q) > 0
-                            ? span->first
-                            : b * (key_side ? d->max_seq_kv : d->max_seq_q);
+        int64_t first =
+            stw_attn_is_packed(d, key_side) ? span->first : b * (key_side ? d->max_seq_kv : d->max_seq_q);
         for (int64_t row = 0; row < span->rows; ++row)
             for (int64_t h = 0; h < heads; ++h)
                 for (int64_t n = 0; n < width; ++n) {
                     int64_t at = ((first + row) * heads + h) * width + n;
-                    double x = (double)stw_load_f32(after + c->offset[tensor],
-                                                    stw_case_row_index(c, tensor, b, h, row) + n, dtype);
+                    double x = stw_load_f64(after + c->offset[tensor],
+                                            stw_case_row_index(c, tensor, b, h, row) + n, dtype);
                     if (row >= span->used || absolute[which][at] == 0
                             ? x != 0
                             : !is_bounded(x, value[which][at], dtype)) {
@@ -113,18 +113,19 @@ static void check_extreme_rows(const stw_case *c, const unsigned char *after, st
 static void check_extreme_rest(const stw_case *c, const unsigned char *after, stw_case_result *result) {
     const stw_attn_desc *d = &c->problem.desc;
     const stw_ref_result *r = &c->expectation.reference;
-    const float *dsink = (const float *)(const void *)(after + c->offset[STW_CASE_DSINK]);
-    for (int64_t h = 0; c->present[STW_CASE_DSINK] && h < d->heads_q; ++h)
-        if (!isfinite(dsink[h]) && isfinite(r->dsink[h]))
-            stw_case_fail(result, "dsink: head %lld: %g where the reference has %g", (long long)h,
-                          (double)dsink[h], r->dsink[h]);
+    for (int64_t h = 0; c->present[STW_CASE_DSINK] && h < d->heads_q; ++h) {
+        double x = stw_load_f64(after + c->offset[STW_CASE_DSINK], h, stw_dtype_of_rows(d->dtype));
+        if (!isfinite(x) && isfinite(r->dsink[h]))
+            stw_case_fail(result, "dsink: head %lld: %g where the reference has %g", (long long)h, x,
+                          r->dsink[h]);
+    }
     if (!c->present[STW_CASE_DBIAS]) return;
     const int64_t *e = r->bias_extent;
     stw_dtype dtype = grad_dtype(d, STW_GRAD_DBIAS);
     for (int64_t n = 0; n < e[0] * e[1] * e[2] * e[3]; ++n) {
         int64_t j = n % e[3], i = n / e[3] % e[2], h = n / e[3] / e[2] % e[1], b = n / e[3] / e[2] / e[1];
         int64_t at = b * d->dbias.batch + h * d->dbias.head + i * d->dbias.query + j * d->dbias.key;
-        double x = (double)stw_load_f32(after + c->offset[STW_CASE_DBIAS], at, dtype);
+        double x = stw_load_f64(after + c->offset[STW_CASE_DBIAS], at, dtype);
         if (r->abs_dbias[n] == 0 ? x != 0 : !is_bounded(x, r->dbias[n], dtype)) {
             stw_case_fail(result, "dbias: element %lld: %.9g where the reference has %.9g", (long long)n, x,
                           r->dbias[n]);
@@ -133,36 +134,40 @@ static void check_extreme_rest(const stw_case *c, const unsigned char *after, st
     }
 }
 
-/* delta on request: f32 sums of head_dim_v products. */
+/* delta on request: sums of head_dim_v products in f32, or f64. */
 static void check_delta(const stw_case *c, const unsigned char *after, stw_case_result *result) {
     const stw_attn_desc *d = &c->problem.desc;
-    double flushed =
-        (double)d->head_dim_v * (d->dtype == STW_F32 ? 0x1p-126 : 0x1p-149); /* of subnormal terms */
-    const float *delta = (const float *)(const void *)(after + c->offset[STW_CASE_DELTA]);
-    const float *dlse = (const float *)(const void *)(c->host + c->offset[STW_CASE_DLSE]);
+    const stw_dtype number = stw_dtype_of_rows(d->dtype);
+    const double unit = number == STW_F64 ? 0x1p-53 : 0x1p-24;
+    double flushed = (double)d->head_dim_v * (d->dtype == STW_F32   ? 0x1p-126
+                                              : d->dtype == STW_F64 ? 0x1p-1074
+                                                                    : 0x1p-149); /* of subnormal terms */
     for (int64_t b = 0; b < d->batch; ++b)
         for (int64_t h = 0; h < d->heads_q; ++h)
             for (int64_t i = 0; i < c->q[b].used; ++i) {
                 int64_t low, end, out = stw_case_row_index(c, STW_CASE_OUT, b, h, i);
                 int64_t dout = stw_case_row_index(c, STW_CASE_DOUT, b, h, i);
-                double sum = 0, absolute = 0, from_lse = 0;
+                long double sum = 0, absolute = 0, from_lse = 0;
                 stw_case_visible(c, b, i, &low, &end);
                 for (int64_t n = 0; low < end && n < d->head_dim_v; ++n) {
-                    double term =
-                        (double)stw_load_f32(c->host + c->offset[STW_CASE_OUT], out + n, d->dtype) *
-                        (double)stw_load_f32(c->host + c->offset[STW_CASE_DOUT], dout + n, d->dtype);
+                    long double term = stw_load_f64(c->host + c->offset[STW_CASE_OUT],
+                                                    out + n * stw_case_step(c, STW_CASE_OUT), d->dtype);
+                    term *= stw_load_f64(c->host + c->offset[STW_CASE_DOUT],
+                                         dout + n * stw_case_step(c, STW_CASE_DOUT), d->dtype);
                     sum += term;
-                    absolute += fabs(term);
+                    absolute += fabsl(term);
                 }
                 if (c->present[STW_CASE_DLSE])
-                    from_lse = (double)dlse[stw_case_row_index(c, STW_CASE_DLSE, b, h, i)];
-                double x = (double)delta[stw_case_row_index(c, STW_CASE_DELTA, b, h, i)],
-                       wanted = sum - from_lse;
+                    from_lse = stw_load_f64(c->host + c->offset[STW_CASE_DLSE],
+                                            stw_case_row_index(c, STW_CASE_DLSE, b, h, i), number);
+                double x = stw_load_f64(after + c->offset[STW_CASE_DELTA],
+                                        stw_case_row_index(c, STW_CASE_DELTA, b, h, i), number);
+                long double wanted = sum - from_lse;
                 double allowed =
-                    (double)(d->head_dim_v + 2) * 0x1p-24 * (absolute + fabs(from_lse)) + flushed;
-                if (!(fabs(x - wanted) <= allowed)) {
+                    (double)(d->head_dim_v + 2) * unit * (double)(absolute + fabsl(from_lse)) + flushed;
+                if (!(fabsl(x - wanted) <= allowed)) {
                     stw_case_fail(result, "delta: sequence %lld head %lld row %lld: %.9g not %.9g",
-                                  (long long)b, (long long)h, (long long)i, x, wanted);
+                                  (long long)b, (long long)h, (long long)i, x, (double)wanted);
                     return;
                 }
             }

@@ -38,7 +38,20 @@ double stw_case_normal(uint64_t seed, uint64_t stream, uint64_t index) {
 }
 
 static void put(stw_case *c, stw_case_tensor tensor, int64_t index, stw_dtype dtype, double value) {
-    stw_store_f32(c->host + c->offset[tensor], index, dtype, (float)value);
+    stw_store_f64(c->host + c->offset[tensor], index, dtype, value);
+}
+
+/* N(0,1) for an element of a tensor; f64 problems have digits below the 16 bits of the others. */
+static double noise(const stw_case *c, stw_case_tensor tensor, int64_t index) {
+    uint64_t seed = (uint64_t)c->problem.seed;
+    double value = stw_case_normal(seed, tensor, (uint64_t)index);
+    if (c->problem.desc.dtype != STW_F64) return value;
+    return value + ldexp((double)stw_case_random(seed, STW_CASE_TENSOR_COUNT + tensor, (uint64_t)index), -80);
+}
+
+/* Of lse, dlse, delta, slopes, sink and what accumulates. */
+static stw_dtype number_of(const stw_case *c) {
+    return stw_dtype_of_rows(c->problem.desc.dtype);
 }
 
 static void allow(stw_case *c, stw_case_tensor tensor, int64_t index, int64_t count, size_t element) {
@@ -49,16 +62,26 @@ static void allow(stw_case *c, stw_case_tensor tensor, int64_t index, int64_t co
 
 /* The smallest subnormal of the type times 1 .. 2^bits - 1, either sign. */
 static double subnormal(stw_dtype dtype, uint64_t bits) {
-    double step = ldexp(1, dtype == STW_F16 ? -24 : dtype == STW_BF16 ? -133 : -149);
-    int64_t most = dtype == STW_F16 ? 1023 : dtype == STW_BF16 ? 127 : 8388607;
+    double step = ldexp(1, dtype == STW_F16    ? -24
+                           : dtype == STW_BF16 ? -133
+                           : dtype == STW_F32  ? -149
+                                               : -1074);
+    int64_t most = dtype == STW_F16    ? 1023
+                   : dtype == STW_BF16 ? 127
+                   : dtype == STW_F32  ? 8388607
+                                       : (INT64_C(1) << 52) - 1;
     int64_t value = 1 + (int64_t)(bits >> 1) % most;
     return (bits & 1 ? -1.0 : 1.0) * step * (double)value;
 }
 
-/* About 2^-118 (f16: 2^-7, f32: 2^-100), and at least 2^-6 of that. */
+/* About 2^-118 (f16: 2^-7, f32: 2^-100, f64: 2^-960), and at least 2^-6 of that. */
 static double small(stw_dtype dtype, double value) {
     double least = 0x1p-6, size = fabs(value) < least ? least : fabs(value);
-    return copysign(ldexp(size, dtype == STW_F16 ? -7 : dtype == STW_BF16 ? -118 : -100), value);
+    return copysign(ldexp(size, dtype == STW_F16    ? -7
+                                : dtype == STW_BF16 ? -118
+                                : dtype == STW_F32  ? -100
+                                                    : -960),
+                    value);
 }
 
 int stw_case_is_dead(const stw_case *c, int64_t row) {
@@ -68,7 +91,7 @@ int stw_case_is_dead(const stw_case *c, int64_t row) {
 static double row_value(const stw_case *c, stw_case_tensor tensor, int64_t index, int64_t row, int64_t n) {
     const stw_problem *p = &c->problem;
     uint64_t seed = (uint64_t)p->seed;
-    double value = stw_case_normal(seed, tensor, (uint64_t)index);
+    double value = noise(c, tensor, index);
     switch (p->data) {
     case STW_DATA_SD3: return 3 * value;
     case STW_DATA_HUGE: return 1000;
@@ -88,15 +111,18 @@ static double row_value(const stw_case *c, stw_case_tensor tensor, int64_t index
     case STW_DATA_ZERO_LSE: return tensor == STW_CASE_Q && row % 2 == 0 ? 0 : value;
     case STW_DATA_DEAD_ROWS:
         if (tensor != STW_CASE_Q || !stw_case_is_dead(c, row)) return value;
-        return copysign(p->desc.dtype == STW_F16 ? 65504 : 0x1.fep127, value);
+        return copysign(p->desc.dtype == STW_F16   ? 65504
+                        : p->desc.dtype == STW_F64 ? 0x1.fep1023
+                                                   : 0x1.fep127,
+                        value);
     default: return value;
     }
 }
 
 static void fill_row(stw_case *c, stw_case_tensor tensor, int64_t b, int64_t h, int64_t row, int64_t width) {
-    int64_t first = stw_case_row_index(c, tensor, b, h, row);
-    for (int64_t n = 0; n < width; ++n)
-        put(c, tensor, first + n, c->problem.desc.dtype, row_value(c, tensor, first + n, row, n));
+    int64_t at = stw_case_row_index(c, tensor, b, h, row), step = stw_case_step(c, tensor);
+    for (int64_t n = 0; n < width; ++n, at += step)
+        put(c, tensor, at, c->problem.desc.dtype, row_value(c, tensor, at, row, n));
 }
 
 /* Marks the keys of sequence b that some query sees; returns through seen[used]. */
@@ -145,17 +171,15 @@ static void fill_query_rows(const share *s, int64_t b) {
             if (low < end) fill_row(c, STW_CASE_DOUT, b, h, i, d->head_dim_v);
             if (!c->present[STW_CASE_DLSE]) continue;
             int64_t at = stw_case_row_index(c, STW_CASE_DLSE, b, h, i);
-            put(c, STW_CASE_DLSE, at, STW_F32,
-                stw_case_is_dead(c, i)
-                    ? NAN
-                    : stw_case_normal((uint64_t)c->problem.seed, STW_CASE_DLSE, (uint64_t)at));
+            put(c, STW_CASE_DLSE, at, number_of(c),
+                stw_case_is_dead(c, i) ? (double)NAN : noise(c, STW_CASE_DLSE, at));
         }
 }
 
 static double bias_value(const stw_case *c, int64_t index, int64_t i, int64_t j) {
     const stw_problem *p = &c->problem;
     int key = p->desc.bias.key != 0, query = p->desc.bias.query != 0;
-    double value = stw_case_normal((uint64_t)p->seed, STW_CASE_BIAS, (uint64_t)index);
+    double value = noise(c, STW_CASE_BIAS, index);
     switch (p->data) {
     case STW_DATA_HUGE: return 1000;
     case STW_DATA_LOW_KEYS: return key && j % 3 == 1 ? -65504 : value;
@@ -187,11 +211,11 @@ static void fill_per_head(stw_case *c) {
     int64_t batches = d->alibi_stride_batch ? d->batch : 1;
     for (int64_t h = 0; h < d->heads_q; ++h) {
         for (int64_t b = 0; c->present[STW_CASE_ALIBI] && b < batches; ++b)
-            put(c, STW_CASE_ALIBI, b * d->alibi_stride_batch + h, STW_F32,
+            put(c, STW_CASE_ALIBI, b * d->alibi_stride_batch + h, number_of(c),
                 0.25 / (double)(1 + h) + 0.01 * (double)b);
         if (!c->present[STW_CASE_SINK]) continue;
-        double sink = stw_case_normal((uint64_t)c->problem.seed, STW_CASE_SINK, (uint64_t)h);
-        put(c, STW_CASE_SINK, h, STW_F32, h == 2 ? -INFINITY : sink); /* -inf: this head has none */
+        double sink = noise(c, STW_CASE_SINK, h);
+        put(c, STW_CASE_SINK, h, number_of(c), h == 2 ? -INFINITY : sink); /* -inf: this head has none */
     }
 }
 
@@ -229,8 +253,7 @@ static void fill_gradient(stw_case *c, stw_case_tensor tensor, stw_dtype dtype, 
             for (int64_t r = 0; r < span->rows; ++r) {
                 int64_t at = stw_case_row_index(c, tensor, b, h, r);
                 for (int64_t n = 0; adds && n < width; ++n)
-                    put(c, tensor, at + n, STW_F32,
-                        stw_case_normal((uint64_t)c->problem.seed, tensor, (uint64_t)(at + n)));
+                    put(c, tensor, at + n, number_of(c), noise(c, tensor, at + n));
                 if (!adds || r < span->used) allow(c, tensor, at, width, element);
             }
     }
@@ -248,9 +271,7 @@ static void fill_bias_gradient(stw_case *c) {
                 for (int64_t j = 0; j < (s->key ? d->max_seq_kv : d->max_seq_kv > 0); ++j) {
                     int64_t at = b * s->batch + h * s->head + i * s->query + j * s->key;
                     allow(c, STW_CASE_DBIAS, at, 1, element);
-                    if (adds)
-                        put(c, STW_CASE_DBIAS, at, STW_F32,
-                            stw_case_normal((uint64_t)c->problem.seed, STW_CASE_DBIAS, (uint64_t)at));
+                    if (adds) put(c, STW_CASE_DBIAS, at, number_of(c), noise(c, STW_CASE_DBIAS, at));
                 }
 }
 
@@ -262,15 +283,15 @@ static void fill_outputs(stw_case *c) {
     if (c->present[STW_CASE_DBIAS]) fill_bias_gradient(c);
     if (c->present[STW_CASE_STATUS]) allow(c, STW_CASE_STATUS, 0, 1, 4);
     for (int64_t h = 0; c->present[STW_CASE_DSINK] && h < d->heads_q; ++h) {
-        allow(c, STW_CASE_DSINK, h, 1, 4);
+        allow(c, STW_CASE_DSINK, h, 1, stw_dtype_size(number_of(c)));
         if (d->accumulate & STW_OUT_DSINK)
-            put(c, STW_CASE_DSINK, h, STW_F32,
-                stw_case_normal((uint64_t)c->problem.seed, STW_CASE_DSINK, (uint64_t)h));
+            put(c, STW_CASE_DSINK, h, number_of(c), noise(c, STW_CASE_DSINK, h));
     }
     for (int64_t b = 0; (d->flags & STW_ATTN_WRITE_DELTA) && b < d->batch; ++b)
         for (int64_t h = 0; h < d->heads_q; ++h)
             for (int64_t r = 0; r < c->q[b].rows; ++r)
-                allow(c, STW_CASE_DELTA, stw_case_row_index(c, STW_CASE_DELTA, b, h, r), 1, 4);
+                allow(c, STW_CASE_DELTA, stw_case_row_index(c, STW_CASE_DELTA, b, h, r), 1,
+                      stw_dtype_size(number_of(c)));
 }
 
 static void *fill_share(void *user) {
@@ -322,8 +343,10 @@ void stw_case_fill_delta(stw_case *c) {
                 double sum = 0;
                 stw_case_visible(c, b, i, &low, &end);
                 for (int64_t n = 0; low < end && n < d->head_dim_v; ++n)
-                    sum += (double)stw_load_f32(c->host + c->offset[STW_CASE_OUT], out + n, d->dtype) *
-                           (double)stw_load_f32(c->host + c->offset[STW_CASE_DOUT], dout + n, d->dtype);
-                put(c, STW_CASE_DELTA, stw_case_row_index(c, STW_CASE_DELTA, b, h, i), STW_F32, sum);
+                    sum += stw_load_f64(c->host + c->offset[STW_CASE_OUT],
+                                        out + n * stw_case_step(c, STW_CASE_OUT), d->dtype) *
+                           stw_load_f64(c->host + c->offset[STW_CASE_DOUT],
+                                        dout + n * stw_case_step(c, STW_CASE_DOUT), d->dtype);
+                put(c, STW_CASE_DELTA, stw_case_row_index(c, STW_CASE_DELTA, b, h, i), number_of(c), sum);
             }
 }

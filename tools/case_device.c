@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEVICE_GUARD ((size_t)4096)
+#define DEVICE_GUARD                                                                                         \
+    ((size_t)4097) /* odd: workspaces may start anywhere, and this one ends where its guard begins */
 
 stw_status stw_case_device_open(stw_context *context, size_t arena_bytes, size_t workspace_bytes,
                                 stw_case_device *device_out) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The forward of a case and its dropout mask, as stw_attn_fwd and stw_dropout_mask give them, against the
- * float64 reference. Rule of the forward: P is rounded to the input type as
- * a matrix operand, out once; S carries an f32 error in proportion to its size. */
+ * reference. Rule of the forward: P is rounded to the input type as
+ * a matrix operand, out once; S carries an f32 (f64) error in proportion to its size. */
 #include "case.h"
 
 #include <math.h>
@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "backends/cpu/reference/problem.h"
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 /* ---- bounds ------------------------------------------------------------------------------------------ */
@@ -18,7 +19,7 @@
 static double largest_in(const stw_case *c, stw_case_tensor tensor, stw_dtype dtype) {
     double most = 0;
     for (size_t n = 0; n < c->size[tensor] / stw_dtype_size(dtype); ++n) {
-        double x = fabs((double)stw_load_f32(c->host + c->offset[tensor], (int64_t)n, dtype));
+        double x = fabs(stw_load_f64(c->host + c->offset[tensor], (int64_t)n, dtype));
         if (isfinite(x) && x > most) most = x;
     }
     return most;
@@ -35,7 +36,7 @@ static double longest_row(const stw_case *c, stw_case_tensor tensor) {
                 int64_t at = stw_case_row_index(c, tensor, b, h, r);
                 double sum = 0;
                 for (int64_t n = 0; n < d->head_dim_qk; ++n) {
-                    double x = (double)stw_load_f32(c->host + c->offset[tensor], at + n, d->dtype);
+                    double x = stw_load_f64(c->host + c->offset[tensor], at + n, d->dtype);
                     sum += x * x;
                 }
                 if (isfinite(sum) && sum > most) most = sum;
@@ -51,16 +52,18 @@ typedef struct forward_rule {
 static forward_rule rule_of(const stw_case *c) {
     const stw_attn_desc *d = &c->problem.desc;
     double scale = d->flags & STW_ATTN_HAS_SCALE ? fabs((double)d->scale) : 1 / sqrt((double)d->head_dim_qk);
+    const stw_dtype number = stw_dtype_of_rows(d->dtype);
+    const double unit = number == STW_F64 ? 0x1p-53 : 0x1p-24;
     int64_t reach =
         d->max_seq_q + d->max_seq_kv + 64 + llabs(c->problem.q_offset) + llabs(c->problem.k_offset);
     forward_rule rule = {.score = scale * longest_row(c, STW_CASE_Q) * longest_row(c, STW_CASE_K)};
     if (c->present[STW_CASE_BIAS]) rule.score += largest_in(c, STW_CASE_BIAS, d->bias_dtype);
-    if (c->present[STW_CASE_ALIBI]) rule.score += largest_in(c, STW_CASE_ALIBI, STW_F32) * (double)reach;
-    if (c->present[STW_CASE_SINK]) rule.score += largest_in(c, STW_CASE_SINK, STW_F32);
+    if (c->present[STW_CASE_ALIBI]) rule.score += largest_in(c, STW_CASE_ALIBI, number) * (double)reach;
+    if (c->present[STW_CASE_SINK]) rule.score += largest_in(c, STW_CASE_SINK, number);
     double value = largest_in(c, STW_CASE_V, d->dtype) / (1 - d->dropout_p);
-    double relative = 0x1p-21 * (rule.score + 8); /* of P: 8 roundings of S and of the row's sum */
+    double relative = 8 * unit * (rule.score + 8); /* of P: 8 roundings of S and of the row's sum */
     rule.out = 2 * stw_ulp(value, d->dtype) + relative * value;
-    rule.lse = relative + 0x1p-23 * (rule.score + 16);
+    rule.lse = relative + 2 * unit * (rule.score + 16);
     return rule;
 }
 
@@ -70,11 +73,11 @@ static void compare_row(const stw_case *c, const unsigned char *after, const int
                         const forward_rule *rule, stw_case_result *result) {
     const stw_attn_desc *d = &c->problem.desc;
     int64_t b = at[0], h = at[1], i = at[2];
-    int64_t row = (d->total_q > 0 ? c->q[b].first : b * d->max_seq_q) + i;
+    int64_t row = (stw_attn_is_packed(d, 0) ? c->q[b].first : b * d->max_seq_q) + i;
     double wanted = c->forward.lse[h * c->forward.rows_q + row];
     if (c->present[STW_CASE_LSE]) {
         int64_t index = stw_case_row_index(c, STW_CASE_LSE, b, h, i);
-        double x = (double)stw_load_f32(after + c->offset[STW_CASE_LSE], index, STW_F32);
+        double x = stw_load_f64(after + c->offset[STW_CASE_LSE], index, stw_dtype_of_rows(d->dtype));
         double error = x == wanted ? 0 : fabs(x - wanted);
         if (error / rule->lse > result->lse_ratio || isnan(error)) result->lse_ratio = error / rule->lse;
         if (!(error <= rule->lse))
@@ -84,7 +87,7 @@ static void compare_row(const stw_case *c, const unsigned char *after, const int
     }
     int64_t index = stw_case_row_index(c, STW_CASE_OUT, b, h, i);
     for (int64_t n = 0; n < d->head_dim_v; ++n) {
-        double x = (double)stw_load_f32(after + c->offset[STW_CASE_OUT], index + n, d->dtype);
+        double x = stw_load_f64(after + c->offset[STW_CASE_OUT], index + n, d->dtype);
         double ref = c->forward.out[(row * d->heads_q + h) * d->head_dim_v + n], error = fabs(x - ref);
         if (error / rule->out > result->out_ratio || isnan(error)) result->out_ratio = error / rule->out;
         if (!(error <= rule->out))
@@ -112,13 +115,14 @@ static stw_case forward_case(const stw_case *c) {
     for (int64_t b = 0; b < d->batch; ++b)
         for (int64_t h = 0; h < d->heads_q; ++h)
             for (int64_t i = 0; i < c->q[b].rows; ++i) {
-                size_t element = stw_dtype_size(d->dtype);
+                size_t element = stw_dtype_size(d->dtype),
+                       number = stw_dtype_size(stw_dtype_of_rows(d->dtype));
                 size_t out = (size_t)stw_case_row_index(c, STW_CASE_OUT, b, h, i) * element;
-                size_t lse = (size_t)stw_case_row_index(c, STW_CASE_LSE, b, h, i) * 4;
+                size_t lse = (size_t)stw_case_row_index(c, STW_CASE_LSE, b, h, i) * number;
                 memset(f.rule + c->offset[STW_CASE_OUT] + out, STW_CASE_WRITE,
                        (size_t)d->head_dim_v * element);
                 if (f.present[STW_CASE_LSE])
-                    memset(f.rule + c->offset[STW_CASE_LSE] + lse, STW_CASE_WRITE, 4);
+                    memset(f.rule + c->offset[STW_CASE_LSE] + lse, STW_CASE_WRITE, number);
             }
     if (c->present[STW_CASE_STATUS]) memset(f.rule + c->offset[STW_CASE_STATUS], STW_CASE_WRITE, 4);
     return f;
@@ -205,8 +209,17 @@ static stw_status check_mask(const stw_case *c, const stw_plan *plan, stw_contex
     return status;
 }
 
+/* An out that is broadcast or strided along head_dim is an input of the backward alone. */
+static int out_is_input(const stw_case *c) {
+    const stw_attn_desc *d = &c->problem.desc;
+    int packed = stw_attn_is_packed(d, 0);
+    return stw_case_step(c, STW_CASE_OUT) != 1 || (d->heads_q > 1 && !d->out.head) ||
+           (d->batch > 1 && !packed && !d->out.batch) || ((packed || d->max_seq_q > 1) && !d->out.seq);
+}
+
 void stw_case_check_forward(const stw_case *c, stw_context *context, stw_case_result *result) {
     if (c->problem.data == STW_DATA_DEAD_ROWS) return; /* rows that overflow, in the forward for all to see */
+    if (c->problem.op == STW_PROBLEM_ATTN_BWD && out_is_input(c)) return;
     stw_plan *plan = NULL;
     stw_case f = forward_case(c);
     stw_status status =

@@ -58,7 +58,8 @@ static stw_attn_desc part_desc(const stw_case *c, const sample *s, int64_t rows,
     d.heads_kv = 1;
     d.max_seq_q = rows, d.max_seq_kv = keys;
     d.total_q = d.total_kv = 0;
-    d.flags &= ~(STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_WRITE_DELTA | STW_ATTN_SINK);
+    d.flags &= ~(STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV | STW_ATTN_WRITE_DELTA |
+                 STW_ATTN_SINK);
     d.flags |= STW_ATTN_HAS_SHIFT;
     d.diagonal_shift = s->shift;
     d.outputs = outputs;
@@ -78,7 +79,7 @@ static const void *row_of(const stw_case *c, const unsigned char *base, stw_case
 static stw_attn_args part_args(const stw_case *c, const unsigned char *after, const sample *s, int64_t i0,
                                int64_t j0) {
     const stw_attn_desc *d = &c->problem.desc;
-    stw_dtype t = d->dtype, dq = d->dq_dtype ? d->dq_dtype : t;
+    stw_dtype number = stw_dtype_of_rows(d->dtype), t = d->dtype, dq = d->dq_dtype ? d->dq_dtype : t;
     stw_dtype dk = d->dk_dtype ? d->dk_dtype : t, dv = d->dv_dtype ? d->dv_dtype : t;
     stw_attn_args a = STW_INIT(stw_attn_args);
     a.q = row_of(c, c->host, STW_CASE_Q, s, i0, t);
@@ -86,18 +87,19 @@ static stw_attn_args part_args(const stw_case *c, const unsigned char *after, co
     a.v = row_of(c, c->host, STW_CASE_V, s, j0, t);
     a.out = (void *)(uintptr_t)row_of(c, c->host, STW_CASE_OUT, s, i0, t);
     a.dout = row_of(c, c->host, STW_CASE_DOUT, s, i0, t);
-    a.lse = (float *)(uintptr_t)row_of(c, c->host, STW_CASE_LSE, s, i0, STW_F32);
-    if (c->present[STW_CASE_DLSE]) a.dlse = row_of(c, c->host, STW_CASE_DLSE, s, i0, STW_F32);
+    a.lse = (float *)(uintptr_t)row_of(c, c->host, STW_CASE_LSE, s, i0, number);
+    if (c->present[STW_CASE_DLSE]) a.dlse = row_of(c, c->host, STW_CASE_DLSE, s, i0, number);
     if (d->flags & STW_ATTN_GIVEN_DELTA)
-        a.delta = (float *)(uintptr_t)row_of(c, c->host, STW_CASE_DELTA, s, i0, STW_F32);
+        a.delta = (float *)(uintptr_t)row_of(c, c->host, STW_CASE_DELTA, s, i0, number);
     if (c->present[STW_CASE_BIAS])
         a.bias =
             c->host + c->offset[STW_CASE_BIAS] +
             (size_t)(s->b * d->bias.batch + s->h * d->bias.head + i0 * d->bias.query + j0 * d->bias.key) *
                 stw_dtype_size(d->bias_dtype);
     if (c->present[STW_CASE_ALIBI])
-        a.alibi_slopes = (const float *)(const void *)(c->host + c->offset[STW_CASE_ALIBI]) +
-                         s->b * d->alibi_stride_batch + s->h;
+        a.alibi_slopes = (const float *)(const void *)(c->host + c->offset[STW_CASE_ALIBI] +
+                                                       (size_t)(s->b * d->alibi_stride_batch + s->h) *
+                                                           stw_dtype_size(number));
     a.dropout_seed = (uint64_t)c->problem.dropout_seed;
     a.dropout_offset = (uint64_t)c->problem.dropout_offset;
     a.q_offset = c->q[s->b].offset + i0;

@@ -4,6 +4,8 @@
  * whole problem it lies, and which keys a row sees. Written from include/sternway/attn_bwd.h alone. */
 #include "case.h"
 
+#include "common/attn_packed.h"
+
 static stw_status check_list(const stw_problem_list *list, const char *name, int64_t wanted) {
     if (!list->count || list->count == wanted) return STW_OK;
     return stw_fail(STW_E_INVALID, "problem: %s has %d values where %lld are needed", name, (int)list->count,
@@ -39,6 +41,7 @@ stw_status stw_case_make_side(stw_case *c, int side) {
     const stw_problem_list *cu = side ? &p->cu_kv : &p->cu_q, *used = side ? &p->used_kv : &p->used_q;
     const stw_problem_list *offsets = side ? &p->k_offsets : &p->q_offsets;
     int64_t max_seq = side ? d->max_seq_kv : d->max_seq_q, total = side ? d->total_kv : d->total_q;
+    int packed = stw_attn_is_packed(d, side);
     stw_case_span *spans = side ? c->kv : c->q;
     int given =
         (d->flags & STW_ATTN_HAS_USED_LENGTHS) && p->used != (side ? STW_USED_Q_ONLY : STW_USED_KV_ONLY);
@@ -46,14 +49,14 @@ stw_status stw_case_make_side(stw_case *c, int side) {
     if (!status) status = check_list(used, side ? "usedk" : "usedq", d->batch);
     if (!status) status = check_list(offsets, side ? "koffs" : "qoffs", d->batch);
     if (status) return status;
-    if (total > 0 && !cu->count) make_packed(c, side, max_seq, total, spans);
+    if (packed && !cu->count) make_packed(c, side, max_seq, total, spans);
     for (int64_t b = 0; b < d->batch; ++b) {
         stw_case_span *s = &spans[b];
-        if (total <= 0)
+        if (!packed)
             s->rows = max_seq;
         else if (cu->count)
             s->first = cu->value[b], s->rows = cu->value[b + 1] - cu->value[b];
-        if (s->first < 0 || s->rows < 0 || s->rows > max_seq || (total > 0 && s->first + s->rows > total))
+        if (s->first < 0 || s->rows < 0 || s->rows > max_seq || (packed && s->first + s->rows > total))
             return stw_fail(STW_E_INVALID,
                             "problem: %s: sequence %lld is outside 0..%lld or longer than %lld",
                             side ? "cuk" : "cuq", (long long)b, (long long)total, (long long)max_seq);

@@ -186,11 +186,21 @@ static int add_soak(const settings *s, conform_list *list) {
     return 1;
 }
 
+/* Attention in f64 is the CPU backend's alone: a run that names another leaves it out. */
+static int is_for_target(const settings *s, const conform_case *c) {
+    const char *arch = s->device.arch_text;
+    stw_backend backend = s->device.opts.backend;
+    int elsewhere =
+        backend == STW_BACKEND_CUDA || backend == STW_BACKEND_HIP || (arch[0] && strcmp(arch, "cpu"));
+    return !elsewhere || stw_problem_is_jagged(c->line) || !strstr(c->line, ":f64:");
+}
+
 /* What all filters let through, then N cases spread evenly; other data with --seed. */
 static void choose(const settings *s, conform_list *list) {
     size_t kept = 0;
     for (size_t i = 0; i < list->count; ++i)
-        if (conform_is_wanted(&list->cases[i], s->filters, s->filter_count))
+        if (is_for_target(s, &list->cases[i]) &&
+            conform_is_wanted(&list->cases[i], s->filters, s->filter_count))
             list->cases[kept++] = list->cases[i];
     list->count = kept;
     if (s->cases && (size_t)s->cases < kept) {

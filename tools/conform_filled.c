@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 #define GUARD_BYTES ((size_t)4096)
@@ -29,7 +30,7 @@ stw_dtype filled_dtype_of(const stw_attn_desc *d, int t) {
     if (t == STW_CASE_DK) return d->dk_dtype ? d->dk_dtype : d->dtype;
     if (t == STW_CASE_DV) return d->dv_dtype ? d->dv_dtype : d->dtype;
     if (t == STW_CASE_BIAS) return d->bias_dtype;
-    return t <= STW_CASE_DOUT ? d->dtype : STW_F32;
+    return t <= STW_CASE_DOUT ? d->dtype : stw_dtype_of_rows(d->dtype);
 }
 
 stw_status filled_no_memory(const filled *f, size_t bytes) {
@@ -43,8 +44,8 @@ static int is_present(const stw_attn_desc *d, int t) {
     case STW_CASE_DK: return (filled_outputs_of(d) & STW_OUT_DK) != 0;
     case STW_CASE_DV: return (filled_outputs_of(d) & STW_OUT_DV) != 0;
     case STW_CASE_BIAS: return d->bias_dtype != STW_DTYPE_NONE;
-    case STW_CASE_CU_Q: return d->total_q > 0;
-    case STW_CASE_CU_KV: return d->total_kv > 0;
+    case STW_CASE_CU_Q: return stw_attn_is_packed(d, 0);
+    case STW_CASE_CU_KV: return stw_attn_is_packed(d, 1);
     default: return t <= STW_CASE_LSE;
     }
 }
@@ -79,8 +80,8 @@ static void *make_block(const filled *f, int t, stw_dtype dtype) {
     if (!block) return NULL;
     if (!filled_is_input(t)) return memset(block, 0xFF, (size_t)FILLED_BLOCK * stw_dtype_size(dtype));
     for (int64_t i = 0; i < FILLED_BLOCK; ++i)
-        stw_store_f32(block, i, dtype,
-                      (float)stw_case_normal((uint64_t)f->c.problem.seed, (uint64_t)t, (uint64_t)i));
+        stw_store_f64(block, i, dtype,
+                      stw_case_normal((uint64_t)f->c.problem.seed, (uint64_t)t, (uint64_t)i));
     return block;
 }
 

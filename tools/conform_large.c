@@ -87,7 +87,7 @@ static stw_dtype dtype_of(const stw_attn_desc *d, stw_case_tensor t) {
     if (t == STW_CASE_DV) return d->dv_dtype ? d->dv_dtype : d->dtype;
     if (t == STW_CASE_BIAS) return d->bias_dtype;
     if (t == STW_CASE_DBIAS) return d->dbias_dtype ? d->dbias_dtype : d->bias_dtype;
-    return t <= STW_CASE_DOUT ? d->dtype : STW_F32;
+    return t <= STW_CASE_DOUT ? d->dtype : stw_dtype_of_rows(d->dtype);
 }
 
 /* Copies one tensor's rows between the twin's arena and the far buffer. */

@@ -110,6 +110,7 @@ static stw_status describe_part(const filled *f, part *p, uint32_t outputs) {
     d.heads_q = group;
     d.max_seq_q = p->rows, d.max_seq_kv = p->keys;
     d.total_q = d.total_kv = 0;
+    d.flags &= ~(STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV);
     d.flags |= STW_ATTN_HAS_SHIFT;
     d.diagonal_shift = shift;
     d.outputs = outputs;

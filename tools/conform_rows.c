@@ -21,6 +21,17 @@
         __VA_ARGS__, NULL                                                                                    \
     }
 
+/* Visible distances are at most 2^24, which f32 holds; those of the tile's first rows are masked away and are
+ * more. S is nothing but a distance times a power of two, and exact. */
+#define ALIBI_FAR "b1h2s40x1d16 alibi:scale0:shift-16777249:wr16777216"
+
+/* The smallest word w that an element draws: 4680085 at (0, 2, 2) by philox, 6590644 at element 232 by
+ * mem_eff. p is the largest that keeps it (philox: w / 2^32, mem_eff: (w - 1/2) / 2^32), and 2^-32 more. */
+#define PHILOX_KEPT     "b1h2s17x12d16 dropout0.0010896672029048204:dseed1"
+#define PHILOX_DROPPED  "b1h2s17x12d16 dropout0.001089667435735464:dseed1"
+#define MEM_EFF_KEPT    "b1h2s17x12d16 dropout0.0015345037681981921:map_mem_eff:dseed7"
+#define MEM_EFF_DROPPED "b1h2s17x12d16 dropout0.0015345040010288358:map_mem_eff:dseed7"
+
 const conform_row conform_rows[] = {
     {"plain", "self and cross attention at tile boundaries and off them, every type",
      ALTERNATIVES("", "grads_qkv", "scale0.3", "scale0"), 15},
@@ -34,7 +45,9 @@ const conform_row conform_rows[] = {
      6},
     {"varlen", "cu_seqlens: ragged, full, mostly empty sequences, rows of nobody before and behind",
      ALTERNATIVES("thd", "thd:seqs_full", "thd:seqs_zeros", "thdq", "thdk", "thd:qkv", "thd:bhsd",
-                  "thd:gap3:causal_br", "thd:causal_tl", "thd:seqs_zeros:causal_br", "thd:wl5:wr5"),
+                  "thd:gap3:causal_br", "thd:causal_tl", "thd:seqs_zeros:causal_br", "thd:wl5:wr5",
+                  "b3h4k2s9000x7000d64 thd:tq333:tk404", "b5h2s4000d32 thd:tq300:tk300:causal_br:det",
+                  "b300h2s400d32 thd:tq900:tk900:causal_br", "b4h8k2s3000d40 thdq:tq200:sk150"),
      5},
     {"used_lengths", "padding of keys and queries, dense and between packed sequences",
      ALTERNATIVES("used", "lens_zero", "lens_q", "lens_kv", "used:thd", "used:thd:seqs_full",
@@ -45,7 +58,8 @@ const conform_row conform_rows[] = {
      ALTERNATIVES("b0h2s17d16 ", "b2h2s0x9d16 ", "b2h2s9x0d16 ", "b2h2s0x0d8 ", "b3h4k2s0x65d64 thd",
                   "b3h4k2s65x0d64 thd", "b2h2s0x9d16 bias_bhqk:sink:grads_qkvbs",
                   "b2h2s9x0d16 sink:dlse:grads_qkvs", "b2h2s9x0d16 bias_1hqk:grads_qkvb",
-                  "b3h2s20d40 thd:lens_zero", "b1h1s1d16 ", "b1h1s1d16 causal_tl",
+                  "b3h2s20d40 thd:lens_zero", "b2h3s5x70d64 thd:tq0", "b2h4k2s90x7d64 thd:tk0:dlse",
+                  "b3h2s9x7d16 thd:tq0:tk0:delta_out", "b1h1s1d16 ", "b1h1s1d16 causal_tl",
                   "b2h2s9x0d16 acc_qkv:dq_f32:dk_f32:dv_f32"),
      3},
     {"mask_causal_tl", "j <= i", ALTERNATIVES("causal_tl", "causal_tl:bhsd", "causal_tl:shift2"), 9},
@@ -79,7 +93,8 @@ const conform_row conform_rows[] = {
      3},
     {"alibi", "-slope |i + shift - j|, slopes by head, by batch",
      ALTERNATIVES("alibi", "alibi:causal_br", "alibi:causal_tl", "b3h4k2s33x40d32 alibi:alibi_st8",
-                  "b2h2s65x17d64 alibi:alibi_st2:thd", "alibi:thd", "alibi:qoff9:koff4", "alibi:used"),
+                  "b2h2s65x17d64 alibi:alibi_st2:thd", "alibi:thd", "alibi:qoff9:koff4", "alibi:used",
+                  "alibi:qoff33554435:koff33554432", ALIBI_FAR),
      4},
     {"alibi_column", "slope * j, FlashAttention's causal form",
      ALTERNATIVES("alibi:alibi_col:causal_br", "alibi:alibi_col:causal_tl", "alibi:alibi_col:thd:causal_br",
@@ -108,11 +123,12 @@ const conform_row conform_rows[] = {
                   "dropout0.3:thd", "dropout0.25:qoff5:koff7", "dropout0.1:boff3:hoff2:htotal32",
                   "dropout0.1:pointer:dseed77:doff3",
                   "dropout0.1:dseed4611686018427387903:doff4611686018427387000",
-                  "dropout0.15:used:bias_bhqk:grads_qkvb"),
+                  "dropout0.15:used:bias_bhqk:grads_qkvb", PHILOX_KEPT, PHILOX_DROPPED),
      4},
     {"dropout_mem_eff", "PyTorch's memory-efficient map",
      ALTERNATIVES("dropout0.1:map_mem_eff", "dropout0.6:map_mem_eff:dseed5:doff12",
-                  "dropout0.3:map_mem_eff:thd:causal_br", "dropout0.2:map_mem_eff:pointer:dseed6:doff8"),
+                  "dropout0.3:map_mem_eff:thd:causal_br", "dropout0.2:map_mem_eff:pointer:dseed6:doff8",
+                  MEM_EFF_KEPT, MEM_EFF_DROPPED),
      4},
     {"dropout_flash2", "FlashAttention-2's map",
      ALTERNATIVES("dropout0.1:map_flash2", "dropout0.6:map_flash2:dseed5:doff12",
@@ -180,6 +196,11 @@ const conform_row conform_rows[] = {
                   "data_dead_rows:bias_1hqk:grads_qkvb:dlse", "data_dead_rows:dropout0.2:softcap30",
                   "b2h3s33x40d32 data_dead_rows:sink:dlse:grads_qkvs", "data_dead_rows:det:alibi"),
      4},
+    {"nan_lse", "an LSE of NaN reaches its row of dQ and the keys that the row sees, and no others",
+     ALTERNATIVES("b1h4k2s80x90d64 data_nan_lse:wl6:wr3", "b2h2s150x130d128 data_nan_lse:causal_tl",
+                  "data_nan_lse:wl6:wr3:bias_1hqk:grads_qkvb:dlse", "b2h3s70x40d32 data_nan_lse:thd:wl2:wr2",
+                  "b2h3s33x40d32 data_nan_lse:causal_tl:sink:grads_qkvs"),
+     4},
     {"beyond_range", "all inputs 1000, rows of -65504 and -1e9: finite, and exact zeros",
      ALTERNATIVES("data_huge", "data_huge:causal_br", "data_huge:bias_bhqk:grads_qkvb",
                   "data_row_65504:bias_bhqk:grads_qkvb", "data_row_65504:biasf32_1hqk:causal_br",
@@ -199,6 +220,31 @@ const conform_row conform_rows[] = {
                   "b3h2s64x130d64 thd:used:causal_br", "b2h2s130x65d64 causal_br:bias_1hqk:grads_b",
                   "b300h3s2x3d8 causal_br", "b66000h1s2x3d8 causal_br", "b2h4k2s33x17d64 qkv:thd:det:dq_f32"),
      3},
+    {"f64", "attention in f64, every feature: the CPU backend alone",
+     ALTERNATIVES(
+         "f64", "f64 grads_qkv:scale0.3", "f64 scale0", "f64 bhsd", "f64 gap3:causal_tl", "f64 qkv:causal_br",
+         "f64 skew1:wl7:wr3", "f64 thd:causal_br", "f64 thd:used:gap3", "f64 used:causal_br", "f64 lens_zero",
+         "f64 lens_kv:causal_tl:shift2", "f64 wl2:shift-200", "f64 d1", "f64 d192x128", "f64 d5x256",
+         "f64 d255", "f64 b0h2s17d16 ", "f64 b2h2s0x9d16 bias_bhqk:sink:grads_qkvbs",
+         "f64 b2h2s9x0d16 sink:dlse:grads_qkvs", "f64 b3h4k2s0x65d64 thd", "f64 b2h2s97x20d32 causal_br",
+         "f64 b2h4k2s33x70d64 ", "f64 bias_bhqk:grads_qkvb", "f64 bias_1hqk:grads_qkvb",
+         "f64 bias_11qk:thd:used:grads_qkvb", "f64 bias_b11k:grads_qkvb:causal_tl", "f64 bias_11q1:grads_b",
+         "f64 bias_1111:grads_qkvb", "f64 bias_bhqk:thd:wl3:wr3:grads_qkvb",
+         "f64 alibi:causal_br:qoff9:koff4", "f64 alibi:alibi_col:thd", "f64 b3h4k2s33x40d32 alibi:alibi_st8",
+         "f64 softcap5", "f64 softcap3:bias_bhqk:grads_qkvb", "f64 sink:grads_qkvs:dlse",
+         "f64 sink:thd:used:dlse:grads_s", "f64 dlse:delta_out:lse_heads", "f64 thd:lse_local:delta_out",
+         "f64 delta_in:causal_br", "f64 dropout0.1", "f64 dropout0.3:thd:pointer:dseed77:doff3",
+         "f64 dropout0.25:map_mem_eff", "f64 dropout0.17:map_flash2:boff1:hoff2:htotal24",
+         "f64 det:splits3:wl16:wr1", "f64 grads_q:used", "f64 grads_v", "f64 grads_k:thd", "f64 acc_qkv",
+         "f64 acc_qkvbs:grads_qkvbs:bias_1hqk:sink", "f64 acc_b:grads_qb:bias_bhqk", "f64 acc_qk:thd:used",
+         "f64 data_sd3", "f64 data_onehot", "f64 data_low_keys:bias_b11k:grads_qkvb",
+         "f64 data_inf_keys:bias_bhqk:grads_qkvb", "f64 data_denormal", "f64 data_denormal_dout:causal_br",
+         "f64 data_small:causal_br", "f64 data_zero_lse:wl0:wr0",
+         "f64 data_inf_lse:causal_tl:bias_1hqk:grads_qkvb", "f64 data_dead_rows:sink:dlse:grads_qkvs",
+         "f64 data_huge:bias_bhqk:grads_qkvb", "f64 data_row_1e9:bias_bhqk:grads_qkvb",
+         "f64 fwd thd:causal_br", "f64 fwd sink:alibi", "f64 fwd dropout0.2", "f64 fwd bhsd:used",
+         "f64 fwd bias_1hqk:softcap8"),
+     2},
     {"jagged_pointwise", "gelu, gelu_tanh, silu: storages, unused rows, empty components, alignment",
      conform_jagged_pointwise, 12},
     {"jagged_threshold", "every element type; thresholds above and below 0", conform_jagged_threshold, 12},
@@ -293,6 +339,8 @@ static void compose(const char *option, unsigned round, unsigned which, const ch
     static const char *const dims[] = {"d64", "d32", "d40",      "d128", "d16",  "d96", "d33",
                                        "d80", "d17", "d192x128", "d8",   "d127", "d3",  "d256"};
     char own_sizes[64] = "", own_dim[16] = "", tokens[272] = "";
+    int f64 = !strncmp(option, "f64", 3);
+    if (f64) option += option[3] ? 4 : 3;
     const char *op = "attn_bwd", *space = strchr(option, ' ');
     if (!strncmp(option, "fwd", 3))
         op = "attn_fwd", option = space ? space : option + 3, space = space ? space : NULL;
@@ -308,9 +356,10 @@ static void compose(const char *option, unsigned round, unsigned which, const ch
         snprintf(dim, sizeof own_sizes - (size_t)(dim - own_sizes), "%s", dims[(round + which * 5) % 14]);
     unsigned mix = round * 5 + which * 3;
     if (own_sizes[0])
-        snprintf(line, CONFORM_LINE_MAX, "%s:%s:%s%s", op, dtypes[round % 3], own_sizes, tokens);
+        snprintf(line, CONFORM_LINE_MAX, "%s:%s:%s%s", op, f64 ? "f64" : dtypes[round % 3], own_sizes,
+                 tokens);
     else
-        snprintf(line, CONFORM_LINE_MAX, "%s:%s:%ss%dx%d%s%s", op, dtypes[(round + which) % 3],
+        snprintf(line, CONFORM_LINE_MAX, "%s:%s:%ss%dx%d%s%s", op, f64 ? "f64" : dtypes[(round + which) % 3],
                  heads[(mix + round) % 5], sizes[mix % 13], sizes[(round * 7 + which * 4 + 3) % 13],
                  own_dim[0] ? own_dim : dims[(round * 3 + which * 5) % 14], tokens);
 }

@@ -40,17 +40,29 @@ static const struct argp parser = {
     NULL,
     NULL};
 
+/* Names the images that --verify found damaged; returns how many. */
+static int report_damaged(const cJSON *report) {
+    const cJSON *row;
+    int damaged = 0;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(report, "images")) {
+        if (!cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(row, "intact"))) continue;
+        stw_tool_error("info", NULL, "embedded image %s %s of %s is damaged", stw_tool_json_text(row, "arch"),
+                       stw_tool_json_text(row, "kind"), stw_tool_json_text(row, "ops"));
+        ++damaged;
+    }
+    return damaged;
+}
+
 int stw_tool_info(int argc, char **argv) {
     info_request request = {0};
     if (stw_tool_parse(&parser, argc, argv, &request)) return STW_EXIT_USAGE;
     cJSON *report = cJSON_CreateObject();
-    int damaged = 0, failed = info_build(report, request.verify, &damaged);
+    int failed = info_build(report, request.verify), damaged = report_damaged(report);
     int refused = info_add_environment(report);
     if (request.json)
         stw_tool_print_json(report);
     else
         info_print(report, request.verify);
-    if (damaged) stw_tool_error("info", NULL, "%d embedded image(s) are damaged", damaged);
     if (refused) stw_tool_error("info", NULL, "%s", stw_tool_last_error());
     if (!request.json) cJSON_Delete(report);
     return damaged || failed || refused ? STW_EXIT_FAILED : STW_EXIT_OK;

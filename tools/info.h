@@ -7,9 +7,9 @@
 
 #include "tool.h"
 
-/* docs/schema/info.json. Images are hashed where `verify` asks for it; then *damaged_out counts. Returns 0,
- * or -1 when the devices could not be listed. */
-int info_build(cJSON *report, int verify, int *damaged_out);
+/* docs/schema/info.json. `verify` adds whether each image is intact. Returns 0, or -1 when the devices could
+ * not be listed. */
+int info_build(cJSON *report, int verify);
 
 /* What the environment says; 1: the library would refuse it, stw_tool_last_error() tells why. */
 int info_add_environment(cJSON *report);

@@ -39,10 +39,8 @@ static void add_archs(cJSON *report, const stw_image_info *images, size_t count)
     }
 }
 
-/* Returns the number of damaged images. */
-static int add_images(cJSON *report, const stw_image_info *infos, size_t count, int verify) {
+static void add_images(cJSON *report, const stw_image_info *infos, size_t count, int verify) {
     cJSON *images = cJSON_AddArrayToObject(report, "images");
-    int damaged = 0;
     for (size_t i = 0; i < count; ++i) {
         const stw_image_info *image = &infos[i];
         char hash[24];
@@ -50,15 +48,12 @@ static int add_images(cJSON *report, const stw_image_info *infos, size_t count, 
         cJSON *row = cJSON_CreateObject();
         cJSON_AddStringToObject(row, "arch", image->arch);
         cJSON_AddStringToObject(row, "kind", image->kind);
+        cJSON_AddStringToObject(row, "ops", image->ops);
         cJSON_AddNumberToObject(row, "bytes", (double)image->bytes);
         cJSON_AddStringToObject(row, "hash", hash);
-        if (verify) {
-            damaged += !image->intact;
-            cJSON_AddBoolToObject(row, "intact", image->intact);
-        }
+        if (verify) cJSON_AddBoolToObject(row, "intact", image->intact);
         cJSON_AddItemToArray(images, row);
     }
-    return damaged;
 }
 
 /* Which drivers take the CUDA images: binaries run on every driver of the toolkit's major release and newer
@@ -219,7 +214,7 @@ int info_add_environment(cJSON *report) {
     return refused;
 }
 
-int info_build(cJSON *report, int verify, int *damaged_out) {
+int info_build(cJSON *report, int verify) {
     char version[32];
     uint32_t v = stw_version();
     snprintf(version, sizeof version, "%u.%u.%u", v / 10000, v / 100 % 100, v % 100);
@@ -227,7 +222,7 @@ int info_build(cJSON *report, int verify, int *damaged_out) {
     stw_image_info images[IMAGES_MAX];
     size_t count = read_images(images);
     add_archs(report, images, count);
-    *damaged_out = add_images(report, images, count, verify);
+    add_images(report, images, count, verify);
     add_cuda_drivers(report);
     info_add_drivers(report);
     int failed = add_devices(report);

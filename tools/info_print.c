@@ -27,9 +27,9 @@ static void print_images(const cJSON *images, int verify) {
     puts("device images:");
     if (!cJSON_GetArraySize(images)) puts(verify ? "  none: there are none to verify" : "  none");
     cJSON_ArrayForEach(row, images) {
-        printf("  %-8s %-12s %10.0f bytes  hash %s%s\n", stw_tool_json_text(row, "arch"),
-               stw_tool_json_text(row, "kind"), stw_tool_json_number(row, "bytes"),
-               stw_tool_json_text(row, "hash"),
+        printf("  %-8s %-11s %-9s %9.0f bytes  hash %s%s\n", stw_tool_json_text(row, "arch"),
+               stw_tool_json_text(row, "kind"), stw_tool_json_text(row, "ops"),
+               stw_tool_json_number(row, "bytes"), stw_tool_json_text(row, "hash"),
                !verify                  ? ""
                : is_true(row, "intact") ? "  intact"
                                         : "  DAMAGED");

@@ -63,12 +63,18 @@ typedef struct run_result { /* of one reference */
     stw_accuracy accuracy; /* rms_allowed 0: not judged */
 } run_result;
 
+typedef struct run_flash { /* FlashAttention's reading of a mask, by flash_* metadata */
+    int given, causal;
+    int64_t left, right;
+} run_flash;
+
 typedef struct run_problem {
     char *name;                              /* prefix without its dot, "" for none */
     const stw_st_tensor *inputs[RUN_INPUTS]; /* of the file, or NULL                */
     const stw_st_tensor *references[STW_GRAD_COUNT];
     stw_attn_desc desc;
     stw_attn_args values; /* what comes by value: offsets, seed; pointers null */
+    run_flash flash;
     run_array arrays[RUN_SLOTS];
     int compute_forward;            /* out and lse are absent */
     char *plan_text, *forward_text; /* stw_plan_describe */

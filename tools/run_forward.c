@@ -6,6 +6,7 @@
  * forward not rounded at all. Neither the library's results nor the file's references enter. */
 #include "run.h"
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 #include <math.h>
@@ -23,7 +24,7 @@ static double noise(uint64_t index, int draw) {
 
 /* Row and head of the query side to an index of lse, [B,H,S] or [H,T]. */
 static int64_t lse_index(const stw_attn_desc *d, int64_t rows, int64_t row, int64_t head) {
-    if (d->total_q > 0) return head * rows + row;
+    if (stw_attn_is_packed(d, 0)) return head * rows + row;
     return (row / d->max_seq_q * d->heads_q + head) * d->max_seq_q + row % d->max_seq_q;
 }
 
@@ -32,30 +33,33 @@ static int64_t lse_index(const stw_attn_desc *d, int64_t rows, int64_t row, int6
 static void store_draw(const run_problem *p, const stw_ref_result *forward, int draw,
                        const stw_attn_args *args) {
     const stw_attn_desc *d = &p->desc;
+    const stw_dtype number = stw_dtype_of_rows(d->dtype);
     int64_t rows = forward->rows_q, count = rows * d->heads_q;
     for (int64_t i = 0; i < count * d->head_dim_v; ++i) {
         double value = forward->out[i];
         if (draw && isfinite(value)) value += stw_ulp(value, d->dtype) * noise((uint64_t)i, draw);
-        stw_store_f32(args->out, i, d->dtype, (float)value);
+        stw_store_f64(args->out, i, d->dtype, value);
     }
     for (int64_t i = 0; i < count; ++i) {
         double value = forward->lse[i];
-        if (draw && isfinite(value)) value += stw_ulp(value, STW_F32) * noise((uint64_t)i, draw + RUN_DRAWS);
-        args->lse[lse_index(d, rows, i % rows, i / rows)] = (float)value;
+        if (draw && isfinite(value)) value += stw_ulp(value, number) * noise((uint64_t)i, draw + RUN_DRAWS);
+        stw_store_f64(args->lse, lse_index(d, rows, i % rows, i / rows), number, value);
     }
 }
 
 /* Delta of the forward as it is: what nothing was rounded for. */
 static void store_delta(const run_problem *p, const stw_ref_result *forward, const stw_attn_args *args) {
     const stw_attn_desc *d = &p->desc;
+    const stw_dtype number = stw_dtype_of_rows(d->dtype);
     int64_t rows = forward->rows_q, dim = d->head_dim_v;
     for (int64_t row = 0; row < rows; ++row)
         for (int64_t h = 0; h < d->heads_q; ++h) {
             int64_t first = (row * d->heads_q + h) * dim, at = lse_index(d, rows, row, h);
             double dot = 0;
             for (int64_t c = first; c < first + dim; ++c)
-                dot += forward->out[c] * (double)stw_load_f32(args->dout, c, d->dtype);
-            args->delta[at] = (float)(dot - (args->dlse ? (double)args->dlse[at] : 0.0));
+                dot += forward->out[c] * stw_load_f64(args->dout, c, d->dtype);
+            if (args->dlse) dot -= stw_load_f64(args->dlse, at, number);
+            stw_store_f64(args->delta, at, number, dot);
         }
 }
 

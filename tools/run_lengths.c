@@ -47,7 +47,8 @@ static int read_side(run_problem *p, run_slot of, run_slot cu, int64_t *batch_ou
         int64_t rows = tensor->shape[0];
         int status = read_starts(p, cu, rows, batch_out, max_seq_out);
         if (status) return status;
-        *total_out = rows ? rows : 1; /* 0 would say "not packed" */
+        *total_out = rows;
+        p->desc.flags |= side ? STW_ATTN_PACKED_KV : STW_ATTN_PACKED_Q;
         p->first_row[side] = int32_at(p->inputs[cu], 0);
         p->end_row[side] = int32_at(p->inputs[cu], *batch_out);
         return 0;

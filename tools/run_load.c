@@ -11,19 +11,20 @@
 
 enum { RUN_PROBLEMS_MAX = 10000 };
 
-#define ROW(name, field, types) {name, offsetof(stw_attn_args, field), types}
+#define ROW(name, field, types)                                                                              \
+    { name, offsetof(stw_attn_args, field), types }
 const run_slot_row run_slot_rows[RUN_SLOTS] = {
-    [RUN_Q] = ROW("q", q, " F32 F16 BF16 "),
-    [RUN_K] = ROW("k", k, " F32 F16 BF16 "),
-    [RUN_V] = ROW("v", v, " F32 F16 BF16 "),
-    [RUN_OUT] = ROW("out", out, " F32 F16 BF16 "),
-    [RUN_DOUT] = ROW("dout", dout, " F32 F16 BF16 "),
-    [RUN_LSE] = ROW("lse", lse, " F32 "),
-    [RUN_DLSE] = ROW("dlse", dlse, " F32 "),
-    [RUN_DELTA] = ROW("delta", delta, " F32 "),
-    [RUN_BIAS] = ROW("bias", bias, " F32 F16 BF16 "),
-    [RUN_ALIBI] = ROW("alibi_slopes", alibi_slopes, " F32 "),
-    [RUN_SINK] = ROW("sink", sink, " F32 "),
+    [RUN_Q] = ROW("q", q, " F32 F16 BF16 F64 "),
+    [RUN_K] = ROW("k", k, " F32 F16 BF16 F64 "),
+    [RUN_V] = ROW("v", v, " F32 F16 BF16 F64 "),
+    [RUN_OUT] = ROW("out", out, " F32 F16 BF16 F64 "),
+    [RUN_DOUT] = ROW("dout", dout, " F32 F16 BF16 F64 "),
+    [RUN_LSE] = ROW("lse", lse, " F32 F64 "),
+    [RUN_DLSE] = ROW("dlse", dlse, " F32 F64 "),
+    [RUN_DELTA] = ROW("delta", delta, " F32 F64 "),
+    [RUN_BIAS] = ROW("bias", bias, " F32 F16 BF16 F64 "),
+    [RUN_ALIBI] = ROW("alibi_slopes", alibi_slopes, " F32 F64 "),
+    [RUN_SINK] = ROW("sink", sink, " F32 F64 "),
     [RUN_CU_Q] = ROW("cu_seqlens_q", cu_seqlens_q, " I32 "),
     [RUN_CU_K] = ROW("cu_seqlens_k", cu_seqlens_kv, " I32 "),
     [RUN_USED_Q] = ROW("used_q", used_q, " I32 "),

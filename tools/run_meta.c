@@ -63,11 +63,32 @@ static int set_diagonal_shift(run_problem *p, const char *text) {
     return read_integer(text, &p->desc.diagonal_shift);
 }
 
+static run_flash *flash_of(run_problem *p) {
+    if (!p->flash.given) p->flash = (run_flash){.given = 1, .left = -1, .right = -1};
+    return &p->flash;
+}
+
+static int set_flash_causal(run_problem *p, const char *text) {
+    static const char *const names[] = {"0", "1", NULL};
+    int index = index_of(text, names);
+    flash_of(p)->causal = index == 1;
+    return index >= 0;
+}
+
+static int set_flash_window_left(run_problem *p, const char *text) {
+    return read_integer(text, &flash_of(p)->left);
+}
+
+static int set_flash_window_right(run_problem *p, const char *text) {
+    return read_integer(text, &flash_of(p)->right);
+}
+
 static int set_scale(run_problem *p, const char *text) {
     double value = 0;
     int status = read_real(text, &value);
     p->desc.flags |= STW_ATTN_HAS_SCALE;
     p->desc.scale = (float)value;
+    p->desc.scale_f64 = value; /* run_shape() knows whether the problem takes it */
     return status;
 }
 
@@ -75,6 +96,7 @@ static int set_softcap(run_problem *p, const char *text) {
     double value = 0;
     int status = read_real(text, &value);
     p->desc.softcap = (float)value;
+    p->desc.softcap_f64 = value;
     return status;
 }
 
@@ -149,6 +171,9 @@ static const struct {
     {"window_left", set_window_left, "a whole number"},
     {"window_right", set_window_right, "a whole number"},
     {"diagonal_shift", set_diagonal_shift, "a whole number"},
+    {"flash_causal", set_flash_causal, "0 or 1"},
+    {"flash_window_left", set_flash_window_left, "a whole number"},
+    {"flash_window_right", set_flash_window_right, "a whole number"},
     {"scale", set_scale, "a number"},
     {"softcap", set_softcap, "a number"},
     {"dropout_p", set_dropout_p, "a number"},

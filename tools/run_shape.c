@@ -4,25 +4,37 @@
  * of the call in the file's own layout (run.h). What a descriptor may hold is left to the library. */
 #include "run.h"
 
+#include "common/attn_packed.h"
+#include "common/dtype.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 stw_dtype run_dtype_of(stw_st_type type) {
     return type == STW_ST_F32    ? STW_F32
+           : type == STW_ST_F64  ? STW_F64
            : type == STW_ST_F16  ? STW_F16
            : type == STW_ST_BF16 ? STW_BF16
                                  : STW_DTYPE_NONE;
 }
 
 static stw_st_type type_of(stw_dtype dtype) {
-    return dtype == STW_F16 ? STW_ST_F16 : dtype == STW_BF16 ? STW_ST_BF16 : STW_ST_F32;
+    return dtype == STW_F16    ? STW_ST_F16
+           : dtype == STW_BF16 ? STW_ST_BF16
+           : dtype == STW_F64  ? STW_ST_F64
+                               : STW_ST_F32;
 }
 
 static void shape_text(const int64_t *shape, int rank, char out[160]) {
     stw_text text = stw_text_in(out, 160);
     for (int d = 0; d < rank; ++d) stw_text_add(&text, "%s%lld", d ? "," : "[", (long long)shape[d]);
     stw_text_add(&text, rank ? "]" : "[]");
+}
+
+/* Of lse, dlse, delta, slopes, sink and dsink. */
+static stw_st_type number_type(const run_problem *p) {
+    return type_of(stw_dtype_of_rows(run_dtype_of(p->inputs[RUN_Q]->type)));
 }
 
 /* A tensor's shape must be `expected`; `letters` says what that is in words. */
@@ -46,7 +58,8 @@ static int expect_type(run_problem *p, run_slot slot) {
     int follows_q = slot == RUN_K || slot == RUN_V || slot == RUN_OUT || slot == RUN_DOUT;
     stw_st_type q = p->inputs[RUN_Q]->type;
     if ((follows_q && tensor->type != q) ||
-        (slot == RUN_BIAS && tensor->type != q && tensor->type != STW_ST_F32))
+        (slot == RUN_BIAS && tensor->type != q && tensor->type != STW_ST_F32) ||
+        (slot >= RUN_LSE && slot <= RUN_SINK && slot != RUN_BIAS && tensor->type != number_type(p)))
         return run_refuse(p, STW_EXIT_USAGE, "%s: dtype %s, but q is %s", run_slot_rows[slot].name,
                           stw_st_type_name(tensor->type), stw_st_type_name(q));
     return 0;
@@ -114,7 +127,7 @@ static int main_shapes(run_problem *p) {
         int rank = rows[i].kind == 2 ? lse_shape(p, shape)
                                      : side_shape(p, rows[i].kind, rows[i].heads, rows[i].head_dim, shape);
         if (tensor) status = expect_shape(p, run_slot_rows[slot].name, tensor, rows[i].letters, rank, shape);
-        set_shape(p, slot, rows[i].kind == 2 ? STW_ST_F32 : p->inputs[RUN_Q]->type, rank, shape);
+        set_shape(p, slot, rows[i].kind == 2 ? number_type(p) : p->inputs[RUN_Q]->type, rank, shape);
     }
     return status;
 }
@@ -170,7 +183,8 @@ static int bias_shape(run_problem *p) {
 static int output_shapes(run_problem *p) {
     const run_slot source[STW_GRAD_COUNT] = {RUN_Q, RUN_K, RUN_V, RUN_BIAS, RUN_SINK};
     const stw_attn_desc *d = &p->desc;
-    const stw_dtype asked[STW_GRAD_COUNT] = {d->dq_dtype, d->dk_dtype, d->dv_dtype, d->dbias_dtype, STW_F32};
+    const stw_dtype asked[STW_GRAD_COUNT] = {d->dq_dtype, d->dk_dtype, d->dv_dtype, d->dbias_dtype,
+                                             stw_dtype_of_rows(d->dtype)};
     for (int g = 0; g < STW_GRAD_COUNT; ++g) {
         const run_array *from = &p->arrays[source[g]];
         if (!from->used) continue;
@@ -206,6 +220,19 @@ static void set_flags(run_problem *p) {
     if (p->inputs[RUN_USED_Q] || p->inputs[RUN_USED_K]) d->flags |= STW_ATTN_HAS_USED_LENGTHS;
 }
 
+/* The mask as FlashAttention reads its own pair of windows. */
+static int read_flash(run_problem *p) {
+    if (!p->flash.given) return 0;
+    if (p->desc.mask || p->desc.flags & (STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT |
+                                         STW_ATTN_HAS_SHIFT | STW_ATTN_ALIBI_COLUMN))
+        return run_refuse(p, STW_EXIT_USAGE,
+                          "metadata flash_*: they say the whole mask; mask, window_*, diagonal_shift and "
+                          "alibi_column are not accepted beside them");
+    if (stw_attn_mask_from_flash(&p->desc, p->flash.causal, p->flash.left, p->flash.right))
+        return run_refuse(p, STW_EXIT_USAGE, "%s", stw_last_error());
+    return 0;
+}
+
 int run_shape(run_problem *p) {
     stw_attn_desc *d = &p->desc;
     int status = 0;
@@ -215,12 +242,15 @@ int run_shape(run_problem *p) {
     if (status) return status;
     const stw_st_tensor *q = p->inputs[RUN_Q], *k = p->inputs[RUN_K], *v = p->inputs[RUN_V];
     d->dtype = run_dtype_of(q->type);
+    if (d->dtype != STW_F64) d->scale_f64 = d->softcap_f64 = 0;
     d->heads_q = q->shape[q->rank - 2];
     d->head_dim_qk = q->shape[q->rank - 1];
     d->heads_kv = k->shape[k->rank - 2];
     d->head_dim_v = v->rank == k->rank ? v->shape[v->rank - 1] : d->head_dim_qk;
     set_flags(p);
-    status = d->total_q || d->total_kv ? stw_layout_thd(d) : stw_layout_bshd(d);
+    status = read_flash(p);
+    if (status) return status;
+    status = stw_attn_is_packed(d, 0) || stw_attn_is_packed(d, 1) ? stw_layout_thd(d) : stw_layout_bshd(d);
     if (status) return run_refuse(p, STW_EXIT_USAGE, "%s", stw_last_error());
     status = main_shapes(p);
     if (!status) status = vector_shapes(p);
@@ -254,7 +284,7 @@ int run_fill(run_problem *p) {
     /* a packed side without rows is described as one row (read_side) */
     int64_t heads = d->heads_q > d->heads_kv ? d->heads_q : d->heads_kv;
     int64_t dim = d->head_dim_qk > d->head_dim_v ? d->head_dim_qk : d->head_dim_v;
-    size_t spare = (size_t)(heads * dim) * 4 + 64;
+    size_t spare = (size_t)(heads * dim) * stw_dtype_size(STW_F64) + 64;
     int status = 0;
     for (int slot = 0; slot < RUN_SLOTS && !status; ++slot)
         if (p->arrays[slot].used) status = fill_array(p, (run_slot)slot, spare);

@@ -6,6 +6,8 @@
  * row. */
 #include "tune.h"
 
+#include "common/attn_packed.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -65,7 +67,7 @@ static class_key key_of(const tune_report *r, const tune_point *point) {
     const stw_attn_desc *d = &point->desc;
     class_key key = {.f32 = d->dtype == STW_F32};
     dim_limits(r, point, &key);
-    key.packed = d->total_q > 0 || d->total_kv > 0;
+    key.packed = stw_attn_is_packed(d, 0) || stw_attn_is_packed(d, 1);
     key.bias = d->bias_dtype != STW_DTYPE_NONE;
     key.dropout = d->dropout_p > 0;
     key.deterministic = point->deterministic;

@@ -8,10 +8,6 @@
 
 #include <string.h>
 
-typedef struct bias_task {
-    stw_cpu_range batch, head, query_block, key_block;
-} bias_task;
-
 /* Keys in the thread's tiles: heads of a group and query blocks share them. */
 typedef struct loaded_keys {
     int64_t b, kv_head, block;
@@ -40,7 +36,7 @@ static void add_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw
     job->tile->add_rows(t->sum, l->bn, 1, t->raw, l->bn, at.rows, at.cols);
 }
 
-static void sum_head(const stw_cpu_job *job, const stw_cpu_scratch *t, const bias_task *k,
+static void sum_head(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_bias_task *k,
                      const stw_cpu_seq *seq, int64_t h, loaded_keys *loaded) {
     for (int64_t kb = k->key_block.first; kb < k->key_block.end; ++kb) {
         stw_cpu_range meets = stw_cpu_query_blocks(seq, &job->layout, kb);
@@ -66,7 +62,7 @@ static void fold(float *sum, const stw_cpu_layout *l, int rows, int cols) {
         }
 }
 
-static void run_task(const stw_cpu_job *job, const stw_cpu_scratch *t, const bias_task *k) {
+static void run_task(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_bias_task *k) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
     loaded_keys loaded = {-1, -1, -1};
@@ -88,23 +84,26 @@ static void run_task(const stw_cpu_job *job, const stw_cpu_scratch *t, const bia
                           l->bn, (uint32_t)rows, (uint32_t)cols, 1.0f);
 }
 
-void stw_cpu_bias_phase(void *data, uint32_t worker) {
-    stw_cpu_job *job = data;
+int stw_cpu_claim_bias(stw_cpu_job *job, stw_cpu_bias_task *task_out) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
     int64_t q_blocks = stw_ceil_div(p->max_seq_q, l->bm), k_blocks = stw_ceil_div(p->max_seq_kv, l->bn);
     int64_t nb = p->dbias.batch ? p->batch : 1, nh = p->dbias.head ? p->heads_q : 1;
     int64_t nq = p->dbias.query ? q_blocks : 1, nk = p->dbias.key ? k_blocks : 1;
+    int64_t rest = stw_cpu_claim(job);
+    if (rest >= nb * nh * nq * nk) return 0;
+    task_out->key_block = pick(&rest, p->dbias.key, k_blocks, nk);
+    task_out->query_block = pick(&rest, p->dbias.query, q_blocks, nq);
+    task_out->head = pick(&rest, p->dbias.head, p->heads_q, nh);
+    task_out->batch = pick(&rest, p->dbias.batch, p->batch, nb);
+    return 1;
+}
+
+void stw_cpu_bias_phase(void *data, uint32_t worker) {
+    stw_cpu_job *job = data;
+    const stw_cpu_layout *l = &job->layout;
     stw_cpu_scratch t;
-    stw_cpu_scratch_of(p, l, job->workspace + l->scratch + worker * l->scratch_size, &t);
-    for (;;) {
-        int64_t rest = stw_cpu_claim(job);
-        if (rest >= nb * nh * nq * nk) return;
-        bias_task k;
-        k.key_block = pick(&rest, p->dbias.key, k_blocks, nk);
-        k.query_block = pick(&rest, p->dbias.query, q_blocks, nq);
-        k.head = pick(&rest, p->dbias.head, p->heads_q, nh);
-        k.batch = pick(&rest, p->dbias.batch, p->batch, nb);
-        run_task(job, &t, &k);
-    }
+    stw_cpu_bias_task k;
+    stw_cpu_scratch_of(job->p, l, job->workspace + l->scratch + worker * l->scratch_size, &t);
+    while (stw_cpu_claim_bias(job, &k)) run_task(job, &t, &k);
 }

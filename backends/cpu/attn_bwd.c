@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Runs the phases of an attention call on the context's threads, and the backward call itself: first phase
- * (attn_rows.c), dSink, broadcast dBias (attn_bias.c), main phase (attn_main.c). Called through backend.c. */
+ * (attn_rows.c), dSink, broadcast dBias (attn_bias.c), main phase (attn_main.c); of f64 problems
+ * attn_f64_bwd.c's. Called through backend.c. */
 #include "cpu.h"
 
 #include <fenv.h>
@@ -45,10 +46,14 @@ void stw_cpu_run_phases(const stw_device *device, uint32_t threads, void *job,
     if (pool) stw_pool_release(pool);
 }
 
-void stw_cpu_run(const stw_device *device, stw_cpu_job *job, const stw_pool_fn *phases, uint32_t count) {
+uint32_t stw_cpu_threads_of(const stw_device *device, uint32_t cpu_threads) {
     const stw_cpu_state *state = device->state;
+    return cpu_threads && cpu_threads < state->threads ? cpu_threads : state->threads;
+}
+
+void stw_cpu_run(const stw_device *device, stw_cpu_job *job, const stw_pool_fn *phases, uint32_t count) {
     stw_cpu_progress progress = {&job->next, &job->threads};
-    stw_cpu_run_phases(device, useful_threads(job->p, state->threads), job, &progress, phases, count);
+    stw_cpu_run_phases(device, useful_threads(job->p, job->threads), job, &progress, phases, count);
 }
 
 /* dSink: the blocks' parts in order. One thread: a few additions a block. */
@@ -66,22 +71,38 @@ static void sink_phase(void *data, uint32_t worker) {
             int64_t blocks = stw_ceil_div(seq.q.rows, job->layout.bm);
             for (int64_t i = 0; i < blocks; ++i) sum += part[h * job->layout.q_blocks + seq.q_block + i];
         }
-        p->dsink[h] = (float)(p->accumulate & STW_OUT_DSINK ? (double)p->dsink[h] + sum : sum);
+        stw_dtype dtype = stw_dtype_of_rows((stw_dtype)p->dtype);
+        if (p->accumulate & STW_OUT_DSINK) sum += stw_load_f64(p->dsink, h, dtype);
+        stw_store_f64(p->dsink, h, dtype, sum);
     }
 }
 
 stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream) {
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads) {
     (void)stream;
     stw_status status = stw_cpu_check_data("attn_bwd", params);
     if (status) return status;
     const char *reason;
-    stw_cpu_job job = {.p = params, .tile = stw_cpu_tile_ops(work->variant, &reason), .workspace = workspace};
+    stw_cpu_job job = {.work = work,
+                       .p = params,
+                       .tile = stw_cpu_tile_ops(work->variant, &reason),
+                       .workspace = workspace,
+                       .threads = stw_cpu_threads_of(device, cpu_threads)};
     job.layout = stw_cpu_layout_of(work, job.tile, ((const stw_cpu_state *)device->state)->threads);
-    uint32_t tiles = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (job.layout.bias_direct ? STW_OUT_DBIAS : 0);
-    const stw_pool_fn phases[] = {stw_cpu_rows_phase, params->outputs & STW_OUT_DSINK ? sink_phase : NULL,
-                                  job.layout.bias_summed ? stw_cpu_bias_phase : NULL,
-                                  params->outputs & tiles ? stw_cpu_main_phase : NULL};
-    stw_cpu_run(device, &job, phases, 4);
+    uint32_t direct = job.layout.bias_direct ? STW_OUT_DBIAS : 0, outputs = params->outputs;
+    uint32_t queries = STW_OUT_DQ | direct, keys = STW_OUT_DK | STW_OUT_DV;
+    stw_pool_fn sink = outputs & STW_OUT_DSINK ? sink_phase : NULL;
+    if (params->dtype == STW_F64) {
+        const stw_pool_fn phases[] = {
+            stw_f64_rows_phase, sink, job.layout.bias_summed ? stw_f64_bias_phase : NULL,
+            outputs & queries ? stw_f64_queries_phase : NULL, outputs & keys ? stw_f64_keys_phase : NULL};
+        stw_cpu_run(device, &job, phases, 5);
+    } else {
+        const stw_pool_fn phases[] = {stw_cpu_rows_phase, sink,
+                                      job.layout.bias_summed ? stw_cpu_bias_phase : NULL,
+                                      outputs & (queries | keys) ? stw_cpu_main_phase : NULL};
+        stw_cpu_run(device, &job, phases, 4);
+    }
     return STW_OK;
 }

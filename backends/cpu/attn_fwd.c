@@ -95,14 +95,19 @@ void stw_cpu_fwd_phase(void *data, uint32_t worker) {
 }
 
 stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream) {
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads) {
     (void)stream;
     stw_status status = stw_cpu_check_data("attn_fwd", params);
     if (status) return status;
     const char *reason;
-    stw_cpu_job job = {.p = params, .tile = stw_cpu_tile_ops(work->variant, &reason), .workspace = workspace};
+    stw_cpu_job job = {.work = work,
+                       .p = params,
+                       .tile = stw_cpu_tile_ops(work->variant, &reason),
+                       .workspace = workspace,
+                       .threads = stw_cpu_threads_of(device, cpu_threads)};
     job.layout = stw_cpu_layout_of(work, job.tile, ((const stw_cpu_state *)device->state)->threads);
-    stw_pool_fn phase = stw_cpu_fwd_phase;
+    stw_pool_fn phase = params->dtype == STW_F64 ? stw_f64_fwd_phase : stw_cpu_fwd_phase;
     stw_cpu_run(device, &job, &phase, 1);
     return STW_OK;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Sizes and places: the workspace of a call, the tiles of a thread, sequences cut into blocks. Called by backend.c at plan time and by every phase. */
-#include "cpu.h"
+ * Sizes and places: the workspace of a call, the tiles of a thread, sequences cut into blocks. Called by
+ * backend.c at plan time and by every phase. */
+#include "attn_f64.h"
 
 #define PART_ALIGN ((size_t)64)
 
@@ -29,7 +30,9 @@ static void layout_bias(stw_cpu_layout *l, const stw_attn_params *p) {
 
 stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *tile, uint32_t threads) {
     const stw_attn_params *p = &work->params;
-    stw_cpu_layout l = {.bm = work->variant->bm, .bn = work->variant->bn};
+    int f64 = p->dtype == STW_F64;
+    stw_cpu_layout l = {.bm = f64 ? STW_F64_BM : work->variant->bm,
+                        .bn = f64 ? STW_F64_BN : work->variant->bn};
     int packed = (p->features & STW_FEAT_PACKED_Q) != 0;
     l.width_k = round_up(p->head_dim_qk, tile->lanes);
     l.width_v = round_up(p->head_dim_v, tile->lanes);
@@ -39,14 +42,14 @@ stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *
         size_t heads = (size_t)p->heads_q, rows = heads * (size_t)l.q_rows,
                blocks = heads * (size_t)l.q_blocks;
         layout_bias(&l, p);
-        l.separate_dq = p->dq_dtype != STW_F32 || (p->accumulate & STW_OUT_DQ);
-        l.delta = take(&l.total, rows * sizeof(float));
-        l.turns = take(&l.total, blocks * sizeof(uint32_t));
+        l.separate_dq = !f64 && (p->dq_dtype != STW_F32 || (p->accumulate & STW_OUT_DQ));
+        l.delta = take(&l.total, rows * (f64 ? sizeof(double) : sizeof(float)));
+        l.turns = take(&l.total, f64 ? 0 : blocks * sizeof(uint32_t));
         l.sink = take(&l.total, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0);
         int in_workspace = (p->outputs & STW_OUT_DQ) && l.separate_dq;
         l.dq = take(&l.total, in_workspace ? rows * p->head_dim_qk * sizeof(float) : 0);
     }
-    l.scratch_size = stw_cpu_scratch_of(p, &l, NULL, NULL);
+    l.scratch_size = f64 ? stw_f64_scratch_of(work, &l, NULL, NULL) : stw_cpu_scratch_of(p, &l, NULL, NULL);
     l.scratch = take(&l.total, l.scratch_size * threads);
     return l;
 }

@@ -13,7 +13,6 @@
  * turn it is has always been claimed by a running thread: no deadlock. Called by attn_bwd.c. */
 #include "cpu.h"
 
-#include <sched.h>
 #include <string.h>
 
 typedef struct unit {
@@ -22,13 +21,25 @@ typedef struct unit {
     int started;            /* dk and dv hold sums */
 } unit;
 
+#define TURN_SLEEPER 0x80000000u /* somebody sleeps until the count changes */
+#define TURN_SPIN    200u        /* pauses awake, a few microseconds: a turn that is near */
+
 static void wait_for_turn(atomic_uint *turn, uint32_t mine) {
-    for (uint32_t spins = 0; atomic_load_explicit(turn, memory_order_acquire) != mine; ++spins) {
+    uint32_t now, spins = 0;
+    while (((now = atomic_load_explicit(turn, memory_order_acquire)) & ~TURN_SLEEPER) != mine) {
+        if (spins < TURN_SPIN) {
+            ++spins;
 #if defined(__x86_64__)
-        __builtin_ia32_pause();
+            __builtin_ia32_pause();
 #endif
-        if (spins > 200) sched_yield();
+        } else if (now & TURN_SLEEPER || atomic_compare_exchange_strong(turn, &now, now | TURN_SLEEPER)) {
+            stw_pool_sleep(turn, now | TURN_SLEEPER);
+        }
     }
+}
+
+static void pass_turn(atomic_uint *turn, uint32_t next) {
+    if (atomic_exchange_explicit(turn, next, memory_order_acq_rel) & TURN_SLEEPER) stw_pool_wake(turn);
 }
 
 /* Adds the tile's dQ when it is this key block's turn; the last one writes the output. */
@@ -52,7 +63,7 @@ static void add_dq(const stw_cpu_job *job, const stw_cpu_scratch *t, const unit 
     if (u->block + 1 == range.end)
         job->tile->store_rows(out, p->dq.seq, p->dq_dtype, (p->accumulate & STW_OUT_DQ) != 0, sum,
                               (size_t)stride, u->at.rows, p->head_dim_qk, p->scale);
-    atomic_store_explicit(turn, mine + 1, memory_order_release);
+    pass_turn(turn, mine + 1);
 }
 
 static void store_bias(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at) {

@@ -43,12 +43,14 @@ void stw_cpu_mask_phase(void *data, uint32_t worker) {
 }
 
 stw_status stw_cpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
-                                const stw_attn_params *params, stw_stream stream) {
+                                const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads) {
     (void)stream;
     stw_status status = stw_cpu_check_data("dropout_mask", params);
     if (status) return status;
     const char *reason;
-    stw_cpu_job job = {.p = params, .tile = stw_cpu_tile_ops(work->variant, &reason)};
+    stw_cpu_job job = {.p = params,
+                       .tile = stw_cpu_tile_ops(work->variant, &reason),
+                       .threads = stw_cpu_threads_of(device, cpu_threads)};
     stw_pool_fn phase = stw_cpu_mask_phase;
     stw_cpu_run(device, &job, &phase, 1);
     return STW_OK;

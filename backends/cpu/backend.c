@@ -12,8 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ALIGNMENT   256
-#define MAX_THREADS 1024
+#define ALIGNMENT 256
 
 const stw_tile_ops *stw_cpu_tile_ops(const stw_variant *variant, const char **reason_out) {
     *reason_out = NULL;
@@ -50,7 +49,7 @@ static const char *variant_refusal(const stw_device *device, const stw_attn_work
 
 static uint32_t allowed_cores(void) {
     long cores = stw_cores_allowed();
-    return cores > MAX_THREADS ? MAX_THREADS : (uint32_t)cores;
+    return cores > STW_CPU_THREADS_MAX ? STW_CPU_THREADS_MAX : (uint32_t)cores;
 }
 
 /* "model name" of the first processor, where the kernel tells it. */
@@ -75,10 +74,10 @@ static stw_status cpu_open(const stw_open_request *request, stw_device *device_o
     if (request->forced_arch && strcmp(request->forced_arch, "cpu"))
         return stw_fail(STW_E_INVALID, "context_create: arch \"%s\" of the CPU backend, accepted: cpu",
                         request->forced_arch);
-    if (request->cpu_threads < 0 || request->cpu_threads > MAX_THREADS)
+    if (request->cpu_threads < 0 || request->cpu_threads > STW_CPU_THREADS_MAX)
         return stw_fail(STW_E_INVALID,
                         "context_create: cpu_threads %d, accepted: 0..%d (0 = all allowed cores)",
-                        request->cpu_threads, MAX_THREADS);
+                        request->cpu_threads, STW_CPU_THREADS_MAX);
     stw_cpu_state *state = malloc(sizeof *state);
     if (!state) return stw_fail(STW_E_NO_MEMORY, "context_create: no memory for the CPU backend");
     state->threads = request->cpu_threads ? (uint32_t)request->cpu_threads : allowed_cores();
@@ -159,12 +158,14 @@ static stw_status stream_nothing(const stw_device *device, stw_stream stream) {
 
 const stw_backend_ops stw_cpu_backend = {
     .backend = STW_BACKEND_CPU,
+    .attn_f64 = 1,
     .open = cpu_open,
     .close = cpu_close,
     .variant_refusal = variant_refusal,
     .attn_prepare = attn_prepare,
     .attn_bwd = stw_cpu_attn_bwd,
     .attn_fwd = stw_cpu_attn_fwd,
+    .stage = stw_cpu_stage,
     .dropout_mask = stw_cpu_dropout_mask,
     .jagged_prepare = stw_cpu_jagged_prepare,
     .jagged_bwd = stw_cpu_jagged_bwd,

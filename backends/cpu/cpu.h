@@ -9,6 +9,8 @@
 #include "pool.h"
 #include "tile.h"
 
+#include "common/dtype.h"
+
 #include <stdatomic.h>
 
 typedef struct stw_cpu_state {
@@ -26,7 +28,7 @@ typedef struct stw_cpu_layout {
     int64_t q_blocks; /* numbered query blocks of one head (upper bound)                */
     uint32_t bm, bn;
     uint32_t width_k, width_v; /* head dims padded to lanes                              */
-    size_t delta;              /* f32 [heads_q][q_rows]: D                                       */
+    size_t delta;              /* f32 or f64 [heads_q][q_rows]: D                                */
     size_t turns;              /* u32 [heads_q][q_blocks]: key blocks that have added to dQ      */
     size_t dq;                 /* f32 [heads_q][q_rows][head_dim_qk]: dQ so far                  */
     size_t sink;               /* f64 [heads_q][q_blocks]: dSink of each block                   */
@@ -37,6 +39,7 @@ typedef struct stw_cpu_layout {
     int bias_summed; /* dBias is broadcast: its own pass                               */
 } stw_cpu_layout;
 
+/* Also of f64 problems, whose tiles have their own size and scratch (attn_f64.h). */
 stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *tile, uint32_t threads);
 
 /* A thread's tiles. */
@@ -92,12 +95,13 @@ static inline int64_t stw_cpu_longest(int64_t max_seq, int64_t total) {
 /* Address of element 0 of a row; `row` counts from the sequence's start. */
 static inline void *stw_cpu_row(const stw_tensor_param *t, uint32_t dtype, int64_t b, int64_t h,
                                 int64_t row) {
-    size_t size = dtype == STW_F32 ? 4 : 2;
+    size_t size = stw_dtype_size((stw_dtype)dtype);
     return (char *)t->data + (b * t->batch + h * t->head + row * t->seq) * (int64_t)size;
 }
 
 /* ---- one call ---------------------------------------------------------------------------------------*/
 typedef struct stw_cpu_job {
+    const stw_attn_work *work;
     const stw_attn_params *p;
     const stw_tile_ops *tile;
     stw_cpu_layout layout;
@@ -106,7 +110,10 @@ typedef struct stw_cpu_job {
     atomic_uint_fast64_t next; /* task to be claimed next */
 } stw_cpu_job;
 
-/* Runs the phases of a call: `phases` one after the other, each on all threads. */
+/* Threads that work on a call which may have `cpu_threads` (0: all of the context's). */
+uint32_t stw_cpu_threads_of(const stw_device *device, uint32_t cpu_threads);
+
+/* Runs the phases of a call: `phases` one after the other, each on at most job->threads threads. */
 void stw_cpu_run(const stw_device *device, stw_cpu_job *job, const stw_pool_fn *phases, uint32_t count);
 
 /* The same for any job: where it counts its tasks and how many threads work on it. */
@@ -121,6 +128,12 @@ static inline int64_t stw_cpu_claim(stw_cpu_job *job) {
     return (int64_t)atomic_fetch_add(&job->next, 1);
 }
 
+/* The next output tile of a broadcast dBias: everything that adds to it. 0: none is left. */
+typedef struct stw_cpu_bias_task {
+    stw_cpu_range batch, head, query_block, key_block;
+} stw_cpu_bias_task;
+int stw_cpu_claim_bias(stw_cpu_job *job, stw_cpu_bias_task *task_out);
+
 static inline float *stw_cpu_part(const stw_cpu_job *job, size_t offset) {
     return (float *)(void *)(job->workspace + offset);
 }
@@ -131,6 +144,13 @@ void stw_cpu_main_phase(void *job, uint32_t worker); /* dK, dV, dQ, direct dBias
 void stw_cpu_bias_phase(void *job, uint32_t worker); /* broadcast dBias                     */
 void stw_cpu_fwd_phase(void *job, uint32_t worker);
 void stw_cpu_mask_phase(void *job, uint32_t worker);
+
+/* The same of f64 problems (attn_f64_*.c). */
+void stw_f64_rows_phase(void *job, uint32_t worker);    /* delta, dSink parts                  */
+void stw_f64_queries_phase(void *job, uint32_t worker); /* dQ, direct dBias                    */
+void stw_f64_keys_phase(void *job, uint32_t worker);    /* dK, dV                              */
+void stw_f64_bias_phase(void *job, uint32_t worker);    /* broadcast dBias                     */
+void stw_f64_fwd_phase(void *job, uint32_t worker);
 
 /* ---- tiles of the backward pass, shared by the main and the bias phase -------------------------------*/
 typedef struct stw_cpu_tile {
@@ -167,10 +187,15 @@ stw_tile_logits stw_cpu_logits(const stw_cpu_job *job, const stw_cpu_scratch *t,
 stw_status stw_cpu_check_data(const char *function, const stw_attn_params *p);
 
 stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream);
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads);
 stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream);
+                            const stw_attn_params *params, void *workspace, stw_stream stream,
+                            uint32_t cpu_threads);
+stw_status stw_cpu_stage(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                         const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream,
+                         uint32_t cpu_threads);
 stw_status stw_cpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
-                                const stw_attn_params *params, stw_stream stream);
+                                const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads);
 
 #endif

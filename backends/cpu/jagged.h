@@ -38,7 +38,8 @@ typedef struct stw_cpu_jagged_job {
 
 stw_status stw_cpu_jagged_prepare(const stw_device *device, stw_jagged_work *work);
 stw_status stw_cpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
-                              const stw_jagged_params *params, void *workspace, stw_stream stream);
+                              const stw_jagged_params *params, void *workspace, stw_stream stream,
+                              uint32_t cpu_threads);
 
 static inline int64_t stw_cpu_jagged_claim(stw_cpu_jagged_job *job) {
     return (int64_t)atomic_fetch_add(&job->next, 1);

@@ -247,7 +247,8 @@ static uint32_t useful_threads(const stw_jagged_params *p, uint32_t threads) {
 }
 
 stw_status stw_cpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
-                              const stw_jagged_params *params, void *workspace, stw_stream stream) {
+                              const stw_jagged_params *params, void *workspace, stw_stream stream,
+                              uint32_t cpu_threads) {
     const stw_cpu_state *state = device->state;
     (void)stream;
     if (params->op == STW_JAGGED_ATTENTION) {
@@ -264,8 +265,8 @@ stw_status stw_cpu_jagged_bwd(const stw_device *device, const stw_jagged_work *w
     if (status) return status;
     op_phases phases = phases_of(params, &job.layout);
     stw_cpu_progress progress = {&job.next, &job.threads};
-    stw_cpu_run_phases(device, useful_threads(&job.p, state->threads), &job, &progress, phases.phase,
-                       STW_CPU_JAGGED_PHASES);
+    stw_cpu_run_phases(device, useful_threads(&job.p, stw_cpu_threads_of(device, cpu_threads)), &job,
+                       &progress, phases.phase, STW_CPU_JAGGED_PHASES);
     return STW_OK;
 }
 

@@ -2,7 +2,8 @@
  *
  * Thread pool. One word, `gate`, holds the whole state of a job: its number, whether it is open, and how
  * many workers are inside. Workers sleep on it (futex), join an open job once, and leave; the caller closes
- * the job when its own part is done, so a worker that wakes late finds it closed and nobody waits for it. */
+ * the job when its own part is done, so a worker that wakes late finds it closed and nobody waits for it. A
+ * worker never spins, and only those that a job may use are woken for it. */
 #include "pool.h"
 
 #include "common/status.h"
@@ -20,6 +21,9 @@
 #define GATE_OPEN  0x8000u
 #define GATE_COUNT 0x7FFFu
 #define GATE_JOB   0x10000u /* one job further */
+
+#define SLEEPERS    32u   /* kinds of sleepers that a futex tells apart; workers from 32 on share the last */
+#define CALLER_SPIN 2000u /* pauses that the caller waits awake for workers inside: 30 to 100 us */
 
 typedef struct pool_worker {
     stw_pool *pool;
@@ -51,19 +55,31 @@ static void watch_forks(void) {
     fork_error = pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-static void futex_sleep(atomic_uint *word, uint32_t while_value) {
+void stw_pool_sleep(atomic_uint *word, uint32_t while_value) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, while_value, NULL, NULL, 0);
 }
 
-static void futex_wake(atomic_uint *word, int count) {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+void stw_pool_wake(atomic_uint *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Worker `number` on the gate. */
+static void sleep_as(atomic_uint *gate, uint32_t while_value, uint32_t number) {
+    uint32_t kind = number < SLEEPERS ? number - 1 : SLEEPERS - 1;
+    syscall(SYS_futex, gate, FUTEX_WAIT_BITSET_PRIVATE, while_value, NULL, NULL, 1u << kind);
+}
+
+/* Workers 1..threads-1; of those that share a kind, all. */
+static void wake_below(atomic_uint *gate, uint32_t threads) {
+    uint32_t kinds = threads <= SLEEPERS ? (1u << (threads - 1)) - 1 : ~0u;
+    syscall(SYS_futex, gate, FUTEX_WAKE_BITSET_PRIVATE, INT_MAX, NULL, NULL, kinds);
 }
 
 static void leave(stw_pool *pool) {
     uint32_t left = atomic_fetch_sub(&pool->gate, 1) - 1;
     if (!(left & (GATE_OPEN | GATE_COUNT))) {
         atomic_store(&pool->idle, 1);
-        futex_wake(&pool->idle, 1);
+        stw_pool_wake(&pool->idle);
     }
 }
 
@@ -83,7 +99,7 @@ static void *worker_main(void *argument) {
             leave(pool);
             continue;
         }
-        futex_sleep(&pool->gate, gate);
+        sleep_as(&pool->gate, gate, self->number);
     }
     return NULL;
 }
@@ -91,7 +107,7 @@ static void *worker_main(void *argument) {
 static void join_workers(stw_pool *pool, uint32_t started) {
     atomic_store(&pool->stop, 1);
     atomic_fetch_add(&pool->gate, GATE_JOB); /* a changed word: nobody falls asleep on the old one */
-    futex_wake(&pool->gate, INT_MAX);
+    stw_pool_wake(&pool->gate);
     for (uint32_t i = 0; i < started; ++i) pthread_join(pool->workers[i].thread, NULL);
 }
 
@@ -160,14 +176,14 @@ void stw_pool_run(stw_pool *pool, uint32_t threads, stw_pool_fn fn, void *job) {
     atomic_store(&pool->idle, 0);
     uint32_t gate = atomic_load(&pool->gate); /* closed and empty: only this thread changes it */
     atomic_store(&pool->gate, ((gate / GATE_JOB + 1) * GATE_JOB) | GATE_OPEN);
-    futex_wake(&pool->gate, INT_MAX);
+    wake_below(&pool->gate, threads);
     fn(job, 0);
     uint32_t inside = atomic_fetch_and(&pool->gate, ~GATE_OPEN) & GATE_COUNT;
     if (!inside) return;
-    for (int i = 0; i < 2000 && !atomic_load(&pool->idle); ++i) {
+    for (uint32_t i = 0; i < CALLER_SPIN && !atomic_load(&pool->idle); ++i) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
     }
-    while (!atomic_load(&pool->idle)) futex_sleep(&pool->idle, 0);
+    while (!atomic_load(&pool->idle)) stw_pool_sleep(&pool->idle, 0);
 }

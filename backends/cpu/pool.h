@@ -9,6 +9,8 @@
 
 #include "sternway/base.h"
 
+#include <stdatomic.h>
+
 typedef struct stw_pool stw_pool;
 
 /* `worker`: 0 for the caller, else 1..threads-1; no two threads inside a job share it. */
@@ -22,6 +24,10 @@ void stw_pool_destroy(stw_pool *pool);
 /* Takes the pool for several jobs in a row. 1: the caller's until stw_pool_release. 0: busy or gone. */
 int stw_pool_try_acquire(stw_pool *pool);
 void stw_pool_release(stw_pool *pool);
+
+/* Sleeps while the word holds the value, or wakes for no reason; wakes all that sleep on the word. */
+void stw_pool_sleep(atomic_uint *word, uint32_t while_value);
+void stw_pool_wake(atomic_uint *word);
 
 /* Runs fn on at most `threads` threads and returns when all of them have. With pool = NULL: alone. */
 void stw_pool_run(stw_pool *pool, uint32_t threads, stw_pool_fn fn, void *job);

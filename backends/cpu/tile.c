@@ -11,6 +11,7 @@
 
 #include "tile_copy.inl"
 #include "tile_dropout.inl"
+#include "tile_f64.inl"
 #include "tile_gemm.inl"
 #include "tile_grad.inl"
 #include "tile_jagged.inl"
@@ -29,6 +30,7 @@ const stw_tile_ops STW_TILE_TABLE = {
     .dot_rows = tile_dot_rows,
     .matmul = tile_matmul,
     .matmul_at = tile_matmul_at,
+    .matmul_f64 = tile_matmul_f64,
     .grad = tile_grad,
     .softmax = tile_softmax,
     .scale_rows = tile_scale_rows,

@@ -2,7 +2,8 @@
  *
  * The tile operations: everything of the CPU backend that touches elements, as one table of functions a
  * instruction set. tile.c is compiled once for each (STW_TILE_TABLE names its table); attn_*.c walk the
- * problem and call them. Tiles are f32, row-major, 64-byte aligned; pitches are in floats. */
+ * problem and call them. Tiles are f32 (of f64 problems f64), row-major, 64-byte aligned; pitches are in
+ * elements. */
 #ifndef STW_CPU_TILE_H
 #define STW_CPU_TILE_H
 
@@ -85,6 +86,9 @@ typedef struct stw_tile_ops {
     /* The same with A stored transposed, a[k][m]. */
     void (*matmul_at)(uint32_t m, uint32_t n, uint32_t k, const float *a, size_t a_pitch, const float *b,
                       size_t b_pitch, float *c, size_t c_pitch, int add);
+    /* C[m][n] (+)= A B in f64, A[i][s] = a[i*a_row + s*a_step]; n is rounded up to lanes, m is not. */
+    void (*matmul_f64)(uint32_t m, uint32_t n, uint32_t k, const double *a, size_t a_row, size_t a_step,
+                       const double *b, size_t b_pitch, double *c, size_t c_pitch, int add);
 
     void (*grad)(const stw_tile_grad *tile);
     void (*softmax)(const stw_tile_softmax *tile);

@@ -16,6 +16,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #include "common/kernels/attn_bwd_delta.inl"
 #include "common/kernels/attn_bwd_finish.inl"
 #include "common/kernels/attn_fwd.inl"
+#include "common/kernels/attn_stage.inl"
 #include "common/kernels/dropout_mask.inl"
 
 #define KERNEL(name, threads, call)                                                                          \
@@ -71,5 +72,10 @@ STW_BIAS_LEAN_TILES(LEAN_2)
 KERNEL(stw_attn_bwd_delta_f16, ATTN_ROW_THREADS, attn_bwd_delta<dev_f16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_delta_bf16, ATTN_ROW_THREADS, attn_bwd_delta<dev_bf16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_delta_f32, ATTN_ROW_THREADS, attn_bwd_delta<float>(launch, dev_shared))
-KERNEL(stw_attn_bwd_finish, ATTN_ROW_THREADS, attn_bwd_finish(launch))
+KERNEL(stw_attn_bwd_finish, ATTN_ROW_THREADS, attn_bwd_finish(launch, dev_shared))
 KERNEL(stw_attn_dropout_mask, ATTN_MASK_THREADS, attn_dropout_mask(launch, dev_shared))
+
+#define STAGE(bytes, T)                                                                                      \
+    DEV_KERNEL(ATTN_STAGE_THREADS) stw_attn_stage_##bytes(DEV_ARGUMENT stw_attn_stage stage) { attn_stage<T>(stage); }
+STAGE(2, uint16_t)
+STAGE(4, uint32_t)

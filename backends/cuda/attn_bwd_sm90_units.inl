@@ -86,30 +86,32 @@ template <class C, bool ORDERED> struct hop_loader {
     DEV_FN uint32_t draw(const stw_attn_launch &l) { return (ORDERED ? 0u : (uint32_t)l.blocks) + (uint32_t)dev_fetch_add(l.ticket, 1); }
     DEV_FN uint32_t begin_with(const stw_attn_launch &l) { return ORDERED ? draw(l) : (uint32_t)dev_unit(); }
     /* attn_place_of in 32 bits, which is what units and heads are here: long division would cost the main loop registers. */
-    DEV_FN bool place_of(const stw_attn_launch &l, uint32_t number, uint32_t *block, uint32_t *b, uint32_t *head) {
+    DEV_FN void place_of(const stw_attn_launch &l, uint32_t number, uint32_t *key_block, uint32_t *head) {
+        if (l.p.features & STW_FEAT_PACKED_KV) {
+            const uint2 unit = *(const uint2 *)(const void *)(l.listed + 1 + number);
+            *head = unit.x;
+            *key_block = unit.y;
+            return;
+        }
         const uint32_t blocks = (uint32_t)l.k_blocks, beside = (uint32_t)l.heads_beside, heads_kv = (uint32_t)l.p.heads_kv;
         const uint32_t first = number / (beside * blocks) * beside, left = (uint32_t)l.p.batch * heads_kv - first, here = left < beside ? left : beside;
         number -= first * blocks;
-        *block = number / here;
-        const uint32_t any = first + number - *block * here;
-        if (ORDERED) *block = blocks - 1 - *block; /* STW_KEYS_DESCEND */
-        *b = any / heads_kv;
-        *head = any - *b * heads_kv;
-        if (!(l.p.features & STW_FEAT_PACKED_KV)) return true;
-        const int total = (int)l.p.total_kv, start = min(max(l.p.cu_seqlens_kv[*b], 0), total), end = min(max(l.p.cu_seqlens_kv[*b + 1], start), total);
-        return (int)(*block * C::BN) < min(end - start, (int)l.p.max_seq_kv);
+        const uint32_t turn = number / here, any = first + number - turn * here, b = any / heads_kv;
+        *key_block = b * blocks + (ORDERED ? blocks - 1 - turn : turn); /* STW_KEYS_DESCEND */
+        *head = any - b * heads_kv;
     }
-    /* The first unit with rows to write from `number` on, into u; its key block comes asynchronously. */
+    /* Unit `number` into u, if there is one; its key block comes asynchronously. */
     DEV_FN void fetch(const stw_attn_launch &l, uint32_t number, attn_unit &u, uint32_t barrier) {
-        const uint32_t units = (uint32_t)l.units;
-        uint32_t block = 0, b = 0, head = 0;
-        while (number < units && !place_of(l, number, &block, &b, &head)) number = draw(l);
+        const uint32_t units = l.p.features & STW_FEAT_PACKED_KV ? (uint32_t)l.listed[0] : (uint32_t)l.units;
+        const bool live = number < units;
+        uint32_t key_block = 0, head = 0;
+        if (live) place_of(l, number, &key_block, &head);
         u.kv_head = (int)head;
-        u.live = number < units;
-        hop_barrier_expect(barrier, number < units ? (uint32_t)sizeof(attn_key_block) : 0u);
-        if (number < units)
-            hop_load_bytes(hop_address(&u), (const char *)l.key_blocks + (uint64_t)(b * (uint32_t)l.k_blocks + block) * (uint32_t)sizeof(attn_key_block),
-                           (uint32_t)sizeof(attn_key_block), barrier);
+        u.live = live;
+        hop_barrier_expect(barrier, live ? (uint32_t)sizeof(attn_key_block) : 0u);
+        if (live)
+            hop_load_bytes(hop_address(&u), (const char *)l.key_blocks + (uint64_t)key_block * (uint32_t)sizeof(attn_key_block), (uint32_t)sizeof(attn_key_block),
+                           barrier);
     }
     /* The same in steps: `drawn` says how far it is. */
     DEV_FN void fetch_drawn(const stw_attn_launch &l, uint32_t *drawn, attn_unit &u, uint32_t barrier) {

@@ -4,9 +4,9 @@
 #include "backends/cuda/device.h"
 
 stw_status stw_cuda_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
-                                  int workspace) {
+                                  int written) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
-    (void)workspace;
+    (void)written;
     int attributes[] = {STW_CUDA_POINTER_MEMORY_TYPE, STW_CUDA_POINTER_IS_MANAGED, STW_CUDA_POINTER_ORDINAL};
     unsigned type = 0, managed = 0;
     int ordinal = -1;

@@ -4,7 +4,6 @@
 #include "backends/cuda/driver.h"
 
 #include "common/driver.h"
-#include "common/gpu.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -76,13 +75,37 @@ int stw_cuda_forked(void) {
     return stw_driver_forked(&cuda_driver);
 }
 
+/* The device never works again in this process. */
+static int error_is_sticky(int error) {
+    switch (error) {
+    case 4:   /* deinitialized: the process is ending */
+    case 214: /* uncorrectable ECC error */
+    case 220: /* uncorrectable NVLink error */
+    case 226: /* contained */
+    case 700: /* illegal address */
+    case 702: /* launch timeout */
+    case 709: /* context is destroyed: someone reset the device */
+    case 710: /* assert */
+    case 714: /* hardware stack error */
+    case 715: /* illegal instruction */
+    case 716: /* misaligned address */
+    case 717: /* invalid address space */
+    case 718: /* invalid pc */
+    case 719: /* launch failed */
+    case 721: /* tensor memory leak */
+    case 806: /* MPS: the call to the server failed */
+    case 810: /* MPS: the client was terminated */ return 1;
+    default: return 0;
+    }
+}
+
 stw_status stw_cuda_fail(stw_status otherwise, const char *call, int error) {
     const char *name = NULL, *words = NULL;
     if (cuda.cuGetErrorName && cuda.cuGetErrorName(error, &name)) name = NULL;
     if (cuda.cuGetErrorString && cuda.cuGetErrorString(error, &words)) words = NULL;
     stw_status status = error == STW_CUDA_NO_DEVICE       ? STW_E_NO_DEVICE
                         : error == STW_CUDA_OUT_OF_MEMORY ? STW_E_NO_MEMORY
-                        : stw_gpu_error_is_sticky(error)  ? STW_E_DEVICE_LOST
+                        : error_is_sticky(error)          ? STW_E_DEVICE_LOST
                                                           : otherwise;
     return stw_fail(status, "cuda: %s failed: %s (%d)%s%s", call, name ? name : "error", error,
                     words ? ": " : "", words ? words : "");

@@ -138,6 +138,8 @@ template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4
 }
 #endif
 DEV_FN uint64_t dev_fetch_add(uint64_t *to, uint64_t x) { return atomicAdd((unsigned long long *)to, (unsigned long long)x); }
+/* Of shared memory. */
+DEV_FN uint64_t dev_shared_fetch_add(uint64_t *to, uint64_t x) { return atomicAdd((unsigned long long *)to, (unsigned long long)x); }
 DEV_FN void dev_or(int32_t *to, int32_t x) { atomicOr(to, x); }
 DEV_FN void dev_fence() { __threadfence(); }
 DEV_FN uint32_t dev_load_acquire(const uint32_t *from) {

@@ -20,9 +20,11 @@ static uint64_t stride_of(int64_t stride, int64_t count) {
     return count > 1 ? (uint64_t)stride * 2 : 16;
 }
 
-static int encode(const stw_cuda_functions *cuda, const stw_tensor_param *t, uint32_t cols, extent e,
-                  uint32_t width, uint32_t box_rows, uint32_t dtype, stw_mapped_tensor *out) {
-    uint64_t start = (uintptr_t)t->data, rows = (uint64_t)e.rows;
+/* The driver takes no map of a tensor without rows, which no unit loads from: one row, at `elsewhere`. */
+static int encode(const stw_cuda_functions *cuda, const stw_tensor_param *t, const void *elsewhere,
+                  uint32_t cols, extent e, uint32_t width, uint32_t box_rows, uint32_t dtype,
+                  stw_mapped_tensor *out) {
+    uint64_t start = (uintptr_t)(e.rows ? t->data : elsewhere), rows = e.rows ? (uint64_t)e.rows : 1;
     out->panels = cols == width ? (int32_t)(cols / PANEL) : 0;
     uint64_t head = stride_of(t->head, e.heads), batch = stride_of(t->batch, e.batch),
              row = stride_of(t->seq, e.rows);
@@ -50,11 +52,12 @@ stw_status stw_cuda_encode_maps(stw_gpu *gpu, const struct stw_attn_launch *laun
     extent q = {packed_q ? p->total_q : p->max_seq_q, p->heads_q, packed_q ? 1 : p->batch};
     extent kv = {packed_kv ? p->total_kv : p->max_seq_kv, p->heads_kv, packed_kv ? 1 : p->batch};
     const stw_cuda_functions *cuda = state->cuda;
+    uint32_t d = p->head_dim_qk, dv = p->head_dim_v, width = launch->width, bm = launch->bm;
+    const void *some = launch->stats;
     maps->factor = p->scale * LOG2E;
-    int error = encode(cuda, &p->q, p->head_dim_qk, q, launch->width, launch->bm, dtype, &maps->q);
-    if (!error)
-        error = encode(cuda, &p->dout, p->head_dim_v, q, launch->width, launch->bm, dtype, &maps->dout);
-    if (!error) error = encode(cuda, &p->k, p->head_dim_qk, kv, launch->width, KEYS, dtype, &maps->k);
-    if (!error) error = encode(cuda, &p->v, p->head_dim_v, kv, launch->width, KEYS, dtype, &maps->v);
+    int error = encode(cuda, &p->q, some, d, q, width, bm, dtype, &maps->q);
+    if (!error) error = encode(cuda, &p->dout, some, dv, q, width, bm, dtype, &maps->dout);
+    if (!error) error = encode(cuda, &p->k, some, d, kv, width, KEYS, dtype, &maps->k);
+    if (!error) error = encode(cuda, &p->v, some, dv, kv, width, KEYS, dtype, &maps->v);
     return stw_cuda_check(state, STW_E_DRIVER, "cuTensorMapEncodeTiled", error);
 }

@@ -17,6 +17,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #include "common/kernels/attn_bwd_delta.inl"
 #include "common/kernels/attn_bwd_finish.inl"
 #include "common/kernels/attn_fwd.inl"
+#include "common/kernels/attn_stage.inl"
 #include "common/kernels/dropout_mask.inl"
 
 #include "attn_bwd_cdna.inl"
@@ -79,7 +80,7 @@ STW_BIAS_TILES_64(BIAS_TILE)
 #define CDNA_ROWS(type, T, hd)                                                                               \
     KERNEL(stw_attn_bwd_delta_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                        \
            (attn_cdna_delta<attn_cdna_rows<T, hd>>(launch, dev_shared)))                                     \
-    KERNEL(stw_attn_bwd_finish_cdna_hd##hd##_##type, ATTN_ROW_THREADS, (attn_cdna_finish<attn_cdna_rows<T, hd>>(launch)))
+    KERNEL(stw_attn_bwd_finish_cdna_hd##hd##_##type, ATTN_ROW_THREADS, (attn_cdna_finish<attn_cdna_rows<T, hd>>(launch, dev_shared)))
 CDNA_ROWS(f16, dev_f16, 64)
 CDNA_ROWS(f16, dev_f16, 128)
 CDNA_ROWS(bf16, dev_bf16, 64)
@@ -88,5 +89,10 @@ CDNA_ROWS(bf16, dev_bf16, 128)
 KERNEL(stw_attn_bwd_delta_f16, ATTN_ROW_THREADS, attn_bwd_delta<dev_f16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_delta_bf16, ATTN_ROW_THREADS, attn_bwd_delta<dev_bf16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_delta_f32, ATTN_ROW_THREADS, attn_bwd_delta<float>(launch, dev_shared))
-KERNEL(stw_attn_bwd_finish, ATTN_ROW_THREADS, attn_bwd_finish(launch))
+KERNEL(stw_attn_bwd_finish, ATTN_ROW_THREADS, attn_bwd_finish(launch, dev_shared))
 KERNEL(stw_attn_dropout_mask, ATTN_MASK_THREADS, attn_dropout_mask(launch, dev_shared))
+
+#define STAGE(bytes, T)                                                                                      \
+    DEV_KERNEL(ATTN_STAGE_THREADS) stw_attn_stage_##bytes(DEV_ARGUMENT stw_attn_stage stage) { attn_stage<T>(stage); }
+STAGE(2, uint16_t)
+STAGE(4, uint32_t)

@@ -20,10 +20,14 @@
  *                 needs several keys of a query but owns several queries of a key: tiles 0 and 1 are zipped into words
  *                 (key n, key 16 + n), tile 2 is stored by halves, and K^T is gathered once in the resulting order.
  *
- * LDS; every access is free of bank conflicts when 8 lanes x 16, 16 x 8 or 32 x 4 bytes go a cycle:
- *   Q, dO rows    32 x (2 HD + 16) bytes each   read 16 bytes: eight rows start 4 banks apart; written 8 along a row
+ * LDS has 32 banks of 4 bytes. AMD documents which lanes of a 16-byte read go in one cycle: 0-3 with 20-23, 4-7 with
+ * 16-19, 8-11 with 28-31, 12-15 with 24-27, the same + 32; of a 16-byte write eight in order. Taken to go in order, too:
+ * 16 lanes of 8 bytes, 32 of 4. No access has a conflict then (tests/cdna_emu/check_banks.py):
+ *   Q, dO rows    32 x (2 HD + 32) bytes each   read 16 bytes: rows start 8 banks apart, rows n and n + 4 are read at g and
+ *                                               g + 1, in the banks between; written 8 along a row
  *   Q^T, dO^T     32 x 2 HD each                [half][pair of columns][g][n][2 columns][4 queries]: lanes contiguous
- *   dS            32 x 400                      a query: 4 waves x 64 bytes of zipped keys, 4 x 32 of tile 2, padding
+ *   dS            8 x (4 x 416 + 64)            a query: 4 waves x 64 bytes of zipped keys, 4 x 32 of tile 2, padding; read
+ *                                               as Q; written by words, g and g + 1 in different halves of the banks
  *
  * A step has two barriers. Between them: dK of the second half (its Q^T was read before the first), dQ, and the next 32
  * rows from registers, loaded one step ahead, to LDS. The order of instructions is written out: a piece of softmax
@@ -45,18 +49,20 @@ template <class T_, int HD_> struct attn_cdna {
         TENSORS = HD == 128 ? 2 : 1, /* of Q and dO, that a thread brings               */
         PER = 4 / PIECES,          /* pieces of softmax or dS behind a product          */
         IN_AGPRS = HD == 128,
-        ROW = HD * 2 + 16,
-        SCORE_ROW = BN * 2 + 16,
+        ROW = HD * 2 + 32,
+        SCORE_ROW = BN * 2 + 32,
+        SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows                               */
         TRANSPOSED = 16 * HD * 2,  /* bytes of a half                                   */
         AT_Q = 0,
         AT_DOUT = AT_Q + BM * ROW,
         AT_QT = AT_DOUT + BM * ROW,
         AT_DOUTT = AT_QT + 2 * TRANSPOSED,
         AT_DS = AT_DOUTT + 2 * TRANSPOSED,
-        AT_UNIT = AT_DS + BM * SCORE_ROW,
+        AT_UNIT = AT_DS + BM / 4 * SCORE_FOUR,
         STATS = 2 * BM + (int)STW_STATS_PAD
     };
     static_assert(AT_UNIT + STW_UNIT_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
+    static_assert(HD == 128 || 2 * STW_CDNA_SMEM(HD_) <= 65536, "two blocks share a compute unit");
 
     leaf_u2 k[TILES][PIECES][2], v[TILES][PIECES][2], kt[6][2][COLUMNS];
     leaf_f4 dk[TILES][2 * PIECES], dv[TILES][2 * PIECES];
@@ -170,10 +176,10 @@ template <class C> DEV_FN void attn_cdna_places(C &w, cdna_lds *lds, int thread,
     int n = lane % 16, g = lane / 16;
     w.rows = lds + (n * C::ROW + g * 16);
     w.columns = lds + (C::AT_QT + lane * 16);
-    w.scores = lds + (C::AT_DS + n * C::SCORE_ROW + g * 16);
-    w.pairs = lds + (C::AT_DS + 4 * g * C::SCORE_ROW + wave * 64 + n * 4);
+    w.scores = lds + (C::AT_DS + n / 4 * C::SCORE_FOUR + n % 4 * C::SCORE_ROW + g * 16);
+    w.pairs = lds + (C::AT_DS + g * C::SCORE_FOUR + wave * 64 + n * 4);
     w.pairs2 = cdna_opaque(w.pairs + 2 * C::SCORE_ROW);
-    w.singles = lds + (C::AT_DS + 4 * g * C::SCORE_ROW + 256 + wave * 32 + n * 2);
+    w.singles = lds + (C::AT_DS + g * C::SCORE_FOUR + 256 + wave * 32 + n * 2);
     /* a thread brings four rows x four columns; head dim 128: of Q and of dO; 64: waves 0, 1 of Q, waves 2, 3 of dO */
     int t = C::TENSORS == 2 ? thread : thread & 127, four = t & (C::HD / 4 - 1), group = t / (C::HD / 4);
     int second = C::TENSORS == 2 ? 0 : wave >> 1;
@@ -357,11 +363,11 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mar
                 else ds[e] = x[e] * flow;
             } else if (v == 1) ds16[i][k] = cdna_operand(T(), ds[e]);
             else if (v == 2 && i == 1) { /* keys n and 16 + n of one query make a word */
-                cdna_lds *to = (k ? w.pairs2 : w.pairs) + half * 16 * C::SCORE_ROW;
+                cdna_lds *to = (k ? w.pairs2 : w.pairs) + half * 4 * C::SCORE_FOUR;
                 cdna_put(to, cdna_lows(ds16[0][k], ds16[1][k]));
                 cdna_put(to + C::SCORE_ROW, cdna_highs(ds16[0][k], ds16[1][k]));
             } else if (v == 2 && i == 2) {
-                cdna_lds *to = w.singles + (half * 16 + 2 * k) * C::SCORE_ROW;
+                cdna_lds *to = w.singles + (half * 4 * C::SCORE_FOUR + 2 * k * C::SCORE_ROW);
                 cdna_put(to, (uint16_t)ds16[2][k]);
                 cdna_put(to + C::SCORE_ROW, (uint16_t)(ds16[2][k] >> 16));
             }
@@ -403,7 +409,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mar
         }
     }
     cdna_barrier();
-    auto score = [&](int k) { return cdna_get(w.scores + k / 6 * 16 * C::SCORE_ROW + k % 6 * 64); };
+    auto score = [&](int k) { return cdna_get(w.scores + k / 6 * 4 * C::SCORE_FOUR + k % 6 * 64); };
     f[0] = score(0);
     f[1] = score(1);
     CDNA_FENCE();

@@ -14,11 +14,12 @@ template <class T_, int HD_> struct attn_cdna_rows {
 struct attn_cdna_part {
     stw_attn_seq seq;
     int64_t b, h, row0, block;
-    DEV_FN bool of(attn_cdna_part &u, const stw_attn_launch &l, int64_t unit) {
-        int64_t parts = stw_blocks_of(l.p.max_seq_q, STW_CDNA_ROWS), head = stw_quotient(unit, parts);
-        u.b = stw_quotient(head, l.p.heads_q);
-        u.h = head - u.b * l.p.heads_q;
-        u.row0 = (unit - head * parts) * STW_CDNA_ROWS;
+    DEV_FN bool of(attn_cdna_part &u, const stw_attn_launch &l, int64_t unit, char *smem) {
+        const attn_tile tile = attn_tile_of(l.p, STW_CDNA_ROWS, unit, (int32_t *)(void *)smem);
+        if (!tile.live) return false;
+        u.b = tile.b;
+        u.h = tile.h;
+        u.row0 = tile.block * STW_CDNA_ROWS;
         u.seq = stw_attn_seq_of(&l.p, 32, u.b);
         u.block = u.h * l.q_blocks + u.seq.q_block + u.row0 / 32;
         return u.row0 < u.seq.q.rows;
@@ -51,11 +52,11 @@ template <class C> DEV_FN void attn_cdna_delta(const stw_attn_launch &l, char *s
     }
     if (dev_unit() >= l.units - 1) return;
     if (dev_unit() < l.lists) {
-        attn_list_key_blocks(l);
+        attn_list_key_blocks(l, smem);
         return;
     }
     attn_cdna_part u;
-    if (!attn_cdna_part::of(u, l, dev_unit() - l.lists)) return;
+    if (!attn_cdna_part::of(u, l, dev_unit() - l.lists, smem)) return;
     int t = (int)dev_thread(), row = t >> 3, sub = t & 7, wave = (int)dev_wave();
     int end = (int)(u.seq.q_end - u.row0), low = (int)stw_clamp_i64(u.seq.q_low - u.row0, 0, STW_CDNA_ROWS);
     int used = (int)stw_clamp_i64(u.seq.q.used - u.row0, 0, STW_CDNA_ROWS), cols = (int)p.head_dim_v;
@@ -145,12 +146,12 @@ template <class C> DEV_FN void attn_cdna_delta(const stw_attn_launch &l, char *s
 }
 
 /* Sums, in the order of the main loop's registers, times scale: a thread makes eight neighbouring columns at a time. */
-template <class C> DEV_FN void attn_cdna_finish(const stw_attn_launch &l) {
+template <class C> DEV_FN void attn_cdna_finish(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
     enum { LANES = C::HD / 8, STEP = 256 / LANES, PASSES = (int)STW_CDNA_ROWS / STEP, WAVE = C::HD / 4 };
     const stw_attn_params &p = l.p;
     attn_cdna_part u;
-    if (!attn_cdna_part::of(u, l, dev_unit())) return;
+    if (!attn_cdna_part::of(u, l, dev_unit(), smem)) return;
     int t = (int)dev_thread(), row = t / LANES, col = t % LANES * 8, cols = (int)p.head_dim_qk;
     int end = (int)stw_clamp_i64(u.seq.q.rows - u.row0, 0, STW_CDNA_ROWS), used = (int)stw_clamp_i64(u.seq.q.used - u.row0, 0, STW_CDNA_ROWS);
     int blocks = (int)stw_smaller(C::BLOCKS, stw_blocks_of(u.seq.q.rows - u.row0, 32));

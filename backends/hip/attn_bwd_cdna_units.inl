@@ -126,8 +126,7 @@ template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, cha
     if constexpr (dev_flushes<typename C::T>::yes) {
         if (w.exact || attn_cdna_rows_marked<C>(u, first, end, lane)) { /* left to the exact kernel */
             cdna_launch l = cdna_launch_again();
-            int64_t number = (u.b * l->p.heads_kv + u.kv_head) * l->k_blocks + u.block;
-            if (dev_thread() == 0) l->ticket[2 + dev_fetch_add(l->ticket + 1, 1)] = (uint64_t)number;
+            if (dev_thread() == 0) l->ticket[2 + dev_fetch_add(l->ticket + 1, 1)] = (uint64_t)u.index << 32 | (uint64_t)u.kv_head;
             return;
         }
     }
@@ -140,9 +139,8 @@ template <class C> DEV_FN void attn_cdna_exact(const stw_attn_launch &launch, ch
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     if (dev_unit() >= (int64_t)launch.ticket[1]) return;
     if (wave == 0) {
-        int64_t number = (int64_t)launch.ticket[2 + dev_unit()], head = stw_quotient(number, launch.k_blocks);
-        int64_t b = stw_quotient(head, launch.p.heads_kv);
-        attn_place at = {b, (int)(number - head * launch.k_blocks), (int)(head - b * launch.p.heads_kv), true};
+        const uint64_t unit = launch.ticket[2 + dev_unit()];
+        const attn_place at = {(uint32_t)(unit >> 32), (int)(uint32_t)unit, true};
         attn_unit_fetch(u, launch, at, lane);
     }
     dev_copy_commit();

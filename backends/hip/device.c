@@ -12,6 +12,17 @@ stw_status stw_hip_check(stw_hip_state *state, stw_status otherwise, const char 
     return error ? stw_gpu_note(&state->gpu, stw_hip_fail(otherwise, call, error)) : STW_OK;
 }
 
+stw_status stw_hip_check_in(stw_hip_state *state, const char *who, stw_stream stream, stw_status otherwise,
+                            const char *call, int error) {
+    stw_status status = stw_hip_check(state, otherwise, call, error);
+    if (error != STW_HIP_CONTEXT_IS_DESTROYED) return status;
+    char reason[320];
+    snprintf(reason, sizeof reason, "%s", stw_last_error());
+    return stw_fail(STW_E_INVALID,
+                    "%s: stream %p is destroyed or no stream, accepted: a stream of device %d; %s", who,
+                    stream, state->gpu.ordinal, reason);
+}
+
 static stw_status hip_make_current(stw_gpu *gpu, int *before_out) {
     stw_hip_state *state = (stw_hip_state *)gpu;
     int before = gpu->ordinal;

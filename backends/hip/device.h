@@ -22,10 +22,15 @@ void stw_hip_state_destroy(stw_hip_state *state);
 /* STW_OK for 0, else as stw_hip_fail; a sticky error loses the device. */
 stw_status stw_hip_check(stw_hip_state *state, stw_status otherwise, const char *call, int error);
 
+/* The same of a call that takes a stream: STW_E_INVALID, in the name of `who`, where the runtime does not
+ * know that stream. ROCm 5 and 6 look for it; 7 does not and would crash. */
+stw_status stw_hip_check_in(stw_hip_state *state, const char *who, stw_stream stream, stw_status otherwise,
+                            const char *call, int error);
+
 /* stw_gpu_ops */
 stw_status stw_hip_check_stream(stw_gpu *gpu, const char *who, stw_stream stream);
 stw_status stw_hip_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
-                                 int workspace);
+                                 int written);
 stw_status stw_hip_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                           stw_stream stream, void **arguments);
 

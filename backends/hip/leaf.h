@@ -116,10 +116,11 @@ DEV_FN double dev_shuffle_xor(double x, int mask) {
 DEV_FN void dev_add(float *to, float x) {
     __hip_atomic_fetch_add((DEV_GLOBAL float *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
-/* The same where subnormal numbers count: the addition above may take them for zero. Slow. */
+/* The same where subnormal numbers count: the addition above may take them for zero. Slow. The first value to compare
+ * with is a guess: a load under way where an early return joins a loop makes each of its steps wait for all memory. */
 DEV_FN void dev_add_exact(float *to, float x) {
     DEV_GLOBAL uint32_t *bits = (DEV_GLOBAL uint32_t *)(void *)to;
-    uint32_t seen = __hip_atomic_load(bits, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT), next;
+    uint32_t seen = 0, next;
     if (x == 0.0f) return;
     do next = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, seen) + x);
     while (!__hip_atomic_compare_exchange_strong(bits, &seen, next, __ATOMIC_RELAXED, __ATOMIC_RELAXED,
@@ -138,6 +139,9 @@ DEV_FN uint64_t dev_fetch_add(uint64_t *to, uint64_t x) {
     return __hip_atomic_fetch_add((DEV_GLOBAL uint64_t *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
 /* Of shared memory. */
+DEV_FN uint64_t dev_shared_fetch_add(uint64_t *to, uint64_t x) {
+    return __hip_atomic_fetch_add((DEV_SHARED uint64_t *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+}
 DEV_FN void dev_or(int32_t *to, int32_t x) {
     __hip_atomic_fetch_or((DEV_SHARED int32_t *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }

@@ -3,14 +3,20 @@
  * The portable memory and stream calls on a HIP device. */
 #include "backends/hip/device.h"
 
-/* One runtime call with the device current. */
-#define HIP_CALL(device, who, otherwise, call, ...)                                                          \
+/* One runtime call with the device current; `check` makes a status of `error`. */
+#define HIP_CALL_AS(device, who, check, call, ...)                                                           \
     stw_hip_state *state = (device)->state;                                                                  \
     int before;                                                                                              \
     stw_status status = stw_gpu_enter(&state->gpu, who, &before);                                            \
     if (status) return status;                                                                               \
-    status = stw_hip_check(state, otherwise, #call, state->hip->call(__VA_ARGS__));                          \
-    status = stw_gpu_leave(&state->gpu, before, status)
+    int error = state->hip->call(__VA_ARGS__);                                                               \
+    status = stw_gpu_leave(&state->gpu, before, check)
+#define HIP_CALL(device, who, otherwise, call, ...)                                                          \
+    HIP_CALL_AS(device, who, stw_hip_check(state, otherwise, #call, error), call, __VA_ARGS__)
+/* One that takes a stream, named `stream`. */
+#define HIP_CALL_IN(device, who, call, ...)                                                                  \
+    HIP_CALL_AS(device, who, stw_hip_check_in(state, who, stream, STW_E_DRIVER, #call, error), call,         \
+                __VA_ARGS__)
 
 /* hipMalloc gives no pointer for 0 bytes. Its pointers are 256-byte aligned. */
 stw_status stw_hip_buffer_alloc(const stw_device *device, size_t bytes, void **pointer_out) {
@@ -32,7 +38,7 @@ stw_status stw_hip_buffer_free(const stw_device *device, void *pointer) {
 /* Addresses are unique over host and devices: the runtime finds the direction itself. */
 stw_status stw_hip_copy(const stw_device *device, void *to, const void *from, size_t bytes,
                         stw_stream stream) {
-    HIP_CALL(device, "copy", STW_E_DRIVER, hipMemcpyAsync, to, from, bytes, STW_HIP_COPY_DEFAULT, stream);
+    HIP_CALL_IN(device, "copy", hipMemcpyAsync, to, from, bytes, STW_HIP_COPY_DEFAULT, stream);
     return status;
 }
 
@@ -46,11 +52,11 @@ stw_status stw_hip_stream_create(const stw_device *device, stw_stream *stream_ou
 }
 
 stw_status stw_hip_stream_synchronize(const stw_device *device, stw_stream stream) {
-    HIP_CALL(device, "stream_synchronize", STW_E_DRIVER, hipStreamSynchronize, stream);
+    HIP_CALL_IN(device, "stream_synchronize", hipStreamSynchronize, stream);
     return status;
 }
 
 stw_status stw_hip_stream_destroy(const stw_device *device, stw_stream stream) {
-    HIP_CALL(device, "stream_destroy", STW_E_DRIVER, hipStreamDestroy, stream);
+    HIP_CALL_IN(device, "stream_destroy", hipStreamDestroy, stream);
     return status;
 }

@@ -369,7 +369,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
         }
         attn_unit &u = units[now], &next = units[now ^ 1];
         if (enters) {
-            attn_place at = {0, 0, 0, false};
+            attn_place at = {0, 0, false};
             if (QUEUES && dev_thread() == 0 && l.units > l.blocks) at = attn_unit_take(l); /* few units: one for every block of threads */
             dev_copy_wait();
             dev_barrier(); /* the keys have arrived, and the unit before has been stored */

@@ -5,6 +5,8 @@
  * sums and wherever in dBias no tile will write. Some blocks before these list what key blocks meet, one after them checks the
  * caller's lengths and offsets. Any shape; instantiated once a data type. */
 
+#include "attn_tiles.inl"
+
 enum { ATTN_ROW_THREADS = STW_ROW_THREADS };
 
 /* What the values behind the pointers violate, as STW_DATA_* bits. */
@@ -62,24 +64,22 @@ struct attn_delta_unit {
     double sink[8]; /* of a wave */
     float most[8];
     int special;
+    int32_t found; /* attn_tile_of's */
     int flushes; /* ATTN_ROWS_* of Q and, 8 times that, of dO */
     float delta[STW_BM_MAX]; /* rowsum(dO*O) of a row */
 };
 static_assert(sizeof(attn_delta_unit) <= STW_ROW_SMEM, "room for the unit");
 
-DEV_FN attn_delta_unit &attn_delta_unit_of(const stw_attn_launch &l, char *smem) {
-    attn_delta_unit &u = *(attn_delta_unit *)(void *)smem;
+DEV_FN void attn_delta_enter(attn_delta_unit &u, const stw_attn_launch &l, const attn_tile &tile) {
     if (dev_thread() == 0) {
-        int64_t unit = dev_unit() - l.lists, blocks = stw_blocks_of(l.p.max_seq_q, l.bm), head = stw_quotient(unit, blocks);
-        u.block = unit - head * blocks;
-        u.b = stw_quotient(head, l.p.heads_q);
-        u.h = head - u.b * l.p.heads_q;
+        u.block = tile.block;
+        u.b = tile.b;
+        u.h = tile.h;
         u.seq = stw_attn_seq_of(&l.p, l.bm, u.b);
         u.at = u.h * l.q_blocks + u.seq.q_block + u.block;
         u.special = u.flushes = 0;
     }
     dev_barrier();
-    return u;
 }
 
 /* Four rows of a group of LANES lanes at a time, all loads first: the kernel is as fast as memory only with many
@@ -242,10 +242,13 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
     }
     if (dev_unit() >= l.units - 1) return;
     if (dev_unit() < l.lists) {
-        attn_list_key_blocks(l);
+        attn_list_key_blocks(l, smem);
         return;
     }
-    attn_delta_unit &u = attn_delta_unit_of(l, smem);
+    attn_delta_unit &u = *(attn_delta_unit *)(void *)smem;
+    const attn_tile tile = attn_tile_of(p, l.bm, dev_unit() - l.lists, &u.found);
+    if (!tile.live) return;
+    attn_delta_enter(u, l, tile);
     if (l.bias_direct && !(p.accumulate & 0x08u)) attn_zero_bias(l, u.seq, u.b, u.h, u.block);
     if (u.block * l.bm >= u.seq.q.rows) return;
     int t = (int)dev_thread();

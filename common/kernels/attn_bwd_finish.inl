@@ -34,18 +34,18 @@ template <int G> DEV_FN void attn_finish_gathered(const stw_attn_launch &l, cons
     }
 }
 
-DEV_FN void attn_bwd_finish(const stw_attn_launch &l) {
+DEV_FN void attn_bwd_finish(const stw_attn_launch &l, char *smem) {
     enum { AHEAD = 4 };
     const stw_attn_params &p = l.p;
     dev_await_previous();
-    int64_t blocks = stw_blocks_of(p.max_seq_q, l.bm), unit = dev_unit();
-    int64_t tiles = p.outputs & 0x01u ? blocks * p.heads_q * p.batch : 0;
+    int64_t unit = dev_unit(), tiles = p.outputs & 0x01u ? p.heads_q * stw_tiles_of_head(&p, l.bm) : 0;
     if (unit >= tiles) {
         if (p.outputs & 0x10u) attn_finish_sink(l, unit - tiles);
         return;
     }
-    int64_t head = stw_quotient(unit, blocks), block = unit - head * blocks;
-    int64_t b = stw_quotient(head, p.heads_q), h = head - b * p.heads_q;
+    const attn_tile tile = attn_tile_of(p, l.bm, unit, (int32_t *)(void *)smem);
+    if (!tile.live) return;
+    const int64_t b = tile.b, h = tile.h, block = tile.block;
     stw_attn_seq seq = stw_attn_seq_of(&p, l.bm, b);
     int64_t i0 = block * l.bm;
     bool add = (p.accumulate & 0x01u) != 0;

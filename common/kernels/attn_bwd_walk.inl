@@ -5,17 +5,7 @@
  * need lie in shared memory; what every step needs is in registers and moves by additions. Included by
  * attn_bwd.inl. */
 
-/* What a key block of a sequence meets, whatever the head. The delta kernel writes one for each, since a single thread of
- * the main loop would compute for a microsecond while the others wait. */
-struct alignas(16) attn_key_block {
-    stw_attn_seq seq;
-    int64_t b, j0;
-    int block;
-    int first, end;             /* query blocks that meet the keys           */
-    int inner_first, inner_end; /* those in which every query sees every key */
-    int whole_first, whole_end; /* those all of whose rows take part         */
-};
-static_assert(sizeof(attn_key_block) == STW_KEY_BLOCK_BYTES, "host and device agree on key blocks");
+#include "attn_bwd_list.inl"
 
 /* Lies in shared memory: registers are taken. */
 struct attn_unit : attn_key_block {
@@ -25,77 +15,10 @@ struct attn_unit : attn_key_block {
 };
 static_assert(2 * sizeof(attn_unit) + 2 * sizeof(dev_two_halves) <= STW_UNIT_BYTES, "room for this unit, the next, and the barriers behind them");
 
-/* Query blocks that start in [low, high]. */
-DEV_FN void attn_blocks_between(int64_t low, int64_t high, int bm, int *first_out, int *end_out) {
-    const int64_t far = INT64_C(1) << 40;
-    low = stw_clamp_i64(low, 0, far);
-    high = stw_clamp_i64(high, -1, far);
-    *first_out = (int)stw_blocks_of(low, bm);
-    *end_out = high < 0 ? 0 : (int)stw_quotient(high, bm) + 1;
-}
-
-/* A thread a key block. */
-DEV_FN void attn_list_key_blocks(const stw_attn_launch &l) {
-    int64_t at = dev_unit() * dev_threads() + dev_thread();
-    if (at >= l.p.batch * l.k_blocks) return;
-    int64_t b = stw_quotient(at, l.k_blocks), block = at - b * l.k_blocks, j0 = block * l.bn;
-    int bm = (int)l.bm;
-    attn_key_block k = {};
-    k.b = b;
-    k.j0 = j0;
-    k.block = (int)block;
-    k.seq = stw_attn_seq_of(&l.p, bm, b);
-    const stw_attn_seq &s = k.seq;
-    stw_range range = stw_query_blocks(&s, bm, l.bn, block);
-    k.first = (int)range.first;
-    k.end = (int)range.end;
-    attn_blocks_between(s.q_low, s.q_end - bm, bm, &k.whole_first, &k.whole_end);
-    attn_blocks_between(j0 + (int)(l.bn - 1) - s.band.high, stw_smaller(j0 - (bm - 1) - s.band.low, s.q.used - bm), bm,
-                        &k.inner_first, &k.inner_end);
-    if (j0 + l.bn > s.kv.used) k.inner_end = 0;
-    ((attn_key_block *)l.key_blocks)[at] = k;
-}
-
-/* Which unit: its key block in the list, its head. */
-struct attn_place {
-    int64_t b;
-    int block, kv_head;
-    bool live;
-};
-
-/* Units are numbered head by head; l.heads_beside heads at a time go through their key blocks together, so that
- * under a causal mask the last units are short ones. */
-DEV_FN attn_place attn_place_of(const stw_attn_launch &l, int64_t number) {
-    attn_place at;
-    int64_t heads = l.p.batch * l.p.heads_kv, group = stw_quotient(number, l.heads_beside * l.k_blocks);
-    int64_t first = group * l.heads_beside, beside = stw_smaller(l.heads_beside, heads - first);
-    number -= first * l.k_blocks;
-    at.block = (int)stw_quotient(number, beside);
-    int64_t head = first + number - at.block * beside;
-    at.b = stw_quotient(head, l.p.heads_kv);
-    at.kv_head = (int)(head - at.b * l.p.heads_kv);
-    at.live = !(l.p.features & STW_FEAT_PACKED_KV) || (int64_t)at.block * l.bn < stw_seq_kv(&l.p, at.b).rows;
-    return at;
-}
-
-/* One thread: the next unit that nobody has taken, as far as it has rows to write. Units are taken in the order of their
- * numbers: in deterministic mode that of the additions to dQ. */
-DEV_FN attn_place attn_unit_take(const stw_attn_launch &l) {
-    attn_place at = {0, 0, 0, false};
-    while (!at.live) {
-        int64_t number = (int64_t)dev_fetch_add(l.ticket, 1);
-        if (number >= l.units) break;
-        at = attn_place_of(l, number);
-    }
-    return at;
-}
-
 /* The first wave: from the place that its first lane has taken to the unit, asynchronously. */
 DEV_FN void attn_unit_fetch(attn_unit &u, const stw_attn_launch &l, const attn_place &at, int lane) {
-    int64_t index = at.b * l.k_blocks + at.block;
-    uint32_t low = dev_shuffle((uint32_t)index, 0), high = dev_shuffle((uint32_t)(index >> 32), 0);
+    const int64_t index = dev_shuffle(at.key_block, 0);
     bool live = dev_shuffle((uint32_t)at.live, 0) != 0;
-    index = (int64_t)((uint64_t)high << 32 | low);
     if (live && lane < (int)sizeof(attn_key_block) / 16)
         dev_copy_vector((char *)&u + lane * 16, (const char *)l.key_blocks + index * (int)sizeof(attn_key_block) + lane * 16, true);
     if (lane) return;
@@ -107,7 +30,7 @@ DEV_FN void attn_unit_fetch(attn_unit &u, const stw_attn_launch &l, const attn_p
 /* All threads: takes a unit and waits for it. */
 DEV_FN void attn_unit_take_now(attn_unit &u, const stw_attn_launch &l, int wave, int lane) {
     if (wave == 0) {
-        attn_place at = {0, 0, 0, false};
+        attn_place at = {0, 0, false};
         if (lane == 0) at = attn_unit_take(l);
         attn_unit_fetch(u, l, at, lane);
     }

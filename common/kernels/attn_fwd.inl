@@ -151,11 +151,12 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     typedef typename C::row_split S;
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    int64_t unit = dev_unit(), blocks = stw_blocks_of(p.max_seq_q, C::BM);
+    int64_t unit = dev_unit();
     if (unit == l.units - 1) attn_check(p, smem, nullptr);
     if (unit >= l.units - 1) return;
-    int64_t head = stw_quotient(unit, blocks), block = unit - head * blocks, i0 = block * C::BM;
-    int64_t b = stw_quotient(head, p.heads_q), h = head - b * p.heads_q;
+    const attn_tile tile = attn_tile_of(p, C::BM, unit, (int32_t *)(void *)smem);
+    if (!tile.live) return;
+    const int64_t b = tile.b, h = tile.h, block = tile.block, i0 = block * C::BM;
     stw_attn_seq seq = stw_attn_seq_of(&p, C::BM, b);
     if (i0 >= seq.q.rows) return;
     stw_range range = stw_key_blocks(&seq, C::BM, C::BN, block);

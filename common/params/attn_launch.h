@@ -46,16 +46,19 @@ typedef struct stw_attn_launch {
     double *sink;     /* a (head, query block): its part of dSink                                       */
     uint32_t *turns;  /* deterministic: a (head, query block): how many key blocks have added, with
                          STW_KEYS_DESCEND the last one that has                                       */
-    void *key_blocks; /* a (sequence, key block): what it meets (attn_key_block of attn_bwd_walk.inl)   */
+    void *key_blocks; /* a (sequence, key block): what it meets (attn_key_block of attn_bwd_list.inl)   */
+    uint64_t *listed; /* packed keys: how many units there are, then each: key block << 32 | kv head      */
     uint64_t *ticket; /* units of the main loop handed out so far; CDNA's bf16 where matrix products take
                          subnormal numbers for zero: [1] units left to the exact kernel, [2..] which   */
     uint32_t *unordered; /* deterministic: 1 where wrong lengths leave no order                         */
     int64_t q_blocks; /* query blocks of a head, all sequences                                         */
-    int64_t k_blocks; /* key blocks of the longest sequence                                            */
+    int64_t k_blocks; /* dense keys: key blocks of a sequence                                          */
     int64_t units;    /* of this step: a grid may be larger, that of the main loop smaller              */
     int64_t blocks;   /* blocks of threads of this step                                                 */
     int64_t lists;    /* blocks of threads of the delta kernel that list key blocks: its first ones     */
     int64_t heads_beside; /* kv heads whose key blocks are numbered together                          */
+    int64_t beside_rows;  /* packed keys: that many query rows, of all such heads of a sequence, fit L2 */
+    int64_t listed_most;  /* packed keys: entries of key_blocks                                       */
     int64_t bias_batch, bias_heads, bias_rows, bias_keys; /* tasks of a summed dBias, a dimension      */
     uint32_t bm, bn, width, warps;
     uint32_t dq_rows; /* waves over the rows of a query block in the dQ product                       */
@@ -113,6 +116,43 @@ STW_SHARED_FN int64_t stw_larger(int64_t a, int64_t b) {
 
 STW_SHARED_FN int64_t stw_smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
+}
+
+/* Key blocks of all sequences, at most. Those of packed keys are as many as the pack has room for, whatever the longest
+ * sequence may be. */
+STW_SHARED_FN int64_t stw_key_blocks_most(const stw_attn_params *p, int64_t bn) {
+    int64_t most = p->batch * stw_blocks_of(p->max_seq_kv, bn);
+    return p->features & STW_FEAT_PACKED_KV ? stw_smaller(most, p->total_kv / bn + p->batch) : most;
+}
+
+/* Tiles of `rows` query rows that a pack has room for; the last begins in the last row at most. */
+STW_SHARED_FN int64_t stw_tiles_of_pack(const stw_attn_params *p, int64_t rows) {
+    return p->total_q / rows + p->batch + 1;
+}
+
+/* Kernels that work on query rows number packed tiles through the pack where sequences as long as they may be would make
+ * more. Not with a dBias, which has max_seq_q rows to zero for every sequence. */
+STW_SHARED_FN int stw_tiles_through_pack(const stw_attn_params *p, int64_t rows) {
+    return (p->features & STW_FEAT_PACKED_Q) && !(p->outputs & 0x08u) &&
+           stw_tiles_of_pack(p, rows) < p->batch * stw_blocks_of(p->max_seq_q, rows);
+}
+
+/* Tiles of `rows` query rows of a head, all sequences. */
+STW_SHARED_FN int64_t stw_tiles_of_head(const stw_attn_params *p, int64_t rows) {
+    return stw_tiles_through_pack(p, rows) ? stw_tiles_of_pack(p, rows) : p->batch * stw_blocks_of(p->max_seq_q, rows);
+}
+
+/* kv heads whose key blocks are worked on beside each other, where `fit` query rows of a head fit L2 (0: one head after the
+ * other) and sequences have `rows`: four at least; whole sequences' heads, or a part that divides them where that is not less
+ * than half of those that fit (7 of 16 heads were 8% slower than 8). */
+STW_SHARED_FN int64_t stw_heads_beside(int64_t heads, int64_t fit, int64_t rows) {
+    if (!fit) return 1;
+    int64_t most = stw_larger(4, fit / stw_larger(rows, 1));
+    if (most >= heads) return most / heads * heads;
+    int64_t parts = stw_blocks_of(heads, most);
+    for (int tries = 0; tries < 64 && parts * most <= 2 * heads; ++parts, ++tries)
+        if (heads % parts == 0) return heads / parts;
+    return most;
 }
 
 STW_SHARED_FN stw_attn_seq stw_attn_seq_of(const stw_attn_params *p, int64_t bm, int64_t b) {
@@ -183,10 +223,11 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
      2u * STW_STAGE_COUNT(stages) * STW_TILE_BYTES(element, bm, hd) + 2u * STW_TILE_BYTES(element, bm, bn) + \
      STW_STAGE_COUNT(stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_UNIT_BYTES)
 /* CDNA's own main loop: keys of a block, whatever its row says of the kernels with all features; Q and dO of 32
- * rows, padded and transposed, and dS. */
+ * rows, padded and transposed, and dS, padded by row and by four rows. */
 #define STW_CDNA_BN       192u
 #define STW_CDNA_ROWS     256u /* rows of a block of its small kernels */
-#define STW_CDNA_SMEM(hd) (2u * 32u * (4u * (hd) + 16u) + 32u * (2u * STW_CDNA_BN + 16u) + STW_UNIT_BYTES)
+#define STW_CDNA_SMEM(hd)                                                                                    \
+    (2u * 32u * (4u * (hd) + 32u) + 8u * (4u * (2u * STW_CDNA_BN + 32u) + 64u) + STW_UNIT_BYTES)
 /* Hopper's own main loop: rows of a query block; K of this unit and the next, V, three stages of Q, dO and statistics, two
  * of dS, which queries see which key, barriers and units. */
 #define STW_SM90_BM(hd) ((hd) > 64u ? 64u : 128u)
@@ -223,7 +264,7 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
     X(16x32_hd128, 4, 128, 16, 32, 2)                                                                        \
     X(16x16_hd256, 4, 256, 16, 16, 1)
 
-STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 768 + 7 * 8 + 10 * 8 + 8 * 4,
+STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 768 + 8 * 8 + 12 * 8 + 8 * 4,
                   "host and device agree on the launch");
 STW_PARAMS_ASSERT(sizeof(stw_attn_launch) <= 4096, "fits the parameters of a kernel");
 

@@ -20,7 +20,7 @@
  *
  * (FlashAttention-2, arXiv 2307.08691, algorithm 2; dLSE, sink and softcap by the chain rule.) All sums
  * are f32; P and dS are rounded to the input type only as matrix operands; GQA sums dK and dV over the
- * group in f32 and rounds once.
+ * group in f32 and rounds once. In a problem of dtype STW_F64 everything called f32 here is f64.
  *
  * POSITIONS. i and j below are positions in the whole problem: the local row in its sequence plus the
  * caller's q/k offset. Lq, Lk are the used lengths of the sequence. shift = diagonal_shift with
@@ -48,7 +48,11 @@ extern "C" {
 
 /** The pointers of one call. Inputs are read only, outputs written only (accumulated ones read too), and
  * no output may overlap another tensor of the call (equal starts are refused, other overlaps are not seen).
- * All tensors live where the context's memory kind says; nothing is kept after the call's work is done. */
+ * All tensors live where the context's memory kind says; nothing is kept after the call's work is done.
+ *
+ * NULL. A tensor that holds no element in this call may be null. A packed side whose tensors (those with a head
+ * dimension) are all null has no rows in this call, whatever total_* of its class; one null among given ones is
+ * refused. cu_seqlens_* are read all the same, and values above 0 are out of range. */
 typedef struct stw_attn_args {
     size_t struct_size; /**< sizeof(stw_attn_args) */
     const void *q;     /**< [.,H,S,D] of desc.dtype                                                    */
@@ -56,12 +60,12 @@ typedef struct stw_attn_args {
     const void *v;     /**< as q                                                                       */
     void *out;         /**< backward: input (null allowed with GIVEN_DELTA); forward: output           */
     const void *dout;  /**< backward                                                                   */
-    float *lse;        /**< backward: input; forward: output, or null                                  */
-    const float *dlse; /**< with DLSE                                                                  */
-    float *delta;      /**< with GIVEN_DELTA (input) or WRITE_DELTA (output)                           */
+    float *lse;        /**< backward: input; forward: output, or null. f64 problems: double            */
+    const float *dlse; /**< with DLSE. f64 problems: double                                            */
+    float *delta;      /**< with GIVEN_DELTA (input) or WRITE_DELTA (output). f64 problems: double     */
     const void *bias;  /**< with bias_dtype                                                            */
-    const float *alibi_slopes; /**< with ALIBI: [Hq] or [B,Hq]                                         */
-    const float *sink;         /**< with SINK: [Hq]; -inf switches a head's sink off                   */
+    const float *alibi_slopes; /**< with ALIBI: [Hq] or [B,Hq]. f64 problems: double                   */
+    const float *sink; /**< with SINK: [Hq]; -inf switches a head's sink off. f64 problems: double     */
     /** Packed sides: B+1 non-decreasing starts in rows, the last <= total_*; sequence b is rows
      * [cu[b], cu[b+1]). Values out of range are never followed outside the buffers: see status_out. */
     const int32_t *cu_seqlens_q;
@@ -84,8 +88,12 @@ typedef struct stw_attn_args {
     void *dk;            /**< as dq                                                   */
     void *dv;            /**< as dq                                                   */
     void *dbias;         /**< the bias's own shape                                    */
-    float *dsink;        /**< [Hq], f32                                               */
+    float *dsink;        /**< [Hq], f32. f64 problems: double                         */
     int32_t *status_out; /**< optional: 0, or the STW_DATA_* bits of what was wrong in the values above */
+    /** CPU backend: at most so many threads work on this call, the caller's included; 1 runs it on the caller's
+     * alone. 0: as many as the context has, and never more than those. 0..1024. The results do not depend
+     * on it. GPU backends check and ignore it. */
+    int32_t cpu_threads;
 } stw_attn_args;
 
 /** @name Bits of *status_out
@@ -104,7 +112,7 @@ typedef struct stw_attn_args {
  * @param context   where it will run
  * @param desc      the problem class; read, not kept
  * @param plan_out  the new plan, for stw_plan_destroy()
- * @return STW_OK; STW_E_INVALID names the field; STW_E_UNSUPPORTED; STW_E_NO_MEMORY. */
+ * @return STW_OK; STW_E_INVALID names the field; STW_E_UNSUPPORTED the limit; STW_E_NO_MEMORY. */
 STW_API stw_status stw_attn_bwd_plan(stw_context *context, const stw_attn_desc *desc, stw_plan **plan_out);
 /** The same for the forward. The forward plan ignores what only the backward uses.
  * @param context,desc,plan_out as for stw_attn_bwd_plan()
@@ -116,7 +124,7 @@ STW_API void stw_plan_destroy(stw_plan *plan);
 
 /** What to allocate.
  * @param plan  a plan of any operation
- * @return bytes of workspace a call of this plan needs; 0 = none. Device memory on GPU backends. */
+ * @return bytes of workspace that a call needs at any address; 0 = none. Device memory on GPU backends. */
 STW_API size_t stw_plan_workspace_size(const stw_plan *plan);
 
 /** Variant, tile, arch, workspace and why, as lines of text.
@@ -131,9 +139,9 @@ STW_API stw_status stw_plan_describe(const stw_plan *plan, char *text, size_t ca
  * graph. CPU: complete on return, threads shared with the context's other calls.
  * @param plan            of stw_attn_bwd_plan()
  * @param args            the call's pointers; read, not kept
- * @param workspace       256-byte aligned, any content; the caller's, free again when the stream has passed
- *                        the call
- * @param workspace_size  at least the plan's size
+ * @param workspace       at any address, any content; the caller's, free again when the stream has passed the
+ *                        call
+ * @param workspace_size  at least the plan's size; from a multiple of 256 on, 255 bytes less suffice
  * @param stream          a CUstream or hipStream_t, NULL: the default one; ignored on the CPU
  * @return STW_OK, STW_E_INVALID (a pointer is missing or misaligned, a plan of the other kind),
  * STW_E_WORKSPACE, STW_E_DRIVER, STW_E_DEVICE_LOST, STW_E_FORKED. */

@@ -14,12 +14,23 @@
 extern "C" {
 #endif
 
-/** Distance between neighbours, in elements of the tensor; the last dimension (head_dim) is contiguous. */
+/** Distance between neighbours, in elements of the tensor; the last dimension (head_dim) is contiguous, but see
+ * stw_attn_dim_strides. */
 typedef struct stw_attn_strides {
     int64_t batch; /**< ignored by tensors of a packed side, but see stw_attn_desc.lse */
     int64_t head;  /**< from one head to the next                                      */
     int64_t seq;   /**< from one row to the next                                       */
 } stw_attn_strides;
+
+/** Distance between neighbours along head_dim of the inputs, with STW_ATTN_HAS_DIM_STRIDES; 0 is a broadcast. An
+ * input with another than 1 is copied into the workspace first; dimensions that are broadcast are not multiplied. */
+typedef struct stw_attn_dim_strides {
+    int64_t q;    /**< of q               */
+    int64_t k;    /**< as q               */
+    int64_t v;    /**< as q               */
+    int64_t out;  /**< forward: 1         */
+    int64_t dout; /**< as q               */
+} stw_attn_dim_strides;
 
 /** Bias and its gradient, [B,H,Sq,Sk]; `key` is 1 or 0. A 0 broadcasts the bias over that dimension. */
 typedef struct stw_bias_strides {
@@ -82,6 +93,9 @@ typedef enum stw_deterministic {
 #define STW_ATTN_ALIBI_COLUMN     0x0100u /**< with ALIBI: S += slope_h * j; LSE differs by slope*(i+shift) */
 #define STW_ATTN_SINK             0x0200u /**< a sink logit a head; LSE already includes it */
 #define STW_ATTN_DLSE             0x0400u /**< a gradient flows into LSE; excludes GIVEN_DELTA */
+#define STW_ATTN_PACKED_Q         0x0800u /**< q is packed with cu_seqlens_q, a pack of 0 rows included */
+#define STW_ATTN_PACKED_KV        0x1000u /**< k and v are packed with cu_seqlens_kv, 0 rows included */
+#define STW_ATTN_HAS_DIM_STRIDES  0x2000u /**< `dim` is meant, zeros included; else head_dim is contiguous */
 /** @} */
 
 /** The shape class of a problem. One plan serves every call of its class; in a packed class every batch
@@ -90,12 +104,14 @@ typedef enum stw_deterministic {
  * and rows * heads_q stay below 2^48. */
 typedef struct stw_attn_desc {
     size_t struct_size; /**< sizeof(stw_attn_desc) */
-    stw_dtype dtype;    /**< of q, k, v, out, dout; required */
-    stw_dtype dq_dtype; /**< gradient types: NONE = as the input, or STW_F32 */
+    /** Of q, k, v, out, dout; required. STW_F64 (CPU backend only) makes everything f64: gradients, bias, and
+     * what the float pointers of stw_attn_args point to. */
+    stw_dtype dtype;
+    stw_dtype dq_dtype; /**< gradient types: NONE = as the input, or STW_F32 (not with f64 inputs) */
     stw_dtype dk_dtype; /**< as dq_dtype */
     stw_dtype dv_dtype; /**< as dq_dtype */
-    stw_dtype dbias_dtype;  /**< NONE = as the bias, or STW_F32 */
-    stw_dtype bias_dtype; /**< NONE = there is no bias; else `dtype` or STW_F32 */
+    stw_dtype dbias_dtype;  /**< NONE = as the bias, or STW_F32 (not with f64 inputs) */
+    stw_dtype bias_dtype; /**< NONE = there is no bias; else `dtype` or STW_F32 (not with f64 inputs) */
 
     int64_t batch;       /**< B; packed: upper bound of the sequences             */
     int64_t heads_q;     /**< Hq, a multiple of heads_kv                          */
@@ -104,11 +120,12 @@ typedef struct stw_attn_desc {
     int64_t head_dim_v;  /**< Dv, of v, out and dout                              */
     int64_t max_seq_q;   /**< dense: Sq; packed: upper bound of one sequence      */
     int64_t max_seq_kv;  /**< dense: Sk; packed: upper bound of one sequence      */
-    int64_t total_q;     /**< > 0: q is packed with cu_seqlens_q; upper bound of its rows   */
-    int64_t total_kv;    /**< > 0: k and v are packed with cu_seqlens_kv; upper bound of their rows */
+    int64_t total_q;     /**< packed: upper bound of q's rows; > 0 means PACKED_Q without the flag, too */
+    int64_t total_kv;    /**< packed: upper bound of k's and v's rows; > 0 means PACKED_KV likewise */
 
     /** Strides of every tensor that the call uses; others are ignored. >= 0; a stride of 0 over an extent
-     * above 1 is a broadcast and allowed for bias and dlse only. Gradients must not overlap themselves;
+     * above 1 is a broadcast and allowed for the inputs q, k, v, out, dout, bias and dlse. Gradients must not
+     * overlap themselves;
      * packed interleaved QKV and dQKV (disjoint elements of one buffer) are fine. Rows on 16-byte
      * boundaries select faster kernels; element alignment always works. stw_layout_*() fills all. */
     stw_attn_strides q;
@@ -129,7 +146,7 @@ typedef struct stw_attn_desc {
     int64_t alibi_stride_batch; /**< slopes are [Hq] (0) or [B,Hq] (>= Hq) */
 
     uint32_t outputs;    /**< STW_OUT_* wanted; 0 = dQ|dK|dV */
-    /** Subset of outputs that is added to what is there (f32 only); nothing is zeroed. */
+    /** Subset of outputs that is added to what is there (f32; f64 with f64 inputs); nothing is zeroed. */
     uint32_t accumulate;
     stw_attn_mask mask;     /**< windows: `flags`                                          */
     uint32_t flags;         /**< STW_ATTN_*                                                */
@@ -151,21 +168,44 @@ typedef struct stw_attn_desc {
     int64_t batch_offset;
     int64_t head_offset; /**< see batch_offset */
     int64_t heads_total; /**< see batch_offset */
+    stw_attn_dim_strides dim; /**< with HAS_DIM_STRIDES */
+
+    /** Of an f64 problem: where it is not 0, it is taken instead of `scale`, with or without HAS_SCALE.
+     * Finite. (Without either the scale is 1/sqrt(head_dim_qk) in f64.) */
+    double scale_f64;
+    double softcap_f64; /**< likewise instead of `softcap`; finite, > 0 */
 } stw_attn_desc;
 
 /** Fills every stride of a descriptor whose sizes are set: contiguous [B,S,H,D]. LSE-shaped tensors are
  * [B,H,S] or [H,T]; the bias and dbias [B,H,max_seq_q,max_seq_kv].
  * @param desc  its sizes are read, its strides are set
- * @return STW_OK or STW_E_INVALID (sizes, overflow). */
+ * @return STW_OK, STW_E_INVALID (sizes, overflow) or STW_E_UNSUPPORTED (a size above its limit). */
 STW_API stw_status stw_layout_bshd(stw_attn_desc *desc);
 /** As stw_layout_bshd(), but [B,H,S,D].
  * @param desc  its sizes are read, its strides are set
- * @return STW_OK or STW_E_INVALID (sizes, overflow). */
+ * @return STW_OK, STW_E_INVALID (sizes, overflow) or STW_E_UNSUPPORTED (a size above its limit). */
 STW_API stw_status stw_layout_bhsd(stw_attn_desc *desc);
 /** As stw_layout_bshd(), but [T,H,D] for packed sides; a dense side gets [B,S,H,D].
  * @param desc  its sizes are read, its strides are set
- * @return STW_OK or STW_E_INVALID (sizes, overflow). */
+ * @return STW_OK, STW_E_INVALID (sizes, overflow) or STW_E_UNSUPPORTED (a size above its limit). */
 STW_API stw_status stw_layout_thd(stw_attn_desc *desc);
+
+/** Sets the mask to what FlashAttention 2 makes of its pair of windows, in flash-attn and in PyTorch's
+ * _flash_attention_forward and _backward, dense and packed (csrc/flash_attn/flash_api.cpp): a size that is
+ * negative or not below max_seqlen_k is no bound; causal puts 0 on the right; beside a bound, one that is
+ * absent is max_seqlen_k, which on the right hides keys where there are more queries. Diagonals end
+ * bottom-right, at used lengths: seqused_k is args.used_kv with STW_ATTN_HAS_USED_LENGTHS, and has no part in
+ * this. With STW_ATTN_ALIBI in flags, STW_ATTN_ALIBI_COLUMN is set where their kernels take that form and
+ * cleared elsewhere.
+ * @param desc               its sizes are read: max_seq_q and max_seq_kv are their max_seqlen_q and
+ *                           max_seqlen_k (dense: Sq and Sk). mask, window_left, window_right, diagonal_shift
+ *                           and their flags are set; a bound that hides nothing is left out
+ * @param causal             not 0: their causal, is_causal
+ * @param window_size_left   theirs; PyTorch's None: -1
+ * @param window_size_right  as window_size_left
+ * @return STW_OK or STW_E_INVALID (desc is null or too short, sizes). */
+STW_API stw_status stw_attn_mask_from_flash(stw_attn_desc *desc, int causal, int64_t window_size_left,
+                                            int64_t window_size_right);
 
 #ifdef __cplusplus
 }

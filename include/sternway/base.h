@@ -46,15 +46,19 @@ extern "C" {
 /* ---- status ------------------------------------------------------------------------------------*/
 /** Every fallible call returns one of these; the numbers are pinned for ever. On anything but STW_OK
  * nothing was launched, output parameters and buffers are untouched (but for *status_out, whose purpose it
- * is), and stw_last_error() tells the function, the field, the value seen and what would be accepted. */
+ * is), and stw_last_error() tells the function, the field, the value seen and what would be accepted. Of a
+ * descriptor, INVALID is what contradicts these headers: unknown values and flags, sizes without a meaning,
+ * fields against each other, outputs that overlap, spans beyond 2^63 bytes. UNSUPPORTED is what a correct call
+ * of another library could ask for: an element type, a size above a limit, a negative stride. A binding may
+ * fall back on the latter; the former is its defect. */
 typedef enum stw_status {
     STW_OK = 0,            /**< done, or on its way in the stream                                     */
     STW_E_INVALID = 1,     /**< the caller's arguments contradict the documentation                   */
-    STW_E_UNSUPPORTED = 2, /**< a well-formed problem that the chosen backend cannot do               */
+    STW_E_UNSUPPORTED = 2, /**< a well-formed problem beyond a limit, which the text names             */
     STW_E_NO_DRIVER = 3,   /**< libcuda / libamdhip64 is missing, too old or failed to start          */
     STW_E_NO_DEVICE = 4,   /**< the driver is there, the device is not                                */
     STW_E_NO_IMAGE = 5,    /**< this build holds no kernels for the device's arch                     */
-    STW_E_WORKSPACE = 6,   /**< workspace null, too small or not 256-byte aligned                     */
+    STW_E_WORKSPACE = 6,   /**< workspace null or too small                                           */
     STW_E_NO_MEMORY = 7,   /**< an allocation failed                                                  */
     STW_E_DRIVER = 8,      /**< a driver call failed; the text holds the driver's own error           */
     STW_E_INTERNAL = 9,    /**< a defect in this library                                              */
@@ -93,8 +97,8 @@ typedef void (*stw_log_fn)(void *user, stw_log_level level, const char *line);
 STW_API void stw_set_log(stw_log_fn fn, void *user);
 
 /* ---- data types --------------------------------------------------------------------------------*/
-/** Types of elements. F64 and integers only where a jagged operation says so (jagged_bwd.h), and for its
- * offsets. */
+/** Types of elements. F64 only in attention on the CPU backend; F64 and integers only where a jagged
+ * operation says so (jagged_bwd.h), and for its offsets. */
 typedef enum stw_dtype {
     STW_DTYPE_NONE = 0, /**< never a tensor's type: "absent" or "as the input"  */
     STW_F16 = 1,        /**< IEEE binary16                                      */
@@ -141,7 +145,7 @@ typedef struct stw_device_info {
  * @return STW_OK or STW_E_INVALID. */
 STW_API stw_status stw_devices(stw_device_info *infos, size_t capacity, size_t *count_out);
 
-/** One embedded device image: kernels of one arch. */
+/** One embedded device image: kernels of one arch for attention or for the jagged operations. */
 typedef struct stw_image_info {
     size_t struct_size;  /**< sizeof(stw_image_info)                            */
     stw_backend backend; /**< CUDA or HIP                                       */
@@ -150,9 +154,10 @@ typedef struct stw_image_info {
     uint64_t hash;       /**< 64-bit FNV-1a as recorded at build time           */
     char arch[32];       /**< a row of dispatch/arch.def, "sm80"                */
     char kind[32];       /**< "cubin", "ptx", "code object"                     */
+    char ops[32];        /**< whose kernels: "attention", "jagged"              */
 } stw_image_info;
 
-/** Lists the device images in this library and hashes each. Arguments and errors as for stw_devices(); a
+/** Lists every device image in this library and hashes each. Arguments and errors as for stw_devices(); a
  * damaged image is told by its `intact`, not by the status.
  * @copydetails stw_devices */
 STW_API stw_status stw_embedded_images(stw_image_info *infos, size_t capacity, size_t *count_out);
@@ -183,8 +188,9 @@ typedef struct stw_plan stw_plan;       /**< one problem class, ready to run; im
 typedef void *stw_stream;               /**< a CUstream or hipStream_t as it is; ignored on the CPU   */
 
 /** Creates a context on one device. The caller's current CUDA/HIP device and context stay as they are.
- * The environment (README, table) is read here, once. The context stays alive until it and every plan
- * made from it are destroyed, in any order.
+ * The environment (README, table) is read here, once. Once a process the log warns of STERNWAY_ variables
+ * that are unknown, and of a GPU that AUTO wanted and replaced by the CPU. The context stays alive until it
+ * and every plan made from it are destroyed, in any order.
  * @param opts         which backend, device and kind of memory
  * @param context_out  the new context
  * @return STW_OK, STW_E_INVALID (options, environment), STW_E_NO_DRIVER, STW_E_NO_DEVICE, STW_E_NO_IMAGE,

@@ -70,7 +70,11 @@ typedef struct stw_jagged_offsets {
 
 /** The pointers of one call. Inputs are read only, outputs written only (accumulated ones read too); an
  * output may not overlap another tensor (equal starts are refused). Element alignment always works, 16 bytes
- * are faster. A tensor without elements may be null. Everything is the caller's; nothing is kept. */
+ * are faster. Everything is the caller's; nothing is kept.
+ *
+ * NULL. As for attention: a tensor that holds no element in this call may be null. When all tensors that hold
+ * none with an axis.total of 0 are null, the axis has no positions in this call (not with STW_JAGGED_FULL, which
+ * promises total of them); one null among given ones is refused. */
 typedef struct stw_jagged_args {
     size_t struct_size;         /**< sizeof(stw_jagged_args)                           */
     stw_jagged_offsets axis[3]; /**< by STW_AXIS_*; axes that are not ragged: all null */
@@ -100,6 +104,8 @@ typedef struct stw_jagged_args {
     /** ATTENTION: its pointers; cu_seqlens_* and used_* null (they come from axis[STW_AXIS_Q] and
      * axis[STW_AXIS_KV]), status_out is attn's, with STW_DATA_* bits. All fields above but `axis` null. */
     const stw_attn_args *attn;
+    /** As stw_attn_args.cpu_threads; ATTENTION: this one counts, and that of `attn` is 0. */
+    int32_t cpu_threads;
 } stw_jagged_args;
 
 /** @name Bits of stw_jagged_args.status_out
@@ -116,8 +122,8 @@ typedef struct stw_jagged_args {
  * @param context   where it will run
  * @param desc      the problem class; read, not kept
  * @param plan_out  the new plan
- * @return STW_OK; STW_E_INVALID names the field; STW_E_UNSUPPORTED (a type that the backend lacks);
- * STW_E_NO_MEMORY. */
+ * @return STW_OK; STW_E_INVALID names the field; STW_E_UNSUPPORTED the limit (a size, a type that the op or
+ * the backend lacks); STW_E_NO_MEMORY. */
 STW_API stw_status stw_jagged_bwd_plan(stw_context *context, const stw_jagged_desc *desc,
                                        stw_plan **plan_out);
 

@@ -3,8 +3,8 @@
 
 No kernel has scratch memory or spilled registers, but those of gate.txt, up to the values there; what a row of the
 tuning table asks of LDS is at most 64 KB; matrix instructions are as many as the tile needs: in CDNA's own loop exactly
-one step in each of its loops, elsewhere a multiple of one product's. A line of gate.txt that no kernel needs any
-more is a failure, too.
+one step in each of its loops, elsewhere a multiple of one product's. No step of CDNA's own loop begins by waiting for all
+memory, its own additions included. A line of gate.txt that no kernel needs any more is a failure, too.
 
     python3 check_gate.py IMAGE TABLE READELF OBJDUMP"""
 import fnmatch
@@ -34,25 +34,28 @@ def notes(readelf, image):
 
 
 def code(objdump, image, kernel):
-    """(mnemonic, number of the instruction that a branch goes to or None) of a kernel."""
+    """(mnemonic, operands, number of the instruction that a branch goes to or None) of a kernel."""
     text = subprocess.run([objdump, "-d", f"--disassemble-symbols={kernel}", image], text=True, capture_output=True,
                           check=True).stdout
-    found = re.findall(r"^\s+(\S+)[^/\n]*// ([0-9A-F]+):(?:.*<\S+\+0x([0-9a-f]+)>)?", text, re.M)
-    base = int(found[0][1], 16)
-    number = {int(at, 16) - base: i for i, (_, at, _) in enumerate(found)}
-    return [(name, number.get(int(to, 16)) if to else None) for name, _, to in found]
+    found = re.findall(r"^\s+(\S+)([^/\n]*)// ([0-9A-F]+):(?:.*<\S+\+0x([0-9a-f]+)>)?", text, re.M)
+    base = int(found[0][2], 16)
+    number = {int(at, 16) - base: i for i, (_, _, at, _) in enumerate(found)}
+    return [(name, operands, number.get(int(to, 16)) if to else None) for name, operands, _, to in found]
 
 
 def straight_loops(instructions):
-    """(matrix instructions, instructions) of every loop that holds matrix instructions and no other branch."""
+    """(matrix instructions, instructions, waits for all memory before the first matrix instruction) of every loop that
+    holds matrix instructions and no other branch."""
     loops = []
-    for i, (name, to) in enumerate(instructions):
+    for i, (name, _, to) in enumerate(instructions):
         if not name.startswith(("s_cbranch", "s_branch")) or to is None or to > i:
             continue
-        body = [n for n, _ in instructions[to:i + 1]]
-        matrix = sum("mfma" in n for n in body)
-        if matrix and sum(n.startswith(("s_cbranch", "s_branch")) for n in body) == 1:
-            loops.append((matrix, len(body)))
+        body = [n for n, _, _ in instructions[to:i + 1]]
+        matrix = ["mfma" in n for n in body]
+        if any(matrix) and sum(n.startswith(("s_cbranch", "s_branch")) for n in body) == 1:
+            head = instructions[to:to + matrix.index(True)]
+            waits = sum(n == "s_waitcnt" and "vmcnt(0)" in operands for n, operands, _ in head)
+            loops.append((sum(matrix), len(body), waits))
     return loops
 
 
@@ -88,7 +91,7 @@ def main():
             failures.append(f"{row}: no kernels")
         for name in mine:
             instructions = code(objdump, image, name)
-            matrix = sum("mfma" in n for n, _ in instructions)
+            matrix = sum("mfma" in n for n, _, _ in instructions)
             own = name.endswith("_plain") and (loop == "cdna" or loop == "cdna_bf16" and "_bf16_" in name)
             product = bm * bn * hd // 4096 // warps
             if own:
@@ -96,10 +99,12 @@ def main():
                 loops = straight_loops(instructions)
                 most = CDNA_STEP_MOST[arch, hd, "bf16" if "_bf16_" in name else "f16"]
                 straight = 2 if arch == "gfx942" and "_bf16_" in name else 3 # else in the third, sums may be added one by one
-                if [m for m, _ in loops] != [step] * straight or matrix != 3 * step:
-                    failures.append(f"{name}: loops of {loops} (matrix, all) instructions, {matrix} in all; a step has {step}")
-                elif min(n for _, n in loops) > most:
+                if [m for m, _, _ in loops] != [step] * straight or matrix != 3 * step:
+                    failures.append(f"{name}: loops of {loops} (matrix, all, waits) instructions, {matrix} in all; a step has {step}")
+                elif min(n for _, n, _ in loops) > most:
                     failures.append(f"{name}: {loops} instructions a step, at most {most}")
+                elif any(waits for _, _, waits in loops):
+                    failures.append(f"{name}: {loops}: a step begins by waiting for all memory")
             elif name.endswith("_exact"):
                 if matrix != 4 * 5 * CDNA_ROWS * CDNA_KEYS * hd // 4096 // WAVES: # each as four of f32
                     failures.append(f"{name}: {matrix} matrix instructions")

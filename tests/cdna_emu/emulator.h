@@ -32,6 +32,7 @@ struct Launch {
     std::vector<Region> memory; /* arguments and code are added */
     int threads = 1;            /* of the host */
     bool races = false;         /* watch LDS for accesses that no barrier orders */
+    bool banks = false;         /* count conflicts in LDS                        */
     uint32_t schedule = 0;      /* not 0: waves take turns at random, from this seed */
 };
 
@@ -40,6 +41,7 @@ struct Counts {
     uint64_t scalar = 0, vector = 0, transcendental = 0, matrix = 0, lds = 0, memory = 0, constant = 0,
              control = 0;
     uint64_t matrix_cycles = 0;
+    uint64_t bank_conflicts = 0; /* cycles that LDS takes for them; Launch.banks */
     uint64_t total() const {
         return scalar + vector + transcendental + matrix + lds + memory + constant + control;
     }

@@ -8,7 +8,8 @@
  *   CDNA_EMU_THREADS    host threads a launch (default 1)
  *   CDNA_EMU_RACES      1: watch LDS for accesses that no barrier orders
  *   CDNA_EMU_SCHEDULE   not 0: waves take turns at random, from this seed
- *   CDNA_EMU_COUNTS     a file that gets a line a launch: kernel and wave instructions by kind (bench/amd_counts.py) */
+ *   CDNA_EMU_COUNTS     a file that gets a line a launch: kernel, wave instructions by kind, cycles of the matrix unit
+ *                       (bench/amd_counts.py), cycles of bank conflicts in LDS (check_banks.py) */
 #include "hip_streams.h"
 
 #include "emulator.h"
@@ -166,7 +167,8 @@ static void tell_counts(const std::string &kernel, const Counts &c) {
     FILE *file = fopen(path.c_str(), "a");
     if (!file) throw Fault("cannot write " + path);
     fprintf(file, "%s", kernel.c_str());
-    for (uint64_t n : {c.scalar, c.vector, c.transcendental, c.matrix, c.lds, c.memory, c.constant, c.control, c.matrix_cycles})
+    for (uint64_t n : {c.scalar, c.vector, c.transcendental, c.matrix, c.lds, c.memory, c.constant, c.control, c.matrix_cycles,
+                       c.bank_conflicts})
         fprintf(file, " %llu", (unsigned long long)n);
     fprintf(file, "\n");
     fclose(file);
@@ -202,6 +204,7 @@ int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
     launch.dynamic_lds = smem;
     launch.threads = std::max(1, number("CDNA_EMU_THREADS"));
     launch.races = number("CDNA_EMU_RACES") != 0;
+    launch.banks = !setting("CDNA_EMU_COUNTS", "").empty();
     launch.schedule = (uint32_t)number("CDNA_EMU_SCHEDULE");
     const uint8_t *argument = (const uint8_t *)parameters[0]; /* our kernels have one, and nothing hidden is used */
     launch.arguments.assign(argument, argument + f->module->code->facts(f->name).arguments);

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * LDS instructions, with bounds, and with the watch for races: two waves that touch the same bytes in one
- * barrier interval, one of them writing, unless both are atomic or write the same value. */
+ * LDS instructions, with bounds, with the watch for races: two waves that touch the same bytes in one barrier
+ * interval, one of them writing, unless both are atomic or write the same value; and with the count of conflicts:
+ * lanes of one cycle that want different words of one bank. */
 #include "machine.h"
+
+#include <algorithm>
+#include <set>
 
 namespace cdna {
 
@@ -73,6 +77,31 @@ u8 *lds_at(Wave &w, const Instruction &in, u32 offset, int bytes, Touch touch) {
     return g.lds.data() + offset;
 }
 
+/* The cycle of a lane: 128 bytes go in one, those of lanes in a row, but for reads of 16 bytes, whose order AMD
+ * documents with composable_kernel (docs/conceptual/ck_tile/hardware/lds_bank_conflicts.rst). */
+static int cycle_of(int lane, int bytes, bool store) {
+    static const int fours[] = {0, 1, 2, 3, 1, 0, 3, 2};
+    if (bytes == 16 && !store) return lane / 32 * 4 + fours[lane % 32 / 4];
+    return lane * std::max(bytes, 4) / 128;
+}
+
+/* Cycles beyond those that the lanes' bytes take: of each cycle, the most words of one bank but one. */
+static void count_conflicts(Wave &w, const u32 *address, u32 offset, int bytes, bool store) {
+    enum { BANKS = 32, CYCLES = 8 };
+    if (!w.run->launch->banks) return;
+    std::set<u32> words[CYCLES][BANKS];
+    for (int l = 0; l < LANES; ++l)
+        for (u32 byte = 0; byte < (u32)bytes && w.exec() >> l & 1; byte += 4) {
+            u32 word = (address[l] + offset + byte) / 4;
+            words[cycle_of(l, bytes, store)][word % BANKS].insert(word);
+        }
+    for (auto &cycle : words) {
+        size_t most = 1;
+        for (auto &bank : cycle) most = std::max(most, bank.size());
+        w.bank_conflicts += most - 1;
+    }
+}
+
 #define EACH_ACTIVE(w) for (u64 rest = (w).exec(), l; rest && (l = (u64)__builtin_ctzll(rest), true); rest &= rest - 1)
 
 /* A word with the value that is there already: flags that any wave may raise. */
@@ -88,6 +117,7 @@ void run_lds(Wave &w, const Instruction &in) {
     Touch touch = atomic ? Touch::atomic : access.store ? Touch::write : Touch::read;
     u8 *at[LANES];
     const u32 *address = w.v[in.op[k].index];
+    if (!atomic) count_conflicts(w, address, (u32)in.offset, access.bytes, access.store);
     EACH_ACTIVE(w) {
         u32 offset = address[l] + (u32)in.offset;
         bool again = access.store && writes_again(w, access, offset, in.op[1].index, (int)l);
@@ -109,6 +139,7 @@ void run_lds_pair(Wave &w, const Instruction &in) {
     u32 address[LANES];
     memcpy(address, w.v[in.op[access.store ? 0 : 1].index], sizeof address);
     for (int h = 0; h < 2; ++h) {
+        count_conflicts(w, address, offsets[h], access.bytes, access.store);
         int data = access.store ? in.op[1 + h].index : in.op[0].index + h * words;
         u8 *at[LANES];
         EACH_ACTIVE(w) at[l] =

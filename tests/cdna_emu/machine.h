@@ -132,7 +132,7 @@ struct alignas(64) Wave {
     u64 executed;
     Region last; /* the region found last */
     u64 kinds[8]; /* instructions by Kind */
-    u64 matrix_cycles;
+    u64 matrix_cycles, bank_conflicts;
 
     u64 exec() const { return s[EXEC] | (u64)s[EXEC + 1] << 32; }
     u64 vcc() const { return s[VCC] | (u64)s[VCC + 1] << 32; }

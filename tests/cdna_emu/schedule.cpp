@@ -31,6 +31,7 @@ static_assert(sizeof(Packet) == 64, "as the runtime writes it");
 void Counts::add(const Counts &o) {
     scalar += o.scalar, vector += o.vector, transcendental += o.transcendental, matrix += o.matrix, lds += o.lds;
     memory += o.memory, constant += o.constant, control += o.control, matrix_cycles += o.matrix_cycles;
+    bank_conflicts += o.bank_conflicts;
 }
 
 static void count(Wave &w, const Instruction &in) {
@@ -45,6 +46,7 @@ static Counts counts_of(const Wave &w) {
                        &counts.lds,    &counts.memory, &counts.constant,       &counts.control};
     for (int kind = 0; kind < 8; ++kind) *to[kind] = w.kinds[kind];
     counts.matrix_cycles = w.matrix_cycles;
+    counts.bank_conflicts = w.bank_conflicts;
     return counts;
 }
 
@@ -94,7 +96,7 @@ static void start_wave(Wave &w, int index, const Kernel &kernel, const Run &run,
     w.executed = 0;
     w.last = Region{0, 0};
     std::fill(w.kinds, w.kinds + 8, 0);
-    w.matrix_cycles = 0;
+    w.matrix_cycles = w.bank_conflicts = 0;
 }
 
 static void step(Wave &w, const std::vector<Instruction> &code) {

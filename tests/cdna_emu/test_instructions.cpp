@@ -201,6 +201,26 @@ static void subnormals(CodeObject &code) {
     check(sum[0] == (code.arch() == "gfx90a" ? 0.0f : 0x1p-123f), "subnormals added to memory");
 }
 
+/* By AMD's lane groups: rows of 144 bytes put one lane of each eight onto the banks of another, rows of 128 bytes four
+ * onto four; the same word for many lanes is none. */
+static void banks(CodeObject &code) {
+    static const struct {
+        const char *kernel;
+        uint32_t stride;
+        uint64_t conflicts;
+    } rows[] = {{"banks_read", 144, 8}, {"banks_read", 160, 0}, {"banks_read", 128, 24}, {"banks_read", 0, 0},
+                {"banks_write", 64, 0}, {"banks_write", 128, 2}, {"banks_write", 192, 0}};
+    std::vector<uint32_t> r(256);
+    for (const auto &row : rows) {
+        Call call(row.kernel, 1, 64);
+        call.buffer(r).value(row.stride).launch.banks = true;
+        uint64_t conflicts = code.run(call.launch).bank_conflicts;
+        check(conflicts == row.conflicts, row.kernel + (" " + std::to_string(row.stride)) + ": " + std::to_string(conflicts));
+        call.launch.banks = false;
+        check(!code.run(call.launch).bank_conflicts, "conflicts that nobody asked for");
+    }
+}
+
 static void sees(CodeObject &code, Call &call, const char *words) {
     std::string said = "nothing";
     try {
@@ -252,6 +272,7 @@ int main(int count, char **words) {
     std::unique_ptr<CodeObject> code = load(words[3]);
     lanes(*code);
     groups(*code);
+    banks(*code);
     matrix<_Float16>(*code, "matrix_16_f16", 16, 16, 4);
     matrix<uint16_t>(*code, "matrix_16_bf16", 16, 16, 4);
     matrix<float>(*code, "matrix_16_f32", 16, 4, 1);

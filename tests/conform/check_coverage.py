@@ -25,7 +25,7 @@ def check(what, missing):
 # SPEC section 2, written out: what the suite no longer has must be missed, not left out of the crossings.
 ROWS = set("""plain head_dims layout varlen used_lengths empty mask_causal_tl mask_causal_br mask_window mask_shift bias dbias alibi
     alibi_column softcap sink dlse gqa dropout dropout_mem_eff dropout_flash2 deterministic splits outputs grad_dtype accumulate
-    offsets shard lse_layout delta data beyond_range forward bugs pairs""".split())
+    offsets shard lse_layout delta data nan_lse beyond_range forward bugs pairs""".split())
 FEATURES = set("""causal window shift bias dbias alibi softcap sink dlse delta_in delta_out dropout mem_eff flash2 det splits used
     varlen gqa cross unequal_dims grads wide accumulate pointer offsets shard lse_heads skew data scale""".split())
 NESTED = {"jagged_" + op for op in """matmul linear softmax sum select gelu gelu_tanh threshold silu layer_norm reshape to_padded
@@ -87,6 +87,16 @@ def crossed(rows, first, second, all_first, all_second):
     return [p for p in itertools.product(all_first, all_second) if p not in seen]
 
 
+def check_f64(arch, cases):
+    """Attention in f64: every feature, on the CPU alone. Wider gradients than the inputs' there are none."""
+    check(f"{arch} f64 without its row", [row for row, _ in cases if row != "f64"])
+    if arch != "cpu":
+        check(f"{arch} f64, which only the CPU takes", [row for row, _ in cases])
+        return
+    check(f"{arch} features of f64", sorted(FEATURES - {"wide"} - set().union(*(c["features"] for _, c in cases))))
+    check(f"{arch} f64 x layout", {"bshd", "bhsd", "packed", "qkv", "gap"} - {c["layout"] for _, c in cases})
+
+
 def check_attention(arch, cases):
     dtypes, dims = ("bf16", "f16", "f32"), (16, 32, 64, 96, 128, 192, 256)
     layouts = ("bshd", "bhsd", "packed", "qkv", "gap")
@@ -142,6 +152,8 @@ for arch in ARCHS:
     check(f"{arch}: {LEAST} distinct problems", range(LEAST - len(distinct)))
     check(f"{arch}: every line once", range(len(lines) - len(distinct)))
     cases = [(row, attention(p)) for row, p in lines if not p.startswith("jagged")]
+    check_f64(arch, [(row, c) for row, c in cases if c["dtype"] == "f64"])
+    cases = [(row, c) for row, c in cases if c["dtype"] != "f64"]
     check_attention(arch, cases)
     check_features(arch, cases)
     check_jagged(arch, [jagged(p) for _, p in lines if p.startswith("jagged")])

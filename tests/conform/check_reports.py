@@ -9,8 +9,10 @@ import copy
 import json
 import os
 import re
+import resource
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,9 +28,10 @@ atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def run(*args, **more):
+    """Variables in capitals; the rest goes to subprocess.run."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("STERNWAY_", "WRONG_"))}
-    environment.update(more)
-    done = subprocess.run([TOOL, "conform", *args], capture_output=True, text=True, env=environment, timeout=280, cwd=folder)
+    environment.update((k, more.pop(k)) for k in list(more) if k.isupper())
+    done = subprocess.run([TOOL, "conform", *args], capture_output=True, text=True, env=environment, timeout=280, cwd=folder, **more)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -40,6 +43,14 @@ def check(what, good, *shown):
 
 def path(name):
     return os.path.join(folder, name)
+
+
+def content(name):
+    """What the file holds; None where there is none."""
+    if not os.path.exists(path(name)):
+        return None
+    with open(path(name)) as file:
+        return file.read()
 
 
 def load(name):
@@ -130,6 +141,34 @@ for args, text in ((("--report", "."), "not a regular file"), (("--junit", "nowh
 save("keep.json", "old")
 status, out, err = run("--backend", "cpu", "--report", "keep.json", "attn_bwd:bad")
 check("a line that is none leaves an old report alone", status == 2 and open(path("keep.json")).read() == "old", err)
+
+# ---- reports that are cut off while they are written: the old one stays whole until the new one is ------------------
+
+def limited(killed):
+    """No file may grow beyond 1 KiB: writing fails, or ends the process."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL if killed else signal.SIG_IGN)
+
+
+old = "old " * 1000
+for option in ("--report", "--junit"):
+    for killed in (False, True):
+        save("whole", old)
+        before = sorted(os.listdir(folder))
+        status, out, err = run("--backend", "cpu", "--jobs", "0", option, "whole", *LINES, preexec_fn=lambda: limited(killed),
+                               restore_signals=False)
+        left = sorted(set(os.listdir(folder)) - set(before))
+        name = f"{option} {'killed' if killed else 'refused'} on the way"
+        check(name, status == (-signal.SIGXFSZ if killed else 1) and (killed or "whole: cannot be written: File too large" in err), status, err)
+        check(f"{name}: the old one is whole", content("whole") == old)
+        check(f"{name}: nothing beside it", killed or left == [], left)
+        for part in left:
+            os.remove(path(part))
+    with open(path("whole")) as reader:
+        status, out, err = run("--backend", "cpu", option, "whole", LINES[0])
+        check(f"{option}: who reads the old one goes on to", status == 0 and reader.read() == old and content("whole") != old, status, err)
+os.remove(path("whole"))
+
 status, out, err = run("--merge")
 check("--merge without files", status == 2 and "files" in err, err)
 status, out, err = run("--backend", "cpu", "--devices", "all", LINES[0])

@@ -177,16 +177,18 @@ static void check_untouched(const fixture *f, const stw_expectation *expectation
         if (n < 0) continue;
         const stw_attn_desc *d = &f->desc;
         const stw_dtype own[] = {d->dq_dtype, d->dk_dtype, d->dv_dtype,
-                                 d->dbias_dtype ? d->dbias_dtype : d->bias_dtype, STW_F32};
+                                 d->dbias_dtype ? d->dbias_dtype : d->bias_dtype,
+                                 stw_dtype_of_rows(d->dtype)};
         size_t size = stw_dtype_size(own[i] ? own[i] : d->dtype);
-        const unsigned char poison[] = {0xFF, 0xFF, 0xFF, 0xFF}, *expected = *slots[i], *got = ours[i];
+        const unsigned char poison[] = {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF},
+                            *expected = *slots[i], *got = ours[i];
         for (size_t at = 0; at + size <= f->bytes[n]; at += size) {
-            const unsigned char zero[4] = {0};
+            const unsigned char zero[8] = {0};
             if (!memcmp(expected + at, poison, size) && memcmp(got + at, poison, size))
                 fail_msg("%s: output %zu was written outside its gradient, byte %zu", label, i, at);
             /* a pair of dBias that takes no part is 0, not nearly 0 */
             if (ours[i] == f->args.dbias && !memcmp(expected + at, zero, size) &&
-                stw_load_f32(got, (int64_t)(at / size), own[i] ? own[i] : d->dtype) != 0)
+                stw_load_f64(got, (int64_t)(at / size), own[i] ? own[i] : d->dtype) != 0)
                 fail_msg("%s: dbias is not 0 at byte %zu", label, at);
         }
         free(*slots[i]);

@@ -6,14 +6,17 @@
 #include "tests/cpu/harness.h"
 #include "tests/reference/setups.h"
 
+#include <dirent.h>
 #include <fenv.h>
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -31,7 +34,7 @@ static fixture rich_fixture(unsigned bias_broadcast, stw_dtype dtype) {
     f.desc.softcap = 2.5f;
     f.desc.dropout_p = 0.2;
     f.args.dropout_seed = 77;
-    f.desc.bias_dtype = STW_F32;
+    f.desc.bias_dtype = dtype == STW_F64 ? STW_F64 : STW_F32;
     f.bias_broadcast = bias_broadcast;
     f.desc.outputs = harness_all_outputs(&f);
     fixture_build(&f);
@@ -53,7 +56,8 @@ static void same_bits_for_any_threads(void **state) {
         if (!one) continue;
         for (unsigned n = 0; n < 4; ++n) {
             size_t bytes;
-            fixture f = rich_fixture(n * 5, n & 1 ? STW_BF16 : STW_F32);
+            static const stw_dtype dtypes[] = {STW_F32, STW_BF16, STW_F64, STW_F16};
+            fixture f = rich_fixture(n * 5, dtypes[n]);
             harness_run(one, &f);
             unsigned char *expected = harness_snapshot(&f, &bytes);
             for (size_t t = 0; t < sizeof threads / sizeof *threads; ++t) {
@@ -70,6 +74,103 @@ static void same_bits_for_any_threads(void **state) {
         }
         stw_context_destroy(one);
     }
+}
+
+/* Switches of every thread of this process but this one, by thread: a thread that sleeps on makes none. */
+enum { MOST_WORKERS = 16 };
+typedef struct switches {
+    long thread[MOST_WORKERS], count[MOST_WORKERS];
+    int threads;
+} switches;
+
+static switches switches_now(void) {
+    switches s = {.threads = 0};
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
+        char path[300], line[128];
+        long thread = atol(task->d_name), voluntary = 0, other = 0;
+        if (thread <= 0 || thread == (long)gettid()) continue;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", task->d_name);
+        FILE *file = fopen(path, "re");
+        assert_non_null(file);
+        while (fgets(line, sizeof line, file)) {
+            sscanf(line, "voluntary_ctxt_switches: %ld", &voluntary);
+            sscanf(line, "nonvoluntary_ctxt_switches: %ld", &other);
+        }
+        fclose(file);
+        assert_true(s.threads < MOST_WORKERS);
+        s.thread[s.threads] = thread;
+        s.count[s.threads++] = voluntary + other;
+    }
+    closedir(tasks);
+    return s;
+}
+
+static int woken_since(const switches *before) {
+    switches now = switches_now();
+    int woken = 0;
+    assert_int_equal(now.threads, before->threads);
+    for (int i = 0; i < now.threads; ++i)
+        for (int j = 0; j < before->threads; ++j)
+            woken += now.thread[i] == before->thread[j] && now.count[i] != before->count[j];
+    return woken;
+}
+
+/* Waits until all workers sleep: their counts stand still. */
+static switches switches_at_rest(void) {
+    switches now = switches_now();
+    for (int still = 0, tries = 0; still < 5 && tries < 1000; ++tries) {
+        usleep(10000);
+        still = woken_since(&now) ? 0 : still + 1;
+        now = switches_now();
+    }
+    return now;
+}
+
+/* args.cpu_threads: the same bits whatever it is, and no worker wakes that the call may not use. */
+static void threads_of_a_call(void **state) {
+    (void)state;
+    enum { POOL = 6 };
+    stw_context *context = harness_context(NULL, POOL);
+    for (int dtype = STW_F32; dtype <= STW_F64; ++dtype) {
+        size_t bytes;
+        fixture f = rich_fixture(5, (stw_dtype)dtype);
+        harness_run(context, &f);
+        unsigned char *expected = harness_snapshot(&f, &bytes);
+        static const int32_t limits[] = {1, 2, 3, POOL, 1024};
+        for (size_t n = 0; n < sizeof limits / sizeof *limits; ++n) {
+            switches before = switches_at_rest();
+            assert_int_equal(before.threads, POOL - 1);
+            f.args.cpu_threads = limits[n];
+            harness_poison_outputs(&f);
+            harness_run(context, &f);
+            expect_same(expected, &f, "cpu_threads");
+            usleep(50000); /* a worker woken for nothing has run by then */
+            int woken = woken_since(&before);
+            if (woken >= limits[n]) fail_msg("cpu_threads %d woke %d workers", limits[n], woken);
+        }
+        free(expected);
+        fixture_free(&f);
+    }
+    stw_context_destroy(context);
+}
+
+/* Workers sleep as soon as a call is over: they take no processor time from the caller's own threads. */
+static void idle_workers_sleep(void **state) {
+    (void)state;
+    stw_context *context = harness_context(NULL, 4);
+    fixture f = rich_fixture(0, STW_F32);
+    harness_run(context, &f);
+    switches_at_rest();
+    struct timespec before, after;
+    assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before), 0);
+    usleep(200000);
+    assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after), 0);
+    double spent = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
+    if (spent > 0.02) fail_msg("%.3f s of processor time in 0.2 s without a call", spent);
+    fixture_free(&f);
+    stw_context_destroy(context);
 }
 
 typedef struct caller {
@@ -114,20 +215,43 @@ static void concurrent_callers(void **state) {
     stw_context_destroy(context);
 }
 
-/* In the child: the parent's context works, and a new one too. */
+/* The linker sends the library's calls here, and a sanitizer's before it watches anything. */
+#if defined(__clang__)
+#define UNWATCHED __attribute__((disable_sanitizer_instrumentation))
+#else
+#define UNWATCHED
+#endif
+static int joined;
+int __real_pthread_join(pthread_t thread, void **result);
+int __wrap_pthread_join(pthread_t thread, void **result);
+
+UNWATCHED int __wrap_pthread_join(pthread_t thread, void **result) {
+    ++joined;
+    return __real_pthread_join(thread, result);
+}
+
+static int joined_by_destroy(stw_context *context) {
+    int before = joined;
+    stw_context_destroy(context);
+    return joined - before;
+}
+
+/* In the child: the parent's context works, and a new one too. Destroying waits for threads that exist here:
+ * POSIX defines nothing for the others (glibc happens to return). */
 static int run_in_child(stw_context *context, fixture *f, const unsigned char *expected) {
     size_t bytes;
     alarm(60); /* a hang fails */
     harness_poison_outputs(f);
     harness_run(context, f);
     unsigned char *inherited = harness_snapshot(f, &bytes);
-    stw_context_destroy(context);
+    int of_parent = joined_by_destroy(context);
     stw_context *own = harness_context(NULL, 2);
     harness_poison_outputs(f);
     harness_run(own, f);
     unsigned char *fresh = harness_snapshot(f, &bytes);
-    stw_context_destroy(own);
-    return memcmp(inherited, expected, bytes) || memcmp(fresh, expected, bytes);
+    int of_child = joined_by_destroy(own);
+    return memcmp(inherited, expected, bytes) || memcmp(fresh, expected, bytes) || of_parent != 0 ||
+           of_child != 1;
 }
 
 /* The child has none of the pool's threads, and finds the pool as busy as it was when another thread of
@@ -313,6 +437,8 @@ static void written_and_given_delta(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_for_any_threads),
+        cmocka_unit_test(threads_of_a_call),
+        cmocka_unit_test(idle_workers_sleep),
         cmocka_unit_test(concurrent_callers),
         cmocka_unit_test(child_of_fork),
         cmocka_unit_test(callers_rounding_mode),

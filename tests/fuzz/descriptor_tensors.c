@@ -3,6 +3,8 @@
  * The memory of descriptor_tensors.h: sizes from extents and strides as the header documents them. */
 #include "descriptor_tensors.h"
 
+#include "common/attn_packed.h"
+
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define POISONED 1
@@ -69,7 +71,7 @@ void regions_free(regions *all) {
 }
 
 static size_t size_of(stw_dtype dtype) {
-    return dtype == STW_F32 ? 4 : 2;
+    return dtype == STW_F64 ? 8 : dtype == STW_F32 ? 4 : 2;
 }
 
 /* Elements from the first to the last, both included. */
@@ -80,6 +82,11 @@ static double span(const double *extents, const int64_t *strides, int count) {
         last += (extents[i] - 1) * (double)strides[i];
     }
     return last + 1;
+}
+
+/* Of lse, dlse, delta, slopes, sink and dsink, and of gradients wider than their input. */
+static stw_dtype number_of(const stw_attn_desc *d) {
+    return d->dtype == STW_F64 ? STW_F64 : STW_F32;
 }
 
 typedef struct binder {
@@ -103,7 +110,8 @@ static void fill(binder *b, void *at) {
 static void *tensor(binder *b, stw_attn_strides s, int kv, int64_t dim, stw_dtype dtype, int output) {
     const stw_attn_desc *d = b->d;
     const int64_t total = kv ? d->total_kv : d->total_q;
-    const int through = total > 0 && (dim != 0 || s.batch == 0); /* dim 0: the lse family, which has none */
+    const int through =
+        stw_attn_is_packed(d, kv) && (dim != 0 || s.batch == 0); /* dim 0: the lse family, which has none */
     const double extents[4] = {through ? 1 : (double)d->batch, (double)(kv ? d->heads_kv : d->heads_q),
                                (double)(through ? total
                                         : kv    ? d->max_seq_kv
@@ -132,6 +140,11 @@ static void *bias(binder *b, stw_bias_strides s, stw_dtype dtype, int output) {
     return at;
 }
 
+static void *numbers(binder *b, double count, int output) {
+    const size_t size = size_of(number_of(b->d));
+    return regions_add(b->all, count * (double)size, b->skew * (unsigned)size, output);
+}
+
 static stw_dtype or_input(stw_dtype dtype, stw_dtype input) {
     return dtype ? dtype : input;
 }
@@ -143,11 +156,11 @@ static void bind_gradients(binder *b, stw_attn_args *a) {
     if (want & STW_OUT_DK) a->dk = tensor(b, d->dk, 1, d->head_dim_qk, or_input(d->dk_dtype, d->dtype), 1);
     if (want & STW_OUT_DV) a->dv = tensor(b, d->dv, 1, d->head_dim_v, or_input(d->dv_dtype, d->dtype), 1);
     if (want & STW_OUT_DBIAS) a->dbias = bias(b, d->dbias, or_input(d->dbias_dtype, d->bias_dtype), 1);
-    if (want & STW_OUT_DSINK) a->dsink = regions_add(b->all, (double)d->heads_q * 4, b->skew * 4, 1);
+    if (want & STW_OUT_DSINK) a->dsink = numbers(b, (double)d->heads_q, 1);
     a->dout = tensor(b, d->dout, 0, d->head_dim_v, d->dtype, 0);
-    if (d->flags & STW_ATTN_DLSE) a->dlse = tensor(b, d->dlse, 0, 0, STW_F32, 0);
+    if (d->flags & STW_ATTN_DLSE) a->dlse = tensor(b, d->dlse, 0, 0, number_of(d), 0);
     if (d->flags & (STW_ATTN_GIVEN_DELTA | STW_ATTN_WRITE_DELTA))
-        a->delta = tensor(b, d->delta, 0, 0, STW_F32, d->flags & STW_ATTN_WRITE_DELTA ? 1 : 0);
+        a->delta = tensor(b, d->delta, 0, 0, number_of(d), d->flags & STW_ATTN_WRITE_DELTA ? 1 : 0);
 }
 
 /* Legal starts and lengths: full sequences as long as the total lasts, then empty ones. */
@@ -155,7 +168,9 @@ static void bind_lengths(binder *b, stw_attn_args *a) {
     const stw_attn_desc *d = b->d;
     for (int kv = 0; kv < 2; ++kv) {
         const int64_t total = kv ? d->total_kv : d->total_q, longest = kv ? d->max_seq_kv : d->max_seq_q;
-        int32_t *cu = total ? regions_add(b->all, ((double)d->batch + 1) * 4, b->skew * 4, 0) : NULL;
+        int32_t *cu = stw_attn_is_packed(d, kv)
+                          ? regions_add(b->all, ((double)d->batch + 1) * 4, b->skew * 4, 0)
+                          : NULL;
         int32_t *used = d->flags & STW_ATTN_HAS_USED_LENGTHS
                             ? regions_add(b->all, (double)d->batch * 4, b->skew * 4, 0)
                             : NULL;
@@ -182,17 +197,16 @@ int regions_bind(regions *all, const stw_attn_desc *d, int forward, reader conte
     a->k = tensor(&b, d->k, 1, d->head_dim_qk, d->dtype, 0);
     a->v = tensor(&b, d->v, 1, d->head_dim_v, d->dtype, 0);
     a->out = tensor(&b, d->out, 0, d->head_dim_v, d->dtype, forward);
-    a->lse = tensor(&b, d->lse, 0, 0, STW_F32, forward);
+    a->lse = tensor(&b, d->lse, 0, 0, number_of(d), forward);
     if (!forward) bind_gradients(&b, a);
     if (d->bias_dtype) a->bias = bias(&b, d->bias, d->bias_dtype, 0);
     if (d->flags & STW_ATTN_ALIBI) {
         const double rows = d->batch > 0 ? (double)(d->batch - 1) : 0;
-        a->alibi_slopes =
-            regions_add(all, (rows * (double)d->alibi_stride_batch + (double)d->heads_q) * 4, skew * 4, 0);
+        a->alibi_slopes = numbers(&b, rows * (double)d->alibi_stride_batch + (double)d->heads_q, 0);
         fill(&b, (void *)(uintptr_t)a->alibi_slopes);
     }
     if (d->flags & STW_ATTN_SINK) {
-        a->sink = regions_add(all, (double)d->heads_q * 4, skew * 4, 0);
+        a->sink = numbers(&b, (double)d->heads_q, 0);
         fill(&b, (void *)(uintptr_t)a->sink);
     }
     bind_lengths(&b, a);

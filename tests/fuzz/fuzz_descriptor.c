@@ -37,7 +37,7 @@ static uint32_t read_mask(reader *r, uint32_t legal) {
 
 static void read_sizes(reader *r, stw_attn_desc *d) {
     static const int dims[] = {1, 2, 3, 5, 8, 16, 17, 24, 32, 33, 40, 64, 80, 96, 128, 256};
-    d->dtype = (stw_dtype)read_number(r, 1, 3);
+    d->dtype = (stw_dtype)read_number(r, 1, 4);
     d->batch = read_number(r, 0, 4);
     d->heads_kv = read_number(r, 1, 3);
     d->heads_q = (int64_t)((uint64_t)d->heads_kv * (1 + read_byte(r) % 3u));
@@ -54,14 +54,15 @@ static void read_sizes(reader *r, stw_attn_desc *d) {
 
 static void read_features(reader *r, stw_attn_desc *d) {
     d->bias_dtype = (stw_dtype)(read_byte(r) % 3 ? 0 : read_number(r, 0, 4));
-    if (d->bias_dtype && d->bias_dtype != d->dtype && read_byte(r) < 250) d->bias_dtype = STW_F32;
+    const stw_dtype wide = d->dtype == STW_F64 ? STW_F64 : STW_F32;
+    if (d->bias_dtype && d->bias_dtype != d->dtype && read_byte(r) < 250) d->bias_dtype = wide;
     d->flags = read_mask(r, 0x7ff);
     d->outputs = read_mask(r, 0x1f);
     d->accumulate = read_mask(r, 0x0f) & (read_byte(r) % 2 ? 0 : d->outputs);
     const uint8_t grads = read_byte(r);
-    if (grads & 1) d->dq_dtype = STW_F32;
-    if (grads & 2) d->dk_dtype = STW_F32;
-    if (grads & 4) d->dv_dtype = STW_F32;
+    if (grads & 1) d->dq_dtype = wide;
+    if (grads & 2) d->dk_dtype = wide;
+    if (grads & 4) d->dv_dtype = wide;
     if (grads & 8 && d->bias_dtype) d->dbias_dtype = (stw_dtype)read_number(r, 0, 4);
     d->mask = (stw_attn_mask)read_number(r, 0, 3);
     if (d->flags & STW_ATTN_HAS_WINDOW_LEFT) d->window_left = read_number(r, 0, 40);
@@ -152,8 +153,8 @@ static void run(const stw_plan *plan, const stw_attn_desc *d, int forward, reade
                  once_size = once_workspace(d, forward, workspace_size);
     if (!too_large(d) && regions_bind(&all, d, forward, content, skew, &args)) {
         read_values(&r, &args, d, &wild);
-        void *workspace = regions_add(&all, (double)workspace_size, 0, 2);
-        void *larger = regions_add(&all, (double)once_size, 0, 2);
+        void *workspace = regions_add(&all, (double)workspace_size, 1, 2);
+        void *larger = regions_add(&all, (double)once_size, 1, 2);
         void *mask = regions_add(
             &all, (double)d->batch * (double)d->heads_q * (double)d->max_seq_q * (double)d->max_seq_kv, 0, 1);
         if (workspace && larger && mask) {

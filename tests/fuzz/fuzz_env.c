@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The environment: lines NAME=value. Parsing ends in values within their documented ranges, or in a text
- * that names a variable. */
+ * that names a variable. A variable that nobody reads is told by its name. */
 #include "fuzz.h"
 
 #include "common/env.h"
@@ -36,6 +36,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                        memchr(env.log_file, 0, sizeof env.log_file),
                    "not terminated");
     }
+    size_t index = 0, found = 0;
+    char told[256];
+    for (stw_text line; line = stw_text_in(told, sizeof told), stw_env_unknown(lines, &index, &line); ++found)
+        FUZZ_CHECK(!strncmp(told, "STERNWAY_", 9) && line.length < sizeof told, "%s", told);
+    FUZZ_CHECK(index == count && found <= count, "%zu of %zu", index, count);
     free(text);
     return 0;
 }

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Float64 attention and its exact gradients for the inputs AS STORED in a golden file.
 
-Used by make_golden.py, make_dropout_maps.py and ../../examples/make_examples.py, on generation and by --check.
+Used by make_golden.py, make_dropout_maps.py, make_windows.py and ../../examples/make_examples.py, on generation and by
+--check.
 The contract takes O and LSE as inputs, so their rounding belongs to the answer. Two independent routes:
 gradients_autograd (PyTorch's float64 autograd of a loss whose gradient is the contract's formula for the
 stored O and LSE) and gradients_formula (the formula written out in numpy). Both must agree.
@@ -78,10 +79,26 @@ def positions(problem, seq):
     return i, j, problem.number("diagonal_shift", shift)
 
 
+def flash_visible(problem, distance):
+    """The same by flash_causal and flash_window_*, read as csrc/flash_attn of flash-attn 2 reads them: a bound that is
+    negative or not below max_seqlen_k is absent, causal puts 0 on the right, and beside a bound that is there an absent
+    one is max_seqlen_k."""
+    max_k = longest(problem, "k")
+    left, right = problem.number("flash_window_left", -1), problem.number("flash_window_right", -1)
+    left, right = (bound if bound < max_k else -1 for bound in (left, right))
+    right = 0 if problem.number("flash_causal", 0) else right
+    if left < 0 and right < 0:
+        return np.ones(distance.shape, dtype=bool)
+    left, right = (bound if bound >= 0 else max_k for bound in (left, right))
+    return (distance >= -left) & (distance <= right)
+
+
 def visible_pairs(problem, seq):
     """bool [Lq, Lk]: the pairs that the causal mask and the window leave."""
     i, j, shift = positions(problem, seq)
     distance = j[None, :] - (i[:, None] + shift)
+    if any(key.startswith("flash_") for key in problem.meta):
+        return flash_visible(problem, distance)
     visible = np.ones(distance.shape, dtype=bool)
     if problem.meta.get("mask", "none") != "none":
         visible &= distance <= 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The safetensors container of the golden and example files: one writer and one reader.
 
-Used by make_golden.py, make_dropout_maps.py and ../../examples/make_examples.py; `sternway run` and the
+Used by make_golden.py, make_dropout_maps.py, make_windows.py and ../../examples/make_examples.py; `sternway run` and the
 conformance suite read the result. The writer is our own because the usual one orders the metadata keys
 differently from run to run: here the same tensors always give the same bytes. Tensors lie back to back,
 widest element type first, so that every one of them is aligned to its element size.

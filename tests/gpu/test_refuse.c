@@ -124,8 +124,8 @@ static void workspaces(void **state) {
     refused(&g, &args, NULL, 0, STW_E_WORKSPACE, "workspace is null", needs);
     refused(&g, &args, at, bytes - 1, STW_E_WORKSPACE, "workspace_size", needs);
     refused(&g, &args, at, 0, STW_E_WORKSPACE, "workspace_size 0", needs);
-    refused(&g, &args, at + 128, bytes, STW_E_WORKSPACE, "workspace", "256-byte aligned");
-    refused(&g, &args, at + 1, bytes + 256, STW_E_WORKSPACE, "workspace", "256-byte aligned");
+    refused(&g, &args, at + 128, bytes - 129, STW_E_WORKSPACE, "workspace_size", needs); /* at is odd */
+    refused(&g, &args, at + 255, bytes - 256, STW_E_WORKSPACE, "workspace_size", needs);
     gpu_case_untouched(&g, "workspaces");
     gpu_case_round(&g, "after refusals");
     gpu_case_close(&g);

@@ -30,7 +30,7 @@ void *arena_add(arena *a, const char *name, double elements, size_t element_size
         abort();
     }
     arena_block *b = &a->list[a->count++];
-    const size_t skew = kind == ARENA_WORKSPACE ? 0 : (size_t)a->skew * element_size;
+    const size_t skew = kind == ARENA_WORKSPACE ? 1 : (size_t)a->skew * element_size;
     b->name = name;
     b->kind = kind;
     b->bytes = (size_t)bytes;

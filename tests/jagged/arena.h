@@ -12,7 +12,7 @@ typedef enum arena_kind {
     ARENA_INPUT,    /* must not change                             */
     ARENA_OUTPUT,   /* may change, but not by a refused call       */
     ARENA_STATUS,   /* status_out: may change even then            */
-    ARENA_WORKSPACE /* 256-byte aligned; may change at any time    */
+    ARENA_WORKSPACE /* at an odd address; may change at any time   */
 } arena_kind;
 
 enum { ARENA_MAX = 40, ARENA_POISON = 0xFF };

@@ -6,11 +6,15 @@
  * first work [TIMES]      the whole life of a context, a line for each call: "CALL STATUS text"; a call whose
  *                     input an earlier failure has taken away is not made. Several rounds in one process.
  *   foreign           tensors and a stream of a second device, host memory: one line each
+ *   gone              a destroyed stream in every call that takes one, and the same call with a good one
+ *                     (HIP's fake)
  *   kinds             managed and page-locked memory as a tensor and as the workspace (HIP's fake)
+ *   flags             memory of hipExtMallocWithFlags, and managed, as an array that is read and as one that
+ *                     is written
  *   lost              launches, loses the device at the next call, and goes on
  *   child             runs, forks, and runs in the child
  *   overhead          nanoseconds of a run call, of one with every tensor, of a plan call, of 3000 cycles,
- * and of stw_attn_bwd_once of a class that was met
+ *                     and of stw_attn_bwd_once of a class that was met
  */
 #include "loader_calls.h"
 
@@ -184,9 +188,30 @@ static void foreign(void) {
     end(&l);
 }
 
+static void gone(void) {
+    life l;
+    stw_stream stream = NULL;
+    char host[8] = "";
+    if (!start(&l) || !say("stream", stw_stream_create(l.context, &stream))) return;
+    say("stream_destroy", stw_stream_destroy(l.context, stream));
+    stw_attn_args args = args_of(&l);
+    const stw_stream tried[] = {stream, l.stream, host /* never one */, l.stream};
+    for (int i = 0; i < 4; ++i) {
+        printf("%s\n", i % 2 ? "good" : "bad");
+        run(&l, tried[i]);
+        say("fwd", stw_attn_fwd(l.fwd, &args, l.buffer[WORKSPACE], BYTES, tried[i]));
+        say("mask", stw_dropout_mask(l.bwd, &args, l.buffer[MASK], tried[i]));
+        say("copy", stw_copy(l.context, l.buffer[Q], host, sizeof host, tried[i]));
+        say("synchronize", stw_stream_synchronize(l.context, tried[i]));
+        if (i % 2 == 0) say("stream_destroy", stw_stream_destroy(l.context, tried[i]));
+    }
+    say_current();
+    end(&l);
+}
+
 static void kinds(void) {
     life l;
-    char managed = 0x4d, host = 0x48;
+    char managed = 'M', host = 'H';
     if (!start(&l)) return;
     stw_copy(l.context, l.buffer[Q], &managed, 1, l.stream);
     run(&l, l.stream);
@@ -194,6 +219,25 @@ static void kinds(void) {
     run(&l, l.stream);
     stw_copy(l.context, l.buffer[Q], &host, 1, l.stream);
     run(&l, l.stream);
+    end(&l);
+}
+
+static void flags(void) {
+    static const char marks[] = {'F', 'U', 'C', 'X', 'M'}, plain = 0;
+    static const int arrays[] = {Q, LSE /* the forward's */, DQ, MASK, WORKSPACE};
+    life l;
+    if (!start(&l)) return;
+    stw_attn_args args = args_of(&l);
+    for (int m = 0; m < 5; ++m) {
+        printf("%c\n", marks[m]);
+        for (int i = 0; i < 5; ++i) {
+            stw_copy(l.context, l.buffer[arrays[i]], &marks[m], 1, l.stream);
+            run(&l, l.stream);
+            say("fwd", stw_attn_fwd(l.fwd, &args, NULL, 0, l.stream));
+            say("mask", stw_dropout_mask(l.bwd, &args, l.buffer[MASK], l.stream));
+            stw_copy(l.context, l.buffer[arrays[i]], &plain, 1, l.stream);
+        }
+    }
     end(&l);
 }
 
@@ -268,7 +312,8 @@ static void child(void) {
     pid_t pid = fork();
     if (!pid) {
         stw_stream stream = NULL;
-        alarm(120); /* one that waits for a lock would wait for ever */
+        alarm(120);                         /* one that waits for a lock would wait for ever */
+        setenv("FAKE_LOG", "/dev/full", 1); /* a driver call from here on aborts the process */
         double slowest = 0;
         stw_attn_args args = args_of(&l);
         REFUSED(slowest, STW_E_FORKED, "bwd",
@@ -410,8 +455,8 @@ int loader_call(const char *command, int times) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } rows[] = {{"work", work}, {"foreign", foreign}, {"kinds", kinds},
-                {"lost", lost}, {"child", child},     {"overhead", overhead}};
+    } rows[] = {{"work", work},   {"foreign", foreign}, {"gone", gone},   {"kinds", kinds},
+                {"flags", flags}, {"lost", lost},       {"child", child}, {"overhead", overhead}};
     if (!strcmp(command, "hip")) return backend = STW_BACKEND_HIP, 1;
     if (!strcmp(command, "plain")) return without_dropout = 1;
     if (!strcmp(command, "dropout")) return without_dropout = 0, 1;

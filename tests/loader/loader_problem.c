@@ -10,6 +10,7 @@
  *                   it: "took A allocations, L locks; some before"
  *   once PROBLEM    the same, and once more without the plan: "once STATUS text", "took ..." The context has
  *                   met the class as a problem of a sequence more. */
+#include "common/attn_packed.h"
 #include "common/problem.h"
 #include "loader_calls.h"
 
@@ -96,8 +97,8 @@ static void call(stw_context *context, const stw_plan *plan, const stw_attn_desc
     args.q = at[0], args.k = at[1], args.v = at[2], args.dout = at[3], args.out = at[4];
     args.lse = (float *)(void *)at[5], args.dq = at[6], args.dk = at[7], args.dv = at[8];
     int32_t *more = (int32_t *)(void *)((char *)memory + TENSORS * ROOM);
-    if (desc->total_q) args.cu_seqlens_q = more;
-    if (desc->total_kv) args.cu_seqlens_kv = more + 1024;
+    if (stw_attn_is_packed(desc, 0)) args.cu_seqlens_q = more;
+    if (stw_attn_is_packed(desc, 1)) args.cu_seqlens_kv = more + 1024;
     if (desc->flags & STW_ATTN_HAS_USED_LENGTHS) args.used_q = more + 2048, args.used_kv = more + 3072;
     int allocated = allocations, locked = locks;
     stw_status status = stw_attn_bwd(plan, &args, workspace, stw_plan_workspace_size(plan), NULL);

@@ -5,7 +5,9 @@
 #include "spawn.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,6 +74,54 @@ static void automatic_backend(void **state) {
     assert_non_null(strstr(run.out, MI300_TEXT));
 }
 
+/* The lines of the library's own log. */
+static void logged(const char *libraries, const char *const *commands, const char *variable, char *text,
+                   size_t capacity) {
+    char path[] = "/tmp/sternway-log-XXXXXX", file[64];
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    snprintf(file, sizeof file, "STERNWAY_LOG_FILE=%s", path);
+    spawn_tool(&run, TOOL, libraries, LIST(H200, MI300X, file, variable), commands);
+    assert_int_equal(run.exit_status, 0);
+    ssize_t length = read(fd, text, capacity - 1);
+    assert_true(length >= 0);
+    text[length] = 0;
+    close(fd);
+    unlink(path);
+}
+
+/* `auto` on the CPU and a variable that nobody reads: a line each in the life of a process. */
+static void warnings_are_given_once(void **state) {
+    (void)state;
+    char text[4096];
+    const char *const *three = LIST("context 1", "context 3", "context 3");
+    logged(BOTH, three, "STERNWAY_BACKND=cuda", text, sizeof text);
+    assert_string_equal(spawn_line(text, 0), "sternway: warn: environment: STERNWAY_BACKND is unknown; did "
+                                             "you mean STERNWAY_BACKEND?");
+    assert_string_equal(spawn_line(text, 1),
+                        "sternway: warn: context: the CPU backend is used: " H200_TEXT "; " MI300_TEXT
+                        " (STERNWAY_BACKEND=cpu asks for it without this line)");
+    assert_string_equal(spawn_line(text, 2), "");
+    logged(BOTH, three, "STERNWAY_NVCC=none", text, sizeof text);
+    assert_string_equal(spawn_line(text, 1), "");
+    logged(BOTH, LIST("context 1"), "STERNWAY_NVCC_SERIES=12.9", text, sizeof text); /* no GPU was wanted */
+    assert_string_equal(text, "");
+    logged(BOTH, three, "STERNWAY_BACKEND=cpu", text, sizeof text);
+    assert_string_equal(text, "");
+    logged(BOTH, three, "STERNWAY_LOG=error", text, sizeof text);
+    assert_string_equal(text, "");
+}
+
+/* No driver at all is a reason like any other. */
+static void no_driver_is_told(void **state) {
+    (void)state;
+    char text[4096];
+    if (spawn_system_has("libcuda.so.1") || spawn_system_has("libamdhip64.so.7")) skip();
+    logged(FAKES "/none", LIST("context 3"), "STERNWAY_LOG=warn", text, sizeof text);
+    assert_non_null(strstr(text, "warn: context: the CPU backend is used: cuda: no driver: "));
+    assert_string_equal(spawn_line(text, 1), "");
+}
+
 static void explain_tells_every_reason(void **state) {
     (void)state;
     tool(LIST(H200, MI300X), LIST("explain 3"));
@@ -105,6 +155,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(named_backend),
         cmocka_unit_test(automatic_backend),
+        cmocka_unit_test(warnings_are_given_once),
+        cmocka_unit_test(no_driver_is_told),
         cmocka_unit_test(explain_tells_every_reason),
         cmocka_unit_test(forked_child),
     };

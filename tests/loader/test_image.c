@@ -30,6 +30,21 @@ static void rows_are_found(void **state) {
         stw_image_find(&stw_images, STW_BACKEND_AUTO, "", STW_IMAGE_CUBIN)); /* the row behind the end */
 }
 
+/* Attention's rows and behind them the jagged operations', which are those of images_sm90.def here. */
+static void all_are_counted(void **state) {
+    (void)state;
+    const stw_image_set *set = NULL;
+    assert_int_equal(stw_jagged_images.count, 2);
+    for (size_t i = 0; i < 6; ++i) {
+        const stw_image_set *expected = i < 4 ? &stw_images : &stw_jagged_images;
+        assert_ptr_equal(stw_image_at(i, &set), &expected->rows[i < 4 ? i : i - 4]);
+        assert_ptr_equal(set, expected);
+    }
+    assert_null(stw_image_at(6, &set));
+    assert_string_equal(stw_images.ops, "attention");
+    assert_string_equal(stw_jagged_images.ops, "jagged");
+}
+
 static void list_is_text(void **state) {
     (void)state;
     char line[128], cut[12];
@@ -40,7 +55,7 @@ static void list_is_text(void **state) {
     stw_image_list(&stw_images, &text);
     assert_string_equal(cut, "sm80 cubin,");
     assert_string_equal(stw_image_kind_name((stw_image_kind)3), "?");
-    stw_image_set none = {stw_images.rows, 0};
+    stw_image_set none = {stw_images.rows, 0, "attention"};
     text = stw_text_in(line, sizeof line);
     stw_image_list(&none, &text);
     assert_string_equal(line, "none");
@@ -75,10 +90,8 @@ static void damage_is_seen(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_found),
-        cmocka_unit_test(list_is_text),
-        cmocka_unit_test(hash_is_fnv1a),
-        cmocka_unit_test(damage_is_seen),
+        cmocka_unit_test(rows_are_found), cmocka_unit_test(all_are_counted), cmocka_unit_test(list_is_text),
+        cmocka_unit_test(hash_is_fnv1a),  cmocka_unit_test(damage_is_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

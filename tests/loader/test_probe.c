@@ -226,12 +226,12 @@ static void images_for_devices(void **state) {
                  {1, 1, 8, NULL, 1},     {0, 4, 9, "sm80", 1}, {0, 4, 9, "sm90", 2}, {0, 4, 8, "sm90", -1},
                  {0, 4, 12, "sm90", -1}, {2, 1, 10, NULL, -1}, {0, 0, 9, NULL, -1},  {3, 1, 9, NULL, -1}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
-        stw_image_set set = {rows + cases[i].first, cases[i].count};
+        stw_image_set set = {rows + cases[i].first, cases[i].count, "attention"};
         const stw_image *image = stw_cuda_image(&set, cases[i].major, 0, cases[i].forced);
         assert_ptr_equal(image, cases[i].row < 0 ? NULL : &rows[cases[i].row]);
     }
     gather(FIXTURES "/mixed"); /* RTX 4090, MI210, RX 7900 XTX, CPU */
-    facts.images = (stw_image_set){rows, 4};
+    facts.images = (stw_image_set){rows, 4, "attention"};
     static const int usable[] = {1, 0, 0, 1};
     stw_device_info info = STW_INIT(stw_device_info);
     for (size_t i = 0; i < 4; ++i) {
@@ -244,7 +244,7 @@ static void images_for_devices(void **state) {
                         "this build holds no HIP kernels for gfx90a (images in this build: sm80 cubin, "
                         "sm80 ptx, sm90 cubin, gfx942 code object)");
     gather(FIXTURES "/mi300x-x8");
-    facts.images = (stw_image_set){rows + 3, 1};
+    facts.images = (stw_image_set){rows + 3, 1, "attention"};
     stw_probe_device(&facts, 7, &info);
     assert_int_equal(info.usable, 1);
     assert_string_equal(info.note, "");

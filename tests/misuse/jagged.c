@@ -225,7 +225,7 @@ void jfixture_open(jfixture *f, jbase which) {
         fail_msg("the correct problem %d is refused: %s", (int)which, stw_last_error());
     bind(f);
     f->need = stw_plan_workspace_size(f->plan);
-    f->workspace = arena_add(&f->memory, "workspace", (double)f->need + 256, 1, ARENA_WORKSPACE);
+    f->workspace = arena_add(&f->memory, "workspace", (double)f->need, 1, ARENA_WORKSPACE);
     run_good(f);
 }
 

@@ -88,13 +88,12 @@ void fixture_reset(fixture *f) {
     memcpy(f->before, f->arena, f->arena_bytes);
 }
 
-static void run_good(fixture *f) {
+static void run_good(fixture *f, size_t offset, size_t size) {
     fixture_reset(f);
-    const size_t need = stw_plan_workspace_size(f->bwd);
-    assert_true(need <= WORKSPACE_BYTES);
-    assert_int_equal(stw_attn_bwd(f->bwd, &f->args, need ? fixture_at(f, SLOT_workspace) : NULL, need, NULL),
-                     STW_OK);
-    memset(fixture_at(f, SLOT_workspace), PATTERN, WORKSPACE_BYTES);
+    assert_true(offset + size <= WORKSPACE_BYTES);
+    char *at = (char *)fixture_at(f, SLOT_workspace) + offset;
+    assert_int_equal(stw_attn_bwd(f->bwd, &f->args, size ? at : NULL, size, NULL), STW_OK);
+    memset(at, PATTERN, size);
 }
 
 void fixture_open(fixture *f, base which) {
@@ -114,7 +113,7 @@ void fixture_open(fixture *f, base which) {
     if (stw_attn_bwd_plan(f->context, &f->desc, &f->bwd) || stw_attn_fwd_plan(f->context, &f->desc, &f->fwd))
         fail_msg("the correct problem is refused: %s", stw_last_error());
     point_args(f);
-    run_good(f);
+    run_good(f, 0, stw_plan_workspace_size(f->bwd));
     memcpy(f->good, f->arena, f->arena_bytes);
     unsigned char pattern[SLOT_BYTES];
     memset(pattern, PATTERN, sizeof pattern);
@@ -142,10 +141,14 @@ void fixture_unchanged(fixture *f, int but_status_out) {
     }
 }
 
-void fixture_still_works(fixture *f) {
-    run_good(f);
+void fixture_works_on(fixture *f, size_t offset, size_t size) {
+    run_good(f, offset, size);
     assert_memory_equal(f->arena, f->good, f->arena_bytes);
     fixture_reset(f);
+}
+
+void fixture_still_works(fixture *f) {
+    fixture_works_on(f, 0, stw_plan_workspace_size(f->bwd));
 }
 
 void text_forget(void) {

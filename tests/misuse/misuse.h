@@ -79,6 +79,8 @@ void fixture_reset(fixture *f);
 void fixture_unchanged(fixture *f, int but_status_out);
 /* The correct backward call gives, bit for bit, what it gave when the fixture was opened. */
 void fixture_still_works(fixture *f);
+/* The same on `size` bytes of workspace, `offset` behind a multiple of 256, and nothing else is written. */
+void fixture_works_on(fixture *f, size_t offset, size_t size);
 
 /* Makes stw_last_error() stale, so that a text found later was written by the call under test. */
 void text_forget(void);

@@ -50,6 +50,12 @@ static const struct {
     {"causal bottom-right", PACKED, {SET(mask, STW_MASK_CAUSAL_BOTTOM_RIGHT)}},
     {"f32 accumulation", DENSE, {SET(accumulate, STW_OUT_DQ | STW_OUT_DV)}},
     {"f32 gradients of f16, accumulated", HALF, {SET(dk_dtype, STW_F32), SET(accumulate, STW_OUT_DK)}},
+    {"f64", FULL, {SET(dtype, STW_F64), SET(bias_dtype, STW_F64)}},
+    {"f64, scale and softcap",
+     FULL,
+     {SET(dtype, STW_F64), SET(bias_dtype, STW_F64), SET_REAL(scale_f64, 1e-300),
+      SET_REAL(softcap_f64, 1e300)}},
+    {"f64 accumulation", DENSE, {SET(dtype, STW_F64), SET(accumulate, STW_OUT_DQ | STW_OUT_DV)}},
     {"one output", DENSE, {SET(outputs, STW_OUT_DV)}},
     {"only dbias", FULL, {SET(outputs, STW_OUT_DBIAS)}},
     {"flash2 map", FULL, {SET(dropout_map, STW_DROPOUT_FLASH2)}},
@@ -146,6 +152,66 @@ static void empty_problems(void **state) {
     assert_true(all_zero(args.dq, 2 * 5 * 4 * 8 * 4));
     no_complaints();
     fixture_close(&f);
+}
+
+/* Packs without rows: of classes that say so, and of calls of any class, whose tensors are null then. Nothing
+ * of the side is written, and gradients of the other side are zeros. */
+static void packs_without_rows(void **state) {
+    (void)state;
+    static const int32_t zeros[3] = {0, 0, 0};
+    for (int which = 0; which < 12; ++which) {
+        const int no_q = which % 3 != 1, no_kv = which % 3 != 0, of_class = which / 3 % 2, local = which >= 6;
+        fixture f;
+        fixture_open(&f, PACKED);
+        stw_attn_desc desc = f.desc;
+        stw_attn_args args = f.args;
+        desc.flags |= STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV | STW_ATTN_DLSE | STW_ATTN_WRITE_DELTA;
+        if (of_class && no_q) desc.total_q = 0;
+        if (of_class && no_kv) desc.total_kv = 0;
+        assert_int_equal(stw_layout_thd(&desc), STW_OK);
+        if (local) desc.lse = desc.dlse = desc.delta = (stw_attn_strides){4 * 5, 5, 1};
+        args.dlse = fixture_at(&f, SLOT_dlse);
+        args.delta = fixture_at(&f, SLOT_delta);
+        args.used_q = args.used_kv = no_q || no_kv ? zeros : args.used_q;
+        if (no_q) {
+            args.q = args.dout = args.out = args.dq = NULL;
+            args.cu_seqlens_q = zeros;
+            if (!local) args.lse = args.delta = NULL, args.dlse = NULL;
+        }
+        if (no_kv) {
+            args.k = args.v = args.dk = args.dv = NULL;
+            args.cu_seqlens_kv = zeros;
+        }
+        runs(&f, &desc, &args, "a pack without rows");
+        const size_t q_bytes = 9 * 4 * 8 * 4, k_bytes = 12 * 2 * 8 * 4;
+        if (!no_q && !all_zero((float *)args.dq + 4 * 8, q_bytes - 4 * 8 * 4)) complain("%d: dq", which);
+        if (!no_kv && !all_zero(args.dk, k_bytes)) complain("%d: dk", which);
+        if (!no_kv && !all_zero(args.dv, k_bytes / 2)) complain("%d: dv", which);
+        if (*args.status_out) complain("%d: status_out", which);
+        args.status_out = NULL;
+        if (no_q) { /* one of them is given, and offsets that reach further */
+            args.q = f.args.q;
+            stw_plan *plan = NULL;
+            assert_int_equal(stw_attn_bwd_plan(f.context, &desc, &plan), STW_OK);
+            const stw_status status =
+                stw_attn_bwd(plan, &args, fixture_at(&f, SLOT_workspace), WORKSPACE_BYTES, NULL);
+            if (of_class && status) complain("%d: a pointer that no one reads: %s", which, stw_last_error());
+            if (!of_class)
+                refused("q beside null tensors", status, STW_E_INVALID, "attn_bwd", WORDS("out", "null"));
+            args.q = NULL;
+            args.cu_seqlens_q = f.args.cu_seqlens_q;
+            refused("offsets of rows",
+                    stw_attn_bwd(plan, &args, fixture_at(&f, SLOT_workspace), WORKSPACE_BYTES, NULL),
+                    STW_E_INVALID, "attn_bwd", WORDS("cu_seqlens_q[0]", "0..0"));
+            args.cu_seqlens_q = NULL;
+            refused("no offsets",
+                    stw_attn_bwd(plan, &args, fixture_at(&f, SLOT_workspace), WORKSPACE_BYTES, NULL),
+                    STW_E_INVALID, "attn_bwd", WORDS("cu_seqlens_q", "null"));
+            stw_plan_destroy(plan);
+        }
+        no_complaints();
+        fixture_close(&f);
+    }
 }
 
 /* With GIVEN_DELTA, out is not read: null gives the same gradients as the delta of the same problem. */
@@ -265,10 +331,10 @@ static void values_at_the_edge(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(edges_of_the_ranges), cmocka_unit_test(strides_of_single_elements),
-        cmocka_unit_test(empty_problems),      cmocka_unit_test(given_delta_without_out),
-        cmocka_unit_test(interleaved_qkv),     cmocka_unit_test(structs_of_newer_callers),
-        cmocka_unit_test(values_at_the_edge),
+        cmocka_unit_test(edges_of_the_ranges),      cmocka_unit_test(strides_of_single_elements),
+        cmocka_unit_test(empty_problems),           cmocka_unit_test(packs_without_rows),
+        cmocka_unit_test(given_delta_without_out),  cmocka_unit_test(interleaved_qkv),
+        cmocka_unit_test(structs_of_newer_callers), cmocka_unit_test(values_at_the_edge),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

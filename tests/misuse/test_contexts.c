@@ -206,7 +206,13 @@ static void images(void **state) {
     for (size_t n = 0; n < count; ++n) assert_int_equal(infos[n].arch[0] != 0, n + 1 < count);
     assert_int_equal(stw_embedded_images(infos, 64, &again), STW_OK);
     assert_int_equal(again, count);
-    for (size_t n = 0; n < 64; ++n) assert_int_equal(infos[n].arch[0] != 0, n < count);
+    size_t jagged = 0;
+    for (size_t n = 0; n < 64; ++n) {
+        assert_int_equal(infos[n].arch[0] != 0, n < count);
+        jagged += !strcmp(infos[n].ops, "jagged");
+        if (n < count) assert_true(infos[n].intact);
+    }
+    assert_int_equal(jagged != 0, count != 0); /* every arch has images of both */
 }
 
 static void texts(void **state) {

@@ -11,10 +11,13 @@ typedef struct pointer {
     const char *name;
     size_t offset;
     jbase from;
-    int need, element; /* 1: required; 2: may be null. Bytes of an element: its alignment */
+    /* 1: required; 2: may be null; 3: the only nested tensor: null says that there are no positions, which the
+     * offsets of the call contradict. Bytes of an element: its alignment. */
+    int need, element;
 } pointer;
 
-#define POINTER(field, ...) {#field, offsetof(stw_jagged_args, field), __VA_ARGS__}
+#define POINTER(field, ...)                                                                                  \
+    { #field, offsetof(stw_jagged_args, field), __VA_ARGS__ }
 
 static const pointer pointers[] = {
     POINTER(grad, J_MATMUL, 1, 4),
@@ -58,8 +61,8 @@ static const pointer pointers[] = {
     POINTER(grad, J_RESHAPE, 1, 4),
     POINTER(dx, J_RESHAPE, 1, 4),
     POINTER(grad, J_TO_PADDED, 1, 4),
-    POINTER(dx, J_TO_PADDED, 1, 4),
-    POINTER(grad, J_FROM_PADDED, 1, 4),
+    POINTER(dx, J_TO_PADDED, 3, 4),
+    POINTER(grad, J_FROM_PADDED, 3, 4),
     POINTER(dx, J_FROM_PADDED, 1, 4),
     POINTER(attn, J_ATTENTION, 1, 0),
     POINTER(axis[0].offsets, J_ATTENTION, 1, 8),
@@ -101,6 +104,13 @@ static void each_pointer(void **state) {
                 refused(what, jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
                         WORDS(last_name(row->name), "null"));
                 jfixture_unchanged(&f, what, 0);
+            }
+            if (row->need == 3) {
+                set_pointer(&args, row->offset, NULL);
+                text_forget();
+                refused(what, jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd", WORDS("axis[0].offsets[0]", "total"));
+                jfixture_unchanged(&f, what, 1);
+                *jfixture_status(&f) = -1; /* as ARENA_POISON */
             }
             for (int off = 1; off < row->element; off += off) {
                 snprintf(what, sizeof what, "problem %d, %s off by %d", which, row->name, off);
@@ -159,8 +169,8 @@ static void plans_and_args(void **state) {
     refused("null plan", stw_jagged_bwd(NULL, &f.args, f.workspace, f.need, NULL), STW_E_INVALID,
             "jagged_bwd", WORDS("plan", "null"));
     refused("null args", jfixture_run(&f, NULL), STW_E_INVALID, "jagged_bwd", WORDS("args", "null"));
-    static const size_t sizes[] = {0,       1, 8, sizeof(stw_jagged_args) - 8, sizeof(stw_jagged_args) - 1,
-                                   SIZE_MAX};
+    const size_t first = offsetof(stw_jagged_args, cpu_threads); /* 0.1's size */
+    const size_t sizes[] = {0, 1, 8, first - 8, first - 1, SIZE_MAX};
     for (size_t n = 0; n < sizeof sizes / sizeof sizes[0]; ++n) {
         stw_jagged_args args = f.args;
         args.struct_size = sizes[n];
@@ -216,22 +226,25 @@ static void workspaces(void **state) {
         jfixture_open(&f, (jbase)which);
         snprintf(text, sizeof text, "%zu", f.need);
         needed += f.need > 0;
-        for (size_t off = 1; f.need && off < 256; off += off) {
+        for (size_t off = 0; f.need && off < 256; ++off) { /* from 255 bytes in front of a multiple of 256 */
             text_forget();
-            refused("misaligned workspace",
-                    stw_jagged_bwd(f.plan, &f.args, (char *)f.workspace + off, f.need, NULL), STW_E_WORKSPACE,
-                    "jagged_bwd", WORDS("workspace", "256"));
+            refused("one byte short",
+                    stw_jagged_bwd(f.plan, &f.args, (char *)f.workspace + off, f.need - off - 1, NULL),
+                    STW_E_WORKSPACE, "jagged_bwd", WORDS("workspace_size", text));
         }
         if (f.need) {
             refused("null workspace", stw_jagged_bwd(f.plan, &f.args, NULL, f.need, NULL), STW_E_WORKSPACE,
                     "jagged_bwd", WORDS("workspace", "null", text));
-            refused("one byte short", stw_jagged_bwd(f.plan, &f.args, f.workspace, f.need - 1, NULL),
-                    STW_E_WORKSPACE, "jagged_bwd", WORDS("workspace_size", text));
             refused("size 0", stw_jagged_bwd(f.plan, &f.args, f.workspace, 0, NULL), STW_E_WORKSPACE,
                     "jagged_bwd", WORDS("workspace_size", "0", text));
         }
         jfixture_unchanged(&f, "workspaces", 0);
         jfixture_still_works(&f);
+        for (int off = 1; f.need && off < 256; ++off) { /* without the bytes in front: they would be skipped */
+            f.workspace = (char *)f.workspace + 1;
+            --f.need;
+            jfixture_still_works(&f);
+        }
         jfixture_close(&f);
     }
     assert_true(needed > 0); /* else nothing was tested */
@@ -313,6 +326,14 @@ static void flags_and_arguments(void **state) {
         memcpy((char *)&attn + own[n].offset, &value, sizeof value);
         refused(own[n].what, jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd", WORDS("attn", "null"));
     }
+    attn = f.attn_args;
+    attn.cpu_threads = 2;
+    refused("cpu_threads of its own", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
+            WORDS("attn", "cpu_threads 2", "args.cpu_threads"));
+    args.cpu_threads = -1;
+    refused("cpu_threads", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
+            WORDS("cpu_threads", "-1", "0..1024"));
+    args.cpu_threads = 0;
     attn = f.attn_args;
     attn.dq = NULL; /* found behind the lengths that become int32 */
     refused("a pointer of attn", jfixture_run(&f, &args), STW_E_INVALID, "attn_bwd", WORDS("dq", "null"));

@@ -23,54 +23,72 @@ typedef struct refusal {
 static const refusal rows[] = {
     /* enums and flags out of range */
     {DENSE, BOTH, STW_E_INVALID, {"dtype", "0"}, {SET(dtype, 0)}},
-    {DENSE, BOTH, STW_E_INVALID, {"dtype", "4"}, {SET(dtype, 4)}},
+    {DENSE, BOTH, STW_E_UNSUPPORTED, {"dtype", "5", "f64 4"}, {SET(dtype, 5)}},
+    {DENSE, BOTH, STW_E_UNSUPPORTED, {"dtype", "9"}, {SET(dtype, STW_I64)}},
+    {DENSE, BOTH, STW_E_INVALID, {"dtype", "10"}, {SET(dtype, 10)}},
     {DENSE, BOTH, STW_E_INVALID, {"dtype"}, {SET(dtype, -1)}},
-    {DENSE, BWD, STW_E_INVALID, {"dq_dtype", "4"}, {SET(dq_dtype, 4)}},
+    {DENSE, BOTH, STW_E_INVALID, {"bias_dtype", "10"}, {SET(bias_dtype, 10)}},
+    {DENSE, BWD, STW_E_UNSUPPORTED, {"dq_dtype", "4"}, {SET(dq_dtype, 4)}},
     {DENSE, BWD, STW_E_INVALID, {"dk_dtype", "77"}, {SET(dk_dtype, 77)}},
     {DENSE, BWD, STW_E_INVALID, {"dv_dtype"}, {SET(dv_dtype, -1)}},
-    {FULL, BWD, STW_E_INVALID, {"dbias_dtype", "4"}, {SET(dbias_dtype, 4)}},
+    {FULL, BWD, STW_E_UNSUPPORTED, {"dbias_dtype", "4"}, {SET(dbias_dtype, 4)}},
     {DENSE, BWD, STW_E_INVALID, {"dbias_dtype", "3", "bias_dtype"}, {SET(dbias_dtype, STW_F32)}},
-    {DENSE, BWD, STW_E_INVALID, {"dq_dtype"}, {SET(dq_dtype, STW_F16)}},
-    {DENSE, BWD, STW_E_INVALID, {"dk_dtype"}, {SET(dk_dtype, STW_BF16)}},
-    {HALF, BWD, STW_E_INVALID, {"dv_dtype"}, {SET(dv_dtype, STW_BF16)}},
-    {FULL, BWD, STW_E_INVALID, {"dbias_dtype"}, {SET(dbias_dtype, STW_F16)}},
-    {FULL, BOTH, STW_E_INVALID, {"bias_dtype", "4"}, {SET(bias_dtype, 4)}},
-    {HALF, BOTH, STW_E_INVALID, {"bias_dtype"}, {SET(bias_dtype, STW_BF16)}},
-    {FULL, BOTH, STW_E_INVALID, {"bias_dtype"}, {SET(bias_dtype, STW_F16)}},
+    {DENSE, BWD, STW_E_UNSUPPORTED, {"dq_dtype"}, {SET(dq_dtype, STW_F16)}},
+    {DENSE, BWD, STW_E_UNSUPPORTED, {"dk_dtype"}, {SET(dk_dtype, STW_BF16)}},
+    {HALF, BWD, STW_E_UNSUPPORTED, {"dv_dtype"}, {SET(dv_dtype, STW_BF16)}},
+    {FULL, BWD, STW_E_UNSUPPORTED, {"dbias_dtype"}, {SET(dbias_dtype, STW_F16)}},
+    {FULL, BOTH, STW_E_UNSUPPORTED, {"bias_dtype", "4"}, {SET(bias_dtype, 4)}},
+    {HALF, BOTH, STW_E_UNSUPPORTED, {"bias_dtype"}, {SET(bias_dtype, STW_BF16)}},
+    {FULL, BOTH, STW_E_UNSUPPORTED, {"bias_dtype"}, {SET(bias_dtype, STW_F16)}},
+    {DENSE, BWD, STW_E_UNSUPPORTED, {"dq_dtype", "f32 3", "f64 4"}, {SET(dtype, 4), SET(dq_dtype, 3)}},
+    {DENSE, BWD, STW_E_UNSUPPORTED, {"dk_dtype", "f32 3", "f64 4"}, {SET(dtype, 4), SET(dk_dtype, 3)}},
+    {DENSE, BWD, STW_E_UNSUPPORTED, {"dv_dtype", "f32 3", "f64 4"}, {SET(dtype, 4), SET(dv_dtype, 3)}},
+    {DENSE, BWD, STW_E_UNSUPPORTED, {"dv_dtype", "1", "f64"}, {SET(dtype, 4), SET(dv_dtype, STW_F16)}},
+    {FULL, BOTH, STW_E_UNSUPPORTED, {"bias_dtype", "f32 3", "f64 4"}, {SET(dtype, 4)}},
+    {FULL,
+     BWD,
+     STW_E_UNSUPPORTED,
+     {"dbias_dtype", "f32 3", "f64 4"},
+     {SET(dtype, 4), SET(bias_dtype, 4), SET(dbias_dtype, 3)}},
+    {DENSE, BOTH, STW_E_INVALID, {"scale_f64", "0.5", "f32"}, {SET_REAL(scale_f64, 0.5)}},
+    {DENSE, BOTH, STW_E_INVALID, {"softcap_f64", "3", "f32"}, {SET_REAL(softcap_f64, 3)}},
+    {DENSE, BOTH, STW_E_INVALID, {"scale_f64", "nan"}, {SET(dtype, 4), SET_REAL(scale_f64, NAN)}},
+    {DENSE, BOTH, STW_E_INVALID, {"softcap_f64", "inf"}, {SET(dtype, 4), SET_REAL(softcap_f64, INFINITY)}},
+    {DENSE, BOTH, STW_E_INVALID, {"softcap_f64", "-1"}, {SET(dtype, 4), SET_REAL(softcap_f64, -1)}},
     {DENSE, BOTH, STW_E_INVALID, {"mask", "3"}, {SET(mask, 3)}},
     {DENSE, BOTH, STW_E_INVALID, {"mask"}, {SET(mask, -1)}},
     {FULL, BOTH, STW_E_INVALID, {"dropout_map", "3"}, {SET(dropout_map, 3)}},
     {DENSE, BOTH, STW_E_INVALID, {"dropout_map", "3"}, {SET(dropout_map, 3)}},
     {DENSE, BOTH, STW_E_INVALID, {"deterministic", "3"}, {SET(deterministic, 3)}},
-    {DENSE, BOTH, STW_E_INVALID, {"flags", "0x800"}, {SET(flags, 0x800)}},
+    {DENSE, BOTH, STW_E_INVALID, {"flags", "0x4000"}, {SET(flags, 0x4000)}},
     {DENSE, BOTH, STW_E_INVALID, {"flags", "0x80000000"}, {SET(flags, 0x80000000u)}},
     {DENSE, BWD, STW_E_INVALID, {"outputs", "0x20"}, {SET(outputs, 0x20)}},
     {DENSE, BWD, STW_E_INVALID, {"outputs"}, {SET(outputs, 0x80000007u)}},
 
     /* sizes */
     {DENSE, BOTH, STW_E_INVALID, {"batch", "-1"}, {SET(batch, -1)}},
-    {DENSE, BOTH, STW_E_INVALID, {"batch", "2147483648"}, {SET(batch, INT64_C(1) << 31)}},
+    {DENSE, BOTH, STW_E_UNSUPPORTED, {"batch", "2147483648"}, {SET(batch, INT64_C(1) << 31)}},
     {DENSE, BOTH, STW_E_INVALID, {"heads_q", "0", "1"}, {SET(heads_q, 0)}},
     {DENSE, BOTH, STW_E_INVALID, {"heads_q", "-4"}, {SET(heads_q, -4)}},
-    {DENSE, BOTH, STW_E_INVALID, {"heads_q", "1048578", "1048576"}, {SET(heads_q, 1048578)}},
+    {DENSE, BOTH, STW_E_UNSUPPORTED, {"heads_q", "1048578", "1048576"}, {SET(heads_q, 1048578)}},
     {DENSE, BOTH, STW_E_INVALID, {"heads_kv", "0"}, {SET(heads_kv, 0)}},
     {DENSE, BOTH, STW_E_INVALID, {"heads_kv", "-2"}, {SET(heads_kv, -2)}},
     {DENSE, BOTH, STW_E_INVALID, {"heads_q", "4", "heads_kv", "3"}, {SET(heads_kv, 3)}},
     {DENSE, BOTH, STW_E_INVALID, {"heads_q", "4", "heads_kv", "8"}, {SET(heads_kv, 8)}},
     {DENSE, BOTH, STW_E_INVALID, {"head_dim_qk", "0", "1", "256"}, {SET(head_dim_qk, 0)}},
-    {DENSE, BOTH, STW_E_INVALID, {"head_dim_qk", "257", "1", "256"}, {SET(head_dim_qk, 257)}},
+    {DENSE, BOTH, STW_E_UNSUPPORTED, {"head_dim_qk", "257", "1", "256"}, {SET(head_dim_qk, 257)}},
     {DENSE, BOTH, STW_E_INVALID, {"head_dim_v", "0", "1", "256"}, {SET(head_dim_v, 0)}},
     {DENSE, BOTH, STW_E_INVALID, {"head_dim_v", "-8", "256"}, {SET(head_dim_v, -8)}},
-    {DENSE, BOTH, STW_E_INVALID, {"head_dim_v", "257", "256"}, {SET(head_dim_v, 257)}},
+    {DENSE, BOTH, STW_E_UNSUPPORTED, {"head_dim_v", "257", "256"}, {SET(head_dim_v, 257)}},
     {DENSE, BOTH, STW_E_INVALID, {"max_seq_q", "-5"}, {SET(max_seq_q, -5)}},
     {DENSE, BOTH, STW_E_INVALID, {"max_seq_kv", "-7"}, {SET(max_seq_kv, -7)}},
-    {DENSE, BOTH, STW_E_INVALID, {"max_seq_q", "2147483648"}, {SET(max_seq_q, INT64_C(1) << 31)}},
-    {DENSE, BOTH, STW_E_INVALID, {"max_seq_kv", "2147483648"}, {SET(max_seq_kv, INT64_C(1) << 31)}},
+    {DENSE, BOTH, STW_E_UNSUPPORTED, {"max_seq_q", "2147483648"}, {SET(max_seq_q, INT64_C(1) << 31)}},
+    {DENSE, BOTH, STW_E_UNSUPPORTED, {"max_seq_kv", "2147483648"}, {SET(max_seq_kv, INT64_C(1) << 31)}},
     {PACKED, BOTH, STW_E_INVALID, {"total_q", "-1"}, {SET(total_q, -1)}},
     {PACKED, BOTH, STW_E_INVALID, {"total_kv", "-1"}, {SET(total_kv, -1)}},
-    {PACKED, BOTH, STW_E_INVALID, {"total_q", "2147483648"}, {SET(total_q, INT64_C(1) << 31)}},
-    {PACKED, BOTH, STW_E_INVALID, {"total_kv", "2147483648"}, {SET(total_kv, INT64_C(1) << 31)}},
-    {DENSE, BOTH, STW_E_INVALID, {"max_seq_q"}, {SET(max_seq_q, INT64_MAX)}},
+    {PACKED, BOTH, STW_E_UNSUPPORTED, {"total_q", "2147483648"}, {SET(total_q, INT64_C(1) << 31)}},
+    {PACKED, BOTH, STW_E_UNSUPPORTED, {"total_kv", "2147483648"}, {SET(total_kv, INT64_C(1) << 31)}},
+    {DENSE, BOTH, STW_E_UNSUPPORTED, {"max_seq_q"}, {SET(max_seq_q, INT64_MAX)}},
     {DENSE, BOTH, STW_E_INVALID, {"batch"}, {SET(batch, INT64_MIN)}},
 
     /* numbers: p, scale, softcap */
@@ -89,9 +107,11 @@ static const refusal rows[] = {
     /* masks and windows */
     {FULL, BOTH, STW_E_INVALID, {"window_left", "-1"}, {SET(window_left, -1)}},
     {FULL, BOTH, STW_E_INVALID, {"window_right", "-3"}, {SET(window_right, -3)}},
-    {FULL, BOTH, STW_E_INVALID, {"diagonal_shift", "1099511627777"}, {SET(diagonal_shift, TWO_40 + 1)}},
-    {FULL, BOTH, STW_E_INVALID, {"diagonal_shift", "-1099511627777"}, {SET(diagonal_shift, -TWO_40 - 1)}},
-    {FULL, BOTH, STW_E_INVALID, {"diagonal_shift"}, {SET(diagonal_shift, INT64_MIN)}},
+    {FULL, BOTH, STW_E_UNSUPPORTED, {"window_left", "1099511627777"}, {SET(window_left, TWO_40 + 1)}},
+    {FULL, BOTH, STW_E_UNSUPPORTED, {"window_right", "1099511627777"}, {SET(window_right, TWO_40 + 1)}},
+    {FULL, BOTH, STW_E_UNSUPPORTED, {"diagonal_shift", "1099511627777"}, {SET(diagonal_shift, TWO_40 + 1)}},
+    {FULL, BOTH, STW_E_UNSUPPORTED, {"diagonal_shift", "-1099511627777"}, {SET(diagonal_shift, -TWO_40 - 1)}},
+    {FULL, BOTH, STW_E_UNSUPPORTED, {"diagonal_shift"}, {SET(diagonal_shift, INT64_MIN)}},
 
     /* values without the flag that gives them a meaning */
     {DENSE, BOTH, STW_E_INVALID, {"scale", "0.5", "STW_ATTN_HAS_SCALE"}, {SET_REAL(scale, 0.5)}},
@@ -120,20 +140,20 @@ static const refusal rows[] = {
      {SET(outputs, STW_OUT_DQ), SET(accumulate, STW_OUT_DK)}},
     {DENSE, BWD, STW_E_INVALID, {"accumulate"}, {SET(accumulate, STW_OUT_DBIAS)}},
     {DENSE, BWD, STW_E_INVALID, {"accumulate"}, {SET(accumulate, 0x40)}},
-    {HALF, BWD, STW_E_INVALID, {"accumulate", "dq_dtype"}, {SET(accumulate, STW_OUT_DQ)}},
-    {HALF, BWD, STW_E_INVALID, {"accumulate", "dk_dtype"}, {SET(accumulate, STW_OUT_DK)}},
-    {HALF, BWD, STW_E_INVALID, {"accumulate", "dv_dtype"}, {SET(accumulate, STW_OUT_DV)}},
+    {HALF, BWD, STW_E_UNSUPPORTED, {"accumulate", "dq_dtype"}, {SET(accumulate, STW_OUT_DQ)}},
+    {HALF, BWD, STW_E_UNSUPPORTED, {"accumulate", "dk_dtype"}, {SET(accumulate, STW_OUT_DK)}},
+    {HALF, BWD, STW_E_UNSUPPORTED, {"accumulate", "dv_dtype"}, {SET(accumulate, STW_OUT_DV)}},
     {HALF,
      BWD,
-     STW_E_INVALID,
+     STW_E_UNSUPPORTED,
      {"accumulate", "dbias_dtype"},
      {SET(bias_dtype, STW_F16), SET(outputs, STW_OUT_DBIAS), SET(accumulate, STW_OUT_DBIAS)}},
 
     /* splits, ALiBi, shards */
     {DENSE, BWD, STW_E_INVALID, {"splits", "-1", "64"}, {SET(splits, -1)}},
-    {DENSE, BWD, STW_E_INVALID, {"splits", "65", "64"}, {SET(splits, 65)}},
+    {DENSE, BWD, STW_E_UNSUPPORTED, {"splits", "65", "64"}, {SET(splits, 65)}},
     {FULL, BOTH, STW_E_INVALID, {"alibi_stride_batch", "3", "4"}, {SET(alibi_stride_batch, 3)}},
-    {FULL, BOTH, STW_E_INVALID, {"alibi_stride_batch", "-4"}, {SET(alibi_stride_batch, -4)}},
+    {FULL, BOTH, STW_E_UNSUPPORTED, {"alibi_stride_batch", "-4"}, {SET(alibi_stride_batch, -4)}},
     {FULL, BOTH, STW_E_INVALID, {"alibi_stride_batch"}, {SET(alibi_stride_batch, INT64_MAX)}},
     {DENSE, BOTH, STW_E_INVALID, {"batch_offset", "-1"}, {SET(batch_offset, -1)}},
     {DENSE, BOTH, STW_E_INVALID, {"head_offset", "-1"}, {SET(head_offset, -1), SET(heads_total, 8)}},
@@ -141,35 +161,35 @@ static const refusal rows[] = {
     {DENSE, BOTH, STW_E_INVALID, {"heads_total", "3"}, {SET(heads_total, 3)}},
     {DENSE, BOTH, STW_E_INVALID, {"head_offset", "5", "8"}, {SET(head_offset, 5), SET(heads_total, 8)}},
     {DENSE, BOTH, STW_E_INVALID, {"head_offset", "1", "4"}, {SET(head_offset, 1)}},
-    {FULL, BOTH, STW_E_INVALID, {"heads_total"}, {SET(heads_total, INT64_MAX)}},
-    {FULL, BOTH, STW_E_INVALID, {"batch_offset"}, {SET(batch_offset, INT64_MAX)}},
-    {FULL, BOTH, STW_E_INVALID, {"head_offset"}, {SET(head_offset, INT64_MAX), SET(heads_total, 8)}},
+    {FULL, BOTH, STW_E_UNSUPPORTED, {"heads_total"}, {SET(heads_total, INT64_MAX)}},
+    {FULL, BOTH, STW_E_UNSUPPORTED, {"batch_offset"}, {SET(batch_offset, INT64_MAX)}},
+    {FULL, BOTH, STW_E_UNSUPPORTED, {"head_offset"}, {SET(head_offset, INT64_MAX), SET(heads_total, 8)}},
     /* the philox map numbers 2^32 heads: 2^31 - 1 + 2 batches of 2^20 are more */
     {DENSE,
      BOTH,
-     STW_E_INVALID,
+     STW_E_UNSUPPORTED,
      {"batch_offset", "heads_total", "2251799814733824", "2^32"},
      {SET_REAL(dropout_p, 0.5), SET(batch_offset, INT32_MAX), SET(heads_total, 1 << 20)}},
 
     /* sizes that are legal alone, with a product that is not */
     {DENSE,
      BOTH,
-     STW_E_INVALID,
+     STW_E_UNSUPPORTED,
      {"batch", "2^56"},
      {SET(batch, INT32_MAX), SET(heads_q, 1 << 20), SET(max_seq_q, INT32_MAX)}},
     {DENSE,
      BOTH,
-     STW_E_INVALID,
+     STW_E_UNSUPPORTED,
      {"batch", "2^56"},
      {SET(batch, INT32_MAX), SET(heads_q, 1 << 20), SET(max_seq_q, 1)}},
     {PACKED,
      BOTH,
-     STW_E_INVALID,
+     STW_E_UNSUPPORTED,
      {"batch", "2^56"},
      {SET(batch, 1 << 18), SET(heads_q, 1 << 20), SET(max_seq_q, 1 << 20)}},
     {PACKED,
      BOTH,
-     STW_E_INVALID,
+     STW_E_UNSUPPORTED,
      {"batch", "2^56"},
      {SET(batch, 1 << 18), SET(heads_q, 1 << 20), SET(max_seq_q, INT32_MAX)}},
 };
@@ -281,14 +301,18 @@ static void struct_sizes(void **state) {
     (void)state;
     fixture f;
     fixture_open(&f, DENSE);
-    static const size_t wrong[] = {0,       1, 7, 8, sizeof(stw_attn_desc) - 8, sizeof(stw_attn_desc) - 1,
-                                   SIZE_MAX};
+    const size_t first = offsetof(stw_attn_desc, scale_f64); /* 0.1's size */
+    const size_t wrong[] = {0, 1, 7, 8, first - 8, first - 1, SIZE_MAX};
     for (size_t n = 0; n < sizeof wrong / sizeof wrong[0]; ++n) {
         stw_attn_desc desc = f.desc;
         desc.struct_size = wrong[n];
         expect_refusal(stw_attn_bwd_plan, "attn_bwd", f.context, &desc, STW_E_INVALID, WORDS("struct_size"));
         expect_refusal(stw_attn_fwd_plan, "attn_fwd", f.context, &desc, STW_E_INVALID, WORDS("struct_size"));
     }
+    stw_attn_desc older = f.desc;
+    older.struct_size = first;
+    older.scale_f64 = NAN; /* behind its end */
+    expect_accepted(stw_attn_bwd_plan, f.context, &older, "0.1's struct");
     struct newer {
         stw_attn_desc desc;
         unsigned char tail[24];
@@ -305,7 +329,8 @@ static void struct_sizes(void **state) {
     no_complaints();
 }
 
-/* Dense f32, f16 and bf16 with every combination of gradient types: refused or accepted by the header's rule.
+/* Dense f32, f16, bf16 and f64 with every combination of gradient types: refused or accepted by the header's
+ * rule.
  */
 static void gradient_types(void **state) {
     (void)state;
@@ -316,9 +341,16 @@ static void gradient_types(void **state) {
             stw_attn_desc desc = f.desc;
             apply(&desc, (set[]){SET(dtype, in), SET(dq_dtype, grad)}, 2);
             stw_plan *out = NULL;
-            const int legal = in >= STW_F16 && in <= STW_F32 && (grad == 0 || grad == STW_F32);
+            const int known = in >= STW_F16 && in <= STW_F64;
+            stw_status expected = known && (grad == 0 || grad == STW_F32) ? STW_OK : STW_E_INVALID;
+            if (in == STW_F64 && grad == STW_F32) expected = STW_E_UNSUPPORTED;
             if (grad == in && in) continue; /* the input's own type by name: not promised either way */
-            assert_int_equal(stw_attn_bwd_plan(f.context, &desc, &out), legal ? STW_OK : STW_E_INVALID);
+            const int known = in >= STW_F16 && in <= STW_F64;
+            stw_status expected = known && (grad == 0 || grad == STW_F32) ? STW_OK : STW_E_UNSUPPORTED;
+            if (!in) expected = STW_E_INVALID;
+            if (in == STW_F64 && grad == STW_F32) expected = STW_E_UNSUPPORTED;
+            if (grad == in && in) continue; /* the input's own type by name: not promised either way */
+            assert_int_equal(stw_attn_bwd_plan(f.context, &desc, &out), expected);
             stw_plan_destroy(out);
         }
     }
@@ -333,11 +365,15 @@ static void layouts(void **state) {
     static const struct {
         const char *words[3];
         set sets[3];
+        stw_status status;
     } bad[] = {
-        {{"batch", "-1"}, {SET(batch, -1)}},           {{"heads_q", "0"}, {SET(heads_q, 0)}},
-        {{"heads_kv", "-2"}, {SET(heads_kv, -2)}},     {{"head_dim_qk", "0"}, {SET(head_dim_qk, 0)}},
-        {{"head_dim_v", "-1"}, {SET(head_dim_v, -1)}}, {{"max_seq_q"}, {SET(max_seq_q, INT64_MAX)}},
-        {{"max_seq_kv"}, {SET(max_seq_kv, -1)}},
+        {{"batch", "-1"}, {SET(batch, -1)}, STW_E_INVALID},
+        {{"heads_q", "0"}, {SET(heads_q, 0)}, STW_E_INVALID},
+        {{"heads_kv", "-2"}, {SET(heads_kv, -2)}, STW_E_INVALID},
+        {{"head_dim_qk", "0"}, {SET(head_dim_qk, 0)}, STW_E_INVALID},
+        {{"head_dim_v", "-1"}, {SET(head_dim_v, -1)}, STW_E_INVALID},
+        {{"max_seq_q"}, {SET(max_seq_q, INT64_MAX)}, STW_E_UNSUPPORTED},
+        {{"max_seq_kv"}, {SET(max_seq_kv, -1)}, STW_E_INVALID},
     };
     for (int n = 0; n < 3; ++n) {
         text_forget();
@@ -348,7 +384,7 @@ static void layouts(void **state) {
             apply(&desc, bad[r].sets, 3);
             const stw_attn_desc kept = desc;
             text_forget();
-            refused("sizes", fns[n](&desc), STW_E_INVALID, names[n], bad[r].words);
+            refused("sizes", fns[n](&desc), bad[r].status, names[n], bad[r].words);
             assert_memory_equal(&desc, &kept, sizeof desc);
         }
         /* strides that fit no int64: 2^31-1 of everything that may be that large */
@@ -369,11 +405,42 @@ static void layouts(void **state) {
     no_complaints();
 }
 
+static void flash_windows(void **state) {
+    (void)state;
+    static const struct {
+        const char *words[4];
+        set sets[1];
+    } bad[] = {
+        {{"max_seq_q", "-1", "0..2147483647"}, {SET(max_seq_q, -1)}},
+        {{"max_seq_kv", "-1", "0..2147483647"}, {SET(max_seq_kv, -1)}},
+        {{"heads_q", "0"}, {SET(heads_q, 0)}},
+    };
+    text_forget();
+    refused("null desc", stw_attn_mask_from_flash(NULL, 0, -1, -1), STW_E_INVALID, "attn_mask_from_flash",
+            WORDS("desc", "null"));
+    for (size_t r = 0; r < sizeof bad / sizeof bad[0]; ++r) {
+        stw_attn_desc desc = base_desc(DENSE);
+        apply(&desc, bad[r].sets, 1);
+        const stw_attn_desc kept = desc;
+        text_forget();
+        refused("sizes", stw_attn_mask_from_flash(&desc, 1, 3, 4), STW_E_INVALID, "attn_mask_from_flash",
+                bad[r].words);
+        assert_memory_equal(&desc, &kept, sizeof desc);
+    }
+    stw_attn_desc shorter = base_desc(DENSE);
+    shorter.struct_size = 8;
+    text_forget();
+    refused("struct_size", stw_attn_mask_from_flash(&shorter, 1, 3, 4), STW_E_INVALID, "attn_mask_from_flash",
+            WORDS("struct_size", "8"));
+    no_complaints();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row),      cmocka_unit_test(the_documented_text),
         cmocka_unit_test(null_pointers),  cmocka_unit_test(struct_sizes),
         cmocka_unit_test(gradient_types), cmocka_unit_test(layouts),
+        cmocka_unit_test(flash_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -165,7 +165,8 @@ static void plans_and_args(void **state) {
             WORDS("args", "null"));
     refused("null mask", stw_dropout_mask(f.bwd, &f.args, NULL, NULL), STW_E_INVALID, "dropout_mask",
             WORDS("mask", "null"));
-    static const size_t sizes[] = {0, 1, 8, sizeof(stw_attn_args) - 8, sizeof(stw_attn_args) - 1, SIZE_MAX};
+    const size_t first = offsetof(stw_attn_args, cpu_threads); /* 0.1's size */
+    const size_t sizes[] = {0, 1, 8, first - 8, first - 1, SIZE_MAX};
     for (size_t n = 0; n < sizeof sizes / sizeof sizes[0]; ++n) {
         stw_attn_args args = f.args;
         args.struct_size = sizes[n];
@@ -198,18 +199,33 @@ static void workspaces(void **state) {
     text_forget();
     refused("null workspace", stw_attn_bwd(f.bwd, &f.args, NULL, need, NULL), STW_E_WORKSPACE, "attn_bwd",
             WORDS("workspace", "null", text));
-    refused("one byte short", stw_attn_bwd(f.bwd, &f.args, good, need - 1, NULL), STW_E_WORKSPACE, "attn_bwd",
-            WORDS("workspace_size", text));
     refused("size 0", stw_attn_bwd(f.bwd, &f.args, good, 0, NULL), STW_E_WORKSPACE, "attn_bwd",
             WORDS("workspace_size", "0", text));
-    static const int offs[] = {1, 16, 64, 128, 255};
-    for (size_t n = 0; n < sizeof offs / sizeof offs[0]; ++n)
-        refused("misaligned workspace",
-                stw_attn_bwd(f.bwd, &f.args, good + offs[n], WORKSPACE_BYTES - 256, NULL), STW_E_WORKSPACE,
-                "attn_bwd", WORDS("workspace", "256"));
+    for (size_t off = 0; off < 256; ++off) { /* what is left from the next multiple of 256 on counts */
+        const size_t short_by_1 = need - 255 + (256 - off) % 256 - 1;
+        text_forget();
+        refused("one byte short behind the multiple of 256",
+                stw_attn_bwd(f.bwd, &f.args, good + off, short_by_1, NULL), STW_E_WORKSPACE, "attn_bwd",
+                WORDS("workspace_size", text));
+    }
+    refused("none left behind the multiple of 256", stw_attn_bwd(f.bwd, &f.args, good + 1, 254, NULL),
+            STW_E_WORKSPACE, "attn_bwd", WORDS("workspace_size", "254", text));
     fixture_unchanged(&f, 0);
     no_complaints();
     fixture_still_works(&f);
+    fixture_close(&f);
+}
+
+/* A workspace of stw_plan_workspace_size() bytes at any address: the call gives the same bits and writes
+ * nothing around it. At a multiple of 256 the size may be 255 less. */
+static void workspaces_anywhere(void **state) {
+    (void)state;
+    fixture f;
+    fixture_open(&f, FULL);
+    const size_t need = stw_plan_workspace_size(f.bwd);
+    for (size_t off = 0; off < 256; ++off) fixture_works_on(&f, 256 + off, need);
+    fixture_works_on(&f, 256, need - 255);
+    fixture_works_on(&f, 256 + 255, need - 254);
     fixture_close(&f);
 }
 
@@ -297,15 +313,64 @@ static void used_lengths_and_offsets(void **state) {
     fixture_close(&f);
 }
 
+static void threads_of_a_call(void **state) {
+    (void)state;
+    fixture f;
+    fixture_open(&f, FULL);
+    static const struct {
+        int32_t value;
+        const char *word;
+    } bad[] = {{-1, "-1"}, {1025, "1025"}, {INT32_MIN, "-2147483648"}};
+    text_forget();
+    for (size_t n = 0; n < sizeof bad / sizeof bad[0]; ++n) {
+        stw_attn_args args = f.args;
+        args.cpu_threads = bad[n].value;
+        for (int forward = 0; forward < 2; ++forward)
+            refused("cpu_threads", call(&f, forward, &args), STW_E_INVALID, functions[forward],
+                    WORDS("cpu_threads", bad[n].word, "0..1024"));
+        refused("cpu_threads", stw_dropout_mask(f.bwd, &args, fixture_at(&f, SLOT_mask), NULL), STW_E_INVALID,
+                "dropout_mask", WORDS("cpu_threads", bad[n].word, "0..1024"));
+    }
+    fixture_unchanged(&f, 0);
+    no_complaints();
+    fixture_still_works(&f);
+    fixture_close(&f);
+}
+
+/* In f64 problems the float pointers are of doubles, and aligned as such. */
+static void numbers_of_f64_problems(void **state) {
+    (void)state;
+    fixture f;
+    fixture_open(&f, FULL);
+    stw_attn_desc desc = f.desc;
+    stw_plan *plan = NULL;
+    desc.dtype = desc.bias_dtype = STW_F64;
+    assert_int_equal(stw_attn_bwd_plan(f.context, &desc, &plan), STW_OK);
+    text_forget();
+    static const slot numbers[] = {SLOT_lse, SLOT_dlse, SLOT_delta, SLOT_alibi_slopes, SLOT_sink, SLOT_dsink};
+    for (int n = 0; n < POINTERS; ++n)
+        for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; ++i) {
+            stw_attn_args args = f.args;
+            if (pointers[n].at != numbers[i]) continue;
+            set_pointer(&args, pointers[n].offset, (char *)fixture_at(&f, numbers[i]) + 4);
+            refused(pointers[n].name,
+                    stw_attn_bwd(plan, &args, fixture_at(&f, SLOT_workspace), WORKSPACE_BYTES, NULL),
+                    STW_E_INVALID, "attn_bwd", WORDS(pointers[n].name, "aligned", "8 bytes"));
+        }
+    stw_plan_destroy(plan);
+    fixture_unchanged(&f, 0);
+    no_complaints();
+    fixture_still_works(&f);
+    fixture_close(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_pointer),
-        cmocka_unit_test(aliased_outputs),
-        cmocka_unit_test(plans_and_args),
-        cmocka_unit_test(workspaces),
-        cmocka_unit_test(mask_positions),
-        cmocka_unit_test(a_mask_beyond_63_bits),
-        cmocka_unit_test(used_lengths_and_offsets),
+        cmocka_unit_test(each_pointer),          cmocka_unit_test(aliased_outputs),
+        cmocka_unit_test(plans_and_args),        cmocka_unit_test(workspaces),
+        cmocka_unit_test(workspaces_anywhere),   cmocka_unit_test(mask_positions),
+        cmocka_unit_test(a_mask_beyond_63_bits), cmocka_unit_test(used_lengths_and_offsets),
+        cmocka_unit_test(threads_of_a_call),     cmocka_unit_test(numbers_of_f64_problems),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Mutation check: plants the bugs of mutants.toml one at a time in a copy of the CPU backend, rebuilds what
 depends on the file, links a library with it and runs `sternway conform` on it: it must fail. Without a bug
-the same build must pass. Uses the compile commands and objects of a finished build; changes nothing there."""
+the same build must pass. A row with `test` names another test that must fail instead (judge.py). Uses the
+compile commands and objects of a finished build; changes nothing there."""
 
 import argparse
 import json
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import judge
 import planted
 
 HERE = Path(__file__).resolve().parent
@@ -116,11 +118,33 @@ def describe(failures):
     return f"{len(failures)} failures in {len(rows)} rows: {', '.join(names[:4])}"
 
 
+def check_test(build, mutant, work):
+    """(good, text) of a bug that another test must find; "clean": without the bug."""
+    absent = build.tests.absent(mutant)
+    if absent:
+        return True, absent
+    for folder in ("backends/cpu", "common", "dispatch", "include", "tools"):
+        shutil.copytree(build.source / folder, work / "tree" / folder)
+    clean = mutant.get("clean", False)
+    wrong = None if clean else planted.plant(build.source, work / "tree", mutant)
+    return (False, f"{mutant['name']}: {wrong}") if wrong else build.tests.judge(mutant, work, work / "tree", clean)
+
+
+def without_bugs(mutants):
+    """A row without its bug for each test that rows name, and each file that is made anew for it."""
+    rows = {(m["test"], m["file"]): m for m in mutants if "test" in m}
+    return [{**m, "name": f"no bug in {m['file']}", "clean": True} for m in rows.values()]
+
+
 def check(build, mutant, scratch):
     """(good, text) of one planted bug; mutant None: no bug, must pass."""
     name = mutant["name"] if mutant else "no bug"
+    if not mutant and not build.clean:
+        return True, "no bug: left to the rows' own tests"
     work = Path(tempfile.mkdtemp(prefix="mutant-", dir=scratch))
     try:
+        if mutant and "test" in mutant:
+            return check_test(build, mutant, work)
         for folder in ("backends/cpu", "common", "dispatch", "include"):
             shutil.copytree(build.source / folder, work / "tree" / folder,
                             ignore=shutil.ignore_patterns("reference", "README.md"))
@@ -142,7 +166,7 @@ def check(build, mutant, scratch):
             status, output = conform(build, work, build.clean, CLEAN_TIMEOUT_S)
         return planted.verdict(mutant, status, output, describe)
     except (RuntimeError, subprocess.CalledProcessError) as error:
-        return False, f"{name}: {error}"
+        return False, f"{name}: {error} {getattr(error, 'stderr', '') or ''}"
     finally:
         shutil.rmtree(work)
 
@@ -165,8 +189,11 @@ def main():
         return planted.report_stale(options.source, mutants)
     build = Build(options.source.resolve(), options.build.resolve(), options.loop, options.variant)
     build.clean = USUAL if options.without else ["--quick"]  # what passes where nothing is planted
+    if all("test" in m for m in mutants):
+        build.clean = None
+    build.tests = judge.Tests(build.source, build.build)
     with tempfile.TemporaryDirectory(prefix="sternway-mutants-") as scratch:
-        return planted.report(lambda m: check(build, m, scratch), mutants, options.jobs)
+        return planted.report(lambda m: check(build, m, scratch), [*without_bugs(mutants), *mutants], options.jobs)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ static void test_refusals(void **state) {
         {"attn_bwd:bf16", "at 14: '' is the end"},
         {"attn_bwd:bf16:", "at 15: '' is empty"},
         {"attn:bf16:b1h1s1d1", "at 1: 'attn' is not an operation; accepted: attn_bwd, attn_fwd, or jagged_*"},
-        {"attn_bwd:f64:b1h1s1d1", "at 10: 'f64' is not a dtype; accepted: f16, bf16, f32"},
+        {"attn_bwd:f80:b1h1s1d1", "at 10: 'f80' is not a dtype; accepted: f16, bf16, f32, f64"},
         {"attn_bwd:f16:h1b1s1d1", "at 14: 'h1b1s1d1' is not b<B>h<Hq>"},
         {"attn_bwd:f16:b1h1s1d1z", "text behind the sizes"},
         {"attn_bwd:f16:b1h1s1", "is not b<B>h<Hq>"},
@@ -193,7 +193,7 @@ static void test_refusals(void **state) {
         {"attn_bwd:f16:b1h1s1d1:bias_hbqk", "'bias_hbqk' is not bias"},
         {"attn_bwd:f16:b1h1s1d1:biasf64_1hqk", "is not bias"},
         {"attn_bwd:f16:b1h1s1d1:grads_qq", "'grads_qq' is not _ and letters of qkvbs"},
-        {"attn_bwd:f16:b1h1s1d1:dq_f64", "'f64' is not a dtype"},
+        {"attn_bwd:f16:b1h1s1d1:dq_f80", "'f80' is not a dtype"},
         {"attn_bwd:f16:b1h1s1d1:cuq0,,1", "is not a list of integers"},
         {"attn_bwd:f16:b1h1s1d1:st_q1,2", "needs batch,head,seq"},
         {"attn_bwd:f16:b1h1s1d1:st_q1,2,3,4", "has too many values"},
@@ -264,7 +264,11 @@ static void test_edges_are_taken(void **state) {
     assert_int_equal(p.desc.total_q, 0);
     assert_int_equal(p.desc.bias_dtype, STW_BF16);
     assert_int_equal(stw_problem_parse("attn_bwd:f32:b0h1s7d1:thd", &p), STW_OK);
-    assert_int_equal(p.desc.total_q, 1); /* packed though empty */
+    assert_int_equal(p.desc.total_q, 0); /* packed though empty */
+    assert_int_equal(p.desc.flags, STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV);
+    assert_int_equal(stw_problem_parse("attn_bwd:f32:b2h1s7d1:thdk:tk0", &p), STW_OK);
+    assert_int_equal(p.desc.total_kv, 0);
+    assert_int_equal(p.desc.flags, STW_ATTN_PACKED_KV);
 }
 
 static void formats_as(const stw_attn_desc *desc, const char *expected) {

@@ -3,6 +3,7 @@
  * Problems for the oracle's tests: see fixture.h. */
 #include "tests/reference/fixture.h"
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 #include <math.h>
@@ -62,11 +63,13 @@ float fixture_random(fixture *f) {
 }
 
 int64_t fixture_rows_q(const fixture *f, int64_t b) {
-    return f->desc.total_q ? f->args.cu_seqlens_q[b + 1] - f->args.cu_seqlens_q[b] : f->desc.max_seq_q;
+    return stw_attn_is_packed(&f->desc, 0) ? f->args.cu_seqlens_q[b + 1] - f->args.cu_seqlens_q[b]
+                                           : f->desc.max_seq_q;
 }
 
 int64_t fixture_rows_kv(const fixture *f, int64_t b) {
-    return f->desc.total_kv ? f->args.cu_seqlens_kv[b + 1] - f->args.cu_seqlens_kv[b] : f->desc.max_seq_kv;
+    return stw_attn_is_packed(&f->desc, 1) ? f->args.cu_seqlens_kv[b + 1] - f->args.cu_seqlens_kv[b]
+                                           : f->desc.max_seq_kv;
 }
 
 int64_t fixture_used_q(const fixture *f, int64_t b) {
@@ -78,11 +81,11 @@ int64_t fixture_used_kv(const fixture *f, int64_t b) {
 }
 
 int64_t fixture_result_row_q(const fixture *f, int64_t b, int64_t i) {
-    return i + (f->desc.total_q ? f->args.cu_seqlens_q[b] : b * f->desc.max_seq_q);
+    return i + (stw_attn_is_packed(&f->desc, 0) ? f->args.cu_seqlens_q[b] : b * f->desc.max_seq_q);
 }
 
 int64_t fixture_result_row_kv(const fixture *f, int64_t b, int64_t j) {
-    return j + (f->desc.total_kv ? f->args.cu_seqlens_kv[b] : b * f->desc.max_seq_kv);
+    return j + (stw_attn_is_packed(&f->desc, 1) ? f->args.cu_seqlens_kv[b] : b * f->desc.max_seq_kv);
 }
 
 int64_t fixture_index(const fixture *f, fixture_tensor tensor, int64_t b, int64_t h, int64_t i, int64_t d) {
@@ -91,12 +94,13 @@ int64_t fixture_index(const fixture *f, fixture_tensor tensor, int64_t b, int64_
     const stw_attn_strides *s = strides[tensor];
     int kv = tensor == FIXTURE_K || tensor == FIXTURE_V || tensor == FIXTURE_DK || tensor == FIXTURE_DV;
     const int32_t *starts = kv ? f->args.cu_seqlens_kv : f->args.cu_seqlens_q;
-    if (kv ? x->total_kv : x->total_q) return (starts[b] + i) * s->seq + h * s->head + d;
+    if (stw_attn_is_packed(x, kv)) return (starts[b] + i) * s->seq + h * s->head + d;
     return b * s->batch + h * s->head + i * s->seq + d;
 }
 
 int64_t fixture_row_index(const fixture *f, const stw_attn_strides *s, int64_t b, int64_t h, int64_t i) {
-    if (f->desc.total_q && s->batch == 0) return (f->args.cu_seqlens_q[b] + i) * s->seq + h * s->head;
+    if (stw_attn_is_packed(&f->desc, 0) && s->batch == 0)
+        return (f->args.cu_seqlens_q[b] + i) * s->seq + h * s->head;
     return b * s->batch + h * s->head + i * s->seq;
 }
 
@@ -125,7 +129,7 @@ static int64_t fixture_strides(const fixture *f, stw_attn_strides *s, int64_t he
 /* `gap` differs between lse, dlse and delta, so that none is read with another's strides. */
 static int64_t fixture_lse_strides(const fixture *f, stw_attn_strides *s, int64_t gap) {
     const stw_attn_desc *d = &f->desc;
-    int through_pack = d->total_q && !f->lse_local;
+    int through_pack = stw_attn_is_packed(d, 0) && !f->lse_local;
     int64_t rows = through_pack ? d->total_q : d->max_seq_q;
     s->head = f->lse_by_head_last ? 1 : rows + gap;
     s->seq = f->lse_by_head_last ? d->heads_q + gap : 1;
@@ -149,7 +153,7 @@ static int64_t fixture_bias_strides(const fixture *f, stw_bias_strides *s) {
 static void fixture_allocate(fixture *f) {
     stw_attn_desc *d = &f->desc;
     stw_attn_args *a = &f->args;
-    size_t size = stw_dtype_size(d->dtype);
+    size_t size = stw_dtype_size(d->dtype), number = stw_dtype_size(stw_dtype_of_rows(d->dtype));
     int64_t hq = d->heads_q, hk = d->heads_kv, sq = d->max_seq_q, sk = d->max_seq_kv, tq = d->total_q,
             tk = d->total_kv;
     int64_t dim = d->head_dim_qk, dim_v = d->head_dim_v;
@@ -164,17 +168,23 @@ static void fixture_allocate(fixture *f) {
     a->dq = fixture_buffer(f, fixture_strides(f, &d->dq, hq, sq, tq, dim), size_dq);
     a->dk = fixture_buffer(f, fixture_strides(f, &d->dk, hk, sk, tk, dim), size_dk);
     a->dv = fixture_buffer(f, fixture_strides(f, &d->dv, hk, sk, tk, dim_v), size_dv);
-    a->lse = fixture_buffer(f, fixture_lse_strides(f, &d->lse, 1), sizeof(float));
-    a->dlse = fixture_buffer(f, fixture_lse_strides(f, &d->dlse, 3), sizeof(float));
-    a->delta = fixture_buffer(f, fixture_lse_strides(f, &d->delta, 2), sizeof(float));
-    a->alibi_slopes =
-        fixture_buffer(f, d->batch * d->heads_q + d->alibi_stride_batch * d->batch, sizeof(float));
-    a->sink = fixture_buffer(f, hq, sizeof(float));
-    a->dsink = fixture_buffer(f, hq, sizeof(float));
+    a->lse = fixture_buffer(f, fixture_lse_strides(f, &d->lse, 1), number);
+    a->dlse = fixture_buffer(f, fixture_lse_strides(f, &d->dlse, 3), number);
+    a->delta = fixture_buffer(f, fixture_lse_strides(f, &d->delta, 2), number);
+    a->alibi_slopes = fixture_buffer(f, d->batch * d->heads_q + d->alibi_stride_batch * d->batch, number);
+    a->sink = fixture_buffer(f, hq, number);
+    a->dsink = fixture_buffer(f, hq, number);
     if (!d->bias_dtype) return;
     a->bias = fixture_buffer(f, fixture_bias_strides(f, &d->bias), stw_dtype_size(d->bias_dtype));
     stw_dtype dbias = d->dbias_dtype ? d->dbias_dtype : d->bias_dtype;
     a->dbias = fixture_buffer(f, fixture_bias_strides(f, &d->dbias), stw_dtype_size(dbias));
+}
+
+/* The generator's number; in f64 problems with digits that no other type holds. */
+static void fixture_put(fixture *f, const void *data, int64_t index, stw_dtype dtype) {
+    double value = (double)fixture_random(f);
+    if (dtype == STW_F64) value += 0x1p-40 * (double)fixture_random(f);
+    stw_store_f64((void *)(uintptr_t)data, index, dtype, value);
 }
 
 static void fixture_fill(fixture *f, fixture_tensor tensor, const void *data, int64_t heads, int64_t dim,
@@ -184,7 +194,7 @@ static void fixture_fill(fixture *f, fixture_tensor tensor, const void *data, in
         for (int64_t i = 0; i < rows; ++i) {
             for (int64_t n = 0; n < heads * dim; ++n) {
                 int64_t index = fixture_index(f, tensor, b, n / dim, i, n % dim);
-                stw_store_f32((void *)(uintptr_t)data, index, f->desc.dtype, fixture_random(f));
+                fixture_put(f, data, index, f->desc.dtype);
             }
         }
     }
@@ -197,10 +207,11 @@ void fixture_run_forward(fixture *f) {
     for (int64_t b = 0; b < d->batch; ++b) {
         for (int64_t n = 0; n < fixture_used_q(f, b) * d->heads_q; ++n) {
             int64_t i = n / d->heads_q, h = n % d->heads_q, row = fixture_result_row_q(f, b, i);
-            f->args.lse[fixture_row_index(f, &d->lse, b, h, i)] = (float)r.lse[h * r.rows_q + row];
+            stw_store_f64(f->args.lse, fixture_row_index(f, &d->lse, b, h, i), stw_dtype_of_rows(d->dtype),
+                          r.lse[h * r.rows_q + row]);
             for (int64_t e = 0; e < d->head_dim_v; ++e) {
                 double value = r.out[(row * d->heads_q + h) * d->head_dim_v + e];
-                stw_store_f32(f->args.out, fixture_index(f, FIXTURE_OUT, b, h, i, e), d->dtype, (float)value);
+                stw_store_f64(f->args.out, fixture_index(f, FIXTURE_OUT, b, h, i, e), d->dtype, value);
             }
         }
     }
@@ -209,19 +220,17 @@ void fixture_run_forward(fixture *f) {
 
 static void fixture_fill_features(fixture *f) {
     const stw_attn_desc *d = &f->desc;
-    float *slopes = (float *)(uintptr_t)f->args.alibi_slopes, *sink = (float *)(uintptr_t)f->args.sink;
-    float *dlse = (float *)(uintptr_t)f->args.dlse;
+    void *slopes = (void *)(uintptr_t)f->args.alibi_slopes, *sink = (void *)(uintptr_t)f->args.sink;
+    const stw_dtype number = stw_dtype_of_rows(d->dtype);
     for (int64_t b = 0; b < d->batch; ++b) {
         for (int64_t h = 0; h < d->heads_q; ++h) {
-            slopes[b * d->alibi_stride_batch + h] =
-                0.0625f * (float)(1 + h + 3 * (d->alibi_stride_batch ? b : 0));
-            sink[h] = 0.25f * (float)h - 0.5f;
+            stw_store_f64(slopes, b * d->alibi_stride_batch + h, number,
+                          0.0625 * (double)(1 + h + 3 * (d->alibi_stride_batch ? b : 0)));
+            stw_store_f64(sink, h, number, 0.25 * (double)h - 0.5);
             for (int64_t i = 0; i < fixture_used_q(f, b); ++i) {
-                dlse[fixture_row_index(f, &d->dlse, b, h, i)] = fixture_random(f);
-                for (int64_t j = 0; d->bias_dtype && j < fixture_used_kv(f, b); ++j) {
-                    void *bias = (void *)(uintptr_t)f->args.bias;
-                    stw_store_f32(bias, fixture_bias_index(f, b, h, i, j), d->bias_dtype, fixture_random(f));
-                }
+                fixture_put(f, f->args.dlse, fixture_row_index(f, &d->dlse, b, h, i), number);
+                for (int64_t j = 0; d->bias_dtype && j < fixture_used_kv(f, b); ++j)
+                    fixture_put(f, f->args.bias, fixture_bias_index(f, b, h, i, j), d->bias_dtype);
             }
         }
     }
@@ -249,7 +258,7 @@ static void fixture_store_rows(const fixture *f, fixture_tensor tensor, void *da
             int64_t row = kv ? fixture_result_row_kv(f, b, i) : fixture_result_row_q(f, b, i);
             for (int64_t n = 0; n < heads * dim; ++n) {
                 int64_t index = fixture_index(f, tensor, b, n / dim, i, n % dim);
-                stw_store_f32(data, index, dtype ? dtype : d->dtype, (float)from[row * heads * dim + n]);
+                stw_store_f64(data, index, dtype ? dtype : d->dtype, from[row * heads * dim + n]);
             }
         }
     }
@@ -260,7 +269,8 @@ void fixture_store(fixture *f, const stw_ref_result *r) {
     fixture_store_rows(f, FIXTURE_DQ, f->args.dq, d->dq_dtype, r->dq);
     fixture_store_rows(f, FIXTURE_DK, f->args.dk, d->dk_dtype, r->dk);
     fixture_store_rows(f, FIXTURE_DV, f->args.dv, d->dv_dtype, r->dv);
-    for (int64_t h = 0; r->dsink && h < d->heads_q; ++h) f->args.dsink[h] = (float)r->dsink[h];
+    for (int64_t h = 0; r->dsink && h < d->heads_q; ++h)
+        stw_store_f64(f->args.dsink, h, stw_dtype_of_rows(d->dtype), r->dsink[h]);
     if (!r->dbias) return;
     const int64_t *e = r->bias_extent;
     stw_dtype dtype = d->dbias_dtype ? d->dbias_dtype : d->bias_dtype;
@@ -268,6 +278,6 @@ void fixture_store(fixture *f, const stw_ref_result *r) {
         int64_t j = n % e[3], i = n / e[3] % e[2], h = n / e[3] / e[2] % e[1], b = n / e[3] / e[2] / e[1];
         const stw_bias_strides *s = &d->dbias;
         int64_t index = b * s->batch + h * s->head + i * s->query + j * s->key;
-        stw_store_f32(f->args.dbias, index, dtype, (float)r->dbias[n]);
+        stw_store_f64(f->args.dbias, index, dtype, r->dbias[n]);
     }
 }

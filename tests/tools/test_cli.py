@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: MIT
 """Help, options, exit codes, `info` and `explain`."""
 import json
+import os
+import pathlib
 import re
+import shutil
 import subprocess
 import unittest
 
 from command import CommandTest, SOURCE, TOOL, small_problem, sternway, write_file
+
+IMAGES = pathlib.Path(os.environ["STERNWAY_IMAGES"])
 
 COMMANDS = ("info", "explain", "run", "conform", "bench", "tune")
 PROBLEM = "attn_bwd:bf16:b4h32k8s4096d128:causal_br:dropout0.1"
@@ -79,6 +84,42 @@ class Cli(CommandTest):
         self.assertTrue(all(image["intact"] for image in images))
         if not images:
             self.assertIn("there are none to verify", done.stdout)
+
+    @unittest.skipUnless((IMAGES / "images.c").exists(), "this build has no device images")
+    def test_info_verify_finds_a_damaged_byte_in_every_image(self):
+        names = re.findall(r'\.incbin \\"(.+?)\\"', (IMAGES / "images.c").read_text())  # what the build embeds
+        self.assertTrue(any(name.startswith("jagged") for name in names))
+        (self.path("bin")).mkdir()
+        tool = pathlib.Path(shutil.copy2(TOOL, self.path("bin")))
+        shutil.copytree(pathlib.Path(TOOL).parents[1] / "lib", self.path("lib"), symlinks=True,
+                        ignore=lambda folder, files: [name for name in files if not name.startswith("libsternway.so")])
+        library = self.path("lib") / "libsternway.so"
+        content = library.read_bytes()
+
+        def verify():
+            done = subprocess.run([tool, "info", "--verify", "--json"], capture_output=True, text=True, timeout=60,
+                                  env={key: value for key, value in os.environ.items() if not key.startswith("STERNWAY_")})
+            return done, [image for image in json.loads(done.stdout)["images"] if not image["intact"]]
+        done, damaged = verify()
+        self.assert_exit(done, 0)
+        self.assertEqual(damaged, [])
+        self.assertEqual(len(json.loads(done.stdout)["images"]), len(names))
+        for name in names:
+            with self.subTest(image=name):
+                image = (IMAGES / name).read_bytes()
+                at = content.index(image) + len(image) // 2
+                with library.open("r+b") as file:
+                    file.seek(at)
+                    file.write(bytes([content[at] ^ 1]))
+                done, damaged = verify()
+                with library.open("r+b") as file:
+                    file.seek(at)
+                    file.write(content[at:at + 1])
+                self.assertEqual(len(damaged), 1)
+                arch, kind, ops = (damaged[0][key] for key in ("arch", "kind", "ops"))
+                self.assertEqual(ops, "jagged" if name.startswith("jagged") else "attention")
+                self.assertTrue(f".{arch}." in name or name.rpartition(".")[0].endswith(f"{arch}.{kind}"), (name, arch, kind))
+                self.assert_refused(done, f"{arch} {kind} of {ops} is damaged", code=1)
 
     def test_info_reports_a_bad_environment(self):
         done = sternway("info", env={"STERNWAY_DEVICE": "first"})

@@ -145,6 +145,8 @@ class Problem(CommandTest):
         self.change("dbias_ref is given without bias", dbias_ref=("F64", (1,), [0.0]))
         self.change("dsink_ref is given without sink", dsink_ref=("F64", (1,), [0.0]))
         self.change("alibi_column is given without", metadata={"alibi_column": "1"})
+        for key, value in (("mask", "causal_br"), ("window_left", "1"), ("window_right", "1"), ("diagonal_shift", "0")):
+            self.change("metadata flash_*: they say the whole mask", metadata={"flash_window_left": "2", key: value})
 
     def test_types(self):
         def as_type(name, dtype):
@@ -198,7 +200,8 @@ class Problem(CommandTest):
 
     def test_metadata_values(self):
         bad = {"mask": ("causal", "None", ""), "window_left": ("1.5", "", " 1", "1 ", "0x10", "9" * 30, "-"),
-               "window_right": ("x",), "diagonal_shift": ("1e3",), "scale": ("abc", "", "nan", "inf", "1e999", "0x1p3"),
+               "window_right": ("x",), "diagonal_shift": ("1e3",), "flash_causal": ("2", "true", ""),
+               "flash_window_left": ("None", "1.5"), "flash_window_right": ("",), "scale": ("abc", "", "nan", "inf", "1e999", "0x1p3"),
                "softcap": ("--1",), "dropout_p": ("0,1",), "dropout_seed": ("-1", "18446744073709551616", "1.0"),
                "dropout_offset": ("+1",), "dropout_map": ("flash",), "alibi_column": ("2", "true"),
                "deterministic": ("on",), "splits": ("99999999999",), "grad_dtype": ("f16",), "q_offset": ("",),
@@ -214,6 +217,8 @@ class Problem(CommandTest):
         self.change("softcap", metadata={"softcap": "-2"})
         self.change("used", "STW_E_INVALID", used_q=("I32", (1,), [6]))
         zero = ("F32", (1, 5, 1, 0), [])
+        self.change("head_dim_qk 0", q=zero, k=("F32", (1, 7, 1, 0), []), drop=["dq_ref", "dk_ref"],
+                    metadata={"flash_causal": "1"})
         self.change("head_dim_qk 0", q=zero, k=("F32", (1, 7, 1, 0), []), drop=["dq_ref", "dk_ref"])
 
     def test_one_bad_problem_does_not_stop_the_others(self):

@@ -100,7 +100,7 @@ class Schema(SchemaTest):
                        lambda d: d["devices"][-1].pop("table"), lambda d: d["devices"][-1].update(memory_bytes=-1),
                        lambda d: d["devices"][-1].update(usable=1), lambda d: d["devices"][-1].update(device=0.5),
                        lambda d: d["archs"][0].update(backend="tpu"), lambda d: d["environment"].append({}),
-                       lambda d: d["images"].append({"arch": "sm80", "kind": "ptx", "bytes": 1, "hash": "x"})):
+                       lambda d: d["images"].append({"arch": "sm80", "kind": "ptx", "ops": "jagged", "bytes": 1, "hash": "x"})):
             self.assertTrue(with_change(change))
 
     def test_info(self):

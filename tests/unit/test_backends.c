@@ -53,6 +53,7 @@ static int opened;             /* devices that are open */
 static int refuse_unaligned, refuse_all;
 static const char *refused_variant; /* alone, to unaligned tensors */
 static const char *prepare_note;
+static size_t prepare_workspace;
 static stw_status lengths_status;
 
 /* What the last run call got. */
@@ -86,11 +87,13 @@ static const char *gpu_refusal(const stw_device *device, const stw_attn_work *wo
 static stw_status gpu_prepare(const stw_device *device, stw_attn_work *work) {
     (void)device;
     if (prepare_note) snprintf(work->note, sizeof work->note, "%s", prepare_note);
+    work->workspace_size = prepare_workspace;
     return STW_OK;
 }
 
 static stw_status gpu_bwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                          void *workspace, stw_stream stream) {
+                          void *workspace, stw_stream stream, uint32_t cpu_threads) {
+    (void)cpu_threads;
     (void)device, (void)work, (void)stream;
     ++runs;
     run_workspace = workspace;
@@ -105,7 +108,9 @@ static stw_status gpu_jagged_prepare(const stw_device *device, stw_jagged_work *
 }
 
 static stw_status gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
-                                 const stw_jagged_params *params, void *workspace, stw_stream stream) {
+                                 const stw_jagged_params *params, void *workspace, stw_stream stream,
+                                 uint32_t cpu_threads) {
+    (void)cpu_threads;
     (void)device, (void)work, (void)params, (void)workspace, (void)stream;
     ++conversions;
     return lengths_status ? stw_fail(lengths_status, "gpu: the lengths are refused by the test") : STW_OK;
@@ -128,6 +133,7 @@ static int prepare(void **state) {
     open_status = lengths_status = STW_OK;
     refuse_unaligned = refuse_all = runs = conversions = until_failure = 0;
     refused_variant = prepare_note = NULL;
+    prepare_workspace = 0;
     table_instead = NULL;
     gpu.jagged_prepare = gpu_jagged_prepare;
     static const char *const names[] = {"STERNWAY_BACKEND", "STERNWAY_TUNING", "STERNWAY_SMEM_MAX",
@@ -253,6 +259,28 @@ static void failures_to_open(void **state) {
         assert_string_equal(stw_last_error(), "gpu: refused by the test");
         assert_null(context);
     }
+}
+
+/* A GPU refuses f64 at plan time, also one that `auto` chose: nothing falls back on its own. */
+static void f64_is_the_cpu_s_alone(void **state) {
+    (void)state;
+    stw_attn_desc desc = attn_desc();
+    desc.dtype = STW_F64;
+    for (int automatic = 0; automatic < 2; ++automatic) {
+        stw_plan *plan = NULL;
+        stw_context *context = context_of(automatic ? STW_BACKEND_AUTO : STW_BACKEND_CUDA);
+        assert_int_equal(stw_attn_bwd_plan(context, &desc, &plan), STW_E_UNSUPPORTED);
+        assert_string_equal(stw_last_error(), "attn_bwd: dtype f64: backend cuda takes f16, bf16, f32; the "
+                                              "CPU backend takes f64");
+        assert_int_equal(stw_attn_fwd_plan(context, &desc, &plan), STW_E_UNSUPPORTED);
+        assert_null(plan);
+        stw_context_destroy(context);
+    }
+    stw_plan *plan = NULL;
+    stw_context *context = context_of(STW_BACKEND_CPU);
+    assert_int_equal(stw_attn_bwd_plan(context, &desc, &plan), STW_OK);
+    stw_plan_destroy(plan);
+    stw_context_destroy(context);
 }
 
 static void empty_arch_and_device_0_are_the_defaults(void **state) {
@@ -423,6 +451,72 @@ static stw_attn_args attn_args(void) {
     args.dout = memory + 1024, args.lse = (float *)(void *)(memory + 1280);
     args.dq = memory + 1536, args.dk = memory + 1792, args.dv = memory + 2048;
     return args;
+}
+
+/* A backend gets the first multiple of 256 of whatever workspace there is, with the bytes it asked for. */
+static void workspaces_are_placed(void **state) {
+    (void)state;
+    stw_context *context = context_of(STW_BACKEND_CUDA);
+    const stw_attn_desc desc = attn_desc();
+    const stw_attn_args args = attn_args();
+    stw_plan *plan = NULL;
+    char *boundary = memory + 8192, expected[200];
+    prepare_workspace = 700;
+    assert_int_equal(stw_attn_bwd_plan(context, &desc, &plan), STW_OK);
+    assert_int_equal(stw_plan_workspace_size(plan), 700 + 255);
+    for (int before = 0; before < 256; ++before) {
+        char *at = boundary - before;
+        run_workspace = NULL;
+        assert_int_equal(stw_attn_bwd(plan, &args, at, 700 + 255, NULL), STW_OK);
+        assert_ptr_equal(run_workspace, boundary);
+        run_workspace = NULL;
+        assert_int_equal(stw_attn_bwd(plan, &args, at, 700 + (size_t)before, NULL), STW_OK);
+        assert_ptr_equal(run_workspace, boundary);
+        assert_int_equal(stw_attn_bwd(plan, &args, at, 699 + (size_t)before, NULL), STW_E_WORKSPACE);
+        snprintf(expected, sizeof expected,
+                 "attn_bwd: workspace_size %d at %p is below the %d bytes needed there: the 955 bytes of "
+                 "stw_plan_workspace_size suffice anywhere",
+                 699 + before, (void *)at, 700 + before);
+        assert_string_equal(stw_last_error(), expected);
+    }
+    assert_int_equal(stw_attn_bwd(plan, &args, boundary - 10, 9, NULL), STW_E_WORKSPACE);
+    assert_int_equal(stw_attn_bwd(plan, &args, NULL, 955, NULL), STW_E_WORKSPACE);
+    assert_string_equal(stw_last_error(), "attn_bwd: workspace is null, but the plan needs 955 bytes");
+    assert_int_equal(runs, 512);
+    stw_plan_destroy(plan);
+    stw_context_destroy(context);
+}
+
+/* A packed side whose tensors are all null: the backend sees a pack of 0 rows, with its offsets. */
+static void null_packs_have_no_rows(void **state) {
+    (void)state;
+    stw_context *context = context_of(STW_BACKEND_CUDA);
+    stw_attn_desc attn;
+    (void)nested_desc(&attn, 2, STW_I32);
+    for (int kv = 0; kv < 2; ++kv) {
+        stw_attn_args args = attn_args();
+        stw_plan *plan = NULL;
+        args.cu_seqlens_q = args.cu_seqlens_kv = (const int32_t *)(const void *)memory;
+        assert_int_equal(stw_attn_bwd_plan(context, &attn, &plan), STW_OK);
+        if (kv)
+            args.k = args.v = NULL, args.dk = args.dv = NULL;
+        else
+            args.q = args.dout = NULL, args.out = args.dq = NULL;
+        assert_int_equal(stw_attn_bwd(plan, &args, NULL, 0, NULL), STW_OK);
+        assert_int_equal(run_params.total_q, kv ? 10 : 0);
+        assert_int_equal(run_params.total_kv, kv ? 0 : 10);
+        assert_ptr_equal(run_params.q.data, args.q);
+        assert_ptr_equal(run_params.dv.data, args.dv);
+        assert_ptr_equal(run_params.cu_seqlens_q, memory);
+        if (kv)
+            args.v = memory;
+        else
+            args.out = memory;
+        assert_int_equal(stw_attn_bwd(plan, &args, NULL, 0, NULL), STW_E_INVALID);
+        assert_non_null(strstr(stw_last_error(), kv ? "args.k is null" : "args.q is null"));
+        stw_plan_destroy(plan);
+    }
+    stw_context_destroy(context);
 }
 
 /* int32 offsets go on as they are: no workspace, no conversion. */
@@ -642,12 +736,15 @@ int main(void) {
         TEST(names),
         TEST(a_backend_that_the_build_leaves_out),
         TEST(failures_to_open),
+        TEST(f64_is_the_cpu_s_alone),
         TEST(empty_arch_and_device_0_are_the_defaults),
         TEST(less_shared_memory),
         TEST(explain_says_what_the_next_backend_would_run),
         TEST(a_backend_without_jagged_operations),
         TEST(unaligned_tensors),
         TEST(plans_are_traced),
+        TEST(workspaces_are_placed),
+        TEST(null_packs_have_no_rows),
         TEST(narrow_lengths_are_passed_on),
         TEST(wide_lengths_are_converted),
         TEST(no_components),

@@ -104,6 +104,85 @@ static void environment_values(void **state) {
     assert_int_equal(env.has_device, 1);
 }
 
+static void environment_names_the_variable_that_was_meant(void **state) {
+    (void)state;
+    static const struct {
+        const char *variable, *meant; /* "": none is near; NULL: nothing to say */
+    } rows[] = {
+        {"STERNWAY_BACKND=cuda", "STERNWAY_BACKEND"},
+        {"STERNWAY_BACKENDS=cuda", "STERNWAY_BACKEND"},
+        {"STERNWAY_BAKCEND=cuda", "STERNWAY_BACKEND"},
+        {"STERNWAY_DEVISE=1", "STERNWAY_DEVICE"},
+        {"STERNWAY_DETERMINISM=1", "STERNWAY_DETERMINISTIC"},
+        {"STERNWAY_THREADS=4", "STERNWAY_CPU_THREADS"},
+        {"STERNWAY_NUM_THREADS=4", "STERNWAY_CPU_THREADS"},
+        {"STERNWAY_LOGFILE=x", "STERNWAY_LOG_FILE"},
+        {"STERNWAY_LOGS=info", "STERNWAY_LOG"},
+        {"STERNWAY_NVC=x", "STERNWAY_NVCC"},
+        {"STERNWAY_FOO=1", ""},
+        {"STERNWAY_=1", ""},
+        {"STERNWAY_TEMPERATURE=1", ""},
+        {"STERNWAY_BACKEND=cuda", NULL},
+        {"STERNWAY_NVCC=none", NULL},
+        {"STERNWAY_NVCC_SERIES=12.9", NULL},
+        {"STERNWAY_BACKND=", NULL}, /* empty = unset */
+        {"STERNWAY_BACKND", NULL},
+        {"STERNWAYS_BACKND=1", NULL},
+        {"XSTERNWAY_BACKND=1", NULL},
+        {"sternway_BACKND=1", NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        char *variables[] = {"PATH=/bin", (char *)rows[i].variable, "HOME=/", NULL};
+        char line[256], expected[256] = "";
+        size_t index = 0;
+        stw_text text = stw_text_in(line, sizeof line);
+        int length = (int)strcspn(rows[i].variable, "=");
+        assert_int_equal(stw_env_unknown(variables, &index, &text), rows[i].meant != NULL);
+        if (rows[i].meant)
+            snprintf(expected, sizeof expected,
+                     rows[i].meant[0] ? "%.*s is unknown; did you mean %s?"
+                                      : "%.*s is unknown; `sternway info` lists the variables that are read",
+                     length, rows[i].variable, rows[i].meant);
+        assert_string_equal(line, expected);
+        assert_int_equal(index, rows[i].meant ? 2 : 3);
+        assert_int_equal(stw_env_unknown(variables, &index, &text), 0);
+    }
+}
+
+static void environment_of_long_and_strange_names(void **state) {
+    (void)state;
+    char name[200] = "STERNWAY_", line[256];
+    memset(name + 9, 'A', 150);
+    strcpy(name + 159, "=1");
+    char *variables[] = {name, "STERNWAY_BACK\nEND=1", "STERNWAY_LOG=info", NULL};
+    size_t index = 0;
+    stw_text text = stw_text_in(line, sizeof line);
+    assert_int_equal(stw_env_unknown(variables, &index, &text), 1);
+    assert_non_null(strstr(line, "AAA... is unknown; `sternway info`"));
+    text = stw_text_in(line, sizeof line);
+    assert_int_equal(stw_env_unknown(variables, &index, &text), 1);
+    assert_string_equal(line, "STERNWAY_BACK?END is unknown; did you mean STERNWAY_BACKEND?");
+    assert_int_equal(stw_env_unknown(variables, &index, &text), 0);
+}
+
+static void environment_of_the_process(void **state) {
+    (void)state;
+    char line[256];
+    size_t index = 0;
+    stw_text text = stw_text_in(line, sizeof line);
+    assert_int_equal(stw_env_unknown_here(&index, &text), 0);
+    assert_int_equal(setenv("STERNWAY_TUNNING", "x", 1), 0);
+    index = 0;
+    assert_int_equal(stw_env_unknown_here(&index, &text), 1);
+    assert_string_equal(line, "STERNWAY_TUNNING is unknown; did you mean STERNWAY_TUNING?");
+    char **kept = environ;
+    environ = NULL; /* as clearenv leaves it */
+    index = 0;
+    assert_int_equal(stw_env_unknown_here(&index, &text), 0);
+    environ = kept;
+    assert_int_equal(unsetenv("STERNWAY_TUNNING"), 0);
+}
+
 static void environment_refuses_what_it_does_not_understand(void **state) {
     (void)state;
     static const pair bad[] = {
@@ -200,6 +279,21 @@ static void numbers_that_are_no_element_type(void **state) {
     }
     assert_int_equal(stw_dtype_size((stw_dtype)-1), 0);
     assert_string_equal(stw_dtype_name((stw_dtype)-1), "none");
+}
+
+static void types_of_attention(void **state) {
+    (void)state;
+    for (int dtype = STW_DTYPE_NONE; dtype <= STW_I64 + 1; ++dtype) {
+        assert_int_equal(stw_dtype_of_attn((stw_dtype)dtype), dtype >= STW_F16 && dtype <= STW_F64);
+        assert_int_equal(stw_dtype_of_rows((stw_dtype)dtype), dtype == STW_F64 ? STW_F64 : STW_F32);
+    }
+    const double x = 1.0 + 0x1p-40; /* no other type holds it */
+    for (int dtype = STW_F16; dtype <= STW_F64; ++dtype) {
+        double memory[2] = {0, 0};
+        stw_store_f64(memory, 1, (stw_dtype)dtype, x);
+        assert_true(stw_load_f64(memory, 1, (stw_dtype)dtype) == (dtype == STW_F64 ? x : 1.0));
+        assert_true(stw_load_f64(memory, 0, (stw_dtype)dtype) == 0.0);
+    }
 }
 
 /* ---- last error, log ---- */
@@ -442,11 +536,15 @@ int main(void) {
         cmocka_unit_test(extend_refuses_sizes_that_are_none),
         cmocka_unit_test(environment_defaults),
         cmocka_unit_test(environment_values),
+        cmocka_unit_test(environment_names_the_variable_that_was_meant),
+        cmocka_unit_test(environment_of_long_and_strange_names),
+        cmocka_unit_test(environment_of_the_process),
         cmocka_unit_test(environment_refuses_what_it_does_not_understand),
         cmocka_unit_test(f16_matches_the_compiler),
         cmocka_unit_test(bf16_rounds_to_nearest_even),
         cmocka_unit_test(names_of_image_kinds),
         cmocka_unit_test(numbers_that_are_no_element_type),
+        cmocka_unit_test(types_of_attention),
         cmocka_unit_test(last_error_belongs_to_the_thread),
         cmocka_unit_test(last_error_is_bounded),
         cmocka_unit_test(log_levels_and_function),

@@ -89,10 +89,10 @@ static stw_status fake_check_stream(stw_gpu *gpu, const char *who, stw_stream st
 }
 
 static stw_status fake_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
-                                     int workspace) {
-    (void)gpu, (void)who, (void)pointer, (void)workspace;
+                                     int written) {
+    (void)gpu, (void)who, (void)pointer;
     size_t length = strlen(fake.asked);
-    snprintf(fake.asked + length, sizeof fake.asked - length, "%s ", name);
+    snprintf(fake.asked + length, sizeof fake.asked - length, "%s%s ", name, written ? "=" : "");
     return fails(fake.bad_pointer && !strcmp(name, fake.bad_pointer) ? STW_E_INVALID : STW_OK, name);
 }
 
@@ -366,8 +366,28 @@ static void kernels_that_cannot_be_made(void **state) {
 
 static const char *asked(const stw_attn_params *params, const void *workspace, stw_status expected) {
     fake.asked[0] = 0;
-    assert_int_equal(stw_gpu_check_call(&gpu, "a_call", params, workspace, NULL), expected);
+    assert_int_equal(stw_gpu_check_call(&gpu, "a_call", STW_CALL_BWD, params, workspace, NULL), expected);
     return fake.asked;
+}
+
+/* Which arrays a call writes ("="): a driver may want other memory for them. */
+static void written_arrays_are_asked_for_as_such(void **state) {
+    (void)state;
+    stw_attn_params p = {.batch = 2, .max_seq_q = 3, .max_seq_kv = 4};
+    p.q.data = p.k.data = p.v.data = p.out.data = p.dout.data = p.bias.data = AT(1);
+    p.dq.data = p.dk.data = p.dv.data = p.delta.data = p.dbias.data = AT(2);
+    p.lse.data = p.dlse.data = AT(3), p.sink = p.dsink = AT(4), p.cu_seqlens_q = AT(5), p.status_out = AT(6);
+    assert_string_equal(asked(&p, AT(9), STW_OK),
+                        "q k v out dout dq= dk= dv= lse dlse delta= bias dbias= sink dsink= cu_seqlens_q "
+                        "status_out= workspace= ");
+    stw_attn_params f = {.batch = 2, .max_seq_q = 3, .max_seq_kv = 4};
+    f.q.data = f.k.data = f.v.data = f.out.data = f.lse.data = AT(1), f.status_out = AT(6);
+    fake.asked[0] = 0;
+    assert_int_equal(stw_gpu_check_call(&gpu, "a_call", STW_CALL_FWD, &f, AT(9), NULL), STW_OK);
+    assert_string_equal(fake.asked, "q k v out= lse= status_out= workspace= ");
+    f.mask_out = AT(7), fake.asked[0] = 0;
+    assert_int_equal(stw_gpu_check_call(&gpu, "a_call", STW_CALL_DROPOUT_MASK, &f, NULL, NULL), STW_OK);
+    assert_string_equal(fake.asked, "q k v out lse mask= status_out= ");
 }
 
 /* Tensors without a row may be any pointer: an empty array of a framework often is. */
@@ -375,7 +395,7 @@ static void empty_tensors_are_not_asked_for(void **state) {
     (void)state;
     stw_attn_params p = {.batch = 2, .max_seq_q = 3, .max_seq_kv = 4};
     p.q.data = AT(1), p.k.data = AT(2), p.bias.data = AT(3), p.sink = AT(4);
-    assert_string_equal(asked(&p, AT(5), STW_OK), "q k bias sink workspace ");
+    assert_string_equal(asked(&p, AT(5), STW_OK), "q k bias sink workspace= ");
     assert_string_equal(asked(&p, NULL, STW_OK), "q k bias sink ");
     p.max_seq_q = 0;
     assert_string_equal(asked(&p, NULL, STW_OK), "k sink ");
@@ -385,7 +405,7 @@ static void empty_tensors_are_not_asked_for(void **state) {
     p.total_q = 0, p.total_kv = 9;
     assert_string_equal(asked(&p, NULL, STW_OK), "k sink ");
     p.total_q = 9, p.batch = 0;
-    assert_string_equal(asked(&p, AT(5), STW_OK), "sink workspace ");
+    assert_string_equal(asked(&p, AT(5), STW_OK), "sink workspace= ");
     p.batch = 2;
     fake.bad_pointer = "k";
     assert_string_equal(asked(&p, AT(5), STW_E_INVALID), "q k ");
@@ -607,7 +627,7 @@ static void jagged_plans_that_fail(void **state) {
 static stw_status run(const stw_jagged_work *work, const stw_jagged_params *p) {
     fake.asked[0] = fake.launched[0] = 0;
     fake.launches = lib.matmuls = 0;
-    return stw_gpu_jagged_bwd(&device, work, p, AT(9), NULL);
+    return stw_gpu_jagged_bwd(&device, work, p, AT(9), NULL, 0);
 }
 
 #define PREPARE "stw_jagged_prepare "
@@ -625,7 +645,7 @@ static void calls_with_a_library(void **state) {
     p.grad = AT(1), p.x = AT(2), p.weight = AT(3), p.dx = AT(4), p.dweight = AT(5);
     p.axis[0].offsets = AT(6);
     assert_int_equal(run(&work, &p), STW_OK);
-    assert_string_equal(fake.asked, "grad x weight dx dweight axis[0].offsets workspace ");
+    assert_string_equal(fake.asked, "grad x weight dx= dweight= axis[0].offsets workspace= ");
     assert_string_equal(fake.launched, PREPARE);
     assert_int_equal(lib.matmuls, 2);
     assert_true((const char *)lib.given > (char *)AT(9) &&
@@ -640,7 +660,8 @@ static void calls_with_a_library(void **state) {
     assert_int_equal(lib.matmuls, 0);
     p.grad = AT(1), p.dweight = AT(5);
     vendor.capturing = lib_capturing;
-    assert_int_equal(stw_gpu_jagged_bwd(&device, &work, &p, AT(9), AT(7)), STW_OK); /* owns it from now on */
+    assert_int_equal(stw_gpu_jagged_bwd(&device, &work, &p, AT(9), AT(7), 0),
+                     STW_OK); /* owns it from now on */
     assert_int_equal(run(&work, &p), STW_OK);
     assert_string_equal(fake.launched, PREPARE DX DW);
     assert_int_equal(lib.matmuls, 0);
@@ -707,7 +728,7 @@ static uint32_t grid_of(const char *line) {
                           work.variant->stages, work.variant->warps,    work.variant->loop};
     stw_attn_steps_of(STW_CALL_BWD, &tile, &work.params, 32, &steps);
     fake.launches = 0;
-    assert_int_equal(stw_gpu_attn_bwd(&device, &work, &work.params, AT(9), NULL), STW_OK);
+    assert_int_equal(stw_gpu_attn_bwd(&device, &work, &work.params, AT(9), NULL, 0), STW_OK);
     assert_int_equal(fake.launches, steps.count);
     for (uint32_t i = 0; i < steps.count; ++i) {
         if (steps.step[i].queued != STW_QUEUED_NEVER) return fake.grid[i];
@@ -794,6 +815,7 @@ int main(void) {
         TEST(kernels_are_found_by_name_and_shape),
         TEST(kernels_that_cannot_be_made),
         TEST(empty_tensors_are_not_asked_for),
+        TEST(written_arrays_are_asked_for_as_such),
         TEST(products_without_memory),
         TEST(each_call_of_the_library_fails),
         TEST(handle_that_cannot_be_made),

@@ -84,25 +84,28 @@ static void check(const stw_attn_tile *tile, const stw_attn_params *p, uint32_t 
     stw_attn_steps_of(STW_CALL_BWD, tile, p, wave, &steps);
     stw_attn_launch_of(STW_CALL_BWD, tile, p, wave, (void *)BASE, &l);
     uint64_t blocks = (uint64_t)(p->heads_q * l.q_blocks), row = 2 * l.bm + STW_STATS_PAD;
-    int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
+    int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0,
+        packed = (p->features & STW_FEAT_PACKED_KV) != 0;
+    int64_t list = stw_key_blocks_most(p, l.bn);
     place places[] = {
         {(uintptr_t)l.stats, blocks * row * sizeof(float)},
         {(uintptr_t)l.dq, p->outputs & STW_OUT_DQ ? blocks * l.bm * l.width * sizeof(float) : 0},
         {(uintptr_t)l.sink, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0},
-        {(uintptr_t)l.key_blocks, (uint64_t)(p->batch * l.k_blocks) * STW_KEY_BLOCK_BYTES},
+        {(uintptr_t)l.key_blocks, (uint64_t)list * STW_KEY_BLOCK_BYTES},
+        {(uintptr_t)l.listed, packed ? (uint64_t)(1 + p->heads_kv * list) * sizeof(uint64_t) : 0},
         {(uintptr_t)l.turns, ordered ? blocks * sizeof(uint32_t) : 0},
         {(uintptr_t)l.ticket, sizeof(uint64_t)},
         {(uintptr_t)l.unordered, ordered ? sizeof(uint32_t) : 0},
     };
-    check_places(places, 7, steps.workspace);
+    check_places(places, sizeof places / sizeof *places, steps.workspace);
     assert_true(l.width >= p->head_dim_qk && l.k_blocks * l.bn >= p->max_seq_kv);
     check_query_blocks(p, &l);
     if (!stw_attn_is_hopper(tile)) return;
     /* bulk copies take multiples of 16 bytes; units, and those of the heads numbered together, are counted in
      * 32 bits */
     assert_int_equal(row * sizeof(float) % 16, 0);
-    assert_true(l.heads_beside >= 1 && l.heads_beside * l.k_blocks < INT64_C(1) << 31);
-    assert_true(p->batch * p->heads_kv * l.k_blocks < INT64_C(1) << 31);
+    assert_true(p->heads_kv * list < INT64_C(1) << 31);
+    if (!packed) assert_true(l.heads_beside >= 1 && l.heads_beside * l.k_blocks < INT64_C(1) << 31);
 }
 
 static void check_with_every_tile(const char *text) {
@@ -157,8 +160,52 @@ static void units_of_many_keys(void **state) {
     check_with_every_tile("attn_bwd:bf16:b1h3k1s1x16777216d128:det");
 }
 
+/* The pack decides how many units and tiles there are, and how much workspace, not the longest sequence that
+ * the plan allows: a plan for 131072 rows costs a call what one for 8192 does. */
+static void generous_maxima_cost_nothing(void **state) {
+    (void)state;
+    static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942"};
+    stw_attn_params near = params_of("attn_bwd:bf16:b38h16s8192d128:thd:tq32768:tk32768:causal_br"),
+                    far = params_of("attn_bwd:bf16:b38h16s131072d128:thd:tq32768:tk32768:causal_br");
+    for (int a = 0; a < 4; ++a) {
+        const stw_attn_table *table = stw_attn_table_find(archs[a]);
+        for (size_t v = 0; v < table->variant_count; ++v) {
+            stw_attn_tile tile = tile_of(&table->variants[v]);
+            uint32_t wave = a < 2 ? 32 : 64;
+            for (stw_attn_call call = STW_CALL_BWD; call <= STW_CALL_FWD; ++call) {
+                stw_attn_steps x, y;
+                if (stw_attn_tile_refusal(call, &tile, &near)) continue;
+                stw_attn_steps_of(call, &tile, &near, wave, &x);
+                stw_attn_steps_of(call, &tile, &far, wave, &y);
+                assert_int_equal(x.count, y.count);
+                assert_int_equal(x.workspace, y.workspace);
+                for (uint32_t s = 0; s < x.count; ++s) assert_int_equal(x.step[s].units, y.step[s].units);
+                /* and these are as many as 38 sequences may cut 32768 rows into, not 38 times 64 blocks */
+                if (call == STW_CALL_BWD)
+                    assert_true(x.step[1].units <= 16 * (32768 / (int64_t)tile.bn + 38) ||
+                                x.step[1].units <= 16 * (32768 / STW_CDNA_BN + 38));
+            }
+        }
+    }
+}
+
+/* Beside each other: as many heads as fit, a part that divides them unless that is too small a part. */
+static void heads_beside_each_other(void **state) {
+    (void)state;
+    assert_int_equal(stw_heads_beside(16, 0, 100), 1);   /* one after the other */
+    assert_int_equal(stw_heads_beside(16, 700, 100), 4); /* 7 fit, 4 divide 16  */
+    assert_int_equal(stw_heads_beside(16, 800, 100), 8);
+    assert_int_equal(stw_heads_beside(16, 5000, 100), 48); /* 50 fit: three sequences' */
+    assert_int_equal(stw_heads_beside(16, 100, 1000), 4);  /* four at least       */
+    assert_int_equal(stw_heads_beside(13, 600, 100), 6);   /* nothing divides 13  */
+    assert_int_equal(stw_heads_beside(5, 100, 0), 100);
+    assert_int_equal(stw_heads_beside(1048573, 600, 100), 6); /* a prime: few tries */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(generous_maxima_cost_nothing),
+        cmocka_unit_test(heads_beside_each_other),
         cmocka_unit_test(places_hold_what_is_written),
         cmocka_unit_test(units_of_many_keys),
     };

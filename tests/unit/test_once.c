@@ -94,7 +94,8 @@ static stw_status fake_prepare(const stw_device *device, stw_attn_work *work) {
 }
 
 static stw_status fake_run(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                           void *workspace, stw_stream stream) {
+                           void *workspace, stw_stream stream, uint32_t cpu_threads) {
+    (void)cpu_threads;
     (void)device, (void)workspace, (void)stream;
     ++runs;
     if (work->scratch[5] != mark_of(params, work->kind)) ++wrong_plans;
@@ -104,10 +105,11 @@ static stw_status fake_run(const stw_device *device, const stw_attn_work *work, 
 
 /* The same by one thread. */
 static stw_status kept_run(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
-                           void *workspace, stw_stream stream) {
+                           void *workspace, stw_stream stream, uint32_t cpu_threads) {
+    (void)cpu_threads;
     run_work = *work;
     run_params = *params;
-    return fake_run(device, work, params, workspace, stream);
+    return fake_run(device, work, params, workspace, stream, cpu_threads);
 }
 
 static stw_backend_ops fake = {.backend = STW_BACKEND_CUDA,
@@ -468,7 +470,7 @@ static void classes_of_one_hash(void **state) {
     stw_context *context = context_of();
     const stw_attn_desc desc = of_heads(3);
     assert_int_equal(bwd(context, &desc), STW_OK);
-    stw_plan_class class = {.kind = STW_PLAN_ATTN_BWD, .params = run_work.params};
+    stw_plan_class class = {.shape = &run_work, .params = run_work.params};
     stw_plan_class_seal(&class);
     stw_plan_slot *slot = stw_plan_cache_take(&context->plans, &class);
     assert_non_null(slot);
@@ -476,7 +478,18 @@ static void classes_of_one_hash(void **state) {
     class.params.heads_q = 4;
     assert_null(stw_plan_cache_take(&context->plans, &class));
     class.params.heads_q = 3;
-    class.kind = STW_PLAN_ATTN_FWD;
+    stw_attn_work other = run_work;
+    class.shape = &other;
+    other.kind = STW_PLAN_ATTN_FWD;
+    assert_null(stw_plan_cache_take(&context->plans, &class));
+    other.kind = STW_PLAN_ATTN_BWD;
+    other.scale = 0.5; /* numbers of f64 problems, which the parameter block does not hold */
+    assert_null(stw_plan_cache_take(&context->plans, &class));
+    other.scale = 0;
+    other.softcap = 3;
+    assert_null(stw_plan_cache_take(&context->plans, &class));
+    other.softcap = 0;
+    other.stage_count = 1; /* and copies of inputs */
     assert_null(stw_plan_cache_take(&context->plans, &class));
     assert_int_equal(atomic_load(&slot->users), 0);
     stw_context_destroy(context);

@@ -68,7 +68,7 @@ static void layouts(void **state) {
     assert_int_equal(stw_layout_thd(&d), STW_E_INVALID); /* nothing is packed */
     assert_memory_equal(&d, &before, sizeof d);
     d.max_seq_q = INT64_MAX / 2;
-    assert_int_equal(stw_layout_bshd(&d), STW_E_INVALID);
+    assert_int_equal(stw_layout_bshd(&d), STW_E_UNSUPPORTED);
     assert_int_equal(stw_layout_bshd(NULL), STW_E_INVALID);
 }
 
@@ -114,6 +114,115 @@ static void masks_are_bands(void **state) {
     assert_int_equal(band.shift, -2);
 }
 
+/* What a query of a sequence may see by FlashAttention 2's own source. `entry`: the order in which an entry
+ * point of csrc/flash_attn/flash_api.cpp treats its arguments; 0 mha_fwd, 1 mha_varlen_fwd, 2 mha_bwd and
+ * mha_varlen_bwd. set_params_fprop and src/mask.h follow. */
+typedef struct flash_call {
+    int entry, causal, left, right, max_q, max_k;
+} flash_call;
+
+static int flash_sees(flash_call c, int row, int col, int actual_seqlen_q, int actual_seqlen_k) {
+    if (c.entry == 0 && c.left >= c.max_k) c.left = -1;
+    if (c.entry == 0 && c.right >= c.max_k) c.right = -1;
+    if (c.entry != 2 && c.max_q == 1) c.causal = 0;
+    if (c.causal) c.right = 0;
+    if (c.entry != 0 && c.left >= c.max_k) c.left = -1;
+    if (c.entry != 0 && c.right >= c.max_k) c.right = -1;
+    int is_causal = c.left < 0 && c.right == 0;
+    if (c.left < 0 && c.right >= 0) c.left = c.max_k;
+    if (c.left >= 0 && c.right < 0) c.right = c.max_k;
+    int is_local = (c.left >= 0 || c.right >= 0) && !is_causal;
+    int shift = actual_seqlen_k - actual_seqlen_q;
+    int limit_left = row + shift - c.left > 0 ? row + shift - c.left : 0;
+    int limit_right =
+        row + 1 + shift + c.right < actual_seqlen_k ? row + 1 + shift + c.right : actual_seqlen_k;
+    if (is_causal) return col < limit_right;
+    if (is_local) return col < limit_right && col >= limit_left;
+    return col < actual_seqlen_k;
+}
+
+/* Every pair of every sequence that a plan of these sizes may get. */
+static void check_flash_call(flash_call c) {
+    stw_attn_desc d = desc_of();
+    d.max_seq_q = c.max_q;
+    d.max_seq_kv = c.max_k;
+    d.flags = STW_ATTN_HAS_SHIFT | STW_ATTN_HAS_WINDOW_RIGHT | STW_ATTN_HAS_SCALE; /* what was there goes */
+    d.diagonal_shift = 3;
+    d.window_right = 5;
+    assert_int_equal(stw_attn_mask_from_flash(&d, c.causal, c.left, c.right), STW_OK);
+    assert_true(d.flags & STW_ATTN_HAS_SCALE);
+    stw_attn_params p = params_of(d, 0);
+    for (int length_q = 0; length_q <= c.max_q; ++length_q)
+        for (int length_k = 0; length_k <= c.max_k; ++length_k) {
+            stw_seq_span q = {0, c.max_q, length_q, 0}, kv = {0, c.max_k, length_k, 0};
+            stw_band band = stw_band_of(&p, q, kv);
+            for (int i = 0; i < length_q; ++i)
+                for (int j = 0; j < length_k; ++j)
+                    if ((j >= i + band.low && j <= i + band.high) != flash_sees(c, i, j, length_q, length_k))
+                        fail_msg("entry %d causal %d (%d, %d) of %d x %d: query %d, key %d of %d x %d",
+                                 c.entry, c.causal, c.left, c.right, c.max_q, c.max_k, i, j, length_q,
+                                 length_k);
+        }
+}
+
+static void flash_windows_are_flash_s(void **state) {
+    (void)state;
+    static const int sizes[][2] = {{1, 1}, {1, 6}, {2, 1}, {3, 3}, {4, 7}, {5, 3}, {6, 5}, {7, 5}, {12, 4}};
+    for (size_t n = 0; n < sizeof sizes / sizeof sizes[0]; ++n)
+        for (int left = -2; left <= sizes[n][1] + 2; ++left)
+            for (int right = -2; right <= sizes[n][1] + 2; ++right)
+                for (int causal = 0; causal <= 1; ++causal)
+                    for (int entry = 0; entry <= 2; ++entry)
+                        check_flash_call((flash_call){entry, causal, left, right, sizes[n][0], sizes[n][1]});
+}
+
+/* Where the bound that takes the place of an absent one hides nothing, a plan has none. */
+static void flash_windows_keep_the_plain_forms(void **state) {
+    (void)state;
+    const uint32_t left = STW_ATTN_HAS_WINDOW_LEFT, right = STW_ATTN_HAS_WINDOW_RIGHT;
+    const uint32_t alibi = STW_ATTN_ALIBI, column = STW_ATTN_ALIBI | STW_ATTN_ALIBI_COLUMN;
+    const stw_attn_mask none = STW_MASK_NONE, bottom_right = STW_MASK_CAUSAL_BOTTOM_RIGHT;
+    const struct {
+        int causal;
+        int64_t left, right, max_q;
+        uint32_t before;
+        stw_attn_mask mask;
+        uint32_t flags;
+        int64_t window_left, window_right;
+    } rows[] = {
+        {0, -1, -1, 90, 0, none, 0, 0, 0},
+        {1, -1, -1, 90, 0, bottom_right, 0, 0, 0},
+        {0, -1, 0, 90, 0, bottom_right, 0, 0, 0},
+        {1, -1, 7, 90, 0, bottom_right, 0, 0, 0},
+        {1, 4, -1, 90, 0, bottom_right, left, 4, 0},
+        {0, 4, 0, 90, 0, bottom_right, left, 4, 0},
+        {0, 0, -1, 34, 0, none, left, 0, 0},
+        {0, 4, -1, 35, 0, none, left | right, 4, 33},
+        {0, 4, INT64_MAX, 35, 0, none, left | right, 4, 33},
+        {0, 4, 32, 90, 0, none, left | right, 4, 32},
+        {0, 33, 2, 90, 0, none, right, 0, 2},
+        {0, INT64_MIN, 2, 90, 0, none, right, 0, 2},
+        {0, INT64_MAX, 33, 90, 0, none, 0, 0, 0},
+        {1, -1, -1, 90, alibi, bottom_right, column, 0, 0},
+        {0, 33, 0, 90, alibi, bottom_right, column, 0, 0},
+        {1, 4, -1, 90, column, bottom_right, left | alibi, 4, 0},
+        {0, -1, -1, 90, column, none, alibi, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        stw_attn_desc d = desc_of(); /* 33 keys */
+        d.max_seq_q = rows[i].max_q;
+        d.flags = rows[i].before;
+        assert_int_equal(stw_attn_mask_from_flash(&d, rows[i].causal, rows[i].left, rows[i].right), STW_OK);
+        stw_attn_desc expected = desc_of();
+        expected.max_seq_q = rows[i].max_q;
+        expected.mask = rows[i].mask;
+        expected.flags = rows[i].flags;
+        expected.window_left = rows[i].window_left;
+        expected.window_right = rows[i].window_right;
+        assert_memory_equal(&d, &expected, sizeof d);
+    }
+}
+
 static void defaults_are_resolved(void **state) {
     (void)state;
     stw_attn_desc d = desc_of();
@@ -149,6 +258,25 @@ static void dropout_constants(void **state) {
     assert_false(params_of(d, 0).features & STW_FEAT_DROPOUT);
 }
 
+/* mem_eff keeps word w where f32(w) / 2^32 + 2^-33, rounded to f32, exceeds p. Below 2^23 nothing is rounded;
+ * at 2^31 f32(w) is a multiple of 256, and the middle between two goes to the even one. */
+static void first_word_kept_by_mem_eff(void **state) {
+    (void)state;
+    static const struct {
+        double p;
+        uint32_t first;
+    } rows[] = {{0x1.fffffep-34, 0},        {0x1p-33, 1},
+                {0x1.9242cep-10, 0x6490b4}, {0x1.9242dp-10, 0x6490b4},
+                {0x1.9242d2p-10, 0x6490b5}, {0x1.fffffep-2, 0x7fffffc0},
+                {0.5, 0x80000081},          {0x1.000002p-1, 0x80000180}};
+    stw_attn_desc d = desc_of();
+    d.dropout_map = STW_DROPOUT_MEM_EFF;
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; ++n) {
+        d.dropout_p = rows[n].p;
+        assert_int_equal(params_of(d, 0).dropout_threshold, rows[n].first);
+    }
+}
+
 static void sequences_are_clamped_into_the_buffers(void **state) {
     (void)state;
     const int32_t cu[] = {3, 10, 5, -7, INT32_MAX}, used[] = {9, -1, 100, 5};
@@ -169,7 +297,8 @@ static void given_delta_needs_no_out(void **state) {
     d.out = (stw_attn_strides){0}; /* not looked at */
     assert_int_equal(stw_attn_check(&d, STW_PLAN_ATTN_BWD), STW_OK);
     d.flags = 0;
-    assert_int_equal(stw_attn_check(&d, STW_PLAN_ATTN_BWD), STW_E_INVALID);
+    d.out.seq = -1; /* looked at */
+    assert_int_equal(stw_attn_check(&d, STW_PLAN_ATTN_BWD), STW_E_UNSUPPORTED);
 }
 
 static void absurd_products_are_refused(void **state) {
@@ -180,7 +309,7 @@ static void absurd_products_are_refused(void **state) {
     d.total_q = d.total_kv = 1;
     d.max_seq_q = INT32_MAX;
     assert_int_equal(stw_layout_thd(&d), STW_OK);
-    assert_int_equal(stw_attn_check(&d, STW_PLAN_ATTN_FWD), STW_E_INVALID);
+    assert_int_equal(stw_attn_check(&d, STW_PLAN_ATTN_FWD), STW_E_UNSUPPORTED);
     assert_non_null(strstr(stw_last_error(), "2^56"));
 }
 
@@ -228,8 +357,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts),
         cmocka_unit_test(masks_are_bands),
+        cmocka_unit_test(flash_windows_are_flash_s),
+        cmocka_unit_test(flash_windows_keep_the_plain_forms),
         cmocka_unit_test(defaults_are_resolved),
         cmocka_unit_test(dropout_constants),
+        cmocka_unit_test(first_word_kept_by_mem_eff),
         cmocka_unit_test(sequences_are_clamped_into_the_buffers),
         cmocka_unit_test(given_delta_needs_no_out),
         cmocka_unit_test(absurd_products_are_refused),

@@ -12,15 +12,15 @@
 #define REF_MAX_FACTOR     2.0
 #define REF_MAX_ULPS       2.0
 #define REF_RMS_FACTOR     1.25
-#define REF_ZERO_FACTOR    (4 * 0x1p-24)
+#define REF_ZERO_FACTOR    4.0 /* of the unit roundoff of the sums */
 #define REF_SMALL_ELEMENTS 1024
 #define REF_F32_FLUSHED    0x1p-126 /* a term of a sum of f32 inputs */
 
 /* significand bits after the point, lowest exponent of a normal number, largest number */
 static void ref_format(stw_dtype dtype, int *bits, int *lowest, double *largest) {
-    *bits = dtype == STW_F16 ? 10 : dtype == STW_BF16 ? 7 : 23;
-    *lowest = dtype == STW_F16 ? -14 : -126;
-    *largest = ldexp(2 - ldexp(1, -*bits), dtype == STW_F16 ? 15 : 127);
+    *bits = dtype == STW_F16 ? 10 : dtype == STW_BF16 ? 7 : dtype == STW_F64 ? 52 : 23;
+    *lowest = dtype == STW_F16 ? -14 : dtype == STW_F64 ? -1022 : -126;
+    *largest = ldexp(2 - ldexp(1, -*bits), 1 - *lowest);
 }
 
 double stw_ulp(double x, stw_dtype dtype) {
@@ -127,14 +127,14 @@ static void ref_compare(ref_verdict *v, int64_t element, double x, double ref, i
 
 static void ref_compare_element(ref_verdict *v, const ref_output *o, int64_t index, int64_t element,
                                 double ref, int kind, int adds) {
-    double x = (double)stw_load_f32(o->data, index, o->dtype);
+    double x = stw_load_f64(o->data, index, o->dtype);
     if (kind == STW_REF_ROW_UNTOUCHED) {
         if (o->before && !ref_output_unchanged(o, index)) ref_breach(v, element, x, NAN);
         return;
     }
     v->accuracy->elements++;
     if (adds) {
-        double was = (double)stw_load_f32(o->before, index, o->dtype), step = stw_ulp(x, o->dtype);
+        double was = stw_load_f64(o->before, index, o->dtype), step = stw_ulp(x, o->dtype);
         double larger = fmax(fabs(x), fabs(was));
         if (isfinite(larger)) v->magnitude = fmax(v->magnitude, larger);
         if (isfinite(step)) v->add_variance += step * step / 12;
@@ -158,7 +158,7 @@ static void ref_bounds(const stw_expectation *e, stw_grad which, const stw_ref_t
     int zero = e->grad[which].max_ref == 0;
     double rule =
         REF_MAX_FACTOR * e->grad[which].e_max + REF_MAX_ULPS * stw_ulp(e->grad[which].max_ref, t->dtype);
-    if (zero) rule = REF_ZERO_FACTOR * e->grad[which].max_abs;
+    if (zero) rule = REF_ZERO_FACTOR * (t->dtype == STW_F64 ? 0x1p-53 : 0x1p-24) * e->grad[which].max_abs;
     a->max_allowed = fmax(rule, floor_error);
     a->rms_allowed = zero ? a->max_allowed : fmax(REF_RMS_FACTOR * e->grad[which].e_rms, floor_error);
 }

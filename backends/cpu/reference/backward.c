@@ -33,7 +33,10 @@ typedef struct ref_walk {
     int count;
 } ref_walk;
 
-static const stw_ref_core *ref_core(int f32) {
+/* One type wider in f64 problems. */
+static const stw_ref_core *ref_core(int f32, stw_dtype dtype) {
+    if (dtype == STW_F64 && !f32) return &stw_ref_core_wide;
+    f32 &= dtype != STW_F64;
 #ifdef STW_REF_HAVE_AVX2
     if (stw_ref_allow_avx2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return f32 ? &stw_ref_core_f32_avx2 : &stw_ref_core_f64_avx2;
@@ -120,7 +123,7 @@ static int ref_state_results(const stw_ref_problem *p, ref_eval_state *s) {
 }
 
 static void *ref_sums(int64_t rows, int64_t dim) {
-    size_t bytes = (size_t)((rows + 1) * stw_ref_padded(dim)) * sizeof(double);
+    size_t bytes = (size_t)((rows + 1) * stw_ref_padded(dim)) * STW_REF_WIDEST;
     return aligned_alloc(64, (bytes + 63) / 64 * 64);
 }
 
@@ -130,13 +133,13 @@ static stw_status ref_state_open(ref_eval_state *s, const ref_walk *walk, int64_
     if (status == STW_OK)
         status = stw_ref_order_open(&s->order, queries, keys, d->head_dim_qk, d->head_dim_v);
     if (status != STW_OK) return status;
-    s->core = ref_core(s->eval->mode.f32);
+    s->core = ref_core(s->eval->mode.f32, d->dtype);
     s->dk = ref_sums(keys, d->head_dim_qk);
     s->dv = ref_sums(keys, d->head_dim_v);
-    s->dsink = calloc((size_t)d->heads_q, sizeof(double));
+    s->dsink = calloc((size_t)d->heads_q, STW_REF_WIDEST);
     int complete = ref_state_results(walk->problem, s) && s->dk && s->dv && s->dsink;
     if (s->to_dbias) {
-        s->dbias = calloc((size_t)ref_bias_elements(walk->problem) + 1, sizeof(double));
+        s->dbias = calloc((size_t)ref_bias_elements(walk->problem) + 1, STW_REF_WIDEST);
         complete &= s->dbias != NULL;
     }
     return complete ? STW_OK : STW_E_NO_MEMORY;
@@ -155,9 +158,8 @@ static void ref_eval_head(const ref_walk *walk, ref_eval_state *s, int64_t b, in
     const stw_ref_problem *p = walk->problem;
     const stw_attn_desc *d = p->desc;
     int64_t row = stw_ref_result_row(p->packed_q, d->max_seq_q, &walk->head.side_q, b, 0);
-    size_t size = s->eval->mode.f32 ? sizeof(float) : sizeof(double);
     stw_ref_sums sums = {.dk = s->to_dk ? s->dk : NULL, .dv = s->to_dv ? s->dv : NULL, .dbias = s->dbias};
-    if (s->to_dsink) sums.dsink = (char *)s->dsink + (size_t)h * size;
+    if (s->to_dsink) sums.dsink = (char *)s->dsink + (size_t)h * s->core->size;
     sums.dq_stride = d->heads_q * d->head_dim_qk;
     if (s->to_dq) sums.dq = s->to_dq + row * sums.dq_stride + h * d->head_dim_qk;
     if (s->to_delta) sums.delta = s->to_delta + h * p->rows_q + row;
@@ -173,8 +175,9 @@ static void ref_walk_group(ref_walk *walk, int64_t b, int64_t h_kv) {
     int64_t stride_k = d->heads_kv * d->head_dim_qk, stride_v = d->heads_kv * d->head_dim_v;
     stw_ref_head_load_kv(p, head, b, h_kv);
     for (int n = 0; n < walk->count; ++n) {
-        memset(walk->states[n].dk, 0, (size_t)(head->keys * stw_ref_padded(d->head_dim_qk)) * sizeof(double));
-        memset(walk->states[n].dv, 0, (size_t)(head->keys * stw_ref_padded(d->head_dim_v)) * sizeof(double));
+        size_t size = (size_t)head->keys * walk->states[n].core->size;
+        memset(walk->states[n].dk, 0, (size_t)stw_ref_padded(d->head_dim_qk) * size);
+        memset(walk->states[n].dv, 0, (size_t)stw_ref_padded(d->head_dim_v) * size);
     }
     for (int64_t h = h_kv * p->group; h < (h_kv + 1) * p->group; ++h) {
         stw_ref_head_load_q(p, head, b, h, 1);
@@ -201,13 +204,10 @@ static void ref_round_all(double *data, int64_t count, stw_dtype dtype) {
 /* Sums that cover the whole problem, then every output rounded once to its type. */
 static void ref_state_finish(const stw_ref_problem *p, ref_eval_state *s) {
     const stw_attn_desc *d = p->desc;
-    int f32 = s->eval->mode.f32;
     int64_t bias = ref_bias_elements(p);
-    for (int64_t n = 0; s->to_dbias && n < bias; ++n)
-        s->to_dbias[n] = f32 ? (double)((float *)s->dbias)[n] : ((double *)s->dbias)[n];
-    for (int64_t h = 0; s->to_dsink && h < d->heads_q; ++h)
-        s->to_dsink[h] = f32 ? (double)((float *)s->dsink)[h] : ((double *)s->dsink)[h];
-    if (!f32) return;
+    if (s->to_dbias) s->core->store(s->dbias, 1, bias, 1, s->to_dbias, bias);
+    if (s->to_dsink) s->core->store(s->dsink, 1, d->heads_q, 1, s->to_dsink, d->heads_q);
+    if (!s->eval->mode.f32 || d->dtype == STW_F64) return;
     ref_round_all(s->to_dq, p->rows_q * d->heads_q * d->head_dim_qk, d->dq_dtype ? d->dq_dtype : d->dtype);
     ref_round_all(s->to_dk, p->rows_kv * d->heads_kv * d->head_dim_qk, d->dk_dtype ? d->dk_dtype : d->dtype);
     ref_round_all(s->to_dv, p->rows_kv * d->heads_kv * d->head_dim_v, d->dv_dtype ? d->dv_dtype : d->dtype);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The backward formula for one head, in float64 or f32: the interface of core.inl, which is compiled for
- * both element types, and on x86-64 once more with AVX2 (bit for bit the same results: FP contraction
- * is off and no sum is reordered). backward.c drives it. */
+ * The backward formula for one head, in f32, float64 or wider: the interface of core.inl, which is compiled
+ * for all three element types, and on x86-64 once more with AVX2 (bit for bit the same results: FP
+ * contraction is off and no sum is reordered). backward.c drives it. */
 #ifndef STW_REF_CORE_H
 #define STW_REF_CORE_H
 
@@ -11,6 +11,8 @@
 
 #define STW_REF_PAD  32 /* rows of the dense buffers are padded to this many elements  */
 #define STW_REF_ROWS 32 /* query rows worked on together                               */
+
+#define STW_REF_WIDEST sizeof(long double)
 
 static inline int64_t stw_ref_padded(int64_t count) {
     return (count + STW_REF_PAD - 1) / STW_REF_PAD * STW_REF_PAD;
@@ -24,10 +26,11 @@ typedef struct stw_ref_order {
 
 typedef struct stw_ref_eval {
     stw_ref_mode mode;
-    int absolute; /* float64 only: the formula on absolute values (P as it is) */
+    int absolute; /* the formula on absolute values (P as it is) */
 } stw_ref_eval;
 
-/* Buffers of core.inl, sized for the longest sequences; 64-byte aligned, in elements of 8 bytes at most. */
+/* Buffers of core.inl, sized for the longest sequences; 64-byte aligned, in elements of STW_REF_WIDEST bytes
+ * at most. */
 typedef struct stw_ref_work {
     void *k_turned, *v_turned; /* [dim][keys]                                    */
     void *k_rows;              /* [keys][dim]                                    */
@@ -48,6 +51,7 @@ typedef struct stw_ref_sums {
 } stw_ref_sums;
 
 typedef struct stw_ref_core {
+    size_t size; /* of the element type */
     void (*backward)(const stw_ref_head *head, const stw_ref_order *order, const stw_ref_eval *eval,
                      const stw_ref_work *work, const stw_ref_sums *sums);
     /* to[row*stride + n] = scale * sum[row*padded(dim) + n] */
@@ -55,6 +59,7 @@ typedef struct stw_ref_core {
 } stw_ref_core;
 
 extern const stw_ref_core stw_ref_core_f32, stw_ref_core_f64;
+extern const stw_ref_core stw_ref_core_wide; /* long double: f64 problems' reference */
 #ifdef STW_REF_HAVE_AVX2
 extern const stw_ref_core stw_ref_core_f32_avx2, stw_ref_core_f64_avx2;
 #endif

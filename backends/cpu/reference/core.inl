@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * Attention backward of one head as include/sternway/attn_bwd.h writes it, for REAL = float or double.
- * Included by core_*.c with REAL, NAME(x), MATH(function) and REAL_IS_F32 defined. Every sum is sequential
+ * Attention backward of one head as include/sternway/attn_bwd.h writes it, for REAL = float, double or long
+ * double. Included by core_*.c with REAL, NAME(x), MATH(function), REAL_IS_F32 and VECTOR_BYTES defined. Every sum is sequential
  * in the order it is given; vectors run across independent sums only. Keys, queries and head dim are
  * gathered in the order of summation first, so that the loops are contiguous. */
 
-typedef REAL NAME(vec) __attribute__((vector_size(32), may_alias));
-enum { NAME(LANES) = 32 / (int)sizeof(REAL) };
+#if VECTOR_BYTES
+typedef REAL NAME(vec) __attribute__((vector_size(VECTOR_BYTES), may_alias));
+#else
+typedef REAL NAME(vec);
+#endif
+enum { NAME(LANES) = (int)(sizeof(NAME(vec)) / sizeof(REAL)) };
 
 /* c[row m][n] += sum over k of a[m, k] * b[k][n], k in order, pairs without live[m, k] left out. m and k are
  * `a_m` and `a_k` elements apart in a and live. Row m of c is row rows[m] when rows is given. */
@@ -56,7 +60,7 @@ static void NAME(load_keys)(const stw_ref_head *head, const stw_ref_order *order
     memset(v_turned, 0, (size_t)(head->dim_v * width) * sizeof(REAL));
     memset(k_rows, 0, (size_t)(head->keys * row) * sizeof(REAL));
     for (int64_t n = 0; n < head->keys; ++n) {
-        const float *k = head->k + order->key[n] * head->dim, *v = head->v + order->key[n] * head->dim_v;
+        const double *k = head->k + order->key[n] * head->dim, *v = head->v + order->key[n] * head->dim_v;
         for (int64_t d = 0; d < head->dim; ++d) k_turned[d * width + n] = (REAL)k[order->dim[d]];
         for (int64_t d = 0; d < head->dim_v; ++d)
             v_turned[d * width + n] = NAME(sign)((REAL)v[order->dim_v[d]], absolute);
@@ -74,7 +78,7 @@ static void NAME(load_queries)(const stw_ref_head *head, const stw_ref_order *or
     memset(do_rows, 0, (size_t)(count * row_v) * sizeof(REAL));
     for (int64_t r = 0; r < count; ++r) {
         int64_t i = order->query[first + r];
-        const float *q = head->q + i * head->dim, *dout = head->dout + i * head->dim_v;
+        const double *q = head->q + i * head->dim, *dout = head->dout + i * head->dim_v;
         for (int64_t d = 0; d < head->dim; ++d) {
             q_mixed[r * row + d] = (REAL)q[order->dim[d]];
             q_rows[r * row + d] = NAME(sign)((REAL)q[d], absolute);
@@ -90,7 +94,7 @@ static void NAME(load_queries)(const stw_ref_head *head, const stw_ref_order *or
 static REAL NAME(delta)(const stw_ref_head *head, const stw_ref_order *order, int absolute, int64_t i) {
     if (head->given_delta) return absolute ? -MATH(fabs)((REAL)head->delta[i]) : (REAL)head->delta[i];
     REAL sum = 0;
-    const float *out = head->out + i * head->dim_v, *dout = head->dout + i * head->dim_v;
+    const double *out = head->out + i * head->dim_v, *dout = head->dout + i * head->dim_v;
     for (int64_t n = 0; head->sees[i] && n < head->dim_v; ++n) {
         int64_t d = order->delta[n];
         sum += NAME(sign)((REAL)out[d] * (REAL)dout[d], absolute);
@@ -100,12 +104,8 @@ static REAL NAME(delta)(const stw_ref_head *head, const stw_ref_order *order, in
 }
 
 static REAL NAME(exponential)(REAL s, REAL lse, const stw_ref_eval *eval) {
-#if REAL_IS_F32
-    const float log2e = 1.44269504f;
-    if (eval->mode.exp2_form) return exp2f(fmaf(s, log2e, -(lse * log2e)));
-#else
-    (void)eval;
-#endif
+    const REAL log2e = (REAL)1.44269504088896340736L;
+    if (eval->mode.exp2_form) return MATH(exp2)(MATH(fma)(s, log2e, -(lse * log2e)));
     return MATH(exp)(s - lse);
 }
 
@@ -119,7 +119,7 @@ static REAL NAME(score)(const stw_ref_head *head, REAL dot, int64_t i, int64_t j
     }
     if (head->bias) {
         int64_t index = head->bias_first + i * head->bias_query + j * head->bias_key;
-        s += (REAL)stw_load_f32(head->bias, index, head->bias_dtype);
+        s += (REAL)stw_load_f64(head->bias, index, head->bias_dtype);
     }
     if (head->alibi) s += (REAL)stw_ref_head_alibi(head, i, j);
     return s;

@@ -11,18 +11,21 @@
 
 #define REAL           float
 #define REAL_IS_F32    1
+#define VECTOR_BYTES   32
 #define NAME(x)        ref_f32_##x
 #define MATH(function) function##f
 #include "backends/cpu/reference/core.inl"
-const stw_ref_core STW_REF_TABLE(f32) = {ref_f32_backward, ref_f32_store};
+const stw_ref_core STW_REF_TABLE(f32) = {sizeof(float), ref_f32_backward, ref_f32_store};
 #undef REAL
 #undef REAL_IS_F32
+#undef VECTOR_BYTES
 #undef NAME
 #undef MATH
 
 #define REAL           double
 #define REAL_IS_F32    0
+#define VECTOR_BYTES   32
 #define NAME(x)        ref_f64_##x
 #define MATH(function) function
 #include "backends/cpu/reference/core.inl"
-const stw_ref_core STW_REF_TABLE(f64) = {ref_f64_backward, ref_f64_store};
+const stw_ref_core STW_REF_TABLE(f64) = {sizeof(double), ref_f64_backward, ref_f64_store};

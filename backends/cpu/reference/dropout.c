@@ -19,7 +19,7 @@ static int ref_keeps_philox(const stw_ref_problem *p, uint64_t head, int64_t row
 
 static int ref_keeps_mem_eff(const stw_ref_problem *p, uint64_t head, int64_t row_stride, int64_t i,
                              int64_t j) {
-    int packed = p->desc->total_q > 0 || p->desc->total_kv > 0;
+    int packed = p->packed_q || p->packed_kv;
     uint64_t base = packed ? 0 : head * (uint64_t)p->desc->max_seq_q * (uint64_t)p->desc->max_seq_kv;
     uint64_t n = p->offset + base + (uint64_t)i * (uint64_t)row_stride + (uint64_t)j;
     stw_philox_words draw = stw_philox4x32(10, (uint32_t)(n / 4), (uint32_t)((n / 4) >> 32), 0, 0,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * The first half of the accuracy rule: the reference, eight f32 baselines, and how far these are from it.
+ * The first half of the accuracy rule: the reference, eight baselines, and how far these are from it.
  * Judging is in accuracy.c. */
 #include "backends/cpu/reference/backward.h"
 #include "backends/cpu/reference/tensors.h"
+#include "common/dtype.h"
 
 #include <math.h>
 #include <string.h>
@@ -42,7 +43,13 @@ stw_ref_tensor stw_ref_tensor_of(const stw_ref_problem *p, const stw_ref_result 
         break;
     case STW_GRAD_DSINK:
     case STW_GRAD_COUNT:
-        t = (stw_ref_tensor){r->dsink, r->abs_dsink, NULL, 1, d->heads_q, d->batch * d->max_seq_q, STW_F32};
+        t = (stw_ref_tensor){r->dsink,
+                             r->abs_dsink,
+                             NULL,
+                             1,
+                             d->heads_q,
+                             d->batch * d->max_seq_q,
+                             stw_dtype_of_rows(d->dtype)};
         break;
     }
     if (t.dtype == STW_DTYPE_NONE) t.dtype = d->dtype;

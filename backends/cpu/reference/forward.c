@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The forward in float64: out and LSE by the formula, one query row at a time. Also the function whose
- * finite differences the tests hold the backward against, so it shares no arithmetic with core.inl. */
+ * The forward in float64 (of f64 problems in long double): out and LSE by the formula, one query row at a
+ * time. Also the function whose finite differences the tests hold the backward against, so it shares no
+ * arithmetic with core.inl. */
 #include "backends/cpu/reference/backward.h"
 
 #include "common/dtype.h"
@@ -10,47 +11,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double ref_forward_score(const stw_ref_head *head, int64_t i, int64_t j) {
-    const float *q = head->q + i * head->dim, *k = head->k + j * head->dim;
-    double s = 0;
-    for (int64_t d = 0; d < head->dim; ++d) s += (double)q[d] * (double)k[d];
-    s *= head->scale;
-    if (head->softcap > 0) s = head->softcap * tanh(s / head->softcap);
-    if (head->bias) {
-        int64_t index = head->bias_first + i * head->bias_query + j * head->bias_key;
-        s += (double)stw_load_f32(head->bias, index, head->bias_dtype);
-    }
-    return s + stw_ref_head_alibi(head, i, j);
-}
+#define REAL           double
+#define NAME(x)        x##_f64
+#define MATH(function) function
+#include "backends/cpu/reference/forward_row.inl"
+#undef REAL
+#undef NAME
+#undef MATH
 
-/* out[dim_v] and LSE of local row i; `s` holds the row's scores. A row without finite support has out 0 and
- * LSE = sink (-inf without one). */
-static double ref_forward_row(const stw_ref_head *head, int64_t i, double *s, double *out) {
-    const unsigned char *pair = head->pair + i * head->keys;
-    double top = head->sink, sum = 0;
-    for (int64_t j = 0; j < head->keys; ++j) {
-        s[j] = (pair[j] & STW_REF_PAIR_VISIBLE) ? ref_forward_score(head, i, j) : -INFINITY;
-        if (s[j] > top || isnan(s[j])) top = s[j];
-    }
-    if (top == -INFINITY) return top;
-    for (int64_t j = 0; j < head->keys; ++j) sum += exp(s[j] - top);
-    double lse = top + log(sum + exp(head->sink - top));
-    for (int64_t j = 0; j < head->keys; ++j) {
-        if (s[j] == -INFINITY || !(pair[j] & STW_REF_PAIR_KEPT)) continue;
-        double p = exp(s[j] - lse) * head->keep_scale;
-        for (int64_t d = 0; d < head->dim_v; ++d) out[d] += p * (double)head->v[j * head->dim_v + d];
-    }
-    return lse;
-}
+#define REAL           long double
+#define NAME(x)        x##_wide
+#define MATH(function) function##l
+#include "backends/cpu/reference/forward_row.inl"
 
 /* One query head into the result. */
 static void ref_forward_head(const stw_ref_problem *p, const stw_ref_head *head, int64_t b, int64_t h,
-                             double *s, stw_ref_result *result) {
+                             long double *s, stw_ref_result *result) {
     const stw_attn_desc *d = p->desc;
     int64_t first = stw_ref_result_row(p->packed_q, d->max_seq_q, &head->side_q, b, 0);
     for (int64_t i = 0; i < head->side_q.rows; ++i) {
         double *out = result->out + ((first + i) * d->heads_q + h) * d->head_dim_v;
-        double lse = i < head->queries ? ref_forward_row(head, i, s, out) : -INFINITY;
+        double lse = i >= head->queries       ? -INFINITY
+                     : head->dtype == STW_F64 ? ref_forward_row_wide(head, i, s, out)
+                                              : ref_forward_row_f64(head, i, (double *)(void *)s, out);
         result->lse[h * p->rows_q + first + i] = lse;
     }
 }
@@ -61,7 +44,7 @@ stw_status stw_ref_attn_fwd(const stw_attn_desc *desc, const stw_attn_args *args
     memset(result, 0, sizeof *result);
     stw_status status = stw_ref_problem_init(&problem, desc, args, 0);
     if (status != STW_OK) return status;
-    double *s = malloc((size_t)(desc->max_seq_kv + 1) * sizeof(double));
+    long double *s = malloc((size_t)(desc->max_seq_kv + desc->head_dim_v + 1) * sizeof *s);
     status = stw_ref_head_open(&problem, &head);
     if (status == STW_OK) status = stw_ref_result_shape(&problem, result);
     if (status == STW_OK) {

@@ -25,14 +25,14 @@ stw_status stw_ref_head_open(const stw_ref_problem *p, stw_ref_head *head) {
     memset(head, 0, sizeof *head);
     head->dim = d->head_dim_qk;
     head->dim_v = d->head_dim_v;
-    head->q = ref_array(queries * head->dim, sizeof(float));
-    head->k = ref_array(keys * head->dim, sizeof(float));
-    head->v = ref_array(keys * head->dim_v, sizeof(float));
-    head->out = ref_array(queries * head->dim_v, sizeof(float));
-    head->dout = ref_array(queries * head->dim_v, sizeof(float));
-    head->lse = ref_array(queries, sizeof(float));
-    head->dlse = ref_array(queries, sizeof(float));
-    head->delta = ref_array(queries, sizeof(float));
+    head->q = ref_array(queries * head->dim, sizeof(double));
+    head->k = ref_array(keys * head->dim, sizeof(double));
+    head->v = ref_array(keys * head->dim_v, sizeof(double));
+    head->out = ref_array(queries * head->dim_v, sizeof(double));
+    head->dout = ref_array(queries * head->dim_v, sizeof(double));
+    head->lse = ref_array(queries, sizeof(double));
+    head->dlse = ref_array(queries, sizeof(double));
+    head->delta = ref_array(queries, sizeof(double));
     head->visible = ref_array(pairs, 1);
     head->pair = ref_array(pairs, 1);
     head->sees = ref_array(queries, 1);
@@ -59,7 +59,7 @@ void stw_ref_head_load_sequence(const stw_ref_problem *p, stw_ref_head *head, in
     head->diagonal = stw_ref_shift(p, &q, &kv) + q.offset - kv.offset;
     head->key_offset = kv.offset;
     head->scale = p->scale;
-    head->softcap = (double)d->softcap;
+    head->softcap = p->softcap;
     head->keep_scale = 1 / (1 - d->dropout_p);
     head->given_delta = (d->flags & STW_ATTN_GIVEN_DELTA) != 0;
     head->dtype = d->dtype;
@@ -74,8 +74,11 @@ void stw_ref_head_load_sequence(const stw_ref_problem *p, stw_ref_head *head, in
     }
 }
 
-static void ref_load_row(float *to, const void *data, int64_t first, int64_t count, stw_dtype dtype) {
-    for (int64_t n = 0; n < count; ++n) to[n] = stw_load_f32(data, first + n, dtype);
+/* `stride`: along head_dim, of `dim` in the descriptor. */
+static void ref_load_row(double *to, const stw_attn_desc *d, const void *data, int64_t first, int64_t count,
+                         int64_t stride) {
+    int64_t step = d->flags & STW_ATTN_HAS_DIM_STRIDES ? stride : 1;
+    for (int64_t n = 0; n < count; ++n) to[n] = stw_load_f64(data, first + n * step, d->dtype);
 }
 
 void stw_ref_head_load_kv(const stw_ref_problem *p, stw_ref_head *head, int64_t b, int64_t h_kv) {
@@ -83,8 +86,8 @@ void stw_ref_head_load_kv(const stw_ref_problem *p, stw_ref_head *head, int64_t 
     for (int64_t j = 0; j < head->keys; ++j) {
         int64_t k = stw_ref_row_index(&d->k, p->packed_kv, &head->side_kv, b, h_kv, j);
         int64_t v = stw_ref_row_index(&d->v, p->packed_kv, &head->side_kv, b, h_kv, j);
-        ref_load_row(head->k + j * head->dim, p->args->k, k, head->dim, d->dtype);
-        ref_load_row(head->v + j * head->dim_v, p->args->v, v, head->dim_v, d->dtype);
+        ref_load_row(head->k + j * head->dim, d, p->args->k, k, head->dim, d->dim.k);
+        ref_load_row(head->v + j * head->dim_v, d, p->args->v, v, head->dim_v, d->dim.v);
     }
 }
 
@@ -94,15 +97,18 @@ static void ref_load_backward_row(const stw_ref_problem *p, stw_ref_head *head, 
     const stw_attn_desc *d = p->desc;
     const stw_attn_args *a = p->args;
     const stw_ref_side *q = &head->side_q;
-    head->lse[i] = a->lse[stw_ref_lse_index(p, &d->lse, q, b, h, i)];
-    if (d->flags & STW_ATTN_DLSE) head->dlse[i] = a->dlse[stw_ref_lse_index(p, &d->dlse, q, b, h, i)];
-    if (head->given_delta) head->delta[i] = a->delta[stw_ref_lse_index(p, &d->delta, q, b, h, i)];
+    stw_dtype dtype = stw_dtype_of_rows(d->dtype);
+    head->lse[i] = stw_load_f64(a->lse, stw_ref_lse_index(p, &d->lse, q, b, h, i), dtype);
+    if (d->flags & STW_ATTN_DLSE)
+        head->dlse[i] = stw_load_f64(a->dlse, stw_ref_lse_index(p, &d->dlse, q, b, h, i), dtype);
+    if (head->given_delta)
+        head->delta[i] = stw_load_f64(a->delta, stw_ref_lse_index(p, &d->delta, q, b, h, i), dtype);
     if (!head->sees[i]) return;
     int64_t row = stw_ref_row_index(&d->dout, p->packed_q, q, b, h, i);
-    ref_load_row(head->dout + i * head->dim_v, a->dout, row, head->dim_v, d->dtype);
+    ref_load_row(head->dout + i * head->dim_v, d, a->dout, row, head->dim_v, d->dim.dout);
     if (head->given_delta) return;
     row = stw_ref_row_index(&d->out, p->packed_q, q, b, h, i);
-    ref_load_row(head->out + i * head->dim_v, a->out, row, head->dim_v, d->dtype);
+    ref_load_row(head->out + i * head->dim_v, d, a->out, row, head->dim_v, d->dim.out);
 }
 
 static void ref_load_bias(const stw_ref_problem *p, stw_ref_head *head, int64_t b, int64_t h) {
@@ -123,14 +129,15 @@ void stw_ref_head_load_q(const stw_ref_problem *p, stw_ref_head *head, int64_t b
     const stw_attn_desc *d = p->desc;
     for (int64_t i = 0; i < head->queries; ++i) {
         int64_t row = stw_ref_row_index(&d->q, p->packed_q, &head->side_q, b, h, i);
-        ref_load_row(head->q + i * head->dim, p->args->q, row, head->dim, d->dtype);
+        ref_load_row(head->q + i * head->dim, d, p->args->q, row, head->dim, d->dim.q);
         if (backward) ref_load_backward_row(p, head, b, h, i);
     }
     ref_load_bias(p, head, b, h);
     head->alibi = (d->flags & STW_ATTN_ALIBI) != 0;
     head->alibi_column = (d->flags & STW_ATTN_ALIBI_COLUMN) != 0;
-    head->slope = head->alibi ? (double)p->args->alibi_slopes[b * d->alibi_stride_batch + h] : 0;
-    head->sink = (d->flags & STW_ATTN_SINK) ? (double)p->args->sink[h] : -INFINITY;
+    stw_dtype dtype = stw_dtype_of_rows(d->dtype);
+    head->slope = head->alibi ? stw_load_f64(p->args->alibi_slopes, b * d->alibi_stride_batch + h, dtype) : 0;
+    head->sink = (d->flags & STW_ATTN_SINK) ? stw_load_f64(p->args->sink, h, dtype) : -INFINITY;
     memcpy(head->pair, head->visible, (size_t)(head->queries * head->keys));
     if (!(d->dropout_p > 0)) return;
     for (int64_t i = 0; i < head->queries; ++i) {
@@ -142,9 +149,9 @@ void stw_ref_head_load_q(const stw_ref_problem *p, stw_ref_head *head, int64_t b
     }
 }
 
-double stw_ref_head_alibi(const stw_ref_head *head, int64_t i, int64_t j) {
+long double stw_ref_head_alibi(const stw_ref_head *head, int64_t i, int64_t j) {
     if (!head->alibi) return 0;
-    if (head->alibi_column) return head->slope * (double)(j + head->key_offset);
+    if (head->alibi_column) return head->slope * (long double)(j + head->key_offset);
     int64_t distance = i + head->diagonal - j;
-    return -head->slope * (double)(distance < 0 ? -distance : distance);
+    return -head->slope * (long double)(distance < 0 ? -distance : distance);
 }

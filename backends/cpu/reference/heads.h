@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * One (batch, query head) of a problem as small dense arrays: rows that take part, in order, as f32 (exact
+ * One (batch, query head) of a problem as small dense arrays: rows that take part, in order, as f64 (exact
  * for every input type). Nothing outside the used rows is read; O and dO of rows that see no key are not
  * read either. Filled by heads.c, evaluated by core.inl (backward) and forward.c. */
 #ifndef STW_REF_HEADS_H
@@ -13,10 +13,10 @@
 
 typedef struct stw_ref_head {
     int64_t queries, keys, dim, dim_v;
-    float *q, *k, *v, *out, *dout; /* [queries or keys][dim or dim_v]              */
-    float *lse, *dlse, *delta;     /* [queries]; dlse 0 without DLSE               */
-    unsigned char *visible, *pair; /* [queries][keys] of STW_REF_PAIR_*            */
-    unsigned char *sees, *seen;    /* [queries], [keys]: part of any visible pair  */
+    double *q, *k, *v, *out, *dout; /* [queries or keys][dim or dim_v]              */
+    double *lse, *dlse, *delta;     /* [queries]; dlse 0 without DLSE               */
+    unsigned char *visible, *pair;  /* [queries][keys] of STW_REF_PAIR_*            */
+    unsigned char *sees, *seen;     /* [queries], [keys]: part of any visible pair  */
 
     const void *bias; /* null: none */
     stw_dtype bias_dtype;
@@ -42,7 +42,7 @@ void stw_ref_head_load_kv(const stw_ref_problem *problem, stw_ref_head *head, in
 void stw_ref_head_load_q(const stw_ref_problem *problem, stw_ref_head *head, int64_t b, int64_t h,
                          int backward);
 
-/* alibi at local (i, j) in float64, 0 when off. */
-double stw_ref_head_alibi(const stw_ref_head *head, int64_t i, int64_t j);
+/* alibi at local (i, j), exact; 0 when off. */
+long double stw_ref_head_alibi(const stw_ref_head *head, int64_t i, int64_t j);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Orders of summation: the natural one for float64, permutations from a fixed generator for the f32
+ * Orders of summation: the natural one for the reference, permutations from a fixed generator for the
  * baselines. See order.h. */
 #include "backends/cpu/reference/order.h"
 
@@ -61,7 +61,7 @@ static void *ref_buffer(int64_t rows, int64_t row, size_t size) {
 }
 
 stw_status stw_ref_work_open(stw_ref_work *work, int64_t keys, int64_t dim, int64_t dim_v) {
-    const size_t size = sizeof(double);
+    const size_t size = STW_REF_WIDEST;
     const int64_t rows = STW_REF_ROWS, width = stw_ref_padded(keys);
     const int64_t row = stw_ref_padded(dim), row_v = stw_ref_padded(dim_v);
     work->k_turned = ref_buffer(dim, width, size);

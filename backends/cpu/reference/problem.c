@@ -4,12 +4,13 @@
  * reads as the sentence of the public header that it follows. */
 #include "backends/cpu/reference/problem.h"
 
+#include "common/attn_packed.h"
 #include "common/dtype.h"
 
 #include <math.h>
 
 static int ref_sizes_valid(const stw_attn_desc *d) {
-    if (!stw_dtype_valid(d->dtype)) return 0;
+    if (!stw_dtype_of_attn(d->dtype)) return 0;
     if (d->batch < 0 || d->max_seq_q < 0 || d->max_seq_kv < 0 || d->total_q < 0 || d->total_kv < 0) return 0;
     if (d->heads_q < 1 || d->heads_kv < 1 || d->heads_q % d->heads_kv) return 0;
     if (d->head_dim_qk < 1 || d->head_dim_qk > 256 || d->head_dim_v < 1 || d->head_dim_v > 256) return 0;
@@ -61,13 +62,16 @@ stw_status stw_ref_problem_init(stw_ref_problem *p, const stw_attn_desc *desc, c
     if (!desc || !args || !ref_sizes_valid(desc)) return STW_E_INVALID;
     p->desc = desc;
     p->args = args;
-    p->packed_q = desc->total_q > 0;
-    p->packed_kv = desc->total_kv > 0;
+    p->packed_q = stw_attn_is_packed(desc, 0);
+    p->packed_kv = stw_attn_is_packed(desc, 1);
     p->rows_q = p->packed_q ? desc->total_q : desc->batch * desc->max_seq_q;
     p->rows_kv = p->packed_kv ? desc->total_kv : desc->batch * desc->max_seq_kv;
     p->group = desc->heads_q / desc->heads_kv;
     p->heads_total = desc->heads_total ? desc->heads_total : desc->heads_q;
     p->scale = (desc->flags & STW_ATTN_HAS_SCALE) ? (double)desc->scale : 1 / sqrt((double)desc->head_dim_qk);
+    p->softcap = (double)desc->softcap;
+    if (desc->dtype == STW_F64 && desc->scale_f64 != 0) p->scale = desc->scale_f64;
+    if (desc->dtype == STW_F64 && desc->softcap_f64 != 0) p->softcap = desc->softcap_f64;
     p->seed = args->dropout_seed_ptr ? *args->dropout_seed_ptr : args->dropout_seed;
     p->offset = args->dropout_offset_ptr ? *args->dropout_offset_ptr : args->dropout_offset;
     p->outputs = desc->outputs ? desc->outputs : STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
@@ -75,7 +79,7 @@ stw_status stw_ref_problem_init(stw_ref_problem *p, const stw_attn_desc *desc, c
     p->bias_extent[1] = desc->bias.head ? desc->heads_q : 1;
     p->bias_extent[2] = desc->bias.query ? desc->max_seq_q : 1;
     p->bias_extent[3] = desc->bias.key ? desc->max_seq_kv : 1;
-    if ((p->outputs & STW_OUT_DBIAS) && !stw_dtype_valid(desc->bias_dtype)) return STW_E_INVALID;
+    if ((p->outputs & STW_OUT_DBIAS) && !stw_dtype_of_attn(desc->bias_dtype)) return STW_E_INVALID;
     if ((p->outputs & STW_OUT_DSINK) && !(desc->flags & STW_ATTN_SINK)) return STW_E_INVALID;
     return ref_lengths_valid(p) && ref_pointers_valid(p, backward) ? STW_OK : STW_E_INVALID;
 }

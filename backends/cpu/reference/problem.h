@@ -24,7 +24,7 @@ typedef struct stw_ref_problem {
     int64_t group;           /* query heads a key/value head              */
     int64_t bias_extent[4];  /* 1 where the bias is broadcast             */
     int64_t heads_total;
-    double scale;
+    double scale, softcap;
     uint64_t seed, offset; /* of dropout */
     uint32_t outputs;
 } stw_ref_problem;

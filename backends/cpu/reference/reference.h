@@ -2,7 +2,7 @@
  *
  * The oracle: attention forward and backward as plain float64 loops over the formula of
  * include/sternway/attn_bwd.h, and the same in f32 with rounded operands (the baseline of the accuracy
- * rule). Takes the public descriptor and host pointers, shares no code with dispatch or the CPU tiles
+ * rule); of f64 problems long double and f64. Takes the public descriptor and host pointers, shares no code with dispatch or the CPU tiles
  * beyond dtype.h and philox.h's cipher and maps. Linked into the command and the tests, not into the library.
  */
 #ifndef STW_REFERENCE_H
@@ -36,7 +36,7 @@ typedef enum stw_ref_row {
 /* How the baseline evaluates: permutation seed 0..3 of keys, queries and head dim; exp2 form or exp. */
 typedef struct stw_ref_mode {
     int f32;       /* 0: float64, nothing rounded. 1: f32 arithmetic, P and dS rounded as operands,
-                      every output rounded once to its type */
+                      every output rounded once to its type. f64 problems: long double and f64 */
     uint32_t seed; /* order of summation (f32)                   */
     int exp2_form; /* exp2(fma(S, log2e, -LSE*log2e))  (f32)     */
 } stw_ref_mode;

@@ -9,6 +9,7 @@
 #define GLOBAL __attribute__((address_space(1)))
 typedef float f4 __attribute__((ext_vector_type(4)));
 typedef float f16 __attribute__((ext_vector_type(16)));
+typedef uint32_t u4 __attribute__((ext_vector_type(4)));
 typedef short s4 __attribute__((ext_vector_type(4)));
 typedef _Float16 h4 __attribute__((ext_vector_type(4)));
 
@@ -37,6 +38,21 @@ KERNEL reverse(const uint32_t *input, uint32_t *result) {
     words[thread()] = input[thread()];
     barrier();
     result[thread()] = words[255 - thread()];
+}
+
+/* 16 bytes of 16 rows, as operands of products are read; words, 16 of a row. No stride is 1. */
+KERNEL banks_read(u4 *result, uint32_t stride) {
+    LDS u4 rows[256];
+    uint32_t t = thread();
+    if (stride == 1) rows[t] = result[t];
+    result[t] = rows[(t % 16 * stride + t / 16 * 16) / 16];
+}
+KERNEL banks_write(uint32_t *result, uint32_t stride) {
+    LDS uint32_t words[1024];
+    uint32_t t = thread();
+    words[(t / 16 * stride + t % 16 * 4) / 4] = t;
+    barrier();
+    result[t] = words[t];
 }
 
 KERNEL atomics(const float *input, float *sum, uint32_t *words) {

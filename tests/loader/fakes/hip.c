@@ -159,6 +159,7 @@ const char *hipGetErrorName(int error) {
            : error == 101 ? "hipErrorInvalidDevice"
            : error == 2   ? "hipErrorOutOfMemory"
            : error == 700 ? "hipErrorIllegalAddress"
+           : error == 709 ? "hipErrorContextIsDestroyed"
                           : "hipErrorUnknown";
 }
 
@@ -168,5 +169,6 @@ const char *hipGetErrorString(int error) {
            : error == 101 ? "invalid device ordinal"
            : error == 2   ? "out of memory"
            : error == 700 ? "an illegal memory access was encountered"
+           : error == 709 ? "context is destroyed"
                           : "unknown error";
 }

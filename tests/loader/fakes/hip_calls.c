@@ -4,11 +4,12 @@
  * Memory is the host's, a launch runs nothing and is logged as "launch NAME". Handles are checked as the real
  * runtime does, and what was never given back is logged when the process ends: "left WHAT N".
  * FAKE_HIP_CURRENT is the device a thread finds current; the first byte of an allocation decides what memory
- * it says it is: 0x4d managed, 0x48 page-locked host memory. */
+ * it says it is: 'M' managed, 'H' page-locked host memory, 'F', 'U', 'C' and 'X' of hipExtMallocWithFlags:
+ * fine-grained, uncached, contiguous and one that is not known yet. */
 #include "hip.h"
 
 enum { DEVICES = 8, BLOCKS = 256, FUNCTIONS = 256 };
-enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_HANDLE = 400 };
+enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_HANDLE = 400, NO_STREAM = 709 };
 
 typedef struct fake_module {
     int device;
@@ -18,7 +19,7 @@ typedef struct fake_function {
     fake_module *module;
 } fake_function;
 typedef struct fake_stream {
-    int device;
+    int device, alive;
 } fake_stream;
 typedef struct fake_block {
     char *at;
@@ -28,6 +29,7 @@ typedef struct fake_block {
 
 static fake_function functions[FUNCTIONS];
 static fake_block blocks[BLOCKS];
+static fake_stream pool[4096]; /* never freed, and no leak: a lost device's streams are not destroyed */
 static int modules, streams, function_count, block_count;
 static _Thread_local int set_device = -1, last_error;
 
@@ -150,8 +152,12 @@ int hipModuleGetFunction(void **function_out, void *module, const char *name) {
     return 0;
 }
 
-static int stream_is_here(void *stream) {
-    return (uintptr_t)stream <= 2 || ((fake_stream *)stream)->device == current();
+/* As ROCm 5 and 6: "context is destroyed" for what is no stream, or none any more. */
+static int stream_error(void *stream) {
+    if ((uintptr_t)stream <= 2) return 0;
+    size_t at = (uintptr_t)stream - (uintptr_t)pool;
+    if (at >= sizeof pool || at % sizeof pool[0] || !((fake_stream *)stream)->alive) return NO_STREAM;
+    return ((fake_stream *)stream)->device == current() ? 0 : INVALID_HANDLE;
 }
 
 int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
@@ -160,7 +166,8 @@ int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
     fake_function *f = function;
     int error = begin("hipModuleLaunchKernel");
     if (error) return error;
-    if (f->module->device != current() || !stream_is_here(stream)) return fake_hip_error(INVALID_HANDLE);
+    error = f->module->device != current() ? INVALID_HANDLE : stream_error(stream);
+    if (error) return fake_hip_error(error);
     if (!grid_x || (uint64_t)grid_x * block_x > 0xffffffffu || !grid_y || grid_y > 65535 || grid_z != 1 ||
         !block_x || block_x > 1024 || block_y != 1 || block_z != 1 || block_x % 64 || smem > 65536 ||
         !parameters || !parameters[0] || extra)
@@ -190,11 +197,14 @@ int hipPointerGetAttributes(void *attributes, const void *pointer) {
     if (error) return error;
     const fake_block *block = block_of(pointer);
     if (!block) return fake_hip_error(INVALID_VALUE);
-    int kind = *block->at == 0x4d ? 3 : *block->at == 0x48 ? 1 : 2;
+    int kind = *block->at == 'M' ? 3 : *block->at == 'H' ? 1 : 2;
+    static const unsigned flags[] = {['F'] = 1, ['U'] = 3, ['C'] = 4, ['X'] = 0x10};
     static const int in_5[] = {0, 0, 1, 4};
     about.type = old ? in_5[kind] : kind;
     about.device = block->device;
     about.managed = kind == 3;
+    about.flags =
+        (unsigned char)*block->at < sizeof flags / sizeof flags[0] ? flags[(unsigned char)*block->at] : 0;
     memcpy(attributes, &about, sizeof about);
     return 0;
 }
@@ -227,7 +237,7 @@ int hipFree(void *pointer) {
 int hipMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream) {
     int error = begin("hipMemcpyAsync");
     if (!error && kind != 4) error = INVALID_VALUE;
-    if (!error && !stream_is_here(stream)) error = INVALID_HANDLE;
+    if (!error) error = stream_error(stream);
     if (!error) memmove(to, from, bytes);
     return fake_hip_error(error);
 }
@@ -235,13 +245,12 @@ int hipMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *str
 int hipStreamCreateWithFlags(void **stream_out, unsigned flags) {
     int error = begin("hipStreamCreateWithFlags");
     if (!error && flags > 1) error = INVALID_VALUE;
-    /* never freed, and no leak: a lost device's streams are not destroyed */
-    static fake_stream pool[4096];
     static unsigned taken;
     unsigned number = error ? 0 : __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
     if (error || number >= sizeof pool / sizeof pool[0]) return fake_hip_error(error ? error : OUT_OF_MEMORY);
     fake_stream *stream = &pool[number];
     stream->device = current();
+    stream->alive = 1;
     ++streams;
     *stream_out = stream;
     return 0;
@@ -249,6 +258,7 @@ int hipStreamCreateWithFlags(void **stream_out, unsigned flags) {
 
 int hipStreamGetDevice(void *stream, int *device) {
     int error = begin("hipStreamGetDevice");
+    if (!error && stream_error(stream) == NO_STREAM) error = fake_hip_error(NO_STREAM);
     if (!error) *device = (uintptr_t)stream <= 2 ? current() : ((fake_stream *)stream)->device;
     return error;
 }
@@ -256,18 +266,20 @@ int hipStreamGetDevice(void *stream, int *device) {
 int hipStreamIsCapturing(void *stream, int *status) {
     int error = begin("hipStreamIsCapturing");
     *status = 0;
-    return error || stream_is_here(stream) ? error : fake_hip_error(INVALID_HANDLE);
+    return error ? error : fake_hip_error(stream_error(stream));
 }
 
 int hipStreamSynchronize(void *stream) {
     int error = begin("hipStreamSynchronize");
-    return error || stream_is_here(stream) ? error : fake_hip_error(INVALID_HANDLE);
+    return error ? error : fake_hip_error(stream_error(stream));
 }
 
 int hipStreamDestroy(void *stream) {
     int error = begin("hipStreamDestroy");
     if (error) return error;
     if ((uintptr_t)stream <= 2) return fake_hip_error(INVALID_HANDLE);
+    if (stream_error(stream) == NO_STREAM) return fake_hip_error(NO_STREAM);
+    ((fake_stream *)stream)->alive = 0;
     --streams;
     return 0;
 }

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Units of the main loop: bn keys of one sequence and kv head. What a key block meets is the same for all heads; the delta kernel
+ * lists it once, since a single thread of the main loop would compute for a microsecond while the others wait. Which unit a number
+ * is follows by arithmetic where all sequences have the same keys. Packed keys: the list holds the key blocks that there are,
+ * whatever the longest sequence might be, and the order of units beside them:
+ *
+ *     key_blocks   longest sequence | next | ... | shortest        each sequence's from the first to the last
+ *     listed       its units: `beside` heads at a time go through its key blocks together
+ *
+ * Longest first: the last units, which decide how long multiprocessors stand idle, are short ones. Included by attn_bwd_walk.inl. */
+
+/* What a key block of a sequence meets, whatever the head. */
+struct alignas(16) attn_key_block {
+    stw_attn_seq seq;
+    int64_t b, j0;
+    int block;
+    int first, end;             /* query blocks that meet the keys           */
+    int inner_first, inner_end; /* those in which every query sees every key */
+    int whole_first, whole_end; /* those all of whose rows take part         */
+    uint32_t index;             /* in the list                               */
+};
+static_assert(sizeof(attn_key_block) == STW_KEY_BLOCK_BYTES, "host and device agree on key blocks");
+
+/* Query blocks that start in [low, high]. */
+DEV_FN void attn_blocks_between(int64_t low, int64_t high, int bm, int *first_out, int *end_out) {
+    const int64_t far = INT64_C(1) << 40;
+    low = stw_clamp_i64(low, 0, far);
+    high = stw_clamp_i64(high, -1, far);
+    *first_out = (int)stw_blocks_of(low, bm);
+    *end_out = high < 0 ? 0 : (int)stw_quotient(high, bm) + 1;
+}
+
+/* Key block `block` of sequence b becomes entry `at`. */
+DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b, int64_t block) {
+    int64_t j0 = block * l.bn;
+    int bm = (int)l.bm;
+    attn_key_block k = {};
+    k.b = b;
+    k.j0 = j0;
+    k.block = (int)block;
+    k.index = (uint32_t)at;
+    k.seq = stw_attn_seq_of(&l.p, bm, b);
+    const stw_attn_seq &s = k.seq;
+    stw_range range = stw_query_blocks(&s, bm, l.bn, block);
+    k.first = (int)range.first;
+    k.end = (int)range.end;
+    attn_blocks_between(s.q_low, s.q_end - bm, bm, &k.whole_first, &k.whole_end);
+    attn_blocks_between(j0 + (int)(l.bn - 1) - s.band.high, stw_smaller(j0 - (bm - 1) - s.band.low, s.q.used - bm), bm,
+                        &k.inner_first, &k.inner_end);
+    if (j0 + l.bn > s.kv.used) k.inner_end = 0;
+    ((attn_key_block *)l.key_blocks)[at] = k;
+}
+
+/* Classes of sequences by length, the longest first: two an octave of query rows, which are steps of a unit. */
+enum { ATTN_LENGTH_CLASSES = 64 };
+static_assert(2 * ATTN_LENGTH_CLASSES * sizeof(uint64_t) <= STW_ROW_SMEM, "room for what is known of each class");
+DEV_FN int attn_length_class(int64_t rows) {
+    int half_octaves = (int)(dev_bits((float)rows) >> 22) - 2 * 127;
+    return ATTN_LENGTH_CLASSES - 1 - (rows < 1 ? 0 : half_octaves);
+}
+
+/* Entries `first` and on are a sequence's `count` key blocks: of the one at `first + block`, the places of its units in l.listed. */
+DEV_FN void attn_list_units(const stw_attn_launch &l, int64_t first, int64_t count, int64_t block, int64_t rows) {
+    const int64_t heads = l.p.heads_kv, together = stw_smaller(heads, stw_heads_beside(heads, l.beside_rows, rows));
+    const int64_t turn = l.vectors & STW_KEYS_DESCEND ? count - 1 - block : block;
+    uint64_t *units = l.listed + 1 + first * heads;
+    DEV_ROLLED for (int64_t group = 0; group < heads; group += together) {
+        const int64_t beside = stw_smaller(together, heads - group);
+        uint64_t *to = units + group * count + turn * beside;
+        DEV_ROLLED for (int64_t h = 0; h < beside; ++h) to[h] = (uint64_t)(first + block) << 32 | (uint64_t)(group + h);
+    }
+}
+
+/* One block of threads. Wrong lengths may make more key blocks than there is room for; what is behind it is left out. */
+DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
+    const stw_attn_params &p = l.p;
+    uint64_t *const count_of = (uint64_t *)(void *)smem; /* key blocks of each class                        */
+    uint64_t *const next_of = count_of + ATTN_LENGTH_CLASSES; /* where a class's next sequence begins in the list */
+    attn_key_block *const list = (attn_key_block *)l.key_blocks;
+    const int64_t most = l.listed_most, t = dev_thread(), threads = dev_threads();
+    if (t < ATTN_LENGTH_CLASSES) count_of[t] = 0;
+    dev_barrier();
+    DEV_ROLLED for (int64_t b = t; b < p.batch; b += threads)
+        dev_shared_fetch_add(count_of + attn_length_class(stw_seq_q(&p, b).rows), (uint64_t)stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn));
+    dev_barrier();
+    uint64_t before = 0, all = 0;
+    DEV_ROLLED for (int c = 0; c < ATTN_LENGTH_CLASSES; ++c) {
+        if (c == t) before = all;
+        all += count_of[c];
+    }
+    const int64_t there = stw_smaller((int64_t)all, most);
+    if (t < ATTN_LENGTH_CLASSES) next_of[t] = before;
+    if (t == 0) l.listed[0] = (uint64_t)(there * p.heads_kv);
+    dev_barrier();
+    DEV_ROLLED for (int64_t b = t; b < p.batch; b += threads) {
+        const int64_t count = stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn);
+        const int64_t first = (int64_t)dev_shared_fetch_add(next_of + attn_length_class(stw_seq_q(&p, b).rows), (uint64_t)count);
+        DEV_ROLLED for (int64_t block = 0; block < count && first + block < most; ++block) {
+            list[first + block].b = b;
+            list[first + block].block = (int)block;
+        }
+    }
+    dev_barrier();
+    DEV_ROLLED for (int64_t at = t; at < there; at += threads) {
+        const int64_t b = list[at].b, block = list[at].block, first = at - block;
+        attn_list_key_block(l, at, b, block);
+        attn_list_units(l, first, stw_smaller(stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn), most - first), block, stw_seq_q(&p, b).rows);
+    }
+}
+
+/* The first l.lists blocks of threads of the delta kernel. */
+DEV_FN void attn_list_key_blocks(const stw_attn_launch &l, char *smem) {
+    if (l.p.features & STW_FEAT_PACKED_KV) {
+        attn_list_packed(l, smem);
+        return;
+    }
+    int64_t at = dev_unit() * dev_threads() + dev_thread();
+    if (at >= l.p.batch * l.k_blocks) return;
+    int64_t b = stw_quotient(at, l.k_blocks);
+    attn_list_key_block(l, at, b, at - b * l.k_blocks);
+}
+
+/* Which unit: its key block in the list, its head. */
+struct attn_place {
+    uint32_t key_block;
+    int kv_head;
+    bool live;
+};
+
+/* Dense units are numbered head by head; l.heads_beside heads at a time go through their key blocks together, so that
+ * under a causal mask the last units are short ones. */
+DEV_FN attn_place attn_place_of(const stw_attn_launch &l, int64_t number) {
+    int64_t heads = l.p.batch * l.p.heads_kv, group = stw_quotient(number, l.heads_beside * l.k_blocks);
+    int64_t first = group * l.heads_beside, beside = stw_smaller(l.heads_beside, heads - first);
+    number -= first * l.k_blocks;
+    int64_t block = stw_quotient(number, beside), head = first + number - block * beside, b = stw_quotient(head, l.p.heads_kv);
+    attn_place at = {(uint32_t)(b * l.k_blocks + block), (int)(head - b * l.p.heads_kv), true};
+    return at;
+}
+
+/* One thread: the next unit that nobody has taken. Units are taken in the order of their numbers: in deterministic mode that of the
+ * additions to dQ. */
+DEV_FN attn_place attn_unit_take(const stw_attn_launch &l) {
+    const int64_t number = (int64_t)dev_fetch_add(l.ticket, 1);
+    attn_place at = {0, 0, false};
+    if (l.p.features & STW_FEAT_PACKED_KV) {
+        if (number >= (int64_t)l.listed[0]) return at;
+        const uint64_t unit = l.listed[1 + number];
+        at = {(uint32_t)(unit >> 32), (int)(uint32_t)unit, true};
+    } else {
+        if (number >= l.units) return at;
+        at = attn_place_of(l, number);
+    }
+    return at;
+}

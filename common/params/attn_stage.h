@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the kernel that copies an input into the workspace receives: a tensor whose head dim is strided
+ * becomes one with contiguous rows. Filled by dispatch/attn_stage.c, read by common/kernels/attn_stage.inl
+ * and the CPU backend. */
+#ifndef STW_COMMON_PARAMS_ATTN_STAGE_H
+#define STW_COMMON_PARAMS_ATTN_STAGE_H
+
+#include "attn_bwd.h"
+
+#define STW_STAGE_ROWS 64 /* of a unit */
+
+typedef struct stw_attn_stage {
+    const void *from;
+    void *to;
+    const int32_t *cu_seqlens;        /* packed: rows behind the last sequence are not there; else null  */
+    int64_t sequences;                /* entries of cu_seqlens, less 1                                   */
+    int64_t batch, heads, rows, cols; /* of the copy: 1 where the tensor is broadcast             */
+    stw_tensor_param from_strides;    /* data: null                                               */
+    stw_tensor_param to_strides;
+    int64_t from_col;
+    uint32_t element; /* bytes */
+    uint32_t tensor;  /* which of stw_tensor_rows */
+} stw_attn_stage;
+
+/* Rows that are copied. */
+STW_SHARED_FN int64_t stw_stage_rows(const stw_attn_stage *s) {
+    if (!s->cu_seqlens) return s->rows;
+    int64_t end = s->cu_seqlens[s->sequences];
+    return end < 0 ? 0 : end < s->rows ? end : s->rows;
+}
+
+/* Units of STW_STAGE_ROWS rows of a head. */
+STW_SHARED_FN int64_t stw_stage_strips(const stw_attn_stage *s) {
+    return (s->rows + STW_STAGE_ROWS - 1) / STW_STAGE_ROWS;
+}
+
+STW_PARAMS_ASSERT(sizeof(stw_attn_stage) == 144, "host and device agree on the copy");
+
+#endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Inputs whose head dim is not contiguous: a plan gives each a place with contiguous rows in front of the
+ * workspace and tells the backend of that one; a run call has the backend copy it there first. Dimensions
+ * that are broadcast stay so: a dout of one number becomes one row. */
+#include "plan.h"
+
+#include "common/dtype.h"
+
+#define ROW_BYTES 16 /* rows start at its multiples */
+
+/* Strides of the copy and its extents: [batch, head, seq] without the dimensions that are broadcast. */
+static void lay_out(stw_attn_stage *s, stw_tensor_extents e, const stw_tensor_param *from) {
+    int64_t pitch = ROW_BYTES / s->element, at = (e.dim + pitch - 1) / pitch * pitch;
+    s->rows = from->seq ? e.rows : 1;
+    s->heads = from->head ? e.heads : 1;
+    s->batch = from->batch ? e.batch : 1;
+    s->cols = e.dim;
+    s->to_strides = (stw_tensor_param){.seq = from->seq ? at : 0};
+    at *= s->rows;
+    s->to_strides.head = from->head ? at : 0;
+    at *= s->heads;
+    s->to_strides.batch = from->batch ? at : 0;
+}
+
+static size_t size_of(const stw_attn_stage *s) {
+    int64_t pitch = ROW_BYTES / s->element, row = (s->cols + pitch - 1) / pitch * pitch;
+    size_t bytes = (size_t)(s->batch * s->heads * s->rows * row) * s->element;
+    return (bytes + STW_WORKSPACE_ALIGNMENT - 1) / STW_WORKSPACE_ALIGNMENT * STW_WORKSPACE_ALIGNMENT;
+}
+
+void stw_attn_stages_plan(const stw_attn_desc *desc, stw_attn_work *work) {
+    work->stage_count = 0;
+    work->stage_size = 0;
+    if (!(desc->flags & STW_ATTN_HAS_DIM_STRIDES)) return;
+    for (uint32_t i = 0; i < STW_TENSOR_ROWS; ++i) {
+        const stw_tensor_row *row = &stw_tensor_rows[i];
+        stw_tensor_extents e = stw_tensor_extents_of(row, desc);
+        int64_t col = stw_tensor_dim_stride(row, desc);
+        stw_tensor_use use = stw_tensor_use_of(row, desc, work->kind);
+        if (use != STW_USE_INPUT || col == 1 || e.dim == 1 || !e.batch || !e.rows) continue;
+        stw_tensor_param *p = stw_tensor_param_of(&work->params, row);
+        stw_attn_stage *s = &work->stage[work->stage_count++];
+        *s = (stw_attn_stage){.from_strides = *p,
+                              .from_col = col,
+                              .element = (uint32_t)stw_dtype_size(desc->dtype),
+                              .sequences = desc->batch,
+                              .tensor = i};
+        lay_out(s, e, p);
+        *p = s->to_strides;
+        s->to = (void *)work->stage_size; /* behind the workspace's start */
+        work->stage_size += size_of(s);
+    }
+}
+
+uint32_t stw_attn_stages_bind(const stw_attn_work *work, const stw_attn_params *params, char *workspace,
+                              stw_attn_stage *stages) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < work->stage_count; ++i) {
+        const stw_tensor_row *row = &stw_tensor_rows[work->stage[i].tensor];
+        stw_attn_stage *s = &stages[count];
+        *s = work->stage[i];
+        s->from = stw_tensor_param_of((stw_attn_params *)params, row)->data;
+        if (!s->from) continue; /* it has no rows in this call */
+        s->to = workspace + (uintptr_t)s->to;
+        s->cu_seqlens = row->kv ? params->cu_seqlens_kv : params->cu_seqlens_q;
+        ++count;
+    }
+    return count;
+}
+
+stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, void *workspace,
+                        stw_stream stream, uint32_t cpu_threads) {
+    const stw_backend_ops *ops = plan->context->ops;
+    const stw_device *device = &plan->context->device;
+    stw_attn_params bound = *params;
+    char *rest = workspace;
+    if (plan->work.stage_count) {
+        stw_attn_stage stages[STW_STAGES_MAX];
+        uint32_t count = stw_attn_stages_bind(&plan->work, params, workspace, stages);
+        stw_status status =
+            ops->stage(device, &plan->work, params, stages, count, workspace, stream, cpu_threads);
+        if (status) return status;
+        for (uint32_t i = 0; i < count; ++i)
+            stw_tensor_param_of(&bound, &stw_tensor_rows[stages[i].tensor])->data = stages[i].to;
+        rest += plan->work.stage_size;
+    }
+    if (!plan->work.workspace_size) rest = NULL;
+    return (plan->work.kind == STW_PLAN_ATTN_FWD ? ops->attn_fwd : ops->attn_bwd)(device, &plan->work, &bound,
+                                                                                  rest, stream, cpu_threads);
+}
