@@ -766,7 +766,7 @@ static void launches_of(stw_attn_work *work, const stw_attn_params *params, char
     memset(launches_out, 0, LAUNCH_BYTES);
     fake.launched[0] = 0;
     fake.arguments = launches_out;
-    assert_int_equal(stw_gpu_attn_bwd(&device, work, params, AT(9), NULL), STW_OK);
+    assert_int_equal(stw_gpu_attn_bwd(&device, work, params, AT(9), NULL, 0), STW_OK);
     fake.arguments = NULL;
     memcpy(names, fake.launched, sizeof fake.launched);
 }
