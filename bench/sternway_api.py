@@ -11,7 +11,7 @@ import torch
 i32, i64, u32, u64, f32, f64, size_t, ptr = (ctypes.c_int32, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint64,
                                              ctypes.c_float, ctypes.c_double, ctypes.c_size_t, ctypes.c_void_p)
 ENUM = ctypes.c_uint
-DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.float64: 4}
+DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.float64: 4, torch.uint8: 6, torch.bool: 6}
 BACKENDS = {"cpu": 1, "cuda": 2, "hip": 3}
 MEMORY = {"cpu": 1, "cuda": 2, "hip": 2}  # STW_MEMORY_HOST, STW_MEMORY_DEVICE
 MASK_CAUSAL = 2  # STW_MASK_CAUSAL_BOTTOM_RIGHT; the same as top-left where both sides are equally long

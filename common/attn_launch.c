@@ -37,13 +37,19 @@ static uint32_t lean_smem(uint32_t hd, uint32_t bm, uint32_t bn, uint32_t stages
     return STW_LEAN_SMEM(hd, bm, bn, stages); /* GCOVR_EXCL_BR_LINE: choices between constants */
 }
 
-/* What only the kernels with all features know: features of single pairs, f32 outputs of 16-bit inputs, and
- * sums of dP rounded to nearest, without which the matrix unit's truncation is all there is of dS. */
-static int needs_full(const stw_attn_params *p) {
+/* NULL, or what only the kernels with all features know: features of single pairs, f32 outputs of 16-bit
+ * inputs, and sums of dP rounded to nearest, without which the matrix unit's truncation is all there is of
+ * dS. */
+static const char *needs_full(const stw_attn_params *p) {
     uint32_t keys = p->outputs & (STW_OUT_DK | STW_OUT_DV);
-    if (p->dtype != STW_F32 && stw_attn_sees_one_key(p)) return 1;
-    if (keys && p->dtype != STW_F32 && (p->dk_dtype == STW_F32 || p->dv_dtype == STW_F32)) return 1;
-    return (p->features & (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)) != 0;
+    if (p->dtype != STW_F32 && stw_attn_sees_one_key(p)) return "rows that see one key";
+    if (keys && p->dtype != STW_F32 && (p->dk_dtype == STW_F32 || p->dv_dtype == STW_F32))
+        return "f32 dK or dV of 16-bit inputs";
+    return p->features & STW_FEAT_BIAS      ? "a bias"
+           : p->features & STW_FEAT_ALIBI   ? "ALiBi"
+           : p->features & STW_FEAT_SOFTCAP ? "softcap"
+           : p->features & STW_FEAT_DROPOUT ? "dropout"
+                                            : NULL;
 }
 
 /* Rows of whole vectors but for where the tensor starts, which a plan does not know and CDNA's kernels take
@@ -63,21 +69,30 @@ static int64_t class_of_rows(const stw_attn_params *p) {
     return stw_packed_class((p->features & STW_FEAT_PACKED_Q) != 0, p->max_seq_q);
 }
 
-/* Problems of CDNA's own kernels (loops "cdna", "cdna_bf16"): no features of single pairs, all three
- * gradients in their own type and any order. What offsets reach is asked of the sizes' classes. */
-static int is_lean(const stw_attn_tile *tile, const stw_attn_params *p) {
+/* NULL, or what CDNA's own kernels (loops "cdna", "cdna_bf16") do not take: no features of single pairs, all
+ * three gradients in their own type and any order. What offsets reach is asked of the sizes' classes. */
+static const char *lean_refusal(const stw_attn_tile *tile, const stw_attn_params *p) {
     const uint32_t outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
     int64_t rows = class_of_rows(p),
             keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
     uint32_t d = p->head_dim_qk, dv = p->head_dim_v;
-    if (strncmp(tile->loop, "cdna", 4) || has_plain(tile, p) || needs_full(p) ||
-        (p->features & STW_FEAT_DETERMINISTIC))
-        return 0;
-    if ((p->outputs & (outputs | STW_OUT_DBIAS)) != outputs) return 0;
-    if (p->accumulate & (STW_OUT_DK | STW_OUT_DV)) return 0;
+    if (needs_full(p)) return needs_full(p);
+    if (p->features & STW_FEAT_DETERMINISTIC) return "deterministic mode";
+    if ((p->outputs & (outputs | STW_OUT_DBIAS)) != outputs) return "not all of dQ, dK and dV";
+    if (p->accumulate & (STW_OUT_DK | STW_OUT_DV)) return "dK or dV that accumulate";
+    if ((rows + 256) * tile->head_dim * 4 >= INT64_C(1) << 31) return "too many queries for 32-bit offsets";
     return is_even(&p->q, rows, d) && is_even(&p->dout, rows, dv) && is_even(&p->k, keys, d) &&
-           is_even(&p->v, keys, dv) && is_even(&p->dk, keys, d) && is_even(&p->dv, keys, dv) &&
-           (rows + 256) * tile->head_dim * 4 < INT64_C(1) << 31;
+                   is_even(&p->v, keys, dv) && is_even(&p->dk, keys, d) && is_even(&p->dv, keys, dv)
+               ? NULL
+               : "rows that are not whole vectors of 16 bytes, or are beyond 32-bit offsets";
+}
+
+static int has_lean(const stw_attn_tile *tile, const stw_attn_params *p) {
+    return !strncmp(tile->loop, "cdna", 4) && !has_plain(tile, p);
+}
+
+static int is_lean(const stw_attn_tile *tile, const stw_attn_params *p) {
+    return has_lean(tile, p) && !lean_refusal(tile, p);
 }
 
 /* Of these, the problems for which CDNA has own kernels before and behind the main loop, too. */
@@ -146,6 +161,12 @@ static const char *mode_of(const stw_attn_tile *tile, const stw_attn_params *p) 
     rest.features &= ~STW_FEAT_DROPOUT;
     if (!needs_full(&rest) && !(p->outputs & STW_OUT_DBIAS)) return "drop";
     return is_bias_alone(p) && p->bias.key == 1 ? "bias" : "full";
+}
+
+const char *stw_attn_slower(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params) {
+    if (call != STW_CALL_BWD) return NULL;
+    if (has_lean(tile, params)) return lean_refusal(tile, params);
+    return has_plain(tile, params) && !strcmp(mode_of(tile, params), "full") ? needs_full(params) : NULL;
 }
 
 /* A tile of the kernels that sum dBias. Lean: attn_bias_lean.inl. */

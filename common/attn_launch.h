@@ -50,6 +50,9 @@ typedef struct stw_attn_steps {
 const char *stw_attn_tile_refusal(stw_attn_call call, const stw_attn_tile *tile,
                                   const stw_attn_params *params);
 
+/* NULL, or what of the problem the fastest kernels of this tile do not take, so that its others run. */
+const char *stw_attn_slower(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params);
+
 /* 1 for tiles of Hopper's own main loop (loop "wgmma"), whose kernel also takes the backend's maps. */
 int stw_attn_is_hopper(const stw_attn_tile *tile);
 

@@ -104,6 +104,7 @@ stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
     status = stw_gpu_leave(gpu, before, status);
     if (status) return status;
     memcpy(work->scratch, &plan, sizeof plan);
+    work->slower = stw_attn_slower(call, &tile, &work->params);
     work->workspace_size = steps.workspace > unaligned.workspace ? steps.workspace : unaligned.workspace;
     write_note(work, gpu, &steps);
     return STW_OK;
@@ -120,13 +121,6 @@ static stw_status launch_steps(stw_gpu *gpu, const launch_step *step, uint32_t c
         if (status) return status;
     }
     return STW_OK;
-}
-
-/* Tensor loads take what starts at multiples of 16 bytes. */
-static int is_aligned(const stw_attn_params *p) {
-    uintptr_t all =
-        (uintptr_t)p->q.data | (uintptr_t)p->k.data | (uintptr_t)p->v.data | (uintptr_t)p->dout.data;
-    return all % 16 == 0;
 }
 
 static int same_sizes(const stw_attn_params *a, const stw_attn_params *b) {
@@ -147,7 +141,7 @@ static stw_status run_call(const char *who, stw_attn_call call, const stw_device
                            const stw_attn_work *work, const stw_attn_params *params, void *workspace,
                            stw_stream stream) {
     stw_gpu *gpu = device->state;
-    int unaligned = call == STW_CALL_BWD && work->unaligned_variant && !is_aligned(params);
+    int unaligned = call == STW_CALL_BWD && work->unaligned_variant && !stw_attn_is_aligned(params);
     stw_attn_tile tile = tile_of(unaligned ? work->unaligned_variant : work->variant);
     stw_attn_launch launch;
     launch_plan plan;

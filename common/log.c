@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* plan and context calls only, never run calls */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* run calls only try it */
 static stw_log_fn user_fn;
 static void *user_data;
 static char file_path[512]; /* what file_descriptor was opened from */
@@ -86,14 +86,10 @@ int stw_log_enabled(stw_log_level level) {
     return (int)level <= atomic_load(&level_in_force);
 }
 
-void stw_log(stw_log_level level, const char *format, ...) {
-    if (!stw_log_enabled(level)) return;
+/* The caller holds the lock, which is given back. */
+static void send(stw_log_level level, const char *format, va_list arguments) {
     char line[1100];
-    va_list arguments;
-    va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
-    va_end(arguments);
-    pthread_mutex_lock(&lock);
     stw_log_fn fn = user_fn;
     void *user = user_data;
     if (!fn) {
@@ -103,6 +99,25 @@ void stw_log(stw_log_level level, const char *format, ...) {
     }
     pthread_mutex_unlock(&lock);
     if (fn) fn(user, level, line); /* outside the lock: it may call the library */
+}
+
+void stw_log(stw_log_level level, const char *format, ...) {
+    if (!stw_log_enabled(level)) return;
+    va_list arguments;
+    va_start(arguments, format);
+    pthread_mutex_lock(&lock);
+    send(level, format, arguments);
+    va_end(arguments);
+}
+
+int stw_log_try(stw_log_level level, const char *format, ...) {
+    if (!stw_log_enabled(level)) return 1;
+    if (pthread_mutex_trylock(&lock)) return 0;
+    va_list arguments;
+    va_start(arguments, format);
+    send(level, format, arguments);
+    va_end(arguments);
+    return 1;
 }
 
 void stw_set_log(stw_log_fn fn, void *user) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The log: plans, contexts and fallbacks are reported here, never run calls. The level and the file come
+ * The log: plans, contexts and fallbacks are reported here; of run calls only a plan's first one that its
+ * pointers send to slower kernels, and that by stw_log_try. The level and the file come
  * from the environment when a context is created; the caller's function (stw_set_log) wins over the file. */
 #ifndef STW_COMMON_LOG_H
 #define STW_COMMON_LOG_H
@@ -15,5 +16,8 @@ void stw_log_configure(const stw_env *env);
 int stw_log_enabled(stw_log_level level);
 
 void stw_log(stw_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The same for run calls, which wait for nobody: 0 when another thread is at the log; nothing was written. */
+int stw_log_try(stw_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

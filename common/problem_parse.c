@@ -201,6 +201,8 @@ static stw_status read_bias(stw_reader *r, const char *at) {
         d->bias_dtype = STW_F16, at += 3;
     else if (end - at > 4 && memcmp(at, "bf16_", 5) == 0)
         d->bias_dtype = STW_BF16, at += 4;
+    else if (end - at > 2 && memcmp(at, "u8_", 3) == 0)
+        d->bias_dtype = STW_U8, at += 2;
     int good = end - at == 5 && *at == '_';
     for (int i = 0; good && i < 4; ++i) {
         good = at[1 + i] == dims[i] || at[1 + i] == '1';
@@ -208,7 +210,7 @@ static stw_status read_bias(stw_reader *r, const char *at) {
     }
     return good ? STW_OK
                 : stw_reader_refuse(
-                      r, "is not bias[f16|bf16|f32]_ and b or 1, h or 1, q or 1, k or 1: bias_1hqk");
+                      r, "is not bias[f16|bf16|f32|u8]_ and b or 1, h or 1, q or 1, k or 1: bias_1hqk");
 }
 
 static stw_status read_grad_dtype(stw_reader *r, int which, const char *at) {

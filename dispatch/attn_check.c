@@ -68,10 +68,11 @@ static stw_status check_dtypes(const check *c) {
                         c->who, (int)d->dtype);
     if (d->dtype == STW_F64 && d->bias_dtype == STW_F32)
         return stw_fail(STW_E_UNSUPPORTED,
-                        "%s: bias_dtype f32 3 of an f64 problem, accepted: none 0 or f64 4", c->who);
-    if (d->bias_dtype != STW_DTYPE_NONE && d->bias_dtype != d->dtype && d->bias_dtype != STW_F32)
+                        "%s: bias_dtype f32 3 of an f64 problem, accepted: none 0, f64 4 or u8 6", c->who);
+    if (d->bias_dtype != STW_DTYPE_NONE && d->bias_dtype != d->dtype && d->bias_dtype != STW_F32 &&
+        d->bias_dtype != STW_U8)
         return stw_fail(stw_dtype_status(d->bias_dtype),
-                        "%s: bias_dtype %d is neither none 0, dtype %s %d nor f32 3", c->who,
+                        "%s: bias_dtype %d is neither none 0, dtype %s %d, f32 3 nor u8 6", c->who,
                         (int)d->bias_dtype, stw_dtype_name(d->dtype), (int)d->dtype);
     if (c->kind == STW_PLAN_ATTN_FWD) return STW_OK;
     stw_status status;
@@ -82,7 +83,13 @@ static stw_status check_dtypes(const check *c) {
     if (d->bias_dtype == STW_DTYPE_NONE && d->dbias_dtype != STW_DTYPE_NONE)
         return stw_fail(STW_E_INVALID, "%s: dbias_dtype %d is set, but there is no bias (bias_dtype is 0)",
                         c->who, (int)d->dbias_dtype);
-    return d->bias_dtype ? resolve_grad_dtype(c, "dbias_dtype", &d->dbias_dtype, d->bias_dtype) : STW_OK;
+    if (d->bias_dtype == STW_U8 && d->dbias_dtype != STW_DTYPE_NONE)
+        return stw_fail(STW_E_INVALID,
+                        "%s: dbias_dtype %d is set, but a bias of u8 has no gradient (bias_dtype is 6)",
+                        c->who, (int)d->dbias_dtype);
+    return d->bias_dtype && d->bias_dtype != STW_U8
+               ? resolve_grad_dtype(c, "dbias_dtype", &d->dbias_dtype, d->bias_dtype)
+               : STW_OK;
 }
 
 static stw_status check_outputs(const check *c) {
@@ -111,9 +118,10 @@ static stw_status check_outputs(const check *c) {
             return stw_fail(STW_E_UNSUPPORTED,
                             "%s: accumulate into %s of type %s: only f32 outputs accumulate (%s_dtype)",
                             c->who, names[i].name, stw_dtype_name(dtypes[i]), names[i].name);
-    if (d->outputs & STW_OUT_DBIAS && !stw_desc_has_bias(d))
-        return stw_fail(STW_E_INVALID, "%s: outputs asks for dbias, but there is no bias (bias_dtype is 0)",
-                        c->who);
+    if (d->outputs & STW_OUT_DBIAS && (!stw_desc_has_bias(d) || d->bias_dtype == STW_U8))
+        return stw_fail(STW_E_INVALID, "%s: outputs asks for dbias, but %s (bias_dtype is %d)", c->who,
+                        stw_desc_has_bias(d) ? "a bias of u8 has no gradient" : "there is no bias",
+                        (int)d->bias_dtype);
     if (d->outputs & STW_OUT_DSINK && !(d->flags & STW_ATTN_SINK))
         return stw_fail(STW_E_INVALID, "%s: outputs asks for dsink, but flags lacks STW_ATTN_SINK", c->who);
     return STW_OK;

@@ -86,6 +86,9 @@ stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, voi
         rest += plan->work.stage_size;
     }
     if (!plan->work.workspace_size) rest = NULL;
-    return (plan->work.kind == STW_PLAN_ATTN_FWD ? ops->attn_fwd : ops->attn_bwd)(device, &plan->work, &bound,
-                                                                                  rest, stream, cpu_threads);
+    if (plan->work.kind == STW_PLAN_ATTN_FWD)
+        return ops->attn_fwd(device, &plan->work, &bound, rest, stream, cpu_threads);
+    stw_status status = ops->attn_bwd(device, &plan->work, &bound, rest, stream, cpu_threads);
+    if (!status) stw_plan_note_call(plan, &bound);
+    return status;
 }

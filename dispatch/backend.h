@@ -59,6 +59,7 @@ typedef struct stw_attn_work {
     const stw_variant *variant; /* of the arch's table, usable on this device   */
     size_t workspace_size;      /* set by attn_prepare, for a workspace at a multiple of 256 */
     char note[256];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
+    const char *slower;         /* set by attn_prepare: what its fastest kernels do not take */
     uint64_t scratch[32];       /* the backend's own, plain data                */
     /* Where `variant` takes only tensors that start at multiples of 16 bytes, which a plan cannot know: what
      * a call with others runs; else NULL. `unaligned` is 1 while that one is looked for. */
@@ -70,6 +71,13 @@ typedef struct stw_attn_work {
     uint32_t stage_count;
     size_t stage_size; /* bytes, a multiple of 256; not in workspace_size */
 } stw_attn_work;
+
+/* Of a call: the tensors that `unaligned_variant` is about start at multiples of 16 bytes. */
+static inline int stw_attn_is_aligned(const stw_attn_params *p) {
+    uintptr_t all =
+        (uintptr_t)p->q.data | (uintptr_t)p->k.data | (uintptr_t)p->v.data | (uintptr_t)p->dout.data;
+    return all % 16 == 0;
+}
 
 /* The same for a jagged operation. Checked: sizes, element types that any backend could take. */
 typedef struct stw_jagged_work {

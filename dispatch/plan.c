@@ -66,6 +66,10 @@ stw_status stw_plan_make(stw_context *context, const stw_attn_desc *checked, con
     stw_status status =
         stw_select(&context->rules, &facts, context->ops, &context->device, context->env.variant,
                    why_all != NULL, why_all ? why_all : &own, &plan->work.variant);
+    stw_text passed = stw_text_in(plan->passed, sizeof plan->passed);
+    if (!status && !context->env.variant[0])
+        stw_select_passed(&context->rules, &facts, context->ops, &context->device, plan->work.variant,
+                          &passed);
     if (!status) select_unaligned(context, &plan->work);
     if (!status) status = context->ops->attn_prepare(&context->device, &plan->work);
     if (status) {
@@ -130,6 +134,20 @@ void stw_plan_destroy(stw_plan *plan) {
     stw_context_release(context);
 }
 
+void stw_plan_note_call(const stw_plan *plan, const stw_attn_params *params) {
+    const stw_attn_work *work = &plan->work;
+    if (!work->unaligned_variant || !stw_log_enabled(STW_LOG_TRACE) || stw_attn_is_aligned(params)) return;
+    atomic_int *told = &((stw_plan *)(uintptr_t)plan)->told;
+    if (atomic_exchange(told, 1)) return;
+    char problem[512];
+    stw_problem_format(&plan->desc, (stw_problem_op)work->kind, problem, sizeof problem);
+    if (!stw_log_try(STW_LOG_TRACE,
+                     "call: %s: %s, not %s: q %p, k %p, v %p or dout %p is no multiple of 16 bytes", problem,
+                     work->unaligned_variant->id, work->variant->id, params->q.data, params->k.data,
+                     params->v.data, params->dout.data))
+        atomic_store(told, 0);
+}
+
 size_t stw_plan_workspace_size(const stw_plan *plan) {
     size_t bytes = plan ? stw_plan_attn_bytes(plan) : 0;
     return bytes ? bytes + STW_WORKSPACE_ALIGNMENT - 1 : 0;
@@ -151,9 +169,16 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
                  plan->context->ops->backend == STW_BACKEND_CPU   ? "yes, always"
                  : work->params.features & STW_FEAT_DETERMINISTIC ? "yes"
                                                                   : "not asked for");
-    if (work->unaligned_variant)
-        stw_text_add(text, "unaligned: %s, in calls whose q, k, v or dout start at no multiple of 16 bytes\n",
+    stw_text_add(text, "costs more: ");
+    if (plan->passed[0])
+        stw_text_add(text, "%s\n", plan->passed);
+    else if (work->slower)
+        stw_text_add(text, "%s: not the fastest kernels of %s\n", work->slower, variant->id);
+    else if (work->unaligned_variant)
+        stw_text_add(text, "q, k, v or dout that start at no multiple of 16 bytes: %s\n",
                      work->unaligned_variant->id);
+    else
+        stw_text_add(text, "nothing\n");
     for (uint32_t i = 0; i < work->stage_count; ++i)
         stw_text_add(text, "%s%s%s", i ? ", " : "copied: ", stw_tensor_rows[work->stage[i].tensor].name,
                      i + 1 < work->stage_count ? "" : " to contiguous rows of the workspace, first\n");

@@ -8,6 +8,8 @@
 #include "context.h"
 #include "jagged_problem.h"
 
+#include <stdatomic.h>
+
 /* The jagged part of a plan. */
 typedef struct stw_jagged_plan {
     stw_jagged_work work;
@@ -21,6 +23,8 @@ struct stw_plan {
     stw_attn_work work;      /* jagged: its kind and workspace_size alone            */
     stw_attn_desc desc;      /* checked, defaults resolved: for the log and describe */
     char why[512];           /* the rule that chose the variant                      */
+    char passed[256];        /* why none of the arch's own variants runs it, or ""   */
+    atomic_int told;         /* a call of unaligned_variant has been logged          */
     stw_jagged_plan *jagged; /* null: a plan of attention                       */
 };
 
@@ -71,6 +75,9 @@ typedef struct stw_call_names {
 stw_status stw_plan_call(const stw_call_names *names, const stw_plan *plan, const stw_attn_params *shape,
                          const stw_attn_args *args, void *workspace, size_t workspace_size,
                          stw_stream stream);
+
+/* After a call: the plan's first one that its pointers sent to unaligned_variant is a line of the log. */
+void stw_plan_note_call(const stw_plan *plan, const stw_attn_params *params);
 
 /* The text of stw_plan_describe. */
 void stw_plan_text(const stw_plan *plan, stw_text *text);

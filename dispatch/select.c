@@ -80,16 +80,40 @@ static int is_of_op(const stw_rule *rule, const stw_facts *facts) {
     return rule->choices[STW_FACT_op] >> facts->value[STW_FACT_op] & 1;
 }
 
+/* What did not fit: the variant's own words, or the fact. */
+static void add_reason(int misfit, const char *refusal, const stw_facts *facts, stw_text *text) {
+    if (refusal)
+        stw_text_add(text, "%s", refusal);
+    else if (misfit == STW_FACT_dtype)
+        stw_text_add(text, "dtype is %s", stw_dtype_name((stw_dtype)facts->value[misfit]));
+    else
+        stw_text_add(text, "%s is %lld", stw_fact_name(misfit), (long long)facts->value[misfit]);
+}
+
 static void add_rejected(const stw_rule *rule, int misfit, const char *refusal, const stw_facts *facts,
                          stw_text *why) {
     if (!is_of_op(rule, facts)) return;
     stw_text_add(why, "not %s (rule %s): ", rule->variant->id, rule->text);
-    if (refusal)
-        stw_text_add(why, "%s\n", refusal);
-    else if (misfit == STW_FACT_dtype)
-        stw_text_add(why, "dtype is %s\n", stw_dtype_name((stw_dtype)facts->value[misfit]));
-    else
-        stw_text_add(why, "%s is %lld\n", stw_fact_name(misfit), (long long)facts->value[misfit]);
+    add_reason(misfit, refusal, facts, why);
+    stw_text_add(why, "\n");
+}
+
+/* Variants are named after the arch whose kernels they are: tables may share rows. */
+static int is_own(const stw_rules *rules, const stw_variant *variant) {
+    return !strncmp(variant->id, rules->table->arch, strlen(rules->table->arch));
+}
+
+void stw_select_passed(const stw_rules *rules, const stw_facts *facts, const stw_backend_ops *ops,
+                       const stw_device *device, const stw_variant *chosen, stw_text *passed) {
+    const stw_rule *last = NULL;
+    for (size_t i = 0; i < rules->count && rules->rules[i].variant != chosen; ++i)
+        if (is_own(rules, rules->rules[i].variant) && is_of_op(&rules->rules[i], facts))
+            last = &rules->rules[i];
+    if (!last || is_own(rules, chosen)) return;
+    int misfit = misfit_of(last, facts);
+    add_reason(misfit, misfit == STW_FACT_COUNT ? refusal_of(last->variant, facts, ops, device) : NULL, facts,
+               passed);
+    stw_text_add(passed, ": not %s", last->variant->id);
 }
 
 /* A rule from `first` on and before `end` chooses this variant for these facts. */

@@ -72,6 +72,11 @@ int64_t stw_rules_reach(const stw_rules *rules, int fact, int64_t first, int64_t
 
 stw_facts stw_facts_of(const stw_attn_work *work, const stw_device *device);
 
+/* Where the arch has variants of its own for this op, and `chosen` is another arch's: why the last of them
+ * that a rule passed over is not it. Else adds nothing. */
+void stw_select_passed(const stw_rules *rules, const stw_facts *facts, const stw_backend_ops *ops,
+                       const stw_device *device, const stw_variant *chosen, stw_text *passed);
+
 /* The first rule that fits a usable variant; `forced_variant` (NULL or "": none) overrides all rules. `why`
  * receives one line for the choice; with `all`, one a rejected rule (those of another op are passed over),
  * and one for the variants that would have come next. Errors: STW_E_INVALID (no variant of the forced name),

@@ -37,8 +37,12 @@ double stw_case_normal(uint64_t seed, uint64_t stream, uint64_t index) {
     return (double)(sum - 6 * 65535) / 65536.0;
 }
 
+/* Of a bias of bytes: what lies below -1/2 hides its pair. */
 static void put(stw_case *c, stw_case_tensor tensor, int64_t index, stw_dtype dtype, double value) {
-    stw_store_f64(c->host + c->offset[tensor], index, dtype, value);
+    if (dtype == STW_U8)
+        c->host[c->offset[tensor] + (size_t)index] = value < -0.5 ? 0 : (unsigned char)(1 + index % 255);
+    else
+        stw_store_f64(c->host + c->offset[tensor], index, dtype, value);
 }
 
 /* N(0,1) for an element of a tensor; f64 problems have digits below the 16 bits of the others. */

@@ -57,7 +57,8 @@ static forward_rule rule_of(const stw_case *c) {
     int64_t reach =
         d->max_seq_q + d->max_seq_kv + 64 + llabs(c->problem.q_offset) + llabs(c->problem.k_offset);
     forward_rule rule = {.score = scale * longest_row(c, STW_CASE_Q) * longest_row(c, STW_CASE_K)};
-    if (c->present[STW_CASE_BIAS]) rule.score += largest_in(c, STW_CASE_BIAS, d->bias_dtype);
+    if (c->present[STW_CASE_BIAS] && d->bias_dtype != STW_U8)
+        rule.score += largest_in(c, STW_CASE_BIAS, d->bias_dtype);
     if (c->present[STW_CASE_ALIBI]) rule.score += largest_in(c, STW_CASE_ALIBI, number) * (double)reach;
     if (c->present[STW_CASE_SINK]) rule.score += largest_in(c, STW_CASE_SINK, number);
     double value = largest_in(c, STW_CASE_V, d->dtype) / (1 - d->dropout_p);

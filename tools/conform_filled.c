@@ -56,7 +56,7 @@ static int is_sampled(const stw_problem *p) {
                      STW_ATTN_ALIBI | STW_ATTN_SINK | STW_ATTN_DLSE;
     return p->op == STW_PROBLEM_ATTN_BWD && !(p->desc.flags & flags) && !p->desc.accumulate &&
            !(filled_outputs_of(&p->desc) & (STW_OUT_DBIAS | STW_OUT_DSINK)) && !p->by_pointer &&
-           !p->q_offsets.count && !p->k_offsets.count &&
+           !p->q_offsets.count && !p->k_offsets.count && p->desc.bias_dtype != STW_U8 &&
            !(p->desc.dropout_p > 0 && p->desc.dropout_map != STW_DROPOUT_PHILOX);
 }
 

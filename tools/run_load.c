@@ -22,7 +22,7 @@ const run_slot_row run_slot_rows[RUN_SLOTS] = {
     [RUN_LSE] = ROW("lse", lse, " F32 F64 "),
     [RUN_DLSE] = ROW("dlse", dlse, " F32 F64 "),
     [RUN_DELTA] = ROW("delta", delta, " F32 F64 "),
-    [RUN_BIAS] = ROW("bias", bias, " F32 F16 BF16 F64 "),
+    [RUN_BIAS] = ROW("bias", bias, " F32 F16 BF16 F64 BOOL U8 "),
     [RUN_ALIBI] = ROW("alibi_slopes", alibi_slopes, " F32 F64 "),
     [RUN_SINK] = ROW("sink", sink, " F32 F64 "),
     [RUN_CU_Q] = ROW("cu_seqlens_q", cu_seqlens_q, " I32 "),
@@ -115,6 +115,10 @@ static void check_complete(run_problem *p) {
             run_refuse(p, STW_EXIT_USAGE, "%s_ref is given without %s", stw_grad_names[g],
                        g == STW_GRAD_DBIAS ? "bias" : "sink");
     }
+    const stw_st_tensor *bias = p->inputs[RUN_BIAS];
+    if (p->references[STW_GRAD_DBIAS] && bias && run_dtype_of(bias->type) == STW_U8 && !p->error[0])
+        run_refuse(p, STW_EXIT_USAGE, "dbias_ref is given, but a bias of %s has no gradient",
+                   stw_st_type_name(bias->type));
 }
 
 static int read_metadata(const stw_safetensors *file, run_problem *problems, size_t count, char *error) {

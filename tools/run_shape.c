@@ -12,11 +12,12 @@
 #include <string.h>
 
 stw_dtype run_dtype_of(stw_st_type type) {
-    return type == STW_ST_F32    ? STW_F32
-           : type == STW_ST_F64  ? STW_F64
-           : type == STW_ST_F16  ? STW_F16
-           : type == STW_ST_BF16 ? STW_BF16
-                                 : STW_DTYPE_NONE;
+    return type == STW_ST_F32                         ? STW_F32
+           : type == STW_ST_F64                       ? STW_F64
+           : type == STW_ST_F16                       ? STW_F16
+           : type == STW_ST_BF16                      ? STW_BF16
+           : type == STW_ST_U8 || type == STW_ST_BOOL ? STW_U8
+                                                      : STW_DTYPE_NONE;
 }
 
 static stw_st_type type_of(stw_dtype dtype) {
@@ -58,7 +59,8 @@ static int expect_type(run_problem *p, run_slot slot) {
     int follows_q = slot == RUN_K || slot == RUN_V || slot == RUN_OUT || slot == RUN_DOUT;
     stw_st_type q = p->inputs[RUN_Q]->type;
     if ((follows_q && tensor->type != q) ||
-        (slot == RUN_BIAS && tensor->type != q && tensor->type != STW_ST_F32) ||
+        (slot == RUN_BIAS && tensor->type != q && tensor->type != STW_ST_F32 &&
+         run_dtype_of(tensor->type) != STW_U8) ||
         (slot >= RUN_LSE && slot <= RUN_SINK && slot != RUN_BIAS && tensor->type != number_type(p)))
         return run_refuse(p, STW_EXIT_USAGE, "%s: dtype %s, but q is %s", run_slot_rows[slot].name,
                           stw_st_type_name(tensor->type), stw_st_type_name(q));
@@ -187,7 +189,7 @@ static int output_shapes(run_problem *p) {
                                              stw_dtype_of_rows(d->dtype)};
     for (int g = 0; g < STW_GRAD_COUNT; ++g) {
         const run_array *from = &p->arrays[source[g]];
-        if (!from->used) continue;
+        if (!from->used || (g == STW_GRAD_DBIAS && d->bias_dtype == STW_U8)) continue;
         set_shape(p, (run_slot)(RUN_DQ + g), asked[g] ? type_of(asked[g]) : from->type, from->rank,
                   from->shape);
         const stw_st_tensor *reference = p->references[g];
@@ -206,7 +208,7 @@ static int output_shapes(run_problem *p) {
 static void set_flags(run_problem *p) {
     stw_attn_desc *d = &p->desc;
     d->outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
-    if (p->inputs[RUN_BIAS])
+    if (p->inputs[RUN_BIAS] && run_dtype_of(p->inputs[RUN_BIAS]->type) != STW_U8)
         d->outputs |= STW_OUT_DBIAS;
     else
         d->dbias_dtype = STW_DTYPE_NONE;

@@ -141,6 +141,8 @@ typedef struct logits {
 
 /* Elements of the bias, of any type that an f64 problem has. */
 static double bias_at(const stw_attn_params *p, int64_t index) {
+    if (p->bias_dtype == STW_U8)
+        return ((const unsigned char *)p->bias.data)[index] ? 0.0 : -(double)INFINITY;
     return stw_load_f64(p->bias.data, index, (stw_dtype)p->bias_dtype);
 }
 

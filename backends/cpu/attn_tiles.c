@@ -6,6 +6,8 @@
  * attn_main.c, attn_bias.c and attn_fwd.c. */
 #include "cpu.h"
 
+#include "common/dtype.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -151,7 +153,7 @@ stw_tile_logits stw_cpu_logits(const stw_cpu_job *job, const stw_cpu_scratch *t,
                               .low = at->low,
                               .high = at->high};
     if (p->features & STW_FEAT_BIAS) {
-        int64_t size = p->bias_dtype == STW_F32 ? 4 : 2;
+        int64_t size = (int64_t)stw_dtype_size((stw_dtype)p->bias_dtype);
         logits.bias = (const char *)p->bias.data + (seq->b * p->bias.batch + at->h * p->bias.head +
                                                     at->i0 * p->bias.query + at->j0 * p->bias.key) *
                                                        size;

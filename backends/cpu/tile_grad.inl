@@ -30,6 +30,13 @@ INLINE vi lanes_in(row_span span, uint32_t c) {
     return (column >= (int32_t)span.first) & (column < (int32_t)span.end);
 }
 
+/* Pairs that a bias of bytes hides, from column c of row r on. */
+INLINE vi hidden_at(const stw_tile_logits *t, uint32_t r, uint32_t c) {
+    int64_t at = (int64_t)r * t->bias_query;
+    if (t->bias_key) return vi_zero_bytes(t->bias, at + c, t->cols - c);
+    return (vi){0} - (((const uint8_t *)t->bias)[at] == 0);
+}
+
 /* S of LANES pairs of row r from column c on; slope_out: derivative of softcap. */
 INLINE vf logits_at(const stw_tile_logits *t, uint32_t r, uint32_t c, vf dot, vf *slope_out,
                     const uint32_t features) {
@@ -38,7 +45,8 @@ INLINE vf logits_at(const stw_tile_logits *t, uint32_t r, uint32_t c, vf dot, vf
         vf cap = vf_splat(t->softcap);
         x = vf_tanh(x / cap, slope_out) * cap;
     }
-    if (features & STW_FEAT_BIAS) {
+    const int hides = (features & STW_FEAT_BIAS) && t->bias_dtype == STW_U8;
+    if ((features & STW_FEAT_BIAS) && !hides) {
         int64_t at = (int64_t)r * t->bias_query;
         if (t->bias_key)
             x += vf_load_upto(t->bias, at + c, t->cols - c, t->bias_dtype);
@@ -53,6 +61,7 @@ INLINE vf logits_at(const stw_tile_logits *t, uint32_t r, uint32_t c, vf dot, vf
             x -= vf_abs(VF_FROM_VD(column - (t->diagonal + (double)r))) * t->slope;
         }
     }
+    if (hides) x = vf_select(hidden_at(t, r, c), vf_splat(-__builtin_inff()), x);
     return x;
 }
 

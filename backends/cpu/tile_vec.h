@@ -31,6 +31,7 @@ typedef int32_t vi __attribute__((vector_size(4 * LANES)));
 typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
 typedef uint64_t vq __attribute__((vector_size(4 * LANES)));
 typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
+typedef uint8_t vb __attribute__((vector_size(LANES)));
 typedef double vd __attribute__((vector_size(8 * LANES)));
 typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint32_t vu_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -158,6 +159,16 @@ INLINE vf vf_load_some(const void *data, int64_t at, uint32_t count, uint32_t dt
 
 INLINE vf vf_load_upto(const void *data, int64_t at, uint32_t count, uint32_t dtype) {
     return count >= LANES ? vf_load_as(data, at, dtype) : vf_load_some(data, at, count, dtype);
+}
+
+/* Lanes whose byte is 0, of the first `count` from index `at` on; others may be either. */
+INLINE vi vi_zero_bytes(const void *data, int64_t at, uint32_t count) {
+    vb bytes = {0};
+    if (count >= LANES)
+        memcpy(&bytes, (const uint8_t *)data + at, LANES);
+    else
+        memcpy(&bytes, (const uint8_t *)data + at, count);
+    return __builtin_convertvector(bytes, vi) == 0;
 }
 
 #endif

@@ -62,10 +62,19 @@ struct dev_logit {
         if (p.features & STW_FEAT_BIAS)
             l.bias = (const char *)p.bias.data +
                      (b * p.bias.batch + h * p.bias.head + i0 * p.bias.query + j0 * p.bias.key) *
-                         (p.bias_dtype == 3u ? 4 : 2);
+                         (p.bias_dtype == 3u   ? 4
+                          : p.bias_dtype == 6u ? 1
+                                               : 2);
         return l;
     }
-    /* Element of the bias. */
+    /* The bias is numbers of 16 bits. */
+    DEV_FN bool has_halves(const dev_logit &l) { return l.bias_dtype == 1u || l.bias_dtype == 2u; }
+    /* It is bytes: 0 hides its pair, all others leave the logit as it is. */
+    DEV_FN bool hides(const dev_logit &l) { return l.bias_dtype == 6u; }
+    DEV_FN bool hides_at(const dev_logit &l, int row, int col) {
+        return !l.bias[row * l.bias_query + col * l.bias_key];
+    }
+    /* Element of a bias of numbers. */
     DEV_FN float bias_at(const dev_logit &l, int row, int col) {
         return dev_load_any(l.bias, row * l.bias_query + col * l.bias_key, l.bias_dtype);
     }
@@ -78,55 +87,61 @@ struct dev_logit {
     DEV_FN float value(const dev_logit &l, float dot, int row, int col) {
         float x = dot * l.scale, slope;
         if (l.features & STW_FEAT_SOFTCAP) x = dev_tanh(x / l.softcap, &slope) * l.softcap;
-        if (l.features & STW_FEAT_BIAS) x += bias_at(l, row, col);
+        if ((l.features & STW_FEAT_BIAS) && !hides(l)) x += bias_at(l, row, col);
         if (l.features & STW_FEAT_ALIBI) x += alibi_at(l, row, col);
+        if (hides(l) && hides_at(l, row, col)) x = -dev_infinity();
         return x;
     }
 };
 
-/* A wave's part of the tile of a 16-bit bias, two neighbours a word: read before a product and used after it. */
+/* A wave's part of the tile of a 16-bit bias, two neighbours a word: read before a product and used after it.
+ */
 template <class Split> struct dev_bias_words {
     enum { PAIRS = LEAF_ACC / 2 };
     uint32_t word[Split::MT][Split::NT][PAIRS];
     /* Whole tiles of aligned pairs: see fetch. */
     DEV_FN bool plain(const dev_logit &l, const dev_mask &mask, int rows, int cols) {
-        return LEAF_ACC_PAIRS && (l.features & STW_FEAT_BIAS) && l.bias_dtype != 3u && l.bias_key == 1 &&
-               ((uintptr_t)l.bias | (uintptr_t)(l.bias_query * 2)) % 4 == 0 && mask.rows == rows && mask.cols == cols;
+        return LEAF_ACC_PAIRS && dev_logit::has_halves(l) && l.bias_key == 1 &&
+               ((uintptr_t)l.bias | (uintptr_t)(l.bias_query * 2)) % 4 == 0 && mask.rows == rows &&
+               mask.cols == cols;
     }
     /* The plain case, without a branch: in front of a product. */
     DEV_FN void fetch(dev_bias_words &b, const dev_logit &l, bool plain, int wave, int lane) {
         if (!LEAF_ACC_PAIRS) return;
-        DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-            DEV_UNROLL for (int k = 0; k < PAIRS; ++k) {
-                int row = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k));
-                const char *from = l.bias + (row * l.bias_query + Split::col0(wave) + leaf_acc_col(lane, 2 * k)) * 2;
-                DEV_UNROLL for (int n = 0; n < Split::NT; ++n) dev_load_word_if(&b.word[m][n][k], from + n * (LEAF_MMA_N * 2), plain);
-            }
+        DEV_UNROLL for (int m = 0; m < Split::MT; ++m) DEV_UNROLL for (int k = 0; k < PAIRS; ++k) {
+            int row = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k));
+            const char *from =
+                l.bias + (row * l.bias_query + Split::col0(wave) + leaf_acc_col(lane, 2 * k)) * 2;
+            DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
+                dev_load_word_if(&b.word[m][n][k], from + n * (LEAF_MMA_N * 2), plain);
+        }
     }
     /* All other cases; zeros where there is no bias, or none of 16 bits, or where fetch will fill. */
-    DEV_FN void load(dev_bias_words &b, const dev_logit &l, const dev_mask &mask, bool plain, int wave, int lane) {
-        bool pairs = LEAF_ACC_PAIRS && l.bias_key == 1 && ((uintptr_t)l.bias | (uintptr_t)(l.bias_query * 2)) % 4 == 0;
-        DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-            DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
-                DEV_UNROLL for (int k = 0; k < PAIRS; ++k) b.word[m][n][k] = 0;
-        if (plain || !(l.features & STW_FEAT_BIAS) || l.bias_dtype == 3u) return;
-        DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-            DEV_UNROLL for (int k = 0; k < PAIRS; ++k)
-                DEV_UNROLL for (int n = 0; n < Split::NT; ++n) {
-                    uint32_t x = 0;
-                    int row = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k));
-                    int col = Split::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, 2 * k);
-                    int row1 = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k + 1));
-                    int col1 = Split::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, 2 * k + 1);
-                    const uint16_t *from = (const uint16_t *)(const void *)l.bias;
-                    if (row < mask.rows && col < mask.cols) {
-                        if (pairs && col1 < mask.cols) x = *(const uint32_t *)(const void *)(from + row * l.bias_query + col);
-                        else x = from[row * l.bias_query + col * l.bias_key];
-                    }
-                    if (!(pairs && col1 < mask.cols) && row1 < mask.rows && col1 < mask.cols)
-                        x |= (uint32_t)from[row1 * l.bias_query + col1 * l.bias_key] << 16;
-                    b.word[m][n][k] = x;
-                }
+    DEV_FN void load(dev_bias_words &b, const dev_logit &l, const dev_mask &mask, bool plain, int wave,
+                     int lane) {
+        bool pairs =
+            LEAF_ACC_PAIRS && l.bias_key == 1 && ((uintptr_t)l.bias | (uintptr_t)(l.bias_query * 2)) % 4 == 0;
+        DEV_UNROLL for (int m = 0; m < Split::MT; ++m) DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
+            DEV_UNROLL for (int k = 0; k < PAIRS; ++k) b.word[m][n][k] = 0;
+        if (plain || !dev_logit::has_halves(l)) return;
+        DEV_UNROLL for (int m = 0; m < Split::MT; ++m) DEV_UNROLL for (int k = 0; k < PAIRS; ++k)
+            DEV_UNROLL for (int n = 0; n < Split::NT; ++n) {
+            uint32_t x = 0;
+            int row = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k));
+            int col = Split::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, 2 * k);
+            int row1 = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k + 1));
+            int col1 = Split::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, 2 * k + 1);
+            const uint16_t *from = (const uint16_t *)(const void *)l.bias;
+            if (row < mask.rows && col < mask.cols) {
+                if (pairs && col1 < mask.cols)
+                    x = *(const uint32_t *)(const void *)(from + row * l.bias_query + col);
+                else
+                    x = from[row * l.bias_query + col * l.bias_key];
+            }
+            if (!(pairs && col1 < mask.cols) && row1 < mask.rows && col1 < mask.cols)
+                x |= (uint32_t)from[row1 * l.bias_query + col1 * l.bias_key] << 16;
+            b.word[m][n][k] = x;
+        }
     }
     DEV_FN float at(const dev_bias_words &b, const dev_logit &l, int m, int n, int i) {
         uint16_t bits = (uint16_t)(b.word[m][n][i / 2] >> (i % 2 * 16));

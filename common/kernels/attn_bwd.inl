@@ -127,7 +127,7 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
             dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
         }
     }
-    bool masked = !inner || stats[2 * C::BM] != 0.0f;
+    bool masked = !inner || stats[2 * C::BM] != 0.0f || (ALL && p.bias_dtype == 6u);
     if (masked && drops) attn_pairs_scores<C, true, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
     else if (masked) attn_pairs_scores<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
     else if (drops) attn_pairs_scores<C, false, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);

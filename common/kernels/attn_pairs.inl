@@ -137,6 +137,8 @@ DEV_FN float attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_
     if (logit.features & STW_FEAT_SOFTCAP) ATTN_EACH(x = dev_tanh(x / logit.softcap, &slope) * logit.softcap)
     if (logit.features & STW_FEAT_BIAS) {
         if (logit.bias_dtype == 3u) ATTN_EACH(if (row < mask.rows && col < mask.cols) x += dev_logit::bias_at(logit, row, col))
+        else if (dev_logit::hides(logit))
+            ATTN_EACH(if (row < mask.rows && col < mask.cols && dev_logit::hides_at(logit, row, col)) x = -dev_infinity())
         else ATTN_EACH(x += dev_bias_words<S>::at(words, logit, m, n, i))
     }
     if (logit.features & STW_FEAT_ALIBI) ATTN_EACH(x += dev_logit::alibi_at(logit, row, col))
@@ -193,7 +195,7 @@ template <class C, bool FULL> struct attn_exp_side {
     DEV_FN void every(attn_exp_side &e) { part(e, 0, COUNT); }
 };
 
-/* P and products dP -> P.Z and dS. MASKED: some pair is invisible, or a row's LSE infinite: such pairs, and those
+/* P and products dP -> P.Z and dS. MASKED: some pair is invisible or hidden, or a row's LSE infinite: such pairs, and those
  * whose P is 0, give 0 whatever dP is. DROPS: dropout is on. */
 template <class C, bool MASKED, bool DROPS, class S = typename C::pair_split>
 DEV_FN void attn_pairs_scores(dev_acc<S> &p, dev_acc<S> &dp, const float *stats, const dev_mask &mask, const attn_keep<S> &keep,

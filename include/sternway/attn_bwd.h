@@ -7,7 +7,8 @@
  * h reads key/value head h / (Hq/Hk). For query row i and key j of one (batch, head):
  *
  *     S    = softcap(scale * Q K^T) + bias + alibi    softcap(x) = c*tanh(x/c), off when c = 0;
- *                                                     the bias is NOT multiplied by scale
+ *                                                     the bias is NOT multiplied by scale; one of bytes
+ *                                                     (STW_U8) adds nothing: 0 makes S = -inf
  *     P    = exp(S - LSE)                             LSE: f32, natural log, of the final S and the sink,
  *                                                     before dropout
  *     D_i  = rowsum(dO_i * O_i) - dLSE_i              "delta"; dLSE optional
@@ -33,8 +34,8 @@
  * zeros to their O and -inf to their LSE (rows that see no key: O zero, LSE the sink or -inf). Other gaps of
  * a packed layout are not touched. What lies in rows outside the problem (NaN included) never reaches a
  * result: rows past the used lengths, keys that masks and lengths hide from every query, O and dO of rows
- * that they leave without a key. A bias of -inf hides no row in this sense: an infinity or NaN in a row that
- * somebody could see may reach other rows of the same tile (0 * inf). */
+ * that they leave without a key. A bias of -inf or of bytes hides no row in this sense: an infinity or NaN in
+ * a row that somebody could see may reach other rows of the same tile (0 * inf). */
 #ifndef STERNWAY_ATTN_BWD_H
 #define STERNWAY_ATTN_BWD_H
 
@@ -127,7 +128,8 @@ STW_API void stw_plan_destroy(stw_plan *plan);
  * @return bytes of workspace that a call needs at any address; 0 = none. Device memory on GPU backends. */
 STW_API size_t stw_plan_workspace_size(const stw_plan *plan);
 
-/** Variant, tile, arch, workspace and why, as lines of text.
+/** Variant, tile, arch, workspace and why, as lines of text. `costs more` names what keeps this problem from
+ * the fastest kernels of its arch, or which pointers would keep a call from them; else it is "nothing".
  * @param plan        a plan of any operation
  * @param text        gets the lines; one that does not fit is cut. May be null with capacity 0
  * @param capacity    bytes of `text`

@@ -110,8 +110,10 @@ typedef struct stw_attn_desc {
     stw_dtype dq_dtype; /**< gradient types: NONE = as the input, or STW_F32 (not with f64 inputs) */
     stw_dtype dk_dtype; /**< as dq_dtype */
     stw_dtype dv_dtype; /**< as dq_dtype */
-    stw_dtype dbias_dtype;  /**< NONE = as the bias, or STW_F32 (not with f64 inputs) */
-    stw_dtype bias_dtype; /**< NONE = there is no bias; else `dtype` or STW_F32 (not with f64 inputs) */
+    stw_dtype dbias_dtype;  /**< NONE = as the bias, or STW_F32 (not with f64 inputs); NONE for a bias of STW_U8 */
+    /** NONE = there is no bias; else `dtype` or STW_F32 (not with f64 inputs), or STW_U8: a mask of bytes, 0 hides
+     * the pair and any other value lets it be seen. It has no gradient. */
+    stw_dtype bias_dtype;
 
     int64_t batch;       /**< B; packed: upper bound of the sequences             */
     int64_t heads_q;     /**< Hq, a multiple of heads_kv                          */

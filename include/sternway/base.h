@@ -98,7 +98,8 @@ STW_API void stw_set_log(stw_log_fn fn, void *user);
 
 /* ---- data types --------------------------------------------------------------------------------*/
 /** Types of elements. F64 only in attention on the CPU backend; F64 and integers only where a jagged
- * operation says so (jagged_bwd.h), and for its offsets. */
+ * operation says so (jagged_bwd.h), and for its offsets; U8 also for a mask of bytes
+ * (stw_attn_desc.bias_dtype). */
 typedef enum stw_dtype {
     STW_DTYPE_NONE = 0, /**< never a tensor's type: "absent" or "as the input"  */
     STW_F16 = 1,        /**< IEEE binary16                                      */

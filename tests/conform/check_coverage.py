@@ -23,10 +23,10 @@ def check(what, missing):
 
 
 # SPEC section 2, written out: what the suite no longer has must be missed, not left out of the crossings.
-ROWS = set("""plain head_dims layout varlen used_lengths empty mask_causal_tl mask_causal_br mask_window mask_shift bias dbias alibi
+ROWS = set("""plain head_dims layout varlen used_lengths empty mask_causal_tl mask_causal_br mask_window mask_shift bias bytes dbias mask_bytes alibi
     alibi_column softcap sink dlse gqa dropout dropout_mem_eff dropout_flash2 deterministic splits outputs grad_dtype accumulate
     offsets shard lse_layout delta data nan_lse beyond_range forward bugs pairs""".split())
-FEATURES = set("""causal window shift bias dbias alibi softcap sink dlse delta_in delta_out dropout mem_eff flash2 det splits used
+FEATURES = set("""causal window shift bias bytes dbias alibi softcap sink dlse delta_in delta_out dropout mem_eff flash2 det splits used
     varlen gqa cross unequal_dims grads wide accumulate pointer offsets shard lse_heads skew data scale""".split())
 NESTED = {"jagged_" + op for op in """matmul linear softmax sum select gelu gelu_tanh threshold silu layer_norm reshape to_padded
     from_padded attention""".split()}
@@ -48,7 +48,8 @@ def attention(line):
     # one factor a feature of SPEC section 2
     for feature, present in {
             "causal": any(o.startswith("causal") for o in options), "window": bool(keys & {"wl", "wr"}),
-            "shift": "shift" in keys, "bias": bool({"bias", "biasf"} & keys) or any(o.startswith("bias") for o in options),
+            "shift": "shift" in keys, "bytes": any(o.startswith("biasu8") for o in options),
+            "bias": bool({"bias", "biasf"} & keys) or any(o.startswith("bias") for o in options),
             "dbias": any(o.startswith("grads_") and "b" in o[6:] for o in options), "alibi": "alibi" in keys,
             "softcap": "softcap" in keys, "sink": "sink" in keys, "dlse": "dlse" in keys, "delta_in": "delta_in" in options,
             "delta_out": "delta_out" in options, "dropout": "dropout" in keys, "mem_eff": "map_mem_eff" in options,
@@ -117,7 +118,7 @@ def check_attention(arch, cases):
 
 
 # Two features that no call can have at once, or that are one another's part.
-NEVER = {frozenset(p) for p in (("mem_eff", "flash2"), ("delta_in", "delta_out"), ("delta_in", "dlse"),
+NEVER = {frozenset(p) for p in (("mem_eff", "flash2"), ("delta_in", "delta_out"), ("delta_in", "dlse"), ("bytes", "dbias"),
                                 ("offsets", "pointer"))}  # what is behind the pointers is not in the line
 
 

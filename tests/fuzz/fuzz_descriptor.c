@@ -53,9 +53,10 @@ static void read_sizes(reader *r, stw_attn_desc *d) {
 }
 
 static void read_features(reader *r, stw_attn_desc *d) {
-    d->bias_dtype = (stw_dtype)(read_byte(r) % 3 ? 0 : read_number(r, 0, 4));
+    d->bias_dtype = (stw_dtype)(read_byte(r) % 3 ? 0 : read_number(r, 0, 6));
     const stw_dtype wide = d->dtype == STW_F64 ? STW_F64 : STW_F32;
-    if (d->bias_dtype && d->bias_dtype != d->dtype && read_byte(r) < 250) d->bias_dtype = wide;
+    if (d->bias_dtype && d->bias_dtype != d->dtype && d->bias_dtype != STW_U8 && read_byte(r) < 250)
+        d->bias_dtype = wide;
     d->flags = read_mask(r, 0x7ff);
     d->outputs = read_mask(r, 0x1f);
     d->accumulate = read_mask(r, 0x0f) & (read_byte(r) % 2 ? 0 : d->outputs);

@@ -161,6 +161,12 @@ def bias_block(bias, seq):
     return part
 
 
+def shown_block(problem, seq):
+    """Pairs that a bias of bytes lets be seen, [H or 1, Lq or 1, Lk or 1] of truth values; None: there is no such bias."""
+    bias = problem.tensors.get("bias")
+    return None if bias is None or bias.is_floating_point() else bias_block(bias, seq) != 0
+
+
 def seen_only(tensor, seen):
     """Zeroes the rows that nobody sees, by selection: whatever they hold (NaN included) is not part of the problem."""
     return torch.where(torch.from_numpy(seen)[:, None, None], tensor, 0.0)
@@ -180,7 +186,9 @@ class SequenceGraph:
         cap = problem.number("softcap", 0.0, float)
         if cap != 0.0:
             score = cap * torch.tanh(score / cap)
-        mask = torch.from_numpy(visible)
+        mask, shown = torch.from_numpy(visible), shown_block(problem, seq)
+        if shown is not None:
+            mask = mask & shown
         if "bias" in leaves:
             score = score + torch.where(mask, bias_block(leaves["bias"], seq), 0.0)
         alibi = alibi_bias(problem, seq)
@@ -211,7 +219,8 @@ LEAVES = ("q", "k", "v", "bias", "sink")
 
 
 def float64_leaves(problem, wanted):
-    return {name: problem.tensors[name].double().requires_grad_(wanted) for name in LEAVES if name in problem.tensors}
+    return {name: problem.tensors[name].double().requires_grad_(wanted) for name in LEAVES
+            if name in problem.tensors and problem.tensors[name].is_floating_point()}
 
 
 def forward(problem):
@@ -280,7 +289,7 @@ def gradients_formula(problem):
     heads = t["q"].shape[-2]
     group = heads // t["k"].shape[-2]
     for seq in sequences(problem):
-        visible = visible_pairs(problem, seq)
+        visible, shown = visible_pairs(problem, seq), shown_block(problem, seq)
         alibi, factors = alibi_bias(problem, seq), dropout_factors(problem, seq)
         sees, seen = visible.any(1)[:, None], visible.any(0)[:, None]
         for h in range(heads):
@@ -307,6 +316,8 @@ def gradients_formula(problem):
                 S = S + alibi[h]
             live = ~np.isinf(lse)
             selected = visible & (S > -np.inf) & live[:, None]
+            if shown is not None:
+                selected = selected & shown[h if shown.shape[0] > 1 else 0].numpy()
             P = np.exp(np.where(selected, S, 0.0) - np.where(live, lse, 0.0)[:, None])
             P = np.where(selected, P, 0.0)
             Z = 1.0 if factors is None else factors[h]

@@ -60,7 +60,12 @@ class Group:
                 t[f"used_{side}"] = torch.tensor(lengths, dtype=torch.int32)
         if bias is not None:
             shape, bias_type = bias if isinstance(bias[0], tuple) else (bias, dtype)
-            t["bias"] = normal(*shape, to=DTYPES[bias_type], factor=1.0)
+            if bias_type == "bool":
+                t["bias"] = normal(*shape, to=torch.float64, factor=1.0) > -0.5
+            elif bias_type == "u8":  # any number but 0 is as good as 1
+                t["bias"] = (normal(*shape, to=torch.float64, factor=128.0).abs() * 2.0).to(torch.uint8)
+            else:
+                t["bias"] = normal(*shape, to=DTYPES[bias_type], factor=1.0)
         if alibi is not None:
             slopes = 2.0 ** (-8.0 * np.arange(1, Hq + 1) / Hq) * (1.0 if alibi == "h" else np.arange(1, batch + 1)[:, None])
             t["alibi_slopes"] = torch.tensor(slopes, dtype=torch.float32)
@@ -224,6 +229,45 @@ def bias_cases(g):
     g.add("minus_65504_f16", "f16", (1, 17), (1, 33), heads=(2, 2), D=8, bias=(1, 1, 17, 33), edit=some_lowest)
     g.add("minus_65504_f32", "f32", (1, 9), (1, 17), D=8, bias=(1, 1, 9, 17), edit=some_lowest)
     g.add("minus_65504_f32_bias_bf16", "bf16", (1, 17), (1, 17), D=8, bias=((1, 1, 1, 17), "f32"), edit=some_lowest)
+
+
+def as_pytorch(problem):
+    """The forward against PyTorch's own operation with the mask as it is (True: visible), where it has the features."""
+    t = problem.tensors
+    q, k, v = (t[name].double().transpose(1, 2) for name in "qkv")
+    mask = t["bias"] != 0
+    if problem.meta["mask"] != "none":
+        mask = mask & torch.ones(q.shape[2], k.shape[2], dtype=bool).tril(k.shape[2] - q.shape[2] if "br" in problem.meta["mask"] else 0)
+    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True).transpose(1, 2)
+    live = mask.expand(*q.shape[:3], k.shape[2]).any(-1).transpose(1, 2)
+    assert bool(((forward(problem)[0] - theirs)[live].abs() < 1e-14).all())
+
+
+def byte_cases(g):
+    """A bias of truth values or bytes, which hides pairs: every broadcast, whole rows and keys, beside other features."""
+    def shape(pattern, *sizes):
+        return tuple(size if letter != "1" else 1 for letter, size in zip(pattern, sizes)), "bool"
+    for n, pattern in enumerate(("bhqk", "1hqk", "b1qk", "11qk", "bh1k", "b11k", "bhq1", "1111")):
+        Sq, Sk = ((17, 33), (33, 17), (5, 7), (65, 63))[n % 4]
+        as_pytorch(g.add(f"bool_{pattern}", ("bf16", "f16", "f32")[n % 3], (2, Sq), (2, Sk), heads=(2, 1 + n % 2), D=8,
+                         bias=shape(pattern, 2, 2, Sq, Sk), edit=(lambda t: t["bias"].fill_(True)) if pattern == "1111" else None))
+    as_pytorch(g.add("u8_bhqk", "bf16", (2, 17), (2, 33), heads=(4, 2), D=16, bias=((2, 4, 17, 33), "u8")))
+    as_pytorch(g.add("causal_br", "f16", (1, 33), (1, 47), heads=(2, 2), D=8, bias=((1, 1, 33, 47), "bool"), mask="causal_br"))
+    as_pytorch(g.add("causal_tl_keys", "f32", (2, 17), (2, 33), heads=(2, 1), D=8, bias=((2, 1, 1, 33), "bool"), mask="causal_tl"))
+
+    def rows_and_keys(t):
+        t["bias"][..., 2::5, :] = False
+        t["bias"][..., 3] = False
+    as_pytorch(g.add("rows_hidden", "bf16", (2, 17), (2, 33), heads=(2, 2), D=8, bias=((2, 1, 17, 33), "bool"), edit=rows_and_keys))
+    g.add("rows_hidden_sink", "f32", (1, 17), (1, 9), heads=(2, 2), D=8, bias=((1, 2, 17, 9), "bool"), sink=[0.5, -INF], dlse=True,
+          edit=rows_and_keys)
+    g.add("all_hidden", "bf16", (1, 5), (1, 7), D=8, bias=((1, 1, 1, 1), "bool"), edit=lambda t: t["bias"].fill_(False))
+    as_pytorch(g.add("full_tiles", "bf16", (1, 64), (1, 128), D=64, bias=((1, 1, 64, 128), "bool")))
+    g.add("window_alibi_softcap", "f16", (1, 33), (1, 47), heads=(2, 2), D=8, bias=((1, 2, 33, 47), "u8"), alibi="h", softcap=4.0,
+          window_left=20, window_right=9)
+    g.add("varlen_used", "bf16", [17, 9, 5], [12, 19, 5], heads=(2, 1), D=8, bias=((3, 1, 17, 19), "bool"), used=([12, 9, 5], [12, 9, 4]))
+    g.add("dropout", "f32", (2, 17), (2, 9), heads=(2, 2), D=8, bias=((1, 2, 17, 9), "bool"), dropout_p=0.2, dropout_seed=5,
+          dropout_offset=3, deterministic=1)
 
 
 def logit_cases(g):
@@ -417,7 +461,7 @@ def combined_cases(g):
           after=lambda t: t["lse"].zero_())
 
 
-GROUPS = {"dense": dense_cases, "masks": mask_cases, "bias": bias_cases, "logits": logit_cases, "lengths": length_cases,
+GROUPS = {"dense": dense_cases, "masks": mask_cases, "bias": bias_cases, "bytes": byte_cases, "logits": logit_cases, "lengths": length_cases,
           "position": position_cases, "dropout": dropout_cases, "combined": combined_cases}
 
 

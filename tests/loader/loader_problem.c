@@ -4,12 +4,13 @@
  * line of common/problem.h, taken for its descriptor; nothing reads what the tensors hold.
  *   why PROBLEM     stw_explain_attn's text: of a backward, why each variant is not taken
  *   plan PROBLEM    "plan STATUS text", then the lines of stw_plan_describe from "variant" on
- *   call PROBLEM [TENSOR BYTES]
+ *   call PROBLEM [TENSOR BYTES [TIMES]]
  *                   the same; "at NAME ADDRESS" of q, k, v, dout; "bwd STATUS text" of a backward call
- *                   (TENSOR starts so many bytes behind a multiple of 256), and what the library did in
- *                   it: "took A allocations, L locks; some before"
+ *                   (TENSOR starts so many bytes behind a multiple of 256), or of so many alike, and what
+ *                   the library did in them: "took A allocations, L locks; some before"
  *   once PROBLEM    the same, and once more without the plan: "once STATUS text", "took ..." The context has
- *                   met the class as a problem of a sequence more. */
+ *                   met the class as a problem of a sequence more.
+ * Lines of the log, where STERNWAY_LOG asks for them: "log LINE". */
 #include "common/attn_packed.h"
 #include "common/problem.h"
 #include "loader_calls.h"
@@ -81,8 +82,13 @@ static void call_once(stw_context *context, const stw_attn_desc *desc, const stw
     say("free", stw_buffer_free(context, workspace));
 }
 
+static void print_line(void *user, stw_log_level level, const char *line) {
+    (void)user, (void)level;
+    printf("log %s\n", line);
+}
+
 static void call(stw_context *context, const stw_plan *plan, const stw_attn_desc *desc, const char *name,
-                 int bytes) {
+                 int bytes, int times) {
     stw_attn_args args = STW_INIT(stw_attn_args);
     static const char *const names[TENSORS] = {"q", "k", "v", "dout", "out", "lse", "dq", "dk", "dv"};
     char *at[TENSORS];
@@ -101,7 +107,9 @@ static void call(stw_context *context, const stw_plan *plan, const stw_attn_desc
     if (stw_attn_is_packed(desc, 1)) args.cu_seqlens_kv = more + 1024;
     if (desc->flags & STW_ATTN_HAS_USED_LENGTHS) args.used_q = more + 2048, args.used_kv = more + 3072;
     int allocated = allocations, locked = locks;
-    stw_status status = stw_attn_bwd(plan, &args, workspace, stw_plan_workspace_size(plan), NULL);
+    stw_status status = STW_OK;
+    for (int i = 0; i < times && !status; ++i)
+        status = stw_attn_bwd(plan, &args, workspace, stw_plan_workspace_size(plan), NULL);
     allocated = allocations - allocated, locked = locks - locked;
     say("bwd", status);
     printf("took %d allocations, %d locks; %s before\n", allocated, locked,
@@ -127,13 +135,16 @@ int loader_problem(char **word) {
     if (!calls && !asks && strcmp(word[0], "plan")) return 0;
     opts.memory = STW_MEMORY_DEVICE;
     opts.backend = STW_BACKEND_CUDA;
+    stw_set_log(print_line, NULL);
     if (!say("parse", stw_problem_parse(word[1], &problem))) return 1;
     if (asks) return why(&opts, &problem.desc), 1;
     if (say("context", stw_context_create(&opts, &context)) &&
         say("plan", problem.op == STW_PROBLEM_ATTN_FWD ? stw_attn_fwd_plan(context, &problem.desc, &plan)
                                                        : stw_attn_bwd_plan(context, &problem.desc, &plan))) {
         describe(plan);
-        if (calls) call(context, plan, &problem.desc, once ? word[0] : word[2], once ? 0 : atoi(word[3]));
+        if (calls)
+            call(context, plan, &problem.desc, word[once ? 0 : 2], atoi(word[3]),
+                 word[4][0] ? atoi(word[4]) : 1);
     }
     stw_plan_destroy(plan);
     stw_context_destroy(context);

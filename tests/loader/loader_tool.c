@@ -130,9 +130,9 @@ static void explain(char **word) {
 }
 
 static void run_command(char *command) {
-    char *word[4] = {"", "", "", ""}, *rest = NULL;
+    char *word[5] = {"", "", "", "", ""}, *rest = NULL;
     int words = 0;
-    for (char *at = strtok_r(command, " ", &rest); at && words < 4; at = strtok_r(NULL, " ", &rest))
+    for (char *at = strtok_r(command, " ", &rest); at && words < 5; at = strtok_r(NULL, " ", &rest))
         word[words++] = at;
     if (loader_call(word[0], atoi(word[1])) || loader_problem(word)) {
         /* done */

@@ -14,9 +14,10 @@
 
 #include "run_calls.h"
 
-#define H200    "FAKE_CUDA_DEVICES=NVIDIA H200|9.0|132|232448|150754820096"
-#define A100    "FAKE_CUDA_DEVICES=NVIDIA A100-SXM4-40GB|8.0|108|166912|42949672960"
-#define NO_MAPS "cuda-without-cuTensorMapEncodeTiled"
+#define H200      "FAKE_CUDA_DEVICES=NVIDIA H200|9.0|132|232448|150754820096"
+#define A100      "FAKE_CUDA_DEVICES=NVIDIA A100-SXM4-40GB|8.0|108|166912|42949672960"
+#define UNALIGNED "costs more: q, k, v or dout that start at no multiple of 16 bytes: "
+#define NO_MAPS   "cuda-without-cuTensorMapEncodeTiled"
 
 static void one(const char *folder, const char *const *environment, const char *command,
                 const char *problem) {
@@ -198,19 +199,22 @@ static void plans_refuse_by_name(void **state) {
         one("cuda", LIST(H200), "why", problem);
         snprintf(reason, sizeof reason, "attn_bwd.sm90.def): %s\n", refusals[i][1]);
         if (!variant_begins("sm80_") || !strstr(run.out, reason)) fail_msg("%s: %s", problem, run.out);
-        assert_int_equal(lines_with(run.out, "unaligned: "), 0);
+        snprintf(reason, sizeof reason, "%s: not sm90_64x128_hd128", refusals[i][1]);
+        assert_string_equal(behind(run.out, "costs more: "), reason);
     }
     for (size_t i = 0; i < sizeof accepted / sizeof *accepted; ++i) {
         snprintf(problem, sizeof problem, "attn_bwd:%s", accepted[i]);
         one("cuda", LIST(H200), "why", problem);
         if (!variant_begins("sm90_")) fail_msg("%s: %s", problem, run.out);
     }
-    static const char *const others[] = {"attn_bwd:bf16:b1h2s64d129:st_q0,136,272", "attn_bwd:f32:b1h2s64d64",
-                                         "attn_fwd:bf16:b1h2s64d64"};
+    static const char *const others[][2] = {
+        {"attn_bwd:bf16:b1h2s64d129:st_q0,136,272", "head_dim is 129: not sm90_64x128_hd128"},
+        {"attn_bwd:f32:b1h2s64d64", "dtype is f32: not sm90_64x128_hd128"},
+        {"attn_fwd:bf16:b1h2s64d64", "nothing"}};
     for (int i = 0; i < 3; ++i) {
-        one("cuda", LIST(H200), "plan", others[i]);
+        one("cuda", LIST(H200), "plan", others[i][0]);
         assert_true(variant_begins("sm80_"));
-        assert_int_equal(lines_with(run.out, "unaligned: "), 0);
+        assert_string_equal(behind(run.out, "costs more: "), others[i][1]);
     }
 }
 
@@ -241,7 +245,7 @@ static void forced_variant(void **state) {
     assert_true(variant_begins("sm90_64x128_hd128"));
     one("cuda", LIST(H200, "STERNWAY_VARIANT=sm80_64x128_hd128"), "call", "attn_bwd:bf16:b1h2s64d64");
     assert_true(variant_begins("sm80_64x128_hd128"));
-    assert_int_equal(lines_with(run.out, "unaligned: "), 0);
+    assert_string_equal(behind(run.out, "costs more: "), "nothing"); /* as asked for */
     assert_int_equal(lines_with(run.log, "cuda:map "), 0);
 }
 
@@ -280,12 +284,9 @@ static void unaligned_calls(void **state) {
         const char *type = strstr(problems[p], ":bf16:") ? "bf16" : "f16";
         one("cuda", LIST(H200), "plan", problems[p]);
         snprintf(variant, sizeof variant, "%s", behind(run.out, "variant: "));
-        snprintf(other, sizeof other, "%s", behind(run.out, "unaligned: "));
+        snprintf(other, sizeof other, "%s", behind(run.out, UNALIGNED));
         assert_memory_equal(variant, "sm90_", 5);
         assert_memory_equal(other, "sm80_", 5);
-        char *comma = strchr(other, ',');
-        assert_string_equal(comma, ", in calls whose q, k, v or dout start at no multiple of 16 bytes");
-        *comma = 0;
         snprintf(hopper, sizeof hopper, "cuda:launch stw_attn_bwd_%s_%s_plain", variant, type);
         snprintf(shared, sizeof shared, "cuda:launch stw_attn_bwd_%s_%s_plain", other, type);
         for (int t = 0; t < 8; ++t)
@@ -295,6 +296,29 @@ static void unaligned_calls(void **state) {
         snprintf(force, sizeof force, "STERNWAY_VARIANT=%s", other);
         size_t mine = workspace_of(problems[p], "UNUSED=1"), theirs = workspace_of(problems[p], force);
         assert_true(mine >= theirs && theirs > 0);
+    }
+}
+
+/* The trace has a line of the first call that its pointers send to the shared kernels, and of no other. */
+static void unaligned_calls_are_traced(void **state) {
+    (void)state;
+    static const char *const words[][2] = {{"q 0 3", "trace"},
+                                           {"q 2 3", "trace"},
+                                           {"dout 8 1", "trace"},
+                                           {"lse 4 3", "trace"},
+                                           {"k 2 3", "info"}};
+    static const int lines[] = {0, 1, 1, 0, 0};
+    static const char line[] =
+        "log call: attn_bwd:f16:b1h2s130d64: sm80_128x128_hd64, not sm90_128x128_hd64: ";
+    for (int i = 0; i < 5; ++i) {
+        char problem[128], level[64];
+        snprintf(problem, sizeof problem, "attn_bwd:f16:b1h2s130d64 %s", words[i][0]);
+        snprintf(level, sizeof level, "STERNWAY_LOG=%s", words[i][1]);
+        one("cuda", LIST(H200, level), "call", problem);
+        assert_int_equal(failures(NULL), 0);
+        assert_int_equal(lines_with(run.out, "log call: "), lines[i]);
+        assert_int_equal(lines_with(run.out, line), lines[i]);
+        assert_int_equal(spawn_count(run.out, "took 0 allocations, 0 locks; some before"), 1);
     }
 }
 
@@ -310,7 +334,7 @@ static void one_workspace(void **state) {
     close(file);
     size_t both = workspace_of(problem, setting);
     assert_true(variant_begins("sm90_64x128_hd128"));
-    assert_memory_equal(behind(run.out, "unaligned: "), "sm80_64x64_hd128,", 17);
+    assert_string_equal(behind(run.out, UNALIGNED), "sm80_64x64_hd128");
     unlink(path);
     size_t alone = workspace_of(problem, "STERNWAY_VARIANT=sm80_64x64_hd128");
     assert_true(alone > workspace_of(problem, "UNUSED=1"));
@@ -398,7 +422,7 @@ static void drivers(void **state) {
             assert_int_equal(lines_with(run.log, "sm90"), i < 3 ? 4 : 0);
             one(folders[i], LIST(H200, setting), "call", "attn_bwd:bf16:b1h2s64d128");
             assert_true(variant_begins(i < 3 ? "sm90_" : "sm80_"));
-            assert_int_equal(lines_with(run.out, "unaligned: "), i < 3);
+            assert_int_equal(lines_with(run.out, UNALIGNED), i < 3);
         }
 }
 
@@ -440,6 +464,7 @@ int main(void) {
         cmocka_unit_test(ordered_kernels),
         cmocka_unit_test(forced_variant),
         cmocka_unit_test(unaligned_calls),
+        cmocka_unit_test(unaligned_calls_are_traced),
         cmocka_unit_test(one_workspace),
         cmocka_unit_test(two_images),
         cmocka_unit_test(module_load_fails),

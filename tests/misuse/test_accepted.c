@@ -58,6 +58,8 @@ static const struct {
     {"f64 accumulation", DENSE, {SET(dtype, STW_F64), SET(accumulate, STW_OUT_DQ | STW_OUT_DV)}},
     {"one output", DENSE, {SET(outputs, STW_OUT_DV)}},
     {"only dbias", FULL, {SET(outputs, STW_OUT_DBIAS)}},
+    {"a mask of bytes", FULL, {SET(bias_dtype, STW_U8), SET(outputs, STW_OUT_DQ | STW_OUT_DSINK)}},
+    {"a mask of bytes of f16", HALF, {SET(bias_dtype, STW_U8)}},
     {"flash2 map", FULL, {SET(dropout_map, STW_DROPOUT_FLASH2)}},
     {"mem_eff map", FULL, {SET(dropout_map, STW_DROPOUT_MEM_EFF)}},
 };

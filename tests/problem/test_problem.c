@@ -31,6 +31,7 @@ static const char *const canonical[] = {
     "det",
     "attn_bwd:f32:b2h4s20d8:delta_in:nodet:splits4:boff3:hoff2:htotal16",
     "attn_bwd:f32:b2h4s20d8:scale0:data_sd3:seed7:dseed9:doff4:qoff-5:koff6:skew1:pointer",
+    "attn_bwd:f32:b2h4s20x31d8:biasu8_b1qk:sink",
 };
 
 static void test_canonical_lines(void **state) {
@@ -191,7 +192,9 @@ static void test_refusals(void **state) {
         {"attn_bwd:f16:b1h1s1d1:wl3x", "'wl3x' is not wl<N>"},
         {"attn_bwd:f16:b1h1s1d1:shift99999999999999999999", "is not shift<N>"},
         {"attn_bwd:f16:b1h1s1d1:bias_hbqk", "'bias_hbqk' is not bias"},
-        {"attn_bwd:f16:b1h1s1d1:biasf64_1hqk", "is not bias"},
+        {"attn_bwd:f16:b1h1s1d1:biasf64_1hqk", "is not bias[f16|bf16|f32|u8]_"},
+        {"attn_bwd:f16:b1h1s1d1:biasu8", "'biasu8' is not bias"},
+        {"attn_bwd:f16:b1h1s1d1:biasu9_bhqk", "'biasu9_bhqk' is not bias"},
         {"attn_bwd:f16:b1h1s1d1:grads_qq", "'grads_qq' is not _ and letters of qkvbs"},
         {"attn_bwd:f16:b1h1s1d1:dq_f80", "'f80' is not a dtype"},
         {"attn_bwd:f16:b1h1s1d1:cuq0,,1", "is not a list of integers"},
@@ -263,6 +266,10 @@ static void test_edges_are_taken(void **state) {
     assert_int_equal(p.desc.total_kv, 65536 * INT64_C(32767));
     assert_int_equal(p.desc.total_q, 0);
     assert_int_equal(p.desc.bias_dtype, STW_BF16);
+    assert_int_equal(stw_problem_parse("attn_bwd:bf16:b1h1s1d1:biasu8_11qk", &p), STW_OK);
+    assert_int_equal(p.desc.bias_dtype, STW_U8);
+    assert_true(p.desc.bias.batch == 0 && p.desc.bias.head == 0 && p.desc.bias.query == 1 &&
+                p.desc.bias.key == 1);
     assert_int_equal(stw_problem_parse("attn_bwd:f32:b0h1s7d1:thd", &p), STW_OK);
     assert_int_equal(p.desc.total_q, 0); /* packed though empty */
     assert_int_equal(p.desc.flags, STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV);

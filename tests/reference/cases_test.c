@@ -139,6 +139,42 @@ static void test_minus_infinity(void **state) {
     fixture_free(&f);
 }
 
+/* The same by bytes: what they hide is selected, whatever number the others are; nothing is added to S. */
+static void test_hidden_by_bytes(void **state) {
+    (void)state;
+    fixture f = fixture_start();
+    f.desc.outputs = ALL_ROWS;
+    fixture_build(&f);
+    fixture_run_forward(&f);
+    const float open = f.args.lse[fixture_row_index(&f, &f.desc.lse, 1, 2, 4)];
+    fixture_free(&f);
+
+    f = fixture_start();
+    f.desc.bias_dtype = STW_U8;
+    f.desc.outputs = ALL_ROWS;
+    fixture_build(&f);
+    unsigned char *bytes = (unsigned char *)(uintptr_t)f.args.bias;
+    for (int64_t n = 0; n < 2 * 4 * 5 * 7; ++n)
+        bytes[fixture_bias_index(&f, n / 140, n / 35 % 4, n / 7 % 5, n % 7)] = (unsigned char)(1 + n % 255);
+    fixture_run_forward(&f);
+    assert_true(f.args.lse[fixture_row_index(&f, &f.desc.lse, 1, 2, 4)] == open);
+    for (int64_t j = 0; j < 7; ++j) bytes[fixture_bias_index(&f, 0, 1, 2, j)] = 0;
+    for (int64_t n = 0; n < 20; ++n) bytes[fixture_bias_index(&f, 1, n % 4, n / 4, 3)] = 0;
+    fixture_run_forward(&f);
+    for (int64_t h = 0; h < 2; ++h) set_f32(f.args.v, fixture_index(&f, FIXTURE_V, 1, h, 3, 2), NAN);
+    assert_true(f.args.lse[fixture_row_index(&f, &f.desc.lse, 0, 1, 2)] == -INFINITY);
+    assert_true(f.args.lse[fixture_row_index(&f, &f.desc.lse, 1, 2, 4)] < open);
+    for (int mode = 0; mode < 2; ++mode) {
+        stw_ref_result r = backward(&f, mode ? &baseline_mode : NULL);
+        assert_all(r.dq + (2 * 4 + 1) * 3, 3, 0);
+        for (int64_t h = 0; h < 2; ++h) assert_all(r.dk + ((1 * 7 + 3) * 2 + h) * 3, 3, 0);
+        for (int64_t n = 0; n < 2 * 5 * 12; ++n) assert_true(isfinite(r.dq[n]));
+        for (int64_t n = 0; n < 2 * 7 * 6; ++n) assert_true(isfinite(r.dk[n]) && isfinite(r.dv[n]));
+        stw_ref_free(&r);
+    }
+    fixture_free(&f);
+}
+
 /* One row's LSE set to +inf: as if the row were not there, and no sink term. */
 static void test_infinite_lse(void **state) {
     (void)state;
@@ -256,15 +292,11 @@ static void test_visible_nan_propagates(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unseen_keys_and_bias),
-        cmocka_unit_test(test_rows_that_see_no_key),
-        cmocka_unit_test(test_blind_after_seeing),
-        cmocka_unit_test(test_minus_infinity),
-        cmocka_unit_test(test_infinite_lse),
-        cmocka_unit_test(test_nan_lse_propagates),
-        cmocka_unit_test(test_zero_lse),
-        cmocka_unit_test(test_sink_minus_infinity),
-        cmocka_unit_test(test_visible_nan_propagates),
+        cmocka_unit_test(test_unseen_keys_and_bias), cmocka_unit_test(test_rows_that_see_no_key),
+        cmocka_unit_test(test_blind_after_seeing),   cmocka_unit_test(test_minus_infinity),
+        cmocka_unit_test(test_hidden_by_bytes),      cmocka_unit_test(test_infinite_lse),
+        cmocka_unit_test(test_nan_lse_propagates),   cmocka_unit_test(test_zero_lse),
+        cmocka_unit_test(test_sink_minus_infinity),  cmocka_unit_test(test_visible_nan_propagates),
     };
     return cmocka_run_group_tests_name("case table", tests, NULL, NULL);
 }

@@ -229,8 +229,14 @@ static void fixture_fill_features(fixture *f) {
             stw_store_f64(sink, h, number, 0.25 * (double)h - 0.5);
             for (int64_t i = 0; i < fixture_used_q(f, b); ++i) {
                 fixture_put(f, f->args.dlse, fixture_row_index(f, &d->dlse, b, h, i), number);
-                for (int64_t j = 0; d->bias_dtype && j < fixture_used_kv(f, b); ++j)
-                    fixture_put(f, f->args.bias, fixture_bias_index(f, b, h, i, j), d->bias_dtype);
+                for (int64_t j = 0; d->bias_dtype && j < fixture_used_kv(f, b); ++j) {
+                    int64_t at = fixture_bias_index(f, b, h, i, j);
+                    if (d->bias_dtype == STW_U8)
+                        ((unsigned char *)(uintptr_t)f->args.bias)[at] =
+                            fixture_random(f) < 0 ? 0 : (unsigned char)(1 + at);
+                    else
+                        fixture_put(f, f->args.bias, at, d->bias_dtype);
+                }
             }
         }
     }

@@ -105,6 +105,15 @@ static void set_bias_scalar(fixture *f) {
     f->desc.bias_dtype = STW_F32, f->bias_broadcast = 15;
 }
 
+static void set_bytes(fixture *f) {
+    f->desc.bias_dtype = STW_U8;
+}
+
+static void set_bytes_keys(fixture *f) {
+    f->desc.bias_dtype = STW_U8, f->bias_broadcast = 6;
+    f->desc.mask = STW_MASK_CAUSAL_BOTTOM_RIGHT;
+}
+
 static void set_alibi(fixture *f) {
     f->desc.flags |= STW_ATTN_ALIBI;
 }
@@ -260,6 +269,8 @@ const setup setups[] = {
     {"bias over keys", set_bias_key},
     {"bias over batch and queries", set_bias_alibi_like},
     {"bias scalar", set_bias_scalar},
+    {"bias of bytes", set_bytes},
+    {"bias of bytes over heads and queries, causal", set_bytes_keys},
     {"alibi", set_alibi},
     {"alibi column, slopes by batch", set_alibi_column},
     {"softcap", set_softcap},

@@ -17,7 +17,7 @@ import unittest
 
 TOOL = os.environ["STERNWAY_TOOL"]
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-FORMATS = {"F64": "d", "F32": "f", "F16": "e", "I64": "q", "I32": "i", "U8": "B"}
+FORMATS = {"F64": "d", "F32": "f", "F16": "e", "I64": "q", "I32": "i", "U8": "B", "BOOL": "?"}
 
 
 def sternway(*arguments, env=None, **options):

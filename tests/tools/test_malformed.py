@@ -143,6 +143,8 @@ class Problem(CommandTest):
         self.change("delta is given without lse", drop=["lse"], delta=lse)
         self.change("delta and dlse are both given", delta=lse, dlse=lse)
         self.change("dbias_ref is given without bias", dbias_ref=("F64", (1,), [0.0]))
+        self.change("dbias_ref is given, but a bias of BOOL has no gradient", bias=("BOOL", (1, 1, 1, 7), [1] * 7),
+                    dbias_ref=("F64", (1, 1, 1, 7), [0.0] * 7))
         self.change("dsink_ref is given without sink", dsink_ref=("F64", (1,), [0.0]))
         self.change("alibi_column is given without", metadata={"alibi_column": "1"})
         for key, value in (("mask", "causal_br"), ("window_left", "1"), ("window_right", "1"), ("diagonal_shift", "0")):
@@ -158,6 +160,7 @@ class Problem(CommandTest):
         self.change("lse: dtype F16; F32 is accepted", **as_type("lse", "F16"))
         self.change("dq_ref: dtype I32", **as_type("dq_ref", "I32"))
         self.change("bias: dtype F16, but q is F32", bias=("F16", (1, 1, 1, 1), [0.0]))
+        self.change("bias: dtype I32; F32 F16 BF16 BOOL U8 is accepted", bias=("I32", (1, 1, 1, 1), [0]))
         self.change("sink: dtype F16", sink=("F16", (1,), [0.0]))
         self.change("used_q: dtype I64", used_q=("I64", (1,), [5]))
         self.change("q_offsets: dtype I32", q_offsets=("I32", (1,), [5]))

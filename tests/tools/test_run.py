@@ -222,6 +222,21 @@ class Run(CommandTest):
         self.assertEqual({name: self.outputs(half)[name][0] for name in ("dq", "dk", "dv")}, dict.fromkeys(("dq", "dk", "dv"), "F16"))
         self.assertEqual({value[0] for value in self.outputs(half, {"grad_dtype": "f32"}).values()}, {"F32"})
 
+    def test_masks_of_bytes(self):
+        """Zeros hide, whatever the type says they are; there is no gradient; a row that sees nothing gives nothing."""
+        tensors = {name: value for name, value in small_problem().items() if name not in ("out", "lse") and not name.endswith("_ref")}
+        number = dict(tensors, bias=("F32", (1, 1, 5, 7), [-math.inf if n % 3 == 1 or n // 7 == 2 else 0.0 for n in range(35)]))
+        expected = self.outputs(number)
+        for dtype, seen in (("BOOL", 1), ("U8", 1), ("U8", 200)):
+            hidden = [0 if n % 3 == 1 or n // 7 == 2 else seen for n in range(35)]
+            for metadata in ({}, {"grad_dtype": "f32"}):
+                result = self.outputs(dict(tensors, bias=(dtype, (1, 1, 5, 7), hidden)), metadata)
+                self.assertEqual(set(result), set(expected) - {"dbias"})
+                for name, value in result.items():
+                    self.assertEqual(value, expected[name], name)
+                self.assertEqual(result["dq"][2][6:9], [0.0] * 3)
+                self.assertEqual(result["lse"][2][2], -math.inf)
+
     def test_packed_gaps(self):
         """Two sequences with unused rows before and behind; the rows of nobody come back as zeros."""
         generator = random.Random(5)

@@ -13,6 +13,8 @@
 #include "common/extend.h"
 #include "dispatch/plan.h"
 
+#include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +46,17 @@ void *__wrap_calloc(size_t count, size_t bytes) {
 
 const stw_attn_table *__wrap_stw_attn_table_find(const char *arch) {
     return table_instead ? table_instead : __real_stw_attn_table_find(arch);
+}
+
+/* ---- a log that another thread writes to ---- */
+
+static int log_is_busy;
+
+int __real_pthread_mutex_trylock(pthread_mutex_t *lock);
+int __wrap_pthread_mutex_trylock(pthread_mutex_t *lock);
+
+int __wrap_pthread_mutex_trylock(pthread_mutex_t *lock) {
+    return log_is_busy ? EBUSY : __real_pthread_mutex_trylock(lock);
 }
 
 /* ---- the backend ---- */
@@ -359,7 +372,7 @@ static void unaligned_tensors(void **state) {
     const stw_variant *first = plan->work.variant;
     assert_null(plan->work.unaligned_variant); /* the chosen one takes all */
     assert_int_equal(stw_plan_describe(plan, text, sizeof text, NULL), STW_OK);
-    assert_null(strstr(text, "unaligned: "));
+    assert_non_null(strstr(text, "costs more: nothing\n"));
     assert_null(strstr(text, "note: "));
     stw_plan_destroy(plan);
 
@@ -371,7 +384,7 @@ static void unaligned_tensors(void **state) {
     assert_ptr_not_equal(plan->work.unaligned_variant, first);
     assert_int_equal(plan->work.unaligned, 0);
     assert_int_equal(stw_plan_describe(plan, text, sizeof text, NULL), STW_OK);
-    assert_non_null(strstr(text, "unaligned: "));
+    assert_non_null(strstr(text, "costs more: q, k, v or dout that start at no multiple of 16 bytes: sm80_"));
     assert_non_null(strstr(text, "note: of the test\n"));
     stw_plan_destroy(plan);
 
@@ -517,6 +530,84 @@ static void null_packs_have_no_rows(void **state) {
         stw_plan_destroy(plan);
     }
     stw_context_destroy(context);
+}
+
+/* Runs a call; returns the lines that it logged. */
+static const char *lines_of_call(const stw_plan *plan, int offset) {
+    stw_attn_args args = attn_args();
+    args.k = memory + 256 + offset;
+    logged[0] = 0;
+    assert_int_equal(stw_attn_bwd(plan, &args, NULL, 0, NULL), STW_OK);
+    return logged;
+}
+
+/* The trace has one line of a plan's calls: the first that its pointers send to the other variant. */
+static void slower_calls_are_traced_once(void **state) {
+    (void)state;
+    const stw_attn_desc desc = attn_desc();
+    stw_plan *plan = NULL;
+    char expected[300];
+    stw_set_log(keep_line, NULL);
+    setenv("STERNWAY_LOG", "trace", 1);
+    stw_context *context = context_of(STW_BACKEND_CUDA);
+    assert_int_equal(stw_attn_bwd_plan(context, &desc, &plan), STW_OK);
+    assert_string_equal(lines_of_call(plan, 2), ""); /* one variant takes all */
+    refused_variant = plan->work.variant->id;
+    stw_plan_destroy(plan);
+    assert_int_equal(stw_attn_bwd_plan(context, &desc, &plan), STW_OK);
+    assert_string_equal(lines_of_call(plan, 0), "");
+    assert_string_equal(lines_of_call(plan, 16), "");
+    log_is_busy = 1; /* then it waits for nobody, and says so later */
+    assert_string_equal(lines_of_call(plan, 2), "");
+    log_is_busy = 0;
+    snprintf(expected, sizeof expected,
+             "call: attn_bwd:f16:b2h1s300d64: %s, not %s: q %p, k %p, v %p or dout %p is no multiple of 16 "
+             "bytes\n",
+             plan->work.unaligned_variant->id, plan->work.variant->id, (void *)memory, (void *)(memory + 264),
+             (void *)(memory + 512), (void *)(memory + 1024));
+    assert_string_equal(lines_of_call(plan, 8), expected);
+    assert_string_equal(lines_of_call(plan, 2), "");
+    stw_plan_destroy(plan);
+    stw_context_destroy(context);
+
+    unsetenv("STERNWAY_LOG");
+    context = context_of(STW_BACKEND_CUDA); /* and without the variable none */
+    assert_int_equal(stw_attn_bwd_plan(context, &desc, &plan), STW_OK);
+    assert_non_null(plan->work.unaligned_variant);
+    assert_string_equal(lines_of_call(plan, 2), "");
+    stw_plan_destroy(plan);
+    stw_context_destroy(context);
+    stw_set_log(NULL, NULL);
+}
+
+/* The same of attention of nested tensors. */
+static void slower_nested_calls_are_traced_once(void **state) {
+    (void)state;
+    stw_attn_desc attn;
+    const stw_jagged_desc desc = nested_desc(&attn, 2, STW_I32);
+    stw_attn_args own = attn_args();
+    const int32_t offsets[3] = {0, 4, 10};
+    stw_jagged_args args = STW_INIT(stw_jagged_args);
+    stw_plan *plan = NULL;
+    stw_set_log(keep_line, NULL);
+    setenv("STERNWAY_LOG", "trace", 1);
+    stw_context *context = context_of(STW_BACKEND_CUDA);
+    assert_int_equal(stw_jagged_bwd_plan(context, &desc, &plan), STW_OK);
+    refused_variant = plan->jagged->attn->work.variant->id;
+    stw_plan_destroy(plan);
+    assert_int_equal(stw_jagged_bwd_plan(context, &desc, &plan), STW_OK);
+    own.dout = memory + 1024 + 2;
+    args.attn = &own;
+    args.axis[0].offsets = args.axis[1].offsets = offsets;
+    for (int i = 0; i < 2; ++i) {
+        logged[0] = 0;
+        assert_int_equal(stw_jagged_bwd(plan, &args, NULL, 0, NULL), STW_OK);
+        assert_int_equal(strncmp(logged, "call: attn_bwd:", 15) == 0, i == 0);
+    }
+    stw_plan_destroy(plan);
+    stw_context_destroy(context);
+    unsetenv("STERNWAY_LOG");
+    stw_set_log(NULL, NULL);
 }
 
 /* int32 offsets go on as they are: no workspace, no conversion. */
@@ -745,6 +836,8 @@ int main(void) {
         TEST(plans_are_traced),
         TEST(workspaces_are_placed),
         TEST(null_packs_have_no_rows),
+        TEST(slower_calls_are_traced_once),
+        TEST(slower_nested_calls_are_traced_once),
         TEST(narrow_lengths_are_passed_on),
         TEST(wide_lengths_are_converted),
         TEST(no_components),

@@ -339,6 +339,10 @@ static void log_levels_and_function(void **state) {
     assert_string_equal(line, "");
     stw_log(STW_LOG_WARN, "loud %d", 1);
     assert_string_equal(line, "1 loud 1");
+    assert_int_equal(stw_log_try(STW_LOG_INFO, "quiet"), 1); /* nothing is left to say */
+    assert_string_equal(line, "1 loud 1");
+    assert_int_equal(stw_log_try(STW_LOG_WARN, "loud %d", 2), 1);
+    assert_string_equal(line, "1 loud 2");
     stw_set_log(NULL, NULL);
 }
 

@@ -231,6 +231,58 @@ static void bias_kernels_of_types(void **state) {
     }
 }
 
+/* ---- what the fastest kernels of a tile do not take ---- */
+
+static void tiles_say_what_costs_more(void **state) {
+    (void)state;
+    static const char one_key[] = "rows that see one key", wide[] = "f32 dK or dV of 16-bit inputs";
+    static const struct {
+        const char *options, *own, *four, *split; /* CDNA's; sm80's with four kernels, with two */
+    } rows[] = {
+        {"", NULL, NULL, NULL},
+        {":thd:causal_br:dlse:delta_out", NULL, NULL, NULL},
+        {":bias_bhqk", "a bias", NULL, "a bias"},
+        {":bias_bhq1", "a bias", "a bias", "a bias"},
+        {":biasu8_bhqk", "a bias", "a bias", "a bias"},
+        {":alibi", "ALiBi", "ALiBi", "ALiBi"},
+        {":softcap9", "softcap", "softcap", "softcap"},
+        {":dropout0.5", "dropout", NULL, "dropout"},
+        {":dropout0.5:alibi", "ALiBi", "ALiBi", "ALiBi"},
+        {":wl0:wr0", one_key, one_key, one_key},
+        {":dv_f32", wide, wide, wide},
+        {":det", "deterministic mode", NULL, NULL},
+        {":grads_qk", "not all of dQ, dK and dV", NULL, NULL},
+        {":gap1", "rows that are not whole vectors of 16 bytes, or are beyond 32-bit offsets", NULL, NULL},
+    };
+    stw_attn_tile own = tile_called("gfx942", "gfx942_32x128_hd64"),
+                  four = tile_called("sm80", "sm80_128x128_hd64"),
+                  split = tile_called("sm80", "sm80_64x128_hd64"),
+                  hopper = tile_called("sm90", "sm90_128x128_hd64"),
+                  exact = tile_called("gfx90a", "gfx90a_32x128_hd64"),
+                  f32 = tile_called("gfx942", "gfx942_32x32_hd64_f32");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d64%s", rows[i].options);
+        stw_attn_params p = params_of(text);
+        const struct {
+            const stw_attn_tile *tile;
+            const char *expected;
+        } of[] = {{&own, rows[i].own}, {&exact, rows[i].own}, {&four, rows[i].four}, {&split, rows[i].split},
+                  {&hopper, NULL},     {&f32, NULL}}; /* the last two have no others */
+        for (size_t n = 0; n < sizeof of / sizeof *of; ++n) {
+            const char *words = stw_attn_slower(STW_CALL_BWD, of[n].tile, &p);
+            if (!words != !of[n].expected || (words && strcmp(words, of[n].expected)))
+                fail_msg("%s, %s: %s", text, of[n].tile->id, words ? words : "nothing");
+        }
+        assert_null(stw_attn_slower(STW_CALL_FWD, &own, &p));
+    }
+    stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s130x150d64");
+    p.accumulate = STW_OUT_DV; /* f32 alone, which is refused before: checked all the same */
+    assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), "dK or dV that accumulate");
+    p = params_of("attn_bwd:bf16:b1h1s8388608x150d64");
+    assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), "too many queries for 32-bit offsets");
+}
+
 /* ---- Hopper ---- */
 
 static void hopper_says_what_it_does_not_take(void **state) {
@@ -432,6 +484,7 @@ int main(void) {
         cmocka_unit_test(own_kernels_want_even_tensors),
         cmocka_unit_test(bias_is_summed_where_broadcast),
         cmocka_unit_test(bias_kernels_of_types),
+        cmocka_unit_test(tiles_say_what_costs_more),
         cmocka_unit_test(hopper_says_what_it_does_not_take),
         cmocka_unit_test(hopper_wants_what_tensor_loads_take),
         cmocka_unit_test(tiles_are_for_their_calls),

@@ -115,7 +115,7 @@ static void ref_load_bias(const stw_ref_problem *p, stw_ref_head *head, int64_t 
     const stw_attn_desc *d = p->desc;
     const int64_t *extent = p->bias_extent;
     head->bias_dtype = d->bias_dtype;
-    head->bias = d->bias_dtype == STW_DTYPE_NONE ? NULL : p->args->bias;
+    head->bias = d->bias_dtype == STW_DTYPE_NONE || d->bias_dtype == STW_U8 ? NULL : p->args->bias;
     head->bias_first = b * d->bias.batch + h * d->bias.head;
     head->bias_query = d->bias.query;
     head->bias_key = d->bias.key;
@@ -123,6 +123,14 @@ static void ref_load_bias(const stw_ref_problem *p, stw_ref_head *head, int64_t 
     head->dbias_first = (b_own * extent[1] + h_own) * extent[2] * extent[3];
     head->dbias_query = d->bias.query ? extent[3] : 0;
     head->dbias_key = d->bias.key ? 1 : 0;
+}
+
+/* Pairs that a bias of bytes hides are as those that a mask does. */
+static void ref_hide_pairs(const stw_ref_problem *p, stw_ref_head *head) {
+    const unsigned char *bytes = (const unsigned char *)p->args->bias + head->bias_first;
+    for (int64_t i = 0; i < head->queries; ++i)
+        for (int64_t j = 0; j < head->keys; ++j)
+            if (!bytes[i * head->bias_query + j * head->bias_key]) head->pair[i * head->keys + j] = 0;
 }
 
 void stw_ref_head_load_q(const stw_ref_problem *p, stw_ref_head *head, int64_t b, int64_t h, int backward) {
@@ -139,6 +147,7 @@ void stw_ref_head_load_q(const stw_ref_problem *p, stw_ref_head *head, int64_t b
     head->slope = head->alibi ? stw_load_f64(p->args->alibi_slopes, b * d->alibi_stride_batch + h, dtype) : 0;
     head->sink = (d->flags & STW_ATTN_SINK) ? stw_load_f64(p->args->sink, h, dtype) : -INFINITY;
     memcpy(head->pair, head->visible, (size_t)(head->queries * head->keys));
+    if (d->bias_dtype == STW_U8) ref_hide_pairs(p, head);
     if (!(d->dropout_p > 0)) return;
     for (int64_t i = 0; i < head->queries; ++i) {
         for (int64_t j = 0; j < head->keys; ++j) {

@@ -8,7 +8,7 @@
 
 #include "backends/cpu/reference/problem.h"
 
-#define STW_REF_PAIR_VISIBLE 1u /* masks and windows allow it                         */
+#define STW_REF_PAIR_VISIBLE 1u /* masks, windows and a bias of bytes allow it        */
 #define STW_REF_PAIR_KEPT    2u /* dropout keeps it (set everywhere without dropout)  */
 
 typedef struct stw_ref_head {
@@ -18,7 +18,7 @@ typedef struct stw_ref_head {
     unsigned char *visible, *pair;  /* [queries][keys] of STW_REF_PAIR_*            */
     unsigned char *sees, *seen;     /* [queries], [keys]: part of any visible pair  */
 
-    const void *bias; /* null: none */
+    const void *bias; /* null: none, or one of bytes, which is in `pair` */
     stw_dtype bias_dtype;
     int64_t bias_first, bias_query, bias_key;    /* strides of the caller's bias               */
     int64_t dbias_first, dbias_query, dbias_key; /* in a result's dbias; 0 where broadcast     */
