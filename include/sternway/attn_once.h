@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /** @file
- * Sternway: attention without a plan of the caller's, for bindings and for packed batches, whose totals and longest
- * sequences differ from step to step: the context keeps plans, and a call finds its own.
+ * Sternway: attention without a plan of the caller's, for bindings and for packed batches, whose totals and
+ * longest sequences differ from step to step: the context keeps plans, and a call finds its own.
  *
- * CLASSES. Calls that differ in nothing but args and the sizes below share a plan. Of a packed side total_* and
- * max_seq_* may differ, where both sides are packed the batch too, as long as they are the same number when rounded
- * up to four leading bits: up to 16 each size is alone, beyond there are 8 classes between a power of two and the
- * next. The strides that follow from these sizes may differ with them: heads of total_* rows each, all strides of
- * lse, dlse and delta but `seq`, all of a bias but which are 0. Rules of the tuning tables that ask for a size cut
- * classes. Every other stride counts as it is.
+ * CLASSES. Calls that differ in nothing but args and the sizes below share a plan. Of a packed side total_*
+ * and max_seq_* may differ, where both sides are packed the batch too, as long as they are the same number
+ * when rounded up to four leading bits: up to 16 each size is alone, beyond there are 8 classes between a
+ * power of two and the next. The strides that follow from these sizes may differ with them: heads of
+ * total_* rows each, all strides of lse, dlse and delta but `seq`, all of a bias but which are 0. Rules of
+ * the tuning tables that ask for a size cut classes. Every other stride counts as it is, and with a strided
+ * head dim (STW_ATTN_HAS_DIM_STRIDES) every size.
  *
- * The kernels get the call's own sizes: what is checked, what is clamped and the bits of the results are those of a
- * plan for this very descriptor. The workspace is that of the class, each of whose sizes is less than an eighth
- * above the call's, and so stays the same from step to step.
+ * The kernels get the call's own sizes: a call checks, clamps and computes what it would with a plan for its
+ * very descriptor, bit by bit in deterministic mode. The workspace is that of the class, each of whose sizes
+ * is less than an eighth above the call's, and so stays the same from step to step.
  *
- * THE KEPT PLANS. A context keeps 64, of backward and forward together, and gives up the one used longest ago for a
- * new one; they end with the context. Any number of threads call at once. A call whose class has been met takes no
- * lock and allocates nothing. One that meets a new class plans it first, which may load kernels: ask
- * for the workspace before a graph capture. A captured graph needs the context, but no plan. */
+ * THE KEPT PLANS. A context keeps 64, of backward and forward together, and gives up the one used longest
+ * ago for a new one; they end with the context. Any number of threads call at once. A call whose class has
+ * been met takes no lock and allocates nothing. One that meets a new class plans it first, which may load
+ * kernels: ask for the workspace before a graph capture. A captured graph needs the context, but no plan. */
 #ifndef STERNWAY_ATTN_ONCE_H
 #define STERNWAY_ATTN_ONCE_H
 

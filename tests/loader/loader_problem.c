@@ -9,6 +9,8 @@
  *                   (TENSOR starts so many bytes behind a multiple of 256; all tensors of that side are
  *                   null), or of so many alike, and what the library did in them: "took A allocations, L
  *                   locks; some before"
+ *   once PROBLEM    the same, and once more without the plan: "once STATUS text", "took ..." The context has
+ *                   met the class as a problem of a sequence more.
  * Lines of the log, where STERNWAY_LOG asks for them: "log LINE". */
 #include "common/attn_packed.h"
 #include "common/problem.h"
@@ -64,6 +66,23 @@ static void describe(const stw_plan *plan) {
     printf("%s", from ? from : "no variant\n");
 }
 
+/* The call once more, without a plan. */
+static void call_once(stw_context *context, const stw_attn_desc *desc, const stw_attn_args *args) {
+    stw_attn_desc other = *desc;
+    void *workspace = NULL;
+    size_t size = 0;
+    ++other.batch;
+    if (!say("ask", stw_attn_bwd_once_workspace(context, &other, &size)) ||
+        !say("alloc", stw_buffer_alloc(context, size, &workspace)))
+        return;
+    int allocated = allocations, locked = locks;
+    stw_status status = stw_attn_bwd_once(context, desc, args, workspace, size, NULL);
+    allocated = allocations - allocated, locked = locks - locked;
+    say("once", status);
+    printf("took %d allocations, %d locks\n", allocated, locked);
+    say("free", stw_buffer_free(context, workspace));
+}
+
 static void print_line(void *user, stw_log_level level, const char *line) {
     (void)user, (void)level;
     printf("log %s\n", line);
@@ -98,6 +117,7 @@ static void call(stw_context *context, const stw_plan *plan, const stw_attn_desc
     say("bwd", status);
     printf("took %d allocations, %d locks; %s before\n", allocated, locked,
            allocations && locks ? "some" : "none");
+    if (!strcmp(name, "once")) call_once(context, desc, &args);
     say("free", stw_buffer_free(context, memory));
     say("free", stw_buffer_free(context, workspace));
 }
@@ -113,7 +133,8 @@ int loader_problem(char **word) {
     stw_context *context = NULL;
     stw_plan *plan = NULL;
     stw_problem problem;
-    int calls = !strcmp(word[0], "call"), asks = !strcmp(word[0], "why");
+    int once = !strcmp(word[0], "once"), calls = once || !strcmp(word[0], "call"),
+        asks = !strcmp(word[0], "why");
     if (!calls && !asks && strcmp(word[0], "plan")) return 0;
     opts.memory = STW_MEMORY_DEVICE;
     opts.backend = STW_BACKEND_CUDA;
@@ -124,7 +145,9 @@ int loader_problem(char **word) {
         say("plan", problem.op == STW_PROBLEM_ATTN_FWD ? stw_attn_fwd_plan(context, &problem.desc, &plan)
                                                        : stw_attn_bwd_plan(context, &problem.desc, &plan))) {
         describe(plan);
-        if (calls) call(context, plan, &problem.desc, word[2], atoi(word[3]), word[4][0] ? atoi(word[4]) : 1);
+        if (calls)
+            call(context, plan, &problem.desc, word[once ? 0 : 2], atoi(word[3]),
+                 word[4][0] ? atoi(word[4]) : 1);
     }
     stw_plan_destroy(plan);
     stw_context_destroy(context);

@@ -447,14 +447,52 @@ static void drivers(void **state) {
         }
 }
 
+/* The n-th line of the log that is a launch or a map of one; "" behind the last. */
+static const char *launched(int n) {
+    for (int i = 0; *spawn_line(run.log, i); ++i) {
+        const char *line = spawn_line(run.log, i);
+        if ((strstr(line, ":launch ") || strstr(line, ":map ")) && !n--) return line;
+    }
+    return "";
+}
+
+/* Without a plan, where the class was met as a larger problem: the same kernels and, of their own sizes, the
+ * same maps; nothing is allocated and nothing locked. */
+static void calls_without_a_plan(void **state) {
+    (void)state;
+    static const char *const problems[] = {"attn_bwd:bf16:b17h2s100d96:thd:tq1501:tk1601",
+                                           "attn_bwd:f16:b33h4k2s1000d128:thd:tq17000:tk17001:causal_br",
+                                           "attn_bwd:bf16:b17h2s100d64:thd:bhsd:tq1501:tk1601:det"};
+    for (int p = 0; p < 3; ++p) {
+        char first[7][512];
+        one("cuda", LIST(H200), "once", problems[p]);
+        if (failures(NULL)) fail_msg("%s: %s", problems[p], run.out);
+        assert_true(variant_begins("sm90_"));
+        assert_int_equal(lines_with(run.out, "once STW_OK "), 1);
+        assert_int_equal(lines_with(run.out, "took 0 allocations, 0 locks"), 2);
+        assert_int_equal(lines_with(run.log, "cuda:launch ") + lines_with(run.log, "cuda:map "), 14);
+        for (int n = 0; n < 7; ++n) snprintf(first[n], sizeof first[n], "%s", launched(n));
+        for (int n = 0; n < 7; ++n)
+            if (strcmp(first[n], launched(7 + n)))
+                fail_msg("%s: %s, with a plan %s", problems[p], launched(7 + n), first[n]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(maps_say_the_layout), cmocka_unit_test(plans_refuse_by_name),
-        cmocka_unit_test(ordered_kernels),     cmocka_unit_test(forced_variant),
-        cmocka_unit_test(unaligned_calls),     cmocka_unit_test(unaligned_calls_are_traced),
-        cmocka_unit_test(one_workspace),       cmocka_unit_test(maps_of_null_packs),
-        cmocka_unit_test(two_images),          cmocka_unit_test(module_load_fails),
-        cmocka_unit_test(map_fails),           cmocka_unit_test(drivers),
+        cmocka_unit_test(maps_say_the_layout),
+        cmocka_unit_test(plans_refuse_by_name),
+        cmocka_unit_test(ordered_kernels),
+        cmocka_unit_test(forced_variant),
+        cmocka_unit_test(unaligned_calls),
+        cmocka_unit_test(unaligned_calls_are_traced),
+        cmocka_unit_test(one_workspace),
+        cmocka_unit_test(maps_of_null_packs),
+        cmocka_unit_test(two_images),
+        cmocka_unit_test(module_load_fails),
+        cmocka_unit_test(map_fails),
+        cmocka_unit_test(drivers),
+        cmocka_unit_test(calls_without_a_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
