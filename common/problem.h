@@ -16,8 +16,8 @@ typedef enum stw_problem_op { STW_PROBLEM_ATTN_BWD = 1, STW_PROBLEM_ATTN_FWD = 2
 
 /* Writes the line of a descriptor; returns its length without the final zero (a longer text is cut).
  * Strides that no layout token describes are written out: st_q<batch>,<head>,<seq>[,<head_dim>]. Only
- * strides that the call uses, over extents above 1, are told; values that say what their absence says are left out
- * (outputs dQ|dK|dV, gradients of the input's type, scale 1/sqrt(D)); all else round trips. */
+ * strides that the call uses, over extents above 1, are told; values that say what their absence says are
+ * left out (outputs dQ|dK|dV, gradients of the input's type, scale 1/sqrt(D)); all else round trips. */
 size_t stw_problem_format(const stw_attn_desc *desc, stw_problem_op op, char *text, size_t capacity);
 
 /* What a few tokens say about all strides of a descriptor. */
