@@ -50,7 +50,7 @@ class Tests:
 
     def program(self, test):
         """(path, link command) of what was built for the test: the first such word of its command and environment."""
-        for word in [*test["command"], *self.environment(test).values()]:
+        for word in [*test.get("command", []), *self.environment(test).values()]:
             path = Path(word)
             if path.is_relative_to(self.build) and path.is_file():
                 words = self.link(path.relative_to(self.build))
