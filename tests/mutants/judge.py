@@ -30,7 +30,9 @@ class Tests:
         self.units = json.loads((build / "compile_commands.json").read_text())
 
     def absent(self, mutant):
-        """Why the row's test is not in this build, or None: the thread sanitizer's is not where there is none."""
+        """Why the row's test cannot be made anew here, or None: cpu_races needs a thread sanitizer, link commands need Ninja."""
+        if cached(self.build, "CMAKE_GENERATOR") != "Ninja":
+            return f"{mutant['name']}: skipped: not a build by Ninja"
         if mutant["test"] not in self.tests:
             return f"{mutant['name']}: skipped: this build has no test {mutant['test']}"
         return None
@@ -48,7 +50,7 @@ class Tests:
 
     def program(self, test):
         """(path, link command) of what was built for the test: the first such word of its command and environment."""
-        for word in [*test["command"], *self.environment(test).values()]:
+        for word in [*test.get("command", []), *self.environment(test).values()]:
             path = Path(word)
             if path.is_relative_to(self.build) and path.is_file():
                 words = self.link(path.relative_to(self.build))
@@ -94,7 +96,8 @@ class Tests:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("STERNWAY_")}
         status, output = planted.run(command, {**environment, **own}, TIMEOUT_S)
         if clean:
-            return status == 0, f"no bug: {mutant['test']}: " + ("passes" if status == 0 else f"status {status}\n{output[-3000:]}")
+            how = "passes" if status == 0 else f"status {status}\n{output[-3000:]}"
+            return status == 0, f"{mutant['name']}: {mutant['test']}: {how}"
         found = [line for line in output.splitlines() if mutant["says"] in line]
         if status not in (0, None) and found:
             return True, f"{mutant['name']}: found: {mutant['test']}: {found[0].strip()}"
