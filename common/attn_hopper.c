@@ -15,9 +15,9 @@ int stw_attn_is_hopper(const stw_attn_tile *tile) {
     return !strcmp(tile->loop, "wgmma");
 }
 
-/* A tensor load steps by multiples of 16 bytes, forwards, and counts rows in 32 bits. */
+/* A tensor load steps by multiples of 16 bytes, forwards or not at all, and counts rows in 32 bits. */
 static int stride_fits(int64_t stride, int64_t count) {
-    return count <= 1 || (stride > 0 && stride % 8 == 0 && stride < INT64_C(1) << 39);
+    return count <= 1 || (stride >= 0 && stride % 8 == 0 && stride < INT64_C(1) << 39);
 }
 
 static int tensor_fits(const stw_tensor_param *t, int64_t rows, int64_t heads, int64_t batch) {
@@ -55,6 +55,6 @@ const char *stw_attn_hopper_refusal(const stw_attn_params *p) {
     if (key_blocks_of_class(p) > (UNITS_MAX - 1) / p->heads_kv) return "it counts units in 31 bits";
     if (!tensor_fits(&p->q, rows, p->heads_q, batch_q) || !tensor_fits(&p->dout, rows, p->heads_q, batch_q) ||
         !tensor_fits(&p->k, keys, p->heads_kv, batch_kv) || !tensor_fits(&p->v, keys, p->heads_kv, batch_kv))
-        return "tensor loads need strides of q, k, v and dout that are positive multiples of 16 bytes";
+        return "tensor loads need strides of q, k, v and dout that are 0 or positive multiples of 16 bytes";
     return NULL;
 }
