@@ -115,7 +115,7 @@ static stw_status check_outputs(const check *c) {
     const stw_dtype dtypes[] = {d->dq_dtype, d->dk_dtype, d->dv_dtype, d->dbias_dtype};
     for (int i = 0; i < 4; ++i)
         if (d->accumulate & names[i].bit && dtypes[i] != stw_dtype_of_rows(d->dtype))
-            return stw_fail(STW_E_UNSUPPORTED,
+            return stw_fail(dtypes[i] ? STW_E_UNSUPPORTED : STW_E_INVALID, /* none: there is no such output */
                             "%s: accumulate into %s of type %s: only f32 outputs accumulate (%s_dtype)",
                             c->who, names[i].name, stw_dtype_name(dtypes[i]), names[i].name);
     if (d->outputs & STW_OUT_DBIAS && (!stw_desc_has_bias(d) || d->bias_dtype == STW_U8))

@@ -57,7 +57,7 @@ const conform_row conform_rows[] = {
      ALTERNATIVES("thd", "thd:seqs_full", "thd:seqs_zeros", "thdq", "thdk", "thd:qkv", "thd:bhsd",
                   "thd:gap3:causal_br", "thd:causal_tl", "thd:seqs_zeros:causal_br", "thd:wl5:wr5",
                   "b3h4k2s9000x7000d64 thd:tq333:tk404", "b5h2s4000d32 thd:tq300:tk300:causal_br:det",
-                  "b300h2s400d32 thd:tq900:tk900:causal_br", "b4h8k2s3000d40 thdq:tq200:sk150"),
+                  "b300h2s400d32 thd:tq900:tk900:causal_br", "b4h8k2s3000x150d40 thdq:tq200"),
      5},
     {"used_lengths", "padding of keys and queries, dense and between packed sequences",
      ALTERNATIVES("used", "lens_zero", "lens_q", "lens_kv", "used:thd", "used:thd:seqs_full",

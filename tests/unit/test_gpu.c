@@ -832,7 +832,7 @@ static void staged_inputs(void **state) {
         assert_int_equal(stw_attn_stages_bind(&work, &params, AT(9), stages), 2);
         fake.launches = 0, fake.launched[0] = fake.asked[0] = 0;
         assert_int_equal(stw_gpu_stage(&device, &work, &params, stages, 2, AT(9), NULL, 0), STW_OK);
-        assert_string_equal(fake.asked, "k dout workspace ");
+        assert_string_equal(fake.asked, "k dout workspace= ");
         assert_string_equal(fake.launched,
                             n ? "stw_attn_stage_4 stw_attn_stage_4 " : "stw_attn_stage_2 stw_attn_stage_2 ");
         assert_int_equal(fake.grid[0], 2 * 2 * 5); /* heads, strips of 64 rows */
