@@ -93,7 +93,8 @@ typedef struct stw_jagged_work {
 
 typedef struct stw_backend_ops {
     stw_backend backend;
-    int attn_f64; /* attention takes f64: dispatch refuses it elsewhere */
+    int attn_f64;     /* attention takes f64: dispatch refuses it elsewhere             */
+    int spreads_rows; /* inputs whose rows are one in memory are copied to as many ones */
 
     stw_status (*open)(const stw_open_request *request, stw_device *device_out);
     void (*close)(stw_device *device);

@@ -15,7 +15,7 @@ struct attn_cdna_part {
     stw_attn_seq seq;
     int64_t b, h, row0, block;
     DEV_FN bool of(attn_cdna_part &u, const stw_attn_launch &l, int64_t unit, char *smem) {
-        const attn_tile tile = attn_tile_of(l.p, STW_CDNA_ROWS, unit, (int32_t *)(void *)smem);
+        const attn_tile tile = attn_tile_of(l.p, STW_CDNA_ROWS, unit, (int32_t *)(void *)(smem + STW_ROW_SMEM - 16)); /* behind the marks */
         if (!tile.live) return false;
         u.b = tile.b;
         u.h = tile.h;

@@ -117,6 +117,7 @@ const stw_backend_ops stw_hip_backend = {
     .attn_prepare = stw_gpu_attn_prepare,
     .attn_bwd = stw_gpu_attn_bwd,
     .attn_fwd = stw_gpu_attn_fwd,
+    .spreads_rows = 1,
     .stage = stw_gpu_stage,
     .dropout_mask = stw_gpu_dropout_mask,
     .jagged_prepare = stw_gpu_jagged_prepare,

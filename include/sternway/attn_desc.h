@@ -23,7 +23,8 @@ typedef struct stw_attn_strides {
 } stw_attn_strides;
 
 /** Distance between neighbours along head_dim of the inputs, with STW_ATTN_HAS_DIM_STRIDES; 0 is a broadcast.
- * An input with another than 1 is copied into the workspace first, without the dimensions that are broadcast. */
+ * An input with another than 1 is copied into the workspace first, without the dimensions that are broadcast (GPU backends: but
+ * for broadcast rows, which they copy to as many rows in any case). */
 typedef struct stw_attn_dim_strides {
     int64_t q;    /**< of q               */
     int64_t k;    /**< as q               */

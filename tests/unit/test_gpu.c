@@ -818,7 +818,7 @@ static void staged_inputs(void **state) {
         stw_problem problem;
         assert_int_equal(stw_problem_parse(lines[n], &problem), STW_OK);
         assert_int_equal(stw_attn_check(&problem.desc, STW_PLAN_ATTN_BWD), STW_OK);
-        stw_attn_stages_plan(&problem.desc, &work);
+        stw_attn_stages_plan(&problem.desc, 0, &work);
         assert_int_equal(work.stage_count, 2); /* k whole, dout one row */
         assert_int_equal(work.stage_size, 2 * 2 * 300 * 64 * element + 256);
         assert_int_equal(work.params.k.seq, 64);
@@ -853,6 +853,23 @@ static void staged_inputs(void **state) {
         assert_int_equal(stw_attn_stages_bind(&work, &params, AT(9), stages), 1);
         assert_ptr_equal(stages[0].from, AT(5));
     }
+    /* rows that are one in memory, spread: as many in the copy, the other broadcast dimensions as they are */
+    static const char spread[] = "attn_bwd:bf16:b2h2s300d64:st_dout0,0,0:st_q0,64,0:st_v0,0,64";
+    stw_problem problem;
+    stw_attn_work work = attn_work_of(spread, "sm80_64x128_hd64");
+    assert_int_equal(stw_problem_parse(spread, &problem), STW_OK);
+    assert_int_equal(stw_attn_check(&problem.desc, STW_PLAN_ATTN_BWD), STW_OK);
+    stw_attn_stages_plan(&problem.desc, 0, &work);
+    assert_int_equal(work.stage_count, 0);
+    stw_attn_stages_plan(&problem.desc, 1, &work);
+    assert_int_equal(work.stage_count, 2);
+    assert_int_equal(work.params.q.seq, 64);
+    assert_int_equal(work.params.q.head, 300 * 64);
+    assert_int_equal(work.params.dout.seq, 64);
+    assert_int_equal(
+        work.params.q.batch | work.params.dout.head | work.params.dout.batch | work.params.v.batch, 0);
+    assert_int_equal(work.stage[0].from_strides.seq | work.stage[1].from_strides.seq, 0);
+    assert_int_equal(work.stage[1].rows, 300);
     /* more units than a row of AMD's grids has */
     stw_attn_stage large = {.batch = 1, .heads = 1 << 20, .rows = 320, .element = 2};
     uint32_t x, y;
