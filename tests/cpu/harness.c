@@ -47,7 +47,7 @@ stw_context *harness_context(const char *variant, int threads) {
 
 uint32_t harness_all_outputs(const fixture *f) {
     uint32_t outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
-    if (f->desc.bias_dtype) outputs |= STW_OUT_DBIAS;
+    if (f->desc.bias_dtype && f->desc.bias_dtype != STW_U8) outputs |= STW_OUT_DBIAS;
     if (f->desc.flags & STW_ATTN_SINK) outputs |= STW_OUT_DSINK;
     return outputs;
 }

@@ -105,7 +105,7 @@ static double naive_alibi(const fixture *f, int64_t b, int64_t h, int64_t i, int
 
 static double naive_score(const fixture *f, int64_t b, int64_t h, int64_t i, int64_t j) {
     const stw_attn_desc *d = &f->desc;
-    const float *q = f->args.q, *k = f->args.k, *bias = f->args.bias;
+    const float *q = f->args.q, *k = f->args.k;
     int64_t h_kv = h / (d->heads_q / d->heads_kv);
     double s = 0;
     int seen;
@@ -114,7 +114,10 @@ static double naive_score(const fixture *f, int64_t b, int64_t h, int64_t i, int
              (double)k[fixture_index(f, FIXTURE_K, b, h_kv, j, e)];
     s *= d->flags & STW_ATTN_HAS_SCALE ? (double)d->scale : pow((double)d->head_dim_qk, -0.5);
     if (d->softcap != 0) s = (double)d->softcap * tanh(s / (double)d->softcap);
-    if (bias) s += (double)bias[fixture_bias_index(f, b, h, i, j)];
+    if (d->bias_dtype == STW_F32)
+        s += (double)((const float *)f->args.bias)[fixture_bias_index(f, b, h, i, j)];
+    if (d->bias_dtype == STW_U8 && !((const unsigned char *)f->args.bias)[fixture_bias_index(f, b, h, i, j)])
+        return -INFINITY;
     s += naive_alibi(f, b, h, i, j, &seen);
     return seen ? s : -INFINITY;
 }

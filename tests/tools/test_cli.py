@@ -211,7 +211,7 @@ class Cli(CommandTest):
         self.assertIsNone(json.loads(sternway("explain", "--json", "attn_bwd:f32:b1h4k3s8d8").stdout)["chosen"])
 
     def test_explain_bad_problems(self):
-        for text in ("", "attn", "attn_bwd", "attn_bwd:f64:b1h1s1d1", "attn_bwd:f32:b1h1s1d1:what", "attn_bwd:f32:b1h1s1",
+        for text in ("", "attn", "attn_bwd", "attn_bwd:f80:b1h1s1d1", "attn_bwd:f32:b1h1s1d1:what", "attn_bwd:f32:b1h1s1",
                      "attn_bwd:f32:b99999999999999999999h1s1d1", "attn_bwd:f32:b1h1s1d1:dropout", "\x1b[0m", "é" * 500):
             with self.subTest(text=text):
                 done = sternway("explain", text)

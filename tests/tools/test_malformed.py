@@ -154,13 +154,14 @@ class Problem(CommandTest):
         def as_type(name, dtype):
             _, shape, values = small_problem()[name]
             return {name: (dtype, shape, values if dtype[0] == "F" else [0] * len(values))}
-        self.change("q: dtype F64; F32 F16 BF16 is accepted", **as_type("q", "F64"))
+        self.change("q: dtype I32; F32 F16 BF16 F64 is accepted", **as_type("q", "I32"))
+        self.change("k: dtype F32, but q is F64", **as_type("q", "F64"))
         self.change("k: dtype F16, but q is F32", **as_type("k", "F16"))
         self.change("dout: dtype I32", **as_type("dout", "I32"))
-        self.change("lse: dtype F16; F32 is accepted", **as_type("lse", "F16"))
+        self.change("lse: dtype F16; F32 F64 is accepted", **as_type("lse", "F16"))
         self.change("dq_ref: dtype I32", **as_type("dq_ref", "I32"))
         self.change("bias: dtype F16, but q is F32", bias=("F16", (1, 1, 1, 1), [0.0]))
-        self.change("bias: dtype I32; F32 F16 BF16 BOOL U8 is accepted", bias=("I32", (1, 1, 1, 1), [0]))
+        self.change("bias: dtype I32; F32 F16 BF16 F64 BOOL U8 is accepted", bias=("I32", (1, 1, 1, 1), [0]))
         self.change("sink: dtype F16", sink=("F16", (1,), [0.0]))
         self.change("used_q: dtype I64", used_q=("I64", (1,), [5]))
         self.change("q_offsets: dtype I32", q_offsets=("I32", (1,), [5]))
