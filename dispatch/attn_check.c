@@ -116,8 +116,9 @@ static stw_status check_outputs(const check *c) {
     for (int i = 0; i < 4; ++i)
         if (d->accumulate & names[i].bit && dtypes[i] != stw_dtype_of_rows(d->dtype))
             return stw_fail(dtypes[i] ? STW_E_UNSUPPORTED : STW_E_INVALID, /* none: there is no such output */
-                            "%s: accumulate into %s of type %s: only f32 outputs accumulate (%s_dtype)",
-                            c->who, names[i].name, stw_dtype_name(dtypes[i]), names[i].name);
+                            "%s: accumulate into %s of type %s: only %s outputs accumulate (%s_dtype)",
+                            c->who, names[i].name, stw_dtype_name(dtypes[i]),
+                            stw_dtype_name(stw_dtype_of_rows(d->dtype)), names[i].name);
     if (d->outputs & STW_OUT_DBIAS && (!stw_desc_has_bias(d) || d->bias_dtype == STW_U8))
         return stw_fail(STW_E_INVALID, "%s: outputs asks for dbias, but %s (bias_dtype is %d)", c->who,
                         stw_desc_has_bias(d) ? "a bias of u8 has no gradient" : "there is no bias",
