@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * Units of the main loop: bn keys of one sequence and kv head. What a key block meets is the same for all heads; the delta kernel
- * lists it once, since a single thread of the main loop would compute for a microsecond while the others wait. Which unit a number
- * is follows by arithmetic where all sequences have the same keys. Packed keys: the list holds the key blocks that there are,
- * whatever the longest sequence might be, and the order of units beside them:
+ * Units of the main loop: bn keys of one sequence and kv head. The delta kernel lists what each key block meets, the same for
+ * all heads, since one thread of the main loop would compute it for a microsecond while the others wait. Of dense keys a unit
+ * follows from its number by arithmetic. Of packed keys the list holds the key blocks that there are, and their units in order:
  *
  *     key_blocks   longest sequence | next | ... | shortest        each sequence's from the first to the last
  *     listed       its units: `beside` heads at a time go through its key blocks together
  *
- * Longest first: the last units, which decide how long multiprocessors stand idle, are short ones. Included by attn_bwd_walk.inl. */
+ * The longest come first, so that the last units, for which multiprocessors wait, are short. Included by attn_bwd_walk.inl. */
 
 /* What a key block of a sequence meets, whatever the head. */
 struct alignas(16) attn_key_block {
@@ -60,7 +59,7 @@ DEV_FN int attn_length_class(int64_t rows) {
     return ATTN_LENGTH_CLASSES - 1 - (rows < 1 ? 0 : half_octaves);
 }
 
-/* Entries `first` and on are a sequence's `count` key blocks: of the one at `first + block`, the places of its units in l.listed. */
+/* A sequence's `count` key blocks are entries `first` and on: the units of the one at `first + block`, to their places. */
 DEV_FN void attn_list_units(const stw_attn_launch &l, int64_t first, int64_t count, int64_t block, int64_t rows) {
     const int64_t heads = l.p.heads_kv, together = stw_smaller(heads, stw_heads_beside(heads, l.beside_rows, rows));
     const int64_t turn = l.vectors & STW_KEYS_DESCEND ? count - 1 - block : block;
@@ -68,7 +67,8 @@ DEV_FN void attn_list_units(const stw_attn_launch &l, int64_t first, int64_t cou
     DEV_ROLLED for (int64_t group = 0; group < heads; group += together) {
         const int64_t beside = stw_smaller(together, heads - group);
         uint64_t *to = units + group * count + turn * beside;
-        DEV_ROLLED for (int64_t h = 0; h < beside; ++h) to[h] = (uint64_t)(first + block) << 32 | (uint64_t)(group + h);
+        DEV_ROLLED for (int64_t h = 0; h < beside; ++h)
+            to[h] = (uint64_t)(first + block) << 32 | (uint64_t)(group + h);
     }
 }
 
@@ -82,7 +82,8 @@ DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
     if (t < ATTN_LENGTH_CLASSES) count_of[t] = 0;
     dev_barrier();
     DEV_ROLLED for (int64_t b = t; b < p.batch; b += threads)
-        dev_shared_fetch_add(count_of + attn_length_class(stw_seq_q(&p, b).rows), (uint64_t)stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn));
+        dev_shared_fetch_add(count_of + attn_length_class(stw_seq_q(&p, b).rows),
+                             (uint64_t)stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn));
     dev_barrier();
     uint64_t before = 0, all = 0;
     DEV_ROLLED for (int c = 0; c < ATTN_LENGTH_CLASSES; ++c) {
@@ -95,7 +96,8 @@ DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
     dev_barrier();
     DEV_ROLLED for (int64_t b = t; b < p.batch; b += threads) {
         const int64_t count = stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn);
-        const int64_t first = (int64_t)dev_shared_fetch_add(next_of + attn_length_class(stw_seq_q(&p, b).rows), (uint64_t)count);
+        uint64_t *const next = next_of + attn_length_class(stw_seq_q(&p, b).rows);
+        const int64_t first = (int64_t)dev_shared_fetch_add(next, (uint64_t)count);
         DEV_ROLLED for (int64_t block = 0; block < count && first + block < most; ++block) {
             list[first + block].b = b;
             list[first + block].block = (int)block;
@@ -105,7 +107,8 @@ DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
     DEV_ROLLED for (int64_t at = t; at < there; at += threads) {
         const int64_t b = list[at].b, block = list[at].block, first = at - block;
         attn_list_key_block(l, at, b, block);
-        attn_list_units(l, first, stw_smaller(stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn), most - first), block, stw_seq_q(&p, b).rows);
+        const int64_t count = stw_smaller(stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn), most - first);
+        attn_list_units(l, first, count, block, stw_seq_q(&p, b).rows);
     }
 }
 
@@ -134,13 +137,14 @@ DEV_FN attn_place attn_place_of(const stw_attn_launch &l, int64_t number) {
     int64_t heads = l.p.batch * l.p.heads_kv, group = stw_quotient(number, l.heads_beside * l.k_blocks);
     int64_t first = group * l.heads_beside, beside = stw_smaller(l.heads_beside, heads - first);
     number -= first * l.k_blocks;
-    int64_t block = stw_quotient(number, beside), head = first + number - block * beside, b = stw_quotient(head, l.p.heads_kv);
+    int64_t block = stw_quotient(number, beside), head = first + number - block * beside;
+    int64_t b = stw_quotient(head, l.p.heads_kv);
     attn_place at = {(uint32_t)(b * l.k_blocks + block), (int)(head - b * l.p.heads_kv), true};
     return at;
 }
 
-/* One thread: the next unit that nobody has taken. Units are taken in the order of their numbers: in deterministic mode that of the
- * additions to dQ. */
+/* One thread: the next unit that nobody has taken. Units are taken in the order of their numbers, which in deterministic mode
+ * is that of the additions to dQ. */
 DEV_FN attn_place attn_unit_take(const stw_attn_launch &l) {
     const int64_t number = (int64_t)dev_fetch_add(l.ticket, 1);
     attn_place at = {0, 0, false};

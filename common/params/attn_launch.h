@@ -125,7 +125,7 @@ STW_SHARED_FN int64_t stw_key_blocks_most(const stw_attn_params *p, int64_t bn) 
     return p->features & STW_FEAT_PACKED_KV ? stw_smaller(most, p->total_kv / bn + p->batch) : most;
 }
 
-/* Tiles of `rows` query rows that a pack has room for; the last begins in the last row at most. */
+/* Tiles of `rows` query rows that a pack may hold, since each sequence begins with a tile of its own. */
 STW_SHARED_FN int64_t stw_tiles_of_pack(const stw_attn_params *p, int64_t rows) {
     return p->total_q / rows + p->batch + 1;
 }

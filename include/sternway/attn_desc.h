@@ -23,8 +23,8 @@ typedef struct stw_attn_strides {
 } stw_attn_strides;
 
 /** Distance between neighbours along head_dim of the inputs, with STW_ATTN_HAS_DIM_STRIDES; 0 is a broadcast.
- * An input with another than 1 is copied into the workspace first, without the dimensions that are broadcast (GPU backends: but
- * for broadcast rows, which they copy to as many rows in any case). */
+ * An input with another than 1 is copied into the workspace first, without the dimensions that are broadcast.
+ * GPU backends also copy an input whose rows are broadcast, to as many rows: all of them at one address are slow. */
 typedef struct stw_attn_dim_strides {
     int64_t q;    /**< of q               */
     int64_t k;    /**< as q               */
@@ -128,9 +128,8 @@ typedef struct stw_attn_desc {
 
     /** Strides of every tensor that the call uses; others are ignored. >= 0; a stride of 0 over an extent
      * above 1 is a broadcast and allowed for the inputs q, k, v, out, dout, bias and dlse. Gradients must not
-     * overlap themselves;
-     * packed interleaved QKV and dQKV (disjoint elements of one buffer) are fine. Rows on 16-byte
-     * boundaries select faster kernels; element alignment always works. stw_layout_*() fills all. */
+     * overlap themselves; packed interleaved QKV and dQKV (disjoint elements of one buffer) are fine. Rows on
+     * 16-byte boundaries select faster kernels; element alignment always works. stw_layout_*() fills all. */
     stw_attn_strides q;
     stw_attn_strides k;    /**< as q */
     stw_attn_strides v;    /**< as q */

@@ -8,8 +8,8 @@
  * when rounded up to four leading bits: up to 16 each size is alone, beyond there are 8 classes between a
  * power of two and the next. The strides that follow from these sizes may differ with them: heads of
  * total_* rows each, all strides of lse, dlse and delta but `seq`, all of a bias but which are 0. Rules of
- * the tuning tables that ask for a size cut classes. Every other stride counts as it is, and with a strided
- * head dim (STW_ATTN_HAS_DIM_STRIDES) every size.
+ * the tuning tables that ask for a size cut classes. Every other stride counts as it is, and where an input is
+ * copied first (stw_attn_dim_strides) every size.
  *
  * The kernels get the call's own sizes: a call checks, clamps and computes what it would with a plan for its
  * very descriptor, bit by bit in deterministic mode. The workspace is that of the class, each of whose sizes
