@@ -17,9 +17,8 @@ typedef struct pointer_row {
 } pointer_row;
 
 enum { BWD = 1 << STW_CALL_BWD, FWD = 1 << STW_CALL_FWD, MASK = 1 << STW_CALL_DROPOUT_MASK };
-#define WRITTEN(name, member, rows, calls)                                                                   \
-    { name, offsetof(stw_attn_params, member), rows, calls }
-#define POINTER(name, member, rows) WRITTEN(name, member, rows, 0)
+#define WRITTEN(name, member, rows, calls) {name, offsetof(stw_attn_params, member), rows, calls}
+#define POINTER(name, member, rows)        WRITTEN(name, member, rows, 0)
 static const pointer_row pointer_rows[] = {
     POINTER("q", q.data, ROWS_Q),
     POINTER("k", k.data, ROWS_KV),

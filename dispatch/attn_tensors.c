@@ -12,10 +12,15 @@
 #define ROW(name, kv, dim, broadcast, output) ROW_WITH(name, 0, kv, dim, broadcast, output)
 #define ROW_IN(name, kv, dimension)           ROW_WITH(name, offsetof(stw_attn_desc, dim.name), kv, dimension, 1, 0)
 #define ROW_WITH(name, dim_offset, kv, dim, broadcast, output)                                               \
-    {                                                                                                        \
-#name, offsetof(stw_attn_desc, name), offsetof(stw_attn_args, name),                                 \
-            offsetof(stw_attn_params, name), dim_offset, kv, dim, broadcast, output                          \
-    }
+    {#name,                                                                                                  \
+     offsetof(stw_attn_desc, name),                                                                          \
+     offsetof(stw_attn_args, name),                                                                          \
+     offsetof(stw_attn_params, name),                                                                        \
+     dim_offset,                                                                                             \
+     kv,                                                                                                     \
+     dim,                                                                                                    \
+     broadcast,                                                                                              \
+     output}
 
 const stw_tensor_row stw_tensor_rows[STW_TENSOR_ROWS] = {
     ROW_IN(q, 0, 'd'),

@@ -141,8 +141,7 @@ static stw_status ask_workspace(once *c, stw_context *context, const stw_attn_de
     return STW_OK;
 }
 
-#define ONCE(op, kind_of_op, name)                                                                           \
-    { .kind = kind_of_op, .call = #op name, .desc_name = #op name ": desc" }
+#define ONCE(op, kind_of_op, name) {.kind = kind_of_op, .call = #op name, .desc_name = #op name ": desc"}
 
 stw_status stw_attn_bwd_once(stw_context *context, const stw_attn_desc *desc, const stw_attn_args *args,
                              void *workspace, size_t workspace_size, stw_stream stream) {

@@ -14,8 +14,7 @@ typedef struct pointer {
     int need, element; /* 1: required; 2: may be null. Bytes of an element: its alignment */
 } pointer;
 
-#define POINTER(field, ...)                                                                                  \
-    { #field, offsetof(stw_jagged_args, field), __VA_ARGS__ }
+#define POINTER(field, ...) {#field, offsetof(stw_jagged_args, field), __VA_ARGS__}
 
 static const pointer pointers[] = {
     POINTER(grad, J_MATMUL, 1, 4),

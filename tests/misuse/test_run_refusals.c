@@ -17,8 +17,7 @@ typedef struct pointer {
     int element;
 } pointer;
 
-#define POINTER(name, ...)                                                                                   \
-    { #name, offsetof(stw_attn_args, name), SLOT_##name, __VA_ARGS__ }
+#define POINTER(name, ...) {#name, offsetof(stw_attn_args, name), SLOT_##name, __VA_ARGS__}
 
 static const pointer pointers[] = {
     POINTER(q, FULL, 1, 1, 4),

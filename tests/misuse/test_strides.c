@@ -37,8 +37,8 @@ static int64_t get_stride(const stw_attn_desc *desc, size_t offset, int dim) {
     return ((const int64_t *)(const void *)((const char *)desc + offset))[dim];
 }
 
-/* Both plans: refused by those that use the tensor (INVALID, or UNSUPPORTED where 2 is given), by its name and
- * dimension; accepted by the other. */
+/* Both plans: refused by those that use the tensor (INVALID, or UNSUPPORTED where 2 is given), by its name
+ * and dimension; accepted by the other. */
 static void judge(fixture *f, const stw_attn_desc *desc, const tensor *t, const char *dim, const char *value,
                   int backward, int forward) {
     static const stw_status expected[] = {STW_OK, STW_E_INVALID, STW_E_UNSUPPORTED};
@@ -76,8 +76,13 @@ static void each_dimension_of_each_tensor(void **state) {
             set_stride(&desc, t->offset, dim, INT64_MIN);
             judge(&f, &desc, t, dims[dim], "-9223372036854775808", 2 * t->backward, 2 * t->forward);
             set_stride(&desc, t->offset, dim, 0);
-            judge(&f, &desc, t, dims[dim], "0", t->broadcast ? 0 : t->backward_output ? 1 : 2 * t->backward,
-                  forward_output(t) ? 1 : t->broadcast ? 0 : 2 * t->forward);
+            judge(&f, &desc, t, dims[dim], "0",
+                  t->broadcast         ? 0
+                  : t->backward_output ? 1
+                                       : 2 * t->backward,
+                  forward_output(t) ? 1
+                  : t->broadcast    ? 0
+                                    : 2 * t->forward);
             set_stride(&desc, t->offset, dim, INT64_MAX);
             judge(&f, &desc, t, dims[dim], "9223372036854775807", t->backward, t->forward);
             set_stride(&desc, t->offset, dim, INT64_MAX / 4); /* elements fit, bytes do not */
@@ -90,8 +95,8 @@ static void each_dimension_of_each_tensor(void **state) {
     fixture_close(&f);
 }
 
-/* The incoming gradient of a sum() is one number seen everywhere: the same gradients as when it is written out.
- * And every input whose head dim is strided. */
+/* The incoming gradient of a sum() is one number seen everywhere: the same gradients as when it is written
+ * out. And every input whose head dim is strided. */
 static void expanded_inputs(void **state) {
     (void)state;
     enum { DIM_Q = 8, DIM_V = 4, ROWS = 2 * 5 * 4 };
