@@ -6,7 +6,7 @@
 #   ./bootstrap.sh test   the same, then every test (what CI runs)
 #   ./bootstrap.sh full   the same, with the long forms of conform, planted bugs, fuzzing, races and a second build
 #   ./bootstrap.sh build  install and build only
-#   ./bootstrap.sh coverage  which lines and branches of common/ and dispatch/ the tests run (tests/coverage)
+#   ./bootstrap.sh coverage  which lines and branches of common/, backends/gpu/, dispatch/ the tests run (tests/coverage)
 # Needs root or sudo to install Debian packages, and only when one is missing.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -203,7 +203,7 @@ coverage() {
     command -v gcovr >/dev/null || return 0
     CC=gcc build coverage -DSTERNWAY_IMAGES_FROM="$PWD/build/release/images"
     find build/coverage -name '*.gcda' -delete
-    say "coverage of common/ and dispatch/: units, refusals, loaders, tools, conform in one process"
+    say "coverage of common/, backends/gpu/ and dispatch/: units, refusals, loaders, tools, conform in one process"
     ctest --test-dir build/coverage --output-on-failure -j "$jobs" -L 'unit|coverage' -LE full -E '^(install|packages|consumer|docs_|readme|tool_plot|completion|abi_(calls|exports|needed))'
     ctest --test-dir build/coverage --output-on-failure -j "$jobs" \
         -R '^(golden_.*|jagged_golden_[a-z]*|conform_command|conform_reports|conform_sampled|sm80_emu_devices|emu_blas_(run|text_.*)_gfx90a|emu_(graph|info|explain|tune)_gfx90a)$'

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 #
-# Reads dispatch/arch.def, the registry of architectures: STERNWAY_ARCHS_{CPU,CUDA,HIP}.
-set(_arch_def ${CMAKE_CURRENT_SOURCE_DIR}/dispatch/arch.def)
+# Reads common/arch.def, the registry of architectures: STERNWAY_ARCHS_{CPU,CUDA,HIP}.
+set(_arch_def ${CMAKE_CURRENT_SOURCE_DIR}/common/arch.def)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_arch_def})
 file(STRINGS ${_arch_def} _arch_rows REGEX "^STW_ARCH\\(")
 foreach(_row IN LISTS _arch_rows)
     if(NOT _row MATCHES "^STW_ARCH\\(([a-z0-9]+), (CPU|CUDA|HIP), ([0-9]+), ")
-        message(FATAL_ERROR "dispatch/arch.def: cannot read the row ${_row}")
+        message(FATAL_ERROR "common/arch.def: cannot read the row ${_row}")
     endif()
     list(APPEND STERNWAY_ARCHS_${CMAKE_MATCH_2} ${CMAKE_MATCH_1})
     set(_backend_${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
@@ -16,7 +16,7 @@ message(STATUS "sternway archs: CUDA ${STERNWAY_ARCHS_CUDA}; HIP ${STERNWAY_ARCH
 
 # Every tuning table that exists, as one include for dispatch/tables.c: adding
 # common/tuning/attn_bwd.<arch>.def is all it takes.
-set(_tables "/* Made by cmake/archs.cmake from dispatch/arch.def and common/tuning. */\n")
+set(_tables "/* Made by cmake/archs.cmake from common/arch.def and common/tuning. */\n")
 foreach(_arch IN LISTS STERNWAY_ARCHS_CPU STERNWAY_ARCHS_CUDA STERNWAY_ARCHS_HIP)
     if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/common/tuning/attn_bwd.${_arch}.def)
         string(APPEND _tables
@@ -35,8 +35,8 @@ list(JOIN _rows "\n" _rows)
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/attn_tables.inc
     CONTENT "${_tables}static const stw_attn_table attn_tables[] = {\n${_rows}\n};\n" @ONLY)
 
-# The same for common/jagged_tables.c, of common/tuning/jagged.<arch>.def.
-set(_tables "/* Made by cmake/archs.cmake from dispatch/arch.def and common/tuning. */\n")
+# The same for backends/gpu/jagged_tables.c, of common/tuning/jagged.<arch>.def.
+set(_tables "/* Made by cmake/archs.cmake from common/arch.def and common/tuning. */\n")
 set(_rows)
 foreach(_arch IN LISTS STERNWAY_ARCHS_CUDA STERNWAY_ARCHS_HIP)
     if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/common/tuning/jagged.${_arch}.def)

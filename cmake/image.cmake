@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
 # Device images: compiled at build time, embedded by .incbin, listed with their hashes in
-# generated/images.def and jagged_images.def for common/image.c. Included by the top level behind the backends, whose target
+# generated/images.def and jagged_images.def for backends/gpu/image.c. Included by the top level behind the backends, whose target
 # the objects join. Without a device compiler the backend is built with its loader and no image.
 set(STERNWAY_IMAGES_FROM "" CACHE PATH "images/ of another build of the same sources: its images are taken, which cost minutes")
 set(_images ${CMAKE_BINARY_DIR}/images)
@@ -146,7 +146,7 @@ if(_image_files)
     add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/generated/jagged_images.def
         COMMAND stw_image_rows ${CMAKE_BINARY_DIR}/generated/jagged_images.def ${_jagged_words}
         DEPENDS stw_image_rows ${_image_files} COMMENT "Hashes of the jagged device images" VERBATIM)
-    set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/common/image.c TARGET_DIRECTORY sternway_internal PROPERTIES
+    set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/backends/gpu/image.c TARGET_DIRECTORY sternway_internal PROPERTIES
         COMPILE_DEFINITIONS "STW_IMAGE_ROWS=\"images.def\";STW_JAGGED_IMAGE_ROWS=\"jagged_images.def\""
         OBJECT_DEPENDS "${CMAKE_BINARY_DIR}/generated/images.def;${CMAKE_BINARY_DIR}/generated/jagged_images.def")
 endif()

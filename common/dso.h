@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Drivers as run-time libraries: finds one of a list of sonames and fills a struct of function pointers
- * from rows (name, required, slot). Called by common/driver.c and dispatch/probe_nvml.c. Nothing here
+ * from rows (name, required, slot). Called by backends/gpu/driver.c and dispatch/probe_nvml.c. Nothing here
  * takes a path: the system's search order decides, and a library already in the process wins. */
 #ifndef STW_COMMON_DSO_H
 #define STW_COMMON_DSO_H

@@ -5,7 +5,7 @@
 #ifndef STW_DISPATCH_ATTN_PROBLEM_H
 #define STW_DISPATCH_ATTN_PROBLEM_H
 
-#include "backend.h"
+#include "backends/backend.h"
 
 typedef enum stw_tensor_use {
     STW_USE_NONE = 0,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * What this machine and this build have: stw_devices, the public face of the probe, and
- * stw_embedded_images, that of common/image. */
+ * stw_embedded_images, that of backends/gpu/image. */
 #include "common/extend.h"
-#include "common/image.h"
+#include "backends/gpu/image.h"
 #include "dispatch/probe.h"
 
 #include <stdio.h>

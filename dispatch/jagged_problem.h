@@ -5,7 +5,7 @@
 #ifndef STW_DISPATCH_JAGGED_PROBLEM_H
 #define STW_DISPATCH_JAGGED_PROBLEM_H
 
-#include "backend.h"
+#include "backends/backend.h"
 
 /* Fields of the descriptor that not every op uses. */
 #define STW_JFIELD_OUTER     0x001u

@@ -6,7 +6,7 @@
 #ifndef STW_DISPATCH_PLAN_CACHE_H
 #define STW_DISPATCH_PLAN_CACHE_H
 
-#include "backend.h"
+#include "backends/backend.h"
 
 #include <stdatomic.h>
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * Facts about the machine, and the device list they make. The rules are in probe.h; AMD's files are read
- * by common/kfd.c and NVML by probe_nvml.c. */
+ * by backends/gpu/kfd.c and NVML by probe_nvml.c. */
 #include "dispatch/probe.h"
 
 #include "common/cores.h"
-#include "common/gpu_arch.h"
+#include "backends/gpu/arch.h"
 #include "common/small_file.h"
-#include "dispatch/arch.h"
+#include "common/arch.h"
 
 #include <dirent.h>
 #include <stdio.h>

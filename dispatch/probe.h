@@ -6,8 +6,8 @@
 #ifndef STW_DISPATCH_PROBE_H
 #define STW_DISPATCH_PROBE_H
 
-#include "common/image.h"
-#include "common/kfd.h"
+#include "backends/gpu/image.h"
+#include "backends/gpu/kfd.h"
 
 #define STW_PROBE_NVIDIA_MAX 64
 

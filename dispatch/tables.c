@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Includes every tuning table there is; the list of files comes from dispatch/arch.def (cmake/archs.cmake).
+ * Includes every tuning table there is; the list of files comes from common/arch.def (cmake/archs.cmake).
  */
 #include "tables.h"
 

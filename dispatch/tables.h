@@ -5,7 +5,7 @@
 #ifndef STW_DISPATCH_TABLES_H
 #define STW_DISPATCH_TABLES_H
 
-#include "backend.h"
+#include "backends/backend.h"
 
 /* A RULE row: conditions in the grammar of select.h, and the variant it chooses. */
 typedef struct stw_rule_row {

@@ -6,7 +6,7 @@
 #include "jagged_case.h"
 
 #include "common/cores.h"
-#include "dispatch/arch.h"
+#include "common/arch.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * problem. */
 #include "conform.h"
 
-#include "dispatch/arch.h"
+#include "common/arch.h"
 #include "dispatch/tables.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "tool.h"
 
 #include "common/problem_jagged.h"
-#include "dispatch/arch.h"
+#include "common/arch.h"
 
 #include <stdio.h>
 #include <stdlib.h>

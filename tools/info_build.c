@@ -6,7 +6,7 @@
 
 #include "common/env.h"
 #include "common/status.h"
-#include "dispatch/arch.h"
+#include "common/arch.h"
 #include "dispatch/tables.h"
 
 #include <stdio.h>
@@ -79,7 +79,7 @@ static int is_in_build(const cJSON *report, const char *arch) {
     return 0;
 }
 
-/* The row of dispatch/arch.def whose tuning table a usable device gets: its own arch's; on NVIDIA as the
+/* The row of common/arch.def whose tuning table a usable device gets: its own arch's; on NVIDIA as the
  * library routes it (stw_cuda_row_of_cc), the newest row of its major compute capability that is not newer
  * than the device and is in this build, else the oldest, which runs on all. */
 static const char *table_of(const cJSON *report, const stw_device_info *info) {

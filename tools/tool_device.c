@@ -7,7 +7,7 @@
 #include "common/env.h"
 #include "common/problem.h"
 #include "common/problem_jagged.h"
-#include "dispatch/arch.h"
+#include "common/arch.h"
 
 #include <ctype.h>
 #include <stdio.h>

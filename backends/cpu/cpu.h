@@ -5,7 +5,7 @@
 #ifndef STW_CPU_CPU_H
 #define STW_CPU_CPU_H
 
-#include "dispatch/backend.h"
+#include "backends/backend.h"
 #include "pool.h"
 #include "tile.h"
 

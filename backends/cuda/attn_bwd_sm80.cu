@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The sm80 image: every row of common/tuning/attn_bwd.sm80.def becomes kernels of the shared tiled source.
- * Compiled to a cubin and PTX by the build; entry names are put together again by common/attn_launch.c. */
+ * Compiled to a cubin and PTX by the build; entry names are put together again by backends/gpu/attn_tiled.c. */
 #include "common/device/device.h"
 
 #include "common/device/copy.h"

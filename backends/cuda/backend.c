@@ -3,7 +3,7 @@
  * The CUDA backend's table for dispatch, and opening a device. Driver API only; the caller's current context
  * is never changed. */
 #include "backends/cuda/device.h"
-#include "common/gpu_arch.h"
+#include "backends/gpu/arch.h"
 #include "common/log.h"
 
 #include <stdio.h>

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * cuBLASLt 11 to 13 as a stw_blas_vendor: names, numbers and layouts. Used by common/blas.c. */
-#include "common/blas.h"
+ * cuBLASLt 11 to 13 as a stw_blas_vendor: names, numbers and layouts. Used by backends/gpu/blas.c. */
+#include "backends/gpu/blas.h"
 #include "backends/cuda/device.h"
 
 #include <stddef.h>
 
 static const stw_dso_row rows[] = {
 #define STW_BLAS(name, parameters) {"cublasLt" #name, 1, offsetof(stw_blas_functions, name)},
-#include "common/blas.def"
+#include "backends/gpu/blas.def"
 #undef STW_BLAS
 };
 

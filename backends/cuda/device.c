@@ -3,7 +3,7 @@
  * Life of an opened device: the primary context, entering and leaving it. */
 #include "backends/cuda/device.h"
 
-#include "common/blas.h"
+#include "backends/gpu/blas.h"
 
 #include <stdlib.h>
 

@@ -5,7 +5,7 @@
 #define STW_CUDA_DEVICE_H
 
 #include "backends/cuda/driver.h"
-#include "common/gpu.h"
+#include "backends/gpu/gpu.h"
 
 typedef struct stw_cuda_state {
     stw_gpu gpu; /* first: common code sees only this */
@@ -38,7 +38,7 @@ stw_status stw_cuda_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t 
 
 extern struct stw_blas_vendor stw_cuda_blas; /* blas.c */
 
-/* stw_backend_ops; the others are common/gpu.h's */
+/* stw_backend_ops; the others are backends/gpu/gpu.h's */
 stw_status stw_cuda_buffer_alloc(const stw_device *device, size_t bytes, void **pointer_out);
 stw_status stw_cuda_buffer_free(const stw_device *device, void *pointer);
 stw_status stw_cuda_copy(const stw_device *device, void *to, const void *from, size_t bytes,

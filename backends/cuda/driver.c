@@ -3,7 +3,7 @@
  * Loading and starting libcuda.so.1, and its errors as text. */
 #include "backends/cuda/driver.h"
 
-#include "common/driver.h"
+#include "backends/gpu/driver.h"
 
 #include <stdio.h>
 #include <string.h>

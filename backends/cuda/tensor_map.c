@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Tensor maps (TMA descriptors) of a call of Hopper's own main loop. Called by common/gpu_launch.c in each
+ * Tensor maps (TMA descriptors) of a call of Hopper's own main loop. Called by backends/gpu/launch.c in each
  * run call, through stw_gpu_ops: work of the driver on the host alone. */
 #include "backends/cuda/tensor_map.h"
 #include "backends/cuda/device.h"

@@ -6,8 +6,8 @@
  * rest. */
 #include "backends/hip/driver.h"
 
-#include "common/gpu_arch.h"
-#include "common/kfd.h"
+#include "backends/gpu/arch.h"
+#include "backends/gpu/kfd.h"
 
 enum { GCN_NAME_SIZE = 256, GCN_NAME_AT_R0600 = 1160, GCN_NAME_AT_R0000 = 396 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * hipBLASLt 0.7 to 1.5 as a stw_blas_vendor: names, numbers and layouts, and what it must be kept from. Used
- * by common/blas.c. Written from the vendor's public headers; never run with a real hipBLASLt. */
-#include "common/blas.h"
+ * by backends/gpu/blas.c. Written from the vendor's public headers; never run with a real hipBLASLt. */
+#include "backends/gpu/blas.h"
 #include "backends/hip/device.h"
 
 #include <stddef.h>
@@ -10,7 +10,7 @@
 
 static const stw_dso_row rows[] = {
 #define STW_BLAS(name, parameters) {"hipblasLt" #name, 1, offsetof(stw_blas_functions, name)},
-#include "common/blas.def"
+#include "backends/gpu/blas.def"
 #undef STW_BLAS
     {"hipblasLtGetVersion", 1, offsetof(stw_blas_functions, GetVersion)}};
 

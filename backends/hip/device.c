@@ -3,7 +3,7 @@
  * Life of an opened HIP device: making it current and undoing that, its code object as a module. */
 #include "backends/hip/device.h"
 
-#include "common/blas.h"
+#include "backends/gpu/blas.h"
 
 #include <stdio.h>
 #include <stdlib.h>

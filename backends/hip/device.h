@@ -6,7 +6,7 @@
 #define STW_HIP_DEVICE_H
 
 #include "backends/hip/driver.h"
-#include "common/gpu.h"
+#include "backends/gpu/gpu.h"
 
 typedef struct stw_hip_state {
     stw_gpu gpu; /* first: common code sees only this */
@@ -36,7 +36,7 @@ stw_status stw_hip_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t g
 
 extern struct stw_blas_vendor stw_hip_blas; /* blas.c */
 
-/* stw_backend_ops; the others are common/gpu.h's */
+/* stw_backend_ops; the others are backends/gpu/gpu.h's */
 stw_status stw_hip_buffer_alloc(const stw_device *device, size_t bytes, void **pointer_out);
 stw_status stw_hip_buffer_free(const stw_device *device, void *pointer);
 stw_status stw_hip_copy(const stw_device *device, void *to, const void *from, size_t bytes,

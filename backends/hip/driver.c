@@ -3,7 +3,7 @@
  * Loading and starting libamdhip64, and its errors as text. */
 #include "backends/hip/driver.h"
 
-#include "common/driver.h"
+#include "backends/gpu/driver.h"
 
 static stw_hip_functions hip;
 

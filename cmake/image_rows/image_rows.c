@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Build-time tool of cmake/image.cmake: prints the row of common/image.c for each embedded image, with the
- * hash that common/image.c itself computes.
+ * Build-time tool of cmake/image.cmake: prints the row of backends/gpu/image.c for each embedded image, with the
+ * hash that backends/gpu/image.c itself computes.
  *   image_rows OUTPUT (BACKEND ARCH KIND SYMBOL FILE)... */
-#include "common/image.h"
+#include "backends/gpu/image.h"
 
 #include <stdio.h>
 #include <stdlib.h>

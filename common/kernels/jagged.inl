@@ -4,7 +4,7 @@
  * including file defines JAG_KERNEL(name, threads, call), JAG_KERNEL_BLOCKS (`blocks` of them a multiprocessor),
  * JAG_KERNEL_PRODUCT (that, and they choose among members of their argument at run time),
  * STW_VARIANT_TABLE and dev_shared; entry names are put together again by
- * common/jagged_launch.c. */
+ * backends/gpu/jagged_launch.c. */
 #include "common/params/jagged_launch.h"
 
 #include "common/kernels/jagged_math.inl"

@@ -2,7 +2,7 @@
  *
  * What an attention kernel on a GPU receives: the parameter block of the problem and the places of the
  * call's workspace. Also the arithmetic that host and kernels must agree on: how sequences are cut into
- * blocks, which blocks meet, and how much shared memory a tile needs. Filled by common/attn_launch.c, read
+ * blocks, which blocks meet, and how much shared memory a tile needs. Filled by backends/gpu/attn_tiled.c, read
  * by common/kernels. */
 #ifndef STW_COMMON_PARAMS_ATTN_LAUNCH_H
 #define STW_COMMON_PARAMS_ATTN_LAUNCH_H

@@ -154,7 +154,7 @@ typedef struct stw_image_info {
     int32_t intact;      /**< 1 when its bytes have the hash they were built with */
     uint64_t bytes;      /**< size                                              */
     uint64_t hash;       /**< 64-bit FNV-1a as recorded at build time           */
-    char arch[32];       /**< a row of dispatch/arch.def, "sm80"                */
+    char arch[32];       /**< a row of common/arch.def, "sm80"                */
     char kind[32];       /**< "cubin", "ptx", "code object"                     */
     char ops[32];        /**< whose kernels: "attention", "jagged"              */
 } stw_image_info;

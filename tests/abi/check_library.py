@@ -5,7 +5,7 @@
 exports   the symbols exported = dispatch/exports.map = the STW_API functions of the headers, all versioned
 needed    NEEDED is libc and libm; no RPATH, no RUNPATH, no executable stack
 calls     nothing that prints, exits, aborts or reads the environment unguarded is even linked
-includes  include <- common <- dispatch; backends see dispatch/backend.h only, and never each other
+includes  every folder includes only the floors below it: include, common, backends/*, dispatch
 """
 import argparse
 import pathlib
@@ -63,31 +63,43 @@ def check_calls(library, source):
     return [f"it calls {found}"] if found else []
 
 
+# Rooms from the ground up: a file includes its own room and rooms named here, each of which stands before it. CUDA and HIP
+# stand side by side and never include each other; the reference is the tests' oracle and takes nothing from a backend.
+ROOMS = {"include": (),
+         "common": ("include",),
+         "backends": ("include", "common"),
+         "backends/cpu/reference": ("include", "common"),
+         "backends/gpu": ("include", "common", "backends"),
+         "backends/cpu": ("include", "common", "backends"),
+         "backends/cuda": ("include", "common", "backends", "backends/gpu"),
+         "backends/hip": ("include", "common", "backends", "backends/gpu"),
+         "dispatch": ("include", "common", "backends", "backends/gpu")}
+
+
+def room_of(path):
+    """The innermost room of a path that is relative to the tree, or None."""
+    parents = [str(parent) for parent in pathlib.PurePosixPath(path).parents]
+    return next((parent for parent in parents if parent in ROOMS), None)
+
+
 def check_includes(library, source):
     del library
-    problems, seen = [], 0
-    # the registry of archs is data: whatever chooses by arch may read it
-    allowed = {"common": ("common/", "sternway/", "dispatch/arch.h"), "dispatch": ("common/", "sternway/", "dispatch/"),
-               "backends": ("common/", "sternway/", "dispatch/backend.h")}
-    vendor_header = "common/device/device.h"  # the one place that names the backends' leaf headers
-    shared_backend = "common/gpu.h"  # what the GPU backends share is a part of them
-    for folder, prefixes in allowed.items():
-        for path in sorted((source / folder).rglob("*")):
-            if path.suffix not in (".c", ".h", ".inl", ".def"):
-                continue
-            for target in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(errors="replace"), re.M):
-                seen += 1
-                inside = (path.parent / target).resolve()
-                own = path.relative_to(source).parts[:2] if folder == "backends" else (folder,)
-                if inside.exists() and inside.relative_to(source.resolve()).parts[:len(own)] == own:
-                    continue
-                if target.startswith("backends/") and folder == "backends" and target.split("/")[1] == own[1]:
-                    continue
-                name = str(path.relative_to(source))
-                named = name == vendor_header and re.fullmatch(r"backends/\w+/leaf\.h", target)
-                named = named or (name == shared_backend and target == "dispatch/backend.h")
-                if not target.startswith(prefixes) and "/" in target and not named:
-                    problems.append(f"{path.relative_to(source)} includes {target}")
+    problems, seen, rooms = [], 0, list(ROOMS)
+    for room, below in ROOMS.items():
+        problems += [f"{room} stands below {other}" for other in below if rooms.index(other) >= rooms.index(room)]
+    for path in sorted(path for room in ("include", "common", "backends", "dispatch") for path in (source / room).rglob("*")):
+        if path.suffix not in (".c", ".h", ".inl", ".def", ".cu", ".hip"):
+            continue
+        name = path.relative_to(source)
+        for target in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(errors="replace"), re.M):
+            seen += 1
+            places = (path.parent / target, source / target, source / "include" / target)
+            found = next((place.resolve().relative_to(source) for place in places if place.exists()), None)
+            room, other = room_of(name), found and room_of(found)
+            if found and other != room and other not in ROOMS[room]:
+                problems.append(f"{name} includes {target}")
+            if not found and "/" in target:
+                problems.append(f"{name} includes {target}, which is not in the tree")
     if not seen:
         problems.append("no includes were found: is --source right?")
     return problems

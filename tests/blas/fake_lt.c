@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * libcublasLt.so.13 and libhipblaslt.so.1 for the emulators: the calls of common/blas.def on host memory,
+ * libcublasLt.so.13 and libhipblaslt.so.1 for the emulators: the calls of backends/gpu/blas.def on host memory,
  * strict about what they are given. Products are summed in f64. Column order, as the real ones.
  * FAKE_LT_VENDOR names the header with what differs. Environment: FAKE_LT_FAIL     create, version, layout,
  * heuristic (fails), none (finds nothing), state (of what it finds), workspace (wants more than it may have),

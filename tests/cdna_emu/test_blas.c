@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Linear by a library that one stream and one thread may use at a time (common/blas.c), on the emulator with
+ * Linear by a library that one stream and one thread may use at a time (backends/gpu/blas.c), on the emulator with
  * the fake hipBLASLt, which fails where the real one would give wrong results, hang or end the process:
  * streams, threads, captures, failures. Data are small integers, so library, tiles and the test agree bit by
  * bit. */

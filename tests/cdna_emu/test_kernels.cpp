@@ -8,7 +8,7 @@
 #include "sternway/attn_bwd.h"
 
 extern "C" {
-#include "common/attn_launch.h"
+#include "backends/gpu/attn_tiled.h"
 }
 
 #include <cmath>

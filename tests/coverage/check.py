@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What the tests of a coverage build ran of common/ and dispatch/: check.py BUILD. Fails below 100% of the lines or 95% of the
+"""What the tests of a coverage build ran of common/, backends/gpu/ and dispatch/: check.py BUILD. Fails below 100% of the lines or 95% of the
 branches. Prints what is missing, and every exclusion with its reason."""
 import json
 import pathlib
@@ -14,7 +14,7 @@ MARKER = re.compile(r"GCOVR_EXCL_(?:BR_)?LINE\b:?\s*(.*?)\s*(?:\*/|$)")
 
 
 def counts(build):
-    words = ["gcovr", "--root", SOURCE, "--object-directory", build, "--filter", "common/", "--filter", "dispatch/",
+    words = ["gcovr", "--root", SOURCE, "--object-directory", build, "--filter", "common/", "--filter", "backends/gpu/", "--filter", "dispatch/",
              "--exclude", "common/kernels/", "--json", "-"]
     done = subprocess.run(words, cwd=SOURCE, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -24,7 +24,7 @@ def counts(build):
 
 def exclusions():
     found = []
-    for folder in ("common", "dispatch"):
+    for folder in ("common", "backends/gpu", "dispatch"):
         for path in sorted((SOURCE / folder).rglob("*")):
             if path.suffix not in (".c", ".h", ".inl", ".def"):
                 continue

@@ -9,8 +9,8 @@
  * PATH                  dlopen, as a program that already uses its own driver chdir PATH, setenv NAME [VALUE]
  *   fork                          the rest runs in a child; "child N" with its exit status */
 #include "backends/hip/driver.h"
-#include "common/kfd.h"
-#include "dispatch/backend.h"
+#include "backends/gpu/kfd.h"
+#include "backends/backend.h"
 #include "loader_calls.h"
 
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The image table built from rows as the build writes them (images.def), and its hash. */
-#include "common/image.h"
+#include "backends/gpu/image.h"
 
 #include <string.h>
 

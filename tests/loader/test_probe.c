@@ -2,8 +2,8 @@
  *
  * The probe as a function over recorded machines: every folder of fixtures/ has an expect.txt with its
  * device list, one line a device: backend|ordinal|arch|usable|units|memory|uuid|name|note. */
-#include "common/gpu_arch.h"
-#include "dispatch/backend.h"
+#include "backends/gpu/arch.h"
+#include "backends/backend.h"
 #include "dispatch/probe.h"
 #include "fixture.h"
 
@@ -194,7 +194,7 @@ static void compute_capabilities(void **state) {
     }
 }
 
-/* sm and a number of two or three digits: common/gpu_arch.c reads compute capabilities out of them. */
+/* sm and a number of two or three digits: backends/gpu/arch.c reads compute capabilities out of them. */
 static void names_of_cuda_rows(void **state) {
     (void)state;
     int shared = 0;

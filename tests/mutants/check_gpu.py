@@ -187,7 +187,7 @@ class Check:
         (work / "images.c").write_text(source)
         (work / "images.def").write_text("".join(self.vendor.rows(value)))
         self.compile(work, work / "images.c", work / "images.c.o")
-        self.compile(work, tree / "common/image.c", work / "image.c.o", '-DSTW_IMAGE_ROWS="images.def"')
+        self.compile(work, tree / "backends/gpu/image.c", work / "image.c.o", '-DSTW_IMAGE_ROWS="images.def"')
         if "tables.c.o" in self.vendor.replaced:
             self.compile(work, tree / "dispatch/tables.c", work / "tables.c.o")
         (work / "lib").mkdir()

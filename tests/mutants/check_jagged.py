@@ -77,7 +77,7 @@ class Cdna:
                      f"-I{work}", f"-I{self.options.build}/generated"]
         yield [*compile_c, str(work / "images.c"), "-o", str(work / "images.o")]
         yield [*compile_c, '-DSTW_IMAGE_ROWS="images.def"', '-DSTW_JAGGED_IMAGE_ROWS="mutant.def"',
-               str(tree / "common/image.c"), "-o", str(work / "image.o")]
+               str(tree / "backends/gpu/image.c"), "-o", str(work / "image.o")]
         yield [self.options.cc, "-shared", "-Wl,-soname,libsternway.so.0", "-Wl,--no-undefined",
                f"-Wl,--version-script={tree}/dispatch/exports.map", "-o", str(work / "lib/libsternway.so.0"), "-Wl,--whole-archive",
                str(self.archive), "-Wl,--no-whole-archive", str(work / "images.o"), str(work / "image.o"), "-lm"]

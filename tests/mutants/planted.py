@@ -58,8 +58,8 @@ def report_stale(source, mutants):
 
 
 def embed(image, symbol):
-    """A device image as common/image.c wants it: C source with its bytes between the symbols, and its hash."""
-    value = 0xCBF29CE484222325  # FNV-1a, as common/image.c has it
+    """A device image as backends/gpu/image.c wants it: C source with its bytes between the symbols, and its hash."""
+    value = 0xCBF29CE484222325  # FNV-1a, as backends/gpu/image.c has it
     for byte in image.read_bytes():
         value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
     return (f'__asm__(".pushsection .rodata\\n.balign 256\\n.globl {symbol}_begin\\n.hidden {symbol}_begin\\n'

@@ -68,7 +68,7 @@ class Cli(CommandTest):
                      "STERNWAY_BACKEND"):
             self.assertIn(part, done.stdout)
         report = json.loads(sternway("info", "--json", env={"STERNWAY_LOG": "error"}).stdout)
-        archs = re.findall(r"(?m)^STW_ARCH\((\w+)", (SOURCE / "dispatch/arch.def").read_text())
+        archs = re.findall(r"(?m)^STW_ARCH\((\w+)", (SOURCE / "common/arch.def").read_text())
         self.assertEqual([row["name"] for row in report["archs"]], archs)
         names = re.findall(r'(?m)^STW_ENV\(\w+, "(\w+)"', (SOURCE / "common/env.def").read_text())
         self.assertEqual([row["name"] for row in report["environment"]], names)

@@ -9,11 +9,11 @@
 
 #include <cmocka.h>
 
-#include "common/driver.h"
+#include "backends/gpu/driver.h"
 #include "common/dtype.h"
 #include "common/env.h"
 #include "common/extend.h"
-#include "common/image.h"
+#include "backends/gpu/image.h"
 #include "common/log.h"
 #include "common/small_file.h"
 

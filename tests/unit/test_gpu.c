@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the GPU backends share (common/gpu.h), over a driver that only counts: entering a device and its loss,
+ * What the GPU backends share (backends/gpu/gpu.h), over a driver that only counts: entering a device and its loss,
  * kernels, checks of pointers, plans and calls that fail half way; and the products of a vendor's library
- * (common/blas.h) over one that fails where it is told to. Nobody reads what the addresses here stand for. */
+ * (backends/gpu/blas.h) over one that fails where it is told to. Nobody reads what the addresses here stand for. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "common/attn_launch.h"
-#include "common/blas.h"
+#include "backends/gpu/attn_tiled.h"
+#include "backends/gpu/blas.h"
 #include "common/problem_jagged.h"
 #include "common/size_class.h"
 #include "dispatch/attn_problem.h"
@@ -276,7 +276,7 @@ static void says(const char *text) {
     if (!strstr(stw_last_error(), text)) fail_msg("\"%s\" lacks \"%s\"", stw_last_error(), text);
 }
 
-/* ---- common/gpu.c ---- */
+/* ---- backends/gpu/gpu.c ---- */
 
 static void forked_children_are_refused(void **state) {
     (void)state;
@@ -364,7 +364,7 @@ static void kernels_that_cannot_be_made(void **state) {
     assert_null(gpu.module);           /* that of attention is not needed */
 }
 
-/* ---- common/gpu_check.c ---- */
+/* ---- backends/gpu/check.c ---- */
 
 static const char *asked(const stw_attn_params *params, const void *workspace, stw_status expected) {
     fake.asked[0] = 0;
@@ -414,7 +414,7 @@ static void empty_tensors_are_not_asked_for(void **state) {
     says("fake: k");
 }
 
-/* ---- common/blas.c ---- */
+/* ---- backends/gpu/blas.c ---- */
 
 static const stw_gpu_shape a_shape = {
     .m = 4, .n = 5, .k = 6, .dtype = STW_F16, .out_dtype = STW_F32, .a_by_k = 1};
@@ -543,7 +543,7 @@ static void one_stream_owns_the_library(void **state) {
     assert_int_equal(stw_blas_claim(&gpu, lib.product, other), 1);
 }
 
-/* ---- common/gpu_jagged.c ---- */
+/* ---- backends/gpu/jagged.c ---- */
 
 static stw_jagged_work work_of(const char *line) {
     stw_jagged_problem problem;
@@ -697,7 +697,7 @@ static void jagged_calls_that_fail(void **state) {
     assert_int_equal(lib.matmuls, 0);
 }
 
-/* ---- common/gpu_launch.c ---- */
+/* ---- backends/gpu/launch.c ---- */
 
 static stw_attn_work attn_work_of(const char *line, const char *variant) {
     stw_problem problem;

@@ -2,7 +2,7 @@
  *
  * Inside jagged operations: clean lengths made from any values (common/jagged_data.c), places of rows and
  * matrices against their definition (common/params/jagged.h), which kernels and parts GPUs get
- * (common/jagged_launch.h), and what plans say of themselves. */
+ * (backends/gpu/jagged_launch.h), and what plans say of themselves. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 
 #include "common/dtype.h"
 #include "common/jagged_data.h"
-#include "common/jagged_launch.h"
+#include "backends/gpu/jagged_launch.h"
 #include "common/problem_jagged.h"
 #include "dispatch/jagged_problem.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Launch plans of the attention kernels (common/attn_launch.c) as numbers: the places of a call's workspace
+ * Launch plans of the attention kernels (backends/gpu/attn_tiled.c) as numbers: the places of a call's workspace
  * hold what kernels write there, whatever the sequences' lengths, and apart from each other; what Hopper's
  * own main loop counts in 32 bits fits. Extents are those that the kernels' comments promise
  * (common/params/attn_launch.h). */
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/attn_launch.h"
+#include "backends/gpu/attn_tiled.h"
 #include "common/problem.h"
 #include "dispatch/attn_problem.h"
 #include "dispatch/tables.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which kernels a call consists of (common/attn_launch.c): what CDNA's own kernels take, when the gradient of
+ * Which kernels a call consists of (backends/gpu/attn_tiled.c): what CDNA's own kernels take, when the gradient of
  * a bias is summed and by which kernel, what Hopper's own main loop refuses. Expectations are the comments'
  * of attn_launch.c and attn_hopper.c, one property changed at a time. And what problems of one size class
  * have in common (common/size_class.h). */
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/attn_launch.h"
+#include "backends/gpu/attn_tiled.h"
 #include "common/problem.h"
 #include "common/size_class.h"
 #include "dispatch/attn_problem.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * Plans and run calls of the jagged operations on a GPU, as common/gpu_launch.c is attention's: the plan
- * finds the kernels that common/jagged_launch.c names, a run call checks its pointers and launches them in
+ * Plans and run calls of the jagged operations on a GPU, as backends/gpu/launch.c is attention's: the plan
+ * finds the kernels that backends/gpu/jagged_launch.c names, a run call checks its pointers and launches them in
  * the caller's stream. */
-#include "common/blas.h"
-#include "common/gpu.h"
-#include "common/jagged_launch.h"
+#include "backends/gpu/blas.h"
+#include "backends/gpu/gpu.h"
+#include "backends/gpu/jagged_launch.h"
 
 #include <string.h>
 

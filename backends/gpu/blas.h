@@ -3,19 +3,19 @@
  * Dense products of linear by the vendor's library (cuBLASLt, hipBLASLt), which is loaded by name when the
  * first plan could use it and is never needed: where it is not, our own tiles run. What differs between the
  * two is a stw_blas_vendor, in backends/cuda/blas.c and backends/hip/blas.c; whether a product is the
- * library's is decided in common/gpu_jagged.c. */
-#ifndef STW_COMMON_BLAS_H
-#define STW_COMMON_BLAS_H
+ * library's is decided in backends/gpu/jagged.c. */
+#ifndef STW_GPU_BLAS_H
+#define STW_GPU_BLAS_H
 
 #include "common/dso.h"
-#include "common/gpu.h"
+#include "backends/gpu/gpu.h"
 
 /* Room for an algorithm and for what the heuristic gives. */
 enum { STW_BLAS_ALGORITHM_BYTES = 64, STW_BLAS_RESULT_BYTES = 128 };
 
 typedef struct stw_blas_functions {
 #define STW_BLAS(name, parameters) int(*name) parameters;
-#include "common/blas.def"
+#include "backends/gpu/blas.def"
 #undef STW_BLAS
     int (*GetVersion)(void *handle, int *version_out); /* hipBLASLt's; cuBLASLt's soname says enough */
 } stw_blas_functions;

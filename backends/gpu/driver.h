@@ -3,8 +3,8 @@
  * A GPU driver of this process: loaded once, started once, never in a constructor, and refused in a
  * forked child, where drivers hang or crash. Each GPU backend owns one static stw_driver and calls
  * stw_driver_start at the head of open. */
-#ifndef STW_COMMON_DRIVER_H
-#define STW_COMMON_DRIVER_H
+#ifndef STW_GPU_DRIVER_H
+#define STW_GPU_DRIVER_H
 
 #include "common/dso.h"
 

@@ -2,7 +2,7 @@
  *
  * The vendor's library of dense products: loading it, finding an algorithm at plan time, running it. Results
  * are in column order there, so C[m,n] = A B is computed as C^T = B^T A^T. See blas.h. */
-#include "common/blas.h"
+#include "backends/gpu/blas.h"
 
 #include "common/log.h"
 

@@ -3,7 +3,7 @@
  * The tables of embedded device images. With device code the build defines STW_IMAGE_ROWS and
  * STW_JAGGED_IMAGE_ROWS as the paths of generated files of rows
  *     STW_IMAGE(BACKEND, arch, KIND, symbol, hash)   symbol_begin and symbol_end bound the bytes */
-#include "common/image.h"
+#include "backends/gpu/image.h"
 
 #include <string.h>
 

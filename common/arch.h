@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The rows of dispatch/arch.def as data. */
-#ifndef STW_DISPATCH_ARCH_H
-#define STW_DISPATCH_ARCH_H
+ * The rows of common/arch.def as data. */
+#ifndef STW_COMMON_ARCH_H
+#define STW_COMMON_ARCH_H
 
 #include "sternway/base.h"
 

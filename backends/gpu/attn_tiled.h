@@ -3,8 +3,8 @@
  * Launch plans of the tiled attention kernels, the same for CUDA and HIP: which kernels a call consists of,
  * in which order, with which grid, threads and shared memory, how much workspace it needs and what goes
  * where. Pure functions of a tile and a parameter block; called by the GPU backends. */
-#ifndef STW_COMMON_ATTN_LAUNCH_H
-#define STW_COMMON_ATTN_LAUNCH_H
+#ifndef STW_GPU_ATTN_TILED_H
+#define STW_GPU_ATTN_TILED_H
 
 #include "common/params/attn_launch.h"
 #include "common/params/attn_stage.h"

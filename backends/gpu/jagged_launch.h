@@ -2,12 +2,12 @@
  *
  * Launch plans of the jagged kernels, the same for CUDA and HIP: which kernels a call consists of, in which
  * order, with which grid, and what lies where in the workspace. Pure functions of a parameter block; called
- * by common/gpu_jagged.c. */
-#ifndef STW_COMMON_JAGGED_LAUNCH_H
-#define STW_COMMON_JAGGED_LAUNCH_H
+ * by backends/gpu/jagged.c. */
+#ifndef STW_GPU_JAGGED_LAUNCH_H
+#define STW_GPU_JAGGED_LAUNCH_H
 
 #include "common/params/jagged_launch.h"
-#include "dispatch/arch.h"
+#include "common/arch.h"
 
 #define STW_JAGGED_STEPS     6
 #define STW_JAGGED_ENTRY_MAX 80

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Load once, start once, refuse after fork. The rules are in driver.h. */
-#include "common/driver.h"
+#include "backends/gpu/driver.h"
 
 #include <stdio.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The registry of architectures (dispatch/arch.def) as a table. */
+ * The registry of architectures (common/arch.def) as a table. */
 #include "arch.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Arch names of NVIDIA and AMD devices, and which images run where. */
-#include "common/gpu_arch.h"
+#include "backends/gpu/arch.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Which problems Hopper's own main loop takes (loop "wgmma"); every other one goes to the shared kernels.
- * Pure functions, used by common/attn_launch.c. */
-#include "common/attn_launch.h"
+ * Pure functions, used by backends/gpu/attn_tiled.c. */
+#include "backends/gpu/attn_tiled.h"
 
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"

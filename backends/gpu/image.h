@@ -3,8 +3,8 @@
  * The device images embedded in this build: which arch, what kind, where the bytes are and their hash.
  * The build writes the rows (STW_IMAGE_ROWS); a build without device code has none. Read by the GPU
  * backends, the probe and `sternway info`. */
-#ifndef STW_COMMON_IMAGE_H
-#define STW_COMMON_IMAGE_H
+#ifndef STW_GPU_IMAGE_H
+#define STW_GPU_IMAGE_H
 
 #include "common/status.h"
 
@@ -16,7 +16,7 @@ typedef enum stw_image_kind {
 
 typedef struct stw_image {
     stw_backend backend;
-    const char *arch; /* a row of dispatch/arch.def */
+    const char *arch; /* a row of common/arch.def */
     stw_image_kind kind;
     const unsigned char *begin, *end;
     uint64_t hash; /* stw_image_hash of the bytes when they were embedded */

@@ -2,7 +2,7 @@
  *
  * How the products of matmul and linear are cut into units: tiles of the result over parts of what is summed.
  * Parts depend on the problem alone, so that sums are the same on every device. */
-#include "common/jagged_launch.h"
+#include "backends/gpu/jagged_launch.h"
 
 #include "common/dtype.h"
 

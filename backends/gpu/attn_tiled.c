@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Grids, shared memory and workspace of the tiled attention kernels; see attn_launch.h. */
-#include "common/attn_launch.h"
+ * Grids, shared memory and workspace of the tiled attention kernels; see attn_tiled.h. */
+#include "backends/gpu/attn_tiled.h"
 
 #include "common/dtype.h"
 #include "common/size_class.h"

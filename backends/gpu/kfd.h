@@ -3,8 +3,8 @@
  * AMD GPUs as the kernel driver lists them in /sys/class/kfd: no ROCm library, no driver start. Read by
  * the probe, and by the HIP backend where the runtime is too old to tell the arch. Whatever the files
  * hold (nothing, garbage, gigantic numbers), the result is a list with notes. */
-#ifndef STW_COMMON_KFD_H
-#define STW_COMMON_KFD_H
+#ifndef STW_GPU_KFD_H
+#define STW_GPU_KFD_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,7 +18,7 @@ typedef struct stw_kfd_gpu {
     uint32_t location_id; /* PCI bus << 8 | device << 3 | function            */
     uint32_t simd_count;  /* 0 = not known; so for the others                 */
     uint32_t simd_per_cu;
-    uint64_t gfx_version;  /* gfx_target_version, decoded by common/gpu_arch.h */
+    uint64_t gfx_version;  /* gfx_target_version, decoded by backends/gpu/arch.h */
     uint64_t memory_bytes; /* of its memory banks                              */
     uint64_t unique_id;
     char name[32]; /* the kernel's name, "aldebaran", or ""            */

@@ -3,10 +3,10 @@
  * What a backend is to the dispatcher, and all a backend sees of it: a table of functions over one opened
  * device. dispatch/backends.c lists the tables. Backends never include each other or other dispatch
  * headers. A failing function has called stw_fail and changed nothing. */
-#ifndef STW_DISPATCH_BACKEND_H
-#define STW_DISPATCH_BACKEND_H
+#ifndef STW_BACKEND_H
+#define STW_BACKEND_H
 
-#include "arch.h"
+#include "common/arch.h"
 #include "common/env.h"
 #include "common/params/attn_bwd.h"
 #include "common/params/attn_stage.h"

@@ -2,7 +2,7 @@
  *
  * An opened GPU: entering and leaving it, its loss, its kernels, which are found when the first plan asks for
  * them. Plan time only: run calls use the kernels that the plan holds. */
-#include "common/gpu.h"
+#include "backends/gpu/gpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>

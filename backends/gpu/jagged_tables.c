@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The tuning tables of the jagged kernels, for the host: common/tuning/jagged.<arch>.def of every GPU arch
- * that has one (cmake/archs.cmake lists them from dispatch/arch.def). */
-#include "common/jagged_launch.h"
+ * that has one (cmake/archs.cmake lists them from common/arch.def). */
+#include "backends/gpu/jagged_launch.h"
 
 #include <string.h>
 

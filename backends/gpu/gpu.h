@@ -4,12 +4,12 @@
  * and run calls of attention. A backend's own device begins with a stw_gpu and gives a table of what differs.
  * Each call into a driver stands between stw_gpu_enter and stw_gpu_leave, so that the caller's current device
  * or context is what it was. */
-#ifndef STW_COMMON_GPU_H
-#define STW_COMMON_GPU_H
+#ifndef STW_GPU_GPU_H
+#define STW_GPU_GPU_H
 
-#include "common/attn_launch.h"
-#include "common/image.h"
-#include "dispatch/backend.h"
+#include "backends/gpu/attn_tiled.h"
+#include "backends/gpu/image.h"
+#include "backends/backend.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -74,7 +74,7 @@ typedef struct stw_gpu_ops {
     stw_status (*encode_maps)(stw_gpu *gpu, const stw_attn_launch *launch, void *maps_out);
     stw_status (*launch)(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                          stw_stream stream, void **arguments);
-    struct stw_blas_vendor *blas; /* its library of dense products (common/blas.h) */
+    struct stw_blas_vendor *blas; /* its library of dense products (backends/gpu/blas.h) */
 } stw_gpu_ops;
 
 struct stw_gpu {
@@ -88,7 +88,7 @@ struct stw_gpu {
     pthread_mutex_t lock;          /* of what is below: plan time only */
     void *module, *shared_module, *jagged_module;
     stw_gpu_kernel *kernels;
-    void *blas; /* common/blas.c's */
+    void *blas; /* backends/gpu/blas.c's */
 };
 
 void stw_gpu_init(stw_gpu *gpu, const stw_gpu_ops *ops, int ordinal, const stw_image *image);
@@ -111,16 +111,16 @@ int stw_gpu_is_jagged(const char *kernel);
 stw_status stw_gpu_kernel_find(stw_gpu *gpu, const char *name, uint32_t threads, uint32_t smem,
                                const stw_gpu_kernel **kernel_out);
 
-/* stw_backend_ops.variant_refusal of both GPU backends. (gpu_launch.c) */
+/* stw_backend_ops.variant_refusal of both GPU backends. (launch.c) */
 const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_work *work,
                                     const stw_variant *variant);
 
 /* Refuses tensors and workspace that are not memory of this device and streams of another one, by name:
- * STW_E_INVALID. Between enter and leave. (gpu_check.c) */
+ * STW_E_INVALID. Between enter and leave. (check.c) */
 stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, stw_attn_call call,
                               const stw_attn_params *params, const void *workspace, stw_stream stream);
 
-/* stw_backend_ops of a device whose state begins with a stw_gpu (gpu_launch.c) */
+/* stw_backend_ops of a device whose state begins with a stw_gpu (launch.c) */
 stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work);
 stw_status stw_gpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
                             const stw_attn_params *params, void *workspace, stw_stream stream,
@@ -134,7 +134,7 @@ stw_status stw_gpu_stage(const stw_device *device, const stw_attn_work *work, co
 stw_status stw_gpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
                                 const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads);
 
-/* The same of the jagged operations (gpu_jagged.c) */
+/* The same of the jagged operations (jagged.c) */
 stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *work);
 stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
                               const stw_jagged_params *params, void *workspace, stw_stream stream,

@@ -3,7 +3,7 @@
  * What a run call asks the driver before it launches: is each array memory of this device, is the stream
  * one of this device. A wrong pointer would fail inside the kernel and take the whole process's device with
  * it, so every array is asked for. */
-#include "common/gpu.h"
+#include "backends/gpu/gpu.h"
 
 #include <stddef.h>
 

@@ -2,11 +2,11 @@
  *
  * From what a device says of itself to an arch name, and to the image that runs on it: pure functions
  * over text and numbers, shared by the probe and the GPU backends. */
-#ifndef STW_COMMON_GPU_ARCH_H
-#define STW_COMMON_GPU_ARCH_H
+#ifndef STW_GPU_ARCH_H
+#define STW_GPU_ARCH_H
 
-#include "common/image.h"
-#include "dispatch/arch.h"
+#include "backends/gpu/image.h"
+#include "common/arch.h"
 
 /* The CUDA row whose image has every kernel, as PTX for newer GPUs too; images of other rows add their own
  * kernels. */
@@ -23,7 +23,7 @@ int stw_arch_of_gfx_version(uint64_t version, char out[32]);
  * bounds the field. 0 when it is no such name, with out = "". */
 int stw_arch_of_gcn_name(const char *name, size_t size, char out[32]);
 
-/* The CUDA rows of dispatch/arch.def whose kernels run on that compute capability, best first: those of its
+/* The CUDA rows of common/arch.def whose kernels run on that compute capability, best first: those of its
  * major version that are not newer, newest first, then STW_CUDA_SHARED_ARCH. NULL from the first index on
  * that has none: 9.0 has sm90, sm80, NULL; 12.0 has sm80, NULL; 7.5 has NULL. */
 const stw_arch *stw_cuda_row_of_cc(int major, int minor, size_t index);

@@ -3,7 +3,7 @@
  * The KFD topology:
  * <root>/sys/class/kfd/kfd/topology/nodes/N/{gpu_id,name,properties,mem_banks/M/properties}. Nodes of other
  * containers' GPUs answer EPERM; the runtime leaves them out of its numbering and so do we. */
-#include "common/kfd.h"
+#include "backends/gpu/kfd.h"
 
 #include "common/small_file.h"
 #include "common/status.h"

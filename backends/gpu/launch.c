@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Plans and run calls on a GPU. common/attn_launch.c says which kernels a call consists of; here the
+ * Plans and run calls on a GPU. backends/gpu/attn_tiled.c says which kernels a call consists of; here the
  * plan finds them in the image, and a run call checks its pointers and launches them in the caller's stream:
  * no lock, no allocation, no synchronisation, so a graph capture records it. */
-#include "common/attn_launch.h"
-#include "common/gpu.h"
+#include "backends/gpu/attn_tiled.h"
+#include "backends/gpu/gpu.h"
 
 #include <string.h>
 
