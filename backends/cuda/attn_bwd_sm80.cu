@@ -2,6 +2,7 @@
  *
  * The sm80 image: every row of common/tuning/attn_bwd.sm80.def becomes kernels of the shared tiled source.
  * Compiled to a cubin and PTX by the build; entry names are put together again by backends/gpu/attn_tiled.c. */
+#include "backends/cuda/leaf.h"
 #include "common/device/device.h"
 
 #include "common/device/copy.h"

@@ -3,6 +3,7 @@
  * The sm90 image: Hopper's own main loop, for every row of common/tuning/attn_bwd.sm90.def with loop `wgmma` and
  * both 16-bit types a kernel for deterministic mode and one without. What stands before and behind the main loop, and all
  * other rows, come from the sm80 image. */
+#include "backends/cuda/leaf.h"
 #include "common/device/device.h"
 
 #include "common/device/copy.h"

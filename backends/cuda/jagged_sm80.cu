@@ -2,6 +2,7 @@
  *
  * The sm80 image of the jagged operations: a cubin for 8.x, and PTX with code of 9.0 for every newer GPU. The kernels
  * are common/kernels/jagged*.inl, their sizes common/tuning/jagged.sm80.def. */
+#include "backends/cuda/leaf.h"
 #include "common/device/device.h"
 
 #include "common/device/copy.h"

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * NVIDIA's leaf of the device vocabulary: threads, waves (warps), barriers, shuffles, atomics, ordering and
- * number formats. Included by common/device/device.h alone; matrix products and copies are in
+ * number formats. Included first by each image; matrix products and copies are in
  * mma_sm80.h, mma_f32_sm80.h and copy_sm80.h. */
 #ifndef STW_CUDA_LEAF_H
 #define STW_CUDA_LEAF_H
+
+#include <stddef.h>
+#include <stdint.h>
 
 #define STW_SHARED_FN static __device__ __forceinline__
 #define DEV_FN        static __device__ __forceinline__

@@ -3,6 +3,7 @@
  * The HIP images: every row of common/tuning/attn_bwd.gfx*.def becomes kernels of the shared tiled source.
  * Compiled once an architecture, with STW_VARIANT_TABLE naming its table; entry names are put together again by
  * backends/gpu/attn_tiled.c. */
+#include "backends/hip/leaf.h"
 #include "common/device/device.h"
 
 #include "common/device/copy.h"

@@ -2,6 +2,7 @@
  *
  * The HIP images of the jagged operations. Compiled once an architecture, with STW_VARIANT_TABLE naming its table; the
  * kernels are common/kernels/jagged*.inl. */
+#include "backends/hip/leaf.h"
 #include "common/device/device.h"
 
 #include "common/device/copy.h"

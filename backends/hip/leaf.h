@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
  * AMD's leaf of the device vocabulary, for gfx90a and gfx942: threads, waves of 64, barriers, shuffles, atomics,
- * ordering and number formats, from the compiler's builtins alone: no ROCm header, no device library. Included by
- * common/device/device.h alone; mathematics, copies and matrix products are in math_gfx9.h, copy_gfx9.h and
+ * ordering and number formats, from the compiler's builtins alone: no ROCm header, no device library. Included
+ * first by each image; mathematics, copies and matrix products are in math_gfx9.h, copy_gfx9.h and
  * mma_gfx9.h. */
 #ifndef STW_HIP_LEAF_H
 #define STW_HIP_LEAF_H
+
+#include <stddef.h>
+#include <stdint.h>
 
 #define STW_SHARED_FN static __attribute__((device)) inline __attribute__((always_inline))
 #define DEV_FN        static __attribute__((device)) inline __attribute__((always_inline))

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * Entrance of all device code: the vendor's leaf (threads, waves, barriers, atomics, number formats), then
- * the headers that host and device share. This is the only place that tells the vendors apart. */
+ * Entrance of all device code. An image includes its vendor's leaf first (threads, waves, barriers, atomics,
+ * number formats: backends/cuda/leaf.h or backends/hip/leaf.h), so that nothing here tells the vendors apart. */
 #ifndef STW_COMMON_DEVICE_DEVICE_H
 #define STW_COMMON_DEVICE_DEVICE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__HIP__)
-#include "backends/hip/leaf.h"
-#else
-#include "backends/cuda/leaf.h"
+#if !defined(DEV_FN)
+#error "include the vendor's leaf.h first"
 #endif
 
 #include "common/params/attn_launch.h"

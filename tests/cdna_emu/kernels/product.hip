@@ -2,6 +2,7 @@
  *
  * The vocabulary of common/device alone: products of tiles in LDS, in every orientation of the operands. 32 x 64
  * results of K = 64 by four waves, from matrices in global memory whose rows lie without gaps. */
+#include "backends/hip/leaf.h"
 #include "common/device/device.h"
 
 #include "common/device/copy.h"
