@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The judge of the accuracy rule fails each kind of wrong output, and names it: swapped tensors, one element
- * off, NaN and infinity, padding, gaps, overflow, accumulation. Honest outputs are in accuracy_test.c. */
+ * off, NaN and infinity, padding, gaps, overflow, accumulation. Honest outputs are in test_accuracy.c. */
 #include "backends/cpu/reference/accuracy.h"
 #include "common/dtype.h"
 #include "tests/reference/setups.h"
