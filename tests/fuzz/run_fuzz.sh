@@ -1,12 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# run_fuzz.sh PROGRAM SOURCE_FOLDER WORK_FOLDER: fuzzes for STW_FUZZ_SECONDS seconds, from the seeds in corpus/ and what
+# run_fuzz.sh PROGRAM DICTIONARY SEEDS WORK_FOLDER: fuzzes for STW_FUZZ_SECONDS seconds, from the seeds and what
 # earlier runs found, with another seed each time, which it prints; without: 15 seconds, always along the same way.
 # What it finds goes to the work folder, never into the tree.
 set -eu
-program=$1 source=$2 work=$3
-target=$(basename "$program" | sed 's/^fuzz_//')
+program=$1 dictionary=$2 seeds=$3 work=$4
 if [ -z "${STW_FUZZ_SECONDS:-}" ]; then
     rm -rf "$work/found"
     set -- -max_total_time=15 -seed=1
@@ -15,7 +14,7 @@ else
 fi
 mkdir -p "$work/found"
 set -- "$@" -timeout=120 -rss_limit_mb=2048 -max_len=4096 -print_final_stats=1
-if [ -f "$source/dict/$target.dict" ]; then
-    set -- "$@" -dict="$source/dict/$target.dict"
+if [ -f "$dictionary" ]; then
+    set -- "$@" -dict="$dictionary"
 fi
-exec "$program" "$@" -artifact_prefix="$work/crash-" "$work/found" "$source/corpus/$target"
+exec "$program" "$@" -artifact_prefix="$work/crash-" "$work/found" "$seeds"

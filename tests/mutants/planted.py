@@ -6,6 +6,7 @@ and the report."""
 import concurrent.futures
 import datetime
 import os
+import re
 import subprocess
 import sys
 import time
@@ -33,26 +34,50 @@ def part(mutants, count):
     return taken
 
 
-def wrong(source, mutant):
-    """What is wrong with the row, or None."""
-    count = (source / mutant["file"]).read_text().count(mutant["old"])
-    if count != 1:
-        return f"stale: the old text is found {count} times in {mutant['file']}"
-    return "old and new are the same" if mutant["old"] == mutant["new"] else None
+GAP = r"(?:\s|\\\n)"  # white space; a macro's lines go on behind a backslash
+
+
+def tokens(text):
+    """Words and signs, without the white space between them."""
+    return re.findall(r"\w+|[^\w\s]", re.sub(rf"{GAP}+", " ", text))
+
+
+def pattern(old):
+    """Finds a row's old text however the source is formatted: any white space, or none, may stand between two tokens.
+    Between two words there is some; where the old text begins or ends with some, no word goes on."""
+    parts = tokens(old)
+    found = re.escape(parts[0])
+    for before, token in zip(parts, parts[1:]):
+        both_words = re.match(r"\w", before) and re.match(r"\w", token)
+        found += (f"{GAP}+" if both_words else f"{GAP}*") + re.escape(token)
+    return re.compile((r"(?<!\w)" if re.match(r"\s\w", old) else "") + found + (r"(?!\w)" if re.search(r"\w\s$", old) else ""))
+
+
+def changed(source, mutant):
+    """(text, None): the file with the bug in it; (None, reason): what is wrong with the row."""
+    text = (source / mutant["file"]).read_text()
+    places = list(pattern(mutant["old"]).finditer(text))
+    if len(places) != 1:
+        return None, f"stale: the old text is found {len(places)} times in {mutant['file']}"
+    if tokens(mutant["old"]) == tokens(mutant["new"]):
+        return None, "old and new are the same"
+    old, new = mutant["old"], mutant["new"]
+    new = re.sub(rf"^{GAP}+", "", new) if re.match(GAP, old) else new  # the source keeps its own white space there
+    new = re.sub(rf"{GAP}+\Z", "", new) if re.search(rf"{GAP}\Z", old) else new
+    return text[:places[0].start()] + new + text[places[0].end():], None
 
 
 def plant(source, tree, mutant):
     """Writes the changed file into the copied tree; what is wrong with the row, or None."""
-    reason = wrong(source, mutant)
+    text, reason = changed(source, mutant)
     if not reason:
-        text = (source / mutant["file"]).read_text()
-        (tree / mutant["file"]).write_text(text.replace(mutant["old"], mutant["new"]))
+        (tree / mutant["file"]).write_text(text)
     return reason
 
 
 def report_stale(source, mutants):
     """Whether each old text is there once; the exit status."""
-    reasons = [f"{m['name']}: {reason}" for m in mutants if (reason := wrong(source, m))]
+    reasons = [f"{m['name']}: {reason}" for m in mutants if (reason := changed(source, m)[1])]
     print(*(f"FAIL {reason}" for reason in reasons), f"{len(mutants)} rows, {len(reasons)} problems", sep="\n")
     return 1 if reasons or not mutants else 0
 

@@ -4,7 +4,7 @@
 
 example SOURCE OUT [DOCUMENT]   writes the C program of the README (or another document) to OUT
 environment SOURCE   the README's environment table lists exactly the variables of common/env.def
-folders SOURCE       every folder of sources has a README.md of at most 50 lines
+folders SOURCE       every folder of sources has a README.md of at most 50 lines; tests/README.md has a row for each folder of tests
 links SOURCE         what the documents link to, and the paths they name, are there
 """
 import pathlib
@@ -30,7 +30,12 @@ def folders(source):
     problems = []
     names = ["dispatch", "common", "common/tuning", "tools", "tests", "bench", "examples"]
     names += [str(p.relative_to(source)) for p in source.glob("backends/*") if p.is_dir()]
-    names += [str(p.relative_to(source)) for p in source.glob("tests/*") if p.is_dir()]
+    rows = re.findall(r"^\| (?:\[(\w+)\]\(\1/README\.md\)|(\w+)) \|", (source / "tests/README.md").read_text(), re.M)
+    rows = sorted((with_readme or name, bool(with_readme)) for with_readme, name in rows if name != "folder")
+    tests = sorted((p.name, (p / "README.md").exists()) for p in source.glob("tests/*") if p.is_dir() and p.name != "__pycache__")
+    if rows != tests:
+        problems.append(f"tests/README.md: folders and their README.md, here or there alone: {sorted({*rows} ^ {*tests})}")
+    names += [f"tests/{name}" for name, readme in tests if readme]
     for name in names:
         readme = source / name / "README.md"
         if not readme.exists():

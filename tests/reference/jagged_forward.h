@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The nested operations' forward over plain components, in double: sum(G * op(x)), of which
- * jagged_differences_test.c takes differences. Written from jagged_bwd.h, not from the reference. */
+ * test_jagged_differences.c takes differences. Written from jagged_bwd.h, not from the reference. */
 #ifndef STW_TESTS_REFERENCE_JAGGED_FORWARD_H
 #define STW_TESTS_REFERENCE_JAGGED_FORWARD_H
 

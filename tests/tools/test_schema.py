@@ -16,8 +16,7 @@ try:
 except ImportError:
     jsonschema = None
 
-FIXTURES = sorted(path for path in (SOURCE / "tests/loader/fixtures").iterdir() if path.is_dir())
-FAKES, KFD = (pathlib.Path(os.environ.get(name, "")) for name in ("STERNWAY_FAKES", "STERNWAY_KFD"))
+FAKES, KFD, MACHINES = (pathlib.Path(os.environ.get(f"STERNWAY_{name}", "")) for name in ("FAKES", "KFD", "MACHINES"))
 TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
 LINE = "attn_bwd:f32:b1h2s48d16:causal_br"
 
@@ -140,20 +139,20 @@ class Schema(SchemaTest):
 class Machines(SchemaTest):
     """tests/loader's recorded machines: NVML's list by the fake, the kernel driver's by a preloaded opendir and open."""
 
-    def environment(self, fixture, drivers=()):
+    def environment(self, machine, drivers=()):
         env = {"LD_LIBRARY_PATH": ":".join(str(FAKES / name) for name in ("nvml", *drivers))}
-        if (fixture / "nvml.txt").exists():
-            env["FAKE_NVML"] = str(fixture / "nvml.txt")
+        if (machine / "nvml.txt").exists():
+            env["FAKE_NVML"] = str(machine / "nvml.txt")
         if KFD.is_file():
-            env.update(LD_PRELOAD=str(KFD), CDNA_EMU_KFD=str(fixture / "sys/class/kfd"))
+            env.update(LD_PRELOAD=str(KFD), CDNA_EMU_KFD=str(machine / "sys/class/kfd"))
         return env
 
     def test_every_machine_is_readable_in_80_columns(self):
         seen = set()
-        for fixture in FIXTURES:
+        for machine in sorted(MACHINES.iterdir()):
             for drivers in ((), ("cuda-12.0", "hip6"), ("cuda-13.0", "hip5")):
-                with self.subTest(machine=fixture.name, drivers=drivers):
-                    env = self.environment(fixture, drivers)
+                with self.subTest(machine=machine.name, drivers=drivers):
+                    env = self.environment(machine, drivers)
                     done = sternway("info", env=env)
                     self.assert_exit(done, 0)
                     own = str(FAKES)  # the build's own path, as long as it likes
@@ -168,14 +167,14 @@ class Machines(SchemaTest):
 
     def test_tables(self):
         def tables(name):
-            report = self.assert_valid("info", sternway("info", "--json", env=self.environment(FIXTURES[0].parent / name)).stdout)
+            report = self.assert_valid("info", sternway("info", "--json", env=self.environment(MACHINES / name)).stdout)
             return {(row["arch"], row["table"]) for row in report["devices"]}
         self.assertIn(("sm90", "sm90"), tables("h100"))
         self.assertIn(("sm89", "sm80"), tables("l40s-x2"))
         self.assertIn(("sm120", "sm80"), tables("sm120"))
 
     def drivers(self, *names):
-        env = self.environment(FIXTURES[0].parent / "no-gpu", names)
+        env = self.environment(MACHINES / "no-gpu", names)
         env.pop("LD_PRELOAD", None)
         document = self.assert_valid("info", sternway("info", "--json", env=env).stdout)
         return document, {row["backend"]: row for row in document["drivers"]}
@@ -189,11 +188,11 @@ class Machines(SchemaTest):
         _, none = self.drivers()
         if not none["cuda"]["library"]:
             self.assertIn("libcuda.so.1: ", none["cuda"]["note"])
-        env = {**self.environment(FIXTURES[0].parent / "no-gpu", ("cuda",)), "FAKE_FAIL": "cuDriverGetVersion:1"}
+        env = {**self.environment(MACHINES / "no-gpu", ("cuda",)), "FAKE_FAIL": "cuDriverGetVersion:1"}
         text = sternway("info", env=env).stdout
         self.assertIn("not usable: cuDriverGetVersion does not answer", text)
         if major > 12:
-            env = {**self.environment(FIXTURES[0].parent / "no-gpu", ("cuda",)), "FAKE_CUDA_VERSION": "12040"}
+            env = {**self.environment(MACHINES / "no-gpu", ("cuda",)), "FAKE_CUDA_VERSION": "12040"}
             self.assertIn("not usable: CUDA 12.4 is older than this build's images", sternway("info", env=env).stdout)
 
 

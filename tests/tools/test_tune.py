@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`sternway tune` on the CPU backend: the table, the rules and their way back through STERNWAY_TUNING, wrong results,
-refusals, the output file. What rules follow from which times is in tune_rules_test.c."""
+refusals, the output file. What rules follow from which times is in test_tune_rules.c."""
 import csv
 import io
 import json
