@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 #
 # Everything on a fresh Debian 12, one command each:
-#   ./bootstrap.sh demo   install what is missing, build, run attention backward on a transformer's activations
+#   ./bootstrap.sh demo   install what is missing, build for this machine alone, run attention backward on a transformer's activations
+#   ./bootstrap.sh build  install and build everything, with the device images of every GPU
 #   ./bootstrap.sh test   the same, then every test (what CI runs)
 #   ./bootstrap.sh full   the same, with the long forms of conform, planted bugs, fuzzing, races and a second build
-#   ./bootstrap.sh build  install and build only
 #   ./bootstrap.sh coverage  which lines and branches of common/, backends/gpu/, dispatch/ the tests run (tests/coverage)
 # Needs root or sudo to install Debian packages, and only when one is missing.
 set -euo pipefail
@@ -17,6 +17,7 @@ jobs=$(nproc)
 # Packages that nothing works without, and those whose absence only narrows the build.
 required=(cmake ninja-build gcc g++ libc6-dev pkg-config python3 binutils libcmocka-dev libcjson-dev)
 preferred=(clang-19 libclang-rt-19-dev lld-19 llvm-19)
+caching=(ccache)                       # objects and device images of earlier builds
 packaging=(help2man dpkg-dev file)     # manual pages, .deb packages
 documenting=(doxygen)                  # the API reference, its manual pages and its tests
 testing=(lintian groff-base zsh fish)  # what tests of packages, pages and completion look with
@@ -33,11 +34,16 @@ apt_install() {
     "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
-install_packages() {
+install_required() {
     command -v apt-get >/dev/null || { say "no apt-get: using the tools that are here"; return 0; }
     local need; mapfile -t need < <(missing "${required[@]}")
     if [ ${#need[@]} -gt 0 ]; then say "installing ${need[*]}"; apt_install "${need[@]}"; fi
+}
+
+install_packages() {
+    install_required
     install_if_possible "gcc builds everything, the CPU tiles run slower, and AMD images, their emulator and fuzz targets are left out" "${preferred[@]}"
+    install_if_possible "nothing is kept for the next build" "${caching[@]}"
     install_if_possible "no manual pages, no .deb packages" "${packaging[@]}"
     install_if_possible "no API reference and none of its manual pages, and its tests are skipped" "${documenting[@]}"
 }
@@ -128,13 +134,15 @@ install_cuobjdump() {
 # clang makes the faster CPU tiles; gcc is as correct.
 choose_compiler() { if command -v clang-19 >/dev/null; then echo clang-19; else echo gcc; fi; }
 
-build() { # preset [cmake arguments]
-    local preset=$1; shift
+build() { # preset [cmake arguments] [-- targets]
+    local preset=$1 arguments=(); shift
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do arguments+=("$1"); shift; done
+    if [ $# -gt 0 ]; then shift; fi
     local nvcc; nvcc=$(find_nvcc) || true
     say "building $preset with ${CC:=$(choose_compiler)}, nvcc: $nvcc"
-    cmake --preset "$preset" -DCMAKE_C_COMPILER="$CC" -DSTERNWAY_NVCC="$nvcc" "$@" >"build-$preset.log" 2>&1 || { cat "build-$preset.log"; rm -f "build-$preset.log"; return 1; }
+    cmake --preset "$preset" -DCMAKE_C_COMPILER="$CC" -DSTERNWAY_NVCC="$nvcc" "${arguments[@]}" >"build-$preset.log" 2>&1 || { cat "build-$preset.log"; rm -f "build-$preset.log"; return 1; }
     rm -f "build-$preset.log"
-    cmake --build "build/$preset" -j "$jobs" -- --quiet
+    cmake --build "build/$preset" -j "$jobs" ${1:+--target "$@"} -- --quiet
 }
 
 # Of the release build, for the log of CI. Time is the machine's and is only printed; tests/install fails on the size.
@@ -144,12 +152,23 @@ figures() {
     echo "release build: $release_seconds s $release_from, $jobs cores; from clean 900 s on 2 idle cores are meant"
 }
 
+# What this machine can run and nothing else: without a GPU the CPU backend, a minute or two on two cores.
 demo() {
-    build release
-    say "this machine"
-    build/release/bin/sternway info
+    local images; images=$(sh cmake/machine.sh)
+    say "device images for this machine: $images"
+    install_required
+    install_if_possible "gcc builds everything, the CPU tiles run slower" clang-19
+    case $images in *gfx*) install_if_possible "no image for this AMD GPU" lld-19 ;; esac
+    case $images in *sm*) install_nvcc ;; esac
+    if [[ "$images" == *sm* ]] && ! find_nvcc >/dev/null; then images=$(tr ',' '\n' <<<"$images" | sed /^sm/d | paste -sd, -); fi
+    if [[ "$images" == *gfx* ]] && ! command -v clang-19 >/dev/null; then images=$(tr ',' '\n' <<<"$images" | sed /^gfx/d | paste -sd, -); fi
+    local begin=$SECONDS
+    build demo -DSTERNWAY_IMAGES="${images:-none}" -- sternway_tool
+    say "built in $((SECONDS - begin)) s; this machine"
+    build/demo/bin/sternway info
     say "attention backward on a transformer's activations (examples/README.md)"
-    build/release/bin/sternway run examples/*.safetensors
+    build/demo/bin/sternway run examples/*.safetensors
+    say "build/demo has the device images: ${images:-none}. ./bootstrap.sh build makes those of every GPU, in build/release"
 }
 
 tests() {
@@ -189,7 +208,7 @@ full() {
     coverage
     say "reproducible: library, command and packages built again in another folder are the same files"
     CC=$CC cmake --preset release -B build/again -DCMAKE_C_COMPILER="$CC" -DSTERNWAY_NVCC="$(find_nvcc || true)" \
-        -DSTERNWAY_TESTS=OFF >/dev/null
+        -DSTERNWAY_TESTS=OFF -DSTERNWAY_COMPILER_CACHE=OFF -DSTERNWAY_IMAGE_CACHE=OFF >/dev/null # nothing of the first build's
     cmake --build build/again -j "$jobs" -- --quiet
     cmp build/release/lib/libsternway.so build/again/lib/libsternway.so
     cmp build/release/bin/sternway build/again/bin/sternway
@@ -221,7 +240,7 @@ same_packages() {
 
 case "${1:-}" in
 build) install_packages; install_nvcc; build release ;;
-demo) install_packages; install_nvcc; demo ;;
+demo) demo ;;
 test) install_packages; install_nvcc; install_for_tests; tests ;;
 coverage) install_packages; install_nvcc; build release; coverage ;;
 full) install_packages; install_nvcc; install_for_tests mmdebstrap; full ;;

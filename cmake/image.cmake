@@ -4,6 +4,15 @@
 # generated/images.def and jagged_images.def for backends/gpu/image.c. Included by the top level behind the backends, whose target
 # the objects join. Without a device compiler the backend is built with its loader and no image.
 set(STERNWAY_IMAGES_FROM "" CACHE PATH "images/ of another build of the same sources: its images are taken, which cost minutes")
+set(STERNWAY_IMAGES all CACHE STRING "device images to build: all, none, or archs, as in sm80,gfx942; NVIDIA's also as sm80:cubin and sm80:ptx")
+set(_default_cache OFF)
+if(STERNWAY_COMPILER_CACHE AND DEFINED ENV{HOME})
+    set(_default_cache $ENV{HOME}/.cache/sternway)
+    if(IS_ABSOLUTE "$ENV{XDG_CACHE_HOME}")
+        set(_default_cache $ENV{XDG_CACHE_HOME}/sternway)
+    endif()
+endif()
+set(STERNWAY_IMAGE_CACHE ${_default_cache} CACHE STRING "folder that keeps compiled images for later builds (cmake/cached.sh), or OFF")
 set(_images ${CMAKE_BINARY_DIR}/images)
 file(MAKE_DIRECTORY ${_images} ${CMAKE_BINARY_DIR}/generated)
 # BACKEND ARCH KIND SYMBOL FILE, five words an image: attention's; those of the jagged operations, a set of their own
@@ -12,7 +21,61 @@ set(_jagged_words)
 set(_image_files)
 set(_image_asm "/* Made by cmake/image.cmake: the bytes of the device images. The zero behind each ends PTX text. */\n")
 
-# Adds the image FILE, made by a custom command of the caller.
+# STERNWAY_IMAGES as the list of words that it stands for. What is asked for by name and cannot be had is an error.
+string(REPLACE "," ";" _wanted "${STERNWAY_IMAGES}")
+set(_named TRUE)
+if(_wanted STREQUAL "all" OR _wanted STREQUAL "none")
+    set(_named FALSE)
+elseif(NOT _wanted)
+    message(FATAL_ERROR "STERNWAY_IMAGES is empty: all, none, or archs of ${STERNWAY_ARCHS_CUDA};${STERNWAY_ARCHS_HIP}")
+endif()
+if(NOT _wanted STREQUAL "all" AND STERNWAY_TESTS AND (STERNWAY_CUDA OR STERNWAY_HIP))
+    message(FATAL_ERROR "STERNWAY_IMAGES=${STERNWAY_IMAGES}: the tests need every image; add -DSTERNWAY_TESTS=OFF, or take the preset no-gpu")
+endif()
+if(_named)
+    foreach(_word IN LISTS _wanted)
+        if(_word IN_LIST STERNWAY_ARCHS_CUDA OR _word MATCHES "^sm80:(cubin|ptx)$")
+            set(_backend CUDA)
+        elseif(_word IN_LIST STERNWAY_ARCHS_HIP)
+            set(_backend HIP)
+        else()
+            list(JOIN STERNWAY_ARCHS_CUDA ", " _cuda)
+            list(JOIN STERNWAY_ARCHS_HIP ", " _hip)
+            message(FATAL_ERROR "STERNWAY_IMAGES: ${_word} is no image, accepted: all, none, or some of ${_cuda}, ${_hip}, sm80:cubin, sm80:ptx")
+        endif()
+        if(NOT STERNWAY_${_backend})
+            message(FATAL_ERROR "STERNWAY_IMAGES: ${_word} belongs to the backend that STERNWAY_${_backend}=OFF leaves out")
+        endif()
+        if(_backend STREQUAL "CUDA" AND NOT _word MATCHES "^sm80" AND NOT "sm80" IN_LIST _wanted AND NOT "sm80:ptx" IN_LIST _wanted)
+            message(FATAL_ERROR "STERNWAY_IMAGES: ${_word} needs sm80:ptx beside it, which holds the kernels around its main loop")
+        endif()
+    endforeach()
+endif()
+
+# Sets RESULT where the image of that arch and kind is wanted.
+function(_stw_wanted result arch kind)
+    string(TOLOWER ${arch}:${kind} _word)
+    if(_wanted STREQUAL "all" OR ${arch} IN_LIST _wanted OR _word IN_LIST _wanted)
+        set(${result} TRUE PARENT_SCOPE)
+    else()
+        set(${result} FALSE PARENT_SCOPE)
+    endif()
+endfunction()
+
+# Words that go before a compiler's command; KIND is nvcc or clang.
+function(_stw_cached result kind)
+    if(STERNWAY_IMAGE_CACHE)
+        set(${result} sh ${CMAKE_CURRENT_SOURCE_DIR}/cmake/cached.sh ${STERNWAY_IMAGE_CACHE} ${kind} PARENT_SCOPE)
+    elseif(kind STREQUAL "nvcc")
+        set(${result} sh ${CMAKE_CURRENT_SOURCE_DIR}/cmake/nvcc_checked.sh PARENT_SCOPE)
+    else()
+        set(${result} "" PARENT_SCOPE)
+    endif()
+endfunction()
+_stw_cached(_nvcc_cached nvcc)
+_stw_cached(_clang_cached clang)
+
+# Adds the image FILE, made by a custom command of the caller, and the target image-FILE, which makes it alone.
 macro(_stw_image backend arch kind file)
     get_filename_component(_name ${file} NAME)
     if(_name MATCHES "^jagged")
@@ -23,6 +86,9 @@ macro(_stw_image backend arch kind file)
         list(APPEND _image_words ${backend} ${arch} ${kind} ${_symbol} ${file})
     endif()
     list(APPEND _image_files ${file})
+    if(PROJECT_IS_TOP_LEVEL)
+        add_custom_target(image-${_name} DEPENDS ${file})
+    endif()
     string(APPEND _image_asm
         "__asm__(\".pushsection .rodata\\n.balign 256\\n\"\n"
         "        \".globl ${_symbol}_begin\\n.hidden ${_symbol}_begin\\n${_symbol}_begin:\\n\"\n"
@@ -34,24 +100,42 @@ endmacro()
 # Compressed, as the driver's own container: PTX shrinks to a tenth. nvcc writes no paths and no dates: two
 # folders give the same bytes. _stw_nvcc_image(source arch kind gencode...)
 macro(_stw_nvcc_image source arch kind)
-    get_filename_component(_stem ${source} NAME_WE)
-    string(TOLOWER ${_stem}.${kind}.fatbin _name)
-    set(_output ${_images}/${_name})
-    set(_gencodes ${ARGN})
-    list(TRANSFORM _gencodes PREPEND -gencode=)
-    if(STERNWAY_IMAGES_FROM AND EXISTS ${STERNWAY_IMAGES_FROM}/${_name})
-        configure_file(${STERNWAY_IMAGES_FROM}/${_name} ${_output} COPYONLY)
-    else()
-        add_custom_command(OUTPUT ${_output} DEPENDS ${source} DEPFILE ${_output}.d
-            COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/cmake/nvcc_checked.sh ${STERNWAY_NVCC} -fatbin ${_gencodes} -Xfatbin -compress-all -std=c++17 -O3 -Werror all-warnings
-                -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
-                -MD -MF ${_output}.d -MT ${_output} -o ${_output} ${source}
-            COMMENT "Device image ${arch} ${kind}" VERBATIM)
+    _stw_wanted(_is_wanted ${arch} ${kind})
+    if(_is_wanted)
+        get_filename_component(_stem ${source} NAME_WE)
+        string(TOLOWER ${_stem}.${kind}.fatbin _name)
+        set(_output ${_images}/${_name})
+        set(_gencodes ${ARGN})
+        list(TRANSFORM _gencodes PREPEND -gencode=)
+        if(STERNWAY_IMAGES_FROM AND EXISTS ${STERNWAY_IMAGES_FROM}/${_name})
+            configure_file(${STERNWAY_IMAGES_FROM}/${_name} ${_output} COPYONLY)
+        else()
+            add_custom_command(OUTPUT ${_output} DEPENDS ${source} DEPFILE ${_output}.d
+                COMMAND ${_nvcc_cached} ${STERNWAY_NVCC} -fatbin ${_gencodes} -Xfatbin -compress-all -std=c++17 -O3 -Werror all-warnings
+                    -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
+                    -MD -MF ${_output}.d -MT ${_output} -o ${_output} ${source}
+                COMMENT "Device image ${arch} ${kind}" VERBATIM)
+        endif()
+        _stw_image(CUDA ${arch} ${kind} ${_output})
     endif()
-    _stw_image(CUDA ${arch} ${kind} ${_output})
 endmacro()
 
-if(STERNWAY_CUDA)
+# Whether any word of STERNWAY_IMAGES belongs to that list of archs, so that its compiler is looked for.
+function(_stw_any_wanted result)
+    string(REGEX REPLACE ":(cubin|ptx)" "" _archs "${_wanted}")
+    set(${result} FALSE PARENT_SCOPE)
+    foreach(_arch IN LISTS ARGN ITEMS all)
+        if(_arch IN_LIST _archs)
+            set(${result} TRUE PARENT_SCOPE)
+        endif()
+    endforeach()
+endfunction()
+_stw_any_wanted(_any_cuda ${STERNWAY_ARCHS_CUDA})
+_stw_any_wanted(_any_hip ${STERNWAY_ARCHS_HIP})
+
+if(STERNWAY_CUDA AND NOT _any_cuda)
+    message(STATUS "sternway CUDA images: none (STERNWAY_IMAGES=${STERNWAY_IMAGES})")
+elseif(STERNWAY_CUDA)
     find_program(STERNWAY_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda
         ${CMAKE_CURRENT_SOURCE_DIR}/build/tools/cuda/nvidia/cu13 PATH_SUFFIXES bin
         DOC "nvcc, for the CUDA images")
@@ -69,6 +153,8 @@ if(STERNWAY_CUDA)
         set(_source ${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/jagged_sm80.cu)
         _stw_nvcc_image(${_source} sm80 CUBIN arch=compute_80,code=sm_80)
         _stw_nvcc_image(${_source} sm80 PTX arch=compute_90,code=compute_90 arch=compute_90,code=sm_90)
+    elseif(_named)
+        message(FATAL_ERROR "STERNWAY_IMAGES=${STERNWAY_IMAGES}: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda, what bootstrap.sh fetches)")
     else()
         message(WARNING "sternway: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda, what bootstrap.sh fetches): the CUDA backend is built "
             "without kernels and every CUDA context will end in STW_E_NO_IMAGE")
@@ -96,7 +182,7 @@ macro(_stw_hip_image source arch table)
             configure_file(${STERNWAY_IMAGES_FROM}/${_stem}.${arch}.co ${_output} COPYONLY)
         else()
             add_custom_command(OUTPUT ${_output} DEPENDS ${source} DEPFILE ${_output}.d
-                COMMAND ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch} -O3 -fno-slp-vectorize
+                COMMAND ${_clang_cached} ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch} -O3 -fno-slp-vectorize
                     "-DSTW_VARIANT_TABLE=\"common/tuning/${table}.${arch}.def\""
                     -I${CMAKE_CURRENT_SOURCE_DIR} -I${CMAKE_CURRENT_SOURCE_DIR}/include
                     ${_depends} -Xclang ${_output}.d -Xclang -MT -Xclang ${_output} -c ${source} -o ${_output}
@@ -114,7 +200,9 @@ macro(_stw_hip_image source arch table)
     endif()
 endmacro()
 
-if(STERNWAY_HIP)
+if(STERNWAY_HIP AND NOT _any_hip)
+    message(STATUS "sternway HIP images: none (STERNWAY_IMAGES=${STERNWAY_IMAGES})")
+elseif(STERNWAY_HIP)
     find_program(STERNWAY_HIP_COMPILER NAMES clang-19 clang amdclang++ hipcc HINTS ENV ROCM_PATH PATHS /opt/rocm
         PATH_SUFFIXES bin llvm/bin DOC "clang with the AMDGPU target, for the HIP images")
     if(STERNWAY_SANITIZE)
@@ -122,12 +210,17 @@ if(STERNWAY_HIP)
     elseif(STERNWAY_HIP_COMPILER)
         message(STATUS "sternway HIP images: ${STERNWAY_HIP_COMPILER}")
         foreach(_arch IN LISTS STERNWAY_ARCHS_HIP)
-            _stw_hip_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/hip/attn_bwd_cdna.hip ${_arch} attn_bwd)
-            _stw_hip_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/hip/jagged_cdna.hip ${_arch} jagged)
+            _stw_wanted(_is_wanted ${_arch} code_object)
+            if(_is_wanted)
+                _stw_hip_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/hip/attn_bwd_cdna.hip ${_arch} attn_bwd)
+                _stw_hip_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/hip/jagged_cdna.hip ${_arch} jagged)
+            endif()
         endforeach()
         # The kernels as one preprocessed file an arch, for other compilers and for reading.
         file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/hip-sources)
         add_custom_target(hip-sources DEPENDS ${_hip_texts})
+    elseif(_named)
+        message(FATAL_ERROR "STERNWAY_IMAGES=${STERNWAY_IMAGES}: no clang (STERNWAY_HIP_COMPILER)")
     else()
         message(WARNING "sternway: no clang (STERNWAY_HIP_COMPILER): the HIP backend is built without kernels and "
             "every HIP context will end in STW_E_NO_IMAGE")

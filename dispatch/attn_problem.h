@@ -64,7 +64,7 @@ static inline int stw_desc_has_bias(const stw_attn_desc *desc) {
 const char *stw_plan_kind_name(stw_plan_kind kind);
 
 /* Checks a descriptor of full size and resolves its defaults in place (gradient types, outputs, scale,
- * heads_total). Everything of SPEC section 4 that can be said at plan time. Errors: refusal.h. */
+ * heads_total). Everything of docs/specification.md section 4 that can be said at plan time. Errors: refusal.h. */
 stw_status stw_attn_check(stw_attn_desc *desc, stw_plan_kind kind);
 /* The sizes' part of it; `who` opens the text. */
 stw_status stw_attn_check_sizes(const char *who, const stw_attn_desc *desc);

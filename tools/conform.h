@@ -12,7 +12,7 @@
 #define CONFORM_VARIANT_MAX 64
 #define CONFORM_DEVICES_MAX 64
 
-/* A feature of SPEC section 2. */
+/* A feature of docs/specification.md section 2. */
 typedef struct conform_row {
     const char *name, *what;
     const char *const

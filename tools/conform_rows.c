@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The rows of the conformance suite: every feature of SPEC section 2 with its alternatives, and how sizes,
+ * The rows of the conformance suite: every feature of specification section 2 with its alternatives, and how sizes,
  * head dims, heads and types rotate through them. A further alternative is a string here, nothing else. */
 #include "conform.h"
 

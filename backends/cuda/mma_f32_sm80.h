@@ -8,7 +8,7 @@
  * (Three TF32 products take the same time and leave 2^-22: short sums show it.) x1 y1 goes into fresh
  * accumulators each step and is added in ordinary f32 arithmetic, since the matrix unit truncates; the rest is
  * 2^-8 of it and may stay. Parts of numbers below 2^-110 end at 2^-133: the error is then 2^-134 a number,
- * inside what SPEC section 5 allows denormals. Included by leaf.h alone. */
+ * inside what docs/specification.md section 5 allows denormals. Included by leaf.h alone. */
 #ifndef STW_CUDA_MMA_F32_SM80_H
 #define STW_CUDA_MMA_F32_SM80_H
 

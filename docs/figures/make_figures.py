@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Draws the pictures of docs/mathematics.md by the formulas written there: python3 docs/figures/make_figures.py
-writes the .svg files beside itself. The test docs_figures compares them with what is committed."""
+"""Draws the pictures of the documents: python3 docs/figures/make_figures.py writes the .svg files beside itself. Those of
+docs/mathematics.md follow the formulas written there; the bars of performance.svg are read from docs/performance/sm90.md. The test
+docs_figures compares all with what is committed."""
 import pathlib
+import re
 import sys
 
 CELL = 26
@@ -159,9 +161,68 @@ def jagged():
     return picture
 
 
+def dispatch():
+    """The way of one call, from the program to the kernels."""
+    picture = Picture()
+
+    def box(x, y, width, fill, *lines):
+        picture.cell(x, y, "", fill, width, 16 * len(lines) + 14)
+        for n, line in enumerate(lines):
+            picture.parts.append(f'<text class="c" x="{x + width / 2:g}" y="{y + 21 + 16 * n}" font-size="{12 if n == 0 else 10.5}"'
+                                 f'{" font-weight=" + chr(34) + "bold" + chr(34) if n == 0 else ""}>{line}</text>')
+
+    def arrow(x, y, to_x, to_y):
+        picture.parts.append(f'<path d="M{x} {y}L{to_x} {to_y}" stroke="#555" stroke-width="1.4" marker-end="url(#a)"/>')
+
+    picture.parts.append('<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+                         '<path d="M0 0L8 4L0 8z" fill="#555"/></marker></defs>')
+    box(20, 16, 320, "#ffffff", "your program", "descriptor, pointers, stream: the same on every machine")
+    box(400, 16, 320, HIDDEN, "environment, tuning tables", "STERNWAY_BACKEND, STERNWAY_TUNING, ...")
+    box(20, 100, 700, COLOURS[1], "libsternway.so: dispatch", "plan: checks the problem, probes the device, chooses a variant, says why (explain)",
+        "call: checks pointers, launches; takes no lock, allocates nothing, never waits")
+    arrow(180, 62, 180, 98)
+    arrow(560, 62, 560, 98)
+    for x, fill, lines in ((20, COLOURS[2], ("CPU", "AVX-512, AVX2, portable", "every feature, f64,", "always deterministic")),
+                           (262, COLOURS[0], ("CUDA", "sm80: every feature,", "every GPU from 8.0 on", "sm90: own loop on 9.0")),
+                           (504, COLOURS[3], ("HIP (preview)", "gfx90a, gfx942:", "own loop, and sm80's kernels", "compiled for AMD"))):
+        box(x, 220, 216, fill, *lines)
+        arrow(x + 108, 164, x + 108, 218)
+    picture.words(20, 322, "Drivers are loaded when a context is created; the library links libc and libm alone.", 11)
+    return picture
+
+
+def performance():
+    """The first table of docs/performance/sm90.md: ours, and cuDNN's as ours over the ratio."""
+    picture, text = Picture(), (pathlib.Path(__file__).resolve().parents[1] / "performance/sm90.md").read_text()
+    rows = re.findall(r"^\| (D \d+ \w+) \|((?: \d+ \d\.\d+ \|){6})", text, re.M)
+    sizes = re.search(r"^\| \| S ([\d |]+?) \| geometric mean", text, re.M)[1].split(" | ")
+    machine = re.search(r"^(20\d\d-\d\d-\d\d), one (\w+)", text, re.M)
+    high, bar, most = 130, 17, 700
+    picture.words(20, 20, "Attention backward, bf16, 16384 tokens, heads x head_dim 2048: TFLOP/s", 13)
+    for n, (name, cells) in enumerate(rows):
+        left, top = 40 + n % 2 * 350, 40 + n // 2 * (high + 62)
+        picture.words(left, top + 6, name, 12)
+        for level in (0, 200, 400, 600):
+            y = top + high + 10 - level * high / most
+            picture.parts.append(f'<path d="M{left} {y:g}H{left + 320}" stroke="#bbb" stroke-width=".6"/>')
+            picture.words(left - 26, int(y) + 3, str(level), 9)
+        for k, (ours, ratio) in enumerate(re.findall(r"(\d+) (\d\.\d+)", cells)):
+            x, base = left + 8 + k * 53, top + high + 10
+            for m, (value, fill) in enumerate(((int(ours), "#3b78b5"), (int(ours) / float(ratio), "#c9c9c9"))):
+                tall = value * high / most
+                picture.cell(x + m * (bar + 1), round(base - tall, 1), "", fill, bar, round(tall, 1))
+            picture.words(x + 4, base + 13, sizes[k], 9)
+    y = 40 + 2 * (high + 62)
+    for n, (fill, words) in enumerate((("#3b78b5", "Sternway"), ("#c9c9c9", "cuDNN 9.19"))):
+        picture.cell(40 + n * 120, y, "", fill, 12, 12)
+        picture.words(58 + n * 120, y + 11, words, 11)
+    picture.words(290, y + 11, f"one NVIDIA {machine[2]}, {machine[1]}; sequence length below the bars", 11)
+    return picture
+
+
 def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
-    for draw in (masks, layouts, lse, philox, mem_eff, flash2, jagged):
+    for draw in (masks, layouts, lse, philox, mem_eff, flash2, jagged, dispatch, performance):
         (folder / f"{draw.__name__}.svg").write_text(draw().svg())
 
 

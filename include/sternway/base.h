@@ -190,7 +190,7 @@ typedef struct stw_plan stw_plan;       /**< one problem class, ready to run; im
 typedef void *stw_stream;               /**< a CUstream or hipStream_t as it is; ignored on the CPU   */
 
 /** Creates a context on one device. The caller's current CUDA/HIP device and context stay as they are.
- * The environment (README, table) is read here, once. Once a process the log warns of STERNWAY_ variables
+ * The environment (docs/command.md) is read here, once. Once a process the log warns of STERNWAY_ variables
  * that are unknown, and of a GPU that AUTO wanted and replaced by the CPU. The context stays alive until it
  * and every plan made from it are destroyed, in any order.
  * @param opts         which backend, device and kind of memory

@@ -22,7 +22,7 @@ def check(what, missing):
         print(f"FAIL {what}: {len(missing)} missing, the first: {missing[:12]}")
 
 
-# SPEC section 2, written out: what the suite no longer has must be missed, not left out of the crossings.
+# docs/specification.md section 2, written out: what the suite no longer has must be missed, not left out of the crossings.
 ROWS = set("""plain head_dims layout broadcast varlen used_lengths empty mask_causal_tl mask_causal_br mask_window mask_shift bias dbias mask_bytes alibi
     alibi_column softcap sink dlse gqa dropout dropout_mem_eff dropout_flash2 deterministic splits outputs grad_dtype accumulate
     offsets shard lse_layout delta data nan_lse beyond_range forward bugs pairs""".split())
@@ -45,7 +45,7 @@ def attention(line):
     names = {re.sub(r"[-\d.].*$", "", o) or o for o in options}
     keys = {o.split("_")[0] if o.startswith(("bias", "data", "grads", "st_", "map_", "acc_", "seqs_")) else o for o in names}
     features = set()
-    # one factor a feature of SPEC section 2
+    # one factor a feature of docs/specification.md section 2
     for feature, present in {
             "causal": any(o.startswith("causal") for o in options), "window": bool(keys & {"wl", "wr"}),
             "shift": "shift" in keys, "bytes": any(o.startswith("biasu8") for o in options),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Every variant of the CPU's tuning table, every element type, every feature of SPEC section 2, against the
+ * Every variant of the CPU's tuning table, every element type, every feature of specification section 2, against the
  * float64 reference: once at the sizes of tests/reference/setups.c and once over several tiles, always at
  * odd sizes, with NaN in all memory that is not part of the problem. */
 #include "tests/cpu/harness.h"

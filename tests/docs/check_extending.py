@@ -111,7 +111,7 @@ def dry_run(options):
         nvcc = write_script(folder / "nvcc", NVCC)
         launcher = write_script(folder / "launcher", LAUNCHER.replace("OBJECTS", str(options.objects)))
         run(options.cmake, "-S", tree, "-B", build, "-G", "Ninja", f"-DCMAKE_C_COMPILER={options.cc}", f"-DSTERNWAY_NVCC={nvcc}",
-            "-DSTERNWAY_HIP=OFF", f"-DCMAKE_C_COMPILER_LAUNCHER={launcher}", "-DCMAKE_BUILD_TYPE=Debug")
+            "-DSTERNWAY_HIP=OFF", "-DSTERNWAY_IMAGE_CACHE=OFF", f"-DCMAKE_C_COMPILER_LAUNCHER={launcher}", "-DCMAKE_BUILD_TYPE=Debug")
         run(options.cmake, "--build", build, "-j2", "--target", "sternway_tool", "test_unit_rules", "test_probe")
         check_routes(options, build / "bin/sternway")
         run(build / "tests/test_unit_rules")

@@ -22,12 +22,13 @@ def check_documents(folder):
     for name in ("README.md", "CHANGELOG.md", "LICENSE"):
         if not (folder / name).is_file():
             sys.exit(f"{name} is not installed")
-    named = re.findall(r"[\w/]+/README\.md", (folder / "README.md").read_text())
-    for name in named:
-        if not (folder / name).is_file():
-            sys.exit(f"README.md names {name}, which is not installed")
-    if not named:
-        sys.exit("README.md names no other document: this check has nothing to check")
+    pages = ("README.md", "docs/command.md", "docs/features.md", "docs/building.md")
+    named = [(page, name) for page in pages for name in re.findall(r"\]\(([\w/.]*README\.md)", (folder / page).read_text())]
+    for page, name in named:
+        if not (folder / page).parent.joinpath(name).is_file():
+            sys.exit(f"{page} names {name}, which is not installed")
+    if len(named) < 5:
+        sys.exit("the documents name hardly any other: this check has nothing to check")
 
 
 def check_share(share, pages):

@@ -3,7 +3,7 @@
 """Holds README files and documents to what they say.
 
 example SOURCE OUT [DOCUMENT]   writes the C program of the README (or another document) to OUT
-environment SOURCE   the README's environment table lists exactly the variables of common/env.def
+environment SOURCE   the environment table of docs/command.md lists exactly the variables of common/env.def
 folders SOURCE       every folder of sources has a README.md of at most 50 lines; tests/README.md has a row for each folder of tests
 links SOURCE         what the documents link to, and the paths they name, are there
 """
@@ -21,9 +21,9 @@ def example(source, out, document="README.md"):
 
 
 def environment(source):
-    table = re.findall(r"^\| (STERNWAY_\w+) \| ([^|]*?) ?\|", (source / "README.md").read_text(), re.M)
+    table = re.findall(r"^\| (STERNWAY_\w+) \| ([^|]*?) ?\|", (source / "docs/command.md").read_text(), re.M)
     rows = re.findall(r'^STW_ENV\(\w+, "(\w+)", "([^"]*)"', (source / "common/env.def").read_text(), re.M)
-    return [] if rows and table == rows else [f"README.md has {table}, common/env.def {rows}"]
+    return [] if rows and table == rows else [f"docs/command.md has {table}, common/env.def {rows}"]
 
 
 def folders(source):

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The feature list of SPEC section 2 as functions that set one small problem each; read by the tests of
+ * The feature list of specification section 2 as functions that set one small problem each; read by the tests of
  * the oracle that hold for every feature. */
 #ifndef STW_TESTS_REFERENCE_SETUPS_H
 #define STW_TESTS_REFERENCE_SETUPS_H

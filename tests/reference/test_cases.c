@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The case table of SPEC section 1 on the float64 reference and on an f32 baseline: what is selected to 0,
+ * The case table of specification section 1 on the float64 reference and on an f32 baseline: what is selected to 0,
  * what is exactly 0, what propagates. Padding, gaps and emptiness are in test_edges.c. */
 #include "tests/reference/compare.h"
 

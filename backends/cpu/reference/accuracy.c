@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The second half of the accuracy rule: one output tensor against its expectation, and the RMS pool of
- * small tensors. The constants of SPEC section 5 are here and nowhere else. */
+ * small tensors. The constants of docs/specification.md section 5 are here and nowhere else. */
 #include "backends/cpu/reference/tensors.h"
 
 #include "common/dtype.h"

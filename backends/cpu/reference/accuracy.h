@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The accuracy rule (SPEC section 5), one for all architectures and the only copy of its constants:
+ * The accuracy rule (docs/specification.md section 5), one for all architectures and the only copy of its constants:
  *   max|x - ref| <= 2 e_max + 2 ulp(output type at max|ref|); where ref = 0 throughout: 4*2^-24 times
  *   the formula on absolute values;
  *   RMS(x - ref) <= 1.25 e_rms for tensors of >= 1024 elements, pooled over a feature row's cases else,
