@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Writing a file that a reader never sees half of: beside the target, then renamed. Used by
- * `sternway run -o` (safetensors_write.c) and `sternway tune -o`. */
+ * `sternway run -o` (safetensors.c) and `sternway tune -o`. */
 #ifndef STW_TOOLS_REPLACE_FILE_H
 #define STW_TOOLS_REPLACE_FILE_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * What the subcommands of `sternway` share: entry points, exit codes, error lines, device options, the plan's
- * description as fields, progress. Implemented in tool.c and tool_device.c. */
+ * description as fields, progress. */
 #ifndef STW_TOOLS_TOOL_H
 #define STW_TOOLS_TOOL_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * `sternway bench`: times problems, each verified first on sampled rows and keys against float64 under the
- * accuracy rule. The command line and the table; the work is in bench_run.c. */
+ * accuracy rule. The command line and the table; the work is in run.c. */
 #include "bench.h"
 
 #include <stdio.h>

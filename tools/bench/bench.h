@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Private to bench*.c: bench.c is the command line, bench_run.c one problem verified and timed,
- * bench_report.c rows and documents, bench_compare.c the comparison with an older document, bench_suites.c
+ * Private to this folder: bench.c is the command line, run.c one problem verified and timed,
+ * report.c rows and documents, compare.c the comparison with an older document, suites.c
  * the problems and the vendors' figures. */
 #ifndef STW_TOOLS_BENCH_H
 #define STW_TOOLS_BENCH_H
@@ -9,7 +9,7 @@
 #include "tools/verify/case.h"
 #include "tools/base/tool.h"
 
-/* ---- bench_run.c ------------------------------------------------------------------------------------ */
+/* ---- run.c ------------------------------------------------------------------------------------ */
 
 typedef struct bench_result {
     char line[512];
@@ -31,7 +31,7 @@ typedef struct bench_result {
 int bench_run(stw_context *context, stw_context *forward, const char *line, double seconds,
               bench_result *result_out);
 
-/* ---- bench_suites.c ---------------------------------------------------------------------------------- */
+/* ---- suites.c ---------------------------------------------------------------------------------- */
 
 /* The problems of a suite, or NULL: "usual" (a few of everything, by the arch), "fa" (FlashAttention's own
  * benchmark: bf16, 16384 tokens, heads * head_dim 2048), "jagged" (the nested operations, by the arch). */
@@ -48,7 +48,7 @@ typedef struct bench_peak {
 /* The vendor's figures for a device of that name into what is still 0. */
 void bench_peak_by_name(const char *device, bench_peak *peak);
 
-/* ---- bench_compare.c --------------------------------------------------------------------------------- */
+/* ---- compare.c --------------------------------------------------------------------------------- */
 
 typedef enum bench_verdict { BENCH_SAME, BENCH_FASTER, BENCH_SLOWER } bench_verdict;
 extern const char *const bench_verdict_names[];
@@ -73,7 +73,7 @@ const cJSON *bench_compare(bench_old *old, const bench_result *r, double *ratio_
  */
 cJSON *bench_compare_end(bench_old *old, const stw_tool_named *now, int *slower_out);
 
-/* ---- bench_report.c ---------------------------------------------------------------------------------- */
+/* ---- report.c ---------------------------------------------------------------------------------- */
 
 typedef enum bench_format { BENCH_TABLE, BENCH_CSV, BENCH_JSON } bench_format;
 

@@ -1,13 +1,182 @@
 /* SPDX-License-Identifier: MIT
  *
- * Runs of a plan on a large problem, verified and timed (measure.h). */
+ * Runs of a plan on a large problem, verified and timed, and what they have to do at least (measure.h). */
 #include "measure.h"
 
 #include "tools/base/tool.h"
+#include "common/dtype.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- work: what a measured call has to do at least ---- */
+
+/* ---- arithmetic ---------------------------------------------------------------------------------------- */
+
+static double attention_flop(const stw_case *c) {
+    const stw_attn_desc *d = &c->problem.desc;
+    double pairs = 0;
+    for (int64_t b = 0; b < d->batch; ++b)
+        for (int64_t i = 0; i < c->q[b].used; ++i) {
+            int64_t low, end;
+            stw_case_visible(c, b, i, &low, &end);
+            pairs += (double)(end - low);
+        }
+    return pairs * (double)d->heads_q * 2 * (double)(3 * d->head_dim_qk + 2 * d->head_dim_v);
+}
+
+static int64_t index_of(const jagged_case *c, int tensor, int64_t b) {
+    const unsigned char *at = c->host + c->offset[tensor];
+    return c->problem.desc.index_dtype == STW_I64 ? ((const int64_t *)(const void *)at)[b]
+                                                  : ((const int32_t *)(const void *)at)[b];
+}
+
+/* Positions of component b along an axis: with data (used), or that exist. */
+static double extent(const jagged_case *c, int axis, int64_t b, int used) {
+    if (!c->size[JCASE_OFFSETS + axis]) return (double)c->problem.desc.axis[axis].size;
+    if (used && c->size[JCASE_USED + axis]) return (double)index_of(c, JCASE_USED + axis, b);
+    return (double)(index_of(c, JCASE_OFFSETS + axis, b + 1) - index_of(c, JCASE_OFFSETS + axis, b));
+}
+
+static double at_least_one(int64_t n) {
+    return n > 0 ? (double)n : 1;
+}
+
+static double jagged_flop(const jagged_case *c) {
+    const stw_jagged_desc *d = &c->problem.desc;
+    uint32_t outputs = stw_jref_outputs(d);
+    double products = 0;
+    if (d->op != STW_JAGGED_LINEAR && d->op != STW_JAGGED_MATMUL) return 0;
+    for (int64_t b = 0; b < d->components; ++b)
+        products += d->op == STW_JAGGED_LINEAR
+                        ? extent(c, 0, b, 1) * at_least_one(d->inner) * (double)d->out_features
+                        : extent(c, 0, b, 1) * extent(c, 1, b, 1) * extent(c, 2, b, 1);
+    int both = !!(outputs & STW_JAGGED_DX) + !!(outputs & (STW_JAGGED_DOTHER | STW_JAGGED_DWEIGHT));
+    return 2 * products * at_least_one(d->outer) * both;
+}
+
+double stw_measure_flop(const stw_measure *m) {
+    return m->kind == STW_MEASURE_JAGGED ? jagged_flop(&m->j) : attention_flop(&m->c);
+}
+
+/* ---- bytes --------------------------------------------------------------------------------------------- */
+
+static double attention_bytes(const stw_case *c) {
+    const stw_attn_desc *d = &c->problem.desc;
+    double rows = 0, keys = 0, element = (double)stw_dtype_size(d->dtype), bytes = 0;
+    for (int64_t b = 0; b < d->batch; ++b) {
+        rows += (double)(c->q[b].used * d->heads_q);
+        keys += (double)(c->kv[b].used * d->heads_kv);
+    }
+    const double qk = (double)d->head_dim_qk, v = (double)d->head_dim_v;
+    const struct {
+        stw_case_tensor tensor;
+        double elements;
+        stw_dtype dtype; /* STW_DTYPE_NONE: that of q */
+        uint32_t output;
+    } rules[] = {
+        {STW_CASE_Q, rows * qk, STW_DTYPE_NONE, 0},
+        {STW_CASE_K, keys * qk, STW_DTYPE_NONE, 0},
+        {STW_CASE_V, keys * v, STW_DTYPE_NONE, 0},
+        {STW_CASE_OUT, rows * v, STW_DTYPE_NONE, 0},
+        {STW_CASE_DOUT, rows * v, STW_DTYPE_NONE, 0},
+        {STW_CASE_LSE, rows, stw_dtype_of_rows(d->dtype), 0},
+        {STW_CASE_DLSE, rows, stw_dtype_of_rows(d->dtype), 0},
+        {STW_CASE_DELTA, rows, stw_dtype_of_rows(d->dtype), 0},
+        {STW_CASE_DQ, rows * qk, d->dq_dtype, STW_OUT_DQ},
+        {STW_CASE_DK, keys * qk, d->dk_dtype, STW_OUT_DK},
+        {STW_CASE_DV, keys * v, d->dv_dtype, STW_OUT_DV},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; ++i) {
+        if (!c->present[rules[i].tensor]) continue;
+        double size = rules[i].dtype ? (double)stw_dtype_size(rules[i].dtype) : element;
+        bytes += rules[i].elements * size * (d->accumulate & rules[i].output ? 2 : 1);
+    }
+    if (c->present[STW_CASE_BIAS]) bytes += (double)c->size[STW_CASE_BIAS];
+    if (c->present[STW_CASE_DBIAS])
+        bytes += (double)c->size[STW_CASE_DBIAS] * (d->accumulate & STW_OUT_DBIAS ? 2 : 1);
+    return bytes;
+}
+
+/* Elements that output `which` gets: what lies in no component is left alone. */
+static double written(const jagged_case *c, int which) {
+    static const int matrix[2][2] = {{STW_AXIS_M, STW_AXIS_K}, {STW_AXIS_K, STW_AXIS_N}};
+    const stw_jagged_desc *d = &c->problem.desc;
+    double whole = (double)c->size[JCASE_DX + which] / (double)stw_dtype_size(stw_jref_dtype(d, which)),
+           sum = 0;
+    if (which >= 2 || d->op == STW_JAGGED_FROM_PADDED) return whole;
+    for (int64_t b = 0; b < d->components; ++b)
+        sum += d->op == STW_JAGGED_MATMUL ? at_least_one(d->outer) * extent(c, matrix[which][0], b, 0) *
+                                                extent(c, matrix[which][1], b, 0)
+                                          : extent(c, 0, b, 0);
+    return d->op == STW_JAGGED_MATMUL ? sum
+           : d->axis[0].total > 0     ? sum * (whole / (double)d->axis[0].total)
+                                      : 0;
+}
+
+static double jagged_bytes(const jagged_case *c) {
+    const stw_jagged_desc *d = &c->problem.desc;
+    double bytes = 0;
+    for (int i = 0; i < STW_JREF_INPUTS; ++i) {
+        stw_dtype dtype = i >= STW_JREF_MEAN                        ? STW_F32
+                          : i == STW_JREF_WEIGHT && d->weight_dtype ? d->weight_dtype
+                                                                    : d->dtype;
+        bytes += (double)c->readable[i] * (double)stw_dtype_size(dtype);
+    }
+    for (int i = 0; i < STW_JREF_OUTPUTS; ++i)
+        if (c->size[JCASE_DX + i])
+            bytes += written(c, i) * (double)stw_dtype_size(stw_jref_dtype(d, i)) *
+                     (d->accumulate >> i & 1u ? 2 : 1);
+    return bytes;
+}
+
+double stw_measure_bytes(const stw_measure *m) {
+    return m->kind == STW_MEASURE_JAGGED ? jagged_bytes(&m->j) : attention_bytes(&m->c);
+}
+
+/* ---- opening a jagged operation: attention as the packed problem that it is, all others as a case without
+ * expectation. */
+
+static stw_status fail(stw_measure *m, stw_case_result *result, const char *what, stw_status status,
+                       const char *text) {
+    stw_case_fail(result, "%s: %s: %s", what, stw_status_name(status), text);
+    stw_measure_close(m);
+    return status;
+}
+
+static stw_status open_attention(const stw_jagged_problem *problem, stw_context *context,
+                                 size_t workspace_bytes, stw_measure *m, stw_case_result *result) {
+    stw_problem packed = problem->attn;
+    packed.seed = problem->seed;
+    stw_status status = stw_measure_open(&packed, context, workspace_bytes, m, result);
+    if (status) return status;
+    m->kind = STW_MEASURE_JAGGED_ATTN;
+    status = jagged_attention_args(&m->c, problem->desc.index_dtype, &m->device, &m->args, &m->jagged_args,
+                                   &m->lengths);
+    return status ? fail(m, result, "lengths", status, stw_last_error()) : STW_OK;
+}
+
+stw_status stw_measure_open_jagged(const stw_jagged_problem *problem, stw_context *context,
+                                   size_t workspace_bytes, stw_measure *m, stw_case_result *result) {
+    stw_jagged_problem seeded = *problem;
+    if (problem->desc.op == STW_JAGGED_ATTENTION)
+        return open_attention(problem, context, workspace_bytes, m, result);
+    memset(m, 0, sizeof *m);
+    m->kind = STW_MEASURE_JAGGED;
+    if (!seeded.seed) seeded.seed = 1;
+    stw_status status = jagged_case_build_inputs(&seeded, &m->j);
+    if (status) return fail(m, result, "data", status, stw_tool_last_error());
+    m->after = malloc(m->j.bytes);
+    if (!m->after) return fail(m, result, "data", STW_E_NO_MEMORY, "no memory for the results");
+    status = stw_case_device_open(context, m->j.bytes, workspace_bytes, &m->device);
+    if (!status) status = stw_case_device_load(&m->device, m->j.host, 0xFF);
+    if (status) return fail(m, result, "buffers", status, stw_last_error());
+    m->jagged_args = jagged_case_args(&m->j, m->device.arena);
+    return STW_OK;
+}
+
+/* ---- opening ---- */
 
 #define SAMPLE_ROWS   16
 #define BATCH_SECONDS 4e-3

@@ -33,7 +33,7 @@ stw_status stw_measure_open(const stw_problem *problem, stw_context *context, si
                             stw_measure *measure_out, stw_case_result *result_out);
 void stw_measure_close(stw_measure *m);
 
-/* measure_jagged.c: the same of a nested operation; the context's forward is used by attention alone. */
+/* The same of a nested operation; the context's forward is used by attention alone. */
 stw_status stw_measure_open_jagged(const stw_jagged_problem *problem, stw_context *context,
                                    size_t workspace_bytes, stw_measure *measure_out,
                                    stw_case_result *result_out);
@@ -54,7 +54,7 @@ stw_status stw_measure_issue(const stw_measure *m, const stw_plan *plan, double 
 /* Sorts the values. A quarter of them lies below the first, the second is the median. */
 void stw_measure_quartiles(double *values, int count, double quartiles_out[3]);
 
-/* measure_work.c. Attention: 2 * (3 D + 2 Dv) for every visible pair of query and key. Nested: 2 for every
+/* Attention: 2 * (3 D + 2 Dv) for every visible pair of query and key. Nested: 2 for every
  * product of matmul and linear; 0 for the others. */
 double stw_measure_flop(const stw_measure *m);
 

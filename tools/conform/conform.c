@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * `sternway conform`: the command line of the conformance suite and the order of things. The rows are in
- * conform_rows.c, the running in conform_run.c, what it tells in conform_report.c, one case in case*.c. */
+ * rows.c, the running in run.c, what it tells in report.c, one case in tools/verify. */
 #include "report.h"
 #include "tools/verify/jagged.h"
 

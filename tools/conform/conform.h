@@ -44,10 +44,10 @@ void conform_list_free(conform_list *list);
 /* The seed of a line's data: the one it names, else one that follows from its text. */
 int64_t conform_seed_of(const char *line);
 
-/* conform_rows.c: the cases of a row; scale 1 is the usual number. */
+/* rows.c: the cases of a row; scale 1 is the usual number. */
 int conform_list_row(conform_list *list, int row, double scale);
 
-/* conform_jagged.c: alternatives of jagged operations, "jagged_sum:%:..", and the line of a round. */
+/* rows.c: alternatives of jagged operations, "jagged_sum:%:..", and the line of a round. */
 extern const char *const conform_jagged_pointwise[];
 extern const char *const conform_jagged_threshold[];
 extern const char *const conform_jagged_softmax[];
@@ -61,7 +61,7 @@ extern const char *const conform_jagged_matmul[];
 extern const char *const conform_jagged_attention[];
 void conform_jagged_line(const char *option, unsigned round, char *line);
 
-/* conform_pairs.c: problems in which every pair of levels of any two factors occurs. `seed` varies them. */
+/* pairs.c: problems in which every pair of levels of any two factors occurs. `seed` varies them. */
 int conform_list_pairs(conform_list *list, int row, uint64_t seed);
 
 const char *conform_row_name(int row);
@@ -95,9 +95,6 @@ typedef struct conform_options {
     stw_case_options check;
 } conform_options;
 
-/* Case i of the list runs on this one of the devices, whatever the number of processes. */
-int conform_device_of(const conform_target *target, size_t index);
-
 /* Results arrive in the order of the list: cases[i] on variants[v]. */
 typedef void (*conform_report_fn)(void *user, const conform_case *c, int variant,
                                   const stw_case_result *result);
@@ -106,7 +103,7 @@ typedef void (*conform_report_fn)(void *user, const conform_case *c, int variant
 int conform_run(const conform_list *list, const conform_target *target, const conform_options *options,
                 conform_report_fn report, void *user);
 
-/* conform_pools.c: RMS of the small tensors of each row, variant and gradient. */
+/* pools.c: RMS of the small tensors of each row, variant and gradient. */
 typedef struct conform_pools conform_pools;
 conform_pools *conform_pools_new(int variants); /* NULL: no memory; free() ends it */
 void conform_pools_add(conform_pools *pools, int row, int variant, const stw_case_result *result);
@@ -119,16 +116,16 @@ void conform_pools_report(conform_pools *pools, const conform_list *list, const 
 stw_status conform_open(const conform_target *target, const char *variant, int threads,
                         stw_context **context_out);
 
-/* conform_large.c: problems of more than 2^31 elements, verified on sampled rows and keys. */
+/* large.c: problems of more than 2^31 elements, verified on sampled rows and keys. */
 int conform_list_large(conform_list *list);
 double conform_memory(void); /* bytes of the host that can be had without ending anybody: MemAvailable */
 size_t conform_tensor_bytes(const stw_attn_desc *desc); /* of all large tensors; SIZE_MAX: beyond counting */
-/* conform_large_jagged.c: the same of jagged operations. Errors: those of the library; STW_E_NO_MEMORY. */
+/* large_jagged.c: the same of jagged operations. Errors: those of the library; STW_E_NO_MEMORY. */
 int conform_list_large_jagged(conform_list *list);
 stw_status conform_large_jagged_check(const char *line, stw_context *context, stw_case_result *result);
 void conform_large_check(const char *line, stw_context *context, stw_case_result *result);
 
-/* conform_filled.c: one whose every element has data. Errors: those of the library; STW_E_NO_MEMORY. */
+/* filled.c: one whose every element has data. Errors: those of the library; STW_E_NO_MEMORY. */
 stw_status conform_filled_check(const stw_problem *problem, stw_context *context, stw_case_result *result);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The JSON document of a run (docs/schema/conform.md): what ran where, every case with its errors, features,
- * totals; and the files that a run or a merge leaves. Called by conform.c and conform_merge.c. */
+ * totals; and the files that a run or a merge leaves. Called by conform.c and merge.c. */
 #include "report.h"
 
 #include "tools/verify/jagged.h"

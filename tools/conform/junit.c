@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The document of a run or a merge (conform_document.c) as JUnit's XML, which CI systems show: a test suite a
+ * The document of a run or a merge (document.c) as JUnit's XML, which CI systems show: a test suite a
  * feature, a test case a result, what went wrong with the run as a whole in a suite of its own. Called
  * through conform_outputs_write. */
 #include "report.h"

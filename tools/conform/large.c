@@ -3,8 +3,8 @@
  * `conform --large`: indices beyond 32 bits. Two kinds of problems:
  * - far apart: small problems whose strides reach over more than 2^31 elements. Their rows are copied to and
  *   from a compact twin that the reference judges; on the CPU the space between is never touched;
- * - filled: tensors of more than 2^31 elements, verified on rows and keys (conform_filled.c).
- * What does not fit into memory is skipped by name. Called by conform_run.c. */
+ * - filled: tensors of more than 2^31 elements, verified on rows and keys (filled.c).
+ * What does not fit into memory is skipped by name. Called by run.c. */
 #include "conform.h"
 
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * `conform --large` of jagged operations: tensors of more than 2^31 elements. Components are all of one
- * length, inputs repeat a random block (as in conform_filled.c), and some components come back - the first,
+ * length, inputs repeat a random block (as in filled.c), and some components come back - the first,
  * those around element 2^31, the last - each judged as a problem of one component. Sums over all components
- * (dW, dbias) are not sampled. Called by conform_large.c. */
+ * (dW, dbias) are not sampled. Called by large.c. */
 #include "filled.h"
 #include "tools/verify/jagged.h"
 

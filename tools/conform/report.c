@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a run of the suite prints (conform_report.h): a line a case, progress, the table of features with
+ * What a run of the suite prints (report.h): a line a case, progress, the table of features with
  * their worst errors, devices, totals; and what decides its exit status. Called by conform.c. */
 #include "report.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Private to conform.c and conform_*.c: what a run of the suite tells. conform_report.c prints lines,
- * progress, the table of features and the totals, conform_document.c makes the JSON document of it,
- * conform_junit.c writes that as JUnit's XML, conform_merge.c puts the documents of several runs together. */
+ * Private to this folder: what a run of the suite tells. report.c prints lines,
+ * progress, the table of features and the totals, document.c makes the JSON document of it,
+ * junit.c writes that as JUnit's XML, merge.c puts the documents of several runs together. */
 #ifndef STW_TOOLS_CONFORM_REPORT_H
 #define STW_TOOLS_CONFORM_REPORT_H
 
@@ -47,7 +47,7 @@ typedef struct conform_report {
     double began, drawn; /* seconds; of the run, of the last progress line */
 } conform_report;
 
-/* conform_report.c. The first two are conform_report_fn's. */
+/* report.c. The first two are conform_report_fn's. */
 void conform_report_case(void *report, const conform_case *c, int variant, const stw_case_result *result);
 void conform_report_pool(void *report, const conform_case *c, int variant, const stw_case_result *result);
 void conform_report_skip(conform_report *report, const char *what);
@@ -60,7 +60,7 @@ void conform_report_free(conform_report *report);
 
 /* ---- documents ----------------------------------------------------------------------------------------- */
 
-/* conform_document.c: docs/schema/conform.md describes it. NULL: no memory. Takes `cases` and `errors`. */
+/* document.c: docs/schema/conform.md describes it. NULL: no memory. Takes `cases` and `errors`. */
 cJSON *conform_document(conform_report *report, int exit_status);
 /* `forced`: the variant of the table that the context was told to use; "": its choice. */
 void conform_document_case(cJSON *cases, const conform_case *c, const char *forced,
@@ -81,10 +81,10 @@ int conform_outputs_check(const conform_outputs *outputs);
 /* Writes all that is wanted and deletes the document. Exit status: `exit`, or failed. */
 int conform_outputs_write(const conform_outputs *outputs, cJSON *document, int exit);
 
-/* conform_junit.c; for stw_replace_file. */
+/* junit.c; for stw_replace_file. */
 int conform_junit_write(FILE *to, const void *document);
 
-/* conform_merge.c: the whole of `conform --merge`; `require`: an arch that must have run, or NULL. Exit
+/* merge.c: the whole of `conform --merge`; `require`: an arch that must have run, or NULL. Exit
  * status. */
 int conform_merge(char **files, int count, const char *require, const conform_outputs *outputs);
 

@@ -66,7 +66,7 @@ static size_t device_slots(const conform_target *target) {
     return target->device_count ? (size_t)target->device_count : 1;
 }
 
-int conform_device_of(const conform_target *target, size_t index) {
+static int conform_device_of(const conform_target *target, size_t index) {
     return target->devices[index % device_slots(target)];
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Private to info*.c: info.c is the command, info_build.c says as JSON what the build and the machine have,
- * info_drivers.c which driver libraries there are, info_print.c prints the same in 80 columns. */
+ * Private to this folder: info.c is the command and prints in 80 columns, build.c says as JSON what the build and the machine have,
+ * drivers.c which driver libraries there are. */
 #ifndef STW_TOOLS_INFO_H
 #define STW_TOOLS_INFO_H
 
@@ -15,7 +15,5 @@ int info_build(cJSON *report, int verify);
 int info_add_environment(cJSON *report);
 
 void info_add_drivers(cJSON *report);
-
-void info_print(const cJSON *report, int verify);
 
 #endif

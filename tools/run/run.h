@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * `sternway run` inside: a problem of a safetensors file on its way through load (run_load.c, run_meta.c,
- * run_shape.c), execution on a context (run_exec.c), comparison with the file's references (run_check.c)
- * and the report (run_report.c). run.c holds the command line and the order of things. */
+ * `sternway run` inside: a problem of a safetensors file on its way through load (load.c, shape.c), execution on a context (exec.c), comparison with the file's references (check.c)
+ * and the report (report.c). run.c holds the command line and the order of things. */
 #ifndef STW_TOOLS_RUN_H
 #define STW_TOOLS_RUN_H
 
@@ -103,13 +102,8 @@ int run_load(const stw_safetensors *file, run_problem **problems_out, size_t *co
              char error[STW_ST_ERROR_MAX]);
 void run_free(run_problem *problems, size_t count);
 
-/* One metadata option of a problem. 0, or the exit status after run_refuse. */
-int run_read_option(run_problem *problem, const char *key, const char *value);
-int run_is_free_text(const char *key); /* about, source, torch_version, format */
-
 /* Types and shapes to a complete descriptor and the shapes of all arrays. Allocates nothing. */
 int run_shape(run_problem *problem);
-int run_shape_lengths(run_problem *problem); /* run_lengths.c: batch, packed sides, their longest sequences */
 
 /* Allocates the arrays and fills in the file's data; for problems that a plan has accepted. */
 int run_fill(run_problem *problem);
@@ -119,12 +113,6 @@ int run_execute(run_problem *problem, stw_context *context, const run_options *o
 
 /* The host pointers of a problem's arrays as arguments of a call. */
 stw_attn_args run_host_args(const run_problem *problem);
-
-/* How far the gradients move when O is rounded to its type and LSE by one ulp. */
-typedef struct run_share {
-    double max[STW_GRAD_COUNT], rms[STW_GRAD_COUNT];
-} run_share;
-int run_forward_share(run_problem *problem, run_share *share_out);
 
 /* Fills results from the references of the file. */
 int run_check(run_problem *problem, const run_options *options, stw_accuracy_pool *pool);

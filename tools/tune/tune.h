@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Private to tune*.c: what was measured of a problem, and how rules follow from it. tune.c is the command
- * line, tune_report.c the table, tune_run.c measures, tune_model.c says what need not be timed,
- * tune_estimate.c counts where there is only an emulator, tune_rules.c writes the rules, tune_list.c holds
- * the usual problems. */
+ * Private to this folder: what was measured of a problem, and how rules follow from it. tune.c is the command
+ * line, report.c the table, run.c measures (where there is only an emulator, it counts), model.c says what need not
+ * be timed, rules.c writes the rules, list.c holds the usual problems. */
 #ifndef STW_TOOLS_TUNE_H
 #define STW_TOOLS_TUNE_H
 
@@ -21,7 +20,7 @@ typedef struct tune_target {
     stw_tool_named named; /* for the provenance */
     uint32_t units;       /* processors of the device; 0: not known */
     int all;              /* nothing is pruned */
-    /* NULL, or the device is an emulator: its counters (tune_estimate.c), and no time is taken. */
+    /* NULL, or the device is an emulator: its counters (run.c), and no time is taken. */
     void (*counts)(uint64_t *);
 } tune_target;
 
@@ -46,7 +45,7 @@ typedef struct tune_point {
     int wrong; /* variants whose results were wrong */
 } tune_point;
 
-/* ---- tune_run.c ---------------------------------------------------------------------------------------- */
+/* ---- run.c ---------------------------------------------------------------------------------------- */
 
 /* Errors: as stw_context_create. */
 stw_status tune_open(const stw_context_opts *opts, tune_target *target_out);
@@ -57,24 +56,16 @@ void tune_close(tune_target *target);
 int tune_measure(const tune_target *target, const char *line, double seconds, tune_point *point_out);
 void tune_point_free(tune_point *point);
 
-/* ---- tune_model.c -------------------------------------------------------------------------------------- */
+/* ---- model.c -------------------------------------------------------------------------------------- */
 
 /* The part of a processor that blocks of the variant can fill, by shared memory, registers and warps; 1: all.
  * smem_kb: what a block of the device can have at least. */
 double tune_model_fill(const stw_variant *variant, uint32_t smem_kb, int is_cpu);
 
-/* Marks as pruned what cannot win: see tune_model.c. The chosen one, [0], stays. */
+/* Marks as pruned what cannot win: see model.c. The chosen one, [0], stays. */
 void tune_model_prune(const tune_target *target, tune_point *point);
 
-/* ---- tune_estimate.c ----------------------------------------------------------------------------------- */
-
-/* Sets target->counts where the opened device is the emulator of tests/cdna_emu. */
-void tune_estimate_open(tune_target *target);
-
-/* Estimates a variant from the counters before and after one run of it. */
-void tune_estimate(const uint64_t before[9], const uint64_t after[9], double fill, tune_timing *timing);
-
-/* ---- tune_report.c ------------------------------------------------------------------------------------- */
+/* ---- report.c ------------------------------------------------------------------------------------- */
 
 typedef enum tune_format { TUNE_TABLE, TUNE_CSV, TUNE_JSON } tune_format;
 
@@ -83,7 +74,7 @@ void tune_print_point(const tune_target *target, tune_format format, const tune_
 cJSON *tune_json_head(const tune_target *target);
 void tune_add_json(const tune_target *target, cJSON *points, const tune_point *point);
 
-/* ---- tune_rules.c -------------------------------------------------------------------------------------- */
+/* ---- rules.c -------------------------------------------------------------------------------------- */
 
 /* Index of the fastest timed variant, 0 when none is timed. */
 size_t tune_best(const tune_point *point);
@@ -99,7 +90,7 @@ typedef struct tune_report {
  * share (user: a tune_report). Returns 0, or -1 when writing failed or memory ran out. */
 int tune_write_rules(FILE *to, const void *user);
 
-/* ---- tune_list.c --------------------------------------------------------------------------------------- */
+/* ---- list.c --------------------------------------------------------------------------------------- */
 
 /* The usual problems of an arch, one at a time, small ones for an emulator; 0 behind the last. */
 int tune_usual(const char *arch, int emulated, size_t index, char *line, size_t capacity);

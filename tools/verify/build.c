@@ -243,35 +243,6 @@ stw_attn_args stw_case_args(const stw_case *c, const void *base) {
 
 /* ---- reference ------------------------------------------------------------------------------------ */
 
-int64_t stw_case_row_index(const stw_case *c, stw_case_tensor tensor, int64_t b, int64_t h, int64_t row) {
-    const stw_attn_desc *d = &c->problem.desc;
-    const stw_attn_strides *const strides[] = {
-        [STW_CASE_Q] = &d->q,       [STW_CASE_K] = &d->k,         [STW_CASE_V] = &d->v,
-        [STW_CASE_OUT] = &d->out,   [STW_CASE_DOUT] = &d->dout,   [STW_CASE_LSE] = &d->lse,
-        [STW_CASE_DLSE] = &d->dlse, [STW_CASE_DELTA] = &d->delta, [STW_CASE_DQ] = &d->dq,
-        [STW_CASE_DK] = &d->dk,     [STW_CASE_DV] = &d->dv};
-    const stw_attn_strides *s = strides[tensor];
-    int key_side =
-        tensor == STW_CASE_K || tensor == STW_CASE_V || tensor == STW_CASE_DK || tensor == STW_CASE_DV;
-    int lse_like = tensor == STW_CASE_LSE || tensor == STW_CASE_DLSE || tensor == STW_CASE_DELTA;
-    int packed = stw_attn_is_packed(d, key_side) && !(lse_like && s->batch != 0);
-    int64_t first = packed ? (key_side ? c->kv : c->q)[b].first : 0;
-    return (packed ? 0 : b * s->batch) + h * s->head + (first + row) * s->seq;
-}
-
-int64_t stw_case_step(const stw_case *c, stw_case_tensor tensor) {
-    const stw_attn_desc *d = &c->problem.desc;
-    if (!(d->flags & STW_ATTN_HAS_DIM_STRIDES)) return 1;
-    switch (tensor) {
-    case STW_CASE_Q: return d->dim.q;
-    case STW_CASE_K: return d->dim.k;
-    case STW_CASE_V: return d->dim.v;
-    case STW_CASE_OUT: return d->dim.out;
-    case STW_CASE_DOUT: return d->dim.dout;
-    default: return 1;
-    }
-}
-
 /* The LSE handed to the backward: data_inf_lse replaces some, as callers do that mark empty rows by +inf;
  * data_nan_lse a few, as a forward leaves them that met a NaN. */
 static double given_lse(const stw_case *c, int64_t i, double lse) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * One conformance case: a PROBLEM made real. case_build.c lays all tensors of the problem out in one
- * guarded, NaN-filled arena of host memory and fills what the problem uses (case_data.c); the float64
- * reference gives out, lse and the expectation; case_check.c runs the public API on a context and compares.
+ * One conformance case: a PROBLEM made real. build.c lays all tensors of the problem out in one
+ * guarded, NaN-filled arena of host memory and fills what the problem uses (data.c); the float64
+ * reference gives out, lse and the expectation; check.c runs the public API on a context and compares.
  * Used by conform and bench. */
 #ifndef STW_TOOLS_CASE_H
 #define STW_TOOLS_CASE_H
@@ -76,10 +76,10 @@ int64_t stw_case_step(const stw_case *c, stw_case_tensor tensor);
 /* Beyond the accuracy rule: only finite results and exact zeros are required. */
 int stw_case_is_extreme(const stw_problem *problem);
 
-/* case_sequences.c: spans of the query (0) or key (1) side. Errors: STW_E_INVALID. */
+/* data.c: spans of the query (0) or key (1) side. Errors: STW_E_INVALID. */
 stw_status stw_case_make_side(stw_case *c, int side);
 
-/* ---- case_data.c -------------------------------------------------------------------------------- */
+/* ---- data.c -------------------------------------------------------------------------------- */
 
 void stw_case_fill(stw_case *c);       /* inputs of a call; what nobody may read stays NaN           */
 void stw_case_fill_delta(stw_case *c); /* a given delta, once out and dout are there                 */
@@ -101,8 +101,8 @@ typedef struct stw_case_result {
     int near;       /* failed by less than a factor 2 of the accuracy rule, and by nothing else */
     int invalid;    /* no valid problem: STW_E_INVALID before anything ran */
     int data_sets;  /* that the verdict stands on; 0 = one */
-    int on_device;  /* conform_run.c: 1 + the device's ordinal where several share the cases; else 0 */
-    double seconds; /* conform_run.c: of the whole check */
+    int on_device;  /* conform/run.c: 1 + the device's ordinal where several share the cases; else 0 */
+    double seconds; /* conform/run.c: of the whole check */
 } stw_case_result;
 
 /* OK, nothing judged. */
@@ -119,7 +119,7 @@ typedef struct stw_case_options {
 void stw_case_check(const stw_case *c, stw_context *context, const stw_case_options *options,
                     stw_case_result *result_out);
 
-/* case_judge.c: the verdict of a gradient goes into the result, as failed, as near, or as passed. */
+/* check.c: the verdict of a gradient goes into the result, as failed, as near, or as passed. */
 void stw_case_note_accuracy(stw_case_result *result, int which, const char *name,
                             const stw_accuracy *accuracy);
 
@@ -141,7 +141,7 @@ void stw_case_check_outputs(const stw_case *c, const unsigned char *after, stw_c
 /* Bytes from the first to behind the last element of a tensor; SIZE_MAX beyond 2^38. */
 size_t stw_case_reach(const stw_attn_desc *desc, stw_case_tensor tensor);
 
-/* case_forward.c: out, lse and the dropout mask of the same problem. */
+/* forward.c: out, lse and the dropout mask of the same problem. */
 void stw_case_check_forward(const stw_case *c, stw_context *context, stw_case_result *result);
 
 /* Marks the result as failed with a text, unless it failed before. Returns 0. */
@@ -150,7 +150,7 @@ int stw_case_fail(stw_case_result *result, const char *format, ...) __attribute_
 /* The same for memory of the device that could not be had; too little of it is a skip, not a failure. */
 void stw_case_fail_buffers(stw_case_result *result, stw_status status);
 
-/* ---- case_device.c: buffers of a context -------------------------------------------------------------- */
+/* ---- device.c: buffers of a context -------------------------------------------------------------- */
 
 typedef struct stw_case_device {
     stw_context *context;
@@ -168,7 +168,7 @@ stw_status stw_case_device_load(stw_case_device *device, const unsigned char *ho
 /* Downloads the arena; *guards_out = 1 when the workspace's guards still hold the poison. */
 stw_status stw_case_device_store(stw_case_device *device, unsigned char *host, int poison, int *guards_out);
 
-/* case_sample.c: problems too large for the reference as a whole. Runs the library's forward on the context
+/* sample.c: problems too large for the reference as a whole. Runs the library's forward on the context
  * and puts out, lse and a given delta into the host's arena; the device's arena is then loaded. */
 stw_status stw_case_sample_forward(stw_case *c, stw_context *context, stw_case_device *device);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * One conformance case of a jagged operation: tensors in one guarded, NaN-filled arena of host memory
- * (jagged_build.c) with lengths and data (jagged_data.c), the reference's expectation, and the check of a run
- * through the public API (jagged_case.c; jagged_sample.c for what is too large). Used by conform and bench.
+ * (jagged_build.c) with lengths and data, the reference's expectation, and the check of a run
+ * through the public API (jagged_check.c; jagged_sample.c for what is too large). Used by conform and bench.
  */
 #ifndef STW_TOOLS_JAGGED_CASE_H
 #define STW_TOOLS_JAGGED_CASE_H
@@ -49,9 +49,6 @@ const char *jagged_case_tensor_name(int tensor);
 /* The call's arguments with the arena at `base`. */
 stw_jagged_args jagged_case_args(const jagged_case *c, const void *base);
 
-/* jagged_data.c: lengths and bases into the arena, then the inputs' data. */
-stw_status jagged_case_fill_lengths(jagged_case *c);
-stw_status jagged_case_fill_data(jagged_case *c);
 /* Element n of an input's usual data, into element n of `data`. */
 void jagged_case_store(const stw_jagged_problem *problem, int input, int64_t n, void *data, stw_dtype dtype);
 
@@ -67,10 +64,6 @@ const char *jagged_sample_judge(const jagged_case *c, const unsigned char *after
  * dbias in the places of dq, dk, dv, dbias. */
 void jagged_case_check_line(const char *line, int64_t seed, stw_context *context,
                             const stw_case_options *options, stw_case_result *result_out);
-
-/* jagged_attention.c: the same for ATTENTION, judged as the packed problem that it is. */
-void jagged_attention_check(const stw_jagged_problem *problem, stw_context *context,
-                            const stw_case_options *options, stw_case_result *result);
 
 /* The call's arguments over those of the packed problem, whose lengths move into *args_out; int64 ones into a
  * new buffer of the context, else *buffer_out is NULL. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Verifying a jagged problem that is too large for the reference as a whole (jagged_case.h). dx and dother of
+ * Verifying a jagged problem that is too large for the reference as a whole (jagged.h). dx and dother of
  * a component depend on that component alone: it is a problem of its own, whose tensors lie inside the large
  * one's; where rows are independent, its first rows are. dweight and dbias sum over all rows: some columns of
  * them, copied out, are a problem of their own. Used by bench. */
