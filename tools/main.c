@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The `sternway` command: picks the subcommand. Each of them parses its own options. */
-#include "tool.h"
+#include "tools/base/tool.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * Fixtures through the library: see harness.h. */
 #include "tests/cpu/harness.h"
 
-#include "backends/cpu/reference/problem.h"
+#include "tools/reference/problem.h"
 #include "common/dtype.h"
 
 #include <setjmp.h>

@@ -5,7 +5,7 @@
 #include "tests/cpu/harness.h"
 #include "tests/reference/setups.h"
 
-#include "backends/cpu/reference/problem.h"
+#include "tools/reference/problem.h"
 #include "common/dtype.h"
 
 #include <math.h>

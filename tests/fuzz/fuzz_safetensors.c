@@ -5,7 +5,7 @@
  * accepted lies inside the file, without overlaps and duplicate names. */
 #include "fuzz.h"
 
-#include "tools/safetensors.h"
+#include "tools/base/safetensors.h"
 
 static void check_tensor(const stw_safetensors *file, size_t n, const uint8_t *bytes, size_t size) {
     const stw_st_tensor *t = &file->tensors[n];

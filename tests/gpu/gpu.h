@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * What the GPU tests share: the driver functions that only tests need (graphs, foreign memory and contexts),
- * a context of the arch under test, and a conformance case (tools/case.h) in device memory: data, float64
+ * a context of the arch under test, and a conformance case (tools/verify/case.h) in device memory: data, float64
  * expectation, every byte that the call may not write. Needs no CUDA header. Written with CUDA's names; with
  * a gfx arch they stand for HIP's functions (gpu_hip.c). */
 #ifndef STW_TESTS_GPU_H
 #define STW_TESTS_GPU_H
 
-#include "tools/case.h"
+#include "tools/verify/case.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

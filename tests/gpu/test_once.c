@@ -4,7 +4,7 @@
  * other sizes, has the bits of a call through its own plan, and gradients are right by the reference. The
  * backend is that of STERNWAY_BACKEND (cuda:sm80, hip:gfx942, ...), emulated or real; without a GPU it is
  * skipped. */
-#include "tools/case.h"
+#include "tools/verify/case.h"
 
 #include "common/size_class.h"
 

@@ -6,7 +6,7 @@
 #define STW_TESTS_JAGGED_GOLDEN_H
 
 #include "sternway/sternway.h"
-#include "tools/safetensors.h"
+#include "tools/base/safetensors.h"
 
 enum { GOLDEN_MAX = 256, COMPONENTS_MAX = 16, RANK_MAX = 8 };
 

@@ -6,7 +6,7 @@
 #ifndef STW_TESTS_REFERENCE_FIXTURE_H
 #define STW_TESTS_REFERENCE_FIXTURE_H
 
-#include "backends/cpu/reference/accuracy.h"
+#include "tools/reference/accuracy.h"
 
 enum { FIXTURE_BUFFERS = 32 };
 

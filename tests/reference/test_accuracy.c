@@ -2,9 +2,9 @@
  *
  * The accuracy rule: ulps, baselines against the float64 reference, and a judge that passes honest outputs
  * and fails each kind of wrong one. */
-#include "backends/cpu/reference/accuracy.h"
-#include "backends/cpu/reference/backward.h"
-#include "backends/cpu/reference/order.h"
+#include "tools/reference/accuracy.h"
+#include "tools/reference/backward.h"
+#include "tools/reference/order.h"
 #include "common/dtype.h"
 #include "tests/reference/setups.h"
 

@@ -3,7 +3,7 @@
  * Philox against the published known answers of Random123 (and against its header where installed), the three
  * dropout maps at elements worked out by hand from these answers, and the oracle's plain maps against those
  * of common/philox.h that the kernels use. */
-#include "backends/cpu/reference/problem.h"
+#include "tools/reference/problem.h"
 #include "common/philox.h"
 #include "tests/reference/setups.h"
 

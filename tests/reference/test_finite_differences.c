@@ -9,7 +9,7 @@
  * Tolerance. The backward takes O and LSE rounded to f32: P is off by half an ulp of LSE (|LSE| < 16: 2^-21,
  * relative) and O.dO by 2^-24 of its terms, so every gradient by at most 2^-20 of the formula on absolute
  * values. FLOOR covers the differences: derivatives of fifth order stay below 1000 at these sizes. */
-#include "backends/cpu/reference/reference.h"
+#include "tools/reference/reference.h"
 #include "tests/reference/setups.h"
 
 #include <math.h>

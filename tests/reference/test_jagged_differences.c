@@ -6,8 +6,8 @@
  *
  * Steps: inputs are doubles of size 1, h = 2^-9; (8(f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h is wrong by
  * h^4/30 f''''' (below 1e-9 for the functions here) and by rounding of 2^-53 |loss| / h = 1e-12. */
-#include "backends/cpu/reference/jagged.h"
-#include "backends/cpu/reference/reference.h"
+#include "tools/reference/jagged.h"
+#include "tools/reference/reference.h"
 #include "tests/reference/jagged_forward.h"
 
 #include <math.h>

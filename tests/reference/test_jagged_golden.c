@@ -2,7 +2,7 @@
  *
  * The float64 reference against every golden vector of the nested operations (PyTorch's, in float64), in each
  * variant of storage: to 1e-12 of the formula on absolute values, exactly where nothing is rounded. */
-#include "backends/cpu/reference/jagged.h"
+#include "tools/reference/jagged.h"
 #include "tests/jagged/problem.h"
 
 #include <math.h>

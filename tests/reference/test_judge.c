@@ -2,7 +2,7 @@
  *
  * The judge of the accuracy rule fails each kind of wrong output, and names it: swapped tensors, one element
  * off, NaN and infinity, padding, gaps, overflow, accumulation. Honest outputs are in test_accuracy.c. */
-#include "backends/cpu/reference/accuracy.h"
+#include "tools/reference/accuracy.h"
 #include "common/dtype.h"
 #include "tests/reference/setups.h"
 

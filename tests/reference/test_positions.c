@@ -3,7 +3,7 @@
  * What a query row sees, drawn by hand, and the forward of every feature against a naive one written here
  * from the public header alone: positions, shifts, ALiBi, softcap, bias, sink. The oracle's forward and
  * backward share these, so finite differences cannot tell. */
-#include "backends/cpu/reference/problem.h"
+#include "tools/reference/problem.h"
 #include "tests/reference/compare.h"
 #include "tests/reference/setups.h"
 

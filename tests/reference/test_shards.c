@@ -3,7 +3,7 @@
  * A shard of a larger problem gives exactly its part: by batch, by heads, by queries (context parallel) and
  * by keys (partial sums), with masks, ALiBi, softcap, sink and dropout in force. Shards read the whole
  * problem's tensors through shifted pointers. */
-#include "backends/cpu/reference/reference.h"
+#include "tools/reference/reference.h"
 #include "tests/reference/setups.h"
 
 #include <math.h>

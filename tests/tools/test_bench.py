@@ -58,7 +58,7 @@ class Bench(CommandTest):
         self.assert_refused(bench("--suite", "most"), "--suite most: usual, fa or jagged")
 
     def test_every_problem_of_the_suites_can_be_planned(self):
-        lines = re.findall(r'"((?:attn_bwd|jagged_\w+):[^"]+)"', (SOURCE / "tools/bench_suites.c").read_text())
+        lines = re.findall(r'"((?:attn_bwd|jagged_\w+):[^"]+)"', (SOURCE / "tools/bench/suites.c").read_text())
         self.assertGreater(len(lines), 60)
         for line in lines:
             self.assert_exit(sternway("explain", "--backend", "cpu", line), 0)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Unit tests of tools/safetensors.h: parsing from memory, every size limit at its edge, every prefix and
+ * Unit tests of tools/base/safetensors.h: parsing from memory, every size limit at its edge, every prefix and
  * every single-byte change of a valid file, writing and reading back. Refusals by text are in
  * test_malformed.py. */
-#include "tools/safetensors.h"
+#include "tools/base/safetensors.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

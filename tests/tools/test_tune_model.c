@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The static model of `sternway tune` (tools/tune_model.c) on made-up tables: what it rules out, with the
+ * The static model of `sternway tune` (tools/tune/model.c) on made-up tables: what it rules out, with the
  * numbers worked out by hand, and what it must leave. */
-#include "tools/tune.h"
+#include "tools/tune/tune.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * From measured times to rules (tools/tune_rules.c): which class a problem falls into, where the limits
+ * From measured times to rules (tools/tune/rules.c): which class a problem falls into, where the limits
  * between lengths lie, what gains too little, and that the library's own reader takes every text written. The
  * times are made up; the table is this test's. */
 #include "dispatch/select.h"
-#include "tools/tune.h"
+#include "tools/tune/tune.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

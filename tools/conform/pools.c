@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * RMS of small tensors, pooled by row of the suite, variant and gradient. A pool of few elements is a small
+ * sample of what rounding does: one that misses the rule by less than a factor 2 is made larger by running
+ * its cases on further data, and judged by the same rule (dispatch/DESIGN.md has the reasons). Called by
+ * conform.c. */
+#include "conform.h"
+#include "tools/verify/jagged.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SAMPLE 1024 /* elements: from here on a tensor is judged alone, and a pool is no small sample */
+#define NEAR   2.0
+
+struct conform_pools {
+    int variants;
+    stw_accuracy_pool pool[]; /* [row][variant][gradient]; the last row: cases of no row */
+};
+
+conform_pools *conform_pools_new(int variants) {
+    size_t count = (conform_row_count + 1) * (size_t)variants * STW_GRAD_COUNT;
+    conform_pools *p = calloc(1, sizeof *p + count * sizeof p->pool[0]);
+    if (p) p->variants = variants;
+    return p;
+}
+
+static stw_accuracy_pool *pool_of(conform_pools *p, int row, int variant, int grad) {
+    size_t at = row >= 0 ? (size_t)row : conform_row_count;
+    return &p->pool[(at * (size_t)p->variants + (size_t)variant) * STW_GRAD_COUNT + (size_t)grad];
+}
+
+static void add(stw_accuracy_pool *to, const stw_accuracy_pool *from) {
+    to->square_sum += from->square_sum;
+    to->baseline_square_sum += from->baseline_square_sum;
+    to->elements += from->elements;
+}
+
+void conform_pools_add(conform_pools *p, int row, int variant, const stw_case_result *result) {
+    for (int g = 0; g < STW_GRAD_COUNT; ++g) add(pool_of(p, row, variant, g), &result->pool[g]);
+}
+
+/* ---- a larger sample ---------------------------------------------------------------------------------- */
+
+typedef struct further {
+    stw_accuracy_pool sum;
+    int grad;
+    char failed[CONFORM_LINE_MAX]; /* a case that failed by itself */
+} further;
+
+static void add_further(void *user, const conform_case *c, int variant, const stw_case_result *result) {
+    further *f = user;
+    (void)variant;
+    add(&f->sum, &result->pool[f->grad]);
+    if (result->outcome == STW_CASE_FAIL && !f->failed[0])
+        snprintf(f->failed, sizeof f->failed, "%s", c->line);
+}
+
+/* The row's cases with other seeds. Those whose line names one keep it: they are no further data. */
+static int list_further(const conform_list *list, int row, conform_list *out) {
+    for (size_t i = 0; i < list->count; ++i) {
+        const char *line = list->cases[i].line;
+        if (list->cases[i].row != row || strstr(line, ":seed")) continue;
+        for (int n = 1; n < STW_CASE_DATA_SETS; ++n) {
+            char other[CONFORM_LINE_MAX];
+            int length = snprintf(other, sizeof other, "%s:seed%zu", line, 1000 * (i + 1) + (size_t)n);
+            if (length >= (int)sizeof other) continue;
+            if (!conform_list_add(out, row, other)) return 0;
+        }
+    }
+    return 1;
+}
+
+/* Runs them on the one variant, and judges old and further data together. */
+static int enlarge(conform_pools *p, const conform_list *list, int row, int variant, int grad,
+                   const conform_target *target, const conform_options *options, stw_case_result *result) {
+    conform_target one = *target;
+    conform_options run = *options;
+    conform_list cases = {0};
+    further f = {.sum = *pool_of(p, row, variant, grad), .grad = grad};
+    one.variant_count = 1;
+    memcpy(one.variants[0], target->variants[variant], sizeof one.variants[0]);
+    run.check = (stw_case_options){0};
+    int good =
+        list_further(list, row, &cases) && cases.count && conform_run(&cases, &one, &run, add_further, &f);
+    double first = result->rms_ratio[grad], ratio = 0;
+    int pass = good && stw_pool_pass(&f.sum, &ratio) && !f.failed[0];
+    if (good) {
+        result->rms_ratio[grad] = ratio;
+        result->data_sets = STW_CASE_DATA_SETS;
+        snprintf(result->text, sizeof result->text, "%lld elements of %d data sets; the first: rms %.3f%s%s",
+                 (long long)f.sum.elements, STW_CASE_DATA_SETS, first, f.failed[0] ? "; failed: " : "",
+                 f.failed);
+    }
+    conform_list_free(&cases);
+    return pass;
+}
+
+/* Of the row's operations: dx, dother, ... or dq, dk, ...; given lines may be of both and get attention's. */
+static const char *const *names_of(int row) {
+    const char *const *options = row >= 0 ? conform_rows[row].options : NULL;
+    return jagged_names_of(options ? options[0] : "");
+}
+
+/* ---- the report --------------------------------------------------------------------------------------- */
+
+void conform_pools_report(conform_pools *p, const conform_list *list, const conform_target *target,
+                          const conform_options *options, conform_report_fn report, void *user) {
+    int large = list->count && list->cases[0].row == CONFORM_ROW_LARGE;
+    for (size_t row = 0; row <= conform_row_count; ++row)
+        for (int v = 0; v < p->variants; ++v)
+            for (int g = 0; g < STW_GRAD_COUNT; ++g) {
+                int number = row < conform_row_count ? (int)row : large ? CONFORM_ROW_LARGE : -1;
+                const stw_accuracy_pool *pool = pool_of(p, number, v, g);
+                double ratio = 0;
+                if (!pool->elements) continue;
+                int pass = stw_pool_pass(pool, &ratio);
+                stw_case_result r;
+                conform_case c = {.row = number};
+                stw_case_result_clear(&r);
+                snprintf(c.line, sizeof c.line, "pool:%s:%lld_elements", names_of(number)[g],
+                         (long long)pool->elements);
+                snprintf(r.variant, sizeof r.variant, "%s", target->variants[v]);
+                r.rms_ratio[g] = ratio;
+                if (!pass && ratio < NEAR && pool->elements < SAMPLE && number >= 0)
+                    pass = enlarge(p, list, number, v, g, target, options, &r);
+                r.outcome = pass ? STW_CASE_OK : STW_CASE_FAIL;
+                if (!pass && number >= 0 &&
+                    !r.text[0]) /* a pool has no PROBLEM of its own to be replayed by */
+                    snprintf(r.text, sizeof r.text, "all of the row again: --filter '%s *'",
+                             conform_row_name(number));
+                report(user, &c, v, &r);
+            }
+}

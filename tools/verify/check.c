@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Running a case through the public API and judging everything that came back: every gradient by the
+ * accuracy rule, every byte of the arena that the call may not write, the guards of the workspace, delta,
+ * status_out, and further runs with another poison in the workspace bit by bit. */
+#include "case.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/attn_packed.h"
+#include "common/dtype.h"
+
+/* ---- the verdict of a case: what a judged gradient adds to its result, and near misses. Eight evaluations are a
+ * small sample of what rounding does to a small f32 problem: a case beyond the rule by less than a factor 2 is
+ * judged on further data. */
+
+void stw_case_note_accuracy(stw_case_result *result, int which, const char *name, const stw_accuracy *a) {
+    stw_pool_add(&result->pool[which], a);
+    result->accuracy[which] = *a;
+    result->max_ratio[which] = a->max_error > 0 ? a->max_error / a->max_allowed : 0;
+    if (!a->small) result->rms_ratio[which] = a->rms_error > 0 ? a->rms_error / a->rms_allowed : 0;
+    if (a->pass) return;
+    int near = isfinite(a->max_error) && a->max_error <= 2 * a->max_allowed &&
+               (a->small || a->rms_error <= 2 * a->rms_allowed);
+    int already = result->outcome == STW_CASE_FAIL;
+    stw_case_fail(
+        result,
+        "%s: max error %.3g (allowed %.3g), rms %.3g (allowed %.3g), worst element %lld: %.9g not %.9g", name,
+        a->max_error, a->max_allowed, a->rms_error, a->rms_allowed, (long long)a->worst, a->worst_value,
+        a->worst_ref);
+    if (near && (!already || result->near))
+        result->near = 1, result->outcome = STW_CASE_OK;
+    else
+        result->near = 0;
+}
+
+static void merge(stw_case_result *sum, const stw_case_result *more) {
+    if (more->outcome == STW_CASE_FAIL && !more->near) {
+        *sum = *more;
+        return;
+    }
+    for (int g = 0; g < STW_GRAD_COUNT; ++g) {
+        stw_accuracy *a = &sum->accuracy[g];
+        const stw_accuracy *b = &more->accuracy[g];
+        a->elements += b->elements;
+        a->square_sum += b->square_sum;
+        a->baseline_square_sum += b->baseline_square_sum;
+        a->max_error = fmax(a->max_error, b->max_error);
+        a->max_allowed = fmax(a->max_allowed, b->max_allowed);
+        sum->pool[g].elements += more->pool[g].elements;
+        sum->pool[g].square_sum += more->pool[g].square_sum;
+        sum->pool[g].baseline_square_sum += more->pool[g].baseline_square_sum;
+    }
+}
+
+static void judge_merged(stw_case_result *sum, const char *const *names) {
+    sum->outcome = STW_CASE_OK;
+    for (int g = 0; g < STW_GRAD_COUNT; ++g) {
+        const stw_accuracy *a = &sum->accuracy[g];
+        stw_accuracy_pool pool = {a->square_sum, a->baseline_square_sum, a->elements};
+        double rms = 0;
+        if (!a->elements) continue;
+        int pass = a->baseline_square_sum > 0 ? stw_pool_pass(&pool, &rms) : 1;
+        sum->max_ratio[g] = a->max_error > 0 ? a->max_error / a->max_allowed : 0;
+        sum->rms_ratio[g] = rms;
+        if (!pass || !(a->max_error <= a->max_allowed))
+            stw_case_fail(sum,
+                          "%s: on all data sets max error %.3g (allowed %.3g), rms %.3f of what is allowed",
+                          names[g], a->max_error, a->max_allowed, rms);
+    }
+}
+
+void stw_case_enlarge(stw_case_again_fn again, void *user, int64_t seed, stw_context *context,
+                      const char *const *names, stw_case_result *result) {
+    for (int n = 1; n < STW_CASE_DATA_SETS && result->near; ++n) {
+        stw_case_result more;
+        stw_case_result_clear(&more);
+        again(user, (seed + 2 * n) & (INT64_MAX >> 2), context, &more);
+        merge(result, &more);
+    }
+    if (!result->near) return;
+    char first[sizeof result->text];
+    snprintf(first, sizeof first, "%s", result->text);
+    judge_merged(result, names);
+    if (result->outcome == STW_CASE_OK)
+        snprintf(result->text, sizeof result->text, "%d data sets; the first: %.440s", STW_CASE_DATA_SETS,
+                 first);
+    result->data_sets = STW_CASE_DATA_SETS;
+}
+
+static const stw_case_tensor gradients[STW_GRAD_COUNT] = {STW_CASE_DQ, STW_CASE_DK, STW_CASE_DV,
+                                                          STW_CASE_DBIAS, STW_CASE_DSINK};
+
+int stw_case_fail(stw_case_result *result, const char *format, ...) {
+    if (result->outcome == STW_CASE_FAIL) return 0;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(result->text, sizeof result->text, format, arguments);
+    va_end(arguments);
+    result->outcome = STW_CASE_FAIL;
+    return 0;
+}
+
+void stw_case_fail_buffers(stw_case_result *result, stw_status status) {
+    int failed_before = result->outcome == STW_CASE_FAIL;
+    stw_case_fail(result, "buffers: %s: %s", stw_status_name(status), stw_last_error());
+    if (status == STW_E_NO_MEMORY && !failed_before) result->outcome = STW_CASE_SKIP;
+}
+
+/* ---- what may not change --------------------------------------------------------------------------- */
+
+/* The tensor a byte of the arena belongs to or lies behind. */
+static const char *owner_of(const stw_case *c, size_t at) {
+    int best = 0;
+    for (int id = 0; id < STW_CASE_TENSOR_COUNT; ++id)
+        if (c->present[id] && c->offset[id] <= at && c->offset[id] >= c->offset[best]) best = id;
+    return stw_case_tensor_names[best];
+}
+
+static void check_untouched(const stw_case *c, const unsigned char *after, stw_case_result *result) {
+    for (size_t at = 0; at < c->bytes; ++at)
+        if (after[at] != c->host[at] && c->rule[at] == STW_CASE_KEEP) {
+            stw_case_fail(result, "byte %zu of the arena (in or behind %s) was written", at, owner_of(c, at));
+            return;
+        }
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------- */
+
+static void judge(const stw_case *c, const unsigned char *after, stw_grad which, stw_case_result *result) {
+    stw_attn_args args = stw_case_args(c, after);
+    stw_accuracy accuracy;
+    const void *before = c->host + c->offset[gradients[which]];
+    stw_status status = stw_judge(&c->problem.desc, &args, &c->expectation, which, before, &accuracy);
+    if (status) {
+        stw_case_fail(result, "%s: stw_judge returned %s", stw_grad_names[which], stw_status_name(status));
+        return;
+    }
+    stw_case_note_accuracy(result, which, stw_grad_names[which], &accuracy);
+}
+
+/* Finite, or an infinity where the type's range ends within the factor e that S may be off by. */
+static int is_bounded(double x, double ref, stw_dtype dtype) {
+    double largest = dtype == STW_F16 ? 65504 / 2.718281828 : dtype == STW_F64 ? 0x1p1022 : 0x1p127;
+    return isfinite(x) || !isfinite(ref) || (isinf(x) && (x > 0) == (ref > 0) && fabs(ref) >= largest);
+}
+
+static stw_dtype grad_dtype(const stw_attn_desc *d, stw_grad which) {
+    const stw_dtype chosen[] = {d->dq_dtype, d->dk_dtype, d->dv_dtype, d->dbias_dtype};
+    return chosen[which] ? chosen[which] : which == STW_GRAD_DBIAS ? d->bias_dtype : d->dtype;
+}
+
+/* Beyond the accuracy rule: finite where the reference is, exactly zero where no term is. */
+static void check_extreme_rows(const stw_case *c, const unsigned char *after, stw_grad which,
+                               stw_case_result *result) {
+    const stw_attn_desc *d = &c->problem.desc;
+    const stw_ref_result *r = &c->expectation.reference;
+    const double *value[] = {r->dq, r->dk, r->dv}, *absolute[] = {r->abs_dq, r->abs_dk, r->abs_dv};
+    int key_side = which != STW_GRAD_DQ;
+    int64_t heads = key_side ? d->heads_kv : d->heads_q,
+            width = which == STW_GRAD_DV ? d->head_dim_v : d->head_dim_qk;
+    stw_dtype dtype = grad_dtype(d, which);
+    stw_case_tensor tensor = gradients[which];
+    for (int64_t b = 0; b < d->batch; ++b) {
+        const stw_case_span *span = &(key_side ? c->kv : c->q)[b];
+        int64_t first =
+            stw_attn_is_packed(d, key_side) ? span->first : b * (key_side ? d->max_seq_kv : d->max_seq_q);
+        for (int64_t row = 0; row < span->rows; ++row)
+            for (int64_t h = 0; h < heads; ++h)
+                for (int64_t n = 0; n < width; ++n) {
+                    int64_t at = ((first + row) * heads + h) * width + n;
+                    double x = stw_load_f64(after + c->offset[tensor],
+                                            stw_case_row_index(c, tensor, b, h, row) + n, dtype);
+                    if (row >= span->used || absolute[which][at] == 0
+                            ? x != 0
+                            : !is_bounded(x, value[which][at], dtype)) {
+                        stw_case_fail(
+                            result, "%s: sequence %lld head %lld row %lld: %.9g where the reference has %.9g",
+                            stw_grad_names[which], (long long)b, (long long)h, (long long)row, x,
+                            value[which][at]);
+                        return;
+                    }
+                }
+    }
+}
+
+static void check_extreme_rest(const stw_case *c, const unsigned char *after, stw_case_result *result) {
+    const stw_attn_desc *d = &c->problem.desc;
+    const stw_ref_result *r = &c->expectation.reference;
+    for (int64_t h = 0; c->present[STW_CASE_DSINK] && h < d->heads_q; ++h) {
+        double x = stw_load_f64(after + c->offset[STW_CASE_DSINK], h, stw_dtype_of_rows(d->dtype));
+        if (!isfinite(x) && isfinite(r->dsink[h]))
+            stw_case_fail(result, "dsink: head %lld: %g where the reference has %g", (long long)h, x,
+                          r->dsink[h]);
+    }
+    if (!c->present[STW_CASE_DBIAS]) return;
+    const int64_t *e = r->bias_extent;
+    stw_dtype dtype = grad_dtype(d, STW_GRAD_DBIAS);
+    for (int64_t n = 0; n < e[0] * e[1] * e[2] * e[3]; ++n) {
+        int64_t j = n % e[3], i = n / e[3] % e[2], h = n / e[3] / e[2] % e[1], b = n / e[3] / e[2] / e[1];
+        int64_t at = b * d->dbias.batch + h * d->dbias.head + i * d->dbias.query + j * d->dbias.key;
+        double x = stw_load_f64(after + c->offset[STW_CASE_DBIAS], at, dtype);
+        if (r->abs_dbias[n] == 0 ? x != 0 : !is_bounded(x, r->dbias[n], dtype)) {
+            stw_case_fail(result, "dbias: element %lld: %.9g where the reference has %.9g", (long long)n, x,
+                          r->dbias[n]);
+            return;
+        }
+    }
+}
+
+/* delta on request: sums of head_dim_v products in f32, or f64. */
+static void check_delta(const stw_case *c, const unsigned char *after, stw_case_result *result) {
+    const stw_attn_desc *d = &c->problem.desc;
+    const stw_dtype number = stw_dtype_of_rows(d->dtype);
+    const double unit = number == STW_F64 ? 0x1p-53 : 0x1p-24;
+    double flushed = (double)d->head_dim_v * (d->dtype == STW_F32   ? 0x1p-126
+                                              : d->dtype == STW_F64 ? 0x1p-1074
+                                                                    : 0x1p-149); /* of subnormal terms */
+    for (int64_t b = 0; b < d->batch; ++b)
+        for (int64_t h = 0; h < d->heads_q; ++h)
+            for (int64_t i = 0; i < c->q[b].used; ++i) {
+                int64_t low, end, out = stw_case_row_index(c, STW_CASE_OUT, b, h, i);
+                int64_t dout = stw_case_row_index(c, STW_CASE_DOUT, b, h, i);
+                long double sum = 0, absolute = 0, from_lse = 0;
+                stw_case_visible(c, b, i, &low, &end);
+                for (int64_t n = 0; low < end && n < d->head_dim_v; ++n) {
+                    long double term = stw_load_f64(c->host + c->offset[STW_CASE_OUT],
+                                                    out + n * stw_case_step(c, STW_CASE_OUT), d->dtype);
+                    term *= stw_load_f64(c->host + c->offset[STW_CASE_DOUT],
+                                         dout + n * stw_case_step(c, STW_CASE_DOUT), d->dtype);
+                    sum += term;
+                    absolute += fabsl(term);
+                }
+                if (c->present[STW_CASE_DLSE])
+                    from_lse = stw_load_f64(c->host + c->offset[STW_CASE_DLSE],
+                                            stw_case_row_index(c, STW_CASE_DLSE, b, h, i), number);
+                double x = stw_load_f64(after + c->offset[STW_CASE_DELTA],
+                                        stw_case_row_index(c, STW_CASE_DELTA, b, h, i), number);
+                long double wanted = sum - from_lse;
+                double allowed =
+                    (double)(d->head_dim_v + 2) * unit * (double)(absolute + fabsl(from_lse)) + flushed;
+                if (!(fabsl(x - wanted) <= allowed)) {
+                    stw_case_fail(result, "delta: sequence %lld head %lld row %lld: %.9g not %.9g",
+                                  (long long)b, (long long)h, (long long)i, x, (double)wanted);
+                    return;
+                }
+            }
+}
+
+void stw_case_check_outputs(const stw_case *c, const unsigned char *after, stw_case_result *result) {
+    int extreme = stw_case_is_extreme(&c->problem);
+    check_untouched(c, after, result);
+    for (int which = 0; which < STW_GRAD_COUNT; ++which) {
+        if (!c->present[gradients[which]]) continue;
+        if (!extreme)
+            judge(c, after, (stw_grad)which, result);
+        else if (which <= STW_GRAD_DV)
+            check_extreme_rows(c, after, (stw_grad)which, result);
+    }
+    if (extreme) check_extreme_rest(c, after, result);
+    if (c->problem.desc.flags & STW_ATTN_WRITE_DELTA) check_delta(c, after, result);
+    if (c->present[STW_CASE_STATUS]) {
+        int32_t seen;
+        memcpy(&seen, after + c->offset[STW_CASE_STATUS], sizeof seen);
+        if (seen)
+            stw_case_fail(result, "status_out is 0x%x for values that are all in range", (unsigned)seen);
+    }
+}
+
+/* ---- running ----------------------------------------------------------------------------------------- */
+
+static stw_status run_once(const stw_case *c, const stw_plan *plan, stw_case_device *device, int poison,
+                           unsigned char *after, stw_case_result *result) {
+    int guards = 0;
+    stw_attn_args args = stw_case_args(c, device->arena);
+    stw_status status = stw_case_device_load(device, c->host, poison);
+    if (!status)
+        status = stw_attn_bwd(plan, &args, device->workspace, device->workspace_bytes, device->stream);
+    if (!status) status = stw_case_device_store(device, after, poison, &guards);
+    if (status) {
+        stw_case_fail(result, "stw_attn_bwd: %s: %s", stw_status_name(status), stw_last_error());
+        return status;
+    }
+    if (!guards)
+        stw_case_fail(result, "memory around the workspace of %zu bytes was written",
+                      device->workspace_bytes);
+    return STW_OK;
+}
+
+static void check_repeats(const stw_case *c, const stw_plan *plan, stw_case_device *device, int repeats,
+                          const unsigned char *first, stw_case_result *result) {
+    static const int poisons[] = {0x7F, 0x00, 0xFF};
+    unsigned char *again = malloc(c->bytes);
+    if (!again) stw_case_fail(result, "no memory");
+    for (int n = 0; again && n < repeats && result->outcome == STW_CASE_OK; ++n) {
+        if (run_once(c, plan, device, poisons[n % 3], again, result)) break;
+        for (size_t at = 0; at < c->bytes; ++at)
+            if (first[at] != again[at]) {
+                stw_case_fail(result, "run %d differs from the first in byte %zu (%s)", n + 2, at,
+                              owner_of(c, at));
+                break;
+            }
+    }
+    free(again);
+}
+
+/* The same call on another context, with another number of CPU threads. */
+static void check_other(const stw_case *c, stw_context *other, const unsigned char *first,
+                        stw_case_result *result) {
+    stw_plan *plan = NULL;
+    stw_case_device device;
+    stw_status status = stw_attn_bwd_plan(other, &c->problem.desc, &plan);
+    if (!status) status = stw_case_device_open(other, c->bytes, stw_plan_workspace_size(plan), &device);
+    if (status)
+        stw_case_fail_buffers(result, status);
+    else {
+        check_repeats(c, plan, &device, 1, first, result);
+        stw_case_device_close(&device);
+    }
+    stw_plan_destroy(plan);
+}
+
+/* "variant: NAME" of the plan's description. */
+void stw_case_note_variant(const stw_plan *plan, stw_case_result *result) {
+    char text[4096];
+    if (stw_plan_describe(plan, text, sizeof text, NULL)) return;
+    const char *at = strstr(text, "\nvariant: ");
+    if (at) snprintf(result->variant, sizeof result->variant, "%.*s", (int)strcspn(at + 10, "\n"), at + 10);
+}
+
+static void check_backward(const stw_case *c, stw_context *context, const stw_case_options *options,
+                           stw_case_result *result) {
+    stw_plan *plan = NULL;
+    stw_case_device device;
+    stw_status status = stw_attn_bwd_plan(context, &c->problem.desc, &plan);
+    if (status) {
+        stw_case_fail(result, "stw_attn_bwd_plan: %s: %s", stw_status_name(status), stw_last_error());
+        if (status == STW_E_UNSUPPORTED) result->outcome = STW_CASE_SKIP;
+        return;
+    }
+    stw_case_note_variant(plan, result);
+    status = stw_case_device_open(context, c->bytes, stw_plan_workspace_size(plan), &device);
+    if (status) {
+        stw_case_fail_buffers(result, status);
+        stw_plan_destroy(plan);
+        return;
+    }
+    unsigned char *after = malloc(c->bytes);
+    if (!after)
+        stw_case_fail(result, "no memory");
+    else if (!run_once(c, plan, &device, 0xFF, after, result)) {
+        stw_case_check_outputs(c, after, result);
+        int ordered = options->bitwise || c->problem.desc.deterministic == STW_DETERMINISTIC_ON;
+        if (ordered) check_repeats(c, plan, &device, options->repeats, after, result);
+        if (options->other) check_other(c, options->other, after, result);
+    }
+    free(after);
+    stw_case_device_close(&device);
+    stw_plan_destroy(plan);
+}
+
+void stw_case_result_clear(stw_case_result *result_out) {
+    memset(result_out, 0, sizeof *result_out);
+    result_out->outcome = STW_CASE_OK;
+    result_out->out_ratio = result_out->lse_ratio = -1;
+    for (int g = 0; g < STW_GRAD_COUNT; ++g) result_out->max_ratio[g] = result_out->rms_ratio[g] = -1;
+}
+
+void stw_case_check(const stw_case *c, stw_context *context, const stw_case_options *options,
+                    stw_case_result *result_out) {
+    stw_case_result_clear(result_out);
+    if (c->problem.op == STW_PROBLEM_ATTN_BWD) check_backward(c, context, options, result_out);
+    if (options->forward && result_out->outcome == STW_CASE_OK)
+        stw_case_check_forward(c, context, result_out);
+}
