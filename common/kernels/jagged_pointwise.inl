@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gelu, silu, threshold: dX = G f'(X), all three alike in memory. A block of threads a chunk of the buffer, four
+ * The pointwise operations, dX = G f'(X), are all alike in memory. A block of threads a chunk of the buffer, four
  * vectors of each input under way a thread. Where there are gaps, vectors look for their row. */
 
 enum { JAG_NONE, JAG_WHOLE, JAG_ZERO, JAG_SINGLE }; /* what is done with a vector */
