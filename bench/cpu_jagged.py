@@ -75,9 +75,7 @@ def pointwise(b, op):
     x, g = b.values(factor=2.0), b.values()
     dx, = like(x)
     call = dict(op=op, tensors=dict(x=x, grad=g, dx=dx), outputs=[dx], inner=b.inner)
-    function = {"gelu": lambda g, x: aten.gelu_backward(g, x, approximate="none"),
-                "gelu_tanh": lambda g, x: aten.gelu_backward(g, x, approximate="tanh"),
-                "silu": aten.silu_backward, "threshold": lambda g, x: aten.threshold_backward(g, x, 0.0)}[op]
+    _, function = jagged.POINTWISE[op]
     theirs = {make.__name__: (lambda pair=b.pair(make, x, g): function(pair[1], pair[0])) for make in (b.strided, b.jagged)}
     return call, theirs, lambda: [function(g.double(), x.double())]
 
@@ -189,8 +187,7 @@ def to_padded(b):
 
 
 CASES = {
-    "gelu": (65536, 256, lambda b: pointwise(b, "gelu")), "gelu_tanh": (65536, 256, lambda b: pointwise(b, "gelu_tanh")),
-    "silu": (65536, 256, lambda b: pointwise(b, "silu")), "threshold": (65536, 256, lambda b: pointwise(b, "threshold")),
+    **{op: (65536, 256, lambda b, op=op: pointwise(b, op)) for op in jagged.POINTWISE},
     "softmax_inner": (65536, 256, lambda b: softmax(b, 1)), "softmax_ragged": (65536, 256, lambda b: softmax(b, 0)),
     "sum_inner": (65536, 256, sum_last), "layer_norm": (65536, 256, layer_norm),
     "linear": (8192, 512, lambda b: linear(b, 512)), "matmul": (16384, 128, lambda b: matmul(b, 64)),

@@ -96,16 +96,13 @@ def derivative(f, x, g):
 def pointwise(api, o, lengths):
     g, x = (randoms(o.rows, o.width, dtype=o.dtype, seed=s) for s in (1, 2))
     dx = torch.empty_like(x)
-    ops = {"gelu": (torch.nn.functional.gelu, lambda: A.gelu_backward(g, x)),
-           "gelu_tanh": (lambda t: torch.nn.functional.gelu(t, approximate="tanh"), lambda: A.gelu_backward(g, x, approximate="tanh")),
-           "silu": (torch.nn.functional.silu, lambda: A.silu_backward(g, x)),
-           "threshold": (torch.relu, lambda: A.threshold_backward(g, x, 0))}
-    for name, (f, peer) in ops.items():
+    for name, (f, backward) in J.POINTWISE.items():
         def expected(problem, f=f):
             at = sample(problem)
             yield dx[at], derivative(f, x[at], g[at])
-        yield Problem(api, name, name, o.dtype, lengths, {"grad": g, "x": x}, {"dx": dx}, (), peer, expected,
-                      bytes_moved=3 * x.numel() * x.element_size(), inner=o.width)
+        yield Problem(api, name, name, o.dtype, lengths, {"grad": g, "x": x}, {"dx": dx}, (),
+                      lambda backward=backward: backward(g, x), expected, bytes_moved=3 * x.numel() * x.element_size(),
+                      inner=o.width)
 
 
 def softmax(api, o, lengths):

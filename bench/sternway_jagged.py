@@ -4,6 +4,8 @@ jagged_peers.py and tests/gpu/check_jagged.py (Plan).
 
 A nested tensor is its flat values. A Call is planned once and run many times."""
 import ctypes
+import pathlib
+import re
 
 import torch
 
@@ -11,9 +13,15 @@ from sternway_api import ENUM, i32, i64, ptr, size_t, u32
 
 f64 = ctypes.c_double
 DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.float64: 4, torch.int32: 8, torch.int64: 9}
-OPS = {name: n + 1 for n, name in enumerate((
-    "matmul", "linear", "softmax", "sum", "select", "gelu", "gelu_tanh", "silu", "threshold", "layer_norm", "reshape",
-    "to_padded", "from_padded"))}
+# stw_jagged_op: "matmul" is 1
+HEADER = pathlib.Path(__file__).resolve().parents[1] / "include/sternway/jagged_desc.h"
+OPS = {name.lower(): int(n) for name, n in re.findall(r"^    STW_JAGGED_(\w+) = (\d+),? ", HEADER.read_text(), re.M)}
+# PyTorch's pointwise functions: the forward of x, the backward of (grad, x)
+A, F = torch.ops.aten, torch.nn.functional
+POINTWISE = {"gelu": (F.gelu, lambda g, x: A.gelu_backward(g, x, approximate="none")),
+             "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), lambda g, x: A.gelu_backward(g, x, approximate="tanh")),
+             "silu": (F.silu, A.silu_backward),
+             "threshold": (torch.relu, lambda g, x: A.threshold_backward(g, x, 0))}
 OUTER, RAGGED, INNER, COMPONENT = 1, 2, 3, 4
 DX, DOTHER, DWEIGHT, DBIAS = 1, 2, 4, 8
 HAS_USED, FULL, HAS_GAMMA = 1, 2, 4

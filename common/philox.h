@@ -74,12 +74,12 @@ STW_SHARED_FN float stw_dropout_uniform(uint32_t word) {
 /* 1 = the element of local row i and local key j is kept. */
 STW_SHARED_FN int stw_dropout_keep(const stw_attn_params *p, const stw_dropout_stream *s, int64_t i,
                                    int64_t j) {
-    if (p->dropout_map == 0u) { /* STW_DROPOUT_PHILOX */
+    if (p->dropout_map == STW_DROPOUT_PHILOX) {
         int64_t row = i + s->q_offset;
         stw_philox_words w = stw_dropout_philox_words(s, row, j + s->kv_offset);
         return STW_WORD_OF(w, (uint64_t)row & 3u) >= p->dropout_threshold;
     }
-    if (p->dropout_map == 1u) { /* STW_DROPOUT_MEM_EFF */
+    if (p->dropout_map == STW_DROPOUT_MEM_EFF) {
         uint64_t n = s->base + (uint64_t)i * s->row_stride + (uint64_t)j;
         uint64_t counter = n >> 2;
         stw_philox_words w = stw_philox4x32(10, (uint32_t)counter, (uint32_t)(counter >> 32), 0u, 0u,

@@ -8,14 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const stw_jagged_op_names[STW_JAGGED_ATTENTION + 1] = {
-    [STW_JAGGED_MATMUL] = "jagged_matmul",           [STW_JAGGED_LINEAR] = "jagged_linear",
-    [STW_JAGGED_SOFTMAX] = "jagged_softmax",         [STW_JAGGED_SUM] = "jagged_sum",
-    [STW_JAGGED_SELECT] = "jagged_select",           [STW_JAGGED_GELU] = "jagged_gelu",
-    [STW_JAGGED_GELU_TANH] = "jagged_gelu_tanh",     [STW_JAGGED_SILU] = "jagged_silu",
-    [STW_JAGGED_THRESHOLD] = "jagged_threshold",     [STW_JAGGED_LAYER_NORM] = "jagged_layer_norm",
-    [STW_JAGGED_RESHAPE] = "jagged_reshape",         [STW_JAGGED_TO_PADDED] = "jagged_to_padded",
-    [STW_JAGGED_FROM_PADDED] = "jagged_from_padded", [STW_JAGGED_ATTENTION] = "jagged_attention",
+const char *const stw_jagged_op_names[STW_JAGGED_OPS] = {
+#define STW_JAGGED_OP(ID, name, outputs, flags, fields, dims, any_dtype) [STW_JAGGED_##ID] = "jagged_" #name,
+#define STW_JAGGED_POINTWISE(ID, name, fields, any_dtype)                [STW_JAGGED_##ID] = "jagged_" #name,
+#include "common/jagged_ops.def"
+#undef STW_JAGGED_OP
+#undef STW_JAGGED_POINTWISE
 };
 
 #define DESC(field) offsetof(stw_jagged_problem, desc.field)
@@ -148,7 +146,7 @@ size_t stw_problem_jagged_format(const stw_jagged_desc *desc, const stw_attn_des
     stw_text line = stw_text_in(text, capacity);
     stw_jagged_problem p = {.desc = *desc};
     const char *name =
-        (unsigned)desc->op <= STW_JAGGED_ATTENTION && desc->op ? stw_jagged_op_names[desc->op] : "jagged_?";
+        (unsigned)desc->op < STW_JAGGED_OPS && desc->op ? stw_jagged_op_names[desc->op] : "jagged_?";
     if (desc->op == STW_JAGGED_ATTENTION) {
         char packed[512] = "";
         if (attn) stw_problem_format(attn, STW_PROBLEM_ATTN_BWD, packed, sizeof packed);

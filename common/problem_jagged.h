@@ -9,6 +9,7 @@
 #ifndef STW_COMMON_PROBLEM_JAGGED_H
 #define STW_COMMON_PROBLEM_JAGGED_H
 
+#include "common/jagged_ops.h"
 #include "problem.h"
 
 typedef enum stw_jagged_lens { /* how long components are */
@@ -57,7 +58,7 @@ typedef struct stw_jagged_number {
     int call;              /* of the call: formatting leaves it out */
 } stw_jagged_number;
 
-extern const char *const stw_jagged_op_names[STW_JAGGED_ATTENTION + 1];
+extern const char *const stw_jagged_op_names[STW_JAGGED_OPS];
 extern const stw_jagged_word stw_jagged_words[];
 extern const size_t stw_jagged_word_count;
 extern const stw_jagged_number stw_jagged_sizes[]; /* names of one letter */

@@ -44,14 +44,22 @@ static int64_t *field(const reader *r, size_t offset) {
 }
 
 static stw_status read_op(reader *r) {
-    for (int op = 1; op <= STW_JAGGED_ATTENTION; ++op)
+    for (int op = 1; op < STW_JAGGED_OPS; ++op)
         if (is(r, stw_jagged_op_names[op])) {
             r->out->desc.op = (stw_jagged_op)op;
             return STW_OK;
         }
-    return refuse(
-        r, "is not a jagged operation; accepted: jagged_matmul, _linear, _softmax, _sum, _select, _gelu, "
-           "_gelu_tanh, _silu, _threshold, _layer_norm, _reshape, _to_padded, _from_padded, _attention");
+    static const char names[] =
+#define STW_JAGGED_OP(ID, name, outputs, flags, fields, dims, any_dtype) ", _" #name
+#define STW_JAGGED_POINTWISE(ID, name, fields, any_dtype)                ", _" #name
+#include "common/jagged_ops.def"
+#undef STW_JAGGED_OP
+#undef STW_JAGGED_POINTWISE
+        ;
+    char what[sizeof names + 64];
+    stw_text text = stw_text_in(what, sizeof what);
+    stw_text_add(&text, "is not a jagged operation; accepted: jagged%s", names + 2);
+    return refuse(r, what);
 }
 
 static stw_status read_dtype(const reader *r, stw_dtype first, stw_dtype last, stw_dtype *dtype_out) {

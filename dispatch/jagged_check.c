@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * The check of a jagged descriptor at plan time: every rule of jagged_bwd.h that needs no pointer, each with
- * a text that names the field, the value seen and what would be accepted. What each op uses is a table here.
+ * a text that names the field, the value seen and what would be accepted. What each op uses: common/jagged_ops.def.
  */
 #include "jagged_problem.h"
 #include "refusal.h"
 
 #include "common/dtype.h"
+#include "common/jagged_ops.h"
 
 #include <math.h>
 
@@ -21,25 +22,13 @@
 #define ALL_ROWS (STW_JAGGED_DX | STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS)
 
 static const stw_jagged_op_info ops[] = {
-    [STW_JAGGED_MATMUL] = {"jagged_matmul", DX | STW_JAGGED_DOTHER, MATMUL_FLAGS,
-                           STW_JFIELD_OUTER | STW_JFIELD_MATMUL, 0, 0},
-    [STW_JAGGED_LINEAR] = {"jagged_linear", ALL_ROWS, ROWS_FLAGS,
-                           OUTER_INNER | STW_JFIELD_FEATURES | STW_JFIELD_WEIGHT, 0, 0},
-    [STW_JAGGED_SOFTMAX] = {"jagged_softmax", DX, ROWS_FLAGS, ALONG, BIT(OUTER) | BIT(RAGGED) | BIT(INNER),
-                            0},
-    [STW_JAGGED_SUM] = {"jagged_sum", DX, ROWS_FLAGS, ALONG, BIT(OUTER) | BIT(RAGGED) | BIT(INNER), 1},
-    [STW_JAGGED_SELECT] = {"jagged_select", DX, ROWS_FLAGS, ALONG | STW_JFIELD_INDEX,
-                           BIT(OUTER) | BIT(RAGGED) | BIT(INNER) | BIT(COMPONENT), 1},
-    [STW_JAGGED_GELU] = {"jagged_gelu", DX, ROWS_FLAGS, OUTER_INNER, 0, 0},
-    [STW_JAGGED_GELU_TANH] = {"jagged_gelu_tanh", DX, ROWS_FLAGS, OUTER_INNER, 0, 0},
-    [STW_JAGGED_SILU] = {"jagged_silu", DX, ROWS_FLAGS, OUTER_INNER, 0, 0},
-    [STW_JAGGED_THRESHOLD] = {"jagged_threshold", DX, ROWS_FLAGS, OUTER_INNER | STW_JFIELD_THRESHOLD, 0, 1},
-    [STW_JAGGED_LAYER_NORM] = {"jagged_layer_norm", ALL_ROWS, ROWS_FLAGS | STW_JAGGED_HAS_GAMMA,
-                               ALONG | STW_JFIELD_WEIGHT, BIT(NONE) | BIT(INNER), 0},
-    [STW_JAGGED_RESHAPE] = {"jagged_reshape", DX, ROWS_FLAGS, STW_JFIELD_SHAPE, 0, 1},
-    [STW_JAGGED_TO_PADDED] = {"jagged_to_padded", DX, ROWS_FLAGS, OUTER_INNER | STW_JFIELD_PADDED, 0, 1},
-    [STW_JAGGED_FROM_PADDED] = {"jagged_from_padded", DX, ROWS_FLAGS, OUTER_INNER | STW_JFIELD_PADDED, 0, 1},
-    [STW_JAGGED_ATTENTION] = {"jagged_attention", 0, 0, STW_JFIELD_ATTN, 0, 0},
+#define STW_JAGGED_OP(ID, name, outputs, flags, fields, dims, any_dtype)                                     \
+    [STW_JAGGED_##ID] = {"jagged_" #name, outputs, flags, fields, dims, any_dtype},
+#define STW_JAGGED_POINTWISE(ID, name, fields, any_dtype)                                                    \
+    STW_JAGGED_OP(ID, name, DX, ROWS_FLAGS, OUTER_INNER | (fields), 0, any_dtype)
+#include "common/jagged_ops.def"
+#undef STW_JAGGED_OP
+#undef STW_JAGGED_POINTWISE
 };
 
 const stw_jagged_op_info *stw_jagged_op_of(stw_jagged_op op) {
@@ -345,7 +334,7 @@ static stw_status check_attention(const stw_jagged_desc *d) {
 
 stw_status stw_jagged_check(stw_jagged_desc *d) {
     const stw_jagged_op_info *op = stw_jagged_op_of(d->op);
-    if (!op) REFUSE("op %d is none of STW_JAGGED_*: 1..%d", (int)d->op, (int)STW_JAGGED_ATTENTION);
+    if (!op) REFUSE("op %d is none of STW_JAGGED_*: 1..%d", (int)d->op, STW_JAGGED_OPS - 1);
     if (d->index_dtype != STW_I32 && d->index_dtype != STW_I64)
         REFUSE("index_dtype %d is neither i32 %d nor i64 %d", (int)d->index_dtype, STW_I32, STW_I64);
     stw_status status = check_unused_fields(d, op);

@@ -6,6 +6,7 @@
 
 #include "common/dtype.h"
 #include "common/jagged_data.h"
+#include "common/jagged_ops.h"
 
 /* ---- plan time ---- */
 
@@ -177,7 +178,7 @@ int stw_jagged_uses(const stw_jagged_params *p, stw_jagged_tensor tensor) {
     case STW_JTENSOR_X:
         if (matmul) return (outputs & STW_JAGGED_DOTHER) != 0;
         if (linear) return (outputs & STW_JAGGED_DWEIGHT) != 0;
-        return norm_reads || (op >= STW_JAGGED_GELU && op <= STW_JAGGED_THRESHOLD);
+        return norm_reads || stw_jagged_is_pointwise(op);
     case STW_JTENSOR_Y: return op == STW_JAGGED_SOFTMAX;
     case STW_JTENSOR_OTHER: return matmul && outputs & STW_JAGGED_DX;
     case STW_JTENSOR_WEIGHT:

@@ -132,14 +132,12 @@ static op_phases phases_of(const stw_jagged_params *p, const stw_cpu_jagged_layo
                             bias ? stw_cpu_jagged_linear_db : NULL,
                             bias ? stw_cpu_jagged_columns_finish : NULL}};
     case STW_JAGGED_SOFTMAX: return softmax_phases(p, l);
-    case STW_JAGGED_GELU:
-    case STW_JAGGED_GELU_TANH:
-    case STW_JAGGED_SILU:
-    case STW_JAGGED_THRESHOLD: return (op_phases){{stw_cpu_jagged_pointwise}};
     case STW_JAGGED_LAYER_NORM:
         return (op_phases){{stw_cpu_jagged_norm, weight || bias ? stw_cpu_jagged_columns_finish : NULL}};
     case STW_JAGGED_FROM_PADDED: return (op_phases){{stw_cpu_jagged_scatter}};
-    default: return (op_phases){{stw_cpu_jagged_move}};
+    default:
+        if (stw_jagged_is_pointwise(p->op)) return (op_phases){{stw_cpu_jagged_pointwise}};
+        return (op_phases){{stw_cpu_jagged_move}};
     }
 }
 

@@ -44,15 +44,6 @@ static void wide_threshold(const stw_jagged_params *p, int64_t first, int64_t co
     }
 }
 
-static stw_tile_pointwise function_of(const stw_cpu_jagged_job *job) {
-    switch (job->p.op) {
-    case STW_JAGGED_GELU: return job->tile->gelu;
-    case STW_JAGGED_GELU_TANH: return job->tile->gelu_tanh;
-    case STW_JAGGED_SILU: return job->tile->silu;
-    default: return job->tile->threshold;
-    }
-}
-
 static void pointwise_span(const stw_cpu_jagged_job *job, stw_tile_pointwise function, int64_t from,
                            int64_t end) {
     const stw_jagged_params *p = &job->p;
@@ -74,7 +65,7 @@ static void pointwise_span(const stw_cpu_jagged_job *job, stw_tile_pointwise fun
 
 void stw_cpu_jagged_pointwise(void *data, uint32_t worker) {
     stw_cpu_jagged_job *job = data;
-    stw_tile_pointwise function = function_of(job);
+    stw_tile_pointwise function = job->tile->pointwise[job->p.op];
     int64_t elements = stw_cpu_jagged_rows(&job->p) * job->p.inner;
     (void)worker;
     for (;;) {

@@ -35,10 +35,9 @@ const stw_tile_ops STW_TILE_TABLE = {
     .softmax = tile_softmax,
     .scale_rows = tile_scale_rows,
     .dropout = tile_dropout,
-    .gelu = tile_gelu,
-    .gelu_tanh = tile_gelu_tanh,
-    .silu = tile_silu,
-    .threshold = tile_threshold,
+#define STW_JAGGED_POINTWISE(ID, name, fields, any_dtype) .pointwise[STW_JAGGED_##ID] = tile_##name,
+#include "common/jagged_pointwise.def"
+#undef STW_JAGGED_POINTWISE
     .convert = tile_convert,
     .fill = tile_fill,
     .repeat = tile_repeat,

@@ -7,6 +7,7 @@
 #ifndef STW_CPU_TILE_H
 #define STW_CPU_TILE_H
 
+#include "common/jagged_ops.h"
 #include "common/params/attn_bwd.h"
 #include "common/philox.h"
 
@@ -98,7 +99,7 @@ typedef struct stw_tile_ops {
                     int64_t i0, int64_t j0, uint32_t rows, uint32_t cols);
 
     /* Jagged operations, n contiguous elements each (tile_jagged.inl). Columns of f32 are padded to lanes. */
-    stw_tile_pointwise gelu, gelu_tanh, silu, threshold;
+    stw_tile_pointwise pointwise[STW_JAGGED_OPS]; /* by stw_jagged_op; null: not pointwise */
     void (*convert)(void *out, const void *from, int64_t n, stw_tile_types types);
     void (*fill)(void *out, float value, int64_t n, stw_tile_types types);
     /* `bytes` <- an element of 1, 2, 4 or 8 bytes, which fills `pattern`; large as in stw_tile_types */

@@ -5,6 +5,7 @@
 #include "backends/gpu/jagged_launch.h"
 
 #include "common/dtype.h"
+#include "common/jagged_ops.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -233,12 +234,12 @@ static void add_softmax(const builder *b) {
 }
 
 static const char *pointwise_name(uint32_t op) {
-    switch (op) {
-    case STW_JAGGED_GELU: return "gelu";
-    case STW_JAGGED_GELU_TANH: return "gelu_tanh";
-    case STW_JAGGED_SILU: return "silu";
-    default: return "threshold";
-    }
+    static const char *const names[STW_JAGGED_OPS] = {
+#define STW_JAGGED_POINTWISE(ID, name, fields, any_dtype) [STW_JAGGED_##ID] = #name,
+#include "common/jagged_pointwise.def"
+#undef STW_JAGGED_POINTWISE
+    };
+    return names[op];
 }
 
 /* The macro is for constants, which the kernels are made with. */

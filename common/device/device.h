@@ -63,20 +63,20 @@ DEV_FN float dev_tanh(float x, float *slope_out) {
 
 /* A tensor's element of any type. */
 DEV_FN float dev_load_any(const void *data, int64_t index, uint32_t dtype) {
-    if (dtype == 3u) return ((const float *)data)[index];
+    if (dtype == STW_F32) return ((const float *)data)[index];
     uint16_t bits = ((const uint16_t *)data)[index];
-    return dtype == 2u ? dev_from_bf16(bits) : dev_from_f16(bits);
+    return dtype == STW_BF16 ? dev_from_bf16(bits) : dev_from_f16(bits);
 }
 
 DEV_FN void dev_store_any(void *data, int64_t index, uint32_t dtype, float x) {
-    if (dtype == 3u) ((float *)data)[index] = x;
-    else ((uint16_t *)data)[index] = dtype == 2u ? dev_to_bf16(x) : dev_to_f16(x);
+    if (dtype == STW_F32) ((float *)data)[index] = x;
+    else ((uint16_t *)data)[index] = dtype == STW_BF16 ? dev_to_bf16(x) : dev_to_f16(x);
 }
 
 /* Two neighbours, the first at an even column of a row on a 16-byte boundary. */
 DEV_FN void dev_store_any_pair(void *data, int64_t index, uint32_t dtype, float x, float y) {
-    if (dtype == 3u) dev_set_pair((float *)data + index, x, y);
-    else if (dtype == 2u) dev_set_pair((dev_bf16 *)data + index, x, y);
+    if (dtype == STW_F32) dev_set_pair((float *)data + index, x, y);
+    else if (dtype == STW_BF16) dev_set_pair((dev_bf16 *)data + index, x, y);
     else dev_set_pair((dev_f16 *)data + index, x, y);
 }
 

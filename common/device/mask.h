@@ -62,13 +62,13 @@ struct dev_logit {
         if (p.features & STW_FEAT_BIAS)
             l.bias = (const char *)p.bias.data +
                      (b * p.bias.batch + h * p.bias.head + i0 * p.bias.query + j0 * p.bias.key) *
-                         (p.bias_dtype == 3u ? 4 : p.bias_dtype == 6u ? 1 : 2);
+                         (p.bias_dtype == STW_F32 ? 4 : p.bias_dtype == STW_U8 ? 1 : 2);
         return l;
     }
     /* The bias is numbers of 16 bits. */
-    DEV_FN bool has_halves(const dev_logit &l) { return l.bias_dtype == 1u || l.bias_dtype == 2u; }
+    DEV_FN bool has_halves(const dev_logit &l) { return l.bias_dtype == STW_F16 || l.bias_dtype == STW_BF16; }
     /* It is bytes: 0 hides its pair, all others leave the logit as it is. */
-    DEV_FN bool hides(const dev_logit &l) { return l.bias_dtype == 6u; }
+    DEV_FN bool hides(const dev_logit &l) { return l.bias_dtype == STW_U8; }
     DEV_FN bool hides_at(const dev_logit &l, int row, int col) { return !l.bias[row * l.bias_query + col * l.bias_key]; }
     /* Element of a bias of numbers. */
     DEV_FN float bias_at(const dev_logit &l, int row, int col) {
@@ -136,7 +136,7 @@ template <class Split> struct dev_bias_words {
     }
     DEV_FN float at(const dev_bias_words &b, const dev_logit &l, int m, int n, int i) {
         uint16_t bits = (uint16_t)(b.word[m][n][i / 2] >> (i % 2 * 16));
-        return l.bias_dtype == 2u ? dev_from_bf16(bits) : dev_from_f16(bits);
+        return l.bias_dtype == STW_BF16 ? dev_from_bf16(bits) : dev_from_f16(bits);
     }
 };
 

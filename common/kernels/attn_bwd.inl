@@ -127,7 +127,7 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
             dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
         }
     }
-    bool masked = !inner || stats[2 * C::BM] != 0.0f || (ALL && p.bias_dtype == 6u);
+    bool masked = !inner || stats[2 * C::BM] != 0.0f || (ALL && p.bias_dtype == STW_U8);
     if (masked && drops) attn_pairs_scores<C, true, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
     else if (masked) attn_pairs_scores<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
     else if (drops) attn_pairs_scores<C, false, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
@@ -146,10 +146,10 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
 /* The tile of dBias, where the main loop writes it. */
 template <class C> DEV_FN attn_bias_store<typename C::pairs> attn_bias_of(const attn_unit &u, const stw_attn_launch &l, int h, int block) {
     const stw_bias_param &t = l.p.dbias;
-    attn_bias_store<typename C::pairs> bias = {nullptr, t.query, l.p.dbias_dtype, 0, 0, (l.p.accumulate & 0x08u) != 0};
+    attn_bias_store<typename C::pairs> bias = {nullptr, t.query, l.p.dbias_dtype, 0, 0, (l.p.accumulate & STW_OUT_DBIAS) != 0};
     bias.rows = (int)stw_clamp_i64(u.seq.q.used - (int64_t)block * C::BM, 0, C::BM);
     bias.cols = (int)stw_clamp_i64(u.seq.kv.used - u.j0, 0, C::BN);
-    bias.to = (char *)t.data + (u.b * t.batch + h * t.head + (int64_t)block * C::BM * t.query + u.j0) * (bias.dtype == 3u ? 4 : 2);
+    bias.to = (char *)t.data + (u.b * t.batch + h * t.head + (int64_t)block * C::BM * t.query + u.j0) * (bias.dtype == STW_F32 ? 4 : 2);
     return bias;
 }
 
@@ -232,16 +232,16 @@ DEV_FN void attn_bwd_products_apart(dev_acc<typename C::key_split> &dk, dev_acc<
     const T *dout = (const T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
     const T *pz = (const T *)(smem + C::AT_P), *ds = (const T *)(smem + C::AT_DS);
     Side side;
-    if (p.outputs & 0x01u) {
+    if (p.outputs & STW_OUT_DQ) {
         attn_dq<C> dq;
         attn_dq_of<C, Side>(dq, l, at, smem, wave, lane);
         if (p.features & STW_FEAT_DETERMINISTIC) attn_dq_in_turn<C>(dq, l, u, at, block, tiny);
         else if (tiny) attn_dq<C>::add_exact(dq);
         else attn_dq<C>::add(dq, 0, attn_dq<C>::COUNT);
     }
-    if (p.outputs & 0x04u) dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, pz, dout, side, wave, lane);
+    if (p.outputs & STW_OUT_DV) dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, pz, dout, side, wave, lane);
     if constexpr (MODE == ATTN_BIASED) dev_halves_arrive_behind_product(C::weights_end(smem));
-    if (p.outputs & 0x02u) dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, side, wave, lane);
+    if (p.outputs & STW_OUT_DK) dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, side, wave, lane);
 }
 
 /* What follows the pairs of one tile: dBias where it is the tile of dS, dQ, dV and dK. */
@@ -255,7 +255,7 @@ DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> &dk, dev_acc<typena
     const T *dout = (const T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
     const T *pz = (const T *)(smem + C::AT_P), *ds = (const T *)(smem + C::AT_DS);
     bool tiny = attn_is_tiny<C>(u, (const float *)(smem + C::AT_STATS) + stage * C::STATS);
-    if ((p.outputs & 0x07u) == 0x07u && !(p.features & STW_FEAT_DETERMINISTIC) && !tiny) {
+    if ((p.outputs & STW_OUT_DQKV) == STW_OUT_DQKV && !(p.features & STW_FEAT_DETERMINISTIC) && !tiny) {
         attn_dq<C> dq;
         attn_dq_of<C>(dq, l, at, smem, wave, lane);
         dq.half = 0;
@@ -294,14 +294,14 @@ template <class C> DEV_FN void attn_bwd_store(const attn_unit &u, const stw_attn
                                               dev_acc<typename C::key_split> &dv, char *smem, bool to_dk, bool to_dv,
                                               bool drained, int wave, int lane) {
     const stw_attn_params &p = l.p;
-    if (to_dv && (p.outputs & 0x04u)) {
-        bool add = (p.accumulate & 0x04u) || (drained && p.dv_dtype == 3u);
+    if (to_dv && (p.outputs & STW_OUT_DV)) {
+        bool add = (p.accumulate & STW_OUT_DV) || (drained && p.dv_dtype == STW_F32);
         attn_store_keys<C>(u, dv, p.dv, p.dtype, p.dv_dtype, add, (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v, 1.0f,
                            smem + C::AT_V, wave, lane);
         dev_acc<typename C::key_split>::clear(dv);
     }
-    if (to_dk && (p.outputs & 0x02u)) {
-        bool add = (p.accumulate & 0x02u) || (drained && p.dk_dtype == 3u);
+    if (to_dk && (p.outputs & STW_OUT_DK)) {
+        bool add = (p.accumulate & STW_OUT_DK) || (drained && p.dk_dtype == STW_F32);
         attn_store_keys<C>(u, dk, p.dk, p.dtype, p.dk_dtype, add, (l.vectors & STW_VECTOR_DK) != 0, (int)p.head_dim_qk, p.scale,
                            smem + C::AT_K, wave, lane);
         dev_acc<typename C::key_split>::clear(dk);
@@ -360,7 +360,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
         bool enters = live && !more;
         if (KEYS_DIRECT && enters) attn_bwd_begin<C, MODE>(walk, tile, values, units[now], l, smem, stage, wave, lane);
         if (summed)
-            attn_bwd_store<C>(units[was], l, dk, dv, smem, !more || p.dk_dtype == 3u, !more || p.dv_dtype == 3u,
+            attn_bwd_store<C>(units[was], l, dk, dv, smem, !more || p.dk_dtype == STW_F32, !more || p.dv_dtype == STW_F32,
                               DRAINS && step > ATTN_DRAIN_STEPS(C), wave, dev_keep(lane));
         if (!live) return;
         if (!KEYS_DIRECT && enters) {
@@ -383,7 +383,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             }
         }
         for (bool full = false; more && !full; ++step, ++steps) {
-            full = DRAINS && step % ATTN_DRAIN_STEPS(C) == ATTN_DRAIN_STEPS(C) - 1 && (p.dk_dtype == 3u || p.dv_dtype == 3u);
+            full = DRAINS && step % ATTN_DRAIN_STEPS(C) == ATTN_DRAIN_STEPS(C) - 1 && (p.dk_dtype == STW_F32 || p.dv_dtype == STW_F32);
             int block = walk.block, h = walk.h;
             uint32_t at = walk.at;
             bool inner = block >= walk.inner_first && block < walk.inner_end;

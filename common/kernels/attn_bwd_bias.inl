@@ -111,7 +111,7 @@ template <class C> DEV_FN void attn_bias_write(const stw_attn_launch &l, const a
             x = (float)total;
         }
         int64_t at = base + row * t.query + col * t.key;
-        dev_store_any(t.data, at, l.p.dbias_dtype, l.p.accumulate & 0x08u ? ((const float *)t.data)[at] + x : x);
+        dev_store_any(t.data, at, l.p.dbias_dtype, l.p.accumulate & STW_OUT_DBIAS ? ((const float *)t.data)[at] + x : x);
     }
 }
 

@@ -19,7 +19,7 @@ DEV_FN int32_t attn_check_side(int64_t b, const int32_t *cu, const int32_t *used
         if (cu[b] < 0 || rows < 0 || cu[b + 1] > total || rows > max_seq) bits |= bad_cu;
     }
     if (used && (used[b] < 0 || used[b] > rows)) bits |= bad_used;
-    if (offsets && (offsets[b] < -STW_POSITION_MAX || offsets[b] > STW_POSITION_MAX)) bits |= 0x10;
+    if (offsets && (offsets[b] < -STW_POSITION_MAX || offsets[b] > STW_POSITION_MAX)) bits |= STW_DATA_OFFSETS;
     return bits;
 }
 
@@ -31,12 +31,13 @@ DEV_FN void attn_check(const stw_attn_params &p, char *smem, uint32_t *unordered
     dev_barrier();
     int32_t bits = 0;
     for (int64_t b = dev_thread(); b < p.batch; b += dev_threads())
-        bits |= attn_check_side(b, p.cu_seqlens_q, p.used_q, p.q_offsets, p.max_seq_q, p.total_q, 0x01, 0x04) |
-                attn_check_side(b, p.cu_seqlens_kv, p.used_kv, p.k_offsets, p.max_seq_kv, p.total_kv, 0x02, 0x08);
+        bits |= attn_check_side(b, p.cu_seqlens_q, p.used_q, p.q_offsets, p.max_seq_q, p.total_q, STW_DATA_CU_SEQLENS_Q, STW_DATA_USED_Q) |
+                attn_check_side(b, p.cu_seqlens_kv, p.used_kv, p.k_offsets, p.max_seq_kv, p.total_kv, STW_DATA_CU_SEQLENS_KV,
+                            STW_DATA_USED_KV);
     if (bits) dev_or(found, bits);
     dev_barrier();
     if (dev_thread() == 0 && p.status_out) *p.status_out = *found;
-    if (dev_thread() == 0 && unordered) *unordered = (*found & 0x03) != 0;
+    if (dev_thread() == 0 && unordered) *unordered = (*found & (STW_DATA_CU_SEQLENS_Q | STW_DATA_CU_SEQLENS_KV)) != 0;
 }
 
 DEV_FN float *attn_float_at(const stw_tensor_param &t, bool packed, const stw_attn_seq &seq, int64_t b, int64_t h,
@@ -191,7 +192,7 @@ DEV_FN void attn_zero_bias(const stw_attn_launch &l, const stw_attn_seq &seq, in
         int64_t i = block * l.bm + r;
         if (i >= p.max_seq_q) return;
         bool visited = i < seq.q.used && first < end;
-        int element = p.dbias_dtype == 3u ? 4 : 2;
+        int element = p.dbias_dtype == STW_F32 ? 4 : 2;
         char *row = (char *)p.dbias.data + (b * p.dbias.batch + h * p.dbias.head + i * p.dbias.query) * element;
         attn_zero_span(row, row + (visited ? first : p.max_seq_kv) * element, element);
         if (visited) attn_zero_span(row + end * element, row + p.max_seq_kv * element, element);
@@ -217,7 +218,7 @@ DEV_FN double attn_delta_row(const stw_attn_launch &l, attn_delta_unit &u, float
     if (dev_is_infinite(lse)) u.special = 1;
     if ((p.features & STW_FEAT_WRITE_DELTA) && i < u.seq.q.rows)
         *attn_float_at(p.delta, (p.features & STW_FEAT_PACKED_DELTA) != 0, u.seq, u.b, u.h, i) = delta;
-    if (!(p.outputs & 0x10u) || i >= u.seq.q.used || dev_is_infinite(lse)) return 0.0;
+    if (!(p.outputs & STW_OUT_DSINK) || i >= u.seq.q.used || dev_is_infinite(lse)) return 0.0;
     float sink = p.features & STW_FEAT_SINK ? p.sink[u.h] : -dev_infinity();
     return sink == -dev_infinity() ? 0.0 : -(dev_exp((double)sink - (double)lse) * (double)delta);
 }
@@ -249,7 +250,7 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
     const attn_tile tile = attn_tile_of(p, l.bm, dev_unit() - l.lists, &u.found);
     if (!tile.live) return;
     attn_delta_enter(u, l, tile);
-    if (l.bias_direct && !(p.accumulate & 0x08u)) attn_zero_bias(l, u.seq, u.b, u.h, u.block);
+    if (l.bias_direct && !(p.accumulate & STW_OUT_DBIAS)) attn_zero_bias(l, u.seq, u.b, u.h, u.block);
     if (u.block * l.bm >= u.seq.q.rows) return;
     int t = (int)dev_thread();
     int64_t i = u.block * l.bm + t;
@@ -261,7 +262,7 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
         else if (p.features & STW_FEAT_DLSE)
             delta = *attn_float_at(p.dlse, (p.features & STW_FEAT_PACKED_DLSE) != 0, u.seq, u.b, u.h, i);
     }
-    if (p.outputs & 0x01u) {
+    if (p.outputs & STW_OUT_DQ) {
         float *dq = l.dq + u.at * (int64_t)(l.bm * l.width);
         const dev_vector zero = {{0, 0, 0, 0}};
         for (int e = t * 4; e < (int)(l.bm * l.width); e += ATTN_ROW_THREADS * 4) dev_store_vector(dq + e, zero);
@@ -275,7 +276,7 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
     dev_barrier();
     double sink = t < (int)l.bm ? attn_delta_row(l, u, stats, t, lse, delta, &most) : 0.0;
     most = dev_wave_max(most);
-    if (p.outputs & 0x10u) sink = dev_wave_sum(sink);
+    if (p.outputs & STW_OUT_DSINK) sink = dev_wave_sum(sink);
     if (dev_lane() == 0) {
         u.most[t / DEV_WAVE] = most;
         u.sink[t / DEV_WAVE] = sink;
@@ -295,5 +296,5 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
                (of_dout & ~ATTN_ROWS_FLUSHED) == ATTN_ROWS_ANY;
     }
     stats[2 * l.bm + 1] = tiny ? 1.0f : 0.0f;
-    if (p.outputs & 0x10u) l.sink[u.at] = sink;
+    if (p.outputs & STW_OUT_DSINK) l.sink[u.at] = sink;
 }

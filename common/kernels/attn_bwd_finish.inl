@@ -14,7 +14,7 @@ DEV_FN void attn_finish_sink(const stw_attn_launch &l, int64_t h) {
         for (int64_t i = dev_lane(); i < blocks; i += DEV_WAVE) sum += l.sink[h * l.q_blocks + seq.q_block + i];
     }
     sum = dev_wave_sum(sum);
-    if (dev_lane() == 0) p.dsink[h] = (float)(p.accumulate & 0x10u ? (double)p.dsink[h] + sum : sum);
+    if (dev_lane() == 0) p.dsink[h] = (float)(p.accumulate & STW_OUT_DSINK ? (double)p.dsink[h] + sum : sum);
 }
 
 /* Tiles of registers side by side: whole vectors of 16-bit rows. */
@@ -27,7 +27,7 @@ template <int G> DEV_FN void attn_finish_gathered(const stw_attn_launch &l, cons
         uint32_t w[G];
         DEV_UNROLL for (int g = 0; g < G; ++g) {
             float low = row < used ? x[g][i] * p.scale : 0.0f, high = row < used ? x[g][i + 1] * p.scale : 0.0f;
-            w[g] = p.dq_dtype == 2u ? dev_pack_bf16(low, high) : dev_pack_f16(low, high);
+            w[g] = p.dq_dtype == STW_BF16 ? dev_pack_bf16(low, high) : dev_pack_f16(low, high);
         }
         leaf_gather<G>(w, lane);
         if (row < end && col < (int)p.head_dim_qk) dev_store_words<G>((uint16_t *)p.dq.data + base + row * p.dq.seq + col, w);
@@ -38,9 +38,9 @@ DEV_FN void attn_bwd_finish(const stw_attn_launch &l, char *smem) {
     enum { AHEAD = 4 };
     const stw_attn_params &p = l.p;
     dev_await_previous();
-    int64_t unit = dev_unit(), tiles = p.outputs & 0x01u ? p.heads_q * stw_tiles_of_head(&p, l.bm) : 0;
+    int64_t unit = dev_unit(), tiles = p.outputs & STW_OUT_DQ ? p.heads_q * stw_tiles_of_head(&p, l.bm) : 0;
     if (unit >= tiles) {
-        if (p.outputs & 0x10u) attn_finish_sink(l, unit - tiles);
+        if (p.outputs & STW_OUT_DSINK) attn_finish_sink(l, unit - tiles);
         return;
     }
     const attn_tile tile = attn_tile_of(p, l.bm, unit, (int32_t *)(void *)smem);
@@ -48,7 +48,7 @@ DEV_FN void attn_bwd_finish(const stw_attn_launch &l, char *smem) {
     const int64_t b = tile.b, h = tile.h, block = tile.block;
     stw_attn_seq seq = stw_attn_seq_of(&p, l.bm, b);
     int64_t i0 = block * l.bm;
-    bool add = (p.accumulate & 0x01u) != 0;
+    bool add = (p.accumulate & STW_OUT_DQ) != 0;
     int used = (int)stw_clamp_i64(seq.q.used - i0, 0, l.bm), end = (int)stw_clamp_i64(seq.q.rows - i0, 0, l.bm);
     const float *sums = l.dq + (h * l.q_blocks + seq.q_block + block) * (int64_t)(l.bm * l.width);
     int64_t base = dev_row(p.dq, b, h, seq.q.first + i0);
@@ -62,7 +62,7 @@ DEV_FN void attn_bwd_finish(const stw_attn_launch &l, char *smem) {
     int count = wave_m / LEAF_MMA_M * across, share = (count + turns * AHEAD - 1) / (turns * AHEAD) * AHEAD;
     int last = (int)stw_smaller(count, (turn + 1) * share);
     bool pairs = LEAF_ACC_PAIRS && (l.vectors & STW_VECTOR_DQ) && !add;
-    bool gathers = LEAF_GATHERS && pairs && p.dq_dtype != 3u && across % AHEAD == 0;
+    bool gathers = LEAF_GATHERS && pairs && p.dq_dtype != STW_F32 && across % AHEAD == 0;
     for (int first = turn * share; first < last; first += AHEAD) {
         float x[AHEAD][LEAF_ACC]; /* all loads first: the kernel is as fast as memory only with many bytes under way */
         DEV_UNROLL for (int a = 0; a < AHEAD; ++a)

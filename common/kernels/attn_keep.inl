@@ -23,7 +23,7 @@ template <class S> struct attn_keep_philox {
     uint32_t nibble[WORDS]; /* of fragment f: the call's four bits */
     uint32_t row, col, head, offset, key0, key1, threshold;
     DEV_FN bool fits(const stw_attn_params &p, const stw_dropout_stream &stream, int64_t i0) {
-        return p.dropout_map == 0u && ((i0 + stream.q_offset) & 3) == 0;
+        return p.dropout_map == STW_DROPOUT_PHILOX && ((i0 + stream.q_offset) & 3) == 0;
     }
     DEV_FN attn_keep_philox of(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0, int wave,
                                int lane) {
@@ -116,9 +116,9 @@ template <class S> DEV_FN void attn_keep_fill(attn_keep<S> &k, const stw_attn_pa
         attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, j0, wave, lane);
         attn_keep_philox<S>::every(calls);
         attn_keep_philox<S>::give(calls, k, lane);
-    } else if (LEAF_ACC_PAIRS && p.dropout_map == 2u && ((i0 | j0) & 15) == 0 && (j0 & 31) == 0) {
+    } else if (LEAF_ACC_PAIRS && p.dropout_map == STW_DROPOUT_FLASH2 && ((i0 | j0) & 15) == 0 && (j0 & 31) == 0) {
         attn_keep_flash2<S>(k, p, stream, i0, j0, wave, lane);
-    } else if (LEAF_ACC_PAIRS && p.dropout_map == 1u && (float)p.dropout_p < 1.0f &&
+    } else if (LEAF_ACC_PAIRS && p.dropout_map == STW_DROPOUT_MEM_EFF && (float)p.dropout_p < 1.0f &&
                ((stream.base | stream.row_stride | (uint64_t)j0) & 3) == 0) {
         attn_keep_mem_eff<S>(k, p, stream, i0, j0, wave, lane);
     } else {

@@ -94,10 +94,10 @@ template <class Tile> struct attn_bias_store {
     bool add;
     /* dS' in shared memory is the tile of dBias: it is written from there. */
     DEV_FN bool from_tile(const stw_attn_launch &l) {
-        return Tile::PARTS == 1 && l.bias_direct && l.p.dbias_dtype == l.p.dtype && !(l.p.accumulate & 0x08u) && !(l.p.features & STW_FEAT_SOFTCAP);
+        return Tile::PARTS == 1 && l.bias_direct && l.p.dbias_dtype == l.p.dtype && !(l.p.accumulate & STW_OUT_DBIAS) && !(l.p.features & STW_FEAT_SOFTCAP);
     }
     DEV_FN bool wanted(const stw_attn_launch &l) { return l.bias_direct && !from_tile(l); }
-    DEV_FN bool unrounded(const stw_attn_launch &l) { return l.bias_direct && l.p.dbias_dtype == 3u; }
+    DEV_FN bool unrounded(const stw_attn_launch &l) { return l.bias_direct && l.p.dbias_dtype == STW_F32; }
     DEV_FN void take(attn_bias_store &b, int, int, int, int row, int col, float ds) {
         if (row >= b.rows || col >= b.cols) return;
         int64_t at = row * b.stride + col;
@@ -136,7 +136,7 @@ DEV_FN float attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_
     ATTN_EACH(x *= logit.scale)
     if (logit.features & STW_FEAT_SOFTCAP) ATTN_EACH(x = dev_tanh(x / logit.softcap, &slope) * logit.softcap)
     if (logit.features & STW_FEAT_BIAS) {
-        if (logit.bias_dtype == 3u) ATTN_EACH(if (row < mask.rows && col < mask.cols) x += dev_logit::bias_at(logit, row, col))
+        if (logit.bias_dtype == STW_F32) ATTN_EACH(if (row < mask.rows && col < mask.cols) x += dev_logit::bias_at(logit, row, col))
         else if (dev_logit::hides(logit))
             ATTN_EACH(if (row < mask.rows && col < mask.cols && dev_logit::hides_at(logit, row, col)) x = -dev_infinity())
         else ATTN_EACH(x += dev_bias_words<S>::at(words, logit, m, n, i))

@@ -48,11 +48,9 @@ JAG_KERNEL(stw_jagged_segment_sum, STW_JAGGED_THREADS, jag_segment_sum(launch))
 #define JAG_WIDE_4(bm, bn, bk, stages, warps)   JAG_PRODUCTS(bm, bn, bk, stages, warps)
 #define JAG_NARROW_2(bm, bn, bk, stages, warps) JAG_PRODUCTS(bm, bn, bk, stages, warps)
 #define JAG_NARROW_4(bm, bn, bk, stages, warps)
+#define STW_JAGGED_POINTWISE(ID, name, fields, any_dtype)                                                    \
+    JAG_TYPED(name, STW_JAGGED_THREADS, (jag_pointwise<JAG_T, jag_##name>(launch, dev_shared)))
 #define JAG_FAMILIES                                                                                         \
-    JAG_TYPED(gelu, STW_JAGGED_THREADS, (jag_pointwise<JAG_T, jag_gelu>(launch, dev_shared)))                \
-    JAG_TYPED(gelu_tanh, STW_JAGGED_THREADS, (jag_pointwise<JAG_T, jag_gelu_tanh>(launch, dev_shared)))      \
-    JAG_TYPED(silu, STW_JAGGED_THREADS, (jag_pointwise<JAG_T, jag_silu>(launch, dev_shared)))                \
-    JAG_TYPED(threshold, STW_JAGGED_THREADS, (jag_pointwise<JAG_T, jag_threshold>(launch, dev_shared)))      \
     JAG_TYPED(map, STW_JAGGED_THREADS, (jag_map<JAG_T>(launch, dev_shared)))                                 \
     JAG_TYPED(map_rows, STW_JAGGED_THREADS, (jag_map_rows<JAG_T>(launch)))                                   \
     JAG_TYPED(softmax_long, STW_JAGGED_THREADS, (jag_softmax_long<JAG_T>(launch, dev_shared)))               \
@@ -73,12 +71,14 @@ JAG_KERNEL(stw_jagged_segment_sum, STW_JAGGED_THREADS, jag_segment_sum(launch))
 #define STW_JAGGED_PRODUCT(element, bm, bn, bk, stages, warps) JAG_NARROW_##element(bm, bn, bk, stages, warps)
 #define JAG_TYPE                                               f16
 #define JAG_T                                                  dev_f16
+#include "common/jagged_pointwise.def"
 JAG_FAMILIES
 #include STW_VARIANT_TABLE
 #undef JAG_TYPE
 #undef JAG_T
 #define JAG_TYPE bf16
 #define JAG_T    dev_bf16
+#include "common/jagged_pointwise.def"
 JAG_FAMILIES
 #include STW_VARIANT_TABLE
 #undef JAG_TYPE
@@ -87,5 +87,6 @@ JAG_FAMILIES
 #define STW_JAGGED_PRODUCT(element, bm, bn, bk, stages, warps) JAG_WIDE_##element(bm, bn, bk, stages, warps)
 #define JAG_TYPE                                               f32
 #define JAG_T                                                  float
+#include "common/jagged_pointwise.def"
 JAG_FAMILIES
 #include STW_VARIANT_TABLE

@@ -79,11 +79,11 @@ template <class T, int LANES, int VECTORS> struct jag_line {
 /* COUNT numbers of gamma (or ones) from column e on: by vectors where gamma is of T or f32 and whole. */
 template <class T> DEV_FN void jag_gamma(const stw_jagged_params &p, int64_t e, float x[jag_vector<T>::COUNT]) {
     enum { COUNT = jag_vector<T>::COUNT };
-    const char *from = (const char *)p.weight + e * (p.weight_dtype == 3u ? 4 : 2);
+    const char *from = (const char *)p.weight + e * (p.weight_dtype == STW_F32 ? 4 : 2);
     if (!p.weight || e + COUNT > p.dim_size || (uintptr_t)from % 16) {
         DEV_UNROLL for (int i = 0; i < COUNT; ++i)
             x[i] = p.weight && e + i < p.dim_size ? dev_load_any(p.weight, e + i, p.weight_dtype) : 1.0f;
-    } else if (sizeof(T) == 4 || p.weight_dtype == 3u) {
+    } else if (sizeof(T) == 4 || p.weight_dtype == STW_F32) {
         DEV_UNROLL for (int k = 0; k < COUNT; k += 4) jag_vector<float>::unpack(dev_load_vector(from + k * 4), x + k);
     } else jag_vector<T>::unpack(dev_load_vector(from), x);
 }

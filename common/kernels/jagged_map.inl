@@ -195,10 +195,10 @@ template <class T> DEV_FN void jag_map(const stw_jagged_launch &l, char *smem) {
     if (m.dense) { /* the whole output */
         enum { CHUNK = STW_JAGGED_CHUNK(sizeof(T)) };
         m.c.slab = m.c.base = 0;
-        m.c.from = dev_unit() * CHUNK - (p.dx_dtype == 3u ? 0 : jag_lead((const T *)p.dx));
+        m.c.from = dev_unit() * CHUNK - (p.dx_dtype == STW_F32 ? 0 : jag_lead((const T *)p.dx));
         m.c.low = stw_larger(0, m.c.from);
         m.c.high = stw_smaller(l.slab, m.c.from + CHUNK);
-    } else if (p.dx_dtype == 3u) m.c = jag_chunk::of(l, (const T *)nullptr, p.inner);
+    } else if (p.dx_dtype == STW_F32) m.c = jag_chunk::of(l, (const T *)nullptr, p.inner);
     else m.c = jag_chunk::of(l, (const T *)p.dx, p.inner);
     if (m.c.low >= m.c.high) return;
     bool gaps = *l.gaps != 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gelu, silu, threshold: dX = G f'(X), all three alike in memory. A block of threads a chunk of the buffer, four
+ * The pointwise operations, dX = G f'(X), are all alike in memory. A block of threads a chunk of the buffer, four
  * vectors of each input under way a thread. Where there are gaps, vectors look for their row. */
 
 enum { JAG_NONE, JAG_WHOLE, JAG_ZERO, JAG_SINGLE }; /* what is done with a vector */
@@ -67,6 +67,6 @@ template <class T, class Op> DEV_FN void jag_pointwise(const stw_jagged_launch &
     bool gaps = *l.gaps != 0;
     jag_bracket in = {0, 0};
     if (gaps) in = jag_bracket_of(p, stw_quotient(c.low, p.inner), stw_quotient(c.high - 1, p.inner), smem);
-    if (sizeof(T) == 4 || p.dx_dtype == 3u) jag_pointwise_chunk<T, Op, false>(l, c, in, gaps);
+    if (sizeof(T) == 4 || p.dx_dtype == STW_F32) jag_pointwise_chunk<T, Op, false>(l, c, in, gaps);
     else jag_pointwise_chunk<T, Op, true>(l, c, in, gaps);
 }

@@ -147,7 +147,7 @@ DEV_FN void jag_matmul_unit(const stw_jagged_launch &l, const jag_product &t, in
     u->b = (const char *)t.b + (pb.first + o * pb.stride) * size;
     u->a_stride = t.am->transposed ? pa.col : pa.row;
     u->b_stride = t.bm->transposed ? pb.col : pb.row;
-    u->c = (char *)t.out + (pc.first + o * pc.stride) * (t.out_dtype == 3u ? 4 : size);
+    u->c = (char *)t.out + (pc.first + o * pc.stride) * (t.out_dtype == STW_F32 ? 4 : size);
     u->c_stride = t.cm->transposed ? pc.col : pc.row;
     u->m0 = tm * l.tile_m;
     u->n0 = tn * l.tile_n;
@@ -434,7 +434,7 @@ template <class T> DEV_FN void jag_product_end(const stw_jagged_launch &l, char 
         if (!linear) {
             stw_jagged_place pc = jag_matrix_place(l, t.cm, b);
             int64_t o = stw_quotient(unit - l.tiles[other][b], step * parts);
-            to += (pc.first + o * pc.stride) * (t.out_dtype == 3u ? 4 : (int)sizeof(T));
+            to += (pc.first + o * pc.stride) * (t.out_dtype == STW_F32 ? 4 : (int)sizeof(T));
         }
         jag_out<T> out = jag_out<T>::of(to, t.out_dtype, t.accumulate != 0);
         const float *from = l.product_sums + u.slot * area;

@@ -39,7 +39,7 @@ template <class T> struct jag_out {
     enum { COUNT = jag_vector<T>::COUNT };
     void *data;
     bool wide, add; /* f32; added to what is there (then wide) */
-    DEV_FN jag_out of(void *data, uint32_t dtype, bool add) { return jag_out{data, dtype == 3u, add}; }
+    DEV_FN jag_out of(void *data, uint32_t dtype, bool add) { return jag_out{data, dtype == STW_F32, add}; }
     DEV_FN void one(const jag_out &o, int64_t at, float x) {
         if (sizeof(T) == 4 || o.wide) {
             float *to = (float *)o.data + at;

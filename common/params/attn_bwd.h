@@ -7,6 +7,8 @@
 #ifndef STW_COMMON_PARAMS_ATTN_BWD_H
 #define STW_COMMON_PARAMS_ATTN_BWD_H
 
+#include "sternway/attn_bwd.h" /* the values of stw_dtype, STW_OUT_*, stw_dropout_map and STW_DATA_* */
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,6 +37,8 @@
 #define STW_FEAT_PACKED_DLSE   0x10000u
 #define STW_FEAT_PACKED_DELTA  0x20000u
 #define STW_FEAT_USED_LENGTHS  0x40000u /* used_q and/or used_kv are given                             */
+
+#define STW_OUT_DQKV (STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV) /* the three gradients of the main loop */
 
 typedef struct stw_tensor_param {
     void *data;

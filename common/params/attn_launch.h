@@ -133,7 +133,7 @@ STW_SHARED_FN int64_t stw_tiles_of_pack(const stw_attn_params *p, int64_t rows) 
 /* Kernels that work on query rows number packed tiles through the pack where sequences as long as they may be would make
  * more. Not with a dBias, which has max_seq_q rows to zero for every sequence. */
 STW_SHARED_FN int stw_tiles_through_pack(const stw_attn_params *p, int64_t rows) {
-    return (p->features & STW_FEAT_PACKED_Q) && !(p->outputs & 0x08u) &&
+    return (p->features & STW_FEAT_PACKED_Q) && !(p->outputs & STW_OUT_DBIAS) &&
            stw_tiles_of_pack(p, rows) < p->batch * stw_blocks_of(p->max_seq_q, rows);
 }
 

@@ -4,7 +4,7 @@
 
 dry-run  a copy of the tree gets what the document's steps say; with a stub in nvcc's place the build must then know the
          made-up arch everywhere: registry, images, tables, rules, and where a device of that capability is routed
-op       the files that the document names for an operation are all that know it
+op       the files that the document names for a pointwise operation are all that know it, 12 outside tests/ at most
 """
 import argparse
 import json
@@ -121,7 +121,7 @@ def dry_run(options):
 
 
 def operation(options):
-    text = (options.source / "docs/extending.md").read_text().split("## An operation")[1]
+    text = (options.source / "docs/extending.md").read_text().split("## A pointwise operation")[1]
     named = set(re.findall(r"`([\w/]+/[\w.]+)`", text))
     knows = set()
     for folder in ("include", "common", "dispatch", "backends", "tools", "tests", "bench"):
@@ -129,6 +129,7 @@ def operation(options):
             if path.suffix in (".c", ".h", ".inl", ".def", ".py", ".toml", ".cu", ".hip") and "docs" not in path.parts and \
                     re.search(r"silu", path.read_text(errors="replace"), re.I):
                 knows.add(str(path.relative_to(options.source)))
+    expect("no more than 12 files outside tests/", len([name for name in knows if not name.startswith("tests/")]) <= 12, True)
     expect("files that know SILU, beyond the document and the other way round", (sorted(knows - named), sorted(named - knows)), ([], []))
 
 

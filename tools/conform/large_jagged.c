@@ -69,7 +69,7 @@ static int is_sampled(const stw_jagged_problem *p) {
         if (is_ragged(d, i) &&
             (p->lens != STW_LENS_FULL || d->axis[i].total != d->components * d->axis[i].size))
             return 0;
-    int planes = d->op == STW_JAGGED_SOFTMAX || (d->op >= STW_JAGGED_GELU && d->op <= STW_JAGGED_LAYER_NORM);
+    int planes = d->op == STW_JAGGED_SOFTMAX || d->op == STW_JAGGED_LAYER_NORM || stw_jagged_is_pointwise(d->op);
     int rows = !d->storage && !d->grad_storage && !d->other_storage;
     return d->op != STW_JAGGED_ATTENTION && d->components && !(d->flags & flags) && !d->accumulate &&
            d->dim != STW_DIM_COMPONENT && !p->skew && (planes || rows) &&

@@ -8,6 +8,7 @@
 #define STW_REF_JAGGED_H
 
 #include "accuracy.h"
+#include "common/jagged_ops.h" /* which operations are pointwise */
 
 #define STW_JREF_OUTPUTS   4 /* dx, dother, dweight, dbias: the bits of STW_JAGGED_D* in order */
 #define STW_JREF_BASELINES 8

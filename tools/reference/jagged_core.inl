@@ -243,10 +243,8 @@ void RUN(jref *j) {
     case STW_JAGGED_LINEAR: linear(j); break;
     case STW_JAGGED_SOFTMAX: softmax(j); break;
     case STW_JAGGED_LAYER_NORM: layer_norm(j); break;
-    case STW_JAGGED_GELU:
-    case STW_JAGGED_GELU_TANH:
-    case STW_JAGGED_SILU:
-    case STW_JAGGED_THRESHOLD: pointwise(j); break;
-    default: jref_move(j); break;
+    default:
+        if (stw_jagged_is_pointwise(j->d->op)) pointwise(j);
+        else jref_move(j);
     }
 }

@@ -12,7 +12,7 @@
 
 static int is_exact(const stw_jagged_desc *d) {
     return d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT || d->op == STW_JAGGED_THRESHOLD ||
-           d->op >= STW_JAGGED_RESHAPE;
+           (d->op >= STW_JAGGED_RESHAPE && d->op <= STW_JAGGED_ATTENTION);
 }
 
 /* Errors of one baseline, as its output type holds it. */
@@ -50,8 +50,7 @@ stw_status stw_jref_expect(const stw_jagged_desc *desc, const stw_jagged_args *a
     if (status) return status;
     measure(e);
     e->exact = is_exact(desc);
-    int pointwise =
-        desc->op >= STW_JAGGED_GELU && desc->op <= STW_JAGGED_SILU; /* nothing to permute: two forms of exp */
+    int pointwise = stw_jagged_is_pointwise(desc->op); /* nothing to permute: two forms of exp */
     int last = e->exact ? 0 : pointwise ? 2 : STW_JREF_BASELINES;
     for (int evaluation = 1; evaluation <= last && !status; ++evaluation) {
         stw_jref_result base;

@@ -36,7 +36,8 @@ void stw_jref_mark_readable(const stw_jagged_desc *desc, const stw_jagged_args *
     jref_resolve(&j);
     int64_t elements = jref_input_elements(&j, input);
     int matmul = desc->op == STW_JAGGED_MATMUL;
-    int moves = desc->op == STW_JAGGED_SUM || desc->op == STW_JAGGED_SELECT || desc->op >= STW_JAGGED_RESHAPE;
+    int moves = desc->op == STW_JAGGED_SUM || desc->op == STW_JAGGED_SELECT ||
+                (desc->op >= STW_JAGGED_RESHAPE && desc->op <= STW_JAGGED_ATTENTION);
     if (!elements) return;
     if (input == STW_JREF_WEIGHT)
         memset(marks, 1, (size_t)elements);

@@ -72,7 +72,7 @@ static int rows_are_independent(const stw_jagged_desc *d) {
     if (d->outer > 1) return 0;
     if (d->op == STW_JAGGED_SOFTMAX || d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT)
         return d->dim != STW_DIM_RAGGED;
-    return d->op == STW_JAGGED_LINEAR || (d->op >= STW_JAGGED_GELU && d->op <= STW_JAGGED_LAYER_NORM);
+    return d->op == STW_JAGGED_LINEAR || d->op == STW_JAGGED_LAYER_NORM || stw_jagged_is_pointwise(d->op);
 }
 
 /* A component cannot be cut out where its elements are not side by side. */
