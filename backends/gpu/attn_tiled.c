@@ -169,7 +169,7 @@ const char *stw_attn_slower(stw_attn_call call, const stw_attn_tile *tile, const
     return has_plain(tile, params) && !strcmp(mode_of(tile, params), "full") ? needs_full(params) : NULL;
 }
 
-/* A tile of the kernels that sum dBias. Lean: attn_bias_lean.inl. */
+/* A tile of the kernels that sum dBias. Lean: attn_bias_lean.h. */
 typedef struct bias_tile {
     const char *name;
     uint32_t element, head_dim, bm, bn, warps, stages, lean;

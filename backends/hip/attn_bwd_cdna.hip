@@ -21,8 +21,8 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #include "common/kernels/attn_stage.inl"
 #include "common/kernels/dropout_mask.inl"
 
-#include "attn_bwd_cdna.inl"
-#include "attn_bwd_cdna_rows.inl"
+#include "attn_bwd_cdna_rows.h"
+#include "attn_bwd_cdna_units.h"
 
 #define KERNEL(name, threads, call)                                                                          \
     DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch) {                                                 \

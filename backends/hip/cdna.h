@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * What CDNA's own main loop (attn_bwd_cdna.inl) and row kernels (attn_bwd_cdna_rows.inl) need beyond the device
+ * What CDNA's own main loop (attn_bwd_cdna.h) and row kernels (attn_bwd_cdna_rows.h) need beyond the device
  * vocabulary: accesses to LDS by width, buffers that bound every access, matrix operands made of pairs of f32, and
  * the means to hold the compiler to the order of instructions that is written. Included by them alone. */
 #ifndef STW_HIP_CDNA_H
 #define STW_HIP_CDNA_H
+
+#include "common/device/device.h"
 
 typedef unsigned short leaf_us2 __attribute__((ext_vector_type(2)));
 typedef float leaf_f2 __attribute__((ext_vector_type(2)));

@@ -153,4 +153,4 @@ template <class C> DEV_FN void attn_bwd_bias(const stw_attn_launch &l, char *sme
     attn_bias_write<C>(l, k, (float *)(void *)(smem + C::AT_P), sum.acc, wave, lane);
 }
 
-#include "attn_bias_lean.inl"
+#include "attn_bias_lean.h"

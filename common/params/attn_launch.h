@@ -246,7 +246,7 @@ STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int6
     X(32x32_hd256, 2, 256, 32, 32, 4)                                                                        \
     X(16x32_hd128, 4, 128, 16, 32, 4)                                                                        \
     X(16x16_hd256, 4, 256, 16, 16, 2)
-/* Of these sums, 16-bit ones with nothing besides the bias (attn_bias_lean.inl), NVIDIA's: (name, largest head dim, bm,
+/* Of these sums, 16-bit ones with nothing besides the bias (attn_bias_lean.h), NVIDIA's: (name, largest head dim, bm,
  * bn, stages, warps, blocks of threads a multiprocessor). */
 #define STW_BIAS_LEAN_TILES(X)                                                                               \
     X(lean_64x64_hd64, 64, 64, 64, 2, 4, 3)                                                                  \

@@ -273,7 +273,7 @@ def chosen(options):
         mutants.append(mutant)
     mutants = planted.part(mutants, options.of)
     if any("attn_bwd_cdna" in mutant["file"] for mutant in mutants) and options.vendor.folder == "backends/hip":
-        mutants.insert(0, {"name": "no bug in CDNA's own kernels alone", "file": "backends/hip/attn_bwd_cdna.inl"})
+        mutants.insert(0, {"name": "no bug in CDNA's own kernels alone", "file": "backends/hip/attn_bwd_cdna.h"})
     return mutants
 
 

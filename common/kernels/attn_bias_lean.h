@@ -4,6 +4,8 @@
  * bias that is the same in all that a task sums. Same tasks and order as attn_bwd_bias.inl, whose general kernels do
  * the rest. The task's bias stays in shared memory; what is loaded next comes under the products (two stages) or while
  * other blocks of threads multiply. Included by attn_bwd_bias.inl. */
+#ifndef STW_COMMON_KERNELS_ATTN_BIAS_LEAN_H
+#define STW_COMMON_KERNELS_ATTN_BIAS_LEAN_H
 
 template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct attn_lean_config {
     typedef T_ T;
@@ -163,3 +165,5 @@ template <class C> DEV_FN void attn_bwd_bias_lean(const stw_attn_launch &l, char
     dev_copy_wait();
     if (!attn_lean_store<C>(l, k, sum, wave, lane)) attn_bias_write<C>(l, k, (float *)(void *)smem, sum, wave, lane);
 }
+
+#endif

@@ -4,6 +4,10 @@
  * the sums of dQ as attn_bwd_delta does without its options, attn_cdna_finish writes dQ in its own type
  * (backends/gpu/attn_tiled.c: lean_delta, lean_finish). A block of threads takes STW_CDNA_ROWS rows of one head, eight query
  * blocks: what it costs to find them is a good part of such small kernels. */
+#ifndef STW_HIP_ATTN_BWD_CDNA_ROWS_H
+#define STW_HIP_ATTN_BWD_CDNA_ROWS_H
+
+#include "cdna.h"
 
 template <class T_, int HD_> struct attn_cdna_rows {
     typedef T_ T;
@@ -176,3 +180,5 @@ template <class C> DEV_FN void attn_cdna_finish(const stw_attn_launch &l, char *
         __builtin_amdgcn_raw_buffer_store_b128(y, dq, to + (uint32_t)(i * STEP * (int)p.dq.seq * 2), 0, 0);
     }
 }
+
+#endif

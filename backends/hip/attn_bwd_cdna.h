@@ -34,6 +34,8 @@
  * behind each product of dP, a piece of dS behind each of dV, reads of LDS in pairs, two ahead.
  * Head dim 128: one wave a SIMD, up to 512 registers. 64: two; with 256 registers and no asm operand in AGPRs clang
  * leaves the sums in ordinary registers and moves none. */
+#ifndef STW_HIP_ATTN_BWD_CDNA_H
+#define STW_HIP_ATTN_BWD_CDNA_H
 #include "cdna.h"
 
 /* Shapes, and the registers of a wave. */
@@ -453,4 +455,4 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mar
     cdna_barrier();
 }
 
-#include "attn_bwd_cdna_units.inl"
+#endif

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
  * Units of CDNA's own main loop: what decides whether a unit's products may lose something, the walk over the query heads,
- * dK and dV to their tensors, and the two kernels. Included by attn_bwd_cdna.inl. */
+ * dK and dV to their tensors, and the two kernels. Included by attn_bwd_cdna.h. */
+#ifndef STW_HIP_ATTN_BWD_CDNA_UNITS_H
+#define STW_HIP_ATTN_BWD_CDNA_UNITS_H
+
+#include "attn_bwd_cdna.h"
 
 template <class C> DEV_FN void attn_cdna_clear(C &w) {
     DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
@@ -151,3 +155,5 @@ template <class C> DEV_FN void attn_cdna_exact(const stw_attn_launch &launch, ch
     w.exact = true;
     attn_cdna_unit<true>(w, u, dev_uniform(u.first), dev_uniform(u.end), smem, wave, lane);
 }
+
+#endif
