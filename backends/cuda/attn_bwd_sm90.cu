@@ -15,7 +15,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 
 #include "common/kernels/attn_bwd.inl"
 
-#include "attn_bwd_sm90.inl"
+#include "attn_bwd_sm90.h"
 
 #define HOPPER(id, type, T, hd, mode, ordered)                                                               \
     DEV_KERNEL(256) stw_attn_bwd_##id##_##type##_##mode(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_hopper_maps maps) { \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Hopper's own instructions, one function each: barriers in shared memory that count bytes, tensor loads (TMA), matrix
- * products of a warpgroup (wgmma) and what orders them. Included by attn_bwd_sm90.inl alone.
+ * products of a warpgroup (wgmma) and what orders them. Included by attn_bwd_sm90.h alone.
  *
  * A tile in shared memory is panels of 64 columns, one behind the other; a panel's row is 128 bytes, its 16-byte
  * pieces permuted by the row's number modulo 8 (the 128-byte swizzle of TMA and wgmma). Panels start at multiples of

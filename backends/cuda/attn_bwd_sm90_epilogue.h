@@ -2,7 +2,9 @@
  *
  * The end of a unit in Hopper's main loop: a wave's 16 rows of dK or dV, from the accumulators to the caller's tensor.
  * Whole vectors go by way of 2 KB of shared memory of the wave, 64 columns at a time; everything else as in the shared
- * kernels (common/kernels/attn_bwd_keys.inl). Included by attn_bwd_sm90.inl. */
+ * kernels (common/kernels/attn_bwd_keys.inl). Included by attn_bwd_sm90.h. */
+#ifndef STW_CUDA_ATTN_BWD_SM90_EPILOGUE_H
+#define STW_CUDA_ATTN_BWD_SM90_EPILOGUE_H
 
 /* What keys in use have, zeros up to the sequence's end. `mine`: the wave's place. */
 template <class C> DEV_FN void hop_store_vectors(const attn_unit &u, const float (&x)[C::HD / 2], const stw_tensor_param &t, int cols,
@@ -38,3 +40,5 @@ template <class C> DEV_FN void hop_store_keys(const attn_unit &u, const float (&
     if (vectors) hop_store_vectors<C>(u, x, t, cols, scale, mine, wave, lane);
     else attn_store_key_elements<C>(u, (const acc &)x, t, dtype, false, false, cols, scale, wave, lane);
 }
+
+#endif

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Units of Hopper's main loop: the way through a unit's query blocks, who asks TMA for what and draws the next unit, what is
- * special about a unit, and zeros over rows that take part in nothing. Included by attn_bwd_sm90.inl. */
+ * special about a unit, and zeros over rows that take part in nothing. Included by attn_bwd_sm90.h. */
+#ifndef STW_CUDA_ATTN_BWD_SM90_SCHEDULER_H
+#define STW_CUDA_ATTN_BWD_SM90_SCHEDULER_H
 
 /* Barriers, from AT_BARRIERS on. */
 enum { HOP_Q = 0, HOP_DOUT = 24, HOP_K = 48, HOP_V = 56, HOP_UNIT = 64 };
@@ -208,3 +210,5 @@ template <class C> DEV_FN bool hop_keys_count(const char *tile, int thread) {
     for (int at = thread * 16; !__any_sync(0xFFFFFFFFu, counts) && at < C::KEYS_BYTES; at += C::THREADS * 16) counts |= hop_vector_counts<C>(tile + at);
     return counts;
 }
+
+#endif

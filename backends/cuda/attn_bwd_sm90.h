@@ -45,6 +45,8 @@
  *     are written: marks in the middle of the products cost 4%;
  *   - registers of an address are held until additions have read them (hop_hold): ptxas had them used again at once, 9%;
  *   - `elect.sync` in a branch that all lanes of a wave take keeps loops away from TMA. */
+#ifndef STW_CUDA_ATTN_BWD_SM90_H
+#define STW_CUDA_ATTN_BWD_SM90_H
 
 #include "mma_sm90.h"
 #include "tensor_map.h"
@@ -82,8 +84,8 @@ template <class T_, int HD_> struct hop_config {
     typedef dev_tile<T, BN, HD> keys;
 };
 
-#include "attn_bwd_sm90_units.inl"
-#include "attn_bwd_sm90_store.inl"
+#include "attn_bwd_sm90_scheduler.h"
+#include "attn_bwd_sm90_epilogue.h"
 
 /* Where 16 columns from `k` on start, for an operand along: units behind the tile's start. */
 DEV_FN constexpr uint32_t hop_along(int k, int rows) { return (uint32_t)(k / 64 * (rows * 8) + k % 64 / 16 * 2); }
@@ -453,3 +455,5 @@ template <class C, bool ORDERED> DEV_FN void attn_bwd_hopper(const stw_attn_laun
         }
     }
 }
+
+#endif
