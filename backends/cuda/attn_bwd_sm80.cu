@@ -12,13 +12,13 @@
 
 extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 
-#include "common/kernels/attn_bwd.inl"
-#include "common/kernels/attn_bwd_bias.inl"
-#include "common/kernels/attn_bwd_delta.inl"
-#include "common/kernels/attn_bwd_finish.inl"
-#include "common/kernels/attn_fwd.inl"
-#include "common/kernels/attn_stage.inl"
-#include "common/kernels/dropout_mask.inl"
+#include "common/kernels/attn_bwd.h"
+#include "common/kernels/attn_bwd_bias.h"
+#include "common/kernels/attn_bwd_delta.h"
+#include "common/kernels/attn_bwd_finish.h"
+#include "common/kernels/attn_fwd.h"
+#include "common/kernels/attn_stage.h"
+#include "common/kernels/dropout_mask.h"
 
 #define KERNEL(name, threads, call)                                                                          \
     DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch launch) { call; }

@@ -13,7 +13,7 @@
 
 extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 
-#include "common/kernels/attn_bwd.inl"
+#include "common/kernels/attn_bwd.h"
 
 #include "attn_bwd_sm90.h"
 

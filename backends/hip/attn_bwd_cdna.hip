@@ -13,13 +13,13 @@
 
 extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 
-#include "common/kernels/attn_bwd.inl"
-#include "common/kernels/attn_bwd_bias.inl"
-#include "common/kernels/attn_bwd_delta.inl"
-#include "common/kernels/attn_bwd_finish.inl"
-#include "common/kernels/attn_fwd.inl"
-#include "common/kernels/attn_stage.inl"
-#include "common/kernels/dropout_mask.inl"
+#include "common/kernels/attn_bwd.h"
+#include "common/kernels/attn_bwd_bias.h"
+#include "common/kernels/attn_bwd_delta.h"
+#include "common/kernels/attn_bwd_finish.h"
+#include "common/kernels/attn_fwd.h"
+#include "common/kernels/attn_stage.h"
+#include "common/kernels/dropout_mask.h"
 
 #include "attn_bwd_cdna_rows.h"
 #include "attn_bwd_cdna_units.h"

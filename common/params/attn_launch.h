@@ -19,7 +19,7 @@
 #define STW_VECTOR_DK   0x40u
 #define STW_VECTOR_DV   0x80u
 /* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as the main loops of CDNA and Hopper take them.
- * attn_bwd_delta.inl has -inf and 0 for rows that take part in nothing: Hopper's loop multiplies them. */
+ * attn_bwd_delta.h has -inf and 0 for rows that take part in nothing: Hopper's loop multiplies them. */
 #define STW_STATS_NEGATED 0x100u
 /* Also in `vectors`: key blocks are numbered, and add, from the last to the first (Hopper's own main loop in
  * deterministic mode). */
@@ -46,7 +46,7 @@ typedef struct stw_attn_launch {
     double *sink;     /* a (head, query block): its part of dSink                                       */
     uint32_t *turns;  /* deterministic: a (head, query block): how many key blocks have added, with
                          STW_KEYS_DESCEND the last one that has                                       */
-    void *key_blocks; /* a (sequence, key block): what it meets (attn_key_block of attn_bwd_list.inl)   */
+    void *key_blocks; /* a (sequence, key block): what it meets (attn_key_block of attn_bwd_list.h)   */
     uint64_t *listed; /* packed keys: how many units there are, then each: key block << 32 | kv head      */
     uint64_t *ticket; /* units of the main loop handed out so far; CDNA's bf16 where matrix products take
                          subnormal numbers for zero: [1] units left to the exact kernel, [2..] which   */

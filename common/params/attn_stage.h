@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * What the kernel that copies an input into the workspace receives: a tensor whose head dim is strided
- * becomes one with contiguous rows. Filled by dispatch/attn_stage.c, read by common/kernels/attn_stage.inl
+ * becomes one with contiguous rows. Filled by dispatch/attn_stage.c, read by common/kernels/attn_stage.h
  * and the CPU backend. */
 #ifndef STW_COMMON_PARAMS_ATTN_STAGE_H
 #define STW_COMMON_PARAMS_ATTN_STAGE_H

@@ -7,7 +7,11 @@
  *     key_blocks   longest sequence | next | ... | shortest        each sequence's from the first to the last
  *     listed       its units: `beside` heads at a time go through its key blocks together
  *
- * The longest come first, so that the last units, for which multiprocessors wait, are short. Included by attn_bwd_walk.inl. */
+ * The longest come first, so that the last units, for which multiprocessors wait, are short. */
+#ifndef STW_COMMON_KERNELS_ATTN_BWD_LIST_H
+#define STW_COMMON_KERNELS_ATTN_BWD_LIST_H
+
+#include "common/device/device.h"
 
 /* What a key block of a sequence meets, whatever the head. */
 struct alignas(16) attn_key_block {
@@ -158,3 +162,5 @@ DEV_FN attn_place attn_unit_take(const stw_attn_launch &l) {
     }
     return at;
 }
+
+#endif

@@ -4,7 +4,7 @@
  * zero: each loses up to 2^-126. Where the largest |dO| or |D| of a query block is at least 2^-40 and the largest
  * |V| and |K| of a key block at least 2^-20, the rounding of dP - D alone puts 2^-24 * 2^-80 into dQ, far more.
  * Elsewhere the sums are added by compare-and-swap. The delta kernel marks such query blocks in the statistics,
- * the main loop its keys: one test a tile, and nothing else in the usual path. Included by attn_bwd.inl.
+ * the main loop its keys: one test a tile, and nothing else in the usual path.
  *
  * gfx90a's matrix unit also takes subnormal bf16 operands for zero, and subnormal sums (LEAF_FLUSHES). There the
  * same marks choose products of f32 for a tile, which lose nothing, and are set more often: where Q, K, V or dO hold an
@@ -12,6 +12,11 @@
  * is) below 2^-40. Elsewhere no operand read from memory is lost; dS below 2^-126 is less than the rounding of dP - D
  * by the argument above, and what sums lose, some 2^-126 a product, is 2^-26 of an element of dO, Q or K times P or dS
  * of 1. P below 2^-126 is 0 on every GPU: dev_exp2_fast. */
+#ifndef STW_COMMON_KERNELS_ATTN_BWD_TINY_H
+#define STW_COMMON_KERNELS_ATTN_BWD_TINY_H
+
+#include "common/device/mma.h"
+#include "common/kernels/attn_bwd_walk.h"
 
 #define ATTN_TINY_ROWS 0x1p-40f
 #define ATTN_TINY_KEYS 0x1p-20f
@@ -71,3 +76,5 @@ template <class C> DEV_FN bool attn_is_tiny(const attn_unit &u, const float *sta
     if (dev_flushes<typename C::T>::yes) return stats[2 * C::BM + 1] != 0.0f || u.k_counts != 1 || u.v_counts != 1;
     return stats[2 * C::BM + 1] != 0.0f || !u.k_counts || !u.v_counts;
 }
+
+#endif

@@ -3,6 +3,10 @@
  * Which query rows a block of threads of the delta, finish and forward kernels works on. Dense rows: by arithmetic. Packed ones: tiles
  * are numbered through the pack (stw_attn_seq.q_block), so that a grid is as large as the pack, not as the longest sequence might
  * be; whose tile it is, all threads look up together. */
+#ifndef STW_COMMON_KERNELS_ATTN_TILES_H
+#define STW_COMMON_KERNELS_ATTN_TILES_H
+
+#include "common/device/device.h"
 
 struct attn_tile {
     int64_t b, h, block; /* tile `block` of the sequence */
@@ -56,3 +60,5 @@ DEV_FN attn_tile attn_tile_of(const stw_attn_params &p, int64_t rows, int64_t un
     at.live = true;
     return at;
 }
+
+#endif

@@ -3,6 +3,11 @@
  * Last kernel of the backward pass: dQ sums, in the order of the main loop's registers, times scale into the
  * output's rows; rows of a sequence past its used length become zeros. Behind the query blocks, one block of
  * threads a head sums the parts of dSink in a fixed order. Any shape; one instance. */
+#ifndef STW_COMMON_KERNELS_ATTN_BWD_FINISH_H
+#define STW_COMMON_KERNELS_ATTN_BWD_FINISH_H
+
+#include "common/device/reduce.h"
+#include "common/kernels/attn_tiles.h"
 
 DEV_FN void attn_finish_sink(const stw_attn_launch &l, int64_t h) {
     const stw_attn_params &p = l.p;
@@ -85,3 +90,5 @@ DEV_FN void attn_bwd_finish(const stw_attn_launch &l, char *smem) {
         }
     }
 }
+
+#endif

@@ -2,6 +2,10 @@
  *
  * Copies an input with a strided head dim into the workspace, rows contiguous. A block of threads for
  * STW_STAGE_ROWS rows of one head; threads run along the rows where those are nearer in memory. */
+#ifndef STW_COMMON_KERNELS_ATTN_STAGE_H
+#define STW_COMMON_KERNELS_ATTN_STAGE_H
+
+#include "common/device/device.h"
 #include "common/params/attn_stage.h"
 
 enum { ATTN_STAGE_THREADS = 256 };
@@ -20,3 +24,5 @@ template <typename T> DEV_FN void attn_stage(const stw_attn_stage &s) {
         to[row * t.seq + col] = from[row * f.seq + col * s.from_col];
     }
 }
+
+#endif

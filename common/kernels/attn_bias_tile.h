@@ -2,8 +2,12 @@
  *
  * A bias of the operands' type and its gradient, for the kernels that know nothing else (ATTN_BIASED). A tile of the
  * bias waits where the tile's P will be written: each wave fetches the part that it will replace by P, a step
- * ahead, in whole vectors. The tile of dS is that of dBias, and is written beside the product of dK. Included by
- * attn_bwd.inl. */
+ * ahead, in whole vectors. The tile of dS is that of dBias, and is written beside the product of dK. */
+#ifndef STW_COMMON_KERNELS_ATTN_BIAS_TILE_H
+#define STW_COMMON_KERNELS_ATTN_BIAS_TILE_H
+
+#include "common/kernels/attn_bwd_walk.h"
+#include "common/kernels/attn_pairs.h"
 
 /* The tile of the bias and of dBias where the main loop stands, in registers that a wave shares, as attn_walk. */
 template <class C> struct attn_bias_walk {
@@ -154,3 +158,5 @@ template <class A, class B> struct attn_two_sides {
         B::step(s.b, k, steps);
     }
 };
+
+#endif

@@ -3,6 +3,15 @@
  * Forward pass with LSE, plain: a block of threads owns bm query rows of one head and walks the key blocks
  * they see with an online softmax; each wave owns 16 rows from logits to output. Gives the backward its O and
  * LSE in programs that have no forward of their own. */
+#ifndef STW_COMMON_KERNELS_ATTN_FWD_H
+#define STW_COMMON_KERNELS_ATTN_FWD_H
+
+#include "common/device/copy.h"
+#include "common/device/reduce.h"
+#include "common/kernels/attn_bwd_delta.h"
+#include "common/kernels/attn_bwd_tiny.h"
+#include "common/kernels/attn_pairs.h"
+#include "common/kernels/attn_tiles.h"
 
 /* Waves over rows alone: a wave sees whole rows. */
 template <class T, int ROWS, int COLS> struct attn_row_waves {
@@ -210,3 +219,5 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     }
     attn_fwd_write<C>(l, seq, b, h, i0, o, state, wave, lane);
 }
+
+#endif

@@ -3,6 +3,10 @@
  * dBias of a bias that is broadcast over batch, heads, queries or keys. A block of threads owns a tile of the
  * gradient, walks everything that adds to it in a fixed order and recomputes S and dP there: no temporary of
  * the attention matrix's size, no atomics, the same bits every time. Runs after the delta kernel. */
+#ifndef STW_COMMON_KERNELS_ATTN_BWD_BIAS_H
+#define STW_COMMON_KERNELS_ATTN_BWD_BIAS_H
+
+#include "common/kernels/attn_bwd.h"
 
 /* One of `extent` things if tasks are cut along this dimension, else all of them. */
 DEV_FN stw_range attn_bias_pick(int64_t *rest, int64_t tasks, int64_t stride, int64_t extent) {
@@ -154,3 +158,5 @@ template <class C> DEV_FN void attn_bwd_bias(const stw_attn_launch &l, char *sme
 }
 
 #include "attn_bias_lean.h"
+
+#endif

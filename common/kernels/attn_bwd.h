@@ -3,7 +3,7 @@
  * Main loop of the backward pass. A unit is bn keys of one (batch, kv head); a block of threads takes one after the other:
  *
  *     keys  +----+        for each query head of the group, each query block that meets the keys:
- *      j0   |####|          S = Q K^T, dP = dO V^T, P and dS (attn_pairs.inl), both to shared memory
+ *      j0   |####|          S = Q K^T, dP = dO V^T, P and dS (attn_pairs.h), both to shared memory
  *           +----+          dV += P^T dO, dK += dS^T Q     in registers to the end
  *     queries i0..          dQ[i0..] += dS K               into f32 sums that the finish kernel converts
  *
@@ -12,14 +12,14 @@
  * key blocks of a query block add in ascending order: a counter each says whose turn it is, and units are
  * taken in their order, so the one whose turn it is has always been started. Instantiated by the leaf's
  * table of variants. */
+#ifndef STW_COMMON_KERNELS_ATTN_BWD_H
+#define STW_COMMON_KERNELS_ATTN_BWD_H
 
-#include "attn_pairs.inl"
-
-#include "attn_bwd_walk.inl"
-
-#include "attn_bwd_tiny.inl"
-
-#include "attn_bias_tile.inl"
+#include "common/kernels/attn_bias_tile.h"
+#include "common/kernels/attn_bwd_keys.h"
+#include "common/kernels/attn_bwd_tiny.h"
+#include "common/kernels/attn_bwd_walk.h"
+#include "common/kernels/attn_pairs.h"
 
 /* A product of rows of the tile: queries with keys, or dO with values. */
 
@@ -218,8 +218,6 @@ template <class C> DEV_FN void attn_dq_in_turn(attn_dq<C> &q, const stw_attn_lau
     dev_barrier();
     if (dev_thread() == 0) dev_store_release(l.turns + at, mine + 1);
 }
-
-#include "attn_bwd_keys.inl"
 
 /* dQ, dV and dK of one tile one after the other, as far as they are asked for; tiny: see attn_is_tiny. */
 template <class C, int MODE, class Side>
@@ -437,3 +435,5 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
         live = QUEUES && dev_uniform(next.live) != 0;
     }
 }
+
+#endif

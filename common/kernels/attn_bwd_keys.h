@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
  * The end of a unit: its rows of dK or dV, from registers to the caller's tensor. Sums for keys in use, zeros up
- * to the sequence's end. Included by attn_bwd.inl. */
+ * to the sequence's end. */
+#ifndef STW_COMMON_KERNELS_ATTN_BWD_KEYS_H
+#define STW_COMMON_KERNELS_ATTN_BWD_KEYS_H
+
+#include "common/kernels/attn_bwd_walk.h"
 
 /* Rows go from registers to the tensor, and leave K and V alone. */
 template <class C> struct attn_keys_direct {
@@ -93,3 +97,5 @@ template <class C> DEV_FN void attn_store_keys(const attn_unit &u, const dev_acc
         else attn_store_key_rows<C>(u, acc, to, cols, scale, tile, wave, lane);
     } else attn_store_key_elements<C>(u, acc, to, dtype, add, vectors, cols, scale, wave, lane);
 }
+
+#endif

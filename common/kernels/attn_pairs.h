@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * One tile of the attention matrix in registers: from the products Q K^T and dO V^T to the operands P.Z and
- * dS' of the gradients. Pairs that are not visible are selected to zero, never multiplied. Included by
- * attn_bwd.inl and attn_bwd_bias.inl. */
+ * dS' of the gradients. Pairs that are not visible are selected to zero, never multiplied. */
+#ifndef STW_COMMON_KERNELS_ATTN_PAIRS_H
+#define STW_COMMON_KERNELS_ATTN_PAIRS_H
+
+#include "common/device/mask.h"
+#include "common/device/mma.h"
+#include "common/kernels/attn_keep.h"
 
 /* What a main loop knows: nothing besides masks; dropout; a bias of the operands' type and its gradient;
  * everything, f32 outputs of 16-bit inputs among it. */
@@ -79,8 +84,6 @@ template <class C> struct attn_values<C, true> {
             }
     }
 };
-
-#include "attn_keep.inl"
 
 /* Takers of dS (before the softcap's derivative). wanted: element by element; unrounded: S and dP shall be those that
  * no 16-bit operand hides; OPERANDS: the tile's P and dS' are wanted too. */
@@ -227,3 +230,5 @@ DEV_FN void attn_pairs_scores(dev_acc<S> &p, dev_acc<S> &dp, const float *stats,
             }
     }
 }
+
+#endif

@@ -2,16 +2,18 @@
  *
  * What a block of threads of the main loop works on (its unit: bn keys of one batch and kv head), the walk over
  * the query blocks that meet these keys, and the loads of both. Positions that only few instructions of a step
- * need lie in shared memory; what every step needs is in registers and moves by additions. Included by
- * attn_bwd.inl. */
+ * need lie in shared memory; what every step needs is in registers and moves by additions. */
+#ifndef STW_COMMON_KERNELS_ATTN_BWD_WALK_H
+#define STW_COMMON_KERNELS_ATTN_BWD_WALK_H
 
-#include "attn_bwd_list.inl"
+#include "common/device/copy.h"
+#include "common/kernels/attn_bwd_list.h"
 
 /* Lies in shared memory: registers are taken. */
 struct attn_unit : attn_key_block {
     int kv_head;
     int live;               /* there is one; else none is left                  */
-    int k_counts, v_counts; /* 1: not all elements are tiny; see attn_bwd_tiny.inl */
+    int k_counts, v_counts; /* 1: not all elements are tiny; see attn_bwd_tiny.h */
 };
 static_assert(2 * sizeof(attn_unit) + 2 * sizeof(dev_two_halves) <= STW_UNIT_BYTES, "room for this unit, the next, and the barriers behind them");
 
@@ -151,3 +153,5 @@ template <class C> DEV_FN void attn_load_keys(const attn_unit &u, const stw_attn
     copy::part((T *)(smem + C::AT_V), (const T *)p.v.data + dev_row(p.v, u.b, kv_head, u.seq.kv.first), p.v.seq, u.j0,
                seen.first, seen.end, (int)p.head_dim_v, (l.vectors & STW_VECTOR_V) != 0, thread);
 }
+
+#endif

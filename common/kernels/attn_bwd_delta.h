@@ -4,8 +4,13 @@
  * dLSE and LSE as the main loop wants them, whether rows are special, the rows' part of dSink, zeros in the dQ
  * sums and wherever in dBias no tile will write. Some blocks before these list what key blocks meet, one after them checks the
  * caller's lengths and offsets. Any shape; instantiated once a data type. */
+#ifndef STW_COMMON_KERNELS_ATTN_BWD_DELTA_H
+#define STW_COMMON_KERNELS_ATTN_BWD_DELTA_H
 
-#include "attn_tiles.inl"
+#include "common/device/reduce.h"
+#include "common/kernels/attn_bwd_list.h"
+#include "common/kernels/attn_bwd_tiny.h"
+#include "common/kernels/attn_tiles.h"
 
 enum { ATTN_ROW_THREADS = STW_ROW_THREADS };
 
@@ -298,3 +303,5 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
     stats[2 * l.bm + 1] = tiny ? 1.0f : 0.0f;
     if (p.outputs & STW_OUT_DSINK) l.sink[u.at] = sink;
 }
+
+#endif

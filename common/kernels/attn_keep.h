@@ -2,7 +2,11 @@
  *
  * Dropout's decisions for a wave's part of a tile, as bits in registers. A Philox call decides several elements, and
  * each map has a way to make no call twice where the tile lies on the map's grid: lanes that share a call's elements
- * share the calls and exchange bits. common/philox.h says what the bits are. Included by attn_pairs.inl. */
+ * share the calls and exchange bits. common/philox.h says what the bits are. */
+#ifndef STW_COMMON_KERNELS_ATTN_KEEP_H
+#define STW_COMMON_KERNELS_ATTN_KEEP_H
+
+#include "common/device/mask.h"
 
 /* Element e of a lane, in the order (m, n, value), is bit e. */
 template <class S> struct attn_keep {
@@ -133,3 +137,5 @@ template <class S> DEV_FN void attn_keep_fill(attn_keep<S> &k, const stw_attn_pa
         }
     }
 }
+
+#endif

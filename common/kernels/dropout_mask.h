@@ -2,6 +2,10 @@
  *
  * The dropout mask as bytes, [batch, heads_q, max_seq_q, max_seq_kv]: 1 kept, 0 dropped or outside the used
  * lengths. A block of threads for 16 rows of one head. One instance. */
+#ifndef STW_COMMON_KERNELS_DROPOUT_MASK_H
+#define STW_COMMON_KERNELS_DROPOUT_MASK_H
+
+#include "common/kernels/attn_bwd_delta.h"
 
 enum { ATTN_MASK_ROWS = 16, ATTN_MASK_THREADS = 256 };
 
@@ -21,3 +25,5 @@ DEV_FN void attn_dropout_mask(const stw_attn_launch &l, char *smem) {
         }
     }
 }
+
+#endif
