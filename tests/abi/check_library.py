@@ -68,7 +68,6 @@ def check_calls(library, source):
 ROOMS = {"include": (),
          "common": ("include",),
          "backends": ("include", "common"),
-         "backends/cpu/reference": ("include", "common"),
          "backends/gpu": ("include", "common", "backends"),
          "backends/cpu": ("include", "common", "backends"),
          "backends/cuda": ("include", "common", "backends", "backends/gpu"),
