@@ -48,4 +48,30 @@ static void expect(const char *const rows[][2], int count) {
     }
 }
 
+/* After the command `lost`, each call refuses and says what was lost, at once. */
+static inline void expect_device_loss(const char *loss) {
+    char *rest = strstr(run.out, "\n-\n");
+    assert_non_null(rest);
+    rest += 3;
+    for (int i = 0; i < 11; ++i) {
+        const char *line = spawn_line(rest, i);
+        assert_non_null(strstr(line, " STW_E_DEVICE_LOST "));
+        assert_non_null(strstr(line, loss));
+        assert_non_null(strstr(line, ": the device was lost: "));
+    }
+    assert_string_equal(spawn_line(rest, 11), "under 1 ms");
+}
+
+/* After the command `child`, the child's calls refuse and the parent's go on. */
+static inline void expect_forked(const char *launch) {
+    assert_non_null(
+        strstr(run.out, "\nbwd STW_E_FORKED attn_bwd: this context was made before the process forked; "));
+    assert_int_equal(lines_with(run.out, "once STW_E_FORKED "), 2);
+    assert_int_equal(spawn_count(run.out, "refused under 1 s"), 1);
+    assert_int_equal(spawn_count(run.out, "child 0"), 1);
+    assert_int_equal(spawn_count(run.out, "bwd STW_OK "), 2); /* before, and in the parent afterwards */
+    assert_int_equal(lines_with(run.log, launch), 9);
+    assert_int_equal(lines_with(run.log, "left"), 0);
+}
+
 #endif

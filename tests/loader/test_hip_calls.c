@@ -279,29 +279,13 @@ static void device_loss(void **state) {
     static const char loss[] =
         "hip: hipStreamSynchronize failed: hipErrorIllegalAddress (700): an illegal memory "
         "access was encountered";
-    char *rest = strstr(run.out, "\n-\n");
-    assert_non_null(rest);
-    rest += 3;
-    for (int i = 0; i < 11; ++i) {
-        const char *line = spawn_line(rest, i);
-        assert_non_null(strstr(line, " STW_E_DEVICE_LOST "));
-        assert_non_null(strstr(line, loss));
-        assert_non_null(strstr(line, ": the device was lost: "));
-    }
-    assert_string_equal(spawn_line(rest, 11), "under 1 ms");
+    expect_device_loss(loss);
 }
 
 static void fork_after_run(void **state) {
     (void)state;
     tool("hip7", LIST(TWO, OTHER), LIST("hip", "child"));
-    assert_non_null(
-        strstr(run.out, "\nbwd STW_E_FORKED attn_bwd: this context was made before the process forked; "));
-    assert_int_equal(lines_with(run.out, "once STW_E_FORKED "), 2);
-    assert_int_equal(spawn_count(run.out, "refused under 1 s"), 1);
-    assert_int_equal(spawn_count(run.out, "child 0"), 1);
-    assert_int_equal(spawn_count(run.out, "bwd STW_OK "), 2); /* before, and in the parent afterwards */
-    assert_int_equal(lines_with(run.log, "hip7:launch"), 9);
-    assert_int_equal(lines_with(run.log, "left"), 0);
+    expect_forked("hip7:launch");
 }
 
 /* Our own part of a run call and of a later plan (goals: 2000 ns, 20000 ns, which test_cuda_calls.c holds the

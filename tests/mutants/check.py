@@ -103,19 +103,10 @@ def make_program(build, work, units):
     shutil.copy2(build.build / "bin/sternway", work / "bin/sternway")
 
 
-def conform(build, work, args, timeout_s):
+def conform(build, work, args, timeout_s, mutant=None):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("STERNWAY_") and k != "LD_LIBRARY_PATH"}
-    return planted.run([str(work / "bin/sternway"), "conform", "--backend", "cpu", "--jobs", "1", "--variant", build.variant,
-                        *args], environment, timeout_s)
-
-
-def describe(failures):
-    rows = {}
-    for line in failures:
-        row = line.split()[1]
-        rows[row] = rows.get(row, 0) + 1
-    names = sorted(rows, key=rows.get, reverse=True)
-    return f"{len(failures)} failures in {len(rows)} rows: {', '.join(names[:4])}"
+    return planted.conform([str(work / "bin/sternway"), "conform", "--backend", "cpu", "--jobs", "1", "--variant", build.variant,
+                            *args], environment, timeout_s, mutant)
 
 
 def check_test(build, mutant, work):
@@ -161,10 +152,10 @@ def check(build, mutant, scratch):
             units = [u for u in build.units if build.can_mutate(u)]
         make_program(build, work, units)
         if mutant:
-            status, output = conform(build, work, mutant.get("args", USUAL), TIMEOUT_S)
+            status, output = conform(build, work, mutant.get("args", USUAL), TIMEOUT_S, mutant)
         else:
             status, output = conform(build, work, build.clean, CLEAN_TIMEOUT_S)
-        return planted.verdict(mutant, status, output, describe)
+        return planted.verdict(mutant, status, output)
     except (RuntimeError, subprocess.CalledProcessError) as error:
         return False, f"{name}: {error} {getattr(error, 'stderr', '') or ''}"
     finally:

@@ -201,7 +201,7 @@ class Check:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("STERNWAY_", "CDNA_EMU_"))}
         environment.update(self.vendor.environment(mutant))
         environment["LD_LIBRARY_PATH"] = f"{work}/lib:{environment.get('LD_LIBRARY_PATH', '')}"
-        return planted.run(command, environment, self.vendor.timeout_s)
+        return planted.conform(command, environment, self.vendor.timeout_s, mutant)
 
     def conform(self, work, mutant, cases, races=True):
         tool = str(work / "bin/sternway")
@@ -253,7 +253,7 @@ class Check:
                     shutil.copytree(work / "lib", self.options.keep / name.replace(" ", "-"), dirs_exist_ok=True)
                 return status == 0, f"{name}: " + ("builds" if status == 0 else f"status {status}\n{output}")
             status, output = self.conform(work, mutant, cases) if mutant else self.usual_and_rows(work, cases)
-            return planted.verdict(None if clean else mutant, status, output, lambda failures: f"{len(failures)} failures, {failures[0].split()[2]}")
+            return planted.verdict(None if clean else mutant, status, output)
         except (RuntimeError, subprocess.CalledProcessError) as error:
             return False, f"{name}: {error} {getattr(error, 'stderr', '') or ''}"
         finally:

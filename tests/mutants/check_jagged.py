@@ -88,10 +88,10 @@ class Check:
         self.options = options
         self.vendor = (Sm80 if options.arch == "sm80" else Cdna)(options)
 
-    def run(self, work, command):
+    def run(self, work, command, mutant=None):
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("STERNWAY_", "CDNA_EMU_", "FAKE_"))}
         environment.update(self.vendor.environment(work))
-        return planted.run(command, environment, TIMEOUT_S)
+        return planted.conform(command, environment, TIMEOUT_S, mutant)
 
     def judge(self, work, mutant):
         """(good, text). A row has `args` of conform, or `clamp`: tests of test_clamp.c; no bug: both."""
@@ -100,7 +100,7 @@ class Check:
             f16 = [] if self.options.arch == "sm80" else ["--filter", "!:f16:"]
             command = [str(work / "bin/sternway"), "conform", "--arch", self.options.arch, "--require", self.options.arch,
                        "--variant", "auto", "--jobs", "1", *row["args"], *f16]
-            good, text = planted.verdict(mutant, *self.run(work, command), lambda lines: f"{len(lines)} failures, {lines[0].split()[2]}")
+            good, text = planted.verdict(mutant, *self.run(work, command, mutant))
             if not good or mutant:
                 return good, text
         for name in row["clamp"]:

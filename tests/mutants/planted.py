@@ -4,11 +4,14 @@ reading the list, planting one bug in a copied tree, a device image as an object
 and the report."""
 
 import concurrent.futures
+import contextlib
 import datetime
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 
@@ -92,29 +95,50 @@ def embed(image, symbol):
             f'.byte 0\\n.popsection\\n");\n'), f"0x{value:016x}"
 
 
-def run(command, environment, timeout_s):
-    """Exit status and output; None when it hung."""
+def run(command, environment, timeout_s, stop=None):
+    """Exit status and output; None when it hung. At a line that begins with `stop` it is ended, and its status is 1."""
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                start_new_session=True)
-    try:
-        output, _ = process.communicate(timeout=timeout_s)
-        return process.returncode, output
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)  # its own session: conform and its workers
-        process.communicate()
-        return None, ""
+    hung = threading.Event()
+
+    def end():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its own session: conform and its workers
+
+    def end_late():
+        hung.set()
+        end()
+    timer = threading.Timer(timeout_s, end_late)
+    timer.start()
+    lines, stopped = [], False
+    with process.stdout:
+        for line in process.stdout:
+            lines.append(line)
+            if stop and line.startswith(stop):
+                stopped = True
+                end()
+                break
+        process.wait()
+    timer.cancel()
+    if stopped:
+        return 1, "".join(lines)
+    return (None, "") if hung.is_set() else (process.returncode, "".join(lines))
 
 
-def verdict(mutant, status, output, describe):
-    """(good, text): without a bug (mutant None) conform passes, with one it fails or hangs. `describe`: of a failed run's
-    FAIL lines."""
+def conform(command, environment, timeout_s, mutant):
+    """A run of conform; with a bug (`old`) up to the first case that fails: no other could change the verdict."""
+    return run(command, environment, timeout_s, "FAIL" if mutant and "old" in mutant else None)
+
+
+def verdict(mutant, status, output):
+    """(good, text): without a bug (mutant None) conform passes, with one it fails or hangs."""
     if not mutant:
         return status == 0, "no bug: " + ("passes" if status == 0 else f"status {status}\n{output[-3000:]}")
     if status is None:
         return True, f"{mutant['name']}: found: hangs"
     failures = [line for line in output.splitlines() if line.startswith("FAIL")]
     if status == 1 and failures:
-        return True, f"{mutant['name']}: found: {describe(failures)}"
+        return True, f"{mutant['name']}: found: {' '.join(failures[0].split()[1:3])}"
     return False, f"{mutant['name']}: NOT FOUND (status {status}): {mutant['what']}\n{output[-300:]}"
 
 

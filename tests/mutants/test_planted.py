@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: MIT
 """Planting a bug does not depend on how the source is formatted, and refuses a row that finds no place, or two."""
 
+import os
+import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -11,6 +14,35 @@ import planted
 OLD = '''sum(int a, x[i]) +
     scale;'''
 NEW = "sum(int a, x[j]);"
+
+
+class Running(unittest.TestCase):
+    def conform(self, script, timeout_s, mutant):
+        start = time.monotonic()
+        done = planted.conform([sys.executable, "-uc", f"import os, sys, time\n{script}"], dict(os.environ), timeout_s, mutant)
+        self.assertLess(time.monotonic() - start, 60)
+        return done
+
+    def test_whole_runs(self):
+        script = "print('FAIL a'); print('b'); sys.exit({})"
+        self.assertEqual(self.conform(script.format(1), 100, None), (1, "FAIL a\nb\n"))
+        self.assertEqual(self.conform(script.format(0), 100, {"name": "no bug of its own"}), (0, "FAIL a\nb\n"))
+        self.assertEqual(self.conform("print('no FAIL'); sys.exit(3)", 100, {"old": ""}), (3, "no FAIL\n"))
+
+    def test_the_first_failure_ends_a_run(self):
+        self.assertEqual(self.conform("print('ok x\\nFAIL a'); os.fork(); time.sleep(100)", 100, {"old": ""}), (1, "ok x\nFAIL a\n"))
+
+    def test_what_hangs_is_ended(self):
+        for script in ("print('ok x'); os.fork(); time.sleep(100)", "sys.stdout.close(); os.close(1); os.close(2); time.sleep(100)"):
+            self.assertEqual(self.conform(script, 1, {"old": ""}), (None, ""))
+
+    def test_verdicts(self):
+        row = {"name": "n", "what": "w", "old": ""}
+        self.assertEqual(planted.verdict(row, 1, "ok a b\nFAIL row problem more\n"), (True, "n: found: row problem"))
+        self.assertEqual(planted.verdict(row, None, ""), (True, "n: found: hangs"))
+        for status, output in ((0, ""), (1, "ok a b\n"), (2, "FAIL row problem\n"), (-11, "")):
+            self.assertFalse(planted.verdict(row, status, output)[0])
+        self.assertEqual([planted.verdict(None, status, "")[0] for status in (0, 1, None)], [True, False, False])
 
 
 class Planting(unittest.TestCase):
