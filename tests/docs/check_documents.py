@@ -5,6 +5,7 @@
 commands DOCUMENT --tool T   the ```sh blocks, line by line, in an empty folder, with the command under test as `sternway`
 example DOCUMENT --library L the ```python block; skipped (77) where neither this Python nor that of .venv has torch
 figures FOLDER               make_figures.py draws the pictures that are committed
+decisions DOCUMENT           an entry has a date, a title and at most eight lines of 120 characters
 texts FOLDER                 the texts of the troubleshooting tables are texts of the sources
 """
 import argparse
@@ -63,6 +64,15 @@ def figures(options):
                  f"{sorted(name for name in made if made[name] != kept.get(name))}")
 
 
+def decisions(options):
+    entries = options.path.read_text().strip().split("\n\n")[1:]
+    wrong = [entry[:80] for entry in entries
+             if not re.match(r"\*\*20\d\d-\d\d-\d\d, [^*]+\.\*\*\s", entry) or len(entry.splitlines()) > 8 or
+             max(map(len, entry.splitlines())) > 120]
+    if wrong or len(entries) < 60:
+        sys.exit(f"{options.path}: {len(entries)} entries; no date and title, or more than 8 lines of 120 characters:\n" + "\n".join(wrong))
+
+
 def texts(options):
     root, fragments = options.path.parents[1], {"CUDA_ERROR_NO_DEVICE", ": cannot open shared object file"}  # the drivers', the linker's
     for folder in ("include", "common", "dispatch", "backends"):
@@ -91,7 +101,7 @@ def texts(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    checks = {"commands": commands, "example": example, "figures": figures, "texts": texts}
+    checks = {"commands": commands, "decisions": decisions, "example": example, "figures": figures, "texts": texts}
     parser.add_argument("check", choices=sorted(checks))
     parser.add_argument("path", type=pathlib.Path)
     parser.add_argument("--tool", type=pathlib.Path)
