@@ -16,13 +16,21 @@
 
 #define STW_CPU_THREADS_MAX 1024 /* of a context and of a call */
 
+/* A main loop: what a variant's kernels are built on. Its row is in one file of its backend; here it has a name. */
+typedef struct stw_attn_loop {
+    const char *name;               /* as tuning tables spell it                            */
+    const struct stw_gpu_loop *gpu; /* its host side (backends/gpu/attn_tiled.h), or NULL   */
+    const struct stw_cpu_loop *cpu; /* its instruction set (backends/cpu/cpu.h), or NULL    */
+} stw_attn_loop;
+
 /* One kernel variant: a VARIANT row of a tuning table. Columns: common/tuning/README.md. */
 typedef struct stw_variant {
     const char *id;
     uint32_t head_dim; /* largest max(head_dim_qk, head_dim_v) it takes */
     uint32_t bm, bn;   /* tile: query rows, keys                        */
     uint32_t stages, warps, smem_kb;
-    const char *loop; /* main loop (CPU: instruction set)               */
+    const stw_attn_loop *loop; /* main loop (CPU: instruction set)      */
+    int own; /* of the arch itself, whose name its id begins with, not taken over from another's table */
 } stw_variant;
 
 /* What to open. */

@@ -20,14 +20,16 @@
  * STW_E_UNSUPPORTED. */
 static stw_status find_tile(const char *forced, const stw_tile_ops **tile_out) {
     static const struct {
-        const char *loop, *forced;
-    } rows[] = {
-        {"avx512_bf16", "avx512_64x128"}, {"avx512", "avx512"}, {"avx2", "avx2"}, {"portable", "portable"}};
+        const stw_attn_loop *loop;
+        const char *forced;
+    } rows[] = {{&stw_attn_loop_avx512_bf16, "avx512_64x128"},
+                {&stw_attn_loop_avx512, "avx512"},
+                {&stw_attn_loop_avx2, "avx2"},
+                {&stw_attn_loop_portable, "portable"}};
     const char *reason = NULL;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         if (forced && forced[0] && !strstr(forced, rows[i].forced)) continue;
-        const stw_variant variant = {.loop = rows[i].loop};
-        *tile_out = stw_cpu_tile_ops(&variant, &reason);
+        *tile_out = stw_cpu_tile_ops(rows[i].loop, &reason);
         if (*tile_out) return STW_OK;
     }
     return reason

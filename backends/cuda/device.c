@@ -36,7 +36,6 @@ static const stw_gpu_ops cuda_ops = {
     .kernel_load = stw_cuda_kernel_load,
     .check_stream = stw_cuda_check_stream,
     .check_pointer = stw_cuda_check_pointer,
-    .encode_maps = stw_cuda_encode_maps,
     .launch = stw_cuda_launch,
     .blas = &stw_cuda_blas,
 };

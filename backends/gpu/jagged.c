@@ -20,14 +20,11 @@ typedef struct launch_step {
 /* What a plan keeps in stw_jagged_work.scratch. */
 typedef struct launch_plan {
     uint64_t count : 8, library_at : 56; /* offset of the library's workspace */
+    const stw_jagged_table *table;
     launch_step step[STW_JAGGED_STEPS];
 } launch_plan;
 _Static_assert(sizeof(launch_plan) <= sizeof((stw_jagged_work *)NULL)->scratch,
                "a launch plan fits the scratch");
-
-static const stw_jagged_table *table_of(const stw_device *device) {
-    return stw_jagged_table_of(device->arch);
-}
 
 /* ---- products by the vendor's library ---- */
 
@@ -139,11 +136,11 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
                         "jagged_bwd_plan: this build holds no %s image of the jagged operations for %s",
                         gpu->ops->who, device->arch->name);
     stw_jagged_steps steps;
-    launch_plan plan = {0};
+    launch_plan plan = {.table = stw_jagged_table_of(device->arch)};
     stw_text note = stw_text_in(work->note, sizeof work->note);
     size_t library = 0; /* bytes of workspace, behind ours */
     int before;
-    stw_jagged_steps_of(&work->params, table_of(device), device->compute_units, &steps);
+    stw_jagged_steps_of(&work->params, plan.table, device->compute_units, &steps);
     stw_status status = stw_gpu_enter(gpu, "jagged_bwd_plan", &before);
     if (status) return status;
     for (uint32_t i = 0; i < steps.count; ++i) {
@@ -153,7 +150,8 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
                                      .grid_y = step->grid_y,
                                      .kind = (uint16_t)step->kind,
                                      .product = (uint16_t)step->product};
-        status = stw_gpu_kernel_find(gpu, step->entry, step->block, step->smem, &plan.step[i].kernel);
+        const stw_gpu_entry entry = {step->entry, STW_KERNEL_JAGGED, step->block, step->smem, 0};
+        status = stw_gpu_kernel_find(gpu, &entry, &plan.step[i].kernel);
         if (status) break;
         if (step->kind == STW_JSTEP_PRODUCT) find_library(device, work, &plan.step[i], &note);
         if (step->kind == STW_JSTEP_PRODUCT_END) plan.step[i].library = plan.step[i - 1].library;
@@ -212,12 +210,12 @@ stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *w
                               uint32_t cpu_threads) {
     (void)cpu_threads;
     stw_gpu *gpu = device->state;
-    const stw_jagged_table *table = table_of(device);
     stw_jagged_launch launch;
     launch_plan plan;
     void *arguments[] = {&launch, NULL};
     int before, taken = 0; /* by the library: this product and its end */
     memcpy(&plan, work->scratch, sizeof plan);
+    const stw_jagged_table *table = plan.table;
     stw_status status = stw_gpu_enter(gpu, "jagged_bwd", &before);
     if (status) return status;
     status = check_call(gpu, params, work->workspace_size ? workspace : NULL, stream);

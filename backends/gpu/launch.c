@@ -25,11 +25,6 @@ typedef struct launch_plan {
 _Static_assert(sizeof(launch_plan) <= sizeof((stw_attn_work *)NULL)->scratch,
                "a launch plan fits the scratch");
 
-static stw_attn_tile tile_of(const stw_variant *variant) {
-    return (stw_attn_tile){variant->id,     variant->head_dim, variant->bm,  variant->bn,
-                           variant->stages, variant->warps,    variant->loop};
-}
-
 /* Blocks of threads that run at a time, as far as shared memory says: rather too many than too few, since one
  * that finds no unit ends at once. A multiprocessor has 1 KB more than the largest block may have. */
 static int64_t blocks_at_a_time(const stw_device *device, uint32_t smem) {
@@ -40,9 +35,8 @@ static int64_t blocks_at_a_time(const stw_device *device, uint32_t smem) {
 const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_work *work,
                                     const stw_variant *variant) {
     (void)device;
-    stw_attn_tile tile = tile_of(variant);
-    if (work->unaligned && stw_attn_is_hopper(&tile)) return "tensor loads start at multiples of 16 bytes";
-    return stw_attn_tile_refusal(work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD, &tile,
+    if (work->unaligned && variant->loop->gpu->unaligned) return variant->loop->gpu->unaligned;
+    return stw_attn_tile_refusal(work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD, variant,
                                  &work->params);
 }
 
@@ -61,7 +55,8 @@ static stw_status find_steps(const stw_device *device, const stw_attn_steps *ste
     for (uint32_t i = 0; i < steps->count; ++i) {
         const stw_attn_step *step = &steps->step[i];
         size_step(device, step, &found[i]);
-        stw_status status = stw_gpu_kernel_find(gpu, step->entry, step->block, step->smem, &found[i].kernel);
+        const stw_gpu_entry entry = {step->entry, step->image, step->block, step->smem, step->early};
+        stw_status status = stw_gpu_kernel_find(gpu, &entry, &found[i].kernel);
         if (status) return status;
     }
     return STW_OK;
@@ -77,13 +72,13 @@ static void write_note(stw_attn_work *work, const stw_gpu *gpu, const stw_attn_s
 
 stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
     stw_gpu *gpu = device->state;
-    stw_attn_tile tile = tile_of(work->variant);
+    const stw_variant *tile = work->variant;
     stw_attn_steps steps, mask, unaligned = {0};
     launch_plan plan = {0};
     stw_attn_call call = work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD;
-    const char *refusal = stw_attn_tile_refusal(call, &tile, &work->params);
-    if (refusal) return stw_fail(STW_E_UNSUPPORTED, "attn_plan: variant %s: %s", tile.id, refusal);
-    stw_attn_steps_of(call, &tile, &work->params, gpu->ops->wave, &steps);
+    const char *refusal = stw_attn_tile_refusal(call, tile, &work->params);
+    if (refusal) return stw_fail(STW_E_UNSUPPORTED, "attn_plan: variant %s: %s", tile->id, refusal);
+    stw_attn_steps_of(call, tile, &work->params, gpu->ops->wave, &steps);
     stw_attn_steps_of(STW_CALL_DROPOUT_MASK, NULL, &work->params, gpu->ops->wave, &mask);
     plan.count = steps.count;
     plan.mask_count = mask.count;
@@ -93,18 +88,18 @@ stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
     status = find_steps(device, &steps, plan.step);
     if (!status) status = find_steps(device, &mask, &plan.step[MASK_STEP]);
     if (!status && work->unaligned_variant) {
-        stw_attn_tile other = tile_of(work->unaligned_variant);
-        stw_attn_steps_of(call, &other, &work->params, gpu->ops->wave, &unaligned);
+        stw_attn_steps_of(call, work->unaligned_variant, &work->params, gpu->ops->wave, &unaligned);
         plan.unaligned_count = unaligned.count;
         status = find_steps(device, &unaligned, plan.unaligned);
     }
-    if (!status && work->stage_count)
-        status =
-            stw_gpu_kernel_find(gpu, stw_attn_stage_entry(&work->stage[0]), STW_ROW_THREADS, 0, &plan.stage);
+    if (!status && work->stage_count) {
+        const stw_gpu_entry entry = {.name = stw_attn_stage_entry(&work->stage[0]), .threads = STW_ROW_THREADS};
+        status = stw_gpu_kernel_find(gpu, &entry, &plan.stage);
+    }
     status = stw_gpu_leave(gpu, before, status);
     if (status) return status;
     memcpy(work->scratch, &plan, sizeof plan);
-    work->slower = stw_attn_slower(call, &tile, &work->params);
+    work->slower = stw_attn_slower(call, tile, &work->params);
     work->workspace_size = steps.workspace > unaligned.workspace ? steps.workspace : unaligned.workspace;
     write_note(work, gpu, &steps);
     return STW_OK;
@@ -129,7 +124,7 @@ static int same_sizes(const stw_attn_params *a, const stw_attn_params *b) {
 }
 
 /* The plan's steps for a call of other sizes of its classes (stw_attn_bwd_once). */
-static void resize_steps(const stw_device *device, stw_attn_call call, const stw_attn_tile *tile,
+static void resize_steps(const stw_device *device, stw_attn_call call, const stw_variant *tile,
                          const stw_attn_params *params, launch_step *steps) {
     const stw_gpu *gpu = device->state;
     stw_attn_steps own;
@@ -142,7 +137,7 @@ static stw_status run_call(const char *who, stw_attn_call call, const stw_device
                            stw_stream stream) {
     stw_gpu *gpu = device->state;
     int unaligned = call == STW_CALL_BWD && work->unaligned_variant && !stw_attn_is_aligned(params);
-    stw_attn_tile tile = tile_of(unaligned ? work->unaligned_variant : work->variant);
+    const stw_variant *tile = unaligned ? work->unaligned_variant : work->variant;
     stw_attn_launch launch;
     launch_plan plan;
     _Alignas(64) unsigned char maps[STW_GPU_MAPS_BYTES];
@@ -154,12 +149,12 @@ static stw_status run_call(const char *who, stw_attn_call call, const stw_device
     status =
         stw_gpu_check_call(gpu, who, call, params, work->workspace_size && !mask ? workspace : NULL, stream);
     if (!status) {
-        stw_attn_launch_of(call, &tile, params, gpu->ops->wave, workspace, &launch);
-        if (!mask && stw_attn_is_hopper(&tile)) status = gpu->ops->encode_maps(gpu, &launch, maps);
+        stw_attn_launch_of(call, tile, params, gpu->ops->wave, workspace, &launch);
+        if (!mask && tile->loop->gpu->encode_maps) status = tile->loop->gpu->encode_maps(gpu, &launch, maps);
     }
     launch_step *steps = mask ? &plan.step[MASK_STEP] : unaligned ? plan.unaligned : plan.step;
     uint32_t count = mask ? plan.mask_count : unaligned ? plan.unaligned_count : plan.count;
-    if (!same_sizes(&work->params, params)) resize_steps(device, call, &tile, params, steps);
+    if (!same_sizes(&work->params, params)) resize_steps(device, call, tile, params, steps);
     if (!status) status = launch_steps(gpu, steps, count, &launch, maps, stream);
     return stw_gpu_leave(gpu, before, status);
 }

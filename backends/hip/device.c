@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 stw_status stw_hip_check(stw_hip_state *state, stw_status otherwise, const char *call, int error) {
     return error ? stw_gpu_note(&state->gpu, stw_hip_fail(otherwise, call, error)) : STW_OK;
@@ -66,8 +67,8 @@ static stw_status hip_module_load(stw_gpu *gpu, int jagged) {
 /* All 64 KB of LDS are there without being asked for. */
 static stw_status hip_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel) {
     stw_hip_state *state = (stw_hip_state *)gpu;
-    void *module = stw_gpu_is_jagged(kernel->name) ? gpu->jagged_module : gpu->module;
-    int error = state->hip->hipModuleGetFunction(&kernel->function, module, kernel->name);
+    int error = state->hip->hipModuleGetFunction(&kernel->function, stw_gpu_module_of(gpu, kernel->image),
+                                                 kernel->name);
     if (!error) return STW_OK;
     stw_status status = stw_hip_check(state, STW_E_INTERNAL, "hipModuleGetFunction", error);
     char reason[320];
@@ -97,6 +98,7 @@ stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int v
     state->gpu.jagged_image = jagged;
     state->hip = hip;
     state->version = version;
+    state->flushes = !strcmp(image->arch, "gfx90a");
     *state_out = state;
     return STW_OK;
 }

@@ -328,15 +328,19 @@ static void leaving_keeps_the_first_failure(void **state) {
 static void kernels_are_found_by_name_and_shape(void **state) {
     (void)state;
     const stw_gpu_kernel *kernel[4], *again = NULL;
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "one", 64, 100, &kernel[0]), STW_OK);
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "one", 128, 100, &kernel[1]), STW_OK);
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "one", 64, 200, &kernel[2]), STW_OK);
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "two", 64, 100, &kernel[3]), STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 64, 100, 0}, &kernel[0]), STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 128, 100, 0}, &kernel[1]), STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 64, 200, 0}, &kernel[2]), STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"two", STW_KERNEL_ATTN, 64, 100, 0}, &kernel[3]), STW_OK);
     assert_int_equal(fake.kernels, 4);
     assert_int_equal(fake.modules, 1);
     for (int i = 0; i < 4; ++i) {
         assert_int_equal(
-            stw_gpu_kernel_find(&gpu, kernel[i]->name, kernel[i]->threads, kernel[i]->smem, &again), STW_OK);
+            stw_gpu_kernel_find(
+                &gpu,
+                &(stw_gpu_entry){kernel[i]->name, kernel[i]->image, kernel[i]->threads, kernel[i]->smem, 0},
+                &again),
+            STW_OK);
         assert_ptr_equal(again, kernel[i]);
         for (int n = 0; n < i; ++n) assert_ptr_not_equal(kernel[n], kernel[i]);
     }
@@ -347,19 +351,20 @@ static void kernels_are_found_by_name_and_shape(void **state) {
 static void kernels_that_cannot_be_made(void **state) {
     (void)state;
     const stw_gpu_kernel *kernel = NULL;
+    const stw_gpu_entry jagged = {"stw_jagged_x", STW_KERNEL_JAGGED, 64, 0, 0};
     fake.module = STW_E_NO_IMAGE;
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "stw_jagged_x", 64, 0, &kernel), STW_E_NO_IMAGE);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &jagged, &kernel), STW_E_NO_IMAGE);
     fake.module = STW_OK;
     callocs_left = 0;
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "stw_jagged_x", 64, 0, &kernel), STW_E_NO_MEMORY);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &jagged, &kernel), STW_E_NO_MEMORY);
     assert_string_equal(stw_last_error(), "fake: no memory for kernel stw_jagged_x");
     callocs_left = -1;
     fake.kernel = STW_E_INTERNAL;
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "stw_jagged_x", 64, 0, &kernel), STW_E_INTERNAL);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &jagged, &kernel), STW_E_INTERNAL);
     assert_null(kernel);
     assert_null(gpu.kernels);
     fake.kernel = STW_OK;
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "stw_jagged_x", 64, 0, &kernel), STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &jagged, &kernel), STW_OK);
     assert_int_equal(fake.modules, 2); /* the failed one, and the good one once */
     assert_null(gpu.module);           /* that of attention is not needed */
 }
@@ -726,9 +731,7 @@ static uint32_t grid_of(const char *line) {
     stw_attn_work work = attn_work_of(line, "sm80_64x128_hd64");
     if (stw_gpu_attn_prepare(&device, &work)) fail_msg("%s", stw_last_error());
     stw_attn_steps steps;
-    stw_attn_tile tile = {work.variant->id,     work.variant->head_dim, work.variant->bm,  work.variant->bn,
-                          work.variant->stages, work.variant->warps,    work.variant->loop};
-    stw_attn_steps_of(STW_CALL_BWD, &tile, &work.params, 32, &steps);
+    stw_attn_steps_of(STW_CALL_BWD, work.variant, &work.params, 32, &steps);
     fake.launches = 0;
     assert_int_equal(stw_gpu_attn_bwd(&device, &work, &work.params, AT(9), NULL, 0), STW_OK);
     assert_int_equal(fake.launches, steps.count);
