@@ -68,7 +68,7 @@ typedef struct stw_attn_work {
     size_t workspace_size;      /* set by attn_prepare, for a workspace at a multiple of 256 */
     char note[256];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
     const char *slower;         /* set by attn_prepare: what its fastest kernels do not take */
-    uint64_t scratch[32];       /* the backend's own, plain data                */
+    void *own; /* set by attn_prepare: the backend's, NULL or one block of malloc that the plan frees */
     /* Where `variant` takes only tensors that start at multiples of 16 bytes, which a plan cannot know: what
      * a call with others runs; else NULL. `unaligned` is 1 while that one is looked for. */
     const stw_variant *unaligned_variant;
@@ -96,7 +96,8 @@ typedef struct stw_jagged_work {
     char variant[96];           /* which kernels, in a word or two: "pointwise 256x4"          */
     char note[320];             /* a line for stw_plan_describe, or ""                         */
     const char *unordered;      /* a library that promises no order of additions, or NULL      */
-    uint64_t scratch[32];       /* the backend's own, plain data                               */
+    const stw_attn_loop *loop;  /* the CPU's instruction set                                   */
+    void *own;                  /* the backend's, NULL or one block of malloc that the plan frees */
 } stw_jagged_work;
 
 typedef struct stw_backend_ops {
@@ -112,7 +113,7 @@ typedef struct stw_backend_ops {
     const char *(*variant_refusal)(const stw_device *device, const stw_attn_work *work,
                                    const stw_variant *variant);
 
-    /* Fills workspace_size, note and scratch. Errors: STW_E_UNSUPPORTED with the reason. */
+    /* Fills workspace_size, note and own. Errors: STW_E_UNSUPPORTED with the reason. */
     stw_status (*attn_prepare)(const stw_device *device, stw_attn_work *work);
     /* `params` = work->params with the call's pointers. workspace holds workspace_size bytes from a multiple
      * of 256 on. On the CPU at most cpu_threads threads work on a call, 0: all of the device's; nothing else
@@ -130,7 +131,7 @@ typedef struct stw_backend_ops {
                                const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads);
 
     /* Jagged operations; null: this backend has none. prepare chooses kernels, fills variant, workspace_size,
-     * note and scratch; errors: STW_E_UNSUPPORTED with the reason (an element type that only the CPU has).
+     * note and own; errors: STW_E_UNSUPPORTED with the reason (an element type that only the CPU has).
      * `params` of the run = work->params with the call's pointers; the backend puts the clean lengths of
      * every ragged axis (common/params/jagged.h) into the workspace first. STW_JAGGED_ATTENTION: the run only
      * converts offsets and used lengths of axes 0 and 1 to int32, as they are but saturated, into

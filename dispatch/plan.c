@@ -122,6 +122,10 @@ stw_status stw_attn_fwd_plan(stw_context *context, const stw_attn_desc *desc, st
 }
 
 void stw_plan_free(stw_plan *plan) {
+    if (!plan) return;
+    if (plan->jagged) free(plan->jagged->work.own);
+    free(plan->jagged);
+    free(plan->work.own);
     free(plan);
 }
 
@@ -129,7 +133,6 @@ void stw_plan_destroy(stw_plan *plan) {
     if (!plan) return;
     stw_context *context = plan->context;
     if (plan->jagged) stw_plan_destroy(plan->jagged->attn);
-    free(plan->jagged);
     stw_plan_free(plan);
     stw_context_release(context);
 }

@@ -356,11 +356,10 @@ static int64_t heads_beside(int64_t rows, const stw_attn_params *p) {
     return stw_larger(1, stw_smaller(beside, p->batch * p->heads_kv));
 }
 
-void stw_attn_launch_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
-                        uint32_t wave, void *workspace, stw_attn_launch *launch_out) {
+void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
+                          uint32_t wave, stw_attn_launch *launch_out) {
     stw_attn_launch l = {.p = *params};
     if (call != STW_CALL_DROPOUT_MASK) {
-        l.vectors = vectors_of(params);
         l.bm = tile->bm;
         l.bn = tile->bn;
         l.width = tile->head_dim;
@@ -371,26 +370,25 @@ void stw_attn_launch_of(stw_attn_call call, const stw_variant *tile, const stw_a
         tile->loop->gpu->plan(tile, params, wave, &choice);
         layout w = layout_of(tile, &choice, params);
         const bias_tile *b = bias_tile_of(tile, params, wave);
-        char *base = workspace;
         int ordered = (params->features & STW_FEAT_DETERMINISTIC) != 0;
-        l.stats = (float *)(void *)(base + w.stats);
-        l.dq = (float *)(void *)(base + w.dq);
-        l.sink = (double *)(void *)(base + w.sink);
+        l.stats = (float *)w.stats;
+        l.dq = (float *)w.dq;
+        l.sink = (double *)w.sink;
         l.bn = choice.bn;
         l.width = choice.width;
         l.dq_rows = choice.dq_rows;
-        l.vectors |= choice.vectors;
+        l.vectors = choice.vectors;
         l.lists = lists_of(&choice, params);
-        l.key_blocks = base + w.key_blocks;
-        l.turns = ordered ? (uint32_t *)(void *)(base + w.turns) : NULL;
-        l.ticket = (uint64_t *)(void *)(base + w.ticket);
-        l.unordered = ordered ? (uint32_t *)(void *)(base + w.unordered) : NULL;
+        l.key_blocks = (void *)w.key_blocks;
+        l.turns = ordered ? (uint32_t *)w.turns : NULL;
+        l.ticket = (uint64_t *)w.ticket;
+        l.unordered = ordered ? (uint32_t *)w.unordered : NULL;
         l.q_blocks = w.q_blocks;
         l.beside_rows = beside_rows(tile, &choice, params);
         l.heads_beside = heads_beside(l.beside_rows, params);
         l.k_blocks = stw_blocks_of(params->max_seq_kv, l.bn);
         if (params->features & STW_FEAT_PACKED_KV) {
-            l.listed = (uint64_t *)(void *)(base + w.listed);
+            l.listed = (uint64_t *)w.listed;
             l.listed_most = key_blocks_of(&choice, params);
         }
         l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !bias_is_summed(params);
@@ -400,6 +398,32 @@ void stw_attn_launch_of(stw_attn_call call, const stw_variant *tile, const stw_a
         l.bias_keys = params->dbias.key ? stw_blocks_of(params->max_seq_kv, b->bn) : 1;
     }
     *launch_out = l;
+}
+
+/* `*place`, an offset, becomes an address. */
+#define PLACE(place) ((place) = (void *)((uintptr_t)(place) + (uintptr_t)workspace))
+
+void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, void *workspace,
+                           stw_attn_launch *l) {
+    l->p = *params;
+    if (call != STW_CALL_DROPOUT_MASK) l->vectors |= vectors_of(params);
+    if (call != STW_CALL_BWD) return;
+    PLACE(l->stats);
+    PLACE(l->dq);
+    PLACE(l->sink);
+    PLACE(l->key_blocks);
+    PLACE(l->ticket);
+    if (params->features & STW_FEAT_DETERMINISTIC) {
+        PLACE(l->turns);
+        PLACE(l->unordered);
+    }
+    if (params->features & STW_FEAT_PACKED_KV) PLACE(l->listed);
+}
+
+void stw_attn_launch_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
+                        uint32_t wave, void *workspace, stw_attn_launch *launch_out) {
+    stw_attn_launch_fill(call, tile, params, wave, launch_out);
+    stw_attn_launch_place(call, params, workspace, launch_out);
 }
 
 const char *stw_attn_tile_refusal(stw_attn_call call, const stw_variant *tile,

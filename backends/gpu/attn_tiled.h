@@ -108,8 +108,14 @@ void stw_attn_steps_of(stw_attn_call call, const stw_variant *tile, const stw_at
 void stw_attn_unnamed_steps_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
                                uint32_t wave, stw_attn_steps *steps_out);
 
-/* The argument of the kernels: params with the call's pointers, the workspace divided. Set `units` to a
- * step's before each launch. */
+/* The argument of the kernels, in two parts: what a plan knows, with offsets where the workspace's addresses will be; and
+ * what a call of the same sizes brings, its pointers and its workspace. Set `units` to a step's before each launch. */
+void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
+                          uint32_t wave, stw_attn_launch *launch_out);
+void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, void *workspace,
+                           stw_attn_launch *launch);
+
+/* Both. */
 void stw_attn_launch_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
                         uint32_t wave, void *workspace, stw_attn_launch *launch_out);
 

@@ -7,6 +7,7 @@
 #include "backends/gpu/gpu.h"
 #include "backends/gpu/jagged_launch.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct launch_step {
@@ -17,14 +18,13 @@ typedef struct launch_step {
     uint16_t kind, product;
 } launch_step;
 
-/* What a plan keeps in stw_jagged_work.scratch. */
+/* stw_jagged_work.own */
 typedef struct launch_plan {
-    uint64_t count : 8, library_at : 56; /* offset of the library's workspace */
+    uint32_t count;
+    size_t library_at; /* offset of the library's workspace */
     const stw_jagged_table *table;
     launch_step step[STW_JAGGED_STEPS];
 } launch_plan;
-_Static_assert(sizeof(launch_plan) <= sizeof((stw_jagged_work *)NULL)->scratch,
-               "a launch plan fits the scratch");
 
 /* ---- products by the vendor's library ---- */
 
@@ -159,11 +159,15 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
             library = plan.step[i].library->workspace;
     }
     status = stw_gpu_leave(gpu, before, status);
+    launch_plan *own = status ? NULL : malloc(sizeof *own);
+    if (!status && !own) status = stw_fail(STW_E_NO_MEMORY, "jagged_bwd_plan: no memory");
     if (status) return status;
     plan.count = steps.count;
     work->workspace_size = steps.workspace + library;
     plan.library_at = steps.workspace;
-    memcpy(work->scratch, &plan, sizeof plan);
+    *own = plan;
+    free(work->own);
+    work->own = own;
     describe(work, gpu, &steps, &plan, &note);
     return STW_OK;
 }
@@ -211,21 +215,20 @@ stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *w
     (void)cpu_threads;
     stw_gpu *gpu = device->state;
     stw_jagged_launch launch;
-    launch_plan plan;
+    const launch_plan *plan = work->own;
     void *arguments[] = {&launch, NULL};
     int before, taken = 0; /* by the library: this product and its end */
-    memcpy(&plan, work->scratch, sizeof plan);
-    const stw_jagged_table *table = plan.table;
+    const stw_jagged_table *table = plan->table;
     stw_status status = stw_gpu_enter(gpu, "jagged_bwd", &before);
     if (status) return status;
     status = check_call(gpu, params, work->workspace_size ? workspace : NULL, stream);
     if (!status) stw_jagged_launch_of(params, table, workspace, &launch);
-    for (uint32_t i = 0; i < plan.count && !status; ++i) {
-        const launch_step *step = &plan.step[i];
+    for (uint32_t i = 0; i < plan->count && !status; ++i) {
+        const launch_step *step = &plan->step[i];
         if (step->kind != STW_JSTEP_PRODUCT_END) taken = library_takes(gpu, step, params, stream);
         if (taken) {
             if (step->kind == STW_JSTEP_PRODUCT)
-                status = run_library(gpu, step, params, (char *)workspace + plan.library_at, stream);
+                status = run_library(gpu, step, params, (char *)workspace + plan->library_at, stream);
             continue;
         }
         stw_jagged_launch_step((stw_jagged_kind)step->kind, step->units, (int64_t)step->grid_x * step->grid_y,
