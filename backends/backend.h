@@ -59,6 +59,9 @@ typedef enum stw_plan_kind {
 
 #define STW_STAGES_MAX 5
 
+/* Where a backend's workspace starts, in bytes. */
+#define STW_WORKSPACE_ALIGNMENT 256
+
 /* What dispatch has decided about a problem and a backend adds to: the backend part of a plan. */
 typedef struct stw_attn_work {
     stw_plan_kind kind;

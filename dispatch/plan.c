@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Plans of attention: check, parameter block, variant, workspace; and what users ask of a plan. The hop
+ * Plans of attention: check, parameter block, variant, workspace. The hop
  * between the public plan calls and a backend's attn_prepare. */
 #include "plan.h"
 
@@ -186,17 +186,4 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
         stw_text_add(text, "%s%s%s", i ? ", " : "copied: ", stw_tensor_rows[work->stage[i].tensor].name,
                      i + 1 < work->stage_count ? "" : " to contiguous rows of the workspace, first\n");
     if (work->note[0]) stw_text_add(text, "note: %s\n", work->note);
-}
-
-stw_status stw_plan_describe(const stw_plan *plan, char *text, size_t capacity, size_t *needed_out) {
-    if (!plan) return stw_fail(STW_E_INVALID, "plan_describe: plan is null");
-    if (!text && capacity)
-        return stw_fail(STW_E_INVALID, "plan_describe: text is null with capacity %zu", capacity);
-    stw_text out = stw_text_in(text, capacity);
-    if (plan->jagged)
-        stw_jagged_plan_text(plan, &out);
-    else
-        stw_plan_text(plan, &out);
-    if (needed_out) *needed_out = out.length + 1;
-    return STW_OK;
 }
