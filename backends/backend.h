@@ -16,13 +16,21 @@
 
 #define STW_CPU_THREADS_MAX 1024 /* of a context and of a call */
 
+/* A main loop: what a variant's kernels are built on. Its row is in one file of its backend; here it has a name. */
+typedef struct stw_attn_loop {
+    const char *name;               /* as tuning tables spell it                            */
+    const struct stw_gpu_loop *gpu; /* its host side (backends/gpu/attn_tiled.h), or NULL   */
+    const struct stw_cpu_loop *cpu; /* its instruction set (backends/cpu/cpu.h), or NULL    */
+} stw_attn_loop;
+
 /* One kernel variant: a VARIANT row of a tuning table. Columns: common/tuning/README.md. */
 typedef struct stw_variant {
     const char *id;
     uint32_t head_dim; /* largest max(head_dim_qk, head_dim_v) it takes */
     uint32_t bm, bn;   /* tile: query rows, keys                        */
     uint32_t stages, warps, smem_kb;
-    const char *loop; /* main loop (CPU: instruction set)               */
+    const stw_attn_loop *loop; /* main loop (CPU: instruction set)      */
+    int own; /* of the arch itself, whose name its id begins with, not taken over from another's table */
 } stw_variant;
 
 /* What to open. */
@@ -51,6 +59,9 @@ typedef enum stw_plan_kind {
 
 #define STW_STAGES_MAX 5
 
+/* Where a backend's workspace starts, in bytes. */
+#define STW_WORKSPACE_ALIGNMENT 256
+
 /* What dispatch has decided about a problem and a backend adds to: the backend part of a plan. */
 typedef struct stw_attn_work {
     stw_plan_kind kind;
@@ -60,7 +71,7 @@ typedef struct stw_attn_work {
     size_t workspace_size;      /* set by attn_prepare, for a workspace at a multiple of 256 */
     char note[256];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
     const char *slower;         /* set by attn_prepare: what its fastest kernels do not take */
-    uint64_t scratch[32];       /* the backend's own, plain data                */
+    void *own; /* set by attn_prepare: the backend's, NULL or one block of malloc that the plan frees */
     /* Where `variant` takes only tensors that start at multiples of 16 bytes, which a plan cannot know: what
      * a call with others runs; else NULL. `unaligned` is 1 while that one is looked for. */
     const stw_variant *unaligned_variant;
@@ -88,7 +99,8 @@ typedef struct stw_jagged_work {
     char variant[96];           /* which kernels, in a word or two: "pointwise 256x4"          */
     char note[320];             /* a line for stw_plan_describe, or ""                         */
     const char *unordered;      /* a library that promises no order of additions, or NULL      */
-    uint64_t scratch[32];       /* the backend's own, plain data                               */
+    const stw_attn_loop *loop;  /* the CPU's instruction set                                   */
+    void *own;                  /* the backend's, NULL or one block of malloc that the plan frees */
 } stw_jagged_work;
 
 typedef struct stw_backend_ops {
@@ -104,7 +116,7 @@ typedef struct stw_backend_ops {
     const char *(*variant_refusal)(const stw_device *device, const stw_attn_work *work,
                                    const stw_variant *variant);
 
-    /* Fills workspace_size, note and scratch. Errors: STW_E_UNSUPPORTED with the reason. */
+    /* Fills workspace_size, note and own. Errors: STW_E_UNSUPPORTED with the reason. */
     stw_status (*attn_prepare)(const stw_device *device, stw_attn_work *work);
     /* `params` = work->params with the call's pointers. workspace holds workspace_size bytes from a multiple
      * of 256 on. On the CPU at most cpu_threads threads work on a call, 0: all of the device's; nothing else
@@ -122,7 +134,7 @@ typedef struct stw_backend_ops {
                                const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads);
 
     /* Jagged operations; null: this backend has none. prepare chooses kernels, fills variant, workspace_size,
-     * note and scratch; errors: STW_E_UNSUPPORTED with the reason (an element type that only the CPU has).
+     * note and own; errors: STW_E_UNSUPPORTED with the reason (an element type that only the CPU has).
      * `params` of the run = work->params with the call's pointers; the backend puts the clean lengths of
      * every ragged axis (common/params/jagged.h) into the workspace first. STW_JAGGED_ATTENTION: the run only
      * converts offsets and used lengths of axes 0 and 1 to int32, as they are but saturated, into

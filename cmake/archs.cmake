@@ -19,11 +19,18 @@ message(STATUS "sternway archs: CUDA ${STERNWAY_ARCHS_CUDA}; HIP ${STERNWAY_ARCH
 set(_tables "/* Made by cmake/archs.cmake from common/arch.def and common/tuning. */\n")
 foreach(_arch IN LISTS STERNWAY_ARCHS_CPU STERNWAY_ARCHS_CUDA STERNWAY_ARCHS_HIP)
     if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/common/tuning/attn_bwd.${_arch}.def)
+        set(_loop LOOP_NAMED)
+        if(_backend_${_arch} STREQUAL CPU OR STERNWAY_${_backend_${_arch}})
+            set(_loop LOOP_BUILT)
+        endif()
         string(APPEND _tables
-            "static const stw_variant attn_variants_${_arch}[] = {\n"
-            "#define STW_VARIANT VARIANT_ROW\n#define STW_RULE(conditions, id)\n"
+            "#define STW_VARIANT LOOP_DECLARED\n#define STW_RULE(conditions, id)\n"
             "#include \"common/tuning/attn_bwd.${_arch}.def\"\n"
-            "#undef STW_VARIANT\n#undef STW_RULE\n};\n"
+            "#undef STW_VARIANT\n#define LOOP_OF ${_loop}\n#define ARCH_TEXT \"${_arch}\"\n"
+            "static const stw_variant attn_variants_${_arch}[] = {\n"
+            "#define STW_VARIANT VARIANT_ROW\n"
+            "#include \"common/tuning/attn_bwd.${_arch}.def\"\n"
+            "#undef STW_VARIANT\n#undef STW_RULE\n#undef LOOP_OF\n#undef ARCH_TEXT\n};\n"
             "static const stw_rule_row attn_rules_${_arch}[] = {\n"
             "#define STW_VARIANT(...)\n#define STW_RULE RULE_ROW\n"
             "#include \"common/tuning/attn_bwd.${_arch}.def\"\n"

@@ -227,6 +227,23 @@ elseif(STERNWAY_HIP)
     endif()
 endif()
 
+# generated/kernels.txt: the names of all kernels, from the preprocessor; no device compiler is needed.
+set(_kernels backends/cuda/attn_bwd_sm80.cu sm80 __CUDA_ARCH__=800 - backends/cuda/attn_bwd_sm90.cu sm90 __CUDA_ARCH__=900 -
+    backends/cuda/jagged_sm80.cu sm80 __CUDA_ARCH__=800 -)
+foreach(_arch IN LISTS STERNWAY_ARCHS_HIP)
+    list(APPEND _kernels backends/hip/attn_bwd_cdna.hip ${_arch} __${_arch}__ common/tuning/attn_bwd.${_arch}.def
+        backends/hip/jagged_cdna.hip ${_arch} __${_arch}__ common/tuning/jagged.${_arch}.def)
+endforeach()
+file(GLOB _kernel_sources CONFIGURE_DEPENDS common/device/* common/kernels/* common/params/* common/tuning/*.def
+    backends/cuda/*.cu backends/cuda/*.h backends/cuda/*.inl backends/hip/*.hip backends/hip/*.h backends/hip/*.inl)
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/generated/kernels.txt
+    DEPENDS ${_kernel_sources} ${CMAKE_CURRENT_SOURCE_DIR}/cmake/kernel_names.cmake
+    COMMAND ${CMAKE_COMMAND} -DCC=${CMAKE_C_COMPILER} -DSOURCE=${CMAKE_CURRENT_SOURCE_DIR}
+        -DOUTPUT=${CMAKE_BINARY_DIR}/generated/kernels.txt "-DIMAGES=${_kernels}"
+        -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/kernel_names.cmake
+    COMMENT "Names of the kernels" VERBATIM)
+add_custom_target(kernel_names ALL DEPENDS ${CMAKE_BINARY_DIR}/generated/kernels.txt)
+
 if(_image_files)
     file(CONFIGURE OUTPUT ${_images}/images.c CONTENT "${_image_asm}" @ONLY)
     target_sources(sternway_internal PRIVATE ${_images}/images.c)

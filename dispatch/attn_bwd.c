@@ -22,6 +22,30 @@ stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void 
     return STW_OK;
 }
 
+stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, void *workspace,
+                        stw_stream stream, uint32_t cpu_threads) {
+    const stw_backend_ops *ops = plan->context->ops;
+    const stw_device *device = &plan->context->device;
+    stw_attn_params bound = *params;
+    char *rest = workspace;
+    if (plan->work.stage_count) {
+        stw_attn_stage stages[STW_STAGES_MAX];
+        uint32_t count = stw_attn_stages_bind(&plan->work, params, workspace, stages);
+        stw_status status =
+            ops->stage(device, &plan->work, params, stages, count, workspace, stream, cpu_threads);
+        if (status) return status;
+        for (uint32_t i = 0; i < count; ++i)
+            stw_tensor_param_of(&bound, &stw_tensor_rows[stages[i].tensor])->data = stages[i].to;
+        rest += plan->work.stage_size;
+    }
+    if (!plan->work.workspace_size) rest = NULL;
+    if (plan->work.kind == STW_PLAN_ATTN_FWD)
+        return ops->attn_fwd(device, &plan->work, &bound, rest, stream, cpu_threads);
+    stw_status status = ops->attn_bwd(device, &plan->work, &bound, rest, stream, cpu_threads);
+    if (!status) stw_plan_note_call(plan, &bound);
+    return status;
+}
+
 stw_status stw_plan_call(const stw_call_names *names, const stw_plan *plan, const stw_attn_params *shape,
                          const stw_attn_args *args, void *workspace, size_t workspace_size,
                          stw_stream stream) {

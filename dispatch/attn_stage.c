@@ -5,7 +5,7 @@
  * that are broadcast stay so: a dout of one number becomes one row. On a GPU it becomes the rows of one head:
  * a row that all blocks of threads read at once is a line of one part of L2 (1.76 times the time on an H200).
  */
-#include "plan.h"
+#include "attn_problem.h"
 
 #include "common/dtype.h"
 
@@ -72,28 +72,4 @@ uint32_t stw_attn_stages_bind(const stw_attn_work *work, const stw_attn_params *
         ++count;
     }
     return count;
-}
-
-stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, void *workspace,
-                        stw_stream stream, uint32_t cpu_threads) {
-    const stw_backend_ops *ops = plan->context->ops;
-    const stw_device *device = &plan->context->device;
-    stw_attn_params bound = *params;
-    char *rest = workspace;
-    if (plan->work.stage_count) {
-        stw_attn_stage stages[STW_STAGES_MAX];
-        uint32_t count = stw_attn_stages_bind(&plan->work, params, workspace, stages);
-        stw_status status =
-            ops->stage(device, &plan->work, params, stages, count, workspace, stream, cpu_threads);
-        if (status) return status;
-        for (uint32_t i = 0; i < count; ++i)
-            stw_tensor_param_of(&bound, &stw_tensor_rows[stages[i].tensor])->data = stages[i].to;
-        rest += plan->work.stage_size;
-    }
-    if (!plan->work.workspace_size) rest = NULL;
-    if (plan->work.kind == STW_PLAN_ATTN_FWD)
-        return ops->attn_fwd(device, &plan->work, &bound, rest, stream, cpu_threads);
-    stw_status status = ops->attn_bwd(device, &plan->work, &bound, rest, stream, cpu_threads);
-    if (!status) stw_plan_note_call(plan, &bound);
-    return status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * stw_explain_attn and stw_explain_jagged: for every backend whether it is chosen or why not, by running the
- * same code as context creation (choose.c, context.c) and planning (plan.c). */
+ * What users read of a choice: stw_plan_describe; stw_explain_attn and stw_explain_jagged, for every backend whether
+ * it is chosen or why not, by running the same code as context creation (choose.c, context.c) and planning (plan.c). */
 #include "plan.h"
 
 #include "common/extend.h"
@@ -107,4 +107,17 @@ stw_status stw_explain_jagged(const stw_context_opts *opts, const stw_jagged_des
         status = stw_extend("explain_jagged: desc", desc, &full, sizeof full, STW_SIZE_JAGGED_DESC_0_1);
     subject problem = {.jagged = &full};
     return status ? status : explain(&own, &problem, text, capacity, needed_out);
+}
+
+stw_status stw_plan_describe(const stw_plan *plan, char *text, size_t capacity, size_t *needed_out) {
+    if (!plan) return stw_fail(STW_E_INVALID, "plan_describe: plan is null");
+    if (!text && capacity)
+        return stw_fail(STW_E_INVALID, "plan_describe: text is null with capacity %zu", capacity);
+    stw_text out = stw_text_in(text, capacity);
+    if (plan->jagged)
+        stw_jagged_plan_text(plan, &out);
+    else
+        stw_plan_text(plan, &out);
+    if (needed_out) *needed_out = out.length + 1;
+    return STW_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Plans of attention: check, parameter block, variant, workspace; and what users ask of a plan. The hop
+ * Plans of attention: check, parameter block, variant, workspace. The hop
  * between the public plan calls and a backend's attn_prepare. */
 #include "plan.h"
 
@@ -122,6 +122,10 @@ stw_status stw_attn_fwd_plan(stw_context *context, const stw_attn_desc *desc, st
 }
 
 void stw_plan_free(stw_plan *plan) {
+    if (!plan) return;
+    if (plan->jagged) free(plan->jagged->work.own);
+    free(plan->jagged);
+    free(plan->work.own);
     free(plan);
 }
 
@@ -129,7 +133,6 @@ void stw_plan_destroy(stw_plan *plan) {
     if (!plan) return;
     stw_context *context = plan->context;
     if (plan->jagged) stw_plan_destroy(plan->jagged->attn);
-    free(plan->jagged);
     stw_plan_free(plan);
     stw_context_release(context);
 }
@@ -162,7 +165,7 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
     stw_text_add(text, "backend: %s\narch: %s\ndevice: %s\n", stw_backend_name(plan->context->ops->backend),
                  plan->context->device.arch->name, plan->context->device.name);
     stw_text_add(text, "variant: %s\ntile: %ux%u, loop %s\n", variant->id, variant->bm, variant->bn,
-                 variant->loop);
+                 variant->loop->name);
     stw_text_add(text, "why: %s", plan->why[0] ? plan->why : "the rules below, in order\n");
     stw_text_add(text, "workspace: %zu bytes\n", stw_plan_workspace_size(plan));
     stw_text_add(text, "deterministic: %s\n",
@@ -183,17 +186,4 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
         stw_text_add(text, "%s%s%s", i ? ", " : "copied: ", stw_tensor_rows[work->stage[i].tensor].name,
                      i + 1 < work->stage_count ? "" : " to contiguous rows of the workspace, first\n");
     if (work->note[0]) stw_text_add(text, "note: %s\n", work->note);
-}
-
-stw_status stw_plan_describe(const stw_plan *plan, char *text, size_t capacity, size_t *needed_out) {
-    if (!plan) return stw_fail(STW_E_INVALID, "plan_describe: plan is null");
-    if (!text && capacity)
-        return stw_fail(STW_E_INVALID, "plan_describe: text is null with capacity %zu", capacity);
-    stw_text out = stw_text_in(text, capacity);
-    if (plan->jagged)
-        stw_jagged_plan_text(plan, &out);
-    else
-        stw_plan_text(plan, &out);
-    if (needed_out) *needed_out = out.length + 1;
-    return STW_OK;
 }

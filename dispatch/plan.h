@@ -49,9 +49,6 @@ stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_p
 stw_status stw_jagged_plan_build(stw_context *context, const stw_jagged_desc *desc, stw_plan **plan_out);
 void stw_jagged_plan_text(const stw_plan *plan, stw_text *text);
 
-/* Where a backend's workspace starts, in bytes. */
-#define STW_WORKSPACE_ALIGNMENT 256
-
 /* Moves *workspace up to its first multiple of STW_WORKSPACE_ALIGNMENT. Refuses one that is missing, or too
  * small from there on: STW_E_WORKSPACE. */
 stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void **workspace, size_t size);
@@ -61,7 +58,7 @@ static inline size_t stw_plan_bytes(const stw_plan *plan) {
     return plan->work.stage_size + plan->work.workspace_size;
 }
 
-/* Runs a bound call of a plan of attention on a workspace that has been placed. (attn_stage.c) */
+/* Runs a bound call of a plan of attention on a workspace that has been placed. (attn_bwd.c) */
 stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, void *workspace,
                         stw_stream stream, uint32_t cpu_threads);
 

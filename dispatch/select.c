@@ -98,18 +98,13 @@ static void add_rejected(const stw_rule *rule, int misfit, const char *refusal, 
     stw_text_add(why, "\n");
 }
 
-/* Variants are named after the arch whose kernels they are: tables may share rows. */
-static int is_own(const stw_rules *rules, const stw_variant *variant) {
-    return !strncmp(variant->id, rules->table->arch, strlen(rules->table->arch));
-}
-
 void stw_select_passed(const stw_rules *rules, const stw_facts *facts, const stw_backend_ops *ops,
                        const stw_device *device, const stw_variant *chosen, stw_text *passed) {
     const stw_rule *last = NULL;
     for (size_t i = 0; i < rules->count && rules->rules[i].variant != chosen; ++i)
-        if (is_own(rules, rules->rules[i].variant) && is_of_op(&rules->rules[i], facts))
+        if (rules->rules[i].variant->own && is_of_op(&rules->rules[i], facts))
             last = &rules->rules[i];
-    if (!last || is_own(rules, chosen)) return;
+    if (!last || chosen->own) return;
     int misfit = misfit_of(last, facts);
     add_reason(misfit, misfit == STW_FACT_COUNT ? refusal_of(last->variant, facts, ops, device) : NULL, facts,
                passed);

@@ -7,7 +7,15 @@
 #include <string.h>
 
 #define VARIANT_ROW(id, hd, bm, bn, stages, warps, smem_kb, loop)                                            \
-    {#id, hd, bm, bn, stages, warps, smem_kb, #loop},
+    {#id, hd, bm, bn, stages, warps, smem_kb, LOOP_OF(loop), !__builtin_strncmp(#id, ARCH_TEXT, sizeof ARCH_TEXT - 1)},
+/* LOOP_OF of an arch whose backend this program holds, and of any other: a name alone. */
+#if defined(STW_TABLES_ALONE)
+#define LOOP_BUILT LOOP_NAMED
+#else
+#define LOOP_BUILT(word) &stw_attn_loop_##word
+#endif
+#define LOOP_NAMED(word) &(const stw_attn_loop){.name = #word}
+#define LOOP_DECLARED(id, hd, bm, bn, stages, warps, smem_kb, loop) extern const stw_attn_loop stw_attn_loop_##loop;
 #define RULE_ROW(conditions, id) {conditions, #id},
 #define COUNT(array)             (sizeof(array) / sizeof(array)[0])
 #define TABLE(arch)                                                                                          \

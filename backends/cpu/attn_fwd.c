@@ -103,7 +103,7 @@ stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
     const char *reason;
     stw_cpu_job job = {.work = work,
                        .p = params,
-                       .tile = stw_cpu_tile_ops(work->variant, &reason),
+                       .tile = stw_cpu_tile_ops(work->variant->loop, &reason),
                        .workspace = workspace,
                        .threads = stw_cpu_threads_of(device, cpu_threads)};
     job.layout = stw_cpu_layout_of(work, job.tile, ((const stw_cpu_state *)device->state)->threads);

@@ -49,7 +49,7 @@ stw_status stw_cpu_dropout_mask(const stw_device *device, const stw_attn_work *w
     if (status) return status;
     const char *reason;
     stw_cpu_job job = {.p = params,
-                       .tile = stw_cpu_tile_ops(work->variant, &reason),
+                       .tile = stw_cpu_tile_ops(work->variant->loop, &reason),
                        .threads = stw_cpu_threads_of(device, cpu_threads)};
     stw_pool_fn phase = stw_cpu_mask_phase;
     stw_cpu_run(device, &job, &phase, 1);

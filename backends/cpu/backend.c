@@ -14,36 +14,45 @@
 
 #define ALIGNMENT 256
 
-const stw_tile_ops *stw_cpu_tile_ops(const stw_variant *variant, const char **reason_out) {
-    *reason_out = NULL;
-    if (!strcmp(variant->loop, "portable")) return &stw_tile_portable;
+/* As CMakeLists.txt compiles them. */
 #if defined(__x86_64__)
-    if (!strcmp(variant->loop, "avx512_bf16")) {
-        if (__builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16"))
-            return &stw_tile_avx512_bf16;
-        *reason_out = "this CPU has no AVX-512 BF16";
-        return NULL;
-    }
-    if (!strcmp(variant->loop, "avx512")) {
-        if (__builtin_cpu_supports("x86-64-v4")) return &stw_tile_avx512; /* as CMakeLists.txt compiles it */
-        *reason_out = "this CPU has no AVX-512 (x86-64-v4: F, BW, CD, DQ, VL)";
-        return NULL;
-    }
-    if (!strcmp(variant->loop, "avx2")) {
-        if (__builtin_cpu_supports("x86-64-v3")) return &stw_tile_avx2;
-        *reason_out = "this CPU has no AVX2 (x86-64-v3: AVX2, BMI, F16C, FMA, LZCNT, MOVBE)";
-        return NULL;
-    }
+static int has_avx512_bf16(void) {
+    return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16");
+}
+
+static int has_avx512(void) {
+    return __builtin_cpu_supports("x86-64-v4");
+}
+
+static int has_avx2(void) {
+    return __builtin_cpu_supports("x86-64-v3");
+}
+#define X86_LOOP(word, text)                                                                                 \
+    static const stw_cpu_loop word##_row = {&stw_tile_##word, has_##word, text};                             \
+    const stw_attn_loop stw_attn_loop_##word = {.name = #word, .cpu = &word##_row}
+#else
+#define X86_LOOP(word, text)                                                                                 \
+    static const stw_cpu_loop word##_row = {NULL, NULL, "this build has no loop of that name for this CPU"}; \
+    const stw_attn_loop stw_attn_loop_##word = {.name = #word, .cpu = &word##_row}
 #endif
-    *reason_out = "this build has no loop of that name for this CPU";
-    return NULL;
+X86_LOOP(avx512_bf16, "this CPU has no AVX-512 BF16");
+X86_LOOP(avx512, "this CPU has no AVX-512 (x86-64-v4: F, BW, CD, DQ, VL)");
+X86_LOOP(avx2, "this CPU has no AVX2 (x86-64-v3: AVX2, BMI, F16C, FMA, LZCNT, MOVBE)");
+static const stw_cpu_loop portable_row = {.tile = &stw_tile_portable};
+const stw_attn_loop stw_attn_loop_portable = {.name = "portable", .cpu = &portable_row};
+
+const stw_tile_ops *stw_cpu_tile_ops(const stw_attn_loop *loop, const char **reason_out) {
+    const stw_cpu_loop *row = loop->cpu;
+    int runs = row->tile && (!row->runs || row->runs());
+    *reason_out = runs ? NULL : row->lacks;
+    return runs ? row->tile : NULL;
 }
 
 static const char *variant_refusal(const stw_device *device, const stw_attn_work *work,
                                    const stw_variant *variant) {
     const char *reason;
     (void)device, (void)work;
-    stw_cpu_tile_ops(variant, &reason);
+    stw_cpu_tile_ops(variant->loop, &reason);
     return reason;
 }
 
@@ -107,7 +116,7 @@ static void cpu_close(stw_device *device) {
 static stw_status attn_prepare(const stw_device *device, stw_attn_work *work) {
     const stw_cpu_state *state = device->state;
     const char *reason;
-    const stw_tile_ops *tile = stw_cpu_tile_ops(work->variant, &reason);
+    const stw_tile_ops *tile = stw_cpu_tile_ops(work->variant->loop, &reason);
     if (!tile) return stw_fail(STW_E_UNSUPPORTED, "attn_plan: variant %s: %s", work->variant->id, reason);
     stw_cpu_layout layout = stw_cpu_layout_of(work, tile, state->threads);
     work->workspace_size = layout.total;

@@ -18,8 +18,18 @@ typedef struct stw_cpu_state {
     uint32_t threads;
 } stw_cpu_state;
 
-/* The tile operations of a variant's loop, or NULL when this CPU (or build) lacks them: reason_out. */
-const stw_tile_ops *stw_cpu_tile_ops(const stw_variant *variant, const char **reason_out);
+/* An instruction set that tile.c is compiled for: the `loop` of the CPU's variants. */
+typedef struct stw_cpu_loop {
+    const stw_tile_ops *tile; /* NULL: this build has none          */
+    int (*runs)(void);        /* whether this CPU has it; NULL: any */
+    const char *lacks;        /* what to say otherwise              */
+} stw_cpu_loop;
+
+extern const stw_attn_loop stw_attn_loop_avx512_bf16, stw_attn_loop_avx512, stw_attn_loop_avx2,
+    stw_attn_loop_portable;
+
+/* The tile operations of a loop, or NULL when this CPU (or build) lacks them: reason_out. */
+const stw_tile_ops *stw_cpu_tile_ops(const stw_attn_loop *loop, const char **reason_out);
 
 /* ---- workspace -------------------------------------------------------------------------------------
  * Offsets in bytes; a size of 0 where a part is not needed. The last part is one scratch a thread. */

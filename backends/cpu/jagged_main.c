@@ -18,17 +18,19 @@
  * it as their second word; of the two AVX-512 variants the second stands for AVX-512 without its bf16. One
  * that was asked for by name is never replaced: STW_E_INVALID where there is none of that name, else
  * STW_E_UNSUPPORTED. */
-static stw_status find_tile(const char *forced, const stw_tile_ops **tile_out) {
+static stw_status find_loop(const char *forced, const stw_attn_loop **loop_out) {
     static const struct {
-        const char *loop, *forced;
-    } rows[] = {
-        {"avx512_bf16", "avx512_64x128"}, {"avx512", "avx512"}, {"avx2", "avx2"}, {"portable", "portable"}};
+        const stw_attn_loop *loop;
+        const char *forced;
+    } rows[] = {{&stw_attn_loop_avx512_bf16, "avx512_64x128"},
+                {&stw_attn_loop_avx512, "avx512"},
+                {&stw_attn_loop_avx2, "avx2"},
+                {&stw_attn_loop_portable, "portable"}};
     const char *reason = NULL;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         if (forced && forced[0] && !strstr(forced, rows[i].forced)) continue;
-        const stw_variant variant = {.loop = rows[i].loop};
-        *tile_out = stw_cpu_tile_ops(&variant, &reason);
-        if (*tile_out) return STW_OK;
+        *loop_out = rows[i].loop;
+        if (stw_cpu_tile_ops(rows[i].loop, &reason)) return STW_OK;
     }
     return reason
                ? stw_fail(STW_E_UNSUPPORTED, "jagged_bwd: variant %s: %s", forced ? forced : "of the CPU",
@@ -143,15 +145,14 @@ static op_phases phases_of(const stw_jagged_params *p, const stw_cpu_jagged_layo
 
 stw_status stw_cpu_jagged_prepare(const stw_device *device, stw_jagged_work *work) {
     const stw_cpu_state *state = device->state;
-    const stw_tile_ops *tile;
-    stw_status status = find_tile(work->forced_variant, &tile);
+    stw_status status = find_loop(work->forced_variant, &work->loop);
     if (status) return status;
+    const stw_tile_ops *tile = work->loop->cpu->tile;
     if (work->params.op == STW_JAGGED_ATTENTION) {
         snprintf(work->variant, sizeof work->variant, "lengths");
         return STW_OK;
     }
     work->workspace_size = layout_of(&work->params, tile, state->threads).total;
-    work->scratch[0] = (uint64_t)(uintptr_t)tile;
     snprintf(work->variant, sizeof work->variant, "cpu_%s", tile->loop);
     snprintf(work->note, sizeof work->note, "up to %u thread%s; same bits for any number", state->threads,
              state->threads == 1 ? "" : "s");
@@ -256,7 +257,7 @@ stw_status stw_cpu_jagged_bwd(const stw_device *device, const stw_jagged_work *w
     stw_status status = check_data(params);
     if (status) return status;
     stw_cpu_jagged_job job = {
-        .p = *params, .tile = (const stw_tile_ops *)(uintptr_t)work->scratch[0], .workspace = workspace};
+        .p = *params, .tile = work->loop->cpu->tile, .workspace = workspace};
     job.layout = layout_of(params, job.tile, state->threads);
     make_clean(&job);
     status = check_after(&job);

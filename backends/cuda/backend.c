@@ -83,8 +83,7 @@ static stw_status cuda_choose(const stw_open_request *request, const stw_cuda_fu
     if (!runs) return cuda_no_row(request, facts);
     const stw_image *image = stw_cuda_image(&stw_images, facts->major, facts->minor, request->forced_arch);
     const stw_image *shared = stw_cuda_image(&stw_images, facts->major, facts->minor, STW_CUDA_SHARED_ARCH);
-    if (image &&
-        strcmp(image->arch, STW_CUDA_SHARED_ARCH)) { /* an image of own kernels beside the shared ones */
+    if (image && image != shared) { /* an image of own kernels beside the shared ones */
         int maps = cuda->cuTensorMapEncodeTiled != NULL;
         if (!maps && request->forced_arch)
             return stw_fail(

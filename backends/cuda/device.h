@@ -31,8 +31,6 @@ stw_status stw_cuda_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel);
 stw_status stw_cuda_check_stream(stw_gpu *gpu, const char *who, stw_stream stream);
 stw_status stw_cuda_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
                                   int written);
-stw_status stw_cuda_encode_maps(stw_gpu *gpu, const struct stw_attn_launch *launch,
-                                void *maps_out); /* tensor_map.c */
 stw_status stw_cuda_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                            stw_stream stream, void **arguments);
 

@@ -60,17 +60,10 @@ static uint32_t smem_granted(const stw_gpu *gpu, const char *name) {
     return granted;
 }
 
-/* Of two images the device's own has the kernels that bear its name. */
-static void *module_of(const stw_gpu *gpu, const char *name) {
-    if (stw_gpu_is_jagged(name)) return gpu->jagged_module;
-    return gpu->shared_module && !strstr(name, gpu->image->arch) ? gpu->shared_module : gpu->module;
-}
-
-/* Kernels that begin with dev_await_previous, and their code in use is 9.0's: on a device with two images.
+/* Whether kernels that begin with dev_await_previous may: their code in use is 9.0's, on a device with two images.
  * Captured, such launches become edges of a graph from CUDA 12.3 on. */
-static uint32_t may_begin_early(const stw_cuda_state *state, const char *name) {
-    if (!state->gpu.shared_module || !state->cuda->cuLaunchKernelEx || state->version < 12030) return 0;
-    return !strcmp(name, "stw_attn_bwd_finish") || strstr(name, state->gpu.image->arch);
+static int may_begin_early(const stw_cuda_state *state) {
+    return state->gpu.shared_module && state->cuda->cuLaunchKernelEx && state->version >= 12030;
 }
 
 /* Loads the function, which a driver that loads lazily would otherwise do inside the first launch, where a
@@ -78,14 +71,14 @@ static uint32_t may_begin_early(const stw_cuda_state *state, const char *name) {
 stw_status stw_cuda_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
     const stw_cuda_functions *cuda = state->cuda;
-    int error = cuda->cuModuleGetFunction(&kernel->function, module_of(gpu, kernel->name), kernel->name);
+    int error = cuda->cuModuleGetFunction(&kernel->function, stw_gpu_module_of(gpu, kernel->image), kernel->name);
     if (error) {
         stw_status status = stw_cuda_check(state, STW_E_INTERNAL, "cuModuleGetFunction", error);
         char reason[320];
         snprintf(reason, sizeof reason, "%s", stw_last_error());
         return stw_fail(status, "%s; kernel %s", reason, kernel->name);
     }
-    kernel->early = may_begin_early(state, kernel->name);
+    kernel->early = kernel->early && may_begin_early(state);
     if (cuda->cuFuncLoad) {
         stw_status status =
             stw_cuda_check(state, STW_E_DRIVER, "cuFuncLoad", cuda->cuFuncLoad(kernel->function));

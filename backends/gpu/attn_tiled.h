@@ -6,17 +6,11 @@
 #ifndef STW_GPU_ATTN_TILED_H
 #define STW_GPU_ATTN_TILED_H
 
+#include "backends/backend.h"
 #include "common/params/attn_launch.h"
 #include "common/params/attn_stage.h"
 
 #include <stddef.h>
-
-/* A VARIANT row of a tuning table, as the backends hand it over. */
-typedef struct stw_attn_tile {
-    const char *id;
-    uint32_t head_dim, bm, bn, stages, warps;
-    const char *loop;
-} stw_attn_tile;
 
 typedef enum stw_attn_call { STW_CALL_BWD = 1, STW_CALL_FWD = 2, STW_CALL_DROPOUT_MASK = 3 } stw_attn_call;
 
@@ -28,10 +22,16 @@ typedef enum stw_attn_call { STW_CALL_BWD = 1, STW_CALL_FWD = 2, STW_CALL_DROPOU
 typedef enum stw_attn_queued { STW_QUEUED_NEVER, STW_QUEUED, STW_QUEUED_MANY } stw_attn_queued;
 #define STW_UNITS_MANY 24
 
-/* One kernel of a call. Its only argument (but for Hopper's) is a stw_attn_launch whose `units` is this
- * step's. */
+/* The image that holds a kernel: attention's, the device's own beside it (the same where it has none), the
+ * jagged operations'. */
+typedef enum stw_kernel_image { STW_KERNEL_ATTN, STW_KERNEL_OWN, STW_KERNEL_JAGGED } stw_kernel_image;
+
+/* One kernel of a call. Its only argument, but for the maps of a loop that has some, is a stw_attn_launch whose
+ * `units` is this step's. */
 typedef struct stw_attn_step {
     char entry[STW_ATTN_ENTRY_MAX]; /* name in the image                            */
+    stw_kernel_image image;
+    uint32_t early; /* it awaits the kernel before it by itself: may begin while that one runs */
     int64_t units;
     stw_attn_queued queued;
     uint32_t grid_x, grid_y, block; /* grid z is 1                                  */
@@ -45,32 +45,78 @@ typedef struct stw_attn_steps {
     int unnamed;      /* entries are left empty */
 } stw_attn_steps;
 
+/* What a main loop decides about a problem; steps, workspace and argument of the call are made of it. */
+typedef struct stw_attn_choice {
+    const char *mode; /* last word of the main loop's kernel */
+    uint32_t early;   /* of that kernel, as in a step */
+    uint32_t bn;    /* keys of a block of the main loop */
+    uint32_t width; /* columns of the dQ sums */
+    uint32_t smem;
+    uint32_t dq_rows, vectors; /* of the launch; vectors: bits beyond those of the tensors */
+    stw_attn_queued queued;
+    const char *delta, *finish; /* whose kernels stand before and behind the main loop: NULL, the shared ones */
+    uint32_t small_rows;        /* rows of a block of such kernels */
+    int exact;                  /* behind the main loop, a kernel for the units that it has left alone */
+} stw_attn_choice;
+
+struct stw_gpu;
+
+/* A main loop on the host. Shared ones are in attn_tiled.c, Hopper's in backends/cuda/attn_sm90.c, CDNA's in
+ * backends/hip/attn_cdna.c. Functions may be NULL but for `plan` of a backward's loop. */
+typedef struct stw_gpu_loop {
+    stw_attn_call call;    /* STW_CALL_BWD or STW_CALL_FWD                                             */
+    int f32;               /* its kernels are f32's, else f16's and bf16's                             */
+    int plain;             /* shared loop: it has kernels without features of single pairs             */
+    int single;            /* and one each for dropout and for a bias alone                            */
+    const char *unaligned; /* NULL, or why it does not take tensors that start anywhere                */
+    /* NULL, or why the loop does not take the problem. */
+    const char *(*refusal)(const stw_attn_params *params);
+    /* NULL, or what of the problem the fastest kernels of this tile do not take, so that its others run. */
+    const char *(*slower)(const stw_variant *tile, const stw_attn_params *params);
+    void (*plan)(const stw_variant *tile, const stw_attn_params *params, uint32_t wave, stw_attn_choice *out);
+    /* Fills the second argument of its kernel, STW_GPU_MAPS_BYTES at a multiple of 64. */
+    stw_status (*encode_maps)(struct stw_gpu *gpu, const stw_attn_launch *launch, void *maps_out);
+} stw_gpu_loop;
+
+/* The row of a main loop: stw_attn_loop_<word>, which VARIANT rows of that word point at. */
+#define STW_ATTN_LOOP(word, ...)                                                                             \
+    static const stw_gpu_loop word##_row = {__VA_ARGS__};                                                    \
+    extern const stw_attn_loop stw_attn_loop_##word;                                                         \
+    const stw_attn_loop stw_attn_loop_##word = {.name = #word, .gpu = &word##_row}
+
+/* Of the shared loop, for those of other files that fall back on it. `plain`: as in the row. */
+void stw_attn_tiled_plan(const stw_variant *tile, const stw_attn_params *params, uint32_t wave, int plain,
+                         stw_attn_choice *out);
+const char *stw_attn_tiled_slower(const stw_variant *tile, const stw_attn_params *params, int plain);
+
+/* NULL, or what only the shared kernels with all features know. */
+const char *stw_attn_needs_full(const stw_attn_params *params);
+
 /* NULL, or why kernels of this tile do not exist for the call: dispatch passes such a variant over, and
  * refuses it where STERNWAY_VARIANT asks for it. */
-const char *stw_attn_tile_refusal(stw_attn_call call, const stw_attn_tile *tile,
-                                  const stw_attn_params *params);
+const char *stw_attn_tile_refusal(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params);
 
 /* NULL, or what of the problem the fastest kernels of this tile do not take, so that its others run. */
-const char *stw_attn_slower(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params);
-
-/* 1 for tiles of Hopper's own main loop (loop "wgmma"), whose kernel also takes the backend's maps. */
-int stw_attn_is_hopper(const stw_attn_tile *tile);
-
-/* NULL, or why that loop does not take the backward problem. */
-const char *stw_attn_hopper_refusal(const stw_attn_params *params);
+const char *stw_attn_slower(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params);
 
 /* The kernels of a call, in order. `tile` is not read for the dropout mask and may be NULL. */
-void stw_attn_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+void stw_attn_steps_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
                        uint32_t wave, stw_attn_steps *steps_out);
 
 /* The same kernels without their names, which take most of the time: for a call whose plan knows them. The
  * steps of a problem and of one that shares its size classes (common/size_class.h) differ in units alone. */
-void stw_attn_unnamed_steps_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+void stw_attn_unnamed_steps_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
                                uint32_t wave, stw_attn_steps *steps_out);
 
-/* The argument of the kernels: params with the call's pointers, the workspace divided. Set `units` to a
- * step's before each launch. */
-void stw_attn_launch_of(stw_attn_call call, const stw_attn_tile *tile, const stw_attn_params *params,
+/* The argument of the kernels, in two parts: what a plan knows, with offsets where the workspace's addresses will be; and
+ * what a call of the same sizes brings, its pointers and its workspace. Set `units` to a step's before each launch. */
+void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
+                          uint32_t wave, stw_attn_launch *launch_out);
+void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, void *workspace,
+                           stw_attn_launch *launch);
+
+/* Both. */
+void stw_attn_launch_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
                         uint32_t wave, void *workspace, stw_attn_launch *launch_out);
 
 /* The kernel that copies such a tensor, and its grid; its argument is the stw_attn_stage. */

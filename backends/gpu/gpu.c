@@ -62,20 +62,24 @@ stw_status stw_gpu_leave(stw_gpu *gpu, int before, stw_status status) {
     return restored ? stw_fail(status, "%s", words) : status;
 }
 
-int stw_gpu_is_jagged(const char *kernel) {
-    return !strncmp(kernel, "stw_jagged_", 11);
+void *stw_gpu_module_of(const stw_gpu *gpu, stw_kernel_image image) {
+    if (image == STW_KERNEL_JAGGED) return gpu->jagged_module;
+    return image == STW_KERNEL_ATTN && gpu->shared_module ? gpu->shared_module : gpu->module;
 }
 
-static stw_status kernel_add(stw_gpu *gpu, const char *name, uint32_t threads, uint32_t smem,
-                             const stw_gpu_kernel **kernel_out) {
-    int jagged = stw_gpu_is_jagged(name), loaded = (jagged ? gpu->jagged_module : gpu->module) != NULL;
+static stw_status kernel_add(stw_gpu *gpu, const stw_gpu_entry *entry, const stw_gpu_kernel **kernel_out) {
+    int jagged = entry->image == STW_KERNEL_JAGGED,
+        loaded = (jagged ? gpu->jagged_module : gpu->module) != NULL;
     stw_status status = loaded ? STW_OK : gpu->ops->module_load(gpu, jagged);
     if (status) return status;
     stw_gpu_kernel *kernel = calloc(1, sizeof *kernel);
-    if (!kernel) return stw_fail(STW_E_NO_MEMORY, "%s: no memory for kernel %s", gpu->ops->who, name);
-    snprintf(kernel->name, sizeof kernel->name, "%s", name);
-    kernel->threads = threads;
-    kernel->smem = smem;
+    if (!kernel)
+        return stw_fail(STW_E_NO_MEMORY, "%s: no memory for kernel %s", gpu->ops->who, entry->name);
+    snprintf(kernel->name, sizeof kernel->name, "%s", entry->name);
+    kernel->image = entry->image;
+    kernel->threads = entry->threads;
+    kernel->smem = entry->smem;
+    kernel->early = entry->early;
     status = gpu->ops->kernel_load(gpu, kernel);
     if (status) {
         free(kernel);
@@ -87,17 +91,20 @@ static stw_status kernel_add(stw_gpu *gpu, const char *name, uint32_t threads, u
     return STW_OK;
 }
 
-stw_status stw_gpu_kernel_find(stw_gpu *gpu, const char *name, uint32_t threads, uint32_t smem,
-                               const stw_gpu_kernel **kernel_out) {
+static int is_entry(const stw_gpu_kernel *kernel, const stw_gpu_entry *entry) {
+    return kernel->threads == entry->threads && kernel->smem == entry->smem &&
+           !strcmp(kernel->name, entry->name);
+}
+
+stw_status stw_gpu_kernel_find(stw_gpu *gpu, const stw_gpu_entry *entry, const stw_gpu_kernel **kernel_out) {
     pthread_mutex_lock(&gpu->lock);
     stw_gpu_kernel *kernel = gpu->kernels;
-    while (kernel && (strcmp(kernel->name, name) || kernel->threads != threads || kernel->smem != smem))
-        kernel = kernel->next;
+    while (kernel && !is_entry(kernel, entry)) kernel = kernel->next;
     stw_status status = STW_OK;
     if (kernel)
         *kernel_out = kernel;
     else
-        status = kernel_add(gpu, name, threads, smem, kernel_out);
+        status = kernel_add(gpu, entry, kernel_out);
     pthread_mutex_unlock(&gpu->lock);
     return status;
 }

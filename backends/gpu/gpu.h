@@ -18,14 +18,16 @@
 typedef struct stw_gpu_kernel {
     struct stw_gpu_kernel *next;
     void *function;
+    stw_kernel_image image;
     uint32_t threads, smem;
-    uint32_t early; /* it awaits the kernel before it by itself: may be launched while that one runs */
+    uint32_t early; /* it awaits the kernel before it by itself: may be launched while that one runs. The vendor's
+                       kernel_load clears it where the driver or the device's code does not have that. */
     char name[80];
 } stw_gpu_kernel;
 
 typedef struct stw_gpu stw_gpu;
 
-/* Room for what encode_maps writes, at a multiple of 64. */
+/* Room for what a main loop's encode_maps writes, at a multiple of 64. */
 #define STW_GPU_MAPS_BYTES 1024
 
 /* A dense product of a vendor's library: C[m,n] = A B, row-major, B [k,n], A [m,k] or [k,m] (a_by_k). All
@@ -70,8 +72,6 @@ typedef struct stw_gpu_ops {
     /* `written`: an output or the workspace, which kernels store or add to. */
     stw_status (*check_pointer)(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
                                 int written);
-    /* Fills the second argument of a tile's kernel that has one (stw_attn_is_hopper); NULL where none has. */
-    stw_status (*encode_maps)(stw_gpu *gpu, const stw_attn_launch *launch, void *maps_out);
     stw_status (*launch)(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                          stw_stream stream, void **arguments);
     struct stw_blas_vendor *blas; /* its library of dense products (backends/gpu/blas.h) */
@@ -81,7 +81,7 @@ struct stw_gpu {
     const stw_gpu_ops *ops;
     int ordinal; /* as the driver numbers devices, also those of pointers */
     const stw_image *image;
-    const stw_image *shared_image; /* or NULL: a second one, with the kernels not named after the arch */
+    const stw_image *shared_image; /* or NULL: a second one, with all kernels but STW_KERNEL_OWN */
     const stw_image *jagged_image; /* or NULL: that of the jagged operations, loaded when one is planned */
     atomic_int lost;               /* enum in gpu.c; read without a lock */
     char lost_text[320];           /* the failure that lost the device */
@@ -103,13 +103,19 @@ stw_status stw_gpu_leave(stw_gpu *gpu, int before, stw_status status);
 /* Gives `status`, whose text stw_last_error has; STW_E_DEVICE_LOST loses the device. */
 stw_status stw_gpu_note(stw_gpu *gpu, stw_status status);
 
-/* 1 for kernels of the jagged image. */
-int stw_gpu_is_jagged(const char *kernel);
+/* What to find: a kernel's name, the image that holds it, its shape of launch. */
+typedef struct stw_gpu_entry {
+    const char *name;
+    stw_kernel_image image;
+    uint32_t threads, smem, early;
+} stw_gpu_entry;
 
 /* The kernel of that name and launch shape, loading the module first when this is the first of all. Between
  * enter and leave. */
-stw_status stw_gpu_kernel_find(stw_gpu *gpu, const char *name, uint32_t threads, uint32_t smem,
-                               const stw_gpu_kernel **kernel_out);
+stw_status stw_gpu_kernel_find(stw_gpu *gpu, const stw_gpu_entry *entry, const stw_gpu_kernel **kernel_out);
+
+/* The loaded module that holds such kernels. */
+void *stw_gpu_module_of(const stw_gpu *gpu, stw_kernel_image image);
 
 /* stw_backend_ops.variant_refusal of both GPU backends. (launch.c) */
 const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_work *work,

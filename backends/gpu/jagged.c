@@ -7,6 +7,7 @@
 #include "backends/gpu/gpu.h"
 #include "backends/gpu/jagged_launch.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct launch_step {
@@ -17,17 +18,13 @@ typedef struct launch_step {
     uint16_t kind, product;
 } launch_step;
 
-/* What a plan keeps in stw_jagged_work.scratch. */
+/* stw_jagged_work.own */
 typedef struct launch_plan {
-    uint64_t count : 8, library_at : 56; /* offset of the library's workspace */
+    uint32_t count;
+    size_t library_at; /* offset of the library's workspace */
+    const stw_jagged_table *table;
     launch_step step[STW_JAGGED_STEPS];
 } launch_plan;
-_Static_assert(sizeof(launch_plan) <= sizeof((stw_jagged_work *)NULL)->scratch,
-               "a launch plan fits the scratch");
-
-static const stw_jagged_table *table_of(const stw_device *device) {
-    return stw_jagged_table_of(device->arch);
-}
 
 /* ---- products by the vendor's library ---- */
 
@@ -139,11 +136,11 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
                         "jagged_bwd_plan: this build holds no %s image of the jagged operations for %s",
                         gpu->ops->who, device->arch->name);
     stw_jagged_steps steps;
-    launch_plan plan = {0};
+    launch_plan plan = {.table = stw_jagged_table_of(device->arch)};
     stw_text note = stw_text_in(work->note, sizeof work->note);
     size_t library = 0; /* bytes of workspace, behind ours */
     int before;
-    stw_jagged_steps_of(&work->params, table_of(device), device->compute_units, &steps);
+    stw_jagged_steps_of(&work->params, plan.table, device->compute_units, &steps);
     stw_status status = stw_gpu_enter(gpu, "jagged_bwd_plan", &before);
     if (status) return status;
     for (uint32_t i = 0; i < steps.count; ++i) {
@@ -153,7 +150,8 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
                                      .grid_y = step->grid_y,
                                      .kind = (uint16_t)step->kind,
                                      .product = (uint16_t)step->product};
-        status = stw_gpu_kernel_find(gpu, step->entry, step->block, step->smem, &plan.step[i].kernel);
+        const stw_gpu_entry entry = {step->entry, STW_KERNEL_JAGGED, step->block, step->smem, 0};
+        status = stw_gpu_kernel_find(gpu, &entry, &plan.step[i].kernel);
         if (status) break;
         if (step->kind == STW_JSTEP_PRODUCT) find_library(device, work, &plan.step[i], &note);
         if (step->kind == STW_JSTEP_PRODUCT_END) plan.step[i].library = plan.step[i - 1].library;
@@ -161,11 +159,15 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
             library = plan.step[i].library->workspace;
     }
     status = stw_gpu_leave(gpu, before, status);
+    launch_plan *own = status ? NULL : malloc(sizeof *own);
+    if (!status && !own) status = stw_fail(STW_E_NO_MEMORY, "jagged_bwd_plan: no memory");
     if (status) return status;
     plan.count = steps.count;
     work->workspace_size = steps.workspace + library;
     plan.library_at = steps.workspace;
-    memcpy(work->scratch, &plan, sizeof plan);
+    *own = plan;
+    free(work->own);
+    work->own = own;
     describe(work, gpu, &steps, &plan, &note);
     return STW_OK;
 }
@@ -212,22 +214,21 @@ stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *w
                               uint32_t cpu_threads) {
     (void)cpu_threads;
     stw_gpu *gpu = device->state;
-    const stw_jagged_table *table = table_of(device);
     stw_jagged_launch launch;
-    launch_plan plan;
+    const launch_plan *plan = work->own;
     void *arguments[] = {&launch, NULL};
     int before, taken = 0; /* by the library: this product and its end */
-    memcpy(&plan, work->scratch, sizeof plan);
+    const stw_jagged_table *table = plan->table;
     stw_status status = stw_gpu_enter(gpu, "jagged_bwd", &before);
     if (status) return status;
     status = check_call(gpu, params, work->workspace_size ? workspace : NULL, stream);
     if (!status) stw_jagged_launch_of(params, table, workspace, &launch);
-    for (uint32_t i = 0; i < plan.count && !status; ++i) {
-        const launch_step *step = &plan.step[i];
+    for (uint32_t i = 0; i < plan->count && !status; ++i) {
+        const launch_step *step = &plan->step[i];
         if (step->kind != STW_JSTEP_PRODUCT_END) taken = library_takes(gpu, step, params, stream);
         if (taken) {
             if (step->kind == STW_JSTEP_PRODUCT)
-                status = run_library(gpu, step, params, (char *)workspace + plan.library_at, stream);
+                status = run_library(gpu, step, params, (char *)workspace + plan->library_at, stream);
             continue;
         }
         stw_jagged_launch_step((stw_jagged_kind)step->kind, step->units, (int64_t)step->grid_x * step->grid_y,

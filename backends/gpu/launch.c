@@ -6,9 +6,8 @@
 #include "backends/gpu/attn_tiled.h"
 #include "backends/gpu/gpu.h"
 
+#include <stdlib.h>
 #include <string.h>
-
-enum { MASK_STEP = STW_ATTN_STEPS }; /* the mask's step stands behind the plan's own */
 
 typedef struct launch_step {
     const stw_gpu_kernel *kernel;
@@ -16,19 +15,20 @@ typedef struct launch_step {
     uint32_t grid_x, grid_y;
 } launch_step;
 
-/* What a plan keeps in stw_attn_work.scratch. */
+/* The kernels of a call and their argument, but for its pointers. */
+typedef struct planned_call {
+    stw_attn_call call;
+    const stw_variant *tile; /* NULL: the dropout mask's */
+    uint32_t count;
+    launch_step step[STW_ATTN_STEPS];
+    stw_attn_launch launch; /* of work's params; places are offsets */
+} planned_call;
+
+/* stw_attn_work.own: calls of `variant`, of `unaligned_variant` where there is one, of the dropout mask. */
 typedef struct launch_plan {
-    uint32_t count, mask_count, unaligned_count;
-    launch_step step[STW_ATTN_STEPS + 1], unaligned[STW_ATTN_STEPS];
+    planned_call usual, unaligned, mask;
     const stw_gpu_kernel *stage; /* of work's stages */
 } launch_plan;
-_Static_assert(sizeof(launch_plan) <= sizeof((stw_attn_work *)NULL)->scratch,
-               "a launch plan fits the scratch");
-
-static stw_attn_tile tile_of(const stw_variant *variant) {
-    return (stw_attn_tile){variant->id,     variant->head_dim, variant->bm,  variant->bn,
-                           variant->stages, variant->warps,    variant->loop};
-}
 
 /* Blocks of threads that run at a time, as far as shared memory says: rather too many than too few, since one
  * that finds no unit ends at once. A multiprocessor has 1 KB more than the largest block may have. */
@@ -40,9 +40,8 @@ static int64_t blocks_at_a_time(const stw_device *device, uint32_t smem) {
 const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_work *work,
                                     const stw_variant *variant) {
     (void)device;
-    stw_attn_tile tile = tile_of(variant);
-    if (work->unaligned && stw_attn_is_hopper(&tile)) return "tensor loads start at multiples of 16 bytes";
-    return stw_attn_tile_refusal(work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD, &tile,
+    if (work->unaligned && variant->loop->gpu->unaligned) return variant->loop->gpu->unaligned;
+    return stw_attn_tile_refusal(work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD, variant,
                                  &work->params);
 }
 
@@ -56,14 +55,19 @@ static void size_step(const stw_device *device, const stw_attn_step *step, launc
     sized->grid_y = few ? 1 : step->grid_y;
 }
 
-static stw_status find_steps(const stw_device *device, const stw_attn_steps *steps, launch_step *found) {
+/* Finds the kernels of a call and fills their argument. Between enter and leave. */
+static stw_status plan_call(const stw_device *device, const stw_attn_params *params,
+                            const stw_attn_steps *steps, planned_call *planned) {
     stw_gpu *gpu = device->state;
     for (uint32_t i = 0; i < steps->count; ++i) {
         const stw_attn_step *step = &steps->step[i];
-        size_step(device, step, &found[i]);
-        stw_status status = stw_gpu_kernel_find(gpu, step->entry, step->block, step->smem, &found[i].kernel);
+        const stw_gpu_entry entry = {step->entry, step->image, step->block, step->smem, step->early};
+        size_step(device, step, &planned->step[i]);
+        stw_status status = stw_gpu_kernel_find(gpu, &entry, &planned->step[i].kernel);
         if (status) return status;
     }
+    planned->count = steps->count;
+    stw_attn_launch_fill(planned->call, planned->tile, params, gpu->ops->wave, &planned->launch);
     return STW_OK;
 }
 
@@ -75,36 +79,49 @@ static void write_note(stw_attn_work *work, const stw_gpu *gpu, const stw_attn_s
         stw_text_add(&note, "%s%s", i ? " " : ": ", steps->step[i].entry);
 }
 
-stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
+static stw_status fill_plan(const stw_device *device, const stw_attn_work *work, const stw_attn_steps *usual,
+                            const stw_attn_steps *unaligned, launch_plan *plan) {
     stw_gpu *gpu = device->state;
-    stw_attn_tile tile = tile_of(work->variant);
-    stw_attn_steps steps, mask, unaligned = {0};
-    launch_plan plan = {0};
-    stw_attn_call call = work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD;
-    const char *refusal = stw_attn_tile_refusal(call, &tile, &work->params);
-    if (refusal) return stw_fail(STW_E_UNSUPPORTED, "attn_plan: variant %s: %s", tile.id, refusal);
-    stw_attn_steps_of(call, &tile, &work->params, gpu->ops->wave, &steps);
-    stw_attn_steps_of(STW_CALL_DROPOUT_MASK, NULL, &work->params, gpu->ops->wave, &mask);
-    plan.count = steps.count;
-    plan.mask_count = mask.count;
+    stw_attn_steps mask;
     int before;
+    stw_attn_steps_of(STW_CALL_DROPOUT_MASK, NULL, &work->params, gpu->ops->wave, &mask);
     stw_status status = stw_gpu_enter(gpu, "attn_plan", &before);
     if (status) return status;
-    status = find_steps(device, &steps, plan.step);
-    if (!status) status = find_steps(device, &mask, &plan.step[MASK_STEP]);
-    if (!status && work->unaligned_variant) {
-        stw_attn_tile other = tile_of(work->unaligned_variant);
-        stw_attn_steps_of(call, &other, &work->params, gpu->ops->wave, &unaligned);
-        plan.unaligned_count = unaligned.count;
-        status = find_steps(device, &unaligned, plan.unaligned);
+    status = plan_call(device, &work->params, usual, &plan->usual);
+    if (!status) status = plan_call(device, &work->params, &mask, &plan->mask);
+    if (!status && work->unaligned_variant)
+        status = plan_call(device, &work->params, unaligned, &plan->unaligned);
+    if (!status && work->stage_count) {
+        const stw_gpu_entry entry = {.name = stw_attn_stage_entry(&work->stage[0]), .threads = STW_ROW_THREADS};
+        status = stw_gpu_kernel_find(gpu, &entry, &plan->stage);
     }
-    if (!status && work->stage_count)
-        status =
-            stw_gpu_kernel_find(gpu, stw_attn_stage_entry(&work->stage[0]), STW_ROW_THREADS, 0, &plan.stage);
-    status = stw_gpu_leave(gpu, before, status);
-    if (status) return status;
-    memcpy(work->scratch, &plan, sizeof plan);
-    work->slower = stw_attn_slower(call, &tile, &work->params);
+    return stw_gpu_leave(gpu, before, status);
+}
+
+stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
+    stw_gpu *gpu = device->state;
+    const stw_variant *tile = work->variant;
+    stw_attn_steps steps, unaligned = {0};
+    stw_attn_call call = work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD;
+    const char *refusal = stw_attn_tile_refusal(call, tile, &work->params);
+    if (refusal) return stw_fail(STW_E_UNSUPPORTED, "attn_plan: variant %s: %s", tile->id, refusal);
+    launch_plan *plan = calloc(1, sizeof *plan);
+    if (!plan) return stw_fail(STW_E_NO_MEMORY, "attn_plan: no memory");
+    plan->usual.call = plan->unaligned.call = call;
+    plan->mask.call = STW_CALL_DROPOUT_MASK;
+    plan->usual.tile = tile;
+    plan->unaligned.tile = work->unaligned_variant;
+    stw_attn_steps_of(call, tile, &work->params, gpu->ops->wave, &steps);
+    if (work->unaligned_variant)
+        stw_attn_steps_of(call, work->unaligned_variant, &work->params, gpu->ops->wave, &unaligned);
+    stw_status status = fill_plan(device, work, &steps, &unaligned, plan);
+    if (status) {
+        free(plan);
+        return status;
+    }
+    free(work->own);
+    work->own = plan;
+    work->slower = stw_attn_slower(call, tile, &work->params);
     work->workspace_size = steps.workspace > unaligned.workspace ? steps.workspace : unaligned.workspace;
     write_note(work, gpu, &steps);
     return STW_OK;
@@ -128,39 +145,34 @@ static int same_sizes(const stw_attn_params *a, const stw_attn_params *b) {
            a->total_q == b->total_q && a->total_kv == b->total_kv;
 }
 
-/* The plan's steps for a call of other sizes of its classes (stw_attn_bwd_once). */
-static void resize_steps(const stw_device *device, stw_attn_call call, const stw_attn_tile *tile,
-                         const stw_attn_params *params, launch_step *steps) {
+/* The steps and the argument of a call of other sizes of the plan's classes (stw_attn_bwd_once). */
+static void resize(const stw_device *device, const planned_call *planned, const stw_attn_params *params,
+                   launch_step *steps, stw_attn_launch *launch) {
     const stw_gpu *gpu = device->state;
     stw_attn_steps own;
-    stw_attn_unnamed_steps_of(call, tile, params, gpu->ops->wave, &own);
+    stw_attn_unnamed_steps_of(planned->call, planned->tile, params, gpu->ops->wave, &own);
     for (uint32_t i = 0; i < own.count; ++i) size_step(device, &own.step[i], &steps[i]);
+    stw_attn_launch_fill(planned->call, planned->tile, params, gpu->ops->wave, launch);
 }
 
-static stw_status run_call(const char *who, stw_attn_call call, const stw_device *device,
+static stw_status run_call(const char *who, const planned_call *planned, const stw_device *device,
                            const stw_attn_work *work, const stw_attn_params *params, void *workspace,
                            stw_stream stream) {
     stw_gpu *gpu = device->state;
-    int unaligned = call == STW_CALL_BWD && work->unaligned_variant && !stw_attn_is_aligned(params);
-    stw_attn_tile tile = tile_of(unaligned ? work->unaligned_variant : work->variant);
-    stw_attn_launch launch;
-    launch_plan plan;
+    const stw_gpu_loop *loop = planned->tile ? planned->tile->loop->gpu : NULL;
+    const void *asked = loop && work->workspace_size ? workspace : NULL;
+    stw_attn_launch launch = planned->launch;
+    launch_step steps[STW_ATTN_STEPS];
     _Alignas(64) unsigned char maps[STW_GPU_MAPS_BYTES];
-    memcpy(&plan, work->scratch, sizeof plan);
-    int mask = call == STW_CALL_DROPOUT_MASK;
     int before;
+    memcpy(steps, planned->step, sizeof steps);
     stw_status status = stw_gpu_enter(gpu, who, &before);
     if (status) return status;
-    status =
-        stw_gpu_check_call(gpu, who, call, params, work->workspace_size && !mask ? workspace : NULL, stream);
-    if (!status) {
-        stw_attn_launch_of(call, &tile, params, gpu->ops->wave, workspace, &launch);
-        if (!mask && stw_attn_is_hopper(&tile)) status = gpu->ops->encode_maps(gpu, &launch, maps);
-    }
-    launch_step *steps = mask ? &plan.step[MASK_STEP] : unaligned ? plan.unaligned : plan.step;
-    uint32_t count = mask ? plan.mask_count : unaligned ? plan.unaligned_count : plan.count;
-    if (!same_sizes(&work->params, params)) resize_steps(device, call, &tile, params, steps);
-    if (!status) status = launch_steps(gpu, steps, count, &launch, maps, stream);
+    status = stw_gpu_check_call(gpu, who, planned->call, params, asked, stream);
+    if (!same_sizes(&work->params, params)) resize(device, planned, params, steps, &launch);
+    stw_attn_launch_place(planned->call, params, workspace, &launch);
+    if (!status && loop && loop->encode_maps) status = loop->encode_maps(gpu, &launch, maps);
+    if (!status) status = launch_steps(gpu, steps, planned->count, &launch, maps, stream);
     return stw_gpu_leave(gpu, before, status);
 }
 
@@ -169,8 +181,7 @@ stw_status stw_gpu_stage(const stw_device *device, const stw_attn_work *work, co
                          uint32_t cpu_threads) {
     (void)cpu_threads;
     stw_gpu *gpu = device->state;
-    launch_plan plan;
-    memcpy(&plan, work->scratch, sizeof plan);
+    const launch_plan *plan = work->own;
     stw_attn_call call = work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD;
     const char *who = call == STW_CALL_FWD ? "attn_fwd" : "attn_bwd";
     int before;
@@ -182,7 +193,7 @@ stw_status stw_gpu_stage(const stw_device *device, const stw_attn_work *work, co
         void *arguments[] = {&stage};
         uint32_t grid_x, grid_y;
         stw_attn_stage_grid(&stage, gpu->ops->wave, &grid_x, &grid_y);
-        status = gpu->ops->launch(gpu, plan.stage, grid_x, grid_y, stream, arguments);
+        status = gpu->ops->launch(gpu, plan->stage, grid_x, grid_y, stream, arguments);
     }
     return stw_gpu_leave(gpu, before, status);
 }
@@ -191,18 +202,22 @@ stw_status stw_gpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
                             const stw_attn_params *params, void *workspace, stw_stream stream,
                             uint32_t cpu_threads) {
     (void)cpu_threads;
-    return run_call("attn_bwd", STW_CALL_BWD, device, work, params, workspace, stream);
+    const launch_plan *plan = work->own;
+    int unaligned = work->unaligned_variant && !stw_attn_is_aligned(params);
+    return run_call("attn_bwd", unaligned ? &plan->unaligned : &plan->usual, device, work, params, workspace, stream);
 }
 
 stw_status stw_gpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
                             const stw_attn_params *params, void *workspace, stw_stream stream,
                             uint32_t cpu_threads) {
     (void)cpu_threads;
-    return run_call("attn_fwd", STW_CALL_FWD, device, work, params, workspace, stream);
+    const launch_plan *plan = work->own;
+    return run_call("attn_fwd", &plan->usual, device, work, params, workspace, stream);
 }
 
 stw_status stw_gpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
                                 const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads) {
     (void)cpu_threads;
-    return run_call("dropout_mask", STW_CALL_DROPOUT_MASK, device, work, params, NULL, stream);
+    const launch_plan *plan = work->own;
+    return run_call("dropout_mask", &plan->mask, device, work, params, NULL, stream);
 }

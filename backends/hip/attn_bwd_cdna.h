@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * CDNA's own main loop of the backward pass: 16-bit, head dims up to 64 and 128, no features that touch single
- * pairs, dQ, dK and dV all wanted, rows that are whole vectors (backends/gpu/attn_tiled.c: is_lean); every other problem
+ * pairs, dQ, dK and dV all wanted, rows that are whole vectors (backends/hip/attn_cdna.c: lean_refusal); every other problem
  * takes attn_bwd.inl. Sums of dQ lie as that loop's, statistics are negated (STW_STATS_NEGATED).
  *
  * A block of four waves owns 192 keys of one kv head and walks over the queries of every head of its group, 32 rows a

@@ -2,7 +2,7 @@
  *
  * The kernels before and behind CDNA's own main loop, for the usual case: attn_cdna_delta makes statistics and clears
  * the sums of dQ as attn_bwd_delta does without its options, attn_cdna_finish writes dQ in its own type
- * (backends/gpu/attn_tiled.c: lean_delta, lean_finish). A block of threads takes STW_CDNA_ROWS rows of one head, eight query
+ * (backends/hip/attn_cdna.c: lean_delta, lean_finish). A block of threads takes STW_CDNA_ROWS rows of one head, eight query
  * blocks: what it costs to find them is a good part of such small kernels. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_ROWS_H
 #define STW_HIP_ATTN_BWD_CDNA_ROWS_H

@@ -12,6 +12,7 @@ typedef struct stw_hip_state {
     stw_gpu gpu; /* first: common code sees only this */
     const stw_hip_functions *hip;
     int version; /* of the runtime: 60342131 = ROCm 6.3 */
+    int flushes; /* its matrix unit takes subnormal f16 for zero */
 } stw_hip_state;
 
 /* `jagged`: image of the jagged operations, or NULL. Errors: STW_E_NO_MEMORY. */

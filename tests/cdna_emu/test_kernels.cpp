@@ -5,10 +5,11 @@
  * schedules) against plain float64. Arguments: PRODUCT IMAGE OBJDUMP. */
 #include "emulator.h"
 
-#include "sternway/attn_bwd.h"
+#include "sternway/sternway.h"
 
 extern "C" {
 #include "backends/gpu/attn_tiled.h"
+extern const stw_attn_loop stw_attn_loop_split, stw_attn_loop_f32;
 }
 
 #include <cmath>
@@ -191,7 +192,7 @@ struct Problem {
     }
 };
 
-static void backward(CodeObject &code, const stw_attn_tile &tile, stw_dtype dtype, int rows, int width, int causal,
+static void backward(CodeObject &code, const stw_variant &tile, stw_dtype dtype, int rows, int width, int causal,
                      uint32_t schedule) {
     Problem problem(dtype, rows, width, causal);
     stw_attn_params params = problem.params();
@@ -230,7 +231,7 @@ int main(int count, char **words) {
         products(*load(words[1]));
         std::unique_ptr<CodeObject> code = load(words[2]);
         std::string arch = code->arch(), small = arch + "_32x128_hd64", wide = arch + "_16x32_hd128_f32";
-        stw_attn_tile half = {small.c_str(), 64, 32, 128, 1, 4, "split"}, f32 = {wide.c_str(), 128, 16, 32, 1, 2, "f32"};
+        stw_variant half = {small.c_str(), 64, 32, 128, 1, 4, 0, &stw_attn_loop_split, 0}, f32 = {wide.c_str(), 128, 16, 32, 1, 2, 0, &stw_attn_loop_f32, 0};
         for (uint32_t schedule : {0u, 5u}) {
             backward(*code, half, STW_BF16, 77, 64, 1, schedule);
             backward(*code, half, STW_F16, 131, 61, 0, schedule);

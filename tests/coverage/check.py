@@ -14,7 +14,7 @@ MARKER = re.compile(r"GCOVR_EXCL_(?:BR_)?LINE\b:?\s*(.*?)\s*(?:\*/|$)")
 
 
 def counts(build):
-    words = ["gcovr", "--root", SOURCE, "--object-directory", build, "--filter", "common/", "--filter", "backends/gpu/", "--filter", "dispatch/",
+    words = ["gcovr", "--root", SOURCE, "--object-directory", build, "--filter", "common/", "--filter", "backends/gpu/", "--filter", "backends/[a-z]+/attn_(sm90|cdna)[.]c", "--filter", "dispatch/",
              "--exclude", "common/kernels/", "--json", "-"]
     done = subprocess.run(words, cwd=SOURCE, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -17,11 +17,12 @@
 #include <cmocka.h>
 
 enum { A64, B64, A128, B128, C256, F64, F256, VARIANTS };
+static const stw_attn_loop split = {.name = "split"}, f32 = {.name = "f32"};
 static const stw_variant variants[VARIANTS] = {
-    {"a_hd64", 64, 64, 64, 1, 4, 10, "split"},   {"b_hd64", 64, 128, 64, 1, 4, 10, "split"},
-    {"a_hd128", 128, 64, 64, 1, 4, 10, "split"}, {"b_hd128", 128, 128, 64, 1, 4, 10, "split"},
-    {"c_hd256", 256, 64, 64, 1, 4, 10, "split"}, {"f_hd64", 64, 32, 64, 1, 4, 10, "f32"},
-    {"f_hd256", 256, 32, 32, 1, 4, 10, "f32"},
+    {"a_hd64", 64, 64, 64, 1, 4, 10, &split, 0},   {"b_hd64", 64, 128, 64, 1, 4, 10, &split, 0},
+    {"a_hd128", 128, 64, 64, 1, 4, 10, &split, 0}, {"b_hd128", 128, 128, 64, 1, 4, 10, &split, 0},
+    {"c_hd256", 256, 64, 64, 1, 4, 10, &split, 0}, {"f_hd64", 64, 32, 64, 1, 4, 10, &f32, 0},
+    {"f_hd256", 256, 32, 32, 1, 4, 10, &f32, 0},
 };
 static const stw_rule_row no_rules[] = {{"", "c_hd256"}};
 static const stw_attn_table table = {"sm80", variants, VARIANTS, no_rules, 1};

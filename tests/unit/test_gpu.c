@@ -328,15 +328,19 @@ static void leaving_keeps_the_first_failure(void **state) {
 static void kernels_are_found_by_name_and_shape(void **state) {
     (void)state;
     const stw_gpu_kernel *kernel[4], *again = NULL;
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "one", 64, 100, &kernel[0]), STW_OK);
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "one", 128, 100, &kernel[1]), STW_OK);
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "one", 64, 200, &kernel[2]), STW_OK);
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "two", 64, 100, &kernel[3]), STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 64, 100, 0}, &kernel[0]), STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 128, 100, 0}, &kernel[1]), STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 64, 200, 0}, &kernel[2]), STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"two", STW_KERNEL_ATTN, 64, 100, 0}, &kernel[3]), STW_OK);
     assert_int_equal(fake.kernels, 4);
     assert_int_equal(fake.modules, 1);
     for (int i = 0; i < 4; ++i) {
         assert_int_equal(
-            stw_gpu_kernel_find(&gpu, kernel[i]->name, kernel[i]->threads, kernel[i]->smem, &again), STW_OK);
+            stw_gpu_kernel_find(
+                &gpu,
+                &(stw_gpu_entry){kernel[i]->name, kernel[i]->image, kernel[i]->threads, kernel[i]->smem, 0},
+                &again),
+            STW_OK);
         assert_ptr_equal(again, kernel[i]);
         for (int n = 0; n < i; ++n) assert_ptr_not_equal(kernel[n], kernel[i]);
     }
@@ -347,19 +351,20 @@ static void kernels_are_found_by_name_and_shape(void **state) {
 static void kernels_that_cannot_be_made(void **state) {
     (void)state;
     const stw_gpu_kernel *kernel = NULL;
+    const stw_gpu_entry jagged = {"stw_jagged_x", STW_KERNEL_JAGGED, 64, 0, 0};
     fake.module = STW_E_NO_IMAGE;
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "stw_jagged_x", 64, 0, &kernel), STW_E_NO_IMAGE);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &jagged, &kernel), STW_E_NO_IMAGE);
     fake.module = STW_OK;
     callocs_left = 0;
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "stw_jagged_x", 64, 0, &kernel), STW_E_NO_MEMORY);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &jagged, &kernel), STW_E_NO_MEMORY);
     assert_string_equal(stw_last_error(), "fake: no memory for kernel stw_jagged_x");
     callocs_left = -1;
     fake.kernel = STW_E_INTERNAL;
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "stw_jagged_x", 64, 0, &kernel), STW_E_INTERNAL);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &jagged, &kernel), STW_E_INTERNAL);
     assert_null(kernel);
     assert_null(gpu.kernels);
     fake.kernel = STW_OK;
-    assert_int_equal(stw_gpu_kernel_find(&gpu, "stw_jagged_x", 64, 0, &kernel), STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &jagged, &kernel), STW_OK);
     assert_int_equal(fake.modules, 2); /* the failed one, and the good one once */
     assert_null(gpu.module);           /* that of attention is not needed */
 }
@@ -562,6 +567,11 @@ static void notes(stw_jagged_work *work, const char *text) {
     if (!strstr(work->note, text)) fail_msg("\"%s\" lacks \"%s\"", work->note, text);
 }
 
+static void replace_work(stw_jagged_work *work, const char *line) {
+    free(work->own);
+    *work = work_of(line);
+}
+
 static void products_that_are_not_the_librarys(void **state) {
     (void)state;
     stw_jagged_work work = work_of(LINEAR);
@@ -572,7 +582,7 @@ static void products_that_are_not_the_librarys(void **state) {
     notes(&work, "libc.so.6 else product_");
     assert_null(work.unordered);
     assert_string_equal(work.variant, "libc.so.6 libc.so.6");
-    work = work_of(LINEAR);
+    replace_work(&work, LINEAR);
     work.deterministic = 1;
     notes(&work, "libc.so.6 else product_"); /* it promises an order */
     vendor.ordered = 0;
@@ -580,33 +590,34 @@ static void products_that_are_not_the_librarys(void **state) {
     work.deterministic = 0;
     notes(&work, "libc.so.6 else product_");
     assert_string_equal(work.unordered, "libc.so.6");
-    work = work_of("jagged_linear:f32:c8l1000t8000i1024f1024:full");
+    replace_work(&work, "jagged_linear:f32:c8l1000t8000i1024f1024:full");
     notes(&work, "dX by own tiles: f32, dW by own tiles: f32, ");
-    work = work_of("jagged_linear:f16:c8l1000t8000i64f64:full");
+    replace_work(&work, "jagged_linear:f16:c8l1000t8000i64f64:full");
     notes(&work, "dX by own tiles: little work, dW by own tiles: little work, ");
-    work = work_of("jagged_linear:f16:c0l1000t8000i1024f1024:full");
+    replace_work(&work, "jagged_linear:f16:c0l1000t8000i1024f1024:full");
     notes(&work, "dW by own tiles: little work, ");
-    work = work_of("jagged_linear:f16:c8l1000t2147483648i64f64:full");
+    replace_work(&work, "jagged_linear:f16:c8l1000t2147483648i64f64:full");
     notes(&work, "dX by own tiles: 2^31 rows, dW by own tiles: 2^31 rows, ");
-    work = work_of("jagged_linear:f16:c8l1000t64i2147483648f64:full");
+    replace_work(&work, "jagged_linear:f16:c8l1000t64i2147483648f64:full");
     notes(&work, "dX by own tiles: 2^31 rows, dW by own tiles: 2^31 rows, ");
-    work = work_of("jagged_linear:f16:c8l1000t64i64f2147483648:full");
+    replace_work(&work, "jagged_linear:f16:c8l1000t64i64f2147483648:full");
     notes(&work, "dX by own tiles: 2^31 rows, dW by own tiles: 2^31 rows, ");
     vendor.workspace = 0; /* does not split sums */
-    work = work_of(LINEAR);
+    replace_work(&work, LINEAR);
     notes(&work, "dW by own tiles: few tiles in the result, libc.so.6 else product_");
-    work = work_of("jagged_linear:f16:c8l1000t8000i4096f4096:full");
+    replace_work(&work, "jagged_linear:f16:c8l1000t8000i4096f4096:full");
     notes(&work, "libc.so.6 else product_");
     assert_null(strstr(work.note, "own tiles"));
-    work = work_of("jagged_linear:f16:c8l1000t8000i1024f1024"); /* rows to skip: nobody asks the library */
+    replace_work(&work, "jagged_linear:f16:c8l1000t8000i1024f1024"); /* rows to skip: nobody asks the library */
     notes(&work, "cubin, ");
     assert_null(strstr(work.note, "libc.so.6"));
     assert_null(strstr(work.note, "own tiles"));
+    free(work.own);
 }
 
 static void jagged_plans_that_fail(void **state) {
     (void)state;
-    stw_jagged_work work = work_of(LINEAR), before = work;
+    stw_jagged_work work = work_of(LINEAR);
     fake.kernel = STW_E_INTERNAL;
     assert_int_equal(stw_gpu_jagged_prepare(&device, &work), STW_E_INTERNAL);
     says("fake: kernel");
@@ -622,7 +633,7 @@ static void jagged_plans_that_fail(void **state) {
     assert_int_equal(stw_gpu_jagged_prepare(&device, &work), STW_E_UNSUPPORTED);
     says("jagged_bwd_plan: fake: GPUs have f16, bf16 and f32, the CPU backend has the others");
     work.params.dtype = STW_F16;
-    assert_memory_equal(work.scratch, before.scratch, sizeof work.scratch);
+    assert_null(work.own);
     assert_int_equal(work.workspace_size, 0);
 }
 
@@ -667,6 +678,7 @@ static void calls_with_a_library(void **state) {
     assert_int_equal(run(&work, &p), STW_OK);
     assert_string_equal(fake.launched, PREPARE DX DW);
     assert_int_equal(lib.matmuls, 0);
+    free(work.own);
 }
 
 static void jagged_calls_that_fail(void **state) {
@@ -695,6 +707,7 @@ static void jagged_calls_that_fail(void **state) {
     assert_int_equal(run(&work, &p), STW_E_DRIVER);
     assert_string_equal(fake.launched, PREPARE);
     assert_int_equal(lib.matmuls, 0);
+    free(work.own);
 }
 
 /* ---- backends/gpu/launch.c ---- */
@@ -726,11 +739,10 @@ static uint32_t grid_of(const char *line) {
     stw_attn_work work = attn_work_of(line, "sm80_64x128_hd64");
     if (stw_gpu_attn_prepare(&device, &work)) fail_msg("%s", stw_last_error());
     stw_attn_steps steps;
-    stw_attn_tile tile = {work.variant->id,     work.variant->head_dim, work.variant->bm,  work.variant->bn,
-                          work.variant->stages, work.variant->warps,    work.variant->loop};
-    stw_attn_steps_of(STW_CALL_BWD, &tile, &work.params, 32, &steps);
+    stw_attn_steps_of(STW_CALL_BWD, work.variant, &work.params, 32, &steps);
     fake.launches = 0;
     assert_int_equal(stw_gpu_attn_bwd(&device, &work, &work.params, AT(9), NULL, 0), STW_OK);
+    free(work.own);
     assert_int_equal(fake.launches, steps.count);
     for (uint32_t i = 0; i < steps.count; ++i) {
         if (steps.step[i].queued != STW_QUEUED_NEVER) return fake.grid[i];
@@ -770,6 +782,8 @@ static void launches_of(stw_attn_work *work, const stw_attn_params *params, char
     fake.arguments = launches_out;
     assert_int_equal(stw_gpu_attn_bwd(&device, work, params, AT(9), NULL, 0), STW_OK);
     fake.arguments = NULL;
+    free(work->own);
+    work->own = NULL;
     memcpy(names, fake.launched, sizeof fake.launched);
 }
 
@@ -849,6 +863,7 @@ static void staged_inputs(void **state) {
         fake.launch = STW_OK, fake.forked = 1;
         assert_int_equal(stw_gpu_stage(&device, &work, &params, stages, 2, AT(9), NULL, 0), STW_E_FORKED);
         fake.forked = 0;
+        free(work.own);
         params.k.data = NULL; /* a pack without rows */
         assert_int_equal(stw_attn_stages_bind(&work, &params, AT(9), stages), 1);
         assert_ptr_equal(stages[0].from, AT(5));

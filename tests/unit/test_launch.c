@@ -37,8 +37,8 @@ static stw_attn_params params_of(const char *text) {
     return params;
 }
 
-static stw_attn_tile tile_of(const stw_variant *v) {
-    return (stw_attn_tile){v->id, v->head_dim, v->bm, v->bn, v->stages, v->warps, v->loop};
+static stw_variant tile_of(const stw_variant *v) {
+    return *v;
 }
 
 typedef struct place {
@@ -78,7 +78,7 @@ static void check_query_blocks(const stw_attn_params *params, const stw_attn_lau
     assert_true(next <= l->q_blocks);
 }
 
-static void check(const stw_attn_tile *tile, const stw_attn_params *p, uint32_t wave) {
+static void check(const stw_variant *tile, const stw_attn_params *p, uint32_t wave) {
     stw_attn_steps steps;
     stw_attn_launch l;
     stw_attn_steps_of(STW_CALL_BWD, tile, p, wave, &steps);
@@ -100,7 +100,7 @@ static void check(const stw_attn_tile *tile, const stw_attn_params *p, uint32_t 
     check_places(places, sizeof places / sizeof *places, steps.workspace);
     assert_true(l.width >= p->head_dim_qk && l.k_blocks * l.bn >= p->max_seq_kv);
     check_query_blocks(p, &l);
-    if (!stw_attn_is_hopper(tile)) return;
+    if (!tile->loop->gpu->encode_maps) return;
     /* bulk copies take multiples of 16 bytes; units, and those of the heads numbered together, are counted in
      * 32 bits */
     assert_int_equal(row * sizeof(float) % 16, 0);
@@ -114,7 +114,7 @@ static void check_with_every_tile(const char *text) {
     for (int a = 0; a < 4; ++a) {
         const stw_attn_table *table = stw_attn_table_find(archs[a]);
         for (size_t v = 0; v < table->variant_count; ++v) {
-            stw_attn_tile tile = tile_of(&table->variants[v]);
+            stw_variant tile = tile_of(&table->variants[v]);
             uint32_t widest = p.head_dim_qk > p.head_dim_v ? p.head_dim_qk : p.head_dim_v;
             if (tile.head_dim >= widest && !stw_attn_tile_refusal(STW_CALL_BWD, &tile, &p))
                 check(&tile, &p, a < 2 ? 32 : 64);
@@ -170,7 +170,7 @@ static void generous_maxima_cost_nothing(void **state) {
     for (int a = 0; a < 4; ++a) {
         const stw_attn_table *table = stw_attn_table_find(archs[a]);
         for (size_t v = 0; v < table->variant_count; ++v) {
-            stw_attn_tile tile = tile_of(&table->variants[v]);
+            stw_variant tile = tile_of(&table->variants[v]);
             uint32_t wave = a < 2 ? 32 : 64;
             for (stw_attn_call call = STW_CALL_BWD; call <= STW_CALL_FWD; ++call) {
                 stw_attn_steps x, y;

@@ -81,7 +81,7 @@ static const char *refused_loop; /* variants of this loop are refused by the fak
 static const char *refuse_loop(const stw_device *device, const stw_attn_work *work,
                                const stw_variant *variant) {
     (void)device, (void)work;
-    return refused_loop && !strcmp(variant->loop, refused_loop) ? "refused by the test" : NULL;
+    return refused_loop && !strcmp(variant->loop->name, refused_loop) ? "refused by the test" : NULL;
 }
 
 static void every_problem_finds_a_rule(void **state) {
@@ -120,7 +120,7 @@ static void every_problem_finds_a_rule(void **state) {
  * everywhere. */
 static int is_same_row(const stw_variant *a, const stw_variant *b) {
     return a->head_dim == b->head_dim && a->bm == b->bm && a->bn == b->bn && a->stages == b->stages &&
-           a->warps == b->warps && a->smem_kb == b->smem_kb && !strcmp(a->loop, b->loop);
+           a->warps == b->warps && a->smem_kb == b->smem_kb && !strcmp(a->loop->name, b->loop->name);
 }
 
 static void every_variant_has_a_rule_and_an_id_of_its_own(void **state) {
@@ -156,10 +156,10 @@ static void a_refused_variant_is_passed_over_with_its_reason(void **state) {
     refused_loop = NULL;
     stw_text text = stw_text_in(why, sizeof why);
     assert_int_equal(stw_select(&rules, &facts, &ops, &device, NULL, 1, &text, &first), STW_OK);
-    refused_loop = first->loop;
+    refused_loop = first->loop->name;
     text = stw_text_in(why, sizeof why);
     assert_int_equal(stw_select(&rules, &facts, &ops, &device, NULL, 1, &text, &second), STW_OK);
-    assert_string_not_equal(first->loop, second->loop);
+    assert_ptr_not_equal(first->loop, second->loop);
     assert_non_null(strstr(why, "refused by the test"));
     text = stw_text_in(why, sizeof why);
     assert_int_equal(stw_select(&rules, &facts, &ops, &device, first->id, 0, &text, &second),
@@ -190,7 +190,7 @@ static void next_variants_are_those_that_would_run(void **state) {
     text = stw_text_in(why, sizeof why);
     rules.count -= 1; /* without the last rule, which is the portable one's, nothing is left */
     assert_int_equal(stw_select(&rules, &facts, &ops, &device, NULL, 1, &text, &variant), STW_OK);
-    assert_string_equal(variant->loop, "avx2");
+    assert_string_equal(variant->loop->name, "avx2");
     assert_null(strstr(why, "next: "));
     refused_loop = "avx2";
     facts.value[STW_FACT_seq_q] = 1; /* the first rule alone is for longer ones */

@@ -2,7 +2,7 @@
  *
  * Which kernels a call consists of (backends/gpu/attn_tiled.c): what CDNA's own kernels take, when the gradient of
  * a bias is summed and by which kernel, what Hopper's own main loop refuses. Expectations are the comments'
- * of attn_launch.c and attn_hopper.c, one property changed at a time. And what problems of one size class
+ * of attn_tiled.c, attn_cdna.c and attn_sm90.c, one property changed at a time. And what problems of one size class
  * have in common (common/size_class.h). */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,6 +22,8 @@
 #include <stdio.h>
 #include <string.h>
 
+extern const stw_attn_loop stw_attn_loop_wgmma;
+
 static stw_attn_params params_of(const char *text) {
     stw_problem problem;
     stw_attn_params params;
@@ -32,11 +34,11 @@ static stw_attn_params params_of(const char *text) {
     return params;
 }
 
-static stw_attn_tile tile_called(const char *arch, const char *id) {
+static stw_variant tile_called(const char *arch, const char *id) {
     const stw_attn_table *table = stw_attn_table_find(arch);
     const stw_variant *v = stw_attn_variant_find(table, id);
     if (!v) fail_msg("%s has no variant %s", arch, id);
-    return (stw_attn_tile){v->id, v->head_dim, v->bm, v->bn, v->stages, v->warps, v->loop};
+    return *v;
 }
 
 /* ---- CDNA's own kernels ---- */
@@ -44,7 +46,7 @@ static stw_attn_tile tile_called(const char *arch, const char *id) {
 enum { NONE = 0, MAIN = 1, DELTA = 2, FINISH = 4, EXACT = 8, ALL = MAIN | DELTA | FINISH };
 
 /* Which of the steps are CDNA's own. The main loop keeps its name; its shared memory is its own. */
-static int own_steps(const stw_attn_tile *tile, const stw_attn_params *p) {
+static int own_steps(const stw_variant *tile, const stw_attn_params *p) {
     stw_attn_steps steps;
     int found = 0;
     stw_attn_steps_of(STW_CALL_BWD, tile, p, 64, &steps);
@@ -88,9 +90,9 @@ static void own_kernels_of_problems(void **state) {
         {":bias_bhqk", NONE},
         {":bias_bhqk:grads_qkvb", NONE},
     };
-    stw_attn_tile tile = tile_called("gfx942", "gfx942_32x128_hd64");
-    stw_attn_tile shared = tile_called("gfx942", "gfx942_64x128_hd32");
-    stw_attn_tile exact = tile_called("gfx90a", "gfx90a_32x128_hd64");
+    stw_variant tile = tile_called("gfx942", "gfx942_32x128_hd64");
+    stw_variant shared = tile_called("gfx942", "gfx942_64x128_hd32");
+    stw_variant exact = tile_called("gfx90a", "gfx90a_32x128_hd64");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         char text[160];
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d64%s", rows[i].options);
@@ -109,7 +111,7 @@ static void own_kernels_of_problems(void **state) {
 static void own_kernels_want_even_tensors(void **state) {
     (void)state;
     const stw_attn_params good = params_of("attn_bwd:bf16:b2h4k2s130x150d64");
-    stw_attn_tile tile = tile_called("gfx942", "gfx942_32x128_hd64");
+    stw_variant tile = tile_called("gfx942", "gfx942_32x128_hd64");
     static const struct {
         size_t tensor;
         int own;
@@ -153,7 +155,7 @@ static void own_kernels_want_even_tensors(void **state) {
 
 /* ---- the gradient of a bias ---- */
 
-static const stw_attn_step *bias_step(const stw_attn_tile *tile, const stw_attn_params *p, uint32_t wave,
+static const stw_attn_step *bias_step(const stw_variant *tile, const stw_attn_params *p, uint32_t wave,
                                       stw_attn_steps *steps) {
     stw_attn_steps_of(STW_CALL_BWD, tile, p, wave, steps);
     for (uint32_t i = 0; i < steps->count; ++i)
@@ -165,7 +167,7 @@ static const stw_attn_step *bias_step(const stw_attn_tile *tile, const stw_attn_
  * nothing else where the bias is the same wherever its gradient is summed. */
 static void bias_is_summed_where_broadcast(void **state) {
     (void)state;
-    stw_attn_tile tile = tile_called("sm80", "sm80_64x128_hd64"),
+    stw_variant tile = tile_called("sm80", "sm80_64x128_hd64"),
                   wide = tile_called("gfx942", "gfx942_32x128_hd64");
     for (int bias = 0; bias < 16; ++bias)
         for (int sums = 0; sums < 16; ++sums)
@@ -221,7 +223,7 @@ static void bias_kernels_of_types(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         char text[160], entry[STW_ATTN_ENTRY_MAX];
         stw_attn_steps steps;
-        stw_attn_tile tile = tile_called(rows[i].arch, rows[i].variant);
+        stw_variant tile = tile_called(rows[i].arch, rows[i].variant);
         snprintf(text, sizeof text, "attn_bwd:%s", rows[i].problem);
         snprintf(entry, sizeof entry, "stw_attn_bwd_bias_%s", rows[i].entry);
         stw_attn_params p = params_of(text);
@@ -254,7 +256,7 @@ static void tiles_say_what_costs_more(void **state) {
         {":grads_qk", "not all of dQ, dK and dV", NULL, NULL},
         {":gap1", "rows that are not whole vectors of 16 bytes, or are beyond 32-bit offsets", NULL, NULL},
     };
-    stw_attn_tile own = tile_called("gfx942", "gfx942_32x128_hd64"),
+    stw_variant own = tile_called("gfx942", "gfx942_32x128_hd64"),
                   four = tile_called("sm80", "sm80_128x128_hd64"),
                   split = tile_called("sm80", "sm80_64x128_hd64"),
                   hopper = tile_called("sm90", "sm90_128x128_hd64"),
@@ -265,7 +267,7 @@ static void tiles_say_what_costs_more(void **state) {
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d64%s", rows[i].options);
         stw_attn_params p = params_of(text);
         const struct {
-            const stw_attn_tile *tile;
+            const stw_variant *tile;
             const char *expected;
         } of[] = {{&own, rows[i].own}, {&exact, rows[i].own}, {&four, rows[i].four}, {&split, rows[i].split},
                   {&hopper, NULL},     {&f32, NULL}}; /* the last two have no others */
@@ -310,7 +312,7 @@ static void hopper_says_what_it_does_not_take(void **state) {
         char text[160];
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d64%s", rows[i].options);
         stw_attn_params p = params_of(text);
-        const char *refusal = stw_attn_hopper_refusal(&p);
+        const char *refusal = stw_attn_loop_wgmma.gpu->refusal(&p);
         if (!rows[i].text != !refusal || (refusal && strncmp(refusal, rows[i].text, strlen(rows[i].text))))
             fail_msg("%s: %s", text, refusal ? refusal : "taken");
     }
@@ -355,11 +357,11 @@ static void hopper_wants_what_tensor_loads_take(void **state) {
         char text[160];
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2%s", rows[i].problem);
         stw_attn_params p = params_of(text);
-        assert_null(stw_attn_hopper_refusal(&p));
+        assert_null(stw_attn_loop_wgmma.gpu->refusal(&p));
         if (rows[i].field == FIELD(batch) && rows[i].value)
             p.q.batch = 12; /* a stride that does not matter now */
         memcpy((char *)&p + rows[i].field, &rows[i].value, sizeof rows[i].value);
-        const char *refusal = stw_attn_hopper_refusal(&p);
+        const char *refusal = stw_attn_loop_wgmma.gpu->refusal(&p);
         if (!rows[i].text != !refusal || (refusal && strncmp(refusal, rows[i].text, strlen(rows[i].text))))
             fail_msg("row %zu, %s: %s", i, text, refusal ? refusal : "taken");
     }
@@ -369,9 +371,9 @@ static void tiles_are_for_their_calls(void **state) {
     (void)state;
     stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s130x150d64"),
                     f32 = params_of("attn_bwd:f32:b2h4k2s130x150d64");
-    stw_attn_tile backward = tile_called("sm80", "sm80_64x128_hd64"),
+    stw_variant backward = tile_called("sm80", "sm80_64x128_hd64"),
                   forward = tile_called("sm80", "sm80_fwd_64x64_hd64");
-    stw_attn_tile exact = tile_called("sm80", "sm80_32x64_hd64_f32");
+    stw_variant exact = tile_called("sm80", "sm80_32x64_hd64_f32");
     assert_null(stw_attn_tile_refusal(STW_CALL_BWD, &backward, &p));
     assert_null(stw_attn_tile_refusal(STW_CALL_FWD, &forward, &p));
     assert_null(stw_attn_tile_refusal(STW_CALL_BWD, &exact, &f32));
@@ -432,9 +434,9 @@ static stw_attn_params any_params(int n) {
     return p;
 }
 
-static void same_kernels(const stw_attn_tile *tile, uint32_t wave, const stw_attn_params *p,
+static void same_kernels(const stw_variant *tile, uint32_t wave, const stw_attn_params *p,
                          const stw_attn_params *class) {
-    int forward = !strncmp(tile->loop, "fwd", 3);
+    int forward = !strncmp(tile->loop->name, "fwd", 3);
     stw_attn_call call = forward ? STW_CALL_FWD : STW_CALL_BWD;
     const char *refusal = stw_attn_tile_refusal(call, tile, p);
     assert_ptr_equal(refusal, stw_attn_tile_refusal(call, tile, class));
@@ -471,7 +473,7 @@ static void classes_share_kernels(void **state) {
         class.total_kv = stw_size_class(p.total_kv);
         const stw_attn_table *table = stw_attn_table_find(archs[n / 6 % 4]);
         for (size_t i = 0; i < table->variant_count; ++i) {
-            stw_attn_tile tile = tile_called(table->arch, table->variants[i].id);
+            stw_variant tile = tile_called(table->arch, table->variants[i].id);
             if (tile.head_dim < p.head_dim_qk) continue;
             same_kernels(&tile, table->arch[0] == 's' ? 32 : 64, &p, &class);
         }

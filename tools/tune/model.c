@@ -72,7 +72,7 @@ static const char *words_of(const model *m, const stw_variant *v, char words[WOR
 }
 
 static int comparable(const tune_target *target, const stw_variant *a, const stw_variant *b) {
-    return !strcmp(a->loop, b->loop) || !strcmp(target->table->arch, "cpu");
+    return !strcmp(a->loop->name, b->loop->name) || !strcmp(target->table->arch, "cpu");
 }
 
 void tune_model_prune(const tune_target *target, tune_point *point) {

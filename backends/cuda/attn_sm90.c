@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The host side of Hopper's own main loop (loop "wgmma"): which problems it takes, what it decides about them, and
+ * the tensor maps (TMA descriptors) of a call. Kernels: attn_bwd_sm90.inl. Every other problem goes to the shared
+ * kernels. */
+#include "backends/cuda/device.h"
+#include "backends/cuda/tensor_map.h"
+#include "backends/gpu/attn_tiled.h"
+#include "common/params/attn_launch.h"
+#include "common/size_class.h"
+#include "sternway/attn_bwd.h"
+
+#define UNITS_MAX (INT64_C(1) << 31)
+
+/* A tensor load steps by multiples of 16 bytes, forwards or not at all, and counts rows in 32 bits. */
+static int stride_fits(int64_t stride, int64_t count) {
+    return count <= 1 || (stride >= 0 && stride % 8 == 0 && stride < INT64_C(1) << 39);
+}
+
+static int tensor_fits(const stw_tensor_param *t, int64_t rows, int64_t heads, int64_t batch) {
+    return rows < INT64_C(1) << 30 && heads < INT64_C(1) << 30 && batch < INT64_C(1) << 30 &&
+           stride_fits(t->seq, rows) && stride_fits(t->head, heads) && stride_fits(t->batch, batch);
+}
+
+/* Key blocks of the largest problem that shares this one's size classes. */
+static int64_t key_blocks_of_class(const stw_attn_params *p) {
+    int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0,
+        packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
+    stw_attn_params largest = {.features = p->features,
+                               .batch = stw_packed_class(packed_q && packed_kv, p->batch),
+                               .max_seq_kv = stw_packed_class(packed_kv, p->max_seq_kv),
+                               .total_kv = stw_packed_class(packed_kv, p->total_kv)};
+    return stw_key_blocks_most(&largest, 128);
+}
+
+/* NULL, or why the loop does not take the problem: it goes to the shared kernels. */
+static const char *refusal(const stw_attn_params *p) {
+    const uint32_t gradients = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV, f = p->features;
+    int packed_q = (f & STW_FEAT_PACKED_Q) != 0, packed_kv = (f & STW_FEAT_PACKED_KV) != 0;
+    int64_t rows = packed_q ? stw_size_class(p->total_q) : p->max_seq_q,
+            keys = packed_kv ? stw_size_class(p->total_kv) : p->max_seq_kv;
+    int64_t batch_q = packed_q ? 1 : p->batch, batch_kv = packed_kv ? 1 : p->batch;
+    if (f & STW_FEAT_BIAS) return "it takes no bias";
+    if (f & STW_FEAT_ALIBI) return "it takes no ALiBi";
+    if (f & STW_FEAT_SOFTCAP) return "it takes no softcap";
+    if (f & STW_FEAT_DROPOUT) return "it takes no dropout";
+    if ((p->outputs & (gradients | STW_OUT_DBIAS)) != gradients) return "it makes dQ, dK and dV together";
+    if (p->dk_dtype != p->dtype || p->dv_dtype != p->dtype) return "it makes dK and dV in the inputs' type";
+    if (rows < 1 || keys < 1 || p->max_seq_q < 1 || p->max_seq_kv < 1 || p->batch < 1 || p->heads_kv < 1)
+        return "it takes no empty tensors";
+    if (stw_attn_sees_one_key(p)) return "rows see one key, and its sums of dP are truncated, not rounded";
+    if (p->scale == 0.0f) return "it hides pairs by infinite scores, which a scale of 0 makes NaN";
+    if (key_blocks_of_class(p) > (UNITS_MAX - 1) / p->heads_kv) return "it counts units in 31 bits";
+    if (!tensor_fits(&p->q, rows, p->heads_q, batch_q) || !tensor_fits(&p->dout, rows, p->heads_q, batch_q) ||
+        !tensor_fits(&p->k, keys, p->heads_kv, batch_kv) || !tensor_fits(&p->v, keys, p->heads_kv, batch_kv))
+        return "tensor loads need strides of q, k, v and dout that are 0 or positive multiples of 16 bytes";
+    return NULL;
+}
+
+/* Blocks take units until none is left, also in deterministic mode: the loop lists what it needs of the next unit while it
+ * works on this one, which is worth more than what units in hand cost. Under a causal mask the first rows of queries that a key
+ * block meets are met by none before it where key blocks are numbered from the last. Columns of dQ: panels of 64. */
+static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
+    (void)wave;
+    *out = (stw_attn_choice){.mode = ordered ? "ordered" : "plain",
+                             .early = 1,
+                             .bn = tile->bn,
+                             .width = (tile->head_dim + 63) / 64 * 64,
+                             .smem = STW_SM90_SMEM(tile->head_dim),
+                             .dq_rows = tile->bm / 16,
+                             .vectors = STW_STATS_NEGATED | (ordered ? STW_KEYS_DESCEND : 0),
+                             .queued = STW_QUEUED};
+}
+
+/* ---- tensor maps: made in each run call, since they hold addresses; work of the driver on the host alone ---- */
+
+_Static_assert(sizeof(stw_hopper_maps) <= STW_GPU_MAPS_BYTES, "room in a run call");
+
+enum { PANEL = 64, KEYS = 128 }; /* columns of a panel, rows of a block of keys */
+#define LOG2E 1.44269504088896340736f
+
+typedef struct extent {
+    int64_t rows, heads, batch;
+} extent;
+
+/* A stride that the driver accepts where it is never used: one element along that dimension. */
+static uint64_t stride_of(int64_t stride, int64_t count) {
+    return count > 1 ? (uint64_t)stride * 2 : 16;
+}
+
+/* The driver takes no map of a tensor without rows, which no unit loads from: one row, at `elsewhere`. */
+static int encode(const stw_cuda_functions *cuda, const stw_tensor_param *t, const void *elsewhere,
+                  uint32_t cols, extent e, uint32_t width, uint32_t box_rows, uint32_t dtype,
+                  stw_mapped_tensor *out) {
+    uint64_t start = (uintptr_t)(e.rows ? t->data : elsewhere), rows = e.rows ? (uint64_t)e.rows : 1;
+    out->panels = cols == width ? (int32_t)(cols / PANEL) : 0;
+    uint64_t head = stride_of(t->head, e.heads), batch = stride_of(t->batch, e.batch),
+             row = stride_of(t->seq, e.rows);
+    uint32_t ones[5] = {1, 1, 1, 1, 1};
+    if (out->panels) {
+        uint64_t dims[5] = {PANEL, rows, cols / PANEL, (uint64_t)e.heads, (uint64_t)e.batch},
+                 strides[4] = {row, PANEL * 2, head, batch};
+        uint32_t box[5] = {PANEL, box_rows, cols / PANEL, 1, 1};
+        return cuda->cuTensorMapEncodeTiled(&out->map, dtype, 5, start, dims, strides, box, ones, 0,
+                                            STW_CUDA_SWIZZLE_128, STW_CUDA_L2_256, 0);
+    }
+    uint64_t dims[4] = {cols, rows, (uint64_t)e.heads, (uint64_t)e.batch}, strides[3] = {row, head, batch};
+    uint32_t box[4] = {PANEL, box_rows, 1, 1};
+    return cuda->cuTensorMapEncodeTiled(&out->map, dtype, 4, start, dims, strides, box, ones, 0,
+                                        STW_CUDA_SWIZZLE_128, STW_CUDA_L2_256, 0);
+}
+
+static stw_status encode_maps(stw_gpu *gpu, const stw_attn_launch *launch, void *maps_out) {
+    stw_cuda_state *state = (stw_cuda_state *)gpu;
+    const stw_attn_params *p = &launch->p;
+    stw_hopper_maps *maps = maps_out;
+    uint32_t dtype = p->dtype == STW_BF16 ? STW_CUDA_MAP_BF16 : STW_CUDA_MAP_F16;
+    int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0,
+        packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
+    extent q = {packed_q ? p->total_q : p->max_seq_q, p->heads_q, packed_q ? 1 : p->batch};
+    extent kv = {packed_kv ? p->total_kv : p->max_seq_kv, p->heads_kv, packed_kv ? 1 : p->batch};
+    const stw_cuda_functions *cuda = state->cuda;
+    uint32_t d = p->head_dim_qk, dv = p->head_dim_v, width = launch->width, bm = launch->bm;
+    const void *some = launch->stats;
+    maps->factor = p->scale * LOG2E;
+    int error = encode(cuda, &p->q, some, d, q, width, bm, dtype, &maps->q);
+    if (!error) error = encode(cuda, &p->dout, some, dv, q, width, bm, dtype, &maps->dout);
+    if (!error) error = encode(cuda, &p->k, some, d, kv, width, KEYS, dtype, &maps->k);
+    if (!error) error = encode(cuda, &p->v, some, dv, kv, width, KEYS, dtype, &maps->v);
+    return stw_cuda_check(state, STW_E_DRIVER, "cuTensorMapEncodeTiled", error);
+}
+
+STW_ATTN_LOOP(wgmma, .call = STW_CALL_BWD, .unaligned = "tensor loads start at multiples of 16 bytes",
+              .refusal = refusal, .plan = plan, .encode_maps = encode_maps);

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The host side of CDNA's own main loop (loop "cdna"; "cdna_bf16" where the matrix unit takes subnormal bf16 for
+ * zero): which problems it takes and what it decides about them. Kernels: attn_bwd_cdna.inl. Where it does not take
+ * a problem, the shared kernels of the same tile run. Pure functions. */
+#include "backends/gpu/attn_tiled.h"
+
+#include "common/size_class.h"
+#include "sternway/attn_bwd.h"
+
+/* Rows of whole vectors but for where the tensor starts, which a plan does not know and CDNA's kernels take
+ * as it is; 32-bit offsets reach everything of a head, and blocks past its end. */
+static int is_even(const stw_tensor_param *t, int64_t rows, uint32_t cols) {
+    return ((t->batch | t->head | t->seq | (int64_t)cols) & 7) == 0 && t->seq >= 0 &&
+           t->seq < INT64_C(1) << 26 && (rows + 256) * (t->seq + 256) < INT64_C(1) << 30;
+}
+
+static int64_t class_of_rows(const stw_attn_params *p) {
+    return stw_packed_class((p->features & STW_FEAT_PACKED_Q) != 0, p->max_seq_q);
+}
+
+/* NULL, or what CDNA's own kernels (loops "cdna", "cdna_bf16") do not take: no features of single pairs, all
+ * three gradients in their own type and any order. What offsets reach is asked of the sizes' classes. */
+static const char *lean_refusal(const stw_variant *tile, const stw_attn_params *p) {
+    const uint32_t outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
+    int64_t rows = class_of_rows(p),
+            keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
+    uint32_t d = p->head_dim_qk, dv = p->head_dim_v;
+    if (stw_attn_needs_full(p)) return stw_attn_needs_full(p);
+    if (p->features & STW_FEAT_DETERMINISTIC) return "deterministic mode";
+    if ((p->outputs & (outputs | STW_OUT_DBIAS)) != outputs) return "not all of dQ, dK and dV";
+    if (p->accumulate & (STW_OUT_DK | STW_OUT_DV)) return "dK or dV that accumulate";
+    if ((rows + 256) * tile->head_dim * 4 >= INT64_C(1) << 31) return "too many queries for 32-bit offsets";
+    return is_even(&p->q, rows, d) && is_even(&p->dout, rows, dv) && is_even(&p->k, keys, d) &&
+                   is_even(&p->v, keys, dv) && is_even(&p->dk, keys, d) && is_even(&p->dv, keys, dv)
+               ? NULL
+               : "rows that are not whole vectors of 16 bytes, or are beyond 32-bit offsets";
+}
+
+/* Of what is not refused, the problems for which CDNA has own kernels before and behind the main loop, too. */
+static int lean_delta(const stw_attn_params *p) {
+    const uint32_t options = STW_FEAT_DLSE | STW_FEAT_GIVEN_DELTA | STW_FEAT_WRITE_DELTA;
+    int64_t rows = class_of_rows(p);
+    return !(p->features & options) && !(p->outputs & STW_OUT_DSINK) &&
+           is_even(&p->out, rows, p->head_dim_v) && p->lse.seq >= 0 &&
+           (rows + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
+}
+
+static int lean_finish(const stw_attn_params *p) {
+    return p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) &&
+           !(p->outputs & STW_OUT_DSINK) && is_even(&p->dq, class_of_rows(p), p->head_dim_qk);
+}
+
+static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    stw_attn_tiled_plan(tile, p, wave, 0, out);
+    if (lean_refusal(tile, p)) return;
+    out->mode = "plain";
+    out->bn = STW_CDNA_BN;
+    out->smem = STW_CDNA_SMEM(tile->head_dim);
+    out->vectors = STW_STATS_NEGATED;
+    out->small_rows = STW_CDNA_ROWS;
+    out->delta = lean_delta(p) ? "cdna" : NULL;
+    out->finish = lean_finish(p) ? "cdna" : NULL;
+}
+
+/* f16 is multiplied by the shared kernels, as f32. For bf16 there is, behind the main loop, a kernel for the units
+ * that it has left alone. */
+static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    if (p->dtype == STW_F16) {
+        stw_attn_tiled_plan(tile, p, wave, 1, out);
+        return;
+    }
+    plan(tile, p, wave, out);
+    out->exact = p->dtype == STW_BF16 && !lean_refusal(tile, p);
+}
+
+static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p) {
+    return p->dtype == STW_F16 ? stw_attn_tiled_slower(tile, p, 1) : lean_refusal(tile, p);
+}
+
+STW_ATTN_LOOP(cdna, .call = STW_CALL_BWD, .slower = lean_refusal, .plan = plan);
+STW_ATTN_LOOP(cdna_bf16, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16);
