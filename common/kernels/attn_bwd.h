@@ -21,35 +21,33 @@
 #include "common/kernels/attn_bwd_walk.h"
 #include "common/kernels/attn_pairs.h"
 
-/* A product of rows of the tile: queries with keys, or dO with values. */
-
 /* A product of rows of the tile: queries with keys, or dO with values. `flushed`: in the slow way that takes nothing
  * for zero. */
 template <class C, class S = typename C::pair_split>
-DEV_FN void attn_product_pairs(dev_acc<S> &acc, const typename C::T *rows, const typename C::T *keys, bool unrounded, bool flushed,
-                               int wave, int lane) {
+DEV_FN void attn_mma_ABt(dev_acc<S> &acc, dev_smem_tile<typename C::rows> rows, dev_smem_tile<typename C::keys> keys, bool unrounded,
+                         bool flushed, int wave, int lane) {
     dev_rounded rounded;
     if constexpr (dev_flushes<typename C::T>::yes) {
         dev_unflushed unflushed;
         if (flushed) {
-            dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(acc, rows, keys, unflushed, wave, lane);
+            mma_ABt(acc, rows, keys, unflushed, wave, lane);
             dev_part(false); /* else clang joins the ends of both ways, and their accumulators in scratch memory */
             return;
         }
     }
-    if (unrounded) dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(acc, rows, keys, rounded, wave, lane);
-    else dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(acc, rows, keys, wave, lane);
+    if (unrounded) mma_ABt(acc, rows, keys, rounded, wave, lane);
+    else mma_ABt(acc, rows, keys, wave, lane);
 }
 
 /* A result of a wave into shared memory. In parts: one test for odd numbers. */
 template <class C, class S = typename C::pair_split>
-DEV_FN void attn_store_pairs(typename C::T *tile, const dev_acc<S> &acc, int wave, int lane) {
+DEV_FN void attn_store_pairs(dev_smem_tile<typename C::pairs> tile, const dev_acc<S> &acc, int wave, int lane) {
     if constexpr (C::pairs::PARTS != 1) {
-        leaf_mma<typename C::T>::template store_all<typename C::pairs>(tile, S::row0(wave), S::col0(wave), acc.v, lane);
+        leaf_mma<typename C::T>::template store_all<typename C::pairs>(tile.data, S::row0(wave), S::col0(wave), acc.v, lane);
     } else {
         DEV_UNROLL for (int m = 0; m < S::MT; ++m)
             DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-                leaf_store_acc<typename C::pairs>(tile, S::row0(wave) + m * LEAF_MMA_M, S::col0(wave) + n * LEAF_MMA_N,
+                leaf_store_acc<typename C::pairs>(tile.data, S::row0(wave) + m * LEAF_MMA_M, S::col0(wave) + n * LEAF_MMA_N,
                                                   acc.v[m][n], lane);
     }
 }
@@ -62,14 +60,13 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
     typedef typename C::T T;
     typedef typename C::pair_split S;
     const stw_attn_params &p = l.p;
-    const T *q = (const T *)(smem + C::AT_Q + stage * C::rows::BYTES);
-    const T *dout = (const T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
-    const T *k = (const T *)(smem + C::AT_K), *v = (const T *)(smem + C::AT_V);
+    const dev_smem_tile<typename C::rows> q = C::q(smem, stage), dout = C::dout(smem, stage);
+    const dev_smem_tile<typename C::keys> k = C::k(smem), v = C::v(smem);
     const float *stats = (const float *)(smem + C::AT_STATS) + stage * C::STATS;
     int64_t i0 = (int64_t)block * C::BM;
     dev_acc<S> s, dp;
-    dev_acc<S>::clear(s);
-    dev_acc<S>::clear(dp);
+    s.clear();
+    dp.clear();
     dev_mask mask = dev_mask::whole(C::BM, C::BN);
     if (!inner) mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
     enum { DROPS = (MODE & ATTN_DROPS) != 0, BIASED = MODE == ATTN_BIASED, ALL = MODE == ATTN_ALL };
@@ -80,7 +77,7 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
     attn_keep<S> keep;
     dev_logit logit;
     if constexpr (BIASED) {
-        attn_product_pairs<C>(s, q, k, false, flushed, wave, lane);
+        attn_mma_ABt<C>(s, q, k, false, flushed, wave, lane);
         dev_copy_wait(); /* of the bias */
         dev_wave_sync();
         between();
@@ -89,7 +86,7 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
         stw_dropout_stream stream = {};
         bool beside = false; /* dropout's calls run beside the product */
         if (ALL) logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
-        attn_keep<S>::all(keep);
+        keep.all();
         if (drops) {
             stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
             beside = !unrounded && !flushed && attn_keep_philox<S>::fits(p, stream, i0);
@@ -98,33 +95,33 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
         dev_bias_words<S> words;
         if (ALL) {
             bool plain = dev_bias_words<S>::plain(logit, mask, C::BM, C::BN);
-            dev_bias_words<S>::load(words, logit, mask, plain, wave, lane);
-            dev_bias_words<S>::fetch(words, logit, plain, wave, lane);
+            words.load(logit, mask, plain, wave, lane);
+            words.fetch(logit, plain, wave, lane);
         }
         if (beside) {
             attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, u.j0, wave, lane);
-            dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(s, q, k, calls, wave, lane);
-            attn_keep_philox<S>::give(calls, keep, lane);
+            mma_ABt(s, q, k, calls, wave, lane);
+            calls.give(keep, lane);
         } else {
-            attn_product_pairs<C>(s, q, k, unrounded, flushed, wave, lane);
+            attn_mma_ABt<C>(s, q, k, unrounded, flushed, wave, lane);
         }
         between();
         if (ALL) scale = attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
     } else {
-        attn_product_pairs<C>(s, q, k, false, flushed, wave, lane);
+        attn_mma_ABt<C>(s, q, k, false, flushed, wave, lane);
         between();
     }
     if constexpr (BIASED) {
         attn_exp2_side<S> exponentials = {s};
-        dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
+        mma_ABt(dp, dout, v, exponentials, wave, lane);
     } else {
         attn_exp_side<C, ALL> exponentials = attn_exp_side<C, ALL>::of(s, stats, scale, wave, lane); /* they run under the products of dP */
         if (unrounded || flushed || C::VALUES_HELD) {
-            attn_exp_side<C, ALL>::every(exponentials);
-            if (C::VALUES_HELD) attn_values<C>::product(dp, dout, values, flushed, wave, lane);
-            else attn_product_pairs<C>(dp, dout, v, true, flushed, wave, lane);
+            exponentials.every();
+            if (C::VALUES_HELD) values.mma_dout(dp, dout.data, flushed, wave, lane);
+            else attn_mma_ABt<C>(dp, dout, v, true, flushed, wave, lane);
         } else {
-            dev_multiply_beside<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, dout, v, exponentials, wave, lane);
+            mma_ABt(dp, dout, v, exponentials, wave, lane);
         }
     }
     bool masked = !inner || stats[2 * C::BM] != 0.0f || (ALL && p.bias_dtype == 6u);
@@ -134,13 +131,13 @@ template <class C, int MODE, class Bias, class Taker, class Between> DEV_FN void
     else attn_pairs_scores<C, false, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
     if (ALL && Bias::wanted(l)) attn_pairs_take<Bias>(dp, bias(), wave, lane);
     if (!Bias::OPERANDS) return;
-    attn_store_pairs<C>((T *)(smem + C::AT_P), s, wave, lane);
+    attn_store_pairs<C>(C::p(smem), s, wave, lane);
     if (ALL && (p.features & STW_FEAT_SOFTCAP)) { /* s is free now */
-        dev_acc<S>::clear(s);
-        attn_product_pairs<C>(s, q, k, true, flushed, wave, lane);
+        s.clear();
+        attn_mma_ABt<C>(s, q, k, true, flushed, wave, lane);
         attn_pairs_slopes<S>(dp, s, logit);
     }
-    attn_store_pairs<C>((T *)(smem + C::AT_DS), dp, wave, lane);
+    attn_store_pairs<C>(C::ds(smem), dp, wave, lane);
 }
 
 /* The tile of dBias, where the main loop writes it. */
@@ -158,7 +155,7 @@ template <class C> DEV_FN void attn_bias_write_tile(const attn_bias_store<typena
     typedef typename C::T T;
     typedef dev_row_copy<typename C::pairs, C::THREADS> copy;
     enum { VECTOR = C::pairs::VECTOR };
-    const T *tile = (const T *)(smem + C::AT_DS);
+    const T *tile = C::ds(smem).data;
     int row = copy::row((int)dev_thread()), col = copy::col((int)dev_thread());
     bool vector = (((uintptr_t)b.to | (uintptr_t)(b.stride * (int)sizeof(T))) & 15) == 0 && col + VECTOR <= b.cols;
     T *to = (T *)(void *)b.to + row * b.stride + col;
@@ -180,28 +177,27 @@ template <class C> struct attn_dq {
     dev_acc<S> acc;
     float *to;
     int half;
-    DEV_FN void add(attn_dq &q, int first, int end) {
+    DEV_METHOD void add(int first, int end) {
         DEV_UNROLL for (int f = 0; f < COUNT; ++f)
-            if (f >= first && f < end) dev_add_acc<C::THREADS>(q.to, f, q.acc.v[f / S::NT][f % S::NT]);
+            if (f >= first && f < end) dev_add_acc<C::THREADS>(to, f, acc.v[f / S::NT][f % S::NT]);
     }
-    DEV_FN void add_exact(attn_dq &q) {
+    DEV_METHOD void add_all() { add(0, COUNT); }
+    DEV_METHOD void add_exact() {
         DEV_UNROLL for (int f = 0; f < COUNT; ++f)
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
-                dev_add_exact(q.to + dev_sum_at(f, i, (int)dev_thread(), C::THREADS), q.acc.v[f / S::NT][f % S::NT][i]);
+                dev_add_exact(to + dev_sum_at(f, i, (int)dev_thread(), C::THREADS), acc.v[f / S::NT][f % S::NT][i]);
     }
-    DEV_FN void step(attn_dq &q, int k, int steps) {
-        add(q, COUNT * (q.half * steps + k) / (2 * steps), COUNT * (q.half * steps + k + 1) / (2 * steps));
+    DEV_METHOD void step(int k, int steps) {
+        add(COUNT * (half * steps + k) / (2 * steps), COUNT * (half * steps + k + 1) / (2 * steps));
     }
 };
 
 /* dS K of one tile. */
 template <class C, class Side = dev_nothing>
 DEV_FN void attn_dq_of(attn_dq<C> &q, const stw_attn_launch &l, uint32_t at, const char *smem, int wave, int lane) {
-    typedef typename C::T T;
     Side side;
-    dev_acc<typename C::row_split>::clear(q.acc);
-    dev_multiply_beside<false, true, C::BN, typename C::row_split, typename C::pairs, typename C::keys>(
-        q.acc, (const T *)(smem + C::AT_DS), (const T *)(smem + C::AT_K), side, wave, lane);
+    q.acc.clear();
+    mma_AB(q.acc, C::ds(smem), C::k(smem), side, wave, lane);
     q.to = l.dq + (int64_t)at * (C::BM * C::HD);
 }
 
@@ -212,8 +208,8 @@ template <class C> DEV_FN void attn_dq_in_turn(attn_dq<C> &q, const stw_attn_lau
     if (dev_thread() == 0 && !*l.unordered) /* with wrong cu_seqlens there may be no order: status_out tells */
         while (dev_load_acquire(l.turns + at) != mine) {}
     dev_barrier();
-    if (tiny) attn_dq<C>::add_exact(q);
-    else attn_dq<C>::add(q, 0, attn_dq<C>::COUNT);
+    if (tiny) q.add_exact();
+    else q.add_all();
     dev_fence();
     dev_barrier();
     if (dev_thread() == 0) dev_store_release(l.turns + at, mine + 1);
@@ -223,23 +219,20 @@ template <class C> DEV_FN void attn_dq_in_turn(attn_dq<C> &q, const stw_attn_lau
 template <class C, int MODE, class Side>
 DEV_FN void attn_bwd_products_apart(dev_acc<typename C::key_split> &dk, dev_acc<typename C::key_split> &dv, const attn_unit &u,
                                     const stw_attn_launch &l, char *smem, int stage, uint32_t at, int block, bool tiny, int wave, int lane) {
-    typedef typename C::T T;
-    typedef typename C::key_split S;
     const stw_attn_params &p = l.p;
-    const T *q = (const T *)(smem + C::AT_Q + stage * C::rows::BYTES);
-    const T *dout = (const T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
-    const T *pz = (const T *)(smem + C::AT_P), *ds = (const T *)(smem + C::AT_DS);
+    const dev_smem_tile<typename C::rows> q = C::q(smem, stage), dout = C::dout(smem, stage);
+    const dev_smem_tile<typename C::pairs> pz = C::p(smem), ds = C::ds(smem);
     Side side;
     if (p.outputs & 0x01u) {
         attn_dq<C> dq;
         attn_dq_of<C, Side>(dq, l, at, smem, wave, lane);
         if (p.features & STW_FEAT_DETERMINISTIC) attn_dq_in_turn<C>(dq, l, u, at, block, tiny);
-        else if (tiny) attn_dq<C>::add_exact(dq);
-        else attn_dq<C>::add(dq, 0, attn_dq<C>::COUNT);
+        else if (tiny) dq.add_exact();
+        else dq.add_all();
     }
-    if (p.outputs & 0x04u) dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, pz, dout, side, wave, lane);
+    if (p.outputs & 0x04u) mma_AtB(dv, pz, dout, side, wave, lane);
     if constexpr (MODE == ATTN_BIASED) dev_halves_arrive_behind_product(C::weights_end(smem));
-    if (p.outputs & 0x02u) dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, side, wave, lane);
+    if (p.outputs & 0x02u) mma_AtB(dk, ds, q, side, wave, lane);
 }
 
 /* What follows the pairs of one tile: dBias where it is the tile of dS, dQ, dV and dK. */
@@ -247,17 +240,15 @@ template <class C, int MODE, class Bias>
 DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> &dk, dev_acc<typename C::key_split> &dv, const attn_unit &u,
                               const stw_attn_launch &l, char *smem, int stage, uint32_t at, int block, const Bias &bias, int wave, int lane) {
     typedef typename C::T T;
-    typedef typename C::key_split S;
     const stw_attn_params &p = l.p;
-    const T *q = (const T *)(smem + C::AT_Q + stage * C::rows::BYTES);
-    const T *dout = (const T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
-    const T *pz = (const T *)(smem + C::AT_P), *ds = (const T *)(smem + C::AT_DS);
-    bool tiny = attn_is_tiny<C>(u, (const float *)(smem + C::AT_STATS) + stage * C::STATS);
+    const dev_smem_tile<typename C::rows> q = C::q(smem, stage), dout = C::dout(smem, stage);
+    const dev_smem_tile<typename C::pairs> pz = C::p(smem), ds = C::ds(smem);
+    bool tiny = attn_is_tiny<C>(u, C::stats(smem, stage));
     if ((p.outputs & 0x07u) == 0x07u && !(p.features & STW_FEAT_DETERMINISTIC) && !tiny) {
         attn_dq<C> dq;
         attn_dq_of<C>(dq, l, at, smem, wave, lane);
         dq.half = 0;
-        dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dv, pz, dout, dq, wave, lane);
+        mma_AtB(dv, pz, dout, dq, wave, lane);
         if (MODE != ATTN_BIASED && (C::HD > 64) == (C::rows::PARTS == 1)) dev_part(l.never != 0); /* elsewhere registers are spilled with it */
         dq.half = 1;
         if constexpr (MODE == ATTN_BIASED) {
@@ -270,11 +261,11 @@ DEV_FN void attn_bwd_products(dev_acc<typename C::key_split> &dk, dev_acc<typena
                 }
                 attn_bias_side<C> out = attn_bias_side<C>::of(to, smem);
                 attn_two_sides<attn_dq<C>, attn_bias_side<C>> both = {dq, out};
-                dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, both, wave, lane);
+                mma_AtB(dk, ds, q, both, wave, lane);
                 return;
             }
         }
-        dev_multiply_beside<true, true, C::BM, S, typename C::pairs, typename C::rows>(dk, ds, q, dq, wave, lane);
+        mma_AtB(dk, ds, q, dq, wave, lane);
         return;
     }
     if (MODE == ATTN_BIASED && l.bias_direct) attn_bias_write_tile<C>(bias(), smem);
@@ -296,13 +287,13 @@ template <class C> DEV_FN void attn_bwd_store(const attn_unit &u, const stw_attn
         bool add = (p.accumulate & 0x04u) || (drained && p.dv_dtype == 3u);
         attn_store_keys<C>(u, dv, p.dv, p.dtype, p.dv_dtype, add, (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v, 1.0f,
                            smem + C::AT_V, wave, lane);
-        dev_acc<typename C::key_split>::clear(dv);
+        dv.clear();
     }
     if (to_dk && (p.outputs & 0x02u)) {
         bool add = (p.accumulate & 0x02u) || (drained && p.dk_dtype == 3u);
         attn_store_keys<C>(u, dk, p.dk, p.dtype, p.dk_dtype, add, (l.vectors & STW_VECTOR_DK) != 0, (int)p.head_dim_qk, p.scale,
                            smem + C::AT_K, wave, lane);
-        dev_acc<typename C::key_split>::clear(dk);
+        dk.clear();
     }
 }
 
@@ -320,12 +311,11 @@ template <class C, int MODE> DEV_FN void attn_bwd_begin(attn_walk<C> &walk, attn
         dev_copy_commit();
         dev_copy_wait();
         dev_barrier();
-        attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
-                                                     (const typename C::T *)(smem + C::AT_V));
-        attn_values<C>::take(values, smem, wave, lane);
+        attn_mark_keys<typename C::keys, C::THREADS>(u, C::k(smem).data, C::v(smem).data);
+        values.take(smem, wave, lane);
         dev_barrier();
     }
-    attn_walk<C>::load(walk, u, l, smem, stage);
+    walk.load(u, l, smem, stage);
     if constexpr (MODE == ATTN_BIASED) {
         bias = attn_bias_walk<C>::begin(walk, u, l);
         attn_bias_part<C>::fetch(bias, walk, u, l, smem, wave, lane);
@@ -346,8 +336,8 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
     if (MODE == ATTN_BIASED && dev_thread() == 0) dev_halves_init(C::weights_end(smem), C::WARPS);
     attn_unit_take_now(units[0], l, wave, lane);
     dev_acc<typename C::key_split> dk, dv;
-    dev_acc<typename C::key_split>::clear(dk);
-    dev_acc<typename C::key_split>::clear(dv);
+    dk.clear();
+    dv.clear();
     attn_values<C> values;
     attn_walk<C> walk;
     attn_bias_walk<C> tile; /* ATTN_BIASED */
@@ -375,8 +365,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             more = dev_uniform(u.first) < dev_uniform(u.end);
             step = 0;
             if (more && !C::VALUES_HELD) {
-                attn_mark_keys<typename C::keys, C::THREADS>(u, (const typename C::T *)(smem + C::AT_K),
-                                                             (const typename C::T *)(smem + C::AT_V));
+                attn_mark_keys<typename C::keys, C::THREADS>(u, C::k(smem).data, C::v(smem).data);
                 if (dev_flushes<typename C::T>::yes) dev_barrier();
             }
         }
@@ -384,11 +373,11 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             full = DRAINS && step % ATTN_DRAIN_STEPS(C) == ATTN_DRAIN_STEPS(C) - 1 && (p.dk_dtype == 3u || p.dv_dtype == 3u);
             int block = walk.block, h = walk.h;
             uint32_t at = walk.at;
-            bool inner = block >= walk.inner_first && block < walk.inner_end;
-            more = attn_walk<C>::next(walk, u, l);
+            bool inner = walk.is_inner();
+            more = walk.next(u, l);
             if ((MODE & ATTN_BIASED) || C::rows::PARTS != 1 || C::CROWDED) lane = dev_keep(lane); /* what is derived from it is not kept over the loop: registers are taken */
             attn_ahead<C> ahead;
-            if (C::STAGES == 2 && more) attn_ahead<C>::fetch(ahead, walk, l);
+            if (C::STAGES == 2 && more) ahead.fetch(walk, l);
             auto bias = [&]() {
                 attn_bias_store<typename C::pairs> to = attn_bias_of<C>(u, l, h, block);
                 if (MODE == ATTN_BIASED) to.to = (char *)tile.dbias;
@@ -398,13 +387,13 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
                 if (C::STAGES == 1) return;
                 if (steps) dev_halves_wait(C::step_end(smem), steps - 1);
                 if (!more) return;
-                attn_ahead<C>::place(ahead, walk, u, l, smem, stage ^ 1);
+                ahead.place(walk, u, l, smem, stage ^ 1);
                 dev_copy_commit();
             }, wave, lane);
             dev_copy_wait();
             dev_barrier();
             if (MODE == ATTN_ALL && bias_store::from_tile(l)) attn_bias_write_tile<C>(bias(), smem);
-            if (C::STAGES == 1 && more) attn_ahead<C>::fetch(ahead, walk, l);
+            if (C::STAGES == 1 && more) ahead.fetch(walk, l);
             attn_bwd_products<C, MODE>(dk, dv, u, l, smem, stage, at, block, bias, wave, lane);
             if (C::STAGES == 2) {
                 dev_halves_arrive(C::step_end(smem));
@@ -413,14 +402,14 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
                     static_assert(C::STAGES == 2, "the bias comes a step ahead");
                     dev_halves_wait(C::weights_end(smem), steps);
                     if (more) {
-                        attn_bias_walk<C>::next(tile, walk, u, l);
+                        tile.next(walk, u, l);
                         attn_bias_part<C>::fetch(tile, walk, u, l, smem, wave, lane);
                     }
                     dev_copy_commit();
                 }
             } else if (more) {
                 dev_barrier();
-                attn_ahead<C>::place(ahead, walk, u, l, smem, 0);
+                ahead.place(walk, u, l, smem, 0);
                 dev_copy_commit();
                 dev_copy_wait();
                 dev_barrier();
