@@ -6,7 +6,7 @@
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_BIAS_H
 #define STW_COMMON_KERNELS_ATTN_BWD_BIAS_H
 
-#include "common/kernels/attn_bwd.h"
+#include "common/kernels/attn_bwd_scores.h"
 
 /* One of `extent` things if tasks are cut along this dimension, else all of them. */
 DEV_FN stw_range attn_bias_pick(int64_t *rest, int64_t tasks, int64_t stride, int64_t extent) {
@@ -83,7 +83,8 @@ template <class C> DEV_FN void attn_bias_add_head(attn_unit &u, const stw_attn_l
         }
         load_keys = false;
         auto taker = [&]() -> attn_bias_sum<typename C::pair_split> & { return sum; };
-        attn_bwd_pairs<C, ATTN_ALL, attn_bias_sum<typename C::pair_split>>(u, l, smem, values, 0, h, block, false, taker, []() {}, wave, lane);
+        attn_bwd_scores<C, ATTN_ALL, attn_bias_sum<typename C::pair_split>>(u, l, smem, values, 0, h, block, false, taker,
+                                                                            []() {}, wave, lane);
     }
 }
 
