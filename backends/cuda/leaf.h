@@ -11,6 +11,7 @@
 
 #define STW_SHARED_FN static __device__ __forceinline__
 #define DEV_FN        static __device__ __forceinline__
+#define DEV_METHOD    __device__ __forceinline__ /* of a struct's object; DEV_FN there: of the struct */
 #define DEV_WAVE      32
 #define DEV_UNROLL    _Pragma("unroll")
 #define DEV_ROLLED    _Pragma("unroll 1")

@@ -25,12 +25,12 @@ struct dev_mask {
         return m;
     }
     /* Visible columns of a row: from *low_out to *high_out. */
-    DEV_FN void columns(const dev_mask &m, int row, int *low_out, int *high_out) {
-        *low_out = row < m.rows ? row + m.low : m.cols;
-        *high_out = row + m.high < m.cols ? row + m.high : m.cols - 1;
+    DEV_METHOD void columns(int row, int *low_out, int *high_out) const {
+        *low_out = row < rows ? row + low : cols;
+        *high_out = row + high < cols ? row + high : cols - 1;
     }
-    DEV_FN bool sees(const dev_mask &m, int row, int col) {
-        return row < m.rows && col < m.cols && col - row >= m.low && col - row <= m.high;
+    DEV_METHOD bool sees(int row, int col) const {
+        return row < rows && col < cols && col - row >= low && col - row <= high;
     }
 };
 
@@ -66,26 +66,26 @@ struct dev_logit {
         return l;
     }
     /* The bias is numbers of 16 bits. */
-    DEV_FN bool has_halves(const dev_logit &l) { return l.bias_dtype == STW_F16 || l.bias_dtype == STW_BF16; }
+    DEV_METHOD bool has_halves() const { return bias_dtype == STW_F16 || bias_dtype == STW_BF16; }
     /* It is bytes: 0 hides its pair, all others leave the logit as it is. */
-    DEV_FN bool hides(const dev_logit &l) { return l.bias_dtype == STW_U8; }
-    DEV_FN bool hides_at(const dev_logit &l, int row, int col) { return !l.bias[row * l.bias_query + col * l.bias_key]; }
+    DEV_METHOD bool hides() const { return bias_dtype == STW_U8; }
+    DEV_METHOD bool hides_at(int row, int col) const { return !bias[row * bias_query + col * bias_key]; }
     /* Element of a bias of numbers. */
-    DEV_FN float bias_at(const dev_logit &l, int row, int col) {
-        return dev_load_any(l.bias, row * l.bias_query + col * l.bias_key, l.bias_dtype);
+    DEV_METHOD float bias_at(int row, int col) const {
+        return dev_load_any(bias, row * bias_query + col * bias_key, bias_dtype);
     }
     /* What ALiBi adds. */
-    DEV_FN float alibi_at(const dev_logit &l, int row, int col) {
-        if (l.features & STW_FEAT_ALIBI_COLUMN) return (float)(l.first_key + col) * l.slope;
-        return fabsf((float)(l.diagonal + (col - row))) * -l.slope;
+    DEV_METHOD float alibi_at(int row, int col) const {
+        if (features & STW_FEAT_ALIBI_COLUMN) return (float)(first_key + col) * slope;
+        return fabsf((float)(diagonal + (col - row))) * -slope;
     }
     /* S of a visible pair. */
-    DEV_FN float value(const dev_logit &l, float dot, int row, int col) {
-        float x = dot * l.scale, slope;
-        if (l.features & STW_FEAT_SOFTCAP) x = dev_tanh(x / l.softcap, &slope) * l.softcap;
-        if ((l.features & STW_FEAT_BIAS) && !hides(l)) x += bias_at(l, row, col);
-        if (l.features & STW_FEAT_ALIBI) x += alibi_at(l, row, col);
-        if (hides(l) && hides_at(l, row, col)) x = -dev_infinity();
+    DEV_METHOD float value(float dot, int row, int col) const {
+        float x = dot * scale, derivative;
+        if (features & STW_FEAT_SOFTCAP) x = dev_tanh(x / softcap, &derivative) * softcap;
+        if ((features & STW_FEAT_BIAS) && !hides()) x += bias_at(row, col);
+        if (features & STW_FEAT_ALIBI) x += alibi_at(row, col);
+        if (hides() && hides_at(row, col)) x = -dev_infinity();
         return x;
     }
 };
@@ -96,26 +96,26 @@ template <class Split> struct dev_bias_words {
     uint32_t word[Split::MT][Split::NT][PAIRS];
     /* Whole tiles of aligned pairs: see fetch. */
     DEV_FN bool plain(const dev_logit &l, const dev_mask &mask, int rows, int cols) {
-        return LEAF_ACC_PAIRS && dev_logit::has_halves(l) && l.bias_key == 1 &&
+        return LEAF_ACC_PAIRS && l.has_halves() && l.bias_key == 1 &&
                ((uintptr_t)l.bias | (uintptr_t)(l.bias_query * 2)) % 4 == 0 && mask.rows == rows && mask.cols == cols;
     }
     /* The plain case, without a branch: in front of a product. */
-    DEV_FN void fetch(dev_bias_words &b, const dev_logit &l, bool plain, int wave, int lane) {
+    DEV_METHOD void fetch(const dev_logit &l, bool plain, int wave, int lane) {
         if (!LEAF_ACC_PAIRS) return;
         DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
             DEV_UNROLL for (int k = 0; k < PAIRS; ++k) {
                 int row = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k));
                 const char *from = l.bias + (row * l.bias_query + Split::col0(wave) + leaf_acc_col(lane, 2 * k)) * 2;
-                DEV_UNROLL for (int n = 0; n < Split::NT; ++n) dev_load_word_if(&b.word[m][n][k], from + n * (LEAF_MMA_N * 2), plain);
+                DEV_UNROLL for (int n = 0; n < Split::NT; ++n) dev_load_word_if(&word[m][n][k], from + n * (LEAF_MMA_N * 2), plain);
             }
     }
     /* All other cases; zeros where there is no bias, or none of 16 bits, or where fetch will fill. */
-    DEV_FN void load(dev_bias_words &b, const dev_logit &l, const dev_mask &mask, bool plain, int wave, int lane) {
+    DEV_METHOD void load(const dev_logit &l, const dev_mask &mask, bool plain, int wave, int lane) {
         bool pairs = LEAF_ACC_PAIRS && l.bias_key == 1 && ((uintptr_t)l.bias | (uintptr_t)(l.bias_query * 2)) % 4 == 0;
         DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
             DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
-                DEV_UNROLL for (int k = 0; k < PAIRS; ++k) b.word[m][n][k] = 0;
-        if (plain || !dev_logit::has_halves(l)) return;
+                DEV_UNROLL for (int k = 0; k < PAIRS; ++k) word[m][n][k] = 0;
+        if (plain || !l.has_halves()) return;
         DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
             DEV_UNROLL for (int k = 0; k < PAIRS; ++k)
                 DEV_UNROLL for (int n = 0; n < Split::NT; ++n) {
@@ -131,11 +131,11 @@ template <class Split> struct dev_bias_words {
                     }
                     if (!(pairs && col1 < mask.cols) && row1 < mask.rows && col1 < mask.cols)
                         x |= (uint32_t)from[row1 * l.bias_query + col1 * l.bias_key] << 16;
-                    b.word[m][n][k] = x;
+                    word[m][n][k] = x;
                 }
     }
-    DEV_FN float at(const dev_bias_words &b, const dev_logit &l, int m, int n, int i) {
-        uint16_t bits = (uint16_t)(b.word[m][n][i / 2] >> (i % 2 * 16));
+    DEV_METHOD float at(const dev_logit &l, int m, int n, int i) const {
+        uint16_t bits = (uint16_t)(word[m][n][i / 2] >> (i % 2 * 16));
         return l.bias_dtype == STW_BF16 ? dev_from_bf16(bits) : dev_from_f16(bits);
     }
 };

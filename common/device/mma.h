@@ -1,37 +1,43 @@
 /* SPDX-License-Identifier: MIT
  *
- * Products of tiles in shared memory into accumulators in registers. */
+ * Products of tiles in shared memory, added to accumulators in registers. The name says which operand is transposed, as
+ * the tiles are stored:
+ *
+ *     mma_ABt(acc, a, b)   acc[M, N] += A[M, K] B[N, K]^T     S = Q K^T, dP = dO V^T
+ *     mma_AB (acc, a, b)   acc[M, N] += A[M, K] B[K, N]       dQ = dS K
+ *     mma_AtB(acc, a, b)   acc[M, N] += A[K, M]^T B[K, N]     dV = P^T dO, dK = dS^T Q
+ *
+ * The caller may give work to overlap with a product: `overlap.step(k, steps)` runs behind the matrix instructions of each
+ * step of K. Memory operations or exponentials would come in one burst elsewhere. The overlap's type also says how sums are
+ * made: ROUNDED 0, as the matrix unit adds; 1, each step's sum rounded to nearest; 2, subnormal operands and sums count. */
 #ifndef STW_COMMON_DEVICE_MMA_H
 #define STW_COMMON_DEVICE_MMA_H
 
 #include "tile.h"
 
-/* acc += A B over K. An operand tile whose rows are k says so with *_BY_K; otherwise k runs along its rows:
- *     A B^T: neither;  A^T B (both stored with k as rows): both;  A B: B_BY_K. */
+/* No work overlaps. */
 struct dev_nothing {
     enum { ROUNDED = 0 };
-    DEV_FN void step(dev_nothing &, int, int) {}
+    DEV_METHOD void step(int, int) {}
 };
 
-/* A side that does nothing, but has every step's sum rounded to nearest: for results that no 16-bit operand
- * hides. */
+/* No work, and sums rounded to nearest: for results that are not rounded to 16 bits afterwards. */
 struct dev_rounded {
     enum { ROUNDED = 1 };
-    DEV_FN void step(dev_rounded &, int, int) {}
+    DEV_METHOD void step(int, int) {}
 };
 
-/* Matrix products of T take subnormal operands and sums for zero. */
+/* The matrix unit takes subnormal operands and sums of type T for zero. */
 template <class T> struct dev_flushes {
     enum { yes = LEAF_FLUSHES && sizeof(T) == 2 && !dev_is_f16<T>::yes };
 };
-/* A side that does nothing, for operands and sums that may be subnormal there. Slow. */
+/* No work, and subnormal operands and sums count there. Slow. */
 struct dev_unflushed {
     enum { ROUNDED = 2 };
-    DEV_FN void step(dev_unflushed &, int, int) {}
+    DEV_METHOD void step(int, int) {}
 };
 
-/* `side` does a part of something else after the products of each step: memory operations that would otherwise
- * come in one burst. */
+/* The general form: an operand whose tile has k as its rows says so with *_BY_K. */
 template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB, class Side>
 DEV_FN void dev_multiply_beside(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b,
                                 Side &side, int wave, int lane) {
@@ -62,7 +68,7 @@ DEV_FN void dev_multiply_beside(dev_acc<Split> &acc, const typename TileA::type 
                         mma::product_rounded(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
                     else mma::product(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
         }
-        Side::step(side, k, K / mma::K);
+        side.step(k, K / mma::K);
     }
 }
 
@@ -71,6 +77,34 @@ DEV_FN void dev_multiply(dev_acc<Split> &acc, const typename TileA::type *a, con
                          int lane) {
     dev_nothing nothing;
     dev_multiply_beside<A_BY_K, B_BY_K, K, Split, TileA, TileB>(acc, a, b, nothing, wave, lane);
+}
+
+template <class S, class A, class B, class Overlap>
+DEV_FN void mma_ABt(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, Overlap &overlap, int wave, int lane) {
+    static_assert((int)A::COLS == (int)B::COLS, "both have k as columns");
+    dev_multiply_beside<false, false, A::COLS, S, A, B>(acc, a.data, b.data, overlap, wave, lane);
+}
+template <class S, class A, class B>
+DEV_FN void mma_ABt(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, int wave, int lane) {
+    dev_nothing nothing;
+    mma_ABt(acc, a, b, nothing, wave, lane);
+}
+
+template <class S, class A, class B, class Overlap>
+DEV_FN void mma_AB(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, Overlap &overlap, int wave, int lane) {
+    static_assert((int)A::COLS == (int)B::ROWS, "k: columns of A, rows of B");
+    dev_multiply_beside<false, true, A::COLS, S, A, B>(acc, a.data, b.data, overlap, wave, lane);
+}
+template <class S, class A, class B>
+DEV_FN void mma_AB(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, int wave, int lane) {
+    dev_nothing nothing;
+    mma_AB(acc, a, b, nothing, wave, lane);
+}
+
+template <class S, class A, class B, class Overlap>
+DEV_FN void mma_AtB(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, Overlap &overlap, int wave, int lane) {
+    static_assert((int)A::ROWS == (int)B::ROWS, "both have k as rows");
+    dev_multiply_beside<true, true, A::ROWS, S, A, B>(acc, a.data, b.data, overlap, wave, lane);
 }
 
 /* The same where the matrix unit truncates what it adds (16-bit operands on NVIDIA): two steps at a time are summed by

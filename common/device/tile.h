@@ -44,6 +44,11 @@ template <class T, int ROWS_, int COLS_> struct dev_tile {
     }
 };
 
+/* A tile that lies in shared memory: an operand of the products of mma.h. */
+template <class Tile> struct dev_smem_tile {
+    typename Tile::type *data;
+};
+
 /* Type of the first plane of a tile. */
 template <class T, int PARTS> struct dev_first_part {
     typedef dev_bf16 type;
@@ -71,11 +76,12 @@ template <class T, int ROWS, int COLS, int WAVES> struct dev_split {
 /* A wave's part of a result. */
 template <class Split> struct dev_acc {
     float v[Split::MT][Split::NT][LEAF_ACC];
-    DEV_FN void clear(dev_acc &acc) {
+    DEV_METHOD void clear() {
         DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
             DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
-                DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) acc.v[m][n][i] = 0.0f;
+                DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) v[m][n][i] = 0.0f;
     }
+    DEV_FN void clear(dev_acc &acc) { acc.clear(); }
 };
 
 #endif

@@ -15,26 +15,26 @@ template <class C> struct attn_bias_walk {
     const T *bias;
     T *dbias;
     bool vectors, whole; /* rows of the bias are whole vectors, near each other; all keys are in use */
-    DEV_FN void enter_head(attn_bias_walk &w, const attn_walk<C> &at, const attn_unit &u, const stw_attn_launch &l) {
+    DEV_METHOD void enter_head(const attn_walk<C> &at, const attn_unit &u, const stw_attn_launch &l) {
         const stw_bias_param &t = l.p.bias, &d = l.p.dbias;
         int64_t b = dev_uniform(u.b), i0 = (int64_t)at.block * C::BM, j0 = dev_uniform(u.j0);
-        w.bias = (const T *)t.data + b * t.batch + at.h * t.head + i0 * t.query + j0;
-        w.dbias = (T *)d.data + b * d.batch + at.h * d.head + i0 * d.query + j0;
+        bias = (const T *)t.data + b * t.batch + at.h * t.head + i0 * t.query + j0;
+        dbias = (T *)d.data + b * d.batch + at.h * d.head + i0 * d.query + j0;
     }
     DEV_FN attn_bias_walk begin(const attn_walk<C> &at, const attn_unit &u, const stw_attn_launch &l) {
         attn_bias_walk w;
         const stw_bias_param &t = l.p.bias;
         const int64_t near = (INT64_C(1) << 31) / (C::BM * (int)sizeof(T));
-        enter_head(w, at, u, l);
+        w.enter_head(at, u, l);
         w.whole = dev_uniform(u.seq.kv.used) - dev_uniform(u.j0) >= C::BN;
         w.vectors = w.whole && (((uintptr_t)t.data | (uintptr_t)((t.batch | t.head | t.query) * (int)sizeof(T))) & 15) == 0 && t.query >= 0 && t.query < near;
         return w;
     }
     /* `at` has moved on. */
-    DEV_FN void next(attn_bias_walk &w, const attn_walk<C> &at, const attn_unit &u, const stw_attn_launch &l) {
-        w.bias += C::BM * l.p.bias.query;
-        w.dbias += C::BM * l.p.dbias.query;
-        if (at.block == at.first) enter_head(w, at, u, l);
+    DEV_METHOD void next(const attn_walk<C> &at, const attn_unit &u, const stw_attn_launch &l) {
+        bias += C::BM * l.p.bias.query;
+        dbias += C::BM * l.p.dbias.query;
+        if (at.block == at.first) enter_head(at, u, l);
     }
 };
 
@@ -102,10 +102,10 @@ template <class C> struct attn_bias_part {
 template <class S> struct attn_exp2_side {
     enum { COUNT = S::MT * S::NT, ROUNDED = 0 };
     dev_acc<S> &s;
-    DEV_FN void step(attn_exp2_side &e, int k, int steps) {
+    DEV_METHOD void step(int k, int steps) {
         DEV_UNROLL for (int f = 0; f < COUNT; ++f)
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
-                if (f >= COUNT * k / steps && f < COUNT * (k + 1) / steps) e.s.v[f / S::NT][f % S::NT][i] = dev_exp2_fast(e.s.v[f / S::NT][f % S::NT][i]);
+                if (f >= COUNT * k / steps && f < COUNT * (k + 1) / steps) s.v[f / S::NT][f % S::NT][i] = dev_exp2_fast(s.v[f / S::NT][f % S::NT][i]);
     }
 };
 
@@ -133,18 +133,18 @@ template <class C> struct attn_bias_side {
     DEV_FN bool fits(const attn_bias_store<typename C::pairs> &b) {
         return (((uintptr_t)b.to | (uintptr_t)(b.stride * (int)sizeof(T))) & 15) == 0 && b.cols % C::pairs::VECTOR == 0;
     }
-    DEV_FN void put(attn_bias_side &s, int i) {
-        if (i * copy::STEP < s.rows) dev_store_vector(s.to, s.held);
-        s.to += s.step_to;
+    DEV_METHOD void put(int i) {
+        if (i * copy::STEP < rows) dev_store_vector(to, held);
+        to += step_to;
     }
-    DEV_FN void step(attn_bias_side &s, int k, int steps) {
+    DEV_METHOD void step(int k, int steps) {
         static_assert(copy::STEP % 8 == 0, "the order of vectors repeats");
         DEV_UNROLL for (int i = 0; i < COUNT; ++i)
             if (i >= COUNT * k / steps && i < COUNT * (k + 1) / steps) {
-                if (i) put(s, i - 1);
-                s.held = dev_load_vector(s.from + i * (int)(C::pairs::STRIDE * copy::STEP));
+                if (i) put(i - 1);
+                held = dev_load_vector(from + i * (int)(C::pairs::STRIDE * copy::STEP));
             }
-        if (k + 1 == steps) put(s, COUNT - 1);
+        if (k + 1 == steps) put(COUNT - 1);
     }
 };
 
@@ -153,9 +153,9 @@ template <class A, class B> struct attn_two_sides {
     enum { ROUNDED = 0 };
     A &a;
     B &b;
-    DEV_FN void step(attn_two_sides &s, int k, int steps) {
-        A::step(s.a, k, steps);
-        B::step(s.b, k, steps);
+    DEV_METHOD void step(int k, int steps) {
+        a.step(k, steps);
+        b.step(k, steps);
     }
 };
 

@@ -6,7 +6,7 @@
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_BIAS_H
 #define STW_COMMON_KERNELS_ATTN_BWD_BIAS_H
 
-#include "common/kernels/attn_bwd.h"
+#include "common/kernels/attn_bwd_scores.h"
 
 /* One of `extent` things if tasks are cut along this dimension, else all of them. */
 DEV_FN stw_range attn_bias_pick(int64_t *rest, int64_t tasks, int64_t stride, int64_t extent) {
@@ -70,7 +70,7 @@ template <class C> DEV_FN void attn_bias_add_head(attn_unit &u, const stw_attn_l
             dev_copy_wait();
             dev_barrier();
             attn_bias_mark_keys<C>(u, smem);
-            attn_values<C>::take(values, smem, wave, lane);
+            values.take(smem, wave, lane);
             dev_barrier();
         }
         attn_bias_load_queries<C>(u, l, smem, h, block);
@@ -83,7 +83,8 @@ template <class C> DEV_FN void attn_bias_add_head(attn_unit &u, const stw_attn_l
         }
         load_keys = false;
         auto taker = [&]() -> attn_bias_sum<typename C::pair_split> & { return sum; };
-        attn_bwd_pairs<C, ATTN_ALL, attn_bias_sum<typename C::pair_split>>(u, l, smem, values, 0, h, block, false, taker, []() {}, wave, lane);
+        attn_bwd_scores<C, ATTN_ALL, attn_bias_sum<typename C::pair_split>>(u, l, smem, values, 0, h, block, false, taker,
+                                                                            []() {}, wave, lane);
     }
 }
 
@@ -125,7 +126,7 @@ template <class C> DEV_FN void attn_bwd_bias(const stw_attn_launch &l, char *sme
     if (dev_unit() >= l.units) return;
     attn_bias_task k = attn_bias_task::of<C>(l);
     attn_bias_sum<typename C::pair_split> sum;
-    dev_acc<typename C::pair_split>::clear(sum.acc);
+    sum.acc.clear();
     attn_values<C> values;
     attn_unit &u = *(attn_unit *)(void *)(smem + C::AT_UNIT);
     for (int64_t b = k.batch.first; b < k.batch.end; ++b)

@@ -53,13 +53,13 @@ DEV_FN float *attn_float_at(const stw_tensor_param &t, bool packed, const stw_at
 /* A lane's part of rowsum(dO*O), and the largest |dO| it met. */
 struct attn_dot {
     float sum, most;
-    DEV_FN void add(attn_dot &d, float dout, float out) {
-        d.sum = fmaf(dout, out, d.sum);
-        d.most = fmaxf(d.most, fabsf(dout));
+    DEV_METHOD void add(float dout, float out) {
+        sum = fmaf(dout, out, sum);
+        most = fmaxf(most, fabsf(dout));
     }
-    template <class T> DEV_FN void add(attn_dot &d, const dev_vector &dout, const dev_vector &out) {
+    template <class T> DEV_METHOD void add(const dev_vector &dout, const dev_vector &out) {
         const T *x = (const T *)(const void *)&dout, *y = (const T *)(const void *)&out;
-        DEV_UNROLL for (int i = 0; i < 16 / (int)sizeof(T); ++i) add(d, dev_float(x[i]), dev_float(y[i]));
+        DEV_UNROLL for (int i = 0; i < 16 / (int)sizeof(T); ++i) add(dev_float(x[i]), dev_float(y[i]));
     }
 };
 
@@ -111,7 +111,7 @@ template <class T, int LANES> DEV_FN float attn_delta_vectors(const stw_attn_lau
                 if (live) x[k] = dev_load_vector(dout + k * GROUPS * p.dout.seq + c);
                 if (live) y[k] = dev_load_vector(out + k * GROUPS * p.out.seq + c);
             }
-            DEV_UNROLL for (int k = 0; k < ROWS; ++k) attn_dot::add<T>(d[k], x[k], y[k]);
+            DEV_UNROLL for (int k = 0; k < ROWS; ++k) d[k].template add<T>(x[k], y[k]);
         }
         DEV_UNROLL for (int k = 0; k < ROWS; ++k) {
             DEV_UNROLL for (int mask = LANES / 2; mask > 0; mask /= 2) d[k].sum += dev_shuffle_xor(d[k].sum, mask);
@@ -133,7 +133,7 @@ template <class T> DEV_FN float attn_delta_elements(const stw_attn_launch &l, at
             const T *dout = (const T *)p.dout.data + dev_row(p.dout, u.b, u.h, u.seq.q.first + i);
             const T *out = given ? dout : (const T *)p.out.data + dev_row(p.out, u.b, u.h, u.seq.q.first + i);
             for (int c = (int)dev_lane(); c < (int)p.head_dim_v; c += DEV_WAVE)
-                attn_dot::add(d, dev_float(dout[c]), dev_float(out[c]));
+                d.add(dev_float(dout[c]), dev_float(out[c]));
         }
         float sum = dev_wave_sum(d.sum);
         if (dev_lane() == 0) u.delta[r] = sum;

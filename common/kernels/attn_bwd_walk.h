@@ -53,12 +53,12 @@ template <class C> struct attn_walk {
     int whole_first, whole_end, inner_first, inner_end;
     int thread;
 
-    DEV_FN void enter_head(attn_walk &w, const attn_unit &u, const stw_attn_launch &l) {
+    DEV_METHOD void enter_head(const attn_unit &u, const stw_attn_launch &l) {
         const stw_attn_params &p = l.p;
-        int64_t row = dev_uniform(u.seq.q.first) + (int64_t)w.block * C::BM, b = dev_uniform(u.b);
-        w.q = (const T *)p.q.data + dev_row(p.q, b, w.h, row);
-        w.dout = (const T *)p.dout.data + dev_row(p.dout, b, w.h, row);
-        w.at = (uint32_t)(w.h * l.q_blocks + dev_uniform(u.seq.q_block) + w.block);
+        int64_t row = dev_uniform(u.seq.q.first) + (int64_t)block * C::BM, b = dev_uniform(u.b);
+        q = (const T *)p.q.data + dev_row(p.q, b, h, row);
+        dout = (const T *)p.dout.data + dev_row(p.dout, b, h, row);
+        at = (uint32_t)(h * l.q_blocks + dev_uniform(u.seq.q_block) + block);
     }
     DEV_FN attn_walk begin(const attn_unit &u, const stw_attn_launch &l) {
         attn_walk w;
@@ -75,71 +75,73 @@ template <class C> struct attn_walk {
         const int64_t near = (INT64_C(1) << 31) / (C::BM * (int)sizeof(T));
         if ((l.vectors & BOTH) != BOTH || p.q.seq >= near || p.dout.seq >= near || p.q.seq < 0 || p.dout.seq < 0) w.whole_end = 0;
         w.thread = dev_keep((int)dev_thread());
-        enter_head(w, u, l);
+        w.enter_head(u, l);
         return w;
     }
     /* To the next block; false: there is none. */
-    DEV_FN bool next(attn_walk &w, const attn_unit &u, const stw_attn_launch &l) {
-        w.q += C::BM * l.p.q.seq;
-        w.dout += C::BM * l.p.dout.seq;
-        ++w.at;
-        if (++w.block < w.end) return true;
-        w.block = w.first;
-        if (++w.h >= w.head_end) return false;
-        enter_head(w, u, l);
+    DEV_METHOD bool next(const attn_unit &u, const stw_attn_launch &l) {
+        q += C::BM * l.p.q.seq;
+        dout += C::BM * l.p.dout.seq;
+        ++at;
+        if (++block < end) return true;
+        block = first;
+        if (++h >= head_end) return false;
+        enter_head(u, l);
         return true;
     }
     /* All rows of the block take part. */
-    DEV_FN bool is_whole(const attn_walk &w) { return w.block >= w.whole_first && w.block < w.whole_end; }
-    DEV_FN void load_stats(const attn_walk &w, const stw_attn_launch &l, char *smem, int stage) {
+    DEV_METHOD bool is_whole() const { return block >= whole_first && block < whole_end; }
+    /* Every query of the block sees every key of the work tile. */
+    DEV_METHOD bool is_inner() const { return block >= inner_first && block < inner_end; }
+    DEV_METHOD void load_stats(const stw_attn_launch &l, char *smem, int stage) const {
         float *stats = (float *)(smem + C::AT_STATS) + stage * C::STATS;
-        dev_load_floats<C::THREADS, C::STATS>(stats, l.stats + (int64_t)w.at * C::STATS, w.thread);
+        dev_load_floats<C::THREADS, C::STATS>(stats, l.stats + (int64_t)at * C::STATS, thread);
     }
-    DEV_FN void load(const attn_walk &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) {
+    DEV_METHOD void load(const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) const {
         const stw_attn_params &p = l.p;
-        T *q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES), *dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
-        if (copy::ASYNC && is_whole(w)) {
+        T *to_q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES), *to_dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
+        if (copy::ASYNC && is_whole()) {
             if constexpr (copy::ASYNC != 0) {
-                copy::whole(q, w.q, p.q.seq, (int)p.head_dim_qk, w.thread);
-                copy::whole(dout, w.dout, p.dout.seq, (int)p.head_dim_v, w.thread);
+                copy::whole(to_q, q, p.q.seq, (int)p.head_dim_qk, thread);
+                copy::whole(to_dout, dout, p.dout.seq, (int)p.head_dim_v, thread);
             }
         } else {
-            int64_t first = (int64_t)w.block * C::BM;
-            copy::part(q, w.q - first * p.q.seq, p.q.seq, first, u.seq.q_low, u.seq.q_end, (int)p.head_dim_qk,
-                       (l.vectors & STW_VECTOR_Q) != 0, w.thread);
-            copy::part(dout, w.dout - first * p.dout.seq, p.dout.seq, first, u.seq.q_low, u.seq.q_end, (int)p.head_dim_v,
-                       (l.vectors & STW_VECTOR_DOUT) != 0, w.thread);
+            int64_t row = (int64_t)block * C::BM;
+            copy::part(to_q, q - row * p.q.seq, p.q.seq, row, u.seq.q_low, u.seq.q_end, (int)p.head_dim_qk,
+                       (l.vectors & STW_VECTOR_Q) != 0, thread);
+            copy::part(to_dout, dout - row * p.dout.seq, p.dout.seq, row, u.seq.q_low, u.seq.q_end, (int)p.head_dim_v,
+                       (l.vectors & STW_VECTOR_DOUT) != 0, thread);
         }
-        load_stats(w, l, smem, stage);
+        load_stats(l, smem, stage);
     }
 };
 
 /* The next query block on its way. Asynchronous copies: it goes at once to where it belongs. */
 template <class C, bool ASYNC = attn_walk<C>::copy::ASYNC> struct attn_ahead {
-    DEV_FN void fetch(attn_ahead &, const attn_walk<C> &, const stw_attn_launch &) {}
-    DEV_FN void place(const attn_ahead &, const attn_walk<C> &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) {
-        attn_walk<C>::load(w, u, l, smem, stage);
+    DEV_METHOD void fetch(const attn_walk<C> &, const stw_attn_launch &) {}
+    DEV_METHOD void place(const attn_walk<C> &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) const {
+        w.load(u, l, smem, stage);
     }
 };
 /* In parts: by way of registers, with products between. */
 template <class C> struct attn_ahead<C, false> {
     typedef attn_walk<C> walk;
+    typedef typename C::T T;
     typedef typename walk::copy copy;
     enum { KEPT = copy::COUNT <= 4 }; /* there are registers for it */
     dev_vector q[copy::COUNT], dout[copy::COUNT];
-    DEV_FN void fetch(attn_ahead &a, const walk &w, const stw_attn_launch &l) {
-        if (!KEPT || !walk::is_whole(w)) return;
-        copy::fetch(a.q, w.q, l.p.q.seq, (int)l.p.head_dim_qk, w.thread);
-        copy::fetch(a.dout, w.dout, l.p.dout.seq, (int)l.p.head_dim_v, w.thread);
+    DEV_METHOD void fetch(const walk &w, const stw_attn_launch &l) {
+        if (!KEPT || !w.is_whole()) return;
+        copy::fetch(q, w.q, l.p.q.seq, (int)l.p.head_dim_qk, w.thread);
+        copy::fetch(dout, w.dout, l.p.dout.seq, (int)l.p.head_dim_v, w.thread);
     }
-    DEV_FN void place(const attn_ahead &a, const walk &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) {
-        typedef typename C::T T;
-        T *q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES), *dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
-        if (KEPT && walk::is_whole(w) && !copy::any_odd(a.q) && !copy::any_odd(a.dout)) {
-            copy::put(q, a.q, w.thread);
-            copy::put(dout, a.dout, w.thread);
-            walk::load_stats(w, l, smem, stage);
-        } else walk::load(w, u, l, smem, stage);
+    DEV_METHOD void place(const walk &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) const {
+        T *to_q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES), *to_dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
+        if (KEPT && w.is_whole() && !copy::any_odd(q) && !copy::any_odd(dout)) {
+            copy::put(to_q, q, w.thread);
+            copy::put(to_dout, dout, w.thread);
+            w.load_stats(l, smem, stage);
+        } else w.load(u, l, smem, stage);
     }
 };
 

@@ -48,7 +48,7 @@ DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask 
         DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
             int row = S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(i)), col = n * LEAF_MMA_N + leaf_acc_col(lane, i);
             float x = -dev_infinity();
-            if (dev_mask::sees(mask, row, col)) x = dev_logit::value(logit, s.v[0][n][i], row, col);
+            if (mask.sees(row, col)) x = logit.value(s.v[0][n][i], row, col);
             s.v[0][n][i] = x;
             most[leaf_acc_slot(i)] = fmaxf(most[leaf_acc_slot(i)], x);
         }
@@ -63,7 +63,7 @@ DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask 
             int slot = leaf_acc_slot(i);
             float x = s.v[0][n][i], p = x == -dev_infinity() ? 0.0f : attn_exp<typename C::T>(x - base[slot]);
             total[slot] += p;
-            if (logit.features & STW_FEAT_DROPOUT) p = attn_keep<S>::at(keep, n * LEAF_ACC + i) ? p * keep_scale : 0.0f;
+            if (logit.features & STW_FEAT_DROPOUT) p = keep.at(n * LEAF_ACC + i) ? p * keep_scale : 0.0f;
             s.v[0][n][i] = p;
         }
     DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) state.sum[r] = state.sum[r] * state.fix[r] + dev_row_sum(total[r]);
@@ -171,7 +171,7 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     stw_range range = stw_key_blocks(&seq, C::BM, C::BN, block);
     T *k = (T *)(smem + C::AT_K), *v = (T *)(smem + C::AT_V), *q = (T *)(smem + C::AT_Q), *pairs = (T *)(smem + C::AT_P);
     dev_acc<S> o;
-    dev_acc<S>::clear(o);
+    o.clear();
     attn_softmax state;
     DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) state.maximum[r] = -dev_infinity(), state.sum[r] = 0.0f;
     dev_row_copy<typename C::rows, C::THREADS>::part(q, (const T *)p.q.data + dev_row(p.q, b, h, seq.q.first), p.q.seq, i0,
@@ -192,13 +192,13 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
         if constexpr (dev_flushes<T>::yes) flushed = attn_fwd_flushed<C>(q, k, v, (int *)(void *)pairs);
         dev_mask mask = dev_mask::of(seq, i0, j0, C::BM, C::BN);
         attn_keep<typename C::pair_split> keep;
-        attn_keep<typename C::pair_split>::all(keep);
+        keep.all();
         if (p.features & STW_FEAT_DROPOUT) {
             stw_dropout_stream stream = stw_dropout_stream_of(&p, b, h, seq.q, seq.kv);
             attn_keep_fill<typename C::pair_split>(keep, p, stream, mask, i0, j0, wave, lane);
         }
         dev_acc<typename C::pair_split> s;
-        dev_acc<typename C::pair_split>::clear(s);
+        s.clear();
         attn_fwd_product<C, false, C::HD, typename C::pair_split, typename C::rows, typename C::keys>(s, q, k, flushed, wave, lane);
         dev_logit logit = dev_logit::of(p, seq, b, h, i0, j0);
         attn_fwd_softmax<C>(s, state, mask, logit, keep, p.dropout_scale, wave, lane);
@@ -211,7 +211,7 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
             attn_fwd_product<C, true, C::BN, S, typename C::pairs, typename C::keys>(o, pairs, v, flushed, wave, lane);
         } else {
             dev_acc<S> part;
-            dev_acc<S>::clear(part);
+            part.clear();
             dev_multiply<false, true, C::BN, S, typename C::pairs, typename C::keys>(part, pairs, v, wave, lane);
             DEV_UNROLL for (int n = 0; n < S::NT; ++n)
                 DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) o.v[0][n][i] = fmaf(part.v[0][n][i], 0x1p-64f, o.v[0][n][i]);

@@ -12,10 +12,11 @@
 template <class S> struct attn_keep {
     enum { COUNT = S::MT * S::NT, WORDS = (COUNT * LEAF_ACC + 31) / 32 };
     uint32_t word[WORDS];
-    DEV_FN bool at(const attn_keep &k, int e) { return (k.word[e / 32] & (1u << e % 32)) != 0; }
-    DEV_FN void all(attn_keep &k) {
-        DEV_UNROLL for (int w = 0; w < WORDS; ++w) k.word[w] = ~0u;
+    DEV_METHOD bool at(int e) const { return (word[e / 32] & (1u << e % 32)) != 0; }
+    DEV_METHOD void all() {
+        DEV_UNROLL for (int w = 0; w < WORDS; ++w) word[w] = ~0u;
     }
+    DEV_FN void all(attn_keep &k) { k.all(); }
 };
 
 /* The own map where rows are grouped as the counters are: the four words of a call belong to four rows, which lie in
@@ -43,27 +44,27 @@ template <class S> struct attn_keep_philox {
         DEV_UNROLL for (int w = 0; w < WORDS; ++w) k.nibble[w] = 0;
         return k;
     }
-    DEV_FN uint32_t call(const attn_keep_philox &k, int m, int n) {
-        stw_philox_words w = stw_philox4x32(10, k.row + m * (LEAF_MMA_M / 4), k.col + n * LEAF_MMA_N, k.head, k.offset, k.key0, k.key1);
+    DEV_METHOD uint32_t call(int m, int n) const {
+        stw_philox_words w = stw_philox4x32(10, row + m * (LEAF_MMA_M / 4), col + n * LEAF_MMA_N, head, offset, key0, key1);
         uint32_t bits = 0;
-        DEV_UNROLL for (int i = 0; i < 4; ++i) bits |= w.word[i] >= k.threshold ? 1u << i : 0u;
+        DEV_UNROLL for (int i = 0; i < 4; ++i) bits |= w.word[i] >= threshold ? 1u << i : 0u;
         return bits;
     }
-    DEV_FN void step(attn_keep_philox &k, int step, int steps) {
+    DEV_METHOD void step(int k, int steps) {
         DEV_UNROLL for (int f = 0; f < COUNT; ++f)
-            if (f >= COUNT * step / steps && f < COUNT * (step + 1) / steps) k.nibble[f / 8] |= call(k, f / S::NT, f % S::NT) << f % 8 * 4;
+            if (f >= COUNT * k / steps && f < COUNT * (k + 1) / steps) nibble[f / 8] |= call(f / S::NT, f % S::NT) << f % 8 * 4;
     }
-    DEV_FN void every(attn_keep_philox &k) {
+    DEV_METHOD void every() {
         DEV_UNROLL for (int w = 0; w < WORDS; ++w)
-            DEV_UNROLL_2 for (int f = w * 8; f < COUNT && f < w * 8 + 8; ++f) k.nibble[w] |= call(k, f / S::NT, f % S::NT) << f % 8 * 4;
+            DEV_UNROLL_2 for (int f = w * 8; f < COUNT && f < w * 8 + 8; ++f) nibble[w] |= call(f / S::NT, f % S::NT) << f % 8 * 4;
     }
-    DEV_FN void give(const attn_keep_philox &k, attn_keep<S> &to, int lane) {
+    DEV_METHOD void give(attn_keep<S> &to, int lane) const {
         int mine = leaf_row_of_four(lane);
         DEV_UNROLL for (int w = 0; w < WORDS; ++w) {
-            to.word[w] = LEAF_FOUR_LANES == 1 ? k.nibble[w] : 0;
+            to.word[w] = LEAF_FOUR_LANES == 1 ? nibble[w] : 0;
             DEV_UNROLL for (int i = 0; i < 4; ++i) /* calls of the lane with row i */
                 if (LEAF_FOUR_LANES != 1)
-                    to.word[w] |= (dev_shuffle(k.nibble[w], leaf_lane_of_four(lane, i)) >> mine & 0x11111111u) << i;
+                    to.word[w] |= (dev_shuffle(nibble[w], leaf_lane_of_four(lane, i)) >> mine & 0x11111111u) << i;
         }
     }
 };
@@ -118,8 +119,8 @@ template <class S> DEV_FN void attn_keep_fill(attn_keep<S> &k, const stw_attn_pa
     enum { COUNT = attn_keep<S>::COUNT, WORDS = attn_keep<S>::WORDS };
     if (attn_keep_philox<S>::fits(p, stream, i0)) {
         attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, j0, wave, lane);
-        attn_keep_philox<S>::every(calls);
-        attn_keep_philox<S>::give(calls, k, lane);
+        calls.every();
+        calls.give(k, lane);
     } else if (LEAF_ACC_PAIRS && p.dropout_map == STW_DROPOUT_FLASH2 && ((i0 | j0) & 15) == 0 && (j0 & 31) == 0) {
         attn_keep_flash2<S>(k, p, stream, i0, j0, wave, lane);
     } else if (LEAF_ACC_PAIRS && p.dropout_map == STW_DROPOUT_MEM_EFF && (float)p.dropout_p < 1.0f &&

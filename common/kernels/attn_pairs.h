@@ -38,6 +38,15 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
         AT_UNIT = AT_DS + pairs::BYTES,
         BYTES = AT_UNIT + (int)STW_UNIT_BYTES
     };
+    /* The tiles of a step; `stage`: where there are two, the loads of the next step go into the other. */
+    DEV_FN dev_smem_tile<rows> q(const char *smem, int stage) { return {(T *)(smem + AT_Q + stage * rows::BYTES)}; }
+    DEV_FN dev_smem_tile<rows> dout(const char *smem, int stage) { return {(T *)(smem + AT_DOUT + stage * rows::BYTES)}; }
+    DEV_FN dev_smem_tile<keys> k(const char *smem) { return {(T *)(smem + AT_K)}; }
+    DEV_FN dev_smem_tile<keys> v(const char *smem) { return {(T *)(smem + AT_V)}; }
+    DEV_FN dev_smem_tile<pairs> p(const char *smem) { return {(T *)(smem + AT_P)}; }
+    DEV_FN dev_smem_tile<pairs> ds(const char *smem) { return {(T *)(smem + AT_DS)}; }
+    /* LSE of each row, then D of each row, then whether some LSE is infinite, and whether dO and D are tiny. */
+    DEV_FN const float *stats(const char *smem, int stage) { return (const float *)(smem + AT_STATS) + stage * STATS; }
     /* Where the waves meet at the end of a step; when all have read P (ATTN_BIASED). */
     DEV_FN dev_two_halves *step_end(char *smem) { return (dev_two_halves *)(void *)(smem + BYTES - sizeof(dev_two_halves)); }
     DEV_FN dev_two_halves *weights_end(char *smem) { return step_end(smem) - 1; }
@@ -46,41 +55,41 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
 
 /* V in registers, where the configuration holds it there: a wave's operands of dO V^T. */
 template <class C, bool HELD = (C::VALUES_HELD != 0)> struct attn_values {
-    DEV_FN void take(attn_values &, const char *, int, int) {}
-    DEV_FN void product(dev_acc<typename C::pair_split> &, const typename C::T *, const attn_values &, bool, int, int) {}
+    DEV_METHOD void take(const char *, int, int) {}
+    DEV_METHOD void mma_dout(dev_acc<typename C::pair_split> &, const typename C::T *, bool, int, int) const {}
 };
 
 template <class C> struct attn_values<C, true> {
     typedef leaf_mma<typename C::T> mma;
     enum { GROUPS = C::pair_split::NT / mma::B_TILES, STEPS = C::HD / mma::K };
     typename mma::b_frag f[STEPS][GROUPS];
-    DEV_FN void take(attn_values &values, const char *smem, int wave, int lane) {
+    DEV_METHOD void take(const char *smem, int wave, int lane) {
         DEV_UNROLL for (int k = 0; k < STEPS; ++k)
             DEV_UNROLL for (int g = 0; g < GROUPS; ++g)
-                mma::template load_b<false, typename C::keys>(values.f[k][g], (const typename C::T *)(smem + C::AT_V),
+                mma::template load_b<false, typename C::keys>(f[k][g], C::v(smem).data,
                                                               C::pair_split::col0(wave) + g * mma::B_TILES * LEAF_MMA_N,
                                                               k * mma::K, lane);
     }
-    DEV_FN void product(dev_acc<typename C::pair_split> &acc, const typename C::T *dout, const attn_values &values, bool flushed,
-                        int wave, int lane) {
+    /* acc += dO V^T; `subnormal`: operands that are subnormal count. */
+    DEV_METHOD void mma_dout(dev_acc<typename C::pair_split> &acc, const typename C::T *dout, bool subnormal, int wave, int lane) const {
         if constexpr (dev_flushes<typename C::T>::yes) {
-            if (flushed) {
-                multiply<true>(acc, dout, values, wave, lane);
+            if (subnormal) {
+                multiply<true>(acc, dout, wave, lane);
                 return;
             }
         }
-        multiply<false>(acc, dout, values, wave, lane);
+        multiply<false>(acc, dout, wave, lane);
     }
-    template <bool FLUSHED>
-    DEV_FN void multiply(dev_acc<typename C::pair_split> &acc, const typename C::T *dout, const attn_values &values, int wave, int lane) {
+    template <bool SUBNORMAL>
+    DEV_METHOD void multiply(dev_acc<typename C::pair_split> &acc, const typename C::T *dout, int wave, int lane) const {
         typedef typename C::pair_split S;
         DEV_UNROLL for (int k = 0; k < STEPS; ++k)
             DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
                 typename mma::a_frag a;
                 mma::template load_a<false, typename C::rows>(a, dout, S::row0(wave) + m * LEAF_MMA_M, k * mma::K, lane);
                 DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-                    if constexpr (FLUSHED) mma::product_unflushed(acc.v[m][n], a, values.f[k][n / mma::B_TILES], n % mma::B_TILES);
-                    else mma::product_rounded(acc.v[m][n], a, values.f[k][n / mma::B_TILES], n % mma::B_TILES);
+                    if constexpr (SUBNORMAL) mma::product_unflushed(acc.v[m][n], a, f[k][n / mma::B_TILES], n % mma::B_TILES);
+                    else mma::product_rounded(acc.v[m][n], a, f[k][n / mma::B_TILES], n % mma::B_TILES);
             }
     }
 };
@@ -101,10 +110,10 @@ template <class Tile> struct attn_bias_store {
     }
     DEV_FN bool wanted(const stw_attn_launch &l) { return l.bias_direct && !from_tile(l); }
     DEV_FN bool unrounded(const stw_attn_launch &l) { return l.bias_direct && l.p.dbias_dtype == STW_F32; }
-    DEV_FN void take(attn_bias_store &b, int, int, int, int row, int col, float ds) {
-        if (row >= b.rows || col >= b.cols) return;
-        int64_t at = row * b.stride + col;
-        dev_store_any(b.to, at, b.dtype, b.add ? ((float *)b.to)[at] + ds : ds);
+    DEV_METHOD void take(int, int, int, int row, int col, float ds) const {
+        if (row >= rows || col >= cols) return;
+        int64_t at = row * stride + col;
+        dev_store_any(to, at, dtype, add ? ((float *)to)[at] + ds : ds);
     }
 };
 
@@ -114,7 +123,7 @@ template <class S> struct attn_bias_sum {
     dev_acc<S> acc;
     DEV_FN bool wanted(const stw_attn_launch &) { return true; }
     DEV_FN bool unrounded(const stw_attn_launch &) { return true; }
-    DEV_FN void take(attn_bias_sum &b, int m, int n, int i, int, int, float ds) { b.acc.v[m][n][i] += ds; }
+    DEV_METHOD void take(int m, int n, int i, int, int, float ds) { acc.v[m][n][i] += ds; }
 };
 
 /* e^x, as accurate as an operand of type T needs. */
@@ -139,12 +148,12 @@ DEV_FN float attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_
     ATTN_EACH(x *= logit.scale)
     if (logit.features & STW_FEAT_SOFTCAP) ATTN_EACH(x = dev_tanh(x / logit.softcap, &slope) * logit.softcap)
     if (logit.features & STW_FEAT_BIAS) {
-        if (logit.bias_dtype == STW_F32) ATTN_EACH(if (row < mask.rows && col < mask.cols) x += dev_logit::bias_at(logit, row, col))
-        else if (dev_logit::hides(logit))
-            ATTN_EACH(if (row < mask.rows && col < mask.cols && dev_logit::hides_at(logit, row, col)) x = -dev_infinity())
-        else ATTN_EACH(x += dev_bias_words<S>::at(words, logit, m, n, i))
+        if (logit.bias_dtype == STW_F32) ATTN_EACH(if (row < mask.rows && col < mask.cols) x += logit.bias_at(row, col))
+        else if (logit.hides())
+            ATTN_EACH(if (row < mask.rows && col < mask.cols && logit.hides_at(row, col)) x = -dev_infinity())
+        else ATTN_EACH(x += words.at(logit, m, n, i))
     }
-    if (logit.features & STW_FEAT_ALIBI) ATTN_EACH(x += dev_logit::alibi_at(logit, row, col))
+    if (logit.features & STW_FEAT_ALIBI) ATTN_EACH(x += logit.alibi_at(row, col))
     return 1.0f;
 #undef ATTN_EACH
 }
@@ -154,7 +163,7 @@ template <class Bias, class S, class Given> DEV_FN void attn_pairs_take(const de
     DEV_UNROLL for (int m = 0; m < S::MT; ++m)
         DEV_UNROLL for (int n = 0; n < S::NT; ++n)
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
-                Bias::take(bias, m, n, i, S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i)),
+                bias.take(m, n, i, S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i)),
                            S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i), ds.v[m][n][i]);
 }
 
@@ -185,17 +194,17 @@ template <class C, bool FULL> struct attn_exp_side {
                 e.base[m][slot] = (ONCE ? -DEV_LOG2E : -1.0f) * stats[S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
         return e;
     }
-    DEV_FN void part(attn_exp_side &e, int first, int end) {
+    DEV_METHOD void part(int first, int end) {
         DEV_UNROLL for (int f = 0; f < COUNT; ++f)
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
                 if (f >= first && f < end) {
-                    float &x = e.s.v[f / S::NT][f % S::NT][i];
-                    x = fmaf(x, e.factor, e.base[f / S::NT][leaf_acc_slot(i)]);
+                    float &x = s.v[f / S::NT][f % S::NT][i];
+                    x = fmaf(x, factor, base[f / S::NT][leaf_acc_slot(i)]);
                     x = ONCE ? dev_exp2_fast(x) : SHORT ? dev_exp2_fast(x * DEV_LOG2E) : dev_exp_f32(x);
                 }
     }
-    DEV_FN void step(attn_exp_side &e, int k, int steps) { part(e, COUNT * k / steps, COUNT * (k + 1) / steps); }
-    DEV_FN void every(attn_exp_side &e) { part(e, 0, COUNT); }
+    DEV_METHOD void step(int k, int steps) { part(COUNT * k / steps, COUNT * (k + 1) / steps); }
+    DEV_METHOD void every() { part(0, COUNT); }
 };
 
 /* P and products dP -> P.Z and dS. MASKED: some pair is invisible or hidden, or a row's LSE infinite: such pairs, and those
@@ -210,7 +219,7 @@ DEV_FN void attn_pairs_scores(dev_acc<S> &p, dev_acc<S> &dp, const float *stats,
             int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot);
             delta[slot] = stats[C::BM + row];
             if (!MASKED) continue;
-            dev_mask::columns(mask, row, &low[slot], &high[slot]);
+            mask.columns(row, &low[slot], &high[slot]);
             if (dev_is_infinite(stats[row])) high[slot] = low[slot] - 1;
         }
         DEV_UNROLL for (int n = 0; n < S::NT; ++n)
@@ -219,7 +228,7 @@ DEV_FN void attn_pairs_scores(dev_acc<S> &p, dev_acc<S> &dp, const float *stats,
                 float x = p.v[m][n][i], flow = dp.v[m][n][i];
                 bool seen = !MASKED || (x != 0.0f && col >= low[slot] && col <= high[slot]);
                 if (DROPS) {
-                    bool keeps = attn_keep<S>::at(keep, (m * S::NT + n) * LEAF_ACC + i);
+                    bool keeps = keep.at((m * S::NT + n) * LEAF_ACC + i);
                     flow = keeps ? flow * keep_scale : 0.0f;
                     p.v[m][n][i] = keeps && seen ? x * keep_scale : 0.0f;
                 } else if (MASKED) {

@@ -13,6 +13,7 @@
 
 #define STW_SHARED_FN static inline
 #define DEV_FN        static inline
+#define DEV_METHOD    inline
 #define DEV_WAVE      32
 #define LEAF_QUEUES 1
 #define LEAF_FLUSHES 0

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The first half of a step: S = Q K^T, P = exp(S - LSE), dP = dO V^T and dS = P (dP - D) of one tile, bm queries by bn
+ * keys, in registers, with whatever the problem's features do on the way. The main loop multiplies P and dS further;
+ * the kernels that sum dBias over tiles add dS up. */
+#ifndef STW_COMMON_KERNELS_ATTN_BWD_SCORES_H
+#define STW_COMMON_KERNELS_ATTN_BWD_SCORES_H
+
+#include "common/kernels/attn_bias_tile.h"
+#include "common/kernels/attn_bwd_tiny.h"
+#include "common/kernels/attn_bwd_walk.h"
+#include "common/kernels/attn_pairs.h"
+
+/* acc += A B^T, rows of Q with K or rows of dO with V. `nearest`: sums are rounded to nearest, not truncated.
+ * `subnormal`: subnormal operands and sums count. */
+template <class C, class S = typename C::pair_split>
+DEV_FN void attn_mma_ABt(dev_acc<S> &acc, dev_smem_tile<typename C::rows> a, dev_smem_tile<typename C::keys> b,
+                         bool nearest, bool subnormal, int wave, int lane) {
+    dev_rounded rounded;
+    if constexpr (dev_flushes<typename C::T>::yes) {
+        dev_unflushed unflushed;
+        if (subnormal) {
+            mma_ABt(acc, a, b, unflushed, wave, lane);
+            dev_part(false); /* else clang joins the ends of both ways, with their accumulators in scratch memory */
+            return;
+        }
+    }
+    if (nearest) mma_ABt(acc, a, b, rounded, wave, lane);
+    else mma_ABt(acc, a, b, wave, lane);
+}
+
+/* A wave's part of P or dS into shared memory. f32 as three bf16: one test for nonfinite numbers. */
+template <class C, class S = typename C::pair_split>
+DEV_FN void attn_store_pairs(dev_smem_tile<typename C::pairs> tile, const dev_acc<S> &acc, int wave, int lane) {
+    if constexpr (C::pairs::PARTS != 1) {
+        leaf_mma<typename C::T>::template store_all<typename C::pairs>(tile.data, S::row0(wave), S::col0(wave), acc.v,
+                                                                       lane);
+    } else {
+        DEV_UNROLL for (int m = 0; m < S::MT; ++m)
+            DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+                leaf_store_acc<typename C::pairs>(tile.data, S::row0(wave) + m * LEAF_MMA_M,
+                                                  S::col0(wave) + n * LEAF_MMA_N, acc.v[m][n], lane);
+    }
+}
+
+/* P and dS of query block `block` of head h with the keys of u. `inner`: every query sees every key. `load_next` runs
+ * behind S = Q K^T: it starts the loads of the next step. `dbias` gives the taker of dS element by element. P and dS go
+ * to shared memory unless the taker is all that wants them.
+ *
+ * One function, not one a product: cut into methods of a structure, ptxas makes other code of most kernels. */
+template <class C, int MODE, class Bias, class Taker, class LoadNext>
+DEV_FN void attn_bwd_scores(const attn_unit &u, const stw_attn_launch &l, char *smem, const attn_values<C> &values,
+                            int stage, int h, int block, bool inner, const Taker &dbias, const LoadNext &load_next,
+                            int wave, int lane) {
+    typedef typename C::T T;
+    typedef typename C::pair_split S;
+    enum { PLAIN = MODE == ATTN_PLAIN, BIASED = MODE == ATTN_BIASED, ALL = MODE == ATTN_ALL };
+    enum { DROPS = (MODE & ATTN_DROPS) != 0 };
+    const stw_attn_params &p = l.p;
+    const dev_smem_tile<typename C::rows> q = C::q(smem, stage), dout = C::dout(smem, stage);
+    const dev_smem_tile<typename C::keys> k = C::k(smem), v = C::v(smem);
+    const float *stats = (const float *)(smem + C::AT_STATS) + stage * C::STATS;
+    int64_t i0 = (int64_t)block * C::BM;
+    dev_acc<S> s, dp;
+    s.clear();
+    dp.clear();
+    dev_mask mask = dev_mask::whole(C::BM, C::BN);
+    if (!inner) mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
+    bool drops = MODE == ATTN_DROPS || (ALL && (p.features & STW_FEAT_DROPOUT));
+    bool nearest = !PLAIN && !BIASED &&
+                   (Bias::unrounded(l) || u.seq.kv.used == 1 || (sizeof(T) == 2 && stw_attn_sees_one_key(&p)));
+    bool subnormal = dev_flushes<T>::yes && attn_is_tiny<C>(u, stats);
+    float scale = p.scale;
+    attn_keep<S> keep;
+    dev_logit logit;
+
+    /* S = Q K^T, and what features add to it: a bias of its own kernels; dropout's decisions, made under the product
+     * where their map allows it; all features. */
+    if constexpr (BIASED) {
+        attn_mma_ABt<C>(s, q, k, false, subnormal, wave, lane);
+        dev_copy_wait(); /* of the bias */
+        dev_wave_sync();
+        load_next();
+        attn_bias_part<C>::add(s, l, stats, smem, wave, lane);
+    } else if constexpr (!PLAIN) {
+        stw_dropout_stream stream = {};
+        bool overlaps = false; /* Philox and the product */
+        if (ALL) logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
+        keep.all();
+        if (drops) {
+            stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
+            overlaps = !nearest && !subnormal && attn_keep_philox<S>::fits(p, stream, i0);
+            if (!overlaps) attn_keep_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
+        }
+        dev_bias_words<S> words;
+        if (ALL) {
+            bool plain = dev_bias_words<S>::plain(logit, mask, C::BM, C::BN);
+            words.load(logit, mask, plain, wave, lane);
+            words.fetch(logit, plain, wave, lane);
+        }
+        if (overlaps) {
+            attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, u.j0, wave, lane);
+            mma_ABt(s, q, k, calls, wave, lane);
+            calls.give(keep, lane);
+        } else {
+            attn_mma_ABt<C>(s, q, k, nearest, subnormal, wave, lane);
+        }
+        load_next();
+        if (ALL) scale = attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
+    } else {
+        attn_mma_ABt<C>(s, q, k, false, subnormal, wave, lane);
+        load_next();
+    }
+
+    /* dP = dO V^T, and P = exp(S - LSE) under it. */
+    if constexpr (BIASED) {
+        attn_exp2_side<S> exponentials = {s};
+        mma_ABt(dp, dout, v, exponentials, wave, lane);
+    } else {
+        attn_exp_side<C, ALL> exponentials = attn_exp_side<C, ALL>::of(s, stats, scale, wave, lane);
+        if (nearest || subnormal || C::VALUES_HELD) {
+            exponentials.every();
+            if (C::VALUES_HELD) values.mma_dout(dp, dout.data, subnormal, wave, lane);
+            else attn_mma_ABt<C>(dp, dout, v, true, subnormal, wave, lane);
+        } else {
+            mma_ABt(dp, dout, v, exponentials, wave, lane);
+        }
+    }
+
+    /* dS = P (dP - D), in dp; P.Z, in s. Both are 0 where a mask hides the pair or the row's LSE is infinite. */
+    bool masked = !inner || stats[2 * C::BM] != 0.0f || (ALL && p.bias_dtype == 6u);
+    if (masked && drops) attn_pairs_scores<C, true, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
+    else if (masked) attn_pairs_scores<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
+    else if (drops) attn_pairs_scores<C, false, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
+    else attn_pairs_scores<C, false, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
+    if (ALL && Bias::wanted(l)) attn_pairs_take<Bias>(dp, dbias(), wave, lane);
+    if (!Bias::OPERANDS) return;
+    attn_store_pairs<C>(C::p(smem), s, wave, lane);
+    if (ALL && (p.features & STW_FEAT_SOFTCAP)) { /* its derivative, from S made once more: s is free now */
+        s.clear();
+        attn_mma_ABt<C>(s, q, k, true, subnormal, wave, lane);
+        attn_pairs_slopes<S>(dp, s, logit);
+    }
+    attn_store_pairs<C>(C::ds(smem), dp, wave, lane);
+}
+
+#endif
