@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * PROBLEM strings (common/problem.h): canonical lines round trip, every field of the descriptor survives
+ * PROBLEM strings (common/problem.h, tools/problem): canonical lines round trip, every field of the descriptor survives
  * formatting, layouts agree with the public stw_layout_* calls, and malformed lines are refused by
  * position and token. */
 #include <setjmp.h>
@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "common/problem_jagged.h"
-#include "common/problem_reader.h"
+#include "tools/problem/jagged.h"
+#include "tools/problem/reader.h"
 
 #include <math.h>
 

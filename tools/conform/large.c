@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "common/dtype.h"
-#include "common/problem_jagged.h"
+#include "tools/problem/jagged.h"
 
 #define FAR (INT64_C(1) << 31)
 

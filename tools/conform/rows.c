@@ -4,7 +4,7 @@
  * head dims, heads and types rotate through them. A further alternative is a string here, nothing else. */
 #include "conform.h"
 
-#include "common/problem_jagged.h"
+#include "tools/problem/jagged.h"
 #include "tools/verify/jagged.h"
 
 #include <fnmatch.h>

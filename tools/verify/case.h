@@ -8,7 +8,7 @@
 #define STW_TOOLS_CASE_H
 
 #include "tools/reference/accuracy.h"
-#include "common/problem.h"
+#include "tools/problem/problem.h"
 
 /* STW_CASE_TENSOR(ID, field of stw_attn_args): everything a call points to. */
 /* clang-format off */

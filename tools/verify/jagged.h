@@ -9,7 +9,7 @@
 
 #include "tools/reference/jagged.h"
 #include "case.h"
-#include "common/problem_jagged.h"
+#include "tools/problem/jagged.h"
 
 /* Tensors of the arena: inputs as stw_jref_input, then: */
 enum {

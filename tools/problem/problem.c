@@ -3,11 +3,20 @@
  * Reading a PROBLEM line (problem.h) for the command, the tests and the fuzzer. Every option is a row of
  * one of the tables below; the layout is applied at the end, when all sizes are known, and explicit
  * strides replace it. */
-#include "problem_reader.h"
+#include "reader.h"
 
 #include <string.h>
 
-#include "attn_packed.h"
+#include "common/attn_packed.h"
+
+stw_status stw_problem_set_strides(stw_attn_desc *desc, const stw_problem_layout *layout) {
+    if (stw_problem_strides_of_layout(desc, layout)) return STW_OK;
+    return stw_fail(STW_E_INVALID,
+                    "problem: the strides of %s b%lld h%lld s%lldx%lld d%lldx%lld do not fit 63 bits",
+                    stw_problem_order_names[layout->order], (long long)desc->batch, (long long)desc->heads_q,
+                    (long long)desc->max_seq_q, (long long)desc->max_seq_kv, (long long)desc->head_dim_qk,
+                    (long long)desc->head_dim_v);
+}
 
 static stw_status read_op(stw_reader *r) {
     r->out->op = STW_PROBLEM_ATTN_BWD;
