@@ -2,8 +2,8 @@
  *
  * What the subcommands of `sternway` share: entry points, exit codes, error lines, device options, the plan's
  * description as fields, progress. */
-#ifndef STW_TOOLS_TOOL_H
-#define STW_TOOLS_TOOL_H
+#ifndef STW_TOOLS_BASE_TOOL_H
+#define STW_TOOLS_BASE_TOOL_H
 
 #include "sternway/sternway.h"
 

@@ -2,8 +2,8 @@
  *
  * The variants of attention's tuning tables (common/tuning) as text and numbers: the command forces each by its
  * name. What chooses among them and what runs them is the library's. */
-#ifndef STW_TOOLS_VARIANTS_H
-#define STW_TOOLS_VARIANTS_H
+#ifndef STW_TOOLS_BASE_VARIANTS_H
+#define STW_TOOLS_BASE_VARIANTS_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
  * Timing backward calls on a problem too large for the reference as a whole: what bench and tune share. The
  * problem with its data, the library's own forward and buffers of a context; runs of a plan on it, verified
  * on samples or timed. */
-#ifndef STW_TOOLS_MEASURE_H
-#define STW_TOOLS_MEASURE_H
+#ifndef STW_TOOLS_BENCH_MEASURE_H
+#define STW_TOOLS_BENCH_MEASURE_H
 
 #include "tools/base/tool.h"
 #include "tools/verify/case.h"

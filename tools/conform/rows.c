@@ -472,51 +472,6 @@ const char *conform_row_name(int row) {
     return row == CONFORM_ROW_LARGE ? "large" : row < 0 ? "given" : conform_rows[row].name;
 }
 
-/* The slot of a line: where it is, or the free one where it belongs. */
-static size_t *find_slot(const conform_list *list, const char *line) {
-    size_t slots = 2 * list->capacity, at = 5381;
-    for (const char *c = line; *c; ++c) at = at * 33 ^ (unsigned char)*c;
-    for (at %= slots; list->slots[at] && strcmp(list->cases[list->slots[at] - 1].line, line);)
-        at = (at + 1) % slots;
-    return &list->slots[at];
-}
-
-static int grow(conform_list *list) {
-    size_t capacity = list->capacity ? list->capacity * 2 : 1024;
-    size_t *slots = calloc(2 * capacity, sizeof *slots);
-    conform_case *grown = slots ? realloc(list->cases, capacity * sizeof *grown) : NULL;
-    if (grown) list->cases = grown;
-    if (!grown) {
-        free(slots);
-        return 0;
-    }
-    free(list->slots);
-    list->slots = slots;
-    list->capacity = capacity;
-    for (size_t i = 0; i < list->count; ++i) *find_slot(list, list->cases[i].line) = i + 1;
-    return 1;
-}
-
-int conform_list_add(conform_list *list, int row, const char *line) {
-    if (list->count == list->capacity && !grow(list)) return 0;
-    size_t *slot = find_slot(list, line);
-    if (*slot) {
-        list->repeated++;
-        return 1;
-    }
-    conform_case *c = &list->cases[list->count++];
-    c->row = row;
-    snprintf(c->line, sizeof c->line, "%s", line);
-    *slot = list->count;
-    return 1;
-}
-
-void conform_list_free(conform_list *list) {
-    free(list->cases);
-    free(list->slots);
-    memset(list, 0, sizeof *list);
-}
-
 static int is_about_size(const char *option) {
     const char *sequence = option[0] == 'b' ? strchr(option, 's') : NULL;
     return sequence && (atoi(option + 1) >= BATCH_ALONE || atoi(sequence + 1) >= SEQUENCE_ALONE);

@@ -237,6 +237,15 @@ const run_slot_row run_slot_rows[RUN_SLOTS] = {
     [RUN_DSINK] = ROW("dsink", dsink, ""),
 };
 
+stw_dtype run_dtype_of(stw_st_type type) {
+    return type == STW_ST_F32                         ? STW_F32
+           : type == STW_ST_F64                       ? STW_F64
+           : type == STW_ST_F16                       ? STW_F16
+           : type == STW_ST_BF16                      ? STW_BF16
+           : type == STW_ST_U8 || type == STW_ST_BOOL ? STW_U8
+                                                      : STW_DTYPE_NONE;
+}
+
 int run_refuse(run_problem *problem, int exit_status, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
