@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * One conformance case: a PROBLEM made real. build.c lays all tensors of the problem out in one
+ * One conformance case: a PROBLEM made real. arena.c lays all tensors of the problem out in one
  * guarded, NaN-filled arena of host memory and fills what the problem uses (data.c); the float64
  * reference gives out, lse and the expectation; check.c runs the public API on a context and compares.
  * Used by conform and bench. */
