@@ -41,7 +41,7 @@ class Desc(ctypes.Structure):
                 + [("bias", BiasStrides), ("dbias", BiasStrides), ("alibi_stride_batch", i64), ("outputs", u32),
                    ("accumulate", u32), ("mask", ENUM), ("flags", u32), ("window_left", i64), ("window_right", i64),
                    ("diagonal_shift", i64), ("scale", f32), ("softcap", f32), ("dropout_p", f64),
-                   ("dropout_map", ENUM), ("deterministic", ENUM), ("splits", i32)]
+                   ("dropout_map", ENUM), ("deterministic", ENUM)]
                 + [(n, i64) for n in ("batch_offset", "head_offset", "heads_total")]
                 + [("dim", DimStrides), ("scale_f64", f64), ("softcap_f64", f64)])
 

@@ -9,7 +9,7 @@
 
 /* Sizes of the structs in release 0.1, the smallest a caller can have; pinned for ever (tests/abi). */
 #define STW_SIZE_CONTEXT_OPTS_0_1 40
-#define STW_SIZE_ATTN_DESC_0_1    536
+#define STW_SIZE_ATTN_DESC_0_1    528
 #define STW_SIZE_ATTN_ARGS_0_1    240
 #define STW_SIZE_JAGGED_DESC_0_1  360
 #define STW_SIZE_JAGGED_ARGS_0_1  232

@@ -184,7 +184,6 @@ static void add_call(stw_text *text, const stw_attn_desc *d) {
         stw_text_add(text, ":nodet");
     else if (d->deterministic != STW_DETERMINISTIC_ENV)
         add_integer(text, "det", d->deterministic);
-    if (d->splits) add_integer(text, "splits", d->splits);
     if (d->batch_offset) add_integer(text, "boff", d->batch_offset);
     if (d->head_offset) add_integer(text, "hoff", d->head_offset);
     if (d->heads_total && d->heads_total != d->heads_q) add_integer(text, "htotal", d->heads_total);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Formatting a jagged descriptor as a PROBLEM line, and the tables of options that its parser shares. */
+ * Formatting a jagged descriptor as a PROBLEM line, and the tables of options, which its parser reads as well. */
 #include "problem_jagged.h"
 
 #include "dtype.h"
@@ -16,8 +16,7 @@ const char *const stw_jagged_op_names[STW_JAGGED_OPS] = {
 #undef STW_JAGGED_POINTWISE
 };
 
-#define DESC(field) offsetof(stw_jagged_problem, desc.field)
-#define CALL(field) offsetof(stw_jagged_problem, field)
+#define DESC(field) offsetof(stw_jagged_desc, field)
 
 const stw_jagged_word stw_jagged_words[] = {
     {"outer", DESC(dim), STW_DIM_OUTER, 0},
@@ -48,43 +47,30 @@ const stw_jagged_word stw_jagged_words[] = {
     {"acc_o", DESC(accumulate), STW_JAGGED_DOTHER, 1},
     {"acc_w", DESC(accumulate), STW_JAGGED_DWEIGHT, 1},
     {"acc_b", DESC(accumulate), STW_JAGGED_DBIAS, 1},
-    {"lens_ragged", CALL(lens), STW_LENS_RAGGED, 2},
-    {"lens_full", CALL(lens), STW_LENS_FULL, 2},
-    {"lens_zeros", CALL(lens), STW_LENS_ZEROS, 2},
-    {"lens_huge", CALL(lens), STW_LENS_HUGE, 2},
-    {"data_normal", CALL(data), STW_JDATA_NORMAL, 2},
-    {"data_sd3", CALL(data), STW_JDATA_SD3, 2},
-    {"data_tiny", CALL(data), STW_JDATA_TINY, 2},
 };
 const size_t stw_jagged_word_count = sizeof stw_jagged_words / sizeof stw_jagged_words[0];
 
 const stw_jagged_number stw_jagged_sizes[] = {
-    {"c", DESC(components), 0, 0, 0},   {"o", DESC(outer), 0, 0, 0},
-    {"l", DESC(axis[0].size), 0, 0, 0}, {"t", DESC(axis[0].total), 0, 0, 0},
-    {"i", DESC(inner), 0, 0, 0},        {"f", DESC(out_features), 0, 0, 0},
-    {"p", DESC(padded), 0, 0, 0},       {"m", DESC(axis[0].size), 0, 0, 0},
-    {"k", DESC(axis[1].size), 0, 0, 0}, {"n", DESC(axis[2].size), 0, 0, 0},
+    {"c", DESC(components), 0, 0},   {"o", DESC(outer), 0, 0},
+    {"l", DESC(axis[0].size), 0, 0}, {"t", DESC(axis[0].total), 0, 0},
+    {"i", DESC(inner), 0, 0},        {"f", DESC(out_features), 0, 0},
+    {"p", DESC(padded), 0, 0},       {"m", DESC(axis[0].size), 0, 0},
+    {"k", DESC(axis[1].size), 0, 0}, {"n", DESC(axis[2].size), 0, 0},
 };
 const size_t stw_jagged_size_count = sizeof stw_jagged_sizes / sizeof stw_jagged_sizes[0];
 
 const stw_jagged_number stw_jagged_numbers[] = {
-    {"tm", DESC(axis[0].total), 0, 1, 0},
-    {"tk", DESC(axis[1].total), 0, 2, 0},
-    {"tn", DESC(axis[2].total), 0, 4, 0},
-    {"ds", DESC(dim_size), 0, 0, 0},
-    {"da", DESC(dim_after), 0, 0, 0},
-    {"index", DESC(index), 0, 0, 0},
-    {"xb", DESC(x_elements), STW_JAGGED_X_BASES, 0, 0},
-    {"ob", DESC(other_elements), STW_JAGGED_OTHER_BASES, 0, 0},
-    {"gb", DESC(grad_elements), STW_JAGGED_GRAD_BASES, 0, 0},
-    {"seed", CALL(seed), 0, 0, 1},
-    {"skew", CALL(skew), 0, 0, 1},
+    {"tm", DESC(axis[0].total), 0, 1},
+    {"tk", DESC(axis[1].total), 0, 2},
+    {"tn", DESC(axis[2].total), 0, 4},
+    {"ds", DESC(dim_size), 0, 0},
+    {"da", DESC(dim_after), 0, 0},
+    {"index", DESC(index), 0, 0},
+    {"xb", DESC(x_elements), STW_JAGGED_X_BASES, 0},
+    {"ob", DESC(other_elements), STW_JAGGED_OTHER_BASES, 0},
+    {"gb", DESC(grad_elements), STW_JAGGED_GRAD_BASES, 0},
 };
 const size_t stw_jagged_number_count = sizeof stw_jagged_numbers / sizeof stw_jagged_numbers[0];
-
-int stw_problem_is_jagged(const char *text) {
-    return !strncmp(text, "jagged_", 7);
-}
 
 int stw_jagged_size_fits(char letter, stw_jagged_op op) {
     if (letter == 'c') return 1;
@@ -97,15 +83,13 @@ int stw_jagged_size_fits(char letter, stw_jagged_op op) {
     return 1;
 }
 
-static int64_t value_at(const stw_jagged_problem *p, const stw_jagged_number *row) {
-    return *(const int64_t *)(const void *)((const char *)p + row->offset);
+static int64_t value_at(const stw_jagged_desc *d, const stw_jagged_number *row) {
+    return *(const int64_t *)(const void *)((const char *)d + row->offset);
 }
 
 /* A word of the descriptor that says what its absence does not. */
-static int word_holds(const stw_jagged_problem *p, const stw_jagged_word *w) {
-    const void *at = (const char *)p + w->offset;
-    const stw_jagged_desc *d = &p->desc;
-    if (w->kind == 2) return 0;
+static int word_holds(const stw_jagged_desc *d, const stw_jagged_word *w) {
+    const void *at = (const char *)d + w->offset;
     if (w->kind == 1) return (*(const uint32_t *)at & w->value) != 0;
     if (w->offset == DESC(index_dtype) && w->value == STW_I32) return 0;
     int is_type = w->offset >= DESC(dx_dtype) && w->offset <= DESC(weight_dtype);
@@ -129,11 +113,10 @@ static void add_threshold(stw_text *text, double threshold) {
     stw_text_add(text, ":thr%s", digits);
 }
 
-static void add_sizes(stw_text *text, const stw_jagged_problem *p) {
-    const stw_jagged_desc *d = &p->desc;
+static void add_sizes(stw_text *text, const stw_jagged_desc *d) {
     for (size_t i = 0; i < stw_jagged_size_count; ++i) {
         const stw_jagged_number *row = &stw_jagged_sizes[i];
-        int64_t value = value_at(p, row);
+        int64_t value = value_at(d, row);
         int usual =
             strchr("oifp", row->name[0]) && (value == 0 || (value == 1 && strchr("oi", row->name[0])));
         if (stw_jagged_size_fits(row->name[0], d->op) && !usual)
@@ -144,7 +127,7 @@ static void add_sizes(stw_text *text, const stw_jagged_problem *p) {
 size_t stw_problem_jagged_format(const stw_jagged_desc *desc, const stw_attn_desc *attn, char *text,
                                  size_t capacity) {
     stw_text line = stw_text_in(text, capacity);
-    stw_jagged_problem p = {.desc = *desc};
+    stw_jagged_desc told = *desc;
     const char *name =
         (unsigned)desc->op < STW_JAGGED_OPS && desc->op ? stw_jagged_op_names[desc->op] : "jagged_?";
     if (desc->op == STW_JAGGED_ATTENTION) {
@@ -154,16 +137,16 @@ size_t stw_problem_jagged_format(const stw_jagged_desc *desc, const stw_attn_des
         return line.length;
     }
     stw_text_add(&line, "%s:%s:", name, stw_dtype_name(desc->dtype));
-    add_sizes(&line, &p);
-    if (p.desc.outputs == STW_JAGGED_DX && desc->op != STW_JAGGED_MATMUL && desc->op != STW_JAGGED_LINEAR)
-        p.desc.outputs = 0; /* what absence means */
+    add_sizes(&line, desc);
+    if (told.outputs == STW_JAGGED_DX && desc->op != STW_JAGGED_MATMUL && desc->op != STW_JAGGED_LINEAR)
+        told.outputs = 0; /* what absence means */
     for (size_t i = 0; i < stw_jagged_word_count; ++i)
-        if (word_holds(&p, &stw_jagged_words[i])) stw_text_add(&line, ":%s", stw_jagged_words[i].name);
+        if (word_holds(&told, &stw_jagged_words[i])) stw_text_add(&line, ":%s", stw_jagged_words[i].name);
     for (size_t i = 0; i < stw_jagged_number_count; ++i) {
         const stw_jagged_number *row = &stw_jagged_numbers[i];
-        int told = (desc->flags & row->flag) || (desc->ragged_axes & row->ragged);
-        int alone = !row->flag && !row->ragged && !row->call && value_at(&p, row);
-        if (told || alone) stw_text_add(&line, ":%s%lld", row->name, (long long)value_at(&p, row));
+        int comes = (desc->flags & row->flag) || (desc->ragged_axes & row->ragged);
+        int alone = !row->flag && !row->ragged && value_at(desc, row);
+        if (comes || alone) stw_text_add(&line, ":%s%lld", row->name, (long long)value_at(desc, row));
     }
     if (!(desc->threshold == 0.0)) add_threshold(&line, desc->threshold);
     add_shape(&line, "shape", desc->shape_rank, desc->shape);

@@ -182,12 +182,3 @@ int stw_problem_strides_match(const stw_attn_desc *desc, const stw_attn_desc *mo
     if (heads > 1 && a[1] != b[1]) return 0;
     return (!packed && rows <= 1) || a[2] == b[2];
 }
-
-stw_status stw_problem_set_strides(stw_attn_desc *desc, const stw_problem_layout *layout) {
-    if (stw_problem_strides_of_layout(desc, layout)) return STW_OK;
-    return stw_fail(STW_E_INVALID,
-                    "problem: the strides of %s b%lld h%lld s%lldx%lld d%lldx%lld do not fit 63 bits",
-                    stw_problem_order_names[layout->order], (long long)desc->batch, (long long)desc->heads_q,
-                    (long long)desc->max_seq_q, (long long)desc->max_seq_kv, (long long)desc->head_dim_qk,
-                    (long long)desc->head_dim_v);
-}

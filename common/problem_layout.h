@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Shared by problem.c (formatting) and problem_parse.c: the tensors of a descriptor as a table, the
+ * Shared by problem.c (formatting) and tools/problem (parsing): the tensors of a descriptor as a table, the
  * strides that a layout gives them, and the names of tokens that both sides need. */
 #ifndef STW_COMMON_PROBLEM_LAYOUT_H
 #define STW_COMMON_PROBLEM_LAYOUT_H

@@ -10,6 +10,9 @@
 /* Stores the text of this thread's failure and returns `status` (STW_OK to put an earlier text back). */
 stw_status stw_fail(stw_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The text of this thread's last failure, "" before the first. */
+const char *stw_failure_text(void);
+
 /* A growing text in a caller's buffer: cut at capacity, `length` counts what it wanted (without the 0). */
 typedef struct stw_text {
     char *data;

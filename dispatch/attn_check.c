@@ -101,7 +101,6 @@ static stw_status check_outputs(const check *c) {
     const uint32_t all = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | STW_OUT_DBIAS | STW_OUT_DSINK;
     if (c->kind == STW_PLAN_ATTN_FWD) {
         d->outputs = d->accumulate = 0;
-        d->splits = 0;
         return STW_OK;
     }
     if (d->outputs & ~all)
@@ -188,7 +187,7 @@ static stw_status check_backward(const check *c) {
                         "%s: flags has both STW_ATTN_GIVEN_DELTA and STW_ATTN_WRITE_DELTA: delta is "
                         "either an input or an output",
                         c->who);
-    return check_range(c, "splits", d->splits, 0, 64);
+    return STW_OK;
 }
 
 /* What f64 problems have beside scale and softcap; afterwards the two hold what the problem uses. */

@@ -121,7 +121,6 @@ void stw_attn_params_fill(const stw_attn_desc *d, stw_plan_kind kind, int determ
         .dbias_dtype = d->dbias_dtype,
         .outputs = d->outputs,
         .accumulate = d->accumulate,
-        .splits = deterministic ? 1 : (uint32_t)d->splits,
     };
     fill_tensors(d, kind, &p);
     fill_mask(d, &p);

@@ -128,7 +128,7 @@ DEV_FN void attn_bwd_scores(const attn_unit &u, const stw_attn_launch &l, char *
     }
 
     /* dS = P (dP - D), in dp; P.Z, in s. Both are 0 where a mask hides the pair or the row's LSE is infinite. */
-    bool masked = !inner || stats[2 * C::BM] != 0.0f || (ALL && p.bias_dtype == 6u);
+    bool masked = !inner || stats[2 * C::BM] != 0.0f || (ALL && p.bias_dtype == STW_U8);
     if (masked && drops) attn_pairs_scores<C, true, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
     else if (masked) attn_pairs_scores<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
     else if (drops) attn_pairs_scores<C, false, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);

@@ -82,7 +82,7 @@ typedef struct stw_attn_params {
     uint32_t dtype, bias_dtype, dq_dtype, dk_dtype, dv_dtype, dbias_dtype; /* stw_dtype      */
     uint32_t outputs, accumulate; /* STW_OUT_*                                                */
     uint32_t features;            /* STW_FEAT_*                                               */
-    uint32_t splits;              /* 1 when deterministic; 0 = the backend's choice           */
+    uint32_t reserved;            /* 0: the block ends without a gap                          */
 } stw_attn_params;
 
 /* One side (q or kv) of one sequence, resolved from the parameter block. */

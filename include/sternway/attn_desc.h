@@ -160,9 +160,6 @@ typedef struct stw_attn_desc {
     double dropout_p;       /**< [0, 1); 0 = off                                           */
     stw_dropout_map dropout_map;     /**< which elements are dropped                       */
     stw_deterministic deterministic; /**< the same bits run after run                      */
-    /** Parts that the keys are worked on in parallel: 0 = heuristic, 1..64; 1 in deterministic mode.
-     * Checked, and a hint only: today's kernels always split the keys by their tiles. */
-    int32_t splits;
 
     /** This call is a shard of a larger problem: added to the local b and h in dropout counters; h of the
      * ALiBi slopes and sink stays local (pass the shard's own slopes). heads_total 0 = heads_q.

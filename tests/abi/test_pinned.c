@@ -56,14 +56,14 @@ _Static_assert(sizeof(stw_attn_args) >= STW_SIZE_ATTN_ARGS_0_1, "structs only gr
 _Static_assert(sizeof(stw_device_info) >= STW_SIZE_DEVICE_INFO_0_1, "structs only grow");
 _Static_assert(sizeof(stw_image_info) >= STW_SIZE_IMAGE_INFO_0_1 && STW_SIZE_IMAGE_INFO_0_1 == 96,
                "structs only grow");
-_Static_assert(STW_SIZE_CONTEXT_OPTS_0_1 == 40 && STW_SIZE_ATTN_DESC_0_1 == 536, "pinned at 0.1");
+_Static_assert(STW_SIZE_CONTEXT_OPTS_0_1 == 40 && STW_SIZE_ATTN_DESC_0_1 == 528, "pinned at 0.1");
 _Static_assert(STW_SIZE_ATTN_ARGS_0_1 == 240 && STW_SIZE_DEVICE_INFO_0_1 == 368, "pinned at 0.1");
 _Static_assert(offsetof(stw_image_info, kind) == 64 && offsetof(stw_image_info, ops) == 96, "image");
 _Static_assert(offsetof(stw_attn_desc, batch) == 32 && offsetof(stw_attn_desc, q) == 104, "descriptor");
 _Static_assert(offsetof(stw_attn_desc, lse) == 296 && offsetof(stw_attn_desc, bias) == 368, "descriptor");
-_Static_assert(offsetof(stw_attn_desc, heads_total) == 528, "descriptor");
+_Static_assert(offsetof(stw_attn_desc, heads_total) == 520, "descriptor");
 _Static_assert(offsetof(stw_attn_desc, dim) == STW_SIZE_ATTN_DESC_0_1 &&
-                   offsetof(stw_attn_desc, scale_f64) == 576 && sizeof(stw_attn_desc) == 592 &&
+                   offsetof(stw_attn_desc, scale_f64) == 568 && sizeof(stw_attn_desc) == 584 &&
                    offsetof(stw_attn_args, cpu_threads) == STW_SIZE_ATTN_ARGS_0_1 &&
                    offsetof(stw_jagged_args, cpu_threads) == STW_SIZE_JAGGED_ARGS_0_1,
                "what came after 0.1");

@@ -24,9 +24,9 @@ def check(what, missing):
 
 # docs/specification.md section 2, written out: what the suite no longer has must be missed, not left out of the crossings.
 ROWS = set("""plain head_dims layout broadcast varlen used_lengths empty mask_causal_tl mask_causal_br mask_window mask_shift bias dbias mask_bytes alibi
-    alibi_column softcap sink dlse gqa dropout dropout_mem_eff dropout_flash2 deterministic splits outputs grad_dtype accumulate
+    alibi_column softcap sink dlse gqa dropout dropout_mem_eff dropout_flash2 deterministic outputs grad_dtype accumulate
     offsets shard lse_layout delta data nan_lse beyond_range forward bugs pairs""".split())
-FEATURES = set("""causal window shift bias bytes dbias alibi softcap sink dlse delta_in delta_out dropout mem_eff flash2 det splits used
+FEATURES = set("""causal window shift bias bytes dbias alibi softcap sink dlse delta_in delta_out dropout mem_eff flash2 det used
     varlen gqa cross unequal_dims grads wide accumulate pointer offsets shard lse_heads skew data scale""".split())
 NESTED = {"jagged_" + op for op in """matmul linear softmax sum select gelu gelu_tanh threshold silu layer_norm reshape to_padded
     from_padded attention""".split()}
@@ -53,7 +53,7 @@ def attention(line):
             "dbias": any(o.startswith("grads_") and "b" in o[6:] for o in options), "alibi": "alibi" in keys,
             "softcap": "softcap" in keys, "sink": "sink" in keys, "dlse": "dlse" in keys, "delta_in": "delta_in" in options,
             "delta_out": "delta_out" in options, "dropout": "dropout" in keys, "mem_eff": "map_mem_eff" in options,
-            "flash2": "map_flash2" in options, "det": "det" in options, "splits": "splits" in keys,
+            "flash2": "map_flash2" in options, "det": "det" in options,
             "used": bool({"used", "lens_q", "lens_kv", "lens_zero"} & set(options)),
             "varlen": bool({"tq", "tk"} & keys), "gqa": kv != heads, "cross": sq != sk, "unequal_dims": dq != dv,
             "grads": any(o.startswith("grads_") for o in options), "wide": bool({"dq_f32", "dk_f32", "dv_f32"} & set(options)),

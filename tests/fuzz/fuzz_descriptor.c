@@ -74,7 +74,7 @@ static void read_features(reader *r, stw_attn_desc *d) {
     d->dropout_p = read_byte(r) % 3 ? 0 : read_real(r);
     d->dropout_map = (stw_dropout_map)read_number(r, 0, 3);
     d->deterministic = (stw_deterministic)read_number(r, 0, 3);
-    d->splits = read_byte(r) % 4 ? 0 : (int32_t)read_number(r, 0, 65);
+    if (read_byte(r) % 4 == 0) (void)read_number(r, 0, 65); /* was a field: the seeds keep their meaning */
     if (read_byte(r) % 8 == 0) d->alibi_stride_batch = read_number(r, 0, 20);
     if (read_byte(r) % 8 == 0) {
         d->batch_offset = read_number(r, 0, 5);

@@ -4,7 +4,7 @@
  * parsed prints as a line that parses to the same line. */
 #include "fuzz.h"
 
-#include "common/problem.h"
+#include "tools/problem/problem.h"
 
 enum { LINE = 32768 };
 

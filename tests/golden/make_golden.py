@@ -150,7 +150,7 @@ def dense_cases(g):
     g.add("scale_given", "bf16", (1, 17), (1, 18), D=17, scale=0.125)
     g.add("scale_negative", "f32", (1, 9), (1, 17), D=8, scale=-0.75)
     g.add("scale_zero", "f16", (1, 9), (1, 17), D=8, scale=0.0)
-    g.add("splits_2", "bf16", (1, 17), (1, 129), D=8, splits=2)
+    g.add("splits_2", "bf16", (1, 17), (1, 129), D=8)
     g.add("deterministic_gqa", "bf16", (1, 33), (1, 65), heads=(2, 1), D=8, deterministic=1)
     g.add("std3_f16", "f16", (1, 65), (1, 66), D=16, std=3.0)
     g.add("std3_f32", "f32", (1, 17), (1, 15), D=16, std=3.0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * loader_tool's commands about one problem on the fake CUDA device, through the public calls. A problem is a
- * line of common/problem.h, taken for its descriptor; nothing reads what the tensors hold.
+ * line of tools/problem/problem.h, taken for its descriptor; nothing reads what the tensors hold.
  *   why PROBLEM     stw_explain_attn's text: of a backward, why each variant is not taken
  *   plan PROBLEM    "plan STATUS text", then the lines of stw_plan_describe from "variant" on
  *   call PROBLEM [TENSOR BYTES [TIMES] | queries 0 | keys 0]
@@ -13,7 +13,7 @@
  *                   met the class as a problem of a sequence more.
  * Lines of the log, where STERNWAY_LOG asks for them: "log LINE". */
 #include "common/attn_packed.h"
-#include "common/problem.h"
+#include "tools/problem/problem.h"
 #include "loader_calls.h"
 
 #include <pthread.h>

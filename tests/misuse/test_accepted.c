@@ -35,8 +35,6 @@ static const struct {
     {"shift 0 with its flag", DENSE, {SET_FLAG(STW_ATTN_HAS_SHIFT)}},
     {"shift of 2^40", FULL, {SET(diagonal_shift, INT64_C(1) << 40)}},
     {"shift of -2^40", FULL, {SET(diagonal_shift, -(INT64_C(1) << 40))}},
-    {"splits 1", DENSE, {SET(splits, 1)}},
-    {"splits 64", DENSE, {SET(splits, 64)}},
     {"p just below 1", FULL, {SET_REAL(dropout_p, 0.999999999)}},
     {"the smallest p", FULL, {SET_REAL(dropout_p, 4.9e-324)}},
     {"softcap off", FULL, {SET_REAL(softcap, 0)}},

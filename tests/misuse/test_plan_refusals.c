@@ -172,9 +172,7 @@ static const refusal rows[] = {
      {"accumulate", "dbias_dtype"},
      {SET(bias_dtype, STW_F16), SET(outputs, STW_OUT_DBIAS), SET(accumulate, STW_OUT_DBIAS)}},
 
-    /* splits, ALiBi, shards */
-    {DENSE, BWD, STW_E_INVALID, {"splits", "-1", "64"}, {SET(splits, -1)}},
-    {DENSE, BWD, STW_E_UNSUPPORTED, {"splits", "65", "64"}, {SET(splits, 65)}},
+    /* ALiBi, shards */
     {FULL, BOTH, STW_E_INVALID, {"alibi_stride_batch", "3", "4"}, {SET(alibi_stride_batch, 3)}},
     {FULL, BOTH, STW_E_UNSUPPORTED, {"alibi_stride_batch", "-4"}, {SET(alibi_stride_batch, -4)}},
     {FULL, BOTH, STW_E_INVALID, {"alibi_stride_batch"}, {SET(alibi_stride_batch, INT64_MAX)}},

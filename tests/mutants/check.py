@@ -138,7 +138,7 @@ def check(build, mutant, scratch):
             return check_test(build, mutant, work)
         for folder in ("backends/cpu", "common", "dispatch", "include"):
             shutil.copytree(build.source / folder, work / "tree" / folder,
-                            ignore=shutil.ignore_patterns("reference", "README.md"))
+                            ignore=shutil.ignore_patterns("README.md"))
         units = []
         if mutant:
             path = build.source / mutant["file"]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * PROBLEM strings (common/problem.h): canonical lines round trip, every field of the descriptor survives
+ * PROBLEM strings (common/problem.h, tools/problem): canonical lines round trip, every field of the descriptor survives
  * formatting, layouts agree with the public stw_layout_* calls, and malformed lines are refused by
  * position and token. */
 #include <setjmp.h>
@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "common/problem_jagged.h"
-#include "common/problem_reader.h"
+#include "tools/problem/jagged.h"
+#include "tools/problem/reader.h"
 
 #include <math.h>
 
@@ -29,7 +29,7 @@ static const char *const canonical[] = {
     "alibi_st4",
     "attn_bwd:bf16:b2h4s20d8:bias_bhqk:dropout0.3333333333333333:map_flash2:grads_qb:acc_q:dq_f32:dbias_f32:"
     "det",
-    "attn_bwd:f32:b2h4s20d8:delta_in:nodet:splits4:boff3:hoff2:htotal16",
+    "attn_bwd:f32:b2h4s20d8:delta_in:nodet:boff3:hoff2:htotal16",
     "attn_bwd:f32:b2h4s20d8:scale0:data_sd3:seed7:dseed9:doff4:qoff-5:koff6:skew1:pointer",
     "attn_bwd:f32:b2h4s20x31d8:biasu8_b1qk:sink",
     "attn_bwd:bf16:b3h2s33d64:tq0:tk0",
@@ -212,7 +212,7 @@ static void test_refusals(void **state) {
         {"attn_bwd:f16:b1h1k2147483648s1d1", "0..2147483647"},
         {"attn_bwd:f16:b1h1ks1d1", "0..2147483647"},
         {"attn_bwd:f16:b1h1s1d1:gap1:gap2", "'gap2' is given twice"},
-        {"attn_bwd:f16:b1h1s1d1:splits1:splits2", "'splits2' is given twice"},
+        {"attn_bwd:f16:b1h1s1d1:splits1", "'splits1' is not an option"},
         {"attn_bwd:f16:b1h1s1d1:scale1:scale2", "'scale2' is given twice"},
         {"attn_bwd:f16:b1h1s1d1:dq_f32:dq_f16", "'dq_f16' is given twice"},
         {"attn_bwd:f16:b1h1s1d1:cuq0,1:cuq0,2", "'cuq0,2' is given twice"},
@@ -282,14 +282,13 @@ static void test_edges_are_taken(void **state) {
     (void)state;
     stw_problem p;
     assert_int_equal(stw_problem_parse("attn_bwd:f32:b1h1s1d1:shift-4611686018427387904:skew255:scale1e+3:"
-                                       "softcap1e+20:biasf16_bhq1:gap65536:splits-2147483647",
+                                       "softcap1e+20:biasf16_bhq1:gap65536",
                                        &p),
                      STW_OK);
     assert_int_equal(p.desc.diagonal_shift, -STW_PROBLEM_WIDE_MAX);
     assert_int_equal(p.skew, 255);
     assert_true(p.desc.scale == 1000.0f && p.desc.softcap == 1e20f);
     assert_int_equal(p.desc.bias_dtype, STW_F16);
-    assert_int_equal(p.desc.splits, -2147483647);
     assert_int_equal(stw_problem_parse("attn_bwd:f32:b65536h1s1x32767d1:thdk:biasbf16_1111", &p), STW_OK);
     assert_int_equal(p.desc.total_kv, 65536 * INT64_C(32767));
     assert_int_equal(p.desc.total_q, 0);

@@ -208,7 +208,7 @@ class Problem(CommandTest):
                "flash_window_left": ("None", "1.5"), "flash_window_right": ("",), "scale": ("abc", "", "nan", "inf", "1e999", "0x1p3"),
                "softcap": ("--1",), "dropout_p": ("0,1",), "dropout_seed": ("-1", "18446744073709551616", "1.0"),
                "dropout_offset": ("+1",), "dropout_map": ("flash",), "alibi_column": ("2", "true"),
-               "deterministic": ("on",), "splits": ("99999999999",), "grad_dtype": ("f16",), "q_offset": ("",),
+               "deterministic": ("on",), "grad_dtype": ("f16",), "q_offset": ("",),
                "k_offset": ("one",), "batch_offset": ("1.",), "head_offset": ("h",), "heads_total": (" ",)}
         for key, values in bad.items():
             for value in values:
@@ -217,7 +217,6 @@ class Problem(CommandTest):
     def test_the_library_refuses(self):
         self.change("window_left -1", metadata={"window_left": "-1"})
         self.change("dropout_p 1.5", metadata={"dropout_p": "1.5"})
-        self.change("splits 65", metadata={"splits": "65"})
         self.change("softcap", metadata={"softcap": "-2"})
         self.change("used", "STW_E_INVALID", used_q=("I32", (1,), [6]))
         zero = ("F32", (1, 5, 1, 0), [])

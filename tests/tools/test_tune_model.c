@@ -13,9 +13,6 @@
 
 #include <cmocka.h>
 
-static const stw_attn_loop split = {.name = "split"}, avx512 = {.name = "avx512"}, avx2 = {.name = "avx2"},
-                           portable = {.name = "portable"}, wgmma = {.name = "wgmma"};
-
 typedef struct model_made {
     tune_target target;
     tune_point point;
@@ -23,7 +20,7 @@ typedef struct model_made {
 } made;
 
 /* The first variant is the chosen one. */
-static void make(made *m, const stw_attn_table *table, uint32_t units, const char *line) {
+static void make(made *m, const stw_tool_table *table, uint32_t units, const char *line) {
     stw_problem problem;
     memset(m, 0, sizeof *m);
     assert_int_equal(stw_problem_parse(line, &problem), STW_OK);
@@ -42,10 +39,10 @@ static void assert_pruned(const made *m, const char *expected) {
 
 static void a_block_fills_what_registers_and_memory_let_it(void **state) {
     (void)state;
-    static const stw_variant wave = {"gfx942_a", 256, 16, 16, 1, 1, 52, &split, 0};
-    static const stw_variant two = {"gfx942_b", 256, 16, 16, 1, 2, 20, &split, 0};
-    static const stw_variant four = {"gfx942_c", 256, 16, 16, 1, 4, 64, &split, 0};
-    static const stw_variant nvidia = {"sm80_a", 256, 16, 16, 1, 2, 99, &split, 0};
+    static const stw_tool_variant wave = {"gfx942_a", 256, 16, 16, 1, 1, 52, "split"};
+    static const stw_tool_variant two = {"gfx942_b", 256, 16, 16, 1, 2, 20, "split"};
+    static const stw_tool_variant four = {"gfx942_c", 256, 16, 16, 1, 4, 64, "split"};
+    static const stw_tool_variant nvidia = {"sm80_a", 256, 16, 16, 1, 2, 99, "split"};
     assert_true(tune_model_fill(&wave, 64, 0) == 0.25); /* one block of one wave fits beside 64 KB */
     assert_true(tune_model_fill(&two, 64, 0) == 1);     /* two blocks of two waves: registers end it there */
     assert_true(tune_model_fill(&four, 64, 0) == 1);
@@ -56,11 +53,11 @@ static void a_block_fills_what_registers_and_memory_let_it(void **state) {
 
 static void wider_head_dims_than_the_two_smallest_go(void **state) {
     (void)state;
-    static const stw_variant variants[] = {{"c256", 256, 64, 64, 1, 4, 10, &split, 0},
-                                           {"a64", 64, 64, 64, 1, 4, 10, &split, 0},
-                                           {"b96", 96, 64, 64, 1, 4, 10, &split, 0},
-                                           {"c128", 128, 64, 64, 1, 4, 10, &split, 0}};
-    const stw_attn_table table = {"sm80", variants, 4, NULL, 0};
+    static const stw_tool_variant variants[] = {{"c256", 256, 64, 64, 1, 4, 10, "split"},
+                                           {"a64", 64, 64, 64, 1, 4, 10, "split"},
+                                           {"b96", 96, 64, 64, 1, 4, 10, "split"},
+                                           {"c128", 128, 64, 64, 1, 4, 10, "split"}};
+    const stw_tool_table table = {"sm80", variants, 4};
     made m;
     make(&m, &table, 0, "attn_bwd:bf16:b1h1s512d64");
     assert_pruned(&m, "...x"); /* the first is the chosen one */
@@ -69,10 +66,10 @@ static void wider_head_dims_than_the_two_smallest_go(void **state) {
 
 static void more_than_twice_the_work_goes(void **state) {
     (void)state;
-    static const stw_variant variants[] = {{"a", 128, 64, 64, 1, 4, 10, &split, 0},
-                                           {"wide", 128, 64, 512, 1, 4, 10, &split, 0},
-                                           {"other", 128, 512, 512, 1, 4, 10, &wgmma, 0}};
-    const stw_attn_table table = {"sm80", variants, 3, NULL, 0};
+    static const stw_tool_variant variants[] = {{"a", 128, 64, 64, 1, 4, 10, "split"},
+                                           {"wide", 128, 64, 512, 1, 4, 10, "split"},
+                                           {"other", 128, 512, 512, 1, 4, 10, "wgmma"}};
+    const stw_tool_table table = {"sm80", variants, 3};
     made m;
     make(&m, &table, 0, "attn_bwd:bf16:b1h1s192d128"); /* 512 keys for 192: 2.67 times */
     assert_pruned(&m, ".x.");                          /* another main loop is not compared */
@@ -83,9 +80,9 @@ static void more_than_twice_the_work_goes(void **state) {
 
 static void blocks_in_turn_count(void **state) {
     (void)state;
-    static const stw_variant variants[] = {{"a", 128, 64, 64, 1, 4, 10, &split, 0},
-                                           {"b", 128, 64, 192, 1, 4, 10, &split, 0}};
-    const stw_attn_table table = {"sm80", variants, 2, NULL, 0};
+    static const stw_tool_variant variants[] = {{"a", 128, 64, 64, 1, 4, 10, "split"},
+                                           {"b", 128, 64, 192, 1, 4, 10, "split"}};
+    const stw_tool_table table = {"sm80", variants, 2};
     made m;
     /* 30 blocks of 64 keys on 30 processors; 10 of 192: as much arithmetic, on a third of the processors. */
     make(&m, &table, 30, "attn_bwd:bf16:b1h10s192d128");
@@ -99,10 +96,10 @@ static void blocks_in_turn_count(void **state) {
 
 static void cpu_lanes_count_and_an_empty_problem_prunes_nothing(void **state) {
     (void)state;
-    static const stw_variant variants[] = {{"a16", 256, 64, 64, 1, 16, 0, &avx512, 0},
-                                           {"a8", 256, 64, 64, 1, 8, 0, &avx2, 0},
-                                           {"a4", 256, 64, 64, 1, 4, 0, &portable, 0}};
-    const stw_attn_table table = {"cpu", variants, 3, NULL, 0};
+    static const stw_tool_variant variants[] = {{"a16", 256, 64, 64, 1, 16, 0, "avx512"},
+                                           {"a8", 256, 64, 64, 1, 8, 0, "avx2"},
+                                           {"a4", 256, 64, 64, 1, 4, 0, "portable"}};
+    const stw_tool_table table = {"cpu", variants, 3};
     made m;
     make(&m, &table, 2, "attn_bwd:f32:b1h1s512d64");
     assert_pruned(&m, "..x"); /* twice is not more than twice */

@@ -12,7 +12,7 @@
 
 #include "backends/gpu/attn_tiled.h"
 #include "backends/gpu/blas.h"
-#include "common/problem_jagged.h"
+#include "tools/problem/jagged.h"
 #include "common/size_class.h"
 #include "dispatch/attn_problem.h"
 #include "dispatch/jagged_problem.h"

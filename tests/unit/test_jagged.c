@@ -16,7 +16,7 @@
 #include "common/dtype.h"
 #include "common/jagged_data.h"
 #include "backends/gpu/jagged_launch.h"
-#include "common/problem_jagged.h"
+#include "tools/problem/jagged.h"
 #include "dispatch/jagged_problem.h"
 
 #define MOST 16

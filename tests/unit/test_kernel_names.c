@@ -11,8 +11,8 @@
 
 #include "backends/gpu/attn_tiled.h"
 #include "backends/gpu/jagged_launch.h"
-#include "common/problem.h"
-#include "common/problem_jagged.h"
+#include "tools/problem/problem.h"
+#include "tools/problem/jagged.h"
 #include "dispatch/attn_problem.h"
 #include "dispatch/jagged_problem.h"
 #include "dispatch/tables.h"

@@ -234,11 +234,7 @@ static void defaults_are_resolved(void **state) {
     assert_int_equal(p.heads_total, 6);
     assert_int_equal(p.group, 2);
     assert_true(p.scale == (float)(1.0 / sqrt(40.0)));
-    assert_int_equal(p.splits, 1);
     assert_true(p.features & STW_FEAT_DETERMINISTIC);
-    d.splits = 5;
-    assert_int_equal(params_of(d, 1).splits, 1); /* deterministic */
-    assert_int_equal(params_of(d, 0).splits, 5);
     d.flags = STW_ATTN_HAS_SCALE; /* a scale of zero is meant */
     assert_true(params_of(d, 0).scale == 0.0f);
 }

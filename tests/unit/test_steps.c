@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "backends/gpu/attn_tiled.h"
-#include "common/problem.h"
+#include "tools/problem/problem.h"
 #include "common/size_class.h"
 #include "dispatch/attn_problem.h"
 #include "dispatch/tables.h"

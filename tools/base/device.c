@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * --backend and --arch of the subcommands, what a plan says of itself, and the names of a context's device
- * (tool.h). */
+ * --backend and --arch of the subcommands, what a plan says of itself, and the version of a driver (tool.h). */
 #include "tool.h"
 
 #include "common/env.h"
-#include "common/problem.h"
-#include "common/problem_jagged.h"
-#include "common/arch.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 int stw_tool_device_opts(const char *command, stw_tool_device *device) {
     char from_backend[32] = "";
@@ -81,28 +76,4 @@ void stw_tool_driver_of(const char *backend, char *out, size_t capacity) {
         read_driver_version("/proc/driver/nvidia/version", out, capacity);
     else if (!strcmp(backend, "hip"))
         read_driver_version("/sys/module/amdgpu/version", out, capacity);
-}
-
-void stw_tool_name_device(stw_context *context, stw_tool_named *named) {
-    stw_problem problem;
-    stw_jagged_problem nested;
-    stw_plan *plan = NULL;
-    time_t now = time(NULL);
-    struct tm utc;
-    memset(named, 0, sizeof *named);
-    if (gmtime_r(&now, &utc)) strftime(named->date, sizeof named->date, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    snprintf(named->arch, sizeof named->arch, "%s", stw_context_arch(context));
-    const stw_arch *arch = stw_arch_find(STW_BACKEND_AUTO, named->arch);
-    if (arch) snprintf(named->backend, sizeof named->backend, "%s", stw_backend_name(arch->backend));
-    stw_tool_driver_of(named->backend, named->driver, sizeof named->driver);
-    /* A plan names the device; STERNWAY_VARIANT may leave it only one of the two families. */
-    if (stw_problem_parse("attn_bwd:f32:b1h1s1d8", &problem) ||
-        stw_problem_jagged_parse("jagged_sum:f32:c1l1t1:ragged", &nested))
-        return;
-    if (stw_attn_bwd_plan(context, &problem.desc, &plan) && stw_jagged_bwd_plan(context, &nested.desc, &plan))
-        return;
-    char *text = stw_tool_plan_text(plan);
-    if (text) stw_tool_plan_field(text, "device", named->device, sizeof named->device);
-    free(text);
-    stw_plan_destroy(plan);
 }

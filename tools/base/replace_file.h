@@ -2,8 +2,8 @@
  *
  * Writing a file that a reader never sees half of: beside the target, then renamed. Used by
  * `sternway run -o` (safetensors.c) and `sternway tune -o`. */
-#ifndef STW_TOOLS_REPLACE_FILE_H
-#define STW_TOOLS_REPLACE_FILE_H
+#ifndef STW_TOOLS_BASE_REPLACE_FILE_H
+#define STW_TOOLS_BASE_REPLACE_FILE_H
 
 #include <stdio.h>
 

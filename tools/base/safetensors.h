@@ -5,8 +5,8 @@
  * accepts lies wholly inside the bytes it was given, without overlap, holes or duplicate names.
  *
  * Every function that can fail returns 0, or -1 with a text in `error` (always terminated, cut to fit). */
-#ifndef STW_TOOLS_SAFETENSORS_H
-#define STW_TOOLS_SAFETENSORS_H
+#ifndef STW_TOOLS_BASE_SAFETENSORS_H
+#define STW_TOOLS_BASE_SAFETENSORS_H
 
 #include <stddef.h>
 #include <stdint.h>

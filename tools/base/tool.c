@@ -3,6 +3,8 @@
  * Shared by the subcommands (tool.h): parsing, error lines, progress, JSON. */
 #include "tool.h"
 
+#include "common/status.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +46,10 @@ void stw_tool_error(const char *command, const char *where, const char *format, 
     }
     print_clean(stderr, text);
     fputc('\n', stderr);
+}
+
+const char *stw_tool_last_error(void) {
+    return stw_failure_text();
 }
 
 int stw_tool_exit_of(stw_status status) {

@@ -2,8 +2,8 @@
  *
  * What the subcommands of `sternway` share: entry points, exit codes, error lines, device options, the plan's
  * description as fields, progress. */
-#ifndef STW_TOOLS_TOOL_H
-#define STW_TOOLS_TOOL_H
+#ifndef STW_TOOLS_BASE_TOOL_H
+#define STW_TOOLS_BASE_TOOL_H
 
 #include "sternway/sternway.h"
 
@@ -32,8 +32,8 @@ int stw_tool_parse(const struct argp *argp, int argc, char **argv, void *input);
 void stw_tool_error(const char *command, const char *where, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The text of stw_fail in the parts of common/ that the command holds itself (environment, PROBLEM lines,
- * images); the library's own is stw_last_error(). */
+/* The text of stw_fail in what the command links besides the library (environment, PROBLEM lines, cases); the
+ * library's own is stw_last_error(). */
 const char *stw_tool_last_error(void);
 
 /* Usage errors exit 2; everything that depends on the machine 1. */
@@ -64,15 +64,8 @@ int stw_tool_device_opts(const char *command, stw_tool_device *device);
 /* Fields of stw_plan_describe ("variant", "why", ...): value of `key` cut out of the text, or "". */
 void stw_tool_plan_field(const char *describe, const char *key, char *out, size_t capacity);
 
-/* What a report says of the machine it was made on. */
-typedef struct stw_tool_named {
-    char backend[16], arch[32], device[128];
-    char driver[48]; /* of the kernel module; "" where it is not known, or there is none */
-    char date[24];   /* UTC, now: 2026-11-21T09:30:00Z */
-} stw_tool_named;
 /* Version of the kernel module of "cuda" or "hip", or "". */
 void stw_tool_driver_of(const char *backend, char *out, size_t capacity);
-void stw_tool_name_device(stw_context *context, stw_tool_named *named_out);
 
 /* stw_plan_describe whole, allocated; NULL when it failed (stw_last_error says why). */
 char *stw_tool_plan_text(const stw_plan *plan);

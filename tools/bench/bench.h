@@ -6,8 +6,7 @@
 #ifndef STW_TOOLS_BENCH_H
 #define STW_TOOLS_BENCH_H
 
-#include "tools/verify/case.h"
-#include "tools/base/tool.h"
+#include "measure.h"
 
 /* ---- run.c ------------------------------------------------------------------------------------ */
 

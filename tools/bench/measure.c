@@ -5,10 +5,12 @@
 
 #include "tools/base/tool.h"
 #include "common/dtype.h"
+#include "common/arch.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- work: what a measured call has to do at least ---- */
 
@@ -350,4 +352,30 @@ static double quantile(const double *sorted, int count, double q) {
 void stw_measure_quartiles(double *values, int count, double quartiles_out[3]) {
     qsort(values, (size_t)count, sizeof *values, by_value);
     for (int i = 0; i < 3; ++i) quartiles_out[i] = quantile(values, count, 0.25 * (i + 1));
+}
+
+/* ---- the machine --------------------------------------------------------------------------------------- */
+
+void stw_tool_name_device(stw_context *context, stw_tool_named *named) {
+    stw_problem problem;
+    stw_jagged_problem nested;
+    stw_plan *plan = NULL;
+    time_t now = time(NULL);
+    struct tm utc;
+    memset(named, 0, sizeof *named);
+    if (gmtime_r(&now, &utc)) strftime(named->date, sizeof named->date, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    snprintf(named->arch, sizeof named->arch, "%s", stw_context_arch(context));
+    const stw_arch *arch = stw_arch_find(STW_BACKEND_AUTO, named->arch);
+    if (arch) snprintf(named->backend, sizeof named->backend, "%s", stw_backend_name(arch->backend));
+    stw_tool_driver_of(named->backend, named->driver, sizeof named->driver);
+    /* A plan names the device; STERNWAY_VARIANT may leave it only one of the two families. */
+    if (stw_problem_parse("attn_bwd:f32:b1h1s1d8", &problem) ||
+        stw_problem_jagged_parse("jagged_sum:f32:c1l1t1:ragged", &nested))
+        return;
+    if (stw_attn_bwd_plan(context, &problem.desc, &plan) && stw_jagged_bwd_plan(context, &nested.desc, &plan))
+        return;
+    char *text = stw_tool_plan_text(plan);
+    if (text) stw_tool_plan_field(text, "device", named->device, sizeof named->device);
+    free(text);
+    stw_plan_destroy(plan);
 }

@@ -3,11 +3,20 @@
  * Timing backward calls on a problem too large for the reference as a whole: what bench and tune share. The
  * problem with its data, the library's own forward and buffers of a context; runs of a plan on it, verified
  * on samples or timed. */
-#ifndef STW_TOOLS_MEASURE_H
-#define STW_TOOLS_MEASURE_H
+#ifndef STW_TOOLS_BENCH_MEASURE_H
+#define STW_TOOLS_BENCH_MEASURE_H
 
+#include "tools/base/tool.h"
 #include "tools/verify/case.h"
 #include "tools/verify/jagged.h"
+
+/* What a report says of the machine it was made on. */
+typedef struct stw_tool_named {
+    char backend[16], arch[32], device[128];
+    char driver[48]; /* of the kernel module; "" where it is not known, or there is none */
+    char date[24];   /* UTC, now: 2026-11-21T09:30:00Z */
+} stw_tool_named;
+void stw_tool_name_device(stw_context *context, stw_tool_named *named_out);
 
 typedef enum stw_measure_kind {
     STW_MEASURE_ATTN,

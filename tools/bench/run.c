@@ -3,7 +3,6 @@
  * One problem of `sternway bench`: one run verified on samples, then timed calls (measure.h). */
 #include "bench.h"
 
-#include "measure.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -51,6 +51,26 @@ static stw_status filled_no_memory(const filled *f, size_t bytes) {
     return STW_E_NO_MEMORY;
 }
 
+double conform_memory(void) {
+    char line[128];
+    double kib = -1;
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file && kib < 0 && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %lf kB", &kib) != 1) kib = -1;
+    if (file) fclose(file);
+    return kib >= 0 ? kib * 1024 : (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+}
+
+size_t conform_tensor_bytes(const stw_attn_desc *desc) {
+    size_t bytes = 0;
+    for (int t = 0; t <= STW_CASE_DV; ++t) {
+        int counts = t < STW_CASE_BIAS || t >= STW_CASE_DQ || (t == STW_CASE_BIAS && desc->bias_dtype);
+        size_t more = counts ? stw_case_reach(desc, (stw_case_tensor)t) : 0;
+        bytes = more > SIZE_MAX - bytes ? SIZE_MAX : bytes + more;
+    }
+    return bytes;
+}
+
 static int is_present(const stw_attn_desc *d, int t) {
     switch (t) {
     case STW_CASE_DQ: return (filled_outputs_of(d) & STW_OUT_DQ) != 0;

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "common/dtype.h"
-#include "common/problem_jagged.h"
+#include "tools/problem/jagged.h"
 
 #define FAR (INT64_C(1) << 31)
 
@@ -205,26 +205,6 @@ static stw_status check_far(const stw_problem *problem, stw_context *context, st
 
 /* ---- filled ----------------------------------------------------------------------------------------------
  */
-
-double conform_memory(void) {
-    char line[128];
-    double kib = -1;
-    FILE *file = fopen("/proc/meminfo", "re");
-    while (file && kib < 0 && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %lf kB", &kib) != 1) kib = -1;
-    if (file) fclose(file);
-    return kib >= 0 ? kib * 1024 : (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-}
-
-size_t conform_tensor_bytes(const stw_attn_desc *desc) {
-    size_t bytes = 0;
-    for (int t = 0; t <= STW_CASE_DV; ++t) {
-        int counts = t < STW_CASE_BIAS || t >= STW_CASE_DQ || (t == STW_CASE_BIAS && desc->bias_dtype);
-        size_t more = counts ? stw_case_reach(desc, (stw_case_tensor)t) : 0;
-        bytes = more > SIZE_MAX - bytes ? SIZE_MAX : bytes + more;
-    }
-    return bytes;
-}
 
 static stw_status check_attention(const char *line, stw_context *context, stw_case_result *result) {
     stw_problem problem;

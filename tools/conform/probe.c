@@ -6,7 +6,7 @@
 #include "conform.h"
 
 #include "common/arch.h"
-#include "dispatch/tables.h"
+#include "tools/base/variants.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -46,7 +46,7 @@ static void refuse(conform_target *target, const char *name, const char *reason)
 }
 
 static void find_variants(conform_target *target) {
-    const stw_attn_table *table = stw_attn_table_find(target->arch);
+    const stw_tool_table *table = stw_tool_table_find(target->arch);
     char reason[400], name[64];
     for (size_t i = 0; table && i < table->variant_count; ++i) {
         const char *id = table->variants[i].id;

@@ -4,7 +4,7 @@
  * head dims, heads and types rotate through them. A further alternative is a string here, nothing else. */
 #include "conform.h"
 
-#include "common/problem_jagged.h"
+#include "tools/problem/jagged.h"
 #include "tools/verify/jagged.h"
 
 #include <fnmatch.h>
@@ -292,7 +292,7 @@ const conform_row conform_rows[] = {
          "biasu8_bhqk:delta_in:dk_f32:dv_f32", "b1h2s128x256d64 biasu8_11qk",
          "b1h4k2s128d128 biasu8_b1qk:data_inf_keys", "b1h2s64x192d32 biasu8_bhqk:softcap8:alibi",
          "b1h1s64x128d256 biasu8_1hqk:dropout0.1", "b2h2s65x200d80 biasu8_bhqk:data_low_keys",
-         "biasu8_bhqk:wl9:shift2:scale0.3:splits3:lse_heads:delta_out:dlse:dropout0.2:map_flash2:boff2:"
+         "biasu8_bhqk:wl9:shift2:scale0.3:lse_heads:delta_out:dlse:dropout0.2:map_flash2:boff2:"
          "hoff1:htotal64:qoff5:koff3:dq_f32:dk_f32:dv_f32:acc_qkv",
          "biasu8_b1qk:dropout0.3:map_mem_eff:pointer:alibi:sink:grads_qkvs:used:thd",
          "fwd biasu8_b1qk:data_inf_keys"),
@@ -344,10 +344,6 @@ const conform_row conform_rows[] = {
      ALTERNATIVES("det", "det:causal_br", "det:dropout0.1", "det:bias_11qk:grads_qkvb", "det:thd",
                   "det:sink:grads_qkvs", "nodet", "b2h4k2s60x500d128 det", "b1h2s700d64 det:causal_tl",
                   "b3h2s300x400d96 det:thd:used:causal_br", "b1h2s100x600d128 det:wl3:wr200"),
-     4},
-    {"splits", "parts of the keys in parallel",
-     ALTERNATIVES("splits1", "splits2", "splits3:causal_br", "splits64", "splits5:thd", "splits4:det",
-                  "b1h2s20x257d32 splits7"),
      4},
     {"outputs", "any subset of the gradients; nothing else is written",
      ALTERNATIVES("grads_q", "grads_k", "grads_v", "grads_qk", "grads_qv", "grads_kv", "grads_b:bias_bhqk",
@@ -441,7 +437,7 @@ const conform_row conform_rows[] = {
          "f64 sink:thd:used:dlse:grads_s", "f64 dlse:delta_out:lse_heads", "f64 thd:lse_local:delta_out",
          "f64 delta_in:causal_br", "f64 dropout0.1", "f64 dropout0.3:thd:pointer:dseed77:doff3",
          "f64 dropout0.25:map_mem_eff", "f64 dropout0.17:map_flash2:boff1:hoff2:htotal24",
-         "f64 det:splits3:wl16:wr1", "f64 grads_q:used", "f64 grads_v", "f64 grads_k:thd", "f64 acc_qkv",
+         "f64 det:wl16:wr1", "f64 grads_q:used", "f64 grads_v", "f64 grads_k:thd", "f64 acc_qkv",
          "f64 acc_qkvbs:grads_qkvbs:bias_1hqk:sink", "f64 acc_b:grads_qb:bias_bhqk", "f64 acc_qk:thd:used",
          "f64 data_sd3", "f64 data_onehot", "f64 data_low_keys:bias_b11k:grads_qkvb",
          "f64 data_inf_keys:bias_bhqk:grads_qkvb", "f64 data_denormal", "f64 data_denormal_dout:causal_br",
@@ -468,57 +464,12 @@ const conform_row conform_rows[] = {
     {"jagged_matmul", "each extent constant or ragged, storages, transposed, bases", conform_jagged_matmul,
      12},
     {"jagged_attention", "nested q, k, v with offsets of both types", conform_jagged_attention, 3},
-    {"pairs", "every pair of levels of 24 factors at once", NULL, 4},
+    {"pairs", "every pair of levels of 23 factors at once", NULL, 4},
 };
 const size_t conform_row_count = sizeof conform_rows / sizeof *conform_rows;
 
 const char *conform_row_name(int row) {
     return row == CONFORM_ROW_LARGE ? "large" : row < 0 ? "given" : conform_rows[row].name;
-}
-
-/* The slot of a line: where it is, or the free one where it belongs. */
-static size_t *find_slot(const conform_list *list, const char *line) {
-    size_t slots = 2 * list->capacity, at = 5381;
-    for (const char *c = line; *c; ++c) at = at * 33 ^ (unsigned char)*c;
-    for (at %= slots; list->slots[at] && strcmp(list->cases[list->slots[at] - 1].line, line);)
-        at = (at + 1) % slots;
-    return &list->slots[at];
-}
-
-static int grow(conform_list *list) {
-    size_t capacity = list->capacity ? list->capacity * 2 : 1024;
-    size_t *slots = calloc(2 * capacity, sizeof *slots);
-    conform_case *grown = slots ? realloc(list->cases, capacity * sizeof *grown) : NULL;
-    if (grown) list->cases = grown;
-    if (!grown) {
-        free(slots);
-        return 0;
-    }
-    free(list->slots);
-    list->slots = slots;
-    list->capacity = capacity;
-    for (size_t i = 0; i < list->count; ++i) *find_slot(list, list->cases[i].line) = i + 1;
-    return 1;
-}
-
-int conform_list_add(conform_list *list, int row, const char *line) {
-    if (list->count == list->capacity && !grow(list)) return 0;
-    size_t *slot = find_slot(list, line);
-    if (*slot) {
-        list->repeated++;
-        return 1;
-    }
-    conform_case *c = &list->cases[list->count++];
-    c->row = row;
-    snprintf(c->line, sizeof c->line, "%s", line);
-    *slot = list->count;
-    return 1;
-}
-
-void conform_list_free(conform_list *list) {
-    free(list->cases);
-    free(list->slots);
-    memset(list, 0, sizeof *list);
 }
 
 static int is_about_size(const char *option) {

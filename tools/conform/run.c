@@ -86,15 +86,6 @@ static int is_claimed_out(const run *r, size_t slot) {
 
 /* ---- in the child ------------------------------------------------------------------------------------ */
 
-/* The data of a line is its own: another line has other numbers. */
-int64_t conform_seed_of(const char *line) {
-    const char *own = strstr(line, ":seed");
-    uint64_t hash = UINT64_C(14695981039346656037);
-    if (own && atoll(own + 5)) return atoll(own + 5);
-    for (const char *c = line; *c; ++c) hash = (hash ^ (unsigned char)*c) * UINT64_C(1099511628211);
-    return (int64_t)(hash >> 8);
-}
-
 /* A problem that no data can be made for: invalid, or too large. */
 static void refuse_all(const run *r, size_t index, stw_status status, const char *text) {
     for (int v = 0; v < r->variants; ++v) {

@@ -3,7 +3,7 @@
  * `sternway explain PROBLEM`: what stw_explain_attn or stw_explain_jagged says of a PROBLEM line. */
 #include "tools/base/tool.h"
 
-#include "common/problem_jagged.h"
+#include "tools/problem/jagged.h"
 #include "common/arch.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Private to this folder: info.c is the command and prints in 80 columns, build.c says as JSON what the build and the machine have,
- * drivers.c which driver libraries there are. */
+ * Private to this folder: info.c is the command and prints in 80 columns, document.c says as JSON what the build and
+ * the machine have, drivers.c which driver libraries there are. */
 #ifndef STW_TOOLS_INFO_H
 #define STW_TOOLS_INFO_H
 

@@ -6,8 +6,8 @@
  *   RMS(x - ref) <= 1.25 e_rms for tensors of >= 1024 elements, pooled over a feature row's cases else,
  * e_max and e_rms being the largest of eight f32 evaluations (four orders of summation, two forms of exp).
  * Of f64 problems: the reference in long double, eight f64 evaluations, 4*2^-53. */
-#ifndef STW_ACCURACY_H
-#define STW_ACCURACY_H
+#ifndef STW_TOOLS_REFERENCE_ACCURACY_H
+#define STW_TOOLS_REFERENCE_ACCURACY_H
 
 #include "reference.h"
 

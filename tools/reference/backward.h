@@ -2,8 +2,8 @@
  *
  * Several evaluations of one backward problem in one walk over its heads, which are gathered (and their
  * dropout bits drawn) once. Used by reference.c and by the accuracy rule. */
-#ifndef STW_REF_BACKWARD_H
-#define STW_REF_BACKWARD_H
+#ifndef STW_TOOLS_REFERENCE_BACKWARD_H
+#define STW_TOOLS_REFERENCE_BACKWARD_H
 
 #include "core.h"
 

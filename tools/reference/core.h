@@ -3,8 +3,8 @@
  * The backward formula for one head, in f32, float64 or wider: the interface of core.inl, which is compiled
  * for all three element types, and on x86-64 once more with AVX2 (bit for bit the same results: FP
  * contraction is off and no sum is reordered). backward.c drives it. */
-#ifndef STW_REF_CORE_H
-#define STW_REF_CORE_H
+#ifndef STW_TOOLS_REFERENCE_CORE_H
+#define STW_TOOLS_REFERENCE_CORE_H
 
 #include "heads.h"
 #include "reference.h"

@@ -3,8 +3,8 @@
  * One (batch, query head) of a problem as small dense arrays: rows that take part, in order, as f64 (exact
  * for every input type). Nothing outside the used rows is read; O and dO of rows that see no key are not
  * read either. Filled by heads.c, evaluated by core.inl (backward) and forward.c. */
-#ifndef STW_REF_HEADS_H
-#define STW_REF_HEADS_H
+#ifndef STW_TOOLS_REFERENCE_HEADS_H
+#define STW_TOOLS_REFERENCE_HEADS_H
 
 #include "problem.h"
 

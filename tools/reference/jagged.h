@@ -4,8 +4,8 @@
  * float64 (the reference) and f32 (the baselines of the accuracy rule: eight orders of summation). Reads the
  * public descriptor and host arguments only; every op takes every element type here, f64 included, so that
  * finite differences can check it. ATTENTION is reference.h's. */
-#ifndef STW_REF_JAGGED_H
-#define STW_REF_JAGGED_H
+#ifndef STW_TOOLS_REFERENCE_JAGGED_H
+#define STW_TOOLS_REFERENCE_JAGGED_H
 
 #include "accuracy.h"
 #include "common/jagged_ops.h" /* which operations are pointwise */

@@ -2,8 +2,8 @@
  *
  * Private to jagged*.c of the reference: a problem with its inputs widened to double, places of elements, and
  * the two instances of the formulas. */
-#ifndef STW_REF_JAGGED_SHAPE_H
-#define STW_REF_JAGGED_SHAPE_H
+#ifndef STW_TOOLS_REFERENCE_JAGGED_SHAPE_H
+#define STW_TOOLS_REFERENCE_JAGGED_SHAPE_H
 
 #include "jagged.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Orders of summation and working buffers of core.inl; owned by order.c, used by backward.c. */
-#ifndef STW_REF_ORDER_H
-#define STW_REF_ORDER_H
+#ifndef STW_TOOLS_REFERENCE_ORDER_H
+#define STW_TOOLS_REFERENCE_ORDER_H
 
 #include "core.h"
 

@@ -3,8 +3,8 @@
  * The oracle's reading of a problem: what the public descriptor and arguments say, one plain function for
  * each rule of include/sternway/attn_bwd.h. Written from that header alone, so that an error in the
  * dispatch layer's parameter block cannot hide here. Used by heads.c, backward.c, forward.c, accuracy.c. */
-#ifndef STW_REF_PROBLEM_H
-#define STW_REF_PROBLEM_H
+#ifndef STW_TOOLS_REFERENCE_PROBLEM_H
+#define STW_TOOLS_REFERENCE_PROBLEM_H
 
 #include "sternway/sternway.h"
 

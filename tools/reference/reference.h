@@ -5,8 +5,8 @@
  * rule); of f64 problems long double and f64. Takes the public descriptor and host pointers, shares no code with dispatch or the CPU tiles
  * beyond dtype.h and philox.h's cipher and maps. Linked into the command and the tests, not into the library.
  */
-#ifndef STW_REFERENCE_H
-#define STW_REFERENCE_H
+#ifndef STW_TOOLS_REFERENCE_H
+#define STW_TOOLS_REFERENCE_H
 
 #include "sternway/sternway.h"
 

@@ -2,8 +2,8 @@
  *
  * A gradient as the accuracy rule sees it: rows of doubles in the reference's order, what each row is, and
  * where each element lies in the caller's tensor. Used by expect.c and accuracy.c. */
-#ifndef STW_REF_TENSORS_H
-#define STW_REF_TENSORS_H
+#ifndef STW_TOOLS_REFERENCE_TENSORS_H
+#define STW_TOOLS_REFERENCE_TENSORS_H
 
 #include "accuracy.h"
 #include "problem.h"

@@ -146,10 +146,6 @@ static int run_forward_share(run_problem *p, run_share *share_out) {
 
 /* ---- comparison ---- */
 
-const char *run_accepts_float(void) {
-    return "F64, F32, F16, BF16";
-}
-
 double run_load_float(const void *data, stw_st_type type, uint64_t index) {
     const char *at = (const char *)data + index * (stw_st_type_bits(type) / 8);
     double wide;

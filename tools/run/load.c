@@ -138,13 +138,6 @@ static int set_deterministic(run_problem *p, const char *text) {
     return index >= 0;
 }
 
-static int set_splits(run_problem *p, const char *text) {
-    int64_t value = 0;
-    int status = read_integer(text, &value) && value >= INT32_MIN && value <= INT32_MAX;
-    p->desc.splits = (int32_t)value;
-    return status;
-}
-
 static int set_grad_dtype(run_problem *p, const char *text) {
     if (!text[0]) return 1;
     p->desc.dq_dtype = p->desc.dk_dtype = p->desc.dv_dtype = p->desc.dbias_dtype = STW_F32;
@@ -187,7 +180,6 @@ static const struct {
     {"dropout_map", set_dropout_map, "philox, mem_eff or flash2"},
     {"alibi_column", set_alibi_column, "0 or 1"},
     {"deterministic", set_deterministic, "0 or 1"},
-    {"splits", set_splits, "a whole number"},
     {"grad_dtype", set_grad_dtype, "f32 or nothing"},
     {"q_offset", set_q_offset, "a whole number"},
     {"k_offset", set_k_offset, "a whole number"},
@@ -244,6 +236,15 @@ const run_slot_row run_slot_rows[RUN_SLOTS] = {
     [RUN_DBIAS] = ROW("dbias", dbias, ""),
     [RUN_DSINK] = ROW("dsink", dsink, ""),
 };
+
+stw_dtype run_dtype_of(stw_st_type type) {
+    return type == STW_ST_F32                         ? STW_F32
+           : type == STW_ST_F64                       ? STW_F64
+           : type == STW_ST_F16                       ? STW_F16
+           : type == STW_ST_BF16                      ? STW_BF16
+           : type == STW_ST_U8 || type == STW_ST_BOOL ? STW_U8
+                                                      : STW_DTYPE_NONE;
+}
 
 int run_refuse(run_problem *problem, int exit_status, const char *format, ...) {
     va_list arguments;

@@ -82,13 +82,8 @@ static int run_shape_lengths(run_problem *p) {
     return status;
 }
 
-stw_dtype run_dtype_of(stw_st_type type) {
-    return type == STW_ST_F32                         ? STW_F32
-           : type == STW_ST_F64                       ? STW_F64
-           : type == STW_ST_F16                       ? STW_F16
-           : type == STW_ST_BF16                      ? STW_BF16
-           : type == STW_ST_U8 || type == STW_ST_BOOL ? STW_U8
-                                                      : STW_DTYPE_NONE;
+const char *run_accepts_float(void) {
+    return "F64, F32, F16, BF16";
 }
 
 static stw_st_type type_of(stw_dtype dtype) {

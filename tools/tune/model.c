@@ -16,7 +16,7 @@
 #define SCHEDULERS 4
 #define WORDS_MAX  120
 
-double tune_model_fill(const stw_variant *v, uint32_t smem_kb, int is_cpu) {
+double tune_model_fill(const stw_tool_variant *v, uint32_t smem_kb, int is_cpu) {
     if (is_cpu || !v->warps) return 1;
     /* At most: 255 registers a thread on NVIDIA, 512 a lane on CDNA. */
     uint32_t by_registers = (!strncmp(v->id, "gfx", 3) ? 4 : 8) / v->warps;
@@ -36,7 +36,7 @@ typedef struct model {
     double fill;
 } model;
 
-static model model_of(const tune_target *target, const stw_attn_desc *d, const stw_variant *v,
+static model model_of(const tune_target *target, const stw_attn_desc *d, const stw_tool_variant *v,
                       uint32_t smem_kb) {
     int is_cpu = !strcmp(target->table->arch, "cpu");
     model m = {.fill = tune_model_fill(v, smem_kb, is_cpu)};
@@ -64,15 +64,15 @@ static uint32_t head_dim_limit(const tune_point *point) {
 }
 
 /* "64x128, head dim 128, fills 0.5, 3 in turn" */
-static const char *words_of(const model *m, const stw_variant *v, char words[WORDS_MAX]) {
+static const char *words_of(const model *m, const stw_tool_variant *v, char words[WORDS_MAX]) {
     int n = snprintf(words, WORDS_MAX, "tile %ux%u, head dim %u", v->bm, v->bn, v->head_dim);
     if (m->fill < 1) n += snprintf(words + n, WORDS_MAX - (size_t)n, ", fills %g of a processor", m->fill);
     if (m->waves > 0) snprintf(words + n, WORDS_MAX - (size_t)n, ", %g blocks in turn", m->waves);
     return words;
 }
 
-static int comparable(const tune_target *target, const stw_variant *a, const stw_variant *b) {
-    return !strcmp(a->loop->name, b->loop->name) || !strcmp(target->table->arch, "cpu");
+static int comparable(const tune_target *target, const stw_tool_variant *a, const stw_tool_variant *b) {
+    return !strcmp(a->loop, b->loop) || !strcmp(target->table->arch, "cpu");
 }
 
 void tune_model_prune(const tune_target *target, tune_point *point) {
@@ -82,10 +82,10 @@ void tune_model_prune(const tune_target *target, tune_point *point) {
         if (point->timings[i].variant->smem_kb > smem_kb) smem_kb = point->timings[i].variant->smem_kb;
     for (size_t i = 1; i < point->count; ++i) {
         tune_timing *t = &point->timings[i];
-        const stw_variant *least = t->variant;
+        const stw_tool_variant *least = t->variant;
         model own = model_of(target, &point->desc, t->variant, smem_kb), best = own;
         for (size_t n = 0; n < point->count; ++n) {
-            const stw_variant *v = point->timings[n].variant;
+            const stw_tool_variant *v = point->timings[n].variant;
             model other = model_of(target, &point->desc, v, smem_kb);
             if (comparable(target, v, t->variant) && other.work < best.work) best = other, least = v;
         }

@@ -22,7 +22,7 @@ typedef struct class_key { /* in the order of the rows: features first, for the 
 typedef struct cell { /* problems of one class and length */
     class_key key;
     int64_t seq;
-    const stw_variant *winner, *present;
+    const stw_tool_variant *winner, *present;
 } cell;
 
 typedef struct cell_list {
@@ -51,7 +51,7 @@ static void dim_limits(const tune_report *r, const tune_point *point, class_key 
     int64_t dim = d->head_dim_qk > d->head_dim_v ? d->head_dim_qk : d->head_dim_v, last = 0;
     key->dim_low = key->dim_high = 0;
     for (size_t i = 0; i < r->target->table->variant_count; ++i) {
-        const stw_variant *v = &r->target->table->variants[i];
+        const stw_tool_variant *v = &r->target->table->variants[i];
         int same = 0;
         for (size_t n = 0; n < point->count; ++n) same |= !strcmp(point->timings[n].variant->loop->name, v->loop->name);
         if (!same) continue;
@@ -109,7 +109,7 @@ static int same_class(const cell *x, const cell *y) {
 
 /* ---- winners ------------------------------------------------------------------------------------------- */
 
-static const tune_timing *timing_of(const tune_point *point, const stw_variant *variant) {
+static const tune_timing *timing_of(const tune_point *point, const stw_tool_variant *variant) {
     for (size_t i = 0; i < point->count; ++i)
         if (point->timings[i].variant == variant && point->timings[i].runs) return &point->timings[i];
     return NULL;
@@ -117,7 +117,7 @@ static const tune_timing *timing_of(const tune_point *point, const stw_variant *
 
 /* Mean logarithm of the variant's time over the present one's in the cell's problems; infinite where it was
  * not timed in all of them. Where the present one was not timed, the fastest stands in for it. */
-static double cost_of(const tune_report *r, const cell *c, const stw_variant *variant) {
+static double cost_of(const tune_report *r, const cell *c, const stw_tool_variant *variant) {
     double sum = 0;
     int problems = 0;
     for (size_t i = 0; i < r->count; ++i) {
@@ -136,7 +136,7 @@ static double cost_of(const tune_report *r, const cell *c, const stw_variant *va
 
 static void choose_winner(const tune_report *r, cell *c) {
     double best = INFINITY, present = cost_of(r, c, c->present);
-    const stw_variant *fastest = c->present;
+    const stw_tool_variant *fastest = c->present;
     for (size_t i = 0; i < r->target->table->variant_count; ++i) {
         double cost = cost_of(r, c, &r->target->table->variants[i]);
         if (cost < best) best = cost, fastest = &r->target->table->variants[i];
@@ -198,7 +198,7 @@ static void write_point(FILE *to, const tune_report *r, const tune_point *point)
     comment(to, "%.100s: best %.3fx now%s", point->line, gain, times);
 }
 
-static void write_row(FILE *to, const class_key *key, int64_t seq, const stw_variant *variant) {
+static void write_row(FILE *to, const class_key *key, int64_t seq, const stw_tool_variant *variant) {
     fprintf(to, "STW_RULE(\"op=bwd dtype=%s", key->f32 ? "f32" : "f16|bf16");
     if (key->dim_low) fprintf(to, " head_dim>=%lld", (long long)key->dim_low);
     if (key->dim_high) fprintf(to, " head_dim<=%lld", (long long)key->dim_high);

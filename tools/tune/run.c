@@ -4,7 +4,7 @@
  * verified on samples first, then timed in turn so that a change of clock meets all alike. */
 #include "tune.h"
 
-#include "tools/bench/measure.h"
+#include "common/arch.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -65,7 +65,7 @@ stw_status tune_open(const stw_context_opts *opts, tune_target *target_out) {
     unsetenv("STERNWAY_VARIANT");
     stw_status status = stw_context_create(opts, &target_out->rules);
     if (status) return status;
-    target_out->table = stw_attn_table_find(stw_context_arch(target_out->rules));
+    target_out->table = stw_tool_table_find(stw_context_arch(target_out->rules));
     for (size_t i = 0; i < target_out->table->variant_count && i < TUNE_VARIANTS_MAX && !status; ++i) {
         setenv("STERNWAY_VARIANT", target_out->table->variants[i].id, 1);
         status = stw_context_create(opts, &target_out->forced[i]);

@@ -6,9 +6,8 @@
 #ifndef STW_TOOLS_TUNE_H
 #define STW_TOOLS_TUNE_H
 
-#include "tools/verify/case.h"
-#include "dispatch/tables.h"
-#include "tools/base/tool.h"
+#include "tools/bench/measure.h"
+#include "tools/base/variants.h"
 
 #define TUNE_VARIANTS_MAX 128
 
@@ -16,7 +15,7 @@
 typedef struct tune_target {
     stw_context *rules;                     /* chooses by the rules in force */
     stw_context *forced[TUNE_VARIANTS_MAX]; /* NULL: not opened              */
-    const stw_attn_table *table;
+    const stw_tool_table *table;
     stw_tool_named named; /* for the provenance */
     uint32_t units;       /* processors of the device; 0: not known */
     int all;              /* nothing is pruned */
@@ -25,7 +24,7 @@ typedef struct tune_target {
 } tune_target;
 
 typedef struct tune_timing {
-    const stw_variant *variant;
+    const stw_tool_variant *variant;
     stw_plan *plan;        /* while measuring */
     int runs;              /* 0: not timed; then `text` says why */
     int pruned;            /* the model's doing */
@@ -60,7 +59,7 @@ void tune_point_free(tune_point *point);
 
 /* The part of a processor that blocks of the variant can fill, by shared memory, registers and warps; 1: all.
  * smem_kb: what a block of the device can have at least. */
-double tune_model_fill(const stw_variant *variant, uint32_t smem_kb, int is_cpu);
+double tune_model_fill(const stw_tool_variant *variant, uint32_t smem_kb, int is_cpu);
 
 /* Marks as pruned what cannot win: see model.c. The chosen one, [0], stays. */
 void tune_model_prune(const tune_target *target, tune_point *point);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * One conformance case: a PROBLEM made real. build.c lays all tensors of the problem out in one
+ * One conformance case: a PROBLEM made real. arena.c lays all tensors of the problem out in one
  * guarded, NaN-filled arena of host memory and fills what the problem uses (data.c); the float64
  * reference gives out, lse and the expectation; check.c runs the public API on a context and compares.
  * Used by conform and bench. */
-#ifndef STW_TOOLS_CASE_H
-#define STW_TOOLS_CASE_H
+#ifndef STW_TOOLS_VERIFY_CASE_H
+#define STW_TOOLS_VERIFY_CASE_H
 
 #include "tools/reference/accuracy.h"
-#include "common/problem.h"
+#include "tools/problem/problem.h"
 
 /* STW_CASE_TENSOR(ID, field of stw_attn_args): everything a call points to. */
 /* clang-format off */
@@ -119,7 +119,7 @@ typedef struct stw_case_options {
 void stw_case_check(const stw_case *c, stw_context *context, const stw_case_options *options,
                     stw_case_result *result_out);
 
-/* check.c: the verdict of a gradient goes into the result, as failed, as near, or as passed. */
+/* verdict.c: the verdict of a gradient goes into the result, as failed, as near, or as passed. */
 void stw_case_note_accuracy(stw_case_result *result, int which, const char *name,
                             const stw_accuracy *accuracy);
 

@@ -6,7 +6,6 @@
 #include "case.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,102 +13,8 @@
 #include "common/attn_packed.h"
 #include "common/dtype.h"
 
-/* ---- the verdict of a case: what a judged gradient adds to its result, and near misses. Eight evaluations are a
- * small sample of what rounding does to a small f32 problem: a case beyond the rule by less than a factor 2 is
- * judged on further data. */
-
-void stw_case_note_accuracy(stw_case_result *result, int which, const char *name, const stw_accuracy *a) {
-    stw_pool_add(&result->pool[which], a);
-    result->accuracy[which] = *a;
-    result->max_ratio[which] = a->max_error > 0 ? a->max_error / a->max_allowed : 0;
-    if (!a->small) result->rms_ratio[which] = a->rms_error > 0 ? a->rms_error / a->rms_allowed : 0;
-    if (a->pass) return;
-    int near = isfinite(a->max_error) && a->max_error <= 2 * a->max_allowed &&
-               (a->small || a->rms_error <= 2 * a->rms_allowed);
-    int already = result->outcome == STW_CASE_FAIL;
-    stw_case_fail(
-        result,
-        "%s: max error %.3g (allowed %.3g), rms %.3g (allowed %.3g), worst element %lld: %.9g not %.9g", name,
-        a->max_error, a->max_allowed, a->rms_error, a->rms_allowed, (long long)a->worst, a->worst_value,
-        a->worst_ref);
-    if (near && (!already || result->near))
-        result->near = 1, result->outcome = STW_CASE_OK;
-    else
-        result->near = 0;
-}
-
-static void merge(stw_case_result *sum, const stw_case_result *more) {
-    if (more->outcome == STW_CASE_FAIL && !more->near) {
-        *sum = *more;
-        return;
-    }
-    for (int g = 0; g < STW_GRAD_COUNT; ++g) {
-        stw_accuracy *a = &sum->accuracy[g];
-        const stw_accuracy *b = &more->accuracy[g];
-        a->elements += b->elements;
-        a->square_sum += b->square_sum;
-        a->baseline_square_sum += b->baseline_square_sum;
-        a->max_error = fmax(a->max_error, b->max_error);
-        a->max_allowed = fmax(a->max_allowed, b->max_allowed);
-        sum->pool[g].elements += more->pool[g].elements;
-        sum->pool[g].square_sum += more->pool[g].square_sum;
-        sum->pool[g].baseline_square_sum += more->pool[g].baseline_square_sum;
-    }
-}
-
-static void judge_merged(stw_case_result *sum, const char *const *names) {
-    sum->outcome = STW_CASE_OK;
-    for (int g = 0; g < STW_GRAD_COUNT; ++g) {
-        const stw_accuracy *a = &sum->accuracy[g];
-        stw_accuracy_pool pool = {a->square_sum, a->baseline_square_sum, a->elements};
-        double rms = 0;
-        if (!a->elements) continue;
-        int pass = a->baseline_square_sum > 0 ? stw_pool_pass(&pool, &rms) : 1;
-        sum->max_ratio[g] = a->max_error > 0 ? a->max_error / a->max_allowed : 0;
-        sum->rms_ratio[g] = rms;
-        if (!pass || !(a->max_error <= a->max_allowed))
-            stw_case_fail(sum,
-                          "%s: on all data sets max error %.3g (allowed %.3g), rms %.3f of what is allowed",
-                          names[g], a->max_error, a->max_allowed, rms);
-    }
-}
-
-void stw_case_enlarge(stw_case_again_fn again, void *user, int64_t seed, stw_context *context,
-                      const char *const *names, stw_case_result *result) {
-    for (int n = 1; n < STW_CASE_DATA_SETS && result->near; ++n) {
-        stw_case_result more;
-        stw_case_result_clear(&more);
-        again(user, (seed + 2 * n) & (INT64_MAX >> 2), context, &more);
-        merge(result, &more);
-    }
-    if (!result->near) return;
-    char first[sizeof result->text];
-    snprintf(first, sizeof first, "%s", result->text);
-    judge_merged(result, names);
-    if (result->outcome == STW_CASE_OK)
-        snprintf(result->text, sizeof result->text, "%d data sets; the first: %.440s", STW_CASE_DATA_SETS,
-                 first);
-    result->data_sets = STW_CASE_DATA_SETS;
-}
-
 static const stw_case_tensor gradients[STW_GRAD_COUNT] = {STW_CASE_DQ, STW_CASE_DK, STW_CASE_DV,
                                                           STW_CASE_DBIAS, STW_CASE_DSINK};
-
-int stw_case_fail(stw_case_result *result, const char *format, ...) {
-    if (result->outcome == STW_CASE_FAIL) return 0;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(result->text, sizeof result->text, format, arguments);
-    va_end(arguments);
-    result->outcome = STW_CASE_FAIL;
-    return 0;
-}
-
-void stw_case_fail_buffers(stw_case_result *result, stw_status status) {
-    int failed_before = result->outcome == STW_CASE_FAIL;
-    stw_case_fail(result, "buffers: %s: %s", stw_status_name(status), stw_last_error());
-    if (status == STW_E_NO_MEMORY && !failed_before) result->outcome = STW_CASE_SKIP;
-}
 
 /* ---- what may not change --------------------------------------------------------------------------- */
 
@@ -324,14 +229,6 @@ static void check_other(const stw_case *c, stw_context *other, const unsigned ch
     stw_plan_destroy(plan);
 }
 
-/* "variant: NAME" of the plan's description. */
-void stw_case_note_variant(const stw_plan *plan, stw_case_result *result) {
-    char text[4096];
-    if (stw_plan_describe(plan, text, sizeof text, NULL)) return;
-    const char *at = strstr(text, "\nvariant: ");
-    if (at) snprintf(result->variant, sizeof result->variant, "%.*s", (int)strcspn(at + 10, "\n"), at + 10);
-}
-
 static void check_backward(const stw_case *c, stw_context *context, const stw_case_options *options,
                            stw_case_result *result) {
     stw_plan *plan = NULL;
@@ -361,13 +258,6 @@ static void check_backward(const stw_case *c, stw_context *context, const stw_ca
     free(after);
     stw_case_device_close(&device);
     stw_plan_destroy(plan);
-}
-
-void stw_case_result_clear(stw_case_result *result_out) {
-    memset(result_out, 0, sizeof *result_out);
-    result_out->outcome = STW_CASE_OK;
-    result_out->out_ratio = result_out->lse_ratio = -1;
-    for (int g = 0; g < STW_GRAD_COUNT; ++g) result_out->max_ratio[g] = result_out->rms_ratio[g] = -1;
 }
 
 void stw_case_check(const stw_case *c, stw_context *context, const stw_case_options *options,

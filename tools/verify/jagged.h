@@ -4,12 +4,12 @@
  * (jagged_build.c) with lengths and data, the reference's expectation, and the check of a run
  * through the public API (jagged_check.c; jagged_sample.c for what is too large). Used by conform and bench.
  */
-#ifndef STW_TOOLS_JAGGED_CASE_H
-#define STW_TOOLS_JAGGED_CASE_H
+#ifndef STW_TOOLS_VERIFY_JAGGED_H
+#define STW_TOOLS_VERIFY_JAGGED_H
 
 #include "tools/reference/jagged.h"
 #include "case.h"
-#include "common/problem_jagged.h"
+#include "tools/problem/jagged.h"
 
 /* Tensors of the arena: inputs as stw_jref_input, then: */
 enum {

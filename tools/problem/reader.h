@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * Private to problem_parse.c and problem_reader.c: a PROBLEM line being read token by token, and the
+ * Private to this folder: a PROBLEM line being read token by token, and the
  * readers of single values. Every refusal tells position, token and what is accepted. */
-#ifndef STW_COMMON_PROBLEM_READER_H
-#define STW_COMMON_PROBLEM_READER_H
+#ifndef STW_TOOLS_PROBLEM_READER_H
+#define STW_TOOLS_PROBLEM_READER_H
 
-#include "problem_layout.h"
+#include "common/problem_layout.h"
+#include "problem.h"
 
 #define STW_PROBLEM_SIZE_MAX INT64_C(2147483647)
 #define STW_PROBLEM_WIDE_MAX INT64_C(4611686018427387904)

@@ -3,11 +3,20 @@
  * Reading a PROBLEM line (problem.h) for the command, the tests and the fuzzer. Every option is a row of
  * one of the tables below; the layout is applied at the end, when all sizes are known, and explicit
  * strides replace it. */
-#include "problem_reader.h"
+#include "reader.h"
 
 #include <string.h>
 
-#include "attn_packed.h"
+#include "common/attn_packed.h"
+
+stw_status stw_problem_set_strides(stw_attn_desc *desc, const stw_problem_layout *layout) {
+    if (stw_problem_strides_of_layout(desc, layout)) return STW_OK;
+    return stw_fail(STW_E_INVALID,
+                    "problem: the strides of %s b%lld h%lld s%lldx%lld d%lldx%lld do not fit 63 bits",
+                    stw_problem_order_names[layout->order], (long long)desc->batch, (long long)desc->heads_q,
+                    (long long)desc->max_seq_q, (long long)desc->max_seq_kv, (long long)desc->head_dim_qk,
+                    (long long)desc->head_dim_v);
+}
 
 static stw_status read_op(stw_reader *r) {
     r->out->op = STW_PROBLEM_ATTN_BWD;
@@ -127,7 +136,6 @@ static const integer_option integers[] = {
 };
 #define INTEGER_COUNT (sizeof integers / sizeof *integers)
 #define G_GAP         (G_INTEGERS + INTEGER_COUNT)
-#define G_SPLITS      (G_GAP + 1)
 
 static stw_status read_integer_option(stw_reader *r, size_t i) {
     const integer_option *option = &integers[i];
@@ -141,15 +149,6 @@ static stw_status read_integer_option(stw_reader *r, size_t i) {
 static stw_status read_gap(stw_reader *r) {
     stw_status status = stw_reader_claim(r, G_GAP, "is given twice");
     return status ? status : stw_reader_bounded(r, "gap", 0, STW_PROBLEM_GAP_MAX, &r->layout.gap);
-}
-
-static stw_status read_splits(stw_reader *r) {
-    int64_t value = 0;
-    stw_status status = stw_reader_claim(r, G_SPLITS, "is given twice");
-    if (!status)
-        status = stw_reader_bounded(r, "splits", -STW_PROBLEM_SIZE_MAX, STW_PROBLEM_SIZE_MAX, &value);
-    r->out->desc.splits = (int32_t)value;
-    return status;
 }
 
 static const char *const numbers[] = {"scale", "softcap", "dropout"};
@@ -280,7 +279,7 @@ static stw_status refuse_unknown(const stw_reader *r) {
     for (size_t i = 0; i < INTEGER_COUNT; ++i) stw_text_add(&text, " %s<N>", integers[i].name);
     for (size_t i = 0; i < 3; ++i) stw_text_add(&text, " %s<F>", numbers[i]);
     for (size_t i = 0; i < LIST_COUNT; ++i) stw_text_add(&text, " %s<N,N..>", lists[i].name);
-    stw_text_add(&text, " gap<N> splits<N> bias_<bhqk> grads_<qkvbs> acc_<qkvbs> dq_f32 st_q<N,N,N>");
+    stw_text_add(&text, " gap<N> bias_<bhqk> grads_<qkvbs> acc_<qkvbs> dq_f32 st_q<N,N,N>");
     return stw_reader_refuse(r, what);
 }
 
@@ -319,7 +318,6 @@ static stw_status read_option(stw_reader *r) {
     for (size_t i = 0; i < INTEGER_COUNT; ++i)
         if (stw_reader_is_number_after(r, integers[i].name)) return read_integer_option(r, i);
     if (stw_reader_is_number_after(r, "gap")) return read_gap(r);
-    if (stw_reader_is_number_after(r, "splits")) return read_splits(r);
     for (size_t i = 0; i < 3; ++i)
         if (stw_reader_after(r, numbers[i])) return read_number(r, i);
     return read_prefixed(r);

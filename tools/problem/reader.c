@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Reading single values of a PROBLEM line (problem_reader.h). */
-#include "problem_reader.h"
+ * Reading single values of a PROBLEM line (reader.h). */
+#include "reader.h"
 
 #include <limits.h>
 #include <locale.h>

@@ -1,13 +1,36 @@
 /* SPDX-License-Identifier: MIT
  *
  * Reading the PROBLEM line of a jagged operation, for the command and the tests: the tables of
- * problem_jagged.c, token by token. */
-#include "problem_jagged.h"
+ * common/problem_jagged.c and the options of a call, token by token. */
+#include "jagged.h"
 
-#include "dtype.h"
-#include "problem_reader.h"
+#include "common/dtype.h"
+#include "reader.h"
 
 #include <string.h>
+
+/* The options that only a call has. */
+static const struct {
+    const char *name;
+    size_t offset;
+    int64_t value;
+} call_words[] = {
+    {"lens_ragged", offsetof(stw_jagged_problem, lens), STW_LENS_RAGGED},
+    {"lens_full", offsetof(stw_jagged_problem, lens), STW_LENS_FULL},
+    {"lens_zeros", offsetof(stw_jagged_problem, lens), STW_LENS_ZEROS},
+    {"lens_huge", offsetof(stw_jagged_problem, lens), STW_LENS_HUGE},
+    {"data_normal", offsetof(stw_jagged_problem, data), STW_JDATA_NORMAL},
+    {"data_sd3", offsetof(stw_jagged_problem, data), STW_JDATA_SD3},
+    {"data_tiny", offsetof(stw_jagged_problem, data), STW_JDATA_TINY},
+};
+
+static const struct {
+    const char *name;
+    size_t offset;
+} call_numbers[] = {
+    {"seed", offsetof(stw_jagged_problem, seed)},
+    {"skew", offsetof(stw_jagged_problem, skew)},
+};
 
 typedef struct reader {
     const char *text, *token;
@@ -39,7 +62,12 @@ static const char *after(const reader *r, const char *name) {
     return (c >= '0' && c <= '9') || c == '-' ? r->token + length : NULL;
 }
 
+/* Of the descriptor; the second: of the call. */
 static int64_t *field(const reader *r, size_t offset) {
+    return (int64_t *)(void *)((char *)&r->out->desc + offset);
+}
+
+static int64_t *call_field(const reader *r, size_t offset) {
     return (int64_t *)(void *)((char *)r->out + offset);
 }
 
@@ -107,15 +135,18 @@ static int apply_word(const reader *r) {
     for (size_t i = 0; i < stw_jagged_word_count; ++i) {
         const stw_jagged_word *w = &stw_jagged_words[i];
         if (!is(r, w->name)) continue;
-        char *at = (char *)r->out + w->offset;
-        if (w->kind == 2)
-            *(int64_t *)(void *)at = w->value;
-        else if (w->kind == 1)
+        char *at = (char *)&r->out->desc + w->offset;
+        if (w->kind == 1)
             *(uint32_t *)(void *)at |= w->value;
         else
             *(int *)(void *)at = (int)w->value;
         return 1;
     }
+    for (size_t i = 0; i < sizeof call_words / sizeof *call_words; ++i)
+        if (is(r, call_words[i].name)) {
+            *call_field(r, call_words[i].offset) = call_words[i].value;
+            return 1;
+        }
     return 0;
 }
 
@@ -138,7 +169,17 @@ static stw_status read_option(const reader *r) {
         d->ragged_axes |= row->ragged;
         return STW_OK;
     }
+    for (size_t i = 0; i < sizeof call_numbers / sizeof *call_numbers; ++i) {
+        if (!(at = after(r, call_numbers[i].name))) continue;
+        if (!stw_reader_integer(&at, end, call_field(r, call_numbers[i].offset)) || at != end)
+            return refuse(r, "is not a whole number");
+        return STW_OK;
+    }
     return refuse(r, "is not an option of jagged operations (tests/problem/README.md lists them)");
+}
+
+int stw_problem_is_jagged(const char *text) {
+    return !strncmp(text, "jagged_", 7);
 }
 
 stw_status stw_problem_jagged_parse(const char *text, stw_jagged_problem *problem_out) {

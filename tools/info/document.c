@@ -7,7 +7,7 @@
 #include "common/env.h"
 #include "common/status.h"
 #include "common/arch.h"
-#include "dispatch/tables.h"
+#include "tools/base/variants.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,13 +168,13 @@ static stw_status check_variant(const stw_env *env) {
     if (!strcmp(env->variant, "tiles") && env->backend != STW_BACKEND_CPU && /* of nested LINEAR on GPUs */
         (env->backend != STW_BACKEND_AUTO || is_usable(STW_BACKEND_CUDA) || is_usable(STW_BACKEND_HIP)))
         return STW_OK;
-    for (size_t i = 0; i < stw_attn_table_count(); ++i) {
-        const stw_attn_table *table = stw_attn_table_at(i);
+    for (size_t i = 0; i < stw_tool_table_count; ++i) {
+        const stw_tool_table *table = &stw_tool_tables[i];
         const stw_arch *arch = stw_arch_find(STW_BACKEND_AUTO, table->arch);
         if (!arch || (env->arch[0] && strcmp(env->arch, table->arch))) continue;
         if (env->backend != STW_BACKEND_AUTO ? env->backend != arch->backend : !is_usable(arch->backend))
             continue;
-        if (stw_attn_variant_find(table, env->variant)) return STW_OK;
+        if (stw_tool_variant_find(table, env->variant)) return STW_OK;
         int n = snprintf(searched + used, sizeof searched - used, "%s%s", used ? ", " : "", table->arch);
         used = used + (size_t)n < sizeof searched ? used + (size_t)n : sizeof searched - 1;
     }
