@@ -258,34 +258,26 @@ static stw_status take_extras(binding *b, const extra *rows, size_t count) {
 }
 
 static stw_status bind_extras(binding *b, const stw_attn_args *args, const stw_attn_params *p) {
-    const uint32_t f = p->features;
     int any = p->batch > 0;
     int scores = rows_of(p, 0) && rows_of(p, 1);
     size_t bias = stw_dtype_size((stw_dtype)p->bias_dtype), dbias = stw_dtype_size((stw_dtype)p->dbias_dtype);
     size_t number = stw_dtype_size(stw_dtype_of_rows((stw_dtype)p->dtype));
     const extra rows[] = {
-        {scores && f & STW_FEAT_BIAS, "bias", args->bias, bias, STW_USE_INPUT},
-        {dbias_exists(p), "dbias", args->dbias, dbias, STW_USE_OUTPUT},
-        {any && f & STW_FEAT_ALIBI, "alibi_slopes", args->alibi_slopes, number, STW_USE_INPUT},
-        {any && f & STW_FEAT_SINK, "sink", args->sink, number, STW_USE_INPUT},
-        {p->outputs & STW_OUT_DSINK, "dsink", args->dsink, number, STW_USE_OUTPUT},
+#define STW_ATTN_EXTRA(name, member, side, element, present, use, written)                                   \
+    {(present) != 0, #name, args->name, element, use},
+#include "common/attn_tensors.def"
     };
     return take_extras(b, rows, sizeof rows / sizeof rows[0]);
 }
 
 /* Lengths, offsets and seeds: what the dropout mask call needs too. */
 static stw_status take_positions(binding *b, const stw_attn_args *args) {
-    int any = b->p->batch > 0;
+    const stw_attn_params *p = b->p;
     const extra rows[] = {
-        {any && b->p->features & STW_FEAT_PACKED_Q, "cu_seqlens_q", args->cu_seqlens_q, 4, STW_USE_INPUT},
-        {any && b->p->features & STW_FEAT_PACKED_KV, "cu_seqlens_kv", args->cu_seqlens_kv, 4, STW_USE_INPUT},
-        {1, "used_q", args->used_q, 4, STW_USE_INPUT_OPTIONAL},
-        {1, "used_kv", args->used_kv, 4, STW_USE_INPUT_OPTIONAL},
-        {1, "q_offsets", args->q_offsets, 8, STW_USE_INPUT_OPTIONAL},
-        {1, "k_offsets", args->k_offsets, 8, STW_USE_INPUT_OPTIONAL},
-        {1, "dropout_seed_ptr", args->dropout_seed_ptr, 8, STW_USE_INPUT_OPTIONAL},
-        {1, "dropout_offset_ptr", args->dropout_offset_ptr, 8, STW_USE_INPUT_OPTIONAL},
-        {1, "status_out", args->status_out, 4, STW_USE_OUTPUT_OPTIONAL},
+        /* without a sequence what is required is not looked at, and may be null */
+#define STW_ATTN_POSITION(name, bound, element, use, written)                                                \
+    {(use) == STW_USE_INPUT ? p->batch > 0 && (bound) : 1, #name, args->name, element, use},
+#include "common/attn_tensors.def"
     };
     return take_extras(b, rows, sizeof rows / sizeof rows[0]);
 }
@@ -315,19 +307,12 @@ static stw_status check_values(const binding *b, const stw_attn_args *args) {
 }
 
 static void bind_positions(const stw_attn_args *args, stw_attn_params *p) {
-    p->cu_seqlens_q = p->features & STW_FEAT_PACKED_Q ? args->cu_seqlens_q : NULL;
-    p->cu_seqlens_kv = p->features & STW_FEAT_PACKED_KV ? args->cu_seqlens_kv : NULL;
-    p->used_q = args->used_q;
-    p->used_kv = args->used_kv;
-    p->q_offsets = args->q_offsets;
-    p->k_offsets = args->k_offsets;
+#define STW_ATTN_POSITION(name, bound, element, use, written) p->name = bound ? args->name : NULL;
+#include "common/attn_tensors.def"
     p->q_offset = args->q_offset;
     p->k_offset = args->k_offset;
-    p->dropout_seed_ptr = args->dropout_seed_ptr;
-    p->dropout_offset_ptr = args->dropout_offset_ptr;
     p->dropout_seed = args->dropout_seed;
     p->dropout_offset = args->dropout_offset;
-    p->status_out = args->status_out;
 }
 
 stw_status stw_attn_params_bind_positions(const stw_attn_params *shape, const stw_attn_args *args,
@@ -351,11 +336,9 @@ stw_status stw_attn_params_bind(const stw_attn_params *shape, stw_plan_kind kind
     if (!status) status = check_values(&b, args);
     if (!status) status = check_aliases(&b);
     if (status) return status;
-    p->bias.data = (void *)(uintptr_t)args->bias;
-    p->dbias.data = args->dbias;
-    p->alibi_slopes = args->alibi_slopes;
-    p->sink = args->sink;
-    p->dsink = args->dsink;
+#define STW_ATTN_EXTRA(name, member, side, element, present, use, written)                                   \
+    p->member = (void *)(uintptr_t)args->name;
+#include "common/attn_tensors.def"
     bind_positions(args, p);
     return STW_OK;
 }
