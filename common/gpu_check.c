@@ -33,9 +33,7 @@ enum { POINTERS = sizeof pointer_rows / sizeof pointer_rows[0] };
 stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, stw_attn_call call,
                               const stw_attn_params *params, const void *workspace, stw_stream stream) {
     stw_status status = gpu->ops->check_stream(gpu, who, stream);
-    int64_t rows_q = params->features & STW_FEAT_PACKED_Q ? params->total_q : params->max_seq_q;
-    int64_t rows_kv = params->features & STW_FEAT_PACKED_KV ? params->total_kv : params->max_seq_kv;
-    int holds_q = params->batch > 0 && rows_q > 0, holds_kv = params->batch > 0 && rows_kv > 0;
+    int holds_q = stw_rows_of_side(params, 0) > 0, holds_kv = stw_rows_of_side(params, 1) > 0;
     const int holds[] = {
         [ROWS_Q] = holds_q, [ROWS_KV] = holds_kv, [ROWS_BOTH] = holds_q && holds_kv, [ROWS_NONE] = 1};
     for (size_t i = 0; i < POINTERS && !status; ++i) {

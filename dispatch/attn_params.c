@@ -17,7 +17,7 @@ static void fill_tensors(const stw_attn_desc *d, stw_plan_kind kind, stw_attn_pa
         const stw_tensor_row *row = &stw_tensor_rows[i];
         if (stw_tensor_use_of(row, d, kind) == STW_USE_NONE) continue;
         const stw_attn_strides *s = stw_tensor_strides(row, d);
-        int through_pack = stw_attn_is_packed(d, row->kv) && !(row->dim == '1' && s->batch != 0);
+        int through_pack = stw_tensor_through_pack(row, d);
         *stw_tensor_param_of(p, row) =
             (stw_tensor_param){.batch = through_pack ? 0 : s->batch, .head = s->head, .seq = s->seq};
     }
@@ -212,13 +212,6 @@ static int side_is_null(int kv, const stw_attn_params *p, stw_plan_kind kind, co
     return 1;
 }
 
-/* Rows of a side's tensors, of one batch where the side is dense. */
-static int64_t rows_of(const stw_attn_params *p, int kv) {
-    if (!p->batch) return 0;
-    if (p->features & (kv ? STW_FEAT_PACKED_KV : STW_FEAT_PACKED_Q)) return kv ? p->total_kv : p->total_q;
-    return kv ? p->max_seq_kv : p->max_seq_q;
-}
-
 static stw_status bind_tensors(binding *b, stw_plan_kind kind, const stw_attn_args *args,
                                stw_attn_params *p) {
     if (p->features & STW_FEAT_PACKED_Q && side_is_null(0, p, kind, args)) p->total_q = 0;
@@ -226,7 +219,7 @@ static stw_status bind_tensors(binding *b, stw_plan_kind kind, const stw_attn_ar
     for (size_t i = 0; i < STW_TENSOR_ROWS; ++i) {
         const stw_tensor_row *row = &stw_tensor_rows[i];
         stw_tensor_use use = use_of(row, p, kind);
-        if (use == STW_USE_NONE || !rows_of(p, row->kv)) continue;
+        if (use == STW_USE_NONE || !stw_rows_of_side(p, row->kv)) continue;
         void *pointer = pointer_of(row, args);
         stw_status status = take(b, row->name, pointer, element_of(row, p), use);
         if (status) return status;
@@ -259,7 +252,7 @@ static stw_status take_extras(binding *b, const extra *rows, size_t count) {
 
 static stw_status bind_extras(binding *b, const stw_attn_args *args, const stw_attn_params *p) {
     int any = p->batch > 0;
-    int scores = rows_of(p, 0) && rows_of(p, 1);
+    int scores = stw_rows_of_side(p, 0) && stw_rows_of_side(p, 1);
     size_t bias = stw_dtype_size((stw_dtype)p->bias_dtype), dbias = stw_dtype_size((stw_dtype)p->dbias_dtype);
     size_t number = stw_dtype_size(stw_dtype_of_rows((stw_dtype)p->dtype));
     const extra rows[] = {

@@ -7,6 +7,8 @@
 
 #include "backend.h"
 
+#include "common/attn_packed.h"
+
 typedef enum stw_tensor_use {
     STW_USE_NONE = 0,
     STW_USE_INPUT,
@@ -58,6 +60,11 @@ static inline int64_t stw_tensor_dim_field(const stw_tensor_row *row, const stw_
 /* Along head_dim. */
 static inline int64_t stw_tensor_dim_stride(const stw_tensor_row *row, const stw_attn_desc *desc) {
     return row->dim_offset && desc->flags & STW_ATTN_HAS_DIM_STRIDES ? stw_tensor_dim_field(row, desc) : 1;
+}
+
+/* Rows are numbered through the pack; those of the LSE family only without a batch stride. */
+static inline int stw_tensor_through_pack(const stw_tensor_row *row, const stw_attn_desc *desc) {
+    return stw_attn_is_packed(desc, row->kv) && !(row->dim == '1' && stw_tensor_strides(row, desc)->batch != 0);
 }
 
 static inline stw_tensor_param *stw_tensor_param_of(stw_attn_params *params, const stw_tensor_row *row) {

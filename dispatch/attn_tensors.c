@@ -50,9 +50,7 @@ stw_dtype stw_tensor_dtype(const stw_tensor_row *row, const stw_attn_desc *d) {
 stw_tensor_extents stw_tensor_extents_of(const stw_tensor_row *row, const stw_attn_desc *desc) {
     int64_t total = row->kv ? desc->total_kv : desc->total_q;
     int64_t max_seq = row->kv ? desc->max_seq_kv : desc->max_seq_q;
-    /* rows of the lse family are numbered through the pack only without a batch stride */
-    int through_pack =
-        stw_attn_is_packed(desc, row->kv) && !(row->dim == '1' && stw_tensor_strides(row, desc)->batch != 0);
+    int through_pack = stw_tensor_through_pack(row, desc);
     return (stw_tensor_extents){
         .batch = through_pack ? 1 : desc->batch,
         .heads = row->kv ? desc->heads_kv : desc->heads_q,
