@@ -6,7 +6,7 @@
 #ifndef STW_COMMON_PHILOX_H
 #define STW_COMMON_PHILOX_H
 
-#include "params/attn_bwd.h"
+#include "params/attn_seq.h"
 
 typedef struct stw_philox_words {
     uint32_t word[4];

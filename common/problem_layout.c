@@ -12,6 +12,7 @@
 #define INPUT(field, kind, backward)                                                                         \
     {#field, kind, offsetof(stw_attn_desc, field), 0, 0, backward, offsetof(stw_attn_desc, dim.field)}
 
+/* By hand: a tool's own account of the descriptor, so that a wrong row of common/attn_tensors.def is noticed. */
 const stw_problem_tensor stw_problem_tensors[] = {
     INPUT(q, STW_TENSOR_Q, 0),
     INPUT(k, STW_TENSOR_K, 0),
@@ -27,6 +28,12 @@ const stw_problem_tensor stw_problem_tensors[] = {
     TENSOR(bias, STW_TENSOR_BIAS, 0, 0, 0),
     TENSOR(dbias, STW_TENSOR_BIAS, STW_OUT_DBIAS, 0, 1),
 };
+enum {
+    ROWS_OF_DEF = 2 /* bias, dbias */
+#define STW_ATTN_TENSOR(name, ...) +1
+#include "common/attn_tensors.def"
+};
+_Static_assert(sizeof stw_problem_tensors / sizeof *stw_problem_tensors == ROWS_OF_DEF, "common/attn_tensors.def");
 const size_t stw_problem_tensor_count = sizeof stw_problem_tensors / sizeof *stw_problem_tensors;
 const size_t stw_problem_bias = 11;
 
@@ -43,7 +50,10 @@ const size_t stw_problem_flag_count = sizeof stw_problem_flags / sizeof *stw_pro
 
 const char *const stw_problem_order_names[3] = {"bshd", "bhsd", "qkv"};
 const char *const stw_problem_lse_names[3] = {"lse_rows", "lse_heads", "lse_local"};
-const char *const stw_problem_grad_names[4] = {"dq", "dk", "dv", "dbias"};
+const char *const stw_problem_grad_names[4] = {
+#define STW_ATTN_GRADIENT(name, BIT) #name,
+#include "common/attn_tensors.def"
+};
 const char stw_problem_output_letters[6] = "qkvbs";
 
 const char *stw_problem_op_name(stw_problem_op op) {

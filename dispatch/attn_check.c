@@ -97,7 +97,10 @@ static stw_status check_outputs(const check *c) {
     static const struct {
         uint32_t bit;
         const char *name;
-    } names[] = {{STW_OUT_DQ, "dq"}, {STW_OUT_DK, "dk"}, {STW_OUT_DV, "dv"}, {STW_OUT_DBIAS, "dbias"}};
+    } names[] = {
+#define STW_ATTN_GRADIENT(name, BIT) {STW_OUT_##BIT, #name},
+#include "common/attn_tensors.def"
+    };
     const uint32_t all = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | STW_OUT_DBIAS | STW_OUT_DSINK;
     if (c->kind == STW_PLAN_ATTN_FWD) {
         d->outputs = d->accumulate = 0;
@@ -111,8 +114,11 @@ static stw_status check_outputs(const check *c) {
         return stw_fail(STW_E_INVALID,
                         "%s: accumulate 0x%x names outputs that are not asked for (outputs 0x%x)", c->who,
                         d->accumulate, d->outputs);
-    const stw_dtype dtypes[] = {d->dq_dtype, d->dk_dtype, d->dv_dtype, d->dbias_dtype};
-    for (int i = 0; i < 4; ++i)
+    const stw_dtype dtypes[] = {
+#define STW_ATTN_GRADIENT(name, BIT) d->name##_dtype,
+#include "common/attn_tensors.def"
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i)
         if (d->accumulate & names[i].bit && dtypes[i] != stw_dtype_of_rows(d->dtype))
             return stw_fail(dtypes[i] ? STW_E_UNSUPPORTED : STW_E_INVALID, /* none: there is no such output */
                             "%s: accumulate into %s of type %s: only %s outputs accumulate (%s_dtype)",

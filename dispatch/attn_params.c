@@ -17,7 +17,7 @@ static void fill_tensors(const stw_attn_desc *d, stw_plan_kind kind, stw_attn_pa
         const stw_tensor_row *row = &stw_tensor_rows[i];
         if (stw_tensor_use_of(row, d, kind) == STW_USE_NONE) continue;
         const stw_attn_strides *s = stw_tensor_strides(row, d);
-        int through_pack = stw_attn_is_packed(d, row->kv) && !(row->dim == '1' && s->batch != 0);
+        int through_pack = stw_tensor_through_pack(row, d);
         *stw_tensor_param_of(p, row) =
             (stw_tensor_param){.batch = through_pack ? 0 : s->batch, .head = s->head, .seq = s->seq};
     }
@@ -211,13 +211,6 @@ static int side_is_null(int kv, const stw_attn_params *p, stw_plan_kind kind, co
     return 1;
 }
 
-/* Rows of a side's tensors, of one batch where the side is dense. */
-static int64_t rows_of(const stw_attn_params *p, int kv) {
-    if (!p->batch) return 0;
-    if (p->features & (kv ? STW_FEAT_PACKED_KV : STW_FEAT_PACKED_Q)) return kv ? p->total_kv : p->total_q;
-    return kv ? p->max_seq_kv : p->max_seq_q;
-}
-
 static stw_status bind_tensors(binding *b, stw_plan_kind kind, const stw_attn_args *args,
                                stw_attn_params *p) {
     if (p->features & STW_FEAT_PACKED_Q && side_is_null(0, p, kind, args)) p->total_q = 0;
@@ -225,7 +218,7 @@ static stw_status bind_tensors(binding *b, stw_plan_kind kind, const stw_attn_ar
     for (size_t i = 0; i < STW_TENSOR_ROWS; ++i) {
         const stw_tensor_row *row = &stw_tensor_rows[i];
         stw_tensor_use use = use_of(row, p, kind);
-        if (use == STW_USE_NONE || !rows_of(p, row->kv)) continue;
+        if (use == STW_USE_NONE || !stw_rows_of_side(p, row->kv)) continue;
         void *pointer = pointer_of(row, args);
         stw_status status = take(b, row->name, pointer, element_of(row, p), use);
         if (status) return status;
@@ -257,34 +250,26 @@ static stw_status take_extras(binding *b, const extra *rows, size_t count) {
 }
 
 static stw_status bind_extras(binding *b, const stw_attn_args *args, const stw_attn_params *p) {
-    const uint32_t f = p->features;
     int any = p->batch > 0;
-    int scores = rows_of(p, 0) && rows_of(p, 1);
+    int scores = stw_rows_of_side(p, 0) && stw_rows_of_side(p, 1);
     size_t bias = stw_dtype_size((stw_dtype)p->bias_dtype), dbias = stw_dtype_size((stw_dtype)p->dbias_dtype);
     size_t number = stw_dtype_size(stw_dtype_of_rows((stw_dtype)p->dtype));
     const extra rows[] = {
-        {scores && f & STW_FEAT_BIAS, "bias", args->bias, bias, STW_USE_INPUT},
-        {dbias_exists(p), "dbias", args->dbias, dbias, STW_USE_OUTPUT},
-        {any && f & STW_FEAT_ALIBI, "alibi_slopes", args->alibi_slopes, number, STW_USE_INPUT},
-        {any && f & STW_FEAT_SINK, "sink", args->sink, number, STW_USE_INPUT},
-        {p->outputs & STW_OUT_DSINK, "dsink", args->dsink, number, STW_USE_OUTPUT},
+#define STW_ATTN_EXTRA(name, member, side, element, present, use, written)                                   \
+    {(present) != 0, #name, args->name, element, use},
+#include "common/attn_tensors.def"
     };
     return take_extras(b, rows, sizeof rows / sizeof rows[0]);
 }
 
 /* Lengths, offsets and seeds: what the dropout mask call needs too. */
 static stw_status take_positions(binding *b, const stw_attn_args *args) {
-    int any = b->p->batch > 0;
+    const stw_attn_params *p = b->p;
     const extra rows[] = {
-        {any && b->p->features & STW_FEAT_PACKED_Q, "cu_seqlens_q", args->cu_seqlens_q, 4, STW_USE_INPUT},
-        {any && b->p->features & STW_FEAT_PACKED_KV, "cu_seqlens_kv", args->cu_seqlens_kv, 4, STW_USE_INPUT},
-        {1, "used_q", args->used_q, 4, STW_USE_INPUT_OPTIONAL},
-        {1, "used_kv", args->used_kv, 4, STW_USE_INPUT_OPTIONAL},
-        {1, "q_offsets", args->q_offsets, 8, STW_USE_INPUT_OPTIONAL},
-        {1, "k_offsets", args->k_offsets, 8, STW_USE_INPUT_OPTIONAL},
-        {1, "dropout_seed_ptr", args->dropout_seed_ptr, 8, STW_USE_INPUT_OPTIONAL},
-        {1, "dropout_offset_ptr", args->dropout_offset_ptr, 8, STW_USE_INPUT_OPTIONAL},
-        {1, "status_out", args->status_out, 4, STW_USE_OUTPUT_OPTIONAL},
+        /* without a sequence what is required is not looked at, and may be null */
+#define STW_ATTN_POSITION(name, bound, element, use, written)                                                \
+    {(use) == STW_USE_INPUT ? p->batch > 0 && (bound) : 1, #name, args->name, element, use},
+#include "common/attn_tensors.def"
     };
     return take_extras(b, rows, sizeof rows / sizeof rows[0]);
 }
@@ -314,19 +299,12 @@ static stw_status check_values(const binding *b, const stw_attn_args *args) {
 }
 
 static void bind_positions(const stw_attn_args *args, stw_attn_params *p) {
-    p->cu_seqlens_q = p->features & STW_FEAT_PACKED_Q ? args->cu_seqlens_q : NULL;
-    p->cu_seqlens_kv = p->features & STW_FEAT_PACKED_KV ? args->cu_seqlens_kv : NULL;
-    p->used_q = args->used_q;
-    p->used_kv = args->used_kv;
-    p->q_offsets = args->q_offsets;
-    p->k_offsets = args->k_offsets;
+#define STW_ATTN_POSITION(name, bound, element, use, written) p->name = bound ? args->name : NULL;
+#include "common/attn_tensors.def"
     p->q_offset = args->q_offset;
     p->k_offset = args->k_offset;
-    p->dropout_seed_ptr = args->dropout_seed_ptr;
-    p->dropout_offset_ptr = args->dropout_offset_ptr;
     p->dropout_seed = args->dropout_seed;
     p->dropout_offset = args->dropout_offset;
-    p->status_out = args->status_out;
 }
 
 stw_status stw_attn_params_bind_positions(const stw_attn_params *shape, const stw_attn_args *args,
@@ -350,11 +328,9 @@ stw_status stw_attn_params_bind(const stw_attn_params *shape, stw_plan_kind kind
     if (!status) status = check_values(&b, args);
     if (!status) status = check_aliases(&b);
     if (status) return status;
-    p->bias.data = (void *)(uintptr_t)args->bias;
-    p->dbias.data = args->dbias;
-    p->alibi_slopes = args->alibi_slopes;
-    p->sink = args->sink;
-    p->dsink = args->dsink;
+#define STW_ATTN_EXTRA(name, member, side, element, present, use, written)                                   \
+    p->member = (void *)(uintptr_t)args->name;
+#include "common/attn_tensors.def"
     bind_positions(args, p);
     return STW_OK;
 }

@@ -7,6 +7,8 @@
 
 #include "backends/backend.h"
 
+#include "common/attn_packed.h"
+
 typedef enum stw_tensor_use {
     STW_USE_NONE = 0,
     STW_USE_INPUT,
@@ -25,10 +27,14 @@ typedef struct stw_tensor_row {
     uint8_t kv;            /* rows and heads of the key/value side       */
     uint8_t dim;           /* 'd' head_dim_qk, 'v' head_dim_v, '1' none (one number a row) */
     uint8_t may_broadcast; /* as an input */
-    uint32_t output;       /* its STW_OUT bit, or 0                      */
 } stw_tensor_row;
 
-#define STW_TENSOR_ROWS 11
+/* Places in the table. */
+enum {
+#define STW_ATTN_TENSOR(name, ...) STW_TENSOR_AT_##name,
+#include "common/attn_tensors.def"
+    STW_TENSOR_ROWS
+};
 extern const stw_tensor_row stw_tensor_rows[STW_TENSOR_ROWS];
 
 /* How calls of this kind use the tensor. `desc` is checked (defaults resolved). */
@@ -46,10 +52,19 @@ static inline const stw_attn_strides *stw_tensor_strides(const stw_tensor_row *r
     return (const stw_attn_strides *)((const char *)desc + row->desc_offset);
 }
 
+/* Of a row with a dim_offset: its field of stw_attn_desc.dim, meant or not. */
+static inline int64_t stw_tensor_dim_field(const stw_tensor_row *row, const stw_attn_desc *desc) {
+    return *(const int64_t *)(const void *)((const char *)desc + row->dim_offset);
+}
+
 /* Along head_dim. */
 static inline int64_t stw_tensor_dim_stride(const stw_tensor_row *row, const stw_attn_desc *desc) {
-    if (!row->dim_offset || !(desc->flags & STW_ATTN_HAS_DIM_STRIDES)) return 1;
-    return *(const int64_t *)(const void *)((const char *)desc + row->dim_offset);
+    return row->dim_offset && desc->flags & STW_ATTN_HAS_DIM_STRIDES ? stw_tensor_dim_field(row, desc) : 1;
+}
+
+/* Rows are numbered through the pack; those of the LSE family only without a batch stride. */
+static inline int stw_tensor_through_pack(const stw_tensor_row *row, const stw_attn_desc *desc) {
+    return stw_attn_is_packed(desc, row->kv) && !(row->dim == '1' && stw_tensor_strides(row, desc)->batch != 0);
 }
 
 static inline stw_tensor_param *stw_tensor_param_of(stw_attn_params *params, const stw_tensor_row *row) {

@@ -146,12 +146,12 @@ static stw_status check_products(const stw_attn_desc *d, stw_plan_kind kind) {
 }
 
 static stw_status check_dims(const stw_attn_desc *d, stw_plan_kind kind) {
-    const int64_t dims[] = {d->dim.q, d->dim.k, d->dim.v, d->dim.out, d->dim.dout};
-    static const char *const names[] = {"q", "k", "v", "out", "dout"};
-    for (int i = 0; i < 5 && !(d->flags & STW_ATTN_HAS_DIM_STRIDES); ++i)
-        if (dims[i])
+    for (size_t i = 0; i < STW_TENSOR_ROWS && !(d->flags & STW_ATTN_HAS_DIM_STRIDES); ++i) {
+        const stw_tensor_row *row = &stw_tensor_rows[i];
+        if (row->dim_offset && stw_tensor_dim_field(row, d))
             return stw_fail(STW_E_INVALID, "%s: dim.%s %lld is set without STW_ATTN_HAS_DIM_STRIDES in flags",
-                            stw_plan_kind_name(kind), names[i], (long long)dims[i]);
+                            stw_plan_kind_name(kind), row->name, (long long)stw_tensor_dim_field(row, d));
+    }
     return STW_OK;
 }
 

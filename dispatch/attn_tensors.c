@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The tensors of attention as data: where each lives in the descriptor, the arguments and the parameter
- * block, its extents and how a call uses it; and the stw_layout_* helpers over that list. */
+ * The tensors of common/attn_tensors.def as a table: where each lives in the descriptor, the arguments and the
+ * parameter block, its extents and how a call uses it; and the stw_layout_* helpers over that list. */
 #include "attn_problem.h"
 
 #include "common/attn_packed.h"
@@ -9,69 +9,48 @@
 
 #include <string.h>
 
-#define ROW(name, kv, dim, broadcast, output) ROW_WITH(name, 0, kv, dim, broadcast, output)
-#define ROW_IN(name, kv, dimension)           ROW_WITH(name, offsetof(stw_attn_desc, dim.name), kv, dimension, 1, 0)
-#define ROW_WITH(name, dim_offset, kv, dim, broadcast, output)                                               \
+enum { SIDE_Q, SIDE_KV, COLS_QK = 'd', COLS_V = 'v', COLS_ROW = '1' };
+
+const stw_tensor_row stw_tensor_rows[STW_TENSOR_ROWS] = {
+#define ROW(name, dim_offset, side, cols, broadcast)                                                         \
     {#name,                                                                                                  \
      offsetof(stw_attn_desc, name),                                                                          \
      offsetof(stw_attn_args, name),                                                                          \
      offsetof(stw_attn_params, name),                                                                        \
      dim_offset,                                                                                             \
-     kv,                                                                                                     \
-     dim,                                                                                                    \
-     broadcast,                                                                                              \
-     output}
-
-const stw_tensor_row stw_tensor_rows[STW_TENSOR_ROWS] = {
-    ROW_IN(q, 0, 'd'),
-    ROW_IN(k, 1, 'd'),
-    ROW_IN(v, 1, 'v'),
-    ROW_IN(out, 0, 'v'),
-    ROW_IN(dout, 0, 'v'),
-    ROW(dq, 0, 'd', 0, STW_OUT_DQ),
-    ROW(dk, 1, 'd', 0, STW_OUT_DK),
-    ROW(dv, 1, 'v', 0, STW_OUT_DV),
-    ROW(lse, 0, '1', 0, 0),
-    ROW(dlse, 0, '1', 1, 0),
-    ROW(delta, 0, '1', 0, 0),
+     SIDE_##side,                                                                                            \
+     COLS_##cols,                                                                                            \
+     broadcast},
+#define STW_ATTN_TENSOR(name, side, cols, broadcast, ...) ROW(name, 0, side, cols, broadcast)
+#define STW_ATTN_INPUT(name, side, cols, broadcast, ...)                                                     \
+    ROW(name, offsetof(stw_attn_desc, dim.name), side, cols, broadcast)
+#include "common/attn_tensors.def"
+#undef ROW
 };
 
-stw_tensor_use stw_tensor_use_of(const stw_tensor_row *row, const stw_attn_desc *desc, stw_plan_kind kind) {
-    int forward = kind == STW_PLAN_ATTN_FWD;
-    switch (row->desc_offset) {
-    case offsetof(stw_attn_desc, q):
-    case offsetof(stw_attn_desc, k):
-    case offsetof(stw_attn_desc, v): return STW_USE_INPUT;
-    case offsetof(stw_attn_desc, out):
-        if (forward) return STW_USE_OUTPUT;
-        return desc->flags & STW_ATTN_GIVEN_DELTA ? STW_USE_NONE : STW_USE_INPUT;
-    case offsetof(stw_attn_desc, lse): return forward ? STW_USE_OUTPUT_OPTIONAL : STW_USE_INPUT;
-    case offsetof(stw_attn_desc, dout): return forward ? STW_USE_NONE : STW_USE_INPUT;
-    case offsetof(stw_attn_desc, dlse):
-        return !forward && desc->flags & STW_ATTN_DLSE ? STW_USE_INPUT : STW_USE_NONE;
-    case offsetof(stw_attn_desc, delta):
-        if (forward) return STW_USE_NONE;
-        if (desc->flags & STW_ATTN_GIVEN_DELTA) return STW_USE_INPUT;
-        return desc->flags & STW_ATTN_WRITE_DELTA ? STW_USE_OUTPUT : STW_USE_NONE;
-    default: return !forward && desc->outputs & row->output ? STW_USE_OUTPUT : STW_USE_NONE;
+stw_tensor_use stw_tensor_use_of(const stw_tensor_row *row, const stw_attn_desc *d, stw_plan_kind kind) {
+    int is_forward = kind == STW_PLAN_ATTN_FWD;
+    switch (row - stw_tensor_rows) {
+#define STW_ATTN_TENSOR(name, side, cols, broadcast, dtype, forward, backward, written)                      \
+    case STW_TENSOR_AT_##name: return is_forward ? forward : backward;
+#include "common/attn_tensors.def"
     }
+    __builtin_unreachable(); /* GCOVR_EXCL_LINE: every row has its case */
 }
 
-stw_dtype stw_tensor_dtype(const stw_tensor_row *row, const stw_attn_desc *desc) {
-    switch (row->output) {
-    case STW_OUT_DQ: return desc->dq_dtype;
-    case STW_OUT_DK: return desc->dk_dtype;
-    case STW_OUT_DV: return desc->dv_dtype;
-    default: return row->dim == '1' ? stw_dtype_of_rows(desc->dtype) : desc->dtype;
+stw_dtype stw_tensor_dtype(const stw_tensor_row *row, const stw_attn_desc *d) {
+    switch (row - stw_tensor_rows) {
+#define STW_ATTN_TENSOR(name, side, cols, broadcast, dtype_of, ...)                                          \
+    case STW_TENSOR_AT_##name: return dtype_of;
+#include "common/attn_tensors.def"
     }
+    __builtin_unreachable(); /* GCOVR_EXCL_LINE: every row has its case */
 }
 
 stw_tensor_extents stw_tensor_extents_of(const stw_tensor_row *row, const stw_attn_desc *desc) {
     int64_t total = row->kv ? desc->total_kv : desc->total_q;
     int64_t max_seq = row->kv ? desc->max_seq_kv : desc->max_seq_q;
-    /* rows of the lse family are numbered through the pack only without a batch stride */
-    int through_pack =
-        stw_attn_is_packed(desc, row->kv) && !(row->dim == '1' && stw_tensor_strides(row, desc)->batch != 0);
+    int through_pack = stw_tensor_through_pack(row, desc);
     return (stw_tensor_extents){
         .batch = through_pack ? 1 : desc->batch,
         .heads = row->kv ? desc->heads_kv : desc->heads_q,

@@ -146,50 +146,61 @@ static int64_t columns_of(const stw_jagged_params *p) {
     return p->op == STW_JAGGED_LINEAR ? p->out_features : p->dim_size;
 }
 
+static int64_t x_elements(const stw_jagged_params *p) {
+    return p->op == STW_JAGGED_MATMUL ? matrix_elements(p, &p->x_matrix) : nested_elements(p, p->inner);
+}
+
+static int64_t dx_elements(const stw_jagged_params *p) {
+    if (p->op == STW_JAGGED_FROM_PADDED)
+        return product(product(p->components, p->padded), product(p->outer, p->inner));
+    return x_elements(p);
+}
+
+static int64_t other_elements(const stw_jagged_params *p) {
+    return p->op == STW_JAGGED_MATMUL ? matrix_elements(p, &p->other_matrix) : 0;
+}
+
+static int64_t weight_elements(const stw_jagged_params *p) {
+    return p->op == STW_JAGGED_LINEAR ? product(p->out_features, p->inner) : columns_of(p);
+}
+
+/* Of mean and rstd. */
+static int64_t line_elements(const stw_jagged_params *p) {
+    return p->op == STW_JAGGED_LAYER_NORM ? nested_elements(p, p->dim_before) : 0;
+}
+
 int64_t stw_jagged_elements(const stw_jagged_params *p, stw_jagged_tensor tensor) {
-    int matmul = p->op == STW_JAGGED_MATMUL;
     switch (tensor) {
-    case STW_JTENSOR_GRAD: return grad_elements(p);
-    case STW_JTENSOR_X:
-    case STW_JTENSOR_Y: return matmul ? matrix_elements(p, &p->x_matrix) : nested_elements(p, p->inner);
-    case STW_JTENSOR_DX:
-        if (p->op == STW_JAGGED_FROM_PADDED)
-            return product(product(p->components, p->padded), product(p->outer, p->inner));
-        return matmul ? matrix_elements(p, &p->x_matrix) : nested_elements(p, p->inner);
-    case STW_JTENSOR_OTHER:
-    case STW_JTENSOR_DOTHER: return matmul ? matrix_elements(p, &p->other_matrix) : 0;
-    case STW_JTENSOR_WEIGHT:
-    case STW_JTENSOR_DWEIGHT:
-        return p->op == STW_JAGGED_LINEAR ? product(p->out_features, p->inner) : columns_of(p);
-    case STW_JTENSOR_DBIAS: return columns_of(p);
-    case STW_JTENSOR_MEAN:
-    case STW_JTENSOR_RSTD:
-    default: return p->op == STW_JAGGED_LAYER_NORM ? nested_elements(p, p->dim_before) : 0;
+#define STW_JAGGED_TENSOR(ID, name, dtype, elements, used, output)                                           \
+    case STW_JTENSOR_##ID: return elements;
+#include "common/jagged_tensors.def"
+#undef STW_JAGGED_TENSOR
+    default: __builtin_unreachable(); /* GCOVR_EXCL_LINE: every row has its case */
     }
 }
 
+static int reads_lines(const stw_jagged_params *p) {
+    return p->op == STW_JAGGED_LAYER_NORM && p->outputs & (STW_JAGGED_DX | STW_JAGGED_DWEIGHT);
+}
+
+static int reads_x(const stw_jagged_params *p) {
+    if (p->op == STW_JAGGED_MATMUL) return (p->outputs & STW_JAGGED_DOTHER) != 0;
+    if (p->op == STW_JAGGED_LINEAR) return (p->outputs & STW_JAGGED_DWEIGHT) != 0;
+    return reads_lines(p) || stw_jagged_is_pointwise(p->op);
+}
+
+static int reads_weight(const stw_jagged_params *p) {
+    int norm = p->op == STW_JAGGED_LAYER_NORM && p->features & STW_JFEAT_GAMMA;
+    return p->outputs & STW_JAGGED_DX && (p->op == STW_JAGGED_LINEAR || norm);
+}
+
 int stw_jagged_uses(const stw_jagged_params *p, stw_jagged_tensor tensor) {
-    uint32_t outputs = p->outputs, op = p->op;
-    int linear = op == STW_JAGGED_LINEAR, norm = op == STW_JAGGED_LAYER_NORM,
-        matmul = op == STW_JAGGED_MATMUL;
-    int norm_reads = norm && outputs & (STW_JAGGED_DX | STW_JAGGED_DWEIGHT);
     switch (tensor) {
-    case STW_JTENSOR_GRAD: return op != STW_JAGGED_ATTENTION;
-    case STW_JTENSOR_X:
-        if (matmul) return (outputs & STW_JAGGED_DOTHER) != 0;
-        if (linear) return (outputs & STW_JAGGED_DWEIGHT) != 0;
-        return norm_reads || stw_jagged_is_pointwise(op);
-    case STW_JTENSOR_Y: return op == STW_JAGGED_SOFTMAX;
-    case STW_JTENSOR_OTHER: return matmul && outputs & STW_JAGGED_DX;
-    case STW_JTENSOR_WEIGHT:
-        return outputs & STW_JAGGED_DX && (linear || (norm && p->features & STW_JFEAT_GAMMA));
-    case STW_JTENSOR_MEAN:
-    case STW_JTENSOR_RSTD: return norm_reads;
-    case STW_JTENSOR_DX: return (outputs & STW_JAGGED_DX) != 0;
-    case STW_JTENSOR_DOTHER: return (outputs & STW_JAGGED_DOTHER) != 0;
-    case STW_JTENSOR_DWEIGHT: return (outputs & STW_JAGGED_DWEIGHT) != 0;
-    case STW_JTENSOR_DBIAS:
-    default: return (outputs & STW_JAGGED_DBIAS) != 0;
+#define STW_JAGGED_TENSOR(ID, name, dtype, elements, used, output)                                           \
+    case STW_JTENSOR_##ID: return (used) != 0;
+#include "common/jagged_tensors.def"
+#undef STW_JAGGED_TENSOR
+    default: __builtin_unreachable(); /* GCOVR_EXCL_LINE: every row has its case */
     }
 }
 
@@ -201,23 +212,20 @@ typedef struct tensor_row {
     int output;
 } tensor_row;
 
-#define ROW(id, field, output)                                                                               \
-    [STW_JTENSOR_##                                                                                          \
-        id] = {#field, offsetof(stw_jagged_args, field), offsetof(stw_jagged_params, field), output}
 static const tensor_row tensors[STW_JTENSOR_COUNT] = {
-    ROW(GRAD, grad, 0),  ROW(X, x, 0),       ROW(Y, y, 0),   ROW(OTHER, other, 0),   ROW(WEIGHT, weight, 0),
-    ROW(MEAN, mean, 0),  ROW(RSTD, rstd, 0), ROW(DX, dx, 1), ROW(DOTHER, dother, 1), ROW(DWEIGHT, dweight, 1),
-    ROW(DBIAS, dbias, 1)};
+#define STW_JAGGED_TENSOR(ID, name, dtype, elements, used, output)                                           \
+    {#name, offsetof(stw_jagged_args, name), offsetof(stw_jagged_params, name), output},
+#include "common/jagged_tensors.def"
+#undef STW_JAGGED_TENSOR
+};
 
 static size_t element_of(const stw_jagged_params *p, int tensor) {
-    uint32_t dtype = p->dtype;
-    if (tensor == STW_JTENSOR_MEAN || tensor == STW_JTENSOR_RSTD) dtype = STW_F32;
-    if (tensor == STW_JTENSOR_WEIGHT) dtype = p->weight_dtype;
-    if (tensor == STW_JTENSOR_DX) dtype = p->dx_dtype;
-    if (tensor == STW_JTENSOR_DOTHER) dtype = p->dother_dtype;
-    if (tensor == STW_JTENSOR_DWEIGHT) dtype = p->dweight_dtype;
-    if (tensor == STW_JTENSOR_DBIAS) dtype = p->dbias_dtype;
-    return stw_dtype_size((stw_dtype)dtype);
+    const uint32_t dtypes[STW_JTENSOR_COUNT] = {
+#define STW_JAGGED_TENSOR(ID, name, dtype, elements, used, output) dtype,
+#include "common/jagged_tensors.def"
+#undef STW_JAGGED_TENSOR
+    };
+    return stw_dtype_size((stw_dtype)dtypes[tensor]);
 }
 
 static stw_status check_pointer(const char *name, const void *pointer, size_t element) {

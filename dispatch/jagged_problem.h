@@ -37,19 +37,11 @@ const stw_jagged_op_info *stw_jagged_op_of(stw_jagged_op op);
  * dim_size, dim_after). Errors: refusal.h. ATTENTION: attn is checked by its own plan. */
 stw_status stw_jagged_check(stw_jagged_desc *desc);
 
-/* The tensors of a call. */
+/* The tensors of a call: common/jagged_tensors.def. */
 typedef enum stw_jagged_tensor {
-    STW_JTENSOR_GRAD,
-    STW_JTENSOR_X,
-    STW_JTENSOR_Y,
-    STW_JTENSOR_OTHER,
-    STW_JTENSOR_WEIGHT,
-    STW_JTENSOR_MEAN,
-    STW_JTENSOR_RSTD,
-    STW_JTENSOR_DX,
-    STW_JTENSOR_DOTHER,
-    STW_JTENSOR_DWEIGHT,
-    STW_JTENSOR_DBIAS,
+#define STW_JAGGED_TENSOR(ID, name, dtype, elements, used, output) STW_JTENSOR_##ID,
+#include "common/jagged_tensors.def"
+#undef STW_JAGGED_TENSOR
     STW_JTENSOR_COUNT
 } stw_jagged_tensor;
 

@@ -13,8 +13,8 @@ typedef struct loaded_keys {
     int64_t b, kv_head, block;
 } loaded_keys;
 
-static stw_cpu_range pick(int64_t *rest, int64_t stride, int64_t extent, int64_t tasks) {
-    stw_cpu_range all = {0, extent}, one = {*rest % tasks, *rest % tasks + 1};
+static stw_range pick(int64_t *rest, int64_t stride, int64_t extent, int64_t tasks) {
+    stw_range all = {0, extent}, one = {*rest % tasks, *rest % tasks + 1};
     *rest /= tasks;
     return stride ? one : all;
 }
@@ -39,7 +39,7 @@ static void add_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw
 static void sum_head(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_bias_task *k,
                      const stw_cpu_seq *seq, int64_t h, loaded_keys *loaded) {
     for (int64_t kb = k->key_block.first; kb < k->key_block.end; ++kb) {
-        stw_cpu_range meets = stw_cpu_query_blocks(seq, &job->layout, kb);
+        stw_range meets = stw_cpu_query_blocks(seq, &job->layout, kb);
         int64_t first = stw_max_i64(meets.first, k->query_block.first);
         int64_t end = stw_min_i64(meets.end, k->query_block.end);
         for (int64_t qb = first; qb < end; ++qb) add_tile(job, t, seq, h, qb, kb, loaded);

@@ -89,7 +89,7 @@ static void run_queries(const stw_cpu_job *job, const stw_f64_scratch *t, const 
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
     int with_dq = (p->outputs & STW_OUT_DQ) != 0, add_dq = (p->accumulate & STW_OUT_DQ) != 0;
-    stw_cpu_range keys = stw_cpu_key_blocks(seq, l, block);
+    stw_range keys = stw_cpu_key_blocks(seq, l, block);
     stw_cpu_tile at = stw_f64_tile_at(job, seq, h, block, keys.first);
     if (l->bias_direct && !(p->accumulate & STW_OUT_DBIAS)) zero_bias(job, &at);
     if (keys.first < keys.end) stw_f64_load_queries(job, t, &at);
@@ -143,7 +143,7 @@ static void run_keys(const stw_cpu_job *job, const stw_f64_scratch *t, const stw
                      int64_t kv_head, int64_t block) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
-    stw_cpu_range queries = stw_cpu_query_blocks(seq, l, block);
+    stw_range queries = stw_cpu_query_blocks(seq, l, block);
     stw_cpu_tile at = stw_f64_tile_at(job, seq, kv_head * p->group, queries.first, block);
     int summed = 0;
     if (queries.first < queries.end) stw_f64_load_keys(job, t, &at);
@@ -187,7 +187,7 @@ static void add_head(const stw_cpu_job *job, const stw_f64_scratch *t, const stw
                      const stw_cpu_seq *seq, int64_t h) {
     size_t bn = job->layout.bn;
     for (int64_t kb = k->key_block.first; kb < k->key_block.end; ++kb) {
-        stw_cpu_range meets = stw_cpu_query_blocks(seq, &job->layout, kb);
+        stw_range meets = stw_cpu_query_blocks(seq, &job->layout, kb);
         int64_t first = stw_max_i64(meets.first, k->query_block.first);
         int64_t end = stw_min_i64(meets.end, k->query_block.end);
         for (int64_t qb = first; qb < end; ++qb) {

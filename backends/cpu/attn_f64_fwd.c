@@ -57,7 +57,7 @@ static void write_rows(const stw_cpu_job *job, const stw_f64_scratch *t, const s
 static void run_task(const stw_cpu_job *job, const stw_f64_scratch *t, const stw_cpu_seq *seq, int64_t h,
                      int64_t q_block) {
     const stw_cpu_layout *l = &job->layout;
-    stw_cpu_range keys = stw_cpu_key_blocks(seq, l, q_block);
+    stw_range keys = stw_cpu_key_blocks(seq, l, q_block);
     stw_cpu_tile at = stw_f64_tile_at(job, seq, h, q_block, keys.first);
     for (uint32_t r = 0; r < l->bm; ++r) {
         t->lse[r] = -INFINITY;

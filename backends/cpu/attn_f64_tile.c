@@ -65,7 +65,7 @@ stw_cpu_tile stw_f64_tile_at(const stw_cpu_job *job, const stw_cpu_seq *seq, int
 
 /* Rows first.. of one head into a tile; rows outside [live) and columns behind `cols` become zeros. */
 static void load_live(double *to, uint32_t width, const stw_tensor_param *from, int64_t b, int64_t h,
-                      int64_t base, stw_cpu_range live, int64_t first, uint32_t rows, uint32_t cols) {
+                      int64_t base, stw_range live, int64_t first, uint32_t rows, uint32_t cols) {
     for (uint32_t r = 0; r < rows; ++r, to += width) {
         int64_t row = first + r;
         uint32_t count = row >= live.first && row < live.end ? cols : 0;
@@ -84,7 +84,7 @@ void stw_f64_load_keys(const stw_cpu_job *job, const stw_f64_scratch *t, const s
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
     const stw_cpu_seq *seq = at->seq;
-    stw_cpu_range live = {seq->k_low, seq->k_end};
+    stw_range live = {seq->k_low, seq->k_end};
     int64_t h = at->h / p->group;
     load_live(t->k, l->width_k, &p->k, seq->b, h, seq->kv.first, live, at->j0, l->bn, p->head_dim_qk);
     load_live(t->v, l->width_v, &p->v, seq->b, h, seq->kv.first, live, at->j0, l->bn, p->head_dim_v);
@@ -96,7 +96,7 @@ void stw_f64_load_keys(const stw_cpu_job *job, const stw_f64_scratch *t, const s
 void stw_f64_load_q(const stw_cpu_job *job, const stw_f64_scratch *t, const stw_cpu_tile *at) {
     const stw_cpu_seq *seq = at->seq;
     load_live(t->q, job->layout.width_k, &job->p->q, seq->b, at->h, seq->q.first,
-              (stw_cpu_range){seq->q_low, seq->q_end}, at->i0, at->rows, job->p->head_dim_qk);
+              (stw_range){seq->q_low, seq->q_end}, at->i0, at->rows, job->p->head_dim_qk);
 }
 
 void stw_f64_load_queries(const stw_cpu_job *job, const stw_f64_scratch *t, const stw_cpu_tile *at) {
@@ -105,7 +105,7 @@ void stw_f64_load_queries(const stw_cpu_job *job, const stw_f64_scratch *t, cons
     const stw_cpu_seq *seq = at->seq;
     stw_f64_load_q(job, t, at);
     load_live(t->dout, l->width_v, &p->dout, seq->b, at->h, seq->q.first,
-              (stw_cpu_range){seq->q_low, seq->q_end}, at->i0, at->rows, p->head_dim_v);
+              (stw_range){seq->q_low, seq->q_end}, at->i0, at->rows, p->head_dim_v);
     for (uint32_t r = 0; r < at->rows; ++r) {
         t->lse[r] = *stw_f64_number(&p->lse, p->features & STW_FEAT_PACKED_LSE, seq, at->h, at->i0 + r);
         if (!isinf(t->lse[r])) continue; /* P and dS of the row are 0, and 0 * NaN must not be met */
@@ -187,16 +187,16 @@ static double logit(const logits *x, uint32_t r, uint32_t c, double dot, double 
 }
 
 /* Visible columns of row r. */
-static stw_cpu_range span_of_row(const stw_cpu_tile *at, uint32_t r) {
+static stw_range span_of_row(const stw_cpu_tile *at, uint32_t r) {
     int64_t first = stw_clamp_i64(r + at->low, 0, at->cols);
-    return (stw_cpu_range){first, stw_clamp_i64(r + at->high + 1, first, at->cols)};
+    return (stw_range){first, stw_clamp_i64(r + at->high + 1, first, at->cols)};
 }
 
 /* ---- backward -----------------------------------------------------------------------------------------*/
 
 static void grad_row(const logits *x, const stw_f64_scratch *t, size_t pitch, uint32_t r) {
     double *s = t->s + r * pitch, *dp = t->dp + r * pitch, *raw = t->raw + r * pitch;
-    stw_cpu_range span = span_of_row(x->at, r);
+    stw_range span = span_of_row(x->at, r);
     if (isinf(t->lse[r])) span.first = span.end;
     for (uint32_t c = 0; c < x->at->cols; ++c) {
         double slope, p, ds,
@@ -230,7 +230,7 @@ void stw_f64_grad_tile(const stw_cpu_job *job, const stw_f64_scratch *t, const s
 
 static void softmax_row(const logits *x, const stw_f64_scratch *t, size_t pitch, uint32_t r) {
     double *s = t->s + r * pitch, slope, before = t->lse[r], most = before, total = 0;
-    stw_cpu_range span = span_of_row(x->at, r);
+    stw_range span = span_of_row(x->at, r);
     for (uint32_t c = 0; c < x->at->cols; ++c) {
         s[c] = c >= span.first && c < span.end ? logit(x, r, c, s[c], &slope) : -INFINITY;
         if (s[c] > most) most = s[c];

@@ -63,7 +63,7 @@ static void write_rows(const stw_cpu_job *job, const stw_cpu_scratch *t, const f
 
 static void run_task(const stw_cpu_job *job, const stw_cpu_scratch *t, fwd_task *k, int64_t q_block) {
     const stw_cpu_layout *l = &job->layout;
-    stw_cpu_range keys = stw_cpu_key_blocks(k->at.seq, l, q_block);
+    stw_range keys = stw_cpu_key_blocks(k->at.seq, l, q_block);
     for (uint32_t r = 0; r < l->bm; ++r) {
         t->lse[r] = -INFINITY;
         t->delta[r] = 0;

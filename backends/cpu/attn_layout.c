@@ -37,7 +37,7 @@ stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *
     l.width_k = round_up(p->head_dim_qk, tile->lanes);
     l.width_v = round_up(p->head_dim_v, tile->lanes);
     l.q_rows = packed ? p->total_q : p->batch * p->max_seq_q;
-    l.q_blocks = packed ? p->total_q / l.bm + p->batch + 1 : p->batch * stw_ceil_div(p->max_seq_q, l.bm);
+    l.q_blocks = stw_query_blocks_most(p, l.bm);
     if (work->kind == STW_PLAN_ATTN_BWD) {
         size_t heads = (size_t)p->heads_q, rows = heads * (size_t)l.q_rows,
                blocks = heads * (size_t)l.q_blocks;
@@ -89,38 +89,31 @@ size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *l, cha
 }
 
 stw_cpu_seq stw_cpu_seq_of(const stw_attn_params *p, const stw_cpu_layout *l, int64_t b) {
-    stw_cpu_seq s = {.b = b, .q = stw_seq_q(p, b), .kv = stw_seq_kv(p, b)};
-    s.band = stw_band_of(p, s.q, s.kv);
-    if (p->features & STW_FEAT_PACKED_Q) {
-        s.q_row = s.q.first;
-        s.q_block = s.q.first / l->bm + b; /* room for the rounding up of each sequence before */
-    } else {
-        s.q_row = b * p->max_seq_q;
-        s.q_block = b * stw_ceil_div(p->max_seq_q, l->bm);
-    }
-    if (s.band.low > s.band.high || !s.q.used || !s.kv.used) return s;
-    s.q_low = stw_max_i64(0, -s.band.high);
-    s.q_end = stw_min_i64(s.q.used, s.kv.used - s.band.low);
-    s.k_low = stw_max_i64(0, s.band.low);
-    s.k_end = stw_min_i64(s.kv.used, s.q.used + s.band.high);
-    if (s.q_low >= s.q_end || s.k_low >= s.k_end) s.q_low = s.q_end = s.k_low = s.k_end = 0;
-    return s;
+    stw_attn_seq seq = stw_attn_seq_of(p, l->bm, b);
+    stw_range keys = stw_visible_keys(&seq);
+    return (stw_cpu_seq){.b = b,
+                         .q = seq.q,
+                         .kv = seq.kv,
+                         .band = seq.band,
+                         .q_low = seq.q_low,
+                         .q_end = seq.q_end,
+                         .k_low = keys.first,
+                         .k_end = keys.end,
+                         .q_row = (p->features & STW_FEAT_PACKED_Q) ? seq.q.first : b * p->max_seq_q,
+                         .q_block = seq.q_block};
 }
 
-static stw_cpu_range blocks_between(int64_t first, int64_t end, int64_t step) {
-    stw_cpu_range none = {0, 0}, range = {first / step, stw_ceil_div(end, step)};
-    return first < end ? range : none;
+/* What the blocks that meet depend on. */
+static stw_attn_seq shared_of(const stw_cpu_seq *s) {
+    return (stw_attn_seq){s->q, s->kv, s->band, s->q_block, s->q_low, s->q_end};
 }
 
-stw_cpu_range stw_cpu_key_blocks(const stw_cpu_seq *s, const stw_cpu_layout *l, int64_t block) {
-    int64_t i0 = block * l->bm, i1 = stw_min_i64(i0 + l->bm, s->q.used);
-    if (i0 >= i1 || s->q_low >= s->q_end) return (stw_cpu_range){0, 0};
-    return blocks_between(stw_max_i64(0, i0 + s->band.low), stw_min_i64(s->kv.used, i1 + s->band.high),
-                          l->bn);
+stw_range stw_cpu_key_blocks(const stw_cpu_seq *s, const stw_cpu_layout *l, int64_t block) {
+    stw_attn_seq seq = shared_of(s);
+    return stw_key_blocks(&seq, l->bm, l->bn, block);
 }
 
-stw_cpu_range stw_cpu_query_blocks(const stw_cpu_seq *s, const stw_cpu_layout *l, int64_t block) {
-    int64_t j0 = block * l->bn, j1 = stw_min_i64(j0 + l->bn, s->kv.used);
-    if (j0 >= j1 || s->q_low >= s->q_end) return (stw_cpu_range){0, 0};
-    return blocks_between(stw_max_i64(0, j0 - s->band.high), stw_min_i64(s->q.used, j1 - s->band.low), l->bm);
+stw_range stw_cpu_query_blocks(const stw_cpu_seq *s, const stw_cpu_layout *l, int64_t block) {
+    stw_attn_seq seq = shared_of(s);
+    return stw_query_blocks(&seq, l->bm, l->bn, block);
 }

@@ -46,7 +46,7 @@ static void add_dq(const stw_cpu_job *job, const stw_cpu_scratch *t, const unit 
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
     const stw_cpu_seq *seq = u->at.seq;
-    stw_cpu_range range = stw_cpu_key_blocks(seq, l, q_block);
+    stw_range range = stw_cpu_key_blocks(seq, l, q_block);
     atomic_uint *turns = (atomic_uint *)(void *)(job->workspace + l->turns);
     atomic_uint *turn = &turns[u->at.h * l->q_blocks + seq->q_block + q_block];
     uint32_t mine = (uint32_t)(u->block - range.first);
@@ -118,7 +118,7 @@ static void run_unit(const stw_cpu_job *job, const stw_cpu_scratch *t, int64_t b
     unit u = {.at = {.seq = &seq, .j0 = block * l->bn}, .kv_head = batch_head % p->heads_kv, .block = block};
     if (u.at.j0 >= seq.kv.rows) return;
     u.at.cols = (uint32_t)stw_clamp_i64(seq.kv.used - u.at.j0, 0, l->bn);
-    stw_cpu_range queries = stw_cpu_query_blocks(&seq, l, block);
+    stw_range queries = stw_cpu_query_blocks(&seq, l, block);
     if (queries.first < queries.end) stw_cpu_load_keys(job, t, &u.at, u.kv_head);
     for (int64_t g = 0; g < p->group; ++g) {
         u.at.h = u.kv_head * p->group + g;

@@ -56,7 +56,7 @@ static double sink_of_block(const stw_cpu_job *job, const rows_task *k, const fl
 
 static void zero_dq(const stw_cpu_job *job, const rows_task *k) {
     const stw_attn_params *p = job->p;
-    stw_cpu_range range = stw_cpu_key_blocks(k->seq, &job->layout, k->block);
+    stw_range range = stw_cpu_key_blocks(k->seq, &job->layout, k->block);
     int64_t first = range.first < range.end ? k->used : k->i0;
     size_t bytes = (p->dq_dtype == STW_F32 ? 4 : 2) * (size_t)p->head_dim_qk;
     for (int64_t i = first; i < k->rows; ++i)
@@ -65,7 +65,7 @@ static void zero_dq(const stw_cpu_job *job, const rows_task *k) {
 
 static void zero_bias(const stw_cpu_job *job, const rows_task *k) {
     const stw_attn_params *p = job->p;
-    stw_cpu_range range = stw_cpu_key_blocks(k->seq, &job->layout, k->block);
+    stw_range range = stw_cpu_key_blocks(k->seq, &job->layout, k->block);
     int64_t size = p->dbias_dtype == STW_F32 ? 4 : 2;
     int64_t first = range.first * job->layout.bn,
             end = stw_min_i64(range.end * job->layout.bn, k->seq->kv.used);

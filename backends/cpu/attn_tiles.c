@@ -13,7 +13,7 @@
 
 /* Rows [first, first + rows) of one head into a tile; outside [low, end) zeros. */
 static void load_live(const stw_cpu_job *job, float *to, uint32_t width, const stw_tensor_param *from,
-                      int64_t b, int64_t h, int64_t base, stw_cpu_range live, int64_t first, uint32_t rows,
+                      int64_t b, int64_t h, int64_t base, stw_range live, int64_t first, uint32_t rows,
                       uint32_t cols) {
     int64_t low = stw_clamp_i64(live.first - first, 0, rows),
             end = stw_clamp_i64(live.end - first, low, rows);
@@ -32,7 +32,7 @@ void stw_cpu_load_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, const s
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
     const stw_cpu_seq *seq = at->seq;
-    stw_cpu_range live = {seq->k_low, seq->k_end};
+    stw_range live = {seq->k_low, seq->k_end};
     load_live(job, t->k, l->width_k, &p->k, seq->b, kv_head, seq->kv.first, live, at->j0, l->bn,
               p->head_dim_qk);
     job->tile->transpose(t->k_cols, l->bn, t->k, l->width_k, l->bn, l->width_k);
@@ -43,7 +43,7 @@ void stw_cpu_load_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, const s
 
 void stw_cpu_load_rows(const stw_cpu_job *job, float *to, uint32_t width, const stw_tensor_param *from,
                        const stw_cpu_tile *at, uint32_t cols) {
-    stw_cpu_range live = {at->seq->q_low, at->seq->q_end};
+    stw_range live = {at->seq->q_low, at->seq->q_end};
     load_live(job, to, width, from, at->seq->b, at->h, at->seq->q.first, live, at->i0, at->rows, cols);
 }
 
@@ -85,15 +85,15 @@ void stw_cpu_tile_cut(stw_cpu_tile *at) {
 }
 
 /* Keys that rows [r, r + n) see, from a multiple of EDGE_STRIP; rows that see keys [c, c + n). */
-static stw_cpu_range keys_of_rows(const stw_cpu_tile *at, int64_t r, int64_t n) {
-    stw_cpu_range keys = {stw_clamp_i64(r + at->low, 0, at->cols),
+static stw_range keys_of_rows(const stw_cpu_tile *at, int64_t r, int64_t n) {
+    stw_range keys = {stw_clamp_i64(r + at->low, 0, at->cols),
                           stw_clamp_i64(r + n + at->high, 0, at->cols)};
     keys.first -= keys.first % EDGE_STRIP;
     return keys;
 }
 
-static stw_cpu_range rows_of_keys(const stw_cpu_tile *at, int64_t c, int64_t n) {
-    return (stw_cpu_range){stw_clamp_i64(c - at->high, 0, at->rows),
+static stw_range rows_of_keys(const stw_cpu_tile *at, int64_t c, int64_t n) {
+    return (stw_range){stw_clamp_i64(c - at->high, 0, at->rows),
                            stw_clamp_i64(c + n - at->low, 0, at->rows)};
 }
 
@@ -103,7 +103,7 @@ static void dot_products(const stw_cpu_job *job, const stw_cpu_tile *at, const f
     size_t bn = job->layout.bn;
     for (uint32_t r = 0; r < at->rows; r += at->strip) {
         uint32_t n = at->rows - r < at->strip ? at->rows - r : at->strip;
-        stw_cpu_range keys = keys_of_rows(at, r, n);
+        stw_range keys = keys_of_rows(at, r, n);
         if (keys.first < keys.end)
             job->tile->matmul(n, (uint32_t)(keys.end - keys.first), dim, x + (size_t)r * width, width,
                               y + keys.first, bn, to + r * bn + keys.first, bn, 0);
@@ -115,7 +115,7 @@ void stw_cpu_sum_to_queries(const stw_cpu_job *job, const stw_cpu_tile *at, cons
     size_t bn = job->layout.bn;
     for (uint32_t r = 0; r < at->rows; r += at->strip) {
         uint32_t n = at->rows - r < at->strip ? at->rows - r : at->strip;
-        stw_cpu_range keys = keys_of_rows(at, r, n);
+        stw_range keys = keys_of_rows(at, r, n);
         if (keys.first < keys.end)
             job->tile->matmul(n, dim, (uint32_t)(keys.end - keys.first), pairs + r * bn + keys.first, bn,
                               x + (size_t)keys.first * width, width, to + (size_t)r * width, width, 0);
@@ -129,7 +129,7 @@ void stw_cpu_sum_to_keys(const stw_cpu_job *job, const stw_cpu_tile *at, const f
     size_t bn = job->layout.bn;
     for (uint32_t c = 0; c < at->cols; c += at->strip) {
         uint32_t n = at->cols - c < at->strip ? at->cols - c : at->strip;
-        stw_cpu_range rows = rows_of_keys(at, c, n);
+        stw_range rows = rows_of_keys(at, c, n);
         if (rows.first < rows.end)
             job->tile->matmul_at(n, dim, (uint32_t)(rows.end - rows.first),
                                  pairs + (size_t)rows.first * bn + c, bn, x + (size_t)rows.first * width,

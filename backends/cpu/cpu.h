@@ -66,7 +66,8 @@ typedef struct stw_cpu_scratch {
 size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *layout, char *base,
                           stw_cpu_scratch *out);
 
-/* ---- sequences -------------------------------------------------------------------------------------*/
+/* ---- sequences -------------------------------------------------------------------------------------
+ * common/params/attn_seq.h has the arithmetic; here is what the CPU asks it once a sequence. */
 typedef struct stw_cpu_seq {
     int64_t b;
     stw_seq_span q, kv;
@@ -79,13 +80,9 @@ typedef struct stw_cpu_seq {
 
 stw_cpu_seq stw_cpu_seq_of(const stw_attn_params *p, const stw_cpu_layout *layout, int64_t b);
 
-typedef struct stw_cpu_range {
-    int64_t first, end;
-} stw_cpu_range;
-
 /* Key blocks that query block `block` meets, and the other way round. Both are contiguous: the band is. */
-stw_cpu_range stw_cpu_key_blocks(const stw_cpu_seq *seq, const stw_cpu_layout *layout, int64_t block);
-stw_cpu_range stw_cpu_query_blocks(const stw_cpu_seq *seq, const stw_cpu_layout *layout, int64_t block);
+stw_range stw_cpu_key_blocks(const stw_cpu_seq *seq, const stw_cpu_layout *layout, int64_t block);
+stw_range stw_cpu_query_blocks(const stw_cpu_seq *seq, const stw_cpu_layout *layout, int64_t block);
 
 static inline int64_t stw_min_i64(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -140,7 +137,7 @@ static inline int64_t stw_cpu_claim(stw_cpu_job *job) {
 
 /* The next output tile of a broadcast dBias: everything that adds to it. 0: none is left. */
 typedef struct stw_cpu_bias_task {
-    stw_cpu_range batch, head, query_block, key_block;
+    stw_range batch, head, query_block, key_block;
 } stw_cpu_bias_task;
 int stw_cpu_claim_bias(stw_cpu_job *job, stw_cpu_bias_task *task_out);
 

@@ -8,7 +8,7 @@
 #define STW_CPU_TILE_H
 
 #include "common/jagged_ops.h"
-#include "common/params/attn_bwd.h"
+#include "common/params/attn_seq.h"
 #include "common/philox.h"
 
 /* How a tile of dot products becomes logits S, and which of its pairs take part. */

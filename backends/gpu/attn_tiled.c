@@ -184,10 +184,8 @@ static size_t take(layout *w, size_t bytes) {
 
 static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, const stw_attn_params *p) {
     layout w = {0};
-    int packed = (p->features & STW_FEAT_PACKED_Q) != 0,
-        ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
-    w.q_blocks =
-        packed ? p->total_q / tile->bm + p->batch + 1 : p->batch * stw_blocks_of(p->max_seq_q, tile->bm);
+    int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
+    w.q_blocks = stw_query_blocks_most(p, tile->bm);
     size_t blocks = (size_t)(p->heads_q * w.q_blocks), width = choice->width, bm = tile->bm;
     w.stats = take(&w, blocks * (2 * bm + STW_STATS_PAD) * sizeof(float));
     w.dq = take(&w, p->outputs & STW_OUT_DQ ? blocks * bm * width * sizeof(float) : 0);

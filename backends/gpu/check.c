@@ -17,44 +17,23 @@ typedef struct pointer_row {
 } pointer_row;
 
 enum { BWD = 1 << STW_CALL_BWD, FWD = 1 << STW_CALL_FWD, MASK = 1 << STW_CALL_DROPOUT_MASK };
-#define WRITTEN(name, member, rows, calls) {name, offsetof(stw_attn_params, member), rows, calls}
-#define POINTER(name, member, rows)        WRITTEN(name, member, rows, 0)
 static const pointer_row pointer_rows[] = {
-    POINTER("q", q.data, ROWS_Q),
-    POINTER("k", k.data, ROWS_KV),
-    POINTER("v", v.data, ROWS_KV),
-    WRITTEN("out", out.data, ROWS_Q, FWD),
-    POINTER("dout", dout.data, ROWS_Q),
-    WRITTEN("dq", dq.data, ROWS_Q, BWD),
-    WRITTEN("dk", dk.data, ROWS_KV, BWD),
-    WRITTEN("dv", dv.data, ROWS_KV, BWD),
-    WRITTEN("lse", lse.data, ROWS_Q, FWD),
-    POINTER("dlse", dlse.data, ROWS_Q),
-    WRITTEN("delta", delta.data, ROWS_Q, BWD),
-    POINTER("bias", bias.data, ROWS_BOTH),
-    WRITTEN("dbias", dbias.data, ROWS_BOTH, BWD),
-    WRITTEN("mask", mask_out, ROWS_BOTH, MASK),
-    POINTER("alibi_slopes", alibi_slopes, ROWS_NONE),
-    POINTER("sink", sink, ROWS_NONE),
-    WRITTEN("dsink", dsink, ROWS_NONE, BWD),
-    POINTER("cu_seqlens_q", cu_seqlens_q, ROWS_NONE),
-    POINTER("cu_seqlens_kv", cu_seqlens_kv, ROWS_NONE),
-    POINTER("used_q", used_q, ROWS_NONE),
-    POINTER("used_kv", used_kv, ROWS_NONE),
-    POINTER("q_offsets", q_offsets, ROWS_NONE),
-    POINTER("k_offsets", k_offsets, ROWS_NONE),
-    POINTER("dropout_seed_ptr", dropout_seed_ptr, ROWS_NONE),
-    POINTER("dropout_offset_ptr", dropout_offset_ptr, ROWS_NONE),
-    WRITTEN("status_out", status_out, ROWS_NONE, BWD | FWD | MASK),
+#define STW_ATTN_TENSOR(name, side, cols, broadcast, dtype, forward, backward, written)                      \
+    {#name, offsetof(stw_attn_params, name.data), ROWS_##side, written},
+#define STW_ATTN_EXTRA(name, member, side, element, present, use, written)                                   \
+    {#name, offsetof(stw_attn_params, member), ROWS_##side, written},
+#include "common/attn_tensors.def"
+    {"mask", offsetof(stw_attn_params, mask_out), ROWS_BOTH, MASK}, /* of the dropout mask call alone */
+#define STW_ATTN_POSITION(name, bound, element, use, written)                                                \
+    {#name, offsetof(stw_attn_params, name), ROWS_NONE, written},
+#include "common/attn_tensors.def"
 };
 enum { POINTERS = sizeof pointer_rows / sizeof pointer_rows[0] };
 
 stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, stw_attn_call call,
                               const stw_attn_params *params, const void *workspace, stw_stream stream) {
     stw_status status = gpu->ops->check_stream(gpu, who, stream);
-    int64_t rows_q = params->features & STW_FEAT_PACKED_Q ? params->total_q : params->max_seq_q;
-    int64_t rows_kv = params->features & STW_FEAT_PACKED_KV ? params->total_kv : params->max_seq_kv;
-    int holds_q = params->batch > 0 && rows_q > 0, holds_kv = params->batch > 0 && rows_kv > 0;
+    int holds_q = stw_rows_of_side(params, 0) > 0, holds_kv = stw_rows_of_side(params, 1) > 0;
     const int holds[] = {
         [ROWS_Q] = holds_q, [ROWS_KV] = holds_kv, [ROWS_BOTH] = holds_q && holds_kv, [ROWS_NONE] = 1};
     for (size_t i = 0; i < POINTERS && !status; ++i) {

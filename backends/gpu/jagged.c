@@ -179,17 +179,10 @@ static stw_status check_call(stw_gpu *gpu, const stw_jagged_params *p, const voi
         const char *name;
         const void *pointer;
         int written;
-    } rows[] = {{"grad", p->grad, 0},
-                {"x", p->x, 0},
-                {"y", p->y, 0},
-                {"other", p->other, 0},
-                {"weight", p->weight, 0},
-                {"mean", p->mean, 0},
-                {"rstd", p->rstd, 0},
-                {"dx", p->dx, 1},
-                {"dother", p->dother, 1},
-                {"dweight", p->dweight, 1},
-                {"dbias", p->dbias, 1},
+    } rows[] = {
+#define STW_JAGGED_TENSOR(ID, name, dtype, elements, used, output) {#name, p->name, output},
+#include "common/jagged_tensors.def"
+#undef STW_JAGGED_TENSOR
                 {"axis[0].offsets", p->axis[0].offsets, 0},
                 {"axis[1].offsets", p->axis[1].offsets, 0},
                 {"axis[2].offsets", p->axis[2].offsets, 0},

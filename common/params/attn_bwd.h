@@ -85,70 +85,11 @@ typedef struct stw_attn_params {
     uint32_t reserved;            /* 0: the block ends without a gap                          */
 } stw_attn_params;
 
-/* One side (q or kv) of one sequence, resolved from the parameter block. */
-typedef struct stw_seq_span {
-    int64_t first;  /* row of the sequence's start in a packed tensor; 0 when dense */
-    int64_t rows;   /* rows up to the sequence's end                                */
-    int64_t used;   /* rows that take part, <= rows                                 */
-    int64_t offset; /* position of row 0 in the whole problem                      */
-} stw_seq_span;
-
 STW_SHARED_FN int64_t stw_clamp_i64(int64_t value, int64_t low, int64_t high) {
     return value < low ? low : value > high ? high : value;
 }
 
 #define STW_POSITION_MAX (INT64_C(1) << 40) /* bound of offsets, windows and shifts */
-
-/* Values read from the caller's arrays are clamped, so that no row outside the buffers is ever touched. */
-STW_SHARED_FN stw_seq_span stw_seq_resolve(int64_t b, const int32_t *cu_seqlens, const int32_t *used,
-                                           const int64_t *offsets, int64_t offset, int64_t max_seq,
-                                           int64_t total) {
-    stw_seq_span span = {0, max_seq, max_seq, offset};
-    if (cu_seqlens) {
-        span.first = stw_clamp_i64(cu_seqlens[b], 0, total);
-        int64_t end = stw_clamp_i64(cu_seqlens[b + 1], span.first, total);
-        span.rows = stw_clamp_i64(end - span.first, 0, max_seq);
-        span.used = span.rows;
-    }
-    if (used) span.used = stw_clamp_i64(used[b], 0, span.rows);
-    if (offsets) span.offset = stw_clamp_i64(offsets[b], -STW_POSITION_MAX, STW_POSITION_MAX);
-    return span;
-}
-
-STW_SHARED_FN stw_seq_span stw_seq_q(const stw_attn_params *p, int64_t b) {
-    return stw_seq_resolve(b, p->cu_seqlens_q, p->used_q, p->q_offsets, p->q_offset, p->max_seq_q,
-                           p->total_q);
-}
-
-STW_SHARED_FN stw_seq_span stw_seq_kv(const stw_attn_params *p, int64_t b) {
-    return stw_seq_resolve(b, p->cu_seqlens_kv, p->used_kv, p->k_offsets, p->k_offset, p->max_seq_kv,
-                           p->total_kv);
-}
-
-/* Visible keys of a local query row i are the local keys j with low <= j - i <= high (and
- * 0 <= j < used): masks, shift and offsets in two numbers a sequence. */
-typedef struct stw_band {
-    int64_t low, high; /* bounds of j - i, local                                               */
-    int64_t shift;     /* shift + q offset - k offset: i + shift is the local key of the diagonal */
-} stw_band;
-
-#define STW_BAND_OPEN (INT64_C(1) << 60) /* a side without bound */
-
-STW_SHARED_FN stw_band stw_band_of(const stw_attn_params *p, stw_seq_span q, stw_seq_span kv) {
-    stw_band band;
-    int64_t shift = (p->features & STW_FEAT_FIXED_SHIFT) ? p->fixed_shift : kv.used - q.used;
-    band.shift = shift + q.offset - kv.offset;
-    band.low = (p->features & STW_FEAT_WINDOW_LEFT) ? band.shift - p->window_left : -STW_BAND_OPEN;
-    band.high = (p->features & STW_FEAT_WINDOW_RIGHT) ? band.shift + p->window_right : STW_BAND_OPEN;
-    return band;
-}
-
-/* No row of any sequence sees two keys. P is 1 or 0 then and dS = dP - D (softcap aside) is rounding alone,
- * so dP is to be summed as D was: rounded to nearest. */
-STW_SHARED_FN int stw_attn_sees_one_key(const stw_attn_params *p) {
-    const uint32_t both = STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT;
-    return p->max_seq_kv <= 1 || ((p->features & both) == both && p->window_left + p->window_right <= 0);
-}
 
 #if defined(__cplusplus)
 #define STW_PARAMS_ASSERT static_assert

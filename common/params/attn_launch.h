@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * What an attention kernel on a GPU receives: the parameter block of the problem and the places of the
- * call's workspace. Also the arithmetic that host and kernels must agree on: how sequences are cut into
- * blocks, which blocks meet, and how much shared memory a tile needs. Filled by backends/gpu/attn_tiled.c, read
- * by common/kernels. */
+ * call's workspace. Also how much shared memory a tile needs, on which host and kernels must agree. Filled by
+ * backends/gpu/attn_tiled.c, read by common/kernels. */
 #ifndef STW_COMMON_PARAMS_ATTN_LAUNCH_H
 #define STW_COMMON_PARAMS_ATTN_LAUNCH_H
 
-#include "attn_bwd.h"
+#include "attn_seq.h"
 
 /* Bits of stw_attn_launch.vectors: rows of the tensor start on 16-byte boundaries and are whole vectors. */
 #define STW_VECTOR_Q    0x01u
@@ -67,18 +66,6 @@ typedef struct stw_attn_launch {
     uint32_t bias_direct; /* dBias is not broadcast: the main loop writes it                           */
 } stw_attn_launch;
 
-/* One sequence as blocks: see stw_attn_seq_of. */
-typedef struct stw_attn_seq {
-    stw_seq_span q, kv;
-    stw_band band;
-    int64_t q_block;      /* number of its first query block among those of a head                   */
-    int64_t q_low, q_end; /* query rows that see a key                                               */
-} stw_attn_seq;
-
-typedef struct stw_range {
-    int64_t first, end;
-} stw_range;
-
 #if defined(__cplusplus)
 #define STW_CONSTANT_FN constexpr
 #else
@@ -101,47 +88,6 @@ STW_SHARED_FN STW_CONSTANT_FN int stw_split_rows(int rows, int cols, int waves, 
     return best;
 }
 
-/* GPUs divide by a long program: the 32-bit one is a quarter of the other. */
-STW_SHARED_FN int64_t stw_quotient(int64_t a, int64_t b) {
-    return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
-}
-
-STW_SHARED_FN int64_t stw_blocks_of(int64_t rows, int64_t step) {
-    return stw_quotient(rows + step - 1, step);
-}
-
-STW_SHARED_FN int64_t stw_larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-STW_SHARED_FN int64_t stw_smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-/* Key blocks of all sequences, at most. Those of packed keys are as many as the pack has room for, whatever the longest
- * sequence may be. */
-STW_SHARED_FN int64_t stw_key_blocks_most(const stw_attn_params *p, int64_t bn) {
-    int64_t most = p->batch * stw_blocks_of(p->max_seq_kv, bn);
-    return p->features & STW_FEAT_PACKED_KV ? stw_smaller(most, p->total_kv / bn + p->batch) : most;
-}
-
-/* Tiles of `rows` query rows that a pack may hold, since each sequence begins with a tile of its own. */
-STW_SHARED_FN int64_t stw_tiles_of_pack(const stw_attn_params *p, int64_t rows) {
-    return p->total_q / rows + p->batch + 1;
-}
-
-/* Kernels that work on query rows number packed tiles through the pack where sequences as long as they may be would make
- * more. Not with a dBias, which has max_seq_q rows to zero for every sequence. */
-STW_SHARED_FN int stw_tiles_through_pack(const stw_attn_params *p, int64_t rows) {
-    return (p->features & STW_FEAT_PACKED_Q) && !(p->outputs & STW_OUT_DBIAS) &&
-           stw_tiles_of_pack(p, rows) < p->batch * stw_blocks_of(p->max_seq_q, rows);
-}
-
-/* Tiles of `rows` query rows of a head, all sequences. */
-STW_SHARED_FN int64_t stw_tiles_of_head(const stw_attn_params *p, int64_t rows) {
-    return stw_tiles_through_pack(p, rows) ? stw_tiles_of_pack(p, rows) : p->batch * stw_blocks_of(p->max_seq_q, rows);
-}
-
 /* kv heads whose key blocks are worked on beside each other, where `fit` query rows of a head fit L2 (0: one head after the
  * other) and sequences have `rows`: four at least; whole sequences' heads, or a part that divides them where that is not less
  * than half of those that fit (7 of 16 heads were 8% slower than 8). */
@@ -153,55 +99,6 @@ STW_SHARED_FN int64_t stw_heads_beside(int64_t heads, int64_t fit, int64_t rows)
     for (int tries = 0; tries < 64 && parts * most <= 2 * heads; ++parts, ++tries)
         if (heads % parts == 0) return heads / parts;
     return most;
-}
-
-STW_SHARED_FN stw_attn_seq stw_attn_seq_of(const stw_attn_params *p, int64_t bm, int64_t b) {
-    stw_attn_seq s;
-    s.q = stw_seq_q(p, b);
-    s.kv = stw_seq_kv(p, b);
-    s.band = stw_band_of(p, s.q, s.kv);
-    s.q_block = (p->features & STW_FEAT_PACKED_Q) ? s.q.first / bm + b : b * stw_blocks_of(p->max_seq_q, bm);
-    s.q_low = s.q_end = 0;
-    if (s.band.low > s.band.high || s.q.used <= 0 || s.kv.used <= 0) return s;
-    int64_t q_low = stw_larger(0, -s.band.high), q_end = stw_smaller(s.q.used, s.kv.used - s.band.low);
-    if (q_low >= q_end) return s;
-    s.q_low = q_low;
-    s.q_end = q_end;
-    return s;
-}
-
-/* Keys that a query of the sequence sees. */
-STW_SHARED_FN stw_range stw_visible_keys(const stw_attn_seq *s) {
-    stw_range range = {0, 0};
-    if (s->q_low >= s->q_end) return range;
-    range.first = stw_larger(0, s->band.low);
-    range.end = stw_smaller(s->kv.used, s->q.used + s->band.high);
-    return range;
-}
-
-STW_SHARED_FN stw_range stw_range_of_blocks(int64_t first, int64_t end, int64_t step) {
-    stw_range range = {0, 0};
-    if (first < end) {
-        range.first = first / step;
-        range.end = stw_blocks_of(end, step);
-    }
-    return range;
-}
-
-/* Key blocks that query block `block` meets. */
-STW_SHARED_FN stw_range stw_key_blocks(const stw_attn_seq *s, int64_t bm, int64_t bn, int64_t block) {
-    int64_t i0 = block * bm, i1 = stw_smaller(i0 + bm, s->q.used);
-    if (i0 >= i1 || s->q_low >= s->q_end) return stw_range_of_blocks(0, 0, bn);
-    return stw_range_of_blocks(stw_larger(0, i0 + s->band.low), stw_smaller(s->kv.used, i1 + s->band.high),
-                               bn);
-}
-
-/* Query blocks that key block `block` meets. */
-STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int64_t bn, int64_t block) {
-    int64_t j0 = block * bn, j1 = stw_smaller(j0 + bn, s->kv.used);
-    if (j0 >= j1 || s->q_low >= s->q_end) return stw_range_of_blocks(0, 0, bm);
-    return stw_range_of_blocks(stw_larger(0, j0 - s->band.high), stw_smaller(s->q.used, j1 - s->band.low),
-                               bm);
 }
 
 /* Bytes of a tile in shared memory: rows of 128-byte multiples of 16-bit elements are stored in a permuted order,

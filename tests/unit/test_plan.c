@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "common/extend.h"
+#include "common/params/attn_seq.h"
 #include "dispatch/attn_problem.h"
 
 #include <math.h>

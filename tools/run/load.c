@@ -211,6 +211,7 @@ static int run_read_option(run_problem *problem, const char *key, const char *va
 
 enum { RUN_PROBLEMS_MAX = 10000 };
 
+/* By hand: names and types are those of files, not of the API. */
 #define ROW(name, field, types) {name, offsetof(stw_attn_args, field), types}
 const run_slot_row run_slot_rows[RUN_SLOTS] = {
     [RUN_Q] = ROW("q", q, " F32 F16 BF16 F64 "),

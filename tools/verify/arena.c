@@ -231,6 +231,15 @@ static int holds(const stw_case *c, stw_case_tensor id) {
     return c->present[id] && c->size[id];
 }
 
+enum {
+    ROWS_OF_DEF = 0
+#define STW_ATTN_TENSOR(...)   +1
+#define STW_ATTN_EXTRA(...)    +1
+#define STW_ATTN_POSITION(...) +1
+#include "common/attn_tensors.def"
+};
+_Static_assert(STW_CASE_TENSOR_COUNT == ROWS_OF_DEF, "a case has everything of common/attn_tensors.def");
+
 stw_attn_args stw_case_args(const stw_case *c, const void *base) {
     stw_attn_args args = c->values;
     unsigned char *at = (unsigned char *)(uintptr_t)base;
