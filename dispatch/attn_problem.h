@@ -7,8 +7,6 @@
 
 #include "backends/backend.h"
 
-#include "common/attn_packed.h"
-
 typedef enum stw_tensor_use {
     STW_USE_NONE = 0,
     STW_USE_INPUT,
@@ -63,9 +61,7 @@ static inline int64_t stw_tensor_dim_stride(const stw_tensor_row *row, const stw
 }
 
 /* Rows are numbered through the pack; those of the LSE family only without a batch stride. */
-static inline int stw_tensor_through_pack(const stw_tensor_row *row, const stw_attn_desc *desc) {
-    return stw_attn_is_packed(desc, row->kv) && !(row->dim == '1' && stw_tensor_strides(row, desc)->batch != 0);
-}
+int stw_tensor_through_pack(const stw_tensor_row *row, const stw_attn_desc *desc);
 
 static inline stw_tensor_param *stw_tensor_param_of(stw_attn_params *params, const stw_tensor_row *row) {
     return (stw_tensor_param *)(void *)((char *)params + row->params_offset);

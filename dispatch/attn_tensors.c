@@ -47,6 +47,10 @@ stw_dtype stw_tensor_dtype(const stw_tensor_row *row, const stw_attn_desc *d) {
     __builtin_unreachable(); /* GCOVR_EXCL_LINE: every row has its case */
 }
 
+int stw_tensor_through_pack(const stw_tensor_row *row, const stw_attn_desc *desc) {
+    return stw_attn_is_packed(desc, row->kv) && !(row->dim == '1' && stw_tensor_strides(row, desc)->batch != 0);
+}
+
 stw_tensor_extents stw_tensor_extents_of(const stw_tensor_row *row, const stw_attn_desc *desc) {
     int64_t total = row->kv ? desc->total_kv : desc->total_q;
     int64_t max_seq = row->kv ? desc->max_seq_kv : desc->max_seq_q;
