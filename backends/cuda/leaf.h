@@ -59,8 +59,8 @@ DEV_FN void dev_part(bool never) {
 }
 
 DEV_FN void dev_barrier() { __syncthreads(); }
-/* Kernels of one call follow each other: the next may be launched while this one runs, and waits, before it touches memory, until
- * this one has ended and what it wrote can be seen. Launched in the ordinary way neither does anything. */
+/* Programmatic dependent launch: the next kernel of a call may be launched while this one runs, and waits, before it
+ * touches memory, until this one has ended and what it wrote can be seen. In an ordinary launch neither does anything. */
 #if __CUDA_ARCH__ >= 900
 DEV_FN void dev_let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 DEV_FN void dev_await_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * dBias of a bias that is broadcast over batch, heads, queries or keys. A block of threads owns a tile of the
- * gradient, walks everything that adds to it in a fixed order and recomputes S and dP there: no temporary of
- * the attention matrix's size, no atomics, the same bits every time. Runs after the delta kernel. */
+ * dBias of a bias that is broadcast over batch, heads, queries or keys. A CTA owns a tile of the gradient, goes through
+ * everything that adds to it in a fixed order and makes S and dP there once more: no temporary of the attention matrix's
+ * size, no atomics, the same bits every time. Runs after the first kernel. */
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_BIAS_H
 #define STW_COMMON_KERNELS_ATTN_BWD_BIAS_H
 

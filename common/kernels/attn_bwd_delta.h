@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * First kernel of the backward pass, a block of threads for bm query rows of one head: D = rowsum(dO*O) -
- * dLSE and LSE as the main loop wants them, whether rows are special, the rows' part of dSink, zeros in the dQ
- * sums and wherever in dBias no tile will write. Some blocks before these list what key blocks meet, one after them checks the
- * caller's lengths and offsets. Any shape; instantiated once a data type. */
+ * First kernel of the backward pass, a CTA for bm query rows of one head: D = rowsum(dO*O) - dLSE and LSE as the main
+ * loop wants them, marks of rows that need care, the rows' part of dSink, zeros in the dQ sums and wherever in dBias no
+ * tile will write. CTAs before these list what key blocks meet, one after them checks the caller's lengths and offsets.
+ * Any shape; instantiated once a data type. */
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_DELTA_H
 #define STW_COMMON_KERNELS_ATTN_BWD_DELTA_H
 
@@ -63,7 +63,7 @@ struct attn_dot {
     }
 };
 
-/* What a block of threads works on: one thread finds out. */
+/* What a CTA works on: one thread finds out. */
 struct attn_delta_unit {
     stw_attn_seq seq;
     int64_t b, h, block, at;
@@ -162,10 +162,12 @@ DEV_FN void attn_zero_span(char *from, char *to, int element) {
     for (char *at = end + lane * element; at < to; at += DEV_WAVE * element) dev_store_any(at, 0, element == 4 ? 3u : 1u, 0.0f);
 }
 
+/* holds elements that are subnormal; any but 0; one of at least `least` */
+enum { ATTN_ROWS_FLUSHED = 1, ATTN_ROWS_ANY = 2, ATTN_ROWS_COUNT = 4 };
 /* Where products may lose what is subnormal: this thread's part of a block's rows of Q or dO. Sixteen threads a row. */
-enum { ATTN_ROWS_FLUSHED = 1, ATTN_ROWS_ANY = 2, ATTN_ROWS_COUNT = 4 }; /* holds such elements; any but 0; one of at least `least` */
-template <class T> DEV_FN int attn_delta_flushes(const stw_attn_launch &l, const attn_delta_unit &u, const stw_tensor_param &t, int cols,
-                                                 bool vectors, float least) {
+template <class T>
+DEV_FN int attn_delta_flushes(const stw_attn_launch &l, const attn_delta_unit &u, const stw_tensor_param &t, int cols,
+                              bool vectors, float least) {
     enum { LANES = 16 };
     int64_t i0 = u.block * l.bm;
     int low = (int)stw_clamp_i64(u.seq.q_low - i0, 0, l.bm), end = (int)stw_clamp_i64(u.seq.q_end - i0, 0, l.bm), bits = 0;

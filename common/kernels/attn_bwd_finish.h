@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Last kernel of the backward pass: dQ sums, in the order of the main loop's registers, times scale into the
- * output's rows; rows of a sequence past its used length become zeros. Behind the query blocks, one block of
- * threads a head sums the parts of dSink in a fixed order. Any shape; one instance. */
+ * Last kernel of the backward pass: dQ sums, in the order of the main loop's registers, times scale into the output's
+ * rows; rows of a sequence past its used length become zeros. Behind the query blocks, one CTA a head sums the parts of
+ * dSink in a fixed order. Any shape; one instance. */
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_FINISH_H
 #define STW_COMMON_KERNELS_ATTN_BWD_FINISH_H
 

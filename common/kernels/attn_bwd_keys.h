@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The end of a unit: its rows of dK or dV, from registers to the caller's tensor. Sums for keys in use, zeros up
- * to the sequence's end. */
+ * Epilogue of a work tile: its rows of dK or dV, from registers to the caller's tensor. Sums for keys in use, zeros up to
+ * the sequence's end. */
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_KEYS_H
 #define STW_COMMON_KERNELS_ATTN_BWD_KEYS_H
 

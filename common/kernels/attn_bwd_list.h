@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * Units of the main loop: bn keys of one sequence and kv head. The delta kernel lists what each key block meets, the same for
- * all heads, since one thread of the main loop would compute it for a microsecond while the others wait. Of dense keys a unit
- * follows from its number by arithmetic. Of packed keys the list holds the key blocks that there are, and their units in order:
+ * Scheduler of the main loop. A work tile is bn keys of one sequence and kv head. The first kernel lists what each key
+ * block meets, the same for all heads: one thread of the main loop would take a microsecond for it while the others wait.
+ * Of dense keys a work tile follows from its number by arithmetic. Of packed keys the list holds the key blocks that
+ * there are, and their work tiles in order:
  *
  *     key_blocks   longest sequence | next | ... | shortest        each sequence's from the first to the last
- *     listed       its units: `beside` heads at a time go through its key blocks together
+ *     listed       its work tiles: some heads at a time go through its key blocks together
  *
- * The longest come first, so that the last units, for which multiprocessors wait, are short. */
+ * The longest come first, so that the last work tiles, for which multiprocessors wait, are short. */
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_LIST_H
 #define STW_COMMON_KERNELS_ATTN_BWD_LIST_H
 
@@ -63,7 +64,7 @@ DEV_FN int attn_length_class(int64_t rows) {
     return ATTN_LENGTH_CLASSES - 1 - (rows < 1 ? 0 : half_octaves);
 }
 
-/* A sequence's `count` key blocks are entries `first` and on: the units of the one at `first + block`, to their places. */
+/* A sequence's `count` key blocks are entries `first` and on: the work tiles of entry `first + block`, to their places. */
 DEV_FN void attn_list_units(const stw_attn_launch &l, int64_t first, int64_t count, int64_t block, int64_t rows) {
     const int64_t heads = l.p.heads_kv, together = stw_smaller(heads, stw_heads_beside(heads, l.beside_rows, rows));
     const int64_t turn = l.vectors & STW_KEYS_DESCEND ? count - 1 - block : block;
@@ -76,7 +77,7 @@ DEV_FN void attn_list_units(const stw_attn_launch &l, int64_t first, int64_t cou
     }
 }
 
-/* One block of threads. Wrong lengths may make more key blocks than there is room for; what is behind it is left out. */
+/* One CTA. Wrong lengths may make more key blocks than there is room for; the rest is left out. */
 DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
     uint64_t *const count_of = (uint64_t *)(void *)smem; /* key blocks of each class                        */
@@ -116,7 +117,7 @@ DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
     }
 }
 
-/* The first l.lists blocks of threads of the delta kernel. */
+/* The first l.lists CTAs of the first kernel. */
 DEV_FN void attn_list_key_blocks(const stw_attn_launch &l, char *smem) {
     if (l.p.features & STW_FEAT_PACKED_KV) {
         attn_list_packed(l, smem);
@@ -128,15 +129,15 @@ DEV_FN void attn_list_key_blocks(const stw_attn_launch &l, char *smem) {
     attn_list_key_block(l, at, b, at - b * l.k_blocks);
 }
 
-/* Which unit: its key block in the list, its head. */
+/* Which work tile: its key block in the list, its head. */
 struct attn_place {
     uint32_t key_block;
     int kv_head;
     bool live;
 };
 
-/* Dense units are numbered head by head; l.heads_beside heads at a time go through their key blocks together, so that
- * under a causal mask the last units are short ones. */
+/* Dense work tiles are numbered head by head; l.heads_beside heads at a time go through their key blocks together, so
+ * that under a causal mask the last work tiles are short ones. */
 DEV_FN attn_place attn_place_of(const stw_attn_launch &l, int64_t number) {
     int64_t heads = l.p.batch * l.p.heads_kv, group = stw_quotient(number, l.heads_beside * l.k_blocks);
     int64_t first = group * l.heads_beside, beside = stw_smaller(l.heads_beside, heads - first);
@@ -147,8 +148,8 @@ DEV_FN attn_place attn_place_of(const stw_attn_launch &l, int64_t number) {
     return at;
 }
 
-/* One thread: the next unit that nobody has taken. Units are taken in the order of their numbers, which in deterministic mode
- * is that of the additions to dQ. */
+/* One thread: the next work tile that nobody has taken. They are taken in the order of their numbers, which in
+ * deterministic mode is that of the additions to dQ. */
 DEV_FN attn_place attn_unit_take(const stw_attn_launch &l) {
     const int64_t number = (int64_t)dev_fetch_add(l.ticket, 1);
     attn_place at = {0, 0, false};

@@ -3,8 +3,8 @@
  * dQ sums where every term may be subnormal. Additions to global memory (dev_add) take subnormal numbers for
  * zero: each loses up to 2^-126. Where the largest |dO| or |D| of a query block is at least 2^-40 and the largest
  * |V| and |K| of a key block at least 2^-20, the rounding of dP - D alone puts 2^-24 * 2^-80 into dQ, far more.
- * Elsewhere the sums are added by compare-and-swap. The delta kernel marks such query blocks in the statistics,
- * the main loop its keys: one test a tile, and nothing else in the usual path.
+ * Elsewhere the sums are added by compare-and-swap. The first kernel marks such query blocks in the statistics, the main
+ * loop its keys: one test a tile, and nothing else in the usual path.
  *
  * gfx90a's matrix unit also takes subnormal bf16 operands for zero, and subnormal sums (LEAF_FLUSHES). There the
  * same marks choose products of f32 for a tile, which lose nothing, and are set more often: where Q, K, V or dO hold an
@@ -53,9 +53,8 @@ template <class Tile, int THREADS> DEV_FN bool attn_tile_counts(const typename T
     return false;
 }
 
-/* All threads, when K and V have arrived; the answer stands in `u` after the next barrier: 1, and 2 beside it or alone
- * where products may lose something. f16 has no such
- * numbers: its smallest is 2^-24. */
+/* All threads, when K and V have arrived; the answer stands in `u` after the next barrier: bit 0, and bit 1 where products
+ * may lose something. f16 has no such numbers: its smallest is 2^-24. */
 template <class Tile, int THREADS> DEV_FN void attn_mark_keys(attn_unit &u, const typename Tile::type *k,
                                                               const typename Tile::type *v) {
     if (dev_is_f16<typename Tile::type>::yes) return;

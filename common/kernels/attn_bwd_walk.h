@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a block of threads of the main loop works on (its unit: bn keys of one batch and kv head), the walk over
- * the query blocks that meet these keys, and the loads of both. Positions that only few instructions of a step
- * need lie in shared memory; what every step needs is in registers and moves by additions. */
+ * A CTA's work tile (bn keys of one batch and kv head), its way over the query blocks that meet these keys, and the
+ * loads of both. Positions that only few instructions of a step need lie in shared memory; what every step needs is in
+ * registers and moves by additions. */
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_WALK_H
 #define STW_COMMON_KERNELS_ATTN_BWD_WALK_H
 
 #include "common/device/copy.h"
 #include "common/kernels/attn_bwd_list.h"
 
-/* Lies in shared memory: registers are taken. */
+/* A work tile. Lies in shared memory: registers are taken. */
 struct attn_unit : attn_key_block {
     int kv_head;
     int live;               /* there is one; else none is left                  */
@@ -17,7 +17,7 @@ struct attn_unit : attn_key_block {
 };
 static_assert(2 * sizeof(attn_unit) + 2 * sizeof(dev_two_halves) <= STW_UNIT_BYTES, "room for this unit, the next, and the barriers behind them");
 
-/* The first wave: from the place that its first lane has taken to the unit, asynchronously. */
+/* The first wave: from the place that its first lane has taken to the work tile, asynchronously. */
 DEV_FN void attn_unit_fetch(attn_unit &u, const stw_attn_launch &l, const attn_place &at, int lane) {
     const int64_t index = dev_shuffle(at.key_block, 0);
     bool live = dev_shuffle((uint32_t)at.live, 0) != 0;
@@ -29,7 +29,7 @@ DEV_FN void attn_unit_fetch(attn_unit &u, const stw_attn_launch &l, const attn_p
     u.k_counts = u.v_counts = 0;
 }
 
-/* All threads: takes a unit and waits for it. */
+/* All threads: take a work tile and wait for it. */
 DEV_FN void attn_unit_take_now(attn_unit &u, const stw_attn_launch &l, int wave, int lane) {
     if (wave == 0) {
         attn_place at = {0, 0, false};
@@ -41,15 +41,15 @@ DEV_FN void attn_unit_take_now(attn_unit &u, const stw_attn_launch &l, int wave,
     dev_barrier();
 }
 
-/* Where the walk stands: query block `block` of head h, to be loaded next. All but `thread` is the same for the
- * whole block of threads, and in registers that a wave shares. */
+/* The query block that is loaded next: `block` of head h. All but `thread` is the same for the whole CTA, and in registers
+ * that a wave shares. */
 template <class C> struct attn_walk {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::rows, C::THREADS> copy;
     const T *q, *dout;         /* row 0 of the block                                                   */
     uint32_t at;               /* its number among all of the workspace (more would not fit any memory) */
     int block, h;
-    int first, end, head_end;  /* blocks of a head, heads of the unit                                  */
+    int first, end, head_end;  /* blocks of a head, heads of the work tile                             */
     int whole_first, whole_end, inner_first, inner_end;
     int thread;
 
@@ -116,14 +116,14 @@ template <class C> struct attn_walk {
     }
 };
 
-/* The next query block on its way. Asynchronous copies: it goes at once to where it belongs. */
+/* The next query block on its way. Asynchronous copies go at once to where they belong. */
 template <class C, bool ASYNC = attn_walk<C>::copy::ASYNC> struct attn_ahead {
     DEV_METHOD void fetch(const attn_walk<C> &, const stw_attn_launch &) {}
     DEV_METHOD void place(const attn_walk<C> &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) const {
         w.load(u, l, smem, stage);
     }
 };
-/* In parts: by way of registers, with products between. */
+/* f32 as three bf16: by way of registers, with products between. */
 template <class C> struct attn_ahead<C, false> {
     typedef attn_walk<C> walk;
     typedef typename C::T T;

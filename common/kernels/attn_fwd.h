@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Forward pass with LSE, plain: a block of threads owns bm query rows of one head and walks the key blocks
- * they see with an online softmax; each wave owns 16 rows from logits to output. Gives the backward its O and
- * LSE in programs that have no forward of their own. */
+ * Forward pass with LSE, plain: a CTA owns bm query rows of one head and goes through the key blocks they see with an
+ * online softmax; each wave owns 16 rows from scores to output. Gives the backward its O and LSE in programs that have no
+ * forward of their own. */
 #ifndef STW_COMMON_KERNELS_ATTN_FWD_H
 #define STW_COMMON_KERNELS_ATTN_FWD_H
 
@@ -130,17 +130,28 @@ template <class C> DEV_FN bool attn_fwd_flushed(const typename C::T *q, const ty
     return flushed;
 }
 
-/* acc += A B, A's rows and B's columns as dev_multiply has them; `flushed`: in the slow way that takes nothing for zero. */
-template <class C, bool B_BY_K, int K, class S, class TileA, class TileB>
-DEV_FN void attn_fwd_product(dev_acc<S> &acc, const typename C::T *a, const typename C::T *b, bool flushed, int wave, int lane) {
-    if constexpr (dev_flushes<typename C::T>::yes) {
-        dev_unflushed side;
-        if (flushed) {
-            dev_multiply_beside<false, B_BY_K, K, S, TileA, TileB>(acc, a, b, side, wave, lane);
+/* acc += A B^T (S = Q K^T) or A B (O += P V); `subnormal`: subnormal operands count. */
+template <class T, class S, class A, class B>
+DEV_FN void attn_fwd_mma_ABt(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, bool subnormal, int wave, int lane) {
+    if constexpr (dev_flushes<T>::yes) {
+        dev_unflushed unflushed;
+        if (subnormal) {
+            mma_ABt(acc, a, b, unflushed, wave, lane);
             return;
         }
     }
-    dev_multiply<false, B_BY_K, K, S, TileA, TileB>(acc, a, b, wave, lane);
+    mma_ABt(acc, a, b, wave, lane);
+}
+template <class T, class S, class A, class B>
+DEV_FN void attn_fwd_mma_AB(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, bool subnormal, int wave, int lane) {
+    if constexpr (dev_flushes<T>::yes) {
+        dev_unflushed unflushed;
+        if (subnormal) {
+            mma_AB(acc, a, b, unflushed, wave, lane);
+            return;
+        }
+    }
+    mma_AB(acc, a, b, wave, lane);
 }
 
 /* Keys' rows of K or V; `enlarge`: times 2^64. */
@@ -170,6 +181,9 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     if (i0 >= seq.q.rows) return;
     stw_range range = stw_key_blocks(&seq, C::BM, C::BN, block);
     T *k = (T *)(smem + C::AT_K), *v = (T *)(smem + C::AT_V), *q = (T *)(smem + C::AT_Q), *pairs = (T *)(smem + C::AT_P);
+    const dev_smem_tile<typename C::rows> q_tile = {q};
+    const dev_smem_tile<typename C::keys> k_tile = {k}, v_tile = {v};
+    const dev_smem_tile<typename C::pairs> p_tile = {pairs};
     dev_acc<S> o;
     o.clear();
     attn_softmax state;
@@ -199,7 +213,7 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
         }
         dev_acc<typename C::pair_split> s;
         s.clear();
-        attn_fwd_product<C, false, C::HD, typename C::pair_split, typename C::rows, typename C::keys>(s, q, k, flushed, wave, lane);
+        attn_fwd_mma_ABt<T>(s, q_tile, k_tile, flushed, wave, lane); /* S = Q K^T */
         dev_logit logit = dev_logit::of(p, seq, b, h, i0, j0);
         attn_fwd_softmax<C>(s, state, mask, logit, keep, p.dropout_scale, wave, lane);
         DEV_UNROLL for (int n = 0; n < S::NT; ++n)
@@ -208,11 +222,11 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
             leaf_store_acc<typename C::pairs>(pairs, wave * LEAF_MMA_M, n * LEAF_MMA_N, s.v[0][n], lane);
         dev_wave_sync(); /* the wave reads only rows it has written */
         if (!tiny) {
-            attn_fwd_product<C, true, C::BN, S, typename C::pairs, typename C::keys>(o, pairs, v, flushed, wave, lane);
+            attn_fwd_mma_AB<T>(o, p_tile, v_tile, flushed, wave, lane); /* O += P V */
         } else {
             dev_acc<S> part;
             part.clear();
-            dev_multiply<false, true, C::BN, S, typename C::pairs, typename C::keys>(part, pairs, v, wave, lane);
+            mma_AB(part, p_tile, v_tile, wave, lane);
             DEV_UNROLL for (int n = 0; n < S::NT; ++n)
                 DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) o.v[0][n][i] = fmaf(part.v[0][n][i], 0x1p-64f, o.v[0][n][i]);
         }

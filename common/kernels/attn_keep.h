@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Dropout's decisions for a wave's part of a tile, as bits in registers. A Philox call decides several elements, and
- * each map has a way to make no call twice where the tile lies on the map's grid: lanes that share a call's elements
- * share the calls and exchange bits. common/philox.h says what the bits are. */
+ * Dropout's decisions for a wave's part of a tile, as bits in registers. A Philox call decides several elements. Where
+ * the tile lies on the map's grid no call is made twice: lanes that share a call's elements share the calls and exchange
+ * bits. common/philox.h says what the bits are. */
 #ifndef STW_COMMON_KERNELS_ATTN_KEEP_H
 #define STW_COMMON_KERNELS_ATTN_KEEP_H
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * One tile of the attention matrix in registers: from the products Q K^T and dO V^T to the operands P.Z and
- * dS' of the gradients. Pairs that are not visible are selected to zero, never multiplied. */
+ * Shapes of a kernel of the main loop, and the passes over one tile of the attention matrix in registers: from the
+ * products Q K^T and dO V^T to P.Z and dS, the operands of the gradients. Pairs that are not visible are selected to
+ * zero, never multiplied: dP may be infinite there. */
 #ifndef STW_COMMON_KERNELS_ATTN_PAIRS_H
 #define STW_COMMON_KERNELS_ATTN_PAIRS_H
 
@@ -19,7 +20,8 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     enum { HD = HD_, BM = BM_, BN = BN_, WARPS = WARPS_, THREADS = WARPS_ * DEV_WAVE };
     enum { VALUES_HELD = STAGES_ == 0, STAGES = VALUES_HELD ? 1 : STAGES_ };
     static_assert(!VALUES_HELD || BN <= BM, "V passes through Q's place");
-    enum { CROWDED = VALUES_HELD || (LEAF_FLUSHES && dev_is_f16<T>::yes && HD == 128) }; /* registers are taken in every mode */
+    /* registers are taken in every mode */
+    enum { CROWDED = VALUES_HELD || (LEAF_FLUSHES && dev_is_f16<T>::yes && HD == 128) };
     typedef dev_tile<T, BM, HD> rows;
     typedef dev_tile<T, BN, HD> keys;
     typedef dev_tile<T, BM, BN> pairs;
@@ -94,9 +96,9 @@ template <class C> struct attn_values<C, true> {
     }
 };
 
-/* Takers of dS (before the softcap's derivative). wanted: element by element; unrounded: S and dP shall be those that
- * no 16-bit operand hides; OPERANDS: the tile's P and dS' are wanted too. */
-/* Every element once, into dBias itself; Tile: that of dS'. */
+/* Takers of dS, before the softcap's derivative. wanted: element by element; unrounded: S and dP with sums rounded to
+ * nearest, since no 16-bit result hides the truncation; OPERANDS: P and dS are wanted in shared memory too. */
+/* Every element once, into dBias itself; Tile: that of dS. */
 template <class Tile> struct attn_bias_store {
     enum { OPERANDS = 1 };
     char *to; /* element (0, 0) of the tile */
@@ -104,7 +106,7 @@ template <class Tile> struct attn_bias_store {
     uint32_t dtype;
     int rows, cols;
     bool add;
-    /* dS' in shared memory is the tile of dBias: it is written from there. */
+    /* dS in shared memory is the tile of dBias: it is written from there. */
     DEV_FN bool from_tile(const stw_attn_launch &l) {
         return Tile::PARTS == 1 && l.bias_direct && l.p.dbias_dtype == l.p.dtype && !(l.p.accumulate & STW_OUT_DBIAS) && !(l.p.features & STW_FEAT_SOFTCAP);
     }
@@ -179,9 +181,9 @@ template <class S> DEV_FN void attn_pairs_slopes(dev_acc<S> &ds, const dev_acc<S
             }
 }
 
-/* Logits -> P = e^(S - LSE), a few elements after each step of a product. Invisible pairs get what comes out. 16-bit
- * operands: the fast power of two will do. FULL: a bias may put S anywhere (-1e9 in every column of a masked row), so the
- * difference comes first: of S log2(e) - LSE log2(e) only rounding would be left there. */
+/* S -> P = exp(S - LSE), a few elements after each step of a product. Invisible pairs get what comes out. 16-bit
+ * operands: the fast power of two will do. FULL: a bias may put S anywhere (-1e9 in every column of a masked row), so
+ * the difference comes first: of S log2(e) - LSE log2(e) only rounding would be left there. */
 template <class C, bool FULL> struct attn_exp_side {
     typedef typename C::pair_split S;
     enum { COUNT = S::MT * S::NT, ROUNDED = 0, SHORT = sizeof(typename C::T) == 2, ONCE = SHORT && !FULL };
@@ -207,8 +209,8 @@ template <class C, bool FULL> struct attn_exp_side {
     DEV_METHOD void every() { part(0, COUNT); }
 };
 
-/* P and products dP -> P.Z and dS. MASKED: some pair is invisible or hidden, or a row's LSE infinite: such pairs, and those
- * whose P is 0, give 0 whatever dP is. DROPS: dropout is on. */
+/* P and dP -> P.Z and dS = P (dP - D). MASKED: some pair is invisible or hidden, or a row's LSE infinite: such pairs, and
+ * those whose P is 0, give 0 whatever dP is. DROPS: dropout is on. */
 template <class C, bool MASKED, bool DROPS, class S = typename C::pair_split>
 DEV_FN void attn_pairs_scores(dev_acc<S> &p, dev_acc<S> &dp, const float *stats, const dev_mask &mask, const attn_keep<S> &keep,
                               float keep_scale, int wave, int lane) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which query rows a block of threads of the delta, finish and forward kernels works on. Dense rows: by arithmetic. Packed ones: tiles
- * are numbered through the pack (stw_attn_seq.q_block), so that a grid is as large as the pack, not as the longest sequence might
- * be; whose tile it is, all threads look up together. */
+ * Which query rows a CTA of the first, last and forward kernels works on. Dense rows: by arithmetic. Packed ones: tiles
+ * are numbered through the pack (stw_attn_seq.q_block), so that a grid is as large as the pack, not as the longest
+ * sequence might be; whose tile it is, all threads look up together. */
 #ifndef STW_COMMON_KERNELS_ATTN_TILES_H
 #define STW_COMMON_KERNELS_ATTN_TILES_H
 
@@ -13,8 +13,9 @@ struct attn_tile {
     bool live;
 };
 
-/* The sequence with tile number `tile` among the pack's, of `rows` rows each, or -1. Numbers ascend with sequences: threads take
- * samples until a thread has one sequence, and that takes one step for batches up to the number of threads. `found`: shared memory. */
+/* The sequence with tile number `tile` among the pack's, of `rows` rows each, or -1. Numbers ascend with sequences: each
+ * thread looks at a sample until it has one sequence, one step for batches up to the number of threads. `found`: shared
+ * memory. */
 DEV_FN int64_t attn_sequence_of_tile(const stw_attn_params &p, int64_t rows, int64_t tile, int32_t *found) {
     const int64_t t = dev_thread(), threads = dev_threads();
     int64_t first = 0, count = p.batch;

@@ -53,7 +53,7 @@ static void dim_limits(const tune_report *r, const tune_point *point, class_key 
     for (size_t i = 0; i < r->target->table->variant_count; ++i) {
         const stw_tool_variant *v = &r->target->table->variants[i];
         int same = 0;
-        for (size_t n = 0; n < point->count; ++n) same |= !strcmp(point->timings[n].variant->loop->name, v->loop->name);
+        for (size_t n = 0; n < point->count; ++n) same |= !strcmp(point->timings[n].variant->loop, v->loop);
         if (!same) continue;
         int64_t hd = v->head_dim;
         last = hd > last ? hd : last;
