@@ -17,7 +17,7 @@
 #include "tile_jagged.inl"
 #include "tile_slopes.inl"
 #if defined(__AVX512BF16__)
-#include "tile_pairs.inl"
+#include "tile_scores.inl"
 #endif
 
 const stw_tile_ops STW_TILE_TABLE = {

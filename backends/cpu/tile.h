@@ -125,7 +125,7 @@ typedef struct stw_tile_ops {
     void (*norm_columns)(float *dgamma, float *dbeta, const void *x, const void *g, float mean, float rstd,
                          int64_t n, uint32_t dtype);
 
-    /* Products of bf16 (tile_pairs.inl); null without the instruction. Packing returns 1 where an element is
+    /* Products of bf16 (tile_scores.inl); null without the instruction. Packing returns 1 where an element is
      * too small for it. to[i][n]: terms 2i, 2i+1 of column n; to[r][i]: of row r; rows of
      * `to` hold a multiple of 32 columns or 16 words. */
     int (*pair_rows)(uint32_t *to, size_t pitch, const void *from, int64_t stride, uint32_t terms,

@@ -13,9 +13,9 @@
 extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 
 #include "common/kernels/attn_bwd.h"
-#include "common/kernels/attn_bwd_bias.h"
-#include "common/kernels/attn_bwd_delta.h"
-#include "common/kernels/attn_bwd_finish.h"
+#include "common/kernels/attn_dbias_reduce.h"
+#include "common/kernels/attn_bwd_preprocess.h"
+#include "common/kernels/attn_bwd_postprocess.h"
 #include "common/kernels/attn_fwd.h"
 #include "common/kernels/attn_stage.h"
 #include "common/kernels/dropout_mask.h"
@@ -54,26 +54,26 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #include "common/tuning/attn_bwd.sm80.def"
 
 #define BIAS(name, type, T, hd, bm, bn, warps)                                                               \
-    KERNEL(stw_attn_bwd_bias_##name##_##type, warps * DEV_WAVE,                                              \
-           (attn_bwd_bias<attn_config<T, hd, bm, bn, 1, warps>>(launch, dev_shared)))
+    KERNEL(stw_attn_dbias_reduce_##name##_##type, warps * DEV_WAVE,                                              \
+           (attn_dbias_reduce<attn_config<T, hd, bm, bn, 1, warps>>(launch, dev_shared)))
 #define BIAS_2(name, hd, bm, bn, warps)                                                                      \
     BIAS(name, f16, dev_f16, hd, bm, bn, warps) BIAS(name, bf16, dev_bf16, hd, bm, bn, warps)
 #define BIAS_4(name, hd, bm, bn, warps) BIAS(name, f32, float, hd, bm, bn, warps)
 #define BIAS_TILE(name, element, hd, bm, bn, warps) BIAS_##element(name, hd, bm, bn, warps)
-STW_BIAS_TILES(BIAS_TILE)
+STW_DBIAS_TILES(BIAS_TILE)
 
-#define LEAN(name, type, T, hd, bm, bn, stages, warps, blocks)                                                                           \
-    DEV_KERNEL_BLOCKS(warps * DEV_WAVE, blocks) stw_attn_bwd_bias_##name##_##type(DEV_ARGUMENT stw_attn_launch launch) {     \
-        attn_bwd_bias_lean<attn_lean_config<T, hd, bm, bn, stages, warps>>(launch, dev_shared);                              \
+#define DBIAS_PLAIN(name, type, T, hd, bm, bn, stages, warps, blocks)                                                                           \
+    DEV_KERNEL_BLOCKS(warps * DEV_WAVE, blocks) stw_attn_dbias_reduce_##name##_##type(DEV_ARGUMENT stw_attn_launch launch) {     \
+        attn_dbias_reduce_plain<attn_dbias_config<T, hd, bm, bn, stages, warps>>(launch, dev_shared);                              \
     }
-#define LEAN_2(name, hd, bm, bn, stages, warps, blocks)                                                      \
-    LEAN(name, f16, dev_f16, hd, bm, bn, stages, warps, blocks) LEAN(name, bf16, dev_bf16, hd, bm, bn, stages, warps, blocks)
-STW_BIAS_LEAN_TILES(LEAN_2)
+#define DBIAS_PLAIN_2(name, hd, bm, bn, stages, warps, blocks)                                                      \
+    DBIAS_PLAIN(name, f16, dev_f16, hd, bm, bn, stages, warps, blocks) DBIAS_PLAIN(name, bf16, dev_bf16, hd, bm, bn, stages, warps, blocks)
+STW_DBIAS_PLAIN_TILES(DBIAS_PLAIN_2)
 
-KERNEL(stw_attn_bwd_delta_f16, ATTN_ROW_THREADS, attn_bwd_delta<dev_f16>(launch, dev_shared))
-KERNEL(stw_attn_bwd_delta_bf16, ATTN_ROW_THREADS, attn_bwd_delta<dev_bf16>(launch, dev_shared))
-KERNEL(stw_attn_bwd_delta_f32, ATTN_ROW_THREADS, attn_bwd_delta<float>(launch, dev_shared))
-KERNEL(stw_attn_bwd_finish, ATTN_ROW_THREADS, attn_bwd_finish(launch, dev_shared))
+KERNEL(stw_attn_bwd_preprocess_f16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_f16>(launch, dev_shared))
+KERNEL(stw_attn_bwd_preprocess_bf16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_bf16>(launch, dev_shared))
+KERNEL(stw_attn_bwd_preprocess_f32, ATTN_ROW_THREADS, attn_bwd_preprocess<float>(launch, dev_shared))
+KERNEL(stw_attn_bwd_postprocess, ATTN_ROW_THREADS, attn_bwd_postprocess(launch, dev_shared))
 KERNEL(stw_attn_dropout_mask, ATTN_MASK_THREADS, attn_dropout_mask(launch, dev_shared))
 
 #define STAGE(bytes, T)                                                                                      \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The host side of Hopper's own main loop (loop "wgmma"): which problems it takes, what it decides about them, and
- * the tensor maps (TMA descriptors) of a call. Kernels: attn_bwd_sm90.inl. Every other problem goes to the shared
+ * the tensor maps (TMA descriptors) of a call. Kernels: attn_bwd_sm90.h. Every other problem goes to the shared
  * kernels. */
 #include "backends/cuda/device.h"
 #include "backends/cuda/tensor_map.h"
@@ -10,7 +10,7 @@
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
-#define UNITS_MAX (INT64_C(1) << 31)
+#define WORK_TILES_MAX (INT64_C(1) << 31)
 
 /* A tensor load steps by multiples of 16 bytes, forwards or not at all, and counts rows in 32 bits. */
 static int stride_fits(int64_t stride, int64_t count) {
@@ -50,15 +50,15 @@ static const char *refusal(const stw_attn_params *p) {
         return "it takes no empty tensors";
     if (stw_attn_sees_one_key(p)) return "rows see one key, and its sums of dP are truncated, not rounded";
     if (p->scale == 0.0f) return "it hides pairs by infinite scores, which a scale of 0 makes NaN";
-    if (key_blocks_of_class(p) > (UNITS_MAX - 1) / p->heads_kv) return "it counts units in 31 bits";
+    if (key_blocks_of_class(p) > (WORK_TILES_MAX - 1) / p->heads_kv) return "it counts units in 31 bits";
     if (!tensor_fits(&p->q, rows, p->heads_q, batch_q) || !tensor_fits(&p->dout, rows, p->heads_q, batch_q) ||
         !tensor_fits(&p->k, keys, p->heads_kv, batch_kv) || !tensor_fits(&p->v, keys, p->heads_kv, batch_kv))
         return "tensor loads need strides of q, k, v and dout that are 0 or positive multiples of 16 bytes";
     return NULL;
 }
 
-/* Blocks take units until none is left, also in deterministic mode: the loop lists what it needs of the next unit while it
- * works on this one, which is worth more than what units in hand cost. Under a causal mask the first rows of queries that a key
+/* Blocks take work tiles until none is left, also in deterministic mode: the loop lists what it needs of the next work tile while it
+ * works on this one, which is worth more than what work tiles in hand cost. Under a causal mask the first rows of queries that a key
  * block meets are met by none before it where key blocks are numbered from the last. Columns of dQ: panels of 64. */
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
@@ -75,7 +75,7 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
 
 /* ---- tensor maps: made in each run call, since they hold addresses; work of the driver on the host alone ---- */
 
-_Static_assert(sizeof(stw_hopper_maps) <= STW_GPU_MAPS_BYTES, "room in a run call");
+_Static_assert(sizeof(stw_sm90_maps) <= STW_GPU_MAPS_BYTES, "room in a run call");
 
 enum { PANEL = 64, KEYS = 128 }; /* columns of a panel, rows of a block of keys */
 #define LOG2E 1.44269504088896340736f
@@ -89,7 +89,7 @@ static uint64_t stride_of(int64_t stride, int64_t count) {
     return count > 1 ? (uint64_t)stride * 2 : 16;
 }
 
-/* The driver takes no map of a tensor without rows, which no unit loads from: one row, at `elsewhere`. */
+/* The driver takes no map of a tensor without rows, which no work tile loads from: one row, at `elsewhere`. */
 static int encode(const stw_cuda_functions *cuda, const stw_tensor_param *t, const void *elsewhere,
                   uint32_t cols, extent e, uint32_t width, uint32_t box_rows, uint32_t dtype,
                   stw_mapped_tensor *out) {
@@ -114,7 +114,7 @@ static int encode(const stw_cuda_functions *cuda, const stw_tensor_param *t, con
 static stw_status encode_maps(stw_gpu *gpu, const stw_attn_launch *launch, void *maps_out) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
     const stw_attn_params *p = &launch->p;
-    stw_hopper_maps *maps = maps_out;
+    stw_sm90_maps *maps = maps_out;
     uint32_t dtype = p->dtype == STW_BF16 ? STW_CUDA_MAP_BF16 : STW_CUDA_MAP_F16;
     int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0,
         packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;

@@ -16,7 +16,7 @@
 #define DEV_UNROLL    _Pragma("unroll")
 #define DEV_ROLLED    _Pragma("unroll 1")
 #define DEV_UNROLL_2  _Pragma("unroll 2")
-#define LEAF_QUEUES   1 /* blocks of threads may take several units */
+#define LEAF_QUEUES   1 /* CTAs may take several work tiles */
 #define LEAF_FLUSHES  0 /* matrix products take subnormal numbers as they are */
 /* `blocks` of them a multiprocessor shall find registers. */
 #define DEV_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
@@ -35,7 +35,7 @@ DEV_FN uint32_t dev_thread() { return threadIdx.x; }
 DEV_FN uint32_t dev_threads() { return blockDim.x; }
 DEV_FN uint32_t dev_lane() { return threadIdx.x % DEV_WAVE; }
 /* Number of the block in a grid folded over x and y. */
-DEV_FN int64_t dev_unit() { return (int64_t)blockIdx.y * gridDim.x + blockIdx.x; }
+DEV_FN int64_t dev_cta() { return (int64_t)blockIdx.y * gridDim.x + blockIdx.x; }
 
 /* The number of this thread's wave, in a register all its lanes share. */
 DEV_FN uint32_t dev_wave() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / DEV_WAVE, 0); }
@@ -155,7 +155,7 @@ DEV_FN void dev_store_release(uint32_t *to, uint32_t x) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
 
-/* 2^x within 2 ulp, tiny results flushed: for operands that are rounded to 16 bits. */
+/* 2^x within 2 ulp, subnormal results flushed: for operands that are rounded to 16 bits. */
 DEV_FN float dev_exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -12,11 +12,11 @@
 #ifndef STW_CUDA_MMA_F32_SM80_H
 #define STW_CUDA_MMA_F32_SM80_H
 
-#define LEAF_F32_IN_PARTS 1
-enum { LEAF_PARTS = 3 };
+#define LEAF_F32_BF16X3 1
+enum { LEAF_BF16_TERMS = 3 };
 
 /* Infinite, NaN or so large that bf16 may round it up to infinity. */
-DEV_FN bool leaf_is_odd(float x) { return !(fabsf(x) <= __uint_as_float(0x7F7F0000u)); }
+DEV_FN bool leaf_is_nonfinite(float x) { return !(fabsf(x) <= __uint_as_float(0x7F7F0000u)); }
 
 /* The parts of two numbers that are not odd, packed. */
 DEV_FN void leaf_split_pair(float x, float y, uint32_t *first, uint32_t *second, uint32_t *third) {
@@ -40,17 +40,17 @@ DEV_FN uint16_t leaf_part_of(float x, int part) {
     return dev_to_bf16(rest);
 }
 
-DEV_FN bool leaf_is_odd(const float x[4]) {
-    return leaf_is_odd(x[0]) || leaf_is_odd(x[1]) || leaf_is_odd(x[2]) || leaf_is_odd(x[3]);
+DEV_FN bool leaf_is_nonfinite(const float x[4]) {
+    return leaf_is_nonfinite(x[0]) || leaf_is_nonfinite(x[1]) || leaf_is_nonfinite(x[2]) || leaf_is_nonfinite(x[3]);
 }
 
-/* The parts of four numbers, two a word. `odd`: they may be odd. */
-DEV_FN void leaf_split(const float x[4], uint32_t parts[LEAF_PARTS][2], bool odd) {
-    if (!odd) {
+/* The parts of four numbers, two a word. `odd`: they may be nonfinite. */
+DEV_FN void leaf_split(const float x[4], uint32_t parts[LEAF_BF16_TERMS][2], bool nonfinite) {
+    if (!nonfinite) {
         DEV_UNROLL for (int i = 0; i < 2; ++i) leaf_split_pair(x[2 * i], x[2 * i + 1], &parts[0][i], &parts[1][i], &parts[2][i]);
         return;
     }
-    DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p)
+    DEV_UNROLL for (int p = 0; p < LEAF_BF16_TERMS; ++p)
         DEV_UNROLL for (int i = 0; i < 2; ++i)
             parts[p][i] = leaf_part_of(x[2 * i], p) | (uint32_t)leaf_part_of(x[2 * i + 1], p) << 16;
 }
@@ -60,32 +60,32 @@ DEV_FN void leaf_split(const float x[4], uint32_t parts[LEAF_PARTS][2], bool odd
 template <> struct leaf_mma<float> {
     enum { K = 16, B_TILES = 1 };
     struct a_frag {
-        uint32_t part[LEAF_PARTS][4];
+        uint32_t part[LEAF_BF16_TERMS][4];
     };
     struct b_frag {
-        uint32_t part[LEAF_PARTS][2];
+        uint32_t part[LEAF_BF16_TERMS][2];
     };
     template <bool STORED_K, class Tile> DEV_FN void load_a_whole(a_frag &f, const float *tile, int m0, int k0, int lane) {
         DEV_UNROLL for (int i = 0; i < 4; i += 2) {
             float x[4];
-            uint32_t parts[LEAF_PARTS][2];
+            uint32_t parts[LEAF_BF16_TERMS][2];
             DEV_UNROLL for (int e = 0; e < 4; ++e) {
                 int m = m0 + lane / 4 + 8 * (e / 2), k = k0 + lane % 4 * 2 + 4 * i + e % 2;
                 x[e] = tile[STORED_K ? Tile::at(k, m) : Tile::at(m, k)];
             }
-            leaf_split(x, parts, leaf_is_odd(x));
-            DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) {
+            leaf_split(x, parts, leaf_is_nonfinite(x));
+            DEV_UNROLL for (int p = 0; p < LEAF_BF16_TERMS; ++p) {
                 f.part[p][i] = parts[p][0];
                 f.part[p][i + 1] = parts[p][1];
             }
         }
     }
     template <bool STORED_K, class Tile> DEV_FN void load_a(a_frag &f, const float *tile, int m0, int k0, int lane) {
-        if constexpr (Tile::PARTS == 1) {
+        if constexpr (Tile::TERMS == 1) {
             load_a_whole<STORED_K, Tile>(f, tile, m0, k0, lane);
         } else {
             int near = (lane & 7), low = (lane >> 3) & 1, high = lane >> 4;
-            DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) {
+            DEV_UNROLL for (int p = 0; p < LEAF_BF16_TERMS; ++p) {
                 uint32_t plane = leaf_shared_address(tile) + p * (int)Tile::PLANE;
                 if (STORED_K) leaf_ldmatrix_trans(f.part[p], plane + Tile::byte(k0, near + high * 8, m0, low * 8));
                 else leaf_ldmatrix(f.part[p], plane + Tile::byte(m0, near + low * 8, k0, high * 8));
@@ -128,38 +128,38 @@ template <> struct leaf_mma<float> {
             }
     }
 
-    DEV_FN bool is_odd(dev_vector v) {
-        return leaf_is_odd(__uint_as_float(v.word[0])) || leaf_is_odd(__uint_as_float(v.word[1])) ||
-               leaf_is_odd(__uint_as_float(v.word[2])) || leaf_is_odd(__uint_as_float(v.word[3]));
+    DEV_FN bool is_nonfinite(dev_vector v) {
+        return leaf_is_nonfinite(__uint_as_float(v.word[0])) || leaf_is_nonfinite(__uint_as_float(v.word[1])) ||
+               leaf_is_nonfinite(__uint_as_float(v.word[2])) || leaf_is_nonfinite(__uint_as_float(v.word[3]));
     }
-    /* Four numbers, none odd, to (row, col) of a tile in parts. */
+    /* Four numbers, none nonfinite, to (row, col) of a tile in parts. */
     template <class Tile> DEV_FN void store_four(float *tile, int row, int col, dev_vector v) {
         char *at = (char *)tile + Tile::at(row, col) * 2;
-        uint32_t parts[LEAF_PARTS][2];
+        uint32_t parts[LEAF_BF16_TERMS][2];
         float x[4];
         DEV_UNROLL for (int i = 0; i < 4; ++i) x[i] = __uint_as_float(v.word[i]);
         leaf_split(x, parts, false);
-        DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) dev_store_half(at + p * (int)Tile::PLANE, parts[p][0], parts[p][1]);
+        DEV_UNROLL for (int p = 0; p < LEAF_BF16_TERMS; ++p) dev_store_half(at + p * (int)Tile::PLANE, parts[p][0], parts[p][1]);
     }
     /* Any number. */
     template <class Tile> DEV_FN void store_one(float *tile, int row, int col, float x) {
         char *at = (char *)tile + Tile::at(row, col) * 2;
-        DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) *(uint16_t *)(void *)(at + p * (int)Tile::PLANE) = leaf_part_of(x, p);
+        DEV_UNROLL for (int p = 0; p < LEAF_BF16_TERMS; ++p) *(uint16_t *)(void *)(at + p * (int)Tile::PLANE) = leaf_part_of(x, p);
     }
     /* Four numbers of an accumulator to where it lies in a tile. `odd`: they may be. */
-    template <class Tile> DEV_FN void store_acc(float *tile, int row0, int col0, const float c[4], int lane, bool odd) {
-        uint32_t parts[LEAF_PARTS][2];
-        leaf_split(c, parts, odd);
+    template <class Tile> DEV_FN void store_acc(float *tile, int row0, int col0, const float c[4], int lane, bool nonfinite) {
+        uint32_t parts[LEAF_BF16_TERMS][2];
+        leaf_split(c, parts, nonfinite);
         DEV_UNROLL for (int s = 0; s < 2; ++s) {
             char *at = (char *)tile + Tile::at(row0 + lane / 4 + 8 * s, col0 + (lane % 4) * 2) * 2;
-            DEV_UNROLL for (int p = 0; p < LEAF_PARTS; ++p) *(uint32_t *)(void *)(at + p * (int)Tile::PLANE) = parts[p][s];
+            DEV_UNROLL for (int p = 0; p < LEAF_BF16_TERMS; ++p) *(uint32_t *)(void *)(at + p * (int)Tile::PLANE) = parts[p][s];
         }
     }
     /* All accumulators of a wave, with one test. */
     template <class Tile, int MT, int NT> DEV_FN void store_all(float *tile, int row0, int col0, const float (&c)[MT][NT][4], int lane) {
-        bool odd = false;
-        DEV_UNROLL for (int f = 0; f < MT * NT; ++f) odd |= leaf_is_odd(c[f / NT][f % NT]);
-        if (odd) {
+        bool nonfinite = false;
+        DEV_UNROLL for (int f = 0; f < MT * NT; ++f) nonfinite |= leaf_is_nonfinite(c[f / NT][f % NT]);
+        if (nonfinite) {
             DEV_UNROLL for (int f = 0; f < MT * NT; ++f)
                 store_acc<Tile>(tile, row0 + f / NT * LEAF_MMA_M, col0 + f % NT * LEAF_MMA_N, c[f / NT][f % NT], lane, true);
         } else {
@@ -170,8 +170,8 @@ template <> struct leaf_mma<float> {
 };
 
 template <class Tile> DEV_FN void leaf_store_acc(float *tile, int row0, int col0, const float c[4], int lane) {
-    if constexpr (Tile::PARTS != 1) {
-        leaf_mma<float>::store_acc<Tile>(tile, row0, col0, c, lane, leaf_is_odd(c));
+    if constexpr (Tile::TERMS != 1) {
+        leaf_mma<float>::store_acc<Tile>(tile, row0, col0, c, lane, leaf_is_nonfinite(c));
     } else {
         DEV_UNROLL for (int s = 0; s < 2; ++s)
             dev_set_pair(tile + Tile::at(row0 + lane / 4 + 8 * s, col0 + (lane % 4) * 2), c[2 * s], c[2 * s + 1]);

@@ -27,9 +27,9 @@ typedef struct stw_mapped_tensor {
 } stw_mapped_tensor;
 
 /* `factor`: scale times log2(e), which the exponentials take from here, where it needs no register. */
-typedef struct stw_hopper_maps {
+typedef struct stw_sm90_maps {
     stw_mapped_tensor q, dout, k, v;
     float factor;
-} stw_hopper_maps;
+} stw_sm90_maps;
 
 #endif

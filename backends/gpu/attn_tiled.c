@@ -34,8 +34,8 @@ static uint32_t fwd_smem(uint32_t element, uint32_t hd, uint32_t bm, uint32_t bn
     return STW_FWD_SMEM(element, hd, bm, bn); /* GCOVR_EXCL_BR_LINE: choices between constants */
 }
 
-static uint32_t lean_smem(uint32_t hd, uint32_t bm, uint32_t bn, uint32_t stages) {
-    return STW_LEAN_SMEM(hd, bm, bn, stages); /* GCOVR_EXCL_BR_LINE: choices between constants */
+static uint32_t dbias_plain_smem(uint32_t hd, uint32_t bm, uint32_t bn, uint32_t stages) {
+    return STW_DBIAS_PLAIN_SMEM(hd, bm, bn, stages); /* GCOVR_EXCL_BR_LINE: choices between constants */
 }
 
 /* NULL, or what only the kernels with all features know: features of single pairs, f32 outputs of 16-bit
@@ -101,11 +101,11 @@ const char *stw_attn_slower(stw_attn_call call, const stw_variant *tile, const s
     return call == STW_CALL_BWD && loop->slower ? loop->slower(tile, params) : NULL;
 }
 
-/* A tile of the kernels that sum dBias. Lean: attn_bias_lean.h. */
-typedef struct bias_tile {
+/* A tile of the kernels that sum dBias. Lean: attn_dbias_reduce_plain.h. */
+typedef struct dbias_tile {
     const char *name;
     uint32_t element, head_dim, bm, bn, warps, stages, lean;
-} bias_tile;
+} dbias_tile;
 
 /* The bias is the same wherever its gradient is summed. */
 static int bias_is_constant(const stw_attn_params *p) {
@@ -114,14 +114,14 @@ static int bias_is_constant(const stw_attn_params *p) {
            (d->query || !b->query || p->max_seq_q == 1) && (d->key || !b->key || p->max_seq_kv == 1);
 }
 
-static const bias_tile *bias_tile_of(const stw_variant *tile, const stw_attn_params *p, uint32_t wave) {
-#define BIAS_ROW(name, element, hd, bm, bn, warps) {#name, element, hd, bm, bn, warps, 1, 0},
-#define BIAS_ROW_64(name, element, hd, bm, bn, warps)                                                        \
+static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_params *p, uint32_t wave) {
+#define DBIAS_ROW(name, element, hd, bm, bn, warps) {#name, element, hd, bm, bn, warps, 1, 0},
+#define DBIAS_ROW_64(name, element, hd, bm, bn, warps)                                                        \
     {#name, element, hd, bm, bn, warps, STW_BIAS_STAGES_64(element, hd), 0},
-#define BIAS_ROW_LEAN(name, hd, bm, bn, stages, warps, blocks) {#name, 2, hd, bm, bn, warps, stages, 1},
-    static const bias_tile rows_32[] = {STW_BIAS_LEAN_TILES(BIAS_ROW_LEAN) STW_BIAS_TILES(BIAS_ROW)},
-                           rows_64[] = {STW_BIAS_TILES_64(BIAS_ROW_64)};
-    const bias_tile *rows = wave == 64 ? rows_64 : rows_32;
+#define DBIAS_ROW_PLAIN(name, hd, bm, bn, stages, warps, blocks) {#name, 2, hd, bm, bn, warps, stages, 1},
+    static const dbias_tile rows_32[] = {STW_DBIAS_PLAIN_TILES(DBIAS_ROW_PLAIN) STW_DBIAS_TILES(DBIAS_ROW)},
+                           rows_64[] = {STW_DBIAS_TILES_64(DBIAS_ROW_64)};
+    const dbias_tile *rows = wave == 64 ? rows_64 : rows_32;
     size_t count = wave == 64 ? sizeof rows_64 / sizeof rows_64[0] : sizeof rows_32 / sizeof rows_32[0];
     uint32_t widest = p->head_dim_qk > p->head_dim_v ? p->head_dim_qk : p->head_dim_v;
     int lean = is_bias_alone(p) && bias_is_constant(p);
@@ -132,7 +132,7 @@ static const bias_tile *bias_tile_of(const stw_variant *tile, const stw_attn_par
     return &rows[count - 1];
 }
 
-/* Units in hand wait for their block of threads: bad where they wait for one another, and where they differ
+/* Work tiles in hand wait for their CTA: bad where they wait for one another, and where they differ
  * in work, unless each is a small part of what a block does. */
 static stw_attn_queued queued(const stw_variant *tile, const stw_attn_params *p, uint32_t wave) {
     if (wave != 32 || (p->features & STW_FEAT_DETERMINISTIC)) return STW_QUEUED_NEVER;
@@ -173,7 +173,7 @@ STW_ATTN_LOOP(fwd_f32, .call = STW_CALL_FWD, .f32 = 1);
 
 typedef struct layout {
     int64_t q_blocks;
-    size_t stats, dq, sink, key_blocks, listed, turns, ticket, unordered, total;
+    size_t stats, dq, sink, key_blocks, listed, dq_semaphore, tile_counter, unordered, total;
 } layout;
 
 static size_t take(layout *w, size_t bytes) {
@@ -194,28 +194,28 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
     w.listed = take(&w, p->features & STW_FEAT_PACKED_KV
                             ? (size_t)(1 + p->heads_kv * key_blocks_of(choice, p)) * sizeof(uint64_t)
                             : 0);
-    w.turns = take(&w, ordered ? blocks * sizeof(uint32_t) : 0);
+    w.dq_semaphore = take(&w, ordered ? blocks * sizeof(uint32_t) : 0);
     int64_t listed = choice->exact ? 1 + p->heads_kv * key_blocks_of(choice, p) : 0;
-    w.ticket = take(&w, (size_t)(1 + listed) * sizeof(uint64_t));
+    w.tile_counter = take(&w, (size_t)(1 + listed) * sizeof(uint64_t));
     w.unordered = take(&w, ordered ? sizeof(uint32_t) : 0);
     return w;
 }
 
 /* ---- steps ---- */
 
-/* Units folded over two dimensions. */
-static void fold(int64_t units, uint32_t wave, uint32_t *grid_x_out, uint32_t *grid_y_out) {
+/* Work tiles folded over two dimensions. */
+static void fold(int64_t work_tiles, uint32_t wave, uint32_t *grid_x_out, uint32_t *grid_y_out) {
     int64_t most = wave == 64 ? STW_GRID_X_HIP : GRID_X_CUDA;
-    *grid_x_out = (uint32_t)stw_smaller(units, most);
-    *grid_y_out = (uint32_t)stw_blocks_of(units, most);
+    *grid_x_out = (uint32_t)stw_smaller(work_tiles, most);
+    *grid_y_out = (uint32_t)stw_blocks_of(work_tiles, most);
 }
 
-static stw_attn_step *add_step(stw_attn_steps *steps, uint32_t wave, int64_t units, uint32_t block,
+static stw_attn_step *add_step(stw_attn_steps *steps, uint32_t wave, int64_t work_tiles, uint32_t block,
                                uint32_t smem) {
     stw_attn_step *step = &steps->step[steps->count];
-    *step = (stw_attn_step){.units = units, .block = block, .smem = smem};
-    if (units <= 0) return step; /* not counted: overwritten by the next */
-    fold(units, wave, &step->grid_x, &step->grid_y);
+    *step = (stw_attn_step){.work_tiles = work_tiles, .block = block, .smem = smem};
+    if (work_tiles <= 0) return step; /* not counted: overwritten by the next */
+    fold(work_tiles, wave, &step->grid_x, &step->grid_y);
     ++steps->count;
     return step;
 }
@@ -230,7 +230,7 @@ static void name_step(const stw_attn_steps *steps, stw_attn_step *step, const ch
     va_end(arguments);
 }
 
-/* Blocks of threads that list what the key blocks of all sequences meet, a thread each; of packed keys, where
+/* CTAs that list what the key blocks of all sequences meet, a thread each; of packed keys, where
  * they stand in order of length, one does it all. */
 static int64_t lists_of(const stw_attn_choice *choice, const stw_attn_params *p) {
     return p->features & STW_FEAT_PACKED_KV ? 1 : stw_blocks_of(key_blocks_of(choice, p), STW_ROW_THREADS);
@@ -254,14 +254,14 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *p, uint32_t wav
         name_step(steps, step, "stw_attn_bwd_delta_%s", type);
     int summed = bias_is_summed(p);
     if (summed) {
-        const bias_tile *b = bias_tile_of(t, p, wave);
-        int64_t units = (p->dbias.batch ? p->batch : 1) * (p->dbias.head ? p->heads_q : 1) *
+        const dbias_tile *b = dbias_tile_of(t, p, wave);
+        int64_t work_tiles = (p->dbias.batch ? p->batch : 1) * (p->dbias.head ? p->heads_q : 1) *
                         (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
                         (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
-        uint32_t smem = b->lean ? lean_smem(b->head_dim, b->bm, b->bn, b->stages)
+        uint32_t smem = b->lean ? dbias_plain_smem(b->head_dim, b->bm, b->bn, b->stages)
                                 : bwd_smem(stored_of(p, wave), b->head_dim, b->bm, b->bn, b->stages);
-        step = add_step(steps, wave, units, b->warps * wave, smem);
-        name_step(steps, step, "stw_attn_bwd_bias_%s_%s", b->name, type);
+        step = add_step(steps, wave, work_tiles, b->warps * wave, smem);
+        name_step(steps, step, "stw_attn_dbias_reduce_%s_%s", b->name, type);
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
@@ -271,7 +271,7 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *p, uint32_t wav
         step->early = choice.early;
         name_step(steps, step, "stw_attn_bwd_%s_%s_%s", t->id, type, choice.mode);
         if (choice.exact) {
-            step = add_step(steps, wave, step->units, step->block, step->smem);
+            step = add_step(steps, wave, step->work_tiles, step->block, step->smem);
             step->image = image_of(t);
             name_step(steps, step, "stw_attn_bwd_%s_%s_exact", t->id, type);
         }
@@ -282,7 +282,7 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *p, uint32_t wav
     if (choice.finish)
         name_step(steps, step, "stw_attn_bwd_finish_%s_hd%u_%s", choice.finish, t->head_dim, type);
     else
-        name_step(steps, step, "stw_attn_bwd_finish");
+        name_step(steps, step, "stw_attn_bwd_postprocess");
     steps->workspace = layout_of(t, &choice, p).total;
 }
 
@@ -337,11 +337,11 @@ static uint32_t vectors_of(const stw_attn_params *p) {
            vector_bit(&p->dv, p->dv_dtype == STW_F32 ? 4 : 2, dv, STW_VECTOR_DV);
 }
 
-/* Under a causal mask key blocks differ in work, and few heads' rows should stay in the second-level cache:
+/* Under a causal mask key blocks differ in work, and few heads' rows should stay in the L2:
  * q, dout and the sums of dQ of so many rows of a kv head fit 32 MiB. As many where key blocks wait for one
  * another: the more heads, the fewer of one head are under way. 0: a head's key blocks go one after the
  * other. */
-static int64_t beside_rows(const stw_variant *tile, const stw_attn_choice *choice, const stw_attn_params *p) {
+static int64_t l2_rows(const stw_variant *tile, const stw_attn_choice *choice, const stw_attn_params *p) {
     if (!(p->features & STW_FEAT_WINDOW_RIGHT) && !(choice->vectors & STW_KEYS_DESCEND)) return 0;
     return (INT64_C(32) << 20) /
            ((int64_t)tile->head_dim * (2 * element_of(p) + (int64_t)sizeof(float)) * p->group);
@@ -349,8 +349,8 @@ static int64_t beside_rows(const stw_variant *tile, const stw_attn_choice *choic
 
 /* Dense keys: heads of so many rows, and not more than there are, since Hopper's own main loop multiplies
  * them by their key blocks in 32 bits. */
-static int64_t heads_beside(int64_t rows, const stw_attn_params *p) {
-    int64_t beside = stw_heads_beside(p->heads_kv, rows, p->max_seq_q);
+static int64_t heads_in_l2(int64_t rows, const stw_attn_params *p) {
+    int64_t beside = stw_heads_in_l2(p->heads_kv, rows, p->max_seq_q);
     return stw_larger(1, stw_smaller(beside, p->batch * p->heads_kv));
 }
 
@@ -367,7 +367,7 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
         stw_attn_choice choice;
         tile->loop->gpu->plan(tile, params, wave, &choice);
         layout w = layout_of(tile, &choice, params);
-        const bias_tile *b = bias_tile_of(tile, params, wave);
+        const dbias_tile *b = dbias_tile_of(tile, params, wave);
         int ordered = (params->features & STW_FEAT_DETERMINISTIC) != 0;
         l.stats = (float *)w.stats;
         l.dq = (float *)w.dq;
@@ -378,12 +378,12 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
         l.vectors = choice.vectors;
         l.lists = lists_of(&choice, params);
         l.key_blocks = (void *)w.key_blocks;
-        l.turns = ordered ? (uint32_t *)w.turns : NULL;
-        l.ticket = (uint64_t *)w.ticket;
+        l.dq_semaphore = ordered ? (uint32_t *)w.dq_semaphore : NULL;
+        l.tile_counter = (uint64_t *)w.tile_counter;
         l.unordered = ordered ? (uint32_t *)w.unordered : NULL;
         l.q_blocks = w.q_blocks;
-        l.beside_rows = beside_rows(tile, &choice, params);
-        l.heads_beside = heads_beside(l.beside_rows, params);
+        l.l2_rows = l2_rows(tile, &choice, params);
+        l.heads_in_l2 = heads_in_l2(l.l2_rows, params);
         l.k_blocks = stw_blocks_of(params->max_seq_kv, l.bn);
         if (params->features & STW_FEAT_PACKED_KV) {
             l.listed = (uint64_t *)w.listed;
@@ -410,9 +410,9 @@ void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, vo
     PLACE(l->dq);
     PLACE(l->sink);
     PLACE(l->key_blocks);
-    PLACE(l->ticket);
+    PLACE(l->tile_counter);
     if (params->features & STW_FEAT_DETERMINISTIC) {
-        PLACE(l->turns);
+        PLACE(l->dq_semaphore);
         PLACE(l->unordered);
     }
     if (params->features & STW_FEAT_PACKED_KV) PLACE(l->listed);

@@ -17,22 +17,22 @@ typedef enum stw_attn_call { STW_CALL_BWD = 1, STW_CALL_FWD = 2, STW_CALL_DROPOU
 #define STW_ATTN_STEPS     4
 #define STW_ATTN_ENTRY_MAX 80
 
-/* Whether blocks of threads take units until none is left, as many blocks as run at a time, or one each.
- * MANY: if that makes at least STW_UNITS_MANY units a block. */
+/* Whether CTAs take work tiles until none is left, as many blocks as run at a time, or one each.
+ * MANY: if that makes at least STW_WORK_TILES_MANY work tiles a block. */
 typedef enum stw_attn_queued { STW_QUEUED_NEVER, STW_QUEUED, STW_QUEUED_MANY } stw_attn_queued;
-#define STW_UNITS_MANY 24
+#define STW_WORK_TILES_MANY 24
 
 /* The image that holds a kernel: attention's, the device's own beside it (the same where it has none), the
  * jagged operations'. */
 typedef enum stw_kernel_image { STW_KERNEL_ATTN, STW_KERNEL_OWN, STW_KERNEL_JAGGED } stw_kernel_image;
 
 /* One kernel of a call. Its only argument, but for the maps of a loop that has some, is a stw_attn_launch whose
- * `units` is this step's. */
+ * `work_tiles` is this step's. */
 typedef struct stw_attn_step {
     char entry[STW_ATTN_ENTRY_MAX]; /* name in the image                            */
     stw_kernel_image image;
     uint32_t early; /* it awaits the kernel before it by itself: may begin while that one runs */
-    int64_t units;
+    int64_t work_tiles;
     stw_attn_queued queued;
     uint32_t grid_x, grid_y, block; /* grid z is 1                                  */
     uint32_t smem;                  /* dynamic shared memory, bytes                 */
@@ -109,7 +109,7 @@ void stw_attn_unnamed_steps_of(stw_attn_call call, const stw_variant *tile, cons
                                uint32_t wave, stw_attn_steps *steps_out);
 
 /* The argument of the kernels, in two parts: what a plan knows, with offsets where the workspace's addresses will be; and
- * what a call of the same sizes brings, its pointers and its workspace. Set `units` to a step's before each launch. */
+ * what a call of the same sizes brings, its pointers and its workspace. Set `work_tiles` to a step's before each launch. */
 void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
                           uint32_t wave, stw_attn_launch *launch_out);
 void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, void *workspace,

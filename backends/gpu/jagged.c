@@ -13,7 +13,7 @@
 typedef struct launch_step {
     const stw_gpu_kernel *kernel;
     const stw_gpu_product *library; /* or NULL: does the step for operands at multiples of 16 bytes */
-    int64_t units;
+    int64_t work_tiles;
     uint32_t grid_x, grid_y;
     uint16_t kind, product;
 } launch_step;
@@ -145,7 +145,7 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
     if (status) return status;
     for (uint32_t i = 0; i < steps.count; ++i) {
         const stw_jagged_step *step = &steps.step[i];
-        plan.step[i] = (launch_step){.units = step->units,
+        plan.step[i] = (launch_step){.work_tiles = step->work_tiles,
                                      .grid_x = step->grid_x,
                                      .grid_y = step->grid_y,
                                      .kind = (uint16_t)step->kind,
@@ -224,7 +224,7 @@ stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *w
                 status = run_library(gpu, step, params, (char *)workspace + plan->library_at, stream);
             continue;
         }
-        stw_jagged_launch_step((stw_jagged_kind)step->kind, step->units, (int64_t)step->grid_x * step->grid_y,
+        stw_jagged_launch_step((stw_jagged_kind)step->kind, step->work_tiles, (int64_t)step->grid_x * step->grid_y,
                                step->product, table, &launch);
         status = gpu->ops->launch(gpu, step->kernel, step->grid_x, step->grid_y, stream, arguments);
     }

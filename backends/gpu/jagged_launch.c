@@ -155,16 +155,16 @@ typedef struct builder {
 } builder;
 
 static void add_step(const builder *b, stw_jagged_kind kind, const char *family, const char *size_class,
-                     int typed, int64_t units, uint32_t block, uint32_t smem) {
+                     int typed, int64_t work_tiles, uint32_t block, uint32_t smem) {
     int64_t most = b->t->wave == 64 ? STW_GRID_X_HIP : GRID_X_CUDA;
-    if (units <= 0) return;
+    if (work_tiles <= 0) return;
     stw_jagged_step *step = &b->steps->step[b->steps->count++];
-    *step = (stw_jagged_step){.kind = kind, .units = units, .block = block, .smem = smem};
+    *step = (stw_jagged_step){.kind = kind, .work_tiles = work_tiles, .block = block, .smem = smem};
     snprintf(step->entry, sizeof step->entry, "stw_jagged_%s%s%s%s%s", family, size_class ? "_" : "",
              size_class ? size_class : "", typed ? "_" : "",
              typed ? stw_dtype_name((stw_dtype)b->p->dtype) : "");
-    step->grid_x = (uint32_t)stw_smaller(units, most);
-    step->grid_y = (uint32_t)stw_blocks_of(units, most);
+    step->grid_x = (uint32_t)stw_smaller(work_tiles, most);
+    step->grid_y = (uint32_t)stw_blocks_of(work_tiles, most);
 }
 
 static int64_t chunks_of(const stw_jagged_params *p, int64_t slab) {
@@ -194,9 +194,9 @@ static void add_map(const builder *b) {
 static void add_lines(const builder *b, const char *family) {
     const stw_jagged_line *class = line_class_of(b->p, b->t, 0);
     int64_t lines = lines_of(b->p),
-            units = class ? stw_blocks_of(lines, STW_JAGGED_THREADS / class->lanes) : lines;
+            work_tiles = class ? stw_blocks_of(lines, STW_JAGGED_THREADS / class->lanes) : lines;
     if (b->p->dim_size)
-        add_step(b, STW_JSTEP_LINES, family, class ? class->name : "long", 1, units, STW_JAGGED_THREADS, 256);
+        add_step(b, STW_JSTEP_LINES, family, class ? class->name : "long", 1, work_tiles, STW_JAGGED_THREADS, 256);
 }
 
 static void add_norm(const builder *b) {
@@ -217,12 +217,12 @@ static void add_softmax(const builder *b) {
     const stw_jagged_params *p = b->p;
     if (is_segmented(p)) {
         int64_t per_part = stw_blocks_of(p->inner, (int64_t)lanes_over(p, p->inner) * vector_of(p));
-        int64_t units = positions_of(p) ? p->outer * segment_parts(p) * per_part : 0;
+        int64_t work_tiles = positions_of(p) ? p->outer * segment_parts(p) * per_part : 0;
         int64_t sums = p->outer * p->components * stw_blocks_of(p->inner, STW_JAGGED_THREADS);
-        add_step(b, STW_JSTEP_SEGMENTS, "segment_part", NULL, 1, units, STW_JAGGED_THREADS,
+        add_step(b, STW_JSTEP_SEGMENTS, "segment_part", NULL, 1, work_tiles, STW_JAGGED_THREADS,
                  STW_JAGGED_SUM_SMEM);
-        add_step(b, STW_JSTEP_SEGMENT_SUM, "segment_sum", NULL, 0, units ? sums : 0, STW_JAGGED_THREADS, 0);
-        add_step(b, STW_JSTEP_SEGMENTS, "segment_end", NULL, 1, units, STW_JAGGED_THREADS, 0);
+        add_step(b, STW_JSTEP_SEGMENT_SUM, "segment_sum", NULL, 0, work_tiles ? sums : 0, STW_JAGGED_THREADS, 0);
+        add_step(b, STW_JSTEP_SEGMENTS, "segment_end", NULL, 1, work_tiles, STW_JAGGED_THREADS, 0);
     } else if (p->dim == STW_DIM_INNER && p->dim_after == 1) {
         add_lines(b, "softmax");
     } else {
@@ -248,24 +248,24 @@ static uint32_t product_smem(uint32_t stored, stw_jagged_tile t, stw_jagged_cut 
     return STW_JAGGED_PRODUCT_SMEM(stored, t.bm, t.bn, t.bk, n, a, b); /* GCOVR_EXCL_BR_LINE: constants */
 }
 
-/* Blocks of threads stay; twice as many as multiprocessors. */
+/* CTAs stay; twice as many as multiprocessors. */
 static void add_product(const builder *b, uint32_t product) {
     const stw_jagged_params *p = b->p;
     stw_jagged_cut cut = stw_jagged_cut_of(p, product, b->t);
     stw_jagged_tile tile = stw_jagged_tile_of(p, b->t);
     uint32_t element = element_of(p), stored = element == 4 && b->t->wave == 32 ? 6 : element;
-    if (!cut.wanted || !cut.units) return;
+    if (!cut.wanted || !cut.work_tiles) return;
     char form[] = {'0' + (char)cut.a_by_k, '0' + (char)cut.b_by_k, 0};
     int64_t blocks = 2 * (int64_t)b->processors;
-    if (p->op == STW_JAGGED_LINEAR) blocks = stw_smaller(blocks, cut.units);
+    if (p->op == STW_JAGGED_LINEAR) blocks = stw_smaller(blocks, cut.work_tiles);
     uint32_t smem = product_smem(stored, tile, cut);
     add_step(b, STW_JSTEP_PRODUCT, "product", form, 1, blocks, tile.warps * b->t->wave, smem);
-    b->steps->step[b->steps->count - 1].units = cut.units;
+    b->steps->step[b->steps->count - 1].work_tiles = cut.work_tiles;
     b->steps->step[b->steps->count - 1].product = product;
     if (cut.parts < 2) return;
     add_step(b, STW_JSTEP_PRODUCT_END, "product_end", NULL, 1, 8 * (int64_t)b->processors, STW_JAGGED_THREADS,
              256);
-    b->steps->step[b->steps->count - 1].units = cut.units;
+    b->steps->step[b->steps->count - 1].work_tiles = cut.work_tiles;
     b->steps->step[b->steps->count - 1].product = product;
 }
 
@@ -357,10 +357,10 @@ static void launch_sums(stw_jagged_kind kind, const stw_jagged_table *t, stw_jag
     l->rows = c.rows;
 }
 
-void stw_jagged_launch_step(stw_jagged_kind kind, int64_t units, int64_t blocks, uint32_t product,
+void stw_jagged_launch_step(stw_jagged_kind kind, int64_t work_tiles, int64_t blocks, uint32_t product,
                             const stw_jagged_table *t, stw_jagged_launch *l) {
     const stw_jagged_params *p = &l->p;
-    l->units = units;
+    l->work_tiles = work_tiles;
     l->blocks = blocks;
     switch (kind) {
     case STW_JSTEP_POINTWISE:

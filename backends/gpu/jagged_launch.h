@@ -33,7 +33,7 @@ typedef enum stw_jagged_kind {
 typedef struct stw_jagged_step {
     char entry[STW_JAGGED_ENTRY_MAX]; /* name in the image           */
     stw_jagged_kind kind;
-    int64_t units;
+    int64_t work_tiles;
     uint32_t grid_x, grid_y, block; /* grid z is 1                 */
     uint32_t product;               /* STW_JPRODUCT_*              */
     uint32_t smem;                  /* dynamic shared memory, bytes */
@@ -85,7 +85,7 @@ void stw_jagged_launch_of(const stw_jagged_params *params, const stw_jagged_tabl
                           stw_jagged_launch *launch_out);
 
 /* What a step's argument has besides. */
-void stw_jagged_launch_step(stw_jagged_kind kind, int64_t units, int64_t blocks, uint32_t product,
+void stw_jagged_launch_step(stw_jagged_kind kind, int64_t work_tiles, int64_t blocks, uint32_t product,
                             const stw_jagged_table *table, stw_jagged_launch *launch);
 
 /* ---- maps (jagged_map.c) ---- */
@@ -93,7 +93,7 @@ void stw_jagged_launch_step(stw_jagged_kind kind, int64_t units, int64_t blocks,
 typedef struct stw_jagged_map {
     int rows;     /* whether the kernel by rows has the problem                            */
     int64_t run;  /* elements of an output row whose sources follow each other, or are one */
-    int64_t span; /* by rows: elements of a unit                                           */
+    int64_t span; /* by rows: elements of a work tile                                           */
 } stw_jagged_map;
 
 stw_jagged_map stw_jagged_map_of(const stw_jagged_params *params);
@@ -105,7 +105,7 @@ typedef struct stw_jagged_cut {
     int wanted;
     int a_by_k, b_by_k;    /* which operands have the summed index as their rows */
     int64_t part_k, parts; /* summed in one part; linear: how many, matmul: 2 where there may be several */
-    int64_t units;         /* linear's; matmul's are counted on the device (then 1) */
+    int64_t work_tiles;         /* linear's; matmul's are counted on the device (then 1) */
     int64_t slots;         /* tiles of sums in the workspace */
 } stw_jagged_cut;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * How the products of matmul and linear are cut into units: tiles of the result over parts of what is summed.
+ * How the products of matmul and linear are cut into work tiles: tiles of the result over parts of what is summed.
  * Parts depend on the problem alone, so that sums are the same on every device. */
 #include "backends/gpu/jagged_launch.h"
 
@@ -27,7 +27,7 @@ static void cut_matmul(const stw_jagged_params *p, uint32_t product, stw_jagged_
                                 *k = &p->axis[da ? STW_AXIS_N : STW_AXIS_M];
     cut->a_by_k = swapped ? b : a;
     cut->b_by_k = swapped ? a : b;
-    cut->units = p->components ? 1 : 0;
+    cut->work_tiles = p->components ? 1 : 0;
     cut->parts = 1;
     cut->part_k = stw_larger(1, k->size);
     if (!k->ragged) return;
@@ -39,7 +39,7 @@ static void cut_matmul(const stw_jagged_params *p, uint32_t product, stw_jagged_
     /* A component of more than one part has fewer than 2 * length / part of them. */
     int64_t tiles = p->outer * stw_blocks_of(m->size, t.bm) * stw_blocks_of(n->size, t.bn), part;
     if (__builtin_mul_overflow(2 * k->total, tiles, &part)) return;
-    part = stw_larger(STW_JAGGED_PART_LEAST, rounded(stw_blocks_of(part, STW_JAGGED_UNITS), t.bk));
+    part = stw_larger(STW_JAGGED_PART_LEAST, rounded(stw_blocks_of(part, STW_JAGGED_WORK_TILES), t.bk));
     if (part >= k->size) return;
     cut->part_k = part;
     cut->parts = 2;
@@ -53,14 +53,14 @@ static void cut_linear(const stw_jagged_params *p, uint32_t product, stw_jagged_
     cut->a_by_k = !dx;
     cut->b_by_k = 1;
     cut->parts = 1;
-    cut->units = tiles;
+    cut->work_tiles = tiles;
     cut->part_k = stw_larger(1, dx ? p->out_features : rows);
     if (dx || __builtin_mul_overflow(rows, tiles, &part)) return;
-    part = stw_larger(STW_JAGGED_PART_LEAST, rounded(stw_blocks_of(part, STW_JAGGED_UNITS), t.bk));
+    part = stw_larger(STW_JAGGED_PART_LEAST, rounded(stw_blocks_of(part, STW_JAGGED_WORK_TILES), t.bk));
     if (part >= rows) return;
     cut->part_k = part;
     cut->parts = stw_blocks_of(rows, part);
-    cut->units = cut->slots = tiles * cut->parts;
+    cut->work_tiles = cut->slots = tiles * cut->parts;
 }
 
 stw_jagged_cut stw_jagged_cut_of(const stw_jagged_params *p, uint32_t product,

@@ -11,7 +11,7 @@
 
 typedef struct launch_step {
     const stw_gpu_kernel *kernel;
-    int64_t units;
+    int64_t work_tiles;
     uint32_t grid_x, grid_y;
 } launch_step;
 
@@ -30,8 +30,8 @@ typedef struct launch_plan {
     const stw_gpu_kernel *stage; /* of work's stages */
 } launch_plan;
 
-/* Blocks of threads that run at a time, as far as shared memory says: rather too many than too few, since one
- * that finds no unit ends at once. A multiprocessor has 1 KB more than the largest block may have. */
+/* CTAs that run at a time, as far as shared memory says: rather too many than too few, since one
+ * that finds no work tile ends at once. A multiprocessor has 1 KB more than the largest block may have. */
 static int64_t blocks_at_a_time(const stw_device *device, uint32_t smem) {
     uint32_t each = (device->smem_max + 1024) / (smem + 1024);
     return (int64_t)device->compute_units * (each ? each : 1);
@@ -48,9 +48,9 @@ const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_wor
 /* The grid of a step whose kernel is known. */
 static void size_step(const stw_device *device, const stw_attn_step *step, launch_step *sized) {
     int64_t enough = blocks_at_a_time(device, step->smem),
-            least = step->queued == STW_QUEUED_MANY ? enough * STW_UNITS_MANY : enough + 1;
-    int few = step->queued != STW_QUEUED_NEVER && step->units >= least;
-    sized->units = step->units;
+            least = step->queued == STW_QUEUED_MANY ? enough * STW_WORK_TILES_MANY : enough + 1;
+    int few = step->queued != STW_QUEUED_NEVER && step->work_tiles >= least;
+    sized->work_tiles = step->work_tiles;
     sized->grid_x = few ? (uint32_t)enough : step->grid_x;
     sized->grid_y = few ? 1 : step->grid_y;
 }
@@ -132,7 +132,7 @@ static stw_status launch_steps(stw_gpu *gpu, const launch_step *step, uint32_t c
     void *arguments[] = {launch, maps}; /* the second: for kernels that have one */
     for (uint32_t i = 0; i < count; ++i) {
         const stw_gpu_kernel *kernel = step[i].kernel;
-        launch->units = step[i].units;
+        launch->work_tiles = step[i].work_tiles;
         launch->blocks = (int64_t)step[i].grid_x * step[i].grid_y;
         stw_status status = gpu->ops->launch(gpu, kernel, step[i].grid_x, step[i].grid_y, stream, arguments);
         if (status) return status;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * CDNA's own main loop of the backward pass: 16-bit, head dims up to 64 and 128, no features that touch single
- * pairs, dQ, dK and dV all wanted, rows that are whole vectors (backends/hip/attn_cdna.c: lean_refusal); every other problem
- * takes attn_bwd.inl. Sums of dQ lie as that loop's, statistics are negated (STW_STATS_NEGATED).
+ * pairs, dQ, dK and dV all wanted, rows that are whole vectors (backends/hip/attn_cdna.c: cdna_refusal); every other problem
+ * takes attn_bwd.h. Sums of dQ lie as that loop's, statistics are negated (STW_STATS_NEGATED).
  *
  * A block of four waves owns 192 keys of one kv head and walks over the queries of every head of its group, 32 rows a
  * step, of which S and dP are made in two halves:
@@ -60,10 +60,10 @@ template <class T_, int HD_> struct attn_cdna {
         AT_QT = AT_DOUT + BM * ROW,
         AT_DOUTT = AT_QT + 2 * TRANSPOSED,
         AT_DS = AT_DOUTT + 2 * TRANSPOSED,
-        AT_UNIT = AT_DS + BM / 4 * SCORE_FOUR,
+        AT_WORK_TILE = AT_DS + BM / 4 * SCORE_FOUR,
         STATS = 2 * BM + (int)STW_STATS_PAD
     };
-    static_assert(AT_UNIT + STW_UNIT_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
+    static_assert(AT_WORK_TILE + STW_WORK_TILE_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
     static_assert(HD == 128 || 2 * STW_CDNA_SMEM(HD_) <= 65536, "two blocks share a compute unit");
 
     leaf_u2 k[TILES][PIECES][2], v[TILES][PIECES][2], kt[6][2][COLUMNS];
@@ -81,8 +81,8 @@ template <class T_, int HD_> struct attn_cdna {
     /* pairs in sight: row - key - first_seen in [0, span], and keys in use */
     int seen_from, span;
     int keys_left;
-    uint64_t tiny; /* steps of a run, a bit each */
-    bool exact;    /* K or V is tiny                 */
+    uint64_t subnormal; /* steps of a run, a bit each */
+    bool exact;    /* K or V is subnormal                 */
     bool bounded;  /* the mask has a left bound      */
 };
 
@@ -112,7 +112,7 @@ template <class C> DEV_FN void attn_cdna_clear_keys(C &w, int low, int k_cols, i
 
 /* K and V, operands of S and dP: lane n has key 16i + n of the wave's 48, lane group g 8 of 32 columns. K^T, operand
  * of dQ: the wave's columns, keys in the order in which dS lies in LDS. */
-template <class C> DEV_FN void attn_cdna_keys(C &w, const attn_unit &u, int wave, int lane) {
+template <class C> DEV_FN void attn_cdna_epilogue(C &w, const attn_work_tile &u, int wave, int lane) {
     cdna_launch l = cdna_launch_again();
     int64_t b = dev_uniform(u.b), j0 = dev_uniform(u.j0), row = dev_uniform(u.seq.kv.first) + j0;
     int h = dev_uniform(u.kv_head), n = lane % 16, g = lane / 16;
@@ -148,7 +148,7 @@ template <class C> DEV_FN void attn_cdna_keys(C &w, const attn_unit &u, int wave
     if (low > 0 || k_cols < C::HD || v_cols < C::HD) attn_cdna_clear_keys(w, low, k_cols, v_cols, wave, lane);
 }
 
-/* K or V holds an element that counts (attn_bwd_tiny.inl): ordinary data has one in the first word of some lane. */
+/* K or V holds an element that counts (attn_bwd_subnormal.h): ordinary data has one in the first word of some lane. */
 template <class C> DEV_FN bool attn_cdna_counts(const leaf_u2 (&x)[C::TILES][C::PIECES][2]) {
     const uint32_t least = 0x35800000u; /* 2^-20 */
     if (__builtin_amdgcn_ballot_w64((x[0][0][0].x & 0x7fff0000u) >= least)) return true;
@@ -213,7 +213,7 @@ template <class C> DEV_FN void attn_cdna_put(const C &w, int part) {
 }
 
 /* Query head h, from block `first` on: its first rows are in LDS and the next ones on their way. */
-template <class C> DEV_FN void attn_cdna_enter(C &w, const attn_unit &u, int h, int first, int end) {
+template <class C> DEV_FN void attn_cdna_enter(C &w, const attn_work_tile &u, int h, int first, int end) {
     cdna_launch l = cdna_launch_again();
     int thread = cdna_opaque((int)dev_thread()), lane = thread & 63;
     int64_t b = dev_uniform(u.b), row = dev_uniform(u.seq.q.first), at = h * l->q_blocks + dev_uniform(u.seq.q_block);
@@ -258,15 +258,15 @@ enum { CDNA_INNER, CDNA_EDGE, CDNA_ANY, CDNA_EXACT };
 DEV_FN int cdna_ones(uint64_t x) { return ~x ? __builtin_ctzll(~x) : 64; }
 DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits : 0; }
 
-/* Any: rows whose LSE is infinite, tiny blocks, and edges of a mask with a left bound. */
-template <class C> DEV_FN attn_cdna_run attn_cdna_run_of(C &w, const attn_unit &u, int block, int end) {
+/* Any: rows whose LSE is infinite, subnormal blocks, and edges of a mask with a left bound. */
+template <class C> DEV_FN attn_cdna_run attn_cdna_run_of(C &w, const attn_work_tile &u, int block, int end) {
     int inner_first = dev_uniform(u.inner_first), inner_end = dev_uniform(u.inner_end), thread = cdna_opaque((int)dev_thread());
     int mine = block + (thread & 63);
     leaf_u2 marks = __builtin_amdgcn_raw_buffer_load_b64(w.stats, (uint32_t)(mine * (C::STATS * 4) + 2 * C::BM * 4), 0, 0);
     enum { SUMS = !dev_is_f16<typename C::T>::yes && !dev_flushes<typename C::T>::yes }; /* else there are none */
-    w.tiny = SUMS ? __builtin_amdgcn_ballot_w64(marks.y != 0 || w.exact) : 0;
+    w.subnormal = SUMS ? __builtin_amdgcn_ballot_w64(marks.y != 0 || w.exact) : 0;
     uint64_t edge = __builtin_amdgcn_ballot_w64(mine < inner_first || mine >= inner_end);
-    uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.tiny | (w.bounded ? edge : 0);
+    uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.subnormal | (w.bounded ? edge : 0);
     int most = end - block < 64 ? end - block : 64, n = cdna_ones(any), m = n + cdna_ones(cdna_drop(edge & ~any, n));
     int k = m + cdna_ones(cdna_drop(~(edge | any), m));
     return {block + (n < most ? n : most), block + (m < most ? m : most), block + (k < most ? k : most)};
@@ -286,14 +286,14 @@ template <class C> DEV_FN void attn_cdna_add(const C &w, const leaf_f4 (&dq)[C::
 }
 
 /* One query block; KIND: CDNA_INNER: all its pairs are in sight; CDNA_EDGE: not those right of a bound; CDNA_ANY: not
- * those left of one either, rows may have an infinite LSE, and sums may be tiny: bit `mark` of w.tiny. CDNA_EXACT: any,
- * sums may be tiny, and products lose nothing. */
+ * those left of one either, rows may have an infinite LSE, and sums may be subnormal: bit `mark` of w.subnormal. CDNA_EXACT: any,
+ * sums may be subnormal, and products lose nothing. */
 template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mark) {
     typedef typename C::T T;
     constexpr int P = C::PIECES, TILES = C::TILES, PER = C::PER;
     constexpr int READS = 4 * P, LAST = P == 4 ? 2 * READS - P : 2 * READS; /* the others go to `tail`, before the barrier */
     constexpr bool MASKED = KIND != CDNA_INNER, ANY = KIND == CDNA_ANY || KIND == CDNA_EXACT;
-    const bool exact = KIND == CDNA_EXACT || (KIND == CDNA_ANY && !dev_flushes<T>::yes && (w.tiny >> mark & 1));
+    const bool exact = KIND == CDNA_EXACT || (KIND == CDNA_ANY && !dev_flushes<T>::yes && (w.subnormal >> mark & 1));
     leaf_u4 f[4], tail[4];
     auto read = [&](int k) { /* Q, dO, dO^T, Q^T of a half */
         int half = k / READS, m = k % READS / P, j = k % P;
@@ -335,12 +335,12 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mar
                     s[i] = cdna_product<KIND == CDNA_EXACT>(T(), operand(k, h), w.k[i][j][h], j + h ? s[i] : leaf_f4{0, 0, 0, 0});
             CDNA_FENCE();
         }
-        /* Behind the products of dP and dV, 24 pieces: turn 0..3 of unit 3k + i, which is rows 2k, 2k + 1 of tile i. Where
-         * PER is 2, two units take turns. */
-        auto unit = [](int q) { return PER == 1 ? q / 4 : q / 8 * 2 + q % 2; };
+        /* Behind the products of dP and dV, 24 pieces: turn 0..3 of work tile 3k + i, which is rows 2k, 2k + 1 of tile i. Where
+         * PER is 2, two work tiles take turns. */
+        auto work_tile = [](int q) { return PER == 1 ? q / 4 : q / 8 * 2 + q % 2; };
         auto turn = [](int q) { return PER == 1 ? q % 4 : q / 2 % 4; };
         auto softmax = [&](int piece) {
-            const int e = unit(piece), v = turn(piece), k = e / 3, i = e % 3;
+            const int e = work_tile(piece), v = turn(piece), k = e / 3, i = e % 3;
             if (v == 0) {
                 if (k == 0) cdna_keep<C::IN_AGPRS>(s[i]);
                 leaf_f2 pair = k ? s[i].zw : s[i].xy;
@@ -357,7 +357,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(C &w, int block, int mar
             } else p16[i][k] = cdna_operand(T(), x[e]);
         };
         auto gradient = [&](int piece) {
-            const int e = unit(piece), v = turn(piece), k = e / 3, i = e % 3;
+            const int e = work_tile(piece), v = turn(piece), k = e / 3, i = e % 3;
             if (v == 0) {
                 if (k == 0) cdna_keep<C::IN_AGPRS>(dp[i]);
                 leaf_f2 flow = k ? dp[i].zw : dp[i].xy;

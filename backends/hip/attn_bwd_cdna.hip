@@ -14,15 +14,15 @@
 extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 
 #include "common/kernels/attn_bwd.h"
-#include "common/kernels/attn_bwd_bias.h"
-#include "common/kernels/attn_bwd_delta.h"
-#include "common/kernels/attn_bwd_finish.h"
+#include "common/kernels/attn_dbias_reduce.h"
+#include "common/kernels/attn_bwd_preprocess.h"
+#include "common/kernels/attn_bwd_postprocess.h"
 #include "common/kernels/attn_fwd.h"
 #include "common/kernels/attn_stage.h"
 #include "common/kernels/dropout_mask.h"
 
 #include "attn_bwd_cdna_rows.h"
-#include "attn_bwd_cdna_units.h"
+#include "attn_bwd_cdna_scheduler.h"
 
 #define KERNEL(name, threads, call)                                                                          \
     DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch) {                                                 \
@@ -70,27 +70,27 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #include STW_VARIANT_TABLE
 
 #define BIAS(name, type, T, hd, bm, bn, warps)                                                               \
-    KERNEL(stw_attn_bwd_bias_##name##_##type, warps * DEV_WAVE,                                              \
-           (attn_bwd_bias<attn_config<T, hd, bm, bn, STW_BIAS_STAGES_64(sizeof(T), hd), warps>>(launch, dev_shared)))
+    KERNEL(stw_attn_dbias_reduce_##name##_##type, warps * DEV_WAVE,                                              \
+           (attn_dbias_reduce<attn_config<T, hd, bm, bn, STW_BIAS_STAGES_64(sizeof(T), hd), warps>>(launch, dev_shared)))
 #define BIAS_2(name, hd, bm, bn, warps)                                                                      \
     BIAS(name, f16, dev_f16, hd, bm, bn, warps) BIAS(name, bf16, dev_bf16, hd, bm, bn, warps)
 #define BIAS_4(name, hd, bm, bn, warps) BIAS(name, f32, float, hd, bm, bn, warps)
 #define BIAS_TILE(name, element, hd, bm, bn, warps) BIAS_##element(name, hd, bm, bn, warps)
-STW_BIAS_TILES_64(BIAS_TILE)
+STW_DBIAS_TILES_64(BIAS_TILE)
 
 #define CDNA_ROWS(type, T, hd)                                                                               \
-    KERNEL(stw_attn_bwd_delta_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                        \
-           (attn_cdna_delta<attn_cdna_rows<T, hd>>(launch, dev_shared)))                                     \
-    KERNEL(stw_attn_bwd_finish_cdna_hd##hd##_##type, ATTN_ROW_THREADS, (attn_cdna_finish<attn_cdna_rows<T, hd>>(launch, dev_shared)))
+    KERNEL(stw_attn_bwd_preprocess_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                        \
+           (attn_cdna_preprocess<attn_cdna_rows<T, hd>>(launch, dev_shared)))                                     \
+    KERNEL(stw_attn_bwd_postprocess_cdna_hd##hd##_##type, ATTN_ROW_THREADS, (attn_cdna_postprocess<attn_cdna_rows<T, hd>>(launch, dev_shared)))
 CDNA_ROWS(f16, dev_f16, 64)
 CDNA_ROWS(f16, dev_f16, 128)
 CDNA_ROWS(bf16, dev_bf16, 64)
 CDNA_ROWS(bf16, dev_bf16, 128)
 
-KERNEL(stw_attn_bwd_delta_f16, ATTN_ROW_THREADS, attn_bwd_delta<dev_f16>(launch, dev_shared))
-KERNEL(stw_attn_bwd_delta_bf16, ATTN_ROW_THREADS, attn_bwd_delta<dev_bf16>(launch, dev_shared))
-KERNEL(stw_attn_bwd_delta_f32, ATTN_ROW_THREADS, attn_bwd_delta<float>(launch, dev_shared))
-KERNEL(stw_attn_bwd_finish, ATTN_ROW_THREADS, attn_bwd_finish(launch, dev_shared))
+KERNEL(stw_attn_bwd_preprocess_f16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_f16>(launch, dev_shared))
+KERNEL(stw_attn_bwd_preprocess_bf16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_bf16>(launch, dev_shared))
+KERNEL(stw_attn_bwd_preprocess_f32, ATTN_ROW_THREADS, attn_bwd_preprocess<float>(launch, dev_shared))
+KERNEL(stw_attn_bwd_postprocess, ATTN_ROW_THREADS, attn_bwd_postprocess(launch, dev_shared))
 KERNEL(stw_attn_dropout_mask, ATTN_MASK_THREADS, attn_dropout_mask(launch, dev_shared))
 
 #define STAGE(bytes, T)                                                                                      \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The kernels before and behind CDNA's own main loop, for the usual case: attn_cdna_delta makes statistics and clears
- * the sums of dQ as attn_bwd_delta does without its options, attn_cdna_finish writes dQ in its own type
- * (backends/hip/attn_cdna.c: lean_delta, lean_finish). A block of threads takes STW_CDNA_ROWS rows of one head, eight query
+ * The kernels before and behind CDNA's own main loop, for the usual case: attn_cdna_preprocess makes statistics and clears
+ * the sums of dQ as attn_bwd_preprocess does without its options, attn_cdna_postprocess writes dQ in its own type
+ * (backends/hip/attn_cdna.c: cdna_preprocess, cdna_postprocess). A CTA takes STW_CDNA_ROWS rows of one head, eight query
  * blocks: what it costs to find them is a good part of such small kernels. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_ROWS_H
 #define STW_HIP_ATTN_BWD_CDNA_ROWS_H
@@ -18,8 +18,8 @@ template <class T_, int HD_> struct attn_cdna_rows {
 struct attn_cdna_part {
     stw_attn_seq seq;
     int64_t b, h, row0, block;
-    DEV_FN bool of(attn_cdna_part &u, const stw_attn_launch &l, int64_t unit, char *smem) {
-        const attn_tile tile = attn_tile_of(l.p, STW_CDNA_ROWS, unit, (int32_t *)(void *)(smem + STW_ROW_SMEM - 16)); /* behind the marks */
+    DEV_FN bool of(attn_cdna_part &u, const stw_attn_launch &l, int64_t work_tile, char *smem) {
+        const attn_tile tile = attn_tile_of(l.p, STW_CDNA_ROWS, work_tile, (int32_t *)(void *)(smem + STW_ROW_SMEM - 16)); /* behind the marks */
         if (!tile.live) return false;
         u.b = tile.b;
         u.h = tile.h;
@@ -45,22 +45,22 @@ template <int WORDS> DEV_FN uint32_t attn_cdna_rows_look(const leaf_u4 (&x)[WORD
     return __builtin_amdgcn_ballot_w64(counts) ? CDNA_ROWS_COUNT : __builtin_amdgcn_ballot_w64(any != 0) ? CDNA_ROWS_ANY : 0;
 }
 
-template <class C> DEV_FN void attn_cdna_delta(const stw_attn_launch &l, char *smem) {
+template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
     enum { PIECES = C::HD / 64 }; /* of 16 bytes a thread; eight threads a row */
-    constexpr bool LOOKS = !dev_is_f16<T>::yes, FLUSHES = dev_flushes<T>::yes; /* attn_bwd_tiny.inl */
+    constexpr bool LOOKS = !dev_is_f16<T>::yes, FLUSHES = dev_flushes<T>::yes; /* attn_bwd_subnormal.h */
     const stw_attn_params &p = l.p;
-    if (dev_unit() == l.units - 1) {
-        if (dev_thread() == 0) attn_reset_tickets<T>(l);
+    if (dev_cta() == l.work_tiles - 1) {
+        if (dev_thread() == 0) attn_reset_tile_counters<T>(l);
         attn_check(p, smem, nullptr);
     }
-    if (dev_unit() >= l.units - 1) return;
-    if (dev_unit() < l.lists) {
+    if (dev_cta() >= l.work_tiles - 1) return;
+    if (dev_cta() < l.lists) {
         attn_list_key_blocks(l, smem);
         return;
     }
     attn_cdna_part u;
-    if (!attn_cdna_part::of(u, l, dev_unit() - l.lists, smem)) return;
+    if (!attn_cdna_part::of(u, l, dev_cta() - l.lists, smem)) return;
     int t = (int)dev_thread(), row = t >> 3, sub = t & 7, wave = (int)dev_wave();
     int end = (int)(u.seq.q_end - u.row0), low = (int)stw_clamp_i64(u.seq.q_low - u.row0, 0, STW_CDNA_ROWS);
     int used = (int)stw_clamp_i64(u.seq.q.used - u.row0, 0, STW_CDNA_ROWS), cols = (int)p.head_dim_v;
@@ -126,9 +126,9 @@ template <class C> DEV_FN void attn_cdna_delta(const stw_attn_launch &l, char *s
         }
         to += C::STATS;
         if (__builtin_amdgcn_ballot_w64(infinite)) marks |= 1u << c;
-        if (LOOKS) marks |= attn_cdna_rows_look(now.dout, 0x2b800000u /* ATTN_TINY_ROWS */) << c;
+        if (LOOKS) marks |= attn_cdna_rows_look(now.dout, 0x2b800000u /* ATTN_SUBNORMAL_ROWS */) << c;
         if constexpr (FLUSHES) {
-            of_q |= attn_cdna_rows_look(now.q, 0x35800000u /* ATTN_TINY_KEYS */) << c;
+            of_q |= attn_cdna_rows_look(now.q, 0x35800000u /* ATTN_SUBNORMAL_KEYS */) << c;
             DEV_UNROLL for (int j = 0; j < PIECES; ++j)
                 DEV_UNROLL for (int e = 0; e < 4; ++e) {
                     cdna_least::add(least, now.dout[j][e]);
@@ -143,19 +143,19 @@ template <class C> DEV_FN void attn_cdna_delta(const stw_attn_launch &l, char *s
     if (t >= blocks) return;
     marks = (all[0][0] | all[1][0] | all[2][0] | all[3][0]) >> t;
     of_q = (all[0][1] | all[1][1] | all[2][1] | all[3][1]) >> t;
-    auto tiny = [](uint32_t x) { return (x & (CDNA_ROWS_ANY | CDNA_ROWS_COUNT)) == CDNA_ROWS_ANY; };
+    auto subnormal = [](uint32_t x) { return (x & (CDNA_ROWS_ANY | CDNA_ROWS_COUNT)) == CDNA_ROWS_ANY; };
     bool flushed = (all[0][0] | all[1][0] | all[2][0] | all[3][0]) & CDNA_ROWS_FLUSHED; /* marks all blocks: the main loop asks for any */
     stats[t * C::STATS + 64] = marks & 1 ? 1.0f : 0.0f;
-    stats[t * C::STATS + 65] = LOOKS && (tiny(marks) || tiny(of_q) || flushed) ? 1.0f : 0.0f;
+    stats[t * C::STATS + 65] = LOOKS && (subnormal(marks) || subnormal(of_q) || flushed) ? 1.0f : 0.0f;
 }
 
 /* Sums, in the order of the main loop's registers, times scale: a thread makes eight neighbouring columns at a time. */
-template <class C> DEV_FN void attn_cdna_finish(const stw_attn_launch &l, char *smem) {
+template <class C> DEV_FN void attn_cdna_postprocess(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
     enum { LANES = C::HD / 8, STEP = 256 / LANES, PASSES = (int)STW_CDNA_ROWS / STEP, WAVE = C::HD / 4 };
     const stw_attn_params &p = l.p;
     attn_cdna_part u;
-    if (!attn_cdna_part::of(u, l, dev_unit(), smem)) return;
+    if (!attn_cdna_part::of(u, l, dev_cta(), smem)) return;
     int t = (int)dev_thread(), row = t / LANES, col = t % LANES * 8, cols = (int)p.head_dim_qk;
     int end = (int)stw_clamp_i64(u.seq.q.rows - u.row0, 0, STW_CDNA_ROWS), used = (int)stw_clamp_i64(u.seq.q.used - u.row0, 0, STW_CDNA_ROWS);
     int blocks = (int)stw_smaller(C::BLOCKS, stw_blocks_of(u.seq.q.rows - u.row0, 32));

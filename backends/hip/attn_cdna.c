@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The host side of CDNA's own main loop (loop "cdna"; "cdna_bf16" where the matrix unit takes subnormal bf16 for
- * zero): which problems it takes and what it decides about them. Kernels: attn_bwd_cdna.inl. Where it does not take
+ * zero): which problems it takes and what it decides about them. Kernels: attn_bwd_cdna.h. Where it does not take
  * a problem, the shared kernels of the same tile run. Pure functions. */
 #include "backends/gpu/attn_tiled.h"
 
@@ -21,7 +21,7 @@ static int64_t class_of_rows(const stw_attn_params *p) {
 
 /* NULL, or what CDNA's own kernels (loops "cdna", "cdna_bf16") do not take: no features of single pairs, all
  * three gradients in their own type and any order. What offsets reach is asked of the sizes' classes. */
-static const char *lean_refusal(const stw_variant *tile, const stw_attn_params *p) {
+static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
     const uint32_t outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
     int64_t rows = class_of_rows(p),
             keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
@@ -38,7 +38,7 @@ static const char *lean_refusal(const stw_variant *tile, const stw_attn_params *
 }
 
 /* Of what is not refused, the problems for which CDNA has own kernels before and behind the main loop, too. */
-static int lean_delta(const stw_attn_params *p) {
+static int cdna_preprocess(const stw_attn_params *p) {
     const uint32_t options = STW_FEAT_DLSE | STW_FEAT_GIVEN_DELTA | STW_FEAT_WRITE_DELTA;
     int64_t rows = class_of_rows(p);
     return !(p->features & options) && !(p->outputs & STW_OUT_DSINK) &&
@@ -46,21 +46,21 @@ static int lean_delta(const stw_attn_params *p) {
            (rows + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
 }
 
-static int lean_finish(const stw_attn_params *p) {
+static int cdna_postprocess(const stw_attn_params *p) {
     return p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) &&
            !(p->outputs & STW_OUT_DSINK) && is_even(&p->dq, class_of_rows(p), p->head_dim_qk);
 }
 
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     stw_attn_tiled_plan(tile, p, wave, 0, out);
-    if (lean_refusal(tile, p)) return;
+    if (cdna_refusal(tile, p)) return;
     out->mode = "plain";
     out->bn = STW_CDNA_BN;
     out->smem = STW_CDNA_SMEM(tile->head_dim);
     out->vectors = STW_STATS_NEGATED;
     out->small_rows = STW_CDNA_ROWS;
-    out->delta = lean_delta(p) ? "cdna" : NULL;
-    out->finish = lean_finish(p) ? "cdna" : NULL;
+    out->delta = cdna_preprocess(p) ? "cdna" : NULL;
+    out->finish = cdna_postprocess(p) ? "cdna" : NULL;
 }
 
 /* f16 is multiplied by the shared kernels, as f32. For bf16 there is, behind the main loop, a kernel for the units
@@ -71,12 +71,12 @@ static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_
         return;
     }
     plan(tile, p, wave, out);
-    out->exact = p->dtype == STW_BF16 && !lean_refusal(tile, p);
+    out->exact = p->dtype == STW_BF16 && !cdna_refusal(tile, p);
 }
 
 static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p) {
-    return p->dtype == STW_F16 ? stw_attn_tiled_slower(tile, p, 1) : lean_refusal(tile, p);
+    return p->dtype == STW_F16 ? stw_attn_tiled_slower(tile, p, 1) : cdna_refusal(tile, p);
 }
 
-STW_ATTN_LOOP(cdna, .call = STW_CALL_BWD, .slower = lean_refusal, .plan = plan);
+STW_ATTN_LOOP(cdna, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan);
 STW_ATTN_LOOP(cdna_bf16, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16);

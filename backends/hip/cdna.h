@@ -66,7 +66,7 @@ __attribute__((device)) float cdna_times(float x, float y) __asm("llvm.amdgcn.fm
 DEV_FN uint32_t cdna_lows(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x05040100u); }
 DEV_FN uint32_t cdna_highs(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x07060302u); }
 
-/* Whether one of many bf16 is not 0 but below 2^-100 (attn_bwd_tiny.inl): the least of twice their sizes less 1, by halves
+/* Whether one of many bf16 is not 0 but below 2^-100 (attn_bwd_subnormal.h): the least of twice their sizes less 1, by halves
  * of the words, where 0 is the largest number of all. */
 struct cdna_least {
     leaf_us2 x;
@@ -83,7 +83,7 @@ struct cdna_least {
 };
 
 /* P and dS as operands, and results. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one instruction
- * (the largest NaN would overflow: none is made, see attn_delta_row). */
+ * (the largest NaN would overflow: none is made, see attn_preprocess_row). */
 DEV_FN uint32_t cdna_operand(dev_bf16, leaf_f2 x) {
 #if defined(__gfx90a__)
     leaf_u2 u = __builtin_bit_cast(leaf_u2, x) + 0x8000u;

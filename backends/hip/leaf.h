@@ -14,7 +14,7 @@
 #define DEV_FN        static __attribute__((device)) inline __attribute__((always_inline))
 #define DEV_METHOD    __attribute__((device)) inline __attribute__((always_inline)) /* of a struct's object */
 #define DEV_WAVE      64
-#define LEAF_QUEUES 0 /* blocks of threads take one unit: scalar registers would be spilled */
+#define LEAF_QUEUES 0 /* CTAs take one work tile: scalar registers would be spilled */
 #if defined(__gfx90a__)
 #define LEAF_FLUSHES 1 /* matrix products of f16 and bf16 take subnormal operands for zero, and give none */
 #else
@@ -53,7 +53,7 @@ DEV_FN uint32_t dev_thread() { return __builtin_amdgcn_workitem_id_x(); }
 DEV_FN uint32_t dev_threads() { return __builtin_amdgcn_workgroup_size_x(); }
 DEV_FN uint32_t dev_lane() { return __builtin_amdgcn_workitem_id_x() % DEV_WAVE; }
 /* Number of the block in a grid folded over x and y, as backends/gpu/attn_tiled.c folds it. */
-DEV_FN int64_t dev_unit() {
+DEV_FN int64_t dev_cta() {
     return (int64_t)__builtin_amdgcn_workgroup_id_y() * STW_GRID_X_HIP + __builtin_amdgcn_workgroup_id_x();
 }
 

@@ -9,7 +9,7 @@ DEV_FN float fmaf(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 DEV_FN float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
 DEV_FN float copysignf(float x, float y) { return __builtin_copysignf(x, y); }
 
-/* 2^x within 2 ulp, tiny results flushed: for operands that are rounded to 16 bits. Compilers without a builtin for
+/* 2^x within 2 ulp, subnormal results flushed: for operands that are rounded to 16 bits. Compilers without a builtin for
  * the instruction (before clang 17) take it for the general function. */
 DEV_FN float dev_exp2_fast(float x) {
 #if __has_builtin(__builtin_amdgcn_exp2f)

@@ -27,7 +27,7 @@ template <int G> DEV_FN void leaf_gather(uint32_t w[G], int lane);
 /* Lanes that hold one row: those that differ in these bits of their number. */
 #define LEAF_ROW_LANES 15
 /* f32 operands are multiplied as they are. */
-#define LEAF_F32_IN_PARTS 0
+#define LEAF_F32_BF16X3 0
 
 /* Four consecutive rows (from a multiple of 4) of one column are one lane's values. */
 #define LEAF_FOUR_LANES 1
@@ -99,7 +99,7 @@ template <class T> struct leaf_mma {
 
 #if defined(__gfx90a__)
 /* Its matrix unit takes subnormal 16-bit operands for zero, and weights and gradients in f16 are subnormal below
- * 2^-14: f16 is always multiplied as f32, a quarter as fast. bf16 is where it matters: attn_bwd_tiny.inl. */
+ * 2^-14: f16 is always multiplied as f32, a quarter as fast. bf16 is where it matters: attn_bwd_subnormal.h. */
 template <> struct leaf_mma<dev_f16> {
     enum { K = 16, B_TILES = 1 };
     struct a_frag {

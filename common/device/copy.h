@@ -8,7 +8,7 @@
 #include "tile.h"
 
 /* THREADS threads copy a tile: thread t always has the vectors of column col(t) in rows row(t), row(t) + STEP... */
-template <class Tile, int THREADS, bool PARTS = Tile::PARTS != 1> struct dev_row_copy {
+template <class Tile, int THREADS, bool TERMS = Tile::TERMS != 1> struct dev_row_copy {
     typedef typename Tile::type T;
     enum {
         ASYNC = 1,
@@ -76,7 +76,7 @@ template <class Tile, int THREADS> struct dev_row_copy<Tile, THREADS, true> {
     DEV_FN int row(int t) { return t / LANES; }
     DEV_FN int col(int t) { return t % LANES * VECTOR; }
 
-    /* As whole() above, into registers; put() when no number is odd, else part(). */
+    /* As whole() above, into registers; put() when no number is nonfinite, else part(). */
     DEV_FN void fetch(dev_vector v[COUNT], const T *from, int64_t stride, int cols, int t) {
         const dev_vector zero = {{0, 0, 0, 0}};
         int r = row(t), c = col(t);
@@ -87,10 +87,10 @@ template <class Tile, int THREADS> struct dev_row_copy<Tile, THREADS, true> {
             if (live) v[i] = dev_load_vector(at + (int64_t)i * (STEP * (int)sizeof(T)) * stride);
         }
     }
-    DEV_FN bool any_odd(const dev_vector v[COUNT]) {
-        bool odd = false;
-        DEV_UNROLL for (int i = 0; i < COUNT; ++i) odd |= leaf::is_odd(v[i]);
-        return odd;
+    DEV_FN bool any_nonfinite(const dev_vector v[COUNT]) {
+        bool nonfinite = false;
+        DEV_UNROLL for (int i = 0; i < COUNT; ++i) nonfinite |= leaf::is_nonfinite(v[i]);
+        return nonfinite;
     }
     DEV_FN void put(T *tile, const dev_vector v[COUNT], int t) {
         DEV_UNROLL for (int i = 0; i < COUNT; ++i) leaf::template store_four<Tile>(tile, row(t) + i * STEP, col(t), v[i]);
@@ -111,7 +111,7 @@ template <class Tile, int THREADS> struct dev_row_copy<Tile, THREADS, true> {
                 if (whole && live) v[i] = dev_load_vector(at + i * STEP * stride);
             }
             DEV_UNROLL for (int i = 0; i < CHUNK; ++i)
-                if (leaf::is_odd(v[i])) whole = false;
+                if (leaf::is_nonfinite(v[i])) whole = false;
             if (whole) {
                 DEV_UNROLL for (int i = 0; i < CHUNK; ++i) leaf::template store_four<Tile>(tile, r + i * STEP, c, v[i]);
                 continue;

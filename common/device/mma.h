@@ -39,7 +39,7 @@ struct dev_unflushed {
 
 /* The general form: an operand whose tile has k as its rows says so with *_BY_K. */
 template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB, class Side>
-DEV_FN void dev_multiply_beside(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b,
+DEV_FN void dev_multiply_overlap(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b,
                                 Side &side, int wave, int lane) {
     typedef leaf_mma<typename TileA::type> mma;
     enum { AHEAD = sizeof(typename TileA::type) == 2 ? 2 : 1, GROUPS = Split::NT / mma::B_TILES };
@@ -57,7 +57,7 @@ DEV_FN void dev_multiply_beside(dev_acc<Split> &acc, const typename TileA::type 
                                                     next * mma::K, lane);
         }
         if (k < 0) continue;
-        if constexpr (TileB::PARTS != 1) {
+        if constexpr (TileB::TERMS != 1) {
             mma::products(acc.v, rest.v, fa[k % AHEAD], fb[k % AHEAD], k == 0, k + 1 == K / mma::K);
         } else {
             DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
@@ -76,13 +76,13 @@ template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB
 DEV_FN void dev_multiply(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b, int wave,
                          int lane) {
     dev_nothing nothing;
-    dev_multiply_beside<A_BY_K, B_BY_K, K, Split, TileA, TileB>(acc, a, b, nothing, wave, lane);
+    dev_multiply_overlap<A_BY_K, B_BY_K, K, Split, TileA, TileB>(acc, a, b, nothing, wave, lane);
 }
 
 template <class S, class A, class B, class Overlap>
 DEV_FN void mma_ABt(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, Overlap &overlap, int wave, int lane) {
     static_assert((int)A::COLS == (int)B::COLS, "both have k as columns");
-    dev_multiply_beside<false, false, A::COLS, S, A, B>(acc, a.data, b.data, overlap, wave, lane);
+    dev_multiply_overlap<false, false, A::COLS, S, A, B>(acc, a.data, b.data, overlap, wave, lane);
 }
 template <class S, class A, class B>
 DEV_FN void mma_ABt(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, int wave, int lane) {
@@ -93,7 +93,7 @@ DEV_FN void mma_ABt(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, int
 template <class S, class A, class B, class Overlap>
 DEV_FN void mma_AB(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, Overlap &overlap, int wave, int lane) {
     static_assert((int)A::COLS == (int)B::ROWS, "k: columns of A, rows of B");
-    dev_multiply_beside<false, true, A::COLS, S, A, B>(acc, a.data, b.data, overlap, wave, lane);
+    dev_multiply_overlap<false, true, A::COLS, S, A, B>(acc, a.data, b.data, overlap, wave, lane);
 }
 template <class S, class A, class B>
 DEV_FN void mma_AB(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, int wave, int lane) {
@@ -104,7 +104,7 @@ DEV_FN void mma_AB(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, int 
 template <class S, class A, class B, class Overlap>
 DEV_FN void mma_AtB(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, Overlap &overlap, int wave, int lane) {
     static_assert((int)A::ROWS == (int)B::ROWS, "both have k as rows");
-    dev_multiply_beside<true, true, A::ROWS, S, A, B>(acc, a.data, b.data, overlap, wave, lane);
+    dev_multiply_overlap<true, true, A::ROWS, S, A, B>(acc, a.data, b.data, overlap, wave, lane);
 }
 
 /* The same where the matrix unit truncates what it adds (16-bit operands on NVIDIA): two steps at a time are summed by

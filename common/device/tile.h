@@ -4,7 +4,7 @@
  *
  * Rows of 128-byte multiples: vector v (16 bytes) of row r lies at v XOR (r mod 8), so that 8 rows of one
  * vector column fall into different banks. Other rows are padded by a vector. Where the leaf multiplies f32 in parts
- * (LEAF_F32_IN_PARTS), a tile of at least 32 columns is three planes of 16-bit parts, each like a 16-bit tile. */
+ * (LEAF_F32_BF16X3), a tile of at least 32 columns is three planes of 16-bit parts, each like a 16-bit tile. */
 #ifndef STW_COMMON_DEVICE_TILE_H
 #define STW_COMMON_DEVICE_TILE_H
 
@@ -12,7 +12,7 @@
 
 /* Bytes of an element of type T in shared memory, all parts together, as the host's formulas want it. */
 template <class T> struct dev_stored {
-    enum : unsigned { BYTES = sizeof(T) == 4 && LEAF_F32_IN_PARTS ? 6 : sizeof(T) };
+    enum : unsigned { BYTES = sizeof(T) == 4 && LEAF_F32_BF16X3 ? 6 : sizeof(T) };
 };
 
 template <class T, int ROWS_, int COLS_> struct dev_tile {
@@ -20,15 +20,15 @@ template <class T, int ROWS_, int COLS_> struct dev_tile {
     enum {
         ROWS = ROWS_,
         COLS = COLS_,
-        PARTS = (int)STW_TILE_PARTS(dev_stored<T>::BYTES, COLS_),
-        ELEMENT = PARTS == 1 ? (int)sizeof(T) : 2, /* bytes in a plane */
+        TERMS = (int)STW_TILE_TERMS(dev_stored<T>::BYTES, COLS_),
+        ELEMENT = TERMS == 1 ? (int)sizeof(T) : 2, /* bytes in a plane */
         VECTOR = 16 / ELEMENT,
         SWIZZLED = STW_TILE_SWIZZLED(ELEMENT, COLS_),
         STRIDE = COLS_ + (SWIZZLED ? 0 : VECTOR),
         PLANE = ROWS * STRIDE * ELEMENT,
         BYTES = (int)STW_TILE_BYTES(dev_stored<T>::BYTES, ROWS_, COLS_)
     };
-    static_assert(BYTES == PARTS * PLANE, "host and device agree on tiles");
+    static_assert(BYTES == TERMS * PLANE, "host and device agree on tiles");
 
     /* Element number of (row, col), in each plane. */
     DEV_FN int at(int row, int col) {
@@ -50,10 +50,10 @@ template <class Tile> struct dev_smem_tile {
 };
 
 /* Type of the first plane of a tile. */
-template <class T, int PARTS> struct dev_first_part {
+template <class T, int TERMS> struct dev_first_term {
     typedef dev_bf16 type;
 };
-template <class T> struct dev_first_part<T, 1> {
+template <class T> struct dev_first_term<T, 1> {
     typedef T type;
 };
 

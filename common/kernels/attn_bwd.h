@@ -17,14 +17,14 @@
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_H
 #define STW_COMMON_KERNELS_ATTN_BWD_H
 
-#include "common/kernels/attn_bwd_keys.h"
+#include "common/kernels/attn_bwd_epilogue.h"
 #include "common/kernels/attn_bwd_scores.h"
 
 /* The tile of dBias, where the main loop writes it. */
 template <class C>
-DEV_FN attn_bias_store<typename C::pairs> attn_bias_of(const attn_unit &u, const stw_attn_launch &l, int h, int block) {
+DEV_FN attn_bias_store<typename C::scores> attn_bias_of(const attn_work_tile &u, const stw_attn_launch &l, int h, int block) {
     const stw_bias_param &t = l.p.dbias;
-    attn_bias_store<typename C::pairs> bias = {nullptr, t.query, l.p.dbias_dtype, 0, 0, (l.p.accumulate & STW_OUT_DBIAS) != 0};
+    attn_bias_store<typename C::scores> bias = {nullptr, t.query, l.p.dbias_dtype, 0, 0, (l.p.accumulate & STW_OUT_DBIAS) != 0};
     bias.rows = (int)stw_clamp_i64(u.seq.q.used - (int64_t)block * C::BM, 0, C::BM);
     bias.cols = (int)stw_clamp_i64(u.seq.kv.used - u.j0, 0, C::BN);
     bias.to = (char *)t.data + (u.b * t.batch + h * t.head + (int64_t)block * C::BM * t.query + u.j0) *
@@ -34,10 +34,10 @@ DEV_FN attn_bias_store<typename C::pairs> attn_bias_of(const attn_unit &u, const
 
 /* dS' in shared memory is the tile: whole vectors to dBias. */
 template <class C>
-DEV_FN void attn_bias_write_tile(const attn_bias_store<typename C::pairs> &b, const char *smem) {
+DEV_FN void attn_bias_write_tile(const attn_bias_store<typename C::scores> &b, const char *smem) {
     typedef typename C::T T;
-    typedef dev_row_copy<typename C::pairs, C::THREADS> copy;
-    enum { VECTOR = C::pairs::VECTOR };
+    typedef dev_row_copy<typename C::scores, C::THREADS> copy;
+    enum { VECTOR = C::scores::VECTOR };
     const T *tile = C::ds(smem).data;
     int row = copy::row((int)dev_thread()), col = copy::col((int)dev_thread());
     bool vector =
@@ -46,10 +46,10 @@ DEV_FN void attn_bias_write_tile(const attn_bias_store<typename C::pairs> &b, co
     if (col >= b.cols) return;
     DEV_ROLLED for (int i = 0; i < copy::COUNT; ++i, row += copy::STEP, to += copy::STEP * b.stride) {
         if (row >= b.rows) return;
-        dev_vector v = dev_load_vector(tile + C::pairs::at(row, col));
+        dev_vector v = dev_load_vector(tile + C::scores::at(row, col));
         if (vector) dev_store_vector(to, v);
         else
-            for (int e = 0; e < VECTOR && col + e < b.cols; ++e) to[e] = tile[C::pairs::at(row, col + e)];
+            for (int e = 0; e < VECTOR && col + e < b.cols; ++e) to[e] = tile[C::scores::at(row, col + e)];
     }
 }
 
@@ -88,32 +88,32 @@ DEV_FN void attn_dq_of(attn_dq<C> &q, const stw_attn_launch &l, uint32_t at, con
 
 /* Deterministic: adds when it is this key block's turn. */
 template <class C>
-DEV_FN void attn_dq_in_turn(attn_dq<C> &q, const stw_attn_launch &l, const attn_unit &u, uint32_t at, int block,
+DEV_FN void attn_dq_ordered(attn_dq<C> &q, const stw_attn_launch &l, const attn_work_tile &u, uint32_t at, int block,
                             bool subnormal) {
     uint32_t mine = (uint32_t)(u.block - stw_key_blocks(&u.seq, C::BM, C::BN, block).first);
     if (dev_thread() == 0 && !*l.unordered) /* with wrong cu_seqlens there may be no order: status_out tells */
-        while (dev_load_acquire(l.turns + at) != mine) {}
+        while (dev_load_acquire(l.dq_semaphore + at) != mine) {}
     dev_barrier();
     if (subnormal) q.add_exact();
     else q.add_all();
     dev_fence();
     dev_barrier();
-    if (dev_thread() == 0) dev_store_release(l.turns + at, mine + 1);
+    if (dev_thread() == 0) dev_store_release(l.dq_semaphore + at, mine + 1);
 }
 
 /* dQ, dV and dK one after the other, those that are asked for: deterministic mode, few outputs, subnormal numbers. */
 template <class C, int MODE, class Sums>
 DEV_FN void attn_bwd_gradients_apart(dev_acc<typename C::key_split> &dk, dev_acc<typename C::key_split> &dv,
-                                     const attn_unit &u, const stw_attn_launch &l, char *smem, int stage, uint32_t at,
+                                     const attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage, uint32_t at,
                                      int block, bool subnormal, int wave, int lane) {
     const stw_attn_params &p = l.p;
     const dev_smem_tile<typename C::rows> q = C::q(smem, stage), dout = C::dout(smem, stage);
-    const dev_smem_tile<typename C::pairs> pz = C::p(smem), ds = C::ds(smem);
+    const dev_smem_tile<typename C::scores> pz = C::p(smem), ds = C::ds(smem);
     Sums sums;
     if (p.outputs & STW_OUT_DQ) {
         attn_dq<C> dq;
         attn_dq_of<C, Sums>(dq, l, at, smem, wave, lane);
-        if (p.features & STW_FEAT_DETERMINISTIC) attn_dq_in_turn<C>(dq, l, u, at, block, subnormal);
+        if (p.features & STW_FEAT_DETERMINISTIC) attn_dq_ordered<C>(dq, l, u, at, block, subnormal);
         else if (subnormal) dq.add_exact();
         else dq.add_all();
     }
@@ -125,25 +125,25 @@ DEV_FN void attn_bwd_gradients_apart(dev_acc<typename C::key_split> &dk, dev_acc
 /* The second half of a step: dQ, dV and dK of P and dS in shared memory; dBias where dS itself is its tile. */
 template <class C, int MODE, class Bias>
 DEV_FN void attn_bwd_gradients(dev_acc<typename C::key_split> &dk, dev_acc<typename C::key_split> &dv,
-                               const attn_unit &u, const stw_attn_launch &l, char *smem, int stage, uint32_t at,
+                               const attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage, uint32_t at,
                                int block, const Bias &dbias, int wave, int lane) {
     typedef typename C::T T;
     const stw_attn_params &p = l.p;
     const dev_smem_tile<typename C::rows> q = C::q(smem, stage), dout = C::dout(smem, stage);
-    const dev_smem_tile<typename C::pairs> pz = C::p(smem), ds = C::ds(smem);
-    bool subnormal = attn_is_tiny<C>(u, C::stats(smem, stage));
+    const dev_smem_tile<typename C::scores> pz = C::p(smem), ds = C::ds(smem);
+    bool subnormal = attn_is_subnormal<C>(u, C::stats(smem, stage));
     if ((p.outputs & STW_OUT_DQKV) == STW_OUT_DQKV && !(p.features & STW_FEAT_DETERMINISTIC) && !subnormal) {
         attn_dq<C> dq;
         attn_dq_of<C>(dq, l, at, smem, wave, lane); /* dQ = dS K */
         dq.half = 0;
         mma_AtB(dv, pz, dout, dq, wave, lane); /* dV += P^T dO, half of dQ added under it */
         /* elsewhere registers are spilled with it */
-        if (MODE != ATTN_BIASED && (C::HD > 64) == (C::rows::PARTS == 1)) dev_part(l.never != 0);
+        if (MODE != ATTN_BIASED && (C::HD > 64) == (C::rows::TERMS == 1)) dev_part(l.never != 0);
         dq.half = 1;
         if constexpr (MODE == ATTN_BIASED) {
             dev_halves_arrive_behind_product(C::weights_end(smem));
             if (l.bias_direct) {
-                attn_bias_store<typename C::pairs> to = dbias();
+                attn_bias_store<typename C::scores> to = dbias();
                 if (!attn_bias_side<C>::fits(to)) {
                     attn_bias_write_tile<C>(to, smem);
                     to.rows = 0;
@@ -170,19 +170,19 @@ DEV_FN void attn_bwd_gradients(dev_acc<typename C::key_split> &dk, dev_acc<typen
 
 /* dK and dV, those that are asked for, to their tensors; `drained`: there they are added to what was stored before. */
 template <class C>
-DEV_FN void attn_bwd_store(const attn_unit &u, const stw_attn_launch &l, dev_acc<typename C::key_split> &dk,
+DEV_FN void attn_bwd_store(const attn_work_tile &u, const stw_attn_launch &l, dev_acc<typename C::key_split> &dk,
                            dev_acc<typename C::key_split> &dv, char *smem, bool to_dk, bool to_dv, bool drained,
                            int wave, int lane) {
     const stw_attn_params &p = l.p;
     if (to_dv && (p.outputs & STW_OUT_DV)) {
         bool add = (p.accumulate & STW_OUT_DV) || (drained && p.dv_dtype == STW_F32);
-        attn_store_keys<C>(u, dv, p.dv, p.dtype, p.dv_dtype, add, (l.vectors & STW_VECTOR_DV) != 0,
+        attn_epilogue_store<C>(u, dv, p.dv, p.dtype, p.dv_dtype, add, (l.vectors & STW_VECTOR_DV) != 0,
                            (int)p.head_dim_v, 1.0f, smem + C::AT_V, wave, lane);
         dv.clear();
     }
     if (to_dk && (p.outputs & STW_OUT_DK)) {
         bool add = (p.accumulate & STW_OUT_DK) || (drained && p.dk_dtype == STW_F32);
-        attn_store_keys<C>(u, dk, p.dk, p.dtype, p.dk_dtype, add, (l.vectors & STW_VECTOR_DK) != 0,
+        attn_epilogue_store<C>(u, dk, p.dk, p.dtype, p.dk_dtype, add, (l.vectors & STW_VECTOR_DK) != 0,
                            (int)p.head_dim_qk, p.scale, smem + C::AT_K, wave, lane);
         dk.clear();
     }
@@ -194,11 +194,11 @@ DEV_FN void attn_bwd_store(const attn_unit &u, const stw_attn_launch &l, dev_acc
 
 /* A work tile's first loads: its keys and values, its first query block, and the bias of both. */
 template <class C, int MODE>
-DEV_FN void attn_bwd_begin(attn_walk<C> &walk, attn_bias_walk<C> &bias, attn_values<C> &values, attn_unit &u,
+DEV_FN void attn_bwd_begin(attn_scheduler<C> &scheduler, attn_bias_scheduler<C> &bias, attn_values<C> &values, attn_work_tile &u,
                            const stw_attn_launch &l, char *smem, int stage, int wave, int lane) {
     if (u.first >= u.end) return;
-    walk = attn_walk<C>::begin(u, l);
-    attn_load_keys<C>(u, l, u.kv_head, smem, walk.thread);
+    scheduler = attn_scheduler<C>::begin(u, l);
+    attn_load_keys<C>(u, l, u.kv_head, smem, scheduler.thread);
     if (C::VALUES_HELD) {
         dev_copy_commit();
         dev_copy_wait();
@@ -207,10 +207,10 @@ DEV_FN void attn_bwd_begin(attn_walk<C> &walk, attn_bias_walk<C> &bias, attn_val
         values.take(smem, wave, lane);
         dev_barrier();
     }
-    walk.load(u, l, smem, stage);
+    scheduler.load(u, l, smem, stage);
     if constexpr (MODE == ATTN_BIASED) {
-        bias = attn_bias_walk<C>::begin(walk, u, l);
-        attn_bias_part<C>::fetch(bias, walk, u, l, smem, wave, lane);
+        bias = attn_bias_scheduler<C>::begin(scheduler, u, l);
+        attn_bias_part<C>::fetch(bias, scheduler, u, l, smem, wave, lane);
     }
     dev_copy_commit();
 }
@@ -219,43 +219,43 @@ DEV_FN void attn_bwd_begin(attn_walk<C> &walk, attn_bias_walk<C> &bias, attn_val
  * it is has been found out before. Conditions are made uniform for the compiler, which then keeps the walk in registers
  * that a wave shares. The loop's state is in variables, not in a structure: ptxas makes other code of that. */
 template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l, char *smem) {
-    typedef attn_bias_store<typename C::pairs> bias_store;
+    typedef attn_bias_store<typename C::scores> bias_store;
     enum { DRAINS = MODE == ATTN_ALL && sizeof(typename C::T) == 2 };
-    enum { QUEUES = LEAF_QUEUES, KEYS_DIRECT = attn_keys_direct<C>::yes };
+    enum { QUEUES = LEAF_QUEUES, KEYS_DIRECT = attn_epilogue_direct<C>::yes };
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    attn_unit *units = (attn_unit *)(void *)(smem + C::AT_UNIT); /* this one and the next, in turn */
+    attn_work_tile *work_tiles = (attn_work_tile *)(void *)(smem + C::AT_WORK_TILE); /* this one and the next, in turn */
     if (dev_thread() == 0) dev_halves_init(C::step_end(smem), C::WARPS);
     if (MODE == ATTN_BIASED && dev_thread() == 0) dev_halves_init(C::weights_end(smem), C::WARPS);
-    attn_unit_take_now(units[0], l, wave, lane);
+    attn_work_tile_take_now(work_tiles[0], l, wave, lane);
     dev_acc<typename C::key_split> dk, dv;
     dk.clear();
     dv.clear();
     attn_values<C> values;
-    attn_walk<C> walk;
-    attn_bias_walk<C> tile; /* ATTN_BIASED */
+    attn_scheduler<C> scheduler;
+    attn_bias_scheduler<C> tile; /* ATTN_BIASED */
     int now = 0, was = 0; /* the work tile of the next steps, and that whose sums dK and dV are */
-    bool live = dev_uniform(units[0].live) != 0, more = false, summed = false;
+    bool live = dev_uniform(work_tiles[0].live) != 0, more = false, summed = false;
     int stage = 0, steps = 0, step = 0;
     for (;;) {
         bool enters = live && !more;
-        if (KEYS_DIRECT && enters) attn_bwd_begin<C, MODE>(walk, tile, values, units[now], l, smem, stage, wave, lane);
+        if (KEYS_DIRECT && enters) attn_bwd_begin<C, MODE>(scheduler, tile, values, work_tiles[now], l, smem, stage, wave, lane);
         if (summed)
-            attn_bwd_store<C>(units[was], l, dk, dv, smem, !more || p.dk_dtype == STW_F32, !more || p.dv_dtype == STW_F32,
+            attn_bwd_store<C>(work_tiles[was], l, dk, dv, smem, !more || p.dk_dtype == STW_F32, !more || p.dv_dtype == STW_F32,
                               DRAINS && step > ATTN_DRAIN_STEPS(C), wave, dev_keep(lane));
         if (!live) return;
         if (!KEYS_DIRECT && enters) {
             dev_barrier();
-            attn_bwd_begin<C, MODE>(walk, tile, values, units[now], l, smem, stage, wave, lane);
+            attn_bwd_begin<C, MODE>(scheduler, tile, values, work_tiles[now], l, smem, stage, wave, lane);
         }
-        attn_unit &u = units[now], &next = units[now ^ 1];
+        attn_work_tile &u = work_tiles[now], &next = work_tiles[now ^ 1];
         if (enters) {
             attn_place at = {0, 0, false};
             /* few work tiles: one for every CTA */
-            if (QUEUES && dev_thread() == 0 && l.units > l.blocks) at = attn_unit_take(l);
+            if (QUEUES && dev_thread() == 0 && l.work_tiles > l.blocks) at = attn_work_tile_take(l);
             dev_copy_wait();
             dev_barrier(); /* the keys have arrived, and the work tile before has been stored */
-            if (QUEUES && wave == 0) attn_unit_fetch(next, l, at, lane);
+            if (QUEUES && wave == 0) attn_work_tile_fetch(next, l, at, lane);
             more = dev_uniform(u.first) < dev_uniform(u.end);
             step = 0;
             if (more && !C::VALUES_HELD) {
@@ -266,16 +266,16 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
         for (bool full = false; more && !full; ++step, ++steps) {
             full = DRAINS && step % ATTN_DRAIN_STEPS(C) == ATTN_DRAIN_STEPS(C) - 1 &&
                    (p.dk_dtype == STW_F32 || p.dv_dtype == STW_F32);
-            int block = walk.block, h = walk.h;
-            uint32_t at = walk.at;
-            bool inner = walk.is_inner();
-            more = walk.next(u, l);
+            int block = scheduler.block, h = scheduler.h;
+            uint32_t at = scheduler.at;
+            bool inner = scheduler.is_inner();
+            more = scheduler.next(u, l);
             /* what is derived from the lane is not kept over the loop: registers are taken */
-            if ((MODE & ATTN_BIASED) || C::rows::PARTS != 1 || C::CROWDED) lane = dev_keep(lane);
+            if ((MODE & ATTN_BIASED) || C::rows::TERMS != 1 || C::CROWDED) lane = dev_keep(lane);
             attn_ahead<C> ahead;
-            if (C::STAGES == 2 && more) ahead.fetch(walk, l);
+            if (C::STAGES == 2 && more) ahead.fetch(scheduler, l);
             auto dbias = [&]() { /* where dS goes, if its gradient is wanted */
-                attn_bias_store<typename C::pairs> to = attn_bias_of<C>(u, l, h, block);
+                attn_bias_store<typename C::scores> to = attn_bias_of<C>(u, l, h, block);
                 if (MODE == ATTN_BIASED) to.to = (char *)tile.dbias;
                 return to;
             };
@@ -284,13 +284,13 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
                 if (C::STAGES == 1) return;
                 if (steps) dev_halves_wait(C::step_end(smem), steps - 1); /* all have read the step before's rows */
                 if (!more) return;
-                ahead.place(walk, u, l, smem, stage ^ 1);
+                ahead.place(scheduler, u, l, smem, stage ^ 1);
                 dev_copy_commit();
             }, wave, lane);
             dev_copy_wait(); /* the rows of the next step, */
             dev_barrier();   /* and P and dS of all waves  */
             if (MODE == ATTN_ALL && bias_store::from_tile(l)) attn_bias_write_tile<C>(dbias(), smem);
-            if (C::STAGES == 1 && more) ahead.fetch(walk, l);
+            if (C::STAGES == 1 && more) ahead.fetch(scheduler, l);
             /* dQ += dS K, dV += P^T dO, dK += dS^T Q */
             attn_bwd_gradients<C, MODE>(dk, dv, u, l, smem, stage, at, block, dbias, wave, lane);
             if (C::STAGES == 2) {
@@ -300,14 +300,14 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
                     static_assert(C::STAGES == 2, "the bias comes a step ahead");
                     dev_halves_wait(C::weights_end(smem), steps);
                     if (more) {
-                        tile.next(walk, u, l);
-                        attn_bias_part<C>::fetch(tile, walk, u, l, smem, wave, lane);
+                        tile.next(scheduler, u, l);
+                        attn_bias_part<C>::fetch(tile, scheduler, u, l, smem, wave, lane);
                     }
                     dev_copy_commit();
                 }
             } else if (more) {
                 dev_barrier();
-                ahead.place(walk, u, l, smem, 0);
+                ahead.place(scheduler, u, l, smem, 0);
                 dev_copy_commit();
                 dev_copy_wait();
                 dev_barrier();

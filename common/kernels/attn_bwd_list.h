@@ -56,7 +56,7 @@ DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b,
     ((attn_key_block *)l.key_blocks)[at] = k;
 }
 
-/* Classes of sequences by length, the longest first: two an octave of query rows, which are steps of a unit. */
+/* Classes of sequences by length, the longest first: two an octave of query rows, which are steps of a work tile. */
 enum { ATTN_LENGTH_CLASSES = 64 };
 static_assert(2 * ATTN_LENGTH_CLASSES * sizeof(uint64_t) <= STW_ROW_SMEM, "room for what is known of each class");
 DEV_FN int attn_length_class(int64_t rows) {
@@ -65,13 +65,13 @@ DEV_FN int attn_length_class(int64_t rows) {
 }
 
 /* A sequence's `count` key blocks are entries `first` and on: the work tiles of entry `first + block`, to their places. */
-DEV_FN void attn_list_units(const stw_attn_launch &l, int64_t first, int64_t count, int64_t block, int64_t rows) {
-    const int64_t heads = l.p.heads_kv, together = stw_smaller(heads, stw_heads_beside(heads, l.beside_rows, rows));
+DEV_FN void attn_list_work_tiles(const stw_attn_launch &l, int64_t first, int64_t count, int64_t block, int64_t rows) {
+    const int64_t heads = l.p.heads_kv, together = stw_smaller(heads, stw_heads_in_l2(heads, l.l2_rows, rows));
     const int64_t turn = l.vectors & STW_KEYS_DESCEND ? count - 1 - block : block;
-    uint64_t *units = l.listed + 1 + first * heads;
+    uint64_t *work_tiles = l.listed + 1 + first * heads;
     DEV_ROLLED for (int64_t group = 0; group < heads; group += together) {
         const int64_t beside = stw_smaller(together, heads - group);
-        uint64_t *to = units + group * count + turn * beside;
+        uint64_t *to = work_tiles + group * count + turn * beside;
         DEV_ROLLED for (int64_t h = 0; h < beside; ++h)
             to[h] = (uint64_t)(first + block) << 32 | (uint64_t)(group + h);
     }
@@ -113,7 +113,7 @@ DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
         const int64_t b = list[at].b, block = list[at].block, first = at - block;
         attn_list_key_block(l, at, b, block);
         const int64_t count = stw_smaller(stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn), most - first);
-        attn_list_units(l, first, count, block, stw_seq_q(&p, b).rows);
+        attn_list_work_tiles(l, first, count, block, stw_seq_q(&p, b).rows);
     }
 }
 
@@ -123,7 +123,7 @@ DEV_FN void attn_list_key_blocks(const stw_attn_launch &l, char *smem) {
         attn_list_packed(l, smem);
         return;
     }
-    int64_t at = dev_unit() * dev_threads() + dev_thread();
+    int64_t at = dev_cta() * dev_threads() + dev_thread();
     if (at >= l.p.batch * l.k_blocks) return;
     int64_t b = stw_quotient(at, l.k_blocks);
     attn_list_key_block(l, at, b, at - b * l.k_blocks);
@@ -136,11 +136,11 @@ struct attn_place {
     bool live;
 };
 
-/* Dense work tiles are numbered head by head; l.heads_beside heads at a time go through their key blocks together, so
+/* Dense work tiles are numbered head by head; l.heads_in_l2 heads at a time go through their key blocks together, so
  * that under a causal mask the last work tiles are short ones. */
 DEV_FN attn_place attn_place_of(const stw_attn_launch &l, int64_t number) {
-    int64_t heads = l.p.batch * l.p.heads_kv, group = stw_quotient(number, l.heads_beside * l.k_blocks);
-    int64_t first = group * l.heads_beside, beside = stw_smaller(l.heads_beside, heads - first);
+    int64_t heads = l.p.batch * l.p.heads_kv, group = stw_quotient(number, l.heads_in_l2 * l.k_blocks);
+    int64_t first = group * l.heads_in_l2, beside = stw_smaller(l.heads_in_l2, heads - first);
     number -= first * l.k_blocks;
     int64_t block = stw_quotient(number, beside), head = first + number - block * beside;
     int64_t b = stw_quotient(head, l.p.heads_kv);
@@ -150,15 +150,15 @@ DEV_FN attn_place attn_place_of(const stw_attn_launch &l, int64_t number) {
 
 /* One thread: the next work tile that nobody has taken. They are taken in the order of their numbers, which in
  * deterministic mode is that of the additions to dQ. */
-DEV_FN attn_place attn_unit_take(const stw_attn_launch &l) {
-    const int64_t number = (int64_t)dev_fetch_add(l.ticket, 1);
+DEV_FN attn_place attn_work_tile_take(const stw_attn_launch &l) {
+    const int64_t number = (int64_t)dev_fetch_add(l.tile_counter, 1);
     attn_place at = {0, 0, false};
     if (l.p.features & STW_FEAT_PACKED_KV) {
         if (number >= (int64_t)l.listed[0]) return at;
-        const uint64_t unit = l.listed[1 + number];
-        at = {(uint32_t)(unit >> 32), (int)(uint32_t)unit, true};
+        const uint64_t work_tile = l.listed[1 + number];
+        at = {(uint32_t)(work_tile >> 32), (int)(uint32_t)work_tile, true};
     } else {
-        if (number >= l.units) return at;
+        if (number >= l.work_tiles) return at;
         at = attn_place_of(l, number);
     }
     return at;

@@ -6,14 +6,14 @@
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_SCORES_H
 #define STW_COMMON_KERNELS_ATTN_BWD_SCORES_H
 
-#include "common/kernels/attn_bias_tile.h"
-#include "common/kernels/attn_bwd_tiny.h"
-#include "common/kernels/attn_bwd_walk.h"
-#include "common/kernels/attn_pairs.h"
+#include "common/kernels/attn_bias_load.h"
+#include "common/kernels/attn_bwd_subnormal.h"
+#include "common/kernels/attn_bwd_scheduler.h"
+#include "common/kernels/attn_scores.h"
 
 /* acc += A B^T, rows of Q with K or rows of dO with V. `nearest`: sums are rounded to nearest, not truncated.
  * `subnormal`: subnormal operands and sums count. */
-template <class C, class S = typename C::pair_split>
+template <class C, class S = typename C::score_split>
 DEV_FN void attn_mma_ABt(dev_acc<S> &acc, dev_smem_tile<typename C::rows> a, dev_smem_tile<typename C::keys> b,
                          bool nearest, bool subnormal, int wave, int lane) {
     dev_rounded rounded;
@@ -30,15 +30,15 @@ DEV_FN void attn_mma_ABt(dev_acc<S> &acc, dev_smem_tile<typename C::rows> a, dev
 }
 
 /* A wave's part of P or dS into shared memory. f32 as three bf16: one test for nonfinite numbers. */
-template <class C, class S = typename C::pair_split>
-DEV_FN void attn_store_pairs(dev_smem_tile<typename C::pairs> tile, const dev_acc<S> &acc, int wave, int lane) {
-    if constexpr (C::pairs::PARTS != 1) {
-        leaf_mma<typename C::T>::template store_all<typename C::pairs>(tile.data, S::row0(wave), S::col0(wave), acc.v,
+template <class C, class S = typename C::score_split>
+DEV_FN void attn_store_scores(dev_smem_tile<typename C::scores> tile, const dev_acc<S> &acc, int wave, int lane) {
+    if constexpr (C::scores::TERMS != 1) {
+        leaf_mma<typename C::T>::template store_all<typename C::scores>(tile.data, S::row0(wave), S::col0(wave), acc.v,
                                                                        lane);
     } else {
         DEV_UNROLL for (int m = 0; m < S::MT; ++m)
             DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-                leaf_store_acc<typename C::pairs>(tile.data, S::row0(wave) + m * LEAF_MMA_M,
+                leaf_store_acc<typename C::scores>(tile.data, S::row0(wave) + m * LEAF_MMA_M,
                                                   S::col0(wave) + n * LEAF_MMA_N, acc.v[m][n], lane);
     }
 }
@@ -49,11 +49,11 @@ DEV_FN void attn_store_pairs(dev_smem_tile<typename C::pairs> tile, const dev_ac
  *
  * One function, not one a product: cut into methods of a structure, ptxas makes other code of most kernels. */
 template <class C, int MODE, class Bias, class Taker, class LoadNext>
-DEV_FN void attn_bwd_scores(const attn_unit &u, const stw_attn_launch &l, char *smem, const attn_values<C> &values,
+DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, char *smem, const attn_values<C> &values,
                             int stage, int h, int block, bool inner, const Taker &dbias, const LoadNext &load_next,
                             int wave, int lane) {
     typedef typename C::T T;
-    typedef typename C::pair_split S;
+    typedef typename C::score_split S;
     enum { PLAIN = MODE == ATTN_PLAIN, BIASED = MODE == ATTN_BIASED, ALL = MODE == ATTN_ALL };
     enum { DROPS = (MODE & ATTN_DROPS) != 0 };
     const stw_attn_params &p = l.p;
@@ -69,9 +69,9 @@ DEV_FN void attn_bwd_scores(const attn_unit &u, const stw_attn_launch &l, char *
     bool drops = MODE == ATTN_DROPS || (ALL && (p.features & STW_FEAT_DROPOUT));
     bool nearest = !PLAIN && !BIASED &&
                    (Bias::unrounded(l) || u.seq.kv.used == 1 || (sizeof(T) == 2 && stw_attn_sees_one_key(&p)));
-    bool subnormal = dev_flushes<T>::yes && attn_is_tiny<C>(u, stats);
+    bool subnormal = dev_flushes<T>::yes && attn_is_subnormal<C>(u, stats);
     float scale = p.scale;
-    attn_keep<S> keep;
+    attn_dropout<S> keep;
     dev_logit logit;
 
     /* S = Q K^T, and what features add to it: a bias of its own kernels; dropout's decisions, made under the product
@@ -89,8 +89,8 @@ DEV_FN void attn_bwd_scores(const attn_unit &u, const stw_attn_launch &l, char *
         keep.all();
         if (drops) {
             stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
-            overlaps = !nearest && !subnormal && attn_keep_philox<S>::fits(p, stream, i0);
-            if (!overlaps) attn_keep_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
+            overlaps = !nearest && !subnormal && attn_dropout_philox<S>::fits(p, stream, i0);
+            if (!overlaps) attn_dropout_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
         }
         dev_bias_words<S> words;
         if (ALL) {
@@ -99,14 +99,14 @@ DEV_FN void attn_bwd_scores(const attn_unit &u, const stw_attn_launch &l, char *
             words.fetch(logit, plain, wave, lane);
         }
         if (overlaps) {
-            attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, u.j0, wave, lane);
+            attn_dropout_philox<S> calls = attn_dropout_philox<S>::of(p, stream, i0, u.j0, wave, lane);
             mma_ABt(s, q, k, calls, wave, lane);
             calls.give(keep, lane);
         } else {
             attn_mma_ABt<C>(s, q, k, nearest, subnormal, wave, lane);
         }
         load_next();
-        if (ALL) scale = attn_pairs_logits<S>(s, logit, words, mask, wave, lane);
+        if (ALL) scale = attn_scores_logits<S>(s, logit, words, mask, wave, lane);
     } else {
         attn_mma_ABt<C>(s, q, k, false, subnormal, wave, lane);
         load_next();
@@ -129,19 +129,19 @@ DEV_FN void attn_bwd_scores(const attn_unit &u, const stw_attn_launch &l, char *
 
     /* dS = P (dP - D), in dp; P.Z, in s. Both are 0 where a mask hides the pair or the row's LSE is infinite. */
     bool masked = !inner || stats[2 * C::BM] != 0.0f || (ALL && p.bias_dtype == STW_U8);
-    if (masked && drops) attn_pairs_scores<C, true, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
-    else if (masked) attn_pairs_scores<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
-    else if (drops) attn_pairs_scores<C, false, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
-    else attn_pairs_scores<C, false, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
-    if (ALL && Bias::wanted(l)) attn_pairs_take<Bias>(dp, dbias(), wave, lane);
+    if (masked && drops) attn_scores_to_ds<C, true, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
+    else if (masked) attn_scores_to_ds<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
+    else if (drops) attn_scores_to_ds<C, false, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
+    else attn_scores_to_ds<C, false, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
+    if (ALL && Bias::wanted(l)) attn_scores_take<Bias>(dp, dbias(), wave, lane);
     if (!Bias::OPERANDS) return;
-    attn_store_pairs<C>(C::p(smem), s, wave, lane);
+    attn_store_scores<C>(C::p(smem), s, wave, lane);
     if (ALL && (p.features & STW_FEAT_SOFTCAP)) { /* its derivative, from S made once more: s is free now */
         s.clear();
         attn_mma_ABt<C>(s, q, k, true, subnormal, wave, lane);
-        attn_pairs_slopes<S>(dp, s, logit);
+        attn_scores_slopes<S>(dp, s, logit);
     }
-    attn_store_pairs<C>(C::ds(smem), dp, wave, lane);
+    attn_store_scores<C>(C::ds(smem), dp, wave, lane);
 }
 
 #endif

@@ -8,9 +8,9 @@
 
 #include "common/device/copy.h"
 #include "common/device/reduce.h"
-#include "common/kernels/attn_bwd_delta.h"
-#include "common/kernels/attn_bwd_tiny.h"
-#include "common/kernels/attn_pairs.h"
+#include "common/kernels/attn_bwd_preprocess.h"
+#include "common/kernels/attn_bwd_subnormal.h"
+#include "common/kernels/attn_scores.h"
 #include "common/kernels/attn_tiles.h"
 
 /* Waves over rows alone: a wave sees whole rows. */
@@ -26,10 +26,10 @@ template <class T_, int HD_, int BM_, int BN_, int WARPS_> struct attn_fwd_confi
     static_assert(BM == WARPS_ * LEAF_MMA_M, "a wave owns the rows of one matrix tile");
     typedef dev_tile<T, BM, HD> rows;
     typedef dev_tile<T, BN, HD> keys;
-    typedef dev_tile<T, BM, BN> pairs;
-    typedef attn_row_waves<T, BM, BN> pair_split;
+    typedef dev_tile<T, BM, BN> scores;
+    typedef attn_row_waves<T, BM, BN> score_split;
     typedef attn_row_waves<T, BM, HD> row_split;
-    enum { AT_K = 0, AT_V = keys::BYTES, AT_Q = AT_V + keys::BYTES, AT_P = AT_Q + rows::BYTES, BYTES = AT_P + pairs::BYTES };
+    enum { AT_K = 0, AT_V = keys::BYTES, AT_Q = AT_V + keys::BYTES, AT_P = AT_Q + rows::BYTES, BYTES = AT_P + scores::BYTES };
     static_assert(BYTES == (int)STW_FWD_SMEM(dev_stored<T>::BYTES, HD_, BM_, BN_), "host and device agree on tiles");
 };
 
@@ -39,9 +39,9 @@ struct attn_softmax {
 };
 
 /* s: products -> P.Z relative to the new maximum; fix: what the sums so far are multiplied with. */
-template <class C, class S = typename C::pair_split>
+template <class C, class S = typename C::score_split>
 DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask &mask, const dev_logit &logit,
-                             const attn_keep<S> &keep, float keep_scale, int wave, int lane) {
+                             const attn_dropout<S> &keep, float keep_scale, int wave, int lane) {
     float most[LEAF_ACC_ROWS], base[LEAF_ACC_ROWS], total[LEAF_ACC_ROWS];
     DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) most[r] = -dev_infinity(), total[r] = 0.0f;
     DEV_UNROLL for (int n = 0; n < S::NT; ++n)
@@ -104,17 +104,17 @@ template <class C> DEV_FN void attn_fwd_write(const stw_attn_launch &l, const st
         }
 }
 
-/* f32 in parts of bf16 (LEAF_F32_IN_PARTS) loses what is below 2^-134 of a number: a tile of V that holds nothing as
- * large as ATTN_TINY_KEYS is loaded once more, times 2^64. Says whether it was; `load` does so. */
+/* f32 in parts of bf16 (LEAF_F32_BF16X3) loses what is below 2^-134 of a number: a tile of V that holds nothing as
+ * large as ATTN_SUBNORMAL_KEYS is loaded once more, times 2^64. Says whether it was; `load` does so. */
 template <class C, class Load> DEV_FN bool attn_fwd_enlarge(const typename C::T *v, int *found, const Load &load) {
     if (dev_thread() == 0) *found = 0;
     dev_barrier();
     if (attn_tile_counts<typename C::keys, C::THREADS>(v)) *found = 1;
     dev_barrier();
-    bool tiny = *found == 0;
-    if (tiny) load();
+    bool subnormal = *found == 0;
+    if (subnormal) load();
     dev_barrier();
-    return tiny;
+    return subnormal;
 }
 
 /* Where products may lose what is subnormal: whether Q, K or V holds such elements. */
@@ -161,7 +161,7 @@ template <class C> DEV_FN void attn_fwd_load(typename C::T *tile, const stw_tens
     typedef dev_row_copy<typename C::keys, C::THREADS> copy;
     const T *rows = (const T *)from.data + dev_row(from, b, kv_head, seq.kv.first);
     stw_range seen = stw_visible_keys(&seq);
-    if constexpr (C::keys::PARTS != 1)
+    if constexpr (C::keys::TERMS != 1)
         copy::part(tile, rows, from.seq, j0, seen.first, seen.end, cols, vectors, (int)dev_thread(), enlarge ? 0x1p64f : 1.0f);
     else copy::part(tile, rows, from.seq, j0, seen.first, seen.end, cols, vectors, (int)dev_thread());
 }
@@ -171,19 +171,19 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     typedef typename C::row_split S;
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    int64_t unit = dev_unit();
-    if (unit == l.units - 1) attn_check(p, smem, nullptr);
-    if (unit >= l.units - 1) return;
-    const attn_tile tile = attn_tile_of(p, C::BM, unit, (int32_t *)(void *)smem);
+    int64_t work_tile = dev_cta();
+    if (work_tile == l.work_tiles - 1) attn_check(p, smem, nullptr);
+    if (work_tile >= l.work_tiles - 1) return;
+    const attn_tile tile = attn_tile_of(p, C::BM, work_tile, (int32_t *)(void *)smem);
     if (!tile.live) return;
     const int64_t b = tile.b, h = tile.h, block = tile.block, i0 = block * C::BM;
     stw_attn_seq seq = stw_attn_seq_of(&p, C::BM, b);
     if (i0 >= seq.q.rows) return;
     stw_range range = stw_key_blocks(&seq, C::BM, C::BN, block);
-    T *k = (T *)(smem + C::AT_K), *v = (T *)(smem + C::AT_V), *q = (T *)(smem + C::AT_Q), *pairs = (T *)(smem + C::AT_P);
+    T *k = (T *)(smem + C::AT_K), *v = (T *)(smem + C::AT_V), *q = (T *)(smem + C::AT_Q), *scores = (T *)(smem + C::AT_P);
     const dev_smem_tile<typename C::rows> q_tile = {q};
     const dev_smem_tile<typename C::keys> k_tile = {k}, v_tile = {v};
-    const dev_smem_tile<typename C::pairs> p_tile = {pairs};
+    const dev_smem_tile<typename C::scores> p_tile = {scores};
     dev_acc<S> o;
     o.clear();
     attn_softmax state;
@@ -199,29 +199,29 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
         dev_copy_commit();
         dev_copy_wait();
         dev_barrier();
-        bool tiny = C::keys::PARTS != 1 && attn_fwd_enlarge<C>(v, (int *)(void *)pairs, [&]() {
+        bool subnormal = C::keys::TERMS != 1 && attn_fwd_enlarge<C>(v, (int *)(void *)scores, [&]() {
             attn_fwd_load<C>(v, p.v, seq, b, kv_head, j0, (int)p.head_dim_v, false, true);
         });
         bool flushed = false;
-        if constexpr (dev_flushes<T>::yes) flushed = attn_fwd_flushed<C>(q, k, v, (int *)(void *)pairs);
+        if constexpr (dev_flushes<T>::yes) flushed = attn_fwd_flushed<C>(q, k, v, (int *)(void *)scores);
         dev_mask mask = dev_mask::of(seq, i0, j0, C::BM, C::BN);
-        attn_keep<typename C::pair_split> keep;
+        attn_dropout<typename C::score_split> keep;
         keep.all();
         if (p.features & STW_FEAT_DROPOUT) {
             stw_dropout_stream stream = stw_dropout_stream_of(&p, b, h, seq.q, seq.kv);
-            attn_keep_fill<typename C::pair_split>(keep, p, stream, mask, i0, j0, wave, lane);
+            attn_dropout_fill<typename C::score_split>(keep, p, stream, mask, i0, j0, wave, lane);
         }
-        dev_acc<typename C::pair_split> s;
+        dev_acc<typename C::score_split> s;
         s.clear();
         attn_fwd_mma_ABt<T>(s, q_tile, k_tile, flushed, wave, lane); /* S = Q K^T */
         dev_logit logit = dev_logit::of(p, seq, b, h, i0, j0);
         attn_fwd_softmax<C>(s, state, mask, logit, keep, p.dropout_scale, wave, lane);
         DEV_UNROLL for (int n = 0; n < S::NT; ++n)
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) o.v[0][n][i] *= state.fix[leaf_acc_slot(i)];
-        DEV_UNROLL for (int n = 0; n < C::pair_split::NT; ++n)
-            leaf_store_acc<typename C::pairs>(pairs, wave * LEAF_MMA_M, n * LEAF_MMA_N, s.v[0][n], lane);
+        DEV_UNROLL for (int n = 0; n < C::score_split::NT; ++n)
+            leaf_store_acc<typename C::scores>(scores, wave * LEAF_MMA_M, n * LEAF_MMA_N, s.v[0][n], lane);
         dev_wave_sync(); /* the wave reads only rows it has written */
-        if (!tiny) {
+        if (!subnormal) {
             attn_fwd_mma_AB<T>(o, p_tile, v_tile, flushed, wave, lane); /* O += P V */
         } else {
             dev_acc<S> part;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Copies an input with a strided head dim into the workspace, rows contiguous. A block of threads for
+ * Copies an input with a strided head dim into the workspace, rows contiguous. A CTA for
  * STW_STAGE_ROWS rows of one head; threads run along the rows where those are nearer in memory. */
 #ifndef STW_COMMON_KERNELS_ATTN_STAGE_H
 #define STW_COMMON_KERNELS_ATTN_STAGE_H
@@ -11,8 +11,8 @@
 enum { ATTN_STAGE_THREADS = 256 };
 
 template <typename T> DEV_FN void attn_stage(const stw_attn_stage &s) {
-    int64_t unit = dev_unit(), strips = stw_stage_strips(&s), head = unit / strips, b = head / s.heads;
-    int64_t first = unit % strips * STW_STAGE_ROWS, rows = stw_smaller(stw_stage_rows(&s) - first, STW_STAGE_ROWS);
+    int64_t work_tile = dev_cta(), strips = stw_stage_strips(&s), head = work_tile / strips, b = head / s.heads;
+    int64_t first = work_tile % strips * STW_STAGE_ROWS, rows = stw_smaller(stw_stage_rows(&s) - first, STW_STAGE_ROWS);
     if (b >= s.batch || rows <= 0) return;
     const stw_tensor_param &f = s.from_strides, &t = s.to_strides;
     const T *from = (const T *)s.from + b * f.batch + head % s.heads * f.head + first * f.seq;

@@ -43,19 +43,19 @@ DEV_FN int64_t attn_sequence_of_tile(const stw_attn_params &p, int64_t rows, int
 }
 
 /* The same for all threads. `found`: see above; in use until the next barrier. */
-DEV_FN attn_tile attn_tile_of(const stw_attn_params &p, int64_t rows, int64_t unit, int32_t *found) {
+DEV_FN attn_tile attn_tile_of(const stw_attn_params &p, int64_t rows, int64_t work_tile, int32_t *found) {
     attn_tile at;
     if (stw_tiles_through_pack(&p, rows)) {
         const int64_t tiles = stw_tiles_of_pack(&p, rows);
-        at.h = stw_quotient(unit, tiles);
-        const int64_t tile = unit - at.h * tiles;
+        at.h = stw_quotient(work_tile, tiles);
+        const int64_t tile = work_tile - at.h * tiles;
         at.b = dev_uniform((int)attn_sequence_of_tile(p, rows, tile, found));
         at.live = at.b >= 0;
         at.block = at.live ? tile - (stw_quotient(stw_seq_q(&p, at.b).first, rows) + at.b) : 0;
         return at;
     }
-    const int64_t blocks = stw_blocks_of(p.max_seq_q, rows), head = stw_quotient(unit, blocks);
-    at.block = unit - head * blocks;
+    const int64_t blocks = stw_blocks_of(p.max_seq_q, rows), head = stw_quotient(work_tile, blocks);
+    at.block = work_tile - head * blocks;
     at.b = stw_quotient(head, p.heads_q);
     at.h = head - at.b * p.heads_q;
     at.live = true;

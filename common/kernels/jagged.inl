@@ -8,7 +8,7 @@
 #include "common/params/jagged_launch.h"
 
 #include "common/kernels/jagged_math.inl"
-#include "common/kernels/jagged_walk.inl"
+#include "common/kernels/jagged_index.inl"
 
 #include "common/kernels/jagged_lines.inl"
 #include "common/kernels/jagged_scan.inl"

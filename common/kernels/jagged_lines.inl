@@ -2,7 +2,7 @@
  *
  * softmax and layer_norm over lines, elements that follow each other: LANES lanes a line, which stays in their registers
  * between the sums and the result; long lines are read twice. layer_norm's column sums come out of the same pass where
- * a lane always has the same columns (jag_norm_sums): blocks of threads, always as many, add up their lines. */
+ * a lane always has the same columns (jag_norm_sums): CTAs, always as many, add up their lines. */
 
 /* What is done with line `line` of all slabs: nothing, zeros, or the line. */
 enum { JAG_LINE_NONE, JAG_LINE_ZERO, JAG_LINE_LIVE };
@@ -93,7 +93,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_softmax(const stw_jag
     enum { COUNT = line_of::COUNT };
     const stw_jagged_params &p = l.p;
     int lane = (int)dev_thread() % LANES;
-    int64_t size = p.dim_size, line = dev_unit() * line_of::LINES + (int)dev_thread() / LANES, first = line * size;
+    int64_t size = p.dim_size, line = dev_cta() * line_of::LINES + (int)dev_thread() / LANES, first = line * size;
     int what = jag_lines::what(jag_lines::of(l), l, line);
     jag_out<T> out = jag_out<T>::of(p.dx, p.dx_dtype, (p.accumulate & STW_JAGGED_DX) != 0);
     dev_vector vg[VECTORS], vy[VECTORS];
@@ -120,13 +120,13 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_softmax(const stw_jag
     }
 }
 
-/* Any length: a block of threads a line. */
+/* Any length: a CTA a line. */
 template <class T> DEV_FN void jag_softmax_long(const stw_jagged_launch &l, char *smem) {
     typedef jag_line<T, (int)STW_JAGGED_THREADS, 2> line_of;
     enum { COUNT = line_of::COUNT, STEP = (int)STW_JAGGED_THREADS * 2 * COUNT };
     const stw_jagged_params &p = l.p;
     int lane = (int)dev_thread();
-    int64_t size = p.dim_size, line = dev_unit(), first = line * size;
+    int64_t size = p.dim_size, line = dev_cta(), first = line * size;
     int what = jag_lines::what(jag_lines::of(l), l, line);
     jag_out<T> out = jag_out<T>::of(p.dx, p.dx_dtype, (p.accumulate & STW_JAGGED_DX) != 0);
     if (what == JAG_LINE_NONE) return;
@@ -162,7 +162,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm(const stw_jagged
     enum { COUNT = line_of::COUNT };
     const stw_jagged_params &p = l.p;
     int lane = (int)dev_thread() % LANES;
-    int64_t size = p.dim_size, line = dev_unit() * line_of::LINES + (int)dev_thread() / LANES, first = line * size;
+    int64_t size = p.dim_size, line = dev_cta() * line_of::LINES + (int)dev_thread() / LANES, first = line * size;
     int what = jag_lines::what(jag_lines::of(l), l, line);
     jag_out<T> out = jag_out<T>::of(p.dx, p.dx_dtype, (p.accumulate & STW_JAGGED_DX) != 0);
     dev_vector vg[VECTORS], vx[VECTORS];
@@ -203,7 +203,7 @@ template <class T> DEV_FN void jag_norm_long(const stw_jagged_launch &l, char *s
     enum { COUNT = line_of::COUNT, STEP = (int)STW_JAGGED_THREADS * 2 * COUNT };
     const stw_jagged_params &p = l.p;
     int lane = (int)dev_thread();
-    int64_t size = p.dim_size, line = dev_unit(), first = line * size;
+    int64_t size = p.dim_size, line = dev_cta(), first = line * size;
     int what = jag_lines::what(jag_lines::of(l), l, line);
     jag_out<T> out = jag_out<T>::of(p.dx, p.dx_dtype, (p.accumulate & STW_JAGGED_DX) != 0);
     if (what == JAG_LINE_NONE) return;
@@ -258,7 +258,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
     bool wanted = (p.outputs & STW_JAGGED_DX) != 0;
     dev_vector vg[VECTORS], vx[VECTORS];
     float mean = 0.0f, rstd = 0.0f;
-    int64_t line = dev_unit() * LINES + group;
+    int64_t line = dev_cta() * LINES + group;
     int what = line < lines ? jag_lines::what(all, l, line) : JAG_LINE_NONE;
     auto fetch = [&]() {
         if (what != JAG_LINE_LIVE) return;
@@ -268,7 +268,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
     };
     fetch();
     int turn = 0;
-    DEV_ROLLED for (int64_t base = dev_unit() * LINES; base < lines; base += step, ++turn) {
+    DEV_ROLLED for (int64_t base = dev_cta() * LINES; base < lines; base += step, ++turn) {
         dev_vector cg[VECTORS], cx[VECTORS];
         float plain = 0.0f, dot = 0.0f, middle = mean, scale = rstd;
         int now = what;
@@ -311,7 +311,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
         }
     }
     /* Lines of one block: through shared memory, group by group. */
-    float *to_beta = l.sums + dev_unit() * size, *to_gamma = l.sums_too + dev_unit() * size;
+    float *to_beta = l.sums + dev_cta() * size, *to_gamma = l.sums_too + dev_cta() * size;
     if constexpr (LINES > 1) {
         float *shared = (float *)(void *)smem;
         DEV_ROLLED for (int which = 0; which < 2; ++which) {

@@ -144,7 +144,7 @@ template <class T> struct jag_mapper {
         if (!source(m, run, &s) || (s.only >= 0 && s.only != at)) return 0.0f;
         return dev_float(((const T *)m.p.grad)[s.first + (s.step ? at : 0)]);
     }
-    DEV_FN void walk(const jag_mapper &m) {
+    DEV_FN void scheduler(const jag_mapper &m) {
         jag_out<T> out = jag_out<T>::of(m.p.dx, m.p.dx_dtype, (m.p.accumulate & STW_JAGGED_DX) != 0);
         int64_t from = m.c.from + (int64_t)dev_thread() * COUNT;
         bool vectors = jag_out<T>::aligned(out, m.c.base + m.c.from);
@@ -190,12 +190,12 @@ template <class T> struct jag_mapper {
 
 template <class T> DEV_FN void jag_map(const stw_jagged_launch &l, char *smem) {
     const stw_jagged_params &p = l.p;
-    if (dev_unit() >= l.units) return;
+    if (dev_cta() >= l.work_tiles) return;
     jag_mapper<T> m = {l, p, {}, {0, 0}, 1, 0, 0, l.run, l.divide, p.op == STW_JAGGED_FROM_PADDED, false, false};
     if (m.dense) { /* the whole output */
         enum { CHUNK = STW_JAGGED_CHUNK(sizeof(T)) };
         m.c.slab = m.c.base = 0;
-        m.c.from = dev_unit() * CHUNK - (p.dx_dtype == STW_F32 ? 0 : jag_lead((const T *)p.dx));
+        m.c.from = dev_cta() * CHUNK - (p.dx_dtype == STW_F32 ? 0 : jag_lead((const T *)p.dx));
         m.c.low = stw_larger(0, m.c.from);
         m.c.high = stw_smaller(l.slab, m.c.from + CHUNK);
     } else if (p.dx_dtype == STW_F32) m.c = jag_chunk::of(l, (const T *)nullptr, p.inner);
@@ -213,5 +213,5 @@ template <class T> DEV_FN void jag_map(const stw_jagged_launch &l, char *smem) {
     m.first_run = stw_quotient(m.c.low, m.run);
     m.first_at = m.c.low - m.first_run * m.run;
     if (!m.dense && !m.plain && !m.flat) m.in = jag_bracket_of(p, stw_quotient(m.c.low, p.inner), stw_quotient(m.c.high - 1, p.inner), smem);
-    jag_mapper<T>::walk(m);
+    jag_mapper<T>::scheduler(m);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The pointwise operations, dX = G f'(X), are all alike in memory. A block of threads a chunk of the buffer, four
+ * The pointwise operations, dX = G f'(X), are all alike in memory. A CTA a chunk of the buffer, four
  * vectors of each input under way a thread. Where there are gaps, vectors look for their row. */
 
 enum { JAG_NONE, JAG_WHOLE, JAG_ZERO, JAG_SINGLE }; /* what is done with a vector */
@@ -61,7 +61,7 @@ DEV_FN void jag_pointwise_chunk(const stw_jagged_launch &l, const jag_chunk &c, 
 
 template <class T, class Op> DEV_FN void jag_pointwise(const stw_jagged_launch &l, char *smem) {
     const stw_jagged_params &p = l.p;
-    if (dev_unit() >= l.units) return;
+    if (dev_cta() >= l.work_tiles) return;
     jag_chunk c = jag_chunk::of(l, (const T *)p.grad, p.inner);
     if (c.low >= c.high) return;
     bool gaps = *l.gaps != 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * First kernel of every jagged operation, one block of threads: the clean lengths of common/params/jagged.h from the
+ * First kernel of every jagged operation, one CTA: the clean lengths of common/params/jagged.h from the
  * caller's offsets and used lengths, whether there are gaps, what was wrong; for products also clean bases and how
- * many units lie before each component. For attention: offsets as int32. */
+ * many work tiles lie before each component. For attention: offsets as int32. */
 
 /* The clean starts of an axis. Returns status bits. */
 DEV_FN int32_t jag_clean_starts(const stw_jagged_params &p, const stw_jagged_axis_param &a, jag_scan &s) {
@@ -19,7 +19,7 @@ DEV_FN int32_t jag_clean_starts(const stw_jagged_params &p, const stw_jagged_axi
                 bits |= STW_JAGGED_DATA_OFFSETS;
             if (p.features & STW_JFEAT_FULL) x = b == 0 ? 0 : b == p.components ? a.total : x; /* every row counts */
         }
-        int64_t before = jag_before<jag_larger>(s, x);
+        int64_t before = jag_exclusive_scan<jag_larger>(s, x);
         if (live) a.starts[b] = before > x ? before : x;
     }
     dev_barrier();

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * Products: matmul's dA and dB of all components, linear's dX and dW. Blocks of threads stay and take units of one size,
+ * Products: matmul's dA and dB of all components, linear's dX and dW. CTAs stay and take work tiles of one size,
  * a tile of one component's result over a part of what is summed, from a list that the first step counted: a huge
- * component is many units, a tiny one is one. Sums of several parts go to the workspace and are added up by
+ * component is many work tiles, a subnormal one is one. Sums of several parts go to the workspace and are added up by
  * jag_product_end in their order. */
 
-/* C[M,N] += A B^T over a range: one unit. Operands as they are stored; which of them has the summed index as its rows
+/* C[M,N] += A B^T over a range: one work tile. Operands as they are stored; which of them has the summed index as its rows
  * is the kernel's. */
-struct jag_unit {
+struct jag_work_tile {
     const char *a, *b;
     char *c;                     /* null: to `slot` of the parts                        */
     int64_t a_stride, b_stride, c_stride;
@@ -84,7 +84,7 @@ struct jag_cut {
     }
 };
 
-/* First step of matmul: clean bases, and units and slots before each component. Returns status bits. */
+/* First step of matmul: clean bases, and work tiles and slots before each component. Returns status bits. */
 DEV_FN int32_t jag_prepare_products(const stw_jagged_launch &l, jag_scan &s) {
     const stw_jagged_params &p = l.p;
     int32_t bits = 0;
@@ -101,7 +101,7 @@ DEV_FN int32_t jag_prepare_products(const stw_jagged_launch &l, jag_scan &s) {
                 good = place.present;
                 if (good) end = place.first + place.stride * p.outer;
             }
-            int64_t before = jag_before<jag_larger>(s, end);
+            int64_t before = jag_exclusive_scan<jag_larger>(s, end);
             if (good && m.ordered && end > place.first && place.first < before) good = false;
             if (live) l.bases[i][b] = good ? place.first : -1;
             if (live && !good) bits |= STW_JAGGED_DATA_BASES;
@@ -116,13 +116,13 @@ DEV_FN int32_t jag_prepare_products(const stw_jagged_launch &l, jag_scan &s) {
             int64_t *to = slots ? l.slots[d] : l.tiles[d];
             jag_start(s, 0);
             for (int64_t at = 0; at <= p.components; at += JAG_SCAN) {
-                int64_t b = at + dev_thread(), units = 0;
+                int64_t b = at + dev_thread(), work_tiles = 0;
                 if (b < p.components) {
                     jag_cut c = jag_cut::of(l, t, b, l.part_of[d]);
-                    units = p.outer * c.tiles_m * c.tiles_n * c.parts;
-                    if (slots && c.parts < 2) units = 0;
+                    work_tiles = p.outer * c.tiles_m * c.tiles_n * c.parts;
+                    if (slots && c.parts < 2) work_tiles = 0;
                 }
-                int64_t before = jag_before<jag_plus>(s, units);
+                int64_t before = jag_exclusive_scan<jag_plus>(s, work_tiles);
                 if (b <= p.components) to[b] = before;
             }
             dev_barrier();
@@ -132,12 +132,12 @@ DEV_FN int32_t jag_prepare_products(const stw_jagged_launch &l, jag_scan &s) {
 }
 
 /* Unit of matmul. */
-DEV_FN void jag_matmul_unit(const stw_jagged_launch &l, const jag_product &t, int64_t unit, int size, jag_unit *u) {
+DEV_FN void jag_matmul_work_tile(const stw_jagged_launch &l, const jag_product &t, int64_t work_tile, int size, jag_work_tile *u) {
     const stw_jagged_params &p = l.p;
     const int64_t *tiles = l.tiles[t.kind == STW_JPRODUCT_DB];
-    int64_t b = jag_find(tiles, 0, p.components - 1, 1, unit);
+    int64_t b = jag_find(tiles, 0, p.components - 1, 1, work_tile);
     jag_cut c = jag_cut::of(l, t, b, l.part_k);
-    int64_t local = unit - tiles[b], rest = stw_quotient(local, c.tiles_n), tn = local - rest * c.tiles_n;
+    int64_t local = work_tile - tiles[b], rest = stw_quotient(local, c.tiles_n), tn = local - rest * c.tiles_n;
     int64_t tm_rest = stw_quotient(rest, c.tiles_m), tm = rest - tm_rest * c.tiles_m;
     int64_t o = stw_quotient(tm_rest, c.parts), part = tm_rest - o * c.parts;
     stw_jagged_span m = stw_jagged_span_of(&p.axis[t.m_axis], b), n = stw_jagged_span_of(&p.axis[t.n_axis], b),
@@ -163,13 +163,13 @@ DEV_FN void jag_matmul_unit(const stw_jagged_launch &l, const jag_product &t, in
 }
 
 /* Unit of linear: rows are those of the buffer. */
-DEV_FN void jag_linear_unit(const stw_jagged_launch &l, const jag_product &t, int64_t unit, int size, jag_unit *u) {
+DEV_FN void jag_linear_work_tile(const stw_jagged_launch &l, const jag_product &t, int64_t work_tile, int size, jag_work_tile *u) {
     const stw_jagged_params &p = l.p;
     int64_t rows = p.slabs * l.lines, inner = p.inner, features = p.out_features;
     bool dx = t.kind == STW_JPRODUCT_DX;
     int64_t m = dx ? rows : features, tiles_n = stw_blocks_of(inner, l.tile_n), tiles_m = stw_blocks_of(m, l.tile_m);
-    int64_t rest = stw_quotient(unit, tiles_n), part = stw_quotient(rest, tiles_m);
-    u->n0 = (unit - rest * tiles_n) * l.tile_n;
+    int64_t rest = stw_quotient(work_tile, tiles_n), part = stw_quotient(rest, tiles_m);
+    u->n0 = (work_tile - rest * tiles_n) * l.tile_n;
     u->m0 = (rest - part * tiles_m) * l.tile_m;
     u->m_used = u->m_end = m;
     u->n_used = u->n_end = inner;
@@ -183,7 +183,7 @@ DEV_FN void jag_linear_unit(const stw_jagged_launch &l, const jag_product &t, in
     u->slot = -1;
     if (l.parts > 1) {
         u->c = nullptr;
-        u->slot = unit;
+        u->slot = work_tile;
     }
     (void)size;
 }
@@ -192,7 +192,7 @@ DEV_FN void jag_linear_unit(const stw_jagged_launch &l, const jag_product &t, in
 template <int STEP> struct jag_steps {
     int64_t at, end, last; /* next step; of the range; of all */
     bool rows;
-    DEV_FN jag_steps of(const jag_unit &u, bool rows) { return jag_steps{u.k0, rows ? u.k0 : u.k_end, u.k_end, rows}; }
+    DEV_FN jag_steps of(const jag_work_tile &u, bool rows) { return jag_steps{u.k0, rows ? u.k0 : u.k_end, u.k_end, rows}; }
     /* The next step [*from, *to), or false. */
     DEV_FN bool next(jag_steps &s, const stw_jagged_launch &l, int64_t *from, int64_t *to) {
         const stw_jagged_params &p = l.p;
@@ -251,7 +251,7 @@ template <class Tile, bool BY_K, int THREADS> struct jag_stream {
     typedef typename Tile::type T;
     typedef dev_row_copy<Tile, THREADS> copy;
     const char *lane;  /* this thread's first vector of step 0 */
-    int64_t hop, step; /* to its next one; to the next index that is summed: bytes */
+    int64_t sm90, step; /* to its next one; to the next index that is summed: bytes */
     bool plain;
     DEV_FN jag_stream of(const char *data, int64_t stride, int64_t m0, int64_t m_used, int64_t k0) {
         enum { SIZE = (int)sizeof(T), EACH = copy::ASYNC && copy::LANES * Tile::VECTOR == Tile::COLS && copy::STEP <= Tile::ROWS };
@@ -259,7 +259,7 @@ template <class Tile, bool BY_K, int THREADS> struct jag_stream {
         int64_t r = copy::row(t), c = copy::col(t);
         jag_stream s;
         s.lane = data + (BY_K ? r * stride + m0 + c : (m0 + r) * stride + c) * SIZE;
-        s.hop = copy::STEP * stride * SIZE;
+        s.sm90 = copy::STEP * stride * SIZE;
         s.step = (BY_K ? stride : 1) * SIZE;
         s.plain = EACH && m_used - m0 >= (BY_K ? Tile::COLS : Tile::ROWS) && stride % (16 / SIZE) == 0 &&
                   jag_aligned((const T *)(const void *)data + (BY_K ? m0 : k0));
@@ -269,13 +269,13 @@ template <class Tile, bool BY_K, int THREADS> struct jag_stream {
         T *tile = (T *)(void *)smem;
         int t = (int)dev_thread(), r = copy::row(t), c = copy::col(t);
         const char *at = s.lane + from * s.step;
-        DEV_UNROLL for (int i = 0; i < copy::COUNT; ++i, at += s.hop) dev_copy_vector(tile + Tile::at(r + i * copy::STEP, c), at, true);
+        DEV_UNROLL for (int i = 0; i < copy::COUNT; ++i, at += s.sm90) dev_copy_vector(tile + Tile::at(r + i * copy::STEP, c), at, true);
     }
 };
 
-/* The sums of a unit. */
+/* The sums of a work tile. */
 template <class C>
-DEV_FN void jag_accumulate(const stw_jagged_launch &l, const jag_unit *u, bool rows, dev_acc<typename C::split> &acc, char *smem) {
+DEV_FN void jag_accumulate(const stw_jagged_launch &l, const jag_work_tile *u, bool rows, dev_acc<typename C::split> &acc, char *smem) {
     typedef typename C::T T;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     jag_steps<C::BK> steps = jag_steps<C::BK>::of(*u, rows);
@@ -298,11 +298,11 @@ DEV_FN void jag_accumulate(const stw_jagged_launch &l, const jag_unit *u, bool r
     };
     auto multiply = [&](int stage) {
         const T *a = (const T *)(const void *)(smem + stage * C::STAGE), *b = (const T *)(const void *)(smem + stage * C::STAGE + C::BYTES_A);
-        if constexpr (LEAF_F32_IN_PARTS && sizeof(T) == 2) {
+        if constexpr (LEAF_F32_BF16X3 && sizeof(T) == 2) {
             dev_multiply_added<C::A_BY_K, C::B_BY_K, C::BK, typename C::split, typename C::tile_a, typename C::tile_b>(acc, a, b, wave, lane);
         } else if constexpr (dev_flushes<T>::yes) {
             dev_unflushed side;
-            dev_multiply_beside<C::A_BY_K, C::B_BY_K, C::BK, typename C::split, typename C::tile_a, typename C::tile_b>(acc, a, b, side, wave, lane);
+            dev_multiply_overlap<C::A_BY_K, C::B_BY_K, C::BK, typename C::split, typename C::tile_a, typename C::tile_b>(acc, a, b, side, wave, lane);
         } else dev_multiply<C::A_BY_K, C::B_BY_K, C::BK, typename C::split, typename C::tile_a, typename C::tile_b>(acc, a, b, wave, lane);
     };
     int64_t from = 0, to = 0;
@@ -345,7 +345,7 @@ DEV_FN int jag_row_what(const stw_jagged_launch &l, const jag_lines &all, bool r
 }
 
 /* An element of a result. */
-template <class T> DEV_FN void jag_result(const jag_unit &u, const jag_out<T> &out, int64_t row, int64_t col, int what, float x) {
+template <class T> DEV_FN void jag_result(const jag_work_tile &u, const jag_out<T> &out, int64_t row, int64_t col, int what, float x) {
     if (row >= u.m_end || col >= u.n_end || what == JAG_LINE_NONE) return;
     if (row >= u.m_used || col >= u.n_used || what == JAG_LINE_ZERO) x = 0.0f;
     jag_out<T>::one(out, row * u.c_stride + col, x);
@@ -355,23 +355,23 @@ template <class C> DEV_FN void jag_multiply(const stw_jagged_launch &l, char *sm
     typedef typename C::T T;
     typedef typename C::split split;
     const stw_jagged_params &p = l.p;
-    jag_unit *shared = (jag_unit *)(void *)(smem + C::STAGES * C::STAGE);
-    static_assert(sizeof(jag_unit) <= 256, "room for the unit");
+    jag_work_tile *shared = (jag_work_tile *)(void *)(smem + C::STAGES * C::STAGE);
+    static_assert(sizeof(jag_work_tile) <= 256, "room for the unit");
     jag_product t = jag_product::of(p, l.product);
     bool linear = l.product == STW_JPRODUCT_DX || l.product == STW_JPRODUCT_DW;
-    int64_t units = linear ? l.units : l.tiles[l.product == STW_JPRODUCT_DB][p.components];
+    int64_t work_tiles = linear ? l.work_tiles : l.tiles[l.product == STW_JPRODUCT_DB][p.components];
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    DEV_ROLLED for (int64_t unit = dev_unit(); unit < units; unit += l.blocks) {
+    DEV_ROLLED for (int64_t work_tile = dev_cta(); work_tile < work_tiles; work_tile += l.blocks) {
         dev_barrier();
         if (dev_thread() == 0) {
-            if (linear) jag_linear_unit(l, t, unit, (int)sizeof(T), shared);
-            else jag_matmul_unit(l, t, unit, (int)sizeof(T), shared);
+            if (linear) jag_linear_work_tile(l, t, work_tile, (int)sizeof(T), shared);
+            else jag_matmul_work_tile(l, t, work_tile, (int)sizeof(T), shared);
         }
         dev_barrier();
         dev_acc<split> acc;
         dev_acc<split>::clear(acc);
         jag_accumulate<C>(l, shared, l.product == STW_JPRODUCT_DW, acc, smem);
-        const jag_unit u = *shared; /* read again: registers are the products' before */
+        const jag_work_tile u = *shared; /* read again: registers are the products' before */
         int64_t row0 = split::row0(wave), col0 = split::col0(wave);
         if (!u.c) {
             float *to = l.product_sums + u.slot * (C::BM * C::BN);
@@ -384,7 +384,7 @@ template <class C> DEV_FN void jag_multiply(const stw_jagged_launch &l, char *sm
         jag_out<T> out = jag_out<T>::of(u.c, t.out_dtype, t.accumulate != 0);
         bool rows = l.product == STW_JPRODUCT_DX;
         const jag_lines all = rows ? jag_lines::of(l) : jag_lines{0, 0, false};
-        bool pairs = LEAF_ACC_PAIRS && !out.add && u.c_stride % 2 == 0 && (uintptr_t)u.c % (out.wide ? 8 : 4) == 0;
+        bool scores = LEAF_ACC_PAIRS && !out.add && u.c_stride % 2 == 0 && (uintptr_t)u.c % (out.wide ? 8 : 4) == 0;
         DEV_UNROLL for (int m = 0; m < split::MT; ++m)
             DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
                 int64_t row = u.m0 + row0 + m * LEAF_MMA_M + leaf_slot_row(lane, slot);
@@ -393,7 +393,7 @@ template <class C> DEV_FN void jag_multiply(const stw_jagged_launch &l, char *sm
                     DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
                         if (leaf_acc_slot(i) != slot) continue;
                         int64_t col = u.n0 + col0 + n * LEAF_MMA_N + leaf_acc_col(lane, i);
-                        if (LEAF_ACC_PAIRS && pairs && what == JAG_LINE_LIVE && row < u.m_used && col - (i & 1) + 1 < u.n_used) {
+                        if (LEAF_ACC_PAIRS && scores && what == JAG_LINE_LIVE && row < u.m_used && col - (i & 1) + 1 < u.n_used) {
                             if (i & 1) continue;
                             int64_t at = row * u.c_stride + col;
                             float x = acc.v[m][n][i], y = acc.v[m][n][(i + 1) % LEAF_ACC];
@@ -405,35 +405,35 @@ template <class C> DEV_FN void jag_multiply(const stw_jagged_launch &l, char *sm
     }
 }
 
-/* Adds up the parts of tiles that have several. Unit: a unit of part 0. */
+/* Adds up the parts of tiles that have several. Unit: a work tile of part 0. */
 template <class T> DEV_FN void jag_product_end(const stw_jagged_launch &l, char *smem) {
     const stw_jagged_params &p = l.p;
-    jag_unit *shared = (jag_unit *)(void *)smem;
+    jag_work_tile *shared = (jag_work_tile *)(void *)smem;
     jag_product t = jag_product::of(p, l.product);
     bool linear = l.product == STW_JPRODUCT_DW, other = l.product == STW_JPRODUCT_DB;
-    int64_t units = linear ? l.units : l.tiles[other][p.components];
+    int64_t work_tiles = linear ? l.work_tiles : l.tiles[other][p.components];
     int64_t area = (int64_t)l.tile_m * l.tile_n;
-    DEV_ROLLED for (int64_t unit = dev_unit(); unit < units; unit += l.blocks) {
-        int64_t parts = l.parts, step = linear ? stw_quotient(l.units, l.parts) : 0, b = 0;
+    DEV_ROLLED for (int64_t work_tile = dev_cta(); work_tile < work_tiles; work_tile += l.blocks) {
+        int64_t parts = l.parts, step = linear ? stw_quotient(l.work_tiles, l.parts) : 0, b = 0;
         if (!linear) {
-            b = jag_find(l.tiles[other], 0, p.components - 1, 1, unit);
+            b = jag_find(l.tiles[other], 0, p.components - 1, 1, work_tile);
             jag_cut c = jag_cut::of(l, t, b, l.part_k);
             parts = c.parts;
             step = c.tiles_m * c.tiles_n;
-            int64_t local = unit - l.tiles[other][b];
+            int64_t local = work_tile - l.tiles[other][b];
             if (parts < 2 || stw_quotient(local, step) % parts) continue;
-        } else if (unit >= step) break;
+        } else if (work_tile >= step) break;
         dev_barrier();
         if (dev_thread() == 0) {
-            if (linear) jag_linear_unit(l, t, unit, (int)sizeof(T), shared);
-            else jag_matmul_unit(l, t, unit, (int)sizeof(T), shared);
+            if (linear) jag_linear_work_tile(l, t, work_tile, (int)sizeof(T), shared);
+            else jag_matmul_work_tile(l, t, work_tile, (int)sizeof(T), shared);
         }
         dev_barrier();
-        const jag_unit u = *shared;
+        const jag_work_tile u = *shared;
         char *to = (char *)t.out;
         if (!linear) {
             stw_jagged_place pc = jag_matrix_place(l, t.cm, b);
-            int64_t o = stw_quotient(unit - l.tiles[other][b], step * parts);
+            int64_t o = stw_quotient(work_tile - l.tiles[other][b], step * parts);
             to += (pc.first + o * pc.stride) * (t.out_dtype == STW_F32 ? 4 : (int)sizeof(T));
         }
         jag_out<T> out = jag_out<T>::of(to, t.out_dtype, t.accumulate != 0);

@@ -107,7 +107,7 @@ template <class T> struct jag_rows {
     }
 
     /* SINGLE: a row's source is one element, for the row or (select) for its place `only`; else a row of elements. */
-    template <bool SINGLE> DEV_FN void walk(const stw_jagged_params &p, jag_rows &m, T *dx, int64_t count) {
+    template <bool SINGLE> DEV_FN void scheduler(const stw_jagged_params &p, jag_rows &m, T *dx, int64_t count) {
         const dev_vector zero = {{0, 0, 0, 0}};
         uint32_t only = (uint32_t)(p.index < 0 ? p.index + p.inner : p.index);
         bool select = p.op == STW_JAGGED_SELECT;
@@ -139,7 +139,7 @@ template <class T> struct jag_rows {
         }
     }
     /* The same, element by element: buffers that are not aligned. */
-    DEV_FN void walk_odd(const stw_jagged_params &p, jag_rows &m, bool single, T *dx, int64_t count) {
+    DEV_FN void move_unaligned(const stw_jagged_params &p, jag_rows &m, bool single, T *dx, int64_t count) {
         int64_t only = p.op != STW_JAGGED_SELECT ? -1 : p.index < 0 ? p.index + p.inner : p.index;
         DEV_ROLLED for (; count > 0; count -= STEP, dx += STEP) {
             if (m.row != m.known) look(m, p, single ? 1 : p.inner);
@@ -154,12 +154,12 @@ template <class T> struct jag_rows {
 
 template <class T> DEV_FN void jag_map_rows(const stw_jagged_launch &l) {
     const stw_jagged_params &p = l.p;
-    int64_t unit = dev_unit();
-    if (unit >= l.units) return;
+    int64_t work_tile = dev_cta();
+    if (work_tile >= l.work_tiles) return;
     bool dense = p.op == STW_JAGGED_FROM_PADDED;
-    int64_t slab = !dense && p.slabs > 1 ? stw_quotient(unit, l.chunks) : 0;
+    int64_t slab = !dense && p.slabs > 1 ? stw_quotient(work_tile, l.chunks) : 0;
     int64_t each = l.span / (STW_JAGGED_THREADS / DEV_WAVE); /* of a wave: a multiple of the lanes' vectors */
-    int64_t low = (unit - slab * l.chunks) * l.span + dev_thread() / DEV_WAVE * each, high = stw_smaller(low + each, l.slab);
+    int64_t low = (work_tile - slab * l.chunks) * l.span + dev_thread() / DEV_WAVE * each, high = stw_smaller(low + each, l.slab);
     if (!dense) {
         low = stw_larger(low, p.axis[0].starts[0] * p.rows_outer * p.inner);
         high = stw_smaller(high, p.axis[0].starts[p.components] * p.rows_outer * p.inner);
@@ -169,7 +169,7 @@ template <class T> DEV_FN void jag_map_rows(const stw_jagged_launch &l) {
     jag_rows<T> m = jag_rows<T>::of(p, slab, low, dense);
     T *dx = (T *)p.dx + slab * l.slab + low;
     bool single = (p.op == STW_JAGGED_SUM || p.op == STW_JAGGED_SELECT) && p.dim == STW_DIM_INNER;
-    if (!jag_aligned(dx) || (!single && !jag_aligned((const T *)p.grad))) jag_rows<T>::walk_odd(p, m, single, dx, high - low);
-    else if (single) jag_rows<T>::template walk<true>(p, m, dx, high - low);
-    else jag_rows<T>::template walk<false>(p, m, dx, high - low);
+    if (!jag_aligned(dx) || (!single && !jag_aligned((const T *)p.grad))) jag_rows<T>::move_unaligned(p, m, single, dx, high - low);
+    else if (single) jag_rows<T>::template scheduler<true>(p, m, dx, high - low);
+    else jag_rows<T>::template scheduler<false>(p, m, dx, high - low);
 }

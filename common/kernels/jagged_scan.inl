@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Running maxima and sums over the components, by one block of threads: for the first step of a call. */
+ * Running maxima and sums over the components, by one CTA: for the first step of a call. */
 
 enum { JAG_SCAN = STW_JAGGED_PREPARE_THREADS };
 
@@ -20,7 +20,7 @@ struct jag_plus {
 };
 
 /* What Op makes of all values before this thread's one, s.carry included, which becomes that of all. All threads. */
-template <class Op> DEV_FN int64_t jag_before(jag_scan &s, int64_t x) {
+template <class Op> DEV_FN int64_t jag_exclusive_scan(jag_scan &s, int64_t x) {
     int t = (int)dev_thread();
     s.value[t] = x;
     dev_barrier();

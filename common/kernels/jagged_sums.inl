@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Column sums (linear's dbias, layer_norm's dGamma and dBeta) and softmax along a ragged dimension: parts of rows are
- * added up by blocks of threads, each in its order, and the parts by a second kernel. No atomics: the same bits always. */
+ * added up by CTAs, each in its order, and the parts by a second kernel. No atomics: the same bits always. */
 
 /* How the threads of a block stand over vectors of columns and rows. */
 struct jag_grid {
@@ -70,10 +70,10 @@ DEV_FN void jag_columns_rows(const stw_jagged_launch &l, const jag_grid &grid, c
 template <class T, bool NORM> DEV_FN void jag_columns(const stw_jagged_launch &l, char *smem) {
     enum { COUNT = jag_vector<T>::COUNT };
     const stw_jagged_params &p = l.p;
-    if (dev_unit() >= l.units) return;
+    if (dev_cta() >= l.work_tiles) return;
     const jag_lines all = jag_lines::of(l);
     jag_grid grid = jag_grid::of(l);
-    int64_t part = stw_quotient(dev_unit(), l.column_blocks), block = dev_unit() - part * l.column_blocks;
+    int64_t part = stw_quotient(dev_cta(), l.column_blocks), block = dev_cta() - part * l.column_blocks;
     int64_t c = (block * grid.lanes + grid.lane) * COUNT, size = l.columns, count = size - c;
     int64_t first = part * l.rows, end = stw_smaller(first + l.rows, p.slabs * l.lines);
     float plain[COUNT] = {}, dot[COUNT] = {};
@@ -98,7 +98,7 @@ DEV_FN void jag_columns_end(const stw_jagged_launch &l, char *smem) {
     const stw_jagged_params &p = l.p;
     float *shared = (float *)(void *)smem;
     int share = (int)dev_thread() / COLUMNS;
-    int64_t c = dev_unit() * COLUMNS + (int)dev_thread() % COLUMNS;
+    int64_t c = dev_cta() * COLUMNS + (int)dev_thread() % COLUMNS;
     DEV_ROLLED for (int which = 0; which < 2; ++which) {
         uint32_t bit = which ? STW_JAGGED_DWEIGHT : STW_JAGGED_DBIAS;
         const float *from = which ? l.sums_too : l.sums;
@@ -125,8 +125,8 @@ struct jag_segment {
     DEV_FN jag_segment of(const stw_jagged_launch &l, const jag_grid &grid, int count) {
         const stw_jagged_params &p = l.p;
         jag_segment s;
-        int64_t rest = stw_quotient(dev_unit(), l.column_blocks);
-        s.c = ((dev_unit() - rest * l.column_blocks) * grid.lanes + grid.lane) * count;
+        int64_t rest = stw_quotient(dev_cta(), l.column_blocks);
+        s.c = ((dev_cta() - rest * l.column_blocks) * grid.lanes + grid.lane) * count;
         s.o = stw_quotient(rest, l.parts);
         int64_t part = rest - s.o * l.parts, low = 0, high = p.components - 1;
         const int64_t *starts = p.axis[0].starts;
@@ -155,7 +155,7 @@ struct jag_segment {
 template <class T> DEV_FN void jag_segment_part(const stw_jagged_launch &l, char *smem) {
     enum { COUNT = jag_vector<T>::COUNT };
     const stw_jagged_params &p = l.p;
-    if (dev_unit() >= l.units) return;
+    if (dev_cta() >= l.work_tiles) return;
     jag_grid grid = jag_grid::of(l);
     jag_segment s = jag_segment::of(l, grid, COUNT);
     if (!s.any || s.low >= s.used) return;
@@ -181,9 +181,9 @@ template <class T> DEV_FN void jag_segment_part(const stw_jagged_launch &l, char
 /* A thread a column: components of one part are left alone. Unit: outer index and component, block of columns. */
 DEV_FN void jag_segment_sum(const stw_jagged_launch &l) {
     const stw_jagged_params &p = l.p;
-    int64_t rest = stw_quotient(dev_unit(), l.column_blocks), o = stw_quotient(rest, p.components), b = rest - o * p.components;
-    int64_t c = (dev_unit() - rest * l.column_blocks) * (int)STW_JAGGED_THREADS + dev_thread();
-    if (dev_unit() >= l.units || c >= p.inner) return;
+    int64_t rest = stw_quotient(dev_cta(), l.column_blocks), o = stw_quotient(rest, p.components), b = rest - o * p.components;
+    int64_t c = (dev_cta() - rest * l.column_blocks) * (int)STW_JAGGED_THREADS + dev_thread();
+    if (dev_cta() >= l.work_tiles || c >= p.inner) return;
     int64_t parts = stw_blocks_of(p.axis[0].used_clean[b], STW_JAGGED_SEGMENT_ROWS);
     if (parts < 2) return;
     float *at = l.sums + (o * l.parts + stw_jagged_part_of(p.axis[0].starts[b], b)) * p.inner + c, sum[4] = {};
@@ -198,7 +198,7 @@ DEV_FN void jag_segment_sum(const stw_jagged_launch &l) {
 template <class T> DEV_FN void jag_segment_end(const stw_jagged_launch &l) {
     enum { COUNT = jag_vector<T>::COUNT };
     const stw_jagged_params &p = l.p;
-    if (dev_unit() >= l.units) return;
+    if (dev_cta() >= l.work_tiles) return;
     jag_grid grid = jag_grid::of(l);
     jag_segment s = jag_segment::of(l, grid, COUNT);
     int count = (int)stw_clamp_i64(p.inner - s.c, 0, COUNT);
@@ -229,7 +229,7 @@ template <class T> DEV_FN void jag_softmax_strided(const stw_jagged_launch &l) {
     const stw_jagged_params &p = l.p;
     const int64_t *starts = p.axis[0].starts;
     bool inner = p.dim == STW_DIM_INNER;
-    int64_t left = inner ? p.dim_before * p.dim_after : p.inner, q = dev_unit() * (int)STW_JAGGED_THREADS + dev_thread();
+    int64_t left = inner ? p.dim_before * p.dim_after : p.inner, q = dev_cta() * (int)STW_JAGGED_THREADS + dev_thread();
     if (q >= l.lines) return;
     int64_t row = stw_quotient(q, left), i = q - row * left, outer = inner ? p.outer : p.dim_before * p.dim_after;
     /* the row of the smaller buffer */

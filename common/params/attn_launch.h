@@ -18,19 +18,19 @@
 #define STW_VECTOR_DK   0x40u
 #define STW_VECTOR_DV   0x80u
 /* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as the main loops of CDNA and Hopper take them.
- * attn_bwd_delta.h has -inf and 0 for rows that take part in nothing: Hopper's loop multiplies them. */
+ * attn_bwd_preprocess.h has -inf and 0 for rows that take part in nothing: Hopper's loop multiplies them. */
 #define STW_STATS_NEGATED 0x100u
 /* Also in `vectors`: key blocks are numbered, and add, from the last to the first (Hopper's own main loop in
  * deterministic mode). */
 #define STW_KEYS_DESCEND 0x200u
 
-/* Blocks of threads a row of the grid on HIP, whose grids are at most 2^32 threads wide. */
+/* CTAs a row of the grid on HIP, whose grids are at most 2^32 threads wide. */
 #define STW_GRID_X_HIP (INT64_C(1) << 22)
 
 /* Bytes of one of stw_attn_launch.key_blocks. */
 #define STW_KEY_BLOCK_BYTES 160u
 
-/* Floats behind the two statistics of a block: not 0 if a row's LSE is infinite; if its dO and D are tiny. */
+/* Floats behind the two statistics of a block: not 0 if a row's LSE is infinite; if its dO and D are subnormal. */
 #define STW_STATS_PAD 4u
 
 /* Kernels that work on rows: threads of a block, its shared memory; the largest bm of any variant. */
@@ -43,20 +43,20 @@ typedef struct stw_attn_launch {
     float *stats;     /* a (head, query block): LSE of bm rows, D of bm rows, STW_STATS_PAD            */
     float *dq;        /* a (head, query block): bm x width sums, in the order of the kernel's registers */
     double *sink;     /* a (head, query block): its part of dSink                                       */
-    uint32_t *turns;  /* deterministic: a (head, query block): how many key blocks have added, with
+    uint32_t *dq_semaphore;  /* deterministic: a (head, query block): how many key blocks have added, with
                          STW_KEYS_DESCEND the last one that has                                       */
     void *key_blocks; /* a (sequence, key block): what it meets (attn_key_block of attn_bwd_list.h)   */
-    uint64_t *listed; /* packed keys: how many units there are, then each: key block << 32 | kv head      */
-    uint64_t *ticket; /* units of the main loop handed out so far; CDNA's bf16 where matrix products take
-                         subnormal numbers for zero: [1] units left to the exact kernel, [2..] which   */
+    uint64_t *listed; /* packed keys: how many work tiles there are, then each: key block << 32 | kv head      */
+    uint64_t *tile_counter; /* work tiles of the main loop handed out so far; CDNA's bf16 where matrix products take
+                         subnormal numbers for zero: [1] work tiles left to the exact kernel, [2..] which   */
     uint32_t *unordered; /* deterministic: 1 where wrong lengths leave no order                         */
     int64_t q_blocks; /* query blocks of a head, all sequences                                         */
     int64_t k_blocks; /* dense keys: key blocks of a sequence                                          */
-    int64_t units;    /* of this step: a grid may be larger, that of the main loop smaller              */
-    int64_t blocks;   /* blocks of threads of this step                                                 */
-    int64_t lists;    /* blocks of threads of the delta kernel that list key blocks: its first ones     */
-    int64_t heads_beside; /* kv heads whose key blocks are numbered together                          */
-    int64_t beside_rows;  /* packed keys: that many query rows, of all such heads of a sequence, fit L2 */
+    int64_t work_tiles;    /* of this step: a grid may be larger, that of the main loop smaller              */
+    int64_t blocks;   /* CTAs of this step                                                 */
+    int64_t lists;    /* CTAs of the preprocess kernel that list key blocks: its first ones     */
+    int64_t heads_in_l2; /* kv heads whose key blocks are numbered together                          */
+    int64_t l2_rows;  /* packed keys: that many query rows, of all such heads of a sequence, fit L2 */
     int64_t listed_most;  /* packed keys: entries of key_blocks                                       */
     int64_t bias_batch, bias_heads, bias_rows, bias_keys; /* tasks of a summed dBias, a dimension      */
     uint32_t bm, bn, width, warps;
@@ -73,7 +73,7 @@ typedef struct stw_attn_launch {
 #endif
 
 /* Waves over a rows x cols result: how many along the rows, so that the fewest operands are read. A wave
- * takes multiples of 16 rows and `step` columns. 0: these waves cannot share it. (Matrix units whose tiles
+ * takes multiples of 16 rows and `step` columns. 0: these waves cannot share it. (Matrix work tiles whose tiles
  * have other sizes have their own step.) */
 STW_SHARED_FN STW_CONSTANT_FN int stw_split_rows(int rows, int cols, int waves, int step) {
     int best = 0, least = 1 << 20;
@@ -91,7 +91,7 @@ STW_SHARED_FN STW_CONSTANT_FN int stw_split_rows(int rows, int cols, int waves, 
 /* kv heads whose key blocks are worked on beside each other, where `fit` query rows of a head fit L2 (0: one head after the
  * other) and sequences have `rows`: four at least; whole sequences' heads, or a part that divides them where that is not less
  * than half of those that fit (7 of 16 heads were 8% slower than 8). */
-STW_SHARED_FN int64_t stw_heads_beside(int64_t heads, int64_t fit, int64_t rows) {
+STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) {
     if (!fit) return 1;
     int64_t most = stw_larger(4, fit / stw_larger(rows, 1));
     if (most >= heads) return most / heads * heads;
@@ -104,57 +104,57 @@ STW_SHARED_FN int64_t stw_heads_beside(int64_t heads, int64_t fit, int64_t rows)
 /* Bytes of a tile in shared memory: rows of 128-byte multiples of 16-bit elements are stored in a permuted order,
  * others have 16 bytes of padding. `element`: bytes; 6 is f32 in three 16-bit parts, a plane each, but whole (4)
  * where rows are short. */
-#define STW_TILE_PARTS(element, cols)    ((element) == 6u && (cols) >= 32 ? 3u : 1u)
+#define STW_TILE_TERMS(element, cols)    ((element) == 6u && (cols) >= 32 ? 3u : 1u)
 #define STW_TILE_SWIZZLED(element, cols) ((element) == 2u && (cols) * (element) % 128u == 0u)
 #define STW_TILE_PLANE(element, rows, cols)                                                                  \
     ((rows) * ((cols) * (element) + (STW_TILE_SWIZZLED(element, cols) ? 0u : 16u)))
 #define STW_TILE_BYTES(element, rows, cols)                                                                  \
-    (STW_TILE_PARTS(element, cols) == 3u ? 3u * STW_TILE_PLANE(2u, rows, cols)                               \
+    (STW_TILE_TERMS(element, cols) == 3u ? 3u * STW_TILE_PLANE(2u, rows, cols)                               \
                                          : STW_TILE_PLANE((element) == 6u ? 4u : (element), rows, cols))
 /* Backward: K, V; Q, dO and the statistics of each stage; P, dS; what the block works on now and next. Stages 0:
  * one stage, and V only passes through Q's place on its way to registers. Forward: K, V, Q, P. */
-#define STW_UNIT_BYTES          368u
+#define STW_WORK_TILE_BYTES          368u
 #define STW_STAGE_COUNT(stages) ((stages) ? (stages) : 1u)
 #define STW_BWD_SMEM(element, hd, bm, bn, stages)                                                            \
     (((stages) ? 2u : 1u) * STW_TILE_BYTES(element, bn, hd) +                                                \
      2u * STW_STAGE_COUNT(stages) * STW_TILE_BYTES(element, bm, hd) + 2u * STW_TILE_BYTES(element, bm, bn) + \
-     STW_STAGE_COUNT(stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_UNIT_BYTES)
+     STW_STAGE_COUNT(stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_WORK_TILE_BYTES)
 /* CDNA's own main loop: keys of a block, whatever its row says of the kernels with all features; Q and dO of 32
  * rows, padded and transposed, and dS, padded by row and by four rows. */
 #define STW_CDNA_BN       192u
 #define STW_CDNA_ROWS     256u /* rows of a block of its small kernels */
 #define STW_CDNA_SMEM(hd)                                                                                    \
-    (2u * 32u * (4u * (hd) + 32u) + 8u * (4u * (2u * STW_CDNA_BN + 32u) + 64u) + STW_UNIT_BYTES)
-/* Hopper's own main loop: rows of a query block; K of this unit and the next, V, three stages of Q, dO and statistics, two
- * of dS, which queries see which key, barriers and units. */
+    (2u * 32u * (4u * (hd) + 32u) + 8u * (4u * (2u * STW_CDNA_BN + 32u) + 64u) + STW_WORK_TILE_BYTES)
+/* Hopper's own main loop: rows of a query block; K of this work tile and the next, V, three stages of Q, dO and statistics, two
+ * of dS, which queries see which key, barriers and work tiles. */
 #define STW_SM90_BM(hd) ((hd) > 64u ? 64u : 128u)
 #define STW_SM90_SMEM(hd)                                                                                    \
     (((hd) + 63u) / 64u * 128u * (3u * 128u + 6u * STW_SM90_BM(hd)) + 2u * 256u * STW_SM90_BM(hd) +          \
-     3u * (2u * STW_SM90_BM(hd) + STW_STATS_PAD) * 4u + 128u * 8u + 96u + STW_UNIT_BYTES)
+     3u * (2u * STW_SM90_BM(hd) + STW_STATS_PAD) * 4u + 128u * 8u + 96u + STW_WORK_TILE_BYTES)
 #define STW_FWD_SMEM(element, hd, bm, bn)                                                                    \
     (2u * STW_TILE_BYTES(element, bn, hd) + STW_TILE_BYTES(element, bm, hd) + STW_TILE_BYTES(element, bm, bn))
 
 /* Tiles of the kernels that sum dBias: (name, element bytes, largest head dim, bm, bn, warps). bm divides
  * that of every variant for the same element and head dim. Made by recomputation, so that no sum needs a
  * temporary. */
-#define STW_BIAS_TILES(X)                                                                                    \
+#define STW_DBIAS_TILES(X)                                                                                    \
     X(32x64_hd64, 2, 64, 32, 64, 4)                                                                          \
     X(32x64_hd128, 2, 128, 32, 64, 4)                                                                        \
     X(32x32_hd256, 2, 256, 32, 32, 4)                                                                        \
     X(16x32_hd128, 4, 128, 16, 32, 4)                                                                        \
     X(16x16_hd256, 4, 256, 16, 16, 2)
-/* Of these sums, 16-bit ones with nothing besides the bias (attn_bias_lean.h), NVIDIA's: (name, largest head dim, bm,
- * bn, stages, warps, blocks of threads a multiprocessor). */
-#define STW_BIAS_LEAN_TILES(X)                                                                               \
+/* Of these sums, 16-bit ones with nothing besides the bias (attn_dbias_reduce_plain.h), NVIDIA's: (name, largest head dim, bm,
+ * bn, stages, warps, CTAs a multiprocessor). */
+#define STW_DBIAS_PLAIN_TILES(X)                                                                               \
     X(lean_64x64_hd64, 64, 64, 64, 2, 4, 3)                                                                  \
     X(lean_64x64_hd128, 128, 64, 64, 1, 4, 3)
-#define STW_LEAN_UNITS 6
-#define STW_LEAN_SMEM(hd, bm, bn, stages)                                                                    \
+#define STW_DBIAS_PLAIN_WORK_TILES 6
+#define STW_DBIAS_PLAIN_SMEM(hd, bm, bn, stages)                                                                    \
     ((stages) * (2u * STW_TILE_BYTES(2u, bn, hd) + 2u * STW_TILE_BYTES(2u, bm, hd) + (2u * (bm) + STW_STATS_PAD) * 4u) + \
-     STW_TILE_BYTES(2u, bm, bn) + STW_LEAN_UNITS * (STW_KEY_BLOCK_BYTES + 16u))
-/* STW_BIAS_TILES for waves of 64 threads and 64 KB of shared memory, with the stages of a row. */
+     STW_TILE_BYTES(2u, bm, bn) + STW_DBIAS_PLAIN_WORK_TILES * (STW_KEY_BLOCK_BYTES + 16u))
+/* STW_DBIAS_TILES for waves of 64 threads and 64 KB of shared memory, with the stages of a row. */
 #define STW_BIAS_STAGES_64(element, hd) ((element) == 4u && (hd) > 224u ? 0u : 1u)
-#define STW_BIAS_TILES_64(X)                                                                                 \
+#define STW_DBIAS_TILES_64(X)                                                                                 \
     X(32x64_hd64, 2, 64, 32, 64, 4)                                                                          \
     X(32x64_hd128, 2, 128, 32, 64, 4)                                                                        \
     X(16x32_hd256, 2, 256, 16, 32, 2)                                                                        \

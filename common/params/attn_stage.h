@@ -8,7 +8,7 @@
 
 #include "attn_bwd.h"
 
-#define STW_STAGE_ROWS 64 /* of a unit */
+#define STW_STAGE_ROWS 64 /* of a work tile */
 
 typedef struct stw_attn_stage {
     const void *from;
@@ -30,7 +30,7 @@ STW_SHARED_FN int64_t stw_stage_rows(const stw_attn_stage *s) {
     return end < 0 ? 0 : end < s->rows ? end : s->rows;
 }
 
-/* Units of STW_STAGE_ROWS rows of a head. */
+/* Work tiles of STW_STAGE_ROWS rows of a head. */
 STW_SHARED_FN int64_t stw_stage_strips(const stw_attn_stage *s) {
     return (s->rows + STW_STAGE_ROWS - 1) / STW_STAGE_ROWS;
 }

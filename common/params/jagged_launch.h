@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * What a kernel of the jagged operations on a GPU receives: the parameter block of the problem, with the clean
- * lengths in the call's workspace, and this step's division into units. Also the constants that launch plans and
+ * lengths in the call's workspace, and this step's division into work tiles. Also the constants that launch plans and
  * kernels must agree on. Filled by backends/gpu/jagged_launch.c, read by common/kernels/jagged_*.inl. */
 #ifndef STW_COMMON_PARAMS_JAGGED_LAUNCH_H
 #define STW_COMMON_PARAMS_JAGGED_LAUNCH_H
@@ -16,15 +16,15 @@
 
 /* Elements of T in 16 bytes. */
 #define STW_JAGGED_VECTOR(element) (16u / (element))
-/* Pointwise kernels and maps: vectors a lane has under way; elements of a unit. */
+/* Pointwise kernels and maps: vectors a lane has under way; elements of a work tile. */
 #define STW_JAGGED_LANE_VECTORS    4u
 #define STW_JAGGED_CHUNK(element)  (STW_JAGGED_THREADS * STW_JAGGED_LANE_VECTORS * STW_JAGGED_VECTOR(element))
 
-/* Maps by rows: chunks of a unit, where there are enough for all multiprocessors. */
+/* Maps by rows: chunks of a work tile, where there are enough for all multiprocessors. */
 #define STW_JAGGED_ROW_CHUNKS 4
 #define STW_JAGGED_ROW_MANY   8192
 
-/* Blocks of threads of a layer_norm that keeps column sums: what is added in which order depends on it, and
+/* CTAs of a layer_norm that keeps column sums: what is added in which order depends on it, and
  * not on the device. */
 #define STW_JAGGED_NORM_BLOCKS 264
 
@@ -45,22 +45,22 @@
     ((by_k) ? STW_TILE_BYTES(element, bk, rows) : STW_TILE_BYTES(element, rows, bk))
 #define STW_JAGGED_PRODUCT_SMEM(element, bm, bn, bk, stages, a_by_k, b_by_k)                                 \
     ((stages) * (STW_JAGGED_OPERAND(element, bm, bk, a_by_k) + STW_JAGGED_OPERAND(element, bn, bk, b_by_k)) + 256u)
-/* What is summed is cut into parts of at least this much, where there would be fewer units than this. */
+/* What is summed is cut into parts of at least this much, where there would be fewer work tiles than this. */
 #define STW_JAGGED_PART_LEAST 2048
-#define STW_JAGGED_UNITS      1024
+#define STW_JAGGED_WORK_TILES      1024
 
 typedef struct stw_jagged_launch {
     stw_jagged_params p;
     int32_t *gaps;     /* 1 where some U_b < L_b: written by the first step                         */
     float *sums, *sums_too, *product_sums; /* parts of sums, a step's to the next                   */
-    int64_t *tiles[2]; /* matmul's dA and dB: units before component b (components + 1)             */
+    int64_t *tiles[2]; /* matmul's dA and dB: work tiles before component b (components + 1)             */
     int64_t *slots[2]; /* of them those of components with several parts                            */
     int64_t *bases[3]; /* clean bases of x, other and grad                                          */
     int64_t part_of[2], part_k; /* of matmul's dA and dB, and of this step: summed in one part      */
-    int64_t units, blocks; /* of this step; blocks of threads                                       */
+    int64_t work_tiles, blocks; /* of this step; CTAs                                       */
     int64_t slab;      /* elements of a slab of the buffer that is walked                           */
-    int64_t span;      /* maps by rows: elements of a unit                                          */
-    int64_t chunks;    /* units of a slab                                                           */
+    int64_t span;      /* maps by rows: elements of a work tile                                          */
+    int64_t chunks;    /* work tiles of a slab                                                           */
     int64_t run;       /* maps: elements in a row whose sources follow each other                   */
     uint64_t divide;   /* 2^64 / run, rounded up                                                    */
     int64_t lines;     /* lines of a slab                                                           */

@@ -57,7 +57,7 @@ def main():
         if wrong in content:
             failures += 1
             print(f"FAIL {text.name} holds {wrong}")
-    if "stw_attn_bwd_finish" not in content:
+    if "stw_attn_bwd_postprocess" not in content:
         failures += 1
         print(f"FAIL {text.name} holds no kernels")
     empty = Path(options.build, "hip-sources", "empty.hip")

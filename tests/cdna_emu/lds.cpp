@@ -134,8 +134,8 @@ void run_lds(Wave &w, const Instruction &in) {
 /* ds_read2, ds_write2: two places, offsets in units of the element (or of 64). */
 void run_lds_pair(Wave &w, const Instruction &in) {
     const Access &access = in.access;
-    int unit = access.bytes * (in.form ? 64 : 1), words = access.bytes / 4;
-    u32 offsets[2] = {(u32)(in.offset0 * unit), (u32)(in.offset1 * unit)};
+    int work_tile = access.bytes * (in.form ? 64 : 1), words = access.bytes / 4;
+    u32 offsets[2] = {(u32)(in.offset0 * work_tile), (u32)(in.offset1 * work_tile)};
     u32 address[LANES];
     memcpy(address, w.v[in.op[access.store ? 0 : 1].index], sizeof address);
     for (int h = 0; h < 2; ++h) {

@@ -203,7 +203,7 @@ static void backward(CodeObject &code, const stw_variant &tile, stw_dtype dtype,
     stw_attn_launch_of(STW_CALL_BWD, &tile, &params, 64, workspace.data(), &argument);
     for (uint32_t i = 0; i < steps.count; ++i) {
         const stw_attn_step &step = steps.step[i];
-        argument.units = step.units;
+        argument.work_tiles = step.work_tiles;
         Launch launch;
         launch.kernel = step.entry;
         launch.grid[0] = step.grid_x, launch.grid[1] = step.grid_y, launch.block[0] = step.block;

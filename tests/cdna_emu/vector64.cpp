@@ -82,11 +82,11 @@ static int biased(double x) { return (int)(as_bits64(x) >> 52 & 2047); }
  * `scaled` is the source to scale: the denominator or the numerator. */
 template <class F> struct Division;
 template <> struct Division<float> {
-    enum { FAR = 96, STEP = 64, TINY = 23 };
+    enum { FAR = 96, STEP = 64, SUBNORMAL = 23 };
     static constexpr double least = 1.17549435e-38;
 };
 template <> struct Division<double> {
-    enum { FAR = 768, STEP = 128, TINY = 53 };
+    enum { FAR = 768, STEP = 128, SUBNORMAL = 53 };
     static constexpr double least = 2.2250738585072014e-308;
 };
 
@@ -110,7 +110,7 @@ template <class F> static F div_scale(F scaled, F denominator, F numerator, bool
         *mask = true;
         return is_numerator ? times(scaled, D::STEP) : scaled;
     }
-    if (biased(numerator) <= D::TINY) return times(scaled, D::STEP);
+    if (biased(numerator) <= D::SUBNORMAL) return times(scaled, D::STEP);
     return scaled;
 }
 

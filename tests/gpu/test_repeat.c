@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Deterministic mode: 1000 runs of one call have the same bits in every gradient, whatever the workspace held
- * and whatever else the device does: a second stream runs other problems all the time, so blocks of threads
+ * and whatever else the device does: a second stream runs other problems all the time, so CTAs
  * start in other orders. (The first run is judged by the float64 reference.) */
 #include "gpu.h"
 

@@ -33,8 +33,8 @@ static void whole_life(void **state) {
     assert_int_equal(spawn_count(run.log, "cuda:cuModuleLoadDataEx"), 1);
     assert_int_equal(lines_with(run.log, "left"), 0);
     static const char *const launches[] = {
-        "stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_delta_bf16",
-        "stw_attn_bwd_sm80_64x128_hd128_bf16_drop", "stw_attn_bwd_finish", "stw_attn_dropout_mask"};
+        "stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_preprocess_bf16",
+        "stw_attn_bwd_sm80_64x128_hd128_bf16_drop", "stw_attn_bwd_postprocess", "stw_attn_dropout_mask"};
     static const int times[] = {1, 2, 2, 2, 1};
     for (int i = 0; i < 5; ++i) {
         char line[128];
@@ -68,7 +68,7 @@ static void run_call_is_only_launches(void **state) {
     run_call_does("plain", 4);
 }
 
-/* Hopper's main loop and the finish kernel await what is before them by themselves, and are launched so where
+/* Hopper's main loop and the postprocess kernel await what is before them by themselves, and are launched so where
  * the driver can put such launches into graphs; a loop of the shared kernels awaits nothing. */
 static void kernels_begin_early(void **state) {
     (void)state;
@@ -158,7 +158,7 @@ static void each_call_failing(void **state) {
     assert_int_equal(fail_calls("dropout"), SYMBOLS - 3 - 1);
 }
 
-static void each_call_failing_on_hopper(void **state) {
+static void each_call_failing_on_sm90(void **state) {
     (void)state;
     assert_int_equal(fail_calls("plain"), SYMBOLS - 3);
 }
@@ -180,7 +180,7 @@ static void driver_refuses_image(void **state) {
     tool("cuda", LIST("FAKE_CUDA_DEVICES=" A100, "FAKE_FAIL=cuModuleGetFunction:500"), LIST("work"));
     assert_string_equal(spawn_line(run.out, 1),
                         "bwd_plan STW_E_INTERNAL cuda: cuModuleGetFunction failed: error (500); kernel "
-                        "stw_attn_bwd_delta_bf16");
+                        "stw_attn_bwd_preprocess_bf16");
 }
 
 static void driver_versions(void **state) {
@@ -287,7 +287,7 @@ static void measure(const char *mode) {
 static void overhead(void **state) {
     (void)state;
     measure("dropout");
-    measure("plain"); /* that it has maps: test_cuda_hopper.c */
+    measure("plain"); /* that it has maps: test_cuda_sm90.c */
 }
 
 int main(void) {
@@ -296,7 +296,7 @@ int main(void) {
         cmocka_unit_test(run_call_is_only_launches),
         cmocka_unit_test(kernels_begin_early),
         cmocka_unit_test(each_call_failing),
-        cmocka_unit_test(each_call_failing_on_hopper),
+        cmocka_unit_test(each_call_failing_on_sm90),
         cmocka_unit_test(driver_refuses_image),
         cmocka_unit_test(driver_versions),
         cmocka_unit_test(foreign_pointers),

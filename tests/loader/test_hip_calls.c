@@ -35,8 +35,8 @@ static void whole_life(void **state) {
     assert_int_equal(spawn_count(run.log, "hip7:hipModuleUnload"), 1);
     assert_int_equal(lines_with(run.log, "left"), 0);
     static const char *const launches[] = {
-        "stw_attn_fwd_gfx942_fwd_64x64_hd128_bf16", "stw_attn_bwd_delta_bf16",
-        "stw_attn_bwd_gfx942_32x64_hd128_bf16_full", "stw_attn_bwd_finish", "stw_attn_dropout_mask"};
+        "stw_attn_fwd_gfx942_fwd_64x64_hd128_bf16", "stw_attn_bwd_preprocess_bf16",
+        "stw_attn_bwd_gfx942_32x64_hd128_bf16_full", "stw_attn_bwd_postprocess", "stw_attn_dropout_mask"};
     static const int times[] = {1, 2, 2, 2, 1};
     for (int i = 0; i < 5; ++i) {
         char line[128];
@@ -164,7 +164,7 @@ static void runtime_refuses_image(void **state) {
     assert_string_equal(
         spawn_line(run.out, 1),
         "bwd_plan STW_E_INTERNAL hip: hipModuleGetFunction failed: hipErrorUnknown (500): unknown "
-        "error; kernel stw_attn_bwd_delta_bf16");
+        "error; kernel stw_attn_bwd_preprocess_bf16");
 }
 
 static void foreign_pointers(void **state) {

@@ -38,7 +38,7 @@ DEV_FN uint32_t __float_as_uint(float x) { return __builtin_bit_cast(uint32_t, x
 DEV_FN uint32_t dev_thread() { return emu_self->number; }
 DEV_FN uint32_t dev_threads() { return emu_now.threads; }
 DEV_FN uint32_t dev_lane() { return emu_self->number % DEV_WAVE; }
-DEV_FN int64_t dev_unit() { return (int64_t)emu_now.block_y * emu_now.x + emu_now.block_x; }
+DEV_FN int64_t dev_cta() { return (int64_t)emu_now.block_y * emu_now.x + emu_now.block_x; }
 DEV_FN uint32_t dev_wave() { return emu_self->number / DEV_WAVE; }
 DEV_FN int dev_uniform(int x) { return x; }
 DEV_FN int64_t dev_uniform(int64_t x) { return x; }

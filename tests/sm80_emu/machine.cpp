@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Fibers, warps, blocks and launches. A launch runs its blocks one after the other, so that units that wait for
+ * Fibers, warps, blocks and launches. A launch runs its blocks one after the other, so that work tiles that wait for
  * earlier ones (deterministic mode) find them done. Shared memory starts as NaN in every block. */
 #include "machine.h"
 

@@ -752,8 +752,8 @@ static uint32_t grid_of(const char *line) {
     return 0;
 }
 
-/* Blocks of threads that take units until none is left are as many as run at a time, in the header's words;
- * where units are too few each gets a block. */
+/* CTAs that take work tiles until none is left are as many as run at a time, in the header's words;
+ * where work tiles are too few each gets a block. */
 static void queued_steps_get_the_blocks_that_run_at_a_time(void **state) {
     (void)state;
     device.compute_units = 3;
@@ -761,7 +761,7 @@ static void queued_steps_get_the_blocks_that_run_at_a_time(void **state) {
     assert_int_equal(grid_of("attn_bwd:bf16:b1h3s128d64:causal_br"), 3);
     assert_int_equal(grid_of("attn_bwd:bf16:b2h2s128d64:causal_br"), 3);
     assert_int_equal(grid_of("attn_bwd:bf16:b1h1s4096d64:causal_br"),
-                     32); /* of many keys: 24 units a block */
+                     32); /* of many keys: 24 work tiles a block */
     assert_int_equal(grid_of("attn_bwd:bf16:b1h3s4096d64:causal_br"), 3);
     device.smem_max = 0; /* told too little: one a multiprocessor */
     assert_int_equal(grid_of("attn_bwd:bf16:b1h3s4096d64:causal_br"), 3);
@@ -810,7 +810,7 @@ static void classes_launch_what_their_own_plans_do(void **state) {
         p->total_q = stw_size_class(p->total_q);
         p->total_kv = stw_size_class(p->total_kv);
         assert_true(p->total_q > work.params.total_q);
-        device.compute_units = i & 1 ? 2 : 132; /* steps of a queue, and of a block a unit */
+        device.compute_units = i & 1 ? 2 : 132; /* steps of a queue, and of a block a work tile */
         launches_of(&work, &work.params, own_names, own);
         launches_of(&class, &work.params, names, shared);
         assert_string_equal(names, own_names);
@@ -885,7 +885,7 @@ static void staged_inputs(void **state) {
         work.params.q.batch | work.params.dout.head | work.params.dout.batch | work.params.v.batch, 0);
     assert_int_equal(work.stage[0].from_strides.seq | work.stage[1].from_strides.seq, 0);
     assert_int_equal(work.stage[1].rows, 300);
-    /* more units than a row of AMD's grids has */
+    /* more work tiles than a row of AMD's grids has */
     stw_attn_stage large = {.batch = 1, .heads = 1 << 20, .rows = 320, .element = 2};
     uint32_t x, y;
     stw_attn_stage_grid(&large, 64, &x, &y);

@@ -240,7 +240,7 @@ static void maps_go_by_rows_where_they_can(void **state) {
     }
 }
 
-/* Parts cover what is summed, each with a unit and a slot a tile, and no more of them than it takes. */
+/* Parts cover what is summed, each with a work tile and a slot a tile, and no more of them than it takes. */
 static void long_sums_are_cut(void **state) {
     static const struct {
         const char *line;
@@ -267,8 +267,8 @@ static void long_sums_are_cut(void **state) {
         int64_t tiles = stw_blocks_of(dx ? rows : p.out_features, t.bm) * stw_blocks_of(p.inner, t.bn);
         assert_true(cut.wanted && cut.part_k >= 1 && cut.parts >= 1);
         if ((cut.parts > 1) != cases[i].cut) fail_msg("%s: %lld parts", cases[i].line, (long long)cut.parts);
-        assert_int_equal(cut.units, tiles * cut.parts);
-        assert_int_equal(cut.slots, cases[i].cut ? cut.units : 0);
+        assert_int_equal(cut.work_tiles, tiles * cut.parts);
+        assert_int_equal(cut.slots, cases[i].cut ? cut.work_tiles : 0);
         assert_true(cut.part_k >= sum || cut.part_k * cut.parts >= sum);
         if (!cases[i].cut) continue;
         assert_true(cut.part_k * (cut.parts - 1) < sum);
@@ -323,7 +323,7 @@ static void steps_fit_a_gpu(void **state) {
             stw_jagged_steps_of(&p, table, 108, &steps);
             for (uint32_t n = 0; n < steps.count; ++n) {
                 const stw_jagged_step *s = &steps.step[n];
-                assert_true(s->units > 0 && s->grid_x > 0 && s->grid_y > 0 && s->grid_y <= 65535);
+                assert_true(s->work_tiles > 0 && s->grid_x > 0 && s->grid_y > 0 && s->grid_y <= 65535);
                 assert_true(s->block > 0 && s->block % table->wave == 0 && s->block <= 1024);
                 assert_true(s->smem <= archs[a].smem);
                 found |= rows[i].main && strstr(s->entry, rows[i].main);

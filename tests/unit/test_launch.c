@@ -93,19 +93,19 @@ static void check(const stw_variant *tile, const stw_attn_params *p, uint32_t wa
         {(uintptr_t)l.sink, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0},
         {(uintptr_t)l.key_blocks, (uint64_t)list * STW_KEY_BLOCK_BYTES},
         {(uintptr_t)l.listed, packed ? (uint64_t)(1 + p->heads_kv * list) * sizeof(uint64_t) : 0},
-        {(uintptr_t)l.turns, ordered ? blocks * sizeof(uint32_t) : 0},
-        {(uintptr_t)l.ticket, sizeof(uint64_t)},
+        {(uintptr_t)l.dq_semaphore, ordered ? blocks * sizeof(uint32_t) : 0},
+        {(uintptr_t)l.tile_counter, sizeof(uint64_t)},
         {(uintptr_t)l.unordered, ordered ? sizeof(uint32_t) : 0},
     };
     check_places(places, sizeof places / sizeof *places, steps.workspace);
     assert_true(l.width >= p->head_dim_qk && l.k_blocks * l.bn >= p->max_seq_kv);
     check_query_blocks(p, &l);
     if (!tile->loop->gpu->encode_maps) return;
-    /* bulk copies take multiples of 16 bytes; units, and those of the heads numbered together, are counted in
+    /* bulk copies take multiples of 16 bytes; work tiles, and those of the heads numbered together, are counted in
      * 32 bits */
     assert_int_equal(row * sizeof(float) % 16, 0);
     assert_true(p->heads_kv * list < INT64_C(1) << 31);
-    if (!packed) assert_true(l.heads_beside >= 1 && l.heads_beside * l.k_blocks < INT64_C(1) << 31);
+    if (!packed) assert_true(l.heads_in_l2 >= 1 && l.heads_in_l2 * l.k_blocks < INT64_C(1) << 31);
 }
 
 static void check_with_every_tile(const char *text) {
@@ -150,7 +150,7 @@ static void places_hold_what_is_written(void **state) {
 
 /* Few queries and many keys under a causal mask: heads whose key blocks are numbered together are many then.
  */
-static void units_of_many_keys(void **state) {
+static void work_tiles_of_many_keys(void **state) {
     (void)state;
     check_with_every_tile("attn_bwd:bf16:b1h1s1x8405120d64:causal_br");
     check_with_every_tile("attn_bwd:bf16:b1h3k1s1x16777216d128:wr5");
@@ -160,7 +160,7 @@ static void units_of_many_keys(void **state) {
     check_with_every_tile("attn_bwd:bf16:b1h3k1s1x16777216d128:det");
 }
 
-/* The pack decides how many units and tiles there are, and how much workspace, not the longest sequence that
+/* The pack decides how many work tiles and tiles there are, and how much workspace, not the longest sequence that
  * the plan allows: a plan for 131072 rows costs a call what one for 8192 does. */
 static void generous_maxima_cost_nothing(void **state) {
     (void)state;
@@ -179,11 +179,11 @@ static void generous_maxima_cost_nothing(void **state) {
                 stw_attn_steps_of(call, &tile, &far, wave, &y);
                 assert_int_equal(x.count, y.count);
                 assert_int_equal(x.workspace, y.workspace);
-                for (uint32_t s = 0; s < x.count; ++s) assert_int_equal(x.step[s].units, y.step[s].units);
+                for (uint32_t s = 0; s < x.count; ++s) assert_int_equal(x.step[s].work_tiles, y.step[s].work_tiles);
                 /* and these are as many as 38 sequences may cut 32768 rows into, not 38 times 64 blocks */
                 if (call == STW_CALL_BWD)
-                    assert_true(x.step[1].units <= 16 * (32768 / (int64_t)tile.bn + 38) ||
-                                x.step[1].units <= 16 * (32768 / STW_CDNA_BN + 38));
+                    assert_true(x.step[1].work_tiles <= 16 * (32768 / (int64_t)tile.bn + 38) ||
+                                x.step[1].work_tiles <= 16 * (32768 / STW_CDNA_BN + 38));
             }
         }
     }
@@ -192,14 +192,14 @@ static void generous_maxima_cost_nothing(void **state) {
 /* Beside each other: as many heads as fit, a part that divides them unless that is too small a part. */
 static void heads_beside_each_other(void **state) {
     (void)state;
-    assert_int_equal(stw_heads_beside(16, 0, 100), 1);   /* one after the other */
-    assert_int_equal(stw_heads_beside(16, 700, 100), 4); /* 7 fit, 4 divide 16  */
-    assert_int_equal(stw_heads_beside(16, 800, 100), 8);
-    assert_int_equal(stw_heads_beside(16, 5000, 100), 48); /* 50 fit: three sequences' */
-    assert_int_equal(stw_heads_beside(16, 100, 1000), 4);  /* four at least       */
-    assert_int_equal(stw_heads_beside(13, 600, 100), 6);   /* nothing divides 13  */
-    assert_int_equal(stw_heads_beside(5, 100, 0), 100);
-    assert_int_equal(stw_heads_beside(1048573, 600, 100), 6); /* a prime: few tries */
+    assert_int_equal(stw_heads_in_l2(16, 0, 100), 1);   /* one after the other */
+    assert_int_equal(stw_heads_in_l2(16, 700, 100), 4); /* 7 fit, 4 divide 16  */
+    assert_int_equal(stw_heads_in_l2(16, 800, 100), 8);
+    assert_int_equal(stw_heads_in_l2(16, 5000, 100), 48); /* 50 fit: three sequences' */
+    assert_int_equal(stw_heads_in_l2(16, 100, 1000), 4);  /* four at least       */
+    assert_int_equal(stw_heads_in_l2(13, 600, 100), 6);   /* nothing divides 13  */
+    assert_int_equal(stw_heads_in_l2(5, 100, 0), 100);
+    assert_int_equal(stw_heads_in_l2(1048573, 600, 100), 6); /* a prime: few tries */
 }
 
 int main(void) {
@@ -207,7 +207,7 @@ int main(void) {
         cmocka_unit_test(generous_maxima_cost_nothing),
         cmocka_unit_test(heads_beside_each_other),
         cmocka_unit_test(places_hold_what_is_written),
-        cmocka_unit_test(units_of_many_keys),
+        cmocka_unit_test(work_tiles_of_many_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,7 +52,7 @@ static int own_steps(const stw_variant *tile, const stw_attn_params *p) {
     stw_attn_steps_of(STW_CALL_BWD, tile, p, 64, &steps);
     for (uint32_t i = 0; i < steps.count; ++i) {
         const stw_attn_step *s = &steps.step[i];
-        assert_true(s->units > 0 && s->block % 64 == 0 && s->block > 0 && s->smem <= 65536);
+        assert_true(s->work_tiles > 0 && s->block % 64 == 0 && s->block > 0 && s->smem <= 65536);
         if (strstr(s->entry, "delta_cdna")) found |= DELTA;
         if (strstr(s->entry, "finish_cdna")) found |= FINISH;
         if (strstr(s->entry, "_exact")) found |= EXACT;
@@ -159,7 +159,7 @@ static const stw_attn_step *bias_step(const stw_variant *tile, const stw_attn_pa
                                       stw_attn_steps *steps) {
     stw_attn_steps_of(STW_CALL_BWD, tile, p, wave, steps);
     for (uint32_t i = 0; i < steps->count; ++i)
-        if (strstr(steps->step[i].entry, "stw_attn_bwd_bias_")) return &steps->step[i];
+        if (strstr(steps->step[i].entry, "stw_attn_dbias_reduce_")) return &steps->step[i];
     return NULL;
 }
 
@@ -225,7 +225,7 @@ static void bias_kernels_of_types(void **state) {
         stw_attn_steps steps;
         stw_variant tile = tile_called(rows[i].arch, rows[i].variant);
         snprintf(text, sizeof text, "attn_bwd:%s", rows[i].problem);
-        snprintf(entry, sizeof entry, "stw_attn_bwd_bias_%s", rows[i].entry);
+        snprintf(entry, sizeof entry, "stw_attn_dbias_reduce_%s", rows[i].entry);
         stw_attn_params p = params_of(text);
         const stw_attn_step *step = bias_step(&tile, &p, rows[i].arch[0] == 's' ? 32 : 64, &steps);
         assert_non_null(step);
@@ -259,7 +259,7 @@ static void tiles_say_what_costs_more(void **state) {
     stw_variant own = tile_called("gfx942", "gfx942_32x128_hd64"),
                   four = tile_called("sm80", "sm80_128x128_hd64"),
                   split = tile_called("sm80", "sm80_64x128_hd64"),
-                  hopper = tile_called("sm90", "sm90_128x128_hd64"),
+                  sm90 = tile_called("sm90", "sm90_128x128_hd64"),
                   exact = tile_called("gfx90a", "gfx90a_32x128_hd64"),
                   f32 = tile_called("gfx942", "gfx942_32x32_hd64_f32");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
@@ -270,7 +270,7 @@ static void tiles_say_what_costs_more(void **state) {
             const stw_variant *tile;
             const char *expected;
         } of[] = {{&own, rows[i].own}, {&exact, rows[i].own}, {&four, rows[i].four}, {&split, rows[i].split},
-                  {&hopper, NULL},     {&f32, NULL}}; /* the last two have no others */
+                  {&sm90, NULL},     {&f32, NULL}}; /* the last two have no others */
         for (size_t n = 0; n < sizeof of / sizeof *of; ++n) {
             const char *words = stw_attn_slower(STW_CALL_BWD, of[n].tile, &p);
             if (!words != !of[n].expected || (words && strcmp(words, of[n].expected)))
@@ -287,7 +287,7 @@ static void tiles_say_what_costs_more(void **state) {
 
 /* ---- Hopper ---- */
 
-static void hopper_says_what_it_does_not_take(void **state) {
+static void sm90_says_what_it_does_not_take(void **state) {
     (void)state;
     static const struct {
         const char *options, *text;
@@ -320,7 +320,7 @@ static void hopper_says_what_it_does_not_take(void **state) {
 
 #define FIELD(name) offsetof(stw_attn_params, name)
 
-static void hopper_wants_what_tensor_loads_take(void **state) {
+static void sm90_wants_what_tensor_loads_take(void **state) {
     (void)state;
     static const char empty[] = "it takes no empty tensors",
                       strides[] = "tensor loads need strides of q, k, v and dout ";
@@ -453,8 +453,8 @@ static void same_kernels(const stw_variant *tile, uint32_t wave, const stw_attn_
         const stw_attn_step *a = &own.step[i], *b = &largest.step[i], *c = &unnamed.step[i];
         assert_string_equal(a->entry, b->entry);
         assert_string_equal(c->entry, "");
-        assert_true(a->block == b->block && a->smem == b->smem && a->units <= b->units);
-        assert_true(a->block == c->block && a->smem == c->smem && a->units == c->units &&
+        assert_true(a->block == b->block && a->smem == b->smem && a->work_tiles <= b->work_tiles);
+        assert_true(a->block == c->block && a->smem == c->smem && a->work_tiles == c->work_tiles &&
                     a->queued == c->queued && a->grid_x == c->grid_x && a->grid_y == c->grid_y);
     }
 }
@@ -487,8 +487,8 @@ int main(void) {
         cmocka_unit_test(bias_is_summed_where_broadcast),
         cmocka_unit_test(bias_kernels_of_types),
         cmocka_unit_test(tiles_say_what_costs_more),
-        cmocka_unit_test(hopper_says_what_it_does_not_take),
-        cmocka_unit_test(hopper_wants_what_tensor_loads_take),
+        cmocka_unit_test(sm90_says_what_it_does_not_take),
+        cmocka_unit_test(sm90_wants_what_tensor_loads_take),
         cmocka_unit_test(tiles_are_for_their_calls),
         cmocka_unit_test(classes_of_sizes),
         cmocka_unit_test(classes_share_kernels),

@@ -23,7 +23,7 @@ typedef struct fake_context {
  * the rest. */
 typedef struct fake_module {
     fake_context *context;
-    int hopper;
+    int sm90;
 } fake_module;
 typedef struct fake_function {
     char name[96];
@@ -211,7 +211,7 @@ int cuModuleGetFunction(void **function_out, void *module, const char *name) {
     int error = begin_in_context("cuModuleGetFunction");
     fake_module *m = module;
     if (!error && (!m || m->context != current())) error = INVALID_HANDLE;
-    if (!error && m->hopper != (strstr(name, "_sm90_") != NULL)) error = NOT_FOUND;
+    if (!error && m->sm90 != (strstr(name, "_sm90_") != NULL)) error = NOT_FOUND;
     if (error) return error;
     fake_function *found = NULL, *unused = NULL;
     pthread_mutex_lock(&fake_lock);
@@ -260,14 +260,14 @@ static int launch(void *function, unsigned grid_x, unsigned grid_y, unsigned gri
     if (!f->module || f->module->context != current() || !stream_is_here(stream)) return INVALID_HANDLE;
     if (!grid_x || grid_x > 0x7fffffffu || !grid_y || grid_y > 65535 || grid_z != 1 || !block_x ||
         block_x > 1024 || block_y != 1 || block_z != 1 || block_x % 32 || smem > (unsigned)f->smem ||
-        !parameters || !parameters[0] || extra || (f->module->hopper && !fake_maps_are_good(parameters[1])))
+        !parameters || !parameters[0] || extra || (f->module->sm90 && !fake_maps_are_good(parameters[1])))
         return INVALID_VALUE;
     if (fake_launch) return fake_launch(f->name, grid_x, grid_y, block_x, smem, parameters[0]);
     if (fake_fast()) return 0;
     char line[128];
     snprintf(line, sizeof line, "launch %s", f->name);
     fake_log(line);
-    if (f->module->hopper) fake_maps_log(parameters[1]);
+    if (f->module->sm90) fake_maps_log(parameters[1]);
     return 0;
 }
 

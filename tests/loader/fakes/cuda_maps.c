@@ -54,7 +54,7 @@ int cuTensorMapEncodeTiled(void *map, unsigned type, unsigned rank, uint64_t sta
 }
 
 int fake_maps_are_good(const void *maps) {
-    const stw_hopper_maps *all = maps;
+    const stw_sm90_maps *all = maps;
     if (!all || (uintptr_t)all % 64) return 0;
     const stw_mapped_tensor *const tensors[] = {&all->q, &all->dout, &all->k, &all->v};
     for (int i = 0; i < 4; ++i) {
@@ -67,7 +67,7 @@ int fake_maps_are_good(const void *maps) {
 
 void fake_maps_log(const void *maps) {
     static const char *const names[] = {"q", "dout", "k", "v"};
-    const stw_hopper_maps *all = maps;
+    const stw_sm90_maps *all = maps;
     const stw_mapped_tensor *const tensors[] = {&all->q, &all->dout, &all->k, &all->v};
     for (int i = 0; i < 4; ++i) {
         fake_map m;

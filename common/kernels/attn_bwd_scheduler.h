@@ -3,22 +3,22 @@
  * A CTA's work tile (bn keys of one batch and kv head), its way over the query blocks that meet these keys, and the
  * loads of both. Positions that only few instructions of a step need lie in shared memory; what every step needs is in
  * registers and moves by additions. */
-#ifndef STW_COMMON_KERNELS_ATTN_BWD_WALK_H
-#define STW_COMMON_KERNELS_ATTN_BWD_WALK_H
+#ifndef STW_COMMON_KERNELS_ATTN_BWD_SCHEDULER_H
+#define STW_COMMON_KERNELS_ATTN_BWD_SCHEDULER_H
 
 #include "common/device/copy.h"
 #include "common/kernels/attn_bwd_list.h"
 
 /* A work tile. Lies in shared memory: registers are taken. */
-struct attn_unit : attn_key_block {
+struct attn_work_tile : attn_key_block {
     int kv_head;
     int live;               /* there is one; else none is left                  */
-    int k_counts, v_counts; /* 1: not all elements are tiny; see attn_bwd_tiny.h */
+    int k_counts, v_counts; /* 1: not all elements are subnormal; see attn_bwd_subnormal.h */
 };
-static_assert(2 * sizeof(attn_unit) + 2 * sizeof(dev_two_halves) <= STW_UNIT_BYTES, "room for this unit, the next, and the barriers behind them");
+static_assert(2 * sizeof(attn_work_tile) + 2 * sizeof(dev_two_halves) <= STW_WORK_TILE_BYTES, "room for this unit, the next, and the barriers behind them");
 
 /* The first wave: from the place that its first lane has taken to the work tile, asynchronously. */
-DEV_FN void attn_unit_fetch(attn_unit &u, const stw_attn_launch &l, const attn_place &at, int lane) {
+DEV_FN void attn_work_tile_fetch(attn_work_tile &u, const stw_attn_launch &l, const attn_place &at, int lane) {
     const int64_t index = dev_shuffle(at.key_block, 0);
     bool live = dev_shuffle((uint32_t)at.live, 0) != 0;
     if (live && lane < (int)sizeof(attn_key_block) / 16)
@@ -30,11 +30,11 @@ DEV_FN void attn_unit_fetch(attn_unit &u, const stw_attn_launch &l, const attn_p
 }
 
 /* All threads: take a work tile and wait for it. */
-DEV_FN void attn_unit_take_now(attn_unit &u, const stw_attn_launch &l, int wave, int lane) {
+DEV_FN void attn_work_tile_take_now(attn_work_tile &u, const stw_attn_launch &l, int wave, int lane) {
     if (wave == 0) {
         attn_place at = {0, 0, false};
-        if (lane == 0) at = attn_unit_take(l);
-        attn_unit_fetch(u, l, at, lane);
+        if (lane == 0) at = attn_work_tile_take(l);
+        attn_work_tile_fetch(u, l, at, lane);
     }
     dev_copy_commit();
     dev_copy_wait();
@@ -43,7 +43,7 @@ DEV_FN void attn_unit_take_now(attn_unit &u, const stw_attn_launch &l, int wave,
 
 /* The query block that is loaded next: `block` of head h. All but `thread` is the same for the whole CTA, and in registers
  * that a wave shares. */
-template <class C> struct attn_walk {
+template <class C> struct attn_scheduler {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::rows, C::THREADS> copy;
     const T *q, *dout;         /* row 0 of the block                                                   */
@@ -53,15 +53,15 @@ template <class C> struct attn_walk {
     int whole_first, whole_end, inner_first, inner_end;
     int thread;
 
-    DEV_METHOD void enter_head(const attn_unit &u, const stw_attn_launch &l) {
+    DEV_METHOD void enter_head(const attn_work_tile &u, const stw_attn_launch &l) {
         const stw_attn_params &p = l.p;
         int64_t row = dev_uniform(u.seq.q.first) + (int64_t)block * C::BM, b = dev_uniform(u.b);
         q = (const T *)p.q.data + dev_row(p.q, b, h, row);
         dout = (const T *)p.dout.data + dev_row(p.dout, b, h, row);
         at = (uint32_t)(h * l.q_blocks + dev_uniform(u.seq.q_block) + block);
     }
-    DEV_FN attn_walk begin(const attn_unit &u, const stw_attn_launch &l) {
-        attn_walk w;
+    DEV_FN attn_scheduler begin(const attn_work_tile &u, const stw_attn_launch &l) {
+        attn_scheduler w;
         const stw_attn_params &p = l.p;
         w.first = w.block = dev_uniform(u.first);
         w.end = dev_uniform(u.end);
@@ -79,7 +79,7 @@ template <class C> struct attn_walk {
         return w;
     }
     /* To the next block; false: there is none. */
-    DEV_METHOD bool next(const attn_unit &u, const stw_attn_launch &l) {
+    DEV_METHOD bool next(const attn_work_tile &u, const stw_attn_launch &l) {
         q += C::BM * l.p.q.seq;
         dout += C::BM * l.p.dout.seq;
         ++at;
@@ -97,7 +97,7 @@ template <class C> struct attn_walk {
         float *stats = (float *)(smem + C::AT_STATS) + stage * C::STATS;
         dev_load_floats<C::THREADS, C::STATS>(stats, l.stats + (int64_t)at * C::STATS, thread);
     }
-    DEV_METHOD void load(const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) const {
+    DEV_METHOD void load(const attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage) const {
         const stw_attn_params &p = l.p;
         T *to_q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES), *to_dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
         if (copy::ASYNC && is_whole()) {
@@ -117,27 +117,27 @@ template <class C> struct attn_walk {
 };
 
 /* The next query block on its way. Asynchronous copies go at once to where they belong. */
-template <class C, bool ASYNC = attn_walk<C>::copy::ASYNC> struct attn_ahead {
-    DEV_METHOD void fetch(const attn_walk<C> &, const stw_attn_launch &) {}
-    DEV_METHOD void place(const attn_walk<C> &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) const {
+template <class C, bool ASYNC = attn_scheduler<C>::copy::ASYNC> struct attn_ahead {
+    DEV_METHOD void fetch(const attn_scheduler<C> &, const stw_attn_launch &) {}
+    DEV_METHOD void place(const attn_scheduler<C> &w, const attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage) const {
         w.load(u, l, smem, stage);
     }
 };
 /* f32 as three bf16: by way of registers, with products between. */
 template <class C> struct attn_ahead<C, false> {
-    typedef attn_walk<C> walk;
+    typedef attn_scheduler<C> scheduler;
     typedef typename C::T T;
-    typedef typename walk::copy copy;
+    typedef typename scheduler::copy copy;
     enum { KEPT = copy::COUNT <= 4 }; /* there are registers for it */
     dev_vector q[copy::COUNT], dout[copy::COUNT];
-    DEV_METHOD void fetch(const walk &w, const stw_attn_launch &l) {
+    DEV_METHOD void fetch(const scheduler &w, const stw_attn_launch &l) {
         if (!KEPT || !w.is_whole()) return;
         copy::fetch(q, w.q, l.p.q.seq, (int)l.p.head_dim_qk, w.thread);
         copy::fetch(dout, w.dout, l.p.dout.seq, (int)l.p.head_dim_v, w.thread);
     }
-    DEV_METHOD void place(const walk &w, const attn_unit &u, const stw_attn_launch &l, char *smem, int stage) const {
+    DEV_METHOD void place(const scheduler &w, const attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage) const {
         T *to_q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES), *to_dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
-        if (KEPT && w.is_whole() && !copy::any_odd(q) && !copy::any_odd(dout)) {
+        if (KEPT && w.is_whole() && !copy::any_nonfinite(q) && !copy::any_nonfinite(dout)) {
             copy::put(to_q, q, w.thread);
             copy::put(to_dout, dout, w.thread);
             w.load_stats(l, smem, stage);
@@ -145,7 +145,7 @@ template <class C> struct attn_ahead<C, false> {
     }
 };
 
-template <class C> DEV_FN void attn_load_keys(const attn_unit &u, const stw_attn_launch &l, int kv_head, char *smem, int thread) {
+template <class C> DEV_FN void attn_load_keys(const attn_work_tile &u, const stw_attn_launch &l, int kv_head, char *smem, int thread) {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::keys, C::THREADS> copy;
     const stw_attn_params &p = l.p;

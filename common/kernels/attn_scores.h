@@ -3,12 +3,12 @@
  * Shapes of a kernel of the main loop, and the passes over one tile of the attention matrix in registers: from the
  * products Q K^T and dO V^T to P.Z and dS, the operands of the gradients. Pairs that are not visible are selected to
  * zero, never multiplied: dP may be infinite there. */
-#ifndef STW_COMMON_KERNELS_ATTN_PAIRS_H
-#define STW_COMMON_KERNELS_ATTN_PAIRS_H
+#ifndef STW_COMMON_KERNELS_ATTN_SCORES_H
+#define STW_COMMON_KERNELS_ATTN_SCORES_H
 
 #include "common/device/mask.h"
 #include "common/device/mma.h"
-#include "common/kernels/attn_keep.h"
+#include "common/kernels/attn_dropout.h"
 
 /* What a main loop knows: nothing besides masks; dropout; a bias of the operands' type and its gradient;
  * everything, f32 outputs of 16-bit inputs among it. */
@@ -24,8 +24,8 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     enum { CROWDED = VALUES_HELD || (LEAF_FLUSHES && dev_is_f16<T>::yes && HD == 128) };
     typedef dev_tile<T, BM, HD> rows;
     typedef dev_tile<T, BN, HD> keys;
-    typedef dev_tile<T, BM, BN> pairs;
-    typedef dev_split<T, BM, BN, WARPS> pair_split;
+    typedef dev_tile<T, BM, BN> scores;
+    typedef dev_split<T, BM, BN, WARPS> score_split;
     typedef dev_split<T, BN, HD, WARPS> key_split;
     typedef dev_split<T, BM, HD, WARPS> row_split;
     enum {
@@ -36,18 +36,18 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
         AT_DOUT = AT_Q + STAGES * rows::BYTES,
         AT_STATS = AT_DOUT + STAGES * rows::BYTES,
         AT_P = AT_STATS + STAGES * STATS * 4,
-        AT_DS = AT_P + pairs::BYTES,
-        AT_UNIT = AT_DS + pairs::BYTES,
-        BYTES = AT_UNIT + (int)STW_UNIT_BYTES
+        AT_DS = AT_P + scores::BYTES,
+        AT_WORK_TILE = AT_DS + scores::BYTES,
+        BYTES = AT_WORK_TILE + (int)STW_WORK_TILE_BYTES
     };
     /* The tiles of a step; `stage`: where there are two, the loads of the next step go into the other. */
     DEV_FN dev_smem_tile<rows> q(const char *smem, int stage) { return {(T *)(smem + AT_Q + stage * rows::BYTES)}; }
     DEV_FN dev_smem_tile<rows> dout(const char *smem, int stage) { return {(T *)(smem + AT_DOUT + stage * rows::BYTES)}; }
     DEV_FN dev_smem_tile<keys> k(const char *smem) { return {(T *)(smem + AT_K)}; }
     DEV_FN dev_smem_tile<keys> v(const char *smem) { return {(T *)(smem + AT_V)}; }
-    DEV_FN dev_smem_tile<pairs> p(const char *smem) { return {(T *)(smem + AT_P)}; }
-    DEV_FN dev_smem_tile<pairs> ds(const char *smem) { return {(T *)(smem + AT_DS)}; }
-    /* LSE of each row, then D of each row, then whether some LSE is infinite, and whether dO and D are tiny. */
+    DEV_FN dev_smem_tile<scores> p(const char *smem) { return {(T *)(smem + AT_P)}; }
+    DEV_FN dev_smem_tile<scores> ds(const char *smem) { return {(T *)(smem + AT_DS)}; }
+    /* LSE of each row, then D of each row, then whether some LSE is infinite, and whether dO and D are subnormal. */
     DEV_FN const float *stats(const char *smem, int stage) { return (const float *)(smem + AT_STATS) + stage * STATS; }
     /* Where the waves meet at the end of a step; when all have read P (ATTN_BIASED). */
     DEV_FN dev_two_halves *step_end(char *smem) { return (dev_two_halves *)(void *)(smem + BYTES - sizeof(dev_two_halves)); }
@@ -58,22 +58,22 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
 /* V in registers, where the configuration holds it there: a wave's operands of dO V^T. */
 template <class C, bool HELD = (C::VALUES_HELD != 0)> struct attn_values {
     DEV_METHOD void take(const char *, int, int) {}
-    DEV_METHOD void mma_dout(dev_acc<typename C::pair_split> &, const typename C::T *, bool, int, int) const {}
+    DEV_METHOD void mma_dout(dev_acc<typename C::score_split> &, const typename C::T *, bool, int, int) const {}
 };
 
 template <class C> struct attn_values<C, true> {
     typedef leaf_mma<typename C::T> mma;
-    enum { GROUPS = C::pair_split::NT / mma::B_TILES, STEPS = C::HD / mma::K };
+    enum { GROUPS = C::score_split::NT / mma::B_TILES, STEPS = C::HD / mma::K };
     typename mma::b_frag f[STEPS][GROUPS];
     DEV_METHOD void take(const char *smem, int wave, int lane) {
         DEV_UNROLL for (int k = 0; k < STEPS; ++k)
             DEV_UNROLL for (int g = 0; g < GROUPS; ++g)
                 mma::template load_b<false, typename C::keys>(f[k][g], C::v(smem).data,
-                                                              C::pair_split::col0(wave) + g * mma::B_TILES * LEAF_MMA_N,
+                                                              C::score_split::col0(wave) + g * mma::B_TILES * LEAF_MMA_N,
                                                               k * mma::K, lane);
     }
     /* acc += dO V^T; `subnormal`: operands that are subnormal count. */
-    DEV_METHOD void mma_dout(dev_acc<typename C::pair_split> &acc, const typename C::T *dout, bool subnormal, int wave, int lane) const {
+    DEV_METHOD void mma_dout(dev_acc<typename C::score_split> &acc, const typename C::T *dout, bool subnormal, int wave, int lane) const {
         if constexpr (dev_flushes<typename C::T>::yes) {
             if (subnormal) {
                 multiply<true>(acc, dout, wave, lane);
@@ -83,8 +83,8 @@ template <class C> struct attn_values<C, true> {
         multiply<false>(acc, dout, wave, lane);
     }
     template <bool SUBNORMAL>
-    DEV_METHOD void multiply(dev_acc<typename C::pair_split> &acc, const typename C::T *dout, int wave, int lane) const {
-        typedef typename C::pair_split S;
+    DEV_METHOD void multiply(dev_acc<typename C::score_split> &acc, const typename C::T *dout, int wave, int lane) const {
+        typedef typename C::score_split S;
         DEV_UNROLL for (int k = 0; k < STEPS; ++k)
             DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
                 typename mma::a_frag a;
@@ -108,7 +108,7 @@ template <class Tile> struct attn_bias_store {
     bool add;
     /* dS in shared memory is the tile of dBias: it is written from there. */
     DEV_FN bool from_tile(const stw_attn_launch &l) {
-        return Tile::PARTS == 1 && l.bias_direct && l.p.dbias_dtype == l.p.dtype && !(l.p.accumulate & STW_OUT_DBIAS) && !(l.p.features & STW_FEAT_SOFTCAP);
+        return Tile::TERMS == 1 && l.bias_direct && l.p.dbias_dtype == l.p.dtype && !(l.p.accumulate & STW_OUT_DBIAS) && !(l.p.features & STW_FEAT_SOFTCAP);
     }
     DEV_FN bool wanted(const stw_attn_launch &l) { return l.bias_direct && !from_tile(l); }
     DEV_FN bool unrounded(const stw_attn_launch &l) { return l.bias_direct && l.p.dbias_dtype == STW_F32; }
@@ -134,7 +134,7 @@ template <class T> DEV_FN float attn_exp(float x) { return sizeof(T) == 4 ? dev_
 /* All features, in passes over the tile, so that an absent one costs a branch: products -> logits S. What comes back is
  * the factor that is still missing. */
 template <class S>
-DEV_FN float attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_bias_words<S> &words, const dev_mask &mask,
+DEV_FN float attn_scores_logits(dev_acc<S> &s, const dev_logit &logit, const dev_bias_words<S> &words, const dev_mask &mask,
                               int wave, int lane) {
 #define ATTN_EACH(body)                                                                                                \
     DEV_UNROLL for (int m = 0; m < S::MT; ++m) DEV_UNROLL for (int n = 0; n < S::NT; ++n)                               \
@@ -161,7 +161,7 @@ DEV_FN float attn_pairs_logits(dev_acc<S> &s, const dev_logit &logit, const dev_
 }
 
 /* dS to whoever wants it element by element. */
-template <class Bias, class S, class Given> DEV_FN void attn_pairs_take(const dev_acc<S> &ds, Given &&bias, int wave, int lane) {
+template <class Bias, class S, class Given> DEV_FN void attn_scores_take(const dev_acc<S> &ds, Given &&bias, int wave, int lane) {
     DEV_UNROLL for (int m = 0; m < S::MT; ++m)
         DEV_UNROLL for (int n = 0; n < S::NT; ++n)
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
@@ -171,7 +171,7 @@ template <class Bias, class S, class Given> DEV_FN void attn_pairs_take(const de
 
 /* dS -> dS': times the softcap's derivative, from products made once more: registers for the derivatives would be
  * taken from every other feature. */
-template <class S> DEV_FN void attn_pairs_slopes(dev_acc<S> &ds, const dev_acc<S> &s, const dev_logit &logit) {
+template <class S> DEV_FN void attn_scores_slopes(dev_acc<S> &ds, const dev_acc<S> &s, const dev_logit &logit) {
     DEV_UNROLL for (int m = 0; m < S::MT; ++m)
         DEV_UNROLL for (int n = 0; n < S::NT; ++n)
             DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
@@ -185,7 +185,7 @@ template <class S> DEV_FN void attn_pairs_slopes(dev_acc<S> &ds, const dev_acc<S
  * operands: the fast power of two will do. FULL: a bias may put S anywhere (-1e9 in every column of a masked row), so
  * the difference comes first: of S log2(e) - LSE log2(e) only rounding would be left there. */
 template <class C, bool FULL> struct attn_exp_side {
-    typedef typename C::pair_split S;
+    typedef typename C::score_split S;
     enum { COUNT = S::MT * S::NT, ROUNDED = 0, SHORT = sizeof(typename C::T) == 2, ONCE = SHORT && !FULL };
     dev_acc<S> &s;
     float factor, base[S::MT][LEAF_ACC_ROWS];
@@ -211,8 +211,8 @@ template <class C, bool FULL> struct attn_exp_side {
 
 /* P and dP -> P.Z and dS = P (dP - D). MASKED: some pair is invisible or hidden, or a row's LSE infinite: such pairs, and
  * those whose P is 0, give 0 whatever dP is. DROPS: dropout is on. */
-template <class C, bool MASKED, bool DROPS, class S = typename C::pair_split>
-DEV_FN void attn_pairs_scores(dev_acc<S> &p, dev_acc<S> &dp, const float *stats, const dev_mask &mask, const attn_keep<S> &keep,
+template <class C, bool MASKED, bool DROPS, class S = typename C::score_split>
+DEV_FN void attn_scores_to_ds(dev_acc<S> &p, dev_acc<S> &dp, const float *stats, const dev_mask &mask, const attn_dropout<S> &keep,
                               float keep_scale, int wave, int lane) {
     DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
         float delta[LEAF_ACC_ROWS];

@@ -3,26 +3,26 @@
  * Dropout's decisions for a wave's part of a tile, as bits in registers. A Philox call decides several elements. Where
  * the tile lies on the map's grid no call is made twice: lanes that share a call's elements share the calls and exchange
  * bits. common/philox.h says what the bits are. */
-#ifndef STW_COMMON_KERNELS_ATTN_KEEP_H
-#define STW_COMMON_KERNELS_ATTN_KEEP_H
+#ifndef STW_COMMON_KERNELS_ATTN_DROPOUT_H
+#define STW_COMMON_KERNELS_ATTN_DROPOUT_H
 
 #include "common/device/mask.h"
 
 /* Element e of a lane, in the order (m, n, value), is bit e. */
-template <class S> struct attn_keep {
+template <class S> struct attn_dropout {
     enum { COUNT = S::MT * S::NT, WORDS = (COUNT * LEAF_ACC + 31) / 32 };
     uint32_t word[WORDS];
     DEV_METHOD bool at(int e) const { return (word[e / 32] & (1u << e % 32)) != 0; }
     DEV_METHOD void all() {
         DEV_UNROLL for (int w = 0; w < WORDS; ++w) word[w] = ~0u;
     }
-    DEV_FN void all(attn_keep &k) { k.all(); }
+    DEV_FN void all(attn_dropout &k) { k.all(); }
 };
 
 /* The own map where rows are grouped as the counters are: the four words of a call belong to four rows, which lie in
  * four lanes of NVIDIA's fragments, so each lane makes the calls of one value of the fragments; on AMD they are one
  * lane's own. Calls can be made beside a product, whose memory operations leave time for them. */
-template <class S> struct attn_keep_philox {
+template <class S> struct attn_dropout_philox {
     enum { COUNT = S::MT * S::NT, WORDS = (COUNT * 4 + 31) / 32, ROUNDED = 0 };
     static_assert(LEAF_ACC == 4, "a call a fragment");
     uint32_t nibble[WORDS]; /* of fragment f: the call's four bits */
@@ -30,9 +30,9 @@ template <class S> struct attn_keep_philox {
     DEV_FN bool fits(const stw_attn_params &p, const stw_dropout_stream &stream, int64_t i0) {
         return p.dropout_map == STW_DROPOUT_PHILOX && ((i0 + stream.q_offset) & 3) == 0;
     }
-    DEV_FN attn_keep_philox of(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0, int wave,
+    DEV_FN attn_dropout_philox of(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0, int wave,
                                int lane) {
-        attn_keep_philox k;
+        attn_dropout_philox k;
         int mine = leaf_row_of_four(lane);
         k.row = (uint32_t)((uint64_t)(i0 + s.q_offset + S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(mine))) >> 2);
         k.col = (uint32_t)(j0 + s.kv_offset + S::col0(wave) + leaf_acc_col(lane, mine));
@@ -58,7 +58,7 @@ template <class S> struct attn_keep_philox {
         DEV_UNROLL for (int w = 0; w < WORDS; ++w)
             DEV_UNROLL_2 for (int f = w * 8; f < COUNT && f < w * 8 + 8; ++f) nibble[w] |= call(f / S::NT, f % S::NT) << f % 8 * 4;
     }
-    DEV_METHOD void give(attn_keep<S> &to, int lane) const {
+    DEV_METHOD void give(attn_dropout<S> &to, int lane) const {
         int mine = leaf_row_of_four(lane);
         DEV_UNROLL for (int w = 0; w < WORDS; ++w) {
             to.word[w] = LEAF_FOUR_LANES == 1 ? nibble[w] : 0;
@@ -71,12 +71,12 @@ template <class S> struct attn_keep_philox {
 
 /* FlashAttention-2's map was made from these fragments: a call's sixteen bytes are a lane's elements in sixteen rows
  * and 32 columns. The tile's corner lies on that grid. */
-template <class S> DEV_FN void attn_keep_flash2(attn_keep<S> &k, const stw_attn_params &p, const stw_dropout_stream &s,
+template <class S> DEV_FN void attn_dropout_flash2(attn_dropout<S> &k, const stw_attn_params &p, const stw_dropout_stream &s,
                                                 int64_t i0, int64_t j0, int wave, int lane) {
     uint64_t subsequence = s.offset + s.head * 32u + (uint32_t)lane;
     uint32_t key0 = (uint32_t)dev_uniform((int)s.seed), key1 = (uint32_t)dev_uniform((int)(s.seed >> 32));
     int c0 = S::col0(wave);
-    DEV_UNROLL for (int w = 0; w < attn_keep<S>::WORDS; ++w) k.word[w] = 0;
+    DEV_UNROLL for (int w = 0; w < attn_dropout<S>::WORDS; ++w) k.word[w] = 0;
     DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
         stw_philox_words words = {{0, 0, 0, 0}};
         DEV_UNROLL for (int n = 0; n < S::NT; ++n) {
@@ -95,15 +95,15 @@ template <class S> DEV_FN void attn_keep_flash2(attn_keep<S> &k, const stw_attn_
 
 /* The memory-efficient kernels' map: a call decides four consecutive keys of a row, which two neighbouring lanes hold;
  * each lane makes the calls of one of its two rows. Rows begin at multiples of four. */
-template <class S> DEV_FN void attn_keep_mem_eff(attn_keep<S> &k, const stw_attn_params &p, const stw_dropout_stream &s,
+template <class S> DEV_FN void attn_dropout_mem_eff(attn_dropout<S> &k, const stw_attn_params &p, const stw_dropout_stream &s,
                                                  int64_t i0, int64_t j0, int wave, int lane) {
     int mine = lane & 1;
     uint32_t key0 = (uint32_t)dev_uniform((int)s.seed), key1 = (uint32_t)dev_uniform((int)(s.seed >> 32));
     uint64_t row = (uint64_t)(i0 + S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(2 * mine)));
     uint64_t first = s.base + row * s.row_stride + (uint64_t)(j0 + S::col0(wave) + (leaf_acc_col(lane, 0) & ~3));
-    DEV_UNROLL for (int w = 0; w < attn_keep<S>::WORDS; ++w) {
+    DEV_UNROLL for (int w = 0; w < attn_dropout<S>::WORDS; ++w) {
         uint32_t own = 0;
-        DEV_UNROLL_2 for (int f = w * 8; f < attn_keep<S>::COUNT && f < w * 8 + 8; ++f) {
+        DEV_UNROLL_2 for (int f = w * 8; f < attn_dropout<S>::COUNT && f < w * 8 + 8; ++f) {
             uint64_t counter = (first + (uint64_t)(f / S::NT * LEAF_MMA_M) * s.row_stride + (uint64_t)(f % S::NT * LEAF_MMA_N)) >> 2;
             stw_philox_words words = stw_philox4x32(10, (uint32_t)counter, (uint32_t)(counter >> 32), 0u, 0u, key0, key1);
             DEV_UNROLL for (int i = 0; i < 4; ++i) own |= words.word[i] >= p.dropout_threshold ? 1u << (f % 8 * 4 + i) : 0u;
@@ -114,18 +114,18 @@ template <class S> DEV_FN void attn_keep_mem_eff(attn_keep<S> &k, const stw_attn
 }
 
 /* Any map, any position. */
-template <class S> DEV_FN void attn_keep_fill(attn_keep<S> &k, const stw_attn_params &p, const stw_dropout_stream &stream,
+template <class S> DEV_FN void attn_dropout_fill(attn_dropout<S> &k, const stw_attn_params &p, const stw_dropout_stream &stream,
                                               const dev_mask &mask, int64_t i0, int64_t j0, int wave, int lane) {
-    enum { COUNT = attn_keep<S>::COUNT, WORDS = attn_keep<S>::WORDS };
-    if (attn_keep_philox<S>::fits(p, stream, i0)) {
-        attn_keep_philox<S> calls = attn_keep_philox<S>::of(p, stream, i0, j0, wave, lane);
+    enum { COUNT = attn_dropout<S>::COUNT, WORDS = attn_dropout<S>::WORDS };
+    if (attn_dropout_philox<S>::fits(p, stream, i0)) {
+        attn_dropout_philox<S> calls = attn_dropout_philox<S>::of(p, stream, i0, j0, wave, lane);
         calls.every();
         calls.give(k, lane);
     } else if (LEAF_ACC_PAIRS && p.dropout_map == STW_DROPOUT_FLASH2 && ((i0 | j0) & 15) == 0 && (j0 & 31) == 0) {
-        attn_keep_flash2<S>(k, p, stream, i0, j0, wave, lane);
+        attn_dropout_flash2<S>(k, p, stream, i0, j0, wave, lane);
     } else if (LEAF_ACC_PAIRS && p.dropout_map == STW_DROPOUT_MEM_EFF && (float)p.dropout_p < 1.0f &&
                ((stream.base | stream.row_stride | (uint64_t)j0) & 3) == 0) {
-        attn_keep_mem_eff<S>(k, p, stream, i0, j0, wave, lane);
+        attn_dropout_mem_eff<S>(k, p, stream, i0, j0, wave, lane);
     } else {
         DEV_UNROLL for (int w = 0; w < WORDS; ++w) {
             k.word[w] = 0;

@@ -2,20 +2,20 @@
  *
  * Epilogue of a work tile: its rows of dK or dV, from registers to the caller's tensor. Sums for keys in use, zeros up to
  * the sequence's end. */
-#ifndef STW_COMMON_KERNELS_ATTN_BWD_KEYS_H
-#define STW_COMMON_KERNELS_ATTN_BWD_KEYS_H
+#ifndef STW_COMMON_KERNELS_ATTN_BWD_EPILOGUE_H
+#define STW_COMMON_KERNELS_ATTN_BWD_EPILOGUE_H
 
-#include "common/kernels/attn_bwd_walk.h"
+#include "common/kernels/attn_bwd_scheduler.h"
 
 /* Rows go from registers to the tensor, and leave K and V alone. */
-template <class C> struct attn_keys_direct {
+template <class C> struct attn_epilogue_direct {
     enum { SHORT = sizeof(typename C::T) == 2 };
-    enum { G = !LEAF_GATHERS || !SHORT ? 0 : C::key_split::NT % 4 ? 2 : 4, yes = G != 0 || C::keys::PARTS != 1 };
+    enum { G = !LEAF_GATHERS || !SHORT ? 0 : C::key_split::NT % 4 ? 2 : 4, yes = G != 0 || C::keys::TERMS != 1 };
     static_assert(G == 0 || C::key_split::NT % G == 0, "tiles of registers go together");
 };
 
 /* Whole vectors of a row, from tiles of registers side by side. */
-template <class C, int G> DEV_FN void attn_store_key_vectors(const attn_unit &u, const dev_acc<typename C::key_split> &acc,
+template <class C, int G> DEV_FN void attn_epilogue_vectors(const attn_work_tile &u, const dev_acc<typename C::key_split> &acc,
                                                              const stw_tensor_param &to, int cols, float scale, int wave,
                                                              int lane) {
     typedef typename C::T T;
@@ -40,7 +40,7 @@ template <class C, int G> DEV_FN void attn_store_key_vectors(const attn_unit &u,
 }
 
 /* The same by way of a tile of shared memory. */
-template <class C> DEV_FN void attn_store_key_rows(const attn_unit &u, const dev_acc<typename C::key_split> &acc,
+template <class C> DEV_FN void attn_epilogue_rows(const attn_work_tile &u, const dev_acc<typename C::key_split> &acc,
                                                    const stw_tensor_param &to, int cols, float scale, char *smem, int wave,
                                                    int lane) {
     typedef typename C::T T;
@@ -65,7 +65,7 @@ template <class C> DEV_FN void attn_store_key_rows(const attn_unit &u, const dev
 }
 
 /* Element by element: other types, added sums, rows that are not whole vectors. */
-template <class C> DEV_FN void attn_store_key_elements(const attn_unit &u, const dev_acc<typename C::key_split> &acc,
+template <class C> DEV_FN void attn_epilogue_elements(const attn_work_tile &u, const dev_acc<typename C::key_split> &acc,
                                                        const stw_tensor_param &to, uint32_t dtype, bool add, bool vectors,
                                                        int cols, float scale, int wave, int lane) {
     typedef typename C::key_split S;
@@ -88,14 +88,14 @@ template <class C> DEV_FN void attn_store_key_elements(const attn_unit &u, const
             }
 }
 
-template <class C> DEV_FN void attn_store_keys(const attn_unit &u, const dev_acc<typename C::key_split> &acc,
+template <class C> DEV_FN void attn_epilogue_store(const attn_work_tile &u, const dev_acc<typename C::key_split> &acc,
                                                const stw_tensor_param &to, uint32_t own_dtype, uint32_t dtype, bool add,
                                                bool vectors, int cols, float scale, char *tile, int wave, int lane) {
-    enum { G = attn_keys_direct<C>::G };
-    if (C::keys::PARTS == 1 && vectors && !add && dtype == own_dtype) {
-        if constexpr (G != 0) attn_store_key_vectors<C, G>(u, acc, to, cols, scale, wave, lane);
-        else attn_store_key_rows<C>(u, acc, to, cols, scale, tile, wave, lane);
-    } else attn_store_key_elements<C>(u, acc, to, dtype, add, vectors, cols, scale, wave, lane);
+    enum { G = attn_epilogue_direct<C>::G };
+    if (C::keys::TERMS == 1 && vectors && !add && dtype == own_dtype) {
+        if constexpr (G != 0) attn_epilogue_vectors<C, G>(u, acc, to, cols, scale, wave, lane);
+        else attn_epilogue_rows<C>(u, acc, to, cols, scale, tile, wave, lane);
+    } else attn_epilogue_elements<C>(u, acc, to, dtype, add, vectors, cols, scale, wave, lane);
 }
 
 #endif

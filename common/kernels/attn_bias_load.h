@@ -3,26 +3,26 @@
  * A bias of the operands' type and its gradient, for the kernels that know nothing else (ATTN_BIASED). A tile of the
  * bias waits where the tile's P will be written: each wave fetches the part that it will replace by P, a step
  * ahead, in whole vectors. The tile of dS is that of dBias, and is written beside the product of dK. */
-#ifndef STW_COMMON_KERNELS_ATTN_BIAS_TILE_H
-#define STW_COMMON_KERNELS_ATTN_BIAS_TILE_H
+#ifndef STW_COMMON_KERNELS_ATTN_BIAS_LOAD_H
+#define STW_COMMON_KERNELS_ATTN_BIAS_LOAD_H
 
-#include "common/kernels/attn_bwd_walk.h"
-#include "common/kernels/attn_pairs.h"
+#include "common/kernels/attn_bwd_scheduler.h"
+#include "common/kernels/attn_scores.h"
 
-/* The tile of the bias and of dBias where the main loop stands, in registers that a wave shares, as attn_walk. */
-template <class C> struct attn_bias_walk {
+/* The tile of the bias and of dBias where the main loop stands, in registers that a wave shares, as attn_scheduler. */
+template <class C> struct attn_bias_scheduler {
     typedef typename C::T T;
     const T *bias;
     T *dbias;
     bool vectors, whole; /* rows of the bias are whole vectors, near each other; all keys are in use */
-    DEV_METHOD void enter_head(const attn_walk<C> &at, const attn_unit &u, const stw_attn_launch &l) {
+    DEV_METHOD void enter_head(const attn_scheduler<C> &at, const attn_work_tile &u, const stw_attn_launch &l) {
         const stw_bias_param &t = l.p.bias, &d = l.p.dbias;
         int64_t b = dev_uniform(u.b), i0 = (int64_t)at.block * C::BM, j0 = dev_uniform(u.j0);
         bias = (const T *)t.data + b * t.batch + at.h * t.head + i0 * t.query + j0;
         dbias = (T *)d.data + b * d.batch + at.h * d.head + i0 * d.query + j0;
     }
-    DEV_FN attn_bias_walk begin(const attn_walk<C> &at, const attn_unit &u, const stw_attn_launch &l) {
-        attn_bias_walk w;
+    DEV_FN attn_bias_scheduler begin(const attn_scheduler<C> &at, const attn_work_tile &u, const stw_attn_launch &l) {
+        attn_bias_scheduler w;
         const stw_bias_param &t = l.p.bias;
         const int64_t near = (INT64_C(1) << 31) / (C::BM * (int)sizeof(T));
         w.enter_head(at, u, l);
@@ -31,7 +31,7 @@ template <class C> struct attn_bias_walk {
         return w;
     }
     /* `at` has moved on. */
-    DEV_METHOD void next(const attn_walk<C> &at, const attn_unit &u, const stw_attn_launch &l) {
+    DEV_METHOD void next(const attn_scheduler<C> &at, const attn_work_tile &u, const stw_attn_launch &l) {
         bias += C::BM * l.p.bias.query;
         dbias += C::BM * l.p.dbias.query;
         if (at.block == at.first) enter_head(at, u, l);
@@ -41,8 +41,8 @@ template <class C> struct attn_bias_walk {
 /* A wave's part of the bias of one tile. */
 template <class C> struct attn_bias_part {
     typedef typename C::T T;
-    typedef typename C::pair_split S;
-    typedef typename C::pairs tile;
+    typedef typename C::score_split S;
+    typedef typename C::scores tile;
     enum { VECTOR = tile::VECTOR, LANES = S::N / VECTOR, STEP = DEV_WAVE / LANES, COUNT = S::M / STEP };
     static_assert(LEAF_ACC_PAIRS && LANES * STEP == DEV_WAVE && COUNT * STEP == S::M, "lanes share the part evenly");
 
@@ -65,7 +65,7 @@ template <class C> struct attn_bias_part {
         }
     }
     /* For the main loop, whose place is `at`. */
-    DEV_FN void fetch(const attn_bias_walk<C> &w, const attn_walk<C> &at, const attn_unit &u, const stw_attn_launch &l, char *smem, int wave, int lane) {
+    DEV_FN void fetch(const attn_bias_scheduler<C> &w, const attn_scheduler<C> &at, const attn_work_tile &u, const stw_attn_launch &l, char *smem, int wave, int lane) {
         T *to = (T *)(smem + C::AT_P);
         int rows = (int)stw_smaller(dev_uniform(u.seq.q.used) - (int64_t)at.block * C::BM, C::BM), cols = (int)stw_clamp_i64(u.seq.kv.used - u.j0, 0, C::BN);
         if (w.vectors && rows == C::BM) {
@@ -113,25 +113,25 @@ template <class S> struct attn_exp2_side {
  * next. */
 template <class C> struct attn_bias_side {
     typedef typename C::T T;
-    typedef dev_row_copy<typename C::pairs, C::THREADS> copy;
+    typedef dev_row_copy<typename C::scores, C::THREADS> copy;
     enum { COUNT = copy::COUNT, ROUNDED = 0 };
     const T *from;
     T *to;
     int64_t step_to; /* to the next row of this thread, in elements */
     int rows;        /* of dBias from this thread's first one on    */
     dev_vector held;
-    DEV_FN attn_bias_side of(const attn_bias_store<typename C::pairs> &b, const char *smem) {
+    DEV_FN attn_bias_side of(const attn_bias_store<typename C::scores> &b, const char *smem) {
         attn_bias_side s;
         int row = copy::row((int)dev_thread()), col = copy::col((int)dev_thread());
-        s.from = (const T *)(smem + C::AT_DS) + C::pairs::at(row, col);
+        s.from = (const T *)(smem + C::AT_DS) + C::scores::at(row, col);
         s.to = (T *)(void *)b.to + row * b.stride + col;
         s.step_to = copy::STEP * b.stride;
         s.rows = col < b.cols ? b.rows - row : 0;
         return s;
     }
     /* No vector is cut by the end of the keys in use. */
-    DEV_FN bool fits(const attn_bias_store<typename C::pairs> &b) {
-        return (((uintptr_t)b.to | (uintptr_t)(b.stride * (int)sizeof(T))) & 15) == 0 && b.cols % C::pairs::VECTOR == 0;
+    DEV_FN bool fits(const attn_bias_store<typename C::scores> &b) {
+        return (((uintptr_t)b.to | (uintptr_t)(b.stride * (int)sizeof(T))) & 15) == 0 && b.cols % C::scores::VECTOR == 0;
     }
     DEV_METHOD void put(int i) {
         if (i * copy::STEP < rows) dev_store_vector(to, held);
@@ -142,7 +142,7 @@ template <class C> struct attn_bias_side {
         DEV_UNROLL for (int i = 0; i < COUNT; ++i)
             if (i >= COUNT * k / steps && i < COUNT * (k + 1) / steps) {
                 if (i) put(i - 1);
-                held = dev_load_vector(from + i * (int)(C::pairs::STRIDE * copy::STEP));
+                held = dev_load_vector(from + i * (int)(C::scores::STRIDE * copy::STEP));
             }
         if (k + 1 == steps) put(COUNT - 1);
     }

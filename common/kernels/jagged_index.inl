@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * What the jagged kernels share: outputs of two types, vectors in registers, which component a row belongs to when a
- * block of threads has looked for its first and last one, and the chunk of a buffer that a block works on. */
+ * CTA has looked for its first and last one, and the chunk of a buffer that a block works on. */
 
 /* Elements of T in a vector of 16 bytes. */
 template <class T> struct jag_vector {
@@ -76,7 +76,7 @@ DEV_FN uint32_t jag_divide(uint32_t n, uint64_t m) {
     return m ? (uint32_t)((high + (low >> 32)) >> 32) : n;
 }
 
-/* Components [low, high] between which the rows of a block of threads lie. */
+/* Components [low, high] between which the rows of a CTA lie. */
 struct jag_bracket {
     int64_t low, high;
 };
@@ -124,18 +124,18 @@ struct jag_place {
     }
 };
 
-/* What of a slab a unit walks: positions [from, from + chunk), of which [low, high) lie in components. Positions are
+/* What of a slab a work tile walks: positions [from, from + chunk), of which [low, high) lie in components. Positions are
  * elements from the slab's first one; `from` is where vectors of the tensor at `aligned` start, so it may be below 0. */
 struct jag_chunk {
     int64_t slab, base, from, low, high;
     template <class T> DEV_FN jag_chunk of(const stw_jagged_launch &l, const T *tensor, int64_t width) {
         enum { CHUNK = STW_JAGGED_CHUNK(sizeof(T)) };
         const stw_jagged_params &p = l.p;
-        int64_t unit = dev_unit();
+        int64_t work_tile = dev_cta();
         jag_chunk c;
-        c.slab = p.slabs > 1 ? stw_quotient(unit, l.chunks) : 0;
+        c.slab = p.slabs > 1 ? stw_quotient(work_tile, l.chunks) : 0;
         c.base = c.slab * l.slab;
-        c.from = (unit - c.slab * l.chunks) * CHUNK - jag_lead(tensor + c.base);
+        c.from = (work_tile - c.slab * l.chunks) * CHUNK - jag_lead(tensor + c.base);
         c.low = stw_larger(p.axis[0].starts[0] * p.rows_outer * width, c.from);
         c.high = stw_smaller(p.axis[0].starts[p.components] * p.rows_outer * width, c.from + CHUNK);
         return c;

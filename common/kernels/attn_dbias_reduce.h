@@ -3,8 +3,8 @@
  * dBias of a bias that is broadcast over batch, heads, queries or keys. A CTA owns a tile of the gradient, goes through
  * everything that adds to it in a fixed order and makes S and dP there once more: no temporary of the attention matrix's
  * size, no atomics, the same bits every time. Runs after the first kernel. */
-#ifndef STW_COMMON_KERNELS_ATTN_BWD_BIAS_H
-#define STW_COMMON_KERNELS_ATTN_BWD_BIAS_H
+#ifndef STW_COMMON_KERNELS_ATTN_DBIAS_REDUCE_H
+#define STW_COMMON_KERNELS_ATTN_DBIAS_REDUCE_H
 
 #include "common/kernels/attn_bwd_scores.h"
 
@@ -23,7 +23,7 @@ struct attn_bias_task {
     stw_range batch, heads, rows, keys; /* rows and keys: blocks */
     template <class C> DEV_FN attn_bias_task of(const stw_attn_launch &l) {
         const stw_attn_params &p = l.p;
-        int64_t rest = dev_unit();
+        int64_t rest = dev_cta();
         attn_bias_task k;
         k.keys = attn_bias_pick(&rest, l.bias_keys, p.dbias.key, stw_blocks_of(p.max_seq_kv, C::BN));
         k.rows = attn_bias_pick(&rest, l.bias_rows, p.dbias.query, stw_blocks_of(p.max_seq_q, C::BM));
@@ -34,7 +34,7 @@ struct attn_bias_task {
 };
 
 /* Q, dO and statistics of query block `block`; the blocks of the statistics are larger. */
-template <class C> DEV_FN void attn_bias_load_queries(const attn_unit &u, const stw_attn_launch &l, char *smem, int h,
+template <class C> DEV_FN void attn_bias_load_queries(const attn_work_tile &u, const stw_attn_launch &l, char *smem, int h,
                                                       int block) {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::rows, C::THREADS> copy;
@@ -54,13 +54,13 @@ template <class C> DEV_FN void attn_bias_load_queries(const attn_unit &u, const 
 }
 
 /* Whether products with these keys may lose something: u.k_counts, u.v_counts after the next barrier. */
-template <class C> DEV_FN void attn_bias_mark_keys(attn_unit &u, const char *smem) {
+template <class C> DEV_FN void attn_bias_mark_keys(attn_work_tile &u, const char *smem) {
     typedef typename C::T T;
     if constexpr (dev_flushes<T>::yes) attn_mark_keys<typename C::keys, C::THREADS>(u, (const T *)(smem + C::AT_K), (const T *)(smem + C::AT_V));
 }
 
-template <class C> DEV_FN void attn_bias_add_head(attn_unit &u, const stw_attn_launch &l, char *smem, int h,
-                                                  stw_range rows, attn_bias_sum<typename C::pair_split> &sum,
+template <class C> DEV_FN void attn_bias_add_head(attn_work_tile &u, const stw_attn_launch &l, char *smem, int h,
+                                                  stw_range rows, attn_bias_sum<typename C::score_split> &sum,
                                                   attn_values<C> &values, bool load_keys, int wave, int lane) {
     for (int block = (int)rows.first; block < (int)rows.end; ++block) {
         dev_barrier();
@@ -82,16 +82,16 @@ template <class C> DEV_FN void attn_bias_add_head(attn_unit &u, const stw_attn_l
             dev_barrier();
         }
         load_keys = false;
-        auto taker = [&]() -> attn_bias_sum<typename C::pair_split> & { return sum; };
-        attn_bwd_scores<C, ATTN_ALL, attn_bias_sum<typename C::pair_split>>(u, l, smem, values, 0, h, block, false, taker,
+        auto taker = [&]() -> attn_bias_sum<typename C::score_split> & { return sum; };
+        attn_bwd_scores<C, ATTN_ALL, attn_bias_sum<typename C::score_split>>(u, l, smem, values, 0, h, block, false, taker,
                                                                             []() {}, wave, lane);
     }
 }
 
 /* The sums go through shared memory: folded where the bias has one row or one key, then written. */
 template <class C> DEV_FN void attn_bias_write(const stw_attn_launch &l, const attn_bias_task &k, float *tile,
-                                               const dev_acc<typename C::pair_split> &sum, int wave, int lane) {
-    typedef typename C::pair_split S;
+                                               const dev_acc<typename C::score_split> &sum, int wave, int lane) {
+    typedef typename C::score_split S;
     const stw_bias_param &t = l.p.dbias;
     dev_barrier();
     DEV_UNROLL for (int m = 0; m < S::MT; ++m)
@@ -120,15 +120,15 @@ template <class C> DEV_FN void attn_bias_write(const stw_attn_launch &l, const a
     }
 }
 
-template <class C> DEV_FN void attn_bwd_bias(const stw_attn_launch &l, char *smem) {
+template <class C> DEV_FN void attn_dbias_reduce(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    if (dev_unit() >= l.units) return;
+    if (dev_cta() >= l.work_tiles) return;
     attn_bias_task k = attn_bias_task::of<C>(l);
-    attn_bias_sum<typename C::pair_split> sum;
+    attn_bias_sum<typename C::score_split> sum;
     sum.acc.clear();
     attn_values<C> values;
-    attn_unit &u = *(attn_unit *)(void *)(smem + C::AT_UNIT);
+    attn_work_tile &u = *(attn_work_tile *)(void *)(smem + C::AT_WORK_TILE);
     for (int64_t b = k.batch.first; b < k.batch.end; ++b)
         for (int64_t block = k.keys.first; block < k.keys.end; ++block) {
             dev_barrier();
@@ -158,6 +158,6 @@ template <class C> DEV_FN void attn_bwd_bias(const stw_attn_launch &l, char *sme
     attn_bias_write<C>(l, k, (float *)(void *)(smem + C::AT_P), sum.acc, wave, lane);
 }
 
-#include "attn_bias_lean.h"
+#include "attn_dbias_reduce_plain.h"
 
 #endif

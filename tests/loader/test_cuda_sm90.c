@@ -111,7 +111,7 @@ static const maps_case maps_cases[] = {
 };
 
 /* panels, type, rank, address, extents, strides, box; steps of 1; no interleaving, swizzle of 128 bytes,
- * second-level cache lines of 256, zeros outside. */
+ * L2 lines of 256, zeros outside. */
 static void expect_map(const maps_case *c, const char *name, const char *words) {
     char line[512], start[64], at[32];
     const char *rank = strchr(words, ' ') + 1, *dims = strstr(words, " dims");
@@ -163,7 +163,7 @@ static const char *const refusals[][2] = {
     {"bf16:b1h2s64x1d64:delta_in", "rows see one key, and its sums of dP are truncated, not rounded"},
     {"bf16:b1h2s64d64:wl0:causal_br", "rows see one key, and its sums of dP are truncated, not rounded"},
     {"bf16:b1h2s64d64:scale0", "it hides pairs by infinite scores, which a scale of 0 makes NaN"},
-    /* 2^20 * 16 heads of 128 blocks of keys: 2^31 units */
+    /* 2^20 * 16 heads of 128 blocks of keys: 2^31 work tiles */
     {"bf16:b1048576h16s128x16384d64", "it counts units in 31 bits"},
     {"bf16:b1h1s1073741824x64d64", bad_strides},
     {"bf16:b1h2s64d64:gap1", bad_strides},
@@ -237,12 +237,12 @@ static void ordered_kernels(void **state) {
 /* A variant asked for by name is refused with the same words, and another one never takes its place. */
 static void forced_variant(void **state) {
     (void)state;
-    static const char hopper[] = "STERNWAY_VARIANT=sm90_64x128_hd128";
-    one("cuda", LIST(H200, hopper), "plan", "attn_bwd:bf16:b1h2s64d64:dropout0.1");
+    static const char sm90[] = "STERNWAY_VARIANT=sm90_64x128_hd128";
+    one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64:dropout0.1");
     static const char *const refused[][2] = {
         {"plan STW_E_UNSUPPORTED ", " STERNWAY_VARIANT=sm90_64x128_hd128: it takes no dropout"}};
     expect(refused, 1);
-    one("cuda", LIST(H200, hopper), "plan", "attn_bwd:bf16:b1h2s64d64");
+    one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64");
     assert_true(variant_begins("sm90_64x128_hd128"));
     one("cuda", LIST(H200, "STERNWAY_VARIANT=sm80_64x128_hd128"), "call", "attn_bwd:bf16:b1h2s64d64");
     assert_true(variant_begins("sm80_64x128_hd128"));
@@ -260,7 +260,7 @@ static size_t workspace_of(const char *problem, const char *setting) {
 }
 
 /* The call of a tensor that starts `bytes` behind a vector's place: which main loop it launches. */
-static void unaligned_call(const char *problem, const char *tensor, int bytes, const char *hopper,
+static void unaligned_call(const char *problem, const char *tensor, int bytes, const char *sm90,
                            const char *shared) {
     char words[256];
     int loaded = strlen(tensor) == 1 || !strcmp(tensor, "dout"), unaligned = loaded && bytes % 16;
@@ -268,7 +268,7 @@ static void unaligned_call(const char *problem, const char *tensor, int bytes, c
     one("cuda", LIST(H200), "call", words);
     if (failures(NULL)) fail_msg("%s: %s", words, run.out);
     assert_int_equal(spawn_count(run.out, "took 0 allocations, 0 locks; some before"), 1);
-    if (spawn_count(run.log, unaligned ? shared : hopper) != 1) fail_msg("%s: %s", words, run.log);
+    if (spawn_count(run.log, unaligned ? shared : sm90) != 1) fail_msg("%s: %s", words, run.log);
     assert_int_equal(lines_with(run.log, "cuda:launch "), 3);
     assert_int_equal(lines_with(run.log, "cuda:cuTensorMapEncodeTiled"), unaligned ? 0 : 4);
 }
@@ -281,18 +281,18 @@ static void unaligned_calls(void **state) {
     static const char *const tensors[] = {"q", "k", "v", "dout", "out", "dq", "dk", "dv"};
     static const int bytes[] = {0, 2, 8, 14, 16, 32};
     for (int p = 0; p < 3; ++p) {
-        char variant[64], other[160], hopper[256], shared[256], force[192];
+        char variant[64], other[160], sm90[256], shared[256], force[192];
         const char *type = strstr(problems[p], ":bf16:") ? "bf16" : "f16";
         one("cuda", LIST(H200), "plan", problems[p]);
         snprintf(variant, sizeof variant, "%s", behind(run.out, "variant: "));
         snprintf(other, sizeof other, "%s", behind(run.out, UNALIGNED));
         assert_memory_equal(variant, "sm90_", 5);
         assert_memory_equal(other, "sm80_", 5);
-        snprintf(hopper, sizeof hopper, "cuda:launch stw_attn_bwd_%s_%s_plain", variant, type);
+        snprintf(sm90, sizeof sm90, "cuda:launch stw_attn_bwd_%s_%s_plain", variant, type);
         snprintf(shared, sizeof shared, "cuda:launch stw_attn_bwd_%s_%s_plain", other, type);
         for (int t = 0; t < 8; ++t)
-            for (int b = 0; b < 6; ++b) unaligned_call(problems[p], tensors[t], bytes[b], hopper, shared);
-        unaligned_call(problems[p], "lse", 4, hopper, shared);
+            for (int b = 0; b < 6; ++b) unaligned_call(problems[p], tensors[t], bytes[b], sm90, shared);
+        unaligned_call(problems[p], "lse", 4, sm90, shared);
         /* one workspace for either */
         snprintf(force, sizeof force, "STERNWAY_VARIANT=%s", other);
         size_t mine = workspace_of(problems[p], "UNUSED=1"), theirs = workspace_of(problems[p], force);
@@ -369,8 +369,8 @@ static void one_workspace(void **state) {
 static void two_images(void **state) {
     (void)state;
     static const char *const launches[] = {
-        "stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_delta_bf16",
-        "stw_attn_bwd_sm90_64x128_hd128_bf16_plain", "stw_attn_bwd_finish"};
+        "stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_preprocess_bf16",
+        "stw_attn_bwd_sm90_64x128_hd128_bf16_plain", "stw_attn_bwd_postprocess"};
     tool("cuda", LIST(H200), LIST("plain", "work"));
     assert_int_equal(failures(NULL), 0);
     assert_int_equal(spawn_count(run.log, "cuda:cuModuleLoadDataEx"), 2);
@@ -407,7 +407,7 @@ static void module_load_fails(void **state) {
     tool("cuda", LIST(H200, "FAKE_FAIL=cuModuleGetFunction:500"), LIST("plain", "work")); /* in neither */
     assert_string_equal(spawn_line(run.out, 1),
                         "bwd_plan STW_E_INTERNAL cuda: cuModuleGetFunction failed: error (500); kernel "
-                        "stw_attn_bwd_delta_bf16");
+                        "stw_attn_bwd_preprocess_bf16");
     assert_int_equal(lines_with(run.log, ":left "), 0);
 }
 

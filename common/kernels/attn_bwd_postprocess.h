@@ -3,13 +3,13 @@
  * Last kernel of the backward pass: dQ sums, in the order of the main loop's registers, times scale into the output's
  * rows; rows of a sequence past its used length become zeros. Behind the query blocks, one CTA a head sums the parts of
  * dSink in a fixed order. Any shape; one instance. */
-#ifndef STW_COMMON_KERNELS_ATTN_BWD_FINISH_H
-#define STW_COMMON_KERNELS_ATTN_BWD_FINISH_H
+#ifndef STW_COMMON_KERNELS_ATTN_BWD_POSTPROCESS_H
+#define STW_COMMON_KERNELS_ATTN_BWD_POSTPROCESS_H
 
 #include "common/device/reduce.h"
 #include "common/kernels/attn_tiles.h"
 
-DEV_FN void attn_finish_sink(const stw_attn_launch &l, int64_t h) {
+DEV_FN void attn_postprocess_sink(const stw_attn_launch &l, int64_t h) {
     const stw_attn_params &p = l.p;
     if (h >= p.heads_q || dev_thread() >= DEV_WAVE) return;
     double sum = 0.0;
@@ -23,7 +23,7 @@ DEV_FN void attn_finish_sink(const stw_attn_launch &l, int64_t h) {
 }
 
 /* Tiles of registers side by side: whole vectors of 16-bit rows. */
-template <int G> DEV_FN void attn_finish_gathered(const stw_attn_launch &l, const float x[][LEAF_ACC], int64_t base, int row0,
+template <int G> DEV_FN void attn_postprocess_gathered(const stw_attn_launch &l, const float x[][LEAF_ACC], int64_t base, int row0,
                                                   int col0, int used, int end, int lane) {
     const stw_attn_params &p = l.p;
     int col = col0 + leaf_gathered_col<G>(lane);
@@ -39,16 +39,16 @@ template <int G> DEV_FN void attn_finish_gathered(const stw_attn_launch &l, cons
     }
 }
 
-DEV_FN void attn_bwd_finish(const stw_attn_launch &l, char *smem) {
+DEV_FN void attn_bwd_postprocess(const stw_attn_launch &l, char *smem) {
     enum { AHEAD = 4 };
     const stw_attn_params &p = l.p;
     dev_await_previous();
-    int64_t unit = dev_unit(), tiles = p.outputs & STW_OUT_DQ ? p.heads_q * stw_tiles_of_head(&p, l.bm) : 0;
-    if (unit >= tiles) {
-        if (p.outputs & STW_OUT_DSINK) attn_finish_sink(l, unit - tiles);
+    int64_t work_tile = dev_cta(), tiles = p.outputs & STW_OUT_DQ ? p.heads_q * stw_tiles_of_head(&p, l.bm) : 0;
+    if (work_tile >= tiles) {
+        if (p.outputs & STW_OUT_DSINK) attn_postprocess_sink(l, work_tile - tiles);
         return;
     }
-    const attn_tile tile = attn_tile_of(p, l.bm, unit, (int32_t *)(void *)smem);
+    const attn_tile tile = attn_tile_of(p, l.bm, work_tile, (int32_t *)(void *)smem);
     if (!tile.live) return;
     const int64_t b = tile.b, h = tile.h, block = tile.block;
     stw_attn_seq seq = stw_attn_seq_of(&p, l.bm, b);
@@ -66,14 +66,14 @@ DEV_FN void attn_bwd_finish(const stw_attn_launch &l, char *smem) {
     int row0 = t / DEV_WAVE / waves_c * wave_m, col0 = t / DEV_WAVE % waves_c * wave_n, across = wave_n / LEAF_MMA_N;
     int count = wave_m / LEAF_MMA_M * across, share = (count + turns * AHEAD - 1) / (turns * AHEAD) * AHEAD;
     int last = (int)stw_smaller(count, (turn + 1) * share);
-    bool pairs = LEAF_ACC_PAIRS && (l.vectors & STW_VECTOR_DQ) && !add;
-    bool gathers = LEAF_GATHERS && pairs && p.dq_dtype != STW_F32 && across % AHEAD == 0;
+    bool scores = LEAF_ACC_PAIRS && (l.vectors & STW_VECTOR_DQ) && !add;
+    bool gathers = LEAF_GATHERS && scores && p.dq_dtype != STW_F32 && across % AHEAD == 0;
     for (int first = turn * share; first < last; first += AHEAD) {
         float x[AHEAD][LEAF_ACC]; /* all loads first: the kernel is as fast as memory only with many bytes under way */
         DEV_UNROLL for (int a = 0; a < AHEAD; ++a)
             if (first + a < last) dev_load_acc(x[a], sums, first + a, t, threads);
         if (gathers) {
-            if constexpr (LEAF_GATHERS) attn_finish_gathered<AHEAD>(l, x, base, row0 + first / across * LEAF_MMA_M, col0 + first % across * LEAF_MMA_N, used, end, lane);
+            if constexpr (LEAF_GATHERS) attn_postprocess_gathered<AHEAD>(l, x, base, row0 + first / across * LEAF_MMA_M, col0 + first % across * LEAF_MMA_N, used, end, lane);
             continue;
         }
         DEV_UNROLL for (int a = 0; a < AHEAD; ++a) {
@@ -84,7 +84,7 @@ DEV_FN void attn_bwd_finish(const stw_attn_launch &l, char *smem) {
                 if (row >= (add ? used : end) || col >= cols) continue;
                 int64_t at = base + row * p.dq.seq + col;
                 float y = row < used ? x[a][i] * p.scale : 0.0f;
-                if (!pairs) dev_store_any(p.dq.data, at, p.dq_dtype, add ? ((const float *)p.dq.data)[at] + y : y);
+                if (!scores) dev_store_any(p.dq.data, at, p.dq_dtype, add ? ((const float *)p.dq.data)[at] + y : y);
                 else if (!(i & 1)) dev_store_any_pair(p.dq.data, at, p.dq_dtype, y, row < used ? x[a][i ^ LEAF_ACC_PAIRS] * p.scale : 0.0f);
             }
         }

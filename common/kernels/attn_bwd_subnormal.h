@@ -12,14 +12,14 @@
  * is) below 2^-40. Elsewhere no operand read from memory is lost; dS below 2^-126 is less than the rounding of dP - D
  * by the argument above, and what sums lose, some 2^-126 a product, is 2^-26 of an element of dO, Q or K times P or dS
  * of 1. P below 2^-126 is 0 on every GPU: dev_exp2_fast. */
-#ifndef STW_COMMON_KERNELS_ATTN_BWD_TINY_H
-#define STW_COMMON_KERNELS_ATTN_BWD_TINY_H
+#ifndef STW_COMMON_KERNELS_ATTN_BWD_SUBNORMAL_H
+#define STW_COMMON_KERNELS_ATTN_BWD_SUBNORMAL_H
 
 #include "common/device/mma.h"
-#include "common/kernels/attn_bwd_walk.h"
+#include "common/kernels/attn_bwd_scheduler.h"
 
-#define ATTN_TINY_ROWS 0x1p-40f
-#define ATTN_TINY_KEYS 0x1p-20f
+#define ATTN_SUBNORMAL_ROWS 0x1p-40f
+#define ATTN_SUBNORMAL_KEYS 0x1p-20f
 #define ATTN_FLUSHED   0x0d80u /* 2^-100, as bf16 */
 
 /* One of a word's two bf16 is not 0 but below 2^-100. */
@@ -38,16 +38,16 @@ template <class Tile, int THREADS> DEV_FN bool attn_tile_flushed(const typename 
     return flushed;
 }
 
-/* This thread's part of a tile holds an element of at least ATTN_TINY_KEYS, or a NaN. Ordinary data: the first
- * vector does. Of numbers in parts the first decides (infinite ones do not count: tiles of those and tiny ones). */
+/* This thread's part of a tile holds an element of at least ATTN_SUBNORMAL_KEYS, or a NaN. Ordinary data: the first
+ * vector does. Of numbers in parts the first decides (infinite ones do not count: tiles of those and subnormal ones). */
 template <class Tile, int THREADS> DEV_FN bool attn_tile_counts(const typename Tile::type *tile) {
-    typedef typename dev_first_part<typename Tile::type, Tile::PARTS>::type T;
+    typedef typename dev_first_term<typename Tile::type, Tile::TERMS>::type T;
     enum { VECTORS = Tile::COLS / Tile::VECTOR, TOTAL = Tile::ROWS * VECTORS };
     DEV_ROLLED for (int at = (int)dev_thread(); at < TOTAL; at += THREADS) {
         dev_vector v = dev_load_vector((const T *)(const void *)tile + Tile::at(at / VECTORS, at % VECTORS * Tile::VECTOR));
         const T *x = (const T *)(const void *)&v;
         bool counts = false;
-        DEV_UNROLL for (int i = 0; i < Tile::VECTOR; ++i) counts |= !(fabsf(dev_float(x[i])) < ATTN_TINY_KEYS);
+        DEV_UNROLL for (int i = 0; i < Tile::VECTOR; ++i) counts |= !(fabsf(dev_float(x[i])) < ATTN_SUBNORMAL_KEYS);
         if (counts) return true;
     }
     return false;
@@ -55,7 +55,7 @@ template <class Tile, int THREADS> DEV_FN bool attn_tile_counts(const typename T
 
 /* All threads, when K and V have arrived; the answer stands in `u` after the next barrier: bit 0, and bit 1 where products
  * may lose something. f16 has no such numbers: its smallest is 2^-24. */
-template <class Tile, int THREADS> DEV_FN void attn_mark_keys(attn_unit &u, const typename Tile::type *k,
+template <class Tile, int THREADS> DEV_FN void attn_mark_keys(attn_work_tile &u, const typename Tile::type *k,
                                                               const typename Tile::type *v) {
     if (dev_is_f16<typename Tile::type>::yes) return;
     if constexpr (dev_flushes<typename Tile::type>::yes) {
@@ -70,7 +70,7 @@ template <class Tile, int THREADS> DEV_FN void attn_mark_keys(attn_unit &u, cons
 }
 
 /* Whether a tile's dQ must be added exactly, and its products lose nothing; `stats`: those of its rows. */
-template <class C> DEV_FN bool attn_is_tiny(const attn_unit &u, const float *stats) {
+template <class C> DEV_FN bool attn_is_subnormal(const attn_work_tile &u, const float *stats) {
     if (dev_is_f16<typename C::T>::yes) return false;
     if (dev_flushes<typename C::T>::yes) return stats[2 * C::BM + 1] != 0.0f || u.k_counts != 1 || u.v_counts != 1;
     return stats[2 * C::BM + 1] != 0.0f || !u.k_counts || !u.v_counts;

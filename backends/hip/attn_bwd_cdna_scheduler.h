@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Units of CDNA's own main loop: what decides whether a unit's products may lose something, the walk over the query heads,
+ * Work tiles of CDNA's own main loop: what decides whether a work tile's products may lose something, the walk over the query heads,
  * dK and dV to their tensors, and the two kernels. Included by attn_bwd_cdna.h. */
-#ifndef STW_HIP_ATTN_BWD_CDNA_UNITS_H
-#define STW_HIP_ATTN_BWD_CDNA_UNITS_H
+#ifndef STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
+#define STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 
 #include "attn_bwd_cdna.h"
 
@@ -13,7 +13,7 @@ template <class C> DEV_FN void attn_cdna_clear(C &w) {
 }
 
 /* dK and dV: sums for keys in use, zeros up to the sequence's end. Four tiles hold four neighbouring columns. */
-template <class C, bool PART> DEV_FN void attn_cdna_store_rows(const C &w, const attn_unit &u, int used) {
+template <class C, bool PART> DEV_FN void attn_cdna_store_rows(const C &w, const attn_work_tile &u, int used) {
     typedef typename C::T T;
     cdna_launch l = cdna_launch_again();
     int thread = cdna_opaque((int)dev_thread()), n = thread & 15, g = thread >> 4 & 3, wave = dev_uniform(thread >> 6);
@@ -40,14 +40,14 @@ template <class C, bool PART> DEV_FN void attn_cdna_store_rows(const C &w, const
     }
 }
 
-template <class C> DEV_FN void attn_cdna_store(const C &w, const attn_unit &u) {
+template <class C> DEV_FN void attn_cdna_store(const C &w, const attn_work_tile &u) {
     int used = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - dev_uniform(u.j0), 0, C::BN);
     if (used < C::BN) attn_cdna_store_rows<C, true>(w, u, used);
     else attn_cdna_store_rows<C, false>(w, u, used);
 }
 
 /* What a pair's visibility is made of; the walk over the query heads. */
-template <bool EXACT, class C> DEV_FN void attn_cdna_walk(C &w, const attn_unit &u, int first, int end, int wave, int lane) {
+template <bool EXACT, class C> DEV_FN void attn_cdna_scheduler(C &w, const attn_work_tile &u, int first, int end, int wave, int lane) {
     cdna_launch l = cdna_launch_again();
     const int64_t far = INT64_C(1) << 28;
     int64_t j0 = dev_uniform(u.j0);
@@ -75,8 +75,8 @@ template <bool EXACT, class C> DEV_FN void attn_cdna_walk(C &w, const attn_unit 
     } while (++h < head_end);
 }
 
-/* K or V is tiny, or holds what products may lose: the same for all threads. */
-template <class C> DEV_FN bool attn_cdna_look_at_keys(const C &w, attn_unit &u, int lane) {
+/* K or V is subnormal, or holds what products may lose: the same for all threads. */
+template <class C> DEV_FN bool attn_cdna_look_at_keys(const C &w, attn_work_tile &u, int lane) {
     if constexpr (dev_is_f16<typename C::T>::yes) return false;
     if constexpr (dev_flushes<typename C::T>::yes) {
         int of_k = (attn_cdna_counts<C>(w.k) ? 1 : 0) | (attn_cdna_flushed<C>(w.k) ? 2 : 0);
@@ -93,8 +93,8 @@ template <class C> DEV_FN bool attn_cdna_look_at_keys(const C &w, attn_unit &u, 
     return dev_uniform(u.k_counts) != 1 || dev_uniform(u.v_counts) != 1;
 }
 
-/* One of the query blocks that a unit meets is marked as tiny or holding what products may lose. */
-template <class C> DEV_FN bool attn_cdna_rows_marked(const attn_unit &u, int first, int end, int lane) {
+/* One of the query blocks that a work tile meets is marked as subnormal or holding what products may lose. */
+template <class C> DEV_FN bool attn_cdna_rows_marked(const attn_work_tile &u, int first, int end, int lane) {
     cdna_launch l = cdna_launch_again();
     int64_t head = dev_uniform(u.kv_head) * (int64_t)l->p.group, head_end = head + l->p.group;
     bool marked = false;
@@ -105,18 +105,18 @@ template <class C> DEV_FN bool attn_cdna_rows_marked(const attn_unit &u, int fir
     return __builtin_amdgcn_ballot_w64(marked) != 0;
 }
 
-/* Keys that some query meets, of a unit that this kernel does. */
-template <bool EXACT, class C> DEV_FN void attn_cdna_unit(C &w, const attn_unit &u, int first, int end, char *smem, int wave, int lane) {
+/* Keys that some query meets, of a work tile that this kernel does. */
+template <bool EXACT, class C> DEV_FN void attn_cdna_work_tile(C &w, const attn_work_tile &u, int first, int end, char *smem, int wave, int lane) {
     attn_cdna_places(w, (cdna_lds *)(DEV_SHARED void *)smem, (int)dev_thread(), wave, lane);
     attn_cdna_clear(w);
-    attn_cdna_walk<EXACT>(w, u, first, end, wave, lane);
+    attn_cdna_scheduler<EXACT>(w, u, first, end, wave, lane);
     attn_cdna_store(w, u);
 }
 
 template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, char *smem) {
-    attn_unit &u = *(attn_unit *)(void *)(smem + C::AT_UNIT);
+    attn_work_tile &u = *(attn_work_tile *)(void *)(smem + C::AT_WORK_TILE);
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    attn_unit_take_now(u, launch, wave, lane);
+    attn_work_tile_take_now(u, launch, wave, lane);
     if (!u.live) return;
     C w;
     int first = dev_uniform(u.first), end = dev_uniform(u.end);
@@ -125,35 +125,35 @@ template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, cha
         attn_cdna_store(w, u);
         return;
     }
-    attn_cdna_keys(w, u, wave, lane);
+    attn_cdna_epilogue(w, u, wave, lane);
     w.exact = attn_cdna_look_at_keys<C>(w, u, lane);
     if constexpr (dev_flushes<typename C::T>::yes) {
         if (w.exact || attn_cdna_rows_marked<C>(u, first, end, lane)) { /* left to the exact kernel */
             cdna_launch l = cdna_launch_again();
-            if (dev_thread() == 0) l->ticket[2 + dev_fetch_add(l->ticket + 1, 1)] = (uint64_t)u.index << 32 | (uint64_t)u.kv_head;
+            if (dev_thread() == 0) l->tile_counter[2 + dev_fetch_add(l->tile_counter + 1, 1)] = (uint64_t)u.index << 32 | (uint64_t)u.kv_head;
             return;
         }
     }
-    attn_cdna_unit<false>(w, u, first, end, smem, wave, lane);
+    attn_cdna_work_tile<false>(w, u, first, end, smem, wave, lane);
 }
 
-/* The units that the main loop has left alone: every product as f32, a quarter as fast. */
+/* The work tiles that the main loop has left alone: every product as f32, a quarter as fast. */
 template <class C> DEV_FN void attn_cdna_exact(const stw_attn_launch &launch, char *smem) {
-    attn_unit &u = *(attn_unit *)(void *)(smem + C::AT_UNIT);
+    attn_work_tile &u = *(attn_work_tile *)(void *)(smem + C::AT_WORK_TILE);
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    if (dev_unit() >= (int64_t)launch.ticket[1]) return;
+    if (dev_cta() >= (int64_t)launch.tile_counter[1]) return;
     if (wave == 0) {
-        const uint64_t unit = launch.ticket[2 + dev_unit()];
-        const attn_place at = {(uint32_t)(unit >> 32), (int)(uint32_t)unit, true};
-        attn_unit_fetch(u, launch, at, lane);
+        const uint64_t work_tile = launch.tile_counter[2 + dev_cta()];
+        const attn_place at = {(uint32_t)(work_tile >> 32), (int)(uint32_t)work_tile, true};
+        attn_work_tile_fetch(u, launch, at, lane);
     }
     dev_copy_commit();
     dev_copy_wait();
     dev_barrier();
     C w;
-    attn_cdna_keys(w, u, wave, lane);
+    attn_cdna_epilogue(w, u, wave, lane);
     w.exact = true;
-    attn_cdna_unit<true>(w, u, dev_uniform(u.first), dev_uniform(u.end), smem, wave, lane);
+    attn_cdna_work_tile<true>(w, u, dev_uniform(u.first), dev_uniform(u.end), smem, wave, lane);
 }
 
 #endif

@@ -4,12 +4,12 @@
  * loop wants them, marks of rows that need care, the rows' part of dSink, zeros in the dQ sums and wherever in dBias no
  * tile will write. CTAs before these list what key blocks meet, one after them checks the caller's lengths and offsets.
  * Any shape; instantiated once a data type. */
-#ifndef STW_COMMON_KERNELS_ATTN_BWD_DELTA_H
-#define STW_COMMON_KERNELS_ATTN_BWD_DELTA_H
+#ifndef STW_COMMON_KERNELS_ATTN_BWD_PREPROCESS_H
+#define STW_COMMON_KERNELS_ATTN_BWD_PREPROCESS_H
 
 #include "common/device/reduce.h"
 #include "common/kernels/attn_bwd_list.h"
-#include "common/kernels/attn_bwd_tiny.h"
+#include "common/kernels/attn_bwd_subnormal.h"
 #include "common/kernels/attn_tiles.h"
 
 enum { ATTN_ROW_THREADS = STW_ROW_THREADS };
@@ -64,7 +64,7 @@ struct attn_dot {
 };
 
 /* What a CTA works on: one thread finds out. */
-struct attn_delta_unit {
+struct attn_preprocess_tile {
     stw_attn_seq seq;
     int64_t b, h, block, at;
     double sink[8]; /* of a wave */
@@ -74,9 +74,9 @@ struct attn_delta_unit {
     int flushes; /* ATTN_ROWS_* of Q and, 8 times that, of dO */
     float delta[STW_BM_MAX]; /* rowsum(dO*O) of a row */
 };
-static_assert(sizeof(attn_delta_unit) <= STW_ROW_SMEM, "room for the unit");
+static_assert(sizeof(attn_preprocess_tile) <= STW_ROW_SMEM, "room for the unit");
 
-DEV_FN void attn_delta_enter(attn_delta_unit &u, const stw_attn_launch &l, const attn_tile &tile) {
+DEV_FN void attn_preprocess_enter(attn_preprocess_tile &u, const stw_attn_launch &l, const attn_tile &tile) {
     if (dev_thread() == 0) {
         u.block = tile.block;
         u.b = tile.b;
@@ -90,7 +90,7 @@ DEV_FN void attn_delta_enter(attn_delta_unit &u, const stw_attn_launch &l, const
 
 /* Four rows of a group of LANES lanes at a time, all loads first: the kernel is as fast as memory only with many
  * bytes under way. Rows that see no key are not read. */
-template <class T, int LANES> DEV_FN float attn_delta_vectors(const stw_attn_launch &l, attn_delta_unit &u) {
+template <class T, int LANES> DEV_FN float attn_preprocess_vectors(const stw_attn_launch &l, attn_preprocess_tile &u) {
     enum { VECTOR = 16 / (int)sizeof(T), GROUPS = ATTN_ROW_THREADS / LANES, ROWS = 4 };
     const stw_attn_params &p = l.p;
     int group = (int)dev_thread() / LANES, sub = (int)dev_thread() % LANES, cols = (int)p.head_dim_v;
@@ -123,7 +123,7 @@ template <class T, int LANES> DEV_FN float attn_delta_vectors(const stw_attn_lau
 }
 
 /* Rows that are not whole vectors; dO alone where D is given. A wave a row. */
-template <class T> DEV_FN float attn_delta_elements(const stw_attn_launch &l, attn_delta_unit &u, bool given) {
+template <class T> DEV_FN float attn_preprocess_elements(const stw_attn_launch &l, attn_preprocess_tile &u, bool given) {
     const stw_attn_params &p = l.p;
     attn_dot d = {0.0f, 0.0f};
     for (int r = (int)(dev_thread() / DEV_WAVE); r < (int)l.bm; r += ATTN_ROW_THREADS / DEV_WAVE) {
@@ -141,14 +141,14 @@ template <class T> DEV_FN float attn_delta_elements(const stw_attn_launch &l, at
     return d.most;
 }
 
-template <class T> DEV_FN float attn_delta_dots(const stw_attn_launch &l, attn_delta_unit &u) {
+template <class T> DEV_FN float attn_preprocess_dots(const stw_attn_launch &l, attn_preprocess_tile &u) {
     const uint32_t both = STW_VECTOR_OUT | STW_VECTOR_DOUT;
     bool given = (l.p.features & STW_FEAT_GIVEN_DELTA) != 0;
     int width = (int)l.p.head_dim_v * (int)sizeof(T) / 16;
-    if (given || (l.vectors & both) != both) return attn_delta_elements<T>(l, u, given);
-    if (width <= 8) return attn_delta_vectors<T, 8>(l, u);
-    if (width <= 16) return attn_delta_vectors<T, 16>(l, u);
-    return attn_delta_vectors<T, 32>(l, u);
+    if (given || (l.vectors & both) != both) return attn_preprocess_elements<T>(l, u, given);
+    if (width <= 8) return attn_preprocess_vectors<T, 8>(l, u);
+    if (width <= 16) return attn_preprocess_vectors<T, 16>(l, u);
+    return attn_preprocess_vectors<T, 32>(l, u);
 }
 
 /* Zeros to numbers of 2 or 4 bytes: a wave, in whole vectors where they are. */
@@ -166,7 +166,7 @@ DEV_FN void attn_zero_span(char *from, char *to, int element) {
 enum { ATTN_ROWS_FLUSHED = 1, ATTN_ROWS_ANY = 2, ATTN_ROWS_COUNT = 4 };
 /* Where products may lose what is subnormal: this thread's part of a block's rows of Q or dO. Sixteen threads a row. */
 template <class T>
-DEV_FN int attn_delta_flushes(const stw_attn_launch &l, const attn_delta_unit &u, const stw_tensor_param &t, int cols,
+DEV_FN int attn_preprocess_flushes(const stw_attn_launch &l, const attn_preprocess_tile &u, const stw_tensor_param &t, int cols,
                               bool vectors, float least) {
     enum { LANES = 16 };
     int64_t i0 = u.block * l.bm;
@@ -208,7 +208,7 @@ DEV_FN void attn_zero_bias(const stw_attn_launch &l, const stw_attn_seq &seq, in
 
 /* A thread a row, when its dot product is known: the statistics, D for the caller, the row's part of dSink.
  * `most`: the largest |dO| or |D|. */
-DEV_FN double attn_delta_row(const stw_attn_launch &l, attn_delta_unit &u, float *stats, int r, float lse, float delta,
+DEV_FN double attn_preprocess_row(const stw_attn_launch &l, attn_preprocess_tile &u, float *stats, int r, float lse, float delta,
                              float *most) {
     const stw_attn_params &p = l.p;
     int64_t i = u.block * l.bm + r;
@@ -230,33 +230,33 @@ DEV_FN double attn_delta_row(const stw_attn_launch &l, attn_delta_unit &u, float
     return sink == -dev_infinity() ? 0.0 : -(dev_exp((double)sink - (double)lse) * (double)delta);
 }
 
-/* No unit has been taken; where matrix products of T may lose something, none is left to the exact kernel. */
-template <class T> DEV_FN void attn_reset_tickets(const stw_attn_launch &l) {
-    l.ticket[0] = 0;
-    if (dev_flushes<T>::yes && (l.vectors & STW_STATS_NEGATED)) l.ticket[1] = 0;
+/* No work tile has been taken; where matrix products of T may lose something, none is left to the exact kernel. */
+template <class T> DEV_FN void attn_reset_tile_counters(const stw_attn_launch &l) {
+    l.tile_counter[0] = 0;
+    if (dev_flushes<T>::yes && (l.vectors & STW_STATS_NEGATED)) l.tile_counter[1] = 0;
 }
 
 /* Deterministic mode: no key block has added to the query block. */
-DEV_FN uint32_t attn_first_turn(const stw_attn_launch &l, const attn_delta_unit &u) {
+DEV_FN uint32_t attn_dq_semaphore_start(const stw_attn_launch &l, const attn_preprocess_tile &u) {
     return l.vectors & STW_KEYS_DESCEND ? (uint32_t)stw_key_blocks(&u.seq, l.bm, l.bn, u.block).end : 0;
 }
 
-template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *smem) {
+template <class T> DEV_FN void attn_bwd_preprocess(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
     dev_let_next_begin();
-    if (dev_unit() == l.units - 1) {
-        if (dev_thread() == 0) attn_reset_tickets<T>(l);
+    if (dev_cta() == l.work_tiles - 1) {
+        if (dev_thread() == 0) attn_reset_tile_counters<T>(l);
         attn_check(p, smem, l.unordered);
     }
-    if (dev_unit() >= l.units - 1) return;
-    if (dev_unit() < l.lists) {
+    if (dev_cta() >= l.work_tiles - 1) return;
+    if (dev_cta() < l.lists) {
         attn_list_key_blocks(l, smem);
         return;
     }
-    attn_delta_unit &u = *(attn_delta_unit *)(void *)smem;
-    const attn_tile tile = attn_tile_of(p, l.bm, dev_unit() - l.lists, &u.found);
+    attn_preprocess_tile &u = *(attn_preprocess_tile *)(void *)smem;
+    const attn_tile tile = attn_tile_of(p, l.bm, dev_cta() - l.lists, &u.found);
     if (!tile.live) return;
-    attn_delta_enter(u, l, tile);
+    attn_preprocess_enter(u, l, tile);
     if (l.bias_direct && !(p.accumulate & STW_OUT_DBIAS)) attn_zero_bias(l, u.seq, u.b, u.h, u.block);
     if (u.block * l.bm >= u.seq.q.rows) return;
     int t = (int)dev_thread();
@@ -274,14 +274,14 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
         const dev_vector zero = {{0, 0, 0, 0}};
         for (int e = t * 4; e < (int)(l.bm * l.width); e += ATTN_ROW_THREADS * 4) dev_store_vector(dq + e, zero);
     }
-    float *stats = l.stats + u.at * (2 * l.bm + STW_STATS_PAD), most = attn_delta_dots<T>(l, u);
+    float *stats = l.stats + u.at * (2 * l.bm + STW_STATS_PAD), most = attn_preprocess_dots<T>(l, u);
     if constexpr (dev_flushes<T>::yes) {
-        int bits = attn_delta_flushes<T>(l, u, p.q, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0, ATTN_TINY_KEYS) |
-                   attn_delta_flushes<T>(l, u, p.dout, (int)p.head_dim_v, (l.vectors & STW_VECTOR_DOUT) != 0, ATTN_TINY_ROWS) << 3;
+        int bits = attn_preprocess_flushes<T>(l, u, p.q, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0, ATTN_SUBNORMAL_KEYS) |
+                   attn_preprocess_flushes<T>(l, u, p.dout, (int)p.head_dim_v, (l.vectors & STW_VECTOR_DOUT) != 0, ATTN_SUBNORMAL_ROWS) << 3;
         if (bits) dev_or(&u.flushes, bits);
     }
     dev_barrier();
-    double sink = t < (int)l.bm ? attn_delta_row(l, u, stats, t, lse, delta, &most) : 0.0;
+    double sink = t < (int)l.bm ? attn_preprocess_row(l, u, stats, t, lse, delta, &most) : 0.0;
     most = dev_wave_max(most);
     if (p.outputs & STW_OUT_DSINK) sink = dev_wave_sum(sink);
     if (dev_lane() == 0) {
@@ -290,19 +290,19 @@ template <class T> DEV_FN void attn_bwd_delta(const stw_attn_launch &l, char *sm
     }
     dev_barrier();
     if (t) return;
-    if (l.turns) l.turns[u.at] = attn_first_turn(l, u);
+    if (l.dq_semaphore) l.dq_semaphore[u.at] = attn_dq_semaphore_start(l, u);
     for (int w = 1; w < ATTN_ROW_THREADS / DEV_WAVE; ++w) {
         most = fmaxf(most, u.most[w]);
         sink += u.sink[w];
     }
     stats[2 * l.bm] = u.special ? 1.0f : 0.0f;
-    bool tiny = most > 0.0f && most < ATTN_TINY_ROWS;
+    bool subnormal = most > 0.0f && most < ATTN_SUBNORMAL_ROWS;
     if (dev_flushes<T>::yes) {
         int of_q = u.flushes & 7, of_dout = u.flushes >> 3;
-        tiny = tiny || ((of_q | of_dout) & ATTN_ROWS_FLUSHED) || (of_q & ~ATTN_ROWS_FLUSHED) == ATTN_ROWS_ANY ||
+        subnormal = subnormal || ((of_q | of_dout) & ATTN_ROWS_FLUSHED) || (of_q & ~ATTN_ROWS_FLUSHED) == ATTN_ROWS_ANY ||
                (of_dout & ~ATTN_ROWS_FLUSHED) == ATTN_ROWS_ANY;
     }
-    stats[2 * l.bm + 1] = tiny ? 1.0f : 0.0f;
+    stats[2 * l.bm + 1] = subnormal ? 1.0f : 0.0f;
     if (p.outputs & STW_OUT_DSINK) l.sink[u.at] = sink;
 }
 
