@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The sm90 image: Hopper's own main loop, for every row of common/tuning/attn_bwd.sm90.def with loop `wgmma` and
+ * The sm90 image: Hopper's own main loop, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90` and
  * both 16-bit types a kernel for deterministic mode and one without. What stands before and behind the main loop, and all
  * other rows, come from the sm80 image. */
 #include "backends/cuda/leaf.h"
@@ -22,7 +22,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
         attn_bwd_sm90<sm90_config<T, hd>, ordered>(launch, maps, dev_shared);                               \
     }
 #define BOTH(id, type, T, hd) SM90(id, type, T, hd, plain, false) SM90(id, type, T, hd, ordered, true)
-#define ROW_wgmma(id, hd, bm, kb)                                                                            \
+#define ROW_sm90(id, hd, bm, kb)                                                                            \
     static_assert(bm == STW_SM90_BM(hd) && STW_SM90_SMEM(hd) <= kb * 1024u, "bm and smem_kb of " #id);       \
     BOTH(id, bf16, dev_bf16, hd) BOTH(id, f16, dev_f16, hd)
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The host side of Hopper's own main loop (loop "wgmma"): which problems it takes, what it decides about them, and
+ * The host side of Hopper's own main loop (loop "sm90"): which problems it takes, what it decides about them, and
  * the tensor maps (TMA descriptors) of a call. Kernels: attn_bwd_sm90.h. Every other problem goes to the shared
  * kernels. */
 #include "backends/cuda/device.h"
@@ -131,5 +131,5 @@ static stw_status encode_maps(stw_gpu *gpu, const stw_attn_launch *launch, void 
     return stw_cuda_check(state, STW_E_DRIVER, "cuTensorMapEncodeTiled", error);
 }
 
-STW_ATTN_LOOP(wgmma, .call = STW_CALL_BWD, .unaligned = "tensor loads start at multiples of 16 bytes",
+STW_ATTN_LOOP(sm90, .call = STW_CALL_BWD, .unaligned = "tensor loads start at multiples of 16 bytes",
               .refusal = refusal, .plan = plan, .encode_maps = encode_maps);

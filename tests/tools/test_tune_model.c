@@ -68,7 +68,7 @@ static void more_than_twice_the_work_goes(void **state) {
     (void)state;
     static const stw_tool_variant variants[] = {{"a", 128, 64, 64, 1, 4, 10, "split"},
                                            {"wide", 128, 64, 512, 1, 4, 10, "split"},
-                                           {"other", 128, 512, 512, 1, 4, 10, "wgmma"}};
+                                           {"other", 128, 512, 512, 1, 4, 10, "sm90"}};
     const stw_tool_table table = {"sm80", variants, 3};
     made m;
     make(&m, &table, 0, "attn_bwd:bf16:b1h1s192d128"); /* 512 keys for 192: 2.67 times */

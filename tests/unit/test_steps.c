@@ -22,7 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
-extern const stw_attn_loop stw_attn_loop_wgmma;
+extern const stw_attn_loop stw_attn_loop_sm90;
 
 static stw_attn_params params_of(const char *text) {
     stw_problem problem;
@@ -312,7 +312,7 @@ static void sm90_says_what_it_does_not_take(void **state) {
         char text[160];
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d64%s", rows[i].options);
         stw_attn_params p = params_of(text);
-        const char *refusal = stw_attn_loop_wgmma.gpu->refusal(&p);
+        const char *refusal = stw_attn_loop_sm90.gpu->refusal(&p);
         if (!rows[i].text != !refusal || (refusal && strncmp(refusal, rows[i].text, strlen(rows[i].text))))
             fail_msg("%s: %s", text, refusal ? refusal : "taken");
     }
@@ -357,11 +357,11 @@ static void sm90_wants_what_tensor_loads_take(void **state) {
         char text[160];
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2%s", rows[i].problem);
         stw_attn_params p = params_of(text);
-        assert_null(stw_attn_loop_wgmma.gpu->refusal(&p));
+        assert_null(stw_attn_loop_sm90.gpu->refusal(&p));
         if (rows[i].field == FIELD(batch) && rows[i].value)
             p.q.batch = 12; /* a stride that does not matter now */
         memcpy((char *)&p + rows[i].field, &rows[i].value, sizeof rows[i].value);
-        const char *refusal = stw_attn_loop_wgmma.gpu->refusal(&p);
+        const char *refusal = stw_attn_loop_sm90.gpu->refusal(&p);
         if (!rows[i].text != !refusal || (refusal && strncmp(refusal, rows[i].text, strlen(rows[i].text))))
             fail_msg("row %zu, %s: %s", i, text, refusal ? refusal : "taken");
     }
