@@ -51,11 +51,7 @@ typedef struct stw_device {
     void *state;
 } stw_device;
 
-typedef enum stw_plan_kind {
-    STW_PLAN_ATTN_BWD = 1,
-    STW_PLAN_ATTN_FWD = 2,
-    STW_PLAN_JAGGED_BWD = 3
-} stw_plan_kind;
+typedef enum stw_plan_kind { STW_PLAN_ATTN_BWD = 1, STW_PLAN_ATTN_FWD = 2, STW_PLAN_JAGGED_BWD = 3 } stw_plan_kind;
 
 #define STW_STAGES_MAX 5
 
@@ -85,8 +81,7 @@ typedef struct stw_attn_work {
 
 /* Of a call: the tensors that `unaligned_variant` is about start at multiples of 16 bytes. */
 static inline int stw_attn_is_aligned(const stw_attn_params *p) {
-    uintptr_t all =
-        (uintptr_t)p->q.data | (uintptr_t)p->k.data | (uintptr_t)p->v.data | (uintptr_t)p->dout.data;
+    uintptr_t all = (uintptr_t)p->q.data | (uintptr_t)p->k.data | (uintptr_t)p->v.data | (uintptr_t)p->dout.data;
     return all % 16 == 0;
 }
 
@@ -113,8 +108,7 @@ typedef struct stw_backend_ops {
 
     /* NULL when `variant` can run this problem (kind and params of `work`) on this device, else the reason
      * (static storage). */
-    const char *(*variant_refusal)(const stw_device *device, const stw_attn_work *work,
-                                   const stw_variant *variant);
+    const char *(*variant_refusal)(const stw_device *device, const stw_attn_work *work, const stw_variant *variant);
 
     /* Fills workspace_size, note and own. Errors: STW_E_UNSUPPORTED with the reason. */
     stw_status (*attn_prepare)(const stw_device *device, stw_attn_work *work);
@@ -130,8 +124,8 @@ typedef struct stw_backend_ops {
     stw_status (*stage)(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
                         const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream,
                         uint32_t cpu_threads);
-    stw_status (*dropout_mask)(const stw_device *device, const stw_attn_work *work,
-                               const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads);
+    stw_status (*dropout_mask)(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                               stw_stream stream, uint32_t cpu_threads);
 
     /* Jagged operations; null: this backend has none. prepare chooses kernels, fills variant, workspace_size,
      * note and own; errors: STW_E_UNSUPPORTED with the reason (an element type that only the CPU has).
@@ -140,9 +134,8 @@ typedef struct stw_backend_ops {
      * converts offsets and used lengths of axes 0 and 1 to int32, as they are but saturated, into
      * params->offsets32 and used32 (those that are not null); dispatch then calls attn_bwd. */
     stw_status (*jagged_prepare)(const stw_device *device, stw_jagged_work *work);
-    stw_status (*jagged_bwd)(const stw_device *device, const stw_jagged_work *work,
-                             const stw_jagged_params *params, void *workspace, stw_stream stream,
-                             uint32_t cpu_threads);
+    stw_status (*jagged_bwd)(const stw_device *device, const stw_jagged_work *work, const stw_jagged_params *params,
+                             void *workspace, stw_stream stream, uint32_t cpu_threads);
 
     stw_status (*buffer_alloc)(const stw_device *device, size_t bytes, void **pointer_out);
     stw_status (*buffer_free)(const stw_device *device, void *pointer);

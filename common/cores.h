@@ -11,8 +11,8 @@
  * holds. */
 static inline long stw_cores_allowed(void) {
     cpu_set_t allowed;
-    long cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed)
-                                                                     : sysconf(_SC_NPROCESSORS_ONLN);
+    long cores =
+        sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : sysconf(_SC_NPROCESSORS_ONLN);
     return cores > 0 ? cores : 1;
 }
 

@@ -7,16 +7,13 @@
 #include <string.h>
 
 /* An empty name would be the program itself, one with a '/' a path: neither is a system library. */
-static int soname_is_bare(const char *soname) {
-    return soname[0] && !strchr(soname, '/');
-}
+static int soname_is_bare(const char *soname) { return soname[0] && !strchr(soname, '/'); }
 
 static int open_with(stw_dso *dso, const char *const *sonames, size_t count, int flags, stw_text *reason) {
     for (size_t i = 0; i < count; ++i) {
         if (!soname_is_bare(sonames[i])) {
             if (reason)
-                stw_text_add(reason, "%s\"%s\" is not a bare library name", reason->length ? "; " : "",
-                             sonames[i]);
+                stw_text_add(reason, "%s\"%s\" is not a bare library name", reason->length ? "; " : "", sonames[i]);
             continue;
         }
         dso->handle = dlopen(sonames[i], flags);
@@ -41,8 +38,7 @@ int stw_dso_bind(const stw_dso *dso, const stw_dso_row *rows, size_t count, void
     int complete = 1;
     for (size_t i = 0; i < count; ++i) {
         void *symbol = dlsym(dso->handle, rows[i].name);
-        memcpy((char *)table + rows[i].slot, &symbol,
-               sizeof symbol); /* POSIX: object and function pointers agree */
+        memcpy((char *)table + rows[i].slot, &symbol, sizeof symbol); /* POSIX: object and function pointers agree */
         if (symbol) continue;
         stw_text *list = rows[i].required ? missing : absent;
         stw_text_add(list, "%s%s", list->length ? ", " : "", rows[i].name);

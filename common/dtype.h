@@ -19,20 +19,14 @@ static inline const char *stw_dtype_name(stw_dtype dtype) {
 }
 
 /* A type of attention on every backend, and of every jagged operation. */
-static inline int stw_dtype_valid(stw_dtype dtype) {
-    return dtype == STW_F16 || dtype == STW_BF16 || dtype == STW_F32;
-}
+static inline int stw_dtype_valid(stw_dtype dtype) { return dtype == STW_F16 || dtype == STW_BF16 || dtype == STW_F32; }
 
 /* A type of attention: f64 is the CPU backend's alone. */
-static inline int stw_dtype_of_attn(stw_dtype dtype) {
-    return stw_dtype_valid(dtype) || dtype == STW_F64;
-}
+static inline int stw_dtype_of_attn(stw_dtype dtype) { return stw_dtype_valid(dtype) || dtype == STW_F64; }
 
 /* Of lse, dlse, delta, slopes, sink and dsink in an attention problem of this type, and the type of the
  * gradients that accumulate. */
-static inline stw_dtype stw_dtype_of_rows(stw_dtype dtype) {
-    return dtype == STW_F64 ? STW_F64 : STW_F32;
-}
+static inline stw_dtype stw_dtype_of_rows(stw_dtype dtype) { return dtype == STW_F64 ? STW_F64 : STW_F32; }
 
 static inline uint32_t stw_f32_bits(float x) {
     uint32_t u;
@@ -46,9 +40,7 @@ static inline float stw_f32_of_bits(uint32_t u) {
     return x;
 }
 
-static inline float stw_f32_from_bf16(uint16_t h) {
-    return stw_f32_of_bits((uint32_t)h << 16);
-}
+static inline float stw_f32_from_bf16(uint16_t h) { return stw_f32_of_bits((uint32_t)h << 16); }
 
 static inline uint16_t stw_bf16_from_f32(float x) {
     uint32_t u = stw_f32_bits(x);
@@ -82,10 +74,8 @@ static inline float stw_load_f32(const void *data, int64_t index, stw_dtype dtyp
 }
 
 static inline void stw_store_f32(void *data, int64_t index, stw_dtype dtype, float x) {
-    if (dtype == STW_F32)
-        ((float *)data)[index] = x;
-    else
-        ((uint16_t *)data)[index] = dtype == STW_BF16 ? stw_bf16_from_f32(x) : stw_f16_from_f32(x);
+    if (dtype == STW_F32) ((float *)data)[index] = x;
+    else ((uint16_t *)data)[index] = dtype == STW_BF16 ? stw_bf16_from_f32(x) : stw_f16_from_f32(x);
 }
 
 /* The same of every floating type, in double. */
@@ -94,17 +84,14 @@ static inline double stw_load_f64(const void *data, int64_t index, stw_dtype dty
 }
 
 static inline void stw_store_f64(void *data, int64_t index, stw_dtype dtype, double x) {
-    if (dtype == STW_F64)
-        ((double *)data)[index] = x;
-    else
-        stw_store_f32(data, index, dtype, (float)x);
+    if (dtype == STW_F64) ((double *)data)[index] = x;
+    else stw_store_f32(data, index, dtype, (float)x);
 }
 
 /* x rounded to the type and back: what a matrix operand of that type holds. */
 static inline float stw_round_to(float x, stw_dtype dtype) {
     if (dtype == STW_F32) return x;
-    return dtype == STW_BF16 ? stw_f32_from_bf16(stw_bf16_from_f32(x))
-                             : stw_f32_from_f16(stw_f16_from_f32(x));
+    return dtype == STW_BF16 ? stw_f32_from_bf16(stw_bf16_from_f32(x)) : stw_f32_from_f16(stw_f16_from_f32(x));
 }
 
 #endif

@@ -46,20 +46,19 @@ static const char *value_of(const env_source *source, int row) {
 }
 
 static stw_status refuse(int row, const char *text) {
-    return stw_fail(STW_E_INVALID, "environment: %s=%.200s is not understood: %s", stw_env_rows[row].name,
-                    text, stw_env_rows[row].help);
+    return stw_fail(STW_E_INVALID, "environment: %s=%.200s is not understood: %s", stw_env_rows[row].name, text,
+                    stw_env_rows[row].help);
 }
 
-static stw_status parse_integer(const env_source *source, int row, int64_t low, int64_t high,
-                                int64_t *value_out, int *present_out) {
+static stw_status parse_integer(const env_source *source, int row, int64_t low, int64_t high, int64_t *value_out,
+                                int *present_out) {
     const char *text = value_of(source, row);
     if (present_out) *present_out = text != NULL;
     if (!text) return STW_OK;
     char *end;
     errno = 0;
     long long value = strtoll(text, &end, 10);
-    if (errno || *end || text[0] <= ' ' || value < low ||
-        value > high) /* strtoll skips blanks of all kinds */
+    if (errno || *end || text[0] <= ' ' || value < low || value > high) /* strtoll skips blanks of all kinds */
         return refuse(row, text);
     *value_out = value;
     return STW_OK;
@@ -71,15 +70,15 @@ static stw_status parse_text(const env_source *source, int row, char *out, size_
     out[0] = 0;
     if (!text) return STW_OK;
     if (strlen(text) >= capacity)
-        return stw_fail(STW_E_INVALID, "environment: %s has %zu characters, at most %zu fit",
-                        stw_env_rows[row].name, strlen(text), capacity - 1);
+        return stw_fail(STW_E_INVALID, "environment: %s has %zu characters, at most %zu fit", stw_env_rows[row].name,
+                        strlen(text), capacity - 1);
     strcpy(out, text);
     return STW_OK;
 }
 
 /* Index of the value in `names`; `fallback` when unset. */
-static stw_status parse_choice(const env_source *source, int row, const char *const *names, int count,
-                               int fallback, int *choice_out) {
+static stw_status parse_choice(const env_source *source, int row, const char *const *names, int count, int fallback,
+                               int *choice_out) {
     const char *text = value_of(source, row);
     *choice_out = fallback;
     if (!text) return STW_OK;
@@ -91,8 +90,7 @@ static stw_status parse_choice(const env_source *source, int row, const char *co
     return refuse(row, text);
 }
 
-stw_status stw_env_parse_backend(const char *who, const char *text, stw_backend *backend_out,
-                                 char arch_out[32]) {
+stw_status stw_env_parse_backend(const char *who, const char *text, stw_backend *backend_out, char arch_out[32]) {
     static const char *const names[] = {"auto", "cpu", "cuda", "hip"};
     const char *colon = strchr(text, ':');
     size_t length = colon ? (size_t)(colon - text) : strlen(text);
@@ -118,8 +116,7 @@ stw_status stw_env_parse(const char *(*lookup)(void *user, const char *name), vo
     int choice_det, choice_log;
     stw_status status;
     const char *backend = value_of(&source, ROW_backend);
-    if (backend &&
-        (status = stw_env_parse_backend("environment: STERNWAY_BACKEND", backend, &env.backend, env.arch)))
+    if (backend && (status = stw_env_parse_backend("environment: STERNWAY_BACKEND", backend, &env.backend, env.arch)))
         return status;
     if ((status = parse_integer(&source, ROW_device, 0, INT32_MAX, &device, &env.has_device)) ||
         (status = parse_integer(&source, ROW_cpu_threads, 0, 1024, &threads, NULL)) ||
@@ -181,8 +178,7 @@ int stw_env_unknown(char *const *variables, size_t *index, stw_text *text) {
     for (const char *variable; (variable = variables[*index]); ++*index) {
         size_t length = strcspn(variable, "=");
         char name[NAME_CAPACITY];
-        if (strncmp(variable, own_prefix, PREFIX_LENGTH) || !variable[length] || !variable[length + 1])
-            continue;
+        if (strncmp(variable, own_prefix, PREFIX_LENGTH) || !variable[length] || !variable[length + 1]) continue;
         size_t kept = length < sizeof name ? length : sizeof name - 1;
         for (size_t i = 0; i < kept; ++i) name[i] = isprint((unsigned char)variable[i]) ? variable[i] : '?';
         name[kept] = 0;
@@ -190,10 +186,8 @@ int stw_env_unknown(char *const *variables, size_t *index, stw_text *text) {
         if (nearest && !strcmp(nearest, name)) continue;
         ++*index;
         stw_text_add(text, "%s%s is unknown", name, kept < length ? "..." : "");
-        if (nearest)
-            stw_text_add(text, "; did you mean %s?", nearest);
-        else
-            stw_text_add(text, "; `sternway info` lists the variables that are read");
+        if (nearest) stw_text_add(text, "; did you mean %s?", nearest);
+        else stw_text_add(text, "; `sternway info` lists the variables that are read");
         return 1;
     }
     return 0;
@@ -208,6 +202,4 @@ static const char *process_lookup(void *user, const char *name) {
     return secure_getenv(name);
 }
 
-stw_status stw_env_read(stw_env *env_out) {
-    return stw_env_parse(process_lookup, NULL, env_out);
-}
+stw_status stw_env_read(stw_env *env_out) { return stw_env_parse(process_lookup, NULL, env_out); }

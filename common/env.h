@@ -38,8 +38,7 @@ stw_status stw_env_read(stw_env *env_out);
 stw_status stw_env_parse(const char *(*lookup)(void *user, const char *name), void *user, stw_env *env_out);
 
 /* "cuda:sm80" to its parts. Errors: STW_E_INVALID; `who` opens the text. */
-stw_status stw_env_parse_backend(const char *who, const char *text, stw_backend *backend_out,
-                                 char arch_out[32]);
+stw_status stw_env_parse_backend(const char *who, const char *text, stw_backend *backend_out, char arch_out[32]);
 
 /* Looks in `variables` ("NAME=value" strings up to NULL) from *index on for a STERNWAY_* variable that nobody
  * reads. 1: *index is behind it and `text` got "STERNWAY_BACKND is unknown; did you mean STERNWAY_BACKEND?".

@@ -29,24 +29,23 @@ stw_status stw_extend(const char *who, const void *from, void *to, size_t size, 
     return STW_OK;
 }
 
-stw_status stw_extend_check_array(const char *who, const char *what, const void *infos, size_t capacity,
-                                  size_t size, size_t minimum, size_t *stride_out) {
+stw_status stw_extend_check_array(const char *who, const char *what, const void *infos, size_t capacity, size_t size,
+                                  size_t minimum, size_t *stride_out) {
     size_t stride;
     *stride_out = 0;
     if (!capacity) return STW_OK;
     if (!infos)
-        return stw_fail(STW_E_INVALID, "%s: infos is null with capacity %zu; null needs capacity 0", who,
-                        capacity);
+        return stw_fail(STW_E_INVALID, "%s: infos is null with capacity %zu; null needs capacity 0", who, capacity);
     memcpy(&stride, infos, sizeof stride);
     if (stride < minimum || stride > STRUCT_SIZE_MAX || stride % sizeof(size_t))
-        return stw_fail(STW_E_INVALID, "%s: infos[0].struct_size %zu is not a size of %s, here %zu", who,
-                        stride, what, size);
+        return stw_fail(STW_E_INVALID, "%s: infos[0].struct_size %zu is not a size of %s, here %zu", who, stride, what,
+                        size);
     for (size_t i = 1; i < capacity; ++i) {
         size_t other;
         memcpy(&other, (const char *)infos + i * stride, sizeof other);
         if (other != stride)
-            return stw_fail(STW_E_INVALID, "%s: infos[%zu].struct_size %zu is not that of infos[0], %zu", who,
-                            i, other, stride);
+            return stw_fail(STW_E_INVALID, "%s: infos[%zu].struct_size %zu is not that of infos[0], %zu", who, i, other,
+                            stride);
     }
     *stride_out = stride;
     return STW_OK;

@@ -24,8 +24,8 @@ stw_status stw_extend(const char *who, const void *from, void *to, size_t size, 
 
 /* Output arrays (stw_devices, stw_embedded_images): every element carries the caller's struct_size, which is
  * also the distance between elements. Checks them all. Errors: STW_E_INVALID; `what` names the struct. */
-stw_status stw_extend_check_array(const char *who, const char *what, const void *infos, size_t capacity,
-                                  size_t size, size_t minimum, size_t *stride_out);
+stw_status stw_extend_check_array(const char *who, const char *what, const void *infos, size_t capacity, size_t size,
+                                  size_t minimum, size_t *stride_out);
 
 /* Writes one of our structs into such an element: an older caller's is shorter, a newer one's tail is zeroed.
  */

@@ -15,31 +15,29 @@ static stw_status check_offsets(const stw_jagged_axis_param *a, const char *suff
         int64_t value = stw_jagged_index(a->offsets, b, features);
         if (value < before || value > a->total)
             REFUSE("axis[%u].offsets%s[%lld] is %lld, accepted: %lld (the entry before it)..%lld (total)",
-                   a->axis_number, suffix, (long long)b, (long long)value, (long long)before,
-                   (long long)a->total);
+                   a->axis_number, suffix, (long long)b, (long long)value, (long long)before, (long long)a->total);
         before = value;
     }
     if (!(features & STW_JFEAT_FULL)) return STW_OK;
     int64_t first = stw_jagged_index(a->offsets, 0, features);
     if (first || before != a->total)
-        REFUSE("axis[%u].offsets%s go from %lld to %lld, but STW_JAGGED_FULL promises 0 to total %lld",
-               a->axis_number, suffix, (long long)first, (long long)before, (long long)a->total);
+        REFUSE("axis[%u].offsets%s go from %lld to %lld, but STW_JAGGED_FULL promises 0 to total %lld", a->axis_number,
+               suffix, (long long)first, (long long)before, (long long)a->total);
     return STW_OK;
 }
 
 static stw_status check_lengths(const stw_jagged_axis_param *a, const char *suffix, int64_t components,
                                 uint32_t features) {
     for (int64_t b = 0; b < components; ++b) {
-        int64_t rows =
-            stw_jagged_index(a->offsets, b + 1, features) - stw_jagged_index(a->offsets, b, features);
+        int64_t rows = stw_jagged_index(a->offsets, b + 1, features) - stw_jagged_index(a->offsets, b, features);
         if (rows > a->size)
-            REFUSE("axis[%u].offsets%s: component %lld has length %lld, above axis[%u].size %lld",
-                   a->axis_number, suffix, (long long)b, (long long)rows, a->axis_number, (long long)a->size);
+            REFUSE("axis[%u].offsets%s: component %lld has length %lld, above axis[%u].size %lld", a->axis_number,
+                   suffix, (long long)b, (long long)rows, a->axis_number, (long long)a->size);
         if (!a->used) continue;
         int64_t used = stw_jagged_index(a->used, b, features);
         if (used < 0 || used > rows)
-            REFUSE("axis[%u].used%s[%lld] is %lld, accepted: 0..%lld (the component's length)",
-                   a->axis_number, suffix, (long long)b, (long long)used, (long long)rows);
+            REFUSE("axis[%u].used%s[%lld] is %lld, accepted: 0..%lld (the component's length)", a->axis_number, suffix,
+                   (long long)b, (long long)used, (long long)rows);
     }
     return STW_OK;
 }
@@ -68,8 +66,8 @@ void stw_jagged_make_clean(stw_jagged_axis_param *a, int64_t components, uint32_
     for (int64_t b = 0; b < components; ++b) a->used_clean[b] = stw_jagged_used_of(a, b, features);
 }
 
-stw_status stw_jagged_check_bases(const stw_jagged_params *p, const stw_jagged_matrix_param *m,
-                                  const char *name, int32_t *bits) {
+stw_status stw_jagged_check_bases(const stw_jagged_params *p, const stw_jagged_matrix_param *m, const char *name,
+                                  int32_t *bits) {
     int64_t end = 0;
     for (int64_t b = 0; b < p->components; ++b) {
         stw_jagged_place place = stw_jagged_place_of(p, m, b);
@@ -80,10 +78,9 @@ stw_status stw_jagged_check_bases(const stw_jagged_params *p, const stw_jagged_m
         }
         if (m->ordered && place.first < end) {
             *bits |= STW_JAGGED_DATA_BASES;
-            REFUSE(
-                "%s[%lld] is %lld, inside the component before it, which ends at %lld: its gradient is asked "
-                "for",
-                name, (long long)b, (long long)m->bases[b], (long long)end);
+            REFUSE("%s[%lld] is %lld, inside the component before it, which ends at %lld: its gradient is asked "
+                   "for",
+                   name, (long long)b, (long long)m->bases[b], (long long)end);
         }
         end = place.first + place.stride * p->outer;
     }

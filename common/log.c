@@ -24,12 +24,8 @@ static atomic_int level_in_force = STW_LOG_WARN;
 
 /* A child of a fork may inherit the lock held by a thread that it does not have. */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-static void after_fork_in_child(void) {
-    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-}
-static void watch_forks(void) {
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
+static void after_fork_in_child(void) { lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
+static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
 
 static const char *const level_names[] = {"error", "warn", "info", "trace"};
 
@@ -68,13 +64,12 @@ void stw_log_configure(const stw_env *env) {
     pthread_mutex_lock(&lock);
     if (strcmp(path, file_path)) {
         if (file_descriptor != STDERR_FILENO) close(file_descriptor);
-        file_descriptor =
-            path[0] ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : STDERR_FILENO;
+        file_descriptor = path[0] ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : STDERR_FILENO;
         if (file_descriptor < 0) {
             file_descriptor = STDERR_FILENO;
             char line[LINE_BYTES];
-            snprintf(line, sizeof line, "warn: STERNWAY_LOG_FILE %s: %s; the log goes to standard error",
-                     path, strerror(errno));
+            snprintf(line, sizeof line, "warn: STERNWAY_LOG_FILE %s: %s; the log goes to standard error", path,
+                     strerror(errno));
             line_write(STDERR_FILENO, line);
         }
         strcpy(file_path, path);
@@ -82,9 +77,7 @@ void stw_log_configure(const stw_env *env) {
     pthread_mutex_unlock(&lock);
 }
 
-int stw_log_enabled(stw_log_level level) {
-    return (int)level <= atomic_load(&level_in_force);
-}
+int stw_log_enabled(stw_log_level level) { return (int)level <= atomic_load(&level_in_force); }
 
 /* The caller holds the lock, which is given back. */
 static void send(stw_log_level level, const char *format, va_list arguments) {

@@ -44,8 +44,8 @@ typedef struct stw_dropout_stream {
     uint64_t row_stride;         /* mem_eff: the sequence's own rows of keys                     */
 } stw_dropout_stream;
 
-STW_SHARED_FN stw_dropout_stream stw_dropout_stream_of(const stw_attn_params *p, int64_t b, int64_t h,
-                                                       stw_seq_span q, stw_seq_span kv) {
+STW_SHARED_FN stw_dropout_stream stw_dropout_stream_of(const stw_attn_params *p, int64_t b, int64_t h, stw_seq_span q,
+                                                       stw_seq_span kv) {
     stw_dropout_stream s;
     s.seed = p->dropout_seed_ptr ? *p->dropout_seed_ptr : p->dropout_seed;
     s.offset = p->dropout_offset_ptr ? *p->dropout_offset_ptr : p->dropout_offset;
@@ -61,9 +61,8 @@ STW_SHARED_FN stw_dropout_stream stw_dropout_stream_of(const stw_attn_params *p,
 
 /* STW_DROPOUT_PHILOX: the words of rows 4*(i/4) .. +3 of key j (positions of the whole problem). */
 STW_SHARED_FN stw_philox_words stw_dropout_philox_words(const stw_dropout_stream *s, int64_t i, int64_t j) {
-    return stw_philox4x32(10, (uint32_t)((uint64_t)i >> 2), (uint32_t)j, (uint32_t)s->head,
-                          (uint32_t)s->offset, (uint32_t)s->seed,
-                          (uint32_t)(s->seed >> 32) ^ (uint32_t)(s->offset >> 32));
+    return stw_philox4x32(10, (uint32_t)((uint64_t)i >> 2), (uint32_t)j, (uint32_t)s->head, (uint32_t)s->offset,
+                          (uint32_t)s->seed, (uint32_t)(s->seed >> 32) ^ (uint32_t)(s->offset >> 32));
 }
 
 /* curand_uniform: x * 2^-32 + 2^-33 in f32, so that 0 never and 1 sometimes comes out. */
@@ -72,8 +71,7 @@ STW_SHARED_FN float stw_dropout_uniform(uint32_t word) {
 }
 
 /* 1 = the element of local row i and local key j is kept. */
-STW_SHARED_FN int stw_dropout_keep(const stw_attn_params *p, const stw_dropout_stream *s, int64_t i,
-                                   int64_t j) {
+STW_SHARED_FN int stw_dropout_keep(const stw_attn_params *p, const stw_dropout_stream *s, int64_t i, int64_t j) {
     if (p->dropout_map == STW_DROPOUT_PHILOX) {
         int64_t row = i + s->q_offset;
         stw_philox_words w = stw_dropout_philox_words(s, row, j + s->kv_offset);
@@ -82,8 +80,8 @@ STW_SHARED_FN int stw_dropout_keep(const stw_attn_params *p, const stw_dropout_s
     if (p->dropout_map == STW_DROPOUT_MEM_EFF) {
         uint64_t n = s->base + (uint64_t)i * s->row_stride + (uint64_t)j;
         uint64_t counter = n >> 2;
-        stw_philox_words w = stw_philox4x32(10, (uint32_t)counter, (uint32_t)(counter >> 32), 0u, 0u,
-                                            (uint32_t)s->seed, (uint32_t)(s->seed >> 32));
+        stw_philox_words w = stw_philox4x32(10, (uint32_t)counter, (uint32_t)(counter >> 32), 0u, 0u, (uint32_t)s->seed,
+                                            (uint32_t)(s->seed >> 32));
         return stw_dropout_uniform(STW_WORD_OF(w, n & 3u)) > (float)p->dropout_p;
     }
     /* STW_DROPOUT_FLASH2: byte 8a+4t+c of a lane's 16 belongs to row lane/4 + 8*(c>>1) and column

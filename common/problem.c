@@ -26,8 +26,7 @@ static void add_number(stw_text *text, const char *name, double value, int is_fl
     char plain[64], last = 0;
     size_t length = 0;
     for (const char *c = digits; *c; ++c) {
-        char now =
-            strchr("0123456789+-einfa", *c) ? *c : '.'; /* numbers, inf and nan; a point of any bytes */
+        char now = strchr("0123456789+-einfa", *c) ? *c : '.'; /* numbers, inf and nan; a point of any bytes */
         if (now != '.' || last != '.') plain[length++] = now;
         last = now;
     }
@@ -56,8 +55,7 @@ static void add_differing_strides(stw_text *text, const stw_attn_desc *desc, con
         const stw_problem_tensor *tensor = &stw_problem_tensors[t];
         if (stw_problem_strides_match(desc, model, tensor, op)) continue;
         const int64_t *s = stw_problem_strides_of(desc, tensor);
-        stw_text_add(text, ":st_%s%lld,%lld,%lld", tensor->name, (long long)s[0], (long long)s[1],
-                     (long long)s[2]);
+        stw_text_add(text, ":st_%s%lld,%lld,%lld", tensor->name, (long long)s[0], (long long)s[1], (long long)s[2]);
         int64_t dim = stw_problem_dim_stride(desc, tensor);
         if (tensor->kind == STW_TENSOR_BIAS || dim != 1)
             stw_text_add(text, ",%lld", (long long)(dim != 1 ? dim : s[3]));
@@ -108,8 +106,7 @@ static void add_layout(stw_text *text, const stw_attn_desc *desc, stw_problem_op
     for (int g = 0; g < gaps && best; ++g)
         for (int lse = 0; lse < 3 && best; ++lse)
             for (int order = 0; order < 3 && best; ++order) {
-                layout.gap = gap[g], layout.lse = (stw_problem_lse)lse,
-                layout.order = (stw_problem_order)order;
+                layout.gap = gap[g], layout.lse = (stw_problem_lse)lse, layout.order = (stw_problem_order)order;
                 int differing = count_differing(desc, &layout, op, &model);
                 if (differing < best) best = differing, chosen = layout;
             }
@@ -122,9 +119,8 @@ static void add_layout(stw_text *text, const stw_attn_desc *desc, stw_problem_op
     if (desc->bias_dtype != STW_DTYPE_NONE) {
         unsigned b = chosen.broadcast;
         const char *dtype = desc->bias_dtype == desc->dtype ? "" : stw_dtype_name(desc->bias_dtype);
-        stw_text_add(text, ":bias%s_%c%c%c%c", dtype, b & STW_BROADCAST_B ? '1' : 'b',
-                     b & STW_BROADCAST_H ? '1' : 'h', b & STW_BROADCAST_Q ? '1' : 'q',
-                     b & STW_BROADCAST_K ? '1' : 'k');
+        stw_text_add(text, ":bias%s_%c%c%c%c", dtype, b & STW_BROADCAST_B ? '1' : 'b', b & STW_BROADCAST_H ? '1' : 'h',
+                     b & STW_BROADCAST_Q ? '1' : 'q', b & STW_BROADCAST_K ? '1' : 'k');
     }
     add_differing_strides(text, desc, &model, op);
 }
@@ -139,12 +135,9 @@ static void add_outputs(stw_text *text, const char *name, uint32_t bits) {
 }
 
 static void add_mask(stw_text *text, const stw_attn_desc *d) {
-    if (d->mask == STW_MASK_CAUSAL_TOP_LEFT)
-        stw_text_add(text, ":causal_tl");
-    else if (d->mask == STW_MASK_CAUSAL_BOTTOM_RIGHT)
-        stw_text_add(text, ":causal_br");
-    else if (d->mask != STW_MASK_NONE)
-        add_integer(text, "mask", d->mask);
+    if (d->mask == STW_MASK_CAUSAL_TOP_LEFT) stw_text_add(text, ":causal_tl");
+    else if (d->mask == STW_MASK_CAUSAL_BOTTOM_RIGHT) stw_text_add(text, ":causal_br");
+    else if (d->mask != STW_MASK_NONE) add_integer(text, "mask", d->mask);
     if (d->flags & STW_ATTN_HAS_WINDOW_LEFT) add_integer(text, "wl", d->window_left);
     if (d->flags & STW_ATTN_HAS_WINDOW_RIGHT) add_integer(text, "wr", d->window_right);
     if (d->flags & STW_ATTN_HAS_SHIFT) add_integer(text, "shift", d->diagonal_shift);
@@ -162,12 +155,9 @@ static void add_score(stw_text *text, const stw_attn_desc *d) {
         if (d->flags & stw_problem_flags[f].bit) stw_text_add(text, ":%s", stw_problem_flags[f].name);
     if (d->alibi_stride_batch) add_integer(text, "alibi_st", d->alibi_stride_batch);
     if (!(d->dropout_p == 0.0)) add_number(text, "dropout", d->dropout_p, 0);
-    if (d->dropout_map == STW_DROPOUT_MEM_EFF)
-        stw_text_add(text, ":map_mem_eff");
-    else if (d->dropout_map == STW_DROPOUT_FLASH2)
-        stw_text_add(text, ":map_flash2");
-    else if (d->dropout_map != STW_DROPOUT_PHILOX)
-        add_integer(text, "map", d->dropout_map);
+    if (d->dropout_map == STW_DROPOUT_MEM_EFF) stw_text_add(text, ":map_mem_eff");
+    else if (d->dropout_map == STW_DROPOUT_FLASH2) stw_text_add(text, ":map_flash2");
+    else if (d->dropout_map != STW_DROPOUT_PHILOX) add_integer(text, "map", d->dropout_map);
 }
 
 static void add_call(stw_text *text, const stw_attn_desc *d) {
@@ -178,12 +168,9 @@ static void add_call(stw_text *text, const stw_attn_desc *d) {
     for (int i = 0; i < 4; ++i)
         if (grads[i] != STW_DTYPE_NONE && grads[i] != (i < 3 ? d->dtype : d->bias_dtype))
             stw_text_add(text, ":%s_%s", stw_problem_grad_names[i], stw_dtype_name(grads[i]));
-    if (d->deterministic == STW_DETERMINISTIC_ON)
-        stw_text_add(text, ":det");
-    else if (d->deterministic == STW_DETERMINISTIC_OFF)
-        stw_text_add(text, ":nodet");
-    else if (d->deterministic != STW_DETERMINISTIC_ENV)
-        add_integer(text, "det", d->deterministic);
+    if (d->deterministic == STW_DETERMINISTIC_ON) stw_text_add(text, ":det");
+    else if (d->deterministic == STW_DETERMINISTIC_OFF) stw_text_add(text, ":nodet");
+    else if (d->deterministic != STW_DETERMINISTIC_ENV) add_integer(text, "det", d->deterministic);
     if (d->batch_offset) add_integer(text, "boff", d->batch_offset);
     if (d->head_offset) add_integer(text, "hoff", d->head_offset);
     if (d->heads_total && d->heads_total != d->heads_q) add_integer(text, "htotal", d->heads_total);

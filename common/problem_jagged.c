@@ -51,11 +51,10 @@ const stw_jagged_word stw_jagged_words[] = {
 const size_t stw_jagged_word_count = sizeof stw_jagged_words / sizeof stw_jagged_words[0];
 
 const stw_jagged_number stw_jagged_sizes[] = {
-    {"c", DESC(components), 0, 0},   {"o", DESC(outer), 0, 0},
-    {"l", DESC(axis[0].size), 0, 0}, {"t", DESC(axis[0].total), 0, 0},
-    {"i", DESC(inner), 0, 0},        {"f", DESC(out_features), 0, 0},
-    {"p", DESC(padded), 0, 0},       {"m", DESC(axis[0].size), 0, 0},
-    {"k", DESC(axis[1].size), 0, 0}, {"n", DESC(axis[2].size), 0, 0},
+    {"c", DESC(components), 0, 0},    {"o", DESC(outer), 0, 0},        {"l", DESC(axis[0].size), 0, 0},
+    {"t", DESC(axis[0].total), 0, 0}, {"i", DESC(inner), 0, 0},        {"f", DESC(out_features), 0, 0},
+    {"p", DESC(padded), 0, 0},        {"m", DESC(axis[0].size), 0, 0}, {"k", DESC(axis[1].size), 0, 0},
+    {"n", DESC(axis[2].size), 0, 0},
 };
 const size_t stw_jagged_size_count = sizeof stw_jagged_sizes / sizeof stw_jagged_sizes[0];
 
@@ -93,8 +92,7 @@ static int word_holds(const stw_jagged_desc *d, const stw_jagged_word *w) {
     if (w->kind == 1) return (*(const uint32_t *)at & w->value) != 0;
     if (w->offset == DESC(index_dtype) && w->value == STW_I32) return 0;
     int is_type = w->offset >= DESC(dx_dtype) && w->offset <= DESC(weight_dtype);
-    stw_dtype usual =
-        w->offset == DESC(dweight_dtype) || w->offset == DESC(dbias_dtype) ? d->weight_dtype : d->dtype;
+    stw_dtype usual = w->offset == DESC(dweight_dtype) || w->offset == DESC(dbias_dtype) ? d->weight_dtype : d->dtype;
     if (is_type && (usual == STW_F32 || (usual == STW_DTYPE_NONE && d->dtype == STW_F32))) return 0;
     return *(const int *)at == (int)w->value;
 }
@@ -117,19 +115,16 @@ static void add_sizes(stw_text *text, const stw_jagged_desc *d) {
     for (size_t i = 0; i < stw_jagged_size_count; ++i) {
         const stw_jagged_number *row = &stw_jagged_sizes[i];
         int64_t value = value_at(d, row);
-        int usual =
-            strchr("oifp", row->name[0]) && (value == 0 || (value == 1 && strchr("oi", row->name[0])));
+        int usual = strchr("oifp", row->name[0]) && (value == 0 || (value == 1 && strchr("oi", row->name[0])));
         if (stw_jagged_size_fits(row->name[0], d->op) && !usual)
             stw_text_add(text, "%s%lld", row->name, (long long)value);
     }
 }
 
-size_t stw_problem_jagged_format(const stw_jagged_desc *desc, const stw_attn_desc *attn, char *text,
-                                 size_t capacity) {
+size_t stw_problem_jagged_format(const stw_jagged_desc *desc, const stw_attn_desc *attn, char *text, size_t capacity) {
     stw_text line = stw_text_in(text, capacity);
     stw_jagged_desc told = *desc;
-    const char *name =
-        (unsigned)desc->op < STW_JAGGED_OPS && desc->op ? stw_jagged_op_names[desc->op] : "jagged_?";
+    const char *name = (unsigned)desc->op < STW_JAGGED_OPS && desc->op ? stw_jagged_op_names[desc->op] : "jagged_?";
     if (desc->op == STW_JAGGED_ATTENTION) {
         char packed[512] = "";
         if (attn) stw_problem_format(attn, STW_PROBLEM_ATTN_BWD, packed, sizeof packed);

@@ -13,8 +13,7 @@
 #include "problem.h"
 
 /* The line of a descriptor, and for ATTENTION of its packed problem (else NULL); as stw_problem_format. */
-size_t stw_problem_jagged_format(const stw_jagged_desc *desc, const stw_attn_desc *attn, char *text,
-                                 size_t capacity);
+size_t stw_problem_jagged_format(const stw_jagged_desc *desc, const stw_attn_desc *attn, char *text, size_t capacity);
 
 /* ---- the tables, which the parser reads as well ---- */
 typedef struct stw_jagged_word { /* an option that is one word: *(type at offset) |= or = value */

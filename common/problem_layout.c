@@ -7,9 +7,9 @@
 
 #include "attn_packed.h"
 
-#define TENSOR(field, kind, output, flags, backward)                                                         \
+#define TENSOR(field, kind, output, flags, backward)                                                                   \
     {#field, kind, offsetof(stw_attn_desc, field), output, flags, backward, 0}
-#define INPUT(field, kind, backward)                                                                         \
+#define INPUT(field, kind, backward)                                                                                   \
     {#field, kind, offsetof(stw_attn_desc, field), 0, 0, backward, offsetof(stw_attn_desc, dim.field)}
 
 /* By hand: a tool's own account of the descriptor, so that a wrong row of common/attn_tensors.def is noticed. */
@@ -56,9 +56,7 @@ const char *const stw_problem_grad_names[4] = {
 };
 const char stw_problem_output_letters[6] = "qkvbs";
 
-const char *stw_problem_op_name(stw_problem_op op) {
-    return op == STW_PROBLEM_ATTN_FWD ? "attn_fwd" : "attn_bwd";
-}
+const char *stw_problem_op_name(stw_problem_op op) { return op == STW_PROBLEM_ATTN_FWD ? "attn_fwd" : "attn_bwd"; }
 
 const int64_t *stw_problem_strides_of(const stw_attn_desc *desc, const stw_problem_tensor *tensor) {
     return (const int64_t *)(const void *)((const char *)desc + tensor->offset);
@@ -74,13 +72,9 @@ static int64_t combine(int64_t a, int64_t b, int64_t c, int *fits) {
     return sum;
 }
 
-static int64_t at_least_1(int64_t value) {
-    return value > 1 ? value : 1;
-}
+static int64_t at_least_1(int64_t value) { return value > 1 ? value : 1; }
 
-static int is_query_side(stw_tensor_kind kind) {
-    return kind != STW_TENSOR_K && kind != STW_TENSOR_V;
-}
+static int is_query_side(stw_tensor_kind kind) { return kind != STW_TENSOR_K && kind != STW_TENSOR_V; }
 
 static int is_packed(const stw_attn_desc *d, stw_tensor_kind kind) {
     return stw_attn_is_packed(d, !is_query_side(kind));
@@ -90,12 +84,11 @@ static int64_t dim_of(const stw_attn_desc *d, stw_tensor_kind kind) {
     return kind == STW_TENSOR_V || kind == STW_TENSOR_OUT ? d->head_dim_v : d->head_dim_qk;
 }
 
-static void rows_strides(const stw_attn_desc *d, stw_tensor_kind kind, const stw_problem_layout *layout,
-                         int64_t s[3], int *fits) {
+static void rows_strides(const stw_attn_desc *d, stw_tensor_kind kind, const stw_problem_layout *layout, int64_t s[3],
+                         int *fits) {
     int packed = is_packed(d, kind), query = is_query_side(kind);
     int64_t heads = query ? d->heads_q : d->heads_kv, gap = layout->gap;
-    int64_t rows =
-        at_least_1(query ? (packed ? d->total_q : d->max_seq_q) : (packed ? d->total_kv : d->max_seq_kv));
+    int64_t rows = at_least_1(query ? (packed ? d->total_q : d->max_seq_q) : (packed ? d->total_kv : d->max_seq_kv));
     int64_t width = combine(dim_of(d, kind), 1, gap, fits);
     if (layout->order == STW_ORDER_BHSD) {
         s[2] = width;
@@ -106,8 +99,7 @@ static void rows_strides(const stw_attn_desc *d, stw_tensor_kind kind, const stw
         int64_t widths = combine(both, combine(d->head_dim_qk, 1, gap, fits), 0, fits);
         s[1] = width;
         s[2] = combine(d->heads_kv, combine(d->head_dim_v, 1, gap, fits), widths, fits);
-        s[0] =
-            combine(at_least_1(d->max_seq_q > d->max_seq_kv ? d->max_seq_q : d->max_seq_kv), s[2], 0, fits);
+        s[0] = combine(at_least_1(d->max_seq_q > d->max_seq_kv ? d->max_seq_q : d->max_seq_kv), s[2], 0, fits);
     } else {
         s[1] = width;
         s[2] = combine(heads, width, gap, fits);
@@ -149,14 +141,10 @@ int stw_problem_strides_of_layout(stw_attn_desc *desc, const stw_problem_layout 
         const stw_problem_tensor *tensor = &stw_problem_tensors[t];
         int64_t *s = (int64_t *)(void *)((char *)desc + tensor->offset);
         if (tensor->kind == STW_TENSOR_BIAS) {
-            if (desc->bias_dtype == STW_DTYPE_NONE)
-                memset(s, 0, sizeof(stw_bias_strides));
-            else
-                bias_strides(desc, layout, s, &fits);
-        } else if (tensor->kind == STW_TENSOR_LSE)
-            lse_strides(desc, layout, s, &fits);
-        else
-            rows_strides(desc, tensor->kind, layout, s, &fits);
+            if (desc->bias_dtype == STW_DTYPE_NONE) memset(s, 0, sizeof(stw_bias_strides));
+            else bias_strides(desc, layout, s, &fits);
+        } else if (tensor->kind == STW_TENSOR_LSE) lse_strides(desc, layout, s, &fits);
+        else rows_strides(desc, tensor->kind, layout, s, &fits);
     }
     return fits;
 }
@@ -174,8 +162,8 @@ static int is_used(const stw_attn_desc *d, const stw_problem_tensor *tensor, stw
     return tensor->kind != STW_TENSOR_BIAS || d->bias_dtype != STW_DTYPE_NONE;
 }
 
-int stw_problem_strides_match(const stw_attn_desc *desc, const stw_attn_desc *model,
-                              const stw_problem_tensor *tensor, stw_problem_op op) {
+int stw_problem_strides_match(const stw_attn_desc *desc, const stw_attn_desc *model, const stw_problem_tensor *tensor,
+                              stw_problem_op op) {
     if (!is_used(desc, tensor, op)) return 1;
     const int64_t *a = stw_problem_strides_of(desc, tensor), *b = stw_problem_strides_of(model, tensor);
     int query = is_query_side(tensor->kind), packed = is_packed(desc, tensor->kind);
@@ -187,8 +175,7 @@ int stw_problem_strides_match(const stw_attn_desc *desc, const stw_attn_desc *mo
     if (tensor->kind == STW_TENSOR_BIAS) return memcmp(a, b, sizeof(stw_bias_strides)) == 0;
     if (packed && tensor->kind == STW_TENSOR_LSE) { /* a zero means: numbered through the pack */
         if ((a[0] == 0) != (b[0] == 0) || (desc->batch > 1 && a[0] != b[0])) return 0;
-    } else if (!packed && desc->batch > 1 && a[0] != b[0])
-        return 0;
+    } else if (!packed && desc->batch > 1 && a[0] != b[0]) return 0;
     if (heads > 1 && a[1] != b[1]) return 0;
     return (!packed && rows <= 1) || a[2] == b[2];
 }

@@ -57,7 +57,7 @@ int64_t stw_problem_dim_stride(const stw_attn_desc *desc, const stw_problem_tens
 int stw_problem_strides_of_layout(stw_attn_desc *desc, const stw_problem_layout *layout);
 
 /* 1 when the call does not use the tensor or both descriptors mean the same by its strides. */
-int stw_problem_strides_match(const stw_attn_desc *desc, const stw_attn_desc *model,
-                              const stw_problem_tensor *tensor, stw_problem_op op);
+int stw_problem_strides_match(const stw_attn_desc *desc, const stw_attn_desc *model, const stw_problem_tensor *tensor,
+                              stw_problem_op op);
 
 #endif

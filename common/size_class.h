@@ -20,8 +20,6 @@ static inline int64_t stw_size_class(int64_t size) {
 }
 
 /* Only sizes of packed sides have classes. */
-static inline int64_t stw_packed_class(int packed, int64_t size) {
-    return packed ? stw_size_class(size) : size;
-}
+static inline int64_t stw_packed_class(int packed, int64_t size) { return packed ? stw_size_class(size) : size; }
 
 #endif

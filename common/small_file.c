@@ -48,8 +48,7 @@ static stw_field parse_number(const char *at, const char *end, uint64_t maximum,
     return STW_FIELD_READ;
 }
 
-stw_field stw_small_file_number(const stw_small_file *file, const char *key, uint64_t maximum,
-                                uint64_t *value_out) {
+stw_field stw_small_file_number(const stw_small_file *file, const char *key, uint64_t maximum, uint64_t *value_out) {
     size_t key_length = strlen(key);
     const char *end = file->data + file->length;
     for (const char *line = file->data; line < end;) {

@@ -20,8 +20,7 @@ int stw_small_file_read(const char *path, stw_small_file *file);
 typedef enum stw_field { STW_FIELD_ABSENT, STW_FIELD_MALFORMED, STW_FIELD_READ } stw_field;
 
 /* The value of the line "key 123\n", at most `maximum`; `value_out` is set only on STW_FIELD_READ. */
-stw_field stw_small_file_number(const stw_small_file *file, const char *key, uint64_t maximum,
-                                uint64_t *value_out);
+stw_field stw_small_file_number(const stw_small_file *file, const char *key, uint64_t maximum, uint64_t *value_out);
 
 /* Copies `length` bytes cut to `capacity`, other than printable ASCII as '?', without trailing blanks. */
 void stw_small_file_text(const char *from, size_t length, char *to, size_t capacity);

@@ -19,9 +19,7 @@ stw_status stw_fail(stw_status status, const char *format, ...) {
     return status;
 }
 
-const char *stw_failure_text(void) {
-    return last_error;
-}
+const char *stw_failure_text(void) { return last_error; }
 
 stw_text stw_text_in(char *data, size_t capacity) {
     stw_text text = {data, data ? capacity : 0, 0};

@@ -22,8 +22,8 @@ stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void 
     return STW_OK;
 }
 
-stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, void *workspace,
-                        stw_stream stream, uint32_t cpu_threads) {
+stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, void *workspace, stw_stream stream,
+                        uint32_t cpu_threads) {
     const stw_backend_ops *ops = plan->context->ops;
     const stw_device *device = &plan->context->device;
     stw_attn_params bound = *params;
@@ -31,8 +31,7 @@ stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, voi
     if (plan->work.stage_count) {
         stw_attn_stage stages[STW_STAGES_MAX];
         uint32_t count = stw_attn_stages_bind(&plan->work, params, workspace, stages);
-        stw_status status =
-            ops->stage(device, &plan->work, params, stages, count, workspace, stream, cpu_threads);
+        stw_status status = ops->stage(device, &plan->work, params, stages, count, workspace, stream, cpu_threads);
         if (status) return status;
         for (uint32_t i = 0; i < count; ++i)
             stw_tensor_param_of(&bound, &stw_tensor_rows[stages[i].tensor])->data = stages[i].to;
@@ -47,8 +46,7 @@ stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, voi
 }
 
 stw_status stw_plan_call(const stw_call_names *names, const stw_plan *plan, const stw_attn_params *shape,
-                         const stw_attn_args *args, void *workspace, size_t workspace_size,
-                         stw_stream stream) {
+                         const stw_attn_args *args, void *workspace, size_t workspace_size, stw_stream stream) {
     stw_attn_args full;
     stw_attn_params params;
     stw_status status = stw_extend(names->args, args, &full, sizeof full, STW_SIZE_ATTN_ARGS_0_1);
@@ -59,8 +57,7 @@ stw_status stw_plan_call(const stw_call_names *names, const stw_plan *plan, cons
 }
 
 static stw_status run_plan(const stw_call_names *names, stw_plan_kind kind, const stw_plan *plan,
-                           const stw_attn_args *args, void *workspace, size_t workspace_size,
-                           stw_stream stream) {
+                           const stw_attn_args *args, void *workspace, size_t workspace_size, stw_stream stream) {
     if (!plan) return stw_fail(STW_E_INVALID, "%s: plan is null", names->call);
     if (plan->work.kind != kind)
         return stw_fail(STW_E_INVALID, "%s: the plan was made by stw_%s_plan", names->call,
@@ -68,24 +65,22 @@ static stw_status run_plan(const stw_call_names *names, stw_plan_kind kind, cons
     return stw_plan_call(names, plan, &plan->work.params, args, workspace, workspace_size, stream);
 }
 
-stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
-                        size_t workspace_size, stw_stream stream) {
+stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *workspace, size_t workspace_size,
+                        stw_stream stream) {
     static const stw_call_names names = {"attn_bwd", "attn_bwd: args"};
     return run_plan(&names, STW_PLAN_ATTN_BWD, plan, args, workspace, workspace_size, stream);
 }
 
-stw_status stw_attn_fwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
-                        size_t workspace_size, stw_stream stream) {
+stw_status stw_attn_fwd(const stw_plan *plan, const stw_attn_args *args, void *workspace, size_t workspace_size,
+                        stw_stream stream) {
     static const stw_call_names names = {"attn_fwd", "attn_fwd: args"};
     return run_plan(&names, STW_PLAN_ATTN_FWD, plan, args, workspace, workspace_size, stream);
 }
 
-stw_status stw_dropout_mask(const stw_plan *plan, const stw_attn_args *args, uint8_t *mask,
-                            stw_stream stream) {
+stw_status stw_dropout_mask(const stw_plan *plan, const stw_attn_args *args, uint8_t *mask, stw_stream stream) {
     stw_attn_args full;
     if (!plan) return stw_fail(STW_E_INVALID, "dropout_mask: plan is null");
-    if (plan->jagged)
-        return stw_fail(STW_E_INVALID, "dropout_mask: the plan was made by stw_jagged_bwd_plan");
+    if (plan->jagged) return stw_fail(STW_E_INVALID, "dropout_mask: the plan was made by stw_jagged_bwd_plan");
     stw_status status = stw_extend("dropout_mask: args", args, &full, sizeof full, STW_SIZE_ATTN_ARGS_0_1);
     if (status) return status;
     stw_attn_params params = plan->work.params;

@@ -21,8 +21,7 @@ stw_status stw_attn_mask_from_flash(stw_attn_desc *desc, int causal, int64_t win
     desc->window_left = left > 0 ? left : 0;
     desc->window_right = right > 0 ? right : 0;
     desc->diagonal_shift = 0;
-    desc->flags &=
-        ~(STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT | STW_ATTN_HAS_SHIFT | STW_ATTN_ALIBI_COLUMN);
+    desc->flags &= ~(STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT | STW_ATTN_HAS_SHIFT | STW_ATTN_ALIBI_COLUMN);
     if (left >= 0) desc->flags |= STW_ATTN_HAS_WINDOW_LEFT;
     if (right > 0) desc->flags |= STW_ATTN_HAS_WINDOW_RIGHT;
     if (left < 0 && right == 0 && desc->flags & STW_ATTN_ALIBI) desc->flags |= STW_ATTN_ALIBI_COLUMN;

@@ -21,8 +21,7 @@ static void fill_tensors(const stw_attn_desc *d, stw_plan_kind kind, stw_attn_pa
         *stw_tensor_param_of(p, row) =
             (stw_tensor_param){.batch = through_pack ? 0 : s->batch, .head = s->head, .seq = s->seq};
     }
-    if (stw_desc_has_bias(d))
-        p->bias = (stw_bias_param){NULL, d->bias.batch, d->bias.head, d->bias.query, d->bias.key};
+    if (stw_desc_has_bias(d)) p->bias = (stw_bias_param){NULL, d->bias.batch, d->bias.head, d->bias.query, d->bias.key};
     if (d->outputs & STW_OUT_DBIAS)
         p->dbias = (stw_bias_param){NULL, d->dbias.batch, d->dbias.head, d->dbias.query, d->dbias.key};
 }
@@ -94,8 +93,7 @@ static void fill_features(const stw_attn_desc *d, stw_plan_kind kind, int determ
         if (rows[i].on) p->features |= rows[i].feature;
 }
 
-void stw_attn_params_fill(const stw_attn_desc *d, stw_plan_kind kind, int deterministic,
-                          stw_attn_params *params_out) {
+void stw_attn_params_fill(const stw_attn_desc *d, stw_plan_kind kind, int deterministic, stw_attn_params *params_out) {
     stw_attn_params p = {
         .alibi_stride_batch = d->alibi_stride_batch,
         .batch = d->batch,
@@ -141,16 +139,13 @@ typedef struct binding {
 } binding;
 
 /* One pointer: present unless optional, on a boundary of its element, remembered. */
-static stw_status take(binding *b, const char *name, const void *pointer, size_t element,
-                       stw_tensor_use use) {
+static stw_status take(binding *b, const char *name, const void *pointer, size_t element, stw_tensor_use use) {
     int optional = use == STW_USE_INPUT_OPTIONAL || use == STW_USE_OUTPUT_OPTIONAL;
     if (!pointer)
-        return optional
-                   ? STW_OK
-                   : stw_fail(STW_E_INVALID, "%s: args.%s is null, but this plan needs it", b->who, name);
+        return optional ? STW_OK : stw_fail(STW_E_INVALID, "%s: args.%s is null, but this plan needs it", b->who, name);
     if ((uintptr_t)pointer % element)
-        return stw_fail(STW_E_INVALID, "%s: args.%s %p is not aligned to its elements of %zu bytes", b->who,
-                        name, pointer, element);
+        return stw_fail(STW_E_INVALID, "%s: args.%s %p is not aligned to its elements of %zu bytes", b->who, name,
+                        pointer, element);
     if (use == STW_USE_OUTPUT || use == STW_USE_OUTPUT_OPTIONAL) {
         b->output_names[b->output_count] = name;
         b->outputs[b->output_count++] = pointer;
@@ -165,8 +160,7 @@ static stw_status check_aliases(const binding *b) {
     for (int i = 0; i < b->output_count; ++i) {
         for (int j = 0; j < i; ++j)
             if (b->outputs[i] == b->outputs[j])
-                return stw_fail(STW_E_INVALID,
-                                "%s: args.%s and args.%s are the same memory: outputs may not overlap",
+                return stw_fail(STW_E_INVALID, "%s: args.%s and args.%s are the same memory: outputs may not overlap",
                                 b->who, b->output_names[j], b->output_names[i]);
         for (int j = 0; j < b->input_count; ++j)
             if (b->outputs[i] == b->inputs[j])
@@ -211,8 +205,7 @@ static int side_is_null(int kv, const stw_attn_params *p, stw_plan_kind kind, co
     return 1;
 }
 
-static stw_status bind_tensors(binding *b, stw_plan_kind kind, const stw_attn_args *args,
-                               stw_attn_params *p) {
+static stw_status bind_tensors(binding *b, stw_plan_kind kind, const stw_attn_args *args, stw_attn_params *p) {
     if (p->features & STW_FEAT_PACKED_Q && side_is_null(0, p, kind, args)) p->total_q = 0;
     if (p->features & STW_FEAT_PACKED_KV && side_is_null(1, p, kind, args)) p->total_kv = 0;
     for (size_t i = 0; i < STW_TENSOR_ROWS; ++i) {
@@ -255,7 +248,7 @@ static stw_status bind_extras(binding *b, const stw_attn_args *args, const stw_a
     size_t bias = stw_dtype_size((stw_dtype)p->bias_dtype), dbias = stw_dtype_size((stw_dtype)p->dbias_dtype);
     size_t number = stw_dtype_size(stw_dtype_of_rows((stw_dtype)p->dtype));
     const extra rows[] = {
-#define STW_ATTN_EXTRA(name, member, side, element, present, use, written)                                   \
+#define STW_ATTN_EXTRA(name, member, side, element, present, use, written)                                             \
     {(present) != 0, #name, args->name, element, use},
 #include "common/attn_tensors.def"
     };
@@ -266,8 +259,8 @@ static stw_status bind_extras(binding *b, const stw_attn_args *args, const stw_a
 static stw_status take_positions(binding *b, const stw_attn_args *args) {
     const stw_attn_params *p = b->p;
     const extra rows[] = {
-        /* without a sequence what is required is not looked at, and may be null */
-#define STW_ATTN_POSITION(name, bound, element, use, written)                                                \
+    /* without a sequence what is required is not looked at, and may be null */
+#define STW_ATTN_POSITION(name, bound, element, use, written)                                                          \
     {(use) == STW_USE_INPUT ? p->batch > 0 && (bound) : 1, #name, args->name, element, use},
 #include "common/attn_tensors.def"
     };
@@ -276,16 +269,16 @@ static stw_status take_positions(binding *b, const stw_attn_args *args) {
 
 stw_status stw_check_cpu_threads(const char *who, int32_t cpu_threads) {
     if (cpu_threads >= 0 && cpu_threads <= STW_CPU_THREADS_MAX) return STW_OK;
-    return stw_fail(STW_E_INVALID, "%s: args.cpu_threads %d is not in 0..%d (0 = as many as the context has)",
-                    who, cpu_threads, STW_CPU_THREADS_MAX);
+    return stw_fail(STW_E_INVALID, "%s: args.cpu_threads %d is not in 0..%d (0 = as many as the context has)", who,
+                    cpu_threads, STW_CPU_THREADS_MAX);
 }
 
 static stw_status check_values(const binding *b, const stw_attn_args *args) {
     const int64_t offsets[] = {args->q_offset, args->k_offset};
     for (int i = 0; i < 2; ++i)
         if (offsets[i] < -STW_POSITION_MAX || offsets[i] > STW_POSITION_MAX)
-            return stw_fail(STW_E_INVALID, "%s: args.%s %lld is beyond +-2^40", b->who,
-                            i ? "k_offset" : "q_offset", (long long)offsets[i]);
+            return stw_fail(STW_E_INVALID, "%s: args.%s %lld is beyond +-2^40", b->who, i ? "k_offset" : "q_offset",
+                            (long long)offsets[i]);
     int used = (b->p->features & STW_FEAT_USED_LENGTHS) != 0;
     if (used && !args->used_q && !args->used_kv)
         return stw_fail(STW_E_INVALID,
@@ -293,8 +286,8 @@ static stw_status check_values(const binding *b, const stw_attn_args *args) {
                         "STW_ATTN_HAS_USED_LENGTHS",
                         b->who);
     if (!used && (args->used_q || args->used_kv))
-        return stw_fail(STW_E_INVALID, "%s: args.%s is given, but the plan lacks STW_ATTN_HAS_USED_LENGTHS",
-                        b->who, args->used_q ? "used_q" : "used_kv");
+        return stw_fail(STW_E_INVALID, "%s: args.%s is given, but the plan lacks STW_ATTN_HAS_USED_LENGTHS", b->who,
+                        args->used_q ? "used_q" : "used_kv");
     return stw_check_cpu_threads(b->who, args->cpu_threads);
 }
 
@@ -328,8 +321,7 @@ stw_status stw_attn_params_bind(const stw_attn_params *shape, stw_plan_kind kind
     if (!status) status = check_values(&b, args);
     if (!status) status = check_aliases(&b);
     if (status) return status;
-#define STW_ATTN_EXTRA(name, member, side, element, present, use, written)                                   \
-    p->member = (void *)(uintptr_t)args->name;
+#define STW_ATTN_EXTRA(name, member, side, element, present, use, written) p->member = (void *)(uintptr_t)args->name;
 #include "common/attn_tensors.def"
     bind_positions(args, p);
     return STW_OK;

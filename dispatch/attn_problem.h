@@ -45,8 +45,7 @@ typedef struct stw_tensor_extents {
 } stw_tensor_extents;
 stw_tensor_extents stw_tensor_extents_of(const stw_tensor_row *row, const stw_attn_desc *desc);
 
-static inline const stw_attn_strides *stw_tensor_strides(const stw_tensor_row *row,
-                                                         const stw_attn_desc *desc) {
+static inline const stw_attn_strides *stw_tensor_strides(const stw_tensor_row *row, const stw_attn_desc *desc) {
     return (const stw_attn_strides *)((const char *)desc + row->desc_offset);
 }
 
@@ -67,9 +66,7 @@ static inline stw_tensor_param *stw_tensor_param_of(stw_attn_params *params, con
     return (stw_tensor_param *)(void *)((char *)params + row->params_offset);
 }
 
-static inline int stw_desc_has_bias(const stw_attn_desc *desc) {
-    return desc->bias_dtype != STW_DTYPE_NONE;
-}
+static inline int stw_desc_has_bias(const stw_attn_desc *desc) { return desc->bias_dtype != STW_DTYPE_NONE; }
 
 /* "attn_bwd", "attn_fwd" or "jagged_bwd": what opens error texts. */
 const char *stw_plan_kind_name(stw_plan_kind kind);

@@ -27,8 +27,8 @@ static stw_status check_dimensions(const tensor *t) {
         const dimension *dim = &t->dims[i];
         int64_t reach;
         if (dim->stride < 0)
-            return stw_fail(STW_E_UNSUPPORTED, "%s: %s.%s stride %lld is negative: accepted 0 and more",
-                            t->who, t->name, dim->name, (long long)dim->stride);
+            return stw_fail(STW_E_UNSUPPORTED, "%s: %s.%s stride %lld is negative: accepted 0 and more", t->who,
+                            t->name, dim->name, (long long)dim->stride);
         if (dim->extent > 1 && dim->stride == 0 && !t->may_broadcast)
             return stw_fail(t->output ? STW_E_INVALID : STW_E_UNSUPPORTED,
                             "%s: %s.%s stride is 0 over %lld elements: %s may not be broadcast "
@@ -38,9 +38,8 @@ static stw_status check_dimensions(const tensor *t) {
                                 __builtin_add_overflow(span, reach, &span)))
             span = INT64_MAX;
         if (span > INT64_MAX / t->element)
-            return stw_fail(STW_E_INVALID,
-                            "%s: %s.%s stride %lld over %lld elements spans more than 2^63 bytes", t->who,
-                            t->name, dim->name, (long long)dim->stride, (long long)dim->extent);
+            return stw_fail(STW_E_INVALID, "%s: %s.%s stride %lld over %lld elements spans more than 2^63 bytes",
+                            t->who, t->name, dim->name, (long long)dim->stride, (long long)dim->extent);
     }
     return STW_OK;
 }
@@ -59,9 +58,9 @@ static stw_status check_overlap(const tensor *t) {
     int64_t reach = 0; /* offset of the last element so far; check_dimensions has bounded it */
     for (int i = 0; i < count; ++i) {
         if (sorted[i].stride <= reach)
-            return stw_fail(
-                STW_E_INVALID, "%s: %s.%s stride %lld makes elements of %s overlap: at least %lld is needed",
-                t->who, t->name, sorted[i].name, (long long)sorted[i].stride, t->name, (long long)reach + 1);
+            return stw_fail(STW_E_INVALID,
+                            "%s: %s.%s stride %lld makes elements of %s overlap: at least %lld is needed", t->who,
+                            t->name, sorted[i].name, (long long)sorted[i].stride, t->name, (long long)reach + 1);
         reach += (sorted[i].extent - 1) * sorted[i].stride;
     }
     return STW_OK;
@@ -83,8 +82,8 @@ static stw_status check_row(const stw_tensor_row *row, const stw_attn_desc *desc
     int ignored = row->dim != '1' && stw_attn_is_packed(desc, row->kv);
     int64_t dim = stw_tensor_dim_stride(row, desc);
     if (output && e.dim > 1 && dim != 1)
-        return stw_fail(STW_E_UNSUPPORTED, "%s: %s.head_dim stride %lld: an output's is 1",
-                        stw_plan_kind_name(kind), row->name, (long long)dim);
+        return stw_fail(STW_E_UNSUPPORTED, "%s: %s.head_dim stride %lld: an output's is 1", stw_plan_kind_name(kind),
+                        row->name, (long long)dim);
     tensor t = {
         .who = stw_plan_kind_name(kind),
         .name = row->name,
@@ -114,9 +113,8 @@ static stw_status check_bias(const stw_attn_desc *d, stw_plan_kind kind) {
         t.element = (int64_t)stw_dtype_size(gradient ? d->dbias_dtype : d->bias_dtype);
         for (int i = 0; i < 4; ++i) t.dims[i] = (dimension){names[i], extents[i], strides[i]};
         if (extents[3] > 1 && strides[3] != 0 && strides[3] != 1)
-            return stw_fail(STW_E_UNSUPPORTED,
-                            "%s: %s.key stride %lld is neither 1 (contiguous) nor 0 (broadcast)", t.who,
-                            t.name, (long long)strides[3]);
+            return stw_fail(STW_E_UNSUPPORTED, "%s: %s.key stride %lld is neither 1 (contiguous) nor 0 (broadcast)",
+                            t.who, t.name, (long long)strides[3]);
         stw_status status = check_tensor(&t);
         if (status) return status;
     }
@@ -140,8 +138,7 @@ static stw_status check_products(const stw_attn_desc *d, stw_plan_kind kind) {
         return stw_fail(STW_E_UNSUPPORTED,
                         "%s: batch %lld, heads_q %lld and %lld rows make a problem of more than 2^56 "
                         "elements",
-                        stw_plan_kind_name(kind), (long long)d->batch, (long long)d->heads_q,
-                        (long long)rows);
+                        stw_plan_kind_name(kind), (long long)d->batch, (long long)d->heads_q, (long long)rows);
     return STW_OK;
 }
 
@@ -158,8 +155,7 @@ static stw_status check_dims(const stw_attn_desc *d, stw_plan_kind kind) {
 stw_status stw_attn_check_strides(const stw_attn_desc *desc, stw_plan_kind kind) {
     stw_status status = check_products(desc, kind);
     if (!status) status = check_dims(desc, kind);
-    for (size_t i = 0; i < STW_TENSOR_ROWS && !status; ++i)
-        status = check_row(&stw_tensor_rows[i], desc, kind);
+    for (size_t i = 0; i < STW_TENSOR_ROWS && !status; ++i) status = check_row(&stw_tensor_rows[i], desc, kind);
     if (!status && stw_desc_has_bias(desc)) status = check_bias(desc, kind);
     return status;
 }

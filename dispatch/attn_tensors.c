@@ -12,17 +12,17 @@
 enum { SIDE_Q, SIDE_KV, COLS_QK = 'd', COLS_V = 'v', COLS_ROW = '1' };
 
 const stw_tensor_row stw_tensor_rows[STW_TENSOR_ROWS] = {
-#define ROW(name, dim_offset, side, cols, broadcast)                                                         \
-    {#name,                                                                                                  \
-     offsetof(stw_attn_desc, name),                                                                          \
-     offsetof(stw_attn_args, name),                                                                          \
-     offsetof(stw_attn_params, name),                                                                        \
-     dim_offset,                                                                                             \
-     SIDE_##side,                                                                                            \
-     COLS_##cols,                                                                                            \
+#define ROW(name, dim_offset, side, cols, broadcast)                                                                   \
+    {#name,                                                                                                            \
+     offsetof(stw_attn_desc, name),                                                                                    \
+     offsetof(stw_attn_args, name),                                                                                    \
+     offsetof(stw_attn_params, name),                                                                                  \
+     dim_offset,                                                                                                       \
+     SIDE_##side,                                                                                                      \
+     COLS_##cols,                                                                                                      \
      broadcast},
 #define STW_ATTN_TENSOR(name, side, cols, broadcast, ...) ROW(name, 0, side, cols, broadcast)
-#define STW_ATTN_INPUT(name, side, cols, broadcast, ...)                                                     \
+#define STW_ATTN_INPUT(name, side, cols, broadcast, ...)                                                               \
     ROW(name, offsetof(stw_attn_desc, dim.name), side, cols, broadcast)
 #include "common/attn_tensors.def"
 #undef ROW
@@ -31,7 +31,7 @@ const stw_tensor_row stw_tensor_rows[STW_TENSOR_ROWS] = {
 stw_tensor_use stw_tensor_use_of(const stw_tensor_row *row, const stw_attn_desc *d, stw_plan_kind kind) {
     int is_forward = kind == STW_PLAN_ATTN_FWD;
     switch (row - stw_tensor_rows) {
-#define STW_ATTN_TENSOR(name, side, cols, broadcast, dtype, forward, backward, written)                      \
+#define STW_ATTN_TENSOR(name, side, cols, broadcast, dtype, forward, backward, written)                                \
     case STW_TENSOR_AT_##name: return is_forward ? forward : backward;
 #include "common/attn_tensors.def"
     }
@@ -40,7 +40,7 @@ stw_tensor_use stw_tensor_use_of(const stw_tensor_row *row, const stw_attn_desc 
 
 stw_dtype stw_tensor_dtype(const stw_tensor_row *row, const stw_attn_desc *d) {
     switch (row - stw_tensor_rows) {
-#define STW_ATTN_TENSOR(name, side, cols, broadcast, dtype_of, ...)                                          \
+#define STW_ATTN_TENSOR(name, side, cols, broadcast, dtype_of, ...)                                                    \
     case STW_TENSOR_AT_##name: return dtype_of;
 #include "common/attn_tensors.def"
     }
@@ -74,8 +74,7 @@ const char *stw_plan_kind_name(stw_plan_kind kind) {
 typedef enum layout_kind { LAYOUT_BSHD, LAYOUT_BHSD, LAYOUT_THD } layout_kind;
 
 /* Contiguous strides for one tensor; 0 on overflow. */
-static int strides_fill(stw_attn_strides *strides, stw_tensor_extents e, int per_row, int packed,
-                        layout_kind kind) {
+static int strides_fill(stw_attn_strides *strides, stw_tensor_extents e, int per_row, int packed, layout_kind kind) {
     int64_t batch;
     int head_outside = per_row || (kind == LAYOUT_BHSD && !packed); /* [.., H, S(, D)] */
     int64_t inner = head_outside ? e.rows : e.heads, outer = head_outside ? e.heads : e.rows;
@@ -115,12 +114,6 @@ static stw_status layout_fill(const char *who, stw_attn_desc *desc, layout_kind 
     return STW_OK;
 }
 
-stw_status stw_layout_bshd(stw_attn_desc *desc) {
-    return layout_fill("layout_bshd", desc, LAYOUT_BSHD);
-}
-stw_status stw_layout_bhsd(stw_attn_desc *desc) {
-    return layout_fill("layout_bhsd", desc, LAYOUT_BHSD);
-}
-stw_status stw_layout_thd(stw_attn_desc *desc) {
-    return layout_fill("layout_thd", desc, LAYOUT_THD);
-}
+stw_status stw_layout_bshd(stw_attn_desc *desc) { return layout_fill("layout_bshd", desc, LAYOUT_BSHD); }
+stw_status stw_layout_bhsd(stw_attn_desc *desc) { return layout_fill("layout_bhsd", desc, LAYOUT_BHSD); }
+stw_status stw_layout_thd(stw_attn_desc *desc) { return layout_fill("layout_thd", desc, LAYOUT_THD); }

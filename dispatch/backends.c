@@ -14,5 +14,4 @@ const stw_backend_ops *const stw_backends[] = {
 };
 const size_t stw_backend_count = sizeof stw_backends / sizeof stw_backends[0];
 
-_Static_assert(sizeof stw_backends / sizeof stw_backends[0] <= STW_BACKEND_TABLE_MAX,
-               "candidates hold every backend");
+_Static_assert(sizeof stw_backends / sizeof stw_backends[0] <= STW_BACKEND_TABLE_MAX, "candidates hold every backend");

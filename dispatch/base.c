@@ -4,9 +4,7 @@
  * it takes these calls from the library. */
 #include "common/status.h"
 
-const char *stw_last_error(void) {
-    return stw_failure_text();
-}
+const char *stw_last_error(void) { return stw_failure_text(); }
 
 const char *stw_status_name(stw_status status) {
     switch (status) {
@@ -26,6 +24,4 @@ const char *stw_status_name(stw_status status) {
     return "STW_E_?";
 }
 
-uint32_t stw_version(void) {
-    return STW_VERSION;
-}
+uint32_t stw_version(void) { return STW_VERSION; }

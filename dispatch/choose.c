@@ -34,14 +34,12 @@ static stw_status check_opts(const char *who, const stw_context_opts *opts) {
                         "STW_MEMORY_BUFFERS 3 says where the tensors live",
                         who, (int)opts->memory);
     if (opts->flags & ~STW_CONTEXT_HAS_DEVICE)
-        return stw_fail(STW_E_INVALID,
-                        "%s: flags 0x%x has unknown bits: only STW_CONTEXT_HAS_DEVICE 0x1 is known", who,
+        return stw_fail(STW_E_INVALID, "%s: flags 0x%x has unknown bits: only STW_CONTEXT_HAS_DEVICE 0x1 is known", who,
                         opts->flags);
     if ((opts->flags & STW_CONTEXT_HAS_DEVICE) && opts->device < 0)
         return stw_fail(STW_E_INVALID, "%s: device %d is negative", who, opts->device);
     if (opts->device && !(opts->flags & STW_CONTEXT_HAS_DEVICE))
-        return stw_fail(STW_E_INVALID, "%s: device %d is set without STW_CONTEXT_HAS_DEVICE", who,
-                        opts->device);
+        return stw_fail(STW_E_INVALID, "%s: device %d is set without STW_CONTEXT_HAS_DEVICE", who, opts->device);
     if (opts->cpu_threads < 0 || opts->cpu_threads > STW_CPU_THREADS_MAX)
         return stw_fail(STW_E_INVALID, "%s: cpu_threads %d is not in 0..%d", who, opts->cpu_threads,
                         STW_CPU_THREADS_MAX);
@@ -63,8 +61,8 @@ static stw_status resolve_names(const char *who, const stw_context_opts *opts, c
                 if (opts->backend == STW_BACKEND_AUTO || opts->backend == stw_archs[i].backend)
                     stw_text_add(&list, "%s%s", list.length ? ", " : "", stw_archs[i].name);
             return stw_fail(STW_E_INVALID, "%s: arch %.40s is unknown%s%s: %s", who, opts->arch,
-                            opts->backend ? " to backend " : "",
-                            opts->backend ? stw_backend_name(opts->backend) : "", known);
+                            opts->backend ? " to backend " : "", opts->backend ? stw_backend_name(opts->backend) : "",
+                            known);
         }
         snprintf(arch_out, 32, "%s", arch->name);
         if (opts->backend == STW_BACKEND_AUTO) *backend_out = arch->backend, *named_by_out = "opts.arch";
@@ -74,15 +72,13 @@ static stw_status resolve_names(const char *who, const stw_context_opts *opts, c
         if (opts->backend == STW_BACKEND_AUTO) *named_by_out = "STERNWAY_BACKEND";
         if (env->arch[0] && !stw_arch_find(env->backend, env->arch))
             return stw_fail(STW_E_INVALID, "environment: STERNWAY_BACKEND=%s:%s: backend %s has no arch %s",
-                            stw_backend_name(env->backend), env->arch, stw_backend_name(env->backend),
-                            env->arch);
+                            stw_backend_name(env->backend), env->arch, stw_backend_name(env->backend), env->arch);
         snprintf(arch_out, 32, "%s", env->arch);
     }
     return STW_OK;
 }
 
-stw_status stw_choose(const char *who, const stw_context_opts *opts, const stw_env *env,
-                      stw_choice *choice_out) {
+stw_status stw_choose(const char *who, const stw_context_opts *opts, const stw_env *env, stw_choice *choice_out) {
     stw_backend named;
     const char *named_by;
     stw_choice *c = choice_out;
@@ -104,8 +100,7 @@ stw_status stw_choose(const char *who, const stw_context_opts *opts, const stw_e
         candidate->ops = stw_backends[i];
         const char *refusal = memory_refusal(opts->memory, backend);
         if (!c->automatic && backend != named) {
-            snprintf(candidate->reason, sizeof candidate->reason, "%s names %s", named_by,
-                     stw_backend_name(named));
+            snprintf(candidate->reason, sizeof candidate->reason, "%s names %s", named_by, stw_backend_name(named));
         } else if (refusal) {
             if (backend == named)
                 return stw_fail(STW_E_INVALID, "%s: %s names %s with memory %s: %s", who, named_by,
@@ -113,10 +108,9 @@ stw_status stw_choose(const char *who, const stw_context_opts *opts, const stw_e
             snprintf(candidate->reason, sizeof candidate->reason, "%s", refusal);
         } else if (backend == STW_BACKEND_CPU && has_device && opts->device != 0) {
             if (backend == named)
-                return stw_fail(STW_E_NO_DEVICE, "%s: device %d: the CPU is one device, 0", who,
-                                opts->device);
-            snprintf(candidate->reason, sizeof candidate->reason,
-                     "device %d is asked for and the CPU is device 0", opts->device);
+                return stw_fail(STW_E_NO_DEVICE, "%s: device %d: the CPU is one device, 0", who, opts->device);
+            snprintf(candidate->reason, sizeof candidate->reason, "device %d is asked for and the CPU is device 0",
+                     opts->device);
         } else {
             candidate->allowed = 1;
         }

@@ -47,17 +47,14 @@ static int failure_rank(stw_status status) {
 }
 
 /* 1 for the first caller of a process whose warnings go anywhere. */
-static int warn_once(atomic_flag *told) {
-    return stw_log_enabled(STW_LOG_WARN) && !atomic_flag_test_and_set(told);
-}
+static int warn_once(atomic_flag *told) { return stw_log_enabled(STW_LOG_WARN) && !atomic_flag_test_and_set(told); }
 
 /* `auto` wanted a GPU and none could be taken. */
 static void warn_of_cpu(const char *reasons) {
     static atomic_flag told = ATOMIC_FLAG_INIT;
     if (warn_once(&told))
         stw_log(STW_LOG_WARN,
-                "context: the CPU backend is used: %s (STERNWAY_BACKEND=cpu asks for it without this line)",
-                reasons);
+                "context: the CPU backend is used: %s (STERNWAY_BACKEND=cpu asks for it without this line)", reasons);
 }
 
 static void warn_of_unknown_variables(void) {
@@ -79,8 +76,8 @@ static stw_status open_first(const stw_choice *choice, const stw_env *env, stw_c
     for (size_t i = 0; i < choice->count; ++i) {
         const stw_candidate *candidate = &choice->candidates[i];
         if (!candidate->allowed) {
-            stw_text_add(&reasons, "%s%s: %s", reasons.length ? "; " : "",
-                         stw_backend_name(candidate->ops->backend), candidate->reason);
+            stw_text_add(&reasons, "%s%s: %s", reasons.length ? "; " : "", stw_backend_name(candidate->ops->backend),
+                         candidate->reason);
             continue;
         }
         stw_status status = stw_context_open(choice, candidate, env, context_out);
@@ -101,8 +98,7 @@ stw_status stw_context_create(const stw_context_opts *opts, stw_context **contex
     stw_env env;
     stw_choice choice;
     if (!context_out) return stw_fail(STW_E_INVALID, "context_create: context_out is null");
-    stw_status status =
-        stw_extend("context_create: opts", opts, &full, sizeof full, STW_SIZE_CONTEXT_OPTS_0_1);
+    stw_status status = stw_extend("context_create: opts", opts, &full, sizeof full, STW_SIZE_CONTEXT_OPTS_0_1);
     if (!status) status = stw_env_read(&env);
     if (!status) status = stw_choose("context_create", &full, &env, &choice);
     if (status) return status;
@@ -111,8 +107,8 @@ stw_status stw_context_create(const stw_context_opts *opts, stw_context **contex
     stw_context *context = NULL;
     status = open_first(&choice, &env, &context);
     if (status) return status;
-    stw_log(STW_LOG_INFO, "context: %s, %s, %u compute units", context->device.arch->name,
-            context->device.name, context->device.compute_units);
+    stw_log(STW_LOG_INFO, "context: %s, %s, %u compute units", context->device.arch->name, context->device.name,
+            context->device.compute_units);
     *context_out = context;
     return STW_OK;
 }
@@ -133,9 +129,7 @@ void stw_context_destroy(stw_context *context) {
     if (context) stw_context_release(context);
 }
 
-const char *stw_context_arch(const stw_context *context) {
-    return context ? context->device.arch->name : "";
-}
+const char *stw_context_arch(const stw_context *context) { return context ? context->device.arch->name : ""; }
 
 /* ---- portable memory and streams ---- */
 

@@ -46,8 +46,7 @@ extern const stw_backend_ops *const stw_backends[];
 extern const size_t stw_backend_count;
 
 /* Errors: STW_E_INVALID (options, or a named backend that the memory kind rules out). */
-stw_status stw_choose(const char *who, const stw_context_opts *opts, const stw_env *env,
-                      stw_choice *choice_out);
+stw_status stw_choose(const char *who, const stw_context_opts *opts, const stw_env *env, stw_choice *choice_out);
 
 /* Opens a candidate and builds a context around it. */
 stw_status stw_context_open(const stw_choice *choice, const stw_candidate *candidate, const stw_env *env,

@@ -30,8 +30,8 @@ stw_status stw_devices(stw_device_info *infos, size_t capacity, size_t *count_ou
 stw_status stw_embedded_images(stw_image_info *infos, size_t capacity, size_t *count_out) {
     size_t stride;
     if (!count_out) return stw_fail(STW_E_INVALID, "embedded_images: count_out is null");
-    stw_status status = stw_extend_check_array("embedded_images", "stw_image_info", infos, capacity,
-                                               sizeof *infos, STW_SIZE_IMAGE_INFO_0_1, &stride);
+    stw_status status = stw_extend_check_array("embedded_images", "stw_image_info", infos, capacity, sizeof *infos,
+                                               STW_SIZE_IMAGE_INFO_0_1, &stride);
     if (status) return status;
     size_t count = 0;
     const stw_image_set *set;

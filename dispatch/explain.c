@@ -40,17 +40,15 @@ static int explain_candidate(const stw_choice *choice, const stw_candidate *cand
     lines[0] = 0;
     status = build(context, problem, &why, &plan);
     if (status) {
-        stw_text_add(text, "%s: %s refuses the problem: %s (%s)\n", name, context->device.arch->name,
-                     stw_last_error(), stw_status_name(status));
+        stw_text_add(text, "%s: %s refuses the problem: %s (%s)\n", name, context->device.arch->name, stw_last_error(),
+                     stw_status_name(status));
     } else if (already_chosen) {
         stw_text_add(text, "%s: not chosen: a backend before it is usable; it would run %s\n", name,
                      plan->jagged ? plan->jagged->work.variant : plan->work.variant->id);
     } else {
         stw_text_add(text, "%s: chosen\n", name);
-        if (plan->jagged)
-            stw_jagged_plan_text(plan, text);
-        else
-            stw_plan_text(plan, text);
+        if (plan->jagged) stw_jagged_plan_text(plan, text);
+        else stw_plan_text(plan, text);
     }
     for (char *line = lines; !status && !already_chosen && line && *line;) {
         char *end = strchr(line, '\n');
@@ -84,40 +82,34 @@ static stw_status explain(const stw_context_opts *opts, const subject *problem, 
     return stw_fail(STW_OK, "%s", before);
 }
 
-stw_status stw_explain_attn(const stw_context_opts *opts, const stw_attn_desc *desc, char *text,
-                            size_t capacity, size_t *needed_out) {
+stw_status stw_explain_attn(const stw_context_opts *opts, const stw_attn_desc *desc, char *text, size_t capacity,
+                            size_t *needed_out) {
     stw_context_opts own;
     stw_attn_desc full;
-    if (!text && capacity)
-        return stw_fail(STW_E_INVALID, "explain_attn: text is null with capacity %zu", capacity);
+    if (!text && capacity) return stw_fail(STW_E_INVALID, "explain_attn: text is null with capacity %zu", capacity);
     stw_status status = stw_extend("explain_attn: opts", opts, &own, sizeof own, STW_SIZE_CONTEXT_OPTS_0_1);
     if (!status) status = stw_extend("explain_attn: desc", desc, &full, sizeof full, STW_SIZE_ATTN_DESC_0_1);
     subject problem = {.attn = &full};
     return status ? status : explain(&own, &problem, text, capacity, needed_out);
 }
 
-stw_status stw_explain_jagged(const stw_context_opts *opts, const stw_jagged_desc *desc, char *text,
-                              size_t capacity, size_t *needed_out) {
+stw_status stw_explain_jagged(const stw_context_opts *opts, const stw_jagged_desc *desc, char *text, size_t capacity,
+                              size_t *needed_out) {
     stw_context_opts own;
     stw_jagged_desc full;
-    if (!text && capacity)
-        return stw_fail(STW_E_INVALID, "explain_jagged: text is null with capacity %zu", capacity);
+    if (!text && capacity) return stw_fail(STW_E_INVALID, "explain_jagged: text is null with capacity %zu", capacity);
     stw_status status = stw_extend("explain_jagged: opts", opts, &own, sizeof own, STW_SIZE_CONTEXT_OPTS_0_1);
-    if (!status)
-        status = stw_extend("explain_jagged: desc", desc, &full, sizeof full, STW_SIZE_JAGGED_DESC_0_1);
+    if (!status) status = stw_extend("explain_jagged: desc", desc, &full, sizeof full, STW_SIZE_JAGGED_DESC_0_1);
     subject problem = {.jagged = &full};
     return status ? status : explain(&own, &problem, text, capacity, needed_out);
 }
 
 stw_status stw_plan_describe(const stw_plan *plan, char *text, size_t capacity, size_t *needed_out) {
     if (!plan) return stw_fail(STW_E_INVALID, "plan_describe: plan is null");
-    if (!text && capacity)
-        return stw_fail(STW_E_INVALID, "plan_describe: text is null with capacity %zu", capacity);
+    if (!text && capacity) return stw_fail(STW_E_INVALID, "plan_describe: text is null with capacity %zu", capacity);
     stw_text out = stw_text_in(text, capacity);
-    if (plan->jagged)
-        stw_jagged_plan_text(plan, &out);
-    else
-        stw_plan_text(plan, &out);
+    if (plan->jagged) stw_jagged_plan_text(plan, &out);
+    else stw_plan_text(plan, &out);
     if (needed_out) *needed_out = out.length + 1;
     return STW_OK;
 }

@@ -33,16 +33,15 @@ static stw_status plan_attention(stw_context *context, const stw_jagged_desc *de
         stw_extend("jagged_bwd_plan: desc.attn", desc->attn, &attn, sizeof attn, STW_SIZE_ATTN_DESC_0_1);
     if (status) return status;
     if (attn.batch != desc->components)
-        return stw_fail(STW_E_INVALID, "jagged_bwd: attn.batch %lld is not components %lld",
-                        (long long)attn.batch, (long long)desc->components);
+        return stw_fail(STW_E_INVALID, "jagged_bwd: attn.batch %lld is not components %lld", (long long)attn.batch,
+                        (long long)desc->components);
     attn.flags |= STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV; /* as nested q, k and v are */
     stw_jagged_desc with = *desc;
     with.attn = &attn;
     stw_jagged_params_fill(&with, &plan->work.params);
     if (attn.flags & STW_ATTN_HAS_USED_LENGTHS) plan->work.params.features |= STW_JFEAT_USED;
     if (desc->index_dtype == STW_I64 || !desc->components) { /* without components there may be no array */
-        size_t offsets = aligned(4 * ((size_t)desc->components + 1)),
-               used = aligned(4 * (size_t)desc->components);
+        size_t offsets = aligned(4 * ((size_t)desc->components + 1)), used = aligned(4 * (size_t)desc->components);
         plan->lengths_size = 2 * (offsets + used);
     }
     return stw_plan_build(context, &attn, STW_PLAN_ATTN_BWD, NULL, &plan->attn);
@@ -94,8 +93,8 @@ stw_status stw_jagged_plan_build(stw_context *context, const stw_jagged_desc *de
 static void log_plan(const stw_plan *plan) {
     if (!stw_log_enabled(STW_LOG_TRACE)) return;
     char problem[512];
-    stw_problem_jagged_format(&plan->jagged->desc, plan->jagged->attn ? &plan->jagged->attn->desc : NULL,
-                              problem, sizeof problem);
+    stw_problem_jagged_format(&plan->jagged->desc, plan->jagged->attn ? &plan->jagged->attn->desc : NULL, problem,
+                              sizeof problem);
     stw_log(STW_LOG_TRACE, "plan: %s: %s %s, workspace %zu bytes", problem, plan->context->device.arch->name,
             plan->jagged->work.variant, stw_plan_workspace_size(plan));
 }
@@ -104,8 +103,7 @@ stw_status stw_jagged_bwd_plan(stw_context *context, const stw_jagged_desc *desc
     stw_jagged_desc full;
     if (!context) return stw_fail(STW_E_INVALID, "jagged_bwd_plan: context is null");
     if (!plan_out) return stw_fail(STW_E_INVALID, "jagged_bwd_plan: plan_out is null");
-    stw_status status =
-        stw_extend("jagged_bwd_plan: desc", desc, &full, sizeof full, STW_SIZE_JAGGED_DESC_0_1);
+    stw_status status = stw_extend("jagged_bwd_plan: desc", desc, &full, sizeof full, STW_SIZE_JAGGED_DESC_0_1);
     if (!status) status = stw_jagged_plan_build(context, &full, plan_out);
     if (!status) log_plan(*plan_out);
     return status;
@@ -114,8 +112,8 @@ stw_status stw_jagged_bwd_plan(stw_context *context, const stw_jagged_desc *desc
 void stw_jagged_plan_text(const stw_plan *plan, stw_text *text) {
     const stw_jagged_work *work = &plan->jagged->work;
     char problem[512];
-    stw_problem_jagged_format(&plan->jagged->desc, plan->jagged->attn ? &plan->jagged->attn->desc : NULL,
-                              problem, sizeof problem);
+    stw_problem_jagged_format(&plan->jagged->desc, plan->jagged->attn ? &plan->jagged->attn->desc : NULL, problem,
+                              sizeof problem);
     stw_text_add(text, "problem: %s\n", problem);
     stw_text_add(text, "backend: %s\narch: %s\ndevice: %s\n", stw_backend_name(plan->context->ops->backend),
                  plan->context->device.arch->name, plan->context->device.name);
@@ -124,8 +122,7 @@ void stw_jagged_plan_text(const stw_plan *plan, stw_text *text) {
     if (work->unordered)
         stw_text_add(text, "deterministic: not promised by %s; STERNWAY_DETERMINISTIC=1 does without it\n",
                      work->unordered);
-    else
-        stw_text_add(text, "deterministic: yes\n");
+    else stw_text_add(text, "deterministic: yes\n");
     if (work->note[0]) stw_text_add(text, "note: %s\n", work->note);
     if (!plan->jagged->attn) return;
     stw_text_add(text, "packed problem:\n");
@@ -139,8 +136,7 @@ static stw_status check_attention_args(const stw_jagged_args *args, const stw_at
         return stw_fail(STW_E_INVALID, "jagged_bwd: args.attn has cu_seqlens_* or used_*: they come from "
                                        "args.axis, accepted: null");
     if (attn->cpu_threads)
-        return stw_fail(STW_E_INVALID,
-                        "jagged_bwd: args.attn has cpu_threads %d: args.cpu_threads counts, accepted: 0",
+        return stw_fail(STW_E_INVALID, "jagged_bwd: args.attn has cpu_threads %d: args.cpu_threads counts, accepted: 0",
                         attn->cpu_threads);
     const struct {
         const char *name;
@@ -151,11 +147,10 @@ static stw_status check_attention_args(const stw_jagged_args *args, const stw_at
                 {"dweight", args->dweight}, {"dbias", args->dbias},   {"status_out", args->status_out}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i)
         if (rows[i].pointer)
-            return stw_fail(
-                STW_E_INVALID,
-                "jagged_bwd: args.%s is given: attention has its pointers in args.attn, accepted: "
-                "null",
-                rows[i].name);
+            return stw_fail(STW_E_INVALID,
+                            "jagged_bwd: args.%s is given: attention has its pointers in args.attn, accepted: "
+                            "null",
+                            rows[i].name);
     return STW_OK;
 }
 
@@ -188,14 +183,11 @@ static stw_status run_attention(const stw_plan *plan, const stw_jagged_args *arg
     const stw_backend_ops *ops = plan->context->ops;
     stw_attn_args attn;
     stw_attn_params bound;
-    stw_status status =
-        stw_extend("jagged_bwd: args.attn", args->attn, &attn, sizeof attn, STW_SIZE_ATTN_ARGS_0_1);
+    stw_status status = stw_extend("jagged_bwd: args.attn", args->attn, &attn, sizeof attn, STW_SIZE_ATTN_ARGS_0_1);
     if (!status) status = check_attention_args(args, &attn);
     if (status) return status;
-    if (!jagged->lengths_size)
-        pass_lengths(params, &attn);
-    else
-        place_lengths(params, workspace, &attn);
+    if (!jagged->lengths_size) pass_lengths(params, &attn);
+    else place_lengths(params, workspace, &attn);
     status = stw_attn_params_bind(&jagged->attn->work.params, STW_PLAN_ATTN_BWD, &attn, &bound);
     char *rest = workspace ? workspace + jagged->lengths_size : NULL;
     if (!status && jagged->lengths_size)
@@ -204,8 +196,8 @@ static stw_status run_attention(const stw_plan *plan, const stw_jagged_args *arg
     return stw_plan_run(jagged->attn, &bound, rest, stream, cpu_threads);
 }
 
-stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *args, void *workspace,
-                          size_t workspace_size, stw_stream stream) {
+stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *args, void *workspace, size_t workspace_size,
+                          stw_stream stream) {
     stw_jagged_args full;
     stw_jagged_params params;
     if (!plan) return stw_fail(STW_E_INVALID, "jagged_bwd: plan is null");
@@ -218,6 +210,6 @@ stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *args, voi
     if (!status) status = stw_plan_place_workspace("jagged_bwd", plan, &workspace, workspace_size);
     if (status) return status;
     if (plan->jagged->attn) return run_attention(plan, &full, &params, workspace, stream);
-    return plan->context->ops->jagged_bwd(&plan->context->device, &plan->jagged->work, &params, workspace,
-                                          stream, (uint32_t)full.cpu_threads);
+    return plan->context->ops->jagged_bwd(&plan->context->device, &plan->jagged->work, &params, workspace, stream,
+                                          (uint32_t)full.cpu_threads);
 }

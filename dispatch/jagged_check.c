@@ -14,17 +14,17 @@
 #define OUTER_INNER (STW_JFIELD_OUTER | STW_JFIELD_INNER)
 #define ALONG       (OUTER_INNER | STW_JFIELD_DIM | STW_JFIELD_DIM_SIZE)
 #define ROWS_FLAGS  (STW_JAGGED_HAS_USED | STW_JAGGED_FULL)
-#define MATMUL_FLAGS                                                                                         \
-    (ROWS_FLAGS | STW_JAGGED_X_TRANSPOSED | STW_JAGGED_OTHER_TRANSPOSED | STW_JAGGED_GRAD_TRANSPOSED |       \
+#define MATMUL_FLAGS                                                                                                   \
+    (ROWS_FLAGS | STW_JAGGED_X_TRANSPOSED | STW_JAGGED_OTHER_TRANSPOSED | STW_JAGGED_GRAD_TRANSPOSED |                 \
      STW_JAGGED_X_BASES | STW_JAGGED_OTHER_BASES | STW_JAGGED_GRAD_BASES)
 #define BIT(dim) (1u << STW_DIM_##dim)
 #define DX       STW_JAGGED_DX
 #define ALL_ROWS (STW_JAGGED_DX | STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS)
 
 static const stw_jagged_op_info ops[] = {
-#define STW_JAGGED_OP(ID, name, outputs, flags, fields, dims, any_dtype)                                     \
+#define STW_JAGGED_OP(ID, name, outputs, flags, fields, dims, any_dtype)                                               \
     [STW_JAGGED_##ID] = {"jagged_" #name, outputs, flags, fields, dims, any_dtype},
-#define STW_JAGGED_POINTWISE(ID, name, fields, any_dtype)                                                    \
+#define STW_JAGGED_POINTWISE(ID, name, fields, any_dtype)                                                              \
     STW_JAGGED_OP(ID, name, DX, ROWS_FLAGS, OUTER_INNER | (fields), 0, any_dtype)
 #include "common/jagged_ops.def"
 #undef STW_JAGGED_OP
@@ -40,8 +40,8 @@ const stw_jagged_op_info *stw_jagged_op_of(stw_jagged_op op) {
 
 static stw_status check_range(const char *field, int64_t value, int64_t low, int64_t high) {
     if (value >= low && value <= high) return STW_OK;
-    REFUSE_AS(stw_range_status(value, low), "%s %lld is not in %lld..%lld", field, (long long)value,
-              (long long)low, (long long)high);
+    REFUSE_AS(stw_range_status(value, low), "%s %lld is not in %lld..%lld", field, (long long)value, (long long)low,
+              (long long)high);
 }
 
 /* A field that this op does not use. */
@@ -103,19 +103,17 @@ static stw_status resolve_output_dtype(const char *field, stw_dtype *dtype, stw_
 static stw_status check_dtypes(stw_jagged_desc *d, const stw_jagged_op_info *op) {
     int known = stw_dtype_valid(d->dtype) || (op->any_dtype && d->dtype >= STW_F64 && d->dtype <= STW_I64);
     if (!known)
-        REFUSE_AS(stw_dtype_status(d->dtype), "dtype %d of %s: accepted f16 1, bf16 2, f32 3%s",
-                  (int)d->dtype, op->name, op->any_dtype ? ", f64 4, i8 5, u8 6, i16 7, i32 8, i64 9" : "");
+        REFUSE_AS(stw_dtype_status(d->dtype), "dtype %d of %s: accepted f16 1, bf16 2, f32 3%s", (int)d->dtype,
+                  op->name, op->any_dtype ? ", f64 4, i8 5, u8 6, i16 7, i32 8, i64 9" : "");
     stw_status status = resolve_output_dtype("dx_dtype", &d->dx_dtype, d->dtype);
     if (status) return status;
-    if (op->fields & STW_JFIELD_MATMUL)
-        return resolve_output_dtype("dother_dtype", &d->dother_dtype, d->dtype);
+    if (op->fields & STW_JFIELD_MATMUL) return resolve_output_dtype("dother_dtype", &d->dother_dtype, d->dtype);
     if (!(op->fields & STW_JFIELD_WEIGHT)) return STW_OK;
     if (d->weight_dtype == STW_DTYPE_NONE) d->weight_dtype = d->dtype;
     int wider = d->op == STW_JAGGED_LAYER_NORM && d->weight_dtype == STW_F32;
     if (d->weight_dtype != d->dtype && !wider)
-        REFUSE_AS(stw_dtype_status(d->weight_dtype), "weight_dtype %d of %s is not dtype %s %d%s",
-                  (int)d->weight_dtype, op->name, stw_dtype_name(d->dtype), (int)d->dtype,
-                  d->op == STW_JAGGED_LAYER_NORM ? " or f32 3" : "");
+        REFUSE_AS(stw_dtype_status(d->weight_dtype), "weight_dtype %d of %s is not dtype %s %d%s", (int)d->weight_dtype,
+                  op->name, stw_dtype_name(d->dtype), (int)d->dtype, d->op == STW_JAGGED_LAYER_NORM ? " or f32 3" : "");
     status = resolve_output_dtype("dweight_dtype", &d->dweight_dtype, d->weight_dtype);
     return status ? status : resolve_output_dtype("dbias_dtype", &d->dbias_dtype, d->weight_dtype);
 }
@@ -134,13 +132,11 @@ static stw_status check_outputs(stw_jagged_desc *d, const stw_jagged_op_info *op
     if (!d->outputs)
         d->outputs = d->op == STW_JAGGED_LAYER_NORM && !(d->flags & STW_JAGGED_HAS_GAMMA) ? DX : op->outputs;
     if (d->accumulate & ~d->outputs)
-        REFUSE("accumulate 0x%x names outputs that are not asked for (outputs 0x%x)", d->accumulate,
-               d->outputs);
+        REFUSE("accumulate 0x%x names outputs that are not asked for (outputs 0x%x)", d->accumulate, d->outputs);
     for (int i = 0; i < 4; ++i)
         if (d->accumulate & rows[i].bit && rows[i].dtype != STW_F32)
-            REFUSE_AS(STW_E_UNSUPPORTED,
-                      "accumulate into %s of type %s: only f32 outputs accumulate (%s_dtype)", rows[i].name,
-                      stw_dtype_name(rows[i].dtype), rows[i].name);
+            REFUSE_AS(STW_E_UNSUPPORTED, "accumulate into %s of type %s: only f32 outputs accumulate (%s_dtype)",
+                      rows[i].name, stw_dtype_name(rows[i].dtype), rows[i].name);
     if (d->flags & ~op->flags)
         REFUSE("flags 0x%x has bits that %s does not take: accepted of 0x%x", d->flags, op->name, op->flags);
     if ((d->flags & STW_JAGGED_FULL) && (d->flags & STW_JAGGED_HAS_USED))
@@ -182,8 +178,7 @@ static stw_status check_sizes(stw_jagged_desc *d, const stw_jagged_op_info *op) 
         (status = check_range("outer", d->outer, 0, SIZE_MAX_48)) ||
         (status = check_range("inner", d->inner, 0, SIZE_MAX_48)) ||
         (status = check_range("padded", d->padded, 0, SIZE_MAX_48)) ||
-        (status = check_storage("storage", d->storage)) ||
-        (status = check_storage("grad_storage", d->grad_storage)) ||
+        (status = check_storage("storage", d->storage)) || (status = check_storage("grad_storage", d->grad_storage)) ||
         (status = check_storage("other_storage", d->other_storage)))
         return status;
     if (op->fields & STW_JFIELD_FEATURES) return check_range("out_features", d->out_features, 1, SIZE_MAX_48);
@@ -210,8 +205,8 @@ static stw_status check_dim(stw_jagged_desc *d, const stw_jagged_op_info *op) {
     if (d->op == STW_JAGGED_LAYER_NORM) d->dim = STW_DIM_INNER;
     int constant = d->dim == STW_DIM_OUTER || d->dim == STW_DIM_INNER;
     if (!constant && (d->dim_size || d->dim_after))
-        REFUSE("dim_size %lld, dim_after %lld with dim %s: accepted 0", (long long)d->dim_size,
-               (long long)d->dim_after, names[d->dim]);
+        REFUSE("dim_size %lld, dim_after %lld with dim %s: accepted 0", (long long)d->dim_size, (long long)d->dim_after,
+               names[d->dim]);
     if (constant) {
         int64_t whole = d->dim == STW_DIM_OUTER ? d->outer : d->inner;
         const char *field = d->dim == STW_DIM_OUTER ? "outer" : "inner";
@@ -229,8 +224,8 @@ static stw_status check_dim(stw_jagged_desc *d, const stw_jagged_op_info *op) {
     if (!(op->fields & STW_JFIELD_INDEX) || d->dim == STW_DIM_RAGGED) return STW_OK;
     int64_t size = d->dim == STW_DIM_COMPONENT ? d->components : d->dim_size;
     if (d->index < -size || d->index >= size)
-        REFUSE("index %lld is out of range: dim %s has %lld entries, accepted %lld..%lld",
-               (long long)d->index, names[d->dim], (long long)size, -(long long)size, (long long)size - 1);
+        REFUSE("index %lld is out of range: dim %s has %lld entries, accepted %lld..%lld", (long long)d->index,
+               names[d->dim], (long long)size, -(long long)size, (long long)size - 1);
     if (d->index < 0) d->index += size;
     return STW_OK;
 }
@@ -242,15 +237,14 @@ static stw_status check_shape(const char *name, int32_t rank, const int64_t *sha
     int64_t *product = outer_out;
     *outer_out = *inner_out = 1;
     if (rank < 1 || rank > STW_JAGGED_RANK_MAX)
-        REFUSE_AS(stw_range_status(rank, 1), "%s_rank %d is not in 1..%d", name[0] == 's' ? "shape" : "grad",
-                  rank, STW_JAGGED_RANK_MAX);
+        REFUSE_AS(stw_range_status(rank, 1), "%s_rank %d is not in 1..%d", name[0] == 's' ? "shape" : "grad", rank,
+                  STW_JAGGED_RANK_MAX);
     for (int i = 0; i < rank; ++i) {
         if (shape[i] == -1 && product == inner_out)
             REFUSE("%s[%d] is a second -1: exactly one extent is ragged", name, i);
         if (shape[i] == -1) {
             product = inner_out;
-        } else if (shape[i] < 1 || __builtin_mul_overflow(*product, shape[i], product) ||
-                   *product > SIZE_MAX_48) {
+        } else if (shape[i] < 1 || __builtin_mul_overflow(*product, shape[i], product) || *product > SIZE_MAX_48) {
             REFUSE_AS(stw_range_status(shape[i], 1),
                       "%s[%d] %lld: accepted -1 (ragged, once) and 1 or more, products below 2^48", name, i,
                       (long long)shape[i]);
@@ -266,29 +260,26 @@ static stw_status check_reshape(stw_jagged_desc *d) {
     if (!status) status = check_shape("grad_shape", d->grad_rank, d->grad_shape, &grad_outer, &grad_inner);
     if (status) return status;
     int64_t here, there;
-    if (__builtin_mul_overflow(d->outer, d->inner, &here) ||
-        __builtin_mul_overflow(grad_outer, grad_inner, &there) || here != there)
-        REFUSE(
-            "shape has %lld x %lld elements a ragged position, grad_shape %lld x %lld: not the same number",
-            (long long)d->outer, (long long)d->inner, (long long)grad_outer, (long long)grad_inner);
+    if (__builtin_mul_overflow(d->outer, d->inner, &here) || __builtin_mul_overflow(grad_outer, grad_inner, &there) ||
+        here != there)
+        REFUSE("shape has %lld x %lld elements a ragged position, grad_shape %lld x %lld: not the same number",
+               (long long)d->outer, (long long)d->inner, (long long)grad_outer, (long long)grad_inner);
     return STW_OK;
 }
 
 /* ---- matmul ---- */
 
-static stw_status check_matrix(const stw_jagged_desc *d, const char *name, uint32_t bases_flag,
-                               const char *flag_name, int rows, int cols, stw_jagged_storage storage,
-                               int64_t elements) {
+static stw_status check_matrix(const stw_jagged_desc *d, const char *name, uint32_t bases_flag, const char *flag_name,
+                               int rows, int cols, stw_jagged_storage storage, int64_t elements) {
     int ragged = (int)(d->ragged_axes >> rows & 1u) + (int)(d->ragged_axes >> cols & 1u);
     int bases = (d->flags & bases_flag) != 0;
     if (ragged == 2 && !bases)
-        REFUSE("%s has two ragged extents: %s in flags and args.%s_bases say where its components start",
-               name, flag_name, name);
+        REFUSE("%s has two ragged extents: %s in flags and args.%s_bases say where its components start", name,
+               flag_name, name);
     if (storage == STW_STORAGE_JAGGED && (ragged != 1 || bases))
-        REFUSE("%s's storage is jagged 1 with %d ragged extents%s: accepted with one, without bases", name,
-               ragged, bases ? " and bases" : "");
-    if (!bases && elements)
-        REFUSE("%s_elements %lld is set without %s in flags", name, (long long)elements, flag_name);
+        REFUSE("%s's storage is jagged 1 with %d ragged extents%s: accepted with one, without bases", name, ragged,
+               bases ? " and bases" : "");
+    if (!bases && elements) REFUSE("%s_elements %lld is set without %s in flags", name, (long long)elements, flag_name);
     return bases ? check_range(name[0] == 'x'   ? "x_elements"
                                : name[0] == 'o' ? "other_elements"
                                                 : "grad_elements",
@@ -301,10 +292,10 @@ static stw_status check_matmul(const stw_jagged_desc *d) {
     if (d->ragged_axes & ~7u) REFUSE("ragged_axes 0x%x: accepted bits of 0x7 (m, k, n)", d->ragged_axes);
     if (!d->ragged_axes && d->flags & STW_JAGGED_HAS_USED)
         REFUSE("flags has STW_JAGGED_HAS_USED, but ragged_axes is 0: no axis has lengths");
-    if ((status = check_matrix(d, "x", STW_JAGGED_X_BASES, "STW_JAGGED_X_BASES", STW_AXIS_M, STW_AXIS_K,
-                               d->storage, d->x_elements)) ||
-        (status = check_matrix(d, "other", STW_JAGGED_OTHER_BASES, "STW_JAGGED_OTHER_BASES", STW_AXIS_K,
-                               STW_AXIS_N, d->other_storage, d->other_elements)))
+    if ((status = check_matrix(d, "x", STW_JAGGED_X_BASES, "STW_JAGGED_X_BASES", STW_AXIS_M, STW_AXIS_K, d->storage,
+                               d->x_elements)) ||
+        (status = check_matrix(d, "other", STW_JAGGED_OTHER_BASES, "STW_JAGGED_OTHER_BASES", STW_AXIS_K, STW_AXIS_N,
+                               d->other_storage, d->other_elements)))
         return status;
     return check_matrix(d, "grad", STW_JAGGED_GRAD_BASES, "STW_JAGGED_GRAD_BASES", STW_AXIS_M, STW_AXIS_N,
                         d->grad_storage, d->grad_elements);

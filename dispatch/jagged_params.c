@@ -18,9 +18,9 @@ static uint32_t features_of(const stw_jagged_desc *d) {
     return features;
 }
 
-static stw_jagged_matrix_param matrix_of(const stw_jagged_desc *d, uint32_t rows, uint32_t cols,
-                                         uint32_t transposed, uint32_t bases, stw_jagged_storage storage,
-                                         int64_t elements, uint32_t gradient) {
+static stw_jagged_matrix_param matrix_of(const stw_jagged_desc *d, uint32_t rows, uint32_t cols, uint32_t transposed,
+                                         uint32_t bases, stw_jagged_storage storage, int64_t elements,
+                                         uint32_t gradient) {
     return (stw_jagged_matrix_param){.elements = elements,
                                      .rows = rows,
                                      .cols = cols,
@@ -35,10 +35,8 @@ static void split_shape(int32_t rank, const int64_t *shape, int64_t *outer_out, 
     int64_t *product = outer_out;
     *outer_out = *inner_out = 1;
     for (int i = 0; i < rank; ++i) {
-        if (shape[i] == -1)
-            product = inner_out;
-        else
-            *product *= shape[i];
+        if (shape[i] == -1) product = inner_out;
+        else *product *= shape[i];
     }
 }
 
@@ -94,11 +92,10 @@ void stw_jagged_params_fill(const stw_jagged_desc *d, stw_jagged_params *p) {
     p->grad_rows_outer = jagged ? 1 : p->grad_outer;
     fill_dim(d, p);
     if (!matmul) return;
-    p->x_matrix = matrix_of(d, STW_AXIS_M, STW_AXIS_K, STW_JAGGED_X_TRANSPOSED, STW_JAGGED_X_BASES,
-                            d->storage, d->x_elements, STW_JAGGED_DX);
-    p->other_matrix =
-        matrix_of(d, STW_AXIS_K, STW_AXIS_N, STW_JAGGED_OTHER_TRANSPOSED, STW_JAGGED_OTHER_BASES,
-                  d->other_storage, d->other_elements, STW_JAGGED_DOTHER);
+    p->x_matrix = matrix_of(d, STW_AXIS_M, STW_AXIS_K, STW_JAGGED_X_TRANSPOSED, STW_JAGGED_X_BASES, d->storage,
+                            d->x_elements, STW_JAGGED_DX);
+    p->other_matrix = matrix_of(d, STW_AXIS_K, STW_AXIS_N, STW_JAGGED_OTHER_TRANSPOSED, STW_JAGGED_OTHER_BASES,
+                                d->other_storage, d->other_elements, STW_JAGGED_DOTHER);
     p->grad_matrix = matrix_of(d, STW_AXIS_M, STW_AXIS_N, STW_JAGGED_GRAD_TRANSPOSED, STW_JAGGED_GRAD_BASES,
                                d->grad_storage, d->grad_elements, 0);
 }
@@ -151,8 +148,7 @@ static int64_t x_elements(const stw_jagged_params *p) {
 }
 
 static int64_t dx_elements(const stw_jagged_params *p) {
-    if (p->op == STW_JAGGED_FROM_PADDED)
-        return product(product(p->components, p->padded), product(p->outer, p->inner));
+    if (p->op == STW_JAGGED_FROM_PADDED) return product(product(p->components, p->padded), product(p->outer, p->inner));
     return x_elements(p);
 }
 
@@ -171,7 +167,7 @@ static int64_t line_elements(const stw_jagged_params *p) {
 
 int64_t stw_jagged_elements(const stw_jagged_params *p, stw_jagged_tensor tensor) {
     switch (tensor) {
-#define STW_JAGGED_TENSOR(ID, name, dtype, elements, used, output)                                           \
+#define STW_JAGGED_TENSOR(ID, name, dtype, elements, used, output)                                                     \
     case STW_JTENSOR_##ID: return elements;
 #include "common/jagged_tensors.def"
 #undef STW_JAGGED_TENSOR
@@ -196,7 +192,7 @@ static int reads_weight(const stw_jagged_params *p) {
 
 int stw_jagged_uses(const stw_jagged_params *p, stw_jagged_tensor tensor) {
     switch (tensor) {
-#define STW_JAGGED_TENSOR(ID, name, dtype, elements, used, output)                                           \
+#define STW_JAGGED_TENSOR(ID, name, dtype, elements, used, output)                                                     \
     case STW_JTENSOR_##ID: return (used) != 0;
 #include "common/jagged_tensors.def"
 #undef STW_JAGGED_TENSOR
@@ -213,7 +209,7 @@ typedef struct tensor_row {
 } tensor_row;
 
 static const tensor_row tensors[STW_JTENSOR_COUNT] = {
-#define STW_JAGGED_TENSOR(ID, name, dtype, elements, used, output)                                           \
+#define STW_JAGGED_TENSOR(ID, name, dtype, elements, used, output)                                                     \
     {#name, offsetof(stw_jagged_args, name), offsetof(stw_jagged_params, name), output},
 #include "common/jagged_tensors.def"
 #undef STW_JAGGED_TENSOR
@@ -231,8 +227,8 @@ static size_t element_of(const stw_jagged_params *p, int tensor) {
 static stw_status check_pointer(const char *name, const void *pointer, size_t element) {
     if (!pointer) return stw_fail(STW_E_INVALID, "jagged_bwd: args.%s is null", name);
     if ((uintptr_t)pointer % element)
-        return stw_fail(STW_E_INVALID, "jagged_bwd: args.%s %p is not aligned to its elements of %zu bytes",
-                        name, pointer, element);
+        return stw_fail(STW_E_INVALID, "jagged_bwd: args.%s %p is not aligned to its elements of %zu bytes", name,
+                        pointer, element);
     return STW_OK;
 }
 
@@ -244,8 +240,7 @@ static const void *pointer_at(const stw_jagged_args *args, const tensor_row *row
 
 static stw_status bind_tensors(const stw_jagged_args *args, stw_jagged_params *p) {
     for (int t = 0; t < STW_JTENSOR_COUNT; ++t) {
-        if (!stw_jagged_uses(p, (stw_jagged_tensor)t) || !stw_jagged_elements(p, (stw_jagged_tensor)t))
-            continue;
+        if (!stw_jagged_uses(p, (stw_jagged_tensor)t) || !stw_jagged_elements(p, (stw_jagged_tensor)t)) continue;
         const void *pointer = pointer_at(args, &tensors[t]);
         stw_status status = check_pointer(tensors[t].name, pointer, element_of(p, t));
         if (status) return status;
@@ -254,11 +249,10 @@ static stw_status bind_tensors(const stw_jagged_args *args, stw_jagged_params *p
                             tensors[t].name);
         for (int other = 0; other < t && tensors[t].output; ++other)
             if (pointer_at(args, &tensors[other]) == pointer && stw_jagged_uses(p, (stw_jagged_tensor)other))
-                return stw_fail(
-                    STW_E_INVALID,
-                    "jagged_bwd: args.%s and args.%s are the same memory: an output may not overlap "
-                    "another tensor",
-                    tensors[other].name, tensors[t].name);
+                return stw_fail(STW_E_INVALID,
+                                "jagged_bwd: args.%s and args.%s are the same memory: an output may not overlap "
+                                "another tensor",
+                                tensors[other].name, tensors[t].name);
         __builtin_memcpy((char *)p + tensors[t].params, &pointer, sizeof pointer);
     }
     return STW_OK;
@@ -289,8 +283,7 @@ static stw_status bind_axis(const stw_jagged_offsets *given, stw_jagged_params *
     }
     if (status || (!given->offsets_host && !given->used_host)) return status;
     if (!given->offsets_host)
-        return stw_fail(STW_E_INVALID, "jagged_bwd: args.axis[%d].used_host is given without offsets_host",
-                        i);
+        return stw_fail(STW_E_INVALID, "jagged_bwd: args.axis[%d].used_host is given without offsets_host", i);
     stw_jagged_axis_param host = *axis;
     int32_t bits = 0;
     host.offsets = given->offsets_host;
@@ -304,27 +297,23 @@ static stw_status bind_axes(const stw_jagged_args *args, stw_jagged_params *p) {
         stw_status status = bind_axis(&args->axis[i], p, i, &used);
         if (status) return status;
     }
-    if (!p->components || p->op == STW_JAGGED_ATTENTION || used == ((p->features & STW_JFEAT_USED) != 0))
-        return STW_OK;
+    if (!p->components || p->op == STW_JAGGED_ATTENTION || used == ((p->features & STW_JFEAT_USED) != 0)) return STW_OK;
     return used ? stw_fail(STW_E_INVALID, "jagged_bwd: args.axis[].used is given, but the plan lacks "
                                           "STW_JAGGED_HAS_USED")
-                : stw_fail(STW_E_INVALID,
-                           "jagged_bwd: args.axis[].used is null for every axis, but the plan has "
-                           "STW_JAGGED_HAS_USED");
+                : stw_fail(STW_E_INVALID, "jagged_bwd: args.axis[].used is null for every axis, but the plan has "
+                                          "STW_JAGGED_HAS_USED");
 }
 
-static stw_status bind_bases(const char *name, const char *flag, const int64_t *bases,
-                             const stw_jagged_params *p, stw_jagged_matrix_param *m) {
+static stw_status bind_bases(const char *name, const char *flag, const int64_t *bases, const stw_jagged_params *p,
+                             stw_jagged_matrix_param *m) {
     if (!m->has_bases && bases)
-        return stw_fail(STW_E_INVALID, "jagged_bwd: args.%s is given, but the plan lacks STW_JAGGED_%s", name,
-                        flag);
+        return stw_fail(STW_E_INVALID, "jagged_bwd: args.%s is given, but the plan lacks STW_JAGGED_%s", name, flag);
     if (!m->has_bases || !p->components) return STW_OK;
     m->bases = bases;
     return check_pointer(name, bases, sizeof *bases);
 }
 
-stw_status stw_jagged_params_bind(const stw_jagged_params *shape, const stw_jagged_args *args,
-                                  stw_jagged_params *p) {
+stw_status stw_jagged_params_bind(const stw_jagged_params *shape, const stw_jagged_args *args, stw_jagged_params *p) {
     *p = *shape;
     stw_status status;
     if ((status = bind_axes(args, p)) || (status = bind_tensors(args, p)) ||

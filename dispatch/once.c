@@ -71,8 +71,7 @@ static void class_of(const once *c, stw_plan_class *class) {
     stw_attn_params *p = &class->params;
     class->shape = &c->shape;
     *p = c->shape.params;
-    int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0,
-        packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
+    int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0, packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
     if (c->shape.stage_count) packed_q = packed_kv = 0; /* copies are made for exact sizes */
     if (packed_q) class_queries(rules, p);
     if (packed_kv) class_keys(rules, p);
@@ -116,10 +115,8 @@ static stw_status begin(once *c, stw_context *context, const stw_attn_desc *desc
 }
 
 static void end(once *c) {
-    if (c->slot)
-        stw_plan_cache_give(c->slot);
-    else
-        stw_plan_free(c->plan);
+    if (c->slot) stw_plan_cache_give(c->slot);
+    else stw_plan_free(c->plan);
 }
 
 static stw_status run(once *c, const char *args_name, stw_context *context, const stw_attn_desc *desc,

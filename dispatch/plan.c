@@ -47,8 +47,7 @@ stw_status stw_plan_make(stw_context *context, const stw_attn_desc *checked, con
                          const stw_attn_params *params, stw_text *why_all, stw_plan **plan_out) {
     stw_plan_kind kind = shape->kind;
     if (checked->dtype == STW_F64 && !context->ops->attn_f64)
-        return stw_fail(STW_E_UNSUPPORTED,
-                        "%s: dtype f64: backend %s takes f16, bf16, f32; the CPU backend takes f64",
+        return stw_fail(STW_E_UNSUPPORTED, "%s: dtype f64: backend %s takes f16, bf16, f32; the CPU backend takes f64",
                         stw_plan_kind_name(kind), stw_backend_name(context->ops->backend));
     stw_plan *plan = calloc(1, sizeof *plan);
     if (!plan) return stw_fail(STW_E_NO_MEMORY, "%s_plan: no memory", stw_plan_kind_name(kind));
@@ -63,13 +62,11 @@ stw_status stw_plan_make(stw_context *context, const stw_attn_desc *checked, con
     memcpy(plan->work.stage, shape->stage, shape->stage_count * sizeof shape->stage[0]);
     stw_facts facts = stw_facts_of(&plan->work, &context->device);
     stw_text own = stw_text_in(plan->why, sizeof plan->why);
-    stw_status status =
-        stw_select(&context->rules, &facts, context->ops, &context->device, context->env.variant,
-                   why_all != NULL, why_all ? why_all : &own, &plan->work.variant);
+    stw_status status = stw_select(&context->rules, &facts, context->ops, &context->device, context->env.variant,
+                                   why_all != NULL, why_all ? why_all : &own, &plan->work.variant);
     stw_text passed = stw_text_in(plan->passed, sizeof plan->passed);
     if (!status && !context->env.variant[0])
-        stw_select_passed(&context->rules, &facts, context->ops, &context->device, plan->work.variant,
-                          &passed);
+        stw_select_passed(&context->rules, &facts, context->ops, &context->device, plan->work.variant, &passed);
     if (!status) select_unaligned(context, &plan->work);
     if (!status) status = context->ops->attn_prepare(&context->device, &plan->work);
     if (status) {
@@ -80,8 +77,8 @@ stw_status stw_plan_make(stw_context *context, const stw_attn_desc *checked, con
     return STW_OK;
 }
 
-stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
-                          stw_text *why_all, stw_plan **plan_out) {
+stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind, stw_text *why_all,
+                          stw_plan **plan_out) {
     stw_attn_desc checked = *desc;
     stw_attn_work shape;
     stw_status status = stw_attn_check(&checked, kind);
@@ -144,9 +141,8 @@ void stw_plan_note_call(const stw_plan *plan, const stw_attn_params *params) {
     if (atomic_exchange(told, 1)) return;
     char problem[512];
     stw_problem_format(&plan->desc, (stw_problem_op)work->kind, problem, sizeof problem);
-    if (!stw_log_try(STW_LOG_TRACE,
-                     "call: %s: %s, not %s: q %p, k %p, v %p or dout %p is no multiple of 16 bytes", problem,
-                     work->unaligned_variant->id, work->variant->id, params->q.data, params->k.data,
+    if (!stw_log_try(STW_LOG_TRACE, "call: %s: %s, not %s: q %p, k %p, v %p or dout %p is no multiple of 16 bytes",
+                     problem, work->unaligned_variant->id, work->variant->id, params->q.data, params->k.data,
                      params->v.data, params->dout.data))
         atomic_store(told, 0);
 }
@@ -173,15 +169,11 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
                  : work->params.features & STW_FEAT_DETERMINISTIC ? "yes"
                                                                   : "not asked for");
     stw_text_add(text, "costs more: ");
-    if (plan->passed[0])
-        stw_text_add(text, "%s\n", plan->passed);
-    else if (work->slower)
-        stw_text_add(text, "%s: not the fastest kernels of %s\n", work->slower, variant->id);
+    if (plan->passed[0]) stw_text_add(text, "%s\n", plan->passed);
+    else if (work->slower) stw_text_add(text, "%s: not the fastest kernels of %s\n", work->slower, variant->id);
     else if (work->unaligned_variant)
-        stw_text_add(text, "q, k, v or dout that start at no multiple of 16 bytes: %s\n",
-                     work->unaligned_variant->id);
-    else
-        stw_text_add(text, "nothing\n");
+        stw_text_add(text, "q, k, v or dout that start at no multiple of 16 bytes: %s\n", work->unaligned_variant->id);
+    else stw_text_add(text, "nothing\n");
     for (uint32_t i = 0; i < work->stage_count; ++i)
         stw_text_add(text, "%s%s%s", i ? ", " : "copied: ", stw_tensor_rows[work->stage[i].tensor].name,
                      i + 1 < work->stage_count ? "" : " to contiguous rows of the workspace, first\n");

@@ -42,8 +42,8 @@ void stw_plan_log(const stw_plan *plan);
 
 /* Checks, selects and prepares on an opened context, without logging. `why_all` (optional)
  * gets a line for every rule that was passed over. Shared by the plan calls and explain. */
-stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind,
-                          stw_text *why_all, stw_plan **plan_out);
+stw_status stw_plan_build(stw_context *context, const stw_attn_desc *desc, stw_plan_kind kind, stw_text *why_all,
+                          stw_plan **plan_out);
 
 /* The same for a jagged operation (jagged_bwd.c). */
 stw_status stw_jagged_plan_build(stw_context *context, const stw_jagged_desc *desc, stw_plan **plan_out);
@@ -54,13 +54,11 @@ void stw_jagged_plan_text(const stw_plan *plan, stw_text *text);
 stw_status stw_plan_place_workspace(const char *who, const stw_plan *plan, void **workspace, size_t size);
 
 /* Bytes of workspace that a call divides: copies of inputs, then the backend's own. */
-static inline size_t stw_plan_bytes(const stw_plan *plan) {
-    return plan->work.stage_size + plan->work.workspace_size;
-}
+static inline size_t stw_plan_bytes(const stw_plan *plan) { return plan->work.stage_size + plan->work.workspace_size; }
 
 /* Runs a bound call of a plan of attention on a workspace that has been placed. (attn_bwd.c) */
-stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, void *workspace,
-                        stw_stream stream, uint32_t cpu_threads);
+stw_status stw_plan_run(const stw_plan *plan, const stw_attn_params *params, void *workspace, stw_stream stream,
+                        uint32_t cpu_threads);
 
 /* The names in a run call's texts. */
 typedef struct stw_call_names {
@@ -70,8 +68,7 @@ typedef struct stw_call_names {
 /* Runs a plan of attention with the arguments of one call. `shape`: plan->work.params, or those of a call of
  * the plan's class. */
 stw_status stw_plan_call(const stw_call_names *names, const stw_plan *plan, const stw_attn_params *shape,
-                         const stw_attn_args *args, void *workspace, size_t workspace_size,
-                         stw_stream stream);
+                         const stw_attn_args *args, void *workspace, size_t workspace_size, stw_stream stream);
 
 /* After a call: the plan's first one that its pointers sent to unaligned_variant is a line of the log. */
 void stw_plan_note_call(const stw_plan *plan, const stw_attn_params *params);

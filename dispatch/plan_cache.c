@@ -9,8 +9,7 @@
 
 #define SLOT_TAKEN (1u << 31)
 
-_Static_assert(offsetof(stw_attn_params, dropout_p) + sizeof(double) + 18 * sizeof(uint32_t) ==
-                   sizeof(stw_attn_params),
+_Static_assert(offsetof(stw_attn_params, dropout_p) + sizeof(double) + 18 * sizeof(uint32_t) == sizeof(stw_attn_params),
                "the parameter block ends without a gap");
 
 /* Four chains, since one of so many words waits for its multiplications. */
@@ -53,9 +52,7 @@ stw_plan_slot *stw_plan_cache_take(stw_plan_cache *cache, const stw_plan_class *
     return NULL;
 }
 
-void stw_plan_cache_give(stw_plan_slot *slot) {
-    atomic_fetch_sub_explicit(&slot->users, 1, memory_order_release);
-}
+void stw_plan_cache_give(stw_plan_slot *slot) { atomic_fetch_sub_explicit(&slot->users, 1, memory_order_release); }
 
 /* The slot used longest ago of those that nobody uses, for this thread alone; NULL: none, or a call has just
  * begun to use it. */
@@ -91,6 +88,5 @@ stw_plan_slot *stw_plan_cache_keep(stw_plan_cache *cache, const stw_plan_class *
  * may have been freeing the plan. */
 void stw_plan_cache_end(stw_plan_cache *cache) {
     for (size_t i = 0; i < STW_PLAN_CACHE_SLOTS; ++i)
-        if (!atomic_load_explicit(&cache->slot[i].users, memory_order_acquire))
-            stw_plan_free(cache->slot[i].plan);
+        if (!atomic_load_explicit(&cache->slot[i].users, memory_order_acquire)) stw_plan_free(cache->slot[i].plan);
 }

@@ -20,8 +20,7 @@ typedef struct stw_plan_slot {
 
 /* All zeros: empty. */
 typedef struct stw_plan_cache {
-    atomic_uint_fast64_t
-        hash[STW_PLAN_CACHE_SLOTS]; /* of the slots' plans, apart: looked through by every call */
+    atomic_uint_fast64_t hash[STW_PLAN_CACHE_SLOTS]; /* of the slots' plans, apart: looked through by every call */
     stw_plan_slot slot[STW_PLAN_CACHE_SLOTS];
     atomic_uint_fast64_t kept; /* plans, so far */
 } stw_plan_cache;

@@ -108,8 +108,8 @@ static void describe_nvidia(const stw_probe_facts *facts, size_t index, stw_devi
     snprintf(info->uuid, sizeof info->uuid, "%s", record->uuid);
     info->memory_bytes = record->memory_bytes;
     if (!stw_arch_of_cc(record->major, record->minor, info->arch)) {
-        snprintf(info->note, sizeof info->note, "compute capability not known%s%s",
-                 record->note[0] ? ": " : "", record->note);
+        snprintf(info->note, sizeof info->note, "compute capability not known%s%s", record->note[0] ? ": " : "",
+                 record->note);
     } else if (!stw_cuda_row_of_cc(record->major, record->minor, 0)) {
         snprintf(info->note, sizeof info->note, "%s is older than compute capability 8.0, which kernels need",
                  info->arch);
@@ -123,19 +123,15 @@ static void describe_nvidia(const stw_probe_facts *facts, size_t index, stw_devi
 static void describe_amd(const stw_probe_facts *facts, size_t index, stw_device_info *info) {
     const stw_kfd_gpu *gpu = &facts->kfd.gpus[index];
     int named = gpu->name[0] && strcmp(gpu->name, "ip discovery"); /* what newer kernels say of every GPU */
-    snprintf(info->name, sizeof info->name, "AMD %s, PCI device 0x%04x", named ? gpu->name : "GPU",
-             gpu->device_id);
-    if (gpu->unique_id)
-        snprintf(info->uuid, sizeof info->uuid, "GPU-%016llx", (unsigned long long)gpu->unique_id);
+    snprintf(info->name, sizeof info->name, "AMD %s, PCI device 0x%04x", named ? gpu->name : "GPU", gpu->device_id);
+    if (gpu->unique_id) snprintf(info->uuid, sizeof info->uuid, "GPU-%016llx", (unsigned long long)gpu->unique_id);
     info->memory_bytes = gpu->memory_bytes;
     info->compute_units = gpu->simd_per_cu ? gpu->simd_count / gpu->simd_per_cu : 0;
     if (!stw_arch_of_gfx_version(gpu->gfx_version, info->arch)) {
         stw_text note = stw_text_in(info->note, sizeof info->note);
         stw_text_add(&note, "KFD node %u: ", gpu->node);
-        if (gpu->note[0])
-            stw_text_add(&note, "%s", gpu->note);
-        else
-            stw_text_add(&note, "gfx_target_version %llu is no arch", (unsigned long long)gpu->gfx_version);
+        if (gpu->note[0]) stw_text_add(&note, "%s", gpu->note);
+        else stw_text_add(&note, "gfx_target_version %llu is no arch", (unsigned long long)gpu->gfx_version);
     } else if (!stw_arch_find(STW_BACKEND_HIP, info->arch)) {
         stw_text note = stw_text_in(info->note, sizeof info->note);
         stw_text_add(&note, "%s is not among this library's archs (images in this build: ", info->arch);
@@ -156,9 +152,7 @@ static void describe_cpu(const stw_probe_facts *facts, stw_device_info *info) {
     snprintf(info->name, sizeof info->name, "%s", facts->cpu_name);
 }
 
-size_t stw_probe_count(const stw_probe_facts *facts) {
-    return nvidia_devices(facts) + facts->kfd.count + 1;
-}
+size_t stw_probe_count(const stw_probe_facts *facts) { return nvidia_devices(facts) + facts->kfd.count + 1; }
 
 void stw_probe_device(const stw_probe_facts *facts, size_t index, stw_device_info *info) {
     size_t nvidia = nvidia_devices(facts), amd = facts->kfd.count;
@@ -166,10 +160,8 @@ void stw_probe_device(const stw_probe_facts *facts, size_t index, stw_device_inf
     if (index < nvidia) {
         info->backend = STW_BACKEND_CUDA;
         info->device = (int32_t)index;
-        if (facts->nvml_works)
-            describe_nvidia(facts, index, info);
-        else
-            describe_nvidia_node(facts, info);
+        if (facts->nvml_works) describe_nvidia(facts, index, info);
+        else describe_nvidia_node(facts, info);
     } else if (index < nvidia + amd) {
         info->backend = STW_BACKEND_HIP;
         info->device = (int32_t)(index - nvidia);

@@ -34,8 +34,7 @@ static void nvml_load(void) {
     stw_text note = stw_text_in(nvml_load_note, sizeof nvml_load_note);
     if (!stw_dso_open(&dso, sonames, 1, &reason)) {
         stw_text_add(&note, "%s", words);
-    } else if (!stw_dso_bind(&dso, nvml_rows, sizeof nvml_rows / sizeof nvml_rows[0], &nvml, &reason,
-                             &optional)) {
+    } else if (!stw_dso_bind(&dso, nvml_rows, sizeof nvml_rows / sizeof nvml_rows[0], &nvml, &reason, &optional)) {
         stw_text_add(&note, "%s lacks %s", dso.soname, words);
         stw_dso_close(&dso);
     } else {
@@ -51,8 +50,7 @@ static int told(stw_probe_nvidia *record, const char *call, int error) {
 
 static void nvml_device(unsigned index, stw_probe_nvidia *record) {
     void *device = NULL;
-    if (!told(record, "nvmlDeviceGetHandleByIndex_v2", nvml.nvmlDeviceGetHandleByIndex_v2(index, &device)))
-        return;
+    if (!told(record, "nvmlDeviceGetHandleByIndex_v2", nvml.nvmlDeviceGetHandleByIndex_v2(index, &device))) return;
     if (!told(record, "nvmlDeviceGetCudaComputeCapability",
               nvml.nvmlDeviceGetCudaComputeCapability(device, &record->major, &record->minor)))
         record->major = record->minor = 0;

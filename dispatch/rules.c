@@ -20,13 +20,11 @@ static const char *const fact_names[STW_FACT_COUNT] = {
 #undef STW_FACT
 };
 
-const char *stw_fact_name(int fact) {
-    return fact_names[fact];
-}
+const char *stw_fact_name(int fact) { return fact_names[fact]; }
 
 static stw_status bad_word(const char *word, size_t length, const char *accepted) {
-    return stw_fail(STW_E_INVALID, "condition %.*s is not understood: %s", (int)(length > 80 ? 80 : length),
-                    word, accepted);
+    return stw_fail(STW_E_INVALID, "condition %.*s is not understood: %s", (int)(length > 80 ? 80 : length), word,
+                    accepted);
 }
 
 /* "f16|bf16" of the word's value to bits. */
@@ -39,8 +37,7 @@ static stw_status parse_choices(const char *word, size_t length, const char *val
         size_t size = (size_t)((bar ? bar : end) - value);
         uint32_t bit = 0;
         for (uint32_t i = 0; i < 3; ++i)
-            if (strlen(names[fact][i]) == size && !memcmp(names[fact][i], value, size))
-                bit = 2u << (fact && i ? 1 : i);
+            if (strlen(names[fact][i]) == size && !memcmp(names[fact][i], value, size)) bit = 2u << (fact && i ? 1 : i);
         if (!bit) return bad_word(word, length, fact == STW_FACT_dtype ? "dtype=f16|bf16|f32" : "op=bwd|fwd");
         *bits_out |= bit;
         if (!bar) return STW_OK;
@@ -51,9 +48,7 @@ static stw_status parse_choices(const char *word, size_t length, const char *val
 static stw_status parse_word(const char *word, size_t length, stw_rule *rule) {
     size_t name = strcspn(word, "<>= ");
     int fact = 0;
-    while (fact < STW_FACT_COUNT &&
-           (strlen(fact_names[fact]) != name || memcmp(fact_names[fact], word, name)))
-        ++fact;
+    while (fact < STW_FACT_COUNT && (strlen(fact_names[fact]) != name || memcmp(fact_names[fact], word, name))) ++fact;
     if (fact == STW_FACT_COUNT)
         return bad_word(word, length,
                         "its key is none of dtype, op, head_dim, head_dim_v, seq_q, seq_kv, batch_heads, "
@@ -120,8 +115,7 @@ static int parse_line(const char *name, int number, char *line, const stw_attn_t
     if (blank_or_comment(text)) return 0;
     int empty = sscanf(text, "STW_RULE(\"\" , %63[A-Za-z0-9_] )%n", id, &used) == 1 && used > 0;
     if (!empty) used = 0;
-    if (!empty && sscanf(text, "STW_RULE(\"%399[^\"]\" , %63[A-Za-z0-9_] )%n", conditions, id, &used) != 2)
-        used = 0;
+    if (!empty && sscanf(text, "STW_RULE(\"%399[^\"]\" , %63[A-Za-z0-9_] )%n", conditions, id, &used) != 2) used = 0;
     if (!used || !blank_or_comment(text + used)) {
         stw_fail(STW_E_INVALID,
                  "STERNWAY_TUNING %.200s line %d: expected STW_RULE(\"conditions\", variant), a comment "
@@ -152,8 +146,8 @@ stw_status stw_rules_parse(const char *name, const char *text, const stw_attn_ta
         size_t length = strcspn(text, "\n");
         ++number;
         if (length >= sizeof line)
-            return stw_fail(STW_E_INVALID, "STERNWAY_TUNING %.200s line %d: longer than %zu characters", name,
-                            number, sizeof line - 1);
+            return stw_fail(STW_E_INVALID, "STERNWAY_TUNING %.200s line %d: longer than %zu characters", name, number,
+                            sizeof line - 1);
         memcpy(line, text, length);
         line[length] = 0;
         text += length + (text[length] == '\n');
@@ -181,8 +175,7 @@ static stw_status read_file(const char *path, char **text_out) {
     if (failed) return stw_fail(STW_E_INVALID, "STERNWAY_TUNING %.200s: %s", path, strerror(error));
     if (size > TUNING_FILE_MAX)
         return stw_fail(STW_E_INVALID, "STERNWAY_TUNING %.200s: longer than %d bytes", path, TUNING_FILE_MAX);
-    if (memchr(text, 0, size))
-        return stw_fail(STW_E_INVALID, "STERNWAY_TUNING %.200s: not a text file", path);
+    if (memchr(text, 0, size)) return stw_fail(STW_E_INVALID, "STERNWAY_TUNING %.200s: not a text file", path);
     text[size] = 0;
     return STW_OK;
 }

@@ -66,8 +66,8 @@ static stw_status select_forced(const stw_rules *rules, const stw_facts *facts, 
         stw_text list = stw_text_in(known, sizeof known);
         for (size_t i = 0; i < rules->table->variant_count; ++i)
             stw_text_add(&list, "%s%s", i ? ", " : "", rules->table->variants[i].id);
-        return stw_fail(STW_E_INVALID, "STERNWAY_VARIANT=%s: %s has no such variant, but %s", id,
-                        rules->table->arch, known);
+        return stw_fail(STW_E_INVALID, "STERNWAY_VARIANT=%s: %s has no such variant, but %s", id, rules->table->arch,
+                        known);
     }
     const char *refusal = refusal_of(variant, facts, ops, device);
     if (refusal) return stw_fail(STW_E_UNSUPPORTED, "STERNWAY_VARIANT=%s: %s", id, refusal);
@@ -82,16 +82,13 @@ static int is_of_op(const stw_rule *rule, const stw_facts *facts) {
 
 /* What did not fit: the variant's own words, or the fact. */
 static void add_reason(int misfit, const char *refusal, const stw_facts *facts, stw_text *text) {
-    if (refusal)
-        stw_text_add(text, "%s", refusal);
+    if (refusal) stw_text_add(text, "%s", refusal);
     else if (misfit == STW_FACT_dtype)
         stw_text_add(text, "dtype is %s", stw_dtype_name((stw_dtype)facts->value[misfit]));
-    else
-        stw_text_add(text, "%s is %lld", stw_fact_name(misfit), (long long)facts->value[misfit]);
+    else stw_text_add(text, "%s is %lld", stw_fact_name(misfit), (long long)facts->value[misfit]);
 }
 
-static void add_rejected(const stw_rule *rule, int misfit, const char *refusal, const stw_facts *facts,
-                         stw_text *why) {
+static void add_rejected(const stw_rule *rule, int misfit, const char *refusal, const stw_facts *facts, stw_text *why) {
     if (!is_of_op(rule, facts)) return;
     stw_text_add(why, "not %s (rule %s): ", rule->variant->id, rule->text);
     add_reason(misfit, refusal, facts, why);
@@ -102,12 +99,10 @@ void stw_select_passed(const stw_rules *rules, const stw_facts *facts, const stw
                        const stw_device *device, const stw_variant *chosen, stw_text *passed) {
     const stw_rule *last = NULL;
     for (size_t i = 0; i < rules->count && rules->rules[i].variant != chosen; ++i)
-        if (rules->rules[i].variant->own && is_of_op(&rules->rules[i], facts))
-            last = &rules->rules[i];
+        if (rules->rules[i].variant->own && is_of_op(&rules->rules[i], facts)) last = &rules->rules[i];
     if (!last || chosen->own) return;
     int misfit = misfit_of(last, facts);
-    add_reason(misfit, misfit == STW_FACT_COUNT ? refusal_of(last->variant, facts, ops, device) : NULL, facts,
-               passed);
+    add_reason(misfit, misfit == STW_FACT_COUNT ? refusal_of(last->variant, facts, ops, device) : NULL, facts, passed);
     stw_text_add(passed, ": not %s", last->variant->id);
 }
 
@@ -115,19 +110,18 @@ void stw_select_passed(const stw_rules *rules, const stw_facts *facts, const stw
 static int is_chosen_in(const stw_rules *rules, size_t first, size_t end, const stw_variant *variant,
                         const stw_facts *facts) {
     for (size_t i = first; i < end; ++i)
-        if (rules->rules[i].variant == variant && misfit_of(&rules->rules[i], facts) == STW_FACT_COUNT)
-            return 1;
+        if (rules->rules[i].variant == variant && misfit_of(&rules->rules[i], facts) == STW_FACT_COUNT) return 1;
     return 0;
 }
 
 /* What would run without rule `chosen`, without the next, ...: STERNWAY_VARIANT takes these. */
-static void add_next(const stw_rules *rules, size_t chosen, const stw_facts *facts,
-                     const stw_backend_ops *ops, const stw_device *device, stw_text *why) {
+static void add_next(const stw_rules *rules, size_t chosen, const stw_facts *facts, const stw_backend_ops *ops,
+                     const stw_device *device, stw_text *why) {
     int any = 0;
     for (size_t i = chosen + 1; i < rules->count; ++i) {
         const stw_variant *variant = rules->rules[i].variant;
-        if (!is_chosen_in(rules, i, i + 1, variant, facts) ||
-            is_chosen_in(rules, chosen, i, variant, facts) || refusal_of(variant, facts, ops, device))
+        if (!is_chosen_in(rules, i, i + 1, variant, facts) || is_chosen_in(rules, chosen, i, variant, facts) ||
+            refusal_of(variant, facts, ops, device))
             continue;
         stw_text_add(why, "%s%s", any++ ? ", " : "next: ", variant->id);
     }

@@ -10,20 +10,20 @@
 #include "tables.h"
 
 /* STW_FACT(key): what a rule may ask about a problem and a device. */
-#define STW_FACTS                                                                                            \
-    STW_FACT(dtype)    /* f16, bf16, f32                                  */                                 \
-    STW_FACT(op)       /* bwd, fwd                                        */                                 \
-    STW_FACT(head_dim) /* the larger of head_dim_qk and head_dim_v        */                                 \
-    STW_FACT(head_dim_v)                                                                                     \
-    STW_FACT(seq_q)       /* max_seq_q                                       */                              \
-    STW_FACT(seq_kv)      /* max_seq_kv                                      */                              \
-    STW_FACT(batch_heads) /* batch * heads_q                                 */                              \
-    STW_FACT(group)       /* heads_q / heads_kv                              */                              \
-    STW_FACT(smem_kb)     /* shared memory a block of the device can have    */                              \
-    STW_FACT(causal)      /* 1: keys beyond the diagonal are masked          */                              \
-    STW_FACT(packed)                                                                                         \
-    STW_FACT(bias)                                                                                           \
-    STW_FACT(dropout)                                                                                        \
+#define STW_FACTS                                                                                                      \
+    STW_FACT(dtype)    /* f16, bf16, f32                                  */                                           \
+    STW_FACT(op)       /* bwd, fwd                                        */                                           \
+    STW_FACT(head_dim) /* the larger of head_dim_qk and head_dim_v        */                                           \
+    STW_FACT(head_dim_v)                                                                                               \
+    STW_FACT(seq_q)       /* max_seq_q                                       */                                        \
+    STW_FACT(seq_kv)      /* max_seq_kv                                      */                                        \
+    STW_FACT(batch_heads) /* batch * heads_q                                 */                                        \
+    STW_FACT(group)       /* heads_q / heads_kv                              */                                        \
+    STW_FACT(smem_kb)     /* shared memory a block of the device can have    */                                        \
+    STW_FACT(causal)      /* 1: keys beyond the diagonal are masked          */                                        \
+    STW_FACT(packed)                                                                                                   \
+    STW_FACT(bias)                                                                                                     \
+    STW_FACT(dropout)                                                                                                  \
     STW_FACT(deterministic)
 
 enum {

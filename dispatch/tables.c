@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define VARIANT_ROW(id, hd, bm, bn, stages, warps, smem_kb, loop)                                            \
+#define VARIANT_ROW(id, hd, bm, bn, stages, warps, smem_kb, loop)                                                      \
     {#id, hd, bm, bn, stages, warps, smem_kb, LOOP_OF(loop), !__builtin_strncmp(#id, ARCH_TEXT, sizeof ARCH_TEXT - 1)},
 /* LOOP_OF of an arch whose backend this program holds, and of any other: a name alone. */
 #if defined(STW_TABLES_ALONE)
@@ -14,21 +14,18 @@
 #else
 #define LOOP_BUILT(word) &stw_attn_loop_##word
 #endif
-#define LOOP_NAMED(word) &(const stw_attn_loop){.name = #word}
+#define LOOP_NAMED(word)                                                                                               \
+    &(const stw_attn_loop) { .name = #word }
 #define LOOP_DECLARED(id, hd, bm, bn, stages, warps, smem_kb, loop) extern const stw_attn_loop stw_attn_loop_##loop;
-#define RULE_ROW(conditions, id) {conditions, #id},
-#define COUNT(array)             (sizeof(array) / sizeof(array)[0])
-#define TABLE(arch)                                                                                          \
+#define RULE_ROW(conditions, id)                                    {conditions, #id},
+#define COUNT(array)                                                (sizeof(array) / sizeof(array)[0])
+#define TABLE(arch)                                                                                                    \
     {#arch, attn_variants_##arch, COUNT(attn_variants_##arch), attn_rules_##arch, COUNT(attn_rules_##arch)},
 #include "attn_tables.inc"
 
-size_t stw_attn_table_count(void) {
-    return COUNT(attn_tables);
-}
+size_t stw_attn_table_count(void) { return COUNT(attn_tables); }
 
-const stw_attn_table *stw_attn_table_at(size_t index) {
-    return &attn_tables[index];
-}
+const stw_attn_table *stw_attn_table_at(size_t index) { return &attn_tables[index]; }
 
 const stw_attn_table *stw_attn_table_find(const char *arch) {
     for (size_t i = 0; i < COUNT(attn_tables); ++i)

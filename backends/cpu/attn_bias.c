@@ -72,16 +72,15 @@ static void run_task(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw
         for (int64_t h = k->head.first; h < k->head.end; ++h) sum_head(job, t, k, &seq, h, &loaded);
     }
     fold(t->sum, l, !p->dbias.query, !p->dbias.key);
-    int64_t i0 = p->dbias.query ? k->query_block.first * l->bm : 0,
-            j0 = p->dbias.key ? k->key_block.first * l->bn : 0;
+    int64_t i0 = p->dbias.query ? k->query_block.first * l->bm : 0, j0 = p->dbias.key ? k->key_block.first * l->bn : 0;
     int64_t rows = p->dbias.query ? stw_min_i64(l->bm, p->max_seq_q - i0) : 1;
     int64_t cols = p->dbias.key ? stw_min_i64(l->bn, p->max_seq_kv - j0) : 1;
     int64_t b = p->dbias.batch ? k->batch.first : 0, h = p->dbias.head ? k->head.first : 0;
     int64_t size = p->dbias_dtype == STW_F32 ? 4 : 2;
     char *to = (char *)p->dbias.data +
                (b * p->dbias.batch + h * p->dbias.head + i0 * p->dbias.query + j0 * p->dbias.key) * size;
-    job->tile->store_rows(to, p->dbias.query, p->dbias_dtype, (p->accumulate & STW_OUT_DBIAS) != 0, t->sum,
-                          l->bn, (uint32_t)rows, (uint32_t)cols, 1.0f);
+    job->tile->store_rows(to, p->dbias.query, p->dbias_dtype, (p->accumulate & STW_OUT_DBIAS) != 0, t->sum, l->bn,
+                          (uint32_t)rows, (uint32_t)cols, 1.0f);
 }
 
 int stw_cpu_claim_bias(stw_cpu_job *job, stw_cpu_bias_task *task_out) {

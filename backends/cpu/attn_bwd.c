@@ -19,8 +19,7 @@ static void run_phase(void *data, uint32_t worker) {
     fegetenv(&before);
     fesetenv(FE_DFL_ENV);
     run->fn(run->job, worker);
-    atomic_thread_fence(
-        memory_order_seq_cst); /* stores past the caches, of jagged tiles, are not ordered by less */
+    atomic_thread_fence(memory_order_seq_cst); /* stores past the caches, of jagged tiles, are not ordered by less */
     fesetenv(&before);
 }
 
@@ -32,8 +31,8 @@ static uint32_t useful_threads(const stw_attn_params *p, uint32_t threads) {
     return pairs * (p->head_dim_qk + p->head_dim_v) < ALONE_BELOW ? 1 : threads;
 }
 
-void stw_cpu_run_phases(const stw_device *device, uint32_t threads, void *job,
-                        const stw_cpu_progress *progress, const stw_pool_fn *phases, uint32_t count) {
+void stw_cpu_run_phases(const stw_device *device, uint32_t threads, void *job, const stw_cpu_progress *progress,
+                        const stw_pool_fn *phases, uint32_t count) {
     const stw_cpu_state *state = device->state;
     stw_pool *pool = threads > 1 && stw_pool_try_acquire(state->pool) ? state->pool : NULL;
     *progress->threads = pool ? threads : 1;
@@ -77,9 +76,8 @@ static void sink_phase(void *data, uint32_t worker) {
     }
 }
 
-stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream,
-                            uint32_t cpu_threads) {
+stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                            void *workspace, stw_stream stream, uint32_t cpu_threads) {
     (void)stream;
     stw_status status = stw_cpu_check_data("attn_bwd", params);
     if (status) return status;
@@ -94,13 +92,12 @@ stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
     uint32_t queries = STW_OUT_DQ | direct, keys = STW_OUT_DK | STW_OUT_DV;
     stw_pool_fn sink = outputs & STW_OUT_DSINK ? sink_phase : NULL;
     if (params->dtype == STW_F64) {
-        const stw_pool_fn phases[] = {
-            stw_f64_rows_phase, sink, job.layout.bias_summed ? stw_f64_bias_phase : NULL,
-            outputs & queries ? stw_f64_queries_phase : NULL, outputs & keys ? stw_f64_keys_phase : NULL};
+        const stw_pool_fn phases[] = {stw_f64_rows_phase, sink, job.layout.bias_summed ? stw_f64_bias_phase : NULL,
+                                      outputs & queries ? stw_f64_queries_phase : NULL,
+                                      outputs & keys ? stw_f64_keys_phase : NULL};
         stw_cpu_run(device, &job, phases, 5);
     } else {
-        const stw_pool_fn phases[] = {stw_cpu_rows_phase, sink,
-                                      job.layout.bias_summed ? stw_cpu_bias_phase : NULL,
+        const stw_pool_fn phases[] = {stw_cpu_rows_phase, sink, job.layout.bias_summed ? stw_cpu_bias_phase : NULL,
                                       outputs & (queries | keys) ? stw_cpu_main_phase : NULL};
         stw_cpu_run(device, &job, phases, 4);
     }

@@ -10,29 +10,27 @@ typedef struct check {
     stw_status status;
 } check;
 
-#define REFUSE(c, bit, ...)                                                                                  \
-    do {                                                                                                     \
-        if (!(c)->bits) (c)->status = stw_fail(STW_E_INVALID, __VA_ARGS__);                                  \
-        (c)->bits |= (bit);                                                                                  \
+#define REFUSE(c, bit, ...)                                                                                            \
+    do {                                                                                                               \
+        if (!(c)->bits) (c)->status = stw_fail(STW_E_INVALID, __VA_ARGS__);                                            \
+        (c)->bits |= (bit);                                                                                            \
     } while (0)
 
 static void check_cu_seqlens(check *c, const char *name, const int32_t *cu, int64_t batch, int64_t max_seq,
                              int64_t total, const char *side, int32_t bit) {
     if (!cu) return;
     if (cu[0] < 0 || cu[0] > total)
-        REFUSE(c, bit, "%s: %s[0] is %d, accepted: 0..%lld (total_%s)", c->function, name, cu[0],
-               (long long)total, side);
+        REFUSE(c, bit, "%s: %s[0] is %d, accepted: 0..%lld (total_%s)", c->function, name, cu[0], (long long)total,
+               side);
     for (int64_t b = 0; b < batch; ++b) {
         long long at = b + 1, length = (long long)cu[b + 1] - cu[b];
         if (length < 0) {
-            REFUSE(c, bit, "%s: %s[%lld] is %d, below entry %lld, %d", c->function, name, at, cu[b + 1],
-                   at - 1, cu[b]);
+            REFUSE(c, bit, "%s: %s[%lld] is %d, below entry %lld, %d", c->function, name, at, cu[b + 1], at - 1, cu[b]);
         } else if (cu[b + 1] > total) {
-            REFUSE(c, bit, "%s: %s[%lld] is %d, accepted: up to %lld (total_%s)", c->function, name, at,
-                   cu[b + 1], (long long)total, side);
+            REFUSE(c, bit, "%s: %s[%lld] is %d, accepted: up to %lld (total_%s)", c->function, name, at, cu[b + 1],
+                   (long long)total, side);
         } else if (length > max_seq) {
-            REFUSE(c, bit,
-                   "%s: %s[%lld] is %d and makes a sequence of %lld rows, accepted: up to %lld (max_seq_%s)",
+            REFUSE(c, bit, "%s: %s[%lld] is %d and makes a sequence of %lld rows, accepted: up to %lld (max_seq_%s)",
                    c->function, name, at, cu[b + 1], length, (long long)max_seq, side);
         }
     }
@@ -54,8 +52,8 @@ static void check_offsets(check *c, const char *name, const int64_t *offsets, in
     if (!offsets) return;
     for (int64_t b = 0; b < batch; ++b)
         if (offsets[b] < -STW_POSITION_MAX || offsets[b] > STW_POSITION_MAX)
-            REFUSE(c, STW_DATA_OFFSETS, "%s: %s[%lld] is %lld, accepted: -2^40..2^40", c->function, name,
-                   (long long)b, (long long)offsets[b]);
+            REFUSE(c, STW_DATA_OFFSETS, "%s: %s[%lld] is %lld, accepted: -2^40..2^40", c->function, name, (long long)b,
+                   (long long)offsets[b]);
 }
 
 stw_status stw_cpu_check_data(const char *function, const stw_attn_params *p) {

@@ -24,8 +24,7 @@ typedef struct stw_f64_scratch {
 } stw_f64_scratch;
 
 /* Bytes of one scratch; fills *out with pointers into `base` when it is not null. */
-size_t stw_f64_scratch_of(const stw_attn_work *work, const stw_cpu_layout *layout, char *base,
-                          stw_f64_scratch *out);
+size_t stw_f64_scratch_of(const stw_attn_work *work, const stw_cpu_layout *layout, char *base, stw_f64_scratch *out);
 /* The scratch of a worker of the job. */
 stw_f64_scratch stw_f64_scratch_of_worker(const stw_cpu_job *job, uint32_t worker);
 
@@ -48,12 +47,11 @@ void stw_f64_softmax_tile(const stw_cpu_job *job, const stw_f64_scratch *t, cons
 /* Rows from local row `first` on <- src*scale, or += . */
 void stw_f64_store_rows(const stw_tensor_param *to, int64_t b, int64_t h, int64_t first, const double *src,
                         size_t pitch, int64_t rows, uint32_t cols, double scale, int add);
-void stw_f64_zero_rows(const stw_tensor_param *to, int64_t b, int64_t h, int64_t first, int64_t rows,
-                       uint32_t cols);
+void stw_f64_zero_rows(const stw_tensor_param *to, int64_t b, int64_t h, int64_t first, int64_t rows, uint32_t cols);
 
 /* Element of lse, dlse or delta of local row i; `packed`: rows are numbered through the pack. */
-static inline double *stw_f64_number(const stw_tensor_param *t, uint32_t packed, const stw_cpu_seq *seq,
-                                     int64_t h, int64_t i) {
+static inline double *stw_f64_number(const stw_tensor_param *t, uint32_t packed, const stw_cpu_seq *seq, int64_t h,
+                                     int64_t i) {
     int64_t row = (packed ? seq->q.first : 0) + i;
     return (double *)t->data + seq->b * t->batch + h * t->head + row * t->seq;
 }

@@ -19,14 +19,12 @@ static double delta_of_row(const stw_attn_params *p, const stw_cpu_seq *seq, int
         const double *dout = stw_cpu_row(&p->dout, STW_F64, seq->b, h, seq->q.first + i);
         for (uint32_t d = 0; d < p->head_dim_v; ++d) sum += out[d] * dout[d];
     }
-    if (p->features & STW_FEAT_DLSE)
-        sum -= *stw_f64_number(&p->dlse, p->features & STW_FEAT_PACKED_DLSE, seq, h, i);
+    if (p->features & STW_FEAT_DLSE) sum -= *stw_f64_number(&p->dlse, p->features & STW_FEAT_PACKED_DLSE, seq, h, i);
     return sum;
 }
 
 /* The row's term is selected to 0 without a sink and where LSE is infinite. */
-static double sink_of_row(const stw_attn_params *p, const stw_cpu_seq *seq, int64_t h, int64_t i,
-                          double delta) {
+static double sink_of_row(const stw_attn_params *p, const stw_cpu_seq *seq, int64_t h, int64_t i, double delta) {
     double sink = stw_f64_of_head(p->sink, h);
     double lse = *stw_f64_number(&p->lse, p->features & STW_FEAT_PACKED_LSE, seq, h, i);
     return sink == -INFINITY || isinf(lse) ? 0 : -exp(sink - lse) * delta;
@@ -80,8 +78,7 @@ static void store_bias(const stw_cpu_job *job, const stw_f64_scratch *t, const s
 static void zero_bias(const stw_cpu_job *job, const stw_cpu_tile *at) {
     const stw_attn_params *p = job->p;
     int64_t end = stw_min_i64(at->i0 + job->layout.bm, p->max_seq_q);
-    for (int64_t i = at->i0; i < end; ++i)
-        memset(bias_row(p, at, i), 0, (size_t)p->max_seq_kv * sizeof(double));
+    for (int64_t i = at->i0; i < end; ++i) memset(bias_row(p, at, i), 0, (size_t)p->max_seq_kv * sizeof(double));
 }
 
 static void run_queries(const stw_cpu_job *job, const stw_f64_scratch *t, const stw_cpu_seq *seq, int64_t h,
@@ -104,11 +101,10 @@ static void run_queries(const stw_cpu_job *job, const stw_f64_scratch *t, const 
     }
     if (!with_dq) return;
     int64_t first = seq->q.first + at.i0, summed = keys.first < keys.end ? at.rows : 0;
-    stw_f64_store_rows(&p->dq, seq->b, h, first, t->dq, l->width_k, summed, p->head_dim_qk, job->work->scale,
-                       add_dq);
+    stw_f64_store_rows(&p->dq, seq->b, h, first, t->dq, l->width_k, summed, p->head_dim_qk, job->work->scale, add_dq);
     if (!add_dq)
-        stw_f64_zero_rows(&p->dq, seq->b, h, first + summed,
-                          stw_clamp_i64(seq->q.rows - at.i0, 0, l->bm) - summed, p->head_dim_qk);
+        stw_f64_zero_rows(&p->dq, seq->b, h, first + summed, stw_clamp_i64(seq->q.rows - at.i0, 0, l->bm) - summed,
+                          p->head_dim_qk);
 }
 
 void stw_f64_queries_phase(void *data, uint32_t worker) {
@@ -135,12 +131,11 @@ static void store_keys(const stw_cpu_job *job, const stw_cpu_tile *at, const stw
     int64_t used = summed ? at->cols : 0, first = seq->kv.first + at->j0, h = at->h / job->p->group;
     stw_f64_store_rows(to, seq->b, h, first, sum, width, used, cols, scale, add);
     if (!add)
-        stw_f64_zero_rows(to, seq->b, h, first + used,
-                          stw_min_i64(job->layout.bn, seq->kv.rows - at->j0) - used, cols);
+        stw_f64_zero_rows(to, seq->b, h, first + used, stw_min_i64(job->layout.bn, seq->kv.rows - at->j0) - used, cols);
 }
 
-static void run_keys(const stw_cpu_job *job, const stw_f64_scratch *t, const stw_cpu_seq *seq,
-                     int64_t kv_head, int64_t block) {
+static void run_keys(const stw_cpu_job *job, const stw_f64_scratch *t, const stw_cpu_seq *seq, int64_t kv_head,
+                     int64_t block) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
     stw_range queries = stw_cpu_query_blocks(seq, l, block);
@@ -153,18 +148,17 @@ static void run_keys(const stw_cpu_job *job, const stw_f64_scratch *t, const stw
             stw_f64_load_queries(job, t, &at);
             stw_f64_grad_tile(job, t, &at);
             if (p->outputs & STW_OUT_DV)
-                job->tile->matmul_f64(at.cols, p->head_dim_v, at.rows, t->s, 1, l->bn, t->dout, l->width_v,
-                                      t->dv, l->width_v, summed);
+                job->tile->matmul_f64(at.cols, p->head_dim_v, at.rows, t->s, 1, l->bn, t->dout, l->width_v, t->dv,
+                                      l->width_v, summed);
             if (p->outputs & STW_OUT_DK)
-                job->tile->matmul_f64(at.cols, p->head_dim_qk, at.rows, t->dp, 1, l->bn, t->q, l->width_k,
-                                      t->dk, l->width_k, summed);
+                job->tile->matmul_f64(at.cols, p->head_dim_qk, at.rows, t->dp, 1, l->bn, t->q, l->width_k, t->dk,
+                                      l->width_k, summed);
         }
     if (p->outputs & STW_OUT_DK)
         store_keys(job, &at, &p->dk, (p->accumulate & STW_OUT_DK) != 0, t->dk, l->width_k, p->head_dim_qk,
                    job->work->scale, summed);
     if (p->outputs & STW_OUT_DV)
-        store_keys(job, &at, &p->dv, (p->accumulate & STW_OUT_DV) != 0, t->dv, l->width_v, p->head_dim_v, 1,
-                   summed);
+        store_keys(job, &at, &p->dv, (p->accumulate & STW_OUT_DV) != 0, t->dv, l->width_v, p->head_dim_v, 1, summed);
 }
 
 void stw_f64_keys_phase(void *data, uint32_t worker) {
@@ -224,8 +218,7 @@ static void run_bias(const stw_cpu_job *job, const stw_f64_scratch *t, const stw
     int64_t cols = p->dbias.key ? stw_min_i64(l->bn, p->max_seq_kv - j0) : 1;
     int64_t b = p->dbias.batch ? k->batch.first : 0, h = p->dbias.head ? k->head.first : 0;
     const stw_tensor_param to = {(double *)p->dbias.data + j0, p->dbias.batch, p->dbias.head, p->dbias.query};
-    stw_f64_store_rows(&to, b, h, i0, t->sum, l->bn, rows, (uint32_t)cols, 1,
-                       (p->accumulate & STW_OUT_DBIAS) != 0);
+    stw_f64_store_rows(&to, b, h, i0, t->sum, l->bn, rows, (uint32_t)cols, 1, (p->accumulate & STW_OUT_DBIAS) != 0);
 }
 
 void stw_f64_bias_phase(void *data, uint32_t worker) {

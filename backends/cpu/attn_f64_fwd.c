@@ -15,10 +15,9 @@ static void add_keys(const stw_cpu_job *job, const stw_f64_scratch *t, const stw
     const stw_cpu_layout *l = &job->layout;
     stw_f64_load_keys(job, t, at);
     stw_f64_softmax_tile(job, t, at);
-    for (uint32_t r = 0; r < at->rows; ++r)
-        scale_row(t->dout + (size_t)r * l->width_v, job->p->head_dim_v, t->fix[r]);
-    job->tile->matmul_f64(at->rows, job->p->head_dim_v, at->cols, t->s, l->bn, 1, t->v, l->width_v, t->dout,
-                          l->width_v, 1);
+    for (uint32_t r = 0; r < at->rows; ++r) scale_row(t->dout + (size_t)r * l->width_v, job->p->head_dim_v, t->fix[r]);
+    job->tile->matmul_f64(at->rows, job->p->head_dim_v, at->cols, t->s, l->bn, 1, t->v, l->width_v, t->dout, l->width_v,
+                          1);
 }
 
 /* The row's LSE from its maximum and sum, with the sink; *factor_out is what the row of O is multiplied with.
@@ -34,8 +33,7 @@ static double finish_row(double maximum, double sum, double sink, double *factor
 }
 
 /* `rows` of the sequence in this block, the used ones first. */
-static void write_rows(const stw_cpu_job *job, const stw_f64_scratch *t, const stw_cpu_tile *at,
-                       int64_t rows) {
+static void write_rows(const stw_cpu_job *job, const stw_f64_scratch *t, const stw_cpu_tile *at, int64_t rows) {
     const stw_attn_params *p = job->p;
     const stw_cpu_seq *seq = at->seq;
     double sink = p->features & STW_FEAT_SINK ? stw_f64_of_head(p->sink, at->h) : -INFINITY;
@@ -45,12 +43,10 @@ static void write_rows(const stw_cpu_job *job, const stw_f64_scratch *t, const s
             lse = finish_row(t->lse[r], t->delta[r], sink, &t->fix[r]);
             scale_row(t->dout + (size_t)r * job->layout.width_v, p->head_dim_v, t->fix[r]);
         }
-        if (p->lse.data)
-            *stw_f64_number(&p->lse, p->features & STW_FEAT_PACKED_LSE, seq, at->h, at->i0 + r) = lse;
+        if (p->lse.data) *stw_f64_number(&p->lse, p->features & STW_FEAT_PACKED_LSE, seq, at->h, at->i0 + r) = lse;
     }
     int64_t first = seq->q.first + at->i0;
-    stw_f64_store_rows(&p->out, seq->b, at->h, first, t->dout, job->layout.width_v, at->rows, p->head_dim_v,
-                       1, 0);
+    stw_f64_store_rows(&p->out, seq->b, at->h, first, t->dout, job->layout.width_v, at->rows, p->head_dim_v, 1, 0);
     stw_f64_zero_rows(&p->out, seq->b, at->h, first + at->rows, rows - at->rows, p->head_dim_v);
 }
 

@@ -10,8 +10,7 @@
 
 #define PART_ALIGN ((size_t)64)
 
-size_t stw_f64_scratch_of(const stw_attn_work *work, const stw_cpu_layout *l, char *base,
-                          stw_f64_scratch *out) {
+size_t stw_f64_scratch_of(const stw_attn_work *work, const stw_cpu_layout *l, char *base, stw_f64_scratch *out) {
     size_t bm = l->bm, bn = l->bn, dk = l->width_k, dv = l->width_v, tile = bm * bn;
     size_t backward = work->kind == STW_PLAN_ATTN_BWD, total = 0;
     int with_dropout = (work->params.features & STW_FEAT_DROPOUT) != 0;
@@ -64,8 +63,8 @@ stw_cpu_tile stw_f64_tile_at(const stw_cpu_job *job, const stw_cpu_seq *seq, int
 /* ---- packing ------------------------------------------------------------------------------------------*/
 
 /* Rows first.. of one head into a tile; rows outside [live) and columns behind `cols` become zeros. */
-static void load_live(double *to, uint32_t width, const stw_tensor_param *from, int64_t b, int64_t h,
-                      int64_t base, stw_range live, int64_t first, uint32_t rows, uint32_t cols) {
+static void load_live(double *to, uint32_t width, const stw_tensor_param *from, int64_t b, int64_t h, int64_t base,
+                      stw_range live, int64_t first, uint32_t rows, uint32_t cols) {
     for (uint32_t r = 0; r < rows; ++r, to += width) {
         int64_t row = first + r;
         uint32_t count = row >= live.first && row < live.end ? cols : 0;
@@ -74,8 +73,7 @@ static void load_live(double *to, uint32_t width, const stw_tensor_param *from, 
     }
 }
 
-static void transpose(double *to, size_t to_pitch, const double *from, size_t pitch, uint32_t rows,
-                      uint32_t cols) {
+static void transpose(double *to, size_t to_pitch, const double *from, size_t pitch, uint32_t rows, uint32_t cols) {
     for (uint32_t r = 0; r < rows; ++r)
         for (uint32_t c = 0; c < cols; ++c) to[c * to_pitch + r] = from[r * pitch + c];
 }
@@ -89,14 +87,13 @@ void stw_f64_load_keys(const stw_cpu_job *job, const stw_f64_scratch *t, const s
     load_live(t->k, l->width_k, &p->k, seq->b, h, seq->kv.first, live, at->j0, l->bn, p->head_dim_qk);
     load_live(t->v, l->width_v, &p->v, seq->b, h, seq->kv.first, live, at->j0, l->bn, p->head_dim_v);
     transpose(t->k_cols, l->bn, t->k, l->width_k, l->bn, p->head_dim_qk);
-    if (job->work->kind == STW_PLAN_ATTN_BWD)
-        transpose(t->v_cols, l->bn, t->v, l->width_v, l->bn, p->head_dim_v);
+    if (job->work->kind == STW_PLAN_ATTN_BWD) transpose(t->v_cols, l->bn, t->v, l->width_v, l->bn, p->head_dim_v);
 }
 
 void stw_f64_load_q(const stw_cpu_job *job, const stw_f64_scratch *t, const stw_cpu_tile *at) {
     const stw_cpu_seq *seq = at->seq;
-    load_live(t->q, job->layout.width_k, &job->p->q, seq->b, at->h, seq->q.first,
-              (stw_range){seq->q_low, seq->q_end}, at->i0, at->rows, job->p->head_dim_qk);
+    load_live(t->q, job->layout.width_k, &job->p->q, seq->b, at->h, seq->q.first, (stw_range){seq->q_low, seq->q_end},
+              at->i0, at->rows, job->p->head_dim_qk);
 }
 
 void stw_f64_load_queries(const stw_cpu_job *job, const stw_f64_scratch *t, const stw_cpu_tile *at) {
@@ -104,8 +101,8 @@ void stw_f64_load_queries(const stw_cpu_job *job, const stw_f64_scratch *t, cons
     const stw_cpu_layout *l = &job->layout;
     const stw_cpu_seq *seq = at->seq;
     stw_f64_load_q(job, t, at);
-    load_live(t->dout, l->width_v, &p->dout, seq->b, at->h, seq->q.first,
-              (stw_range){seq->q_low, seq->q_end}, at->i0, at->rows, p->head_dim_v);
+    load_live(t->dout, l->width_v, &p->dout, seq->b, at->h, seq->q.first, (stw_range){seq->q_low, seq->q_end}, at->i0,
+              at->rows, p->head_dim_v);
     for (uint32_t r = 0; r < at->rows; ++r) {
         t->lse[r] = *stw_f64_number(&p->lse, p->features & STW_FEAT_PACKED_LSE, seq, at->h, at->i0 + r);
         if (!isinf(t->lse[r])) continue; /* P and dS of the row are 0, and 0 * NaN must not be met */
@@ -123,10 +120,8 @@ void stw_f64_store_rows(const stw_tensor_param *to, int64_t b, int64_t h, int64_
     }
 }
 
-void stw_f64_zero_rows(const stw_tensor_param *to, int64_t b, int64_t h, int64_t first, int64_t rows,
-                       uint32_t cols) {
-    for (int64_t r = 0; r < rows; ++r)
-        memset(stw_cpu_row(to, STW_F64, b, h, first + r), 0, cols * sizeof(double));
+void stw_f64_zero_rows(const stw_tensor_param *to, int64_t b, int64_t h, int64_t first, int64_t rows, uint32_t cols) {
+    for (int64_t r = 0; r < rows; ++r) memset(stw_cpu_row(to, STW_F64, b, h, first + r), 0, cols * sizeof(double));
 }
 
 /* ---- logits -------------------------------------------------------------------------------------------*/
@@ -141,8 +136,7 @@ typedef struct logits {
 
 /* Elements of the bias, of any type that an f64 problem has. */
 static double bias_at(const stw_attn_params *p, int64_t index) {
-    if (p->bias_dtype == STW_U8)
-        return ((const unsigned char *)p->bias.data)[index] ? 0.0 : -(double)INFINITY;
+    if (p->bias_dtype == STW_U8) return ((const unsigned char *)p->bias.data)[index] ? 0.0 : -(double)INFINITY;
     return stw_load_f64(p->bias.data, index, (stw_dtype)p->bias_dtype);
 }
 
@@ -177,12 +171,9 @@ static double logit(const logits *x, uint32_t r, uint32_t c, double dot, double 
         s = x->softcap * tanh(y);
     }
     if (p->features & STW_FEAT_BIAS)
-        s += bias_at(p,
-                     seq->b * p->bias.batch + x->at->h * p->bias.head + i * p->bias.query + j * p->bias.key);
-    if (p->features & STW_FEAT_ALIBI_COLUMN)
-        s += x->slope * (double)(j + seq->kv.offset);
-    else if (p->features & STW_FEAT_ALIBI)
-        s -= x->slope * fabs((double)(i + seq->band.shift - j));
+        s += bias_at(p, seq->b * p->bias.batch + x->at->h * p->bias.head + i * p->bias.query + j * p->bias.key);
+    if (p->features & STW_FEAT_ALIBI_COLUMN) s += x->slope * (double)(j + seq->kv.offset);
+    else if (p->features & STW_FEAT_ALIBI) s -= x->slope * fabs((double)(i + seq->band.shift - j));
     return s;
 }
 
@@ -199,8 +190,7 @@ static void grad_row(const logits *x, const stw_f64_scratch *t, size_t pitch, ui
     stw_range span = span_of_row(x->at, r);
     if (isinf(t->lse[r])) span.first = span.end;
     for (uint32_t c = 0; c < x->at->cols; ++c) {
-        double slope, p, ds,
-            part = c >= span.first && c < span.end ? logit(x, r, c, s[c], &slope) : -INFINITY;
+        double slope, p, ds, part = c >= span.first && c < span.end ? logit(x, r, c, s[c], &slope) : -INFINITY;
         if (part == -INFINITY) {
             s[c] = dp[c] = raw[c] = 0;
             continue;
@@ -218,10 +208,8 @@ static void grad_row(const logits *x, const stw_f64_scratch *t, size_t pitch, ui
 void stw_f64_grad_tile(const stw_cpu_job *job, const stw_f64_scratch *t, const stw_cpu_tile *at) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
-    job->tile->matmul_f64(at->rows, at->cols, p->head_dim_qk, t->q, l->width_k, 1, t->k_cols, l->bn, t->s,
-                          l->bn, 0);
-    job->tile->matmul_f64(at->rows, at->cols, p->head_dim_v, t->dout, l->width_v, 1, t->v_cols, l->bn, t->dp,
-                          l->bn, 0);
+    job->tile->matmul_f64(at->rows, at->cols, p->head_dim_qk, t->q, l->width_k, 1, t->k_cols, l->bn, t->s, l->bn, 0);
+    job->tile->matmul_f64(at->rows, at->cols, p->head_dim_v, t->dout, l->width_v, 1, t->v_cols, l->bn, t->dp, l->bn, 0);
     logits x = logits_of(job, t, at);
     for (uint32_t r = 0; r < at->rows; ++r) grad_row(&x, t, l->bn, r);
 }
@@ -249,8 +237,8 @@ static void softmax_row(const logits *x, const stw_f64_scratch *t, size_t pitch,
 
 void stw_f64_softmax_tile(const stw_cpu_job *job, const stw_f64_scratch *t, const stw_cpu_tile *at) {
     const stw_cpu_layout *l = &job->layout;
-    job->tile->matmul_f64(at->rows, at->cols, job->p->head_dim_qk, t->q, l->width_k, 1, t->k_cols, l->bn,
-                          t->s, l->bn, 0);
+    job->tile->matmul_f64(at->rows, at->cols, job->p->head_dim_qk, t->q, l->width_k, 1, t->k_cols, l->bn, t->s, l->bn,
+                          0);
     logits x = logits_of(job, t, at);
     for (uint32_t r = 0; r < at->rows; ++r) softmax_row(&x, t, l->bn, r);
 }

@@ -49,13 +49,12 @@ static void write_rows(const stw_cpu_job *job, const stw_cpu_scratch *t, const f
         float lse = -INFINITY;
         if (r < k->at.rows) lse = finish_row(t->lse[r], t->delta[r], sink, &t->fix[r]);
         int64_t row = (packed ? seq->q.first : 0) + k->at.i0 + r;
-        if (p->lse.data)
-            ((float *)p->lse.data)[seq->b * p->lse.batch + k->at.h * p->lse.head + row * p->lse.seq] = lse;
+        if (p->lse.data) ((float *)p->lse.data)[seq->b * p->lse.batch + k->at.h * p->lse.head + row * p->lse.seq] = lse;
     }
     job->tile->scale_rows(t->dout, job->layout.width_v, k->at.rows, p->head_dim_v, t->fix);
     int64_t first = seq->q.first + k->at.i0;
-    job->tile->store_rows(stw_cpu_row(&p->out, p->dtype, seq->b, k->at.h, first), p->out.seq, p->dtype, 0,
-                          t->dout, job->layout.width_v, k->at.rows, p->head_dim_v, 1.0f);
+    job->tile->store_rows(stw_cpu_row(&p->out, p->dtype, seq->b, k->at.h, first), p->out.seq, p->dtype, 0, t->dout,
+                          job->layout.width_v, k->at.rows, p->head_dim_v, 1.0f);
     for (int64_t r = k->at.rows; r < k->rows; ++r)
         memset(stw_cpu_row(&p->out, p->dtype, seq->b, k->at.h, first + r), 0,
                (p->dtype == STW_F32 ? 4 : 2) * (size_t)p->head_dim_v);
@@ -69,8 +68,7 @@ static void run_task(const stw_cpu_job *job, const stw_cpu_scratch *t, fwd_task 
         t->delta[r] = 0;
     }
     memset(t->dout, 0, (size_t)l->bm * l->width_v * sizeof(float));
-    if (keys.first < keys.end)
-        stw_cpu_load_rows(job, t->q, l->width_k, &job->p->q, &k->at, job->p->head_dim_qk);
+    if (keys.first < keys.end) stw_cpu_load_rows(job, t->q, l->width_k, &job->p->q, &k->at, job->p->head_dim_qk);
     for (int64_t block = keys.first; block < keys.end; ++block) add_keys(job, t, &k->at, block);
     write_rows(job, t, k);
 }
@@ -94,9 +92,8 @@ void stw_cpu_fwd_phase(void *data, uint32_t worker) {
     }
 }
 
-stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream,
-                            uint32_t cpu_threads) {
+stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                            void *workspace, stw_stream stream, uint32_t cpu_threads) {
     (void)stream;
     stw_status status = stw_cpu_check_data("attn_fwd", params);
     if (status) return status;

@@ -12,14 +12,10 @@ static size_t take(size_t *total, size_t bytes) {
     return at;
 }
 
-static uint32_t round_up(uint32_t value, uint32_t step) {
-    return (value + step - 1) / step * step;
-}
+static uint32_t round_up(uint32_t value, uint32_t step) { return (value + step - 1) / step * step; }
 
 /* A stride of 0 over more than one element (or over none: the gradient's own extent is 1 then). */
-static int broadcast(int64_t stride, int64_t extent) {
-    return stride == 0 && extent != 1;
-}
+static int broadcast(int64_t stride, int64_t extent) { return stride == 0 && extent != 1; }
 
 static void layout_bias(stw_cpu_layout *l, const stw_attn_params *p) {
     if (!(p->outputs & STW_OUT_DBIAS)) return;
@@ -31,16 +27,14 @@ static void layout_bias(stw_cpu_layout *l, const stw_attn_params *p) {
 stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *tile, uint32_t threads) {
     const stw_attn_params *p = &work->params;
     int f64 = p->dtype == STW_F64;
-    stw_cpu_layout l = {.bm = f64 ? STW_F64_BM : work->variant->bm,
-                        .bn = f64 ? STW_F64_BN : work->variant->bn};
+    stw_cpu_layout l = {.bm = f64 ? STW_F64_BM : work->variant->bm, .bn = f64 ? STW_F64_BN : work->variant->bn};
     int packed = (p->features & STW_FEAT_PACKED_Q) != 0;
     l.width_k = round_up(p->head_dim_qk, tile->lanes);
     l.width_v = round_up(p->head_dim_v, tile->lanes);
     l.q_rows = packed ? p->total_q : p->batch * p->max_seq_q;
     l.q_blocks = stw_query_blocks_most(p, l.bm);
     if (work->kind == STW_PLAN_ATTN_BWD) {
-        size_t heads = (size_t)p->heads_q, rows = heads * (size_t)l.q_rows,
-               blocks = heads * (size_t)l.q_blocks;
+        size_t heads = (size_t)p->heads_q, rows = heads * (size_t)l.q_rows, blocks = heads * (size_t)l.q_blocks;
         layout_bias(&l, p);
         l.separate_dq = !f64 && (p->dq_dtype != STW_F32 || (p->accumulate & STW_OUT_DQ));
         l.delta = take(&l.total, rows * (f64 ? sizeof(double) : sizeof(float)));
@@ -54,8 +48,7 @@ stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *
     return l;
 }
 
-size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *l, char *base,
-                          stw_cpu_scratch *out) {
+size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *l, char *base, stw_cpu_scratch *out) {
     size_t total = 0, bm = l->bm, bn = l->bn, dk = l->width_k, dv = l->width_v, tile = bm * bn;
     int with_bias = l->bias_direct || l->bias_summed, with_dropout = (p->features & STW_FEAT_DROPOUT) != 0;
     size_t sizes[] = {bn * dk,
@@ -75,12 +68,10 @@ size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *l, cha
                       bm,
                       bm};
     size_t at[sizeof sizes / sizeof sizes[0]];
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i)
-        at[i] = take(&total, sizes[i] * sizeof(float));
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) at[i] = take(&total, sizes[i] * sizeof(float));
     if (out) {
-        float **parts[] = {&out->k,    &out->k_cols, &out->v_cols, &out->dk, &out->dv,  &out->q,
-                           &out->dout, &out->dq,     &out->s,      &out->dp, &out->raw, &out->sum,
-                           NULL,       &out->lse,    &out->delta,  &out->fix};
+        float **parts[] = {&out->k, &out->k_cols, &out->v_cols, &out->dk,  &out->dv, &out->q,   &out->dout,  &out->dq,
+                           &out->s, &out->dp,     &out->raw,    &out->sum, NULL,     &out->lse, &out->delta, &out->fix};
         for (size_t i = 0; i < sizeof at / sizeof at[0]; ++i)
             if (parts[i]) *parts[i] = (float *)(void *)(base + at[i]);
         out->keep = (uint32_t *)(void *)(base + at[12]);

@@ -60,17 +60,16 @@ static void add_dq(const stw_cpu_job *job, const stw_cpu_scratch *t, const unit 
     wait_for_turn(turn, mine);
     job->tile->add_rows(sum, stride, mine != 0, t->dq, l->width_k, u->at.rows, p->head_dim_qk);
     if (u->block + 1 == range.end)
-        job->tile->store_rows(out, p->dq.seq, p->dq_dtype, (p->accumulate & STW_OUT_DQ) != 0, sum,
-                              (size_t)stride, u->at.rows, p->head_dim_qk, p->scale);
+        job->tile->store_rows(out, p->dq.seq, p->dq_dtype, (p->accumulate & STW_OUT_DQ) != 0, sum, (size_t)stride,
+                              u->at.rows, p->head_dim_qk, p->scale);
     pass_turn(turn, mine + 1);
 }
 
 static void store_bias(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at) {
     const stw_attn_params *p = job->p;
     int64_t size = p->dbias_dtype == STW_F32 ? 4 : 2;
-    char *to =
-        (char *)p->dbias.data +
-        (at->seq->b * p->dbias.batch + at->h * p->dbias.head + at->i0 * p->dbias.query + at->j0) * size;
+    char *to = (char *)p->dbias.data +
+               (at->seq->b * p->dbias.batch + at->h * p->dbias.head + at->i0 * p->dbias.query + at->j0) * size;
     job->tile->store_rows(to, p->dbias.query, p->dbias_dtype, (p->accumulate & STW_OUT_DBIAS) != 0, t->raw,
                           job->layout.bn, at->rows, at->cols, 1.0f);
 }
@@ -97,18 +96,17 @@ static void run_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, unit *u, 
 }
 
 /* Writes the unit's rows of dK or dV: sums for keys that are used, zeros up to the sequence's end. */
-static void store_keys(const stw_cpu_job *job, const unit *u, const stw_tensor_param *to, uint32_t dtype,
-                       int add, const float *sum, uint32_t width, uint32_t cols, float scale) {
+static void store_keys(const stw_cpu_job *job, const unit *u, const stw_tensor_param *to, uint32_t dtype, int add,
+                       const float *sum, uint32_t width, uint32_t cols, float scale) {
     const stw_cpu_seq *seq = u->at.seq;
     int64_t used = u->started ? u->at.cols : 0, end = stw_min_i64(job->layout.bn, seq->kv.rows - u->at.j0);
     int64_t row = seq->kv.first + u->at.j0;
     if (used)
-        job->tile->store_rows(stw_cpu_row(to, dtype, seq->b, u->kv_head, row), to->seq, dtype, add, sum,
-                              width, (uint32_t)used, cols, scale);
+        job->tile->store_rows(stw_cpu_row(to, dtype, seq->b, u->kv_head, row), to->seq, dtype, add, sum, width,
+                              (uint32_t)used, cols, scale);
     if (add) return;
     for (int64_t i = used; i < end; ++i)
-        memset(stw_cpu_row(to, dtype, seq->b, u->kv_head, row + i), 0,
-               (dtype == STW_F32 ? 4 : 2) * (size_t)cols);
+        memset(stw_cpu_row(to, dtype, seq->b, u->kv_head, row + i), 0, (dtype == STW_F32 ? 4 : 2) * (size_t)cols);
 }
 
 static void run_unit(const stw_cpu_job *job, const stw_cpu_scratch *t, int64_t batch_head, int64_t block) {
@@ -125,11 +123,11 @@ static void run_unit(const stw_cpu_job *job, const stw_cpu_scratch *t, int64_t b
         for (int64_t q = queries.first; q < queries.end; ++q) run_tile(job, t, &u, q);
     }
     if (p->outputs & STW_OUT_DK)
-        store_keys(job, &u, &p->dk, p->dk_dtype, (p->accumulate & STW_OUT_DK) != 0, t->dk, l->width_k,
-                   p->head_dim_qk, p->scale);
+        store_keys(job, &u, &p->dk, p->dk_dtype, (p->accumulate & STW_OUT_DK) != 0, t->dk, l->width_k, p->head_dim_qk,
+                   p->scale);
     if (p->outputs & STW_OUT_DV)
-        store_keys(job, &u, &p->dv, p->dv_dtype, (p->accumulate & STW_OUT_DV) != 0, t->dv, l->width_v,
-                   p->head_dim_v, 1.0f);
+        store_keys(job, &u, &p->dv, p->dv_dtype, (p->accumulate & STW_OUT_DV) != 0, t->dv, l->width_v, p->head_dim_v,
+                   1.0f);
 }
 
 /* Threads share a head only when there are fewer heads than threads: units go round a chunk of as many
@@ -138,8 +136,8 @@ void stw_cpu_main_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
-    int64_t heads = p->batch * p->heads_kv,
-            blocks = stw_ceil_div(stw_cpu_longest(p->max_seq_kv, p->total_kv), l->bn), units = heads * blocks;
+    int64_t heads = p->batch * p->heads_kv, blocks = stw_ceil_div(stw_cpu_longest(p->max_seq_kv, p->total_kv), l->bn),
+            units = heads * blocks;
     int64_t chunk = stw_max_i64(1, stw_min_i64(job->threads, heads));
     stw_cpu_scratch t;
     stw_cpu_scratch_of(p, l, job->workspace + l->scratch + worker * l->scratch_size, &t);

@@ -9,16 +9,14 @@
 #define STRIP_ROWS 16
 #define STRIP_COLS 128
 
-static void write_strip(const stw_cpu_job *job, const stw_cpu_seq *seq, const stw_dropout_stream *stream,
-                        uint8_t *to, int64_t i0, uint32_t rows) {
+static void write_strip(const stw_cpu_job *job, const stw_cpu_seq *seq, const stw_dropout_stream *stream, uint8_t *to,
+                        int64_t i0, uint32_t rows) {
     const stw_attn_params *p = job->p;
     _Alignas(64) uint32_t keep[STRIP_ROWS * STRIP_COLS];
     for (int64_t j0 = 0; j0 < seq->kv.used; j0 += STRIP_COLS) {
         uint32_t cols = (uint32_t)stw_min_i64(STRIP_COLS, seq->kv.used - j0);
-        if (p->features & STW_FEAT_DROPOUT)
-            job->tile->dropout(keep, STRIP_COLS, p, stream, i0, j0, rows, cols);
-        else
-            memset(keep, 0xFF, sizeof keep);
+        if (p->features & STW_FEAT_DROPOUT) job->tile->dropout(keep, STRIP_COLS, p, stream, i0, j0, rows, cols);
+        else memset(keep, 0xFF, sizeof keep);
         for (uint32_t r = 0; r < rows; ++r)
             for (uint32_t c = 0; c < cols; ++c) to[r * p->max_seq_kv + j0 + c] = keep[r * STRIP_COLS + c] & 1;
     }
@@ -42,8 +40,8 @@ void stw_cpu_mask_phase(void *data, uint32_t worker) {
     }
 }
 
-stw_status stw_cpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
-                                const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads) {
+stw_status stw_cpu_dropout_mask(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                                stw_stream stream, uint32_t cpu_threads) {
     (void)stream;
     stw_status status = stw_cpu_check_data("dropout_mask", params);
     if (status) return status;

@@ -27,14 +27,13 @@ static void compute_delta(const stw_cpu_job *job, const rows_task *k, float *del
             delta[r] = *float_at(&p->delta, p->features & STW_FEAT_PACKED_DELTA, k, k->i0 + r);
         return;
     }
-    int64_t low = stw_clamp_i64(k->seq->q_low, k->i0, k->used),
-            end = stw_clamp_i64(k->seq->q_end, low, k->used);
+    int64_t low = stw_clamp_i64(k->seq->q_low, k->i0, k->used), end = stw_clamp_i64(k->seq->q_end, low, k->used);
     memset(delta, 0, (size_t)n * sizeof(float)); /* rows that see no key: O and dO are not read */
     if (low < end) {
         int64_t row = k->seq->q.first + low;
-        job->tile->dot_rows(delta + (low - k->i0), stw_cpu_row(&p->dout, p->dtype, k->seq->b, k->h, row),
-                            p->dout.seq, stw_cpu_row(&p->out, p->dtype, k->seq->b, k->h, row), p->out.seq,
-                            (uint32_t)(end - low), p->head_dim_v, p->dtype);
+        job->tile->dot_rows(delta + (low - k->i0), stw_cpu_row(&p->dout, p->dtype, k->seq->b, k->h, row), p->dout.seq,
+                            stw_cpu_row(&p->out, p->dtype, k->seq->b, k->h, row), p->out.seq, (uint32_t)(end - low),
+                            p->head_dim_v, p->dtype);
     }
     if (p->features & STW_FEAT_DLSE)
         for (int64_t r = 0; r < n; ++r)
@@ -67,8 +66,7 @@ static void zero_bias(const stw_cpu_job *job, const rows_task *k) {
     const stw_attn_params *p = job->p;
     stw_range range = stw_cpu_key_blocks(k->seq, &job->layout, k->block);
     int64_t size = p->dbias_dtype == STW_F32 ? 4 : 2;
-    int64_t first = range.first * job->layout.bn,
-            end = stw_min_i64(range.end * job->layout.bn, k->seq->kv.used);
+    int64_t first = range.first * job->layout.bn, end = stw_min_i64(range.end * job->layout.bn, k->seq->kv.used);
     char *base = (char *)p->dbias.data + (k->seq->b * p->dbias.batch + k->h * p->dbias.head) * size;
     for (int64_t i = k->i0; i < k->padded; ++i) {
         char *row = base + i * p->dbias.query * size;
@@ -93,8 +91,7 @@ static void rows_block(const stw_cpu_job *job, const rows_task *k) {
         if (wanted && k->i0 < k->used) compute_delta(job, k, delta);
         if (p->features & STW_FEAT_WRITE_DELTA)
             for (int64_t i = k->i0; i < k->rows; ++i)
-                *float_at(&p->delta, p->features & STW_FEAT_PACKED_DELTA, k, i) =
-                    i < k->used ? delta[i - k->i0] : 0;
+                *float_at(&p->delta, p->features & STW_FEAT_PACKED_DELTA, k, i) = i < k->used ? delta[i - k->i0] : 0;
         if (p->outputs & STW_OUT_DSINK)
             ((double *)(void *)(job->workspace + l->sink))[at] = sink_of_block(job, k, delta);
         if ((p->outputs & STW_OUT_DQ) && !(p->accumulate & STW_OUT_DQ)) zero_dq(job, k);

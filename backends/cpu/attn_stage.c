@@ -13,17 +13,13 @@ typedef struct stage_job {
 /* Below this many elements waking threads costs more than it gives. */
 #define ALONE_BELOW (1 << 16)
 
-#define COPY(type)                                                                                           \
-    for (int64_t n = 0; n < s->cols; ++n)                                                                    \
-    ((type *)s->to)[to + n] = ((const type *)s->from)[from + n * s->from_col]
+#define COPY(type)                                                                                                     \
+    for (int64_t n = 0; n < s->cols; ++n) ((type *)s->to)[to + n] = ((const type *)s->from)[from + n * s->from_col]
 
 static void copy_row(const stw_attn_stage *s, int64_t to, int64_t from) {
-    if (s->element == 2)
-        COPY(uint16_t);
-    else if (s->element == 4)
-        COPY(uint32_t);
-    else
-        COPY(uint64_t);
+    if (s->element == 2) COPY(uint16_t);
+    else if (s->element == 4) COPY(uint32_t);
+    else COPY(uint64_t);
 }
 
 static void copy_strips(void *data, uint32_t worker) {
@@ -35,8 +31,7 @@ static void copy_strips(void *data, uint32_t worker) {
         int64_t unit = (int64_t)atomic_fetch_add(&job->next, 1);
         if (unit >= job->units) return;
         int64_t head = unit / job->strips, b = head / s->heads, h = head % s->heads;
-        int64_t first = unit % job->strips * STW_STAGE_ROWS,
-                end = stw_min_i64(first + STW_STAGE_ROWS, job->rows);
+        int64_t first = unit % job->strips * STW_STAGE_ROWS, end = stw_min_i64(first + STW_STAGE_ROWS, job->rows);
         for (int64_t i = first; i < end; ++i)
             copy_row(s, b * t->batch + h * t->head + i * t->seq, b * f->batch + h * f->head + i * f->seq);
     }
@@ -54,8 +49,7 @@ stw_status stw_cpu_stage(const stw_device *device, const stw_attn_work *work, co
         stw_pool_fn phase = copy_strips;
         job.units = s->batch * s->heads * job.strips;
         int alone = job.units * STW_STAGE_ROWS * s->cols < ALONE_BELOW;
-        stw_cpu_run_phases(device, alone ? 1 : stw_cpu_threads_of(device, cpu_threads), &job, &progress,
-                           &phase, 1);
+        stw_cpu_run_phases(device, alone ? 1 : stw_cpu_threads_of(device, cpu_threads), &job, &progress, &phase, 1);
     }
     return status;
 }

@@ -12,29 +12,24 @@
 #include <string.h>
 
 /* Rows [first, first + rows) of one head into a tile; outside [low, end) zeros. */
-static void load_live(const stw_cpu_job *job, float *to, uint32_t width, const stw_tensor_param *from,
-                      int64_t b, int64_t h, int64_t base, stw_range live, int64_t first, uint32_t rows,
-                      uint32_t cols) {
-    int64_t low = stw_clamp_i64(live.first - first, 0, rows),
-            end = stw_clamp_i64(live.end - first, low, rows);
+static void load_live(const stw_cpu_job *job, float *to, uint32_t width, const stw_tensor_param *from, int64_t b,
+                      int64_t h, int64_t base, stw_range live, int64_t first, uint32_t rows, uint32_t cols) {
+    int64_t low = stw_clamp_i64(live.first - first, 0, rows), end = stw_clamp_i64(live.end - first, low, rows);
     size_t row_bytes = width * sizeof(float);
     uint32_t dtype = job->p->dtype;
     memset(to, 0, (size_t)low * row_bytes);
     if (low < end)
-        job->tile->load_rows(to + (size_t)low * width, width, width,
-                             stw_cpu_row(from, dtype, b, h, base + first + low), from->seq,
-                             (uint32_t)(end - low), cols, dtype);
+        job->tile->load_rows(to + (size_t)low * width, width, width, stw_cpu_row(from, dtype, b, h, base + first + low),
+                             from->seq, (uint32_t)(end - low), cols, dtype);
     memset(to + (size_t)end * width, 0, (size_t)(rows - end) * row_bytes);
 }
 
-void stw_cpu_load_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at,
-                       int64_t kv_head) {
+void stw_cpu_load_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at, int64_t kv_head) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
     const stw_cpu_seq *seq = at->seq;
     stw_range live = {seq->k_low, seq->k_end};
-    load_live(job, t->k, l->width_k, &p->k, seq->b, kv_head, seq->kv.first, live, at->j0, l->bn,
-              p->head_dim_qk);
+    load_live(job, t->k, l->width_k, &p->k, seq->b, kv_head, seq->kv.first, live, at->j0, l->bn, p->head_dim_qk);
     job->tile->transpose(t->k_cols, l->bn, t->k, l->width_k, l->bn, l->width_k);
     float *v = t->dv; /* sums have not begun */
     load_live(job, v, l->width_v, &p->v, seq->b, kv_head, seq->kv.first, live, at->j0, l->bn, p->head_dim_v);
@@ -47,10 +42,8 @@ void stw_cpu_load_rows(const stw_cpu_job *job, float *to, uint32_t width, const 
     load_live(job, to, width, from, at->seq->b, at->h, at->seq->q.first, live, at->i0, at->rows, cols);
 }
 
-static const float *strided_row(const stw_tensor_param *t, int packed, const stw_cpu_seq *seq, int64_t h,
-                                int64_t i) {
-    return (const float *)t->data + seq->b * t->batch + h * t->head +
-           ((packed ? seq->q.first : 0) + i) * t->seq;
+static const float *strided_row(const stw_tensor_param *t, int packed, const stw_cpu_seq *seq, int64_t h, int64_t i) {
+    return (const float *)t->data + seq->b * t->batch + h * t->head + ((packed ? seq->q.first : 0) + i) * t->seq;
 }
 
 void stw_cpu_load_queries(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at) {
@@ -86,32 +79,30 @@ void stw_cpu_tile_cut(stw_cpu_tile *at) {
 
 /* Keys that rows [r, r + n) see, from a multiple of EDGE_STRIP; rows that see keys [c, c + n). */
 static stw_range keys_of_rows(const stw_cpu_tile *at, int64_t r, int64_t n) {
-    stw_range keys = {stw_clamp_i64(r + at->low, 0, at->cols),
-                          stw_clamp_i64(r + n + at->high, 0, at->cols)};
+    stw_range keys = {stw_clamp_i64(r + at->low, 0, at->cols), stw_clamp_i64(r + n + at->high, 0, at->cols)};
     keys.first -= keys.first % EDGE_STRIP;
     return keys;
 }
 
 static stw_range rows_of_keys(const stw_cpu_tile *at, int64_t c, int64_t n) {
-    return (stw_range){stw_clamp_i64(c - at->high, 0, at->rows),
-                           stw_clamp_i64(c + n - at->low, 0, at->rows)};
+    return (stw_range){stw_clamp_i64(c - at->high, 0, at->rows), stw_clamp_i64(c + n - at->low, 0, at->rows)};
 }
 
 /* to[rows][keys] <- x y, y[dim][keys], where pairs are visible. */
-static void dot_products(const stw_cpu_job *job, const stw_cpu_tile *at, const float *x, uint32_t width,
-                         uint32_t dim, const float *y, float *to) {
+static void dot_products(const stw_cpu_job *job, const stw_cpu_tile *at, const float *x, uint32_t width, uint32_t dim,
+                         const float *y, float *to) {
     size_t bn = job->layout.bn;
     for (uint32_t r = 0; r < at->rows; r += at->strip) {
         uint32_t n = at->rows - r < at->strip ? at->rows - r : at->strip;
         stw_range keys = keys_of_rows(at, r, n);
         if (keys.first < keys.end)
-            job->tile->matmul(n, (uint32_t)(keys.end - keys.first), dim, x + (size_t)r * width, width,
-                              y + keys.first, bn, to + r * bn + keys.first, bn, 0);
+            job->tile->matmul(n, (uint32_t)(keys.end - keys.first), dim, x + (size_t)r * width, width, y + keys.first,
+                              bn, to + r * bn + keys.first, bn, 0);
     }
 }
 
-void stw_cpu_sum_to_queries(const stw_cpu_job *job, const stw_cpu_tile *at, const float *pairs,
-                            const float *x, float *to, uint32_t width, uint32_t dim) {
+void stw_cpu_sum_to_queries(const stw_cpu_job *job, const stw_cpu_tile *at, const float *pairs, const float *x,
+                            float *to, uint32_t width, uint32_t dim) {
     size_t bn = job->layout.bn;
     for (uint32_t r = 0; r < at->rows; r += at->strip) {
         uint32_t n = at->rows - r < at->strip ? at->rows - r : at->strip;
@@ -119,23 +110,20 @@ void stw_cpu_sum_to_queries(const stw_cpu_job *job, const stw_cpu_tile *at, cons
         if (keys.first < keys.end)
             job->tile->matmul(n, dim, (uint32_t)(keys.end - keys.first), pairs + r * bn + keys.first, bn,
                               x + (size_t)keys.first * width, width, to + (size_t)r * width, width, 0);
-        else
-            memset(to + (size_t)r * width, 0, (size_t)n * width * sizeof(float));
+        else memset(to + (size_t)r * width, 0, (size_t)n * width * sizeof(float));
     }
 }
 
-void stw_cpu_sum_to_keys(const stw_cpu_job *job, const stw_cpu_tile *at, const float *pairs, const float *x,
-                         float *sum, uint32_t width, uint32_t dim, int add) {
+void stw_cpu_sum_to_keys(const stw_cpu_job *job, const stw_cpu_tile *at, const float *pairs, const float *x, float *sum,
+                         uint32_t width, uint32_t dim, int add) {
     size_t bn = job->layout.bn;
     for (uint32_t c = 0; c < at->cols; c += at->strip) {
         uint32_t n = at->cols - c < at->strip ? at->cols - c : at->strip;
         stw_range rows = rows_of_keys(at, c, n);
         if (rows.first < rows.end)
-            job->tile->matmul_at(n, dim, (uint32_t)(rows.end - rows.first),
-                                 pairs + (size_t)rows.first * bn + c, bn, x + (size_t)rows.first * width,
-                                 width, sum + (size_t)c * width, width, add);
-        else if (!add)
-            memset(sum + (size_t)c * width, 0, (size_t)n * width * sizeof(float));
+            job->tile->matmul_at(n, dim, (uint32_t)(rows.end - rows.first), pairs + (size_t)rows.first * bn + c, bn,
+                                 x + (size_t)rows.first * width, width, sum + (size_t)c * width, width, add);
+        else if (!add) memset(sum + (size_t)c * width, 0, (size_t)n * width * sizeof(float));
     }
 }
 
@@ -154,9 +142,9 @@ stw_tile_logits stw_cpu_logits(const stw_cpu_job *job, const stw_cpu_scratch *t,
                               .high = at->high};
     if (p->features & STW_FEAT_BIAS) {
         int64_t size = (int64_t)stw_dtype_size((stw_dtype)p->bias_dtype);
-        logits.bias = (const char *)p->bias.data + (seq->b * p->bias.batch + at->h * p->bias.head +
-                                                    at->i0 * p->bias.query + at->j0 * p->bias.key) *
-                                                       size;
+        logits.bias =
+            (const char *)p->bias.data +
+            (seq->b * p->bias.batch + at->h * p->bias.head + at->i0 * p->bias.query + at->j0 * p->bias.key) * size;
         logits.bias_query = p->bias.query;
         logits.bias_key = (uint32_t)p->bias.key;
         logits.bias_dtype = p->bias_dtype;

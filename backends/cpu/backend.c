@@ -16,23 +16,17 @@
 
 /* As CMakeLists.txt compiles them. */
 #if defined(__x86_64__)
-static int has_avx512_bf16(void) {
-    return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16");
-}
+static int has_avx512_bf16(void) { return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16"); }
 
-static int has_avx512(void) {
-    return __builtin_cpu_supports("x86-64-v4");
-}
+static int has_avx512(void) { return __builtin_cpu_supports("x86-64-v4"); }
 
-static int has_avx2(void) {
-    return __builtin_cpu_supports("x86-64-v3");
-}
-#define X86_LOOP(word, text)                                                                                 \
-    static const stw_cpu_loop word##_row = {&stw_tile_##word, has_##word, text};                             \
+static int has_avx2(void) { return __builtin_cpu_supports("x86-64-v3"); }
+#define X86_LOOP(word, text)                                                                                           \
+    static const stw_cpu_loop word##_row = {&stw_tile_##word, has_##word, text};                                       \
     const stw_attn_loop stw_attn_loop_##word = {.name = #word, .cpu = &word##_row}
 #else
-#define X86_LOOP(word, text)                                                                                 \
-    static const stw_cpu_loop word##_row = {NULL, NULL, "this build has no loop of that name for this CPU"}; \
+#define X86_LOOP(word, text)                                                                                           \
+    static const stw_cpu_loop word##_row = {NULL, NULL, "this build has no loop of that name for this CPU"};           \
     const stw_attn_loop stw_attn_loop_##word = {.name = #word, .cpu = &word##_row}
 #endif
 X86_LOOP(avx512_bf16, "this CPU has no AVX-512 BF16");
@@ -48,8 +42,7 @@ const stw_tile_ops *stw_cpu_tile_ops(const stw_attn_loop *loop, const char **rea
     return runs ? row->tile : NULL;
 }
 
-static const char *variant_refusal(const stw_device *device, const stw_attn_work *work,
-                                   const stw_variant *variant) {
+static const char *variant_refusal(const stw_device *device, const stw_attn_work *work, const stw_variant *variant) {
     const char *reason;
     (void)device, (void)work;
     stw_cpu_tile_ops(variant->loop, &reason);
@@ -84,8 +77,7 @@ static stw_status cpu_open(const stw_open_request *request, stw_device *device_o
         return stw_fail(STW_E_INVALID, "context_create: arch \"%s\" of the CPU backend, accepted: cpu",
                         request->forced_arch);
     if (request->cpu_threads < 0 || request->cpu_threads > STW_CPU_THREADS_MAX)
-        return stw_fail(STW_E_INVALID,
-                        "context_create: cpu_threads %d, accepted: 0..%d (0 = all allowed cores)",
+        return stw_fail(STW_E_INVALID, "context_create: cpu_threads %d, accepted: 0..%d (0 = all allowed cores)",
                         request->cpu_threads, STW_CPU_THREADS_MAX);
     stw_cpu_state *state = malloc(sizeof *state);
     if (!state) return stw_fail(STW_E_NO_MEMORY, "context_create: no memory for the CPU backend");
@@ -143,8 +135,7 @@ static stw_status buffer_free(const stw_device *device, void *pointer) {
     return STW_OK;
 }
 
-static stw_status copy(const stw_device *device, void *to, const void *from, size_t bytes,
-                       stw_stream stream) {
+static stw_status copy(const stw_device *device, void *to, const void *from, size_t bytes, stw_stream stream) {
     (void)device;
     (void)stream;
     if (bytes) memmove(to, from, bytes);

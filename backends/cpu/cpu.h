@@ -25,8 +25,7 @@ typedef struct stw_cpu_loop {
     const char *lacks;        /* what to say otherwise              */
 } stw_cpu_loop;
 
-extern const stw_attn_loop stw_attn_loop_avx512_bf16, stw_attn_loop_avx512, stw_attn_loop_avx2,
-    stw_attn_loop_portable;
+extern const stw_attn_loop stw_attn_loop_avx512_bf16, stw_attn_loop_avx512, stw_attn_loop_avx2, stw_attn_loop_portable;
 
 /* The tile operations of a loop, or NULL when this CPU (or build) lacks them: reason_out. */
 const stw_tile_ops *stw_cpu_tile_ops(const stw_attn_loop *loop, const char **reason_out);
@@ -63,8 +62,7 @@ typedef struct stw_cpu_scratch {
 } stw_cpu_scratch;
 
 /* Bytes of one scratch; fills *out with pointers into `base` when it is not null. */
-size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *layout, char *base,
-                          stw_cpu_scratch *out);
+size_t stw_cpu_scratch_of(const stw_attn_params *p, const stw_cpu_layout *layout, char *base, stw_cpu_scratch *out);
 
 /* ---- sequences -------------------------------------------------------------------------------------
  * common/params/attn_seq.h has the arithmetic; here is what the CPU asks it once a sequence. */
@@ -84,15 +82,9 @@ stw_cpu_seq stw_cpu_seq_of(const stw_attn_params *p, const stw_cpu_layout *layou
 stw_range stw_cpu_key_blocks(const stw_cpu_seq *seq, const stw_cpu_layout *layout, int64_t block);
 stw_range stw_cpu_query_blocks(const stw_cpu_seq *seq, const stw_cpu_layout *layout, int64_t block);
 
-static inline int64_t stw_min_i64(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-static inline int64_t stw_max_i64(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-static inline int64_t stw_ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
+static inline int64_t stw_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t stw_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t stw_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* No sequence is longer: of a packed side (total > 0) none exceeds the pack, however generous max_seq is. */
 static inline int64_t stw_cpu_longest(int64_t max_seq, int64_t total) {
@@ -100,8 +92,7 @@ static inline int64_t stw_cpu_longest(int64_t max_seq, int64_t total) {
 }
 
 /* Address of element 0 of a row; `row` counts from the sequence's start. */
-static inline void *stw_cpu_row(const stw_tensor_param *t, uint32_t dtype, int64_t b, int64_t h,
-                                int64_t row) {
+static inline void *stw_cpu_row(const stw_tensor_param *t, uint32_t dtype, int64_t b, int64_t h, int64_t row) {
     size_t size = stw_dtype_size((stw_dtype)dtype);
     return (char *)t->data + (b * t->batch + h * t->head + row * t->seq) * (int64_t)size;
 }
@@ -128,12 +119,10 @@ typedef struct stw_cpu_progress {
     atomic_uint_fast64_t *next;
     uint32_t *threads;
 } stw_cpu_progress;
-void stw_cpu_run_phases(const stw_device *device, uint32_t threads, void *job,
-                        const stw_cpu_progress *progress, const stw_pool_fn *phases, uint32_t count);
+void stw_cpu_run_phases(const stw_device *device, uint32_t threads, void *job, const stw_cpu_progress *progress,
+                        const stw_pool_fn *phases, uint32_t count);
 
-static inline int64_t stw_cpu_claim(stw_cpu_job *job) {
-    return (int64_t)atomic_fetch_add(&job->next, 1);
-}
+static inline int64_t stw_cpu_claim(stw_cpu_job *job) { return (int64_t)atomic_fetch_add(&job->next, 1); }
 
 /* The next output tile of a broadcast dBias: everything that adds to it. 0: none is left. */
 typedef struct stw_cpu_bias_task {
@@ -173,8 +162,7 @@ typedef struct stw_cpu_tile {
 void stw_cpu_tile_cut(stw_cpu_tile *at);
 
 /* Packs keys j0.. (k, k_cols, v_cols), zeroed where nobody sees them. */
-void stw_cpu_load_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at,
-                       int64_t kv_head);
+void stw_cpu_load_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at, int64_t kv_head);
 /* Packs rows i0.. of one tensor of the query side. */
 void stw_cpu_load_rows(const stw_cpu_job *job, float *to, uint32_t width, const stw_tensor_param *from,
                        const stw_cpu_tile *at, uint32_t cols);
@@ -183,26 +171,24 @@ void stw_cpu_load_queries(const stw_cpu_job *job, const stw_cpu_scratch *t, cons
 /* s <- P.Z, dp <- dS', raw (when wanted) <- dS. */
 void stw_cpu_grad_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at, float *raw);
 /* sum[keys][dim] (+)= pairs^T x, and to[rows][dim] <- pairs x, over the visible pairs. */
-void stw_cpu_sum_to_keys(const stw_cpu_job *job, const stw_cpu_tile *at, const float *pairs, const float *x,
-                         float *sum, uint32_t width, uint32_t dim, int add);
-void stw_cpu_sum_to_queries(const stw_cpu_job *job, const stw_cpu_tile *at, const float *pairs,
-                            const float *x, float *to, uint32_t width, uint32_t dim);
+void stw_cpu_sum_to_keys(const stw_cpu_job *job, const stw_cpu_tile *at, const float *pairs, const float *x, float *sum,
+                         uint32_t width, uint32_t dim, int add);
+void stw_cpu_sum_to_queries(const stw_cpu_job *job, const stw_cpu_tile *at, const float *pairs, const float *x,
+                            float *to, uint32_t width, uint32_t dim);
 /* The logits' part of a tile operation: band, bias, ALiBi, dropout. */
 stw_tile_logits stw_cpu_logits(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at);
 
 /* Refuses cu_seqlens, used lengths and offsets that are out of range; sets status_out either way. */
 stw_status stw_cpu_check_data(const char *function, const stw_attn_params *p);
 
-stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream,
-                            uint32_t cpu_threads);
-stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream,
-                            uint32_t cpu_threads);
+stw_status stw_cpu_attn_bwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                            void *workspace, stw_stream stream, uint32_t cpu_threads);
+stw_status stw_cpu_attn_fwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                            void *workspace, stw_stream stream, uint32_t cpu_threads);
 stw_status stw_cpu_stage(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
                          const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream,
                          uint32_t cpu_threads);
-stw_status stw_cpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
-                                const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads);
+stw_status stw_cpu_dropout_mask(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                                stw_stream stream, uint32_t cpu_threads);
 
 #endif

@@ -37,13 +37,10 @@ typedef struct stw_cpu_jagged_job {
 #define STW_CPU_JAGGED_PHASES 5
 
 stw_status stw_cpu_jagged_prepare(const stw_device *device, stw_jagged_work *work);
-stw_status stw_cpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
-                              const stw_jagged_params *params, void *workspace, stw_stream stream,
-                              uint32_t cpu_threads);
+stw_status stw_cpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work, const stw_jagged_params *params,
+                              void *workspace, stw_stream stream, uint32_t cpu_threads);
 
-static inline int64_t stw_cpu_jagged_claim(stw_cpu_jagged_job *job) {
-    return (int64_t)atomic_fetch_add(&job->next, 1);
-}
+static inline int64_t stw_cpu_jagged_claim(stw_cpu_jagged_job *job) { return (int64_t)atomic_fetch_add(&job->next, 1); }
 static inline void *stw_cpu_jagged_part(const stw_cpu_jagged_job *job, size_t offset) {
     return job->workspace + offset;
 }
@@ -56,8 +53,7 @@ static inline float *stw_cpu_jagged_scratch(const stw_cpu_jagged_job *job, uint3
 /* Element types of dX; adding only into what accumulates. */
 static inline stw_tile_types stw_cpu_jagged_types(const stw_jagged_params *p) {
     double bytes = (double)(p->slabs * p->rows_outer) * (double)p->axis[0].total * (double)p->inner * 4;
-    return (stw_tile_types){p->dtype, p->dx_dtype, (p->accumulate & STW_JAGGED_DX) != 0,
-                            bytes >= STW_CPU_JAGGED_LARGE};
+    return (stw_tile_types){p->dtype, p->dx_dtype, (p->accumulate & STW_JAGGED_DX) != 0, bytes >= STW_CPU_JAGGED_LARGE};
 }
 static inline const char *stw_at(const void *data, int64_t index, uint32_t dtype) {
     return (const char *)data + index * (int64_t)stw_dtype_size((stw_dtype)dtype);
@@ -80,8 +76,7 @@ typedef struct stw_cpu_stretch {
 } stw_cpu_stretch;
 
 /* The first run at or behind `row`, before `end`. 0: there is none. */
-int stw_cpu_jagged_run(const stw_jagged_params *p, int64_t row, int64_t end, int merge,
-                       stw_cpu_stretch *run_out);
+int stw_cpu_jagged_run(const stw_jagged_params *p, int64_t row, int64_t end, int merge, stw_cpu_stretch *run_out);
 
 void stw_cpu_jagged_zero_at(void *out, int64_t first, int64_t count, uint32_t dtype);
 /* Zeros in dX, unless it accumulates. Any element type. */

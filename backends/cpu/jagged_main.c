@@ -32,10 +32,8 @@ static stw_status find_loop(const char *forced, const stw_attn_loop **loop_out) 
         *loop_out = rows[i].loop;
         if (stw_cpu_tile_ops(rows[i].loop, &reason)) return STW_OK;
     }
-    return reason
-               ? stw_fail(STW_E_UNSUPPORTED, "jagged_bwd: variant %s: %s", forced ? forced : "of the CPU",
-                          reason)
-               : stw_fail(STW_E_INVALID, "jagged_bwd: STERNWAY_VARIANT %s is no variant of the CPU", forced);
+    return reason ? stw_fail(STW_E_UNSUPPORTED, "jagged_bwd: variant %s: %s", forced ? forced : "of the CPU", reason)
+                  : stw_fail(STW_E_INVALID, "jagged_bwd: STERNWAY_VARIANT %s is no variant of the CPU", forced);
 }
 
 static size_t take(size_t *total, size_t bytes) {
@@ -52,9 +50,7 @@ static void layout_lengths(const stw_jagged_params *p, stw_cpu_jagged_layout *l)
     }
 }
 
-static int64_t whole_vectors(int64_t n, const stw_tile_ops *tile) {
-    return stw_ceil_div(n, tile->lanes) * tile->lanes;
-}
+static int64_t whole_vectors(int64_t n, const stw_tile_ops *tile) { return stw_ceil_div(n, tile->lanes) * tile->lanes; }
 
 static void layout_norm(const stw_jagged_params *p, const stw_tile_ops *tile, stw_cpu_jagged_layout *l) {
     int64_t lines = stw_cpu_jagged_rows(p) * p->dim_before;
@@ -71,8 +67,7 @@ static void layout_softmax(const stw_jagged_params *p, const stw_tile_ops *tile,
     l->segment_rows = stw_clamp_i64((1 << 15) / stw_max_i64(1, p->inner), 16, 1 << 15);
     l->segments = p->axis[0].total / l->segment_rows + p->components + 1;
     l->partial_width = whole_vectors(p->inner, tile);
-    int long_ones =
-        p->dim == STW_DIM_RAGGED && stw_min_i64(p->axis[0].size, p->axis[0].total) > l->segment_rows;
+    int long_ones = p->dim == STW_DIM_RAGGED && stw_min_i64(p->axis[0].size, p->axis[0].total) > l->segment_rows;
     l->partials = take(&l->total, long_ones ? 4 * (size_t)(p->outer * l->segments * l->partial_width) : 0);
     l->scratch_size = 2 * 1024 * sizeof(float);
 }
@@ -80,8 +75,7 @@ static void layout_softmax(const stw_jagged_params *p, const stw_tile_ops *tile,
 /* dW of few tiles is shared out by rows as well. */
 static void layout_linear(const stw_jagged_params *p, const stw_tile_ops *tile, stw_cpu_jagged_layout *l) {
     int64_t rows = stw_cpu_jagged_rows(p), elements = p->out_features * p->inner;
-    int64_t tiles =
-        stw_ceil_div(p->out_features, STW_CPU_JAGGED_BM) * stw_ceil_div(p->inner, STW_CPU_JAGGED_BN);
+    int64_t tiles = stw_ceil_div(p->out_features, STW_CPU_JAGGED_BM) * stw_ceil_div(p->inner, STW_CPU_JAGGED_BN);
     int64_t wanted = stw_ceil_div(32, tiles);
     l->share_rows = stw_max_i64(1024, stw_ceil_div(rows, wanted));
     l->shares = stw_max_i64(1, stw_ceil_div(rows, l->share_rows));
@@ -95,8 +89,7 @@ static void layout_linear(const stw_jagged_params *p, const stw_tile_ops *tile, 
     l->scratch_size = stw_cpu_jagged_product_scratch();
 }
 
-static stw_cpu_jagged_layout layout_of(const stw_jagged_params *p, const stw_tile_ops *tile,
-                                       uint32_t threads) {
+static stw_cpu_jagged_layout layout_of(const stw_jagged_params *p, const stw_tile_ops *tile, uint32_t threads) {
     stw_cpu_jagged_layout l = {0};
     layout_lengths(p, &l);
     if (p->op == STW_JAGGED_LAYER_NORM) layout_norm(p, tile, &l);
@@ -130,8 +123,7 @@ static op_phases phases_of(const stw_jagged_params *p, const stw_cpu_jagged_layo
     case STW_JAGGED_MATMUL: return (op_phases){{stw_cpu_jagged_matmul}};
     case STW_JAGGED_LINEAR:
         return (op_phases){{stw_cpu_jagged_linear_dx, weight ? stw_cpu_jagged_linear_dw : NULL,
-                            l->shares > 1 ? stw_cpu_jagged_linear_finish : NULL,
-                            bias ? stw_cpu_jagged_linear_db : NULL,
+                            l->shares > 1 ? stw_cpu_jagged_linear_finish : NULL, bias ? stw_cpu_jagged_linear_db : NULL,
                             bias ? stw_cpu_jagged_columns_finish : NULL}};
     case STW_JAGGED_SOFTMAX: return softmax_phases(p, l);
     case STW_JAGGED_LAYER_NORM:
@@ -165,8 +157,7 @@ static stw_status check_data(const stw_jagged_params *p) {
     int32_t bits = 0;
     stw_status status = STW_OK;
     for (int i = 0; i < 3 && !status; ++i)
-        if (p->axis[i].ragged)
-            status = stw_jagged_check_axis(&p->axis[i], "", p->components, p->features, &bits);
+        if (p->axis[i].ragged) status = stw_jagged_check_axis(&p->axis[i], "", p->components, p->features, &bits);
     if (p->status_out) *p->status_out = bits;
     return status;
 }
@@ -184,9 +175,7 @@ static void make_clean(stw_cpu_jagged_job *job) {
 }
 
 /* What does not fit becomes a value that the packed problem refuses. */
-static int32_t narrow(int64_t value) {
-    return value == (int32_t)value ? (int32_t)value : INT32_MIN;
-}
+static int32_t narrow(int64_t value) { return value == (int32_t)value ? (int32_t)value : INT32_MIN; }
 
 /* int64 lengths of attention, for the packed problem, whose own check refuses wrong ones and sets its own
  * bits of *status_out. Without components there may be no array. */
@@ -214,18 +203,15 @@ static stw_status check_after(stw_cpu_jagged_job *job) {
         int64_t used = p->axis[0].used_clean[b];
         if (p->index >= -used && p->index < used) continue;
         bits |= STW_JAGGED_DATA_INDEX;
-        status = stw_fail(STW_E_INVALID,
-                          "jagged_bwd: index %lld is out of range: component %lld has %lld positions",
+        status = stw_fail(STW_E_INVALID, "jagged_bwd: index %lld is out of range: component %lld has %lld positions",
                           (long long)p->index, (long long)b, (long long)used);
     }
     if (p->status_out && bits) *p->status_out = bits;
     if (status) return status;
     if (p->op == STW_JAGGED_MATMUL) stw_cpu_jagged_number_tiles(job);
-    if (p->op == STW_JAGGED_LAYER_NORM && p->features & STW_JFEAT_GAMMA && p->weight &&
-        p->weight_dtype != STW_F32) {
+    if (p->op == STW_JAGGED_LAYER_NORM && p->features & STW_JFEAT_GAMMA && p->weight && p->weight_dtype != STW_F32) {
         float *gamma = stw_cpu_jagged_part(job, job->layout.columns);
-        for (int64_t i = 0; i < p->dim_size; ++i)
-            gamma[i] = stw_load_f32(p->weight, i, (stw_dtype)p->weight_dtype);
+        for (int64_t i = 0; i < p->dim_size; ++i) gamma[i] = stw_load_f32(p->weight, i, (stw_dtype)p->weight_dtype);
     }
     return STW_OK;
 }
@@ -245,9 +231,8 @@ static uint32_t useful_threads(const stw_jagged_params *p, uint32_t threads) {
     return work < ALONE_BELOW ? 1 : threads;
 }
 
-stw_status stw_cpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
-                              const stw_jagged_params *params, void *workspace, stw_stream stream,
-                              uint32_t cpu_threads) {
+stw_status stw_cpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work, const stw_jagged_params *params,
+                              void *workspace, stw_stream stream, uint32_t cpu_threads) {
     const stw_cpu_state *state = device->state;
     (void)stream;
     if (params->op == STW_JAGGED_ATTENTION) {
@@ -256,16 +241,15 @@ stw_status stw_cpu_jagged_bwd(const stw_device *device, const stw_jagged_work *w
     }
     stw_status status = check_data(params);
     if (status) return status;
-    stw_cpu_jagged_job job = {
-        .p = *params, .tile = work->loop->cpu->tile, .workspace = workspace};
+    stw_cpu_jagged_job job = {.p = *params, .tile = work->loop->cpu->tile, .workspace = workspace};
     job.layout = layout_of(params, job.tile, state->threads);
     make_clean(&job);
     status = check_after(&job);
     if (status) return status;
     op_phases phases = phases_of(params, &job.layout);
     stw_cpu_progress progress = {&job.next, &job.threads};
-    stw_cpu_run_phases(device, useful_threads(&job.p, stw_cpu_threads_of(device, cpu_threads)), &job,
-                       &progress, phases.phase, STW_CPU_JAGGED_PHASES);
+    stw_cpu_run_phases(device, useful_threads(&job.p, stw_cpu_threads_of(device, cpu_threads)), &job, &progress,
+                       phases.phase, STW_CPU_JAGGED_PHASES);
     return STW_OK;
 }
 
@@ -285,13 +269,11 @@ static int merged_run(const stw_jagged_params *p, int64_t row, int64_t end, stw_
     if (within < first) within = first;
     int64_t at = slab * slab_rows + within;
     if (slab >= p->slabs || at >= end) return 0;
-    *run = (stw_cpu_stretch){
-        .row = at, .count = stw_min_i64(end - at, last - within), .component = -1, .valid = 1};
+    *run = (stw_cpu_stretch){.row = at, .count = stw_min_i64(end - at, last - within), .component = -1, .valid = 1};
     return 1;
 }
 
-int stw_cpu_jagged_run(const stw_jagged_params *p, int64_t row, int64_t end, int merge,
-                       stw_cpu_stretch *run) {
+int stw_cpu_jagged_run(const stw_jagged_params *p, int64_t row, int64_t end, int merge, stw_cpu_stretch *run) {
     const stw_jagged_axis_param *a = &p->axis[0];
     if (row >= end || p->components <= 0) return 0;
     if (merge && !(p->features & STW_JFEAT_ANY_GAPS)) return merged_run(p, row, end, run);

@@ -9,19 +9,14 @@
 
 #define TASK_ELEMENTS (1 << 15)
 
-static size_t element(const stw_jagged_params *p) {
-    return stw_dtype_size((stw_dtype)p->dtype);
-}
+static size_t element(const stw_jagged_params *p) { return stw_dtype_size((stw_dtype)p->dtype); }
 
-static int is_raw(const stw_jagged_params *p) {
-    return p->dx_dtype == p->dtype && !(p->accumulate & STW_JAGGED_DX);
-}
+static int is_raw(const stw_jagged_params *p) { return p->dx_dtype == p->dtype && !(p->accumulate & STW_JAGGED_DX); }
 
 /* dX[to ..] <- G[from ..] */
 static void copy(const stw_cpu_jagged_job *job, int64_t to, int64_t from, int64_t count) {
     const stw_jagged_params *p = &job->p;
-    if (is_raw(p))
-        memcpy(stw_at_out(p->dx, to, p->dtype), stw_at(p->grad, from, p->dtype), (size_t)count * element(p));
+    if (is_raw(p)) memcpy(stw_at_out(p->dx, to, p->dtype), stw_at(p->grad, from, p->dtype), (size_t)count * element(p));
     else
         job->tile->convert(stw_at_out(p->dx, to, p->dx_dtype), stw_at(p->grad, from, p->dtype), count,
                            stw_cpu_jagged_types(p));
@@ -31,16 +26,15 @@ static void copy(const stw_cpu_jagged_job *job, int64_t to, int64_t from, int64_
 static void fill(const stw_cpu_jagged_job *job, int64_t to, int64_t from, int64_t count) {
     const stw_jagged_params *p = &job->p;
     if (!is_raw(p)) {
-        job->tile->fill(stw_at_out(p->dx, to, p->dx_dtype), stw_load_f32(p->grad, from, (stw_dtype)p->dtype),
-                        count, stw_cpu_jagged_types(p));
+        job->tile->fill(stw_at_out(p->dx, to, p->dx_dtype), stw_load_f32(p->grad, from, (stw_dtype)p->dtype), count,
+                        stw_cpu_jagged_types(p));
         return;
     }
     size_t size = element(p);
     uint64_t pattern = 0;
     for (size_t i = 0; i < sizeof pattern; i += size)
         memcpy((char *)&pattern + i, stw_at(p->grad, from, p->dtype), size);
-    job->tile->repeat(stw_at_out(p->dx, to, p->dtype), pattern, (size_t)count * size,
-                      stw_cpu_jagged_types(p).large);
+    job->tile->repeat(stw_at_out(p->dx, to, p->dtype), pattern, (size_t)count * size, stw_cpu_jagged_types(p).large);
 }
 
 /* ---- sum and select ---- */
@@ -93,21 +87,17 @@ static void spread_outer(const stw_cpu_jagged_job *job, const stw_cpu_stretch *r
     int64_t length = p->axis[0].starts[run->component + 1] - first;
     int64_t o = run->o / (after * size) * after + run->o % after;
     int64_t rows_outer = p->rows_outer > 1 ? p->outer / size : 1;
-    int64_t row =
-        p->slabs > 1 ? o * p->axis[0].total + first + run->r : first * rows_outer + o * length + run->r;
+    int64_t row = p->slabs > 1 ? o * p->axis[0].total + first + run->r : first * rows_outer + o * length + run->r;
     if (p->op == STW_JAGGED_SUM || run->o / after % size == p->index)
         copy(job, run->row * p->inner, row * p->inner, run->count * p->inner);
-    else
-        stw_cpu_jagged_zero(p, run->row * p->inner, run->count * p->inner);
+    else stw_cpu_jagged_zero(p, run->row * p->inner, run->count * p->inner);
 }
 
 static void select_component(const stw_cpu_jagged_job *job, const stw_cpu_stretch *run) {
     const stw_jagged_params *p = &job->p;
     int64_t from = (run->o * p->axis[0].used_clean[run->component] + run->r) * p->inner;
-    if (run->component == p->index)
-        copy(job, run->row * p->inner, from, run->count * p->inner);
-    else
-        stw_cpu_jagged_zero(p, run->row * p->inner, run->count * p->inner);
+    if (run->component == p->index) copy(job, run->row * p->inner, from, run->count * p->inner);
+    else stw_cpu_jagged_zero(p, run->row * p->inner, run->count * p->inner);
 }
 
 /* ---- reshape and to_padded ---- */
@@ -118,8 +108,7 @@ static void reshape(const stw_cpu_jagged_job *job, const stw_cpu_stretch *run) {
     int64_t length = p->axis[0].starts[run->component + 1] - first;
     int64_t at = (run->o * used + run->r) * p->inner, to = run->row * p->inner;
     for (int64_t left = run->count * p->inner; left > 0;) { /* stretches of one outer index of G */
-        int64_t row = at / p->grad_inner, within = at - row * p->grad_inner, o = row / used,
-                r = row - o * used;
+        int64_t row = at / p->grad_inner, within = at - row * p->grad_inner, o = row / used, r = row - o * used;
         int64_t count = stw_min_i64(left, (used - r) * p->grad_inner - within);
         int64_t from = stw_jagged_row_number(p->axis[0].total, p->grad_rows_outer, first, length, o, r);
         copy(job, to, from * p->grad_inner + within, count);
@@ -160,10 +149,8 @@ void stw_cpu_jagged_move(void *data, uint32_t worker) {
         if (from >= rows) return;
         for (int64_t row = from; stw_cpu_jagged_run(p, row, end, function == spread_inner, &run);
              row = run.row + run.count) {
-            if (run.valid)
-                function(job, &run);
-            else
-                stw_cpu_jagged_zero(p, run.row * p->inner, run.count * p->inner);
+            if (run.valid) function(job, &run);
+            else stw_cpu_jagged_zero(p, run.row * p->inner, run.count * p->inner);
         }
     }
 }

@@ -27,26 +27,20 @@ typedef struct scratch {
 
 #define SIZE_A (BM * PK > KC * PM ? BM * PK : KC * PM) /* either way round */
 
-size_t stw_cpu_jagged_product_scratch(void) {
-    return sizeof(float) * (SIZE_A + KC * PN + BN * PK + BM * PN);
-}
+size_t stw_cpu_jagged_product_scratch(void) { return sizeof(float) * (SIZE_A + KC * PN + BN * PK + BM * PN); }
 
 static scratch scratch_of(const stw_cpu_jagged_job *job, uint32_t worker) {
     float *at = stw_cpu_jagged_scratch(job, worker);
     return (scratch){at, at + SIZE_A, at + SIZE_A + KC * PN, at + SIZE_A + KC * PN + BN * PK};
 }
 
-static uint32_t padded(uint32_t n, uint32_t lanes) {
-    return (n + lanes - 1) / lanes * lanes;
-}
+static uint32_t padded(uint32_t n, uint32_t lanes) { return (n + lanes - 1) / lanes * lanes; }
 
-static matrix transposed(matrix m) {
-    return (matrix){m.data, m.first, m.col, m.row};
-}
+static matrix transposed(matrix m) { return (matrix){m.data, m.first, m.col, m.row}; }
 
 /* rows x cols of a matrix from (i, j) into a row-major tile of pitch `pitch`, zeros up to the lanes. */
-static void pack(const stw_cpu_jagged_job *job, float *to, size_t pitch, const matrix *m, int64_t i,
-                 int64_t j, uint32_t rows, uint32_t cols, float *turned) {
+static void pack(const stw_cpu_jagged_job *job, float *to, size_t pitch, const matrix *m, int64_t i, int64_t j,
+                 uint32_t rows, uint32_t cols, float *turned) {
     const stw_tile_ops *tile = job->tile;
     uint32_t dtype = job->p.dtype, lanes = tile->lanes;
     const void *from = stw_at(m->data, m->first + i * m->row + j * m->col, dtype);
@@ -62,15 +56,15 @@ static void pack(const stw_cpu_jagged_job *job, float *to, size_t pitch, const m
 }
 
 /* rows x terms of the left operand as pairs of terms; `k_rows`: its terms are rows. 1: too small numbers. */
-static int pack_left(const stw_cpu_jagged_job *job, uint32_t *to, const matrix *a, int64_t i0, int64_t k0,
-                     uint32_t mc, uint32_t kc) {
+static int pack_left(const stw_cpu_jagged_job *job, uint32_t *to, const matrix *a, int64_t i0, int64_t k0, uint32_t mc,
+                     uint32_t kc) {
     const void *from = stw_at(a->data, a->first + i0 * a->row + k0 * a->col, job->p.dtype);
     if (a->col == 1) return job->tile->pair_terms(to, PW, from, a->row, mc, kc);
     return job->tile->pair_rows(to, PM, from, a->col, kc, mc);
 }
 
-static int pack_right(const stw_cpu_jagged_job *job, const scratch *s, const matrix *b, int64_t k0,
-                      int64_t j0, uint32_t kc, uint32_t nc) {
+static int pack_right(const stw_cpu_jagged_job *job, const scratch *s, const matrix *b, int64_t k0, int64_t j0,
+                      uint32_t kc, uint32_t nc) {
     const stw_tile_ops *tile = job->tile;
     const void *from = stw_at(b->data, b->first + k0 * b->row + j0 * b->col, job->p.dtype);
     uint32_t *to = (uint32_t *)(void *)s->b;
@@ -84,35 +78,30 @@ static int pack_right(const stw_cpu_jagged_job *job, const scratch *s, const mat
 }
 
 /* The product below by pairs of bf16; 0: it cannot be done so. */
-static int multiply_pairs(const stw_cpu_jagged_job *job, const scratch *s, const matrix *a, const matrix *b,
-                          int64_t i0, int64_t j0, int64_t k0, uint32_t mc, uint32_t nc, uint32_t kc,
-                          int add) {
+static int multiply_pairs(const stw_cpu_jagged_job *job, const scratch *s, const matrix *a, const matrix *b, int64_t i0,
+                          int64_t j0, int64_t k0, uint32_t mc, uint32_t nc, uint32_t kc, int add) {
     const stw_tile_ops *tile = job->tile;
-    const uint32_t *left = (const uint32_t *)(const void *)s->a,
-                   *right = (const uint32_t *)(const void *)s->b;
+    const uint32_t *left = (const uint32_t *)(const void *)s->a, *right = (const uint32_t *)(const void *)s->b;
     if (job->p.dtype != STW_BF16 || !tile->matmul_pairs) return 0;
-    if (pack_left(job, (uint32_t *)(void *)s->a, a, i0, k0, mc, kc) || pack_right(job, s, b, k0, j0, kc, nc))
-        return 0;
+    if (pack_left(job, (uint32_t *)(void *)s->a, a, i0, k0, mc, kc) || pack_right(job, s, b, k0, j0, kc, nc)) return 0;
     int rows = a->col == 1;
     tile->matmul_pairs(mc, nc, (kc + 1) / 2, left, rows ? PW : 1, rows ? 1 : PM, right, PN, s->c, PN, add);
     return 1;
 }
 
 /* c[mc][nc] (+)= A[i0.., k0..] B[k0.., j0..] over kc terms. */
-static void multiply(const stw_cpu_jagged_job *job, const scratch *s, const matrix *a, const matrix *b,
-                     int64_t i0, int64_t j0, int64_t k0, uint32_t mc, uint32_t nc, uint32_t kc, int add) {
+static void multiply(const stw_cpu_jagged_job *job, const scratch *s, const matrix *a, const matrix *b, int64_t i0,
+                     int64_t j0, int64_t k0, uint32_t mc, uint32_t nc, uint32_t kc, int add) {
     const stw_tile_ops *tile = job->tile;
     if (multiply_pairs(job, s, a, b, i0, j0, k0, mc, nc, kc, add)) return;
     pack(job, s->b, PN, b, k0, j0, kc, nc, s->turned);
     if (a->col == 1) {
-        tile->load_rows(s->a, PK, padded(kc, tile->lanes),
-                        stw_at(a->data, a->first + i0 * a->row + k0, job->p.dtype), a->row, mc, kc,
-                        job->p.dtype);
+        tile->load_rows(s->a, PK, padded(kc, tile->lanes), stw_at(a->data, a->first + i0 * a->row + k0, job->p.dtype),
+                        a->row, mc, kc, job->p.dtype);
         tile->matmul(mc, nc, kc, s->a, PK, s->b, PN, s->c, PN, add);
     } else {
-        tile->load_rows(s->a, PM, padded(mc, tile->lanes),
-                        stw_at(a->data, a->first + i0 + k0 * a->col, job->p.dtype), a->col, kc, mc,
-                        job->p.dtype);
+        tile->load_rows(s->a, PM, padded(mc, tile->lanes), stw_at(a->data, a->first + i0 + k0 * a->col, job->p.dtype),
+                        a->col, kc, mc, job->p.dtype);
         tile->matmul_at(mc, nc, kc, s->a, PM, s->b, PN, s->c, PN, add);
     }
 }
@@ -123,8 +112,8 @@ static void clear_tile(const scratch *s, uint32_t mc, uint32_t nc) {
 }
 
 /* The tile at (i0, j0) of A B over k terms, left in s->c. */
-static void product(const stw_cpu_jagged_job *job, const scratch *s, const matrix *a, const matrix *b,
-                    int64_t i0, int64_t j0, uint32_t mc, uint32_t nc, int64_t k) {
+static void product(const stw_cpu_jagged_job *job, const scratch *s, const matrix *a, const matrix *b, int64_t i0,
+                    int64_t j0, uint32_t mc, uint32_t nc, int64_t k) {
     for (int64_t k0 = 0; k0 < k; k0 += KC)
         multiply(job, s, a, b, i0, j0, k0, mc, nc, (uint32_t)stw_min_i64(KC, k - k0), k0 > 0);
     if (!k) clear_tile(s, mc, nc);
@@ -148,9 +137,7 @@ typedef struct gradient {
     int64_t rows, cols, used_rows, used_cols, terms;
 } gradient;
 
-static int64_t tiles_of(int64_t rows, int64_t cols) {
-    return stw_ceil_div(rows, BM) * stw_ceil_div(cols, BN);
-}
+static int64_t tiles_of(int64_t rows, int64_t cols) { return stw_ceil_div(rows, BM) * stw_ceil_div(cols, BN); }
 
 static matrix operand(const void *data, stw_jagged_place place, int64_t o) {
     return (matrix){data, place.first + o * place.stride, place.row, place.col};
@@ -197,8 +184,8 @@ static void gradient_tile(const stw_cpu_jagged_job *job, const scratch *s, const
     int64_t at = c->first + i0 * c->stride + j0;
     if (mc && nc) {
         product(job, s, &c->left, &c->right, i0, j0, (uint32_t)mc, (uint32_t)nc, c->terms);
-        job->tile->store_rows(stw_at_out(c->out, at, c->dtype), c->stride, c->dtype, c->add, s->c, PN,
-                              (uint32_t)mc, (uint32_t)nc, 1.0f);
+        job->tile->store_rows(stw_at_out(c->out, at, c->dtype), c->stride, c->dtype, c->add, s->c, PN, (uint32_t)mc,
+                              (uint32_t)nc, 1.0f);
     } else {
         mc = 0;
     }
@@ -212,12 +199,8 @@ static void matrix_tiles(const stw_jagged_params *p, int64_t b, int64_t tiles_ou
     int64_t m = stw_jagged_span_of(&p->axis[STW_AXIS_M], b).rows;
     int64_t k = stw_jagged_span_of(&p->axis[STW_AXIS_K], b).rows;
     int64_t n = stw_jagged_span_of(&p->axis[STW_AXIS_N], b).rows;
-    tiles_out[0] = !(p->outputs & STW_JAGGED_DX) ? 0
-                   : p->x_matrix.transposed      ? tiles_of(k, m)
-                                                 : tiles_of(m, k);
-    tiles_out[1] = !(p->outputs & STW_JAGGED_DOTHER) ? 0
-                   : p->other_matrix.transposed      ? tiles_of(n, k)
-                                                     : tiles_of(k, n);
+    tiles_out[0] = !(p->outputs & STW_JAGGED_DX) ? 0 : p->x_matrix.transposed ? tiles_of(k, m) : tiles_of(m, k);
+    tiles_out[1] = !(p->outputs & STW_JAGGED_DOTHER) ? 0 : p->other_matrix.transposed ? tiles_of(n, k) : tiles_of(k, n);
 }
 
 void stw_cpu_jagged_number_tiles(stw_cpu_jagged_job *job) {
@@ -255,8 +238,7 @@ void stw_cpu_jagged_matmul(void *data, uint32_t worker) {
 /* ---- linear ---- */
 
 /* dX: a task is BM rows of one tile of columns. Rows that are not used enter as zeros and are not stored. */
-static void linear_rows(const stw_cpu_jagged_job *job, const scratch *s, int64_t from, int64_t end,
-                        int64_t j0) {
+static void linear_rows(const stw_cpu_jagged_job *job, const scratch *s, int64_t from, int64_t end, int64_t j0) {
     const stw_jagged_params *p = &job->p;
     int64_t n = p->out_features, k = p->inner;
     uint32_t nc = (uint32_t)stw_min_i64(BN, k - j0);
@@ -267,8 +249,7 @@ static void linear_rows(const stw_cpu_jagged_job *job, const scratch *s, int64_t
         if (run.valid) {
             product(job, s, &g, &weight, run.row, j0, (uint32_t)run.count, nc, n);
             job->tile->store_rows(stw_at_out(p->dx, at, p->dx_dtype), k, p->dx_dtype,
-                                  (p->accumulate & STW_JAGGED_DX) != 0, s->c, PN, (uint32_t)run.count, nc,
-                                  1.0f);
+                                  (p->accumulate & STW_JAGGED_DX) != 0, s->c, PN, (uint32_t)run.count, nc, 1.0f);
         } else if (!(p->accumulate & STW_JAGGED_DX)) {
             zero_block(p->dx, p->dx_dtype, at, k, run.count, nc);
         }
@@ -289,8 +270,8 @@ void stw_cpu_jagged_linear_dx(void *data, uint32_t worker) {
 }
 
 /* Packs up to KC used rows from `*row` on, columns j0.. of X or G, one below the other; returns how many. */
-static uint32_t pack_rows(const stw_cpu_jagged_job *job, float *to, size_t pitch, const void *data,
-                          int64_t width, int64_t j0, uint32_t cols, int64_t *row, int64_t end) {
+static uint32_t pack_rows(const stw_cpu_jagged_job *job, float *to, size_t pitch, const void *data, int64_t width,
+                          int64_t j0, uint32_t cols, int64_t *row, int64_t end) {
     const stw_jagged_params *p = &job->p;
     uint32_t count = 0;
     stw_cpu_stretch run;
@@ -309,16 +290,15 @@ static uint32_t pack_rows(const stw_cpu_jagged_job *job, float *to, size_t pitch
 }
 
 /* The same where nothing is unused: no rows need be put together. */
-static void linear_sums_whole(const stw_cpu_jagged_job *job, const scratch *s, int64_t i0, int64_t j0,
-                              uint32_t mc, uint32_t nc, int64_t from, int64_t end) {
+static void linear_sums_whole(const stw_cpu_jagged_job *job, const scratch *s, int64_t i0, int64_t j0, uint32_t mc,
+                              uint32_t nc, int64_t from, int64_t end) {
     const stw_jagged_params *p = &job->p;
     matrix g = {p->grad, 0, 1, p->out_features}, x = {p->x, 0, p->inner, 1};
     stw_cpu_stretch run;
     int add = 0;
     for (int64_t row = from; stw_cpu_jagged_run(p, row, end, 1, &run); row = run.row + run.count)
         for (int64_t k0 = 0; k0 < run.count; k0 += KC, add = 1)
-            multiply(job, s, &g, &x, i0, j0, run.row + k0, mc, nc, (uint32_t)stw_min_i64(KC, run.count - k0),
-                     add);
+            multiply(job, s, &g, &x, i0, j0, run.row + k0, mc, nc, (uint32_t)stw_min_i64(KC, run.count - k0), add);
     if (!add) clear_tile(s, mc, nc);
 }
 
@@ -355,8 +335,7 @@ void stw_cpu_jagged_linear_dw(void *data, uint32_t worker) {
         int64_t i0 = tile / across * BM, j0 = tile % across * BN, from = share * l->share_rows;
         uint32_t mc = (uint32_t)stw_min_i64(BM, n - i0), nc = (uint32_t)stw_min_i64(BN, k - j0);
         linear_sums(job, &s, i0, j0, mc, nc, from, stw_min_i64(from + l->share_rows, rows));
-        if (l->shares > 1)
-            job->tile->add_rows(partials + share * n * k + i0 * k + j0, k, 0, s.c, PN, mc, nc);
+        if (l->shares > 1) job->tile->add_rows(partials + share * n * k + i0 * k + j0, k, 0, s.c, PN, mc, nc);
         else
             job->tile->store_rows(stw_at_out(p->dweight, i0 * k + j0, p->dweight_dtype), k, p->dweight_dtype,
                                   (p->accumulate & STW_JAGGED_DWEIGHT) != 0, s.c, PN, mc, nc, 1.0f);
@@ -394,7 +373,7 @@ void stw_cpu_jagged_linear_finish(void *data, uint32_t worker) {
     for (;;) {
         int64_t from = stw_cpu_jagged_claim(job) * 4096, end = stw_min_i64(from + 4096, elements);
         if (from >= elements) return;
-        job->tile->sum_parts(stw_at_out(p->dweight, from, p->dweight_dtype), partials + from,
-                             job->layout.shares, elements, end - from, types);
+        job->tile->sum_parts(stw_at_out(p->dweight, from, p->dweight_dtype), partials + from, job->layout.shares,
+                             elements, end - from, types);
     }
 }

@@ -11,12 +11,12 @@
 #define SPAN (1 << 15)
 
 /* f64 and integers; x <= threshold as numbers. */
-#define WIDE_THRESHOLD(type, limit_type, limit)                                                              \
-    do {                                                                                                     \
-        const type *x = (const type *)p->x + first, *g = (const type *)p->grad + first;                      \
-        type *out = (type *)p->dx + first;                                                                   \
-        limit_type most = (limit);                                                                           \
-        for (int64_t i = 0; i < count; ++i) out[i] = x[i] <= most ? (type)0 : g[i];                          \
+#define WIDE_THRESHOLD(type, limit_type, limit)                                                                        \
+    do {                                                                                                               \
+        const type *x = (const type *)p->x + first, *g = (const type *)p->grad + first;                                \
+        type *out = (type *)p->dx + first;                                                                             \
+        limit_type most = (limit);                                                                                     \
+        for (int64_t i = 0; i < count; ++i) out[i] = x[i] <= most ? (type)0 : g[i];                                    \
     } while (0)
 
 /* The largest integer that is not above the threshold, within int64. */
@@ -44,19 +44,15 @@ static void wide_threshold(const stw_jagged_params *p, int64_t first, int64_t co
     }
 }
 
-static void pointwise_span(const stw_cpu_jagged_job *job, stw_tile_pointwise function, int64_t from,
-                           int64_t end) {
+static void pointwise_span(const stw_cpu_jagged_job *job, stw_tile_pointwise function, int64_t from, int64_t end) {
     const stw_jagged_params *p = &job->p;
     stw_cpu_stretch run;
     int64_t last_row = stw_ceil_div(end, p->inner);
-    for (int64_t row = from / p->inner; stw_cpu_jagged_run(p, row, last_row, 1, &run);
-         row = run.row + run.count) {
+    for (int64_t row = from / p->inner; stw_cpu_jagged_run(p, row, last_row, 1, &run); row = run.row + run.count) {
         int64_t first = stw_max_i64(run.row * p->inner, from);
         int64_t count = stw_min_i64((run.row + run.count) * p->inner, end) - first;
-        if (!run.valid)
-            stw_cpu_jagged_zero(p, first, count);
-        else if (!stw_dtype_valid((stw_dtype)p->dtype))
-            wide_threshold(p, first, count);
+        if (!run.valid) stw_cpu_jagged_zero(p, first, count);
+        else if (!stw_dtype_valid((stw_dtype)p->dtype)) wide_threshold(p, first, count);
         else
             function(stw_at_out(p->dx, first, p->dx_dtype), stw_at(p->x, first, p->dtype),
                      stw_at(p->grad, first, p->dtype), count, (float)p->threshold, stw_cpu_jagged_types(p));
@@ -77,8 +73,7 @@ void stw_cpu_jagged_pointwise(void *data, uint32_t worker) {
 
 /* ---- layer norm: a task is a segment of lines, whose sums are one partial ---- */
 
-static void norm_line(const stw_cpu_jagged_job *job, const float *gamma, int64_t line, float *dgamma,
-                      float *dbeta) {
+static void norm_line(const stw_cpu_jagged_job *job, const float *gamma, int64_t line, float *dgamma, float *dbeta) {
     const stw_jagged_params *p = &job->p;
     int64_t size = p->dim_size, first = line * size;
     const void *g = stw_at(p->grad, first, p->dtype);
@@ -94,8 +89,7 @@ static void norm_line(const stw_cpu_jagged_job *job, const float *gamma, int64_t
         job->tile->norm_sums(x, g, &norm, size, p->dtype, sums, both ? dgamma : NULL, both ? dbeta : NULL);
         norm.average_g = (float)(sums[0] / (double)size);
         norm.average_gh = (float)(sums[1] / (double)size);
-        job->tile->norm_line(stw_at_out(p->dx, first, p->dx_dtype), x, g, &norm, size,
-                             stw_cpu_jagged_types(p));
+        job->tile->norm_line(stw_at_out(p->dx, first, p->dx_dtype), x, g, &norm, size, stw_cpu_jagged_types(p));
         if (both) return;
     }
     if (dgamma || dbeta) job->tile->norm_columns(dgamma, dbeta, x, g, norm.mean, norm.rstd, size, p->dtype);
@@ -105,13 +99,10 @@ static void norm_line(const stw_cpu_jagged_job *job, const float *gamma, int64_t
 static int has_weight_sums(const stw_jagged_params *p) {
     return p->op == STW_JAGGED_LAYER_NORM && p->outputs & STW_JAGGED_DWEIGHT;
 }
-static int has_bias_sums(const stw_jagged_params *p) {
-    return (p->outputs & STW_JAGGED_DBIAS) != 0;
-}
+static int has_bias_sums(const stw_jagged_params *p) { return (p->outputs & STW_JAGGED_DBIAS) != 0; }
 
 /* Where a segment's sums are. */
-static void partial_of(const stw_cpu_jagged_job *job, int64_t segment, float **dgamma_out,
-                       float **dbeta_out) {
+static void partial_of(const stw_cpu_jagged_job *job, int64_t segment, float **dgamma_out, float **dbeta_out) {
     float *at = stw_cpu_jagged_part(job, job->layout.partials);
     int64_t width = job->layout.partial_width;
     int weight = has_weight_sums(&job->p), bias = has_bias_sums(&job->p);
@@ -129,8 +120,7 @@ static const float *gamma_of(const stw_cpu_jagged_job *job) {
 static void norm_segment(const stw_cpu_jagged_job *job, int64_t segment, int64_t lines) {
     const stw_jagged_params *p = &job->p;
     const float *gamma = gamma_of(job);
-    int64_t from = segment * job->layout.segment_rows,
-            end = stw_min_i64(from + job->layout.segment_rows, lines);
+    int64_t from = segment * job->layout.segment_rows, end = stw_min_i64(from + job->layout.segment_rows, lines);
     int64_t last_row = stw_ceil_div(end, p->dim_before);
     float *dgamma, *dbeta;
     stw_cpu_stretch run;
@@ -139,8 +129,7 @@ static void norm_segment(const stw_cpu_jagged_job *job, int64_t segment, int64_t
         if (dgamma) dgamma[i] = 0;
         if (dbeta) dbeta[i] = 0;
     }
-    for (int64_t row = from / p->dim_before; stw_cpu_jagged_run(p, row, last_row, 1, &run);
-         row = run.row + run.count) {
+    for (int64_t row = from / p->dim_before; stw_cpu_jagged_run(p, row, last_row, 1, &run); row = run.row + run.count) {
         int64_t first = stw_max_i64(run.row * p->dim_before, from);
         int64_t behind = stw_min_i64((run.row + run.count) * p->dim_before, end);
         if (run.valid)
@@ -188,10 +177,9 @@ void stw_cpu_jagged_columns_finish(void *data, uint32_t worker) {
         if (first >= columns) return;
         int64_t count = stw_min_i64(COLUMNS, columns - first);
         if (has_weight_sums(p))
-            finish_columns(job, p->dweight, p->dweight_dtype, (p->accumulate & STW_JAGGED_DWEIGHT) != 0,
-                           first, count, 0);
+            finish_columns(job, p->dweight, p->dweight_dtype, (p->accumulate & STW_JAGGED_DWEIGHT) != 0, first, count,
+                           0);
         if (has_bias_sums(p))
-            finish_columns(job, p->dbias, p->dbias_dtype, (p->accumulate & STW_JAGGED_DBIAS) != 0, first,
-                           count, 1);
+            finish_columns(job, p->dbias, p->dbias_dtype, (p->accumulate & STW_JAGGED_DBIAS) != 0, first, count, 1);
     }
 }

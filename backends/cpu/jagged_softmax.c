@@ -23,8 +23,7 @@ static void sum_columns(const stw_cpu_jagged_job *job, const columns *c, float *
         for (int64_t i = 0; i < width; ++i) part[i] = 0;
         for (int64_t s = from; s < end; ++s) {
             int64_t at = c->first + s * c->stride;
-            job->tile->add_columns(part, stw_at(p->grad, at, p->dtype), stw_at(p->y, at, p->dtype), c->count,
-                                   p->dtype);
+            job->tile->add_columns(part, stw_at(p->grad, at, p->dtype), stw_at(p->y, at, p->dtype), c->count, p->dtype);
         }
         for (int64_t i = 0; i < width; ++i) sums[i] += part[i];
     }
@@ -80,10 +79,8 @@ void stw_cpu_jagged_softmax_inner(void *data, uint32_t worker) {
         stw_cpu_stretch run;
         if (from >= rows) return;
         for (int64_t row = from; stw_cpu_jagged_run(p, row, end, 1, &run); row = run.row + run.count) {
-            if (run.valid)
-                inner_rows(job, &run, scratch);
-            else
-                stw_cpu_jagged_zero(p, run.row * p->inner, run.count * p->inner);
+            if (run.valid) inner_rows(job, &run, scratch);
+            else stw_cpu_jagged_zero(p, run.row * p->inner, run.count * p->inner);
         }
     }
 }
@@ -109,10 +106,8 @@ static int segment_of(const stw_cpu_jagged_job *job, int64_t task, segment *s) {
     if (!high || s->slot < first_slot(job, 0)) return 0;
     while (high - low > 1) { /* the last component that starts at or before the slot */
         int64_t middle = low + (high - low) / 2;
-        if (first_slot(job, middle) <= s->slot)
-            low = middle;
-        else
-            high = middle;
+        if (first_slot(job, middle) <= s->slot) low = middle;
+        else high = middle;
     }
     stw_jagged_span span = stw_jagged_span_of(&p->axis[0], low);
     s->b = low;
@@ -141,8 +136,7 @@ static void outer_segment(const stw_cpu_jagged_job *job, const segment *s, float
     int64_t o = before * p->dim_size * p->dim_after + beside, used = stw_min_i64(s->r1, s->used);
     int64_t first = element_at(p, s, o, s->r0);
     int64_t stride = p->dim_size > 1 ? element_at(p, s, o + p->dim_after, s->r0) - first : 0;
-    if (s->r0 < used)
-        do_columns(job, (columns){first, stride, p->dim_size, (used - s->r0) * p->inner}, scratch);
+    if (s->r0 < used) do_columns(job, (columns){first, stride, p->dim_size, (used - s->r0) * p->inner}, scratch);
     for (int64_t i = 0; i < p->dim_size; ++i) zero_rest(p, s, o + i * p->dim_after);
 }
 
@@ -208,10 +202,8 @@ void stw_cpu_jagged_softmax_ragged(void *data, uint32_t worker) {
         segment s;
         if (task >= tasks) return;
         if (!segment_of(job, task, &s)) continue;
-        if (s.count == 1)
-            ragged_alone(job, &s, scratch);
-        else
-            ragged_sums(job, &s, scratch);
+        if (s.count == 1) ragged_alone(job, &s, scratch);
+        else ragged_sums(job, &s, scratch);
     }
 }
 

@@ -47,20 +47,14 @@ static uint32_t fork_count;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static int fork_error;
 
-static void after_fork_in_child(void) {
-    ++fork_count;
-}
-static void watch_forks(void) {
-    fork_error = pthread_atfork(NULL, NULL, after_fork_in_child);
-}
+static void after_fork_in_child(void) { ++fork_count; }
+static void watch_forks(void) { fork_error = pthread_atfork(NULL, NULL, after_fork_in_child); }
 
 void stw_pool_sleep(atomic_uint *word, uint32_t while_value) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, while_value, NULL, NULL, 0);
 }
 
-void stw_pool_wake(atomic_uint *word) {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-}
+void stw_pool_wake(atomic_uint *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0); }
 
 /* Worker `number` on the gate. */
 static void sleep_as(atomic_uint *gate, uint32_t while_value, uint32_t number) {
@@ -112,12 +106,10 @@ static void join_workers(stw_pool *pool, uint32_t started) {
 
 stw_status stw_pool_create(uint32_t threads, stw_pool **pool_out) {
     pthread_once(&fork_once, watch_forks);
-    if (fork_error)
-        return stw_fail(STW_E_NO_MEMORY, "context_create: pthread_atfork failed (error %d)", fork_error);
+    if (fork_error) return stw_fail(STW_E_NO_MEMORY, "context_create: pthread_atfork failed (error %d)", fork_error);
     size_t bytes = sizeof(stw_pool) + (size_t)threads * sizeof(pool_worker);
     stw_pool *pool = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    if (!pool)
-        return stw_fail(STW_E_NO_MEMORY, "context_create: no memory for a pool of %u threads", threads);
+    if (!pool) return stw_fail(STW_E_NO_MEMORY, "context_create: no memory for a pool of %u threads", threads);
     atomic_init(&pool->gate, 0);
     atomic_init(&pool->idle, 1);
     atomic_init(&pool->busy, 0);
@@ -142,8 +134,8 @@ stw_status stw_pool_create(uint32_t threads, stw_pool **pool_out) {
         join_workers(pool, started);
         free(pool);
         return stw_fail(STW_E_NO_MEMORY,
-                        "context_create: cpu_threads %u, but thread %u could not be started (error %d)",
-                        threads, started + 2, error);
+                        "context_create: cpu_threads %u, but thread %u could not be started (error %d)", threads,
+                        started + 2, error);
     }
     *pool_out = pool;
     return STW_OK;
@@ -160,9 +152,7 @@ int stw_pool_try_acquire(stw_pool *pool) {
     return !atomic_exchange(&pool->busy, 1);
 }
 
-void stw_pool_release(stw_pool *pool) {
-    atomic_store(&pool->busy, 0);
-}
+void stw_pool_release(stw_pool *pool) { atomic_store(&pool->busy, 0); }
 
 void stw_pool_run(stw_pool *pool, uint32_t threads, stw_pool_fn fn, void *job) {
     if (!pool || threads < 2) {

@@ -66,24 +66,22 @@ typedef struct stw_tile_ops {
     uint32_t lanes;   /* widths of B and C operands are padded to a multiple of this  */
 
     /* to[rows][width] <- from, converted; columns cols..width-1 become 0. */
-    void (*load_rows)(float *to, size_t pitch, uint32_t width, const void *from, int64_t stride,
-                      uint32_t rows, uint32_t cols, uint32_t dtype);
+    void (*load_rows)(float *to, size_t pitch, uint32_t width, const void *from, int64_t stride, uint32_t rows,
+                      uint32_t cols, uint32_t dtype);
     /* to[cols][0..rows-1] <- from[rows][cols] transposed; both multiples of `lanes`. */
-    void (*transpose)(float *to, size_t to_pitch, const float *from, size_t from_pitch, uint32_t rows,
-                      uint32_t cols);
+    void (*transpose)(float *to, size_t to_pitch, const float *from, size_t from_pitch, uint32_t rows, uint32_t cols);
     /* to <- src*scale in `dtype`, or to += src*scale (f32). */
-    void (*store_rows)(void *to, int64_t stride, uint32_t dtype, int add, const float *src, size_t pitch,
-                       uint32_t rows, uint32_t cols, float scale);
+    void (*store_rows)(void *to, int64_t stride, uint32_t dtype, int add, const float *src, size_t pitch, uint32_t rows,
+                       uint32_t cols, float scale);
     /* to <- src, or to += src. */
-    void (*add_rows)(float *to, int64_t stride, int add, const float *src, size_t pitch, uint32_t rows,
-                     uint32_t cols);
+    void (*add_rows)(float *to, int64_t stride, int add, const float *src, size_t pitch, uint32_t rows, uint32_t cols);
     /* out[r] <- sum_c a[r][c]*b[r][c] of two tensors of `dtype`, rounded once. */
-    void (*dot_rows)(float *out, const void *a, int64_t a_stride, const void *b, int64_t b_stride,
-                     uint32_t rows, uint32_t cols, uint32_t dtype);
+    void (*dot_rows)(float *out, const void *a, int64_t a_stride, const void *b, int64_t b_stride, uint32_t rows,
+                     uint32_t cols, uint32_t dtype);
 
     /* C[m][n] (+)= A[m][k] B[k][n]; m and n are rounded up to EDGE_STRIP and lanes. */
-    void (*matmul)(uint32_t m, uint32_t n, uint32_t k, const float *a, size_t a_pitch, const float *b,
-                   size_t b_pitch, float *c, size_t c_pitch, int add);
+    void (*matmul)(uint32_t m, uint32_t n, uint32_t k, const float *a, size_t a_pitch, const float *b, size_t b_pitch,
+                   float *c, size_t c_pitch, int add);
     /* The same with A stored transposed, a[k][m]. */
     void (*matmul_at)(uint32_t m, uint32_t n, uint32_t k, const float *a, size_t a_pitch, const float *b,
                       size_t b_pitch, float *c, size_t c_pitch, int add);
@@ -108,30 +106,26 @@ typedef struct stw_tile_ops {
     /* acc += a, or a*b when b is not null */
     void (*add_columns)(float *acc, const void *a, const void *b, int64_t n, uint32_t dtype);
     /* out (+)= the sum of `parts` arrays, `pitch` apart, in double and in order; out is of types.out */
-    void (*sum_parts)(void *out, const float *from, int64_t parts, int64_t pitch, int64_t n,
-                      stw_tile_types types);
+    void (*sum_parts)(void *out, const float *from, int64_t parts, int64_t pitch, int64_t n, stw_tile_types types);
     /* out = y*(g - sum); `sums` (one an element) or, when null, `sum` */
     void (*softmax_line)(void *out, const void *y, const void *g, const float *sums, float sum, int64_t n,
                          stw_tile_types types);
     /* the same with each line's own sum, for lines of n neighbours */
-    void (*softmax_lines)(void *out, const void *y, const void *g, int64_t lines, int64_t n,
-                          stw_tile_types types);
+    void (*softmax_lines)(void *out, const void *y, const void *g, int64_t lines, int64_t n, stw_tile_types types);
     /* sums_out: of g*gamma, of g*gamma*h; dgamma and dbeta, both or neither: as norm_columns does it */
     void (*norm_sums)(const void *x, const void *g, const stw_tile_norm *norm, int64_t n, uint32_t dtype,
                       double *sums_out, float *dgamma, float *dbeta);
     void (*norm_line)(void *out, const void *x, const void *g, const stw_tile_norm *norm, int64_t n,
                       stw_tile_types types);
     /* dgamma += g*h, dbeta += g; either may be null */
-    void (*norm_columns)(float *dgamma, float *dbeta, const void *x, const void *g, float mean, float rstd,
-                         int64_t n, uint32_t dtype);
+    void (*norm_columns)(float *dgamma, float *dbeta, const void *x, const void *g, float mean, float rstd, int64_t n,
+                         uint32_t dtype);
 
     /* Products of bf16 (tile_scores.inl); null without the instruction. Packing returns 1 where an element is
      * too small for it. to[i][n]: terms 2i, 2i+1 of column n; to[r][i]: of row r; rows of
      * `to` hold a multiple of 32 columns or 16 words. */
-    int (*pair_rows)(uint32_t *to, size_t pitch, const void *from, int64_t stride, uint32_t terms,
-                     uint32_t cols);
-    int (*pair_terms)(uint32_t *to, size_t pitch, const void *from, int64_t stride, uint32_t rows,
-                      uint32_t terms);
+    int (*pair_rows)(uint32_t *to, size_t pitch, const void *from, int64_t stride, uint32_t terms, uint32_t cols);
+    int (*pair_terms)(uint32_t *to, size_t pitch, const void *from, int64_t stride, uint32_t rows, uint32_t terms);
     void (*matmul_pairs)(uint32_t m, uint32_t n, uint32_t k, const uint32_t *a, size_t a_row, size_t a_step,
                          const uint32_t *b, size_t b_pitch, float *c, size_t c_pitch, int add);
 } stw_tile_ops;

@@ -2,8 +2,8 @@
  *
  * Rows between tensors (any dtype, any stride) and f32 tiles. Included by tile.c alone. */
 
-INLINE void load_rows_as(float *to, size_t pitch, uint32_t width, const void *from, int64_t stride,
-                         uint32_t rows, uint32_t cols, const uint32_t dtype) {
+INLINE void load_rows_as(float *to, size_t pitch, uint32_t width, const void *from, int64_t stride, uint32_t rows,
+                         uint32_t cols, const uint32_t dtype) {
     uint32_t whole = cols - cols % LANES;
     for (uint32_t r = 0; r < rows; ++r, to += pitch) {
         int64_t at = (int64_t)r * stride;
@@ -17,14 +17,11 @@ INLINE void load_rows_as(float *to, size_t pitch, uint32_t width, const void *fr
     }
 }
 
-static void tile_load_rows(float *to, size_t pitch, uint32_t width, const void *from, int64_t stride,
-                           uint32_t rows, uint32_t cols, uint32_t dtype) {
-    if (dtype == STW_F32)
-        load_rows_as(to, pitch, width, from, stride, rows, cols, STW_F32);
-    else if (dtype == STW_BF16)
-        load_rows_as(to, pitch, width, from, stride, rows, cols, STW_BF16);
-    else
-        load_rows_as(to, pitch, width, from, stride, rows, cols, STW_F16);
+static void tile_load_rows(float *to, size_t pitch, uint32_t width, const void *from, int64_t stride, uint32_t rows,
+                           uint32_t cols, uint32_t dtype) {
+    if (dtype == STW_F32) load_rows_as(to, pitch, width, from, stride, rows, cols, STW_F32);
+    else if (dtype == STW_BF16) load_rows_as(to, pitch, width, from, stride, rows, cols, STW_BF16);
+    else load_rows_as(to, pitch, width, from, stride, rows, cols, STW_F16);
 }
 
 /* Blocks of LANES x LANES: zipping row i with row i + LANES/2, log2(LANES) times, transposes. */
@@ -65,8 +62,8 @@ INLINE void store_some(void *to, int64_t at, uint32_t count, const uint32_t dtyp
     }
 }
 
-INLINE void store_rows_as(void *to, int64_t stride, const uint32_t dtype, const int add, const float *src,
-                          size_t pitch, uint32_t rows, uint32_t cols, float scale) {
+INLINE void store_rows_as(void *to, int64_t stride, const uint32_t dtype, const int add, const float *src, size_t pitch,
+                          uint32_t rows, uint32_t cols, float scale) {
     uint32_t whole = cols - cols % LANES;
     for (uint32_t r = 0; r < rows; ++r, src += pitch) {
         int64_t at = (int64_t)r * stride;
@@ -80,21 +77,16 @@ INLINE void store_rows_as(void *to, int64_t stride, const uint32_t dtype, const 
             }
         }
         if (whole == cols) continue;
-        store_some(to, at + whole, cols - whole, dtype, add,
-                   vf_load_some(src, whole, cols - whole, STW_F32) * scale);
+        store_some(to, at + whole, cols - whole, dtype, add, vf_load_some(src, whole, cols - whole, STW_F32) * scale);
     }
 }
 
 static void tile_store_rows(void *to, int64_t stride, uint32_t dtype, int add, const float *src, size_t pitch,
                             uint32_t rows, uint32_t cols, float scale) {
-    if (dtype == STW_BF16)
-        store_rows_as(to, stride, STW_BF16, 0, src, pitch, rows, cols, scale);
-    else if (dtype == STW_F16)
-        store_rows_as(to, stride, STW_F16, 0, src, pitch, rows, cols, scale);
-    else if (add)
-        store_rows_as(to, stride, STW_F32, 1, src, pitch, rows, cols, scale);
-    else
-        store_rows_as(to, stride, STW_F32, 0, src, pitch, rows, cols, scale);
+    if (dtype == STW_BF16) store_rows_as(to, stride, STW_BF16, 0, src, pitch, rows, cols, scale);
+    else if (dtype == STW_F16) store_rows_as(to, stride, STW_F16, 0, src, pitch, rows, cols, scale);
+    else if (add) store_rows_as(to, stride, STW_F32, 1, src, pitch, rows, cols, scale);
+    else store_rows_as(to, stride, STW_F32, 0, src, pitch, rows, cols, scale);
 }
 
 static void tile_add_rows(float *to, int64_t stride, int add, const float *src, size_t pitch, uint32_t rows,
@@ -102,15 +94,14 @@ static void tile_add_rows(float *to, int64_t stride, int add, const float *src, 
     uint32_t whole = cols - cols % LANES;
     for (uint32_t r = 0; r < rows; ++r, to += stride, src += pitch) {
         uint32_t c = 0;
-        for (; c < whole; c += LANES)
-            vf_store(to + c, add ? vf_load(to + c) + vf_load(src + c) : vf_load(src + c));
+        for (; c < whole; c += LANES) vf_store(to + c, add ? vf_load(to + c) + vf_load(src + c) : vf_load(src + c));
         for (; c < cols; ++c) to[c] = add ? to[c] + src[c] : src[c];
     }
 }
 
 /* In double: D is subtracted from dP, which it nearly equals where a row sees few keys. */
-static void tile_dot_rows(float *out, const void *a, int64_t a_stride, const void *b, int64_t b_stride,
-                          uint32_t rows, uint32_t cols, uint32_t dtype) {
+static void tile_dot_rows(float *out, const void *a, int64_t a_stride, const void *b, int64_t b_stride, uint32_t rows,
+                          uint32_t cols, uint32_t dtype) {
     for (uint32_t r = 0; r < rows; ++r) {
         vd sum = {0};
         for (uint32_t c = 0; c < cols; c += LANES)

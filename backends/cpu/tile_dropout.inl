@@ -26,9 +26,8 @@ INLINE void philox_lanes(vu c[4], uint32_t key0, uint32_t key1) {
     }
 }
 
-static void dropout_philox(uint32_t *keep, size_t pitch, const stw_attn_params *p,
-                           const stw_dropout_stream *s, int64_t i0, int64_t j0, uint32_t rows,
-                           uint32_t cols) {
+static void dropout_philox(uint32_t *keep, size_t pitch, const stw_attn_params *p, const stw_dropout_stream *s,
+                           int64_t i0, int64_t j0, uint32_t rows, uint32_t cols) {
     uint64_t first = (uint64_t)(i0 + s->q_offset);
     uint32_t key0 = (uint32_t)s->seed, key1 = (uint32_t)(s->seed >> 32) ^ (uint32_t)(s->offset >> 32);
     for (int64_t r = -(int64_t)(first & 3u); r < (int64_t)rows; r += 4)

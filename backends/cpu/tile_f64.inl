@@ -12,8 +12,8 @@ typedef double vd_half __attribute__((vector_size(8 * LANES64)));
 typedef double vd_half_any __attribute__((vector_size(8 * LANES64), aligned(8), may_alias));
 
 /* `rows`, a constant, of C from `c` on, two vectors wide. */
-INLINE void gemm64_block(const int rows, uint32_t k, const double *a, size_t a_row, size_t a_step,
-                         const double *b, size_t b_pitch, double *c, size_t c_pitch, int add) {
+INLINE void gemm64_block(const int rows, uint32_t k, const double *a, size_t a_row, size_t a_step, const double *b,
+                         size_t b_pitch, double *c, size_t c_pitch, int add) {
     vd_half low[GEMM64_MR], high[GEMM64_MR];
     for (int r = 0; r < rows; ++r) low[r] = high[r] = (vd_half){0};
     for (uint32_t i = 0; i < k; ++i) {
@@ -40,11 +40,11 @@ static void tile_matmul_f64(uint32_t m, uint32_t n, uint32_t k, const double *a,
         const double *a_at = a + at * a_step, *b_at = b + at * b_pitch;
         for (uint32_t j = 0; j < n; j += LANES) {
             for (uint32_t i = 0; i < whole; i += GEMM64_MR)
-                gemm64_block(GEMM64_MR, depth, a_at + i * a_row, a_row, a_step, b_at + j, b_pitch,
-                             c + i * c_pitch + j, c_pitch, add);
+                gemm64_block(GEMM64_MR, depth, a_at + i * a_row, a_row, a_step, b_at + j, b_pitch, c + i * c_pitch + j,
+                             c_pitch, add);
             for (uint32_t i = whole; i < m; ++i)
-                gemm64_block(1, depth, a_at + i * a_row, a_row, a_step, b_at + j, b_pitch,
-                             c + i * c_pitch + j, c_pitch, add);
+                gemm64_block(1, depth, a_at + i * a_row, a_row, a_step, b_at + j, b_pitch, c + i * c_pitch + j, c_pitch,
+                             add);
         }
     }
 }

@@ -49,8 +49,8 @@ INLINE uint32_t gemm_width(uint32_t vectors) {
     return vectors;
 }
 
-INLINE void gemm(uint32_t m, uint32_t n, uint32_t k, const float *a, size_t a_row, size_t a_step,
-                 const float *b, size_t b_pitch, float *c, size_t c_pitch, int add) {
+INLINE void gemm(uint32_t m, uint32_t n, uint32_t k, const float *a, size_t a_row, size_t a_step, const float *b,
+                 size_t b_pitch, float *c, size_t c_pitch, int add) {
     uint32_t vectors = (n + LANES - 1) / LANES;
     for (uint32_t at = 0; at < k || !at; at += GEMM_K, add = 1) {
         uint32_t depth = k - at < GEMM_K ? k - at : GEMM_K, nv;
@@ -60,12 +60,9 @@ INLINE void gemm(uint32_t m, uint32_t n, uint32_t k, const float *a, size_t a_ro
             for (uint32_t i = 0; i < m; i += GEMM_MR) {
                 const float *a_at = a + i * a_row + at * a_step;
                 float *c_at = c + i * c_pitch + (size_t)v * LANES;
-                if (nv == 1)
-                    gemm_block(1, depth, a_at, a_row, a_step, b_at, b_pitch, c_at, c_pitch, add);
-                else if (nv == 2)
-                    gemm_block(2, depth, a_at, a_row, a_step, b_at, b_pitch, c_at, c_pitch, add);
-                else
-                    gemm_block(GEMM_NV, depth, a_at, a_row, a_step, b_at, b_pitch, c_at, c_pitch, add);
+                if (nv == 1) gemm_block(1, depth, a_at, a_row, a_step, b_at, b_pitch, c_at, c_pitch, add);
+                else if (nv == 2) gemm_block(2, depth, a_at, a_row, a_step, b_at, b_pitch, c_at, c_pitch, add);
+                else gemm_block(GEMM_NV, depth, a_at, a_row, a_step, b_at, b_pitch, c_at, c_pitch, add);
             }
         }
     }

@@ -38,8 +38,7 @@ INLINE vi hidden_at(const stw_tile_logits *t, uint32_t r, uint32_t c) {
 }
 
 /* S of LANES pairs of row r from column c on; slope_out: derivative of softcap. */
-INLINE vf logits_at(const stw_tile_logits *t, uint32_t r, uint32_t c, vf dot, vf *slope_out,
-                    const uint32_t features) {
+INLINE vf logits_at(const stw_tile_logits *t, uint32_t r, uint32_t c, vf dot, vf *slope_out, const uint32_t features) {
     vf x = dot * t->scale;
     if (features & STW_FEAT_SOFTCAP) {
         vf cap = vf_splat(t->softcap);
@@ -48,10 +47,8 @@ INLINE vf logits_at(const stw_tile_logits *t, uint32_t r, uint32_t c, vf dot, vf
     const int hides = (features & STW_FEAT_BIAS) && t->bias_dtype == STW_U8;
     if ((features & STW_FEAT_BIAS) && !hides) {
         int64_t at = (int64_t)r * t->bias_query;
-        if (t->bias_key)
-            x += vf_load_upto(t->bias, at + c, t->cols - c, t->bias_dtype);
-        else
-            x += vf_splat(stw_load_f32(t->bias, at, (stw_dtype)t->bias_dtype));
+        if (t->bias_key) x += vf_load_upto(t->bias, at + c, t->cols - c, t->bias_dtype);
+        else x += vf_splat(stw_load_f32(t->bias, at, (stw_dtype)t->bias_dtype));
     }
     if (features & STW_FEAT_ALIBI) {
         vd column = __builtin_convertvector(vi_lanes() + (int32_t)c, vd);
@@ -107,27 +104,22 @@ INLINE void grad_row(const stw_tile_grad *g, uint32_t r, const uint32_t features
 }
 
 static void grad_general(const stw_tile_grad *g) {
-    for (uint32_t r = 0; r < g->logits.rows; ++r)
-        grad_row(g, r, g->logits.features, g->logits.dtype, g->raw != NULL);
+    for (uint32_t r = 0; r < g->logits.rows; ++r) grad_row(g, r, g->logits.features, g->logits.dtype, g->raw != NULL);
 }
 
-#define GRAD_PLAIN(name, dtype)                                                                              \
-    static void name(const stw_tile_grad *g) {                                                               \
-        for (uint32_t r = 0; r < g->logits.rows; ++r) grad_row(g, r, 0, dtype, 0);                           \
+#define GRAD_PLAIN(name, dtype)                                                                                        \
+    static void name(const stw_tile_grad *g) {                                                                         \
+        for (uint32_t r = 0; r < g->logits.rows; ++r) grad_row(g, r, 0, dtype, 0);                                     \
     }
 GRAD_PLAIN(grad_plain_f32, STW_F32)
 GRAD_PLAIN(grad_plain_bf16, STW_BF16)
 GRAD_PLAIN(grad_plain_f16, STW_F16)
 
 static void tile_grad(const stw_tile_grad *g) {
-    if ((g->logits.features & FEAT_GENERAL) || g->raw)
-        grad_general(g);
-    else if (g->logits.dtype == STW_F32)
-        grad_plain_f32(g);
-    else if (g->logits.dtype == STW_BF16)
-        grad_plain_bf16(g);
-    else
-        grad_plain_f16(g);
+    if ((g->logits.features & FEAT_GENERAL) || g->raw) grad_general(g);
+    else if (g->logits.dtype == STW_F32) grad_plain_f32(g);
+    else if (g->logits.dtype == STW_BF16) grad_plain_bf16(g);
+    else grad_plain_f16(g);
 }
 
 /* ---- forward ------------------------------------------------------------------------------------------*/

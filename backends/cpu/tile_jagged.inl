@@ -50,7 +50,7 @@ INLINE void put(void *out, int64_t at, int64_t count, const uint32_t dtype, cons
 }
 
 /* As many vectors as are worked on at a time where one waits for its own results; no more than registers hold. */
-#define BUNDLE (LANES == 16 ? 4 : 2)
+#define BUNDLE  (LANES == 16 ? 4 : 2)
 #define EACH(k) for (int v = 0; v < (k); ++v)
 
 /* BUNDLE whole vectors. */
@@ -92,32 +92,35 @@ INLINE void ask_ahead(const void *data, int64_t at, int64_t n, const uint32_t dt
 }
 
 /* Instances of an always-inlined BODY(out, ..., in type, out type, how) for the types of a call. */
-#define SPREAD_TO(how, BODY, t, ...)                                                                         \
-    do {                                                                                                     \
-        if ((t).out == STW_F32) {                                                                            \
-            if ((t).in == STW_F32) BODY(__VA_ARGS__, STW_F32, STW_F32, how);                                 \
-            else if ((t).in == STW_BF16) BODY(__VA_ARGS__, STW_BF16, STW_F32, how);                          \
-            else BODY(__VA_ARGS__, STW_F16, STW_F32, how);                                                   \
-        } else if ((t).in == STW_BF16) BODY(__VA_ARGS__, STW_BF16, STW_BF16, how);                           \
-        else BODY(__VA_ARGS__, STW_F16, STW_F16, how);                                                       \
+#define SPREAD_TO(how, BODY, t, ...)                                                                                   \
+    do {                                                                                                               \
+        if ((t).out == STW_F32) {                                                                                      \
+            if ((t).in == STW_F32) BODY(__VA_ARGS__, STW_F32, STW_F32, how);                                           \
+            else if ((t).in == STW_BF16) BODY(__VA_ARGS__, STW_BF16, STW_F32, how);                                    \
+            else BODY(__VA_ARGS__, STW_F16, STW_F32, how);                                                             \
+        } else if ((t).in == STW_BF16) BODY(__VA_ARGS__, STW_BF16, STW_BF16, how);                                     \
+        else BODY(__VA_ARGS__, STW_F16, STW_F16, how);                                                                 \
     } while (0)
-#define SPREAD(BODY, t, out, ...)                                                                            \
-    do {                                                                                                     \
-        if (past_caches(out, t)) SPREAD_TO(PAST_CACHES, BODY, t, out, __VA_ARGS__);                          \
-        else if ((t).add) SPREAD_TO(ADD, BODY, t, out, __VA_ARGS__);                                         \
-        else SPREAD_TO(REPLACE, BODY, t, out, __VA_ARGS__);                                                  \
+#define SPREAD(BODY, t, out, ...)                                                                                      \
+    do {                                                                                                               \
+        if (past_caches(out, t)) SPREAD_TO(PAST_CACHES, BODY, t, out, __VA_ARGS__);                                    \
+        else if ((t).add) SPREAD_TO(ADD, BODY, t, out, __VA_ARGS__);                                                   \
+        else SPREAD_TO(REPLACE, BODY, t, out, __VA_ARGS__);                                                            \
     } while (0)
-#define BY_TYPE(dtype, CALL)                                                                                 \
-    do {                                                                                                     \
-        if ((dtype) == STW_F32) { CALL(STW_F32); }                                                           \
-        else if ((dtype) == STW_BF16) { CALL(STW_BF16); }                                                    \
-        else { CALL(STW_F16); }                                                                              \
+#define BY_TYPE(dtype, CALL)                                                                                           \
+    do {                                                                                                               \
+        if ((dtype) == STW_F32) {                                                                                      \
+            CALL(STW_F32);                                                                                             \
+        } else if ((dtype) == STW_BF16) {                                                                              \
+            CALL(STW_BF16);                                                                                            \
+        } else {                                                                                                       \
+            CALL(STW_F16);                                                                                             \
+        }                                                                                                              \
     } while (0)
 
 /* ---- copies ---- */
 
-INLINE void convert_as(void *out, const void *from, int64_t n, const uint32_t in, const uint32_t type,
-                       const int how) {
+INLINE void convert_as(void *out, const void *from, int64_t n, const uint32_t in, const uint32_t type, const int how) {
     for (int64_t i = 0; i < n; i += LANES) put(out, i, n - i, type, how, get(from, i, n - i, in));
 }
 static void tile_convert(void *out, const void *from, int64_t n, stw_tile_types t) {
@@ -221,8 +224,7 @@ INLINE void sum_parts_as(void *out, const float *from, int64_t parts, int64_t pi
         put(out, i, n - i, type, how, __builtin_convertvector(sum, vf));
     }
 }
-static void tile_sum_parts(void *out, const float *from, int64_t parts, int64_t pitch, int64_t n,
-                           stw_tile_types t) {
+static void tile_sum_parts(void *out, const float *from, int64_t parts, int64_t pitch, int64_t n, stw_tile_types t) {
     int add = t.add;
     t.add = 0; /* within the double */
     SPREAD(sum_parts_as, t, out, from, parts, pitch, n, add);
@@ -252,8 +254,7 @@ INLINE void softmax_lines_as(char *out, const char *y, const char *g, int64_t li
         softmax_line_as(out, y, g, NULL, sum, n, in, type, how);
     }
 }
-static void tile_softmax_lines(void *out, const void *y, const void *g, int64_t lines, int64_t n,
-                               stw_tile_types t) {
+static void tile_softmax_lines(void *out, const void *y, const void *g, int64_t lines, int64_t n, stw_tile_types t) {
     if (n % LANES) t.large = 0; /* other lines start elsewhere */
     SPREAD(softmax_lines_as, t, out, y, g, lines, n);
 }
@@ -269,8 +270,8 @@ INLINE void norm_terms(const void *x, const void *g, const stw_tile_norm *t, int
 }
 
 /* The sums of a vector; with dgamma also that vector's part of the column sums. */
-INLINE void norm_sum(const void *x, const void *g, const stw_tile_norm *t, int64_t i, int64_t count,
-                     const uint32_t in, float *dgamma, float *dbeta, vf *sum_g, vf *sum_gh) {
+INLINE void norm_sum(const void *x, const void *g, const stw_tile_norm *t, int64_t i, int64_t count, const uint32_t in,
+                     float *dgamma, float *dbeta, vf *sum_g, vf *sum_gh) {
     vf h, w;
     norm_terms(x, g, t, i, count, in, &h, &w);
     *sum_g += w;
@@ -303,8 +304,8 @@ INLINE void norm_sums_as(const void *x, const void *g, const stw_tile_norm *t, i
 static void tile_norm_sums(const void *x, const void *g, const stw_tile_norm *norm, int64_t n, uint32_t dtype,
                            double *sums_out, float *dgamma, float *dbeta) {
     const stw_tile_norm t = *norm;
-#define CALL(type)                                                                                           \
-    if (dgamma) norm_sums_as(x, g, &t, n, sums_out, dgamma, dbeta, type);                                    \
+#define CALL(type)                                                                                                     \
+    if (dgamma) norm_sums_as(x, g, &t, n, sums_out, dgamma, dbeta, type);                                              \
     else norm_sums_as(x, g, &t, n, sums_out, NULL, NULL, type)
     BY_TYPE(dtype, CALL);
 #undef CALL
@@ -316,8 +317,8 @@ INLINE void norm_put(void *out, const void *x, const void *g, const stw_tile_nor
     norm_terms(x, g, t, i, count, in, &h, &w);
     put(out, i, count, type, how, ((w - t->average_g) - h * t->average_gh) * t->rstd);
 }
-INLINE void norm_line_as(void *out, const void *x, const void *g, const stw_tile_norm *t, int64_t n,
-                         const uint32_t in, const uint32_t type, const int how) {
+INLINE void norm_line_as(void *out, const void *x, const void *g, const stw_tile_norm *t, int64_t n, const uint32_t in,
+                         const uint32_t type, const int how) {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) norm_put(out, x, g, t, i, LANES, in, type, how);
     if (i < n) norm_put(out, x, g, t, i, n - i, in, type, how);
@@ -329,8 +330,8 @@ static void tile_norm_line(void *out, const void *x, const void *g, const stw_ti
 }
 
 /* dgamma += g*h, dbeta += g; either may be null, both are padded to whole vectors. */
-INLINE void norm_columns_as(float *dgamma, float *dbeta, const void *x_at, const void *g_at, float mean,
-                            float rstd, int64_t n, const uint32_t in) {
+INLINE void norm_columns_as(float *dgamma, float *dbeta, const void *x_at, const void *g_at, float mean, float rstd,
+                            int64_t n, const uint32_t in) {
     for (int64_t i = 0; i < n; i += LANES) {
         vf g = get(g_at, i, n - i, in);
         if (dgamma) vf_store(dgamma + i, vf_load(dgamma + i) + g * ((get(x_at, i, n - i, in) - mean) * rstd));
@@ -339,9 +340,9 @@ INLINE void norm_columns_as(float *dgamma, float *dbeta, const void *x_at, const
 }
 static void tile_norm_columns(float *dgamma, float *dbeta, const void *x, const void *g, float mean, float rstd,
                               int64_t n, uint32_t dtype) {
-#define CALL(type)                                                                                           \
-    if (dgamma && dbeta) norm_columns_as(dgamma, dbeta, x, g, mean, rstd, n, type);                          \
-    else if (dgamma) norm_columns_as(dgamma, NULL, x, g, mean, rstd, n, type);                               \
+#define CALL(type)                                                                                                     \
+    if (dgamma && dbeta) norm_columns_as(dgamma, dbeta, x, g, mean, rstd, n, type);                                    \
+    else if (dgamma) norm_columns_as(dgamma, NULL, x, g, mean, rstd, n, type);                                         \
     else norm_columns_as(NULL, dbeta, NULL, g, mean, rstd, n, type)
     BY_TYPE(dtype, CALL);
 #undef CALL

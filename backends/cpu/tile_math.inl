@@ -27,7 +27,7 @@ INLINE vf vf_exp(vf x) {
 #if defined(VEC_AVX512)
     return (vf)_mm512_scalef_ps((__m512)y, (__m512)n);
 #else
-    n = vf_only(n == n, n); /* a NaN has no integer; y holds it */
+    n = vf_only(n == n, n);                                       /* a NaN has no integer; y holds it */
     vi whole = __builtin_convertvector(n, vi), half = whole >> 1; /* two factors, neither out of range */
     return y * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
 #endif

@@ -5,9 +5,9 @@
  * tells whether an element is so small (below 2^-50) that a product or a sum could be one: such blocks are
  * multiplied as f32. Jagged products only. Included by tile.c alone, compiled where the instruction exists. */
 
-#define PAIR_K    64u /* words of one running sum */
-#define PAIR_AHEAD 8 /* rows: each is only a few lines of the cache, too short for the processor's own prefetching */
-#define PAIR_TINY ((127u - 50u) << 7) /* bits of 2^-50 */
+#define PAIR_K     64u /* words of one running sum */
+#define PAIR_AHEAD 8   /* rows: each is only a few lines of the cache, too short for the processor's own prefetching */
+#define PAIR_TINY  ((127u - 50u) << 7) /* bits of 2^-50 */
 
 /* The least of all magnitudes less one, element by element: zero is not tiny. */
 INLINE __m512i pair_least(__m512i least, __m512i elements) {
@@ -25,8 +25,7 @@ INLINE __m512i pair_load(const uint16_t *from, uint32_t count) { /* zeros behind
 }
 
 /* to[i][n] <- terms 2i and 2i+1 of column n of from[terms][cols], 32 columns at a time. 1: a tiny element was seen. */
-static int tile_pair_rows(uint32_t *to, size_t pitch, const void *data, int64_t stride, uint32_t terms,
-                          uint32_t cols) {
+static int tile_pair_rows(uint32_t *to, size_t pitch, const void *data, int64_t stride, uint32_t terms, uint32_t cols) {
     const uint16_t *from = data;
     static const uint16_t order[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                        8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};

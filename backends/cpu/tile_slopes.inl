@@ -67,10 +67,9 @@ INLINE vf vf_reciprocal(vf x, const int fast) { /* 1 <= x */
  * e*(R(a) - phi(0)*a) on the negative side and 1 minus that on the other, R = (1 - Phi)/e a polynomial in
  * 1/(1 + 0.4 a). Both fits are within 1e-8 of their value's scale. */
 INLINE void gelu_slopes(vf *x, const int k, const int fast) {
-    static const float near[] = {-1.0724180901888758e-4f, 1.147949369624257e-3f, -9.495110251009464e-3f,
+    static const float near[] = {-1.0724180901888758e-4f, 1.147949369624257e-3f,  -9.495110251009464e-3f,
                                  5.984041094779968e-2f,   -2.659614384174347e-1f, 7.978845834732056e-1f};
-    static const float tail[] = {-0.187528544f, 0.106481016f, 0.0549614355f, 0.139163028f, 0.159077423f,
-                                 0.159597032f};
+    static const float tail[] = {-0.187528544f, 0.106481016f, 0.0549614355f, 0.139163028f, 0.159077423f, 0.159597032f};
     vf e[BUNDLE], q[BUNDLE], t[BUNDLE], r[BUNDLE];
     EACH(k) e[v] = x[v] * x[v];
     EACH(k) q[v] = e[v] * 6.3301154114014935e-6f + near[0];
@@ -125,37 +124,36 @@ INLINE void silu_slopes(vf *x, const int k, const int fast) {
     EACH(k) x[v] = small[v] * (x[v] * rest[v] + 1.0f);
 }
 
-#define POINTWISE(name, SLOPES)                                                                              \
-    INLINE void name##_as(void *out, const void *x_at, const void *g_at, int64_t n, const uint32_t in,       \
-                          const uint32_t type, const int how) {                                              \
-        int64_t i = 0;                                                                                       \
-        for (; i + BUNDLE * LANES <= n; i += BUNDLE * LANES) {                                               \
-            vf x[BUNDLE];                                                                                    \
-            ask_ahead(x_at, i, BUNDLE * LANES, in);                                                          \
-            ask_ahead(g_at, i, BUNDLE * LANES, in);                                                          \
-            EACH(BUNDLE) x[v] = vf_load_as(x_at, i + v * LANES, in);                                         \
-            SLOPES(x, BUNDLE, type != STW_F32);                                                              \
-            EACH(BUNDLE) x[v] = x[v] * vf_load_as(g_at, i + v * LANES, in);                                  \
-            put_bundle(out, i, type, how, x);                                                                \
-        }                                                                                                    \
-        for (; i < n; i += LANES) {                                                                          \
-            vf x = get(x_at, i, n - i, in);                                                                  \
-            SLOPES(&x, 1, type != STW_F32);                                                                  \
-            put(out, i, n - i, type, how, x * get(g_at, i, n - i, in));                                      \
-        }                                                                                                    \
-    }                                                                                                        \
-    static void name(void *out, const void *x, const void *g, int64_t n, float threshold,                    \
-                     stw_tile_types t) {                                                                     \
-        (void)threshold;                                                                                     \
-        SPREAD(name##_as, t, out, x, g, n);                                                                  \
+#define POINTWISE(name, SLOPES)                                                                                        \
+    INLINE void name##_as(void *out, const void *x_at, const void *g_at, int64_t n, const uint32_t in,                 \
+                          const uint32_t type, const int how) {                                                        \
+        int64_t i = 0;                                                                                                 \
+        for (; i + BUNDLE * LANES <= n; i += BUNDLE * LANES) {                                                         \
+            vf x[BUNDLE];                                                                                              \
+            ask_ahead(x_at, i, BUNDLE *LANES, in);                                                                     \
+            ask_ahead(g_at, i, BUNDLE *LANES, in);                                                                     \
+            EACH(BUNDLE) x[v] = vf_load_as(x_at, i + v * LANES, in);                                                   \
+            SLOPES(x, BUNDLE, type != STW_F32);                                                                        \
+            EACH(BUNDLE) x[v] = x[v] * vf_load_as(g_at, i + v * LANES, in);                                            \
+            put_bundle(out, i, type, how, x);                                                                          \
+        }                                                                                                              \
+        for (; i < n; i += LANES) {                                                                                    \
+            vf x = get(x_at, i, n - i, in);                                                                            \
+            SLOPES(&x, 1, type != STW_F32);                                                                            \
+            put(out, i, n - i, type, how, x * get(g_at, i, n - i, in));                                                \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void name(void *out, const void *x, const void *g, int64_t n, float threshold, stw_tile_types t) {          \
+        (void)threshold;                                                                                               \
+        SPREAD(name##_as, t, out, x, g, n);                                                                            \
     }
 
 POINTWISE(tile_gelu, gelu_slopes)
 POINTWISE(tile_gelu_tanh, gelu_tanh_slopes)
 POINTWISE(tile_silu, silu_slopes)
 
-INLINE void threshold_as(void *out, const void *x_at, const void *g_at, int64_t n, float threshold,
-                         const uint32_t in, const uint32_t type, const int how) {
+INLINE void threshold_as(void *out, const void *x_at, const void *g_at, int64_t n, float threshold, const uint32_t in,
+                         const uint32_t type, const int how) {
     int64_t i = 0;
     for (; i + BUNDLE * LANES <= n; i += BUNDLE * LANES) {
         vf x[BUNDLE];
@@ -170,7 +168,6 @@ INLINE void threshold_as(void *out, const void *x_at, const void *g_at, int64_t 
         put(out, i, n - i, type, how, vf_select(x <= threshold, (vf){0}, g));
     }
 }
-static void tile_threshold(void *out, const void *x, const void *g, int64_t n, float threshold,
-                           stw_tile_types t) {
+static void tile_threshold(void *out, const void *x, const void *g, int64_t n, float threshold, stw_tile_types t) {
     SPREAD(threshold_as, t, out, x, g, n, threshold);
 }

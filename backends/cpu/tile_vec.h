@@ -37,27 +37,13 @@ typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 typedef uint32_t vu_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint16_t vh_any __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
-INLINE vf vf_splat(float x) {
-    return x - (vf){0};
-}
-INLINE vu vu_splat(uint32_t x) {
-    return x + (vu){0};
-}
-INLINE vf vf_load(const float *p) {
-    return *(const vf_any *)p;
-}
-INLINE void vf_store(float *p, vf x) {
-    *(vf_any *)p = x;
-}
-INLINE vf vf_select(vi mask, vf yes, vf no) {
-    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
-}
-INLINE vf vf_only(vi mask, vf x) {
-    return (vf)(mask & (vi)x);
-}
-INLINE vf vf_abs(vf x) {
-    return (vf)((vi)x & 0x7FFFFFFF);
-}
+INLINE vf vf_splat(float x) { return x - (vf){0}; }
+INLINE vu vu_splat(uint32_t x) { return x + (vu){0}; }
+INLINE vf vf_load(const float *p) { return *(const vf_any *)p; }
+INLINE void vf_store(float *p, vf x) { *(vf_any *)p = x; }
+INLINE vf vf_select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
+INLINE vf vf_only(vi mask, vf x) { return (vf)(mask & (vi)x); }
+INLINE vf vf_abs(vf x) { return (vf)((vi)x & 0x7FFFFFFF); }
 
 INLINE vi vi_lanes(void) {
 #if LANES == 16
@@ -71,9 +57,8 @@ INLINE vi vi_lanes(void) {
 
 /* Lanes of a and b in turn: of their lower and of their upper halves. */
 #if LANES == 16
-#define vf_zip_low(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
-#define vf_zip_high(a, b)                                                                                    \
-    __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#define vf_zip_low(a, b)  __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define vf_zip_high(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
 #elif LANES == 8
 #define vf_zip_low(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
 #define vf_zip_high(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
@@ -98,9 +83,7 @@ INLINE float vf_max(vf x) { /* without NaN: a NaN may or may not come out */
     return most;
 }
 
-INLINE vf vf_from_bf16(vh h) {
-    return (vf)(__builtin_convertvector(h, vu) << 16);
-}
+INLINE vf vf_from_bf16(vh h) { return (vf)(__builtin_convertvector(h, vu) << 16); }
 
 INLINE vh vf_to_bf16(vf x) {
     vu u = (vu)x, rounded = u + 0x7FFFu + ((u >> 16) & 1u), quiet = u | 0x400000u;
@@ -164,10 +147,8 @@ INLINE vf vf_load_upto(const void *data, int64_t at, uint32_t count, uint32_t dt
 /* Lanes whose byte is 0, of the first `count` from index `at` on; others may be either. */
 INLINE vi vi_zero_bytes(const void *data, int64_t at, uint32_t count) {
     vb bytes = {0};
-    if (count >= LANES)
-        memcpy(&bytes, (const uint8_t *)data + at, LANES);
-    else
-        memcpy(&bytes, (const uint8_t *)data + at, count);
+    if (count >= LANES) memcpy(&bytes, (const uint8_t *)data + at, LANES);
+    else memcpy(&bytes, (const uint8_t *)data + at, count);
     return __builtin_convertvector(bytes, vi) == 0;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Work tiles of Hopper's main loop: the way through a work tile's query blocks, who asks TMA for what and draws the next work tile, what is
- * special about a work tile, and zeros over rows that take part in nothing. Included by attn_bwd_sm90.h. */
+ * Work tiles of Hopper's main loop: the way through a work tile's query blocks, who asks TMA for what and draws the
+ * next work tile, what is special about a work tile, and zeros over rows that take part in nothing. Included by
+ * attn_bwd_sm90.h. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_SCHEDULER_H
 #define STW_CUDA_ATTN_BWD_SM90_SCHEDULER_H
 
@@ -10,12 +11,15 @@ enum { SM90_Q = 0, SM90_DOUT = 24, SM90_K = 48, SM90_V = 56, SM90_WORK_TILE = 64
 
 /* The way through a work tile's query blocks, head by head; the same for all threads. */
 struct sm90_scheduler {
-    int block, first, end, head, left; /* left: steps, this one included; a work tile has two at least, the missing ones repeat a block */
-    uint32_t at;                       /* the block's number in the workspace */
-    int jump;                          /* what is added to it where the next head begins; 0: the block is repeated */
-    int idle;                          /* for kernels that ask in every step: is_idle is left <= idle */
+    int block, first, end, head,
+        left;    /* left: steps, this one included; a work tile has two at least, the missing ones repeat a block */
+    uint32_t at; /* the block's number in the workspace */
+    int jump;    /* what is added to it where the next head begins; 0: the block is repeated */
+    int idle;    /* for kernels that ask in every step: is_idle is left <= idle */
 
-    DEV_FN int steps_of(const attn_work_tile &u, const stw_attn_launch &l) { return max(u.end - u.first, 0) * (int)l.p.group; }
+    DEV_FN int steps_of(const attn_work_tile &u, const stw_attn_launch &l) {
+        return max(u.end - u.first, 0) * (int)l.p.group;
+    }
     DEV_FN sm90_scheduler begin(const attn_work_tile &u, const stw_attn_launch &l) {
         sm90_scheduler w;
         const int steps = dev_uniform(steps_of(u, l)), first = dev_uniform(u.first);
@@ -23,13 +27,16 @@ struct sm90_scheduler {
         w.end = max(dev_uniform(u.end), first + 1);
         w.head = dev_uniform(u.kv_head) * (int)l.p.group;
         w.left = max(steps, 2);
-        w.at = (uint32_t)w.head * (uint32_t)l.q_blocks + (uint32_t)stw_smaller((int64_t)(uint32_t)dev_uniform((int)u.seq.q_block) + first, l.q_blocks - 1);
+        w.at = (uint32_t)w.head * (uint32_t)l.q_blocks +
+               (uint32_t)stw_smaller((int64_t)(uint32_t)dev_uniform((int)u.seq.q_block) + first, l.q_blocks - 1);
         w.jump = steps < 2 ? 0 : (int)l.q_blocks + 1 - (w.end - first);
         w.idle = max(2 - steps, 0);
         return w;
     }
     /* Steps with nothing visible. */
-    DEV_FN bool is_idle(const sm90_scheduler &w, const attn_work_tile &u, const stw_attn_launch &l) { return w.left <= 2 - steps_of(u, l); }
+    DEV_FN bool is_idle(const sm90_scheduler &w, const attn_work_tile &u, const stw_attn_launch &l) {
+        return w.left <= 2 - steps_of(u, l);
+    }
     DEV_FN void next(sm90_scheduler &w) {
         const bool over = w.block + 1 == w.end;
         --w.left;
@@ -45,24 +52,29 @@ struct sm90_scheduler {
 
 /* What one lane of the first wave does for all: asks for tiles, takes work tiles. */
 template <class C, bool ORDERED> struct sm90_loader {
-    DEV_FN void panels(uint32_t to, const stw_mapped_tensor &t, int row, int head, int batch, int rows, uint32_t barrier) {
+    DEV_FN void panels(uint32_t to, const stw_mapped_tensor &t, int row, int head, int batch, int rows,
+                       uint32_t barrier) {
         if (C::HD % 64 == 0 && t.panels == C::PANELS) {
             sm90_load_panels(to, &t.map, row, head, batch, barrier);
         } else {
-            DEV_UNROLL for (int panel = 0; panel < C::PANELS; ++panel)
+            DEV_UNROLL_FOR (int panel = 0; panel < C::PANELS; ++panel)
                 sm90_load_panel(to + panel * rows * 128, &t.map, panel * 64, row, head, batch, barrier);
         }
     }
-    /* Rows and statistics of a block of the unit's sequence. In idle steps both are zeros: rows that others see must not be
-     * multiplied, a sequence without queries has no statistics, and what happens to lie there may be no number. */
-    DEV_FN void rows(const attn_work_tile &u, const sm90_scheduler &place, const stw_attn_launch &l, const stw_sm90_maps &maps, uint32_t smem, int stage, bool idle) {
+    /* Rows and statistics of a block of the unit's sequence. In idle steps both are zeros: rows that others see must
+     * not be multiplied, a sequence without queries has no statistics, and what happens to lie there may be no number.
+     * */
+    DEV_FN void rows(const attn_work_tile &u, const sm90_scheduler &place, const stw_attn_launch &l,
+                     const stw_sm90_maps &maps, uint32_t smem, int stage, bool idle) {
         const bool packed = (l.p.features & STW_FEAT_PACKED_Q) != 0;
-        const int batch = packed ? 0 : (int)u.b, end = (int)(packed ? l.p.total_q : l.p.max_seq_q); /* behind it TMA finds zeros */
+        const int batch = packed ? 0 : (int)u.b,
+                  end = (int)(packed ? l.p.total_q : l.p.max_seq_q); /* behind it TMA finds zeros */
         const int row = idle ? end : (int)u.seq.q.first + place.block * C::BM;
-        const uint32_t q = smem + C::AT_BARRIERS + SM90_Q + 8 * stage, dout = smem + C::AT_BARRIERS + SM90_DOUT + 8 * stage;
+        const uint32_t q = smem + C::AT_BARRIERS + SM90_Q + 8 * stage,
+                       dout = smem + C::AT_BARRIERS + SM90_DOUT + 8 * stage;
         const uint32_t stats = smem + C::AT_STATS + stage * C::STATS * 4;
         if (idle) {
-            DEV_ROLLED for (int i = 0; i < C::STATS * 4; i += 16) sm90_clear_vector(stats + i, true);
+            DEV_ROLLED_FOR (int i = 0; i < C::STATS * 4; i += 16) sm90_clear_vector(stats + i, true);
             sm90_barrier_expect(q, C::ROWS_BYTES);
         } else {
             sm90_barrier_expect(q, C::ROWS_BYTES + C::STATS * 4);
@@ -73,21 +85,27 @@ template <class C, bool ORDERED> struct sm90_loader {
         panels(smem + C::AT_DOUT + stage * C::ROWS_BYTES, maps.dout, row, place.head, batch, C::BM, dout);
     }
     /* The wave: the first (0) or second (1) step's rows of a work tile. */
-    DEV_FN void first_rows(const attn_work_tile &u, int step, const stw_attn_launch &l, const stw_sm90_maps &maps, uint32_t smem, int stage) {
+    DEV_FN void first_rows(const attn_work_tile &u, int step, const stw_attn_launch &l, const stw_sm90_maps &maps,
+                           uint32_t smem, int stage) {
         sm90_scheduler w = sm90_scheduler::begin(u, l);
         if (step) sm90_scheduler::next(w);
         if (sm90_elect()) rows(u, w, l, maps, smem, stage, sm90_scheduler::is_idle(w, u, l));
     }
     /* K or V of a work tile. */
-    DEV_FN void keys(const attn_work_tile &u, const stw_attn_launch &l, const stw_mapped_tensor &t, uint32_t to, uint32_t barrier) {
+    DEV_FN void keys(const attn_work_tile &u, const stw_attn_launch &l, const stw_mapped_tensor &t, uint32_t to,
+                     uint32_t barrier) {
         int batch = l.p.features & STW_FEAT_PACKED_KV ? 0 : (int)u.b;
         sm90_barrier_expect(barrier, C::KEYS_BYTES);
         panels(to, t, (int)(u.seq.kv.first + u.j0), u.kv_head, batch, C::BN, barrier);
     }
-    /* A work tile's number: those that no block began with are drawn; in deterministic mode all, since a work tile waits for those before it. */
-    DEV_FN uint32_t draw(const stw_attn_launch &l) { return (ORDERED ? 0u : (uint32_t)l.blocks) + (uint32_t)dev_fetch_add(l.tile_counter, 1); }
+    /* A work tile's number: those that no block began with are drawn; in deterministic mode all, since a work tile
+     * waits for those before it. */
+    DEV_FN uint32_t draw(const stw_attn_launch &l) {
+        return (ORDERED ? 0u : (uint32_t)l.blocks) + (uint32_t)dev_fetch_add(l.tile_counter, 1);
+    }
     DEV_FN uint32_t begin_with(const stw_attn_launch &l) { return ORDERED ? draw(l) : (uint32_t)dev_cta(); }
-    /* attn_place_of in 32 bits, which is what work tiles and heads are here: long division would cost the main loop registers. */
+    /* attn_place_of in 32 bits, which is what work tiles and heads are here: long division would cost the main loop
+     * registers. */
     DEV_FN void place_of(const stw_attn_launch &l, uint32_t number, uint32_t *key_block, uint32_t *head) {
         if (l.p.features & STW_FEAT_PACKED_KV) {
             const uint2 work_tile = *(const uint2 *)(const void *)(l.listed + 1 + number);
@@ -95,8 +113,10 @@ template <class C, bool ORDERED> struct sm90_loader {
             *key_block = work_tile.y;
             return;
         }
-        const uint32_t blocks = (uint32_t)l.k_blocks, beside = (uint32_t)l.heads_in_l2, heads_kv = (uint32_t)l.p.heads_kv;
-        const uint32_t first = number / (beside * blocks) * beside, left = (uint32_t)l.p.batch * heads_kv - first, here = left < beside ? left : beside;
+        const uint32_t blocks = (uint32_t)l.k_blocks, beside = (uint32_t)l.heads_in_l2,
+                       heads_kv = (uint32_t)l.p.heads_kv;
+        const uint32_t first = number / (beside * blocks) * beside, left = (uint32_t)l.p.batch * heads_kv - first,
+                       here = left < beside ? left : beside;
         number -= first * blocks;
         const uint32_t turn = number / here, any = first + number - turn * here, b = any / heads_kv;
         *key_block = b * blocks + (ORDERED ? blocks - 1 - turn : turn); /* STW_KEYS_DESCEND */
@@ -112,8 +132,9 @@ template <class C, bool ORDERED> struct sm90_loader {
         u.live = live;
         sm90_barrier_expect(barrier, live ? (uint32_t)sizeof(attn_key_block) : 0u);
         if (live)
-            sm90_load_bytes(sm90_address(&u), (const char *)l.key_blocks + (uint64_t)key_block * (uint32_t)sizeof(attn_key_block), (uint32_t)sizeof(attn_key_block),
-                           barrier);
+            sm90_load_bytes(sm90_address(&u),
+                            (const char *)l.key_blocks + (uint64_t)key_block * (uint32_t)sizeof(attn_key_block),
+                            (uint32_t)sizeof(attn_key_block), barrier);
     }
     /* The same in steps: `drawn` says how far it is. */
     DEV_FN void fetch_drawn(const stw_attn_launch &l, uint32_t *drawn, attn_work_tile &u, uint32_t barrier) {
@@ -124,8 +145,8 @@ template <class C, bool ORDERED> struct sm90_loader {
     }
 };
 
-/* What else there is to know of a work tile, for all threads: one of them finds it out in time. `first`, `end`: query blocks with
- * nothing special, of whose rows all take part, and see all keys. */
+/* What else there is to know of a work tile, for all threads: one of them finds it out in time. `first`, `end`: query
+ * blocks with nothing special, of whose rows all take part, and see all keys. */
 struct sm90_facts {
     int first, end, clears_keys, plain;
 
@@ -160,7 +181,8 @@ DEV_FN void sm90_list_seen(const attn_work_tile &u, int *seen, int wave, int lan
     if (lane < 16) {
         int key = 16 * wave + lane;
         int64_t j = u.j0 + key, far = INT64_C(1) << 30;
-        int64_t first = stw_larger(j - u.seq.band.high, u.seq.q_low), last = stw_smaller(j - u.seq.band.low, u.seq.q_end - 1);
+        int64_t first = stw_larger(j - u.seq.band.high, u.seq.q_low),
+                last = stw_smaller(j - u.seq.band.low, u.seq.q_end - 1);
         if (j >= u.seq.kv.used) first = far;
         seen[2 * key] = (int)stw_clamp_i64(first, -far, far);
         seen[2 * key + 1] = (int)stw_clamp_i64(last, -far, far);
@@ -172,7 +194,7 @@ DEV_FN void sm90_list_seen(const attn_work_tile &u, int *seen, int wave, int lan
 template <int PANELS, int ROWS> DEV_FN void sm90_clear_rows(char *tile, int64_t low, int64_t end, int thread) {
     const int first = (int)stw_clamp_i64(low, 0, ROWS), last = (int)stw_clamp_i64(end, 0, ROWS);
     uint32_t to = sm90_address(tile) + thread * 16;
-    DEV_ROLLED for (int row = 0; row < PANELS * ROWS; row += 32, to += 4096) {
+    DEV_ROLLED_FOR (int row = 0; row < PANELS * ROWS; row += 32, to += 4096) {
         int r = (row + thread / 8) % ROWS;
         sm90_clear_vector(to, r < first || r >= last);
     }
@@ -185,10 +207,13 @@ template <class C> DEV_FN void sm90_clear_keys(const attn_work_tile &u, char *ti
     sm90_fence_shared();
 }
 /* The same of the rows of a stage. */
-template <class C> DEV_FN void sm90_clear_queries(const attn_work_tile &u, char *smem, int stage, int block, int thread) {
+template <class C>
+DEV_FN void sm90_clear_queries(const attn_work_tile &u, char *smem, int stage, int block, int thread) {
     int64_t i0 = (int64_t)block * C::BM;
-    sm90_clear_rows<C::PANELS, C::BM>(smem + C::AT_Q + stage * C::ROWS_BYTES, u.seq.q_low - i0, u.seq.q_end - i0, thread);
-    sm90_clear_rows<C::PANELS, C::BM>(smem + C::AT_DOUT + stage * C::ROWS_BYTES, u.seq.q_low - i0, u.seq.q_end - i0, thread);
+    sm90_clear_rows<C::PANELS, C::BM>(smem + C::AT_Q + stage * C::ROWS_BYTES, u.seq.q_low - i0, u.seq.q_end - i0,
+                                      thread);
+    sm90_clear_rows<C::PANELS, C::BM>(smem + C::AT_DOUT + stage * C::ROWS_BYTES, u.seq.q_low - i0, u.seq.q_end - i0,
+                                      thread);
     sm90_fence_shared();
 }
 
@@ -197,7 +222,7 @@ template <class C> DEV_FN bool sm90_vector_counts(const char *at) {
     const dev_vector v = dev_load_vector(at);
     const typename C::T *x = (const typename C::T *)(const void *)&v;
     bool counts = false;
-    DEV_UNROLL for (int i = 0; i < 8; ++i) counts |= !(fabsf(dev_float(x[i])) < ATTN_SUBNORMAL_KEYS);
+    DEV_UNROLL_FOR (int i = 0; i < 8; ++i) counts |= !(fabsf(dev_float(x[i])) < ATTN_SUBNORMAL_KEYS);
     return counts;
 }
 /* A wave: the first vectors of K or V, which answer for ordinary data. */
@@ -207,7 +232,8 @@ template <class C> DEV_FN bool sm90_first_count(const char *tile, int lane) {
 /* This wave's part of K or V holds an element that is not subnormal, and this lane has one. */
 template <class C> DEV_FN bool sm90_keys_count(const char *tile, int thread) {
     bool counts = false;
-    for (int at = thread * 16; !__any_sync(0xFFFFFFFFu, counts) && at < C::KEYS_BYTES; at += C::THREADS * 16) counts |= sm90_vector_counts<C>(tile + at);
+    for (int at = thread * 16; !__any_sync(0xFFFFFFFFu, counts) && at < C::KEYS_BYTES; at += C::THREADS * 16)
+        counts |= sm90_vector_counts<C>(tile + at);
     return counts;
 }
 

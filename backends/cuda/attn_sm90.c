@@ -24,8 +24,7 @@ static int tensor_fits(const stw_tensor_param *t, int64_t rows, int64_t heads, i
 
 /* Key blocks of the largest problem that shares this one's size classes. */
 static int64_t key_blocks_of_class(const stw_attn_params *p) {
-    int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0,
-        packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
+    int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0, packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
     stw_attn_params largest = {.features = p->features,
                                .batch = stw_packed_class(packed_q && packed_kv, p->batch),
                                .max_seq_kv = stw_packed_class(packed_kv, p->max_seq_kv),
@@ -57,9 +56,10 @@ static const char *refusal(const stw_attn_params *p) {
     return NULL;
 }
 
-/* Blocks take work tiles until none is left, also in deterministic mode: the loop lists what it needs of the next work tile while it
- * works on this one, which is worth more than what work tiles in hand cost. Under a causal mask the first rows of queries that a key
- * block meets are met by none before it where key blocks are numbered from the last. Columns of dQ: panels of 64. */
+/* Blocks take work tiles until none is left, also in deterministic mode: the loop lists what it needs of the next work
+ * tile while it works on this one, which is worth more than what work tiles in hand cost. Under a causal mask the first
+ * rows of queries that a key block meets are met by none before it where key blocks are numbered from the last. Columns
+ * of dQ: panels of 64. */
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
     (void)wave;
@@ -85,18 +85,14 @@ typedef struct extent {
 } extent;
 
 /* A stride that the driver accepts where it is never used: one element along that dimension. */
-static uint64_t stride_of(int64_t stride, int64_t count) {
-    return count > 1 ? (uint64_t)stride * 2 : 16;
-}
+static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride * 2 : 16; }
 
 /* The driver takes no map of a tensor without rows, which no work tile loads from: one row, at `elsewhere`. */
-static int encode(const stw_cuda_functions *cuda, const stw_tensor_param *t, const void *elsewhere,
-                  uint32_t cols, extent e, uint32_t width, uint32_t box_rows, uint32_t dtype,
-                  stw_mapped_tensor *out) {
+static int encode(const stw_cuda_functions *cuda, const stw_tensor_param *t, const void *elsewhere, uint32_t cols,
+                  extent e, uint32_t width, uint32_t box_rows, uint32_t dtype, stw_mapped_tensor *out) {
     uint64_t start = (uintptr_t)(e.rows ? t->data : elsewhere), rows = e.rows ? (uint64_t)e.rows : 1;
     out->panels = cols == width ? (int32_t)(cols / PANEL) : 0;
-    uint64_t head = stride_of(t->head, e.heads), batch = stride_of(t->batch, e.batch),
-             row = stride_of(t->seq, e.rows);
+    uint64_t head = stride_of(t->head, e.heads), batch = stride_of(t->batch, e.batch), row = stride_of(t->seq, e.rows);
     uint32_t ones[5] = {1, 1, 1, 1, 1};
     if (out->panels) {
         uint64_t dims[5] = {PANEL, rows, cols / PANEL, (uint64_t)e.heads, (uint64_t)e.batch},
@@ -107,8 +103,8 @@ static int encode(const stw_cuda_functions *cuda, const stw_tensor_param *t, con
     }
     uint64_t dims[4] = {cols, rows, (uint64_t)e.heads, (uint64_t)e.batch}, strides[3] = {row, head, batch};
     uint32_t box[4] = {PANEL, box_rows, 1, 1};
-    return cuda->cuTensorMapEncodeTiled(&out->map, dtype, 4, start, dims, strides, box, ones, 0,
-                                        STW_CUDA_SWIZZLE_128, STW_CUDA_L2_256, 0);
+    return cuda->cuTensorMapEncodeTiled(&out->map, dtype, 4, start, dims, strides, box, ones, 0, STW_CUDA_SWIZZLE_128,
+                                        STW_CUDA_L2_256, 0);
 }
 
 static stw_status encode_maps(stw_gpu *gpu, const stw_attn_launch *launch, void *maps_out) {
@@ -116,8 +112,7 @@ static stw_status encode_maps(stw_gpu *gpu, const stw_attn_launch *launch, void 
     const stw_attn_params *p = &launch->p;
     stw_sm90_maps *maps = maps_out;
     uint32_t dtype = p->dtype == STW_BF16 ? STW_CUDA_MAP_BF16 : STW_CUDA_MAP_F16;
-    int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0,
-        packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
+    int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0, packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
     extent q = {packed_q ? p->total_q : p->max_seq_q, p->heads_q, packed_q ? 1 : p->batch};
     extent kv = {packed_kv ? p->total_kv : p->max_seq_kv, p->heads_kv, packed_kv ? 1 : p->batch};
     const stw_cuda_functions *cuda = state->cuda;

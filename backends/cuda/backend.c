@@ -15,10 +15,10 @@ typedef struct cuda_facts {
     char name[96], arch[32];
 } cuda_facts;
 
-#define CUDA_TRY(call, ...)                                                                                  \
-    do {                                                                                                     \
-        int cuda_error = cuda->call(__VA_ARGS__);                                                            \
-        if (cuda_error) return stw_cuda_fail(STW_E_DRIVER, #call, cuda_error);                               \
+#define CUDA_TRY(call, ...)                                                                                            \
+    do {                                                                                                               \
+        int cuda_error = cuda->call(__VA_ARGS__);                                                                      \
+        if (cuda_error) return stw_cuda_fail(STW_E_DRIVER, #call, cuda_error);                                         \
     } while (0)
 
 static stw_status cuda_ask(const stw_cuda_functions *cuda, int32_t ordinal, cuda_facts *facts) {
@@ -26,8 +26,8 @@ static stw_status cuda_ask(const stw_cuda_functions *cuda, int32_t ordinal, cuda
     CUDA_TRY(cuDeviceGetCount, &facts->count);
     if (facts->count < 1) return stw_fail(STW_E_NO_DEVICE, "cuda: the driver shows no device");
     if (ordinal < 0 || ordinal >= facts->count)
-        return stw_fail(STW_E_NO_DEVICE, "cuda: device %d does not exist: the driver shows %d (0..%d)",
-                        (int)ordinal, facts->count, facts->count - 1);
+        return stw_fail(STW_E_NO_DEVICE, "cuda: device %d does not exist: the driver shows %d (0..%d)", (int)ordinal,
+                        facts->count, facts->count - 1);
     CUDA_TRY(cuDeviceGet, &facts->device, ordinal);
     CUDA_TRY(cuDeviceGetName, facts->name, (int)sizeof facts->name, facts->device);
     facts->name[sizeof facts->name - 1] = 0;
@@ -40,8 +40,8 @@ static stw_status cuda_ask(const stw_cuda_functions *cuda, int32_t ordinal, cuda
         return stw_fail(STW_E_DRIVER, "cuda: device %d \"%s\" has compute capability %d.%d, which is none",
                         (int)ordinal, facts->name, facts->major, facts->minor);
     stw_log(STW_LOG_INFO, "cuda: driver of CUDA %d.%d, device %d of %d \"%s\": %s, %d SMs, %zu MiB",
-            facts->version / 1000, facts->version % 1000 / 10, (int)ordinal, facts->count, facts->name,
-            facts->arch, facts->sm_count, facts->memory >> 20);
+            facts->version / 1000, facts->version % 1000 / 10, (int)ordinal, facts->count, facts->name, facts->arch,
+            facts->sm_count, facts->memory >> 20);
     return STW_OK;
 }
 
@@ -67,15 +67,13 @@ static stw_status cuda_no_row(const stw_open_request *request, const cuda_facts 
             STW_E_NO_IMAGE,
             "cuda: device %d \"%s\" is %s; compute capability 8.0 is the oldest this library has kernels for",
             (int)request->device, facts->name, facts->arch);
-    return stw_fail(STW_E_NO_IMAGE,
-                    "cuda: device %d \"%s\" is %s, which does not run %s kernels; accepted: %s",
+    return stw_fail(STW_E_NO_IMAGE, "cuda: device %d \"%s\" is %s, which does not run %s kernels; accepted: %s",
                     (int)request->device, facts->name, facts->arch, request->forced_arch, runnable);
 }
 
 /* The row whose kernels run on the device and that this build has an image of. */
-static stw_status cuda_choose(const stw_open_request *request, const stw_cuda_functions *cuda,
-                              const cuda_facts *facts, const stw_arch **arch_out, const stw_image **image_out,
-                              const stw_image **shared_out) {
+static stw_status cuda_choose(const stw_open_request *request, const stw_cuda_functions *cuda, const cuda_facts *facts,
+                              const stw_arch **arch_out, const stw_image **image_out, const stw_image **shared_out) {
     const stw_arch *row;
     int runs = 0;
     for (size_t i = 0; (row = stw_cuda_row_of_cc(facts->major, facts->minor, i)) != NULL; ++i)
@@ -86,18 +84,13 @@ static stw_status cuda_choose(const stw_open_request *request, const stw_cuda_fu
     if (image && image != shared) { /* an image of own kernels beside the shared ones */
         int maps = cuda->cuTensorMapEncodeTiled != NULL;
         if (!maps && request->forced_arch)
-            return stw_fail(
-                STW_E_NO_DRIVER,
-                "cuda: libcuda.so.1 (CUDA %d.%d) lacks cuTensorMapEncodeTiled, which %s kernels need: "
-                "install a newer driver",
-                facts->version / 1000, facts->version % 1000 / 10, image->arch);
-        if (!maps)
-            stw_log(STW_LOG_INFO, "cuda: no %s kernels: the driver lacks cuTensorMapEncodeTiled",
-                    image->arch);
-        if (maps && shared)
-            *shared_out = shared;
-        else
-            image = request->forced_arch ? NULL : shared;
+            return stw_fail(STW_E_NO_DRIVER,
+                            "cuda: libcuda.so.1 (CUDA %d.%d) lacks cuTensorMapEncodeTiled, which %s kernels need: "
+                            "install a newer driver",
+                            facts->version / 1000, facts->version % 1000 / 10, image->arch);
+        if (!maps) stw_log(STW_LOG_INFO, "cuda: no %s kernels: the driver lacks cuTensorMapEncodeTiled", image->arch);
+        if (maps && shared) *shared_out = shared;
+        else image = request->forced_arch ? NULL : shared;
     }
     *image_out = image;
     if (image) {
@@ -111,8 +104,8 @@ static stw_status cuda_choose(const stw_open_request *request, const stw_cuda_fu
     return stw_fail(STW_E_NO_IMAGE,
                     "cuda: device %d \"%s\" is %s; this build holds no %s%sCUDA kernels for it (images in "
                     "this build: %s)",
-                    (int)request->device, facts->name, facts->arch,
-                    request->forced_arch ? request->forced_arch : "", request->forced_arch ? " " : "", built);
+                    (int)request->device, facts->name, facts->arch, request->forced_arch ? request->forced_arch : "",
+                    request->forced_arch ? " " : "", built);
 }
 
 static stw_status cuda_open(const stw_open_request *request, stw_device *device_out) {

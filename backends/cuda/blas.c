@@ -13,8 +13,7 @@ static const stw_dso_row rows[] = {
 };
 
 static const char *const sonames[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"};
-static const stw_blas_release every = {.sonames = sonames,
-                                       .soname_count = sizeof sonames / sizeof sonames[0]};
+static const stw_blas_release every = {.sonames = sonames, .soname_count = sizeof sonames / sizeof sonames[0]};
 
 static const stw_blas_release *release(const stw_gpu *gpu) {
     (void)gpu;

@@ -17,6 +17,8 @@ DEV_FN void dev_copy_commit() { asm volatile("cp.async.commit_group;" ::: "memor
 /* All of this thread's copies have arrived; a barrier makes them everyone's. */
 DEV_FN void dev_copy_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 /* All but those of the last COUNT groups. */
-template <int COUNT> DEV_FN void dev_copy_wait_but() { asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory"); }
+template <int COUNT> DEV_FN void dev_copy_wait_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory");
+}
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Life of an opened device: the primary context, entering and leaving it; what a run call asks the driver, and the launch
- * of one kernel. */
+ * Life of an opened device: the primary context, entering and leaving it; what a run call asks the driver, and the
+ * launch of one kernel. */
 #include "backends/cuda/device.h"
 
 #include "backends/gpu/blas.h"
@@ -15,22 +15,19 @@ stw_status stw_cuda_check(stw_cuda_state *state, stw_status otherwise, const cha
 static stw_status cuda_make_current(stw_gpu *gpu, int *before_out) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
     *before_out = 0; /* the driver keeps a stack */
-    return stw_cuda_check(state, STW_E_DRIVER, "cuCtxPushCurrent_v2",
-                          state->cuda->cuCtxPushCurrent_v2(state->context));
+    return stw_cuda_check(state, STW_E_DRIVER, "cuCtxPushCurrent_v2", state->cuda->cuCtxPushCurrent_v2(state->context));
 }
 
 static stw_status cuda_restore(stw_gpu *gpu, int before) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
     void *context = NULL;
     (void)before;
-    return stw_cuda_check(state, STW_E_DRIVER, "cuCtxPopCurrent_v2",
-                          state->cuda->cuCtxPopCurrent_v2(&context));
+    return stw_cuda_check(state, STW_E_DRIVER, "cuCtxPopCurrent_v2", state->cuda->cuCtxPopCurrent_v2(&context));
 }
 
 /* ---- a run call: its pointers, its stream, one launch ---- */
 
-stw_status stw_cuda_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
-                                  int written) {
+stw_status stw_cuda_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer, int written) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
     (void)written;
     int attributes[] = {STW_CUDA_POINTER_MEMORY_TYPE, STW_CUDA_POINTER_IS_MANAGED, STW_CUDA_POINTER_ORDINAL};
@@ -41,8 +38,8 @@ stw_status stw_cuda_check_pointer(stw_gpu *gpu, const char *who, const char *nam
     if (error) return stw_cuda_check(state, STW_E_DRIVER, "cuPointerGetAttributes", error);
     if ((managed & 0xffu) || (type == STW_CUDA_MEMORY_DEVICE && ordinal == gpu->ordinal)) return STW_OK;
     if (type == STW_CUDA_MEMORY_DEVICE)
-        return stw_fail(STW_E_INVALID, "%s: %s %p is memory of device %d, accepted: memory of device %d", who,
-                        name, pointer, ordinal, gpu->ordinal);
+        return stw_fail(STW_E_INVALID, "%s: %s %p is memory of device %d, accepted: memory of device %d", who, name,
+                        pointer, ordinal, gpu->ordinal);
     return stw_fail(STW_E_INVALID, "%s: %s %p is %s, accepted: memory of device %d", who, name, pointer,
                     type == STW_CUDA_MEMORY_HOST ? "page-locked host memory" : "no memory that CUDA knows",
                     gpu->ordinal);
@@ -57,28 +54,25 @@ stw_status stw_cuda_check_stream(stw_gpu *gpu, const char *who, stw_stream strea
     if (error == STW_CUDA_NOT_SUPPORTED) return STW_OK; /* a green context's stream: the launch decides */
     if (error) return stw_cuda_check(state, STW_E_INVALID, "cuStreamGetCtx", error);
     if (context == state->context) return STW_OK;
-    return stw_fail(
-        STW_E_INVALID,
-        "%s: stream %p belongs to another device or context, accepted: a stream of the primary context "
-        "of device %d",
-        who, stream, gpu->ordinal);
+    return stw_fail(STW_E_INVALID,
+                    "%s: stream %p belongs to another device or context, accepted: a stream of the primary context "
+                    "of device %d",
+                    who, stream, gpu->ordinal);
 }
 
-_Static_assert(sizeof(stw_cuda_launch_attribute) == 72 && sizeof(stw_cuda_launch_config) == 56,
-               "the driver's layout");
+_Static_assert(sizeof(stw_cuda_launch_attribute) == 72 && sizeof(stw_cuda_launch_config) == 56, "the driver's layout");
 
 stw_status stw_cuda_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                            stw_stream stream, void **arguments) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
     if (kernel->early) {
         stw_cuda_launch_attribute early = {.id = STW_CUDA_LAUNCH_EARLY, .value.allowed = 1};
-        stw_cuda_launch_config config = {grid_x, grid_y,       1,      kernel->threads, 1,
-                                         1,      kernel->smem, stream, &early,          1};
+        stw_cuda_launch_config config = {grid_x, grid_y, 1, kernel->threads, 1, 1, kernel->smem, stream, &early, 1};
         return stw_cuda_check(state, STW_E_DRIVER, "cuLaunchKernelEx",
                               state->cuda->cuLaunchKernelEx(&config, kernel->function, arguments, NULL));
     }
-    int error = state->cuda->cuLaunchKernel(kernel->function, grid_x, grid_y, 1, kernel->threads, 1, 1,
-                                            kernel->smem, stream, arguments, NULL);
+    int error = state->cuda->cuLaunchKernel(kernel->function, grid_x, grid_y, 1, kernel->threads, 1, 1, kernel->smem,
+                                            stream, arguments, NULL);
     return stw_cuda_check(state, STW_E_DRIVER, "cuLaunchKernel", error);
 }
 

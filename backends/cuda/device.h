@@ -29,8 +29,7 @@ stw_status stw_cuda_check(stw_cuda_state *state, stw_status otherwise, const cha
 stw_status stw_cuda_module_load(stw_gpu *gpu, int jagged);
 stw_status stw_cuda_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel);
 stw_status stw_cuda_check_stream(stw_gpu *gpu, const char *who, stw_stream stream);
-stw_status stw_cuda_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
-                                  int written);
+stw_status stw_cuda_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer, int written);
 stw_status stw_cuda_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                            stw_stream stream, void **arguments);
 
@@ -39,8 +38,7 @@ extern struct stw_blas_vendor stw_cuda_blas; /* blas.c */
 /* stw_backend_ops; the others are backends/gpu/gpu.h's */
 stw_status stw_cuda_buffer_alloc(const stw_device *device, size_t bytes, void **pointer_out);
 stw_status stw_cuda_buffer_free(const stw_device *device, void *pointer);
-stw_status stw_cuda_copy(const stw_device *device, void *to, const void *from, size_t bytes,
-                         stw_stream stream);
+stw_status stw_cuda_copy(const stw_device *device, void *to, const void *from, size_t bytes, stw_stream stream);
 stw_status stw_cuda_stream_create(const stw_device *device, stw_stream *stream_out);
 stw_status stw_cuda_stream_synchronize(const stw_device *device, stw_stream stream);
 stw_status stw_cuda_stream_destroy(const stw_device *device, stw_stream stream);

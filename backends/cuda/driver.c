@@ -40,8 +40,7 @@ static void cuda_resolve(void) {
         void *function = NULL;
         int found = FOUND;
         if (!cuda_rows[i].required) continue;
-        if (cuda.cuGetProcAddress_v2(name, &function, ABI, 0, &found) || found != FOUND || !function)
-            continue;
+        if (cuda.cuGetProcAddress_v2(name, &function, ABI, 0, &found) || found != FOUND || !function) continue;
         memcpy((char *)&cuda + cuda_rows[i].slot, &function, sizeof function);
     }
 }
@@ -71,9 +70,7 @@ stw_status stw_cuda_start(const stw_cuda_functions **functions_out) {
     return status;
 }
 
-int stw_cuda_forked(void) {
-    return stw_driver_forked(&cuda_driver);
-}
+int stw_cuda_forked(void) { return stw_driver_forked(&cuda_driver); }
 
 /* The device never works again in this process. */
 static int error_is_sticky(int error) {
@@ -107,6 +104,6 @@ stw_status stw_cuda_fail(stw_status otherwise, const char *call, int error) {
                         : error == STW_CUDA_OUT_OF_MEMORY ? STW_E_NO_MEMORY
                         : error_is_sticky(error)          ? STW_E_DEVICE_LOST
                                                           : otherwise;
-    return stw_fail(status, "cuda: %s failed: %s (%d)%s%s", call, name ? name : "error", error,
-                    words ? ": " : "", words ? words : "");
+    return stw_fail(status, "cuda: %s failed: %s (%d)%s%s", call, name ? name : "error", error, words ? ": " : "",
+                    words ? words : "");
 }

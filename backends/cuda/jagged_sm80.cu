@@ -13,9 +13,9 @@
 
 extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 
-#define JAG_KERNEL(name, threads, call)                                                                      \
+#define JAG_KERNEL(name, threads, call)                                                                                \
     DEV_KERNEL(threads) name(DEV_ARGUMENT stw_jagged_launch launch) { call; }
-#define JAG_KERNEL_BLOCKS(name, threads, blocks, call)                                                       \
+#define JAG_KERNEL_BLOCKS(name, threads, blocks, call)                                                                 \
     DEV_KERNEL_BLOCKS(threads, blocks) name(DEV_ARGUMENT stw_jagged_launch launch) { call; }
 #define JAG_KERNEL_PRODUCT JAG_KERNEL_BLOCKS
 

@@ -13,15 +13,16 @@
 #define DEV_FN        static __device__ __forceinline__
 #define DEV_METHOD    __device__ __forceinline__ /* of a struct's object; DEV_FN there: of the struct */
 #define DEV_WAVE      32
-#define DEV_UNROLL    _Pragma("unroll")
-#define DEV_ROLLED    _Pragma("unroll 1")
-#define DEV_UNROLL_2  _Pragma("unroll 2")
-#define LEAF_QUEUES   1 /* CTAs may take several work tiles */
-#define LEAF_FLUSHES  0 /* matrix products take subnormal numbers as they are */
+#define DEV_UNROLL_FOR _Pragma("unroll") for
+#define DEV_ROLLED _Pragma("unroll 1")
+#define DEV_ROLLED_FOR _Pragma("unroll 1") for
+#define DEV_UNROLL_2_FOR _Pragma("unroll 2") for
+#define LEAF_QUEUES  1 /* CTAs may take several work tiles */
+#define LEAF_FLUSHES 0 /* matrix products take subnormal numbers as they are */
 /* `blocks` of them a multiprocessor shall find registers. */
 #define DEV_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define DEV_KERNEL(threads)                DEV_KERNEL_BLOCKS(threads, 1)
-#define DEV_ARGUMENT const __grid_constant__
+#define DEV_ARGUMENT                       const __grid_constant__
 
 /* 16-bit storage types: distinct types, so that products know which instruction to take. */
 struct dev_f16 {
@@ -43,7 +44,8 @@ DEV_FN uint32_t dev_wave() { return __shfl_sync(0xFFFFFFFFu, threadIdx.x / DEV_W
 /* A value that all lanes of the wave have, in a register they share. */
 DEV_FN int dev_uniform(int x) { return (int)__reduce_or_sync(0xFFFFFFFFu, (unsigned)x); }
 DEV_FN int64_t dev_uniform(int64_t x) {
-    uint32_t low = __reduce_or_sync(0xFFFFFFFFu, (unsigned)x), high = __reduce_or_sync(0xFFFFFFFFu, (unsigned)(x >> 32));
+    uint32_t low = __reduce_or_sync(0xFFFFFFFFu, (unsigned)x),
+             high = __reduce_or_sync(0xFFFFFFFFu, (unsigned)(x >> 32));
     return (int64_t)((uint64_t)high << 32 | low);
 }
 /* The same value, but the compiler keeps it rather than computing it anew. */
@@ -60,7 +62,8 @@ DEV_FN void dev_part(bool never) {
 
 DEV_FN void dev_barrier() { __syncthreads(); }
 /* Programmatic dependent launch: the next kernel of a call may be launched while this one runs, and waits, before it
- * touches memory, until this one has ended and what it wrote can be seen. In an ordinary launch neither does anything. */
+ * touches memory, until this one has ended and what it wrote can be seen. In an ordinary launch neither does anything.
+ * */
 #if __CUDA_ARCH__ >= 900
 DEV_FN void dev_let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 DEV_FN void dev_await_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -69,8 +72,9 @@ DEV_FN void dev_let_next_begin() {}
 DEV_FN void dev_await_previous() {}
 #endif
 /* A barrier in two halves: a wave arrives when it needs what the others must not overwrite no longer, goes on, and
- * waits where it is about to overwrite. Eight bytes of shared memory; `phase` counts the waits from 0. One lane arrives for its wave;
- * with STW_EVERY_LANE_ARRIVES each does, slower, which racecheck can follow (docs/conformance/sm80.md). */
+ * waits where it is about to overwrite. Eight bytes of shared memory; `phase` counts the waits from 0. One lane arrives
+ * for its wave; with STW_EVERY_LANE_ARRIVES each does, slower, which racecheck can follow (docs/conformance/sm80.md).
+ * */
 #ifdef STW_EVERY_LANE_ARRIVES
 enum { HALVES_LANES = 1 };
 #else
@@ -80,17 +84,21 @@ struct dev_two_halves {
     uint64_t word;
 };
 DEV_FN void dev_halves_init(dev_two_halves *b, int waves) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(b)), "r"(waves * (DEV_WAVE / HALVES_LANES)) : "memory");
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(b)),
+                 "r"(waves * (DEV_WAVE / HALVES_LANES))
+                 : "memory");
 }
 DEV_FN void dev_halves_arrive(dev_two_halves *b) {
     __syncwarp();
     if (threadIdx.x % HALVES_LANES == 0)
-        asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"((uint32_t)__cvta_generic_to_shared(b)) : "memory");
+        asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(
+                         (uint32_t)__cvta_generic_to_shared(b))
+                     : "memory");
 }
 /* The same behind a product, whose mma.sync is where the lanes meet: all of them have the operands it read. */
 DEV_FN void dev_halves_arrive_behind_product(dev_two_halves *b) {
-    asm volatile("{\n.reg .b64 state;\n.reg .pred first;\nsetp.eq.u32 first, %1, 0;\n@first mbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(b)),
+    asm volatile("{\n.reg .b64 state;\n.reg .pred first;\nsetp.eq.u32 first, %1, 0;\n@first mbarrier.arrive.shared.b64 "
+                 "state, [%0];\n}" ::"r"((uint32_t)__cvta_generic_to_shared(b)),
                  "r"(threadIdx.x % HALVES_LANES)
                  : "memory");
 }
@@ -110,7 +118,9 @@ DEV_FN uint32_t dev_shuffle_xor(uint32_t x, int mask) { return __shfl_xor_sync(0
 DEV_FN uint32_t dev_shuffle(uint32_t x, int lane) { return __shfl_sync(0xFFFFFFFFu, x, lane); }
 
 /* Adds to memory; the result is not wanted, the order is not defined. */
-DEV_FN void dev_add(float *to, float x) { asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory"); }
+DEV_FN void dev_add(float *to, float x) {
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
+}
 /* The same where subnormal numbers count: the addition above takes them, and makes them, zero. Slow. */
 DEV_FN void dev_add_exact(float *to, float x) {
     uint32_t *bits = (uint32_t *)(void *)to, seen = *(volatile uint32_t *)bits, was = ~seen;
@@ -124,7 +134,8 @@ DEV_FN void dev_add_exact(float *to, float x) {
 #if __CUDA_ARCH__ >= 900
 DEV_FN int dev_sum_at(int f, int i, int t, int threads) { return (f * threads + t) * 4 + i; }
 template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4]) {
-    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + dev_sum_at(f, 0, (int)dev_thread(), THREADS)),
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
+                     to + dev_sum_at(f, 0, (int)dev_thread(), THREADS)),
                  "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
                  : "memory");
 }
@@ -134,16 +145,20 @@ DEV_FN void dev_load_acc(float x[4], const float *sums, int f, int t, int thread
 }
 #else
 DEV_FN void dev_load_acc(float x[4], const float *sums, int f, int t, int threads) {
-    DEV_UNROLL for (int i = 0; i < 4; ++i) x[i] = sums[(f * 4 + i) * threads + t];
+    DEV_UNROLL_FOR (int i = 0; i < 4; ++i) x[i] = sums[(f * 4 + i) * threads + t];
 }
 DEV_FN int dev_sum_at(int f, int i, int t, int threads) { return (f * 4 + i) * threads + t; }
 template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4]) {
-    DEV_UNROLL for (int i = 0; i < 4; ++i) dev_add(to + dev_sum_at(f, i, (int)dev_thread(), THREADS), x[i]);
+    DEV_UNROLL_FOR (int i = 0; i < 4; ++i) dev_add(to + dev_sum_at(f, i, (int)dev_thread(), THREADS), x[i]);
 }
 #endif
-DEV_FN uint64_t dev_fetch_add(uint64_t *to, uint64_t x) { return atomicAdd((unsigned long long *)to, (unsigned long long)x); }
+DEV_FN uint64_t dev_fetch_add(uint64_t *to, uint64_t x) {
+    return atomicAdd((unsigned long long *)to, (unsigned long long)x);
+}
 /* Of shared memory. */
-DEV_FN uint64_t dev_shared_fetch_add(uint64_t *to, uint64_t x) { return atomicAdd((unsigned long long *)to, (unsigned long long)x); }
+DEV_FN uint64_t dev_shared_fetch_add(uint64_t *to, uint64_t x) {
+    return atomicAdd((unsigned long long *)to, (unsigned long long)x);
+}
 DEV_FN void dev_or(int32_t *to, int32_t x) { atomicOr(to, x); }
 DEV_FN void dev_fence() { __threadfence(); }
 DEV_FN uint32_t dev_load_acquire(const uint32_t *from) {
@@ -198,7 +213,9 @@ DEV_FN void dev_set_pair(float *to, float x, float y) { *(float2 *)(void *)to = 
 
 /* *to = the word at `from` if `live`; no branch, so that what follows may be scheduled over the wait. */
 DEV_FN void dev_load_word_if(uint32_t *to, const void *from, bool live) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p ld.global.nc.b32 %0, [%1];\n}" : "+r"(*to) : "l"(from), "r"((int)live));
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p ld.global.nc.b32 %0, [%1];\n}"
+                 : "+r"(*to)
+                 : "l"(from), "r"((int)live));
 }
 
 struct alignas(16) dev_vector {

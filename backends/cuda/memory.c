@@ -4,12 +4,12 @@
 #include "backends/cuda/device.h"
 
 /* One driver call in the device's context. */
-#define CUDA_CALL(device, who, otherwise, call, ...)                                                         \
-    stw_cuda_state *state = (device)->state;                                                                 \
-    int before;                                                                                              \
-    stw_status status = stw_gpu_enter(&state->gpu, who, &before);                                            \
-    if (status) return status;                                                                               \
-    status = stw_cuda_check(state, otherwise, #call, state->cuda->call(__VA_ARGS__));                        \
+#define CUDA_CALL(device, who, otherwise, call, ...)                                                                   \
+    stw_cuda_state *state = (device)->state;                                                                           \
+    int before;                                                                                                        \
+    stw_status status = stw_gpu_enter(&state->gpu, who, &before);                                                      \
+    if (status) return status;                                                                                         \
+    status = stw_cuda_check(state, otherwise, #call, state->cuda->call(__VA_ARGS__));                                  \
     status = stw_gpu_leave(&state->gpu, before, status)
 
 /* The call worked, but the caller's context could not be restored: what was made is not kept. */
@@ -27,8 +27,7 @@ stw_status stw_cuda_buffer_alloc(const stw_device *device, size_t bytes, void **
     uint64_t pointer = 0;
     CUDA_CALL(device, "buffer_alloc", STW_E_DRIVER, cuMemAlloc_v2, &pointer, bytes ? bytes : 1);
     if (status == STW_E_NO_MEMORY)
-        return stw_fail(STW_E_NO_MEMORY, "buffer_alloc: no memory for %zu bytes on \"%s\"", bytes,
-                        device->name);
+        return stw_fail(STW_E_NO_MEMORY, "buffer_alloc: no memory for %zu bytes on \"%s\"", bytes, device->name);
     if (status && pointer) return give_back(state, status, pointer, NULL);
     if (!status) *pointer_out = (void *)(uintptr_t)pointer;
     return status;
@@ -40,8 +39,7 @@ stw_status stw_cuda_buffer_free(const stw_device *device, void *pointer) {
 }
 
 /* Addresses are unique over host and devices: the driver finds the direction itself. */
-stw_status stw_cuda_copy(const stw_device *device, void *to, const void *from, size_t bytes,
-                         stw_stream stream) {
+stw_status stw_cuda_copy(const stw_device *device, void *to, const void *from, size_t bytes, stw_stream stream) {
     CUDA_CALL(device, "copy", STW_E_DRIVER, cuMemcpyAsync, (uintptr_t)to, (uintptr_t)from, bytes, stream);
     return status;
 }

@@ -47,11 +47,12 @@ DEV_FN bool leaf_is_nonfinite(const float x[4]) {
 /* The parts of four numbers, two a word. `odd`: they may be nonfinite. */
 DEV_FN void leaf_split(const float x[4], uint32_t parts[LEAF_BF16_TERMS][2], bool nonfinite) {
     if (!nonfinite) {
-        DEV_UNROLL for (int i = 0; i < 2; ++i) leaf_split_pair(x[2 * i], x[2 * i + 1], &parts[0][i], &parts[1][i], &parts[2][i]);
+        DEV_UNROLL_FOR (int i = 0; i < 2; ++i)
+            leaf_split_pair(x[2 * i], x[2 * i + 1], &parts[0][i], &parts[1][i], &parts[2][i]);
         return;
     }
-    DEV_UNROLL for (int p = 0; p < LEAF_BF16_TERMS; ++p)
-        DEV_UNROLL for (int i = 0; i < 2; ++i)
+    DEV_UNROLL_FOR (int p = 0; p < LEAF_BF16_TERMS; ++p)
+        DEV_UNROLL_FOR (int i = 0; i < 2; ++i)
             parts[p][i] = leaf_part_of(x[2 * i], p) | (uint32_t)leaf_part_of(x[2 * i + 1], p) << 16;
 }
 
@@ -65,16 +66,17 @@ template <> struct leaf_mma<float> {
     struct b_frag {
         uint32_t part[LEAF_BF16_TERMS][2];
     };
-    template <bool STORED_K, class Tile> DEV_FN void load_a_whole(a_frag &f, const float *tile, int m0, int k0, int lane) {
-        DEV_UNROLL for (int i = 0; i < 4; i += 2) {
+    template <bool STORED_K, class Tile>
+    DEV_FN void load_a_whole(a_frag &f, const float *tile, int m0, int k0, int lane) {
+        DEV_UNROLL_FOR (int i = 0; i < 4; i += 2) {
             float x[4];
             uint32_t parts[LEAF_BF16_TERMS][2];
-            DEV_UNROLL for (int e = 0; e < 4; ++e) {
+            DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
                 int m = m0 + lane / 4 + 8 * (e / 2), k = k0 + lane % 4 * 2 + 4 * i + e % 2;
                 x[e] = tile[STORED_K ? Tile::at(k, m) : Tile::at(m, k)];
             }
             leaf_split(x, parts, leaf_is_nonfinite(x));
-            DEV_UNROLL for (int p = 0; p < LEAF_BF16_TERMS; ++p) {
+            DEV_UNROLL_FOR (int p = 0; p < LEAF_BF16_TERMS; ++p) {
                 f.part[p][i] = parts[p][0];
                 f.part[p][i + 1] = parts[p][1];
             }
@@ -85,7 +87,7 @@ template <> struct leaf_mma<float> {
             load_a_whole<STORED_K, Tile>(f, tile, m0, k0, lane);
         } else {
             int near = (lane & 7), low = (lane >> 3) & 1, high = lane >> 4;
-            DEV_UNROLL for (int p = 0; p < LEAF_BF16_TERMS; ++p) {
+            DEV_UNROLL_FOR (int p = 0; p < LEAF_BF16_TERMS; ++p) {
                 uint32_t plane = leaf_shared_address(tile) + p * (int)Tile::PLANE;
                 if (STORED_K) leaf_ldmatrix_trans(f.part[p], plane + Tile::byte(k0, near + high * 8, m0, low * 8));
                 else leaf_ldmatrix(f.part[p], plane + Tile::byte(m0, near + low * 8, k0, high * 8));
@@ -105,26 +107,27 @@ template <> struct leaf_mma<float> {
             leaf_ldmatrix(two, at);
             leaf_ldmatrix_two(f.part[2], at + 2 * (int)Tile::PLANE);
         }
-        DEV_UNROLL for (int i = 0; i < 4; ++i) f.part[i / 2][i % 2] = two[i];
+        DEV_UNROLL_FOR (int i = 0; i < 4; ++i) f.part[i / 2][i % 2] = two[i];
     }
-    /* One step of all products of a wave: c += the large ones; the small ones gather in `rest` from the first step on and
-     * go into c with the last. Products that follow each other add to different accumulators, since the matrix unit's
-     * latency is several products long. */
+    /* One step of all products of a wave: c += the large ones; the small ones gather in `rest` from the first step on
+     * and go into c with the last. Products that follow each other add to different accumulators, since the matrix
+     * unit's latency is several products long. */
     template <int MT, int NT>
-    DEV_FN void products(float (&c)[MT][NT][4], float (&rest)[MT][NT][4], const a_frag (&a)[MT], const b_frag (&b)[NT], bool first, bool last) {
+    DEV_FN void products(float (&c)[MT][NT][4], float (&rest)[MT][NT][4], const a_frag (&a)[MT], const b_frag (&b)[NT],
+                         bool first, bool last) {
         const int part_a[] = {2, 0, 1, 1, 0}, part_b[] = {0, 2, 1, 0, 1};
-        DEV_UNROLL for (int p = 0; p < 5; ++p)
-            DEV_UNROLL for (int n = 0; n < NT; ++n)
-                DEV_UNROLL for (int m = 0; m < MT; ++m) {
-                    DEV_UNROLL for (int i = 0; i < 4; ++i)
+        DEV_UNROLL_FOR (int p = 0; p < 5; ++p)
+            DEV_UNROLL_FOR (int n = 0; n < NT; ++n)
+                DEV_UNROLL_FOR (int m = 0; m < MT; ++m) {
+                    DEV_UNROLL_FOR (int i = 0; i < 4; ++i)
                         if (first && p == 0) rest[m][n][i] = 0.0f;
                     leaf_mma_bf16(rest[m][n], a[m].part[part_a[p]], b[n].part[part_b[p]]);
                 }
-        DEV_UNROLL for (int n = 0; n < NT; ++n)
-            DEV_UNROLL for (int m = 0; m < MT; ++m) {
+        DEV_UNROLL_FOR (int n = 0; n < NT; ++n)
+            DEV_UNROLL_FOR (int m = 0; m < MT; ++m) {
                 float large[4] = {0, 0, 0, 0};
                 leaf_mma_bf16(large, a[m].part[0], b[n].part[0]);
-                DEV_UNROLL for (int i = 0; i < 4; ++i) c[m][n][i] += last ? large[i] + rest[m][n][i] : large[i];
+                DEV_UNROLL_FOR (int i = 0; i < 4; ++i) c[m][n][i] += last ? large[i] + rest[m][n][i] : large[i];
             }
     }
 
@@ -137,34 +140,41 @@ template <> struct leaf_mma<float> {
         char *at = (char *)tile + Tile::at(row, col) * 2;
         uint32_t parts[LEAF_BF16_TERMS][2];
         float x[4];
-        DEV_UNROLL for (int i = 0; i < 4; ++i) x[i] = __uint_as_float(v.word[i]);
+        DEV_UNROLL_FOR (int i = 0; i < 4; ++i) x[i] = __uint_as_float(v.word[i]);
         leaf_split(x, parts, false);
-        DEV_UNROLL for (int p = 0; p < LEAF_BF16_TERMS; ++p) dev_store_half(at + p * (int)Tile::PLANE, parts[p][0], parts[p][1]);
+        DEV_UNROLL_FOR (int p = 0; p < LEAF_BF16_TERMS; ++p)
+            dev_store_half(at + p * (int)Tile::PLANE, parts[p][0], parts[p][1]);
     }
     /* Any number. */
     template <class Tile> DEV_FN void store_one(float *tile, int row, int col, float x) {
         char *at = (char *)tile + Tile::at(row, col) * 2;
-        DEV_UNROLL for (int p = 0; p < LEAF_BF16_TERMS; ++p) *(uint16_t *)(void *)(at + p * (int)Tile::PLANE) = leaf_part_of(x, p);
+        DEV_UNROLL_FOR (int p = 0; p < LEAF_BF16_TERMS; ++p)
+            *(uint16_t *)(void *)(at + p * (int)Tile::PLANE) = leaf_part_of(x, p);
     }
     /* Four numbers of an accumulator to where it lies in a tile. `odd`: they may be. */
-    template <class Tile> DEV_FN void store_acc(float *tile, int row0, int col0, const float c[4], int lane, bool nonfinite) {
+    template <class Tile>
+    DEV_FN void store_acc(float *tile, int row0, int col0, const float c[4], int lane, bool nonfinite) {
         uint32_t parts[LEAF_BF16_TERMS][2];
         leaf_split(c, parts, nonfinite);
-        DEV_UNROLL for (int s = 0; s < 2; ++s) {
+        DEV_UNROLL_FOR (int s = 0; s < 2; ++s) {
             char *at = (char *)tile + Tile::at(row0 + lane / 4 + 8 * s, col0 + (lane % 4) * 2) * 2;
-            DEV_UNROLL for (int p = 0; p < LEAF_BF16_TERMS; ++p) *(uint32_t *)(void *)(at + p * (int)Tile::PLANE) = parts[p][s];
+            DEV_UNROLL_FOR (int p = 0; p < LEAF_BF16_TERMS; ++p)
+                *(uint32_t *)(void *)(at + p * (int)Tile::PLANE) = parts[p][s];
         }
     }
     /* All accumulators of a wave, with one test. */
-    template <class Tile, int MT, int NT> DEV_FN void store_all(float *tile, int row0, int col0, const float (&c)[MT][NT][4], int lane) {
+    template <class Tile, int MT, int NT>
+    DEV_FN void store_all(float *tile, int row0, int col0, const float (&c)[MT][NT][4], int lane) {
         bool nonfinite = false;
-        DEV_UNROLL for (int f = 0; f < MT * NT; ++f) nonfinite |= leaf_is_nonfinite(c[f / NT][f % NT]);
+        DEV_UNROLL_FOR (int f = 0; f < MT * NT; ++f) nonfinite |= leaf_is_nonfinite(c[f / NT][f % NT]);
         if (nonfinite) {
-            DEV_UNROLL for (int f = 0; f < MT * NT; ++f)
-                store_acc<Tile>(tile, row0 + f / NT * LEAF_MMA_M, col0 + f % NT * LEAF_MMA_N, c[f / NT][f % NT], lane, true);
+            DEV_UNROLL_FOR (int f = 0; f < MT * NT; ++f)
+                store_acc<Tile>(tile, row0 + f / NT * LEAF_MMA_M, col0 + f % NT * LEAF_MMA_N, c[f / NT][f % NT], lane,
+                                true);
         } else {
-            DEV_UNROLL for (int f = 0; f < MT * NT; ++f)
-                store_acc<Tile>(tile, row0 + f / NT * LEAF_MMA_M, col0 + f % NT * LEAF_MMA_N, c[f / NT][f % NT], lane, false);
+            DEV_UNROLL_FOR (int f = 0; f < MT * NT; ++f)
+                store_acc<Tile>(tile, row0 + f / NT * LEAF_MMA_M, col0 + f % NT * LEAF_MMA_N, c[f / NT][f % NT], lane,
+                                false);
         }
     }
 };
@@ -173,7 +183,7 @@ template <class Tile> DEV_FN void leaf_store_acc(float *tile, int row0, int col0
     if constexpr (Tile::TERMS != 1) {
         leaf_mma<float>::store_acc<Tile>(tile, row0, col0, c, lane, leaf_is_nonfinite(c));
     } else {
-        DEV_UNROLL for (int s = 0; s < 2; ++s)
+        DEV_UNROLL_FOR (int s = 0; s < 2; ++s)
             dev_set_pair(tile + Tile::at(row0 + lane / 4 + 8 * s, col0 + (lane % 4) * 2), c[2 * s], c[2 * s + 1]);
     }
 }

@@ -35,7 +35,7 @@ template <int G> DEV_FN int leaf_gathered_col(int lane) {
 }
 template <int G> DEV_FN void leaf_gather(uint32_t w[G], int lane) {
     bool odd = lane & 1, high = lane & 2;
-    DEV_UNROLL for (int g = 0; g < G; g += 2) {
+    DEV_UNROLL_FOR (int g = 0; g < G; g += 2) {
         uint32_t theirs = dev_shuffle_xor(odd ? w[g] : w[g + 1], 1), mine = odd ? w[g + 1] : w[g];
         w[g] = odd ? theirs : mine;
         w[g + 1] = odd ? mine : theirs;
@@ -70,12 +70,12 @@ DEV_FN void leaf_ldmatrix_two_trans(uint32_t r[2], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at));
 }
 
-#define LEAF_MMA_16(name, type)                                                                              \
-    DEV_FN void name(float c[4], const uint32_t a[4], const uint32_t b[2]) {                                 \
-        asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "                          \
-                     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                 \
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                        \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                    \
+#define LEAF_MMA_16(name, type)                                                                                        \
+    DEV_FN void name(float c[4], const uint32_t a[4], const uint32_t b[2]) {                                           \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "                                             \
+            "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                                    \
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                           \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                                       \
     }
 LEAF_MMA_16(leaf_mma_f16, "f16")
 LEAF_MMA_16(leaf_mma_bf16, "bf16")
@@ -111,13 +111,13 @@ template <class T> struct leaf_mma {
     DEV_FN void product_rounded(float c[4], const a_frag &a, const b_frag &b, int part) {
         float fresh[4] = {0, 0, 0, 0};
         leaf_mma_16(T(), fresh, a.r, b.r + 2 * part);
-        DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] += fresh[i];
+        DEV_UNROLL_FOR (int i = 0; i < 4; ++i) c[i] += fresh[i];
     }
 };
 
 /* Rounds an accumulator to T and writes it into a tile at (row0, col0). */
 template <class Tile, class T> DEV_FN void leaf_store_acc(T *tile, int row0, int col0, const float c[4], int lane) {
-    DEV_UNROLL for (int s = 0; s < 2; ++s)
+    DEV_UNROLL_FOR (int s = 0; s < 2; ++s)
         dev_set_pair(tile + Tile::at(row0 + lane / 4 + 8 * s, col0 + (lane % 4) * 2), c[2 * s], c[2 * s + 1]);
 }
 

@@ -11,9 +11,9 @@ enum { SMEM_WITHOUT_OPTIN = 48 * 1024 };
 
 /* Errors that say "this driver cannot run this image". */
 static int module_error_is_image(int error) {
-    return error == STW_CUDA_INVALID_IMAGE || error == STW_CUDA_NO_BINARY_FOR_GPU ||
-           error == STW_CUDA_INVALID_PTX || error == STW_CUDA_JIT_COMPILER_NOT_FOUND ||
-           error == STW_CUDA_UNSUPPORTED_PTX_VERSION || error == STW_CUDA_JIT_COMPILATION_DISABLED;
+    return error == STW_CUDA_INVALID_IMAGE || error == STW_CUDA_NO_BINARY_FOR_GPU || error == STW_CUDA_INVALID_PTX ||
+           error == STW_CUDA_JIT_COMPILER_NOT_FOUND || error == STW_CUDA_UNSUPPORTED_PTX_VERSION ||
+           error == STW_CUDA_JIT_COMPILATION_DISABLED;
 }
 
 static stw_status image_load(stw_cuda_state *state, const stw_image *image, void **module_out) {
@@ -21,8 +21,8 @@ static stw_status image_load(stw_cuda_state *state, const stw_image *image, void
     int options[] = {STW_CUDA_JIT_ERROR_LOG, STW_CUDA_JIT_ERROR_LOG_BYTES};
     void *values[] = {words, (void *)(uintptr_t)sizeof words}, *module = NULL;
     int ptx = image->kind == STW_IMAGE_PTX;
-    int error = state->cuda->cuModuleLoadDataEx(&module, image->begin, ptx ? 2 : 0, ptx ? options : NULL,
-                                                ptx ? values : NULL);
+    int error =
+        state->cuda->cuModuleLoadDataEx(&module, image->begin, ptx ? 2 : 0, ptx ? options : NULL, ptx ? values : NULL);
     if (!error) {
         *module_out = module;
         return STW_OK;
@@ -35,8 +35,7 @@ static stw_status image_load(stw_cuda_state *state, const stw_image *image, void
     snprintf(reason, sizeof reason, "%s", stw_last_error());
     return stw_fail(status, "%s; image %s %s, driver of CUDA %d.%d%s%s%s", reason, image->arch,
                     stw_image_kind_name(image->kind), state->version / 1000, state->version % 1000 / 10,
-                    status == STW_E_NO_IMAGE ? ", a newer driver is needed" : "", words[0] ? ": " : "",
-                    words);
+                    status == STW_E_NO_IMAGE ? ", a newer driver is needed" : "", words[0] ? ": " : "", words);
 }
 
 stw_status stw_cuda_module_load(stw_gpu *gpu, int jagged) {
@@ -44,8 +43,7 @@ stw_status stw_cuda_module_load(stw_gpu *gpu, int jagged) {
     void *module = NULL;
     stw_status status = STW_OK;
     if (jagged) return image_load(state, gpu->jagged_image, &gpu->jagged_module);
-    if (gpu->shared_image && !gpu->shared_module)
-        status = image_load(state, gpu->shared_image, &gpu->shared_module);
+    if (gpu->shared_image && !gpu->shared_module) status = image_load(state, gpu->shared_image, &gpu->shared_module);
     if (!status) status = image_load(state, gpu->image, &module);
     if (!status) gpu->module = module;
     return status;
@@ -80,16 +78,14 @@ stw_status stw_cuda_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel) {
     }
     kernel->early = kernel->early && may_begin_early(state);
     if (cuda->cuFuncLoad) {
-        stw_status status =
-            stw_cuda_check(state, STW_E_DRIVER, "cuFuncLoad", cuda->cuFuncLoad(kernel->function));
+        stw_status status = stw_cuda_check(state, STW_E_DRIVER, "cuFuncLoad", cuda->cuFuncLoad(kernel->function));
         if (status) return status;
     }
     if (kernel->smem <= smem_granted(gpu, kernel->name)) return STW_OK;
     error = cuda->cuFuncSetAttribute(kernel->function, STW_CUDA_FUNC_SMEM, (int)kernel->smem);
     if (!error) return STW_OK;
-    stw_status status =
-        stw_cuda_check(state, error == STW_CUDA_INVALID_VALUE ? STW_E_UNSUPPORTED : STW_E_DRIVER,
-                       "cuFuncSetAttribute", error);
+    stw_status status = stw_cuda_check(state, error == STW_CUDA_INVALID_VALUE ? STW_E_UNSUPPORTED : STW_E_DRIVER,
+                                       "cuFuncSetAttribute", error);
     char reason[320];
     snprintf(reason, sizeof reason, "%s", stw_last_error());
     return stw_fail(status, "%s; kernel %s, %u bytes of shared memory", reason, kernel->name, kernel->smem);

@@ -31,8 +31,7 @@ int stw_arch_of_gcn_name(const char *name, size_t size, char out[32]) {
            ((name[length] >= '0' && name[length] <= '9') || (name[length] >= 'a' && name[length] <= 'f')))
         ++length;
     /* a name that runs out of its field, or into something else, is a struct of another layout */
-    if (length < 6 || length >= ARCH_CAPACITY || length == size || (name[length] && name[length] != ':'))
-        return 0;
+    if (length < 6 || length >= ARCH_CAPACITY || length == size || (name[length] && name[length] != ':')) return 0;
     memcpy(out, name, length);
     out[length] = 0;
     return 1;
@@ -47,9 +46,7 @@ static int number_of_row(const stw_arch *row) {
     return number;
 }
 
-static int is_shared(const stw_arch *row) {
-    return !strcmp(row->name, STW_CUDA_SHARED_ARCH);
-}
+static int is_shared(const stw_arch *row) { return !strcmp(row->name, STW_CUDA_SHARED_ARCH); }
 
 const stw_arch *stw_cuda_row_of_cc(int major, int minor, size_t index) {
     const stw_arch *row = NULL;
@@ -58,8 +55,7 @@ const stw_arch *stw_cuda_row_of_cc(int major, int minor, size_t index) {
         int best = 0;
         for (size_t i = 0; i < stw_arch_count; ++i) {
             int number = number_of_row(&stw_archs[i]);
-            if (number / 10 != major || number >= below || number <= best || is_shared(&stw_archs[i]))
-                continue;
+            if (number / 10 != major || number >= below || number <= best || is_shared(&stw_archs[i])) continue;
             best = number;
             row = &stw_archs[i];
         }
@@ -77,8 +73,7 @@ const stw_image *stw_cuda_image(const stw_image_set *set, int major, int minor, 
     for (size_t i = 0; (row = stw_cuda_row_of_cc(major, minor, i)) != NULL; ++i) {
         if (forced && strcmp(forced, row->name)) continue;
         int native = number_of_row(row) / 10 == major;
-        const stw_image *image =
-            native ? stw_image_find(set, STW_BACKEND_CUDA, row->name, STW_IMAGE_CUBIN) : NULL;
+        const stw_image *image = native ? stw_image_find(set, STW_BACKEND_CUDA, row->name, STW_IMAGE_CUBIN) : NULL;
         if (!image) image = stw_image_find(set, STW_BACKEND_CUDA, row->name, STW_IMAGE_PTX);
         if (image) return image;
     }

@@ -15,9 +15,7 @@
 #define MASK_ROWS   16
 #define GRID_X_CUDA (INT64_C(1) << 30) /* the device reads it from the grid */
 
-static uint32_t element_of(const stw_attn_params *p) {
-    return p->dtype == STW_F32 ? 4u : 2u;
-}
+static uint32_t element_of(const stw_attn_params *p) { return p->dtype == STW_F32 ? 4u : 2u; }
 
 /* The same in a tile of shared memory: NVIDIA's kernels (waves of 32) hold f32 in parts. */
 static uint32_t stored_of(const stw_attn_params *p, uint32_t wave) {
@@ -54,9 +52,7 @@ const char *stw_attn_needs_full(const stw_attn_params *p) {
 }
 
 /* A stride of 0 over more than one element (or over none: the gradient's own extent is 1 then). */
-static int broadcast(int64_t stride, int64_t extent) {
-    return stride == 0 && extent != 1;
-}
+static int broadcast(int64_t stride, int64_t extent) { return stride == 0 && extent != 1; }
 
 /* All sequences', of a head. */
 static int64_t key_blocks_of(const stw_attn_choice *choice, const stw_attn_params *p) {
@@ -116,11 +112,11 @@ static int bias_is_constant(const stw_attn_params *p) {
 
 static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_params *p, uint32_t wave) {
 #define DBIAS_ROW(name, element, hd, bm, bn, warps) {#name, element, hd, bm, bn, warps, 1, 0},
-#define DBIAS_ROW_64(name, element, hd, bm, bn, warps)                                                        \
+#define DBIAS_ROW_64(name, element, hd, bm, bn, warps)                                                                 \
     {#name, element, hd, bm, bn, warps, STW_BIAS_STAGES_64(element, hd), 0},
 #define DBIAS_ROW_PLAIN(name, hd, bm, bn, stages, warps, blocks) {#name, 2, hd, bm, bn, warps, stages, 1},
     static const dbias_tile rows_32[] = {STW_DBIAS_PLAIN_TILES(DBIAS_ROW_PLAIN) STW_DBIAS_TILES(DBIAS_ROW)},
-                           rows_64[] = {STW_DBIAS_TILES_64(DBIAS_ROW_64)};
+                            rows_64[] = {STW_DBIAS_TILES_64(DBIAS_ROW_64)};
     const dbias_tile *rows = wave == 64 ? rows_64 : rows_32;
     size_t count = wave == 64 ? sizeof rows_64 / sizeof rows_64[0] : sizeof rows_32 / sizeof rows_32[0];
     uint32_t widest = p->head_dim_qk > p->head_dim_v ? p->head_dim_qk : p->head_dim_v;
@@ -142,14 +138,13 @@ static stw_attn_queued queued(const stw_variant *tile, const stw_attn_params *p,
 
 void stw_attn_tiled_plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, int plain,
                          stw_attn_choice *out) {
-    *out = (stw_attn_choice){
-        .mode = mode_names[mode_of(tile, p, plain)],
-        .bn = tile->bn,
-        .width = tile->head_dim,
-        .smem = bwd_smem(stored_of(p, wave), tile->head_dim, tile->bm, tile->bn, tile->stages),
-        .dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
-                                            wave == 32 && p->dtype == STW_F32 ? 8 : 16),
-        .queued = queued(tile, p, wave)};
+    *out = (stw_attn_choice){.mode = mode_names[mode_of(tile, p, plain)],
+                             .bn = tile->bn,
+                             .width = tile->head_dim,
+                             .smem = bwd_smem(stored_of(p, wave), tile->head_dim, tile->bm, tile->bn, tile->stages),
+                             .dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
+                                                                 wave == 32 && p->dtype == STW_F32 ? 8 : 16),
+                             .queued = queued(tile, p, wave)};
 }
 
 static void plan_shared(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
@@ -236,9 +231,7 @@ static int64_t lists_of(const stw_attn_choice *choice, const stw_attn_params *p)
     return p->features & STW_FEAT_PACKED_KV ? 1 : stw_blocks_of(key_blocks_of(choice, p), STW_ROW_THREADS);
 }
 
-static stw_kernel_image image_of(const stw_variant *tile) {
-    return tile->own ? STW_KERNEL_OWN : STW_KERNEL_ATTN;
-}
+static stw_kernel_image image_of(const stw_variant *tile) { return tile->own ? STW_KERNEL_OWN : STW_KERNEL_ATTN; }
 
 static void add_bwd(const stw_variant *t, const stw_attn_params *p, uint32_t wave, stw_attn_steps *steps) {
     const char *type = stw_dtype_name((stw_dtype)p->dtype);
@@ -246,18 +239,16 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *p, uint32_t wav
     t->loop->gpu->plan(t, p, wave, &choice);
     int64_t tiles = p->heads_q * stw_tiles_of_head(p, t->bm);
     int64_t parts = choice.small_rows ? p->heads_q * stw_tiles_of_head(p, choice.small_rows) : 0;
-    stw_attn_step *step = add_step(steps, wave, lists_of(&choice, p) + (choice.delta ? parts : tiles) + 1,
-                                   STW_ROW_THREADS, STW_ROW_SMEM);
-    if (choice.delta)
-        name_step(steps, step, "stw_attn_bwd_delta_%s_hd%u_%s", choice.delta, t->head_dim, type);
-    else
-        name_step(steps, step, "stw_attn_bwd_delta_%s", type);
+    stw_attn_step *step =
+        add_step(steps, wave, lists_of(&choice, p) + (choice.delta ? parts : tiles) + 1, STW_ROW_THREADS, STW_ROW_SMEM);
+    if (choice.delta) name_step(steps, step, "stw_attn_bwd_delta_%s_hd%u_%s", choice.delta, t->head_dim, type);
+    else name_step(steps, step, "stw_attn_bwd_delta_%s", type);
     int summed = bias_is_summed(p);
     if (summed) {
         const dbias_tile *b = dbias_tile_of(t, p, wave);
         int64_t work_tiles = (p->dbias.batch ? p->batch : 1) * (p->dbias.head ? p->heads_q : 1) *
-                        (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
-                        (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
+                             (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
+                             (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
         uint32_t smem = b->lean ? dbias_plain_smem(b->head_dim, b->bm, b->bn, b->stages)
                                 : bwd_smem(stored_of(p, wave), b->head_dim, b->bm, b->bn, b->stages);
         step = add_step(steps, wave, work_tiles, b->warps * wave, smem);
@@ -279,35 +270,31 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *p, uint32_t wav
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
     step = add_step(steps, wave, choice.finish ? parts : rows, STW_ROW_THREADS, STW_ROW_SMEM);
     step->early = !choice.finish;
-    if (choice.finish)
-        name_step(steps, step, "stw_attn_bwd_finish_%s_hd%u_%s", choice.finish, t->head_dim, type);
-    else
-        name_step(steps, step, "stw_attn_bwd_postprocess");
+    if (choice.finish) name_step(steps, step, "stw_attn_bwd_finish_%s_hd%u_%s", choice.finish, t->head_dim, type);
+    else name_step(steps, step, "stw_attn_bwd_postprocess");
     steps->workspace = layout_of(t, &choice, p).total;
 }
 
-static void fill_steps(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
-                       uint32_t wave, stw_attn_steps *steps_out) {
+static void fill_steps(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
+                       stw_attn_steps *steps_out) {
     if (call == STW_CALL_BWD) {
         add_bwd(tile, params, wave, steps_out);
     } else if (call == STW_CALL_FWD) {
         uint32_t smem = fwd_smem(stored_of(params, wave), tile->head_dim, tile->bm, tile->bn);
-        stw_attn_step *step =
-            add_step(steps_out, wave, params->heads_q * stw_tiles_of_head(params, tile->bm) + 1,
-                     tile->warps * wave, smem);
+        stw_attn_step *step = add_step(steps_out, wave, params->heads_q * stw_tiles_of_head(params, tile->bm) + 1,
+                                       tile->warps * wave, smem);
         step->image = image_of(tile);
         name_step(steps_out, step, "stw_attn_fwd_%s_%s", tile->id, stw_dtype_name((stw_dtype)params->dtype));
     } else {
         int64_t heads = params->batch * params->heads_q;
-        stw_attn_step *step =
-            add_step(steps_out, wave, heads * stw_blocks_of(params->max_seq_q, MASK_ROWS) + 1,
-                     STW_ROW_THREADS, STW_ROW_SMEM);
+        stw_attn_step *step = add_step(steps_out, wave, heads * stw_blocks_of(params->max_seq_q, MASK_ROWS) + 1,
+                                       STW_ROW_THREADS, STW_ROW_SMEM);
         name_step(steps_out, step, "stw_attn_dropout_mask");
     }
 }
 
-void stw_attn_steps_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
-                       uint32_t wave, stw_attn_steps *steps_out) {
+void stw_attn_steps_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
+                       stw_attn_steps *steps_out) {
     memset(steps_out, 0, sizeof *steps_out);
     fill_steps(call, tile, params, wave, steps_out);
 }
@@ -322,8 +309,7 @@ void stw_attn_unnamed_steps_of(stw_attn_call call, const stw_variant *tile, cons
 /* ---- the argument ---- */
 
 static uint32_t vector_bit(const stw_tensor_param *t, uint32_t element, uint32_t cols, uint32_t bit) {
-    uint64_t bytes =
-        (uint64_t)(uintptr_t)t->data | (uint64_t)(t->batch | t->head | t->seq | (int64_t)cols) * element;
+    uint64_t bytes = (uint64_t)(uintptr_t)t->data | (uint64_t)(t->batch | t->head | t->seq | (int64_t)cols) * element;
     return bytes % 16 ? 0 : bit;
 }
 
@@ -343,8 +329,7 @@ static uint32_t vectors_of(const stw_attn_params *p) {
  * other. */
 static int64_t l2_rows(const stw_variant *tile, const stw_attn_choice *choice, const stw_attn_params *p) {
     if (!(p->features & STW_FEAT_WINDOW_RIGHT) && !(choice->vectors & STW_KEYS_DESCEND)) return 0;
-    return (INT64_C(32) << 20) /
-           ((int64_t)tile->head_dim * (2 * element_of(p) + (int64_t)sizeof(float)) * p->group);
+    return (INT64_C(32) << 20) / ((int64_t)tile->head_dim * (2 * element_of(p) + (int64_t)sizeof(float)) * p->group);
 }
 
 /* Dense keys: heads of so many rows, and not more than there are, since Hopper's own main loop multiplies
@@ -354,8 +339,8 @@ static int64_t heads_in_l2(int64_t rows, const stw_attn_params *p) {
     return stw_larger(1, stw_smaller(beside, p->batch * p->heads_kv));
 }
 
-void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
-                          uint32_t wave, stw_attn_launch *launch_out) {
+void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
+                          stw_attn_launch *launch_out) {
     stw_attn_launch l = {.p = *params};
     if (call != STW_CALL_DROPOUT_MASK) {
         l.bm = tile->bm;
@@ -401,8 +386,7 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
 /* `*place`, an offset, becomes an address. */
 #define PLACE(place) ((place) = (void *)((uintptr_t)(place) + (uintptr_t)workspace))
 
-void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, void *workspace,
-                           stw_attn_launch *l) {
+void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, void *workspace, stw_attn_launch *l) {
     l->p = *params;
     if (call != STW_CALL_DROPOUT_MASK) l->vectors |= vectors_of(params);
     if (call != STW_CALL_BWD) return;
@@ -418,17 +402,15 @@ void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, vo
     if (params->features & STW_FEAT_PACKED_KV) PLACE(l->listed);
 }
 
-void stw_attn_launch_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
-                        uint32_t wave, void *workspace, stw_attn_launch *launch_out) {
+void stw_attn_launch_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
+                        void *workspace, stw_attn_launch *launch_out) {
     stw_attn_launch_fill(call, tile, params, wave, launch_out);
     stw_attn_launch_place(call, params, workspace, launch_out);
 }
 
-const char *stw_attn_tile_refusal(stw_attn_call call, const stw_variant *tile,
-                                  const stw_attn_params *params) {
+const char *stw_attn_tile_refusal(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params) {
     const stw_gpu_loop *loop = tile->loop->gpu;
-    if (loop->call != call)
-        return loop->call == STW_CALL_FWD ? "it is a forward's tile" : "it is a backward's tile";
+    if (loop->call != call) return loop->call == STW_CALL_FWD ? "it is a forward's tile" : "it is a backward's tile";
     if (loop->f32 != (params->dtype == STW_F32))
         return loop->f32 ? "its kernels are f32's" : "its kernels are f16's and bf16's";
     if (loop->refusal) return loop->refusal(params);
@@ -439,7 +421,6 @@ const char *stw_attn_stage_entry(const stw_attn_stage *stage) {
     return stage->element == 2 ? "stw_attn_stage_2" : "stw_attn_stage_4";
 }
 
-void stw_attn_stage_grid(const stw_attn_stage *stage, uint32_t wave, uint32_t *grid_x_out,
-                         uint32_t *grid_y_out) {
+void stw_attn_stage_grid(const stw_attn_stage *stage, uint32_t wave, uint32_t *grid_x_out, uint32_t *grid_y_out) {
     fold(stage->batch * stage->heads * stw_stage_strips(stage), wave, grid_x_out, grid_y_out);
 }

@@ -49,8 +49,8 @@ typedef struct stw_attn_steps {
 typedef struct stw_attn_choice {
     const char *mode; /* last word of the main loop's kernel */
     uint32_t early;   /* of that kernel, as in a step */
-    uint32_t bn;    /* keys of a block of the main loop */
-    uint32_t width; /* columns of the dQ sums */
+    uint32_t bn;      /* keys of a block of the main loop */
+    uint32_t width;   /* columns of the dQ sums */
     uint32_t smem;
     uint32_t dq_rows, vectors; /* of the launch; vectors: bits beyond those of the tensors */
     stw_attn_queued queued;
@@ -79,9 +79,9 @@ typedef struct stw_gpu_loop {
 } stw_gpu_loop;
 
 /* The row of a main loop: stw_attn_loop_<word>, which VARIANT rows of that word point at. */
-#define STW_ATTN_LOOP(word, ...)                                                                             \
-    static const stw_gpu_loop word##_row = {__VA_ARGS__};                                                    \
-    extern const stw_attn_loop stw_attn_loop_##word;                                                         \
+#define STW_ATTN_LOOP(word, ...)                                                                                       \
+    static const stw_gpu_loop word##_row = {__VA_ARGS__};                                                              \
+    extern const stw_attn_loop stw_attn_loop_##word;                                                                   \
     const stw_attn_loop stw_attn_loop_##word = {.name = #word, .gpu = &word##_row}
 
 /* Of the shared loop, for those of other files that fall back on it. `plain`: as in the row. */
@@ -100,28 +100,27 @@ const char *stw_attn_tile_refusal(stw_attn_call call, const stw_variant *tile, c
 const char *stw_attn_slower(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params);
 
 /* The kernels of a call, in order. `tile` is not read for the dropout mask and may be NULL. */
-void stw_attn_steps_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
-                       uint32_t wave, stw_attn_steps *steps_out);
+void stw_attn_steps_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
+                       stw_attn_steps *steps_out);
 
 /* The same kernels without their names, which take most of the time: for a call whose plan knows them. The
  * steps of a problem and of one that shares its size classes (common/size_class.h) differ in units alone. */
 void stw_attn_unnamed_steps_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
                                uint32_t wave, stw_attn_steps *steps_out);
 
-/* The argument of the kernels, in two parts: what a plan knows, with offsets where the workspace's addresses will be; and
- * what a call of the same sizes brings, its pointers and its workspace. Set `work_tiles` to a step's before each launch. */
-void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
-                          uint32_t wave, stw_attn_launch *launch_out);
-void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, void *workspace,
-                           stw_attn_launch *launch);
+/* The argument of the kernels, in two parts: what a plan knows, with offsets where the workspace's addresses will be;
+ * and what a call of the same sizes brings, its pointers and its workspace. Set `work_tiles` to a step's before each
+ * launch. */
+void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
+                          stw_attn_launch *launch_out);
+void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, void *workspace, stw_attn_launch *launch);
 
 /* Both. */
-void stw_attn_launch_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
-                        uint32_t wave, void *workspace, stw_attn_launch *launch_out);
+void stw_attn_launch_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
+                        void *workspace, stw_attn_launch *launch_out);
 
 /* The kernel that copies such a tensor, and its grid; its argument is the stw_attn_stage. */
 const char *stw_attn_stage_entry(const stw_attn_stage *stage);
-void stw_attn_stage_grid(const stw_attn_stage *stage, uint32_t wave, uint32_t *grid_x_out,
-                         uint32_t *grid_y_out);
+void stw_attn_stage_grid(const stw_attn_stage *stage, uint32_t wave, uint32_t *grid_x_out, uint32_t *grid_y_out);
 
 #endif

@@ -45,14 +45,12 @@ static void load(stw_blas_vendor *vendor, const stw_blas_release *release, const
         stw_log(STW_LOG_INFO, "%s: no %s for dense products (%s)", who, vendor->name, words);
         stw_text_add(&all, "no %s is found", vendor->name);
         refuse(vendor, text);
-    } else if (!stw_dso_bind(&vendor->dso, vendor->rows, vendor->row_count, &vendor->functions, &without,
-                             &unused)) {
-        stw_log(STW_LOG_INFO, "%s: no %s for dense products (%s lacks %s)", who, vendor->name,
-                vendor->dso.soname, missing);
+    } else if (!stw_dso_bind(&vendor->dso, vendor->rows, vendor->row_count, &vendor->functions, &without, &unused)) {
+        stw_log(STW_LOG_INFO, "%s: no %s for dense products (%s lacks %s)", who, vendor->name, vendor->dso.soname,
+                missing);
         stw_text_add(&all, "%s lacks %s", vendor->dso.soname, missing);
         refuse(vendor, text);
-    } else
-        stw_log(STW_LOG_INFO, "%s: %s for dense products", who, vendor->dso.soname);
+    } else stw_log(STW_LOG_INFO, "%s: %s for dense products", who, vendor->dso.soname);
 }
 
 /* 1 when this version's ABI is known. Asked once: it takes a handle. */
@@ -123,8 +121,7 @@ static int describe(const stw_blas_vendor *vendor, blas_product *p, const stw_gp
         error = f->MatmulDescSetAttribute(p->desc, vendor->transpose_b, &transposed, sizeof transposed);
     if (!error) error = f->MatrixLayoutCreate(&p->a, type, n, k, s->n);
     if (!error)
-        error =
-            f->MatrixLayoutCreate(&p->b, type, s->a_by_k ? m : k, s->a_by_k ? k : m, s->a_by_k ? s->m : s->k);
+        error = f->MatrixLayoutCreate(&p->b, type, s->a_by_k ? m : k, s->a_by_k ? k : m, s->a_by_k ? s->m : s->k);
     if (!error) error = f->MatrixLayoutCreate(&p->c, type_of(vendor, s->out_dtype), n, m, s->n);
     return error;
 }
@@ -139,24 +136,21 @@ static int choose(const stw_blas_vendor *vendor, blas_product *p, void *handle) 
     for (size_t i = 0; i < vendor->preference_count && !error; ++i) {
         const stw_blas_setting *set = &vendor->preferences[i];
         uint32_t half = (uint32_t)set->value;
-        error = f->MatmulPreferenceSetAttribute(
-            preference, set->attribute, set->size == 4 ? (const void *)&half : &set->value, set->size);
+        error = f->MatmulPreferenceSetAttribute(preference, set->attribute,
+                                                set->size == 4 ? (const void *)&half : &set->value, set->size);
     }
     if (!error)
-        error =
-            f->MatmulAlgoGetHeuristic(handle, p->desc, p->a, p->b, p->c, p->c, preference, 1, result, &found);
+        error = f->MatmulAlgoGetHeuristic(handle, p->desc, p->a, p->b, p->c, p->c, preference, 1, result, &found);
     if (preference) f->MatmulPreferenceDestroy(preference);
     memcpy(&workspace, (char *)result + vendor->workspace_at, sizeof workspace);
     memcpy(&state, (char *)result + vendor->state_at, sizeof state);
-    if (error || found < 1 || state || workspace > vendor->workspace)
-        return error ? error : state ? state : -1;
+    if (error || found < 1 || state || workspace > vendor->workspace) return error ? error : state ? state : -1;
     memcpy(p->algorithm, result, vendor->algorithm_size);
     p->base.workspace = workspace;
     return 0;
 }
 
-static blas_product *product_make(stw_gpu *gpu, blas_device *device, const stw_gpu_shape *shape,
-                                  stw_text *why) {
+static blas_product *product_make(stw_gpu *gpu, blas_device *device, const stw_gpu_shape *shape, stw_text *why) {
     stw_blas_vendor *vendor = gpu->ops->blas;
     blas_product *p = calloc(1, sizeof *p);
     if (!p) {
@@ -168,8 +162,8 @@ static blas_product *product_make(stw_gpu *gpu, blas_device *device, const stw_g
     int error = describe(vendor, p, shape);
     if (!error) error = choose(vendor, p, device->handle);
     if (!error) return p;
-    stw_text_add(why, "%s has no product of %lld x %lld over %lld (status %d)", vendor->dso.soname,
-                 (long long)shape->m, (long long)shape->n, (long long)shape->k, error);
+    stw_text_add(why, "%s has no product of %lld x %lld over %lld (status %d)", vendor->dso.soname, (long long)shape->m,
+                 (long long)shape->n, (long long)shape->k, error);
     undescribe(&vendor->functions, p);
     free(p);
     return NULL;
@@ -226,18 +220,15 @@ int stw_blas_claim(stw_gpu *gpu, const stw_gpu_product *product, stw_stream stre
     return !atomic_exchange(&device->busy, 1);
 }
 
-stw_status stw_blas_run(stw_gpu *gpu, const stw_gpu_product *product, const stw_gpu_operands *o,
-                        stw_stream stream) {
+stw_status stw_blas_run(stw_gpu *gpu, const stw_gpu_product *product, const stw_gpu_operands *o, stw_stream stream) {
     stw_blas_vendor *vendor = gpu->ops->blas;
     blas_product *p = (blas_product *)product;
     blas_device *device = gpu->blas;
     float one = 1.0f, before = o->accumulate ? 1.0f : 0.0f;
-    int error =
-        vendor->functions.Matmul(device->handle, p->desc, &one, o->b, p->a, o->a, p->b, &before, o->c, p->c,
-                                 o->c, p->c, p->algorithm, o->workspace, p->base.workspace, stream);
+    int error = vendor->functions.Matmul(device->handle, p->desc, &one, o->b, p->a, o->a, p->b, &before, o->c, p->c,
+                                         o->c, p->c, p->algorithm, o->workspace, p->base.workspace, stream);
     if ((error || !atomic_load(&p->warm)) && vendor->settle) vendor->settle(gpu);
     if (!error) atomic_store(&p->warm, 1);
     if (vendor->capturing) atomic_store(&device->busy, 0);
-    return error ? stw_fail(STW_E_DRIVER, "jagged_bwd: %sMatmul failed: status %d", vendor->prefix, error)
-                 : STW_OK;
+    return error ? stw_fail(STW_E_DRIVER, "jagged_bwd: %sMatmul failed: status %d", vendor->prefix, error) : STW_OK;
 }

@@ -28,8 +28,8 @@ static stw_status driver_load(stw_driver *driver) {
         char version[64] = "";
         stw_text about = stw_text_in(version, sizeof version);
         if (driver->describe) driver->describe(&about);
-        stw_fail(STW_E_NO_DRIVER, "%s: %s%s lacks %s, which this library needs: install a newer driver",
-                 driver->who, driver->dso.soname, version, reason);
+        stw_fail(STW_E_NO_DRIVER, "%s: %s%s lacks %s, which this library needs: install a newer driver", driver->who,
+                 driver->dso.soname, version, reason);
         return driver_failed(driver, DRIVER_UNLOADABLE, STW_E_NO_DRIVER, stw_last_error());
     }
     atomic_store(&driver->state, DRIVER_LOADED);
@@ -59,13 +59,11 @@ int stw_driver_forked(const stw_driver *driver) {
 /* The lock may have been held by another thread at the fork: the child must not touch it. */
 static stw_status driver_refuse_fork(stw_driver *driver) {
     int state = atomic_load(&driver->state);
-    if (state == DRIVER_UNLOADABLE || state == DRIVER_FAILED)
-        return stw_fail(driver->status, "%s", driver->text);
-    return stw_fail(
-        STW_E_FORKED,
-        "%s: process %d started the driver and then forked this process %d; a GPU is usable in a child "
-        "only when its parent has not used it before",
-        driver->who, atomic_load(&driver->pid), (int)getpid());
+    if (state == DRIVER_UNLOADABLE || state == DRIVER_FAILED) return stw_fail(driver->status, "%s", driver->text);
+    return stw_fail(STW_E_FORKED,
+                    "%s: process %d started the driver and then forked this process %d; a GPU is usable in a child "
+                    "only when its parent has not used it before",
+                    driver->who, atomic_load(&driver->pid), (int)getpid());
 }
 
 stw_status stw_driver_start(stw_driver *driver) {

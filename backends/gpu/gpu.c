@@ -41,15 +41,14 @@ stw_status stw_gpu_note(stw_gpu *gpu, stw_status status) {
 
 stw_status stw_gpu_enter(stw_gpu *gpu, const char *who, int *before_out) {
     if (gpu->ops->forked())
-        return stw_fail(
-            STW_E_FORKED,
-            "%s: this context was made before the process forked; a GPU is usable in a child only "
-            "when its parent has not used it before (process %d)",
-            who, (int)getpid());
+        return stw_fail(STW_E_FORKED,
+                        "%s: this context was made before the process forked; a GPU is usable in a child only "
+                        "when its parent has not used it before (process %d)",
+                        who, (int)getpid());
     int lost = atomic_load_explicit(&gpu->lost, memory_order_acquire);
     if (lost != DEVICE_WORKS)
-        return stw_fail(STW_E_DEVICE_LOST, "%s: the device was lost: %s; the process must be started again",
-                        who, lost == DEVICE_LOST ? gpu->lost_text : "another thread's call failed");
+        return stw_fail(STW_E_DEVICE_LOST, "%s: the device was lost: %s; the process must be started again", who,
+                        lost == DEVICE_LOST ? gpu->lost_text : "another thread's call failed");
     return gpu->ops->make_current(gpu, before_out);
 }
 
@@ -68,13 +67,11 @@ void *stw_gpu_module_of(const stw_gpu *gpu, stw_kernel_image image) {
 }
 
 static stw_status kernel_add(stw_gpu *gpu, const stw_gpu_entry *entry, const stw_gpu_kernel **kernel_out) {
-    int jagged = entry->image == STW_KERNEL_JAGGED,
-        loaded = (jagged ? gpu->jagged_module : gpu->module) != NULL;
+    int jagged = entry->image == STW_KERNEL_JAGGED, loaded = (jagged ? gpu->jagged_module : gpu->module) != NULL;
     stw_status status = loaded ? STW_OK : gpu->ops->module_load(gpu, jagged);
     if (status) return status;
     stw_gpu_kernel *kernel = calloc(1, sizeof *kernel);
-    if (!kernel)
-        return stw_fail(STW_E_NO_MEMORY, "%s: no memory for kernel %s", gpu->ops->who, entry->name);
+    if (!kernel) return stw_fail(STW_E_NO_MEMORY, "%s: no memory for kernel %s", gpu->ops->who, entry->name);
     snprintf(kernel->name, sizeof kernel->name, "%s", entry->name);
     kernel->image = entry->image;
     kernel->threads = entry->threads;
@@ -92,8 +89,7 @@ static stw_status kernel_add(stw_gpu *gpu, const stw_gpu_entry *entry, const stw
 }
 
 static int is_entry(const stw_gpu_kernel *kernel, const stw_gpu_entry *entry) {
-    return kernel->threads == entry->threads && kernel->smem == entry->smem &&
-           !strcmp(kernel->name, entry->name);
+    return kernel->threads == entry->threads && kernel->smem == entry->smem && !strcmp(kernel->name, entry->name);
 }
 
 stw_status stw_gpu_kernel_find(stw_gpu *gpu, const stw_gpu_entry *entry, const stw_gpu_kernel **kernel_out) {
@@ -101,10 +97,8 @@ stw_status stw_gpu_kernel_find(stw_gpu *gpu, const stw_gpu_entry *entry, const s
     stw_gpu_kernel *kernel = gpu->kernels;
     while (kernel && !is_entry(kernel, entry)) kernel = kernel->next;
     stw_status status = STW_OK;
-    if (kernel)
-        *kernel_out = kernel;
-    else
-        status = kernel_add(gpu, entry, kernel_out);
+    if (kernel) *kernel_out = kernel;
+    else status = kernel_add(gpu, entry, kernel_out);
     pthread_mutex_unlock(&gpu->lock);
     return status;
 }

@@ -70,8 +70,7 @@ typedef struct stw_gpu_ops {
 
     stw_status (*check_stream)(stw_gpu *gpu, const char *who, stw_stream stream);
     /* `written`: an output or the workspace, which kernels store or add to. */
-    stw_status (*check_pointer)(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
-                                int written);
+    stw_status (*check_pointer)(stw_gpu *gpu, const char *who, const char *name, const void *pointer, int written);
     stw_status (*launch)(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                          stw_stream stream, void **arguments);
     struct stw_blas_vendor *blas; /* its library of dense products (backends/gpu/blas.h) */
@@ -118,32 +117,28 @@ stw_status stw_gpu_kernel_find(stw_gpu *gpu, const stw_gpu_entry *entry, const s
 void *stw_gpu_module_of(const stw_gpu *gpu, stw_kernel_image image);
 
 /* stw_backend_ops.variant_refusal of both GPU backends. (launch.c) */
-const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_work *work,
-                                    const stw_variant *variant);
+const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_work *work, const stw_variant *variant);
 
 /* Refuses tensors and workspace that are not memory of this device and streams of another one, by name:
  * STW_E_INVALID. Between enter and leave. (check.c) */
-stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, stw_attn_call call,
-                              const stw_attn_params *params, const void *workspace, stw_stream stream);
+stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, stw_attn_call call, const stw_attn_params *params,
+                              const void *workspace, stw_stream stream);
 
 /* stw_backend_ops of a device whose state begins with a stw_gpu (launch.c) */
 stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work);
-stw_status stw_gpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream,
-                            uint32_t cpu_threads);
-stw_status stw_gpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream,
-                            uint32_t cpu_threads);
+stw_status stw_gpu_attn_bwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                            void *workspace, stw_stream stream, uint32_t cpu_threads);
+stw_status stw_gpu_attn_fwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                            void *workspace, stw_stream stream, uint32_t cpu_threads);
 stw_status stw_gpu_stage(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
                          const stw_attn_stage *stages, uint32_t count, void *workspace, stw_stream stream,
                          uint32_t cpu_threads);
-stw_status stw_gpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
-                                const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads);
+stw_status stw_gpu_dropout_mask(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                                stw_stream stream, uint32_t cpu_threads);
 
 /* The same of the jagged operations (jagged.c) */
 stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *work);
-stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
-                              const stw_jagged_params *params, void *workspace, stw_stream stream,
-                              uint32_t cpu_threads);
+stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work, const stw_jagged_params *params,
+                              void *workspace, stw_stream stream, uint32_t cpu_threads);
 
 #endif

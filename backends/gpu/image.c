@@ -7,8 +7,7 @@
 
 #include <string.h>
 
-#define STW_IMAGE(backend, arch, kind, symbol, hash)                                                         \
-    extern const unsigned char symbol##_begin[], symbol##_end[];
+#define STW_IMAGE(backend, arch, kind, symbol, hash) extern const unsigned char symbol##_begin[], symbol##_end[];
 #ifdef STW_IMAGE_ROWS
 #include STW_IMAGE_ROWS
 #endif
@@ -17,10 +16,9 @@
 #endif
 #undef STW_IMAGE
 
-#define STW_IMAGE(backend, arch, kind, symbol, hash)                                                         \
+#define STW_IMAGE(backend, arch, kind, symbol, hash)                                                                   \
     {STW_BACKEND_##backend, #arch, STW_IMAGE_##kind, symbol##_begin, symbol##_end, hash},
-#define NO_IMAGE                                                                                             \
-    {STW_BACKEND_AUTO, "", STW_IMAGE_CUBIN, NULL, NULL, 0} /* C11 has no empty array; not counted */
+#define NO_IMAGE {STW_BACKEND_AUTO, "", STW_IMAGE_CUBIN, NULL, NULL, 0} /* C11 has no empty array; not counted */
 static const stw_image image_rows[] = {
 #ifdef STW_IMAGE_ROWS
 #include STW_IMAGE_ROWS
@@ -33,8 +31,7 @@ static const stw_image jagged_rows[] = {
     NO_IMAGE};
 
 const stw_image_set stw_images = {image_rows, sizeof image_rows / sizeof image_rows[0] - 1, "attention"};
-const stw_image_set stw_jagged_images = {jagged_rows, sizeof jagged_rows / sizeof jagged_rows[0] - 1,
-                                         "jagged"};
+const stw_image_set stw_jagged_images = {jagged_rows, sizeof jagged_rows / sizeof jagged_rows[0] - 1, "jagged"};
 
 const stw_image *stw_image_at(size_t index, const stw_image_set **set_out) {
     const stw_image_set *set = index < stw_images.count ? &stw_images : &stw_jagged_images;
@@ -43,8 +40,7 @@ const stw_image *stw_image_at(size_t index, const stw_image_set **set_out) {
     return row < set->count ? &set->rows[row] : NULL;
 }
 
-const stw_image *stw_image_find(const stw_image_set *set, stw_backend backend, const char *arch,
-                                unsigned kinds) {
+const stw_image *stw_image_find(const stw_image_set *set, stw_backend backend, const char *arch, unsigned kinds) {
     for (size_t i = 0; i < set->count; ++i) {
         const stw_image *row = &set->rows[i];
         if (row->backend == backend && (kinds & (unsigned)row->kind) && !strcmp(row->arch, arch)) return row;
@@ -64,8 +60,7 @@ const char *stw_image_kind_name(stw_image_kind kind) {
 void stw_image_list(const stw_image_set *set, stw_text *text) {
     if (!set->count) stw_text_add(text, "none");
     for (size_t i = 0; i < set->count; ++i)
-        stw_text_add(text, "%s%s %s", i ? ", " : "", set->rows[i].arch,
-                     stw_image_kind_name(set->rows[i].kind));
+        stw_text_add(text, "%s%s %s", i ? ", " : "", set->rows[i].arch, stw_image_kind_name(set->rows[i].kind));
 }
 
 uint64_t stw_image_hash(const unsigned char *begin, const unsigned char *end) {
@@ -74,6 +69,4 @@ uint64_t stw_image_hash(const unsigned char *begin, const unsigned char *end) {
     return hash;
 }
 
-int stw_image_intact(const stw_image *image) {
-    return stw_image_hash(image->begin, image->end) == image->hash;
-}
+int stw_image_intact(const stw_image *image) { return stw_image_hash(image->begin, image->end) == image->hash; }

@@ -36,8 +36,7 @@ extern const stw_image_set stw_images, stw_jagged_images;
 const stw_image *stw_image_at(size_t index, const stw_image_set **set_out);
 
 /* The first row of that backend, arch and one of `kinds` (STW_IMAGE_* ored), or NULL. */
-const stw_image *stw_image_find(const stw_image_set *set, stw_backend backend, const char *arch,
-                                unsigned kinds);
+const stw_image *stw_image_find(const stw_image_set *set, stw_backend backend, const char *arch, unsigned kinds);
 
 /* Adds "none", or "sm80 cubin, sm80 ptx, gfx942 code object". */
 void stw_image_list(const stw_image_set *set, stw_text *text);

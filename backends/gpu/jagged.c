@@ -28,9 +28,7 @@ typedef struct launch_plan {
 
 /* ---- products by the vendor's library ---- */
 
-static int is_dx(const launch_step *step) {
-    return step->product == STW_JPRODUCT_DX;
-}
+static int is_dx(const launch_step *step) { return step->product == STW_JPRODUCT_DX; }
 
 /* Sides of a result's tile that one compute unit works on. */
 enum { LIBRARY_TILE = 128 };
@@ -75,38 +73,32 @@ static void find_library(const stw_device *device, stw_jagged_work *work, launch
     char words[160] = "";
     stw_text why = stw_text_in(words, sizeof words);
     const char *refusal = library_refusal(gpu, work, &shape, device->compute_units);
-    if (refusal)
-        stw_text_add(&why, "%s", refusal);
-    else
-        step->library = stw_blas_find(gpu, &shape, &why);
-    if (!step->library)
-        stw_text_add(note, "%s by own tiles: %s, ", is_dx(step) ? "dX" : "dW", words);
-    else if (!gpu->ops->blas->ordered)
-        work->unordered = step->library->library;
+    if (refusal) stw_text_add(&why, "%s", refusal);
+    else step->library = stw_blas_find(gpu, &shape, &why);
+    if (!step->library) stw_text_add(note, "%s by own tiles: %s, ", is_dx(step) ? "dX" : "dW", words);
+    else if (!gpu->ops->blas->ordered) work->unordered = step->library->library;
 }
 
 /* Whether the library takes this call; then run_library must follow. */
-static int library_takes(stw_gpu *gpu, const launch_step *step, const stw_jagged_params *p,
-                         stw_stream stream) {
+static int library_takes(stw_gpu *gpu, const launch_step *step, const stw_jagged_params *p, stw_stream stream) {
     uintptr_t all = (uintptr_t)p->grad | (uintptr_t)(is_dx(step) ? p->weight : p->x) |
                     (uintptr_t)(is_dx(step) ? p->dx : p->dweight);
     return step->library && all % 16 == 0 && stw_blas_claim(gpu, step->library, stream);
 }
 
-static stw_status run_library(stw_gpu *gpu, const launch_step *step, const stw_jagged_params *p,
-                              void *workspace, stw_stream stream) {
+static stw_status run_library(stw_gpu *gpu, const launch_step *step, const stw_jagged_params *p, void *workspace,
+                              stw_stream stream) {
     int dx = is_dx(step);
     stw_gpu_operands operands = {.a = p->grad,
                                  .b = dx ? p->weight : p->x,
                                  .c = dx ? p->dx : p->dweight,
                                  .workspace = step->library->workspace ? workspace : NULL,
-                                 .accumulate =
-                                     (p->accumulate & (dx ? STW_JAGGED_DX : STW_JAGGED_DWEIGHT)) != 0};
+                                 .accumulate = (p->accumulate & (dx ? STW_JAGGED_DX : STW_JAGGED_DWEIGHT)) != 0};
     return stw_blas_run(gpu, step->library, &operands, stream);
 }
 
-static void describe(stw_jagged_work *work, const stw_gpu *gpu, const stw_jagged_steps *steps,
-                     const launch_plan *plan, stw_text *note) {
+static void describe(stw_jagged_work *work, const stw_gpu *gpu, const stw_jagged_steps *steps, const launch_plan *plan,
+                     stw_text *note) {
     stw_text variant = stw_text_in(work->variant, sizeof work->variant);
     const stw_blas_vendor *blas = gpu->ops->blas;
     int libraries = 0;
@@ -132,8 +124,7 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
     const char *refusal = stw_jagged_refusal(&work->params);
     if (refusal) return stw_fail(STW_E_UNSUPPORTED, "jagged_bwd_plan: %s: %s", gpu->ops->who, refusal);
     if (!gpu->jagged_image)
-        return stw_fail(STW_E_NO_IMAGE,
-                        "jagged_bwd_plan: this build holds no %s image of the jagged operations for %s",
+        return stw_fail(STW_E_NO_IMAGE, "jagged_bwd_plan: this build holds no %s image of the jagged operations for %s",
                         gpu->ops->who, device->arch->name);
     stw_jagged_steps steps;
     launch_plan plan = {.table = stw_jagged_table_of(device->arch)};
@@ -173,8 +164,7 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
 }
 
 /* Every array of the call by name: a wrong pointer would fail inside a kernel and lose the device. */
-static stw_status check_call(stw_gpu *gpu, const stw_jagged_params *p, const void *workspace,
-                             stw_stream stream) {
+static stw_status check_call(stw_gpu *gpu, const stw_jagged_params *p, const void *workspace, stw_stream stream) {
     const struct {
         const char *name;
         const void *pointer;
@@ -183,28 +173,26 @@ static stw_status check_call(stw_gpu *gpu, const stw_jagged_params *p, const voi
 #define STW_JAGGED_TENSOR(ID, name, dtype, elements, used, output) {#name, p->name, output},
 #include "common/jagged_tensors.def"
 #undef STW_JAGGED_TENSOR
-                {"axis[0].offsets", p->axis[0].offsets, 0},
-                {"axis[1].offsets", p->axis[1].offsets, 0},
-                {"axis[2].offsets", p->axis[2].offsets, 0},
-                {"axis[0].used", p->axis[0].used, 0},
-                {"axis[1].used", p->axis[1].used, 0},
-                {"axis[2].used", p->axis[2].used, 0},
-                {"x_bases", p->x_matrix.bases, 0},
-                {"other_bases", p->other_matrix.bases, 0},
-                {"grad_bases", p->grad_matrix.bases, 0},
-                {"status_out", p->status_out, 1},
-                {"workspace", workspace, 1}};
+        {"axis[0].offsets", p->axis[0].offsets, 0},
+        {"axis[1].offsets", p->axis[1].offsets, 0},
+        {"axis[2].offsets", p->axis[2].offsets, 0},
+        {"axis[0].used", p->axis[0].used, 0},
+        {"axis[1].used", p->axis[1].used, 0},
+        {"axis[2].used", p->axis[2].used, 0},
+        {"x_bases", p->x_matrix.bases, 0},
+        {"other_bases", p->other_matrix.bases, 0},
+        {"grad_bases", p->grad_matrix.bases, 0},
+        {"status_out", p->status_out, 1},
+        {"workspace", workspace, 1}};
     stw_status status = gpu->ops->check_stream(gpu, "jagged_bwd", stream);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0] && !status; ++i)
         if (rows[i].pointer)
-            status =
-                gpu->ops->check_pointer(gpu, "jagged_bwd", rows[i].name, rows[i].pointer, rows[i].written);
+            status = gpu->ops->check_pointer(gpu, "jagged_bwd", rows[i].name, rows[i].pointer, rows[i].written);
     return status;
 }
 
-stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
-                              const stw_jagged_params *params, void *workspace, stw_stream stream,
-                              uint32_t cpu_threads) {
+stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work, const stw_jagged_params *params,
+                              void *workspace, stw_stream stream, uint32_t cpu_threads) {
     (void)cpu_threads;
     stw_gpu *gpu = device->state;
     stw_jagged_launch launch;

@@ -12,27 +12,18 @@
 
 #define GRID_X_CUDA INT64_C(0x7fffffff)
 
-static uint32_t element_of(const stw_jagged_params *p) {
-    return (uint32_t)stw_dtype_size((stw_dtype)p->dtype);
-}
+static uint32_t element_of(const stw_jagged_params *p) { return (uint32_t)stw_dtype_size((stw_dtype)p->dtype); }
 
-static uint32_t vector_of(const stw_jagged_params *p) {
-    return STW_JAGGED_VECTOR(element_of(p));
-}
+static uint32_t vector_of(const stw_jagged_params *p) { return STW_JAGGED_VECTOR(element_of(p)); }
 
 /* Positions of the buffers; without components nothing reads them. */
-static int64_t positions_of(const stw_jagged_params *p) {
-    return p->components ? p->axis[0].total : 0;
-}
+static int64_t positions_of(const stw_jagged_params *p) { return p->components ? p->axis[0].total : 0; }
 
-static int64_t rows_of_slab(const stw_jagged_params *p) {
-    return positions_of(p) * p->rows_outer;
-}
+static int64_t rows_of_slab(const stw_jagged_params *p) { return positions_of(p) * p->rows_outer; }
 
 const char *stw_jagged_refusal(const stw_jagged_params *p) {
     if (p->op == STW_JAGGED_ATTENTION) return NULL;
-    if (!stw_dtype_valid((stw_dtype)p->dtype))
-        return "GPUs have f16, bf16 and f32, the CPU backend has the others";
+    if (!stw_dtype_valid((stw_dtype)p->dtype)) return "GPUs have f16, bf16 and f32, the CPU backend has the others";
     return NULL;
 }
 
@@ -47,9 +38,7 @@ static const stw_jagged_line *line_class_of(const stw_jagged_params *p, const st
     return NULL;
 }
 
-static int64_t lines_of(const stw_jagged_params *p) {
-    return p->slabs * rows_of_slab(p) * p->dim_before;
-}
+static int64_t lines_of(const stw_jagged_params *p) { return p->slabs * rows_of_slab(p) * p->dim_before; }
 
 /* ---- column sums ---- */
 
@@ -77,8 +66,7 @@ static column_plan columns_of(const stw_jagged_params *p, const stw_jagged_table
     c.blocks = stw_blocks_of(c.columns, (int64_t)c.lanes * vector_of(p));
     if (norm_keeps_sums(p, t)) {
         const stw_jagged_line *class = line_class_of(p, t, 1);
-        c.parts =
-            stw_smaller(STW_JAGGED_NORM_BLOCKS, stw_blocks_of(lines, STW_JAGGED_THREADS / class->lanes));
+        c.parts = stw_smaller(STW_JAGGED_NORM_BLOCKS, stw_blocks_of(lines, STW_JAGGED_THREADS / class->lanes));
         return c;
     }
     c.parts = stw_smaller(STW_JAGGED_SUM_PARTS, stw_blocks_of(lines, STW_JAGGED_SUM_ROWS));
@@ -93,9 +81,7 @@ static int has_columns(const stw_jagged_params *p) {
 
 /* ---- sums along the ragged dimension ---- */
 
-static int is_segmented(const stw_jagged_params *p) {
-    return p->op == STW_JAGGED_SOFTMAX && p->dim == STW_DIM_RAGGED;
-}
+static int is_segmented(const stw_jagged_params *p) { return p->op == STW_JAGGED_SOFTMAX && p->dim == STW_DIM_RAGGED; }
 
 static int64_t segment_parts(const stw_jagged_params *p) {
     return p->axis[0].total / STW_JAGGED_SEGMENT_ROWS + p->components + 1;
@@ -154,15 +140,14 @@ typedef struct builder {
     stw_jagged_steps *steps;
 } builder;
 
-static void add_step(const builder *b, stw_jagged_kind kind, const char *family, const char *size_class,
-                     int typed, int64_t work_tiles, uint32_t block, uint32_t smem) {
+static void add_step(const builder *b, stw_jagged_kind kind, const char *family, const char *size_class, int typed,
+                     int64_t work_tiles, uint32_t block, uint32_t smem) {
     int64_t most = b->t->wave == 64 ? STW_GRID_X_HIP : GRID_X_CUDA;
     if (work_tiles <= 0) return;
     stw_jagged_step *step = &b->steps->step[b->steps->count++];
     *step = (stw_jagged_step){.kind = kind, .work_tiles = work_tiles, .block = block, .smem = smem};
     snprintf(step->entry, sizeof step->entry, "stw_jagged_%s%s%s%s%s", family, size_class ? "_" : "",
-             size_class ? size_class : "", typed ? "_" : "",
-             typed ? stw_dtype_name((stw_dtype)b->p->dtype) : "");
+             size_class ? size_class : "", typed ? "_" : "", typed ? stw_dtype_name((stw_dtype)b->p->dtype) : "");
     step->grid_x = (uint32_t)stw_smaller(work_tiles, most);
     step->grid_y = (uint32_t)stw_blocks_of(work_tiles, most);
 }
@@ -176,18 +161,16 @@ static int64_t slab_of(const stw_jagged_params *p) {
     return rows_of_slab(p) * p->inner;
 }
 
-static int64_t slabs_of(const stw_jagged_params *p) {
-    return p->op == STW_JAGGED_FROM_PADDED ? 1 : p->slabs;
-}
+static int64_t slabs_of(const stw_jagged_params *p) { return p->op == STW_JAGGED_FROM_PADDED ? 1 : p->slabs; }
 
 static void add_map(const builder *b) {
     stw_jagged_map map = stw_jagged_map_of(b->p);
     if (map.rows)
-        add_step(b, STW_JSTEP_MAP_ROWS, "map_rows", NULL, 1,
-                 slabs_of(b->p) * stw_blocks_of(slab_of(b->p), map.span), STW_JAGGED_THREADS, 0);
+        add_step(b, STW_JSTEP_MAP_ROWS, "map_rows", NULL, 1, slabs_of(b->p) * stw_blocks_of(slab_of(b->p), map.span),
+                 STW_JAGGED_THREADS, 0);
     else
-        add_step(b, STW_JSTEP_MAP, "map", NULL, 1, slabs_of(b->p) * chunks_of(b->p, slab_of(b->p)),
-                 STW_JAGGED_THREADS, 64);
+        add_step(b, STW_JSTEP_MAP, "map", NULL, 1, slabs_of(b->p) * chunks_of(b->p, slab_of(b->p)), STW_JAGGED_THREADS,
+                 64);
 }
 
 /* dX by lines. */
@@ -204,10 +187,9 @@ static void add_norm(const builder *b) {
     column_plan c = columns_of(p, b->t);
     int sums = norm_keeps_sums(p, b->t);
     if (sums)
-        add_step(b, STW_JSTEP_NORM_SUMS, "norm_sums", line_class_of(p, b->t, 1)->name, 1, c.parts,
-                 STW_JAGGED_THREADS, STW_JAGGED_THREADS * 4);
-    else if (p->outputs & STW_JAGGED_DX)
-        add_lines(b, "norm");
+        add_step(b, STW_JSTEP_NORM_SUMS, "norm_sums", line_class_of(p, b->t, 1)->name, 1, c.parts, STW_JAGGED_THREADS,
+                 STW_JAGGED_THREADS * 4);
+    else if (p->outputs & STW_JAGGED_DX) add_lines(b, "norm");
     if (!sums && has_columns(p))
         add_step(b, STW_JSTEP_COLUMNS, p->outputs & STW_JAGGED_DWEIGHT ? "norm_columns" : "columns", NULL, 1,
                  c.parts * c.blocks, STW_JAGGED_THREADS, STW_JAGGED_SUM_SMEM);
@@ -219,8 +201,7 @@ static void add_softmax(const builder *b) {
         int64_t per_part = stw_blocks_of(p->inner, (int64_t)lanes_over(p, p->inner) * vector_of(p));
         int64_t work_tiles = positions_of(p) ? p->outer * segment_parts(p) * per_part : 0;
         int64_t sums = p->outer * p->components * stw_blocks_of(p->inner, STW_JAGGED_THREADS);
-        add_step(b, STW_JSTEP_SEGMENTS, "segment_part", NULL, 1, work_tiles, STW_JAGGED_THREADS,
-                 STW_JAGGED_SUM_SMEM);
+        add_step(b, STW_JSTEP_SEGMENTS, "segment_part", NULL, 1, work_tiles, STW_JAGGED_THREADS, STW_JAGGED_SUM_SMEM);
         add_step(b, STW_JSTEP_SEGMENT_SUM, "segment_sum", NULL, 0, work_tiles ? sums : 0, STW_JAGGED_THREADS, 0);
         add_step(b, STW_JSTEP_SEGMENTS, "segment_end", NULL, 1, work_tiles, STW_JAGGED_THREADS, 0);
     } else if (p->dim == STW_DIM_INNER && p->dim_after == 1) {
@@ -263,8 +244,7 @@ static void add_product(const builder *b, uint32_t product) {
     b->steps->step[b->steps->count - 1].work_tiles = cut.work_tiles;
     b->steps->step[b->steps->count - 1].product = product;
     if (cut.parts < 2) return;
-    add_step(b, STW_JSTEP_PRODUCT_END, "product_end", NULL, 1, 8 * (int64_t)b->processors, STW_JAGGED_THREADS,
-             256);
+    add_step(b, STW_JSTEP_PRODUCT_END, "product_end", NULL, 1, 8 * (int64_t)b->processors, STW_JAGGED_THREADS, 256);
     b->steps->step[b->steps->count - 1].work_tiles = cut.work_tiles;
     b->steps->step[b->steps->count - 1].product = product;
 }
@@ -284,9 +264,8 @@ static void add_op(const builder *b) {
         add_product(b, STW_JPRODUCT_DX);
         add_product(b, STW_JPRODUCT_DW);
         if (has_columns(p))
-            add_step(b, STW_JSTEP_COLUMNS, "columns", NULL, 1,
-                     columns_of(p, b->t).parts * columns_of(p, b->t).blocks, STW_JAGGED_THREADS,
-                     STW_JAGGED_SUM_SMEM);
+            add_step(b, STW_JSTEP_COLUMNS, "columns", NULL, 1, columns_of(p, b->t).parts * columns_of(p, b->t).blocks,
+                     STW_JAGGED_THREADS, STW_JAGGED_SUM_SMEM);
         break;
     case STW_JAGGED_SUM:
     case STW_JAGGED_SELECT:
@@ -296,16 +275,15 @@ static void add_op(const builder *b) {
     default: add_step(b, STW_JSTEP_POINTWISE, pointwise_name(p->op), NULL, 1, chunks, STW_JAGGED_THREADS, 64);
     }
     if (has_columns(p))
-        add_step(b, STW_JSTEP_COLUMNS_END, "columns_end", NULL, 0,
-                 stw_blocks_of(columns_of(p, b->t).columns, 32), STW_JAGGED_THREADS, STW_JAGGED_THREADS * 4);
+        add_step(b, STW_JSTEP_COLUMNS_END, "columns_end", NULL, 0, stw_blocks_of(columns_of(p, b->t).columns, 32),
+                 STW_JAGGED_THREADS, STW_JAGGED_THREADS * 4);
 }
 
 void stw_jagged_steps_of(const stw_jagged_params *p, const stw_jagged_table *t, uint32_t processors,
                          stw_jagged_steps *steps_out) {
     memset(steps_out, 0, sizeof *steps_out);
     builder b = {p, t, processors, steps_out};
-    add_step(&b, STW_JSTEP_PREPARE, "prepare", NULL, 0, 1, STW_JAGGED_PREPARE_THREADS,
-             STW_JAGGED_PREPARE_SMEM);
+    add_step(&b, STW_JSTEP_PREPARE, "prepare", NULL, 0, 1, STW_JAGGED_PREPARE_THREADS, STW_JAGGED_PREPARE_SMEM);
     add_op(&b);
     steps_out->workspace = layout_of(p, t).total;
 }
@@ -344,9 +322,8 @@ static void launch_sums(stw_jagged_kind kind, const stw_jagged_table *t, stw_jag
         l->columns = p->inner;
         l->column_lanes = lanes_over(p, p->inner);
         l->parts = segment_parts(p);
-        l->column_blocks =
-            stw_blocks_of(p->inner, kind == STW_JSTEP_SEGMENTS ? (int64_t)l->column_lanes * vector_of(p)
-                                                               : STW_JAGGED_THREADS);
+        l->column_blocks = stw_blocks_of(p->inner, kind == STW_JSTEP_SEGMENTS ? (int64_t)l->column_lanes * vector_of(p)
+                                                                              : STW_JAGGED_THREADS);
         return;
     }
     column_plan c = columns_of(p, t);

@@ -105,12 +105,11 @@ typedef struct stw_jagged_cut {
     int wanted;
     int a_by_k, b_by_k;    /* which operands have the summed index as their rows */
     int64_t part_k, parts; /* summed in one part; linear: how many, matmul: 2 where there may be several */
-    int64_t work_tiles;         /* linear's; matmul's are counted on the device (then 1) */
+    int64_t work_tiles;    /* linear's; matmul's are counted on the device (then 1) */
     int64_t slots;         /* tiles of sums in the workspace */
 } stw_jagged_cut;
 
 stw_jagged_tile stw_jagged_tile_of(const stw_jagged_params *params, const stw_jagged_table *table);
-stw_jagged_cut stw_jagged_cut_of(const stw_jagged_params *params, uint32_t product,
-                                 const stw_jagged_table *table);
+stw_jagged_cut stw_jagged_cut_of(const stw_jagged_params *params, uint32_t product, const stw_jagged_table *table);
 
 #endif

@@ -38,8 +38,7 @@ static int has_row_sources(const stw_jagged_params *p) {
 static int is_countable(const stw_jagged_params *p) {
     const double most = 2147483648.0;
     double padded_rows = (double)p->components * (double)p->outer * (double)stw_larger(p->padded, 1);
-    return (double)p->axis[0].total * (double)p->outer < most && padded_rows < most &&
-           (double)p->inner < most;
+    return (double)p->axis[0].total * (double)p->outer < most && padded_rows < most && (double)p->inner < most;
 }
 
 stw_jagged_map stw_jagged_map_of(const stw_jagged_params *p) {

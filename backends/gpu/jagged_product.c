@@ -12,9 +12,7 @@ stw_jagged_tile stw_jagged_tile_of(const stw_jagged_params *p, const stw_jagged_
     return table->tiles[0];
 }
 
-static int64_t rounded(int64_t x, int64_t step) {
-    return stw_blocks_of(x, step) * step;
-}
+static int64_t rounded(int64_t x, int64_t step) { return stw_blocks_of(x, step) * step; }
 
 /* A matmul's. */
 static void cut_matmul(const stw_jagged_params *p, uint32_t product, stw_jagged_tile t, stw_jagged_cut *cut) {
@@ -63,18 +61,14 @@ static void cut_linear(const stw_jagged_params *p, uint32_t product, stw_jagged_
     cut->work_tiles = cut->slots = tiles * cut->parts;
 }
 
-stw_jagged_cut stw_jagged_cut_of(const stw_jagged_params *p, uint32_t product,
-                                 const stw_jagged_table *table) {
+stw_jagged_cut stw_jagged_cut_of(const stw_jagged_params *p, uint32_t product, const stw_jagged_table *table) {
     static const uint32_t outputs[] = {STW_JAGGED_DX, STW_JAGGED_DOTHER, STW_JAGGED_DX, STW_JAGGED_DWEIGHT};
     stw_jagged_cut cut = {0};
     stw_jagged_tile t = stw_jagged_tile_of(p, table);
     int matmul = product <= STW_JPRODUCT_DB;
-    if (p->op != (matmul ? STW_JAGGED_MATMUL : STW_JAGGED_LINEAR) || !(p->outputs & outputs[product]))
-        return cut;
+    if (p->op != (matmul ? STW_JAGGED_MATMUL : STW_JAGGED_LINEAR) || !(p->outputs & outputs[product])) return cut;
     cut.wanted = 1;
-    if (matmul)
-        cut_matmul(p, product, t, &cut);
-    else
-        cut_linear(p, product, t, &cut);
+    if (matmul) cut_matmul(p, product, t, &cut);
+    else cut_linear(p, product, t, &cut);
     return cut;
 }

@@ -9,13 +9,13 @@
 #define LINE_ROW(name, lanes, vectors, sums)         {#name, lanes, vectors, sums},
 #define TILE_ROW(element, bm, bn, bk, stages, warps) {element, bm, bn, bk, stages, warps},
 #define COUNT(rows)                                  (sizeof rows / sizeof rows[0])
-#define TABLE(arch, backend, wave)                                                                           \
-    {#arch,                                                                                                  \
-     STW_BACKEND_##backend,                                                                                  \
-     wave,                                                                                                   \
-     jagged_lines_##arch,                                                                                    \
-     COUNT(jagged_lines_##arch),                                                                             \
-     jagged_tiles_##arch,                                                                                    \
+#define TABLE(arch, backend, wave)                                                                                     \
+    {#arch,                                                                                                            \
+     STW_BACKEND_##backend,                                                                                            \
+     wave,                                                                                                             \
+     jagged_lines_##arch,                                                                                              \
+     COUNT(jagged_lines_##arch),                                                                                       \
+     jagged_tiles_##arch,                                                                                              \
      COUNT(jagged_tiles_##arch)}
 #include "jagged_tables.inc"
 

@@ -44,10 +44,8 @@ static uint64_t node_memory(node_reader *node) {
         uint64_t heap, bytes;
         snprintf(name, sizeof name, "mem_banks/%d/properties", bank);
         if (!node_read(node, name)) break;
-        if (stw_small_file_number(&node->file, "heap_type", 2, &heap) != STW_FIELD_READ || heap == 0)
-            continue;
-        if (stw_small_file_number(&node->file, "size_in_bytes", UINT64_MAX, &bytes) != STW_FIELD_READ)
-            continue;
+        if (stw_small_file_number(&node->file, "heap_type", 2, &heap) != STW_FIELD_READ || heap == 0) continue;
+        if (stw_small_file_number(&node->file, "size_in_bytes", UINT64_MAX, &bytes) != STW_FIELD_READ) continue;
         total = bytes > UINT64_MAX - total ? UINT64_MAX : total + bytes;
     }
     return total;
@@ -60,8 +58,7 @@ static void node_properties(node_reader *node, stw_kfd_gpu *gpu, stw_text *note)
     gpu->domain = node_u32(node, "domain", note);
     gpu->location_id = node_u32(node, "location_id", note);
     stw_small_file_number(&node->file, "unique_id", UINT64_MAX, &gpu->unique_id);
-    stw_field version =
-        stw_small_file_number(&node->file, "gfx_target_version", UINT64_MAX, &gpu->gfx_version);
+    stw_field version = stw_small_file_number(&node->file, "gfx_target_version", UINT64_MAX, &gpu->gfx_version);
     if (version != STW_FIELD_READ)
         stw_text_add(note, "%s%s gfx_target_version", note->length ? "; " : "",
                      version == STW_FIELD_ABSENT ? "properties lack" : "malformed");
@@ -137,8 +134,7 @@ void stw_kfd_read(const char *root, stw_kfd *kfd) {
     int cut = 0;
     memset(kfd, 0, sizeof *kfd);
     stw_text note = stw_text_in(kfd->note, sizeof kfd->note);
-    if ((size_t)snprintf(path, sizeof path, "%s/sys/class/kfd/kfd/topology/nodes", root) >= sizeof path)
-        return;
+    if ((size_t)snprintf(path, sizeof path, "%s/sys/class/kfd/kfd/topology/nodes", root) >= sizeof path) return;
     size_t count = list_nodes(path, numbers, NODES_MAX, &cut);
     for (size_t i = 0; i < count; ++i) {
         node_reader node;
@@ -147,8 +143,7 @@ void stw_kfd_read(const char *root, stw_kfd *kfd) {
         stw_kfd_gpu gpu = {.node = numbers[i]};
         snprintf(node.folder, sizeof node.folder, "%s/%u", path, numbers[i]);
         if (!node_is_gpu(&node, &gpu, &why)) {
-            if (why.length)
-                stw_text_add(&note, "%sKFD node %u: %s", note.length ? "; " : "", gpu.node, reason);
+            if (why.length) stw_text_add(&note, "%sKFD node %u: %s", note.length ? "; " : "", gpu.node, reason);
         } else if (kfd->count == STW_KFD_GPUS_MAX) {
             cut = 1;
         } else {

@@ -37,12 +37,10 @@ static int64_t blocks_at_a_time(const stw_device *device, uint32_t smem) {
     return (int64_t)device->compute_units * (each ? each : 1);
 }
 
-const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_work *work,
-                                    const stw_variant *variant) {
+const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_work *work, const stw_variant *variant) {
     (void)device;
     if (work->unaligned && variant->loop->gpu->unaligned) return variant->loop->gpu->unaligned;
-    return stw_attn_tile_refusal(work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD, variant,
-                                 &work->params);
+    return stw_attn_tile_refusal(work->kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD, variant, &work->params);
 }
 
 /* The grid of a step whose kernel is known. */
@@ -56,8 +54,8 @@ static void size_step(const stw_device *device, const stw_attn_step *step, launc
 }
 
 /* Finds the kernels of a call and fills their argument. Between enter and leave. */
-static stw_status plan_call(const stw_device *device, const stw_attn_params *params,
-                            const stw_attn_steps *steps, planned_call *planned) {
+static stw_status plan_call(const stw_device *device, const stw_attn_params *params, const stw_attn_steps *steps,
+                            planned_call *planned) {
     stw_gpu *gpu = device->state;
     for (uint32_t i = 0; i < steps->count; ++i) {
         const stw_attn_step *step = &steps->step[i];
@@ -75,8 +73,7 @@ static void write_note(stw_attn_work *work, const stw_gpu *gpu, const stw_attn_s
     stw_text note = stw_text_in(work->note, sizeof work->note);
     stw_text_add(&note, "%s, %u kernel%s", stw_image_kind_name(gpu->image->kind), steps->count,
                  steps->count == 1 ? "" : "s");
-    for (uint32_t i = 0; i < steps->count; ++i)
-        stw_text_add(&note, "%s%s", i ? " " : ": ", steps->step[i].entry);
+    for (uint32_t i = 0; i < steps->count; ++i) stw_text_add(&note, "%s%s", i ? " " : ": ", steps->step[i].entry);
 }
 
 static stw_status fill_plan(const stw_device *device, const stw_attn_work *work, const stw_attn_steps *usual,
@@ -89,8 +86,7 @@ static stw_status fill_plan(const stw_device *device, const stw_attn_work *work,
     if (status) return status;
     status = plan_call(device, &work->params, usual, &plan->usual);
     if (!status) status = plan_call(device, &work->params, &mask, &plan->mask);
-    if (!status && work->unaligned_variant)
-        status = plan_call(device, &work->params, unaligned, &plan->unaligned);
+    if (!status && work->unaligned_variant) status = plan_call(device, &work->params, unaligned, &plan->unaligned);
     if (!status && work->stage_count) {
         const stw_gpu_entry entry = {.name = stw_attn_stage_entry(&work->stage[0]), .threads = STW_ROW_THREADS};
         status = stw_gpu_kernel_find(gpu, &entry, &plan->stage);
@@ -198,25 +194,23 @@ stw_status stw_gpu_stage(const stw_device *device, const stw_attn_work *work, co
     return stw_gpu_leave(gpu, before, status);
 }
 
-stw_status stw_gpu_attn_bwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream,
-                            uint32_t cpu_threads) {
+stw_status stw_gpu_attn_bwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                            void *workspace, stw_stream stream, uint32_t cpu_threads) {
     (void)cpu_threads;
     const launch_plan *plan = work->own;
     int unaligned = work->unaligned_variant && !stw_attn_is_aligned(params);
     return run_call("attn_bwd", unaligned ? &plan->unaligned : &plan->usual, device, work, params, workspace, stream);
 }
 
-stw_status stw_gpu_attn_fwd(const stw_device *device, const stw_attn_work *work,
-                            const stw_attn_params *params, void *workspace, stw_stream stream,
-                            uint32_t cpu_threads) {
+stw_status stw_gpu_attn_fwd(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                            void *workspace, stw_stream stream, uint32_t cpu_threads) {
     (void)cpu_threads;
     const launch_plan *plan = work->own;
     return run_call("attn_fwd", &plan->usual, device, work, params, workspace, stream);
 }
 
-stw_status stw_gpu_dropout_mask(const stw_device *device, const stw_attn_work *work,
-                                const stw_attn_params *params, stw_stream stream, uint32_t cpu_threads) {
+stw_status stw_gpu_dropout_mask(const stw_device *device, const stw_attn_work *work, const stw_attn_params *params,
+                                stw_stream stream, uint32_t cpu_threads) {
     (void)cpu_threads;
     const launch_plan *plan = work->own;
     return run_call("dropout_mask", &plan->mask, device, work, params, NULL, stream);

@@ -24,44 +24,44 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #include "attn_bwd_cdna_rows.h"
 #include "attn_bwd_cdna_scheduler.h"
 
-#define KERNEL(name, threads, call)                                                                          \
-    DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch) {                                                 \
-        const stw_attn_launch &launch = *(const stw_attn_launch *)cdna_launch_again();                       \
-        call;                                                                                                \
+#define KERNEL(name, threads, call)                                                                                    \
+    DEV_KERNEL(threads) name(DEV_ARGUMENT stw_attn_launch) {                                                           \
+        const stw_attn_launch &launch = *(const stw_attn_launch *)cdna_launch_again();                                 \
+        call;                                                                                                          \
     }
-#define BWD(id, type, T, hd, bm, bn, stages, warps, mode, MODE, kb)                                          \
-    static_assert(STW_BWD_SMEM(sizeof(T), hd, bm, bn, stages) <= kb * 1024u, "smem_kb of " #id);             \
-    KERNEL(stw_attn_bwd_##id##_##type##mode, warps * DEV_WAVE,                                               \
+#define BWD(id, type, T, hd, bm, bn, stages, warps, mode, MODE, kb)                                                    \
+    static_assert(STW_BWD_SMEM(sizeof(T), hd, bm, bn, stages) <= kb * 1024u, "smem_kb of " #id);                       \
+    KERNEL(stw_attn_bwd_##id##_##type##mode, warps *DEV_WAVE,                                                          \
            (attn_bwd_main<attn_config<T, hd, bm, bn, stages, warps>, MODE>(launch, dev_shared)))
-#define FWD(id, type, T, hd, bm, bn, warps, kb)                                                              \
-    static_assert(STW_FWD_SMEM(sizeof(T), hd, bm, bn) <= kb * 1024u, "smem_kb of " #id);                     \
-    KERNEL(stw_attn_fwd_##id##_##type, warps * DEV_WAVE,                                                     \
+#define FWD(id, type, T, hd, bm, bn, warps, kb)                                                                        \
+    static_assert(STW_FWD_SMEM(sizeof(T), hd, bm, bn) <= kb * 1024u, "smem_kb of " #id);                               \
+    KERNEL(stw_attn_fwd_##id##_##type, warps *DEV_WAVE,                                                                \
            (attn_fwd<attn_fwd_config<T, hd, bm, bn, warps>>(launch, dev_shared)))
 
-#define ROW_full(id, hd, bm, bn, stages, warps, kb)                                                          \
-    BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)                                        \
+#define ROW_full(id, hd, bm, bn, stages, warps, kb)                                                                    \
+    BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)                                              \
     BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
-#define ROW_split(id, hd, bm, bn, stages, warps, kb)                                                         \
-    ROW_full(id, hd, bm, bn, stages, warps, kb) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb) \
-        BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
+#define ROW_split(id, hd, bm, bn, stages, warps, kb)                                                                   \
+    ROW_full(id, hd, bm, bn, stages, warps, kb)                                                                        \
+        BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)                                       \
+            BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
 /* 16-bit, kernels without extra features of CDNA's own; waves: of a SIMD. */
-#define CDNA(id, type, T, hd, waves)                                                                         \
-    __attribute__((amdgpu_waves_per_eu(waves, waves)))                                                       \
-    KERNEL(stw_attn_bwd_##id##_##type##_plain, 256, (attn_cdna_main<attn_cdna<T, hd>>(launch, dev_shared)))
-#define EXACT(id, type, T, hd)                                                                               \
-    __attribute__((amdgpu_waves_per_eu(1, 1)))                                                               \
-    KERNEL(stw_attn_bwd_##id##_##type##_exact, 256, (attn_cdna_exact<attn_cdna<T, hd>>(launch, dev_shared)))
-#define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                     \
-    static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");          \
-    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, hd, (hd > 64 ? 1 : 2))              \
-        EXACT(id, bf16, dev_bf16, hd)                                                                        \
-        BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
-#define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                          \
-    static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");          \
-    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, hd, (hd > 64 ? 1 : 2))                \
+#define CDNA(id, type, T, hd, waves)                                                                                   \
+    __attribute__((amdgpu_waves_per_eu(waves, waves))) KERNEL(stw_attn_bwd_##id##_##type##_plain, 256,                 \
+                                                              (attn_cdna_main<attn_cdna<T, hd>>(launch, dev_shared)))
+#define EXACT(id, type, T, hd)                                                                                         \
+    __attribute__((amdgpu_waves_per_eu(1, 1))) KERNEL(stw_attn_bwd_##id##_##type##_exact, 256,                         \
+                                                      (attn_cdna_exact<attn_cdna<T, hd>>(launch, dev_shared)))
+#define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
+    static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
+    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, hd, (hd > 64 ? 1 : 2))                        \
+        EXACT(id, bf16, dev_bf16, hd) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
+#define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                                    \
+    static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
+    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, hd, (hd > 64 ? 1 : 2))                          \
         CDNA(id, bf16, dev_bf16, hd, (hd > 64 ? 1 : 2))
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
-#define ROW_fwd(id, hd, bm, bn, stages, warps, kb)                                                           \
+#define ROW_fwd(id, hd, bm, bn, stages, warps, kb)                                                                     \
     FWD(id, f16, dev_f16, hd, bm, bn, warps, kb) FWD(id, bf16, dev_bf16, hd, bm, bn, warps, kb)
 #define ROW_fwd_f32(id, hd, bm, bn, stages, warps, kb) FWD(id, f32, float, hd, bm, bn, warps, kb)
 
@@ -69,19 +69,21 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define STW_RULE(conditions, id)
 #include STW_VARIANT_TABLE
 
-#define BIAS(name, type, T, hd, bm, bn, warps)                                                               \
-    KERNEL(stw_attn_dbias_reduce_##name##_##type, warps * DEV_WAVE,                                              \
-           (attn_dbias_reduce<attn_config<T, hd, bm, bn, STW_BIAS_STAGES_64(sizeof(T), hd), warps>>(launch, dev_shared)))
-#define BIAS_2(name, hd, bm, bn, warps)                                                                      \
+#define BIAS(name, type, T, hd, bm, bn, warps)                                                                         \
+    KERNEL(                                                                                                            \
+        stw_attn_dbias_reduce_##name##_##type, warps *DEV_WAVE,                                                        \
+        (attn_dbias_reduce<attn_config<T, hd, bm, bn, STW_BIAS_STAGES_64(sizeof(T), hd), warps>>(launch, dev_shared)))
+#define BIAS_2(name, hd, bm, bn, warps)                                                                                \
     BIAS(name, f16, dev_f16, hd, bm, bn, warps) BIAS(name, bf16, dev_bf16, hd, bm, bn, warps)
-#define BIAS_4(name, hd, bm, bn, warps) BIAS(name, f32, float, hd, bm, bn, warps)
+#define BIAS_4(name, hd, bm, bn, warps)             BIAS(name, f32, float, hd, bm, bn, warps)
 #define BIAS_TILE(name, element, hd, bm, bn, warps) BIAS_##element(name, hd, bm, bn, warps)
 STW_DBIAS_TILES_64(BIAS_TILE)
 
-#define CDNA_ROWS(type, T, hd)                                                                               \
-    KERNEL(stw_attn_bwd_preprocess_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                        \
-           (attn_cdna_preprocess<attn_cdna_rows<T, hd>>(launch, dev_shared)))                                     \
-    KERNEL(stw_attn_bwd_postprocess_cdna_hd##hd##_##type, ATTN_ROW_THREADS, (attn_cdna_postprocess<attn_cdna_rows<T, hd>>(launch, dev_shared)))
+#define CDNA_ROWS(type, T, hd)                                                                                         \
+    KERNEL(stw_attn_bwd_preprocess_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                             \
+           (attn_cdna_preprocess<attn_cdna_rows<T, hd>>(launch, dev_shared)))                                          \
+    KERNEL(stw_attn_bwd_postprocess_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                            \
+           (attn_cdna_postprocess<attn_cdna_rows<T, hd>>(launch, dev_shared)))
 CDNA_ROWS(f16, dev_f16, 64)
 CDNA_ROWS(f16, dev_f16, 128)
 CDNA_ROWS(bf16, dev_bf16, 64)
@@ -93,7 +95,7 @@ KERNEL(stw_attn_bwd_preprocess_f32, ATTN_ROW_THREADS, attn_bwd_preprocess<float>
 KERNEL(stw_attn_bwd_postprocess, ATTN_ROW_THREADS, attn_bwd_postprocess(launch, dev_shared))
 KERNEL(stw_attn_dropout_mask, ATTN_MASK_THREADS, attn_dropout_mask(launch, dev_shared))
 
-#define STAGE(bytes, T)                                                                                      \
+#define STAGE(bytes, T)                                                                                                \
     DEV_KERNEL(ATTN_STAGE_THREADS) stw_attn_stage_##bytes(DEV_ARGUMENT stw_attn_stage stage) { attn_stage<T>(stage); }
 STAGE(2, uint16_t)
 STAGE(4, uint32_t)

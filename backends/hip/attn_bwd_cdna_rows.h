@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * The kernels before and behind CDNA's own main loop, for the usual case: attn_cdna_preprocess makes statistics and clears
- * the sums of dQ as attn_bwd_preprocess does without its options, attn_cdna_postprocess writes dQ in its own type
- * (backends/hip/attn_cdna.c: cdna_preprocess, cdna_postprocess). A CTA takes STW_CDNA_ROWS rows of one head, eight query
- * blocks: what it costs to find them is a good part of such small kernels. */
+ * The kernels before and behind CDNA's own main loop, for the usual case: attn_cdna_preprocess makes statistics and
+ * clears the sums of dQ as attn_bwd_preprocess does without its options, attn_cdna_postprocess writes dQ in its own
+ * type (backends/hip/attn_cdna.c: cdna_preprocess, cdna_postprocess). A CTA takes STW_CDNA_ROWS rows of one head, eight
+ * query blocks: what it costs to find them is a good part of such small kernels. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_ROWS_H
 #define STW_HIP_ATTN_BWD_CDNA_ROWS_H
 
@@ -19,7 +19,8 @@ struct attn_cdna_part {
     stw_attn_seq seq;
     int64_t b, h, row0, block;
     DEV_FN bool of(attn_cdna_part &u, const stw_attn_launch &l, int64_t work_tile, char *smem) {
-        const attn_tile tile = attn_tile_of(l.p, STW_CDNA_ROWS, work_tile, (int32_t *)(void *)(smem + STW_ROW_SMEM - 16)); /* behind the marks */
+        const attn_tile tile = attn_tile_of(l.p, STW_CDNA_ROWS, work_tile,
+                                            (int32_t *)(void *)(smem + STW_ROW_SMEM - 16)); /* behind the marks */
         if (!tile.live) return false;
         u.b = tile.b;
         u.h = tile.h;
@@ -30,19 +31,21 @@ struct attn_cdna_part {
     }
 };
 
-/* Of rows of dO or Q, as far as this wave sees: an element of at least `least` (the upper half of a float's bits), else any but 0.
- * Nearly always the first words say so. */
+/* Of rows of dO or Q, as far as this wave sees: an element of at least `least` (the upper half of a float's bits), else
+ * any but 0. Nearly always the first words say so. */
 enum { CDNA_ROWS_COUNT = 0x100, CDNA_ROWS_ANY = 0x10000, CDNA_ROWS_FLUSHED = 0x1000000 };
 template <int WORDS> DEV_FN uint32_t attn_cdna_rows_look(const leaf_u4 (&x)[WORDS], uint32_t least) {
     if (__builtin_amdgcn_ballot_w64((x[0].x & 0x7fff0000u) >= least)) return CDNA_ROWS_COUNT;
     bool counts = false;
     uint32_t any = 0;
-    DEV_UNROLL for (int i = 0; i < WORDS; ++i)
-        DEV_UNROLL for (int e = 0; e < 4; ++e) {
+    DEV_UNROLL_FOR (int i = 0; i < WORDS; ++i)
+        DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
             counts |= (x[i][e] & 0x7fff0000u) >= least || (x[i][e] << 16 & 0x7fff0000u) >= least;
             any |= x[i][e] & 0x7fff7fffu;
         }
-    return __builtin_amdgcn_ballot_w64(counts) ? CDNA_ROWS_COUNT : __builtin_amdgcn_ballot_w64(any != 0) ? CDNA_ROWS_ANY : 0;
+    return __builtin_amdgcn_ballot_w64(counts)     ? CDNA_ROWS_COUNT
+           : __builtin_amdgcn_ballot_w64(any != 0) ? CDNA_ROWS_ANY
+                                                   : 0;
 }
 
 template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, char *smem) {
@@ -66,21 +69,26 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
     int used = (int)stw_clamp_i64(u.seq.q.used - u.row0, 0, STW_CDNA_ROWS), cols = (int)p.head_dim_v;
     int64_t at = u.seq.q.first + u.row0, lse_at = (p.features & STW_FEAT_PACKED_LSE ? u.seq.q.first : 0) + u.row0;
     end = end < (int)STW_CDNA_ROWS ? end : (int)STW_CDNA_ROWS;
-    cdna_buffer dout = cdna_buffer_of((const uint16_t *)p.dout.data + dev_row(p.dout, u.b, u.h, at), cdna_extent(end, p.dout.seq, (uint32_t)cols));
+    cdna_buffer dout = cdna_buffer_of((const uint16_t *)p.dout.data + dev_row(p.dout, u.b, u.h, at),
+                                      cdna_extent(end, p.dout.seq, (uint32_t)cols));
     const int q_cols = (int)p.head_dim_qk;
     const uint16_t *q_rows = (const uint16_t *)p.q.data + dev_row(p.q, u.b, u.h, at);
     cdna_buffer q = cdna_buffer_of(q_rows, FLUSHES ? cdna_extent(end, p.q.seq, (uint32_t)q_cols) : 0);
-    cdna_buffer out = cdna_buffer_of((const uint16_t *)p.out.data + dev_row(p.out, u.b, u.h, at), cdna_extent(end, p.out.seq, (uint32_t)cols));
-    cdna_buffer lse = cdna_buffer_of((const float *)p.lse.data + dev_row(p.lse, u.b, u.h, lse_at), 2 * cdna_extent(used, p.lse.seq, 1));
+    cdna_buffer out = cdna_buffer_of((const uint16_t *)p.out.data + dev_row(p.out, u.b, u.h, at),
+                                     cdna_extent(end, p.out.seq, (uint32_t)cols));
+    cdna_buffer lse = cdna_buffer_of((const float *)p.lse.data + dev_row(p.lse, u.b, u.h, lse_at),
+                                     2 * cdna_extent(used, p.lse.seq, 1));
     int blocks = (int)stw_smaller(C::BLOCKS, stw_blocks_of(u.seq.q.rows - u.row0, 32));
     cdna_buffer sums = cdna_buffer_of(l.dq + u.block * (32 * C::HD), blocks * (32 * C::HD * 4));
     float *stats = l.stats + u.block * C::STATS;
-    uint32_t from_dout = (uint32_t)(row * (int)p.dout.seq + sub * 8) * 2, from_out = (uint32_t)(row * (int)p.out.seq + sub * 8) * 2;
+    uint32_t from_dout = (uint32_t)(row * (int)p.dout.seq + sub * 8) * 2,
+             from_out = (uint32_t)(row * (int)p.out.seq + sub * 8) * 2;
     uint32_t from_q = (uint32_t)(row * (int)p.q.seq + sub * 8) * 2;
     uint32_t from_lse = (uint32_t)(row * (int)p.lse.seq) * 4;
     int lane = (int)dev_lane();
     const int beside[3] = {(lane ^ 1) * 4, (lane ^ 2) * 4, (lane ^ 4) * 4};
-    uint32_t marks = 0, of_q = 0; /* a bit a block: of this wave's rows one has an infinite LSE; times CDNA_ROWS_*: dO, and Q */
+    uint32_t marks = 0,
+             of_q = 0; /* a bit a block: of this wave's rows one has an infinite LSE; times CDNA_ROWS_*: dO, and Q */
     cdna_least least = {(leaf_us2)0xffff};
     struct rows {
         float lse;
@@ -88,7 +96,7 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
     } next;
     auto fetch = [&](int first) {
         next.lse = __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(lse, from_lse, 0, 0));
-        DEV_UNROLL for (int j = 0; j < PIECES; ++j) {
+        DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j) {
             bool live = row + first >= low && sub * 8 + j * 64 < cols;
             next.dout[j] = __builtin_amdgcn_raw_buffer_load_b128(dout, live ? from_dout + j * 128 : CDNA_NOWHERE, 0, 0);
             next.out[j] = __builtin_amdgcn_raw_buffer_load_b128(out, live ? from_out + j * 128 : CDNA_NOWHERE, 0, 0);
@@ -105,18 +113,18 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
     uint32_t to_sums = (uint32_t)t * 16;
     DEV_GLOBAL float *to = (DEV_GLOBAL float *)(stats + row);
     fetch(0);
-    DEV_ROLLED for (int c = 0; c < blocks; ++c) {
+    DEV_ROLLED_FOR (int c = 0; c < blocks; ++c) {
         rows now = next;
         fetch(32 * (c + 1));
-        DEV_UNROLL for (int j = 0; j < C::HD / 32; ++j)
+        DEV_UNROLL_FOR (int j = 0; j < C::HD / 32; ++j)
             __builtin_amdgcn_raw_buffer_store_b128(leaf_u4{0, 0, 0, 0}, sums, to_sums + j * 4096, 0, 0);
         to_sums += 32 * C::HD * 4;
         leaf_f2 sum = {0.0f, 0.0f};
-        DEV_UNROLL for (int j = 0; j < PIECES; ++j)
-            DEV_UNROLL for (int e = 0; e < 4; ++e)
+        DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j)
+            DEV_UNROLL_FOR (int e = 0; e < 4; ++e)
                 sum = __builtin_elementwise_fma(cdna_pair(T(), now.dout[j][e]), cdna_pair(T(), now.out[j][e]), sum);
         float d = sum.x + sum.y;
-        DEV_UNROLL for (int s = 0; s < 3; ++s)
+        DEV_UNROLL_FOR (int s = 0; s < 3; ++s)
             d += __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute(beside[s], __builtin_bit_cast(int, d)));
         bool infinite = row + 32 * c >= used || __builtin_fabsf(now.lse) == dev_infinity();
         float negated = now.lse != now.lse ? __builtin_nanf("") : now.lse * -DEV_LOG2E;
@@ -129,8 +137,8 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
         if (LOOKS) marks |= attn_cdna_rows_look(now.dout, 0x2b800000u /* ATTN_SUBNORMAL_ROWS */) << c;
         if constexpr (FLUSHES) {
             of_q |= attn_cdna_rows_look(now.q, 0x35800000u /* ATTN_SUBNORMAL_KEYS */) << c;
-            DEV_UNROLL for (int j = 0; j < PIECES; ++j)
-                DEV_UNROLL for (int e = 0; e < 4; ++e) {
+            DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j)
+                DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
                     cdna_least::add(least, now.dout[j][e]);
                     cdna_least::add(least, now.q[j][e]);
                 }
@@ -144,7 +152,8 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
     marks = (all[0][0] | all[1][0] | all[2][0] | all[3][0]) >> t;
     of_q = (all[0][1] | all[1][1] | all[2][1] | all[3][1]) >> t;
     auto subnormal = [](uint32_t x) { return (x & (CDNA_ROWS_ANY | CDNA_ROWS_COUNT)) == CDNA_ROWS_ANY; };
-    bool flushed = (all[0][0] | all[1][0] | all[2][0] | all[3][0]) & CDNA_ROWS_FLUSHED; /* marks all blocks: the main loop asks for any */
+    bool flushed = (all[0][0] | all[1][0] | all[2][0] | all[3][0]) &
+                   CDNA_ROWS_FLUSHED; /* marks all blocks: the main loop asks for any */
     stats[t * C::STATS + 64] = marks & 1 ? 1.0f : 0.0f;
     stats[t * C::STATS + 65] = LOOKS && (subnormal(marks) || subnormal(of_q) || flushed) ? 1.0f : 0.0f;
 }
@@ -157,25 +166,28 @@ template <class C> DEV_FN void attn_cdna_postprocess(const stw_attn_launch &l, c
     attn_cdna_part u;
     if (!attn_cdna_part::of(u, l, dev_cta(), smem)) return;
     int t = (int)dev_thread(), row = t / LANES, col = t % LANES * 8, cols = (int)p.head_dim_qk;
-    int end = (int)stw_clamp_i64(u.seq.q.rows - u.row0, 0, STW_CDNA_ROWS), used = (int)stw_clamp_i64(u.seq.q.used - u.row0, 0, STW_CDNA_ROWS);
+    int end = (int)stw_clamp_i64(u.seq.q.rows - u.row0, 0, STW_CDNA_ROWS),
+        used = (int)stw_clamp_i64(u.seq.q.used - u.row0, 0, STW_CDNA_ROWS);
     int blocks = (int)stw_smaller(C::BLOCKS, stw_blocks_of(u.seq.q.rows - u.row0, 32));
     cdna_buffer sums = cdna_buffer_of(l.dq + u.block * (32 * C::HD), blocks * (32 * C::HD * 4));
-    cdna_buffer dq = cdna_buffer_of((uint16_t *)p.dq.data + dev_row(p.dq, u.b, u.h, u.seq.q.first + u.row0), cdna_extent(end, p.dq.seq, (uint32_t)cols));
+    cdna_buffer dq = cdna_buffer_of((uint16_t *)p.dq.data + dev_row(p.dq, u.b, u.h, u.seq.q.first + u.row0),
+                                    cdna_extent(end, p.dq.seq, (uint32_t)cols));
     /* (row, col) is value row % 4 of the lane (row / 4, col) of a wave, in its tile (row / 16, col / 16) */
     int tile = (row >> 4) * (WAVE / 16) + (col % WAVE >> 4);
     int at = ((tile * 4 + (row & 3)) * 256 + col / WAVE * 64 + (row >> 2 & 3) * 16 + (col & 15)) * 4;
     uint32_t to = col < cols ? (uint32_t)(row * (int)p.dq.seq + col) * 2 : CDNA_NOWHERE;
     const leaf_f2 scale = (leaf_f2)p.scale;
     leaf_f4 x[PASSES][2];
-    DEV_UNROLL for (int i = 0; i < PASSES; ++i)
-        DEV_UNROLL for (int e = 0; e < 2; ++e)
-            x[i][e] = __builtin_bit_cast(leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(sums, at + i * (STEP * C::HD * 4) + e * 16, 0, 0));
+    DEV_UNROLL_FOR (int i = 0; i < PASSES; ++i)
+        DEV_UNROLL_FOR (int e = 0; e < 2; ++e)
+            x[i][e] = __builtin_bit_cast(
+                leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(sums, at + i * (STEP * C::HD * 4) + e * 16, 0, 0));
     if (used < end) /* rows between hold zeros, whatever P = 0 was multiplied with */
-        DEV_UNROLL for (int i = 0; i < PASSES; ++i)
+        DEV_UNROLL_FOR (int i = 0; i < PASSES; ++i)
             if (row + i * STEP >= used) x[i][0] = x[i][1] = leaf_f4{0, 0, 0, 0};
-    DEV_UNROLL for (int i = 0; i < PASSES; ++i) {
+    DEV_UNROLL_FOR (int i = 0; i < PASSES; ++i) {
         leaf_u4 y;
-        DEV_UNROLL for (int e = 0; e < 4; ++e)
+        DEV_UNROLL_FOR (int e = 0; e < 4; ++e)
             y[e] = cdna_operand(T(), (e & 1 ? x[i][e / 2].zw : x[i][e / 2].xy) * scale);
         __builtin_amdgcn_raw_buffer_store_b128(y, dq, to + (uint32_t)(i * STEP * (int)p.dq.seq * 2), 0, 0);
     }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * Work tiles of CDNA's own main loop: what decides whether a work tile's products may lose something, the walk over the query heads,
- * dK and dV to their tensors, and the two kernels. Included by attn_bwd_cdna.h. */
+ * Work tiles of CDNA's own main loop: what decides whether a work tile's products may lose something, the walk over the
+ * query heads, dK and dV to their tensors, and the two kernels. Included by attn_bwd_cdna.h. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 #define STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 
 #include "attn_bwd_cdna.h"
 
 template <class C> DEV_FN void attn_cdna_clear(C &w) {
-    DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
-        DEV_UNROLL for (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] = w.dv[i][j] = leaf_f4{0, 0, 0, 0};
+    DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+        DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] = w.dv[i][j] = leaf_f4{0, 0, 0, 0};
 }
 
 /* dK and dV: sums for keys in use, zeros up to the sequence's end. Four tiles hold four neighbouring columns. */
@@ -19,20 +19,25 @@ template <class C, bool PART> DEV_FN void attn_cdna_store_rows(const C &w, const
     int thread = cdna_opaque((int)dev_thread()), n = thread & 15, g = thread >> 4 & 3, wave = dev_uniform(thread >> 6);
     int64_t b = dev_uniform(u.b), j0 = dev_uniform(u.j0), row = dev_uniform(u.seq.kv.first) + j0;
     int h = dev_uniform(u.kv_head), end = (int)stw_smaller(C::BN, dev_uniform(u.seq.kv.rows) - j0);
-    int k_cols = (int)l->p.head_dim_qk, v_cols = (int)l->p.head_dim_v, k_stride = (int)l->p.dk.seq, v_stride = (int)l->p.dv.seq;
-    cdna_buffer kb = cdna_buffer_of((const char *)l->p.dk.data + cdna_row(l->p.dk, b, h, row) * 2, cdna_extent(end, k_stride, (uint32_t)k_cols));
-    cdna_buffer vb = cdna_buffer_of((const char *)l->p.dv.data + cdna_row(l->p.dv, b, h, row) * 2, cdna_extent(end, v_stride, (uint32_t)v_cols));
+    int k_cols = (int)l->p.head_dim_qk, v_cols = (int)l->p.head_dim_v, k_stride = (int)l->p.dk.seq,
+        v_stride = (int)l->p.dv.seq;
+    cdna_buffer kb = cdna_buffer_of((const char *)l->p.dk.data + cdna_row(l->p.dk, b, h, row) * 2,
+                                    cdna_extent(end, k_stride, (uint32_t)k_cols));
+    cdna_buffer vb = cdna_buffer_of((const char *)l->p.dv.data + cdna_row(l->p.dv, b, h, row) * 2,
+                                    cdna_extent(end, v_stride, (uint32_t)v_cols));
     const leaf_f2 scale = (leaf_f2)l->p.scale;
     const int key0 = 48 * wave + 4 * g;
-    DEV_UNROLL for (int j = 0; j < C::PIECES; j += 2) {
+    DEV_UNROLL_FOR (int j = 0; j < C::PIECES; j += 2) {
         int col = 32 * j + 4 * n;
         const uint32_t k_at = col < k_cols ? (uint32_t)(key0 * k_stride + col) * 2 : CDNA_NOWHERE;
         const uint32_t v_at = col < v_cols ? (uint32_t)(key0 * v_stride + col) * 2 : CDNA_NOWHERE;
-        DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
-            DEV_UNROLL for (int r = 0; r < 4; ++r) {
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
                 const leaf_f4 *k = &w.dk[i][2 * j], *v = &w.dv[i][2 * j];
-                leaf_u2 x = {cdna_operand(T(), leaf_f2{k[0][r], k[1][r]} * scale), cdna_operand(T(), leaf_f2{k[2][r], k[3][r]} * scale)};
-                leaf_u2 y = {cdna_operand(T(), leaf_f2{v[0][r], v[1][r]}), cdna_operand(T(), leaf_f2{v[2][r], v[3][r]})};
+                leaf_u2 x = {cdna_operand(T(), leaf_f2{k[0][r], k[1][r]} * scale),
+                             cdna_operand(T(), leaf_f2{k[2][r], k[3][r]} * scale)};
+                leaf_u2 y = {cdna_operand(T(), leaf_f2{v[0][r], v[1][r]}),
+                             cdna_operand(T(), leaf_f2{v[2][r], v[3][r]})};
                 if (PART && key0 + 16 * i + r >= used) x = y = leaf_u2{0, 0};
                 __builtin_amdgcn_raw_buffer_store_b64(x, kb, k_at + (uint32_t)((16 * i + r) * k_stride * 2), 0, 0);
                 __builtin_amdgcn_raw_buffer_store_b64(y, vb, v_at + (uint32_t)((16 * i + r) * v_stride * 2), 0, 0);
@@ -47,11 +52,13 @@ template <class C> DEV_FN void attn_cdna_store(const C &w, const attn_work_tile 
 }
 
 /* What a pair's visibility is made of; the walk over the query heads. */
-template <bool EXACT, class C> DEV_FN void attn_cdna_scheduler(C &w, const attn_work_tile &u, int first, int end, int wave, int lane) {
+template <bool EXACT, class C>
+DEV_FN void attn_cdna_scheduler(C &w, const attn_work_tile &u, int first, int end, int wave, int lane) {
     cdna_launch l = cdna_launch_again();
     const int64_t far = INT64_C(1) << 28;
     int64_t j0 = dev_uniform(u.j0);
-    int high = (int)stw_clamp_i64(dev_uniform(u.seq.band.high) - j0, -far, far), low = (int)stw_clamp_i64(dev_uniform(u.seq.band.low) - j0, -far, far);
+    int high = (int)stw_clamp_i64(dev_uniform(u.seq.band.high) - j0, -far, far),
+        low = (int)stw_clamp_i64(dev_uniform(u.seq.band.low) - j0, -far, far);
     int key = 48 * wave + lane % 16;
     w.scale_log2 = l->p.scale * DEV_LOG2E;
     w.seen_from = 4 * (lane / 16) - key + high; /* seen: row + high >= key and row + low <= key */
@@ -99,14 +106,17 @@ template <class C> DEV_FN bool attn_cdna_rows_marked(const attn_work_tile &u, in
     int64_t head = dev_uniform(u.kv_head) * (int64_t)l->p.group, head_end = head + l->p.group;
     bool marked = false;
     for (; head < head_end; ++head) {
-        const DEV_GLOBAL float *stats = (const DEV_GLOBAL float *)(l->stats + (head * l->q_blocks + dev_uniform(u.seq.q_block)) * C::STATS);
-        for (int block = first + lane; block < end; block += 64) marked |= stats[block * C::STATS + 2 * C::BM + 1] != 0.0f;
+        const DEV_GLOBAL float *stats =
+            (const DEV_GLOBAL float *)(l->stats + (head * l->q_blocks + dev_uniform(u.seq.q_block)) * C::STATS);
+        for (int block = first + lane; block < end; block += 64)
+            marked |= stats[block * C::STATS + 2 * C::BM + 1] != 0.0f;
     }
     return __builtin_amdgcn_ballot_w64(marked) != 0;
 }
 
 /* Keys that some query meets, of a work tile that this kernel does. */
-template <bool EXACT, class C> DEV_FN void attn_cdna_work_tile(C &w, const attn_work_tile &u, int first, int end, char *smem, int wave, int lane) {
+template <bool EXACT, class C>
+DEV_FN void attn_cdna_work_tile(C &w, const attn_work_tile &u, int first, int end, char *smem, int wave, int lane) {
     attn_cdna_places(w, (cdna_lds *)(DEV_SHARED void *)smem, (int)dev_thread(), wave, lane);
     attn_cdna_clear(w);
     attn_cdna_scheduler<EXACT>(w, u, first, end, wave, lane);
@@ -130,7 +140,9 @@ template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, cha
     if constexpr (dev_flushes<typename C::T>::yes) {
         if (w.exact || attn_cdna_rows_marked<C>(u, first, end, lane)) { /* left to the exact kernel */
             cdna_launch l = cdna_launch_again();
-            if (dev_thread() == 0) l->tile_counter[2 + dev_fetch_add(l->tile_counter + 1, 1)] = (uint64_t)u.index << 32 | (uint64_t)u.kv_head;
+            if (dev_thread() == 0)
+                l->tile_counter[2 + dev_fetch_add(l->tile_counter + 1, 1)] =
+                    (uint64_t)u.index << 32 | (uint64_t)u.kv_head;
             return;
         }
     }

@@ -11,8 +11,8 @@
 /* Rows of whole vectors but for where the tensor starts, which a plan does not know and CDNA's kernels take
  * as it is; 32-bit offsets reach everything of a head, and blocks past its end. */
 static int is_even(const stw_tensor_param *t, int64_t rows, uint32_t cols) {
-    return ((t->batch | t->head | t->seq | (int64_t)cols) & 7) == 0 && t->seq >= 0 &&
-           t->seq < INT64_C(1) << 26 && (rows + 256) * (t->seq + 256) < INT64_C(1) << 30;
+    return ((t->batch | t->head | t->seq | (int64_t)cols) & 7) == 0 && t->seq >= 0 && t->seq < INT64_C(1) << 26 &&
+           (rows + 256) * (t->seq + 256) < INT64_C(1) << 30;
 }
 
 static int64_t class_of_rows(const stw_attn_params *p) {
@@ -23,8 +23,7 @@ static int64_t class_of_rows(const stw_attn_params *p) {
  * three gradients in their own type and any order. What offsets reach is asked of the sizes' classes. */
 static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
     const uint32_t outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
-    int64_t rows = class_of_rows(p),
-            keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
+    int64_t rows = class_of_rows(p), keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
     uint32_t d = p->head_dim_qk, dv = p->head_dim_v;
     if (stw_attn_needs_full(p)) return stw_attn_needs_full(p);
     if (p->features & STW_FEAT_DETERMINISTIC) return "deterministic mode";
@@ -41,14 +40,13 @@ static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *
 static int cdna_preprocess(const stw_attn_params *p) {
     const uint32_t options = STW_FEAT_DLSE | STW_FEAT_GIVEN_DELTA | STW_FEAT_WRITE_DELTA;
     int64_t rows = class_of_rows(p);
-    return !(p->features & options) && !(p->outputs & STW_OUT_DSINK) &&
-           is_even(&p->out, rows, p->head_dim_v) && p->lse.seq >= 0 &&
-           (rows + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
+    return !(p->features & options) && !(p->outputs & STW_OUT_DSINK) && is_even(&p->out, rows, p->head_dim_v) &&
+           p->lse.seq >= 0 && (rows + 256) * (p->lse.seq + 1) < INT64_C(1) << 29;
 }
 
 static int cdna_postprocess(const stw_attn_params *p) {
-    return p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) &&
-           !(p->outputs & STW_OUT_DSINK) && is_even(&p->dq, class_of_rows(p), p->head_dim_qk);
+    return p->dq_dtype == p->dtype && !(p->accumulate & STW_OUT_DQ) && !(p->outputs & STW_OUT_DSINK) &&
+           is_even(&p->dq, class_of_rows(p), p->head_dim_qk);
 }
 
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {

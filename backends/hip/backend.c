@@ -13,10 +13,10 @@ typedef struct hip_facts {
     char name[96], arch[32];
 } hip_facts;
 
-#define HIP_TRY(call, ...)                                                                                   \
-    do {                                                                                                     \
-        int hip_error = hip->call(__VA_ARGS__);                                                              \
-        if (hip_error) return stw_hip_fail(STW_E_DRIVER, #call, hip_error);                                  \
+#define HIP_TRY(call, ...)                                                                                             \
+    do {                                                                                                               \
+        int hip_error = hip->call(__VA_ARGS__);                                                                        \
+        if (hip_error) return stw_hip_fail(STW_E_DRIVER, #call, hip_error);                                            \
     } while (0)
 
 static stw_status hip_ask(const stw_hip_functions *hip, int32_t ordinal, hip_facts *facts) {
@@ -24,8 +24,8 @@ static stw_status hip_ask(const stw_hip_functions *hip, int32_t ordinal, hip_fac
     HIP_TRY(hipGetDeviceCount, &facts->count);
     if (facts->count < 1) return stw_fail(STW_E_NO_DEVICE, "hip: the runtime shows no device");
     if (ordinal < 0 || ordinal >= facts->count)
-        return stw_fail(STW_E_NO_DEVICE, "hip: device %d does not exist: the runtime shows %d (0..%d)",
-                        (int)ordinal, facts->count, facts->count - 1);
+        return stw_fail(STW_E_NO_DEVICE, "hip: device %d does not exist: the runtime shows %d (0..%d)", (int)ordinal,
+                        facts->count, facts->count - 1);
     HIP_TRY(hipDeviceGetName, facts->name, (int)sizeof facts->name, ordinal);
     facts->name[sizeof facts->name - 1] = 0;
     HIP_TRY(hipDeviceGetAttribute, &facts->cu_count, STW_HIP_CU_COUNT, ordinal);
@@ -33,9 +33,8 @@ static stw_status hip_ask(const stw_hip_functions *hip, int32_t ordinal, hip_fac
     HIP_TRY(hipDeviceTotalMem, &facts->memory, ordinal);
     stw_status status = stw_hip_device_arch(hip, ordinal, facts->arch);
     if (status != STW_OK) return status;
-    stw_log(STW_LOG_INFO, "hip: runtime version %d, device %d of %d \"%s\": %s, %d CUs, %zu MiB",
-            facts->version, (int)ordinal, facts->count, facts->name, facts->arch, facts->cu_count,
-            facts->memory >> 20);
+    stw_log(STW_LOG_INFO, "hip: runtime version %d, device %d of %d \"%s\": %s, %d CUs, %zu MiB", facts->version,
+            (int)ordinal, facts->count, facts->name, facts->arch, facts->cu_count, facts->memory >> 20);
     return STW_OK;
 }
 
@@ -55,29 +54,26 @@ static stw_status hip_check_forced(const char *forced) {
 }
 
 /* A code object runs on its own gfx target only: the row is the device's or none. */
-static stw_status hip_choose(const stw_open_request *request, const hip_facts *facts,
-                             const stw_arch **arch_out, const stw_image **image_out) {
+static stw_status hip_choose(const stw_open_request *request, const hip_facts *facts, const stw_arch **arch_out,
+                             const stw_image **image_out) {
     char built[256], names[128];
     stw_text images = stw_text_in(built, sizeof built), list = stw_text_in(names, sizeof names);
     stw_image_list(&stw_images, &images);
     hip_arch_names(&list);
     *arch_out = stw_arch_find(STW_BACKEND_HIP, facts->arch);
     if (!*arch_out)
-        return stw_fail(
-            STW_E_NO_IMAGE,
-            "hip: device %d \"%s\" is %s, which this library has no kernels for; archs: %s (images in "
-            "this build: %s)",
-            (int)request->device, facts->name, facts->arch, names, built);
-    if (request->forced_arch && strcmp(request->forced_arch, facts->arch))
         return stw_fail(STW_E_NO_IMAGE,
-                        "hip: device %d \"%s\" is %s, which does not run %s kernels; accepted: %s",
+                        "hip: device %d \"%s\" is %s, which this library has no kernels for; archs: %s (images in "
+                        "this build: %s)",
+                        (int)request->device, facts->name, facts->arch, names, built);
+    if (request->forced_arch && strcmp(request->forced_arch, facts->arch))
+        return stw_fail(STW_E_NO_IMAGE, "hip: device %d \"%s\" is %s, which does not run %s kernels; accepted: %s",
                         (int)request->device, facts->name, facts->arch, request->forced_arch, facts->arch);
     *image_out = stw_image_find(&stw_images, STW_BACKEND_HIP, facts->arch, STW_IMAGE_CODE_OBJECT);
     if (*image_out) return STW_OK;
-    return stw_fail(
-        STW_E_NO_IMAGE,
-        "hip: device %d \"%s\" is %s; this build holds no HIP kernels for it (images in this build: %s)",
-        (int)request->device, facts->name, facts->arch, built);
+    return stw_fail(STW_E_NO_IMAGE,
+                    "hip: device %d \"%s\" is %s; this build holds no HIP kernels for it (images in this build: %s)",
+                    (int)request->device, facts->name, facts->arch, built);
 }
 
 static stw_status hip_open(const stw_open_request *request, stw_device *device_out) {

@@ -32,8 +32,7 @@ static const char *refusal(const stw_gpu *gpu, const stw_gpu_shape *shape) {
     const stw_hip_state *state = (const stw_hip_state *)gpu;
     if (state->version < ROCM_6 || state->version >= ROCM_8) return "no hipBLASLt is known for this ROCm";
     if (!state->hip->hipStreamIsCapturing) return "the runtime lacks hipStreamIsCapturing";
-    if (shape->dtype == STW_F16 && state->flushes)
-        return "gfx90a's matrix unit takes subnormal f16 for zero";
+    if (shape->dtype == STW_F16 && state->flushes) return "gfx90a's matrix unit takes subnormal f16 for zero";
     return NULL;
 }
 

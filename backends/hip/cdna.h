@@ -43,7 +43,9 @@ template <bool ACC> DEV_FN void cdna_keep(leaf_f4 &x) {
 /* One wait for both. */
 DEV_FN void cdna_arrived(leaf_u4 &x, leaf_u4 &y) { asm volatile("" : "+v"(x), "+v"(y)); }
 /* The kernel's argument, read again from here on: it occupies no scalar registers through the loops. */
-DEV_FN cdna_launch cdna_launch_again() { return cdna_opaque_scalar((cdna_launch)__builtin_amdgcn_kernarg_segment_ptr()); }
+DEV_FN cdna_launch cdna_launch_again() {
+    return cdna_opaque_scalar((cdna_launch)__builtin_amdgcn_kernarg_segment_ptr());
+}
 
 /* Offset of nothing: loads give zero there, stores are dropped. Buffers are smaller. */
 #define CDNA_NOWHERE 0x80000000u
@@ -55,7 +57,8 @@ DEV_FN int cdna_extent(int64_t rows, int64_t stride, uint32_t cols) {
     return rows > 0 ? (((int)rows - 1) * (int)stride + (int)cols) * 2 : 0;
 }
 /* First element of a row, in elements from the tensor's. */
-DEV_FN int64_t cdna_row(const __attribute__((address_space(4))) stw_tensor_param &t, int64_t b, int64_t h, int64_t row) {
+DEV_FN int64_t cdna_row(const __attribute__((address_space(4))) stw_tensor_param &t, int64_t b, int64_t h,
+                        int64_t row) {
     return b * t.batch + h * t.head + row * t.seq;
 }
 
@@ -66,8 +69,8 @@ __attribute__((device)) float cdna_times(float x, float y) __asm("llvm.amdgcn.fm
 DEV_FN uint32_t cdna_lows(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x05040100u); }
 DEV_FN uint32_t cdna_highs(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x07060302u); }
 
-/* Whether one of many bf16 is not 0 but below 2^-100 (attn_bwd_subnormal.h): the least of twice their sizes less 1, by halves
- * of the words, where 0 is the largest number of all. */
+/* Whether one of many bf16 is not 0 but below 2^-100 (attn_bwd_subnormal.h): the least of twice their sizes less 1, by
+ * halves of the words, where 0 is the largest number of all. */
 struct cdna_least {
     leaf_us2 x;
     DEV_FN void add(cdna_least &least, uint32_t word) {
@@ -82,8 +85,8 @@ struct cdna_least {
     }
 };
 
-/* P and dS as operands, and results. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one instruction
- * (the largest NaN would overflow: none is made, see attn_preprocess_row). */
+/* P and dS as operands, and results. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one
+ * instruction (the largest NaN would overflow: none is made, see attn_preprocess_row). */
 DEV_FN uint32_t cdna_operand(dev_bf16, leaf_f2 x) {
 #if defined(__gfx90a__)
     leaf_u2 u = __builtin_bit_cast(leaf_u2, x) + 0x8000u;
@@ -99,10 +102,13 @@ template <bool EXACT, class T> DEV_FN leaf_f4 cdna_product(T, leaf_u2 a, leaf_u2
         c = leaf_mma_16_unflushed(T(), a, b, c);
         CDNA_FENCE();
         return c;
-    }
-    else return leaf_mma_16(T(), a, b, c);
+    } else return leaf_mma_16(T(), a, b, c);
 }
-DEV_FN leaf_f2 cdna_pair(dev_bf16, uint32_t x) { return leaf_f2{__builtin_bit_cast(float, x << 16), __builtin_bit_cast(float, x & 0xffff0000u)}; }
-DEV_FN leaf_f2 cdna_pair(dev_f16, uint32_t x) { return leaf_f2{dev_from_f16((uint16_t)x), dev_from_f16((uint16_t)(x >> 16))}; }
+DEV_FN leaf_f2 cdna_pair(dev_bf16, uint32_t x) {
+    return leaf_f2{__builtin_bit_cast(float, x << 16), __builtin_bit_cast(float, x & 0xffff0000u)};
+}
+DEV_FN leaf_f2 cdna_pair(dev_f16, uint32_t x) {
+    return leaf_f2{dev_from_f16((uint16_t)x), dev_from_f16((uint16_t)(x >> 16))};
+}
 
 #endif

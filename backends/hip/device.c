@@ -20,8 +20,7 @@ stw_status stw_hip_check_in(stw_hip_state *state, const char *who, stw_stream st
     if (error != STW_HIP_CONTEXT_IS_DESTROYED) return status;
     char reason[320];
     snprintf(reason, sizeof reason, "%s", stw_last_error());
-    return stw_fail(STW_E_INVALID,
-                    "%s: stream %p is destroyed or no stream, accepted: a stream of device %d; %s", who,
+    return stw_fail(STW_E_INVALID, "%s: stream %p is destroyed or no stream, accepted: a stream of device %d; %s", who,
                     stream, state->gpu.ordinal, reason);
 }
 
@@ -56,8 +55,8 @@ static stw_status hip_module_load(stw_gpu *gpu, int jagged) {
         *(jagged ? &gpu->jagged_module : &gpu->module) = module;
         return STW_OK;
     }
-    stw_status status = stw_hip_check(state, module_error_is_image(error) ? STW_E_NO_IMAGE : STW_E_DRIVER,
-                                      "hipModuleLoadData", error);
+    stw_status status =
+        stw_hip_check(state, module_error_is_image(error) ? STW_E_NO_IMAGE : STW_E_DRIVER, "hipModuleLoadData", error);
     char reason[320];
     snprintf(reason, sizeof reason, "%s", stw_last_error());
     return stw_fail(status, "%s; image %s %s, runtime version %d%s", reason, image->arch,
@@ -68,8 +67,8 @@ static stw_status hip_module_load(stw_gpu *gpu, int jagged) {
 /* All 64 KB of LDS are there without being asked for. */
 static stw_status hip_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel) {
     stw_hip_state *state = (stw_hip_state *)gpu;
-    int error = state->hip->hipModuleGetFunction(&kernel->function, stw_gpu_module_of(gpu, kernel->image),
-                                                 kernel->name);
+    int error =
+        state->hip->hipModuleGetFunction(&kernel->function, stw_gpu_module_of(gpu, kernel->image), kernel->name);
     if (!error) return STW_OK;
     stw_status status = stw_hip_check(state, STW_E_INTERNAL, "hipModuleGetFunction", error);
     char reason[320];
@@ -85,8 +84,7 @@ static int memory_of(const stw_hip_state *state, const stw_hip_pointer *pointer)
     static const int since_6[] = {MEMORY_UNKNOWN, MEMORY_HOST, MEMORY_DEVICE, MEMORY_MANAGED};
     static const int in_5[] = {MEMORY_HOST, MEMORY_DEVICE, MEMORY_UNKNOWN, MEMORY_UNKNOWN, MEMORY_MANAGED};
     if (pointer->managed) return MEMORY_MANAGED;
-    if (state->version >= 60000000)
-        return pointer->type >= 0 && pointer->type < 4 ? since_6[pointer->type] : 0;
+    if (state->version >= 60000000) return pointer->type >= 0 && pointer->type < 4 ? since_6[pointer->type] : 0;
     return pointer->type >= 0 && pointer->type < 5 ? in_5[pointer->type] : 0;
 }
 
@@ -107,8 +105,7 @@ static const char *kind_of(unsigned flags) {
  * and hipBLASLt's may add parts of a sum to an output: neither may be such memory, inputs may. gfx942 does
  * add there. It refuses all the same: slowly, never tried, and what one of the two takes the other should
  * take. The runtime answers "invalid value" about memory that it does not know. */
-stw_status stw_hip_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
-                                 int written) {
+stw_status stw_hip_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer, int written) {
     stw_hip_state *state = (stw_hip_state *)gpu;
     stw_hip_pointer about = {.device = -1};
     int error = state->hip->hipPointerGetAttributes(&about, pointer);
@@ -117,8 +114,8 @@ stw_status stw_hip_check_pointer(stw_gpu *gpu, const char *who, const char *name
         return stw_hip_check(state, STW_E_DRIVER, "hipPointerGetAttributes", error);
     int memory = error ? MEMORY_UNKNOWN : memory_of(state, &about);
     if (memory == MEMORY_DEVICE && about.device != gpu->ordinal)
-        return stw_fail(STW_E_INVALID, "%s: %s %p is memory of device %d, accepted: memory of device %d", who,
-                        name, pointer, about.device, gpu->ordinal);
+        return stw_fail(STW_E_INVALID, "%s: %s %p is memory of device %d, accepted: memory of device %d", who, name,
+                        pointer, about.device, gpu->ordinal);
     if (memory == MEMORY_DEVICE && written && about.flags)
         return stw_fail(STW_E_INVALID,
                         "%s: %s %p is %s of device %d (flags 0x%x of hipExtMallocWithFlags), accepted: "
@@ -141,8 +138,8 @@ stw_status stw_hip_check_stream(stw_gpu *gpu, const char *who, stw_stream stream
     int error = state->hip->hipStreamGetDevice(stream, &device);
     if (error) return stw_hip_check_in(state, who, stream, STW_E_INVALID, "hipStreamGetDevice", error);
     if (device == gpu->ordinal) return STW_OK;
-    return stw_fail(STW_E_INVALID, "%s: stream %p belongs to device %d, accepted: a stream of device %d", who,
-                    stream, device, gpu->ordinal);
+    return stw_fail(STW_E_INVALID, "%s: stream %p belongs to device %d, accepted: a stream of device %d", who, stream,
+                    device, gpu->ordinal);
 }
 
 stw_status stw_hip_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
@@ -167,8 +164,8 @@ static const stw_gpu_ops hip_ops = {
     .blas = &stw_hip_blas,
 };
 
-stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int version,
-                                const stw_image *image, const stw_image *jagged, stw_hip_state **state_out) {
+stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int version, const stw_image *image,
+                                const stw_image *jagged, stw_hip_state **state_out) {
     stw_hip_state *state = calloc(1, sizeof *state);
     if (!state) return stw_fail(STW_E_NO_MEMORY, "hip: no memory for the state of device %d", ordinal);
     stw_gpu_init(&state->gpu, &hip_ops, ordinal, image);

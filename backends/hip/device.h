@@ -16,8 +16,8 @@ typedef struct stw_hip_state {
 } stw_hip_state;
 
 /* `jagged`: image of the jagged operations, or NULL. Errors: STW_E_NO_MEMORY. */
-stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int version,
-                                const stw_image *image, const stw_image *jagged, stw_hip_state **state_out);
+stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int version, const stw_image *image,
+                                const stw_image *jagged, stw_hip_state **state_out);
 void stw_hip_state_destroy(stw_hip_state *state);
 
 /* STW_OK for 0, else as stw_hip_fail; a sticky error loses the device. */
@@ -30,8 +30,7 @@ stw_status stw_hip_check_in(stw_hip_state *state, const char *who, stw_stream st
 
 /* stw_gpu_ops */
 stw_status stw_hip_check_stream(stw_gpu *gpu, const char *who, stw_stream stream);
-stw_status stw_hip_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer,
-                                 int written);
+stw_status stw_hip_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer, int written);
 stw_status stw_hip_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                           stw_stream stream, void **arguments);
 
@@ -40,8 +39,7 @@ extern struct stw_blas_vendor stw_hip_blas; /* blas.c */
 /* stw_backend_ops; the others are backends/gpu/gpu.h's */
 stw_status stw_hip_buffer_alloc(const stw_device *device, size_t bytes, void **pointer_out);
 stw_status stw_hip_buffer_free(const stw_device *device, void *pointer);
-stw_status stw_hip_copy(const stw_device *device, void *to, const void *from, size_t bytes,
-                        stw_stream stream);
+stw_status stw_hip_copy(const stw_device *device, void *to, const void *from, size_t bytes, stw_stream stream);
 stw_status stw_hip_stream_create(const stw_device *device, stw_stream *stream_out);
 stw_status stw_hip_stream_synchronize(const stw_device *device, stw_stream stream);
 stw_status stw_hip_stream_destroy(const stw_device *device, stw_stream stream);

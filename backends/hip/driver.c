@@ -19,8 +19,7 @@ static const char *const hip_sonames[] = {"libamdhip64.so.7", "libamdhip64.so.6"
 static stw_status hip_init(void) {
     int error = hip.hipInit(0);
     if (!error) return STW_OK;
-    return stw_hip_fail(error == STW_HIP_INVALID_DEVICE ? STW_E_NO_DEVICE : STW_E_NO_DRIVER, "hipInit",
-                        error);
+    return stw_hip_fail(error == STW_HIP_INVALID_DEVICE ? STW_E_NO_DEVICE : STW_E_NO_DRIVER, "hipInit", error);
 }
 
 /* No describe: hipRuntimeGetVersion would start the runtime, and the soname says the major version. */
@@ -41,9 +40,7 @@ stw_status stw_hip_start(const stw_hip_functions **functions_out) {
     return status;
 }
 
-int stw_hip_forked(void) {
-    return stw_driver_forked(&hip_driver);
-}
+int stw_hip_forked(void) { return stw_driver_forked(&hip_driver); }
 
 /* The device never works again in this process: later runtimes of ROCm 7 give 700 or 719 to every call after
  * a kernel's fault, earlier ones end the process. Numbered as CUDA's, but 709 is no loss: the runtime answers
@@ -68,6 +65,6 @@ stw_status stw_hip_fail(stw_status otherwise, const char *call, int error) {
                         : error == STW_HIP_OUT_OF_MEMORY ? STW_E_NO_MEMORY
                         : error_is_sticky(error)         ? STW_E_DEVICE_LOST
                                                          : otherwise;
-    return stw_fail(status, "hip: %s failed: %s (%d)%s%s", call, name ? name : "error", error,
-                    words ? ": " : "", words ? words : "");
+    return stw_fail(status, "hip: %s failed: %s (%d)%s%s", call, name ? name : "error", error, words ? ": " : "",
+                    words ? words : "");
 }

@@ -14,26 +14,27 @@
 #define DEV_FN        static __attribute__((device)) inline __attribute__((always_inline))
 #define DEV_METHOD    __attribute__((device)) inline __attribute__((always_inline)) /* of a struct's object */
 #define DEV_WAVE      64
-#define LEAF_QUEUES 0 /* CTAs take one work tile: scalar registers would be spilled */
+#define LEAF_QUEUES   0 /* CTAs take one work tile: scalar registers would be spilled */
 #if defined(__gfx90a__)
 #define LEAF_FLUSHES 1 /* matrix products of f16 and bf16 take subnormal operands for zero, and give none */
 #else
 #define LEAF_FLUSHES 0
 #endif
-#define DEV_UNROLL    _Pragma("unroll")
-#define DEV_ROLLED    _Pragma("unroll 1")
-#define DEV_UNROLL_2  _Pragma("unroll 2")
-#define DEV_GLOBAL    __attribute__((address_space(1)))
-#define DEV_SHARED    __attribute__((address_space(3)))
-#define DEV_LDS       __attribute__((shared))
-#define DEV_KERNEL(threads)                                                                                  \
+#define DEV_UNROLL_FOR _Pragma("unroll") for
+#define DEV_ROLLED _Pragma("unroll 1")
+#define DEV_ROLLED_FOR _Pragma("unroll 1") for
+#define DEV_UNROLL_2_FOR _Pragma("unroll 2") for
+#define DEV_GLOBAL __attribute__((address_space(1)))
+#define DEV_SHARED __attribute__((address_space(3)))
+#define DEV_LDS    __attribute__((shared))
+#define DEV_KERNEL(threads)                                                                                            \
     extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(threads, threads))) void
 #define DEV_ARGUMENT const
 
 #include "common/params/attn_launch.h" /* STW_GRID_X_HIP */
 
 /* Selected: an index that is not known would put the words into scratch memory. */
-#define STW_WORD_OF(words, k)                                                                                \
+#define STW_WORD_OF(words, k)                                                                                          \
     ((k) & 2 ? ((k) & 1 ? (words).word[3] : (words).word[2]) : ((k) & 1 ? (words).word[1] : (words).word[0]))
 
 /* 16-bit storage types: distinct types, so that products know which instruction to take. */
@@ -134,10 +135,10 @@ DEV_FN void dev_add_exact(float *to, float x) {
  * wave's addition covers 256 bytes without gaps. */
 DEV_FN int dev_sum_at(int f, int i, int t, int threads) { return (f * 4 + i) * threads + t; }
 DEV_FN void dev_load_acc(float x[4], const float *sums, int f, int t, int threads) {
-    DEV_UNROLL for (int i = 0; i < 4; ++i) x[i] = sums[dev_sum_at(f, i, t, threads)];
+    DEV_UNROLL_FOR (int i = 0; i < 4; ++i) x[i] = sums[dev_sum_at(f, i, t, threads)];
 }
 template <int THREADS> DEV_FN void dev_add_acc(float *to, int f, const float x[4]) {
-    DEV_UNROLL for (int i = 0; i < 4; ++i) dev_add(to + dev_sum_at(f, i, (int)dev_thread(), THREADS), x[i]);
+    DEV_UNROLL_FOR (int i = 0; i < 4; ++i) dev_add(to + dev_sum_at(f, i, (int)dev_thread(), THREADS), x[i]);
 }
 DEV_FN uint64_t dev_fetch_add(uint64_t *to, uint64_t x) {
     return __hip_atomic_fetch_add((DEV_GLOBAL uint64_t *)to, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);

@@ -9,8 +9,8 @@ DEV_FN float fmaf(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 DEV_FN float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
 DEV_FN float copysignf(float x, float y) { return __builtin_copysignf(x, y); }
 
-/* 2^x within 2 ulp, subnormal results flushed: for operands that are rounded to 16 bits. Compilers without a builtin for
- * the instruction (before clang 17) take it for the general function. */
+/* 2^x within 2 ulp, subnormal results flushed: for operands that are rounded to 16 bits. Compilers without a builtin
+ * for the instruction (before clang 17) take it for the general function. */
 DEV_FN float dev_exp2_fast(float x) {
 #if __has_builtin(__builtin_amdgcn_exp2f)
     return __builtin_amdgcn_exp2f(x);
@@ -40,7 +40,7 @@ DEV_FN double dev_exp(double x) {
     double r = __builtin_fma(-whole, 0x1.62e42fefa39efp-1, x);
     r = __builtin_fma(-whole, 0x1.abc9e3b39803fp-56, r);
     double sum = 1.0; /* Taylor in Horner's form: |r| <= ln(2)/2, the 14th term is below 2^-58 */
-    DEV_UNROLL for (int k = 14; k > 0; --k) sum = __builtin_fma(sum * r, 1.0 / k, 1.0);
+    DEV_UNROLL_FOR (int k = 14; k > 0; --k) sum = __builtin_fma(sum * r, 1.0 / k, 1.0);
     return __builtin_ldexp(sum, (int)whole);
 }
 DEV_FN double dev_log(double x) {
@@ -51,7 +51,7 @@ DEV_FN double dev_log(double x) {
     double m = __builtin_amdgcn_frexp_mant(x);
     if (m < 0x1.6a09e667f3bcdp-1) m *= 2.0, --e;
     double t = (m - 1.0) / (m + 1.0), z = t * t, sum = 0.0; /* 2 atanh(t), |t| < 0.172: 11 terms */
-    DEV_UNROLL for (int k = 23; k > 0; k -= 2) sum = __builtin_fma(sum, z, 1.0 / k);
+    DEV_UNROLL_FOR (int k = 23; k > 0; k -= 2) sum = __builtin_fma(sum, z, 1.0 / k);
     return __builtin_fma((double)e, 0x1.62e42fefa39efp-1, 2.0 * t * sum);
 }
 

@@ -4,27 +4,25 @@
 #include "backends/hip/device.h"
 
 /* One runtime call with the device current; `check` makes a status of `error`. */
-#define HIP_CALL_AS(device, who, check, call, ...)                                                           \
-    stw_hip_state *state = (device)->state;                                                                  \
-    int before;                                                                                              \
-    stw_status status = stw_gpu_enter(&state->gpu, who, &before);                                            \
-    if (status) return status;                                                                               \
-    int error = state->hip->call(__VA_ARGS__);                                                               \
+#define HIP_CALL_AS(device, who, check, call, ...)                                                                     \
+    stw_hip_state *state = (device)->state;                                                                            \
+    int before;                                                                                                        \
+    stw_status status = stw_gpu_enter(&state->gpu, who, &before);                                                      \
+    if (status) return status;                                                                                         \
+    int error = state->hip->call(__VA_ARGS__);                                                                         \
     status = stw_gpu_leave(&state->gpu, before, check)
-#define HIP_CALL(device, who, otherwise, call, ...)                                                          \
+#define HIP_CALL(device, who, otherwise, call, ...)                                                                    \
     HIP_CALL_AS(device, who, stw_hip_check(state, otherwise, #call, error), call, __VA_ARGS__)
 /* One that takes a stream, named `stream`. */
-#define HIP_CALL_IN(device, who, call, ...)                                                                  \
-    HIP_CALL_AS(device, who, stw_hip_check_in(state, who, stream, STW_E_DRIVER, #call, error), call,         \
-                __VA_ARGS__)
+#define HIP_CALL_IN(device, who, call, ...)                                                                            \
+    HIP_CALL_AS(device, who, stw_hip_check_in(state, who, stream, STW_E_DRIVER, #call, error), call, __VA_ARGS__)
 
 /* hipMalloc gives no pointer for 0 bytes. Its pointers are 256-byte aligned. */
 stw_status stw_hip_buffer_alloc(const stw_device *device, size_t bytes, void **pointer_out) {
     void *pointer = NULL;
     HIP_CALL(device, "buffer_alloc", STW_E_DRIVER, hipMalloc, &pointer, bytes ? bytes : 1);
     if (status == STW_E_NO_MEMORY)
-        return stw_fail(STW_E_NO_MEMORY, "buffer_alloc: no memory for %zu bytes on \"%s\"", bytes,
-                        device->name);
+        return stw_fail(STW_E_NO_MEMORY, "buffer_alloc: no memory for %zu bytes on \"%s\"", bytes, device->name);
     if (status && pointer) state->hip->hipFree(pointer); /* the caller's device could not be restored */
     if (!status) *pointer_out = pointer;
     return status;
@@ -36,8 +34,7 @@ stw_status stw_hip_buffer_free(const stw_device *device, void *pointer) {
 }
 
 /* Addresses are unique over host and devices: the runtime finds the direction itself. */
-stw_status stw_hip_copy(const stw_device *device, void *to, const void *from, size_t bytes,
-                        stw_stream stream) {
+stw_status stw_hip_copy(const stw_device *device, void *to, const void *from, size_t bytes, stw_stream stream) {
     HIP_CALL_IN(device, "copy", hipMemcpyAsync, to, from, bytes, STW_HIP_COPY_DEFAULT, stream);
     return status;
 }

@@ -48,12 +48,13 @@ DEV_FN leaf_f4 leaf_mma_16(dev_bf16, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
 
 #if defined(__gfx90a__)
 /* bf16 with nothing taken for zero: as f32, a quarter as fast. The operands lie alike: what is a lane's number i of
- * four becomes its only one of step i. Made where they are used: those of keys that stay in registers would fill twice as
- * many if kept. */
+ * four becomes its only one of step i. Made where they are used: those of keys that stay in registers would fill twice
+ * as many if kept. */
 DEV_FN leaf_f4 leaf_mma_16_unflushed(dev_bf16, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
     asm volatile("" : "+v"(a), "+v"(b));
     auto step = [](uint32_t x, uint32_t y, leaf_f4 sum) {
-        return __builtin_amdgcn_mfma_f32_16x16x4f32(__builtin_bit_cast(float, x), __builtin_bit_cast(float, y), sum, 0, 0, 0);
+        return __builtin_amdgcn_mfma_f32_16x16x4f32(__builtin_bit_cast(float, x), __builtin_bit_cast(float, y), sum, 0,
+                                                    0, 0);
     };
     c = step(a.x << 16, b.x << 16, c);
     c = step(a.x & 0xffff0000u, b.x & 0xffff0000u, c);
@@ -75,7 +76,7 @@ template <class T> struct leaf_mma {
         int m = m0 + lane % 16, k = k0 + lane / 16 * 4;
         if (STORED_K) {
             uint32_t x[4];
-            DEV_UNROLL for (int i = 0; i < 4; ++i) x[i] = from[Tile::at(k + i, m)];
+            DEV_UNROLL_FOR (int i = 0; i < 4; ++i) x[i] = from[Tile::at(k + i, m)];
             f.r = leaf_u2{x[0] | x[1] << 16, x[2] | x[3] << 16};
         } else {
             f.r = *(const DEV_SHARED leaf_u2 *)(const DEV_SHARED void *)(from + Tile::at(m, k));
@@ -87,7 +88,7 @@ template <class T> struct leaf_mma {
     DEV_FN void product(float c[4], const a_frag &a, const b_frag &b, int) {
         leaf_f4 sum = {c[0], c[1], c[2], c[3]};
         sum = leaf_mma_16(T(), a.r, b.r, sum);
-        DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] = sum[i];
+        DEV_UNROLL_FOR (int i = 0; i < 4; ++i) c[i] = sum[i];
     }
     DEV_FN void product_rounded(float c[4], const a_frag &a, const b_frag &b, int part) { product(c, a, b, part); }
     DEV_FN void product_unflushed(float c[4], const a_frag &a, const b_frag &b, int) {
@@ -110,10 +111,11 @@ template <> struct leaf_mma<dev_f16> {
         const DEV_SHARED uint16_t *from = (const DEV_SHARED uint16_t *)(const DEV_SHARED void *)tile;
         int m = m0 + lane % 16, k = k0 + lane / 16 * 4;
         if (STORED_K) {
-            DEV_UNROLL for (int i = 0; i < 4; ++i) f.r[i] = dev_from_f16(from[Tile::at(k + i, m)]);
+            DEV_UNROLL_FOR (int i = 0; i < 4; ++i) f.r[i] = dev_from_f16(from[Tile::at(k + i, m)]);
         } else {
-            leaf_h4 x = __builtin_bit_cast(leaf_h4, *(const DEV_SHARED leaf_u2 *)(const DEV_SHARED void *)(from + Tile::at(m, k)));
-            DEV_UNROLL for (int i = 0; i < 4; ++i) f.r[i] = (float)x[i];
+            leaf_h4 x = __builtin_bit_cast(
+                leaf_h4, *(const DEV_SHARED leaf_u2 *)(const DEV_SHARED void *)(from + Tile::at(m, k)));
+            DEV_UNROLL_FOR (int i = 0; i < 4; ++i) f.r[i] = (float)x[i];
         }
     }
     template <bool STORED_K, class Tile> DEV_FN void load_b(b_frag &f, const dev_f16 *tile, int n0, int k0, int lane) {
@@ -121,8 +123,8 @@ template <> struct leaf_mma<dev_f16> {
     }
     DEV_FN void product(float c[4], const a_frag &a, const b_frag &b, int) {
         leaf_f4 sum = {c[0], c[1], c[2], c[3]};
-        DEV_UNROLL for (int i = 0; i < 4; ++i) sum = __builtin_amdgcn_mfma_f32_16x16x4f32(a.r[i], b.r[i], sum, 0, 0, 0);
-        DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] = sum[i];
+        DEV_UNROLL_FOR (int i = 0; i < 4; ++i) sum = __builtin_amdgcn_mfma_f32_16x16x4f32(a.r[i], b.r[i], sum, 0, 0, 0);
+        DEV_UNROLL_FOR (int i = 0; i < 4; ++i) c[i] = sum[i];
     }
     DEV_FN void product_rounded(float c[4], const a_frag &a, const b_frag &b, int part) { product(c, a, b, part); }
 };
@@ -138,10 +140,10 @@ template <> struct leaf_mma<float> {
         const DEV_SHARED float *from = (const DEV_SHARED float *)tile;
         int m = m0 + lane % 16, k = k0 + lane / 16 * 4;
         if (STORED_K) {
-            DEV_UNROLL for (int i = 0; i < 4; ++i) f.r[i] = from[Tile::at(k + i, m)];
+            DEV_UNROLL_FOR (int i = 0; i < 4; ++i) f.r[i] = from[Tile::at(k + i, m)];
         } else {
             leaf_f4 x = *(const DEV_SHARED leaf_f4 *)(from + Tile::at(m, k));
-            DEV_UNROLL for (int i = 0; i < 4; ++i) f.r[i] = x[i];
+            DEV_UNROLL_FOR (int i = 0; i < 4; ++i) f.r[i] = x[i];
         }
     }
     template <bool STORED_K, class Tile> DEV_FN void load_b(b_frag &f, const float *tile, int n0, int k0, int lane) {
@@ -150,8 +152,8 @@ template <> struct leaf_mma<float> {
     /* Summed 16 at a time, then added: one chain over 256 columns of scores loses too many bits. */
     DEV_FN void product(float c[4], const a_frag &a, const b_frag &b, int) {
         leaf_f4 sum = {0, 0, 0, 0};
-        DEV_UNROLL for (int i = 0; i < 4; ++i) sum = __builtin_amdgcn_mfma_f32_16x16x4f32(a.r[i], b.r[i], sum, 0, 0, 0);
-        DEV_UNROLL for (int i = 0; i < 4; ++i) c[i] += sum[i];
+        DEV_UNROLL_FOR (int i = 0; i < 4; ++i) sum = __builtin_amdgcn_mfma_f32_16x16x4f32(a.r[i], b.r[i], sum, 0, 0, 0);
+        DEV_UNROLL_FOR (int i = 0; i < 4; ++i) c[i] += sum[i];
     }
     DEV_FN void product_rounded(float c[4], const a_frag &a, const b_frag &b, int part) { product(c, a, b, part); }
 };
@@ -159,7 +161,7 @@ template <> struct leaf_mma<float> {
 /* Rounds an accumulator to T and writes it into a tile at (row0, col0). Numbers come from ordinary registers: clang 19
  * else joins two stores of f32, one from each kind, to an instruction that there is not. */
 template <class Tile, class T> DEV_FN void leaf_store_acc(T *tile, int row0, int col0, const float c[4], int lane) {
-    DEV_UNROLL for (int i = 0; i < 4; ++i) {
+    DEV_UNROLL_FOR (int i = 0; i < 4; ++i) {
         float x = c[i];
         if (sizeof(T) == 4) asm("" : "+v"(x));
         dev_set(tile + Tile::at(row0 + leaf_slot_row(lane, i), col0 + leaf_acc_col(lane, i)), x);

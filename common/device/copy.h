@@ -13,7 +13,11 @@ template <class Tile, int THREADS, bool TERMS = Tile::TERMS != 1> struct dev_row
     enum {
         ASYNC = 1,
         VECTORS = Tile::COLS / Tile::VECTOR,
-        LANES = VECTORS <= 4 ? 4 : VECTORS <= 8 ? 8 : VECTORS <= 16 ? 16 : VECTORS <= 32 ? 32 : 64, /* threads a row */
+        LANES = VECTORS <= 4    ? 4
+                : VECTORS <= 8  ? 8
+                : VECTORS <= 16 ? 16
+                : VECTORS <= 32 ? 32
+                                : 64, /* threads a row */
         STEP = THREADS / LANES,
         COUNT = STEP > Tile::ROWS ? 1 : Tile::ROWS / STEP /* rows a thread; small tiles leave threads without one */
     };
@@ -28,28 +32,29 @@ template <class Tile, int THREADS, bool TERMS = Tile::TERMS != 1> struct dev_row
         bool live = c < cols;
         if ((LANES != VECTORS && c >= Tile::COLS) || (STEP > Tile::ROWS && r >= Tile::ROWS)) return;
         const char *at = (const char *)from + (uint32_t)((r * (int)stride + (live ? c : 0)) * (int)sizeof(T));
-        DEV_UNROLL for (int i = 0; i < COUNT; ++i)
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
             dev_copy_vector(tile + Tile::at(r + i * STEP, c), at + (int64_t)i * (STEP * (int)sizeof(T)) * stride, live);
     }
     /* Any rows: those of the tensor from `first` on, of which [low, end) are live; `from` is its row 0. Not vectors:
      * element by element. */
     DEV_FN void part(T *tile, const T *from, int64_t stride, int64_t first, int64_t low, int64_t end, int cols,
                      bool vectors, int t) {
-        int live_low = (int)stw_clamp_i64(low - first, 0, Tile::ROWS), live_end = (int)stw_clamp_i64(end - first, 0, Tile::ROWS);
+        int live_low = (int)stw_clamp_i64(low - first, 0, Tile::ROWS),
+            live_end = (int)stw_clamp_i64(end - first, 0, Tile::ROWS);
         int r = row(t), c = col(t);
         if ((LANES != VECTORS && c >= Tile::COLS) || (STEP > Tile::ROWS && r >= Tile::ROWS)) return;
         const T *at = from + (first + r) * stride + c;
         if (vectors) {
             if (c >= cols) live_end = 0;
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i, at += STEP * stride) {
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i, at += STEP * stride) {
                 bool live = r + i * STEP >= live_low && r + i * STEP < live_end;
                 dev_copy_vector(tile + Tile::at(r + i * STEP, c), live ? at : from, live);
             }
             return;
         }
-        DEV_ROLLED for (int i = 0; i < COUNT; ++i, at += STEP * stride) {
+        DEV_ROLLED_FOR (int i = 0; i < COUNT; ++i, at += STEP * stride) {
             bool live = r + i * STEP >= live_low && r + i * STEP < live_end;
-            DEV_ROLLED for (int e = 0; e < Tile::VECTOR; ++e) {
+            DEV_ROLLED_FOR (int e = 0; e < Tile::VECTOR; ++e) {
                 T x;
                 dev_set(&x, 0.0f);
                 if (live && c + e < cols) x = at[e];
@@ -71,7 +76,8 @@ template <class Tile, int THREADS> struct dev_row_copy<Tile, THREADS, true> {
         COUNT = Tile::ROWS / STEP,
         CHUNK = COUNT < 4 ? COUNT : 4
     };
-    static_assert(THREADS % LANES == 0 && Tile::ROWS % STEP == 0 && COUNT % CHUNK == 0, "every thread has the same number of rows");
+    static_assert(THREADS % LANES == 0 && Tile::ROWS % STEP == 0 && COUNT % CHUNK == 0,
+                  "every thread has the same number of rows");
 
     DEV_FN int row(int t) { return t / LANES; }
     DEV_FN int col(int t) { return t % LANES * VECTOR; }
@@ -82,44 +88,47 @@ template <class Tile, int THREADS> struct dev_row_copy<Tile, THREADS, true> {
         int r = row(t), c = col(t);
         bool live = c < cols;
         const char *at = (const char *)from + (uint32_t)((r * (int)stride + (live ? c : 0)) * (int)sizeof(T));
-        DEV_UNROLL for (int i = 0; i < COUNT; ++i) {
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
             v[i] = zero;
             if (live) v[i] = dev_load_vector(at + (int64_t)i * (STEP * (int)sizeof(T)) * stride);
         }
     }
     DEV_FN bool any_nonfinite(const dev_vector v[COUNT]) {
         bool nonfinite = false;
-        DEV_UNROLL for (int i = 0; i < COUNT; ++i) nonfinite |= leaf::is_nonfinite(v[i]);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) nonfinite |= leaf::is_nonfinite(v[i]);
         return nonfinite;
     }
     DEV_FN void put(T *tile, const dev_vector v[COUNT], int t) {
-        DEV_UNROLL for (int i = 0; i < COUNT; ++i) leaf::template store_four<Tile>(tile, row(t) + i * STEP, col(t), v[i]);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
+            leaf::template store_four<Tile>(tile, row(t) + i * STEP, col(t), v[i]);
     }
     /* As part() above; numbers times `scale` (not 1: element by element). */
     DEV_FN void part(T *tile, const T *from, int64_t stride, int64_t first, int64_t low, int64_t end, int cols,
                      bool vectors, int t, float scale = 1.0f) {
         t = dev_keep(t); /* what is derived from it is not kept over the loops around: registers are taken */
-        int live_low = (int)stw_clamp_i64(low - first, 0, Tile::ROWS), live_end = (int)stw_clamp_i64(end - first, 0, Tile::ROWS);
+        int live_low = (int)stw_clamp_i64(low - first, 0, Tile::ROWS),
+            live_end = (int)stw_clamp_i64(end - first, 0, Tile::ROWS);
         int c = col(t);
-        DEV_ROLLED for (int r = row(t); r < Tile::ROWS; r += CHUNK * STEP) {
+        DEV_ROLLED_FOR (int r = row(t); r < Tile::ROWS; r += CHUNK * STEP) {
             const T *at = from + (first + r) * stride + c;
             dev_vector v[CHUNK];
             bool whole = vectors && scale == 1.0f;
-            DEV_UNROLL for (int i = 0; i < CHUNK; ++i) {
+            DEV_UNROLL_FOR (int i = 0; i < CHUNK; ++i) {
                 bool live = c < cols && r + i * STEP >= live_low && r + i * STEP < live_end;
                 v[i] = dev_vector{{0, 0, 0, 0}};
                 if (whole && live) v[i] = dev_load_vector(at + i * STEP * stride);
             }
-            DEV_UNROLL for (int i = 0; i < CHUNK; ++i)
+            DEV_UNROLL_FOR (int i = 0; i < CHUNK; ++i)
                 if (leaf::is_nonfinite(v[i])) whole = false;
             if (whole) {
-                DEV_UNROLL for (int i = 0; i < CHUNK; ++i) leaf::template store_four<Tile>(tile, r + i * STEP, c, v[i]);
+                DEV_UNROLL_FOR (int i = 0; i < CHUNK; ++i) leaf::template store_four<Tile>(tile, r + i * STEP, c, v[i]);
                 continue;
             }
-            DEV_ROLLED for (int i = 0; i < CHUNK * VECTOR; ++i) {
+            DEV_ROLLED_FOR (int i = 0; i < CHUNK * VECTOR; ++i) {
                 int at_row = r + i / VECTOR * STEP, e = i % VECTOR;
                 bool live = at_row >= live_low && at_row < live_end && c + e < cols;
-                leaf::template store_one<Tile>(tile, at_row, c + e, live ? at[i / VECTOR * STEP * stride + e] * scale : 0.0f);
+                leaf::template store_one<Tile>(tile, at_row, c + e,
+                                               live ? at[i / VECTOR * STEP * stride + e] * scale : 0.0f);
             }
         }
     }

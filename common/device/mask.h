@@ -60,9 +60,11 @@ struct dev_logit {
         l.bias_key = p.bias.key;
         l.bias_dtype = p.bias_dtype;
         if (p.features & STW_FEAT_BIAS)
-            l.bias = (const char *)p.bias.data +
-                     (b * p.bias.batch + h * p.bias.head + i0 * p.bias.query + j0 * p.bias.key) *
-                         (p.bias_dtype == STW_F32 ? 4 : p.bias_dtype == STW_U8 ? 1 : 2);
+            l.bias =
+                (const char *)p.bias.data + (b * p.bias.batch + h * p.bias.head + i0 * p.bias.query + j0 * p.bias.key) *
+                                                (p.bias_dtype == STW_F32  ? 4
+                                                 : p.bias_dtype == STW_U8 ? 1
+                                                                          : 2);
         return l;
     }
     /* The bias is numbers of 16 bits. */
@@ -102,23 +104,24 @@ template <class Split> struct dev_bias_words {
     /* The plain case, without a branch: in front of a product. */
     DEV_METHOD void fetch(const dev_logit &l, bool plain, int wave, int lane) {
         if (!LEAF_ACC_PAIRS) return;
-        DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-            DEV_UNROLL for (int k = 0; k < PAIRS; ++k) {
+        DEV_UNROLL_FOR (int m = 0; m < Split::MT; ++m)
+            DEV_UNROLL_FOR (int k = 0; k < PAIRS; ++k) {
                 int row = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k));
                 const char *from = l.bias + (row * l.bias_query + Split::col0(wave) + leaf_acc_col(lane, 2 * k)) * 2;
-                DEV_UNROLL for (int n = 0; n < Split::NT; ++n) dev_load_word_if(&word[m][n][k], from + n * (LEAF_MMA_N * 2), plain);
+                DEV_UNROLL_FOR (int n = 0; n < Split::NT; ++n)
+                    dev_load_word_if(&word[m][n][k], from + n * (LEAF_MMA_N * 2), plain);
             }
     }
     /* All other cases; zeros where there is no bias, or none of 16 bits, or where fetch will fill. */
     DEV_METHOD void load(const dev_logit &l, const dev_mask &mask, bool plain, int wave, int lane) {
         bool pairs = LEAF_ACC_PAIRS && l.bias_key == 1 && ((uintptr_t)l.bias | (uintptr_t)(l.bias_query * 2)) % 4 == 0;
-        DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-            DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
-                DEV_UNROLL for (int k = 0; k < PAIRS; ++k) word[m][n][k] = 0;
+        DEV_UNROLL_FOR (int m = 0; m < Split::MT; ++m)
+            DEV_UNROLL_FOR (int n = 0; n < Split::NT; ++n)
+                DEV_UNROLL_FOR (int k = 0; k < PAIRS; ++k) word[m][n][k] = 0;
         if (plain || !l.has_halves()) return;
-        DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-            DEV_UNROLL for (int k = 0; k < PAIRS; ++k)
-                DEV_UNROLL for (int n = 0; n < Split::NT; ++n) {
+        DEV_UNROLL_FOR (int m = 0; m < Split::MT; ++m)
+            DEV_UNROLL_FOR (int k = 0; k < PAIRS; ++k)
+                DEV_UNROLL_FOR (int n = 0; n < Split::NT; ++n) {
                     uint32_t x = 0;
                     int row = Split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(2 * k));
                     int col = Split::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, 2 * k);
@@ -126,7 +129,8 @@ template <class Split> struct dev_bias_words {
                     int col1 = Split::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, 2 * k + 1);
                     const uint16_t *from = (const uint16_t *)(const void *)l.bias;
                     if (row < mask.rows && col < mask.cols) {
-                        if (pairs && col1 < mask.cols) x = *(const uint32_t *)(const void *)(from + row * l.bias_query + col);
+                        if (pairs && col1 < mask.cols)
+                            x = *(const uint32_t *)(const void *)(from + row * l.bias_query + col);
                         else x = from[row * l.bias_query + col * l.bias_key];
                     }
                     if (!(pairs && col1 < mask.cols) && row1 < mask.rows && col1 < mask.cols)

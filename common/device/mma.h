@@ -40,19 +40,19 @@ struct dev_unflushed {
 /* The general form: an operand whose tile has k as its rows says so with *_BY_K. */
 template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB, class Side>
 DEV_FN void dev_multiply_overlap(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b,
-                                Side &side, int wave, int lane) {
+                                 Side &side, int wave, int lane) {
     typedef leaf_mma<typename TileA::type> mma;
     enum { AHEAD = sizeof(typename TileA::type) == 2 ? 2 : 1, GROUPS = Split::NT / mma::B_TILES };
     int m0 = Split::row0(wave), n0 = Split::col0(wave);
     dev_acc<Split> rest; /* small products of f32 in parts */
     typename mma::a_frag fa[AHEAD][Split::MT];
     typename mma::b_frag fb[AHEAD][GROUPS];
-    DEV_UNROLL for (int k = 1 - AHEAD; k < K / mma::K; ++k) {
+    DEV_UNROLL_FOR (int k = 1 - AHEAD; k < K / mma::K; ++k) {
         int next = k + AHEAD - 1; /* the operands of the next step are read before this step's products */
         if (next < K / mma::K) {
-            DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+            DEV_UNROLL_FOR (int m = 0; m < Split::MT; ++m)
                 mma::template load_a<A_BY_K, TileA>(fa[next % AHEAD][m], a, m0 + m * LEAF_MMA_M, next * mma::K, lane);
-            DEV_UNROLL for (int g = 0; g < GROUPS; ++g)
+            DEV_UNROLL_FOR (int g = 0; g < GROUPS; ++g)
                 mma::template load_b<B_BY_K, TileB>(fb[next % AHEAD][g], b, n0 + g * mma::B_TILES * LEAF_MMA_N,
                                                     next * mma::K, lane);
         }
@@ -60,12 +60,14 @@ DEV_FN void dev_multiply_overlap(dev_acc<Split> &acc, const typename TileA::type
         if constexpr (TileB::TERMS != 1) {
             mma::products(acc.v, rest.v, fa[k % AHEAD], fb[k % AHEAD], k == 0, k + 1 == K / mma::K);
         } else {
-            DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
-                DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+            DEV_UNROLL_FOR (int n = 0; n < Split::NT; ++n)
+                DEV_UNROLL_FOR (int m = 0; m < Split::MT; ++m)
                     if constexpr (Side::ROUNDED == 2)
-                        mma::product_unflushed(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
+                        mma::product_unflushed(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES],
+                                               n % mma::B_TILES);
                     else if (Side::ROUNDED)
-                        mma::product_rounded(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
+                        mma::product_rounded(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES],
+                                             n % mma::B_TILES);
                     else mma::product(acc.v[m][n], fa[k % AHEAD][m], fb[k % AHEAD][n / mma::B_TILES], n % mma::B_TILES);
         }
         side.step(k, K / mma::K);
@@ -110,31 +112,31 @@ DEV_FN void mma_AtB(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, Ove
 /* The same where the matrix unit truncates what it adds (16-bit operands on NVIDIA): two steps at a time are summed by
  * themselves, for a few columns after the other, and added rounded to nearest. */
 template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB>
-DEV_FN void dev_multiply_added(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b, int wave,
-                               int lane) {
+DEV_FN void dev_multiply_added(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b,
+                               int wave, int lane) {
     typedef leaf_mma<typename TileA::type> mma;
     enum { STEPS = 2, GROUPS = Split::NT / mma::B_TILES };
     static_assert(K % (STEPS * mma::K) == 0, "whole pairs of steps");
     int m0 = Split::row0(wave), n0 = Split::col0(wave);
-    DEV_ROLLED for (int k = 0; k < K; k += STEPS * mma::K) {
+    DEV_ROLLED_FOR (int k = 0; k < K; k += STEPS * mma::K) {
         typename mma::a_frag fa[STEPS][Split::MT];
-        DEV_UNROLL for (int s = 0; s < STEPS; ++s)
-            DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
+        DEV_UNROLL_FOR (int s = 0; s < STEPS; ++s)
+            DEV_UNROLL_FOR (int m = 0; m < Split::MT; ++m)
                 mma::template load_a<A_BY_K, TileA>(fa[s][m], a, m0 + m * LEAF_MMA_M, k + s * mma::K, lane);
-        DEV_UNROLL for (int g = 0; g < GROUPS; ++g) {
+        DEV_UNROLL_FOR (int g = 0; g < GROUPS; ++g) {
             typename mma::b_frag fb[STEPS];
-            DEV_UNROLL for (int s = 0; s < STEPS; ++s)
+            DEV_UNROLL_FOR (int s = 0; s < STEPS; ++s)
                 mma::template load_b<B_BY_K, TileB>(fb[s], b, n0 + g * mma::B_TILES * LEAF_MMA_N, k + s * mma::K, lane);
             float fresh[mma::B_TILES][Split::MT][LEAF_ACC];
-            DEV_UNROLL for (int n = 0; n < mma::B_TILES; ++n)
-                DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-                    DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) fresh[n][m][i] = 0.0f;
-            DEV_UNROLL for (int s = 0; s < STEPS; ++s)
-                DEV_UNROLL for (int n = 0; n < mma::B_TILES; ++n)
-                    DEV_UNROLL for (int m = 0; m < Split::MT; ++m) mma::product(fresh[n][m], fa[s][m], fb[s], n);
-            DEV_UNROLL for (int n = 0; n < mma::B_TILES; ++n)
-                DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-                    DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) acc.v[m][g * mma::B_TILES + n][i] += fresh[n][m][i];
+            DEV_UNROLL_FOR (int n = 0; n < mma::B_TILES; ++n)
+                DEV_UNROLL_FOR (int m = 0; m < Split::MT; ++m)
+                    DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) fresh[n][m][i] = 0.0f;
+            DEV_UNROLL_FOR (int s = 0; s < STEPS; ++s)
+                DEV_UNROLL_FOR (int n = 0; n < mma::B_TILES; ++n)
+                    DEV_UNROLL_FOR (int m = 0; m < Split::MT; ++m) mma::product(fresh[n][m], fa[s][m], fb[s], n);
+            DEV_UNROLL_FOR (int n = 0; n < mma::B_TILES; ++n)
+                DEV_UNROLL_FOR (int m = 0; m < Split::MT; ++m)
+                    DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) acc.v[m][g * mma::B_TILES + n][i] += fresh[n][m][i];
         }
     }
 }

@@ -77,9 +77,9 @@ template <class T, int ROWS, int COLS, int WAVES> struct dev_split {
 template <class Split> struct dev_acc {
     float v[Split::MT][Split::NT][LEAF_ACC];
     DEV_METHOD void clear() {
-        DEV_UNROLL for (int m = 0; m < Split::MT; ++m)
-            DEV_UNROLL for (int n = 0; n < Split::NT; ++n)
-                DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) v[m][n][i] = 0.0f;
+        DEV_UNROLL_FOR (int m = 0; m < Split::MT; ++m)
+            DEV_UNROLL_FOR (int n = 0; n < Split::NT; ++n)
+                DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) v[m][n][i] = 0.0f;
     }
     DEV_FN void clear(dev_acc &acc) { acc.clear(); }
 };

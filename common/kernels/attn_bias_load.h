@@ -27,7 +27,9 @@ template <class C> struct attn_bias_scheduler {
         const int64_t near = (INT64_C(1) << 31) / (C::BM * (int)sizeof(T));
         w.enter_head(at, u, l);
         w.whole = dev_uniform(u.seq.kv.used) - dev_uniform(u.j0) >= C::BN;
-        w.vectors = w.whole && (((uintptr_t)t.data | (uintptr_t)((t.batch | t.head | t.query) * (int)sizeof(T))) & 15) == 0 && t.query >= 0 && t.query < near;
+        w.vectors = w.whole &&
+                    (((uintptr_t)t.data | (uintptr_t)((t.batch | t.head | t.query) * (int)sizeof(T))) & 15) == 0 &&
+                    t.query >= 0 && t.query < near;
         return w;
     }
     /* `at` has moved on. */
@@ -52,11 +54,11 @@ template <class C> struct attn_bias_part {
         int row = S::row0(wave) + lane / LANES, col = S::col0(wave) + lane % LANES * VECTOR;
         if ((((uintptr_t)from | (uintptr_t)(stride * (int)sizeof(T))) & 15) == 0 && key == 1 && cols == C::BN) {
             from += row * stride + col;
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i)
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
                 dev_copy_vector(to + tile::at(row + i * STEP, col), from + i * STEP * stride, row + i * STEP < rows);
             return;
         }
-        DEV_ROLLED for (int e = 0; e < COUNT * VECTOR; ++e) {
+        DEV_ROLLED_FOR (int e = 0; e < COUNT * VECTOR; ++e) {
             int r = row + e / VECTOR * STEP, c = col + e % VECTOR;
             T x;
             dev_set(&x, 0.0f);
@@ -65,14 +67,17 @@ template <class C> struct attn_bias_part {
         }
     }
     /* For the main loop, whose place is `at`. */
-    DEV_FN void fetch(const attn_bias_scheduler<C> &w, const attn_scheduler<C> &at, const attn_work_tile &u, const stw_attn_launch &l, char *smem, int wave, int lane) {
+    DEV_FN void fetch(const attn_bias_scheduler<C> &w, const attn_scheduler<C> &at, const attn_work_tile &u,
+                      const stw_attn_launch &l, char *smem, int wave, int lane) {
         T *to = (T *)(smem + C::AT_P);
-        int rows = (int)stw_smaller(dev_uniform(u.seq.q.used) - (int64_t)at.block * C::BM, C::BM), cols = (int)stw_clamp_i64(u.seq.kv.used - u.j0, 0, C::BN);
+        int rows = (int)stw_smaller(dev_uniform(u.seq.q.used) - (int64_t)at.block * C::BM, C::BM),
+            cols = (int)stw_clamp_i64(u.seq.kv.used - u.j0, 0, C::BN);
         if (w.vectors && rows == C::BM) {
             int row = S::row0(wave) + lane / LANES, col = S::col0(wave) + lane % LANES * VECTOR;
             const char *from = (const char *)w.bias + (uint32_t)((row * (int)l.p.bias.query + col) * (int)sizeof(T));
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i)
-                dev_copy_vector(to + tile::at(row + i * STEP, col), from + (int64_t)i * (STEP * (int)sizeof(T)) * l.p.bias.query, true);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
+                dev_copy_vector(to + tile::at(row + i * STEP, col),
+                                from + (int64_t)i * (STEP * (int)sizeof(T)) * l.p.bias.query, true);
         } else copy(to, w.bias, l.p.bias.query, 1, rows, cols, wave, lane);
     }
     /* Products -> (S - LSE) log2(e). A bias may put S anywhere (-1e9 in every column of a masked row): bias - LSE comes
@@ -81,13 +86,15 @@ template <class C> struct attn_bias_part {
         typedef leaf_mma<T> mma;
         const T *from = (const T *)(smem + C::AT_P);
         float factor = l.p.scale * DEV_LOG2E;
-        DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
+        DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m) {
             float lse[LEAF_ACC_ROWS];
-            DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) lse[slot] = stats[S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
-            DEV_UNROLL for (int n = 0; n < S::NT; n += 2) {
+            DEV_UNROLL_FOR (int slot = 0; slot < LEAF_ACC_ROWS; ++slot)
+                lse[slot] = stats[S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
+            DEV_UNROLL_FOR (int n = 0; n < S::NT; n += 2) {
                 typename mma::a_frag words; /* an operand's fragment is two accumulators side by side */
-                mma::template load_a<false, tile>(words, from, S::row0(wave) + m * LEAF_MMA_M, S::col0(wave) + n * LEAF_MMA_N, lane);
-                DEV_UNROLL for (int i = 0; i < 2 * LEAF_ACC; ++i) {
+                mma::template load_a<false, tile>(words, from, S::row0(wave) + m * LEAF_MMA_M,
+                                                  S::col0(wave) + n * LEAF_MMA_N, lane);
+                DEV_UNROLL_FOR (int i = 0; i < 2 * LEAF_ACC; ++i) {
                     float &x = s.v[m][n + i / LEAF_ACC][i % LEAF_ACC];
                     float bias = dev_half_of(T(), words.r[i / 2], i % 2);
                     x = fmaf(x, factor, (bias - lse[i % LEAF_ACC / 2]) * DEV_LOG2E);
@@ -103,9 +110,10 @@ template <class S> struct attn_exp2_side {
     enum { COUNT = S::MT * S::NT, ROUNDED = 0 };
     dev_acc<S> &s;
     DEV_METHOD void step(int k, int steps) {
-        DEV_UNROLL for (int f = 0; f < COUNT; ++f)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
-                if (f >= COUNT * k / steps && f < COUNT * (k + 1) / steps) s.v[f / S::NT][f % S::NT][i] = dev_exp2_fast(s.v[f / S::NT][f % S::NT][i]);
+        DEV_UNROLL_FOR (int f = 0; f < COUNT; ++f)
+            DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i)
+                if (f >= COUNT * k / steps && f < COUNT * (k + 1) / steps)
+                    s.v[f / S::NT][f % S::NT][i] = dev_exp2_fast(s.v[f / S::NT][f % S::NT][i]);
     }
 };
 
@@ -131,7 +139,8 @@ template <class C> struct attn_bias_side {
     }
     /* No vector is cut by the end of the keys in use. */
     DEV_FN bool fits(const attn_bias_store<typename C::scores> &b) {
-        return (((uintptr_t)b.to | (uintptr_t)(b.stride * (int)sizeof(T))) & 15) == 0 && b.cols % C::scores::VECTOR == 0;
+        return (((uintptr_t)b.to | (uintptr_t)(b.stride * (int)sizeof(T))) & 15) == 0 &&
+               b.cols % C::scores::VECTOR == 0;
     }
     DEV_METHOD void put(int i) {
         if (i * copy::STEP < rows) dev_store_vector(to, held);
@@ -139,7 +148,7 @@ template <class C> struct attn_bias_side {
     }
     DEV_METHOD void step(int k, int steps) {
         static_assert(copy::STEP % 8 == 0, "the order of vectors repeats");
-        DEV_UNROLL for (int i = 0; i < COUNT; ++i)
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
             if (i >= COUNT * k / steps && i < COUNT * (k + 1) / steps) {
                 if (i) put(i - 1);
                 held = dev_load_vector(from + i * (int)(C::scores::STRIDE * copy::STEP));

@@ -22,29 +22,29 @@
 
 /* The tile of dBias, where the main loop writes it. */
 template <class C>
-DEV_FN attn_bias_store<typename C::scores> attn_bias_of(const attn_work_tile &u, const stw_attn_launch &l, int h, int block) {
+DEV_FN attn_bias_store<typename C::scores> attn_bias_of(const attn_work_tile &u, const stw_attn_launch &l, int h,
+                                                        int block) {
     const stw_bias_param &t = l.p.dbias;
-    attn_bias_store<typename C::scores> bias = {nullptr, t.query, l.p.dbias_dtype, 0, 0, (l.p.accumulate & STW_OUT_DBIAS) != 0};
+    attn_bias_store<typename C::scores> bias = {nullptr, t.query, l.p.dbias_dtype,
+                                                0,       0,       (l.p.accumulate & STW_OUT_DBIAS) != 0};
     bias.rows = (int)stw_clamp_i64(u.seq.q.used - (int64_t)block * C::BM, 0, C::BM);
     bias.cols = (int)stw_clamp_i64(u.seq.kv.used - u.j0, 0, C::BN);
-    bias.to = (char *)t.data + (u.b * t.batch + h * t.head + (int64_t)block * C::BM * t.query + u.j0) *
-                                   (bias.dtype == STW_F32 ? 4 : 2);
+    bias.to = (char *)t.data +
+              (u.b * t.batch + h * t.head + (int64_t)block * C::BM * t.query + u.j0) * (bias.dtype == STW_F32 ? 4 : 2);
     return bias;
 }
 
 /* dS' in shared memory is the tile: whole vectors to dBias. */
-template <class C>
-DEV_FN void attn_bias_write_tile(const attn_bias_store<typename C::scores> &b, const char *smem) {
+template <class C> DEV_FN void attn_bias_write_tile(const attn_bias_store<typename C::scores> &b, const char *smem) {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::scores, C::THREADS> copy;
     enum { VECTOR = C::scores::VECTOR };
     const T *tile = C::ds(smem).data;
     int row = copy::row((int)dev_thread()), col = copy::col((int)dev_thread());
-    bool vector =
-        (((uintptr_t)b.to | (uintptr_t)(b.stride * (int)sizeof(T))) & 15) == 0 && col + VECTOR <= b.cols;
+    bool vector = (((uintptr_t)b.to | (uintptr_t)(b.stride * (int)sizeof(T))) & 15) == 0 && col + VECTOR <= b.cols;
     T *to = (T *)(void *)b.to + row * b.stride + col;
     if (col >= b.cols) return;
-    DEV_ROLLED for (int i = 0; i < copy::COUNT; ++i, row += copy::STEP, to += copy::STEP * b.stride) {
+    DEV_ROLLED_FOR (int i = 0; i < copy::COUNT; ++i, row += copy::STEP, to += copy::STEP * b.stride) {
         if (row >= b.rows) return;
         dev_vector v = dev_load_vector(tile + C::scores::at(row, col));
         if (vector) dev_store_vector(to, v);
@@ -62,14 +62,14 @@ template <class C> struct attn_dq {
     float *to;
     int half;
     DEV_METHOD void add(int first, int end) {
-        DEV_UNROLL for (int f = 0; f < COUNT; ++f)
+        DEV_UNROLL_FOR (int f = 0; f < COUNT; ++f)
             if (f >= first && f < end) dev_add_acc<C::THREADS>(to, f, acc.v[f / S::NT][f % S::NT]);
     }
     DEV_METHOD void add_all() { add(0, COUNT); }
     /* Where sums may be subnormal. Slow. */
     DEV_METHOD void add_exact() {
-        DEV_UNROLL for (int f = 0; f < COUNT; ++f)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
+        DEV_UNROLL_FOR (int f = 0; f < COUNT; ++f)
+            DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i)
                 dev_add_exact(to + dev_sum_at(f, i, (int)dev_thread(), C::THREADS), acc.v[f / S::NT][f % S::NT][i]);
     }
     DEV_METHOD void step(int k, int steps) {
@@ -92,7 +92,8 @@ DEV_FN void attn_dq_ordered(attn_dq<C> &q, const stw_attn_launch &l, const attn_
                             bool subnormal) {
     uint32_t mine = (uint32_t)(u.block - stw_key_blocks(&u.seq, C::BM, C::BN, block).first);
     if (dev_thread() == 0 && !*l.unordered) /* with wrong cu_seqlens there may be no order: status_out tells */
-        while (dev_load_acquire(l.dq_semaphore + at) != mine) {}
+        while (dev_load_acquire(l.dq_semaphore + at) != mine) {
+        }
     dev_barrier();
     if (subnormal) q.add_exact();
     else q.add_all();
@@ -104,8 +105,8 @@ DEV_FN void attn_dq_ordered(attn_dq<C> &q, const stw_attn_launch &l, const attn_
 /* dQ, dV and dK one after the other, those that are asked for: deterministic mode, few outputs, subnormal numbers. */
 template <class C, int MODE, class Sums>
 DEV_FN void attn_bwd_gradients_apart(dev_acc<typename C::key_split> &dk, dev_acc<typename C::key_split> &dv,
-                                     const attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage, uint32_t at,
-                                     int block, bool subnormal, int wave, int lane) {
+                                     const attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage,
+                                     uint32_t at, int block, bool subnormal, int wave, int lane) {
     const stw_attn_params &p = l.p;
     const dev_smem_tile<typename C::rows> q = C::q(smem, stage), dout = C::dout(smem, stage);
     const dev_smem_tile<typename C::scores> pz = C::p(smem), ds = C::ds(smem);
@@ -177,13 +178,13 @@ DEV_FN void attn_bwd_store(const attn_work_tile &u, const stw_attn_launch &l, de
     if (to_dv && (p.outputs & STW_OUT_DV)) {
         bool add = (p.accumulate & STW_OUT_DV) || (drained && p.dv_dtype == STW_F32);
         attn_epilogue_store<C>(u, dv, p.dv, p.dtype, p.dv_dtype, add, (l.vectors & STW_VECTOR_DV) != 0,
-                           (int)p.head_dim_v, 1.0f, smem + C::AT_V, wave, lane);
+                               (int)p.head_dim_v, 1.0f, smem + C::AT_V, wave, lane);
         dv.clear();
     }
     if (to_dk && (p.outputs & STW_OUT_DK)) {
         bool add = (p.accumulate & STW_OUT_DK) || (drained && p.dk_dtype == STW_F32);
         attn_epilogue_store<C>(u, dk, p.dk, p.dtype, p.dk_dtype, add, (l.vectors & STW_VECTOR_DK) != 0,
-                           (int)p.head_dim_qk, p.scale, smem + C::AT_K, wave, lane);
+                               (int)p.head_dim_qk, p.scale, smem + C::AT_K, wave, lane);
         dk.clear();
     }
 }
@@ -194,8 +195,8 @@ DEV_FN void attn_bwd_store(const attn_work_tile &u, const stw_attn_launch &l, de
 
 /* A work tile's first loads: its keys and values, its first query block, and the bias of both. */
 template <class C, int MODE>
-DEV_FN void attn_bwd_begin(attn_scheduler<C> &scheduler, attn_bias_scheduler<C> &bias, attn_values<C> &values, attn_work_tile &u,
-                           const stw_attn_launch &l, char *smem, int stage, int wave, int lane) {
+DEV_FN void attn_bwd_begin(attn_scheduler<C> &scheduler, attn_bias_scheduler<C> &bias, attn_values<C> &values,
+                           attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage, int wave, int lane) {
     if (u.first >= u.end) return;
     scheduler = attn_scheduler<C>::begin(u, l);
     attn_load_keys<C>(u, l, u.kv_head, smem, scheduler.thread);
@@ -224,7 +225,8 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
     enum { QUEUES = LEAF_QUEUES, KEYS_DIRECT = attn_epilogue_direct<C>::yes };
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    attn_work_tile *work_tiles = (attn_work_tile *)(void *)(smem + C::AT_WORK_TILE); /* this one and the next, in turn */
+    attn_work_tile *work_tiles =
+        (attn_work_tile *)(void *)(smem + C::AT_WORK_TILE); /* this one and the next, in turn */
     if (dev_thread() == 0) dev_halves_init(C::step_end(smem), C::WARPS);
     if (MODE == ATTN_BIASED && dev_thread() == 0) dev_halves_init(C::weights_end(smem), C::WARPS);
     attn_work_tile_take_now(work_tiles[0], l, wave, lane);
@@ -234,15 +236,17 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
     attn_values<C> values;
     attn_scheduler<C> scheduler;
     attn_bias_scheduler<C> tile; /* ATTN_BIASED */
-    int now = 0, was = 0; /* the work tile of the next steps, and that whose sums dK and dV are */
+    int now = 0, was = 0;        /* the work tile of the next steps, and that whose sums dK and dV are */
     bool live = dev_uniform(work_tiles[0].live) != 0, more = false, summed = false;
     int stage = 0, steps = 0, step = 0;
     for (;;) {
         bool enters = live && !more;
-        if (KEYS_DIRECT && enters) attn_bwd_begin<C, MODE>(scheduler, tile, values, work_tiles[now], l, smem, stage, wave, lane);
+        if (KEYS_DIRECT && enters)
+            attn_bwd_begin<C, MODE>(scheduler, tile, values, work_tiles[now], l, smem, stage, wave, lane);
         if (summed)
-            attn_bwd_store<C>(work_tiles[was], l, dk, dv, smem, !more || p.dk_dtype == STW_F32, !more || p.dv_dtype == STW_F32,
-                              DRAINS && step > ATTN_DRAIN_STEPS(C), wave, dev_keep(lane));
+            attn_bwd_store<C>(work_tiles[was], l, dk, dv, smem, !more || p.dk_dtype == STW_F32,
+                              !more || p.dv_dtype == STW_F32, DRAINS && step > ATTN_DRAIN_STEPS(C), wave,
+                              dev_keep(lane));
         if (!live) return;
         if (!KEYS_DIRECT && enters) {
             dev_barrier();
@@ -275,18 +279,21 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             attn_ahead<C> ahead;
             if (C::STAGES == 2 && more) ahead.fetch(scheduler, l);
             auto dbias = [&]() { /* where dS goes, if its gradient is wanted */
-                attn_bias_store<typename C::scores> to = attn_bias_of<C>(u, l, h, block);
-                if (MODE == ATTN_BIASED) to.to = (char *)tile.dbias;
-                return to;
+                                 attn_bias_store<typename C::scores> to = attn_bias_of<C>(u, l, h, block);
+                                 if (MODE == ATTN_BIASED) to.to = (char *)tile.dbias;
+                                 return to;
             };
             /* S = Q K^T, P = exp(S - LSE), dP = dO V^T, dS = P (dP - D); the loads of the next step behind Q K^T */
-            attn_bwd_scores<C, MODE, bias_store>(u, l, smem, values, stage, h, block, inner, dbias, [&]() {
-                if (C::STAGES == 1) return;
-                if (steps) dev_halves_wait(C::step_end(smem), steps - 1); /* all have read the step before's rows */
-                if (!more) return;
-                ahead.place(scheduler, u, l, smem, stage ^ 1);
-                dev_copy_commit();
-            }, wave, lane);
+            attn_bwd_scores<C, MODE, bias_store>(
+                u, l, smem, values, stage, h, block, inner, dbias,
+                [&]() {
+                    if (C::STAGES == 1) return;
+                    if (steps) dev_halves_wait(C::step_end(smem), steps - 1); /* all have read the step before's rows */
+                    if (!more) return;
+                    ahead.place(scheduler, u, l, smem, stage ^ 1);
+                    dev_copy_commit();
+                },
+                wave, lane);
             dev_copy_wait(); /* the rows of the next step, */
             dev_barrier();   /* and P and dS of all waves  */
             if (MODE == ATTN_ALL && bias_store::from_tile(l)) attn_bias_write_tile<C>(dbias(), smem);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Scheduler of the main loop. A work tile is bn keys of one sequence and kv head. The first kernel lists what each key
- * block meets, the same for all heads: one thread of the main loop would take a microsecond for it while the others wait.
- * Of dense keys a work tile follows from its number by arithmetic. Of packed keys the list holds the key blocks that
- * there are, and their work tiles in order:
+ * block meets, the same for all heads: one thread of the main loop would take a microsecond for it while the others
+ * wait. Of dense keys a work tile follows from its number by arithmetic. Of packed keys the list holds the key blocks
+ * that there are, and their work tiles in order:
  *
  *     key_blocks   longest sequence | next | ... | shortest        each sequence's from the first to the last
  *     listed       its work tiles: some heads at a time go through its key blocks together
@@ -64,34 +64,34 @@ DEV_FN int attn_length_class(int64_t rows) {
     return ATTN_LENGTH_CLASSES - 1 - (rows < 1 ? 0 : half_octaves);
 }
 
-/* A sequence's `count` key blocks are entries `first` and on: the work tiles of entry `first + block`, to their places. */
+/* A sequence's `count` key blocks are entries `first` and on: the work tiles of entry `first + block`, to their places.
+ * */
 DEV_FN void attn_list_work_tiles(const stw_attn_launch &l, int64_t first, int64_t count, int64_t block, int64_t rows) {
     const int64_t heads = l.p.heads_kv, together = stw_smaller(heads, stw_heads_in_l2(heads, l.l2_rows, rows));
     const int64_t turn = l.vectors & STW_KEYS_DESCEND ? count - 1 - block : block;
     uint64_t *work_tiles = l.listed + 1 + first * heads;
-    DEV_ROLLED for (int64_t group = 0; group < heads; group += together) {
+    DEV_ROLLED_FOR (int64_t group = 0; group < heads; group += together) {
         const int64_t beside = stw_smaller(together, heads - group);
         uint64_t *to = work_tiles + group * count + turn * beside;
-        DEV_ROLLED for (int64_t h = 0; h < beside; ++h)
-            to[h] = (uint64_t)(first + block) << 32 | (uint64_t)(group + h);
+        DEV_ROLLED_FOR (int64_t h = 0; h < beside; ++h) to[h] = (uint64_t)(first + block) << 32 | (uint64_t)(group + h);
     }
 }
 
 /* One CTA. Wrong lengths may make more key blocks than there is room for; the rest is left out. */
 DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
-    uint64_t *const count_of = (uint64_t *)(void *)smem; /* key blocks of each class                        */
+    uint64_t *const count_of = (uint64_t *)(void *)smem;      /* key blocks of each class                        */
     uint64_t *const next_of = count_of + ATTN_LENGTH_CLASSES; /* where a class's next sequence begins in the list */
     attn_key_block *const list = (attn_key_block *)l.key_blocks;
     const int64_t most = l.listed_most, t = dev_thread(), threads = dev_threads();
     if (t < ATTN_LENGTH_CLASSES) count_of[t] = 0;
     dev_barrier();
-    DEV_ROLLED for (int64_t b = t; b < p.batch; b += threads)
+    DEV_ROLLED_FOR (int64_t b = t; b < p.batch; b += threads)
         dev_shared_fetch_add(count_of + attn_length_class(stw_seq_q(&p, b).rows),
                              (uint64_t)stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn));
     dev_barrier();
     uint64_t before = 0, all = 0;
-    DEV_ROLLED for (int c = 0; c < ATTN_LENGTH_CLASSES; ++c) {
+    DEV_ROLLED_FOR (int c = 0; c < ATTN_LENGTH_CLASSES; ++c) {
         if (c == t) before = all;
         all += count_of[c];
     }
@@ -99,17 +99,17 @@ DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
     if (t < ATTN_LENGTH_CLASSES) next_of[t] = before;
     if (t == 0) l.listed[0] = (uint64_t)(there * p.heads_kv);
     dev_barrier();
-    DEV_ROLLED for (int64_t b = t; b < p.batch; b += threads) {
+    DEV_ROLLED_FOR (int64_t b = t; b < p.batch; b += threads) {
         const int64_t count = stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn);
         uint64_t *const next = next_of + attn_length_class(stw_seq_q(&p, b).rows);
         const int64_t first = (int64_t)dev_shared_fetch_add(next, (uint64_t)count);
-        DEV_ROLLED for (int64_t block = 0; block < count && first + block < most; ++block) {
+        DEV_ROLLED_FOR (int64_t block = 0; block < count && first + block < most; ++block) {
             list[first + block].b = b;
             list[first + block].block = (int)block;
         }
     }
     dev_barrier();
-    DEV_ROLLED for (int64_t at = t; at < there; at += threads) {
+    DEV_ROLLED_FOR (int64_t at = t; at < there; at += threads) {
         const int64_t b = list[at].b, block = list[at].block, first = at - block;
         attn_list_key_block(l, at, b, block);
         const int64_t count = stw_smaller(stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn), most - first);

@@ -23,19 +23,21 @@ DEV_FN void attn_postprocess_sink(const stw_attn_launch &l, int64_t h) {
 }
 
 /* Tiles of registers side by side: whole vectors of 16-bit rows. */
-template <int G> DEV_FN void attn_postprocess_gathered(const stw_attn_launch &l, const float x[][LEAF_ACC], int64_t base, int row0,
-                                                  int col0, int used, int end, int lane) {
+template <int G>
+DEV_FN void attn_postprocess_gathered(const stw_attn_launch &l, const float x[][LEAF_ACC], int64_t base, int row0,
+                                      int col0, int used, int end, int lane) {
     const stw_attn_params &p = l.p;
     int col = col0 + leaf_gathered_col<G>(lane);
-    DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
+    DEV_UNROLL_FOR (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
         int row = row0 + leaf_slot_row(lane, slot), i = 2 * slot;
         uint32_t w[G];
-        DEV_UNROLL for (int g = 0; g < G; ++g) {
+        DEV_UNROLL_FOR (int g = 0; g < G; ++g) {
             float low = row < used ? x[g][i] * p.scale : 0.0f, high = row < used ? x[g][i + 1] * p.scale : 0.0f;
             w[g] = p.dq_dtype == STW_BF16 ? dev_pack_bf16(low, high) : dev_pack_f16(low, high);
         }
         leaf_gather<G>(w, lane);
-        if (row < end && col < (int)p.head_dim_qk) dev_store_words<G>((uint16_t *)p.dq.data + base + row * p.dq.seq + col, w);
+        if (row < end && col < (int)p.head_dim_qk)
+            dev_store_words<G>((uint16_t *)p.dq.data + base + row * p.dq.seq + col, w);
     }
 }
 
@@ -70,22 +72,26 @@ DEV_FN void attn_bwd_postprocess(const stw_attn_launch &l, char *smem) {
     bool gathers = LEAF_GATHERS && scores && p.dq_dtype != STW_F32 && across % AHEAD == 0;
     for (int first = turn * share; first < last; first += AHEAD) {
         float x[AHEAD][LEAF_ACC]; /* all loads first: the kernel is as fast as memory only with many bytes under way */
-        DEV_UNROLL for (int a = 0; a < AHEAD; ++a)
+        DEV_UNROLL_FOR (int a = 0; a < AHEAD; ++a)
             if (first + a < last) dev_load_acc(x[a], sums, first + a, t, threads);
         if (gathers) {
-            if constexpr (LEAF_GATHERS) attn_postprocess_gathered<AHEAD>(l, x, base, row0 + first / across * LEAF_MMA_M, col0 + first % across * LEAF_MMA_N, used, end, lane);
+            if constexpr (LEAF_GATHERS)
+                attn_postprocess_gathered<AHEAD>(l, x, base, row0 + first / across * LEAF_MMA_M,
+                                                 col0 + first % across * LEAF_MMA_N, used, end, lane);
             continue;
         }
-        DEV_UNROLL for (int a = 0; a < AHEAD; ++a) {
+        DEV_UNROLL_FOR (int a = 0; a < AHEAD; ++a) {
             int f = first + a, m = f / across * LEAF_MMA_M, n = f % across * LEAF_MMA_N;
             if (f >= last) break;
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+            DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) {
                 int row = row0 + m + leaf_slot_row(lane, leaf_acc_slot(i)), col = col0 + n + leaf_acc_col(lane, i);
                 if (row >= (add ? used : end) || col >= cols) continue;
                 int64_t at = base + row * p.dq.seq + col;
                 float y = row < used ? x[a][i] * p.scale : 0.0f;
                 if (!scores) dev_store_any(p.dq.data, at, p.dq_dtype, add ? ((const float *)p.dq.data)[at] + y : y);
-                else if (!(i & 1)) dev_store_any_pair(p.dq.data, at, p.dq_dtype, y, row < used ? x[a][i ^ LEAF_ACC_PAIRS] * p.scale : 0.0f);
+                else if (!(i & 1))
+                    dev_store_any_pair(p.dq.data, at, p.dq_dtype, y,
+                                       row < used ? x[a][i ^ LEAF_ACC_PAIRS] * p.scale : 0.0f);
             }
         }
     }

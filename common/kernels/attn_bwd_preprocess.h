@@ -36,9 +36,10 @@ DEV_FN void attn_check(const stw_attn_params &p, char *smem, uint32_t *unordered
     dev_barrier();
     int32_t bits = 0;
     for (int64_t b = dev_thread(); b < p.batch; b += dev_threads())
-        bits |= attn_check_side(b, p.cu_seqlens_q, p.used_q, p.q_offsets, p.max_seq_q, p.total_q, STW_DATA_CU_SEQLENS_Q, STW_DATA_USED_Q) |
-                attn_check_side(b, p.cu_seqlens_kv, p.used_kv, p.k_offsets, p.max_seq_kv, p.total_kv, STW_DATA_CU_SEQLENS_KV,
-                            STW_DATA_USED_KV);
+        bits |= attn_check_side(b, p.cu_seqlens_q, p.used_q, p.q_offsets, p.max_seq_q, p.total_q, STW_DATA_CU_SEQLENS_Q,
+                                STW_DATA_USED_Q) |
+                attn_check_side(b, p.cu_seqlens_kv, p.used_kv, p.k_offsets, p.max_seq_kv, p.total_kv,
+                                STW_DATA_CU_SEQLENS_KV, STW_DATA_USED_KV);
     if (bits) dev_or(found, bits);
     dev_barrier();
     if (dev_thread() == 0 && p.status_out) *p.status_out = *found;
@@ -59,7 +60,7 @@ struct attn_dot {
     }
     template <class T> DEV_METHOD void add(const dev_vector &dout, const dev_vector &out) {
         const T *x = (const T *)(const void *)&dout, *y = (const T *)(const void *)&out;
-        DEV_UNROLL for (int i = 0; i < 16 / (int)sizeof(T); ++i) add(dev_float(x[i]), dev_float(y[i]));
+        DEV_UNROLL_FOR (int i = 0; i < 16 / (int)sizeof(T); ++i) add(dev_float(x[i]), dev_float(y[i]));
     }
 };
 
@@ -70,8 +71,8 @@ struct attn_preprocess_tile {
     double sink[8]; /* of a wave */
     float most[8];
     int special;
-    int32_t found; /* attn_tile_of's */
-    int flushes; /* ATTN_ROWS_* of Q and, 8 times that, of dO */
+    int32_t found;           /* attn_tile_of's */
+    int flushes;             /* ATTN_ROWS_* of Q and, 8 times that, of dO */
     float delta[STW_BM_MAX]; /* rowsum(dO*O) of a row */
 };
 static_assert(sizeof(attn_preprocess_tile) <= STW_ROW_SMEM, "room for the unit");
@@ -100,21 +101,22 @@ template <class T, int LANES> DEV_FN float attn_preprocess_vectors(const stw_att
     const T *out = (const T *)p.out.data + dev_row(p.out, u.b, u.h, u.seq.q.first + i0 + group) + sub * VECTOR;
     float most = 0.0f;
     const dev_vector zero = {{0, 0, 0, 0}};
-    for (int r = group; r < (int)l.bm; r += ROWS * GROUPS, dout += ROWS * GROUPS * p.dout.seq, out += ROWS * GROUPS * p.out.seq) {
+    for (int r = group; r < (int)l.bm;
+         r += ROWS * GROUPS, dout += ROWS * GROUPS * p.dout.seq, out += ROWS * GROUPS * p.out.seq) {
         attn_dot d[ROWS];
-        DEV_UNROLL for (int k = 0; k < ROWS; ++k) d[k] = {0.0f, most};
+        DEV_UNROLL_FOR (int k = 0; k < ROWS; ++k) d[k] = {0.0f, most};
         for (int c = 0; c < cols; c += LANES * VECTOR) {
             dev_vector x[ROWS], y[ROWS];
-            DEV_UNROLL for (int k = 0; k < ROWS; ++k) {
+            DEV_UNROLL_FOR (int k = 0; k < ROWS; ++k) {
                 bool live = r + k * GROUPS >= low && r + k * GROUPS < end && c + sub * VECTOR < cols;
                 x[k] = y[k] = zero;
                 if (live) x[k] = dev_load_vector(dout + k * GROUPS * p.dout.seq + c);
                 if (live) y[k] = dev_load_vector(out + k * GROUPS * p.out.seq + c);
             }
-            DEV_UNROLL for (int k = 0; k < ROWS; ++k) d[k].template add<T>(x[k], y[k]);
+            DEV_UNROLL_FOR (int k = 0; k < ROWS; ++k) d[k].template add<T>(x[k], y[k]);
         }
-        DEV_UNROLL for (int k = 0; k < ROWS; ++k) {
-            DEV_UNROLL for (int mask = LANES / 2; mask > 0; mask /= 2) d[k].sum += dev_shuffle_xor(d[k].sum, mask);
+        DEV_UNROLL_FOR (int k = 0; k < ROWS; ++k) {
+            DEV_UNROLL_FOR (int mask = LANES / 2; mask > 0; mask /= 2) d[k].sum += dev_shuffle_xor(d[k].sum, mask);
             if (sub == 0 && r + k * GROUPS < (int)l.bm) u.delta[r + k * GROUPS] = d[k].sum;
             most = fmaxf(most, d[k].most);
         }
@@ -123,7 +125,8 @@ template <class T, int LANES> DEV_FN float attn_preprocess_vectors(const stw_att
 }
 
 /* Rows that are not whole vectors; dO alone where D is given. A wave a row. */
-template <class T> DEV_FN float attn_preprocess_elements(const stw_attn_launch &l, attn_preprocess_tile &u, bool given) {
+template <class T>
+DEV_FN float attn_preprocess_elements(const stw_attn_launch &l, attn_preprocess_tile &u, bool given) {
     const stw_attn_params &p = l.p;
     attn_dot d = {0.0f, 0.0f};
     for (int r = (int)(dev_thread() / DEV_WAVE); r < (int)l.bm; r += ATTN_ROW_THREADS / DEV_WAVE) {
@@ -157,25 +160,31 @@ DEV_FN void attn_zero_span(char *from, char *to, int element) {
     uintptr_t low = ((uintptr_t)from + 15) & ~(uintptr_t)15, high = (uintptr_t)to & ~(uintptr_t)15;
     char *first = low < high ? (char *)low : to, *end = low < high ? (char *)high : to;
     int lane = (int)dev_lane();
-    for (char *at = from + lane * element; at < first; at += DEV_WAVE * element) dev_store_any(at, 0, element == 4 ? 3u : 1u, 0.0f);
+    for (char *at = from + lane * element; at < first; at += DEV_WAVE * element)
+        dev_store_any(at, 0, element == 4 ? 3u : 1u, 0.0f);
     for (char *at = first + lane * 16; at < end; at += DEV_WAVE * 16) dev_store_vector(at, zero);
-    for (char *at = end + lane * element; at < to; at += DEV_WAVE * element) dev_store_any(at, 0, element == 4 ? 3u : 1u, 0.0f);
+    for (char *at = end + lane * element; at < to; at += DEV_WAVE * element)
+        dev_store_any(at, 0, element == 4 ? 3u : 1u, 0.0f);
 }
 
 /* holds elements that are subnormal; any but 0; one of at least `least` */
 enum { ATTN_ROWS_FLUSHED = 1, ATTN_ROWS_ANY = 2, ATTN_ROWS_COUNT = 4 };
 /* Where products may lose what is subnormal: this thread's part of a block's rows of Q or dO. Sixteen threads a row. */
 template <class T>
-DEV_FN int attn_preprocess_flushes(const stw_attn_launch &l, const attn_preprocess_tile &u, const stw_tensor_param &t, int cols,
-                              bool vectors, float least) {
+DEV_FN int attn_preprocess_flushes(const stw_attn_launch &l, const attn_preprocess_tile &u, const stw_tensor_param &t,
+                                   int cols, bool vectors, float least) {
     enum { LANES = 16 };
     int64_t i0 = u.block * l.bm;
-    int low = (int)stw_clamp_i64(u.seq.q_low - i0, 0, l.bm), end = (int)stw_clamp_i64(u.seq.q_end - i0, 0, l.bm), bits = 0;
+    int low = (int)stw_clamp_i64(u.seq.q_low - i0, 0, l.bm), end = (int)stw_clamp_i64(u.seq.q_end - i0, 0, l.bm),
+        bits = 0;
     const T *rows = (const T *)t.data + dev_row(t, u.b, u.h, u.seq.q.first + i0);
-    auto look = [&](uint32_t x) { /* one or two elements */
-        bits |= (x & 0x7fff7fffu ? ATTN_ROWS_ANY : 0) | (attn_word_flushed(x) ? ATTN_ROWS_FLUSHED : 0);
-        if (!(fabsf(dev_of_bits(x << 16)) < least && fabsf(dev_of_bits(x & 0xffff0000u)) < least)) bits |= ATTN_ROWS_COUNT;
-    };
+    auto look =
+        [&](uint32_t x) { /* one or two elements */
+                          bits |=
+                              (x & 0x7fff7fffu ? ATTN_ROWS_ANY : 0) | (attn_word_flushed(x) ? ATTN_ROWS_FLUSHED : 0);
+                          if (!(fabsf(dev_of_bits(x << 16)) < least && fabsf(dev_of_bits(x & 0xffff0000u)) < least))
+                              bits |= ATTN_ROWS_COUNT;
+        };
     for (int r = low + (int)dev_thread() / LANES; r < end; r += ATTN_ROW_THREADS / LANES) {
         const T *row = rows + r * t.seq;
         for (int c = (int)dev_thread() % LANES * (vectors ? 8 : 1); c < cols; c += LANES * (vectors ? 8 : 1)) {
@@ -184,7 +193,7 @@ DEV_FN int attn_preprocess_flushes(const stw_attn_launch &l, const attn_preproce
                 continue;
             }
             dev_vector x = dev_load_vector(row + c);
-            DEV_UNROLL for (int i = 0; i < 4; ++i) look(x.word[i]);
+            DEV_UNROLL_FOR (int i = 0; i < 4; ++i) look(x.word[i]);
         }
     }
     return bits;
@@ -208,8 +217,8 @@ DEV_FN void attn_zero_bias(const stw_attn_launch &l, const stw_attn_seq &seq, in
 
 /* A thread a row, when its dot product is known: the statistics, D for the caller, the row's part of dSink.
  * `most`: the largest |dO| or |D|. */
-DEV_FN double attn_preprocess_row(const stw_attn_launch &l, attn_preprocess_tile &u, float *stats, int r, float lse, float delta,
-                             float *most) {
+DEV_FN double attn_preprocess_row(const stw_attn_launch &l, attn_preprocess_tile &u, float *stats, int r, float lse,
+                                  float delta, float *most) {
     const stw_attn_params &p = l.p;
     int64_t i = u.block * l.bm + r;
     if (!(p.features & STW_FEAT_GIVEN_DELTA)) delta = u.delta[r] - delta;
@@ -276,8 +285,11 @@ template <class T> DEV_FN void attn_bwd_preprocess(const stw_attn_launch &l, cha
     }
     float *stats = l.stats + u.at * (2 * l.bm + STW_STATS_PAD), most = attn_preprocess_dots<T>(l, u);
     if constexpr (dev_flushes<T>::yes) {
-        int bits = attn_preprocess_flushes<T>(l, u, p.q, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0, ATTN_SUBNORMAL_KEYS) |
-                   attn_preprocess_flushes<T>(l, u, p.dout, (int)p.head_dim_v, (l.vectors & STW_VECTOR_DOUT) != 0, ATTN_SUBNORMAL_ROWS) << 3;
+        int bits = attn_preprocess_flushes<T>(l, u, p.q, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0,
+                                              ATTN_SUBNORMAL_KEYS) |
+                   attn_preprocess_flushes<T>(l, u, p.dout, (int)p.head_dim_v, (l.vectors & STW_VECTOR_DOUT) != 0,
+                                              ATTN_SUBNORMAL_ROWS)
+                       << 3;
         if (bits) dev_or(&u.flushes, bits);
     }
     dev_barrier();
@@ -299,8 +311,8 @@ template <class T> DEV_FN void attn_bwd_preprocess(const stw_attn_launch &l, cha
     bool subnormal = most > 0.0f && most < ATTN_SUBNORMAL_ROWS;
     if (dev_flushes<T>::yes) {
         int of_q = u.flushes & 7, of_dout = u.flushes >> 3;
-        subnormal = subnormal || ((of_q | of_dout) & ATTN_ROWS_FLUSHED) || (of_q & ~ATTN_ROWS_FLUSHED) == ATTN_ROWS_ANY ||
-               (of_dout & ~ATTN_ROWS_FLUSHED) == ATTN_ROWS_ANY;
+        subnormal = subnormal || ((of_q | of_dout) & ATTN_ROWS_FLUSHED) ||
+                    (of_q & ~ATTN_ROWS_FLUSHED) == ATTN_ROWS_ANY || (of_dout & ~ATTN_ROWS_FLUSHED) == ATTN_ROWS_ANY;
     }
     stats[2 * l.bm + 1] = subnormal ? 1.0f : 0.0f;
     if (p.outputs & STW_OUT_DSINK) l.sink[u.at] = sink;

@@ -15,14 +15,16 @@ struct attn_work_tile : attn_key_block {
     int live;               /* there is one; else none is left                  */
     int k_counts, v_counts; /* 1: not all elements are subnormal; see attn_bwd_subnormal.h */
 };
-static_assert(2 * sizeof(attn_work_tile) + 2 * sizeof(dev_two_halves) <= STW_WORK_TILE_BYTES, "room for this unit, the next, and the barriers behind them");
+static_assert(2 * sizeof(attn_work_tile) + 2 * sizeof(dev_two_halves) <= STW_WORK_TILE_BYTES,
+              "room for this unit, the next, and the barriers behind them");
 
 /* The first wave: from the place that its first lane has taken to the work tile, asynchronously. */
 DEV_FN void attn_work_tile_fetch(attn_work_tile &u, const stw_attn_launch &l, const attn_place &at, int lane) {
     const int64_t index = dev_shuffle(at.key_block, 0);
     bool live = dev_shuffle((uint32_t)at.live, 0) != 0;
     if (live && lane < (int)sizeof(attn_key_block) / 16)
-        dev_copy_vector((char *)&u + lane * 16, (const char *)l.key_blocks + index * (int)sizeof(attn_key_block) + lane * 16, true);
+        dev_copy_vector((char *)&u + lane * 16,
+                        (const char *)l.key_blocks + index * (int)sizeof(attn_key_block) + lane * 16, true);
     if (lane) return;
     u.kv_head = at.kv_head;
     u.live = live;
@@ -41,15 +43,15 @@ DEV_FN void attn_work_tile_take_now(attn_work_tile &u, const stw_attn_launch &l,
     dev_barrier();
 }
 
-/* The query block that is loaded next: `block` of head h. All but `thread` is the same for the whole CTA, and in registers
- * that a wave shares. */
+/* The query block that is loaded next: `block` of head h. All but `thread` is the same for the whole CTA, and in
+ * registers that a wave shares. */
 template <class C> struct attn_scheduler {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::rows, C::THREADS> copy;
-    const T *q, *dout;         /* row 0 of the block                                                   */
-    uint32_t at;               /* its number among all of the workspace (more would not fit any memory) */
+    const T *q, *dout; /* row 0 of the block                                                   */
+    uint32_t at;       /* its number among all of the workspace (more would not fit any memory) */
     int block, h;
-    int first, end, head_end;  /* blocks of a head, heads of the work tile                             */
+    int first, end, head_end; /* blocks of a head, heads of the work tile                             */
     int whole_first, whole_end, inner_first, inner_end;
     int thread;
 
@@ -73,7 +75,8 @@ template <class C> struct attn_scheduler {
         w.inner_end = dev_uniform(u.inner_end);
         enum { BOTH = STW_VECTOR_Q | STW_VECTOR_DOUT };
         const int64_t near = (INT64_C(1) << 31) / (C::BM * (int)sizeof(T));
-        if ((l.vectors & BOTH) != BOTH || p.q.seq >= near || p.dout.seq >= near || p.q.seq < 0 || p.dout.seq < 0) w.whole_end = 0;
+        if ((l.vectors & BOTH) != BOTH || p.q.seq >= near || p.dout.seq >= near || p.q.seq < 0 || p.dout.seq < 0)
+            w.whole_end = 0;
         w.thread = dev_keep((int)dev_thread());
         w.enter_head(u, l);
         return w;
@@ -99,7 +102,8 @@ template <class C> struct attn_scheduler {
     }
     DEV_METHOD void load(const attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage) const {
         const stw_attn_params &p = l.p;
-        T *to_q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES), *to_dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
+        T *to_q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES),
+          *to_dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
         if (copy::ASYNC && is_whole()) {
             if constexpr (copy::ASYNC != 0) {
                 copy::whole(to_q, q, p.q.seq, (int)p.head_dim_qk, thread);
@@ -119,7 +123,8 @@ template <class C> struct attn_scheduler {
 /* The next query block on its way. Asynchronous copies go at once to where they belong. */
 template <class C, bool ASYNC = attn_scheduler<C>::copy::ASYNC> struct attn_ahead {
     DEV_METHOD void fetch(const attn_scheduler<C> &, const stw_attn_launch &) {}
-    DEV_METHOD void place(const attn_scheduler<C> &w, const attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage) const {
+    DEV_METHOD void place(const attn_scheduler<C> &w, const attn_work_tile &u, const stw_attn_launch &l, char *smem,
+                          int stage) const {
         w.load(u, l, smem, stage);
     }
 };
@@ -135,8 +140,10 @@ template <class C> struct attn_ahead<C, false> {
         copy::fetch(q, w.q, l.p.q.seq, (int)l.p.head_dim_qk, w.thread);
         copy::fetch(dout, w.dout, l.p.dout.seq, (int)l.p.head_dim_v, w.thread);
     }
-    DEV_METHOD void place(const scheduler &w, const attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage) const {
-        T *to_q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES), *to_dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
+    DEV_METHOD void place(const scheduler &w, const attn_work_tile &u, const stw_attn_launch &l, char *smem,
+                          int stage) const {
+        T *to_q = (T *)(smem + C::AT_Q + stage * C::rows::BYTES),
+          *to_dout = (T *)(smem + C::AT_DOUT + stage * C::rows::BYTES);
         if (KEPT && w.is_whole() && !copy::any_nonfinite(q) && !copy::any_nonfinite(dout)) {
             copy::put(to_q, q, w.thread);
             copy::put(to_dout, dout, w.thread);
@@ -145,7 +152,8 @@ template <class C> struct attn_ahead<C, false> {
     }
 };
 
-template <class C> DEV_FN void attn_load_keys(const attn_work_tile &u, const stw_attn_launch &l, int kv_head, char *smem, int thread) {
+template <class C>
+DEV_FN void attn_load_keys(const attn_work_tile &u, const stw_attn_launch &l, int kv_head, char *smem, int thread) {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::keys, C::THREADS> copy;
     const stw_attn_params &p = l.p;

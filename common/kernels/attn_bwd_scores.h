@@ -34,12 +34,12 @@ template <class C, class S = typename C::score_split>
 DEV_FN void attn_store_scores(dev_smem_tile<typename C::scores> tile, const dev_acc<S> &acc, int wave, int lane) {
     if constexpr (C::scores::TERMS != 1) {
         leaf_mma<typename C::T>::template store_all<typename C::scores>(tile.data, S::row0(wave), S::col0(wave), acc.v,
-                                                                       lane);
+                                                                        lane);
     } else {
-        DEV_UNROLL for (int m = 0; m < S::MT; ++m)
-            DEV_UNROLL for (int n = 0; n < S::NT; ++n)
+        DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m)
+            DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
                 leaf_store_acc<typename C::scores>(tile.data, S::row0(wave) + m * LEAF_MMA_M,
-                                                  S::col0(wave) + n * LEAF_MMA_N, acc.v[m][n], lane);
+                                                   S::col0(wave) + n * LEAF_MMA_N, acc.v[m][n], lane);
     }
 }
 

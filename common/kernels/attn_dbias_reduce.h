@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * dBias of a bias that is broadcast over batch, heads, queries or keys. A CTA owns a tile of the gradient, goes through
- * everything that adds to it in a fixed order and makes S and dP there once more: no temporary of the attention matrix's
- * size, no atomics, the same bits every time. Runs after the first kernel. */
+ * everything that adds to it in a fixed order and makes S and dP there once more: no temporary of the attention
+ * matrix's size, no atomics, the same bits every time. Runs after the first kernel. */
 #ifndef STW_COMMON_KERNELS_ATTN_DBIAS_REDUCE_H
 #define STW_COMMON_KERNELS_ATTN_DBIAS_REDUCE_H
 
@@ -34,17 +34,17 @@ struct attn_bias_task {
 };
 
 /* Q, dO and statistics of query block `block`; the blocks of the statistics are larger. */
-template <class C> DEV_FN void attn_bias_load_queries(const attn_work_tile &u, const stw_attn_launch &l, char *smem, int h,
-                                                      int block) {
+template <class C>
+DEV_FN void attn_bias_load_queries(const attn_work_tile &u, const stw_attn_launch &l, char *smem, int h, int block) {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::rows, C::THREADS> copy;
     const stw_attn_params &p = l.p;
     int64_t i0 = (int64_t)block * C::BM;
     int t = (int)dev_thread();
-    copy::part((T *)(smem + C::AT_Q), (const T *)p.q.data + dev_row(p.q, u.b, h, u.seq.q.first), p.q.seq, i0, u.seq.q_low,
-               u.seq.q_end, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0, t);
-    copy::part((T *)(smem + C::AT_DOUT), (const T *)p.dout.data + dev_row(p.dout, u.b, h, u.seq.q.first), p.dout.seq, i0,
-               u.seq.q_low, u.seq.q_end, (int)p.head_dim_v, (l.vectors & STW_VECTOR_DOUT) != 0, t);
+    copy::part((T *)(smem + C::AT_Q), (const T *)p.q.data + dev_row(p.q, u.b, h, u.seq.q.first), p.q.seq, i0,
+               u.seq.q_low, u.seq.q_end, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0, t);
+    copy::part((T *)(smem + C::AT_DOUT), (const T *)p.dout.data + dev_row(p.dout, u.b, h, u.seq.q.first), p.dout.seq,
+               i0, u.seq.q_low, u.seq.q_end, (int)p.head_dim_v, (l.vectors & STW_VECTOR_DOUT) != 0, t);
     int larger = (int)l.bm / C::BM, first = block % larger * C::BM;
     float *stats = (float *)(smem + C::AT_STATS);
     const float *from = l.stats + (h * l.q_blocks + u.seq.q_block + block / larger) * (2 * l.bm + STW_STATS_PAD);
@@ -56,12 +56,14 @@ template <class C> DEV_FN void attn_bias_load_queries(const attn_work_tile &u, c
 /* Whether products with these keys may lose something: u.k_counts, u.v_counts after the next barrier. */
 template <class C> DEV_FN void attn_bias_mark_keys(attn_work_tile &u, const char *smem) {
     typedef typename C::T T;
-    if constexpr (dev_flushes<T>::yes) attn_mark_keys<typename C::keys, C::THREADS>(u, (const T *)(smem + C::AT_K), (const T *)(smem + C::AT_V));
+    if constexpr (dev_flushes<T>::yes)
+        attn_mark_keys<typename C::keys, C::THREADS>(u, (const T *)(smem + C::AT_K), (const T *)(smem + C::AT_V));
 }
 
-template <class C> DEV_FN void attn_bias_add_head(attn_work_tile &u, const stw_attn_launch &l, char *smem, int h,
-                                                  stw_range rows, attn_bias_sum<typename C::score_split> &sum,
-                                                  attn_values<C> &values, bool load_keys, int wave, int lane) {
+template <class C>
+DEV_FN void attn_bias_add_head(attn_work_tile &u, const stw_attn_launch &l, char *smem, int h, stw_range rows,
+                               attn_bias_sum<typename C::score_split> &sum, attn_values<C> &values, bool load_keys,
+                               int wave, int lane) {
     for (int block = (int)rows.first; block < (int)rows.end; ++block) {
         dev_barrier();
         if (load_keys) attn_load_keys<C>(u, l, u.kv_head, smem, (int)dev_thread());
@@ -83,20 +85,21 @@ template <class C> DEV_FN void attn_bias_add_head(attn_work_tile &u, const stw_a
         }
         load_keys = false;
         auto taker = [&]() -> attn_bias_sum<typename C::score_split> & { return sum; };
-        attn_bwd_scores<C, ATTN_ALL, attn_bias_sum<typename C::score_split>>(u, l, smem, values, 0, h, block, false, taker,
-                                                                            []() {}, wave, lane);
+        attn_bwd_scores<C, ATTN_ALL, attn_bias_sum<typename C::score_split>>(
+            u, l, smem, values, 0, h, block, false, taker, []() {}, wave, lane);
     }
 }
 
 /* The sums go through shared memory: folded where the bias has one row or one key, then written. */
-template <class C> DEV_FN void attn_bias_write(const stw_attn_launch &l, const attn_bias_task &k, float *tile,
-                                               const dev_acc<typename C::score_split> &sum, int wave, int lane) {
+template <class C>
+DEV_FN void attn_bias_write(const stw_attn_launch &l, const attn_bias_task &k, float *tile,
+                            const dev_acc<typename C::score_split> &sum, int wave, int lane) {
     typedef typename C::score_split S;
     const stw_bias_param &t = l.p.dbias;
     dev_barrier();
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+    DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m)
+        DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
+            DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) {
                 int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i));
                 tile[row * C::BN + S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i)] = sum.v[m][n][i];
             }
@@ -105,7 +108,8 @@ template <class C> DEV_FN void attn_bias_write(const stw_attn_launch &l, const a
     int rows = t.query ? (int)stw_smaller(C::BM, l.p.max_seq_q - i0) : 1;
     int cols = t.key ? (int)stw_smaller(C::BN, l.p.max_seq_kv - j0) : 1;
     int fold_rows = t.query ? 1 : C::BM, fold_cols = t.key ? 1 : C::BN;
-    int64_t base = (t.batch ? k.batch.first * t.batch : 0) + (t.head ? k.heads.first * t.head : 0) + i0 * t.query + j0 * t.key;
+    int64_t base =
+        (t.batch ? k.batch.first * t.batch : 0) + (t.head ? k.heads.first * t.head : 0) + i0 * t.query + j0 * t.key;
     for (int e = (int)dev_thread(); e < rows * cols; e += C::THREADS) {
         int row = e / cols, col = e % cols;
         float x = tile[row * C::BN + col];
@@ -116,7 +120,8 @@ template <class C> DEV_FN void attn_bias_write(const stw_attn_launch &l, const a
             x = (float)total;
         }
         int64_t at = base + row * t.query + col * t.key;
-        dev_store_any(t.data, at, l.p.dbias_dtype, l.p.accumulate & STW_OUT_DBIAS ? ((const float *)t.data)[at] + x : x);
+        dev_store_any(t.data, at, l.p.dbias_dtype,
+                      l.p.accumulate & STW_OUT_DBIAS ? ((const float *)t.data)[at] + x : x);
     }
 }
 

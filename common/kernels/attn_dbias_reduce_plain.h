@@ -9,7 +9,15 @@
 
 template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct attn_dbias_config {
     typedef T_ T;
-    enum { HD = HD_, BM = BM_, BN = BN_, WARPS = WARPS_, THREADS = WARPS_ * DEV_WAVE, STAGES = STAGES_, WORK_TILES = STW_DBIAS_PLAIN_WORK_TILES };
+    enum {
+        HD = HD_,
+        BM = BM_,
+        BN = BN_,
+        WARPS = WARPS_,
+        THREADS = WARPS_ * DEV_WAVE,
+        STAGES = STAGES_,
+        WORK_TILES = STW_DBIAS_PLAIN_WORK_TILES
+    };
     typedef dev_tile<T, BM, HD> rows;
     typedef dev_tile<T, BN, HD> keys;
     typedef dev_tile<T, BM, BN> scores;
@@ -57,49 +65,57 @@ template <class C> struct attn_dbias_scheduler {
 };
 
 /* dS of one tile, added to the sums. */
-template <class C> DEV_FN void attn_dbias_tile(dev_acc<typename C::score_split> &sum, const attn_work_tile &u, const stw_attn_launch &l,
-                                              const char *smem, const char *stage, int block, int wave, int lane) {
+template <class C>
+DEV_FN void attn_dbias_tile(dev_acc<typename C::score_split> &sum, const attn_work_tile &u, const stw_attn_launch &l,
+                            const char *smem, const char *stage, int block, int wave, int lane) {
     typedef typename C::T T;
     typedef typename C::score_split S;
     const float *stats = (const float *)(stage + C::AT_STATS);
     dev_acc<S> s, dp;
     dev_acc<S>::clear(s);
     dev_acc<S>::clear(dp);
-    dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(s, (const T *)(stage + C::AT_Q), (const T *)(stage + C::AT_K), wave, lane);
+    dev_multiply<false, false, C::HD, S, typename C::rows, typename C::keys>(s, (const T *)(stage + C::AT_Q),
+                                                                             (const T *)(stage + C::AT_K), wave, lane);
     attn_bias_part<C>::add(s, l, stats, smem, wave, lane);
     attn_exp2_side<S> exponentials = {s};
-    dev_multiply_overlap<false, false, C::HD, S, typename C::rows, typename C::keys>(dp, (const T *)(stage + C::AT_DOUT), (const T *)(stage + C::AT_V),
-                                                                                    exponentials, wave, lane);
+    dev_multiply_overlap<false, false, C::HD, S, typename C::rows, typename C::keys>(
+        dp, (const T *)(stage + C::AT_DOUT), (const T *)(stage + C::AT_V), exponentials, wave, lane);
     dev_mask mask = dev_mask::of(u.seq, (int64_t)block * C::BM, u.j0, C::BM, C::BN);
     bool inner = mask.rows == C::BM && mask.cols == C::BN && mask.low <= 1 - C::BM && mask.high >= C::BN - 1;
     attn_dropout<S> keep;
     attn_dropout<S>::all(keep);
-    if (!inner || stats[2 * C::BM] != 0.0f) attn_scores_to_ds<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
+    if (!inner || stats[2 * C::BM] != 0.0f)
+        attn_scores_to_ds<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
     else attn_scores_to_ds<C, false, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) sum.v[m][n][i] += dp.v[m][n][i];
+    DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m)
+        DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
+            DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) sum.v[m][n][i] += dp.v[m][n][i];
 }
 
 /* The sums to a dBias of whole vectors, from registers; false: it is not such a one. */
-template <class C> DEV_FN bool attn_dbias_store(const stw_attn_launch &l, const attn_bias_task &k, const dev_acc<typename C::score_split> &sum,
-                                               int wave, int lane) {
+template <class C>
+DEV_FN bool attn_dbias_store(const stw_attn_launch &l, const attn_bias_task &k,
+                             const dev_acc<typename C::score_split> &sum, int wave, int lane) {
     typedef typename C::score_split S;
     typedef typename C::T T;
     enum { G = 4 };
     static_assert(LEAF_GATHERS && S::NT % G == 0, "tiles of registers go together");
     const stw_bias_param &t = l.p.dbias;
     int64_t i0 = k.rows.first * C::BM, j0 = k.keys.first * C::BN;
-    T *to = (T *)t.data + (t.batch ? k.batch.first * t.batch : 0) + (t.head ? k.heads.first * t.head : 0) + i0 * t.query + j0;
-    if (!t.query || t.key != 1 || j0 + (int)C::BN > l.p.max_seq_kv || (((uintptr_t)to | (uintptr_t)(t.query * (int)sizeof(T))) & 15)) return false;
+    T *to = (T *)t.data + (t.batch ? k.batch.first * t.batch : 0) + (t.head ? k.heads.first * t.head : 0) +
+            i0 * t.query + j0;
+    if (!t.query || t.key != 1 || j0 + (int)C::BN > l.p.max_seq_kv ||
+        (((uintptr_t)to | (uintptr_t)(t.query * (int)sizeof(T))) & 15))
+        return false;
     int rows = (int)stw_smaller(C::BM, l.p.max_seq_q - i0);
     to += S::col0(wave) + leaf_gathered_col<G>(lane);
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
-        DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
+    DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m)
+        DEV_UNROLL_FOR (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
             int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot);
-            DEV_UNROLL for (int n = 0; n < S::NT; n += G) {
+            DEV_UNROLL_FOR (int n = 0; n < S::NT; n += G) {
                 uint32_t w[G];
-                DEV_UNROLL for (int g = 0; g < G; ++g) w[g] = dev_pack(T(), sum.v[m][n + g][2 * slot], sum.v[m][n + g][2 * slot + 1]);
+                DEV_UNROLL_FOR (int g = 0; g < G; ++g)
+                    w[g] = dev_pack(T(), sum.v[m][n + g][2 * slot], sum.v[m][n + g][2 * slot + 1]);
                 leaf_gather<G>(w, lane);
                 if (row < rows) dev_store_words<G>(to + row * t.query + n * LEAF_MMA_N, w);
             }
@@ -108,7 +124,9 @@ template <class C> DEV_FN bool attn_dbias_store(const stw_attn_launch &l, const 
 }
 
 /* Work tiles `first` and following of a task, a thread each: sequences, and for each its key blocks. */
-template <class C> DEV_FN void attn_dbias_list(attn_work_tile *work_tiles, const stw_attn_launch &l, const attn_bias_task &k, int64_t first, int count) {
+template <class C>
+DEV_FN void attn_dbias_list(attn_work_tile *work_tiles, const stw_attn_launch &l, const attn_bias_task &k,
+                            int64_t first, int count) {
     int t = (int)dev_thread();
     if (t >= count) return;
     attn_work_tile &u = work_tiles[t];
@@ -132,14 +150,23 @@ template <class C> DEV_FN void attn_dbias_reduce_plain(const stw_attn_launch &l,
     attn_work_tile *work_tiles = (attn_work_tile *)(void *)(smem + C::AT_WORK_TILES);
     const stw_bias_param &t = p.bias;
     int64_t i0 = k.rows.first * C::BM, j0 = k.keys.first * C::BN;
-    attn_bias_part<C>::copy((T *)(smem + C::AT_P), (const T *)t.data + k.batch.first * t.batch + k.heads.first * t.head + i0 * t.query + j0 * t.key,
+    attn_bias_part<C>::copy((T *)(smem + C::AT_P),
+                            (const T *)t.data + k.batch.first * t.batch + k.heads.first * t.head + i0 * t.query +
+                                j0 * t.key,
                             t.query, t.key, t.query ? (int)stw_smaller(C::BM, p.max_seq_q - i0) : (int)C::BM,
                             t.key ? (int)stw_smaller(C::BN, p.max_seq_kv - j0) : (int)C::BN, wave, lane);
     dev_acc<S> sum;
     dev_acc<S>::clear(sum);
     int64_t total = (k.batch.end - k.batch.first) * (k.keys.end - k.keys.first);
     for (int64_t first = 0; first < total; first += C::WORK_TILES) {
-        attn_dbias_scheduler<C> scheduler = {work_tiles, (int)stw_smaller(C::WORK_TILES, total - first), 0, (int)k.heads.first, 0, (int)k.heads.first, (int)k.heads.end, false};
+        attn_dbias_scheduler<C> scheduler = {work_tiles,
+                                             (int)stw_smaller(C::WORK_TILES, total - first),
+                                             0,
+                                             (int)k.heads.first,
+                                             0,
+                                             (int)k.heads.first,
+                                             (int)k.heads.end,
+                                             false};
         dev_barrier();
         attn_dbias_list<C>(work_tiles, l, k, first, scheduler.count);
         dev_barrier();
@@ -152,7 +179,8 @@ template <class C> DEV_FN void attn_dbias_reduce_plain(const stw_attn_launch &l,
             attn_dbias_scheduler<C>::next(scheduler);
             dev_copy_wait();
             dev_barrier(); /* arrived; and nobody reads the other stage any more */
-            if (C::STAGES == 2 && scheduler.live) attn_dbias_scheduler<C>::load(scheduler, l, smem + (stage ^ 1) * (int)C::STAGE);
+            if (C::STAGES == 2 && scheduler.live)
+                attn_dbias_scheduler<C>::load(scheduler, l, smem + (stage ^ 1) * (int)C::STAGE);
             attn_dbias_tile<C>(sum, work_tiles[work_tile], l, smem, smem + stage * (int)C::STAGE, block, wave, lane);
             if (C::STAGES == 2) {
                 stage ^= 1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Dropout's decisions for a wave's part of a tile, as bits in registers. A Philox call decides several elements. Where
- * the tile lies on the map's grid no call is made twice: lanes that share a call's elements share the calls and exchange
- * bits. common/philox.h says what the bits are. */
+ * the tile lies on the map's grid no call is made twice: lanes that share a call's elements share the calls and
+ * exchange bits. common/philox.h says what the bits are. */
 #ifndef STW_COMMON_KERNELS_ATTN_DROPOUT_H
 #define STW_COMMON_KERNELS_ATTN_DROPOUT_H
 
@@ -14,7 +14,7 @@ template <class S> struct attn_dropout {
     uint32_t word[WORDS];
     DEV_METHOD bool at(int e) const { return (word[e / 32] & (1u << e % 32)) != 0; }
     DEV_METHOD void all() {
-        DEV_UNROLL for (int w = 0; w < WORDS; ++w) word[w] = ~0u;
+        DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w) word[w] = ~0u;
     }
     DEV_FN void all(attn_dropout &k) { k.all(); }
 };
@@ -30,8 +30,8 @@ template <class S> struct attn_dropout_philox {
     DEV_FN bool fits(const stw_attn_params &p, const stw_dropout_stream &stream, int64_t i0) {
         return p.dropout_map == STW_DROPOUT_PHILOX && ((i0 + stream.q_offset) & 3) == 0;
     }
-    DEV_FN attn_dropout_philox of(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0, int wave,
-                               int lane) {
+    DEV_FN attn_dropout_philox of(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0,
+                                  int wave, int lane) {
         attn_dropout_philox k;
         int mine = leaf_row_of_four(lane);
         k.row = (uint32_t)((uint64_t)(i0 + s.q_offset + S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(mine))) >> 2);
@@ -41,28 +41,31 @@ template <class S> struct attn_dropout_philox {
         k.key0 = (uint32_t)dev_uniform((int)s.seed);
         k.key1 = (uint32_t)dev_uniform((int)((uint32_t)(s.seed >> 32) ^ (uint32_t)(s.offset >> 32)));
         k.threshold = p.dropout_threshold;
-        DEV_UNROLL for (int w = 0; w < WORDS; ++w) k.nibble[w] = 0;
+        DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w) k.nibble[w] = 0;
         return k;
     }
     DEV_METHOD uint32_t call(int m, int n) const {
-        stw_philox_words w = stw_philox4x32(10, row + m * (LEAF_MMA_M / 4), col + n * LEAF_MMA_N, head, offset, key0, key1);
+        stw_philox_words w =
+            stw_philox4x32(10, row + m * (LEAF_MMA_M / 4), col + n * LEAF_MMA_N, head, offset, key0, key1);
         uint32_t bits = 0;
-        DEV_UNROLL for (int i = 0; i < 4; ++i) bits |= w.word[i] >= threshold ? 1u << i : 0u;
+        DEV_UNROLL_FOR (int i = 0; i < 4; ++i) bits |= w.word[i] >= threshold ? 1u << i : 0u;
         return bits;
     }
     DEV_METHOD void step(int k, int steps) {
-        DEV_UNROLL for (int f = 0; f < COUNT; ++f)
-            if (f >= COUNT * k / steps && f < COUNT * (k + 1) / steps) nibble[f / 8] |= call(f / S::NT, f % S::NT) << f % 8 * 4;
+        DEV_UNROLL_FOR (int f = 0; f < COUNT; ++f)
+            if (f >= COUNT * k / steps && f < COUNT * (k + 1) / steps)
+                nibble[f / 8] |= call(f / S::NT, f % S::NT) << f % 8 * 4;
     }
     DEV_METHOD void every() {
-        DEV_UNROLL for (int w = 0; w < WORDS; ++w)
-            DEV_UNROLL_2 for (int f = w * 8; f < COUNT && f < w * 8 + 8; ++f) nibble[w] |= call(f / S::NT, f % S::NT) << f % 8 * 4;
+        DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w)
+            DEV_UNROLL_2_FOR (int f = w * 8; f < COUNT && f < w * 8 + 8; ++f)
+                nibble[w] |= call(f / S::NT, f % S::NT) << f % 8 * 4;
     }
     DEV_METHOD void give(attn_dropout<S> &to, int lane) const {
         int mine = leaf_row_of_four(lane);
-        DEV_UNROLL for (int w = 0; w < WORDS; ++w) {
+        DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w) {
             to.word[w] = LEAF_FOUR_LANES == 1 ? nibble[w] : 0;
-            DEV_UNROLL for (int i = 0; i < 4; ++i) /* calls of the lane with row i */
+            DEV_UNROLL_FOR (int i = 0; i < 4; ++i) /* calls of the lane with row i */
                 if (LEAF_FOUR_LANES != 1)
                     to.word[w] |= (dev_shuffle(nibble[w], leaf_lane_of_four(lane, i)) >> mine & 0x11111111u) << i;
         }
@@ -71,23 +74,27 @@ template <class S> struct attn_dropout_philox {
 
 /* FlashAttention-2's map was made from these fragments: a call's sixteen bytes are a lane's elements in sixteen rows
  * and 32 columns. The tile's corner lies on that grid. */
-template <class S> DEV_FN void attn_dropout_flash2(attn_dropout<S> &k, const stw_attn_params &p, const stw_dropout_stream &s,
-                                                int64_t i0, int64_t j0, int wave, int lane) {
+template <class S>
+DEV_FN void attn_dropout_flash2(attn_dropout<S> &k, const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0,
+                                int64_t j0, int wave, int lane) {
     uint64_t subsequence = s.offset + s.head * 32u + (uint32_t)lane;
     uint32_t key0 = (uint32_t)dev_uniform((int)s.seed), key1 = (uint32_t)dev_uniform((int)(s.seed >> 32));
     int c0 = S::col0(wave);
-    DEV_UNROLL for (int w = 0; w < attn_dropout<S>::WORDS; ++w) k.word[w] = 0;
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
+    DEV_UNROLL_FOR (int w = 0; w < attn_dropout<S>::WORDS; ++w) k.word[w] = 0;
+    DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m) {
         stw_philox_words words = {{0, 0, 0, 0}};
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n) {
+        DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n) {
             int col = c0 + n * LEAF_MMA_N, f = m * S::NT + n;
             if (n == 0 || col % 32 == 0)
                 words = stw_philox4x32(7, (uint32_t)subsequence, (uint32_t)(subsequence >> 32),
                                        (uint32_t)((uint64_t)(i0 + S::row0(wave) + m * LEAF_MMA_M) >> 4),
                                        (uint32_t)((uint64_t)(j0 + col) >> 5), key0, key1);
             int quarter = col / 8 % 4;
-            uint32_t bytes = quarter == 0 ? words.word[0] : quarter == 1 ? words.word[1] : quarter == 2 ? words.word[2] : words.word[3];
-            DEV_UNROLL for (int i = 0; i < 4; ++i)
+            uint32_t bytes = quarter == 0   ? words.word[0]
+                             : quarter == 1 ? words.word[1]
+                             : quarter == 2 ? words.word[2]
+                                            : words.word[3];
+            DEV_UNROLL_FOR (int i = 0; i < 4; ++i)
                 k.word[f / 8] |= (bytes >> (8 * i) & 0xFFu) <= p.dropout_byte ? 1u << (f % 8 * 4 + i) : 0u;
         }
     }
@@ -95,18 +102,22 @@ template <class S> DEV_FN void attn_dropout_flash2(attn_dropout<S> &k, const stw
 
 /* The memory-efficient kernels' map: a call decides four consecutive keys of a row, which two neighbouring lanes hold;
  * each lane makes the calls of one of its two rows. Rows begin at multiples of four. */
-template <class S> DEV_FN void attn_dropout_mem_eff(attn_dropout<S> &k, const stw_attn_params &p, const stw_dropout_stream &s,
-                                                 int64_t i0, int64_t j0, int wave, int lane) {
+template <class S>
+DEV_FN void attn_dropout_mem_eff(attn_dropout<S> &k, const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0,
+                                 int64_t j0, int wave, int lane) {
     int mine = lane & 1;
     uint32_t key0 = (uint32_t)dev_uniform((int)s.seed), key1 = (uint32_t)dev_uniform((int)(s.seed >> 32));
     uint64_t row = (uint64_t)(i0 + S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(2 * mine)));
     uint64_t first = s.base + row * s.row_stride + (uint64_t)(j0 + S::col0(wave) + (leaf_acc_col(lane, 0) & ~3));
-    DEV_UNROLL for (int w = 0; w < attn_dropout<S>::WORDS; ++w) {
+    DEV_UNROLL_FOR (int w = 0; w < attn_dropout<S>::WORDS; ++w) {
         uint32_t own = 0;
-        DEV_UNROLL_2 for (int f = w * 8; f < attn_dropout<S>::COUNT && f < w * 8 + 8; ++f) {
-            uint64_t counter = (first + (uint64_t)(f / S::NT * LEAF_MMA_M) * s.row_stride + (uint64_t)(f % S::NT * LEAF_MMA_N)) >> 2;
-            stw_philox_words words = stw_philox4x32(10, (uint32_t)counter, (uint32_t)(counter >> 32), 0u, 0u, key0, key1);
-            DEV_UNROLL for (int i = 0; i < 4; ++i) own |= words.word[i] >= p.dropout_threshold ? 1u << (f % 8 * 4 + i) : 0u;
+        DEV_UNROLL_2_FOR (int f = w * 8; f < attn_dropout<S>::COUNT && f < w * 8 + 8; ++f) {
+            uint64_t counter =
+                (first + (uint64_t)(f / S::NT * LEAF_MMA_M) * s.row_stride + (uint64_t)(f % S::NT * LEAF_MMA_N)) >> 2;
+            stw_philox_words words =
+                stw_philox4x32(10, (uint32_t)counter, (uint32_t)(counter >> 32), 0u, 0u, key0, key1);
+            DEV_UNROLL_FOR (int i = 0; i < 4; ++i)
+                own |= words.word[i] >= p.dropout_threshold ? 1u << (f % 8 * 4 + i) : 0u;
         }
         uint32_t other = dev_shuffle(own, lane ^ 1), upper = mine ? other : own, lower = mine ? own : other;
         k.word[w] = (upper >> (2 * mine) & 0x33333333u) | (lower >> (2 * mine) & 0x33333333u) << 2;
@@ -114,8 +125,9 @@ template <class S> DEV_FN void attn_dropout_mem_eff(attn_dropout<S> &k, const st
 }
 
 /* Any map, any position. */
-template <class S> DEV_FN void attn_dropout_fill(attn_dropout<S> &k, const stw_attn_params &p, const stw_dropout_stream &stream,
-                                              const dev_mask &mask, int64_t i0, int64_t j0, int wave, int lane) {
+template <class S>
+DEV_FN void attn_dropout_fill(attn_dropout<S> &k, const stw_attn_params &p, const stw_dropout_stream &stream,
+                              const dev_mask &mask, int64_t i0, int64_t j0, int wave, int lane) {
     enum { COUNT = attn_dropout<S>::COUNT, WORDS = attn_dropout<S>::WORDS };
     if (attn_dropout_philox<S>::fits(p, stream, i0)) {
         attn_dropout_philox<S> calls = attn_dropout_philox<S>::of(p, stream, i0, j0, wave, lane);
@@ -127,13 +139,14 @@ template <class S> DEV_FN void attn_dropout_fill(attn_dropout<S> &k, const stw_a
                ((stream.base | stream.row_stride | (uint64_t)j0) & 3) == 0) {
         attn_dropout_mem_eff<S>(k, p, stream, i0, j0, wave, lane);
     } else {
-        DEV_UNROLL for (int w = 0; w < WORDS; ++w) {
+        DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w) {
             k.word[w] = 0;
-            DEV_ROLLED for (int e = w * 32; e < COUNT * LEAF_ACC && e < w * 32 + 32; ++e) {
+            DEV_ROLLED_FOR (int e = w * 32; e < COUNT * LEAF_ACC && e < w * 32 + 32; ++e) {
                 int i = e % LEAF_ACC, n = e / LEAF_ACC % S::NT, m = e / (LEAF_ACC * S::NT);
                 int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i));
                 int col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);
-                if (row < mask.rows && col < mask.cols && stw_dropout_keep(&p, &stream, i0 + row, j0 + col)) k.word[w] |= 1u << (e - w * 32);
+                if (row < mask.rows && col < mask.cols && stw_dropout_keep(&p, &stream, i0 + row, j0 + col))
+                    k.word[w] |= 1u << (e - w * 32);
             }
         }
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Forward pass with LSE, plain: a CTA owns bm query rows of one head and goes through the key blocks they see with an
- * online softmax; each wave owns 16 rows from scores to output. Gives the backward its O and LSE in programs that have no
- * forward of their own. */
+ * online softmax; each wave owns 16 rows from scores to output. Gives the backward its O and LSE in programs that have
+ * no forward of their own. */
 #ifndef STW_COMMON_KERNELS_ATTN_FWD_H
 #define STW_COMMON_KERNELS_ATTN_FWD_H
 
@@ -29,7 +29,13 @@ template <class T_, int HD_, int BM_, int BN_, int WARPS_> struct attn_fwd_confi
     typedef dev_tile<T, BM, BN> scores;
     typedef attn_row_waves<T, BM, BN> score_split;
     typedef attn_row_waves<T, BM, HD> row_split;
-    enum { AT_K = 0, AT_V = keys::BYTES, AT_Q = AT_V + keys::BYTES, AT_P = AT_Q + rows::BYTES, BYTES = AT_P + scores::BYTES };
+    enum {
+        AT_K = 0,
+        AT_V = keys::BYTES,
+        AT_Q = AT_V + keys::BYTES,
+        AT_P = AT_Q + rows::BYTES,
+        BYTES = AT_P + scores::BYTES
+    };
     static_assert(BYTES == (int)STW_FWD_SMEM(dev_stored<T>::BYTES, HD_, BM_, BN_), "host and device agree on tiles");
 };
 
@@ -43,30 +49,32 @@ template <class C, class S = typename C::score_split>
 DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask &mask, const dev_logit &logit,
                              const attn_dropout<S> &keep, float keep_scale, int wave, int lane) {
     float most[LEAF_ACC_ROWS], base[LEAF_ACC_ROWS], total[LEAF_ACC_ROWS];
-    DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) most[r] = -dev_infinity(), total[r] = 0.0f;
-    DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-        DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
-            int row = S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(i)), col = n * LEAF_MMA_N + leaf_acc_col(lane, i);
+    DEV_UNROLL_FOR (int r = 0; r < LEAF_ACC_ROWS; ++r) most[r] = -dev_infinity(), total[r] = 0.0f;
+    DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
+        DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) {
+            int row = S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(i)),
+                col = n * LEAF_MMA_N + leaf_acc_col(lane, i);
             float x = -dev_infinity();
             if (mask.sees(row, col)) x = logit.value(s.v[0][n][i], row, col);
             s.v[0][n][i] = x;
             most[leaf_acc_slot(i)] = fmaxf(most[leaf_acc_slot(i)], x);
         }
-    DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) {
+    DEV_UNROLL_FOR (int r = 0; r < LEAF_ACC_ROWS; ++r) {
         most[r] = fmaxf(dev_row_max(most[r]), state.maximum[r]);
         base[r] = most[r] == -dev_infinity() ? 0.0f : most[r];
         state.fix[r] = state.maximum[r] == -dev_infinity() ? 0.0f : dev_exp(state.maximum[r] - base[r]);
         state.maximum[r] = most[r];
     }
-    DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-        DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+    DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
+        DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) {
             int slot = leaf_acc_slot(i);
             float x = s.v[0][n][i], p = x == -dev_infinity() ? 0.0f : attn_exp<typename C::T>(x - base[slot]);
             total[slot] += p;
             if (logit.features & STW_FEAT_DROPOUT) p = keep.at(n * LEAF_ACC + i) ? p * keep_scale : 0.0f;
             s.v[0][n][i] = p;
         }
-    DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) state.sum[r] = state.sum[r] * state.fix[r] + dev_row_sum(total[r]);
+    DEV_UNROLL_FOR (int r = 0; r < LEAF_ACC_ROWS; ++r)
+        state.sum[r] = state.sum[r] * state.fix[r] + dev_row_sum(total[r]);
 }
 
 /* LSE of a row, with the sink; *factor_out is what the row of O is multiplied with. */
@@ -80,14 +88,14 @@ DEV_FN float attn_fwd_finish(float maximum, float sum, float sink, float *factor
     return (float)(top + dev_log(total));
 }
 
-template <class C> DEV_FN void attn_fwd_write(const stw_attn_launch &l, const stw_attn_seq &seq, int64_t b, int64_t h,
-                                              int64_t i0, const dev_acc<typename C::row_split> &o,
-                                              const attn_softmax &state, int wave, int lane) {
+template <class C>
+DEV_FN void attn_fwd_write(const stw_attn_launch &l, const stw_attn_seq &seq, int64_t b, int64_t h, int64_t i0,
+                           const dev_acc<typename C::row_split> &o, const attn_softmax &state, int wave, int lane) {
     typedef typename C::row_split S;
     const stw_attn_params &p = l.p;
     int used = (int)stw_clamp_i64(seq.q.used - i0, 0, C::BM), end = (int)stw_clamp_i64(seq.q.rows - i0, 0, C::BM);
     float sink = p.features & STW_FEAT_SINK ? p.sink[h] : -dev_infinity(), factor[LEAF_ACC_ROWS];
-    DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) {
+    DEV_UNROLL_FOR (int r = 0; r < LEAF_ACC_ROWS; ++r) {
         int row = S::row0(wave) + leaf_slot_row(lane, r);
         float lse = attn_fwd_finish(state.maximum[r], state.sum[r], sink, &factor[r]);
         if (row < end && p.lse.data && !(lane & LEAF_ROW_LANES))
@@ -95,9 +103,10 @@ template <class C> DEV_FN void attn_fwd_write(const stw_attn_launch &l, const st
                 row < used ? lse : -dev_infinity();
     }
     int64_t base = dev_row(p.out, b, h, seq.q.first + i0);
-    DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-        DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
-            int row = S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(i)), col = n * LEAF_MMA_N + leaf_acc_col(lane, i);
+    DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
+        DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) {
+            int row = S::row0(wave) + leaf_slot_row(lane, leaf_acc_slot(i)),
+                col = n * LEAF_MMA_N + leaf_acc_col(lane, i);
             if (row < end && col < (int)p.head_dim_v)
                 dev_store_any(p.out.data, base + row * p.out.seq + col, p.dtype,
                               row < used ? o.v[0][n][i] * factor[leaf_acc_slot(i)] : 0.0f);
@@ -118,11 +127,13 @@ template <class C, class Load> DEV_FN bool attn_fwd_enlarge(const typename C::T 
 }
 
 /* Where products may lose what is subnormal: whether Q, K or V holds such elements. */
-template <class C> DEV_FN bool attn_fwd_flushed(const typename C::T *q, const typename C::T *k, const typename C::T *v, int *found) {
+template <class C>
+DEV_FN bool attn_fwd_flushed(const typename C::T *q, const typename C::T *k, const typename C::T *v, int *found) {
     typedef typename C::keys keys;
     if (dev_thread() == 0) *found = 0;
     dev_barrier();
-    if (attn_tile_flushed<typename C::rows, C::THREADS>(q) || attn_tile_flushed<keys, C::THREADS>(k) || attn_tile_flushed<keys, C::THREADS>(v))
+    if (attn_tile_flushed<typename C::rows, C::THREADS>(q) || attn_tile_flushed<keys, C::THREADS>(k) ||
+        attn_tile_flushed<keys, C::THREADS>(v))
         dev_or(found, 1);
     dev_barrier();
     bool flushed = *found != 0;
@@ -132,7 +143,8 @@ template <class C> DEV_FN bool attn_fwd_flushed(const typename C::T *q, const ty
 
 /* acc += A B^T (S = Q K^T) or A B (O += P V); `subnormal`: subnormal operands count. */
 template <class T, class S, class A, class B>
-DEV_FN void attn_fwd_mma_ABt(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, bool subnormal, int wave, int lane) {
+DEV_FN void attn_fwd_mma_ABt(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, bool subnormal, int wave,
+                             int lane) {
     if constexpr (dev_flushes<T>::yes) {
         dev_unflushed unflushed;
         if (subnormal) {
@@ -143,7 +155,8 @@ DEV_FN void attn_fwd_mma_ABt(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<
     mma_ABt(acc, a, b, wave, lane);
 }
 template <class T, class S, class A, class B>
-DEV_FN void attn_fwd_mma_AB(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, bool subnormal, int wave, int lane) {
+DEV_FN void attn_fwd_mma_AB(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, bool subnormal, int wave,
+                            int lane) {
     if constexpr (dev_flushes<T>::yes) {
         dev_unflushed unflushed;
         if (subnormal) {
@@ -155,14 +168,16 @@ DEV_FN void attn_fwd_mma_AB(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B
 }
 
 /* Keys' rows of K or V; `enlarge`: times 2^64. */
-template <class C> DEV_FN void attn_fwd_load(typename C::T *tile, const stw_tensor_param &from, const stw_attn_seq &seq,
-                                             int64_t b, int64_t kv_head, int64_t j0, int cols, bool vectors, bool enlarge) {
+template <class C>
+DEV_FN void attn_fwd_load(typename C::T *tile, const stw_tensor_param &from, const stw_attn_seq &seq, int64_t b,
+                          int64_t kv_head, int64_t j0, int cols, bool vectors, bool enlarge) {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::keys, C::THREADS> copy;
     const T *rows = (const T *)from.data + dev_row(from, b, kv_head, seq.kv.first);
     stw_range seen = stw_visible_keys(&seq);
     if constexpr (C::keys::TERMS != 1)
-        copy::part(tile, rows, from.seq, j0, seen.first, seen.end, cols, vectors, (int)dev_thread(), enlarge ? 0x1p64f : 1.0f);
+        copy::part(tile, rows, from.seq, j0, seen.first, seen.end, cols, vectors, (int)dev_thread(),
+                   enlarge ? 0x1p64f : 1.0f);
     else copy::part(tile, rows, from.seq, j0, seen.first, seen.end, cols, vectors, (int)dev_thread());
 }
 
@@ -180,16 +195,18 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
     stw_attn_seq seq = stw_attn_seq_of(&p, C::BM, b);
     if (i0 >= seq.q.rows) return;
     stw_range range = stw_key_blocks(&seq, C::BM, C::BN, block);
-    T *k = (T *)(smem + C::AT_K), *v = (T *)(smem + C::AT_V), *q = (T *)(smem + C::AT_Q), *scores = (T *)(smem + C::AT_P);
+    T *k = (T *)(smem + C::AT_K), *v = (T *)(smem + C::AT_V), *q = (T *)(smem + C::AT_Q),
+      *scores = (T *)(smem + C::AT_P);
     const dev_smem_tile<typename C::rows> q_tile = {q};
     const dev_smem_tile<typename C::keys> k_tile = {k}, v_tile = {v};
     const dev_smem_tile<typename C::scores> p_tile = {scores};
     dev_acc<S> o;
     o.clear();
     attn_softmax state;
-    DEV_UNROLL for (int r = 0; r < LEAF_ACC_ROWS; ++r) state.maximum[r] = -dev_infinity(), state.sum[r] = 0.0f;
-    dev_row_copy<typename C::rows, C::THREADS>::part(q, (const T *)p.q.data + dev_row(p.q, b, h, seq.q.first), p.q.seq, i0,
-                                                seq.q_low, seq.q_end, (int)p.head_dim_qk, (l.vectors & STW_VECTOR_Q) != 0, (int)dev_thread());
+    DEV_UNROLL_FOR (int r = 0; r < LEAF_ACC_ROWS; ++r) state.maximum[r] = -dev_infinity(), state.sum[r] = 0.0f;
+    dev_row_copy<typename C::rows, C::THREADS>::part(q, (const T *)p.q.data + dev_row(p.q, b, h, seq.q.first), p.q.seq,
+                                                     i0, seq.q_low, seq.q_end, (int)p.head_dim_qk,
+                                                     (l.vectors & STW_VECTOR_Q) != 0, (int)dev_thread());
     for (int64_t kb = range.first; kb < range.end; ++kb) {
         int64_t j0 = kb * C::BN, kv_head = h / p.group;
         if (DEV_WAVE == 64) lane = dev_keep(lane); /* what is derived from it would fill registers over the loop */
@@ -200,8 +217,8 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
         dev_copy_wait();
         dev_barrier();
         bool subnormal = C::keys::TERMS != 1 && attn_fwd_enlarge<C>(v, (int *)(void *)scores, [&]() {
-            attn_fwd_load<C>(v, p.v, seq, b, kv_head, j0, (int)p.head_dim_v, false, true);
-        });
+                             attn_fwd_load<C>(v, p.v, seq, b, kv_head, j0, (int)p.head_dim_v, false, true);
+                         });
         bool flushed = false;
         if constexpr (dev_flushes<T>::yes) flushed = attn_fwd_flushed<C>(q, k, v, (int *)(void *)scores);
         dev_mask mask = dev_mask::of(seq, i0, j0, C::BM, C::BN);
@@ -216,9 +233,9 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
         attn_fwd_mma_ABt<T>(s, q_tile, k_tile, flushed, wave, lane); /* S = Q K^T */
         dev_logit logit = dev_logit::of(p, seq, b, h, i0, j0);
         attn_fwd_softmax<C>(s, state, mask, logit, keep, p.dropout_scale, wave, lane);
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) o.v[0][n][i] *= state.fix[leaf_acc_slot(i)];
-        DEV_UNROLL for (int n = 0; n < C::score_split::NT; ++n)
+        DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
+            DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) o.v[0][n][i] *= state.fix[leaf_acc_slot(i)];
+        DEV_UNROLL_FOR (int n = 0; n < C::score_split::NT; ++n)
             leaf_store_acc<typename C::scores>(scores, wave * LEAF_MMA_M, n * LEAF_MMA_N, s.v[0][n], lane);
         dev_wave_sync(); /* the wave reads only rows it has written */
         if (!subnormal) {
@@ -227,8 +244,9 @@ template <class C> DEV_FN void attn_fwd(const stw_attn_launch &l, char *smem) {
             dev_acc<S> part;
             part.clear();
             mma_AB(part, p_tile, v_tile, wave, lane);
-            DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-                DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) o.v[0][n][i] = fmaf(part.v[0][n][i], 0x1p-64f, o.v[0][n][i]);
+            DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
+                DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i)
+                    o.v[0][n][i] = fmaf(part.v[0][n][i], 0x1p-64f, o.v[0][n][i]);
         }
     }
     attn_fwd_write<C>(l, seq, b, h, i0, o, state, wave, lane);

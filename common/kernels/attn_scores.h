@@ -42,7 +42,9 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     };
     /* The tiles of a step; `stage`: where there are two, the loads of the next step go into the other. */
     DEV_FN dev_smem_tile<rows> q(const char *smem, int stage) { return {(T *)(smem + AT_Q + stage * rows::BYTES)}; }
-    DEV_FN dev_smem_tile<rows> dout(const char *smem, int stage) { return {(T *)(smem + AT_DOUT + stage * rows::BYTES)}; }
+    DEV_FN dev_smem_tile<rows> dout(const char *smem, int stage) {
+        return {(T *)(smem + AT_DOUT + stage * rows::BYTES)};
+    }
     DEV_FN dev_smem_tile<keys> k(const char *smem) { return {(T *)(smem + AT_K)}; }
     DEV_FN dev_smem_tile<keys> v(const char *smem) { return {(T *)(smem + AT_V)}; }
     DEV_FN dev_smem_tile<scores> p(const char *smem) { return {(T *)(smem + AT_P)}; }
@@ -50,9 +52,12 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     /* LSE of each row, then D of each row, then whether some LSE is infinite, and whether dO and D are subnormal. */
     DEV_FN const float *stats(const char *smem, int stage) { return (const float *)(smem + AT_STATS) + stage * STATS; }
     /* Where the waves meet at the end of a step; when all have read P (ATTN_BIASED). */
-    DEV_FN dev_two_halves *step_end(char *smem) { return (dev_two_halves *)(void *)(smem + BYTES - sizeof(dev_two_halves)); }
+    DEV_FN dev_two_halves *step_end(char *smem) {
+        return (dev_two_halves *)(void *)(smem + BYTES - sizeof(dev_two_halves));
+    }
     DEV_FN dev_two_halves *weights_end(char *smem) { return step_end(smem) - 1; }
-    static_assert(BYTES == (int)STW_BWD_SMEM(dev_stored<T>::BYTES, HD_, BM_, BN_, STAGES_), "host and device agree on tiles");
+    static_assert(BYTES == (int)STW_BWD_SMEM(dev_stored<T>::BYTES, HD_, BM_, BN_, STAGES_),
+                  "host and device agree on tiles");
 };
 
 /* V in registers, where the configuration holds it there: a wave's operands of dO V^T. */
@@ -66,14 +71,15 @@ template <class C> struct attn_values<C, true> {
     enum { GROUPS = C::score_split::NT / mma::B_TILES, STEPS = C::HD / mma::K };
     typename mma::b_frag f[STEPS][GROUPS];
     DEV_METHOD void take(const char *smem, int wave, int lane) {
-        DEV_UNROLL for (int k = 0; k < STEPS; ++k)
-            DEV_UNROLL for (int g = 0; g < GROUPS; ++g)
-                mma::template load_b<false, typename C::keys>(f[k][g], C::v(smem).data,
-                                                              C::score_split::col0(wave) + g * mma::B_TILES * LEAF_MMA_N,
-                                                              k * mma::K, lane);
+        DEV_UNROLL_FOR (int k = 0; k < STEPS; ++k)
+            DEV_UNROLL_FOR (int g = 0; g < GROUPS; ++g)
+                mma::template load_b<false, typename C::keys>(
+                    f[k][g], C::v(smem).data, C::score_split::col0(wave) + g * mma::B_TILES * LEAF_MMA_N, k * mma::K,
+                    lane);
     }
     /* acc += dO V^T; `subnormal`: operands that are subnormal count. */
-    DEV_METHOD void mma_dout(dev_acc<typename C::score_split> &acc, const typename C::T *dout, bool subnormal, int wave, int lane) const {
+    DEV_METHOD void mma_dout(dev_acc<typename C::score_split> &acc, const typename C::T *dout, bool subnormal, int wave,
+                             int lane) const {
         if constexpr (dev_flushes<typename C::T>::yes) {
             if (subnormal) {
                 multiply<true>(acc, dout, wave, lane);
@@ -83,14 +89,17 @@ template <class C> struct attn_values<C, true> {
         multiply<false>(acc, dout, wave, lane);
     }
     template <bool SUBNORMAL>
-    DEV_METHOD void multiply(dev_acc<typename C::score_split> &acc, const typename C::T *dout, int wave, int lane) const {
+    DEV_METHOD void multiply(dev_acc<typename C::score_split> &acc, const typename C::T *dout, int wave,
+                             int lane) const {
         typedef typename C::score_split S;
-        DEV_UNROLL for (int k = 0; k < STEPS; ++k)
-            DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
+        DEV_UNROLL_FOR (int k = 0; k < STEPS; ++k)
+            DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m) {
                 typename mma::a_frag a;
-                mma::template load_a<false, typename C::rows>(a, dout, S::row0(wave) + m * LEAF_MMA_M, k * mma::K, lane);
-                DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-                    if constexpr (SUBNORMAL) mma::product_unflushed(acc.v[m][n], a, f[k][n / mma::B_TILES], n % mma::B_TILES);
+                mma::template load_a<false, typename C::rows>(a, dout, S::row0(wave) + m * LEAF_MMA_M, k * mma::K,
+                                                              lane);
+                DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
+                    if constexpr (SUBNORMAL)
+                        mma::product_unflushed(acc.v[m][n], a, f[k][n / mma::B_TILES], n % mma::B_TILES);
                     else mma::product_rounded(acc.v[m][n], a, f[k][n / mma::B_TILES], n % mma::B_TILES);
             }
     }
@@ -108,7 +117,8 @@ template <class Tile> struct attn_bias_store {
     bool add;
     /* dS in shared memory is the tile of dBias: it is written from there. */
     DEV_FN bool from_tile(const stw_attn_launch &l) {
-        return Tile::TERMS == 1 && l.bias_direct && l.p.dbias_dtype == l.p.dtype && !(l.p.accumulate & STW_OUT_DBIAS) && !(l.p.features & STW_FEAT_SOFTCAP);
+        return Tile::TERMS == 1 && l.bias_direct && l.p.dbias_dtype == l.p.dtype && !(l.p.accumulate & STW_OUT_DBIAS) &&
+               !(l.p.features & STW_FEAT_SOFTCAP);
     }
     DEV_FN bool wanted(const stw_attn_launch &l) { return l.bias_direct && !from_tile(l); }
     DEV_FN bool unrounded(const stw_attn_launch &l) { return l.bias_direct && l.p.dbias_dtype == STW_F32; }
@@ -129,22 +139,25 @@ template <class S> struct attn_bias_sum {
 };
 
 /* e^x, as accurate as an operand of type T needs. */
-template <class T> DEV_FN float attn_exp(float x) { return sizeof(T) == 4 ? dev_exp_f32(x) : dev_exp2_fast(x * DEV_LOG2E); }
+template <class T> DEV_FN float attn_exp(float x) {
+    return sizeof(T) == 4 ? dev_exp_f32(x) : dev_exp2_fast(x * DEV_LOG2E);
+}
 
 /* All features, in passes over the tile, so that an absent one costs a branch: products -> logits S. What comes back is
  * the factor that is still missing. */
 template <class S>
-DEV_FN float attn_scores_logits(dev_acc<S> &s, const dev_logit &logit, const dev_bias_words<S> &words, const dev_mask &mask,
-                              int wave, int lane) {
+DEV_FN float attn_scores_logits(dev_acc<S> &s, const dev_logit &logit, const dev_bias_words<S> &words,
+                                const dev_mask &mask, int wave, int lane) {
 #define ATTN_EACH(body)                                                                                                \
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m) DEV_UNROLL for (int n = 0; n < S::NT; ++n)                               \
-        DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {                                                                \
-        int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i));                              \
-        int col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);                                              \
-        float &x = s.v[m][n][i];                                                                                       \
-        (void)row, (void)col;                                                                                          \
-        body;                                                                                                          \
-    }
+    DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m)                                                                         \
+        DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)                                                                     \
+            DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) {                                                            \
+                int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i));                      \
+                int col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);                                      \
+                float &x = s.v[m][n][i];                                                                               \
+                (void)row, (void)col;                                                                                  \
+                body;                                                                                                  \
+            }
     float slope;
     if (!(logit.features & (STW_FEAT_SOFTCAP | STW_FEAT_BIAS | STW_FEAT_ALIBI))) return logit.scale;
     ATTN_EACH(x *= logit.scale)
@@ -161,20 +174,21 @@ DEV_FN float attn_scores_logits(dev_acc<S> &s, const dev_logit &logit, const dev
 }
 
 /* dS to whoever wants it element by element. */
-template <class Bias, class S, class Given> DEV_FN void attn_scores_take(const dev_acc<S> &ds, Given &&bias, int wave, int lane) {
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
+template <class Bias, class S, class Given>
+DEV_FN void attn_scores_take(const dev_acc<S> &ds, Given &&bias, int wave, int lane) {
+    DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m)
+        DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
+            DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i)
                 bias.take(m, n, i, S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i)),
-                           S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i), ds.v[m][n][i]);
+                          S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i), ds.v[m][n][i]);
 }
 
 /* dS -> dS': times the softcap's derivative, from products made once more: registers for the derivatives would be
  * taken from every other feature. */
 template <class S> DEV_FN void attn_scores_slopes(dev_acc<S> &ds, const dev_acc<S> &s, const dev_logit &logit) {
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m)
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+    DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m)
+        DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
+            DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) {
                 float slope;
                 dev_tanh(s.v[m][n][i] * logit.scale / logit.softcap, &slope);
                 if (ds.v[m][n][i] != 0.0f) ds.v[m][n][i] *= slope;
@@ -191,14 +205,15 @@ template <class C, bool FULL> struct attn_exp_side {
     float factor, base[S::MT][LEAF_ACC_ROWS];
     DEV_FN attn_exp_side of(dev_acc<S> &s, const float *stats, float scale, int wave, int lane) {
         attn_exp_side e = {s, ONCE ? scale * DEV_LOG2E : scale, {}};
-        DEV_UNROLL for (int m = 0; m < S::MT; ++m)
-            DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot)
-                e.base[m][slot] = (ONCE ? -DEV_LOG2E : -1.0f) * stats[S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
+        DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m)
+            DEV_UNROLL_FOR (int slot = 0; slot < LEAF_ACC_ROWS; ++slot)
+                e.base[m][slot] =
+                    (ONCE ? -DEV_LOG2E : -1.0f) * stats[S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)];
         return e;
     }
     DEV_METHOD void part(int first, int end) {
-        DEV_UNROLL for (int f = 0; f < COUNT; ++f)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
+        DEV_UNROLL_FOR (int f = 0; f < COUNT; ++f)
+            DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i)
                 if (f >= first && f < end) {
                     float &x = s.v[f / S::NT][f % S::NT][i];
                     x = fmaf(x, factor, base[f / S::NT][leaf_acc_slot(i)]);
@@ -209,23 +224,23 @@ template <class C, bool FULL> struct attn_exp_side {
     DEV_METHOD void every() { part(0, COUNT); }
 };
 
-/* P and dP -> P.Z and dS = P (dP - D). MASKED: some pair is invisible or hidden, or a row's LSE infinite: such pairs, and
- * those whose P is 0, give 0 whatever dP is. DROPS: dropout is on. */
+/* P and dP -> P.Z and dS = P (dP - D). MASKED: some pair is invisible or hidden, or a row's LSE infinite: such pairs,
+ * and those whose P is 0, give 0 whatever dP is. DROPS: dropout is on. */
 template <class C, bool MASKED, bool DROPS, class S = typename C::score_split>
-DEV_FN void attn_scores_to_ds(dev_acc<S> &p, dev_acc<S> &dp, const float *stats, const dev_mask &mask, const attn_dropout<S> &keep,
-                              float keep_scale, int wave, int lane) {
-    DEV_UNROLL for (int m = 0; m < S::MT; ++m) {
+DEV_FN void attn_scores_to_ds(dev_acc<S> &p, dev_acc<S> &dp, const float *stats, const dev_mask &mask,
+                              const attn_dropout<S> &keep, float keep_scale, int wave, int lane) {
+    DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m) {
         float delta[LEAF_ACC_ROWS];
         int low[LEAF_ACC_ROWS], high[LEAF_ACC_ROWS]; /* visible columns of the row */
-        DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
+        DEV_UNROLL_FOR (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
             int row = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot);
             delta[slot] = stats[C::BM + row];
             if (!MASKED) continue;
             mask.columns(row, &low[slot], &high[slot]);
             if (dev_is_infinite(stats[row])) high[slot] = low[slot] - 1;
         }
-        DEV_UNROLL for (int n = 0; n < S::NT; ++n)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+        DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
+            DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) {
                 int slot = leaf_acc_slot(i), col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);
                 float x = p.v[m][n][i], flow = dp.v[m][n][i];
                 bool seen = !MASKED || (x != 0.0f && col >= low[slot] && col <= high[slot]);

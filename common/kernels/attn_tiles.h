@@ -13,9 +13,9 @@ struct attn_tile {
     bool live;
 };
 
-/* The sequence with tile number `tile` among the pack's, of `rows` rows each, or -1. Numbers ascend with sequences: each
- * thread looks at a sample until it has one sequence, one step for batches up to the number of threads. `found`: shared
- * memory. */
+/* The sequence with tile number `tile` among the pack's, of `rows` rows each, or -1. Numbers ascend with sequences:
+ * each thread looks at a sample until it has one sequence, one step for batches up to the number of threads. `found`:
+ * shared memory. */
 DEV_FN int64_t attn_sequence_of_tile(const stw_attn_params &p, int64_t rows, int64_t tile, int32_t *found) {
     const int64_t t = dev_thread(), threads = dev_threads();
     int64_t first = 0, count = p.batch;

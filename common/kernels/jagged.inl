@@ -26,47 +26,52 @@ JAG_KERNEL(stw_jagged_columns_end, STW_JAGGED_THREADS, jag_columns_end(launch, d
 JAG_KERNEL(stw_jagged_segment_sum, STW_JAGGED_THREADS, jag_segment_sum(launch))
 
 /* Lines: sizes with and without column sums of layer_norm. */
-#define JAG_LINES_0(name, lanes, vectors)                                                                    \
-    JAG_TYPED(softmax_##name, STW_JAGGED_THREADS, (jag_softmax<JAG_T, lanes, vectors>(launch, dev_shared)))  \
+#define JAG_LINES_0(name, lanes, vectors)                                                                              \
+    JAG_TYPED(softmax_##name, STW_JAGGED_THREADS, (jag_softmax<JAG_T, lanes, vectors>(launch, dev_shared)))            \
     JAG_TYPED(norm_##name, STW_JAGGED_THREADS, (jag_norm<JAG_T, lanes, vectors>(launch, dev_shared)))
-#define JAG_LINES_1(name, lanes, vectors)                                                                    \
-    JAG_LINES_0(name, lanes, vectors)                                                                        \
+#define JAG_LINES_1(name, lanes, vectors)                                                                              \
+    JAG_LINES_0(name, lanes, vectors)                                                                                  \
     JAG_TYPED(norm_sums_##name, STW_JAGGED_THREADS, (jag_norm_sums<JAG_T, lanes, vectors>(launch, dev_shared)))
-#define JAG_LINES_2(name, lanes, vectors)                                                                    \
-    JAG_LINES_0(name, lanes, vectors)                                                                        \
-    JAG_TYPED_BLOCKS(norm_sums_##name, STW_JAGGED_THREADS, 2, (jag_norm_sums<JAG_T, lanes, vectors>(launch, dev_shared)))
+#define JAG_LINES_2(name, lanes, vectors)                                                                              \
+    JAG_LINES_0(name, lanes, vectors)                                                                                  \
+    JAG_TYPED_BLOCKS(norm_sums_##name, STW_JAGGED_THREADS, 2,                                                          \
+                     (jag_norm_sums<JAG_T, lanes, vectors>(launch, dev_shared)))
 #define STW_JAGGED_LINE(name, lanes, vectors, sums) JAG_LINES_##sums(name, lanes, vectors)
 /* Products: which operands have the summed index as their rows. */
-#define JAG_PRODUCT(a_by_k, b_by_k, bm, bn, bk, stages, warps)                                               \
-    JAG_TYPED_PRODUCT(product_##a_by_k##b_by_k, warps * DEV_WAVE, 8 / warps,                                 \
-              (jag_multiply<jag_product_config<JAG_T, a_by_k, b_by_k, bm, bn, bk, stages, warps>>(launch, dev_shared)))
-#define JAG_PRODUCTS(bm, bn, bk, stages, warps)                                                              \
-    JAG_PRODUCT(0, 0, bm, bn, bk, stages, warps) JAG_PRODUCT(0, 1, bm, bn, bk, stages, warps)                \
-    JAG_PRODUCT(1, 0, bm, bn, bk, stages, warps) JAG_PRODUCT(1, 1, bm, bn, bk, stages, warps)                \
-    JAG_TYPED_PRODUCT(product_end, STW_JAGGED_THREADS, 1, (jag_product_end<JAG_T>(launch, dev_shared)))
+#define JAG_PRODUCT(a_by_k, b_by_k, bm, bn, bk, stages, warps)                                                         \
+    JAG_TYPED_PRODUCT(                                                                                                 \
+        product_##a_by_k##b_by_k, warps *DEV_WAVE, 8 / warps,                                                          \
+        (jag_multiply<jag_product_config<JAG_T, a_by_k, b_by_k, bm, bn, bk, stages, warps>>(launch, dev_shared)))
+#define JAG_PRODUCTS(bm, bn, bk, stages, warps)                                                                        \
+    JAG_PRODUCT(0, 0, bm, bn, bk, stages, warps)                                                                       \
+    JAG_PRODUCT(0, 1, bm, bn, bk, stages, warps)                                                                       \
+    JAG_PRODUCT(1, 0, bm, bn, bk, stages, warps) JAG_PRODUCT(1, 1, bm, bn, bk, stages, warps)                          \
+        JAG_TYPED_PRODUCT(product_end, STW_JAGGED_THREADS, 1, (jag_product_end<JAG_T>(launch, dev_shared)))
 #define JAG_WIDE_2(bm, bn, bk, stages, warps)
 #define JAG_WIDE_4(bm, bn, bk, stages, warps)   JAG_PRODUCTS(bm, bn, bk, stages, warps)
 #define JAG_NARROW_2(bm, bn, bk, stages, warps) JAG_PRODUCTS(bm, bn, bk, stages, warps)
 #define JAG_NARROW_4(bm, bn, bk, stages, warps)
-#define STW_JAGGED_POINTWISE(ID, name, fields, any_dtype)                                                    \
+#define STW_JAGGED_POINTWISE(ID, name, fields, any_dtype)                                                              \
     JAG_TYPED(name, STW_JAGGED_THREADS, (jag_pointwise<JAG_T, jag_##name>(launch, dev_shared)))
-#define JAG_FAMILIES                                                                                         \
-    JAG_TYPED(map, STW_JAGGED_THREADS, (jag_map<JAG_T>(launch, dev_shared)))                                 \
-    JAG_TYPED(map_rows, STW_JAGGED_THREADS, (jag_map_rows<JAG_T>(launch)))                                   \
-    JAG_TYPED(softmax_long, STW_JAGGED_THREADS, (jag_softmax_long<JAG_T>(launch, dev_shared)))               \
-    JAG_TYPED(norm_long, STW_JAGGED_THREADS, (jag_norm_long<JAG_T>(launch, dev_shared)))                     \
-    JAG_TYPED(columns, STW_JAGGED_THREADS, (jag_columns<JAG_T, false>(launch, dev_shared)))                  \
-    JAG_TYPED(norm_columns, STW_JAGGED_THREADS, (jag_columns<JAG_T, true>(launch, dev_shared)))              \
-    JAG_TYPED(segment_part, STW_JAGGED_THREADS, (jag_segment_part<JAG_T>(launch, dev_shared)))               \
-    JAG_TYPED(segment_end, STW_JAGGED_THREADS, (jag_segment_end<JAG_T>(launch)))                             \
+#define JAG_FAMILIES                                                                                                   \
+    JAG_TYPED(map, STW_JAGGED_THREADS, (jag_map<JAG_T>(launch, dev_shared)))                                           \
+    JAG_TYPED(map_rows, STW_JAGGED_THREADS, (jag_map_rows<JAG_T>(launch)))                                             \
+    JAG_TYPED(softmax_long, STW_JAGGED_THREADS, (jag_softmax_long<JAG_T>(launch, dev_shared)))                         \
+    JAG_TYPED(norm_long, STW_JAGGED_THREADS, (jag_norm_long<JAG_T>(launch, dev_shared)))                               \
+    JAG_TYPED(columns, STW_JAGGED_THREADS, (jag_columns<JAG_T, false>(launch, dev_shared)))                            \
+    JAG_TYPED(norm_columns, STW_JAGGED_THREADS, (jag_columns<JAG_T, true>(launch, dev_shared)))                        \
+    JAG_TYPED(segment_part, STW_JAGGED_THREADS, (jag_segment_part<JAG_T>(launch, dev_shared)))                         \
+    JAG_TYPED(segment_end, STW_JAGGED_THREADS, (jag_segment_end<JAG_T>(launch)))                                       \
     JAG_TYPED(softmax_strided, STW_JAGGED_THREADS, (jag_softmax_strided<JAG_T>(launch)))
 
 /* Once a type: entry names end in its own. */
-#define JAG_ENTRY_OF(name, type)                       stw_jagged_##name##_##type
-#define JAG_ENTRY(name, type)                          JAG_ENTRY_OF(name, type)
-#define JAG_TYPED(name, threads, call)                 JAG_KERNEL(JAG_ENTRY(name, JAG_TYPE), threads, call)
-#define JAG_TYPED_BLOCKS(name, threads, blocks, call)  JAG_KERNEL_BLOCKS(JAG_ENTRY(name, JAG_TYPE), threads, blocks, call)
-#define JAG_TYPED_PRODUCT(name, threads, blocks, call) JAG_KERNEL_PRODUCT(JAG_ENTRY(name, JAG_TYPE), threads, blocks, call)
+#define JAG_ENTRY_OF(name, type)       stw_jagged_##name##_##type
+#define JAG_ENTRY(name, type)          JAG_ENTRY_OF(name, type)
+#define JAG_TYPED(name, threads, call) JAG_KERNEL(JAG_ENTRY(name, JAG_TYPE), threads, call)
+#define JAG_TYPED_BLOCKS(name, threads, blocks, call)                                                                  \
+    JAG_KERNEL_BLOCKS(JAG_ENTRY(name, JAG_TYPE), threads, blocks, call)
+#define JAG_TYPED_PRODUCT(name, threads, blocks, call)                                                                 \
+    JAG_KERNEL_PRODUCT(JAG_ENTRY(name, JAG_TYPE), threads, blocks, call)
 
 #define STW_JAGGED_PRODUCT(element, bm, bn, bk, stages, warps) JAG_NARROW_##element(bm, bn, bk, stages, warps)
 #define JAG_TYPE                                               f16

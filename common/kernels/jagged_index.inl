@@ -8,24 +8,24 @@ template <class T> struct jag_vector {
     enum { COUNT = 16 / (int)sizeof(T) };
     DEV_FN void unpack(const dev_vector &v, float x[COUNT]) {
         if constexpr (sizeof(T) == 4) {
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i) x[i] = dev_of_bits(v.word[i]);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) x[i] = dev_of_bits(v.word[i]);
         } else {
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i) x[i] = dev_half_of(T(), v.word[i / 2], i & 1);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) x[i] = dev_half_of(T(), v.word[i / 2], i & 1);
         }
     }
     DEV_FN dev_vector pack(const float x[COUNT]) {
         dev_vector v;
         if constexpr (sizeof(T) == 4) {
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i) v.word[i] = dev_bits(x[i]);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) v.word[i] = dev_bits(x[i]);
         } else {
-            DEV_UNROLL for (int i = 0; i < 4; ++i) v.word[i] = dev_pack(T(), x[2 * i], x[2 * i + 1]);
+            DEV_UNROLL_FOR (int i = 0; i < 4; ++i) v.word[i] = dev_pack(T(), x[2 * i], x[2 * i + 1]);
         }
         return v;
     }
     /* Elements `from`[0..count), others 0; any alignment. */
     DEV_FN dev_vector gather(const T *from, int count) {
         float x[COUNT];
-        DEV_UNROLL for (int i = 0; i < COUNT; ++i) x[i] = i < count ? dev_float(from[i]) : 0.0f;
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) x[i] = i < count ? dev_float(from[i]) : 0.0f;
         return pack(x);
     }
 };
@@ -56,16 +56,16 @@ template <class T> struct jag_out {
             return;
         }
         float *to = (float *)o.data + at;
-        DEV_UNROLL for (int k = 0; k < COUNT; k += 4) {
+        DEV_UNROLL_FOR (int k = 0; k < COUNT; k += 4) {
             float y[4] = {0, 0, 0, 0};
             if (o.add) jag_vector<float>::unpack(dev_load_vector(to + k), y);
-            DEV_UNROLL for (int i = 0; i < 4; ++i) y[i] = o.add ? y[i] + x[k + i] : x[k + i];
+            DEV_UNROLL_FOR (int i = 0; i < 4; ++i) y[i] = o.add ? y[i] + x[k + i] : x[k + i];
             dev_store_vector(to + k, jag_vector<float>::pack(y));
         }
     }
     /* Elements [low, high) of a vector, one by one. */
     DEV_FN void part(const jag_out &o, int64_t at, const float x[COUNT], int low, int high) {
-        DEV_UNROLL for (int i = 0; i < COUNT; ++i)
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
             if (i >= low && i < high) one(o, at + i, x[i]);
     }
 };
@@ -124,8 +124,9 @@ struct jag_place {
     }
 };
 
-/* What of a slab a work tile walks: positions [from, from + chunk), of which [low, high) lie in components. Positions are
- * elements from the slab's first one; `from` is where vectors of the tensor at `aligned` start, so it may be below 0. */
+/* What of a slab a work tile walks: positions [from, from + chunk), of which [low, high) lie in components. Positions
+ * are elements from the slab's first one; `from` is where vectors of the tensor at `aligned` start, so it may be below
+ * 0. */
 struct jag_chunk {
     int64_t slab, base, from, low, high;
     template <class T> DEV_FN jag_chunk of(const stw_jagged_launch &l, const T *tensor, int64_t width) {

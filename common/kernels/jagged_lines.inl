@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * softmax and layer_norm over lines, elements that follow each other: LANES lanes a line, which stays in their registers
- * between the sums and the result; long lines are read twice. layer_norm's column sums come out of the same pass where
- * a lane always has the same columns (jag_norm_sums): CTAs, always as many, add up their lines. */
+ * softmax and layer_norm over lines, elements that follow each other: LANES lanes a line, which stays in their
+ * registers between the sums and the result; long lines are read twice. layer_norm's column sums come out of the same
+ * pass where a lane always has the same columns (jag_norm_sums): CTAs, always as many, add up their lines. */
 
 /* What is done with line `line` of all slabs: nothing, zeros, or the line. */
 enum { JAG_LINE_NONE, JAG_LINE_ZERO, JAG_LINE_LIVE };
@@ -11,7 +11,8 @@ struct jag_lines {
     bool gaps;
     DEV_FN jag_lines of(const stw_jagged_launch &l) {
         const stw_jagged_params &p = l.p;
-        return jag_lines{p.axis[0].starts[0] * p.rows_outer, p.axis[0].starts[p.components] * p.rows_outer, *l.gaps != 0};
+        return jag_lines{p.axis[0].starts[0] * p.rows_outer, p.axis[0].starts[p.components] * p.rows_outer,
+                         *l.gaps != 0};
     }
     DEV_FN int what(const jag_lines &m, const stw_jagged_launch &l, int64_t line) {
         const stw_jagged_params &p = l.p;
@@ -29,7 +30,7 @@ struct jag_lines {
 /* Sums of two numbers over the lanes of a line; every lane gets them. `turn` changes from line to line. */
 template <int LANES> DEV_FN void jag_line_sums(float &a, float &b, char *smem, int turn) {
     enum { IN_WAVE = LANES < DEV_WAVE ? LANES : DEV_WAVE };
-    DEV_UNROLL for (int mask = IN_WAVE / 2; mask > 0; mask /= 2) {
+    DEV_UNROLL_FOR (int mask = IN_WAVE / 2; mask > 0; mask /= 2) {
         a += dev_shuffle_xor(a, mask);
         b += dev_shuffle_xor(b, mask);
     }
@@ -44,7 +45,7 @@ template <int LANES> DEV_FN void jag_line_sums(float &a, float &b, char *smem, i
         }
         dev_barrier();
         a = b = 0.0f;
-        DEV_UNROLL for (int w = 0; w < WAVES; ++w) {
+        DEV_UNROLL_FOR (int w = 0; w < WAVES; ++w) {
             a += parts[w];
             b += parts[WAVES + w];
         }
@@ -57,7 +58,7 @@ template <class T, int LANES, int VECTORS> struct jag_line {
     DEV_FN int at(int v, int lane) { return (v * LANES + lane) * COUNT; }
     DEV_FN void load(dev_vector to[VECTORS], const T *from, int64_t size, int lane) {
         bool aligned = jag_aligned(from);
-        DEV_UNROLL for (int v = 0; v < VECTORS; ++v) {
+        DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
             int e = at(v, lane);
             to[v] = dev_vector{{0, 0, 0, 0}};
             if (aligned && e + COUNT <= size) to[v] = dev_load_vector(from + e);
@@ -72,7 +73,7 @@ template <class T, int LANES, int VECTORS> struct jag_line {
     DEV_FN void clear(const jag_out<T> &out, int64_t to, int64_t size, int lane) {
         const float zero[COUNT] = {};
         if (!out.add)
-            DEV_UNROLL for (int v = 0; v < VECTORS; ++v) store(out, to, v, zero, size, lane);
+            DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) store(out, to, v, zero, size, lane);
     }
 };
 
@@ -81,10 +82,10 @@ template <class T> DEV_FN void jag_gamma(const stw_jagged_params &p, int64_t e, 
     enum { COUNT = jag_vector<T>::COUNT };
     const char *from = (const char *)p.weight + e * (p.weight_dtype == STW_F32 ? 4 : 2);
     if (!p.weight || e + COUNT > p.dim_size || (uintptr_t)from % 16) {
-        DEV_UNROLL for (int i = 0; i < COUNT; ++i)
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
             x[i] = p.weight && e + i < p.dim_size ? dev_load_any(p.weight, e + i, p.weight_dtype) : 1.0f;
     } else if (sizeof(T) == 4 || p.weight_dtype == STW_F32) {
-        DEV_UNROLL for (int k = 0; k < COUNT; k += 4) jag_vector<float>::unpack(dev_load_vector(from + k * 4), x + k);
+        DEV_UNROLL_FOR (int k = 0; k < COUNT; k += 4) jag_vector<float>::unpack(dev_load_vector(from + k * 4), x + k);
     } else jag_vector<T>::unpack(dev_load_vector(from), x);
 }
 
@@ -101,21 +102,21 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_softmax(const stw_jag
     if (what == JAG_LINE_LIVE) {
         line_of::load(vg, (const T *)p.grad + first, size, lane);
         line_of::load(vy, (const T *)p.y + first, size, lane);
-        DEV_UNROLL for (int v = 0; v < VECTORS; ++v) {
+        DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
             float g[COUNT], y[COUNT];
             jag_vector<T>::unpack(vg[v], g);
             jag_vector<T>::unpack(vy[v], y);
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i) sum = fmaf(g[i], y[i], sum);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum = fmaf(g[i], y[i], sum);
         }
     }
     jag_line_sums<LANES>(sum, none, smem, 0);
     if (what == JAG_LINE_ZERO) line_of::clear(out, first, size, lane);
     if (what != JAG_LINE_LIVE) return;
-    DEV_UNROLL for (int v = 0; v < VECTORS; ++v) {
+    DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
         float g[COUNT], y[COUNT];
         jag_vector<T>::unpack(vg[v], g);
         jag_vector<T>::unpack(vy[v], y);
-        DEV_UNROLL for (int i = 0; i < COUNT; ++i) g[i] = y[i] * (g[i] - sum);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) g[i] = y[i] * (g[i] - sum);
         line_of::store(out, first, v, g, size, lane);
     }
 }
@@ -131,23 +132,23 @@ template <class T> DEV_FN void jag_softmax_long(const stw_jagged_launch &l, char
     jag_out<T> out = jag_out<T>::of(p.dx, p.dx_dtype, (p.accumulate & STW_JAGGED_DX) != 0);
     if (what == JAG_LINE_NONE) return;
     if (what == JAG_LINE_ZERO) {
-        DEV_ROLLED for (int64_t e = 0; e < size; e += STEP) line_of::clear(out, first + e, size - e, lane);
+        DEV_ROLLED_FOR (int64_t e = 0; e < size; e += STEP) line_of::clear(out, first + e, size - e, lane);
         return;
     }
     float sum = 0.0f, none = 0.0f;
-    DEV_ROLLED for (int pass = 0; pass < 2; ++pass) {
-        DEV_ROLLED for (int64_t e = 0; e < size; e += STEP) {
+    DEV_ROLLED_FOR (int pass = 0; pass < 2; ++pass) {
+        DEV_ROLLED_FOR (int64_t e = 0; e < size; e += STEP) {
             dev_vector vg[2], vy[2];
             line_of::load(vg, (const T *)p.grad + first + e, size - e, lane);
             line_of::load(vy, (const T *)p.y + first + e, size - e, lane);
-            DEV_UNROLL for (int v = 0; v < 2; ++v) {
+            DEV_UNROLL_FOR (int v = 0; v < 2; ++v) {
                 float g[COUNT], y[COUNT];
                 jag_vector<T>::unpack(vg[v], g);
                 jag_vector<T>::unpack(vy[v], y);
                 if (pass == 0) {
-                    DEV_UNROLL for (int i = 0; i < COUNT; ++i) sum = fmaf(g[i], y[i], sum);
+                    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum = fmaf(g[i], y[i], sum);
                 } else {
-                    DEV_UNROLL for (int i = 0; i < COUNT; ++i) g[i] = y[i] * (g[i] - sum);
+                    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) g[i] = y[i] * (g[i] - sum);
                     line_of::store(out, first + e, v, g, size - e, lane);
                 }
             }
@@ -171,12 +172,12 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm(const stw_jagged
         line_of::load(vg, (const T *)p.grad + first, size, lane);
         line_of::load(vx, (const T *)p.x + first, size, lane);
         mean = p.mean[line], rstd = p.rstd[line];
-        DEV_UNROLL for (int v = 0; v < VECTORS; ++v) {
+        DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
             float g[COUNT], x[COUNT], gamma[COUNT];
             jag_gamma<T>(p, line_of::at(v, lane), gamma);
             jag_vector<T>::unpack(vg[v], g);
             jag_vector<T>::unpack(vx[v], x);
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i) {
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
                 g[i] *= gamma[i];
                 plain += g[i]; /* behind the line g is 0 */
                 dot = fmaf(g[i], (x[i] - mean) * rstd, dot);
@@ -188,12 +189,12 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm(const stw_jagged
     if (what != JAG_LINE_LIVE) return;
     plain /= l.line_size;
     dot /= l.line_size;
-    DEV_UNROLL for (int v = 0; v < VECTORS; ++v) {
+    DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
         float g[COUNT], x[COUNT], gamma[COUNT];
         jag_gamma<T>(p, line_of::at(v, lane), gamma);
         jag_vector<T>::unpack(vg[v], g);
         jag_vector<T>::unpack(vx[v], x);
-        DEV_UNROLL for (int i = 0; i < COUNT; ++i) g[i] = rstd * (g[i] * gamma[i] - plain - (x[i] - mean) * rstd * dot);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) g[i] = rstd * (g[i] * gamma[i] - plain - (x[i] - mean) * rstd * dot);
         line_of::store(out, first, v, g, size, lane);
     }
 }
@@ -208,21 +209,21 @@ template <class T> DEV_FN void jag_norm_long(const stw_jagged_launch &l, char *s
     jag_out<T> out = jag_out<T>::of(p.dx, p.dx_dtype, (p.accumulate & STW_JAGGED_DX) != 0);
     if (what == JAG_LINE_NONE) return;
     if (what == JAG_LINE_ZERO) {
-        DEV_ROLLED for (int64_t e = 0; e < size; e += STEP) line_of::clear(out, first + e, size - e, lane);
+        DEV_ROLLED_FOR (int64_t e = 0; e < size; e += STEP) line_of::clear(out, first + e, size - e, lane);
         return;
     }
     float plain = 0.0f, dot = 0.0f, mean = p.mean[line], rstd = p.rstd[line];
-    DEV_ROLLED for (int pass = 0; pass < 2; ++pass) {
-        DEV_ROLLED for (int64_t e = 0; e < size; e += STEP) {
+    DEV_ROLLED_FOR (int pass = 0; pass < 2; ++pass) {
+        DEV_ROLLED_FOR (int64_t e = 0; e < size; e += STEP) {
             dev_vector vg[2], vx[2];
             line_of::load(vg, (const T *)p.grad + first + e, size - e, lane);
             line_of::load(vx, (const T *)p.x + first + e, size - e, lane);
-            DEV_UNROLL for (int v = 0; v < 2; ++v) {
+            DEV_UNROLL_FOR (int v = 0; v < 2; ++v) {
                 float g[COUNT], x[COUNT], gamma[COUNT];
                 jag_gamma<T>(p, e + line_of::at(v, lane), gamma);
                 jag_vector<T>::unpack(vg[v], g);
                 jag_vector<T>::unpack(vx[v], x);
-                DEV_UNROLL for (int i = 0; i < COUNT; ++i) {
+                DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
                     float h = (x[i] - mean) * rstd;
                     g[i] *= gamma[i];
                     if (pass == 0) {
@@ -251,9 +252,9 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
     const T *grad = (const T *)p.grad, *values = (const T *)p.x;
     jag_out<T> out = jag_out<T>::of(p.dx, p.dx_dtype, (p.accumulate & STW_JAGGED_DX) != 0);
     float gamma[VECTORS][COUNT], dgamma[VECTORS][COUNT], dbeta[VECTORS][COUNT];
-    DEV_UNROLL for (int v = 0; v < VECTORS; ++v) {
+    DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
         jag_gamma<T>(p, line_of::at(v, lane), gamma[v]);
-        DEV_UNROLL for (int i = 0; i < COUNT; ++i) dgamma[v][i] = dbeta[v][i] = 0.0f;
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) dgamma[v][i] = dbeta[v][i] = 0.0f;
     }
     bool wanted = (p.outputs & STW_JAGGED_DX) != 0;
     dev_vector vg[VECTORS], vx[VECTORS];
@@ -268,18 +269,18 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
     };
     fetch();
     int turn = 0;
-    DEV_ROLLED for (int64_t base = dev_cta() * LINES; base < lines; base += step, ++turn) {
+    DEV_ROLLED_FOR (int64_t base = dev_cta() * LINES; base < lines; base += step, ++turn) {
         dev_vector cg[VECTORS], cx[VECTORS];
         float plain = 0.0f, dot = 0.0f, middle = mean, scale = rstd;
         int now = what;
         int64_t first = line * size;
-        DEV_UNROLL for (int v = 0; v < VECTORS; ++v) {
+        DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
             cg[v] = vg[v], cx[v] = vx[v];
             if (now != JAG_LINE_LIVE) continue;
             float g[COUNT], h[COUNT];
             jag_vector<T>::unpack(cg[v], g);
             jag_vector<T>::unpack(cx[v], h);
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i) {
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
                 h[i] = (h[i] - middle) * scale;
                 dbeta[v][i] += g[i];
                 dgamma[v][i] = fmaf(g[i], h[i], dgamma[v][i]);
@@ -297,15 +298,15 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
         if (now != JAG_LINE_LIVE) continue;
         plain /= l.line_size;
         dot /= l.line_size;
-        DEV_UNROLL for (int v = 0; v < VECTORS; ++v) {
+        DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
             float g[COUNT], h[COUNT];
-            DEV_UNROLL for (int i = 0; i < 4; ++i) { /* unpacked anew: registers decide how many lines are under way */
+            DEV_UNROLL_FOR (int i = 0; i < 4; ++i) { /* unpacked anew: registers decide how many lines are under way */
                 cg[v].word[i] = (uint32_t)dev_keep((int)cg[v].word[i]);
                 cx[v].word[i] = (uint32_t)dev_keep((int)cx[v].word[i]);
             }
             jag_vector<T>::unpack(cg[v], g);
             jag_vector<T>::unpack(cx[v], h);
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i)
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
                 g[i] = scale * (g[i] * gamma[v][i] - plain - (h[i] - middle) * scale * dot);
             line_of::store(out, first, v, g, size, lane);
         }
@@ -314,9 +315,9 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
     float *to_beta = l.sums + dev_cta() * size, *to_gamma = l.sums_too + dev_cta() * size;
     if constexpr (LINES > 1) {
         float *shared = (float *)(void *)smem;
-        DEV_ROLLED for (int which = 0; which < 2; ++which) {
-            DEV_UNROLL for (int v = 0; v < VECTORS; ++v)
-                DEV_UNROLL for (int i = 0; i < COUNT; ++i) {
+        DEV_ROLLED_FOR (int which = 0; which < 2; ++which) {
+            DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v)
+                DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
                     dev_barrier();
                     shared[dev_thread()] = which ? dgamma[v][i] : dbeta[v][i];
                     dev_barrier();
@@ -328,8 +329,8 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
                 }
         }
     } else {
-        DEV_UNROLL for (int v = 0; v < VECTORS; ++v)
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i) {
+        DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v)
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
                 int64_t e = line_of::at(v, lane) + i;
                 if (e < size) to_beta[e] = dbeta[v][i], to_gamma[e] = dgamma[v][i];
             }

@@ -7,7 +7,7 @@
 /* Where an output run comes from: source element of its first one; or none (zeros). */
 struct jag_source {
     int64_t first;
-    int step;   /* 1, or 0: one source for all            */
+    int step;     /* 1, or 0: one source for all            */
     int64_t only; /* -1, or the only element of the run that has one */
 };
 
@@ -30,13 +30,15 @@ struct jag_split_index {
 };
 
 /* Row (o, r) of a nested tensor of `outer` times `inner` in storage like that of p. */
-DEV_FN int64_t jag_row(const stw_jagged_params &p, bool spread, int64_t outer, const jag_target &t, int64_t o, int64_t r) {
+DEV_FN int64_t jag_row(const stw_jagged_params &p, bool spread, int64_t outer, const jag_target &t, int64_t o,
+                       int64_t r) {
     int64_t first = p.axis[0].starts[t.b];
     return spread ? o * p.axis[0].total + first + r : first * outer + o * t.length + r;
 }
 
 /* The run's source; `segment`: number of the run within its row. */
-DEV_FN bool jag_source_of(const stw_jagged_params &p, const jag_target &t, int64_t run, int64_t segment, jag_source *s) {
+DEV_FN bool jag_source_of(const stw_jagged_params &p, const jag_target &t, int64_t run, int64_t segment,
+                          jag_source *s) {
     bool spread = p.slabs > 1;
     if (p.op == STW_JAGGED_FROM_PADDED) {
         if (t.r >= t.used) return false;
@@ -150,7 +152,7 @@ template <class T> struct jag_mapper {
         bool vectors = jag_out<T>::aligned(out, m.c.base + m.c.from);
         dev_vector v[V];
         bool whole[V];
-        DEV_UNROLL for (int k = 0; k < V; ++k) {
+        DEV_UNROLL_FOR (int k = 0; k < V; ++k) {
             int64_t q = from + k * (int)STW_JAGGED_THREADS * COUNT, at = 0;
             whole[k] = q >= m.c.low && q + COUNT <= m.c.high;
             v[k] = dev_vector{{0, 0, 0, 0}};
@@ -168,11 +170,11 @@ template <class T> struct jag_mapper {
             else if (s.step) v[k] = jag_vector<T>::gather(src, COUNT);
             else {
                 float one = dev_float(*src), x[COUNT];
-                DEV_UNROLL for (int i = 0; i < COUNT; ++i) x[i] = s.only < 0 || s.only == at + i ? one : 0.0f;
+                DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) x[i] = s.only < 0 || s.only == at + i ? one : 0.0f;
                 v[k] = jag_vector<T>::pack(x);
             }
         }
-        DEV_UNROLL for (int k = 0; k < V; ++k) {
+        DEV_UNROLL_FOR (int k = 0; k < V; ++k) {
             int64_t q = from + k * (int)STW_JAGGED_THREADS * COUNT;
             if (whole[k]) {
                 float x[COUNT];
@@ -181,12 +183,11 @@ template <class T> struct jag_mapper {
                 else jag_out<T>::part(out, m.c.base + q, x, 0, COUNT);
                 continue;
             }
-            DEV_ROLLED for (int i = 0; i < COUNT; ++i)
+            DEV_ROLLED_FOR (int i = 0; i < COUNT; ++i)
                 if (q + i >= m.c.low && q + i < m.c.high) jag_out<T>::one(out, m.c.base + q + i, element(m, q + i));
         }
     }
 };
-
 
 template <class T> DEV_FN void jag_map(const stw_jagged_launch &l, char *smem) {
     const stw_jagged_params &p = l.p;
@@ -212,6 +213,7 @@ template <class T> DEV_FN void jag_map(const stw_jagged_launch &l, char *smem) {
     m.per_row = m.flat ? 1 : stw_quotient(p.inner, m.run);
     m.first_run = stw_quotient(m.c.low, m.run);
     m.first_at = m.c.low - m.first_run * m.run;
-    if (!m.dense && !m.plain && !m.flat) m.in = jag_bracket_of(p, stw_quotient(m.c.low, p.inner), stw_quotient(m.c.high - 1, p.inner), smem);
+    if (!m.dense && !m.plain && !m.flat)
+        m.in = jag_bracket_of(p, stw_quotient(m.c.low, p.inner), stw_quotient(m.c.high - 1, p.inner), smem);
     jag_mapper<T>::scheduler(m);
 }

@@ -34,9 +34,11 @@ template <bool FAST> DEV_FN float jag_sigmoid(float x) {
 struct jag_gelu {
     template <bool FAST> DEV_FN float of(float g, float x, float) {
         const float inverse_sqrt_tau = 0.398942280401432678f, half_sqrt = 0.707106781186547524f;
-        if (!FAST) return g * fmaf(x * inverse_sqrt_tau, dev_exp(-0.5f * x * x), 0.5f * (1.0f + jag_erf(x * half_sqrt)));
+        if (!FAST)
+            return g * fmaf(x * inverse_sqrt_tau, dev_exp(-0.5f * x * x), 0.5f * (1.0f + jag_erf(x * half_sqrt)));
         /* Abramowitz and Stegun 7.1.26: erfc(z) = poly(t) e^-z^2, which is also in phi; 1.5e-7 at most. */
-        float e = dev_exp2_fast(x * x * (-0.5f * DEV_LOG2E)), t = dev_reciprocal_fast(fmaf(fabsf(x), 0.3275911f * half_sqrt, 1.0f));
+        float e = dev_exp2_fast(x * x * (-0.5f * DEV_LOG2E)),
+              t = dev_reciprocal_fast(fmaf(fabsf(x), 0.3275911f * half_sqrt, 1.0f));
         float r = fmaf(t, 1.061405429f * 0.5f, -1.453152027f * 0.5f);
         r = fmaf(r, t, 1.421413741f * 0.5f);
         r = fmaf(r, t, -0.284496736f * 0.5f);

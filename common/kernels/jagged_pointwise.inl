@@ -6,8 +6,9 @@
 enum { JAG_NONE, JAG_WHOLE, JAG_ZERO, JAG_SINGLE }; /* what is done with a vector */
 
 /* Vector at position q of a chunk. */
-template <int COUNT> DEV_FN int jag_what(const stw_jagged_launch &l, const jag_chunk &c, const jag_bracket &in, bool gaps,
-                                         bool vectors, int64_t q) {
+template <int COUNT>
+DEV_FN int jag_what(const stw_jagged_launch &l, const jag_chunk &c, const jag_bracket &in, bool gaps, bool vectors,
+                    int64_t q) {
     if (q >= c.high || q + COUNT <= c.low) return JAG_NONE;
     if (!vectors || q < c.low || q + COUNT > c.high) return JAG_SINGLE;
     if (!gaps) return JAG_WHOLE;
@@ -28,7 +29,7 @@ DEV_FN void jag_pointwise_chunk(const stw_jagged_launch &l, const jag_chunk &c, 
     bool vectors = jag_lead(g) == jag_lead(x) && jag_out<T>::aligned(out, c.base + c.from);
     dev_vector vg[V], vx[V];
     int what[V];
-    DEV_UNROLL for (int v = 0; v < V; ++v) {
+    DEV_UNROLL_FOR (int v = 0; v < V; ++v) {
         int64_t q = from + v * (int)STW_JAGGED_THREADS * COUNT;
         what[v] = jag_what<COUNT>(l, c, in, gaps, vectors, q);
         vg[v] = vx[v] = dev_vector{{0, 0, 0, 0}};
@@ -37,23 +38,25 @@ DEV_FN void jag_pointwise_chunk(const stw_jagged_launch &l, const jag_chunk &c, 
             vx[v] = dev_load_vector(x + q);
         }
     }
-    DEV_UNROLL for (int v = 0; v < V; ++v) {
+    DEV_UNROLL_FOR (int v = 0; v < V; ++v) {
         int64_t q = from + v * (int)STW_JAGGED_THREADS * COUNT;
         if (what[v] == JAG_WHOLE || what[v] == JAG_ZERO) {
             float a[COUNT], b[COUNT];
             jag_vector<T>::unpack(vg[v], a);
             jag_vector<T>::unpack(vx[v], b);
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i) a[i] = Op::template of<FAST>(a[i], b[i], threshold);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) a[i] = Op::template of<FAST>(a[i], b[i], threshold);
             jag_out<T>::vector(out, c.base + q, a);
         } else if (what[v] == JAG_SINGLE) {
-            DEV_ROLLED for (int i = 0; i < COUNT; ++i) {
+            DEV_ROLLED_FOR (int i = 0; i < COUNT; ++i) {
                 if (q + i < c.low || q + i >= c.high) continue;
                 bool live = true;
                 if (gaps) {
                     jag_place at = jag_place::of(p, in, c.slab, stw_quotient(q + i, p.inner));
                     live = at.r < at.used;
                 }
-                jag_out<T>::one(out, c.base + q + i, live ? Op::template of<FAST>(dev_float(g[q + i]), dev_float(x[q + i]), threshold) : 0.0f);
+                jag_out<T>::one(out, c.base + q + i,
+                                live ? Op::template of<FAST>(dev_float(g[q + i]), dev_float(x[q + i]), threshold)
+                                     : 0.0f);
             }
         }
     }

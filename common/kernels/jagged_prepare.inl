@@ -14,8 +14,10 @@ DEV_FN int32_t jag_clean_starts(const stw_jagged_params &p, const stw_jagged_axi
         if (live) {
             int64_t raw = a.offsets ? stw_jagged_index(a.offsets, b, p.features) : 0; /* none: no components */
             x = stw_clamp_i64(raw, 0, a.total);
-            if (raw != x || (b && stw_jagged_index(a.offsets, b - 1, p.features) > raw)) bits |= STW_JAGGED_DATA_OFFSETS;
-            if (p.components && (p.features & STW_JFEAT_FULL) && ((b == 0 && raw != 0) || (b == p.components && raw != a.total)))
+            if (raw != x || (b && stw_jagged_index(a.offsets, b - 1, p.features) > raw))
+                bits |= STW_JAGGED_DATA_OFFSETS;
+            if (p.components && (p.features & STW_JFEAT_FULL) &&
+                ((b == 0 && raw != 0) || (b == p.components && raw != a.total)))
                 bits |= STW_JAGGED_DATA_OFFSETS;
             if (p.features & STW_JFEAT_FULL) x = b == 0 ? 0 : b == p.components ? a.total : x; /* every row counts */
         }
@@ -36,7 +38,8 @@ DEV_FN int32_t jag_clean_used(const stw_jagged_params &p, const stw_jagged_axis_
             int64_t raw = stw_jagged_index(a.used, b, p.features);
             if (raw < 0 || raw > length) bits |= STW_JAGGED_DATA_USED;
         }
-        if ((p.features & STW_JFEAT_FULL) && p.op == STW_JAGGED_LINEAR) used = length; /* as the vendor's library has it */
+        if ((p.features & STW_JFEAT_FULL) && p.op == STW_JAGGED_LINEAR)
+            used = length; /* as the vendor's library has it */
         if (used < length) *gaps = true;
         a.used_clean[b] = used;
         if (p.op == STW_JAGGED_SELECT && p.dim == STW_DIM_RAGGED && (p.index < 0 ? -p.index > used : p.index >= used))
@@ -50,10 +53,15 @@ DEV_FN void jag_to_int32(const stw_jagged_params &p) {
     for (int side = 0; side < 2; ++side) {
         const stw_jagged_axis_param &a = p.axis[side];
         for (int64_t b = dev_thread(); b <= p.components; b += JAG_SCAN) {
-            if (p.offsets32[side]) /* without components there is no array, and the packed problem has one entry all the same */
-                p.offsets32[side][b] = p.components ? (int32_t)stw_clamp_i64(stw_jagged_index(a.offsets, b, p.features), INT32_MIN, INT32_MAX) : 0;
+            if (p.offsets32
+                    /* without components there is no array, and the packed problem has one entry all the same */
+                    [side])
+                p.offsets32[side][b] = p.components ? (int32_t)stw_clamp_i64(stw_jagged_index(a.offsets, b, p.features),
+                                                                             INT32_MIN, INT32_MAX)
+                                                    : 0;
             if (p.used32[side] && a.used && b < p.components)
-                p.used32[side][b] = (int32_t)stw_clamp_i64(stw_jagged_index(a.used, b, p.features), INT32_MIN, INT32_MAX);
+                p.used32[side][b] =
+                    (int32_t)stw_clamp_i64(stw_jagged_index(a.used, b, p.features), INT32_MIN, INT32_MAX);
         }
     }
 }

@@ -5,18 +5,18 @@
  * component is many work tiles, a subnormal one is one. Sums of several parts go to the workspace and are added up by
  * jag_product_end in their order. */
 
-/* C[M,N] += A B^T over a range: one work tile. Operands as they are stored; which of them has the summed index as its rows
- * is the kernel's. */
+/* C[M,N] += A B^T over a range: one work tile. Operands as they are stored; which of them has the summed index as its
+ * rows is the kernel's. */
 struct jag_work_tile {
     const char *a, *b;
-    char *c;                     /* null: to `slot` of the parts                        */
+    char *c; /* null: to `slot` of the parts                        */
     int64_t a_stride, b_stride, c_stride;
-    int64_t m0, n0;              /* of the tile                                         */
-    int64_t m_used, n_used;      /* rows and columns that have values                   */
-    int64_t m_end, n_end;        /* that are written                                    */
-    int64_t k0, k_end;           /* summed                                              */
+    int64_t m0, n0;         /* of the tile                                         */
+    int64_t m_used, n_used; /* rows and columns that have values                   */
+    int64_t m_end, n_end;   /* that are written                                    */
+    int64_t k0, k_end;      /* summed                                              */
     int64_t slot;
-    int32_t live;                /* 0: nothing to do                                    */
+    int32_t live; /* 0: nothing to do                                    */
 };
 
 struct jag_product {
@@ -47,8 +47,10 @@ struct jag_product {
             int axis = t.m_axis;
             t.m_axis = t.n_axis, t.n_axis = axis;
         }
-        if (kind == STW_JPRODUCT_DX) t.out = p.dx, t.out_dtype = p.dx_dtype, t.accumulate = p.accumulate & STW_JAGGED_DX;
-        if (kind == STW_JPRODUCT_DW) t.out = p.dweight, t.out_dtype = p.dweight_dtype, t.accumulate = p.accumulate & STW_JAGGED_DWEIGHT;
+        if (kind == STW_JPRODUCT_DX)
+            t.out = p.dx, t.out_dtype = p.dx_dtype, t.accumulate = p.accumulate & STW_JAGGED_DX;
+        if (kind == STW_JPRODUCT_DW)
+            t.out = p.dweight, t.out_dtype = p.dweight_dtype, t.accumulate = p.accumulate & STW_JAGGED_DWEIGHT;
         return t;
     }
 };
@@ -71,8 +73,10 @@ struct jag_cut {
         const stw_jagged_params &p = l.p;
         jag_cut c = {0, 0, 0};
         bool present = jag_matrix_place(l, &p.grad_matrix, b).present != 0;
-        if (t.kind == STW_JPRODUCT_DA || p.x_matrix.has_bases) present = present && jag_matrix_place(l, &p.x_matrix, b).present;
-        if (t.kind == STW_JPRODUCT_DB || p.other_matrix.has_bases) present = present && jag_matrix_place(l, &p.other_matrix, b).present;
+        if (t.kind == STW_JPRODUCT_DA || p.x_matrix.has_bases)
+            present = present && jag_matrix_place(l, &p.x_matrix, b).present;
+        if (t.kind == STW_JPRODUCT_DB || p.other_matrix.has_bases)
+            present = present && jag_matrix_place(l, &p.other_matrix, b).present;
         if (!present) return c;
         stw_jagged_span m = stw_jagged_span_of(&p.axis[t.m_axis], b), n = stw_jagged_span_of(&p.axis[t.n_axis], b);
         c.tiles_m = stw_blocks_of(m.rows, l.tile_m);
@@ -112,7 +116,7 @@ DEV_FN int32_t jag_prepare_products(const stw_jagged_launch &l, jag_scan &s) {
         uint32_t kind = d ? STW_JPRODUCT_DB : STW_JPRODUCT_DA;
         if (!(p.outputs & (d ? STW_JAGGED_DOTHER : STW_JAGGED_DX))) continue;
         jag_product t = jag_product::of(p, kind);
-        DEV_ROLLED for (int slots = 0; slots < 2; ++slots) {
+        DEV_ROLLED_FOR (int slots = 0; slots < 2; ++slots) {
             int64_t *to = slots ? l.slots[d] : l.tiles[d];
             jag_start(s, 0);
             for (int64_t at = 0; at <= p.components; at += JAG_SCAN) {
@@ -132,7 +136,8 @@ DEV_FN int32_t jag_prepare_products(const stw_jagged_launch &l, jag_scan &s) {
 }
 
 /* Unit of matmul. */
-DEV_FN void jag_matmul_work_tile(const stw_jagged_launch &l, const jag_product &t, int64_t work_tile, int size, jag_work_tile *u) {
+DEV_FN void jag_matmul_work_tile(const stw_jagged_launch &l, const jag_product &t, int64_t work_tile, int size,
+                                 jag_work_tile *u) {
     const stw_jagged_params &p = l.p;
     const int64_t *tiles = l.tiles[t.kind == STW_JPRODUCT_DB];
     int64_t b = jag_find(tiles, 0, p.components - 1, 1, work_tile);
@@ -142,7 +147,8 @@ DEV_FN void jag_matmul_work_tile(const stw_jagged_launch &l, const jag_product &
     int64_t o = stw_quotient(tm_rest, c.parts), part = tm_rest - o * c.parts;
     stw_jagged_span m = stw_jagged_span_of(&p.axis[t.m_axis], b), n = stw_jagged_span_of(&p.axis[t.n_axis], b),
                     k = stw_jagged_span_of(&p.axis[t.k_axis], b);
-    stw_jagged_place pa = jag_matrix_place(l, t.am, b), pb = jag_matrix_place(l, t.bm, b), pc = jag_matrix_place(l, t.cm, b);
+    stw_jagged_place pa = jag_matrix_place(l, t.am, b), pb = jag_matrix_place(l, t.bm, b),
+                     pc = jag_matrix_place(l, t.cm, b);
     u->a = (const char *)t.a + (pa.first + o * pa.stride) * size;
     u->b = (const char *)t.b + (pb.first + o * pb.stride) * size;
     u->a_stride = t.am->transposed ? pa.col : pa.row;
@@ -163,7 +169,8 @@ DEV_FN void jag_matmul_work_tile(const stw_jagged_launch &l, const jag_product &
 }
 
 /* Unit of linear: rows are those of the buffer. */
-DEV_FN void jag_linear_work_tile(const stw_jagged_launch &l, const jag_product &t, int64_t work_tile, int size, jag_work_tile *u) {
+DEV_FN void jag_linear_work_tile(const stw_jagged_launch &l, const jag_product &t, int64_t work_tile, int size,
+                                 jag_work_tile *u) {
     const stw_jagged_params &p = l.p;
     int64_t rows = p.slabs * l.lines, inner = p.inner, features = p.out_features;
     bool dx = t.kind == STW_JPRODUCT_DX;
@@ -192,7 +199,9 @@ DEV_FN void jag_linear_work_tile(const stw_jagged_launch &l, const jag_product &
 template <int STEP> struct jag_steps {
     int64_t at, end, last; /* next step; of the range; of all */
     bool rows;
-    DEV_FN jag_steps of(const jag_work_tile &u, bool rows) { return jag_steps{u.k0, rows ? u.k0 : u.k_end, u.k_end, rows}; }
+    DEV_FN jag_steps of(const jag_work_tile &u, bool rows) {
+        return jag_steps{u.k0, rows ? u.k0 : u.k_end, u.k_end, rows};
+    }
     /* The next step [*from, *to), or false. */
     DEV_FN bool next(jag_steps &s, const stw_jagged_launch &l, int64_t *from, int64_t *to) {
         const stw_jagged_params &p = l.p;
@@ -221,9 +230,19 @@ template <int STEP> struct jag_steps {
     }
 };
 
-template <class T_, bool A_BY_K_, bool B_BY_K_, int BM_, int BN_, int BK_, int STAGES_, int WAVES_> struct jag_product_config {
+template <class T_, bool A_BY_K_, bool B_BY_K_, int BM_, int BN_, int BK_, int STAGES_, int WAVES_>
+struct jag_product_config {
     typedef T_ T;
-    enum { A_BY_K = A_BY_K_, B_BY_K = B_BY_K_, BM = BM_, BN = BN_, BK = BK_, STAGES = STAGES_, WAVES = WAVES_, THREADS = WAVES_ * DEV_WAVE };
+    enum {
+        A_BY_K = A_BY_K_,
+        B_BY_K = B_BY_K_,
+        BM = BM_,
+        BN = BN_,
+        BK = BK_,
+        STAGES = STAGES_,
+        WAVES = WAVES_,
+        THREADS = WAVES_ * DEV_WAVE
+    };
     typedef dev_tile<T, A_BY_K_ ? BK_ : BM_, A_BY_K_ ? BM_ : BK_> tile_a;
     typedef dev_tile<T, B_BY_K_ ? BK_ : BN_, B_BY_K_ ? BN_ : BK_> tile_b;
     typedef dev_split<T, BM_, BN_, WAVES_> split;
@@ -232,7 +251,8 @@ template <class T_, bool A_BY_K_, bool B_BY_K_, int BM_, int BN_, int BK_, int S
 
 /* One operand's tile: `m0` of `m_used` along, [from, to) of what is summed. */
 template <class Tile, bool BY_K, int THREADS>
-DEV_FN void jag_fetch(char *smem, const char *data, int64_t stride, int64_t m0, int64_t m_used, int64_t from, int64_t to) {
+DEV_FN void jag_fetch(char *smem, const char *data, int64_t stride, int64_t m0, int64_t m_used, int64_t from,
+                      int64_t to) {
     typedef typename Tile::type T;
     enum { VECTOR = 16 / (int)sizeof(T) };
     T *tile = (T *)(void *)smem;
@@ -250,11 +270,14 @@ DEV_FN void jag_fetch(char *smem, const char *data, int64_t stride, int64_t m0, 
 template <class Tile, bool BY_K, int THREADS> struct jag_stream {
     typedef typename Tile::type T;
     typedef dev_row_copy<Tile, THREADS> copy;
-    const char *lane;  /* this thread's first vector of step 0 */
+    const char *lane;   /* this thread's first vector of step 0 */
     int64_t sm90, step; /* to its next one; to the next index that is summed: bytes */
     bool plain;
     DEV_FN jag_stream of(const char *data, int64_t stride, int64_t m0, int64_t m_used, int64_t k0) {
-        enum { SIZE = (int)sizeof(T), EACH = copy::ASYNC && copy::LANES * Tile::VECTOR == Tile::COLS && copy::STEP <= Tile::ROWS };
+        enum {
+            SIZE = (int)sizeof(T),
+            EACH = copy::ASYNC && copy::LANES * Tile::VECTOR == Tile::COLS && copy::STEP <= Tile::ROWS
+        };
         int t = (int)dev_thread();
         int64_t r = copy::row(t), c = copy::col(t);
         jag_stream s;
@@ -269,13 +292,15 @@ template <class Tile, bool BY_K, int THREADS> struct jag_stream {
         T *tile = (T *)(void *)smem;
         int t = (int)dev_thread(), r = copy::row(t), c = copy::col(t);
         const char *at = s.lane + from * s.step;
-        DEV_UNROLL for (int i = 0; i < copy::COUNT; ++i, at += s.sm90) dev_copy_vector(tile + Tile::at(r + i * copy::STEP, c), at, true);
+        DEV_UNROLL_FOR (int i = 0; i < copy::COUNT; ++i, at += s.sm90)
+            dev_copy_vector(tile + Tile::at(r + i * copy::STEP, c), at, true);
     }
 };
 
 /* The sums of a work tile. */
 template <class C>
-DEV_FN void jag_accumulate(const stw_jagged_launch &l, const jag_work_tile *u, bool rows, dev_acc<typename C::split> &acc, char *smem) {
+DEV_FN void jag_accumulate(const stw_jagged_launch &l, const jag_work_tile *u, bool rows,
+                           dev_acc<typename C::split> &acc, char *smem) {
     typedef typename C::T T;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     jag_steps<C::BK> steps = jag_steps<C::BK>::of(*u, rows);
@@ -294,21 +319,27 @@ DEV_FN void jag_accumulate(const stw_jagged_launch &l, const jag_work_tile *u, b
             }
         }
         jag_fetch<typename C::tile_a, C::A_BY_K, C::THREADS>(at, u->a, u->a_stride, u->m0, u->m_used, from, to);
-        jag_fetch<typename C::tile_b, C::B_BY_K, C::THREADS>(at + C::BYTES_A, u->b, u->b_stride, u->n0, u->n_used, from, to);
+        jag_fetch<typename C::tile_b, C::B_BY_K, C::THREADS>(at + C::BYTES_A, u->b, u->b_stride, u->n0, u->n_used, from,
+                                                             to);
     };
     auto multiply = [&](int stage) {
-        const T *a = (const T *)(const void *)(smem + stage * C::STAGE), *b = (const T *)(const void *)(smem + stage * C::STAGE + C::BYTES_A);
+        const T *a = (const T *)(const void *)(smem + stage * C::STAGE),
+                *b = (const T *)(const void *)(smem + stage * C::STAGE + C::BYTES_A);
         if constexpr (LEAF_F32_BF16X3 && sizeof(T) == 2) {
-            dev_multiply_added<C::A_BY_K, C::B_BY_K, C::BK, typename C::split, typename C::tile_a, typename C::tile_b>(acc, a, b, wave, lane);
+            dev_multiply_added<C::A_BY_K, C::B_BY_K, C::BK, typename C::split, typename C::tile_a, typename C::tile_b>(
+                acc, a, b, wave, lane);
         } else if constexpr (dev_flushes<T>::yes) {
             dev_unflushed side;
-            dev_multiply_overlap<C::A_BY_K, C::B_BY_K, C::BK, typename C::split, typename C::tile_a, typename C::tile_b>(acc, a, b, side, wave, lane);
-        } else dev_multiply<C::A_BY_K, C::B_BY_K, C::BK, typename C::split, typename C::tile_a, typename C::tile_b>(acc, a, b, wave, lane);
+            dev_multiply_overlap<C::A_BY_K, C::B_BY_K, C::BK, typename C::split, typename C::tile_a,
+                                 typename C::tile_b>(acc, a, b, side, wave, lane);
+        } else
+            dev_multiply<C::A_BY_K, C::B_BY_K, C::BK, typename C::split, typename C::tile_a, typename C::tile_b>(
+                acc, a, b, wave, lane);
     };
     int64_t from = 0, to = 0;
     bool more = jag_steps<C::BK>::next(steps, l, &from, &to);
     if constexpr (C::STAGES == 1) {
-        DEV_ROLLED for (; more; more = jag_steps<C::BK>::next(steps, l, &from, &to)) {
+        DEV_ROLLED_FOR (; more; more = jag_steps<C::BK>::next(steps, l, &from, &to)) {
             dev_barrier();
             fetch(0, from, to);
             dev_copy_commit();
@@ -327,8 +358,8 @@ DEV_FN void jag_accumulate(const stw_jagged_launch &l, const jag_work_tile *u, b
             dev_copy_commit();
         };
         dev_barrier();
-        DEV_UNROLL for (int s = 0; s < C::STAGES - 1; ++s) ask(s);
-        DEV_ROLLED for (; ahead > 0; --ahead) {
+        DEV_UNROLL_FOR (int s = 0; s < C::STAGES - 1; ++s) ask(s);
+        DEV_ROLLED_FOR (; ahead > 0; --ahead) {
             dev_copy_wait_but<C::STAGES - 2>();
             dev_barrier();
             ask(free);
@@ -345,7 +376,8 @@ DEV_FN int jag_row_what(const stw_jagged_launch &l, const jag_lines &all, bool r
 }
 
 /* An element of a result. */
-template <class T> DEV_FN void jag_result(const jag_work_tile &u, const jag_out<T> &out, int64_t row, int64_t col, int what, float x) {
+template <class T>
+DEV_FN void jag_result(const jag_work_tile &u, const jag_out<T> &out, int64_t row, int64_t col, int what, float x) {
     if (row >= u.m_end || col >= u.n_end || what == JAG_LINE_NONE) return;
     if (row >= u.m_used || col >= u.n_used || what == JAG_LINE_ZERO) x = 0.0f;
     jag_out<T>::one(out, row * u.c_stride + col, x);
@@ -361,7 +393,7 @@ template <class C> DEV_FN void jag_multiply(const stw_jagged_launch &l, char *sm
     bool linear = l.product == STW_JPRODUCT_DX || l.product == STW_JPRODUCT_DW;
     int64_t work_tiles = linear ? l.work_tiles : l.tiles[l.product == STW_JPRODUCT_DB][p.components];
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    DEV_ROLLED for (int64_t work_tile = dev_cta(); work_tile < work_tiles; work_tile += l.blocks) {
+    DEV_ROLLED_FOR (int64_t work_tile = dev_cta(); work_tile < work_tiles; work_tile += l.blocks) {
         dev_barrier();
         if (dev_thread() == 0) {
             if (linear) jag_linear_work_tile(l, t, work_tile, (int)sizeof(T), shared);
@@ -375,25 +407,27 @@ template <class C> DEV_FN void jag_multiply(const stw_jagged_launch &l, char *sm
         int64_t row0 = split::row0(wave), col0 = split::col0(wave);
         if (!u.c) {
             float *to = l.product_sums + u.slot * (C::BM * C::BN);
-            DEV_UNROLL for (int m = 0; m < split::MT; ++m)
-                DEV_UNROLL for (int n = 0; n < split::NT; ++n)
-                    DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i)
-                        to[(row0 + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i))) * C::BN + col0 + n * LEAF_MMA_N + leaf_acc_col(lane, i)] = acc.v[m][n][i];
+            DEV_UNROLL_FOR (int m = 0; m < split::MT; ++m)
+                DEV_UNROLL_FOR (int n = 0; n < split::NT; ++n)
+                    DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i)
+                        to[(row0 + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i))) * C::BN + col0 +
+                           n * LEAF_MMA_N + leaf_acc_col(lane, i)] = acc.v[m][n][i];
             continue;
         }
         jag_out<T> out = jag_out<T>::of(u.c, t.out_dtype, t.accumulate != 0);
         bool rows = l.product == STW_JPRODUCT_DX;
         const jag_lines all = rows ? jag_lines::of(l) : jag_lines{0, 0, false};
         bool scores = LEAF_ACC_PAIRS && !out.add && u.c_stride % 2 == 0 && (uintptr_t)u.c % (out.wide ? 8 : 4) == 0;
-        DEV_UNROLL for (int m = 0; m < split::MT; ++m)
-            DEV_UNROLL for (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
+        DEV_UNROLL_FOR (int m = 0; m < split::MT; ++m)
+            DEV_UNROLL_FOR (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
                 int64_t row = u.m0 + row0 + m * LEAF_MMA_M + leaf_slot_row(lane, slot);
                 int what = row < u.m_end ? jag_row_what(l, all, rows, row) : JAG_LINE_NONE;
-                DEV_UNROLL for (int n = 0; n < split::NT; ++n)
-                    DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+                DEV_UNROLL_FOR (int n = 0; n < split::NT; ++n)
+                    DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) {
                         if (leaf_acc_slot(i) != slot) continue;
                         int64_t col = u.n0 + col0 + n * LEAF_MMA_N + leaf_acc_col(lane, i);
-                        if (LEAF_ACC_PAIRS && scores && what == JAG_LINE_LIVE && row < u.m_used && col - (i & 1) + 1 < u.n_used) {
+                        if (LEAF_ACC_PAIRS && scores && what == JAG_LINE_LIVE && row < u.m_used &&
+                            col - (i & 1) + 1 < u.n_used) {
                             if (i & 1) continue;
                             int64_t at = row * u.c_stride + col;
                             float x = acc.v[m][n][i], y = acc.v[m][n][(i + 1) % LEAF_ACC];
@@ -413,7 +447,7 @@ template <class T> DEV_FN void jag_product_end(const stw_jagged_launch &l, char 
     bool linear = l.product == STW_JPRODUCT_DW, other = l.product == STW_JPRODUCT_DB;
     int64_t work_tiles = linear ? l.work_tiles : l.tiles[other][p.components];
     int64_t area = (int64_t)l.tile_m * l.tile_n;
-    DEV_ROLLED for (int64_t work_tile = dev_cta(); work_tile < work_tiles; work_tile += l.blocks) {
+    DEV_ROLLED_FOR (int64_t work_tile = dev_cta(); work_tile < work_tiles; work_tile += l.blocks) {
         int64_t parts = l.parts, step = linear ? stw_quotient(l.work_tiles, l.parts) : 0, b = 0;
         if (!linear) {
             b = jag_find(l.tiles[other], 0, p.components - 1, 1, work_tile);
@@ -440,7 +474,7 @@ template <class T> DEV_FN void jag_product_end(const stw_jagged_launch &l, char 
         const float *from = l.product_sums + u.slot * area;
         for (int64_t e = dev_thread(); e < area; e += dev_threads()) {
             float sum = 0.0f;
-            DEV_UNROLL_2 for (int64_t k = 0; k < parts; ++k) sum += from[k * step * area + e];
+            DEV_UNROLL_2_FOR (int64_t k = 0; k < parts; ++k) sum += from[k * step * area + e];
             int64_t row = stw_quotient(e, l.tile_n);
             jag_result(u, out, u.m0 + row, u.n0 + e - row * l.tile_n, JAG_LINE_LIVE, sum);
         }

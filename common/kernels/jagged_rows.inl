@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * jagged_map.inl's usual case: output of the gradient's type, not accumulated, rows of whole vectors that have one source
- * each; fewer than 2^31 rows a slab, and elements a row (backends/gpu/jagged_map.c). A wave a long run of the output: its
- * lanes' vectors are a wave apart, rows and columns are added up and not divided, components stepped through. */
+ * jagged_map.inl's usual case: output of the gradient's type, not accumulated, rows of whole vectors that have one
+ * source each; fewer than 2^31 rows a slab, and elements a row (backends/gpu/jagged_map.c). A wave a long run of the
+ * output: its lanes' vectors are a wave apart, rows and columns are added up and not divided, components stepped
+ * through. */
 
 /* Which row of the gradient a row comes from. */
 enum { JAG_FROM_NESTED, JAG_FROM_PADDED, JAG_FROM_SUMS, JAG_FROM_COMPONENT };
@@ -51,7 +52,8 @@ template <class T> struct jag_rows {
     DEV_FN void follow(jag_rows &m, const stw_jagged_params &p) {
         const int64_t *starts = p.axis[0].starts;
         uint32_t b = m.b, times = (uint32_t)p.rows_outer, end = m.end;
-        DEV_ROLLED for (int i = 0; i < 4 && b != UINT32_MAX && m.row >= end; ++i) end = (uint32_t)starts[++b + 1] * times;
+        DEV_ROLLED_FOR (int i = 0; i < 4 && b != UINT32_MAX && m.row >= end; ++i)
+            end = (uint32_t)starts[++b + 1] * times;
         if (m.row >= end) b = (uint32_t)jag_find(starts, b == UINT32_MAX ? 0 : b, p.components - 1, times, m.row);
         enter(m, p, b, times);
     }
@@ -102,7 +104,7 @@ template <class T> struct jag_rows {
     /* Vector of a row with one source element, for the place `only` alone unless that is below 0. */
     DEV_FN dev_vector spread_one(T one, int only) {
         float x[COUNT], y = dev_float(one);
-        DEV_UNROLL for (int i = 0; i < COUNT; ++i) x[i] = only < 0 || only == i ? y : 0.0f;
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) x[i] = only < 0 || only == i ? y : 0.0f;
         return jag_vector<T>::pack(x);
     }
 
@@ -112,11 +114,11 @@ template <class T> struct jag_rows {
         uint32_t only = (uint32_t)(p.index < 0 ? p.index + p.inner : p.index);
         bool select = p.op == STW_JAGGED_SELECT;
         int64_t width = SINGLE ? 1 : p.inner;
-        DEV_ROLLED for (; count > 0; count -= (int64_t)V * STEP, dx += (int64_t)V * STEP) {
+        DEV_ROLLED_FOR (; count > 0; count -= (int64_t)V * STEP, dx += (int64_t)V * STEP) {
             dev_vector v[SINGLE ? 1 : V];
             T one[SINGLE ? V : 1];
             int place[SINGLE ? V : 1]; /* the element of the vector that is not 0: -1 all, COUNT none */
-            DEV_UNROLL for (int k = 0; k < V; ++k) {
+            DEV_UNROLL_FOR (int k = 0; k < V; ++k) {
                 bool inside = k * (int)STEP < count;
                 if (inside && m.row != m.known) look(m, p, width);
                 inside = inside && m.source;
@@ -131,7 +133,7 @@ template <class T> struct jag_rows {
                 }
                 next(m);
             }
-            DEV_UNROLL for (int k = 0; k < V; ++k) {
+            DEV_UNROLL_FOR (int k = 0; k < V; ++k) {
                 if (k * (int)STEP >= count) continue;
                 if constexpr (SINGLE) dev_store_vector(dx + k * (int)STEP, spread_one(one[k], place[k]));
                 else dev_store_vector(dx + k * (int)STEP, v[k]);
@@ -141,9 +143,9 @@ template <class T> struct jag_rows {
     /* The same, element by element: buffers that are not aligned. */
     DEV_FN void move_unaligned(const stw_jagged_params &p, jag_rows &m, bool single, T *dx, int64_t count) {
         int64_t only = p.op != STW_JAGGED_SELECT ? -1 : p.index < 0 ? p.index + p.inner : p.index;
-        DEV_ROLLED for (; count > 0; count -= STEP, dx += STEP) {
+        DEV_ROLLED_FOR (; count > 0; count -= STEP, dx += STEP) {
             if (m.row != m.known) look(m, p, single ? 1 : p.inner);
-            DEV_ROLLED for (int i = 0; i < COUNT; ++i) {
+            DEV_ROLLED_FOR (int i = 0; i < COUNT; ++i) {
                 bool live = m.source && !(single && only >= 0 && only != m.col + i);
                 dev_set(dx + i, live ? dev_float(m.source[single ? 0 : m.col + i]) : 0.0f);
             }
@@ -159,7 +161,8 @@ template <class T> DEV_FN void jag_map_rows(const stw_jagged_launch &l) {
     bool dense = p.op == STW_JAGGED_FROM_PADDED;
     int64_t slab = !dense && p.slabs > 1 ? stw_quotient(work_tile, l.chunks) : 0;
     int64_t each = l.span / (STW_JAGGED_THREADS / DEV_WAVE); /* of a wave: a multiple of the lanes' vectors */
-    int64_t low = (work_tile - slab * l.chunks) * l.span + dev_thread() / DEV_WAVE * each, high = stw_smaller(low + each, l.slab);
+    int64_t low = (work_tile - slab * l.chunks) * l.span + dev_thread() / DEV_WAVE * each,
+            high = stw_smaller(low + each, l.slab);
     if (!dense) {
         low = stw_larger(low, p.axis[0].starts[0] * p.rows_outer * p.inner);
         high = stw_smaller(high, p.axis[0].starts[p.components] * p.rows_outer * p.inner);
@@ -169,7 +172,8 @@ template <class T> DEV_FN void jag_map_rows(const stw_jagged_launch &l) {
     jag_rows<T> m = jag_rows<T>::of(p, slab, low, dense);
     T *dx = (T *)p.dx + slab * l.slab + low;
     bool single = (p.op == STW_JAGGED_SUM || p.op == STW_JAGGED_SELECT) && p.dim == STW_DIM_INNER;
-    if (!jag_aligned(dx) || (!single && !jag_aligned((const T *)p.grad))) jag_rows<T>::move_unaligned(p, m, single, dx, high - low);
+    if (!jag_aligned(dx) || (!single && !jag_aligned((const T *)p.grad)))
+        jag_rows<T>::move_unaligned(p, m, single, dx, high - low);
     else if (single) jag_rows<T>::template scheduler<true>(p, m, dx, high - low);
     else jag_rows<T>::template scheduler<false>(p, m, dx, high - low);
 }

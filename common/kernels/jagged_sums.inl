@@ -20,10 +20,10 @@ struct jag_grid {
 template <int COUNT> DEV_FN void jag_add_rows(const jag_grid &g, float x[COUNT], char *smem) {
     float *shared = (float *)(void *)smem;
     dev_barrier();
-    DEV_UNROLL for (int i = 0; i < COUNT; ++i) shared[i * (int)STW_JAGGED_THREADS + (int)dev_thread()] = x[i];
+    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) shared[i * (int)STW_JAGGED_THREADS + (int)dev_thread()] = x[i];
     dev_barrier();
     /* Every thread adds up some columns, so that none waits long. */
-    DEV_UNROLL for (int i = 0; i < COUNT; ++i) {
+    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
         if (g.row) continue;
         float sum = 0.0f;
         for (int k = 0; k < g.rows; ++k) sum += shared[i * (int)STW_JAGGED_THREADS + k * g.lanes + g.lane];
@@ -31,19 +31,19 @@ template <int COUNT> DEV_FN void jag_add_rows(const jag_grid &g, float x[COUNT],
     }
 }
 
-/* Rows [first, end) of a column sum, for the columns from c on. PLAIN: every one takes part, so that all loads of a round
- * go out together. */
+/* Rows [first, end) of a column sum, for the columns from c on. PLAIN: every one takes part, so that all loads of a
+ * round go out together. */
 template <class T, bool NORM, bool PLAIN>
-DEV_FN void jag_columns_rows(const stw_jagged_launch &l, const jag_grid &grid, const jag_lines &all, int64_t first, int64_t end,
-                             int64_t c, float *plain, float *dot) {
+DEV_FN void jag_columns_rows(const stw_jagged_launch &l, const jag_grid &grid, const jag_lines &all, int64_t first,
+                             int64_t end, int64_t c, float *plain, float *dot) {
     enum { COUNT = jag_vector<T>::COUNT, AHEAD = PLAIN && !NORM ? 8 : 4 };
     const stw_jagged_params &p = l.p;
     int64_t size = l.columns, count = size - c;
     bool aligned = jag_aligned((const T *)p.grad) && (!NORM || jag_aligned((const T *)p.x)) && size % COUNT == 0;
-    DEV_ROLLED for (int64_t row = first + grid.row; row < end && count > 0; row += (int64_t)AHEAD * grid.rows) {
+    DEV_ROLLED_FOR (int64_t row = first + grid.row; row < end && count > 0; row += (int64_t)AHEAD * grid.rows) {
         dev_vector vg[AHEAD], vx[AHEAD];
         float mean[AHEAD], rstd[AHEAD];
-        DEV_UNROLL for (int k = 0; k < AHEAD; ++k) {
+        DEV_UNROLL_FOR (int k = 0; k < AHEAD; ++k) {
             int64_t line = row + (int64_t)k * grid.rows;
             vg[k] = vx[k] = dev_vector{{0, 0, 0, 0}};
             mean[k] = rstd[k] = 0.0f;
@@ -55,13 +55,13 @@ DEV_FN void jag_columns_rows(const stw_jagged_launch &l, const jag_grid &grid, c
             vx[k] = PLAIN || aligned ? dev_load_vector(x) : jag_vector<T>::gather(x, (int)stw_smaller(count, COUNT));
             mean[k] = p.mean[line], rstd[k] = p.rstd[line];
         }
-        DEV_UNROLL for (int k = 0; k < AHEAD; ++k) {
+        DEV_UNROLL_FOR (int k = 0; k < AHEAD; ++k) {
             float g[COUNT], x[COUNT];
             jag_vector<T>::unpack(vg[k], g);
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i) plain[i] += g[i];
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) plain[i] += g[i];
             if (!NORM) continue;
             jag_vector<T>::unpack(vx[k], x);
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i) dot[i] = fmaf(g[i], (x[i] - mean[k]) * rstd[k], dot[i]);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) dot[i] = fmaf(g[i], (x[i] - mean[k]) * rstd[k], dot[i]);
         }
     }
 }
@@ -77,15 +77,16 @@ template <class T, bool NORM> DEV_FN void jag_columns(const stw_jagged_launch &l
     int64_t c = (block * grid.lanes + grid.lane) * COUNT, size = l.columns, count = size - c;
     int64_t first = part * l.rows, end = stw_smaller(first + l.rows, p.slabs * l.lines);
     float plain[COUNT] = {}, dot[COUNT] = {};
-    bool whole = !all.gaps && p.slabs == 1 && p.dim_before <= 1 && size % COUNT == 0 && jag_aligned((const T *)p.grad) &&
-                 (!NORM || jag_aligned((const T *)p.x));
+    bool whole = !all.gaps && p.slabs == 1 && p.dim_before <= 1 && size % COUNT == 0 &&
+                 jag_aligned((const T *)p.grad) && (!NORM || jag_aligned((const T *)p.x));
     if (whole)
-        jag_columns_rows<T, NORM, true>(l, grid, all, stw_larger(first, all.low), stw_smaller(end, all.high), c, plain, dot);
+        jag_columns_rows<T, NORM, true>(l, grid, all, stw_larger(first, all.low), stw_smaller(end, all.high), c, plain,
+                                        dot);
     else jag_columns_rows<T, NORM, false>(l, grid, all, first, end, c, plain, dot);
     jag_add_rows<COUNT>(grid, plain, smem);
     if (NORM) jag_add_rows<COUNT>(grid, dot, smem);
     if (grid.row) return;
-    DEV_UNROLL for (int i = 0; i < COUNT; ++i)
+    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
         if (i < count) {
             l.sums[part * size + c + i] = plain[i];
             if (NORM) l.sums_too[part * size + c + i] = dot[i];
@@ -99,13 +100,13 @@ DEV_FN void jag_columns_end(const stw_jagged_launch &l, char *smem) {
     float *shared = (float *)(void *)smem;
     int share = (int)dev_thread() / COLUMNS;
     int64_t c = dev_cta() * COLUMNS + (int)dev_thread() % COLUMNS;
-    DEV_ROLLED for (int which = 0; which < 2; ++which) {
+    DEV_ROLLED_FOR (int which = 0; which < 2; ++which) {
         uint32_t bit = which ? STW_JAGGED_DWEIGHT : STW_JAGGED_DBIAS;
         const float *from = which ? l.sums_too : l.sums;
         if (!(p.outputs & bit) || !from) continue;
         float sum = 0.0f;
         if (c < l.columns)
-            DEV_UNROLL_2 for (int64_t k = share; k < l.parts; k += SHARES) sum += from[k * l.columns + c];
+            DEV_UNROLL_2_FOR (int64_t k = share; k < l.parts; k += SHARES) sum += from[k * l.columns + c];
         dev_barrier();
         shared[dev_thread()] = sum;
         dev_barrier();
@@ -162,26 +163,27 @@ template <class T> DEV_FN void jag_segment_part(const stw_jagged_launch &l, char
     float sum[COUNT] = {};
     int64_t end = stw_smaller(s.low + STW_JAGGED_SEGMENT_ROWS, s.used);
     int count = (int)stw_clamp_i64(p.inner - s.c, 0, COUNT);
-    DEV_UNROLL_2 for (int64_t r = s.low + grid.row; r < end; r += grid.rows) {
+    DEV_UNROLL_2_FOR (int64_t r = s.low + grid.row; r < end; r += grid.rows) {
         if (!count) break;
         const T *g = (const T *)p.grad + jag_segment::at(p, s, r), *y = (const T *)p.y + jag_segment::at(p, s, r);
         bool whole = count == COUNT && jag_aligned(g) && jag_aligned(y);
         float a[COUNT], b[COUNT];
         jag_vector<T>::unpack(whole ? dev_load_vector(g) : jag_vector<T>::gather(g, count), a);
         jag_vector<T>::unpack(whole ? dev_load_vector(y) : jag_vector<T>::gather(y, count), b);
-        DEV_UNROLL for (int i = 0; i < COUNT; ++i) sum[i] = fmaf(a[i], b[i], sum[i]);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum[i] = fmaf(a[i], b[i], sum[i]);
     }
     jag_add_rows<COUNT>(grid, sum, smem);
     if (grid.row) return;
     float *to = l.sums + (s.slot + s.low / STW_JAGGED_SEGMENT_ROWS) * p.inner + s.c;
-    DEV_UNROLL for (int i = 0; i < COUNT; ++i)
+    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
         if (i < count) to[i] = sum[i];
 }
 
 /* A thread a column: components of one part are left alone. Unit: outer index and component, block of columns. */
 DEV_FN void jag_segment_sum(const stw_jagged_launch &l) {
     const stw_jagged_params &p = l.p;
-    int64_t rest = stw_quotient(dev_cta(), l.column_blocks), o = stw_quotient(rest, p.components), b = rest - o * p.components;
+    int64_t rest = stw_quotient(dev_cta(), l.column_blocks), o = stw_quotient(rest, p.components),
+            b = rest - o * p.components;
     int64_t c = (dev_cta() - rest * l.column_blocks) * (int)STW_JAGGED_THREADS + dev_thread();
     if (dev_cta() >= l.work_tiles || c >= p.inner) return;
     int64_t parts = stw_blocks_of(p.axis[0].used_clean[b], STW_JAGGED_SEGMENT_ROWS);
@@ -189,7 +191,7 @@ DEV_FN void jag_segment_sum(const stw_jagged_launch &l) {
     float *at = l.sums + (o * l.parts + stw_jagged_part_of(p.axis[0].starts[b], b)) * p.inner + c, sum[4] = {};
     int64_t k = 0;
     for (; k + 4 <= parts; k += 4)
-        DEV_UNROLL for (int i = 0; i < 4; ++i) sum[i] += at[(k + i) * p.inner];
+        DEV_UNROLL_FOR (int i = 0; i < 4; ++i) sum[i] += at[(k + i) * p.inner];
     for (; k < parts; ++k) sum[0] += at[k * p.inner];
     *at = (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
@@ -207,8 +209,8 @@ template <class T> DEV_FN void jag_segment_end(const stw_jagged_launch &l) {
     int64_t end = stw_smaller(s.low + STW_JAGGED_SEGMENT_ROWS, s.length);
     const float *sums = l.sums + s.slot * p.inner + s.c;
     float sum[COUNT];
-    DEV_UNROLL for (int i = 0; i < COUNT; ++i) sum[i] = i < count && s.used > 0 ? sums[i] : 0.0f;
-    DEV_UNROLL_2 for (int64_t r = s.low + grid.row; r < end; r += grid.rows) {
+    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum[i] = i < count && s.used > 0 ? sums[i] : 0.0f;
+    DEV_UNROLL_2_FOR (int64_t r = s.low + grid.row; r < end; r += grid.rows) {
         int64_t at = jag_segment::at(p, s, r);
         const T *g = (const T *)p.grad + at, *y = (const T *)p.y + at;
         float a[COUNT] = {}, b[COUNT];
@@ -216,7 +218,7 @@ template <class T> DEV_FN void jag_segment_end(const stw_jagged_launch &l) {
             bool whole = count == COUNT && jag_aligned(g) && jag_aligned(y);
             jag_vector<T>::unpack(whole ? dev_load_vector(g) : jag_vector<T>::gather(g, count), a);
             jag_vector<T>::unpack(whole ? dev_load_vector(y) : jag_vector<T>::gather(y, count), b);
-            DEV_UNROLL for (int i = 0; i < COUNT; ++i) a[i] = b[i] * (a[i] - sum[i]);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) a[i] = b[i] * (a[i] - sum[i]);
         } else if (out.add) continue;
         if (count == COUNT && jag_out<T>::aligned(out, at)) jag_out<T>::vector(out, at, a);
         else jag_out<T>::part(out, at, a, 0, count);
@@ -246,11 +248,12 @@ template <class T> DEV_FN void jag_softmax_strided(const stw_jagged_launch &l) {
     int64_t step, first;
     if (inner) {
         int64_t before = stw_quotient(i, p.dim_after);
-        first = stw_jagged_row_number(total, p.rows_outer, starts[b], length, o, r) * p.inner + before * p.dim_size * p.dim_after +
-                (i - before * p.dim_after);
+        first = stw_jagged_row_number(total, p.rows_outer, starts[b], length, o, r) * p.inner +
+                before * p.dim_size * p.dim_after + (i - before * p.dim_after);
         step = p.dim_after;
     } else {
-        int64_t before = stw_quotient(o, p.dim_after), at = before * p.dim_size * p.dim_after + (o - before * p.dim_after);
+        int64_t before = stw_quotient(o, p.dim_after),
+                at = before * p.dim_size * p.dim_after + (o - before * p.dim_after);
         first = stw_jagged_row_number(total, p.rows_outer, starts[b], length, at, r) * p.inner + i;
         step = p.dim_after * (spread ? total : length) * p.inner;
     }
@@ -261,10 +264,12 @@ template <class T> DEV_FN void jag_softmax_strided(const stw_jagged_launch &l) {
     int64_t d = 0;
     if (live) {
         for (; d + 4 <= p.dim_size; d += 4)
-            DEV_UNROLL for (int k = 0; k < 4; ++k) sum[k] = fmaf(dev_float(g[(d + k) * step]), dev_float(y[(d + k) * step]), sum[k]);
+            DEV_UNROLL_FOR (int k = 0; k < 4; ++k)
+                sum[k] = fmaf(dev_float(g[(d + k) * step]), dev_float(y[(d + k) * step]), sum[k]);
         for (; d < p.dim_size; ++d) sum[0] = fmaf(dev_float(g[d * step]), dev_float(y[d * step]), sum[0]);
         sum[0] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
     for (d = 0; d < p.dim_size; ++d)
-        jag_out<T>::one(out, first + d * step, live ? dev_float(y[d * step]) * (dev_float(g[d * step]) - sum[0]) : 0.0f);
+        jag_out<T>::one(out, first + d * step,
+                        live ? dev_float(y[d * step]) * (dev_float(g[d * step]) - sum[0]) : 0.0f);
 }

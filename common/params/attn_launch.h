@@ -17,8 +17,8 @@
 #define STW_VECTOR_DQ   0x20u
 #define STW_VECTOR_DK   0x40u
 #define STW_VECTOR_DV   0x80u
-/* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as the main loops of CDNA and Hopper take them.
- * attn_bwd_preprocess.h has -inf and 0 for rows that take part in nothing: Hopper's loop multiplies them. */
+/* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as the main loops of CDNA and Hopper take
+ * them. attn_bwd_preprocess.h has -inf and 0 for rows that take part in nothing: Hopper's loop multiplies them. */
 #define STW_STATS_NEGATED 0x100u
 /* Also in `vectors`: key blocks are numbered, and add, from the last to the first (Hopper's own main loop in
  * deterministic mode). */
@@ -40,29 +40,29 @@
 
 typedef struct stw_attn_launch {
     stw_attn_params p;
-    float *stats;     /* a (head, query block): LSE of bm rows, D of bm rows, STW_STATS_PAD            */
-    float *dq;        /* a (head, query block): bm x width sums, in the order of the kernel's registers */
-    double *sink;     /* a (head, query block): its part of dSink                                       */
-    uint32_t *dq_semaphore;  /* deterministic: a (head, query block): how many key blocks have added, with
+    float *stats;           /* a (head, query block): LSE of bm rows, D of bm rows, STW_STATS_PAD            */
+    float *dq;              /* a (head, query block): bm x width sums, in the order of the kernel's registers */
+    double *sink;           /* a (head, query block): its part of dSink                                       */
+    uint32_t *dq_semaphore; /* deterministic: a (head, query block): how many key blocks have added, with
                          STW_KEYS_DESCEND the last one that has                                       */
-    void *key_blocks; /* a (sequence, key block): what it meets (attn_key_block of attn_bwd_list.h)   */
-    uint64_t *listed; /* packed keys: how many work tiles there are, then each: key block << 32 | kv head      */
+    void *key_blocks;       /* a (sequence, key block): what it meets (attn_key_block of attn_bwd_list.h)   */
+    uint64_t *listed;       /* packed keys: how many work tiles there are, then each: key block << 32 | kv head      */
     uint64_t *tile_counter; /* work tiles of the main loop handed out so far; CDNA's bf16 where matrix products take
                          subnormal numbers for zero: [1] work tiles left to the exact kernel, [2..] which   */
-    uint32_t *unordered; /* deterministic: 1 where wrong lengths leave no order                         */
-    int64_t q_blocks; /* query blocks of a head, all sequences                                         */
-    int64_t k_blocks; /* dense keys: key blocks of a sequence                                          */
-    int64_t work_tiles;    /* of this step: a grid may be larger, that of the main loop smaller              */
-    int64_t blocks;   /* CTAs of this step                                                 */
-    int64_t lists;    /* CTAs of the preprocess kernel that list key blocks: its first ones     */
-    int64_t heads_in_l2; /* kv heads whose key blocks are numbered together                          */
-    int64_t l2_rows;  /* packed keys: that many query rows, of all such heads of a sequence, fit L2 */
-    int64_t listed_most;  /* packed keys: entries of key_blocks                                       */
+    uint32_t *unordered;    /* deterministic: 1 where wrong lengths leave no order                         */
+    int64_t q_blocks;       /* query blocks of a head, all sequences                                         */
+    int64_t k_blocks;       /* dense keys: key blocks of a sequence                                          */
+    int64_t work_tiles;     /* of this step: a grid may be larger, that of the main loop smaller              */
+    int64_t blocks;         /* CTAs of this step                                                 */
+    int64_t lists;          /* CTAs of the preprocess kernel that list key blocks: its first ones     */
+    int64_t heads_in_l2;    /* kv heads whose key blocks are numbered together                          */
+    int64_t l2_rows;        /* packed keys: that many query rows, of all such heads of a sequence, fit L2 */
+    int64_t listed_most;    /* packed keys: entries of key_blocks                                       */
     int64_t bias_batch, bias_heads, bias_rows, bias_keys; /* tasks of a summed dBias, a dimension      */
     uint32_t bm, bn, width, warps;
     uint32_t dq_rows; /* waves over the rows of a query block in the dQ product                       */
     uint32_t vectors;
-    uint32_t never; /* 0 */
+    uint32_t never;       /* 0 */
     uint32_t bias_direct; /* dBias is not broadcast: the main loop writes it                           */
 } stw_attn_launch;
 
@@ -88,9 +88,9 @@ STW_SHARED_FN STW_CONSTANT_FN int stw_split_rows(int rows, int cols, int waves, 
     return best;
 }
 
-/* kv heads whose key blocks are worked on beside each other, where `fit` query rows of a head fit L2 (0: one head after the
- * other) and sequences have `rows`: four at least; whole sequences' heads, or a part that divides them where that is not less
- * than half of those that fit (7 of 16 heads were 8% slower than 8). */
+/* kv heads whose key blocks are worked on beside each other, where `fit` query rows of a head fit L2 (0: one head after
+ * the other) and sequences have `rows`: four at least; whole sequences' heads, or a part that divides them where that
+ * is not less than half of those that fit (7 of 16 heads were 8% slower than 8). */
 STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) {
     if (!fit) return 1;
     int64_t most = stw_larger(4, fit / stw_larger(rows, 1));
@@ -106,63 +106,63 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
  * where rows are short. */
 #define STW_TILE_TERMS(element, cols)    ((element) == 6u && (cols) >= 32 ? 3u : 1u)
 #define STW_TILE_SWIZZLED(element, cols) ((element) == 2u && (cols) * (element) % 128u == 0u)
-#define STW_TILE_PLANE(element, rows, cols)                                                                  \
+#define STW_TILE_PLANE(element, rows, cols)                                                                            \
     ((rows) * ((cols) * (element) + (STW_TILE_SWIZZLED(element, cols) ? 0u : 16u)))
-#define STW_TILE_BYTES(element, rows, cols)                                                                  \
-    (STW_TILE_TERMS(element, cols) == 3u ? 3u * STW_TILE_PLANE(2u, rows, cols)                               \
+#define STW_TILE_BYTES(element, rows, cols)                                                                            \
+    (STW_TILE_TERMS(element, cols) == 3u ? 3u * STW_TILE_PLANE(2u, rows, cols)                                         \
                                          : STW_TILE_PLANE((element) == 6u ? 4u : (element), rows, cols))
 /* Backward: K, V; Q, dO and the statistics of each stage; P, dS; what the block works on now and next. Stages 0:
  * one stage, and V only passes through Q's place on its way to registers. Forward: K, V, Q, P. */
-#define STW_WORK_TILE_BYTES          368u
+#define STW_WORK_TILE_BYTES     368u
 #define STW_STAGE_COUNT(stages) ((stages) ? (stages) : 1u)
-#define STW_BWD_SMEM(element, hd, bm, bn, stages)                                                            \
-    (((stages) ? 2u : 1u) * STW_TILE_BYTES(element, bn, hd) +                                                \
-     2u * STW_STAGE_COUNT(stages) * STW_TILE_BYTES(element, bm, hd) + 2u * STW_TILE_BYTES(element, bm, bn) + \
+#define STW_BWD_SMEM(element, hd, bm, bn, stages)                                                                      \
+    (((stages) ? 2u : 1u) * STW_TILE_BYTES(element, bn, hd) +                                                          \
+     2u * STW_STAGE_COUNT(stages) * STW_TILE_BYTES(element, bm, hd) + 2u * STW_TILE_BYTES(element, bm, bn) +           \
      STW_STAGE_COUNT(stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_WORK_TILE_BYTES)
 /* CDNA's own main loop: keys of a block, whatever its row says of the kernels with all features; Q and dO of 32
  * rows, padded and transposed, and dS, padded by row and by four rows. */
-#define STW_CDNA_BN       192u
-#define STW_CDNA_ROWS     256u /* rows of a block of its small kernels */
-#define STW_CDNA_SMEM(hd)                                                                                    \
+#define STW_CDNA_BN   192u
+#define STW_CDNA_ROWS 256u /* rows of a block of its small kernels */
+#define STW_CDNA_SMEM(hd)                                                                                              \
     (2u * 32u * (4u * (hd) + 32u) + 8u * (4u * (2u * STW_CDNA_BN + 32u) + 64u) + STW_WORK_TILE_BYTES)
-/* Hopper's own main loop: rows of a query block; K of this work tile and the next, V, three stages of Q, dO and statistics, two
- * of dS, which queries see which key, barriers and work tiles. */
+/* Hopper's own main loop: rows of a query block; K of this work tile and the next, V, three stages of Q, dO and
+ * statistics, two of dS, which queries see which key, barriers and work tiles. */
 #define STW_SM90_BM(hd) ((hd) > 64u ? 64u : 128u)
-#define STW_SM90_SMEM(hd)                                                                                    \
-    (((hd) + 63u) / 64u * 128u * (3u * 128u + 6u * STW_SM90_BM(hd)) + 2u * 256u * STW_SM90_BM(hd) +          \
+#define STW_SM90_SMEM(hd)                                                                                              \
+    (((hd) + 63u) / 64u * 128u * (3u * 128u + 6u * STW_SM90_BM(hd)) + 2u * 256u * STW_SM90_BM(hd) +                    \
      3u * (2u * STW_SM90_BM(hd) + STW_STATS_PAD) * 4u + 128u * 8u + 96u + STW_WORK_TILE_BYTES)
-#define STW_FWD_SMEM(element, hd, bm, bn)                                                                    \
+#define STW_FWD_SMEM(element, hd, bm, bn)                                                                              \
     (2u * STW_TILE_BYTES(element, bn, hd) + STW_TILE_BYTES(element, bm, hd) + STW_TILE_BYTES(element, bm, bn))
 
 /* Tiles of the kernels that sum dBias: (name, element bytes, largest head dim, bm, bn, warps). bm divides
  * that of every variant for the same element and head dim. Made by recomputation, so that no sum needs a
  * temporary. */
-#define STW_DBIAS_TILES(X)                                                                                    \
-    X(32x64_hd64, 2, 64, 32, 64, 4)                                                                          \
-    X(32x64_hd128, 2, 128, 32, 64, 4)                                                                        \
-    X(32x32_hd256, 2, 256, 32, 32, 4)                                                                        \
-    X(16x32_hd128, 4, 128, 16, 32, 4)                                                                        \
+#define STW_DBIAS_TILES(X)                                                                                             \
+    X(32x64_hd64, 2, 64, 32, 64, 4)                                                                                    \
+    X(32x64_hd128, 2, 128, 32, 64, 4)                                                                                  \
+    X(32x32_hd256, 2, 256, 32, 32, 4)                                                                                  \
+    X(16x32_hd128, 4, 128, 16, 32, 4)                                                                                  \
     X(16x16_hd256, 4, 256, 16, 16, 2)
-/* Of these sums, 16-bit ones with nothing besides the bias (attn_dbias_reduce_plain.h), NVIDIA's: (name, largest head dim, bm,
- * bn, stages, warps, CTAs a multiprocessor). */
-#define STW_DBIAS_PLAIN_TILES(X)                                                                               \
-    X(lean_64x64_hd64, 64, 64, 64, 2, 4, 3)                                                                  \
+/* Of these sums, 16-bit ones with nothing besides the bias (attn_dbias_reduce_plain.h), NVIDIA's: (name, largest head
+ * dim, bm, bn, stages, warps, CTAs a multiprocessor). */
+#define STW_DBIAS_PLAIN_TILES(X)                                                                                       \
+    X(lean_64x64_hd64, 64, 64, 64, 2, 4, 3)                                                                            \
     X(lean_64x64_hd128, 128, 64, 64, 1, 4, 3)
 #define STW_DBIAS_PLAIN_WORK_TILES 6
-#define STW_DBIAS_PLAIN_SMEM(hd, bm, bn, stages)                                                                    \
-    ((stages) * (2u * STW_TILE_BYTES(2u, bn, hd) + 2u * STW_TILE_BYTES(2u, bm, hd) + (2u * (bm) + STW_STATS_PAD) * 4u) + \
+#define STW_DBIAS_PLAIN_SMEM(hd, bm, bn, stages)                                                                       \
+    ((stages) *                                                                                                        \
+         (2u * STW_TILE_BYTES(2u, bn, hd) + 2u * STW_TILE_BYTES(2u, bm, hd) + (2u * (bm) + STW_STATS_PAD) * 4u) +      \
      STW_TILE_BYTES(2u, bm, bn) + STW_DBIAS_PLAIN_WORK_TILES * (STW_KEY_BLOCK_BYTES + 16u))
 /* STW_DBIAS_TILES for waves of 64 threads and 64 KB of shared memory, with the stages of a row. */
 #define STW_BIAS_STAGES_64(element, hd) ((element) == 4u && (hd) > 224u ? 0u : 1u)
-#define STW_DBIAS_TILES_64(X)                                                                                 \
-    X(32x64_hd64, 2, 64, 32, 64, 4)                                                                          \
-    X(32x64_hd128, 2, 128, 32, 64, 4)                                                                        \
-    X(16x32_hd256, 2, 256, 16, 32, 2)                                                                        \
-    X(16x32_hd128, 4, 128, 16, 32, 2)                                                                        \
+#define STW_DBIAS_TILES_64(X)                                                                                          \
+    X(32x64_hd64, 2, 64, 32, 64, 4)                                                                                    \
+    X(32x64_hd128, 2, 128, 32, 64, 4)                                                                                  \
+    X(16x32_hd256, 2, 256, 16, 32, 2)                                                                                  \
+    X(16x32_hd128, 4, 128, 16, 32, 2)                                                                                  \
     X(16x16_hd256, 4, 256, 16, 16, 1)
 
-STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 768 + 8 * 8 + 12 * 8 + 8 * 4,
-                  "host and device agree on the launch");
+STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 768 + 8 * 8 + 12 * 8 + 8 * 4, "host and device agree on the launch");
 STW_PARAMS_ASSERT(sizeof(stw_attn_launch) <= 4096, "fits the parameters of a kernel");
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The arithmetic of sequences, once for the CPU, the GPUs' host side and their kernels: which rows a sequence has, which
- * keys a row sees, how sequences are cut into blocks, and which blocks meet. */
+ * The arithmetic of sequences, once for the CPU, the GPUs' host side and their kernels: which rows a sequence has,
+ * which keys a row sees, how sequences are cut into blocks, and which blocks meet. */
 #ifndef STW_COMMON_PARAMS_ATTN_SEQ_H
 #define STW_COMMON_PARAMS_ATTN_SEQ_H
 
@@ -17,8 +17,7 @@ typedef struct stw_seq_span {
 
 /* Values read from the caller's arrays are clamped, so that no row outside the buffers is ever touched. */
 STW_SHARED_FN stw_seq_span stw_seq_resolve(int64_t b, const int32_t *cu_seqlens, const int32_t *used,
-                                           const int64_t *offsets, int64_t offset, int64_t max_seq,
-                                           int64_t total) {
+                                           const int64_t *offsets, int64_t offset, int64_t max_seq, int64_t total) {
     stw_seq_span span = {0, max_seq, max_seq, offset};
     if (cu_seqlens) {
         span.first = stw_clamp_i64(cu_seqlens[b], 0, total);
@@ -32,13 +31,11 @@ STW_SHARED_FN stw_seq_span stw_seq_resolve(int64_t b, const int32_t *cu_seqlens,
 }
 
 STW_SHARED_FN stw_seq_span stw_seq_q(const stw_attn_params *p, int64_t b) {
-    return stw_seq_resolve(b, p->cu_seqlens_q, p->used_q, p->q_offsets, p->q_offset, p->max_seq_q,
-                           p->total_q);
+    return stw_seq_resolve(b, p->cu_seqlens_q, p->used_q, p->q_offsets, p->q_offset, p->max_seq_q, p->total_q);
 }
 
 STW_SHARED_FN stw_seq_span stw_seq_kv(const stw_attn_params *p, int64_t b) {
-    return stw_seq_resolve(b, p->cu_seqlens_kv, p->used_kv, p->k_offsets, p->k_offset, p->max_seq_kv,
-                           p->total_kv);
+    return stw_seq_resolve(b, p->cu_seqlens_kv, p->used_kv, p->k_offsets, p->k_offset, p->max_seq_kv, p->total_kv);
 }
 
 /* Visible keys of a local query row i are the local keys j with low <= j - i <= high (and
@@ -83,17 +80,11 @@ STW_SHARED_FN int64_t stw_quotient(int64_t a, int64_t b) {
     return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
 }
 
-STW_SHARED_FN int64_t stw_blocks_of(int64_t rows, int64_t step) {
-    return stw_quotient(rows + step - 1, step);
-}
+STW_SHARED_FN int64_t stw_blocks_of(int64_t rows, int64_t step) { return stw_quotient(rows + step - 1, step); }
 
-STW_SHARED_FN int64_t stw_larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
+STW_SHARED_FN int64_t stw_larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-STW_SHARED_FN int64_t stw_smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
+STW_SHARED_FN int64_t stw_smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Key blocks of all sequences, at most. Those of packed keys are as many as the pack has room for, whatever the longest
  * sequence may be. */
@@ -107,8 +98,8 @@ STW_SHARED_FN int64_t stw_tiles_of_pack(const stw_attn_params *p, int64_t rows) 
     return p->total_q / rows + p->batch + 1;
 }
 
-/* Kernels that work on query rows number packed tiles through the pack where sequences as long as they may be would make
- * more. Not with a dBias, which has max_seq_q rows to zero for every sequence. */
+/* Kernels that work on query rows number packed tiles through the pack where sequences as long as they may be would
+ * make more. Not with a dBias, which has max_seq_q rows to zero for every sequence. */
 STW_SHARED_FN int stw_tiles_through_pack(const stw_attn_params *p, int64_t rows) {
     return (p->features & STW_FEAT_PACKED_Q) && !(p->outputs & STW_OUT_DBIAS) &&
            stw_tiles_of_pack(p, rows) < p->batch * stw_blocks_of(p->max_seq_q, rows);
@@ -168,16 +159,14 @@ STW_SHARED_FN stw_range stw_range_of_blocks(int64_t first, int64_t end, int64_t 
 STW_SHARED_FN stw_range stw_key_blocks(const stw_attn_seq *s, int64_t bm, int64_t bn, int64_t block) {
     int64_t i0 = block * bm, i1 = stw_smaller(i0 + bm, s->q.used);
     if (i0 >= i1 || s->q_low >= s->q_end) return stw_range_of_blocks(0, 0, bn);
-    return stw_range_of_blocks(stw_larger(0, i0 + s->band.low), stw_smaller(s->kv.used, i1 + s->band.high),
-                               bn);
+    return stw_range_of_blocks(stw_larger(0, i0 + s->band.low), stw_smaller(s->kv.used, i1 + s->band.high), bn);
 }
 
 /* Query blocks that key block `block` meets. */
 STW_SHARED_FN stw_range stw_query_blocks(const stw_attn_seq *s, int64_t bm, int64_t bn, int64_t block) {
     int64_t j0 = block * bn, j1 = stw_smaller(j0 + bn, s->kv.used);
     if (j0 >= j1 || s->q_low >= s->q_end) return stw_range_of_blocks(0, 0, bm);
-    return stw_range_of_blocks(stw_larger(0, j0 - s->band.high), stw_smaller(s->q.used, j1 - s->band.low),
-                               bm);
+    return stw_range_of_blocks(stw_larger(0, j0 - s->band.high), stw_smaller(s->q.used, j1 - s->band.low), bm);
 }
 
 #endif

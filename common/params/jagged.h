@@ -105,10 +105,8 @@ STW_SHARED_FN int64_t stw_jagged_find(const int64_t *starts, int64_t components,
     int64_t low = 0, high = components; /* starts[low] <= position < starts[high] */
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        if (starts[middle] <= position)
-            low = middle;
-        else
-            high = middle;
+        if (starts[middle] <= position) low = middle;
+        else high = middle;
     }
     return low;
 }
@@ -125,8 +123,7 @@ STW_SHARED_FN stw_jagged_row stw_jagged_row_of(const stw_jagged_params *p, int64
     stw_jagged_row found;
     int64_t slab_rows = a->total * p->rows_outer, slab = p->slabs > 1 ? row / slab_rows : 0;
     int64_t within = row - slab * slab_rows;
-    int64_t b =
-        stw_jagged_find(a->starts, p->components, p->rows_outer > 1 ? within / p->rows_outer : within);
+    int64_t b = stw_jagged_find(a->starts, p->components, p->rows_outer > 1 ? within / p->rows_outer : within);
     found.component = b;
     found.o = slab;
     found.r = found.valid = 0;
@@ -143,8 +140,8 @@ STW_SHARED_FN stw_jagged_row stw_jagged_row_of(const stw_jagged_params *p, int64
 }
 
 /* Number of row (o, r) of component b in such a buffer; `length` is L_b. */
-STW_SHARED_FN int64_t stw_jagged_row_number(int64_t total, int64_t rows_outer, int64_t first, int64_t length,
-                                            int64_t o, int64_t r) {
+STW_SHARED_FN int64_t stw_jagged_row_number(int64_t total, int64_t rows_outer, int64_t first, int64_t length, int64_t o,
+                                            int64_t r) {
     return rows_outer > 1 ? first * rows_outer + o * length + r : o * total + first + r;
 }
 
@@ -157,8 +154,8 @@ typedef struct stw_jagged_place {
     int64_t present;
 } stw_jagged_place;
 
-STW_SHARED_FN stw_jagged_place stw_jagged_place_of(const stw_jagged_params *p,
-                                                   const stw_jagged_matrix_param *m, int64_t b) {
+STW_SHARED_FN stw_jagged_place stw_jagged_place_of(const stw_jagged_params *p, const stw_jagged_matrix_param *m,
+                                                   int64_t b) {
     const stw_jagged_axis_param *rows = &p->axis[m->rows], *cols = &p->axis[m->cols];
     stw_jagged_span r = stw_jagged_span_of(rows, b), c = stw_jagged_span_of(cols, b);
     stw_jagged_place place;

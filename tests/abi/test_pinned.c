@@ -54,37 +54,35 @@ _Static_assert(sizeof(stw_context_opts) >= STW_SIZE_CONTEXT_OPTS_0_1, "structs o
 _Static_assert(sizeof(stw_attn_desc) >= STW_SIZE_ATTN_DESC_0_1, "structs only grow");
 _Static_assert(sizeof(stw_attn_args) >= STW_SIZE_ATTN_ARGS_0_1, "structs only grow");
 _Static_assert(sizeof(stw_device_info) >= STW_SIZE_DEVICE_INFO_0_1, "structs only grow");
-_Static_assert(sizeof(stw_image_info) >= STW_SIZE_IMAGE_INFO_0_1 && STW_SIZE_IMAGE_INFO_0_1 == 96,
-               "structs only grow");
+_Static_assert(sizeof(stw_image_info) >= STW_SIZE_IMAGE_INFO_0_1 && STW_SIZE_IMAGE_INFO_0_1 == 96, "structs only grow");
 _Static_assert(STW_SIZE_CONTEXT_OPTS_0_1 == 40 && STW_SIZE_ATTN_DESC_0_1 == 528, "pinned at 0.1");
 _Static_assert(STW_SIZE_ATTN_ARGS_0_1 == 240 && STW_SIZE_DEVICE_INFO_0_1 == 368, "pinned at 0.1");
 _Static_assert(offsetof(stw_image_info, kind) == 64 && offsetof(stw_image_info, ops) == 96, "image");
 _Static_assert(offsetof(stw_attn_desc, batch) == 32 && offsetof(stw_attn_desc, q) == 104, "descriptor");
 _Static_assert(offsetof(stw_attn_desc, lse) == 296 && offsetof(stw_attn_desc, bias) == 368, "descriptor");
 _Static_assert(offsetof(stw_attn_desc, heads_total) == 520, "descriptor");
-_Static_assert(offsetof(stw_attn_desc, dim) == STW_SIZE_ATTN_DESC_0_1 &&
-                   offsetof(stw_attn_desc, scale_f64) == 568 && sizeof(stw_attn_desc) == 584 &&
-                   offsetof(stw_attn_args, cpu_threads) == STW_SIZE_ATTN_ARGS_0_1 &&
+_Static_assert(offsetof(stw_attn_desc, dim) == STW_SIZE_ATTN_DESC_0_1 && offsetof(stw_attn_desc, scale_f64) == 568 &&
+                   sizeof(stw_attn_desc) == 584 && offsetof(stw_attn_args, cpu_threads) == STW_SIZE_ATTN_ARGS_0_1 &&
                    offsetof(stw_jagged_args, cpu_threads) == STW_SIZE_JAGGED_ARGS_0_1,
                "what came after 0.1");
 _Static_assert(offsetof(stw_attn_args, q) == 8 && offsetof(stw_attn_args, status_out) == 232, "arguments");
 
 _Static_assert(STW_F64 == 4 && STW_I8 == 5 && STW_U8 == 6 && STW_I16 == 7 && STW_I32 == 8 && STW_I64 == 9,
                "dtypes of jagged operations");
-_Static_assert(STW_JAGGED_MATMUL == 1 && STW_JAGGED_LINEAR == 2 && STW_JAGGED_SOFTMAX == 3 &&
-                   STW_JAGGED_SUM == 4 && STW_JAGGED_SELECT == 5 && STW_JAGGED_GELU == 6 &&
-                   STW_JAGGED_GELU_TANH == 7 && STW_JAGGED_SILU == 8 && STW_JAGGED_THRESHOLD == 9 &&
-                   STW_JAGGED_LAYER_NORM == 10 && STW_JAGGED_RESHAPE == 11 && STW_JAGGED_TO_PADDED == 12 &&
-                   STW_JAGGED_FROM_PADDED == 13 && STW_JAGGED_ATTENTION == 14,
+_Static_assert(STW_JAGGED_MATMUL == 1 && STW_JAGGED_LINEAR == 2 && STW_JAGGED_SOFTMAX == 3 && STW_JAGGED_SUM == 4 &&
+                   STW_JAGGED_SELECT == 5 && STW_JAGGED_GELU == 6 && STW_JAGGED_GELU_TANH == 7 &&
+                   STW_JAGGED_SILU == 8 && STW_JAGGED_THRESHOLD == 9 && STW_JAGGED_LAYER_NORM == 10 &&
+                   STW_JAGGED_RESHAPE == 11 && STW_JAGGED_TO_PADDED == 12 && STW_JAGGED_FROM_PADDED == 13 &&
+                   STW_JAGGED_ATTENTION == 14,
                "jagged ops");
 _Static_assert(STW_DIM_OUTER == 1 && STW_DIM_RAGGED == 2 && STW_DIM_INNER == 3 && STW_DIM_COMPONENT == 4 &&
                    STW_STORAGE_COMPONENTS == 0 && STW_STORAGE_JAGGED == 1,
                "dimensions and storages");
-_Static_assert(STW_JAGGED_DX == 1 && STW_JAGGED_DOTHER == 2 && STW_JAGGED_DWEIGHT == 4 &&
-                   STW_JAGGED_DBIAS == 8 && STW_JAGGED_HAS_USED == 1 && STW_JAGGED_GRAD_BASES == 0x400,
+_Static_assert(STW_JAGGED_DX == 1 && STW_JAGGED_DOTHER == 2 && STW_JAGGED_DWEIGHT == 4 && STW_JAGGED_DBIAS == 8 &&
+                   STW_JAGGED_HAS_USED == 1 && STW_JAGGED_GRAD_BASES == 0x400,
                "jagged outputs and flags");
-_Static_assert(STW_JAGGED_DATA_OFFSETS == 1 && STW_JAGGED_DATA_USED == 0x10 &&
-                   STW_JAGGED_DATA_INDEX == 0x100 && STW_JAGGED_DATA_BASES == 0x200,
+_Static_assert(STW_JAGGED_DATA_OFFSETS == 1 && STW_JAGGED_DATA_USED == 0x10 && STW_JAGGED_DATA_INDEX == 0x100 &&
+                   STW_JAGGED_DATA_BASES == 0x200,
                "jagged status bits");
 _Static_assert(sizeof(stw_jagged_desc) >= STW_SIZE_JAGGED_DESC_0_1 && STW_SIZE_JAGGED_DESC_0_1 == 360 &&
                    sizeof(stw_jagged_args) >= STW_SIZE_JAGGED_ARGS_0_1 && STW_SIZE_JAGGED_ARGS_0_1 == 232,
@@ -92,8 +90,7 @@ _Static_assert(sizeof(stw_jagged_desc) >= STW_SIZE_JAGGED_DESC_0_1 && STW_SIZE_J
 _Static_assert(offsetof(stw_jagged_desc, components) == 64 && offsetof(stw_jagged_desc, dim) == 124 &&
                    offsetof(stw_jagged_desc, threshold) == 184 && offsetof(stw_jagged_desc, attn) == 352,
                "jagged descriptor");
-_Static_assert(offsetof(stw_jagged_args, grad) == 104 && offsetof(stw_jagged_args, attn) == 224,
-               "jagged arguments");
+_Static_assert(offsetof(stw_jagged_args, grad) == 104 && offsetof(stw_jagged_args, attn) == 224, "jagged arguments");
 
 static void version_is_the_header_s(void **state) {
     (void)state;

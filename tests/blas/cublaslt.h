@@ -33,12 +33,8 @@ static inline int lt_preference_fits(int attribute, uint64_t value, size_t size)
     return attribute >= 5 && attribute <= 8 && size == 4 && value == 16;
 }
 
-static inline int lt_start(void) {
-    return SUCCESS;
-}
-static inline int lt_load(void) {
-    return SUCCESS;
-}
+static inline int lt_start(void) { return SUCCESS; }
+static inline int lt_load(void) { return SUCCESS; }
 static inline int lt_do(void *stream, void (*work)(void *), void *data) {
     (void)stream;
     work(data);

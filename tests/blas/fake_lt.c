@@ -14,8 +14,8 @@
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
-#define CALL(name, ...)                                                                                      \
-    int LT(name)(__VA_ARGS__);                                                                               \
+#define CALL(name, ...)                                                                                                \
+    int LT(name)(__VA_ARGS__);                                                                                         \
     EXPORT int LT(name)(__VA_ARGS__)
 
 typedef struct handle {
@@ -62,18 +62,14 @@ CALL(Create, void **out) {
     int error = lt_start();
     return error ? error : made(out, sizeof(handle));
 }
-CALL(Destroy, void *h) {
-    return gone(h);
-}
+CALL(Destroy, void *h) { return gone(h); }
 CALL(MatmulDescCreate, void **out, int compute, int scale_type) {
     if (compute != COMPUTE_32F || scale_type != 0) return INVALID_VALUE;
     int error = made(out, sizeof(description));
     if (!error) ((description *)*out)->b = NO_TRANSPOSE;
     return error;
 }
-CALL(MatmulDescDestroy, void *desc) {
-    return gone(desc);
-}
+CALL(MatmulDescDestroy, void *desc) { return gone(desc); }
 CALL(MatmulDescSetAttribute, void *desc, int attribute, const void *value, size_t size) {
     int32_t operation;
     if (attribute != TRANSB || size != sizeof operation) return INVALID_VALUE;
@@ -83,21 +79,14 @@ CALL(MatmulDescSetAttribute, void *desc, int attribute, const void *value, size_
     return SUCCESS;
 }
 CALL(MatrixLayoutCreate, void **out, int type, uint64_t rows, uint64_t columns, int64_t stride) {
-    if (fails("layout") || (type != 0 && type != 2 && type != 14) || stride < (int64_t)rows)
-        return INVALID_VALUE;
+    if (fails("layout") || (type != 0 && type != 2 && type != 14) || stride < (int64_t)rows) return INVALID_VALUE;
     int error = made(out, sizeof(layout));
     if (!error) *(layout *)*out = (layout){type, rows, columns, stride};
     return error;
 }
-CALL(MatrixLayoutDestroy, void *l) {
-    return gone(l);
-}
-CALL(MatmulPreferenceCreate, void **out) {
-    return made(out, sizeof(preference));
-}
-CALL(MatmulPreferenceDestroy, void *p) {
-    return gone(p);
-}
+CALL(MatrixLayoutDestroy, void *l) { return gone(l); }
+CALL(MatmulPreferenceCreate, void **out) { return made(out, sizeof(preference)); }
+CALL(MatmulPreferenceDestroy, void *p) { return gone(p); }
 CALL(MatmulPreferenceSetAttribute, void *p, int attribute, const void *value, size_t size) {
     uint64_t wide = 0;
     if (!p || !value || (size != 4 && size != 8)) return INVALID_VALUE;
@@ -114,8 +103,8 @@ static int fits(const description *how, const layout *a, const layout *b, const 
     return a->rows == c->rows && a->columns == inner && columns == c->columns && a->type == b->type;
 }
 
-CALL(MatmulAlgoGetHeuristic, void *h, void *desc, void *a, void *b, void *c, void *d, void *p, int count,
-     void *results, int *found) {
+CALL(MatmulAlgoGetHeuristic, void *h, void *desc, void *a, void *b, void *c, void *d, void *p, int count, void *results,
+     int *found) {
     if (fails("heuristic")) return NOT_SUPPORTED;
     if (!h || !p || count != 1 || c != d || !fits(desc, a, b, c)) return INVALID_VALUE;
     if (((preference *)p)->workspace != WORKSPACE_MOST) return INVALID_VALUE;
@@ -137,9 +126,7 @@ typedef struct product {
     int turned;
 } product;
 
-static stw_dtype dtype_of(const layout *l) {
-    return l->type == 0 ? STW_F32 : l->type == 2 ? STW_F16 : STW_BF16;
-}
+static stw_dtype dtype_of(const layout *l) { return l->type == 0 ? STW_F32 : l->type == 2 ? STW_F16 : STW_BF16; }
 
 static void multiply(void *data) {
     const product *p = data;
@@ -148,8 +135,7 @@ static void multiply(void *data) {
         for (uint64_t i = 0; i < lc->rows; ++i) {
             double sum = 0;
             for (uint64_t k = 0; k < la->columns; ++k) {
-                int64_t at_b =
-                    p->turned ? (int64_t)k * lb->stride + (int64_t)j : (int64_t)j * lb->stride + (int64_t)k;
+                int64_t at_b = p->turned ? (int64_t)k * lb->stride + (int64_t)j : (int64_t)j * lb->stride + (int64_t)k;
                 sum += (double)stw_load_f32(p->a, (int64_t)k * la->stride + (int64_t)i, dtype_of(la)) *
                        (double)stw_load_f32(p->b, at_b, dtype_of(lb));
             }
@@ -168,16 +154,16 @@ static int stream_fits(handle *h, void *stream) {
     return !ONE_STREAM || h->stream == name;
 }
 
-CALL(Matmul, void *h, void *desc, const void *alpha, const void *a, void *a_layout, const void *b,
-     void *b_layout, const void *beta, const void *c, void *c_layout, void *d, void *d_layout,
-     const void *algorithm, void *workspace, size_t workspace_size, void *stream) {
+CALL(Matmul, void *h, void *desc, const void *alpha, const void *a, void *a_layout, const void *b, void *b_layout,
+     const void *beta, const void *c, void *c_layout, void *d, void *d_layout, const void *algorithm, void *workspace,
+     size_t workspace_size, void *stream) {
     description *how = desc;
     lt_algorithm expected;
     memset(&expected, 42, sizeof expected);
     if (fails("matmul")) return INTERNAL_ERROR;
     if (!h || c != d || c_layout != d_layout || !fits(how, a_layout, b_layout, c_layout) ||
-        memcmp(algorithm, &expected, sizeof expected) || workspace_size != WORKSPACE ||
-        (uintptr_t)workspace % 256 || ((uintptr_t)a | (uintptr_t)b | (uintptr_t)d) % 16)
+        memcmp(algorithm, &expected, sizeof expected) || workspace_size != WORKSPACE || (uintptr_t)workspace % 256 ||
+        ((uintptr_t)a | (uintptr_t)b | (uintptr_t)d) % 16)
         return INVALID_VALUE;
     if (ONE_STREAM && atomic_exchange(&how->busy, 1)) return INTERNAL_ERROR;
     int error = stream_fits(h, stream) ? SUCCESS : INTERNAL_ERROR;

@@ -68,11 +68,12 @@ template <class F> static u64 each_lane(F f) {
 
 /* The condition as a constant, so that the loop over lanes has none. `number`: a lane's bits as what is compared. */
 template <class W, class F> static u64 each_lane_word(int condition, const W *A, const W *B, F number) {
-#define CASE(n)                                                                                              \
+#define CASE(n)                                                                                                        \
     case n: return each_lane([=](int l) { return holds(n, number(A[l]), number(B[l])); });
     switch (condition) {
-        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13)
-            CASE(14) CASE(15)
+        CASE(1)
+        CASE(2)
+        CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14) CASE(15)
     }
 #undef CASE
     return 0;
@@ -91,8 +92,7 @@ void run_compare(Wave &w, const Instruction &in) {
         else mask = each_lane([=](int l) { return is_of_class(as_float(A[l]), B[l]); });
     } else if (in.type <= 5) {
         const u32 *A = source(w, in, 1, Read::f16), *B = source(w, in, 2, Read::f16);
-        if (in.type == 3)
-            mask = each_lane([=](int l) { return holds(c, half_to_float(A[l]), half_to_float(B[l])); });
+        if (in.type == 3) mask = each_lane([=](int l) { return holds(c, half_to_float(A[l]), half_to_float(B[l])); });
         else if (in.type == 4) mask = each_lane([=](int l) { return holds(c, (int16_t)A[l], (int16_t)B[l]); });
         else mask = each_lane([=](int l) { return holds(c, (u16)A[l], (u16)B[l]); });
     } else {

@@ -40,8 +40,10 @@ static bool begins(const std::string &s, const char *with) { return s.rfind(with
 
 static bool read_modifiers(std::string &s, Operand &o) {
     if (s.size() > 2 && s[0] == '-' && !isdigit((unsigned char)s[1])) o.negate = true, s = s.substr(1);
-    struct { const char *name; bool *flag; } wraps[] = {
-        {"neg(", &o.negate}, {"sext(", &o.sign_extend}, {"abs(", &o.absolute}};
+    struct {
+        const char *name;
+        bool *flag;
+    } wraps[] = {{"neg(", &o.negate}, {"sext(", &o.sign_extend}, {"abs(", &o.absolute}};
     for (auto &wrap : wraps)
         if (begins(s, wrap.name)) {
             *wrap.flag = true;
@@ -53,14 +55,24 @@ static bool read_modifiers(std::string &s, Operand &o) {
 }
 
 static bool read_register(const std::string &s, Operand &o) {
-    static const std::map<std::string, int> named = {
-        {"vcc", VCC},   {"vcc_lo", VCC}, {"vcc_hi", VCC + 1}, {"m0", M0},
-        {"exec", EXEC}, {"exec_lo", EXEC}, {"exec_hi", EXEC + 1}, {"flat_scratch", FLAT_SCRATCH},
-        {"flat_scratch_lo", FLAT_SCRATCH}, {"flat_scratch_hi", FLAT_SCRATCH + 1}};
-    static const std::map<std::string, int> special = {
-        {"scc", SPECIAL_SCC}, {"src_scc", SPECIAL_SCC}, {"src_execz", SPECIAL_EXECZ}, {"src_vccz", SPECIAL_VCCZ},
-        {"src_shared_base", SPECIAL_SHARED_BASE}, {"src_private_base", SPECIAL_PRIVATE_BASE},
-        {"src_shared_limit", SPECIAL_LIMIT}, {"src_private_limit", SPECIAL_LIMIT}};
+    static const std::map<std::string, int> named = {{"vcc", VCC},
+                                                     {"vcc_lo", VCC},
+                                                     {"vcc_hi", VCC + 1},
+                                                     {"m0", M0},
+                                                     {"exec", EXEC},
+                                                     {"exec_lo", EXEC},
+                                                     {"exec_hi", EXEC + 1},
+                                                     {"flat_scratch", FLAT_SCRATCH},
+                                                     {"flat_scratch_lo", FLAT_SCRATCH},
+                                                     {"flat_scratch_hi", FLAT_SCRATCH + 1}};
+    static const std::map<std::string, int> special = {{"scc", SPECIAL_SCC},
+                                                       {"src_scc", SPECIAL_SCC},
+                                                       {"src_execz", SPECIAL_EXECZ},
+                                                       {"src_vccz", SPECIAL_VCCZ},
+                                                       {"src_shared_base", SPECIAL_SHARED_BASE},
+                                                       {"src_private_base", SPECIAL_PRIVATE_BASE},
+                                                       {"src_shared_limit", SPECIAL_LIMIT},
+                                                       {"src_private_limit", SPECIAL_LIMIT}};
     auto found = named.find(s);
     if (found != named.end()) {
         o.place = Place::scalar, o.index = found->second;
@@ -134,9 +146,11 @@ static bool read_modifier(Instruction &in, const std::string &word) {
     i32 number = (i32)strtol(value.c_str(), nullptr, 0);
     static const std::map<std::string, i32 Instruction::*> numbers = {
         {"offset", &Instruction::offset}, {"offset0", &Instruction::offset0}, {"offset1", &Instruction::offset1}};
-    static const std::map<std::string, bool Instruction::*> flags = {
-        {"glc", &Instruction::returns}, {"sc0", &Instruction::returns}, {"clamp", &Instruction::clamp},
-        {"offen", &Instruction::offen}, {"idxen", &Instruction::idxen}};
+    static const std::map<std::string, bool Instruction::*> flags = {{"glc", &Instruction::returns},
+                                                                     {"sc0", &Instruction::returns},
+                                                                     {"clamp", &Instruction::clamp},
+                                                                     {"offen", &Instruction::offen},
+                                                                     {"idxen", &Instruction::idxen}};
     auto n = numbers.find(key);
     auto f = flags.find(key);
     if (n != numbers.end() && value.find('(') == std::string::npos) in.*n->second = number;
@@ -150,7 +164,9 @@ static bool read_modifier(Instruction &in, const std::string &word) {
     else if (key == "neg_hi") read_list(value, in.neg_hi);
     else if (key == "dst_sel") in.dst_select = selection(value);
     else if (key == "dst_unused")
-        in.dst_unused = value == "UNUSED_PRESERVE" ? UNUSED_PRESERVE : value == "UNUSED_SEXT" ? UNUSED_SIGN : UNUSED_PAD;
+        in.dst_unused = value == "UNUSED_PRESERVE" ? UNUSED_PRESERVE
+                        : value == "UNUSED_SEXT"   ? UNUSED_SIGN
+                                                   : UNUSED_PAD;
     else if (key == "src0_sel") in.src_select[0] = selection(value);
     else if (key == "src1_sel") in.src_select[1] = selection(value);
     else return false;
@@ -160,19 +176,23 @@ static bool read_modifier(Instruction &in, const std::string &word) {
 /* ---- families ---- */
 
 static bool read_width(const std::string &s, Access &access) {
-    struct Width { int bytes; bool sign, d16, high; };
+    struct Width {
+        int bytes;
+        bool sign, d16, high;
+    };
     static const std::map<std::string, Width> widths = {
-        {"dword", {4, 0, 0, 0}}, {"dwordx2", {8, 0, 0, 0}}, {"dwordx3", {12, 0, 0, 0}}, {"dwordx4", {16, 0, 0, 0}},
-        {"dwordx8", {32, 0, 0, 0}}, {"dwordx16", {64, 0, 0, 0}},
-        {"ubyte", {1, 0, 0, 0}}, {"sbyte", {1, 1, 0, 0}}, {"ushort", {2, 0, 0, 0}}, {"sshort", {2, 1, 0, 0}},
-        {"byte", {1, 0, 0, 0}}, {"short", {2, 0, 0, 0}}, {"short_d16", {2, 0, 1, 0}}, {"short_d16_hi", {2, 0, 1, 1}},
-        {"ubyte_d16", {1, 0, 1, 0}}, {"ubyte_d16_hi", {1, 0, 1, 1}}, {"sbyte_d16", {1, 1, 1, 0}},
-        {"sbyte_d16_hi", {1, 1, 1, 1}}, {"byte_d16_hi", {1, 0, 0, 1}},
-        {"b32", {4, 0, 0, 0}}, {"b64", {8, 0, 0, 0}}, {"b96", {12, 0, 0, 0}}, {"b128", {16, 0, 0, 0}},
-        {"u8", {1, 0, 0, 0}}, {"i8", {1, 1, 0, 0}}, {"u16", {2, 0, 0, 0}}, {"i16", {2, 1, 0, 0}},
-        {"b8", {1, 0, 0, 0}}, {"b16", {2, 0, 0, 0}}, {"u16_d16", {2, 0, 1, 0}}, {"u16_d16_hi", {2, 0, 1, 1}},
-        {"u8_d16", {1, 0, 1, 0}}, {"u8_d16_hi", {1, 0, 1, 1}}, {"b16_d16_hi", {2, 0, 0, 1}},
-        {"b8_d16_hi", {1, 0, 0, 1}}};
+        {"dword", {4, 0, 0, 0}},        {"dwordx2", {8, 0, 0, 0}},      {"dwordx3", {12, 0, 0, 0}},
+        {"dwordx4", {16, 0, 0, 0}},     {"dwordx8", {32, 0, 0, 0}},     {"dwordx16", {64, 0, 0, 0}},
+        {"ubyte", {1, 0, 0, 0}},        {"sbyte", {1, 1, 0, 0}},        {"ushort", {2, 0, 0, 0}},
+        {"sshort", {2, 1, 0, 0}},       {"byte", {1, 0, 0, 0}},         {"short", {2, 0, 0, 0}},
+        {"short_d16", {2, 0, 1, 0}},    {"short_d16_hi", {2, 0, 1, 1}}, {"ubyte_d16", {1, 0, 1, 0}},
+        {"ubyte_d16_hi", {1, 0, 1, 1}}, {"sbyte_d16", {1, 1, 1, 0}},    {"sbyte_d16_hi", {1, 1, 1, 1}},
+        {"byte_d16_hi", {1, 0, 0, 1}},  {"b32", {4, 0, 0, 0}},          {"b64", {8, 0, 0, 0}},
+        {"b96", {12, 0, 0, 0}},         {"b128", {16, 0, 0, 0}},        {"u8", {1, 0, 0, 0}},
+        {"i8", {1, 1, 0, 0}},           {"u16", {2, 0, 0, 0}},          {"i16", {2, 1, 0, 0}},
+        {"b8", {1, 0, 0, 0}},           {"b16", {2, 0, 0, 0}},          {"u16_d16", {2, 0, 1, 0}},
+        {"u16_d16_hi", {2, 0, 1, 1}},   {"u8_d16", {1, 0, 1, 0}},       {"u8_d16_hi", {1, 0, 1, 1}},
+        {"b16_d16_hi", {2, 0, 0, 1}},   {"b8_d16_hi", {1, 0, 0, 1}}};
     auto found = widths.find(s);
     if (found == widths.end()) return false;
     access.bytes = found->second.bytes, access.sign = found->second.sign;
@@ -181,16 +201,38 @@ static bool read_width(const std::string &s, Access &access) {
 }
 
 static bool read_atomic(std::string s, Access &access) {
-    static const std::map<std::string, Atomic> kinds = {
-        {"add_f32", Atomic::add_f32}, {"pk_add_f16", Atomic::packed_add_f16}, {"pk_add_bf16", Atomic::packed_add_bf16},
-        {"add_f64", Atomic::add_f64}, {"max_f64", Atomic::max_f64}, {"min_f64", Atomic::min_f64},
-        {"add", Atomic::add}, {"add_u32", Atomic::add}, {"add_u64", Atomic::add}, {"sub", Atomic::sub},
-        {"sub_u32", Atomic::sub}, {"and", Atomic::and_}, {"and_b32", Atomic::and_}, {"or", Atomic::or_},
-        {"or_b32", Atomic::or_}, {"xor", Atomic::xor_}, {"xor_b32", Atomic::xor_}, {"umax", Atomic::umax},
-        {"umin", Atomic::umin}, {"smax", Atomic::smax}, {"smin", Atomic::smin}, {"max_u32", Atomic::umax},
-        {"min_u32", Atomic::umin}, {"max_i32", Atomic::smax}, {"min_i32", Atomic::smin}, {"swap", Atomic::swap},
-        {"wrxchg_b32", Atomic::swap}, {"cmpswap", Atomic::compare_swap}, {"cmpst_b32", Atomic::compare_swap},
-        {"cmpst_b64", Atomic::compare_swap}, {"inc", Atomic::increment}, {"dec", Atomic::decrement}};
+    static const std::map<std::string, Atomic> kinds = {{"add_f32", Atomic::add_f32},
+                                                        {"pk_add_f16", Atomic::packed_add_f16},
+                                                        {"pk_add_bf16", Atomic::packed_add_bf16},
+                                                        {"add_f64", Atomic::add_f64},
+                                                        {"max_f64", Atomic::max_f64},
+                                                        {"min_f64", Atomic::min_f64},
+                                                        {"add", Atomic::add},
+                                                        {"add_u32", Atomic::add},
+                                                        {"add_u64", Atomic::add},
+                                                        {"sub", Atomic::sub},
+                                                        {"sub_u32", Atomic::sub},
+                                                        {"and", Atomic::and_},
+                                                        {"and_b32", Atomic::and_},
+                                                        {"or", Atomic::or_},
+                                                        {"or_b32", Atomic::or_},
+                                                        {"xor", Atomic::xor_},
+                                                        {"xor_b32", Atomic::xor_},
+                                                        {"umax", Atomic::umax},
+                                                        {"umin", Atomic::umin},
+                                                        {"smax", Atomic::smax},
+                                                        {"smin", Atomic::smin},
+                                                        {"max_u32", Atomic::umax},
+                                                        {"min_u32", Atomic::umin},
+                                                        {"max_i32", Atomic::smax},
+                                                        {"min_i32", Atomic::smin},
+                                                        {"swap", Atomic::swap},
+                                                        {"wrxchg_b32", Atomic::swap},
+                                                        {"cmpswap", Atomic::compare_swap},
+                                                        {"cmpst_b32", Atomic::compare_swap},
+                                                        {"cmpst_b64", Atomic::compare_swap},
+                                                        {"inc", Atomic::increment},
+                                                        {"dec", Atomic::decrement}};
     access.bytes = s.find("64") != std::string::npos ? 8 : 4;
     if (s.size() > 3 && s.substr(s.size() - 3) == "_x2") access.bytes = 8, s = s.substr(0, s.size() - 3);
     auto found = kinds.find(s);
@@ -209,9 +251,14 @@ static bool read_transfer(const std::string &s, Access &access) {
 }
 
 static Handler memory_handler(Instruction &in) {
-    static const struct { const char *prefix; decltype(Access::global) space; Handler run; } spaces[] = {
-        {"global_", Access::global, run_memory}, {"flat_", Access::flat, run_memory},
-        {"scratch_", Access::scratch, run_memory}, {"buffer_", Access::buffer, run_buffer}};
+    static const struct {
+        const char *prefix;
+        decltype(Access::global) space;
+        Handler run;
+    } spaces[] = {{"global_", Access::global, run_memory},
+                  {"flat_", Access::flat, run_memory},
+                  {"scratch_", Access::scratch, run_memory},
+                  {"buffer_", Access::buffer, run_buffer}};
     for (auto &space : spaces)
         if (begins(in.name(), space.prefix)) {
             in.access.space = space.space;
@@ -222,7 +269,8 @@ static Handler memory_handler(Instruction &in) {
 }
 
 static Handler lds_handler(Instruction &in) {
-    if (!begins(in.name(), "ds_") || begins(in.name(), "ds_bperm") || begins(in.name(), "ds_perm") || in.name() == "ds_nop")
+    if (!begins(in.name(), "ds_") || begins(in.name(), "ds_bperm") || begins(in.name(), "ds_perm") ||
+        in.name() == "ds_nop")
         return nullptr;
     std::string what = in.name().substr(3);
     in.access.space = Access::lds;
@@ -242,8 +290,8 @@ static Handler lds_handler(Instruction &in) {
 static Handler compare_handler(Instruction &in) {
     if (!begins(in.name(), "v_cmp")) return nullptr;
     static const std::map<std::string, int> conditions = {
-        {"f", 0}, {"lt", 1}, {"eq", 2}, {"le", 3}, {"gt", 4}, {"lg", 5}, {"ne", 13}, {"ge", 6}, {"o", 7}, {"u", 8},
-        {"nge", 9}, {"nlg", 10}, {"ngt", 11}, {"nle", 12}, {"neq", 13}, {"nlt", 14}, {"tru", 15}, {"t", 15}};
+        {"f", 0}, {"lt", 1},  {"eq", 2},   {"le", 3},   {"gt", 4},   {"lg", 5},   {"ne", 13},  {"ge", 6},   {"o", 7},
+        {"u", 8}, {"nge", 9}, {"nlg", 10}, {"ngt", 11}, {"nle", 12}, {"neq", 13}, {"nlt", 14}, {"tru", 15}, {"t", 15}};
     static const std::map<std::string, int> types = {{"f32", 0}, {"i32", 1}, {"u32", 2}, {"f16", 3}, {"i16", 4},
                                                      {"u16", 5}, {"i64", 6}, {"u64", 7}, {"f64", 8}};
     in.exec_result = begins(in.name(), "v_cmpx");

@@ -38,13 +38,10 @@ struct Launch {
 
 /* Wave instructions by kind. */
 struct Counts {
-    uint64_t scalar = 0, vector = 0, transcendental = 0, matrix = 0, lds = 0, memory = 0, constant = 0,
-             control = 0;
+    uint64_t scalar = 0, vector = 0, transcendental = 0, matrix = 0, lds = 0, memory = 0, constant = 0, control = 0;
     uint64_t matrix_cycles = 0;
     uint64_t bank_conflicts = 0; /* cycles that LDS takes for them; Launch.banks */
-    uint64_t total() const {
-        return scalar + vector + transcendental + matrix + lds + memory + constant + control;
-    }
+    uint64_t total() const { return scalar + vector + transcendental + matrix + lds + memory + constant + control; }
     void add(const Counts &other);
 };
 
@@ -55,7 +52,7 @@ struct KernelFacts {
 struct Image; /* code_object.h */
 
 class CodeObject {
-public:
+  public:
     /* `objdump`: path of llvm-objdump, which decodes instructions. Throws Fault. */
     CodeObject(const void *bytes, size_t size, const std::string &objdump);
     ~CodeObject();
@@ -71,7 +68,7 @@ public:
     /* Runs to the end. Throws Fault. May be called from several threads. */
     Counts run(const Launch &launch);
 
-private:
+  private:
     std::unique_ptr<Image> image;
 };
 

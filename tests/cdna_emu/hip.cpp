@@ -47,7 +47,7 @@ struct PointerAttributes {
 extern "C" int hipMemcpy(void *to, const void *from, size_t bytes, int kind);
 extern "C" int hipMemsetAsync(void *to, int value, size_t bytes, void *stream);
 
-static std::mutex lock; /* of everything here but a running kernel */
+static std::mutex lock;                     /* of everything here but a running kernel */
 static std::map<uint64_t, uint64_t> blocks; /* begin, end */
 static std::map<std::string, Function> functions;
 static int lost;
@@ -113,8 +113,8 @@ int hipModuleLoadData(void **module_out, const void *image) {
     if (memcmp(image, "\177ELF", 4)) return hip_say(INVALID_IMAGE);
     try {
         std::unique_ptr<Module> module(new Module);
-        module->code.reset(new CodeObject(image, elf_size((const unsigned char *)image),
-                                          setting("CDNA_EMU_OBJDUMP", STW_OBJDUMP)));
+        module->code.reset(
+            new CodeObject(image, elf_size((const unsigned char *)image), setting("CDNA_EMU_OBJDUMP", STW_OBJDUMP)));
         if (module->code->arch() != device_arch()) return hip_say(NO_BINARY);
         *module_out = module.release();
         return 0;
@@ -167,8 +167,8 @@ static void tell_counts(const std::string &kernel, const Counts &c) {
     FILE *file = fopen(path.c_str(), "a");
     if (!file) throw Fault("cannot write " + path);
     fprintf(file, "%s", kernel.c_str());
-    for (uint64_t n : {c.scalar, c.vector, c.transcendental, c.matrix, c.lds, c.memory, c.constant, c.control, c.matrix_cycles,
-                       c.bank_conflicts})
+    for (uint64_t n : {c.scalar, c.vector, c.transcendental, c.matrix, c.lds, c.memory, c.constant, c.control,
+                       c.matrix_cycles, c.bank_conflicts})
         fprintf(file, " %llu", (unsigned long long)n);
     fprintf(file, "\n");
     fclose(file);

@@ -65,7 +65,8 @@ int hip_refuse_in_capture() {
     std::lock_guard<std::mutex> guard(lock);
     int error = 0;
     for (Stream *s : streams)
-        if (s->captured && (s->mode == MODE_GLOBAL || (s->mode == MODE_THREAD && s->thread == std::this_thread::get_id())))
+        if (s->captured &&
+            (s->mode == MODE_GLOBAL || (s->mode == MODE_THREAD && s->thread == std::this_thread::get_id())))
             s->spoilt = true, error = CAPTURE_UNSUPPORTED;
     return error;
 }

@@ -14,8 +14,9 @@ enum { BY_ATOMIC = 0xfffe }; /* as the writer */
 
 static void race(Wave &w, const Instruction &in, u32 half, const char *kind, int other) {
     std::string whom = other == BY_ATOMIC ? "an atomic" : "wave " + std::to_string(other);
-    fault(w, in, std::string("LDS race, ") + kind + ", at byte " + std::to_string(2 * half) + ": wave " +
-                     std::to_string(w.number) + " against " + whom + ", no barrier between them");
+    fault(w, in,
+          std::string("LDS race, ") + kind + ", at byte " + std::to_string(2 * half) + ": wave " +
+              std::to_string(w.number) + " against " + whom + ", no barrier between them");
 }
 
 static void watch(Wave &w, const Instruction &in, u32 half, Touch touch) {
@@ -142,8 +143,8 @@ void run_lds_pair(Wave &w, const Instruction &in) {
         count_conflicts(w, address, offsets[h], access.bytes, access.store);
         int data = access.store ? in.op[1 + h].index : in.op[0].index + h * words;
         u8 *at[LANES];
-        EACH_ACTIVE(w) at[l] =
-            lds_at(w, in, address[l] + offsets[h], access.bytes, access.store ? Touch::write : Touch::read);
+        EACH_ACTIVE(w)
+        at[l] = lds_at(w, in, address[l] + offsets[h], access.bytes, access.store ? Touch::write : Touch::read);
         transfer(w, in, at, w.exec(), data);
     }
 }

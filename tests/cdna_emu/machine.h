@@ -40,8 +40,27 @@ enum { SELECT_DWORD = 6 }; /* 0..3: a byte, 4, 5: a half */
 enum { UNUSED_PAD, UNUSED_SIGN, UNUSED_PRESERVE };
 
 enum class Atomic : u8 {
-    none, add, sub, and_, or_, xor_, umax, umin, smax, smin, swap, compare_swap, increment, decrement,
-    add_f32, add_f32_flushed, add_f64, max_f64, min_f64, packed_add_f16, packed_add_bf16
+    none,
+    add,
+    sub,
+    and_,
+    or_,
+    xor_,
+    umax,
+    umin,
+    smax,
+    smin,
+    swap,
+    compare_swap,
+    increment,
+    decrement,
+    add_f32,
+    add_f32_flushed,
+    add_f64,
+    max_f64,
+    min_f64,
+    packed_add_f16,
+    packed_add_bf16
 };
 
 /* How a memory instruction moves data. */
@@ -130,7 +149,7 @@ struct alignas(64) Wave {
     Group *group;
     u8 *scratch;
     u64 executed;
-    Region last; /* the region found last */
+    Region last;  /* the region found last */
     u64 kinds[8]; /* instructions by Kind */
     u64 matrix_cycles, bank_conflicts;
 
@@ -144,12 +163,37 @@ void run_unknown(Wave &w, const Instruction &in);
 void run_nothing(Wave &w, const Instruction &in);
 
 /* ---- numbers ---- */
-inline float as_float(u32 x) { float f; memcpy(&f, &x, 4); return f; }
-inline u32 as_bits(float f) { u32 x; memcpy(&x, &f, 4); return x; }
-inline double as_double(u64 x) { double f; memcpy(&f, &x, 8); return f; }
-inline u64 as_bits64(double f) { u64 x; memcpy(&x, &f, 8); return x; }
-inline float half_to_float(u32 x) { u16 b = (u16)x; _Float16 h; memcpy(&h, &b, 2); return (float)h; }
-inline u32 half_bits(_Float16 h) { u16 b; memcpy(&b, &h, 2); return b; }
+inline float as_float(u32 x) {
+    float f;
+    memcpy(&f, &x, 4);
+    return f;
+}
+inline u32 as_bits(float f) {
+    u32 x;
+    memcpy(&x, &f, 4);
+    return x;
+}
+inline double as_double(u64 x) {
+    double f;
+    memcpy(&f, &x, 8);
+    return f;
+}
+inline u64 as_bits64(double f) {
+    u64 x;
+    memcpy(&x, &f, 8);
+    return x;
+}
+inline float half_to_float(u32 x) {
+    u16 b = (u16)x;
+    _Float16 h;
+    memcpy(&h, &b, 2);
+    return (float)h;
+}
+inline u32 half_bits(_Float16 h) {
+    u16 b;
+    memcpy(&b, &h, 2);
+    return b;
+}
 inline u32 float_to_half(float f) { return half_bits((_Float16)f); }
 inline float bf16_to_float(u32 x) { return as_float(x << 16); }
 inline u32 float_to_bf16(float f) {

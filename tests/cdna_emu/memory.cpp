@@ -169,17 +169,20 @@ void run_memory(Wave &w, const Instruction &in) {
             at[l] = scratch_at(w, in, offset, access.bytes, l);
             continue;
         }
-        u64 a = has_base ? start + w.v[address.index][l]
-                         : (w.v[address.index][l] | (u64)w.v[address.index + 1][l] << 32);
+        u64 a =
+            has_base ? start + w.v[address.index][l] : (w.v[address.index][l] | (u64)w.v[address.index + 1][l] << 32);
         a += (u64)(i64)in.offset;
         if (access.space == Access::flat && a >> 48 == 1) {
             at[l] = lds_at(w, in, (u32)a, access.bytes,
-                           atomic ? Touch::atomic : access.store ? Touch::write : Touch::read);
+                           atomic         ? Touch::atomic
+                           : access.store ? Touch::write
+                                          : Touch::read);
         } else if (access.space == Access::flat && a >> 48 == 2) {
             at[l] = scratch_at(w, in, (u32)a, access.bytes, l);
         } else {
             check_global(w, in, a, access.bytes, l);
-            /* HSA runs in the unaligned mode, and the compiler joins loads of 16-bit elements: only atomics are strict. */
+            /* HSA runs in the unaligned mode, and the compiler joins loads of 16-bit elements: only atomics are strict.
+             * */
             if (atomic && a & (access.bytes - 1)) fault(w, in, "misaligned address");
             at[l] = (u8 *)a;
         }

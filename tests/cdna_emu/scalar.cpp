@@ -6,60 +6,60 @@
 namespace cdna {
 
 /* name, result of a and b, then SCC from a, b and the result r. */
-#define SCALAR2(name, expression, condition)                                                                 \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         u32 a = scalar32(w, in.op[1]), b = scalar32(w, in.op[2]), r = expression;                           \
-         (void)a, (void)b;                                                                                   \
-         set_scalar32(w, in.op[0], r);                                                                       \
-         condition;                                                                                          \
+#define SCALAR2(name, expression, condition)                                                                           \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         u32 a = scalar32(w, in.op[1]), b = scalar32(w, in.op[2]), r = expression;                                     \
+         (void)a, (void)b;                                                                                             \
+         set_scalar32(w, in.op[0], r);                                                                                 \
+         condition;                                                                                                    \
      }}
-#define SCALAR64(name, expression)                                                                           \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         u64 a = scalar64(w, in.op[1]), b = scalar64(w, in.op[2]), r = expression;                           \
-         set_scalar64(w, in.op[0], r);                                                                       \
-         w.scc = r != 0;                                                                                     \
+#define SCALAR64(name, expression)                                                                                     \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         u64 a = scalar64(w, in.op[1]), b = scalar64(w, in.op[2]), r = expression;                                     \
+         set_scalar64(w, in.op[0], r);                                                                                 \
+         w.scc = r != 0;                                                                                               \
      }}
-#define SHIFT64(name, expression)                                                                            \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         u64 a = scalar64(w, in.op[1]), r;                                                                   \
-         u32 b = scalar32(w, in.op[2]);                                                                      \
-         r = expression;                                                                                     \
-         set_scalar64(w, in.op[0], r);                                                                       \
-         w.scc = r != 0;                                                                                     \
+#define SHIFT64(name, expression)                                                                                      \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         u64 a = scalar64(w, in.op[1]), r;                                                                             \
+         u32 b = scalar32(w, in.op[2]);                                                                                \
+         r = expression;                                                                                               \
+         set_scalar64(w, in.op[0], r);                                                                                 \
+         w.scc = r != 0;                                                                                               \
      }}
-#define SCALAR1(name, expression, condition)                                                                 \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         u32 a = scalar32(w, in.op[1]), r = expression;                                                      \
-         set_scalar32(w, in.op[0], r);                                                                       \
-         condition;                                                                                          \
+#define SCALAR1(name, expression, condition)                                                                           \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         u32 a = scalar32(w, in.op[1]), r = expression;                                                                \
+         set_scalar32(w, in.op[0], r);                                                                                 \
+         condition;                                                                                                    \
      }}
-#define SCALAR1_64(name, expression, condition)                                                              \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         u64 a = scalar64(w, in.op[1]), r = expression;                                                      \
-         set_scalar64(w, in.op[0], r);                                                                       \
-         condition;                                                                                          \
+#define SCALAR1_64(name, expression, condition)                                                                        \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         u64 a = scalar64(w, in.op[1]), r = expression;                                                                \
+         set_scalar64(w, in.op[0], r);                                                                                 \
+         condition;                                                                                                    \
      }}
-#define SAVE_EXEC(name, expression)                                                                          \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         u64 a = scalar64(w, in.op[1]), x = w.exec(), r = expression;                                        \
-         set_scalar64(w, in.op[0], x);                                                                       \
-         w.set_exec(r);                                                                                      \
-         w.scc = r != 0;                                                                                     \
+#define SAVE_EXEC(name, expression)                                                                                    \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         u64 a = scalar64(w, in.op[1]), x = w.exec(), r = expression;                                                  \
+         set_scalar64(w, in.op[0], x);                                                                                 \
+         w.set_exec(r);                                                                                                \
+         w.scc = r != 0;                                                                                               \
      }}
-#define COMPARE(name, expression)                                                                            \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         u32 a = scalar32(w, in.op[0]), b = scalar32(w, in.op[1]);                                           \
-         w.scc = expression;                                                                                 \
+#define COMPARE(name, expression)                                                                                      \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         u32 a = scalar32(w, in.op[0]), b = scalar32(w, in.op[1]);                                                     \
+         w.scc = expression;                                                                                           \
      }}
-#define COMPARE_K(name, type, expression)                                                                    \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         i32 a = (i32)scalar32(w, in.op[0]);                                                                 \
-         type b = (type)(in.op[1].bits32 & 0xffffu);                                                         \
-         w.scc = expression;                                                                                 \
+#define COMPARE_K(name, type, expression)                                                                              \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         i32 a = (i32)scalar32(w, in.op[0]);                                                                           \
+         type b = (type)(in.op[1].bits32 & 0xffffu);                                                                   \
+         w.scc = expression;                                                                                           \
      }}
-#define BRANCH(name, condition)                                                                              \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         if (condition) w.pc = in.target;                                                                    \
+#define BRANCH(name, condition)                                                                                        \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         if (condition) w.pc = in.target;                                                                              \
      }}
 #define NOT_ZERO w.scc = r != 0
 
@@ -83,7 +83,8 @@ static u64 bit_field64(u64 a, u32 where, bool sign) {
 
 static void run_load(Wave &w, const Instruction &in) {
     u64 address = scalar64(w, in.op[1]) + (i64)in.offset;
-    if (in.count > 2) address += in.op[2].place == Place::constant ? (u64)(i64)(i32)in.op[2].bits32 : scalar32(w, in.op[2]);
+    if (in.count > 2)
+        address += in.op[2].place == Place::constant ? (u64)(i64)(i32)in.op[2].bits32 : scalar32(w, in.op[2]);
     address &= ~3ull;
     check_global(w, in, address, in.access.bytes, -1);
     memcpy(&w.s[in.op[0].index], (const void *)address, (size_t)in.access.bytes);
@@ -227,10 +228,8 @@ static const Entry comparisons[] = {
     COMPARE_K(s_cmpk_ge_u32, u32, (u32)a >= b),
     COMPARE_K(s_cmpk_lt_u32, u32, (u32)a < b),
     COMPARE_K(s_cmpk_le_u32, u32, (u32)a <= b),
-    {"s_cmp_eq_u64",
-     [](Wave &w, const Instruction &in) { w.scc = scalar64(w, in.op[0]) == scalar64(w, in.op[1]); }},
-    {"s_cmp_lg_u64",
-     [](Wave &w, const Instruction &in) { w.scc = scalar64(w, in.op[0]) != scalar64(w, in.op[1]); }},
+    {"s_cmp_eq_u64", [](Wave &w, const Instruction &in) { w.scc = scalar64(w, in.op[0]) == scalar64(w, in.op[1]); }},
+    {"s_cmp_lg_u64", [](Wave &w, const Instruction &in) { w.scc = scalar64(w, in.op[0]) != scalar64(w, in.op[1]); }},
     BRANCH(s_branch, true),
     BRANCH(s_cbranch_scc0, !w.scc),
     BRANCH(s_cbranch_scc1, w.scc),

@@ -16,8 +16,13 @@ static const u64 RUNAWAY = 4000000000ull; /* instructions of a wave */
 
 /* Bits of kernel_code_properties, in the order of the registers they fill. */
 enum {
-    WANTS_SCRATCH_BUFFER = 1, WANTS_PACKET = 2, WANTS_QUEUE = 4, WANTS_ARGUMENTS = 8, WANTS_ID = 16,
-    WANTS_FLAT_SCRATCH = 32, WANTS_SCRATCH_SIZE = 64
+    WANTS_SCRATCH_BUFFER = 1,
+    WANTS_PACKET = 2,
+    WANTS_QUEUE = 4,
+    WANTS_ARGUMENTS = 8,
+    WANTS_ID = 16,
+    WANTS_FLAT_SCRATCH = 32,
+    WANTS_SCRATCH_SIZE = 64
 };
 
 /* hsa_kernel_dispatch_packet_t: kernels read sizes from it. */
@@ -186,7 +191,8 @@ struct Worker {
             start_wave(*waves[i], (int)i, kernel, run, at);
             waves[i]->pc = entry;
         }
-        if (launch.schedule) run_at_random(waves, group, run.program->code, launch.schedule * 2654435761u + (u32)number * 40503u);
+        if (launch.schedule)
+            run_at_random(waves, group, run.program->code, launch.schedule * 2654435761u + (u32)number * 40503u);
         else run_in_turn(waves, group, run.program->code);
         for (Wave *w : waves) counts.add(counts_of(*w));
     }
@@ -241,8 +247,15 @@ Counts CodeObject::run(const Launch &launch) {
         packet.block[d] = (u16)launch.block[d];
         packet.grid[d] = launch.grid[d] * launch.block[d];
     }
-    Run run = {&image->program(launch.kernel), &launch, image->arch == Arch::gfx90a, kernel.lds + launch.dynamic_lds,
-               kernel.scratch, launch.memory, (u64)image->memory.data(), (u64)arguments.data(), (u64)&packet};
+    Run run = {&image->program(launch.kernel),
+               &launch,
+               image->arch == Arch::gfx90a,
+               kernel.lds + launch.dynamic_lds,
+               kernel.scratch,
+               launch.memory,
+               (u64)image->memory.data(),
+               (u64)arguments.data(),
+               (u64)&packet};
     run.memory.push_back({run.arguments, run.arguments + arguments.size()});
     run.memory.push_back({run.code_base, run.code_base + image->memory.size()});
     run.memory.push_back({run.packet, run.packet + sizeof packet});

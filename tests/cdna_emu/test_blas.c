@@ -39,9 +39,7 @@ static void *host[TENSORS];
 static float *expected[2];
 
 /* -2 .. 2 */
-static int value(int tensor, size_t i) {
-    return (int)((i * 2654435761u + (size_t)tensor * 40503u) >> 7) % 5 - 2;
-}
+static int value(int tensor, size_t i) { return (int)((i * 2654435761u + (size_t)tensor * 40503u) >> 7) % 5 - 2; }
 
 static void make_expectation(void) {
     float *dx = calloc(ROWS * INNER, sizeof *dx), *dw = calloc(FEATURES * INNER, sizeof *dw);
@@ -82,8 +80,7 @@ static int free_data(void **state) {
 /* ---- a plan and what its calls need ---- */
 
 static stw_context *context_make(void) {
-    stw_context_opts opts = {
-        .struct_size = sizeof opts, .backend = STW_BACKEND_HIP, .memory = STW_MEMORY_DEVICE};
+    stw_context_opts opts = {.struct_size = sizeof opts, .backend = STW_BACKEND_HIP, .memory = STW_MEMORY_DEVICE};
     stw_context *context = NULL;
     if (stw_context_create(&opts, &context)) fail_msg("%s", stw_last_error());
     return context;
@@ -108,9 +105,7 @@ static stw_plan *plan_make_to(stw_context *context, stw_dtype dtype, uint32_t ac
     return plan;
 }
 
-static stw_plan *plan_make(stw_context *context, stw_dtype dtype) {
-    return plan_make_to(context, dtype, 0);
-}
+static stw_plan *plan_make(stw_context *context, stw_dtype dtype) { return plan_make_to(context, dtype, 0); }
 
 static int plan_says(const stw_plan *plan, const char *words) {
     char text[4096];
@@ -156,8 +151,7 @@ static int call_is_right(const call *c) {
     int right = 1;
     for (int t = DX; t <= DWEIGHT; ++t) {
         void *got = malloc(bytes[t]);
-        right &=
-            got && !hipMemcpy(got, c->device[t], bytes[t], 4) && !memcmp(got, expected[t - DX], bytes[t]);
+        right &= got && !hipMemcpy(got, c->device[t], bytes[t], 4) && !memcmp(got, expected[t - DX], bytes[t]);
         if (got) memset(got, 0xff, bytes[t]);
         right &= got && !hipMemcpy(c->device[t], got, bytes[t], 4);
         free(got);
@@ -183,10 +177,10 @@ static void *stream_make(void) {
     return stream;
 }
 
-#define RUN(c, stream)                                                                                       \
-    do {                                                                                                     \
-        if (call_run(c, stream)) fail_msg("%s", stw_last_error());                                           \
-        assert_int_equal(hipGetLastError(), 0);                                                              \
+#define RUN(c, stream)                                                                                                 \
+    do {                                                                                                               \
+        if (call_run(c, stream)) fail_msg("%s", stw_last_error());                                                     \
+        assert_int_equal(hipGetLastError(), 0);                                                                        \
     } while (0)
 
 /* ---- tests ---- */
@@ -199,8 +193,7 @@ static void one_stream(void **state) {
     void *first = stream_make(), *second = stream_make();
     assert_int_equal(hipGetLastError(), 0);
     assert_true(plan_says(
-        plan,
-        "a second stream or thread, a first call in a capture, chosen without a measurement, code object"));
+        plan, "a second stream or thread, a first call in a capture, chosen without a measurement, code object"));
     assert_true(plan_says(plan, "deterministic: not promised by libhipblaslt.so.1"));
     /* the default stream of each thread is never one stream */
     void *const streams[] = {(void *)2, first, second, NULL, first};
@@ -277,8 +270,7 @@ static void planned_in_capture(void **state) {
     assert_int_equal(hipStreamBeginCapture(stream, 0), 0);
     stw_plan *plan = plan_make(context, STW_BF16);
     assert_int_equal(hipGetLastError(), 0);
-    assert_true(
-        plan_says(plan, "dX by own tiles: no handle of libhipblaslt.so.1 (no memory, or a stream is"));
+    assert_true(plan_says(plan, "dX by own tiles: no handle of libhipblaslt.so.1 (no memory, or a stream is"));
     assert_int_not_equal(hipStreamEndCapture(stream, &graph), 0); /* planning is not for captures */
     hipGetLastError();
     stw_plan *later = plan_make(context, STW_BF16);

@@ -56,9 +56,10 @@ static uint32_t random_word() {
 
 /* Random bits, small numbers, and the edges of every format. */
 static std::vector<uint32_t> inputs(size_t count) {
-    static const uint32_t edges[] = {0, 1, 2, 0x7fffffffu, 0x80000000u, 0xffffffffu, 0x3f800000u, 0xbf800000u, 0x7f800000u,
-                                     0xff800000u, 0x7fc00000u, 0x00800000u, 0x007fffffu, 0x80000001u, 0x4b000001u,
-                                     0x33000001u, 0x38800000u, 0x387fc000u, 0x477fe000u, 0x477ff000u, 0x7ff00000u, 0x3ff00000u};
+    static const uint32_t edges[] = {0,           1,           2,           0x7fffffffu, 0x80000000u, 0xffffffffu,
+                                     0x3f800000u, 0xbf800000u, 0x7f800000u, 0xff800000u, 0x7fc00000u, 0x00800000u,
+                                     0x007fffffu, 0x80000001u, 0x4b000001u, 0x33000001u, 0x38800000u, 0x387fc000u,
+                                     0x477fe000u, 0x477ff000u, 0x7ff00000u, 0x3ff00000u};
     std::vector<uint32_t> words(count);
     for (size_t i = 0; i < count; ++i) {
         uint32_t x = random_word();
@@ -78,10 +79,10 @@ struct Row {
     Function call;
 };
 static const Row rows[] = {
-#define FUNCTION_ROW(name, body)                                                                             \
-    {#name, [](uint32_t a, uint32_t b, uint32_t c) -> uint64_t {                                             \
-         (void)a, (void)b, (void)c;                                                                          \
-         return (uint64_t)(body);                                                                            \
+#define FUNCTION_ROW(name, body)                                                                                       \
+    {#name, [](uint32_t a, uint32_t b, uint32_t c) -> uint64_t {                                                       \
+         (void)a, (void)b, (void)c;                                                                                    \
+         return (uint64_t)(body);                                                                                      \
      }},
     FUNCTIONS(FUNCTION_ROW)
 #undef FUNCTION_ROW
@@ -208,14 +209,15 @@ static void banks(CodeObject &code) {
         const char *kernel;
         uint32_t stride;
         uint64_t conflicts;
-    } rows[] = {{"banks_read", 144, 8}, {"banks_read", 160, 0}, {"banks_read", 128, 24}, {"banks_read", 0, 0},
+    } rows[] = {{"banks_read", 144, 8}, {"banks_read", 160, 0},  {"banks_read", 128, 24}, {"banks_read", 0, 0},
                 {"banks_write", 64, 0}, {"banks_write", 128, 2}, {"banks_write", 192, 0}};
     std::vector<uint32_t> r(256);
     for (const auto &row : rows) {
         Call call(row.kernel, 1, 64);
         call.buffer(r).value(row.stride).launch.banks = true;
         uint64_t conflicts = code.run(call.launch).bank_conflicts;
-        check(conflicts == row.conflicts, row.kernel + (" " + std::to_string(row.stride)) + ": " + std::to_string(conflicts));
+        check(conflicts == row.conflicts,
+              row.kernel + (" " + std::to_string(row.stride)) + ": " + std::to_string(conflicts));
         call.launch.banks = false;
         check(!code.run(call.launch).bank_conflicts, "conflicts that nobody asked for");
     }

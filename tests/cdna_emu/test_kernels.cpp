@@ -86,8 +86,10 @@ static void report(const std::string &what, double error, double limit) {
 
 static void products(CodeObject &code) {
     enum { M = 32, N = 64, K = 64 };
-    static const struct { const char *name; stw_dtype dtype; } types[] = {
-        {"f16", STW_F16}, {"bf16", STW_BF16}, {"f32", STW_F32}};
+    static const struct {
+        const char *name;
+        stw_dtype dtype;
+    } types[] = {{"f16", STW_F16}, {"bf16", STW_BF16}, {"f32", STW_F32}};
     for (auto &type : types)
         for (const char *order : {"rows", "k", "mixed"}) {
             bool a_by_k = !strcmp(order, "k"), b_by_k = strcmp(order, "rows") != 0;
@@ -231,7 +233,8 @@ int main(int count, char **words) {
         products(*load(words[1]));
         std::unique_ptr<CodeObject> code = load(words[2]);
         std::string arch = code->arch(), small = arch + "_32x128_hd64", wide = arch + "_16x32_hd128_f32";
-        stw_variant half = {small.c_str(), 64, 32, 128, 1, 4, 0, &stw_attn_loop_split, 0}, f32 = {wide.c_str(), 128, 16, 32, 1, 2, 0, &stw_attn_loop_f32, 0};
+        stw_variant half = {small.c_str(), 64, 32, 128, 1, 4, 0, &stw_attn_loop_split, 0},
+                    f32 = {wide.c_str(), 128, 16, 32, 1, 2, 0, &stw_attn_loop_f32, 0};
         for (uint32_t schedule : {0u, 5u}) {
             backward(*code, half, STW_BF16, 77, 64, 1, schedule);
             backward(*code, half, STW_F16, 131, 61, 0, schedule);

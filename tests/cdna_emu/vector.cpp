@@ -10,95 +10,94 @@ namespace cdna {
 
 /* Every lane's result from its sources; the expression sees a, b, c. */
 #define EACH_LANE for (int l = 0; l < LANES; ++l)
-#define FLOAT1(name, expression)                                                                             \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         const u32 *A = source(w, in, 1, Read::f32);                                                         \
-         alignas(64) u32 r[LANES];                                                                           \
-         EACH_LANE {                                                                                         \
-             float a = as_float(A[l]);                                                                       \
-             r[l] = as_bits(output(in, expression));                                                         \
-         }                                                                                                   \
-         result(w, in, r);                                                                                   \
+#define FLOAT1(name, expression)                                                                                       \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         const u32 *A = source(w, in, 1, Read::f32);                                                                   \
+         alignas(64) u32 r[LANES];                                                                                     \
+         EACH_LANE {                                                                                                   \
+             float a = as_float(A[l]);                                                                                 \
+             r[l] = as_bits(output(in, expression));                                                                   \
+         }                                                                                                             \
+         result(w, in, r);                                                                                             \
      }}
-#define FLOAT2(name, expression)                                                                             \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         const u32 *A = source(w, in, 1, Read::f32), *B = source(w, in, 2, Read::f32);                       \
-         alignas(64) u32 r[LANES];                                                                           \
-         EACH_LANE {                                                                                         \
-             float a = as_float(A[l]), b = as_float(B[l]);                                                   \
-             r[l] = as_bits(expression);                                                                     \
-         }                                                                                                   \
-         if (in.scale || in.clamp) EACH_LANE r[l] = as_bits(output(in, as_float(r[l])));                     \
-         result(w, in, r);                                                                                   \
+#define FLOAT2(name, expression)                                                                                       \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         const u32 *A = source(w, in, 1, Read::f32), *B = source(w, in, 2, Read::f32);                                 \
+         alignas(64) u32 r[LANES];                                                                                     \
+         EACH_LANE {                                                                                                   \
+             float a = as_float(A[l]), b = as_float(B[l]);                                                             \
+             r[l] = as_bits(expression);                                                                               \
+         }                                                                                                             \
+         if (in.scale || in.clamp) EACH_LANE r[l] = as_bits(output(in, as_float(r[l])));                               \
+         result(w, in, r);                                                                                             \
      }}
-#define FLOAT3(name, expression)                                                                             \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         const u32 *A = source(w, in, 1, Read::f32), *B = source(w, in, 2, Read::f32),                       \
-                   *C = source(w, in, 3, Read::f32);                                                         \
-         alignas(64) u32 r[LANES];                                                                           \
-         EACH_LANE {                                                                                         \
-             float a = as_float(A[l]), b = as_float(B[l]), c = as_float(C[l]);                               \
-             r[l] = as_bits(expression);                                                                     \
-         }                                                                                                   \
-         if (in.scale || in.clamp) EACH_LANE r[l] = as_bits(output(in, as_float(r[l])));                     \
-         result(w, in, r);                                                                                   \
+#define FLOAT3(name, expression)                                                                                       \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         const u32 *A = source(w, in, 1, Read::f32), *B = source(w, in, 2, Read::f32),                                 \
+                   *C = source(w, in, 3, Read::f32);                                                                   \
+         alignas(64) u32 r[LANES];                                                                                     \
+         EACH_LANE {                                                                                                   \
+             float a = as_float(A[l]), b = as_float(B[l]), c = as_float(C[l]);                                         \
+             r[l] = as_bits(expression);                                                                               \
+         }                                                                                                             \
+         if (in.scale || in.clamp) EACH_LANE r[l] = as_bits(output(in, as_float(r[l])));                               \
+         result(w, in, r);                                                                                             \
      }}
 /* The destination is the third source. */
-#define ACCUMULATE(name, expression)                                                                         \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         const u32 *A = source(w, in, 1, Read::f32), *B = source(w, in, 2, Read::f32),                       \
-                   *C = w.v[in.op[0].index];                                                                 \
-         alignas(64) u32 r[LANES];                                                                           \
-         EACH_LANE {                                                                                         \
-             float a = as_float(A[l]), b = as_float(B[l]), c = as_float(C[l]);                               \
-             r[l] = as_bits(output(in, expression));                                                         \
-         }                                                                                                   \
-         result(w, in, r);                                                                                   \
+#define ACCUMULATE(name, expression)                                                                                   \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         const u32 *A = source(w, in, 1, Read::f32), *B = source(w, in, 2, Read::f32), *C = w.v[in.op[0].index];       \
+         alignas(64) u32 r[LANES];                                                                                     \
+         EACH_LANE {                                                                                                   \
+             float a = as_float(A[l]), b = as_float(B[l]), c = as_float(C[l]);                                         \
+             r[l] = as_bits(output(in, expression));                                                                   \
+         }                                                                                                             \
+         result(w, in, r);                                                                                             \
      }}
-#define WORD1(name, expression)                                                                              \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         const u32 *A = source(w, in, 1);                                                                    \
-         alignas(64) u32 r[LANES];                                                                           \
-         EACH_LANE {                                                                                         \
-             u32 a = A[l];                                                                                   \
-             r[l] = expression;                                                                              \
-         }                                                                                                   \
-         result(w, in, r);                                                                                   \
+#define WORD1(name, expression)                                                                                        \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         const u32 *A = source(w, in, 1);                                                                              \
+         alignas(64) u32 r[LANES];                                                                                     \
+         EACH_LANE {                                                                                                   \
+             u32 a = A[l];                                                                                             \
+             r[l] = expression;                                                                                        \
+         }                                                                                                             \
+         result(w, in, r);                                                                                             \
      }}
-#define WORD2(name, expression)                                                                              \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         const u32 *A = source(w, in, 1), *B = source(w, in, 2);                                             \
-         alignas(64) u32 r[LANES];                                                                           \
-         EACH_LANE {                                                                                         \
-             u32 a = A[l], b = B[l];                                                                         \
-             r[l] = expression;                                                                              \
-         }                                                                                                   \
-         result(w, in, r);                                                                                   \
+#define WORD2(name, expression)                                                                                        \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         const u32 *A = source(w, in, 1), *B = source(w, in, 2);                                                       \
+         alignas(64) u32 r[LANES];                                                                                     \
+         EACH_LANE {                                                                                                   \
+             u32 a = A[l], b = B[l];                                                                                   \
+             r[l] = expression;                                                                                        \
+         }                                                                                                             \
+         result(w, in, r);                                                                                             \
      }}
-#define WORD3(name, expression)                                                                              \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         const u32 *A = source(w, in, 1), *B = source(w, in, 2), *C = source(w, in, 3);                      \
-         alignas(64) u32 r[LANES];                                                                           \
-         EACH_LANE {                                                                                         \
-             u32 a = A[l], b = B[l], c = C[l];                                                               \
-             r[l] = expression;                                                                              \
-         }                                                                                                   \
-         result(w, in, r);                                                                                   \
+#define WORD3(name, expression)                                                                                        \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         const u32 *A = source(w, in, 1), *B = source(w, in, 2), *C = source(w, in, 3);                                \
+         alignas(64) u32 r[LANES];                                                                                     \
+         EACH_LANE {                                                                                                   \
+             u32 a = A[l], b = B[l], c = C[l];                                                                         \
+             r[l] = expression;                                                                                        \
+         }                                                                                                             \
+         result(w, in, r);                                                                                             \
      }}
 /* dst, carry out, a, b[, carry in]; the expression in 64 bits. */
-#define CARRY(name, expression, takes)                                                                       \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         const u32 *A = source(w, in, 2), *B = source(w, in, 3);                                             \
-         u64 carry_in = takes ? scalar64(w, in.op[4]) : 0, carry_out = 0, lanes = w.exec();                  \
-         alignas(64) u32 r[LANES];                                                                           \
-         EACH_LANE {                                                                                         \
-             u64 a = A[l], b = B[l], c = carry_in >> l & 1, x = expression;                                  \
-             (void)c;                                                                                        \
-             r[l] = (u32)x;                                                                                  \
-             if (lanes >> l & x >> 32 & 1) carry_out |= 1ull << l;                                           \
-         }                                                                                                   \
-         result(w, in, r);                                                                                   \
-         result_mask(w, in, 1, carry_out);                                                                   \
+#define CARRY(name, expression, takes)                                                                                 \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         const u32 *A = source(w, in, 2), *B = source(w, in, 3);                                                       \
+         u64 carry_in = takes ? scalar64(w, in.op[4]) : 0, carry_out = 0, lanes = w.exec();                            \
+         alignas(64) u32 r[LANES];                                                                                     \
+         EACH_LANE {                                                                                                   \
+             u64 a = A[l], b = B[l], c = carry_in >> l & 1, x = expression;                                            \
+             (void)c;                                                                                                  \
+             r[l] = (u32)x;                                                                                            \
+             if (lanes >> l & x >> 32 & 1) carry_out |= 1ull << l;                                                     \
+         }                                                                                                             \
+         result(w, in, r);                                                                                             \
+         result_mask(w, in, 1, carry_out);                                                                             \
      }}
 
 static const float SMALLEST_NORMAL = 1.17549435e-38f;
@@ -219,8 +218,8 @@ static const Entry words[] = {
     WORD2(v_mul_i32_i24, (u32)(low24(a) * low24(b))),
     WORD2(v_mul_hi_u32_u24, (u32)((u64)(a & 0xffffffu) * (b & 0xffffffu) >> 32)),
     WORD2(v_mul_lo_u32, a *b),
-    WORD2(v_mul_hi_u32, (u32)((u64)a * b >> 32)),
-    WORD2(v_mul_hi_i32, (u32)((i64)(i32)a * (i32)b >> 32)),
+    WORD2(v_mul_hi_u32, (u32)((u64)a *b >> 32)),
+    WORD2(v_mul_hi_i32, (u32)((i64)(i32)a *(i32)b >> 32)),
     WORD2(v_bfm_b32, ((1u << (a & 31)) - 1) << (b & 31)),
     WORD2(v_bcnt_u32_b32, (u32)__builtin_popcount(a) + b),
     WORD3(v_mad_u32_u24, (a & 0xffffffu) * (b & 0xffffffu) + c),
@@ -254,15 +253,15 @@ static const Entry words[] = {
 };
 
 /* Sources read as floats, results that are not (or the other way round). */
-#define FLOAT_TO_WORD(name, expression)                                                                      \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         const u32 *A = source(w, in, 1, Read::f32);                                                         \
-         alignas(64) u32 r[LANES];                                                                           \
-         EACH_LANE {                                                                                         \
-             float a = as_float(A[l]);                                                                       \
-             r[l] = expression;                                                                              \
-         }                                                                                                   \
-         result(w, in, r);                                                                                   \
+#define FLOAT_TO_WORD(name, expression)                                                                                \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         const u32 *A = source(w, in, 1, Read::f32);                                                                   \
+         alignas(64) u32 r[LANES];                                                                                     \
+         EACH_LANE {                                                                                                   \
+             float a = as_float(A[l]);                                                                                 \
+             r[l] = expression;                                                                                        \
+         }                                                                                                             \
+         result(w, in, r);                                                                                             \
      }}
 
 static void run_select(Wave &w, const Instruction &in) {
@@ -321,7 +320,7 @@ static void run_packed_move(Wave &w, const Instruction &in) {
     for (int k = 1; k <= 2; ++k) {
         const Operand &o = in.op[k];
         int from = in.op_sel[k - 1];
-        EACH_LANE r[k - 1][l] = o.place == Place::vector  ? w.v[o.index + from][l]
+        EACH_LANE r[k - 1][l] = o.place == Place::vector   ? w.v[o.index + from][l]
                                 : o.place == Place::scalar ? w.s[o.index + from]
                                                            : o.bits32;
     }
@@ -354,9 +353,7 @@ static const Entry others[] = {
          set_scalar32(w, in.op[0], w.v[in.op[1].index][scalar32(w, in.op[2]) & 63]);
      }},
     {"v_writelane_b32",
-     [](Wave &w, const Instruction &in) {
-         w.v[in.op[0].index][scalar32(w, in.op[2]) & 63] = scalar32(w, in.op[1]);
-     }},
+     [](Wave &w, const Instruction &in) { w.v[in.op[0].index][scalar32(w, in.op[2]) & 63] = scalar32(w, in.op[1]); }},
     {"v_mbcnt_lo_u32_b32", [](Wave &w, const Instruction &in) { run_count_below(w, in, 0); }},
     {"v_mbcnt_hi_u32_b32", [](Wave &w, const Instruction &in) { run_count_below(w, in, 32); }},
     {"v_swap_b32",

@@ -9,58 +9,58 @@
 namespace cdna {
 
 #define EACH_LANE for (int l = 0; l < LANES; ++l)
-#define HALF1(name, expression)                                                                              \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         const u32 *A = source(w, in, 1, Read::f16);                                                         \
-         alignas(64) u32 r[LANES];                                                                           \
-         EACH_LANE {                                                                                         \
-             float a = half_to_float(A[l]);                                                                  \
-             r[l] = float_to_half(output(in, expression));                                                   \
-         }                                                                                                   \
-         result16(w, in, r);                                                                                 \
+#define HALF1(name, expression)                                                                                        \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         const u32 *A = source(w, in, 1, Read::f16);                                                                   \
+         alignas(64) u32 r[LANES];                                                                                     \
+         EACH_LANE {                                                                                                   \
+             float a = half_to_float(A[l]);                                                                            \
+             r[l] = float_to_half(output(in, expression));                                                             \
+         }                                                                                                             \
+         result16(w, in, r);                                                                                           \
      }}
-#define HALF2(name, expression)                                                                              \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         const u32 *A = source(w, in, 1, Read::f16), *B = source(w, in, 2, Read::f16);                       \
-         alignas(64) u32 r[LANES];                                                                           \
-         EACH_LANE {                                                                                         \
-             float a = half_to_float(A[l]), b = half_to_float(B[l]);                                         \
-             r[l] = float_to_half(output(in, expression));                                                   \
-         }                                                                                                   \
-         result16(w, in, r);                                                                                 \
+#define HALF2(name, expression)                                                                                        \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         const u32 *A = source(w, in, 1, Read::f16), *B = source(w, in, 2, Read::f16);                                 \
+         alignas(64) u32 r[LANES];                                                                                     \
+         EACH_LANE {                                                                                                   \
+             float a = half_to_float(A[l]), b = half_to_float(B[l]);                                                   \
+             r[l] = float_to_half(output(in, expression));                                                             \
+         }                                                                                                             \
+         result16(w, in, r);                                                                                           \
      }}
-#define SHORT2(name, expression)                                                                             \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         const u32 *A = source(w, in, 1, Read::f16), *B = source(w, in, 2, Read::f16);                       \
-         alignas(64) u32 r[LANES];                                                                           \
-         EACH_LANE {                                                                                         \
-             u16 a = (u16)A[l], b = (u16)B[l];                                                               \
-             r[l] = (u16)(expression);                                                                       \
-         }                                                                                                   \
-         result16(w, in, r);                                                                                 \
+#define SHORT2(name, expression)                                                                                       \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         const u32 *A = source(w, in, 1, Read::f16), *B = source(w, in, 2, Read::f16);                                 \
+         alignas(64) u32 r[LANES];                                                                                     \
+         EACH_LANE {                                                                                                   \
+             u16 a = (u16)A[l], b = (u16)B[l];                                                                         \
+             r[l] = (u16)(expression);                                                                                 \
+         }                                                                                                             \
+         result16(w, in, r);                                                                                           \
      }}
-#define SHORT3(name, expression)                                                                             \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         const u32 *A = source(w, in, 1, Read::f16), *B = source(w, in, 2, Read::f16),                       \
-                   *C = source(w, in, 3, Read::f16);                                                         \
-         alignas(64) u32 r[LANES];                                                                           \
-         EACH_LANE {                                                                                         \
-             u16 a = (u16)A[l], b = (u16)B[l], c = (u16)C[l];                                                \
-             r[l] = (u16)(expression);                                                                       \
-         }                                                                                                   \
-         result16(w, in, r);                                                                                 \
+#define SHORT3(name, expression)                                                                                       \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         const u32 *A = source(w, in, 1, Read::f16), *B = source(w, in, 2, Read::f16),                                 \
+                   *C = source(w, in, 3, Read::f16);                                                                   \
+         alignas(64) u32 r[LANES];                                                                                     \
+         EACH_LANE {                                                                                                   \
+             u16 a = (u16)A[l], b = (u16)B[l], c = (u16)C[l];                                                          \
+             r[l] = (u16)(expression);                                                                                 \
+         }                                                                                                             \
+         result16(w, in, r);                                                                                           \
      }}
 /* Both halves of a register: the expression sees the bits a, b, c of one half. */
-#define PACKED(name, sources, read, expression)                                                              \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         alignas(64) u32 x[3][2][LANES] = {}, r[LANES] = {};                                                 \
-         for (int k = 0; k < sources; ++k) halves(w, in, k + 1, read, x[k][0], x[k][1]);                     \
-         for (int h = 0; h < 2; ++h) EACH_LANE {                                                             \
-             u32 a = x[0][h][l], b = x[1][h][l], c = x[2][h][l];                                             \
-             (void)c;                                                                                        \
-             r[l] |= ((u32)(expression) & 0xffffu) << 16 * h;                                                \
-         }                                                                                                   \
-         result(w, in, r);                                                                                   \
+#define PACKED(name, sources, read, expression)                                                                        \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         alignas(64) u32 x[3][2][LANES] = {}, r[LANES] = {};                                                           \
+         for (int k = 0; k < sources; ++k) halves(w, in, k + 1, read, x[k][0], x[k][1]);                               \
+         for (int h = 0; h < 2; ++h) EACH_LANE {                                                                       \
+                 u32 a = x[0][h][l], b = x[1][h][l], c = x[2][h][l];                                                   \
+                 (void)c;                                                                                              \
+                 r[l] |= ((u32)(expression) & 0xffffu) << 16 * h;                                                      \
+             }                                                                                                         \
+         result(w, in, r);                                                                                             \
      }}
 
 static float larger(float a, float b) { return a != a ? b : b != b ? a : a > b ? a : b; }
@@ -74,7 +74,7 @@ static void halves(Wave &w, const Instruction &in, int k, Read read, u32 *low, u
     const Operand &o = in.op[k];
     u32 flip[2] = {in.neg_lo[k - 1] ? 0x8000u : 0, in.neg_hi[k - 1] ? 0x8000u : 0};
     EACH_LANE {
-        u32 x = o.place == Place::vector ? w.v[o.index][l]
+        u32 x = o.place == Place::vector                                        ? w.v[o.index][l]
                 : o.place == Place::constant && read == Read::f16 && o.is_float ? float_to_half(o.value)
                                                                                 : scalar32(w, o);
         low[l] = ((in.op_sel[k - 1] ? x >> 16 : x) & 0xffffu) ^ flip[0];
@@ -87,7 +87,7 @@ static void mixed_source(Wave &w, const Instruction &in, int k, float *to) {
     const Operand &o = in.op[k];
     bool half = in.op_sel_hi[k - 1];
     EACH_LANE {
-        u32 x = o.place == Place::vector ? w.v[o.index][l]
+        u32 x = o.place == Place::vector                           ? w.v[o.index][l]
                 : o.place == Place::constant && half && o.is_float ? float_to_half(o.value)
                                                                    : scalar32(w, o);
         float f = half ? half_to_float(in.op_sel[k - 1] ? x >> 16 : x) : as_float(x);
@@ -134,7 +134,7 @@ static const Entry entries[] = {
     SHORT2(v_add_u16, a + b),
     SHORT2(v_sub_u16, a - b),
     SHORT2(v_subrev_u16, b - a),
-    SHORT2(v_mul_lo_u16, (u32)a * b),
+    SHORT2(v_mul_lo_u16, (u32)a *b),
     SHORT2(v_lshlrev_b16, b << (a & 15)),
     SHORT2(v_lshrrev_b16, b >> (a & 15)),
     SHORT2(v_ashrrev_i16, (int16_t)b >> (a & 15)),
@@ -148,7 +148,7 @@ static const Entry entries[] = {
     PACKED(v_pk_min_f16, 2, Read::f16, float_to_half(smaller(half_to_float(a), half_to_float(b)))),
     PACKED(v_pk_fma_f16, 3, Read::f16, fused_half(a, b, c)),
     PACKED(v_pk_add_u16, 2, Read::bits, a + b),
-    PACKED(v_pk_mad_u16, 3, Read::bits, a * b + c),
+    PACKED(v_pk_mad_u16, 3, Read::bits, a *b + c),
     PACKED(v_pk_sub_u16, 2, Read::bits, a - b),
     PACKED(v_pk_sub_i16, 2, Read::bits, a - b),
     PACKED(v_pk_mul_lo_u16, 2, Read::bits, a *b),
@@ -175,8 +175,7 @@ static const Entry entries[] = {
      }},
     {"v_fma_f16",
      [](Wave &w, const Instruction &in) {
-         const u32 *A = source(w, in, 1, Read::f16), *B = source(w, in, 2, Read::f16),
-                   *C = source(w, in, 3, Read::f16);
+         const u32 *A = source(w, in, 1, Read::f16), *B = source(w, in, 2, Read::f16), *C = source(w, in, 3, Read::f16);
          alignas(64) u32 r[LANES];
          EACH_LANE r[l] = fused_half(A[l], B[l], C[l]);
          result16(w, in, r);

@@ -8,59 +8,59 @@
 namespace cdna {
 
 #define EACH_LANE for (int l = 0; l < LANES; ++l)
-#define DOUBLE1(name, expression)                                                                            \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         u64 A[LANES];                                                                                       \
-         source64(w, in, 1, A, true);                                                                        \
-         EACH_LANE {                                                                                         \
-             double a = as_double(A[l]);                                                                     \
-             A[l] = as_bits64(expression);                                                                   \
-         }                                                                                                   \
-         result64(w, in, A);                                                                                 \
+#define DOUBLE1(name, expression)                                                                                      \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         u64 A[LANES];                                                                                                 \
+         source64(w, in, 1, A, true);                                                                                  \
+         EACH_LANE {                                                                                                   \
+             double a = as_double(A[l]);                                                                               \
+             A[l] = as_bits64(expression);                                                                             \
+         }                                                                                                             \
+         result64(w, in, A);                                                                                           \
      }}
-#define DOUBLE2(name, expression)                                                                            \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         u64 A[LANES], B[LANES];                                                                             \
-         source64(w, in, 1, A, true);                                                                        \
-         source64(w, in, 2, B, true);                                                                        \
-         EACH_LANE {                                                                                         \
-             double a = as_double(A[l]), b = as_double(B[l]);                                                \
-             A[l] = as_bits64(expression);                                                                   \
-         }                                                                                                   \
-         result64(w, in, A);                                                                                 \
+#define DOUBLE2(name, expression)                                                                                      \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         u64 A[LANES], B[LANES];                                                                                       \
+         source64(w, in, 1, A, true);                                                                                  \
+         source64(w, in, 2, B, true);                                                                                  \
+         EACH_LANE {                                                                                                   \
+             double a = as_double(A[l]), b = as_double(B[l]);                                                          \
+             A[l] = as_bits64(expression);                                                                             \
+         }                                                                                                             \
+         result64(w, in, A);                                                                                           \
      }}
-#define DOUBLE_TO_WORD(name, expression)                                                                     \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         u64 A[LANES];                                                                                       \
-         alignas(64) u32 r[LANES];                                                                           \
-         source64(w, in, 1, A, true);                                                                        \
-         EACH_LANE {                                                                                         \
-             double a = as_double(A[l]);                                                                     \
-             r[l] = expression;                                                                              \
-         }                                                                                                   \
-         result(w, in, r);                                                                                   \
+#define DOUBLE_TO_WORD(name, expression)                                                                               \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         u64 A[LANES];                                                                                                 \
+         alignas(64) u32 r[LANES];                                                                                     \
+         source64(w, in, 1, A, true);                                                                                  \
+         EACH_LANE {                                                                                                   \
+             double a = as_double(A[l]);                                                                               \
+             r[l] = expression;                                                                                        \
+         }                                                                                                             \
+         result(w, in, r);                                                                                             \
      }}
-#define WORD_TO_DOUBLE(name, expression)                                                                     \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         const u32 *A = source(w, in, 1, Read::f32);                                                         \
-         u64 r[LANES];                                                                                       \
-         EACH_LANE {                                                                                         \
-             u32 a = A[l];                                                                                   \
-             r[l] = as_bits64(expression);                                                                   \
-         }                                                                                                   \
-         result64(w, in, r);                                                                                 \
+#define WORD_TO_DOUBLE(name, expression)                                                                               \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         const u32 *A = source(w, in, 1, Read::f32);                                                                   \
+         u64 r[LANES];                                                                                                 \
+         EACH_LANE {                                                                                                   \
+             u32 a = A[l];                                                                                             \
+             r[l] = as_bits64(expression);                                                                             \
+         }                                                                                                             \
+         result64(w, in, r);                                                                                           \
      }}
-#define SHIFT(name, expression)                                                                              \
-    {#name, [](Wave &w, const Instruction &in) {                                                             \
-         u64 B[LANES];                                                                                       \
-         const u32 *A = source(w, in, 1);                                                                    \
-         source64(w, in, 2, B);                                                                              \
-         EACH_LANE {                                                                                         \
-             u32 a = A[l] & 63;                                                                              \
-             u64 b = B[l];                                                                                   \
-             B[l] = expression;                                                                              \
-         }                                                                                                   \
-         result64(w, in, B);                                                                                 \
+#define SHIFT(name, expression)                                                                                        \
+    {#name, [](Wave &w, const Instruction &in) {                                                                       \
+         u64 B[LANES];                                                                                                 \
+         const u32 *A = source(w, in, 1);                                                                              \
+         source64(w, in, 2, B);                                                                                        \
+         EACH_LANE {                                                                                                   \
+             u32 a = A[l] & 63;                                                                                        \
+             u64 b = B[l];                                                                                             \
+             B[l] = expression;                                                                                        \
+         }                                                                                                             \
+         result64(w, in, B);                                                                                           \
      }}
 
 static u32 to_i32(double a) {
@@ -92,7 +92,8 @@ template <> struct Division<double> {
 
 template <class F> static F div_scale(F scaled, F denominator, F numerator, bool *mask) {
     typedef Division<F> D;
-    bool is_denominator = !memcmp(&scaled, &denominator, sizeof(F)), is_numerator = !memcmp(&scaled, &numerator, sizeof(F));
+    bool is_denominator = !memcmp(&scaled, &denominator, sizeof(F)),
+         is_numerator = !memcmp(&scaled, &numerator, sizeof(F));
     long double inverse = 1.0L / denominator, quotient = (long double)numerator / denominator;
     auto times = [](F x, int e) { return (F)ldexp((double)x, e); };
     if (numerator == 0 || denominator == 0) return (F)NAN;
@@ -268,8 +269,7 @@ static const Entry entries[] = {
     {"v_div_fmas_f64", run_div_fmas_f64},
     {"v_div_fixup_f32",
      [](Wave &w, const Instruction &in) {
-         const u32 *A = source(w, in, 1, Read::f32), *B = source(w, in, 2, Read::f32),
-                   *C = source(w, in, 3, Read::f32);
+         const u32 *A = source(w, in, 1, Read::f32), *B = source(w, in, 2, Read::f32), *C = source(w, in, 3, Read::f32);
          alignas(64) u32 r[LANES];
          EACH_LANE r[l] = as_bits(div_fixup(as_float(A[l]), as_float(B[l]), as_float(C[l])));
          result(w, in, r);

@@ -9,9 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *real_of(const char *name) {
-    return dlsym(RTLD_NEXT, name);
-}
+static void *real_of(const char *name) { return dlsym(RTLD_NEXT, name); }
 
 STW_API stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *args, void *workspace,
                                   size_t workspace_size, stw_stream stream) {
@@ -24,8 +22,8 @@ STW_API stw_status stw_jagged_bwd(const stw_plan *plan, const stw_jagged_args *a
     return status;
 }
 
-STW_API stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
-                                size_t workspace_size, stw_stream stream) {
+STW_API stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *workspace, size_t workspace_size,
+                                stw_stream stream) {
     stw_status (*real)(const stw_plan *, const stw_attn_args *, void *, size_t, stw_stream);
     void *symbol = real_of("stw_attn_bwd");
     const char *wrong = getenv("WRONG_DQ");

@@ -27,10 +27,8 @@ stw_context *harness_context(const char *variant, int threads) {
     opts.backend = STW_BACKEND_CPU;
     opts.memory = STW_MEMORY_HOST;
     opts.cpu_threads = threads;
-    if (variant)
-        setenv("STERNWAY_VARIANT", variant, 1);
-    else
-        unsetenv("STERNWAY_VARIANT");
+    if (variant) setenv("STERNWAY_VARIANT", variant, 1);
+    else unsetenv("STERNWAY_VARIANT");
     stw_context *context = NULL;
     if (stw_context_create(&opts, &context) != STW_OK) fail_msg("%s", stw_last_error());
     fixture f = fixture_start();
@@ -110,8 +108,8 @@ unsigned char *harness_snapshot(const fixture *f, size_t *bytes_out) {
     return copy;
 }
 
-static void poison_row(const fixture *f, fixture_tensor tensor, const void *data, int64_t b, int64_t h,
-                       int64_t i, int64_t dim) {
+static void poison_row(const fixture *f, fixture_tensor tensor, const void *data, int64_t b, int64_t h, int64_t i,
+                       int64_t dim) {
     size_t size = stw_dtype_size(f->desc.dtype);
     char *row = (char *)(uintptr_t)data + (size_t)fixture_index(f, tensor, b, h, i, 0) * size;
     memset(row, 0xFF, size * (size_t)dim);
@@ -126,8 +124,7 @@ static void poison_sequence(fixture *f, const stw_ref_problem *p, int64_t b, uns
         for (int64_t j = 0; j < kv.used; ++j) {
             if (!stw_ref_visible(p, &q, &kv, i, j)) continue;
             sees = 1;
-            for (int64_t h = 0; bias_seen && h < d->heads_q; ++h)
-                bias_seen[fixture_bias_index(f, b, h, i, j)] = 1;
+            for (int64_t h = 0; bias_seen && h < d->heads_q; ++h) bias_seen[fixture_bias_index(f, b, h, i, j)] = 1;
         }
         for (int64_t h = 0; !sees && h < d->heads_q; ++h) {
             poison_row(f, FIXTURE_Q, a->q, b, h, i, d->head_dim_qk);
@@ -149,8 +146,7 @@ void harness_poison_unseen(fixture *f) {
     stw_ref_problem problem;
     assert_int_equal(stw_ref_problem_init(&problem, &f->desc, &f->args, 1), STW_OK);
     int bias = f->args.bias ? buffer_of(f, f->args.bias) : -1;
-    size_t size = bias >= 0 ? stw_dtype_size(f->desc.bias_dtype) : 1,
-           count = bias >= 0 ? f->bytes[bias] / size : 0;
+    size_t size = bias >= 0 ? stw_dtype_size(f->desc.bias_dtype) : 1, count = bias >= 0 ? f->bytes[bias] / size : 0;
     unsigned char *seen = bias >= 0 ? calloc(count, 1) : NULL;
     for (int64_t b = 0; b < f->desc.batch; ++b) poison_sequence(f, &problem, b, seen);
     for (size_t n = 0; n < count; ++n)
@@ -176,12 +172,11 @@ static void check_untouched(const fixture *f, const stw_expectation *expectation
         int n = ours[i] ? buffer_of(f, ours[i]) : -1;
         if (n < 0) continue;
         const stw_attn_desc *d = &f->desc;
-        const stw_dtype own[] = {d->dq_dtype, d->dk_dtype, d->dv_dtype,
-                                 d->dbias_dtype ? d->dbias_dtype : d->bias_dtype,
+        const stw_dtype own[] = {d->dq_dtype, d->dk_dtype, d->dv_dtype, d->dbias_dtype ? d->dbias_dtype : d->bias_dtype,
                                  stw_dtype_of_rows(d->dtype)};
         size_t size = stw_dtype_size(own[i] ? own[i] : d->dtype);
-        const unsigned char poison[] = {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF},
-                            *expected = *slots[i], *got = ours[i];
+        const unsigned char poison[] = {0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF}, *expected = *slots[i],
+                            *got = ours[i];
         for (size_t at = 0; at + size <= f->bytes[n]; at += size) {
             const unsigned char zero[8] = {0};
             if (!memcmp(expected + at, poison, size) && memcmp(got + at, poison, size))
@@ -195,8 +190,7 @@ static void check_untouched(const fixture *f, const stw_expectation *expectation
     }
 }
 
-void harness_judge(const fixture *f, const stw_expectation *expectation, stw_accuracy_pool *pool,
-                   const char *label) {
+void harness_judge(const fixture *f, const stw_expectation *expectation, stw_accuracy_pool *pool, const char *label) {
     for (int g = 0; g < STW_GRAD_COUNT; ++g) {
         stw_accuracy accuracy;
         if (!expectation->grad[g].wanted) continue;
@@ -204,8 +198,7 @@ void harness_judge(const fixture *f, const stw_expectation *expectation, stw_acc
         if (!accuracy.pass)
             fail_msg("%s: %s max %.3g of %.3g, rms %.3g of %.3g; element %lld is %.9g, reference %.9g", label,
                      stw_grad_names[g], accuracy.max_error, accuracy.max_allowed, accuracy.rms_error,
-                     accuracy.rms_allowed, (long long)accuracy.worst, accuracy.worst_value,
-                     accuracy.worst_ref);
+                     accuracy.rms_allowed, (long long)accuracy.worst, accuracy.worst_value, accuracy.worst_ref);
         stw_pool_add(pool, &accuracy);
     }
     check_untouched(f, expectation, label);
@@ -215,8 +208,7 @@ stw_context *harness_contexts[sizeof harness_variants / sizeof *harness_variants
 
 int harness_open(void **state) {
     (void)state;
-    for (int v = 0; v < harness_variant_count; ++v)
-        harness_contexts[v] = harness_context(harness_variants[v], 2);
+    for (int v = 0; v < harness_variant_count; ++v) harness_contexts[v] = harness_context(harness_variants[v], 2);
     return 0;
 }
 

@@ -27,8 +27,7 @@ void harness_poison_unseen(fixture *f);
 
 /* Judges all wanted gradients against `expectation`, pools small ones, and requires that memory outside the
  * gradients still holds 0xFF. `label` opens failure texts. */
-void harness_judge(const fixture *f, const stw_expectation *expectation, stw_accuracy_pool *pool,
-                   const char *label);
+void harness_judge(const fixture *f, const stw_expectation *expectation, stw_accuracy_pool *pool, const char *label);
 
 /* A copy of all outputs, one after the other, and its size; freed by the caller. */
 unsigned char *harness_snapshot(const fixture *f, size_t *bytes_out);

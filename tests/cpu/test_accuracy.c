@@ -39,8 +39,7 @@ static tensor tensor_of(const fixture *f, fixture_tensor which) {
     const stw_attn_desc *d = &f->desc;
     const stw_attn_args *a = &f->args;
     int kv = which == FIXTURE_K || which == FIXTURE_V;
-    tensor t = {which, a->q, kv ? d->heads_kv : d->heads_q, kv ? d->max_seq_kv : d->max_seq_q,
-                d->head_dim_qk};
+    tensor t = {which, a->q, kv ? d->heads_kv : d->heads_q, kv ? d->max_seq_kv : d->max_seq_q, d->head_dim_qk};
     if (which == FIXTURE_K) t.data = a->k;
     if (which == FIXTURE_V) t.data = a->v;
     if (which == FIXTURE_DOUT) t.data = a->dout;
@@ -48,21 +47,11 @@ static tensor tensor_of(const fixture *f, fixture_tensor which) {
     return t;
 }
 
-static float times3(float x, int64_t row, int64_t d) {
-    return (void)row, (void)d, 3 * x;
-}
-static float one_hot(float x, int64_t row, int64_t d) {
-    return (void)x, row % 19 == d ? 1.0f : 0.0f;
-}
-static float denormal(float x, int64_t row, int64_t d) {
-    return (void)row, (void)d, x * 0x1p-16f * 0x1p-8f;
-}
-static float deep_denormal(float x, int64_t row, int64_t d) {
-    return (void)row, (void)d, x * 0x1p-130f;
-}
-static float thousand(float x, int64_t row, int64_t d) {
-    return (void)x, (void)row, (void)d, 1000.0f;
-}
+static float times3(float x, int64_t row, int64_t d) { return (void)row, (void)d, 3 * x; }
+static float one_hot(float x, int64_t row, int64_t d) { return (void)x, row % 19 == d ? 1.0f : 0.0f; }
+static float denormal(float x, int64_t row, int64_t d) { return (void)row, (void)d, x * 0x1p-16f * 0x1p-8f; }
+static float deep_denormal(float x, int64_t row, int64_t d) { return (void)row, (void)d, x * 0x1p-130f; }
+static float thousand(float x, int64_t row, int64_t d) { return (void)x, (void)row, (void)d, 1000.0f; }
 
 static void set_bias(fixture *f, float (*value)(int64_t i, int64_t j)) {
     for (int64_t b = 0; b < f->desc.batch; ++b)
@@ -73,21 +62,11 @@ static void set_bias(fixture *f, float (*value)(int64_t i, int64_t j)) {
                                   f->desc.bias_dtype, value(i, j));
 }
 
-static float some_keys_lowest(int64_t i, int64_t j) {
-    return (i + j) % 3 ? 0.25f : -65504.0f;
-}
-static float some_keys_inf(int64_t i, int64_t j) {
-    return (i * j) % 5 ? -0.5f : -INFINITY;
-}
-static float whole_rows_inf(int64_t i, int64_t j) {
-    return i % 4 == 1 ? -INFINITY : j % 7 ? 0.125f : -INFINITY;
-}
-static float whole_rows_lowest(int64_t i, int64_t j) {
-    return (void)j, i % 4 == 1 ? -65504.0f : 0.0f;
-}
-static float whole_rows_billion(int64_t i, int64_t j) {
-    return (void)j, i % 4 == 1 ? -1e9f : 0.0f;
-}
+static float some_keys_lowest(int64_t i, int64_t j) { return (i + j) % 3 ? 0.25f : -65504.0f; }
+static float some_keys_inf(int64_t i, int64_t j) { return (i * j) % 5 ? -0.5f : -INFINITY; }
+static float whole_rows_inf(int64_t i, int64_t j) { return i % 4 == 1 ? -INFINITY : j % 7 ? 0.125f : -INFINITY; }
+static float whole_rows_lowest(int64_t i, int64_t j) { return (void)j, i % 4 == 1 ? -65504.0f : 0.0f; }
+static float whole_rows_billion(int64_t i, int64_t j) { return (void)j, i % 4 == 1 ? -1e9f : 0.0f; }
 
 static fixture start(stw_dtype dtype, int with_bias) {
     fixture f = fixture_start();
@@ -169,8 +148,7 @@ static void expect_finite(const fixture *f, int rows_1_mod_4_zero, const char *n
         for (int64_t h = 0; h < f->desc.heads_q; ++h)
             for (int64_t i = 0; i < f->desc.max_seq_q; ++i)
                 for (int64_t d = 0; d < f->desc.head_dim_qk; ++d) {
-                    float x =
-                        stw_load_f32(f->args.dq, fixture_index(f, FIXTURE_DQ, b, h, i, d), f->desc.dtype);
+                    float x = stw_load_f32(f->args.dq, fixture_index(f, FIXTURE_DQ, b, h, i, d), f->desc.dtype);
                     if (!isfinite(x) || (rows_1_mod_4_zero && i % 4 == 1 && x != 0))
                         fail_msg("%s: dq[%d,%d,%d,%d] = %g", name, (int)b, (int)h, (int)i, (int)d, x);
                 }
@@ -178,8 +156,7 @@ static void expect_finite(const fixture *f, int rows_1_mod_4_zero, const char *n
         for (int64_t h = 0; h < f->desc.heads_kv; ++h)
             for (int64_t j = 0; j < f->desc.max_seq_kv; ++j)
                 for (int64_t d = 0; d < f->desc.head_dim_v; ++d) {
-                    float x =
-                        stw_load_f32(f->args.dv, fixture_index(f, FIXTURE_DV, b, h, j, d), f->desc.dtype);
+                    float x = stw_load_f32(f->args.dv, fixture_index(f, FIXTURE_DV, b, h, j, d), f->desc.dtype);
                     if (!isfinite(x)) fail_msg("%s: dv %g", name, x);
                 }
 }
@@ -201,20 +178,15 @@ static void extremes(void **state) {
                 for (int64_t b = 0; which >= 3 && b < 2; ++b)
                     for (int64_t h = 0; h < 4; ++h)
                         for (int64_t i = 1; i < f.desc.max_seq_q; i += 4)
-                            f.args.lse[fixture_row_index(&f, &f.desc.lse, b, h, i)] =
-                                which == 3 ? -INFINITY : INFINITY;
+                            f.args.lse[fixture_row_index(&f, &f.desc.lse, b, h, i)] = which == 3 ? -INFINITY : INFINITY;
                 harness_run(harness_contexts[v], &f);
                 expect_finite(&f, which >= 3, harness_variants[v]);
                 fixture_free(&f);
             }
 }
 
-static float key_3_inf(int64_t i, int64_t j) {
-    return (void)i, j == 3 ? -INFINITY : 0.5f;
-}
-static float key_3_infinite(float x, int64_t row, int64_t d) {
-    return (void)d, row == 3 ? INFINITY : x;
-}
+static float key_3_inf(int64_t i, int64_t j) { return (void)i, j == 3 ? -INFINITY : 0.5f; }
+static float key_3_infinite(float x, int64_t row, int64_t d) { return (void)d, row == 3 ? INFINITY : x; }
 
 /* S = -inf selects dS = 0 also where dP is infinite. */
 static void infinite_value_behind_minus_inf(void **state) {

@@ -104,8 +104,7 @@ static void concurrent_callers(void **state) {
         harness_run(context, &callers[n].f);
         callers[n].expected = harness_snapshot(&callers[n].f, &bytes);
     }
-    for (int n = 0; n < 4; ++n)
-        assert_int_equal(pthread_create(&threads[n], NULL, call_often, &callers[n]), 0);
+    for (int n = 0; n < 4; ++n) assert_int_equal(pthread_create(&threads[n], NULL, call_often, &callers[n]), 0);
     for (int n = 0; n < 4; ++n) {
         pthread_join(threads[n], NULL);
         assert_int_equal(callers[n].wrong, 0);
@@ -150,8 +149,7 @@ static int run_in_child(stw_context *context, fixture *f, const unsigned char *e
     harness_run(own, f);
     unsigned char *fresh = harness_snapshot(f, &bytes);
     int of_child = joined_by_destroy(own);
-    return memcmp(inherited, expected, bytes) || memcmp(fresh, expected, bytes) || of_parent != 0 ||
-           of_child != 1;
+    return memcmp(inherited, expected, bytes) || memcmp(fresh, expected, bytes) || of_parent != 0 || of_child != 1;
 }
 
 /* The child has none of the pool's threads, and finds the pool as busy as it was when another thread of
@@ -299,10 +297,8 @@ static void written_and_given_delta(void **state) {
         fixture f = fixture_start();
         f.desc.flags = STW_ATTN_SINK | STW_ATTN_DLSE | STW_ATTN_WRITE_DELTA;
         f.desc.mask = STW_MASK_CAUSAL_TOP_LEFT;
-        if (packed)
-            setup_packed(&f);
-        else
-            setup_used_lengths(&f);
+        if (packed) setup_packed(&f);
+        else setup_used_lengths(&f);
         f.desc.outputs = harness_all_outputs(&f);
         fixture_build(&f);
         harness_poison_unseen(&f);
@@ -315,8 +311,7 @@ static void written_and_given_delta(void **state) {
                 for (int64_t i = 0; i < fixture_used_q(&f, b); ++i) {
                     double expected = reference.delta[h * reference.rows_q + fixture_result_row_q(&f, b, i)];
                     float got = f.args.delta[fixture_row_index(&f, &f.desc.delta, b, h, i)];
-                    if (fabs((double)got - expected) > 1e-5)
-                        fail_msg("delta %.9g, expected %.9g", got, expected);
+                    if (fabs((double)got - expected) > 1e-5) fail_msg("delta %.9g, expected %.9g", got, expected);
                 }
         stw_ref_free(&reference);
         fixture g = f;

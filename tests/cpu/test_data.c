@@ -19,10 +19,8 @@ static void empty_problems(void **state) {
     for (int which = 0; which < 2; ++which) {
         fixture f = fixture_start();
         f.desc.flags = STW_ATTN_SINK;
-        if (which)
-            f.desc.max_seq_kv = 0;
-        else
-            f.desc.max_seq_q = 0;
+        if (which) f.desc.max_seq_kv = 0;
+        else f.desc.max_seq_q = 0;
         f.desc.outputs = harness_all_outputs(&f);
         fixture_build(&f);
         harness_run(context, &f);
@@ -80,8 +78,7 @@ static void refused_data(void **state) {
         assert_int_equal(stw_attn_bwd(plan, &args, workspace, size, NULL), STW_E_INVALID);
         if (seen != rows[n].bit) fail_msg("row %zu: %d, %s", n, seen, stw_last_error());
         assert_int_equal(seen, rows[n].bit);
-        if (!strstr(stw_last_error(), rows[n].text))
-            fail_msg("%s: no \"%s\"", stw_last_error(), rows[n].text);
+        if (!strstr(stw_last_error(), rows[n].text)) fail_msg("%s: no \"%s\"", stw_last_error(), rows[n].text);
         for (int o = 0; o < f.count; ++o)
             if (f.buffers[o] == f.args.dq || f.buffers[o] == f.args.dk || f.buffers[o] == f.args.dv)
                 assert_true(harness_all_bytes(f.buffers[o], f.bytes[o], 0xFF));

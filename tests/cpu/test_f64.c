@@ -102,9 +102,7 @@ typedef struct differences {
     double biggest; /* |gradient| seen: a test of zeros would show nothing */
 } differences;
 
-static double number(const void *data, int64_t index) {
-    return stw_load_f64(data, index, STW_F64);
-}
+static double number(const void *data, int64_t index) { return stw_load_f64(data, index, STW_F64); }
 
 static double loss_of(differences *t) {
     const fixture *f = &t->f;
@@ -139,8 +137,8 @@ static void compare(differences *t, const char *tensor, const void *input, int64
     double expected = (8 * near - far) / (12 * STEP);
     t->biggest = fmax(t->biggest, fabs(gradient));
     if (!(fabs(expected - gradient) <= TOLERANCE * (1 + fabs(expected))))
-        fail_msg("%s of element %lld: %.15g by differences, %.15g by the backward", tensor, (long long)index,
-                 expected, gradient);
+        fail_msg("%s of element %lld: %.15g by differences, %.15g by the backward", tensor, (long long)index, expected,
+                 gradient);
 }
 
 static void compare_rows(differences *t, fixture_tensor tensor, fixture_tensor gradient, const void *input,

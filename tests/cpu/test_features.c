@@ -51,16 +51,15 @@ static void all_setups(int large) {
             fixture f = fixture_start();
             f.desc.dtype = dtypes[t];
             setups[s].apply(&f);
-            if (large && (f.args.cu_seqlens_q || f.args.cu_seqlens_kv || f.args.used_q || f.args.q_offsets))
-                continue;
+            if (large && (f.args.cu_seqlens_q || f.args.cu_seqlens_kv || f.args.used_q || f.args.q_offsets)) continue;
             if (large) enlarge(&f);
             run_everywhere(&f, pools, setups[s].name, dtype_names[t]);
         }
         for (int v = 0; v < harness_variant_count; ++v) {
             double ratio;
             if (harness_contexts[v] && pools[v].elements && !stw_pool_pass(&pools[v], &ratio))
-                fail_msg("%s, %s: RMS of all small tensors is %.3g times what is allowed",
-                         harness_variants[v], setups[s].name, ratio);
+                fail_msg("%s, %s: RMS of all small tensors is %.3g times what is allowed", harness_variants[v],
+                         setups[s].name, ratio);
         }
     }
 }

@@ -25,22 +25,17 @@ static void forward_case(stw_context *context, fixture *f, const char *name) {
     void *workspace = aligned_alloc(256, (size + 511) / 256 * 256);
     memset(workspace, 0xFF, size);
     for (int n = 0; n < f->count; ++n)
-        if (f->buffers[n] == f->args.out || f->buffers[n] == f->args.lse)
-            memset(f->buffers[n], 0xFF, f->bytes[n]);
-    if (stw_attn_fwd(plan, &f->args, workspace, size, NULL) != STW_OK)
-        fail_msg("%s: %s", name, stw_last_error());
+        if (f->buffers[n] == f->args.out || f->buffers[n] == f->args.lse) memset(f->buffers[n], 0xFF, f->bytes[n]);
+    if (stw_attn_fwd(plan, &f->args, workspace, size, NULL) != STW_OK) fail_msg("%s: %s", name, stw_last_error());
     double eps = f->desc.dtype == STW_F32 ? 4e-6 : f->desc.dtype == STW_F16 ? 2e-3 : 1.6e-2;
     for (int64_t b = 0; b < f->desc.batch; ++b)
         for (int64_t n = 0; n < fixture_rows_q(f, b) * f->desc.heads_q; ++n) {
             int64_t i = n / f->desc.heads_q, h = n % f->desc.heads_q, row = fixture_result_row_q(f, b, i);
-            double lse = r.lse[h * r.rows_q + row],
-                   got = f->args.lse[fixture_row_index(f, &f->desc.lse, b, h, i)];
-            if (!(lse == got || fabs(lse - got) <= 4e-6 * (1 + fabs(lse))))
-                fail_msg("%s: LSE %g, %g", name, got, lse);
+            double lse = r.lse[h * r.rows_q + row], got = f->args.lse[fixture_row_index(f, &f->desc.lse, b, h, i)];
+            if (!(lse == got || fabs(lse - got) <= 4e-6 * (1 + fabs(lse)))) fail_msg("%s: LSE %g, %g", name, got, lse);
             for (int64_t d = 0; d < f->desc.head_dim_v; ++d) {
                 double o = r.out[(row * f->desc.heads_q + h) * f->desc.head_dim_v + d];
-                double x =
-                    stw_load_f32(f->args.out, fixture_index(f, FIXTURE_OUT, b, h, i, d), f->desc.dtype);
+                double x = stw_load_f32(f->args.out, fixture_index(f, FIXTURE_OUT, b, h, i, d), f->desc.dtype);
                 if (!(fabs(o - x) <= eps * (1 + fabs(o)))) fail_msg("%s: out %.9g, %.9g", name, x, o);
             }
         }
@@ -91,8 +86,7 @@ static void mask_of_every_map(void **state) {
             f.desc.dropout_p = 0.4;
             f.desc.dropout_map = (stw_dropout_map)map;
             f.desc.heads_total = 9, f.desc.head_offset = 2, f.desc.batch_offset = 1;
-            f.args.dropout_seed = UINT64_C(0xFEDCBA9876543210),
-            f.args.dropout_offset = UINT64_C(0x1000000005);
+            f.args.dropout_seed = UINT64_C(0xFEDCBA9876543210), f.args.dropout_offset = UINT64_C(0x1000000005);
             f.args.q_offset = 6, f.args.k_offset = -3;
             fixture_build(&f);
             stw_plan *plan;
@@ -106,8 +100,7 @@ static void mask_of_every_map(void **state) {
                 int64_t j = n % 150, i = n / 150 % 21, h = n / 150 / 21 % 4, b = n / 150 / 21 / 4;
                 stw_ref_side q = stw_ref_side_q(&problem, b), kv = stw_ref_side_kv(&problem, b);
                 int expected = i < q.used && j < kv.used && stw_ref_keeps(&problem, &q, &kv, b, h, i, j);
-                if (mask[n] != expected)
-                    fail_msg("map %d: b %d h %d i %d j %d", map, (int)b, (int)h, (int)i, (int)j);
+                if (mask[n] != expected) fail_msg("map %d: b %d h %d i %d j %d", map, (int)b, (int)h, (int)i, (int)j);
             }
             assert_true(harness_all_bytes(mask + 2 * 4 * 21 * 150, 64, 0xFF));
             stw_plan_destroy(plan);

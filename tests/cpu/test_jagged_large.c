@@ -43,10 +43,8 @@ static void run(const call *c, int64_t first, int64_t rows, unsigned char *out) 
     if (stw_jagged_bwd_plan(c->context, &desc, &plan)) fail_msg("%s", stw_last_error());
     args.axis[0].offsets = offsets;
     args.grad = c->grad + (c->op == STW_JAGGED_SUM ? (size_t)first * element : at);
-    if (c->op == STW_JAGGED_SOFTMAX)
-        args.y = c->x + at;
-    else
-        args.x = c->x + at;
+    if (c->op == STW_JAGGED_SOFTMAX) args.y = c->x + at;
+    else args.x = c->x + at;
     args.mean = c->mean + first;
     args.rstd = c->rstd + first;
     args.dx = out + at;
@@ -62,10 +60,8 @@ static void fill(unsigned char *data, stw_dtype dtype, uint32_t seed) {
     for (int64_t n = 0; n < ELEMENTS; ++n) {
         seed = seed * 1664525u + 1013904223u;
         uint32_t bits = (seed & 0x807FFFFFu) | (125u + (seed >> 24) % 4u) << 23; /* 1/4 to 4 */
-        if (dtype == STW_F32)
-            memcpy(data + 4 * n, &bits, 4);
-        else if (dtype == STW_BF16)
-            memcpy(data + 2 * n, (const unsigned char *)&bits + 2, 2);
+        if (dtype == STW_F32) memcpy(data + 4 * n, &bits, 4);
+        else if (dtype == STW_BF16) memcpy(data + 2 * n, (const unsigned char *)&bits + 2, 2);
         else {
             uint16_t half = (uint16_t)((seed & 0x83FFu) | (13u + (seed >> 24) % 4u) << 10);
             memcpy(data + 2 * n, &half, 2);
@@ -81,8 +77,7 @@ static void check(stw_context *context, stw_jagged_op op, stw_dtype dtype, int64
     assert_true(x && grad && mean && rstd);
     fill(x, dtype, 1);
     fill(grad, dtype, 2);
-    for (int64_t r = 0; r < rows; ++r)
-        mean[r] = (float)(r % 7) * 0.1f, rstd[r] = 0.5f + (float)(r % 5) * 0.25f;
+    for (int64_t r = 0; r < rows; ++r) mean[r] = (float)(r % 7) * 0.1f, rstd[r] = 0.5f + (float)(r % 5) * 0.25f;
     call c = {context, op, dtype, inner, x, grad, mean, rstd};
     for (int i = 0; i < 2; ++i) {
         size_t size = bytes + 2 * GUARD + 256;

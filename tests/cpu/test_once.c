@@ -82,12 +82,11 @@ static void plan_the_class(stw_context *context, const stw_attn_desc *of) {
     stw_attn_fwd_once_workspace(context, &desc, &size);
 }
 
-typedef stw_status call(stw_context *context, const stw_attn_desc *desc, const stw_attn_args *args,
-                        void *workspace, size_t workspace_size, stw_stream stream);
+typedef stw_status call(stw_context *context, const stw_attn_desc *desc, const stw_attn_args *args, void *workspace,
+                        size_t workspace_size, stw_stream stream);
 typedef stw_status ask(stw_context *context, const stw_attn_desc *desc, size_t *size_out);
 
-static void run_once(stw_context *context, const fixture *f, const stw_attn_args *args, call *run,
-                     ask *workspace) {
+static void run_once(stw_context *context, const fixture *f, const stw_attn_args *args, call *run, ask *workspace) {
     size_t size = 0;
     if (workspace(context, &f->desc, &size)) fail_msg("workspace: %s", stw_last_error());
     size_t total = (size + 2 * GUARD + 255) / 256 * 256;
@@ -185,14 +184,12 @@ static void wrong_lengths_are_refused_as_ever(void **state) {
     f.args.status_out = &status_out;
     const int64_t total = f.desc.total_q;
     f.desc.max_seq_q = rows[0].longest - 1; /* of the class still */
-    assert_int_equal(stw_attn_bwd_once(context, &f.desc, &f.args, workspace, sizeof workspace, NULL),
-                     STW_E_INVALID);
+    assert_int_equal(stw_attn_bwd_once(context, &f.desc, &f.args, workspace, sizeof workspace, NULL), STW_E_INVALID);
     assert_int_equal(status_out, STW_DATA_CU_SEQLENS_Q);
     assert_non_null(strstr(stw_last_error(), "accepted: up to 44 (max_seq_q)"));
     f.desc.max_seq_q = rows[0].longest;
     f.desc.total_kv = starts[SEQUENCES] - 1;
-    assert_int_equal(stw_attn_bwd_once(context, &f.desc, &f.args, workspace, sizeof workspace, NULL),
-                     STW_E_INVALID);
+    assert_int_equal(stw_attn_bwd_once(context, &f.desc, &f.args, workspace, sizeof workspace, NULL), STW_E_INVALID);
     assert_int_equal(status_out, STW_DATA_CU_SEQLENS_KV);
     assert_true(f.desc.total_q == total);
     fixture_free(&f);

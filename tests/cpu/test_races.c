@@ -20,8 +20,7 @@ enum { THREADS = 3, RUNS = 5 };
 static void turns_hand_over_dq(void **state) {
     (void)state;
     static const stw_dtype dtypes[] = {STW_F32, STW_BF16};
-    stw_context *one = harness_context("cpu_portable_32x32", 1),
-                *many = harness_context("cpu_portable_32x32", THREADS);
+    stw_context *one = harness_context("cpu_portable_32x32", 1), *many = harness_context("cpu_portable_32x32", THREADS);
     for (int t = 0; t < 2; ++t) {
         fixture f = fixture_start();
         f.desc.dtype = dtypes[t];

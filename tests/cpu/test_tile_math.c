@@ -62,8 +62,7 @@ static void tanh_and_its_slope(void **state) {
         vf slope, y = vf_tanh(vf_splat(x), &slope);
         double t = tanh((double)x), c = 1 / cosh((double)x);
         if (ulps(y[0], t) > 1.5) fail_msg("tanh(%.9g) = %.9g, exact %.9g", x, y[0], t);
-        if (ulps(slope[0], c * c) > 4.0)
-            fail_msg("slope of tanh(%.9g) = %.9g, exact %.9g", x, slope[0], c * c);
+        if (ulps(slope[0], c * c) > 4.0) fail_msg("slope of tanh(%.9g) = %.9g, exact %.9g", x, slope[0], c * c);
     }
     vf slope, tiny = vf_tanh(vf_splat(1e-40f), &slope), nan = vf_tanh(vf_splat(NAN), &slope);
     assert_true(tiny[0] == 1e-40f && isnan(nan[0]));
@@ -91,8 +90,7 @@ static void dropout_tile_is_the_shared_definition(void **state) {
     stw_attn_params p = {.dropout_threshold = 0x60000000u, .dropout_p = 0.375, .dropout_byte = 159};
     for (uint32_t map = 0; map < 3; ++map)
         for (int64_t offset = -5; offset < 6; ++offset) {
-            stw_dropout_stream s = {
-                .seed = UINT64_C(0x123456789ABCDEF1), .offset = UINT64_C(0x700000003), .head = 11};
+            stw_dropout_stream s = {.seed = UINT64_C(0x123456789ABCDEF1), .offset = UINT64_C(0x700000003), .head = 11};
             s.q_offset = offset, s.kv_offset = 3 * offset, s.base = 999, s.row_stride = 77;
             p.dropout_map = map;
             tile_dropout(keep, 64, &p, &s, 5, 9, 23, 61);
@@ -120,8 +118,7 @@ static void transpose_and_products(void **state) {
             for (uint32_t r = 0; r < M - 3; ++r)
                 for (uint32_t col = 0; col < n; ++col) {
                     float sum = 2; /* integers: exact */
-                    for (uint32_t k = 0; k < K; ++k)
-                        sum += a[transposed ? k * P + r : r * P + k] * b[k * P + col];
+                    for (uint32_t k = 0; k < K; ++k) sum += a[transposed ? k * P + r : r * P + k] * b[k * P + col];
                     assert_true(c[r * P + col] == sum);
                 }
             for (uint32_t col = (n + LANES - 1) / LANES * LANES; col < P; ++col) assert_true(c[col] == 2);

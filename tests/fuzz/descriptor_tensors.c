@@ -52,8 +52,7 @@ void regions_check(regions *all, int refused) {
         for (size_t i = 0; i < front; ++i)
             FUZZ_CHECK(r->block[i] == PATTERN, "tensor %d: byte %zu before it was written", n, front - i);
         for (size_t i = front + r->bytes; i < r->block_bytes; ++i)
-            FUZZ_CHECK(r->block[i] == PATTERN, "tensor %d: byte %zu behind it was written", n,
-                       i - front - r->bytes);
+            FUZZ_CHECK(r->block[i] == PATTERN, "tensor %d: byte %zu behind it was written", n, i - front - r->bytes);
         if (!r->output || (refused && r->output == 1))
             FUZZ_CHECK(!memcmp(r->data, r->kept, r->bytes), "tensor %d was written", n);
         ASAN_POISON_MEMORY_REGION(r->block, front);
@@ -70,9 +69,7 @@ void regions_free(regions *all) {
     memset(all, 0, sizeof *all);
 }
 
-static size_t size_of(stw_dtype dtype) {
-    return dtype == STW_F64 ? 8 : dtype == STW_F32 ? 4 : 2;
-}
+static size_t size_of(stw_dtype dtype) { return dtype == STW_F64 ? 8 : dtype == STW_F32 ? 4 : 2; }
 
 /* Elements from the first to the last, both included. */
 static double span(const double *extents, const int64_t *strides, int count) {
@@ -85,9 +82,7 @@ static double span(const double *extents, const int64_t *strides, int count) {
 }
 
 /* Of lse, dlse, delta, slopes, sink and dsink, and of gradients wider than their input. */
-static stw_dtype number_of(const stw_attn_desc *d) {
-    return d->dtype == STW_F64 ? STW_F64 : STW_F32;
-}
+static stw_dtype number_of(const stw_attn_desc *d) { return d->dtype == STW_F64 ? STW_F64 : STW_F32; }
 
 typedef struct binder {
     regions *all;
@@ -134,8 +129,7 @@ static void *bias(binder *b, stw_bias_strides s, stw_dtype dtype, int output) {
         for (int i = 0; i < 4; ++i) own[i] = strides[i] ? extents[i] : 1;
         bytes = span(own, strides, 4);
     }
-    void *at =
-        regions_add(b->all, bytes * (double)size_of(dtype), b->skew * (unsigned)size_of(dtype), output);
+    void *at = regions_add(b->all, bytes * (double)size_of(dtype), b->skew * (unsigned)size_of(dtype), output);
     fill(b, at);
     return at;
 }
@@ -145,9 +139,7 @@ static void *numbers(binder *b, double count, int output) {
     return regions_add(b->all, count * (double)size, b->skew * (unsigned)size, output);
 }
 
-static stw_dtype or_input(stw_dtype dtype, stw_dtype input) {
-    return dtype ? dtype : input;
-}
+static stw_dtype or_input(stw_dtype dtype, stw_dtype input) { return dtype ? dtype : input; }
 
 static void bind_gradients(binder *b, stw_attn_args *a) {
     const stw_attn_desc *d = b->d;
@@ -168,12 +160,10 @@ static void bind_lengths(binder *b, stw_attn_args *a) {
     const stw_attn_desc *d = b->d;
     for (int kv = 0; kv < 2; ++kv) {
         const int64_t total = kv ? d->total_kv : d->total_q, longest = kv ? d->max_seq_kv : d->max_seq_q;
-        int32_t *cu = stw_attn_is_packed(d, kv)
-                          ? regions_add(b->all, ((double)d->batch + 1) * 4, b->skew * 4, 0)
-                          : NULL;
-        int32_t *used = d->flags & STW_ATTN_HAS_USED_LENGTHS
-                            ? regions_add(b->all, (double)d->batch * 4, b->skew * 4, 0)
-                            : NULL;
+        int32_t *cu =
+            stw_attn_is_packed(d, kv) ? regions_add(b->all, ((double)d->batch + 1) * 4, b->skew * 4, 0) : NULL;
+        int32_t *used =
+            d->flags & STW_ATTN_HAS_USED_LENGTHS ? regions_add(b->all, (double)d->batch * 4, b->skew * 4, 0) : NULL;
         if (b->all->total > MEMORY_CAP) return;
         if (cu) cu[0] = 0;
         for (int64_t n = 0; n < d->batch; ++n) {
@@ -181,16 +171,14 @@ static void bind_lengths(binder *b, stw_attn_args *a) {
             if (cu) cu[n + 1] = (int32_t)(cu[n] + length);
             if (used)
                 used[n] =
-                    (int32_t)(length * ((n + b->skew) % 3) / 2 < length ? length * ((n + b->skew) % 3) / 2
-                                                                        : length);
+                    (int32_t)(length * ((n + b->skew) % 3) / 2 < length ? length * ((n + b->skew) % 3) / 2 : length);
         }
         *(kv ? &a->cu_seqlens_kv : &a->cu_seqlens_q) = cu;
         *(kv ? &a->used_kv : &a->used_q) = used;
     }
 }
 
-int regions_bind(regions *all, const stw_attn_desc *d, int forward, reader content, unsigned skew,
-                 stw_attn_args *a) {
+int regions_bind(regions *all, const stw_attn_desc *d, int forward, reader content, unsigned skew, stw_attn_args *a) {
     binder b = {all, d, content, skew};
     *a = STW_INIT(stw_attn_args);
     a->q = tensor(&b, d->q, 0, d->head_dim_qk, d->dtype, 0);

@@ -13,23 +13,21 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#define FUZZ_CHECK(condition, ...)                                                                           \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);                                  \
-            fprintf(stderr, __VA_ARGS__);                                                                    \
-            fputc('\n', stderr);                                                                             \
-            abort();                                                                                         \
-        }                                                                                                    \
+#define FUZZ_CHECK(condition, ...)                                                                                     \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);                                            \
+            fprintf(stderr, __VA_ARGS__);                                                                              \
+            fputc('\n', stderr);                                                                                       \
+            abort();                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 typedef struct reader {
     const uint8_t *at, *end;
 } reader;
 
-static inline uint8_t read_byte(reader *r) {
-    return r->at < r->end ? *r->at++ : 0;
-}
+static inline uint8_t read_byte(reader *r) { return r->at < r->end ? *r->at++ : 0; }
 
 static inline uint64_t read_word(reader *r) {
     uint64_t word = 0;

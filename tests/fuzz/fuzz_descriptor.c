@@ -20,8 +20,7 @@ static void open_context(void) {
 }
 
 static double read_real(reader *r) {
-    static const double typical[] = {0,        0.1, 0.5,   1,  2, 1e-30, 1e30, -1,
-                                     INFINITY, NAN, 0.999, 50, 0, 0,     0,    0};
+    static const double typical[] = {0, 0.1, 0.5, 1, 2, 1e-30, 1e30, -1, INFINITY, NAN, 0.999, 50, 0, 0, 0, 0};
     const uint8_t byte = read_byte(r);
     if (byte < 240) return typical[byte % 16];
     const uint64_t word = read_word(r);
@@ -98,19 +97,16 @@ static void read_strides(reader *r, stw_attn_desc *d) {
     for (int n = read_byte(r) % 8; n > 0; --n) {
         int64_t *stride = strides + read_byte(r) % count;
         const uint8_t how = read_byte(r);
-        if (how < 100)
-            *stride = (int64_t)((uint64_t)*stride + how % 16);
-        else if (how < 180)
-            *stride = (int64_t)((uint64_t)*stride * (how % 4));
-        else
-            *stride = read_number(r, 0, 64);
+        if (how < 100) *stride = (int64_t)((uint64_t)*stride + how % 16);
+        else if (how < 180) *stride = (int64_t)((uint64_t)*stride * (how % 4));
+        else *stride = read_number(r, 0, 64);
     }
 }
 
 /* Rows times keys times dims of everything: what a call may cost. */
 static int too_large(const stw_attn_desc *d) {
-    const double pairs = ((double)d->batch + 1) * ((double)d->heads_q + 1) * ((double)d->max_seq_q + 1) *
-                         ((double)d->max_seq_kv + 1);
+    const double pairs =
+        ((double)d->batch + 1) * ((double)d->heads_q + 1) * ((double)d->max_seq_q + 1) * ((double)d->max_seq_kv + 1);
     return pairs * (double)(d->head_dim_qk + d->head_dim_v) > 2e7;
 }
 
@@ -131,14 +127,12 @@ static void read_values(reader *r, stw_attn_args *a, const stw_attn_desc *d, int
 }
 
 typedef stw_status (*run_fn)(const stw_plan *, const stw_attn_args *, void *, size_t, stw_stream);
-typedef stw_status (*once_fn)(stw_context *, const stw_attn_desc *, const stw_attn_args *, void *, size_t,
-                              stw_stream);
+typedef stw_status (*once_fn)(stw_context *, const stw_attn_desc *, const stw_attn_args *, void *, size_t, stw_stream);
 
 /* What stw_attn_*_once asks for: no less than the plan. */
 static size_t once_workspace(const stw_attn_desc *d, int forward, size_t plans) {
     size_t size = 0;
-    const stw_status status =
-        (forward ? stw_attn_fwd_once_workspace : stw_attn_bwd_once_workspace)(context, d, &size);
+    const stw_status status = (forward ? stw_attn_fwd_once_workspace : stw_attn_bwd_once_workspace)(context, d, &size);
     FUZZ_CHECK(!status, "the plan was accepted: %s", stw_last_error());
     FUZZ_CHECK(size >= plans, "a workspace of %zu bytes without a plan, %zu with one", size, plans);
     return size;
@@ -150,8 +144,7 @@ static void run(const stw_plan *plan, const stw_attn_desc *d, int forward, reade
     int wild = 0;
     const reader content = r;
     const unsigned skew = read_byte(&r) % 5;
-    const size_t workspace_size = stw_plan_workspace_size(plan),
-                 once_size = once_workspace(d, forward, workspace_size);
+    const size_t workspace_size = stw_plan_workspace_size(plan), once_size = once_workspace(d, forward, workspace_size);
     if (!too_large(d) && regions_bind(&all, d, forward, content, skew, &args)) {
         read_values(&r, &args, d, &wild);
         void *workspace = regions_add(&all, (double)workspace_size, 1, 2);
@@ -162,12 +155,10 @@ static void run(const stw_plan *plan, const stw_attn_desc *d, int forward, reade
             regions_keep(&all);
             const run_fn call = forward ? stw_attn_fwd : stw_attn_bwd;
             stw_status status = call(plan, &args, workspace, workspace_size, NULL);
-            FUZZ_CHECK(!status || (wild && status == STW_E_INVALID), "the plan was accepted: %s",
-                       stw_last_error());
+            FUZZ_CHECK(!status || (wild && status == STW_E_INVALID), "the plan was accepted: %s", stw_last_error());
             regions_check(&all, status != STW_OK);
             const once_fn once = forward ? stw_attn_fwd_once : stw_attn_bwd_once;
-            FUZZ_CHECK(once(context, d, &args, larger, once_size, NULL) == status, "once: %s",
-                       stw_last_error());
+            FUZZ_CHECK(once(context, d, &args, larger, once_size, NULL) == status, "once: %s", stw_last_error());
             regions_check(&all, status != STW_OK);
             const stw_status masked = stw_dropout_mask(plan, &args, mask, NULL);
             FUZZ_CHECK(masked == status, "mask: %s", stw_last_error());
@@ -196,8 +187,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int forward = 0; forward < 2; ++forward) {
         stw_plan *const untouched = (stw_plan *)(uintptr_t)0xA5A5;
         stw_plan *plan = untouched;
-        stw_status status =
-            forward ? stw_attn_fwd_plan(context, d, &plan) : stw_attn_bwd_plan(context, d, &plan);
+        stw_status status = forward ? stw_attn_fwd_plan(context, d, &plan) : stw_attn_bwd_plan(context, d, &plan);
         if (status) {
             FUZZ_CHECK(plan == untouched, "plan_out was written");
             FUZZ_CHECK(strstr(stw_last_error(), forward ? "attn_fwd" : "attn_bwd"), "%s", stw_last_error());

@@ -32,8 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         FUZZ_CHECK(env.cpu_threads >= 0 && env.cpu_threads <= 1024, "threads %d", env.cpu_threads);
         FUZZ_CHECK(env.device >= 0 && env.smem_max >= 0, "device %d", env.device);
         FUZZ_CHECK(memchr(env.arch, 0, sizeof env.arch) && memchr(env.tuning, 0, sizeof env.tuning) &&
-                       memchr(env.variant, 0, sizeof env.variant) &&
-                       memchr(env.log_file, 0, sizeof env.log_file),
+                       memchr(env.variant, 0, sizeof env.variant) && memchr(env.log_file, 0, sizeof env.log_file),
                    "not terminated");
     }
     size_t index = 0, found = 0;

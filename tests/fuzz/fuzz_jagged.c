@@ -28,12 +28,10 @@ static void read_axes(reader *r, stw_jagged_desc *d) {
     d->components = read_number(r, 0, 6);
     d->axis[0].size = read_number(r, 0, 12);
     d->axis[0].total = read_number(r, 0, 40);
-    d->outer = d->op == STW_JAGGED_RESHAPE || d->op == STW_JAGGED_ATTENTION ? read_rare(r, 0, 4)
-                                                                            : read_number(r, 0, 4);
+    d->outer = d->op == STW_JAGGED_RESHAPE || d->op == STW_JAGGED_ATTENTION ? read_rare(r, 0, 4) : read_number(r, 0, 4);
     if (d->op == STW_JAGGED_MATMUL || d->op == STW_JAGGED_RESHAPE || d->op == STW_JAGGED_ATTENTION)
         d->inner = read_rare(r, 0, 4);
-    else
-        d->inner = read_number(r, 0, 25);
+    else d->inner = read_number(r, 0, 25);
     if (d->op == STW_JAGGED_ATTENTION) d->axis[0].size = d->axis[0].total = read_rare(r, 0, 3);
 }
 
@@ -72,14 +70,10 @@ static void read_shape(reader *r, int32_t *rank, int64_t shape[STW_JAGGED_RANK_M
 static void read_dim(reader *r, stw_jagged_desc *d) {
     static const unsigned char divisors[] = {0, 1, 2, 3, 4, 6, 8, 12};
     const int along = d->op == STW_JAGGED_SOFTMAX || d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT;
-    if (along)
-        d->dim = (stw_jagged_dim)read_number(r, 1, d->op == STW_JAGGED_SELECT ? 4 : 3);
-    else if (d->op == STW_JAGGED_LAYER_NORM)
-        d->dim = (stw_jagged_dim)(read_byte(r) % 2 ? STW_DIM_INNER : STW_DIM_NONE);
-    else
-        d->dim = (stw_jagged_dim)read_rare(r, 0, 6);
-    if ((along && d->dim != STW_DIM_RAGGED && d->dim != STW_DIM_COMPONENT) ||
-        d->op == STW_JAGGED_LAYER_NORM) {
+    if (along) d->dim = (stw_jagged_dim)read_number(r, 1, d->op == STW_JAGGED_SELECT ? 4 : 3);
+    else if (d->op == STW_JAGGED_LAYER_NORM) d->dim = (stw_jagged_dim)(read_byte(r) % 2 ? STW_DIM_INNER : STW_DIM_NONE);
+    else d->dim = (stw_jagged_dim)read_rare(r, 0, 6);
+    if ((along && d->dim != STW_DIM_RAGGED && d->dim != STW_DIM_COMPONENT) || d->op == STW_JAGGED_LAYER_NORM) {
         d->dim_size = divisors[read_byte(r) % 8];
         d->dim_after = divisors[read_byte(r) % 3];
     }
@@ -111,8 +105,8 @@ static void read_features(reader *r, stw_jagged_desc *d) {
     if (bits & 64) d->storage = STW_STORAGE_JAGGED;
     if (bits & 128 && d->op == STW_JAGGED_RESHAPE) d->grad_storage = STW_STORAGE_JAGGED;
     d->out_features = d->op == STW_JAGGED_LINEAR ? read_number(r, 0, 12) : read_rare(r, 0, 3);
-    d->padded = d->op == STW_JAGGED_TO_PADDED || d->op == STW_JAGGED_FROM_PADDED ? read_number(r, 0, 20)
-                                                                                 : read_rare(r, 0, 3);
+    d->padded =
+        d->op == STW_JAGGED_TO_PADDED || d->op == STW_JAGGED_FROM_PADDED ? read_number(r, 0, 20) : read_rare(r, 0, 3);
     if (d->op == STW_JAGGED_THRESHOLD) d->threshold = (double)(int8_t)read_byte(r) / 8;
     if (read_byte(r) > 250) d->threshold = (double)NAN;
 }
@@ -147,10 +141,8 @@ static int spoil(reader *r, const stw_jagged_desc *d, stw_jagged_args *a) {
         for (int which = 0; which < 2; ++which) {
             if (!arrays[which] || !d->components || read_byte(r) % 8) continue;
             const int64_t at = read_byte(r) % d->components, value = read_number(r, -2, 60);
-            if (narrow)
-                ((int32_t *)arrays[which])[at] = (int32_t)value;
-            else
-                ((int64_t *)arrays[which])[at] = value;
+            if (narrow) ((int32_t *)arrays[which])[at] = (int32_t)value;
+            else ((int64_t *)arrays[which])[at] = value;
             wild = 1;
         }
     }
@@ -176,8 +168,7 @@ static void run(const stw_plan *plan, const stw_jagged_desc *d, reader r) {
         void *workspace = arena_add(&memory, "workspace", (double)need, 1, ARENA_WORKSPACE);
         arena_keep(&memory);
         const stw_status status = stw_jagged_bwd(plan, &args, need ? workspace : NULL, need, NULL);
-        FUZZ_CHECK(!status || (wild && status == STW_E_INVALID), "the plan was accepted: %s",
-                   stw_last_error());
+        FUZZ_CHECK(!status || (wild && status == STW_E_INVALID), "the plan was accepted: %s", stw_last_error());
         const char *wrong = arena_wrong(&memory, status != STW_OK);
         FUZZ_CHECK(!wrong, "%s", wrong);
     }

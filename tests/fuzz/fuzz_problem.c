@@ -24,8 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     FUZZ_CHECK(length < sizeof line, "%zu", length);
     FUZZ_CHECK(strlen(line) == length, "%zu", length);
     FUZZ_CHECK(!stw_problem_parse(line, &second), "%s -> %s: %s", text, line, stw_last_error());
-    FUZZ_CHECK(stw_problem_print(&second, again, sizeof again) == length, "%s -> %s -> %s", text, line,
-               again);
+    FUZZ_CHECK(stw_problem_print(&second, again, sizeof again) == length, "%s -> %s -> %s", text, line, again);
     FUZZ_CHECK(!strcmp(line, again), "%s -> %s -> %s", text, line, again);
     FUZZ_CHECK(stw_problem_print(&problem, cut, sizeof cut) == length, "%s", line);
     FUZZ_CHECK(!strncmp(cut, line, sizeof cut - 1) && strlen(cut) < sizeof cut, "cut: %s of %s", cut, line);

@@ -23,8 +23,7 @@ static void check_tensor(const stw_safetensors *file, size_t n, const uint8_t *b
     for (size_t m = 0; m < n; ++m) {
         const stw_st_tensor *u = &file->tensors[m];
         FUZZ_CHECK(strcmp(t->name, u->name), "two tensors %s", t->name);
-        FUZZ_CHECK(!t->bytes || !u->bytes || t->offset >= u->offset + u->bytes ||
-                       u->offset >= t->offset + t->bytes,
+        FUZZ_CHECK(!t->bytes || !u->bytes || t->offset >= u->offset + u->bytes || u->offset >= t->offset + t->bytes,
                    "%s and %s overlap", t->name, u->name);
     }
 }
@@ -39,8 +38,7 @@ static void try_file(const uint8_t *bytes, size_t size) {
         return;
     }
     for (size_t n = 0; n < file.tensor_count && n < 200; ++n) check_tensor(&file, n, bytes, size);
-    for (size_t n = 0; n < file.pair_count; ++n)
-        FUZZ_CHECK(file.pairs[n].key && file.pairs[n].value, "pair %zu", n);
+    for (size_t n = 0; n < file.pair_count; ++n) FUZZ_CHECK(file.pairs[n].key && file.pairs[n].value, "pair %zu", n);
     stw_safetensors_close(&file);
 }
 

@@ -20,8 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         FUZZ_CHECK(count <= CAPACITY, "%zu rules", count);
         for (size_t n = 0; n < count; ++n) {
             const stw_variant *variant = rules[n].variant;
-            FUZZ_CHECK(variant >= table->variants && variant < table->variants + table->variant_count, "%zu",
-                       n);
+            FUZZ_CHECK(variant >= table->variants && variant < table->variants + table->variant_count, "%zu", n);
             FUZZ_CHECK(memchr(rules[n].text, 0, sizeof rules[n].text), "rule %zu", n);
         }
     }

@@ -16,9 +16,7 @@ static size_t size_of(stw_dtype dtype) {
     return sizes[dtype];
 }
 
-static int64_t or_one(int64_t size) {
-    return size ? size : 1;
-}
+static int64_t or_one(int64_t size) { return size ? size : 1; }
 
 static void *add(binder *b, const char *name, double elements, stw_dtype dtype, arena_kind kind) {
     b->elements += elements;
@@ -54,8 +52,7 @@ typedef struct axis_lengths {
 } axis_lengths;
 
 /* Components as long as axis.size and the total allow, then empty ones. */
-static void bind_axis(binder *b, stw_jagged_offsets *to, int64_t size, int64_t total, int with_used,
-                      axis_lengths *l) {
+static void bind_axis(binder *b, stw_jagged_offsets *to, int64_t size, int64_t total, int with_used, axis_lengths *l) {
     const stw_jagged_desc *d = b->d;
     memset(l, 0, sizeof *l);
     for (int64_t n = 0; n < d->components; ++n) {
@@ -73,9 +70,7 @@ static double nested(const stw_jagged_desc *d, double outer, double inner) {
     return outer * (double)d->axis[0].total * inner;
 }
 
-static stw_dtype or_own(stw_dtype dtype, stw_dtype own) {
-    return dtype ? dtype : own;
-}
+static stw_dtype or_own(stw_dtype dtype, stw_dtype own) { return dtype ? dtype : own; }
 
 static int wants(const stw_jagged_desc *d, uint32_t bit) {
     const uint32_t all = d->op == STW_JAGGED_MATMUL   ? STW_JAGGED_DX | STW_JAGGED_DOTHER
@@ -87,15 +82,14 @@ static int wants(const stw_jagged_desc *d, uint32_t bit) {
 }
 
 /* One matrix of matmul: elements, and legal bases where it has any. */
-static double matrix(binder *b, const axis_lengths *l, int rows, int cols, uint32_t bases_flag,
-                     int64_t elements, const int64_t **bases) {
+static double matrix(binder *b, const axis_lengths *l, int rows, int cols, uint32_t bases_flag, int64_t elements,
+                     const int64_t **bases) {
     const stw_jagged_desc *d = b->d;
     const int ragged_rows = d->ragged_axes >> rows & 1, ragged_cols = d->ragged_axes >> cols & 1;
     const double outer = (double)or_one(d->outer);
     const double r = (double)(ragged_rows ? d->axis[rows].total : d->axis[rows].size);
     const double c = (double)(ragged_cols ? d->axis[cols].total : d->axis[cols].size);
-    if (!(d->flags & bases_flag))
-        return outer * r * c * (ragged_rows || ragged_cols ? 1 : (double)d->components);
+    if (!(d->flags & bases_flag)) return outer * r * c * (ragged_rows || ragged_cols ? 1 : (double)d->components);
     int64_t at = 0, starts[8] = {0};
     for (int64_t n = 0; n < d->components; ++n) {
         const int64_t height = ragged_rows ? l[rows].start[n + 1] - l[rows].start[n] : d->axis[rows].size;
@@ -121,8 +115,7 @@ static void bind_matmul(binder *b, stw_jagged_args *a, axis_lengths *l) {
     const double x = matrix(b, l, STW_AXIS_M, STW_AXIS_K, STW_JAGGED_X_BASES, d->x_elements, &a->x_bases);
     const double other =
         matrix(b, l, STW_AXIS_K, STW_AXIS_N, STW_JAGGED_OTHER_BASES, d->other_elements, &a->other_bases);
-    const double grad =
-        matrix(b, l, STW_AXIS_M, STW_AXIS_N, STW_JAGGED_GRAD_BASES, d->grad_elements, &a->grad_bases);
+    const double grad = matrix(b, l, STW_AXIS_M, STW_AXIS_N, STW_JAGGED_GRAD_BASES, d->grad_elements, &a->grad_bases);
     a->grad = input(b, "grad", grad, d->dtype);
     if (wants(d, STW_JAGGED_DOTHER)) a->x = input(b, "x", x, d->dtype);
     if (wants(d, STW_JAGGED_DX)) a->other = input(b, "other", other, d->dtype);
@@ -142,12 +135,10 @@ static double product(const int64_t *shape, int rank) {
 static double reduced_grad(const stw_jagged_desc *d) {
     const double outer = (double)or_one(d->outer), inner = (double)or_one(d->inner);
     const double whole = d->dim == STW_DIM_OUTER ? outer : inner;
-    const double after = (double)or_one(d->dim_after),
-                 size = d->dim_size ? (double)d->dim_size : whole / after;
+    const double after = (double)or_one(d->dim_after), size = d->dim_size ? (double)d->dim_size : whole / after;
     if (d->dim == STW_DIM_RAGGED) return (double)d->components * outer * inner;
     if (d->dim == STW_DIM_COMPONENT) /* as large as lengths that are spoilt later can make it */
-        return outer * inner *
-               (double)(d->axis[0].size < d->axis[0].total ? d->axis[0].size : d->axis[0].total);
+        return outer * inner * (double)(d->axis[0].size < d->axis[0].total ? d->axis[0].size : d->axis[0].total);
     return nested(d, outer, inner) / size;
 }
 
@@ -198,8 +189,7 @@ static void bind_rows(binder *b, stw_jagged_args *a) {
 static void bind_attention(binder *b, stw_jagged_args *a, stw_attn_args *to, axis_lengths *l) {
     const stw_attn_desc *d = b->d->attn;
     const int used = (d->flags & STW_ATTN_HAS_USED_LENGTHS) != 0;
-    const double wide_q = (double)d->total_q * (double)d->heads_q,
-                 wide_k = (double)d->total_kv * (double)d->heads_kv;
+    const double wide_q = (double)d->total_q * (double)d->heads_q, wide_k = (double)d->total_kv * (double)d->heads_kv;
     bind_axis(b, &a->axis[STW_AXIS_Q], d->max_seq_q, d->total_q, used, &l[0]);
     bind_axis(b, &a->axis[STW_AXIS_KV], d->max_seq_kv, d->total_kv, used, &l[1]);
     *to = STW_INIT(stw_attn_args);
@@ -233,14 +223,11 @@ int jagged_bind(arena *memory, const stw_jagged_desc *desc, reader content, stw_
     }
     args->status_out = status;
     if (desc->op != STW_JAGGED_MATMUL || desc->ragged_axes & 1)
-        bind_axis(&b, &args->axis[0], desc->axis[0].size, desc->axis[0].total,
-                  (desc->flags & STW_JAGGED_HAS_USED) != 0, &l[0]);
-    if (desc->op == STW_JAGGED_MATMUL)
-        bind_matmul(&b, args, l);
-    else
-        bind_rows(&b, args);
-    for (int64_t n = 0; n < desc->components && desc->dim == STW_DIM_RAGGED && desc->op == STW_JAGGED_SELECT;
-         ++n)
+        bind_axis(&b, &args->axis[0], desc->axis[0].size, desc->axis[0].total, (desc->flags & STW_JAGGED_HAS_USED) != 0,
+                  &l[0]);
+    if (desc->op == STW_JAGGED_MATMUL) bind_matmul(&b, args, l);
+    else bind_rows(&b, args);
+    for (int64_t n = 0; n < desc->components && desc->dim == STW_DIM_RAGGED && desc->op == STW_JAGGED_SELECT; ++n)
         *data_bad |= desc->index >= l[0].used[n] || desc->index < -l[0].used[n];
     return b.elements <= JAGGED_CAP;
 }

@@ -19,9 +19,7 @@ int gpu_runs = 1000;
 /* ---- the machine ----------------------------------------------------------------------------------------
  */
 
-static int is_hip(void) {
-    return !strncmp(gpu_arch, "gfx", 3);
-}
+static int is_hip(void) { return !strncmp(gpu_arch, "gfx", 3); }
 
 static int load_cuda(char *why, size_t capacity) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
@@ -29,14 +27,14 @@ static int load_cuda(char *why, size_t capacity) {
         snprintf(why, capacity, "no libcuda.so.1");
         return 0;
     }
-#define LOAD(name, parameters)                                                                               \
-    {                                                                                                        \
-        void *symbol = dlsym(library, #name);                                                                \
-        if (!symbol) {                                                                                       \
-            snprintf(why, capacity, "libcuda.so.1 lacks " #name);                                            \
-            return 0;                                                                                        \
-        }                                                                                                    \
-        memcpy(&gpu.name, &symbol, sizeof symbol);                                                           \
+#define LOAD(name, parameters)                                                                                         \
+    {                                                                                                                  \
+        void *symbol = dlsym(library, #name);                                                                          \
+        if (!symbol) {                                                                                                 \
+            snprintf(why, capacity, "libcuda.so.1 lacks " #name);                                                      \
+            return 0;                                                                                                  \
+        }                                                                                                              \
+        memcpy(&gpu.name, &symbol, sizeof symbol);                                                                     \
     }
     GPU_CALLS(LOAD)
 #undef LOAD
@@ -80,8 +78,7 @@ static void ended(int number) {
     _exit(99);
 }
 
-int gpu_main(int argc, char **argv, const char *group, const struct CMUnitTest *tests, size_t count,
-             unsigned seconds) {
+int gpu_main(int argc, char **argv, const char *group, const struct CMUnitTest *tests, size_t count, unsigned seconds) {
     char why[512];
     void *primary = NULL;
     if (argc > 1) gpu_arch = argv[1];

@@ -65,24 +65,23 @@ extern const char *gpu_arch;     /* the first argument of the program; "sm80" wi
 extern int gpu_runs;             /* the second: how often what is repeated is; 1000 without   */
 
 /* A driver call that must succeed. */
-#define GPU_TRY(call, ...)                                                                                   \
-    do {                                                                                                     \
-        int gpu_error = gpu.call(__VA_ARGS__);                                                               \
-        if (gpu_error) fail_msg(#call " returned %d", gpu_error);                                            \
+#define GPU_TRY(call, ...)                                                                                             \
+    do {                                                                                                               \
+        int gpu_error = gpu.call(__VA_ARGS__);                                                                         \
+        if (gpu_error) fail_msg(#call " returned %d", gpu_error);                                                      \
     } while (0)
 /* A library call that must succeed. */
-#define GPU_OK(call)                                                                                         \
-    do {                                                                                                     \
-        stw_status gpu_status = (call);                                                                      \
-        if (gpu_status) fail_msg(#call ": %s: %s", stw_status_name(gpu_status), stw_last_error());           \
+#define GPU_OK(call)                                                                                                   \
+    do {                                                                                                               \
+        stw_status gpu_status = (call);                                                                                \
+        if (gpu_status) fail_msg(#call ": %s: %s", stw_status_name(gpu_status), stw_last_error());                     \
     } while (0)
 
 /* Runs the tests, with the primary context of device 0 current as in a program of CUDA's run-time API.
  * Without a usable GPU every test is skipped by name and the program ends with 77. A program that is not done
  * after `seconds` is ended: a kernel that hangs must not hold the machine. Arguments of the program: arch,
  * runs, and a pattern of tests to leave out. */
-int gpu_main(int argc, char **argv, const char *group, const struct CMUnitTest *tests, size_t count,
-             unsigned seconds);
+int gpu_main(int argc, char **argv, const char *group, const struct CMUnitTest *tests, size_t count, unsigned seconds);
 
 /* Fills `gpu` from libamdhip64; 0 and why not. */
 int gpu_load_hip(char *why, size_t capacity);

@@ -70,9 +70,7 @@ static int allocate(uint64_t *pointer_out, size_t bytes) {
     *pointer_out = (uintptr_t)pointer;
     return error;
 }
-static int release_memory(uint64_t pointer) {
-    return hip.hipFree((void *)(uintptr_t)pointer);
-}
+static int release_memory(uint64_t pointer) { return hip.hipFree((void *)(uintptr_t)pointer); }
 static int upload(uint64_t to, const void *from, size_t bytes) {
     return hip.hipMemcpy((void *)(uintptr_t)to, from, bytes, HIP_DEFAULT);
 }
@@ -94,14 +92,14 @@ int gpu_load_hip(char *why, size_t capacity) {
         snprintf(why, capacity, "no libamdhip64.so");
         return 0;
     }
-#define LOAD(name, parameters)                                                                               \
-    {                                                                                                        \
-        void *symbol = dlsym(library, #name);                                                                \
-        if (!symbol) {                                                                                       \
-            snprintf(why, capacity, "libamdhip64.so lacks " #name);                                          \
-            return 0;                                                                                        \
-        }                                                                                                    \
-        memcpy(&hip.name, &symbol, sizeof symbol);                                                           \
+#define LOAD(name, parameters)                                                                                         \
+    {                                                                                                                  \
+        void *symbol = dlsym(library, #name);                                                                          \
+        if (!symbol) {                                                                                                 \
+            snprintf(why, capacity, "libamdhip64.so lacks " #name);                                                    \
+            return 0;                                                                                                  \
+        }                                                                                                              \
+        memcpy(&hip.name, &symbol, sizeof symbol);                                                                     \
     }
     HIP_CALLS(LOAD)
 #undef LOAD

@@ -15,8 +15,7 @@ static const char *cases_file = STW_SOURCE_DIR "/tests/gpu/sanitize_cases.txt";
 static int owner_of(const stw_case *c, int t) {
     static const int firsts[] = {STW_CASE_Q, STW_CASE_DQ};
     for (int n = 0; n < 2; ++n)
-        if ((t == firsts[n] + 1 || t == firsts[n] + 2) &&
-            c->offset[t] < c->offset[firsts[n]] + c->size[firsts[n]])
+        if ((t == firsts[n] + 1 || t == firsts[n] + 2) && c->offset[t] < c->offset[firsts[n]] + c->size[firsts[n]])
             return firsts[n];
     return t;
 }
@@ -47,12 +46,12 @@ static void place(const stw_case *c, apart *a) {
 
 static stw_attn_args args_of(const stw_case *c, const apart *a) {
     stw_attn_args args = stw_case_args(c, NULL);
-#define APART(id, name)                                                                                      \
-    if (c->present[STW_CASE_##id]) {                                                                         \
-        int owner = owner_of(c, STW_CASE_##id);                                                              \
-        args.name = (void *)(uintptr_t)(a->buffer[owner] + c->offset[STW_CASE_##id] - a->from[owner]);       \
-    } else {                                                                                                 \
-        args.name = NULL;                                                                                    \
+#define APART(id, name)                                                                                                \
+    if (c->present[STW_CASE_##id]) {                                                                                   \
+        int owner = owner_of(c, STW_CASE_##id);                                                                        \
+        args.name = (void *)(uintptr_t)(a->buffer[owner] + c->offset[STW_CASE_##id] - a->from[owner]);                 \
+    } else {                                                                                                           \
+        args.name = NULL;                                                                                              \
     }
     STW_CASE_TENSORS(APART)
 #undef APART

@@ -94,16 +94,14 @@ static void positions_by_pointer(void **state) {
                 "attn_bwd:f16:b2h2s129d64:wl20:wr9:alibi:qoffs1000000007,0:koffs1000000000,40:seed7",
                 GPU_CAPTURE_THREAD);
     capture_two("attn_bwd:f32:b2h2s65d64:causal_br:dropout0.2:qoffs5,9:koffs1,0:pointer:seed5",
-                "attn_bwd:f32:b2h2s65d64:causal_br:dropout0.2:qoffs50,0:koffs3,40:pointer:seed7",
-                GPU_CAPTURE_RELAXED);
+                "attn_bwd:f32:b2h2s65d64:causal_br:dropout0.2:qoffs50,0:koffs3,40:pointer:seed7", GPU_CAPTURE_RELAXED);
 }
 
 static void delta_given_and_written(void **state) {
     (void)state;
-    static const char *const problems[] = {"attn_bwd:bf16:b2h4k2s129x193d64:causal_br:delta_in",
-                                           "attn_bwd:f32:b2h2s65x97d40:delta_in:sink:grads_qkvs",
-                                           "attn_bwd:bf16:b2h4k2s129x193d64:dlse:delta_out",
-                                           "attn_bwd:f16:b3h2s90x70d64:thd:used:lse_heads:delta_out"};
+    static const char *const problems[] = {
+        "attn_bwd:bf16:b2h4k2s129x193d64:causal_br:delta_in", "attn_bwd:f32:b2h2s65x97d40:delta_in:sink:grads_qkvs",
+        "attn_bwd:bf16:b2h4k2s129x193d64:dlse:delta_out", "attn_bwd:f16:b3h2s90x70d64:thd:used:lse_heads:delta_out"};
     for (size_t i = 0; i < sizeof problems / sizeof *problems; ++i) {
         char first[256], second[256];
         snprintf(first, sizeof first, "%s:seed5", problems[i]);
@@ -118,13 +116,12 @@ static void packed_lengths(void **state) {
 #define TOTALS "attn_bwd:bf16:b4h4k2s130x140d64:thd:tq400:tk420"
     capture_two(TOTALS ":causal_br:cuq0,65,195,195,320:cuk3,70,210,350,420:seed5",
                 TOTALS ":causal_br:cuq10,10,140,270,400:cuk0,140,140,279,300:seed7", GPU_CAPTURE_GLOBAL);
-    capture_two(
-        TOTALS
-        ":wl30:wr3:det:used:cuq0,65,195,195,320:cuk3,70,210,350,420:usedq65,1,0,120:usedk0,140,9,70:seed5",
-        TOTALS ":wl30:wr3:det:used:cuq1,2,3,4,5:cuk3,70,210,350,420:usedq1,0,1,1:usedk60,140,139,70:seed7",
-        GPU_CAPTURE_GLOBAL);
-    capture_two("attn_bwd:bf16:b2h4k2s129d64:qkv:causal_br:seed5",
-                "attn_bwd:bf16:b2h4k2s129d64:qkv:causal_br:seed7", GPU_CAPTURE_GLOBAL);
+    capture_two(TOTALS
+                ":wl30:wr3:det:used:cuq0,65,195,195,320:cuk3,70,210,350,420:usedq65,1,0,120:usedk0,140,9,70:seed5",
+                TOTALS ":wl30:wr3:det:used:cuq1,2,3,4,5:cuk3,70,210,350,420:usedq1,0,1,1:usedk60,140,139,70:seed7",
+                GPU_CAPTURE_GLOBAL);
+    capture_two("attn_bwd:bf16:b2h4k2s129d64:qkv:causal_br:seed5", "attn_bwd:bf16:b2h4k2s129d64:qkv:causal_br:seed7",
+                GPU_CAPTURE_GLOBAL);
     capture_two("attn_bwd:f16:b3h2s97d128:thd:qkv:gap8:causal_br:seed5",
                 "attn_bwd:f16:b3h2s97d128:thd:qkv:gap8:causal_br:seed7", GPU_CAPTURE_GLOBAL);
 }
@@ -140,15 +137,11 @@ static void forward_and_mask(void **state) {
     gpu_case_untouched(&g, "capture alone");
     for (int n = 0; n < 2; ++n) {
         gpu_case_load(&g, &g.c, n ? 0x7F : 0xFF);
-        if (n)
-            GPU_TRY(cuGraphLaunch, graph.exec, graph.stream);
-        else
-            GPU_OK(gpu_case_run(&g, graph.stream));
+        if (n) GPU_TRY(cuGraphLaunch, graph.exec, graph.stream);
+        else GPU_OK(gpu_case_run(&g, graph.stream));
         gpu_case_store(&g, graph.stream);
-        if (!n)
-            memcpy(g.c.host, g.after, g.c.bytes); /* what the plain call made is what the graph must make */
-        else
-            assert_memory_equal(g.after, g.c.host, g.c.bytes);
+        if (!n) memcpy(g.c.host, g.after, g.c.bytes); /* what the plain call made is what the graph must make */
+        else assert_memory_equal(g.after, g.c.host, g.c.bytes);
     }
     gpu_graph_close(&graph);
     gpu_case_close(&g);

@@ -72,9 +72,8 @@ static void clamped(const char *line, const change *changes, int count, int32_t 
     gpu_case_close(&g);
 }
 
-#define CHANGES(...)                                                                                         \
-    (const change[]){__VA_ARGS__}, (int)(sizeof((const change[]){__VA_ARGS__}) / sizeof(change))
-#define PACKED "attn_bwd:bf16:b4h4k2s130x140d64:thd:tq400:tk420:causal_br:seed5"
+#define CHANGES(...) (const change[]){__VA_ARGS__}, (int)(sizeof((const change[]){__VA_ARGS__}) / sizeof(change))
+#define PACKED       "attn_bwd:bf16:b4h4k2s130x140d64:thd:tq400:tk420:causal_br:seed5"
 
 static void starts_out_of_range(void **state) {
     (void)state;
@@ -140,8 +139,7 @@ static void overlapping(const char *line, const change *changes, int count, int3
         GPU_OK(gpu_case_run(&g, g.device.stream));
         gpu_case_store(&g, g.device.stream);
         int32_t seen = take_status(&g, changes, count);
-        if (seen != bits)
-            fail_msg("%s: status_out 0x%x, expected 0x%x", line, (unsigned)seen, (unsigned)bits);
+        if (seen != bits) fail_msg("%s: status_out 0x%x, expected 0x%x", line, (unsigned)seen, (unsigned)bits);
         for (size_t at = 0; at < g.c.bytes; ++at)
             if (!output[at] && g.after[at] != g.c.host[at]) fail_msg("%s: byte %zu was written", line, at);
     }
@@ -150,8 +148,7 @@ static void overlapping(const char *line, const change *changes, int count, int3
     gpu_case_close(&g);
 }
 
-#define LONG                                                                                                 \
-    "attn_bwd:bf16:b4h2s700x900d64:thd:tq1400:tk1800:seed5:cuq0,700,700,1400,1400:cuk0,900,900,1800,1800"
+#define LONG "attn_bwd:bf16:b4h2s700x900d64:thd:tq1400:tk1800:seed5:cuq0,700,700,1400,1400:cuk0,900,900,1800,1800"
 
 static void decreasing_starts(void **state) {
     (void)state;
@@ -164,13 +161,12 @@ static void decreasing_starts(void **state) {
  * wait for each other for ever. */
 static void decreasing_starts_in_order(void **state) {
     (void)state;
-    overlapping(PACKED ":det:cuq0,100,150,200,300:cuk0,70,210,350,420", CHANGES({STW_CASE_CU_Q, 2, 50}),
-                0x01);
+    overlapping(PACKED ":det:cuq0,100,150,200,300:cuk0,70,210,350,420", CHANGES({STW_CASE_CU_Q, 2, 50}), 0x01);
     overlapping(LONG ":det", CHANGES({STW_CASE_CU_Q, 2, 0}, {STW_CASE_CU_Q, 3, 700}), 0x01);
-    overlapping(LONG ":det:causal_br",
-                CHANGES({STW_CASE_CU_Q, 2, 0}, {STW_CASE_CU_Q, 3, 700}, {STW_CASE_CU_KV, 2, 0},
-                        {STW_CASE_CU_KV, 3, 900}),
-                0x03);
+    overlapping(
+        LONG ":det:causal_br",
+        CHANGES({STW_CASE_CU_Q, 2, 0}, {STW_CASE_CU_Q, 3, 700}, {STW_CASE_CU_KV, 2, 0}, {STW_CASE_CU_KV, 3, 900}),
+        0x03);
 }
 
 int main(int argc, char **argv) {

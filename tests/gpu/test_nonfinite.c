@@ -33,9 +33,8 @@ static void run_changed(gpu_case *g, const change *changes, int count) {
     for (int n = 0; n < count; ++n) {
         const change *x = &changes[n];
         for (int64_t h = 0; h < g->c.problem.desc.heads_q; ++h)
-            stw_store_f32(g->c.host + g->c.offset[x->tensor],
-                          stw_case_row_index(&g->c, x->tensor, x->b, h, x->row), dtype_of(&g->c, x->tensor),
-                          x->value);
+            stw_store_f32(g->c.host + g->c.offset[x->tensor], stw_case_row_index(&g->c, x->tensor, x->b, h, x->row),
+                          dtype_of(&g->c, x->tensor), x->value);
     }
     gpu_case_load(g, &g->c, 0xFF);
     GPU_OK(gpu_case_run(g, g->device.stream));
@@ -44,8 +43,8 @@ static void run_changed(gpu_case *g, const change *changes, int count) {
     free(kept);
 }
 
-static float at(const stw_case *c, const unsigned char *arena, stw_case_tensor t, int64_t b, int64_t h,
-                int64_t row, int64_t n) {
+static float at(const stw_case *c, const unsigned char *arena, stw_case_tensor t, int64_t b, int64_t h, int64_t row,
+                int64_t n) {
     return stw_load_f32(arena + c->offset[t], stw_case_row_index(c, t, b, h, row) + n, c->problem.desc.dtype);
 }
 
@@ -58,8 +57,8 @@ static void zeros(const gpu_case *g, int64_t b, int64_t first, int64_t end) {
                 float dk = at(&g->c, g->after, STW_CASE_DK, b, h, j, n),
                       dv = at(&g->c, g->after, STW_CASE_DV, b, h, j, n);
                 if (dk != 0 || dv != 0)
-                    fail_msg("%s: sequence %lld, key %lld: dK %g, dV %g, not 0", g->line, (long long)b,
-                             (long long)j, dk, dv);
+                    fail_msg("%s: sequence %lld, key %lld: dK %g, dV %g, not 0", g->line, (long long)b, (long long)j,
+                             dk, dv);
             }
 }
 
@@ -94,13 +93,12 @@ static void keys_without_queries(void **state) {
     for (int n = 0; n < 2; ++n) {
         char line[200];
         gpu_case g;
-        snprintf(line, sizeof line,
-                 "attn_bwd:bf16:b3h2s130x200d%s:thd:tq260:tk500:cuq0,130,130,260:cuk0,150,350,500", dims[n]);
+        snprintf(line, sizeof line, "attn_bwd:bf16:b3h2s130x200d%s:thd:tq260:tk500:cuq0,130,130,260:cuk0,150,350,500",
+                 dims[n]);
         gpu_case_open(&g, gpu_context, line);
-        run_changed(&g,
-                    (const change[]){
-                        {STW_CASE_Q, 2, 0, INFINITY}, {STW_CASE_DOUT, 2, 1, NAN}, {STW_CASE_LSE, 2, 3, NAN}},
-                    3);
+        run_changed(
+            &g, (const change[]){{STW_CASE_Q, 2, 0, INFINITY}, {STW_CASE_DOUT, 2, 1, NAN}, {STW_CASE_LSE, 2, 3, NAN}},
+            3);
         zeros(&g, 1, 0, 200);
         gpu_case_round(&g, "ordinary numbers again");
         gpu_case_close(&g);
@@ -130,12 +128,9 @@ static void undefined_lse(void **state) {
             for (int64_t j = 0; j < d->max_seq_kv; ++j)
                 for (int64_t e = 0; e < d->head_dim_qk; ++e) {
                     float dq = at(&g.c, g.after, STW_CASE_DQ, 0, h, j, e);
-                    int same = at(&g.c, g.after, STW_CASE_DK, 0, h, j, e) ==
-                                   at(&g.c, usual, STW_CASE_DK, 0, h, j, e) &&
-                               at(&g.c, g.after, STW_CASE_DV, 0, h, j, e) ==
-                                   at(&g.c, usual, STW_CASE_DV, 0, h, j, e);
-                    if (j > 100 && !same)
-                        fail_msg("%s: hidden key %lld has other gradients", lines[n], (long long)j);
+                    int same = at(&g.c, g.after, STW_CASE_DK, 0, h, j, e) == at(&g.c, usual, STW_CASE_DK, 0, h, j, e) &&
+                               at(&g.c, g.after, STW_CASE_DV, 0, h, j, e) == at(&g.c, usual, STW_CASE_DV, 0, h, j, e);
+                    if (j > 100 && !same) fail_msg("%s: hidden key %lld has other gradients", lines[n], (long long)j);
                     if (j != 100 && dq != dq) fail_msg("%s: row %lld of dQ is NaN", lines[n], (long long)j);
                 }
         free(usual);

@@ -16,10 +16,10 @@
 
 #include <cmocka.h>
 
-#define OK(call)                                                                                             \
-    do {                                                                                                     \
-        stw_status status = (call);                                                                          \
-        if (status) fail_msg("%s: " #call ": %s", line, stw_last_error());                                   \
+#define OK(call)                                                                                                       \
+    do {                                                                                                               \
+        stw_status status = (call);                                                                                    \
+        if (status) fail_msg("%s: " #call ": %s", line, stw_last_error());                                             \
     } while (0)
 
 static stw_context *context;
@@ -52,8 +52,7 @@ static void plan_the_class(const stw_attn_desc *of, int forward) {
 }
 
 /* Forwards are judged by `sternway conform`. */
-static void store_and_judge(const char *line, const stw_case *c, stw_case_device *device,
-                            unsigned char *after) {
+static void store_and_judge(const char *line, const stw_case *c, stw_case_device *device, unsigned char *after) {
     stw_case_result result;
     int guards = 0;
     OK(stw_case_device_store(device, after, 0xFF, &guards));
@@ -88,8 +87,7 @@ static void same_bits(const char *line) {
     OK((forward ? stw_attn_fwd : stw_attn_bwd)(plan, &args, device.workspace, size, device.stream));
     store_and_judge(line, &c, &device, own);
     OK(stw_case_device_load(&device, c.host, 0xFF));
-    OK((forward ? stw_attn_fwd_once : stw_attn_bwd_once)(context, desc, &args, device.workspace, size,
-                                                         device.stream));
+    OK((forward ? stw_attn_fwd_once : stw_attn_bwd_once)(context, desc, &args, device.workspace, size, device.stream));
     store_and_judge(line, &c, &device, shared);
     const int ordered = forward || desc->deterministic == STW_DETERMINISTIC_ON;
     if (ordered && memcmp(own, shared, c.bytes)) fail_msg("%s: other bits", line);

@@ -10,8 +10,8 @@
 #include <string.h>
 
 /* Everything that a call can point to. */
-#define RICH                                                                                                 \
-    "attn_bwd:bf16:b2h4k2s65x97d64:thd:used:bias_bhqk:alibi:sink:dlse:delta_out:dropout0.1:pointer:"         \
+#define RICH                                                                                                           \
+    "attn_bwd:bf16:b2h4k2s65x97d64:thd:used:bias_bhqk:alibi:sink:dlse:delta_out:dropout0.1:pointer:"                   \
     "grads_qkvbs:seed5"
 
 typedef struct pointer {
@@ -32,8 +32,7 @@ static void refused(gpu_case *g, const stw_attn_args *args, void *workspace, siz
     GPU_TRY(cuStreamBeginCapture_v2, stream, GPU_CAPTURE_RELAXED);
     stw_status status = stw_attn_bwd(g->plan, args, workspace, bytes, stream);
     const char *text = stw_last_error();
-    if (status != wanted || strncmp(text, "attn_bwd: ", 10) || !strstr(text, first_word) ||
-        !strstr(text, second_word))
+    if (status != wanted || strncmp(text, "attn_bwd: ", 10) || !strstr(text, first_word) || !strstr(text, second_word))
         fail_msg("%s, %s: %s instead of %s: %s", first_word, second_word, stw_status_name(status),
                  stw_status_name(wanted), text);
     GPU_TRY(cuStreamEndCapture, stream, &graph);
@@ -92,8 +91,8 @@ static void missing_pointers(void **state) {
         char name[64];
         void *null = NULL;
         stw_case_tensor t = pointers[n].tensor;
-        if (t == STW_CASE_USED_Q || t == STW_CASE_USED_KV ||
-            (t >= STW_CASE_Q_OFFSETS && t <= STW_CASE_OFFSET) || t == STW_CASE_STATUS)
+        if (t == STW_CASE_USED_Q || t == STW_CASE_USED_KV || (t >= STW_CASE_Q_OFFSETS && t <= STW_CASE_OFFSET) ||
+            t == STW_CASE_STATUS)
             continue; /* optional */
         stw_attn_args args = stw_case_args(&g.c, g.device.arena);
         memcpy((char *)&args + pointers[n].at, &null, sizeof null);

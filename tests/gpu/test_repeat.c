@@ -40,8 +40,8 @@ static size_t problem_count(void) {
 static void run_again(gpu_case *g, gpu_case *noise, unsigned char *again, size_t from, size_t bytes) {
     stw_stream stream = g->device.stream;
     for (int n = 2; n <= gpu_runs; ++n) {
-        GPU_TRY(cuMemsetD8Async, (uintptr_t)g->device.workspace, (unsigned char)(n * 37),
-                g->device.workspace_bytes, stream);
+        GPU_TRY(cuMemsetD8Async, (uintptr_t)g->device.workspace, (unsigned char)(n * 37), g->device.workspace_bytes,
+                stream);
         GPU_OK(gpu_case_run(noise, noise->device.stream));
         if (n % 3 == 0) GPU_OK(gpu_case_run(noise, noise->device.stream));
         GPU_OK(gpu_case_run(g, stream));
@@ -53,8 +53,7 @@ static void run_again(gpu_case *g, gpu_case *noise, unsigned char *again, size_t
             int which = STW_CASE_DQ;
             for (int t = STW_CASE_DQ; t < STW_CASE_TENSOR_COUNT; ++t)
                 if (g->c.present[t] && from + at - g->c.offset[t] < g->c.size[t]) which = t;
-            fail_msg("%s: run %d has other bits than the first in %s", g->line, n,
-                     stw_case_tensor_names[which]);
+            fail_msg("%s: run %d has other bits than the first in %s", g->line, n, stw_case_tensor_names[which]);
         }
         gpu_case_write(g, from, g->c.host + from, bytes); /* poison: the next run writes all of it again */
     }

@@ -97,8 +97,7 @@ static void threads_and_contexts(void **state) {
         assert_int_equal(pthread_create(&callers[n].thread, NULL, call_often, &callers[n]), 0);
     for (int n = 0; n < THREADS; ++n) pthread_join(callers[n].thread, NULL);
     for (int n = 0; n < THREADS; ++n)
-        if (callers[n].failed)
-            fail_msg("thread %d, %s: %s: %s", n, lines[n], callers[n].failed, callers[n].text);
+        if (callers[n].failed) fail_msg("thread %d, %s: %s: %s", n, lines[n], callers[n].failed, callers[n].text);
     for (int n = 0; n < THREADS; ++n) {
         gpu_case_close(&callers[n].g);
         stw_context_destroy(callers[n].context);

@@ -55,8 +55,7 @@ static int block_wrong(const arena_block *b, int refused, char *text, size_t siz
     for (size_t i = 0; i < b->base_bytes; ++i) {
         if (i >= front && i < front + b->bytes) continue;
         if (b->base[i] == PATTERN) continue;
-        snprintf(text, size, "%s: the byte %ld of its %zu was written", b->name, (long)i - (long)front,
-                 b->bytes);
+        snprintf(text, size, "%s: the byte %ld of its %zu was written", b->name, (long)i - (long)front, b->bytes);
         return 1;
     }
     if (b->kind != ARENA_INPUT && (b->kind != ARENA_OUTPUT || !refused)) return 0;

@@ -78,8 +78,8 @@ typedef struct clamp_problem {
 } clamp_problem;
 
 /* A problem with these clean lengths of its wrong axis, `skipped` -1; fails the test when it cannot be. */
-void clamp_open(clamp_problem *p, stw_context *context, clamp_op op, const clamp_variant *v,
-                const clamp_lengths *clean, int skipped);
+void clamp_open(clamp_problem *p, stw_context *context, clamp_op op, const clamp_variant *v, const clamp_lengths *clean,
+                int skipped);
 void clamp_close(clamp_problem *p);
 
 /* The other ragged axis of MATMUL_MN and MATMUL_MK. */

@@ -19,13 +19,11 @@ enum { GUARD = 1024, TAIL = 256 * 1024, PATTERN = 0xA5, POISON = 0xFF };
 #define FAIL(p, call, ...) fail_case(p, call, __FILE__, __LINE__, __VA_ARGS__)
 
 __attribute__((format(printf, 5, 6))) static void fail_case(const clamp_problem *p, const clamp_call *call,
-                                                            const char *file, int line, const char *format,
-                                                            ...) {
+                                                            const char *file, int line, const char *format, ...) {
     static const char *const ops[CLAMP_OPS] = {
-        "silu",       "threshold", "softmax ragged", "softmax inner", "layer_norm",
-        "sum ragged", "sum inner", "select 0",       "select -1",     "select component",
-        "linear",     "reshape",   "to_padded",      "from_padded",   "matmul m",
-        "matmul k",   "matmul n",  "matmul mn",      "matmul mk"};
+        "silu",     "threshold", "softmax ragged",   "softmax inner", "layer_norm", "sum ragged", "sum inner",
+        "select 0", "select -1", "select component", "linear",        "reshape",    "to_padded",  "from_padded",
+        "matmul m", "matmul k",  "matmul n",         "matmul mn",     "matmul mk"};
     char text[300];
     va_list list;
     va_start(list, format);
@@ -46,13 +44,9 @@ int clamp_add(clamp_problem *p, const char *name, clamp_kind kind, int64_t eleme
     return p->blocks++;
 }
 
-void *clamp_at(const clamp_problem *p, int block) {
-    return p->buffer + p->block[block].at;
-}
+void *clamp_at(const clamp_problem *p, int block) { return p->buffer + p->block[block].at; }
 
-size_t clamp_element(const clamp_problem *p) {
-    return p->v->dtype == STW_F32 ? 4 : 2;
-}
+size_t clamp_element(const clamp_problem *p) { return p->v->dtype == STW_F32 ? 4 : 2; }
 
 static void put_number(unsigned char *to, size_t size, float x) {
     uint32_t bits;
@@ -74,8 +68,7 @@ static void fill_input(clamp_problem *p, int block) {
     for (int64_t n = 0; n < b->elements; ++n) {
         const int64_t salt = (n * 7 + block * 5) % 15 - 7;
         const float x = (float)(salt ? salt : 8) / 8;
-        if (!b->state || b->state[n] == CLAMP_VALUE)
-            put_number(p->before + b->at + (size_t)n * b->size, b->size, x);
+        if (!b->state || b->state[n] == CLAMP_VALUE) put_number(p->before + b->at + (size_t)n * b->size, b->size, x);
     }
 }
 
@@ -98,8 +91,7 @@ static void put_integers(clamp_problem *p, int block, const int64_t *values, int
     for (int n = 0; n < count; ++n) {
         const int64_t x = values[n] > INT32_MAX ? INT32_MAX : values[n] < INT32_MIN ? INT32_MIN : values[n];
         const int32_t narrow = (int32_t)x;
-        memcpy(p->before + b->at + (size_t)n * b->size, b->size == 4 ? (const void *)&narrow : &values[n],
-               b->size);
+        memcpy(p->before + b->at + (size_t)n * b->size, b->size == 4 ? (const void *)&narrow : &values[n], b->size);
     }
 }
 
@@ -114,8 +106,7 @@ static void put_call(clamp_problem *p, const clamp_call *call, stw_jagged_args *
         put_integers(p, p->used[axis], wrong ? call->used : l->used, CLAMP_COMPONENTS);
         args->axis[axis].used = clamp_at(p, p->used[axis]);
     }
-    if (p->base_block >= 0)
-        put_integers(p, p->base_block, call->bases ? call->bases : p->bases, CLAMP_COMPONENTS);
+    if (p->base_block >= 0) put_integers(p, p->base_block, call->bases ? call->bases : p->bases, CLAMP_COMPONENTS);
 }
 
 /* One guard band behind the other: what lies between outputs must be as it was, and in them what is left. */
@@ -129,8 +120,8 @@ static void check_image(const clamp_problem *p, const clamp_call *call) {
             if (p->after[at] != p->before[at]) {
                 int owner = p->blocks - 1;
                 while (owner && p->block[owner].at > at) --owner;
-                FAIL(p, call, "byte %ld from the start of %s (%zu bytes) was written",
-                     (long)(at - p->block[owner].at), p->block[owner].name, p->block[owner].bytes);
+                FAIL(p, call, "byte %ld from the start of %s (%zu bytes) was written", (long)(at - p->block[owner].at),
+                     p->block[owner].name, p->block[owner].bytes);
             }
         if (b) at = b->at + b->bytes;
     }
@@ -148,15 +139,13 @@ static void check_outputs(const clamp_problem *p, const clamp_call *call) {
                 FAIL(p, call, "%s[%ld] is in no component and was written: %g", b->name, (long)e, (double)x);
             if (state == CLAMP_ZERO && x != 0.0f)
                 FAIL(p, call, "%s[%ld] is %g, must be 0", b->name, (long)e, (double)x);
-            if (state == CLAMP_VALUE && !isfinite(x))
-                FAIL(p, call, "%s[%ld] is %g", b->name, (long)e, (double)x);
+            if (state == CLAMP_VALUE && !isfinite(x)) FAIL(p, call, "%s[%ld] is %g", b->name, (long)e, (double)x);
         }
     }
 }
 
 #define OK(p, call, status) check_status(p, call, status, #status)
-static void check_status(const clamp_problem *p, const clamp_call *call, stw_status status,
-                         const char *what) {
+static void check_status(const clamp_problem *p, const clamp_call *call, stw_status status, const char *what) {
     if (status) FAIL(p, call, "%.60s: %s", what, stw_last_error());
 }
 
@@ -209,8 +198,7 @@ void clamp_same(const clamp_problem *p, const clamp_call *call, const unsigned c
         if (b->kind != CLAMP_OUTPUT) continue;
         for (int64_t e = 0; e < b->elements; ++e) {
             const size_t at = b->at + (size_t)e * b->size;
-            if ((b->state && b->state[e] == CLAMP_LEFT) || !memcmp(p->after + at, other + at, b->size))
-                continue;
+            if ((b->state && b->state[e] == CLAMP_LEFT) || !memcmp(p->after + at, other + at, b->size)) continue;
             FAIL(p, call, "%s[%ld] is %.9g, with the right data %.9g", b->name, (long)e,
                  (double)number(other + at, b->size), (double)number(p->after + at, b->size));
         }

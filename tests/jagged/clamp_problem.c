@@ -19,25 +19,15 @@ const clamp_lengths clamp_other = {{1, 4, 4, 9, 12}, {3, 0, 5, 3}, 13};
 /* Whether position r of component b takes part in an output's values; others are zeros. */
 typedef int live_at(const clamp_problem *p, int b, int64_t r);
 
-static int live_used(const clamp_problem *p, int b, int64_t r) {
-    return r < p->l[p->axis].used[b];
-}
+static int live_used(const clamp_problem *p, int b, int64_t r) { return r < p->l[p->axis].used[b]; }
 
-static int live_first(const clamp_problem *p, int b, int64_t r) {
-    return live_used(p, b, r) && r == 0;
-}
+static int live_first(const clamp_problem *p, int b, int64_t r) { return live_used(p, b, r) && r == 0; }
 
-static int live_last(const clamp_problem *p, int b, int64_t r) {
-    return r == p->l[p->axis].used[b] - 1;
-}
+static int live_last(const clamp_problem *p, int b, int64_t r) { return r == p->l[p->axis].used[b] - 1; }
 
-static int live_component(const clamp_problem *p, int b, int64_t r) {
-    return live_used(p, b, r) && b == p->desc.index;
-}
+static int live_component(const clamp_problem *p, int b, int64_t r) { return live_used(p, b, r) && b == p->desc.index; }
 
-static int live_padded(const clamp_problem *p, int b, int64_t r) {
-    return live_used(p, b, r) && r < PADDED;
-}
+static int live_padded(const clamp_problem *p, int b, int64_t r) { return live_used(p, b, r) && r < PADDED; }
 
 static unsigned char *states(clamp_problem *p, int block) {
     clamp_block *b = &p->block[block];
@@ -96,12 +86,10 @@ static void padded(clamp_problem *p, const char *name, clamp_kind kind) {
     for (int b = 0; b < CLAMP_COMPONENTS; ++b)
         for (int64_t o = 0; o < OUTER; ++o)
             for (int64_t r = 0; r < PADDED; ++r)
-                memset(state + ((b * OUTER + o) * PADDED + r) * row,
-                       r < p->l[0].used[b] ? CLAMP_VALUE : CLAMP_ZERO, (size_t)row);
-    if (kind == CLAMP_INPUT)
-        p->args.grad = clamp_at(p, block);
-    else
-        p->args.dx = clamp_at(p, block);
+                memset(state + ((b * OUTER + o) * PADDED + r) * row, r < p->l[0].used[b] ? CLAMP_VALUE : CLAMP_ZERO,
+                       (size_t)row);
+    if (kind == CLAMP_INPUT) p->args.grad = clamp_at(p, block);
+    else p->args.dx = clamp_at(p, block);
 }
 
 static void reduction_desc(clamp_problem *p) {
@@ -112,8 +100,7 @@ static void reduction_desc(clamp_problem *p) {
     case CLAMP_SUM_RAGGED: d->op = STW_JAGGED_SUM, d->dim = STW_DIM_RAGGED; break;
     case CLAMP_SUM_INNER: d->op = STW_JAGGED_SUM, d->dim = STW_DIM_INNER; break;
     case CLAMP_SELECT_COMPONENT: d->op = STW_JAGGED_SELECT, d->dim = STW_DIM_COMPONENT, d->index = 3; break;
-    default:
-        d->op = STW_JAGGED_SELECT, d->dim = STW_DIM_RAGGED, d->index = p->op == CLAMP_SELECT_LAST ? -1 : 0;
+    default: d->op = STW_JAGGED_SELECT, d->dim = STW_DIM_RAGGED, d->index = p->op == CLAMP_SELECT_LAST ? -1 : 0;
     }
 }
 
@@ -165,16 +152,12 @@ static void bind_grad(clamp_problem *p) {
     const int64_t inner = p->op == CLAMP_LINEAR ? FEATURES : p->op == CLAMP_SUM_INNER ? 1 : p->desc.inner;
     live_at *live = p->op == CLAMP_FROM_PADDED ? live_padded : NULL;
     const int ragged = p->op == CLAMP_SUM_RAGGED || p->op == CLAMP_SELECT_FIRST || p->op == CLAMP_SELECT_LAST;
-    if (p->op == CLAMP_TO_PADDED)
-        padded(p, "grad", CLAMP_INPUT);
-    else if (p->op == CLAMP_SELECT_COMPONENT)
-        dense_by_component(p);
-    else if (ragged)
-        p->args.grad = dense(p, "grad", CLAMP_INPUT, CLAMP_COMPONENTS * OUTER * inner);
+    if (p->op == CLAMP_TO_PADDED) padded(p, "grad", CLAMP_INPUT);
+    else if (p->op == CLAMP_SELECT_COMPONENT) dense_by_component(p);
+    else if (ragged) p->args.grad = dense(p, "grad", CLAMP_INPUT, CLAMP_COMPONENTS * OUTER * inner);
     else if (p->op == CLAMP_RESHAPE)
         p->args.grad = nested(p, "grad", CLAMP_INPUT, p->v->storage, 0, 1, OUTER * p->v->inner, NULL);
-    else
-        p->args.grad = nested(p, "grad", CLAMP_INPUT, p->v->storage, 0, OUTER, inner, live);
+    else p->args.grad = nested(p, "grad", CLAMP_INPUT, p->v->storage, 0, OUTER, inner, live);
 }
 
 static void bind_rows(clamp_problem *p) {
@@ -185,27 +168,20 @@ static void bind_rows(clamp_problem *p) {
     const stw_jagged_op op = p->desc.op;
     const int64_t inner = p->op == CLAMP_RESHAPE ? p->v->inner : p->desc.inner;
     bind_grad(p);
-    if (op == STW_JAGGED_SOFTMAX)
-        p->args.y = nested(p, "y", CLAMP_INPUT, p->v->storage, 0, OUTER, inner, NULL);
-    if (op == STW_JAGGED_SILU || op == STW_JAGGED_THRESHOLD || op == STW_JAGGED_LINEAR ||
-        op == STW_JAGGED_LAYER_NORM)
+    if (op == STW_JAGGED_SOFTMAX) p->args.y = nested(p, "y", CLAMP_INPUT, p->v->storage, 0, OUTER, inner, NULL);
+    if (op == STW_JAGGED_SILU || op == STW_JAGGED_THRESHOLD || op == STW_JAGGED_LINEAR || op == STW_JAGGED_LAYER_NORM)
         p->args.x = nested(p, "x", CLAMP_INPUT, p->v->storage, 0, OUTER, inner, NULL);
     if (op == STW_JAGGED_LINEAR || op == STW_JAGGED_LAYER_NORM) bind_weights(p);
-    if (p->op == CLAMP_FROM_PADDED)
-        padded(p, "dx", CLAMP_OUTPUT);
-    else
-        p->args.dx = nested(p, "dx", CLAMP_OUTPUT, p->v->storage, 0, OUTER, inner, lives[p->op]);
+    if (p->op == CLAMP_FROM_PADDED) padded(p, "dx", CLAMP_OUTPUT);
+    else p->args.dx = nested(p, "dx", CLAMP_OUTPUT, p->v->storage, 0, OUTER, inner, lives[p->op]);
 }
 
 /* ---- matmul ---- */
 
-static int ragged(const clamp_problem *p, int axis) {
-    return (p->desc.ragged_axes >> axis & 1u) != 0;
-}
+static int ragged(const clamp_problem *p, int axis) { return (p->desc.ragged_axes >> axis & 1u) != 0; }
 
 /* The two axes of x, other and grad. */
-static const int matrix_axes[3][2] = {
-    {STW_AXIS_M, STW_AXIS_K}, {STW_AXIS_K, STW_AXIS_N}, {STW_AXIS_M, STW_AXIS_N}};
+static const int matrix_axes[3][2] = {{STW_AXIS_M, STW_AXIS_K}, {STW_AXIS_K, STW_AXIS_N}, {STW_AXIS_M, STW_AXIS_N}};
 
 static int by_bases(const clamp_problem *p, int matrix) {
     return ragged(p, matrix_axes[matrix][0]) && ragged(p, matrix_axes[matrix][1]);
@@ -226,12 +202,10 @@ static void *matrix_by_bases(clamp_problem *p, const char *name, clamp_kind kind
     unsigned char *state = states(p, block);
     int64_t at = 3;
     for (int b = 0; b < CLAMP_COMPONENTS; ++b) {
-        const int64_t height = rows->start[b + 1] - rows->start[b],
-                      width = cols->start[b + 1] - cols->start[b];
+        const int64_t height = rows->start[b + 1] - rows->start[b], width = cols->start[b + 1] - cols->start[b];
         p->bases[b] = at;
         for (int64_t n = 0; n < OUTER * height * width && b != p->skipped; ++n)
-            state[at + n] =
-                n / width % height < rows->used[b] && n % width < cols->used[b] ? CLAMP_VALUE : CLAMP_ZERO;
+            state[at + n] = n / width % height < rows->used[b] && n % width < cols->used[b] ? CLAMP_VALUE : CLAMP_ZERO;
         at += clamp_base_size(p, b);
     }
     assert_true(at <= clamp_bases_elements(p));
@@ -287,8 +261,8 @@ static void open_matmul(clamp_problem *p, const clamp_lengths *clean) {
     bind_matmul(p);
 }
 
-void clamp_open(clamp_problem *p, stw_context *context, clamp_op op, const clamp_variant *v,
-                const clamp_lengths *clean, int skipped) {
+void clamp_open(clamp_problem *p, stw_context *context, clamp_op op, const clamp_variant *v, const clamp_lengths *clean,
+                int skipped) {
     *p = (clamp_problem){
         .context = context, .op = op, .v = v, .skipped = skipped, .base_block = -1, .capacity = CAPACITY};
     if (stw_buffer_alloc(context, p->capacity, (void **)&p->buffer)) fail_msg("%s", stw_last_error());

@@ -33,9 +33,7 @@ void golden_open(golden *g, const char *name) {
     assert_true(g->count > 0);
 }
 
-void golden_close(golden *g) {
-    stw_safetensors_close(&g->file);
-}
+void golden_close(golden *g) { stw_safetensors_close(&g->file); }
 
 const char *golden_text(const golden_case *c, const char *key) {
     char full[192];
@@ -46,8 +44,7 @@ const char *golden_text(const golden_case *c, const char *key) {
 }
 
 golden_case golden_at(const golden *g, int n) {
-    static const char *const names[] = {"none", "f16",  "bf16", "f32", "f64",
-                                        "i8",   "bool", "i16",  "i32", "i64"};
+    static const char *const names[] = {"none", "f16", "bf16", "f32", "f64", "i8", "bool", "i16", "i32", "i64"};
     golden_case c = {.from = g, .name = g->names[n]};
     const char *op = golden_text(&c, "op"), *dtype = golden_text(&c, "dtype");
     if (!op || !dtype) fail_msg("%s has no op or no dtype", c.name);

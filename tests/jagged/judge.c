@@ -31,13 +31,12 @@ static double spacing(double x, stw_dtype dtype) {
     return ldexp(1.0, (exponent < lowest ? lowest : exponent) - digits);
 }
 
-static void judge_real(const problem *p, const result *r, int64_t n, double reference, double size,
-                       double terms) {
+static void judge_real(const problem *p, const result *r, int64_t n, double reference, double size, double terms) {
     const int64_t at = r->index[n];
     const double start = r->accumulate ? (double)result_start(at) : 0;
     const double got = load(r->data, at, r->dtype), expected = start + reference;
-    const double sum = (8 + 2 * sqrt(terms)) * 0x1p-24 * size + (terms + 1) * DBL_MIN +
-                       (size > 0 ? (terms + 1) * 0x1p-126 : 0);
+    const double sum =
+        (8 + 2 * sqrt(terms)) * 0x1p-24 * size + (terms + 1) * DBL_MIN + (size > 0 ? (terms + 1) * 0x1p-126 : 0);
     const double bound = sum + (r->dtype == STW_F64 ? 0 : 0.5 * spacing(fabs(expected) + sum, r->dtype));
     if (isnan(expected) ? isnan(got) : fabs(got - expected) <= bound) return;
     fail_msg("%s, %s: %s[%lld] is %.9g, reference %.9g, off by %.3g of %.3g", p->c->name, p->v->name, r->name,
@@ -49,13 +48,10 @@ static void judge_exact(const problem *p, const result *r, const stw_st_tensor *
     const size_t size = stw_dtype_size(r->dtype);
     const unsigned char *got = (const unsigned char *)r->data + (size_t)r->index[n] * size;
     unsigned char expected[8] = {0};
-    if (p->c->dtype > STW_F32)
-        memcpy(expected, (const char *)reference->data + (size_t)n * size, size);
-    else
-        stw_store_f32(expected, 0, r->dtype, (float)golden_real(reference, n));
+    if (p->c->dtype > STW_F32) memcpy(expected, (const char *)reference->data + (size_t)n * size, size);
+    else stw_store_f32(expected, 0, r->dtype, (float)golden_real(reference, n));
     if (memcmp(got, expected, size))
-        fail_msg("%s, %s: %s[%lld] is not the reference's bits", p->c->name, p->v->name, r->name,
-                 (long long)n);
+        fail_msg("%s, %s: %s[%lld] is not the reference's bits", p->c->name, p->v->name, r->name, (long long)n);
 }
 
 /* All bytes of the buffer that no golden element names. */
@@ -72,8 +68,7 @@ static void judge_rest(const problem *p, const result *r, unsigned char *named) 
         const void *expected = clear ? zero : r->accumulate ? (const void *)&start : poison;
         if (memcmp(got, expected, size))
             fail_msg("%s, %s: element %lld of %s's buffer %s", p->c->name, p->v->name, (long long)n, r->name,
-                     clear ? "is past a used length and not zero"
-                           : "is no part of the problem and was written");
+                     clear ? "is past a used length and not zero" : "is no part of the problem and was written");
     }
 }
 
@@ -83,16 +78,15 @@ static int64_t judge_attention(const problem *p, const result *r, const stw_st_t
     const double unit = p->c->dtype == STW_F32 ? 0x1p-20 : p->c->dtype == STW_F16 ? 0x1p-11 : 0x1p-8;
     double top = 0;
     unsigned char *named = test_calloc((size_t)r->elements + 1, 1);
-    for (int64_t n = 0; n < (int64_t)reference->elements; ++n)
-        top = fmax(top, fabs(golden_real(reference, n)));
+    for (int64_t n = 0; n < (int64_t)reference->elements; ++n) top = fmax(top, fabs(golden_real(reference, n)));
     for (int64_t n = 0; n < (int64_t)reference->elements; ++n) {
         const int64_t at = r->index[n];
         const double expected = golden_real(reference, n) + (r->accumulate ? (double)result_start(at) : 0);
         const double got = load(r->data, at, r->dtype);
         named[at] = 1;
         if (!(fabs(got - expected) <= 4 * unit * top + 0.5 * spacing(expected, r->dtype)))
-            fail_msg("%s, %s: %s[%lld] is %.9g, reference %.9g", p->c->name, p->v->name, r->name,
-                     (long long)n, got, expected);
+            fail_msg("%s, %s: %s[%lld] is %.9g, reference %.9g", p->c->name, p->v->name, r->name, (long long)n, got,
+                     expected);
     }
     judge_rest(p, r, named);
     test_free(named);
@@ -114,8 +108,7 @@ static int64_t judge_result(const problem *p, const result *r) {
         named[r->index[n]] = 1;
         if (size || r->accumulate)
             judge_real(p, r, n, golden_real(reference, n), size ? golden_real(size, n) : 0, terms);
-        else
-            judge_exact(p, r, reference, n);
+        else judge_exact(p, r, reference, n);
     }
     judge_rest(p, r, named);
     test_free(named);

@@ -32,9 +32,7 @@ int64_t nested_at(const nested *n, int b, int64_t o, int64_t r, int64_t i) {
     return l->start[b] * n->outer * n->inner + (o * l->size[b] + r) * n->inner + i;
 }
 
-static int64_t nested_elements(const nested *n) {
-    return n->outer * n->l->total * n->inner;
-}
+static int64_t nested_elements(const nested *n) { return n->outer * n->l->total * n->inner; }
 
 int64_t *index_of_nested(const nested *n, int64_t *count_out) {
     int64_t count = 0, at = 0;
@@ -93,9 +91,7 @@ void *problem_nested_input(problem *p, const char *key, const nested *n) {
     return data;
 }
 
-float result_start(int64_t element) {
-    return (float)(element % 7 - 3) * 0.25f;
-}
+float result_start(int64_t element) { return (float)(element % 7 - 3) * 0.25f; }
 
 void *problem_result(problem *p, const char *name, stw_dtype dtype, double elements, int64_t *index,
                      unsigned char *cleared) {
@@ -149,16 +145,11 @@ int problem_build(problem *p, const golden_case *c, const variant *v) {
     if (v->full && (v->gaps || v->spaced || c->dtype > STW_F32)) return 0;
     p->args.status_out = arena_add(&p->memory, "status_out", 1, 4, ARENA_STATUS);
     int applies;
-    if (!strcmp(c->op, "attention"))
-        applies = problem_attention(p);
-    else if (!strcmp(c->op, "matmul"))
-        applies = problem_matmul(p);
-    else if (v->transposed || v->bases)
-        applies = 0;
-    else if (!strcmp(c->op, "layer_norm") || !strcmp(c->op, "linear"))
-        applies = problem_products(p);
-    else
-        applies = problem_rows(p);
+    if (!strcmp(c->op, "attention")) applies = problem_attention(p);
+    else if (!strcmp(c->op, "matmul")) applies = problem_matmul(p);
+    else if (v->transposed || v->bases) applies = 0;
+    else if (!strcmp(c->op, "layer_norm") || !strcmp(c->op, "linear")) applies = problem_products(p);
+    else applies = problem_rows(p);
     if (v->f32) p->desc.dx_dtype = p->args.dx ? STW_F32 : STW_DTYPE_NONE;
     if (v->f32) p->desc.dother_dtype = p->args.dother ? STW_F32 : STW_DTYPE_NONE;
     if (v->f32) p->desc.dweight_dtype = p->args.dweight ? STW_F32 : STW_DTYPE_NONE;
@@ -166,8 +157,7 @@ int problem_build(problem *p, const golden_case *c, const variant *v) {
     if (v->outputs) p->desc.outputs = v->outputs;
     if (v->accumulate && !p->desc.attn)
         p->desc.accumulate = (p->args.dx ? STW_JAGGED_DX : 0u) | (p->args.dother ? STW_JAGGED_DOTHER : 0u) |
-                             (p->args.dweight ? STW_JAGGED_DWEIGHT : 0u) |
-                             (p->args.dbias ? STW_JAGGED_DBIAS : 0u);
+                             (p->args.dweight ? STW_JAGGED_DWEIGHT : 0u) | (p->args.dbias ? STW_JAGGED_DBIAS : 0u);
     return applies;
 }
 

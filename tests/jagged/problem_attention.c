@@ -33,8 +33,7 @@ static float *statistics(problem *p, int64_t heads) {
     int64_t at = 0;
     for (int64_t h = 0; h < heads; ++h)
         for (int b = 0; b < l->count; ++b)
-            for (int64_t r = 0; r < l->used[b]; ++r)
-                data[h * l->total + l->start[b] + r] = (float)golden_real(t, at++);
+            for (int64_t r = 0; r < l->used[b]; ++r) data[h * l->total + l->start[b] + r] = (float)golden_real(t, at++);
     assert_int_equal(at, t->elements);
     return data;
 }

@@ -21,17 +21,11 @@ typedef struct matrix {
 } matrix;
 
 /* Storage order of the extents: what lies outside comes first. */
-static int first_axis(const matrix *m) {
-    return m->transposed ? m->cols : m->rows;
-}
+static int first_axis(const matrix *m) { return m->transposed ? m->cols : m->rows; }
 
-static int second_axis(const matrix *m) {
-    return m->transposed ? m->rows : m->cols;
-}
+static int second_axis(const matrix *m) { return m->transposed ? m->rows : m->cols; }
 
-static int is_ragged(const problem *p, int axis) {
-    return (p->desc.ragged_axes >> axis & 1u) != 0;
-}
+static int is_ragged(const problem *p, int axis) { return (p->desc.ragged_axes >> axis & 1u) != 0; }
 
 static int64_t extent(const problem *p, int axis, int b) {
     return is_ragged(p, axis) ? p->l[axis].size[b] : p->desc.axis[axis].size;
@@ -45,16 +39,12 @@ static int64_t used_extent(const problem *p, int axis, int b) {
 static int64_t matrix_at(const problem *p, const matrix *m, int b, int64_t o, int64_t f, int64_t s) {
     const int first = first_axis(m), second = second_axis(m);
     const int64_t rows = extent(p, first, b), cols = extent(p, second, b), outer = p->desc.outer;
-    if (m->jagged && is_ragged(p, first))
-        return (o * p->l[first].total + p->l[first].start[b] + f) * cols + s;
+    if (m->jagged && is_ragged(p, first)) return (o * p->l[first].total + p->l[first].start[b] + f) * cols + s;
     if (m->jagged) return (o * rows + f) * p->l[second].total + p->l[second].start[b] + s;
     int64_t base = (int64_t)b * outer * rows * cols; /* a dense stack */
-    if (m->bases)
-        base = m->start[b];
-    else if (is_ragged(p, first))
-        base = p->l[first].start[b] * outer * cols;
-    else if (is_ragged(p, second))
-        base = p->l[second].start[b] * outer * rows;
+    if (m->bases) base = m->start[b];
+    else if (is_ragged(p, first)) base = p->l[first].start[b] * outer * cols;
+    else if (is_ragged(p, second)) base = p->l[second].start[b] * outer * rows;
     return base + (o * rows + f) * cols + s;
 }
 
@@ -93,12 +83,9 @@ static int64_t *matrix_index(const problem *p, const matrix *m, unsigned char *c
         for (int64_t o = 0; o < p->desc.outer; ++o)
             for (int64_t r = 0; r < extent(p, m->rows, b); ++r)
                 for (int64_t s = 0; s < extent(p, m->cols, b); ++s) {
-                    const int64_t place_of =
-                        m->transposed ? matrix_at(p, m, b, o, s, r) : matrix_at(p, m, b, o, r, s);
-                    if (r < used_extent(p, m->rows, b) && s < used_extent(p, m->cols, b))
-                        index[at++] = place_of;
-                    else if (cleared)
-                        cleared[place_of] = 1;
+                    const int64_t place_of = m->transposed ? matrix_at(p, m, b, o, s, r) : matrix_at(p, m, b, o, r, s);
+                    if (r < used_extent(p, m->rows, b) && s < used_extent(p, m->cols, b)) index[at++] = place_of;
+                    else if (cleared) cleared[place_of] = 1;
                 }
     return index;
 }

@@ -61,8 +61,7 @@ int problem_products(problem *p) {
     for (int n = ragged + 1; n < rank; ++n) {
         if (is_linear && n + 1 < rank) /* each position holds that many rows */
             for (int b = 0; b < count; ++b) used[b] *= shape[n];
-        else
-            x.inner *= shape[n];
+        else x.inner *= shape[n];
     }
     lengths_place(&p->l[0], used, count, p->v->gaps, p->v->spaced);
     p->desc.components = count;

@@ -16,12 +16,9 @@ static int fold(const int64_t *shape, int rank, int64_t *outer, int64_t *inner) 
     int ragged = -1;
     *outer = *inner = 1;
     for (int n = 0; n < rank; ++n) {
-        if (shape[n] == -1)
-            ragged = n;
-        else if (ragged < 0)
-            *outer *= shape[n];
-        else
-            *inner *= shape[n];
+        if (shape[n] == -1) ragged = n;
+        else if (ragged < 0) *outer *= shape[n];
+        else *inner *= shape[n];
     }
     assert_true(ragged >= 0);
     return ragged;
@@ -71,10 +68,8 @@ static int reduction(problem *p, const nested *x, const int64_t *shape, int rank
     stw_jagged_desc *d = &p->desc;
     const char *dim = golden_text(p->c, "dim");
     assert_non_null(dim);
-    if (strcmp(dim, "component"))
-        name_dim(d, shape, rank, ragged, (int)golden_number(p->c, "dim", -1));
-    else
-        d->dim = STW_DIM_COMPONENT;
+    if (strcmp(dim, "component")) name_dim(d, shape, rank, ragged, (int)golden_number(p->c, "dim", -1));
+    else d->dim = STW_DIM_COMPONENT;
     d->index = golden_number(p->c, "index", 0);
     if (!strcmp(p->c->op, "softmax")) {
         d->op = STW_JAGGED_SOFTMAX;
@@ -147,8 +142,8 @@ static int padded(problem *p, const nested *x) {
     for (int b = 0; b < x->l->count; ++b)
         for (int64_t o = 0; o < x->outer; ++o)
             for (int64_t r = d->padded; r < x->l->used[b]; ++r)
-                memset((char *)(uintptr_t)p->args.grad + (size_t)nested_at(x, b, o, r, 0) * size,
-                       ARENA_POISON, size * (size_t)x->inner);
+                memset((char *)(uintptr_t)p->args.grad + (size_t)nested_at(x, b, o, r, 0) * size, ARENA_POISON,
+                       size * (size_t)x->inner);
     const int64_t count = (int64_t)golden_tensor(p->c, "dx_ref", 1)->elements;
     p->args.dx = problem_result(p, "dx", p->c->dtype, (double)count, dense_index(count), NULL);
     return 1;

@@ -17,9 +17,7 @@
 
 static stw_context *context;
 
-static float value(int64_t n) {
-    return (float)((n * 2654435761u >> 8) % 2001) / 1000.0f - 1.0f;
-}
+static float value(int64_t n) { return (float)((n * 2654435761u >> 8) % 2001) / 1000.0f - 1.0f; }
 
 static float *floats(int64_t count) {
     float *x = malloc(4 * (size_t)(count + 1));
@@ -40,8 +38,7 @@ static void run(const stw_jagged_desc *desc, const stw_jagged_args *args) {
     stw_plan_destroy(plan);
 }
 
-static stw_jagged_desc desc_of(stw_jagged_op op, int64_t components, int64_t total, int64_t longest,
-                               int64_t inner) {
+static stw_jagged_desc desc_of(stw_jagged_op op, int64_t components, int64_t total, int64_t longest, int64_t inner) {
     stw_jagged_desc d = STW_INIT(stw_jagged_desc);
     d.op = op;
     d.dtype = STW_F32;
@@ -71,8 +68,8 @@ static void nan_exactly(const char *what, const float *x, int64_t elements, int6
 
 static void test_nan_rows(void **state) {
     (void)state;
-    static const stw_jagged_op ops[] = {STW_JAGGED_GELU, STW_JAGGED_SILU, STW_JAGGED_GELU_TANH,
-                                        STW_JAGGED_SOFTMAX, STW_JAGGED_SOFTMAX};
+    static const stw_jagged_op ops[] = {STW_JAGGED_GELU, STW_JAGGED_SILU, STW_JAGGED_GELU_TANH, STW_JAGGED_SOFTMAX,
+                                        STW_JAGGED_SOFTMAX};
     for (int n = 0; n < 5; ++n) {
         stw_jagged_desc d = desc_of(ops[n], 4, ROWS, 56, INNER);
         stw_jagged_args a = STW_INIT(stw_jagged_args);
@@ -92,8 +89,7 @@ static void test_nan_rows(void **state) {
         if (n == 3) nan_exactly("softmax along inner", dx, ROWS * INNER, 40 * INNER, INNER);
         if (n == 4) {
             nan_exactly("softmax along ragged", dx, ROWS * INNER, 34 * INNER, 56 * INNER);
-            for (int64_t e = 34 * INNER; e < ROWS * INNER; ++e)
-                assert_int_equal(isnan(dx[e]) != 0, e % INNER == 3);
+            for (int64_t e = 34 * INNER; e < ROWS * INNER; ++e) assert_int_equal(isnan(dx[e]) != 0, e % INNER == 3);
         }
         free(x);
         free(g);
@@ -110,10 +106,8 @@ static void test_nan_weights(void **state) {
         stw_jagged_args a = STW_INIT(stw_jagged_args);
         float *x = floats(ROWS * INNER), *g = floats(ROWS * N), *dx = floats(ROWS * INNER);
         float *w = floats(N * INNER), *dw = floats(N * INNER), *db = floats(N), *mean = floats(ROWS);
-        if (linear)
-            d.out_features = N;
-        else
-            d.flags = STW_JAGGED_HAS_GAMMA;
+        if (linear) d.out_features = N;
+        else d.flags = STW_JAGGED_HAS_GAMMA;
         a.axis[0].offsets = offsets;
         a.x = x;
         a.grad = g;

@@ -42,44 +42,20 @@ static const row rows[] = {
     {"a negative start", {-1, 3, 7, 14, 21}, {0, 3, 7, 14, 21}, {3, 2, 7, 5}, {3, 2, 7, 5}, 1, 1},
     {"a negative middle", {2, -7, 9, 14, 21}, {2, 2, 9, 14, 21}, {0, 6, 5, 1}, {0, 6, 5, 1}, 1, 1},
     {"an end behind the buffer", {2, 7, 14, 20, 24}, {2, 7, 14, 20, 23}, {4, 7, 6, 2}, {4, 7, 6, 2}, 1, 1},
-    {"the largest and the smallest",
-     {MIN, 7, 7, 14, MAX},
-     {0, 7, 7, 14, 23},
-     {6, 0, 7, 8},
-     {6, 0, 7, 8},
-     1,
-     1},
+    {"the largest and the smallest", {MIN, 7, 7, 14, MAX}, {0, 7, 7, 14, 23}, {6, 0, 7, 8}, {6, 0, 7, 8}, 1, 1},
     {"all behind the buffer", {24, 30, 40, 50, 60}, {23, 23, 23, 23, 23}, {0}, {0}, 1, 1},
     {"all before the buffer", {-9, -8, -7, -6, -5}, {0}, {0}, {0}, 1, 1},
     {"the first behind the buffer", {99, 7, 9, 14, 21}, {23, 23, 23, 23, 23}, {0}, {0}, 1, 1},
     {"an overlap", {2, 11, 6, 15, 21}, {2, 11, 11, 15, 21}, {9, 0, 3, 6}, {9, 0, 3, 6}, 1, 1},
-    {"an overlap that is too long",
-     {2, 14, 7, 9, 21},
-     {2, 14, 14, 14, 21},
-     {12, 0, 0, 4},
-     {9, 0, 0, 4},
-     0x11,
-     0x11},
+    {"an overlap that is too long", {2, 14, 7, 9, 21}, {2, 14, 14, 14, 21}, {12, 0, 0, 4}, {9, 0, 0, 4}, 0x11, 0x11},
     {"an end at the start", {2, 7, 8, 14, 0}, {2, 7, 8, 14, 14}, {5, 1, 2, 0}, {5, 1, 2, 0}, 1, 1},
-    {"a component too long",
-     {0, 12, 13, 16, 23},
-     {0, 12, 13, 16, 23},
-     {9, 1, 2, 7},
-     {9, 1, 2, 7},
-     0x10,
-     0x10},
+    {"a component too long", {0, 12, 13, 16, 23}, {0, 12, 13, 16, 23}, {9, 1, 2, 7}, {9, 1, 2, 7}, 0x10, 0x10},
     {"all in one component", {0, 0, 23, 23, 23}, {0, 0, 23, 23, 23}, {0, 23, 0, 0}, {0, 9, 0, 0}, 0x10, 0x10},
     {"an end short of the buffer", {2, 7, 8, 14, 16}, {2, 7, 8, 14, 16}, {3, 1, 6, 2}, {3, 1, 6, 2}, 0, 0},
     {"a negative length", {2, 7, 8, 14, 21}, {2, 7, 8, 14, 21}, {-1, 1, 6, 5}, {0, 1, 6, 5}, 0, 0x10},
     {"a length too large", {2, 7, 8, 14, 21}, {2, 7, 8, 14, 21}, {6, 1, 7, 7}, {5, 1, 6, 7}, 0, 0x10},
     {"a length of an empty one", {2, 7, 7, 14, 21}, {2, 7, 7, 14, 21}, {3, 1, 7, 5}, {3, 0, 7, 5}, 0, 0x10},
-    {"lengths at the bounds",
-     {2, 7, 8, 14, 21},
-     {2, 7, 8, 14, 21},
-     {MIN, MAX, MAX, MIN},
-     {0, 1, 6, 0},
-     0,
-     0x10},
+    {"lengths at the bounds", {2, 7, 8, 14, 21}, {2, 7, 8, 14, 21}, {MIN, MAX, MAX, MIN}, {0, 1, 6, 0}, 0, 0x10},
     {"both", {2, 7, 5, 14, 24}, {2, 7, 7, 14, 23}, {5, 2, 9, 10}, {5, 0, 7, 9}, 1, 0x11},
     {"both too long", {-4, 12, 12, 16, 23}, {0, 12, 12, 16, 23}, {12, 0, 5, -2}, {9, 0, 4, 0}, 0x11, 0x11},
 };
@@ -121,10 +97,8 @@ static void expect(const clamp_problem *p, const clamp_call *call, int32_t seen,
  * are exact. */
 static clamp_call right_call(const clamp_problem *p, const clamp_call *wrong, stw_jagged_desc *desc) {
     const clamp_lengths *l = &p->l[p->axis];
-    clamp_call call = {.desc = desc,
-                       .offsets = l->start,
-                       .used = wrong->used ? l->used : NULL,
-                       .what = "the clamped lengths"};
+    clamp_call call = {
+        .desc = desc, .offsets = l->start, .used = wrong->used ? l->used : NULL, .what = "the clamped lengths"};
     *desc = *wrong->desc;
     if (!is_too_long(l)) return call;
     desc->axis[p->axis].size = CLAMP_TOTAL;
@@ -134,8 +108,8 @@ static clamp_call right_call(const clamp_problem *p, const clamp_call *wrong, st
 }
 
 /* One wrong call and the right one. */
-static void both(clamp_op op, const clamp_variant *v, const clamp_lengths *clean, clamp_call wrong,
-                 uint32_t flags, int32_t bits) {
+static void both(clamp_op op, const clamp_variant *v, const clamp_lengths *clean, clamp_call wrong, uint32_t flags,
+                 int32_t bits) {
     clamp_problem p;
     clamp_open(&p, context, op, v, clean, -1);
     const int32_t index = index_bit(op, clean);
@@ -151,9 +125,7 @@ static void both(clamp_op op, const clamp_variant *v, const clamp_lengths *clean
     clamp_close(&p);
 }
 
-static int is_chosen(int variant, int turn) {
-    return every_variant || (turn + turn / VARIANTS) % VARIANTS == variant;
-}
+static int is_chosen(int variant, int turn) { return every_variant || (turn + turn / VARIANTS) % VARIANTS == variant; }
 
 static void every_row(clamp_op op) {
     for (int n = 0; n < ROWS * 2; ++n) {
@@ -168,10 +140,10 @@ static void every_row(clamp_op op) {
     }
 }
 
-#define OP(name, op)                                                                                         \
-    static void name(void **state) {                                                                         \
-        (void)state;                                                                                         \
-        every_row(op);                                                                                       \
+#define OP(name, op)                                                                                                   \
+    static void name(void **state) {                                                                                   \
+        (void)state;                                                                                                   \
+        every_row(op);                                                                                                 \
     }
 OP(silu, CLAMP_SILU)
 OP(threshold, CLAMP_THRESHOLD)
@@ -324,11 +296,10 @@ static void parts_judge(const float *other, int transposed) {
         const int length = starts[b + 1] - starts[b];
         for (int e = 0; e < length * PARTS_N; ++e) {
             const int k = transposed ? e % length : e / PARTS_N;
-            const float x = other[starts[b] * PARTS_N + e],
-                        good = !b && k < PARTS_K ? (float)(PARTS_M * (k + 1)) : 0;
+            const float x = other[starts[b] * PARTS_N + e], good = !b && k < PARTS_K ? (float)(PARTS_M * (k + 1)) : 0;
             if (x != good)
-                fail_msg("dother of component %d at k %d%s is %g, must be %g", b, k,
-                         transposed ? ", transposed" : "", (double)x, (double)good);
+                fail_msg("dother of component %d at k %d%s is %g, must be %g", b, k, transposed ? ", transposed" : "",
+                         (double)x, (double)good);
         }
     }
 }

@@ -47,13 +47,11 @@ static const large rows[] = {
     {"softmax inner", STW_JAGGED_SOFTMAX, STW_F32, STW_DIM_INNER, 5, 4000, 8000, 1, 35, 5, 0, USED},
     {"softmax outer", STW_JAGGED_SOFTMAX, STW_BF16, STW_DIM_OUTER, 5, 4000, 8000, 6, 5, 3, 1, USED},
     {"softmax ragged", STW_JAGGED_SOFTMAX, STW_F32, STW_DIM_RAGGED, 4, 60000, 70000, 1, 4, 0, 0, 0},
-    {"softmax ragged, one column", STW_JAGGED_SOFTMAX, STW_F16, STW_DIM_RAGGED, 4, 150000, 200000, 1, 1, 0, 0,
-     USED},
+    {"softmax ragged, one column", STW_JAGGED_SOFTMAX, STW_F16, STW_DIM_RAGGED, 4, 150000, 200000, 1, 1, 0, 0, USED},
     {"sum ragged", STW_JAGGED_SUM, STW_F32, STW_DIM_RAGGED, 8, 4000, 20000, 2, 9, 0, 1, USED},
     {"sum inner", STW_JAGGED_SUM, STW_U8, STW_DIM_INNER, 8, 4000, 20000, 1, 21, 7, 0, USED},
     {"select outer", STW_JAGGED_SELECT, STW_F32, STW_DIM_OUTER, 8, 4000, 20000, 4, 5, 2, 0, USED},
-    {"layer_norm", STW_JAGGED_LAYER_NORM, STW_F32, 0, 6, 4000, 9000, 1, 24, 8, 0,
-     USED | STW_JAGGED_HAS_GAMMA},
+    {"layer_norm", STW_JAGGED_LAYER_NORM, STW_F32, 0, 6, 4000, 9000, 1, 24, 8, 0, USED | STW_JAGGED_HAS_GAMMA},
     {"layer_norm bf16", STW_JAGGED_LAYER_NORM, STW_BF16, 0, 6, 4000, 9000, 2, 17, 0, 1, STW_JAGGED_HAS_GAMMA},
     {"linear", STW_JAGGED_LINEAR, STW_F32, 0, 6, 4000, 9000, 1, 37, 19, 0, USED},
     {"linear bf16", STW_JAGGED_LINEAR, STW_BF16, 0, 1, 7000, 7000, 1, 40, 33, 0, STW_JAGGED_FULL},
@@ -154,8 +152,8 @@ static void test_threads(void **state) {
             for (int i = 0; i < first.count; ++i)
                 if (first.list[i].kind == ARENA_OUTPUT &&
                     memcmp(first.list[i].data, again.list[i].data, first.list[i].bytes))
-                    fail_msg("%s: other bits of %s with %d threads, cpu_threads %d", rows[n].name,
-                             first.list[i].name, threads[c % CONTEXTS], cpu_threads);
+                    fail_msg("%s: other bits of %s with %d threads, cpu_threads %d", rows[n].name, first.list[i].name,
+                             threads[c % CONTEXTS], cpu_threads);
             arena_free(&again);
         }
         arena_free(&first);

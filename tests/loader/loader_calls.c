@@ -97,8 +97,7 @@ static int start(life *l) {
     if (!fine) return 0;
     fine &= say("bwd_plan", stw_attn_bwd_plan(l->context, &desc, &l->bwd));
     fine &= say("fwd_plan", stw_attn_fwd_plan(l->context, &desc, &l->fwd));
-    for (int i = 0; i < BUFFERS; ++i)
-        fine &= say("alloc", stw_buffer_alloc(l->context, BYTES, &l->buffer[i]));
+    for (int i = 0; i < BUFFERS; ++i) fine &= say("alloc", stw_buffer_alloc(l->context, BYTES, &l->buffer[i]));
     return fine & say("stream", stw_stream_create(l->context, &l->stream));
 }
 
@@ -249,16 +248,16 @@ static double now(void) {
 
 /* What a call that is refused says, each time the same, and whether it is slower than the slowest yet: the
  * fastest of some tries, since the machine may be busy. */
-#define REFUSED(slowest, status, name, call)                                                                 \
-    do {                                                                                                     \
-        double fastest = 1e12, took;                                                                         \
-        say(name, call);                                                                                     \
-        for (int i = 0; i < 20; ++i) {                                                                       \
-            took = now();                                                                                    \
-            if ((call) != (status)) printf("%s: another status the next time\n", name);                      \
-            took = now() - took, fastest = took < fastest ? took : fastest;                                  \
-        }                                                                                                    \
-        slowest = fastest > slowest ? fastest : slowest;                                                     \
+#define REFUSED(slowest, status, name, call)                                                                           \
+    do {                                                                                                               \
+        double fastest = 1e12, took;                                                                                   \
+        say(name, call);                                                                                               \
+        for (int i = 0; i < 20; ++i) {                                                                                 \
+            took = now();                                                                                              \
+            if ((call) != (status)) printf("%s: another status the next time\n", name);                                \
+            took = now() - took, fastest = took < fastest ? took : fastest;                                            \
+        }                                                                                                              \
+        slowest = fastest > slowest ? fastest : slowest;                                                               \
     } while (0)
 
 /* Every kind of call after the loss. */
@@ -281,10 +280,8 @@ static void lost(void) {
     stw_plan *plan = NULL;
     void *pointer = NULL;
     stw_stream stream = NULL;
-    REFUSED(slowest, STW_E_DEVICE_LOST, "bwd",
-            stw_attn_bwd(l.bwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
-    REFUSED(slowest, STW_E_DEVICE_LOST, "fwd",
-            stw_attn_fwd(l.fwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
+    REFUSED(slowest, STW_E_DEVICE_LOST, "bwd", stw_attn_bwd(l.bwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
+    REFUSED(slowest, STW_E_DEVICE_LOST, "fwd", stw_attn_fwd(l.fwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
     REFUSED(slowest, STW_E_DEVICE_LOST, "mask", stw_dropout_mask(l.bwd, &args, l.buffer[MASK], l.stream));
     REFUSED(slowest, STW_E_DEVICE_LOST, "once", once(&l, &desc));
     REFUSED(slowest, STW_E_DEVICE_LOST, "plan", stw_attn_bwd_plan(l.context, &desc, &plan));
@@ -316,8 +313,7 @@ static void child(void) {
         setenv("FAKE_LOG", "/dev/full", 1); /* a driver call from here on aborts the process */
         double slowest = 0;
         stw_attn_args args = args_of(&l);
-        REFUSED(slowest, STW_E_FORKED, "bwd",
-                stw_attn_bwd(l.bwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
+        REFUSED(slowest, STW_E_FORKED, "bwd", stw_attn_bwd(l.bwd, &args, l.buffer[WORKSPACE], BYTES, l.stream));
         REFUSED(slowest, STW_E_FORKED, "once", once(&l, &desc));
         REFUSED(slowest, STW_E_FORKED, "once", once(&l, &other)); /* not planned yet */
         REFUSED(slowest, STW_E_FORKED, "stream", stw_stream_create(l.context, &stream));
@@ -336,8 +332,7 @@ static void child(void) {
 enum { BATCHES = 200, CALLS = 100 };
 
 /* The fastest of many batches: what the code costs without the machine's other work. */
-static double fastest_run(const stw_plan *plan, const stw_attn_args *args, void *workspace,
-                          stw_stream stream) {
+static double fastest_run(const stw_plan *plan, const stw_attn_args *args, void *workspace, stw_stream stream) {
     double fastest = 1e12;
     for (int batch = 0; batch < BATCHES; ++batch) {
         double before = now();
@@ -369,8 +364,7 @@ static stw_attn_desc rich_desc_of(int64_t total) {
     stw_attn_desc desc = desc_of();
     desc.total_q = desc.total_kv = total;
     desc.bias_dtype = STW_F32;
-    desc.flags =
-        STW_ATTN_ALIBI | STW_ATTN_SINK | STW_ATTN_DLSE | STW_ATTN_WRITE_DELTA | STW_ATTN_HAS_USED_LENGTHS;
+    desc.flags = STW_ATTN_ALIBI | STW_ATTN_SINK | STW_ATTN_DLSE | STW_ATTN_WRITE_DELTA | STW_ATTN_HAS_USED_LENGTHS;
     desc.outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | STW_OUT_DBIAS | STW_OUT_DSINK;
     stw_layout_thd(&desc);
     return desc;
@@ -414,8 +408,7 @@ static double fastest_once(const life *l) {
         desc = rich_desc_of(65 + batch % 7);
         double before = now();
         for (int i = 0; i < CALLS; ++i)
-            if (stw_attn_bwd_once(l->context, &desc, &args, l->buffer[WORKSPACE], BYTES, l->stream))
-                return 1e12;
+            if (stw_attn_bwd_once(l->context, &desc, &args, l->buffer[WORKSPACE], BYTES, l->stream)) return 1e12;
         double took = (now() - before) / CALLS;
         fastest = took < fastest ? took : fastest;
     }
@@ -446,8 +439,8 @@ static void overhead(void) {
     stw_attn_args args = args_of(&l);
     double plain = fastest_run(l.bwd, &args, l.buffer[WORKSPACE], l.stream), rich = fastest_rich_run(&l);
     double once = fastest_once(&l);
-    printf("run %.0f rich %.0f once %.0f plan %.0f yardstick %.0f\n", plain, rich, once,
-           fastest_plan(l.context, &desc), yardstick());
+    printf("run %.0f rich %.0f once %.0f plan %.0f yardstick %.0f\n", plain, rich, once, fastest_plan(l.context, &desc),
+           yardstick());
     end(&l);
 }
 

@@ -7,7 +7,8 @@
 /* 1 when `command` is one of them; it was then done `times` times (0 = once). */
 int loader_call(const char *command, int times);
 
-/* 1 when the first word is one of the commands of loader_problem.c; the others are its operands, "" where there is none. */
+/* 1 when the first word is one of the commands of loader_problem.c; the others are its operands, "" where there is
+ * none. */
 int loader_problem(char **word);
 
 #endif

@@ -88,8 +88,8 @@ static void print_line(void *user, stw_log_level level, const char *line) {
     printf("log %s\n", line);
 }
 
-static void call(stw_context *context, const stw_plan *plan, const stw_attn_desc *desc, const char *name,
-                 int bytes, int times) {
+static void call(stw_context *context, const stw_plan *plan, const stw_attn_desc *desc, const char *name, int bytes,
+                 int times) {
     stw_attn_args args = STW_INIT(stw_attn_args);
     static const char *const names[TENSORS] = {"q", "k", "v", "dout", "out", "lse", "dq", "dk", "dv"};
     char *at[TENSORS];
@@ -115,8 +115,7 @@ static void call(stw_context *context, const stw_plan *plan, const stw_attn_desc
         status = stw_attn_bwd(plan, &args, workspace, stw_plan_workspace_size(plan), NULL);
     allocated = allocations - allocated, locked = locks - locked;
     say("bwd", status);
-    printf("took %d allocations, %d locks; %s before\n", allocated, locked,
-           allocations && locks ? "some" : "none");
+    printf("took %d allocations, %d locks; %s before\n", allocated, locked, allocations && locks ? "some" : "none");
     if (!strcmp(name, "once")) call_once(context, desc, &args);
     say("free", stw_buffer_free(context, memory));
     say("free", stw_buffer_free(context, workspace));
@@ -133,8 +132,7 @@ int loader_problem(char **word) {
     stw_context *context = NULL;
     stw_plan *plan = NULL;
     stw_problem problem;
-    int once = !strcmp(word[0], "once"), calls = once || !strcmp(word[0], "call"),
-        asks = !strcmp(word[0], "why");
+    int once = !strcmp(word[0], "once"), calls = once || !strcmp(word[0], "call"), asks = !strcmp(word[0], "why");
     if (!calls && !asks && strcmp(word[0], "plan")) return 0;
     opts.memory = STW_MEMORY_DEVICE;
     opts.backend = STW_BACKEND_CUDA;
@@ -146,8 +144,7 @@ int loader_problem(char **word) {
                                                        : stw_attn_bwd_plan(context, &problem.desc, &plan))) {
         describe(plan);
         if (calls)
-            call(context, plan, &problem.desc, word[once ? 0 : 2], atoi(word[3]),
-                 word[4][0] ? atoi(word[4]) : 1);
+            call(context, plan, &problem.desc, word[once ? 0 : 2], atoi(word[3]), word[4][0] ? atoi(word[4]) : 1);
     }
     stw_plan_destroy(plan);
     stw_context_destroy(context);

@@ -36,8 +36,7 @@ static const stw_backend_ops *ops_named(const char *name) {
 
 static void open_device(char **word, int words) {
     static const stw_env env; /* zero: nothing set */
-    stw_open_request request = {
-        .env = &env, .device = atoi(word[2]), .forced_arch = words > 3 ? word[3] : NULL};
+    stw_open_request request = {.env = &env, .device = atoi(word[2]), .forced_arch = words > 3 ? word[3] : NULL};
     stw_device device, before;
     memset(&device, 0x5a, sizeof device);
     before = device;
@@ -99,8 +98,8 @@ static void list_devices(void) {
     for (size_t i = 0; status == STW_OK && i < count; ++i)
         if (infos[i].backend == STW_BACKEND_CUDA) /* the rest is this machine's */
             printf("%s|%d|%s|%d|%llu|%s|%s|%s\n", stw_backend_name(infos[i].backend), (int)infos[i].device,
-                   infos[i].arch, (int)infos[i].usable, (unsigned long long)infos[i].memory_bytes,
-                   infos[i].uuid, infos[i].name, infos[i].note);
+                   infos[i].arch, (int)infos[i].usable, (unsigned long long)infos[i].memory_bytes, infos[i].uuid,
+                   infos[i].name, infos[i].note);
     printf("last %s\n", stw_backend_name(infos[count - 1].backend));
 }
 
@@ -132,8 +131,7 @@ static void explain(char **word) {
 static void run_command(char *command) {
     char *word[5] = {"", "", "", "", ""}, *rest = NULL;
     int words = 0;
-    for (char *at = strtok_r(command, " ", &rest); at && words < 5; at = strtok_r(NULL, " ", &rest))
-        word[words++] = at;
+    for (char *at = strtok_r(command, " ", &rest); at && words < 5; at = strtok_r(NULL, " ", &rest)) word[words++] = at;
     if (loader_call(word[0], atoi(word[1])) || loader_problem(word)) {
         /* done */
     } else if (!strcmp(word[0], "open")) {

@@ -64,8 +64,7 @@ static inline void expect_device_loss(const char *loss) {
 
 /* After the command `child`, the child's calls refuse and the parent's go on. */
 static inline void expect_forked(const char *launch) {
-    assert_non_null(
-        strstr(run.out, "\nbwd STW_E_FORKED attn_bwd: this context was made before the process forked; "));
+    assert_non_null(strstr(run.out, "\nbwd STW_E_FORKED attn_bwd: this context was made before the process forked; "));
     assert_int_equal(lines_with(run.out, "once STW_E_FORKED "), 2);
     assert_int_equal(spawn_count(run.out, "refused under 1 s"), 1);
     assert_int_equal(spawn_count(run.out, "child 0"), 1);

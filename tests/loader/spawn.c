@@ -21,8 +21,7 @@ static void read_back(int fd, char *text, size_t capacity) {
 
 void spawn_tool(spawn *result, const char *tool, const char *libraries, const char *const *environment,
                 const char *const *commands) {
-    static const char *const kept[] = {"PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS",
-                                       "LSAN_OPTIONS"};
+    static const char *const kept[] = {"PATH", "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS"};
     char out_path[] = "/tmp/sternway-out-XXXXXX", log_path[] = "/tmp/sternway-log-XXXXXX";
     char *arguments[32] = {(char *)tool}, *variables[32] = {NULL}, buffers[8][4096];
     int count = 1, variable = 0, buffer = 0;

@@ -17,12 +17,12 @@
 #define BOTH   FAKES "/cuda:" FAKES "/hip7"
 #define H200   "FAKE_CUDA_DEVICES=NVIDIA H200|9.0|132|232448|150754820096"
 #define MI300X "FAKE_HIP_DEVICES=AMD Instinct MI300X|gfx942:sramecc+:xnack-|304|65536|206141652992"
-#define H200_TEXT                                                                                            \
-    "cuda: device 0 \"NVIDIA H200\" is sm90; this build holds no CUDA kernels for it (images in this "       \
+#define H200_TEXT                                                                                                      \
+    "cuda: device 0 \"NVIDIA H200\" is sm90; this build holds no CUDA kernels for it (images in this "                 \
     "build: none)"
-#define MI300_TEXT                                                                                           \
-    "hip: device 0 \"AMD Instinct MI300X\" is gfx942; this build holds no HIP kernels for it (images in "    \
-    "this build: "                                                                                           \
+#define MI300_TEXT                                                                                                     \
+    "hip: device 0 \"AMD Instinct MI300X\" is gfx942; this build holds no HIP kernels for it (images in "              \
+    "this build: "                                                                                                     \
     "none)"
 
 static spawn run;
@@ -44,16 +44,13 @@ static void named_backend(void **state) {
     tool(LIST(H200, MI300X, "STERNWAY_BACKEND=cuda"), LIST("context 3 3")); /* options win */
     assert_string_equal(run.out, "STW_E_NO_IMAGE " MI300_TEXT "\n");
     tool(LIST(H200, MI300X, "STERNWAY_BACKEND=cuda:sm80"), LIST("context 3"));
-    assert_string_equal(
-        run.out, "STW_E_NO_IMAGE cuda: device 0 \"NVIDIA H200\" is sm90; this build holds no sm80 CUDA "
-                 "kernels for it (images in this build: none)\n");
+    assert_string_equal(run.out, "STW_E_NO_IMAGE cuda: device 0 \"NVIDIA H200\" is sm90; this build holds no sm80 CUDA "
+                                 "kernels for it (images in this build: none)\n");
     tool(LIST(H200, MI300X, "STERNWAY_BACKEND=hip:gfx90a"), LIST("context 3"));
-    assert_string_equal(run.out,
-                        "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI300X\" is gfx942, which does not run "
-                        "gfx90a kernels; accepted: gfx942\n");
+    assert_string_equal(run.out, "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI300X\" is gfx942, which does not run "
+                                 "gfx90a kernels; accepted: gfx942\n");
     tool(LIST(H200, "STERNWAY_BACKEND=cuda", "STERNWAY_DEVICE=4"), LIST("context 3"));
-    assert_string_equal(run.out,
-                        "STW_E_NO_DEVICE cuda: device 4 does not exist: the driver shows 1 (0..0)\n");
+    assert_string_equal(run.out, "STW_E_NO_DEVICE cuda: device 4 does not exist: the driver shows 1 (0..0)\n");
 }
 
 static void automatic_backend(void **state) {
@@ -98,9 +95,8 @@ static void warnings_are_given_once(void **state) {
     logged(BOTH, three, "STERNWAY_BACKND=cuda", text, sizeof text);
     assert_string_equal(spawn_line(text, 0), "sternway: warn: environment: STERNWAY_BACKND is unknown; did "
                                              "you mean STERNWAY_BACKEND?");
-    assert_string_equal(spawn_line(text, 1),
-                        "sternway: warn: context: the CPU backend is used: " H200_TEXT "; " MI300_TEXT
-                        " (STERNWAY_BACKEND=cpu asks for it without this line)");
+    assert_string_equal(spawn_line(text, 1), "sternway: warn: context: the CPU backend is used: " H200_TEXT
+                                             "; " MI300_TEXT " (STERNWAY_BACKEND=cpu asks for it without this line)");
     assert_string_equal(spawn_line(text, 2), "");
     logged(BOTH, three, "STERNWAY_NVCC=none", text, sizeof text);
     assert_string_equal(spawn_line(text, 1), "");
@@ -129,8 +125,7 @@ static void explain_tells_every_reason(void **state) {
     assert_non_null(strstr(run.out, "hip: not chosen: " MI300_TEXT " (STW_E_NO_IMAGE)\n"));
     assert_non_null(strstr(run.out, "cpu: chosen\n"));
     tool(LIST(H200, "FAKE_FAIL=cuInit:803"), LIST("explain 3"));
-    assert_non_null(
-        strstr(run.out, "cuda: not chosen: cuda: cuInit failed: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"));
+    assert_non_null(strstr(run.out, "cuda: not chosen: cuda: cuInit failed: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"));
     assert_non_null(strstr(run.out, "(STW_E_NO_DRIVER)\n"));
     assert_non_null(strstr(run.out, "hip: not chosen: hip: hipInit failed: hipErrorInvalidDevice (101)"));
     assert_non_null(strstr(run.out, "(STW_E_NO_DEVICE)\n"));
@@ -140,15 +135,14 @@ static void explain_tells_every_reason(void **state) {
 /* The parent has started both drivers: the child is refused them at once, and the CPU works. */
 static void forked_child(void **state) {
     (void)state;
-    tool(LIST(H200, MI300X), LIST("context 3", "fork", "setenv FAKE_LOG /dev/full", "context 3",
-                                  "context 2 2", "context 2 3", "explain 3"));
+    tool(LIST(H200, MI300X), LIST("context 3", "fork", "setenv FAKE_LOG /dev/full", "context 3", "context 2 2",
+                                  "context 2 3", "explain 3"));
     assert_string_equal(spawn_line(run.out, 1), "STW_OK cpu");
     assert_non_null(strstr(spawn_line(run.out, 2), "STW_E_FORKED cuda: process "));
     assert_non_null(strstr(spawn_line(run.out, 3), "STW_E_FORKED hip: process "));
     assert_non_null(strstr(run.out, "(STW_E_FORKED)\n"));
     assert_non_null(strstr(run.out, "cpu: chosen\n"));
-    assert_non_null(
-        strstr(run.out, "child 0\n")); /* a driver call in the child would have ended it: /dev/full */
+    assert_non_null(strstr(run.out, "child 0\n")); /* a driver call in the child would have ended it: /dev/full */
 }
 
 int main(void) {

@@ -32,9 +32,9 @@ static void whole_life(void **state) {
     assert_int_equal(lines_with(run.out, "other bytes"), 0);
     assert_int_equal(spawn_count(run.log, "cuda:cuModuleLoadDataEx"), 1);
     assert_int_equal(lines_with(run.log, "left"), 0);
-    static const char *const launches[] = {
-        "stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_preprocess_bf16",
-        "stw_attn_bwd_sm80_64x128_hd128_bf16_drop", "stw_attn_bwd_postprocess", "stw_attn_dropout_mask"};
+    static const char *const launches[] = {"stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_preprocess_bf16",
+                                           "stw_attn_bwd_sm80_64x128_hd128_bf16_drop", "stw_attn_bwd_postprocess",
+                                           "stw_attn_dropout_mask"};
     static const int times[] = {1, 2, 2, 2, 1};
     for (int i = 0; i < 5; ++i) {
         char line[128];
@@ -96,8 +96,8 @@ static void kernels_begin_early(void **state) {
 
 /* What stays behind is the fault of these alone: they were told to fail at giving it back. */
 static int gives_back(const char *function) {
-    static const char *const names[] = {"cuCtxPushCurrent_v2", "cuModuleUnload",
-                                        "cuDevicePrimaryCtxRelease_v2", "cuMemFree_v2", "cuStreamDestroy_v2"};
+    static const char *const names[] = {"cuCtxPushCurrent_v2", "cuModuleUnload", "cuDevicePrimaryCtxRelease_v2",
+                                        "cuMemFree_v2", "cuStreamDestroy_v2"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i)
         if (!strcmp(names[i], function)) return 1;
     return 0;
@@ -106,10 +106,8 @@ static int gives_back(const char *function) {
 /* `mode`: a command before the work, "plain" or "dropout". */
 static void fail_call(const char *mode, const char *function, int code, int nth) {
     char plan[96];
-    if (nth)
-        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d:%d", function, code, nth);
-    else
-        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d", function, code);
+    if (nth) snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d:%d", function, code, nth);
+    else snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d", function, code);
     tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200, plan), LIST(mode, "work 3"));
     int failed = failures(code == 2 && !strcmp(function, "cuMemAlloc_v2") ? "no memory for" : function);
     assert_int_equal(lines_with(run.out, "current changed"), 0);
@@ -165,13 +163,11 @@ static void each_call_failing_on_sm90(void **state) {
 
 static void driver_refuses_image(void **state) {
     (void)state;
-    tool("cuda",
-         LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_CUDA_VERSION=12000", "FAKE_FAIL=cuModuleLoadDataEx:222"),
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_CUDA_VERSION=12000", "FAKE_FAIL=cuModuleLoadDataEx:222"),
          LIST("work"));
-    assert_string_equal(
-        spawn_line(run.out, 1),
-        "bwd_plan STW_E_NO_IMAGE cuda: cuModuleLoadDataEx failed: error (222); image sm80 ptx, driver "
-        "of CUDA 12.0, a newer driver is needed: ptxas says no");
+    assert_string_equal(spawn_line(run.out, 1),
+                        "bwd_plan STW_E_NO_IMAGE cuda: cuModuleLoadDataEx failed: error (222); image sm80 ptx, driver "
+                        "of CUDA 12.0, a newer driver is needed: ptxas says no");
     tool("cuda", LIST("FAKE_CUDA_DEVICES=" A100, "FAKE_FAIL=cuModuleLoadDataEx:209"), LIST("work"));
     assert_string_equal(
         spawn_line(run.out, 1),
@@ -191,10 +187,9 @@ static void driver_versions(void **state) {
     for (int i = 0; i < 3; ++i)
         for (int without = 0; without < 2; ++without) {
             char loads[64];
-            tool(
-                folders[i],
-                LIST("FAKE_CUDA_DEVICES=" H200, versions[i], without ? "FAKE_NO_PROC_ADDRESS=1" : "UNUSED=1"),
-                LIST("work 2"));
+            tool(folders[i],
+                 LIST("FAKE_CUDA_DEVICES=" H200, versions[i], without ? "FAKE_NO_PROC_ADDRESS=1" : "UNUSED=1"),
+                 LIST("work 2"));
             assert_int_equal(failures(NULL), 0);
             assert_int_equal(lines_with(run.log, "left"), 0);
             snprintf(loads, sizeof loads, "%s:cuFuncLoad", folders[i]);
@@ -208,10 +203,8 @@ static void foreign_pointers(void **state) {
     static const char *const expected[][2] = {
         {"dq STW_E_INVALID attn_bwd: dq 0x", " is memory of device 1, accepted: memory of device 0"},
         {"k STW_E_INVALID attn_bwd: k 0x", " is no memory that CUDA knows, accepted: memory of device 0"},
-        {"seed STW_E_INVALID attn_bwd: dropout_seed_ptr 0x",
-         " is memory of device 1, accepted: memory of device 0"},
-        {"workspace STW_E_INVALID attn_bwd: workspace 0x",
-         " is memory of device 1, accepted: memory of device 0"},
+        {"seed STW_E_INVALID attn_bwd: dropout_seed_ptr 0x", " is memory of device 1, accepted: memory of device 0"},
+        {"workspace STW_E_INVALID attn_bwd: workspace 0x", " is memory of device 1, accepted: memory of device 0"},
         {"stream STW_E_INVALID attn_bwd: stream 0x",
          " belongs to another device or context, accepted: a stream of the primary context of device 0"},
         {"mask STW_E_INVALID dropout_mask: mask 0x", " is memory of device 1, accepted: memory of device 0"},
@@ -227,9 +220,8 @@ static void foreign_pointers(void **state) {
 static void device_loss(void **state) {
     (void)state;
     tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200), LIST("lost"));
-    static const char loss[] =
-        "cuda: cuStreamSynchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory "
-        "access was encountered";
+    static const char loss[] = "cuda: cuStreamSynchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory "
+                               "access was encountered";
     expect_device_loss(loss);
 }
 
@@ -267,18 +259,17 @@ static void measure(const char *mode) {
         tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_FAST=1"), LIST(mode, "overhead"));
         const char *line = strstr(run.out, "\nrun ");
         assert_non_null(line);
-        assert_int_equal(sscanf(line, "\nrun %lf rich %lf once %lf plan %lf yardstick %lf", &took[0],
-                                &took[1], &took[2], &took[3], &took[4]),
+        assert_int_equal(sscanf(line, "\nrun %lf rich %lf once %lf plan %lf yardstick %lf", &took[0], &took[1],
+                                &took[2], &took[3], &took[4]),
                          GOALS + 1);
         for (int i = 0; i <= GOALS; ++i) best[i] = took[i] < best[i] ? took[i] : best[i];
         slower = SLOWER * (best[GOALS] > 1000 ? best[GOALS] / 1000 : 1);
         met = 0;
         for (int i = 0; i < GOALS; ++i) met += best[i] > 0 && best[i] <= goals[i] * slower;
     }
-    printf(
-        "overhead, %s: run call %.0f ns, with every tensor %.0f ns (goal 2000), without a plan %.0f ns (goal "
-        "3000), plan %.0f ns (goal 20000); 3000 cycles %.0f ns\n",
-        mode, best[0], best[1], best[2], best[3], best[4]);
+    printf("overhead, %s: run call %.0f ns, with every tensor %.0f ns (goal 2000), without a plan %.0f ns (goal "
+           "3000), plan %.0f ns (goal 20000); 3000 cycles %.0f ns\n",
+           mode, best[0], best[1], best[2], best[3], best[4]);
     assert_int_equal(met, GOALS);
 }
 

@@ -17,9 +17,9 @@
 #define A100       "NVIDIA A100-SXM4-40GB|8.0|108|166912|42949672960"
 #define NO_KERNELS "this build holds no CUDA kernels for it (images in this build: none)"
 #define H200_TEXT  "STW_E_NO_IMAGE cuda: device 0 \"NVIDIA H200\" is sm90; " NO_KERNELS
-#define ASK                                                                                                  \
-    "cuda:cuDriverGetVersion\ncuda:cuDeviceGetCount\ncuda:cuDeviceGet\ncuda:cuDeviceGetName\n"               \
-    "cuda:cuDeviceGetAttribute\ncuda:cuDeviceGetAttribute\ncuda:cuDeviceGetAttribute\n"                      \
+#define ASK                                                                                                            \
+    "cuda:cuDriverGetVersion\ncuda:cuDeviceGetCount\ncuda:cuDeviceGet\ncuda:cuDeviceGetName\n"                         \
+    "cuda:cuDeviceGetAttribute\ncuda:cuDeviceGetAttribute\ncuda:cuDeviceGetAttribute\n"                                \
     "cuda:cuDeviceGetAttribute\ncuda:cuDeviceTotalMem_v2\n"
 
 enum { OPTIONAL = 0, REQUIRED = 1 };
@@ -52,9 +52,8 @@ static void present(void **state) {
 static void absent(void **state) {
     (void)state;
     if (spawn_system_has("libcuda.so.1")) skip();
-    static const char text[] =
-        "STW_E_NO_DRIVER cuda: no driver: libcuda.so.1: cannot open shared object file: "
-        "No such file or directory";
+    static const char text[] = "STW_E_NO_DRIVER cuda: no driver: libcuda.so.1: cannot open shared object file: "
+                               "No such file or directory";
     tool("none", NOTHING, LIST("open cuda 0", "open cuda 7 sm80", "fork", "open cuda 0"));
     for (int i = 0; i < 3; ++i) assert_string_equal(spawn_line(run.out, i), text);
     assert_string_equal(spawn_line(run.out, 3), "child 0");
@@ -67,10 +66,9 @@ static void each_symbol_missing(void **state) {
         char folder[128], text[256];
         snprintf(folder, sizeof folder, "cuda-without-%s", symbols[i].name);
         tool(folder, LIST("FAKE_CUDA_DEVICES=" H200), LIST("open cuda 0", "open cuda 0"));
-        snprintf(
-            text, sizeof text,
-            "STW_E_NO_DRIVER cuda: libcuda.so.1%s lacks %s, which this library needs: install a newer driver",
-            strcmp(symbols[i].name, "cuDriverGetVersion") ? " (CUDA 13.0)" : "", symbols[i].name);
+        snprintf(text, sizeof text,
+                 "STW_E_NO_DRIVER cuda: libcuda.so.1%s lacks %s, which this library needs: install a newer driver",
+                 strcmp(symbols[i].name, "cuDriverGetVersion") ? " (CUDA 13.0)" : "", symbols[i].name);
         for (int call = 0; call < 2; ++call)
             assert_string_equal(spawn_line(run.out, call), symbols[i].required ? text : H200_TEXT);
         char started[160];
@@ -83,10 +81,8 @@ static void each_symbol_missing(void **state) {
  * and a good answer afterwards. */
 static void fail_once(const char *function, int nth, int code, const char *status, const char *words) {
     char plan[128], text[256];
-    if (nth)
-        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d:%d", function, code, nth);
-    else
-        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d", function, code);
+    if (nth) snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d:%d", function, code, nth);
+    else snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d", function, code);
     tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200, plan),
          LIST("open cuda 0", "setenv FAKE_LOG /dev/null", "setenv FAKE_FAIL", "open cuda 0"));
     snprintf(text, sizeof text, "%s cuda: %s failed: %s", status, function, words);
@@ -95,8 +91,7 @@ static void fail_once(const char *function, int nth, int code, const char *statu
     char last[128], calls[4096] = "";
     snprintf(last, sizeof last, "cuda:%s", function);
     for (int i = 0; *spawn_line(run.log, i); ++i)
-        if (!strstr(spawn_line(run.log, i), "cuGetError"))
-            snprintf(calls, sizeof calls, "%s", spawn_line(run.log, i));
+        if (!strstr(spawn_line(run.log, i), "cuGetError")) snprintf(calls, sizeof calls, "%s", spawn_line(run.log, i));
     assert_string_equal(calls, last);
     if (nth) assert_int_equal(spawn_count(run.log, last), nth);
 }
@@ -117,8 +112,7 @@ static void each_call_failing(void **state) {
         fail_once(symbols[i].name, 0, 12345, starts ? "STW_E_NO_DRIVER" : "STW_E_DRIVER", "error (12345)");
     }
     for (int nth = 1; nth <= 4; ++nth)
-        fail_once("cuDeviceGetAttribute", nth, 999, "STW_E_DRIVER",
-                  "CUDA_ERROR_UNKNOWN (999): unknown error");
+        fail_once("cuDeviceGetAttribute", nth, 999, "STW_E_DRIVER", "CUDA_ERROR_UNKNOWN (999): unknown error");
     fail_once("cuInit", 0, 803, "STW_E_NO_DRIVER",
               "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): system has unsupported display driver / cuda driver "
               "combination");
@@ -133,8 +127,7 @@ static void error_texts_missing(void **state) {
     tool("cuda-without-cuGetErrorString", LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_FAIL=cuDeviceGet:999"),
          LIST("open cuda 0"));
     assert_string_equal(run.out, "STW_E_DRIVER cuda: cuDeviceGet failed: CUDA_ERROR_UNKNOWN (999)\n");
-    tool("cuda",
-         LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_FAIL=cuDeviceGet:999,cuGetErrorName:1,cuGetErrorString:1"),
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_FAIL=cuDeviceGet:999,cuGetErrorName:1,cuGetErrorString:1"),
          LIST("open cuda 0"));
     assert_string_equal(run.out, "STW_E_DRIVER cuda: cuDeviceGet failed: error (999)\n");
 }
@@ -144,8 +137,8 @@ static void devices_and_ordinals(void **state) {
     tool("cuda",
          LIST("FAKE_CUDA_DEVICES=" A100 ";" H200 ";NVIDIA L40S|8.9|142|101376|48305799168;Tesla "
               "T4|7.5|40|65536|16106127360;NVIDIA RTX PRO 6000|12.0|188|101376|102641958912;odd|0.0|1|1|1"),
-         LIST("open cuda 0", "open cuda 1", "open cuda 2", "open cuda 3", "open cuda 4", "open cuda 5",
-              "open cuda 6", "open cuda -1", "open cuda 2147483647"));
+         LIST("open cuda 0", "open cuda 1", "open cuda 2", "open cuda 3", "open cuda 4", "open cuda 5", "open cuda 6",
+              "open cuda -1", "open cuda 2147483647"));
     static const char *const lines[] = {
         "STW_E_NO_IMAGE cuda: device 0 \"NVIDIA A100-SXM4-40GB\" is sm80; " NO_KERNELS,
         "STW_E_NO_IMAGE cuda: device 1 \"NVIDIA H200\" is sm90; " NO_KERNELS,
@@ -165,11 +158,9 @@ static void devices_and_ordinals(void **state) {
 static void no_device(void **state) {
     (void)state;
     tool("cuda", NOTHING, LIST("open cuda 0", "setenv FAKE_CUDA_DEVICES " A100, "open cuda 0"));
-    assert_string_equal(spawn_line(run.out, 0),
-                        "STW_E_NO_DEVICE cuda: cuInit failed: CUDA_ERROR_NO_DEVICE (100): no "
-                        "CUDA-capable device is detected");
-    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200),
-         LIST("open cuda 0", "setenv FAKE_CUDA_DEVICES", "open cuda 0"));
+    assert_string_equal(spawn_line(run.out, 0), "STW_E_NO_DEVICE cuda: cuInit failed: CUDA_ERROR_NO_DEVICE (100): no "
+                                                "CUDA-capable device is detected");
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200), LIST("open cuda 0", "setenv FAKE_CUDA_DEVICES", "open cuda 0"));
     assert_string_equal(spawn_line(run.out, 1), "STW_E_NO_DEVICE cuda: the driver shows no device");
 }
 
@@ -180,9 +171,8 @@ static void long_name(void **state) {
               "012345678901234567890123456789012345678901234567890123456789012345678901234567890123"
               "456789012345678901234567890123456789|9.0|132|232448|1"),
          LIST("open cuda 0"));
-    assert_string_equal(run.out,
-                        "STW_E_NO_IMAGE cuda: device 0 \"0123456789012345678901234567890123456789012345678901"
-                        "2345678901234567890123456789012345678901234\" is sm90; " NO_KERNELS "\n");
+    assert_string_equal(run.out, "STW_E_NO_IMAGE cuda: device 0 \"0123456789012345678901234567890123456789012345678901"
+                                 "2345678901234567890123456789012345678901234\" is sm90; " NO_KERNELS "\n");
 }
 
 static void forced_arch(void **state) {
@@ -192,26 +182,22 @@ static void forced_arch(void **state) {
     static const char *const names[] = {"gfx942", "sm70", "cpu", "SM80"};
     for (int i = 0; i < 4; ++i) {
         char text[128];
-        snprintf(text, sizeof text, "STW_E_INVALID cuda: arch \"%s\" is no CUDA arch; accepted: sm80, sm90",
-                 names[i]);
+        snprintf(text, sizeof text, "STW_E_INVALID cuda: arch \"%s\" is no CUDA arch; accepted: sm80, sm90", names[i]);
         assert_string_equal(spawn_line(run.out, i), text);
     }
     assert_string_equal(run.log, ""); /* refused before the driver is touched */
     tool("cuda", LIST("FAKE_CUDA_DEVICES=" A100 ";" H200),
          LIST("open cuda 0 sm90", "open cuda 0 sm80", "open cuda 1 sm80", "open cuda 1 sm90"));
-    assert_string_equal(spawn_line(run.out, 0),
-                        "STW_E_NO_IMAGE cuda: device 0 \"NVIDIA A100-SXM4-40GB\" is sm80, "
-                        "which does not run sm90 kernels; accepted: sm80");
+    assert_string_equal(spawn_line(run.out, 0), "STW_E_NO_IMAGE cuda: device 0 \"NVIDIA A100-SXM4-40GB\" is sm80, "
+                                                "which does not run sm90 kernels; accepted: sm80");
     assert_string_equal(
         spawn_line(run.out, 1),
         "STW_E_NO_IMAGE cuda: device 0 \"NVIDIA A100-SXM4-40GB\" is sm80; this build holds no sm80 CUDA "
         "kernels for it (images in this build: none)");
-    assert_string_equal(spawn_line(run.out, 2),
-                        "STW_E_NO_IMAGE cuda: device 1 \"NVIDIA H200\" is sm90; this build "
-                        "holds no sm80 CUDA kernels for it (images in this build: none)");
-    assert_string_equal(spawn_line(run.out, 3),
-                        "STW_E_NO_IMAGE cuda: device 1 \"NVIDIA H200\" is sm90; this build "
-                        "holds no sm90 CUDA kernels for it (images in this build: none)");
+    assert_string_equal(spawn_line(run.out, 2), "STW_E_NO_IMAGE cuda: device 1 \"NVIDIA H200\" is sm90; this build "
+                                                "holds no sm80 CUDA kernels for it (images in this build: none)");
+    assert_string_equal(spawn_line(run.out, 3), "STW_E_NO_IMAGE cuda: device 1 \"NVIDIA H200\" is sm90; this build "
+                                                "holds no sm90 CUDA kernels for it (images in this build: none)");
 }
 
 static void fork_after_start(void **state) {
@@ -232,8 +218,7 @@ static void fork_before_start(void **state) {
 
 static void fork_after_failed_start(void **state) {
     (void)state;
-    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_FAIL=cuInit:999"),
-         LIST("open cuda 0", "fork", "open cuda 0"));
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200, "FAKE_FAIL=cuInit:999"), LIST("open cuda 0", "fork", "open cuda 0"));
     static const char text[] = "STW_E_NO_DRIVER cuda: cuInit failed: CUDA_ERROR_UNKNOWN (999): unknown error";
     assert_string_equal(spawn_line(run.out, 0), text);
     assert_string_equal(spawn_line(run.out, 1), text);
@@ -246,16 +231,14 @@ static void many_threads(void **state) {
     assert_string_equal(run.out, "all " H200_TEXT "\n");
     assert_int_equal(spawn_count(run.log, "cuda:cuInit"), 1);
     tool("cuda-without-cuDeviceGet", LIST("FAKE_CUDA_DEVICES=" H200), LIST("threads cuda"));
-    assert_string_equal(run.out,
-                        "all STW_E_NO_DRIVER cuda: libcuda.so.1 (CUDA 13.0) lacks cuDeviceGet, which this "
-                        "library needs: install a newer driver\n");
+    assert_string_equal(run.out, "all STW_E_NO_DRIVER cuda: libcuda.so.1 (CUDA 13.0) lacks cuDeviceGet, which this "
+                                 "library needs: install a newer driver\n");
 }
 
 /* The program's own driver, loaded from elsewhere, is the one that is used. */
 static void loaded_library_wins(void **state) {
     (void)state;
-    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200),
-         LIST("preload " FAKES "/cuda-other/libcuda.so.1", "open cuda 0"));
+    tool("cuda", LIST("FAKE_CUDA_DEVICES=" H200), LIST("preload " FAKES "/cuda-other/libcuda.so.1", "open cuda 0"));
     assert_string_equal(run.out, "preload done\n" H200_TEXT "\n");
     assert_int_equal(spawn_count(run.log, "cuda-other:cuInit"), 1);
     assert_int_equal(spawn_count(run.log, "cuda:cuInit"), 0);
@@ -271,24 +254,21 @@ static void current_folder_is_not_searched(void **state) {
 
 static void paths_are_refused(void **state) {
     (void)state;
-    static const char *const names[] = {"./libcuda.so.1", FAKES "/cuda/libcuda.so.1", "cuda/libcuda.so.1",
-                                        ""};
+    static const char *const names[] = {"./libcuda.so.1", FAKES "/cuda/libcuda.so.1", "cuda/libcuda.so.1", ""};
     char words[1024];
     stw_text reason = stw_text_in(words, sizeof words);
     stw_dso dso;
     assert_false(stw_dso_open(&dso, names, 4, &reason));
     assert_null(dso.handle);
-    assert_string_equal(
-        words, "\"./libcuda.so.1\" is not a bare library name; \"" FAKES
-               "/cuda/libcuda.so.1\" is not a bare library name; \"cuda/libcuda.so.1\" is not a bare "
-               "library name; \"\" is not a bare library name");
+    assert_string_equal(words, "\"./libcuda.so.1\" is not a bare library name; \"" FAKES
+                               "/cuda/libcuda.so.1\" is not a bare library name; \"cuda/libcuda.so.1\" is not a bare "
+                               "library name; \"\" is not a bare library name");
 }
 
 /* A build that has images (images.def): open succeeds where one runs, with the facts of the device. */
 static void open_with_images(void **state) {
     (void)state;
-    spawn_tool(&run, TOOL_IMAGES, FAKES "/cuda",
-               LIST("FAKE_CUDA_DEVICES=" A100 ";" H200 ";Tesla T4|7.5|40|65536|1"),
+    spawn_tool(&run, TOOL_IMAGES, FAKES "/cuda", LIST("FAKE_CUDA_DEVICES=" A100 ";" H200 ";Tesla T4|7.5|40|65536|1"),
                LIST("open cuda 0", "open cuda 1", "open cuda 1 sm90", "open cuda 2", "open cuda 1 sm80"));
     assert_int_equal(run.exit_status, 0);
     static const char *const lines[] = {

@@ -19,8 +19,7 @@
 #define UNALIGNED "costs more: q, k, v or dout that start at no multiple of 16 bytes: "
 #define NO_MAPS   "cuda-without-cuTensorMapEncodeTiled"
 
-static void one(const char *folder, const char *const *environment, const char *command,
-                const char *problem) {
+static void one(const char *folder, const char *const *environment, const char *command, const char *problem) {
     char words[512];
     snprintf(words, sizeof words, "%s %s", command, problem);
     tool(folder, environment, LIST(words));
@@ -33,9 +32,7 @@ static const char *behind(const char *text, const char *start) {
     return "";
 }
 
-static int variant_begins(const char *with) {
-    return !strncmp(behind(run.out, "variant: "), with, strlen(with));
-}
+static int variant_begins(const char *with) { return !strncmp(behind(run.out, "variant: "), with, strlen(with)); }
 
 /* ---- tensor maps ---- */
 
@@ -68,8 +65,7 @@ static const maps_case maps_cases[] = {
      "2 rank 5 dims 64,100,2,2,3 strides 512,128,256,51200 box 64,64,2,1,1",
      "2 rank 5 dims 64,280,2,2,1 strides 512,128,256,16 box 64,128,2,1,1",
      "2 rank 5 dims 64,280,2,2,1 strides 512,128,256,16 box 64,128,2,1,1"},
-    {"attn_bwd:bf16:b1h2s70d96", "sm90_64x128_hd96", "9",
-     "0 rank 4 dims 96,70,2,1 strides 384,192,16 box 64,64,1,1",
+    {"attn_bwd:bf16:b1h2s70d96", "sm90_64x128_hd96", "9", "0 rank 4 dims 96,70,2,1 strides 384,192,16 box 64,64,1,1",
      "0 rank 4 dims 96,70,2,1 strides 384,192,16 box 64,64,1,1",
      "0 rank 4 dims 96,70,2,1 strides 384,192,16 box 64,128,1,1",
      "0 rank 4 dims 96,70,2,1 strides 384,192,16 box 64,128,1,1"},
@@ -92,10 +88,8 @@ static const maps_case maps_cases[] = {
      "0 rank 4 dims 33,10,1,1 strides 96,16,16 box 64,128,1,1"},
     /* one column, one query, two keys */
     {"attn_bwd:f16:b1h1s1x2d1:st_k7,7,8:st_v7,7,16", "sm90_128x128_hd64", "6",
-     "0 rank 4 dims 1,1,1,1 strides 16,16,16 box 64,128,1,1",
-     "0 rank 4 dims 1,1,1,1 strides 16,16,16 box 64,128,1,1",
-     "0 rank 4 dims 1,2,1,1 strides 16,16,16 box 64,128,1,1",
-     "0 rank 4 dims 1,2,1,1 strides 32,16,16 box 64,128,1,1"},
+     "0 rank 4 dims 1,1,1,1 strides 16,16,16 box 64,128,1,1", "0 rank 4 dims 1,1,1,1 strides 16,16,16 box 64,128,1,1",
+     "0 rank 4 dims 1,2,1,1 strides 16,16,16 box 64,128,1,1", "0 rank 4 dims 1,2,1,1 strides 32,16,16 box 64,128,1,1"},
     /* interleaved: a row of the buffer has 2 + 1 + 1 heads */
     {"attn_bwd:bf16:b2h2k1s64d64:qkv", "sm90_128x128_hd64", "9",
      "1 rank 5 dims 64,64,1,2,2 strides 512,128,128,32768 box 64,128,1,1,1",
@@ -117,8 +111,8 @@ static void expect_map(const maps_case *c, const char *name, const char *words) 
     const char *rank = strchr(words, ' ') + 1, *dims = strstr(words, " dims");
     snprintf(start, sizeof start, "at %s ", name);
     snprintf(at, sizeof at, "%s", behind(run.out, start));
-    snprintf(line, sizeof line, "cuda:map %s panels %c type %s %.*s start %s%s steps %s modes 0,3,3,0", name,
-             words[0], c->type, (int)(dims - rank), rank, at, dims, rank[5] == '5' ? "1,1,1,1,1" : "1,1,1,1");
+    snprintf(line, sizeof line, "cuda:map %s panels %c type %s %.*s start %s%s steps %s modes 0,3,3,0", name, words[0],
+             c->type, (int)(dims - rank), rank, at, dims, rank[5] == '5' ? "1,1,1,1,1" : "1,1,1,1");
     if (spawn_count(run.log, line) != 1) fail_msg("%s: no line\n%s\nin\n%s", c->problem, line, run.log);
 }
 
@@ -229,8 +223,7 @@ static void ordered_kernels(void **state) {
         {"attn_bwd:bf16:b1h2s64d64:nodet", "cuda:launch stw_attn_bwd_sm90_128x128_hd64_bf16_plain"}};
     for (size_t i = 0; i < sizeof launches / sizeof *launches; ++i) {
         one("cuda", LIST(H200), "call", launches[i][0]);
-        if (failures(NULL) || spawn_count(run.log, launches[i][1]) != 1)
-            fail_msg("%s: %s", launches[i][0], run.log);
+        if (failures(NULL) || spawn_count(run.log, launches[i][1]) != 1) fail_msg("%s: %s", launches[i][0], run.log);
     }
 }
 
@@ -260,8 +253,7 @@ static size_t workspace_of(const char *problem, const char *setting) {
 }
 
 /* The call of a tensor that starts `bytes` behind a vector's place: which main loop it launches. */
-static void unaligned_call(const char *problem, const char *tensor, int bytes, const char *sm90,
-                           const char *shared) {
+static void unaligned_call(const char *problem, const char *tensor, int bytes, const char *sm90, const char *shared) {
     char words[256];
     int loaded = strlen(tensor) == 1 || !strcmp(tensor, "dout"), unaligned = loaded && bytes % 16;
     snprintf(words, sizeof words, "%s %s %d", problem, tensor, bytes);
@@ -275,8 +267,7 @@ static void unaligned_call(const char *problem, const char *tensor, int bytes, c
 
 static void unaligned_calls(void **state) {
     (void)state;
-    static const char *const problems[] = {"attn_bwd:bf16:b2h4k2s300x200d128:causal_br",
-                                           "attn_bwd:f16:b1h2s130d64",
+    static const char *const problems[] = {"attn_bwd:bf16:b2h4k2s300x200d128:causal_br", "attn_bwd:f16:b1h2s130d64",
                                            "attn_bwd:bf16:b3h2s100d96:thd:tq250:tk260"};
     static const char *const tensors[] = {"q", "k", "v", "dout", "out", "dq", "dk", "dv"};
     static const int bytes[] = {0, 2, 8, 14, 16, 32};
@@ -303,14 +294,10 @@ static void unaligned_calls(void **state) {
 /* The trace has a line of the first call that its pointers send to the shared kernels, and of no other. */
 static void unaligned_calls_are_traced(void **state) {
     (void)state;
-    static const char *const words[][2] = {{"q 0 3", "trace"},
-                                           {"q 2 3", "trace"},
-                                           {"dout 8 1", "trace"},
-                                           {"lse 4 3", "trace"},
-                                           {"k 2 3", "info"}};
+    static const char *const words[][2] = {
+        {"q 0 3", "trace"}, {"q 2 3", "trace"}, {"dout 8 1", "trace"}, {"lse 4 3", "trace"}, {"k 2 3", "info"}};
     static const int lines[] = {0, 1, 1, 0, 0};
-    static const char line[] =
-        "log call: attn_bwd:f16:b1h2s130d64: sm80_128x128_hd64, not sm90_128x128_hd64: ";
+    static const char line[] = "log call: attn_bwd:f16:b1h2s130d64: sm80_128x128_hd64, not sm90_128x128_hd64: ";
     for (int i = 0; i < 5; ++i) {
         char problem[128], level[64];
         snprintf(problem, sizeof problem, "attn_bwd:f16:b1h2s130d64 %s", words[i][0]);
@@ -368,9 +355,8 @@ static void one_workspace(void **state) {
 /* Kernels come from the image that has them, and both images are loaded once and given back. */
 static void two_images(void **state) {
     (void)state;
-    static const char *const launches[] = {
-        "stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_preprocess_bf16",
-        "stw_attn_bwd_sm90_64x128_hd128_bf16_plain", "stw_attn_bwd_postprocess"};
+    static const char *const launches[] = {"stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_preprocess_bf16",
+                                           "stw_attn_bwd_sm90_64x128_hd128_bf16_plain", "stw_attn_bwd_postprocess"};
     tool("cuda", LIST(H200), LIST("plain", "work"));
     assert_int_equal(failures(NULL), 0);
     assert_int_equal(spawn_count(run.log, "cuda:cuModuleLoadDataEx"), 2);

@@ -34,9 +34,9 @@ static void whole_life(void **state) {
     assert_int_equal(spawn_count(run.log, "hip7:hipModuleLoadData"), 1);
     assert_int_equal(spawn_count(run.log, "hip7:hipModuleUnload"), 1);
     assert_int_equal(lines_with(run.log, "left"), 0);
-    static const char *const launches[] = {
-        "stw_attn_fwd_gfx942_fwd_64x64_hd128_bf16", "stw_attn_bwd_preprocess_bf16",
-        "stw_attn_bwd_gfx942_32x64_hd128_bf16_full", "stw_attn_bwd_postprocess", "stw_attn_dropout_mask"};
+    static const char *const launches[] = {"stw_attn_fwd_gfx942_fwd_64x64_hd128_bf16", "stw_attn_bwd_preprocess_bf16",
+                                           "stw_attn_bwd_gfx942_32x64_hd128_bf16_full", "stw_attn_bwd_postprocess",
+                                           "stw_attn_dropout_mask"};
     static const int times[] = {1, 2, 2, 2, 1};
     for (int i = 0; i < 5; ++i) {
         char line[128];
@@ -75,14 +75,11 @@ static int gives_back(const char *function) {
 
 static void fail_call(const char *function, int code, int nth) {
     char plan[96];
-    if (nth)
-        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d:%d", function, code, nth);
-    else
-        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d", function, code);
+    if (nth) snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d:%d", function, code, nth);
+    else snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d", function, code);
     tool("hip7", LIST(TWO, OTHER, plan), LIST("hip", "work 3"));
     int failed = failures(code == 2 && !strcmp(function, "hipMalloc") ? "no memory for" : function);
-    if (lines_with(run.out, "current changed") + lines_with(run.out, "other bytes") +
-        lines_with(run.out, "last error"))
+    if (lines_with(run.out, "current changed") + lines_with(run.out, "other bytes") + lines_with(run.out, "last error"))
         fail_msg("%s:\n%s", plan, run.out);
     /* a lost device takes its memory and streams with it, and no more */
     int gone = code == 700 ? lines_with(run.log, "left blocks") + lines_with(run.log, "left streams") : 0;
@@ -140,10 +137,9 @@ static void every_runtime(void **state) {
              LIST("FAKE_HIP_DEVICES=" MI300X_E5 ";" MI300X_E5, OTHER, runtimes[i].version,
                   "FAKE_KFD_ROOT=" FIXTURES "/mi300x-x8"),
              LIST("hip", "work", "kinds"));
-        expect(
-            (const char *const[][2]){{"bwd STW_E_INVALID attn_bwd: workspace 0x", " is managed memory, "},
-                                     {"bwd STW_E_INVALID attn_bwd: q 0x", " is page-locked host memory, "}},
-            2);
+        expect((const char *const[][2]){{"bwd STW_E_INVALID attn_bwd: workspace 0x", " is managed memory, "},
+                                        {"bwd STW_E_INVALID attn_bwd: q 0x", " is page-locked host memory, "}},
+               2);
         assert_int_equal(failures(NULL), 2);
         assert_int_equal(spawn_count(run.out, "current as before"), 1);
         snprintf(line, sizeof line, "%s:%s", runtimes[i].folder, runtimes[i].way);
@@ -156,15 +152,13 @@ static void every_runtime(void **state) {
 static void runtime_refuses_image(void **state) {
     (void)state;
     tool("hip7", LIST(TWO, "FAKE_FAIL=hipModuleLoadData:209"), LIST("hip", "work"));
-    assert_string_equal(
-        spawn_line(run.out, 1),
-        "bwd_plan STW_E_NO_IMAGE hip: hipModuleLoadData failed: hipErrorUnknown (209): unknown "
-        "error; image gfx942 code object, runtime version 60342131, a newer ROCm is needed");
+    assert_string_equal(spawn_line(run.out, 1),
+                        "bwd_plan STW_E_NO_IMAGE hip: hipModuleLoadData failed: hipErrorUnknown (209): unknown "
+                        "error; image gfx942 code object, runtime version 60342131, a newer ROCm is needed");
     tool("hip7", LIST(TWO, "FAKE_FAIL=hipModuleGetFunction:500"), LIST("hip", "work"));
-    assert_string_equal(
-        spawn_line(run.out, 1),
-        "bwd_plan STW_E_INTERNAL hip: hipModuleGetFunction failed: hipErrorUnknown (500): unknown "
-        "error; kernel stw_attn_bwd_preprocess_bf16");
+    assert_string_equal(spawn_line(run.out, 1),
+                        "bwd_plan STW_E_INTERNAL hip: hipModuleGetFunction failed: hipErrorUnknown (500): unknown "
+                        "error; kernel stw_attn_bwd_preprocess_bf16");
 }
 
 static void foreign_pointers(void **state) {
@@ -173,10 +167,8 @@ static void foreign_pointers(void **state) {
     static const char *const expected[][2] = {
         {"dq STW_E_INVALID attn_bwd: dq 0x", " is memory of device 1, accepted: memory of device 0"},
         {"k STW_E_INVALID attn_bwd: k 0x", " is no memory that HIP knows, accepted: memory of device 0"},
-        {"seed STW_E_INVALID attn_bwd: dropout_seed_ptr 0x",
-         " is memory of device 1, accepted: memory of device 0"},
-        {"workspace STW_E_INVALID attn_bwd: workspace 0x",
-         " is memory of device 1, accepted: memory of device 0"},
+        {"seed STW_E_INVALID attn_bwd: dropout_seed_ptr 0x", " is memory of device 1, accepted: memory of device 0"},
+        {"workspace STW_E_INVALID attn_bwd: workspace 0x", " is memory of device 1, accepted: memory of device 0"},
         {"stream STW_E_INVALID attn_bwd: stream 0x", " belongs to device 1, accepted: a stream of device 0"},
         {"mask STW_E_INVALID dropout_mask: mask 0x", " is memory of device 1, accepted: memory of device 0"},
         {"fwd STW_E_INVALID attn_fwd: stream 0x", "accepted: a stream of device 0"},
@@ -212,22 +204,19 @@ static void flags_of_memory(void **state) {
     static const struct {
         const char *words;
         int flags;
-    } kinds[] = {{"fine-grained memory", 1},
-                 {"uncached memory", 3},
-                 {"uncached memory", 4},
-                 {"memory of unknown flags", 0x10}};
-    static const char *const arrays[] = {
-        "fwd STW_E_INVALID attn_fwd: lse 0x", "bwd STW_E_INVALID attn_bwd: dq 0x",
-        "mask STW_E_INVALID dropout_mask: mask 0x", "bwd STW_E_INVALID attn_bwd: workspace 0x"};
+    } kinds[] = {
+        {"fine-grained memory", 1}, {"uncached memory", 3}, {"uncached memory", 4}, {"memory of unknown flags", 0x10}};
+    static const char *const arrays[] = {"fwd STW_E_INVALID attn_fwd: lse 0x", "bwd STW_E_INVALID attn_bwd: dq 0x",
+                                         "mask STW_E_INVALID dropout_mask: mask 0x",
+                                         "bwd STW_E_INVALID attn_bwd: workspace 0x"};
     tool("hip7", LIST(TWO, OTHER), LIST("hip", "flags"));
     for (int i = 0; i < 4; ++i) {
         for (int k = 0; k < 4; ++k) {
             char line[160];
-            snprintf(
-                line, sizeof line,
-                " is %s of device 0 (flags 0x%x of hipExtMallocWithFlags), accepted: memory of device 0 from "
-                "hipMalloc",
-                kinds[k].words, kinds[k].flags);
+            snprintf(line, sizeof line,
+                     " is %s of device 0 (flags 0x%x of hipExtMallocWithFlags), accepted: memory of device 0 from "
+                     "hipMalloc",
+                     kinds[k].words, kinds[k].flags);
             expect((const char *const[][2]){{arrays[i], line}}, 1);
         }
         expect((const char *const[][2]){{arrays[i], " is managed memory, accepted: memory of device 0"}}, 1);
@@ -276,9 +265,8 @@ static void without_stream_device(void **state) {
 static void device_loss(void **state) {
     (void)state;
     tool("hip7", LIST(TWO, OTHER), LIST("hip", "lost"));
-    static const char loss[] =
-        "hip: hipStreamSynchronize failed: hipErrorIllegalAddress (700): an illegal memory "
-        "access was encountered";
+    static const char loss[] = "hip: hipStreamSynchronize failed: hipErrorIllegalAddress (700): an illegal memory "
+                               "access was encountered";
     expect_device_loss(loss);
 }
 
@@ -297,10 +285,10 @@ static void overhead(void **state) {
     const char *line = strstr(run.out, "\nrun ");
     assert_non_null(line);
     assert_int_equal(sscanf(line, "\nrun %lf rich %lf once %lf plan %lf", &plain, &rich, &once, &plan), 4);
-    printf("overhead: run call %.0f ns, with every tensor %.0f ns, without a plan %.0f ns, plan %.0f ns\n",
-           plain, rich, once, plan);
-    assert_true(plain > 0 && plain < 20000 && rich > 0 && rich < 40000 && once > 0 && once < 40000 &&
-                plan > 0 && plan < 200000);
+    printf("overhead: run call %.0f ns, with every tensor %.0f ns, without a plan %.0f ns, plan %.0f ns\n", plain, rich,
+           once, plan);
+    assert_true(plain > 0 && plain < 20000 && rich > 0 && rich < 40000 && once > 0 && once < 40000 && plan > 0 &&
+                plan < 200000);
 }
 
 int main(void) {

@@ -16,8 +16,8 @@
 #define RX7900     "Radeon RX 7900 XTX|gfx1100|48|65536|25753026560|0000:03:00.0"
 #define NO_KERNELS "this build holds no HIP kernels for it (images in this build: none)"
 #define MI300_TEXT "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI300X\" is gfx942; " NO_KERNELS
-#define ASK                                                                                                  \
-    "hip7:hipRuntimeGetVersion\nhip7:hipGetDeviceCount\nhip7:hipDeviceGetName\nhip7:hipDeviceGetAttribute\n" \
+#define ASK                                                                                                            \
+    "hip7:hipRuntimeGetVersion\nhip7:hipGetDeviceCount\nhip7:hipDeviceGetName\nhip7:hipDeviceGetAttribute\n"           \
     "hip7:hipDeviceGetAttribute\nhip7:hipDeviceTotalMem\nhip7:hipGetDevicePropertiesR0600\n"
 
 enum { OPTIONAL = 0, REQUIRED = 1 };
@@ -85,10 +85,8 @@ static void each_symbol_missing(void **state) {
 static void fail_once(const char *libraries, const char *function, int nth, int code, const char *status,
                       const char *words) {
     char plan[128], text[256];
-    if (nth)
-        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d:%d", function, code, nth);
-    else
-        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d", function, code);
+    if (nth) snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d:%d", function, code, nth);
+    else snprintf(plan, sizeof plan, "FAKE_FAIL=%s:%d", function, code);
     tool(libraries, LIST("FAKE_HIP_DEVICES=" MI300X, plan),
          LIST("open hip 0", "setenv FAKE_LOG /dev/null", "setenv FAKE_FAIL", "open hip 0"));
     snprintf(text, sizeof text, "%s hip: %s failed: %s", status, function, words);
@@ -96,8 +94,7 @@ static void fail_once(const char *libraries, const char *function, int nth, int 
     if (!strstr(libraries, "hip5")) assert_string_equal(spawn_line(run.out, 1), MI300_TEXT);
     char last[256] = "";
     for (int i = 0; *spawn_line(run.log, i); ++i)
-        if (!strstr(spawn_line(run.log, i), "hipGetError") &&
-            !strstr(spawn_line(run.log, i), "hipGetLastError"))
+        if (!strstr(spawn_line(run.log, i), "hipGetError") && !strstr(spawn_line(run.log, i), "hipGetLastError"))
             snprintf(last, sizeof last, "%s", spawn_line(run.log, i));
     assert_string_equal(strchr(last, ':') + 1, function);
     if (nth) assert_int_equal(spawn_count(run.log, last), nth);
@@ -125,8 +122,7 @@ static void each_call_failing(void **state) {
         snprintf(libraries, sizeof libraries, FAKES "/%s", calls[i].folder);
         fail_once(libraries, calls[i].function, 0, 999, i ? "STW_E_DRIVER" : "STW_E_NO_DRIVER",
                   "hipErrorUnknown (999): unknown error");
-        fail_once(libraries, calls[i].function, 0, 2, "STW_E_NO_MEMORY",
-                  "hipErrorOutOfMemory (2): out of memory");
+        fail_once(libraries, calls[i].function, 0, 2, "STW_E_NO_MEMORY", "hipErrorOutOfMemory (2): out of memory");
         fail_once(libraries, calls[i].function, 0, 100, "STW_E_NO_DEVICE",
                   "hipErrorNoDevice (100): no ROCm-capable device is detected");
     }
@@ -148,24 +144,20 @@ static void versions(void **state) {
                         "STW_E_NO_IMAGE hip: device 1 \"AMD Instinct MI300X\" is gfx942; " NO_KERNELS);
     assert_int_equal(spawn_count(run.log, "hip6-r0000:hipGetDevicePropertiesR0000"), 2);
     tool(FAKES "/hip5", LIST("FAKE_HIP_DEVICES=nowhere|gfx90a|1|1|1|ffff:ff:1f.7"), LIST("open hip 0"));
-    assert_string_equal(run.out,
-                        "STW_E_DRIVER hip: the runtime's device at PCI address \"ffff:ff:1f.7\" is not in "
-                        "/sys/class/kfd\n");
+    assert_string_equal(run.out, "STW_E_DRIVER hip: the runtime's device at PCI address \"ffff:ff:1f.7\" is not in "
+                                 "/sys/class/kfd\n");
     tool(FAKES "/hip5-blind", LIST("FAKE_HIP_DEVICES=" MI250X), LIST("open hip 0"));
-    assert_string_equal(run.out,
-                        "STW_E_NO_DRIVER hip: this runtime has none of hipGetDevicePropertiesR0600, "
-                        "hipGetDevicePropertiesR0000 and hipDeviceGetPCIBusId: install a newer ROCm\n");
+    assert_string_equal(run.out, "STW_E_NO_DRIVER hip: this runtime has none of hipGetDevicePropertiesR0600, "
+                                 "hipGetDevicePropertiesR0000 and hipDeviceGetPCIBusId: install a newer ROCm\n");
     tool(NULL, NOTHING,
          LIST("at-pci " FIXTURES "/mi250x 0000:c6:00.0", "at-pci " FIXTURES "/mi300x-x8 0000:e5:00.0",
-              "at-pci " FIXTURES "/mi300x-x8 0000:c1:00.0",
-              "at-pci " FIXTURES "/broken-numbers 0000:00:00.0"));
+              "at-pci " FIXTURES "/mi300x-x8 0000:c1:00.0", "at-pci " FIXTURES "/broken-numbers 0000:00:00.0"));
     assert_string_equal(spawn_line(run.out, 0), "STW_OK gfx90a");
     assert_string_equal(spawn_line(run.out, 1), "STW_OK gfx942");
     assert_string_equal(spawn_line(run.out, 2), "STW_E_DRIVER hip: the runtime's device at PCI address "
                                                 "\"0000:c1:00.0\" is not in /sys/class/kfd");
-    assert_string_equal(spawn_line(run.out, 3),
-                        "STW_E_DRIVER hip: the kernel driver has no gfx_target_version for the "
-                        "device at \"0000:00:00.0\"");
+    assert_string_equal(spawn_line(run.out, 3), "STW_E_DRIVER hip: the kernel driver has no gfx_target_version for the "
+                                                "device at \"0000:00:00.0\"");
 }
 
 /* The newest runtime on the system, but one of any version that the program already uses wins. */
@@ -174,8 +166,7 @@ static void which_library(void **state) {
     static const char all[] = FAKES "/hip5:" FAKES "/hip6:" FAKES "/hip7";
     tool(all, LIST("FAKE_HIP_DEVICES=" MI300X), LIST("open hip 0"));
     assert_int_equal(spawn_count(run.log, "hip7:hipInit"), 1);
-    tool(all, LIST("FAKE_HIP_DEVICES=" MI300X),
-         LIST("preload " FAKES "/hip6/libamdhip64.so.6", "open hip 0"));
+    tool(all, LIST("FAKE_HIP_DEVICES=" MI300X), LIST("preload " FAKES "/hip6/libamdhip64.so.6", "open hip 0"));
     assert_string_equal(run.out, "preload done\n" MI300_TEXT "\n");
     assert_int_equal(spawn_count(run.log, "hip6:hipInit"), 1);
     assert_int_equal(spawn_count(run.log, "hip7:hipInit"), 0);
@@ -201,15 +192,13 @@ static void devices_and_ordinals(void **state) {
     for (int i = 0; i < 5; ++i) assert_string_equal(spawn_line(run.out, i), lines[i]);
     tool(FAKES "/hip7", NOTHING,
          LIST("open hip 0", "open hip 0", "setenv FAKE_HIP_DEVICES a|gfx942|1|1|1", "open hip 0"));
-    assert_string_equal(
-        spawn_line(run.out, 0),
-        "STW_E_NO_DEVICE hip: hipInit failed: hipErrorInvalidDevice (101): invalid device ordinal");
+    assert_string_equal(spawn_line(run.out, 0),
+                        "STW_E_NO_DEVICE hip: hipInit failed: hipErrorInvalidDevice (101): invalid device ordinal");
     assert_string_equal(
         spawn_line(run.out, 1),
         "STW_E_NO_DEVICE hip: hipInit failed: hipErrorNoDevice (100): no ROCm-capable device is detected");
     assert_string_equal(spawn_line(run.out, 2), "STW_E_NO_IMAGE hip: device 0 \"a\" is gfx942; " NO_KERNELS);
-    tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI250X),
-         LIST("open hip 0", "setenv FAKE_HIP_DEVICES", "open hip 0"));
+    tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI250X), LIST("open hip 0", "setenv FAKE_HIP_DEVICES", "open hip 0"));
     assert_string_equal(spawn_line(run.out, 1), "STW_E_NO_DEVICE hip: the runtime shows no device");
 }
 
@@ -222,12 +211,10 @@ static void visible_devices(void **state) {
                         "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI250X\" is gfx90a; " NO_KERNELS);
     assert_string_equal(spawn_line(run.out, 1),
                         "STW_E_NO_DEVICE hip: device 1 does not exist: the runtime shows 1 (0..0)");
-    tool(FAKES "/hip7", LIST(ALL, "ROCR_VISIBLE_DEVICES=2,0"),
-         LIST("open hip 1", "open hip 0", "open hip 2"));
+    tool(FAKES "/hip7", LIST(ALL, "ROCR_VISIBLE_DEVICES=2,0"), LIST("open hip 1", "open hip 0", "open hip 2"));
     assert_string_equal(spawn_line(run.out, 0),
                         "STW_E_NO_IMAGE hip: device 1 \"AMD Instinct MI300X\" is gfx942; " NO_KERNELS);
-    assert_non_null(
-        strstr(spawn_line(run.out, 1), "\"Radeon RX 7900 XTX\" is gfx1100, which this library has no"));
+    assert_non_null(strstr(spawn_line(run.out, 1), "\"Radeon RX 7900 XTX\" is gfx1100, which this library has no"));
     assert_non_null(strstr(spawn_line(run.out, 2), "the runtime shows 2 (0..1)"));
     tool(FAKES "/hip7", LIST(ALL, "ROCR_VISIBLE_DEVICES=2,0", "HIP_VISIBLE_DEVICES=1"), LIST("open hip 0"));
     assert_string_equal(run.out, MI300_TEXT "\n");
@@ -245,14 +232,12 @@ static void visible_devices(void **state) {
 static void forced_arch(void **state) {
     (void)state;
     tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI250X), LIST("open hip 0 sm80", "open hip 0 gfx1100"));
-    assert_string_equal(run.out,
-                        "STW_E_INVALID hip: arch \"sm80\" is no HIP arch; accepted: gfx90a, gfx942\n"
-                        "STW_E_INVALID hip: arch \"gfx1100\" is no HIP arch; accepted: gfx90a, gfx942\n");
+    assert_string_equal(run.out, "STW_E_INVALID hip: arch \"sm80\" is no HIP arch; accepted: gfx90a, gfx942\n"
+                                 "STW_E_INVALID hip: arch \"gfx1100\" is no HIP arch; accepted: gfx90a, gfx942\n");
     assert_string_equal(run.log, "");
     tool(FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI250X), LIST("open hip 0 gfx942", "open hip 0 gfx90a"));
-    assert_string_equal(spawn_line(run.out, 0),
-                        "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI250X\" is gfx90a, which "
-                        "does not run gfx942 kernels; accepted: gfx90a");
+    assert_string_equal(spawn_line(run.out, 0), "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI250X\" is gfx90a, which "
+                                                "does not run gfx942 kernels; accepted: gfx90a");
     assert_string_equal(spawn_line(run.out, 1),
                         "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI250X\" is gfx90a; " NO_KERNELS);
 }
@@ -276,9 +261,8 @@ static void mixed_vendors(void **state) {
     tool(both, LIST("FAKE_HIP_DEVICES=" MI300X, "FAKE_CUDA_DEVICES=NVIDIA H200|9.0|132|232448|150754820096"),
          LIST("open hip 0", "fork", "open cuda 0", "open hip 0"));
     assert_string_equal(spawn_line(run.out, 0), MI300_TEXT);
-    assert_string_equal(spawn_line(run.out, 1),
-                        "STW_E_NO_IMAGE cuda: device 0 \"NVIDIA H200\" is sm90; this build "
-                        "holds no CUDA kernels for it (images in this build: none)");
+    assert_string_equal(spawn_line(run.out, 1), "STW_E_NO_IMAGE cuda: device 0 \"NVIDIA H200\" is sm90; this build "
+                                                "holds no CUDA kernels for it (images in this build: none)");
     assert_non_null(strstr(spawn_line(run.out, 2), "STW_E_FORKED hip:"));
     assert_int_equal(spawn_count(run.log, "cuda:cuInit"), 1);
     assert_int_equal(spawn_count(run.log, "hip7:hipInit"), 1);

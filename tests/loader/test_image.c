@@ -19,15 +19,13 @@ static void rows_are_found(void **state) {
     assert_memory_equal(cubin->begin, "sm80 cubin", 10);
     const stw_image *ptx = stw_image_find(&stw_images, STW_BACKEND_CUDA, "sm80", STW_IMAGE_PTX);
     assert_ptr_equal(ptx, &stw_images.rows[1]);
-    assert_ptr_equal(stw_image_find(&stw_images, STW_BACKEND_CUDA, "sm80", STW_IMAGE_PTX | STW_IMAGE_CUBIN),
-                     cubin);
+    assert_ptr_equal(stw_image_find(&stw_images, STW_BACKEND_CUDA, "sm80", STW_IMAGE_PTX | STW_IMAGE_CUBIN), cubin);
     assert_ptr_equal(stw_image_find(&stw_images, STW_BACKEND_HIP, "gfx942", STW_IMAGE_CODE_OBJECT),
                      &stw_images.rows[3]);
     assert_null(stw_image_find(&stw_images, STW_BACKEND_HIP, "sm80", STW_IMAGE_CUBIN));
     assert_null(stw_image_find(&stw_images, STW_BACKEND_CUDA, "sm80", STW_IMAGE_CODE_OBJECT));
     assert_null(stw_image_find(&stw_images, STW_BACKEND_CUDA, "sm8", STW_IMAGE_CUBIN));
-    assert_null(
-        stw_image_find(&stw_images, STW_BACKEND_AUTO, "", STW_IMAGE_CUBIN)); /* the row behind the end */
+    assert_null(stw_image_find(&stw_images, STW_BACKEND_AUTO, "", STW_IMAGE_CUBIN)); /* the row behind the end */
 }
 
 /* Attention's rows and behind them the jagged operations', which are those of images_sm90.def here. */

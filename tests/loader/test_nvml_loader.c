@@ -15,7 +15,7 @@
 
 #define NVML_FILE        "FAKE_NVML=" FIXTURES "/l40s-x2/nvml.txt"
 #define NO_KERNELS(arch) "this build holds no CUDA kernels for " arch " (images in this build: none)"
-#define L40S(i, uuid)                                                                                        \
+#define L40S(i, uuid)                                                                                                  \
     "cuda|" #i "|sm89|0|48305799168|GPU-9b1f2d4e-5c6a-8b70-a1c2-" uuid "|NVIDIA L40S|" NO_KERNELS("sm89")
 #define FIRST  L40S(0, "0e4f5a6b7c8d")
 #define SECOND L40S(1, "1e4f5a6b7c8d")
@@ -56,21 +56,18 @@ static void listing_starts_no_driver(void **state) {
 
 static void listing_then_fork(void **state) {
     (void)state;
-    tool(FAKES "/nvml:" FAKES "/cuda",
-         LIST(NVML_FILE, "FAKE_CUDA_DEVICES=NVIDIA L40S|8.9|142|101376|48305799168"),
+    tool(FAKES "/nvml:" FAKES "/cuda", LIST(NVML_FILE, "FAKE_CUDA_DEVICES=NVIDIA L40S|8.9|142|101376|48305799168"),
          LIST("devices", "fork", "devices", "open cuda 0"));
     assert_string_equal(spawn_line(run.out, 3), FIRST);
-    assert_string_equal(spawn_line(run.out, 6),
-                        "STW_E_NO_IMAGE cuda: device 0 \"NVIDIA L40S\" is sm89; this build "
-                        "holds no CUDA kernels for it (images in this build: none)");
+    assert_string_equal(spawn_line(run.out, 6), "STW_E_NO_IMAGE cuda: device 0 \"NVIDIA L40S\" is sm89; this build "
+                                                "holds no CUDA kernels for it (images in this build: none)");
 }
 
 static void recorded_machines(void **state) {
     (void)state;
     tool(FAKES "/nvml", LIST("FAKE_NVML=" FIXTURES "/h200-x8/nvml.txt"), LIST("devices"));
-    assert_string_equal(spawn_line(run.out, 7),
-                        "cuda|7|sm90|0|150754820096|GPU-a1f0c307-77aa-4c21-8f5b-0e6d1c2b3a07|"
-                        "NVIDIA H200|" NO_KERNELS("sm90"));
+    assert_string_equal(spawn_line(run.out, 7), "cuda|7|sm90|0|150754820096|GPU-a1f0c307-77aa-4c21-8f5b-0e6d1c2b3a07|"
+                                                "NVIDIA H200|" NO_KERNELS("sm90"));
     assert_string_equal(spawn_line(run.out, 8), "last cpu");
     tool(FAKES "/nvml", LIST("FAKE_NVML=" FIXTURES "/several-nvidia/nvml.txt"), LIST("devices"));
     assert_string_equal(
@@ -158,20 +155,17 @@ static void bad_arguments(void **state) {
     char text[256];
     refused(infos, 2, NULL, "devices: count_out is null");
     refused(NULL, 3, &count, "devices: infos is null with capacity 3; null needs capacity 0");
-    static const size_t sizes[] = {0,    8,       sizeof(stw_device_info) - 8, sizeof(stw_device_info) + 4,
-                                   4104, SIZE_MAX};
+    static const size_t sizes[] = {0, 8, sizeof(stw_device_info) - 8, sizeof(stw_device_info) + 4, 4104, SIZE_MAX};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
         infos[0].struct_size = sizes[i];
-        snprintf(text, sizeof text,
-                 "devices: infos[0].struct_size %zu is not a size of stw_device_info, here %zu", sizes[i],
-                 sizeof(stw_device_info));
+        snprintf(text, sizeof text, "devices: infos[0].struct_size %zu is not a size of stw_device_info, here %zu",
+                 sizes[i], sizeof(stw_device_info));
         refused(infos, 1, &count, text);
     }
     infos[0].struct_size = sizeof infos[0];
     infos[1].struct_size = 0;
     infos[0].device = 1234;
-    snprintf(text, sizeof text, "devices: infos[1].struct_size 0 is not that of infos[0], %zu",
-             sizeof infos[0]);
+    snprintf(text, sizeof text, "devices: infos[1].struct_size 0 is not that of infos[0], %zu", sizeof infos[0]);
     refused(infos, 2, &count, text);
     assert_int_equal(count, 77); /* refused calls change nothing */
     assert_int_equal(infos[0].device, 1234);

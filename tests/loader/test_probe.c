@@ -37,9 +37,7 @@ UNWATCHED int __wrap_sched_getaffinity(pid_t process, size_t size, cpu_set_t *se
     return affinity_fails ? -1 : __real_sched_getaffinity(process, size, set);
 }
 
-UNWATCHED long __wrap_sysconf(int name) {
-    return numbers_fail ? -1 : __real_sysconf(name);
-}
+UNWATCHED long __wrap_sysconf(int name) { return numbers_fail ? -1 : __real_sysconf(name); }
 
 /* What differs between machines that run the test is fixed: threads and memory of the CPU. */
 static void gather(const char *root) {
@@ -77,9 +75,9 @@ static void list_devices(char *text, size_t capacity) {
         stw_probe_device(&facts, i, &info);
         assert_int_equal(info.struct_size, sizeof info);
         length += (size_t)snprintf(text + length, capacity - length, "%s|%d|%s|%d|%u|%llu|%s|%s|%s\n",
-                                   stw_backend_name(info.backend), (int)info.device, info.arch,
-                                   (int)info.usable, info.compute_units,
-                                   (unsigned long long)info.memory_bytes, info.uuid, info.name, info.note);
+                                   stw_backend_name(info.backend), (int)info.device, info.arch, (int)info.usable,
+                                   info.compute_units, (unsigned long long)info.memory_bytes, info.uuid, info.name,
+                                   info.note);
         assert_true(length < capacity);
     }
 }
@@ -161,8 +159,7 @@ static void gcn_names(void **state) {
                  {"sm90", ""}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         char arch[32] = "poison";
-        assert_int_equal(stw_arch_of_gcn_name(cases[i].name, sizeof cases[i].name, arch),
-                         cases[i].arch[0] != 0);
+        assert_int_equal(stw_arch_of_gcn_name(cases[i].name, sizeof cases[i].name, arch), cases[i].arch[0] != 0);
         assert_string_equal(arch, cases[i].arch);
     }
     char arch[32];
@@ -177,12 +174,11 @@ static void compute_capabilities(void **state) {
     static const struct {
         int major, minor;
         const char *arch, *rows;
-    } cases[] = {{8, 0, "sm80", "sm80"},      {8, 6, "sm86", "sm80"},   {8, 9, "sm89", "sm80"},
-                 {9, 0, "sm90", "sm90 sm80"}, {10, 0, "sm100", "sm80"}, {10, 3, "sm103", "sm80"},
-                 {12, 0, "sm120", "sm80"},    {12, 1, "sm121", "sm80"}, {7, 5, "sm75", ""},
-                 {6, 1, "sm61", ""},          {0, 0, "", ""},           {-1, 0, "", ""},
-                 {8, -1, "", "sm80"},         {8, 10, "", "sm80"},      {99, 9, "sm999", "sm80"},
-                 {100, 0, "", "sm80"}};
+    } cases[] = {
+        {8, 0, "sm80", "sm80"},   {8, 6, "sm86", "sm80"},   {8, 9, "sm89", "sm80"},   {9, 0, "sm90", "sm90 sm80"},
+        {10, 0, "sm100", "sm80"}, {10, 3, "sm103", "sm80"}, {12, 0, "sm120", "sm80"}, {12, 1, "sm121", "sm80"},
+        {7, 5, "sm75", ""},       {6, 1, "sm61", ""},       {0, 0, "", ""},           {-1, 0, "", ""},
+        {8, -1, "", "sm80"},      {8, 10, "", "sm80"},      {99, 9, "sm999", "sm80"}, {100, 0, "", "sm80"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         char arch[32] = "poison", rows[64] = "";
         assert_int_equal(stw_arch_of_cc(cases[i].major, cases[i].minor, arch), cases[i].arch[0] != 0);
@@ -240,9 +236,8 @@ static void images_for_devices(void **state) {
         assert_int_equal(info.note[0] == 0, usable[i]);
     }
     stw_probe_device(&facts, 1, &info);
-    assert_string_equal(info.note,
-                        "this build holds no HIP kernels for gfx90a (images in this build: sm80 cubin, "
-                        "sm80 ptx, sm90 cubin, gfx942 code object)");
+    assert_string_equal(info.note, "this build holds no HIP kernels for gfx90a (images in this build: sm80 cubin, "
+                                   "sm80 ptx, sm90 cubin, gfx942 code object)");
     gather(FIXTURES "/mi300x-x8");
     facts.images = (stw_image_set){rows + 3, 1, "attention"};
     stw_probe_device(&facts, 7, &info);
@@ -265,9 +260,9 @@ static void backends_with_images_are_complete(void **state) {
     for (const stw_backend_ops *const *table = tables; *table; ++table) {
         const stw_backend_ops *ops = *table;
         assert_true(ops->open && ops->close);
-        int complete = ops->variant_refusal && ops->attn_prepare && ops->attn_bwd && ops->attn_fwd &&
-                       ops->stage && ops->dropout_mask && ops->buffer_alloc && ops->buffer_free &&
-                       ops->copy && ops->stream_create && ops->stream_synchronize && ops->stream_destroy;
+        int complete = ops->variant_refusal && ops->attn_prepare && ops->attn_bwd && ops->attn_fwd && ops->stage &&
+                       ops->dropout_mask && ops->buffer_alloc && ops->buffer_free && ops->copy && ops->stream_create &&
+                       ops->stream_synchronize && ops->stream_destroy;
         size_t own = 0;
         for (size_t i = 0; i < stw_images.count; ++i) own += stw_images.rows[i].backend == ops->backend;
         assert_true(complete || !own);
@@ -517,8 +512,7 @@ static void pci_addresses(void **state) {
     assert_ptr_equal(stw_kfd_at_pci(&kfd, "0000:c1:00.0"), &kfd.gpus[0]);
     assert_ptr_equal(stw_kfd_at_pci(&kfd, "0000:de:00.0"), &kfd.gpus[7]);
     assert_ptr_equal(stw_kfd_at_pci(&kfd, "0000:DE:00.0"), &kfd.gpus[7]);
-    static const char *const wrong[] = {"0001:c1:00.0", "0000:c1:00.1", "0000:c2:00.0", "c1:00.0", "",
-                                        "0000:c1:00.0x"};
+    static const char *const wrong[] = {"0001:c1:00.0", "0000:c1:00.1", "0000:c2:00.0", "c1:00.0", "", "0000:c1:00.0x"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) assert_null(stw_kfd_at_pci(&kfd, wrong[i]));
 }
 

@@ -48,17 +48,11 @@ static stw_jagged_desc attention_desc(stw_attn_desc *attn) {
 }
 
 stw_jagged_desc jbase_desc(jbase which, stw_attn_desc *attn) {
-    static const stw_jagged_op ops[J_COUNT] = {[J_LINEAR] = STW_JAGGED_LINEAR,
-                                               [J_SOFTMAX] = STW_JAGGED_SOFTMAX,
-                                               [J_SUM] = STW_JAGGED_SUM,
-                                               [J_SELECT] = STW_JAGGED_SELECT,
-                                               [J_SELECT_RAG] = STW_JAGGED_SELECT,
-                                               [J_GELU] = STW_JAGGED_GELU,
-                                               [J_THRESHOLD] = STW_JAGGED_THRESHOLD,
-                                               [J_LAYER_NORM] = STW_JAGGED_LAYER_NORM,
-                                               [J_RESHAPE] = STW_JAGGED_RESHAPE,
-                                               [J_TO_PADDED] = STW_JAGGED_TO_PADDED,
-                                               [J_FROM_PADDED] = STW_JAGGED_FROM_PADDED};
+    static const stw_jagged_op ops[J_COUNT] = {
+        [J_LINEAR] = STW_JAGGED_LINEAR,       [J_SOFTMAX] = STW_JAGGED_SOFTMAX,        [J_SUM] = STW_JAGGED_SUM,
+        [J_SELECT] = STW_JAGGED_SELECT,       [J_SELECT_RAG] = STW_JAGGED_SELECT,      [J_GELU] = STW_JAGGED_GELU,
+        [J_THRESHOLD] = STW_JAGGED_THRESHOLD, [J_LAYER_NORM] = STW_JAGGED_LAYER_NORM,  [J_RESHAPE] = STW_JAGGED_RESHAPE,
+        [J_TO_PADDED] = STW_JAGGED_TO_PADDED, [J_FROM_PADDED] = STW_JAGGED_FROM_PADDED};
     if (which == J_MATMUL || which == J_MATMUL_MN) return matmul_desc(which);
     if (which == J_ATTENTION) return attention_desc(attn);
     stw_jagged_desc d = STW_INIT(stw_jagged_desc);
@@ -180,9 +174,7 @@ static void bind(jfixture *f) {
     f->args.rstd = input(f, "rstd");
 }
 
-int32_t *jfixture_status(jfixture *f) {
-    return f->which == J_ATTENTION ? f->attn_args.status_out : f->args.status_out;
-}
+int32_t *jfixture_status(jfixture *f) { return f->which == J_ATTENTION ? f->attn_args.status_out : f->args.status_out; }
 
 static void reset_outputs(jfixture *f) {
     for (int n = 0; n < f->memory.count; ++n)

@@ -21,9 +21,8 @@ stw_attn_desc base_desc(base which) {
     if (which == FULL) {
         d.bias_dtype = STW_F32;
         d.outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | STW_OUT_DBIAS | STW_OUT_DSINK;
-        d.flags = STW_ATTN_HAS_SCALE | STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT |
-                  STW_ATTN_HAS_SHIFT | STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_WRITE_DELTA | STW_ATTN_ALIBI |
-                  STW_ATTN_SINK | STW_ATTN_DLSE;
+        d.flags = STW_ATTN_HAS_SCALE | STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT | STW_ATTN_HAS_SHIFT |
+                  STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_WRITE_DELTA | STW_ATTN_ALIBI | STW_ATTN_SINK | STW_ATTN_DLSE;
         d.window_left = 3;
         d.window_right = 2;
         d.diagonal_shift = 1;
@@ -42,9 +41,7 @@ stw_attn_desc base_desc(base which) {
     return d;
 }
 
-void *fixture_at(fixture *f, slot s) {
-    return f->arena + (size_t)s * SLOT_BYTES;
-}
+void *fixture_at(fixture *f, slot s) { return f->arena + (size_t)s * SLOT_BYTES; }
 
 static void fill_inputs(fixture *f) {
     for (int s = SLOT_q; s <= SLOT_sink; ++s) {
@@ -147,18 +144,14 @@ void fixture_works_on(fixture *f, size_t offset, size_t size) {
     fixture_reset(f);
 }
 
-void fixture_still_works(fixture *f) {
-    fixture_works_on(f, 0, stw_plan_workspace_size(f->bwd));
-}
+void fixture_still_works(fixture *f) { fixture_works_on(f, 0, stw_plan_workspace_size(f->bwd)); }
 
 void text_forget(void) {
     assert_int_equal(stw_devices(NULL, 0, NULL), STW_E_INVALID);
     assert_non_null(strstr(stw_last_error(), "count_out"));
 }
 
-static int word_char(char c) {
-    return isalnum((unsigned char)c) || c == '_';
-}
+static int word_char(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
 static int has_word(const char *text, const char *word) {
     const size_t n = strlen(word);
@@ -191,12 +184,10 @@ void text_names(const char *what, const char *function, const char *const *words
     if (strncmp(text, function, strlen(function)) != 0)
         complain("%s: the text does not open with %s: \"%s\"", what, function, text);
     for (; *words; ++words)
-        if (!has_word(text, *words))
-            complain("%s: the text does not name \"%s\": \"%s\"", what, *words, text);
+        if (!has_word(text, *words)) complain("%s: the text does not name \"%s\": \"%s\"", what, *words, text);
 }
 
-void refused(const char *what, stw_status got, stw_status expected, const char *function,
-             const char *const *words) {
+void refused(const char *what, stw_status got, stw_status expected, const char *function, const char *const *words) {
     if (got == STW_OK) {
         complain("%s: %s accepts it", what, function);
     } else {

@@ -88,14 +88,11 @@ void text_forget(void);
  * "256". What is wrong is a complaint: printed, counted, and failed on by no_complaints() at the test's end.
  */
 void text_names(const char *what, const char *function, const char *const *words);
-void refused(const char *what, stw_status got, stw_status expected, const char *function,
-             const char *const *words);
+void refused(const char *what, stw_status got, stw_status expected, const char *function, const char *const *words);
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void no_complaints(void);
-#define WORDS(...)                                                                                           \
-    (const char *const[]) {                                                                                  \
-        __VA_ARGS__, NULL                                                                                    \
-    }
+#define WORDS(...)                                                                                                     \
+    (const char *const[]) { __VA_ARGS__, NULL }
 
 /* One assignment to a field of a descriptor or of other plain structs. */
 typedef struct set {
@@ -107,13 +104,13 @@ typedef struct set {
 
 enum { SET_END = 0, SET_I32, SET_U32, SET_I64, SET_U64, SET_F32, SET_F64, SET_OR };
 
-#define FIELD_KIND(type, field)                                                                              \
-    _Generic(((type *)0)->field,                                                                             \
-        int32_t: SET_I32,                                                                                    \
-        uint32_t: SET_U32,                                                                                   \
-        int64_t: SET_I64,                                                                                    \
-        size_t: SET_U64,                                                                                     \
-        float: SET_F32,                                                                                      \
+#define FIELD_KIND(type, field)                                                                                        \
+    _Generic(((type *)0)->field,                                                                                       \
+        int32_t: SET_I32,                                                                                              \
+        uint32_t: SET_U32,                                                                                             \
+        int64_t: SET_I64,                                                                                              \
+        size_t: SET_U64,                                                                                               \
+        float: SET_F32,                                                                                                \
         double: SET_F64)
 #define SET_IN(type, field, value) {offsetof(type, field), FIELD_KIND(type, field), (int64_t)(value), 0}
 #define SET(field, value)          SET_IN(stw_attn_desc, field, value)

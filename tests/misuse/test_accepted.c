@@ -28,9 +28,7 @@ static const struct {
     {"everything 0", FULL, {SET(max_seq_kv, 0), SET(max_seq_q, 0), SET(batch, 0)}},
     {"scale 0 with its flag", DENSE, {SET_FLAG(STW_ATTN_HAS_SCALE)}},
     {"a negative scale", FULL, {SET_REAL(scale, -0.5)}},
-    {"windows of 0 with their flags",
-     DENSE,
-     {SET_FLAG(STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT)}},
+    {"windows of 0 with their flags", DENSE, {SET_FLAG(STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT)}},
     {"wide windows", FULL, {SET(window_left, INT64_C(1) << 40), SET(window_right, INT64_C(1) << 40)}},
     {"shift 0 with its flag", DENSE, {SET_FLAG(STW_ATTN_HAS_SHIFT)}},
     {"shift of 2^40", FULL, {SET(diagonal_shift, INT64_C(1) << 40)}},
@@ -51,8 +49,7 @@ static const struct {
     {"f64", FULL, {SET(dtype, STW_F64), SET(bias_dtype, STW_F64)}},
     {"f64, scale and softcap",
      FULL,
-     {SET(dtype, STW_F64), SET(bias_dtype, STW_F64), SET_REAL(scale_f64, 1e-300),
-      SET_REAL(softcap_f64, 1e300)}},
+     {SET(dtype, STW_F64), SET(bias_dtype, STW_F64), SET_REAL(scale_f64, 1e-300), SET_REAL(softcap_f64, 1e300)}},
     {"f64 accumulation", DENSE, {SET(dtype, STW_F64), SET(accumulate, STW_OUT_DQ | STW_OUT_DV)}},
     {"one output", DENSE, {SET(outputs, STW_OUT_DV)}},
     {"only dbias", FULL, {SET(outputs, STW_OUT_DBIAS)}},
@@ -193,19 +190,15 @@ static void packs_without_rows(void **state) {
             args.q = f.args.q;
             stw_plan *plan = NULL;
             assert_int_equal(stw_attn_bwd_plan(f.context, &desc, &plan), STW_OK);
-            const stw_status status =
-                stw_attn_bwd(plan, &args, fixture_at(&f, SLOT_workspace), WORKSPACE_BYTES, NULL);
+            const stw_status status = stw_attn_bwd(plan, &args, fixture_at(&f, SLOT_workspace), WORKSPACE_BYTES, NULL);
             if (of_class && status) complain("%d: a pointer that no one reads: %s", which, stw_last_error());
-            if (!of_class)
-                refused("q beside null tensors", status, STW_E_INVALID, "attn_bwd", WORDS("out", "null"));
+            if (!of_class) refused("q beside null tensors", status, STW_E_INVALID, "attn_bwd", WORDS("out", "null"));
             args.q = NULL;
             args.cu_seqlens_q = f.args.cu_seqlens_q;
-            refused("offsets of rows",
-                    stw_attn_bwd(plan, &args, fixture_at(&f, SLOT_workspace), WORKSPACE_BYTES, NULL),
+            refused("offsets of rows", stw_attn_bwd(plan, &args, fixture_at(&f, SLOT_workspace), WORKSPACE_BYTES, NULL),
                     STW_E_INVALID, "attn_bwd", WORDS("cu_seqlens_q[0]", "0..0"));
             args.cu_seqlens_q = NULL;
-            refused("no offsets",
-                    stw_attn_bwd(plan, &args, fixture_at(&f, SLOT_workspace), WORKSPACE_BYTES, NULL),
+            refused("no offsets", stw_attn_bwd(plan, &args, fixture_at(&f, SLOT_workspace), WORKSPACE_BYTES, NULL),
                     STW_E_INVALID, "attn_bwd", WORDS("cu_seqlens_q", "null"));
             stw_plan_destroy(plan);
         }
@@ -268,8 +261,7 @@ static void interleaved_qkv(void **state) {
     runs(&f, &desc, &args, "interleaved QKV and dQKV");
     for (int t = 0; t < 3; ++t)
         for (int row = 0; row < B * S; ++row)
-            assert_memory_equal(grad + row * ROW + first[t], expect[t] + row * heads[t] * D,
-                                (size_t)heads[t] * D * 4);
+            assert_memory_equal(grad + row * ROW + first[t], expect[t] + row * heads[t] * D, (size_t)heads[t] * D * 4);
     free(in);
     free(grad);
     no_complaints();

@@ -44,8 +44,7 @@ static void options(void **state) {
         apply(&opts, rows[r].sets, 3);
         stw_context *context = untouched;
         text_forget();
-        refused(rows[r].what, stw_context_create(&opts, &context), rows[r].status, "context_create",
-                rows[r].words);
+        refused(rows[r].what, stw_context_create(&opts, &context), rows[r].status, "context_create", rows[r].words);
         if (context != untouched) complain("%s: context_out was written", rows[r].what);
     }
     stw_context_opts opts = good_opts();
@@ -72,8 +71,7 @@ static void options(void **state) {
     newer.opts.struct_size = sizeof newer;
     refused("a tail", stw_context_create(&newer.opts, &context), STW_E_UNSUPPORTED, "context_create",
             WORDS("struct_size"));
-    refused("null opts", stw_context_create(NULL, &context), STW_E_INVALID, "context_create",
-            WORDS("opts", "null"));
+    refused("null opts", stw_context_create(NULL, &context), STW_E_INVALID, "context_create", WORDS("opts", "null"));
     refused("null context_out", stw_context_create(&newer.opts, NULL), STW_E_INVALID, "context_create",
             WORDS("context_out", "null"));
     assert_ptr_equal(context, untouched);
@@ -131,11 +129,10 @@ static void memory_and_streams(void **state) {
             WORDS("pointer_out", "null"));
     refused("too much", stw_buffer_alloc(f.context, SIZE_MAX / 2, &pointer), STW_E_NO_MEMORY, "buffer_alloc",
             WORDS("9223372036854775807"));
-    refused("no size at all", stw_buffer_alloc(f.context, SIZE_MAX - 3, &pointer), STW_E_INVALID,
-            "buffer_alloc", WORDS("18446744073709551612"));
+    refused("no size at all", stw_buffer_alloc(f.context, SIZE_MAX - 3, &pointer), STW_E_INVALID, "buffer_alloc",
+            WORDS("18446744073709551612"));
     assert_ptr_equal(pointer, untouched);
-    refused("null context", stw_buffer_free(NULL, f.arena), STW_E_INVALID, "buffer_free",
-            WORDS("context", "null"));
+    refused("null context", stw_buffer_free(NULL, f.arena), STW_E_INVALID, "buffer_free", WORDS("context", "null"));
     char a[8] = "unmoved", b[8] = "kept";
     refused("null context", stw_copy(NULL, a, b, 8, NULL), STW_E_INVALID, "copy", WORDS("context", "null"));
     refused("null to", stw_copy(f.context, NULL, b, 8, NULL), STW_E_INVALID, "copy", WORDS("to", "null"));
@@ -143,15 +140,13 @@ static void memory_and_streams(void **state) {
     assert_string_equal(a, "unmoved");
     assert_int_equal(stw_copy(f.context, NULL, NULL, 0, NULL), STW_OK);
     stw_stream stream = untouched;
-    refused("null context", stw_stream_create(NULL, &stream), STW_E_INVALID, "stream_create",
-            WORDS("context", "null"));
+    refused("null context", stw_stream_create(NULL, &stream), STW_E_INVALID, "stream_create", WORDS("context", "null"));
     refused("null stream_out", stw_stream_create(f.context, NULL), STW_E_INVALID, "stream_create",
             WORDS("stream_out", "null"));
     assert_ptr_equal(stream, untouched);
     refused("null context", stw_stream_synchronize(NULL, NULL), STW_E_INVALID, "stream_synchronize",
             WORDS("context", "null"));
-    refused("null context", stw_stream_destroy(NULL, NULL), STW_E_INVALID, "stream_destroy",
-            WORDS("context", "null"));
+    refused("null context", stw_stream_destroy(NULL, NULL), STW_E_INVALID, "stream_destroy", WORDS("context", "null"));
     assert_int_equal(stw_buffer_free(f.context, NULL), STW_OK);
     assert_int_equal(stw_buffer_alloc(f.context, 0, &pointer), STW_OK);
     assert_non_null(pointer);
@@ -172,12 +167,10 @@ static void devices(void **state) {
     assert_true(count >= 1);
     stw_device_info infos[2] = {STW_INIT(stw_device_info), STW_INIT(stw_device_info)};
     infos[0].struct_size = 4;
-    refused("struct_size", stw_devices(infos, 1, &count), STW_E_INVALID, "devices",
-            WORDS("struct_size", "4"));
+    refused("struct_size", stw_devices(infos, 1, &count), STW_E_INVALID, "devices", WORDS("struct_size", "4"));
     infos[0].struct_size = sizeof infos[0];
     infos[1].struct_size = 8; /* all alike */
-    refused("struct_size", stw_devices(infos, 2, &count), STW_E_INVALID, "devices",
-            WORDS("struct_size", "8"));
+    refused("struct_size", stw_devices(infos, 2, &count), STW_E_INVALID, "devices", WORDS("struct_size", "8"));
     no_complaints();
 }
 
@@ -227,19 +220,19 @@ static void texts(void **state) {
             WORDS("plan", "null"));
     refused("null text", stw_plan_describe(f.bwd, NULL, 5, &needed), STW_E_INVALID, "plan_describe",
             WORDS("text", "null"));
-    refused("null opts", stw_explain_attn(NULL, &f.desc, text, sizeof text, &needed), STW_E_INVALID,
-            "explain_attn", WORDS("opts", "null"));
-    refused("null desc", stw_explain_attn(&opts, NULL, text, sizeof text, &needed), STW_E_INVALID,
-            "explain_attn", WORDS("desc", "null"));
+    refused("null opts", stw_explain_attn(NULL, &f.desc, text, sizeof text, &needed), STW_E_INVALID, "explain_attn",
+            WORDS("opts", "null"));
+    refused("null desc", stw_explain_attn(&opts, NULL, text, sizeof text, &needed), STW_E_INVALID, "explain_attn",
+            WORDS("desc", "null"));
     refused("null text", stw_explain_attn(&opts, &f.desc, NULL, 5, &needed), STW_E_INVALID, "explain_attn",
             WORDS("text", "null"));
     stw_jagged_desc jagged = STW_INIT(stw_jagged_desc);
-    refused("null opts", stw_explain_jagged(NULL, &jagged, text, sizeof text, &needed), STW_E_INVALID,
-            "explain_jagged", WORDS("opts", "null"));
-    refused("null desc", stw_explain_jagged(&opts, NULL, text, sizeof text, &needed), STW_E_INVALID,
-            "explain_jagged", WORDS("desc", "null"));
-    refused("null text", stw_explain_jagged(&opts, &jagged, NULL, 5, &needed), STW_E_INVALID,
-            "explain_jagged", WORDS("text", "null"));
+    refused("null opts", stw_explain_jagged(NULL, &jagged, text, sizeof text, &needed), STW_E_INVALID, "explain_jagged",
+            WORDS("opts", "null"));
+    refused("null desc", stw_explain_jagged(&opts, NULL, text, sizeof text, &needed), STW_E_INVALID, "explain_jagged",
+            WORDS("desc", "null"));
+    refused("null text", stw_explain_jagged(&opts, &jagged, NULL, 5, &needed), STW_E_INVALID, "explain_jagged",
+            WORDS("text", "null"));
     assert_string_equal(text, "unwritten");
     assert_int_equal(needed, 77);
     assert_int_equal(stw_plan_describe(f.bwd, NULL, 0, &needed), STW_OK);

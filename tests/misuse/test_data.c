@@ -23,12 +23,7 @@ static const bad rows[] = {
     {"a negative start", SLOT_cu_seqlens_q, 0, {-1, 4, 9}, STW_DATA_CU_SEQLENS_Q, {"cu_seqlens_q[0]", "-1"}},
     {"a decreasing start", SLOT_cu_seqlens_q, 0, {4, 3, 7}, STW_DATA_CU_SEQLENS_Q, {"cu_seqlens_q[1]", "3"}},
     {"a decreasing end", SLOT_cu_seqlens_q, 0, {1, 5, 4}, STW_DATA_CU_SEQLENS_Q, {"cu_seqlens_q[2]", "4"}},
-    {"an end above total_q",
-     SLOT_cu_seqlens_q,
-     0,
-     {1, 5, 10},
-     STW_DATA_CU_SEQLENS_Q,
-     {"cu_seqlens_q[2]", "10", "9"}},
+    {"an end above total_q", SLOT_cu_seqlens_q, 0, {1, 5, 10}, STW_DATA_CU_SEQLENS_Q, {"cu_seqlens_q[2]", "10", "9"}},
     {"a sequence above max_seq_q",
      SLOT_cu_seqlens_q,
      0,
@@ -47,12 +42,7 @@ static const bad rows[] = {
      {INT32_MAX, INT32_MIN, 9},
      STW_DATA_CU_SEQLENS_Q,
      {"cu_seqlens_q[0]", "2147483647"}},
-    {"a negative start",
-     SLOT_cu_seqlens_kv,
-     0,
-     {-3, 4, 9},
-     STW_DATA_CU_SEQLENS_KV,
-     {"cu_seqlens_kv[0]", "-3"}},
+    {"a negative start", SLOT_cu_seqlens_kv, 0, {-3, 4, 9}, STW_DATA_CU_SEQLENS_KV, {"cu_seqlens_kv[0]", "-3"}},
     {"a decreasing end", SLOT_cu_seqlens_kv, 0, {0, 7, 6}, STW_DATA_CU_SEQLENS_KV, {"cu_seqlens_kv[2]", "6"}},
     {"an end above total_kv",
      SLOT_cu_seqlens_kv,
@@ -68,19 +58,9 @@ static const bad rows[] = {
      {"cu_seqlens_kv[1]", "8", "7"}},
     {"a negative length", SLOT_used_q, 0, {3, -1, 0}, STW_DATA_USED_Q, {"used_q[1]", "-1"}},
     {"a length above the sequence's", SLOT_used_q, 0, {5, 4, 0}, STW_DATA_USED_Q, {"used_q[0]", "5", "4"}},
-    {"a negative length",
-     SLOT_used_kv,
-     0,
-     {INT32_MIN, 0, 0},
-     STW_DATA_USED_KV,
-     {"used_kv[0]", "-2147483648"}},
+    {"a negative length", SLOT_used_kv, 0, {INT32_MIN, 0, 0}, STW_DATA_USED_KV, {"used_kv[0]", "-2147483648"}},
     {"a length above the sequence's", SLOT_used_kv, 0, {7, 6, 0}, STW_DATA_USED_KV, {"used_kv[1]", "6", "5"}},
-    {"an offset above 2^40",
-     SLOT_q_offsets,
-     1,
-     {0, LIMIT + 1, 0},
-     STW_DATA_OFFSETS,
-     {"q_offsets[1]", "1099511627777"}},
+    {"an offset above 2^40", SLOT_q_offsets, 1, {0, LIMIT + 1, 0}, STW_DATA_OFFSETS, {"q_offsets[1]", "1099511627777"}},
     {"an offset below -2^40",
      SLOT_q_offsets,
      1,
@@ -100,10 +80,8 @@ static void put(fixture *f, const bad *row) {
     int64_t *wide = fixture_at(f, row->at);
     const int count = row->at == SLOT_cu_seqlens_q || row->at == SLOT_cu_seqlens_kv ? 3 : 2;
     for (int i = 0; i < count; ++i) {
-        if (row->wide)
-            wide[i] = row->values[i];
-        else
-            narrow[i] = (int32_t)row->values[i];
+        if (row->wide) wide[i] = row->values[i];
+        else narrow[i] = (int32_t)row->values[i];
     }
     memcpy(f->before, f->arena, f->arena_bytes);
 }

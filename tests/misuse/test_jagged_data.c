@@ -28,12 +28,7 @@ static const bad rows[] = {
     {"an end above total", J_GELU, OFFSETS, {1, 4, 6, 11}, 0x1, {"offsets[3]", "11", "10"}},
     {"a start above total", J_GELU, OFFSETS, {1, 4, 12, 12}, 0x1, {"offsets[2]", "12", "10"}},
     {"the largest int64", J_GELU, OFFSETS, {1, 4, 4, INT64_MAX}, 0x1, {"offsets[3]", "9223372036854775807"}},
-    {"the smallest int64",
-     J_GELU,
-     OFFSETS,
-     {INT64_MIN, 4, 4, 9},
-     0x1,
-     {"offsets[0]", "-9223372036854775808"}},
+    {"the smallest int64", J_GELU, OFFSETS, {INT64_MIN, 4, 4, 9}, 0x1, {"offsets[0]", "-9223372036854775808"}},
     {"the largest int32", J_THRESHOLD, OFFSETS, {1, 4, 4, INT32_MAX}, 0x1, {"offsets[3]", "2147483647"}},
     {"the smallest int32", J_THRESHOLD, OFFSETS, {INT32_MIN, 4, 4, 9}, 0x1, {"offsets[0]", "-2147483648"}},
     {"a component above size", J_GELU, OFFSETS, {0, 2, 2, 10}, 0x10, {"offsets", "8", "5"}},
@@ -52,12 +47,7 @@ static const bad rows[] = {
     {"a decrease", J_MATMUL, OFFSETS, {4, 1, 4, 9}, 0x1, {"offsets[1]", "1"}},
     {"a decrease on n", J_MATMUL_MN, OFFSETS_2, {4, 1, 4, 9}, 0x4, {"offsets[1]", "1"}},
     {"a component above n's size", J_MATMUL_MN, OFFSETS_2, {0, 0, 0, 7}, 0x40, {"offsets", "7", "5"}},
-    {"an index that a component lacks",
-     J_SELECT_RAG,
-     USED,
-     {3, 0, 3, 0},
-     0x100,
-     {"index", "0", "component", "1"}},
+    {"an index that a component lacks", J_SELECT_RAG, USED, {3, 0, 3, 0}, 0x100, {"index", "0", "component", "1"}},
     {"a negative base", J_MATMUL_MN, BASES, {-1, 11, 12, 0}, 0x200, {"grad_bases[0]", "-1"}},
     {"a base past the end", J_MATMUL_MN, BASES, {2, 11, 16, 0}, 0x200, {"grad_bases[2]", "16", "40"}},
     {"the largest base", J_MATMUL_MN, BASES, {2, 11, INT64_MAX, 0}, 0x200, {"grad_bases[2]"}},
@@ -72,10 +62,8 @@ static void *array_of(jfixture *f, enum what at) {
 static void put(jfixture *f, enum what at, const int64_t *values, void *to) {
     const int count = at == OFFSETS || at == OFFSETS_2 ? 4 : 3;
     for (int n = 0; n < count; ++n) {
-        if (f->desc.index_dtype == STW_I32 && at != BASES)
-            ((int32_t *)to)[n] = (int32_t)values[n];
-        else
-            ((int64_t *)to)[n] = values[n];
+        if (f->desc.index_dtype == STW_I32 && at != BASES) ((int32_t *)to)[n] = (int32_t)values[n];
+        else ((int64_t *)to)[n] = values[n];
     }
 }
 
@@ -98,8 +86,7 @@ static void every_row(void **state) {
         refused(what, jfixture_run(&f, &f.args), STW_E_INVALID, "jagged_bwd", row->words);
         jfixture_unchanged(&f, what, 1);
         if (*jfixture_status(&f) != row->bits)
-            complain("%s: status_out is 0x%x, not 0x%x", what, (unsigned)*jfixture_status(&f),
-                     (unsigned)row->bits);
+            complain("%s: status_out is 0x%x, not 0x%x", what, (unsigned)*jfixture_status(&f), (unsigned)row->bits);
         stw_jagged_args silent = f.args;
         silent.status_out = NULL;
         memset(jfixture_status(&f), ARENA_POISON, 4);
@@ -171,8 +158,7 @@ static void overlapping_bases(void **state) {
     args.x_bases = good;
     int64_t grad_overlap[3] = {2, 0, 2};
     args.grad_bases = grad_overlap;
-    if (stw_jagged_bwd(plan, &args, workspace, need, NULL))
-        complain("shared gradients: %s", stw_last_error());
+    if (stw_jagged_bwd(plan, &args, workspace, need, NULL)) complain("shared gradients: %s", stw_last_error());
     stw_plan_destroy(plan);
     jfixture_close(&f);
     no_complaints();
@@ -197,8 +183,8 @@ static void full_is_a_promise(void **state) {
         stw_jagged_args args = f.args;
         args.axis[0].used = NULL;
         text_forget();
-        refused("a broken promise", stw_jagged_bwd(plan, &args, workspace, need, NULL), STW_E_INVALID,
-                "jagged_bwd", WORDS("offsets", "STW_JAGGED_FULL"));
+        refused("a broken promise", stw_jagged_bwd(plan, &args, workspace, need, NULL), STW_E_INVALID, "jagged_bwd",
+                WORDS("offsets", "STW_JAGGED_FULL"));
         jfixture_unchanged(&f, "a broken promise", 1);
         stw_plan_destroy(plan);
         jfixture_close(&f);
@@ -228,8 +214,8 @@ static void attention(void **state) {
         if (status != STW_E_INVALID) complain("attention row %zu: %s", n, stw_status_name(status));
         jfixture_unchanged(&f, "attention", 1);
         if (*jfixture_status(&f) != bad_axes[n].bits)
-            complain("attention row %zu: status_out 0x%x, not 0x%x: \"%s\"", n,
-                     (unsigned)*jfixture_status(&f), (unsigned)bad_axes[n].bits, stw_last_error());
+            complain("attention row %zu: status_out 0x%x, not 0x%x: \"%s\"", n, (unsigned)*jfixture_status(&f),
+                     (unsigned)bad_axes[n].bits, stw_last_error());
         jfixture_close(&f);
     }
     no_complaints();

@@ -102,12 +102,8 @@ static const refusal rows[] = {
     {J_SELECT, {"index", "3"}, {JSET(index, 3)}},
     {J_SELECT, {"index", "-4"}, {JSET(index, -4)}},
     {J_SELECT, {"index"}, {JSET(index, INT64_MIN)}},
-    {J_SELECT,
-     {"index", "3"},
-     {JSET(dim, STW_DIM_COMPONENT), JSET(dim_size, 0), JSET(dim_after, 0), JSET(index, 3)}},
-    {J_SELECT,
-     {"index", "-4"},
-     {JSET(dim, STW_DIM_COMPONENT), JSET(dim_size, 0), JSET(dim_after, 0), JSET(index, -4)}},
+    {J_SELECT, {"index", "3"}, {JSET(dim, STW_DIM_COMPONENT), JSET(dim_size, 0), JSET(dim_after, 0), JSET(index, 3)}},
+    {J_SELECT, {"index", "-4"}, {JSET(dim, STW_DIM_COMPONENT), JSET(dim_size, 0), JSET(dim_after, 0), JSET(index, -4)}},
     {J_SOFTMAX, {"index", "1"}, {JSET(index, 1)}},
 
     /* reshape */
@@ -261,8 +257,7 @@ static void null_pointers(void **state) {
     text_forget();
     refused("null context", stw_jagged_bwd_plan(NULL, &desc, &plan), STW_E_INVALID, "jagged_bwd",
             WORDS("context", "null"));
-    refused("null desc", stw_jagged_bwd_plan(context, NULL, &plan), STW_E_INVALID, "jagged_bwd",
-            WORDS("desc", "null"));
+    refused("null desc", stw_jagged_bwd_plan(context, NULL, &plan), STW_E_INVALID, "jagged_bwd", WORDS("desc", "null"));
     refused("null plan_out", stw_jagged_bwd_plan(context, &desc, NULL), STW_E_INVALID, "jagged_bwd",
             WORDS("plan_out", "null"));
     assert_ptr_equal(plan, (void *)(uintptr_t)0xA5A5);
@@ -271,8 +266,7 @@ static void null_pointers(void **state) {
 
 static void struct_sizes(void **state) {
     (void)state;
-    static const size_t wrong[] = {0,       1, 7, 8, sizeof(stw_jagged_desc) - 8, sizeof(stw_jagged_desc) - 1,
-                                   SIZE_MAX};
+    static const size_t wrong[] = {0, 1, 7, 8, sizeof(stw_jagged_desc) - 8, sizeof(stw_jagged_desc) - 1, SIZE_MAX};
     for (size_t n = 0; n < sizeof wrong / sizeof wrong[0]; ++n) {
         stw_jagged_desc desc = jbase_desc(J_GELU, NULL);
         desc.struct_size = wrong[n];
@@ -298,9 +292,8 @@ static void struct_sizes(void **state) {
 static void every_type(void **state) {
     (void)state;
     for (int which = 0; which < J_ATTENTION; ++which) {
-        const int any = which == J_SUM || which == J_SELECT || which == J_SELECT_RAG ||
-                        which == J_THRESHOLD || which == J_RESHAPE || which == J_TO_PADDED ||
-                        which == J_FROM_PADDED;
+        const int any = which == J_SUM || which == J_SELECT || which == J_SELECT_RAG || which == J_THRESHOLD ||
+                        which == J_RESHAPE || which == J_TO_PADDED || which == J_FROM_PADDED;
         for (int type = -1; type <= 11; ++type) {
             for (int grad = 0; grad <= 4; ++grad) {
                 stw_jagged_desc desc = jbase_desc((jbase)which, NULL);
@@ -308,14 +301,14 @@ static void every_type(void **state) {
                 desc.dx_dtype = (stw_dtype)grad;
                 stw_plan *plan = NULL;
                 const int real = type >= STW_F16 && type <= STW_F32;
-                const int legal = (real || (any && type >= STW_F64 && type <= STW_I64)) &&
-                                  (grad == 0 || (grad == STW_F32 && real));
+                const int legal =
+                    (real || (any && type >= STW_F64 && type <= STW_I64)) && (grad == 0 || (grad == STW_F32 && real));
                 if (grad == type) continue; /* the tensor's own type by name: not promised either way */
                 const stw_status status = stw_jagged_bwd_plan(context, &desc, &plan);
                 const int exists = type >= STW_F16 && type <= STW_I64;
                 if (status != (legal ? STW_OK : exists ? STW_E_UNSUPPORTED : STW_E_INVALID))
-                    complain("problem %d, dtype %d, dx_dtype %d: %s \"%s\"", which, type, grad,
-                             stw_status_name(status), status ? stw_last_error() : "");
+                    complain("problem %d, dtype %d, dx_dtype %d: %s \"%s\"", which, type, grad, stw_status_name(status),
+                             status ? stw_last_error() : "");
                 stw_plan_destroy(plan);
             }
         }
@@ -391,12 +384,8 @@ static int close_context(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_row),
-        cmocka_unit_test(every_limit),
-        cmocka_unit_test(attention_descriptors),
-        cmocka_unit_test(null_pointers),
-        cmocka_unit_test(struct_sizes),
-        cmocka_unit_test(every_type),
+        cmocka_unit_test(every_row),     cmocka_unit_test(every_limit),  cmocka_unit_test(attention_descriptors),
+        cmocka_unit_test(null_pointers), cmocka_unit_test(struct_sizes), cmocka_unit_test(every_type),
         cmocka_unit_test(accepted),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);

@@ -156,8 +156,8 @@ static void plans_and_args(void **state) {
     jfixture f;
     jfixture_open(&f, J_GELU);
     text_forget();
-    refused("null plan", stw_jagged_bwd(NULL, &f.args, f.workspace, f.need, NULL), STW_E_INVALID,
-            "jagged_bwd", WORDS("plan", "null"));
+    refused("null plan", stw_jagged_bwd(NULL, &f.args, f.workspace, f.need, NULL), STW_E_INVALID, "jagged_bwd",
+            WORDS("plan", "null"));
     refused("null args", jfixture_run(&f, NULL), STW_E_INVALID, "jagged_bwd", WORDS("args", "null"));
     const size_t first = offsetof(stw_jagged_args, cpu_threads); /* 0.1's size */
     const size_t sizes[] = {0, 1, 8, first - 8, first - 1, SIZE_MAX};
@@ -193,13 +193,12 @@ static void plans_of_the_other_kind(void **state) {
     stw_attn_args args = f.attn_args;
     int32_t starts[4] = {1, 4, 4, 9};
     args.cu_seqlens_q = args.cu_seqlens_kv = starts;
-    refused("a jagged plan", stw_attn_bwd(f.plan, &args, f.workspace, f.need, NULL), STW_E_INVALID,
-            "attn_bwd", WORDS("plan", "stw_jagged_bwd_plan"));
-    refused("a jagged plan", stw_attn_fwd(f.plan, &args, f.workspace, f.need, NULL), STW_E_INVALID,
-            "attn_fwd", WORDS("plan", "stw_jagged_bwd_plan"));
+    refused("a jagged plan", stw_attn_bwd(f.plan, &args, f.workspace, f.need, NULL), STW_E_INVALID, "attn_bwd",
+            WORDS("plan", "stw_jagged_bwd_plan"));
+    refused("a jagged plan", stw_attn_fwd(f.plan, &args, f.workspace, f.need, NULL), STW_E_INVALID, "attn_fwd",
+            WORDS("plan", "stw_jagged_bwd_plan"));
     unsigned char mask[2 * 5 * 5 * 3];
-    refused("a jagged plan", stw_dropout_mask(f.plan, &args, mask, NULL), STW_E_INVALID, "dropout_mask",
-            WORDS("plan"));
+    refused("a jagged plan", stw_dropout_mask(f.plan, &args, mask, NULL), STW_E_INVALID, "dropout_mask", WORDS("plan"));
     jfixture_unchanged(&f, "plans", 0);
     stw_plan_destroy(attn);
     jfixture_still_works(&f);
@@ -219,19 +218,18 @@ static void workspaces(void **state) {
         for (size_t off = 0; f.need && off < 256; ++off) { /* from 255 bytes in front of a multiple of 256 */
             text_forget();
             refused("one byte short",
-                    stw_jagged_bwd(f.plan, &f.args, (char *)f.workspace + off, f.need - off - 1, NULL),
-                    STW_E_WORKSPACE, "jagged_bwd", WORDS("workspace_size", text));
+                    stw_jagged_bwd(f.plan, &f.args, (char *)f.workspace + off, f.need - off - 1, NULL), STW_E_WORKSPACE,
+                    "jagged_bwd", WORDS("workspace_size", text));
         }
         if (f.need) {
             refused("null workspace", stw_jagged_bwd(f.plan, &f.args, NULL, f.need, NULL), STW_E_WORKSPACE,
                     "jagged_bwd", WORDS("workspace", "null", text));
-            refused("size 0", stw_jagged_bwd(f.plan, &f.args, f.workspace, 0, NULL), STW_E_WORKSPACE,
-                    "jagged_bwd", WORDS("workspace_size", "0", text));
+            refused("size 0", stw_jagged_bwd(f.plan, &f.args, f.workspace, 0, NULL), STW_E_WORKSPACE, "jagged_bwd",
+                    WORDS("workspace_size", "0", text));
         }
         jfixture_unchanged(&f, "workspaces", 0);
         jfixture_still_works(&f);
-        for (int off = 1; f.need && off < 256;
-             ++off) { /* without the bytes in front: they would be skipped */
+        for (int off = 1; f.need && off < 256; ++off) { /* without the bytes in front: they would be skipped */
             f.workspace = (char *)f.workspace + 1;
             --f.need;
             jfixture_still_works(&f);
@@ -277,12 +275,10 @@ static void flags_and_arguments(void **state) {
     stw_attn_args stray = STW_INIT(stw_attn_args);
     args = f.args;
     args.attn = &stray;
-    refused("attn in another op", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
-            WORDS("attn", "attention"));
+    refused("attn in another op", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd", WORDS("attn", "attention"));
     args = f.args;
     args.axis[0].used_host = lengths;
-    refused("used_host without used", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
-            WORDS("used_host"));
+    refused("used_host without used", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd", WORDS("used_host"));
     jfixture_unchanged(&f, "flags", 0);
     jfixture_still_works(&f);
     jfixture_close(&f);
@@ -322,16 +318,14 @@ static void flags_and_arguments(void **state) {
     refused("cpu_threads of its own", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
             WORDS("attn", "cpu_threads 2", "args.cpu_threads"));
     args.cpu_threads = -1;
-    refused("cpu_threads", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
-            WORDS("cpu_threads", "-1", "0..1024"));
+    refused("cpu_threads", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd", WORDS("cpu_threads", "-1", "0..1024"));
     args.cpu_threads = 0;
     attn = f.attn_args;
     attn.dq = NULL; /* found behind the lengths that become int32 */
     refused("a pointer of attn", jfixture_run(&f, &args), STW_E_INVALID, "attn_bwd", WORDS("dq", "null"));
     args = f.args;
     args.grad = f.attn_args.dout;
-    refused("a gradient beside attn's", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd",
-            WORDS("grad", "null"));
+    refused("a gradient beside attn's", jfixture_run(&f, &args), STW_E_INVALID, "jagged_bwd", WORDS("grad", "null"));
     jfixture_unchanged(&f, "attention", 0);
     jfixture_still_works(&f);
     jfixture_close(&f);
@@ -369,8 +363,7 @@ static void what_may_be_null(void **state) {
         args.status_out = NULL;
         assert_int_equal(stw_jagged_bwd_plan(f.context, &desc, &plan), STW_OK);
         assert_true(stw_plan_workspace_size(plan) <= f.need);
-        if (stw_jagged_bwd(plan, &args, f.workspace, f.need, NULL))
-            complain("subset %zu: %s", n, stw_last_error());
+        if (stw_jagged_bwd(plan, &args, f.workspace, f.need, NULL)) complain("subset %zu: %s", n, stw_last_error());
         for (int b = 0; b < f.memory.count; ++b) {
             const arena_block *block = &f.memory.list[b];
             const void *const wanted[] = {args.dx, args.dother, args.dweight, args.dbias};
@@ -414,8 +407,7 @@ static void nothing_at_all(void **state) {
             assert_true(need <= f.need);
             if (stw_jagged_bwd(plan, &args, need ? f.workspace : NULL, need, NULL))
                 complain("problem %d of nothing: %s", which, stw_last_error());
-            for (int n = 0; n < 2 && args.dweight;
-                 ++n) { /* 42 weights or 6, of 2 or 4 bytes; 7 or 6 of bias */
+            for (int n = 0; n < 2 && args.dweight; ++n) { /* 42 weights or 6, of 2 or 4 bytes; 7 or 6 of bias */
                 const unsigned char *data = n ? args.dbias : args.dweight;
                 const size_t bytes = which == J_LINEAR ? (n ? 14 : 84) : 24;
                 for (size_t i = 0; i < J_BLOCK; ++i)

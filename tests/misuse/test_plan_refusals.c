@@ -156,11 +156,7 @@ static const refusal rows[] = {
     {DENSE, BOTH, STW_E_INVALID, {"STW_ATTN_ALIBI_COLUMN"}, {SET_FLAG(STW_ATTN_ALIBI_COLUMN)}},
     {DENSE, BWD, STW_E_INVALID, {"outputs", "bias_dtype"}, {SET(outputs, STW_OUT_DBIAS)}},
     {DENSE, BWD, STW_E_INVALID, {"outputs"}, {SET(outputs, STW_OUT_DQ | STW_OUT_DSINK)}},
-    {DENSE,
-     BWD,
-     STW_E_INVALID,
-     {"accumulate", "outputs"},
-     {SET(outputs, STW_OUT_DQ), SET(accumulate, STW_OUT_DK)}},
+    {DENSE, BWD, STW_E_INVALID, {"accumulate", "outputs"}, {SET(outputs, STW_OUT_DQ), SET(accumulate, STW_OUT_DK)}},
     {DENSE, BWD, STW_E_INVALID, {"accumulate"}, {SET(accumulate, STW_OUT_DBIAS)}},
     {DENSE, BWD, STW_E_INVALID, {"accumulate"}, {SET(accumulate, 0x40)}},
     {HALF, BWD, STW_E_UNSUPPORTED, {"accumulate", "dq_dtype"}, {SET(accumulate, STW_OUT_DQ)}},
@@ -218,33 +214,28 @@ static const refusal rows[] = {
 typedef stw_status (*plan_fn)(stw_context *, const stw_attn_desc *, stw_plan **);
 
 /* A refusal: its status, its text, and nothing changed: neither plan_out nor the descriptor. */
-static void expect_refusal(plan_fn plan, const char *function, stw_context *context,
-                           const stw_attn_desc *desc, stw_status status, const char *const *words) {
+static void expect_refusal(plan_fn plan, const char *function, stw_context *context, const stw_attn_desc *desc,
+                           stw_status status, const char *const *words) {
     const stw_attn_desc kept = *desc;
     stw_plan *const untouched = (stw_plan *)(uintptr_t)0xA5A5;
     stw_plan *out = untouched;
     char what[200];
-    snprintf(what, sizeof what, "%s %s %s", words[0], words[1] ? words[1] : "",
-             words[1] && words[2] ? words[2] : "");
+    snprintf(what, sizeof what, "%s %s %s", words[0], words[1] ? words[1] : "", words[1] && words[2] ? words[2] : "");
     text_forget();
     const stw_status got = plan(context, desc, &out);
     refused(what, got, status, function, words);
-    if (got)
-        assert_ptr_equal(out, untouched);
-    else
-        stw_plan_destroy(out);
+    if (got) assert_ptr_equal(out, untouched);
+    else stw_plan_destroy(out);
     assert_memory_equal(&kept, desc, sizeof kept);
 }
 
 /* The same words without a plan. */
-static void expect_refusal_once(int forward, stw_context *context, const stw_attn_desc *desc,
-                                stw_status status) {
+static void expect_refusal_once(int forward, stw_context *context, const stw_attn_desc *desc, stw_status status) {
     char words[512];
     size_t size = 77;
     snprintf(words, sizeof words, "%s", stw_last_error());
     text_forget();
-    const stw_status once =
-        (forward ? stw_attn_fwd_once_workspace : stw_attn_bwd_once_workspace)(context, desc, &size);
+    const stw_status once = (forward ? stw_attn_fwd_once_workspace : stw_attn_bwd_once_workspace)(context, desc, &size);
     if (once != status || strcmp(words, stw_last_error()) || size != 77)
         complain("without a plan: %s: %s, with one: %s", stw_status_name(once), stw_last_error(), words);
 }
@@ -269,8 +260,7 @@ static void every_row(void **state) {
         if (row->plans == BOTH) {
             expect_refusal(stw_attn_fwd_plan, "attn_fwd", context, &desc, row->status, row->words);
             expect_refusal_once(1, context, &desc, row->status);
-        } else
-            expect_accepted(stw_attn_fwd_plan, context, &desc, row->words[0]);
+        } else expect_accepted(stw_attn_fwd_plan, context, &desc, row->words[0]);
     }
     for (int b = 0; b < BASE_COUNT; ++b) {
         fixture_unchanged(&f[b], 0);
@@ -322,8 +312,7 @@ static void struct_sizes(void **state) {
     (void)state;
     fixture f;
     fixture_open(&f, DENSE);
-    static const size_t wrong[] = {0,       1, 7, 8, STW_SIZE_ATTN_DESC_0_1 - 8, STW_SIZE_ATTN_DESC_0_1 - 1,
-                                   SIZE_MAX};
+    static const size_t wrong[] = {0, 1, 7, 8, STW_SIZE_ATTN_DESC_0_1 - 8, STW_SIZE_ATTN_DESC_0_1 - 1, SIZE_MAX};
     for (size_t n = 0; n < sizeof wrong / sizeof wrong[0]; ++n) {
         stw_attn_desc desc = f.desc;
         desc.struct_size = wrong[n];
@@ -342,8 +331,7 @@ static void struct_sizes(void **state) {
     expect_accepted(stw_attn_bwd_plan, f.context, &newer.desc, "a longer struct with a zero tail");
     for (size_t n = 0; n < sizeof newer.tail; ++n) {
         newer.tail[n] = 1;
-        expect_refusal(stw_attn_bwd_plan, "attn_bwd", f.context, &newer.desc, STW_E_UNSUPPORTED,
-                       WORDS("struct_size"));
+        expect_refusal(stw_attn_bwd_plan, "attn_bwd", f.context, &newer.desc, STW_E_UNSUPPORTED, WORDS("struct_size"));
         newer.tail[n] = 0;
     }
     fixture_close(&f);
@@ -440,8 +428,7 @@ static void flash_windows(void **state) {
         apply(&desc, bad[r].sets, 1);
         const stw_attn_desc kept = desc;
         text_forget();
-        refused("sizes", stw_attn_mask_from_flash(&desc, 1, 3, 4), STW_E_INVALID, "attn_mask_from_flash",
-                bad[r].words);
+        refused("sizes", stw_attn_mask_from_flash(&desc, 1, 3, 4), STW_E_INVALID, "attn_mask_from_flash", bad[r].words);
         assert_memory_equal(&desc, &kept, sizeof desc);
     }
     stw_attn_desc shorter = base_desc(DENSE);
@@ -454,9 +441,8 @@ static void flash_windows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_row),      cmocka_unit_test(the_documented_text),
-        cmocka_unit_test(null_pointers),  cmocka_unit_test(struct_sizes),
-        cmocka_unit_test(gradient_types), cmocka_unit_test(layouts),
+        cmocka_unit_test(every_row),     cmocka_unit_test(the_documented_text), cmocka_unit_test(null_pointers),
+        cmocka_unit_test(struct_sizes),  cmocka_unit_test(gradient_types),      cmocka_unit_test(layouts),
         cmocka_unit_test(flash_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

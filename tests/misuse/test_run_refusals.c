@@ -57,13 +57,12 @@ static void set_pointer(stw_attn_args *args, size_t offset, void *value) {
 static stw_status call(fixture *f, int forward, const stw_attn_args *args) {
     stw_plan *plan = forward ? f->fwd : f->bwd;
     void *workspace = fixture_at(f, SLOT_workspace);
-    const stw_status status =
-        (forward ? stw_attn_fwd : stw_attn_bwd)(plan, args, workspace, WORKSPACE_BYTES, NULL);
+    const stw_status status = (forward ? stw_attn_fwd : stw_attn_bwd)(plan, args, workspace, WORKSPACE_BYTES, NULL);
     if (!status) return status;
     char words[512]; /* without a plan a refusal has the same behind the call's name */
     snprintf(words, sizeof words, "%s", stw_last_error());
-    const stw_status once = (forward ? stw_attn_fwd_once : stw_attn_bwd_once)(
-        f->context, &f->desc, args, workspace, WORKSPACE_BYTES, NULL);
+    const stw_status once =
+        (forward ? stw_attn_fwd_once : stw_attn_bwd_once)(f->context, &f->desc, args, workspace, WORKSPACE_BYTES, NULL);
     if (once != status || strcmp(strchr(words, ':'), strchr(stw_last_error(), ':')))
         complain("without a plan: %s: %s, with one: %s", stw_status_name(once), stw_last_error(), words);
     return status;
@@ -86,16 +85,14 @@ static void each_pointer(void **state) {
                 snprintf(what, sizeof what, "null %s", row->name);
                 set_pointer(&args, row->offset, NULL);
                 text_forget();
-                refused(what, call(f, forward, &args), STW_E_INVALID, functions[forward],
-                        WORDS(row->name, "null"));
+                refused(what, call(f, forward, &args), STW_E_INVALID, functions[forward], WORDS(row->name, "null"));
                 fixture_unchanged(f, 0);
             }
             for (int off = 1; need && off < row->element; off += off) {
                 snprintf(what, sizeof what, "%s off by %d", row->name, off);
                 set_pointer(&args, row->offset, (char *)fixture_at(f, row->at) + off);
                 text_forget();
-                refused(what, call(f, forward, &args), STW_E_INVALID, functions[forward],
-                        WORDS(row->name, "aligned"));
+                refused(what, call(f, forward, &args), STW_E_INVALID, functions[forward], WORDS(row->name, "aligned"));
                 fixture_unchanged(f, 0);
             }
         }
@@ -148,14 +145,14 @@ static void plans_and_args(void **state) {
     void *workspace = fixture_at(&f, SLOT_workspace);
     uint8_t *mask = fixture_at(&f, SLOT_mask);
     text_forget();
-    refused("null plan", stw_attn_bwd(NULL, &f.args, workspace, WORKSPACE_BYTES, NULL), STW_E_INVALID,
-            "attn_bwd", WORDS("plan", "null"));
-    refused("null plan", stw_attn_fwd(NULL, &f.args, workspace, WORKSPACE_BYTES, NULL), STW_E_INVALID,
-            "attn_fwd", WORDS("plan", "null"));
+    refused("null plan", stw_attn_bwd(NULL, &f.args, workspace, WORKSPACE_BYTES, NULL), STW_E_INVALID, "attn_bwd",
+            WORDS("plan", "null"));
+    refused("null plan", stw_attn_fwd(NULL, &f.args, workspace, WORKSPACE_BYTES, NULL), STW_E_INVALID, "attn_fwd",
+            WORDS("plan", "null"));
     refused("null plan", stw_dropout_mask(NULL, &f.args, mask, NULL), STW_E_INVALID, "dropout_mask",
             WORDS("plan", "null"));
-    refused("a forward plan", stw_attn_bwd(f.fwd, &f.args, workspace, WORKSPACE_BYTES, NULL), STW_E_INVALID,
-            "attn_bwd", WORDS("plan", "stw_attn_fwd_plan"));
+    refused("a forward plan", stw_attn_bwd(f.fwd, &f.args, workspace, WORKSPACE_BYTES, NULL), STW_E_INVALID, "attn_bwd",
+            WORDS("plan", "stw_attn_fwd_plan"));
     refused("a backward plan", stw_attn_fwd(f.bwd, &f.args, workspace, WORKSPACE_BYTES, NULL), STW_E_INVALID,
             "attn_fwd", WORDS("plan", "stw_attn_bwd_plan"));
     refused("null args", call(&f, 0, NULL), STW_E_INVALID, "attn_bwd", WORDS("args", "null"));
@@ -203,12 +200,11 @@ static void workspaces(void **state) {
     for (size_t off = 0; off < 256; ++off) { /* what is left from the next multiple of 256 on counts */
         const size_t short_by_1 = need - 255 + (256 - off) % 256 - 1;
         text_forget();
-        refused("one byte short behind the multiple of 256",
-                stw_attn_bwd(f.bwd, &f.args, good + off, short_by_1, NULL), STW_E_WORKSPACE, "attn_bwd",
-                WORDS("workspace_size", text));
+        refused("one byte short behind the multiple of 256", stw_attn_bwd(f.bwd, &f.args, good + off, short_by_1, NULL),
+                STW_E_WORKSPACE, "attn_bwd", WORDS("workspace_size", text));
     }
-    refused("none left behind the multiple of 256", stw_attn_bwd(f.bwd, &f.args, good + 1, 254, NULL),
-            STW_E_WORKSPACE, "attn_bwd", WORDS("workspace_size", "254", text));
+    refused("none left behind the multiple of 256", stw_attn_bwd(f.bwd, &f.args, good + 1, 254, NULL), STW_E_WORKSPACE,
+            "attn_bwd", WORDS("workspace_size", "254", text));
     fixture_unchanged(&f, 0);
     no_complaints();
     fixture_still_works(&f);
@@ -293,8 +289,8 @@ static void used_lengths_and_offsets(void **state) {
             *(side ? &args.k_offset : &args.q_offset) = INT64_MIN;
             refused(names[side], call(&f, forward, &args), STW_E_INVALID, functions[forward],
                     WORDS(names[side], "-9223372036854775808"));
-            refused(names[side], stw_dropout_mask(f.bwd, &args, fixture_at(&f, SLOT_mask), NULL),
-                    STW_E_INVALID, "dropout_mask", WORDS(names[side]));
+            refused(names[side], stw_dropout_mask(f.bwd, &args, fixture_at(&f, SLOT_mask), NULL), STW_E_INVALID,
+                    "dropout_mask", WORDS(names[side]));
         }
     }
     fixture_unchanged(&f, 0);
@@ -352,8 +348,7 @@ static void numbers_of_f64_problems(void **state) {
             stw_attn_args args = f.args;
             if (pointers[n].at != numbers[i]) continue;
             set_pointer(&args, pointers[n].offset, (char *)fixture_at(&f, numbers[i]) + 4);
-            refused(pointers[n].name,
-                    stw_attn_bwd(plan, &args, fixture_at(&f, SLOT_workspace), WORKSPACE_BYTES, NULL),
+            refused(pointers[n].name, stw_attn_bwd(plan, &args, fixture_at(&f, SLOT_workspace), WORKSPACE_BYTES, NULL),
                     STW_E_INVALID, "attn_bwd", WORDS(pointers[n].name, "aligned", "8 bytes"));
         }
     stw_plan_destroy(plan);

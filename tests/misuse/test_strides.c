@@ -48,18 +48,14 @@ static void judge(fixture *f, const stw_attn_desc *desc, const tensor *t, const 
     stw_plan *out = NULL;
     text_forget();
     stw_status status = stw_attn_bwd_plan(f->context, desc, &out);
-    if (backward)
-        refused(what, status, expected[backward], "attn_bwd", WORDS(field, value));
-    else if (status)
-        complain("%s: attn_bwd refuses: %s", what, stw_last_error());
+    if (backward) refused(what, status, expected[backward], "attn_bwd", WORDS(field, value));
+    else if (status) complain("%s: attn_bwd refuses: %s", what, stw_last_error());
     stw_plan_destroy(out);
     out = NULL;
     text_forget();
     status = stw_attn_fwd_plan(f->context, desc, &out);
-    if (forward)
-        refused(what, status, expected[forward], "attn_fwd", WORDS(field, value));
-    else if (status)
-        complain("%s: attn_fwd refuses: %s", what, stw_last_error());
+    if (forward) refused(what, status, expected[forward], "attn_fwd", WORDS(field, value));
+    else if (status) complain("%s: attn_fwd refuses: %s", what, stw_last_error());
     stw_plan_destroy(out);
 }
 
@@ -123,10 +119,8 @@ static void expanded_inputs(void **state) {
         const size_t bytes[3] = {ROWS * DIM_Q * 4, 2 * 7 * 2 * DIM_Q * 4, 2 * 7 * 2 * DIM_V * 4};
         const void *const now[3] = {args.dq, args.dk, args.dv};
         for (int g = 0; g < 3; ++g)
-            if (part)
-                assert_memory_equal(good[g], now[g], bytes[g]);
-            else
-                memcpy(good[g], now[g], bytes[g]);
+            if (part) assert_memory_equal(good[g], now[g], bytes[g]);
+            else memcpy(good[g], now[g], bytes[g]);
     }
     fixture_close(&f);
 }
@@ -187,17 +181,13 @@ static void outputs_that_overlap_themselves(void **state) {
             if (get_stride(&desc, t->offset, dim) == 0) continue;
             stw_plan *out = NULL;
             stw_status status = stw_attn_bwd_plan(f.context, &desc, &out);
-            if (t->backward_output)
-                refused(t->name, status, STW_E_INVALID, "attn_bwd", WORDS(t->name, "overlap"));
-            else if (status)
-                complain("%s: attn_bwd refuses: %s", t->name, stw_last_error());
+            if (t->backward_output) refused(t->name, status, STW_E_INVALID, "attn_bwd", WORDS(t->name, "overlap"));
+            else if (status) complain("%s: attn_bwd refuses: %s", t->name, stw_last_error());
             stw_plan_destroy(out);
             out = NULL;
             status = stw_attn_fwd_plan(f.context, &desc, &out);
-            if (forward_output(t))
-                refused(t->name, status, STW_E_INVALID, "attn_fwd", WORDS(t->name, "overlap"));
-            else if (status)
-                complain("%s: attn_fwd refuses: %s", t->name, stw_last_error());
+            if (forward_output(t)) refused(t->name, status, STW_E_INVALID, "attn_fwd", WORDS(t->name, "overlap"));
+            else if (status) complain("%s: attn_fwd refuses: %s", t->name, stw_last_error());
             stw_plan_destroy(out);
         }
     }

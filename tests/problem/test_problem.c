@@ -56,8 +56,7 @@ static void test_order_is_free(void **state) {
     (void)state;
     stw_problem a, b;
     assert_int_equal(stw_problem_parse("attn_bwd:f16:b3h4s20d8:thd:bias_1hqk:lse_heads:gap5", &a), STW_OK);
-    assert_int_equal(stw_problem_parse("attn_bwd:f16:b3h4s20d8:gap5:lse_heads:tk60:bias_1hqk:tq60", &b),
-                     STW_OK);
+    assert_int_equal(stw_problem_parse("attn_bwd:f16:b3h4s20d8:gap5:lse_heads:tk60:bias_1hqk:tq60", &b), STW_OK);
     assert_memory_equal(&a, &b, sizeof a);
     assert_int_equal(a.desc.total_q, 60);
     assert_int_equal(a.desc.lse.head, 1);
@@ -295,8 +294,7 @@ static void test_edges_are_taken(void **state) {
     assert_int_equal(p.desc.bias_dtype, STW_BF16);
     assert_int_equal(stw_problem_parse("attn_bwd:bf16:b1h1s1d1:biasu8_11qk", &p), STW_OK);
     assert_int_equal(p.desc.bias_dtype, STW_U8);
-    assert_true(p.desc.bias.batch == 0 && p.desc.bias.head == 0 && p.desc.bias.query == 1 &&
-                p.desc.bias.key == 1);
+    assert_true(p.desc.bias.batch == 0 && p.desc.bias.head == 0 && p.desc.bias.query == 1 && p.desc.bias.key == 1);
     assert_int_equal(stw_problem_parse("attn_bwd:f32:b0h1s7d1:thd", &p), STW_OK);
     assert_int_equal(p.desc.total_q, 0); /* packed though empty */
     assert_int_equal(p.desc.flags, STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV);
@@ -360,10 +358,8 @@ static void test_mangled_lines(void **state) {
         x ^= x << 13, x ^= x >> 7, x ^= x << 17;
         strcpy(line, canonical[x % (sizeof canonical / sizeof *canonical)]);
         size_t length = strlen(line), at = (x >> 16) % length;
-        if (x >> 63)
-            line[at] = 0;
-        else
-            line[at] = "0123456789:_-.,qkvbdxhe"[(x >> 32) % 23];
+        if (x >> 63) line[at] = 0;
+        else line[at] = "0123456789:_-.,qkvbdxhe"[(x >> 32) % 23];
         stw_problem problem, again;
         if (stw_problem_parse(line, &problem)) continue;
         assert_true(stw_problem_print(&problem, printed, sizeof printed) < sizeof printed);
@@ -400,8 +396,7 @@ static void test_jagged_lines(void **state) {
         stw_jagged_problem problem, again;
         char line[512];
         assert_true(stw_problem_is_jagged(jagged_lines[i]));
-        if (stw_problem_jagged_parse(jagged_lines[i], &problem))
-            fail_msg("%s: %s", jagged_lines[i], stw_last_error());
+        if (stw_problem_jagged_parse(jagged_lines[i], &problem)) fail_msg("%s: %s", jagged_lines[i], stw_last_error());
         size_t length = stw_problem_jagged_format(&problem.desc, NULL, line, sizeof line);
         assert_int_equal(length, strlen(line));
         assert_string_equal(line, jagged_lines[i]);
@@ -423,15 +418,13 @@ static void test_jagged_fields(void **state) {
     assert_int_equal(d->op, STW_JAGGED_MATMUL);
     assert_int_equal(d->index_dtype, STW_I32);
     assert_true(d->components == 6 && d->outer == 2 && d->ragged_axes == 5u);
-    assert_true(d->axis[0].size == 40 && d->axis[0].total == 120 && d->axis[1].size == 24 &&
-                !d->axis[1].total);
+    assert_true(d->axis[0].size == 40 && d->axis[0].total == 120 && d->axis[1].size == 24 && !d->axis[1].total);
     assert_true(d->axis[2].size == 30 && d->axis[2].total == 90 && d->grad_elements == 9000);
     assert_int_equal(d->flags, STW_JAGGED_GRAD_BASES | STW_JAGGED_OTHER_TRANSPOSED);
     assert_true(p.seed == 7 && p.skew == 3 && p.data == STW_JDATA_SD3 && p.lens == STW_LENS_HUGE);
     assert_int_equal(stw_problem_jagged_parse("jagged_sum:f32:c6t40:ragged", &p), STW_OK);
     assert_int_equal(p.desc.axis[0].size, 40); /* any length */
-    assert_int_equal(stw_problem_jagged_parse("jagged_attention:i64:attn_bwd:bf16:b4h8s51d64:thd:used", &p),
-                     STW_OK);
+    assert_int_equal(stw_problem_jagged_parse("jagged_attention:i64:attn_bwd:bf16:b4h8s51d64:thd:used", &p), STW_OK);
     assert_true(p.desc.index_dtype == STW_I64 && p.desc.components == 4 && p.attn.desc.max_seq_q == 51);
     char line[256];
     stw_problem_jagged_format(&p.desc, &p.attn.desc, line, sizeof line);
@@ -475,11 +468,9 @@ static void test_jagged_refusals(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         stw_jagged_problem p;
-        if (stw_problem_jagged_parse(rows[i].line, &p) != STW_E_INVALID)
-            fail_msg("%s was taken", rows[i].line);
+        if (stw_problem_jagged_parse(rows[i].line, &p) != STW_E_INVALID) fail_msg("%s was taken", rows[i].line);
         if (!strstr(stw_last_error(), rows[i].at) || !strstr(stw_last_error(), rows[i].what))
-            fail_msg("%s: \"%s\" lacks \"%s\" or \"%s\"", rows[i].line, stw_last_error(), rows[i].at,
-                     rows[i].what);
+            fail_msg("%s: \"%s\" lacks \"%s\" or \"%s\"", rows[i].line, stw_last_error(), rows[i].at, rows[i].what);
     }
 }
 

@@ -20,8 +20,7 @@ stw_ref_result backward(const fixture *f, const stw_ref_mode *mode) {
 
 void assert_same(const double *a, const double *b, int64_t count) {
     for (int64_t n = 0; n < count; ++n)
-        if (a[n] != b[n] && !(isnan(a[n]) && isnan(b[n])))
-            fail_msg("element %lld: %g, %g", (long long)n, a[n], b[n]);
+        if (a[n] != b[n] && !(isnan(a[n]) && isnan(b[n]))) fail_msg("element %lld: %g, %g", (long long)n, a[n], b[n]);
 }
 
 void assert_same_result(const fixture *f, const stw_ref_result *a, const stw_ref_result *b) {

@@ -63,8 +63,7 @@ float fixture_random(fixture *f) {
 }
 
 int64_t fixture_rows_q(const fixture *f, int64_t b) {
-    return stw_attn_is_packed(&f->desc, 0) ? f->args.cu_seqlens_q[b + 1] - f->args.cu_seqlens_q[b]
-                                           : f->desc.max_seq_q;
+    return stw_attn_is_packed(&f->desc, 0) ? f->args.cu_seqlens_q[b + 1] - f->args.cu_seqlens_q[b] : f->desc.max_seq_q;
 }
 
 int64_t fixture_rows_kv(const fixture *f, int64_t b) {
@@ -99,8 +98,7 @@ int64_t fixture_index(const fixture *f, fixture_tensor tensor, int64_t b, int64_
 }
 
 int64_t fixture_row_index(const fixture *f, const stw_attn_strides *s, int64_t b, int64_t h, int64_t i) {
-    if (stw_attn_is_packed(&f->desc, 0) && s->batch == 0)
-        return (f->args.cu_seqlens_q[b] + i) * s->seq + h * s->head;
+    if (stw_attn_is_packed(&f->desc, 0) && s->batch == 0) return (f->args.cu_seqlens_q[b] + i) * s->seq + h * s->head;
     return b * s->batch + h * s->head + i * s->seq;
 }
 
@@ -110,8 +108,8 @@ int64_t fixture_bias_index(const fixture *f, int64_t b, int64_t h, int64_t i, in
 }
 
 /* Strides with a gap behind every row, and one behind every outer dimension; returns the span. */
-static int64_t fixture_strides(const fixture *f, stw_attn_strides *s, int64_t heads, int64_t seq,
-                               int64_t total, int64_t dim) {
+static int64_t fixture_strides(const fixture *f, stw_attn_strides *s, int64_t heads, int64_t seq, int64_t total,
+                               int64_t dim) {
     int64_t rows = total ? total : seq, batches = total ? 1 : f->desc.batch;
     if (f->layout == FIXTURE_BSHD) {
         s->head = dim + 1;
@@ -154,8 +152,7 @@ static void fixture_allocate(fixture *f) {
     stw_attn_desc *d = &f->desc;
     stw_attn_args *a = &f->args;
     size_t size = stw_dtype_size(d->dtype), number = stw_dtype_size(stw_dtype_of_rows(d->dtype));
-    int64_t hq = d->heads_q, hk = d->heads_kv, sq = d->max_seq_q, sk = d->max_seq_kv, tq = d->total_q,
-            tk = d->total_kv;
+    int64_t hq = d->heads_q, hk = d->heads_kv, sq = d->max_seq_q, sk = d->max_seq_kv, tq = d->total_q, tk = d->total_kv;
     int64_t dim = d->head_dim_qk, dim_v = d->head_dim_v;
     a->q = fixture_buffer(f, fixture_strides(f, &d->q, hq, sq, tq, dim), size);
     a->k = fixture_buffer(f, fixture_strides(f, &d->k, hk, sk, tk, dim), size);
@@ -187,8 +184,7 @@ static void fixture_put(fixture *f, const void *data, int64_t index, stw_dtype d
     stw_store_f64((void *)(uintptr_t)data, index, dtype, value);
 }
 
-static void fixture_fill(fixture *f, fixture_tensor tensor, const void *data, int64_t heads, int64_t dim,
-                         int kv) {
+static void fixture_fill(fixture *f, fixture_tensor tensor, const void *data, int64_t heads, int64_t dim, int kv) {
     for (int64_t b = 0; b < f->desc.batch; ++b) {
         int64_t rows = kv ? fixture_used_kv(f, b) : fixture_used_q(f, b);
         for (int64_t i = 0; i < rows; ++i) {
@@ -234,8 +230,7 @@ static void fixture_fill_features(fixture *f) {
                     if (d->bias_dtype == STW_U8)
                         ((unsigned char *)(uintptr_t)f->args.bias)[at] =
                             fixture_random(f) < 0 ? 0 : (unsigned char)(1 + at);
-                    else
-                        fixture_put(f, f->args.bias, at, d->bias_dtype);
+                    else fixture_put(f, f->args.bias, at, d->bias_dtype);
                 }
             }
         }
@@ -257,8 +252,7 @@ static void fixture_store_rows(const fixture *f, fixture_tensor tensor, void *da
                                const double *from) {
     const stw_attn_desc *d = &f->desc;
     int kv = tensor != FIXTURE_DQ;
-    int64_t heads = kv ? d->heads_kv : d->heads_q,
-            dim = tensor == FIXTURE_DV ? d->head_dim_v : d->head_dim_qk;
+    int64_t heads = kv ? d->heads_kv : d->heads_q, dim = tensor == FIXTURE_DV ? d->head_dim_v : d->head_dim_qk;
     for (int64_t b = 0; from && b < d->batch; ++b) {
         for (int64_t i = 0; i < (kv ? fixture_rows_kv(f, b) : fixture_rows_q(f, b)); ++i) {
             int64_t row = kv ? fixture_result_row_kv(f, b, i) : fixture_result_row_q(f, b, i);

@@ -14,8 +14,7 @@ int64_t lines_of(const fd *f, int b) {
 line line_at(const fd *f, int b, int64_t n) {
     const setup *s = f->s;
     const int64_t used = f->l.used[b], slab = used * s->inner;
-    if (s->dim == STW_DIM_RAGGED)
-        return (line){f->first[b] + n / s->inner * slab + n % s->inner, s->inner, used};
+    if (s->dim == STW_DIM_RAGGED) return (line){f->first[b] + n / s->inner * slab + n % s->inner, s->inner, used};
     if (s->dim == STW_DIM_OUTER) {
         const int64_t rest = n / slab, p = rest / s->after, q = rest % s->after;
         return (line){f->first[b] + (p * s->size * s->after + q) * slab + n % slab, s->after * slab, s->size};
@@ -52,11 +51,9 @@ static double layer_norm_loss(const fd *f, int64_t start) {
     const int64_t M = f->s->size;
     double mean = 0, variance = 0, total = 0;
     for (int64_t k = 0; k < M; ++k) mean += f->x[start + k] / (double)M;
+    for (int64_t k = 0; k < M; ++k) variance += (f->x[start + k] - mean) * (f->x[start + k] - mean) / (double)M;
     for (int64_t k = 0; k < M; ++k)
-        variance += (f->x[start + k] - mean) * (f->x[start + k] - mean) / (double)M;
-    for (int64_t k = 0; k < M; ++k)
-        total += f->grad[start + k] *
-                 ((f->x[start + k] - mean) / sqrt(variance + 1e-5) * f->weight[k] + f->bias[k]);
+        total += f->grad[start + k] * ((f->x[start + k] - mean) / sqrt(variance + 1e-5) * f->weight[k] + f->bias[k]);
     return total;
 }
 
@@ -115,8 +112,7 @@ double loss_of(const fd *f) {
     } else if (f->s->dim != STW_DIM_NONE) {
         int64_t line_number = 0;
         for (int b = 0; b < COMPONENTS; ++b)
-            for (int64_t n = 0; n < lines_of(f, b); ++n)
-                total += line_loss(f, line_at(f, b, n), line_number++);
+            for (int64_t n = 0; n < lines_of(f, b); ++n) total += line_loss(f, line_at(f, b, n), line_number++);
     } else {
         for (int64_t n = 0; n < count; ++n) total += f->grad[n] * element_function(f, f->x[n]);
     }

@@ -12,8 +12,7 @@ enum { ELEMENTS = 2048, COMPONENTS = 4 };
 typedef struct setup {
     stw_jagged_op op;
     stw_jagged_dim dim;
-    int64_t outer, inner, size, after,
-        index; /* size, after: as in the descriptor, never 0 where dim counts */
+    int64_t outer, inner, size, after, index; /* size, after: as in the descriptor, never 0 where dim counts */
 } setup;
 
 /* A problem in logical order: component by component, [outer, used, inner] each. */

@@ -10,9 +10,7 @@ static const int32_t starts_q_empty[] = {0, 4, 4, 7}, starts_kv_empty[] = {0, 0,
 static const int64_t offsets_q[] = {3, -2}, offsets_kv[] = {1, 4};
 static const uint64_t dropout_seed = UINT64_C(0x123456789ABCDEF0), dropout_offset = UINT64_C(0x300000007);
 
-static void set_plain(fixture *f) {
-    (void)f;
-}
+static void set_plain(fixture *f) { (void)f; }
 
 static void set_bhsd(fixture *f) {
     f->layout = FIXTURE_BHSD;
@@ -31,21 +29,13 @@ static void set_scale(fixture *f) {
     f->desc.scale = -0.375f;
 }
 
-static void set_scale_zero(fixture *f) {
-    f->desc.flags |= STW_ATTN_HAS_SCALE;
-}
+static void set_scale_zero(fixture *f) { f->desc.flags |= STW_ATTN_HAS_SCALE; }
 
-static void set_mqa(fixture *f) {
-    f->desc.heads_kv = 1;
-}
+static void set_mqa(fixture *f) { f->desc.heads_kv = 1; }
 
-static void set_top_left(fixture *f) {
-    f->desc.mask = STW_MASK_CAUSAL_TOP_LEFT;
-}
+static void set_top_left(fixture *f) { f->desc.mask = STW_MASK_CAUSAL_TOP_LEFT; }
 
-static void set_bottom_right(fixture *f) {
-    f->desc.mask = STW_MASK_CAUSAL_BOTTOM_RIGHT;
-}
+static void set_bottom_right(fixture *f) { f->desc.mask = STW_MASK_CAUSAL_BOTTOM_RIGHT; }
 
 /* more queries than keys: the first rows see nothing */
 static void set_bottom_right_short(fixture *f) {
@@ -61,9 +51,7 @@ static void set_window(fixture *f) {
     f->desc.window_right = 1;
 }
 
-static void set_window_right(fixture *f) {
-    f->desc.flags |= STW_ATTN_HAS_WINDOW_RIGHT; /* of 0 */
-}
+static void set_window_right(fixture *f) { f->desc.flags |= STW_ATTN_HAS_WINDOW_RIGHT; /* of 0 */ }
 
 static void set_window_causal(fixture *f) {
     f->desc.mask = STW_MASK_CAUSAL_TOP_LEFT;
@@ -77,46 +65,28 @@ static void set_shift(fixture *f) {
     f->desc.diagonal_shift = -2;
 }
 
-static void set_bias(fixture *f) {
-    f->desc.bias_dtype = STW_F32;
-}
+static void set_bias(fixture *f) { f->desc.bias_dtype = STW_F32; }
 
-static void set_bias_batch(fixture *f) {
-    f->desc.bias_dtype = STW_F32, f->bias_broadcast = 1;
-}
+static void set_bias_batch(fixture *f) { f->desc.bias_dtype = STW_F32, f->bias_broadcast = 1; }
 
-static void set_bias_head(fixture *f) {
-    f->desc.bias_dtype = STW_F32, f->bias_broadcast = 2;
-}
+static void set_bias_head(fixture *f) { f->desc.bias_dtype = STW_F32, f->bias_broadcast = 2; }
 
-static void set_bias_query(fixture *f) {
-    f->desc.bias_dtype = STW_F32, f->bias_broadcast = 4;
-}
+static void set_bias_query(fixture *f) { f->desc.bias_dtype = STW_F32, f->bias_broadcast = 4; }
 
-static void set_bias_key(fixture *f) {
-    f->desc.bias_dtype = STW_F32, f->bias_broadcast = 8;
-}
+static void set_bias_key(fixture *f) { f->desc.bias_dtype = STW_F32, f->bias_broadcast = 8; }
 
-static void set_bias_alibi_like(fixture *f) {
-    f->desc.bias_dtype = STW_F32, f->bias_broadcast = 5;
-}
+static void set_bias_alibi_like(fixture *f) { f->desc.bias_dtype = STW_F32, f->bias_broadcast = 5; }
 
-static void set_bias_scalar(fixture *f) {
-    f->desc.bias_dtype = STW_F32, f->bias_broadcast = 15;
-}
+static void set_bias_scalar(fixture *f) { f->desc.bias_dtype = STW_F32, f->bias_broadcast = 15; }
 
-static void set_bytes(fixture *f) {
-    f->desc.bias_dtype = STW_U8;
-}
+static void set_bytes(fixture *f) { f->desc.bias_dtype = STW_U8; }
 
 static void set_bytes_keys(fixture *f) {
     f->desc.bias_dtype = STW_U8, f->bias_broadcast = 6;
     f->desc.mask = STW_MASK_CAUSAL_BOTTOM_RIGHT;
 }
 
-static void set_alibi(fixture *f) {
-    f->desc.flags |= STW_ATTN_ALIBI;
-}
+static void set_alibi(fixture *f) { f->desc.flags |= STW_ATTN_ALIBI; }
 
 static void set_alibi_column(fixture *f) {
     f->desc.flags |= STW_ATTN_ALIBI | STW_ATTN_ALIBI_COLUMN;
@@ -124,22 +94,16 @@ static void set_alibi_column(fixture *f) {
     f->args.k_offset = 2; /* counts in the slope's column */
 }
 
-static void set_softcap(fixture *f) {
-    f->desc.softcap = 0.75f;
-}
+static void set_softcap(fixture *f) { f->desc.softcap = 0.75f; }
 
-static void set_sink(fixture *f) {
-    f->desc.flags |= STW_ATTN_SINK;
-}
+static void set_sink(fixture *f) { f->desc.flags |= STW_ATTN_SINK; }
 
 static void set_sink_empty_rows(fixture *f) {
     set_bottom_right_short(f);
     set_sink(f);
 }
 
-static void set_dlse(fixture *f) {
-    f->desc.flags |= STW_ATTN_DLSE;
-}
+static void set_dlse(fixture *f) { f->desc.flags |= STW_ATTN_DLSE; }
 
 static void set_dropout(fixture *f, stw_dropout_map map) {
     f->desc.dropout_p = 0.3;
@@ -148,17 +112,11 @@ static void set_dropout(fixture *f, stw_dropout_map map) {
     f->args.dropout_offset_ptr = &dropout_offset;
 }
 
-static void set_dropout_philox(fixture *f) {
-    set_dropout(f, STW_DROPOUT_PHILOX);
-}
+static void set_dropout_philox(fixture *f) { set_dropout(f, STW_DROPOUT_PHILOX); }
 
-static void set_dropout_mem_eff(fixture *f) {
-    set_dropout(f, STW_DROPOUT_MEM_EFF);
-}
+static void set_dropout_mem_eff(fixture *f) { set_dropout(f, STW_DROPOUT_MEM_EFF); }
 
-static void set_dropout_flash2(fixture *f) {
-    set_dropout(f, STW_DROPOUT_FLASH2);
-}
+static void set_dropout_flash2(fixture *f) { set_dropout(f, STW_DROPOUT_FLASH2); }
 
 void setup_packed(fixture *f) {
     f->desc.total_q = 12;

@@ -26,8 +26,7 @@ static void test_ulp(void **state) {
     assert_true(stw_ulp(0, STW_BF16) == 0x1p-133 && stw_ulp(1e-45, STW_F32) == 0x1p-149);
     assert_true(stw_ulp(0x1p-14, STW_F16) == 0x1p-24 && stw_ulp(0x1p-13, STW_F16) == 0x1p-23);
     assert_true(stw_ulp(0x1p-126, STW_F32) == 0x1p-149 && stw_ulp(0x1p-125, STW_BF16) == 0x1p-132);
-    assert_true(stw_ulp(65504, STW_F16) == 32 && stw_ulp(1e9, STW_F16) == 32 &&
-                stw_ulp(INFINITY, STW_F16) == 32);
+    assert_true(stw_ulp(65504, STW_F16) == 32 && stw_ulp(1e9, STW_F16) == 32 && stw_ulp(INFINITY, STW_F16) == 32);
     assert_true(stw_ulp(DBL_MAX, STW_F32) == 0x1p104 && isnan(stw_ulp(NAN, STW_F32)));
     float x = 3.14159f; /* the spacing is the distance to the neighbour */
     assert_true(stw_ulp((double)x, STW_F32) == (double)nextafterf(x, 4) - (double)x);
@@ -36,8 +35,7 @@ static void test_ulp(void **state) {
 static void test_pool(void **state) {
     (void)state;
     stw_accuracy_pool pool = {0};
-    stw_accuracy small = {
-        .small = 1, .elements = 10, .square_sum = 10 * 1.5 * 1.5, .baseline_square_sum = 10};
+    stw_accuracy small = {.small = 1, .elements = 10, .square_sum = 10 * 1.5 * 1.5, .baseline_square_sum = 10};
     stw_accuracy large = {.small = 0, .elements = 2000, .square_sum = 1e9, .baseline_square_sum = 1};
     double ratio = -1;
     assert_true(stw_pool_pass(&pool, &ratio) && ratio == 0);
@@ -80,8 +78,7 @@ static void check_baselines(const fixture *f, const stw_ref_result *exact) {
                 continue;
             }
             /* 64: sums of up to 16 terms, S up to 32 in the exponent; f16 operands may be subnormal */
-            double bound =
-                (64 * 0x1p-24 + operand) * exact->abs_dq[e] + output * fabs(exact->dq[e]) + 0x1p-22;
+            double bound = (64 * 0x1p-24 + operand) * exact->abs_dq[e] + output * fabs(exact->dq[e]) + 0x1p-22;
             assert_true(fabs(r.dq[e] - exact->dq[e]) <= bound);
         }
         stw_ref_free(&r);
@@ -172,10 +169,8 @@ static void test_operands_are_rounded(void **state) {
         assert_int_equal(stw_ref_attn_bwd(&f.desc, &f.args, &mode, &r), STW_OK);
         stw_dtype narrow = dtype == STW_F32 ? STW_BF16 : (stw_dtype)dtype;
         int same_p = 1, same_ds = 1;
-        for (int64_t n = 0; n < 2 * 7 * 16; ++n)
-            same_p &= r.dv[n] == (double)stw_round_to((float)r.dv[n], narrow);
-        for (int64_t n = 0; n < 2 * 7 * 12; ++n)
-            same_ds &= r.dk[n] == (double)stw_round_to((float)r.dk[n], narrow);
+        for (int64_t n = 0; n < 2 * 7 * 16; ++n) same_p &= r.dv[n] == (double)stw_round_to((float)r.dv[n], narrow);
+        for (int64_t n = 0; n < 2 * 7 * 12; ++n) same_ds &= r.dk[n] == (double)stw_round_to((float)r.dk[n], narrow);
         assert_int_equal(same_p, dtype != STW_F32);
         assert_int_equal(same_ds, dtype != STW_F32);
         assert_true(r.dv[0] > 0 && r.dk[0] != 0);
@@ -279,8 +274,8 @@ static void test_honest_outputs_pass(void **state) {
             fixture_store(&f, which % 2 ? &ninth : &e.reference);
             stw_accuracy a = judge(&f, &e, grad, NULL);
             if (!a.pass)
-                fail_msg("%s, %s: error %g, allowed %g", setups[n / 3].name, stw_grad_names[grad],
-                         a.max_error, a.max_allowed);
+                fail_msg("%s, %s: error %g, allowed %g", setups[n / 3].name, stw_grad_names[grad], a.max_error,
+                         a.max_allowed);
             assert_true(a.elements == e.grad[grad].elements && a.elements > 0);
             if (which % 2) stw_pool_add(&pool, &a);
         }

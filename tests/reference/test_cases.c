@@ -11,9 +11,7 @@
 
 #include <cmocka.h>
 
-static void set_f32(const void *data, int64_t index, float value) {
-    ((float *)(uintptr_t)data)[index] = value;
-}
+static void set_f32(const void *data, int64_t index, float value) { ((float *)(uintptr_t)data)[index] = value; }
 
 /* Runs both modes before and after `change`, which must not be seen. */
 static void assert_unseen(fixture *f, void (*change)(fixture *f)) {
@@ -121,8 +119,7 @@ static void test_minus_infinity(void **state) {
     f.desc.outputs = ALL_ROWS | STW_OUT_DBIAS;
     fixture_build(&f);
     for (int64_t j = 0; j < 7; ++j) set_f32(f.args.bias, fixture_bias_index(&f, 0, 1, 2, j), -INFINITY);
-    for (int64_t n = 0; n < 20; ++n)
-        set_f32(f.args.bias, fixture_bias_index(&f, 1, n % 4, n / 4, 3), -INFINITY);
+    for (int64_t n = 0; n < 20; ++n) set_f32(f.args.bias, fixture_bias_index(&f, 1, n % 4, n / 4, 3), -INFINITY);
     fixture_run_forward(&f);
     for (int64_t h = 0; h < 2; ++h) /* selected, not multiplied: nothing of the key's V is left */
         set_f32(f.args.v, fixture_index(&f, FIXTURE_V, 1, h, 3, 2), NAN);
@@ -213,8 +210,7 @@ static void test_nan_lse_propagates(void **state) {
     for (int mode = 0; mode < 2; ++mode) {
         stw_ref_result r = backward(&f, mode ? &baseline_mode : NULL);
         for (int64_t i = 0; i < 10; ++i)
-            for (int64_t h = 0; h < 4; ++h)
-                assert_int_equal(isnan(r.dq[(i * 4 + h) * 3]) != 0, i == 2 && h == 3);
+            for (int64_t h = 0; h < 4; ++h) assert_int_equal(isnan(r.dq[(i * 4 + h) * 3]) != 0, i == 2 && h == 3);
         for (int64_t j = 0; j < 14; ++j) {
             for (int64_t h = 0; h < 2; ++h) {
                 int reached = j < 3 && h == 1;

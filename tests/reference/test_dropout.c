@@ -64,15 +64,13 @@ static void test_random123_header(void **state) {
         philox4x32_key_t key;
         for (int i = 0; i < 6; ++i) {
             x = x * 1664525u + 1013904223u;
-            if (i < 4)
-                counter.v[i] = x ^ x >> 15;
-            else
-                key.v[i - 4] = x ^ x >> 13;
+            if (i < 4) counter.v[i] = x ^ x >> 15;
+            else key.v[i - 4] = x ^ x >> 13;
         }
         int rounds = n & 1 ? 10 : 7;
         philox4x32_ctr_t expected = philox4x32_R((unsigned)rounds, counter, key);
-        stw_philox_words w = stw_philox4x32(rounds, counter.v[0], counter.v[1], counter.v[2], counter.v[3],
-                                            key.v[0], key.v[1]);
+        stw_philox_words w =
+            stw_philox4x32(rounds, counter.v[0], counter.v[1], counter.v[2], counter.v[3], key.v[0], key.v[1]);
         assert_memory_equal(w.word, expected.v, sizeof w.word);
     }
 }
@@ -111,8 +109,7 @@ static void test_maps_by_hand(void **state) {
     const struct {
         int i, j;
         double byte;
-    } bytes[] = {{0, 0, 0x09}, {0, 1, 0xb7},  {8, 0, 0x6f}, {8, 1, 0x5f},
-                 {0, 8, 0x64}, {0, 16, 0x81}, {8, 25, 0x4f}};
+    } bytes[] = {{0, 0, 0x09}, {0, 1, 0xb7}, {8, 0, 0x6f}, {8, 1, 0x5f}, {0, 8, 0x64}, {0, 16, 0x81}, {8, 25, 0x4f}};
     for (size_t n = 0; n < sizeof bytes / sizeof *bytes; ++n) { /* flash2: lane 0 of block (0, 0), 7 rounds */
         double kept = 1 - (bytes[n].byte + 0.5) / 255, dropped = 1 - (bytes[n].byte - 0.5) / 255;
         assert_true(keeps(&f, STW_DROPOUT_FLASH2, kept, bytes[n].i, bytes[n].j));

@@ -81,8 +81,7 @@ static void test_given_delta(void **state) {
     stw_ref_result computed = backward(&f, NULL);
     for (int64_t n = 0; n < 2 * 4 * 6; ++n) {
         int64_t b = n / 24, h = n / 6 % 4, i = n % 6;
-        f.args.delta[fixture_row_index(&f, &f.desc.delta, b, h, i)] =
-            (float)computed.delta[h * 12 + b * 6 + i];
+        f.args.delta[fixture_row_index(&f, &f.desc.delta, b, h, i)] = (float)computed.delta[h * 12 + b * 6 + i];
     }
     f.desc.flags = STW_ATTN_SINK | STW_ATTN_GIVEN_DELTA;
     f.args.out = NULL;
@@ -111,8 +110,8 @@ static void test_dtypes(void **state) {
         fixture_build(&g);
         void *from[] = {(void *)(uintptr_t)f.args.q, (void *)(uintptr_t)f.args.k, (void *)(uintptr_t)f.args.v,
                         f.args.out, (void *)(uintptr_t)f.args.dout};
-        void *to[] = {(void *)(uintptr_t)g.args.q, (void *)(uintptr_t)g.args.k, (void *)(uintptr_t)g.args.v,
-                      g.args.out, (void *)(uintptr_t)g.args.dout};
+        void *to[] = {(void *)(uintptr_t)g.args.q, (void *)(uintptr_t)g.args.k, (void *)(uintptr_t)g.args.v, g.args.out,
+                      (void *)(uintptr_t)g.args.dout};
         for (int n = 0; n < 5; ++n)
             for (size_t e = 0; e < f.bytes[n] / 2; ++e)
                 ((float *)to[n])[e] = stw_load_f32(from[n], (int64_t)e, (stw_dtype)dtype);

@@ -70,8 +70,7 @@ static void compare(const char *tensor, int64_t element, double expected, double
              (long long)element, expected, actual, absolute);
 }
 
-static void compare_rows(fixture *f, fixture_tensor tensor, const float *input, const double *grad,
-                         const double *abs) {
+static void compare_rows(fixture *f, fixture_tensor tensor, const float *input, const double *grad, const double *abs) {
     const stw_attn_desc *d = &f->desc;
     const char *names[] = {"dq", "dk", "dv"};
     int kv = tensor != FIXTURE_Q;

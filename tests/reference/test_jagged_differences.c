@@ -68,8 +68,8 @@ static void *keep(buffers *b, void *data) {
     return data;
 }
 
-static const double *nested_values(const fd *f, buffers *b, const double *values, int64_t outer,
-                                   int64_t inner, int jagged) {
+static const double *nested_values(const fd *f, buffers *b, const double *values, int64_t outer, int64_t inner,
+                                   int jagged) {
     int64_t total, count = 0;
     for (int n = 0; n < COMPONENTS; ++n) count += outer * f->l.used[n] * inner;
     int64_t *index = keep(b, places(f, outer, inner, jagged, &total));
@@ -107,16 +107,14 @@ static const double *bind_softmax(const fd *f, buffers *b, int jagged) {
             const line at = line_at(f, c, n);
             double sum = 0;
             for (int64_t k = 0; k < at.count; ++k) sum += exp(f->x[at.first + k * at.step]);
-            for (int64_t k = 0; k < at.count; ++k)
-                y[at.first + k * at.step] = exp(f->x[at.first + k * at.step]) / sum;
+            for (int64_t k = 0; k < at.count; ++k) y[at.first + k * at.step] = exp(f->x[at.first + k * at.step]) / sum;
         }
     return nested_values(f, b, y, f->s->outer, f->s->inner, jagged);
 }
 
 static const double *bind_grad(const fd *f, buffers *b, int jagged) {
     const setup *s = f->s;
-    if (s->op == STW_JAGGED_TO_PADDED)
-        return dense_values(b, f->grad, COMPONENTS * s->outer * f->padded * s->inner);
+    if (s->op == STW_JAGGED_TO_PADDED) return dense_values(b, f->grad, COMPONENTS * s->outer * f->padded * s->inner);
     if (s->op == STW_JAGGED_LINEAR) return nested_values(f, b, f->grad, s->outer, f->features, jagged);
     if (s->op == STW_JAGGED_RESHAPE) return nested_values(f, b, f->grad, 1, s->outer * s->inner, jagged);
     if (s->op == STW_JAGGED_SUM || s->op == STW_JAGGED_SELECT) {
@@ -163,8 +161,8 @@ static void describe(const fd *f, int jagged, stw_jagged_desc *d) {
 static void compare(const setup *s, const char *what, int64_t n, double expected, double got, double scale) {
     const double limit = 2e-9 * scale;
     if (fabs(expected - got) <= limit) return;
-    fail_msg("op %d, dim %d: %s[%lld] is %.12g by differences, %.12g by the reference", (int)s->op,
-             (int)s->dim, what, (long long)n, expected, got);
+    fail_msg("op %d, dim %d: %s[%lld] is %.12g by differences, %.12g by the reference", (int)s->op, (int)s->dim, what,
+             (long long)n, expected, got);
 }
 
 static double largest(const double *slopes, int64_t count) {
@@ -191,13 +189,11 @@ static void compare_kinds(const fd *f, const buffers *b, const stw_jref_result *
         for (int64_t o = 0; o < n.outer; ++o)
             for (int64_t p = 0; p < f->l.size[c]; ++p)
                 for (int64_t i = 0; i < n.inner; ++i)
-                    expected[nested_at(&n, c, o, p, i)] =
-                        p < f->l.used[c] ? STW_REF_ROW_LIVE : STW_REF_ROW_ZERO;
+                    expected[nested_at(&n, c, o, p, i)] = p < f->l.used[c] ? STW_REF_ROW_LIVE : STW_REF_ROW_ZERO;
     for (int64_t e = 0; e < r->elements[0]; ++e) {
         const unsigned char kind = r->kinds[0][e];
         if (kind == STW_REF_ROW_ZERO) assert_true(r->values[0][e] == 0);
-        if (f->s->op == STW_JAGGED_SELECT && expected[e] == STW_REF_ROW_LIVE && kind == STW_REF_ROW_ZERO)
-            continue;
+        if (f->s->op == STW_JAGGED_SELECT && expected[e] == STW_REF_ROW_LIVE && kind == STW_REF_ROW_ZERO) continue;
         assert_int_equal(kind, expected[e]);
     }
     test_free(expected);
@@ -219,10 +215,8 @@ static void check(fd *f, int jagged) {
     args.grad = bind_grad(f, &b, jagged);
     b.x_count = dense_x ? COMPONENTS * s->outer * f->padded * s->inner : f->first[COMPONENTS];
     if (!dense_x) b.x_index = keep(&b, places(f, s->outer, s->inner, jagged, &b.x_elements));
-    if (s->op == STW_JAGGED_SOFTMAX)
-        args.y = bind_softmax(f, &b, jagged);
-    else if (!dense_x)
-        args.x = nested_values(f, &b, f->x, s->outer, s->inner, jagged);
+    if (s->op == STW_JAGGED_SOFTMAX) args.y = bind_softmax(f, &b, jagged);
+    else if (!dense_x) args.x = nested_values(f, &b, f->x, s->outer, s->inner, jagged);
     if (s->op == STW_JAGGED_LAYER_NORM) bind_layer_norm(f, &b, jagged, &args);
     if (s->op == STW_JAGGED_LINEAR) args.weight = dense_values(&b, f->weight, f->features * s->inner);
     double unused[4]; /* outputs have to be there; the reference has its own */
@@ -240,33 +234,21 @@ static void check(fd *f, int jagged) {
 }
 
 static const setup setups[] = {
-    {STW_JAGGED_GELU, STW_DIM_NONE, 2, 3, 0, 0, 0},
-    {STW_JAGGED_GELU_TANH, STW_DIM_NONE, 1, 5, 0, 0, 0},
-    {STW_JAGGED_SILU, STW_DIM_NONE, 3, 1, 0, 0, 0},
-    {STW_JAGGED_THRESHOLD, STW_DIM_NONE, 2, 3, 0, 0, 0},
-    {STW_JAGGED_SOFTMAX, STW_DIM_RAGGED, 2, 3, 0, 0, 0},
-    {STW_JAGGED_SOFTMAX, STW_DIM_INNER, 2, 12, 3, 2, 0},
-    {STW_JAGGED_SOFTMAX, STW_DIM_INNER, 1, 7, 7, 1, 0},
-    {STW_JAGGED_SOFTMAX, STW_DIM_OUTER, 12, 2, 3, 2, 0},
-    {STW_JAGGED_SUM, STW_DIM_RAGGED, 2, 3, 0, 0, 0},
-    {STW_JAGGED_SUM, STW_DIM_INNER, 2, 12, 3, 2, 0},
-    {STW_JAGGED_SUM, STW_DIM_OUTER, 12, 2, 3, 2, 0},
-    {STW_JAGGED_SELECT, STW_DIM_INNER, 2, 12, 3, 2, 1},
-    {STW_JAGGED_SELECT, STW_DIM_INNER, 2, 12, 3, 2, -1},
-    {STW_JAGGED_SELECT, STW_DIM_OUTER, 12, 2, 3, 2, 2},
-    {STW_JAGGED_SELECT, STW_DIM_COMPONENT, 2, 3, 0, 0, -1},
-    {STW_JAGGED_LAYER_NORM, STW_DIM_INNER, 2, 5, 5, 1, 0},
-    {STW_JAGGED_LAYER_NORM, STW_DIM_INNER, 1, 12, 4, 1, 0},
-    {STW_JAGGED_LINEAR, STW_DIM_NONE, 2, 5, 0, 0, 0},
-    {STW_JAGGED_RESHAPE, STW_DIM_NONE, 2, 6, 0, 0, 0},
-    {STW_JAGGED_TO_PADDED, STW_DIM_NONE, 2, 3, 0, 0, 0},
+    {STW_JAGGED_GELU, STW_DIM_NONE, 2, 3, 0, 0, 0},         {STW_JAGGED_GELU_TANH, STW_DIM_NONE, 1, 5, 0, 0, 0},
+    {STW_JAGGED_SILU, STW_DIM_NONE, 3, 1, 0, 0, 0},         {STW_JAGGED_THRESHOLD, STW_DIM_NONE, 2, 3, 0, 0, 0},
+    {STW_JAGGED_SOFTMAX, STW_DIM_RAGGED, 2, 3, 0, 0, 0},    {STW_JAGGED_SOFTMAX, STW_DIM_INNER, 2, 12, 3, 2, 0},
+    {STW_JAGGED_SOFTMAX, STW_DIM_INNER, 1, 7, 7, 1, 0},     {STW_JAGGED_SOFTMAX, STW_DIM_OUTER, 12, 2, 3, 2, 0},
+    {STW_JAGGED_SUM, STW_DIM_RAGGED, 2, 3, 0, 0, 0},        {STW_JAGGED_SUM, STW_DIM_INNER, 2, 12, 3, 2, 0},
+    {STW_JAGGED_SUM, STW_DIM_OUTER, 12, 2, 3, 2, 0},        {STW_JAGGED_SELECT, STW_DIM_INNER, 2, 12, 3, 2, 1},
+    {STW_JAGGED_SELECT, STW_DIM_INNER, 2, 12, 3, 2, -1},    {STW_JAGGED_SELECT, STW_DIM_OUTER, 12, 2, 3, 2, 2},
+    {STW_JAGGED_SELECT, STW_DIM_COMPONENT, 2, 3, 0, 0, -1}, {STW_JAGGED_LAYER_NORM, STW_DIM_INNER, 2, 5, 5, 1, 0},
+    {STW_JAGGED_LAYER_NORM, STW_DIM_INNER, 1, 12, 4, 1, 0}, {STW_JAGGED_LINEAR, STW_DIM_NONE, 2, 5, 0, 0, 0},
+    {STW_JAGGED_RESHAPE, STW_DIM_NONE, 2, 6, 0, 0, 0},      {STW_JAGGED_TO_PADDED, STW_DIM_NONE, 2, 3, 0, 0, 0},
     {STW_JAGGED_FROM_PADDED, STW_DIM_NONE, 2, 3, 0, 0, 0},
 };
 
 /* x for differences: away from the threshold, where there is no derivative. */
-static double smooth(double x) {
-    return fabs(x - 0.25) < 0.02 ? x + 0.1 : x;
-}
+static double smooth(double x) { return fabs(x - 0.25) < 0.02 ? x + 0.1 : x; }
 
 static void start(fd *f, const setup *s, const int64_t *used) {
     memset(f, 0, sizeof *f);
@@ -342,16 +324,14 @@ static void compare_matmul(double *input, int64_t count, const double *a, const 
         const double above = matmul_loss(a, b, g);
         input[n] = kept;
         const double slope = above - matmul_loss(a, b, g);
-        if (!(fabs(slope - got[n]) <= 1e-13))
-            fail_msg("element %lld: %.12g, %.12g", (long long)n, slope, got[n]);
+        if (!(fabs(slope - got[n]) <= 1e-13)) fail_msg("element %lld: %.12g, %.12g", (long long)n, slope, got[n]);
     }
 }
 
 static void test_matmul(void **state) {
     static double a[64], b[64], g[64];
     const int64_t *const extents[3] = {mm_rows, mm_mid, mm_cols};
-    int64_t offsets[3][COMPONENTS + 1] = {{0}}, x_bases[COMPONENTS], other_bases[COMPONENTS],
-                                    grad_bases[COMPONENTS];
+    int64_t offsets[3][COMPONENTS + 1] = {{0}}, x_bases[COMPONENTS], other_bases[COMPONENTS], grad_bases[COMPONENTS];
     stw_jagged_desc d = STW_INIT(stw_jagged_desc);
     stw_jagged_args args = STW_INIT(stw_jagged_args);
     stw_jref_result r;
@@ -392,7 +372,7 @@ static void test_matmul(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_differences),
-                                       cmocka_unit_test(test_select_ragged), cmocka_unit_test(test_matmul)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_differences), cmocka_unit_test(test_select_ragged),
+                                       cmocka_unit_test(test_matmul)};
     return cmocka_run_group_tests_name("differences of nested operations", tests, NULL, NULL);
 }

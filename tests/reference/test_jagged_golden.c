@@ -36,8 +36,8 @@ static int64_t compare(const problem *p, const result *r, const stw_jref_result 
         const double stored = reference->type == STW_ST_F32 ? 0x1p-24 * fabs(expected) + 0x1p-149 : 0;
         const double limit = (size ? 1e-12 * (golden_real(size, n) + 0x1p-126) : 0) + stored;
         if (!(fabs(x - expected) <= limit))
-            fail_msg("%s, %s: %s[%lld] is %.17g, golden %.17g", p->c->name, p->v->name, r->name, (long long)n,
-                     x, expected);
+            fail_msg("%s, %s: %s[%lld] is %.17g, golden %.17g", p->c->name, p->v->name, r->name, (long long)n, x,
+                     expected);
     }
     for (int64_t e = 0; r->cleared && e < r->elements; ++e)
         if (r->cleared[e]) assert_true(got->values[which][e] == 0);

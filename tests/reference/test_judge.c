@@ -89,8 +89,7 @@ static void test_breaches_fail(void **state) {
     wrong_case w = wrong_start(STW_F32);
     float *dq = w.f.args.dq;
     void *before = fixture_copy(&w.f, dq);
-    int64_t live = fixture_index(&w.f, FIXTURE_DQ, 1, 2, 1, 0),
-            padding = fixture_index(&w.f, FIXTURE_DQ, 0, 3, 4, 2);
+    int64_t live = fixture_index(&w.f, FIXTURE_DQ, 1, 2, 1, 0), padding = fixture_index(&w.f, FIXTURE_DQ, 0, 3, 4, 2);
     int64_t gap = fixture_index(&w.f, FIXTURE_DQ, 0, 1, -1, 1); /* pack row 0, before the first sequence */
     float right = dq[live];
     const float wrong[] = {NAN, INFINITY, -INFINITY};

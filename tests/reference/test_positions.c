@@ -46,8 +46,7 @@ static const picture pictures[] = {
     {"shift 0, left 1", "11111 11111 .1111", .flags = SHIFT | LEFT, .left = 1},
     {"top-left, q offset 2", "111.. 1111. 11111", .mask = TL, .q_offset = 2},
     {"top-left, k offset 1", "..... 1.... 11...", .mask = TL, .k_offset = 1},
-    {"bottom-right, q offset -2, k offset -1", "11... 111.. 1111.", .mask = BR, .q_offset = -2,
-     .k_offset = -1},
+    {"bottom-right, q offset -2, k offset -1", "11... 111.. 1111.", .mask = BR, .q_offset = -2, .k_offset = -1},
     {"bottom-right, used 2 and 3", "11. 111", .mask = BR, .used_q = 2, .used_kv = 3},
     {"bottom-right, used 3 and 1", ". . 1", .mask = BR, .used_q = 3, .used_kv = 1},
 };
@@ -77,8 +76,7 @@ static void test_pictures(void **state) {
         char drawn[64];
         size_t length = 0;
         for (int64_t i = 0; i < q.used; ++i) {
-            for (int64_t j = 0; j < kv.used; ++j)
-                drawn[length++] = stw_ref_visible(&p, &q, &kv, i, j) ? '1' : '.';
+            for (int64_t j = 0; j < kv.used; ++j) drawn[length++] = stw_ref_visible(&p, &q, &kv, i, j) ? '1' : '.';
             drawn[length++] = i + 1 < q.used ? ' ' : '\0';
         }
         if (strcmp(drawn, x->rows)) fail_msg("%s: %s, not %s", x->name, drawn, x->rows);
@@ -110,12 +108,10 @@ static double naive_score(const fixture *f, int64_t b, int64_t h, int64_t i, int
     double s = 0;
     int seen;
     for (int64_t e = 0; e < d->head_dim_qk; ++e)
-        s += (double)q[fixture_index(f, FIXTURE_Q, b, h, i, e)] *
-             (double)k[fixture_index(f, FIXTURE_K, b, h_kv, j, e)];
+        s += (double)q[fixture_index(f, FIXTURE_Q, b, h, i, e)] * (double)k[fixture_index(f, FIXTURE_K, b, h_kv, j, e)];
     s *= d->flags & STW_ATTN_HAS_SCALE ? (double)d->scale : pow((double)d->head_dim_qk, -0.5);
     if (d->softcap != 0) s = (double)d->softcap * tanh(s / (double)d->softcap);
-    if (d->bias_dtype == STW_F32)
-        s += (double)((const float *)f->args.bias)[fixture_bias_index(f, b, h, i, j)];
+    if (d->bias_dtype == STW_F32) s += (double)((const float *)f->args.bias)[fixture_bias_index(f, b, h, i, j)];
     if (d->bias_dtype == STW_U8 && !((const unsigned char *)f->args.bias)[fixture_bias_index(f, b, h, i, j)])
         return -INFINITY;
     s += naive_alibi(f, b, h, i, j, &seen);

@@ -39,9 +39,7 @@ static stw_ref_result backward(const stw_attn_desc *desc, const stw_attn_args *a
     return r;
 }
 
-static const float *at(const void *data, int64_t elements) {
-    return (const float *)data + elements;
-}
+static const float *at(const void *data, int64_t elements) { return (const float *)data + elements; }
 
 /* The problem restricted to batch b.. and query heads h.. (whole groups), local row i.. of q. */
 static void shift_pointers(const fixture *f, stw_attn_args *a, int64_t b, int64_t h, int64_t i) {
@@ -57,8 +55,8 @@ static void shift_pointers(const fixture *f, stw_attn_args *a, int64_t b, int64_
     a->alibi_slopes += b * d->alibi_stride_batch + h;
 }
 
-static void assert_part(const double *part, int64_t part_row, const double *whole, int64_t whole_row,
-                        int64_t offset, int64_t rows) {
+static void assert_part(const double *part, int64_t part_row, const double *whole, int64_t whole_row, int64_t offset,
+                        int64_t rows) {
     int moved = 0;
     for (int64_t r = 0; r < rows; ++r) {
         for (int64_t n = 0; n < part_row; ++n) {
@@ -153,8 +151,7 @@ static void test_key_shards(void **state) {
         desc.flags = (desc.flags & ~STW_ATTN_DLSE) | STW_ATTN_GIVEN_DELTA;
         for (int64_t row = 0; row < 3 * 4 * 9; ++row) {
             int64_t b = row / 36, h = row / 9 % 4, i = row % 9;
-            args.delta[fixture_row_index(&f, &f.desc.delta, b, h, i)] =
-                (float)whole.delta[h * 27 + b * 9 + i];
+            args.delta[fixture_row_index(&f, &f.desc.delta, b, h, i)] = (float)whole.delta[h * 27 + b * 9 + i];
         }
         stw_ref_result part = backward(&desc, &args);
         for (int64_t b = 0; b < 3; ++b) {
@@ -167,8 +164,7 @@ static void test_key_shards(void **state) {
         add_into(dq, part.dq, 3 * 9 * 12);
         stw_ref_free(&part);
     }
-    for (int64_t n = 0; n < 3 * 9 * 12; ++n)
-        assert_true(fabs(dq[n] - whole.dq[n]) <= 0x1p-23 * whole.abs_dq[n]);
+    for (int64_t n = 0; n < 3 * 9 * 12; ++n) assert_true(fabs(dq[n] - whole.dq[n]) <= 0x1p-23 * whole.abs_dq[n]);
     stw_ref_free(&whole);
     fixture_free(&f);
 }

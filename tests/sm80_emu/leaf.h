@@ -15,11 +15,12 @@
 #define DEV_FN        static inline
 #define DEV_METHOD    inline
 #define DEV_WAVE      32
-#define LEAF_QUEUES 1
-#define LEAF_FLUSHES 0
-#define DEV_UNROLL
-#define DEV_UNROLL_2
+#define LEAF_QUEUES   1
+#define LEAF_FLUSHES  0
+#define DEV_UNROLL_FOR for
+#define DEV_UNROLL_2_FOR for
 #define DEV_ROLLED
+#define DEV_ROLLED_FOR for
 #define DEV_KERNEL_BLOCKS(threads, blocks) extern "C" __attribute__((visibility("default"))) void
 #define DEV_KERNEL(threads)                DEV_KERNEL_BLOCKS(threads, 1)
 #define DEV_ARGUMENT                       const
@@ -48,7 +49,9 @@ DEV_FN void dev_part(bool) {}
 DEV_FN void dev_barrier() { emu_barrier(); }
 DEV_FN void dev_let_next_begin() {}
 DEV_FN void dev_await_previous() {}
-DEV_FN void dev_wave_sync() { emu_meet(nullptr, [](void *const *) {}); }
+DEV_FN void dev_wave_sync() {
+    emu_meet(nullptr, [](void *const *) {});
+}
 struct dev_two_halves {
     uint16_t waves, arrived;
     uint32_t phases;

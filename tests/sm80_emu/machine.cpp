@@ -37,9 +37,7 @@ asm(".globl emu_switch\nemu_switch:\n"
     "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
     "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
 
-void emu_yield() {
-    emu_switch(&emu_self->stack_pointer, scheduler);
-}
+void emu_yield() { emu_switch(&emu_self->stack_pointer, scheduler); }
 
 void emu_wait(emu_state state) {
     emu_self->state = state;

@@ -8,7 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 
-enum { EMU_LANES = 32, EMU_WARPS = 32, EMU_THREADS = EMU_LANES * EMU_WARPS, EMU_SHARED = 256 * 1024, EMU_COPIES = 4096 };
+enum {
+    EMU_LANES = 32,
+    EMU_WARPS = 32,
+    EMU_THREADS = EMU_LANES * EMU_WARPS,
+    EMU_SHARED = 256 * 1024,
+    EMU_COPIES = 4096
+};
 enum emu_state { EMU_READY, EMU_AT_WARP, EMU_AT_BLOCK, EMU_DONE };
 
 struct emu_copy { /* cp.async under way: it arrives at the wait, so that a missing one shows */

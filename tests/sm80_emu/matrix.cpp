@@ -55,7 +55,8 @@ static float element(float c, const number *a, const number *b) {
     int top = -126;
     if (before.integer && before.exponent + 23 > top) top = before.exponent + 23;
     for (int k = 0; k < K; ++k)
-        if (a[k].integer && b[k].integer && a[k].exponent + b[k].exponent + 46 > top) top = a[k].exponent + b[k].exponent + 46;
+        if (a[k].integer && b[k].integer && a[k].exponent + b[k].exponent + 46 > top)
+            top = a[k].exponent + b[k].exponent + 46;
     int64_t sum = 0;
     int exponent = top - KEPT;
     add_cut(&sum, before.integer, before.exponent, exponent);
@@ -73,7 +74,8 @@ void emu_matrix_product(emu_format format, float *const *c, const uint32_t *cons
     for (int lane = 0; lane < EMU_LANES; ++lane)
         for (int half = 0; half < 2; ++half) {
             for (int i = 0; i < 4; ++i)
-                left[lane / 4 + 8 * (i & 1)][lane % 4 * 2 + half + 8 * (i >> 1)] = number_of(a[lane][i] >> (16 * half) & 0xFFFFu, format);
+                left[lane / 4 + 8 * (i & 1)][lane % 4 * 2 + half + 8 * (i >> 1)] =
+                    number_of(a[lane][i] >> (16 * half) & 0xFFFFu, format);
             for (int i = 0; i < 2; ++i)
                 right[lane / 4][lane % 4 * 2 + half + 8 * i] = number_of(b[lane][i] >> (16 * half) & 0xFFFFu, format);
         }

@@ -114,8 +114,8 @@ static void every_changed_byte_is_survived(void **state) {
 static int parse_one(const char *type, const char *shape, const char *offsets, size_t data_size) {
     char header[512];
     unsigned char bytes[1024] = {0};
-    snprintf(header, sizeof header, "{\"t\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%s]}}", type,
-             shape, offsets);
+    snprintf(header, sizeof header, "{\"t\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%s]}}", type, shape,
+             offsets);
     unsigned char zeros[64] = {0};
     return parse_copy(bytes, build(bytes, header, zeros, data_size));
 }

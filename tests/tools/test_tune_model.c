@@ -54,9 +54,9 @@ static void a_block_fills_what_registers_and_memory_let_it(void **state) {
 static void wider_head_dims_than_the_two_smallest_go(void **state) {
     (void)state;
     static const stw_tool_variant variants[] = {{"c256", 256, 64, 64, 1, 4, 10, "split"},
-                                           {"a64", 64, 64, 64, 1, 4, 10, "split"},
-                                           {"b96", 96, 64, 64, 1, 4, 10, "split"},
-                                           {"c128", 128, 64, 64, 1, 4, 10, "split"}};
+                                                {"a64", 64, 64, 64, 1, 4, 10, "split"},
+                                                {"b96", 96, 64, 64, 1, 4, 10, "split"},
+                                                {"c128", 128, 64, 64, 1, 4, 10, "split"}};
     const stw_tool_table table = {"sm80", variants, 4};
     made m;
     make(&m, &table, 0, "attn_bwd:bf16:b1h1s512d64");
@@ -67,8 +67,8 @@ static void wider_head_dims_than_the_two_smallest_go(void **state) {
 static void more_than_twice_the_work_goes(void **state) {
     (void)state;
     static const stw_tool_variant variants[] = {{"a", 128, 64, 64, 1, 4, 10, "split"},
-                                           {"wide", 128, 64, 512, 1, 4, 10, "split"},
-                                           {"other", 128, 512, 512, 1, 4, 10, "sm90"}};
+                                                {"wide", 128, 64, 512, 1, 4, 10, "split"},
+                                                {"other", 128, 512, 512, 1, 4, 10, "sm90"}};
     const stw_tool_table table = {"sm80", variants, 3};
     made m;
     make(&m, &table, 0, "attn_bwd:bf16:b1h1s192d128"); /* 512 keys for 192: 2.67 times */
@@ -81,7 +81,7 @@ static void more_than_twice_the_work_goes(void **state) {
 static void blocks_in_turn_count(void **state) {
     (void)state;
     static const stw_tool_variant variants[] = {{"a", 128, 64, 64, 1, 4, 10, "split"},
-                                           {"b", 128, 64, 192, 1, 4, 10, "split"}};
+                                                {"b", 128, 64, 192, 1, 4, 10, "split"}};
     const stw_tool_table table = {"sm80", variants, 2};
     made m;
     /* 30 blocks of 64 keys on 30 processors; 10 of 192: as much arithmetic, on a third of the processors. */
@@ -97,8 +97,8 @@ static void blocks_in_turn_count(void **state) {
 static void cpu_lanes_count_and_an_empty_problem_prunes_nothing(void **state) {
     (void)state;
     static const stw_tool_variant variants[] = {{"a16", 256, 64, 64, 1, 16, 0, "avx512"},
-                                           {"a8", 256, 64, 64, 1, 8, 0, "avx2"},
-                                           {"a4", 256, 64, 64, 1, 4, 0, "portable"}};
+                                                {"a8", 256, 64, 64, 1, 8, 0, "avx2"},
+                                                {"a4", 256, 64, 64, 1, 4, 0, "portable"}};
     const stw_tool_table table = {"cpu", variants, 3};
     made m;
     make(&m, &table, 2, "attn_bwd:f32:b1h1s512d64");

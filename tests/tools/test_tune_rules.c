@@ -19,18 +19,16 @@
 enum { A64, B64, A128, B128, C256, F64, F256, VARIANTS };
 /* id, head_dim, bm, bn, stages, warps, smem_kb, loop */
 static const stw_tool_variant variants[VARIANTS] = {
-    {"a_hd64", 64, 64, 64, 1, 4, 10, "split"},
-    {"b_hd64", 64, 128, 64, 1, 4, 10, "split"},
-    {"a_hd128", 128, 64, 64, 1, 4, 10, "split"},
-    {"b_hd128", 128, 128, 64, 1, 4, 10, "split"},
-    {"c_hd256", 256, 64, 64, 1, 4, 10, "split"},
-    {"f_hd64", 64, 32, 64, 1, 4, 10, "f32"},
+    {"a_hd64", 64, 64, 64, 1, 4, 10, "split"},   {"b_hd64", 64, 128, 64, 1, 4, 10, "split"},
+    {"a_hd128", 128, 64, 64, 1, 4, 10, "split"}, {"b_hd128", 128, 128, 64, 1, 4, 10, "split"},
+    {"c_hd256", 256, 64, 64, 1, 4, 10, "split"}, {"f_hd64", 64, 32, 64, 1, 4, 10, "f32"},
     {"f_hd256", 256, 32, 32, 1, 4, 10, "f32"},
 };
 static const stw_tool_table table = {"sm80", variants, VARIANTS};
 /* The same as the library's reader of rules takes them; it asks for ids alone. */
 static const stw_variant known_variants[VARIANTS] = {
-    {.id = "a_hd64"}, {.id = "b_hd64"}, {.id = "a_hd128"}, {.id = "b_hd128"}, {.id = "c_hd256"}, {.id = "f_hd64"}, {.id = "f_hd256"},
+    {.id = "a_hd64"},  {.id = "b_hd64"}, {.id = "a_hd128"}, {.id = "b_hd128"},
+    {.id = "c_hd256"}, {.id = "f_hd64"}, {.id = "f_hd256"},
 };
 static const stw_rule_row no_rules[] = {{"", "c_hd256"}};
 static const stw_attn_table known = {"sm80", known_variants, VARIANTS, no_rules, 1};
@@ -62,15 +60,14 @@ static const char *rows_of(const made *m) {
     char *text = NULL;
     size_t size = 0, count = 0, used = 0;
     stw_rule rules[16];
-    target = (tune_target){
-        .table = &table, .named = {.device = "a */ device", .driver = "1.2", .date = "2026-11-21T00:00:00Z"}};
+    target = (tune_target){.table = &table,
+                           .named = {.device = "a */ device", .driver = "1.2", .date = "2026-11-21T00:00:00Z"}};
     const tune_report report = {&target, m->points, m->count, 0.01};
     FILE *memory = open_memstream(&text, &size);
     assert_non_null(memory);
     assert_int_equal(tune_write_rules(memory, &report), 0);
     fclose(memory);
-    if (stw_rules_parse("made", text, &known, rules, 16, &count))
-        fail_msg("%s in:\n%s", stw_last_error(), text);
+    if (stw_rules_parse("made", text, &known, rules, 16, &count)) fail_msg("%s in:\n%s", stw_last_error(), text);
     rows[0] = 0;
     size_t found = 0;
     for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
@@ -90,11 +87,10 @@ static void limits_lie_between_lengths(void **state) {
     add(&m, "attn_bwd:bf16:b1h1s6144d128", A128, 2, B128, 2.5);
     add(&m, "attn_bwd:bf16:b1h1s384d128", A128, 2, B128, 1.9);
     assert_string_equal(
-        rows_of(&m),
-        "dtype=f16|bf16 head_dim>=65 head_dim<=128 causal=0 bias=0 dropout=0 deterministic=0 seq_q>=3072 "
-        "seq_kv>=3072\", a_hd128)\n"
-        "dtype=f16|bf16 head_dim>=65 head_dim<=128 causal=0 bias=0 dropout=0 deterministic=0 seq_q>=192 "
-        "seq_kv>=192\", b_hd128)\n");
+        rows_of(&m), "dtype=f16|bf16 head_dim>=65 head_dim<=128 causal=0 bias=0 dropout=0 deterministic=0 seq_q>=3072 "
+                     "seq_kv>=3072\", a_hd128)\n"
+                     "dtype=f16|bf16 head_dim>=65 head_dim<=128 causal=0 bias=0 dropout=0 deterministic=0 seq_q>=192 "
+                     "seq_kv>=192\", b_hd128)\n");
 }
 
 static void the_shorter_side_counts(void **state) {

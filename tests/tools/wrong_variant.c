@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-STW_API stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *workspace,
-                                size_t workspace_size, stw_stream stream) {
+STW_API stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args, void *workspace, size_t workspace_size,
+                                stw_stream stream) {
     stw_status (*real)(const stw_plan *, const stw_attn_args *, void *, size_t, stw_stream);
     void *symbol = dlsym(RTLD_NEXT, "stw_attn_bwd");
     memcpy(&real, &symbol, sizeof real);

@@ -32,17 +32,11 @@ void *__wrap_malloc(size_t bytes);
 void *__wrap_calloc(size_t count, size_t bytes);
 const stw_attn_table *__wrap_stw_attn_table_find(const char *arch);
 
-static int fails_now(void) {
-    return until_failure && --until_failure == 0;
-}
+static int fails_now(void) { return until_failure && --until_failure == 0; }
 
-void *__wrap_malloc(size_t bytes) {
-    return fails_now() ? NULL : __real_malloc(bytes);
-}
+void *__wrap_malloc(size_t bytes) { return fails_now() ? NULL : __real_malloc(bytes); }
 
-void *__wrap_calloc(size_t count, size_t bytes) {
-    return fails_now() ? NULL : __real_calloc(count, bytes);
-}
+void *__wrap_calloc(size_t count, size_t bytes) { return fails_now() ? NULL : __real_calloc(count, bytes); }
 
 const stw_attn_table *__wrap_stw_attn_table_find(const char *arch) {
     return table_instead ? table_instead : __real_stw_attn_table_find(arch);
@@ -88,8 +82,7 @@ static void gpu_close(stw_device *device) {
     --opened;
 }
 
-static const char *gpu_refusal(const stw_device *device, const stw_attn_work *work,
-                               const stw_variant *variant) {
+static const char *gpu_refusal(const stw_device *device, const stw_attn_work *work, const stw_variant *variant) {
     (void)device;
     if (refuse_all) return "refused by the test";
     if (work->unaligned && (refuse_unaligned || (refused_variant && !strcmp(variant->id, refused_variant))))
@@ -120,9 +113,8 @@ static stw_status gpu_jagged_prepare(const stw_device *device, stw_jagged_work *
     return STW_OK;
 }
 
-static stw_status gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work,
-                                 const stw_jagged_params *params, void *workspace, stw_stream stream,
-                                 uint32_t cpu_threads) {
+static stw_status gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *work, const stw_jagged_params *params,
+                                 void *workspace, stw_stream stream, uint32_t cpu_threads) {
     (void)cpu_threads;
     (void)device, (void)work, (void)params, (void)workspace, (void)stream;
     ++conversions;
@@ -149,8 +141,8 @@ static int prepare(void **state) {
     prepare_workspace = 0;
     table_instead = NULL;
     gpu.jagged_prepare = gpu_jagged_prepare;
-    static const char *const names[] = {"STERNWAY_BACKEND", "STERNWAY_TUNING", "STERNWAY_SMEM_MAX",
-                                        "STERNWAY_LOG", "STERNWAY_VARIANT"};
+    static const char *const names[] = {"STERNWAY_BACKEND", "STERNWAY_TUNING", "STERNWAY_SMEM_MAX", "STERNWAY_LOG",
+                                        "STERNWAY_VARIANT"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) unsetenv(names[i]);
     return 0;
 }
@@ -170,8 +162,7 @@ static stw_context_opts opts_of(stw_backend backend, stw_memory memory) {
 }
 
 static stw_context *context_of(stw_backend backend) {
-    stw_context_opts opts =
-        opts_of(backend, backend == STW_BACKEND_CPU ? STW_MEMORY_HOST : STW_MEMORY_DEVICE);
+    stw_context_opts opts = opts_of(backend, backend == STW_BACKEND_CPU ? STW_MEMORY_HOST : STW_MEMORY_DEVICE);
     stw_context *context = NULL;
     assert_int_equal(stw_context_create(&opts, &context), STW_OK);
     return context;
@@ -230,8 +221,7 @@ static void a_backend_that_the_build_leaves_out(void **state) {
     stw_context *const untouched = (stw_context *)&gpu, *context = untouched;
     stw_context_opts opts = opts_of(STW_BACKEND_HIP, STW_MEMORY_BUFFERS);
     assert_int_equal(stw_context_create(&opts, &context), STW_E_NO_IMAGE);
-    assert_string_equal(stw_last_error(),
-                        "context_create: opts.backend names hip, which this build leaves out");
+    assert_string_equal(stw_last_error(), "context_create: opts.backend names hip, which this build leaves out");
     opts.backend = STW_BACKEND_AUTO;
     opts.arch = "gfx942";
     assert_int_equal(stw_context_create(&opts, &context), STW_E_NO_IMAGE);
@@ -239,8 +229,7 @@ static void a_backend_that_the_build_leaves_out(void **state) {
     opts.arch = NULL;
     setenv("STERNWAY_BACKEND", "hip", 1);
     assert_int_equal(stw_context_create(&opts, &context), STW_E_NO_IMAGE);
-    assert_string_equal(stw_last_error(),
-                        "context_create: STERNWAY_BACKEND names hip, which this build leaves out");
+    assert_string_equal(stw_last_error(), "context_create: STERNWAY_BACKEND names hip, which this build leaves out");
     assert_ptr_equal(context, untouched);
 }
 
@@ -248,8 +237,7 @@ static void a_backend_that_the_build_leaves_out(void **state) {
  * else the GPU's own failure is told. */
 static void failures_to_open(void **state) {
     (void)state;
-    static const stw_status failures[] = {STW_E_NO_DRIVER, STW_E_NO_DEVICE, STW_E_NO_IMAGE,
-                                          STW_E_UNSUPPORTED};
+    static const stw_status failures[] = {STW_E_NO_DRIVER, STW_E_NO_DEVICE, STW_E_NO_IMAGE, STW_E_UNSUPPORTED};
     for (size_t i = 0; i < sizeof failures / sizeof failures[0]; ++i) {
         stw_context *context = NULL;
         stw_context_opts opts = opts_of(STW_BACKEND_AUTO, STW_MEMORY_BUFFERS);
@@ -397,8 +385,7 @@ static void unaligned_tensors(void **state) {
     plan = NULL;
     refuse_all = 1;
     assert_int_equal(stw_attn_bwd_plan(context, &desc, &plan), STW_E_UNSUPPORTED);
-    assert_string_equal(stw_last_error(),
-                        "no rule of the tuning table of sm80 fits a f16 problem of head dim 64");
+    assert_string_equal(stw_last_error(), "no rule of the tuning table of sm80 fits a f16 problem of head dim 64");
     assert_null(plan);
     stw_context_destroy(context);
 }
@@ -411,9 +398,7 @@ static void keep_line(void *user, stw_log_level level, const char *line) {
     if (level == STW_LOG_TRACE) snprintf(logged + length, sizeof logged - length, "%s\n", line);
 }
 
-static void assert_traced(const char *beginning) {
-    assert_int_equal(strncmp(logged, beginning, strlen(beginning)), 0);
-}
+static void assert_traced(const char *beginning) { assert_int_equal(strncmp(logged, beginning, strlen(beginning)), 0); }
 
 /* The trace has a line a plan, with the problem in the grammar of PROBLEM lines. */
 static void plans_are_traced(void **state) {
@@ -511,20 +496,16 @@ static void null_packs_have_no_rows(void **state) {
         stw_plan *plan = NULL;
         args.cu_seqlens_q = args.cu_seqlens_kv = (const int32_t *)(const void *)memory;
         assert_int_equal(stw_attn_bwd_plan(context, &attn, &plan), STW_OK);
-        if (kv)
-            args.k = args.v = NULL, args.dk = args.dv = NULL;
-        else
-            args.q = args.dout = NULL, args.out = args.dq = NULL;
+        if (kv) args.k = args.v = NULL, args.dk = args.dv = NULL;
+        else args.q = args.dout = NULL, args.out = args.dq = NULL;
         assert_int_equal(stw_attn_bwd(plan, &args, NULL, 0, NULL), STW_OK);
         assert_int_equal(run_params.total_q, kv ? 10 : 0);
         assert_int_equal(run_params.total_kv, kv ? 0 : 10);
         assert_ptr_equal(run_params.q.data, args.q);
         assert_ptr_equal(run_params.dv.data, args.dv);
         assert_ptr_equal(run_params.cu_seqlens_q, memory);
-        if (kv)
-            args.v = memory;
-        else
-            args.out = memory;
+        if (kv) args.v = memory;
+        else args.out = memory;
         assert_int_equal(stw_attn_bwd(plan, &args, NULL, 0, NULL), STW_E_INVALID);
         assert_non_null(strstr(stw_last_error(), kv ? "args.k is null" : "args.q is null"));
         stw_plan_destroy(plan);
@@ -679,8 +660,7 @@ static void no_components(void **state) {
         if (used) attn.flags |= STW_ATTN_HAS_USED_LENGTHS;
         assert_int_equal(stw_jagged_bwd_plan(context, &desc, &plan), STW_OK);
         assert_true(stw_plan_workspace_size(plan) >= 2 * sizeof(int32_t));
-        assert_int_equal(stw_jagged_bwd(plan, &args, memory + 8192, stw_plan_workspace_size(plan), NULL),
-                         STW_OK);
+        assert_int_equal(stw_jagged_bwd(plan, &args, memory + 8192, stw_plan_workspace_size(plan), NULL), STW_OK);
         assert_int_equal(runs, 1);
         assert_int_equal(conversions, 1);
         assert_non_null(run_params.cu_seqlens_q);
@@ -717,10 +697,8 @@ static int each_allocation_fails(stw_status (*call)(void *), void *argument) {
 static stw_status create_and_destroy(void *argument) {
     stw_context *const untouched = (stw_context *)&gpu, *context = untouched;
     stw_status status = stw_context_create(argument, &context);
-    if (status)
-        assert_ptr_equal(context, untouched);
-    else
-        stw_context_destroy(context);
+    if (status) assert_ptr_equal(context, untouched);
+    else stw_context_destroy(context);
     return status;
 }
 
@@ -759,10 +737,8 @@ static stw_status plan_and_destroy(void *argument) {
     until_failure = at;
     stw_status status =
         p->attn ? stw_attn_bwd_plan(context, p->attn, &plan) : stw_jagged_bwd_plan(context, p->jagged, &plan);
-    if (status)
-        assert_ptr_equal(plan, untouched);
-    else
-        stw_plan_destroy(plan);
+    if (status) assert_ptr_equal(plan, untouched);
+    else stw_plan_destroy(plan);
     assert_int_equal(atomic_load(&context->references), 1);
     stw_context_destroy(context);
     return status;
@@ -803,8 +779,7 @@ static void explain_of_a_long_tuning_file(void **state) {
     char path[] = "/tmp/stw_backends_XXXXXX";
     FILE *file = fdopen(mkstemp(path), "w");
     assert_non_null(file);
-    for (int i = 0; i < 1000; ++i)
-        fprintf(file, "STW_RULE(\"seq_q>=%d\", cpu_portable_32x32)\n", 1000000 + i);
+    for (int i = 0; i < 1000; ++i) fprintf(file, "STW_RULE(\"seq_q>=%d\", cpu_portable_32x32)\n", 1000000 + i);
     assert_int_equal(fclose(file), 0);
     const stw_context_opts opts = opts_of(STW_BACKEND_CPU, STW_MEMORY_HOST);
     const stw_attn_desc desc = attn_desc();

@@ -226,10 +226,8 @@ static void f16_matches_the_compiler(void **state) {
         _Float16 native;
         memcpy(&native, &half, 2);
         float mine = stw_f32_from_f16(half);
-        if (native != native)
-            assert_true(mine != mine);
-        else
-            assert_true(mine == (float)native);
+        if (native != native) assert_true(mine != mine);
+        else assert_true(mine == (float)native);
     }
     for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += 977) {
         float x = stw_f32_of_bits((uint32_t)bits);
@@ -510,8 +508,7 @@ static void libraries_are_opened_by_bare_names(void **state) {
     stw_dso dso;
     assert_int_equal(stw_dso_open(&dso, none, 3, &reason), 0);
     assert_null(dso.handle);
-    assert_ptr_equal(strstr(words, "\"\" is not a bare library name; \"/lib/libc.so.6\" is not a bare "),
-                     words);
+    assert_ptr_equal(strstr(words, "\"\" is not a bare library name; \"/lib/libc.so.6\" is not a bare "), words);
     assert_non_null(strstr(words, "; libno-such-library.so.1: "));
     assert_int_equal(stw_dso_open(&dso, some, 2, &reason), 1);
     assert_string_equal(dso.soname, "libc.so.6");

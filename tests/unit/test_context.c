@@ -46,8 +46,7 @@ static void memory_kinds_limit_auto(void **state) {
         stw_choice choice;
         assert_int_equal(stw_choose("t", &opts, &env, &choice), STW_OK);
         assert_int_equal(choice.automatic, 1);
-        assert_int_equal(choice.candidates[choice.count - 1].ops->backend,
-                         STW_BACKEND_CPU); /* the last resort */
+        assert_int_equal(choice.candidates[choice.count - 1].ops->backend, STW_BACKEND_CPU); /* the last resort */
         assert_int_equal(candidate_of(&choice, STW_BACKEND_CPU)->allowed, rows[i].cpu);
         for (size_t c = 0; c + 1 < choice.count; ++c) {
             assert_int_equal(choice.candidates[c].allowed, rows[i].gpu);
@@ -107,7 +106,7 @@ static void bad_options_are_refused(void **state) {
         stw_status status;
     } rows[8];
     size_t n = 0;
-#define BAD(field, value, says, why)                                                                         \
+#define BAD(field, value, says, why)                                                                                   \
     rows[n].opts = good, rows[n].opts.field = value, rows[n].text = says, rows[n].status = why, ++n
     BAD(backend, (stw_backend)4, "backend 4", STW_E_INVALID);
     BAD(backend, (stw_backend)-1, "backend -1", STW_E_INVALID);

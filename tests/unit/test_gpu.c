@@ -53,9 +53,7 @@ static stw_status fails(stw_status status, const char *what) {
     return status ? stw_fail(status, "fake: %s", what) : STW_OK;
 }
 
-static int fake_forked(void) {
-    return fake.forked;
-}
+static int fake_forked(void) { return fake.forked; }
 
 static stw_status fake_make_current(stw_gpu *gpu, int *before_out) {
     (void)gpu;
@@ -167,14 +165,12 @@ static int lib_layout(void **out, int type, uint64_t rows, uint64_t columns, int
     return may_fail(out);
 }
 
-static int lib_preference(void **out) {
-    return may_fail(out);
-}
+static int lib_preference(void **out) { return may_fail(out); }
 
 enum { WORKSPACE_AT = 64, STATE_AT = 72, F32 = 100, F16 = 101, BF16 = 102 };
 
-static int lib_heuristic(void *handle, void *desc, void *a, void *b, void *c, void *d, void *preference,
-                         int count, void *results_out, int *count_out) {
+static int lib_heuristic(void *handle, void *desc, void *a, void *b, void *c, void *d, void *preference, int count,
+                         void *results_out, int *count_out) {
     assert_true(handle && desc && a && b && c && d && preference && count == 1);
     memcpy((char *)results_out + WORKSPACE_AT, &lib.workspace, sizeof lib.workspace);
     memcpy((char *)results_out + STATE_AT, &lib.state, sizeof lib.state);
@@ -182,11 +178,10 @@ static int lib_heuristic(void *handle, void *desc, void *a, void *b, void *c, vo
     return may_fail(NULL);
 }
 
-static int lib_matmul(void *handle, void *desc, const void *alpha, const void *a, void *a_layout,
-                      const void *b, void *b_layout, const void *beta, const void *c, void *c_layout, void *d,
-                      void *d_layout, const void *algorithm, void *workspace, size_t bytes, void *stream) {
-    (void)a_layout, (void)b_layout, (void)c_layout, (void)d_layout, (void)algorithm, (void)bytes,
-        (void)stream;
+static int lib_matmul(void *handle, void *desc, const void *alpha, const void *a, void *a_layout, const void *b,
+                      void *b_layout, const void *beta, const void *c, void *c_layout, void *d, void *d_layout,
+                      const void *algorithm, void *workspace, size_t bytes, void *stream) {
+    (void)a_layout, (void)b_layout, (void)c_layout, (void)d_layout, (void)algorithm, (void)bytes, (void)stream;
     assert_true(handle && desc && alpha && a && b && c == d);
     ++lib.matmuls;
     lib.given = workspace;
@@ -195,8 +190,7 @@ static int lib_matmul(void *handle, void *desc, const void *alpha, const void *a
 }
 
 static const stw_blas_release *lib_release(const stw_gpu *gpu) {
-    static const char *const sonames[] = {
-        "libc.so.6"}; /* one that is there; none of its symbols is looked up */
+    static const char *const sonames[] = {"libc.so.6"}; /* one that is there; none of its symbols is looked up */
     static const stw_blas_release release = {.sonames = sonames, .soname_count = 1};
     (void)gpu;
     return &release;
@@ -249,16 +243,14 @@ static int device_open(void **state) {
                                .state_at = STATE_AT,
                                .ordered = 1,
                                .measured = 1,
-                               .functions = {lib_create, lib_destroy, lib_desc, lib_destroy, lib_set,
-                                             lib_layout, lib_destroy, lib_preference, lib_destroy, lib_set,
-                                             lib_heuristic, lib_matmul, NULL}};
+                               .functions = {lib_create, lib_destroy, lib_desc, lib_destroy, lib_set, lib_layout,
+                                             lib_destroy, lib_preference, lib_destroy, lib_set, lib_heuristic,
+                                             lib_matmul, NULL}};
     pthread_mutex_init(&vendor.lock, NULL);
     stw_gpu_init(&gpu, &ops, 0, &image);
     gpu.jagged_image = &image;
-    device = (stw_device){.arch = stw_arch_find(STW_BACKEND_CUDA, "sm80"),
-                          .compute_units = 100,
-                          .smem_max = 163 << 10,
-                          .state = &gpu};
+    device = (stw_device){
+        .arch = stw_arch_find(STW_BACKEND_CUDA, "sm80"), .compute_units = 100, .smem_max = 163 << 10, .state = &gpu};
     return 0;
 }
 
@@ -328,19 +320,22 @@ static void leaving_keeps_the_first_failure(void **state) {
 static void kernels_are_found_by_name_and_shape(void **state) {
     (void)state;
     const stw_gpu_kernel *kernel[4], *again = NULL;
-    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 64, 100, 0}, &kernel[0]), STW_OK);
-    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 128, 100, 0}, &kernel[1]), STW_OK);
-    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 64, 200, 0}, &kernel[2]), STW_OK);
-    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"two", STW_KERNEL_ATTN, 64, 100, 0}, &kernel[3]), STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 64, 100, 0}, &kernel[0]),
+                     STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 128, 100, 0}, &kernel[1]),
+                     STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 64, 200, 0}, &kernel[2]),
+                     STW_OK);
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"two", STW_KERNEL_ATTN, 64, 100, 0}, &kernel[3]),
+                     STW_OK);
     assert_int_equal(fake.kernels, 4);
     assert_int_equal(fake.modules, 1);
     for (int i = 0; i < 4; ++i) {
-        assert_int_equal(
-            stw_gpu_kernel_find(
-                &gpu,
-                &(stw_gpu_entry){kernel[i]->name, kernel[i]->image, kernel[i]->threads, kernel[i]->smem, 0},
-                &again),
-            STW_OK);
+        assert_int_equal(stw_gpu_kernel_find(&gpu,
+                                             &(stw_gpu_entry){kernel[i]->name, kernel[i]->image, kernel[i]->threads,
+                                                              kernel[i]->smem, 0},
+                                             &again),
+                         STW_OK);
         assert_ptr_equal(again, kernel[i]);
         for (int n = 0; n < i; ++n) assert_ptr_not_equal(kernel[n], kernel[i]);
     }
@@ -421,8 +416,7 @@ static void empty_tensors_are_not_asked_for(void **state) {
 
 /* ---- backends/gpu/blas.c ---- */
 
-static const stw_gpu_shape a_shape = {
-    .m = 4, .n = 5, .k = 6, .dtype = STW_F16, .out_dtype = STW_F32, .a_by_k = 1};
+static const stw_gpu_shape a_shape = {.m = 4, .n = 5, .k = 6, .dtype = STW_F16, .out_dtype = STW_F32, .a_by_k = 1};
 
 static const stw_gpu_product *find(const stw_gpu_shape *shape, const char *expected_why) {
     char words[200] = "";
@@ -651,9 +645,8 @@ static void calls_with_a_library(void **state) {
     (void)state;
     lib.workspace = 1000;
     stw_jagged_work work = work_of(LINEAR);
-    notes(&work,
-          "libc.so.6 else product_01_f16, libc.so.6 else product_11_f16, else: operands at no multiple of "
-          "16 bytes, cubin, 4 kernels");
+    notes(&work, "libc.so.6 else product_01_f16, libc.so.6 else product_11_f16, else: operands at no multiple of "
+                 "16 bytes, cubin, 4 kernels");
     stw_jagged_params p = work.params;
     p.grad = AT(1), p.x = AT(2), p.weight = AT(3), p.dx = AT(4), p.dweight = AT(5);
     p.axis[0].offsets = AT(6);
@@ -673,8 +666,7 @@ static void calls_with_a_library(void **state) {
     assert_int_equal(lib.matmuls, 0);
     p.grad = AT(1), p.dweight = AT(5);
     vendor.capturing = lib_capturing;
-    assert_int_equal(stw_gpu_jagged_bwd(&device, &work, &p, AT(9), AT(7), 0),
-                     STW_OK); /* owns it from now on */
+    assert_int_equal(stw_gpu_jagged_bwd(&device, &work, &p, AT(9), AT(7), 0), STW_OK); /* owns it from now on */
     assert_int_equal(run(&work, &p), STW_OK);
     assert_string_equal(fake.launched, PREPARE DX DW);
     assert_int_equal(lib.matmuls, 0);
@@ -760,8 +752,7 @@ static void queued_steps_get_the_blocks_that_run_at_a_time(void **state) {
     assert_int_equal(grid_of("attn_bwd:bf16:b1h1s128d64:causal_br"), 1);
     assert_int_equal(grid_of("attn_bwd:bf16:b1h3s128d64:causal_br"), 3);
     assert_int_equal(grid_of("attn_bwd:bf16:b2h2s128d64:causal_br"), 3);
-    assert_int_equal(grid_of("attn_bwd:bf16:b1h1s4096d64:causal_br"),
-                     32); /* of many keys: 24 work tiles a block */
+    assert_int_equal(grid_of("attn_bwd:bf16:b1h1s4096d64:causal_br"), 32); /* of many keys: 24 work tiles a block */
     assert_int_equal(grid_of("attn_bwd:bf16:b1h3s4096d64:causal_br"), 3);
     device.smem_max = 0; /* told too little: one a multiprocessor */
     assert_int_equal(grid_of("attn_bwd:bf16:b1h3s4096d64:causal_br"), 3);
@@ -774,8 +765,7 @@ static void queued_steps_get_the_blocks_that_run_at_a_time(void **state) {
 enum { LAUNCH_BYTES = STW_ATTN_STEPS * (8 + sizeof(stw_attn_launch)) };
 
 /* What a call with these parameters launches through a plan, names and arguments. */
-static void launches_of(stw_attn_work *work, const stw_attn_params *params, char *names,
-                        unsigned char *launches_out) {
+static void launches_of(stw_attn_work *work, const stw_attn_params *params, char *names, unsigned char *launches_out) {
     if (stw_gpu_attn_prepare(&device, work)) fail_msg("%s", stw_last_error());
     memset(launches_out, 0, LAUNCH_BYTES);
     fake.launched[0] = 0;
@@ -881,8 +871,7 @@ static void staged_inputs(void **state) {
     assert_int_equal(work.params.q.seq, 64);
     assert_int_equal(work.params.q.head, 300 * 64);
     assert_int_equal(work.params.dout.seq, 64);
-    assert_int_equal(
-        work.params.q.batch | work.params.dout.head | work.params.dout.batch | work.params.v.batch, 0);
+    assert_int_equal(work.params.q.batch | work.params.dout.head | work.params.dout.batch | work.params.v.batch, 0);
     assert_int_equal(work.stage[0].from_strides.seq | work.stage[1].from_strides.seq, 0);
     assert_int_equal(work.stage[1].rows, 300);
     /* more work tiles than a row of AMD's grids has */

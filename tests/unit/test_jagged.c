@@ -80,13 +80,11 @@ static void rows_are_where_the_header_says(void **state) {
                 for (int64_t o = 0; o < outer; ++o)
                     for (int64_t r = 0; r < l.starts[b + 1] - l.starts[b]; ++r) {
                         int64_t length = l.starts[b + 1] - l.starts[b];
-                        int64_t row =
-                            jagged ? o * 15 + l.starts[b] + r : l.starts[b] * outer + o * length + r;
+                        int64_t row = jagged ? o * 15 + l.starts[b] + r : l.starts[b] * outer + o * length + r;
                         stw_jagged_row found = stw_jagged_row_of(&p, row);
                         assert_true(found.component == b && found.o == o && found.r == r);
                         assert_int_equal(found.valid != 0, r < l.used[b]);
-                        assert_int_equal(stw_jagged_row_number(15, p.rows_outer, l.starts[b], length, o, r),
-                                         row);
+                        assert_int_equal(stw_jagged_row_number(15, p.rows_outer, l.starts[b], length, o, r), row);
                     }
         }
 }
@@ -124,9 +122,7 @@ static void matrices_do_not_overlap(void **state) {
                                           .bases = rows[n].bases ? bases : NULL,
                                           .elements = 200,
                                           .ordered = 1};
-        int64_t size = rows[n].bases     ? 200
-                       : !rows[n].ragged ? 4 * 2 * 12
-                                         : 2 * (rows[n].ragged == 1 ? 12 * 4 : 3 * 9);
+        int64_t size = rows[n].bases ? 200 : !rows[n].ragged ? 4 * 2 * 12 : 2 * (rows[n].ragged == 1 ? 12 * 4 : 3 * 9);
         for (int64_t b = 0; b < 4; ++b) {
             stw_jagged_place place = stw_jagged_place_of(&p, &matrix, b);
             assert_true(place.present && (place.row == 1 || place.col == 1));
@@ -148,8 +144,7 @@ static void bases_outside_are_seen(void **state) {
     stw_jagged_params p = {.components = 3, .outer = 1};
     p.axis[0] = (stw_jagged_axis_param){.size = 4};
     p.axis[1] = (stw_jagged_axis_param){.size = 5};
-    stw_jagged_matrix_param m = {
-        .rows = 0, .cols = 1, .has_bases = 1, .bases = bases, .elements = 120, .ordered = 1};
+    stw_jagged_matrix_param m = {.rows = 0, .cols = 1, .has_bases = 1, .bases = bases, .elements = 120, .ordered = 1};
     assert_int_equal(stw_jagged_check_bases(&p, &m, "x_bases", &bits), STW_OK);
     m.elements = 119;
     assert_int_equal(stw_jagged_check_bases(&p, &m, "x_bases", &bits), STW_E_INVALID);
@@ -235,8 +230,7 @@ static void maps_go_by_rows_where_they_can(void **state) {
         int64_t chunk = STW_JAGGED_CHUNK((int64_t)stw_dtype_size((stw_dtype)p.dtype));
         int64_t positions = p.op == STW_JAGGED_FROM_PADDED ? p.components * p.padded : p.axis[0].total;
         int64_t elements = positions * p.outer * p.inner;
-        assert_int_equal(map.span,
-                         elements >= chunk * STW_JAGGED_ROW_MANY ? chunk * STW_JAGGED_ROW_CHUNKS : chunk);
+        assert_int_equal(map.span, elements >= chunk * STW_JAGGED_ROW_MANY ? chunk * STW_JAGGED_ROW_CHUNKS : chunk);
     }
 }
 
@@ -252,7 +246,7 @@ static void long_sums_are_cut(void **state) {
         {"jagged_linear:f32:c8l1000t8000i640f96", STW_JPRODUCT_DW, 1},
         {"jagged_linear:f16:c8l100t2048i64f96", STW_JPRODUCT_DW, 0},
         {"jagged_linear:f16:c8l100t2049i64f96", STW_JPRODUCT_DW, 1},
-        {"jagged_linear:f16:c8l100t100000i4096f4096", STW_JPRODUCT_DW, 0}, /* tiles enough for a device */
+        {"jagged_linear:f16:c8l100t100000i4096f4096", STW_JPRODUCT_DW, 0},             /* tiles enough for a device */
         {"jagged_linear:f16:c8l9t1073741824i536870912f536870912", STW_JPRODUCT_DW, 0}, /* beyond 63 bits */
         {"jagged_linear:f16:c0l1000t8000i64f96", STW_JPRODUCT_DW, 0},
     };
@@ -330,8 +324,8 @@ static void steps_fit_a_gpu(void **state) {
             }
             if (!rows[i].main) assert_true(steps.count <= 1);
             if (found != (rows[i].main != NULL))
-                fail_msg("%s on %s: %u steps, no %s; the last is %s", rows[i].line, archs[a].arch,
-                         steps.count, rows[i].main, steps.count ? steps.step[steps.count - 1].entry : "");
+                fail_msg("%s on %s: %u steps, no %s; the last is %s", rows[i].line, archs[a].arch, steps.count,
+                         rows[i].main, steps.count ? steps.step[steps.count - 1].entry : "");
         }
 }
 
@@ -360,8 +354,7 @@ static void plans_tell_their_problem(void **state) {
             stw_plan *plan;
             if (stw_problem_jagged_parse(line, &problem)) fail_msg("%s: %s", line, stw_last_error());
             if (problem.desc.op == STW_JAGGED_ATTENTION) problem.desc.attn = &problem.attn.desc;
-            if (stw_jagged_bwd_plan(context, &problem.desc, &plan))
-                fail_msg("%s: %s", line, stw_last_error());
+            if (stw_jagged_bwd_plan(context, &problem.desc, &plan)) fail_msg("%s: %s", line, stw_last_error());
             assert_int_equal(stw_plan_describe(plan, text[round], sizeof text[round], NULL), STW_OK);
             stw_plan_destroy(plan);
             assert_int_equal(strncmp(text[round], "problem: ", 9), 0);

@@ -48,7 +48,8 @@ static void demand(const char *name, const char *arch) {
 static void attention(const char *line, stw_plan_kind kind) {
     stw_problem problem;
     stw_attn_params p;
-    if (stw_problem_parse(line, &problem) || stw_attn_check(&problem.desc, kind)) fail_msg("%s: %s", line, stw_last_error());
+    if (stw_problem_parse(line, &problem) || stw_attn_check(&problem.desc, kind))
+        fail_msg("%s: %s", line, stw_last_error());
     stw_attn_params_fill(&problem.desc, kind, problem.desc.deterministic == STW_DETERMINISTIC_ON, &p);
     stw_attn_call call = kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD;
     for (size_t a = 0; a < sizeof archs / sizeof archs[0]; ++a) {
@@ -57,7 +58,8 @@ static void attention(const char *line, stw_plan_kind kind) {
         for (size_t i = 0; i < table->variant_count; ++i) {
             const stw_variant *v = &table->variants[i];
             stw_attn_steps steps;
-            if (v->head_dim < p.head_dim_qk || v->head_dim < p.head_dim_v || stw_attn_tile_refusal(call, v, &p)) continue;
+            if (v->head_dim < p.head_dim_qk || v->head_dim < p.head_dim_v || stw_attn_tile_refusal(call, v, &p))
+                continue;
             stw_attn_steps_of(call, v, &p, archs[a][0] == 's' ? 32 : 64, &steps);
             for (uint32_t n = 0; n < steps.count; ++n)
                 demand(steps.step[n].entry, steps.step[n].image == STW_KERNEL_OWN ? archs[a] : shared);
@@ -68,9 +70,19 @@ static void attention(const char *line, stw_plan_kind kind) {
 static void kernels_of_attention(void **state) {
     (void)state;
     static const char *const types[] = {"f16", "bf16", "f32"};
-    static const char *const options[] = {"", ":causal_br", ":det", ":dropout0.2", ":bias_1hqk", ":bias_1hqk:grads_qkvb",
-                                          ":bias_bhqk:grads_qkvb", ":alibi", ":softcap20", ":grads_qkvs:sink",
-                                          ":delta_in", ":thd", ":dq_f32"};
+    static const char *const options[] = {"",
+                                          ":causal_br",
+                                          ":det",
+                                          ":dropout0.2",
+                                          ":bias_1hqk",
+                                          ":bias_1hqk:grads_qkvb",
+                                          ":bias_bhqk:grads_qkvb",
+                                          ":alibi",
+                                          ":softcap20",
+                                          ":grads_qkvs:sink",
+                                          ":delta_in",
+                                          ":thd",
+                                          ":dq_f32"};
     for (size_t t = 0; t < 3; ++t)
         for (size_t o = 0; o < sizeof options / sizeof options[0]; ++o)
             for (int d = 32; d <= 256; d += 32) {

@@ -32,14 +32,11 @@ static stw_attn_params params_of(const char *text) {
     stw_attn_params params;
     assert_int_equal(stw_problem_parse(text, &problem), STW_OK);
     assert_int_equal(stw_attn_check(&problem.desc, STW_PLAN_ATTN_BWD), STW_OK);
-    stw_attn_params_fill(&problem.desc, STW_PLAN_ATTN_BWD, problem.desc.deterministic == STW_DETERMINISTIC_ON,
-                         &params);
+    stw_attn_params_fill(&problem.desc, STW_PLAN_ATTN_BWD, problem.desc.deterministic == STW_DETERMINISTIC_ON, &params);
     return params;
 }
 
-static stw_variant tile_of(const stw_variant *v) {
-    return *v;
-}
+static stw_variant tile_of(const stw_variant *v) { return *v; }
 
 typedef struct place {
     uint64_t at, bytes;
@@ -84,8 +81,7 @@ static void check(const stw_variant *tile, const stw_attn_params *p, uint32_t wa
     stw_attn_steps_of(STW_CALL_BWD, tile, p, wave, &steps);
     stw_attn_launch_of(STW_CALL_BWD, tile, p, wave, (void *)BASE, &l);
     uint64_t blocks = (uint64_t)(p->heads_q * l.q_blocks), row = 2 * l.bm + STW_STATS_PAD;
-    int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0,
-        packed = (p->features & STW_FEAT_PACKED_KV) != 0;
+    int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0, packed = (p->features & STW_FEAT_PACKED_KV) != 0;
     int64_t list = stw_key_blocks_most(p, l.bn);
     place places[] = {
         {(uintptr_t)l.stats, blocks * row * sizeof(float)},
@@ -137,8 +133,8 @@ static void places_hold_what_is_written(void **state) {
         for (size_t i = 0; i < sizeof problems / sizeof *problems; ++i) check_with_every_tile(problems[i]);
     for (int round = 0; round < 300; ++round) {
         char text[200];
-        int batch = 1 + (int)random_below(20), heads = 1 + (int)random_below(5),
-            q = 1 + (int)random_below(700), kv = 1 + (int)random_below(700);
+        int batch = 1 + (int)random_below(20), heads = 1 + (int)random_below(5), q = 1 + (int)random_below(700),
+            kv = 1 + (int)random_below(700);
         int length = snprintf(text, sizeof text, "attn_bwd:bf16:b%dh%ds%dx%dd%d", batch, heads, q, kv,
                               8 * (1 + (int)random_below(16)));
         if (random_below(2))

@@ -36,13 +36,9 @@ static int fails_now(void) {
     return until_failure && --until_failure == 0;
 }
 
-void *__wrap_malloc(size_t bytes) {
-    return fails_now() ? NULL : __real_malloc(bytes);
-}
+void *__wrap_malloc(size_t bytes) { return fails_now() ? NULL : __real_malloc(bytes); }
 
-void *__wrap_calloc(size_t count, size_t bytes) {
-    return fails_now() ? NULL : __real_calloc(count, bytes);
-}
+void *__wrap_calloc(size_t count, size_t bytes) { return fails_now() ? NULL : __real_calloc(count, bytes); }
 
 /* ---- the backend ---- */
 
@@ -72,8 +68,7 @@ static void fake_close(stw_device *device) {
     --opened;
 }
 
-static const char *fake_refusal(const stw_device *device, const stw_attn_work *work,
-                                const stw_variant *variant) {
+static const char *fake_refusal(const stw_device *device, const stw_attn_work *work, const stw_variant *variant) {
     (void)device, (void)work, (void)variant;
     return NULL;
 }
@@ -203,8 +198,8 @@ static void calls_of_a_class_share_a_plan(void **state) {
         desc = desc_of(4, 49 + n % 4, 481 + n % 32, n);
         assert_int_equal(plans_anew(context, &desc), 0);
         const stw_attn_params *p = &run_params, *planned = &run_work.params;
-        assert_true(p->batch == desc.batch && p->max_seq_q == desc.max_seq_q &&
-                    p->max_seq_kv == desc.max_seq_kv && p->total_q == n && p->total_kv == n);
+        assert_true(p->batch == desc.batch && p->max_seq_q == desc.max_seq_q && p->max_seq_kv == desc.max_seq_kv &&
+                    p->total_q == n && p->total_kv == n);
         assert_int_equal(p->lse.head, n); /* [H,T] */
         assert_true(planned->batch == 52 && planned->max_seq_q == 512 && planned->total_kv == 1024);
     }
@@ -358,12 +353,10 @@ static void refusals(void **state) {
     assert_string_equal(stw_last_error(), "attn_plan: refused by the test");
     assert_int_equal(size, 77);
     prepare_status = STW_OK;
-    assert_int_equal(stw_attn_bwd_once(context, &desc, NULL, workspace, sizeof workspace, NULL),
-                     STW_E_INVALID);
+    assert_int_equal(stw_attn_bwd_once(context, &desc, NULL, workspace, sizeof workspace, NULL), STW_E_INVALID);
     assert_string_equal(stw_last_error(), "attn_bwd_once: args is null");
     args.dk = NULL;
-    assert_int_equal(stw_attn_bwd_once(context, &desc, &args, workspace, sizeof workspace, NULL),
-                     STW_E_INVALID);
+    assert_int_equal(stw_attn_bwd_once(context, &desc, &args, workspace, sizeof workspace, NULL), STW_E_INVALID);
     assert_non_null(strstr(stw_last_error(), "args.dk is null"));
     args = args_of();
     assert_int_equal(stw_attn_bwd_once(context, &desc, &args, NULL, 0, NULL), STW_E_WORKSPACE);
@@ -383,9 +376,7 @@ static void refusals(void **state) {
 
 /* ---- which plan makes place ---- */
 
-static stw_attn_desc of_heads(int64_t heads) {
-    return desc_of(heads, 2, 8, 16);
-}
+static stw_attn_desc of_heads(int64_t heads) { return desc_of(heads, 2, 8, 16); }
 
 static void the_one_used_longest_ago_makes_place(void **state) {
     (void)state;
@@ -533,8 +524,7 @@ static void many_threads(void **state) {
     fake.attn_fwd = kept_run;
     assert_int_equal(runs, THREADS * ROUNDS);
     assert_int_equal(wrong_plans, 0);
-    for (size_t i = 0; i < STW_PLAN_CACHE_SLOTS; ++i)
-        assert_int_equal(atomic_load(&context->plans.slot[i].users), 0);
+    for (size_t i = 0; i < STW_PLAN_CACHE_SLOTS; ++i) assert_int_equal(atomic_load(&context->plans.slot[i].users), 0);
     stw_context_destroy(context);
 }
 

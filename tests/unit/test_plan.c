@@ -29,11 +29,11 @@ static stw_attn_desc desc_of(void) {
     return d;
 }
 
-#define CHECK_STRIDES(strides, b, h, s)                                                                      \
-    do {                                                                                                     \
-        assert_int_equal((strides).batch, b);                                                                \
-        assert_int_equal((strides).head, h);                                                                 \
-        assert_int_equal((strides).seq, s);                                                                  \
+#define CHECK_STRIDES(strides, b, h, s)                                                                                \
+    do {                                                                                                               \
+        assert_int_equal((strides).batch, b);                                                                          \
+        assert_int_equal((strides).head, h);                                                                           \
+        assert_int_equal((strides).seq, s);                                                                            \
     } while (0)
 
 static void layouts(void **state) {
@@ -60,8 +60,7 @@ static void layouts(void **state) {
     CHECK_STRIDES(d.v, 0, 24, 3 * 24);
     CHECK_STRIDES(d.lse, 6 * 17, 17, 1);
     stw_attn_strides keys = d.v;
-    assert_int_equal(stw_layout_bhsd(&d),
-                     STW_OK); /* rows of a pack have their heads inside in every layout */
+    assert_int_equal(stw_layout_bhsd(&d), STW_OK); /* rows of a pack have their heads inside in every layout */
     assert_memory_equal(&d.v, &keys, sizeof keys);
     CHECK_STRIDES(d.q, 6 * 17 * 40, 17 * 40, 40);
     stw_attn_desc before = desc_of();
@@ -135,8 +134,7 @@ static int flash_sees(flash_call c, int row, int col, int actual_seqlen_q, int a
     int is_local = (c.left >= 0 || c.right >= 0) && !is_causal;
     int shift = actual_seqlen_k - actual_seqlen_q;
     int limit_left = row + shift - c.left > 0 ? row + shift - c.left : 0;
-    int limit_right =
-        row + 1 + shift + c.right < actual_seqlen_k ? row + 1 + shift + c.right : actual_seqlen_k;
+    int limit_right = row + 1 + shift + c.right < actual_seqlen_k ? row + 1 + shift + c.right : actual_seqlen_k;
     if (is_causal) return col < limit_right;
     if (is_local) return col < limit_right && col >= limit_left;
     return col < actual_seqlen_k;
@@ -160,9 +158,8 @@ static void check_flash_call(flash_call c) {
             for (int i = 0; i < length_q; ++i)
                 for (int j = 0; j < length_k; ++j)
                     if ((j >= i + band.low && j <= i + band.high) != flash_sees(c, i, j, length_q, length_k))
-                        fail_msg("entry %d causal %d (%d, %d) of %d x %d: query %d, key %d of %d x %d",
-                                 c.entry, c.causal, c.left, c.right, c.max_q, c.max_k, i, j, length_q,
-                                 length_k);
+                        fail_msg("entry %d causal %d (%d, %d) of %d x %d: query %d, key %d of %d x %d", c.entry,
+                                 c.causal, c.left, c.right, c.max_q, c.max_k, i, j, length_q, length_k);
         }
 }
 

@@ -20,8 +20,7 @@
 static void conditions_are_read(void **state) {
     (void)state;
     stw_rule rule;
-    assert_int_equal(stw_rule_parse("dtype=f16|f32 head_dim<=64  seq_q>=1024 causal=1 op=fwd", &rule),
-                     STW_OK);
+    assert_int_equal(stw_rule_parse("dtype=f16|f32 head_dim<=64  seq_q>=1024 causal=1 op=fwd", &rule), STW_OK);
     assert_int_equal(rule.choices[STW_FACT_dtype], 1u << STW_F16 | 1u << STW_F32);
     assert_int_equal(rule.choices[STW_FACT_op], 1u << STW_PLAN_ATTN_FWD);
     assert_int_equal(rule.high[STW_FACT_head_dim], 64);
@@ -78,8 +77,7 @@ static stw_facts facts_of(int64_t dtype, int64_t op, int64_t head_dim, int64_t s
 
 static const char *refused_loop; /* variants of this loop are refused by the fake device */
 
-static const char *refuse_loop(const stw_device *device, const stw_attn_work *work,
-                               const stw_variant *variant) {
+static const char *refuse_loop(const stw_device *device, const stw_attn_work *work, const stw_variant *variant) {
     (void)device, (void)work;
     return refused_loop && !strcmp(variant->loop->name, refused_loop) ? "refused by the test" : NULL;
 }
@@ -87,8 +85,7 @@ static const char *refuse_loop(const stw_device *device, const stw_attn_work *wo
 static void every_problem_finds_a_rule(void **state) {
     (void)state;
     const stw_backend_ops ops = {.variant_refusal = refuse_loop};
-    static const int64_t dims[] = {1, 32, 33, 64, 96, 128, 192, 256},
-                         seqs[] = {0, 1, 64, 1000, 1 << 20, INT32_MAX};
+    static const int64_t dims[] = {1, 32, 33, 64, 96, 128, 192, 256}, seqs[] = {0, 1, 64, 1000, 1 << 20, INT32_MAX};
     refused_loop = NULL;
     assert_true(stw_attn_table_count() > 0);
     for (size_t t = 0; t < stw_attn_table_count(); ++t) {
@@ -107,8 +104,7 @@ static void every_problem_finds_a_rule(void **state) {
                         char why[300];
                         stw_text text = stw_text_in(why, sizeof why);
                         const stw_variant *variant;
-                        assert_int_equal(stw_select(&rules, &facts, &ops, &device, NULL, 0, &text, &variant),
-                                         STW_OK);
+                        assert_int_equal(stw_select(&rules, &facts, &ops, &device, NULL, 0, &text, &variant), STW_OK);
                         assert_true(variant->head_dim >= dims[d]);
                         assert_true(text.length > 0);
                     }
@@ -130,8 +126,7 @@ static void every_variant_has_a_rule_and_an_id_of_its_own(void **state) {
         for (size_t v = 0; v < table->variant_count; ++v) {
             const stw_variant *variant = &table->variants[v];
             int rules = 0, same = 0;
-            for (size_t r = 0; r < table->rule_count; ++r)
-                rules += !strcmp(table->rules[r].variant, variant->id);
+            for (size_t r = 0; r < table->rule_count; ++r) rules += !strcmp(table->rules[r].variant, variant->id);
             for (size_t row = 0; row < table->variant_count; ++row)
                 same += !strcmp(table->variants[row].id, variant->id);
             assert_true(rules > 0);
@@ -162,8 +157,7 @@ static void a_refused_variant_is_passed_over_with_its_reason(void **state) {
     assert_ptr_not_equal(first->loop, second->loop);
     assert_non_null(strstr(why, "refused by the test"));
     text = stw_text_in(why, sizeof why);
-    assert_int_equal(stw_select(&rules, &facts, &ops, &device, first->id, 0, &text, &second),
-                     STW_E_UNSUPPORTED);
+    assert_int_equal(stw_select(&rules, &facts, &ops, &device, first->id, 0, &text, &second), STW_E_UNSUPPORTED);
     assert_int_equal(stw_select(&rules, &facts, &ops, &device, "nonsense", 0, &text, &second), STW_E_INVALID);
     assert_non_null(strstr(stw_last_error(), first->id)); /* tells which there are */
     refused_loop = NULL;
@@ -198,8 +192,7 @@ static void next_variants_are_those_that_would_run(void **state) {
     variant = NULL;
     text = stw_text_in(why, sizeof why);
     assert_int_equal(stw_select(&rules, &facts, &ops, &device, NULL, 1, &text, &variant), STW_E_UNSUPPORTED);
-    assert_string_equal(stw_last_error(),
-                        "no rule of the tuning table of cpu fits a f32 problem of head dim 64");
+    assert_string_equal(stw_last_error(), "no rule of the tuning table of cpu fits a f32 problem of head dim 64");
     assert_non_null(strstr(why, "seq_q is 1\n"));
     assert_null(variant);
     refused_loop = NULL;
@@ -225,12 +218,10 @@ static void forced_variants_must_fit(void **state) {
     assert_string_equal(why, "forced by STERNWAY_VARIANT\n");
     variant = NULL;
     facts = facts_of(STW_F16, STW_PLAN_ATTN_BWD, 129, 100, arch->smem_kb);
-    assert_int_equal(stw_select(&rules, &facts, &ops, &device, forced, 0, &text, &variant),
-                     STW_E_UNSUPPORTED);
+    assert_int_equal(stw_select(&rules, &facts, &ops, &device, forced, 0, &text, &variant), STW_E_UNSUPPORTED);
     assert_non_null(strstr(stw_last_error(), "STERNWAY_VARIANT=sm80_64x64_hd128: the head dim is above"));
     facts = facts_of(STW_F16, STW_PLAN_ATTN_BWD, 96, 100, 80);
-    assert_int_equal(stw_select(&rules, &facts, &ops, &device, forced, 0, &text, &variant),
-                     STW_E_UNSUPPORTED);
+    assert_int_equal(stw_select(&rules, &facts, &ops, &device, forced, 0, &text, &variant), STW_E_UNSUPPORTED);
     assert_non_null(strstr(stw_last_error(), "needs more shared memory"));
     assert_null(variant);
     stw_rules_free(&rules);
@@ -258,8 +249,8 @@ static void tuning_file_goes_first(void **state) {
     const char *id = table->variants[table->variant_count - 1].id;
     char content[300];
     stw_rules rules;
-    snprintf(content, sizeof content,
-             "# by hand\n\n/* 2026 */\n  STW_RULE(\"head_dim<=64\", %s)\nSTW_RULE(\"\",%s)\n", id, id);
+    snprintf(content, sizeof content, "# by hand\n\n/* 2026 */\n  STW_RULE(\"head_dim<=64\", %s)\nSTW_RULE(\"\",%s)\n",
+             id, id);
     assert_int_equal(load_file(content, &rules), STW_OK);
     assert_int_equal(rules.count, table->rule_count + 2);
     assert_string_equal(rules.rules[0].variant->id, id);
@@ -294,15 +285,14 @@ static void tuning_files_have_a_size(void **state) {
         length += (size_t)snprintf(content + length, sizeof content - length,
                                    "STW_RULE(\"seq_q<=%d\", cpu_portable_32x32)\n", i);
     const size_t full = length;
-    length += (size_t)snprintf(content + length, sizeof content - length,
-                               "\n# the end\nSTW_RULE(\"\", sm80_64x64_hd128)\n");
+    length +=
+        (size_t)snprintf(content + length, sizeof content - length, "\n# the end\nSTW_RULE(\"\", sm80_64x64_hd128)\n");
     assert_int_equal(load_bytes(content, length, &rules), STW_OK);
     assert_int_equal(rules.count, table->rule_count + RULES);
     assert_int_equal(rules.rules[RULES - 1].high[STW_FACT_seq_q], RULES - 1);
     stw_rules_free(&rules);
     length = full;
-    length +=
-        (size_t)snprintf(content + length, sizeof content - length, "STW_RULE(\"\", cpu_portable_32x32)\n");
+    length += (size_t)snprintf(content + length, sizeof content - length, "STW_RULE(\"\", cpu_portable_32x32)\n");
     assert_int_equal(load_bytes(content, length, &rules), STW_E_INVALID);
     assert_non_null(strstr(stw_last_error(), "more than 1024 rules"));
 

@@ -29,8 +29,7 @@ static stw_attn_params params_of(const char *text) {
     stw_attn_params params;
     assert_int_equal(stw_problem_parse(text, &problem), STW_OK);
     if (stw_attn_check(&problem.desc, STW_PLAN_ATTN_BWD)) fail_msg("%s: %s", text, stw_last_error());
-    stw_attn_params_fill(&problem.desc, STW_PLAN_ATTN_BWD, problem.desc.deterministic == STW_DETERMINISTIC_ON,
-                         &params);
+    stw_attn_params_fill(&problem.desc, STW_PLAN_ATTN_BWD, problem.desc.deterministic == STW_DETERMINISTIC_ON, &params);
     return params;
 }
 
@@ -130,8 +129,7 @@ static void own_kernels_want_even_tensors(void **state) {
         for (size_t n = 0; n < sizeof odd / sizeof *odd; ++n) {
             stw_attn_params p = good;
             ((stw_tensor_param *)(void *)((char *)&p + tensors[i].tensor))->seq = odd[n];
-            if (own_steps(&tile, &p) != tensors[i].own)
-                fail_msg("tensor %zu, stride %lld", i, (long long)odd[n]);
+            if (own_steps(&tile, &p) != tensors[i].own) fail_msg("tensor %zu, stride %lld", i, (long long)odd[n]);
         }
         stw_attn_params p = good;
         ((stw_tensor_param *)(void *)((char *)&p + tensors[i].tensor))->head = 12;
@@ -167,8 +165,7 @@ static const stw_attn_step *bias_step(const stw_variant *tile, const stw_attn_pa
  * nothing else where the bias is the same wherever its gradient is summed. */
 static void bias_is_summed_where_broadcast(void **state) {
     (void)state;
-    stw_variant tile = tile_called("sm80", "sm80_64x128_hd64"),
-                  wide = tile_called("gfx942", "gfx942_32x128_hd64");
+    stw_variant tile = tile_called("sm80", "sm80_64x128_hd64"), wide = tile_called("gfx942", "gfx942_32x128_hd64");
     for (int bias = 0; bias < 16; ++bias)
         for (int sums = 0; sums < 16; ++sums)
             for (int ones = 0; ones < 16; ++ones) {
@@ -207,13 +204,10 @@ static void bias_kernels_of_types(void **state) {
     } rows[] = {
         {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasbf16_11qk:grads_qkvb", "lean_64x64_hd64_bf16"},
         {"sm80", "sm80_64x128_hd128", "f16:b2h4s66x130d128:biasf16_11qk:grads_qkvb", "lean_64x64_hd128_f16"},
-        {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasf32_11qk:dbias_f32:grads_qkvb",
-         "32x64_hd64_bf16"},
-        {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasbf16_11qk:dbias_f32:grads_qkvb",
-         "32x64_hd64_bf16"},
+        {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasf32_11qk:dbias_f32:grads_qkvb", "32x64_hd64_bf16"},
+        {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasbf16_11qk:dbias_f32:grads_qkvb", "32x64_hd64_bf16"},
         {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasbf16_11qk:alibi:grads_qkvb", "32x64_hd64_bf16"},
-        {"sm80", "sm80_64x128_hd128", "bf16:b2h4s66x130d128:biasbf16_11qk:dropout0.1:grads_qkvb",
-         "32x64_hd128_bf16"},
+        {"sm80", "sm80_64x128_hd128", "bf16:b2h4s66x130d128:biasbf16_11qk:dropout0.1:grads_qkvb", "32x64_hd128_bf16"},
         {"sm80", "sm80_64x64_hd256", "bf16:b2h4s66x130d200:biasbf16_11qk:grads_qkvb", "32x32_hd256_bf16"},
         {"sm80", "sm80_32x64_hd64_f32", "f32:b2h4s66x130d64:bias_11qk:grads_qkvb", "16x32_hd128_f32"},
         {"sm80", "sm80_32x32_hd256_f32", "f32:b2h4s66x130d150:bias_11qk:grads_qkvb", "16x16_hd256_f32"},
@@ -256,12 +250,10 @@ static void tiles_say_what_costs_more(void **state) {
         {":grads_qk", "not all of dQ, dK and dV", NULL, NULL},
         {":gap1", "rows that are not whole vectors of 16 bytes, or are beyond 32-bit offsets", NULL, NULL},
     };
-    stw_variant own = tile_called("gfx942", "gfx942_32x128_hd64"),
-                  four = tile_called("sm80", "sm80_128x128_hd64"),
-                  split = tile_called("sm80", "sm80_64x128_hd64"),
-                  sm90 = tile_called("sm90", "sm90_128x128_hd64"),
-                  exact = tile_called("gfx90a", "gfx90a_32x128_hd64"),
-                  f32 = tile_called("gfx942", "gfx942_32x32_hd64_f32");
+    stw_variant own = tile_called("gfx942", "gfx942_32x128_hd64"), four = tile_called("sm80", "sm80_128x128_hd64"),
+                split = tile_called("sm80", "sm80_64x128_hd64"), sm90 = tile_called("sm90", "sm90_128x128_hd64"),
+                exact = tile_called("gfx90a", "gfx90a_32x128_hd64"),
+                f32 = tile_called("gfx942", "gfx942_32x32_hd64_f32");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         char text[160];
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d64%s", rows[i].options);
@@ -269,8 +261,8 @@ static void tiles_say_what_costs_more(void **state) {
         const struct {
             const stw_variant *tile;
             const char *expected;
-        } of[] = {{&own, rows[i].own}, {&exact, rows[i].own}, {&four, rows[i].four}, {&split, rows[i].split},
-                  {&sm90, NULL},     {&f32, NULL}}; /* the last two have no others */
+        } of[] = {{&own, rows[i].own},     {&exact, rows[i].own}, {&four, rows[i].four},
+                  {&split, rows[i].split}, {&sm90, NULL},         {&f32, NULL}}; /* the last two have no others */
         for (size_t n = 0; n < sizeof of / sizeof *of; ++n) {
             const char *words = stw_attn_slower(STW_CALL_BWD, of[n].tile, &p);
             if (!words != !of[n].expected || (words && strcmp(words, of[n].expected)))
@@ -358,8 +350,7 @@ static void sm90_wants_what_tensor_loads_take(void **state) {
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2%s", rows[i].problem);
         stw_attn_params p = params_of(text);
         assert_null(stw_attn_loop_sm90.gpu->refusal(&p));
-        if (rows[i].field == FIELD(batch) && rows[i].value)
-            p.q.batch = 12; /* a stride that does not matter now */
+        if (rows[i].field == FIELD(batch) && rows[i].value) p.q.batch = 12; /* a stride that does not matter now */
         memcpy((char *)&p + rows[i].field, &rows[i].value, sizeof rows[i].value);
         const char *refusal = stw_attn_loop_sm90.gpu->refusal(&p);
         if (!rows[i].text != !refusal || (refusal && strncmp(refusal, rows[i].text, strlen(rows[i].text))))
@@ -369,10 +360,9 @@ static void sm90_wants_what_tensor_loads_take(void **state) {
 
 static void tiles_are_for_their_calls(void **state) {
     (void)state;
-    stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s130x150d64"),
-                    f32 = params_of("attn_bwd:f32:b2h4k2s130x150d64");
+    stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s130x150d64"), f32 = params_of("attn_bwd:f32:b2h4k2s130x150d64");
     stw_variant backward = tile_called("sm80", "sm80_64x128_hd64"),
-                  forward = tile_called("sm80", "sm80_fwd_64x64_hd64");
+                forward = tile_called("sm80", "sm80_fwd_64x64_hd64");
     stw_variant exact = tile_called("sm80", "sm80_32x64_hd64_f32");
     assert_null(stw_attn_tile_refusal(STW_CALL_BWD, &backward, &p));
     assert_null(stw_attn_tile_refusal(STW_CALL_FWD, &forward, &p));
@@ -380,8 +370,7 @@ static void tiles_are_for_their_calls(void **state) {
     assert_string_equal(stw_attn_tile_refusal(STW_CALL_FWD, &backward, &p), "it is a backward's tile");
     assert_string_equal(stw_attn_tile_refusal(STW_CALL_BWD, &forward, &p), "it is a forward's tile");
     assert_string_equal(stw_attn_tile_refusal(STW_CALL_BWD, &exact, &p), "its kernels are f32's");
-    assert_string_equal(stw_attn_tile_refusal(STW_CALL_BWD, &backward, &f32),
-                        "its kernels are f16's and bf16's");
+    assert_string_equal(stw_attn_tile_refusal(STW_CALL_BWD, &backward, &f32), "its kernels are f16's and bf16's");
 }
 
 /* ---- classes of sizes ---- */
@@ -424,8 +413,7 @@ static stw_attn_params any_params(int n) {
         "attn_bwd:f32:b2h4k2s130x150d96:thd:tq300:tk300:bias_bhqk:grads_qkvb:sink",
         "attn_bwd:bf16:b2h4k2s130x150d256:thd:tq300:tk300:lse_local:grads_qkvs:sink"};
     stw_attn_params p = params_of(problems[n % 6]);
-    p.q.seq = p.k.seq = p.v.seq = p.out.seq = p.dout.seq = p.dq.seq = p.dk.seq = p.dv.seq =
-        8 << random_below(14);
+    p.q.seq = p.k.seq = p.v.seq = p.out.seq = p.dout.seq = p.dq.seq = p.dk.seq = p.dv.seq = 8 << random_below(14);
     p.batch = 1 + random_below(INT64_C(1) << (1 + random_below(8)));
     p.max_seq_q = any_size(&p);
     p.max_seq_kv = any_size(&p);

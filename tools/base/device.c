@@ -12,14 +12,12 @@
 
 int stw_tool_device_opts(const char *command, stw_tool_device *device) {
     char from_backend[32] = "";
-    if (device->backend &&
-        stw_env_parse_backend("--backend", device->backend, &device->opts.backend, from_backend)) {
+    if (device->backend && stw_env_parse_backend("--backend", device->backend, &device->opts.backend, from_backend)) {
         stw_tool_error(command, NULL, "%s", stw_tool_last_error());
         return STW_EXIT_USAGE;
     }
     if (device->arch && from_backend[0] && strcmp(device->arch, from_backend)) {
-        stw_tool_error(command, NULL, "--backend %s and --arch %s name different archs", device->backend,
-                       device->arch);
+        stw_tool_error(command, NULL, "--backend %s and --arch %s name different archs", device->backend, device->arch);
         return STW_EXIT_USAGE;
     }
     if (device->arch && strlen(device->arch) >= sizeof device->arch_text) {
@@ -35,8 +33,7 @@ int stw_tool_device_opts(const char *command, stw_tool_device *device) {
 void stw_tool_plan_field(const char *describe, const char *key, char *out, size_t capacity) {
     size_t length = strlen(key);
     out[0] = 0;
-    for (const char *line = describe; line && *line;
-         line = strchr(line, '\n'), line = line ? line + 1 : line) {
+    for (const char *line = describe; line && *line; line = strchr(line, '\n'), line = line ? line + 1 : line) {
         if (strncmp(line, key, length) || strncmp(line + length, ": ", 2)) continue;
         const char *value = line + length + 2;
         snprintf(out, capacity, "%.*s", (int)(strchrnul(value, '\n') - value), value);
@@ -63,17 +60,13 @@ static void read_driver_version(const char *path, char *out, size_t capacity) {
     if (file) fclose(file);
     out[0] = 0;
     text[size] = 0;
-    for (char *save, *word = strtok_r(text, " \t\n", &save); word && !out[0];
-         word = strtok_r(NULL, " \t\n", &save))
-        if (strchr(word, '.') && isdigit((unsigned char)word[0]) &&
-            strspn(word, "0123456789.") == strlen(word))
+    for (char *save, *word = strtok_r(text, " \t\n", &save); word && !out[0]; word = strtok_r(NULL, " \t\n", &save))
+        if (strchr(word, '.') && isdigit((unsigned char)word[0]) && strspn(word, "0123456789.") == strlen(word))
             snprintf(out, capacity, "%s", word);
 }
 
 void stw_tool_driver_of(const char *backend, char *out, size_t capacity) {
     out[0] = 0;
-    if (!strcmp(backend, "cuda"))
-        read_driver_version("/proc/driver/nvidia/version", out, capacity);
-    else if (!strcmp(backend, "hip"))
-        read_driver_version("/sys/module/amdgpu/version", out, capacity);
+    if (!strcmp(backend, "cuda")) read_driver_version("/proc/driver/nvidia/version", out, capacity);
+    else if (!strcmp(backend, "hip")) read_driver_version("/sys/module/amdgpu/version", out, capacity);
 }

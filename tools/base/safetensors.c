@@ -26,13 +26,9 @@ static const struct {
 #undef STW_ST_TYPE
 };
 
-const char *stw_st_type_name(stw_st_type type) {
-    return (unsigned)type < STW_ST_TYPE_COUNT ? types[type].name : "?";
-}
+const char *stw_st_type_name(stw_st_type type) { return (unsigned)type < STW_ST_TYPE_COUNT ? types[type].name : "?"; }
 
-unsigned stw_st_type_bits(stw_st_type type) {
-    return (unsigned)type < STW_ST_TYPE_COUNT ? types[type].bits : 0;
-}
+unsigned stw_st_type_bits(stw_st_type type) { return (unsigned)type < STW_ST_TYPE_COUNT ? types[type].bits : 0; }
 
 static int fail(char *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -84,8 +80,7 @@ static int has_control(const char *text) {
 
 /* A JSON number that is a whole number of 0..2^53. */
 static int whole_number(const cJSON *item, uint64_t *value_out) {
-    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0.0) || item->valuedouble > 9007199254740992.0)
-        return 0;
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0.0) || item->valuedouble > 9007199254740992.0) return 0;
     *value_out = (uint64_t)item->valuedouble;
     return (double)*value_out == item->valuedouble;
 }
@@ -109,8 +104,7 @@ static int read_shape(const cJSON *item, stw_st_tensor *tensor, char *error) {
             return fail(error, "tensor '%.80s': shape holds something other than a whole number of 0..2^53",
                         tensor->name);
         if (tensor->rank == STW_ST_RANK_MAX)
-            return fail(error, "tensor '%.80s': shape has more than %d dimensions", tensor->name,
-                        STW_ST_RANK_MAX);
+            return fail(error, "tensor '%.80s': shape has more than %d dimensions", tensor->name, STW_ST_RANK_MAX);
         tensor->shape[tensor->rank++] = (int64_t)value;
     }
     return 0;
@@ -119,14 +113,11 @@ static int read_shape(const cJSON *item, stw_st_tensor *tensor, char *error) {
 static int read_offsets(const cJSON *item, stw_st_tensor *tensor, uint64_t data_size, char *error) {
     const cJSON *first = cJSON_IsArray(item) ? item->child : NULL;
     uint64_t begin, end;
-    if (!first || !first->next || first->next->next || !whole_number(first, &begin) ||
-        !whole_number(first->next, &end))
-        return fail(error, "tensor '%.80s': data_offsets is not a pair of whole numbers of 0..2^53",
-                    tensor->name);
+    if (!first || !first->next || first->next->next || !whole_number(first, &begin) || !whole_number(first->next, &end))
+        return fail(error, "tensor '%.80s': data_offsets is not a pair of whole numbers of 0..2^53", tensor->name);
     if (begin > end || end > data_size)
         return fail(error, "tensor '%.80s': data_offsets [%llu, %llu] do not lie in the %llu bytes of data",
-                    tensor->name, (unsigned long long)begin, (unsigned long long)end,
-                    (unsigned long long)data_size);
+                    tensor->name, (unsigned long long)begin, (unsigned long long)end, (unsigned long long)data_size);
     tensor->offset = begin;
     tensor->bytes = end - begin;
     return 0;
@@ -145,9 +136,9 @@ static int check_size(stw_st_tensor *tensor, char *error) {
     if (__builtin_mul_overflow(elements, bits, &all_bits))
         return fail(error, "tensor '%.80s': shape overflows 64 bits", tensor->name);
     if (all_bits % 8 || all_bits / 8 != tensor->bytes)
-        return fail(error, "tensor '%.80s': data_offsets span %llu bytes, %llu elements of %s need %llu",
-                    tensor->name, (unsigned long long)tensor->bytes, (unsigned long long)elements,
-                    types[tensor->type].name, (unsigned long long)((all_bits + 7) / 8));
+        return fail(error, "tensor '%.80s': data_offsets span %llu bytes, %llu elements of %s need %llu", tensor->name,
+                    (unsigned long long)tensor->bytes, (unsigned long long)elements, types[tensor->type].name,
+                    (unsigned long long)((all_bits + 7) / 8));
     tensor->elements = elements;
     return 0;
 }
@@ -157,14 +148,13 @@ static int read_tensor(const cJSON *entry, stw_st_tensor *tensor, uint64_t data_
     const cJSON *field[3] = {NULL, NULL, NULL};
     tensor->name = entry->string;
     if (has_control(tensor->name)) return fail(error, "header: a tensor's name holds a control character");
-    if (!cJSON_IsObject(entry))
-        return fail(error, "tensor '%.80s': its entry is not an object", tensor->name);
+    if (!cJSON_IsObject(entry)) return fail(error, "tensor '%.80s': its entry is not an object", tensor->name);
     for (const cJSON *item = entry->child; item; item = item->next) {
         int which = 0;
         while (which < 3 && strcmp(item->string, names[which])) ++which;
         if (which == 3)
-            return fail(error, "tensor '%.80s': field '%.40s' is not dtype, shape or data_offsets",
-                        tensor->name, has_control(item->string) ? "?" : item->string);
+            return fail(error, "tensor '%.80s': field '%.40s' is not dtype, shape or data_offsets", tensor->name,
+                        has_control(item->string) ? "?" : item->string);
         if (field[which]) return fail(error, "tensor '%.80s': %s is given twice", tensor->name, names[which]);
         field[which] = item;
     }
@@ -279,8 +269,8 @@ static int parse(const unsigned char *bytes, size_t size, stw_safetensors *file,
         return fail(error, "header: claims %llu bytes, at most %u are accepted", (unsigned long long)length,
                     STW_ST_HEADER_MAX);
     if (length > size - 8)
-        return fail(error, "header: claims %llu bytes, the file has %zu after the length",
-                    (unsigned long long)length, size - 8);
+        return fail(error, "header: claims %llu bytes, the file has %zu after the length", (unsigned long long)length,
+                    size - 8);
     const char *header = (const char *)bytes + 8;
     if (length < 2 || header[0] != '{') return fail(error, "header: does not begin with '{'");
     if (check_header_text(bytes + 8, (size_t)length, error)) return -1;
@@ -293,13 +283,11 @@ static int parse(const unsigned char *bytes, size_t size, stw_safetensors *file,
     }
     for (; end < header + length; ++end)
         if (!strchr(" \t\r\n", *end))
-            return fail(error, "header: something follows the JSON object at byte %zu",
-                        (size_t)(end - header));
+            return fail(error, "header: something follows the JSON object at byte %zu", (size_t)(end - header));
     return read_tree(tree, bytes + 8 + length, size - 8 - length, file, error);
 }
 
-int stw_safetensors_parse(const void *data, size_t size, stw_safetensors *file_out,
-                          char error[STW_ST_ERROR_MAX]) {
+int stw_safetensors_parse(const void *data, size_t size, stw_safetensors *file_out, char error[STW_ST_ERROR_MAX]) {
     memset(file_out, 0, sizeof *file_out);
     error[0] = 0;
     int status = parse(data, size, file_out, error);
@@ -381,8 +369,7 @@ static int add_entry(cJSON *tree, const stw_st_tensor *tensor) {
         if (!cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)tensor->shape[d]))) return -1;
     if (!(offsets = cJSON_AddArrayToObject(entry, "data_offsets"))) return -1;
     if (!cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)tensor->offset))) return -1;
-    return cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)(tensor->offset + tensor->bytes))) ? 0
-                                                                                                       : -1;
+    return cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)(tensor->offset + tensor->bytes))) ? 0 : -1;
 }
 
 /* The JSON header, allocated by cJSON; NULL when memory ran out. */
@@ -415,16 +402,15 @@ static int write_all(FILE *to, const void *user) {
     if (fwrite(size, 8, 1, to) != 1 || fwrite(c->header, 1, length, to) != length) return -1;
     if (padding && fwrite("        ", 1, padding, to) != padding) return -1;
     for (size_t i = 0; i < c->count; ++i)
-        if (c->tensors[i].bytes &&
-            fwrite(c->tensors[i].data, 1, c->tensors[i].bytes, to) != c->tensors[i].bytes)
+        if (c->tensors[i].bytes && fwrite(c->tensors[i].data, 1, c->tensors[i].bytes, to) != c->tensors[i].bytes)
             return -1;
     return 0;
 }
 
 _Static_assert(STW_ST_ERROR_MAX >= STW_REPLACE_ERROR_MAX, "one error text serves both");
 
-int stw_safetensors_write(const char *path, const stw_st_tensor *tensors, size_t tensor_count,
-                          const stw_st_pair *pairs, size_t pair_count, char error[STW_ST_ERROR_MAX]) {
+int stw_safetensors_write(const char *path, const stw_st_tensor *tensors, size_t tensor_count, const stw_st_pair *pairs,
+                          size_t pair_count, char error[STW_ST_ERROR_MAX]) {
     stw_st_tensor *sorted = calloc(tensor_count + 1, sizeof *sorted);
     char *header = NULL;
     int status = -1;
@@ -435,10 +421,8 @@ int stw_safetensors_write(const char *path, const stw_st_tensor *tensors, size_t
         place(sorted, tensor_count);
         header = print_header(sorted, tensor_count, pairs, pair_count);
     }
-    if (header)
-        status = stw_replace_file(path, write_all, &(content){header, sorted, tensor_count}, error);
-    else
-        snprintf(error, STW_ST_ERROR_MAX, "out of memory");
+    if (header) status = stw_replace_file(path, write_all, &(content){header, sorted, tensor_count}, error);
+    else snprintf(error, STW_ST_ERROR_MAX, "out of memory");
     cJSON_free(header);
     free(sorted);
     return status;

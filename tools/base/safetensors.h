@@ -12,12 +12,14 @@
 #include <stdint.h>
 
 /* STW_ST_TYPE(name, bits of one element): every type of the format. */
-#define STW_ST_TYPES(X)                                                                                      \
-    X(F64, 64)                                                                                               \
-    X(F32, 32)                                                                                               \
-    X(F16, 16) X(BF16, 16) X(I64, 64) X(I32, 32) X(I16, 16) X(I8, 8) X(U64, 64) X(U32, 32) X(U16, 16)        \
-        X(U8, 8) X(BOOL, 8) X(C64, 64) X(F8_E5M2, 8) X(F8_E4M3, 8) X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8)           \
-            X(F8_E5M2FNUZ, 8) X(F6_E2M3, 6) X(F6_E3M2, 6) X(F4, 4)
+#define STW_ST_TYPES(X)                                                                                                \
+    X(F64, 64)                                                                                                         \
+    X(F32, 32)                                                                                                         \
+    X(F16, 16)                                                                                                         \
+    X(BF16, 16)                                                                                                        \
+    X(I64, 64) X(I32, 32) X(I16, 16) X(I8, 8) X(U64, 64) X(U32, 32) X(U16, 16) X(U8, 8) X(BOOL, 8) X(C64, 64)          \
+        X(F8_E5M2, 8) X(F8_E4M3, 8) X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) X(F6_E2M3, 6) X(F6_E3M2, 6)      \
+            X(F4, 4)
 
 typedef enum stw_st_type {
 #define STW_ST_TYPE(name, bits) STW_ST_##name,
@@ -58,8 +60,7 @@ typedef struct stw_safetensors {
 } stw_safetensors;
 
 /* Reads a container in memory; `data` must outlive `file_out`. No file is touched. */
-int stw_safetensors_parse(const void *data, size_t size, stw_safetensors *file_out,
-                          char error[STW_ST_ERROR_MAX]);
+int stw_safetensors_parse(const void *data, size_t size, stw_safetensors *file_out, char error[STW_ST_ERROR_MAX]);
 
 /* Maps a file and parses it. The text does not repeat the path. */
 int stw_safetensors_open(const char *path, stw_safetensors *file_out, char error[STW_ST_ERROR_MAX]);
@@ -68,7 +69,7 @@ void stw_safetensors_close(stw_safetensors *file); /* zeroed is fine */
 
 /* Writes tensors (name, type, rank, shape, data; the rest is computed) and metadata, widest type first so
  * that each is aligned to its element. A file of that name is replaced only once the new one is complete. */
-int stw_safetensors_write(const char *path, const stw_st_tensor *tensors, size_t tensor_count,
-                          const stw_st_pair *pairs, size_t pair_count, char error[STW_ST_ERROR_MAX]);
+int stw_safetensors_write(const char *path, const stw_st_tensor *tensors, size_t tensor_count, const stw_st_pair *pairs,
+                          size_t pair_count, char error[STW_ST_ERROR_MAX]);
 
 #endif

@@ -48,9 +48,7 @@ void stw_tool_error(const char *command, const char *where, const char *format, 
     fputc('\n', stderr);
 }
 
-const char *stw_tool_last_error(void) {
-    return stw_failure_text();
-}
+const char *stw_tool_last_error(void) { return stw_failure_text(); }
 
 int stw_tool_exit_of(stw_status status) {
     if (status == STW_OK) return STW_EXIT_OK;

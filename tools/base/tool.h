@@ -48,14 +48,14 @@ typedef struct stw_tool_device {
 } stw_tool_device;
 
 enum { STW_KEY_BACKEND = 'b', STW_KEY_ARCH = 'a' };
-#define STW_TOOL_DEVICE_OPTIONS                                                                              \
-    {"backend",                                                                                              \
-     STW_KEY_BACKEND,                                                                                        \
-     "NAME",                                                                                                 \
-     0,                                                                                                      \
-     "cpu, cuda or hip, or with an arch: cuda:sm80 (default: "                                               \
-     "STERNWAY_BACKEND, else the best that is usable)",                                                      \
-     0},                                                                                                     \
+#define STW_TOOL_DEVICE_OPTIONS                                                                                        \
+    {"backend",                                                                                                        \
+     STW_KEY_BACKEND,                                                                                                  \
+     "NAME",                                                                                                           \
+     0,                                                                                                                \
+     "cpu, cuda or hip, or with an arch: cuda:sm80 (default: "                                                         \
+     "STERNWAY_BACKEND, else the best that is usable)",                                                                \
+     0},                                                                                                               \
         {"arch", STW_KEY_ARCH, "NAME", 0, "force the kernels of this arch: sm80, gfx942, ...", 0}
 
 /* Parses both into opts. Nonzero: refused, and said so on standard error. */

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#define STW_VARIANT(id, head_dim, bm, bn, stages, warps, smem_kb, loop)                                      \
+#define STW_VARIANT(id, head_dim, bm, bn, stages, warps, smem_kb, loop)                                                \
     {#id, head_dim, bm, bn, stages, warps, smem_kb, #loop},
 #define STW_RULE(conditions, id)
 #define TABLE(arch) {#arch, variants_##arch, sizeof variants_##arch / sizeof *variants_##arch},

@@ -26,14 +26,12 @@ static const struct argp_option options[] = {
      "peak of the device, for the share of it (default: the vendor's figure for known devices, 16-bit types "
      "only)",
      0},
-    {"peak-bandwidth", KEY_BANDWIDTH, "GB/S", 0, "the same of its memory, for operations without products",
-     0},
+    {"peak-bandwidth", KEY_BANDWIDTH, "GB/S", 0, "the same of its memory, for operations without products", 0},
     {"suite", KEY_SUITE, "NAME", 0,
      "the problems where none is given: usual (the default), fa (bf16, 16384 tokens, head dims 64 and 128, "
      "lengths 512 to 16384) or jagged (the nested operations)",
      0},
-    {"compare", KEY_COMPARE, "FILE", 0,
-     "an older document of --json: tells faster, slower and the same apart", 0},
+    {"compare", KEY_COMPARE, "FILE", 0, "an older document of --json: tells faster, slower and the same apart", 0},
     {"csv", KEY_CSV, NULL, 0, "comma-separated values; a comparison's summary on standard error", 0},
     {"json", KEY_JSON, NULL, 0, "one JSON document (docs/schema/bench.json)", 0},
     {0}};
@@ -41,8 +39,7 @@ static const struct argp_option options[] = {
 static double positive(const char *text, struct argp_state *state) {
     char *end;
     double value = strtod(text, &end);
-    if (!*text || *end || !(value > 0) || value > 1e6)
-        argp_error(state, "'%.40s' is not a positive number", text);
+    if (!*text || *end || !(value > 0) || value > 1e6) argp_error(state, "'%.40s' is not a positive number", text);
     return value;
 }
 
@@ -90,8 +87,7 @@ static int bench_all(settings *s, stw_context *const context[2]) {
     int count = s->given_count ? s->given_count : usual_count;
     stw_tool_name_device(context[0], &s->report.named);
     if (!strncmp(s->report.named.device, "emulated", 8))
-        stw_tool_error("bench", NULL, "%s: an emulator's times say nothing about a GPU's",
-                       s->report.named.device);
+        stw_tool_error("bench", NULL, "%s: an emulator's times say nothing about a GPU's", s->report.named.device);
     bench_peak_by_name(s->report.named.device, &s->report.peak);
     bench_report_begin(&s->report);
     for (int i = 0; i < count; ++i) {

@@ -27,8 +27,7 @@ typedef struct bench_result {
 
 /* Plans on `context`; data, out and lse by `forward`, a context of the same device that may choose another
  * variant. 0: failed, result_out->check.text tells why. */
-int bench_run(stw_context *context, stw_context *forward, const char *line, double seconds,
-              bench_result *result_out);
+int bench_run(stw_context *context, stw_context *forward, const char *line, double seconds, bench_result *result_out);
 
 /* ---- suites.c ---------------------------------------------------------------------------------- */
 
@@ -65,8 +64,7 @@ int bench_compare_open(const char *path, bench_old *old_out);
 void bench_compare_close(bench_old *old);
 
 /* The older row of that problem or NULL; ratio and verdict go by the quartiles' overlap. */
-const cJSON *bench_compare(bench_old *old, const bench_result *r, double *ratio_out,
-                           bench_verdict *verdict_out);
+const cJSON *bench_compare(bench_old *old, const bench_result *r, double *ratio_out, bench_verdict *verdict_out);
 
 /* What there is to say when all are measured, as one object; 1 in *slower_out when a problem or the whole is.
  */

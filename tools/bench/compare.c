@@ -78,10 +78,8 @@ int bench_compare_open(const char *path, bench_old *old) {
         problem = fault_of(old->document, &row);
     }
     free(text);
-    if (problem && row >= 0)
-        stw_tool_error("bench", path, "problems[%d]: %s", row, problem);
-    else if (problem)
-        stw_tool_error("bench", path, "%s", problem);
+    if (problem && row >= 0) stw_tool_error("bench", path, "problems[%d]: %s", row, problem);
+    else if (problem) stw_tool_error("bench", path, "%s", problem);
     if (problem) {
         bench_compare_close(old);
         return STW_EXIT_USAGE;
@@ -113,8 +111,7 @@ static bench_verdict verdict_of(double worst, double best) {
     return worst > 1 ? BENCH_FASTER : best < 1 ? BENCH_SLOWER : BENCH_SAME;
 }
 
-const cJSON *bench_compare(bench_old *old, const bench_result *r, double *ratio_out,
-                           bench_verdict *verdict_out) {
+const cJSON *bench_compare(bench_old *old, const bench_result *r, double *ratio_out, bench_verdict *verdict_out) {
     if (!old->path) return NULL;
     const cJSON *before = find(cJSON_GetObjectItemCaseSensitive(old->document, "problems"), r->line);
     if (!before) {
@@ -124,10 +121,9 @@ const cJSON *bench_compare(bench_old *old, const bench_result *r, double *ratio_
     /* No clock tells two times of 0 apart; and a ratio needs something below its line. */
     const double least = 1e-9;
     double median = fmax(r->quartiles[1] * 1e3, least);
-    double ratios[3] = {
-        fmax(stw_tool_json_number(before, "low_ms"), least) / fmax(r->quartiles[2] * 1e3, least),
-        fmax(stw_tool_json_number(before, "median_ms"), least) / median,
-        fmax(stw_tool_json_number(before, "high_ms"), least) / fmax(r->quartiles[0] * 1e3, least)};
+    double ratios[3] = {fmax(stw_tool_json_number(before, "low_ms"), least) / fmax(r->quartiles[2] * 1e3, least),
+                        fmax(stw_tool_json_number(before, "median_ms"), least) / median,
+                        fmax(stw_tool_json_number(before, "high_ms"), least) / fmax(r->quartiles[0] * 1e3, least)};
     *ratio_out = ratios[1];
     *verdict_out = verdict_of(ratios[0], ratios[2]);
     old->slower += *verdict_out == BENCH_SLOWER;

@@ -41,9 +41,7 @@ static double extent(const jagged_case *c, int axis, int64_t b, int used) {
     return (double)(index_of(c, JCASE_OFFSETS + axis, b + 1) - index_of(c, JCASE_OFFSETS + axis, b));
 }
 
-static double at_least_one(int64_t n) {
-    return n > 0 ? (double)n : 1;
-}
+static double at_least_one(int64_t n) { return n > 0 ? (double)n : 1; }
 
 static double jagged_flop(const jagged_case *c) {
     const stw_jagged_desc *d = &c->problem.desc;
@@ -51,9 +49,8 @@ static double jagged_flop(const jagged_case *c) {
     double products = 0;
     if (d->op != STW_JAGGED_LINEAR && d->op != STW_JAGGED_MATMUL) return 0;
     for (int64_t b = 0; b < d->components; ++b)
-        products += d->op == STW_JAGGED_LINEAR
-                        ? extent(c, 0, b, 1) * at_least_one(d->inner) * (double)d->out_features
-                        : extent(c, 0, b, 1) * extent(c, 1, b, 1) * extent(c, 2, b, 1);
+        products += d->op == STW_JAGGED_LINEAR ? extent(c, 0, b, 1) * at_least_one(d->inner) * (double)d->out_features
+                                               : extent(c, 0, b, 1) * extent(c, 1, b, 1) * extent(c, 2, b, 1);
     int both = !!(outputs & STW_JAGGED_DX) + !!(outputs & (STW_JAGGED_DOTHER | STW_JAGGED_DWEIGHT));
     return 2 * products * at_least_one(d->outer) * both;
 }
@@ -96,8 +93,7 @@ static double attention_bytes(const stw_case *c) {
         bytes += rules[i].elements * size * (d->accumulate & rules[i].output ? 2 : 1);
     }
     if (c->present[STW_CASE_BIAS]) bytes += (double)c->size[STW_CASE_BIAS];
-    if (c->present[STW_CASE_DBIAS])
-        bytes += (double)c->size[STW_CASE_DBIAS] * (d->accumulate & STW_OUT_DBIAS ? 2 : 1);
+    if (c->present[STW_CASE_DBIAS]) bytes += (double)c->size[STW_CASE_DBIAS] * (d->accumulate & STW_OUT_DBIAS ? 2 : 1);
     return bytes;
 }
 
@@ -105,16 +101,13 @@ static double attention_bytes(const stw_case *c) {
 static double written(const jagged_case *c, int which) {
     static const int matrix[2][2] = {{STW_AXIS_M, STW_AXIS_K}, {STW_AXIS_K, STW_AXIS_N}};
     const stw_jagged_desc *d = &c->problem.desc;
-    double whole = (double)c->size[JCASE_DX + which] / (double)stw_dtype_size(stw_jref_dtype(d, which)),
-           sum = 0;
+    double whole = (double)c->size[JCASE_DX + which] / (double)stw_dtype_size(stw_jref_dtype(d, which)), sum = 0;
     if (which >= 2 || d->op == STW_JAGGED_FROM_PADDED) return whole;
     for (int64_t b = 0; b < d->components; ++b)
-        sum += d->op == STW_JAGGED_MATMUL ? at_least_one(d->outer) * extent(c, matrix[which][0], b, 0) *
-                                                extent(c, matrix[which][1], b, 0)
-                                          : extent(c, 0, b, 0);
-    return d->op == STW_JAGGED_MATMUL ? sum
-           : d->axis[0].total > 0     ? sum * (whole / (double)d->axis[0].total)
-                                      : 0;
+        sum += d->op == STW_JAGGED_MATMUL
+                   ? at_least_one(d->outer) * extent(c, matrix[which][0], b, 0) * extent(c, matrix[which][1], b, 0)
+                   : extent(c, 0, b, 0);
+    return d->op == STW_JAGGED_MATMUL ? sum : d->axis[0].total > 0 ? sum * (whole / (double)d->axis[0].total) : 0;
 }
 
 static double jagged_bytes(const jagged_case *c) {
@@ -128,8 +121,7 @@ static double jagged_bytes(const jagged_case *c) {
     }
     for (int i = 0; i < STW_JREF_OUTPUTS; ++i)
         if (c->size[JCASE_DX + i])
-            bytes += written(c, i) * (double)stw_dtype_size(stw_jref_dtype(d, i)) *
-                     (d->accumulate >> i & 1u ? 2 : 1);
+            bytes += written(c, i) * (double)stw_dtype_size(stw_jref_dtype(d, i)) * (d->accumulate >> i & 1u ? 2 : 1);
     return bytes;
 }
 
@@ -140,30 +132,28 @@ double stw_measure_bytes(const stw_measure *m) {
 /* ---- opening a jagged operation: attention as the packed problem that it is, all others as a case without
  * expectation. */
 
-static stw_status fail(stw_measure *m, stw_case_result *result, const char *what, stw_status status,
-                       const char *text) {
+static stw_status fail(stw_measure *m, stw_case_result *result, const char *what, stw_status status, const char *text) {
     stw_case_fail(result, "%s: %s: %s", what, stw_status_name(status), text);
     stw_measure_close(m);
     return status;
 }
 
-static stw_status open_attention(const stw_jagged_problem *problem, stw_context *context,
-                                 size_t workspace_bytes, stw_measure *m, stw_case_result *result) {
+static stw_status open_attention(const stw_jagged_problem *problem, stw_context *context, size_t workspace_bytes,
+                                 stw_measure *m, stw_case_result *result) {
     stw_problem packed = problem->attn;
     packed.seed = problem->seed;
     stw_status status = stw_measure_open(&packed, context, workspace_bytes, m, result);
     if (status) return status;
     m->kind = STW_MEASURE_JAGGED_ATTN;
-    status = jagged_attention_args(&m->c, problem->desc.index_dtype, &m->device, &m->args, &m->jagged_args,
-                                   &m->lengths);
+    status =
+        jagged_attention_args(&m->c, problem->desc.index_dtype, &m->device, &m->args, &m->jagged_args, &m->lengths);
     return status ? fail(m, result, "lengths", status, stw_last_error()) : STW_OK;
 }
 
-stw_status stw_measure_open_jagged(const stw_jagged_problem *problem, stw_context *context,
-                                   size_t workspace_bytes, stw_measure *m, stw_case_result *result) {
+stw_status stw_measure_open_jagged(const stw_jagged_problem *problem, stw_context *context, size_t workspace_bytes,
+                                   stw_measure *m, stw_case_result *result) {
     stw_jagged_problem seeded = *problem;
-    if (problem->desc.op == STW_JAGGED_ATTENTION)
-        return open_attention(problem, context, workspace_bytes, m, result);
+    if (problem->desc.op == STW_JAGGED_ATTENTION) return open_attention(problem, context, workspace_bytes, m, result);
     memset(m, 0, sizeof *m);
     m->kind = STW_MEASURE_JAGGED;
     if (!seeded.seed) seeded.seed = 1;
@@ -221,8 +211,7 @@ void stw_measure_close(stw_measure *m) {
 
 /* ---- verification -------------------------------------------------------------------------------------- */
 
-static const stw_case_tensor results[] = {STW_CASE_DQ, STW_CASE_DK, STW_CASE_DV, STW_CASE_DBIAS,
-                                          STW_CASE_DSINK};
+static const stw_case_tensor results[] = {STW_CASE_DQ, STW_CASE_DK, STW_CASE_DV, STW_CASE_DBIAS, STW_CASE_DSINK};
 enum { RESULTS = sizeof results / sizeof *results };
 
 /* Where result i lies in the arena; 0: it is absent. JCASE_DX.. are DX, DOTHER, DWEIGHT, DBIAS and the
@@ -243,8 +232,8 @@ static stw_status copy_results(const stw_measure *m, unsigned char *host, int to
         size_t at, bytes = result_at(m, i, &at);
         if (!bytes) continue;
         void *there = m->device.arena + at, *here = host + at;
-        status = stw_copy(m->device.context, to_device ? there : here, to_device ? here : there, bytes,
-                          m->device.stream);
+        status =
+            stw_copy(m->device.context, to_device ? there : here, to_device ? here : there, bytes, m->device.stream);
     }
     return status;
 }
@@ -372,8 +361,7 @@ void stw_tool_name_device(stw_context *context, stw_tool_named *named) {
     if (stw_problem_parse("attn_bwd:f32:b1h1s1d8", &problem) ||
         stw_problem_jagged_parse("jagged_sum:f32:c1l1t1:ragged", &nested))
         return;
-    if (stw_attn_bwd_plan(context, &problem.desc, &plan) && stw_jagged_bwd_plan(context, &nested.desc, &plan))
-        return;
+    if (stw_attn_bwd_plan(context, &problem.desc, &plan) && stw_jagged_bwd_plan(context, &nested.desc, &plan)) return;
     char *text = stw_tool_plan_text(plan);
     if (text) stw_tool_plan_field(text, "device", named->device, sizeof named->device);
     free(text);

@@ -43,9 +43,8 @@ stw_status stw_measure_open(const stw_problem *problem, stw_context *context, si
 void stw_measure_close(stw_measure *m);
 
 /* The same of a nested operation; the context's forward is used by attention alone. */
-stw_status stw_measure_open_jagged(const stw_jagged_problem *problem, stw_context *context,
-                                   size_t workspace_bytes, stw_measure *measure_out,
-                                   stw_case_result *result_out);
+stw_status stw_measure_open_jagged(const stw_jagged_problem *problem, stw_context *context, size_t workspace_bytes,
+                                   stw_measure *measure_out, stw_case_result *result_out);
 
 /* One run of the plan into poisoned gradients and workspace, judged on samples. Returns NULL, or why nothing
  * could be judged; a failure is in *result. */

@@ -18,10 +18,8 @@ static figures figures_of(const bench_peak *peak, const bench_result *r) {
     if (!(median > 0)) return f;
     f.tflops = r->flop / median * 1e-12;
     f.gbs = r->bytes / median * 1e-9;
-    if (r->flop > 0)
-        f.share = peak->tflops > 0 && (peak->given || r->is_16bit) ? f.tflops / peak->tflops : 0;
-    else
-        f.share = peak->gbs > 0 ? f.gbs / peak->gbs : 0;
+    if (r->flop > 0) f.share = peak->tflops > 0 && (peak->given || r->is_16bit) ? f.tflops / peak->tflops : 0;
+    else f.share = peak->gbs > 0 ? f.gbs / peak->gbs : 0;
     return f;
 }
 
@@ -35,12 +33,11 @@ static void add_named(cJSON *to, const stw_tool_named *named) {
 
 void bench_report_begin(bench_report *report) {
     if (report->format == BENCH_CSV)
-        printf(
-            "problem,arch,variant,runs,median_ms,iqr_ms,tflops,gbs,peak_share,max_ratio,rms_ratio,verified,"
-            "workspace_bytes,host_us,low_ms,high_ms,old_median_ms,speedup,verdict\n");
+        printf("problem,arch,variant,runs,median_ms,iqr_ms,tflops,gbs,peak_share,max_ratio,rms_ratio,verified,"
+               "workspace_bytes,host_us,low_ms,high_ms,old_median_ms,speedup,verdict\n");
     if (report->format == BENCH_TABLE)
-        printf("%10s %9s %8s %7s %5s %8s %8s  %-24s problem\n", "median ms", "IQR ms", "TFLOP/s", "GB/s",
-               "peak", "host us", "work MiB", "variant");
+        printf("%10s %9s %8s %7s %5s %8s %8s  %-24s problem\n", "median ms", "IQR ms", "TFLOP/s", "GB/s", "peak",
+               "host us", "work MiB", "variant");
     if (report->format != BENCH_JSON) return;
     const uint32_t v = stw_version();
     char version[32];
@@ -100,17 +97,12 @@ static void print_csv(const bench_report *report, const bench_result *r, const f
     const char *quote = strchr(r->line, ',') ? "\"" : "";
     printf("%s%s%s,%s,%s,%d,%.6f,%.6f,%s,%.3f,%s,%.3f,%.3f,%s,%zu,%s,%.6f,%.6f,%s", quote, r->line, quote,
            report->named.arch, r->check.variant, r->runs, r->quartiles[1] * 1e3,
-           (r->quartiles[2] - r->quartiles[0]) * 1e3,
-           number(text[0], "%.4f", r->flop > 0 ? f->tflops : 0, ""), f->gbs,
+           (r->quartiles[2] - r->quartiles[0]) * 1e3, number(text[0], "%.4f", r->flop > 0 ? f->tflops : 0, ""), f->gbs,
            number(text[1], "%.4f", f->share, ""), r->max_ratio, r->rms_ratio, r->not_verified ? "no" : "yes",
-           r->workspace, number(text[2], "%.1f", r->host * 1e6, ""), r->quartiles[0] * 1e3,
-           r->quartiles[2] * 1e3,
-           number(text[3], "%.6f", old ? cJSON_GetObjectItemCaseSensitive(old, "median_ms")->valuedouble : 0,
-                  ""));
-    if (old)
-        printf(",%.4f,%s\n", ratio, bench_verdict_names[verdict]);
-    else
-        puts(",,");
+           r->workspace, number(text[2], "%.1f", r->host * 1e6, ""), r->quartiles[0] * 1e3, r->quartiles[2] * 1e3,
+           number(text[3], "%.6f", old ? cJSON_GetObjectItemCaseSensitive(old, "median_ms")->valuedouble : 0, ""));
+    if (old) printf(",%.4f,%s\n", ratio, bench_verdict_names[verdict]);
+    else puts(",,");
 }
 
 static void print_row(const bench_result *r, const figures *f) {
@@ -118,9 +110,8 @@ static void print_row(const bench_result *r, const figures *f) {
     printf("%10.3f %9.3f %8s %7.1f %5s %8s %8.1f  %-24s %s%s%s%s\n", r->quartiles[1] * 1e3,
            (r->quartiles[2] - r->quartiles[0]) * 1e3, number(text[0], "%.3f", f->tflops, "-"), f->gbs,
            number(text[1], "%.0f%%", f->share * 100, "-"), number(text[2], "%.1f", r->host * 1e6, "-"),
-           (double)r->workspace / 0x1p20, r->check.variant, r->line,
-           r->not_verified ? " (not verified: " : "", r->not_verified ? r->not_verified : "",
-           r->not_verified ? ")" : "");
+           (double)r->workspace / 0x1p20, r->check.variant, r->line, r->not_verified ? " (not verified: " : "",
+           r->not_verified ? r->not_verified : "", r->not_verified ? ")" : "");
 }
 
 void bench_report_row(bench_report *report, const bench_result *r) {
@@ -128,12 +119,9 @@ void bench_report_row(bench_report *report, const bench_result *r) {
     double ratio = 0;
     bench_verdict verdict = BENCH_SAME;
     const cJSON *old = bench_compare(&report->old, r, &ratio, &verdict);
-    if (report->format == BENCH_JSON)
-        add_row(report->rows, r, &f);
-    else if (report->format == BENCH_CSV)
-        print_csv(report, r, &f, old, ratio, verdict);
-    else
-        print_row(r, &f);
+    if (report->format == BENCH_JSON) add_row(report->rows, r, &f);
+    else if (report->format == BENCH_CSV) print_csv(report, r, &f, old, ratio, verdict);
+    else print_row(r, &f);
     fflush(stdout);
 }
 
@@ -166,8 +154,7 @@ static void print_comparison(FILE *to, const cJSON *c) {
         fprintf(to, "in total %.3f times as fast, from %.3f to %.3f by the quartiles: %s\n",
                 stw_tool_json_number(c, "speedup"), stw_tool_json_number(c, "speedup_low"),
                 stw_tool_json_number(c, "speedup_high"), stw_tool_json_text(c, "verdict"));
-    else
-        fprintf(to, "no problem is in both\n");
+    else fprintf(to, "no problem is in both\n");
 }
 
 int bench_report_end(bench_report *report) {

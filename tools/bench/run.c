@@ -3,7 +3,6 @@
  * One problem of `sternway bench`: one run verified on samples, then timed calls (measure.h). */
 #include "bench.h"
 
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +16,7 @@ typedef struct bench_problem { /* one of the two */
     stw_jagged_problem jagged;
 } bench_problem;
 
-static stw_status time_calls(const stw_measure *m, const stw_plan *plan, double seconds,
-                             bench_result *result) {
+static stw_status time_calls(const stw_measure *m, const stw_plan *plan, double seconds, bench_result *result) {
     double times[RUNS_MAX];
     int calls, count = 0;
     int waits = !strcmp(stw_context_arch(m->device.context), "cpu"); /* a call is complete when it returns */
@@ -51,8 +49,7 @@ static void largest_ratios(bench_result *result) {
 
 static int read_problem(const char *line, bench_problem *p, bench_result *result) {
     p->is_jagged = stw_problem_is_jagged(line);
-    stw_status status =
-        p->is_jagged ? stw_problem_jagged_parse(line, &p->jagged) : stw_problem_parse(line, &p->attn);
+    stw_status status = p->is_jagged ? stw_problem_jagged_parse(line, &p->jagged) : stw_problem_parse(line, &p->attn);
     if (status) stw_case_fail(&result->check, "%s", stw_tool_last_error());
     if (!status && !p->is_jagged && p->attn.op != STW_PROBLEM_ATTN_BWD) {
         stw_case_fail(&result->check, "bench times attn_bwd and jagged problems only");
@@ -70,9 +67,8 @@ static int read_problem(const char *line, bench_problem *p, bench_result *result
 static void measure(const bench_problem *p, const stw_plan *plan, stw_context *forward, double seconds,
                     bench_result *result) {
     stw_measure m = {0};
-    result->status = p->is_jagged
-                         ? stw_measure_open_jagged(&p->jagged, forward, result->workspace, &m, &result->check)
-                         : stw_measure_open(&p->attn, forward, result->workspace, &m, &result->check);
+    result->status = p->is_jagged ? stw_measure_open_jagged(&p->jagged, forward, result->workspace, &m, &result->check)
+                                  : stw_measure_open(&p->attn, forward, result->workspace, &m, &result->check);
     if (result->status) return;
     result->not_verified = stw_measure_verify(&m, plan, &result->check);
     largest_ratios(result);
@@ -82,8 +78,7 @@ static void measure(const bench_problem *p, const stw_plan *plan, stw_context *f
     stw_measure_close(&m);
 }
 
-int bench_run(stw_context *context, stw_context *forward, const char *line, double seconds,
-              bench_result *result_out) {
+int bench_run(stw_context *context, stw_context *forward, const char *line, double seconds, bench_result *result_out) {
     bench_problem *p = calloc(1, sizeof *p);
     stw_plan *plan = NULL;
     memset(result_out, 0, sizeof *result_out);
@@ -94,8 +89,7 @@ int bench_run(stw_context *context, stw_context *forward, const char *line, doub
         result_out->status = p->is_jagged ? stw_jagged_bwd_plan(context, &p->jagged.desc, &plan)
                                           : stw_attn_bwd_plan(context, &p->attn.desc, &plan);
         if (result_out->status) {
-            stw_case_fail(&result_out->check, "plan: %s: %s", stw_status_name(result_out->status),
-                          stw_last_error());
+            stw_case_fail(&result_out->check, "plan: %s: %s", stw_status_name(result_out->status), stw_last_error());
         } else {
             stw_case_note_variant(plan, &result_out->check);
             result_out->workspace = stw_plan_workspace_size(plan);

@@ -55,8 +55,7 @@ static const struct argp_option options[] = {
      0},
     {"jobs", 'j', "N", 0, "processes (default: the cores); 0: all in this one, for debuggers", 0},
     {"seed", 's', "N", 0, "other data for every case", 0},
-    {"variant", KEY_VARIANT, "ID", 0, "one variant of the tuning table, `all` (CPU: the default) or `auto`",
-     0},
+    {"variant", KEY_VARIANT, "ID", 0, "one variant of the tuning table, `all` (CPU: the default) or `auto`", 0},
     {"quick", KEY_QUICK, NULL, 0, "about a quarter of the cases", 0},
     {"long", KEY_LONG, NULL, 0, "more than 5000 cases", 0},
     {"cases", 'n', "N", 0, "only N of the cases, spread over the rows", 0},
@@ -69,8 +68,7 @@ static const struct argp_option options[] = {
      "GPUs that share the cases, one arch: `all`, or ordinals as the driver numbers them: 0,1,2 (default: "
      "one)",
      0},
-    {"progress", KEY_PROGRESS, NULL, 0,
-     "tell how far it is on standard error, also where that is no terminal", 0},
+    {"progress", KEY_PROGRESS, NULL, 0, "tell how far it is on standard error, also where that is no terminal", 0},
     {"json", KEY_JSON, NULL, 0, "one JSON document instead of lines", 0},
     {"report", KEY_REPORT, "FILE", 0, "write that document to a file, beside the lines", 0},
     {"junit", KEY_JUNIT, "FILE", 0, "write the results as JUnit's XML", 0},
@@ -100,8 +98,7 @@ static void parse_devices(settings *s, const char *text, struct argp_state *stat
         int device = (int)number(one, state, 0, 1023);
         for (int i = 0; i < s->device_count; ++i)
             if (s->devices[i] == device) argp_error(state, "--devices names device %d twice", device);
-        if (s->device_count == CONFORM_DEVICES_MAX)
-            argp_error(state, "more than %d devices", CONFORM_DEVICES_MAX);
+        if (s->device_count == CONFORM_DEVICES_MAX) argp_error(state, "more than %d devices", CONFORM_DEVICES_MAX);
         s->devices[s->device_count++] = device;
     }
 }
@@ -190,8 +187,7 @@ static int add_soak(const settings *s, conform_list *list) {
 static int is_for_target(const settings *s, const conform_case *c) {
     const char *arch = s->device.arch_text;
     stw_backend backend = s->device.opts.backend;
-    int elsewhere =
-        backend == STW_BACKEND_CUDA || backend == STW_BACKEND_HIP || (arch[0] && strcmp(arch, "cpu"));
+    int elsewhere = backend == STW_BACKEND_CUDA || backend == STW_BACKEND_HIP || (arch[0] && strcmp(arch, "cpu"));
     return !elsewhere || stw_problem_is_jagged(c->line) || !strstr(c->line, ":f64:");
 }
 
@@ -199,13 +195,11 @@ static int is_for_target(const settings *s, const conform_case *c) {
 static void choose(const settings *s, conform_list *list) {
     size_t kept = 0;
     for (size_t i = 0; i < list->count; ++i)
-        if (is_for_target(s, &list->cases[i]) &&
-            conform_is_wanted(&list->cases[i], s->filters, s->filter_count))
+        if (is_for_target(s, &list->cases[i]) && conform_is_wanted(&list->cases[i], s->filters, s->filter_count))
             list->cases[kept++] = list->cases[i];
     list->count = kept;
     if (s->cases && (size_t)s->cases < kept) {
-        for (size_t i = 0; i < (size_t)s->cases; ++i)
-            list->cases[i] = list->cases[i * kept / (size_t)s->cases];
+        for (size_t i = 0; i < (size_t)s->cases; ++i) list->cases[i] = list->cases[i * kept / (size_t)s->cases];
         list->count = (size_t)s->cases;
     }
     for (size_t i = 0; s->seed && i < list->count; ++i) {
@@ -259,8 +253,7 @@ static int jobs_of(const settings *s, const conform_target *target) {
     return jobs && jobs < target->device_count ? target->device_count : jobs;
 }
 
-static int run_list(const settings *s, const conform_list *list, conform_target *target,
-                    conform_report *report) {
+static int run_list(const settings *s, const conform_list *list, conform_target *target, conform_report *report) {
     int exit = STW_EXIT_OK;
     if (!find_target(s, target, report, &exit)) return exit;
     conform_options run = {jobs_of(s, target), {.repeats = s->repeat, .forward = 1}};
@@ -279,10 +272,8 @@ static int run_list(const settings *s, const conform_list *list, conform_target 
 }
 
 static int run_target(const settings *s, const conform_list *list) {
-    conform_target target = {.opts = s->device.opts,
-                             .here = s->jobs == 0,
-                             .all_devices = s->all_devices,
-                             .device_count = s->device_count};
+    conform_target target = {
+        .opts = s->device.opts, .here = s->jobs == 0, .all_devices = s->all_devices, .device_count = s->device_count};
     int document = s->outputs.json || s->outputs.report || s->outputs.junit;
     conform_report report = {.target = &target,
                              .list = list,
@@ -317,11 +308,10 @@ static int check_settings(settings *s) {
                        CONFORM_NODE_MAX - 1);
         return STW_EXIT_USAGE;
     }
-    if (s->merge && (s->filter_count || s->list || s->problems || s->large || s->soak || s->cases ||
-                     s->seed || s->scale != 1 || s->repeat != 1 || s->variant || s->device.backend ||
-                     s->device.arch || s->device_count || s->all_devices || s->node || s->progress)) {
-        stw_tool_error("conform", NULL,
-                       "--merge reads reports: only --json, --report, --junit, --require go with it");
+    if (s->merge && (s->filter_count || s->list || s->problems || s->large || s->soak || s->cases || s->seed ||
+                     s->scale != 1 || s->repeat != 1 || s->variant || s->device.backend || s->device.arch ||
+                     s->device_count || s->all_devices || s->node || s->progress)) {
+        stw_tool_error("conform", NULL, "--merge reads reports: only --json, --report, --junit, --require go with it");
         return STW_EXIT_USAGE;
     }
     return conform_outputs_check(&s->outputs);
@@ -335,30 +325,26 @@ static int run_conform(settings *s) {
         exit = STW_EXIT_USAGE;
     }
     if (exit && s->outputs.json) stw_tool_print_json_error(exit);
-    if (!exit && s->problems)
-        conform_print_problems(&list);
-    else if (!exit && s->list)
-        conform_print_rows(&list);
-    else if (!exit)
-        exit = run_target(s, &list);
+    if (!exit && s->problems) conform_print_problems(&list);
+    else if (!exit && s->list) conform_print_rows(&list);
+    else if (!exit) exit = run_target(s, &list);
     conform_list_free(&list);
     return exit;
 }
 
 int stw_tool_conform(int argc, char **argv) {
-    static const struct argp argp = {
-        options,
-        parse,
-        "[PROBLEM...]\n--merge REPORT...",
-        "Runs every feature against the float64 reference under the accuracy "
-        "rule, on every variant of the tuning "
-        "table. A line a case: outcome, row, PROBLEM, variant, and for the "
-        "worst tensor the largest error and the RMS "
-        "as parts of what is allowed, and the seed of its data. A PROBLEM given here is "
-        "replayed alone.\vLast line: N passed, N failed, N skipped.",
-        NULL,
-        NULL,
-        NULL};
+    static const struct argp argp = {options,
+                                     parse,
+                                     "[PROBLEM...]\n--merge REPORT...",
+                                     "Runs every feature against the float64 reference under the accuracy "
+                                     "rule, on every variant of the tuning "
+                                     "table. A line a case: outcome, row, PROBLEM, variant, and for the "
+                                     "worst tensor the largest error and the RMS "
+                                     "as parts of what is allowed, and the seed of its data. A PROBLEM given here is "
+                                     "replayed alone.\vLast line: N passed, N failed, N skipped.",
+                                     NULL,
+                                     NULL,
+                                     NULL};
     settings s = {.scale = 1, .repeat = 1, .jobs = -1, .command = argv + 1};
     int exit = stw_tool_parse(&argp, argc, argv, &s);
     if (!exit) exit = stw_tool_device_opts("conform", &s.device);

@@ -15,9 +15,8 @@
 /* A feature of docs/specification.md section 2. */
 typedef struct conform_row {
     const char *name, *what;
-    const char *const
-        *options; /* alternatives of the feature: "b2h4k2s33x70d64 wl3:wr2" or "wl3:wr2"; NULL ends */
-    int rounds;   /* times that each alternative is tried with other sizes, dims and dtypes */
+    const char *const *options; /* alternatives of the feature: "b2h4k2s33x70d64 wl3:wr2" or "wl3:wr2"; NULL ends */
+    int rounds;                 /* times that each alternative is tried with other sizes, dims and dtypes */
 } conform_row;
 
 #define CONFORM_ROW_LARGE (-2)
@@ -96,8 +95,7 @@ typedef struct conform_options {
 } conform_options;
 
 /* Results arrive in the order of the list: cases[i] on variants[v]. */
-typedef void (*conform_report_fn)(void *user, const conform_case *c, int variant,
-                                  const stw_case_result *result);
+typedef void (*conform_report_fn)(void *user, const conform_case *c, int variant, const stw_case_result *result);
 
 /* Runs the list in `jobs` processes. 0: the machine failed (said on standard error). */
 int conform_run(const conform_list *list, const conform_target *target, const conform_options *options,
@@ -113,8 +111,7 @@ void conform_pools_report(conform_pools *pools, const conform_list *list, const 
 
 /* Opens a context of the target with one of its variants ("" = the table's choice) and so many CPU threads
  * (0 = the default). */
-stw_status conform_open(const conform_target *target, const char *variant, int threads,
-                        stw_context **context_out);
+stw_status conform_open(const conform_target *target, const char *variant, int threads, stw_context **context_out);
 
 /* large.c: problems of more than 2^31 elements, verified on sampled rows and keys. */
 int conform_list_large(conform_list *list);

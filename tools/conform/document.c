@@ -19,16 +19,13 @@
 
 /* JSON has no infinity, which the error of a result that is none has. */
 static void add_ratio(cJSON *item, const char *name, double ratio) {
-    if (isfinite(ratio))
-        cJSON_AddNumberToObject(item, name, ratio);
-    else
-        cJSON_AddStringToObject(item, name, "inf");
+    if (isfinite(ratio)) cJSON_AddNumberToObject(item, name, ratio);
+    else cJSON_AddStringToObject(item, name, "inf");
 }
 
 /* ---- cases -------------------------------------------------------------------------------------------- */
 
-void conform_document_case(cJSON *cases, const conform_case *c, const char *forced,
-                           const stw_case_result *r) {
+void conform_document_case(cJSON *cases, const conform_case *c, const char *forced, const stw_case_result *r) {
     cJSON *item = cJSON_CreateObject();
     char seed[24];
     cJSON_AddStringToObject(item, "outcome", conform_outcomes[r->outcome]);
@@ -120,15 +117,13 @@ static void add_run(cJSON *document, const conform_report *report) {
     clock_gettime(CLOCK_REALTIME, &now);
     time_t began = now.tv_sec - (time_t)seconds;
     strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&began, &utc));
-    snprintf(id, sizeof id, "%s-%ld-%lld.%09ld", report->node, (long)getpid(), (long long)now.tv_sec,
-             now.tv_nsec);
+    snprintf(id, sizeof id, "%s-%ld-%lld.%09ld", report->node, (long)getpid(), (long long)now.tv_sec, now.tv_nsec);
     cJSON_AddStringToObject(document, "id", id);
     cJSON_AddStringToObject(document, "node", report->node);
     cJSON_AddStringToObject(document, "started", started);
     cJSON_AddNumberToObject(document, "seconds", (double)(int64_t)(1e3 * seconds) / 1e3);
     cJSON *command = cJSON_AddArrayToObject(document, "command");
-    for (char **word = report->command; word && *word; ++word)
-        cJSON_AddItemToArray(command, cJSON_CreateString(*word));
+    for (char **word = report->command; word && *word; ++word) cJSON_AddItemToArray(command, cJSON_CreateString(*word));
 }
 
 cJSON *conform_document(conform_report *report, int exit_status) {
@@ -192,9 +187,7 @@ int conform_outputs_write(const conform_outputs *outputs, cJSON *document, int e
         stw_tool_error("conform", outputs->junit, "%s", error);
         exit = exit ? exit : STW_EXIT_FAILED;
     }
-    if (outputs->json)
-        stw_tool_print_json(document);
-    else
-        cJSON_Delete(document);
+    if (outputs->json) stw_tool_print_json(document);
+    else cJSON_Delete(document);
     return exit;
 }

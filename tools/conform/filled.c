@@ -85,11 +85,11 @@ static int is_present(const stw_attn_desc *d, int t) {
 
 /* Features whose arrays or judgement the sampling does not have. */
 static int is_sampled(const stw_problem *p) {
-    uint32_t flags = STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_GIVEN_DELTA | STW_ATTN_WRITE_DELTA |
-                     STW_ATTN_ALIBI | STW_ATTN_SINK | STW_ATTN_DLSE;
+    uint32_t flags = STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_GIVEN_DELTA | STW_ATTN_WRITE_DELTA | STW_ATTN_ALIBI |
+                     STW_ATTN_SINK | STW_ATTN_DLSE;
     return p->op == STW_PROBLEM_ATTN_BWD && !(p->desc.flags & flags) && !p->desc.accumulate &&
-           !(filled_outputs_of(&p->desc) & (STW_OUT_DBIAS | STW_OUT_DSINK)) && !p->by_pointer &&
-           !p->q_offsets.count && !p->k_offsets.count && p->desc.bias_dtype != STW_U8 &&
+           !(filled_outputs_of(&p->desc) & (STW_OUT_DBIAS | STW_OUT_DSINK)) && !p->by_pointer && !p->q_offsets.count &&
+           !p->k_offsets.count && p->desc.bias_dtype != STW_U8 &&
            !(p->desc.dropout_p > 0 && p->desc.dropout_map != STW_DROPOUT_PHILOX);
 }
 
@@ -110,9 +110,7 @@ typedef struct part {
     void *host[STW_CASE_TENSOR_COUNT];
 } part;
 
-static int on_key_side(int t) {
-    return t == STW_CASE_K || t == STW_CASE_V || t == STW_CASE_DK || t == STW_CASE_DV;
-}
+static int on_key_side(int t) { return t == STW_CASE_K || t == STW_CASE_V || t == STW_CASE_DK || t == STW_CASE_DV; }
 
 static int64_t width_of(const stw_attn_desc *d, int t) {
     if (t == STW_CASE_LSE) return 1;
@@ -123,16 +121,12 @@ static int64_t width_of(const stw_attn_desc *d, int t) {
 /* Elements [at, at + count) of tensor t into `to`; an input must still be the block's repetition. */
 static stw_status fetch(const filled *f, int t, int64_t at, int64_t count, void *to) {
     size_t element = stw_dtype_size(filled_dtype_of(&f->c.problem.desc, t));
-    stw_status status =
-        stw_copy(f->context, to, f->device[t] + (size_t)at * element, (size_t)count * element, NULL);
+    stw_status status = stw_copy(f->context, to, f->device[t] + (size_t)at * element, (size_t)count * element, NULL);
     if (!status) status = stw_stream_synchronize(f->context, NULL);
     for (int64_t i = 0; !status && filled_is_input(t) && i < count;) {
-        int64_t from = (at + i) % FILLED_BLOCK,
-                n = FILLED_BLOCK - from < count - i ? FILLED_BLOCK - from : count - i;
-        if (memcmp((char *)to + (size_t)i * element, f->block[t] + (size_t)from * element,
-                   (size_t)n * element))
-            stw_case_fail(f->result, "%s was written near element %lld", stw_case_tensor_names[t],
-                          (long long)(at + i));
+        int64_t from = (at + i) % FILLED_BLOCK, n = FILLED_BLOCK - from < count - i ? FILLED_BLOCK - from : count - i;
+        if (memcmp((char *)to + (size_t)i * element, f->block[t] + (size_t)from * element, (size_t)n * element))
+            stw_case_fail(f->result, "%s was written near element %lld", stw_case_tensor_names[t], (long long)(at + i));
         i += n;
     }
     return status;
@@ -169,12 +163,11 @@ static stw_status fetch_bias(const filled *f, part *p) {
     p->host[STW_CASE_BIAS] = to;
     for (int64_t h = 0; h < group; ++h)
         for (int64_t r = 0; r < p->rows; ++r) {
-            int64_t at = p->b * d->bias.batch + (p->kv_head * group + h) * d->bias.head +
-                         (p->i0 + r) * d->bias.query + p->j0 * d->bias.key;
+            int64_t at = p->b * d->bias.batch + (p->kv_head * group + h) * d->bias.head + (p->i0 + r) * d->bias.query +
+                         p->j0 * d->bias.key;
             unsigned char *row = to + (size_t)((h * p->rows + r) * p->keys) * element;
             for (int64_t j = 0; j < p->keys; j += d->bias.key ? p->keys : 1) {
-                stw_status status =
-                    fetch(f, STW_CASE_BIAS, at, d->bias.key ? p->keys : 1, row + (size_t)j * element);
+                stw_status status = fetch(f, STW_CASE_BIAS, at, d->bias.key ? p->keys : 1, row + (size_t)j * element);
                 if (status) return status;
             }
         }
@@ -185,10 +178,8 @@ static stw_status describe_part(const filled *f, part *p, uint32_t outputs) {
     const stw_case *c = &f->c;
     stw_attn_desc d = c->problem.desc;
     int64_t group = d.heads_q / d.heads_kv, shift = c->kv[p->b].used - c->q[p->b].used;
-    if (d.flags & STW_ATTN_HAS_SHIFT)
-        shift = d.diagonal_shift;
-    else if (d.mask == STW_MASK_CAUSAL_TOP_LEFT)
-        shift = 0;
+    if (d.flags & STW_ATTN_HAS_SHIFT) shift = d.diagonal_shift;
+    else if (d.mask == STW_MASK_CAUSAL_TOP_LEFT) shift = 0;
     d.heads_total = d.heads_total ? d.heads_total : d.heads_q;
     d.batch_offset += p->b;
     d.head_offset += p->kv_head * group;
@@ -218,22 +209,18 @@ static void judge_forward(const filled *f, const part *p) {
         return;
     }
     double most = 0;
-    for (int64_t i = 0; i < d->max_seq_q * d->heads_q * d->head_dim_v; ++i)
-        most = fmax(most, fabs(ref.out[i]));
+    for (int64_t i = 0; i < d->max_seq_q * d->heads_q * d->head_dim_v; ++i) most = fmax(most, fabs(ref.out[i]));
     double allowed = 4 * stw_ulp(most, d->dtype) + 1e-4 * most;
     for (int64_t h = 0; h < d->heads_q; ++h)
         for (int64_t i = 0; i < d->max_seq_q; ++i) {
             double lse = ref.lse[h * d->max_seq_q + i], seen = (double)p->args.lse[h * d->max_seq_q + i];
             if (isinf(lse) ? seen != lse : !(fabs(seen - lse) <= 1e-4 * (1 + fabs(lse))))
-                stw_case_fail(f->result, "sample: lse of row %lld: %.9g not %.9g", (long long)(p->i0 + i),
-                              seen, lse);
+                stw_case_fail(f->result, "sample: lse of row %lld: %.9g not %.9g", (long long)(p->i0 + i), seen, lse);
             for (int64_t n = 0; n < d->head_dim_v; ++n) {
                 double x = ref.out[(i * d->heads_q + h) * d->head_dim_v + n];
-                double y =
-                    (double)stw_load_f32(p->args.out, (h * d->max_seq_q + i) * d->head_dim_v + n, d->dtype);
+                double y = (double)stw_load_f32(p->args.out, (h * d->max_seq_q + i) * d->head_dim_v + n, d->dtype);
                 if (!(fabs(x - y) <= allowed))
-                    stw_case_fail(f->result, "sample: out of row %lld: %.9g not %.9g", (long long)(p->i0 + i),
-                                  y, x);
+                    stw_case_fail(f->result, "sample: out of row %lld: %.9g not %.9g", (long long)(p->i0 + i), y, x);
             }
         }
     stw_ref_free(&ref);
@@ -253,18 +240,15 @@ static void judge_gradients(const filled *f, const part *p) {
             continue;
         }
         stw_pool_add(&f->result->pool[g], &a);
-        f->result->max_ratio[g] =
-            fmax(f->result->max_ratio[g], a.max_error > 0 ? a.max_error / a.max_allowed : 0);
+        f->result->max_ratio[g] = fmax(f->result->max_ratio[g], a.max_error > 0 ? a.max_error / a.max_allowed : 0);
         if (!a.small)
-            f->result->rms_ratio[g] =
-                fmax(f->result->rms_ratio[g], a.rms_error > 0 ? a.rms_error / a.rms_allowed : 0);
+            f->result->rms_ratio[g] = fmax(f->result->rms_ratio[g], a.rms_error > 0 ? a.rms_error / a.rms_allowed : 0);
         if (!a.pass)
             stw_case_fail(f->result,
                           "sequence %lld, kv head %lld, rows %lld.., keys %lld..: %s: max error %.3g "
                           "(allowed %.3g), rms %.3g (allowed %.3g): %.9g not %.9g",
-                          (long long)p->b, (long long)p->kv_head, (long long)p->i0, (long long)p->j0,
-                          stw_grad_names[g], a.max_error, a.max_allowed, a.rms_error, a.rms_allowed,
-                          a.worst_value, a.worst_ref);
+                          (long long)p->b, (long long)p->kv_head, (long long)p->i0, (long long)p->j0, stw_grad_names[g],
+                          a.max_error, a.max_allowed, a.rms_error, a.rms_allowed, a.worst_value, a.worst_ref);
     }
     stw_expectation_free(&expectation);
 }
@@ -279,10 +263,8 @@ static stw_status check_part(const filled *f, part *p, uint32_t outputs) {
     stw_status status = describe_part(f, p, outputs);
     for (int t = 0; !status && t <= STW_CASE_DV; ++t) {
         int output = t >= STW_CASE_DQ;
-        if (t == STW_CASE_BIAS && f->device[t])
-            status = fetch_bias(f, p);
-        else if (t <= STW_CASE_LSE || (output && outputs >> (t - STW_CASE_DQ) & 1))
-            status = fetch_tensor(f, p, t);
+        if (t == STW_CASE_BIAS && f->device[t]) status = fetch_bias(f, p);
+        else if (t <= STW_CASE_LSE || (output && outputs >> (t - STW_CASE_DQ) & 1)) status = fetch_tensor(f, p, t);
     }
     p->args.q = p->host[STW_CASE_Q], p->args.k = p->host[STW_CASE_K], p->args.v = p->host[STW_CASE_V];
     p->args.out = p->host[STW_CASE_OUT], p->args.dout = p->host[STW_CASE_DOUT];
@@ -350,8 +332,7 @@ static stw_status filled_verify(const filled *f) {
 /* ---- buffers --------------------------------------------------------------------------------------------
  */
 
-stw_status filled_repeat(stw_context *context, unsigned char *to, const void *block, size_t block_bytes,
-                         size_t bytes) {
+stw_status filled_repeat(stw_context *context, unsigned char *to, const void *block, size_t block_bytes, size_t bytes) {
     size_t have = block_bytes < bytes ? block_bytes : bytes;
     stw_status status = stw_copy(context, to, block, have, NULL);
     while (!status && have < bytes) { /* by doubling what is there */
@@ -367,8 +348,7 @@ static void *make_block(const filled *f, int t, stw_dtype dtype) {
     if (!block) return NULL;
     if (!filled_is_input(t)) return memset(block, 0xFF, (size_t)FILLED_BLOCK * stw_dtype_size(dtype));
     for (int64_t i = 0; i < FILLED_BLOCK; ++i)
-        stw_store_f64(block, i, dtype,
-                      stw_case_normal((uint64_t)f->c.problem.seed, (uint64_t)t, (uint64_t)i));
+        stw_store_f64(block, i, dtype, stw_case_normal((uint64_t)f->c.problem.seed, (uint64_t)t, (uint64_t)i));
     return block;
 }
 
@@ -402,8 +382,7 @@ static stw_status place(filled *f, int t) {
     unsigned char *block = make_block(f, t, dtype);
     if (!block) return filled_no_memory(f, 0);
     f->block[t] = block;
-    return filled_repeat(f->context, f->device[t], block, (size_t)FILLED_BLOCK * stw_dtype_size(dtype),
-                         f->bytes[t]);
+    return filled_repeat(f->context, f->device[t], block, (size_t)FILLED_BLOCK * stw_dtype_size(dtype), f->bytes[t]);
 }
 
 static stw_status check_guards(const filled *f) {

@@ -9,7 +9,6 @@
 #define FILLED_BLOCK INT64_C(4194301) /* elements of the random block that an input repeats; a prime */
 
 /* The buffer's first `bytes` become copies of the block. */
-stw_status filled_repeat(stw_context *context, unsigned char *to, const void *block, size_t block_bytes,
-                         size_t bytes);
+stw_status filled_repeat(stw_context *context, unsigned char *to, const void *block, size_t block_bytes, size_t bytes);
 
 #endif

@@ -103,8 +103,8 @@ static void put_suite(FILE *to, const cJSON *document, const char *row) {
     if (!n.tests) return;
     fputs("  <testsuite", to);
     put_attribute(to, "name", row);
-    fprintf(to, " tests=\"%zu\" failures=\"%zu\" errors=\"0\" skipped=\"%zu\" time=\"%.6f\">\n", n.tests,
-            n.failures, n.skipped, n.seconds);
+    fprintf(to, " tests=\"%zu\" failures=\"%zu\" errors=\"0\" skipped=\"%zu\" time=\"%.6f\">\n", n.tests, n.failures,
+            n.skipped, n.seconds);
     cJSON_ArrayForEach(item, cases) {
         if (!strcmp(row_of(item), row)) put_case(to, item, document);
     }
@@ -115,10 +115,8 @@ static void put_errors(FILE *to, const cJSON *errors) {
     const cJSON *item;
     int n = cJSON_GetArraySize(errors);
     if (!n) return;
-    fprintf(
-        to,
-        "  <testsuite name=\"errors\" tests=\"%d\" failures=\"0\" errors=\"%d\" skipped=\"0\" time=\"0\">\n",
-        n, n);
+    fprintf(to, "  <testsuite name=\"errors\" tests=\"%d\" failures=\"0\" errors=\"%d\" skipped=\"0\" time=\"0\">\n", n,
+            n);
     cJSON_ArrayForEach(item, errors) {
         fputs("    <testcase classname=\"run\" name=\"the run as a whole\" time=\"0\"><error", to);
         put_attribute(to, "message", cJSON_GetStringValue(item) ? cJSON_GetStringValue(item) : "");

@@ -22,12 +22,9 @@
 
 /* The far dimension is batch (0), head (1) or sequence (2); the others lie within the gap that it leaves. */
 static void spread(stw_attn_strides *s, int which) {
-    if (which == 0)
-        s->batch = FAR + 11;
-    else if (which == 1)
-        *s = (stw_attn_strides){.batch = 65536, .head = FAR + 12, .seq = 256};
-    else
-        *s = (stw_attn_strides){.batch = 4096, .head = 256, .seq = FAR / 32 + 9};
+    if (which == 0) s->batch = FAR + 11;
+    else if (which == 1) *s = (stw_attn_strides){.batch = 65536, .head = FAR + 12, .seq = 256};
+    else *s = (stw_attn_strides){.batch = 4096, .head = 256, .seq = FAR / 32 + 9};
 }
 
 static int add_far(conform_list *list, const char *line, int which, int bias) {
@@ -47,16 +44,15 @@ static int add_far(conform_list *list, const char *line, int which, int bias) {
 }
 
 int conform_list_large(conform_list *list) {
-    static const char *const filled[] = {
-        "attn_bwd:bf16:b1h1s16777300x48d128:grads_q",
-        "attn_bwd:bf16:b1h1s48x16777300d128:grads_kv",
-        "attn_bwd:bf16:b1h1s16777300d128:wl20:wr9",
-        "attn_bwd:f16:b1h4200k1050s4096x64d128:causal_tl",
-        "attn_bwd:bf16:b65600h2s128x16d128:causal_br",
-        "attn_bwd:bf16:b2h1s16777300x40d64:thd:tq33554700:seqs_full:grads_q",
-        "attn_bwd:bf16:b2h1s16777300d64:thd:tq33554700:tk33554700:seqs_full:wl9:wr0",
-        "attn_bwd:bf16:b2h64s4096x4200d8:bias_bhqk",
-        "attn_bwd:f32:b1h1s16777300x16d128:dropout0.1:det:grads_q"};
+    static const char *const filled[] = {"attn_bwd:bf16:b1h1s16777300x48d128:grads_q",
+                                         "attn_bwd:bf16:b1h1s48x16777300d128:grads_kv",
+                                         "attn_bwd:bf16:b1h1s16777300d128:wl20:wr9",
+                                         "attn_bwd:f16:b1h4200k1050s4096x64d128:causal_tl",
+                                         "attn_bwd:bf16:b65600h2s128x16d128:causal_br",
+                                         "attn_bwd:bf16:b2h1s16777300x40d64:thd:tq33554700:seqs_full:grads_q",
+                                         "attn_bwd:bf16:b2h1s16777300d64:thd:tq33554700:tk33554700:seqs_full:wl9:wr0",
+                                         "attn_bwd:bf16:b2h64s4096x4200d8:bias_bhqk",
+                                         "attn_bwd:f32:b1h1s16777300x16d128:dropout0.1:det:grads_q"};
     static const char *const far[] = {"attn_bwd:bf16:b2h2s33x40d64:causal_br",
                                       "attn_bwd:f32:b2h2k1s35x33d40:dlse:delta_out",
                                       "attn_bwd:f16:b2h2s33x35d128:dropout0.2:sink:grads_qkvs"};
@@ -98,16 +94,14 @@ static stw_status copy_rows(const far_case *f, stw_case_tensor t, unsigned char 
     int key_side = t == STW_CASE_K || t == STW_CASE_V || t == STW_CASE_DK || t == STW_CASE_DV;
     int one = t == STW_CASE_LSE || t == STW_CASE_DLSE || t == STW_CASE_DELTA;
     int64_t heads = key_side ? d->heads_kv : d->heads_q, rows = key_side ? d->max_seq_kv : d->max_seq_q;
-    int64_t width = one ? 1
-                    : t == STW_CASE_V || t == STW_CASE_DV || t == STW_CASE_OUT || t == STW_CASE_DOUT
-                        ? d->head_dim_v
-                        : d->head_dim_qk;
+    int64_t width = one                                                                              ? 1
+                    : t == STW_CASE_V || t == STW_CASE_DV || t == STW_CASE_OUT || t == STW_CASE_DOUT ? d->head_dim_v
+                                                                                                     : d->head_dim_qk;
     size_t element = stw_dtype_size(dtype_of(d, t));
     for (int64_t b = 0; b < d->batch; ++b)
         for (int64_t h = 0; h < heads; ++h)
             for (int64_t r = 0; r < rows; ++r) {
-                unsigned char *near =
-                    arena + f->c.offset[t] + (size_t)stw_case_row_index(&f->c, t, b, h, r) * element;
+                unsigned char *near = arena + f->c.offset[t] + (size_t)stw_case_row_index(&f->c, t, b, h, r) * element;
                 unsigned char *away = f->device[t] + (size_t)stw_case_row_index(&far, t, b, h, r) * element;
                 stw_status status = stw_copy(f->context, to_device ? away : near, to_device ? near : away,
                                              (size_t)width * element, NULL);
@@ -124,12 +118,12 @@ static stw_status copy_bias(const far_case *f, stw_case_tensor t, unsigned char 
     for (int64_t b = 0; b < (away->batch ? d->batch : 1); ++b)
         for (int64_t h = 0; h < (away->head ? d->heads_q : 1); ++h)
             for (int64_t i = 0; i < d->max_seq_q; ++i) {
-                unsigned char *x = arena + f->c.offset[t] +
-                                   (size_t)(b * near->batch + h * near->head + i * near->query) * element;
+                unsigned char *x =
+                    arena + f->c.offset[t] + (size_t)(b * near->batch + h * near->head + i * near->query) * element;
                 unsigned char *y =
                     f->device[t] + (size_t)(b * away->batch + h * away->head + i * away->query) * element;
-                stw_status status = stw_copy(f->context, to_device ? y : x, to_device ? x : y,
-                                             (size_t)d->max_seq_kv * element, NULL);
+                stw_status status =
+                    stw_copy(f->context, to_device ? y : x, to_device ? x : y, (size_t)d->max_seq_kv * element, NULL);
                 if (status) return status;
             }
     return STW_OK;
@@ -137,19 +131,16 @@ static stw_status copy_bias(const far_case *f, stw_case_tensor t, unsigned char 
 
 static stw_status copy_tensor(const far_case *f, stw_case_tensor t, unsigned char *arena, int to_device) {
     if (t == STW_CASE_BIAS || t == STW_CASE_DBIAS) return copy_bias(f, t, arena, to_device);
-    if (t <= STW_CASE_DELTA || (t >= STW_CASE_DQ && t <= STW_CASE_DV))
-        return copy_rows(f, t, arena, to_device);
+    if (t <= STW_CASE_DELTA || (t >= STW_CASE_DQ && t <= STW_CASE_DV)) return copy_rows(f, t, arena, to_device);
     unsigned char *near = arena + f->c.offset[t];
-    return stw_copy(f->context, to_device ? f->device[t] : near, to_device ? near : f->device[t],
-                    f->c.size[t], NULL);
+    return stw_copy(f->context, to_device ? f->device[t] : near, to_device ? near : f->device[t], f->c.size[t], NULL);
 }
 
 static stw_status place_far(far_case *f) {
     for (int t = 0; t < STW_CASE_TENSOR_COUNT; ++t) {
         void *buffer = NULL;
         if (!f->c.present[t]) continue;
-        stw_status status =
-            stw_buffer_alloc(f->context, stw_case_reach(&f->desc, (stw_case_tensor)t), &buffer);
+        stw_status status = stw_buffer_alloc(f->context, stw_case_reach(&f->desc, (stw_case_tensor)t), &buffer);
         f->device[t] = buffer;
         if (!status) status = copy_tensor(f, (stw_case_tensor)t, f->c.host, 1);
         if (status) return status;

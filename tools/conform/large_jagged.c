@@ -29,26 +29,25 @@ typedef struct large {
 } large;
 
 int conform_list_large_jagged(conform_list *list) {
-    static const char *const lines[] = {
-        "jagged_gelu:bf16:c40000l840t33600000i64:i64:lens_full",
-        "jagged_silu:f16:c2000l8400t16800000o2i64:jagged:i32:lens_full",
-        "jagged_gelu_tanh:f32:c2000l16800t33600000i64:i32:lens_full:full",
-        "jagged_threshold:i8:c70000l31000t2170000000i1:i64:lens_full",
-        "jagged_threshold:bf16:c70000l31000t2170000000i1:i64:lens_full:thr0.25",
-        "jagged_softmax:bf16:c4000l8400t33600000i64:ragged:i64:lens_full",
-        "jagged_softmax:f16:c40000l840t33600000i64:inner:i32:lens_full",
-        "jagged_softmax:bf16:c4000l4200t16800000o2i64:outer:jagged:i32:lens_full",
-        "jagged_layer_norm:bf16:c4000l8400t33600000i64:gamma:out_x:i64:lens_full",
-        "jagged_sum:bf16:c4000l8400t33600000i64:ragged:i64:lens_full",
-        "jagged_sum:f16:c40000l840t33600000i64:inner:i32:lens_full",
-        "jagged_select:bf16:c4000l8400t33600000i64:inner:index-1:i32:lens_full",
-        "jagged_select:f16:c4000l8400t33600000i64:ragged:index8399:i64:lens_full",
-        "jagged_reshape:bf16:c4000l8400t33600000:shape-1,64:gshape8,-1,8:i32:lens_full",
-        "jagged_to_padded:bf16:c4000l8400t33600000i64p8401:i64:lens_full",
-        "jagged_from_padded:f16:c4000l8400t33600000i64p8401:i32:lens_full",
-        "jagged_linear:bf16:c40000l840t33600000i64f48:out_x:i32:lens_full",
-        "jagged_matmul:bf16:c40000m840k64n48:tm33600000:i64:lens_full",
-        "jagged_matmul:f16:c40000m48k840n64:tk33600000:i32:lens_full"};
+    static const char *const lines[] = {"jagged_gelu:bf16:c40000l840t33600000i64:i64:lens_full",
+                                        "jagged_silu:f16:c2000l8400t16800000o2i64:jagged:i32:lens_full",
+                                        "jagged_gelu_tanh:f32:c2000l16800t33600000i64:i32:lens_full:full",
+                                        "jagged_threshold:i8:c70000l31000t2170000000i1:i64:lens_full",
+                                        "jagged_threshold:bf16:c70000l31000t2170000000i1:i64:lens_full:thr0.25",
+                                        "jagged_softmax:bf16:c4000l8400t33600000i64:ragged:i64:lens_full",
+                                        "jagged_softmax:f16:c40000l840t33600000i64:inner:i32:lens_full",
+                                        "jagged_softmax:bf16:c4000l4200t16800000o2i64:outer:jagged:i32:lens_full",
+                                        "jagged_layer_norm:bf16:c4000l8400t33600000i64:gamma:out_x:i64:lens_full",
+                                        "jagged_sum:bf16:c4000l8400t33600000i64:ragged:i64:lens_full",
+                                        "jagged_sum:f16:c40000l840t33600000i64:inner:i32:lens_full",
+                                        "jagged_select:bf16:c4000l8400t33600000i64:inner:index-1:i32:lens_full",
+                                        "jagged_select:f16:c4000l8400t33600000i64:ragged:index8399:i64:lens_full",
+                                        "jagged_reshape:bf16:c4000l8400t33600000:shape-1,64:gshape8,-1,8:i32:lens_full",
+                                        "jagged_to_padded:bf16:c4000l8400t33600000i64p8401:i64:lens_full",
+                                        "jagged_from_padded:f16:c4000l8400t33600000i64p8401:i32:lens_full",
+                                        "jagged_linear:bf16:c40000l840t33600000i64f48:out_x:i32:lens_full",
+                                        "jagged_matmul:bf16:c40000m840k64n48:tm33600000:i64:lens_full",
+                                        "jagged_matmul:f16:c40000m48k840n64:tk33600000:i32:lens_full"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; ++i)
         if (!conform_list_add(list, CONFORM_ROW_LARGE, lines[i])) return 0;
     return 1;
@@ -63,11 +62,9 @@ static int is_ragged(const stw_jagged_desc *d, int axis) {
 
 static int is_sampled(const stw_jagged_problem *p) {
     const stw_jagged_desc *d = &p->desc;
-    const uint32_t flags =
-        STW_JAGGED_HAS_USED | STW_JAGGED_X_BASES | STW_JAGGED_OTHER_BASES | STW_JAGGED_GRAD_BASES;
+    const uint32_t flags = STW_JAGGED_HAS_USED | STW_JAGGED_X_BASES | STW_JAGGED_OTHER_BASES | STW_JAGGED_GRAD_BASES;
     for (int i = 0; i < 3; ++i)
-        if (is_ragged(d, i) &&
-            (p->lens != STW_LENS_FULL || d->axis[i].total != d->components * d->axis[i].size))
+        if (is_ragged(d, i) && (p->lens != STW_LENS_FULL || d->axis[i].total != d->components * d->axis[i].size))
             return 0;
     int planes = d->op == STW_JAGGED_SOFTMAX || d->op == STW_JAGGED_LAYER_NORM || stw_jagged_is_pointwise(d->op);
     int rows = !d->storage && !d->grad_storage && !d->other_storage;
@@ -91,8 +88,7 @@ static void measure_tensors(large *l) {
     stw_jref_output_elements(d, outputs);
     for (int i = 0; i < STW_JREF_OUTPUTS; ++i)
         l->elements[JCASE_DX + i] = stw_jref_outputs(d) >> i & 1u ? outputs[i] : 0;
-    for (int t = 0; t < JCASE_STATUS; ++t)
-        l->bytes[t] = (size_t)l->elements[t] * stw_dtype_size(dtype_of(d, t));
+    for (int t = 0; t < JCASE_STATUS; ++t) l->bytes[t] = (size_t)l->elements[t] * stw_dtype_size(dtype_of(d, t));
     l->bytes[JCASE_STATUS] = 4;
     for (int i = 0; i < 3; ++i)
         if (is_ragged(d, i))
@@ -103,8 +99,7 @@ static int fits_host(const large *l) {
     double bytes = 0, available = conform_memory();
     for (int t = 0; t < JCASE_COUNT; ++t) bytes += (double)l->bytes[t];
     if (strcmp(stw_context_arch(l->context), "cpu") || 1.1 * bytes < available) return 1;
-    return stw_case_fail(l->result, "needs more memory than there is: %.1f GiB and the workspace",
-                         bytes * 0x1p-30);
+    return stw_case_fail(l->result, "needs more memory than there is: %.1f GiB and the workspace", bytes * 0x1p-30);
 }
 
 /* ---- buffers ----------------------------------------------------------------------------------------------
@@ -132,10 +127,8 @@ static stw_status place_offsets(large *l, int t) {
     unsigned char *starts = malloc(l->bytes[t]);
     if (!starts) return no_memory(l);
     for (int64_t b = 0; b <= d->components; ++b)
-        if (d->index_dtype == STW_I64)
-            ((int64_t *)(void *)starts)[b] = b * length;
-        else
-            ((int32_t *)(void *)starts)[b] = (int32_t)(b * length);
+        if (d->index_dtype == STW_I64) ((int64_t *)(void *)starts)[b] = b * length;
+        else ((int32_t *)(void *)starts)[b] = (int32_t)(b * length);
     stw_status status = stw_copy(l->context, l->device[t], starts, l->bytes[t], NULL);
     if (!status) status = stw_stream_synchronize(l->context, NULL);
     free(starts);
@@ -202,8 +195,7 @@ static stw_jagged_args args_of(const large *l) {
 /* Elements [at, at + count); an input must still be the block's repetition. */
 static stw_status fetch(const large *l, int t, int64_t at, int64_t count, unsigned char *to) {
     size_t element = stw_dtype_size(dtype_of(&l->problem.desc, t));
-    stw_status status =
-        stw_copy(l->context, to, l->device[t] + (size_t)at * element, (size_t)count * element, NULL);
+    stw_status status = stw_copy(l->context, to, l->device[t] + (size_t)at * element, (size_t)count * element, NULL);
     if (!status) status = stw_stream_synchronize(l->context, NULL);
     for (int64_t i = 0; !status && t < STW_JREF_INPUTS && i < count;) {
         int64_t from = (at + i) % FILLED_BLOCK, left = FILLED_BLOCK - from;
@@ -224,8 +216,8 @@ static stw_status fetch_component(const large *l, int t, int64_t b, int64_t own,
     int64_t planes = d->storage && d->outer ? d->outer : 1;
     if (l->elements[t] == own && d->components > 1) return fetch(l, t, 0, own, to);
     if (l->elements[t] != own * d->components || own % planes)
-        return stw_fail(STW_E_INTERNAL, "sample: %s has %lld elements, a component %lld",
-                        jagged_case_tensor_name(t), (long long)l->elements[t], (long long)own);
+        return stw_fail(STW_E_INTERNAL, "sample: %s has %lld elements, a component %lld", jagged_case_tensor_name(t),
+                        (long long)l->elements[t], (long long)own);
     stw_status status = STW_OK;
     for (int64_t o = 0; o < planes && !status; ++o) {
         int64_t part = own / planes;
@@ -307,9 +299,8 @@ stw_status conform_large_jagged_check(const char *line, stw_context *context, st
     if (status) return status;
     l.problem.seed = conform_seed_of(line);
     if (!is_sampled(&l.problem)) {
-        stw_case_fail(result,
-                      "--large samples components of one length (lens_full), without used lengths, bases, "
-                      "accumulation and sums over components");
+        stw_case_fail(result, "--large samples components of one length (lens_full), without used lengths, bases, "
+                              "accumulation and sums over components");
         result->outcome = STW_CASE_SKIP;
         return STW_OK;
     }

@@ -10,8 +10,7 @@
 static size_t *find_slot(const conform_list *list, const char *line) {
     size_t slots = 2 * list->capacity, at = 5381;
     for (const char *c = line; *c; ++c) at = at * 33 ^ (unsigned char)*c;
-    for (at %= slots; list->slots[at] && strcmp(list->cases[list->slots[at] - 1].line, line);)
-        at = (at + 1) % slots;
+    for (at %= slots; list->slots[at] && strcmp(list->cases[list->slots[at] - 1].line, line);) at = (at + 1) % slots;
     return &list->slots[at];
 }
 

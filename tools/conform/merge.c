@@ -62,9 +62,8 @@ static const char *conform_case_key(const cJSON *item) {
     static char key[2 * CONFORM_LINE_MAX];
     const cJSON *device = cJSON_GetObjectItemCaseSensitive(item, "device");
     snprintf(key, sizeof key, "%.60s|%.500s|%.24s|%.60s|%.60s|%.0f", conform_item_text(item, "row"),
-             conform_item_text(item, "problem"), conform_item_text(item, "seed"),
-             conform_item_text(item, "variant"), conform_item_text(item, "forced"),
-             cJSON_IsNumber(device) ? device->valuedouble : -1);
+             conform_item_text(item, "problem"), conform_item_text(item, "seed"), conform_item_text(item, "variant"),
+             conform_item_text(item, "forced"), cJSON_IsNumber(device) ? device->valuedouble : -1);
     return key;
 }
 
@@ -144,8 +143,7 @@ static int check_case(const reader *r, const cJSON *item, int number, size_t out
     }
     if (strlen(problem) >= CONFORM_LINE_MAX)
         return refuse(r, "case %d: a problem of %zu characters", number, strlen(problem));
-    if (!conform_item_text(item, "row")[0] ||
-        !cJSON_IsString(cJSON_GetObjectItemCaseSensitive(item, "variant")))
+    if (!conform_item_text(item, "row")[0] || !cJSON_IsString(cJSON_GetObjectItemCaseSensitive(item, "variant")))
         return refuse(r, "case %d has no row or variant", number);
     if (strncmp(problem, "pool:", 5) && !conform_item_text(item, "seed")[0])
         return refuse(r, "case %d has no seed", number);
@@ -154,9 +152,7 @@ static int check_case(const reader *r, const cJSON *item, int number, size_t out
     return check_ratios(r, item, number);
 }
 
-static int compare_text(const void *a, const void *b) {
-    return strcmp(a, b);
-}
+static int compare_text(const void *a, const void *b) { return strcmp(a, b); }
 
 static int check_twice(const reader *r, const cJSON *item, int number, void **tree) {
     if (!conform_item_text(item, "problem")[0]) return 0;
@@ -196,8 +192,7 @@ static int check_totals(const reader *r, conform_file *f, const size_t outcomes[
     if (count_of(r, f->document, "exit_status", &status)) return -1;
     if (status > 255) return refuse(r, "\"exit_status\" is %zu", status);
     if (!status && (totals[STW_CASE_FAIL] || errors || !totals[STW_CASE_OK]))
-        return refuse(r, "exit status 0 with %zu passed, %zu failed, %d errors", totals[0], totals[1],
-                      errors);
+        return refuse(r, "exit status 0 with %zu passed, %zu failed, %d errors", totals[0], totals[1], errors);
     f->exit_status = (int)status;
     f->failed = totals[STW_CASE_FAIL];
     return 0;
@@ -215,8 +210,7 @@ static int check_head(const reader *r, conform_file *f) {
     f->node = conform_item_text(f->document, "node");
     f->arch = conform_item_text(f->document, "arch");
     f->version = conform_item_text(f->document, "version");
-    if (!f->id[0] || !f->node[0] || !f->version[0] || strlen(f->node) >= CONFORM_NODE_MAX ||
-        strlen(f->arch) > 31)
+    if (!f->id[0] || !f->node[0] || !f->version[0] || strlen(f->node) >= CONFORM_NODE_MAX || strlen(f->arch) > 31)
         return refuse(r, "no id, node, arch or version");
     return strings(r, f->document, "errors") || strings(r, f->document, "images");
 }
@@ -232,8 +226,7 @@ static int conform_file_read(conform_file *f, char *why, size_t capacity) {
         return -1;
     }
     f->document = cJSON_ParseWithLengthOpts(text, size + 1, &end, 1);
-    int bad =
-        f->document ? 0 : refuse(&r, "no JSON from byte %zu of %zu on", end ? (size_t)(end - text) : 0, size);
+    int bad = f->document ? 0 : refuse(&r, "no JSON from byte %zu of %zu on", end ? (size_t)(end - text) : 0, size);
     if (!bad && strlen(text) != size) bad = refuse(&r, "a zero byte at %zu", strlen(text));
     if (!bad && !cJSON_IsObject(f->document)) bad = refuse(&r, "no JSON object");
     if (!bad) bad = check_head(&r, f);
@@ -263,8 +256,7 @@ typedef struct merge {
     size_t passed, failed, skipped;
 } merge;
 
-static void note(merge *m, cJSON *to, const char *where, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+static void note(merge *m, cJSON *to, const char *where, const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 static void note(merge *m, cJSON *to, const char *where, const char *format, ...) {
     char text[1500], whole[2000];
@@ -288,17 +280,14 @@ static void compare_heads(merge *m, conform_file *f) {
             f->is_copy = 1;
             if (cJSON_Compare(f->document, other->document, 1))
                 note(m, m->notes, f->name, "the same report as %s: counted once", other->name);
-            else
-                note(m, m->errors, f->name, "contradicts %s: the same run %s, another content", other->name,
-                     f->id);
+            else note(m, m->errors, f->name, "contradicts %s: the same run %s, another content", other->name, f->id);
             return;
         }
         const cJSON *a = cJSON_GetObjectItemCaseSensitive(f->document, "images"),
                     *b = cJSON_GetObjectItemCaseSensitive(other->document, "images");
-        if (!strcmp(f->arch, other->arch) &&
-            (strcmp(f->version, other->version) || !cJSON_Compare(a, b, 1))) {
-            note(m, m->errors, f->name, "contradicts %s: results of %s from another build of the library",
-                 other->name, f->arch);
+        if (!strcmp(f->arch, other->arch) && (strcmp(f->version, other->version) || !cJSON_Compare(a, b, 1))) {
+            note(m, m->errors, f->name, "contradicts %s: results of %s from another build of the library", other->name,
+                 f->arch);
             return;
         }
     }
@@ -307,24 +296,19 @@ static void compare_heads(merge *m, conform_file *f) {
 /* ---- results --------------------------------------------------------------------------------------------
  */
 
-static int compare_seen(const void *a, const void *b) {
-    return strcmp(((const seen *)a)->key, ((const seen *)b)->key);
-}
+static int compare_seen(const void *a, const void *b) { return strcmp(((const seen *)a)->key, ((const seen *)b)->key); }
 
 static void free_seen(void *node) {
     free(((seen *)node)->key);
     free(node);
 }
 
-static int strength(const char *outcome) {
-    return !strcmp(outcome, "FAIL") ? 2 : !strcmp(outcome, "ok") ? 1 : 0;
-}
+static int strength(const char *outcome) { return !strcmp(outcome, "FAIL") ? 2 : !strcmp(outcome, "ok") ? 1 : 0; }
 
 /* The tree's own entry of that key; `fresh` says whether it was put there now. NULL: no memory. */
 static seen *find_or_add(merge *m, const conform_file *f, cJSON *item, int *fresh) {
     seen *entry = calloc(1, sizeof *entry);
-    if (entry && asprintf(&entry->key, "%s|%s|%s", f->node, f->arch, conform_case_key(item)) < 0)
-        entry->key = NULL;
+    if (entry && asprintf(&entry->key, "%s|%s|%s", f->node, f->arch, conform_case_key(item)) < 0) entry->key = NULL;
     if (!entry || !entry->key) {
         free(entry);
         return NULL;
@@ -359,9 +343,8 @@ static void sign_case(const conform_file *f, cJSON *item) {
 static void take_again(merge *m, const conform_file *f, seen *before, cJSON *item) {
     const char *now = conform_item_text(item, "outcome"), *then = conform_item_text(before->item, "outcome");
     if (strength(now) && strength(then) && strcmp(now, then))
-        note(m, m->errors, f->name, "contradicts %s: %s on %s of %s is %s here and %s there",
-             before->from->name, conform_item_text(item, "problem"), conform_item_text(item, "variant"),
-             f->node, now, then);
+        note(m, m->errors, f->name, "contradicts %s: %s on %s of %s is %s here and %s there", before->from->name,
+             conform_item_text(item, "problem"), conform_item_text(item, "variant"), f->node, now, then);
     if (strength(now) > strength(then)) { /* in its place: the order of the cases stays */
         sign_case(f, item);
         cJSON_ReplaceItemViaPointer(m->cases, before->item, item);
@@ -392,14 +375,13 @@ static void take_file(merge *m, conform_file *f) {
         cJSON_AddItemToArray(m->cases, item);
     }
     if (again)
-        note(m, m->notes, f->name, "%zu results of node %s on %s are in %s as well: counted once", again,
-             f->node, f->arch, other->name);
+        note(m, m->notes, f->name, "%zu results of node %s on %s are in %s as well: counted once", again, f->node,
+             f->arch, other->name);
     const cJSON *error;
     cJSON_ArrayForEach(error, cJSON_GetObjectItemCaseSensitive(f->document, "errors")) {
         note(m, m->errors, f->name, "the run says: %s", cJSON_GetStringValue(error));
     }
-    if (f->exit_status && !f->failed &&
-        !cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(f->document, "errors")))
+    if (f->exit_status && !f->failed && !cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(f->document, "errors")))
         note(m, m->errors, f->name, "the run ended with status %d", f->exit_status);
 }
 
@@ -465,8 +447,7 @@ static void tally_nodes(merge *m) {
     char name[CONFORM_NAME_MAX];
     cJSON_ArrayForEach(item, m->cases) {
         const char *outcome = conform_item_text(item, "outcome");
-        snprintf(name, sizeof name, "%s %s", conform_item_text(item, "node"),
-                 conform_item_text(item, "arch"));
+        snprintf(name, sizeof name, "%s %s", conform_item_text(item, "node"), conform_item_text(item, "arch"));
         tally_case(conform_tally_of(&m->nodes, name), item);
         m->failed += strength(outcome) == 2;
         m->passed += strength(outcome) == 1;
@@ -480,8 +461,8 @@ static void print_merge(const merge *m, int reports) {
     cJSON_ArrayForEach(item, m->cases) {
         if (strength(conform_item_text(item, "outcome")) != 2) continue;
         printf("FAIL %s %s %s %s %s : %s\n", conform_item_text(item, "node"), conform_item_text(item, "arch"),
-               conform_item_text(item, "row"), conform_item_text(item, "problem"),
-               conform_item_text(item, "variant"), conform_item_text(item, "text"));
+               conform_item_text(item, "row"), conform_item_text(item, "problem"), conform_item_text(item, "variant"),
+               conform_item_text(item, "text"));
     }
     for (int i = 0; i < m->count; ++i) {
         if (!is_first(m, &m->files[i], 0)) continue;
@@ -491,13 +472,10 @@ static void print_merge(const merge *m, int reports) {
         free(features.rows);
     }
     conform_tallies_print("node and arch", &m->nodes);
-    cJSON_ArrayForEach(item, m->notes) {
-        printf("%s\n", cJSON_GetStringValue(item));
-    }
+    cJSON_ArrayForEach(item, m->notes) { printf("%s\n", cJSON_GetStringValue(item)); }
     for (int i = 0; i < m->count; ++i)
         if (is_first(m, &m->files[i], 0))
-            printf("%zu distinct problems ran on %s\n", distinct_problems(m, m->files[i].arch),
-                   m->files[i].arch);
+            printf("%zu distinct problems ran on %s\n", distinct_problems(m, m->files[i].arch), m->files[i].arch);
     printf("%d reports of %zu nodes and archs\n", reports, m->nodes.count);
     printf("%zu passed, %zu failed, %zu skipped\n", m->passed, m->failed, m->skipped);
 }
@@ -569,8 +547,7 @@ int conform_merge(char **files, int count, const char *require, const conform_ou
     m.errors = cJSON_CreateArray();
     m.notes = cJSON_CreateArray();
     for (int i = 0; m.files && i < count; ++i) m.files[i].name = files[i];
-    int exit =
-        m.files && m.cases && m.errors && m.notes ? merge_files(&m, require, outputs) : STW_EXIT_FAILED;
+    int exit = m.files && m.cases && m.errors && m.notes ? merge_files(&m, require, outputs) : STW_EXIT_FAILED;
     for (int i = 0; m.files && i < count; ++i) cJSON_Delete(m.files[i].document);
     tdestroy(m.results, free_seen);
     tdestroy(m.problems, free);

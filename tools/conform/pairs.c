@@ -50,8 +50,7 @@ static const char *const levels[FACTORS][LEVEL_MAX] = {
     [LSE] = {"", "lse_heads", "lse_local"},
     [USED] = {"", "used", "lens_q", "lens_kv"},
     [MASK] = {"", "causal_tl", "causal_br", "wl9", "wr5", "wl20:wr3", "causal_br:wl17", "causal_tl:shift-2"},
-    [BIAS] = {"", "bias_bhqk", "bias_1hqk", "bias_b1qk", "bias_11qk", "bias_bh1k", "biasf32_bhq1",
-              "biasf32_11qk"},
+    [BIAS] = {"", "bias_bhqk", "bias_1hqk", "bias_b1qk", "bias_11qk", "bias_bh1k", "biasf32_bhq1", "biasf32_11qk"},
     [ALIBI] = {"", "alibi", "alibi:alibi_col", "alibi:alibi_st8"},
     [SOFTCAP] = {"", "softcap4", "softcap30"},
     [SINK] = {"", "sink"},
@@ -61,8 +60,7 @@ static const char *const levels[FACTORS][LEVEL_MAX] = {
     [GRADS] = {"", "all", "q", "kv", "b", "s"},
     [TYPES] = {"", "f32", "acc"},
     [PLACE] = {"", "qoff5:koff3", "pointer", "boff2:hoff1:htotal8"},
-    [DATA] = {"", "data_sd3", "data_onehot", "data_low_keys", "data_inf_keys", "data_denormal",
-              "data_inf_lse"},
+    [DATA] = {"", "data_sd3", "data_onehot", "data_low_keys", "data_inf_keys", "data_denormal", "data_inf_lse"},
     [SCALE] = {"", "scale0.3"},
     [SKEW] = {"", "skew1"},
 };
@@ -86,13 +84,11 @@ static int is_level(const int *chosen, int factor, const char *name) {
 static void repair(int *chosen) {
     int keys = is_level(chosen, DATA, "data_low_keys") || is_level(chosen, DATA, "data_inf_keys");
     if (keys && (!chosen[BIAS] || is_level(chosen, BIAS, "biasf32_bhq1"))) chosen[DATA] = 0;
-    if (is_level(chosen, DATA, "data_low_keys") && chosen[MASK] > 2)
-        chosen[MASK] = 0; /* a row needs another key */
+    if (is_level(chosen, DATA, "data_low_keys") && chosen[MASK] > 2) chosen[MASK] = 0; /* a row needs another key */
     if (is_level(chosen, GRADS, "b") && !chosen[BIAS]) chosen[GRADS] = 0;
     if (is_level(chosen, GRADS, "s") && !chosen[SINK]) chosen[GRADS] = 0;
     if (is_level(chosen, TYPES, "acc") && chosen[GRADS] >= 4) chosen[TYPES] = 0;
-    if (is_level(chosen, LSE, "lse_local") && (!chosen[PACKED] || is_level(chosen, PACKED, "thdk")))
-        chosen[LSE] = 0;
+    if (is_level(chosen, LSE, "lse_local") && (!chosen[PACKED] || is_level(chosen, PACKED, "thdk"))) chosen[LSE] = 0;
 }
 
 static int count_new(const pairs *p, const int *chosen) {
@@ -124,14 +120,11 @@ static void compose(const pairs *p, const int *chosen, char *line) {
                  levels[SEQ_Q][chosen[SEQ_Q]], levels[SEQ_K][chosen[SEQ_K]], dim_of(p, chosen));
     for (int f = ORDER; f < FACTORS; ++f) {
         if (!chosen[f]) continue;
-        if (f == GRADS)
-            stw_text_add(&text, ":grads_%s", letters);
+        if (f == GRADS) stw_text_add(&text, ":grads_%s", letters);
         else if (f == TYPES) {
             stw_text_add(&text, ":dq_f32:dk_f32:dv_f32");
-            if (is_level(chosen, TYPES, "acc"))
-                stw_text_add(&text, ":acc_%.*s", (int)strcspn(letters, "bs"), letters);
-        } else
-            stw_text_add(&text, ":%s", levels[f][chosen[f]]);
+            if (is_level(chosen, TYPES, "acc")) stw_text_add(&text, ":acc_%.*s", (int)strcspn(letters, "bs"), letters);
+        } else stw_text_add(&text, ":%s", levels[f][chosen[f]]);
     }
 }
 
@@ -174,10 +167,8 @@ int conform_list_pairs(conform_list *list, int row, uint64_t seed) {
     for (int a = 0; good && a < FACTORS; ++a)
         for (int x = 0; x < level_count(a); ++x)
             for (int b = a + 1; b < FACTORS; ++b)
-                for (int y = 0; good && y < level_count(b);
-                     ++y) /* pairs that contradict each other stay out */
-                    if (!p->met[a][x][b][y] && best_candidate(p, a, x, b, y, best))
-                        good = emit(p, list, row, best);
+                for (int y = 0; good && y < level_count(b); ++y) /* pairs that contradict each other stay out */
+                    if (!p->met[a][x][b][y] && best_candidate(p, a, x, b, y, best)) good = emit(p, list, row, best);
     free(p);
     return good;
 }

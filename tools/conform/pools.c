@@ -53,8 +53,7 @@ static void add_further(void *user, const conform_case *c, int variant, const st
     further *f = user;
     (void)variant;
     add(&f->sum, &result->pool[f->grad]);
-    if (result->outcome == STW_CASE_FAIL && !f->failed[0])
-        snprintf(f->failed, sizeof f->failed, "%s", c->line);
+    if (result->outcome == STW_CASE_FAIL && !f->failed[0]) snprintf(f->failed, sizeof f->failed, "%s", c->line);
 }
 
 /* The row's cases with other seeds. Those whose line names one keep it: they are no further data. */
@@ -82,16 +81,14 @@ static int enlarge(conform_pools *p, const conform_list *list, int row, int vari
     one.variant_count = 1;
     memcpy(one.variants[0], target->variants[variant], sizeof one.variants[0]);
     run.check = (stw_case_options){0};
-    int good =
-        list_further(list, row, &cases) && cases.count && conform_run(&cases, &one, &run, add_further, &f);
+    int good = list_further(list, row, &cases) && cases.count && conform_run(&cases, &one, &run, add_further, &f);
     double first = result->rms_ratio[grad], ratio = 0;
     int pass = good && stw_pool_pass(&f.sum, &ratio) && !f.failed[0];
     if (good) {
         result->rms_ratio[grad] = ratio;
         result->data_sets = STW_CASE_DATA_SETS;
         snprintf(result->text, sizeof result->text, "%lld elements of %d data sets; the first: rms %.3f%s%s",
-                 (long long)f.sum.elements, STW_CASE_DATA_SETS, first, f.failed[0] ? "; failed: " : "",
-                 f.failed);
+                 (long long)f.sum.elements, STW_CASE_DATA_SETS, first, f.failed[0] ? "; failed: " : "", f.failed);
     }
     conform_list_free(&cases);
     return pass;
@@ -126,10 +123,8 @@ void conform_pools_report(conform_pools *p, const conform_list *list, const conf
                 if (!pass && ratio < NEAR && pool->elements < SAMPLE && number >= 0)
                     pass = enlarge(p, list, number, v, g, target, options, &r);
                 r.outcome = pass ? STW_CASE_OK : STW_CASE_FAIL;
-                if (!pass && number >= 0 &&
-                    !r.text[0]) /* a pool has no PROBLEM of its own to be replayed by */
-                    snprintf(r.text, sizeof r.text, "all of the row again: --filter '%s *'",
-                             conform_row_name(number));
+                if (!pass && number >= 0 && !r.text[0]) /* a pool has no PROBLEM of its own to be replayed by */
+                    snprintf(r.text, sizeof r.text, "all of the row again: --filter '%s *'", conform_row_name(number));
                 report(user, &c, v, &r);
             }
 }

@@ -20,8 +20,7 @@ typedef struct finding { /* written by the child */
     conform_target target;
 } finding;
 
-static stw_status try_variant(const conform_target *target, const char *variant, char *text,
-                              size_t capacity) {
+static stw_status try_variant(const conform_target *target, const char *variant, char *text, size_t capacity) {
     stw_context *context = NULL;
     stw_plan *plan = NULL;
     stw_problem problem;
@@ -41,8 +40,7 @@ static void add_variant(conform_target *target, const char *id) {
 
 static void refuse(conform_target *target, const char *name, const char *reason) {
     if (target->refused_count == CONFORM_VARIANT_MAX) return;
-    snprintf(target->refused[target->refused_count++], sizeof target->refused[0], "%.50s: %.150s", name,
-             reason);
+    snprintf(target->refused[target->refused_count++], sizeof target->refused[0], "%.50s: %.150s", name, reason);
 }
 
 static void find_variants(conform_target *target) {
@@ -50,8 +48,7 @@ static void find_variants(conform_target *target) {
     char reason[400], name[64];
     for (size_t i = 0; table && i < table->variant_count; ++i) {
         const char *id = table->variants[i].id;
-        if (!try_variant(target, id, reason, sizeof reason))
-            add_variant(target, id);
+        if (!try_variant(target, id, reason, sizeof reason)) add_variant(target, id);
         else {
             snprintf(name, sizeof name, "variant %.48s", id);
             refuse(target, name, reason);
@@ -102,8 +99,8 @@ static void find_devices(finding *f) {
     for (int i = 0; i < f->target.device_count; ++i) {
         f->status = open_device(f, f->target.devices[i], arch);
         if (f->status)
-            snprintf(f->text, sizeof f->text, "device %d: %s: %s", f->target.devices[i],
-                     stw_status_name(f->status), stw_last_error());
+            snprintf(f->text, sizeof f->text, "device %d: %s: %s", f->target.devices[i], stw_status_name(f->status),
+                     stw_last_error());
         if (f->status) return;
     }
 }
@@ -147,10 +144,8 @@ static void find_arch(finding *f) {
      * that it happens to have. */
     const stw_arch *row = f->status ? NULL : stw_arch_find(STW_BACKEND_AUTO, arch);
     if (row) target->opts.backend = row->backend;
-    if (target->all_devices)
-        find_all(f);
-    else
-        find_devices(f);
+    if (target->all_devices) find_all(f);
+    else find_devices(f);
     if (f->status) return;
     if (target->all_devices && !target->device_count) {
         f->status = STW_E_NO_IMAGE;
@@ -169,10 +164,8 @@ static void find_arch(finding *f) {
 static void look(finding *f, const char *wanted) {
     find_arch(f);
     if (f->status) return;
-    if (!wanted)
-        add_variant(&f->target, "");
-    else if (!strcmp(wanted, "all"))
-        find_variants(&f->target);
+    if (!wanted) add_variant(&f->target, "");
+    else if (!strcmp(wanted, "all")) find_variants(&f->target);
     else if ((f->status = try_variant(&f->target, wanted, f->text, sizeof f->text)) == STW_OK)
         add_variant(&f->target, wanted);
 }

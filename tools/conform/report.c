@@ -55,10 +55,8 @@ void conform_tally_ratio(conform_tally *tally, int rms, double ratio, const char
 }
 
 static void print_ratio(double ratio, const char *of) {
-    if (ratio >= 0)
-        printf("  %6.3f %-8s", ratio, of);
-    else
-        printf("  %6s %-8s", "-", "");
+    if (ratio >= 0) printf("  %6.3f %-8s", ratio, of);
+    else printf("  %6s %-8s", "-", "");
 }
 
 void conform_tallies_print(const char *title, const conform_tallies *t) {
@@ -104,10 +102,8 @@ static void add_worst(stw_text *text, const char *name, const double *ratio, con
     int worst = 0;
     for (int g = 1; g < STW_GRAD_COUNT; ++g)
         if (ratio[g] > ratio[worst]) worst = g;
-    if (ratio[worst] >= 0)
-        stw_text_add(text, " %s=%.3f:%s", name, ratio[worst], grads[worst]);
-    else
-        stw_text_add(text, " %s=-", name);
+    if (ratio[worst] >= 0) stw_text_add(text, " %s=%.3f:%s", name, ratio[worst], grads[worst]);
+    else stw_text_add(text, " %s=-", name);
 }
 
 static void print_case(const conform_case *c, const stw_case_result *r) {
@@ -141,11 +137,11 @@ static void progress(conform_report *report) {
     report->drawn = now;
     double spent = now - report->began, left = spent / (double)report->seen * (double)(all - report->seen);
     if (terminal && !last)
-        stw_tool_progress("conform %s: %zu of %zu results, %zu failed, %.0f s, about %.0f s left",
-                          report->target->arch, report->seen, all, report->failed, spent, left);
+        stw_tool_progress("conform %s: %zu of %zu results, %zu failed, %.0f s, about %.0f s left", report->target->arch,
+                          report->seen, all, report->failed, spent, left);
     else if (!terminal)
-        fprintf(stderr, "conform %s: %zu of %zu results, %zu failed, %.0f s\n", report->target->arch,
-                report->seen, all, report->failed, spent);
+        fprintf(stderr, "conform %s: %zu of %zu results, %zu failed, %.0f s\n", report->target->arch, report->seen, all,
+                report->failed, spent);
 }
 
 void conform_report_case(void *user, const conform_case *c, int variant, const stw_case_result *r) {
@@ -155,8 +151,7 @@ void conform_report_case(void *user, const conform_case *c, int variant, const s
         report->invalid++;
         return;
     }
-    if (r->outcome == STW_CASE_SKIP && !report->why[0])
-        snprintf(report->why, sizeof report->why, "%s", r->text);
+    if (r->outcome == STW_CASE_SKIP && !report->why[0]) snprintf(report->why, sizeof report->why, "%s", r->text);
     report->seen++;
     conform_pools_add(report->pools, c->row, variant, r);
     take(report, c, variant, r);
@@ -196,8 +191,8 @@ static void print_totals(const conform_report *report, size_t ran) {
     if (!only_given) conform_tallies_print("feature", &report->features);
     conform_tallies_print("device", &report->devices);
     if (ran)
-        printf("%zu distinct problems on %d variants of %s\n", report->list->count,
-               report->target->variant_count, report->target->arch);
+        printf("%zu distinct problems on %d variants of %s\n", report->list->count, report->target->variant_count,
+               report->target->arch);
     if (report->enlarged) printf("%zu results judged on 8 data sets instead of one\n", report->enlarged);
     printf("%zu passed, %zu failed, %zu skipped\n", report->passed, report->failed, report->skipped);
 }
@@ -208,14 +203,13 @@ int conform_report_finish(conform_report *report, int exit) {
     stw_tool_progress_end();
     /* A larger sample is for the odd small problem; a backend that lives on it is not accurate. */
     if (report->enlarged > ENLARGED_FREE + report->seen / ENLARGED_SHARE) {
-        conform_report_error(report, "%zu of %zu results needed 8 data sets: more than 1 in %d",
-                             report->enlarged, report->seen, ENLARGED_SHARE);
+        conform_report_error(report, "%zu of %zu results needed 8 data sets: more than 1 in %d", report->enlarged,
+                             report->seen, ENLARGED_SHARE);
         report->failed++;
     }
     if (!exit && report->invalid) exit = STW_EXIT_USAGE;
     if (!exit && !ran) {
-        conform_report_error(report, "nothing ran: %s",
-                             report->why[0] ? report->why : "every case was left out");
+        conform_report_error(report, "nothing ran: %s", report->why[0] ? report->why : "every case was left out");
         exit = STW_EXIT_FAILED;
     }
     if (missing) conform_report_error(report, "--require %s: that arch ran no case", report->require);

@@ -52,8 +52,7 @@ void conform_report_case(void *report, const conform_case *c, int variant, const
 void conform_report_pool(void *report, const conform_case *c, int variant, const stw_case_result *result);
 void conform_report_skip(conform_report *report, const char *what);
 /* Says it on standard error and notes it for the document. */
-void conform_report_error(conform_report *report, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void conform_report_error(conform_report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Tables and totals; the exit status of the run, `exit` where that says more. */
 int conform_report_finish(conform_report *report, int exit);
 void conform_report_free(conform_report *report);
@@ -63,8 +62,7 @@ void conform_report_free(conform_report *report);
 /* document.c: docs/schema/conform.md describes it. NULL: no memory. Takes `cases` and `errors`. */
 cJSON *conform_document(conform_report *report, int exit_status);
 /* `forced`: the variant of the table that the context was told to use; "": its choice. */
-void conform_document_case(cJSON *cases, const conform_case *c, const char *forced,
-                           const stw_case_result *result);
+void conform_document_case(cJSON *cases, const conform_case *c, const char *forced, const stw_case_result *result);
 cJSON *conform_document_tallies(const conform_tallies *tallies);
 /* The name of this node: the given one or the host's; NULL: has other characters than letters, digits, ._- */
 const char *conform_node_name(const char *given);

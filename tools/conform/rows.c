@@ -18,12 +18,12 @@
 #define LIST(name, ...) const char *const conform_jagged_##name[] = {__VA_ARGS__, NULL}
 
 /* One row of elements for each position, whatever the op: sizes, storage, unused rows, alignment, outputs. */
-#define SHAPES(op)                                                                                           \
-    op ":%:c7l60t200i33", op ":%:c9l40t150o3i8:used", op ":%:c5l200t500o2i5:jagged",                         \
-        op ":%:c6l90t300o3i17:jagged:used", op ":%:c3l5t9", op ":%:c1l70t70i257:lens_full:full",             \
-        op ":%:c0l9t20i4", op ":%:c5l0t40i9", op ":%:c4l50t120i12:dx_f32",                                   \
-        op ":%:c4l50t120i13:dx_f32:acc_x:used", op ":%:c40l30t500:skew1", op ":%:c5l40t130i31:skew3:used",   \
-        op ":%:c5l40t130i64:data_sd3", op ":%:c300l7t900i8:used", op ":%:c33l700t1500i16:lens_huge:used"
+#define SHAPES(op)                                                                                                     \
+    op ":%:c7l60t200i33", op ":%:c9l40t150o3i8:used", op ":%:c5l200t500o2i5:jagged",                                   \
+        op ":%:c6l90t300o3i17:jagged:used", op ":%:c3l5t9", op ":%:c1l70t70i257:lens_full:full", op ":%:c0l9t20i4",    \
+        op ":%:c5l0t40i9", op ":%:c4l50t120i12:dx_f32", op ":%:c4l50t120i13:dx_f32:acc_x:used",                        \
+        op ":%:c40l30t500:skew1", op ":%:c5l40t130i31:skew3:used", op ":%:c5l40t130i64:data_sd3",                      \
+        op ":%:c300l7t900i8:used", op ":%:c33l700t1500i16:lens_huge:used"
 
 LIST(pointwise, SHAPES("jagged_gelu"), SHAPES("jagged_gelu_tanh"), SHAPES("jagged_silu"),
      "jagged_gelu:%:c2l600t1000i64", "jagged_silu:%:c5l40t130i64:data_tiny",
@@ -37,32 +37,28 @@ LIST(threshold, SHAPES("jagged_threshold"), "jagged_threshold:%:c7l60t200i33:thr
      "jagged_threshold:i16:c7l60t200o2i33:jagged:thr-700.5", "jagged_threshold:i32:c7l60t200i33:used",
      "jagged_threshold:i64:c7l60t200i33:used:thr-1e10");
 
-LIST(softmax, "jagged_softmax:%:c7l60t200i33:inner:data_tiny",
-     "jagged_softmax:%:c7l60t200i33:ragged:data_tiny:used", "jagged_softmax:%:c7l60t200i33:inner",
-     "jagged_softmax:%:c7l60t200i32:ragged", "jagged_softmax:%:c7l60t200o9i5:outer",
-     "jagged_softmax:%:c6l50t150o3i40:inner:used", "jagged_softmax:%:c6l50t150o3i40:ragged:used",
-     "jagged_softmax:%:c6l50t150o3i40:outer:used", "jagged_softmax:%:c6l50t150o3i40:inner:jagged",
-     "jagged_softmax:%:c6l50t150o3i40:ragged:jagged:used",
+LIST(softmax, "jagged_softmax:%:c7l60t200i33:inner:data_tiny", "jagged_softmax:%:c7l60t200i33:ragged:data_tiny:used",
+     "jagged_softmax:%:c7l60t200i33:inner", "jagged_softmax:%:c7l60t200i32:ragged",
+     "jagged_softmax:%:c7l60t200o9i5:outer", "jagged_softmax:%:c6l50t150o3i40:inner:used",
+     "jagged_softmax:%:c6l50t150o3i40:ragged:used", "jagged_softmax:%:c6l50t150o3i40:outer:used",
+     "jagged_softmax:%:c6l50t150o3i40:inner:jagged", "jagged_softmax:%:c6l50t150o3i40:ragged:jagged:used",
      "jagged_softmax:%:c6l50t150o12i4:outer:jagged:used", "jagged_softmax:%:c5l30t90i60:inner:ds5",
      "jagged_softmax:%:c5l30t90i60:inner:ds5:da4:used", "jagged_softmax:%:c5l30t90i60:inner:ds6:da10",
-     "jagged_softmax:%:c5l30t90o12i7:outer:ds3:da2:jagged",
-     "jagged_softmax:%:c5l30t90o12i7:outer:ds3:da4:used", "jagged_softmax:%:c9l400t900:ragged",
-     "jagged_softmax:%:c9l400t900:ragged:used:skew1", "jagged_softmax:%:c3l20t40i2000:inner",
-     "jagged_softmax:%:c3l9t20i4099:inner:skew3", "jagged_softmax:%:c31l3000t4000i3:ragged:lens_huge",
-     "jagged_softmax:%:c5l1200t2400i70:ragged:lens_huge:used",
-     "jagged_softmax:%:c4l50t120i12:inner:dx_f32:acc_x:used",
-     "jagged_softmax:%:c4l50t120i12:ragged:dx_f32:acc_x", "jagged_softmax:%:c0l9t20i4:ragged",
-     "jagged_softmax:%:c4l0t20i4:ragged", "jagged_softmax:%:c7l60t200i1:inner",
+     "jagged_softmax:%:c5l30t90o12i7:outer:ds3:da2:jagged", "jagged_softmax:%:c5l30t90o12i7:outer:ds3:da4:used",
+     "jagged_softmax:%:c9l400t900:ragged", "jagged_softmax:%:c9l400t900:ragged:used:skew1",
+     "jagged_softmax:%:c3l20t40i2000:inner", "jagged_softmax:%:c3l9t20i4099:inner:skew3",
+     "jagged_softmax:%:c31l3000t4000i3:ragged:lens_huge", "jagged_softmax:%:c5l1200t2400i70:ragged:lens_huge:used",
+     "jagged_softmax:%:c4l50t120i12:inner:dx_f32:acc_x:used", "jagged_softmax:%:c4l50t120i12:ragged:dx_f32:acc_x",
+     "jagged_softmax:%:c0l9t20i4:ragged", "jagged_softmax:%:c4l0t20i4:ragged", "jagged_softmax:%:c7l60t200i1:inner",
      "jagged_softmax:%:c7l60t200i48:inner:data_sd3", "jagged_softmax:%:c1l200t200i64:ragged:lens_full:full");
 
-LIST(sum, "jagged_sum:%:c7l60t200i33:inner", "jagged_sum:%:c7l60t200i33:ragged",
-     "jagged_sum:%:c7l60t200o9i5:outer", "jagged_sum:%:c6l50t150o3i40:inner:used",
-     "jagged_sum:%:c6l50t150o3i40:ragged:used:jagged", "jagged_sum:%:c6l50t150o12i4:outer:jagged:used",
-     "jagged_sum:%:c5l30t90i60:inner:ds5:da4:used", "jagged_sum:%:c5l30t90o12i7:outer:ds3:da2:jagged",
-     "jagged_sum:%:c9l400t900:ragged:used:skew1", "jagged_sum:%:c3l20t40i2000:inner",
-     "jagged_sum:%:c31l3000t4000i3:ragged:lens_huge", "jagged_sum:%:c4l50t120i12:inner:dx_f32:acc_x:used",
-     "jagged_sum:%:c4l50t120i12:ragged:dx_f32", "jagged_sum:%:c0l9t20i4:ragged",
-     "jagged_sum:%:c4l0t20i4:ragged", "jagged_sum:%:c40l30t500i1:inner:skew1",
+LIST(sum, "jagged_sum:%:c7l60t200i33:inner", "jagged_sum:%:c7l60t200i33:ragged", "jagged_sum:%:c7l60t200o9i5:outer",
+     "jagged_sum:%:c6l50t150o3i40:inner:used", "jagged_sum:%:c6l50t150o3i40:ragged:used:jagged",
+     "jagged_sum:%:c6l50t150o12i4:outer:jagged:used", "jagged_sum:%:c5l30t90i60:inner:ds5:da4:used",
+     "jagged_sum:%:c5l30t90o12i7:outer:ds3:da2:jagged", "jagged_sum:%:c9l400t900:ragged:used:skew1",
+     "jagged_sum:%:c3l20t40i2000:inner", "jagged_sum:%:c31l3000t4000i3:ragged:lens_huge",
+     "jagged_sum:%:c4l50t120i12:inner:dx_f32:acc_x:used", "jagged_sum:%:c4l50t120i12:ragged:dx_f32",
+     "jagged_sum:%:c0l9t20i4:ragged", "jagged_sum:%:c4l0t20i4:ragged", "jagged_sum:%:c40l30t500i1:inner:skew1",
      "jagged_sum:f64:c7l60t200i33:inner:used", "jagged_sum:f64:c7l60t200i33:ragged:used",
      "jagged_sum:i8:c7l60t200i33:inner", "jagged_sum:u8:c7l60t200o4i33:outer:used",
      "jagged_sum:i16:c7l60t200o4i33:ragged:jagged", "jagged_sum:i32:c7l60t200i33:ragged:used",
@@ -76,57 +72,49 @@ LIST(select, "jagged_select:%:c7l60t200i33:inner:index0", "jagged_select:%:c7l60
      "jagged_select:%:c6l30t180o2i7:ragged:index-1:lens_full:used",
      "jagged_select:%:c6l30t180o3i40:ragged:index-1:lens_full:used",
      "jagged_select:%:c6l30t180i5:ragged:index0:lens_full:used:jagged",
-     "jagged_select:%:c6l50t150o3i40:inner:used:index17",
-     "jagged_select:%:c6l50t150o12i4:outer:jagged:used:index11",
+     "jagged_select:%:c6l50t150o3i40:inner:used:index17", "jagged_select:%:c6l50t150o12i4:outer:jagged:used:index11",
      "jagged_select:%:c5l30t90i60:inner:ds5:da4:used:index2",
      "jagged_select:%:c5l30t90o12i7:outer:ds3:da2:jagged:index-2",
      "jagged_select:%:c4l50t120i12:inner:dx_f32:acc_x:used:index5",
-     "jagged_select:%:c4l30t120i12:ragged:dx_f32:lens_full:index3",
-     "jagged_select:%:c5l40t130i31:skew3:inner:index30", "jagged_select:%:c0l9t20i4:inner:index1",
-     "jagged_select:f64:c7l60t200i33:inner:used:index2", "jagged_select:i8:c7l60t200i33:component:index2",
-     "jagged_select:u8:c6l30t180i33:ragged:index-3:lens_full",
+     "jagged_select:%:c4l30t120i12:ragged:dx_f32:lens_full:index3", "jagged_select:%:c5l40t130i31:skew3:inner:index30",
+     "jagged_select:%:c0l9t20i4:inner:index1", "jagged_select:f64:c7l60t200i33:inner:used:index2",
+     "jagged_select:i8:c7l60t200i33:component:index2", "jagged_select:u8:c6l30t180i33:ragged:index-3:lens_full",
      "jagged_select:i16:c7l60t200o4i9:outer:index1:used", "jagged_select:i32:c7l60t200i33:inner:index9",
      "jagged_select:i64:c7l60t200i33:inner:index9:used");
 
 LIST(layer_norm, SHAPES("jagged_layer_norm"), "jagged_layer_norm:%:c7l60t200i33:gamma",
-     "jagged_layer_norm:%:c7l60t200o3i65:gamma:used:jagged",
-     "jagged_layer_norm:%:c7l60t200o3i65:gamma:used:weight_f32",
-     "jagged_layer_norm:%:c5l60t200i64:ds16:gamma",
-     "jagged_layer_norm:%:c5l60t200o2i60:ds20:gamma:used:inner",
+     "jagged_layer_norm:%:c7l60t200o3i65:gamma:used:jagged", "jagged_layer_norm:%:c7l60t200o3i65:gamma:used:weight_f32",
+     "jagged_layer_norm:%:c5l60t200i64:ds16:gamma", "jagged_layer_norm:%:c5l60t200o2i60:ds20:gamma:used:inner",
      "jagged_layer_norm:%:c4l400t900i128:gamma:out_w:out_b", "jagged_layer_norm:%:c4l400t900i16:out_b",
-     "jagged_layer_norm:%:c4l400t900i16:gamma:out_w:dweight_f32:acc_w",
-     "jagged_layer_norm:%:c4l40t90i2048:gamma", "jagged_layer_norm:%:c4l40t90i5000:gamma:used:skew1",
-     "jagged_layer_norm:%:c3l20t50i4000:gamma:used", "jagged_layer_norm:%:c3l9t20i9000:gamma:used",
-     "jagged_layer_norm:%:c0l9t20i40:gamma", "jagged_layer_norm:%:c5l0t40i9:gamma:dbias_f32:acc_b:out_b",
+     "jagged_layer_norm:%:c4l400t900i16:gamma:out_w:dweight_f32:acc_w", "jagged_layer_norm:%:c4l40t90i2048:gamma",
+     "jagged_layer_norm:%:c4l40t90i5000:gamma:used:skew1", "jagged_layer_norm:%:c3l20t50i4000:gamma:used",
+     "jagged_layer_norm:%:c3l9t20i9000:gamma:used", "jagged_layer_norm:%:c0l9t20i40:gamma",
+     "jagged_layer_norm:%:c5l0t40i9:gamma:dbias_f32:acc_b:out_b",
      "jagged_layer_norm:%:c31l3000t4000i8:gamma:lens_huge:used",
      "jagged_layer_norm:%:c3l40t100i300:gamma:dx_f32:acc_x:dweight_f32:acc_w:dbias_f32:acc_b:out_x:out_w:out_"
      "b");
 
 LIST(reshape, "jagged_reshape:%:c7l60t200:shape-1,12:gshape-1,3,4",
-     "jagged_reshape:%:c7l60t200:shape4,-1,3:gshape-1,12",
-     "jagged_reshape:%:c7l60t200:shape4,-1,3:gshape12,-1:used",
+     "jagged_reshape:%:c7l60t200:shape4,-1,3:gshape-1,12", "jagged_reshape:%:c7l60t200:shape4,-1,3:gshape12,-1:used",
      "jagged_reshape:%:c7l60t200:shape-1,12:gshape2,-1,6:used:grad_jagged",
      "jagged_reshape:%:c7l60t200:shape3,2,-1,5:gshape6,-1,5:jagged:grad_jagged",
      "jagged_reshape:%:c7l60t200:shape3,2,-1,5:gshape6,-1,5:jagged:used",
-     "jagged_reshape:%:c7l60t200:shape-1:gshape-1,1:skew1",
-     "jagged_reshape:%:c7l60t200:shape2,-1,6:gshape-1,12:dx_f32",
+     "jagged_reshape:%:c7l60t200:shape-1:gshape-1,1:skew1", "jagged_reshape:%:c7l60t200:shape2,-1,6:gshape-1,12:dx_f32",
      "jagged_reshape:%:c7l60t200:shape2,-1,6:gshape-1,12:dx_f32:acc_x:used",
      "jagged_reshape:%:c1l70t70:shape-1,257:gshape-1,257:lens_full:full",
-     "jagged_reshape:%:c0l9t20:shape-1,4:gshape4,-1",
-     "jagged_reshape:f64:c7l60t200:shape4,-1,3:gshape-1,12:used",
-     "jagged_reshape:i8:c7l60t200:shape-1,12:gshape-1,3,4",
-     "jagged_reshape:u8:c7l60t200:shape4,-1,3:gshape-1,12",
+     "jagged_reshape:%:c0l9t20:shape-1,4:gshape4,-1", "jagged_reshape:f64:c7l60t200:shape4,-1,3:gshape-1,12:used",
+     "jagged_reshape:i8:c7l60t200:shape-1,12:gshape-1,3,4", "jagged_reshape:u8:c7l60t200:shape4,-1,3:gshape-1,12",
      "jagged_reshape:i16:c7l60t200:shape4,-1,3:gshape12,-1:jagged",
      "jagged_reshape:i32:c7l60t200:shape4,-1,3:gshape-1,12:used",
      "jagged_reshape:i64:c7l60t200:shape-1,12:gshape-1,3,4");
 
-#define PADDED(op)                                                                                           \
-    op ":%:c7l60t200i33p60", op ":%:c7l60t200i33p80:used", op ":%:c7l60t200i33p20",                          \
-        op ":%:c7l60t200o2i40p20:used", op ":%:c7l60t200o3i7p61:jagged:used", op ":%:c7l60t200o3i7p59",      \
-        op ":%:c5l40t130i31p40:skew3:used", op ":%:c4l50t120i12p50:dx_f32:acc_x:used",                       \
-        op ":%:c4l50t120i12p64:dx_f32", op ":%:c9l40t90p7", op ":%:c4l20t50i4p0", op ":%:c0l9t20i4p5",       \
-        op ":f64:c7l60t200i33p60:used", op ":i8:c7l60t200i33p70", op ":u8:c7l60t200o2i33p50:jagged",         \
-        op ":i16:c7l60t200i33p60:used", op ":i32:c7l60t200i33p60", op ":i64:c7l60t200i33p66:used"
+#define PADDED(op)                                                                                                     \
+    op ":%:c7l60t200i33p60", op ":%:c7l60t200i33p80:used", op ":%:c7l60t200i33p20", op ":%:c7l60t200o2i40p20:used",    \
+        op ":%:c7l60t200o3i7p61:jagged:used", op ":%:c7l60t200o3i7p59", op ":%:c5l40t130i31p40:skew3:used",            \
+        op ":%:c4l50t120i12p50:dx_f32:acc_x:used", op ":%:c4l50t120i12p64:dx_f32", op ":%:c9l40t90p7",                 \
+        op ":%:c4l20t50i4p0", op ":%:c0l9t20i4p5", op ":f64:c7l60t200i33p60:used", op ":i8:c7l60t200i33p70",           \
+        op ":u8:c7l60t200o2i33p50:jagged", op ":i16:c7l60t200i33p60:used", op ":i32:c7l60t200i33p60",                  \
+        op ":i64:c7l60t200i33p66:used"
 LIST(padded, PADDED("jagged_to_padded"), PADDED("jagged_from_padded"));
 
 LIST(linear, "jagged_linear:%:c7l60t200i33f40:data_tiny", "jagged_linear:%:c7l60t200i64f96:data_tiny:used",
@@ -141,27 +129,24 @@ LIST(linear, "jagged_linear:%:c7l60t200i33f40:data_tiny", "jagged_linear:%:c7l60
      "jagged_linear:%:c3l40t100i64f72:data_sd3", "jagged_linear:%:c3l1500t4300i8f9:used",
      "jagged_linear:%:c3l150t330i136f144:used:skew1");
 
-LIST(matmul, "jagged_matmul:%:c7m60k33n40:tm200:data_tiny",
-     "jagged_matmul:%:c7m33k60n17:tk200:ot:data_tiny:used", "jagged_matmul:%:c7m60k33n17:tm200",
-     "jagged_matmul:%:c7m33k60n17:tk200", "jagged_matmul:%:c7m33k17n60:tn200", "jagged_matmul:%:c5m40k30n20",
-     "jagged_matmul:%:c6m50k64n96:tm150:used", "jagged_matmul:%:c6m20k50n24:tk150:used",
+LIST(matmul, "jagged_matmul:%:c7m60k33n40:tm200:data_tiny", "jagged_matmul:%:c7m33k60n17:tk200:ot:data_tiny:used",
+     "jagged_matmul:%:c7m60k33n17:tm200", "jagged_matmul:%:c7m33k60n17:tk200", "jagged_matmul:%:c7m33k17n60:tn200",
+     "jagged_matmul:%:c5m40k30n20", "jagged_matmul:%:c6m50k64n96:tm150:used", "jagged_matmul:%:c6m20k50n24:tk150:used",
      "jagged_matmul:%:c6m20k24n50:tn150:used", "jagged_matmul:%:c5o3m40k24n16:tm120:used",
      "jagged_matmul:%:c5o2m24k40n16:tk120:jagged:other_jagged:used",
      "jagged_matmul:%:c5o2m40k24n16:tm120:jagged:grad_jagged",
-     "jagged_matmul:%:c5m24k16n40:tn120:other_jagged:grad_jagged:used",
-     "jagged_matmul:%:c7m40k32n24:tm130:xt:ot:gt", "jagged_matmul:%:c7m33k40n24:tk130:xt:used",
-     "jagged_matmul:%:c7m33k40n24:tk130:ot", "jagged_matmul:%:c7m33k24n40:tn130:gt:used",
-     "jagged_matmul:%:c7o2m40k32n24:tm130:xt:jagged:gt:grad_jagged",
+     "jagged_matmul:%:c5m24k16n40:tn120:other_jagged:grad_jagged:used", "jagged_matmul:%:c7m40k32n24:tm130:xt:ot:gt",
+     "jagged_matmul:%:c7m33k40n24:tk130:xt:used", "jagged_matmul:%:c7m33k40n24:tk130:ot",
+     "jagged_matmul:%:c7m33k24n40:tn130:gt:used", "jagged_matmul:%:c7o2m40k32n24:tm130:xt:jagged:gt:grad_jagged",
      "jagged_matmul:%:c6m40k24n30:tm120:tn90:gb9000", "jagged_matmul:%:c6m40k24n30:tm120:tn90:gb9000:used:gt",
      "jagged_matmul:%:c6m40k30n24:tm120:tk90:xb9000:used", "jagged_matmul:%:c6m24k40n30:tk120:tn90:ob9000:xt",
      "jagged_matmul:%:c5m20k16n12:tm60:tk50:tn40:xb4000:ob4000:gb4000:used",
      "jagged_matmul:%:c5o2m20k16n12:tm60:tk50:tn40:xb4000:ob4000:gb4000",
      "jagged_matmul:%:c6m40k24n30:tm120:xb6000:ob6000", "jagged_matmul:%:c7m60k33n17:tm200:out_x",
      "jagged_matmul:%:c7m60k33n17:tm200:out_o:used",
-     "jagged_matmul:%:c7m60k33n17:tm200:dx_f32:dother_f32:acc_x:acc_o:used",
-     "jagged_matmul:%:c7m60k33n17:tm200:skew1", "jagged_matmul:%:c4m130k140n150:tm300:used",
-     "jagged_matmul:%:c0m9k4n5:tm20", "jagged_matmul:%:c4m0k4n5:tm20", "jagged_matmul:%:c4m9k0n5:tm20",
-     "jagged_matmul:%:c4m9k5n0:tm20", "jagged_matmul:%:c21m700k24n16:tm1000:lens_huge",
+     "jagged_matmul:%:c7m60k33n17:tm200:dx_f32:dother_f32:acc_x:acc_o:used", "jagged_matmul:%:c7m60k33n17:tm200:skew1",
+     "jagged_matmul:%:c4m130k140n150:tm300:used", "jagged_matmul:%:c0m9k4n5:tm20", "jagged_matmul:%:c4m0k4n5:tm20",
+     "jagged_matmul:%:c4m9k0n5:tm20", "jagged_matmul:%:c4m9k5n0:tm20", "jagged_matmul:%:c21m700k24n16:tm1000:lens_huge",
      "jagged_matmul:%:c2m80k80n80:tm160:lens_full:full", "jagged_matmul:%:c2m64k300n64:data_sd3",
      "jagged_matmul:%:c3m140k136n144:tm300:used", "jagged_matmul:%:c2m2500k8n5:tm5000",
      "jagged_matmul:%:c3m136k144n140:tm300:xt:ot");
@@ -184,10 +169,9 @@ void conform_jagged_line(const char *option, unsigned round, char *line) {
     const char *pattern = fixed ? "" : lens[round / 3 % 4];
     const char *index = !attention && !strstr(option, ":i32") && round % 2 ? ":i64" : "";
     if (slot)
-        snprintf(line, CONFORM_LINE_MAX, "%.*s%s%s%s%s", (int)(slot - option), option, dtypes[round % 3],
-                 slot + 1, pattern, index);
-    else
-        snprintf(line, CONFORM_LINE_MAX, "%s%s%s", option, pattern, index);
+        snprintf(line, CONFORM_LINE_MAX, "%.*s%s%s%s%s", (int)(slot - option), option, dtypes[round % 3], slot + 1,
+                 pattern, index);
+    else snprintf(line, CONFORM_LINE_MAX, "%s%s%s", option, pattern, index);
 }
 
 /* ---- rows ---- */
@@ -197,10 +181,8 @@ void conform_jagged_line(const char *option, unsigned round, char *line) {
 #define BATCH_ALONE    100
 #define SEQUENCE_ALONE 1000
 
-#define ALTERNATIVES(...)                                                                                    \
-    (const char *const[]) {                                                                                  \
-        __VA_ARGS__, NULL                                                                                    \
-    }
+#define ALTERNATIVES(...)                                                                                              \
+    (const char *const[]) { __VA_ARGS__, NULL }
 
 /* Visible distances are at most 2^24, which f32 holds; those of the tile's first rows are masked away and are
  * more. S is nothing but a distance times a power of two, and exact. */
@@ -217,41 +199,36 @@ const conform_row conform_rows[] = {
     {"plain", "self and cross attention at tile boundaries and off them, every type",
      ALTERNATIVES("", "grads_qkv", "scale0.3", "scale0"), 15},
     {"head_dims", "head dims 1..256, equal and unequal",
-     ALTERNATIVES("d1", "d3", "d8", "d16", "d17", "d32", "d33", "d40", "d64", "d80", "d96", "d127", "d128",
-                  "d160", "d192", "d255", "d256", "d192x128", "d64x17", "d5x256", "d128x192"),
+     ALTERNATIVES("d1", "d3", "d8", "d16", "d17", "d32", "d33", "d40", "d64", "d80", "d96", "d127", "d128", "d160",
+                  "d192", "d255", "d256", "d192x128", "d64x17", "d5x256", "d128x192"),
      3},
     {"layout", "batch, head and sequence strides; gaps; packed interleaved qkv; element alignment",
-     ALTERNATIVES("bhsd", "gap3", "gap8", "bhsd:gap1", "qkv", "qkv:gap5", "skew1", "skew3:gap1",
-                  "bhsd:skew7"),
-     6},
+     ALTERNATIVES("bhsd", "gap3", "gap8", "bhsd:gap1", "qkv", "qkv:gap5", "skew1", "skew3:gap1", "bhsd:skew7"), 6},
     {"broadcast", "inputs with strides of 0 and strided head dims, full and partial tiles",
-     ALTERNATIVES(
-         "b2h4k2s128x256d64 st_dout0,0,0,0", "b2h3s65x70d64 st_dout0,0,0",
-         "b3h4k2s65x130d64 st_k0,0,64:st_v0,0,64", "b2h3s130x97d128 st_k0,128,0:st_v97,0,0:st_q0,0,128",
-         "b2h2s128x128d128 st_q0,0,0:st_out0,0,0:st_dout0,0,0:causal_br",
-         "b3h4k2s65x200d64 st_q33280,130,520,2:st_k25600,1,200,200:st_v0,0,64:dlse",
-         "b2h2s100x90d40 st_out0,0,1,100:st_dout0,0,0,3:delta_out:det",
-         "b3h2s300x270d64 thd:st_dout0,0,0,0:st_k0,64,128,2",
-         "b2h2s66x33d17 st_q0,2,40,0:bias_bhqk:grads_qkvb", "fwd st_q0,96,0:st_k0,3,300,2:st_v0,0,0"),
+     ALTERNATIVES("b2h4k2s128x256d64 st_dout0,0,0,0", "b2h3s65x70d64 st_dout0,0,0",
+                  "b3h4k2s65x130d64 st_k0,0,64:st_v0,0,64", "b2h3s130x97d128 st_k0,128,0:st_v97,0,0:st_q0,0,128",
+                  "b2h2s128x128d128 st_q0,0,0:st_out0,0,0:st_dout0,0,0:causal_br",
+                  "b3h4k2s65x200d64 st_q33280,130,520,2:st_k25600,1,200,200:st_v0,0,64:dlse",
+                  "b2h2s100x90d40 st_out0,0,1,100:st_dout0,0,0,3:delta_out:det",
+                  "b3h2s300x270d64 thd:st_dout0,0,0,0:st_k0,64,128,2",
+                  "b2h2s66x33d17 st_q0,2,40,0:bias_bhqk:grads_qkvb", "fwd st_q0,96,0:st_k0,3,300,2:st_v0,0,0"),
      6},
     {"varlen", "cu_seqlens: ragged, full, mostly empty sequences, rows of nobody before and behind",
-     ALTERNATIVES("thd", "thd:seqs_full", "thd:seqs_zeros", "thdq", "thdk", "thd:qkv", "thd:bhsd",
-                  "thd:gap3:causal_br", "thd:causal_tl", "thd:seqs_zeros:causal_br", "thd:wl5:wr5",
-                  "b3h4k2s9000x7000d64 thd:tq333:tk404", "b5h2s4000d32 thd:tq300:tk300:causal_br:det",
-                  "b300h2s400d32 thd:tq900:tk900:causal_br", "b4h8k2s3000x150d40 thdq:tq200"),
+     ALTERNATIVES("thd", "thd:seqs_full", "thd:seqs_zeros", "thdq", "thdk", "thd:qkv", "thd:bhsd", "thd:gap3:causal_br",
+                  "thd:causal_tl", "thd:seqs_zeros:causal_br", "thd:wl5:wr5", "b3h4k2s9000x7000d64 thd:tq333:tk404",
+                  "b5h2s4000d32 thd:tq300:tk300:causal_br:det", "b300h2s400d32 thd:tq900:tk900:causal_br",
+                  "b4h8k2s3000x150d40 thdq:tq200"),
      5},
     {"used_lengths", "padding of keys and queries, dense and between packed sequences",
-     ALTERNATIVES("used", "lens_zero", "lens_q", "lens_kv", "used:thd", "used:thd:seqs_full",
-                  "used:causal_br", "used:thd:causal_br", "lens_kv:causal_tl",
-                  "used:bhsd:bias_bhqk:grads_qkvb"),
+     ALTERNATIVES("used", "lens_zero", "lens_q", "lens_kv", "used:thd", "used:thd:seqs_full", "used:causal_br",
+                  "used:thd:causal_br", "lens_kv:causal_tl", "used:bhsd:bias_bhqk:grads_qkvb"),
      4},
     {"empty", "no batch, no queries, no keys, zero-length sequences: zeros, never garbage",
      ALTERNATIVES("b0h2s17d16 ", "b2h2s0x9d16 ", "b2h2s9x0d16 ", "b2h2s0x0d8 ", "b3h4k2s0x65d64 thd",
-                  "b3h4k2s65x0d64 thd", "b2h2s0x9d16 bias_bhqk:sink:grads_qkvbs",
-                  "b2h2s9x0d16 sink:dlse:grads_qkvs", "b2h2s9x0d16 bias_1hqk:grads_qkvb",
-                  "b3h2s20d40 thd:lens_zero", "b2h3s5x70d64 thd:tq0", "b2h4k2s90x7d64 thd:tk0:dlse",
-                  "b3h2s9x7d16 thd:tq0:tk0:delta_out", "b1h1s1d16 ", "b1h1s1d16 causal_tl",
-                  "b2h2s9x0d16 acc_qkv:dq_f32:dk_f32:dv_f32"),
+                  "b3h4k2s65x0d64 thd", "b2h2s0x9d16 bias_bhqk:sink:grads_qkvbs", "b2h2s9x0d16 sink:dlse:grads_qkvs",
+                  "b2h2s9x0d16 bias_1hqk:grads_qkvb", "b3h2s20d40 thd:lens_zero", "b2h3s5x70d64 thd:tq0",
+                  "b2h4k2s90x7d64 thd:tk0:dlse", "b3h2s9x7d16 thd:tq0:tk0:delta_out", "b1h1s1d16 ",
+                  "b1h1s1d16 causal_tl", "b2h2s9x0d16 acc_qkv:dq_f32:dk_f32:dv_f32"),
      3},
     {"mask_causal_tl", "j <= i", ALTERNATIVES("causal_tl", "causal_tl:bhsd", "causal_tl:shift2"), 9},
     {"mask_causal_br", "j <= i + Lk - Lq; rows without keys when Sq > Sk",
@@ -259,8 +236,8 @@ const conform_row conform_rows[] = {
                   "b1h2s130x3d64 causal_br:sink:dlse:grads_qkvs"),
      7},
     {"mask_window", "left, right, both, with causal",
-     ALTERNATIVES("wl0", "wr0", "wl7", "wr7", "wl16:wr1", "wl0:wr0", "wl100:wr100", "causal_tl:wl13",
-                  "causal_br:wl31", "causal_tl:wr5", "wl3:shift9", "wr40:shift-30", "b2h2s70x20d32 wl2:wr2"),
+     ALTERNATIVES("wl0", "wr0", "wl7", "wr7", "wl16:wr1", "wl0:wr0", "wl100:wr100", "causal_tl:wl13", "causal_br:wl31",
+                  "causal_tl:wr5", "wl3:shift9", "wr40:shift-30", "b2h2s70x20d32 wl2:wr2"),
      4},
     {"mask_shift", "diagonal_shift of either sign, far off included",
      ALTERNATIVES("causal_tl:shift5", "causal_br:shift-7", "wl4:wr4:shift1", "causal_tl:shift-1000",
@@ -268,34 +245,30 @@ const conform_row conform_rows[] = {
      4},
     {"bias", "every broadcast, both types, odd row strides",
      ALTERNATIVES("bias_bhqk", "bias_1hqk", "bias_b1qk", "bias_bh1k", "bias_bhq1", "bias_11qk", "bias_1h1k",
-                  "bias_b11k", "bias_111k", "bias_11q1", "bias_1111", "bias_bh11", "biasf32_bhqk",
-                  "biasf32_11qk", "bias_bhqk:gap1", "bias_bhqk:skew1", "bias_bhqk:thd",
-                  "biasf32_1hqk:thd:used", "bias_bhqk:causal_br"),
+                  "bias_b11k", "bias_111k", "bias_11q1", "bias_1111", "bias_bh11", "biasf32_bhqk", "biasf32_11qk",
+                  "bias_bhqk:gap1", "bias_bhqk:skew1", "bias_bhqk:thd", "biasf32_1hqk:thd:used", "bias_bhqk:causal_br"),
      3},
     {"dbias", "gradient in the bias's own shape, every broadcast, masked entries written as zeros",
-     ALTERNATIVES("bias_bhqk:grads_qkvb", "bias_1hqk:grads_qkvb", "bias_b1qk:grads_qkvb",
-                  "bias_bh1k:grads_qkvb", "bias_bhq1:grads_qkvb", "bias_11qk:grads_b", "bias_1h1k:grads_qkvb",
-                  "bias_b11k:grads_qkvb", "bias_111k:grads_qkvb", "bias_11q1:grads_b", "bias_1111:grads_qkvb",
-                  "bias_bh11:grads_qkvb", "biasf32_bhqk:grads_qkvb", "biasf32_11qk:grads_qkvb",
-                  "bias_bhqk:dbias_f32:grads_qkvb", "bias_1hqk:gap3:grads_qkvb", "bias_bhqk:thd:grads_qkvb",
-                  "bias_11qk:thd:used:grads_qkvb", "bias_bhqk:causal_tl:grads_qkvb",
-                  "bias_1hqk:causal_br:grads_qkvb", "bias_bhqk:wl3:wr3:grads_b",
+     ALTERNATIVES("bias_bhqk:grads_qkvb", "bias_1hqk:grads_qkvb", "bias_b1qk:grads_qkvb", "bias_bh1k:grads_qkvb",
+                  "bias_bhq1:grads_qkvb", "bias_11qk:grads_b", "bias_1h1k:grads_qkvb", "bias_b11k:grads_qkvb",
+                  "bias_111k:grads_qkvb", "bias_11q1:grads_b", "bias_1111:grads_qkvb", "bias_bh11:grads_qkvb",
+                  "biasf32_bhqk:grads_qkvb", "biasf32_11qk:grads_qkvb", "bias_bhqk:dbias_f32:grads_qkvb",
+                  "bias_1hqk:gap3:grads_qkvb", "bias_bhqk:thd:grads_qkvb", "bias_11qk:thd:used:grads_qkvb",
+                  "bias_bhqk:causal_tl:grads_qkvb", "bias_1hqk:causal_br:grads_qkvb", "bias_bhqk:wl3:wr3:grads_b",
                   "bias_b1qk:dropout0.2:grads_qkvb", "bias_1h1k:softcap9:det:grads_qkvb"),
      3},
     {"mask_bytes", "a bias of bytes, 0 hides the pair: every broadcast, whole rows, full and cut tiles",
      ALTERNATIVES(
-         "biasu8_bhqk", "biasu8_1hqk", "biasu8_b1qk", "biasu8_bh1k", "biasu8_bhq1", "biasu8_11qk",
-         "biasu8_b11k", "biasu8_1111", "biasu8_bhqk:gap1", "biasu8_1hqk:skew1", "biasu8_b1qk:thd",
-         "biasu8_1hqk:thd:used:causal_br", "biasu8_11qk:causal_tl:wl40", "biasu8_bhqk:alibi",
-         "biasu8_1hqk:softcap5", "biasu8_b1qk:dropout0.2", "biasu8_11qk:det:dropout0.1",
-         "biasu8_b1qk:data_inf_keys", "biasu8_11qk:data_inf_keys:sink:dlse:grads_qkvs",
+         "biasu8_bhqk", "biasu8_1hqk", "biasu8_b1qk", "biasu8_bh1k", "biasu8_bhq1", "biasu8_11qk", "biasu8_b11k",
+         "biasu8_1111", "biasu8_bhqk:gap1", "biasu8_1hqk:skew1", "biasu8_b1qk:thd", "biasu8_1hqk:thd:used:causal_br",
+         "biasu8_11qk:causal_tl:wl40", "biasu8_bhqk:alibi", "biasu8_1hqk:softcap5", "biasu8_b1qk:dropout0.2",
+         "biasu8_11qk:det:dropout0.1", "biasu8_b1qk:data_inf_keys", "biasu8_11qk:data_inf_keys:sink:dlse:grads_qkvs",
          "biasu8_bhqk:delta_in:dk_f32:dv_f32", "b1h2s128x256d64 biasu8_11qk",
          "b1h4k2s128d128 biasu8_b1qk:data_inf_keys", "b1h2s64x192d32 biasu8_bhqk:softcap8:alibi",
          "b1h1s64x128d256 biasu8_1hqk:dropout0.1", "b2h2s65x200d80 biasu8_bhqk:data_low_keys",
          "biasu8_bhqk:wl9:shift2:scale0.3:lse_heads:delta_out:dlse:dropout0.2:map_flash2:boff2:"
          "hoff1:htotal64:qoff5:koff3:dq_f32:dk_f32:dv_f32:acc_qkv",
-         "biasu8_b1qk:dropout0.3:map_mem_eff:pointer:alibi:sink:grads_qkvs:used:thd",
-         "fwd biasu8_b1qk:data_inf_keys"),
+         "biasu8_b1qk:dropout0.3:map_mem_eff:pointer:alibi:sink:grads_qkvs:used:thd", "fwd biasu8_b1qk:data_inf_keys"),
      3},
     {"alibi", "-slope |i + shift - j|, slopes by head, by batch",
      ALTERNATIVES("alibi", "alibi:causal_br", "alibi:causal_tl", "b3h4k2s33x40d32 alibi:alibi_st8",
@@ -311,14 +284,11 @@ const conform_row conform_rows[] = {
                   "softcap4:data_sd3"),
      4},
     {"sink", "sink logit and dSink; -inf switches one off; rows without keys keep their term",
-     ALTERNATIVES("sink", "sink:grads_qkvs", "sink:grads_s", "sink:causal_br:grads_qkvs",
-                  "sink:dlse:grads_qkvs", "sink:thd:grads_qkvs", "sink:used:dlse:grads_qkvs",
-                  "b2h3s40x11d32 sink:causal_br:dlse:grads_s"),
+     ALTERNATIVES("sink", "sink:grads_qkvs", "sink:grads_s", "sink:causal_br:grads_qkvs", "sink:dlse:grads_qkvs",
+                  "sink:thd:grads_qkvs", "sink:used:dlse:grads_qkvs", "b2h3s40x11d32 sink:causal_br:dlse:grads_s"),
      4},
     {"dlse", "gradient through LSE",
-     ALTERNATIVES("dlse", "dlse:causal_br", "dlse:thd", "dlse:delta_out", "dlse:lse_heads",
-                  "dlse:st_dlse0,0,0"),
-     4},
+     ALTERNATIVES("dlse", "dlse:causal_br", "dlse:thd", "dlse:delta_out", "dlse:lse_heads", "dlse:st_dlse0,0,0"), 4},
     {"gqa", "query heads share key/value heads",
      ALTERNATIVES("b2h4k2s33x70d64 ", "b1h8k1s20x40d32 causal_br", "b2h6k3s65x64d16 thd",
                   "b1h6k2s64x65d128 dk_f32:dv_f32", "b3h5k1s31x33d40 causal_tl", "b1h16k4s17x18d24 ",
@@ -327,18 +297,17 @@ const conform_row conform_rows[] = {
     {"dropout", "philox: same mask in forward, backward and dump",
      ALTERNATIVES("dropout0.1", "dropout0.5:dseed123", "dropout0.9:dseed9:doff40", "dropout0.2:causal_br",
                   "dropout0.3:thd", "dropout0.25:qoff5:koff7", "dropout0.1:boff3:hoff2:htotal32",
-                  "dropout0.1:pointer:dseed77:doff3",
-                  "dropout0.1:dseed4611686018427387903:doff4611686018427387000",
+                  "dropout0.1:pointer:dseed77:doff3", "dropout0.1:dseed4611686018427387903:doff4611686018427387000",
                   "dropout0.15:used:bias_bhqk:grads_qkvb", PHILOX_KEPT, PHILOX_DROPPED),
      4},
     {"dropout_mem_eff", "PyTorch's memory-efficient map",
      ALTERNATIVES("dropout0.1:map_mem_eff", "dropout0.6:map_mem_eff:dseed5:doff12",
-                  "dropout0.3:map_mem_eff:thd:causal_br", "dropout0.2:map_mem_eff:pointer:dseed6:doff8",
-                  MEM_EFF_KEPT, MEM_EFF_DROPPED),
+                  "dropout0.3:map_mem_eff:thd:causal_br", "dropout0.2:map_mem_eff:pointer:dseed6:doff8", MEM_EFF_KEPT,
+                  MEM_EFF_DROPPED),
      4},
     {"dropout_flash2", "FlashAttention-2's map",
-     ALTERNATIVES("dropout0.1:map_flash2", "dropout0.6:map_flash2:dseed5:doff12",
-                  "dropout0.3:map_flash2:thd:causal_br", "dropout0.17:map_flash2:boff1:hoff2:htotal24"),
+     ALTERNATIVES("dropout0.1:map_flash2", "dropout0.6:map_flash2:dseed5:doff12", "dropout0.3:map_flash2:thd:causal_br",
+                  "dropout0.17:map_flash2:boff1:hoff2:htotal24"),
      4},
     {"deterministic", "bitwise the same with every feature",
      ALTERNATIVES("det", "det:causal_br", "det:dropout0.1", "det:bias_11qk:grads_qkvb", "det:thd",
@@ -351,16 +320,14 @@ const conform_row conform_rows[] = {
                   "grads_qkvbs:sink:bias_bhqk"),
      3},
     {"grad_dtype", "f32 gradients of 16-bit inputs",
-     ALTERNATIVES("dq_f32", "dk_f32", "dv_f32", "dq_f32:dk_f32:dv_f32", "bias_bhqk:dbias_f32:grads_qkvb",
-                  "dk_f32:qkv", "dq_f32:dk_f32:dv_f32:thd:causal_br", "dv_f32:det",
-                  "b1h1s6000x33d16 data_positive:dk_f32:dv_f32",
+     ALTERNATIVES("dq_f32", "dk_f32", "dv_f32", "dq_f32:dk_f32:dv_f32", "bias_bhqk:dbias_f32:grads_qkvb", "dk_f32:qkv",
+                  "dq_f32:dk_f32:dv_f32:thd:causal_br", "dv_f32:det", "b1h1s6000x33d16 data_positive:dk_f32:dv_f32",
                   "b1h2k1s3000x9d40 data_positive:dv_f32:acc_v:gap3"),
      4},
     {"accumulate", "added to what is there, nothing zeroed",
      ALTERNATIVES("acc_q:dq_f32", "acc_kv:dk_f32:dv_f32", "acc_qkv:dq_f32:dk_f32:dv_f32",
-                  "acc_qkvbs:grads_qkvbs:dq_f32:dk_f32:dv_f32:biasf32_1hqk:sink",
-                  "acc_b:grads_qb:bias_bhqk:dbias_f32", "acc_qk:dq_f32:dk_f32:thd:used",
-                  "acc_qkv:dq_f32:dk_f32:dv_f32:causal_br:det"),
+                  "acc_qkvbs:grads_qkvbs:dq_f32:dk_f32:dv_f32:biasf32_1hqk:sink", "acc_b:grads_qb:bias_bhqk:dbias_f32",
+                  "acc_qk:dq_f32:dk_f32:thd:used", "acc_qkv:dq_f32:dk_f32:dv_f32:causal_br:det"),
      4},
     {"offsets", "global positions, by value and by pointer",
      ALTERNATIVES("qoff7:causal_tl", "koff5:causal_tl", "qoff40:koff33:wl9", "qoff3:koff50:causal_br",
@@ -368,8 +335,7 @@ const conform_row conform_rows[] = {
                   "qoff1000000007:koff1000000000:causal_tl"),
      4},
     {"shard", "batch_offset, head_offset, heads_total",
-     ALTERNATIVES("boff3:dropout0.3", "hoff4:htotal64:dropout0.2",
-                  "boff100:hoff50:htotal100:dropout0.5:map_mem_eff",
+     ALTERNATIVES("boff3:dropout0.3", "hoff4:htotal64:dropout0.2", "boff100:hoff50:htotal100:dropout0.5:map_mem_eff",
                   "boff7:hoff1:htotal9:alibi:sink:grads_qkvs", "boff2:hoff1:htotal8:qoff5:koff3:causal_tl",
                   "boff2:hoff1:htotal9:pointer:causal_br"),
      3},
@@ -378,25 +344,24 @@ const conform_row conform_rows[] = {
                   "thd:lse_heads:delta_out", "lse_heads:delta_in"),
      4},
     {"delta", "given, or written on request",
-     ALTERNATIVES("delta_in", "delta_in:causal_br", "delta_in:wl0:wr0", "delta_in:sink:grads_qkvs",
-                  "delta_in:thd", "delta_out", "delta_out:dlse", "delta_out:causal_br:used"),
+     ALTERNATIVES("delta_in", "delta_in:causal_br", "delta_in:wl0:wr0", "delta_in:sink:grads_qkvs", "delta_in:thd",
+                  "delta_out", "delta_out:dlse", "delta_out:causal_br:used"),
      4},
     {"data", "standard deviation 3, one-hot V, -65504 and -inf on some keys, subnormals, LSE of 0 and of inf",
      ALTERNATIVES("data_sd3", "data_sd3:causal_br", "data_onehot", "data_onehot:causal_tl",
                   "data_low_keys:biasf32_bhqk", "data_low_keys:bias_b11k:grads_qkvb",
                   "data_inf_keys:bias_bhqk:grads_qkvb", "data_inf_keys:biasf32_1hqk:sink:dlse:grads_qkvbs",
-                  "data_inf_keys:bias_111k", "data_denormal", "data_denormal:causal_br",
-                  "data_denormal_q:causal_tl", "data_denormal_dout", "data_small:causal_br",
-                  "b1h2k1s61x200d64 data_denormal_q", "b1h2s260x300d64 data_denormal_q:causal_tl",
-                  "b1h2s97x65d128 data_denormal_dout:causal_br", "b2h2s70x210d128 data_small",
-                  "b1h2s33x97d64 data_small:causal_br:dlse", "b3h2s90x100d64 data_denormal:thd",
-                  "b1h2k1s200x97d64 data_denormal:det", "data_zero_lse:wl0:wr0", "data_inf_lse",
-                  "data_inf_lse:causal_tl:bias_1hqk:grads_qkvb",
-                  "b2h3s33x40d32 data_inf_lse:sink:dlse:grads_qkvs", "data_dead_rows",
-                  "data_dead_rows:causal_tl:dlse", "data_dead_rows:causal_br:delta_in:thd",
-                  "b1h4k2s200x150d64 data_dead_rows:wl40:wr9", "b2h2s130x260d128 data_dead_rows:dlse",
-                  "data_dead_rows:bias_1hqk:grads_qkvb:dlse", "data_dead_rows:dropout0.2:softcap30",
-                  "b2h3s33x40d32 data_dead_rows:sink:dlse:grads_qkvs", "data_dead_rows:det:alibi"),
+                  "data_inf_keys:bias_111k", "data_denormal", "data_denormal:causal_br", "data_denormal_q:causal_tl",
+                  "data_denormal_dout", "data_small:causal_br", "b1h2k1s61x200d64 data_denormal_q",
+                  "b1h2s260x300d64 data_denormal_q:causal_tl", "b1h2s97x65d128 data_denormal_dout:causal_br",
+                  "b2h2s70x210d128 data_small", "b1h2s33x97d64 data_small:causal_br:dlse",
+                  "b3h2s90x100d64 data_denormal:thd", "b1h2k1s200x97d64 data_denormal:det", "data_zero_lse:wl0:wr0",
+                  "data_inf_lse", "data_inf_lse:causal_tl:bias_1hqk:grads_qkvb",
+                  "b2h3s33x40d32 data_inf_lse:sink:dlse:grads_qkvs", "data_dead_rows", "data_dead_rows:causal_tl:dlse",
+                  "data_dead_rows:causal_br:delta_in:thd", "b1h4k2s200x150d64 data_dead_rows:wl40:wr9",
+                  "b2h2s130x260d128 data_dead_rows:dlse", "data_dead_rows:bias_1hqk:grads_qkvb:dlse",
+                  "data_dead_rows:dropout0.2:softcap30", "b2h3s33x40d32 data_dead_rows:sink:dlse:grads_qkvs",
+                  "data_dead_rows:det:alibi"),
      4},
     {"nan_lse", "an LSE of NaN reaches its row of dQ and the keys that the row sees, and no others",
      ALTERNATIVES("b1h4k2s80x90d64 data_nan_lse:wl6:wr3", "b2h2s150x130d128 data_nan_lse:causal_tl",
@@ -417,52 +382,46 @@ const conform_row conform_rows[] = {
      "what went wrong at the peers: D 16 with S 1, one row beyond a tile, causal with Sq > Sk, bias rows of "
      "odd length",
      ALTERNATIVES("b5h2s1d16 ", "b5h2s1d16 causal_br:dropout0.1", "b1h2s129x128d64 causal_br",
-                  "b1h2s128x129d64 causal_br", "b2h2s128x64d64 causal_tl:bias_bhqk:grads_qkvb",
-                  "b1h1s257x255d32 ", "b2h2s65x63d40 bias_bhqk:grads_qkvb",
-                  "b3h2s64x130d64 thd:used:causal_br", "b2h2s130x65d64 causal_br:bias_1hqk:grads_b",
-                  "b300h3s2x3d8 causal_br", "b66000h1s2x3d8 causal_br", "b2h4k2s33x17d64 qkv:thd:det:dq_f32"),
+                  "b1h2s128x129d64 causal_br", "b2h2s128x64d64 causal_tl:bias_bhqk:grads_qkvb", "b1h1s257x255d32 ",
+                  "b2h2s65x63d40 bias_bhqk:grads_qkvb", "b3h2s64x130d64 thd:used:causal_br",
+                  "b2h2s130x65d64 causal_br:bias_1hqk:grads_b", "b300h3s2x3d8 causal_br", "b66000h1s2x3d8 causal_br",
+                  "b2h4k2s33x17d64 qkv:thd:det:dq_f32"),
      3},
     {"f64", "attention in f64, every feature: the CPU backend alone",
-     ALTERNATIVES(
-         "f64", "f64 grads_qkv:scale0.3", "f64 scale0", "f64 bhsd", "f64 gap3:causal_tl", "f64 qkv:causal_br",
-         "f64 skew1:wl7:wr3", "f64 thd:causal_br", "f64 thd:used:gap3", "f64 used:causal_br", "f64 lens_zero",
-         "f64 lens_kv:causal_tl:shift2", "f64 wl2:shift-200", "f64 d1", "f64 d192x128", "f64 d5x256",
-         "f64 d255", "f64 b0h2s17d16 ", "f64 b2h2s0x9d16 bias_bhqk:sink:grads_qkvbs",
-         "f64 b2h2s9x0d16 sink:dlse:grads_qkvs", "f64 b3h4k2s0x65d64 thd", "f64 b2h2s97x20d32 causal_br",
-         "f64 b2h4k2s33x70d64 ", "f64 bias_bhqk:grads_qkvb", "f64 bias_1hqk:grads_qkvb",
-         "f64 bias_11qk:thd:used:grads_qkvb", "f64 bias_b11k:grads_qkvb:causal_tl", "f64 bias_11q1:grads_b",
-         "f64 bias_1111:grads_qkvb", "f64 bias_bhqk:thd:wl3:wr3:grads_qkvb",
-         "f64 alibi:causal_br:qoff9:koff4", "f64 alibi:alibi_col:thd", "f64 b3h4k2s33x40d32 alibi:alibi_st8",
-         "f64 softcap5", "f64 softcap3:bias_bhqk:grads_qkvb", "f64 sink:grads_qkvs:dlse",
-         "f64 sink:thd:used:dlse:grads_s", "f64 dlse:delta_out:lse_heads", "f64 thd:lse_local:delta_out",
-         "f64 delta_in:causal_br", "f64 dropout0.1", "f64 dropout0.3:thd:pointer:dseed77:doff3",
-         "f64 dropout0.25:map_mem_eff", "f64 dropout0.17:map_flash2:boff1:hoff2:htotal24",
-         "f64 det:wl16:wr1", "f64 grads_q:used", "f64 grads_v", "f64 grads_k:thd", "f64 acc_qkv",
-         "f64 acc_qkvbs:grads_qkvbs:bias_1hqk:sink", "f64 acc_b:grads_qb:bias_bhqk", "f64 acc_qk:thd:used",
-         "f64 data_sd3", "f64 data_onehot", "f64 data_low_keys:bias_b11k:grads_qkvb",
-         "f64 data_inf_keys:bias_bhqk:grads_qkvb", "f64 data_denormal", "f64 data_denormal_dout:causal_br",
-         "f64 data_small:causal_br", "f64 data_zero_lse:wl0:wr0",
-         "f64 data_inf_lse:causal_tl:bias_1hqk:grads_qkvb", "f64 data_dead_rows:sink:dlse:grads_qkvs",
-         "f64 data_huge:bias_bhqk:grads_qkvb", "f64 data_row_1e9:bias_bhqk:grads_qkvb",
-         "f64 fwd thd:causal_br", "f64 fwd sink:alibi", "f64 fwd dropout0.2", "f64 fwd bhsd:used",
-         "f64 fwd bias_1hqk:softcap8", "f64 biasu8_b11k", "f64 biasu8_bhqk:causal_br:sink:grads_qkvs",
-         "f64 biasu8_1hqk:thd", "f64 fwd biasu8_1hqk"),
+     ALTERNATIVES("f64", "f64 grads_qkv:scale0.3", "f64 scale0", "f64 bhsd", "f64 gap3:causal_tl", "f64 qkv:causal_br",
+                  "f64 skew1:wl7:wr3", "f64 thd:causal_br", "f64 thd:used:gap3", "f64 used:causal_br", "f64 lens_zero",
+                  "f64 lens_kv:causal_tl:shift2", "f64 wl2:shift-200", "f64 d1", "f64 d192x128", "f64 d5x256",
+                  "f64 d255", "f64 b0h2s17d16 ", "f64 b2h2s0x9d16 bias_bhqk:sink:grads_qkvbs",
+                  "f64 b2h2s9x0d16 sink:dlse:grads_qkvs", "f64 b3h4k2s0x65d64 thd", "f64 b2h2s97x20d32 causal_br",
+                  "f64 b2h4k2s33x70d64 ", "f64 bias_bhqk:grads_qkvb", "f64 bias_1hqk:grads_qkvb",
+                  "f64 bias_11qk:thd:used:grads_qkvb", "f64 bias_b11k:grads_qkvb:causal_tl", "f64 bias_11q1:grads_b",
+                  "f64 bias_1111:grads_qkvb", "f64 bias_bhqk:thd:wl3:wr3:grads_qkvb", "f64 alibi:causal_br:qoff9:koff4",
+                  "f64 alibi:alibi_col:thd", "f64 b3h4k2s33x40d32 alibi:alibi_st8", "f64 softcap5",
+                  "f64 softcap3:bias_bhqk:grads_qkvb", "f64 sink:grads_qkvs:dlse", "f64 sink:thd:used:dlse:grads_s",
+                  "f64 dlse:delta_out:lse_heads", "f64 thd:lse_local:delta_out", "f64 delta_in:causal_br",
+                  "f64 dropout0.1", "f64 dropout0.3:thd:pointer:dseed77:doff3", "f64 dropout0.25:map_mem_eff",
+                  "f64 dropout0.17:map_flash2:boff1:hoff2:htotal24", "f64 det:wl16:wr1", "f64 grads_q:used",
+                  "f64 grads_v", "f64 grads_k:thd", "f64 acc_qkv", "f64 acc_qkvbs:grads_qkvbs:bias_1hqk:sink",
+                  "f64 acc_b:grads_qb:bias_bhqk", "f64 acc_qk:thd:used", "f64 data_sd3", "f64 data_onehot",
+                  "f64 data_low_keys:bias_b11k:grads_qkvb", "f64 data_inf_keys:bias_bhqk:grads_qkvb",
+                  "f64 data_denormal", "f64 data_denormal_dout:causal_br", "f64 data_small:causal_br",
+                  "f64 data_zero_lse:wl0:wr0", "f64 data_inf_lse:causal_tl:bias_1hqk:grads_qkvb",
+                  "f64 data_dead_rows:sink:dlse:grads_qkvs", "f64 data_huge:bias_bhqk:grads_qkvb",
+                  "f64 data_row_1e9:bias_bhqk:grads_qkvb", "f64 fwd thd:causal_br", "f64 fwd sink:alibi",
+                  "f64 fwd dropout0.2", "f64 fwd bhsd:used", "f64 fwd bias_1hqk:softcap8", "f64 biasu8_b11k",
+                  "f64 biasu8_bhqk:causal_br:sink:grads_qkvs", "f64 biasu8_1hqk:thd", "f64 fwd biasu8_1hqk"),
      2},
     {"jagged_pointwise", "gelu, gelu_tanh, silu: storages, unused rows, empty components, alignment",
      conform_jagged_pointwise, 12},
     {"jagged_threshold", "every element type; thresholds above and below 0", conform_jagged_threshold, 12},
     {"jagged_softmax", "along outer, ragged and inner, whole and in part", conform_jagged_softmax, 12},
     {"jagged_sum", "gradients spread along each dimension, every element type", conform_jagged_sum, 12},
-    {"jagged_select", "a slice of each dimension and a component, every element type", conform_jagged_select,
-     12},
+    {"jagged_select", "a slice of each dimension and a component, every element type", conform_jagged_select, 12},
     {"jagged_layer_norm", "dX, dGamma, dBeta", conform_jagged_layer_norm, 12},
-    {"jagged_reshape", "between component shapes and storages, every element type", conform_jagged_reshape,
-     12},
-    {"jagged_padded", "to and from padded, longer and shorter than the components", conform_jagged_padded,
-     12},
+    {"jagged_reshape", "between component shapes and storages, every element type", conform_jagged_reshape, 12},
+    {"jagged_padded", "to and from padded, longer and shorter than the components", conform_jagged_padded, 12},
     {"jagged_linear", "dX, dW, dbias over the rows of all components", conform_jagged_linear, 12},
-    {"jagged_matmul", "each extent constant or ragged, storages, transposed, bases", conform_jagged_matmul,
-     12},
+    {"jagged_matmul", "each extent constant or ragged, storages, transposed, bases", conform_jagged_matmul, 12},
     {"jagged_attention", "nested q, k, v with offsets of both types", conform_jagged_attention, 3},
     {"pairs", "every pair of levels of 23 factors at once", NULL, 4},
 };
@@ -500,12 +459,10 @@ static void compose(const char *option, unsigned round, unsigned which, const ch
     int f64 = !strncmp(option, "f64", 3);
     if (f64) option += option[3] ? 4 : 3;
     const char *op = "attn_bwd", *space = strchr(option, ' ');
-    if (!strncmp(option, "fwd", 3))
-        op = "attn_fwd", option = space ? space : option + 3, space = space ? space : NULL;
+    if (!strncmp(option, "fwd", 3)) op = "attn_fwd", option = space ? space : option + 3, space = space ? space : NULL;
     else if (option[0] == 'b' && option[1] >= '0' && option[1] <= '9')
         snprintf(own_sizes, sizeof own_sizes, "%.*s", (int)(space - option), option);
-    else if (option[0] == 'd' && option[1] >= '0' && option[1] <= '9')
-        snprintf(own_dim, sizeof own_dim, "%s", option);
+    else if (option[0] == 'd' && option[1] >= '0' && option[1] <= '9') snprintf(own_dim, sizeof own_dim, "%s", option);
     if (space) option = space + 1;
     if (!own_dim[0] && option[0]) snprintf(tokens, sizeof tokens, ":%s", option);
     if (layout && layout[0]) snprintf(tokens + strlen(tokens), 16, ":%s", layout);
@@ -514,8 +471,7 @@ static void compose(const char *option, unsigned round, unsigned which, const ch
         snprintf(dim, sizeof own_sizes - (size_t)(dim - own_sizes), "%s", dims[(round + which * 5) % 14]);
     unsigned mix = round * 5 + which * 3;
     if (own_sizes[0])
-        snprintf(line, CONFORM_LINE_MAX, "%s:%s:%s%s", op, f64 ? "f64" : dtypes[round % 3], own_sizes,
-                 tokens);
+        snprintf(line, CONFORM_LINE_MAX, "%s:%s:%s%s", op, f64 ? "f64" : dtypes[round % 3], own_sizes, tokens);
     else
         snprintf(line, CONFORM_LINE_MAX, "%s:%s:%ss%dx%d%s%s", op, f64 ? "f64" : dtypes[(round + which) % 3],
                  heads[(mix + round) % 5], sizes[mix % 13], sizes[(round * 7 + which * 4 + 3) % 13],

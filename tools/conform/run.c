@@ -47,17 +47,14 @@ static void *shared(size_t bytes) {
     return p == MAP_FAILED ? NULL : p;
 }
 
-stw_status conform_open(const conform_target *target, const char *variant, int threads,
-                        stw_context **context_out) {
+stw_status conform_open(const conform_target *target, const char *variant, int threads, stw_context **context_out) {
     stw_context_opts opts = target->opts;
     opts.cpu_threads = threads;
     opts.struct_size = sizeof opts;
     opts.memory = STW_MEMORY_BUFFERS;
     opts.arch = target->arch[0] ? target->arch : NULL;
-    if (variant[0])
-        setenv("STERNWAY_VARIANT", variant, 1);
-    else
-        unsetenv("STERNWAY_VARIANT");
+    if (variant[0]) setenv("STERNWAY_VARIANT", variant, 1);
+    else unsetenv("STERNWAY_VARIANT");
     return stw_context_create(&opts, context_out);
 }
 
@@ -70,9 +67,7 @@ static int conform_device_of(const conform_target *target, size_t index) {
     return target->devices[index % device_slots(target)];
 }
 
-static size_t slot_of_worker(const run *r, int id) {
-    return (size_t)id % device_slots(r->target);
-}
+static size_t slot_of_worker(const run *r, int id) { return (size_t)id % device_slots(r->target); }
 
 /* The next case for a device; the list's count when there is none. */
 static size_t claim(const run *r, size_t slot) {
@@ -136,9 +131,8 @@ static int is_too_large(const stw_problem *problem) {
 static int is_planned(const run *r, size_t index, const stw_problem *problem, stw_context *context,
                       stw_status *status_out) {
     stw_plan *plan = NULL;
-    stw_status status = problem->op == STW_PROBLEM_ATTN_FWD
-                            ? stw_attn_fwd_plan(context, &problem->desc, &plan)
-                            : stw_attn_bwd_plan(context, &problem->desc, &plan);
+    stw_status status = problem->op == STW_PROBLEM_ATTN_FWD ? stw_attn_fwd_plan(context, &problem->desc, &plan)
+                                                            : stw_attn_bwd_plan(context, &problem->desc, &plan);
     stw_plan_destroy(plan);
     *status_out = status;
     if (status == STW_E_INVALID) refuse_all(r, index, status, stw_last_error());
@@ -165,10 +159,8 @@ static void check_jagged(const run *r, size_t index, opened *o) {
         if (!open_variant(r, v, o, result)) continue;
         stw_case_options options = r->options->check;
         options.other = o->other[v];
-        if (r->list->cases[index].row == CONFORM_ROW_LARGE)
-            conform_large_check(line, o->context[v], result);
-        else
-            jagged_case_check_line(line, conform_seed_of(line), o->context[v], &options, result);
+        if (r->list->cases[index].row == CONFORM_ROW_LARGE) conform_large_check(line, o->context[v], result);
+        else jagged_case_check_line(line, conform_seed_of(line), o->context[v], &options, result);
     }
 }
 
@@ -207,8 +199,7 @@ static void check_case(const run *r, size_t index, opened *o) {
         stw_case_options options = r->options->check;
         options.other = o->other[v];
         stw_case_check(&c, o->context[v], &options, result);
-        if (result->near)
-            stw_case_enlarge(check_again, &problem, problem.seed, o->context[v], stw_grad_names, result);
+        if (result->near) stw_case_enlarge(check_again, &problem, problem.seed, o->context[v], stw_grad_names, result);
     }
     if (built) stw_case_free(&c);
 }
@@ -276,10 +267,8 @@ static int bury(run *r, int id, int status) {
     size_t current = atomic_exchange(&r->current[id], 0);
     if (!current) return !is_claimed_out(r, slot_of_worker(r, id)) && status != 0;
     char text[96];
-    if (WIFSIGNALED(status))
-        snprintf(text, sizeof text, "the process died of signal %d", WTERMSIG(status));
-    else
-        snprintf(text, sizeof text, "the process ended with status %d", WEXITSTATUS(status));
+    if (WIFSIGNALED(status)) snprintf(text, sizeof text, "the process died of signal %d", WTERMSIG(status));
+    else snprintf(text, sizeof text, "the process ended with status %d", WEXITSTATUS(status));
     fail_all(r, current - 1, text);
     sign(r, current - 1, stw_tool_seconds() - r->workers[id].since);
     atomic_store(&r->done[current - 1], 1);
@@ -294,8 +283,7 @@ static int watch_workers(run *r) {
         size_t current = atomic_load(&r->current[id]);
         if (current != w->seen) w->seen = current, w->since = stw_tool_seconds();
         if (current && stw_tool_seconds() - w->since > HANG_SECONDS) kill(w->pid, SIGKILL);
-        if (waitpid(w->pid, &status, WNOHANG) == w->pid && bury(r, id, status) && !start_worker(r, id))
-            return 0;
+        if (waitpid(w->pid, &status, WNOHANG) == w->pid && bury(r, id, status) && !start_worker(r, id)) return 0;
     }
     return 1;
 }
@@ -303,8 +291,7 @@ static int watch_workers(run *r) {
 static void report_ready(const run *r, size_t *reported, conform_report_fn report, void *user) {
     while (*reported < r->list->count && atomic_load(&r->done[*reported])) {
         for (int v = 0; v < r->variants; ++v)
-            report(user, &r->list->cases[*reported], v,
-                   &r->results[*reported * (size_t)r->variants + (size_t)v]);
+            report(user, &r->list->cases[*reported], v, &r->results[*reported * (size_t)r->variants + (size_t)v]);
         ++*reported;
     }
 }
@@ -328,8 +315,7 @@ static int supervise(run *r, conform_report_fn report, void *user) {
         if (!watch_workers(r)) return 0;
     }
     report_ready(r, &reported, report, user);
-    if (reported < r->list->count)
-        stw_tool_error("conform", NULL, "%zu cases did not run", r->list->count - reported);
+    if (reported < r->list->count) stw_tool_error("conform", NULL, "%zu cases did not run", r->list->count - reported);
     return reported == r->list->count;
 }
 

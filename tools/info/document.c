@@ -91,8 +91,7 @@ static const char *table_of(const cJSON *report, const stw_device_info *info) {
         const stw_arch *arch = &stw_archs[i];
         if (arch->backend != STW_BACKEND_CUDA || !is_in_build(report, arch->name)) continue;
         int number = atoi(arch->name + 2);
-        if (number / 10 == device / 10 && number <= device && number > newest)
-            newest = number, best = arch->name;
+        if (number / 10 == device / 10 && number <= device && number > newest) newest = number, best = arch->name;
         if (!oldest[0]) oldest = arch->name;
     }
     return best[0] ? best : oldest;
@@ -132,7 +131,7 @@ static int add_devices(cJSON *report) {
 static void add_instruction_sets(cJSON *report) {
     cJSON *sets = cJSON_AddArrayToObject(report, "cpu_instruction_sets");
 #if defined(__x86_64__)
-#define ADD_SET(name)                                                                                        \
+#define ADD_SET(name)                                                                                                  \
     if (__builtin_cpu_supports(name)) cJSON_AddItemToArray(sets, cJSON_CreateString(name))
     __builtin_cpu_init();
     ADD_SET("sse4.2");
@@ -172,14 +171,12 @@ static stw_status check_variant(const stw_env *env) {
         const stw_tool_table *table = &stw_tool_tables[i];
         const stw_arch *arch = stw_arch_find(STW_BACKEND_AUTO, table->arch);
         if (!arch || (env->arch[0] && strcmp(env->arch, table->arch))) continue;
-        if (env->backend != STW_BACKEND_AUTO ? env->backend != arch->backend : !is_usable(arch->backend))
-            continue;
+        if (env->backend != STW_BACKEND_AUTO ? env->backend != arch->backend : !is_usable(arch->backend)) continue;
         if (stw_tool_variant_find(table, env->variant)) return STW_OK;
         int n = snprintf(searched + used, sizeof searched - used, "%s%s", used ? ", " : "", table->arch);
         used = used + (size_t)n < sizeof searched ? used + (size_t)n : sizeof searched - 1;
     }
-    return stw_fail(STW_E_INVALID,
-                    "STERNWAY_VARIANT=%s: no such variant in the tables of what is usable here: %s",
+    return stw_fail(STW_E_INVALID, "STERNWAY_VARIANT=%s: no such variant in the tables of what is usable here: %s",
                     env->variant, searched[0] ? searched : "nothing");
 }
 

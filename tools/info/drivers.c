@@ -30,8 +30,7 @@ static void *open_first(const driver *d, const char **soname_out, char why[600])
             why[0] = 0;
             return library;
         }
-        int n =
-            snprintf(why + used, 600 - used, "%s%s", used ? "; " : "", error ? error : "cannot be loaded");
+        int n = snprintf(why + used, 600 - used, "%s%s", used ? "; " : "", error ? error : "cannot be loaded");
         used = used + (size_t)n < 600 ? used + (size_t)n : 599;
     }
     return NULL;
@@ -63,8 +62,7 @@ static void judge_cuda(cJSON *row, const cJSON *build, int version) {
     const cJSON *release = cJSON_GetObjectItemCaseSensitive(build, "release");
     if (version) snprintf(text, sizeof text, "%d.%d", version / 1000, version % 1000 / 10);
     cJSON_AddStringToObject(row, "cuda", version ? text : "");
-    if (!version)
-        snprintf(why, sizeof why, "cuDriverGetVersion does not answer");
+    if (!version) snprintf(why, sizeof why, "cuDriverGetVersion does not answer");
     else if (cJSON_IsString(release) && version / 1000 < atoi(release->valuestring))
         snprintf(why, sizeof why, "CUDA %s is older than this build's images, which are of CUDA %.20s", text,
                  release->valuestring);

@@ -107,17 +107,13 @@ static void sort_line(sorted_text *sorted, const char *line) {
     if (!strcmp(line, "packed problem:")) sorted->packed = cJSON_CreateObject();
     if (!colon) return;
     snprintf(key, sizeof key, "%.*s", (int)(colon - line), line);
-    if (is_backend(key))
-        sort_backend(sorted, key, colon + 2);
-    else if (!strcmp(key, "no backend"))
-        sorted->reason = cJSON_CreateString(colon + 2);
-    else
-        cJSON_AddStringToObject(sorted->packed ? sorted->packed : sorted->plan, key, colon + 2);
+    if (is_backend(key)) sort_backend(sorted, key, colon + 2);
+    else if (!strcmp(key, "no backend")) sorted->reason = cJSON_CreateString(colon + 2);
+    else cJSON_AddStringToObject(sorted->packed ? sorted->packed : sorted->plan, key, colon + 2);
 }
 
 static sorted_text sort_text(const cJSON *lines) {
-    sorted_text sorted = {
-        .backends = cJSON_CreateArray(), .plan = cJSON_CreateObject(), .rules = cJSON_CreateArray()};
+    sorted_text sorted = {.backends = cJSON_CreateArray(), .plan = cJSON_CreateObject(), .rules = cJSON_CreateArray()};
     const cJSON *line;
     cJSON_ArrayForEach(line, lines) sort_line(&sorted, line->valuestring);
     if (!sorted.chosen) sorted.chosen = cJSON_CreateNull();
@@ -175,8 +171,7 @@ static int refusal_status(const stw_context_opts *opts, const subject *s) {
 static void print_text(char *text) {
     int width = stw_tool_width(stdout);
     if (!width) fputs(text, stdout);
-    for (char *save, *line = width ? strtok_r(text, "\n", &save) : NULL; line;
-         line = strtok_r(NULL, "\n", &save))
+    for (char *save, *line = width ? strtok_r(text, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save))
         stw_tool_fold(stdout, line, 0, 4, width);
 }
 

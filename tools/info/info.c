@@ -18,9 +18,8 @@ static void print_archs(const cJSON *archs) {
     const cJSON *row;
     puts("archs:");
     cJSON_ArrayForEach(row, archs) {
-        int column =
-            printf("  %-8s %-5s %-18s ", stw_tool_json_text(row, "name"), stw_tool_json_text(row, "backend"),
-                   is_true(row, "in_this_build") ? "in this build" : "not in this build");
+        int column = printf("  %-8s %-5s %-18s ", stw_tool_json_text(row, "name"), stw_tool_json_text(row, "backend"),
+                            is_true(row, "in_this_build") ? "in this build" : "not in this build");
         stw_tool_fold(stdout, stw_tool_json_text(row, "description"), column, column, WIDTH);
     }
 }
@@ -31,8 +30,8 @@ static void print_images(const cJSON *images, int verify) {
     if (!cJSON_GetArraySize(images)) puts(verify ? "  none: there are none to verify" : "  none");
     cJSON_ArrayForEach(row, images) {
         printf("  %-8s %-11s %-9s %9.0f bytes  hash %s%s\n", stw_tool_json_text(row, "arch"),
-               stw_tool_json_text(row, "kind"), stw_tool_json_text(row, "ops"),
-               stw_tool_json_number(row, "bytes"), stw_tool_json_text(row, "hash"),
+               stw_tool_json_text(row, "kind"), stw_tool_json_text(row, "ops"), stw_tool_json_number(row, "bytes"),
+               stw_tool_json_text(row, "hash"),
                !verify                  ? ""
                : is_true(row, "intact") ? "  intact"
                                         : "  DAMAGED");
@@ -54,15 +53,13 @@ static void print_drivers(const cJSON *drivers) {
     cJSON_ArrayForEach(row, drivers) {
         char text[1024];
         int column = printf("  %-4s ", stw_tool_json_text(row, "backend"));
-        stw_tool_fold(stdout,
-                      stw_tool_json_text(row, "library")[0] ? stw_tool_json_text(row, "path") : "none",
-                      column, column, WIDTH);
-        int n = snprintf(
-            text, sizeof text, "%s%s%s%s%s%s", stw_tool_json_text(row, "cuda")[0] ? "CUDA " : "",
-            stw_tool_json_text(row, "cuda"),
-            stw_tool_json_text(row, "cuda")[0] && stw_tool_json_text(row, "version")[0] ? ", " : "",
-            stw_tool_json_text(row, "version")[0] ? "version " : "", stw_tool_json_text(row, "version"),
-            stw_tool_json_text(row, "kernel_module")[0] ? ", kernel module " : "");
+        stw_tool_fold(stdout, stw_tool_json_text(row, "library")[0] ? stw_tool_json_text(row, "path") : "none", column,
+                      column, WIDTH);
+        int n = snprintf(text, sizeof text, "%s%s%s%s%s%s", stw_tool_json_text(row, "cuda")[0] ? "CUDA " : "",
+                         stw_tool_json_text(row, "cuda"),
+                         stw_tool_json_text(row, "cuda")[0] && stw_tool_json_text(row, "version")[0] ? ", " : "",
+                         stw_tool_json_text(row, "version")[0] ? "version " : "", stw_tool_json_text(row, "version"),
+                         stw_tool_json_text(row, "kernel_module")[0] ? ", kernel module " : "");
         snprintf(text + n, sizeof text - (size_t)n, "%s", stw_tool_json_text(row, "kernel_module"));
         const char *said = text[0] == ',' ? text + 2 : text;
         if (said[0]) printf("%*s", column, ""), stw_tool_fold(stdout, said, column, column, WIDTH);
@@ -75,23 +72,19 @@ static void print_drivers(const cJSON *drivers) {
 /* What is known beside arch and name, and whether and how it is used. */
 static void print_device(const cJSON *row) {
     char text[512];
-    int column = printf("  %-4s %.0f  %-7s ", stw_tool_json_text(row, "backend"),
-                        stw_tool_json_number(row, "device"),
+    int column = printf("  %-4s %.0f  %-7s ", stw_tool_json_text(row, "backend"), stw_tool_json_number(row, "device"),
                         stw_tool_json_text(row, "arch")[0] ? stw_tool_json_text(row, "arch") : "?"),
         n = 0;
-    stw_tool_fold(stdout,
-                  stw_tool_json_text(row, "name")[0] ? stw_tool_json_text(row, "name") : "(name not known)",
+    stw_tool_fold(stdout, stw_tool_json_text(row, "name")[0] ? stw_tool_json_text(row, "name") : "(name not known)",
                   column, column, WIDTH);
     text[0] = 0;
     if (stw_tool_json_number(row, "compute_units") > 0)
-        n += snprintf(text + n, sizeof text - (size_t)n, ", %.0f units",
-                      stw_tool_json_number(row, "compute_units"));
+        n += snprintf(text + n, sizeof text - (size_t)n, ", %.0f units", stw_tool_json_number(row, "compute_units"));
     if (stw_tool_json_number(row, "memory_bytes") > 0)
         n += snprintf(text + n, sizeof text - (size_t)n, ", %.1f GiB",
                       stw_tool_json_number(row, "memory_bytes") / 0x1p30);
     if (stw_tool_json_text(row, "table")[0])
-        n += snprintf(text + n, sizeof text - (size_t)n, ", table attn_bwd.%s.def",
-                      stw_tool_json_text(row, "table"));
+        n += snprintf(text + n, sizeof text - (size_t)n, ", table attn_bwd.%s.def", stw_tool_json_text(row, "table"));
     if (stw_tool_json_text(row, "uuid")[0])
         n += snprintf(text + n, sizeof text - (size_t)n, ", %s", stw_tool_json_text(row, "uuid"));
     if (n) printf("%*s", column, ""), stw_tool_fold(stdout, text + 2, column, column, WIDTH);
@@ -116,9 +109,8 @@ static void info_print(const cJSON *report, int verify) {
     puts("\nenvironment (* = set):");
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(report, "environment")) {
         const int help = 35; /* the column it begins in, on a line of its own behind a long value */
-        int column =
-            printf("%c %-23s %-8s ", is_true(row, "set") ? '*' : ' ', stw_tool_json_text(row, "name"),
-                   stw_tool_json_text(row, "value")[0] ? stw_tool_json_text(row, "value") : "-");
+        int column = printf("%c %-23s %-8s ", is_true(row, "set") ? '*' : ' ', stw_tool_json_text(row, "name"),
+                            stw_tool_json_text(row, "value")[0] ? stw_tool_json_text(row, "value") : "-");
         if (column > help) printf("\n%*s", column = help, "");
         stw_tool_fold(stdout, stw_tool_json_text(row, "help"), column, help, WIDTH);
     }
@@ -181,10 +173,8 @@ int stw_tool_info(int argc, char **argv) {
     cJSON *report = cJSON_CreateObject();
     int failed = info_build(report, request.verify), damaged = report_damaged(report);
     int refused = info_add_environment(report);
-    if (request.json)
-        stw_tool_print_json(report);
-    else
-        info_print(report, request.verify);
+    if (request.json) stw_tool_print_json(report);
+    else info_print(report, request.verify);
     if (refused) stw_tool_error("info", NULL, "%s", stw_tool_last_error());
     if (!request.json) cJSON_Delete(report);
     return damaged || failed || refused ? STW_EXIT_FAILED : STW_EXIT_OK;

@@ -63,13 +63,9 @@ static const char *after(const reader *r, const char *name) {
 }
 
 /* Of the descriptor; the second: of the call. */
-static int64_t *field(const reader *r, size_t offset) {
-    return (int64_t *)(void *)((char *)&r->out->desc + offset);
-}
+static int64_t *field(const reader *r, size_t offset) { return (int64_t *)(void *)((char *)&r->out->desc + offset); }
 
-static int64_t *call_field(const reader *r, size_t offset) {
-    return (int64_t *)(void *)((char *)r->out + offset);
-}
+static int64_t *call_field(const reader *r, size_t offset) { return (int64_t *)(void *)((char *)r->out + offset); }
 
 static stw_status read_op(reader *r) {
     for (int op = 1; op < STW_JAGGED_OPS; ++op)
@@ -96,9 +92,8 @@ static stw_status read_dtype(const reader *r, stw_dtype first, stw_dtype last, s
             *dtype_out = (stw_dtype)d;
             return STW_OK;
         }
-    return refuse(r, first == STW_F16
-                         ? "is not an element type; accepted: f16, bf16, f32, f64, i8, u8, i16, i32, i64"
-                         : "is not a type of offsets; accepted: i32, i64");
+    return refuse(r, first == STW_F16 ? "is not an element type; accepted: f16, bf16, f32, f64, i8, u8, i16, i32, i64"
+                                      : "is not a type of offsets; accepted: i32, i64");
 }
 
 static stw_status read_sizes(const reader *r) {
@@ -136,10 +131,8 @@ static int apply_word(const reader *r) {
         const stw_jagged_word *w = &stw_jagged_words[i];
         if (!is(r, w->name)) continue;
         char *at = (char *)&r->out->desc + w->offset;
-        if (w->kind == 1)
-            *(uint32_t *)(void *)at |= w->value;
-        else
-            *(int *)(void *)at = (int)w->value;
+        if (w->kind == 1) *(uint32_t *)(void *)at |= w->value;
+        else *(int *)(void *)at = (int)w->value;
         return 1;
     }
     for (size_t i = 0; i < sizeof call_words / sizeof *call_words; ++i)
@@ -178,9 +171,7 @@ static stw_status read_option(const reader *r) {
     return refuse(r, "is not an option of jagged operations (tests/problem/README.md lists them)");
 }
 
-int stw_problem_is_jagged(const char *text) {
-    return !strncmp(text, "jagged_", 7);
-}
+int stw_problem_is_jagged(const char *text) { return !strncmp(text, "jagged_", 7); }
 
 stw_status stw_problem_jagged_parse(const char *text, stw_jagged_problem *problem_out) {
     reader r = {text, text, strcspn(text, ":"), problem_out};
@@ -194,8 +185,7 @@ stw_status stw_problem_jagged_parse(const char *text, stw_jagged_problem *proble
         status = read_dtype(&r, STW_I32, STW_I64, &problem_out->desc.index_dtype);
         if (!status && !next(&r)) status = refuse(&r, "ends early; a packed attn_bwd problem follows");
         if (!status) status = stw_problem_parse(r.token, &problem_out->attn);
-        if (!status && problem_out->attn.op != STW_PROBLEM_ATTN_BWD)
-            status = refuse(&r, "is not an attn_bwd problem");
+        if (!status && problem_out->attn.op != STW_PROBLEM_ATTN_BWD) status = refuse(&r, "is not an attn_bwd problem");
         problem_out->desc.components = problem_out->attn.desc.batch;
         problem_out->seed = problem_out->attn.seed;
         return status;

@@ -7,12 +7,11 @@
 #include "common/problem_jagged.h"
 #include "problem.h"
 
-typedef enum stw_jagged_lens { /* how long components are */
-                               STW_LENS_RAGGED =
-                                   0, /* any length from 0 to the maximum, space before and behind */
-                               STW_LENS_FULL = 1,  /* total shared evenly, none before or behind  */
-                               STW_LENS_ZEROS = 2, /* most are empty */
-                               STW_LENS_HUGE = 3   /* one as long as possible, the others 0, 1 or 2   */
+typedef enum stw_jagged_lens {                      /* how long components are */
+                               STW_LENS_RAGGED = 0, /* any length from 0 to the maximum, space before and behind */
+                               STW_LENS_FULL = 1,   /* total shared evenly, none before or behind  */
+                               STW_LENS_ZEROS = 2,  /* most are empty */
+                               STW_LENS_HUGE = 3    /* one as long as possible, the others 0, 1 or 2   */
 } stw_jagged_lens;
 
 typedef enum stw_jagged_data {

@@ -11,8 +11,7 @@
 
 stw_status stw_problem_set_strides(stw_attn_desc *desc, const stw_problem_layout *layout) {
     if (stw_problem_strides_of_layout(desc, layout)) return STW_OK;
-    return stw_fail(STW_E_INVALID,
-                    "problem: the strides of %s b%lld h%lld s%lldx%lld d%lldx%lld do not fit 63 bits",
+    return stw_fail(STW_E_INVALID, "problem: the strides of %s b%lld h%lld s%lldx%lld d%lldx%lld do not fit 63 bits",
                     stw_problem_order_names[layout->order], (long long)desc->batch, (long long)desc->heads_q,
                     (long long)desc->max_seq_q, (long long)desc->max_seq_kv, (long long)desc->head_dim_qk,
                     (long long)desc->head_dim_v);
@@ -25,8 +24,7 @@ static stw_status read_op(stw_reader *r) {
     return stw_reader_is(r, "attn_fwd")
                ? STW_OK
                : stw_reader_refuse(
-                     r,
-                     "is not an operation; accepted: attn_bwd, attn_fwd, or jagged_* where these are taken");
+                     r, "is not an operation; accepted: attn_bwd, attn_fwd, or jagged_* where these are taken");
 }
 
 /* ---- options that are one word ------------------------------------------------------------------ */
@@ -168,8 +166,7 @@ static stw_status read_number(stw_reader *r, size_t i) {
     } else if (i == 1) {
         d->softcap = rounded;
         d->softcap_f64 = d->dtype == STW_F64 ? value : 0;
-    } else
-        d->dropout_p = value;
+    } else d->dropout_p = value;
     return STW_OK;
 }
 
@@ -181,8 +178,7 @@ static stw_status read_outputs(stw_reader *r, const char *letters, uint32_t *bit
         const char *known = memchr(stw_problem_output_letters, *letters, 5);
         uint32_t bit = known ? 1u << (known - stw_problem_output_letters) : 0;
         if (!bit || (bits & bit))
-            return stw_reader_refuse(r,
-                                     "is not _ and letters of qkvbs (dQ, dK, dV, dBias, dSink), each once");
+            return stw_reader_refuse(r, "is not _ and letters of qkvbs (dQ, dK, dV, dBias, dSink), each once");
         bits |= bit;
     }
     *bits_out = bits;
@@ -194,22 +190,17 @@ static stw_status read_bias(stw_reader *r, const char *at) {
     stw_attn_desc *d = &r->out->desc;
     const char *end = stw_reader_end(r);
     d->bias_dtype = d->dtype;
-    if (end - at > 3 && memcmp(at, "f32_", 4) == 0)
-        d->bias_dtype = STW_F32, at += 3;
-    else if (end - at > 3 && memcmp(at, "f16_", 4) == 0)
-        d->bias_dtype = STW_F16, at += 3;
-    else if (end - at > 4 && memcmp(at, "bf16_", 5) == 0)
-        d->bias_dtype = STW_BF16, at += 4;
-    else if (end - at > 2 && memcmp(at, "u8_", 3) == 0)
-        d->bias_dtype = STW_U8, at += 2;
+    if (end - at > 3 && memcmp(at, "f32_", 4) == 0) d->bias_dtype = STW_F32, at += 3;
+    else if (end - at > 3 && memcmp(at, "f16_", 4) == 0) d->bias_dtype = STW_F16, at += 3;
+    else if (end - at > 4 && memcmp(at, "bf16_", 5) == 0) d->bias_dtype = STW_BF16, at += 4;
+    else if (end - at > 2 && memcmp(at, "u8_", 3) == 0) d->bias_dtype = STW_U8, at += 2;
     int good = end - at == 5 && *at == '_';
     for (int i = 0; good && i < 4; ++i) {
         good = at[1 + i] == dims[i] || at[1 + i] == '1';
         if (at[1 + i] == '1') r->layout.broadcast |= 1u << i;
     }
     return good ? STW_OK
-                : stw_reader_refuse(
-                      r, "is not bias[f16|bf16|f32|u8]_ and b or 1, h or 1, q or 1, k or 1: bias_1hqk");
+                : stw_reader_refuse(r, "is not bias[f16|bf16|f32|u8]_ and b or 1, h or 1, q or 1, k or 1: bias_1hqk");
 }
 
 static stw_status read_grad_dtype(stw_reader *r, int which, const char *at) {
@@ -239,8 +230,7 @@ static stw_status read_list(stw_reader *r, size_t i) {
     int count = 0;
     stw_status status = stw_reader_claim(r, (unsigned)(G_LISTS + i), "is given twice");
     if (!status)
-        status = stw_reader_values(r, stw_reader_after(r, lists[i].name), list->value, STW_PROBLEM_LIST_MAX,
-                                   &count);
+        status = stw_reader_values(r, stw_reader_after(r, lists[i].name), list->value, STW_PROBLEM_LIST_MAX, &count);
     list->count = count;
     if (i == 2 || i == 3) r->out->desc.flags |= STW_ATTN_HAS_USED_LENGTHS;
     return status;
@@ -264,8 +254,7 @@ static stw_status read_strides(stw_reader *r) {
         return status;
     }
     return stw_reader_refuse(
-        r,
-        "is not st_<tensor><batch>,<head>,<seq>; tensors: q k v out dout dq dk dv lse dlse delta bias dbias");
+        r, "is not st_<tensor><batch>,<head>,<seq>; tensors: q k v out dout dq dk dv lse dlse delta bias dbias");
 }
 
 /* ---- the line ------------------------------------------------------------------------------------ */
@@ -355,10 +344,10 @@ stw_status stw_problem_parse(const char *text, stw_problem *problem_out) {
     stw_reader r = {.text = text, .token = text, .out = &problem};
     for (int index = 0;; ++index) {
         r.length = strcspn(r.token, ":");
-        stw_status status =
-            r.length == 0 ? stw_reader_refuse(&r, "is empty; expected attn_bwd:<dtype>:<sizes>[:<option>...]")
-            : index < 3   ? heads[index](&r)
-                          : read_option(&r);
+        stw_status status = r.length == 0
+                                ? stw_reader_refuse(&r, "is empty; expected attn_bwd:<dtype>:<sizes>[:<option>...]")
+                            : index < 3 ? heads[index](&r)
+                                        : read_option(&r);
         if (status) return status;
         if (!*stw_reader_end(&r)) {
             if (index >= 2) break;
@@ -377,8 +366,7 @@ stw_status stw_problem_parse(const char *text, stw_problem *problem_out) {
 /* Nothing for what absence says. */
 static void add_word(stw_text *line, enum group group, int value) {
     for (size_t i = 0; i < sizeof words / sizeof *words; ++i)
-        if (value && words[i].group == group && words[i].value == value)
-            stw_text_add(line, ":%s", words[i].name);
+        if (value && words[i].group == group && words[i].value == value) stw_text_add(line, ":%s", words[i].name);
 }
 
 size_t stw_problem_print(const stw_problem *p, char *text, size_t capacity) {
@@ -396,8 +384,7 @@ size_t stw_problem_print(const stw_problem *p, char *text, size_t capacity) {
         if (of_call && value) stw_text_add(&line, ":%s%lld", integers[i].name, (long long)value);
     }
     for (size_t i = 0; i < LIST_COUNT; ++i) {
-        const stw_problem_list *list =
-            (const stw_problem_list *)(const void *)((const char *)p + lists[i].offset);
+        const stw_problem_list *list = (const stw_problem_list *)(const void *)((const char *)p + lists[i].offset);
         for (int k = 0; k < list->count; ++k)
             stw_text_add(&line, "%s%s%lld", k ? "," : ":", k ? "" : lists[i].name, (long long)list->value[k]);
     }

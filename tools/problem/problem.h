@@ -13,23 +13,23 @@ stw_status stw_problem_set_strides(stw_attn_desc *desc, const stw_problem_layout
 /* ---- options of a call ------------------------------------------------------------------------- */
 
 /* STW_PROBLEM_DATA(ID, token): what the tensors hold. */
-#define STW_PROBLEM_DATA_LIST(X)                                                                             \
-    X(NORMAL, "normal")         /* N(0,1)                                                              */    \
-    X(SD3, "sd3")               /* standard deviation 3                                                */    \
-    X(ONEHOT, "onehot")         /* V rows are unit vectors                                             */    \
-    X(POSITIVE, "positive")     /* dO of one sign: sums that grow                                      */    \
-    X(LOW_KEYS, "low_keys")     /* bias of -65504 on some keys of a row                                */    \
-    X(INF_KEYS, "inf_keys")     /* bias of -inf on some keys, and on whole rows                        */    \
-    X(DENORMAL, "denormal")     /* V and part of K subnormal                                           */    \
-    X(HUGE, "huge")             /* every element 1000: beyond the accuracy rule                        */    \
-    X(ROW_65504, "row_65504")   /* bias of -65504 on whole rows: beyond the accuracy rule              */    \
-    X(ROW_1E9, "row_1e9")       /* f32 bias of -1e9 on whole rows: beyond the accuracy rule            */    \
-    X(ZERO_LSE, "zero_lse")     /* rows whose LSE is exactly 0 (one key, q = 0)                        */    \
-    X(INF_LSE, "inf_lse")       /* LSE of +inf and -inf given for rows that see keys                   */    \
-    X(DENORMAL_Q, "denormal_q") /* Q subnormal in a sequence's first 64 rows                    */           \
-    X(DENORMAL_DOUT, "denormal_dout") /* dO subnormal                                                */      \
-    X(SMALL, "small") /* dO so small that dS is subnormal (f32: just not), and no element of a tensor */      \
-    X(DEAD_ROWS, "dead_rows") /* as inf_lse; Q of these rows overflows S, their O, dLSE and delta are NaN */ \
+#define STW_PROBLEM_DATA_LIST(X)                                                                                       \
+    X(NORMAL, "normal")               /* N(0,1)                                                              */        \
+    X(SD3, "sd3")                     /* standard deviation 3                                                */        \
+    X(ONEHOT, "onehot")               /* V rows are unit vectors                                             */        \
+    X(POSITIVE, "positive")           /* dO of one sign: sums that grow                                      */        \
+    X(LOW_KEYS, "low_keys")           /* bias of -65504 on some keys of a row                                */        \
+    X(INF_KEYS, "inf_keys")           /* bias of -inf on some keys, and on whole rows                        */        \
+    X(DENORMAL, "denormal")           /* V and part of K subnormal                                           */        \
+    X(HUGE, "huge")                   /* every element 1000: beyond the accuracy rule                        */        \
+    X(ROW_65504, "row_65504")         /* bias of -65504 on whole rows: beyond the accuracy rule              */        \
+    X(ROW_1E9, "row_1e9")             /* f32 bias of -1e9 on whole rows: beyond the accuracy rule            */        \
+    X(ZERO_LSE, "zero_lse")           /* rows whose LSE is exactly 0 (one key, q = 0)                        */        \
+    X(INF_LSE, "inf_lse")             /* LSE of +inf and -inf given for rows that see keys                   */        \
+    X(DENORMAL_Q, "denormal_q")       /* Q subnormal in a sequence's first 64 rows                    */               \
+    X(DENORMAL_DOUT, "denormal_dout") /* dO subnormal                                                */                \
+    X(SMALL, "small")         /* dO so small that dS is subnormal (f32: just not), and no element of a tensor */       \
+    X(DEAD_ROWS, "dead_rows") /* as inf_lse; Q of these rows overflows S, their O, dLSE and delta are NaN */           \
     X(NAN_LSE, "nan_lse")     /* LSE of NaN given for row 9 of every 64                                   */
 
 typedef enum stw_problem_data {

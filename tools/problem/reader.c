@@ -11,8 +11,8 @@
 
 stw_status stw_reader_refuse(const stw_reader *r, const char *what) {
     int shown = r->length > 48 ? 48 : (int)r->length;
-    return stw_fail(STW_E_INVALID, "problem: at %zu: '%.*s%s' %s", (size_t)(r->token - r->text) + 1, shown,
-                    r->token, r->length > 48 ? "..." : "", what);
+    return stw_fail(STW_E_INVALID, "problem: at %zu: '%.*s%s' %s", (size_t)(r->token - r->text) + 1, shown, r->token,
+                    r->length > 48 ? "..." : "", what);
 }
 
 int stw_reader_is(const stw_reader *r, const char *name) {
@@ -24,13 +24,9 @@ const char *stw_reader_after(const stw_reader *r, const char *prefix) {
     return n < r->length && memcmp(r->token, prefix, n) == 0 ? r->token + n : NULL;
 }
 
-const char *stw_reader_end(const stw_reader *r) {
-    return r->token + r->length;
-}
+const char *stw_reader_end(const stw_reader *r) { return r->token + r->length; }
 
-static int is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
+static int is_digit(char c) { return c >= '0' && c <= '9'; }
 
 int stw_reader_integer(const char **at, const char *end, int64_t *value_out) {
     const char *c = *at;
@@ -64,10 +60,8 @@ int stw_reader_decimal(const char *at, const char *end, double *value_out, float
         if (*at == '.') {
             memcpy(digits + length, point, wide);
             length += wide;
-        } else if (is_digit(*at) || *at == '-' || *at == '+' || *at == 'e')
-            digits[length++] = *at;
-        else
-            return 0;
+        } else if (is_digit(*at) || *at == '-' || *at == '+' || *at == 'e') digits[length++] = *at;
+        else return 0;
     }
     digits[length] = 0;
     char *stop; /* digits is not empty: at its start only where no number is */
@@ -91,15 +85,13 @@ stw_status stw_reader_values(stw_reader *r, const char *at, int64_t *values, int
 
 int stw_reader_is_number_after(const stw_reader *r, const char *name) {
     const char *value = stw_reader_after(r, name);
-    return value &&
-           (is_digit(*value) || (*value == '-' && value + 1 < stw_reader_end(r) && is_digit(value[1])));
+    return value && (is_digit(*value) || (*value == '-' && value + 1 < stw_reader_end(r) && is_digit(value[1])));
 }
 
-stw_status stw_reader_bounded(stw_reader *r, const char *name, int64_t low, int64_t high,
-                              int64_t *value_out) {
+stw_status stw_reader_bounded(stw_reader *r, const char *name, int64_t low, int64_t high, int64_t *value_out) {
     const char *at = stw_reader_after(r, name);
-    if (stw_reader_integer(&at, stw_reader_end(r), value_out) && at == stw_reader_end(r) &&
-        *value_out >= low && *value_out <= high)
+    if (stw_reader_integer(&at, stw_reader_end(r), value_out) && at == stw_reader_end(r) && *value_out >= low &&
+        *value_out <= high)
         return STW_OK;
     char what[96];
     stw_text text = stw_text_in(what, sizeof what);
@@ -107,11 +99,9 @@ stw_status stw_reader_bounded(stw_reader *r, const char *name, int64_t low, int6
     return stw_reader_refuse(r, what);
 }
 
-static stw_status read_size(stw_reader *r, const char **at, char letter, int64_t *first, int64_t *second,
-                            char next) {
+static stw_status read_size(stw_reader *r, const char **at, char letter, int64_t *first, int64_t *second, char next) {
     const char *end = stw_reader_end(r);
-    if (*at >= end || **at != letter)
-        return stw_reader_refuse(r, "is not b<B>h<Hq>[k<Hk>]s<Sq>[x<Sk>]d<D>[x<Dv>]");
+    if (*at >= end || **at != letter) return stw_reader_refuse(r, "is not b<B>h<Hq>[k<Hk>]s<Sq>[x<Sk>]d<D>[x<Dv>]");
     ++*at;
     if (!stw_reader_integer(at, end, first) || *first < 0 || *first > STW_PROBLEM_SIZE_MAX)
         return stw_reader_refuse(r, "has a size that is not 0..2147483647");

@@ -44,19 +44,16 @@ typedef struct ref_output {
     const stw_bias_strides *bias_strides;
 } ref_output;
 
-static ref_output ref_output_of(const stw_ref_problem *p, stw_grad which, const void *before,
-                                stw_dtype dtype) {
+static ref_output ref_output_of(const stw_ref_problem *p, stw_grad which, const void *before, stw_dtype dtype) {
     const stw_attn_desc *d = p->desc;
     const stw_attn_args *a = p->args;
     ref_output o = {.before = before, .dtype = dtype};
     if (which == STW_GRAD_DQ) {
         o = (ref_output){a->dq, before, dtype, &d->dq, p->packed_q, d->max_seq_q, d->head_dim_qk, NULL, NULL};
     } else if (which == STW_GRAD_DK) {
-        o = (ref_output){a->dk,         before,         dtype, &d->dk, p->packed_kv,
-                         d->max_seq_kv, d->head_dim_qk, NULL,  NULL};
+        o = (ref_output){a->dk, before, dtype, &d->dk, p->packed_kv, d->max_seq_kv, d->head_dim_qk, NULL, NULL};
     } else if (which == STW_GRAD_DV) {
-        o = (ref_output){a->dv,         before,        dtype, &d->dv, p->packed_kv,
-                         d->max_seq_kv, d->head_dim_v, NULL,  NULL};
+        o = (ref_output){a->dv, before, dtype, &d->dv, p->packed_kv, d->max_seq_kv, d->head_dim_v, NULL, NULL};
     } else if (which == STW_GRAD_DBIAS) {
         o.data = a->dbias;
         o.bias_extent = p->bias_extent;
@@ -71,8 +68,8 @@ static ref_output ref_output_of(const stw_ref_problem *p, stw_grad which, const 
 static int64_t ref_output_index(const ref_output *o, int64_t r, int64_t n) {
     if (o->strides) {
         int64_t h = n / o->row_dim, d = n % o->row_dim;
-        int64_t row = o->packed ? r * o->strides->seq
-                                : r / o->max_seq * o->strides->batch + r % o->max_seq * o->strides->seq;
+        int64_t row =
+            o->packed ? r * o->strides->seq : r / o->max_seq * o->strides->batch + r % o->max_seq * o->strides->seq;
         return row + h * o->strides->head + d;
     }
     if (!o->bias_extent) return n;
@@ -125,8 +122,8 @@ static void ref_compare(ref_verdict *v, int64_t element, double x, double ref, i
     a->worst_ref = ref;
 }
 
-static void ref_compare_element(ref_verdict *v, const ref_output *o, int64_t index, int64_t element,
-                                double ref, int kind, int adds) {
+static void ref_compare_element(ref_verdict *v, const ref_output *o, int64_t index, int64_t element, double ref,
+                                int kind, int adds) {
     double x = stw_load_f64(o->data, index, o->dtype);
     if (kind == STW_REF_ROW_UNTOUCHED) {
         if (o->before && !ref_output_unchanged(o, index)) ref_breach(v, element, x, NAN);
@@ -143,8 +140,7 @@ static void ref_compare_element(ref_verdict *v, const ref_output *o, int64_t ind
     ref_compare(v, element, x, ref, kind);
 }
 
-static void ref_compare_row(ref_verdict *v, const ref_output *o, const stw_ref_tensor *t, int64_t r,
-                            int adds) {
+static void ref_compare_row(ref_verdict *v, const ref_output *o, const stw_ref_tensor *t, int64_t r, int adds) {
     int kind = t->kinds ? t->kinds[r] : STW_REF_ROW_LIVE;
     for (int64_t n = 0; n < t->row_size; ++n) {
         int64_t element = r * t->row_size + n;
@@ -156,8 +152,7 @@ static void ref_compare_row(ref_verdict *v, const ref_output *o, const stw_ref_t
 static void ref_bounds(const stw_expectation *e, stw_grad which, const stw_ref_tensor *t, double floor_error,
                        stw_accuracy *a) {
     int zero = e->grad[which].max_ref == 0;
-    double rule =
-        REF_MAX_FACTOR * e->grad[which].e_max + REF_MAX_ULPS * stw_ulp(e->grad[which].max_ref, t->dtype);
+    double rule = REF_MAX_FACTOR * e->grad[which].e_max + REF_MAX_ULPS * stw_ulp(e->grad[which].max_ref, t->dtype);
     if (zero) rule = REF_ZERO_FACTOR * (t->dtype == STW_F64 ? 0x1p-53 : 0x1p-24) * e->grad[which].max_abs;
     a->max_allowed = fmax(rule, floor_error);
     a->rms_allowed = zero ? a->max_allowed : fmax(REF_RMS_FACTOR * e->grad[which].e_rms, floor_error);
@@ -214,14 +209,12 @@ void stw_judge_flat(const stw_flat_tensor *f, stw_accuracy *a) {
     double largest;
     memset(a, 0, sizeof *a);
     a->worst = -1;
-    a->max_allowed =
-        fmax(REF_MAX_FACTOR * f->e_max + REF_MAX_ULPS * stw_ulp(f->max_ref, f->dtype), f->floor_error);
+    a->max_allowed = fmax(REF_MAX_FACTOR * f->e_max + REF_MAX_ULPS * stw_ulp(f->max_ref, f->dtype), f->floor_error);
     a->rms_allowed = fmax(REF_RMS_FACTOR * f->e_rms, f->floor_error);
     ref_format(f->dtype, &bits, &lowest, &largest);
     ref_verdict v = {.accuracy = a, .overflow = largest + stw_ulp(largest, f->dtype) / 2 - a->max_allowed};
     ref_output o = {.data = f->data, .before = f->before, .dtype = f->dtype};
-    for (int64_t n = 0; n < f->elements; ++n)
-        ref_compare_element(&v, &o, n, n, f->values[n], f->kinds[n], f->adds);
+    for (int64_t n = 0; n < f->elements; ++n) ref_compare_element(&v, &o, n, n, f->values[n], f->kinds[n], f->adds);
     ref_conclude(&v, f->dtype, f->adds, f->max_ref == 0);
 }
 

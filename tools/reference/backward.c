@@ -130,8 +130,7 @@ static void *ref_sums(int64_t rows, int64_t dim) {
 static stw_status ref_state_open(ref_eval_state *s, const ref_walk *walk, int64_t queries, int64_t keys) {
     const stw_attn_desc *d = walk->problem->desc;
     stw_status status = stw_ref_result_shape(walk->problem, s->result);
-    if (status == STW_OK)
-        status = stw_ref_order_open(&s->order, queries, keys, d->head_dim_qk, d->head_dim_v);
+    if (status == STW_OK) status = stw_ref_order_open(&s->order, queries, keys, d->head_dim_qk, d->head_dim_v);
     if (status != STW_OK) return status;
     s->core = ref_core(s->eval->mode.f32, d->dtype);
     s->dk = ref_sums(keys, d->head_dim_qk);

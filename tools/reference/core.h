@@ -14,9 +14,7 @@
 
 #define STW_REF_WIDEST sizeof(long double)
 
-static inline int64_t stw_ref_padded(int64_t count) {
-    return (count + STW_REF_PAD - 1) / STW_REF_PAD * STW_REF_PAD;
-}
+static inline int64_t stw_ref_padded(int64_t count) { return (count + STW_REF_PAD - 1) / STW_REF_PAD * STW_REF_PAD; }
 
 /* In what order sums run: position n of a sum takes element order[n]. `delta` is the order of the sum over
  * head dim in D, which real kernels take in another pass than dO V^T. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Attention backward of one head as include/sternway/attn_bwd.h writes it, for REAL = float, double or long
- * double. Included by core_*.c with REAL, NAME(x), MATH(function), REAL_IS_F32 and VECTOR_BYTES defined. Every sum is sequential
- * in the order it is given; vectors run across independent sums only. Keys, queries and head dim are
+ * double. Included by core_*.c with REAL, NAME(x), MATH(function), REAL_IS_F32 and VECTOR_BYTES defined. Every sum is
+ * sequential in the order it is given; vectors run across independent sums only. Keys, queries and head dim are
  * gathered in the order of summation first, so that the loops are contiguous. */
 
 #if VECTOR_BYTES
@@ -47,9 +47,7 @@ static void NAME(multiply)(const NAME(operand) * x, int64_t width, REAL *c, cons
     }
 }
 
-static REAL NAME(sign)(REAL x, int absolute) {
-    return absolute ? MATH(fabs)(x) : x;
-}
+static REAL NAME(sign)(REAL x, int absolute) { return absolute ? MATH(fabs)(x) : x; }
 
 /* K and V in the order of summation: turned for S and dP, as rows for dQ. */
 static void NAME(load_keys)(const stw_ref_head *head, const stw_ref_order *order, int absolute,
@@ -72,8 +70,7 @@ static void NAME(load_keys)(const stw_ref_head *head, const stw_ref_order *order
 static void NAME(load_queries)(const stw_ref_head *head, const stw_ref_order *order, int absolute,
                                const stw_ref_work *work, int64_t first, int64_t count) {
     int64_t row = stw_ref_padded(head->dim), row_v = stw_ref_padded(head->dim_v);
-    REAL *q_mixed = work->q_mixed, *do_mixed = work->do_mixed, *q_rows = work->q_rows,
-         *do_rows = work->do_rows;
+    REAL *q_mixed = work->q_mixed, *do_mixed = work->do_mixed, *q_rows = work->q_rows, *do_rows = work->do_rows;
     memset(q_rows, 0, (size_t)(count * row) * sizeof(REAL));
     memset(do_rows, 0, (size_t)(count * row_v) * sizeof(REAL));
     for (int64_t r = 0; r < count; ++r) {
@@ -135,8 +132,8 @@ static REAL NAME(operand_of)(REAL x, stw_dtype dtype) {
 }
 
 /* One row: from dot products in p and ds to the operands P.Z and dS' there; dBias on the way. */
-static void NAME(pairs)(const stw_ref_head *head, const stw_ref_order *order, const stw_ref_eval *eval,
-                        int64_t i, REAL delta, REAL *p_row, REAL *ds_row, unsigned char *live, REAL *dbias) {
+static void NAME(pairs)(const stw_ref_head *head, const stw_ref_order *order, const stw_ref_eval *eval, int64_t i,
+                        REAL delta, REAL *p_row, REAL *ds_row, unsigned char *live, REAL *dbias) {
     const REAL lse = (REAL)head->lse[i];
     const int dead = isinf(head->lse[i]) != 0;
     for (int64_t n = 0; n < head->keys; ++n) {
@@ -178,8 +175,7 @@ static void NAME(block)(const stw_ref_head *head, const stw_ref_order *order, co
     for (int64_t r = 0; r < count; ++r) {
         int64_t i = order->query[first + r];
         REAL delta = NAME(delta)(head, order, eval->absolute, i);
-        NAME(pairs)(head, order, eval, i, delta, p + r * width, ds + r * width, work->live + r * width,
-                    sums->dbias);
+        NAME(pairs)(head, order, eval, i, delta, p + r * width, ds + r * width, work->live + r * width, sums->dbias);
         if (sums->delta) sums->delta[i] = (double)delta;
         /* the row's sink term is defined where both logits are: sink = -inf or LSE = +-inf gives none */
         if (sums->dsink && !isinf(head->lse[i]) && head->sink != -INFINITY)
@@ -207,8 +203,7 @@ static void NAME(backward)(const stw_ref_head *head, const stw_ref_order *order,
     }
 }
 
-static void NAME(store)(const void *sum, int64_t rows, int64_t dim, double scale, double *to,
-                        int64_t stride) {
+static void NAME(store)(const void *sum, int64_t rows, int64_t dim, double scale, double *to, int64_t stride) {
     const REAL *from = sum;
     int64_t row = stw_ref_padded(dim);
     for (int64_t r = 0; r < rows; ++r) {

@@ -17,13 +17,12 @@ static int ref_keeps_philox(const stw_ref_problem *p, uint64_t head, int64_t row
     return (double)draw.word[i % 4] >= floor(p->desc->dropout_p * 4294967296.0);
 }
 
-static int ref_keeps_mem_eff(const stw_ref_problem *p, uint64_t head, int64_t row_stride, int64_t i,
-                             int64_t j) {
+static int ref_keeps_mem_eff(const stw_ref_problem *p, uint64_t head, int64_t row_stride, int64_t i, int64_t j) {
     int packed = p->packed_q || p->packed_kv;
     uint64_t base = packed ? 0 : head * (uint64_t)p->desc->max_seq_q * (uint64_t)p->desc->max_seq_kv;
     uint64_t n = p->offset + base + (uint64_t)i * (uint64_t)row_stride + (uint64_t)j;
-    stw_philox_words draw = stw_philox4x32(10, (uint32_t)(n / 4), (uint32_t)((n / 4) >> 32), 0, 0,
-                                           (uint32_t)p->seed, (uint32_t)(p->seed >> 32));
+    stw_philox_words draw = stw_philox4x32(10, (uint32_t)(n / 4), (uint32_t)((n / 4) >> 32), 0, 0, (uint32_t)p->seed,
+                                           (uint32_t)(p->seed >> 32));
     /* curand's uniform in (0, 1]: x * 2^-32 + 2^-33, every step rounded to f32 */
     float x = (float)draw.word[n % 4];
     float uniform = x * 0x1p-32f + 0x1p-33f;
@@ -51,11 +50,10 @@ static int ref_keeps_flash2(const stw_ref_problem *p, uint64_t head, int64_t i, 
     return 0;
 }
 
-int stw_ref_keeps(const stw_ref_problem *p, const stw_ref_side *q, const stw_ref_side *kv, int64_t b,
-                  int64_t h, int64_t i, int64_t j) {
+int stw_ref_keeps(const stw_ref_problem *p, const stw_ref_side *q, const stw_ref_side *kv, int64_t b, int64_t h,
+                  int64_t i, int64_t j) {
     const stw_attn_desc *d = p->desc;
-    uint64_t head =
-        (uint64_t)(b + d->batch_offset) * (uint64_t)p->heads_total + (uint64_t)(h + d->head_offset);
+    uint64_t head = (uint64_t)(b + d->batch_offset) * (uint64_t)p->heads_total + (uint64_t)(h + d->head_offset);
     switch (d->dropout_map) {
     case STW_DROPOUT_MEM_EFF: return ref_keeps_mem_eff(p, head, kv->rows, i, j);
     case STW_DROPOUT_FLASH2: return ref_keeps_flash2(p, head, i, j);

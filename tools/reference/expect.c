@@ -13,9 +13,7 @@ enum { REF_BASELINES = 8 };
 
 const char *const stw_grad_names[STW_GRAD_COUNT] = {"dq", "dk", "dv", "dbias", "dsink"};
 
-uint32_t stw_ref_grad_bit(stw_grad which) {
-    return STW_OUT_DQ << which;
-}
+uint32_t stw_ref_grad_bit(stw_grad which) { return STW_OUT_DQ << which; }
 
 stw_ref_tensor stw_ref_tensor_of(const stw_ref_problem *p, const stw_ref_result *r, stw_grad which) {
     const stw_attn_desc *d = p->desc;
@@ -37,19 +35,13 @@ stw_ref_tensor stw_ref_tensor_of(const stw_ref_problem *p, const stw_ref_result 
                              queries, d->dv_dtype};
         break;
     case STW_GRAD_DBIAS:
-        t = (stw_ref_tensor){
-            r->dbias, r->abs_dbias, NULL, 1, bias, 1, d->dbias_dtype ? d->dbias_dtype : d->bias_dtype};
+        t = (stw_ref_tensor){r->dbias, r->abs_dbias, NULL, 1, bias, 1, d->dbias_dtype ? d->dbias_dtype : d->bias_dtype};
         if (bias > 0) t.terms = d->batch * d->heads_q * d->max_seq_q * d->max_seq_kv / bias;
         break;
     case STW_GRAD_DSINK:
     case STW_GRAD_COUNT:
-        t = (stw_ref_tensor){r->dsink,
-                             r->abs_dsink,
-                             NULL,
-                             1,
-                             d->heads_q,
-                             d->batch * d->max_seq_q,
-                             stw_dtype_of_rows(d->dtype)};
+        t = (stw_ref_tensor){
+            r->dsink, r->abs_dsink, NULL, 1, d->heads_q, d->batch * d->max_seq_q, stw_dtype_of_rows(d->dtype)};
         break;
     }
     if (t.dtype == STW_DTYPE_NONE) t.dtype = d->dtype;
@@ -57,8 +49,7 @@ stw_ref_tensor stw_ref_tensor_of(const stw_ref_problem *p, const stw_ref_result 
 }
 
 /* Distance of one baseline from the reference; elements where either is not finite have none. */
-static void ref_measure(const stw_ref_tensor *ref, const stw_ref_tensor *baseline, double *max_out,
-                        double *rms_out) {
+static void ref_measure(const stw_ref_tensor *ref, const stw_ref_tensor *baseline, double *max_out, double *rms_out) {
     double worst = 0, squares = 0;
     int64_t elements = 0;
     for (int64_t r = 0; r < ref->rows; ++r) {
@@ -76,8 +67,7 @@ static void ref_measure(const stw_ref_tensor *ref, const stw_ref_tensor *baselin
 }
 
 /* max|ref| over finite elements; *elements_out counts all; *finite_out: none was infinite or NaN. */
-static double ref_extent(const double *values, const stw_ref_tensor *t, int64_t *elements_out,
-                         int *finite_out) {
+static double ref_extent(const double *values, const stw_ref_tensor *t, int64_t *elements_out, int *finite_out) {
     double top = 0;
     *elements_out = 0;
     *finite_out = 1;
@@ -85,10 +75,8 @@ static double ref_extent(const double *values, const stw_ref_tensor *t, int64_t 
         if (t->kinds && t->kinds[r] == STW_REF_ROW_UNTOUCHED) continue;
         *elements_out += t->row_size;
         for (int64_t n = r * t->row_size; n < (r + 1) * t->row_size; ++n) {
-            if (!isfinite(values[n]))
-                *finite_out = 0;
-            else if (fabs(values[n]) > top)
-                top = fabs(values[n]);
+            if (!isfinite(values[n])) *finite_out = 0;
+            else if (fabs(values[n]) > top) top = fabs(values[n]);
         }
     }
     return top;

@@ -25,8 +25,8 @@
 #include "forward_row.inl"
 
 /* One query head into the result. */
-static void ref_forward_head(const stw_ref_problem *p, const stw_ref_head *head, int64_t b, int64_t h,
-                             long double *s, stw_ref_result *result) {
+static void ref_forward_head(const stw_ref_problem *p, const stw_ref_head *head, int64_t b, int64_t h, long double *s,
+                             stw_ref_result *result) {
     const stw_attn_desc *d = p->desc;
     int64_t first = stw_ref_result_row(p->packed_q, d->max_seq_q, &head->side_q, b, 0);
     for (int64_t i = 0; i < head->side_q.rows; ++i) {

@@ -9,9 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *ref_array(int64_t count, size_t size) {
-    return calloc(count > 0 ? (size_t)count : 1, size);
-}
+static void *ref_array(int64_t count, size_t size) { return calloc(count > 0 ? (size_t)count : 1, size); }
 
 stw_status stw_ref_head_open(const stw_ref_problem *p, stw_ref_head *head) {
     const stw_attn_desc *d = p->desc;
@@ -37,8 +35,8 @@ stw_status stw_ref_head_open(const stw_ref_problem *p, stw_ref_head *head) {
     head->pair = ref_array(pairs, 1);
     head->sees = ref_array(queries, 1);
     head->seen = ref_array(keys, 1);
-    int complete = head->q && head->k && head->v && head->out && head->dout && head->lse && head->dlse &&
-                   head->delta && head->visible && head->pair && head->sees && head->seen;
+    int complete = head->q && head->k && head->v && head->out && head->dout && head->lse && head->dlse && head->delta &&
+                   head->visible && head->pair && head->sees && head->seen;
     return complete ? STW_OK : STW_E_NO_MEMORY;
 }
 
@@ -92,8 +90,7 @@ void stw_ref_head_load_kv(const stw_ref_problem *p, stw_ref_head *head, int64_t 
 }
 
 /* Everything of row i that only the backward reads. */
-static void ref_load_backward_row(const stw_ref_problem *p, stw_ref_head *head, int64_t b, int64_t h,
-                                  int64_t i) {
+static void ref_load_backward_row(const stw_ref_problem *p, stw_ref_head *head, int64_t b, int64_t h, int64_t i) {
     const stw_attn_desc *d = p->desc;
     const stw_attn_args *a = p->args;
     const stw_ref_side *q = &head->side_q;
@@ -101,8 +98,7 @@ static void ref_load_backward_row(const stw_ref_problem *p, stw_ref_head *head, 
     head->lse[i] = stw_load_f64(a->lse, stw_ref_lse_index(p, &d->lse, q, b, h, i), dtype);
     if (d->flags & STW_ATTN_DLSE)
         head->dlse[i] = stw_load_f64(a->dlse, stw_ref_lse_index(p, &d->dlse, q, b, h, i), dtype);
-    if (head->given_delta)
-        head->delta[i] = stw_load_f64(a->delta, stw_ref_lse_index(p, &d->delta, q, b, h, i), dtype);
+    if (head->given_delta) head->delta[i] = stw_load_f64(a->delta, stw_ref_lse_index(p, &d->delta, q, b, h, i), dtype);
     if (!head->sees[i]) return;
     int64_t row = stw_ref_row_index(&d->dout, p->packed_q, q, b, h, i);
     ref_load_row(head->dout + i * head->dim_v, d, a->dout, row, head->dim_v, d->dim.dout);
@@ -152,8 +148,7 @@ void stw_ref_head_load_q(const stw_ref_problem *p, stw_ref_head *head, int64_t b
     for (int64_t i = 0; i < head->queries; ++i) {
         for (int64_t j = 0; j < head->keys; ++j) {
             unsigned char *pair = &head->pair[i * head->keys + j];
-            if (*pair && !stw_ref_keeps(p, &head->side_q, &head->side_kv, b, h, i, j))
-                *pair = STW_REF_PAIR_VISIBLE;
+            if (*pair && !stw_ref_keeps(p, &head->side_q, &head->side_kv, b, h, i, j)) *pair = STW_REF_PAIR_VISIBLE;
         }
     }
 }

@@ -39,8 +39,7 @@ void stw_ref_head_close(stw_ref_head *head);
 /* In this order, each for the one before: a sequence, its key/value head, its query head. */
 void stw_ref_head_load_sequence(const stw_ref_problem *problem, stw_ref_head *head, int64_t b);
 void stw_ref_head_load_kv(const stw_ref_problem *problem, stw_ref_head *head, int64_t b, int64_t h_kv);
-void stw_ref_head_load_q(const stw_ref_problem *problem, stw_ref_head *head, int64_t b, int64_t h,
-                         int backward);
+void stw_ref_head_load_q(const stw_ref_problem *problem, stw_ref_head *head, int64_t b, int64_t h, int backward);
 
 /* alibi at local (i, j), exact; 0 when off. */
 long double stw_ref_head_alibi(const stw_ref_head *head, int64_t i, int64_t j);

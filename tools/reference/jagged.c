@@ -40,15 +40,14 @@ jref_span jref_span_of(const jref *j, int axis, int64_t b) {
     return s;
 }
 
-int64_t jref_index(jref_span s, int64_t outer, int64_t inner, stw_jagged_storage storage, int64_t o,
-                   int64_t r, int64_t i) {
+int64_t jref_index(jref_span s, int64_t outer, int64_t inner, stw_jagged_storage storage, int64_t o, int64_t r,
+                   int64_t i) {
     if (storage == STW_STORAGE_JAGGED) return (o * s.total + s.first + r) * inner + i;
     return s.first * outer * inner + (o * s.length + r) * inner + i;
 }
 
 int64_t jref_matrix_index(const jref *j, int operand, int64_t b, int64_t o, int64_t row, int64_t col) {
-    static const int axes[3][2] = {
-        {STW_AXIS_M, STW_AXIS_K}, {STW_AXIS_K, STW_AXIS_N}, {STW_AXIS_M, STW_AXIS_N}};
+    static const int axes[3][2] = {{STW_AXIS_M, STW_AXIS_K}, {STW_AXIS_K, STW_AXIS_N}, {STW_AXIS_M, STW_AXIS_N}};
     static const uint32_t transposed[3] = {STW_JAGGED_X_TRANSPOSED, STW_JAGGED_OTHER_TRANSPOSED,
                                            STW_JAGGED_GRAD_TRANSPOSED};
     const int64_t *bases[3] = {j->a->x_bases, j->a->other_bases, j->a->grad_bases};
@@ -104,8 +103,8 @@ static void spread_element(jref *j, jref_span s, int64_t b, int64_t o, int64_t r
     switch (d->dim) {
     case STW_DIM_OUTER:
         at = o / j->after % j->size, size = j->size;
-        from = jref_index(s, j->outer / size, j->inner, d->storage,
-                          o / j->after / size * j->after + o % j->after, r, i);
+        from =
+            jref_index(s, j->outer / size, j->inner, d->storage, o / j->after / size * j->after + o % j->after, r, i);
         break;
     case STW_DIM_RAGGED:
         at = r, size = s.used;
@@ -117,8 +116,8 @@ static void spread_element(jref *j, jref_span s, int64_t b, int64_t o, int64_t r
         break;
     default:
         at = i / j->after % j->size, size = j->size;
-        from = jref_index(s, j->outer, j->inner / size, d->storage, o, r,
-                          i / j->after / size * j->after + i % j->after);
+        from =
+            jref_index(s, j->outer, j->inner / size, d->storage, o, r, i / j->after / size * j->after + i % j->after);
         break;
     }
     int taken = d->op == STW_JAGGED_SUM || at == slice_of(j, size);
@@ -127,18 +126,16 @@ static void spread_element(jref *j, jref_span s, int64_t b, int64_t o, int64_t r
 
 static void reshape_element(jref *j, jref_span s, int64_t o, int64_t r, int64_t i) {
     int64_t k = (o * s.used + r) * j->inner + i, row = k / j->grad_inner;
-    int64_t from = jref_index(s, j->grad_outer, j->grad_inner, j->d->grad_storage, row / s.used, row % s.used,
-                              k % j->grad_inner);
+    int64_t from =
+        jref_index(s, j->grad_outer, j->grad_inner, j->d->grad_storage, row / s.used, row % s.used, k % j->grad_inner);
     jref_set(j, 0, jref_index(s, j->outer, j->inner, j->d->storage, o, r, i), take(j, from));
 }
 
 static void padded_element(jref *j, jref_span s, int64_t b, int64_t o, int64_t r, int64_t i) {
     int64_t nested = jref_index(s, j->outer, j->inner, j->d->storage, o, r, i);
     int64_t dense = ((b * j->outer + o) * j->d->padded + r) * j->inner + i;
-    if (j->d->op == STW_JAGGED_TO_PADDED)
-        jref_set(j, 0, nested, r < j->d->padded ? take(j, dense) : 0);
-    else if (r < j->d->padded)
-        jref_set(j, 0, dense, take(j, nested));
+    if (j->d->op == STW_JAGGED_TO_PADDED) jref_set(j, 0, nested, r < j->d->padded ? take(j, dense) : 0);
+    else if (r < j->d->padded) jref_set(j, 0, dense, take(j, nested));
 }
 
 void jref_move(jref *j) {
@@ -147,12 +144,9 @@ void jref_move(jref *j) {
         for (int64_t o = 0; o < j->outer; ++o)
             for (int64_t r = 0; r < s.used; ++r)
                 for (int64_t i = 0; i < j->inner; ++i)
-                    if (j->d->op == STW_JAGGED_RESHAPE)
-                        reshape_element(j, s, o, r, i);
-                    else if (j->d->op >= STW_JAGGED_TO_PADDED)
-                        padded_element(j, s, b, o, r, i);
-                    else
-                        spread_element(j, s, b, o, r, i);
+                    if (j->d->op == STW_JAGGED_RESHAPE) reshape_element(j, s, o, r, i);
+                    else if (j->d->op >= STW_JAGGED_TO_PADDED) padded_element(j, s, b, o, r, i);
+                    else spread_element(j, s, b, o, r, i);
     }
 }
 
@@ -170,8 +164,7 @@ static void mark_rows(jref *j) {
         for (int64_t o = 0; o < j->outer; ++o)
             for (int64_t r = 0; r < s.length; ++r)
                 for (int64_t i = 0; i < j->inner; ++i)
-                    out->kinds[0][jref_index(s, j->outer, j->inner, j->d->storage, o, r, i)] =
-                        STW_REF_ROW_ZERO;
+                    out->kinds[0][jref_index(s, j->outer, j->inner, j->d->storage, o, r, i)] = STW_REF_ROW_ZERO;
     }
 }
 
@@ -199,18 +192,14 @@ stw_dtype stw_jref_dtype(const stw_jagged_desc *d, int which) {
     return which >= 2 && d->weight_dtype ? d->weight_dtype : d->dtype;
 }
 
-static int64_t one_or(int64_t value) {
-    return value ? value : 1;
-}
+static int64_t one_or(int64_t value) { return value ? value : 1; }
 
 static void split(int32_t rank, const int64_t *shape, int64_t *outer, int64_t *inner) {
     int64_t *product = outer;
     *outer = *inner = 1;
     for (int32_t i = 0; i < rank; ++i) {
-        if (shape[i] < 0)
-            product = inner;
-        else
-            *product *= shape[i];
+        if (shape[i] < 0) product = inner;
+        else *product *= shape[i];
     }
 }
 
@@ -256,22 +245,18 @@ int64_t jref_input_elements(const jref *j, stw_jref_input input) {
     const stw_jagged_desc *d = j->d;
     uint32_t outputs = stw_jref_outputs(d);
     int64_t nested = d->axis[0].total * j->outer * j->inner;
-    int linear = d->op == STW_JAGGED_LINEAR, norm = d->op == STW_JAGGED_LAYER_NORM,
-        dx = outputs & STW_JAGGED_DX;
+    int linear = d->op == STW_JAGGED_LINEAR, norm = d->op == STW_JAGGED_LAYER_NORM, dx = outputs & STW_JAGGED_DX;
     int weighs = (outputs & STW_JAGGED_DWEIGHT) != 0;
     switch (input) {
     case STW_JREF_GRAD: return grad_elements(j);
     case STW_JREF_X:
         if (d->op == STW_JAGGED_MATMUL)
-            return outputs & STW_JAGGED_DOTHER ? matrix_elements(j, STW_AXIS_M, STW_AXIS_K, d->x_elements)
-                                               : 0;
+            return outputs & STW_JAGGED_DOTHER ? matrix_elements(j, STW_AXIS_M, STW_AXIS_K, d->x_elements) : 0;
         if (linear) return weighs ? nested : 0;
         return (norm && (dx || weighs)) || stw_jagged_is_pointwise(d->op) ? nested : 0;
     case STW_JREF_Y: return d->op == STW_JAGGED_SOFTMAX ? nested : 0;
     case STW_JREF_OTHER:
-        return d->op == STW_JAGGED_MATMUL && dx
-                   ? matrix_elements(j, STW_AXIS_K, STW_AXIS_N, d->other_elements)
-                   : 0;
+        return d->op == STW_JAGGED_MATMUL && dx ? matrix_elements(j, STW_AXIS_K, STW_AXIS_N, d->other_elements) : 0;
     case STW_JREF_WEIGHT:
         if (linear) return dx ? d->out_features * j->inner : 0;
         return norm && dx && d->flags & STW_JAGGED_HAS_GAMMA ? j->size : 0;
@@ -350,10 +335,8 @@ stw_status stw_jref_evaluate(const stw_jagged_desc *desc, const stw_jagged_args 
         } else {
             mark_rows(&j);
         }
-        if (evaluation)
-            jref_run_f32(&j);
-        else
-            jref_run_f64(&j);
+        if (evaluation) jref_run_f32(&j);
+        else jref_run_f64(&j);
     }
     double *inputs[] = {j.grad, j.x, j.y, j.other, j.weight, j.mean, j.rstd};
     for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; ++i) free(inputs[i]);

@@ -43,8 +43,7 @@ static void measure(stw_jref_expectation *e) {
                 e->max_ref[i] = fmax(e->max_ref[i], fabs(e->reference.values[i][n]));
 }
 
-stw_status stw_jref_expect(const stw_jagged_desc *desc, const stw_jagged_args *args,
-                           stw_jref_expectation *e) {
+stw_status stw_jref_expect(const stw_jagged_desc *desc, const stw_jagged_args *args, stw_jref_expectation *e) {
     memset(e, 0, sizeof *e);
     stw_status status = stw_jref_evaluate(desc, args, 0, &e->reference);
     if (status) return status;
@@ -62,6 +61,4 @@ stw_status stw_jref_expect(const stw_jagged_desc *desc, const stw_jagged_args *a
     return status;
 }
 
-void stw_jref_expectation_free(stw_jref_expectation *e) {
-    stw_jref_free(&e->reference);
-}
+void stw_jref_expectation_free(stw_jref_expectation *e) { stw_jref_free(&e->reference); }

@@ -16,8 +16,7 @@ static void mark_nested(const jref *j, int64_t inner, unsigned char *marks) {
         jref_span s = jref_span_of(j, 0, b);
         for (int64_t o = 0; o < j->outer; ++o)
             for (int64_t r = 0; r < s.used; ++r)
-                for (int64_t i = 0; i < inner; ++i)
-                    marks[jref_index(s, j->outer, inner, j->d->storage, o, r, i)] = 1;
+                for (int64_t i = 0; i < inner; ++i) marks[jref_index(s, j->outer, inner, j->d->storage, o, r, i)] = 1;
     }
 }
 
@@ -39,20 +38,12 @@ void stw_jref_mark_readable(const stw_jagged_desc *desc, const stw_jagged_args *
     int moves = desc->op == STW_JAGGED_SUM || desc->op == STW_JAGGED_SELECT ||
                 (desc->op >= STW_JAGGED_RESHAPE && desc->op <= STW_JAGGED_ATTENTION);
     if (!elements) return;
-    if (input == STW_JREF_WEIGHT)
-        memset(marks, 1, (size_t)elements);
-    else if (matmul && input == STW_JREF_GRAD)
-        mark_matrix(&j, 2, STW_AXIS_M, STW_AXIS_N, marks);
-    else if (matmul && input == STW_JREF_X)
-        mark_matrix(&j, 0, STW_AXIS_M, STW_AXIS_K, marks);
-    else if (matmul)
-        mark_matrix(&j, 1, STW_AXIS_K, STW_AXIS_N, marks);
-    else if (input == STW_JREF_GRAD && moves)
-        jref_move(&j);
-    else if (input == STW_JREF_GRAD)
-        mark_nested(&j, j.grad_inner, marks);
-    else if (input >= STW_JREF_MEAN)
-        mark_nested(&j, j.inner / j.size, marks);
-    else
-        mark_nested(&j, j.inner, marks);
+    if (input == STW_JREF_WEIGHT) memset(marks, 1, (size_t)elements);
+    else if (matmul && input == STW_JREF_GRAD) mark_matrix(&j, 2, STW_AXIS_M, STW_AXIS_N, marks);
+    else if (matmul && input == STW_JREF_X) mark_matrix(&j, 0, STW_AXIS_M, STW_AXIS_K, marks);
+    else if (matmul) mark_matrix(&j, 1, STW_AXIS_K, STW_AXIS_N, marks);
+    else if (input == STW_JREF_GRAD && moves) jref_move(&j);
+    else if (input == STW_JREF_GRAD) mark_nested(&j, j.grad_inner, marks);
+    else if (input >= STW_JREF_MEAN) mark_nested(&j, j.inner / j.size, marks);
+    else mark_nested(&j, j.inner, marks);
 }

@@ -26,8 +26,8 @@ typedef struct jref_span {
 jref_span jref_span_of(const jref *j, int axis, int64_t b);
 
 /* Index of element (o, r, i) of a nested buffer. */
-int64_t jref_index(jref_span s, int64_t outer, int64_t inner, stw_jagged_storage storage, int64_t o,
-                   int64_t r, int64_t i);
+int64_t jref_index(jref_span s, int64_t outer, int64_t inner, stw_jagged_storage storage, int64_t o, int64_t r,
+                   int64_t i);
 
 /* Index of element (row, col) of matrix o of a matmul operand: 0 x, 1 other, 2 grad. */
 int64_t jref_matrix_index(const jref *j, int operand, int64_t b, int64_t o, int64_t row, int64_t col);

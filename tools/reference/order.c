@@ -34,8 +34,7 @@ void stw_ref_order_set(stw_ref_order *order, const stw_ref_head *head, const stw
     ref_permute(order->delta, head->dim_v, !mode->f32, seed + 5);
 }
 
-stw_status stw_ref_order_open(stw_ref_order *order, int64_t queries, int64_t keys, int64_t dim,
-                              int64_t dim_v) {
+stw_status stw_ref_order_open(stw_ref_order *order, int64_t queries, int64_t keys, int64_t dim, int64_t dim_v) {
     order->query = malloc((size_t)(queries + 1) * sizeof(int32_t));
     order->key = malloc((size_t)(keys + 1) * sizeof(int32_t));
     order->dim = malloc((size_t)dim * sizeof(int32_t));
@@ -81,9 +80,8 @@ stw_status stw_ref_work_open(stw_ref_work *work, int64_t keys, int64_t dim, int6
 }
 
 void stw_ref_work_close(stw_ref_work *work) {
-    void *buffers[] = {work->k_turned, work->v_turned, work->k_rows,  work->q_mixed,
-                       work->do_mixed, work->q_rows,   work->do_rows, work->p,
-                       work->ds,       work->dq,       work->live};
+    void *buffers[] = {work->k_turned, work->v_turned, work->k_rows, work->q_mixed, work->do_mixed, work->q_rows,
+                       work->do_rows,  work->p,        work->ds,     work->dq,      work->live};
     for (size_t n = 0; n < sizeof buffers / sizeof *buffers; ++n) free(buffers[n]);
     memset(work, 0, sizeof *work);
 }

@@ -7,8 +7,7 @@
 #include "core.h"
 
 /* Buffers for up to so many rows. The close functions also follow a failure (of a zeroed struct). */
-stw_status stw_ref_order_open(stw_ref_order *order, int64_t queries, int64_t keys, int64_t dim,
-                              int64_t dim_v);
+stw_status stw_ref_order_open(stw_ref_order *order, int64_t queries, int64_t keys, int64_t dim, int64_t dim_v);
 void stw_ref_order_close(stw_ref_order *order);
 stw_status stw_ref_work_open(stw_ref_work *work, int64_t keys, int64_t dim, int64_t dim_v);
 void stw_ref_work_close(stw_ref_work *work);

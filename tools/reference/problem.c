@@ -32,8 +32,7 @@ static int ref_starts_valid(const int32_t *cu_seqlens, int64_t batch, int64_t to
 static int ref_lengths_valid(const stw_ref_problem *p) {
     const stw_attn_desc *d = p->desc;
     if (p->packed_q && !ref_starts_valid(p->args->cu_seqlens_q, d->batch, d->total_q, d->max_seq_q)) return 0;
-    if (p->packed_kv && !ref_starts_valid(p->args->cu_seqlens_kv, d->batch, d->total_kv, d->max_seq_kv))
-        return 0;
+    if (p->packed_kv && !ref_starts_valid(p->args->cu_seqlens_kv, d->batch, d->total_kv, d->max_seq_kv)) return 0;
     for (int64_t b = 0; b < d->batch; ++b) {
         stw_ref_side q = stw_ref_side_q(p, b), kv = stw_ref_side_kv(p, b);
         if (q.used < 0 || q.used > q.rows || kv.used < 0 || kv.used > kv.rows) return 0;
@@ -113,8 +112,7 @@ int64_t stw_ref_shift(const stw_ref_problem *p, const stw_ref_side *q, const stw
     return p->desc->mask == STW_MASK_CAUSAL_TOP_LEFT ? 0 : kv->used - q->used;
 }
 
-int stw_ref_visible(const stw_ref_problem *p, const stw_ref_side *q, const stw_ref_side *kv, int64_t i,
-                    int64_t j) {
+int stw_ref_visible(const stw_ref_problem *p, const stw_ref_side *q, const stw_ref_side *kv, int64_t i, int64_t j) {
     const stw_attn_desc *d = p->desc;
     int64_t diagonal = i + q->offset + stw_ref_shift(p, q, kv), key = j + kv->offset;
     if (d->mask != STW_MASK_NONE && key > diagonal) return 0;
@@ -123,13 +121,13 @@ int stw_ref_visible(const stw_ref_problem *p, const stw_ref_side *q, const stw_r
     return 1;
 }
 
-int64_t stw_ref_row_index(const stw_attn_strides *s, int packed, const stw_ref_side *side, int64_t b,
-                          int64_t h, int64_t i) {
+int64_t stw_ref_row_index(const stw_attn_strides *s, int packed, const stw_ref_side *side, int64_t b, int64_t h,
+                          int64_t i) {
     return h * s->head + (packed ? (side->first + i) * s->seq : b * s->batch + i * s->seq);
 }
 
-int64_t stw_ref_lse_index(const stw_ref_problem *p, const stw_attn_strides *s, const stw_ref_side *q,
-                          int64_t b, int64_t h, int64_t i) {
+int64_t stw_ref_lse_index(const stw_ref_problem *p, const stw_attn_strides *s, const stw_ref_side *q, int64_t b,
+                          int64_t h, int64_t i) {
     int through_pack = p->packed_q && s->batch == 0;
     return stw_ref_row_index(s, through_pack, q, b, h, i);
 }

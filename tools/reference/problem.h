@@ -30,8 +30,8 @@ typedef struct stw_ref_problem {
 } stw_ref_problem;
 
 /* Also checks that everything the loops will read is there. */
-stw_status stw_ref_problem_init(stw_ref_problem *problem, const stw_attn_desc *desc,
-                                const stw_attn_args *args, int backward);
+stw_status stw_ref_problem_init(stw_ref_problem *problem, const stw_attn_desc *desc, const stw_attn_args *args,
+                                int backward);
 
 stw_ref_side stw_ref_side_q(const stw_ref_problem *problem, int64_t b);
 stw_ref_side stw_ref_side_kv(const stw_ref_problem *problem, int64_t b);
@@ -44,14 +44,14 @@ int stw_ref_visible(const stw_ref_problem *problem, const stw_ref_side *q, const
                     int64_t j);
 
 /* Dropout keeps the element (local b, h, i, j). */
-int stw_ref_keeps(const stw_ref_problem *problem, const stw_ref_side *q, const stw_ref_side *kv, int64_t b,
-                  int64_t h, int64_t i, int64_t j);
+int stw_ref_keeps(const stw_ref_problem *problem, const stw_ref_side *q, const stw_ref_side *kv, int64_t b, int64_t h,
+                  int64_t i, int64_t j);
 
 /* Index of element 0 of local row i: of a tensor of the q or kv side, and of lse, dlse, delta. */
-int64_t stw_ref_row_index(const stw_attn_strides *strides, int packed, const stw_ref_side *side, int64_t b,
-                          int64_t h, int64_t i);
-int64_t stw_ref_lse_index(const stw_ref_problem *problem, const stw_attn_strides *strides,
-                          const stw_ref_side *q, int64_t b, int64_t h, int64_t i);
+int64_t stw_ref_row_index(const stw_attn_strides *strides, int packed, const stw_ref_side *side, int64_t b, int64_t h,
+                          int64_t i);
+int64_t stw_ref_lse_index(const stw_ref_problem *problem, const stw_attn_strides *strides, const stw_ref_side *q,
+                          int64_t b, int64_t h, int64_t i);
 
 /* Row of a result that local row i is: b*max_seq + i, or first + i. */
 int64_t stw_ref_result_row(int packed, int64_t max_seq, const stw_ref_side *side, int64_t b, int64_t i);

@@ -2,8 +2,9 @@
  *
  * The oracle: attention forward and backward as plain float64 loops over the formula of
  * include/sternway/attn_bwd.h, and the same in f32 with rounded operands (the baseline of the accuracy
- * rule); of f64 problems long double and f64. Takes the public descriptor and host pointers, shares no code with dispatch or the CPU tiles
- * beyond dtype.h and philox.h's cipher and maps. Linked into the command and the tests, not into the library.
+ * rule); of f64 problems long double and f64. Takes the public descriptor and host pointers, shares no code with
+ * dispatch or the CPU tiles beyond dtype.h and philox.h's cipher and maps. Linked into the command and the tests, not
+ * into the library.
  */
 #ifndef STW_TOOLS_REFERENCE_H
 #define STW_TOOLS_REFERENCE_H

@@ -17,7 +17,6 @@ typedef struct stw_ref_tensor {
 } stw_ref_tensor;
 
 uint32_t stw_ref_grad_bit(stw_grad which); /* STW_OUT_* */
-stw_ref_tensor stw_ref_tensor_of(const stw_ref_problem *problem, const stw_ref_result *result,
-                                 stw_grad which);
+stw_ref_tensor stw_ref_tensor_of(const stw_ref_problem *problem, const stw_ref_result *result, stw_grad which);
 
 #endif

@@ -42,8 +42,7 @@ static int64_t lse_index(const stw_attn_desc *d, int64_t rows, int64_t row, int6
 
 /* Draw 0 rounds to nearest; the others are off by up to one ulp before that: a forward rounds its operands.
  */
-static void store_draw(const run_problem *p, const stw_ref_result *forward, int draw,
-                       const stw_attn_args *args) {
+static void store_draw(const run_problem *p, const stw_ref_result *forward, int draw, const stw_attn_args *args) {
     const stw_attn_desc *d = &p->desc;
     const stw_dtype number = stw_dtype_of_rows(d->dtype);
     int64_t rows = forward->rows_q, count = rows * d->heads_q;
@@ -81,8 +80,7 @@ static const double *values_of(const stw_ref_result *r, int g) {
 }
 
 /* Raises the share to what this draw moved. */
-static void measure(const run_problem *p, const stw_ref_result *drawn, const stw_ref_result *exact,
-                    run_share *share) {
+static void measure(const run_problem *p, const stw_ref_result *drawn, const stw_ref_result *exact, run_share *share) {
     for (int g = 0; g < STW_GRAD_COUNT; ++g) {
         if (!p->references[g] || !values_of(drawn, g)) continue;
         double worst = 0, squares = 0;
@@ -99,8 +97,7 @@ static void measure(const run_problem *p, const stw_ref_result *drawn, const stw
 }
 
 /* The backward with delta given. */
-static stw_status exact_backward(const run_problem *p, const stw_attn_args *args,
-                                 stw_ref_result *result_out) {
+static stw_status exact_backward(const run_problem *p, const stw_attn_args *args, stw_ref_result *result_out) {
     const stw_ref_mode mode = {0};
     stw_attn_desc desc = p->desc;
     stw_attn_args given = *args;
@@ -270,10 +267,8 @@ static int check_rule(run_problem *p, stw_accuracy_pool *pool) {
     stw_expectation expectation;
     /* plain loops: seconds to minutes for problems that take the library milliseconds */
     stw_tool_progress(
-        "%s: the error that is allowed, 9 evaluations of %.3g query-key pairs (--tolerance X skips this)",
-        p->name,
-        (double)p->desc.batch * (double)p->desc.heads_q * (double)p->desc.max_seq_q *
-            (double)p->desc.max_seq_kv);
+        "%s: the error that is allowed, 9 evaluations of %.3g query-key pairs (--tolerance X skips this)", p->name,
+        (double)p->desc.batch * (double)p->desc.heads_q * (double)p->desc.max_seq_q * (double)p->desc.max_seq_kv);
     if (p->compute_forward && run_forward_share(p, &share)) return p->exit_status;
     stw_status status = stw_expect_attn_bwd(&p->desc, &args, &expectation);
     for (int g = 0; g < STW_GRAD_COUNT && !status; ++g) {

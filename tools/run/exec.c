@@ -21,8 +21,7 @@ typedef struct run_job {
 
 /* The library's refusal of the step `what`, as the problem's error. */
 static int refuse(run_job *job, stw_status status) {
-    return run_refuse(job->problem, stw_tool_exit_of(status), "%s (%s)", stw_last_error(),
-                      stw_status_name(status));
+    return run_refuse(job->problem, stw_tool_exit_of(status), "%s (%s)", stw_last_error(), stw_status_name(status));
 }
 
 static void set_pointer(stw_attn_args *args, run_slot slot, void *pointer) {
@@ -60,8 +59,7 @@ static int copy_in(run_job *job) {
         run_array *array = &p->arrays[slot];
         if (!array->used) continue;
         status = stw_buffer_alloc(job->context, array->capacity, &array->buffer);
-        if (!status)
-            status = stw_copy(job->context, array->buffer, array->host, array->capacity, job->stream);
+        if (!status) status = stw_copy(job->context, array->buffer, array->host, array->capacity, job->stream);
         set_pointer(&job->args, (run_slot)slot, array->buffer);
     }
     void *word = NULL;
@@ -69,8 +67,7 @@ static int copy_in(run_job *job) {
     job->status_out = word;
     if (!status) status = stw_copy(job->context, word, &zero, sizeof zero, job->stream);
     job->args.status_out = word;
-    if (!status && job->workspace_size)
-        status = stw_buffer_alloc(job->context, job->workspace_size, &job->workspace);
+    if (!status && job->workspace_size) status = stw_buffer_alloc(job->context, job->workspace_size, &job->workspace);
     if (!status) status = stw_stream_synchronize(job->context, job->stream);
     return status ? refuse(job, status) : 0;
 }
@@ -79,9 +76,9 @@ static int copy_in(run_job *job) {
 static int run_once(run_job *job, int forward, double *seconds_out) {
     int32_t bad = 0;
     double start = stw_tool_seconds();
-    stw_status status =
-        forward ? stw_attn_fwd(job->forward, &job->args, job->workspace, job->workspace_size, job->stream)
-                : stw_attn_bwd(job->backward, &job->args, job->workspace, job->workspace_size, job->stream);
+    stw_status status = forward
+                            ? stw_attn_fwd(job->forward, &job->args, job->workspace, job->workspace_size, job->stream)
+                            : stw_attn_bwd(job->backward, &job->args, job->workspace, job->workspace_size, job->stream);
     if (!status) status = stw_stream_synchronize(job->context, job->stream);
     *seconds_out = stw_tool_seconds() - start;
     if (!status) status = stw_copy(job->context, &bad, job->status_out, sizeof bad, job->stream);
@@ -90,8 +87,8 @@ static int run_once(run_job *job, int forward, double *seconds_out) {
     if (bad)
         return run_refuse(job->problem, STW_EXIT_USAGE, "values out of range in%s%s%s%s%s",
                           bad & STW_DATA_CU_SEQLENS_Q ? " cu_seqlens_q" : "",
-                          bad & STW_DATA_CU_SEQLENS_KV ? " cu_seqlens_k" : "",
-                          bad & STW_DATA_USED_Q ? " used_q" : "", bad & STW_DATA_USED_KV ? " used_k" : "",
+                          bad & STW_DATA_CU_SEQLENS_KV ? " cu_seqlens_k" : "", bad & STW_DATA_USED_Q ? " used_q" : "",
+                          bad & STW_DATA_USED_KV ? " used_k" : "",
                           bad & STW_DATA_OFFSETS ? " q_offsets/k_offsets" : "");
     return 0;
 }
@@ -122,8 +119,7 @@ static void clear_gaps(run_problem *p, run_slot slot, int side) {
     if (!array->used || array->rank != 3 || array->shape[0] == 0) return;
     size_t row = array->bytes / (size_t)array->shape[0];
     memset(array->host, 0, row * (size_t)p->first_row[side]);
-    memset((char *)array->host + row * (size_t)p->end_row[side], 0,
-           row * (size_t)(array->shape[0] - p->end_row[side]));
+    memset((char *)array->host + row * (size_t)p->end_row[side], 0, row * (size_t)(array->shape[0] - p->end_row[side]));
 }
 
 static int copy_back(run_job *job) {

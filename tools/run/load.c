@@ -80,13 +80,9 @@ static int set_flash_causal(run_problem *p, const char *text) {
     return index >= 0;
 }
 
-static int set_flash_window_left(run_problem *p, const char *text) {
-    return read_integer(text, &flash_of(p)->left);
-}
+static int set_flash_window_left(run_problem *p, const char *text) { return read_integer(text, &flash_of(p)->left); }
 
-static int set_flash_window_right(run_problem *p, const char *text) {
-    return read_integer(text, &flash_of(p)->right);
-}
+static int set_flash_window_right(run_problem *p, const char *text) { return read_integer(text, &flash_of(p)->right); }
 
 static int set_scale(run_problem *p, const char *text) {
     double value = 0;
@@ -105,13 +101,9 @@ static int set_softcap(run_problem *p, const char *text) {
     return status;
 }
 
-static int set_dropout_p(run_problem *p, const char *text) {
-    return read_real(text, &p->desc.dropout_p);
-}
+static int set_dropout_p(run_problem *p, const char *text) { return read_real(text, &p->desc.dropout_p); }
 
-static int set_dropout_seed(run_problem *p, const char *text) {
-    return read_unsigned(text, &p->values.dropout_seed);
-}
+static int set_dropout_seed(run_problem *p, const char *text) { return read_unsigned(text, &p->values.dropout_seed); }
 
 static int set_dropout_offset(run_problem *p, const char *text) {
     return read_unsigned(text, &p->values.dropout_offset);
@@ -144,21 +136,11 @@ static int set_grad_dtype(run_problem *p, const char *text) {
     return !strcmp(text, "f32");
 }
 
-static int set_q_offset(run_problem *p, const char *text) {
-    return read_integer(text, &p->values.q_offset);
-}
-static int set_k_offset(run_problem *p, const char *text) {
-    return read_integer(text, &p->values.k_offset);
-}
-static int set_batch_offset(run_problem *p, const char *t) {
-    return read_integer(t, &p->desc.batch_offset);
-}
-static int set_head_offset(run_problem *p, const char *t) {
-    return read_integer(t, &p->desc.head_offset);
-}
-static int set_heads_total(run_problem *p, const char *t) {
-    return read_integer(t, &p->desc.heads_total);
-}
+static int set_q_offset(run_problem *p, const char *text) { return read_integer(text, &p->values.q_offset); }
+static int set_k_offset(run_problem *p, const char *text) { return read_integer(text, &p->values.k_offset); }
+static int set_batch_offset(run_problem *p, const char *t) { return read_integer(t, &p->desc.batch_offset); }
+static int set_head_offset(run_problem *p, const char *t) { return read_integer(t, &p->desc.head_offset); }
+static int set_heads_total(run_problem *p, const char *t) { return read_integer(t, &p->desc.heads_total); }
 
 static const struct {
     const char *key;
@@ -282,8 +264,7 @@ static void take_tensor(run_problem *problem, const stw_st_tensor *tensor, const
         if (strncmp(leaf, name, length)) continue;
         const stw_st_tensor **place = NULL;
         if (slot < RUN_INPUTS && !leaf[length]) place = &problem->inputs[slot];
-        if (slot >= RUN_INPUTS && !strcmp(leaf + length, "_ref"))
-            place = &problem->references[slot - RUN_INPUTS];
+        if (slot >= RUN_INPUTS && !strcmp(leaf + length, "_ref")) place = &problem->references[slot - RUN_INPUTS];
         if (!place) continue;
         if (*place && !problem->error[0]) /* "q" and ".q" */
             run_refuse(problem, STW_EXIT_USAGE, "tensor %s is given twice", leaf);
@@ -337,24 +318,21 @@ static int read_metadata(const stw_safetensors *file, run_problem *problems, siz
         if (problem) {
             if (!problem->error[0]) run_read_option(problem, leaf, file->pairs[i].value);
         } else if (leaf != key || !run_is_free_text(key)) {
-            snprintf(error, STW_ST_ERROR_MAX, "metadata key '%.80s': the file has no problem of that prefix",
-                     key);
+            snprintf(error, STW_ST_ERROR_MAX, "metadata key '%.80s': the file has no problem of that prefix", key);
             return -1;
         }
     }
     return 0;
 }
 
-int run_load(const stw_safetensors *file, run_problem **problems_out, size_t *count_out,
-             char error[STW_ST_ERROR_MAX]) {
+int run_load(const stw_safetensors *file, run_problem **problems_out, size_t *count_out, char error[STW_ST_ERROR_MAX]) {
     size_t count = 0;
     run_problem *problems = NULL;
     for (size_t i = 0; i < file->tensor_count; ++i) {
         const char *name = file->tensors[i].name, *leaf = leaf_of(name);
         run_problem *problem = find(problems, count, name, leaf);
         if (!problem) {
-            run_problem *more =
-                count < RUN_PROBLEMS_MAX ? realloc(problems, (count + 1) * sizeof *problems) : NULL;
+            run_problem *more = count < RUN_PROBLEMS_MAX ? realloc(problems, (count + 1) * sizeof *problems) : NULL;
             if (more) {
                 problems = more;
                 problem = memset(&problems[count++], 0, sizeof *problem);
@@ -363,8 +341,7 @@ int run_load(const stw_safetensors *file, run_problem **problems_out, size_t *co
                 problem->name = strndup(name, leaf > name ? (size_t)(leaf - name - 1) : 0);
             }
             if (!problem || !problem->name) {
-                snprintf(error, STW_ST_ERROR_MAX, "out of memory, or more than %d problems",
-                         RUN_PROBLEMS_MAX);
+                snprintf(error, STW_ST_ERROR_MAX, "out of memory, or more than %d problems", RUN_PROBLEMS_MAX);
                 run_free(problems, count);
                 return -1;
             }

@@ -39,8 +39,7 @@ int run_check_output(const char *path, char **inputs, int input_count) {
     int exists = !stat(target, &output);
     free(target);
     for (int i = 0; exists && i < input_count; ++i) {
-        if (stat(inputs[i], &input) || input.st_dev != output.st_dev || input.st_ino != output.st_ino)
-            continue;
+        if (stat(inputs[i], &input) || input.st_dev != output.st_dev || input.st_ino != output.st_ino) continue;
         stw_tool_error("run", path, "is the input %s; the output needs a file of its own", inputs[i]);
         return STW_EXIT_USAGE;
     }
@@ -58,8 +57,7 @@ int run_write(const char *path, const run_problem *problems, size_t count) {
             status = add_tensor(&problems[i], slot, &tensors[used]);
             if (!status) ++used;
         }
-    const stw_st_pair about[] = {{"about", "gradients of attention, by `sternway run`"},
-                                 {"format", "sternway"}};
+    const stw_st_pair about[] = {{"about", "gradients of attention, by `sternway run`"}, {"format", "sternway"}};
     if (!status) status = stw_safetensors_write(path, tensors, used, about, 2, error);
     if (status) stw_tool_error("run", path, "%s", error);
     for (size_t i = 0; i < used; ++i) free((void *)(uintptr_t)tensors[i].name);
@@ -93,8 +91,7 @@ static void print_plan_line(const char *text, const char *label) {
     stw_tool_plan_field(text, "device", device, sizeof device);
     stw_tool_plan_field(text, "variant", variant, sizeof variant);
     stw_tool_plan_field(text, "why", why, sizeof why);
-    printf("    %-8s %s, arch %s (%s), variant %s\n             why: %s\n", label, backend, arch, device,
-           variant, why);
+    printf("    %-8s %s, arch %s (%s), variant %s\n             why: %s\n", label, backend, arch, device, variant, why);
 }
 
 static void print_gradient(const run_problem *p, int g) {
@@ -110,8 +107,8 @@ static void print_gradient(const run_problem *p, int g) {
             printf("  rms %.2e, allowed %.2e%s", a->rms_error, a->rms_allowed, a->small ? " (pooled)" : "");
         printf("  %s", a->pass ? "pass" : "FAIL");
         if (!a->pass && a->worst >= 0)
-            printf("\n             element %lld is %.9g, the reference %.9g", (long long)a->worst,
-                   a->worst_value, a->worst_ref);
+            printf("\n             element %lld is %.9g, the reference %.9g", (long long)a->worst, a->worst_value,
+                   a->worst_ref);
     }
     putchar('\n');
 }
@@ -145,8 +142,7 @@ static cJSON *gradient_json(const run_problem *p, int g) {
     cJSON_AddStringToObject(row, "name", stw_grad_names[g]);
     cJSON_AddStringToObject(row, "dtype", stw_st_type_name(array->type));
     cJSON *shape = cJSON_AddArrayToObject(row, "shape");
-    for (int d = 0; d < array->rank; ++d)
-        cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)array->shape[d]));
+    for (int d = 0; d < array->rank; ++d) cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)array->shape[d]));
     cJSON_AddNumberToObject(row, "norm", norm.norm);
     cJSON_AddNumberToObject(row, "largest", norm.largest);
     if (!p->results[g].given) return row;

@@ -32,8 +32,7 @@ static const struct argp_option options[] = {
     STW_TOOL_DEVICE_OPTIONS,
     {"tolerance", KEY_TOLERANCE, "X", 0,
      "in place of the accuracy rule: max|x - ref| <= X * max|ref| (X itself where ref is 0 throughout)", 0},
-    {"threads", KEY_THREADS, "N", 0,
-     "threads of the CPU backend (default: STERNWAY_CPU_THREADS, else all cores)", 0},
+    {"threads", KEY_THREADS, "N", 0, "threads of the CPU backend (default: STERNWAY_CPU_THREADS, else all cores)", 0},
     {"repeat", KEY_REPEAT, "N", 0, "run N times and print the median time (default 1)", 0},
     {"json", KEY_JSON, NULL, 0, "one JSON document on standard output", 0},
     {0}};
@@ -62,12 +61,10 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
             argp_error(state, "--tolerance %s: a number of 0 or more is accepted", text);
         return 0;
     case KEY_THREADS:
-        if (!parse_count(text, 1024, &o->threads))
-            argp_error(state, "--threads %s: 1..1024 is accepted", text);
+        if (!parse_count(text, 1024, &o->threads)) argp_error(state, "--threads %s: 1..1024 is accepted", text);
         return 0;
     case KEY_REPEAT:
-        if (!parse_count(text, 1000000, &o->repeat))
-            argp_error(state, "--repeat %s: 1..1000000 is accepted", text);
+        if (!parse_count(text, 1000000, &o->repeat)) argp_error(state, "--repeat %s: 1..1000000 is accepted", text);
         return 0;
     case ARGP_KEY_ARGS:
         request->files = state->argv + state->next;
@@ -105,8 +102,7 @@ static void raise_exit(run_session *session, int status) {
     if (status > session->exit_status) session->exit_status = status;
 }
 
-static void run_problem_once(run_session *session, const char *path, run_problem *p,
-                             stw_accuracy_pool *pool) {
+static void run_problem_once(run_session *session, const char *path, run_problem *p, stw_accuracy_pool *pool) {
     if (!p->error[0] && !run_shape(p) && !run_execute(p, session->context, session->options))
         run_check(p, session->options, pool);
     if (p->error[0]) {
@@ -117,10 +113,8 @@ static void run_problem_once(run_session *session, const char *path, run_problem
     }
     for (int g = 0; g < STW_GRAD_COUNT; ++g) {
         if (!p->results[g].given) continue;
-        if (p->results[g].accuracy.pass)
-            ++session->met;
-        else
-            ++session->missed;
+        if (p->results[g].accuracy.pass) ++session->met;
+        else ++session->missed;
     }
 }
 
@@ -136,8 +130,8 @@ static int judge_pool(const char *path, const stw_accuracy_pool *pool, int json,
         cJSON_AddBoolToObject(out, "judged", judged);
         cJSON_AddBoolToObject(out, "pass", pass);
     } else {
-        printf("  %s: tensors below 1024 elements, %lld elements pooled: rms %.3f of what is allowed  %s\n",
-               path, (long long)pool->elements, ratio,
+        printf("  %s: tensors below 1024 elements, %lld elements pooled: rms %.3f of what is allowed  %s\n", path,
+               (long long)pool->elements, ratio,
                !judged ? "(too few to judge)"
                : pass  ? "pass"
                        : "FAIL");
@@ -186,10 +180,8 @@ static void run_file(run_session *session, const char *path, cJSON *document) {
         stw_tool_progress("%s: %s (%zu of %zu)", path, p->name, i + 1, count);
         run_problem_once(session, path, p, &pool);
         stw_tool_progress_end();
-        if (o->json)
-            cJSON_AddItemToArray(list, run_json(p));
-        else if (!p->error[0])
-            run_print(p, o);
+        if (o->json) cJSON_AddItemToArray(list, run_json(p));
+        else if (!p->error[0]) run_print(p, o);
         for (int slot = 0; slot < RUN_INPUTS; ++slot) { /* gigabytes, maybe; results stay for -o */
             int computed = p->compute_forward && (slot == RUN_OUT || slot == RUN_LSE);
             if (o->output && computed) continue;

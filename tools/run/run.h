@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * `sternway run` inside: a problem of a safetensors file on its way through load (load.c, shape.c), execution on a context (exec.c), comparison with the file's references (check.c)
- * and the report (report.c). run.c holds the command line and the order of things. */
+ * `sternway run` inside: a problem of a safetensors file on its way through load (load.c, shape.c), execution on a
+ * context (exec.c), comparison with the file's references (check.c) and the report (report.c). run.c holds the command
+ * line and the order of things. */
 #ifndef STW_TOOLS_RUN_H
 #define STW_TOOLS_RUN_H
 
@@ -93,13 +94,11 @@ typedef struct run_options {
 } run_options;
 
 /* Stores the text of a refused problem; returns exit_status. */
-int run_refuse(run_problem *problem, int exit_status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+int run_refuse(run_problem *problem, int exit_status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Splits the file into problems by prefix and fills names, inputs, references and metadata options. A
  * problem that is wrong has its error set. Returns 0, or -1 when the file itself is refused. */
-int run_load(const stw_safetensors *file, run_problem **problems_out, size_t *count_out,
-             char error[STW_ST_ERROR_MAX]);
+int run_load(const stw_safetensors *file, run_problem **problems_out, size_t *count_out, char error[STW_ST_ERROR_MAX]);
 void run_free(run_problem *problems, size_t count);
 
 /* Types and shapes to a complete descriptor and the shapes of all arrays. Allocates nothing. */

@@ -21,8 +21,7 @@ static int32_t int32_at(const stw_st_tensor *tensor, int64_t index) {
 }
 
 /* Starts of sequences: not decreasing, inside the rows. Finds the longest one. */
-static int read_starts(run_problem *p, run_slot slot, int64_t rows, int64_t *batch_out,
-                       int64_t *longest_out) {
+static int read_starts(run_problem *p, run_slot slot, int64_t rows, int64_t *batch_out, int64_t *longest_out) {
     const stw_st_tensor *cu = p->inputs[slot];
     const char *name = run_slot_rows[slot].name;
     if (cu->type != STW_ST_I32 || cu->rank != 1 || cu->elements < 1)
@@ -49,8 +48,7 @@ static int read_side(run_problem *p, run_slot of, run_slot cu, int64_t *batch_ou
     int side = of == RUN_K, packed = p->inputs[cu] != NULL;
     if (tensor->rank != (packed ? 3 : 4))
         return run_refuse(p, STW_EXIT_USAGE, "%s: %d dimensions; %s", run_slot_rows[of].name, tensor->rank,
-                          packed ? "[T,H,D] is accepted with cu_seqlens"
-                                 : "[B,S,H,D] is accepted without cu_seqlens");
+                          packed ? "[T,H,D] is accepted with cu_seqlens" : "[B,S,H,D] is accepted without cu_seqlens");
     if (packed) {
         int64_t rows = tensor->shape[0];
         int status = read_starts(p, cu, rows, batch_out, max_seq_out);
@@ -82,15 +80,10 @@ static int run_shape_lengths(run_problem *p) {
     return status;
 }
 
-const char *run_accepts_float(void) {
-    return "F64, F32, F16, BF16";
-}
+const char *run_accepts_float(void) { return "F64, F32, F16, BF16"; }
 
 static stw_st_type type_of(stw_dtype dtype) {
-    return dtype == STW_F16    ? STW_ST_F16
-           : dtype == STW_BF16 ? STW_ST_BF16
-           : dtype == STW_F64  ? STW_ST_F64
-                               : STW_ST_F32;
+    return dtype == STW_F16 ? STW_ST_F16 : dtype == STW_BF16 ? STW_ST_BF16 : dtype == STW_F64 ? STW_ST_F64 : STW_ST_F32;
 }
 
 static void shape_text(const int64_t *shape, int rank, char out[160]) {
@@ -105,8 +98,8 @@ static stw_st_type number_type(const run_problem *p) {
 }
 
 /* A tensor's shape must be `expected`; `letters` says what that is in words. */
-static int expect_shape(run_problem *p, const char *name, const stw_st_tensor *tensor, const char *letters,
-                        int rank, const int64_t *expected) {
+static int expect_shape(run_problem *p, const char *name, const stw_st_tensor *tensor, const char *letters, int rank,
+                        const int64_t *expected) {
     if (tensor->rank == rank && !memcmp(tensor->shape, expected, (size_t)rank * sizeof *expected)) return 0;
     char seen[160], wanted[160];
     shape_text(tensor->shape, tensor->rank, seen);
@@ -125,8 +118,7 @@ static int expect_type(run_problem *p, run_slot slot) {
     int follows_q = slot == RUN_K || slot == RUN_V || slot == RUN_OUT || slot == RUN_DOUT;
     stw_st_type q = p->inputs[RUN_Q]->type;
     if ((follows_q && tensor->type != q) ||
-        (slot == RUN_BIAS && tensor->type != q && tensor->type != STW_ST_F32 &&
-         run_dtype_of(tensor->type) != STW_U8) ||
+        (slot == RUN_BIAS && tensor->type != q && tensor->type != STW_ST_F32 && run_dtype_of(tensor->type) != STW_U8) ||
         (slot >= RUN_LSE && slot <= RUN_SINK && slot != RUN_BIAS && tensor->type != number_type(p)))
         return run_refuse(p, STW_EXIT_USAGE, "%s: dtype %s, but q is %s", run_slot_rows[slot].name,
                           stw_st_type_name(tensor->type), stw_st_type_name(q));
@@ -256,8 +248,7 @@ static int output_shapes(run_problem *p) {
     for (int g = 0; g < STW_GRAD_COUNT; ++g) {
         const run_array *from = &p->arrays[source[g]];
         if (!from->used || (g == STW_GRAD_DBIAS && d->bias_dtype == STW_U8)) continue;
-        set_shape(p, (run_slot)(RUN_DQ + g), asked[g] ? type_of(asked[g]) : from->type, from->rank,
-                  from->shape);
+        set_shape(p, (run_slot)(RUN_DQ + g), asked[g] ? type_of(asked[g]) : from->type, from->rank, from->shape);
         const stw_st_tensor *reference = p->references[g];
         if (!reference) continue;
         char name[16];
@@ -265,8 +256,7 @@ static int output_shapes(run_problem *p) {
         if (!strstr(run_accepts_float(), stw_st_type_name(reference->type)))
             return run_refuse(p, STW_EXIT_USAGE, "%s: dtype %s; %s is accepted", name,
                               stw_st_type_name(reference->type), run_accepts_float());
-        if (expect_shape(p, name, reference, "the shape of its input", from->rank, from->shape))
-            return p->exit_status;
+        if (expect_shape(p, name, reference, "the shape of its input", from->rank, from->shape)) return p->exit_status;
     }
     return 0;
 }
@@ -274,10 +264,8 @@ static int output_shapes(run_problem *p) {
 static void set_flags(run_problem *p) {
     stw_attn_desc *d = &p->desc;
     d->outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
-    if (p->inputs[RUN_BIAS] && run_dtype_of(p->inputs[RUN_BIAS]->type) != STW_U8)
-        d->outputs |= STW_OUT_DBIAS;
-    else
-        d->dbias_dtype = STW_DTYPE_NONE;
+    if (p->inputs[RUN_BIAS] && run_dtype_of(p->inputs[RUN_BIAS]->type) != STW_U8) d->outputs |= STW_OUT_DBIAS;
+    else d->dbias_dtype = STW_DTYPE_NONE;
     if (p->inputs[RUN_SINK]) {
         d->outputs |= STW_OUT_DSINK;
         d->flags |= STW_ATTN_SINK;
@@ -291,8 +279,8 @@ static void set_flags(run_problem *p) {
 /* The mask as FlashAttention reads its own pair of windows. */
 static int read_flash(run_problem *p) {
     if (!p->flash.given) return 0;
-    if (p->desc.mask || p->desc.flags & (STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT |
-                                         STW_ATTN_HAS_SHIFT | STW_ATTN_ALIBI_COLUMN))
+    if (p->desc.mask || p->desc.flags & (STW_ATTN_HAS_WINDOW_LEFT | STW_ATTN_HAS_WINDOW_RIGHT | STW_ATTN_HAS_SHIFT |
+                                         STW_ATTN_ALIBI_COLUMN))
         return run_refuse(p, STW_EXIT_USAGE,
                           "metadata flash_*: they say the whole mask; mask, window_*, diagonal_shift and "
                           "alibi_column are not accepted beside them");

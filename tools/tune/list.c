@@ -41,9 +41,8 @@ static int row_line(const usual_row *row, size_t index, char *line, size_t capac
         for (int o = 0; o < 5 && row->options[o]; ++o)
             for (int s = 0; s < 4 && row->lengths[s]; ++s) {
                 if (index--) continue;
-                snprintf(line, capacity, "attn_bwd:%s:b%dh%ds%dd%d%s", row->dtype,
-                         row->tokens / row->lengths[s], row->width ? row->width / row->dims[d] : 1,
-                         row->lengths[s], row->dims[d], row->options[o]);
+                snprintf(line, capacity, "attn_bwd:%s:b%dh%ds%dd%d%s", row->dtype, row->tokens / row->lengths[s],
+                         row->width ? row->width / row->dims[d] : 1, row->lengths[s], row->dims[d], row->options[o]);
                 return 1;
             }
     return 0;

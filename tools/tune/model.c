@@ -26,9 +26,7 @@ double tune_model_fill(const stw_tool_variant *v, uint32_t smem_kb, int is_cpu) 
     return fill < 1 ? fill : 1;
 }
 
-static double round_up(int64_t n, uint32_t tile) {
-    return tile ? (double)((n + tile - 1) / tile) * tile : (double)n;
-}
+static double round_up(int64_t n, uint32_t tile) { return tile ? (double)((n + tile - 1) / tile) * tile : (double)n; }
 
 typedef struct model {
     double work;  /* everything counted */
@@ -36,8 +34,7 @@ typedef struct model {
     double fill;
 } model;
 
-static model model_of(const tune_target *target, const stw_attn_desc *d, const stw_tool_variant *v,
-                      uint32_t smem_kb) {
+static model model_of(const tune_target *target, const stw_attn_desc *d, const stw_tool_variant *v, uint32_t smem_kb) {
     int is_cpu = !strcmp(target->table->arch, "cpu");
     model m = {.fill = tune_model_fill(v, smem_kb, is_cpu)};
     double blocks = (double)d->batch * (double)d->heads_q * round_up(d->max_seq_kv, v->bn) / v->bn, tail = 1;
@@ -90,13 +87,12 @@ void tune_model_prune(const tune_target *target, tune_point *point) {
             if (comparable(target, v, t->variant) && other.work < best.work) best = other, least = v;
         }
         if (t->variant->head_dim > limit)
-            snprintf(t->text, sizeof t->text,
-                     "pruned: head dim %u, two variants of up to %u take the problem", t->variant->head_dim,
-                     limit);
+            snprintf(t->text, sizeof t->text, "pruned: head dim %u, two variants of up to %u take the problem",
+                     t->variant->head_dim, limit);
         else if (own.work > WORK_LIMIT * best.work)
-            snprintf(t->text, sizeof t->text,
-                     "pruned: %.1f times the work of %s by the static model (%s; %s)", own.work / best.work,
-                     least->id, words_of(&own, t->variant, words[0]), words_of(&best, least, words[1]));
+            snprintf(t->text, sizeof t->text, "pruned: %.1f times the work of %s by the static model (%s; %s)",
+                     own.work / best.work, least->id, words_of(&own, t->variant, words[0]),
+                     words_of(&best, least, words[1]));
         t->pruned = t->text[0] != 0;
     }
 }

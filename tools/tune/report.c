@@ -17,33 +17,28 @@ static double tflops_of(const tune_point *point, const tune_timing *t) {
 
 void tune_print_head(const tune_target *target, tune_format format) {
     if (format == TUNE_CSV)
-        puts(target->counts
-                 ? "problem,arch,variant,chosen_now,estimate_cycles,matrix_cycles,issue_cycles,gain,text"
-                 : "problem,arch,variant,chosen_now,runs,median_ms,iqr_ms,tflops,gain,text");
+        puts(target->counts ? "problem,arch,variant,chosen_now,estimate_cycles,matrix_cycles,issue_cycles,gain,text"
+                            : "problem,arch,variant,chosen_now,runs,median_ms,iqr_ms,tflops,gain,text");
     if (format != TUNE_TABLE) return;
     if (target->counts)
         printf("%s is an emulator: estimates of SIMD cycles from its counts, no times\n"
                "%10s %9s %8s %7s  variant\n",
                target->named.device, "estimate M", "matrix M", "issue M", "gain");
-    else
-        printf("%10s %9s %8s %7s  variant\n", "median ms", "IQR ms", "TFLOP/s", "gain");
+    else printf("%10s %9s %8s %7s  variant\n", "median ms", "IQR ms", "TFLOP/s", "gain");
 }
 
 static void print_csv(const tune_target *target, const tune_point *point, size_t i) {
     const tune_timing *t = &point->timings[i];
     printf("%s,%s,%s,%s,", point->line, target->table->arch, t->variant->id, i ? "no" : "yes");
-    if (target->counts)
-        printf("%.0f,%.0f,%.0f,", t->runs ? t->median : 0, t->matrix, t->issue);
-    else
-        printf("%d,%.6f,%.6f,%.4f,", t->runs, t->median * 1e3, t->spread * 1e3, tflops_of(point, t));
+    if (target->counts) printf("%.0f,%.0f,%.0f,", t->runs ? t->median : 0, t->matrix, t->issue);
+    else printf("%d,%.6f,%.6f,%.4f,", t->runs, t->median * 1e3, t->spread * 1e3, tflops_of(point, t));
     printf("%.4f,\"%s\"\n", gain_of(point, t), t->text);
 }
 
 static void print_row(const tune_target *target, const tune_point *point, size_t i, int is_best) {
     const tune_timing *t = &point->timings[i];
     if (!t->runs)
-        printf("%10s %9s %8s %7s  %s%s: %s\n", "-", "-", "-", "-", t->variant->id, i ? "" : " (now)",
-               t->text);
+        printf("%10s %9s %8s %7s  %s%s: %s\n", "-", "-", "-", "-", t->variant->id, i ? "" : " (now)", t->text);
     else if (target->counts)
         printf("%10.4f %9.4f %8.4f %7.3f  %s%s%s\n", t->median * 1e-6, t->matrix * 1e-6, t->issue * 1e-6,
                gain_of(point, t), t->variant->id, i ? "" : " (now)", is_best ? " *" : "");
@@ -56,10 +51,8 @@ void tune_print_point(const tune_target *target, tune_format format, const tune_
     size_t best = tune_best(point);
     if (format == TUNE_TABLE) printf("%s\n", point->line);
     for (size_t i = 0; i < point->count; ++i)
-        if (format == TUNE_CSV)
-            print_csv(target, point, i);
-        else
-            print_row(target, point, i, i == best);
+        if (format == TUNE_CSV) print_csv(target, point, i);
+        else print_row(target, point, i, i == best);
     fflush(stdout);
 }
 

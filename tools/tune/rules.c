@@ -30,9 +30,7 @@ typedef struct cell_list {
     size_t count;
 } cell_list;
 
-static const tune_timing *present_of(const tune_point *point) {
-    return &point->timings[0];
-}
+static const tune_timing *present_of(const tune_point *point) { return &point->timings[0]; }
 
 size_t tune_best(const tune_point *point) {
     size_t best = 0;
@@ -81,7 +79,7 @@ static int64_t seq_of(const tune_point *point) {
     return d->max_seq_q < d->max_seq_kv ? d->max_seq_q : d->max_seq_kv;
 }
 
-#define COMPARE(field)                                                                                       \
+#define COMPARE(field)                                                                                                 \
     if (x->field != y->field) return x->field < y->field ? -1 : 1
 static int compare_classes(const class_key *x, const class_key *y) {
     COMPARE(plain);
@@ -181,8 +179,7 @@ static int write_timing(char *to, size_t capacity, const tune_report *r, const t
     const char *id = t->variant->id, *mark = now ? " (now)" : "";
     if (t->pruned) return snprintf(to, capacity, ", %s%s pruned", id, mark);
     if (!t->runs) return snprintf(to, capacity, ", %s%s %.60s", id, mark, t->text);
-    if (r->target->counts)
-        return snprintf(to, capacity, ", %s%s estimate %.4g Mcycles", id, mark, t->median * 1e-6);
+    if (r->target->counts) return snprintf(to, capacity, ", %s%s estimate %.4g Mcycles", id, mark, t->median * 1e-6);
     return snprintf(to, capacity, ", %s%s %.4g ms (IQR %.2g)", id, mark, t->median * 1e3, t->spread * 1e3);
 }
 

@@ -36,8 +36,8 @@ static void tune_estimate(const uint64_t before[9], const uint64_t after[9], dou
     double count[9];
     for (int i = 0; i < 9; ++i) count[i] = (double)(after[i] - before[i]);
     timing->matrix = count[MATRIX_CYCLES] / fill;
-    timing->issue = (4 * (count[SCALAR] + count[VECTOR] + count[MATRIX] + count[LDS] + count[MEMORY] +
-                          count[CONSTANT] + count[CONTROL]) +
+    timing->issue = (4 * (count[SCALAR] + count[VECTOR] + count[MATRIX] + count[LDS] + count[MEMORY] + count[CONSTANT] +
+                          count[CONTROL]) +
                      16 * count[TRANSCENDENTAL]) /
                     fill;
     timing->median = fmax(timing->matrix, timing->issue);
@@ -71,10 +71,8 @@ stw_status tune_open(const stw_context_opts *opts, tune_target *target_out) {
         status = stw_context_create(opts, &target_out->forced[i]);
     }
     unsetenv("STERNWAY_VARIANT");
-    if (status)
-        tune_close(target_out);
-    else
-        stw_tool_name_device(target_out->rules, &target_out->named);
+    if (status) tune_close(target_out);
+    else stw_tool_name_device(target_out->rules, &target_out->named);
     if (!status) {
         target_out->units = units_of(target_out->named.backend);
         tune_estimate_open(target_out);
@@ -193,8 +191,7 @@ int tune_measure(const tune_target *target, const char *line, double seconds, tu
     char chosen[64];
     size_t workspace = 0;
     memset(point_out, 0, sizeof *point_out);
-    if (stw_problem_parse(line, &problem))
-        return refuse(line, STW_EXIT_USAGE, stw_tool_last_error(), point_out);
+    if (stw_problem_parse(line, &problem)) return refuse(line, STW_EXIT_USAGE, stw_tool_last_error(), point_out);
     if (problem.op != STW_PROBLEM_ATTN_BWD)
         return refuse(line, STW_EXIT_USAGE, "tune takes attn_bwd problems", point_out);
     stw_problem_print(&problem, point_out->line, sizeof point_out->line);

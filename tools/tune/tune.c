@@ -24,13 +24,10 @@ typedef struct settings {
 
 static const struct argp_option options[] = {
     STW_TOOL_DEVICE_OPTIONS,
-    {"output", 'o', "FILE", 0, "write the rules to FILE, whole or not at all (else they end standard output)",
-     0},
+    {"output", 'o', "FILE", 0, "write the rules to FILE, whole or not at all (else they end standard output)", 0},
     {"seconds", KEY_SECONDS, "S", 0, "time a variant gets on a problem (default 0.2)", 0},
-    {"min-gain", KEY_GAIN, "PERCENT", 0,
-     "what a variant must gain over the present rule's for a rule (default 2)", 0},
-    {"filter", 'f', "PATTERN", 0,
-     "of the usual problems those that hold this text; *, ?, [] as in file names", 0},
+    {"min-gain", KEY_GAIN, "PERCENT", 0, "what a variant must gain over the present rule's for a rule (default 2)", 0},
+    {"filter", 'f', "PATTERN", 0, "of the usual problems those that hold this text; *, ?, [] as in file names", 0},
     {"all", KEY_ALL, NULL, 0, "time what the static model rules out, too", 0},
     {"csv", KEY_CSV, NULL, 0, "the table as comma-separated values; rules only with -o", 0},
     {"json", KEY_JSON, NULL, 0, "one JSON document (docs/schema/tune.json)", 0},
@@ -96,12 +93,9 @@ static int write_output(const settings *s, const tune_report *report, cJSON *doc
     FILE *memory = open_memstream(&text, &size);
     int failed = !memory || tune_write_rules(memory, report);
     if (memory) failed |= fclose(memory);
-    if (failed)
-        stw_tool_error("tune", NULL, "out of memory");
-    else if (document)
-        cJSON_AddItemToObject(document, "rules", stw_tool_json_lines(text));
-    else if (!s->output && s->format == TUNE_TABLE)
-        printf("\n%s", text);
+    if (failed) stw_tool_error("tune", NULL, "out of memory");
+    else if (document) cJSON_AddItemToObject(document, "rules", stw_tool_json_lines(text));
+    else if (!s->output && s->format == TUNE_TABLE) printf("\n%s", text);
     free(text);
     return failed ? STW_EXIT_FAILED : STW_EXIT_OK;
 }
@@ -123,10 +117,8 @@ static int measure_all(const settings *s, const tune_target *target, char **list
         ++measured;
         int untimed = !point->timings[tune_best(point)].runs;
         if ((point->wrong || untimed) && !exit) exit = STW_EXIT_FAILED;
-        if (rows)
-            tune_add_json(target, rows, point);
-        else
-            tune_print_point(target, s->format, point);
+        if (rows) tune_add_json(target, rows, point);
+        else tune_print_point(target, s->format, point);
     }
     const tune_report report = {target, points, measured, s->min_gain};
     if (measured && write_output(s, &report, document)) exit = STW_EXIT_FAILED;
@@ -181,10 +173,9 @@ int stw_tool_tune(int argc, char **argv) {
         target.all = s.all;
         stw_status status = tune_open(&s.device.opts, &target);
         if (status)
-            stw_tool_error("tune", NULL, "%s%s", stw_last_error(),
-                           strncmp(s.device.arch_text, "gfx", 3)
-                               ? ""
-                               : " (--help says how to rank by an emulator's estimates)");
+            stw_tool_error(
+                "tune", NULL, "%s%s", stw_last_error(),
+                strncmp(s.device.arch_text, "gfx", 3) ? "" : " (--help says how to rank by an emulator's estimates)");
         exit = stw_tool_exit_of(status);
     }
     if (exit) {

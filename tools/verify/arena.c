@@ -22,8 +22,7 @@ const char *const stw_case_tensor_names[STW_CASE_TENSOR_COUNT] = {
 };
 
 int stw_case_is_extreme(const stw_problem *problem) {
-    return problem->data == STW_DATA_HUGE || problem->data == STW_DATA_ROW_65504 ||
-           problem->data == STW_DATA_ROW_1E9;
+    return problem->data == STW_DATA_HUGE || problem->data == STW_DATA_ROW_65504 || problem->data == STW_DATA_ROW_1E9;
 }
 
 static uint32_t outputs_of(const stw_attn_desc *d) {
@@ -45,8 +44,7 @@ static int reach(const place *t, size_t *bytes_out) {
             *bytes_out = 0;
             return 1;
         }
-        if (__builtin_mul_overflow(t->extent[i] - 1, t->stride[i], &step) ||
-            __builtin_add_overflow(last, step, &last))
+        if (__builtin_mul_overflow(t->extent[i] - 1, t->stride[i], &step) || __builtin_add_overflow(last, step, &last))
             return 0;
     }
     if (last < 0 || last > (int64_t)CASE_BYTES_MAX) return 0;
@@ -54,8 +52,8 @@ static int reach(const place *t, size_t *bytes_out) {
     return 1;
 }
 
-static place rows_place(const stw_attn_desc *d, const stw_attn_strides *s, int key_side, int64_t row,
-                        stw_dtype dtype, int lse_like) {
+static place rows_place(const stw_attn_desc *d, const stw_attn_strides *s, int key_side, int64_t row, stw_dtype dtype,
+                        int lse_like) {
     int64_t total = key_side ? d->total_kv : d->total_q;
     int64_t max_seq = key_side ? d->max_seq_kv : d->max_seq_q, heads = key_side ? d->heads_kv : d->heads_q;
     int packed = stw_attn_is_packed(d, key_side) && !(lse_like && s->batch != 0);
@@ -88,9 +86,7 @@ static place bias_place(const stw_attn_desc *d, const stw_bias_strides *s, stw_d
     return t;
 }
 
-static stw_dtype or_else(stw_dtype dtype, stw_dtype fallback) {
-    return dtype ? dtype : fallback;
-}
+static stw_dtype or_else(stw_dtype dtype, stw_dtype fallback) { return dtype ? dtype : fallback; }
 
 static place place_of(const stw_case *c, stw_case_tensor id) {
     const stw_attn_desc *d = &c->problem.desc;
@@ -159,8 +155,8 @@ static int is_present(const stw_problem *p, stw_case_tensor id) {
 static int is_interleaved(const stw_attn_desc *d, const stw_attn_strides *q, const stw_attn_strides *k,
                           const stw_attn_strides *v) {
     return q->seq == k->seq && k->seq == v->seq &&
-           q->seq == d->heads_q * q->head + d->heads_kv * k->head + d->heads_kv * v->head &&
-           q->batch == k->batch && k->batch == v->batch;
+           q->seq == d->heads_q * q->head + d->heads_kv * k->head + d->heads_kv * v->head && q->batch == k->batch &&
+           k->batch == v->batch;
 }
 
 static int is_trio_interleaved(const stw_attn_desc *d, stw_case_tensor first) {
@@ -170,15 +166,12 @@ static int is_trio_interleaved(const stw_attn_desc *d, stw_case_tensor first) {
            is_interleaved(d, &d->dq, &d->dk, &d->dv);
 }
 
-static size_t round_up(size_t value) {
-    return (value + CASE_ALIGNMENT - 1) / CASE_ALIGNMENT * CASE_ALIGNMENT;
-}
+static size_t round_up(size_t value) { return (value + CASE_ALIGNMENT - 1) / CASE_ALIGNMENT * CASE_ALIGNMENT; }
 
 /* Offsets of k and v (dk and dv) within the buffer of q (dq), and its size. */
 static size_t place_trio(stw_case *c, stw_case_tensor first, size_t at) {
     const stw_attn_desc *d = &c->problem.desc;
-    const stw_attn_strides *q = first == STW_CASE_Q ? &d->q : &d->dq,
-                           *k = first == STW_CASE_Q ? &d->k : &d->dk;
+    const stw_attn_strides *q = first == STW_CASE_Q ? &d->q : &d->dq, *k = first == STW_CASE_Q ? &d->k : &d->dk;
     size_t element = stw_dtype_size(first == STW_CASE_Q ? d->dtype : or_else(d->dq_dtype, d->dtype)), end = 0;
     c->offset[first] = at;
     c->offset[first + 1] = at + (size_t)(d->heads_q * q->head) * element;
@@ -192,8 +185,7 @@ static size_t place_trio(stw_case *c, stw_case_tensor first, size_t at) {
 
 static stw_status make_arena(stw_case *c, int with_rule) {
     const stw_problem *p = &c->problem;
-    int interleaved[2] = {is_trio_interleaved(&p->desc, STW_CASE_Q),
-                          is_trio_interleaved(&p->desc, STW_CASE_DQ)};
+    int interleaved[2] = {is_trio_interleaved(&p->desc, STW_CASE_Q), is_trio_interleaved(&p->desc, STW_CASE_DQ)};
     size_t at = CASE_GUARD;
     for (int id = 0; id < STW_CASE_TENSOR_COUNT; ++id) {
         place t = place_of(c, (stw_case_tensor)id);
@@ -210,26 +202,21 @@ static stw_status make_arena(stw_case *c, int with_rule) {
         c->offset[id] = at + (size_t)p->skew * place_of(c, (stw_case_tensor)id).element;
         if (id == (trio ? STW_CASE_DQ : STW_CASE_Q) && interleaved[trio])
             at = place_trio(c, (stw_case_tensor)id, c->offset[id]);
-        else if (c->present[id])
-            at = c->offset[id] + c->size[id];
+        else if (c->present[id]) at = c->offset[id] + c->size[id];
         at = round_up(at) + CASE_GUARD;
-        if (at > CASE_BYTES_MAX)
-            return stw_fail(STW_E_NO_MEMORY, "case: more than %zu bytes", CASE_BYTES_MAX);
+        if (at > CASE_BYTES_MAX) return stw_fail(STW_E_NO_MEMORY, "case: more than %zu bytes", CASE_BYTES_MAX);
     }
     c->bytes = at;
     c->host = malloc(at);
     c->rule = with_rule ? malloc(at) : NULL;
-    if (!c->host || (with_rule && !c->rule))
-        return stw_fail(STW_E_NO_MEMORY, "case: no memory for %zu bytes", at);
+    if (!c->host || (with_rule && !c->rule)) return stw_fail(STW_E_NO_MEMORY, "case: no memory for %zu bytes", at);
     memset(c->host, 0xFF, at); /* NaN in every type */
     if (with_rule) memset(c->rule, STW_CASE_KEEP, at);
     return STW_OK;
 }
 
 /* A tensor that holds no element is null in the call. */
-static int holds(const stw_case *c, stw_case_tensor id) {
-    return c->present[id] && c->size[id];
-}
+static int holds(const stw_case *c, stw_case_tensor id) { return c->present[id] && c->size[id]; }
 
 enum {
     ROWS_OF_DEF = 0
@@ -243,8 +230,7 @@ _Static_assert(STW_CASE_TENSOR_COUNT == ROWS_OF_DEF, "a case has everything of c
 stw_attn_args stw_case_args(const stw_case *c, const void *base) {
     stw_attn_args args = c->values;
     unsigned char *at = (unsigned char *)(uintptr_t)base;
-#define CASE_POINTER(id, field)                                                                              \
-    args.field = holds(c, STW_CASE_##id) ? (void *)(at + c->offset[STW_CASE_##id]) : NULL;
+#define CASE_POINTER(id, field) args.field = holds(c, STW_CASE_##id) ? (void *)(at + c->offset[STW_CASE_##id]) : NULL;
     STW_CASE_TENSORS(CASE_POINTER)
 #undef CASE_POINTER
     return args;
@@ -256,8 +242,7 @@ stw_attn_args stw_case_args(const stw_case *c, const void *base) {
  * data_nan_lse a few, as a forward leaves them that met a NaN. */
 static double given_lse(const stw_case *c, int64_t i, double lse) {
     if (c->problem.data == STW_DATA_NAN_LSE) return i % 64 == 9 ? NAN : lse;
-    if ((c->problem.data != STW_DATA_INF_LSE && c->problem.data != STW_DATA_DEAD_ROWS) || i % 2 == 0)
-        return lse;
+    if ((c->problem.data != STW_DATA_INF_LSE && c->problem.data != STW_DATA_DEAD_ROWS) || i % 2 == 0) return lse;
     return i % 4 == 1 ? INFINITY : -INFINITY;
 }
 
@@ -276,8 +261,8 @@ static void store_forward(stw_case *c) {
                 const double *from = c->forward.out + (row * d->heads_q + h) * d->head_dim_v;
                 int64_t to = stw_case_row_index(c, STW_CASE_OUT, b, h, i);
                 for (int64_t n = 0; n < d->head_dim_v; ++n)
-                    stw_store_f64(c->host + c->offset[STW_CASE_OUT], to + n * stw_case_step(c, STW_CASE_OUT),
-                                  d->dtype, stw_case_is_dead(c, i) ? (double)NAN : from[n]);
+                    stw_store_f64(c->host + c->offset[STW_CASE_OUT], to + n * stw_case_step(c, STW_CASE_OUT), d->dtype,
+                                  stw_case_is_dead(c, i) ? (double)NAN : from[n]);
             }
 }
 
@@ -294,10 +279,8 @@ static stw_status make_expectation(stw_case *c) {
     args = stw_case_args(c, c->host);
     if (stw_case_is_extreme(&c->problem)) /* values and sums of absolute terms; no baselines */
         status = stw_ref_attn_bwd(&c->problem.desc, &args, NULL, &c->expectation.reference);
-    else
-        status = stw_expect_attn_bwd(&c->problem.desc, &args, &c->expectation);
-    return status ? stw_fail(status, "case: the reference's backward returned %s", stw_status_name(status))
-                  : STW_OK;
+    else status = stw_expect_attn_bwd(&c->problem.desc, &args, &c->expectation);
+    return status ? stw_fail(status, "case: the reference's backward returned %s", stw_status_name(status)) : STW_OK;
 }
 
 static stw_status build(const stw_problem *problem, int with_rule, stw_case *case_out) {
@@ -320,17 +303,13 @@ static stw_status build(const stw_problem *problem, int with_rule, stw_case *cas
         c->values.dropout_seed = (uint64_t)problem->dropout_seed;
         c->values.dropout_offset = (uint64_t)problem->dropout_offset;
         if (problem->by_pointer) /* the pointers win: these must not matter */
-            c->values.dropout_seed = c->values.dropout_offset = 77,
-            c->values.q_offset = c->values.k_offset = 1234;
+            c->values.dropout_seed = c->values.dropout_offset = 77, c->values.q_offset = c->values.k_offset = 1234;
         stw_case_fill(c);
-    } else
-        stw_case_free(c);
+    } else stw_case_free(c);
     return status;
 }
 
-stw_status stw_case_build_inputs(const stw_problem *problem, stw_case *case_out) {
-    return build(problem, 0, case_out);
-}
+stw_status stw_case_build_inputs(const stw_problem *problem, stw_case *case_out) { return build(problem, 0, case_out); }
 
 stw_status stw_case_build(const stw_problem *problem, stw_case *case_out) {
     stw_status status = build(problem, 1, case_out);

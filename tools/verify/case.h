@@ -121,17 +121,15 @@ void stw_case_check(const stw_case *c, stw_context *context, const stw_case_opti
                     stw_case_result *result_out);
 
 /* verdict.c: the verdict of a gradient goes into the result, as failed, as near, or as passed. */
-void stw_case_note_accuracy(stw_case_result *result, int which, const char *name,
-                            const stw_accuracy *accuracy);
+void stw_case_note_accuracy(stw_case_result *result, int which, const char *name, const stw_accuracy *accuracy);
 
 #define STW_CASE_DATA_SETS 8
 /* Checks the same problem with data of another seed; the result is clear. */
-typedef void (*stw_case_again_fn)(void *user, int64_t seed, stw_context *context,
-                                  stw_case_result *result_out);
+typedef void (*stw_case_again_fn)(void *user, int64_t seed, stw_context *context, stw_case_result *result_out);
 /* Judges a near miss on STW_CASE_DATA_SETS data sets, by the same rule with the same constants, as if they
  * were one tensor (dispatch/DESIGN.md has the reasons). `names`: of the STW_GRAD_COUNT gradients. */
-void stw_case_enlarge(stw_case_again_fn again, void *user, int64_t seed, stw_context *context,
-                      const char *const *names, stw_case_result *result);
+void stw_case_enlarge(stw_case_again_fn again, void *user, int64_t seed, stw_context *context, const char *const *names,
+                      stw_case_result *result);
 
 /* "variant" of the plan's description. */
 void stw_case_note_variant(const stw_plan *plan, stw_case_result *result);

@@ -13,8 +13,8 @@
 #include "common/attn_packed.h"
 #include "common/dtype.h"
 
-static const stw_case_tensor gradients[STW_GRAD_COUNT] = {STW_CASE_DQ, STW_CASE_DK, STW_CASE_DV,
-                                                          STW_CASE_DBIAS, STW_CASE_DSINK};
+static const stw_case_tensor gradients[STW_GRAD_COUNT] = {STW_CASE_DQ, STW_CASE_DK, STW_CASE_DV, STW_CASE_DBIAS,
+                                                          STW_CASE_DSINK};
 
 /* ---- what may not change --------------------------------------------------------------------------- */
 
@@ -60,33 +60,28 @@ static stw_dtype grad_dtype(const stw_attn_desc *d, stw_grad which) {
 }
 
 /* Beyond the accuracy rule: finite where the reference is, exactly zero where no term is. */
-static void check_extreme_rows(const stw_case *c, const unsigned char *after, stw_grad which,
-                               stw_case_result *result) {
+static void check_extreme_rows(const stw_case *c, const unsigned char *after, stw_grad which, stw_case_result *result) {
     const stw_attn_desc *d = &c->problem.desc;
     const stw_ref_result *r = &c->expectation.reference;
     const double *value[] = {r->dq, r->dk, r->dv}, *absolute[] = {r->abs_dq, r->abs_dk, r->abs_dv};
     int key_side = which != STW_GRAD_DQ;
-    int64_t heads = key_side ? d->heads_kv : d->heads_q,
-            width = which == STW_GRAD_DV ? d->head_dim_v : d->head_dim_qk;
+    int64_t heads = key_side ? d->heads_kv : d->heads_q, width = which == STW_GRAD_DV ? d->head_dim_v : d->head_dim_qk;
     stw_dtype dtype = grad_dtype(d, which);
     stw_case_tensor tensor = gradients[which];
     for (int64_t b = 0; b < d->batch; ++b) {
         const stw_case_span *span = &(key_side ? c->kv : c->q)[b];
-        int64_t first =
-            stw_attn_is_packed(d, key_side) ? span->first : b * (key_side ? d->max_seq_kv : d->max_seq_q);
+        int64_t first = stw_attn_is_packed(d, key_side) ? span->first : b * (key_side ? d->max_seq_kv : d->max_seq_q);
         for (int64_t row = 0; row < span->rows; ++row)
             for (int64_t h = 0; h < heads; ++h)
                 for (int64_t n = 0; n < width; ++n) {
                     int64_t at = ((first + row) * heads + h) * width + n;
-                    double x = stw_load_f64(after + c->offset[tensor],
-                                            stw_case_row_index(c, tensor, b, h, row) + n, dtype);
-                    if (row >= span->used || absolute[which][at] == 0
-                            ? x != 0
-                            : !is_bounded(x, value[which][at], dtype)) {
-                        stw_case_fail(
-                            result, "%s: sequence %lld head %lld row %lld: %.9g where the reference has %.9g",
-                            stw_grad_names[which], (long long)b, (long long)h, (long long)row, x,
-                            value[which][at]);
+                    double x =
+                        stw_load_f64(after + c->offset[tensor], stw_case_row_index(c, tensor, b, h, row) + n, dtype);
+                    if (row >= span->used || absolute[which][at] == 0 ? x != 0
+                                                                      : !is_bounded(x, value[which][at], dtype)) {
+                        stw_case_fail(result, "%s: sequence %lld head %lld row %lld: %.9g where the reference has %.9g",
+                                      stw_grad_names[which], (long long)b, (long long)h, (long long)row, x,
+                                      value[which][at]);
                         return;
                     }
                 }
@@ -99,8 +94,7 @@ static void check_extreme_rest(const stw_case *c, const unsigned char *after, st
     for (int64_t h = 0; c->present[STW_CASE_DSINK] && h < d->heads_q; ++h) {
         double x = stw_load_f64(after + c->offset[STW_CASE_DSINK], h, stw_dtype_of_rows(d->dtype));
         if (!isfinite(x) && isfinite(r->dsink[h]))
-            stw_case_fail(result, "dsink: head %lld: %g where the reference has %g", (long long)h, x,
-                          r->dsink[h]);
+            stw_case_fail(result, "dsink: head %lld: %g where the reference has %g", (long long)h, x, r->dsink[h]);
     }
     if (!c->present[STW_CASE_DBIAS]) return;
     const int64_t *e = r->bias_extent;
@@ -135,8 +129,8 @@ static void check_delta(const stw_case *c, const unsigned char *after, stw_case_
                 for (int64_t n = 0; low < end && n < d->head_dim_v; ++n) {
                     long double term = stw_load_f64(c->host + c->offset[STW_CASE_OUT],
                                                     out + n * stw_case_step(c, STW_CASE_OUT), d->dtype);
-                    term *= stw_load_f64(c->host + c->offset[STW_CASE_DOUT],
-                                         dout + n * stw_case_step(c, STW_CASE_DOUT), d->dtype);
+                    term *= stw_load_f64(c->host + c->offset[STW_CASE_DOUT], dout + n * stw_case_step(c, STW_CASE_DOUT),
+                                         d->dtype);
                     sum += term;
                     absolute += fabsl(term);
                 }
@@ -146,11 +140,10 @@ static void check_delta(const stw_case *c, const unsigned char *after, stw_case_
                 double x = stw_load_f64(after + c->offset[STW_CASE_DELTA],
                                         stw_case_row_index(c, STW_CASE_DELTA, b, h, i), number);
                 long double wanted = sum - from_lse;
-                double allowed =
-                    (double)(d->head_dim_v + 2) * unit * (double)(absolute + fabsl(from_lse)) + flushed;
+                double allowed = (double)(d->head_dim_v + 2) * unit * (double)(absolute + fabsl(from_lse)) + flushed;
                 if (!(fabsl(x - wanted) <= allowed)) {
-                    stw_case_fail(result, "delta: sequence %lld head %lld row %lld: %.9g not %.9g",
-                                  (long long)b, (long long)h, (long long)i, x, (double)wanted);
+                    stw_case_fail(result, "delta: sequence %lld head %lld row %lld: %.9g not %.9g", (long long)b,
+                                  (long long)h, (long long)i, x, (double)wanted);
                     return;
                 }
             }
@@ -161,18 +154,15 @@ void stw_case_check_outputs(const stw_case *c, const unsigned char *after, stw_c
     check_untouched(c, after, result);
     for (int which = 0; which < STW_GRAD_COUNT; ++which) {
         if (!c->present[gradients[which]]) continue;
-        if (!extreme)
-            judge(c, after, (stw_grad)which, result);
-        else if (which <= STW_GRAD_DV)
-            check_extreme_rows(c, after, (stw_grad)which, result);
+        if (!extreme) judge(c, after, (stw_grad)which, result);
+        else if (which <= STW_GRAD_DV) check_extreme_rows(c, after, (stw_grad)which, result);
     }
     if (extreme) check_extreme_rest(c, after, result);
     if (c->problem.desc.flags & STW_ATTN_WRITE_DELTA) check_delta(c, after, result);
     if (c->present[STW_CASE_STATUS]) {
         int32_t seen;
         memcpy(&seen, after + c->offset[STW_CASE_STATUS], sizeof seen);
-        if (seen)
-            stw_case_fail(result, "status_out is 0x%x for values that are all in range", (unsigned)seen);
+        if (seen) stw_case_fail(result, "status_out is 0x%x for values that are all in range", (unsigned)seen);
     }
 }
 
@@ -183,16 +173,13 @@ static stw_status run_once(const stw_case *c, const stw_plan *plan, stw_case_dev
     int guards = 0;
     stw_attn_args args = stw_case_args(c, device->arena);
     stw_status status = stw_case_device_load(device, c->host, poison);
-    if (!status)
-        status = stw_attn_bwd(plan, &args, device->workspace, device->workspace_bytes, device->stream);
+    if (!status) status = stw_attn_bwd(plan, &args, device->workspace, device->workspace_bytes, device->stream);
     if (!status) status = stw_case_device_store(device, after, poison, &guards);
     if (status) {
         stw_case_fail(result, "stw_attn_bwd: %s: %s", stw_status_name(status), stw_last_error());
         return status;
     }
-    if (!guards)
-        stw_case_fail(result, "memory around the workspace of %zu bytes was written",
-                      device->workspace_bytes);
+    if (!guards) stw_case_fail(result, "memory around the workspace of %zu bytes was written", device->workspace_bytes);
     return STW_OK;
 }
 
@@ -205,8 +192,7 @@ static void check_repeats(const stw_case *c, const stw_plan *plan, stw_case_devi
         if (run_once(c, plan, device, poisons[n % 3], again, result)) break;
         for (size_t at = 0; at < c->bytes; ++at)
             if (first[at] != again[at]) {
-                stw_case_fail(result, "run %d differs from the first in byte %zu (%s)", n + 2, at,
-                              owner_of(c, at));
+                stw_case_fail(result, "run %d differs from the first in byte %zu (%s)", n + 2, at, owner_of(c, at));
                 break;
             }
     }
@@ -214,14 +200,12 @@ static void check_repeats(const stw_case *c, const stw_plan *plan, stw_case_devi
 }
 
 /* The same call on another context, with another number of CPU threads. */
-static void check_other(const stw_case *c, stw_context *other, const unsigned char *first,
-                        stw_case_result *result) {
+static void check_other(const stw_case *c, stw_context *other, const unsigned char *first, stw_case_result *result) {
     stw_plan *plan = NULL;
     stw_case_device device;
     stw_status status = stw_attn_bwd_plan(other, &c->problem.desc, &plan);
     if (!status) status = stw_case_device_open(other, c->bytes, stw_plan_workspace_size(plan), &device);
-    if (status)
-        stw_case_fail_buffers(result, status);
+    if (status) stw_case_fail_buffers(result, status);
     else {
         check_repeats(c, plan, &device, 1, first, result);
         stw_case_device_close(&device);
@@ -247,8 +231,7 @@ static void check_backward(const stw_case *c, stw_context *context, const stw_ca
         return;
     }
     unsigned char *after = malloc(c->bytes);
-    if (!after)
-        stw_case_fail(result, "no memory");
+    if (!after) stw_case_fail(result, "no memory");
     else if (!run_once(c, plan, &device, 0xFF, after, result)) {
         stw_case_check_outputs(c, after, result);
         int ordered = options->bitwise || c->problem.desc.deterministic == STW_DETERMINISTIC_ON;
@@ -264,6 +247,5 @@ void stw_case_check(const stw_case *c, stw_context *context, const stw_case_opti
                     stw_case_result *result_out) {
     stw_case_result_clear(result_out);
     if (c->problem.op == STW_PROBLEM_ATTN_BWD) check_backward(c, context, options, result_out);
-    if (options->forward && result_out->outcome == STW_CASE_OK)
-        stw_case_check_forward(c, context, result_out);
+    if (options->forward && result_out->outcome == STW_CASE_OK) stw_case_check_forward(c, context, result_out);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The sequences of a case and what its tensors hold. Everything comes from a counter-based generator in integer arithmetic, so
- * that a PROBLEM line is the same data on every machine. Only what the problem says may be read is written:
- * K and V rows that somebody sees, dout rows that see a key, bias entries of visible pairs; the rest of the
+ * The sequences of a case and what its tensors hold. Everything comes from a counter-based generator in integer
+ * arithmetic, so that a PROBLEM line is the same data on every machine. Only what the problem says may be read is
+ * written: K and V rows that somebody sees, dout rows that see a key, bias entries of visible pairs; the rest of the
  * arena stays NaN and must not reach a result. */
 #include "case.h"
 
@@ -54,8 +54,7 @@ stw_status stw_case_make_side(stw_case *c, int side) {
     int64_t max_seq = side ? d->max_seq_kv : d->max_seq_q, total = side ? d->total_kv : d->total_q;
     int packed = stw_attn_is_packed(d, side);
     stw_case_span *spans = side ? c->kv : c->q;
-    int given =
-        (d->flags & STW_ATTN_HAS_USED_LENGTHS) && p->used != (side ? STW_USED_Q_ONLY : STW_USED_KV_ONLY);
+    int given = (d->flags & STW_ATTN_HAS_USED_LENGTHS) && p->used != (side ? STW_USED_Q_ONLY : STW_USED_KV_ONLY);
     stw_status status = check_list(cu, side ? "cuk" : "cuq", d->batch + 1);
     if (!status) status = check_list(used, side ? "usedk" : "usedq", d->batch);
     if (!status) status = check_list(offsets, side ? "koffs" : "qoffs", d->batch);
@@ -63,31 +62,22 @@ stw_status stw_case_make_side(stw_case *c, int side) {
     if (packed && !cu->count) make_packed(c, side, max_seq, total, spans);
     for (int64_t b = 0; b < d->batch; ++b) {
         stw_case_span *s = &spans[b];
-        if (!packed)
-            s->rows = max_seq;
-        else if (cu->count)
-            s->first = cu->value[b], s->rows = cu->value[b + 1] - cu->value[b];
+        if (!packed) s->rows = max_seq;
+        else if (cu->count) s->first = cu->value[b], s->rows = cu->value[b + 1] - cu->value[b];
         if (s->first < 0 || s->rows < 0 || s->rows > max_seq || (packed && s->first + s->rows > total))
-            return stw_fail(STW_E_INVALID,
-                            "problem: %s: sequence %lld is outside 0..%lld or longer than %lld",
+            return stw_fail(STW_E_INVALID, "problem: %s: sequence %lld is outside 0..%lld or longer than %lld",
                             side ? "cuk" : "cuq", (long long)b, (long long)total, (long long)max_seq);
         s->used = s->rows;
-        if (given && used->count)
-            s->used = used->value[b];
-        else if (given && p->used == STW_USED_ZERO)
-            s->used = 0;
-        else if (given && b)
-            s->used = random_below((uint64_t)p->seed, 110u + (unsigned)side, (uint64_t)b, s->rows + 1);
-        else if (given && s->rows)
-            s->used = s->rows - 1;
+        if (given && used->count) s->used = used->value[b];
+        else if (given && p->used == STW_USED_ZERO) s->used = 0;
+        else if (given && b) s->used = random_below((uint64_t)p->seed, 110u + (unsigned)side, (uint64_t)b, s->rows + 1);
+        else if (given && s->rows) s->used = s->rows - 1;
         if (s->used < 0 || s->used > s->rows)
             return stw_fail(STW_E_INVALID, "problem: used length %lld of sequence %lld is not in 0..%lld",
                             (long long)s->used, (long long)b, (long long)s->rows);
         s->offset = side ? p->k_offset : p->q_offset;
-        if (offsets->count)
-            s->offset = offsets->value[b];
-        else if (p->by_pointer)
-            s->offset += 2 * b;
+        if (offsets->count) s->offset = offsets->value[b];
+        else if (p->by_pointer) s->offset += 2 * b;
     }
     return STW_OK;
 }
@@ -96,15 +86,11 @@ void stw_case_visible(const stw_case *c, int64_t b, int64_t i, int64_t *low, int
     const stw_attn_desc *d = &c->problem.desc;
     const stw_case_span *q = &c->q[b], *kv = &c->kv[b];
     int64_t shift = kv->used - q->used;
-    if (d->flags & STW_ATTN_HAS_SHIFT)
-        shift = d->diagonal_shift;
-    else if (d->mask == STW_MASK_CAUSAL_TOP_LEFT)
-        shift = 0;
+    if (d->flags & STW_ATTN_HAS_SHIFT) shift = d->diagonal_shift;
+    else if (d->mask == STW_MASK_CAUSAL_TOP_LEFT) shift = 0;
     int64_t diagonal = i + shift + q->offset - kv->offset, first = 0, last = kv->used - 1;
-    if (d->flags & STW_ATTN_HAS_WINDOW_LEFT && diagonal - d->window_left > first)
-        first = diagonal - d->window_left;
-    if (d->flags & STW_ATTN_HAS_WINDOW_RIGHT && diagonal + d->window_right < last)
-        last = diagonal + d->window_right;
+    if (d->flags & STW_ATTN_HAS_WINDOW_LEFT && diagonal - d->window_left > first) first = diagonal - d->window_left;
+    if (d->flags & STW_ATTN_HAS_WINDOW_RIGHT && diagonal + d->window_right < last) last = diagonal + d->window_right;
     if (d->mask != STW_MASK_NONE && diagonal < last) last = diagonal;
     *low = first;
     *end = last < first ? first : last + 1;
@@ -115,13 +101,11 @@ void stw_case_visible(const stw_case *c, int64_t b, int64_t i, int64_t *low, int
 int64_t stw_case_row_index(const stw_case *c, stw_case_tensor tensor, int64_t b, int64_t h, int64_t row) {
     const stw_attn_desc *d = &c->problem.desc;
     const stw_attn_strides *const strides[] = {
-        [STW_CASE_Q] = &d->q,       [STW_CASE_K] = &d->k,         [STW_CASE_V] = &d->v,
-        [STW_CASE_OUT] = &d->out,   [STW_CASE_DOUT] = &d->dout,   [STW_CASE_LSE] = &d->lse,
-        [STW_CASE_DLSE] = &d->dlse, [STW_CASE_DELTA] = &d->delta, [STW_CASE_DQ] = &d->dq,
-        [STW_CASE_DK] = &d->dk,     [STW_CASE_DV] = &d->dv};
+        [STW_CASE_Q] = &d->q,       [STW_CASE_K] = &d->k,     [STW_CASE_V] = &d->v,       [STW_CASE_OUT] = &d->out,
+        [STW_CASE_DOUT] = &d->dout, [STW_CASE_LSE] = &d->lse, [STW_CASE_DLSE] = &d->dlse, [STW_CASE_DELTA] = &d->delta,
+        [STW_CASE_DQ] = &d->dq,     [STW_CASE_DK] = &d->dk,   [STW_CASE_DV] = &d->dv};
     const stw_attn_strides *s = strides[tensor];
-    int key_side =
-        tensor == STW_CASE_K || tensor == STW_CASE_V || tensor == STW_CASE_DK || tensor == STW_CASE_DV;
+    int key_side = tensor == STW_CASE_K || tensor == STW_CASE_V || tensor == STW_CASE_DK || tensor == STW_CASE_DV;
     int lse_like = tensor == STW_CASE_LSE || tensor == STW_CASE_DLSE || tensor == STW_CASE_DELTA;
     int packed = stw_attn_is_packed(d, key_side) && !(lse_like && s->batch != 0);
     int64_t first = packed ? (key_side ? c->kv : c->q)[b].first : 0;
@@ -169,8 +153,7 @@ double stw_case_normal(uint64_t seed, uint64_t stream, uint64_t index) {
 static void put(stw_case *c, stw_case_tensor tensor, int64_t index, stw_dtype dtype, double value) {
     if (dtype == STW_U8)
         c->host[c->offset[tensor] + (size_t)index] = value < -0.5 ? 0 : (unsigned char)(1 + index % 255);
-    else
-        stw_store_f64(c->host + c->offset[tensor], index, dtype, value);
+    else stw_store_f64(c->host + c->offset[tensor], index, dtype, value);
 }
 
 /* N(0,1) for an element of a tensor; f64 problems have digits below the 16 bits of the others. */
@@ -182,22 +165,15 @@ static double noise(const stw_case *c, stw_case_tensor tensor, int64_t index) {
 }
 
 /* Of lse, dlse, delta, slopes, sink and what accumulates. */
-static stw_dtype number_of(const stw_case *c) {
-    return stw_dtype_of_rows(c->problem.desc.dtype);
-}
+static stw_dtype number_of(const stw_case *c) { return stw_dtype_of_rows(c->problem.desc.dtype); }
 
 static void allow(stw_case *c, stw_case_tensor tensor, int64_t index, int64_t count, size_t element) {
-    if (c->rule)
-        memset(c->rule + c->offset[tensor] + (size_t)index * element, STW_CASE_WRITE,
-               (size_t)count * element);
+    if (c->rule) memset(c->rule + c->offset[tensor] + (size_t)index * element, STW_CASE_WRITE, (size_t)count * element);
 }
 
 /* The smallest subnormal of the type times 1 .. 2^bits - 1, either sign. */
 static double subnormal(stw_dtype dtype, uint64_t bits) {
-    double step = ldexp(1, dtype == STW_F16    ? -24
-                           : dtype == STW_BF16 ? -133
-                           : dtype == STW_F32  ? -149
-                                               : -1074);
+    double step = ldexp(1, dtype == STW_F16 ? -24 : dtype == STW_BF16 ? -133 : dtype == STW_F32 ? -149 : -1074);
     int64_t most = dtype == STW_F16    ? 1023
                    : dtype == STW_BF16 ? 127
                    : dtype == STW_F32  ? 8388607
@@ -216,9 +192,7 @@ static double small(stw_dtype dtype, double value) {
                     value);
 }
 
-int stw_case_is_dead(const stw_case *c, int64_t row) {
-    return c->problem.data == STW_DATA_DEAD_ROWS && row % 2 == 1;
-}
+int stw_case_is_dead(const stw_case *c, int64_t row) { return c->problem.data == STW_DATA_DEAD_ROWS && row % 2 == 1; }
 
 static double row_value(const stw_case *c, stw_case_tensor tensor, int64_t index, int64_t row, int64_t n) {
     const stw_problem *p = &c->problem;
@@ -227,8 +201,7 @@ static double row_value(const stw_case *c, stw_case_tensor tensor, int64_t index
     switch (p->data) {
     case STW_DATA_SD3: return 3 * value;
     case STW_DATA_HUGE: return 1000;
-    case STW_DATA_ONEHOT:
-        return tensor == STW_CASE_V ? (n == (row * 7) % p->desc.head_dim_v ? 1.0 : 0.0) : value;
+    case STW_DATA_ONEHOT: return tensor == STW_CASE_V ? (n == (row * 7) % p->desc.head_dim_v ? 1.0 : 0.0) : value;
     case STW_DATA_POSITIVE: return tensor == STW_CASE_DOUT ? fabs(value) : value;
     case STW_DATA_DENORMAL:
         if (tensor == STW_CASE_V || (tensor == STW_CASE_K && n % 4 == 0))
@@ -243,10 +216,7 @@ static double row_value(const stw_case *c, stw_case_tensor tensor, int64_t index
     case STW_DATA_ZERO_LSE: return tensor == STW_CASE_Q && row % 2 == 0 ? 0 : value;
     case STW_DATA_DEAD_ROWS:
         if (tensor != STW_CASE_Q || !stw_case_is_dead(c, row)) return value;
-        return copysign(p->desc.dtype == STW_F16   ? 65504
-                        : p->desc.dtype == STW_F64 ? 0x1.fep1023
-                                                   : 0x1.fep127,
-                        value);
+        return copysign(p->desc.dtype == STW_F16 ? 65504 : p->desc.dtype == STW_F64 ? 0x1.fep1023 : 0x1.fep127, value);
     default: return value;
     }
 }
@@ -277,9 +247,7 @@ typedef struct share {
     int64_t first, step;
 } share;
 
-static int has(const share *s, int64_t b, int64_t heads, int64_t h) {
-    return (b * heads + h) % s->step == s->first;
-}
+static int has(const share *s, int64_t b, int64_t heads, int64_t h) { return (b * heads + h) % s->step == s->first; }
 
 static void fill_key_rows(const share *s, int64_t b) {
     const stw_attn_desc *d = &s->c->problem.desc;
@@ -303,8 +271,7 @@ static void fill_query_rows(const share *s, int64_t b) {
             if (low < end) fill_row(c, STW_CASE_DOUT, b, h, i, d->head_dim_v);
             if (!c->present[STW_CASE_DLSE]) continue;
             int64_t at = stw_case_row_index(c, STW_CASE_DLSE, b, h, i);
-            put(c, STW_CASE_DLSE, at, number_of(c),
-                stw_case_is_dead(c, i) ? (double)NAN : noise(c, STW_CASE_DLSE, at));
+            put(c, STW_CASE_DLSE, at, number_of(c), stw_case_is_dead(c, i) ? (double)NAN : noise(c, STW_CASE_DLSE, at));
         }
 }
 
@@ -416,8 +383,7 @@ static void fill_outputs(stw_case *c) {
     if (c->present[STW_CASE_STATUS]) allow(c, STW_CASE_STATUS, 0, 1, 4);
     for (int64_t h = 0; c->present[STW_CASE_DSINK] && h < d->heads_q; ++h) {
         allow(c, STW_CASE_DSINK, h, 1, stw_dtype_size(number_of(c)));
-        if (d->accumulate & STW_OUT_DSINK)
-            put(c, STW_CASE_DSINK, h, number_of(c), noise(c, STW_CASE_DSINK, h));
+        if (d->accumulate & STW_OUT_DSINK) put(c, STW_CASE_DSINK, h, number_of(c), noise(c, STW_CASE_DSINK, h));
     }
     for (int64_t b = 0; (d->flags & STW_ATTN_WRITE_DELTA) && b < d->batch; ++b)
         for (int64_t h = 0; h < d->heads_q; ++h)
@@ -451,8 +417,7 @@ static void fill_all_shares(stw_case *c) {
     share shares[SHARES_MAX];
     int64_t count = share_count(c), started = 1;
     for (int64_t i = 0; i < count; ++i) shares[i] = (share){c, i, count};
-    while (started < count && !pthread_create(&threads[started], NULL, fill_share, &shares[started]))
-        ++started;
+    while (started < count && !pthread_create(&threads[started], NULL, fill_share, &shares[started])) ++started;
     fill_share(&shares[0]);
     for (int64_t i = started; i < count; ++i) fill_share(&shares[i]);
     for (int64_t i = 1; i < started; ++i) pthread_join(threads[i], NULL);
@@ -475,10 +440,10 @@ void stw_case_fill_delta(stw_case *c) {
                 double sum = 0;
                 stw_case_visible(c, b, i, &low, &end);
                 for (int64_t n = 0; low < end && n < d->head_dim_v; ++n)
-                    sum += stw_load_f64(c->host + c->offset[STW_CASE_OUT],
-                                        out + n * stw_case_step(c, STW_CASE_OUT), d->dtype) *
-                           stw_load_f64(c->host + c->offset[STW_CASE_DOUT],
-                                        dout + n * stw_case_step(c, STW_CASE_DOUT), d->dtype);
+                    sum += stw_load_f64(c->host + c->offset[STW_CASE_OUT], out + n * stw_case_step(c, STW_CASE_OUT),
+                                        d->dtype) *
+                           stw_load_f64(c->host + c->offset[STW_CASE_DOUT], dout + n * stw_case_step(c, STW_CASE_DOUT),
+                                        d->dtype);
                 put(c, STW_CASE_DELTA, stw_case_row_index(c, STW_CASE_DELTA, b, h, i), number_of(c), sum);
             }
 }

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEVICE_GUARD                                                                                         \
-    ((size_t)4097) /* odd: workspaces may start anywhere, and this one ends where its guard begins */
+#define DEVICE_GUARD ((size_t)4097) /* odd: workspaces may start anywhere, and this one ends where its guard begins */
 
 stw_status stw_case_device_open(stw_context *context, size_t arena_bytes, size_t workspace_bytes,
                                 stw_case_device *device_out) {
@@ -57,8 +56,7 @@ stw_status stw_case_device_store(stw_case_device *device, unsigned char *host, i
     const unsigned char *behind = device->workspace + device->workspace_bytes;
     stw_status status = stw_stream_synchronize(device->context, device->stream);
     if (!status) status = stw_copy(device->context, host, device->arena, device->arena_bytes, device->stream);
-    if (!status)
-        status = stw_copy(device->context, front, device->workspace_block, DEVICE_GUARD, device->stream);
+    if (!status) status = stw_copy(device->context, front, device->workspace_block, DEVICE_GUARD, device->stream);
     if (!status) status = stw_copy(device->context, back, behind, DEVICE_GUARD, device->stream);
     if (!status) status = stw_stream_synchronize(device->context, device->stream);
     *guards_out = !status && is_filled(front, DEVICE_GUARD, poison) && is_filled(back, DEVICE_GUARD, poison);

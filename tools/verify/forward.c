@@ -54,11 +54,9 @@ static forward_rule rule_of(const stw_case *c) {
     double scale = d->flags & STW_ATTN_HAS_SCALE ? fabs((double)d->scale) : 1 / sqrt((double)d->head_dim_qk);
     const stw_dtype number = stw_dtype_of_rows(d->dtype);
     const double unit = number == STW_F64 ? 0x1p-53 : 0x1p-24;
-    int64_t reach =
-        d->max_seq_q + d->max_seq_kv + 64 + llabs(c->problem.q_offset) + llabs(c->problem.k_offset);
+    int64_t reach = d->max_seq_q + d->max_seq_kv + 64 + llabs(c->problem.q_offset) + llabs(c->problem.k_offset);
     forward_rule rule = {.score = scale * longest_row(c, STW_CASE_Q) * longest_row(c, STW_CASE_K)};
-    if (c->present[STW_CASE_BIAS] && d->bias_dtype != STW_U8)
-        rule.score += largest_in(c, STW_CASE_BIAS, d->bias_dtype);
+    if (c->present[STW_CASE_BIAS] && d->bias_dtype != STW_U8) rule.score += largest_in(c, STW_CASE_BIAS, d->bias_dtype);
     if (c->present[STW_CASE_ALIBI]) rule.score += largest_in(c, STW_CASE_ALIBI, number) * (double)reach;
     if (c->present[STW_CASE_SINK]) rule.score += largest_in(c, STW_CASE_SINK, number);
     double value = largest_in(c, STW_CASE_V, d->dtype) / (1 - d->dropout_p);
@@ -70,8 +68,8 @@ static forward_rule rule_of(const stw_case *c) {
 
 /* ---- forward ----------------------------------------------------------------------------------------- */
 
-static void compare_row(const stw_case *c, const unsigned char *after, const int64_t at[3],
-                        const forward_rule *rule, stw_case_result *result) {
+static void compare_row(const stw_case *c, const unsigned char *after, const int64_t at[3], const forward_rule *rule,
+                        stw_case_result *result) {
     const stw_attn_desc *d = &c->problem.desc;
     int64_t b = at[0], h = at[1], i = at[2];
     int64_t row = (stw_attn_is_packed(d, 0) ? c->q[b].first : b * d->max_seq_q) + i;
@@ -82,8 +80,7 @@ static void compare_row(const stw_case *c, const unsigned char *after, const int
         double error = x == wanted ? 0 : fabs(x - wanted);
         if (error / rule->lse > result->lse_ratio || isnan(error)) result->lse_ratio = error / rule->lse;
         if (!(error <= rule->lse))
-            stw_case_fail(result,
-                          "forward lse: sequence %lld head %lld row %lld: %.9g not %.9g (allowed %.3g)",
+            stw_case_fail(result, "forward lse: sequence %lld head %lld row %lld: %.9g not %.9g (allowed %.3g)",
                           (long long)b, (long long)h, (long long)i, x, wanted, rule->lse);
     }
     int64_t index = stw_case_row_index(c, STW_CASE_OUT, b, h, i);
@@ -92,10 +89,9 @@ static void compare_row(const stw_case *c, const unsigned char *after, const int
         double ref = c->forward.out[(row * d->heads_q + h) * d->head_dim_v + n], error = fabs(x - ref);
         if (error / rule->out > result->out_ratio || isnan(error)) result->out_ratio = error / rule->out;
         if (!(error <= rule->out))
-            stw_case_fail(
-                result,
-                "forward out: sequence %lld head %lld row %lld element %lld: %.9g not %.9g (allowed %.3g)",
-                (long long)b, (long long)h, (long long)i, (long long)n, x, ref, rule->out);
+            stw_case_fail(result,
+                          "forward out: sequence %lld head %lld row %lld element %lld: %.9g not %.9g (allowed %.3g)",
+                          (long long)b, (long long)h, (long long)i, (long long)n, x, ref, rule->out);
     }
 }
 
@@ -109,21 +105,17 @@ static stw_case forward_case(const stw_case *c) {
     memcpy(f.host, c->host, c->bytes);
     memset(f.rule, STW_CASE_KEEP, c->bytes);
     f.present[STW_CASE_OUT] = 1;
-    f.present[STW_CASE_LSE] =
-        c->problem.op == STW_PROBLEM_ATTN_BWD || !(c->problem.seed & 2); /* null is allowed */
+    f.present[STW_CASE_LSE] = c->problem.op == STW_PROBLEM_ATTN_BWD || !(c->problem.seed & 2); /* null is allowed */
     memset(f.host + c->offset[STW_CASE_OUT], 0xFF, c->size[STW_CASE_OUT]);
     memset(f.host + c->offset[STW_CASE_LSE], 0xFF, c->size[STW_CASE_LSE]);
     for (int64_t b = 0; b < d->batch; ++b)
         for (int64_t h = 0; h < d->heads_q; ++h)
             for (int64_t i = 0; i < c->q[b].rows; ++i) {
-                size_t element = stw_dtype_size(d->dtype),
-                       number = stw_dtype_size(stw_dtype_of_rows(d->dtype));
+                size_t element = stw_dtype_size(d->dtype), number = stw_dtype_size(stw_dtype_of_rows(d->dtype));
                 size_t out = (size_t)stw_case_row_index(c, STW_CASE_OUT, b, h, i) * element;
                 size_t lse = (size_t)stw_case_row_index(c, STW_CASE_LSE, b, h, i) * number;
-                memset(f.rule + c->offset[STW_CASE_OUT] + out, STW_CASE_WRITE,
-                       (size_t)d->head_dim_v * element);
-                if (f.present[STW_CASE_LSE])
-                    memset(f.rule + c->offset[STW_CASE_LSE] + lse, STW_CASE_WRITE, number);
+                memset(f.rule + c->offset[STW_CASE_OUT] + out, STW_CASE_WRITE, (size_t)d->head_dim_v * element);
+                if (f.present[STW_CASE_LSE]) memset(f.rule + c->offset[STW_CASE_LSE] + lse, STW_CASE_WRITE, number);
             }
     if (c->present[STW_CASE_STATUS]) memset(f.rule + c->offset[STW_CASE_STATUS], STW_CASE_WRITE, 4);
     return f;
@@ -146,8 +138,7 @@ static void compare_forward(const stw_case *c, const unsigned char *after, stw_c
             }
 }
 
-static stw_status run_forward(const stw_case *c, const stw_plan *plan, stw_context *context,
-                              stw_case_result *result) {
+static stw_status run_forward(const stw_case *c, const stw_plan *plan, stw_context *context, stw_case_result *result) {
     stw_case_device device;
     int guards = 0;
     stw_status status = stw_case_device_open(context, c->bytes, stw_plan_workspace_size(plan), &device);
@@ -177,8 +168,7 @@ static void compare_mask(const stw_case *c, const uint8_t *mask, stw_case_result
     }
     for (int64_t n = 0; n < d->batch * d->heads_q * d->max_seq_q * d->max_seq_kv; ++n) {
         int64_t j = n % d->max_seq_kv, i = n / d->max_seq_kv % d->max_seq_q;
-        int64_t h = n / d->max_seq_kv / d->max_seq_q % d->heads_q,
-                b = n / d->max_seq_kv / d->max_seq_q / d->heads_q;
+        int64_t h = n / d->max_seq_kv / d->max_seq_q % d->heads_q, b = n / d->max_seq_kv / d->max_seq_q / d->heads_q;
         stw_ref_side q = stw_ref_side_q(&p, b), kv = stw_ref_side_kv(&p, b);
         int wanted = i < q.used && j < kv.used && stw_ref_keeps(&p, &q, &kv, b, h, i, j);
         if (mask[n] == wanted) continue;
@@ -188,8 +178,7 @@ static void compare_mask(const stw_case *c, const uint8_t *mask, stw_case_result
     }
 }
 
-static stw_status check_mask(const stw_case *c, const stw_plan *plan, stw_context *context,
-                             stw_case_result *result) {
+static stw_status check_mask(const stw_case *c, const stw_plan *plan, stw_context *context, stw_case_result *result) {
     const stw_attn_desc *d = &c->problem.desc;
     size_t elements = (size_t)(d->batch * d->heads_q * d->max_seq_q * d->max_seq_kv), guard = 256;
     stw_case_device device;
@@ -223,8 +212,7 @@ void stw_case_check_forward(const stw_case *c, stw_context *context, stw_case_re
     if (c->problem.op == STW_PROBLEM_ATTN_BWD && out_is_input(c)) return;
     stw_plan *plan = NULL;
     stw_case f = forward_case(c);
-    stw_status status =
-        f.host && f.rule ? stw_attn_fwd_plan(context, &c->problem.desc, &plan) : STW_E_NO_MEMORY;
+    stw_status status = f.host && f.rule ? stw_attn_fwd_plan(context, &c->problem.desc, &plan) : STW_E_NO_MEMORY;
     if (status == STW_E_UNSUPPORTED && c->problem.op == STW_PROBLEM_ATTN_BWD)
         goto done; /* a forced variant may be the backward's alone: the forward has cases of its own */
     if (!status) status = run_forward(&f, plan, context, result);

@@ -62,8 +62,8 @@ const char *jagged_sample_judge(const jagged_case *c, const unsigned char *after
 
 /* Builds the problem of a line and checks it on a context; the result's gradients are dx, dother, dweight,
  * dbias in the places of dq, dk, dv, dbias. */
-void jagged_case_check_line(const char *line, int64_t seed, stw_context *context,
-                            const stw_case_options *options, stw_case_result *result_out);
+void jagged_case_check_line(const char *line, int64_t seed, stw_context *context, const stw_case_options *options,
+                            stw_case_result *result_out);
 
 /* The call's arguments over those of the packed problem, whose lengths move into *args_out; int64 ones into a
  * new buffer of the context, else *buffer_out is NULL. */

@@ -27,10 +27,8 @@ static int64_t below(const jagged_case *c, uint64_t stream, int64_t index, int64
 
 static void store_index(jagged_case *c, int tensor, int64_t b, int64_t value) {
     unsigned char *at = c->host + c->offset[tensor];
-    if (c->problem.desc.index_dtype == STW_I64)
-        ((int64_t *)(void *)at)[b] = value;
-    else
-        ((int32_t *)(void *)at)[b] = (int32_t)value;
+    if (c->problem.desc.index_dtype == STW_I64) ((int64_t *)(void *)at)[b] = value;
+    else ((int32_t *)(void *)at)[b] = (int32_t)value;
 }
 
 /* Length of component b of an axis, before the total bounds it. */
@@ -64,23 +62,20 @@ static stw_status fill_axis(jagged_case *c, int axis) {
         if (length > most) length = most;
         length = length > room ? room : length;
         if (c->size[JCASE_USED + axis]) {
-            int64_t used =
-                b % 7 == 2 ? length : below(c, STREAM_LENGTHS + 20 + (uint64_t)axis, b, length + 1);
+            int64_t used = b % 7 == 2 ? length : below(c, STREAM_LENGTHS + 20 + (uint64_t)axis, b, length + 1);
             if (used < least_used(d)) used = length < least_used(d) ? length : least_used(d);
             store_index(c, JCASE_USED + axis, b, used);
         }
         start += length;
         end = start;
     }
-    if (d->flags & STW_JAGGED_FULL && n && end != total)
-        return stw_fail(STW_E_INVALID, "full needs lens_full");
+    if (d->flags & STW_JAGGED_FULL && n && end != total) return stw_fail(STW_E_INVALID, "full needs lens_full");
     return STW_OK;
 }
 
 /* Components one behind the other with gaps of 0 to 3 elements. */
 static stw_status fill_bases(jagged_case *c, int operand) {
-    static const int axes[3][2] = {
-        {STW_AXIS_M, STW_AXIS_K}, {STW_AXIS_K, STW_AXIS_N}, {STW_AXIS_M, STW_AXIS_N}};
+    static const int axes[3][2] = {{STW_AXIS_M, STW_AXIS_K}, {STW_AXIS_K, STW_AXIS_N}, {STW_AXIS_M, STW_AXIS_N}};
     const stw_jagged_desc *d = &c->problem.desc;
     const int64_t elements[3] = {d->x_elements, d->other_elements, d->grad_elements};
     int64_t *bases = (int64_t *)(void *)(c->host + c->offset[JCASE_BASES + operand]), at = 0;
@@ -89,14 +84,10 @@ static stw_status fill_bases(jagged_case *c, int operand) {
         for (int i = 0; i < 2; ++i) {
             int axis = axes[operand][i];
             const unsigned char *offsets = c->host + c->offset[JCASE_OFFSETS + axis];
-            if (!(d->ragged_axes >> axis & 1u))
-                area *= d->axis[axis].size;
+            if (!(d->ragged_axes >> axis & 1u)) area *= d->axis[axis].size;
             else if (d->index_dtype == STW_I64)
-                area *= ((const int64_t *)(const void *)offsets)[b + 1] -
-                        ((const int64_t *)(const void *)offsets)[b];
-            else
-                area *= ((const int32_t *)(const void *)offsets)[b + 1] -
-                        ((const int32_t *)(const void *)offsets)[b];
+                area *= ((const int64_t *)(const void *)offsets)[b + 1] - ((const int64_t *)(const void *)offsets)[b];
+            else area *= ((const int32_t *)(const void *)offsets)[b + 1] - ((const int32_t *)(const void *)offsets)[b];
         }
         at += below(c, STREAM_BASES + (uint64_t)operand, b, 4);
         bases[b] = at;
@@ -183,10 +174,8 @@ static stw_status fill_input(jagged_case *c, int input, int64_t elements, const 
     void *data = c->host + c->offset[input];
     for (int64_t n = 0; n < elements; ++n) {
         if (!marks[n]) continue;
-        if (values)
-            store(data, n, dtype, values[n % PERIOD], draw(c, 50 + (uint64_t)input, (uint64_t)n));
-        else
-            jagged_case_store(&c->problem, input, n, data, dtype);
+        if (values) store(data, n, dtype, values[n % PERIOD], draw(c, 50 + (uint64_t)input, (uint64_t)n));
+        else jagged_case_store(&c->problem, input, n, data, dtype);
         ++c->readable[input];
     }
     free(values);
@@ -264,8 +253,7 @@ static stw_status build_tensors(jagged_case *c) {
     }
     stw_jref_output_elements(d, shape.elements);
     for (int i = 0; i < STW_JREF_OUTPUTS; ++i)
-        if (outputs >> i & 1u)
-            place(c, JCASE_DX + i, shape.elements[i], stw_dtype_size(stw_jref_dtype(d, i)));
+        if (outputs >> i & 1u) place(c, JCASE_DX + i, shape.elements[i], stw_dtype_size(stw_jref_dtype(d, i)));
     if (!make_arena(c)) return stw_fail(STW_E_NO_MEMORY, "case: no memory for %zu bytes", c->bytes);
     c->bytes += GUARD;
     memset(c->host + before, 0xFF, c->bytes - before);

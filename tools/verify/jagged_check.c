@@ -23,8 +23,7 @@ typedef struct lengths {
 } lengths;
 
 static stw_status upload(stw_context *context, stw_stream stream, const stw_case *c, lengths *l) {
-    static const stw_case_tensor tensors[4] = {STW_CASE_CU_Q, STW_CASE_CU_KV, STW_CASE_USED_Q,
-                                               STW_CASE_USED_KV};
+    static const stw_case_tensor tensors[4] = {STW_CASE_CU_Q, STW_CASE_CU_KV, STW_CASE_USED_Q, STW_CASE_USED_KV};
     size_t each = (size_t)c->problem.desc.batch + 1;
     int64_t *wide = calloc(4 * each, 8);
     if (!wide) return stw_fail(STW_E_NO_MEMORY, "case: no memory");
@@ -57,21 +56,20 @@ stw_status jagged_attention_args(const stw_case *c, stw_dtype index_dtype, const
 }
 
 static stw_status run_attention(const stw_case *c, const stw_plan *plan, stw_dtype index_dtype, stw_case_device *device,
-                      unsigned char *after, int *guards) {
+                                unsigned char *after, int *guards) {
     stw_attn_args attn = stw_case_args(c, device->arena);
     stw_jagged_args args;
     void *buffer = NULL;
     stw_status status = stw_case_device_load(device, c->host, 0xFF);
     if (!status) status = jagged_attention_args(c, index_dtype, device, &attn, &args, &buffer);
-    if (!status)
-        status = stw_jagged_bwd(plan, &args, device->workspace, device->workspace_bytes, device->stream);
+    if (!status) status = stw_jagged_bwd(plan, &args, device->workspace, device->workspace_bytes, device->stream);
     if (!status) status = stw_case_device_store(device, after, 0xFF, guards);
     if (buffer) stw_buffer_free(device->context, buffer);
     return status;
 }
 
 static void check_attention(const stw_case *c, const stw_jagged_problem *problem, stw_context *context,
-                  stw_case_result *result) {
+                            stw_case_result *result) {
     stw_jagged_desc desc = problem->desc;
     stw_plan *plan = NULL;
     stw_case_device device;
@@ -90,12 +88,9 @@ static void check_attention(const stw_case *c, const stw_jagged_problem *problem
         stw_case_fail_buffers(result, status);
     } else {
         status = run_attention(c, plan, desc.index_dtype, &device, after, &guards);
-        if (status)
-            stw_case_fail(result, "stw_jagged_bwd: %s: %s", stw_status_name(status), stw_last_error());
-        else if (!guards)
-            stw_case_fail(result, "memory around the workspace was written");
-        else
-            stw_case_check_outputs(c, after, result);
+        if (status) stw_case_fail(result, "stw_jagged_bwd: %s: %s", stw_status_name(status), stw_last_error());
+        else if (!guards) stw_case_fail(result, "memory around the workspace was written");
+        else stw_case_check_outputs(c, after, result);
         stw_case_device_close(&device);
     }
     stw_plan_destroy(plan);
@@ -103,7 +98,7 @@ static void check_attention(const stw_case *c, const stw_jagged_problem *problem
 }
 
 static void jagged_attention_check(const stw_jagged_problem *problem, stw_context *context,
-                            const stw_case_options *options, stw_case_result *result) {
+                                   const stw_case_options *options, stw_case_result *result) {
     stw_problem packed = problem->attn;
     stw_case c;
     (void)options; /* the packed problem's own rows repeat it */
@@ -120,13 +115,10 @@ static void jagged_attention_check(const stw_jagged_problem *problem, stw_contex
 
 static const char *const jagged_grad_names[STW_GRAD_COUNT] = {"dx", "dother", "dweight", "dbias", "-"};
 static const char *const tensor_names[JCASE_COUNT] = {
-    "grad",    "x",      "y",       "other", "weight",     "mean",    "rstd",
-    "dx",      "dother", "dweight", "dbias", "status_out", "offsets", "offsets",
-    "offsets", "used",   "used",    "used",  "bases",      "bases",   "bases"};
+    "grad",       "x",       "y",       "other",   "weight", "mean", "rstd", "dx",    "dother", "dweight", "dbias",
+    "status_out", "offsets", "offsets", "offsets", "used",   "used", "used", "bases", "bases",  "bases"};
 
-const char *jagged_case_tensor_name(int tensor) {
-    return tensor_names[tensor];
-}
+const char *jagged_case_tensor_name(int tensor) { return tensor_names[tensor]; }
 
 /* ---- judging ---- */
 
@@ -140,15 +132,13 @@ static const char *owner_of(const jagged_case *c, size_t byte) {
 static void check_untouched(const jagged_case *c, const unsigned char *after, stw_case_result *result) {
     for (size_t byte = 0; byte < c->bytes; ++byte)
         if (after[byte] != c->host[byte] && c->rule[byte] == STW_CASE_KEEP) {
-            stw_case_fail(result, "byte %zu of the arena (in or behind %s) was written", byte,
-                          owner_of(c, byte));
+            stw_case_fail(result, "byte %zu of the arena (in or behind %s) was written", byte, owner_of(c, byte));
             return;
         }
 }
 
 /* Operations without arithmetic, and types that the accuracy rule does not know: every element exactly. */
-static void check_exact(const jagged_case *c, const unsigned char *after, int which,
-                        stw_case_result *result) {
+static void check_exact(const jagged_case *c, const unsigned char *after, int which, stw_case_result *result) {
     const stw_jref_result *r = &c->expectation.reference;
     stw_dtype dtype = stw_jref_dtype(&c->problem.desc, which);
     int adds = (int)(c->problem.desc.accumulate >> which & 1u);
@@ -156,19 +146,16 @@ static void check_exact(const jagged_case *c, const unsigned char *after, int wh
     for (int64_t n = 0; n < r->elements[which]; ++n) {
         double x = stw_jref_load(after + c->offset[JCASE_DX + which], n, dtype), want = r->values[which][n];
         if (r->kinds[which][n] == STW_REF_ROW_UNTOUCHED) continue;
-        if (adds)
-            want = (double)(float)(want + stw_jref_load(c->host + c->offset[JCASE_DX + which], n, dtype));
+        if (adds) want = (double)(float)(want + stw_jref_load(c->host + c->offset[JCASE_DX + which], n, dtype));
         if (x == want || (isnan(x) && isnan(want))) continue;
-        stw_case_fail(result, "%s: element %lld is %.9g, not %.9g", jagged_grad_names[which], (long long)n, x,
-                      want);
+        stw_case_fail(result, "%s: element %lld is %.9g, not %.9g", jagged_grad_names[which], (long long)n, x, want);
         return;
     }
 }
 
 static int64_t terms_of(const stw_jagged_desc *d) {
     int64_t terms = 4;
-    for (int i = 0; i < 3; ++i)
-        terms += d->axis[i].size > d->axis[i].total ? d->axis[i].size : d->axis[i].total;
+    for (int i = 0; i < 3; ++i) terms += d->axis[i].size > d->axis[i].total ? d->axis[i].size : d->axis[i].total;
     return terms + d->out_features + d->inner;
 }
 
@@ -193,10 +180,8 @@ static void judge(const jagged_case *c, const unsigned char *after, int which, s
 void jagged_case_judge(const jagged_case *c, const unsigned char *after, stw_case_result *result) {
     for (int i = 0; i < STW_JREF_OUTPUTS; ++i) {
         if (!c->size[JCASE_DX + i]) continue;
-        if (c->expectation.exact)
-            check_exact(c, after, i, result);
-        else
-            judge(c, after, i, result);
+        if (c->expectation.exact) check_exact(c, after, i, result);
+        else judge(c, after, i, result);
     }
 }
 
@@ -215,23 +200,19 @@ static stw_status run_once(const jagged_case *c, const stw_plan *plan, stw_case_
     int guards = 0;
     stw_jagged_args args = jagged_case_args(c, device->arena);
     stw_status status = stw_case_device_load(device, c->host, poison);
-    if (!status)
-        status = stw_jagged_bwd(plan, &args, device->workspace, device->workspace_bytes, device->stream);
+    if (!status) status = stw_jagged_bwd(plan, &args, device->workspace, device->workspace_bytes, device->stream);
     if (!status) status = stw_case_device_store(device, after, poison, &guards);
-    if (status)
-        stw_case_fail(result, "stw_jagged_bwd: %s: %s", stw_status_name(status), stw_last_error());
+    if (status) stw_case_fail(result, "stw_jagged_bwd: %s: %s", stw_status_name(status), stw_last_error());
     else if (!guards)
-        stw_case_fail(result, "memory around the workspace of %zu bytes was written",
-                      device->workspace_bytes);
+        stw_case_fail(result, "memory around the workspace of %zu bytes was written", device->workspace_bytes);
     return status;
 }
 
-static void check_same(const jagged_case *c, const unsigned char *first, const unsigned char *again,
-                       const char *what, stw_case_result *result) {
+static void check_same(const jagged_case *c, const unsigned char *first, const unsigned char *again, const char *what,
+                       stw_case_result *result) {
     for (size_t byte = 0; byte < c->bytes; ++byte)
         if (first[byte] != again[byte]) {
-            stw_case_fail(result, "%s differs from the first in byte %zu (%s)", what, byte,
-                          owner_of(c, byte));
+            stw_case_fail(result, "%s differs from the first in byte %zu (%s)", what, byte, owner_of(c, byte));
             return;
         }
 }
@@ -267,8 +248,7 @@ static int run_on(const jagged_case *c, stw_context *context, int runs, const un
 static void check(const jagged_case *c, stw_context *context, const stw_case_options *options,
                   stw_case_result *result) {
     unsigned char *after = malloc(c->bytes), *other = malloc(c->bytes);
-    if (!after || !other)
-        stw_case_fail(result, "no memory");
+    if (!after || !other) stw_case_fail(result, "no memory");
     else if (run_on(c, context, 1 + options->repeats, NULL, after, result)) {
         jagged_case_check_outputs(c, after, result);
         if (options->other) run_on(c, options->other, 1, after, other, result);
@@ -286,8 +266,7 @@ const char *const *jagged_names_of(const char *line) {
 stw_status jagged_any_parse(const char *line) {
     stw_problem problem;
     stw_jagged_problem jagged;
-    return stw_problem_is_jagged(line) ? stw_problem_jagged_parse(line, &jagged)
-                                       : stw_problem_parse(line, &problem);
+    return stw_problem_is_jagged(line) ? stw_problem_jagged_parse(line, &jagged) : stw_problem_parse(line, &problem);
 }
 
 /* What plan refuses as invalid is no problem to make data for. */
@@ -313,8 +292,8 @@ static void check_again(void *user, int64_t seed, stw_context *context, stw_case
     jagged_case_free(&c);
 }
 
-void jagged_case_check_line(const char *line, int64_t seed, stw_context *context,
-                            const stw_case_options *options, stw_case_result *result) {
+void jagged_case_check_line(const char *line, int64_t seed, stw_context *context, const stw_case_options *options,
+                            stw_case_result *result) {
     stw_jagged_problem problem;
     jagged_case c;
     stw_case_result_clear(result);
@@ -337,6 +316,5 @@ void jagged_case_check_line(const char *line, int64_t seed, stw_context *context
     }
     check(&c, context, options, result);
     jagged_case_free(&c);
-    if (result->near)
-        stw_case_enlarge(check_again, &problem, problem.seed, context, jagged_grad_names, result);
+    if (result->near) stw_case_enlarge(check_again, &problem, problem.seed, context, jagged_grad_names, result);
 }

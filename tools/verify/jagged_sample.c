@@ -60,8 +60,8 @@ static int64_t start_of(const jagged_case *c, int tensor, int64_t b) {
         int64_t more = elements_of(c, &longer, tensor) - whole;
         if (more) return more * span_of(c, axis, b).first;
     }
-    return d->components > 0 && whole % d->components == 0 && tensor != STW_JREF_WEIGHT &&
-                   tensor != JCASE_DWEIGHT && tensor != JCASE_DBIAS
+    return d->components > 0 && whole % d->components == 0 && tensor != STW_JREF_WEIGHT && tensor != JCASE_DWEIGHT &&
+                   tensor != JCASE_DBIAS
                ? whole / d->components * b
                : 0;
 }
@@ -175,17 +175,15 @@ static int64_t line_of(const stw_jagged_desc *d, int tensor) {
     return tensor == STW_JREF_X ? inner : d->out_features;
 }
 
-static void copy_columns(unsigned char *to, const unsigned char *from, int64_t lines, int64_t line,
-                         int64_t columns, size_t element) {
+static void copy_columns(unsigned char *to, const unsigned char *from, int64_t lines, int64_t line, int64_t columns,
+                         size_t element) {
     int64_t first = (line - columns) / 2;
     for (int64_t n = 0; n < lines; ++n)
         memcpy(to + (size_t)(n * columns) * element, from + (size_t)(n * line + first) * element,
                (size_t)columns * element);
 }
 
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void shrink_line(stw_jagged_desc *d) {
     if (d->op == STW_JAGGED_LAYER_NORM) {
@@ -230,8 +228,7 @@ static stw_status judge_columns(const jagged_case *c, const unsigned char *after
     d->outputs = outputs;
     d->accumulate &= outputs;
     shrink_line(d);
-    for (int tensor = 0; tensor <= JCASE_DBIAS; ++tensor)
-        capacity += (size_t)elements_of(c, d, tensor) * 8 + 256;
+    for (int tensor = 0; tensor <= JCASE_DBIAS; ++tensor) capacity += (size_t)elements_of(c, d, tensor) * 8 + 256;
     for (int tensor = STW_JREF_MEAN; tensor <= STW_JREF_RSTD; ++tensor) capacity += c->size[tensor] + 256;
     part.host = malloc(capacity);
     unsigned char *part_after = malloc(capacity);
@@ -287,8 +284,7 @@ const char *jagged_sample_judge(const jagged_case *c, const unsigned char *after
     } else {
         refusal = component_refusal(d);
         int64_t b = refusal ? -1 : pick_component(c, &rows);
-        if (b >= 0 && outputs & ~sums)
-            status = judge_component(c, after, b, rows, outputs & ~sums, result), ++judged;
+        if (b >= 0 && outputs & ~sums) status = judge_component(c, after, b, rows, outputs & ~sums, result), ++judged;
         if (!status && outputs & sums) status = judge_columns(c, after, outputs & sums, result), ++judged;
     }
     if (status) stw_case_fail(result, "sample: %s", stw_status_name(status));

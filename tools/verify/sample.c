@@ -40,15 +40,12 @@ static sample sample_of(const stw_case *c, int64_t b) {
     sample s = {.b = b, .kv_head = d->heads_kv - 1};
     s.h = s.kv_head * (d->heads_q / d->heads_kv);
     s.shift = c->kv[b].used - c->q[b].used;
-    if (d->flags & STW_ATTN_HAS_SHIFT)
-        s.shift = d->diagonal_shift;
-    else if (d->mask == STW_MASK_CAUSAL_TOP_LEFT)
-        s.shift = 0;
+    if (d->flags & STW_ATTN_HAS_SHIFT) s.shift = d->diagonal_shift;
+    else if (d->mask == STW_MASK_CAUSAL_TOP_LEFT) s.shift = 0;
     return s;
 }
 
-static stw_attn_desc part_desc(const stw_case *c, const sample *s, int64_t rows, int64_t keys,
-                               uint32_t outputs) {
+static stw_attn_desc part_desc(const stw_case *c, const sample *s, int64_t rows, int64_t keys, uint32_t outputs) {
     stw_attn_desc d = c->problem.desc;
     d.heads_total = d.heads_total ? d.heads_total : d.heads_q;
     d.batch_offset += s->b;
@@ -58,8 +55,8 @@ static stw_attn_desc part_desc(const stw_case *c, const sample *s, int64_t rows,
     d.heads_kv = 1;
     d.max_seq_q = rows, d.max_seq_kv = keys;
     d.total_q = d.total_kv = 0;
-    d.flags &= ~(STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV | STW_ATTN_WRITE_DELTA |
-                 STW_ATTN_SINK);
+    d.flags &=
+        ~(STW_ATTN_HAS_USED_LENGTHS | STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV | STW_ATTN_WRITE_DELTA | STW_ATTN_SINK);
     d.flags |= STW_ATTN_HAS_SHIFT;
     d.diagonal_shift = s->shift;
     d.outputs = outputs;
@@ -67,17 +64,15 @@ static stw_attn_desc part_desc(const stw_case *c, const sample *s, int64_t rows,
     return d;
 }
 
-static const void *row_of(const stw_case *c, const unsigned char *base, stw_case_tensor tensor,
-                          const sample *s, int64_t row, stw_dtype dtype) {
-    int key_side =
-        tensor == STW_CASE_K || tensor == STW_CASE_V || tensor == STW_CASE_DK || tensor == STW_CASE_DV;
+static const void *row_of(const stw_case *c, const unsigned char *base, stw_case_tensor tensor, const sample *s,
+                          int64_t row, stw_dtype dtype) {
+    int key_side = tensor == STW_CASE_K || tensor == STW_CASE_V || tensor == STW_CASE_DK || tensor == STW_CASE_DV;
     int64_t index = stw_case_row_index(c, tensor, s->b, key_side ? s->kv_head : s->h, row);
     return base + c->offset[tensor] + (size_t)index * stw_dtype_size(dtype);
 }
 
 /* Arguments of the part that begins at row i0 and key j0; outputs in `after`. */
-static stw_attn_args part_args(const stw_case *c, const unsigned char *after, const sample *s, int64_t i0,
-                               int64_t j0) {
+static stw_attn_args part_args(const stw_case *c, const unsigned char *after, const sample *s, int64_t i0, int64_t j0) {
     const stw_attn_desc *d = &c->problem.desc;
     stw_dtype number = stw_dtype_of_rows(d->dtype), t = d->dtype, dq = d->dq_dtype ? d->dq_dtype : t;
     stw_dtype dk = d->dk_dtype ? d->dk_dtype : t, dv = d->dv_dtype ? d->dv_dtype : t;
@@ -92,14 +87,13 @@ static stw_attn_args part_args(const stw_case *c, const unsigned char *after, co
     if (d->flags & STW_ATTN_GIVEN_DELTA)
         a.delta = (float *)(uintptr_t)row_of(c, c->host, STW_CASE_DELTA, s, i0, number);
     if (c->present[STW_CASE_BIAS])
-        a.bias =
-            c->host + c->offset[STW_CASE_BIAS] +
-            (size_t)(s->b * d->bias.batch + s->h * d->bias.head + i0 * d->bias.query + j0 * d->bias.key) *
-                stw_dtype_size(d->bias_dtype);
+        a.bias = c->host + c->offset[STW_CASE_BIAS] +
+                 (size_t)(s->b * d->bias.batch + s->h * d->bias.head + i0 * d->bias.query + j0 * d->bias.key) *
+                     stw_dtype_size(d->bias_dtype);
     if (c->present[STW_CASE_ALIBI])
-        a.alibi_slopes = (const float *)(const void *)(c->host + c->offset[STW_CASE_ALIBI] +
-                                                       (size_t)(s->b * d->alibi_stride_batch + s->h) *
-                                                           stw_dtype_size(number));
+        a.alibi_slopes =
+            (const float *)(const void *)(c->host + c->offset[STW_CASE_ALIBI] +
+                                          (size_t)(s->b * d->alibi_stride_batch + s->h) * stw_dtype_size(number));
     a.dropout_seed = (uint64_t)c->problem.dropout_seed;
     a.dropout_offset = (uint64_t)c->problem.dropout_offset;
     a.q_offset = c->q[s->b].offset + i0;
@@ -110,8 +104,8 @@ static stw_attn_args part_args(const stw_case *c, const unsigned char *after, co
     return a;
 }
 
-static void judge_part(const stw_case *c, const stw_attn_desc *d, const stw_attn_args *args,
-                       const unsigned char *after, stw_case_result *result) {
+static void judge_part(const stw_case *c, const stw_attn_desc *d, const stw_attn_args *args, const unsigned char *after,
+                       stw_case_result *result) {
     stw_expectation expectation;
     const void *outputs[] = {args->dq, args->dk, args->dv};
     if (stw_expect_attn_bwd(d, args, &expectation)) {
@@ -129,13 +123,11 @@ static void judge_part(const stw_case *c, const stw_attn_desc *d, const stw_attn
         stw_pool_add(&result->pool[g], &a);
         result->max_ratio[g] = fmax(result->max_ratio[g], a.max_error > 0 ? a.max_error / a.max_allowed : 0);
         if (!a.small)
-            result->rms_ratio[g] =
-                fmax(result->rms_ratio[g], a.rms_error > 0 ? a.rms_error / a.rms_allowed : 0);
+            result->rms_ratio[g] = fmax(result->rms_ratio[g], a.rms_error > 0 ? a.rms_error / a.rms_allowed : 0);
         if (!a.pass)
-            stw_case_fail(result,
-                          "sample: %s: max error %.3g (allowed %.3g), rms %.3g (allowed %.3g): %.9g not %.9g",
-                          stw_grad_names[g], a.max_error, a.max_allowed, a.rms_error, a.rms_allowed,
-                          a.worst_value, a.worst_ref);
+            stw_case_fail(result, "sample: %s: max error %.3g (allowed %.3g), rms %.3g (allowed %.3g): %.9g not %.9g",
+                          stw_grad_names[g], a.max_error, a.max_allowed, a.rms_error, a.rms_allowed, a.worst_value,
+                          a.worst_ref);
     }
     stw_expectation_free(&expectation);
 }

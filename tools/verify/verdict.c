@@ -51,14 +51,10 @@ void stw_case_note_accuracy(stw_case_result *result, int which, const char *name
                (a->small || a->rms_error <= 2 * a->rms_allowed);
     int already = result->outcome == STW_CASE_FAIL;
     stw_case_fail(
-        result,
-        "%s: max error %.3g (allowed %.3g), rms %.3g (allowed %.3g), worst element %lld: %.9g not %.9g", name,
-        a->max_error, a->max_allowed, a->rms_error, a->rms_allowed, (long long)a->worst, a->worst_value,
-        a->worst_ref);
-    if (near && (!already || result->near))
-        result->near = 1, result->outcome = STW_CASE_OK;
-    else
-        result->near = 0;
+        result, "%s: max error %.3g (allowed %.3g), rms %.3g (allowed %.3g), worst element %lld: %.9g not %.9g", name,
+        a->max_error, a->max_allowed, a->rms_error, a->rms_allowed, (long long)a->worst, a->worst_value, a->worst_ref);
+    if (near && (!already || result->near)) result->near = 1, result->outcome = STW_CASE_OK;
+    else result->near = 0;
 }
 
 static void merge(stw_case_result *sum, const stw_case_result *more) {
@@ -91,14 +87,13 @@ static void judge_merged(stw_case_result *sum, const char *const *names) {
         sum->max_ratio[g] = a->max_error > 0 ? a->max_error / a->max_allowed : 0;
         sum->rms_ratio[g] = rms;
         if (!pass || !(a->max_error <= a->max_allowed))
-            stw_case_fail(sum,
-                          "%s: on all data sets max error %.3g (allowed %.3g), rms %.3f of what is allowed",
+            stw_case_fail(sum, "%s: on all data sets max error %.3g (allowed %.3g), rms %.3f of what is allowed",
                           names[g], a->max_error, a->max_allowed, rms);
     }
 }
 
-void stw_case_enlarge(stw_case_again_fn again, void *user, int64_t seed, stw_context *context,
-                      const char *const *names, stw_case_result *result) {
+void stw_case_enlarge(stw_case_again_fn again, void *user, int64_t seed, stw_context *context, const char *const *names,
+                      stw_case_result *result) {
     for (int n = 1; n < STW_CASE_DATA_SETS && result->near; ++n) {
         stw_case_result more;
         stw_case_result_clear(&more);
@@ -110,7 +105,6 @@ void stw_case_enlarge(stw_case_again_fn again, void *user, int64_t seed, stw_con
     snprintf(first, sizeof first, "%s", result->text);
     judge_merged(result, names);
     if (result->outcome == STW_CASE_OK)
-        snprintf(result->text, sizeof result->text, "%d data sets; the first: %.440s", STW_CASE_DATA_SETS,
-                 first);
+        snprintf(result->text, sizeof result->text, "%d data sets; the first: %.440s", STW_CASE_DATA_SETS, first);
     result->data_sets = STW_CASE_DATA_SETS;
 }

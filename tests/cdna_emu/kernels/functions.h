@@ -51,70 +51,76 @@ FUNCTION_DEVICE static inline uint32_t function_halves(uint32_t a, uint32_t b, u
 }
 #define A64 ((uint64_t)b << 32 | a)
 #define B64 ((uint64_t)a << 32 | c)
-#define FA function_float(a)
-#define FB function_float(b)
-#define FC function_float(c)
-#define DA function_double(b, a)
-#define DB function_double(a, c)
-#define HA function_half(a)
-#define HB function_half(b)
+#define FA  function_float(a)
+#define FB  function_float(b)
+#define FC  function_float(c)
+#define DA  function_double(b, a)
+#define DB  function_double(a, c)
+#define HA  function_half(a)
+#define HB  function_half(b)
 
-#define FUNCTIONS(FUNCTION)                                                                                  \
-    FUNCTION(add, a + b)                                                                                     \
-    FUNCTION(multiply_add16, (uint16_t)((uint16_t)a * (uint32_t)(uint16_t)b + (uint16_t)c))                         \
-    FUNCTION(multiply_add_halves, function_halves(a, b, c))                                                  \
-    FUNCTION(multiply_high, (uint64_t)a * b >> 32)                                                           \
-    FUNCTION(multiply_signed, (uint64_t)((int64_t)(int32_t)a * (int32_t)b))                                  \
-    FUNCTION(divide, a / (b | 1u))                                                                           \
-    FUNCTION(remainder_signed, (uint64_t)((int32_t)a % (int32_t)(b >> 3 | 1u)))                              \
-    FUNCTION(divide64, A64 / (B64 | 1u))                                                                     \
-    FUNCTION(remainder64_signed, (uint64_t)((int64_t)A64 % (int64_t)(B64 >> 7 | 1u)))                        \
-    FUNCTION(multiply64, A64 *B64)                                                                           \
-    FUNCTION(add64, A64 + B64)                                                                               \
-    FUNCTION(subtract64, A64 - B64)                                                                          \
-    FUNCTION(shift_left64, A64 << (c & 63))                                                                  \
-    FUNCTION(shift_right64, A64 >> (c & 63))                                                                 \
-    FUNCTION(shift_signed64, (uint64_t)((int64_t)A64 >> (c & 63)))                                           \
-    FUNCTION(shift_signed, (uint32_t)((int32_t)a >> (b & 31)))                                               \
-    FUNCTION(compare64, (uint64_t)((int64_t)A64 < (int64_t)B64) | (uint64_t)(A64 < B64) << 1)                \
-    FUNCTION(least_largest, (a < b ? a : b) ^ ((int32_t)a > (int32_t)c ? a : c))                             \
-    FUNCTION(bits, (uint64_t)(__builtin_popcount(a) + __builtin_clz(b | 1u) * 64 + __builtin_ctz(c | 1u << 31) * 4096)) \
-    FUNCTION(reversed, function_reversed(a) ^ __builtin_bswap32(b))                                     \
-    FUNCTION(fields, (a >> 5 & 0x7fu) | (b & 0xff00u) << 8 | ((uint32_t)((int32_t)(c << 9) >> 21) & 0xfffu) << 20) \
-    FUNCTION(rotated, a << 11 | a >> 21)                                                                     \
-    FUNCTION(branches, a % 3 == 0 ? b + 1 : a % 5 == 0 ? c * 3 : (a ^ b) - c)                                \
-    FUNCTION(loop, ({ uint32_t x = a; for (uint32_t i = 0; i < (b & 15); ++i) x = x * 33 + (x >> (i & 7) ^ c); x; })) \
-    FUNCTION(short_sum, (uint16_t)((uint16_t)a * (uint16_t)b + (uint16_t)c))                                 \
-    FUNCTION(bytes, (uint8_t)a * 7u + (uint8_t)(b >> 8) * 11u + (uint32_t)(int8_t)(c >> 16))                 \
-    FUNCTION(float_sum, function_bits(FA + FB))                                                              \
-    FUNCTION(float_product, function_bits(FA *FB))                                                           \
-    FUNCTION(float_fused, function_bits(__builtin_fmaf(FA, FB, FC)))                                         \
-    FUNCTION(float_quotient, function_bits(FA / FB))                                                         \
-    FUNCTION(float_rounded, function_bits(__builtin_rintf(FA)) ^ function_bits(__builtin_floorf(FB)))        \
-    FUNCTION(float_whole, function_bits(__builtin_truncf(FA)) ^ function_bits(__builtin_ceilf(FC)))          \
-    FUNCTION(float_larger, function_bits(FA > FB ? FA : FC) ^ (uint64_t)(FA <= FC))                          \
-    FUNCTION(float_unordered, (uint64_t)(FA != FA) | (uint64_t)(FB < FC) << 1 | (uint64_t)(FB != FC) << 2)   \
-    FUNCTION(float_sign, function_bits(__builtin_copysignf(FA, FB)) ^ function_bits(__builtin_fabsf(FC)))    \
-    FUNCTION(float_scaled, function_bits(__builtin_ldexpf(FA, (int)(b % 300) - 150)))                        \
-    FUNCTION(float_of_word, function_bits((float)a) ^ function_bits((float)(int32_t)b))                      \
-    FUNCTION(word_of_float, (uint32_t)(int32_t)(function_float((a & 0x807fffffu) | 0x4d000000u)))            \
-    FUNCTION(half_of_float, function_bits16((_Float16)FA))                                                   \
-    FUNCTION(float_of_half, function_bits((float)HA))                                                        \
-    FUNCTION(half_sum, function_bits16((_Float16)(HA + HB)))                                                 \
-    FUNCTION(half_product, function_bits16((_Float16)(HA * HB)))                                             \
-    FUNCTION(double_sum, function_bits64(DA + DB))                                                           \
-    FUNCTION(double_product, function_bits64(DA *DB))                                                        \
-    FUNCTION(double_fused, function_bits64(__builtin_fma(DA, DB, function_double(c, b))))                    \
-    FUNCTION(double_quotient, function_bits64(DA / DB))                                                      \
-    FUNCTION(double_rounded, function_bits64(__builtin_rint(DA)) ^ function_bits64(__builtin_floor(DB)))     \
-    FUNCTION(double_scaled, function_bits64(__builtin_ldexp(DA, (int)(c % 2200) - 1100)))                    \
-    FUNCTION(double_of_float, function_bits64((double)FA))                                                   \
-    FUNCTION(float_of_double, function_bits((float)DA))                                                      \
+#define FUNCTIONS(FUNCTION)                                                                                            \
+    FUNCTION(add, a + b)                                                                                               \
+    FUNCTION(multiply_add16, (uint16_t)((uint16_t)a * (uint32_t)(uint16_t)b + (uint16_t)c))                            \
+    FUNCTION(multiply_add_halves, function_halves(a, b, c))                                                            \
+    FUNCTION(multiply_high, (uint64_t)a *b >> 32)                                                                      \
+    FUNCTION(multiply_signed, (uint64_t)((int64_t)(int32_t)a * (int32_t)b))                                            \
+    FUNCTION(divide, a / (b | 1u))                                                                                     \
+    FUNCTION(remainder_signed, (uint64_t)((int32_t)a % (int32_t)(b >> 3 | 1u)))                                        \
+    FUNCTION(divide64, A64 / (B64 | 1u))                                                                               \
+    FUNCTION(remainder64_signed, (uint64_t)((int64_t)A64 % (int64_t)(B64 >> 7 | 1u)))                                  \
+    FUNCTION(multiply64, A64 *B64)                                                                                     \
+    FUNCTION(add64, A64 + B64)                                                                                         \
+    FUNCTION(subtract64, A64 - B64)                                                                                    \
+    FUNCTION(shift_left64, A64 << (c & 63))                                                                            \
+    FUNCTION(shift_right64, A64 >> (c & 63))                                                                           \
+    FUNCTION(shift_signed64, (uint64_t)((int64_t)A64 >> (c & 63)))                                                     \
+    FUNCTION(shift_signed, (uint32_t)((int32_t)a >> (b & 31)))                                                         \
+    FUNCTION(compare64, (uint64_t)((int64_t)A64 < (int64_t)B64) | (uint64_t)(A64 < B64) << 1)                          \
+    FUNCTION(least_largest, (a < b ? a : b) ^ ((int32_t)a > (int32_t)c ? a : c))                                       \
+    FUNCTION(bits,                                                                                                     \
+             (uint64_t)(__builtin_popcount(a) + __builtin_clz(b | 1u) * 64 + __builtin_ctz(c | 1u << 31) * 4096))      \
+    FUNCTION(reversed, function_reversed(a) ^ __builtin_bswap32(b))                                                    \
+    FUNCTION(fields, (a >> 5 & 0x7fu) | (b & 0xff00u) << 8 | ((uint32_t)((int32_t)(c << 9) >> 21) & 0xfffu) << 20)     \
+    FUNCTION(rotated, a << 11 | a >> 21)                                                                               \
+    FUNCTION(branches, a % 3 == 0 ? b + 1 : a % 5 == 0 ? c * 3 : (a ^ b) - c)                                          \
+    FUNCTION(loop, ({                                                                                                  \
+                 uint32_t x = a;                                                                                       \
+                 for (uint32_t i = 0; i < (b & 15); ++i) x = x * 33 + (x >> (i & 7) ^ c);                              \
+                 x;                                                                                                    \
+             }))                                                                                                       \
+    FUNCTION(short_sum, (uint16_t)((uint16_t)a * (uint16_t)b + (uint16_t)c))                                           \
+    FUNCTION(bytes, (uint8_t)a * 7u + (uint8_t)(b >> 8) * 11u + (uint32_t)(int8_t)(c >> 16))                           \
+    FUNCTION(float_sum, function_bits(FA + FB))                                                                        \
+    FUNCTION(float_product, function_bits(FA *FB))                                                                     \
+    FUNCTION(float_fused, function_bits(__builtin_fmaf(FA, FB, FC)))                                                   \
+    FUNCTION(float_quotient, function_bits(FA / FB))                                                                   \
+    FUNCTION(float_rounded, function_bits(__builtin_rintf(FA)) ^ function_bits(__builtin_floorf(FB)))                  \
+    FUNCTION(float_whole, function_bits(__builtin_truncf(FA)) ^ function_bits(__builtin_ceilf(FC)))                    \
+    FUNCTION(float_larger, function_bits(FA > FB ? FA : FC) ^ (uint64_t)(FA <= FC))                                    \
+    FUNCTION(float_unordered, (uint64_t)(FA != FA) | (uint64_t)(FB < FC) << 1 | (uint64_t)(FB != FC) << 2)             \
+    FUNCTION(float_sign, function_bits(__builtin_copysignf(FA, FB)) ^ function_bits(__builtin_fabsf(FC)))              \
+    FUNCTION(float_scaled, function_bits(__builtin_ldexpf(FA, (int)(b % 300) - 150)))                                  \
+    FUNCTION(float_of_word, function_bits((float)a) ^ function_bits((float)(int32_t)b))                                \
+    FUNCTION(word_of_float, (uint32_t)(int32_t)(function_float((a & 0x807fffffu) | 0x4d000000u)))                      \
+    FUNCTION(half_of_float, function_bits16((_Float16)FA))                                                             \
+    FUNCTION(float_of_half, function_bits((float)HA))                                                                  \
+    FUNCTION(half_sum, function_bits16((_Float16)(HA + HB)))                                                           \
+    FUNCTION(half_product, function_bits16((_Float16)(HA * HB)))                                                       \
+    FUNCTION(double_sum, function_bits64(DA + DB))                                                                     \
+    FUNCTION(double_product, function_bits64(DA *DB))                                                                  \
+    FUNCTION(double_fused, function_bits64(__builtin_fma(DA, DB, function_double(c, b))))                              \
+    FUNCTION(double_quotient, function_bits64(DA / DB))                                                                \
+    FUNCTION(double_rounded, function_bits64(__builtin_rint(DA)) ^ function_bits64(__builtin_floor(DB)))               \
+    FUNCTION(double_scaled, function_bits64(__builtin_ldexp(DA, (int)(c % 2200) - 1100)))                              \
+    FUNCTION(double_of_float, function_bits64((double)FA))                                                             \
+    FUNCTION(float_of_double, function_bits((float)DA))                                                                \
     FUNCTION(double_compare, (uint64_t)(DA < DB) | (uint64_t)(DA == DA) << 1 | (uint64_t)(DB >= 1.0) << 2)
 
-enum { FUNCTION_COUNT = 0
+enum {
+    FUNCTION_COUNT = 0
 #define FUNCTION_ONE(name, body) +1
-       FUNCTIONS(FUNCTION_ONE)
+    FUNCTIONS(FUNCTION_ONE)
 #undef FUNCTION_ONE
 };
 

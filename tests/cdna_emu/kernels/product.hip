@@ -31,18 +31,18 @@ template <class T, bool A_BY_K, bool B_BY_K> DEV_FN void product(const product_a
     dev_acc<split> acc;
     dev_acc<split>::clear(acc);
     dev_multiply<A_BY_K, B_BY_K, K, split, tile_a, tile_b>(acc, a, b, wave, lane);
-    DEV_UNROLL for (int m = 0; m < split::MT; ++m)
-        DEV_UNROLL for (int n = 0; n < split::NT; ++n)
-            DEV_UNROLL for (int i = 0; i < LEAF_ACC; ++i) {
+    DEV_UNROLL_FOR (int m = 0; m < split::MT; ++m)
+        DEV_UNROLL_FOR (int n = 0; n < split::NT; ++n)
+            DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) {
                 int row = split::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, leaf_acc_slot(i));
                 int col = split::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);
                 p.c[row * N + col] = acc.v[m][n][i];
             }
 }
 
-#define PRODUCT(type, T)                                                                                     \
-    DEV_KERNEL(256) product_##type##_rows(product_arguments p) { product<T, false, false>(p); }              \
-    DEV_KERNEL(256) product_##type##_k(product_arguments p) { product<T, true, true>(p); }                   \
+#define PRODUCT(type, T)                                                                                               \
+    DEV_KERNEL(256) product_##type##_rows(product_arguments p) { product<T, false, false>(p); }                        \
+    DEV_KERNEL(256) product_##type##_k(product_arguments p) { product<T, true, true>(p); }                             \
     DEV_KERNEL(256) product_##type##_mixed(product_arguments p) { product<T, false, true>(p); }
 PRODUCT(f16, dev_f16)
 PRODUCT(bf16, dev_bf16)

@@ -103,6 +103,4 @@ KERNEL race_write(uint32_t *result) {
     result[thread()] = words[thread() & 63];
 }
 KERNEL unknown_instruction(float *result) { result[thread()] = __builtin_amdgcn_sinf(result[thread()]); }
-KERNEL order(uint32_t *result) { /* which wave writes last */
-    *(volatile uint32_t *)result = thread() / 64;
-}
+KERNEL order(uint32_t *result) { /* which wave writes last */ *(volatile uint32_t *)result = thread() / 64; }

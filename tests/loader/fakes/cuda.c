@@ -11,14 +11,12 @@ static pid_t started; /* by which process */
 int fake_cuda_device_at(int ordinal, cuda_device *device) {
     char record[512];
     return ordinal >= 0 && fake_record("FAKE_CUDA_DEVICES", ordinal, record, sizeof record) &&
-           sscanf(record, "%127[^|]|%d.%d|%d|%d|%llu", device->name, &device->major, &device->minor,
-                  &device->sms, &device->smem, &device->memory) == 6;
+           sscanf(record, "%127[^|]|%d.%d|%d|%d|%llu", device->name, &device->major, &device->minor, &device->sms,
+                  &device->smem, &device->memory) == 6;
 }
 
 /* 3: CUDA_ERROR_NOT_INITIALIZED */
-int fake_cuda_started(void) {
-    return started == getpid() ? 0 : 3;
-}
+int fake_cuda_started(void) { return started == getpid() ? 0 : 3; }
 
 int cuInit(unsigned flags);
 int cuDriverGetVersion(int *out);

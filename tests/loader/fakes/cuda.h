@@ -20,8 +20,7 @@ int fake_cuda_device_at(int ordinal, cuda_device *device);
 int fake_cuda_started(void); /* 0, or 3: CUDA_ERROR_NOT_INITIALIZED */
 
 /* The second argument of a kernel of Hopper's own main loop (cuda_maps.c). */
-int fake_maps_are_good(
-    const void *maps); /* all four were encoded here, where they lie now or were copied from */
+int fake_maps_are_good(const void *maps); /* all four were encoded here, where they lie now or were copied from */
 void fake_maps_log(const void *maps);
 
 #endif

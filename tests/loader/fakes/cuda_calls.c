@@ -47,9 +47,7 @@ static int streams, block_count;
 static _Thread_local fake_context *stack[DEPTH];
 static _Thread_local int depth;
 
-static fake_context *current(void) {
-    return depth ? stack[depth - 1] : NULL;
-}
+static fake_context *current(void) { return depth ? stack[depth - 1] : NULL; }
 
 /* What every function here begins with. */
 static int begin(const char *function) {
@@ -84,8 +82,8 @@ __attribute__((destructor)) static void report(void) {
 }
 
 /* The emulator's: runs the kernel and gives the launch's error. */
-__attribute__((weak)) int fake_launch(const char *name, unsigned grid_x, unsigned grid_y, unsigned block,
-                                      unsigned smem, const void *parameter);
+__attribute__((weak)) int fake_launch(const char *name, unsigned grid_x, unsigned grid_y, unsigned block, unsigned smem,
+                                      const void *parameter);
 
 int cuGetProcAddress_v2(const char *name, void **function_out, int abi, uint64_t flags, int *found_out);
 int cuDevicePrimaryCtxRetain(void **context_out, int device);
@@ -99,8 +97,7 @@ int cuModuleGetFunction(void **function_out, void *module, const char *name);
 int cuFuncSetAttribute(void *function, int attribute, int value);
 int cuFuncLoad(void *function);
 int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                   unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters,
-                   void **extra);
+                   unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters, void **extra);
 /* CUlaunchConfig with CUlaunchAttribute */
 typedef struct launch_config {
     unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, smem;
@@ -151,16 +148,14 @@ int cuDevicePrimaryCtxRetain(void **context_out, int device) {
 
 int cuDevicePrimaryCtxRelease_v2(int device) {
     int error = begin("cuDevicePrimaryCtxRelease_v2"), ordinal = device - FAKE_CUDA_HANDLE;
-    if (!error && (ordinal < 0 || ordinal >= DEVICES || contexts[ordinal].retained < 1))
-        error = INVALID_CONTEXT;
+    if (!error && (ordinal < 0 || ordinal >= DEVICES || contexts[ordinal].retained < 1)) error = INVALID_CONTEXT;
     if (!error) contexts[ordinal].retained--;
     return error;
 }
 
 int cuCtxPushCurrent_v2(void *context) {
     int error = begin("cuCtxPushCurrent_v2");
-    if (!error && (!context || ((fake_context *)context)->retained < 1 || depth == DEPTH))
-        error = INVALID_CONTEXT;
+    if (!error && (!context || ((fake_context *)context)->retained < 1 || depth == DEPTH)) error = INVALID_CONTEXT;
     if (!error) stack[depth++] = context;
     return error;
 }
@@ -216,10 +211,8 @@ int cuModuleGetFunction(void **function_out, void *module, const char *name) {
     fake_function *found = NULL, *unused = NULL;
     pthread_mutex_lock(&fake_lock);
     for (int i = FUNCTIONS - 1; i >= 0; --i)
-        if (!functions[i].module)
-            unused = &functions[i];
-        else if (functions[i].module == m && !strcmp(functions[i].name, name))
-            found = &functions[i];
+        if (!functions[i].module) unused = &functions[i];
+        else if (functions[i].module == m && !strcmp(functions[i].name, name)) found = &functions[i];
     if (!found) {
         if (!unused) abort();
         found = unused;
@@ -253,14 +246,13 @@ static int stream_is_here(void *stream) {
     return (uintptr_t)stream <= 2 || ((fake_stream *)stream)->context == current();
 }
 
-static int launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                  unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters,
-                  void **extra) {
+static int launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                  unsigned block_z, unsigned smem, void *stream, void **parameters, void **extra) {
     fake_function *f = function;
     if (!f->module || f->module->context != current() || !stream_is_here(stream)) return INVALID_HANDLE;
-    if (!grid_x || grid_x > 0x7fffffffu || !grid_y || grid_y > 65535 || grid_z != 1 || !block_x ||
-        block_x > 1024 || block_y != 1 || block_z != 1 || block_x % 32 || smem > (unsigned)f->smem ||
-        !parameters || !parameters[0] || extra || (f->module->sm90 && !fake_maps_are_good(parameters[1])))
+    if (!grid_x || grid_x > 0x7fffffffu || !grid_y || grid_y > 65535 || grid_z != 1 || !block_x || block_x > 1024 ||
+        block_y != 1 || block_z != 1 || block_x % 32 || smem > (unsigned)f->smem || !parameters || !parameters[0] ||
+        extra || (f->module->sm90 && !fake_maps_are_good(parameters[1])))
         return INVALID_VALUE;
     if (fake_launch) return fake_launch(f->name, grid_x, grid_y, block_x, smem, parameters[0]);
     if (fake_fast()) return 0;
@@ -272,12 +264,10 @@ static int launch(void *function, unsigned grid_x, unsigned grid_y, unsigned gri
 }
 
 int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                   unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters,
-                   void **extra) {
+                   unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters, void **extra) {
     int error = begin_in_context("cuLaunchKernel");
     return error ? error
-                 : launch(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, smem, stream,
-                          parameters, extra);
+                 : launch(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, smem, stream, parameters, extra);
 }
 
 /* Takes one attribute, the early start. Kernels run one behind the other here all the same. */
@@ -285,10 +275,9 @@ int cuLaunchKernelEx(const void *config, void *function, void **parameters, void
     const launch_config *c = config;
     int error = begin_in_context("cuLaunchKernelEx");
     if (error) return error;
-    if (!c || c->attribute_count != 1 || c->attributes->id != 6 || c->attributes->allowed != 1)
-        return INVALID_VALUE;
-    return launch(function, c->grid_x, c->grid_y, c->grid_z, c->block_x, c->block_y, c->block_z, c->smem,
-                  c->stream, parameters, extra);
+    if (!c || c->attribute_count != 1 || c->attributes->id != 6 || c->attributes->allowed != 1) return INVALID_VALUE;
+    return launch(function, c->grid_x, c->grid_y, c->grid_z, c->block_x, c->block_y, c->block_z, c->smem, c->stream,
+                  parameters, extra);
 }
 
 static fake_block *block_of(uint64_t pointer) {

@@ -21,21 +21,20 @@ _Static_assert(sizeof(fake_map) <= sizeof(stw_tensor_map), "a map has room for w
 static const int type_bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4}; /* CUtensorMapDataType, 0 to 12 */
 
 int cuTensorMapEncodeTiled(void *map, unsigned type, unsigned rank, uint64_t start, const uint64_t *dims,
-                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps,
-                           unsigned interleave, unsigned swizzle, unsigned l2, unsigned fill);
+                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps, unsigned interleave,
+                           unsigned swizzle, unsigned l2, unsigned fill);
 
 /* Interleaved maps, which nobody here makes, are refused. */
 int cuTensorMapEncodeTiled(void *map, unsigned type, unsigned rank, uint64_t start, const uint64_t *dims,
-                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps,
-                           unsigned interleave, unsigned swizzle, unsigned l2, unsigned fill) {
+                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps, unsigned interleave,
+                           unsigned swizzle, unsigned l2, unsigned fill) {
     int error = fake_call("cuTensorMapEncodeTiled");
     if (!error && !fake_fast()) error = fake_cuda_started();
     if (error) return error;
-    if (!map || (uintptr_t)map % 64 || type >= sizeof type_bytes / sizeof *type_bytes || !rank ||
-        rank > RANK_MAX || !start || start % 16 || interleave || swizzle > 3 || l2 > 3 || fill > 1)
+    if (!map || (uintptr_t)map % 64 || type >= sizeof type_bytes / sizeof *type_bytes || !rank || rank > RANK_MAX ||
+        !start || start % 16 || interleave || swizzle > 3 || l2 > 3 || fill > 1)
         return INVALID_VALUE;
-    fake_map made = {MARK, type, rank, interleave | swizzle << 8 | l2 << 16 | fill << 24, start, {0},
-                     {0},  {0},  {0}};
+    fake_map made = {MARK, type, rank, interleave | swizzle << 8 | l2 << 16 | fill << 24, start, {0}, {0}, {0}, {0}};
     for (unsigned i = 0; i < rank; ++i) {
         if (!dims[i] || dims[i] > (uint64_t)1 << 32 || !box[i] || box[i] > 256 || !steps[i] || steps[i] > 8)
             return INVALID_VALUE;
@@ -76,11 +75,10 @@ void fake_maps_log(const void *maps) {
         memcpy(&m, &tensors[i]->map, sizeof m);
         at = snprintf(line, sizeof line, "map %s panels %d type %u rank %u start 0x%llx", names[i],
                       (int)tensors[i]->panels, m.type, m.rank, (unsigned long long)m.start);
-#define WORDS(what, array, count)                                                                            \
-    at += snprintf(line + at, sizeof line - (size_t)at, " " what);                                           \
-    for (unsigned n = 0; n < (count); ++n)                                                                   \
-    at += snprintf(line + at, sizeof line - (size_t)at, "%c%llu", n ? ',' : ' ',                             \
-                   (unsigned long long)(array)[n])
+#define WORDS(what, array, count)                                                                                      \
+    at += snprintf(line + at, sizeof line - (size_t)at, " " what);                                                     \
+    for (unsigned n = 0; n < (count); ++n)                                                                             \
+    at += snprintf(line + at, sizeof line - (size_t)at, "%c%llu", n ? ',' : ' ', (unsigned long long)(array)[n])
         WORDS("dims", m.dim, m.rank);
         WORDS("strides", m.stride, m.rank - 1);
         WORDS("box", m.box, m.rank);

@@ -40,15 +40,13 @@ int fake_hip_device_at(int ordinal, hip_device *device) {
     device->pci[0] = 0;
     ordinal = record_of(ordinal);
     return ordinal >= 0 && fake_record("FAKE_HIP_DEVICES", ordinal, record, sizeof record) &&
-           sscanf(record, "%127[^|]|%63[^|]|%d|%d|%llu|%31s", device->name, device->arch, &device->cus,
-                  &device->lds, &device->memory, device->pci) >= 5;
+           sscanf(record, "%127[^|]|%63[^|]|%d|%d|%llu|%31s", device->name, device->arch, &device->cus, &device->lds,
+                  &device->memory, device->pci) >= 5;
 }
 
 static int started_by;
 
-int fake_hip_started(void) {
-    return started_by == (int)getpid() ? 0 : 3;
-}
+int fake_hip_started(void) { return started_by == (int)getpid() ? 0 : 3; }
 
 int fake_hip_version(void) {
     const char *version = getenv("FAKE_HIP_VERSION");

@@ -168,9 +168,9 @@ int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
     if (error) return error;
     error = f->module->device != current() ? INVALID_HANDLE : stream_error(stream);
     if (error) return fake_hip_error(error);
-    if (!grid_x || (uint64_t)grid_x * block_x > 0xffffffffu || !grid_y || grid_y > 65535 || grid_z != 1 ||
-        !block_x || block_x > 1024 || block_y != 1 || block_z != 1 || block_x % 64 || smem > 65536 ||
-        !parameters || !parameters[0] || extra)
+    if (!grid_x || (uint64_t)grid_x * block_x > 0xffffffffu || !grid_y || grid_y > 65535 || grid_z != 1 || !block_x ||
+        block_x > 1024 || block_y != 1 || block_z != 1 || block_x % 64 || smem > 65536 || !parameters ||
+        !parameters[0] || extra)
         return fake_hip_error(INVALID_VALUE);
     if (fake_fast()) return 0;
     char line[128];
@@ -203,8 +203,7 @@ int hipPointerGetAttributes(void *attributes, const void *pointer) {
     about.type = old ? in_5[kind] : kind;
     about.device = block->device;
     about.managed = kind == 3;
-    about.flags =
-        (unsigned char)*block->at < sizeof flags / sizeof flags[0] ? flags[(unsigned char)*block->at] : 0;
+    about.flags = (unsigned char)*block->at < sizeof flags / sizeof flags[0] ? flags[(unsigned char)*block->at] : 0;
     memcpy(attributes, &about, sizeof about);
     return 0;
 }
