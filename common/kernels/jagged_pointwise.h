@@ -2,6 +2,10 @@
  *
  * gelu, silu, threshold: dX = G f'(X), all three alike in memory. A block of threads a chunk of the buffer, four
  * vectors of each input under way a thread. Where there are gaps, vectors look for their row. */
+#ifndef STW_COMMON_KERNELS_JAGGED_POINTWISE_H
+#define STW_COMMON_KERNELS_JAGGED_POINTWISE_H
+
+#include "common/kernels/jagged_walk.h"
 
 enum { JAG_NONE, JAG_WHOLE, JAG_ZERO, JAG_SINGLE }; /* what is done with a vector */
 
@@ -70,3 +74,5 @@ template <class T, class Op> DEV_FN void jag_pointwise(const stw_jagged_launch &
     if (sizeof(T) == 4 || p.dx_dtype == 3u) jag_pointwise_chunk<T, Op, false>(l, c, in, gaps);
     else jag_pointwise_chunk<T, Op, true>(l, c, in, gaps);
 }
+
+#endif
