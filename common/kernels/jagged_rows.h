@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * jagged_map.h's usual case: output of the gradient's type, not accumulated, rows of whole vectors that have one source
+ * jagged_map.inl's usual case: output of the gradient's type, not accumulated, rows of whole vectors that have one source
  * each; fewer than 2^31 rows a slab, and elements a row (common/jagged_map.c). A wave a long run of the output: its
  * lanes' vectors are a wave apart, rows and columns are added up and not divided, components stepped through. */
 #ifndef STW_COMMON_KERNELS_JAGGED_ROWS_H
