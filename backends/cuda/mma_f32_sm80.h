@@ -107,9 +107,9 @@ template <> struct leaf_mma<float> {
         }
         DEV_UNROLL for (int i = 0; i < 4; ++i) f.part[i / 2][i % 2] = two[i];
     }
-    /* One step of all products of a wave: c += the large ones; the small ones gather in `rest` from the first step on and
-     * go into c with the last. Products that follow each other add to different accumulators, since the matrix unit's
-     * latency is several products long. */
+    /* One step of all products of a wave: c += the large ones; the small ones gather in `rest` from the first step on
+     * and go into c with the last. Products that follow each other add to different accumulators, since the matrix
+     * unit's latency is several products long. */
     template <int MT, int NT>
     DEV_FN void products(float (&c)[MT][NT][4], float (&rest)[MT][NT][4], const a_frag (&a)[MT], const b_frag (&b)[NT], bool first, bool last) {
         const int part_a[] = {2, 0, 1, 1, 0}, part_b[] = {0, 2, 1, 0, 1};
