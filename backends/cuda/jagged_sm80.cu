@@ -20,4 +20,4 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #define JAG_KERNEL_PRODUCT JAG_KERNEL_BLOCKS
 
 #define STW_VARIANT_TABLE "common/tuning/jagged.sm80.def"
-#include "common/kernels/jagged.inl"
+#include "common/kernels/jagged.h"

@@ -54,8 +54,8 @@ DEV_FN int dev_keep(int x) {
     return x;
 }
 
-/* Instructions on the two sides stay there: the compiler schedules within a basic block, and one ends here.
- * `never` is false, but only at run time. */
+/* Instructions on the two sides stay there: ptxas schedules within a basic block, and one ends here. `never` is false,
+ * which only the run knows. */
 DEV_FN void dev_part(bool never) {
     if (never) asm volatile("trap;");
 }
@@ -71,10 +71,9 @@ DEV_FN void dev_await_previous() { asm volatile("griddepcontrol.wait;" ::: "memo
 DEV_FN void dev_let_next_begin() {}
 DEV_FN void dev_await_previous() {}
 #endif
-/* A barrier in two halves: a wave arrives when it needs what the others must not overwrite no longer, goes on, and
- * waits where it is about to overwrite. Eight bytes of shared memory; `phase` counts the waits from 0. One lane arrives
- * for its wave; with STW_EVERY_LANE_ARRIVES each does, slower, which racecheck can follow (docs/conformance/sm80.md).
- * */
+/* A barrier in two halves (mbarrier): a wave arrives when it has read what others will overwrite, goes on, and waits
+ * where it is about to overwrite. Eight bytes of shared memory; `phase` counts the waits from 0. One lane arrives for
+ * its wave; with STW_EVERY_LANE_ARRIVES each does, slower, which racecheck can follow (docs/conformance/sm80.md). */
 #ifdef STW_EVERY_LANE_ARRIVES
 enum { HALVES_LANES = 1 };
 #else
@@ -95,7 +94,7 @@ DEV_FN void dev_halves_arrive(dev_two_halves *b) {
                          (uint32_t)__cvta_generic_to_shared(b))
                      : "memory");
 }
-/* The same behind a product, whose mma.sync is where the lanes meet: all of them have the operands it read. */
+/* The same behind a product: its mma.sync is where the lanes meet, and all have read their operands then. */
 DEV_FN void dev_halves_arrive_behind_product(dev_two_halves *b) {
     asm volatile("{\n.reg .b64 state;\n.reg .pred first;\nsetp.eq.u32 first, %1, 0;\n@first mbarrier.arrive.shared.b64 "
                  "state, [%0];\n}" ::"r"((uint32_t)__cvta_generic_to_shared(b)),
@@ -117,7 +116,7 @@ DEV_FN double dev_shuffle_xor(double x, int mask) { return __shfl_xor_sync(0xFFF
 DEV_FN uint32_t dev_shuffle_xor(uint32_t x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
 DEV_FN uint32_t dev_shuffle(uint32_t x, int lane) { return __shfl_sync(0xFFFFFFFFu, x, lane); }
 
-/* Adds to memory; the result is not wanted, the order is not defined. */
+/* Adds to memory in any order; no result. */
 DEV_FN void dev_add(float *to, float x) {
     asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
 }

@@ -111,7 +111,7 @@ template <> struct leaf_mma<float> {
     }
     /* One step of all products of a wave: c += the large ones; the small ones gather in `rest` from the first step on
      * and go into c with the last. Products that follow each other add to different accumulators, since the matrix
-     * unit's latency is several products long. */
+     * work tile's latency is several products long. */
     template <int MT, int NT>
     DEV_FN void products(float (&c)[MT][NT][4], float (&rest)[MT][NT][4], const a_frag (&a)[MT], const b_frag (&b)[NT],
                          bool first, bool last) {

@@ -23,4 +23,4 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
         call;                                                                                                          \
     }
 
-#include "common/kernels/jagged.inl"
+#include "common/kernels/jagged.h"

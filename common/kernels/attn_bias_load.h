@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * A bias of the operands' type and its gradient, for the kernels that know nothing else (ATTN_BIASED). A tile of the
- * bias waits where the tile's P will be written: each wave fetches the part that it will replace by P, a step
- * ahead, in whole vectors. The tile of dS is that of dBias, and is written beside the product of dK. */
+ * A bias of the operands' type and its gradient, for the kernels with no other feature (ATTN_BIASED). A tile of the
+ * bias waits where the tile's P will be written: each wave loads the part that it will replace by P, a step ahead, in
+ * whole vectors. The tile of dS is that of dBias, and is written under the product of dK. */
 #ifndef STW_COMMON_KERNELS_ATTN_BIAS_LOAD_H
 #define STW_COMMON_KERNELS_ATTN_BIAS_LOAD_H
 
 #include "common/kernels/attn_bwd_scheduler.h"
 #include "common/kernels/attn_scores.h"
 
-/* The tile of the bias and of dBias where the main loop stands, in registers that a wave shares, as attn_scheduler. */
+/* The next step's tile of the bias and this step's of dBias, in registers that a wave shares, as attn_scheduler. */
 template <class C> struct attn_bias_scheduler {
     typedef typename C::T T;
     const T *bias;
@@ -117,8 +117,8 @@ template <class S> struct attn_exp2_side {
     }
 };
 
-/* dS, a tile in shared memory, on its way to dBias: beside a product, a vector read in one step and written in the
- * next. */
+/* dS, a tile in shared memory, on its way to dBias: under a product, a vector read in one step and written in the next.
+ * */
 template <class C> struct attn_bias_side {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::scores, C::THREADS> copy;
@@ -157,7 +157,7 @@ template <class C> struct attn_bias_side {
     }
 };
 
-/* Two sides of one product. */
+/* Two kinds of work under one product. */
 template <class A, class B> struct attn_two_sides {
     enum { ROUNDED = 0 };
     A &a;

@@ -61,7 +61,7 @@ class Cdna:
                 "CDNA_EMU_RACES": "1", "CDNA_EMU_SCHEDULE": "7", "STERNWAY_BACKEND": f"hip:{self.options.arch}"}
 
     def commands(self, work, tree):
-        kernels, image = tree / "common/kernels/jagged.inl", work / "mutant.image"
+        kernels, image = tree / "common/kernels/jagged.h", work / "mutant.image"
         text, count = re.subn(r"(#define JAG_T +dev_f16\n)JAG_FAMILIES\n#include STW_VARIANT_TABLE\n", r"\1", kernels.read_text())
         if count != 1:
             raise RuntimeError(f"{kernels.name}: the f16 kernels are not where they were")

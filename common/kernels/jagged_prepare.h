@@ -3,6 +3,11 @@
  * First kernel of every jagged operation, one CTA: the clean lengths of common/params/jagged.h from the
  * caller's offsets and used lengths, whether there are gaps, what was wrong; for products also clean bases and how
  * many work tiles lie before each component. For attention: offsets as int32. */
+#ifndef STW_COMMON_KERNELS_JAGGED_PREPARE_H
+#define STW_COMMON_KERNELS_JAGGED_PREPARE_H
+
+#include "common/kernels/jagged_product.h"
+#include "common/kernels/jagged_scan.h"
 
 /* The clean starts of an axis. Returns status bits. */
 DEV_FN int32_t jag_clean_starts(const stw_jagged_params &p, const stw_jagged_axis_param &a, jag_scan &s) {
@@ -92,3 +97,5 @@ DEV_FN void jag_prepare(const stw_jagged_launch &l, char *smem) {
     *l.gaps = s.gaps;
     if (p.status_out) *p.status_out = s.status;
 }
+
+#endif

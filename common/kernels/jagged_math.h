@@ -2,6 +2,10 @@
  *
  * Derivatives of the activation functions. Where the result is rounded to 16 bits (FAST) the functions below it are
  * as exact as f32's eps; else as exact as a library's. */
+#ifndef STW_COMMON_KERNELS_JAGGED_MATH_H
+#define STW_COMMON_KERNELS_JAGGED_MATH_H
+
+#include "common/device/device.h"
 
 /* erf within 1 ulp (two minimax polynomials, the outer one in the exponent). */
 DEV_FN float jag_erf(float x) {
@@ -71,3 +75,5 @@ struct jag_silu {
 struct jag_threshold {
     template <bool FAST> DEV_FN float of(float g, float x, float threshold) { return x <= threshold ? 0.0f : g; }
 };
+
+#endif

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * jagged_map.inl's usual case: output of the gradient's type, not accumulated, rows of whole vectors that have one
- * source each; fewer than 2^31 rows a slab, and elements a row (backends/gpu/jagged_map.c). A wave a long run of the
- * output: its lanes' vectors are a wave apart, rows and columns are added up and not divided, components stepped
- * through. */
+ * jagged_map.h's usual case: output of the gradient's type, not accumulated, rows of whole vectors that have one source
+ * each; fewer than 2^31 rows a slab, and elements a row (backends/gpu/jagged_map.c). A wave a long run of the output: its
+ * lanes' vectors are a wave apart, rows and columns are added up and not divided, components stepped through. */
+#ifndef STW_COMMON_KERNELS_JAGGED_ROWS_H
+#define STW_COMMON_KERNELS_JAGGED_ROWS_H
+
+#include "common/kernels/jagged_index.h"
 
 /* Which row of the gradient a row comes from. */
 enum { JAG_FROM_NESTED, JAG_FROM_PADDED, JAG_FROM_SUMS, JAG_FROM_COMPONENT };
@@ -177,3 +180,5 @@ template <class T> DEV_FN void jag_map_rows(const stw_jagged_launch &l) {
     else if (single) jag_rows<T>::template scheduler<true>(p, m, dx, high - low);
     else jag_rows<T>::template scheduler<false>(p, m, dx, high - low);
 }
+
+#endif

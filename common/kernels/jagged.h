@@ -5,21 +5,19 @@
  * JAG_KERNEL_PRODUCT (that, and they choose among members of their argument at run time),
  * STW_VARIANT_TABLE and dev_shared; entry names are put together again by
  * backends/gpu/jagged_launch.c. */
+#ifndef STW_COMMON_KERNELS_JAGGED_H
+#define STW_COMMON_KERNELS_JAGGED_H
+
 #include "common/params/jagged_launch.h"
 
-#include "common/kernels/jagged_math.inl"
-#include "common/kernels/jagged_index.inl"
-
-#include "common/kernels/jagged_lines.inl"
-#include "common/kernels/jagged_scan.inl"
-
-#include "common/kernels/jagged_product.inl"
-
-#include "common/kernels/jagged_map.inl"
-#include "common/kernels/jagged_rows.inl"
-#include "common/kernels/jagged_pointwise.inl"
-#include "common/kernels/jagged_prepare.inl"
-#include "common/kernels/jagged_sums.inl"
+#include "common/kernels/jagged_lines.h"
+#include "common/kernels/jagged_map.h"
+#include "common/kernels/jagged_math.h"
+#include "common/kernels/jagged_pointwise.h"
+#include "common/kernels/jagged_prepare.h"
+#include "common/kernels/jagged_product.h"
+#include "common/kernels/jagged_rows.h"
+#include "common/kernels/jagged_sums.h"
 
 JAG_KERNEL(stw_jagged_prepare, STW_JAGGED_PREPARE_THREADS, jag_prepare(launch, dev_shared))
 JAG_KERNEL(stw_jagged_columns_end, STW_JAGGED_THREADS, jag_columns_end(launch, dev_shared))
@@ -95,3 +93,5 @@ JAG_FAMILIES
 #include "common/jagged_pointwise.def"
 JAG_FAMILIES
 #include STW_VARIANT_TABLE
+
+#endif

@@ -4,6 +4,14 @@
  * a tile of one component's result over a part of what is summed, from a list that the first step counted: a huge
  * component is many work tiles, a subnormal one is one. Sums of several parts go to the workspace and are added up by
  * jag_product_end in their order. */
+#ifndef STW_COMMON_KERNELS_JAGGED_PRODUCT_H
+#define STW_COMMON_KERNELS_JAGGED_PRODUCT_H
+
+#include "common/device/copy.h"
+#include "common/device/mma.h"
+#include "common/kernels/jagged_lines.h"
+#include "common/kernels/jagged_scan.h"
+#include "common/kernels/jagged_index.h"
 
 /* C[M,N] += A B^T over a range: one work tile. Operands as they are stored; which of them has the summed index as its
  * rows is the kernel's. */
@@ -480,3 +488,5 @@ template <class T> DEV_FN void jag_product_end(const stw_jagged_launch &l, char 
         }
     }
 }
+
+#endif

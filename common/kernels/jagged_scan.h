@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
  * Running maxima and sums over the components, by one CTA: for the first step of a call. */
+#ifndef STW_COMMON_KERNELS_JAGGED_SCAN_H
+#define STW_COMMON_KERNELS_JAGGED_SCAN_H
+
+#include "common/device/device.h"
+#include "common/params/jagged_launch.h"
 
 enum { JAG_SCAN = STW_JAGGED_PREPARE_THREADS };
 
@@ -60,3 +65,5 @@ DEV_FN void jag_start(jag_scan &s, int64_t carry) {
     if (dev_thread() == 0) s.carry = carry;
     dev_barrier();
 }
+
+#endif

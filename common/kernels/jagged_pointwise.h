@@ -2,6 +2,10 @@
  *
  * The pointwise operations, dX = G f'(X), are all alike in memory. A CTA a chunk of the buffer, four
  * vectors of each input under way a thread. Where there are gaps, vectors look for their row. */
+#ifndef STW_COMMON_KERNELS_JAGGED_POINTWISE_H
+#define STW_COMMON_KERNELS_JAGGED_POINTWISE_H
+
+#include "common/kernels/jagged_index.h"
 
 enum { JAG_NONE, JAG_WHOLE, JAG_ZERO, JAG_SINGLE }; /* what is done with a vector */
 
@@ -73,3 +77,5 @@ template <class T, class Op> DEV_FN void jag_pointwise(const stw_jagged_launch &
     if (sizeof(T) == 4 || p.dx_dtype == STW_F32) jag_pointwise_chunk<T, Op, false>(l, c, in, gaps);
     else jag_pointwise_chunk<T, Op, true>(l, c, in, gaps);
 }
+
+#endif

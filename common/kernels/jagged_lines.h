@@ -3,6 +3,11 @@
  * softmax and layer_norm over lines, elements that follow each other: LANES lanes a line, which stays in their
  * registers between the sums and the result; long lines are read twice. layer_norm's column sums come out of the same
  * pass where a lane always has the same columns (jag_norm_sums): CTAs, always as many, add up their lines. */
+#ifndef STW_COMMON_KERNELS_JAGGED_LINES_H
+#define STW_COMMON_KERNELS_JAGGED_LINES_H
+
+#include "common/device/reduce.h"
+#include "common/kernels/jagged_index.h"
 
 /* What is done with line `line` of all slabs: nothing, zeros, or the line. */
 enum { JAG_LINE_NONE, JAG_LINE_ZERO, JAG_LINE_LIVE };
@@ -336,3 +341,5 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
             }
     }
 }
+
+#endif

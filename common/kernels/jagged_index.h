@@ -2,6 +2,11 @@
  *
  * What the jagged kernels share: outputs of two types, vectors in registers, which component a row belongs to when a
  * CTA has looked for its first and last one, and the chunk of a buffer that a block works on. */
+#ifndef STW_COMMON_KERNELS_JAGGED_INDEX_H
+#define STW_COMMON_KERNELS_JAGGED_INDEX_H
+
+#include "common/device/device.h"
+#include "common/params/jagged_launch.h"
 
 /* Elements of T in a vector of 16 bytes. */
 template <class T> struct jag_vector {
@@ -142,3 +147,5 @@ struct jag_chunk {
         return c;
     }
 };
+
+#endif

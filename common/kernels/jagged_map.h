@@ -3,6 +3,10 @@
  * Gradients that are moved and not computed: sum (spread), select, reshape, padded to jagged and back. A block of
  * threads a chunk of the output, which is cut into runs: elements whose sources follow each other, or are one. Where a
  * vector lies in one run its source is looked for once, else for each element. */
+#ifndef STW_COMMON_KERNELS_JAGGED_MAP_H
+#define STW_COMMON_KERNELS_JAGGED_MAP_H
+
+#include "common/kernels/jagged_index.h"
 
 /* Where an output run comes from: source element of its first one; or none (zeros). */
 struct jag_source {
@@ -217,3 +221,5 @@ template <class T> DEV_FN void jag_map(const stw_jagged_launch &l, char *smem) {
         m.in = jag_bracket_of(p, stw_quotient(m.c.low, p.inner), stw_quotient(m.c.high - 1, p.inner), smem);
     jag_mapper<T>::scheduler(m);
 }
+
+#endif

@@ -2,6 +2,12 @@
  *
  * Column sums (linear's dbias, layer_norm's dGamma and dBeta) and softmax along a ragged dimension: parts of rows are
  * added up by CTAs, each in its order, and the parts by a second kernel. No atomics: the same bits always. */
+#ifndef STW_COMMON_KERNELS_JAGGED_SUMS_H
+#define STW_COMMON_KERNELS_JAGGED_SUMS_H
+
+#include "common/device/reduce.h"
+#include "common/kernels/jagged_lines.h"
+#include "common/kernels/jagged_index.h"
 
 /* How the threads of a block stand over vectors of columns and rows. */
 struct jag_grid {
@@ -273,3 +279,5 @@ template <class T> DEV_FN void jag_softmax_strided(const stw_jagged_launch &l) {
         jag_out<T>::one(out, first + d * step,
                         live ? dev_float(y[d * step]) * (dev_float(g[d * step]) - sum[0]) : 0.0f);
 }
+
+#endif
