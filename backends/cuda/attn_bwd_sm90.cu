@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The sm90 image: Hopper's own main loop, for every row of common/tuning/attn_bwd.sm90.def with loop `wgmma` and
- * both 16-bit types a kernel for deterministic mode and one without. What stands before and behind the main loop, and all
+ * The sm90 image: Hopper's own main loop, for every row of common/tuning/attn_bwd.sm90.def with loop `wgmma` and both
+ * 16-bit types a kernel for deterministic mode and one without. What stands before and behind the main loop, and all
  * other rows, come from the sm80 image. */
 #include "common/device/device.h"
 
@@ -16,13 +16,14 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 
 #include "attn_bwd_sm90.h"
 
-#define HOPPER(id, type, T, hd, mode, ordered)                                                               \
-    DEV_KERNEL(256) stw_attn_bwd_##id##_##type##_##mode(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_hopper_maps maps) { \
-        attn_bwd_hopper<hop_config<T, hd>, ordered>(launch, maps, dev_shared);                               \
+#define KERNEL(id, type, T, hd, mode, ordered)                                                                         \
+    DEV_KERNEL(256)                                                                                                    \
+    stw_attn_bwd_##id##_##type##_##mode(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_hopper_maps maps) {      \
+        attn_bwd_sm90<sm90_config<T, hd>, ordered>(launch, maps, dev_shared);                                          \
     }
-#define BOTH(id, type, T, hd) HOPPER(id, type, T, hd, plain, false) HOPPER(id, type, T, hd, ordered, true)
-#define ROW_wgmma(id, hd, bm, kb)                                                                            \
-    static_assert(bm == STW_SM90_BM(hd) && STW_SM90_SMEM(hd) <= kb * 1024u, "bm and smem_kb of " #id);       \
+#define BOTH(id, type, T, hd) KERNEL(id, type, T, hd, plain, false) KERNEL(id, type, T, hd, ordered, true)
+#define ROW_wgmma(id, hd, bm, kb)                                                                                      \
+    static_assert(bm == STW_SM90_BM(hd) && STW_SM90_SMEM(hd) <= kb * 1024u, "bm and smem_kb of " #id);                 \
     BOTH(id, bf16, dev_bf16, hd) BOTH(id, f16, dev_f16, hd)
 
 #define STW_VARIANT(id, hd, bm, bn, stages, warps, smem_kb, loop) ROW_##loop(id, hd, bm, smem_kb)
