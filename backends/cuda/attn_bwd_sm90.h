@@ -59,6 +59,7 @@
 #include "attn_bwd_sm90_epilogue.h"
 #include "attn_bwd_sm90_masking.h"
 #include "attn_bwd_sm90_scheduler.h"
+#include "attn_bwd_sm90_scores.h"
 
 /* Bits of `special`: rows with an infinite LSE; all terms of dQ subnormal, from dO and delta or from K or V; hidden
  * pairs. */
@@ -128,22 +129,6 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_hopper_maps &maps,
         sm90_mma_fence();
         mma_ABt(s, k, q);
     };
-    /* This thread's statistics of a stage: of the queries 8 i + 2 (lane % 4) and the next. Asked for ahead of the
-     * wait for the product that they meet, into registers that are free then. */
-    auto statistics = [&](float2 (&x)[PIECES], int stage, int which, int first, int end) {
-        const float *from =
-            (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + which * BM + lane % 4 * 2;
-        DEV_UNROLL for (int i = first; i < end; ++i) x[i] = *(const float2 *)(const void *)(from + 8 * i);
-    };
-    /* P = 2^(S c - LSE c) in place. */
-    auto exponentials = [&](const float2 (&lse)[PIECES]) {
-        DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
-            s[4 * i] = dev_exp2_fast(fmaf(s[4 * i], maps.factor, lse[i].x));
-            s[4 * i + 1] = dev_exp2_fast(fmaf(s[4 * i + 1], maps.factor, lse[i].y));
-            s[4 * i + 2] = dev_exp2_fast(fmaf(s[4 * i + 2], maps.factor, lse[i].x));
-            s[4 * i + 3] = dev_exp2_fast(fmaf(s[4 * i + 3], maps.factor, lse[i].y));
-        }
-    };
     /* What is special about the next step, in one word that is the same for all threads. */
     auto marks = [&](int stage, bool plain, uint32_t of_tile) {
         uint2 m = sm90_load_shared_words(base + C::AT_STATS + (stage * C::STATS + 2 * BM) * 4);
@@ -190,19 +175,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_hopper_maps &maps,
             int2 a = *(const int2 *)(const void *)seen, b = *(const int2 *)(const void *)(seen + 16);
             a.x -= i0, a.y -= i0, b.x -= i0, b.y -= i0;
             if (it.is_idle(tiles[turn & 1], l)) a.y = b.y = -1;
-            DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
-                if (8 * i < a.x || 8 * i > a.y) s[4 * i] = 0.0f;
-                if (8 * i + 1 < a.x || 8 * i + 1 > a.y) s[4 * i + 1] = 0.0f;
-                if (8 * i < b.x || 8 * i > b.y) s[4 * i + 2] = 0.0f;
-                if (8 * i + 1 < b.x || 8 * i + 1 > b.y) s[4 * i + 3] = 0.0f;
-            }
+            sm90_mask_hidden(s, a, b);
         }
         if (special & SM90_DEAD_ROWS) {
             const float *lse = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + here % 4 * 2;
-            DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
-                if (lse[8 * i] == -dev_infinity()) s[4 * i] = s[4 * i + 2] = 0.0f;
-                if (lse[8 * i + 1] == -dev_infinity()) s[4 * i + 1] = s[4 * i + 3] = 0.0f;
-            }
+            sm90_mask_dead_rows(s, lse);
         }
     };
     uint32_t flip = 0; /* which place of dS */
@@ -245,22 +222,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_hopper_maps &maps,
     special = marks(0, is_plain(), of_tile);
     sm90_mma_wait<0>(s);
     float2 lse[PIECES];
-    statistics(lse, 0, LSE, 0, PIECES);
-    exponentials(lse);
+    sm90_statistics<C>(lse, smem, 0, LSE, lane, 0, PIECES);
+    sm90_exponentials(s, lse, maps.factor);
     if (special & (SM90_MASKED | SM90_DEAD_ROWS)) mask_scores(it, 0);
 
-    /* dS = P (dP - delta) to 16 bits; the statistics are negative. */
-    auto score_gradients = [&](const float2 (&delta)[PIECES]) {
-        if (special & (SM90_MASKED | SM90_DEAD_ROWS)) {
-            DEV_UNROLL for (int i = 0; i < VALUES; ++i) dp[i] = s[i] != 0.0f ? dp[i] : 0.0f;
-        }
-        DEV_UNROLL for (int i = 0; i < PIECES; ++i) {
-            const float2 d = delta[i];
-            ds16[2 * i] = dev_pack(T(), s[4 * i] * (dp[4 * i] + d.x), s[4 * i + 1] * (dp[4 * i + 1] + d.y));
-            ds16[2 * i + 1] =
-                dev_pack(T(), s[4 * i + 2] * (dp[4 * i + 2] + d.x), s[4 * i + 3] * (dp[4 * i + 3] + d.y));
-        }
-    };
+    /* This thread's 32 values of dQ, four at a time. Head_dim 96: the second warpgroup has half as many. */
     auto add_dq = [&](float *to, bool adds) {
         DEV_UNROLL for (int i = 0; i < 8; ++i)
             if (HD != 96 || i < 4 || group == 0) {
@@ -274,8 +240,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_hopper_maps &maps,
         enum { LAST = decltype(is_last)::yes, EXACT = decltype(is_exact)::yes };
         const int stage_next = stage == C::STAGES - 1 ? 0 : stage + 1;
         const int phase_next = stage == C::STAGES - 1 ? phase ^ 1 : phase;
-        /* operands, in units of 16 bytes: computed anew in each step, or they would take registers that are not there
-         * */
+        /* operands, in units of 16 bytes: computed anew in each step, or they would take registers */
         const uint32_t at0 = (uint32_t)dev_keep((int)(base >> 4));
         const sm90_operand<T, C::BN, HD> v = {at0 + C::AT_V / 16 + group * 512};
         const sm90_operand<T, BM, HD> q = {at0 + C::AT_Q / 16 + stage * (C::ROWS_BYTES / 16)};
@@ -288,13 +253,13 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_hopper_maps &maps,
         const attn_unit &tile = tiles[turn & 1];
         attn_unit &next = tiles[(turn & 1) ^ 1];
 
-        /* 1 */
+        /* 1: dP and dV begin */
         sm90_mma_fence();
         mma_ABt(dp, v, dout); /* dP^T = V dO^T */
         DEV_UNROLL for (int i = 0; i < BM / 4; ++i) p16[i] = dev_pack(T(), s[2 * i], s[2 * i + 1]);
         sm90_mma_fence();
-        mma_AB(dv, p16, dout);                     /* dV += P^T dO */
-        if (LAST && wave == 1 && sm90_elect()) { /* while the products run */
+        mma_AB(dv, p16, dout); /* dV += P^T dO */
+        if (LAST && wave == 1 && sm90_elect()) { /* while the products run: what the next work tile is */
             barriers.tile().wait((turn + 1) & 1);
             if (next.live) masking->find(next, p);
         }
@@ -302,18 +267,18 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_hopper_maps &maps,
         if (ORDERED && wave == KEEPER && adds && sm90_elect() && last_there != (uint32_t)tile.block + 1)
             sm90_await_turn(l, at, tile.block);
         float2 delta[PIECES];
-        statistics(delta, stage, DELTA, 0, C::DELTA_AHEAD);
+        sm90_statistics<C>(delta, smem, stage, DELTA, lane, 0, C::DELTA_AHEAD);
 
-        /* 2 */
+        /* 2: dS */
         sm90_mma_wait<1>(dp);
-        statistics(delta, stage, DELTA, C::DELTA_AHEAD, PIECES);
-        score_gradients(delta);
+        sm90_statistics<C>(delta, smem, stage, DELTA, lane, C::DELTA_AHEAD, PIECES);
+        sm90_score_gradients<T>(ds16, dp, s, delta, (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0);
         DEV_UNROLL for (int i = 0; i < BM / 16; ++i)
             sm90_stmatrix_trans(ds_to + flip * C::DS_BYTES + i * 2048, ds16 + 4 * i);
         sm90_fence_async_shared();
         sm90_cta_sync();
 
-        /* 3 */
+        /* 3: loads of step j + 2 */
         const int stage_before = stage == 0 ? C::STAGES - 1 : stage - 1;
         bool follows = true;
         if (LAST) {
@@ -325,7 +290,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_hopper_maps &maps,
             }
         } else if (wave == 0) sm90_load_ahead(load, scheduler, tile, next, it, turn, stage_before);
 
-        /* 4 */
+        /* 4: S of step j + 1, dQ and dK begin */
         it.next();
         if (LAST) {
             ++turn;
@@ -346,7 +311,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_hopper_maps &maps,
                 zero_rows(tiles[turn & 1], it, stage_next, phase_next);
         }
         sm90_mma_wait<0>(); /* dV */
-        scores(at0, turn & 1, stage_next);
+        scores(at0, turn & 1, stage_next); /* S^T = K Q^T */
         sm90_mma_fence();
         mma_AB(dq, ds, k);   /* dQ = dS K */
         mma_AB(dk, ds16, q); /* dK += dS^T Q */
@@ -362,17 +327,17 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_hopper_maps &maps,
             store(tile, dv, p.dv, STW_VECTOR_DV, p.head_dim_v, 1.0f, flip ^ 1);
         }
 
-        /* 5 */
+        /* 5: P of step j + 1; dQ to its sums */
         /* this thread's sums of dQ: the kernel behind has BM / 16 warps over the rows, the columns change fastest */
         float *const to = l.dq + (int64_t)at * (BM * C::WIDTH) +
                           ((BM == 64 ? warp * 2 + group : wave) * DEV_WAVE + lane) * 4;
         float2 lse[PIECES];
         const uint32_t of_step = LAST && ORDERED ? 0u : of_tile; /* the next one's keys are looked at later */
-        statistics(lse, stage_next, LSE, 0, C::LSE_AHEAD);
+        sm90_statistics<C>(lse, smem, stage_next, LSE, lane, 0, C::LSE_AHEAD);
         sm90_mma_wait<2>(s);
         if (!C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step);
-        statistics(lse, stage_next, LSE, C::LSE_AHEAD, PIECES);
-        exponentials(lse);
+        sm90_statistics<C>(lse, smem, stage_next, LSE, lane, C::LSE_AHEAD, PIECES);
+        sm90_exponentials(s, lse, maps.factor);
         if (C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step);
         sm90_mma_wait<1>(dq);
         if (!EXACT) add_dq(to, adds);

@@ -5,8 +5,7 @@
  *
  * A tile in shared memory is panels of 64 columns, one behind the other. A panel's row is 128 bytes; its 16-byte
  * pieces are exchanged by the row's number modulo 8 (the 128-byte swizzle of TMA and wgmma). A panel starts at a
- * multiple of 1024 bytes. Addresses of shared memory are 32-bit; matrix descriptors count them in units of 16 bytes.
- * */
+ * multiple of 1024 bytes. Addresses of shared memory are 32-bit; matrix descriptors count them in units of 16 bytes. */
 #ifndef STW_CUDA_MMA_SM90_H
 #define STW_CUDA_MMA_SM90_H
 
