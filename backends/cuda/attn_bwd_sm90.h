@@ -76,8 +76,39 @@ DEV_FN void sm90_await_turn(const stw_attn_launch &l, uint32_t at, int block) {
     while (dev_load_acquire(l.turns + at) != (uint32_t)block + 1 && !*l.unordered) {}
 }
 
-/* One function of more than 120 lines, whose steps are lambdas: as a struct's methods the same text becomes another
- * kernel (64x128_hd128_f16: 12,214 lines of PTX instead of 12,209, 252 registers both), whose speed is not known. */
+/* The mbarriers, and what the first work tile is, if there is one. */
+template <class C, bool ORDERED>
+DEV_FN void sm90_take_first_tile(const sm90_barriers<C> &barriers, const sm90_scheduler<ORDERED> &scheduler,
+                                 attn_unit &tile, int wave) {
+    dev_await_previous();
+    if (wave == 0 && sm90_elect()) {
+        DEV_UNROLL for (int i = 0; i < barriers.COUNT; ++i) barriers.all(i).init(1);
+        sm90_fence_mbarrier_init();
+        *scheduler.drawn = scheduler.UNDRAWN;
+        scheduler.fetch(scheduler.first_number(), tile);
+    }
+    dev_barrier();
+    barriers.tile().wait(0);
+}
+/* Its loads: K, V and the rows of two steps. */
+template <class C>
+DEV_FN void sm90_load_first_tile(const sm90_loads<C> &load, sm90_tile_masking &masking, const attn_unit &tile,
+                                 int wave) {
+    if (wave == 1 && sm90_elect()) masking.find(tile, load.l.p);
+    if (wave == 0) {
+        if (sm90_elect()) {
+            load.k(tile, 0);
+            load.v(tile);
+        }
+        load.first_rows(tile, 0, 0);
+        load.first_rows(tile, 1, 1);
+    }
+    dev_barrier();
+}
+
+/* One function of more than 120 lines, whose steps are lambdas. As methods of a struct the same text becomes another kernel
+ * (64x128_hd128_f16_plain: 12,214 lines of PTX, not 12,209; 252 registers as before), whose speed nobody knows; so does
+ * 128x128_hd64_bf16_ordered where the entry of the next work tile leaves the step. */
 template <class C, bool ORDERED>
 DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_hopper_maps &maps, char *smem) {
     typedef typename C::T T;
@@ -93,27 +124,9 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_hopper_maps &maps,
     const sm90_scheduler<ORDERED> scheduler = {l, (uint32_t *)(void *)(smem + C::AT_DRAWN), barriers.tile()};
     sm90_tile_masking *const masking = (sm90_tile_masking *)(void *)(smem + C::AT_MASKING);
 
-    /* the first work tile: what it is, its loads */
-    dev_await_previous();
-    if (wave == 0 && sm90_elect()) {
-        DEV_UNROLL for (int i = 0; i < barriers.COUNT; ++i) barriers.all(i).init(1);
-        sm90_fence_mbarrier_init();
-        *scheduler.drawn = scheduler.UNDRAWN;
-        scheduler.fetch(scheduler.first_number(), tiles[0]);
-    }
-    dev_barrier();
-    barriers.tile().wait(0);
+    sm90_take_first_tile(barriers, scheduler, tiles[0], wave);
     if (!dev_uniform(tiles[0].live)) return;
-    if (wave == 1 && sm90_elect()) masking->find(tiles[0], p);
-    if (wave == 0) {
-        if (sm90_elect()) {
-            load.k(tiles[0], 0);
-            load.v(tiles[0]);
-        }
-        load.first_rows(tiles[0], 0, 0);
-        load.first_rows(tiles[0], 1, 1);
-    }
-    dev_barrier();
+    sm90_load_first_tile(load, *masking, tiles[0], wave);
 
     const int group = wave / 4, warp = wave % 4; /* the warpgroup, and the warp in it */
     float dk[HD / 2], dv[HD / 2], s[VALUES], dp[VALUES], dq[32]; /* all transposed but dQ; s: S, then P */
@@ -284,10 +297,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_hopper_maps &maps,
         if (LAST) {
             barriers.tile().wait((turn + 1) & 1);
             follows = dev_uniform(next.live) != 0;
-            if (wave == 0 && follows) {
-                load.first_rows(next, 1, stage_before);
-                if (sm90_elect()) load.v(next);
-            }
+            if (wave == 0 && follows) load.second_rows_and_v(next, stage_before);
         } else if (wave == 0) sm90_load_ahead(load, scheduler, tile, next, it, turn, stage_before);
 
         /* 4: S of step j + 1, dQ and dK begin */

@@ -96,6 +96,11 @@ template <class C> struct sm90_loads {
         keys(tile, maps.k, smem + C::AT_K + place * C::KEYS_BYTES, barriers().k());
     }
     DEV_METHOD void v(const attn_unit &tile) const { keys(tile, maps.v, smem + C::AT_V, barriers().v()); }
+    /* The whole warp, in the last step of the work tile before, which does not need its V any more. */
+    DEV_METHOD void second_rows_and_v(const attn_unit &next, int stage) const {
+        first_rows(next, 1, stage);
+        if (sm90_elect()) v(next);
+    }
 };
 
 /* Which work tile a CTA takes. One lane of the first warp asks. */
