@@ -106,9 +106,9 @@ DEV_FN void sm90_load_first_tile(const sm90_loads<C> &load, sm90_tile_masking &m
     dev_barrier();
 }
 
-/* One function of more than 120 lines, whose steps are lambdas. As methods of a struct the same text becomes another kernel
- * (64x128_hd128_f16_plain: 12,214 lines of PTX, not 12,209; 252 registers as before), whose speed nobody knows; so does
- * 128x128_hd64_bf16_ordered where the entry of the next work tile leaves the step. */
+/* One function of more than 120 lines, whose steps are lambdas. As methods of a struct the same text becomes another
+ * kernel (64x128_hd128_f16_plain: 12,214 lines of PTX, not 12,209; 252 registers as before), whose speed nobody
+ * knows; so does 128x128_hd64_bf16_ordered where the entry of the next work tile leaves the step. */
 template <class C, bool ORDERED>
 DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_hopper_maps &maps, char *smem) {
     typedef typename C::T T;
