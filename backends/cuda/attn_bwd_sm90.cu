@@ -17,12 +17,12 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 
 #include "attn_bwd_sm90.h"
 
-#define SM90(id, type, T, hd, mode, ordered)                                                                           \
+#define KERNEL(id, type, T, hd, mode, ordered)                                                                         \
     DEV_KERNEL(256)                                                                                                    \
     stw_attn_bwd_##id##_##type##_##mode(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {        \
         attn_bwd_sm90<sm90_config<T, hd>, ordered>(launch, maps, dev_shared);                                          \
     }
-#define BOTH(id, type, T, hd) SM90(id, type, T, hd, plain, false) SM90(id, type, T, hd, ordered, true)
+#define BOTH(id, type, T, hd) KERNEL(id, type, T, hd, plain, false) KERNEL(id, type, T, hd, ordered, true)
 #define ROW_sm90(id, hd, bm, kb)                                                                                       \
     static_assert(bm == STW_SM90_BM(hd) && STW_SM90_SMEM(hd) <= kb * 1024u, "bm and smem_kb of " #id);                 \
     BOTH(id, bf16, dev_bf16, hd) BOTH(id, f16, dev_f16, hd)

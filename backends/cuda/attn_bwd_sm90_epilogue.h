@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: MIT
  *
- * The end of a work tile in Hopper's main loop: a wave's 16 rows of dK or dV, from the accumulators to the caller's
- * tensor. Whole vectors go by way of 2 KB of shared memory of the wave, 64 columns at a time; everything else as in the
- * shared kernels (common/kernels/attn_bwd_epilogue.h). Included by attn_bwd_sm90.h. */
+ * The end of a work tile in Hopper's own main loop: a warp's 16 rows of dK or dV, from the accumulators to the caller's
+ * tensor. Whole vectors go by way of 2 KB of shared memory of the warp, 64 columns at a time; everything else as in the
+ * shared kernels (common/kernels/attn_bwd_epilogue.h). */
 #ifndef STW_CUDA_ATTN_BWD_SM90_EPILOGUE_H
 #define STW_CUDA_ATTN_BWD_SM90_EPILOGUE_H
 
-/* What keys in use have, zeros up to the sequence's end. `mine`: the wave's place. */
+#include "attn_bwd_sm90_config.h"
+
+/* Sums for keys in use, zeros up to the sequence's end. `mine`: the warp's place. */
 template <class C>
-DEV_FN void sm90_store_vectors(const attn_work_tile &u, const float (&x)[C::HD / 2], const stw_tensor_param &t,
+DEV_FN void sm90_store_vectors(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_tensor_param &t,
                                int cols, float scale, char *mine, int wave, int lane) {
     typedef typename C::T T;
     enum { ROWS = 16, PANEL = 64, VECTOR = 8 };
-    const int64_t j0 = u.j0 + ROWS * wave;
-    const int used = (int)stw_clamp_i64(u.seq.kv.used - j0, 0, ROWS),
-              end = (int)stw_clamp_i64(u.seq.kv.rows - j0, 0, ROWS);
-    /* pieces of 16 bytes lie where dS has them: exchanged by the row's number modulo 8, so that no two lanes meet in a
-     * bank */
-    const uint32_t put = sm90_address(mine) + lane % 16 * 128;
+    const int64_t j0 = tile.j0 + ROWS * wave;
+    const int used = (int)stw_clamp_i64(tile.seq.kv.used - j0, 0, ROWS);
+    const int end = (int)stw_clamp_i64(tile.seq.kv.rows - j0, 0, ROWS);
+    /* pieces of 16 bytes are exchanged by the row's number modulo 8: no two lanes meet in a bank */
+    const uint32_t put = sm90_shared_address(mine) + lane % 16 * 128;
     const int row = lane / 8, piece = lane % 8;
-    T *to = (T *)t.data + dev_row(t, u.b, u.kv_head, u.seq.kv.first + j0 + row) + piece * VECTOR;
+    T *to = (T *)t.data + dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + j0 + row) + piece * VECTOR;
     const dev_vector zero = {{0, 0, 0, 0}};
     DEV_UNROLL_FOR (int panel = 0; panel < C::HD; panel += PANEL) {
         __syncwarp();
@@ -27,7 +28,7 @@ DEV_FN void sm90_store_vectors(const attn_work_tile &u, const float (&x)[C::HD /
             uint32_t w[4];
             DEV_UNROLL_FOR (int i = 0; i < 4; ++i)
                 w[i] = dev_pack(T(), x[c / 2 + 2 * i] * scale, x[c / 2 + 2 * i + 1] * scale);
-            sm90_store_tiles(put + (((c - panel) / 8 + lane / 16) ^ lane % 8) * 16, w);
+            sm90_stmatrix(put + (((c - panel) / 8 + lane / 16) ^ lane % 8) * 16, w);
         }
         __syncwarp();
         DEV_UNROLL_FOR (int i = 0; i < ROWS; i += 4) {
@@ -39,12 +40,12 @@ DEV_FN void sm90_store_vectors(const attn_work_tile &u, const float (&x)[C::HD /
 }
 
 template <class C>
-DEV_FN void sm90_epilogue_store(const attn_work_tile &u, const float (&x)[C::HD / 2], const stw_tensor_param &t,
-                                uint32_t dtype, bool vectors, int cols, float scale, char *mine, int wave, int lane) {
+DEV_FN void sm90_store_keys(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_tensor_param &t,
+                            uint32_t dtype, bool vectors, int cols, float scale, char *mine, int wave, int lane) {
     typedef dev_acc<typename C::key_split> acc;
     static_assert(sizeof(acc) == sizeof x, "the accumulators of a warpgroup's product are tiles side by side");
-    if (vectors) sm90_store_vectors<C>(u, x, t, cols, scale, mine, wave, lane);
-    else attn_epilogue_elements<C>(u, (const acc &)x, t, dtype, false, false, cols, scale, wave, lane);
+    if (vectors) sm90_store_vectors<C>(tile, x, t, cols, scale, mine, wave, lane);
+    else attn_epilogue_elements<C>(tile, (const acc &)x, t, dtype, false, false, cols, scale, wave, lane);
 }
 
 #endif
