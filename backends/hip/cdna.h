@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * What CDNA's own main loop (attn_bwd_cdna.h) and row kernels (attn_bwd_cdna_rows.h) need beyond the device
- * vocabulary: accesses to LDS by width, buffers that bound every access, matrix operands made of pairs of f32, and
- * the means to hold the compiler to the order of instructions that is written. Included by them alone. */
+ * vocabulary: accesses to LDS by width, buffers that bound every access, matrix operands made of pairs of f32, the
+ * means to hold the compiler to the order of instructions that is written, and products with work between them.
+ * Included by them alone. */
 #ifndef STW_HIP_CDNA_H
 #define STW_HIP_CDNA_H
 
@@ -13,6 +14,10 @@ typedef float leaf_f2 __attribute__((ext_vector_type(2)));
 typedef DEV_SHARED unsigned char cdna_lds;
 typedef __amdgpu_buffer_rsrc_t cdna_buffer;
 typedef const __attribute__((address_space(4))) stw_attn_launch *cdna_launch;
+typedef const __attribute__((address_space(4))) stw_tensor_param cdna_tensor;
+
+/* DEV_FN of an object. */
+#define CDNA_METHOD __attribute__((device)) inline __attribute__((always_inline))
 
 template <class X> DEV_FN void cdna_put(cdna_lds *to, X x) { *(DEV_SHARED X *)to = x; }
 DEV_FN leaf_u4 cdna_get(cdna_lds *from) { return *(DEV_SHARED leaf_u4 *)from; }
@@ -43,7 +48,9 @@ template <bool ACC> DEV_FN void cdna_keep(leaf_f4 &x) {
 /* One wait for both. */
 DEV_FN void cdna_arrived(leaf_u4 &x, leaf_u4 &y) { asm volatile("" : "+v"(x), "+v"(y)); }
 /* The kernel's argument, read again from here on: it occupies no scalar registers through the loops. */
-DEV_FN cdna_launch cdna_launch_again() { return cdna_opaque_scalar((cdna_launch)__builtin_amdgcn_kernarg_segment_ptr()); }
+DEV_FN cdna_launch cdna_launch_again() {
+    return cdna_opaque_scalar((cdna_launch)__builtin_amdgcn_kernarg_segment_ptr());
+}
 
 /* Offset of nothing: loads give zero there, stores are dropped. Buffers are smaller. */
 #define CDNA_NOWHERE 0x80000000u
@@ -55,7 +62,7 @@ DEV_FN int cdna_extent(int64_t rows, int64_t stride, uint32_t cols) {
     return rows > 0 ? (((int)rows - 1) * (int)stride + (int)cols) * 2 : 0;
 }
 /* First element of a row, in elements from the tensor's. */
-DEV_FN int64_t cdna_row(const __attribute__((address_space(4))) stw_tensor_param &t, int64_t b, int64_t h, int64_t row) {
+DEV_FN int64_t cdna_row(cdna_tensor &t, int64_t b, int64_t h, int64_t row) {
     return b * t.batch + h * t.head + row * t.seq;
 }
 
@@ -66,8 +73,8 @@ __attribute__((device)) float cdna_times(float x, float y) __asm("llvm.amdgcn.fm
 DEV_FN uint32_t cdna_lows(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x05040100u); }
 DEV_FN uint32_t cdna_highs(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x07060302u); }
 
-/* Whether one of many bf16 is not 0 but below 2^-100 (attn_bwd_tiny.inl): the least of twice their sizes less 1, by halves
- * of the words, where 0 is the largest number of all. */
+/* Whether one of many bf16 is not 0 but below 2^-100 (attn_bwd_tiny): the least of twice their sizes less 1, by
+ * halves of the words, where 0 is the largest number of all. */
 struct cdna_least {
     leaf_us2 x;
     DEV_FN void add(cdna_least &least, uint32_t word) {
@@ -82,8 +89,8 @@ struct cdna_least {
     }
 };
 
-/* P and dS as operands, and results. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one instruction
- * (the largest NaN would overflow: none is made, see attn_delta_row). */
+/* P and dS as operands, and results. bf16: to nearest, ties away from zero, which gfx942 adds to both numbers in one
+ * instruction (the largest NaN would overflow: none is made, see attn_delta_row). */
 DEV_FN uint32_t cdna_operand(dev_bf16, leaf_f2 x) {
 #if defined(__gfx90a__)
     leaf_u2 u = __builtin_bit_cast(leaf_u2, x) + 0x8000u;
@@ -93,8 +100,17 @@ DEV_FN uint32_t cdna_operand(dev_bf16, leaf_f2 x) {
     return cdna_highs(u.x, u.y);
 }
 DEV_FN uint32_t cdna_operand(dev_f16, leaf_f2 x) { return dev_pack_f16(x.x, x.y); }
-/* A product; EXACT: nothing is taken for zero, slowly. */
-template <bool EXACT, class T> DEV_FN leaf_f4 cdna_product(T, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
+DEV_FN leaf_f2 cdna_pair(dev_bf16, uint32_t x) {
+    return leaf_f2{__builtin_bit_cast(float, x << 16), __builtin_bit_cast(float, x & 0xffff0000u)};
+}
+DEV_FN leaf_f2 cdna_pair(dev_f16, uint32_t x) {
+    return leaf_f2{dev_from_f16((uint16_t)x), dev_from_f16((uint16_t)(x >> 16))};
+}
+
+/* ---- Products. C: shapes; EXACT: no subnormal operand is taken for zero, slowly. ---- */
+
+/* a b + c of one instruction's shape, 16 x 16 x 16. */
+template <bool EXACT, class T> DEV_FN leaf_f4 cdna_mma(T, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
     if constexpr (EXACT) {
         c = leaf_mma_16_unflushed(T(), a, b, c);
         CDNA_FENCE();
@@ -102,7 +118,131 @@ template <bool EXACT, class T> DEV_FN leaf_f4 cdna_product(T, leaf_u2 a, leaf_u2
     }
     else return leaf_mma_16(T(), a, b, c);
 }
-DEV_FN leaf_f2 cdna_pair(dev_bf16, uint32_t x) { return leaf_f2{__builtin_bit_cast(float, x << 16), __builtin_bit_cast(float, x & 0xffff0000u)}; }
-DEV_FN leaf_f2 cdna_pair(dev_f16, uint32_t x) { return leaf_f2{dev_from_f16((uint16_t)x), dev_from_f16((uint16_t)(x >> 16))}; }
+
+/* What runs beside products: nothing; a piece of work behind each of them, in this order and no other; a piece behind
+ * those of each fragment, among which the compiler may mix it. */
+struct cdna_nothing {
+    enum { ORDERED = 0 };
+    CDNA_METHOD void step(int) {}
+};
+template <bool ORDERED_, class Work> struct cdna_overlap {
+    enum { ORDERED = ORDERED_ };
+    Work work;
+    CDNA_METHOD void step(int i) { work(i); }
+};
+template <class Work> DEV_FN cdna_overlap<true, Work> cdna_behind_product(Work work) { return {work}; }
+template <class Work> DEV_FN cdna_overlap<false, Work> cdna_behind_fragment(Work work) { return {work}; }
+
+/* Fragments of 16 bytes a lane on their way from LDS to products: two are multiplied while the next two are read.
+ * Source: read(lds, k) of COUNT fragments, and of LATE more that are read at once behind the last, for later. */
+template <class Source> struct cdna_stream {
+    enum { COUNT = Source::COUNT, LATE = Source::LATE };
+    leaf_u4 ring[4], late[LATE ? (int)LATE : 1];
+
+    template <class Places> CDNA_METHOD explicit cdna_stream(const Places &lds) {
+        ring[0] = Source::read(lds, 0);
+        ring[1] = Source::read(lds, 1);
+        CDNA_FENCE();
+    }
+    /* Fragment k is wanted now. */
+    template <class Places> CDNA_METHOD void want(const Places &lds, int k) {
+        if (k % 2) return;
+        if (k + 2 < COUNT) {
+            ring[(k + 2) % 4] = Source::read(lds, k + 2);
+            ring[(k + 3) % 4] = Source::read(lds, k + 3);
+        }
+        CDNA_FENCE();
+        cdna_arrived(ring[k % 4], ring[(k + 1) % 4]);
+        if (k + 2 >= COUNT)
+            DEV_UNROLL for (int i = 0; i < LATE; ++i) late[i] = Source::read(lds, k + 2 + i);
+    }
+};
+
+/* An operand: fragments `first` and following of a stream, or registers that have arrived. Each feeds two products. */
+template <class Stream, class Places> struct cdna_streamed {
+    Stream &stream;
+    const Places &lds; /* not held by the stream, whose array keeps it in memory: clang would optimize less */
+    int first;
+    CDNA_METHOD void want(int j) const {
+        stream.want(lds, first + j);
+        CDNA_FENCE();
+    }
+    CDNA_METHOD leaf_u2 half(int j, int h) const {
+        return h ? stream.ring[(first + j) % 4].zw : stream.ring[(first + j) % 4].xy;
+    }
+};
+struct cdna_arrived_operand {
+    const leaf_u4 *fragments;
+    CDNA_METHOD void want(int) const {}
+    CDNA_METHOD leaf_u2 half(int j, int h) const { return h ? fragments[j].zw : fragments[j].xy; }
+};
+
+/* acc[i] = A B[i]^T + start, i: tiles of 16 keys. A: 16 queries x HD; B: registers. */
+template <bool EXACT, class C, class Operand, class Overlap>
+DEV_FN void cdna_mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&b)[C::TILES][C::PIECES][2],
+                         const leaf_f4 &start, Overlap overlap) {
+    DEV_UNROLL for (int j = 0; j < C::PIECES; ++j) {
+        a.want(j);
+        DEV_UNROLL for (int h = 0; h < 2; ++h) {
+            const leaf_u2 x = a.half(j, h);
+            DEV_UNROLL for (int i = 0; i < C::TILES; ++i) {
+                acc[i] = cdna_mma<EXACT>(typename C::T(), x, b[i][j][h], j + h ? acc[i] : start);
+                if constexpr (Overlap::ORDERED) {
+                    CDNA_FENCE();
+                    DEV_UNROLL for (int e = 0; e < C::PER; ++e) overlap.step((6 * j + 3 * h + i) * C::PER + e);
+                    CDNA_FENCE();
+                }
+            }
+        }
+        if constexpr (!Overlap::ORDERED) {
+            overlap.step(j);
+            CDNA_FENCE();
+        }
+    }
+}
+
+/* acc[i] += A[i]^T B, i: tiles of 16 keys. A: 16 queries, registers; B: 16 queries x HD. */
+template <bool EXACT, class C, class Operand, class Overlap>
+DEV_FN void cdna_mma_AtB(leaf_f4 (&acc)[C::TILES][2 * C::PIECES], const leaf_u2 (&a)[C::TILES], const Operand &b,
+                         Overlap overlap) {
+    DEV_UNROLL for (int j = 0; j < C::PIECES; ++j) {
+        b.want(j);
+        DEV_UNROLL for (int h = 0; h < 2; ++h) {
+            const leaf_u2 x = b.half(j, h);
+            DEV_UNROLL for (int i = 0; i < C::TILES; ++i) {
+                leaf_f4 &to = acc[i][2 * j + h];
+                to = cdna_mma<EXACT>(typename C::T(), a[i], x, to);
+                if constexpr (Overlap::ORDERED) {
+                    CDNA_FENCE();
+                    DEV_UNROLL for (int e = 0; e < C::PER; ++e) overlap.step((6 * j + 3 * h + i) * C::PER + e);
+                    CDNA_FENCE();
+                }
+            }
+        }
+        if constexpr (!Overlap::ORDERED) {
+            overlap.step(j);
+            CDNA_FENCE();
+        }
+    }
+}
+
+/* acc[half][c] = A[half] B[c], c: the wave's tiles of 16 columns. A: two times 16 queries x all keys; B: registers. */
+template <bool EXACT, class C, int FRAGMENTS, class Operand, class Overlap>
+DEV_FN void cdna_mma_AB(leaf_f4 (&acc)[2][C::COLUMNS], const Operand &a, const leaf_u2 (&b)[FRAGMENTS][2][C::COLUMNS],
+                        Overlap overlap) {
+    DEV_UNROLL for (int k = 0; k < 2 * FRAGMENTS; ++k) {
+        const int half = k / FRAGMENTS, p = k % FRAGMENTS;
+        a.want(k);
+        DEV_UNROLL for (int h = 0; h < 2; ++h) {
+            const leaf_u2 x = a.half(k, h);
+            DEV_UNROLL for (int c = 0; c < C::COLUMNS; ++c) {
+                leaf_f4 &to = acc[half][c];
+                to = cdna_mma<EXACT>(typename C::T(), x, b[p][h][c], p + h ? to : leaf_f4{0, 0, 0, 0});
+            }
+        }
+        CDNA_FENCE();
+        overlap.step(k);
+    }
+}
 
 #endif
