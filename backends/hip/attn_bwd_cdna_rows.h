@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * The kernels before and behind CDNA's own main loop, for the usual case: attn_cdna_delta makes statistics and clears
- * the sums of dQ as attn_bwd_delta does without its options, attn_cdna_finish writes dQ in its own type
- * (common/attn_launch.c: lean_delta, lean_finish). A block of threads takes STW_CDNA_ROWS rows of one head, eight query
- * blocks: what it costs to find them is a good part of such small kernels. */
+ * The kernels before and behind CDNA's own main loop, for the usual case. Preprocess (attn_cdna_delta) makes
+ * delta = rowsum(dO O) and -LSE log2(e) and clears the sums of dQ, as attn_bwd_delta does without its options.
+ * Postprocess (attn_cdna_finish) writes dQ in its own type. common/attn_launch.c chooses them (lean_delta, lean_finish).
+ * A workgroup takes STW_CDNA_ROWS rows of one head, eight query blocks: finding them is a good part of such small
+ * kernels' time. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_ROWS_H
 #define STW_HIP_ATTN_BWD_CDNA_ROWS_H
 
@@ -30,8 +31,8 @@ struct attn_cdna_part {
     }
 };
 
-/* Of rows of dO or Q, as far as this wave sees: an element of at least `least` (the upper half of a float's bits), else any but 0.
- * Nearly always the first words say so. */
+/* Of rows of dO or Q, as far as this wave sees: an element of at least `least` (the upper half of a float's bits), else
+ * any but 0. Nearly always the first words say so. */
 enum { CDNA_ROWS_COUNT = 0x100, CDNA_ROWS_ANY = 0x10000, CDNA_ROWS_FLUSHED = 0x1000000 };
 template <int WORDS> DEV_FN uint32_t attn_cdna_rows_look(const leaf_u4 (&x)[WORDS], uint32_t least) {
     if (__builtin_amdgcn_ballot_w64((x[0].x & 0x7fff0000u) >= least)) return CDNA_ROWS_COUNT;
