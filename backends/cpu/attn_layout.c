@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Sizes and places: the workspace of a call, the tiles of a thread, sequences cut into blocks. Called by
+ * Sizes and offsets: the workspace of a call, the tiles of a thread, sequences cut into blocks. Called by
  * backend.c at plan time and by every phase. */
 #include "attn_f64.h"
 
@@ -16,7 +16,7 @@ static uint32_t round_up(uint32_t value, uint32_t step) {
     return (value + step - 1) / step * step;
 }
 
-/* A stride of 0 over more than one element (or over none: the gradient's own extent is 1 then). */
+/* The bias is broadcast along a dimension: stride 0, and not one element. (Along an empty one dBias has one.) */
 static int broadcast(int64_t stride, int64_t extent) {
     return stride == 0 && extent != 1;
 }
@@ -93,7 +93,7 @@ stw_cpu_seq stw_cpu_seq_of(const stw_attn_params *p, const stw_cpu_layout *l, in
     s.band = stw_band_of(p, s.q, s.kv);
     if (p->features & STW_FEAT_PACKED_Q) {
         s.q_row = s.q.first;
-        s.q_block = s.q.first / l->bm + b; /* room for the rounding up of each sequence before */
+        s.q_block = s.q.first / l->bm + b; /* one more for each sequence before, whose last block may be partial */
     } else {
         s.q_row = b * p->max_seq_q;
         s.q_block = b * stw_ceil_div(p->max_seq_q, l->bm);
