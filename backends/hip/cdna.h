@@ -158,7 +158,17 @@ template <class Source> struct cdna_stream {
     }
 };
 
-/* An operand: fragments `first` and following of a stream, or registers that have arrived. Each feeds two products. */
+/* 16 bytes a lane, which feed two products. */
+struct cdna_fragment {
+    leaf_u2 high, low;
+    CDNA_METHOD leaf_u2 half(int h) const { return h ? high : low; }
+};
+struct cdna_arrived_fragment {
+    const leaf_u4 &x;
+    CDNA_METHOD leaf_u2 half(int h) const { return h ? x.zw : x.xy; }
+};
+
+/* An operand: fragments `first` and following of a stream, or registers that have arrived. */
 template <class Stream, class Places> struct cdna_streamed {
     Stream &stream;
     const Places &lds; /* not held by the stream, whose array keeps it in memory: clang would optimize less */
@@ -167,14 +177,15 @@ template <class Stream, class Places> struct cdna_streamed {
         stream.want(lds, first + j);
         CDNA_FENCE();
     }
-    CDNA_METHOD leaf_u2 half(int j, int h) const {
-        return h ? stream.ring[(first + j) % 4].zw : stream.ring[(first + j) % 4].xy;
+    CDNA_METHOD cdna_fragment at(int j) const {
+        const leaf_u4 &x = stream.ring[(first + j) % 4];
+        return {x.zw, x.xy};
     }
 };
 struct cdna_arrived_operand {
     const leaf_u4 *fragments;
     CDNA_METHOD void want(int) const {}
-    CDNA_METHOD leaf_u2 half(int j, int h) const { return h ? fragments[j].zw : fragments[j].xy; }
+    CDNA_METHOD cdna_arrived_fragment at(int j) const { return {fragments[j]}; }
 };
 
 /* acc[i] = A B[i]^T + start, i: tiles of 16 keys. A: 16 queries x HD; B: registers. */
@@ -183,10 +194,10 @@ DEV_FN void cdna_mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_
                          const leaf_f4 &start, Overlap overlap) {
     DEV_UNROLL for (int j = 0; j < C::PIECES; ++j) {
         a.want(j);
+        const auto x = a.at(j);
         DEV_UNROLL for (int h = 0; h < 2; ++h) {
-            const leaf_u2 x = a.half(j, h);
             DEV_UNROLL for (int i = 0; i < C::TILES; ++i) {
-                acc[i] = cdna_mma<EXACT>(typename C::T(), x, b[i][j][h], j + h ? acc[i] : start);
+                acc[i] = cdna_mma<EXACT>(typename C::T(), x.half(h), b[i][j][h], j + h ? acc[i] : start);
                 if constexpr (Overlap::ORDERED) {
                     CDNA_FENCE();
                     DEV_UNROLL for (int e = 0; e < C::PER; ++e) overlap.step((6 * j + 3 * h + i) * C::PER + e);
@@ -207,11 +218,11 @@ DEV_FN void cdna_mma_AtB(leaf_f4 (&acc)[C::TILES][2 * C::PIECES], const leaf_u2 
                          Overlap overlap) {
     DEV_UNROLL for (int j = 0; j < C::PIECES; ++j) {
         b.want(j);
+        const auto x = b.at(j);
         DEV_UNROLL for (int h = 0; h < 2; ++h) {
-            const leaf_u2 x = b.half(j, h);
             DEV_UNROLL for (int i = 0; i < C::TILES; ++i) {
                 leaf_f4 &to = acc[i][2 * j + h];
-                to = cdna_mma<EXACT>(typename C::T(), a[i], x, to);
+                to = cdna_mma<EXACT>(typename C::T(), a[i], x.half(h), to);
                 if constexpr (Overlap::ORDERED) {
                     CDNA_FENCE();
                     DEV_UNROLL for (int e = 0; e < C::PER; ++e) overlap.step((6 * j + 3 * h + i) * C::PER + e);
@@ -233,11 +244,11 @@ DEV_FN void cdna_mma_AB(leaf_f4 (&acc)[2][C::COLUMNS], const Operand &a, const l
     DEV_UNROLL for (int k = 0; k < 2 * FRAGMENTS; ++k) {
         const int half = k / FRAGMENTS, p = k % FRAGMENTS;
         a.want(k);
+        const auto x = a.at(k);
         DEV_UNROLL for (int h = 0; h < 2; ++h) {
-            const leaf_u2 x = a.half(k, h);
             DEV_UNROLL for (int c = 0; c < C::COLUMNS; ++c) {
                 leaf_f4 &to = acc[half][c];
-                to = cdna_mma<EXACT>(typename C::T(), x, b[p][h][c], p + h ? to : leaf_f4{0, 0, 0, 0});
+                to = cdna_mma<EXACT>(typename C::T(), x.half(h), b[p][h][c], p + h ? to : leaf_f4{0, 0, 0, 0});
             }
         }
         CDNA_FENCE();
