@@ -74,14 +74,14 @@ template <class C> struct attn_cdna_dq {
     char *sums, *sums_above; /* offsets within an instruction reach 4096 bytes both ways */
     uint32_t at;
 
-    CDNA_METHOD void enter_head(float *first_sum, int first, int thread) {
+    DEV_METHOD void enter_head(float *first_sum, int first, int thread) {
         char *base = (char *)first_sum;
         sums = cdna_opaque_scalar(base + 4096);
         sums_above = C::COLUMNS == 2 ? cdna_opaque_scalar(base + 12288) : nullptr;
         at = (uint32_t)(first * (C::BM * C::HD * 4) + thread * 4);
     }
     /* Of one half; exact: subnormal sums count. */
-    CDNA_METHOD void add(const leaf_f4 (&dq)[C::COLUMNS], int half, bool exact) const {
+    DEV_METHOD void add(const leaf_f4 (&dq)[C::COLUMNS], int half, bool exact) const {
         DEV_UNROLL for (int c = 0; c < C::COLUMNS; ++c) {
             int tile = half * C::COLUMNS + c;
             const char *base = tile < 2 ? sums : sums_above;
@@ -92,7 +92,7 @@ template <class C> struct attn_cdna_dq {
             }
         }
     }
-    CDNA_METHOD void next() { at += C::BM * C::HD * 4; }
+    DEV_METHOD void next() { at += C::BM * C::HD * 4; }
 };
 
 /* A wave's registers. */
@@ -108,7 +108,7 @@ template <class C> struct attn_cdna_loop {
     uint64_t subnormal_steps; /* of those that attn_cdna_steps_of counts, a bit each */
     bool subnormal_keys;      /* K or V                                             */
 
-    CDNA_METHOD void clear() {
+    DEV_METHOD void clear() {
         DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
             DEV_UNROLL for (int j = 0; j < 2 * C::PIECES; ++j) dk[i][j] = dv[i][j] = leaf_f4{0, 0, 0, 0};
     }
@@ -146,11 +146,11 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
         auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, block, half);
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
-        cdna_mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, cdna_nothing());
-        cdna_mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, w.ahead.delta, softmax);
+        mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, cdna_nothing());
+        mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, w.ahead.delta, softmax);
         w.stats.fetch(w.ahead, half ^ 1);
-        cdna_mma_AtB<EXACT, C>(w.dv, t.p16, dout_t, gradient);
-        if (half == 0) cdna_mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
+        mma_AtB<EXACT, C>(w.dv, t.p16, dout_t, gradient);
+        if (half == 0) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
     }
     cdna_barrier(); /* all waves have written dS and read Q and dO */
     ds_stream ds(w.lds);
@@ -167,9 +167,9 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
         CDNA_FENCE();
     });
     /* dK += dS^T Q of the second half; dQ += dS K of both */
-    cdna_mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, put_next_rows);
+    mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, put_next_rows);
     CDNA_FENCE();
-    cdna_mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
+    mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
     w.queries.fetch(w.ahead);
     CDNA_FENCE();
     add(1);

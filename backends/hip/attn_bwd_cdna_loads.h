@@ -27,7 +27,7 @@ template <class C> struct attn_cdna_keys {
                      : 48 * (2 * (p - 4) + (g >> 1)) + 32 + 8 * (g & 1) + e;
     }
 
-    CDNA_METHOD void load_rows(cdna_buffer from_k, cdna_buffer from_v, int k_stride, int v_stride, int wave, int n,
+    DEV_METHOD void load_rows(cdna_buffer from_k, cdna_buffer from_v, int k_stride, int v_stride, int wave, int n,
                                int g) {
         DEV_UNROLL for (int i = 0; i < C::TILES; ++i) {
             int row = 48 * wave + 16 * i + n;
@@ -39,7 +39,7 @@ template <class C> struct attn_cdna_keys {
             }
         }
     }
-    CDNA_METHOD void load_transposed(cdna_buffer from, int stride, int wave, int n, int g) {
+    DEV_METHOD void load_transposed(cdna_buffer from, int stride, int wave, int n, int g) {
         const int column = 16 * C::COLUMNS * wave + n, key_bytes = 2 * stride;
         const int at[2] = {(key(0, 0, g) * stride + column) * 2, (key(4, 0, g) * stride + column) * 2};
         DEV_UNROLL for (int p = 0; p < FRAGMENTS; ++p)
@@ -56,7 +56,7 @@ template <class C> struct attn_cdna_keys {
             }
     }
     /* What was read of keys before `low` and of columns past the last becomes zero. */
-    CDNA_METHOD void clear_outside(int low, int k_cols, int v_cols, int wave, int lane) {
+    DEV_METHOD void clear_outside(int low, int k_cols, int v_cols, int wave, int lane) {
         int n = lane % 16, g = lane / 16;
         const leaf_u2 zero = {0, 0};
         DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
@@ -80,7 +80,7 @@ template <class C> struct attn_cdna_keys {
                     kt[p][half][c] &= leaf_u2{kept[0], kept[1]};
                 }
     }
-    CDNA_METHOD void load(const attn_unit &u, int wave, int lane) {
+    DEV_METHOD void load(const attn_unit &u, int wave, int lane) {
         cdna_launch l = cdna_launch_again();
         int64_t b = dev_uniform(u.b), j0 = dev_uniform(u.j0), row = dev_uniform(u.seq.kv.first) + j0;
         int h = dev_uniform(u.kv_head), n = lane % 16, g = lane / 16;
@@ -104,7 +104,7 @@ template <class C> struct attn_cdna_lds {
     cdna_lds *ds;             /* fragments of dS                                      */
     cdna_lds *to_zipped, *to_zipped_2, *to_single; /* where dS goes: tiles 0 and 1, their queries 2 and 3; tile 2 */
 
-    CDNA_METHOD void set(cdna_lds *lds, int wave, int lane) {
+    DEV_METHOD void set(cdna_lds *lds, int wave, int lane) {
         int n = lane % 16, g = lane / 16;
         rows = lds + (n * C::ROW + g * 16);
         columns = lds + (C::AT_QT + lane * 16);
@@ -114,20 +114,20 @@ template <class C> struct attn_cdna_lds {
         to_single = lds + (C::AT_DS + g * C::SCORE_FOUR + 256 + wave * 32 + n * 2);
     }
     /* Fragment `at` of a step: of each half the PIECES of Q, dO, dO^T and Q^T. */
-    CDNA_METHOD leaf_u4 read(int at) const {
+    DEV_METHOD leaf_u4 read(int at) const {
         int half = at / (4 * C::PIECES), tensor = at / C::PIECES % 4, j = at % C::PIECES;
         if (tensor < 2) return cdna_get(rows + (tensor ? C::AT_DOUT : C::AT_Q) + half * 16 * C::ROW + j * 64);
         return cdna_get(columns + (tensor == 2 ? C::AT_DOUTT - C::AT_QT : 0) + half * C::TRANSPOSED + j * 1024);
     }
     /* Fragment `at` of dS: six a half. */
-    CDNA_METHOD leaf_u4 read_ds(int at) const { return cdna_get(ds + at / 6 * 4 * C::SCORE_FOUR + at % 6 * 64); }
+    DEV_METHOD leaf_u4 read_ds(int at) const { return cdna_get(ds + at / 6 * 4 * C::SCORE_FOUR + at % 6 * 64); }
     /* dS of queries 2 k and 2 k + 1, two in a word of each tile: keys n and 16 + n of one query make a word. */
-    CDNA_METHOD void put_zipped(int half, int k, uint32_t tile_0, uint32_t tile_1) const {
+    DEV_METHOD void put_zipped(int half, int k, uint32_t tile_0, uint32_t tile_1) const {
         cdna_lds *to = (k ? to_zipped_2 : to_zipped) + half * 4 * C::SCORE_FOUR;
         cdna_put(to, cdna_lows(tile_0, tile_1));
         cdna_put(to + C::SCORE_ROW, cdna_highs(tile_0, tile_1));
     }
-    CDNA_METHOD void put_single(int half, int k, uint32_t tile_2) const {
+    DEV_METHOD void put_single(int half, int k, uint32_t tile_2) const {
         cdna_lds *to = to_single + (half * 4 * C::SCORE_FOUR + 2 * k * C::SCORE_ROW);
         cdna_put(to, (uint16_t)tile_2);
         cdna_put(to + C::SCORE_ROW, (uint16_t)(tile_2 >> 16));
@@ -149,7 +149,7 @@ template <class C> struct attn_cdna_queries {
     cdna_buffer from[TENSORS][4]; /* one a row of four, so that four loads share an offset */
     uint32_t at[TENSORS], step_bytes[TENSORS];
 
-    CDNA_METHOD void set_places(cdna_lds *lds, int thread, int wave) {
+    DEV_METHOD void set_places(cdna_lds *lds, int thread, int wave) {
         int t = TENSORS == 2 ? thread : thread & 127, four = t & (C::HD / 4 - 1), group = t / (C::HD / 4);
         int second = TENSORS == 2 ? 0 : wave >> 1;
         to_rows = lds + (second * (C::AT_DOUT - C::AT_Q) + 4 * group * C::ROW + four * 8);
@@ -157,7 +157,7 @@ template <class C> struct attn_cdna_queries {
                             ((2 * (four >> 4) * 4 + (group & 3)) * 16 + (four & 15)) * 16);
     }
     /* Head h, from block `first` on. */
-    CDNA_METHOD void enter_head(cdna_launch l, const attn_unit &u, int64_t b, int64_t row, int h, int first,
+    DEV_METHOD void enter_head(cdna_launch l, const attn_unit &u, int64_t b, int64_t row, int h, int first,
                                 int thread) {
         int64_t rows = dev_uniform(u.seq.q_end);
         const char *q = (const char *)l->p.q.data + cdna_row(l->p.q, b, h, row) * 2;
@@ -178,7 +178,7 @@ template <class C> struct attn_cdna_queries {
         }
     }
     /* The next query block: to registers. */
-    CDNA_METHOD void fetch(attn_cdna_ahead<C> &ahead) {
+    DEV_METHOD void fetch(attn_cdna_ahead<C> &ahead) {
         DEV_UNROLL for (int s = 0; s < TENSORS; ++s) {
             DEV_UNROLL for (int r = 0; r < 4; ++r)
                 ahead.rows[s][r] = __builtin_amdgcn_raw_buffer_load_b64(from[s][r], at[s], 0, 0);
@@ -192,7 +192,7 @@ template <class C> struct attn_cdna_queries {
                 if (r < low) ahead.rows[s][r] = leaf_u2{0, 0};
     }
     /* Part `part` of 2 TENSORS, from registers to LDS: two rows as they are, two columns of four rows transposed. */
-    CDNA_METHOD void put(const attn_cdna_ahead<C> &ahead, int part) const {
+    DEV_METHOD void put(const attn_cdna_ahead<C> &ahead, int part) const {
         int s = part >> 1, e = part & 1;
         DEV_UNROLL for (int r = 2 * e; r < 2 * e + 2; ++r)
             cdna_put(to_rows + s * (C::AT_DOUT - C::AT_Q) + r * C::ROW, ahead.rows[s][r]);
@@ -209,7 +209,7 @@ template <class C> struct attn_cdna_stats {
     uint32_t at;
 
     /* Those of half `half` of a query block. */
-    CDNA_METHOD void fetch(attn_cdna_ahead<C> &ahead, int half) {
+    DEV_METHOD void fetch(attn_cdna_ahead<C> &ahead, int half) {
         ahead.lse = __builtin_bit_cast(leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(from, at + half * 64, 0, 0));
         ahead.delta =
             __builtin_bit_cast(leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(from, at + C::BM * 4 + half * 64, 0, 0));

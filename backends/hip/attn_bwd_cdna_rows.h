@@ -19,15 +19,15 @@ template <class T_, int HD_> struct attn_cdna_rows {
 struct attn_cdna_part {
     stw_attn_seq seq;
     int64_t b, h, row0, block;
-    DEV_FN bool of(attn_cdna_part &u, const stw_attn_launch &l, int64_t unit, char *smem) {
+    DEV_METHOD bool set(const stw_attn_launch &l, int64_t unit, char *smem) {
         const attn_tile tile = attn_tile_of(l.p, STW_CDNA_ROWS, unit, (int32_t *)(void *)(smem + STW_ROW_SMEM - 16)); /* behind the marks */
         if (!tile.live) return false;
-        u.b = tile.b;
-        u.h = tile.h;
-        u.row0 = tile.block * STW_CDNA_ROWS;
-        u.seq = stw_attn_seq_of(&l.p, 32, u.b);
-        u.block = u.h * l.q_blocks + u.seq.q_block + u.row0 / 32;
-        return u.row0 < u.seq.q.rows;
+        b = tile.b;
+        h = tile.h;
+        row0 = tile.block * STW_CDNA_ROWS;
+        seq = stw_attn_seq_of(&l.p, 32, b);
+        block = h * l.q_blocks + seq.q_block + row0 / 32;
+        return row0 < seq.q.rows;
     }
 };
 
@@ -61,7 +61,7 @@ template <class C> DEV_FN void attn_cdna_delta(const stw_attn_launch &l, char *s
         return;
     }
     attn_cdna_part u;
-    if (!attn_cdna_part::of(u, l, dev_unit() - l.lists, smem)) return;
+    if (!u.set(l, dev_unit() - l.lists, smem)) return;
     int t = (int)dev_thread(), row = t >> 3, sub = t & 7, wave = (int)dev_wave();
     int end = (int)(u.seq.q_end - u.row0), low = (int)stw_clamp_i64(u.seq.q_low - u.row0, 0, STW_CDNA_ROWS);
     int used = (int)stw_clamp_i64(u.seq.q.used - u.row0, 0, STW_CDNA_ROWS), cols = (int)p.head_dim_v;
@@ -132,12 +132,12 @@ template <class C> DEV_FN void attn_cdna_delta(const stw_attn_launch &l, char *s
             of_q |= attn_cdna_rows_look(now.q, 0x35800000u /* ATTN_TINY_KEYS */) << c;
             DEV_UNROLL for (int j = 0; j < PIECES; ++j)
                 DEV_UNROLL for (int e = 0; e < 4; ++e) {
-                    cdna_least::add(least, now.dout[j][e]);
-                    cdna_least::add(least, now.q[j][e]);
+                    least.add(now.dout[j][e]);
+                    least.add(now.q[j][e]);
                 }
         }
     }
-    if (FLUSHES && cdna_least::flushed(least)) marks |= CDNA_ROWS_FLUSHED;
+    if (FLUSHES && least.flushed()) marks |= CDNA_ROWS_FLUSHED;
     uint32_t(*all)[2] = (uint32_t(*)[2])(void *)smem;
     if (lane == 0) all[wave][0] = marks, all[wave][1] = of_q;
     dev_barrier();
@@ -156,7 +156,7 @@ template <class C> DEV_FN void attn_cdna_finish(const stw_attn_launch &l, char *
     enum { LANES = C::HD / 8, STEP = 256 / LANES, PASSES = (int)STW_CDNA_ROWS / STEP, WAVE = C::HD / 4 };
     const stw_attn_params &p = l.p;
     attn_cdna_part u;
-    if (!attn_cdna_part::of(u, l, dev_unit(), smem)) return;
+    if (!u.set(l, dev_unit(), smem)) return;
     int t = (int)dev_thread(), row = t / LANES, col = t % LANES * 8, cols = (int)p.head_dim_qk;
     int end = (int)stw_clamp_i64(u.seq.q.rows - u.row0, 0, STW_CDNA_ROWS), used = (int)stw_clamp_i64(u.seq.q.used - u.row0, 0, STW_CDNA_ROWS);
     int blocks = (int)stw_smaller(C::BLOCKS, stw_blocks_of(u.seq.q.rows - u.row0, 32));

@@ -22,7 +22,7 @@ struct attn_cdna_scoring {
     int keys_left;    /* in use, from the lane's key of tile 0 on */
     bool bounded;     /* the mask has a left bound                */
 
-    CDNA_METHOD void set(const attn_unit &u, cdna_launch l, int keys, int wave, int lane) {
+    DEV_METHOD void set(const attn_unit &u, cdna_launch l, int keys, int wave, int lane) {
         const int64_t far = INT64_C(1) << 28;
         int64_t j0 = dev_uniform(u.j0);
         int high = (int)stw_clamp_i64(dev_uniform(u.seq.band.high) - j0, -far, far);
@@ -48,7 +48,7 @@ template <int KIND, class C> struct attn_cdna_scores {
     bool sees[2 * TILES][2];
 
     /* Half `h` of query block `block`. */
-    CDNA_METHOD void enter(const attn_cdna_scoring &how, int block, int h) {
+    DEV_METHOD void enter(const attn_cdna_scoring &how, int block, int h) {
         half = h;
         if constexpr (MASKED) {
             int first = cdna_opaque_scalar(block * C::BM);
@@ -63,7 +63,7 @@ template <int KIND, class C> struct attn_cdna_scores {
     DEV_FN constexpr int stage_of(int q) { return C::PER == 1 ? q % 4 : q / 2 % 4; }
 
     /* P = exp(scale S - LSE): the exponent, one power, the other, rounding. */
-    CDNA_METHOD void softmax(const attn_cdna_scoring &how, const leaf_f4 &lse, int q) {
+    DEV_METHOD void softmax(const attn_cdna_scoring &how, const leaf_f4 &lse, int q) {
         const int e = pair_of(q), stage = stage_of(q), k = e / 3, i = e % 3;
         if (stage == 0) {
             if (k == 0) cdna_keep<C::IN_AGPRS>(s[i]);
@@ -83,7 +83,7 @@ template <int KIND, class C> struct attn_cdna_scores {
         } else p16[i][k] = cdna_operand(T(), p[e]);
     }
     /* dS = P (dP - delta): the product, rounding, to LDS; no fourth. */
-    CDNA_METHOD void gradient(const attn_cdna_lds<C> &lds, int q) {
+    DEV_METHOD void gradient(const attn_cdna_lds<C> &lds, int q) {
         const int e = pair_of(q), stage = stage_of(q), k = e / 3, i = e % 3;
         if (stage == 0) {
             if (k == 0) cdna_keep<C::IN_AGPRS>(dp[i]);

@@ -29,8 +29,8 @@ template <class C> DEV_FN bool attn_cdna_flushed(const leaf_u2 (&x)[C::TILES][C:
     cdna_least least = {(leaf_us2)0xffff};
     DEV_UNROLL for (int i = 0; i < C::TILES; ++i)
         DEV_UNROLL for (int j = 0; j < C::PIECES; ++j)
-            DEV_UNROLL for (int e = 0; e < 4; ++e) cdna_least::add(least, x[i][j][e / 2][e % 2]);
-    return cdna_least::flushed(least);
+            DEV_UNROLL for (int e = 0; e < 4; ++e) least.add(x[i][j][e / 2][e % 2]);
+    return least.flushed();
 }
 
 /* Query head h, from block `first` on: its first rows are in LDS and the next ones on their way. */

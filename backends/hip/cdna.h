@@ -16,9 +16,6 @@ typedef __amdgpu_buffer_rsrc_t cdna_buffer;
 typedef const __attribute__((address_space(4))) stw_attn_launch *cdna_launch;
 typedef const __attribute__((address_space(4))) stw_tensor_param cdna_tensor;
 
-/* DEV_FN of an object. */
-#define CDNA_METHOD __attribute__((device)) inline __attribute__((always_inline))
-
 template <class X> DEV_FN void cdna_put(cdna_lds *to, X x) { *(DEV_SHARED X *)to = x; }
 DEV_FN leaf_u4 cdna_get(cdna_lds *from) { return *(DEV_SHARED leaf_u4 *)from; }
 
@@ -77,15 +74,15 @@ DEV_FN uint32_t cdna_highs(uint32_t a, uint32_t b) { return __builtin_amdgcn_per
  * halves of the words, where 0 is the largest number of all. */
 struct cdna_least {
     leaf_us2 x;
-    DEV_FN void add(cdna_least &least, uint32_t word) {
+    DEV_METHOD void add(uint32_t word) {
         leaf_us2 y;
         asm("v_pk_mad_u16 %0, %1, 2, -1 op_sel_hi:[1,0,0]" : "=v"(y) : "v"(word));
-        least.x = __builtin_elementwise_min(least.x, y);
+        x = __builtin_elementwise_min(x, y);
     }
     /* Over the lanes. */
-    DEV_FN bool flushed(const cdna_least &least) {
+    DEV_METHOD bool flushed() const {
         const unsigned short end = 2 * ATTN_FLUSHED - 1;
-        return __builtin_amdgcn_ballot_w64(least.x.x < end || least.x.y < end) != 0;
+        return __builtin_amdgcn_ballot_w64(x.x < end || x.y < end) != 0;
     }
 };
 
@@ -123,12 +120,12 @@ template <bool EXACT, class T> DEV_FN leaf_f4 cdna_mma(T, leaf_u2 a, leaf_u2 b, 
  * those of each fragment, among which the compiler may mix it. */
 struct cdna_nothing {
     enum { ORDERED = 0 };
-    CDNA_METHOD void step(int) {}
+    DEV_METHOD void step(int) {}
 };
 template <bool ORDERED_, class Work> struct cdna_overlap {
     enum { ORDERED = ORDERED_ };
     Work work;
-    CDNA_METHOD void step(int i) { work(i); }
+    DEV_METHOD void step(int i) { work(i); }
 };
 template <class Work> DEV_FN cdna_overlap<true, Work> cdna_behind_product(Work work) { return {work}; }
 template <class Work> DEV_FN cdna_overlap<false, Work> cdna_behind_fragment(Work work) { return {work}; }
@@ -139,13 +136,13 @@ template <class Source> struct cdna_stream {
     enum { COUNT = Source::COUNT, LATE = Source::LATE };
     leaf_u4 ring[4], late[LATE ? (int)LATE : 1];
 
-    template <class Places> CDNA_METHOD explicit cdna_stream(const Places &lds) {
+    template <class Places> DEV_METHOD explicit cdna_stream(const Places &lds) {
         ring[0] = Source::read(lds, 0);
         ring[1] = Source::read(lds, 1);
         CDNA_FENCE();
     }
     /* Fragment k is wanted now. */
-    template <class Places> CDNA_METHOD void want(const Places &lds, int k) {
+    template <class Places> DEV_METHOD void want(const Places &lds, int k) {
         if (k % 2) return;
         if (k + 2 < COUNT) {
             ring[(k + 2) % 4] = Source::read(lds, k + 2);
@@ -161,11 +158,11 @@ template <class Source> struct cdna_stream {
 /* 16 bytes a lane, which feed two products. */
 struct cdna_fragment {
     leaf_u2 high, low;
-    CDNA_METHOD leaf_u2 half(int h) const { return h ? high : low; }
+    DEV_METHOD leaf_u2 half(int h) const { return h ? high : low; }
 };
 struct cdna_arrived_fragment {
     const leaf_u4 &x;
-    CDNA_METHOD leaf_u2 half(int h) const { return h ? x.zw : x.xy; }
+    DEV_METHOD leaf_u2 half(int h) const { return h ? x.zw : x.xy; }
 };
 
 /* An operand: fragments `first` and following of a stream, or registers that have arrived. */
@@ -173,25 +170,25 @@ template <class Stream, class Places> struct cdna_streamed {
     Stream &stream;
     const Places &lds; /* not held by the stream, whose array keeps it in memory: clang would optimize less */
     int first;
-    CDNA_METHOD void want(int j) const {
+    DEV_METHOD void want(int j) const {
         stream.want(lds, first + j);
         CDNA_FENCE();
     }
-    CDNA_METHOD cdna_fragment at(int j) const {
+    DEV_METHOD cdna_fragment at(int j) const {
         const leaf_u4 &x = stream.ring[(first + j) % 4];
         return {x.zw, x.xy};
     }
 };
 struct cdna_arrived_operand {
     const leaf_u4 *fragments;
-    CDNA_METHOD void want(int) const {}
-    CDNA_METHOD cdna_arrived_fragment at(int j) const { return {fragments[j]}; }
+    DEV_METHOD void want(int) const {}
+    DEV_METHOD cdna_arrived_fragment at(int j) const { return {fragments[j]}; }
 };
 
 /* acc[i] = A B[i]^T + start, i: tiles of 16 keys. A: 16 queries x HD; B: registers. */
 template <bool EXACT, class C, class Operand, class Overlap>
-DEV_FN void cdna_mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&b)[C::TILES][C::PIECES][2],
-                         const leaf_f4 &start, Overlap overlap) {
+DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&b)[C::TILES][C::PIECES][2],
+                    const leaf_f4 &start, Overlap overlap) {
     DEV_UNROLL for (int j = 0; j < C::PIECES; ++j) {
         a.want(j);
         const auto x = a.at(j);
@@ -214,8 +211,8 @@ DEV_FN void cdna_mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_
 
 /* acc[i] += A[i]^T B, i: tiles of 16 keys. A: 16 queries, registers; B: 16 queries x HD. */
 template <bool EXACT, class C, class Operand, class Overlap>
-DEV_FN void cdna_mma_AtB(leaf_f4 (&acc)[C::TILES][2 * C::PIECES], const leaf_u2 (&a)[C::TILES], const Operand &b,
-                         Overlap overlap) {
+DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][2 * C::PIECES], const leaf_u2 (&a)[C::TILES], const Operand &b,
+                    Overlap overlap) {
     DEV_UNROLL for (int j = 0; j < C::PIECES; ++j) {
         b.want(j);
         const auto x = b.at(j);
@@ -239,8 +236,8 @@ DEV_FN void cdna_mma_AtB(leaf_f4 (&acc)[C::TILES][2 * C::PIECES], const leaf_u2 
 
 /* acc[half][c] = A[half] B[c], c: the wave's tiles of 16 columns. A: two times 16 queries x all keys; B: registers. */
 template <bool EXACT, class C, int FRAGMENTS, class Operand, class Overlap>
-DEV_FN void cdna_mma_AB(leaf_f4 (&acc)[2][C::COLUMNS], const Operand &a, const leaf_u2 (&b)[FRAGMENTS][2][C::COLUMNS],
-                        Overlap overlap) {
+DEV_FN void mma_AB(leaf_f4 (&acc)[2][C::COLUMNS], const Operand &a, const leaf_u2 (&b)[FRAGMENTS][2][C::COLUMNS],
+                   Overlap overlap) {
     DEV_UNROLL for (int k = 0; k < 2 * FRAGMENTS; ++k) {
         const int half = k / FRAGMENTS, p = k % FRAGMENTS;
         a.want(k);

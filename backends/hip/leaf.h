@@ -9,6 +9,7 @@
 
 #define STW_SHARED_FN static __attribute__((device)) inline __attribute__((always_inline))
 #define DEV_FN        static __attribute__((device)) inline __attribute__((always_inline))
+#define DEV_METHOD    __attribute__((device)) inline __attribute__((always_inline)) /* of a struct's object */
 #define DEV_WAVE      64
 #define LEAF_QUEUES 0 /* blocks of threads take one unit: scalar registers would be spilled */
 #if defined(__gfx90a__)
