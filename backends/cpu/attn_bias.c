@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * dBias of a bias that is broadcast over batch, heads, queries or keys: the sum over all that share an
- * element. One task owns a tile of the gradient, walks everything that adds to it in a fixed order and
- * recomputes S and dP there: no temporary of the attention matrix's size, no atomics, the same bits for any
- * number of threads. Called by attn_bwd.c after the first phase. */
+ * dBias of a bias that is broadcast over batch, heads, queries or keys: the sum of dS over all pairs that share
+ * an element. One task owns a tile of dBias, goes over all that adds to it in a fixed order, and recomputes S
+ * and dP. So there is no temporary of the attention matrix's size, no atomic addition, and the same bits for
+ * any number of threads. Called by attn_bwd.c after the first phase. */
 #include "cpu.h"
 
 #include <string.h>
 
-/* Keys in the thread's tiles: heads of a group and query blocks share them. */
+/* Which K and V lie packed in the thread's tiles: heads of a group and query blocks share them. */
 typedef struct loaded_keys {
     int64_t b, kv_head, block;
 } loaded_keys;
@@ -46,7 +46,7 @@ static void sum_head(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw
     }
 }
 
-/* Folds the tile's rows and columns where the bias has only one. */
+/* Sums the tile over its rows, its columns or both, where the bias has only one. */
 static void fold(float *sum, const stw_cpu_layout *l, int rows, int cols) {
     if (rows)
         for (uint32_t c = 0; c < l->bn; ++c) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Runs the phases of an attention call on the context's threads, and the backward call itself: first phase
- * (attn_rows.c), dSink, broadcast dBias (attn_bias.c), main phase (attn_main.c); of f64 problems
- * attn_f64_bwd.c's. Called through backend.c. */
+ * Runs the phases of an attention call on the context's threads. The backward call has four: preprocess
+ * (attn_rows.c), dSink, broadcast dBias (attn_bias.c), main phase (attn_main.c). f64 problems have those of
+ * attn_f64_bwd.c instead. Called through backend.c. */
 #include "cpu.h"
 
 #include <fenv.h>
@@ -12,18 +12,18 @@ typedef struct phase_run {
     void *job;
 } phase_run;
 
-/* Rounding mode and flushing of subnormals are the caller's thread's business; the results are not. */
+/* Results must not depend on the rounding mode or the flushing of subnormals that the calling thread has set. */
 static void run_phase(void *data, uint32_t worker) {
     const phase_run *run = data;
     fenv_t before;
     fegetenv(&before);
     fesetenv(FE_DFL_ENV);
     run->fn(run->job, worker);
-    atomic_thread_fence(memory_order_seq_cst); /* stores past the caches, of jagged tiles, are not ordered by less */
+    atomic_thread_fence(memory_order_seq_cst); /* orders the non-temporal stores of jagged tiles, too */
     fesetenv(&before);
 }
 
-/* Below this many multiplications waking threads costs more than it gives. */
+/* Below this many multiplications one thread is faster than waking the others. */
 #define ALONE_BELOW (1 << 20)
 
 static uint32_t useful_threads(const stw_attn_params *p, uint32_t threads) {
@@ -55,7 +55,7 @@ void stw_cpu_run(const stw_device *device, stw_cpu_job *job, const stw_pool_fn *
     stw_cpu_run_phases(device, useful_threads(job->p, job->threads), job, &progress, phases, count);
 }
 
-/* dSink: the blocks' parts in order. One thread: a few additions a block. */
+/* dSink: the query blocks' parts, added in order by one thread. */
 static void sink_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;

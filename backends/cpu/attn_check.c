@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The values behind cu_seqlens, used lengths and offsets, which only the run call can see: out of range is
- * a refusal that names the entry, before anything else is touched. Called first by every attention call. */
+ * Checks the values of cu_seqlens, used lengths and offsets, which only the run call can see. A value out of
+ * range is refused by name before anything is written. Called first by every attention call. */
 #include "cpu.h"
 
 typedef struct check {
@@ -41,7 +41,7 @@ static void check_used(check *c, const char *name, const int32_t *used, const in
     if (!used) return;
     for (int64_t b = 0; b < batch; ++b) {
         int64_t rows = cu ? (int64_t)cu[b + 1] - cu[b] : max_seq;
-        if (rows < 0) continue; /* cu_seqlens decrease: said already */
+        if (rows < 0) continue; /* cu_seqlens decrease: reported above */
         if (used[b] < 0 || used[b] > rows)
             REFUSE(c, bit, "%s: %s[%lld] is %d, accepted: 0..%lld (rows of sequence %lld)", c->function, name,
                    (long long)b, used[b], (long long)rows, (long long)b);

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
- * The phases of an f64 backward call: D of every row, dSink's parts; then each block of queries, each block
- * of keys and each tile of a broadcast dBias is one task, which alone writes it and sums in ascending order:
- * the same bits for any number of threads. Called by attn_bwd.c. */
+ * The phases of an f64 backward call. Preprocess makes delta of every row and the parts of dSink. Then each
+ * block of queries, each block of keys and each tile of a broadcast dBias is one task. A task alone writes its
+ * part and sums in ascending order: the same bits for any number of threads. Called by attn_bwd.c. */
 #include "attn_f64.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- first phase: D and dSink -------------------------------------------------------------------------*/
+/* ---- preprocess: delta and dSink -------------------------------------------------------------------------*/
 
 static double delta_of_row(const stw_attn_params *p, const stw_cpu_seq *seq, int64_t h, int64_t i) {
     double sum = 0;
     if (p->features & STW_FEAT_GIVEN_DELTA)
         return *stw_f64_number(&p->delta, p->features & STW_FEAT_PACKED_DELTA, seq, h, i);
-    if (i >= seq->q_low && i < seq->q_end) { /* of rows that see no key O and dO are not read */
+    if (i >= seq->q_low && i < seq->q_end) { /* O and dO of rows that see no key are not read */
         const double *out = stw_cpu_row(&p->out, STW_F64, seq->b, h, seq->q.first + i);
         const double *dout = stw_cpu_row(&p->dout, STW_F64, seq->b, h, seq->q.first + i);
         for (uint32_t d = 0; d < p->head_dim_v; ++d) sum += out[d] * dout[d];
@@ -23,7 +23,7 @@ static double delta_of_row(const stw_attn_params *p, const stw_cpu_seq *seq, int
     return sum;
 }
 
-/* The row's term is selected to 0 without a sink and where LSE is infinite. */
+/* Without a sink, and where LSE is infinite, the row's term is 0. */
 static double sink_of_row(const stw_attn_params *p, const stw_cpu_seq *seq, int64_t h, int64_t i, double delta) {
     double sink = stw_f64_of_head(p->sink, h);
     double lse = *stw_f64_number(&p->lse, p->features & STW_FEAT_PACKED_LSE, seq, h, i);
@@ -59,7 +59,7 @@ void stw_f64_rows_phase(void *data, uint32_t worker) {
     }
 }
 
-/* ---- queries: dQ and a dBias that has a place for each pair -------------------------------------------*/
+/* ---- queries: dQ, and dBias of a bias that is not broadcast -------------------------------------------*/
 
 static double *bias_row(const stw_attn_params *p, const stw_cpu_tile *at, int64_t i) {
     return (double *)p->dbias.data + at->seq->b * p->dbias.batch + at->h * p->dbias.head + i * p->dbias.query;
@@ -124,7 +124,7 @@ void stw_f64_queries_phase(void *data, uint32_t worker) {
 
 /* ---- keys: dK and dV ----------------------------------------------------------------------------------*/
 
-/* Rows of dK or dV: sums for keys that are used, zeros up to the sequence's end. */
+/* Rows of dK or dV: sums for keys within the used length, zeros from there to the sequence's end. */
 static void store_keys(const stw_cpu_job *job, const stw_cpu_tile *at, const stw_tensor_param *to, int add,
                        const double *sum, uint32_t width, uint32_t cols, double scale, int summed) {
     const stw_cpu_seq *seq = at->seq;
@@ -195,7 +195,7 @@ static void add_head(const stw_cpu_job *job, const stw_f64_scratch *t, const stw
     }
 }
 
-/* Folds the tile's rows and columns where the bias has only one. */
+/* Sums the tile over its rows, its columns or both, where the bias has only one. */
 static void fold(double *sum, const stw_cpu_layout *l, int rows, int cols) {
     for (uint32_t r = 1; rows && r < l->bm; ++r)
         for (uint32_t c = 0; c < l->bn; ++c) sum[c] += sum[(size_t)r * l->bn + c];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * One f64 tile of the attention matrix: packing its operands, and a row at a time from dot products to P and
- * dS, or to the forward's online softmax. As in attn_tiles.c, what is not part of the problem is packed as
- * zeros; pairs outside the band and S = -inf are selected to 0. Called by attn_f64_bwd.c, attn_f64_fwd.c. */
+ * One f64 tile of the attention matrix. Operands are packed with zeros for all that is not part of the
+ * problem, as in attn_tiles.c. Then each row goes from dot products to P and dS, or to the forward's online
+ * softmax; P and dS of masked pairs and of S = -inf are 0. Called by attn_f64_bwd.c and attn_f64_fwd.c. */
 #include "attn_f64.h"
 
 #include <math.h>
@@ -105,7 +105,7 @@ void stw_f64_load_queries(const stw_cpu_job *job, const stw_f64_scratch *t, cons
               at->rows, p->head_dim_v);
     for (uint32_t r = 0; r < at->rows; ++r) {
         t->lse[r] = *stw_f64_number(&p->lse, p->features & STW_FEAT_PACKED_LSE, seq, at->h, at->i0 + r);
-        if (!isinf(t->lse[r])) continue; /* P and dS of the row are 0, and 0 * NaN must not be met */
+        if (!isinf(t->lse[r])) continue; /* P = dS = 0, and operands too: 0 * NaN is NaN */
         memset(t->q + (size_t)r * l->width_k, 0, l->width_k * sizeof(double));
         memset(t->dout + (size_t)r * l->width_v, 0, l->width_v * sizeof(double));
     }
@@ -126,7 +126,7 @@ void stw_f64_zero_rows(const stw_tensor_param *to, int64_t b, int64_t h, int64_t
 
 /* ---- logits -------------------------------------------------------------------------------------------*/
 
-/* What turns the dot products of a tile into S. */
+/* How the dot products of a tile become S. */
 typedef struct logits {
     const stw_attn_params *p;
     const stw_cpu_tile *at;
@@ -223,14 +223,14 @@ static void softmax_row(const logits *x, const stw_f64_scratch *t, size_t pitch,
         s[c] = c >= span.first && c < span.end ? logit(x, r, c, s[c], &slope) : -INFINITY;
         if (s[c] > most) most = s[c];
     }
-    double base = most == -INFINITY ? 0 : most; /* all masked so far: every term is 0 */
+    double base = most == -INFINITY ? 0 : most; /* all pairs so far are masked: every term is 0 */
     for (uint32_t c = 0; c < x->at->cols; ++c) {
         double p = s[c] == -INFINITY ? 0 : exp(s[c] - base);
         total += p;
         s[c] = !x->keep ? p : x->keep[r * pitch + c] ? p * x->keep_scale : 0;
     }
     t->fix[r] = before == -INFINITY ? 0 : exp(before - base);
-    /* with nothing but -inf and NaN so far the sum is 0 or NaN, and stays what it is */
+    /* if S was -inf or NaN in all pairs so far, the sum is 0 or NaN and does not change */
     t->delta[r] = (before == -INFINITY ? t->delta[r] : t->delta[r] * t->fix[r]) + total;
     t->lse[r] = most;
 }

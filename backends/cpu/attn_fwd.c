@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Forward: out and LSE with an online softmax, one task a block of query rows. Plain: it exists so that a
- * user (and the tool) can make the inputs of the backward pass. Called through backend.c. */
+ * Forward: out and LSE with an online softmax, one task a block of query rows. It is simple rather than fast:
+ * it exists so that users and the tool can make the inputs of the backward pass. Called through backend.c. */
 #include "cpu.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Sizes and places: the workspace of a call, the tiles of a thread, sequences cut into blocks. Called by
+ * Sizes and offsets: the workspace of a call, the tiles of a thread, sequences cut into blocks. Called by
  * backend.c at plan time and by every phase. */
 #include "attn_f64.h"
 
@@ -14,7 +14,7 @@ static size_t take(size_t *total, size_t bytes) {
 
 static uint32_t round_up(uint32_t value, uint32_t step) { return (value + step - 1) / step * step; }
 
-/* A stride of 0 over more than one element (or over none: the gradient's own extent is 1 then). */
+/* The bias is broadcast along a dimension: stride 0, and not one element. (Along an empty one dBias has one.) */
 static int broadcast(int64_t stride, int64_t extent) { return stride == 0 && extent != 1; }
 
 static void layout_bias(stw_cpu_layout *l, const stw_attn_params *p) {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * Main phase of the backward pass. A unit of work is one block of keys of one (batch, kv head):
+ * Main phase of the backward pass. A work tile ("unit" below) is one block of keys of one (batch, kv head):
  *
  *     keys  +----+        for each query head of the group, each query block that meets the keys:
  *      j0   |####|          S = Q K^T, dP = dO V^T, P and dS (attn_tiles.c)
  *           +----+          dV += P^T dO, dK += dS^T Q     in the unit's own tiles: no other unit adds here
- *     queries i0..          dQ[i0..] += dS K               in order of the key blocks: by turns
+ *     queries i0..          dQ[i0..] += dS K               in the order of the key blocks
  *
- * Results do not depend on the number of threads: dQ of a query block receives its key blocks in ascending
- * order. Each (head, query block) counts who has added; a unit computes its product first and then waits
- * until the count reaches it. Units are claimed in an order that ascends within a head, so the unit whose
- * turn it is has always been claimed by a running thread: no deadlock. Called by attn_bwd.c. */
+ * Results do not depend on the number of threads, because key blocks add to a query block's dQ in ascending
+ * order. A semaphore of each (head, query block) counts the key blocks that have added. A unit first computes
+ * dS K, then waits until the count reaches its own number. Units of a head are claimed in ascending order, so
+ * the unit to add next is always claimed by a running thread: there is no deadlock. Called by attn_bwd.c. */
 #include "cpu.h"
 
 #include <string.h>
@@ -18,10 +18,10 @@
 typedef struct unit {
     stw_cpu_tile at;
     int64_t kv_head, block; /* key block */
-    int started;            /* dk and dv hold sums */
+    int started;            /* dk and dv hold sums: a tile was added */
 } unit;
 
-#define TURN_SLEEPER 0x80000000u /* somebody sleeps until the count changes */
+#define TURN_SLEEPER 0x80000000u /* a thread sleeps until the count changes */
 
 static void wait_for_turn(atomic_uint *turn, uint32_t mine) {
     uint32_t now, spins = 0;
@@ -41,7 +41,8 @@ static void pass_turn(atomic_uint *turn, uint32_t next) {
     if (atomic_exchange_explicit(turn, next, memory_order_acq_rel) & TURN_SLEEPER) stw_pool_wake(turn);
 }
 
-/* Adds the tile's dQ when it is this key block's turn; the last one writes the output. */
+/* Waits until all key blocks before this one have added, then adds the tile's dQ. The last key block writes the
+ * output from the sum. */
 static void add_dq(const stw_cpu_job *job, const stw_cpu_scratch *t, const unit *u, int64_t q_block) {
     const stw_attn_params *p = job->p;
     const stw_cpu_layout *l = &job->layout;
@@ -95,7 +96,7 @@ static void run_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, unit *u, 
     }
 }
 
-/* Writes the unit's rows of dK or dV: sums for keys that are used, zeros up to the sequence's end. */
+/* The unit's rows of dK or dV: sums for keys within the used length, zeros from there to the sequence's end. */
 static void store_keys(const stw_cpu_job *job, const unit *u, const stw_tensor_param *to, uint32_t dtype, int add,
                        const float *sum, uint32_t width, uint32_t cols, float scale) {
     const stw_cpu_seq *seq = u->at.seq;
@@ -130,8 +131,8 @@ static void run_unit(const stw_cpu_job *job, const stw_cpu_scratch *t, int64_t b
                    1.0f);
 }
 
-/* Threads share a head only when there are fewer heads than threads: units go round a chunk of as many
- * heads as threads, key block by key block. */
+/* Threads share a head only when there are fewer heads than threads. Units are numbered by chunks of as many
+ * heads as threads: the first key block of each of these heads, then the second ones, and so on. */
 void stw_cpu_main_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The dropout mask call: the same tile operation as the backward pass, written out as bytes. It has no
- * workspace; a strip of a tile on the stack is enough. Called through backend.c. */
+ * The dropout mask call: the tile operation of the backward pass, whose result is written as bytes. It needs
+ * no workspace, only a strip of a tile on the stack. Called through backend.c. */
 #include "cpu.h"
 
 #include <string.h>

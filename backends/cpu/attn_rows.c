@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * First phase of the backward pass, one task a block of query rows: D = rowsum(dO*O) - dLSE, the block's
- * part of dSink, and zeros wherever no tile will write: dQ rows that see no key or lie past the used
- * length, dBias outside the tiles that the main phase visits. Called by attn_bwd.c. */
+ * Preprocess of the backward pass, one task a block of query rows: delta = rowsum(dO*O) - dLSE, the block's
+ * part of dSink, and zeros where no tile will write. Those are rows of dQ that see no key or lie past the used
+ * length, and dBias outside the tiles that the main phase visits. Called by attn_bwd.c. */
 #include "cpu.h"
 
 #include <math.h>
@@ -28,7 +28,7 @@ static void compute_delta(const stw_cpu_job *job, const rows_task *k, float *del
         return;
     }
     int64_t low = stw_clamp_i64(k->seq->q_low, k->i0, k->used), end = stw_clamp_i64(k->seq->q_end, low, k->used);
-    memset(delta, 0, (size_t)n * sizeof(float)); /* rows that see no key: O and dO are not read */
+    memset(delta, 0, (size_t)n * sizeof(float)); /* O and dO of rows that see no key are not read */
     if (low < end) {
         int64_t row = k->seq->q.first + low;
         job->tile->dot_rows(delta + (low - k->i0), stw_cpu_row(&p->dout, p->dtype, k->seq->b, k->h, row), p->dout.seq,
@@ -40,7 +40,7 @@ static void compute_delta(const stw_cpu_job *job, const rows_task *k, float *del
             delta[r] -= *float_at(&p->dlse, p->features & STW_FEAT_PACKED_DLSE, k, k->i0 + r);
 }
 
-/* The row's term is selected to 0 without a sink and where LSE is infinite. */
+/* Without a sink, and where LSE is infinite, the row's term is 0. */
 static double sink_of_block(const stw_cpu_job *job, const rows_task *k, const float *delta) {
     const stw_attn_params *p = job->p;
     float sink = p->sink[k->h];

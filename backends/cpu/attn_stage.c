@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Copies of inputs whose head dim is strided, made before the call's own work by the threads of the pool. */
+ * Copies inputs whose head dim is strided into the workspace, before the first phase, on all threads. */
 #include "cpu.h"
 
 typedef struct stage_job {
@@ -10,7 +10,7 @@ typedef struct stage_job {
     uint32_t threads;
 } stage_job;
 
-/* Below this many elements waking threads costs more than it gives. */
+/* Below this many elements one thread is faster than waking the others. */
 #define ALONE_BELOW (1 << 16)
 
 #define COPY(type)                                                                                                     \

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * One tile of the attention matrix: packing its operands and turning its dot products into P and dS. What
- * is not part of the problem (rows that see nothing, keys nobody sees, rows past the used lengths) is
- * packed as zeros here, so that whatever memory holds there, NaN included, meets no product. Called by
- * attn_main.c, attn_bias.c and attn_fwd.c. */
+ * One tile of the attention matrix: packing its operands, and P and dS from its dot products. Rows that see no
+ * key, keys that no row sees and rows past the used lengths are packed as zeros, since memory may hold anything
+ * there, NaN included. Called by attn_main.c, attn_bias.c and attn_fwd.c. */
 #include "cpu.h"
 
 #include "common/dtype.h"
@@ -31,7 +30,7 @@ void stw_cpu_load_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, const s
     stw_range live = {seq->k_low, seq->k_end};
     load_live(job, t->k, l->width_k, &p->k, seq->b, kv_head, seq->kv.first, live, at->j0, l->bn, p->head_dim_qk);
     job->tile->transpose(t->k_cols, l->bn, t->k, l->width_k, l->bn, l->width_k);
-    float *v = t->dv; /* sums have not begun */
+    float *v = t->dv; /* free until the sums begin */
     load_live(job, v, l->width_v, &p->v, seq->b, kv_head, seq->kv.first, live, at->j0, l->bn, p->head_dim_v);
     job->tile->transpose(t->v_cols, l->bn, v, l->width_v, l->bn, l->width_v);
 }
@@ -55,7 +54,7 @@ void stw_cpu_load_queries(const stw_cpu_job *job, const stw_cpu_scratch *t, cons
     const float *lse = strided_row(&p->lse, (p->features & STW_FEAT_PACKED_LSE) != 0, seq, at->h, at->i0);
     for (uint32_t r = 0; r < at->rows; ++r) {
         t->lse[r] = lse[r * p->lse.seq];
-        if (!isinf(t->lse[r])) continue; /* P and dS of the row are 0, and 0 * NaN must not be met */
+        if (!isinf(t->lse[r])) continue; /* P = dS = 0, and operands too: 0 * NaN is NaN */
         memset(t->q + (size_t)r * l->width_k, 0, l->width_k * sizeof(float));
         memset(t->dout + (size_t)r * l->width_v, 0, l->width_v * sizeof(float));
     }
@@ -63,7 +62,7 @@ void stw_cpu_load_queries(const stw_cpu_job *job, const stw_cpu_scratch *t, cons
     memcpy(t->delta, delta, at->rows * sizeof(float));
 }
 
-/* A band bound relative to a tile, kept where 32-bit columns cannot overflow. */
+/* A bound of the mask's band relative to a tile, clamped so that 32-bit columns cannot overflow. */
 static int64_t near_bound(int64_t bound, int64_t shift) {
     return stw_clamp_i64(bound + shift, -(INT64_C(1) << 30), INT64_C(1) << 30);
 }

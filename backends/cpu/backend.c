@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The CPU backend as the dispatcher sees it: stw_cpu_backend. Opening (threads, name, memory), which
- * variants this CPU can run, workspace at plan time, and the memory and stream calls. */
+ * The CPU backend as the dispatcher sees it: stw_cpu_backend. It opens a device (threads, name, memory), says
+ * which variants this CPU can run and how large a workspace is, and makes buffers and streams. */
 #include "jagged.h"
 
 #include "common/cores.h"
@@ -142,7 +142,7 @@ static stw_status copy(const stw_device *device, void *to, const void *from, siz
     return STW_OK;
 }
 
-static char stream_handle; /* its address is every stream: calls are complete when they return */
+static char stream_handle; /* its address stands for every stream: calls are complete when they return */
 
 static stw_status stream_create(const stw_device *device, stw_stream *stream_out) {
     (void)device;

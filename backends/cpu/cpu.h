@@ -37,15 +37,15 @@ typedef struct stw_cpu_layout {
     int64_t q_blocks; /* numbered query blocks of one head (upper bound)                */
     uint32_t bm, bn;
     uint32_t width_k, width_v; /* head dims padded to lanes                              */
-    size_t delta;              /* f32 or f64 [heads_q][q_rows]: D                                */
+    size_t delta;              /* f32 or f64 [heads_q][q_rows]: delta                            */
     size_t turns;              /* u32 [heads_q][q_blocks]: key blocks that have added to dQ      */
     size_t dq;                 /* f32 [heads_q][q_rows][head_dim_qk]: dQ so far                  */
     size_t sink;               /* f64 [heads_q][q_blocks]: dSink of each block                   */
     size_t scratch, scratch_size;
     size_t total;
     int separate_dq; /* dQ is summed in the workspace, not in the output               */
-    int bias_direct; /* dBias has a place for each pair: written by the main pass      */
-    int bias_summed; /* dBias is broadcast: its own pass                               */
+    int bias_direct; /* the bias is not broadcast: dBias is written by the main pass   */
+    int bias_summed; /* the bias is broadcast: dBias has its own pass                  */
 } stw_cpu_layout;
 
 /* Also of f64 problems, whose tiles have their own size and scratch (attn_f64.h). */
@@ -86,7 +86,7 @@ static inline int64_t stw_min_i64(int64_t a, int64_t b) { return a < b ? a : b; 
 static inline int64_t stw_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t stw_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* No sequence is longer: of a packed side (total > 0) none exceeds the pack, however generous max_seq is. */
+/* No sequence is longer than this. On a packed side (total > 0) that is at most the pack, whatever max_seq says. */
 static inline int64_t stw_cpu_longest(int64_t max_seq, int64_t total) {
     return total > 0 ? stw_min_i64(max_seq, total) : max_seq;
 }

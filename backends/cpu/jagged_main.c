@@ -174,7 +174,7 @@ static void make_clean(stw_cpu_jagged_job *job) {
     }
 }
 
-/* What does not fit becomes a value that the packed problem refuses. */
+/* A length that does not fit becomes a value that the packed problem refuses. */
 static int32_t narrow(int64_t value) { return value == (int32_t)value ? (int32_t)value : INT32_MIN; }
 
 /* int64 lengths of attention, for the packed problem, whose own check refuses wrong ones and sets its own
@@ -216,7 +216,7 @@ static stw_status check_after(stw_cpu_jagged_job *job) {
     return STW_OK;
 }
 
-/* Below this many operations waking threads costs more than it gives. */
+/* Below this many operations one thread is faster than waking the others. */
 #define ALONE_BELOW 65536.0
 
 static uint32_t useful_threads(const stw_jagged_params *p, uint32_t threads) {

@@ -9,7 +9,7 @@
 #define BM STW_CPU_JAGGED_BM /* rows and columns of a tile of the result */
 #define BN STW_CPU_JAGGED_BN
 #define KC 256 /* terms packed at a time */
-/* Pitches: no power of 2, whose rows would meet in a few sets of the cache. */
+/* Pitches are no powers of 2, since their rows would share a few sets of the cache. */
 #define PM (BM + 16)
 #define PN (BN + 16)
 #define PK (KC + 16)
@@ -77,7 +77,7 @@ static int pack_right(const stw_cpu_jagged_job *job, const scratch *s, const mat
     return tiny;
 }
 
-/* The product below by pairs of bf16; 0: it cannot be done so. */
+/* The product below by pairs of bf16 (tile_scores.inl); 0: the type, the CPU or too small elements forbid it. */
 static int multiply_pairs(const stw_cpu_jagged_job *job, const scratch *s, const matrix *a, const matrix *b, int64_t i0,
                           int64_t j0, int64_t k0, uint32_t mc, uint32_t nc, uint32_t kc, int add) {
     const stw_tile_ops *tile = job->tile;

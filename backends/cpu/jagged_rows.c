@@ -10,7 +10,7 @@
 
 #define SPAN (1 << 15)
 
-/* f64 and integers; x <= threshold as numbers. */
+/* f64 and integers: x <= threshold is compared exactly. */
 #define WIDE_THRESHOLD(type, limit_type, limit)                                                                        \
     do {                                                                                                               \
         const type *x = (const type *)p->x + first, *g = (const type *)p->grad + first;                                \

@@ -27,7 +27,7 @@ void stw_pool_release(stw_pool *pool);
 
 #define STW_POOL_SPIN 2000u /* pauses awake before a thread inside a call sleeps: 50 us on an EPYC */
 
-/* Sleeps while the word holds the value, or wakes for no reason; wakes all that sleep on the word. */
+/* A futex: sleeps while the word holds the value, or wakes for no reason; wakes all that sleep on the word. */
 void stw_pool_sleep(atomic_uint *word, uint32_t while_value);
 void stw_pool_wake(atomic_uint *word);
 

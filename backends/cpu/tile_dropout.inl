@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Which pairs of a tile dropout keeps. The default map hands four rows of one key to a Philox call, so
- * LANES calls of neighbouring keys make four rows of a tile; the maps of other libraries go through the
- * shared definition one element at a time. Included by tile.c alone. */
+ * Which pairs of a tile dropout keeps. In the default map a Philox call serves four rows of one key, so LANES
+ * calls of neighbouring keys make four rows of a tile. The maps of other libraries are computed one element
+ * at a time by the definition that all backends share. Included by tile.c alone. */
 
 /* High and low words of constant * x. */
 INLINE void multiply_wide(uint32_t constant, vu x, vu *high_out, vu *low_out) {

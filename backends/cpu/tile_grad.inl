@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * From dot products to operands, a row at a time:
+ * From dot products to the operands of the next products, a row at a time. Z is dropout's mask times 1/(1 - p):
  *
- *     S  = softcap(scale * QK^T) + bias + alibi      masked, S = -inf, LSE = +-inf: P = dS = 0 (selected)
+ *     S  = softcap(scale * QK^T) + bias + alibi      masked, S = -inf, LSE = +-inf: P = dS = 0 (by selection)
  *     P  = exp(S - LSE)                              s  <- P.Z
- *     dS = P.(dP.Z - D)                              raw <- dS, dp <- dS * (1 - tanh^2)
+ *     dS = P.(dP.Z - delta)                          raw <- dS, dp <- dS * (1 - tanh^2)
  *
- * and the forward's online softmax from the same logits. One body is inlined twice: plain (no bias, ALiBi,
- * softcap, dropout), where all feature tests fold away, and general. Included by tile.c alone. */
+ * The forward's online softmax starts from the same S. One body is inlined twice: general, and plain (no bias,
+ * ALiBi, softcap or dropout), where all tests of features fold away. Included by tile.c alone. */
 
 #define VF_FROM_VD(x) __builtin_convertvector(x, vf) /* a vd as an argument would depend on the ABI */
 #define FEAT_GENERAL  (STW_FEAT_BIAS | STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * exp and tanh of a vector, within 0.7 and 1.4 ulp, subnormal results included. Where a row sees few keys
- * their errors are the result's, and the accuracy rule compares with libm's. Included by tile.c alone. */
+ * exp and tanh of a vector, within 0.7 and 1.4 ulp, subnormal results included. In rows that see few keys these
+ * errors are the result's own, and conformance compares with libm's. Included by tile.c alone. */
 
 /* e^x: x = n ln2 + r with |r| <= ln2/2, a minimax polynomial for e^r, then a scaling by 2^n that
  * rounds once. NaN stays NaN, -inf gives 0, what overflows gives inf. */

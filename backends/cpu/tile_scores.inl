@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Products of bf16 operands by vdpbf16ps: two terms a lane and instruction, twice the speed of f32. Operands are
- * words of two neighbouring terms (of the summed index). The instruction takes subnormal numbers for zero, so packing
- * tells whether an element is so small (below 2^-50) that a product or a sum could be one: such blocks are
+ * Products of bf16 operands by vdpbf16ps: two terms a lane and instruction, twice the speed of f32. An operand is
+ * a word of two neighbours along the summed index. The instruction takes subnormal numbers for zero, so packing
+ * tells whether an element is below 2^-50, where a product or a sum could be subnormal. Such blocks are
  * multiplied as f32. Jagged products only. Included by tile.c alone, compiled where the instruction exists. */
 
 #define PAIR_K     64u /* words of one running sum */

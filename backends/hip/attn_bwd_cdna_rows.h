@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * The kernels before and behind CDNA's own main loop, for the usual case: attn_cdna_preprocess makes statistics and
- * clears the sums of dQ as attn_bwd_preprocess does without its options, attn_cdna_postprocess writes dQ in its own
- * type (backends/hip/attn_cdna.c: cdna_preprocess, cdna_postprocess). A CTA takes STW_CDNA_ROWS rows of one head, eight
- * query blocks: what it costs to find them is a good part of such small kernels. */
+ * The kernels before and behind CDNA's own main loop, for the usual case. Preprocess (attn_cdna_preprocess) makes
+ * delta = rowsum(dO O) and -LSE log2(e) and clears the sums of dQ, as attn_bwd_preprocess does without its options.
+ * Postprocess (attn_cdna_postprocess) writes dQ in its own type. backends/hip/attn_cdna.c chooses them (cdna_preprocess,
+ * cdna_postprocess). A workgroup takes STW_CDNA_ROWS rows of one head, eight query blocks: finding them is a good part
+ * of such small kernels' time. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_ROWS_H
 #define STW_HIP_ATTN_BWD_CDNA_ROWS_H
 
@@ -18,16 +19,16 @@ template <class T_, int HD_> struct attn_cdna_rows {
 struct attn_cdna_part {
     stw_attn_seq seq;
     int64_t b, h, row0, block;
-    DEV_FN bool of(attn_cdna_part &u, const stw_attn_launch &l, int64_t work_tile, char *smem) {
+    DEV_METHOD bool set(const stw_attn_launch &l, int64_t work_tile, char *smem) {
         const attn_tile tile = attn_tile_of(l.p, STW_CDNA_ROWS, work_tile,
                                             (int32_t *)(void *)(smem + STW_ROW_SMEM - 16)); /* behind the marks */
         if (!tile.live) return false;
-        u.b = tile.b;
-        u.h = tile.h;
-        u.row0 = tile.block * STW_CDNA_ROWS;
-        u.seq = stw_attn_seq_of(&l.p, 32, u.b);
-        u.block = u.h * l.q_blocks + u.seq.q_block + u.row0 / 32;
-        return u.row0 < u.seq.q.rows;
+        b = tile.b;
+        h = tile.h;
+        row0 = tile.block * STW_CDNA_ROWS;
+        seq = stw_attn_seq_of(&l.p, 32, b);
+        block = h * l.q_blocks + seq.q_block + row0 / 32;
+        return row0 < seq.q.rows;
     }
 };
 
@@ -51,7 +52,7 @@ template <int WORDS> DEV_FN uint32_t attn_cdna_rows_look(const leaf_u4 (&x)[WORD
 template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
     enum { PIECES = C::HD / 64 }; /* of 16 bytes a thread; eight threads a row */
-    constexpr bool LOOKS = !dev_is_f16<T>::yes, FLUSHES = dev_flushes<T>::yes; /* attn_bwd_subnormal.h */
+    constexpr bool LOOKS = !dev_is_f16<T>::yes, FLUSHES = dev_flushes<T>::yes; /* attn_bwd_subnormal.inl */
     const stw_attn_params &p = l.p;
     if (dev_cta() == l.work_tiles - 1) {
         if (dev_thread() == 0) attn_reset_tile_counters<T>(l);
@@ -63,7 +64,7 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
         return;
     }
     attn_cdna_part u;
-    if (!attn_cdna_part::of(u, l, dev_cta() - l.lists, smem)) return;
+    if (!u.set(l, dev_cta() - l.lists, smem)) return;
     int t = (int)dev_thread(), row = t >> 3, sub = t & 7, wave = (int)dev_wave();
     int end = (int)(u.seq.q_end - u.row0), low = (int)stw_clamp_i64(u.seq.q_low - u.row0, 0, STW_CDNA_ROWS);
     int used = (int)stw_clamp_i64(u.seq.q.used - u.row0, 0, STW_CDNA_ROWS), cols = (int)p.head_dim_v;
@@ -139,12 +140,12 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
             of_q |= attn_cdna_rows_look(now.q, 0x35800000u /* ATTN_SUBNORMAL_KEYS */) << c;
             DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j)
                 DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
-                    cdna_least::add(least, now.dout[j][e]);
-                    cdna_least::add(least, now.q[j][e]);
+                    least.add(now.dout[j][e]);
+                    least.add(now.q[j][e]);
                 }
         }
     }
-    if (FLUSHES && cdna_least::flushed(least)) marks |= CDNA_ROWS_FLUSHED;
+    if (FLUSHES && least.flushed()) marks |= CDNA_ROWS_FLUSHED;
     uint32_t(*all)[2] = (uint32_t(*)[2])(void *)smem;
     if (lane == 0) all[wave][0] = marks, all[wave][1] = of_q;
     dev_barrier();
@@ -164,7 +165,7 @@ template <class C> DEV_FN void attn_cdna_postprocess(const stw_attn_launch &l, c
     enum { LANES = C::HD / 8, STEP = 256 / LANES, PASSES = (int)STW_CDNA_ROWS / STEP, WAVE = C::HD / 4 };
     const stw_attn_params &p = l.p;
     attn_cdna_part u;
-    if (!attn_cdna_part::of(u, l, dev_cta(), smem)) return;
+    if (!u.set(l, dev_cta(), smem)) return;
     int t = (int)dev_thread(), row = t / LANES, col = t % LANES * 8, cols = (int)p.head_dim_qk;
     int end = (int)stw_clamp_i64(u.seq.q.rows - u.row0, 0, STW_CDNA_ROWS),
         used = (int)stw_clamp_i64(u.seq.q.used - u.row0, 0, STW_CDNA_ROWS);

@@ -1,30 +1,94 @@
 /* SPDX-License-Identifier: MIT
  *
- * Work tiles of CDNA's own main loop: what decides whether a work tile's products may lose something, the walk over the
- * query heads, dK and dV to their tensors, and the two kernels. Included by attn_bwd_cdna.h. */
+ * What calls a step of CDNA's own main loop (attn_bwd_cdna.h): the look for subnormal operands, the scheduler that
+ * goes over query heads and blocks, the epilogue (dK and dV to memory), and the two kernels. A work tile is 192 keys of
+ * one kv head. C: attn_cdna, the shapes. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 #define STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 
 #include "attn_bwd_cdna.h"
 
-template <class C> DEV_FN void attn_cdna_clear(C &w) {
+/* K or V holds an element that counts (attn_bwd_subnormal): ordinary data has one in the first word of some lane. */
+template <class C> DEV_FN bool attn_cdna_counts(const leaf_u2 (&x)[C::TILES][C::PIECES][2]) {
+    const uint32_t least = 0x35800000u; /* 2^-20 */
+    if (__builtin_amdgcn_ballot_w64((x[0][0][0].x & 0x7fff0000u) >= least)) return true;
+    bool counts = false;
+    DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
+        DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j)
+            DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
+                uint32_t word = x[i][j][e / 2][e % 2];
+                counts |= (word & 0x7fff0000u) >= least || (word << 16 & 0x7fff0000u) >= least;
+            }
+        if (__builtin_amdgcn_ballot_w64(counts)) return true;
+    }
+    return false;
+}
+
+/* Where products may lose what is subnormal: K or V holds such elements. */
+template <class C> DEV_FN bool attn_cdna_flushed(const leaf_u2 (&x)[C::TILES][C::PIECES][2]) {
+    cdna_least least = {(leaf_us2)0xffff};
     DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-        DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) w.dk[i][j] = w.dv[i][j] = leaf_f4{0, 0, 0, 0};
+        DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j)
+            DEV_UNROLL_FOR (int e = 0; e < 4; ++e) least.add(x[i][j][e / 2][e % 2]);
+    return least.flushed();
+}
+
+/* Query head h, from block `first` on: its first rows are in LDS and the next ones on their way. */
+template <class C>
+DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &u, int h, int first, int end) {
+    cdna_launch l = cdna_launch_again();
+    int thread = cdna_opaque((int)dev_thread()), lane = thread & 63;
+    int64_t b = dev_uniform(u.b), row = dev_uniform(u.seq.q.first), at = h * l->q_blocks + dev_uniform(u.seq.q_block);
+    w.queries.enter_head(l, u, b, row, h, first, thread);
+    w.stats.from = cdna_buffer_of(l->stats + at * C::STATS, end * C::STATS * 4);
+    w.stats.at = (uint32_t)(first * C::STATS * 4 + (lane >> 4) * 16);
+    w.dq.enter_head(l->dq + at * (C::BM * C::HD), first, thread);
+    w.queries.fetch(w.ahead);
+    w.stats.fetch(w.ahead, 0);
+    int t = C::TENSORS == 2 ? thread : thread & 127, group = t / (C::HD / 4);
+    int low = (int)dev_uniform(u.seq.q_low) - (first * C::BM + 4 * group);
+    if (dev_uniform(u.seq.q_low) > first * C::BM) w.queries.clear_before(w.ahead, low);
+    DEV_UNROLL_FOR (int i = 0; i < 2 * C::TENSORS; ++i) w.queries.put(w.ahead, i);
+    w.queries.fetch(w.ahead);
+    cdna_barrier();
+}
+
+/* Steps from a block on: `any` up to its end, then `edge`, then `inner` ones. */
+struct attn_cdna_run {
+    int any, edge, inner;
+};
+DEV_FN int cdna_ones(uint64_t x) { return ~x ? __builtin_ctzll(~x) : 64; }
+DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits : 0; }
+
+/* Any: rows whose LSE is infinite, blocks of subnormal numbers, and edges of a mask with a left bound. */
+template <class C>
+DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
+    int inner_first = dev_uniform(u.inner_first), inner_end = dev_uniform(u.inner_end);
+    int thread = cdna_opaque((int)dev_thread());
+    int mine = block + (thread & 63);
+    uint32_t marks_at = (uint32_t)(mine * (C::STATS * 4) + 2 * C::BM * 4);
+    leaf_u2 marks = __builtin_amdgcn_raw_buffer_load_b64(w.stats.from, marks_at, 0, 0);
+    enum { SUMS = !dev_is_f16<typename C::T>::yes && !dev_flushes<typename C::T>::yes }; /* else there are none */
+    w.subnormal_steps = SUMS ? __builtin_amdgcn_ballot_w64(marks.y != 0 || w.subnormal_keys) : 0;
+    uint64_t edge = __builtin_amdgcn_ballot_w64(mine < inner_first || mine >= inner_end);
+    uint64_t any = __builtin_amdgcn_ballot_w64(marks.x != 0) | w.subnormal_steps | (w.scoring.bounded ? edge : 0);
+    int most = end - block < 64 ? end - block : 64, n = cdna_ones(any), m = n + cdna_ones(cdna_drop(edge & ~any, n));
+    int k = m + cdna_ones(cdna_drop(~(edge | any), m));
+    return {block + (n < most ? n : most), block + (m < most ? m : most), block + (k < most ? k : most)};
 }
 
 /* dK and dV: sums for keys in use, zeros up to the sequence's end. Four tiles hold four neighbouring columns. */
-template <class C, bool PART> DEV_FN void attn_cdna_store_rows(const C &w, const attn_work_tile &u, int used) {
+template <class C, bool PART>
+DEV_FN void attn_cdna_store_rows(const attn_cdna_loop<C> &w, const attn_work_tile &u, int used) {
     typedef typename C::T T;
     cdna_launch l = cdna_launch_again();
     int thread = cdna_opaque((int)dev_thread()), n = thread & 15, g = thread >> 4 & 3, wave = dev_uniform(thread >> 6);
     int64_t b = dev_uniform(u.b), j0 = dev_uniform(u.j0), row = dev_uniform(u.seq.kv.first) + j0;
     int h = dev_uniform(u.kv_head), end = (int)stw_smaller(C::BN, dev_uniform(u.seq.kv.rows) - j0);
-    int k_cols = (int)l->p.head_dim_qk, v_cols = (int)l->p.head_dim_v, k_stride = (int)l->p.dk.seq,
-        v_stride = (int)l->p.dv.seq;
-    cdna_buffer kb = cdna_buffer_of((const char *)l->p.dk.data + cdna_row(l->p.dk, b, h, row) * 2,
-                                    cdna_extent(end, k_stride, (uint32_t)k_cols));
-    cdna_buffer vb = cdna_buffer_of((const char *)l->p.dv.data + cdna_row(l->p.dv, b, h, row) * 2,
-                                    cdna_extent(end, v_stride, (uint32_t)v_cols));
+    int k_cols = (int)l->p.head_dim_qk, v_cols = (int)l->p.head_dim_v;
+    int k_stride = (int)l->p.dk.seq, v_stride = (int)l->p.dv.seq;
+    cdna_buffer to_k = attn_cdna_buffer(l->p.dk, b, h, row, end, k_stride, k_cols);
+    cdna_buffer to_v = attn_cdna_buffer(l->p.dv, b, h, row, end, v_stride, v_cols);
     const leaf_f2 scale = (leaf_f2)l->p.scale;
     const int key0 = 48 * wave + 4 * g;
     DEV_UNROLL_FOR (int j = 0; j < C::PIECES; j += 2) {
@@ -39,32 +103,23 @@ template <class C, bool PART> DEV_FN void attn_cdna_store_rows(const C &w, const
                 leaf_u2 y = {cdna_operand(T(), leaf_f2{v[0][r], v[1][r]}),
                              cdna_operand(T(), leaf_f2{v[2][r], v[3][r]})};
                 if (PART && key0 + 16 * i + r >= used) x = y = leaf_u2{0, 0};
-                __builtin_amdgcn_raw_buffer_store_b64(x, kb, k_at + (uint32_t)((16 * i + r) * k_stride * 2), 0, 0);
-                __builtin_amdgcn_raw_buffer_store_b64(y, vb, v_at + (uint32_t)((16 * i + r) * v_stride * 2), 0, 0);
+                __builtin_amdgcn_raw_buffer_store_b64(x, to_k, k_at + (uint32_t)((16 * i + r) * k_stride * 2), 0, 0);
+                __builtin_amdgcn_raw_buffer_store_b64(y, to_v, v_at + (uint32_t)((16 * i + r) * v_stride * 2), 0, 0);
             }
     }
 }
 
-template <class C> DEV_FN void attn_cdna_store(const C &w, const attn_work_tile &u) {
+template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const attn_work_tile &u) {
     int used = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - dev_uniform(u.j0), 0, C::BN);
     if (used < C::BN) attn_cdna_store_rows<C, true>(w, u, used);
     else attn_cdna_store_rows<C, false>(w, u, used);
 }
 
-/* What a pair's visibility is made of; the walk over the query heads. */
+/* The scheduler: the query heads of the group, and of each the query blocks first .. end - 1. */
 template <bool EXACT, class C>
-DEV_FN void attn_cdna_scheduler(C &w, const attn_work_tile &u, int first, int end, int wave, int lane) {
+DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, int first, int end, int wave, int lane) {
     cdna_launch l = cdna_launch_again();
-    const int64_t far = INT64_C(1) << 28;
-    int64_t j0 = dev_uniform(u.j0);
-    int high = (int)stw_clamp_i64(dev_uniform(u.seq.band.high) - j0, -far, far),
-        low = (int)stw_clamp_i64(dev_uniform(u.seq.band.low) - j0, -far, far);
-    int key = 48 * wave + lane % 16;
-    w.scale_log2 = l->p.scale * DEV_LOG2E;
-    w.seen_from = 4 * (lane / 16) - key + high; /* seen: row + high >= key and row + low <= key */
-    w.span = high - low;
-    w.bounded = low > -far;
-    w.keys_left = (int)stw_clamp_i64(dev_uniform(u.seq.kv.used) - j0, 0, C::BN) - key;
+    w.scoring.set(u, l, C::BN, wave, lane);
     int h = dev_uniform(u.kv_head) * (int)l->p.group, head_end = h + (int)l->p.group;
     do {
         attn_cdna_enter(w, u, h, first, end);
@@ -82,25 +137,25 @@ DEV_FN void attn_cdna_scheduler(C &w, const attn_work_tile &u, int first, int en
     } while (++h < head_end);
 }
 
-/* K or V is subnormal, or holds what products may lose: the same for all threads. */
-template <class C> DEV_FN bool attn_cdna_look_at_keys(const C &w, attn_work_tile &u, int lane) {
+/* All of K or V is close to subnormal, or products may lose some of it: the same for all threads. */
+template <class C> DEV_FN bool attn_cdna_look_at_keys(const attn_cdna_loop<C> &w, attn_work_tile &u, int lane) {
     if constexpr (dev_is_f16<typename C::T>::yes) return false;
     if constexpr (dev_flushes<typename C::T>::yes) {
-        int of_k = (attn_cdna_counts<C>(w.k) ? 1 : 0) | (attn_cdna_flushed<C>(w.k) ? 2 : 0);
-        int of_v = (attn_cdna_counts<C>(w.v) ? 1 : 0) | (attn_cdna_flushed<C>(w.v) ? 2 : 0);
+        int of_k = (attn_cdna_counts<C>(w.keys.k) ? 1 : 0) | (attn_cdna_flushed<C>(w.keys.k) ? 2 : 0);
+        int of_v = (attn_cdna_counts<C>(w.keys.v) ? 1 : 0) | (attn_cdna_flushed<C>(w.keys.v) ? 2 : 0);
         if (lane == 0) {
             dev_or(&u.k_counts, of_k);
             dev_or(&u.v_counts, of_v);
         }
     } else {
-        if (attn_cdna_counts<C>(w.k)) u.k_counts = 1;
-        if (attn_cdna_counts<C>(w.v)) u.v_counts = 1;
+        if (attn_cdna_counts<C>(w.keys.k)) u.k_counts = 1;
+        if (attn_cdna_counts<C>(w.keys.v)) u.v_counts = 1;
     }
     dev_barrier();
     return dev_uniform(u.k_counts) != 1 || dev_uniform(u.v_counts) != 1;
 }
 
-/* One of the query blocks that a work tile meets is marked as subnormal or holding what products may lose. */
+/* A query block that the work tile meets is marked: all it holds is close to subnormal, or products may lose some. */
 template <class C> DEV_FN bool attn_cdna_rows_marked(const attn_work_tile &u, int first, int end, int lane) {
     cdna_launch l = cdna_launch_again();
     int64_t head = dev_uniform(u.kv_head) * (int64_t)l->p.group, head_end = head + l->p.group;
@@ -114,12 +169,15 @@ template <class C> DEV_FN bool attn_cdna_rows_marked(const attn_work_tile &u, in
     return __builtin_amdgcn_ballot_w64(marked) != 0;
 }
 
-/* Keys that some query meets, of a work tile that this kernel does. */
+/* A work tile that some query meets: all its steps, and its dK and dV. */
 template <bool EXACT, class C>
-DEV_FN void attn_cdna_work_tile(C &w, const attn_work_tile &u, int first, int end, char *smem, int wave, int lane) {
-    attn_cdna_places(w, (cdna_lds *)(DEV_SHARED void *)smem, (int)dev_thread(), wave, lane);
-    attn_cdna_clear(w);
-    attn_cdna_scheduler<EXACT>(w, u, first, end, wave, lane);
+DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, int first, int end, char *smem, int wave,
+                                int lane) {
+    cdna_lds *lds = (cdna_lds *)(DEV_SHARED void *)smem;
+    w.lds.set(lds, wave, lane);
+    w.queries.set_places(lds, (int)dev_thread(), wave);
+    w.clear();
+    attn_cdna_schedule<EXACT>(w, u, first, end, wave, lane);
     attn_cdna_store(w, u);
 }
 
@@ -128,21 +186,20 @@ template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, cha
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     attn_work_tile_take_now(u, launch, wave, lane);
     if (!u.live) return;
-    C w;
+    attn_cdna_loop<C> w;
     int first = dev_uniform(u.first), end = dev_uniform(u.end);
     if (first >= end) {
-        attn_cdna_clear(w);
+        w.clear();
         attn_cdna_store(w, u);
         return;
     }
-    attn_cdna_epilogue(w, u, wave, lane);
-    w.exact = attn_cdna_look_at_keys<C>(w, u, lane);
+    w.keys.load(u, wave, lane);
+    w.subnormal_keys = attn_cdna_look_at_keys<C>(w, u, lane);
     if constexpr (dev_flushes<typename C::T>::yes) {
-        if (w.exact || attn_cdna_rows_marked<C>(u, first, end, lane)) { /* left to the exact kernel */
+        if (w.subnormal_keys || attn_cdna_rows_marked<C>(u, first, end, lane)) { /* left to the exact kernel */
             cdna_launch l = cdna_launch_again();
-            if (dev_thread() == 0)
-                l->tile_counter[2 + dev_fetch_add(l->tile_counter + 1, 1)] =
-                    (uint64_t)u.index << 32 | (uint64_t)u.kv_head;
+            const uint64_t tile = (uint64_t)u.index << 32 | (uint64_t)u.kv_head;
+            if (dev_thread() == 0) l->tile_counter[2 + dev_fetch_add(l->tile_counter + 1, 1)] = tile;
             return;
         }
     }
@@ -162,9 +219,9 @@ template <class C> DEV_FN void attn_cdna_exact(const stw_attn_launch &launch, ch
     dev_copy_commit();
     dev_copy_wait();
     dev_barrier();
-    C w;
-    attn_cdna_epilogue(w, u, wave, lane);
-    w.exact = true;
+    attn_cdna_loop<C> w;
+    w.keys.load(u, wave, lane);
+    w.subnormal_keys = true;
     attn_cdna_work_tile<true>(w, u, dev_uniform(u.first), dev_uniform(u.end), smem, wave, lane);
 }
 

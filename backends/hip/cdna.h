@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * What CDNA's own main loop (attn_bwd_cdna.h) and row kernels (attn_bwd_cdna_rows.h) need beyond the device
- * vocabulary: accesses to LDS by width, buffers that bound every access, matrix operands made of pairs of f32, and
- * the means to hold the compiler to the order of instructions that is written. Included by them alone. */
+ * vocabulary: accesses to LDS by width, buffers that bound every access, matrix operands made of pairs of f32, the
+ * means to hold the compiler to the order of instructions that is written, and products with work between them.
+ * Included by them alone. */
 #ifndef STW_HIP_CDNA_H
 #define STW_HIP_CDNA_H
 
@@ -13,6 +14,7 @@ typedef float leaf_f2 __attribute__((ext_vector_type(2)));
 typedef DEV_SHARED unsigned char cdna_lds;
 typedef __amdgpu_buffer_rsrc_t cdna_buffer;
 typedef const __attribute__((address_space(4))) stw_attn_launch *cdna_launch;
+typedef const __attribute__((address_space(4))) stw_tensor_param cdna_tensor;
 
 template <class X> DEV_FN void cdna_put(cdna_lds *to, X x) { *(DEV_SHARED X *)to = x; }
 DEV_FN leaf_u4 cdna_get(cdna_lds *from) { return *(DEV_SHARED leaf_u4 *)from; }
@@ -57,8 +59,7 @@ DEV_FN int cdna_extent(int64_t rows, int64_t stride, uint32_t cols) {
     return rows > 0 ? (((int)rows - 1) * (int)stride + (int)cols) * 2 : 0;
 }
 /* First element of a row, in elements from the tensor's. */
-DEV_FN int64_t cdna_row(const __attribute__((address_space(4))) stw_tensor_param &t, int64_t b, int64_t h,
-                        int64_t row) {
+DEV_FN int64_t cdna_row(cdna_tensor &t, int64_t b, int64_t h, int64_t row) {
     return b * t.batch + h * t.head + row * t.seq;
 }
 
@@ -69,19 +70,19 @@ __attribute__((device)) float cdna_times(float x, float y) __asm("llvm.amdgcn.fm
 DEV_FN uint32_t cdna_lows(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x05040100u); }
 DEV_FN uint32_t cdna_highs(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x07060302u); }
 
-/* Whether one of many bf16 is not 0 but below 2^-100 (attn_bwd_subnormal.h): the least of twice their sizes less 1, by
+/* Whether one of many bf16 is not 0 but below 2^-100 (attn_bwd_subnormal): the least of twice their sizes less 1, by
  * halves of the words, where 0 is the largest number of all. */
 struct cdna_least {
     leaf_us2 x;
-    DEV_FN void add(cdna_least &least, uint32_t word) {
+    DEV_METHOD void add(uint32_t word) {
         leaf_us2 y;
         asm("v_pk_mad_u16 %0, %1, 2, -1 op_sel_hi:[1,0,0]" : "=v"(y) : "v"(word));
-        least.x = __builtin_elementwise_min(least.x, y);
+        x = __builtin_elementwise_min(x, y);
     }
     /* Over the lanes. */
-    DEV_FN bool flushed(const cdna_least &least) {
+    DEV_METHOD bool flushed() const {
         const unsigned short end = 2 * ATTN_FLUSHED - 1;
-        return __builtin_amdgcn_ballot_w64(least.x.x < end || least.x.y < end) != 0;
+        return __builtin_amdgcn_ballot_w64(x.x < end || x.y < end) != 0;
     }
 };
 
@@ -96,19 +97,159 @@ DEV_FN uint32_t cdna_operand(dev_bf16, leaf_f2 x) {
     return cdna_highs(u.x, u.y);
 }
 DEV_FN uint32_t cdna_operand(dev_f16, leaf_f2 x) { return dev_pack_f16(x.x, x.y); }
-/* A product; EXACT: nothing is taken for zero, slowly. */
-template <bool EXACT, class T> DEV_FN leaf_f4 cdna_product(T, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
+DEV_FN leaf_f2 cdna_pair(dev_bf16, uint32_t x) {
+    return leaf_f2{__builtin_bit_cast(float, x << 16), __builtin_bit_cast(float, x & 0xffff0000u)};
+}
+DEV_FN leaf_f2 cdna_pair(dev_f16, uint32_t x) {
+    return leaf_f2{dev_from_f16((uint16_t)x), dev_from_f16((uint16_t)(x >> 16))};
+}
+
+/* ---- Products. C: shapes; EXACT: no subnormal operand is taken for zero, slowly. ---- */
+
+/* a b + c of one instruction's shape, 16 x 16 x 16. */
+template <bool EXACT, class T> DEV_FN leaf_f4 cdna_mma(T, leaf_u2 a, leaf_u2 b, leaf_f4 c) {
     if constexpr (EXACT) {
         c = leaf_mma_16_unflushed(T(), a, b, c);
         CDNA_FENCE();
         return c;
     } else return leaf_mma_16(T(), a, b, c);
 }
-DEV_FN leaf_f2 cdna_pair(dev_bf16, uint32_t x) {
-    return leaf_f2{__builtin_bit_cast(float, x << 16), __builtin_bit_cast(float, x & 0xffff0000u)};
+
+/* What runs beside products: nothing; a piece of work behind each of them, in this order and no other; a piece behind
+ * those of each fragment, among which the compiler may mix it. */
+struct cdna_nothing {
+    enum { ORDERED = 0 };
+    DEV_METHOD void step(int) {}
+};
+template <bool ORDERED_, class Work> struct cdna_overlap {
+    enum { ORDERED = ORDERED_ };
+    Work work;
+    DEV_METHOD void step(int i) { work(i); }
+};
+template <class Work> DEV_FN cdna_overlap<true, Work> cdna_behind_product(Work work) { return {work}; }
+template <class Work> DEV_FN cdna_overlap<false, Work> cdna_behind_fragment(Work work) { return {work}; }
+
+/* Fragments of 16 bytes a lane on their way from LDS to products: two are multiplied while the next two are read.
+ * Source: read(lds, k) of COUNT fragments, and of LATE more that are read at once behind the last, for later. */
+template <class Source> struct cdna_stream {
+    enum { COUNT = Source::COUNT, LATE = Source::LATE };
+    leaf_u4 ring[4], late[LATE ? (int)LATE : 1];
+
+    template <class Places> DEV_METHOD explicit cdna_stream(const Places &lds) {
+        ring[0] = Source::read(lds, 0);
+        ring[1] = Source::read(lds, 1);
+        CDNA_FENCE();
+    }
+    /* Fragment k is wanted now. */
+    template <class Places> DEV_METHOD void want(const Places &lds, int k) {
+        if (k % 2) return;
+        if (k + 2 < COUNT) {
+            ring[(k + 2) % 4] = Source::read(lds, k + 2);
+            ring[(k + 3) % 4] = Source::read(lds, k + 3);
+        }
+        CDNA_FENCE();
+        cdna_arrived(ring[k % 4], ring[(k + 1) % 4]);
+        if (k + 2 >= COUNT)
+            DEV_UNROLL_FOR (int i = 0; i < LATE; ++i) late[i] = Source::read(lds, k + 2 + i);
+    }
+};
+
+/* 16 bytes a lane, which feed two products. */
+struct cdna_fragment {
+    leaf_u2 high, low;
+    DEV_METHOD leaf_u2 half(int h) const { return h ? high : low; }
+};
+struct cdna_arrived_fragment {
+    const leaf_u4 &x;
+    DEV_METHOD leaf_u2 half(int h) const { return h ? x.zw : x.xy; }
+};
+
+/* An operand: fragments `first` and following of a stream, or registers that have arrived. */
+template <class Stream, class Places> struct cdna_streamed {
+    Stream &stream;
+    const Places &lds; /* not held by the stream, whose array keeps it in memory: clang would optimize less */
+    int first;
+    DEV_METHOD void want(int j) const {
+        stream.want(lds, first + j);
+        CDNA_FENCE();
+    }
+    DEV_METHOD cdna_fragment at(int j) const {
+        const leaf_u4 &x = stream.ring[(first + j) % 4];
+        return {x.zw, x.xy};
+    }
+};
+struct cdna_arrived_operand {
+    const leaf_u4 *fragments;
+    DEV_METHOD void want(int) const {}
+    DEV_METHOD cdna_arrived_fragment at(int j) const { return {fragments[j]}; }
+};
+
+/* acc[i] = A B[i]^T + start, i: tiles of 16 keys. A: 16 queries x HD; B: registers. */
+template <bool EXACT, class C, class Operand, class Overlap>
+DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&b)[C::TILES][C::PIECES][2],
+                    const leaf_f4 &start, Overlap overlap) {
+    DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j) {
+        a.want(j);
+        const auto x = a.at(j);
+        DEV_UNROLL_FOR (int h = 0; h < 2; ++h) {
+            DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
+                acc[i] = cdna_mma<EXACT>(typename C::T(), x.half(h), b[i][j][h], j + h ? acc[i] : start);
+                if constexpr (Overlap::ORDERED) {
+                    CDNA_FENCE();
+                    DEV_UNROLL_FOR (int e = 0; e < C::PER; ++e) overlap.step((6 * j + 3 * h + i) * C::PER + e);
+                    CDNA_FENCE();
+                }
+            }
+        }
+        if constexpr (!Overlap::ORDERED) {
+            overlap.step(j);
+            CDNA_FENCE();
+        }
+    }
 }
-DEV_FN leaf_f2 cdna_pair(dev_f16, uint32_t x) {
-    return leaf_f2{dev_from_f16((uint16_t)x), dev_from_f16((uint16_t)(x >> 16))};
+
+/* acc[i] += A[i]^T B, i: tiles of 16 keys. A: 16 queries, registers; B: 16 queries x HD. */
+template <bool EXACT, class C, class Operand, class Overlap>
+DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][2 * C::PIECES], const leaf_u2 (&a)[C::TILES], const Operand &b,
+                    Overlap overlap) {
+    DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j) {
+        b.want(j);
+        const auto x = b.at(j);
+        DEV_UNROLL_FOR (int h = 0; h < 2; ++h) {
+            DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
+                leaf_f4 &to = acc[i][2 * j + h];
+                to = cdna_mma<EXACT>(typename C::T(), a[i], x.half(h), to);
+                if constexpr (Overlap::ORDERED) {
+                    CDNA_FENCE();
+                    DEV_UNROLL_FOR (int e = 0; e < C::PER; ++e) overlap.step((6 * j + 3 * h + i) * C::PER + e);
+                    CDNA_FENCE();
+                }
+            }
+        }
+        if constexpr (!Overlap::ORDERED) {
+            overlap.step(j);
+            CDNA_FENCE();
+        }
+    }
+}
+
+/* acc[half][c] = A[half] B[c], c: the wave's tiles of 16 columns. A: two times 16 queries x all keys; B: registers. */
+template <bool EXACT, class C, int FRAGMENTS, class Operand, class Overlap>
+DEV_FN void mma_AB(leaf_f4 (&acc)[2][C::COLUMNS], const Operand &a, const leaf_u2 (&b)[FRAGMENTS][2][C::COLUMNS],
+                   Overlap overlap) {
+    DEV_UNROLL_FOR (int k = 0; k < 2 * FRAGMENTS; ++k) {
+        const int half = k / FRAGMENTS, p = k % FRAGMENTS;
+        a.want(k);
+        const auto x = a.at(k);
+        DEV_UNROLL_FOR (int h = 0; h < 2; ++h) {
+            DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) {
+                leaf_f4 &to = acc[half][c];
+                to = cdna_mma<EXACT>(typename C::T(), x.half(h), b[p][h][c], p + h ? to : leaf_f4{0, 0, 0, 0});
+            }
+        }
+        CDNA_FENCE();
+        overlap.step(k);
+    }
 }
 
 #endif

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What CDNA's own main loop (attn_bwd_cdna.h) loads, and where it lies: K and V in registers, Q and dO by way of
+ * registers in LDS, LSE and delta in registers. C: attn_cdna, the shapes. Lane l is (n, g) = (l % 16, l / 16). */
+#ifndef STW_HIP_ATTN_BWD_CDNA_LOADS_H
+#define STW_HIP_ATTN_BWD_CDNA_LOADS_H
+
+#include "cdna.h"
+
+/* A tensor of 16-bit elements from row `row` of (b, h) on. */
+DEV_FN cdna_buffer attn_cdna_buffer(cdna_tensor &t, int64_t b, int h, int64_t row, int64_t rows, int stride, int cols) {
+    return cdna_buffer_of((const char *)t.data + cdna_row(t, b, h, row) * 2, cdna_extent(rows, stride, (uint32_t)cols));
+}
+
+/* The keys of a wave. K and V are operands of S and dP: the lane has key 16 i + n of the wave's 48, and of every 32
+ * columns 8 g .. 8 g + 7. K^T is the operand of dQ: the wave's HD / 4 columns of all keys, in the order of dS. */
+template <class C> struct attn_cdna_epilogue {
+    enum { FRAGMENTS = C::BN / 32 }; /* of dS: 32 keys of 16 queries */
+    leaf_u2 k[C::TILES][C::PIECES][2], v[C::TILES][C::PIECES][2], kt[FRAGMENTS][2][C::COLUMNS];
+
+    /* The key of element e of fragment p of dS. Fragments 0 to 3 are tiles 0 and 1 of a wave, zipped; 4 and 5 are tile
+     * 2 of two waves. */
+    DEV_FN int key(int p, int e, int g) {
+        return p < 4 ? 48 * p + 16 * (e & 1) + 4 * g + (e >> 1) : 48 * (2 * (p - 4) + (g >> 1)) + 32 + 8 * (g & 1) + e;
+    }
+
+    DEV_METHOD void load_rows(cdna_buffer from_k, cdna_buffer from_v, int k_stride, int v_stride, int wave, int n,
+                              int g) {
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
+            int row = 48 * wave + 16 * i + n;
+            int k_at = (row * k_stride + 8 * g) * 2, v_at = (row * v_stride + 8 * g) * 2;
+            DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j) {
+                leaf_u4 x = __builtin_amdgcn_raw_buffer_load_b128(from_k, k_at + 64 * j, 0, 0);
+                leaf_u4 y = __builtin_amdgcn_raw_buffer_load_b128(from_v, v_at + 64 * j, 0, 0);
+                k[i][j][0] = x.xy, k[i][j][1] = x.zw, v[i][j][0] = y.xy, v[i][j][1] = y.zw;
+            }
+        }
+    }
+    DEV_METHOD void load_transposed(cdna_buffer from, int stride, int wave, int n, int g) {
+        const int column = 16 * C::COLUMNS * wave + n, key_bytes = 2 * stride;
+        const int at[2] = {(key(0, 0, g) * stride + column) * 2, (key(4, 0, g) * stride + column) * 2};
+        DEV_UNROLL_FOR (int p = 0; p < FRAGMENTS; ++p)
+            DEV_UNROLL_FOR (int half = 0; half < 2; ++half) {
+                uint32_t x[4][C::COLUMNS];
+                DEV_UNROLL_FOR (int i = 0; i < 4; ++i) {
+                    int behind = key(p, 4 * half + i, 0) - key(p & 4, 0, 0);
+                    int key_at = at[p >= 4] + behind * key_bytes;
+                    DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c)
+                        x[i][c] = __builtin_amdgcn_raw_buffer_load_b16(from, key_at + 32 * c, 0, 0);
+                }
+                DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c)
+                    kt[p][half][c] = leaf_u2{cdna_lows(x[0][c], x[1][c]), cdna_lows(x[2][c], x[3][c])};
+            }
+    }
+    /* What was read of keys before `low` and of columns past the last becomes zero. */
+    DEV_METHOD void clear_outside(int low, int k_cols, int v_cols, int wave, int lane) {
+        int n = lane % 16, g = lane / 16;
+        const leaf_u2 zero = {0, 0};
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+            DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j) {
+                bool live = 48 * wave + 16 * i + n >= low;
+                bool k_live = live && 32 * j + 8 * g < k_cols, v_live = live && 32 * j + 8 * g < v_cols;
+                DEV_UNROLL_FOR (int e = 0; e < 2; ++e) {
+                    k[i][j][e] = k_live ? k[i][j][e] : zero;
+                    v[i][j][e] = v_live ? v[i][j][e] : zero;
+                }
+            }
+        DEV_UNROLL_FOR (int p = 0; p < FRAGMENTS; ++p)
+            DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
+                DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) {
+                    uint32_t kept[2] = {0, 0};
+                    DEV_UNROLL_FOR (int i = 0; i < 4; ++i) {
+                        bool live = key(p, 4 * half + i, g) >= low;
+                        if (live && 16 * (C::COLUMNS * wave + c) + n < k_cols)
+                            kept[i / 2] |= i & 1 ? 0xffff0000u : 0xffffu;
+                    }
+                    kt[p][half][c] &= leaf_u2{kept[0], kept[1]};
+                }
+    }
+    DEV_METHOD void load(const attn_work_tile &u, int wave, int lane) {
+        cdna_launch l = cdna_launch_again();
+        int64_t b = dev_uniform(u.b), j0 = dev_uniform(u.j0), row = dev_uniform(u.seq.kv.first) + j0;
+        int h = dev_uniform(u.kv_head), n = lane % 16, g = lane / 16;
+        stw_range seen = stw_visible_keys(&u.seq);
+        int64_t left = dev_uniform(seen.end) - j0;
+        int low = (int)stw_clamp_i64(dev_uniform(seen.first) - j0, 0, C::BN);
+        int k_cols = (int)l->p.head_dim_qk, v_cols = (int)l->p.head_dim_v;
+        int k_stride = (int)l->p.k.seq, v_stride = (int)l->p.v.seq;
+        left = left < C::BN ? left : C::BN;
+        cdna_buffer from_k = attn_cdna_buffer(l->p.k, b, h, row, left, k_stride, k_cols);
+        cdna_buffer from_v = attn_cdna_buffer(l->p.v, b, h, row, left, v_stride, v_cols);
+        load_rows(from_k, from_v, k_stride, v_stride, wave, n, g);
+        load_transposed(from_k, k_stride, wave, n, g);
+        if (low > 0 || k_cols < C::HD || v_cols < C::HD) clear_outside(low, k_cols, v_cols, wave, lane);
+    }
+};
+
+/* Addresses in LDS. */
+template <class C> struct attn_cdna_lds {
+    cdna_lds *rows, *columns;                      /* fragments of Q, those of Q^T; dO and dO^T lie behind */
+    cdna_lds *ds;                                  /* fragments of dS                                      */
+    cdna_lds *to_zipped, *to_zipped_2, *to_single; /* where dS goes: tiles 0 and 1, their queries 2 and 3; tile 2 */
+
+    DEV_METHOD void set(cdna_lds *lds, int wave, int lane) {
+        int n = lane % 16, g = lane / 16;
+        rows = lds + (n * C::ROW + g * 16);
+        columns = lds + (C::AT_QT + lane * 16);
+        ds = lds + (C::AT_DS + n / 4 * C::SCORE_FOUR + n % 4 * C::SCORE_ROW + g * 16);
+        to_zipped = lds + (C::AT_DS + g * C::SCORE_FOUR + wave * 64 + n * 4);
+        to_zipped_2 = cdna_opaque(to_zipped + 2 * C::SCORE_ROW);
+        to_single = lds + (C::AT_DS + g * C::SCORE_FOUR + 256 + wave * 32 + n * 2);
+    }
+    /* Fragment `at` of a step: of each half the PIECES of Q, dO, dO^T and Q^T. */
+    DEV_METHOD leaf_u4 read(int at) const {
+        int half = at / (4 * C::PIECES), tensor = at / C::PIECES % 4, j = at % C::PIECES;
+        if (tensor < 2) return cdna_get(rows + (tensor ? C::AT_DOUT : C::AT_Q) + half * 16 * C::ROW + j * 64);
+        return cdna_get(columns + (tensor == 2 ? C::AT_DOUTT - C::AT_QT : 0) + half * C::TRANSPOSED + j * 1024);
+    }
+    /* Fragment `at` of dS: six a half. */
+    DEV_METHOD leaf_u4 read_ds(int at) const { return cdna_get(ds + at / 6 * 4 * C::SCORE_FOUR + at % 6 * 64); }
+    /* dS of queries 2 k and 2 k + 1, two in a word of each tile: keys n and 16 + n of one query make a word. */
+    DEV_METHOD void put_zipped(int half, int k, uint32_t tile_0, uint32_t tile_1) const {
+        cdna_lds *to = (k ? to_zipped_2 : to_zipped) + half * 4 * C::SCORE_FOUR;
+        cdna_put(to, cdna_lows(tile_0, tile_1));
+        cdna_put(to + C::SCORE_ROW, cdna_highs(tile_0, tile_1));
+    }
+    DEV_METHOD void put_single(int half, int k, uint32_t tile_2) const {
+        cdna_lds *to = to_single + (half * 4 * C::SCORE_FOUR + 2 * k * C::SCORE_ROW);
+        cdna_put(to, (uint16_t)tile_2);
+        cdna_put(to + C::SCORE_ROW, (uint16_t)(tile_2 >> 16));
+    }
+};
+
+/* What is on its way in registers: a thread's rows of Q and dO of the next query block, and of the next 16 queries
+ * -LSE log2(e) and -delta, as the preprocess kernel wrote them (STW_STATS_NEGATED). The lane's are queries 4 g .. */
+template <class C> struct attn_cdna_ahead {
+    leaf_u2 rows[C::TENSORS][4];
+    leaf_f4 lse, delta;
+};
+
+/* Q and dO of the query blocks of a head. A thread brings four rows x four columns: head dim 128: of Q and of dO; 64:
+ * waves 0 and 1 of Q, waves 2 and 3 of dO. */
+template <class C> struct attn_cdna_queries {
+    enum { TENSORS = C::TENSORS };
+    cdna_lds *to_rows, *to_columns;
+    cdna_buffer from[TENSORS][4]; /* one a row of four, so that four loads share an offset */
+    uint32_t at[TENSORS], step_bytes[TENSORS];
+
+    DEV_METHOD void set_places(cdna_lds *lds, int thread, int wave) {
+        int t = TENSORS == 2 ? thread : thread & 127, four = t & (C::HD / 4 - 1), group = t / (C::HD / 4);
+        int second = TENSORS == 2 ? 0 : wave >> 1;
+        to_rows = lds + (second * (C::AT_DOUT - C::AT_Q) + 4 * group * C::ROW + four * 8);
+        to_columns = lds + (C::AT_QT + second * (C::AT_DOUTT - C::AT_QT) + (group >> 2) * C::TRANSPOSED +
+                            ((2 * (four >> 4) * 4 + (group & 3)) * 16 + (four & 15)) * 16);
+    }
+    /* Head h, from block `first` on. */
+    DEV_METHOD void enter_head(cdna_launch l, const attn_work_tile &u, int64_t b, int64_t row, int h, int first,
+                               int thread) {
+        int64_t rows = dev_uniform(u.seq.q_end);
+        const char *q = (const char *)l->p.q.data + cdna_row(l->p.q, b, h, row) * 2;
+        const char *dout = (const char *)l->p.dout.data + cdna_row(l->p.dout, b, h, row) * 2;
+        int t = TENSORS == 2 ? thread : thread & 127;
+        int group = t / (C::HD / 4), four = t & (C::HD / 4 - 1);
+        int second = TENSORS == 2 ? 0 : dev_uniform(thread >> 7), row0 = first * C::BM + 4 * group;
+        DEV_UNROLL_FOR (int s = 0; s < TENSORS; ++s) {
+            bool is_dout = TENSORS == 2 ? s : second;
+            const char *base = is_dout ? dout : q;
+            int stride = (int)(is_dout ? l->p.dout.seq : l->p.q.seq) * 2;
+            int cols = (int)(is_dout ? l->p.head_dim_v : l->p.head_dim_qk);
+            int bytes = ((int)rows - 1) * stride + cols * 2;
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r) /* opaque flags: else it is made anew at every step */
+                from[s][r] = cdna_buffer_of(base + r * stride, bytes - r * stride, cdna_opaque_scalar(0x20000));
+            at[s] = 4 * four < cols ? (uint32_t)(row0 * stride + 8 * four) : CDNA_NOWHERE;
+            step_bytes[s] = (uint32_t)(C::BM * stride);
+        }
+    }
+    /* The next query block: to registers. */
+    DEV_METHOD void fetch(attn_cdna_ahead<C> &ahead) {
+        DEV_UNROLL_FOR (int s = 0; s < TENSORS; ++s) {
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+                ahead.rows[s][r] = __builtin_amdgcn_raw_buffer_load_b64(from[s][r], at[s], 0, 0);
+            at[s] += step_bytes[s];
+        }
+    }
+    /* Rows before the first that sees a key may hold anything: they become zero. */
+    DEV_FN void clear_before(attn_cdna_ahead<C> &ahead, int low) {
+        DEV_UNROLL_FOR (int s = 0; s < TENSORS; ++s)
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
+                if (r < low) ahead.rows[s][r] = leaf_u2{0, 0};
+    }
+    /* Part `part` of 2 TENSORS, from registers to LDS: two rows as they are, two columns of four rows transposed. */
+    DEV_METHOD void put(const attn_cdna_ahead<C> &ahead, int part) const {
+        int s = part >> 1, e = part & 1;
+        DEV_UNROLL_FOR (int r = 2 * e; r < 2 * e + 2; ++r)
+            cdna_put(to_rows + s * (C::AT_DOUT - C::AT_Q) + r * C::ROW, ahead.rows[s][r]);
+        const uint32_t x = ahead.rows[s][0][e], y = ahead.rows[s][1][e];
+        const uint32_t z = ahead.rows[s][2][e], t = ahead.rows[s][3][e];
+        cdna_put(to_columns + s * (C::AT_DOUTT - C::AT_QT) + e * 1024,
+                 leaf_u4{cdna_lows(x, y), cdna_lows(z, t), cdna_highs(x, y), cdna_highs(z, t)});
+    }
+};
+
+/* LSE and delta of the query blocks of a head. */
+template <class C> struct attn_cdna_stats {
+    cdna_buffer from;
+    uint32_t at;
+
+    /* Those of half `half` of a query block. */
+    DEV_METHOD void fetch(attn_cdna_ahead<C> &ahead, int half) {
+        ahead.lse = __builtin_bit_cast(leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(from, at + half * 64, 0, 0));
+        ahead.delta =
+            __builtin_bit_cast(leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(from, at + C::BM * 4 + half * 64, 0, 0));
+        if (half) at += C::STATS * 4;
+    }
+};
+
+#endif
