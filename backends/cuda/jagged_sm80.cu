@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The sm80 image of the jagged operations: a cubin for 8.x, and PTX with code of 9.0 for every newer GPU. The kernels
- * are common/kernels/jagged*.inl, their sizes common/tuning/jagged.sm80.def. */
+ * are common/kernels/jagged*.h, their sizes common/tuning/jagged.sm80.def. */
 #include "backends/cuda/leaf.h"
 #include "common/device/device.h"
 

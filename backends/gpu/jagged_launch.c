@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * From a jagged problem to kernels, grids and workspace. See jagged_launch.h; the kernels are
- * common/kernels/jagged*.inl, their arguments common/params/jagged_launch.h. */
+ * common/kernels/jagged*.h, their arguments common/params/jagged_launch.h. */
 #include "backends/gpu/jagged_launch.h"
 
 #include "common/dtype.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The HIP images of the jagged operations. Compiled once an architecture, with STW_VARIANT_TABLE naming its table; the
- * kernels are common/kernels/jagged*.inl. */
+ * kernels are common/kernels/jagged*.h. */
 #include "backends/hip/leaf.h"
 #include "common/device/device.h"
 

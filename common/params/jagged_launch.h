@@ -2,7 +2,7 @@
  *
  * What a kernel of the jagged operations on a GPU receives: the parameter block of the problem, with the clean
  * lengths in the call's workspace, and this step's division into work tiles. Also the constants that launch plans and
- * kernels must agree on. Filled by backends/gpu/jagged_launch.c, read by common/kernels/jagged_*.inl. */
+ * kernels must agree on. Filled by backends/gpu/jagged_launch.c, read by common/kernels/jagged_*.h. */
 #ifndef STW_COMMON_PARAMS_JAGGED_LAUNCH_H
 #define STW_COMMON_PARAMS_JAGGED_LAUNCH_H
 
