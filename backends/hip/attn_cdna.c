@@ -57,8 +57,8 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     out->smem = STW_CDNA_SMEM(tile->head_dim);
     out->vectors = STW_STATS_NEGATED;
     out->small_rows = STW_CDNA_ROWS;
-    out->delta = cdna_preprocess(p) ? "cdna" : NULL;
-    out->finish = cdna_postprocess(p) ? "cdna" : NULL;
+    out->preprocess = cdna_preprocess(p) ? "cdna" : NULL;
+    out->postprocess = cdna_postprocess(p) ? "cdna" : NULL;
 }
 
 /* f16 is multiplied by the shared kernels, as f32. For bf16 there is, behind the main loop, a kernel for the units

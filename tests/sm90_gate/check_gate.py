@@ -113,7 +113,7 @@ def main():
               re.findall(r"Function (\S+):\s+REG:\d+ STACK:(\d+)", read(cuobjdump, image, "-res-usage"))}
     bounds = [line.split(None, 4) for line in (pathlib.Path(__file__).parent / "gate.txt").read_text().splitlines()
               if line and not line.startswith("#")]
-    rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), .*, wgmma\)", pathlib.Path(table).read_text(), re.M)
+    rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), .*, sm90\)", pathlib.Path(table).read_text(), re.M)
     wanted = {f"stw_attn_bwd_{row}_{kind}_{mode}": (int(hd), int(bm)) for row, hd, bm in rows for kind in TYPES for mode in MODES}
     failures = [f"{name}: not in the image" for name in wanted.keys() - kernels.keys()]
     failures += [f"{name}: not of the table" for name in kernels.keys() - wanted.keys()]
