@@ -20,7 +20,7 @@ preferred=(clang-19 libclang-rt-19-dev lld-19 llvm-19)
 caching=(ccache)                       # objects and device images of earlier builds
 packaging=(help2man dpkg-dev file)     # manual pages, .deb packages
 documenting=(doxygen)                  # the API reference, its manual pages and its tests
-testing=(lintian groff-base zsh fish)  # what tests of packages, pages and completion look with
+testing=(clang-format-19 lintian groff-base zsh fish)  # what tests of style, packages, pages and completion look with
 
 missing() { for package in "$@"; do dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"; done; }
 

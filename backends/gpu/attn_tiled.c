@@ -239,9 +239,10 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *p, uint32_t wav
     t->loop->gpu->plan(t, p, wave, &choice);
     int64_t tiles = p->heads_q * stw_tiles_of_head(p, t->bm);
     int64_t parts = choice.small_rows ? p->heads_q * stw_tiles_of_head(p, choice.small_rows) : 0;
-    stw_attn_step *step =
-        add_step(steps, wave, lists_of(&choice, p) + (choice.preprocess ? parts : tiles) + 1, STW_ROW_THREADS, STW_ROW_SMEM);
-    if (choice.preprocess) name_step(steps, step, "stw_attn_bwd_preprocess_%s_hd%u_%s", choice.preprocess, t->head_dim, type);
+    stw_attn_step *step = add_step(steps, wave, lists_of(&choice, p) + (choice.preprocess ? parts : tiles) + 1,
+                                   STW_ROW_THREADS, STW_ROW_SMEM);
+    if (choice.preprocess)
+        name_step(steps, step, "stw_attn_bwd_preprocess_%s_hd%u_%s", choice.preprocess, t->head_dim, type);
     else name_step(steps, step, "stw_attn_bwd_preprocess_%s", type);
     int summed = bias_is_summed(p);
     if (summed) {
@@ -270,7 +271,8 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *p, uint32_t wav
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
     step = add_step(steps, wave, choice.postprocess ? parts : rows, STW_ROW_THREADS, STW_ROW_SMEM);
     step->early = !choice.postprocess;
-    if (choice.postprocess) name_step(steps, step, "stw_attn_bwd_postprocess_%s_hd%u_%s", choice.postprocess, t->head_dim, type);
+    if (choice.postprocess)
+        name_step(steps, step, "stw_attn_bwd_postprocess_%s_hd%u_%s", choice.postprocess, t->head_dim, type);
     else name_step(steps, step, "stw_attn_bwd_postprocess");
     steps->workspace = layout_of(t, &choice, p).total;
 }

@@ -54,9 +54,10 @@ typedef struct stw_attn_choice {
     uint32_t smem;
     uint32_t dq_rows, vectors; /* of the launch; vectors: bits beyond those of the tensors */
     stw_attn_queued queued;
-    const char *preprocess, *postprocess; /* whose kernels stand before and behind the main loop: NULL, the shared ones */
-    uint32_t small_rows;        /* rows of a block of such kernels */
-    int exact;                  /* behind the main loop, a kernel for the units that it has left alone */
+    const char *preprocess,
+        *postprocess;    /* whose kernels stand before and behind the main loop: NULL, the shared ones */
+    uint32_t small_rows; /* rows of a block of such kernels */
+    int exact;           /* behind the main loop, a kernel for the units that it has left alone */
 } stw_attn_choice;
 
 struct stw_gpu;

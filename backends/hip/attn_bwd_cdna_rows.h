@@ -2,9 +2,9 @@
  *
  * The kernels before and behind CDNA's own main loop, for the usual case. Preprocess (attn_cdna_preprocess) makes
  * delta = rowsum(dO O) and -LSE log2(e) and clears the sums of dQ, as attn_bwd_preprocess does without its options.
- * Postprocess (attn_cdna_postprocess) writes dQ in its own type. backends/hip/attn_cdna.c chooses them (cdna_preprocess,
- * cdna_postprocess). A workgroup takes STW_CDNA_ROWS rows of one head, eight query blocks: finding them is a good part
- * of such small kernels' time. */
+ * Postprocess (attn_cdna_postprocess) writes dQ in its own type. backends/hip/attn_cdna.c chooses them
+ * (cdna_preprocess, cdna_postprocess). A workgroup takes STW_CDNA_ROWS rows of one head, eight query blocks: finding
+ * them is a good part of such small kernels' time. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_ROWS_H
 #define STW_HIP_ATTN_BWD_CDNA_ROWS_H
 

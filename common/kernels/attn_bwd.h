@@ -218,7 +218,8 @@ DEV_FN void attn_bwd_begin(attn_scheduler<C> &scheduler, attn_bias_scheduler<C> 
 
 /* A CTA takes work tiles until none is left. The loads of the next one run while this one's dK and dV are stored; which
  * it is has been found out before. Conditions are made uniform for the compiler, which then keeps the scheduler in
- * registers that a wave shares. The loop's state is in variables, not in a structure: ptxas makes other code of that. */
+ * registers that a wave shares. The loop's state is in variables, not in a structure: ptxas makes other code of that.
+ * */
 template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l, char *smem) {
     typedef attn_bias_store<typename C::scores> bias_store;
     enum { DRAINS = MODE == ATTN_ALL && sizeof(typename C::T) == 2 };

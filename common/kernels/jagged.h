@@ -43,8 +43,9 @@ JAG_KERNEL(stw_jagged_segment_sum, STW_JAGGED_THREADS, jag_segment_sum(launch))
 #define JAG_PRODUCTS(bm, bn, bk, stages, warps)                                                                        \
     JAG_PRODUCT(0, 0, bm, bn, bk, stages, warps)                                                                       \
     JAG_PRODUCT(0, 1, bm, bn, bk, stages, warps)                                                                       \
-    JAG_PRODUCT(1, 0, bm, bn, bk, stages, warps) JAG_PRODUCT(1, 1, bm, bn, bk, stages, warps)                          \
-        JAG_TYPED_PRODUCT(product_end, STW_JAGGED_THREADS, 1, (jag_product_end<JAG_T>(launch, dev_shared)))
+    JAG_PRODUCT(1, 0, bm, bn, bk, stages, warps)                                                                       \
+    JAG_PRODUCT(1, 1, bm, bn, bk, stages, warps)                                                                       \
+    JAG_TYPED_PRODUCT(product_end, STW_JAGGED_THREADS, 1, (jag_product_end<JAG_T>(launch, dev_shared)))
 #define JAG_WIDE_2(bm, bn, bk, stages, warps)
 #define JAG_WIDE_4(bm, bn, bk, stages, warps)   JAG_PRODUCTS(bm, bn, bk, stages, warps)
 #define JAG_NARROW_2(bm, bn, bk, stages, warps) JAG_PRODUCTS(bm, bn, bk, stages, warps)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * jagged_map.h's usual case: output of the gradient's type, not accumulated, rows of whole vectors that have one source
- * each; fewer than 2^31 rows a slab, and elements a row (backends/gpu/jagged_map.c). A wave a long run of the output: its
- * lanes' vectors are a wave apart, rows and columns are added up and not divided, components stepped through. */
+ * each; fewer than 2^31 rows a slab, and elements a row (backends/gpu/jagged_map.c). A wave a long run of the output:
+ * its lanes' vectors are a wave apart, rows and columns are added up and not divided, components stepped through. */
 #ifndef STW_COMMON_KERNELS_JAGGED_ROWS_H
 #define STW_COMMON_KERNELS_JAGGED_ROWS_H
 

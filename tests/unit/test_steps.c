@@ -42,7 +42,7 @@ static stw_variant tile_called(const char *arch, const char *id) {
 
 /* ---- CDNA's own kernels ---- */
 
-enum { NONE = 0, MAIN = 1, DELTA = 2, FINISH = 4, EXACT = 8, ALL = MAIN | DELTA | FINISH };
+enum { NONE = 0, MAIN = 1, PREPROCESS = 2, POSTPROCESS = 4, EXACT = 8, ALL = MAIN | PREPROCESS | POSTPROCESS };
 
 /* Which of the steps are CDNA's own. The main loop keeps its name; its shared memory is its own. */
 static int own_steps(const stw_variant *tile, const stw_attn_params *p) {
@@ -52,8 +52,8 @@ static int own_steps(const stw_variant *tile, const stw_attn_params *p) {
     for (uint32_t i = 0; i < steps.count; ++i) {
         const stw_attn_step *s = &steps.step[i];
         assert_true(s->work_tiles > 0 && s->block % 64 == 0 && s->block > 0 && s->smem <= 65536);
-        if (strstr(s->entry, "delta_cdna")) found |= DELTA;
-        if (strstr(s->entry, "finish_cdna")) found |= FINISH;
+        if (strstr(s->entry, "preprocess_cdna")) found |= PREPROCESS;
+        if (strstr(s->entry, "postprocess_cdna")) found |= POSTPROCESS;
         if (strstr(s->entry, "_exact")) found |= EXACT;
         if (strstr(s->entry, tile->id) && s->smem == STW_CDNA_SMEM(tile->head_dim)) found |= MAIN;
     }
@@ -71,12 +71,12 @@ static void own_kernels_of_problems(void **state) {
         {":wl9:wr3", ALL},
         {":thd:seqs_full", ALL},
         {":bhsd", ALL},
-        {":delta_in", MAIN | FINISH},
-        {":delta_out", MAIN | FINISH},
-        {":dlse", MAIN | FINISH},
+        {":delta_in", MAIN | POSTPROCESS},
+        {":delta_out", MAIN | POSTPROCESS},
+        {":dlse", MAIN | POSTPROCESS},
         {":grads_qkvs:sink", MAIN},
-        {":dq_f32", MAIN | DELTA},
-        {":dq_f32:acc_q", MAIN | DELTA},
+        {":dq_f32", MAIN | PREPROCESS},
+        {":dq_f32:acc_q", MAIN | PREPROCESS},
         {":grads_kv", NONE},
         {":grads_q", NONE},
         {":dk_f32", NONE},
@@ -121,8 +121,8 @@ static void own_kernels_want_even_tensors(void **state) {
         {offsetof(stw_attn_params, v), NONE},
         {offsetof(stw_attn_params, dk), NONE},
         {offsetof(stw_attn_params, dv), NONE},
-        {offsetof(stw_attn_params, out), MAIN | FINISH},
-        {offsetof(stw_attn_params, dq), MAIN | DELTA},
+        {offsetof(stw_attn_params, out), MAIN | POSTPROCESS},
+        {offsetof(stw_attn_params, dq), MAIN | PREPROCESS},
     };
     static const int64_t odd[] = {4, 12, -8, INT64_C(1) << 26, INT64_C(1) << 23};
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; ++i) {
@@ -146,9 +146,9 @@ static void own_kernels_want_even_tensors(void **state) {
     assert_int_equal(own_steps(&tile, &p), NONE);
     p = good;
     p.lse.seq = -1; /* statistics are read forwards, by 32-bit offsets */
-    assert_int_equal(own_steps(&tile, &p), MAIN | FINISH);
+    assert_int_equal(own_steps(&tile, &p), MAIN | POSTPROCESS);
     p.lse.seq = INT64_C(1) << 21;
-    assert_int_equal(own_steps(&tile, &p), MAIN | FINISH);
+    assert_int_equal(own_steps(&tile, &p), MAIN | POSTPROCESS);
 }
 
 /* ---- the gradient of a bias ---- */

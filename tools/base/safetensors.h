@@ -17,9 +17,17 @@
     X(F32, 32)                                                                                                         \
     X(F16, 16)                                                                                                         \
     X(BF16, 16)                                                                                                        \
-    X(I64, 64) X(I32, 32) X(I16, 16) X(I8, 8) X(U64, 64) X(U32, 32) X(U16, 16) X(U8, 8) X(BOOL, 8) X(C64, 64)          \
-        X(F8_E5M2, 8) X(F8_E4M3, 8) X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) X(F6_E2M3, 6) X(F6_E3M2, 6)      \
-            X(F4, 4)
+    X(I64, 64)                                                                                                         \
+    X(I32, 32)                                                                                                         \
+    X(I16, 16)                                                                                                         \
+    X(I8, 8)                                                                                                           \
+    X(U64, 64)                                                                                                         \
+    X(U32, 32)                                                                                                         \
+    X(U16, 16)                                                                                                         \
+    X(U8, 8)                                                                                                           \
+    X(BOOL, 8)                                                                                                         \
+    X(C64, 64)                                                                                                         \
+    X(F8_E5M2, 8) X(F8_E4M3, 8) X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) X(F6_E2M3, 6) X(F6_E3M2, 6) X(F4, 4)
 
 typedef enum stw_st_type {
 #define STW_ST_TYPE(name, bits) STW_ST_##name,
