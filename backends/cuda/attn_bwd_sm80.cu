@@ -31,25 +31,28 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
     KERNEL(stw_attn_fwd_##id##_##type, warps *DEV_WAVE,                                                                \
            (attn_fwd<attn_fwd_config<T, hd, bm, bn, warps>>(launch, dev_shared)))
 
+/* Rows side by side. */
+/* clang-format off */
 #define ROW_full(id, hd, bm, bn, stages, warps, kb)                                                                    \
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)                                              \
     BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_split(id, hd, bm, bn, stages, warps, kb)                                                                   \
     ROW_full(id, hd, bm, bn, stages, warps, kb)                                                                        \
-        BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)                                       \
-            BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
+    BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)                                           \
+    BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
 #define ROW_split_four(id, hd, bm, bn, stages, warps, kb)                                                              \
     ROW_split(id, hd, bm, bn, stages, warps, kb)                                                                       \
-        BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _drop, ATTN_DROPS, kb)                                        \
-            BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _drop, ATTN_DROPS, kb)                                  \
-                BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _bias, ATTN_BIASED, kb)                               \
-                    BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _bias, ATTN_BIASED, kb)
+    BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _drop, ATTN_DROPS, kb)                                            \
+    BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _drop, ATTN_DROPS, kb)                                          \
+    BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _bias, ATTN_BIASED, kb)                                           \
+    BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _bias, ATTN_BIASED, kb)
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_f32_split(id, hd, bm, bn, stages, warps, kb)                                                               \
     ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
 #define ROW_fwd(id, hd, bm, bn, stages, warps, kb)                                                                     \
     FWD(id, f16, dev_f16, hd, bm, bn, warps, kb) FWD(id, bf16, dev_bf16, hd, bm, bn, warps, kb)
 #define ROW_fwd_f32(id, hd, bm, bn, stages, warps, kb) FWD(id, f32, float, hd, bm, bn, warps, kb)
+/* clang-format on */
 
 #define STW_VARIANT(id, hd, bm, bn, stages, warps, smem_kb, loop) ROW_##loop(id, hd, bm, bn, stages, warps, smem_kb)
 #define STW_RULE(conditions, id)

@@ -38,13 +38,15 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     KERNEL(stw_attn_fwd_##id##_##type, warps *DEV_WAVE,                                                                \
            (attn_fwd<attn_fwd_config<T, hd, bm, bn, warps>>(launch, dev_shared)))
 
+/* Rows side by side. */
+/* clang-format off */
 #define ROW_full(id, hd, bm, bn, stages, warps, kb)                                                                    \
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)                                              \
     BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_split(id, hd, bm, bn, stages, warps, kb)                                                                   \
     ROW_full(id, hd, bm, bn, stages, warps, kb)                                                                        \
-        BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)                                       \
-            BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
+    BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)                                           \
+    BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
 /* 16-bit, kernels without extra features of CDNA's own; waves: of a SIMD. */
 #define CDNA(id, type, T, hd, waves)                                                                                   \
     __attribute__((amdgpu_waves_per_eu(waves, waves))) KERNEL(stw_attn_bwd_##id##_##type##_plain, 256,                 \
@@ -55,15 +57,16 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
     ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, hd, (hd > 64 ? 1 : 2))                        \
-        EXACT(id, bf16, dev_bf16, hd) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
+    EXACT(id, bf16, dev_bf16, hd) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
 #define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                                    \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
     ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, hd, (hd > 64 ? 1 : 2))                          \
-        CDNA(id, bf16, dev_bf16, hd, (hd > 64 ? 1 : 2))
+    CDNA(id, bf16, dev_bf16, hd, (hd > 64 ? 1 : 2))
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_fwd(id, hd, bm, bn, stages, warps, kb)                                                                     \
     FWD(id, f16, dev_f16, hd, bm, bn, warps, kb) FWD(id, bf16, dev_bf16, hd, bm, bn, warps, kb)
 #define ROW_fwd_f32(id, hd, bm, bn, stages, warps, kb) FWD(id, f32, float, hd, bm, bn, warps, kb)
+/* clang-format on */
 
 #define STW_VARIANT(id, hd, bm, bn, stages, warps, smem_kb, loop) ROW_##loop(id, hd, bm, bn, stages, warps, smem_kb)
 #define STW_RULE(conditions, id)

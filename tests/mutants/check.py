@@ -114,7 +114,7 @@ def check_test(build, mutant, work):
     absent = build.tests.absent(mutant)
     if absent:
         return True, absent
-    for folder in ("backends/cpu", "common", "dispatch", "include", "tools"):
+    for folder in ("backends", "common", "dispatch", "include", "tools"):
         shutil.copytree(build.source / folder, work / "tree" / folder)
     clean = mutant.get("clean", False)
     wrong = None if clean else planted.plant(build.source, work / "tree", mutant)
@@ -136,7 +136,7 @@ def check(build, mutant, scratch):
     try:
         if mutant and "test" in mutant:
             return check_test(build, mutant, work)
-        for folder in ("backends/cpu", "common", "dispatch", "include"):
+        for folder in ("backends", "common", "dispatch", "include"):
             shutil.copytree(build.source / folder, work / "tree" / folder,
                             ignore=shutil.ignore_patterns("README.md"))
         units = []

@@ -133,7 +133,7 @@ class Hip:
             return None
         kinds = "cdna|cdna_bf16|fwd"
         image, table = tree / "backends/hip/attn_bwd_cdna.hip", tree / f"common/tuning/attn_bwd.{self.arch}.def"
-        text, count = re.subn(r"ROW_full\([^)]*\) (CDNA\()|^STW_BIAS_TILES_64\(BIAS_TILE\)$",
+        text, count = re.subn(r"ROW_full\([^)]*\) (CDNA\()|^STW_DBIAS_TILES_64\(BIAS_TILE\)$",
                               r"\1", image.read_text(), flags=re.M)
         if count != 3:
             raise RuntimeError(f"{image.name}: the kernels beside CDNA's own are not where they were")
@@ -234,7 +234,7 @@ class Check:
         work = Path(tempfile.mkdtemp(prefix="mutant-", dir=self.options.scratch))
         source = self.options.source
         try:
-            for folder in (self.vendor.folder, "common", "dispatch", "include"):
+            for folder in ("backends", "common", "dispatch", "include"):
                 shutil.copytree(source / folder, work / "tree" / folder)
             table = work / f"tree/common/tuning/attn_bwd.{self.vendor.arch}.def"
             if not self.options.whole and "tables.c.o" in self.vendor.replaced:

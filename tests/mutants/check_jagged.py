@@ -22,7 +22,7 @@ import planted
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 300
 SYMBOL = "stw_jagged_image_mutant"
-FOLDERS = ("backends/cuda", "backends/hip", "common", "dispatch", "include", "tests/sm80_emu")
+FOLDERS = ("backends", "common", "dispatch", "include", "tests/sm80_emu")
 CLEAN = {"args": ["--quick", "--filter", "jagged", "--cases", "60"], "clamp": ["full", "parts"]}
 
 
@@ -62,7 +62,8 @@ class Cdna:
 
     def commands(self, work, tree):
         kernels, image = tree / "common/kernels/jagged.h", work / "mutant.image"
-        text, count = re.subn(r"(#define JAG_T +dev_f16\n)JAG_FAMILIES\n#include STW_VARIANT_TABLE\n", r"\1", kernels.read_text())
+        text, count = re.subn(r"(#define JAG_T +dev_f16\n)#include \"common/jagged_pointwise.def\"\nJAG_FAMILIES\n"
+                              r"#include STW_VARIANT_TABLE\n", r"\1", kernels.read_text())
         if count != 1:
             raise RuntimeError(f"{kernels.name}: the f16 kernels are not where they were")
         kernels.write_text(text)
