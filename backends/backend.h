@@ -46,7 +46,7 @@ typedef struct stw_device {
     const stw_arch *arch; /* whose kernels and tables are used                */
     char name[96];
     uint32_t compute_units; /* SMs, CUs, CPU threads                            */
-    uint32_t smem_max;      /* bytes of shared memory a block can have; 0 on the CPU */
+    uint32_t smem_max;      /* bytes of shared memory a CTA can have; 0 on the CPU */
     uint64_t memory_bytes;
     void *state;
 } stw_device;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Shapes of Hopper's own main loop, what lies where in shared memory, and its mbarriers. The image includes the shared
+ * Shapes of sm90's own main loop, what lies where in shared memory, and its mbarriers. The image includes the shared
  * kernels before this: work tiles (attn_work_tile), the epilogue and the bounds of subnormal sums are theirs. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_CONFIG_H
 #define STW_CUDA_ATTN_BWD_SM90_CONFIG_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Tiles of a matrix in shared memory, and how the waves of a block share the result of a product.
+ * Tiles of a matrix in shared memory, and how the waves of a CTA share the result of a product.
  *
  * Rows of 128-byte multiples: vector v (16 bytes) of row r lies at v XOR (r mod 8), so that 8 rows of one
  * vector column fall into different banks. Other rows are padded by a vector. Where the leaf multiplies f32 in parts

@@ -17,10 +17,10 @@
 #define STW_VECTOR_DQ   0x20u
 #define STW_VECTOR_DK   0x40u
 #define STW_VECTOR_DV   0x80u
-/* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as the main loops of CDNA and Hopper take
- * them. attn_bwd_preprocess.h has -inf and 0 for rows that take part in nothing: Hopper's loop multiplies them. */
+/* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as the main loops of CDNA and sm90 take
+ * them. attn_bwd_preprocess.h has -inf and 0 for rows that take part in nothing: sm90's loop multiplies them. */
 #define STW_STATS_NEGATED 0x100u
-/* Also in `vectors`: key blocks are numbered, and add, from the last to the first (Hopper's own main loop in
+/* Also in `vectors`: key blocks are numbered, and add, from the last to the first (sm90's own main loop in
  * deterministic mode). */
 #define STW_KEYS_DESCEND 0x200u
 
@@ -125,7 +125,7 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
 #define STW_CDNA_ROWS 256u /* rows of a block of its small kernels */
 #define STW_CDNA_SMEM(hd)                                                                                              \
     (2u * 32u * (4u * (hd) + 32u) + 8u * (4u * (2u * STW_CDNA_BN + 32u) + 64u) + STW_WORK_TILE_BYTES)
-/* Hopper's own main loop: rows of a query block; K of this work tile and the next, V, three stages of Q, dO and
+/* sm90's own main loop: rows of a query block; K of this work tile and the next, V, three stages of Q, dO and
  * statistics, two of dS, which queries see which key, barriers and work tiles. */
 #define STW_SM90_BM(hd) ((hd) > 64u ? 64u : 128u)
 #define STW_SM90_SMEM(hd)                                                                                              \
