@@ -38,7 +38,7 @@ typedef struct stw_cpu_layout {
     uint32_t bm, bn;
     uint32_t width_k, width_v; /* head dims padded to lanes                              */
     size_t delta;              /* f32 or f64 [heads_q][q_rows]: delta                            */
-    size_t turns;              /* u32 [heads_q][q_blocks]: key blocks that have added to dQ      */
+    size_t turns;              /* semaphores, u32 [heads_q][q_blocks]: key blocks that have added to dQ */
     size_t dq;                 /* f32 [heads_q][q_rows][head_dim_qk]: dQ so far                  */
     size_t sink;               /* f64 [heads_q][q_blocks]: dSink of each block                   */
     size_t scratch, scratch_size;
@@ -54,7 +54,7 @@ stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *
 /* A thread's tiles. */
 typedef struct stw_cpu_scratch {
     float *k, *k_cols, *v_cols; /* keys [bn][dk], transposed [dk][bn], [dv][bn]           */
-    float *dk, *dv;             /* sums of the unit [bn][dk], [bn][dv]                    */
+    float *dk, *dv;             /* sums of the work tile [bn][dk], [bn][dv]               */
     float *q, *dout, *dq;       /* [bm][dk], [bm][dv], [bm][dk]                           */
     float *s, *dp, *raw, *sum;  /* [bm][bn]; raw and sum only for dBias                   */
     uint32_t *keep;             /* [bm][bn]                                               */

@@ -37,7 +37,7 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     static_assert(AT_P >= BM * BN * (int)sizeof(float), "the sums go through the stages");
 };
 
-/* Where a task stands: work tile number `work tile` of those listed, head h, query block `block`. */
+/* Where a task stands: number `work_tile` of the listed work tiles, head h, query block `block`. */
 template <class C> struct attn_dbias_scheduler {
     const attn_work_tile *work_tiles;
     int count, work_tile, h, block, head_first, head_end;

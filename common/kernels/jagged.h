@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * The jagged kernels of an image, the same for both vendors: one for each family, element type and size class. The
- * including file defines JAG_KERNEL(name, threads, call), JAG_KERNEL_BLOCKS (`blocks` of them a multiprocessor),
- * JAG_KERNEL_PRODUCT (that, and they choose among members of their argument at run time),
- * STW_VARIANT_TABLE and dev_shared; entry names are put together again by
- * backends/gpu/jagged_launch.c. */
+ * including file defines JAG_KERNEL(name, threads, call), JAG_KERNEL_BLOCKS (`blocks` CTAs a multiprocessor),
+ * JAG_KERNEL_PRODUCT (the same, and the kernel chooses among members of its argument at run time), STW_VARIANT_TABLE
+ * and dev_shared. backends/gpu/jagged_launch.c puts the same entry names together. */
 #ifndef STW_COMMON_KERNELS_JAGGED_H
 #define STW_COMMON_KERNELS_JAGGED_H
 
@@ -43,8 +42,9 @@ JAG_KERNEL(stw_jagged_segment_sum, STW_JAGGED_THREADS, jag_segment_sum(launch))
 #define JAG_PRODUCTS(bm, bn, bk, stages, warps)                                                                        \
     JAG_PRODUCT(0, 0, bm, bn, bk, stages, warps)                                                                       \
     JAG_PRODUCT(0, 1, bm, bn, bk, stages, warps)                                                                       \
-    JAG_PRODUCT(1, 0, bm, bn, bk, stages, warps) JAG_PRODUCT(1, 1, bm, bn, bk, stages, warps)                          \
-        JAG_TYPED_PRODUCT(product_end, STW_JAGGED_THREADS, 1, (jag_product_end<JAG_T>(launch, dev_shared)))
+    JAG_PRODUCT(1, 0, bm, bn, bk, stages, warps)                                                                       \
+    JAG_PRODUCT(1, 1, bm, bn, bk, stages, warps)                                                                       \
+    JAG_TYPED_PRODUCT(product_end, STW_JAGGED_THREADS, 1, (jag_product_end<JAG_T>(launch, dev_shared)))
 #define JAG_WIDE_2(bm, bn, bk, stages, warps)
 #define JAG_WIDE_4(bm, bn, bk, stages, warps)   JAG_PRODUCTS(bm, bn, bk, stages, warps)
 #define JAG_NARROW_2(bm, bn, bk, stages, warps) JAG_PRODUCTS(bm, bn, bk, stages, warps)

@@ -246,7 +246,7 @@ template <class T> DEV_FN void jag_norm_long(const stw_jagged_launch &l, char *s
     }
 }
 
-/* dX and the parts of dGamma and dBeta: block k of l.blocks has lines k*LINES.., (k + blocks)*LINES.. */
+/* dX and the parts of dGamma and dBeta: CTA k of l.blocks has lines k*LINES.., (k + blocks)*LINES.. */
 template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_jagged_launch &l, char *smem) {
     typedef jag_line<T, LANES, VECTORS> line_of;
     enum { COUNT = line_of::COUNT, LINES = line_of::LINES };
@@ -316,7 +316,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
             line_of::store(out, first, v, g, size, lane);
         }
     }
-    /* Lines of one block: through shared memory, group by group. */
+    /* Lines of one CTA: through shared memory, group by group. */
     float *to_beta = l.sums + dev_cta() * size, *to_gamma = l.sums_too + dev_cta() * size;
     if constexpr (LINES > 1) {
         float *shared = (float *)(void *)smem;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Gradients that are moved and not computed: sum (spread), select, reshape, padded to jagged and back. A block of
- * threads a chunk of the output, which is cut into runs: elements whose sources follow each other, or are one. Where a
+ * Gradients that are moved and not computed: sum (spread), select, reshape, padded to jagged and back. A CTA
+ * takes a chunk of the output, which is cut into runs: elements whose sources follow each other, or are one. Where a
  * vector lies in one run its source is looked for once, else for each element. */
 #ifndef STW_COMMON_KERNELS_JAGGED_MAP_H
 #define STW_COMMON_KERNELS_JAGGED_MAP_H

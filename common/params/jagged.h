@@ -83,8 +83,7 @@ STW_SHARED_FN int64_t stw_jagged_used_of(const stw_jagged_axis_param *a, int64_t
     return a->used ? stw_clamp_i64(stw_jagged_index(a->used, b, features), 0, rows) : rows;
 }
 
-/* ---- reading them
- * ----------------------------------------------------------------------------------------*/
+/* ---- reading them ---- */
 typedef struct stw_jagged_span {
     int64_t first, rows, used; /* first position, L_b, U_b; constant axes: 0, extent, extent */
 } stw_jagged_span;
@@ -145,8 +144,7 @@ STW_SHARED_FN int64_t stw_jagged_row_number(int64_t total, int64_t rows_outer, i
     return rows_outer > 1 ? first * rows_outer + o * length + r : o * total + first + r;
 }
 
-/* ---- matmul
- * ----------------------------------------------------------------------------------------------*/
+/* ---- matmul ---- */
 /* Matrices of one component: element (i, j) of matrix o at first + o*stride + i*row + j*col; 1 of row and col
  * is 1. `present` 0: its base is out of bounds, the component is skipped. */
 typedef struct stw_jagged_place {
