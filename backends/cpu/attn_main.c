@@ -23,6 +23,7 @@ typedef struct unit {
 
 #define TURN_SLEEPER 0x80000000u /* a thread sleeps until the count changes */
 
+/* Waits until the semaphore is `mine`: spins for a short time, then sleeps. */
 static void wait_for_turn(atomic_uint *turn, uint32_t mine) {
     uint32_t now, spins = 0;
     while (((now = atomic_load_explicit(turn, memory_order_acquire)) & ~TURN_SLEEPER) != mine) {
@@ -37,6 +38,7 @@ static void wait_for_turn(atomic_uint *turn, uint32_t mine) {
     }
 }
 
+/* Sets the semaphore and wakes the thread that sleeps on it, if there is one. */
 static void pass_turn(atomic_uint *turn, uint32_t next) {
     if (atomic_exchange_explicit(turn, next, memory_order_acq_rel) & TURN_SLEEPER) stw_pool_wake(turn);
 }

@@ -55,7 +55,7 @@ DEV_FN int dev_keep(int x) {
 }
 
 /* Instructions on the two sides stay there: ptxas schedules within a basic block, and one ends here. `never` is false,
- * which only the run knows. */
+ * which the compiler does not know. */
 DEV_FN void dev_part(bool never) {
     if (never) asm volatile("trap;");
 }

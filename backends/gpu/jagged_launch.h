@@ -79,8 +79,7 @@ const char *stw_jagged_refusal(const stw_jagged_params *params);
 void stw_jagged_steps_of(const stw_jagged_params *params, const stw_jagged_table *table, uint32_t processors,
                          stw_jagged_steps *steps_out);
 
-/* What all steps' arguments have in common: params with the call's pointers, clean lengths in the workspace.
- */
+/* What all steps' arguments have in common: params with the call's pointers, clean lengths in the workspace. */
 void stw_jagged_launch_of(const stw_jagged_params *params, const stw_jagged_table *table, void *workspace,
                           stw_jagged_launch *launch_out);
 

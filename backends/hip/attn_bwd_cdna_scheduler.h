@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * What calls a step of CDNA's own main loop (attn_bwd_cdna.h): the look for subnormal operands, the scheduler that
- * goes over query heads and blocks, the epilogue (dK and dV to memory), and the two kernels. A work tile is 192 keys of
- * one kv head. C: attn_cdna, the shapes. */
+ * goes over query heads and blocks, the epilogue (dK and dV to memory), and the two kernels, attn_cdna_main and
+ * attn_cdna_exact. A work tile is 192 keys of one kv head. C: attn_cdna, the shapes. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 #define STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 
@@ -60,7 +60,8 @@ struct attn_cdna_run {
 DEV_FN int cdna_ones(uint64_t x) { return ~x ? __builtin_ctzll(~x) : 64; }
 DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits : 0; }
 
-/* Any: rows whose LSE is infinite, blocks of subnormal numbers, and edges of a mask with a left bound. */
+/* `any` are query blocks with a row whose LSE is infinite, with subnormal numbers, or at an edge of a mask that has a left
+ * bound. */
 template <class C>
 DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
     int inner_first = dev_uniform(u.inner_first), inner_end = dev_uniform(u.inner_end);

@@ -51,8 +51,7 @@ typedef struct stw_jagged_params {
 
     int64_t components;
     /* Storage of nested tensors whose component is [outer, ragged, x]: `slabs` copies of [total*rows_outer]
-     * rows of x elements; slabs = outer under STORAGE_JAGGED, rows_outer = outer otherwise, the other is 1.
-     */
+     * rows of x elements; slabs = outer under STORAGE_JAGGED, rows_outer = outer otherwise, the other is 1. */
     int64_t outer, inner, slabs, rows_outer;
     int64_t grad_outer, grad_inner, grad_slabs, grad_rows_outer; /* reshape: of grad; else as above */
     /* The dimension worked along: its extent, what is before and behind it within inner (dim INNER) or outer
