@@ -60,8 +60,8 @@ struct attn_cdna_run {
 DEV_FN int cdna_ones(uint64_t x) { return ~x ? __builtin_ctzll(~x) : 64; }
 DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits : 0; }
 
-/* `any` are query blocks with a row whose LSE is infinite, with subnormal numbers, or at an edge of a mask that has a left
- * bound. */
+/* `any` are query blocks with a row whose LSE is infinite, with subnormal numbers, or at an edge of a mask that has a
+ * left bound. */
 template <class C>
 DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
     int inner_first = dev_uniform(u.inner_first), inner_end = dev_uniform(u.inner_end);
