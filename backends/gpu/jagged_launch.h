@@ -92,7 +92,7 @@ void stw_jagged_launch_step(stw_jagged_kind kind, int64_t work_tiles, int64_t bl
 typedef struct stw_jagged_map {
     int rows;     /* whether the kernel by rows has the problem                            */
     int64_t run;  /* elements of an output row whose sources follow each other, or are one */
-    int64_t span; /* by rows: elements of a work tile                                           */
+    int64_t span; /* by rows: elements of a work tile                                      */
 } stw_jagged_map;
 
 stw_jagged_map stw_jagged_map_of(const stw_jagged_params *params);

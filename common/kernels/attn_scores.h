@@ -105,8 +105,9 @@ template <class C> struct attn_values<C, true> {
     }
 };
 
-/* A taker gets dS, before the softcap's derivative. wanted: it takes dS element by element. unrounded: sums of S and dP
- * must be rounded to nearest, since no 16-bit result hides the truncation. OPERANDS: P and dS go to shared memory, too. */
+/* A taker gets dS before the softcap's derivative. wanted: it takes dS element by element. unrounded: sums of S and dP
+ * must be rounded to nearest, since no 16-bit result hides the truncation. OPERANDS: P and dS go to shared memory,
+ * too. */
 
 /* This taker stores every element once, into dBias itself. Tile: that of dS. */
 template <class Tile> struct attn_bias_store {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Products: matmul's dA and dB of all components, linear's dX and dW. CTAs stay and take work tiles of one size,
- * a tile of one component's result over a part of what is summed, from a list that the first step counted: a huge
- * component is many work tiles, a tiny one is one. Sums of several parts go to the workspace and are added up by
- * jag_product_end in their order. */
+ * Products: matmul's dA and dB of all components, linear's dX and dW. A work tile is a tile of one component's result
+ * over a part of what is summed: a huge component is many work tiles, a tiny one is one. The first step counts them
+ * (jag_prepare_products); CTA i takes numbers i, i + l.blocks and so on. Sums of several parts go to the workspace, and
+ * jag_product_end adds them up in their order. */
 #ifndef STW_COMMON_KERNELS_JAGGED_PRODUCT_H
 #define STW_COMMON_KERNELS_JAGGED_PRODUCT_H
 
@@ -13,11 +13,11 @@
 #include "common/kernels/jagged_scan.h"
 #include "common/kernels/jagged_index.h"
 
-/* C[M,N] += A B^T over a range: one work tile. Operands as they are stored; which of them has the summed index as its
- * rows is the kernel's. */
+/* One work tile: C[M,N] += A B^T over a range. Operands are as they are stored; the kernel knows which of them has the
+ * summed index as its rows. */
 struct jag_work_tile {
     const char *a, *b;
-    char *c; /* null: to `slot` of the parts                        */
+    char *c; /* null: the sums go to `slot` of the parts            */
     int64_t a_stride, b_stride, c_stride;
     int64_t m0, n0;         /* of the tile                                         */
     int64_t m_used, n_used; /* rows and columns that have values                   */
@@ -96,7 +96,8 @@ struct jag_cut {
     }
 };
 
-/* First step of matmul: clean bases, and work tiles and slots before each component. Returns status bits. */
+/* First step of matmul: makes clean bases, and counts the work tiles and slots before each component. Returns status
+ * bits. */
 DEV_FN int32_t jag_prepare_products(const stw_jagged_launch &l, jag_scan &s) {
     const stw_jagged_params &p = l.p;
     int32_t bits = 0;

@@ -51,23 +51,23 @@
 
 typedef struct stw_jagged_launch {
     stw_jagged_params p;
-    int32_t *gaps; /* 1 where some U_b < L_b: written by the first step                         */
-    float *sums, *sums_too, *product_sums; /* parts of sums, a step's to the next                   */
-    int64_t *tiles[2];          /* matmul's dA and dB: work tiles before component b (components + 1)             */
-    int64_t *slots[2];          /* of them those of components with several parts                            */
-    int64_t *bases[3];          /* clean bases of x, other and grad                                          */
-    int64_t part_of[2], part_k; /* of matmul's dA and dB, and of this step: summed in one part      */
-    int64_t work_tiles, blocks; /* of this step; CTAs                                       */
-    int64_t slab;               /* elements of a slab of the buffer that the step goes over                 */
-    int64_t span;               /* maps by rows: elements of a work tile                                          */
-    int64_t chunks;             /* work tiles of a slab                                                           */
-    int64_t run;                /* maps: elements in a row whose sources follow each other                   */
-    uint64_t divide;            /* 2^64 / run, rounded up                                                    */
-    int64_t lines;              /* lines of a slab                                                           */
-    int64_t columns, column_blocks, rows, parts; /* column sums: rows a part                        */
-    uint32_t column_lanes;            /* threads side by side over vectors of columns                          */
-    uint32_t product, tile_m, tile_n; /* STW_JPRODUCT_*; of its tiles                               */
-    float line_size;                  /* dim_size */
+    int32_t *gaps;                         /* 1 where some U_b < L_b: written by the first step */
+    float *sums, *sums_too, *product_sums; /* parts of sums, from one step to the next */
+    int64_t *tiles[2];                     /* matmul's dA and dB: work tiles before component b (components + 1) */
+    int64_t *slots[2];                     /* of them those of components with several parts                     */
+    int64_t *bases[3];                     /* clean bases of x, other and grad                                   */
+    int64_t part_of[2], part_k;            /* of matmul's dA and dB, and of this step: summed in one part        */
+    int64_t work_tiles, blocks;            /* of this step: work tiles, CTAs                                     */
+    int64_t slab;                          /* elements of a slab of the buffer that the step goes over           */
+    int64_t span;                          /* maps by rows: elements of a work tile                              */
+    int64_t chunks;                        /* work tiles of a slab                                               */
+    int64_t run;                           /* maps: elements in a row whose sources follow each other            */
+    uint64_t divide;                       /* 2^64 / run, rounded up                                             */
+    int64_t lines;                         /* lines of a slab                                                    */
+    int64_t columns, column_blocks, rows, parts; /* column sums: rows a part      */
+    uint32_t column_lanes;                       /* threads side by side over vectors of columns */
+    uint32_t product, tile_m, tile_n;            /* STW_JPRODUCT_*; of its tiles                 */
+    float line_size;                             /* dim_size */
     uint32_t reserved;
 } stw_jagged_launch;
 
