@@ -74,6 +74,7 @@ DEV_FN void dev_multiply_overlap(dev_acc<Split> &acc, const typename TileA::type
     }
 }
 
+/* The general form without work that overlaps. */
 template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB>
 DEV_FN void dev_multiply(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b, int wave,
                          int lane) {
@@ -109,8 +110,8 @@ DEV_FN void mma_AtB(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, Ove
     dev_multiply_overlap<true, true, A::ROWS, S, A, B>(acc, a.data, b.data, overlap, wave, lane);
 }
 
-/* The same where the matrix unit truncates what it adds (16-bit operands on NVIDIA): two steps at a time are summed by
- * themselves, for a few columns after the other, and added rounded to nearest. */
+/* dev_multiply where the matrix unit truncates what it adds (16-bit operands on NVIDIA): the sums of two steps, a few
+ * columns at a time, start from 0 and are added to `acc` rounded to nearest. */
 template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB>
 DEV_FN void dev_multiply_added(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b,
                                int wave, int lane) {

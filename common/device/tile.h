@@ -57,7 +57,8 @@ template <class T> struct dev_first_term<T, 1> {
     typedef T type;
 };
 
-/* Waves over a ROWS x COLS result: R x C of them, each M x N, with as few operand reads as possible. */
+/* Waves over a ROWS x COLS result: R x C of them, with as few operand reads as possible. Each wave has M x N elements,
+ * which are MT x NT accumulators. */
 template <class T, int ROWS, int COLS, int WAVES> struct dev_split {
     enum { STEP_N = LEAF_MMA_N * leaf_mma<T>::B_TILES };
     static_assert(stw_split_rows(ROWS, COLS, WAVES, STEP_N) > 0, "the waves can share this tile");
@@ -73,7 +74,7 @@ template <class T, int ROWS, int COLS, int WAVES> struct dev_split {
     DEV_FN int col0(int wave) { return wave % C * N; }
 };
 
-/* A wave's part of a result. */
+/* A wave's part of a result, in registers. */
 template <class Split> struct dev_acc {
     float v[Split::MT][Split::NT][LEAF_ACC];
     DEV_METHOD void clear() {
