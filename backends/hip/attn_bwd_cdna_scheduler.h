@@ -8,7 +8,7 @@
 
 #include "attn_bwd_cdna.h"
 
-/* K or V holds an element that counts (attn_bwd_subnormal): ordinary data has one in the first word of some lane. */
+/* K or V holds an element that counts (attn_bwd_subnormal.h): ordinary data has one in the first word of some lane. */
 template <class C> DEV_FN bool attn_cdna_counts(const leaf_u2 (&x)[C::TILES][C::PIECES][2]) {
     const uint32_t least = 0x35800000u; /* 2^-20 */
     if (__builtin_amdgcn_ballot_w64((x[0][0][0].x & 0x7fff0000u) >= least)) return true;
