@@ -182,6 +182,7 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, i
     attn_cdna_store(w, u);
 }
 
+/* The main kernel: a workgroup takes one work tile. */
 template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, char *smem) {
     attn_work_tile &u = *(attn_work_tile *)(void *)(smem + C::AT_WORK_TILE);
     int wave = (int)dev_wave(), lane = (int)dev_lane();

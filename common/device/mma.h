@@ -8,8 +8,9 @@
  *     mma_AtB(acc, a, b)   acc[M, N] += A[K, M]^T B[K, N]     dV = P^T dO, dK = dS^T Q
  *
  * The caller may give work to overlap with a product: `overlap.step(k, steps)` runs behind the matrix instructions of
- * each step of K, since memory operations and exponentials are slow in one burst. The overlap's type also says how sums
- * are made: ROUNDED 0, as the matrix unit adds; 1, each step's sum rounded to nearest; 2, subnormal operands count. */
+ * each step of K, since memory operations and exponentials are slow in one burst. Types of such work are named *_side.
+ * The type also says how sums are made: ROUNDED 0, as the matrix unit adds; 1, each step's sum rounded to nearest; 2,
+ * subnormal operands count. */
 #ifndef STW_COMMON_DEVICE_MMA_H
 #define STW_COMMON_DEVICE_MMA_H
 

@@ -41,6 +41,7 @@ DEV_FN void attn_postprocess_gathered(const stw_attn_launch &l, const float x[][
     }
 }
 
+/* The kernel. A CTA converts bm query rows of one head, or, behind these CTAs, sums dSink of one head. */
 DEV_FN void attn_bwd_postprocess(const stw_attn_launch &l, char *smem) {
     enum { AHEAD = 4 };
     const stw_attn_params &p = l.p;

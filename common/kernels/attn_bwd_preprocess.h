@@ -251,6 +251,8 @@ DEV_FN uint32_t attn_dq_semaphore_start(const stw_attn_launch &l, const attn_pre
     return l.vectors & STW_KEYS_DESCEND ? (uint32_t)stw_key_blocks(&u.seq, l.bm, l.bn, u.block).end : 0;
 }
 
+/* The kernel. The last CTA checks, the first l.lists CTAs list key blocks, each other one has bm query rows of a
+ * head. */
 template <class T> DEV_FN void attn_bwd_preprocess(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
     dev_let_next_begin();

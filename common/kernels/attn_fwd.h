@@ -44,7 +44,7 @@ struct attn_softmax {
     float maximum[LEAF_ACC_ROWS], sum[LEAF_ACC_ROWS], fix[LEAF_ACC_ROWS];
 };
 
-/* s: products -> P.Z relative to the new maximum; fix: what the sums so far are multiplied with. */
+/* s becomes P.Z relative to the new maximum; the sums so far are to be multiplied with `fix`. */
 template <class C, class S = typename C::score_split>
 DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask &mask, const dev_logit &logit,
                              const attn_dropout<S> &keep, float keep_scale, int wave, int lane) {
