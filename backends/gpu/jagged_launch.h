@@ -19,14 +19,14 @@ typedef enum stw_jagged_kind {
     STW_JSTEP_MAP,
     STW_JSTEP_MAP_ROWS, /* maps that copy whole rows              */
     STW_JSTEP_LINES,
-    STW_JSTEP_NORM_SUMS,   /* and parts of dGamma and dBeta          */
-    STW_JSTEP_COLUMNS,     /* parts of column sums                   */
-    STW_JSTEP_COLUMNS_END, /* the sums                               */
+    STW_JSTEP_NORM_SUMS,   /* layer_norm's dX, parts of dGamma, dBeta */
+    STW_JSTEP_COLUMNS,     /* parts of column sums                    */
+    STW_JSTEP_COLUMNS_END, /* adds these parts up                     */
     STW_JSTEP_SEGMENTS,    /* parts along the ragged dimension, or dX */
     STW_JSTEP_SEGMENT_SUM,
     STW_JSTEP_STRIDED,
-    STW_JSTEP_PRODUCT,    /* one of STW_JPRODUCT_*                   */
-    STW_JSTEP_PRODUCT_END /* its parts                               */
+    STW_JSTEP_PRODUCT,    /* one of STW_JPRODUCT_* */
+    STW_JSTEP_PRODUCT_END /* adds its parts up     */
 } stw_jagged_kind;
 
 /* One kernel of a call. Its only argument is a stw_jagged_launch. */
