@@ -122,7 +122,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     const sm90_barriers<C> barriers = {base + C::AT_BARRIERS};
     const sm90_loads<C> load = {l, maps, base};
     attn_work_tile *const tiles =
-        (attn_work_tile *)(void *)(smem + C::AT_TILES); /* this work tile and the next, in turn */
+        (attn_work_tile *)(void *)(smem + C::AT_TILES); /* this work tile and the next, alternately */
     const sm90_scheduler<ORDERED> scheduler = {l, (uint32_t *)(void *)(smem + C::AT_DRAWN), barriers.tile()};
     sm90_tile_masking *const masking = (sm90_tile_masking *)(void *)(smem + C::AT_MASKING);
 

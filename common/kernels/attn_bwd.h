@@ -227,7 +227,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     attn_work_tile *work_tiles =
-        (attn_work_tile *)(void *)(smem + C::AT_WORK_TILE); /* this one and the next, in turn */
+        (attn_work_tile *)(void *)(smem + C::AT_WORK_TILE); /* this one and the next, alternately */
     if (dev_thread() == 0) dev_halves_init(C::step_end(smem), C::WARPS);
     if (MODE == ATTN_BIASED && dev_thread() == 0) dev_halves_init(C::weights_end(smem), C::WARPS);
     attn_work_tile_take_now(work_tiles[0], l, wave, lane);

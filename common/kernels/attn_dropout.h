@@ -19,7 +19,7 @@ template <class S> struct attn_dropout {
     DEV_FN void all(attn_dropout &k) { k.all(); }
 };
 
-/* Sternway's own map (STW_DROPOUT_PHILOX), for tiles whose first row is a multiple of four in it: the four words of a
+/* Sternway's own map (STW_DROPOUT_PHILOX), for tiles that start at a multiple of four rows of it: the four words of a
  * call belong to four rows. NVIDIA's fragments have these rows in four lanes, so each lane makes the calls of one value
  * of the fragments, and the lanes exchange bits. On AMD the rows are one lane's own. The calls run under a product,
  * whose memory operations leave time for them. */
