@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * What a backend is to the dispatcher, and all a backend sees of it: a table of functions over one opened
- * device. dispatch/backends.c lists the tables. Backends never include each other or other dispatch
- * headers. A failing function has called stw_fail and changed nothing. */
+ * device. dispatch/backends.c lists the tables. Backends never include each other or a header of
+ * dispatch. A failing function has called stw_fail and changed nothing. */
 #ifndef STW_BACKEND_H
 #define STW_BACKEND_H
 
@@ -46,7 +46,7 @@ typedef struct stw_device {
     const stw_arch *arch; /* whose kernels and tables are used                */
     char name[96];
     uint32_t compute_units; /* SMs, CUs, CPU threads                            */
-    uint32_t smem_max;      /* bytes of shared memory a block can have; 0 on the CPU */
+    uint32_t smem_max;      /* bytes of shared memory a CTA can have; 0 on the CPU */
     uint64_t memory_bytes;
     void *state;
 } stw_device;
@@ -66,7 +66,7 @@ typedef struct stw_attn_work {
     const stw_variant *variant; /* of the arch's table, usable on this device   */
     size_t workspace_size;      /* set by attn_prepare, for a workspace at a multiple of 256 */
     char note[256];             /* set by attn_prepare: a line for stw_plan_describe, or "" */
-    const char *slower;         /* set by attn_prepare: what its fastest kernels do not take */
+    const char *slower;         /* set by attn_prepare: what the fastest kernels do not take */
     void *own; /* set by attn_prepare: the backend's, NULL or one block of malloc that the plan frees */
     /* Where `variant` takes only tensors that start at multiples of 16 bytes, which a plan cannot know: what
      * a call with others runs; else NULL. `unaligned` is 1 while that one is looked for. */

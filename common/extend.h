@@ -27,8 +27,7 @@ stw_status stw_extend(const char *who, const void *from, void *to, size_t size, 
 stw_status stw_extend_check_array(const char *who, const char *what, const void *infos, size_t capacity, size_t size,
                                   size_t minimum, size_t *stride_out);
 
-/* Writes one of our structs into such an element: an older caller's is shorter, a newer one's tail is zeroed.
- */
+/* Writes one of our structs into such an element: an older caller's is shorter, a newer one's tail is zeroed. */
 void stw_extend_store(void *element, size_t stride, const void *info, size_t size);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Dropout bits: Philox4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) and
- * the three maps from an element's position to its bit (include/sternway/attn_bwd.h, stw_dropout_map).
+ * the three maps from an element's position to its bit (include/sternway/attn_desc.h, stw_dropout_map).
  * The only copy, for host and device; read by the CPU tiles, the reference and the kernels. */
 #ifndef STW_COMMON_PHILOX_H
 #define STW_COMMON_PHILOX_H

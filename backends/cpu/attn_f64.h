@@ -2,7 +2,7 @@
  *
  * What the files of f64 attention share: the tiles of a thread and the operations on them. Blocks, bands,
  * claims and the workspace's layout are those of cpu.h. Every output element is summed by one owner: queries
- * own dQ, keys own dK and dV, and each recomputes S and dP (7 products a tile, not 5, and no turns). */
+ * own dQ, keys own dK and dV, and each recomputes S and dP (7 products a tile, not 5, and no semaphore). */
 #ifndef STW_CPU_ATTN_F64_H
 #define STW_CPU_ATTN_F64_H
 

@@ -20,8 +20,7 @@ static void add_keys(const stw_cpu_job *job, const stw_f64_scratch *t, const stw
                           1);
 }
 
-/* The row's LSE from its maximum and sum, with the sink; *factor_out is what the row of O is multiplied with.
- */
+/* The row's LSE from its maximum and sum, with the sink; *factor_out is what the row of O is multiplied with. */
 static double finish_row(double maximum, double sum, double sink, double *factor_out) {
     double top = sink > maximum ? sink : maximum;
     *factor_out = 0;

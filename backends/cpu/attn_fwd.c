@@ -27,8 +27,7 @@ static void add_keys(const stw_cpu_job *job, const stw_cpu_scratch *t, stw_cpu_t
     ops->matmul(at->rows, p->head_dim_v, at->cols, t->s, l->bn, t->dv, l->width_v, t->dout, l->width_v, 1);
 }
 
-/* The row's LSE from its maximum and sum, with the sink; *factor_out is what the row of O is multiplied with.
- */
+/* The row's LSE from its maximum and sum, with the sink; *factor_out is what the row of O is multiplied with. */
 static float finish_row(float maximum, float sum, float sink, float *factor_out) {
     double top = maximum, total = sum;
     *factor_out = 0;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * Main phase of the backward pass. A work tile ("unit" below) is one block of keys of one (batch, kv head):
+ * Main phase of the backward pass. A work tile (struct unit) is one block of keys of one (batch, kv head):
  *
  *     keys  +----+        for each query head of the group, each query block that meets the keys:
  *      j0   |####|          S = Q K^T, dP = dO V^T, P and dS (attn_tiles.c)
- *           +----+          dV += P^T dO, dK += dS^T Q     in the unit's own tiles: no other unit adds here
+ *           +----+          dV += P^T dO, dK += dS^T Q     in tiles of its own: no other work tile adds there
  *     queries i0..          dQ[i0..] += dS K               in the order of the key blocks
  *
  * Results do not depend on the number of threads, because key blocks add to a query block's dQ in ascending
- * order. A semaphore of each (head, query block) counts the key blocks that have added. A unit first computes
- * dS K, then waits until the count reaches its own number. Units of a head are claimed in ascending order, so
- * the unit to add next is always claimed by a running thread: there is no deadlock. Called by attn_bwd.c. */
+ * order. A semaphore of each (head, query block) counts the key blocks that have added. A work tile first
+ * computes dS K, then waits until the count reaches its own number. Those of a head are claimed in ascending
+ * order, so a running thread always has the one to add next: there is no deadlock. Called by attn_bwd.c. */
 #include "cpu.h"
 
 #include <string.h>
@@ -23,6 +23,7 @@ typedef struct unit {
 
 #define TURN_SLEEPER 0x80000000u /* a thread sleeps until the count changes */
 
+/* Waits until the semaphore is `mine`: spins for a short time, then sleeps. */
 static void wait_for_turn(atomic_uint *turn, uint32_t mine) {
     uint32_t now, spins = 0;
     while (((now = atomic_load_explicit(turn, memory_order_acquire)) & ~TURN_SLEEPER) != mine) {
@@ -37,6 +38,7 @@ static void wait_for_turn(atomic_uint *turn, uint32_t mine) {
     }
 }
 
+/* Sets the semaphore and wakes the thread that sleeps on it, if there is one. */
 static void pass_turn(atomic_uint *turn, uint32_t next) {
     if (atomic_exchange_explicit(turn, next, memory_order_acq_rel) & TURN_SLEEPER) stw_pool_wake(turn);
 }
@@ -96,7 +98,7 @@ static void run_tile(const stw_cpu_job *job, const stw_cpu_scratch *t, unit *u, 
     }
 }
 
-/* The unit's rows of dK or dV: sums for keys within the used length, zeros from there to the sequence's end. */
+/* The work tile's rows of dK or dV: sums for keys within the used length, zeros from there to the sequence's end. */
 static void store_keys(const stw_cpu_job *job, const unit *u, const stw_tensor_param *to, uint32_t dtype, int add,
                        const float *sum, uint32_t width, uint32_t cols, float scale) {
     const stw_cpu_seq *seq = u->at.seq;
@@ -131,8 +133,8 @@ static void run_unit(const stw_cpu_job *job, const stw_cpu_scratch *t, int64_t b
                    1.0f);
 }
 
-/* Threads share a head only when there are fewer heads than threads. Units are numbered by chunks of as many
- * heads as threads: the first key block of each of these heads, then the second ones, and so on. */
+/* Threads share a head only when there are fewer heads than threads. Work tiles are numbered by chunks of
+ * as many heads as threads: the first key block of each of these heads, then the second ones, and so on. */
 void stw_cpu_main_phase(void *data, uint32_t worker) {
     stw_cpu_job *job = data;
     const stw_attn_params *p = job->p;

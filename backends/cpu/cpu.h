@@ -36,16 +36,16 @@ typedef struct stw_cpu_layout {
     int64_t q_rows;   /* numbered rows of q over all sequences                          */
     int64_t q_blocks; /* numbered query blocks of one head (upper bound)                */
     uint32_t bm, bn;
-    uint32_t width_k, width_v; /* head dims padded to lanes                              */
-    size_t delta;              /* f32 or f64 [heads_q][q_rows]: delta                            */
-    size_t turns;              /* u32 [heads_q][q_blocks]: key blocks that have added to dQ      */
-    size_t dq;                 /* f32 [heads_q][q_rows][head_dim_qk]: dQ so far                  */
-    size_t sink;               /* f64 [heads_q][q_blocks]: dSink of each block                   */
+    uint32_t width_k, width_v; /* head dims padded to lanes                             */
+    size_t delta;              /* f32 or f64 [heads_q][q_rows]: delta                   */
+    size_t turns;              /* semaphores, u32 [heads_q][q_blocks]: added key blocks */
+    size_t dq;                 /* f32 [heads_q][q_rows][head_dim_qk]: dQ so far         */
+    size_t sink;               /* f64 [heads_q][q_blocks]: dSink of each block          */
     size_t scratch, scratch_size;
     size_t total;
-    int separate_dq; /* dQ is summed in the workspace, not in the output               */
-    int bias_direct; /* the bias is not broadcast: dBias is written by the main pass   */
-    int bias_summed; /* the bias is broadcast: dBias has its own pass                  */
+    int separate_dq; /* dQ is summed in the workspace, not in the output             */
+    int bias_direct; /* the bias is not broadcast: the main phase writes dBias       */
+    int bias_summed; /* the bias is broadcast: dBias has its own phase               */
 } stw_cpu_layout;
 
 /* Also of f64 problems, whose tiles have their own size and scratch (attn_f64.h). */
@@ -54,7 +54,7 @@ stw_cpu_layout stw_cpu_layout_of(const stw_attn_work *work, const stw_tile_ops *
 /* A thread's tiles. */
 typedef struct stw_cpu_scratch {
     float *k, *k_cols, *v_cols; /* keys [bn][dk], transposed [dk][bn], [dv][bn]           */
-    float *dk, *dv;             /* sums of the unit [bn][dk], [bn][dv]                    */
+    float *dk, *dv;             /* sums of the work tile [bn][dk], [bn][dv]               */
     float *q, *dout, *dq;       /* [bm][dk], [bm][dv], [bm][dk]                           */
     float *s, *dp, *raw, *sum;  /* [bm][bn]; raw and sum only for dBias                   */
     uint32_t *keep;             /* [bm][bn]                                               */

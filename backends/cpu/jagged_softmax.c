@@ -6,7 +6,7 @@
  * of the workspace: three phases (sums, totals, results), the same whoever does them. */
 #include "jagged.h"
 
-#define COLUMNS 1024 /* worked on together: sums of f32 in the first-level cache */
+#define COLUMNS 1024 /* worked on together: sums of f32 in the L1 cache */
 #define TERMS   64   /* of one running sum                                      */
 
 typedef struct columns {

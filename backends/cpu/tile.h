@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The tile operations: everything of the CPU backend that touches elements, as one table of functions a
- * instruction set. tile.c is compiled once for each (STW_TILE_TABLE names its table); attn_*.c walk the
+ * The tile operations: everything of the CPU backend that touches elements, as one table of functions an
+ * instruction set. tile.c is compiled once for each (STW_TILE_TABLE names its table); attn_*.c go over the
  * problem and call them. Tiles are f32 (of f64 problems f64), row-major, 64-byte aligned; pitches are in
  * elements. */
 #ifndef STW_CPU_TILE_H

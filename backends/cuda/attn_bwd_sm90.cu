@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The sm90 image: Hopper's own main loop, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90` and
+ * The sm90 image: the arch's own main loop, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90` and
  * both 16-bit types a kernel for deterministic mode and one without. What stands before and behind the main loop, and
  * all other rows, come from the sm80 image. */
 #include "backends/cuda/leaf.h"

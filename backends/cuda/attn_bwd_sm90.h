@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Hopper's own main loop of the backward pass (sm90), for 16-bit types without features that change single scores. It
+ * sm90's own main loop of the backward pass (Hopper), for 16-bit types without features that change single scores. It
  * makes dK and dV and adds dQ to f32 sums, which the kernel before it clears and the kernel behind it converts. One
  * CTA of 256 threads (two warpgroups) runs on a multiprocessor and takes work tiles, 128 keys of a KV head, until
  * none is left. For each it goes over the blocks of BM queries that meet these keys. All is held transposed, keys as
@@ -35,12 +35,12 @@
  * packed tensors, rows past a used length) is overwritten with zeros, in the few blocks at edges.
  *
  * Deterministic mode (ORDERED, a kernel of its own): key blocks add to a query block from the last to the first;
- * l.turns, a semaphore a query block, holds the one that added last. Work tiles are numbered so, and all drawn from
- * the counter: each waits for those with smaller numbers alone, and passes its last turn on before it waits as
- * another work tile, so there is always one that goes on. (Under a causal mask the first query block that a key block
- * meets is met by none before it.) One warp, KEEPER, has the semaphores: it waits for that of step j in phase 1. In
- * phase 4 it passes on that of step j - 1, whose additions came before the barrier, and looks whether that of step j
- * + 1 has come; one fence serves both.
+ * l.dq_semaphore, a word a query block, holds the key block that added last. Work tiles are numbered in that order
+ * and drawn from l.tile_counter in the order of their numbers. A work tile waits for smaller numbers alone, and a CTA
+ * releases its last semaphore before it waits as another work tile: so one of them always goes on. (Under a causal
+ * mask the first query block that a key block meets is met by none before it.) One warp, KEEPER, has the semaphores:
+ * it waits for that of step j in phase 1. In phase 4 it releases that of step j - 1, whose additions came before the
+ * barrier, and looks at that of step j + 1; one fence serves both.
  *
  * What ptxas makes of this decides over 10%:
  *   - no exponential may sink behind the last wait of a step, where no product runs: the branch to mask_scores ahead
@@ -70,8 +70,8 @@ template <bool YES> struct sm90_flag {
     enum { yes = YES };
 };
 
-/* Deterministic mode, one lane: waits until the key block before this one has added to query block `at`. With wrong
- * cu_seqlens there may be no order: status_out tells. */
+/* Deterministic mode, one lane: waits until the semaphore of query block `at` says that the key block before this one
+ * has added. With wrong cu_seqlens there may be no order: status_out tells. */
 DEV_FN void sm90_await_turn(const stw_attn_launch &l, uint32_t at, int block) {
     while (dev_load_acquire(l.dq_semaphore + at) != (uint32_t)block + 1 && !*l.unordered) {
     }
@@ -122,7 +122,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     const sm90_barriers<C> barriers = {base + C::AT_BARRIERS};
     const sm90_loads<C> load = {l, maps, base};
     attn_work_tile *const tiles =
-        (attn_work_tile *)(void *)(smem + C::AT_TILES); /* this work tile and the next, in turn */
+        (attn_work_tile *)(void *)(smem + C::AT_TILES); /* this work tile and the next, alternately */
     const sm90_scheduler<ORDERED> scheduler = {l, (uint32_t *)(void *)(smem + C::AT_DRAWN), barriers.tile()};
     sm90_tile_masking *const masking = (sm90_tile_masking *)(void *)(smem + C::AT_MASKING);
 
@@ -180,7 +180,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                            sm90_lane_anew());
     };
 
-    int turn = 0, stage = 0, phase = 0; /* work tiles begun; the step's stage, and the parity of its mbarriers */
+    int turn = 0, stage = 0, phase = 0; /* work tiles before this; the step's stage, its mbarriers' parity */
     uint32_t special;
     /* P = 0 for pairs that a mask hides and for rows with an infinite LSE, whatever came out for them. Rare: what is
      * derived from the lane is not kept over the loop. */
@@ -205,7 +205,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
      * when KEEPER looked. */
     uint32_t due = SM90_NOTHING_DUE, last_there = 0;
     enum { KEEPER = 5 }; /* not of the first warpgroup, whose first warps have the loads and the work tiles */
-    /* All additions to `due` came before the barrier of the CTA that this warp has been through. */
+    /* Releases the semaphore of `due`. All additions there came before the barrier that this warp has passed. */
     auto pass_turn = [&](const attn_work_tile &tile) {
         if (!sm90_elect()) return;
         sm90_fence_gpu();
@@ -377,7 +377,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         else follows = step(sm90_flag<true>(), sm90_flag<false>());
         sm90_pin(dk);
         const attn_work_tile &tile = tiles[(turn & 1) ^ 1];
-        if (ORDERED) { /* nothing is due when another work tile's turn is awaited, or they would wait for one another */
+        if (ORDERED) { /* before another work tile's semaphore is awaited, or the two would wait for each other */
             sm90_cta_sync();
             if (wave == KEEPER) pass_turn(tile);
             due = SM90_NOTHING_DUE;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Shapes of Hopper's own main loop, what lies where in shared memory, and its mbarriers. The image includes the shared
+ * Shapes of sm90's own main loop, what lies where in shared memory, and its mbarriers. The image includes the shared
  * kernels before this: work tiles (attn_work_tile), the epilogue and the bounds of subnormal sums are theirs. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_CONFIG_H
 #define STW_CUDA_ATTN_BWD_SM90_CONFIG_H
@@ -41,7 +41,7 @@ template <class T_, int HD_> struct sm90_config {
         AT_V = AT_K + 2 * KEYS_BYTES,
         AT_Q = AT_V + KEYS_BYTES,
         AT_DOUT = AT_Q + STAGES * ROWS_BYTES,
-        AT_DS = AT_DOUT + STAGES * ROWS_BYTES, /* two places, in turn */
+        AT_DS = AT_DOUT + STAGES * ROWS_BYTES, /* two places, used alternately */
         AT_STATS = AT_DS + 2 * DS_BYTES,
         AT_SEEN = AT_STATS + STAGES * STATS * 4, /* a key: the first and last query that see it */
         AT_BARRIERS = AT_SEEN + BN * 8,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The end of a work tile in Hopper's own main loop: a warp's 16 rows of dK or dV, from the accumulators to the caller's
+ * The end of a work tile in sm90's own main loop: a warp's 16 rows of dK or dV, from the accumulators to the caller's
  * tensor. Whole vectors go by way of 2 KB of shared memory of the warp, 64 columns at a time; everything else as in the
  * shared kernels (common/kernels/attn_bwd_epilogue.h). */
 #ifndef STW_CUDA_ATTN_BWD_SM90_EPILOGUE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What is not as usual in a work tile of Hopper's own main loop: blocks with hidden pairs, rows that take part in
+ * What is not as usual in a work tile of sm90's own main loop: blocks with hidden pairs, rows that take part in
  * nothing and must not be multiplied, keys so small that terms of dQ are subnormal. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_MASKING_H
 #define STW_CUDA_ATTN_BWD_SM90_MASKING_H

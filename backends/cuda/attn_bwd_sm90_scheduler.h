@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Who works on what in Hopper's own main loop: a work tile's query blocks one after the other, the tensor loads of
+ * Who works on what in sm90's own main loop: a work tile's query blocks one after the other, the tensor loads of
  * both, and the next work tile. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_SCHEDULER_H
 #define STW_CUDA_ATTN_BWD_SM90_SCHEDULER_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * From S to P and from dP to dS in Hopper's own main loop, in the registers of a thread: value 4 i + 2 a + b of its
+ * From S to P and from dP to dS in sm90's own main loop, in the registers of a thread: value 4 i + 2 a + b of its
  * accumulators is key lane / 4 + 8 a of the warp's sixteen, query 8 i + 2 (lane % 4) + b of the block. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_SCORES_H
 #define STW_CUDA_ATTN_BWD_SM90_SCORES_H

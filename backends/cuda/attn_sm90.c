@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The host side of Hopper's own main loop (loop "sm90"): which problems it takes, what it decides about them, and
+ * The host side of sm90's own main loop (loop "sm90"): which problems it takes, what it decides about them, and
  * the tensor maps (TMA descriptors) of a call. Kernels: attn_bwd_sm90.h. Every other problem goes to the shared
  * kernels. */
 #include "backends/cuda/device.h"
@@ -56,10 +56,10 @@ static const char *refusal(const stw_attn_params *p) {
     return NULL;
 }
 
-/* Blocks take work tiles until none is left, also in deterministic mode: the loop lists what it needs of the next work
- * tile while it works on this one, which is worth more than what work tiles in hand cost. Under a causal mask the first
- * rows of queries that a key block meets are met by none before it where key blocks are numbered from the last. Columns
- * of dQ: panels of 64. */
+/* CTAs take work tiles until none is left, also in deterministic mode: a CTA loads the next work tile while it works on
+ * this one, which is worth more than what a work tile fetched ahead costs. Key blocks are numbered from the last
+ * (STW_KEYS_DESCEND): then, under a causal mask, no earlier key block meets the first query block that a key block
+ * meets. The dQ sums have panels of 64 columns. */
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
     (void)wave;

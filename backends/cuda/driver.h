@@ -49,7 +49,7 @@ enum {
     STW_CUDA_SM_COUNT = 16,
     STW_CUDA_CC_MAJOR = 75,
     STW_CUDA_CC_MINOR = 76,
-    STW_CUDA_SMEM_OPTIN = 97 /* most shared memory a block can ask for */
+    STW_CUDA_SMEM_OPTIN = 97 /* most shared memory a CTA can ask for */
 };
 /* CUfunction_attribute, CUjit_option, CUpointer_attribute, CUmemorytype */
 enum { STW_CUDA_FUNC_SMEM = 8 }; /* most dynamic shared memory of a launch */

@@ -19,7 +19,7 @@
 #define DEV_UNROLL_2_FOR _Pragma("unroll 2") for
 #define LEAF_QUEUES  1 /* CTAs may take several work tiles */
 #define LEAF_FLUSHES 0 /* matrix products take subnormal numbers as they are */
-/* `blocks` of them a multiprocessor shall find registers. */
+/* `blocks` of its CTAs shall fit the registers of a multiprocessor. */
 #define DEV_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define DEV_KERNEL(threads)                DEV_KERNEL_BLOCKS(threads, 1)
 #define DEV_ARGUMENT                       const __grid_constant__
@@ -35,7 +35,7 @@ struct dev_bf16 {
 DEV_FN uint32_t dev_thread() { return threadIdx.x; }
 DEV_FN uint32_t dev_threads() { return blockDim.x; }
 DEV_FN uint32_t dev_lane() { return threadIdx.x % DEV_WAVE; }
-/* Number of the block in a grid folded over x and y. */
+/* Number of the CTA in a grid folded over x and y. */
 DEV_FN int64_t dev_cta() { return (int64_t)blockIdx.y * gridDim.x + blockIdx.x; }
 
 /* The number of this thread's wave, in a register all its lanes share. */
@@ -55,15 +55,15 @@ DEV_FN int dev_keep(int x) {
 }
 
 /* Instructions on the two sides stay there: ptxas schedules within a basic block, and one ends here. `never` is false,
- * which only the run knows. */
+ * which the compiler does not know. */
 DEV_FN void dev_part(bool never) {
     if (never) asm volatile("trap;");
 }
 
 DEV_FN void dev_barrier() { __syncthreads(); }
 /* Programmatic dependent launch: the next kernel of a call may be launched while this one runs, and waits, before it
- * touches memory, until this one has ended and what it wrote can be seen. In an ordinary launch neither does anything.
- * */
+ * touches memory, until this one has ended and what it wrote can be seen. In an ordinary launch neither does
+ * anything. */
 #if __CUDA_ARCH__ >= 900
 DEV_FN void dev_let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 DEV_FN void dev_await_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

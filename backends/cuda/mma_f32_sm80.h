@@ -18,7 +18,7 @@ enum { LEAF_BF16_TERMS = 3 };
 /* Infinite, NaN or so large that bf16 may round it up to infinity. */
 DEV_FN bool leaf_is_nonfinite(float x) { return !(fabsf(x) <= __uint_as_float(0x7F7F0000u)); }
 
-/* The parts of two numbers that are not odd, packed. */
+/* The parts of two numbers, neither nonfinite, packed. */
 DEV_FN void leaf_split_pair(float x, float y, uint32_t *first, uint32_t *second, uint32_t *third) {
     *first = dev_pack_bf16(x, y);
     x -= __uint_as_float(*first << 16);
@@ -44,7 +44,7 @@ DEV_FN bool leaf_is_nonfinite(const float x[4]) {
     return leaf_is_nonfinite(x[0]) || leaf_is_nonfinite(x[1]) || leaf_is_nonfinite(x[2]) || leaf_is_nonfinite(x[3]);
 }
 
-/* The parts of four numbers, two a word. `odd`: they may be nonfinite. */
+/* The parts of four numbers, two a word. `nonfinite`: some may be. */
 DEV_FN void leaf_split(const float x[4], uint32_t parts[LEAF_BF16_TERMS][2], bool nonfinite) {
     if (!nonfinite) {
         DEV_UNROLL_FOR (int i = 0; i < 2; ++i)
@@ -110,8 +110,8 @@ template <> struct leaf_mma<float> {
         DEV_UNROLL_FOR (int i = 0; i < 4; ++i) f.part[i / 2][i % 2] = two[i];
     }
     /* One step of all products of a wave: c += the large ones; the small ones gather in `rest` from the first step on
-     * and go into c with the last. Products that follow each other add to different accumulators, since the matrix
-     * work tile's latency is several products long. */
+     * and go into c with the last. Products that follow each other add to different accumulators, since the
+     * latency of the matrix unit is several products long. */
     template <int MT, int NT>
     DEV_FN void products(float (&c)[MT][NT][4], float (&rest)[MT][NT][4], const a_frag (&a)[MT], const b_frag (&b)[NT],
                          bool first, bool last) {
@@ -151,7 +151,7 @@ template <> struct leaf_mma<float> {
         DEV_UNROLL_FOR (int p = 0; p < LEAF_BF16_TERMS; ++p)
             *(uint16_t *)(void *)(at + p * (int)Tile::PLANE) = leaf_part_of(x, p);
     }
-    /* Four numbers of an accumulator to where it lies in a tile. `odd`: they may be. */
+    /* Four numbers of an accumulator to where it lies in a tile. `nonfinite`: some may be. */
     template <class Tile>
     DEV_FN void store_acc(float *tile, int row0, int col0, const float c[4], int lane, bool nonfinite) {
         uint32_t parts[LEAF_BF16_TERMS][2];

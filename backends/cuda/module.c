@@ -49,8 +49,7 @@ stw_status stw_cuda_module_load(stw_gpu *gpu, int jagged) {
     return status;
 }
 
-/* What a launch of that function may ask for already: the opt-in of one plan must not be lowered by another.
- */
+/* What a launch of that function may ask for already: the opt-in of one plan must not be lowered by another. */
 static uint32_t smem_granted(const stw_gpu *gpu, const char *name) {
     uint32_t granted = SMEM_WITHOUT_OPTIN;
     for (const stw_gpu_kernel *kernel = gpu->kernels; kernel; kernel = kernel->next)

@@ -22,8 +22,7 @@ static uint32_t stored_of(const stw_attn_params *p, uint32_t wave) {
     return p->dtype == STW_F32 && wave == 32 ? 6u : element_of(p);
 }
 
-/* Bytes of shared memory. The macros are for constants; kernels hold them against the tables (static_assert).
- */
+/* Bytes of shared memory. Kernels compare the same macros with the tuning tables (static_assert). */
 static uint32_t bwd_smem(uint32_t element, uint32_t hd, uint32_t bm, uint32_t bn, uint32_t stages) {
     return STW_BWD_SMEM(element, hd, bm, bn, stages); /* GCOVR_EXCL_BR_LINE: choices between constants */
 }
@@ -97,7 +96,7 @@ const char *stw_attn_slower(stw_attn_call call, const stw_variant *tile, const s
     return call == STW_CALL_BWD && loop->slower ? loop->slower(tile, params) : NULL;
 }
 
-/* A tile of the kernels that sum dBias. Lean: attn_dbias_reduce_plain.h. */
+/* A tile of the kernels that sum dBias. `lean`: its kernel is that of attn_dbias_reduce_plain.h. */
 typedef struct dbias_tile {
     const char *name;
     uint32_t element, head_dim, bm, bn, warps, stages, lean;
@@ -128,8 +127,8 @@ static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_p
     return &rows[count - 1];
 }
 
-/* Work tiles in hand wait for their CTA: bad where they wait for one another, and where they differ
- * in work, unless each is a small part of what a block does. */
+/* A work tile that a CTA has fetched ahead waits for that CTA. That is bad where work tiles wait for one another, and
+ * where they differ in work, unless each is a small part of what a CTA does. */
 static stw_attn_queued queued(const stw_variant *tile, const stw_attn_params *p, uint32_t wave) {
     if (wave != 32 || (p->features & STW_FEAT_DETERMINISTIC)) return STW_QUEUED_NEVER;
     if (!(p->features & (STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT))) return STW_QUEUED;
@@ -325,17 +324,16 @@ static uint32_t vectors_of(const stw_attn_params *p) {
            vector_bit(&p->dv, p->dv_dtype == STW_F32 ? 4 : 2, dv, STW_VECTOR_DV);
 }
 
-/* Under a causal mask key blocks differ in work, and few heads' rows should stay in the L2:
- * q, dout and the sums of dQ of so many rows of a kv head fit 32 MiB. As many where key blocks wait for one
- * another: the more heads, the fewer of one head are under way. 0: a head's key blocks go one after the
- * other. */
+/* Query rows of a kv head whose q, dout and dQ sums fit 32 MiB of L2. Under a causal mask key blocks differ in work,
+ * and the rows of few heads should stay in L2. Where key blocks wait for one another the same number is taken: the more
+ * heads, the fewer key blocks of one head are under way. 0: a head's key blocks go one after the other. */
 static int64_t l2_rows(const stw_variant *tile, const stw_attn_choice *choice, const stw_attn_params *p) {
     if (!(p->features & STW_FEAT_WINDOW_RIGHT) && !(choice->vectors & STW_KEYS_DESCEND)) return 0;
     return (INT64_C(32) << 20) / ((int64_t)tile->head_dim * (2 * element_of(p) + (int64_t)sizeof(float)) * p->group);
 }
 
-/* Dense keys: heads of so many rows, and not more than there are, since Hopper's own main loop multiplies
- * them by their key blocks in 32 bits. */
+/* Dense keys: heads that together have `rows` query rows, and not more heads than there are, since sm90's own main loop
+ * multiplies their number by the key blocks in 32 bits. */
 static int64_t heads_in_l2(int64_t rows, const stw_attn_params *p) {
     int64_t beside = stw_heads_in_l2(p->heads_kv, rows, p->max_seq_q);
     return stw_larger(1, stw_smaller(beside, p->batch * p->heads_kv));

@@ -2,7 +2,10 @@
  *
  * Launch plans of the tiled attention kernels, the same for CUDA and HIP: which kernels a call consists of,
  * in which order, with which grid, threads and shared memory, how much workspace it needs and what goes
- * where. Pure functions of a tile and a parameter block; called by the GPU backends. */
+ * where. Pure functions of a tile and a parameter block; called by the GPU backends.
+ *
+ * A step names its kernel: add_bwd and fill_steps of attn_tiled.c put the name together, as the images declare it
+ * (backends/cuda/attn_bwd_sm80.cu, attn_bwd_sm90.cu, backends/hip/attn_bwd_cdna.hip). */
 #ifndef STW_GPU_ATTN_TILED_H
 #define STW_GPU_ATTN_TILED_H
 
@@ -17,8 +20,8 @@ typedef enum stw_attn_call { STW_CALL_BWD = 1, STW_CALL_FWD = 2, STW_CALL_DROPOU
 #define STW_ATTN_STEPS     4
 #define STW_ATTN_ENTRY_MAX 80
 
-/* Whether CTAs take work tiles until none is left, as many blocks as run at a time, or one each.
- * MANY: if that makes at least STW_WORK_TILES_MANY work tiles a block. */
+/* Whether CTAs take work tiles until none is left (as many CTAs as run at a time), or one each (NEVER).
+ * MANY: they take several if each has at least STW_WORK_TILES_MANY then. */
 typedef enum stw_attn_queued { STW_QUEUED_NEVER, STW_QUEUED, STW_QUEUED_MANY } stw_attn_queued;
 #define STW_WORK_TILES_MANY 24
 
@@ -49,20 +52,19 @@ typedef struct stw_attn_steps {
 typedef struct stw_attn_choice {
     const char *mode; /* last word of the main loop's kernel */
     uint32_t early;   /* of that kernel, as in a step */
-    uint32_t bn;      /* keys of a block of the main loop */
+    uint32_t bn;      /* keys of a work tile of the main loop */
     uint32_t width;   /* columns of the dQ sums */
     uint32_t smem;
     uint32_t dq_rows, vectors; /* of the launch; vectors: bits beyond those of the tensors */
     stw_attn_queued queued;
-    const char *preprocess,
-        *postprocess;    /* whose kernels stand before and behind the main loop: NULL, the shared ones */
-    uint32_t small_rows; /* rows of a block of such kernels */
-    int exact;           /* behind the main loop, a kernel for the units that it has left alone */
+    const char *preprocess, *postprocess; /* whose kernels come before and behind the main loop; NULL: shared */
+    uint32_t small_rows;                  /* query rows of a CTA of such kernels */
+    int exact; /* a kernel behind the main loop takes the work tiles that it has left alone */
 } stw_attn_choice;
 
 struct stw_gpu;
 
-/* A main loop on the host. Shared ones are in attn_tiled.c, Hopper's in backends/cuda/attn_sm90.c, CDNA's in
+/* A main loop on the host. Shared ones are in attn_tiled.c, sm90's in backends/cuda/attn_sm90.c, CDNA's in
  * backends/hip/attn_cdna.c. Functions may be NULL but for `plan` of a backward's loop. */
 typedef struct stw_gpu_loop {
     stw_attn_call call;    /* STW_CALL_BWD or STW_CALL_FWD                                             */
@@ -104,8 +106,8 @@ const char *stw_attn_slower(stw_attn_call call, const stw_variant *tile, const s
 void stw_attn_steps_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
                        stw_attn_steps *steps_out);
 
-/* The same kernels without their names, which take most of the time: for a call whose plan knows them. The
- * steps of a problem and of one that shares its size classes (common/size_class.h) differ in units alone. */
+/* The same kernels without their names, which take most of the time: for a call whose plan knows them. Two
+ * problems of the same size classes (common/size_class.h) have steps that differ in `work_tiles` and grids alone. */
 void stw_attn_unnamed_steps_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params,
                                uint32_t wave, stw_attn_steps *steps_out);
 

@@ -18,8 +18,7 @@ typedef struct stw_driver {
     const stw_dso_row *rows;
     size_t row_count;
     void *table; /* struct of function pointers that the rows fill */
-    /* Adds the version to a text about missing symbols, from functions that need no started driver; or NULL.
-     */
+    /* Adds the version to a text about missing symbols, from functions that need no started driver; or NULL. */
     void (*describe)(stw_text *text);
     /* Starts the loaded driver: cuInit, hipInit. Has called stw_fail when it fails. */
     stw_status (*start)(void);

@@ -229,7 +229,7 @@ static uint32_t product_smem(uint32_t stored, stw_jagged_tile t, stw_jagged_cut 
     return STW_JAGGED_PRODUCT_SMEM(stored, t.bm, t.bn, t.bk, n, a, b); /* GCOVR_EXCL_BR_LINE: constants */
 }
 
-/* CTAs stay; twice as many as multiprocessors. */
+/* Twice as many CTAs as multiprocessors take all work tiles. */
 static void add_product(const builder *b, uint32_t product) {
     const stw_jagged_params *p = b->p;
     stw_jagged_cut cut = stw_jagged_cut_of(p, product, b->t);

@@ -19,14 +19,14 @@ typedef enum stw_jagged_kind {
     STW_JSTEP_MAP,
     STW_JSTEP_MAP_ROWS, /* maps that copy whole rows              */
     STW_JSTEP_LINES,
-    STW_JSTEP_NORM_SUMS,   /* and parts of dGamma and dBeta          */
-    STW_JSTEP_COLUMNS,     /* parts of column sums                   */
-    STW_JSTEP_COLUMNS_END, /* the sums                               */
+    STW_JSTEP_NORM_SUMS,   /* layer_norm's dX, parts of dGamma, dBeta */
+    STW_JSTEP_COLUMNS,     /* parts of column sums                    */
+    STW_JSTEP_COLUMNS_END, /* adds these parts up                     */
     STW_JSTEP_SEGMENTS,    /* parts along the ragged dimension, or dX */
     STW_JSTEP_SEGMENT_SUM,
     STW_JSTEP_STRIDED,
-    STW_JSTEP_PRODUCT,    /* one of STW_JPRODUCT_*                   */
-    STW_JSTEP_PRODUCT_END /* its parts                               */
+    STW_JSTEP_PRODUCT,    /* one of STW_JPRODUCT_* */
+    STW_JSTEP_PRODUCT_END /* adds its parts up     */
 } stw_jagged_kind;
 
 /* One kernel of a call. Its only argument is a stw_jagged_launch. */
@@ -79,8 +79,7 @@ const char *stw_jagged_refusal(const stw_jagged_params *params);
 void stw_jagged_steps_of(const stw_jagged_params *params, const stw_jagged_table *table, uint32_t processors,
                          stw_jagged_steps *steps_out);
 
-/* What all steps' arguments have in common: params with the call's pointers, clean lengths in the workspace.
- */
+/* What all steps' arguments have in common: params with the call's pointers, clean lengths in the workspace. */
 void stw_jagged_launch_of(const stw_jagged_params *params, const stw_jagged_table *table, void *workspace,
                           stw_jagged_launch *launch_out);
 
@@ -93,7 +92,7 @@ void stw_jagged_launch_step(stw_jagged_kind kind, int64_t work_tiles, int64_t bl
 typedef struct stw_jagged_map {
     int rows;     /* whether the kernel by rows has the problem                            */
     int64_t run;  /* elements of an output row whose sources follow each other, or are one */
-    int64_t span; /* by rows: elements of a work tile                                           */
+    int64_t span; /* by rows: elements of a work tile                                      */
 } stw_jagged_map;
 
 stw_jagged_map stw_jagged_map_of(const stw_jagged_params *params);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Launch plans of sum, select, reshape and padded tensors: how much of an output row has one source, and
- * whether common/kernels/jagged_rows.h has the problem or jagged_map.h. Called by backends/gpu/jagged_launch.c.
- */
+ * whether common/kernels/jagged_rows.h has the problem or jagged_map.h. Called by backends/gpu/jagged_launch.c. */
 #include "backends/gpu/jagged_launch.h"
 
 #include "common/dtype.h"

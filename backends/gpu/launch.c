@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * Plans and run calls on a GPU. backends/gpu/attn_tiled.c says which kernels a call consists of; here the
- * plan finds them in the image, and a run call checks its pointers and launches them in the caller's stream:
- * no lock, no allocation, no synchronisation, so a graph capture records it. */
+ * plan finds them in the image by name, and a run call checks its pointers and launches them in the caller's
+ * stream: no lock, no allocation, no synchronisation, so a graph capture records it. The main loops behind the
+ * names: attn_bwd_main (common/kernels/attn_bwd.h), attn_bwd_sm90 (backends/cuda/attn_bwd_sm90.h) and
+ * attn_cdna_main (backends/hip/attn_bwd_cdna_scheduler.h). */
 #include "backends/gpu/attn_tiled.h"
 #include "backends/gpu/gpu.h"
 
@@ -30,8 +32,8 @@ typedef struct launch_plan {
     const stw_gpu_kernel *stage; /* of work's stages */
 } launch_plan;
 
-/* CTAs that run at a time, as far as shared memory says: rather too many than too few, since one
- * that finds no work tile ends at once. A multiprocessor has 1 KB more than the largest block may have. */
+/* CTAs that run at a time, as far as shared memory says: rather too many than too few, since one that finds no work
+ * tile ends at once. A multiprocessor has 1 KB more shared memory than the largest CTA may ask for. */
 static int64_t blocks_at_a_time(const stw_device *device, uint32_t smem) {
     uint32_t each = (device->smem_max + 1024) / (smem + 1024);
     return (int64_t)device->compute_units * (each ? each : 1);

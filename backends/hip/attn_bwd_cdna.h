@@ -2,10 +2,11 @@
  *
  * CDNA's own main loop of the backward pass, for plain problems: 16-bit, head dims up to 64 and 128, no feature that
  * touches single pairs, dQ, dK and dV all wanted, rows that are whole vectors (backends/hip/attn_cdna.c). Every
- * other problem takes the shared loop (common/kernels). Sums of dQ lie as that loop's; statistics are negated.
+ * other problem takes the shared loop (common/kernels/attn_bwd.h). Sums of dQ lie in the order of that loop;
+ * statistics are negated (STW_STATS_NEGATED).
  *
- * A workgroup (CUDA: CTA) of four waves owns 192 keys of one kv head. It goes over the queries of every head of the
- * group, 32 rows a step. S and dP of a step are made in two halves:
+ * A workgroup (CUDA: CTA) of four waves has a work tile, 192 keys of one kv head. It goes over the queries of every
+ * head of the group, 32 rows a step. S and dP of a step are made in two halves:
  *
  *              keys ->  0        48       96       144      192
  *    queries  0..15    | wave 0 | wave 1 | wave 2 | wave 3 |     a wave's part is three 16 x 16 tiles

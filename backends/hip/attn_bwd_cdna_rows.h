@@ -3,8 +3,8 @@
  * The kernels before and behind CDNA's own main loop, for the usual case. Preprocess (attn_cdna_preprocess) makes
  * delta = rowsum(dO O) and -LSE log2(e) and clears the sums of dQ, as attn_bwd_preprocess does without its options.
  * Postprocess (attn_cdna_postprocess) writes dQ in its own type. backends/hip/attn_cdna.c chooses them
- * (cdna_preprocess, cdna_postprocess). A workgroup takes STW_CDNA_ROWS rows of one head, eight query blocks: finding
- * them is a good part of such small kernels' time. */
+ * (cdna_preprocess, cdna_postprocess). A workgroup takes STW_CDNA_ROWS rows of one head, eight query blocks: to find
+ * its rows takes such small kernels much of their time. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_ROWS_H
 #define STW_HIP_ATTN_BWD_CDNA_ROWS_H
 
@@ -52,7 +52,7 @@ template <int WORDS> DEV_FN uint32_t attn_cdna_rows_look(const leaf_u4 (&x)[WORD
 template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
     enum { PIECES = C::HD / 64 }; /* of 16 bytes a thread; eight threads a row */
-    constexpr bool LOOKS = !dev_is_f16<T>::yes, FLUSHES = dev_flushes<T>::yes; /* attn_bwd_subnormal.inl */
+    constexpr bool LOOKS = !dev_is_f16<T>::yes, FLUSHES = dev_flushes<T>::yes; /* attn_bwd_subnormal.h */
     const stw_attn_params &p = l.p;
     if (dev_cta() == l.work_tiles - 1) {
         if (dev_thread() == 0) attn_reset_tile_counters<T>(l);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
  * What calls a step of CDNA's own main loop (attn_bwd_cdna.h): the look for subnormal operands, the scheduler that
- * goes over query heads and blocks, the epilogue (dK and dV to memory), and the two kernels. A work tile is 192 keys of
- * one kv head. C: attn_cdna, the shapes. */
+ * goes over query heads and blocks, the epilogue (dK and dV to memory), and the two kernels, attn_cdna_main and
+ * attn_cdna_exact. A work tile is 192 keys of one kv head. C: attn_cdna, the shapes. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 #define STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 
 #include "attn_bwd_cdna.h"
 
-/* K or V holds an element that counts (attn_bwd_subnormal): ordinary data has one in the first word of some lane. */
+/* K or V holds an element that counts (attn_bwd_subnormal.h): ordinary data has one in the first word of some lane. */
 template <class C> DEV_FN bool attn_cdna_counts(const leaf_u2 (&x)[C::TILES][C::PIECES][2]) {
     const uint32_t least = 0x35800000u; /* 2^-20 */
     if (__builtin_amdgcn_ballot_w64((x[0][0][0].x & 0x7fff0000u) >= least)) return true;
@@ -60,7 +60,8 @@ struct attn_cdna_run {
 DEV_FN int cdna_ones(uint64_t x) { return ~x ? __builtin_ctzll(~x) : 64; }
 DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits : 0; }
 
-/* Any: rows whose LSE is infinite, blocks of subnormal numbers, and edges of a mask with a left bound. */
+/* `any` are query blocks with a row whose LSE is infinite, with subnormal numbers, or at an edge of a mask that has a
+ * left bound. */
 template <class C>
 DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
     int inner_first = dev_uniform(u.inner_first), inner_end = dev_uniform(u.inner_end);
@@ -181,6 +182,7 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, i
     attn_cdna_store(w, u);
 }
 
+/* The main kernel: a workgroup takes one work tile. */
 template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, char *smem) {
     attn_work_tile &u = *(attn_work_tile *)(void *)(smem + C::AT_WORK_TILE);
     int wave = (int)dev_wave(), lane = (int)dev_lane();

@@ -61,8 +61,8 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     out->postprocess = cdna_postprocess(p) ? "cdna" : NULL;
 }
 
-/* f16 is multiplied by the shared kernels, as f32. For bf16 there is, behind the main loop, a kernel for the units
- * that it has left alone. */
+/* f16 is multiplied by the shared kernels, as f32. For bf16 a kernel behind the main loop takes the work tiles
+ * that the main loop has left alone. */
 static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     if (p->dtype == STW_F16) {
         stw_attn_tiled_plan(tile, p, wave, 1, out);

@@ -70,7 +70,7 @@ __attribute__((device)) float cdna_times(float x, float y) __asm("llvm.amdgcn.fm
 DEV_FN uint32_t cdna_lows(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x05040100u); }
 DEV_FN uint32_t cdna_highs(uint32_t a, uint32_t b) { return __builtin_amdgcn_perm(b, a, 0x07060302u); }
 
-/* Whether one of many bf16 is not 0 but below 2^-100 (attn_bwd_subnormal): the least of twice their sizes less 1, by
+/* Whether one of many bf16 is not 0 but below 2^-100 (attn_bwd_subnormal.h): the least of twice their sizes less 1, by
  * halves of the words, where 0 is the largest number of all. */
 struct cdna_least {
     leaf_us2 x;

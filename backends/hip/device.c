@@ -177,8 +177,7 @@ stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int v
     return STW_OK;
 }
 
-/* Nothing is reported from here: a runtime that is shutting down refuses, and the memory goes all the same.
- */
+/* Nothing is reported from here: a runtime that is shutting down refuses, and the memory goes all the same. */
 void stw_hip_state_destroy(stw_hip_state *state) {
     const stw_hip_functions *hip = state->hip;
     int mine = state->gpu.ordinal, before = mine;

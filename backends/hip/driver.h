@@ -31,8 +31,7 @@ enum { STW_HIP_CU_COUNT = 63, STW_HIP_SMEM_PER_BLOCK = 74 };
 enum { STW_HIP_COPY_DEFAULT = 4 };
 
 /* hipPointerAttribute_t of every version so far, with room for more; its first field counts otherwise in ROCm
- * 5 (hipMemoryType: host 0, device 1, managed 4) than since 6 (unregistered 0, host 1, device 2, managed 3).
- */
+ * 5 (hipMemoryType: host 0, device 1, managed 4) than since 6 (unregistered 0, host 1, device 2, managed 3). */
 typedef struct stw_hip_pointer {
     int type, device;
     void *device_pointer, *host_pointer;

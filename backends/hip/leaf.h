@@ -53,7 +53,7 @@ typedef _Float16 leaf_h2 __attribute__((ext_vector_type(2)));
 DEV_FN uint32_t dev_thread() { return __builtin_amdgcn_workitem_id_x(); }
 DEV_FN uint32_t dev_threads() { return __builtin_amdgcn_workgroup_size_x(); }
 DEV_FN uint32_t dev_lane() { return __builtin_amdgcn_workitem_id_x() % DEV_WAVE; }
-/* Number of the block in a grid folded over x and y, as backends/gpu/attn_tiled.c folds it. */
+/* Number of the CTA (HIP: workgroup) in a grid folded over x and y, as backends/gpu/attn_tiled.c folds it. */
 DEV_FN int64_t dev_cta() {
     return (int64_t)__builtin_amdgcn_workgroup_id_y() * STW_GRID_X_HIP + __builtin_amdgcn_workgroup_id_x();
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Which pairs of one tile are visible, and what features add to a pair's logit: band, used lengths, bias,
- * ALiBi, softcap, dropout. Built once a tile, asked once a pair. */
+ * ALiBi, softcap. A mask is built once a tile and asked once a pair. */
 #ifndef STW_COMMON_DEVICE_MASK_H
 #define STW_COMMON_DEVICE_MASK_H
 

@@ -8,8 +8,9 @@
  *     mma_AtB(acc, a, b)   acc[M, N] += A[K, M]^T B[K, N]     dV = P^T dO, dK = dS^T Q
  *
  * The caller may give work to overlap with a product: `overlap.step(k, steps)` runs behind the matrix instructions of
- * each step of K, since memory operations and exponentials are slow in one burst. The overlap's type also says how sums
- * are made: ROUNDED 0, as the matrix unit adds; 1, each step's sum rounded to nearest; 2, subnormal operands count. */
+ * each step of K, since memory operations and exponentials are slow in one burst. Types of such work are named *_side.
+ * The type also says how sums are made: ROUNDED 0, as the matrix unit adds; 1, each step's sum rounded to nearest; 2,
+ * subnormal operands count. */
 #ifndef STW_COMMON_DEVICE_MMA_H
 #define STW_COMMON_DEVICE_MMA_H
 
@@ -74,6 +75,7 @@ DEV_FN void dev_multiply_overlap(dev_acc<Split> &acc, const typename TileA::type
     }
 }
 
+/* The general form without work that overlaps. */
 template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB>
 DEV_FN void dev_multiply(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b, int wave,
                          int lane) {
@@ -109,8 +111,8 @@ DEV_FN void mma_AtB(dev_acc<S> &acc, dev_smem_tile<A> a, dev_smem_tile<B> b, Ove
     dev_multiply_overlap<true, true, A::ROWS, S, A, B>(acc, a.data, b.data, overlap, wave, lane);
 }
 
-/* The same where the matrix unit truncates what it adds (16-bit operands on NVIDIA): two steps at a time are summed by
- * themselves, for a few columns after the other, and added rounded to nearest. */
+/* dev_multiply where the matrix unit truncates what it adds (16-bit operands on NVIDIA): the sums of two steps, a few
+ * columns at a time, start from 0 and are added to `acc` rounded to nearest. */
 template <bool A_BY_K, bool B_BY_K, int K, class Split, class TileA, class TileB>
 DEV_FN void dev_multiply_added(dev_acc<Split> &acc, const typename TileA::type *a, const typename TileB::type *b,
                                int wave, int lane) {

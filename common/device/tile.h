@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Tiles of a matrix in shared memory, and how the waves of a block share the result of a product.
+ * Tiles of a matrix in shared memory, and how the waves of a CTA share the result of a product.
  *
  * Rows of 128-byte multiples: vector v (16 bytes) of row r lies at v XOR (r mod 8), so that 8 rows of one
  * vector column fall into different banks. Other rows are padded by a vector. Where the leaf multiplies f32 in parts
@@ -57,7 +57,8 @@ template <class T> struct dev_first_term<T, 1> {
     typedef T type;
 };
 
-/* Waves over a ROWS x COLS result: R x C of them, each M x N, with as few operand reads as possible. */
+/* Waves over a ROWS x COLS result: R x C of them, with as few operand reads as possible. Each wave has M x N elements,
+ * which are MT x NT accumulators. */
 template <class T, int ROWS, int COLS, int WAVES> struct dev_split {
     enum { STEP_N = LEAF_MMA_N * leaf_mma<T>::B_TILES };
     static_assert(stw_split_rows(ROWS, COLS, WAVES, STEP_N) > 0, "the waves can share this tile");
@@ -73,7 +74,7 @@ template <class T, int ROWS, int COLS, int WAVES> struct dev_split {
     DEV_FN int col0(int wave) { return wave % C * N; }
 };
 
-/* A wave's part of a result. */
+/* A wave's part of a result, in registers. */
 template <class Split> struct dev_acc {
     float v[Split::MT][Split::NT][LEAF_ACC];
     DEV_METHOD void clear() {

@@ -117,8 +117,8 @@ template <class S> struct attn_exp2_side {
     }
 };
 
-/* dS, a tile in shared memory, on its way to dBias: under a product, a vector read in one step and written in the next.
- * */
+/* dS, a tile in shared memory, on its way to dBias: under a product, a vector is read in one step and written in the
+ * next. */
 template <class C> struct attn_bias_side {
     typedef typename C::T T;
     typedef dev_row_copy<typename C::scores, C::THREADS> copy;

@@ -12,8 +12,9 @@
  *
  * Two stages: the rows of the next step are loaded under this step's products; one stage: after them. dQ sums lie in
  * the order of the registers, so that a wave's addition touches whole lines. In deterministic mode the key blocks of a
- * query block add in ascending order: a counter each says whose turn it is. Work tiles are taken in their order, so the
- * one whose turn it is has always been started. Instantiated by the leaf's table of variants. */
+ * query block add in ascending order: a semaphore a query block (l.dq_semaphore) counts those that have added. Work
+ * tiles are taken in the order of their numbers, so the one to add next has always been started. Each row of a tuning
+ * table becomes kernels of attn_bwd_main in backends/cuda/attn_bwd_sm80.cu and backends/hip/attn_bwd_cdna.hip. */
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_H
 #define STW_COMMON_KERNELS_ATTN_BWD_H
 
@@ -86,7 +87,7 @@ DEV_FN void attn_dq_of(attn_dq<C> &q, const stw_attn_launch &l, uint32_t at, con
     q.to = l.dq + (int64_t)at * (C::BM * C::HD);
 }
 
-/* Deterministic: adds when it is this key block's turn. */
+/* Deterministic mode: waits for the semaphore, adds, and lets the next key block add. */
 template <class C>
 DEV_FN void attn_dq_ordered(attn_dq<C> &q, const stw_attn_launch &l, const attn_work_tile &u, uint32_t at, int block,
                             bool subnormal) {
@@ -227,7 +228,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
     attn_work_tile *work_tiles =
-        (attn_work_tile *)(void *)(smem + C::AT_WORK_TILE); /* this one and the next, in turn */
+        (attn_work_tile *)(void *)(smem + C::AT_WORK_TILE); /* this one and the next, alternately */
     if (dev_thread() == 0) dev_halves_init(C::step_end(smem), C::WARPS);
     if (MODE == ATTN_BIASED && dev_thread() == 0) dev_halves_init(C::weights_end(smem), C::WARPS);
     attn_work_tile_take_now(work_tiles[0], l, wave, lane);

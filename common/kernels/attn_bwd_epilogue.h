@@ -90,6 +90,7 @@ DEV_FN void attn_epilogue_elements(const attn_work_tile &u, const dev_acc<typena
             }
 }
 
+/* Rows of dK or dV by the way that fits. `tile`: shared memory for attn_epilogue_rows. */
 template <class C>
 DEV_FN void attn_epilogue_store(const attn_work_tile &u, const dev_acc<typename C::key_split> &acc,
                                 const stw_tensor_param &to, uint32_t own_dtype, uint32_t dtype, bool add, bool vectors,

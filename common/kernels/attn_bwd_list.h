@@ -64,8 +64,8 @@ DEV_FN int attn_length_class(int64_t rows) {
     return ATTN_LENGTH_CLASSES - 1 - (rows < 1 ? 0 : half_octaves);
 }
 
-/* A sequence's `count` key blocks are entries `first` and on: the work tiles of entry `first + block`, to their places.
- * */
+/* A sequence's `count` key blocks are entries `first` and on: the work tiles of entry `first + block`, to
+ * their places. */
 DEV_FN void attn_list_work_tiles(const stw_attn_launch &l, int64_t first, int64_t count, int64_t block, int64_t rows) {
     const int64_t heads = l.p.heads_kv, together = stw_smaller(heads, stw_heads_in_l2(heads, l.l2_rows, rows));
     const int64_t turn = l.vectors & STW_KEYS_DESCEND ? count - 1 - block : block;

@@ -41,6 +41,7 @@ DEV_FN void attn_postprocess_gathered(const stw_attn_launch &l, const float x[][
     }
 }
 
+/* The kernel. A CTA converts bm query rows of one head, or, behind these CTAs, sums dSink of one head. */
 DEV_FN void attn_bwd_postprocess(const stw_attn_launch &l, char *smem) {
     enum { AHEAD = 4 };
     const stw_attn_params &p = l.p;
@@ -62,12 +63,14 @@ DEV_FN void attn_bwd_postprocess(const stw_attn_launch &l, char *smem) {
     int threads = (int)l.warps * DEV_WAVE, cols = (int)p.head_dim_qk, t = (int)dev_thread(), lane = (int)dev_lane();
     int waves_c = (int)(l.warps / l.dq_rows), wave_m = (int)(l.bm / l.dq_rows), wave_n = (int)l.width / waves_c;
     if (end <= 0) return; /* past the sequence: this block has no sums */
-    /* thread t has what thread t of the main loop summed; if that had fewer threads, a share of it */
+    /* Thread t converts what thread t of the main loop summed. Where the main loop had fewer threads, `turns` threads
+     * share that, and `turn` says which share this one has. */
     int turn = t / threads, turns = (int)dev_threads() / threads;
     t %= threads;
     int row0 = t / DEV_WAVE / waves_c * wave_m, col0 = t / DEV_WAVE % waves_c * wave_n, across = wave_n / LEAF_MMA_N;
     int count = wave_m / LEAF_MMA_M * across, share = (count + turns * AHEAD - 1) / (turns * AHEAD) * AHEAD;
     int last = (int)stw_smaller(count, (turn + 1) * share);
+    /* `scores`: two neighbours of a row go in one store; `gathers`: whole vectors do. */
     bool scores = LEAF_ACC_PAIRS && (l.vectors & STW_VECTOR_DQ) && !add;
     bool gathers = LEAF_GATHERS && scores && p.dq_dtype != STW_F32 && across % AHEAD == 0;
     for (int first = turn * share; first < last; first += AHEAD) {

@@ -3,7 +3,7 @@
  * First kernel of the backward pass, a CTA for bm query rows of one head: D = rowsum(dO*O) - dLSE and LSE as the main
  * loop wants them, marks of rows that need care, the rows' part of dSink, zeros in the dQ sums and wherever in dBias no
  * tile will write. CTAs before these list what key blocks meet, one after them checks the caller's lengths and offsets.
- * Any shape; instantiated once a data type. */
+ * Any shape; attn_bwd_sm80.cu and attn_bwd_cdna.hip compile it once a data type. */
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_PREPROCESS_H
 #define STW_COMMON_KERNELS_ATTN_BWD_PREPROCESS_H
 
@@ -167,9 +167,10 @@ DEV_FN void attn_zero_span(char *from, char *to, int element) {
         dev_store_any(at, 0, element == 4 ? 3u : 1u, 0.0f);
 }
 
-/* holds elements that are subnormal; any but 0; one of at least `least` */
+/* Bits: the rows hold an element that is not 0 but below 2^-100; any element but 0; one of at least `least`. */
 enum { ATTN_ROWS_FLUSHED = 1, ATTN_ROWS_ANY = 2, ATTN_ROWS_COUNT = 4 };
-/* Where products may lose what is subnormal: this thread's part of a block's rows of Q or dO. Sixteen threads a row. */
+/* ATTN_ROWS_* of this thread's part of a query block's Q or dO, where products may lose what is subnormal. Sixteen
+ * threads read a row. */
 template <class T>
 DEV_FN int attn_preprocess_flushes(const stw_attn_launch &l, const attn_preprocess_tile &u, const stw_tensor_param &t,
                                    int cols, bool vectors, float least) {
@@ -250,6 +251,8 @@ DEV_FN uint32_t attn_dq_semaphore_start(const stw_attn_launch &l, const attn_pre
     return l.vectors & STW_KEYS_DESCEND ? (uint32_t)stw_key_blocks(&u.seq, l.bm, l.bn, u.block).end : 0;
 }
 
+/* The kernel. The last CTA checks, the first l.lists CTAs list key blocks, each other one has bm query rows of a
+ * head. */
 template <class T> DEV_FN void attn_bwd_preprocess(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
     dev_let_next_begin();

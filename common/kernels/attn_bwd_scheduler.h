@@ -152,6 +152,7 @@ template <class C> struct attn_ahead<C, false> {
     }
 };
 
+/* K and V of a work tile into shared memory. Keys that no query sees become zeros. */
 template <class C>
 DEV_FN void attn_load_keys(const attn_work_tile &u, const stw_attn_launch &l, int kv_head, char *smem, int thread) {
     typedef typename C::T T;

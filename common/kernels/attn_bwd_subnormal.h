@@ -39,8 +39,8 @@ template <class Tile, int THREADS> DEV_FN bool attn_tile_flushed(const typename 
 }
 
 /* This thread's part of a tile holds an element of at least ATTN_SUBNORMAL_KEYS, or a NaN. Ordinary data: the first
- * vector does. Of numbers in parts the first decides (infinite ones do not count: tiles of those and subnormal ones).
- * */
+ * vector does. Of numbers in parts the first decides (infinite ones do not count: tiles of those and
+ * subnormal ones). */
 template <class Tile, int THREADS> DEV_FN bool attn_tile_counts(const typename Tile::type *tile) {
     typedef typename dev_first_term<typename Tile::type, Tile::TERMS>::type T;
     enum { VECTORS = Tile::COLS / Tile::VECTOR, TOTAL = Tile::ROWS * VECTORS };

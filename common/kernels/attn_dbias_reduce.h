@@ -20,7 +20,7 @@ DEV_FN stw_range attn_bias_pick(int64_t *rest, int64_t tasks, int64_t stride, in
 }
 
 struct attn_bias_task {
-    stw_range batch, heads, rows, keys; /* rows and keys: blocks */
+    stw_range batch, heads, rows, keys; /* rows and keys: numbers of blocks of BM and BN */
     template <class C> DEV_FN attn_bias_task of(const stw_attn_launch &l) {
         const stw_attn_params &p = l.p;
         int64_t rest = dev_cta();
@@ -33,7 +33,7 @@ struct attn_bias_task {
     }
 };
 
-/* Q, dO and statistics of query block `block`; the blocks of the statistics are larger. */
+/* Q, dO and statistics of query block `block` of C::BM rows. The statistics are in blocks of l.bm rows, a multiple. */
 template <class C>
 DEV_FN void attn_bias_load_queries(const attn_work_tile &u, const stw_attn_launch &l, char *smem, int h, int block) {
     typedef typename C::T T;
@@ -60,6 +60,7 @@ template <class C> DEV_FN void attn_bias_mark_keys(attn_work_tile &u, const char
         attn_mark_keys<typename C::keys, C::THREADS>(u, (const T *)(smem + C::AT_K), (const T *)(smem + C::AT_V));
 }
 
+/* Adds dS of query head h: query blocks `rows` with the keys of u. `load_keys`: K and V are not yet in place. */
 template <class C>
 DEV_FN void attn_bias_add_head(attn_work_tile &u, const stw_attn_launch &l, char *smem, int h, stw_range rows,
                                attn_bias_sum<typename C::score_split> &sum, attn_values<C> &values, bool load_keys,
@@ -125,6 +126,7 @@ DEV_FN void attn_bias_write(const stw_attn_launch &l, const attn_bias_task &k, f
     }
 }
 
+/* The kernel: a CTA does one task. */
 template <class C> DEV_FN void attn_dbias_reduce(const stw_attn_launch &l, char *smem) {
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
@@ -138,7 +140,7 @@ template <class C> DEV_FN void attn_dbias_reduce(const stw_attn_launch &l, char 
         for (int64_t block = k.keys.first; block < k.keys.end; ++block) {
             dev_barrier();
             if (dev_thread() == 0) {
-                u.seq = stw_attn_seq_of(&p, l.bm, b); /* the blocks of the statistics */
+                u.seq = stw_attn_seq_of(&p, l.bm, b); /* l.bm, not C::BM: statistics are numbered so */
                 u.b = b;
                 u.block = (int)block;
                 u.j0 = block * C::BN;

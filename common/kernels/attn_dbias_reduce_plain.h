@@ -37,7 +37,7 @@ template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct a
     static_assert(AT_P >= BM * BN * (int)sizeof(float), "the sums go through the stages");
 };
 
-/* Where a task stands: work tile number `work tile` of those listed, head h, query block `block`. */
+/* Where a task stands: number `work_tile` of the listed work tiles, head h, query block `block`. */
 template <class C> struct attn_dbias_scheduler {
     const attn_work_tile *work_tiles;
     int count, work_tile, h, block, head_first, head_end;
@@ -92,7 +92,7 @@ DEV_FN void attn_dbias_tile(dev_acc<typename C::score_split> &sum, const attn_wo
             DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) sum.v[m][n][i] += dp.v[m][n][i];
 }
 
-/* The sums to a dBias of whole vectors, from registers; false: it is not such a one. */
+/* Stores the sums from registers where rows of dBias are whole vectors. False: they are not, nothing is stored. */
 template <class C>
 DEV_FN bool attn_dbias_store(const stw_attn_launch &l, const attn_bias_task &k,
                              const dev_acc<typename C::score_split> &sum, int wave, int lane) {
@@ -132,7 +132,7 @@ DEV_FN void attn_dbias_list(attn_work_tile *work_tiles, const stw_attn_launch &l
     attn_work_tile &u = work_tiles[t];
     int64_t blocks = k.keys.end - k.keys.first, of = stw_quotient(first + t, blocks);
     u.b = k.batch.first + of;
-    u.seq = stw_attn_seq_of(&l.p, l.bm, u.b); /* the blocks of the statistics */
+    u.seq = stw_attn_seq_of(&l.p, l.bm, u.b); /* l.bm, not C::BM: statistics are numbered so */
     u.block = (int)(k.keys.first + first + t - of * blocks);
     u.j0 = (int64_t)u.block * C::BN;
     stw_range rows = stw_query_blocks(&u.seq, C::BM, C::BN, u.block);
@@ -140,6 +140,7 @@ DEV_FN void attn_dbias_list(attn_work_tile *work_tiles, const stw_attn_launch &l
     u.end = (int)stw_smaller(rows.end, k.rows.end);
 }
 
+/* The kernel: a CTA does one task, WORK_TILES listed work tiles at a time. */
 template <class C> DEV_FN void attn_dbias_reduce_plain(const stw_attn_launch &l, char *smem) {
     typedef typename C::score_split S;
     typedef typename C::T T;

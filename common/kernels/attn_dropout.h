@@ -19,9 +19,10 @@ template <class S> struct attn_dropout {
     DEV_FN void all(attn_dropout &k) { k.all(); }
 };
 
-/* The own map where rows are grouped as the counters are: the four words of a call belong to four rows, which lie in
- * four lanes of NVIDIA's fragments, so each lane makes the calls of one value of the fragments; on AMD they are one
- * lane's own. Calls can be made beside a product, whose memory operations leave time for them. */
+/* Sternway's own map (STW_DROPOUT_PHILOX), for tiles that start at a multiple of four rows of it: the four words of a
+ * call belong to four rows. NVIDIA's fragments have these rows in four lanes, so each lane makes the calls of one value
+ * of the fragments, and the lanes exchange bits. On AMD the rows are one lane's own. The calls run under a product,
+ * whose memory operations leave time for them. */
 template <class S> struct attn_dropout_philox {
     enum { COUNT = S::MT * S::NT, WORDS = (COUNT * 4 + 31) / 32, ROUNDED = 0 };
     static_assert(LEAF_ACC == 4, "a call a fragment");

@@ -44,7 +44,7 @@ struct attn_softmax {
     float maximum[LEAF_ACC_ROWS], sum[LEAF_ACC_ROWS], fix[LEAF_ACC_ROWS];
 };
 
-/* s: products -> P.Z relative to the new maximum; fix: what the sums so far are multiplied with. */
+/* s becomes P.Z relative to the new maximum; the sums so far are to be multiplied with `fix`. */
 template <class C, class S = typename C::score_split>
 DEV_FN void attn_fwd_softmax(dev_acc<S> &s, attn_softmax &state, const dev_mask &mask, const dev_logit &logit,
                              const attn_dropout<S> &keep, float keep_scale, int wave, int lane) {
@@ -113,8 +113,8 @@ DEV_FN void attn_fwd_write(const stw_attn_launch &l, const stw_attn_seq &seq, in
         }
 }
 
-/* f32 in parts of bf16 (LEAF_F32_BF16X3) loses what is below 2^-134 of a number: a tile of V that holds nothing as
- * large as ATTN_SUBNORMAL_KEYS is loaded once more, times 2^64. Says whether it was; `load` does so. */
+/* f32 as three bf16 (LEAF_F32_BF16X3) loses what is below 2^-134. So `load` loads a tile of V once more, times 2^64,
+ * where it holds nothing as large as ATTN_SUBNORMAL_KEYS. True: that was done. */
 template <class C, class Load> DEV_FN bool attn_fwd_enlarge(const typename C::T *v, int *found, const Load &load) {
     if (dev_thread() == 0) *found = 0;
     dev_barrier();

@@ -105,9 +105,11 @@ template <class C> struct attn_values<C, true> {
     }
 };
 
-/* Takers of dS, before the softcap's derivative. wanted: element by element; unrounded: S and dP with sums rounded to
- * nearest, since no 16-bit result hides the truncation; OPERANDS: P and dS are wanted in shared memory too. */
-/* Every element once, into dBias itself; Tile: that of dS. */
+/* A taker gets dS before the softcap's derivative. wanted: it takes dS element by element. unrounded: sums of S and dP
+ * must be rounded to nearest, since no 16-bit result hides the truncation. OPERANDS: P and dS go to shared memory,
+ * too. */
+
+/* This taker stores every element once, into dBias itself. Tile: that of dS. */
 template <class Tile> struct attn_bias_store {
     enum { OPERANDS = 1 };
     char *to; /* element (0, 0) of the tile */
@@ -129,7 +131,7 @@ template <class Tile> struct attn_bias_store {
     }
 };
 
-/* Sums over tiles, in registers: for a bias that is broadcast. */
+/* This taker sums over tiles, in registers: for a bias that is broadcast. */
 template <class S> struct attn_bias_sum {
     enum { OPERANDS = 0 };
     dev_acc<S> acc;

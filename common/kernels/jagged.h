@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * The jagged kernels of an image, the same for both vendors: one for each family, element type and size class. The
- * including file defines JAG_KERNEL(name, threads, call), JAG_KERNEL_BLOCKS (`blocks` of them a multiprocessor),
- * JAG_KERNEL_PRODUCT (that, and they choose among members of their argument at run time),
- * STW_VARIANT_TABLE and dev_shared; entry names are put together again by
- * backends/gpu/jagged_launch.c. */
+ * including file defines JAG_KERNEL(name, threads, call), JAG_KERNEL_BLOCKS (`blocks` CTAs a multiprocessor),
+ * JAG_KERNEL_PRODUCT (the same, and the kernel chooses among members of its argument at run time), STW_VARIANT_TABLE
+ * and dev_shared. backends/gpu/jagged_launch.c puts the same entry names together. */
 #ifndef STW_COMMON_KERNELS_JAGGED_H
 #define STW_COMMON_KERNELS_JAGGED_H
 

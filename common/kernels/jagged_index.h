@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * What the jagged kernels share: outputs of two types, vectors in registers, which component a row belongs to when a
- * CTA has looked for its first and last one, and the chunk of a buffer that a block works on. */
+ * CTA has looked for its first and last one, and the chunk of a buffer that a CTA works on. */
 #ifndef STW_COMMON_KERNELS_JAGGED_INDEX_H
 #define STW_COMMON_KERNELS_JAGGED_INDEX_H
 
@@ -129,7 +129,7 @@ struct jag_place {
     }
 };
 
-/* What of a slab a work tile walks: positions [from, from + chunk), of which [low, high) lie in components. Positions
+/* What a work tile covers of a slab: positions [from, from + chunk), of which [low, high) lie in components. Positions
  * are elements from the slab's first one; `from` is where vectors of the tensor at `aligned` start, so it may be below
  * 0. */
 struct jag_chunk {

@@ -2,7 +2,7 @@
  *
  * softmax and layer_norm over lines, elements that follow each other: LANES lanes a line, which stays in their
  * registers between the sums and the result; long lines are read twice. layer_norm's column sums come out of the same
- * pass where a lane always has the same columns (jag_norm_sums): CTAs, always as many, add up their lines. */
+ * pass where a lane always has the same columns (jag_norm_sums): a fixed number of CTAs add up their lines. */
 #ifndef STW_COMMON_KERNELS_JAGGED_LINES_H
 #define STW_COMMON_KERNELS_JAGGED_LINES_H
 
@@ -32,7 +32,8 @@ struct jag_lines {
     }
 };
 
-/* Sums of two numbers over the lanes of a line; every lane gets them. `turn` changes from line to line. */
+/* Sums of two numbers over the lanes of a line; every lane gets them. `turn` is the line's number: two places of shared
+ * memory take turns. */
 template <int LANES> DEV_FN void jag_line_sums(float &a, float &b, char *smem, int turn) {
     enum { IN_WAVE = LANES < DEV_WAVE ? LANES : DEV_WAVE };
     DEV_UNROLL_FOR (int mask = IN_WAVE / 2; mask > 0; mask /= 2) {
@@ -246,7 +247,7 @@ template <class T> DEV_FN void jag_norm_long(const stw_jagged_launch &l, char *s
     }
 }
 
-/* dX and the parts of dGamma and dBeta: block k of l.blocks has lines k*LINES.., (k + blocks)*LINES.. */
+/* dX and the parts of dGamma and dBeta: CTA k of l.blocks has lines k*LINES.., (k + blocks)*LINES.. */
 template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_jagged_launch &l, char *smem) {
     typedef jag_line<T, LANES, VECTORS> line_of;
     enum { COUNT = line_of::COUNT, LINES = line_of::LINES };
@@ -316,7 +317,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
             line_of::store(out, first, v, g, size, lane);
         }
     }
-    /* Lines of one block: through shared memory, group by group. */
+    /* Lines of one CTA: through shared memory, group by group. */
     float *to_beta = l.sums + dev_cta() * size, *to_gamma = l.sums_too + dev_cta() * size;
     if constexpr (LINES > 1) {
         float *shared = (float *)(void *)smem;

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: MIT
  *
- * Gradients that are moved and not computed: sum (spread), select, reshape, padded to jagged and back. A block of
- * threads a chunk of the output, which is cut into runs: elements whose sources follow each other, or are one. Where a
+ * Gradients that are moved and not computed: sum (spread), select, reshape, padded to jagged and back. A CTA
+ * takes a chunk of the output, which is cut into runs: elements whose sources follow each other, or are one. Where a
  * vector lies in one run its source is looked for once, else for each element. */
 #ifndef STW_COMMON_KERNELS_JAGGED_MAP_H
 #define STW_COMMON_KERNELS_JAGGED_MAP_H
 
 #include "common/kernels/jagged_index.h"
 
-/* Where an output run comes from: source element of its first one; or none (zeros). */
+/* Where a run of the output comes from: the source of its first element, or nowhere (zeros). */
 struct jag_source {
     int64_t first;
     int step;     /* 1, or 0: one source for all            */
     int64_t only; /* -1, or the only element of the run that has one */
 };
 
-/* Output element: within its component, and which component. */
+/* Where an element of the output lies: component b, outer index o, position r. */
 struct jag_target {
     int64_t b, o, r, length, used;
 };
 
-/* Element k of dimension `size`, behind it `after`: what is before, and at it, and behind. */
+/* Element k as an index before, at and behind a dimension of `size`, which `after` elements follow. */
 struct jag_split_index {
     int64_t before, at, after;
     DEV_FN jag_split_index of(int64_t k, int64_t size, int64_t after) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The pointwise operations, dX = G f'(X), are all alike in memory. A CTA a chunk of the buffer, four
- * vectors of each input under way a thread. Where there are gaps, vectors look for their row. */
+ * The pointwise operations, dX = G f'(X), are all alike in memory. A CTA has a chunk of the buffer, and
+ * each thread loads four vectors of each input at a time. Where there are gaps, vectors look for their row. */
 #ifndef STW_COMMON_KERNELS_JAGGED_POINTWISE_H
 #define STW_COMMON_KERNELS_JAGGED_POINTWISE_H
 

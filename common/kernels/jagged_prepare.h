@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * First kernel of every jagged operation, one CTA: the clean lengths of common/params/jagged.h from the
- * caller's offsets and used lengths, whether there are gaps, what was wrong; for products also clean bases and how
- * many work tiles lie before each component. For attention: offsets as int32. */
+ * First kernel of every jagged operation, one CTA. It makes the clean lengths of common/params/jagged.h from the
+ * caller's offsets and used lengths, and says whether there are gaps and what was wrong. For products it also makes
+ * clean bases and counts the work tiles before each component; for attention it converts offsets to int32. */
 #ifndef STW_COMMON_KERNELS_JAGGED_PREPARE_H
 #define STW_COMMON_KERNELS_JAGGED_PREPARE_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Products: matmul's dA and dB of all components, linear's dX and dW. CTAs stay and take work tiles of one size,
- * a tile of one component's result over a part of what is summed, from a list that the first step counted: a huge
- * component is many work tiles, a subnormal one is one. Sums of several parts go to the workspace and are added up by
- * jag_product_end in their order. */
+ * Products: matmul's dA and dB of all components, linear's dX and dW. A work tile is a tile of one component's result
+ * over a part of what is summed: a huge component is many work tiles, a tiny one is one. The first step counts them
+ * (jag_prepare_products); CTA i takes numbers i, i + l.blocks and so on. Sums of several parts go to the workspace, and
+ * jag_product_end adds them up in their order. */
 #ifndef STW_COMMON_KERNELS_JAGGED_PRODUCT_H
 #define STW_COMMON_KERNELS_JAGGED_PRODUCT_H
 
@@ -13,11 +13,11 @@
 #include "common/kernels/jagged_scan.h"
 #include "common/kernels/jagged_index.h"
 
-/* C[M,N] += A B^T over a range: one work tile. Operands as they are stored; which of them has the summed index as its
- * rows is the kernel's. */
+/* One work tile: C[M,N] += A B^T over a range. Operands are as they are stored; the kernel knows which of them has the
+ * summed index as its rows. */
 struct jag_work_tile {
     const char *a, *b;
-    char *c; /* null: to `slot` of the parts                        */
+    char *c; /* null: the sums go to `slot` of the parts            */
     int64_t a_stride, b_stride, c_stride;
     int64_t m0, n0;         /* of the tile                                         */
     int64_t m_used, n_used; /* rows and columns that have values                   */
@@ -96,7 +96,8 @@ struct jag_cut {
     }
 };
 
-/* First step of matmul: clean bases, and work tiles and slots before each component. Returns status bits. */
+/* First step of matmul: makes clean bases, and counts the work tiles and slots before each component. Returns status
+ * bits. */
 DEV_FN int32_t jag_prepare_products(const stw_jagged_launch &l, jag_scan &s) {
     const stw_jagged_params &p = l.p;
     int32_t bits = 0;
@@ -143,7 +144,7 @@ DEV_FN int32_t jag_prepare_products(const stw_jagged_launch &l, jag_scan &s) {
     return bits;
 }
 
-/* Unit of matmul. */
+/* What work tile `work_tile` of matmul is. */
 DEV_FN void jag_matmul_work_tile(const stw_jagged_launch &l, const jag_product &t, int64_t work_tile, int size,
                                  jag_work_tile *u) {
     const stw_jagged_params &p = l.p;
@@ -176,7 +177,7 @@ DEV_FN void jag_matmul_work_tile(const stw_jagged_launch &l, const jag_product &
     }
 }
 
-/* Unit of linear: rows are those of the buffer. */
+/* The same of linear: rows are those of the buffer. */
 DEV_FN void jag_linear_work_tile(const stw_jagged_launch &l, const jag_product &t, int64_t work_tile, int size,
                                  jag_work_tile *u) {
     const stw_jagged_params &p = l.p;
@@ -279,7 +280,7 @@ template <class Tile, bool BY_K, int THREADS> struct jag_stream {
     typedef typename Tile::type T;
     typedef dev_row_copy<Tile, THREADS> copy;
     const char *lane;   /* this thread's first vector of step 0 */
-    int64_t sm90, step; /* to its next one; to the next index that is summed: bytes */
+    int64_t sm90, step; /* bytes from a vector to this thread's next one; to the next index that is summed */
     bool plain;
     DEV_FN jag_stream of(const char *data, int64_t stride, int64_t m0, int64_t m_used, int64_t k0) {
         enum {
@@ -447,7 +448,7 @@ template <class C> DEV_FN void jag_multiply(const stw_jagged_launch &l, char *sm
     }
 }
 
-/* Adds up the parts of tiles that have several. Unit: a work tile of part 0. */
+/* Adds up the parts of tiles that have several. A CTA takes a work tile of part 0. */
 template <class T> DEV_FN void jag_product_end(const stw_jagged_launch &l, char *smem) {
     const stw_jagged_params &p = l.p;
     jag_work_tile *shared = (jag_work_tile *)(void *)smem;

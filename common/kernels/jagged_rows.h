@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * jagged_map.h's usual case: output of the gradient's type, not accumulated, rows of whole vectors that have one source
- * each; fewer than 2^31 rows a slab, and elements a row (backends/gpu/jagged_map.c). A wave a long run of the output:
- * its lanes' vectors are a wave apart, rows and columns are added up and not divided, components stepped through. */
+ * jagged_map.h's usual case: the output has the gradient's type and is not accumulated; its rows are whole vectors with
+ * one source each; a slab has fewer than 2^31 rows, a row fewer than 2^31 elements (backends/gpu/jagged_map.c decides).
+ * Each wave writes one long run of the output. A lane's next vector is a wave further, so rows, columns and components
+ * are stepped through and not found by division. */
 #ifndef STW_COMMON_KERNELS_JAGGED_ROWS_H
 #define STW_COMMON_KERNELS_JAGGED_ROWS_H
 

@@ -9,7 +9,7 @@
 #include "common/kernels/jagged_lines.h"
 #include "common/kernels/jagged_index.h"
 
-/* How the threads of a block stand over vectors of columns and rows. */
+/* How the threads of a CTA stand over vectors of columns and rows. */
 struct jag_grid {
     int lanes, rows, lane, row; /* lanes * rows = threads */
     DEV_FN jag_grid of(const stw_jagged_launch &l) {
@@ -125,7 +125,7 @@ DEV_FN void jag_columns_end(const stw_jagged_launch &l, char *smem) {
     }
 }
 
-/* A part of a component along its ragged dimension. Unit: outer index, part, block of columns. */
+/* A part of a component along its ragged dimension. A CTA: outer index, part, block of columns. */
 struct jag_segment {
     int64_t b, o, c, first, low, used, length, slot; /* `slot`: of the component's first part */
     bool any;
@@ -185,7 +185,7 @@ template <class T> DEV_FN void jag_segment_part(const stw_jagged_launch &l, char
         if (i < count) to[i] = sum[i];
 }
 
-/* A thread a column: components of one part are left alone. Unit: outer index and component, block of columns. */
+/* A thread a column: components of one part are left alone. A CTA: outer index and component, block of columns. */
 DEV_FN void jag_segment_sum(const stw_jagged_launch &l) {
     const stw_jagged_params &p = l.p;
     int64_t rest = stw_quotient(dev_cta(), l.column_blocks), o = stw_quotient(rest, p.components),

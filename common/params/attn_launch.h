@@ -17,10 +17,10 @@
 #define STW_VECTOR_DQ   0x20u
 #define STW_VECTOR_DK   0x40u
 #define STW_VECTOR_DV   0x80u
-/* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as the main loops of CDNA and Hopper take
- * them. attn_bwd_preprocess.h has -inf and 0 for rows that take part in nothing: Hopper's loop multiplies them. */
+/* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as the main loops of CDNA and sm90 take
+ * them. attn_bwd_preprocess.h has -inf and 0 for rows that take part in nothing: sm90's loop multiplies them. */
 #define STW_STATS_NEGATED 0x100u
-/* Also in `vectors`: key blocks are numbered, and add, from the last to the first (Hopper's own main loop in
+/* Also in `vectors`: key blocks are numbered, and add, from the last to the first (sm90's own main loop in
  * deterministic mode). */
 #define STW_KEYS_DESCEND 0x200u
 
@@ -30,40 +30,41 @@
 /* Bytes of one of stw_attn_launch.key_blocks. */
 #define STW_KEY_BLOCK_BYTES 160u
 
-/* Floats behind the two statistics of a block: not 0 if a row's LSE is infinite; if its dO and D are subnormal. */
+/* Floats behind the two statistics of a query block. The first is not 0 if a row's LSE is infinite, the second if sums
+ * of these rows may be subnormal (attn_bwd_subnormal.h); the others fill a vector of 16 bytes. */
 #define STW_STATS_PAD 4u
 
-/* Kernels that work on rows: threads of a block, its shared memory; the largest bm of any variant. */
+/* Kernels that work on rows: threads of a CTA, its shared memory; the largest bm of any variant. */
 #define STW_ROW_THREADS 256u
 #define STW_ROW_SMEM    1024u
 #define STW_BM_MAX      128u
 
 typedef struct stw_attn_launch {
     stw_attn_params p;
-    float *stats;           /* a (head, query block): LSE of bm rows, D of bm rows, STW_STATS_PAD            */
-    float *dq;              /* a (head, query block): bm x width sums, in the order of the kernel's registers */
-    double *sink;           /* a (head, query block): its part of dSink                                       */
+    float *stats;           /* a (head, query block): LSE of bm rows, D of bm rows, STW_STATS_PAD              */
+    float *dq;              /* a (head, query block): bm x width sums, in the order of the kernel's registers  */
+    double *sink;           /* a (head, query block): its part of dSink                                        */
     uint32_t *dq_semaphore; /* deterministic: a (head, query block): how many key blocks have added, with
-                         STW_KEYS_DESCEND the last one that has                                       */
-    void *key_blocks;       /* a (sequence, key block): what it meets (attn_key_block of attn_bwd_list.h)   */
-    uint64_t *listed;       /* packed keys: how many work tiles there are, then each: key block << 32 | kv head      */
+                               STW_KEYS_DESCEND the last one that has                                          */
+    void *key_blocks;       /* a (sequence, key block): what it meets (attn_key_block of attn_bwd_list.h)      */
+    uint64_t *listed;       /* packed keys: how many work tiles there are, then each: key block << 32 | kv head */
     uint64_t *tile_counter; /* work tiles of the main loop handed out so far; CDNA's bf16 where matrix products take
-                         subnormal numbers for zero: [1] work tiles left to the exact kernel, [2..] which   */
-    uint32_t *unordered;    /* deterministic: 1 where wrong lengths leave no order                         */
-    int64_t q_blocks;       /* query blocks of a head, all sequences                                         */
-    int64_t k_blocks;       /* dense keys: key blocks of a sequence                                          */
-    int64_t work_tiles;     /* of this step: a grid may be larger, that of the main loop smaller              */
-    int64_t blocks;         /* CTAs of this step                                                 */
-    int64_t lists;          /* CTAs of the preprocess kernel that list key blocks: its first ones     */
-    int64_t heads_in_l2;    /* kv heads whose key blocks are numbered together                          */
-    int64_t l2_rows;        /* packed keys: that many query rows, of all such heads of a sequence, fit L2 */
-    int64_t listed_most;    /* packed keys: entries of key_blocks                                       */
-    int64_t bias_batch, bias_heads, bias_rows, bias_keys; /* tasks of a summed dBias, a dimension      */
+                               subnormal numbers for zero: [1] work tiles left to the exact kernel, [2..] which */
+    uint32_t *unordered;    /* deterministic: 1 where wrong lengths leave no order                             */
+    int64_t q_blocks;       /* query blocks of a head, all sequences                                           */
+    int64_t k_blocks;       /* dense keys: key blocks of a sequence                                            */
+    int64_t work_tiles;     /* of this step: a grid may be larger, that of the main loop smaller               */
+    int64_t blocks;         /* CTAs of this step                                                               */
+    int64_t lists;          /* CTAs of the preprocess kernel that list key blocks: its first ones              */
+    int64_t heads_in_l2;    /* kv heads whose key blocks are numbered together                                 */
+    int64_t l2_rows;        /* packed keys: so many query rows, of all such heads of a sequence, fit L2        */
+    int64_t listed_most;    /* packed keys: entries of key_blocks                                              */
+    int64_t bias_batch, bias_heads, bias_rows, bias_keys; /* tasks of a summed dBias, a dimension              */
     uint32_t bm, bn, width, warps;
-    uint32_t dq_rows; /* waves over the rows of a query block in the dQ product                       */
-    uint32_t vectors;
-    uint32_t never;       /* 0 */
-    uint32_t bias_direct; /* dBias is not broadcast: the main loop writes it                           */
+    uint32_t dq_rows;     /* waves over the rows of a query block in the dQ product                            */
+    uint32_t vectors;     /* STW_VECTOR_*, STW_STATS_NEGATED, STW_KEYS_DESCEND                                 */
+    uint32_t never;       /* 0, which the compiler does not know (dev_part)                                    */
+    uint32_t bias_direct; /* dBias is not broadcast: the main loop writes it                                   */
 } stw_attn_launch;
 
 #if defined(__cplusplus)
@@ -73,8 +74,8 @@ typedef struct stw_attn_launch {
 #endif
 
 /* Waves over a rows x cols result: how many along the rows, so that the fewest operands are read. A wave
- * takes multiples of 16 rows and `step` columns. 0: these waves cannot share it. (Matrix work tiles whose tiles
- * have other sizes have their own step.) */
+ * takes multiples of 16 rows and `step` columns. 0: these waves cannot share it. (A matrix unit whose tiles have
+ * other sizes has a `step` of its own.) */
 STW_SHARED_FN STW_CONSTANT_FN int stw_split_rows(int rows, int cols, int waves, int step) {
     int best = 0, least = 1 << 20;
     for (int r = 1; r <= waves; r *= 2) {
@@ -111,7 +112,7 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
 #define STW_TILE_BYTES(element, rows, cols)                                                                            \
     (STW_TILE_TERMS(element, cols) == 3u ? 3u * STW_TILE_PLANE(2u, rows, cols)                                         \
                                          : STW_TILE_PLANE((element) == 6u ? 4u : (element), rows, cols))
-/* Backward: K, V; Q, dO and the statistics of each stage; P, dS; what the block works on now and next. Stages 0:
+/* Backward: K, V; Q, dO and the statistics of each stage; P, dS; this work tile and the next. Stages 0:
  * one stage, and V only passes through Q's place on its way to registers. Forward: K, V, Q, P. */
 #define STW_WORK_TILE_BYTES     368u
 #define STW_STAGE_COUNT(stages) ((stages) ? (stages) : 1u)
@@ -119,13 +120,13 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
     (((stages) ? 2u : 1u) * STW_TILE_BYTES(element, bn, hd) +                                                          \
      2u * STW_STAGE_COUNT(stages) * STW_TILE_BYTES(element, bm, hd) + 2u * STW_TILE_BYTES(element, bm, bn) +           \
      STW_STAGE_COUNT(stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_WORK_TILE_BYTES)
-/* CDNA's own main loop: keys of a block, whatever its row says of the kernels with all features; Q and dO of 32
+/* CDNA's own main loop: keys of a work tile, whatever its row says of the kernels with all features; Q and dO of 32
  * rows, padded and transposed, and dS, padded by row and by four rows. */
 #define STW_CDNA_BN   192u
-#define STW_CDNA_ROWS 256u /* rows of a block of its small kernels */
+#define STW_CDNA_ROWS 256u /* query rows of a workgroup of its preprocess and postprocess kernels */
 #define STW_CDNA_SMEM(hd)                                                                                              \
     (2u * 32u * (4u * (hd) + 32u) + 8u * (4u * (2u * STW_CDNA_BN + 32u) + 64u) + STW_WORK_TILE_BYTES)
-/* Hopper's own main loop: rows of a query block; K of this work tile and the next, V, three stages of Q, dO and
+/* sm90's own main loop: rows of a query block; K of this work tile and the next, V, three stages of Q, dO and
  * statistics, two of dS, which queries see which key, barriers and work tiles. */
 #define STW_SM90_BM(hd) ((hd) > 64u ? 64u : 128u)
 #define STW_SM90_SMEM(hd)                                                                                              \

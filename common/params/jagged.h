@@ -51,8 +51,7 @@ typedef struct stw_jagged_params {
 
     int64_t components;
     /* Storage of nested tensors whose component is [outer, ragged, x]: `slabs` copies of [total*rows_outer]
-     * rows of x elements; slabs = outer under STORAGE_JAGGED, rows_outer = outer otherwise, the other is 1.
-     */
+     * rows of x elements; slabs = outer under STORAGE_JAGGED, rows_outer = outer otherwise, the other is 1. */
     int64_t outer, inner, slabs, rows_outer;
     int64_t grad_outer, grad_inner, grad_slabs, grad_rows_outer; /* reshape: of grad; else as above */
     /* The dimension worked along: its extent, what is before and behind it within inner (dim INNER) or outer
@@ -83,8 +82,7 @@ STW_SHARED_FN int64_t stw_jagged_used_of(const stw_jagged_axis_param *a, int64_t
     return a->used ? stw_clamp_i64(stw_jagged_index(a->used, b, features), 0, rows) : rows;
 }
 
-/* ---- reading them
- * ----------------------------------------------------------------------------------------*/
+/* ---- reading them ---- */
 typedef struct stw_jagged_span {
     int64_t first, rows, used; /* first position, L_b, U_b; constant axes: 0, extent, extent */
 } stw_jagged_span;
@@ -145,8 +143,7 @@ STW_SHARED_FN int64_t stw_jagged_row_number(int64_t total, int64_t rows_outer, i
     return rows_outer > 1 ? first * rows_outer + o * length + r : o * total + first + r;
 }
 
-/* ---- matmul
- * ----------------------------------------------------------------------------------------------*/
+/* ---- matmul ---- */
 /* Matrices of one component: element (i, j) of matrix o at first + o*stride + i*row + j*col; 1 of row and col
  * is 1. `present` 0: its base is out of bounds, the component is skipped. */
 typedef struct stw_jagged_place {

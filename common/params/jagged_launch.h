@@ -10,8 +10,8 @@
 #include "jagged.h"
 #include "sternway/jagged_bwd.h"
 
-#define STW_JAGGED_THREADS         256u  /* of a block, but for: */
-#define STW_JAGGED_PREPARE_THREADS 1024u /* the one block that makes the clean lengths */
+#define STW_JAGGED_THREADS         256u  /* of a CTA, but for: */
+#define STW_JAGGED_PREPARE_THREADS 1024u /* the one CTA that makes the clean lengths */
 #define STW_JAGGED_PREPARE_SMEM    (1024u * 8u + 32u * 8u + 16u)
 
 /* Elements of T in 16 bytes. */
@@ -28,7 +28,7 @@
  * not on the device. */
 #define STW_JAGGED_NORM_BLOCKS 264
 
-/* Column sums: rows of a part, at most so many parts; threads of a block over columns. */
+/* Column sums: rows of a part, at most so many parts; threads of a CTA over columns. */
 #define STW_JAGGED_SUM_ROWS  128
 #define STW_JAGGED_SUM_PARTS 512
 /* Sums along a ragged dimension: positions of a part. */
@@ -40,7 +40,7 @@
 #define STW_JPRODUCT_DB 1u
 #define STW_JPRODUCT_DX 2u
 #define STW_JPRODUCT_DW 3u
-/* Shared memory: a tile of each operand a stage, and the unit. The summed index runs along rows or is the row. */
+/* Shared memory: a tile of each operand a stage, and the work tile. The summed index runs along rows or is the row. */
 #define STW_JAGGED_OPERAND(element, rows, bk, by_k)                                                                    \
     ((by_k) ? STW_TILE_BYTES(element, bk, rows) : STW_TILE_BYTES(element, rows, bk))
 #define STW_JAGGED_PRODUCT_SMEM(element, bm, bn, bk, stages, a_by_k, b_by_k)                                           \
@@ -51,23 +51,23 @@
 
 typedef struct stw_jagged_launch {
     stw_jagged_params p;
-    int32_t *gaps; /* 1 where some U_b < L_b: written by the first step                         */
-    float *sums, *sums_too, *product_sums; /* parts of sums, a step's to the next                   */
-    int64_t *tiles[2];          /* matmul's dA and dB: work tiles before component b (components + 1)             */
-    int64_t *slots[2];          /* of them those of components with several parts                            */
-    int64_t *bases[3];          /* clean bases of x, other and grad                                          */
-    int64_t part_of[2], part_k; /* of matmul's dA and dB, and of this step: summed in one part      */
-    int64_t work_tiles, blocks; /* of this step; CTAs                                       */
-    int64_t slab;               /* elements of a slab of the buffer that is walked                           */
-    int64_t span;               /* maps by rows: elements of a work tile                                          */
-    int64_t chunks;             /* work tiles of a slab                                                           */
-    int64_t run;                /* maps: elements in a row whose sources follow each other                   */
-    uint64_t divide;            /* 2^64 / run, rounded up                                                    */
-    int64_t lines;              /* lines of a slab                                                           */
-    int64_t columns, column_blocks, rows, parts; /* column sums: rows a part                        */
-    uint32_t column_lanes;            /* threads side by side over vectors of columns                          */
-    uint32_t product, tile_m, tile_n; /* STW_JPRODUCT_*; of its tiles                               */
-    float line_size;                  /* dim_size */
+    int32_t *gaps;                         /* 1 where some U_b < L_b: written by the first step */
+    float *sums, *sums_too, *product_sums; /* parts of sums, from one step to the next */
+    int64_t *tiles[2];                     /* matmul's dA and dB: work tiles before component b (components + 1) */
+    int64_t *slots[2];                     /* of them those of components with several parts                     */
+    int64_t *bases[3];                     /* clean bases of x, other and grad                                   */
+    int64_t part_of[2], part_k;            /* of matmul's dA and dB, and of this step: summed in one part        */
+    int64_t work_tiles, blocks;            /* of this step: work tiles, CTAs                                     */
+    int64_t slab;                          /* elements of a slab of the buffer that the step goes over           */
+    int64_t span;                          /* maps by rows: elements of a work tile                              */
+    int64_t chunks;                        /* work tiles of a slab                                               */
+    int64_t run;                           /* maps: elements in a row whose sources follow each other            */
+    uint64_t divide;                       /* 2^64 / run, rounded up                                             */
+    int64_t lines;                         /* lines of a slab                                                    */
+    int64_t columns, column_blocks, rows, parts; /* column sums: rows a part      */
+    uint32_t column_lanes;                       /* threads side by side over vectors of columns */
+    uint32_t product, tile_m, tile_n;            /* STW_JPRODUCT_*; of its tiles                 */
+    float line_size;                             /* dim_size */
     uint32_t reserved;
 } stw_jagged_launch;
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The kernel driver's files of the emulated GPU, for `sternway info`, which starts no runtime: preloaded, it
- * turns /sys/class/kfd into a folder that CMakeLists.txt has written, CDNA_EMU_KFD. Nothing else is touched.
- */
+ * turns /sys/class/kfd into a folder that CMakeLists.txt has written, CDNA_EMU_KFD. Nothing else is touched. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>

@@ -181,8 +181,8 @@ void run_memory(Wave &w, const Instruction &in) {
             at[l] = scratch_at(w, in, (u32)a, access.bytes, l);
         } else {
             check_global(w, in, a, access.bytes, l);
-            /* HSA runs in the unaligned mode, and the compiler joins loads of 16-bit elements: only atomics are strict.
-             * */
+            /* HSA runs in the unaligned mode, and the compiler joins loads of 16-bit elements: only atomics are
+             * strict. */
             if (atomic && a & (access.bytes - 1)) fault(w, in, "misaligned address");
             at[l] = (u8 *)a;
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Runs a launch: groups over the host's threads, the waves of a group in turn from barrier to barrier or at
- * random, registers and LDS poisoned at the start, instructions counted. */
+ * Runs a launch: workgroups (groups, below) over the host's threads, the waves of a group one after the other from
+ * barrier to barrier or at random, registers and LDS poisoned at the start, instructions counted. */
 #include "code_object.h"
 
 #include <algorithm>

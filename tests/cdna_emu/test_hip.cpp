@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The emulator's libamdhip64 itself: wrong handles and arguments are refused, a capture records and does nothing, and
- * what may not be called beside it spoils it. Without these rules the library's graph tests on it would show nothing.
- * */
+ * what may not be called beside it spoils it. Without these rules the library's graph tests on it would show
+ * nothing. */
 #include "hip_streams.h"
 
 #include <cstdio>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Fibers, warps, blocks and launches. A launch runs its blocks one after the other, so that work tiles that wait for
- * earlier ones (deterministic mode) find them done. Shared memory starts as NaN in every block. */
+ * Fibers, warps, CTAs and launches. A launch runs its CTAs one after the other, so that work tiles that wait for
+ * earlier ones (deterministic mode) find them done. Shared memory starts as NaN in every CTA. */
 #include "machine.h"
 
 #include <cstdio>
@@ -83,7 +83,7 @@ static void prepare(emu_thread *thread, uint32_t number) {
     *thread = {top, thread->stack, EMU_READY, number, 0, 0, thread->copy};
 }
 
-/* Each warp in turn, a few rounds before the next: waves get apart, as on hardware. */
+/* Each warp runs a few rounds before the next one does: so warps get apart, as on hardware. */
 static void run_block() {
     while (alive) {
         bool ran = false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * A block of CUDA threads on one host thread: a fiber each, which runs until it waits for its warp or its block.
+ * A CTA on one host thread: each CUDA thread is a fiber, which runs until it waits for its warp or its CTA.
  * machine.cpp has the fibers and the launch, matrix.cpp the matrix unit; leaf.h gives kernels their vocabulary. */
 #ifndef STW_TESTS_SM80_EMU_MACHINE_H
 #define STW_TESTS_SM80_EMU_MACHINE_H
