@@ -98,7 +98,7 @@ template <class C> struct attn_cdna_dq {
 
 /* A wave's registers. */
 template <class C> struct attn_cdna_loop {
-    attn_cdna_epilogue<C> keys;
+    attn_cdna_kv<C> keys;
     leaf_f4 dk[C::TILES][2 * C::PIECES], dv[C::TILES][2 * C::PIECES];
     attn_cdna_lds<C> lds;
     attn_cdna_queries<C> queries;

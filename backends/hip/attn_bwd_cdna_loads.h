@@ -15,7 +15,7 @@ DEV_FN cdna_buffer attn_cdna_buffer(cdna_tensor &t, int64_t b, int h, int64_t ro
 /* K, V and K^T of a wave, loaded into registers (the struct has no part in the epilogue). K and V are operands of S and
  * dP: the lane has key 16 i + n of the wave's 48, and of every 32 columns 8 g .. 8 g + 7. K^T is the operand of dQ: the
  * wave's HD / 4 columns of all keys, in the order of dS. */
-template <class C> struct attn_cdna_epilogue {
+template <class C> struct attn_cdna_kv {
     enum { FRAGMENTS = C::BN / 32 }; /* of dS: 32 keys of 16 queries */
     leaf_u2 k[C::TILES][C::PIECES][2], v[C::TILES][C::PIECES][2], kt[FRAGMENTS][2][C::COLUMNS];
 

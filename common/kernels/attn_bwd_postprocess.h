@@ -70,9 +70,9 @@ DEV_FN void attn_bwd_postprocess(const stw_attn_launch &l, char *smem) {
     int row0 = t / DEV_WAVE / waves_c * wave_m, col0 = t / DEV_WAVE % waves_c * wave_n, across = wave_n / LEAF_MMA_N;
     int count = wave_m / LEAF_MMA_M * across, share = (count + turns * AHEAD - 1) / (turns * AHEAD) * AHEAD;
     int last = (int)stw_smaller(count, (turn + 1) * share);
-    /* `scores`: two neighbours of a row go in one store; `gathers`: whole vectors do. */
-    bool scores = LEAF_ACC_PAIRS && (l.vectors & STW_VECTOR_DQ) && !add;
-    bool gathers = LEAF_GATHERS && scores && p.dq_dtype != STW_F32 && across % AHEAD == 0;
+    /* `pairs`: two neighbours of a row go in one store; `gathers`: whole vectors do. */
+    bool pairs = LEAF_ACC_PAIRS && (l.vectors & STW_VECTOR_DQ) && !add;
+    bool gathers = LEAF_GATHERS && pairs && p.dq_dtype != STW_F32 && across % AHEAD == 0;
     for (int first = turn * share; first < last; first += AHEAD) {
         float x[AHEAD][LEAF_ACC]; /* all loads first: the kernel is as fast as memory only with many bytes under way */
         DEV_UNROLL_FOR (int a = 0; a < AHEAD; ++a)
@@ -91,7 +91,7 @@ DEV_FN void attn_bwd_postprocess(const stw_attn_launch &l, char *smem) {
                 if (row >= (add ? used : end) || col >= cols) continue;
                 int64_t at = base + row * p.dq.seq + col;
                 float y = row < used ? x[a][i] * p.scale : 0.0f;
-                if (!scores) dev_store_any(p.dq.data, at, p.dq_dtype, add ? ((const float *)p.dq.data)[at] + y : y);
+                if (!pairs) dev_store_any(p.dq.data, at, p.dq_dtype, add ? ((const float *)p.dq.data)[at] + y : y);
                 else if (!(i & 1))
                     dev_store_any_pair(p.dq.data, at, p.dq_dtype, y,
                                        row < used ? x[a][i ^ LEAF_ACC_PAIRS] * p.scale : 0.0f);

@@ -75,7 +75,7 @@ struct attn_preprocess_tile {
     int flushes;             /* ATTN_ROWS_* of Q and, 8 times that, of dO */
     float delta[STW_BM_MAX]; /* rowsum(dO*O) of a row */
 };
-static_assert(sizeof(attn_preprocess_tile) <= STW_ROW_SMEM, "room for the unit");
+static_assert(sizeof(attn_preprocess_tile) <= STW_ROW_SMEM, "room for the work tile");
 
 DEV_FN void attn_preprocess_enter(attn_preprocess_tile &u, const stw_attn_launch &l, const attn_tile &tile) {
     if (dev_thread() == 0) {

@@ -279,8 +279,8 @@ DEV_FN void jag_fetch(char *smem, const char *data, int64_t stride, int64_t m0, 
 template <class Tile, bool BY_K, int THREADS> struct jag_stream {
     typedef typename Tile::type T;
     typedef dev_row_copy<Tile, THREADS> copy;
-    const char *lane;   /* this thread's first vector of step 0 */
-    int64_t sm90, step; /* bytes from a vector to this thread's next one; to the next index that is summed */
+    const char *lane;     /* this thread's first vector of step 0 */
+    int64_t stride, step; /* bytes from a vector to this thread's next one; to the next index that is summed */
     bool plain;
     DEV_FN jag_stream of(const char *data, int64_t stride, int64_t m0, int64_t m_used, int64_t k0) {
         enum {
@@ -291,7 +291,7 @@ template <class Tile, bool BY_K, int THREADS> struct jag_stream {
         int64_t r = copy::row(t), c = copy::col(t);
         jag_stream s;
         s.lane = data + (BY_K ? r * stride + m0 + c : (m0 + r) * stride + c) * SIZE;
-        s.sm90 = copy::STEP * stride * SIZE;
+        s.stride = copy::STEP * stride * SIZE;
         s.step = (BY_K ? stride : 1) * SIZE;
         s.plain = EACH && m_used - m0 >= (BY_K ? Tile::COLS : Tile::ROWS) && stride % (16 / SIZE) == 0 &&
                   jag_aligned((const T *)(const void *)data + (BY_K ? m0 : k0));
@@ -301,7 +301,7 @@ template <class Tile, bool BY_K, int THREADS> struct jag_stream {
         T *tile = (T *)(void *)smem;
         int t = (int)dev_thread(), r = copy::row(t), c = copy::col(t);
         const char *at = s.lane + from * s.step;
-        DEV_UNROLL_FOR (int i = 0; i < copy::COUNT; ++i, at += s.sm90)
+        DEV_UNROLL_FOR (int i = 0; i < copy::COUNT; ++i, at += s.stride)
             dev_copy_vector(tile + Tile::at(r + i * copy::STEP, c), at, true);
     }
 };
@@ -397,7 +397,7 @@ template <class C> DEV_FN void jag_multiply(const stw_jagged_launch &l, char *sm
     typedef typename C::split split;
     const stw_jagged_params &p = l.p;
     jag_work_tile *shared = (jag_work_tile *)(void *)(smem + C::STAGES * C::STAGE);
-    static_assert(sizeof(jag_work_tile) <= 256, "room for the unit");
+    static_assert(sizeof(jag_work_tile) <= 256, "room for the work tile");
     jag_product t = jag_product::of(p, l.product);
     bool linear = l.product == STW_JPRODUCT_DX || l.product == STW_JPRODUCT_DW;
     int64_t work_tiles = linear ? l.work_tiles : l.tiles[l.product == STW_JPRODUCT_DB][p.components];
@@ -426,7 +426,7 @@ template <class C> DEV_FN void jag_multiply(const stw_jagged_launch &l, char *sm
         jag_out<T> out = jag_out<T>::of(u.c, t.out_dtype, t.accumulate != 0);
         bool rows = l.product == STW_JPRODUCT_DX;
         const jag_lines all = rows ? jag_lines::of(l) : jag_lines{0, 0, false};
-        bool scores = LEAF_ACC_PAIRS && !out.add && u.c_stride % 2 == 0 && (uintptr_t)u.c % (out.wide ? 8 : 4) == 0;
+        bool pairs = LEAF_ACC_PAIRS && !out.add && u.c_stride % 2 == 0 && (uintptr_t)u.c % (out.wide ? 8 : 4) == 0;
         DEV_UNROLL_FOR (int m = 0; m < split::MT; ++m)
             DEV_UNROLL_FOR (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
                 int64_t row = u.m0 + row0 + m * LEAF_MMA_M + leaf_slot_row(lane, slot);
@@ -435,7 +435,7 @@ template <class C> DEV_FN void jag_multiply(const stw_jagged_launch &l, char *sm
                     DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) {
                         if (leaf_acc_slot(i) != slot) continue;
                         int64_t col = u.n0 + col0 + n * LEAF_MMA_N + leaf_acc_col(lane, i);
-                        if (LEAF_ACC_PAIRS && scores && what == JAG_LINE_LIVE && row < u.m_used &&
+                        if (LEAF_ACC_PAIRS && pairs && what == JAG_LINE_LIVE && row < u.m_used &&
                             col - (i & 1) + 1 < u.n_used) {
                             if (i & 1) continue;
                             int64_t at = row * u.c_stride + col;
