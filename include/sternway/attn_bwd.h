@@ -126,8 +126,9 @@ STW_API stw_status stw_attn_fwd_plan(stw_context *context, const stw_attn_desc *
 STW_API void stw_plan_destroy(stw_plan *plan);
 
 /** What to allocate.
- * @param plan  a plan of any operation
- * @return bytes of workspace that a call needs at any address; 0 = none. Device memory on GPU backends. */
+ * @param plan  a plan of any operation, or NULL
+ * @return bytes of workspace that a call needs at any address; 0 = none, and of NULL. Device memory on GPU
+ * backends, the caller's. */
 STW_API size_t stw_plan_workspace_size(const stw_plan *plan);
 
 /** Variant, tile, arch, workspace and why, as lines of text. `costs more` names what keeps this problem from

@@ -203,8 +203,8 @@ STW_API stw_status stw_context_create(const stw_context_opts *opts, stw_context 
 STW_API void stw_context_destroy(stw_context *context);
 
 /** The arch whose kernels the context runs.
- * @param context a context
- * @return "sm90", "gfx942", "cpu"; valid as long as the context. */
+ * @param context a context or NULL
+ * @return "sm90", "gfx942", "cpu"; of NULL "". Owned by the context, valid as long as it. */
 STW_API const char *stw_context_arch(const stw_context *context);
 
 /* ---- portable memory and streams ----------------------------------------------------------------*/
