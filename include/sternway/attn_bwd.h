@@ -11,7 +11,7 @@
  *                                                     (STW_U8) adds nothing: 0 makes S = -inf
  *     P    = exp(S - LSE)                             LSE: f32, natural log, of the final S and the sink,
  *                                                     before dropout
- *     D_i  = rowsum(dO_i * O_i) - dLSE_i              "delta"; dLSE optional
+ *     D_i  = rowsum(dO_i * O_i) - dLSE_i              "delta", D below (in shapes D is a head dim); dLSE optional
  *     dV   = (P.Z)^T dO                               Z: dropout factor, 0 or 1/(1-p)
  *     dP   = (dO V^T).Z
  *     dS   = P.(dP - D)
