@@ -3,7 +3,7 @@
  * Inputs whose head dim is not contiguous: a plan gives each a place with contiguous rows in front of the
  * workspace and tells the backend of that one; a run call has the backend copy it there first. Dimensions
  * that are broadcast stay so: a dout of one number becomes one row. On a GPU it becomes the rows of one head:
- * a row that all blocks of threads read at once is a line of one part of L2 (1.76 times the time on an H200).
+ * a row that all CTAs read at once is a line of one part of L2 (1.76 times the time on an H200).
  */
 #include "attn_problem.h"
 

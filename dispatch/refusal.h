@@ -8,7 +8,7 @@
 #include "common/dtype.h"
 #include "common/status.h"
 
-/* Of a number outside low..high: below 0 or 1 it has no meaning, every other end is a limit. */
+/* Of a number outside low..high: below a `low` of 0 or 1 it has no meaning, beyond any other end it passes a limit. */
 static inline stw_status stw_range_status(int64_t value, int64_t low) {
     return value < low && low >= 0 ? STW_E_INVALID : STW_E_UNSUPPORTED;
 }

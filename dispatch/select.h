@@ -19,7 +19,7 @@
     STW_FACT(seq_kv)      /* max_seq_kv                                      */                                        \
     STW_FACT(batch_heads) /* batch * heads_q                                 */                                        \
     STW_FACT(group)       /* heads_q / heads_kv                              */                                        \
-    STW_FACT(smem_kb)     /* shared memory a block of the device can have    */                                        \
+    STW_FACT(smem_kb)     /* shared memory that a CTA of the device can have */                                        \
     STW_FACT(causal)      /* 1: keys beyond the diagonal are masked          */                                        \
     STW_FACT(packed)                                                                                                   \
     STW_FACT(bias)                                                                                                     \

@@ -11,7 +11,7 @@
  *                                                     (STW_U8) adds nothing: 0 makes S = -inf
  *     P    = exp(S - LSE)                             LSE: f32, natural log, of the final S and the sink,
  *                                                     before dropout
- *     D_i  = rowsum(dO_i * O_i) - dLSE_i              "delta"; dLSE optional
+ *     D_i  = rowsum(dO_i * O_i) - dLSE_i              "delta", D below (in shapes D is a head dim); dLSE optional
  *     dV   = (P.Z)^T dO                               Z: dropout factor, 0 or 1/(1-p)
  *     dP   = (dO V^T).Z
  *     dS   = P.(dP - D)
@@ -56,15 +56,16 @@ extern "C" {
  * refused. cu_seqlens_* are read all the same, and values above 0 are out of range. */
 typedef struct stw_attn_args {
     size_t struct_size; /**< sizeof(stw_attn_args) */
-    const void *q;     /**< [.,H,S,D] of desc.dtype                                                    */
-    const void *k;     /**< as q                                                                       */
-    const void *v;     /**< as q                                                                       */
-    void *out;         /**< backward: input (null allowed with GIVEN_DELTA); forward: output           */
-    const void *dout;  /**< backward                                                                   */
-    float *lse;        /**< backward: input; forward: output, or null. f64 problems: double            */
-    const float *dlse; /**< with DLSE. f64 problems: double                                            */
-    float *delta;      /**< with GIVEN_DELTA (input) or WRITE_DELTA (output). f64 problems: double     */
-    const void *bias;  /**< with bias_dtype                                                            */
+    const void *q;     /**< [B,Hq,Sq,D] ([T,Hq,D] packed) of desc.dtype, strides desc.q                */
+    const void *k;     /**< [B,Hk,Sk,D], else as q                                                     */
+    const void *v;     /**< [B,Hk,Sk,Dv], else as q                                                    */
+    void *out;         /**< [B,Hq,Sq,Dv]. Backward: input (null allowed with GIVEN_DELTA); forward: output */
+    const void *dout;  /**< [B,Hq,Sq,Dv]: backward                                                     */
+    float *lse;        /**< [B,Hq,Sq], natural logarithm. Backward: input; forward: output, or null. f64
+                        * problems: double */
+    const float *dlse; /**< as lse, with DLSE: the gradient that flows into LSE. f64 problems: double  */
+    float *delta;      /**< as lse, with GIVEN_DELTA (input) or WRITE_DELTA (output). f64 problems: double */
+    const void *bias;  /**< with bias_dtype: [B,Hq,Sq,Sk], strides desc.bias                           */
     const float *alibi_slopes; /**< with ALIBI: [Hq] or [B,Hq]. f64 problems: double                   */
     const float *sink; /**< with SINK: [Hq]; -inf switches a head's sink off. f64 problems: double     */
     /** Packed sides: B+1 non-decreasing starts in rows, the last <= total_*; sequence b is rows
@@ -85,10 +86,11 @@ typedef struct stw_attn_args {
     const uint64_t *dropout_offset_ptr; /**< as dropout_seed_ptr                              */
     uint64_t dropout_seed;              /**< where dropout_seed_ptr is null                   */
     uint64_t dropout_offset;            /**< where dropout_offset_ptr is null                 */
-    void *dq;            /**< gradients asked for in desc.outputs; others may be null */
-    void *dk;            /**< as dq                                                   */
-    void *dv;            /**< as dq                                                   */
-    void *dbias;         /**< the bias's own shape                                    */
+    void *dq;            /**< as q, of desc.dq_dtype, strides desc.dq. Gradients that desc.outputs does not
+                          * ask for may be null */
+    void *dk;            /**< as k; see dq                                            */
+    void *dv;            /**< as v; see dq                                            */
+    void *dbias;         /**< the bias's own shape, strides desc.dbias; see dq        */
     float *dsink;        /**< [Hq], f32. f64 problems: double                         */
     int32_t *status_out; /**< optional: 0, or the STW_DATA_* bits of what was wrong in the values above */
     /** CPU backend: at most so many threads work on this call, the caller's included; 1 runs it on the caller's
@@ -124,8 +126,9 @@ STW_API stw_status stw_attn_fwd_plan(stw_context *context, const stw_attn_desc *
 STW_API void stw_plan_destroy(stw_plan *plan);
 
 /** What to allocate.
- * @param plan  a plan of any operation
- * @return bytes of workspace that a call needs at any address; 0 = none. Device memory on GPU backends. */
+ * @param plan  a plan of any operation, or NULL
+ * @return bytes of workspace that a call needs at any address; 0 = none, and of NULL. Device memory on GPU
+ * backends, the caller's. */
 STW_API size_t stw_plan_workspace_size(const stw_plan *plan);
 
 /** Variant, tile, arch, workspace and why, as lines of text. `costs more` names what keeps this problem from

@@ -152,9 +152,9 @@ typedef struct stw_image_info {
     size_t struct_size;  /**< sizeof(stw_image_info)                            */
     stw_backend backend; /**< CUDA or HIP                                       */
     int32_t intact;      /**< 1 when its bytes have the hash they were built with */
-    uint64_t bytes;      /**< size                                              */
+    uint64_t bytes;      /**< size, as it lies in the library                    */
     uint64_t hash;       /**< 64-bit FNV-1a as recorded at build time           */
-    char arch[32];       /**< a row of common/arch.def, "sm80"                */
+    char arch[32];       /**< whose kernels these are: "sm80", "gfx942"         */
     char kind[32];       /**< "cubin", "ptx", "code object"                     */
     char ops[32];        /**< whose kernels: "attention", "jagged"              */
 } stw_image_info;
@@ -203,8 +203,8 @@ STW_API stw_status stw_context_create(const stw_context_opts *opts, stw_context 
 STW_API void stw_context_destroy(stw_context *context);
 
 /** The arch whose kernels the context runs.
- * @param context a context
- * @return "sm90", "gfx942", "cpu"; valid as long as the context. */
+ * @param context a context or NULL
+ * @return "sm90", "gfx942", "cpu"; of NULL "". Owned by the context, valid as long as it. */
 STW_API const char *stw_context_arch(const stw_context *context);
 
 /* ---- portable memory and streams ----------------------------------------------------------------*/

@@ -7,10 +7,11 @@
  * [outer, ragged, inner], row-major: outer and inner are constants (1 when absent; products of the dimensions
  * before and behind the ragged one), ragged is L_b = offsets[b+1] - offsets[b]. Of its L_b positions the
  * first U_b = used[b] take part (without used lengths: all). Values are contiguous, in one of two storage
- * orders: STW_STORAGE_COMPONENTS  components one behind the other: element (b, o, r, i) at
- *                             offsets[b]*outer*inner + (o*L_b + r)*inner + i       (PyTorch's strided layout)
- *     STW_STORAGE_JAGGED      values [outer, total, inner]: (o*total + offsets[b] + r)*inner + i
- *                                                           (PyTorch's jagged layout, ragged_idx > 1)
+ * orders, which say where element (b, o, r, i) is:
+ *     STW_STORAGE_COMPONENTS  components one behind the other (PyTorch's strided layout): at
+ *                             offsets[b]*outer*inner + (o*L_b + r)*inner + i
+ *     STW_STORAGE_JAGGED      values [outer, total, inner] (PyTorch's jagged layout, ragged_idx > 1): at
+ *                             (o*total + offsets[b] + r)*inner + i
  * Both are the same when outer is 1. All nested tensors of a call have the offsets of the call.
  *
  * OPS, G the gradient of the op's result, sums in f32 (f64 and integers: in the type itself), rounded once:

@@ -2,9 +2,10 @@
  *
  * libcublasLt.so.13 and libhipblaslt.so.1 for the emulators: the calls of backends/gpu/blas.def on host memory,
  * strict about what they are given. Products are summed in f64. Column order, as the real ones.
- * FAKE_LT_VENDOR names the header with what differs. Environment: FAKE_LT_FAIL     create, version, layout,
- * heuristic (fails), none (finds nothing), state (of what it finds), workspace (wants more than it may have),
- * matmul FAKE_LT_VERSION  what hipblasLtGetVersion says; 1.2.0 without it */
+ * FAKE_LT_VENDOR names the header with what differs. Environment:
+ *   FAKE_LT_FAIL     what fails: create, version, layout, heuristic, none (nothing is found), state (of what is
+ *                    found), workspace (more is wanted than may be had), matmul
+ *   FAKE_LT_VERSION  what hipblasLtGetVersion says; 1.2.0 without it */
 #include FAKE_LT_VENDOR
 
 #include "common/dtype.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The values of specification section 5 on every variant: standard deviation 3, one-hot V, -65504 and -inf on some
- * keys, whole rows of -inf, denormals, large inputs, given LSE of +-inf and NaN. */
+ * keys, whole rows of -inf, subnormal numbers, large inputs, given LSE of +-inf and NaN. */
 #include "tests/cpu/harness.h"
 #include "tests/reference/setups.h"
 

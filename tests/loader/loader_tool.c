@@ -2,11 +2,12 @@
  *
  * One process of a loader test: runs the commands of its arguments against the library and prints one
  * line for each. The tests start it with LD_LIBRARY_PATH at fake drivers and read the lines.
- *   open BACKEND ORDINAL [ARCH]   stw_..._backend.open: "STATUS text" or "STW_OK arch|name|work tiles|smem|memory"
+ *   open BACKEND ORDINAL [ARCH]   stw_..._backend.open: "STATUS text" or "STW_OK arch|name|compute units|smem|memory"
  *   threads BACKEND               64 threads open device 0 at once: "N STATUS text" when all agree
- *   devices                       stw_devices: a line a device,
- * backend|ordinal|arch|usable|memory|uuid|name|note at-pci ROOT ADDRESS           stw_hip_arch_at_pci preload
- * PATH                  dlopen, as a program that already uses its own driver chdir PATH, setenv NAME [VALUE]
+ *   devices                       stw_devices: a line a device, backend|ordinal|arch|usable|memory|uuid|name|note
+ *   at-pci ROOT ADDRESS           stw_hip_arch_at_pci
+ *   preload PATH                  dlopen, as a program that already uses its own driver
+ *   chdir PATH, setenv NAME [VALUE]
  *   fork                          the rest runs in a child; "child N" with its exit status */
 #include "backends/hip/driver.h"
 #include "backends/gpu/kfd.h"

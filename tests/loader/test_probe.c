@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The probe as a function over recorded machines: every archive of machines/ has an expect.txt with its
- * device list, one line a device: backend|ordinal|arch|usable|work tiles|memory|uuid|name|note. */
+ * device list, one line a device: backend|ordinal|arch|usable|compute units|memory|uuid|name|note. */
 #include "backends/gpu/arch.h"
 #include "backends/backend.h"
 #include "dispatch/probe.h"

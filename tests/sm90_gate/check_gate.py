@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """What ptxas made of Hopper's own main loop, against what it is meant to be; nothing runs, no GPU is needed.
 
-For every row of the table with loop `sm90`, both types, deterministic or not, there is a kernel, and no other. Its matrix instructions are
-those of its steps, no more; a step has its exponentials between the wait for S and its last wait, while products run; no
-wait that the source does not have; dQ is added in vectors; nothing is spilled but what gate.txt lists, and never in a step.
-A line of gate.txt that no kernel needs any more is a failure, too. (Products that ptxas takes one by one end the build:
-cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
+For every row of the table with loop `sm90`, both types, deterministic or not, there is a kernel, and no other. Its
+matrix instructions are those of its steps, no more; a step has its exponentials between the wait for S and its last
+wait, while products run; no wait that the source does not have; dQ is added in vectors; nothing is spilled but what
+gate.txt lists, and never in a step. A line of gate.txt that no kernel needs any more is a failure, too. (Products that
+ptxas takes one by one end the build: cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
 
     python3 check_gate.py IMAGE TABLE CUOBJDUMP"""
 import fnmatch

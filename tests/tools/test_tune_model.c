@@ -43,12 +43,12 @@ static void a_block_fills_what_registers_and_memory_let_it(void **state) {
     static const stw_tool_variant two = {"gfx942_b", 256, 16, 16, 1, 2, 20, "split"};
     static const stw_tool_variant four = {"gfx942_c", 256, 16, 16, 1, 4, 64, "split"};
     static const stw_tool_variant nvidia = {"sm80_a", 256, 16, 16, 1, 2, 99, "split"};
-    assert_true(tune_model_fill(&wave, 64, 0) == 0.25); /* one block of one wave fits beside 64 KB */
-    assert_true(tune_model_fill(&two, 64, 0) == 1);     /* two blocks of two waves: registers end it there */
+    assert_true(tune_model_fill(&wave, 64, 0) == 0.25); /* one workgroup of one wave fits in 64 KB */
+    assert_true(tune_model_fill(&two, 64, 0) == 1);     /* two workgroups of two waves: registers end it there */
     assert_true(tune_model_fill(&four, 64, 0) == 1);
     assert_true(tune_model_fill(&nvidia, 99, 0) == 0.5);
-    assert_true(tune_model_fill(&nvidia, 227, 0) == 1); /* two blocks of two warps */
-    assert_true(tune_model_fill(&nvidia, 99, 1) == 1);  /* the CPU has no blocks */
+    assert_true(tune_model_fill(&nvidia, 227, 0) == 1); /* two CTAs of two warps */
+    assert_true(tune_model_fill(&nvidia, 99, 1) == 1);  /* the CPU has no CTAs */
 }
 
 static void wider_head_dims_than_the_two_smallest_go(void **state) {
@@ -84,7 +84,7 @@ static void blocks_in_turn_count(void **state) {
                                                 {"b", 128, 64, 192, 1, 4, 10, "split"}};
     const stw_tool_table table = {"sm80", variants, 2};
     made m;
-    /* 30 blocks of 64 keys on 30 processors; 10 of 192: as much arithmetic, on a third of the processors. */
+    /* 30 CTAs of 64 keys on 30 multiprocessors; 10 of 192: as much arithmetic, on a third of them. */
     make(&m, &table, 30, "attn_bwd:bf16:b1h10s192d128");
     assert_pruned(&m, ".x");
     assert_non_null(strstr(m.timings[1].text, "3.0 times"));

@@ -745,14 +745,14 @@ static uint32_t grid_of(const char *line) {
 }
 
 /* CTAs that take work tiles until none is left are as many as run at a time, in the header's words;
- * where work tiles are too few each gets a block. */
+ * where work tiles are too few each gets a CTA of its own. */
 static void queued_steps_get_the_blocks_that_run_at_a_time(void **state) {
     (void)state;
     device.compute_units = 3;
     assert_int_equal(grid_of("attn_bwd:bf16:b1h1s128d64:causal_br"), 1);
     assert_int_equal(grid_of("attn_bwd:bf16:b1h3s128d64:causal_br"), 3);
     assert_int_equal(grid_of("attn_bwd:bf16:b2h2s128d64:causal_br"), 3);
-    assert_int_equal(grid_of("attn_bwd:bf16:b1h1s4096d64:causal_br"), 32); /* of many keys: 24 work tiles a block */
+    assert_int_equal(grid_of("attn_bwd:bf16:b1h1s4096d64:causal_br"), 32); /* of many keys: 24 work tiles a CTA */
     assert_int_equal(grid_of("attn_bwd:bf16:b1h3s4096d64:causal_br"), 3);
     device.smem_max = 0; /* told too little: one a multiprocessor */
     assert_int_equal(grid_of("attn_bwd:bf16:b1h3s4096d64:causal_br"), 3);
@@ -800,7 +800,7 @@ static void classes_launch_what_their_own_plans_do(void **state) {
         p->total_q = stw_size_class(p->total_q);
         p->total_kv = stw_size_class(p->total_kv);
         assert_true(p->total_q > work.params.total_q);
-        device.compute_units = i & 1 ? 2 : 132; /* steps of a queue, and of a block a work tile */
+        device.compute_units = i & 1 ? 2 : 132; /* from the tile counter; a CTA a work tile */
         launches_of(&work, &work.params, own_names, own);
         launches_of(&class, &work.params, names, shared);
         assert_string_equal(names, own_names);

@@ -156,8 +156,8 @@ static void work_tiles_of_many_keys(void **state) {
     check_with_every_tile("attn_bwd:bf16:b1h3k1s1x16777216d128:det");
 }
 
-/* The pack decides how many work tiles and tiles there are, and how much workspace, not the longest sequence that
- * the plan allows: a plan for 131072 rows costs a call what one for 8192 does. */
+/* The pack decides how many work tiles and tiles of rows there are, and how much workspace, not the longest sequence
+ * that the plan allows: a plan for 131072 rows costs a call what one for 8192 does. */
 static void generous_maxima_cost_nothing(void **state) {
     (void)state;
     static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942"};

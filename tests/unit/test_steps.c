@@ -186,7 +186,7 @@ static void bias_is_summed_where_broadcast(void **state) {
                 p.heads_kv = p.heads_q;
                 const stw_attn_step *step = bias_step(&tile, &p, 32, &steps);
                 assert_int_equal(step != NULL, summed);
-                /* rows that see one key are f32's way of adding: no lean kernel, whatever the bias */
+                /* rows that see one key are f32's way of adding: no kernel for a bias alone, whatever it is */
                 int lean = constant && p.max_seq_kv > 1;
                 if (step) assert_int_equal(strstr(step->entry, "lean_") != NULL, lean);
                 if (step) assert_int_equal(step->smem <= 99 * 1024, 1);
@@ -196,7 +196,7 @@ static void bias_is_summed_where_broadcast(void **state) {
             }
 }
 
-/* One kernel of the dBias sums for every head dim and type; lean for 16 bits with nothing besides. */
+/* One kernel of the dBias sums for every head dim and type; for 16 bits with nothing besides that for a bias alone. */
 static void bias_kernels_of_types(void **state) {
     (void)state;
     static const struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Private to conform*.c: the rows of the conformance suite, the list of cases made from them, the processes
+ * Private to this folder: the rows of the conformance suite, the list of cases made from them, the processes
  * that run it, and the totals. */
 #ifndef STW_TOOLS_CONFORM_H
 #define STW_TOOLS_CONFORM_H

@@ -30,7 +30,7 @@ static double round_up(int64_t n, uint32_t tile) { return tile ? (double)((n + t
 
 typedef struct model {
     double work;  /* everything counted */
-    double waves; /* blocks a processor has one after the other; 0: not known */
+    double waves; /* CTAs that a multiprocessor has one after the other; 0: not known */
     double fill;
 } model;
 

@@ -15,8 +15,8 @@
  * are ranked by an estimate of SIMD cycles. It is no time and is never called one: caches, memory, clocks and
  * waiting are not in it. */
 
-/* Only a library that the process has loaded already: nothing is started here. */
-/* Sets target->counts where the opened device is the emulator of tests/cdna_emu. */
+/* Sets target->counts where the opened device is the emulator of tests/cdna_emu. It asks only a library that the
+ * process has loaded already: nothing is started here. */
 static void tune_estimate_open(tune_target *target) {
     void *library = dlopen("libamdhip64.so.7", RTLD_LAZY | RTLD_NOLOAD);
     void *symbol = library ? dlsym(library, "cdna_emu_counts") : NULL;
@@ -28,10 +28,9 @@ static void tune_estimate_open(tune_target *target) {
 /* Order of the emulator's counters. */
 enum { SCALAR, VECTOR, TRANSCENDENTAL, MATRIX, LDS, MEMORY, CONSTANT, CONTROL, MATRIX_CYCLES };
 
-/* A SIMD issues an instruction of a wave every 4 cycles, one of the transcendental functions every 16;
- * products run beside that for as long as the ISA documents say. With perfect overlap the longer of the two
- * remains; blocks that cannot fill a processor leave SIMDs idle. */
-/* Estimates a variant from the counters before and after one run of it. */
+/* Estimates a variant from the counters before and after one run of it. A SIMD issues an instruction of a wave every
+ * 4 cycles, one of the transcendental functions every 16; products run beside that for as long as the ISA documents
+ * say. With perfect overlap the longer of the two remains; workgroups that cannot fill a CU leave SIMDs idle. */
 static void tune_estimate(const uint64_t before[9], const uint64_t after[9], double fill, tune_timing *timing) {
     double count[9];
     for (int i = 0; i < 9; ++i) count[i] = (double)(after[i] - before[i]);
@@ -50,7 +49,7 @@ static void tune_estimate(const uint64_t before[9], const uint64_t after[9], dou
 
 /* ---- the device ---------------------------------------------------------------------------------------- */
 
-/* Processors of the backend's first device (of several GPUs all are alike, or the model is a little off). */
+/* Multiprocessors of the backend's first device (of several GPUs all are alike, or the model is a little off). */
 static uint32_t units_of(const char *backend) {
     stw_device_info infos[64];
     size_t count = 0;

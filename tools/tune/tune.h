@@ -17,7 +17,7 @@ typedef struct tune_target {
     stw_context *forced[TUNE_VARIANTS_MAX]; /* NULL: not opened              */
     const stw_tool_table *table;
     stw_tool_named named; /* for the provenance */
-    uint32_t units;       /* processors of the device; 0: not known */
+    uint32_t units;       /* multiprocessors of the device; 0: not known */
     int all;              /* nothing is pruned */
     /* NULL, or the device is an emulator: its counters (run.c), and no time is taken. */
     void (*counts)(uint64_t *);
@@ -57,8 +57,8 @@ void tune_point_free(tune_point *point);
 
 /* ---- model.c -------------------------------------------------------------------------------------- */
 
-/* The part of a processor that blocks of the variant can fill, by shared memory, registers and warps; 1: all.
- * smem_kb: what a block of the device can have at least. */
+/* The part of a multiprocessor that CTAs of the variant can fill, by shared memory, registers and warps; 1: all.
+ * smem_kb: what a CTA of the device can have at least. */
 double tune_model_fill(const stw_tool_variant *variant, uint32_t smem_kb, int is_cpu);
 
 /* Marks as pruned what cannot win: see model.c. The chosen one, [0], stays. */

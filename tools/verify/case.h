@@ -11,7 +11,7 @@
 #include "tools/problem/problem.h"
 
 /* STW_CASE_TENSOR(ID, field of stw_attn_args): everything a call points to, in the order of the arena. Kept by hand:
- * data depend on the order; case_build.c compares the number with common/attn_tensors.def. */
+ * data depend on the order; arena.c compares the number with common/attn_tensors.def. */
 /* clang-format off */
 #define STW_CASE_TENSORS(X) \
     X(Q, q) X(K, k) X(V, v) X(OUT, out) X(DOUT, dout) X(LSE, lse) X(DLSE, dlse) X(DELTA, delta) \

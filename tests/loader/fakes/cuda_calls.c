@@ -19,8 +19,8 @@ enum {
 typedef struct fake_context {
     int retained, ordinal;
 } fake_context;
-/* `hopper`: of the image whose bytes begin so; such modules hold kernels with "_sm90_" in their names, others
- * the rest. */
+/* `sm90`: of the image whose bytes begin so. Such modules hold kernels with "_sm90_" in their names, others the
+ * rest. */
 typedef struct fake_module {
     fake_context *context;
     int sm90;
