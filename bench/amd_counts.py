@@ -53,7 +53,7 @@ def main():
     parse.add_argument("--shape", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parse.add_argument("--markdown", action="store_true", help="rows of a table for docs/performance/amd.md")
     options = parse.parse_args()
-    head = ["arch", "dtype", "D", "S", "VALU", "exp", "LDS", "memory", "MFMA", "scalar", "delta", "main", "finish",
+    head = ["arch", "dtype", "D", "S", "VALU", "exp", "LDS", "memory", "MFMA", "scalar", "preprocess", "main", "postprocess",
             "total", "goal", "MFMA cycles"]
     if options.markdown:
         print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
@@ -69,8 +69,8 @@ def main():
                     useful = 5 * length * length * dim / 4096 * (0.5 if "causal" in shape else 1.0)
                     whole = {kind: sum(k[kind] for k in kernels.values()) / useful for kind in KINDS}
                     of = {part: sum(total(c) for name, c in kernels.items() if part(name)) / useful
-                          for part in (lambda n: "_delta" in n, lambda n: "_delta" not in n and "_finish" not in n,
-                                       lambda n: "_finish" in n)}
+                          for part in (lambda n: "_preprocess" in n, lambda n: "_preprocess" not in n and "_postprocess" not in n,
+                                       lambda n: "_postprocess" in n)}
                     goal = GOALS[arch, dim][list(SHAPES).index(shape)] if dtype == "bf16" else None
                     row = [arch, dtype, str(dim), shape]
                     row += [f"{x:.2f}" for x in (whole["vector"], whole["transcendental"], whole["lds"], whole["memory"],

@@ -49,7 +49,7 @@ static const char *refusal(const stw_attn_params *p) {
         return "it takes no empty tensors";
     if (stw_attn_sees_one_key(p)) return "rows see one key, and its sums of dP are truncated, not rounded";
     if (p->scale == 0.0f) return "it hides pairs by infinite scores, which a scale of 0 makes NaN";
-    if (key_blocks_of_class(p) > (WORK_TILES_MAX - 1) / p->heads_kv) return "it counts units in 31 bits";
+    if (key_blocks_of_class(p) > (WORK_TILES_MAX - 1) / p->heads_kv) return "it counts work tiles in 31 bits";
     if (!tensor_fits(&p->q, rows, p->heads_q, batch_q) || !tensor_fits(&p->dout, rows, p->heads_q, batch_q) ||
         !tensor_fits(&p->k, keys, p->heads_kv, batch_kv) || !tensor_fits(&p->v, keys, p->heads_kv, batch_kv))
         return "tensor loads need strides of q, k, v and dout that are 0 or positive multiples of 16 bytes";

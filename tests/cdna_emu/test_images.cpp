@@ -24,7 +24,7 @@ int main(int count, char **words) {
         if (facts.lds) ++failures, printf("FAILED %s: %u bytes of static LDS\n", name.c_str(), facts.lds);
         if (facts.scratch) {
             ++with_scratch;
-            bool rows = name.find("_delta_") != name.npos || name.find("_finish") != name.npos ||
+            bool rows = name.find("_preprocess_") != name.npos || name.find("_postprocess") != name.npos ||
                         name.find("_mask") != name.npos;
             failures += rows;
             printf("%s %s: %u bytes of scratch, %u registers\n", rows ? "FAILED" : "scratch", name.c_str(),

@@ -158,7 +158,7 @@ static const char *const refusals[][2] = {
     {"bf16:b1h2s64d64:wl0:causal_br", "rows see one key, and its sums of dP are truncated, not rounded"},
     {"bf16:b1h2s64d64:scale0", "it hides pairs by infinite scores, which a scale of 0 makes NaN"},
     /* 2^20 * 16 heads of 128 blocks of keys: 2^31 work tiles */
-    {"bf16:b1048576h16s128x16384d64", "it counts units in 31 bits"},
+    {"bf16:b1048576h16s128x16384d64", "it counts work tiles in 31 bits"},
     {"bf16:b1h1s1073741824x64d64", bad_strides},
     {"bf16:b1h2s64d64:gap1", bad_strides},
     {"bf16:b1h2s64d36", bad_strides},

@@ -329,7 +329,7 @@ static void sm90_wants_what_tensor_loads_take(void **state) {
         {"s130x150d64:thd:seqs_full", empty, FIELD(total_kv), 0},
         {"s130x150d64:thd:seqs_full", empty, FIELD(max_seq_q), 0},
         {"s130x150d64:thd:seqs_full", empty, FIELD(max_seq_kv), 0},
-        {"s130x150d64", "it counts units in 31 bits", FIELD(heads_kv), INT64_C(1) << 30},
+        {"s130x150d64", "it counts work tiles in 31 bits", FIELD(heads_kv), INT64_C(1) << 30},
         {"s130x150d64", strides, FIELD(max_seq_q), INT64_C(1) << 30},
         {"s130x150d64", strides, FIELD(heads_q), INT64_C(1) << 30},
         {"s130x100d64", strides, FIELD(batch), INT64_C(1) << 29}, /* of dout, behind its stride of batches */
