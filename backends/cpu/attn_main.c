@@ -24,7 +24,7 @@ typedef struct unit {
 #define TURN_SLEEPER 0x80000000u /* a thread sleeps until the count changes */
 
 /* Waits until the semaphore is `mine`: spins for a short time, then sleeps. */
-static void wait_for_turn(atomic_uint *turn, uint32_t mine) {
+static void acquire_dq_semaphore(atomic_uint *turn, uint32_t mine) {
     uint32_t now, spins = 0;
     while (((now = atomic_load_explicit(turn, memory_order_acquire)) & ~TURN_SLEEPER) != mine) {
         if (spins < STW_POOL_SPIN) {
@@ -39,7 +39,7 @@ static void wait_for_turn(atomic_uint *turn, uint32_t mine) {
 }
 
 /* Sets the semaphore and wakes the thread that sleeps on it, if there is one. */
-static void pass_turn(atomic_uint *turn, uint32_t next) {
+static void release_dq_semaphore(atomic_uint *turn, uint32_t next) {
     if (atomic_exchange_explicit(turn, next, memory_order_acq_rel) & TURN_SLEEPER) stw_pool_wake(turn);
 }
 
@@ -60,12 +60,12 @@ static void add_dq(const stw_cpu_job *job, const stw_cpu_scratch *t, const unit 
         stride = p->head_dim_qk;
         sum = stw_cpu_part(job, l->dq) + (u->at.h * l->q_rows + seq->q_row + u->at.i0) * stride;
     }
-    wait_for_turn(turn, mine);
+    acquire_dq_semaphore(turn, mine);
     job->tile->add_rows(sum, stride, mine != 0, t->dq, l->width_k, u->at.rows, p->head_dim_qk);
     if (u->block + 1 == range.end)
         job->tile->store_rows(out, p->dq.seq, p->dq_dtype, (p->accumulate & STW_OUT_DQ) != 0, sum, (size_t)stride,
                               u->at.rows, p->head_dim_qk, p->scale);
-    pass_turn(turn, mine + 1);
+    release_dq_semaphore(turn, mine + 1);
 }
 
 static void store_bias(const stw_cpu_job *job, const stw_cpu_scratch *t, const stw_cpu_tile *at) {

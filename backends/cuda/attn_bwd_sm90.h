@@ -72,7 +72,7 @@ template <bool YES> struct sm90_flag {
 
 /* Deterministic mode, one lane: waits until the semaphore of query block `at` says that the key block before this one
  * has added. With wrong cu_seqlens there may be no order: status_out tells. */
-DEV_FN void sm90_await_turn(const stw_attn_launch &l, uint32_t at, int block) {
+DEV_FN void sm90_acquire_dq_semaphore(const stw_attn_launch &l, uint32_t at, int block) {
     while (dev_load_acquire(l.dq_semaphore + at) != (uint32_t)block + 1 && !*l.unordered) {
     }
 }
@@ -206,7 +206,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     uint32_t due = SM90_NOTHING_DUE, last_there = 0;
     enum { KEEPER = 5 }; /* not of the first warpgroup, whose first warps have the loads and the work tiles */
     /* Releases the semaphore of `due`. All additions there came before the barrier that this warp has passed. */
-    auto pass_turn = [&](const attn_work_tile &tile) {
+    auto release_dq_semaphore = [&](const attn_work_tile &tile) {
         if (!sm90_elect()) return;
         sm90_fence_gpu();
         if (due != SM90_NOTHING_DUE) sm90_store_relaxed(l.dq_semaphore + due, (uint32_t)tile.block);
@@ -281,7 +281,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
         const bool adds = !ORDERED || it.left > it.idle;
         if (ORDERED && wave == KEEPER && adds && sm90_elect() && last_there != (uint32_t)tile.block + 1)
-            sm90_await_turn(l, at, tile.block);
+            sm90_acquire_dq_semaphore(l, at, tile.block);
         float2 delta[PIECES];
         sm90_statistics<C>(delta, smem, stage, DELTA, lane, 0, C::DELTA_AHEAD);
 
@@ -331,7 +331,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         if (ORDERED) {
             if (wave == KEEPER) {
                 if (follows) last_there = sm90_load_relaxed(l.dq_semaphore + it.at);
-                pass_turn(tile);
+                release_dq_semaphore(tile);
             }
             due = adds ? at : SM90_NOTHING_DUE;
         }
@@ -379,7 +379,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         const attn_work_tile &tile = tiles[(turn & 1) ^ 1];
         if (ORDERED) { /* before another work tile's semaphore is awaited, or the two would wait for each other */
             sm90_cta_sync();
-            if (wave == KEEPER) pass_turn(tile);
+            if (wave == KEEPER) release_dq_semaphore(tile);
             due = SM90_NOTHING_DUE;
         }
         if (!C::VALUES_EARLY) {

@@ -96,10 +96,10 @@ const char *stw_attn_slower(stw_attn_call call, const stw_variant *tile, const s
     return call == STW_CALL_BWD && loop->slower ? loop->slower(tile, params) : NULL;
 }
 
-/* A tile of the kernels that sum dBias. `lean`: its kernel is that of attn_dbias_reduce_plain.h. */
+/* A tile of the kernels that sum dBias. `plain`: its kernel is that of attn_dbias_reduce_plain.h. */
 typedef struct dbias_tile {
     const char *name;
-    uint32_t element, head_dim, bm, bn, warps, stages, lean;
+    uint32_t element, head_dim, bm, bn, warps, stages, plain;
 } dbias_tile;
 
 /* The bias is the same wherever its gradient is summed. */
@@ -119,9 +119,9 @@ static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_p
     const dbias_tile *rows = wave == 64 ? rows_64 : rows_32;
     size_t count = wave == 64 ? sizeof rows_64 / sizeof rows_64[0] : sizeof rows_32 / sizeof rows_32[0];
     uint32_t widest = p->head_dim_qk > p->head_dim_v ? p->head_dim_qk : p->head_dim_v;
-    int lean = is_bias_alone(p) && bias_is_constant(p);
+    int plain = is_bias_alone(p) && bias_is_constant(p);
     for (size_t i = 0; i + 1 < count; ++i) {
-        if (rows[i].lean && (!lean || tile->bm % rows[i].bm)) continue;
+        if (rows[i].plain && (!plain || tile->bm % rows[i].bm)) continue;
         if (rows[i].element == element_of(p) && rows[i].head_dim >= widest) return &rows[i];
     }
     return &rows[count - 1];
@@ -249,8 +249,8 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *p, uint32_t wav
         int64_t work_tiles = (p->dbias.batch ? p->batch : 1) * (p->dbias.head ? p->heads_q : 1) *
                              (p->dbias.query ? stw_blocks_of(p->max_seq_q, b->bm) : 1) *
                              (p->dbias.key ? stw_blocks_of(p->max_seq_kv, b->bn) : 1);
-        uint32_t smem = b->lean ? dbias_plain_smem(b->head_dim, b->bm, b->bn, b->stages)
-                                : bwd_smem(stored_of(p, wave), b->head_dim, b->bm, b->bn, b->stages);
+        uint32_t smem = b->plain ? dbias_plain_smem(b->head_dim, b->bm, b->bn, b->stages)
+                                 : bwd_smem(stored_of(p, wave), b->head_dim, b->bm, b->bn, b->stages);
         step = add_step(steps, wave, work_tiles, b->warps * wave, smem);
         name_step(steps, step, "stw_attn_dbias_reduce_%s_%s", b->name, type);
     }

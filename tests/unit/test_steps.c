@@ -187,12 +187,12 @@ static void bias_is_summed_where_broadcast(void **state) {
                 const stw_attn_step *step = bias_step(&tile, &p, 32, &steps);
                 assert_int_equal(step != NULL, summed);
                 /* rows that see one key are f32's way of adding: no kernel for a bias alone, whatever it is */
-                int lean = constant && p.max_seq_kv > 1;
-                if (step) assert_int_equal(strstr(step->entry, "lean_") != NULL, lean);
+                int plain = constant && p.max_seq_kv > 1;
+                if (step) assert_int_equal(strstr(step->entry, "reduce_plain_") != NULL, plain);
                 if (step) assert_int_equal(step->smem <= 99 * 1024, 1);
                 step = bias_step(&wide, &p, 64, &steps);
                 assert_int_equal(step != NULL, summed);
-                if (step) assert_null(strstr(step->entry, "lean_"));
+                if (step) assert_null(strstr(step->entry, "reduce_plain_"));
             }
 }
 
@@ -202,8 +202,8 @@ static void bias_kernels_of_types(void **state) {
     static const struct {
         const char *arch, *variant, *problem, *entry;
     } rows[] = {
-        {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasbf16_11qk:grads_qkvb", "lean_64x64_hd64_bf16"},
-        {"sm80", "sm80_64x128_hd128", "f16:b2h4s66x130d128:biasf16_11qk:grads_qkvb", "lean_64x64_hd128_f16"},
+        {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasbf16_11qk:grads_qkvb", "plain_64x64_hd64_bf16"},
+        {"sm80", "sm80_64x128_hd128", "f16:b2h4s66x130d128:biasf16_11qk:grads_qkvb", "plain_64x64_hd128_f16"},
         {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasf32_11qk:dbias_f32:grads_qkvb", "32x64_hd64_bf16"},
         {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasbf16_11qk:dbias_f32:grads_qkvb", "32x64_hd64_bf16"},
         {"sm80", "sm80_64x128_hd64", "bf16:b2h4s66x130d64:biasbf16_11qk:alibi:grads_qkvb", "32x64_hd64_bf16"},
