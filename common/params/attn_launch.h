@@ -147,7 +147,7 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
 /* Of these sums, 16-bit ones with nothing besides the bias (attn_dbias_reduce_plain.h), NVIDIA's: (name, largest head
  * dim, bm, bn, stages, warps, CTAs a multiprocessor). */
 #define STW_DBIAS_PLAIN_TILES(X)                                                                                       \
-    X(plain_64x64_hd64, 64, 64, 64, 2, 4, 3)                                                                            \
+    X(plain_64x64_hd64, 64, 64, 64, 2, 4, 3)                                                                           \
     X(plain_64x64_hd128, 128, 64, 64, 1, 4, 3)
 #define STW_DBIAS_PLAIN_WORK_TILES 6
 #define STW_DBIAS_PLAIN_SMEM(hd, bm, bn, stages)                                                                       \

@@ -107,11 +107,11 @@ int gpu_main(int argc, char **argv, const char *group, const struct CMUnitTest *
 /* ---- cases ----------------------------------------------------------------------------------------------
  */
 
-static void build(stw_case *c, const char *line) {
+static void build(stw_verify_case *c, const char *line) {
     stw_problem problem;
     if (stw_problem_parse(line, &problem)) fail_msg("%s: no PROBLEM", line);
     if (!problem.seed) problem.seed = 21;
-    stw_status status = stw_case_build(&problem, c);
+    stw_status status = stw_verify_build(&problem, c);
     if (status) fail_msg("%s: no data: %s", line, stw_status_name(status));
 }
 
@@ -124,26 +124,26 @@ void gpu_case_open(gpu_case *g, stw_context *context, const char *line) {
                             ? stw_attn_fwd_plan(context, &g->c.problem.desc, &g->plan)
                             : stw_attn_bwd_plan(context, &g->c.problem.desc, &g->plan);
     if (status) fail_msg("%s: plan: %s: %s", line, stw_status_name(status), stw_last_error());
-    GPU_OK(stw_case_device_open(context, g->c.bytes, stw_plan_workspace_size(g->plan), &g->device));
+    GPU_OK(stw_verify_device_open(context, g->c.bytes, stw_plan_workspace_size(g->plan), &g->device));
     g->after = malloc(g->c.bytes);
     assert_non_null(g->after);
 }
 
 void gpu_case_close(gpu_case *g) {
-    stw_case_device_close(&g->device);
+    stw_verify_device_close(&g->device);
     stw_plan_destroy(g->plan);
-    stw_case_free(&g->c);
+    stw_verify_free(&g->c);
     free(g->after);
 }
 
-void gpu_case_load(gpu_case *g, const stw_case *data, int poison) {
+void gpu_case_load(gpu_case *g, const stw_verify_case *data, int poison) {
     assert_true(data->bytes == g->c.bytes);
     g->poison = poison;
-    GPU_OK(stw_case_device_load(&g->device, data->host, poison));
+    GPU_OK(stw_verify_device_load(&g->device, data->host, poison));
 }
 
 stw_status gpu_case_run(const gpu_case *g, stw_stream stream) {
-    stw_attn_args args = stw_case_args(&g->c, g->device.arena);
+    stw_attn_args args = stw_verify_args(&g->c, g->device.arena);
     if (g->c.problem.op == STW_PROBLEM_ATTN_FWD)
         return stw_attn_fwd(g->plan, &args, g->device.workspace, g->device.workspace_bytes, stream);
     return stw_attn_bwd(g->plan, &args, g->device.workspace, g->device.workspace_bytes, stream);
@@ -152,15 +152,15 @@ stw_status gpu_case_run(const gpu_case *g, stw_stream stream) {
 void gpu_case_store(gpu_case *g, stw_stream stream) {
     int guards = 0;
     GPU_OK(stw_stream_synchronize(g->context, stream));
-    GPU_OK(stw_case_device_store(&g->device, g->after, g->poison, &guards));
+    GPU_OK(stw_verify_device_store(&g->device, g->after, g->poison, &guards));
     if (!guards) fail_msg("%s: memory around the workspace was written", g->line);
 }
 
-void gpu_case_judge(const gpu_case *g, const stw_case *data, const char *what) {
-    stw_case_result result;
-    stw_case_result_clear(&result);
-    stw_case_check_outputs(data, g->after, &result);
-    if (result.outcome != STW_CASE_OK || result.near) fail_msg("%s: %s: %s", what, g->line, result.text);
+void gpu_case_judge(const gpu_case *g, const stw_verify_case *data, const char *what) {
+    stw_verify_result result;
+    stw_verify_result_clear(&result);
+    stw_verify_check_outputs(data, g->after, &result);
+    if (result.outcome != STW_VERIFY_OK || result.near) fail_msg("%s: %s: %s", what, g->line, result.text);
 }
 
 void gpu_case_round(gpu_case *g, const char *what) {
@@ -181,16 +181,16 @@ void gpu_case_write(const gpu_case *g, size_t at, const void *from, size_t bytes
     GPU_TRY(cuStreamSynchronize, NULL); /* pageable memory: the copy returns before it has arrived */
 }
 
-void gpu_data_open(stw_case *data, const stw_case *like, const char *line) {
+void gpu_data_open(stw_verify_case *data, const stw_verify_case *like, const char *line) {
     build(data, line);
     if (data->bytes != like->bytes || memcmp(data->offset, like->offset, sizeof like->offset) ||
         memcmp(data->present, like->present, sizeof like->present))
         fail_msg("%s is laid out in another way than the case that it replaces", line);
 }
 
-size_t gpu_outputs_at(const stw_case *c) {
+size_t gpu_outputs_at(const stw_verify_case *c) {
     size_t first = c->bytes;
-    for (int t = STW_CASE_DQ; t < STW_CASE_TENSOR_COUNT; ++t)
+    for (int t = STW_VERIFY_DQ; t < STW_VERIFY_TENSOR_COUNT; ++t)
         if (c->present[t] && c->offset[t] < first) first = c->offset[t];
     return first;
 }

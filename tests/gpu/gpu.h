@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * What the GPU tests share: the driver functions that only tests need (graphs, foreign memory and contexts),
- * a context of the arch under test, and a conformance case (tools/verify/case.h) in device memory: data, float64
+ * a context of the arch under test, and a conformance case (tools/verify/verify.h) in device memory: data, float64
  * expectation, every byte that the call may not write. Needs no CUDA header. Written with CUDA's names; with
  * a gfx arch they stand for HIP's functions (gpu_hip.c). */
 #ifndef STW_TESTS_GPU_H
 #define STW_TESTS_GPU_H
 
-#include "tools/verify/case.h"
+#include "tools/verify/verify.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -92,12 +92,12 @@ stw_context *gpu_context_on(int device);
 /* ---- a case in device memory ------------------------------------------------------------------------- */
 
 typedef struct gpu_case {
-    stw_case c;
+    stw_verify_case c;
     stw_context *context;
     stw_plan *plan;
-    stw_case_device device; /* arena, workspace, stream */
-    unsigned char *after;   /* the arena as it came back */
-    int poison;             /* of the workspace          */
+    stw_verify_device device; /* arena, workspace, stream */
+    unsigned char *after;     /* the arena as it came back */
+    int poison;               /* of the workspace          */
     char line[256];
 } gpu_case;
 
@@ -106,12 +106,12 @@ void gpu_case_close(gpu_case *g);
 
 /* Uploads the arena of `data` (a case of the same layout, or g->c itself); fills the workspace with `poison`.
  */
-void gpu_case_load(gpu_case *g, const stw_case *data, int poison);
+void gpu_case_load(gpu_case *g, const stw_verify_case *data, int poison);
 stw_status gpu_case_run(const gpu_case *g, stw_stream stream);
 /* Waits for `stream`, downloads the arena into g->after, checks the guards of the workspace. */
 void gpu_case_store(gpu_case *g, stw_stream stream);
 /* Judges g->after by the expectation and the rules of `data`. `what` opens failure texts. */
-void gpu_case_judge(const gpu_case *g, const stw_case *data, const char *what);
+void gpu_case_judge(const gpu_case *g, const stw_verify_case *data, const char *what);
 /* load, run in the case's own stream, store, judge. */
 void gpu_case_round(gpu_case *g, const char *what);
 
@@ -122,9 +122,9 @@ void gpu_case_untouched(gpu_case *g, const char *what);
 void gpu_case_write(const gpu_case *g, size_t at, const void *from, size_t bytes);
 
 /* A case whose arena is laid out as that of `like`, with other data. */
-void gpu_data_open(stw_case *data, const stw_case *like, const char *line);
+void gpu_data_open(stw_verify_case *data, const stw_verify_case *like, const char *line);
 
 /* Where the gradients (and status_out) begin: all of the arena's rest belongs to them. */
-size_t gpu_outputs_at(const stw_case *c);
+size_t gpu_outputs_at(const stw_verify_case *c);
 
 #endif

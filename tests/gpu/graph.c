@@ -20,7 +20,7 @@ void gpu_graph_close(gpu_graph *graph) {
     GPU_TRY(cuStreamDestroy_v2, graph->stream);
 }
 
-void gpu_replay(gpu_case *g, const gpu_graph *graph, const stw_case *data, int poison, const char *what) {
+void gpu_replay(gpu_case *g, const gpu_graph *graph, const stw_verify_case *data, int poison, const char *what) {
     gpu_case_load(g, data, poison);
     GPU_TRY(cuGraphLaunch, graph->exec, graph->stream);
     gpu_case_store(g, graph->stream);

@@ -16,6 +16,6 @@ gpu_graph gpu_capture(const gpu_case *g, int mode, stw_status *status_out);
 void gpu_graph_close(gpu_graph *graph);
 
 /* Loads `data` with `poison` in the workspace, launches the graph, downloads and judges. */
-void gpu_replay(gpu_case *g, const gpu_graph *graph, const stw_case *data, int poison, const char *what);
+void gpu_replay(gpu_case *g, const gpu_graph *graph, const stw_verify_case *data, int poison, const char *what);
 
 #endif

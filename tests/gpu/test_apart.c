@@ -12,8 +12,8 @@
 static const char *cases_file = STW_SOURCE_DIR "/tests/gpu/sanitize_cases.txt";
 
 /* The tensor in whose buffer t lies: itself, or the first of an interleaved trio. */
-static int owner_of(const stw_case *c, int t) {
-    static const int firsts[] = {STW_CASE_Q, STW_CASE_DQ};
+static int owner_of(const stw_verify_case *c, int t) {
+    static const int firsts[] = {STW_VERIFY_Q, STW_VERIFY_DQ};
     for (int n = 0; n < 2; ++n)
         if ((t == firsts[n] + 1 || t == firsts[n] + 2) && c->offset[t] < c->offset[firsts[n]] + c->size[firsts[n]])
             return firsts[n];
@@ -21,19 +21,19 @@ static int owner_of(const stw_case *c, int t) {
 }
 
 typedef struct apart {
-    uint64_t buffer[STW_CASE_TENSOR_COUNT];
-    size_t from[STW_CASE_TENSOR_COUNT], bytes[STW_CASE_TENSOR_COUNT]; /* of the arena */
+    uint64_t buffer[STW_VERIFY_TENSOR_COUNT];
+    size_t from[STW_VERIFY_TENSOR_COUNT], bytes[STW_VERIFY_TENSOR_COUNT]; /* of the arena */
 } apart;
 
 /* Keeps each tensor's alignment: buffers begin on the 256-byte boundary in front of it. */
-static void place(const stw_case *c, apart *a) {
-    size_t end[STW_CASE_TENSOR_COUNT] = {0};
-    for (int t = 0; t < STW_CASE_TENSOR_COUNT; ++t) {
+static void place(const stw_verify_case *c, apart *a) {
+    size_t end[STW_VERIFY_TENSOR_COUNT] = {0};
+    for (int t = 0; t < STW_VERIFY_TENSOR_COUNT; ++t) {
         int owner = owner_of(c, t);
         size_t stop = c->offset[t] + c->size[t];
         if (c->present[t] && stop > end[owner]) end[owner] = stop;
     }
-    for (int t = 0; t < STW_CASE_TENSOR_COUNT; ++t) {
+    for (int t = 0; t < STW_VERIFY_TENSOR_COUNT; ++t) {
         if (!end[t]) continue;
         a->from[t] = c->offset[t] / 256 * 256;
         a->bytes[t] = end[t] - a->from[t];
@@ -44,16 +44,16 @@ static void place(const stw_case *c, apart *a) {
     GPU_TRY(cuStreamSynchronize, NULL);
 }
 
-static stw_attn_args args_of(const stw_case *c, const apart *a) {
-    stw_attn_args args = stw_case_args(c, NULL);
+static stw_attn_args args_of(const stw_verify_case *c, const apart *a) {
+    stw_attn_args args = stw_verify_args(c, NULL);
 #define APART(id, name)                                                                                                \
-    if (c->present[STW_CASE_##id]) {                                                                                   \
-        int owner = owner_of(c, STW_CASE_##id);                                                                        \
-        args.name = (void *)(uintptr_t)(a->buffer[owner] + c->offset[STW_CASE_##id] - a->from[owner]);                 \
+    if (c->present[STW_VERIFY_##id]) {                                                                                 \
+        int owner = owner_of(c, STW_VERIFY_##id);                                                                      \
+        args.name = (void *)(uintptr_t)(a->buffer[owner] + c->offset[STW_VERIFY_##id] - a->from[owner]);               \
     } else {                                                                                                           \
         args.name = NULL;                                                                                              \
     }
-    STW_CASE_TENSORS(APART)
+    STW_VERIFY_TENSORS(APART)
 #undef APART
     return args;
 }
@@ -74,16 +74,16 @@ static void run_apart(const char *line) {
     if (status) fail_msg("%s: %s: %s", line, stw_status_name(status), stw_last_error());
     GPU_TRY(cuStreamSynchronize, g.device.stream);
     memcpy(g.after, g.c.host, g.c.bytes);
-    for (int t = 0; t < STW_CASE_TENSOR_COUNT; ++t) {
+    for (int t = 0; t < STW_VERIFY_TENSOR_COUNT; ++t) {
         if (!a.buffer[t]) continue;
         GPU_TRY(cuMemcpyDtoH_v2, g.after + a.from[t], a.buffer[t], a.bytes[t]);
         GPU_TRY(cuMemFree_v2, a.buffer[t]);
     }
     if (workspace) GPU_TRY(cuMemFree_v2, workspace);
-    stw_case_result result;
-    stw_case_result_clear(&result);
-    if (!forward) stw_case_check_outputs(&g.c, g.after, &result); /* out and lse: conform judges them */
-    if (result.outcome != STW_CASE_OK) fail_msg("%s: %s", line, result.text);
+    stw_verify_result result;
+    stw_verify_result_clear(&result);
+    if (!forward) stw_verify_check_outputs(&g.c, g.after, &result); /* out and lse: conform judges them */
+    if (result.outcome != STW_VERIFY_OK) fail_msg("%s: %s", line, result.text);
     gpu_case_close(&g);
 }
 

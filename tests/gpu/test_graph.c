@@ -15,7 +15,7 @@
  */
 static void capture_two(const char *first, const char *second, int mode) {
     gpu_case g;
-    stw_case other;
+    stw_verify_case other;
     stw_status status;
     gpu_case_open(&g, gpu_context, first);
     gpu_data_open(&other, &g.c, second);
@@ -28,7 +28,7 @@ static void capture_two(const char *first, const char *second, int mode) {
     gpu_replay(&g, &graph, &other, 0x7F, "replay with other data");
     gpu_replay(&g, &graph, &g.c, 0x00, "replay with the first data again");
     gpu_graph_close(&graph);
-    stw_case_free(&other);
+    stw_verify_free(&other);
     gpu_case_close(&g);
 }
 
@@ -65,11 +65,11 @@ static void seed_alone(void **state) {
     gpu_graph graph = gpu_capture(&g, GPU_CAPTURE_THREAD, &status);
     assert_int_equal(status, STW_OK);
     gpu_replay(&g, &graph, &g.c, 0xFF, "first replay");
-    size_t from = g.c.offset[STW_CASE_DQ], bytes = g.c.size[STW_CASE_DQ];
+    size_t from = g.c.offset[STW_VERIFY_DQ], bytes = g.c.size[STW_VERIFY_DQ];
     unsigned char *before = malloc(bytes);
     assert_non_null(before);
     memcpy(before, g.after + from, bytes);
-    static const stw_case_tensor words[] = {STW_CASE_SEED, STW_CASE_OFFSET};
+    static const stw_verify_tensor words[] = {STW_VERIFY_SEED, STW_VERIFY_OFFSET};
     for (int n = 0; n < 2; ++n) {
         uint64_t old, changed;
         memcpy(&old, g.c.host + g.c.offset[words[n]], 8);

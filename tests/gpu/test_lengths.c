@@ -12,18 +12,18 @@
 
 /* An entry of an array that is replaced after the data was made for the clamped value. */
 typedef struct change {
-    stw_case_tensor tensor;
+    stw_verify_tensor tensor;
     int index;
     int64_t value;
 } change;
 
 /* The entry's place in an arena, and its bytes. */
-static size_t entry_of(const stw_case *c, const change *x, size_t *bytes_out) {
-    *bytes_out = x->tensor == STW_CASE_Q_OFFSETS || x->tensor == STW_CASE_K_OFFSETS ? 8 : 4;
+static size_t entry_of(const stw_verify_case *c, const change *x, size_t *bytes_out) {
+    *bytes_out = x->tensor == STW_VERIFY_Q_OFFSETS || x->tensor == STW_VERIFY_K_OFFSETS ? 8 : 4;
     return c->offset[x->tensor] + (size_t)x->index * *bytes_out;
 }
 
-static void put(unsigned char *arena, const stw_case *c, const change *x) {
+static void put(unsigned char *arena, const stw_verify_case *c, const change *x) {
     int32_t narrow = (int32_t)x->value;
     size_t bytes, at = entry_of(c, x, &bytes);
     memcpy(arena + at, bytes == 8 ? (const void *)&x->value : &narrow, bytes);
@@ -51,8 +51,8 @@ static int32_t take_status(gpu_case *g, const change *changes, int count) {
         if (memcmp(was, g->after + at, bytes)) fail_msg("%s: an input array was written", g->line);
         memcpy(g->after + at, g->c.host + at, bytes);
     }
-    memcpy(&seen, g->after + g->c.offset[STW_CASE_STATUS], sizeof seen);
-    memset(g->after + g->c.offset[STW_CASE_STATUS], 0, sizeof seen);
+    memcpy(&seen, g->after + g->c.offset[STW_VERIFY_STATUS], sizeof seen);
+    memset(g->after + g->c.offset[STW_VERIFY_STATUS], 0, sizeof seen);
     return seen;
 }
 
@@ -60,7 +60,7 @@ static int32_t take_status(gpu_case *g, const change *changes, int count) {
 static void clamped(const char *line, const change *changes, int count, int32_t bits) {
     gpu_case g;
     gpu_case_open(&g, gpu_context, line);
-    assert_true(g.c.present[STW_CASE_STATUS]);
+    assert_true(g.c.present[STW_VERIFY_STATUS]);
     gpu_case_round(&g, "good values");
     load_changed(&g, changes, count, 0x7F);
     GPU_OK(gpu_case_run(&g, g.device.stream));
@@ -82,21 +82,21 @@ static void starts_out_of_range(void **state) {
         char line[256];
 #define LINE(text) (snprintf(line, sizeof line, PACKED text "%s", modes[m]), line)
         /* above total: the last sequence ends with the buffer */
-        clamped(LINE(":cuq0,65,195,300,400:cuk0,70,210,350,420"), CHANGES({STW_CASE_CU_Q, 4, 401}), 0x01);
+        clamped(LINE(":cuq0,65,195,300,400:cuk0,70,210,350,420"), CHANGES({STW_VERIFY_CU_Q, 4, 401}), 0x01);
         clamped(LINE(":cuq0,65,195,300,400:cuk0,70,210,350,420"),
-                CHANGES({STW_CASE_CU_Q, 4, INT_MAX}, {STW_CASE_CU_KV, 4, INT_MAX}), 0x03);
+                CHANGES({STW_VERIFY_CU_Q, 4, INT_MAX}, {STW_VERIFY_CU_KV, 4, INT_MAX}), 0x03);
         /* all of it behind the buffer: empty */
         clamped(LINE(":cuq100,165,270,400,400:cuk100,180,280,420,420"),
-                CHANGES({STW_CASE_CU_Q, 3, 1000}, {STW_CASE_CU_Q, 4, 1100}, {STW_CASE_CU_KV, 3, INT_MAX},
-                        {STW_CASE_CU_KV, 4, INT_MAX}),
+                CHANGES({STW_VERIFY_CU_Q, 3, 1000}, {STW_VERIFY_CU_Q, 4, 1100}, {STW_VERIFY_CU_KV, 3, INT_MAX},
+                        {STW_VERIFY_CU_KV, 4, INT_MAX}),
                 0x03);
         /* longer than max_seq */
-        clamped(LINE(":cuq0,65,165,260,390:cuk0,70,210,350,420"), CHANGES({STW_CASE_CU_Q, 4, 400}), 0x01);
-        clamped(LINE(":cuq0,65,195,300,400:cuk0,70,170,270,410"), CHANGES({STW_CASE_CU_KV, 4, 420}), 0x02);
+        clamped(LINE(":cuq0,65,165,260,390:cuk0,70,210,350,420"), CHANGES({STW_VERIFY_CU_Q, 4, 400}), 0x01);
+        clamped(LINE(":cuq0,65,195,300,400:cuk0,70,170,270,410"), CHANGES({STW_VERIFY_CU_KV, 4, 420}), 0x02);
         /* negative: begins with the buffer */
-        clamped(LINE(":cuq0,65,195,300,400:cuk0,70,210,350,420"), CHANGES({STW_CASE_CU_Q, 0, -1}), 0x01);
+        clamped(LINE(":cuq0,65,195,300,400:cuk0,70,210,350,420"), CHANGES({STW_VERIFY_CU_Q, 0, -1}), 0x01);
         clamped(LINE(":cuq0,65,195,300,400:cuk0,70,210,350,420"),
-                CHANGES({STW_CASE_CU_Q, 0, INT_MIN}, {STW_CASE_CU_KV, 0, -5}), 0x03);
+                CHANGES({STW_VERIFY_CU_Q, 0, INT_MIN}, {STW_VERIFY_CU_KV, 0, -5}), 0x03);
 #undef LINE
     }
 }
@@ -104,25 +104,25 @@ static void starts_out_of_range(void **state) {
 static void used_lengths_out_of_range(void **state) {
     (void)state;
 #define USED PACKED ":used:cuq0,65,195,300,400:cuk0,70,210,350,420"
-    clamped(USED ":usedq65,0,105,100:usedk70,140,0,9", CHANGES({STW_CASE_USED_Q, 0, 66}), 0x04);
+    clamped(USED ":usedq65,0,105,100:usedk70,140,0,9", CHANGES({STW_VERIFY_USED_Q, 0, 66}), 0x04);
     clamped(USED ":usedq65,0,105,100:usedk70,140,0,9",
-            CHANGES({STW_CASE_USED_Q, 1, -1}, {STW_CASE_USED_KV, 1, INT_MAX}), 0x0C);
-    clamped(USED ":usedq65,0,105,100:usedk70,140,0,9", CHANGES({STW_CASE_USED_KV, 2, INT_MIN}), 0x08);
+            CHANGES({STW_VERIFY_USED_Q, 1, -1}, {STW_VERIFY_USED_KV, 1, INT_MAX}), 0x0C);
+    clamped(USED ":usedq65,0,105,100:usedk70,140,0,9", CHANGES({STW_VERIFY_USED_KV, 2, INT_MIN}), 0x08);
     clamped("attn_bwd:f32:b3h2s65x97d40:used:usedq0,65,9:usedk97,3,97:seed5",
-            CHANGES({STW_CASE_USED_Q, 0, -7}, {STW_CASE_USED_KV, 2, 98}), 0x0C);
+            CHANGES({STW_VERIFY_USED_Q, 0, -7}, {STW_VERIFY_USED_KV, 2, 98}), 0x0C);
     clamped("attn_bwd:f16:b3h2s65x97d64:used:det:causal_tl:usedq0,65,9:usedk97,3,97:seed5",
-            CHANGES({STW_CASE_USED_Q, 1, INT_MAX}, {STW_CASE_USED_KV, 0, 1 << 30}), 0x0C);
+            CHANGES({STW_VERIFY_USED_Q, 1, INT_MAX}, {STW_VERIFY_USED_KV, 0, 1 << 30}), 0x0C);
 }
 
 /* |offset| <= 2^40: what is beyond has the bound's place, here far off every key or before all of them. */
 static void offsets_out_of_range(void **state) {
     (void)state;
     clamped("attn_bwd:bf16:b2h2s65x97d64:causal_tl:qoffs1099511627776,3:koffs0,0:seed5",
-            CHANGES({STW_CASE_Q_OFFSETS, 0, INT64_MAX}), 0x10);
+            CHANGES({STW_VERIFY_Q_OFFSETS, 0, INT64_MAX}), 0x10);
     clamped("attn_bwd:bf16:b2h2s65x97d64:causal_tl:qoffs7,-1099511627776:koffs0,0:seed5",
-            CHANGES({STW_CASE_Q_OFFSETS, 1, INT64_MIN}), 0x10);
+            CHANGES({STW_VERIFY_Q_OFFSETS, 1, INT64_MIN}), 0x10);
     clamped("attn_bwd:bf16:b2h2s65x97d64:wl20:qoffs7,0:koffs0,1099511627776:seed5",
-            CHANGES({STW_CASE_K_OFFSETS, 1, (INT64_C(1) << 40) + 1}), 0x10);
+            CHANGES({STW_VERIFY_K_OFFSETS, 1, (INT64_C(1) << 40) + 1}), 0x10);
 }
 
 /* Starts that go back: sequences overlap, so their rows have no one right value. What must hold: the call
@@ -132,7 +132,7 @@ static void overlapping(const char *line, const change *changes, int count, int3
     gpu_case_open(&g, gpu_context, line);
     unsigned char *output = calloc(1, g.c.bytes);
     assert_non_null(output);
-    for (int t = STW_CASE_DQ; t < STW_CASE_TENSOR_COUNT; ++t)
+    for (int t = STW_VERIFY_DQ; t < STW_VERIFY_TENSOR_COUNT; ++t)
         if (g.c.present[t]) memset(output + g.c.offset[t], 1, g.c.size[t]);
     for (int n = 0; n < 20; ++n) { /* which block comes first is chance */
         load_changed(&g, changes, count, n & 1 ? 0x7F : 0xFF);
@@ -152,21 +152,21 @@ static void overlapping(const char *line, const change *changes, int count, int3
 
 static void decreasing_starts(void **state) {
     (void)state;
-    overlapping(PACKED ":cuq0,100,150,200,300:cuk0,70,210,350,420", CHANGES({STW_CASE_CU_Q, 2, 50}), 0x01);
-    overlapping(LONG, CHANGES({STW_CASE_CU_Q, 2, 0}, {STW_CASE_CU_Q, 3, 700}), 0x01);
-    overlapping(LONG, CHANGES({STW_CASE_CU_KV, 2, 0}, {STW_CASE_CU_KV, 3, 900}), 0x02);
+    overlapping(PACKED ":cuq0,100,150,200,300:cuk0,70,210,350,420", CHANGES({STW_VERIFY_CU_Q, 2, 50}), 0x01);
+    overlapping(LONG, CHANGES({STW_VERIFY_CU_Q, 2, 0}, {STW_VERIFY_CU_Q, 3, 700}), 0x01);
+    overlapping(LONG, CHANGES({STW_VERIFY_CU_KV, 2, 0}, {STW_VERIFY_CU_KV, 3, 900}), 0x02);
 }
 
 /* The last test: where the order of additions is kept by counters, two sequences that share rows must not
  * wait for each other for ever. */
 static void decreasing_starts_in_order(void **state) {
     (void)state;
-    overlapping(PACKED ":det:cuq0,100,150,200,300:cuk0,70,210,350,420", CHANGES({STW_CASE_CU_Q, 2, 50}), 0x01);
-    overlapping(LONG ":det", CHANGES({STW_CASE_CU_Q, 2, 0}, {STW_CASE_CU_Q, 3, 700}), 0x01);
-    overlapping(
-        LONG ":det:causal_br",
-        CHANGES({STW_CASE_CU_Q, 2, 0}, {STW_CASE_CU_Q, 3, 700}, {STW_CASE_CU_KV, 2, 0}, {STW_CASE_CU_KV, 3, 900}),
-        0x03);
+    overlapping(PACKED ":det:cuq0,100,150,200,300:cuk0,70,210,350,420", CHANGES({STW_VERIFY_CU_Q, 2, 50}), 0x01);
+    overlapping(LONG ":det", CHANGES({STW_VERIFY_CU_Q, 2, 0}, {STW_VERIFY_CU_Q, 3, 700}), 0x01);
+    overlapping(LONG ":det:causal_br",
+                CHANGES({STW_VERIFY_CU_Q, 2, 0}, {STW_VERIFY_CU_Q, 3, 700}, {STW_VERIFY_CU_KV, 2, 0},
+                        {STW_VERIFY_CU_KV, 3, 900}),
+                0x03);
 }
 
 int main(int argc, char **argv) {

@@ -17,13 +17,13 @@ enum { TILE = 128 };
 
 /* An input row of every head of a sequence is overwritten with `value` in its first element. */
 typedef struct change {
-    stw_case_tensor tensor;
+    stw_verify_tensor tensor;
     int64_t b, row;
     float value;
 } change;
 
-static stw_dtype dtype_of(const stw_case *c, stw_case_tensor t) {
-    return t == STW_CASE_LSE ? STW_F32 : c->problem.desc.dtype;
+static stw_dtype dtype_of(const stw_verify_case *c, stw_verify_tensor t) {
+    return t == STW_VERIFY_LSE ? STW_F32 : c->problem.desc.dtype;
 }
 
 static void run_changed(gpu_case *g, const change *changes, int count) {
@@ -33,7 +33,7 @@ static void run_changed(gpu_case *g, const change *changes, int count) {
     for (int n = 0; n < count; ++n) {
         const change *x = &changes[n];
         for (int64_t h = 0; h < g->c.problem.desc.heads_q; ++h)
-            stw_store_f32(g->c.host + g->c.offset[x->tensor], stw_case_row_index(&g->c, x->tensor, x->b, h, x->row),
+            stw_store_f32(g->c.host + g->c.offset[x->tensor], stw_verify_row_index(&g->c, x->tensor, x->b, h, x->row),
                           dtype_of(&g->c, x->tensor), x->value);
     }
     gpu_case_load(g, &g->c, 0xFF);
@@ -43,9 +43,9 @@ static void run_changed(gpu_case *g, const change *changes, int count) {
     free(kept);
 }
 
-static float at(const stw_case *c, const unsigned char *arena, stw_case_tensor t, int64_t b, int64_t h, int64_t row,
-                int64_t n) {
-    return stw_load_f32(arena + c->offset[t], stw_case_row_index(c, t, b, h, row) + n, c->problem.desc.dtype);
+static float at(const stw_verify_case *c, const unsigned char *arena, stw_verify_tensor t, int64_t b, int64_t h,
+                int64_t row, int64_t n) {
+    return stw_load_f32(arena + c->offset[t], stw_verify_row_index(c, t, b, h, row) + n, c->problem.desc.dtype);
 }
 
 /* Rows [first, end) of dK and dV of a sequence are exactly zero. */
@@ -54,8 +54,8 @@ static void zeros(const gpu_case *g, int64_t b, int64_t first, int64_t end) {
     for (int64_t h = 0; h < d->heads_kv; ++h)
         for (int64_t j = first; j < end; ++j)
             for (int64_t n = 0; n < d->head_dim_qk; ++n) {
-                float dk = at(&g->c, g->after, STW_CASE_DK, b, h, j, n),
-                      dv = at(&g->c, g->after, STW_CASE_DV, b, h, j, n);
+                float dk = at(&g->c, g->after, STW_VERIFY_DK, b, h, j, n),
+                      dv = at(&g->c, g->after, STW_VERIFY_DV, b, h, j, n);
                 if (dk != 0 || dv != 0)
                     fail_msg("%s: sequence %lld, key %lld: dK %g, dV %g, not 0", g->line, (long long)b, (long long)j,
                              dk, dv);
@@ -73,12 +73,12 @@ static void unseen_keys(void **state) {
         gpu_case_open(&g, gpu_context, lines[n]);
         const stw_attn_desc *d = &g.c.problem.desc;
         run_changed(&g,
-                    (const change[]){{STW_CASE_Q, 0, 0, INFINITY},
-                                     {STW_CASE_DOUT, 0, 5, NAN},
-                                     {STW_CASE_DOUT, 1, 64, INFINITY},
-                                     {STW_CASE_Q, 1, 65, NAN}},
+                    (const change[]){{STW_VERIFY_Q, 0, 0, INFINITY},
+                                     {STW_VERIFY_DOUT, 0, 5, NAN},
+                                     {STW_VERIFY_DOUT, 1, 64, INFINITY},
+                                     {STW_VERIFY_Q, 1, 65, NAN}},
                     4);
-        if (at(&g.c, g.after, STW_CASE_DV, 0, 0, 0, 0) == at(&g.c, g.after, STW_CASE_DV, 0, 0, 0, 0))
+        if (at(&g.c, g.after, STW_VERIFY_DV, 0, 0, 0, 0) == at(&g.c, g.after, STW_VERIFY_DV, 0, 0, 0, 0))
             fail_msg("%s: the numbers did not reach a key that sees them", lines[n]);
         for (int64_t b = 0; b < 2; ++b) zeros(&g, b, (d->max_seq_q + TILE - 1) / TILE * TILE, d->max_seq_kv);
         gpu_case_round(&g, "ordinary numbers again");
@@ -97,7 +97,8 @@ static void keys_without_queries(void **state) {
                  dims[n]);
         gpu_case_open(&g, gpu_context, line);
         run_changed(
-            &g, (const change[]){{STW_CASE_Q, 2, 0, INFINITY}, {STW_CASE_DOUT, 2, 1, NAN}, {STW_CASE_LSE, 2, 3, NAN}},
+            &g,
+            (const change[]){{STW_VERIFY_Q, 2, 0, INFINITY}, {STW_VERIFY_DOUT, 2, 1, NAN}, {STW_VERIFY_LSE, 2, 3, NAN}},
             3);
         zeros(&g, 1, 0, 200);
         gpu_case_round(&g, "ordinary numbers again");
@@ -120,16 +121,17 @@ static void undefined_lse(void **state) {
         unsigned char *usual = malloc(g.c.bytes);
         assert_non_null(usual);
         memcpy(usual, g.after, g.c.bytes);
-        run_changed(&g, (const change[]){{STW_CASE_LSE, 0, 100, NAN}}, 1);
-        float reached = at(&g.c, g.after, STW_CASE_DV, 0, 0, 100, 0),
-              row = at(&g.c, g.after, STW_CASE_DQ, 0, 0, 100, 0);
+        run_changed(&g, (const change[]){{STW_VERIFY_LSE, 0, 100, NAN}}, 1);
+        float reached = at(&g.c, g.after, STW_VERIFY_DV, 0, 0, 100, 0),
+              row = at(&g.c, g.after, STW_VERIFY_DQ, 0, 0, 100, 0);
         if (reached == reached || row == row) fail_msg("%s: NaN did not propagate", lines[n]);
         for (int64_t h = 0; h < d->heads_q; ++h)
             for (int64_t j = 0; j < d->max_seq_kv; ++j)
                 for (int64_t e = 0; e < d->head_dim_qk; ++e) {
-                    float dq = at(&g.c, g.after, STW_CASE_DQ, 0, h, j, e);
-                    int same = at(&g.c, g.after, STW_CASE_DK, 0, h, j, e) == at(&g.c, usual, STW_CASE_DK, 0, h, j, e) &&
-                               at(&g.c, g.after, STW_CASE_DV, 0, h, j, e) == at(&g.c, usual, STW_CASE_DV, 0, h, j, e);
+                    float dq = at(&g.c, g.after, STW_VERIFY_DQ, 0, h, j, e);
+                    int same =
+                        at(&g.c, g.after, STW_VERIFY_DK, 0, h, j, e) == at(&g.c, usual, STW_VERIFY_DK, 0, h, j, e) &&
+                        at(&g.c, g.after, STW_VERIFY_DV, 0, h, j, e) == at(&g.c, usual, STW_VERIFY_DV, 0, h, j, e);
                     if (j > 100 && !same) fail_msg("%s: hidden key %lld has other gradients", lines[n], (long long)j);
                     if (j != 100 && dq != dq) fail_msg("%s: row %lld of dQ is NaN", lines[n], (long long)j);
                 }

@@ -4,7 +4,7 @@
  * other sizes, has the bits of a call through its own plan, and gradients are right by the reference. The
  * backend is that of STERNWAY_BACKEND (cuda:sm80, hip:gfx942, ...), emulated or real; without a GPU it is
  * skipped. */
-#include "tools/verify/case.h"
+#include "tools/verify/verify.h"
 
 #include "common/size_class.h"
 
@@ -52,50 +52,51 @@ static void plan_the_class(const stw_attn_desc *of, int forward) {
 }
 
 /* Forwards are judged by `sternway conform`. */
-static void store_and_judge(const char *line, const stw_case *c, stw_case_device *device, unsigned char *after) {
-    stw_case_result result;
+static void store_and_judge(const char *line, const stw_verify_case *c, stw_verify_device *device,
+                            unsigned char *after) {
+    stw_verify_result result;
     int guards = 0;
-    OK(stw_case_device_store(device, after, 0xFF, &guards));
+    OK(stw_verify_device_store(device, after, 0xFF, &guards));
     assert_true(guards);
     assert_memory_not_equal(after, c->host, c->bytes);
     if (c->problem.op == STW_PROBLEM_ATTN_FWD) return;
-    stw_case_result_clear(&result);
-    stw_case_check_outputs(c, after, &result);
-    if (result.outcome != STW_CASE_OK) fail_msg("%s: %s", line, result.text);
+    stw_verify_result_clear(&result);
+    stw_verify_check_outputs(c, after, &result);
+    if (result.outcome != STW_VERIFY_OK) fail_msg("%s: %s", line, result.text);
 }
 
 static void same_bits(const char *line) {
     stw_problem problem;
-    stw_case c;
-    stw_case_device device;
+    stw_verify_case c;
+    stw_verify_device device;
     stw_plan *plan = NULL;
     size_t size = 0;
     if (stw_problem_parse(line, &problem)) fail_msg("%s: no PROBLEM", line);
     problem.seed = 21;
-    OK(stw_case_build(&problem, &c));
+    OK(stw_verify_build(&problem, &c));
     const stw_attn_desc *desc = &c.problem.desc;
     const int forward = problem.op == STW_PROBLEM_ATTN_FWD;
     plan_the_class(desc, forward);
     OK((forward ? stw_attn_fwd_once_workspace : stw_attn_bwd_once_workspace)(context, desc, &size));
     OK((forward ? stw_attn_fwd_plan : stw_attn_bwd_plan)(context, desc, &plan));
     assert_true(size >= stw_plan_workspace_size(plan));
-    OK(stw_case_device_open(context, c.bytes, size, &device));
+    OK(stw_verify_device_open(context, c.bytes, size, &device));
     unsigned char *own = malloc(c.bytes), *shared = malloc(c.bytes);
     assert_true(own && shared);
-    const stw_attn_args args = stw_case_args(&c, device.arena);
-    OK(stw_case_device_load(&device, c.host, 0xFF));
+    const stw_attn_args args = stw_verify_args(&c, device.arena);
+    OK(stw_verify_device_load(&device, c.host, 0xFF));
     OK((forward ? stw_attn_fwd : stw_attn_bwd)(plan, &args, device.workspace, size, device.stream));
     store_and_judge(line, &c, &device, own);
-    OK(stw_case_device_load(&device, c.host, 0xFF));
+    OK(stw_verify_device_load(&device, c.host, 0xFF));
     OK((forward ? stw_attn_fwd_once : stw_attn_bwd_once)(context, desc, &args, device.workspace, size, device.stream));
     store_and_judge(line, &c, &device, shared);
     const int ordered = forward || desc->deterministic == STW_DETERMINISTIC_ON;
     if (ordered && memcmp(own, shared, c.bytes)) fail_msg("%s: other bits", line);
     free(own);
     free(shared);
-    stw_case_device_close(&device);
+    stw_verify_device_close(&device);
     stw_plan_destroy(plan);
-    stw_case_free(&c);
+    stw_verify_free(&c);
 }
 
 static void calls_of_a_class(void **state) {

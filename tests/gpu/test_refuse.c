@@ -17,10 +17,10 @@
 typedef struct pointer {
     const char *name;
     size_t at;
-    stw_case_tensor tensor;
+    stw_verify_tensor tensor;
 } pointer;
-#define POINTER(id, field) {#field, offsetof(stw_attn_args, field), STW_CASE_##id},
-static const pointer pointers[] = {STW_CASE_TENSORS(POINTER)};
+#define POINTER(id, field) {#field, offsetof(stw_attn_args, field), STW_VERIFY_##id},
+static const pointer pointers[] = {STW_VERIFY_TENSORS(POINTER)};
 enum { POINTERS = sizeof pointers / sizeof pointers[0] };
 
 /* One refused call: with these arguments, in a capture. */
@@ -46,7 +46,7 @@ static void each_pointer_as(gpu_case *g, void *bad, const char *kind) {
     int tried = 0;
     for (int n = 0; n < POINTERS; ++n) {
         char name[64];
-        stw_attn_args args = stw_case_args(&g->c, g->device.arena);
+        stw_attn_args args = stw_verify_args(&g->c, g->device.arena);
         if (!g->c.present[pointers[n].tensor]) continue;
         memcpy((char *)&args + pointers[n].at, &bad, sizeof bad);
         snprintf(name, sizeof name, "attn_bwd: %s ", pointers[n].name);
@@ -54,7 +54,7 @@ static void each_pointer_as(gpu_case *g, void *bad, const char *kind) {
         ++tried;
     }
     assert_true(tried == POINTERS); /* RICH has them all */
-    stw_attn_args args = stw_case_args(&g->c, g->device.arena);
+    stw_attn_args args = stw_verify_args(&g->c, g->device.arena);
     refused(g, &args, bad, g->device.workspace_bytes, STW_E_INVALID, "workspace", kind);
 }
 
@@ -90,16 +90,16 @@ static void missing_pointers(void **state) {
     for (int n = 0; n < POINTERS; ++n) {
         char name[64];
         void *null = NULL;
-        stw_case_tensor t = pointers[n].tensor;
-        if (t == STW_CASE_USED_Q || t == STW_CASE_USED_KV || (t >= STW_CASE_Q_OFFSETS && t <= STW_CASE_OFFSET) ||
-            t == STW_CASE_STATUS)
+        stw_verify_tensor t = pointers[n].tensor;
+        if (t == STW_VERIFY_USED_Q || t == STW_VERIFY_USED_KV ||
+            (t >= STW_VERIFY_Q_OFFSETS && t <= STW_VERIFY_OFFSET) || t == STW_VERIFY_STATUS)
             continue; /* optional */
-        stw_attn_args args = stw_case_args(&g.c, g.device.arena);
+        stw_attn_args args = stw_verify_args(&g.c, g.device.arena);
         memcpy((char *)&args + pointers[n].at, &null, sizeof null);
         snprintf(name, sizeof name, "%s", pointers[n].name);
         refused(&g, &args, g.device.workspace, g.device.workspace_bytes, STW_E_INVALID, name, "null");
         /* and off its element's boundary */
-        args = stw_case_args(&g.c, g.device.arena);
+        args = stw_verify_args(&g.c, g.device.arena);
         char *off = (char *)g.device.arena + g.c.offset[t] + 1;
         memcpy((char *)&args + pointers[n].at, &off, sizeof off);
         refused(&g, &args, g.device.workspace, g.device.workspace_bytes, STW_E_INVALID, name, "aligned");
@@ -114,7 +114,7 @@ static void workspaces(void **state) {
     gpu_case g;
     gpu_case_open(&g, gpu_context, RICH);
     gpu_case_load(&g, &g.c, 0xFF);
-    stw_attn_args args = stw_case_args(&g.c, g.device.arena);
+    stw_attn_args args = stw_verify_args(&g.c, g.device.arena);
     size_t bytes = g.device.workspace_bytes;
     char *at = (char *)g.device.workspace, needs[64];
     assert_true(bytes > 256);
@@ -188,13 +188,13 @@ static void second_device(void **state) {
 
 /* dQ in memory of another kind than cuMemAlloc's. */
 static void dq_elsewhere(gpu_case *g, uint64_t pointer, const char *what) {
-    size_t at = g->c.offset[STW_CASE_DQ];
-    stw_attn_args args = stw_case_args(&g->c, g->device.arena);
+    size_t at = g->c.offset[STW_VERIFY_DQ];
+    stw_attn_args args = stw_verify_args(&g->c, g->device.arena);
     gpu_case_load(g, &g->c, 0xFF);
     args.dq = (void *)(uintptr_t)pointer;
     GPU_OK(stw_attn_bwd(g->plan, &args, g->device.workspace, g->device.workspace_bytes, g->device.stream));
     gpu_case_store(g, g->device.stream);
-    GPU_TRY(cuMemcpyDtoH_v2, g->after + at, pointer, g->c.size[STW_CASE_DQ]);
+    GPU_TRY(cuMemcpyDtoH_v2, g->after + at, pointer, g->c.size[STW_VERIFY_DQ]);
     gpu_case_judge(g, &g->c, what);
 }
 
@@ -205,11 +205,11 @@ static void pools_and_managed_memory(void **state) {
     gpu_case g;
     uint64_t pointer = 0;
     gpu_case_open(&g, gpu_context, "attn_bwd:bf16:b1h2s65x97d64:causal_br:seed4");
-    GPU_TRY(cuMemAllocAsync, &pointer, g.c.size[STW_CASE_DQ], g.device.stream);
+    GPU_TRY(cuMemAllocAsync, &pointer, g.c.size[STW_VERIFY_DQ], g.device.stream);
     GPU_TRY(cuStreamSynchronize, g.device.stream);
     dq_elsewhere(&g, pointer, "dq in a memory pool");
     GPU_TRY(cuMemFreeAsync, pointer, g.device.stream);
-    int error = gpu.cuMemAllocManaged(&pointer, g.c.size[STW_CASE_DQ], 1);
+    int error = gpu.cuMemAllocManaged(&pointer, g.c.size[STW_VERIFY_DQ], 1);
     if (error == 801) { /* not supported */
         printf("no managed memory on this device\n");
     } else {
@@ -227,11 +227,11 @@ static void forward_and_mask(void **state) {
     char here[256] = "";
     gpu_case_open(&g, gpu_context, "attn_fwd:f16:b2h2s65x97d64:dropout0.2:seed4");
     gpu_case_load(&g, &g.c, 0xFF);
-    stw_attn_args args = stw_case_args(&g.c, g.device.arena);
+    stw_attn_args args = stw_verify_args(&g.c, g.device.arena);
     args.out = here;
     assert_int_equal(stw_attn_fwd(g.plan, &args, NULL, 0, g.device.stream), STW_E_INVALID);
     assert_non_null(strstr(stw_last_error(), "attn_fwd: out "));
-    args = stw_case_args(&g.c, g.device.arena);
+    args = stw_verify_args(&g.c, g.device.arena);
     assert_int_equal(stw_dropout_mask(g.plan, &args, (uint8_t *)here, g.device.stream), STW_E_INVALID);
     assert_non_null(strstr(stw_last_error(), "dropout_mask: mask "));
     gpu_case_untouched(&g, "forward and mask");

@@ -50,10 +50,10 @@ static void run_again(gpu_case *g, gpu_case *noise, unsigned char *again, size_t
         if (memcmp(again, g->after + from, bytes)) {
             size_t at = 0;
             while (again[at] == g->after[from + at]) ++at;
-            int which = STW_CASE_DQ;
-            for (int t = STW_CASE_DQ; t < STW_CASE_TENSOR_COUNT; ++t)
+            int which = STW_VERIFY_DQ;
+            for (int t = STW_VERIFY_DQ; t < STW_VERIFY_TENSOR_COUNT; ++t)
                 if (g->c.present[t] && from + at - g->c.offset[t] < g->c.size[t]) which = t;
-            fail_msg("%s: run %d has other bits than the first in %s", g->line, n, stw_case_tensor_names[which]);
+            fail_msg("%s: run %d has other bits than the first in %s", g->line, n, stw_verify_tensor_names[which]);
         }
         gpu_case_write(g, from, g->c.host + from, bytes); /* poison: the next run writes all of it again */
     }

@@ -59,18 +59,18 @@ static void *call_often(void *argument) {
     gpu_case *g = &c->g;
     for (int n = 0; n < ROUNDS && n < gpu_runs && !c->failed; ++n) {
         int guards = 0;
-        stw_case_result result;
-        stw_case_result_clear(&result);
-        stw_status status = stw_case_device_load(&g->device, g->c.host, n);
+        stw_verify_result result;
+        stw_verify_result_clear(&result);
+        stw_status status = stw_verify_device_load(&g->device, g->c.host, n);
         if (!status) status = gpu_case_run(g, g->device.stream);
-        if (!status) status = stw_case_device_store(&g->device, g->after, n, &guards);
+        if (!status) status = stw_verify_device_store(&g->device, g->after, n, &guards);
         if (status) {
             snprintf(c->text, sizeof c->text, "%s", stw_last_error());
             c->failed = stw_status_name(status);
             break;
         }
-        stw_case_check_outputs(&g->c, g->after, &result);
-        if (result.outcome == STW_CASE_OK && guards) continue;
+        stw_verify_check_outputs(&g->c, g->after, &result);
+        if (result.outcome == STW_VERIFY_OK && guards) continue;
         snprintf(c->text, sizeof c->text, "%s", result.text);
         c->failed = guards ? "wrong" : "guards of the workspace";
     }

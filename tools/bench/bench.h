@@ -13,7 +13,7 @@
 typedef struct bench_result {
     char line[512];
     int is_16bit;
-    stw_case_result check; /* variant; the text of a failure */
+    stw_verify_result check; /* variant; the text of a failure */
     int runs;
     const char *not_verified;    /* NULL, or why it is not */
     stw_status status;           /* of the plan, the data or the forward, when they failed */

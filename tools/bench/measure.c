@@ -16,34 +16,34 @@
 
 /* ---- arithmetic ---------------------------------------------------------------------------------------- */
 
-static double attention_flop(const stw_case *c) {
+static double attention_flop(const stw_verify_case *c) {
     const stw_attn_desc *d = &c->problem.desc;
     double pairs = 0;
     for (int64_t b = 0; b < d->batch; ++b)
         for (int64_t i = 0; i < c->q[b].used; ++i) {
             int64_t low, end;
-            stw_case_visible(c, b, i, &low, &end);
+            stw_verify_visible(c, b, i, &low, &end);
             pairs += (double)(end - low);
         }
     return pairs * (double)d->heads_q * 2 * (double)(3 * d->head_dim_qk + 2 * d->head_dim_v);
 }
 
-static int64_t index_of(const jagged_case *c, int tensor, int64_t b) {
+static int64_t index_of(const jagged_verify_case *c, int tensor, int64_t b) {
     const unsigned char *at = c->host + c->offset[tensor];
     return c->problem.desc.index_dtype == STW_I64 ? ((const int64_t *)(const void *)at)[b]
                                                   : ((const int32_t *)(const void *)at)[b];
 }
 
 /* Positions of component b along an axis: with data (used), or that exist. */
-static double extent(const jagged_case *c, int axis, int64_t b, int used) {
-    if (!c->size[JCASE_OFFSETS + axis]) return (double)c->problem.desc.axis[axis].size;
-    if (used && c->size[JCASE_USED + axis]) return (double)index_of(c, JCASE_USED + axis, b);
-    return (double)(index_of(c, JCASE_OFFSETS + axis, b + 1) - index_of(c, JCASE_OFFSETS + axis, b));
+static double extent(const jagged_verify_case *c, int axis, int64_t b, int used) {
+    if (!c->size[JVERIFY_OFFSETS + axis]) return (double)c->problem.desc.axis[axis].size;
+    if (used && c->size[JVERIFY_USED + axis]) return (double)index_of(c, JVERIFY_USED + axis, b);
+    return (double)(index_of(c, JVERIFY_OFFSETS + axis, b + 1) - index_of(c, JVERIFY_OFFSETS + axis, b));
 }
 
 static double at_least_one(int64_t n) { return n > 0 ? (double)n : 1; }
 
-static double jagged_flop(const jagged_case *c) {
+static double jagged_flop(const jagged_verify_case *c) {
     const stw_jagged_desc *d = &c->problem.desc;
     uint32_t outputs = stw_jref_outputs(d);
     double products = 0;
@@ -61,7 +61,7 @@ double stw_measure_flop(const stw_measure *m) {
 
 /* ---- bytes --------------------------------------------------------------------------------------------- */
 
-static double attention_bytes(const stw_case *c) {
+static double attention_bytes(const stw_verify_case *c) {
     const stw_attn_desc *d = &c->problem.desc;
     double rows = 0, keys = 0, element = (double)stw_dtype_size(d->dtype), bytes = 0;
     for (int64_t b = 0; b < d->batch; ++b) {
@@ -70,38 +70,39 @@ static double attention_bytes(const stw_case *c) {
     }
     const double qk = (double)d->head_dim_qk, v = (double)d->head_dim_v;
     const struct {
-        stw_case_tensor tensor;
+        stw_verify_tensor tensor;
         double elements;
         stw_dtype dtype; /* STW_DTYPE_NONE: that of q */
         uint32_t output;
     } rules[] = {
-        {STW_CASE_Q, rows * qk, STW_DTYPE_NONE, 0},
-        {STW_CASE_K, keys * qk, STW_DTYPE_NONE, 0},
-        {STW_CASE_V, keys * v, STW_DTYPE_NONE, 0},
-        {STW_CASE_OUT, rows * v, STW_DTYPE_NONE, 0},
-        {STW_CASE_DOUT, rows * v, STW_DTYPE_NONE, 0},
-        {STW_CASE_LSE, rows, stw_dtype_of_rows(d->dtype), 0},
-        {STW_CASE_DLSE, rows, stw_dtype_of_rows(d->dtype), 0},
-        {STW_CASE_DELTA, rows, stw_dtype_of_rows(d->dtype), 0},
-        {STW_CASE_DQ, rows * qk, d->dq_dtype, STW_OUT_DQ},
-        {STW_CASE_DK, keys * qk, d->dk_dtype, STW_OUT_DK},
-        {STW_CASE_DV, keys * v, d->dv_dtype, STW_OUT_DV},
+        {STW_VERIFY_Q, rows * qk, STW_DTYPE_NONE, 0},
+        {STW_VERIFY_K, keys * qk, STW_DTYPE_NONE, 0},
+        {STW_VERIFY_V, keys * v, STW_DTYPE_NONE, 0},
+        {STW_VERIFY_OUT, rows * v, STW_DTYPE_NONE, 0},
+        {STW_VERIFY_DOUT, rows * v, STW_DTYPE_NONE, 0},
+        {STW_VERIFY_LSE, rows, stw_dtype_of_rows(d->dtype), 0},
+        {STW_VERIFY_DLSE, rows, stw_dtype_of_rows(d->dtype), 0},
+        {STW_VERIFY_DELTA, rows, stw_dtype_of_rows(d->dtype), 0},
+        {STW_VERIFY_DQ, rows * qk, d->dq_dtype, STW_OUT_DQ},
+        {STW_VERIFY_DK, keys * qk, d->dk_dtype, STW_OUT_DK},
+        {STW_VERIFY_DV, keys * v, d->dv_dtype, STW_OUT_DV},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; ++i) {
         if (!c->present[rules[i].tensor]) continue;
         double size = rules[i].dtype ? (double)stw_dtype_size(rules[i].dtype) : element;
         bytes += rules[i].elements * size * (d->accumulate & rules[i].output ? 2 : 1);
     }
-    if (c->present[STW_CASE_BIAS]) bytes += (double)c->size[STW_CASE_BIAS];
-    if (c->present[STW_CASE_DBIAS]) bytes += (double)c->size[STW_CASE_DBIAS] * (d->accumulate & STW_OUT_DBIAS ? 2 : 1);
+    if (c->present[STW_VERIFY_BIAS]) bytes += (double)c->size[STW_VERIFY_BIAS];
+    if (c->present[STW_VERIFY_DBIAS])
+        bytes += (double)c->size[STW_VERIFY_DBIAS] * (d->accumulate & STW_OUT_DBIAS ? 2 : 1);
     return bytes;
 }
 
 /* Elements that output `which` gets: what lies in no component is left alone. */
-static double written(const jagged_case *c, int which) {
+static double written(const jagged_verify_case *c, int which) {
     static const int matrix[2][2] = {{STW_AXIS_M, STW_AXIS_K}, {STW_AXIS_K, STW_AXIS_N}};
     const stw_jagged_desc *d = &c->problem.desc;
-    double whole = (double)c->size[JCASE_DX + which] / (double)stw_dtype_size(stw_jref_dtype(d, which)), sum = 0;
+    double whole = (double)c->size[JVERIFY_DX + which] / (double)stw_dtype_size(stw_jref_dtype(d, which)), sum = 0;
     if (which >= 2 || d->op == STW_JAGGED_FROM_PADDED) return whole;
     for (int64_t b = 0; b < d->components; ++b)
         sum += d->op == STW_JAGGED_MATMUL
@@ -110,7 +111,7 @@ static double written(const jagged_case *c, int which) {
     return d->op == STW_JAGGED_MATMUL ? sum : d->axis[0].total > 0 ? sum * (whole / (double)d->axis[0].total) : 0;
 }
 
-static double jagged_bytes(const jagged_case *c) {
+static double jagged_bytes(const jagged_verify_case *c) {
     const stw_jagged_desc *d = &c->problem.desc;
     double bytes = 0;
     for (int i = 0; i < STW_JREF_INPUTS; ++i) {
@@ -120,7 +121,7 @@ static double jagged_bytes(const jagged_case *c) {
         bytes += (double)c->readable[i] * (double)stw_dtype_size(dtype);
     }
     for (int i = 0; i < STW_JREF_OUTPUTS; ++i)
-        if (c->size[JCASE_DX + i])
+        if (c->size[JVERIFY_DX + i])
             bytes += written(c, i) * (double)stw_dtype_size(stw_jref_dtype(d, i)) * (d->accumulate >> i & 1u ? 2 : 1);
     return bytes;
 }
@@ -132,14 +133,15 @@ double stw_measure_bytes(const stw_measure *m) {
 /* ---- opening a jagged operation: attention as the packed problem that it is, all others as a case without
  * expectation. */
 
-static stw_status fail(stw_measure *m, stw_case_result *result, const char *what, stw_status status, const char *text) {
-    stw_case_fail(result, "%s: %s: %s", what, stw_status_name(status), text);
+static stw_status fail(stw_measure *m, stw_verify_result *result, const char *what, stw_status status,
+                       const char *text) {
+    stw_verify_fail(result, "%s: %s: %s", what, stw_status_name(status), text);
     stw_measure_close(m);
     return status;
 }
 
 static stw_status open_attention(const stw_jagged_problem *problem, stw_context *context, size_t workspace_bytes,
-                                 stw_measure *m, stw_case_result *result) {
+                                 stw_measure *m, stw_verify_result *result) {
     stw_problem packed = problem->attn;
     packed.seed = problem->seed;
     stw_status status = stw_measure_open(&packed, context, workspace_bytes, m, result);
@@ -151,20 +153,20 @@ static stw_status open_attention(const stw_jagged_problem *problem, stw_context 
 }
 
 stw_status stw_measure_open_jagged(const stw_jagged_problem *problem, stw_context *context, size_t workspace_bytes,
-                                   stw_measure *m, stw_case_result *result) {
+                                   stw_measure *m, stw_verify_result *result) {
     stw_jagged_problem seeded = *problem;
     if (problem->desc.op == STW_JAGGED_ATTENTION) return open_attention(problem, context, workspace_bytes, m, result);
     memset(m, 0, sizeof *m);
     m->kind = STW_MEASURE_JAGGED;
     if (!seeded.seed) seeded.seed = 1;
-    stw_status status = jagged_case_build_inputs(&seeded, &m->j);
+    stw_status status = jagged_verify_build_inputs(&seeded, &m->j);
     if (status) return fail(m, result, "data", status, stw_tool_last_error());
     m->after = malloc(m->j.bytes);
     if (!m->after) return fail(m, result, "data", STW_E_NO_MEMORY, "no memory for the results");
-    status = stw_case_device_open(context, m->j.bytes, workspace_bytes, &m->device);
-    if (!status) status = stw_case_device_load(&m->device, m->j.host, 0xFF);
+    status = stw_verify_device_open(context, m->j.bytes, workspace_bytes, &m->device);
+    if (!status) status = stw_verify_device_load(&m->device, m->j.host, 0xFF);
     if (status) return fail(m, result, "buffers", status, stw_last_error());
-    m->jagged_args = jagged_case_args(&m->j, m->device.arena);
+    m->jagged_args = jagged_verify_args(&m->j, m->device.arena);
     return STW_OK;
 }
 
@@ -174,21 +176,21 @@ stw_status stw_measure_open_jagged(const stw_jagged_problem *problem, stw_contex
 #define BATCH_SECONDS 4e-3
 #define ISSUE_CALLS   16
 
-static stw_status note(stw_case_result *result, const char *what, stw_status status, const char *text) {
-    if (status) stw_case_fail(result, "%s: %s: %s", what, stw_status_name(status), text);
+static stw_status note(stw_verify_result *result, const char *what, stw_status status, const char *text) {
+    if (status) stw_verify_fail(result, "%s: %s: %s", what, stw_status_name(status), text);
     return status;
 }
 
 stw_status stw_measure_open(const stw_problem *problem, stw_context *context, size_t workspace_bytes,
-                            stw_measure *measure_out, stw_case_result *result_out) {
+                            stw_measure *measure_out, stw_verify_result *result_out) {
     stw_measure *m = measure_out;
     stw_problem seeded = *problem;
     memset(m, 0, sizeof *m);
     if (!seeded.seed) seeded.seed = 1;
-    stw_status status = stw_case_build_inputs(&seeded, &m->c);
+    stw_status status = stw_verify_build_inputs(&seeded, &m->c);
     if (status) return note(result_out, "data", status, stw_tool_last_error());
-    status = stw_case_device_open(context, m->c.bytes, workspace_bytes, &m->device);
-    if (!status) status = stw_case_sample_forward(&m->c, context, &m->device);
+    status = stw_verify_device_open(context, m->c.bytes, workspace_bytes, &m->device);
+    if (!status) status = stw_verify_sample_forward(&m->c, context, &m->device);
     note(result_out, "forward", status, stw_last_error());
     m->after = status ? NULL : malloc(m->c.bytes);
     if (!status && !m->after) status = note(result_out, "data", STW_E_NO_MEMORY, "no memory for the results");
@@ -196,30 +198,31 @@ stw_status stw_measure_open(const stw_problem *problem, stw_context *context, si
         stw_measure_close(m);
         return status;
     }
-    m->args = stw_case_args(&m->c, m->device.arena);
+    m->args = stw_verify_args(&m->c, m->device.arena);
     return STW_OK;
 }
 
 void stw_measure_close(stw_measure *m) {
     if (m->lengths) stw_buffer_free(m->device.context, m->lengths);
-    if (m->device.context) stw_case_device_close(&m->device);
+    if (m->device.context) stw_verify_device_close(&m->device);
     free(m->after);
-    stw_case_free(&m->c);
-    jagged_case_free(&m->j);
+    stw_verify_free(&m->c);
+    jagged_verify_free(&m->j);
     memset(m, 0, sizeof *m);
 }
 
 /* ---- verification -------------------------------------------------------------------------------------- */
 
-static const stw_case_tensor results[] = {STW_CASE_DQ, STW_CASE_DK, STW_CASE_DV, STW_CASE_DBIAS, STW_CASE_DSINK};
+static const stw_verify_tensor results[] = {STW_VERIFY_DQ, STW_VERIFY_DK, STW_VERIFY_DV, STW_VERIFY_DBIAS,
+                                            STW_VERIFY_DSINK};
 enum { RESULTS = sizeof results / sizeof *results };
 
-/* Where result i lies in the arena; 0: it is absent. JCASE_DX.. are DX, DOTHER, DWEIGHT, DBIAS and the
+/* Where result i lies in the arena; 0: it is absent. JVERIFY_DX.. are DX, DOTHER, DWEIGHT, DBIAS and the
  * status. */
 static size_t result_at(const stw_measure *m, int i, size_t *offset_out) {
     if (m->kind == STW_MEASURE_JAGGED) {
-        *offset_out = m->j.offset[JCASE_DX + i];
-        return m->j.size[JCASE_DX + i];
+        *offset_out = m->j.offset[JVERIFY_DX + i];
+        return m->j.size[JVERIFY_DX + i];
     }
     *offset_out = m->c.offset[results[i]];
     return m->c.present[results[i]] ? m->c.size[results[i]] : 0;
@@ -251,20 +254,20 @@ static stw_status poison_workspace(const stw_measure *m) {
 }
 
 /* The last sequence with rows on both sides; -1: there is none. */
-static int64_t last_sequence(const stw_case *c) {
+static int64_t last_sequence(const stw_verify_case *c) {
     int64_t b = c->problem.desc.batch - 1;
     while (b >= 0 && !(c->q[b].used > 0 && c->kv[b].used > 0)) --b;
     return b;
 }
 
-static const char *judge_jagged(const stw_measure *m, stw_case_result *result) {
+static const char *judge_jagged(const stw_measure *m, stw_verify_result *result) {
     int32_t seen;
-    memcpy(&seen, m->after + m->j.offset[JCASE_STATUS], sizeof seen);
-    if (seen) stw_case_fail(result, "status_out is 0x%x for values that are all in range", (unsigned)seen);
+    memcpy(&seen, m->after + m->j.offset[JVERIFY_STATUS], sizeof seen);
+    if (seen) stw_verify_fail(result, "status_out is 0x%x for values that are all in range", (unsigned)seen);
     return jagged_sample_judge(&m->j, m->after, result);
 }
 
-const char *stw_measure_verify(stw_measure *m, const stw_plan *plan, stw_case_result *result) {
+const char *stw_measure_verify(stw_measure *m, const stw_plan *plan, stw_verify_result *result) {
     int judged = 0, jagged = m->kind == STW_MEASURE_JAGGED;
     int64_t sequence = jagged ? 0 : last_sequence(&m->c);
     stw_status status = poison_workspace(m);
@@ -275,7 +278,7 @@ const char *stw_measure_verify(stw_measure *m, const stw_plan *plan, stw_case_re
     note(result, "first run", status, stw_last_error());
     if (status) return "its first run failed";
     if (jagged) return judge_jagged(m, result);
-    if (sequence >= 0) stw_case_sample_judge(&m->c, m->after, sequence, SAMPLE_ROWS, result, &judged);
+    if (sequence >= 0) stw_verify_sample_judge(&m->c, m->after, sequence, SAMPLE_ROWS, result, &judged);
     return judged ? NULL : sequence < 0 ? "it is empty" : "its dropout map is not sampled";
 }
 
@@ -283,7 +286,7 @@ const char *stw_measure_verify(stw_measure *m, const stw_plan *plan, stw_case_re
 
 static stw_status issue(const stw_measure *m, const stw_plan *plan, int calls) {
     stw_status status = STW_OK;
-    const stw_case_device *d = &m->device;
+    const stw_verify_device *d = &m->device;
     for (int i = 0; i < calls && !status; ++i)
         status = m->kind == STW_MEASURE_ATTN
                      ? stw_attn_bwd(plan, &m->args, d->workspace, d->workspace_bytes, d->stream)

@@ -7,7 +7,7 @@
 #define STW_TOOLS_BENCH_MEASURE_H
 
 #include "tools/base/tool.h"
-#include "tools/verify/case.h"
+#include "tools/verify/verify.h"
 #include "tools/verify/jagged.h"
 
 /* What a report says of the machine it was made on. */
@@ -26,9 +26,9 @@ typedef enum stw_measure_kind {
 
 typedef struct stw_measure {
     stw_measure_kind kind;
-    stw_case c;    /* of attention */
-    jagged_case j; /* else         */
-    stw_case_device device;
+    stw_verify_case c;    /* of attention */
+    jagged_verify_case j; /* else         */
+    stw_verify_device device;
     stw_attn_args args;
     stw_jagged_args jagged_args;
     void *lengths;        /* NULL, or the offsets of nested attention in int64 */
@@ -39,16 +39,16 @@ typedef struct stw_measure {
  * failure is in result_out, its status returned; then nothing is left to close. A problem without a data seed
  * gets 1. */
 stw_status stw_measure_open(const stw_problem *problem, stw_context *context, size_t workspace_bytes,
-                            stw_measure *measure_out, stw_case_result *result_out);
+                            stw_measure *measure_out, stw_verify_result *result_out);
 void stw_measure_close(stw_measure *m);
 
 /* The same of a nested operation; the context's forward is used by attention alone. */
 stw_status stw_measure_open_jagged(const stw_jagged_problem *problem, stw_context *context, size_t workspace_bytes,
-                                   stw_measure *measure_out, stw_case_result *result_out);
+                                   stw_measure *measure_out, stw_verify_result *result_out);
 
 /* One run of the plan into poisoned gradients and workspace, judged on samples. Returns NULL, or why nothing
  * could be judged; a failure is in *result. */
-const char *stw_measure_verify(stw_measure *m, const stw_plan *plan, stw_case_result *result);
+const char *stw_measure_verify(stw_measure *m, const stw_plan *plan, stw_verify_result *result);
 
 /* `calls` calls, then one synchronisation. */
 stw_status stw_measure_run(const stw_measure *m, const stw_plan *plan, int calls);

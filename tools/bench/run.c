@@ -29,7 +29,7 @@ static stw_status time_calls(const stw_measure *m, const stw_plan *plan, double 
         times[count++] = (stw_tool_seconds() - begin) / calls;
     }
     if (status) {
-        stw_case_fail(&result->check, "run: %s: %s", stw_status_name(status), stw_last_error());
+        stw_verify_fail(&result->check, "run: %s: %s", stw_status_name(status), stw_last_error());
         return status;
     }
     result->runs = count * calls;
@@ -50,9 +50,9 @@ static void largest_ratios(bench_result *result) {
 static int read_problem(const char *line, bench_problem *p, bench_result *result) {
     p->is_jagged = stw_problem_is_jagged(line);
     stw_status status = p->is_jagged ? stw_problem_jagged_parse(line, &p->jagged) : stw_problem_parse(line, &p->attn);
-    if (status) stw_case_fail(&result->check, "%s", stw_tool_last_error());
+    if (status) stw_verify_fail(&result->check, "%s", stw_tool_last_error());
     if (!status && !p->is_jagged && p->attn.op != STW_PROBLEM_ATTN_BWD) {
-        stw_case_fail(&result->check, "bench times attn_bwd and jagged problems only");
+        stw_verify_fail(&result->check, "bench times attn_bwd and jagged problems only");
         status = STW_E_INVALID;
     }
     result->malformed = status != STW_OK;
@@ -74,7 +74,7 @@ static void measure(const bench_problem *p, const stw_plan *plan, stw_context *f
     largest_ratios(result);
     result->flop = stw_measure_flop(&m);
     result->bytes = stw_measure_bytes(&m);
-    if (result->check.outcome == STW_CASE_OK) time_calls(&m, plan, seconds, result);
+    if (result->check.outcome == STW_VERIFY_OK) time_calls(&m, plan, seconds, result);
     stw_measure_close(&m);
 }
 
@@ -83,20 +83,20 @@ int bench_run(stw_context *context, stw_context *forward, const char *line, doub
     stw_plan *plan = NULL;
     memset(result_out, 0, sizeof *result_out);
     snprintf(result_out->line, sizeof result_out->line, "%s", line);
-    stw_case_result_clear(&result_out->check);
-    if (!p) stw_case_fail(&result_out->check, "out of memory");
+    stw_verify_result_clear(&result_out->check);
+    if (!p) stw_verify_fail(&result_out->check, "out of memory");
     if (p && read_problem(line, p, result_out)) {
         result_out->status = p->is_jagged ? stw_jagged_bwd_plan(context, &p->jagged.desc, &plan)
                                           : stw_attn_bwd_plan(context, &p->attn.desc, &plan);
         if (result_out->status) {
-            stw_case_fail(&result_out->check, "plan: %s: %s", stw_status_name(result_out->status), stw_last_error());
+            stw_verify_fail(&result_out->check, "plan: %s: %s", stw_status_name(result_out->status), stw_last_error());
         } else {
-            stw_case_note_variant(plan, &result_out->check);
+            stw_verify_note_variant(plan, &result_out->check);
             result_out->workspace = stw_plan_workspace_size(plan);
             measure(p, plan, forward, seconds, result_out);
         }
     }
     stw_plan_destroy(plan);
     free(p);
-    return result_out->check.outcome == STW_CASE_OK;
+    return result_out->check.outcome == STW_VERIFY_OK;
 }

@@ -5,7 +5,7 @@
 #ifndef STW_TOOLS_CONFORM_H
 #define STW_TOOLS_CONFORM_H
 
-#include "tools/verify/case.h"
+#include "tools/verify/verify.h"
 #include "tools/base/tool.h"
 
 #define CONFORM_LINE_MAX    512
@@ -91,11 +91,11 @@ stw_status conform_probe(conform_target *target, const char *wanted, char *why, 
 
 typedef struct conform_options {
     int jobs; /* 0: no process but this one */
-    stw_case_options check;
+    stw_verify_options check;
 } conform_options;
 
 /* Results arrive in the order of the list: cases[i] on variants[v]. */
-typedef void (*conform_report_fn)(void *user, const conform_case *c, int variant, const stw_case_result *result);
+typedef void (*conform_report_fn)(void *user, const conform_case *c, int variant, const stw_verify_result *result);
 
 /* Runs the list in `jobs` processes. 0: the machine failed (said on standard error). */
 int conform_run(const conform_list *list, const conform_target *target, const conform_options *options,
@@ -104,7 +104,7 @@ int conform_run(const conform_list *list, const conform_target *target, const co
 /* pools.c: RMS of the small tensors of each row, variant and gradient. */
 typedef struct conform_pools conform_pools;
 conform_pools *conform_pools_new(int variants); /* NULL: no memory; free() ends it */
-void conform_pools_add(conform_pools *pools, int row, int variant, const stw_case_result *result);
+void conform_pools_add(conform_pools *pools, int row, int variant, const stw_verify_result *result);
 /* Judges every pool; cases[i].line names it. Pools of few elements may run further cases of `list`. */
 void conform_pools_report(conform_pools *pools, const conform_list *list, const conform_target *target,
                           const conform_options *options, conform_report_fn report, void *user);
@@ -119,10 +119,10 @@ double conform_memory(void); /* bytes of the host that can be had without ending
 size_t conform_tensor_bytes(const stw_attn_desc *desc); /* of all large tensors; SIZE_MAX: beyond counting */
 /* large_jagged.c: the same of jagged operations. Errors: those of the library; STW_E_NO_MEMORY. */
 int conform_list_large_jagged(conform_list *list);
-stw_status conform_large_jagged_check(const char *line, stw_context *context, stw_case_result *result);
-void conform_large_check(const char *line, stw_context *context, stw_case_result *result);
+stw_status conform_large_jagged_check(const char *line, stw_context *context, stw_verify_result *result);
+void conform_large_check(const char *line, stw_context *context, stw_verify_result *result);
 
 /* filled.c: one whose every element has data. Errors: those of the library; STW_E_NO_MEMORY. */
-stw_status conform_filled_check(const stw_problem *problem, stw_context *context, stw_case_result *result);
+stw_status conform_filled_check(const stw_problem *problem, stw_context *context, stw_verify_result *result);
 
 #endif

@@ -25,7 +25,7 @@ static void add_ratio(cJSON *item, const char *name, double ratio) {
 
 /* ---- cases -------------------------------------------------------------------------------------------- */
 
-void conform_document_case(cJSON *cases, const conform_case *c, const char *forced, const stw_case_result *r) {
+void conform_document_case(cJSON *cases, const conform_case *c, const char *forced, const stw_verify_result *r) {
     cJSON *item = cJSON_CreateObject();
     char seed[24];
     cJSON_AddStringToObject(item, "outcome", conform_outcomes[r->outcome]);

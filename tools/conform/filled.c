@@ -16,12 +16,12 @@
 #include "common/dtype.h"
 
 typedef struct filled {
-    stw_case c; /* problem and spans; no arena */
+    stw_verify_case c; /* problem and spans; no arena */
     stw_context *context;
-    stw_case_result *result;
-    unsigned char *device[STW_CASE_TENSOR_COUNT];
-    size_t bytes[STW_CASE_TENSOR_COUNT];
-    unsigned char *block[STW_CASE_TENSOR_COUNT]; /* what it was filled with, on the host */
+    stw_verify_result *result;
+    unsigned char *device[STW_VERIFY_TENSOR_COUNT];
+    size_t bytes[STW_VERIFY_TENSOR_COUNT];
+    unsigned char *block[STW_VERIFY_TENSOR_COUNT]; /* what it was filled with, on the host */
     void *workspace;
 } filled;
 
@@ -30,7 +30,7 @@ typedef struct filled {
 
 /* One that repeats a random block. */
 static int filled_is_input(int t) {
-    return t == STW_CASE_Q || t == STW_CASE_K || t == STW_CASE_V || t == STW_CASE_DOUT || t == STW_CASE_BIAS;
+    return t == STW_VERIFY_Q || t == STW_VERIFY_K || t == STW_VERIFY_V || t == STW_VERIFY_DOUT || t == STW_VERIFY_BIAS;
 }
 
 static uint32_t filled_outputs_of(const stw_attn_desc *d) {
@@ -38,16 +38,16 @@ static uint32_t filled_outputs_of(const stw_attn_desc *d) {
 }
 
 static stw_dtype filled_dtype_of(const stw_attn_desc *d, int t) {
-    if (t == STW_CASE_DQ) return d->dq_dtype ? d->dq_dtype : d->dtype;
-    if (t == STW_CASE_DK) return d->dk_dtype ? d->dk_dtype : d->dtype;
-    if (t == STW_CASE_DV) return d->dv_dtype ? d->dv_dtype : d->dtype;
-    if (t == STW_CASE_BIAS) return d->bias_dtype;
-    return t <= STW_CASE_DOUT ? d->dtype : stw_dtype_of_rows(d->dtype);
+    if (t == STW_VERIFY_DQ) return d->dq_dtype ? d->dq_dtype : d->dtype;
+    if (t == STW_VERIFY_DK) return d->dk_dtype ? d->dk_dtype : d->dtype;
+    if (t == STW_VERIFY_DV) return d->dv_dtype ? d->dv_dtype : d->dtype;
+    if (t == STW_VERIFY_BIAS) return d->bias_dtype;
+    return t <= STW_VERIFY_DOUT ? d->dtype : stw_dtype_of_rows(d->dtype);
 }
 
 /* No memory on the host: says so in the result. */
 static stw_status filled_no_memory(const filled *f, size_t bytes) {
-    stw_case_fail(f->result, "no memory for %zu bytes on the host", bytes);
+    stw_verify_fail(f->result, "no memory for %zu bytes on the host", bytes);
     return STW_E_NO_MEMORY;
 }
 
@@ -63,9 +63,9 @@ double conform_memory(void) {
 
 size_t conform_tensor_bytes(const stw_attn_desc *desc) {
     size_t bytes = 0;
-    for (int t = 0; t <= STW_CASE_DV; ++t) {
-        int counts = t < STW_CASE_BIAS || t >= STW_CASE_DQ || (t == STW_CASE_BIAS && desc->bias_dtype);
-        size_t more = counts ? stw_case_reach(desc, (stw_case_tensor)t) : 0;
+    for (int t = 0; t <= STW_VERIFY_DV; ++t) {
+        int counts = t < STW_VERIFY_BIAS || t >= STW_VERIFY_DQ || (t == STW_VERIFY_BIAS && desc->bias_dtype);
+        size_t more = counts ? stw_verify_reach(desc, (stw_verify_tensor)t) : 0;
         bytes = more > SIZE_MAX - bytes ? SIZE_MAX : bytes + more;
     }
     return bytes;
@@ -73,13 +73,13 @@ size_t conform_tensor_bytes(const stw_attn_desc *desc) {
 
 static int is_present(const stw_attn_desc *d, int t) {
     switch (t) {
-    case STW_CASE_DQ: return (filled_outputs_of(d) & STW_OUT_DQ) != 0;
-    case STW_CASE_DK: return (filled_outputs_of(d) & STW_OUT_DK) != 0;
-    case STW_CASE_DV: return (filled_outputs_of(d) & STW_OUT_DV) != 0;
-    case STW_CASE_BIAS: return d->bias_dtype != STW_DTYPE_NONE;
-    case STW_CASE_CU_Q: return stw_attn_is_packed(d, 0);
-    case STW_CASE_CU_KV: return stw_attn_is_packed(d, 1);
-    default: return t <= STW_CASE_LSE;
+    case STW_VERIFY_DQ: return (filled_outputs_of(d) & STW_OUT_DQ) != 0;
+    case STW_VERIFY_DK: return (filled_outputs_of(d) & STW_OUT_DK) != 0;
+    case STW_VERIFY_DV: return (filled_outputs_of(d) & STW_OUT_DV) != 0;
+    case STW_VERIFY_BIAS: return d->bias_dtype != STW_DTYPE_NONE;
+    case STW_VERIFY_CU_Q: return stw_attn_is_packed(d, 0);
+    case STW_VERIFY_CU_KV: return stw_attn_is_packed(d, 1);
+    default: return t <= STW_VERIFY_LSE;
     }
 }
 
@@ -107,15 +107,17 @@ typedef struct part {
     int64_t b, kv_head, i0, rows, j0, keys;
     stw_attn_desc desc;
     stw_attn_args args;
-    void *host[STW_CASE_TENSOR_COUNT];
+    void *host[STW_VERIFY_TENSOR_COUNT];
 } part;
 
-static int on_key_side(int t) { return t == STW_CASE_K || t == STW_CASE_V || t == STW_CASE_DK || t == STW_CASE_DV; }
+static int on_key_side(int t) {
+    return t == STW_VERIFY_K || t == STW_VERIFY_V || t == STW_VERIFY_DK || t == STW_VERIFY_DV;
+}
 
 static int64_t width_of(const stw_attn_desc *d, int t) {
-    if (t == STW_CASE_LSE) return 1;
-    return t == STW_CASE_V || t == STW_CASE_DV || t == STW_CASE_OUT || t == STW_CASE_DOUT ? d->head_dim_v
-                                                                                          : d->head_dim_qk;
+    if (t == STW_VERIFY_LSE) return 1;
+    return t == STW_VERIFY_V || t == STW_VERIFY_DV || t == STW_VERIFY_OUT || t == STW_VERIFY_DOUT ? d->head_dim_v
+                                                                                                  : d->head_dim_qk;
 }
 
 /* Elements [at, at + count) of tensor t into `to`; an input must still be the block's repetition. */
@@ -126,7 +128,8 @@ static stw_status fetch(const filled *f, int t, int64_t at, int64_t count, void 
     for (int64_t i = 0; !status && filled_is_input(t) && i < count;) {
         int64_t from = (at + i) % FILLED_BLOCK, n = FILLED_BLOCK - from < count - i ? FILLED_BLOCK - from : count - i;
         if (memcmp((char *)to + (size_t)i * element, f->block[t] + (size_t)from * element, (size_t)n * element))
-            stw_case_fail(f->result, "%s was written near element %lld", stw_case_tensor_names[t], (long long)(at + i));
+            stw_verify_fail(f->result, "%s was written near element %lld", stw_verify_tensor_names[t],
+                            (long long)(at + i));
         i += n;
     }
     return status;
@@ -142,8 +145,8 @@ static stw_status fetch_tensor(const filled *f, part *p, int t) {
     if (!to) return filled_no_memory(f, 0);
     p->host[t] = to;
     for (int64_t h = 0; h < heads; ++h) { /* [H,S,D]: the layout of the part */
-        int64_t at = stw_case_row_index(&f->c, (stw_case_tensor)t, p->b, head0 + h, first);
-        int64_t step = stw_case_row_index(&f->c, (stw_case_tensor)t, p->b, head0 + h, first + 1) - at;
+        int64_t at = stw_verify_row_index(&f->c, (stw_verify_tensor)t, p->b, head0 + h, first);
+        int64_t step = stw_verify_row_index(&f->c, (stw_verify_tensor)t, p->b, head0 + h, first + 1) - at;
         int64_t once = step == width ? rows : 1; /* rows that lie one behind the other */
         for (int64_t r = 0; r < rows; r += once) {
             unsigned char *row = to + (size_t)((h * rows + r) * width) * element;
@@ -160,14 +163,14 @@ static stw_status fetch_bias(const filled *f, part *p) {
     size_t element = stw_dtype_size(d->bias_dtype);
     unsigned char *to = malloc((size_t)(group * p->rows * p->keys) * element + 16);
     if (!to) return filled_no_memory(f, 0);
-    p->host[STW_CASE_BIAS] = to;
+    p->host[STW_VERIFY_BIAS] = to;
     for (int64_t h = 0; h < group; ++h)
         for (int64_t r = 0; r < p->rows; ++r) {
             int64_t at = p->b * d->bias.batch + (p->kv_head * group + h) * d->bias.head + (p->i0 + r) * d->bias.query +
                          p->j0 * d->bias.key;
             unsigned char *row = to + (size_t)((h * p->rows + r) * p->keys) * element;
             for (int64_t j = 0; j < p->keys; j += d->bias.key ? p->keys : 1) {
-                stw_status status = fetch(f, STW_CASE_BIAS, at, d->bias.key ? p->keys : 1, row + (size_t)j * element);
+                stw_status status = fetch(f, STW_VERIFY_BIAS, at, d->bias.key ? p->keys : 1, row + (size_t)j * element);
                 if (status) return status;
             }
         }
@@ -175,7 +178,7 @@ static stw_status fetch_bias(const filled *f, part *p) {
 }
 
 static stw_status describe_part(const filled *f, part *p, uint32_t outputs) {
-    const stw_case *c = &f->c;
+    const stw_verify_case *c = &f->c;
     stw_attn_desc d = c->problem.desc;
     int64_t group = d.heads_q / d.heads_kv, shift = c->kv[p->b].used - c->q[p->b].used;
     if (d.flags & STW_ATTN_HAS_SHIFT) shift = d.diagonal_shift;
@@ -205,7 +208,7 @@ static void judge_forward(const filled *f, const part *p) {
     stw_ref_result ref;
     const stw_attn_desc *d = &p->desc;
     if (stw_ref_attn_fwd(d, &p->args, &ref)) {
-        stw_case_fail(f->result, "sample: the reference refuses the forward");
+        stw_verify_fail(f->result, "sample: the reference refuses the forward");
         return;
     }
     double most = 0;
@@ -215,12 +218,12 @@ static void judge_forward(const filled *f, const part *p) {
         for (int64_t i = 0; i < d->max_seq_q; ++i) {
             double lse = ref.lse[h * d->max_seq_q + i], seen = (double)p->args.lse[h * d->max_seq_q + i];
             if (isinf(lse) ? seen != lse : !(fabs(seen - lse) <= 1e-4 * (1 + fabs(lse))))
-                stw_case_fail(f->result, "sample: lse of row %lld: %.9g not %.9g", (long long)(p->i0 + i), seen, lse);
+                stw_verify_fail(f->result, "sample: lse of row %lld: %.9g not %.9g", (long long)(p->i0 + i), seen, lse);
             for (int64_t n = 0; n < d->head_dim_v; ++n) {
                 double x = ref.out[(i * d->heads_q + h) * d->head_dim_v + n];
                 double y = (double)stw_load_f32(p->args.out, (h * d->max_seq_q + i) * d->head_dim_v + n, d->dtype);
                 if (!(fabs(x - y) <= allowed))
-                    stw_case_fail(f->result, "sample: out of row %lld: %.9g not %.9g", (long long)(p->i0 + i), y, x);
+                    stw_verify_fail(f->result, "sample: out of row %lld: %.9g not %.9g", (long long)(p->i0 + i), y, x);
             }
         }
     stw_ref_free(&ref);
@@ -229,14 +232,14 @@ static void judge_forward(const filled *f, const part *p) {
 static void judge_gradients(const filled *f, const part *p) {
     stw_expectation expectation;
     if (stw_expect_attn_bwd(&p->desc, &p->args, &expectation)) {
-        stw_case_fail(f->result, "sample: the reference refuses the part");
+        stw_verify_fail(f->result, "sample: the reference refuses the part");
         return;
     }
     for (int g = STW_GRAD_DQ; g <= STW_GRAD_DV; ++g) {
         stw_accuracy a;
         if (!(p->desc.outputs & (1u << g))) continue;
         if (stw_judge(&p->desc, &p->args, &expectation, (stw_grad)g, NULL, &a)) {
-            stw_case_fail(f->result, "sample: %s cannot be judged", stw_grad_names[g]);
+            stw_verify_fail(f->result, "sample: %s cannot be judged", stw_grad_names[g]);
             continue;
         }
         stw_pool_add(&f->result->pool[g], &a);
@@ -244,11 +247,12 @@ static void judge_gradients(const filled *f, const part *p) {
         if (!a.small)
             f->result->rms_ratio[g] = fmax(f->result->rms_ratio[g], a.rms_error > 0 ? a.rms_error / a.rms_allowed : 0);
         if (!a.pass)
-            stw_case_fail(f->result,
-                          "sequence %lld, kv head %lld, rows %lld.., keys %lld..: %s: max error %.3g "
-                          "(allowed %.3g), rms %.3g (allowed %.3g): %.9g not %.9g",
-                          (long long)p->b, (long long)p->kv_head, (long long)p->i0, (long long)p->j0, stw_grad_names[g],
-                          a.max_error, a.max_allowed, a.rms_error, a.rms_allowed, a.worst_value, a.worst_ref);
+            stw_verify_fail(f->result,
+                            "sequence %lld, kv head %lld, rows %lld.., keys %lld..: %s: max error %.3g "
+                            "(allowed %.3g), rms %.3g (allowed %.3g): %.9g not %.9g",
+                            (long long)p->b, (long long)p->kv_head, (long long)p->i0, (long long)p->j0,
+                            stw_grad_names[g], a.max_error, a.max_allowed, a.rms_error, a.rms_allowed, a.worst_value,
+                            a.worst_ref);
     }
     stw_expectation_free(&expectation);
 }
@@ -256,23 +260,23 @@ static void judge_gradients(const filled *f, const part *p) {
 static stw_status check_part(const filled *f, part *p, uint32_t outputs) {
     const stw_attn_desc *d = &f->c.problem.desc;
     if (p->rows * p->keys > PAIRS_MAX / (d->head_dim_qk + d->head_dim_v) / (d->heads_q / d->heads_kv)) {
-        stw_case_fail(f->result, "sample: %lld rows meet the keys: use a window, or leave dk and dv out",
-                      (long long)p->rows);
+        stw_verify_fail(f->result, "sample: %lld rows meet the keys: use a window, or leave dk and dv out",
+                        (long long)p->rows);
         return STW_OK;
     }
     stw_status status = describe_part(f, p, outputs);
-    for (int t = 0; !status && t <= STW_CASE_DV; ++t) {
-        int output = t >= STW_CASE_DQ;
-        if (t == STW_CASE_BIAS && f->device[t]) status = fetch_bias(f, p);
-        else if (t <= STW_CASE_LSE || (output && outputs >> (t - STW_CASE_DQ) & 1)) status = fetch_tensor(f, p, t);
+    for (int t = 0; !status && t <= STW_VERIFY_DV; ++t) {
+        int output = t >= STW_VERIFY_DQ;
+        if (t == STW_VERIFY_BIAS && f->device[t]) status = fetch_bias(f, p);
+        else if (t <= STW_VERIFY_LSE || (output && outputs >> (t - STW_VERIFY_DQ) & 1)) status = fetch_tensor(f, p, t);
     }
-    p->args.q = p->host[STW_CASE_Q], p->args.k = p->host[STW_CASE_K], p->args.v = p->host[STW_CASE_V];
-    p->args.out = p->host[STW_CASE_OUT], p->args.dout = p->host[STW_CASE_DOUT];
-    p->args.lse = p->host[STW_CASE_LSE], p->args.bias = p->host[STW_CASE_BIAS];
-    p->args.dq = p->host[STW_CASE_DQ], p->args.dk = p->host[STW_CASE_DK], p->args.dv = p->host[STW_CASE_DV];
+    p->args.q = p->host[STW_VERIFY_Q], p->args.k = p->host[STW_VERIFY_K], p->args.v = p->host[STW_VERIFY_V];
+    p->args.out = p->host[STW_VERIFY_OUT], p->args.dout = p->host[STW_VERIFY_DOUT];
+    p->args.lse = p->host[STW_VERIFY_LSE], p->args.bias = p->host[STW_VERIFY_BIAS];
+    p->args.dq = p->host[STW_VERIFY_DQ], p->args.dk = p->host[STW_VERIFY_DK], p->args.dv = p->host[STW_VERIFY_DV];
     if (!status && outputs & STW_OUT_DQ) judge_forward(f, p); /* its rows have all their keys */
     if (!status) judge_gradients(f, p);
-    for (int t = 0; t < STW_CASE_TENSOR_COUNT; ++t) free(p->host[t]);
+    for (int t = 0; t < STW_VERIFY_TENSOR_COUNT; ++t) free(p->host[t]);
     return status;
 }
 
@@ -282,7 +286,7 @@ static stw_status check_rows(const filled *f, int64_t b, int64_t kv_head, int64_
     part p = {.b = b, .kv_head = kv_head, .i0 = i0, .rows = left < SAMPLE_ROWS ? left : SAMPLE_ROWS};
     for (int64_t i = i0; i < i0 + p.rows; ++i) {
         int64_t low, end;
-        stw_case_visible(&f->c, b, i, &low, &end);
+        stw_verify_visible(&f->c, b, i, &low, &end);
         if (low < end && low < first) first = low;
         if (low < end && end > last) last = end;
     }
@@ -297,7 +301,7 @@ static stw_status check_keys(const filled *f, int64_t b, int64_t kv_head, int64_
     part p = {.b = b, .kv_head = kv_head, .j0 = j0, .keys = left < SAMPLE_ROWS ? left : SAMPLE_ROWS};
     for (int64_t i = 0; i < f->c.q[b].used; ++i) {
         int64_t low, end;
-        stw_case_visible(&f->c, b, i, &low, &end);
+        stw_verify_visible(&f->c, b, i, &low, &end);
         if (low >= j0 + p.keys || end <= j0) continue;
         first = i < first ? i : first;
         last = i + 1;
@@ -348,12 +352,12 @@ static void *make_block(const filled *f, int t, stw_dtype dtype) {
     if (!block) return NULL;
     if (!filled_is_input(t)) return memset(block, 0xFF, (size_t)FILLED_BLOCK * stw_dtype_size(dtype));
     for (int64_t i = 0; i < FILLED_BLOCK; ++i)
-        stw_store_f64(block, i, dtype, stw_case_normal((uint64_t)f->c.problem.seed, (uint64_t)t, (uint64_t)i));
+        stw_store_f64(block, i, dtype, stw_verify_normal((uint64_t)f->c.problem.seed, (uint64_t)t, (uint64_t)i));
     return block;
 }
 
 static stw_status place_starts(filled *f, int t) {
-    const stw_case_span *spans = t == STW_CASE_CU_Q ? f->c.q : f->c.kv;
+    const stw_verify_span *spans = t == STW_VERIFY_CU_Q ? f->c.q : f->c.kv;
     int64_t batch = f->c.problem.desc.batch;
     int32_t *starts = malloc(((size_t)batch + 1) * sizeof *starts);
     if (!starts) return filled_no_memory(f, 0);
@@ -370,7 +374,7 @@ static stw_status place(filled *f, int t) {
     const stw_attn_desc *d = &f->c.problem.desc;
     stw_dtype dtype = filled_dtype_of(d, t);
     void *buffer = NULL;
-    f->bytes[t] = stw_case_reach(d, (stw_case_tensor)t);
+    f->bytes[t] = stw_verify_reach(d, (stw_verify_tensor)t);
     if (f->bytes[t] > SIZE_MAX / 2) return filled_no_memory(f, f->bytes[t]);
     stw_status status = stw_buffer_alloc(f->context, f->bytes[t] + GUARD_BYTES, &buffer);
     if (status) return status;
@@ -378,7 +382,7 @@ static stw_status place(filled *f, int t) {
     memset(guard, GUARD_VALUE, sizeof guard);
     status = stw_copy(f->context, f->device[t] + f->bytes[t], guard, GUARD_BYTES, NULL);
     if (status) return status;
-    if (t == STW_CASE_CU_Q || t == STW_CASE_CU_KV) return place_starts(f, t);
+    if (t == STW_VERIFY_CU_Q || t == STW_VERIFY_CU_KV) return place_starts(f, t);
     unsigned char *block = make_block(f, t, dtype);
     if (!block) return filled_no_memory(f, 0);
     f->block[t] = block;
@@ -387,14 +391,14 @@ static stw_status place(filled *f, int t) {
 
 static stw_status check_guards(const filled *f) {
     unsigned char guard[GUARD_BYTES];
-    for (int t = 0; t < STW_CASE_TENSOR_COUNT; ++t) {
+    for (int t = 0; t < STW_VERIFY_TENSOR_COUNT; ++t) {
         if (!f->device[t]) continue;
         stw_status status = stw_copy(f->context, guard, f->device[t] + f->bytes[t], sizeof guard, NULL);
         if (!status) status = stw_stream_synchronize(f->context, NULL);
         if (status) return status;
         for (size_t i = 0; i < sizeof guard; ++i)
             if (guard[i] != GUARD_VALUE)
-                stw_case_fail(f->result, "byte %zu behind %s was written", i, stw_case_tensor_names[t]);
+                stw_verify_fail(f->result, "byte %zu behind %s was written", i, stw_verify_tensor_names[t]);
     }
     return STW_OK;
 }
@@ -412,13 +416,13 @@ static stw_status run(filled *f) {
         size_t more = stw_plan_workspace_size(forward);
         bytes = stw_plan_workspace_size(backward);
         bytes = more > bytes ? more : bytes;
-        stw_case_note_variant(backward, f->result);
+        stw_verify_note_variant(backward, f->result);
         status = stw_buffer_alloc(f->context, bytes, &f->workspace);
     }
-    for (int t = 0; !status && t < STW_CASE_TENSOR_COUNT; ++t)
+    for (int t = 0; !status && t < STW_VERIFY_TENSOR_COUNT; ++t)
         if (is_present(&f->c.problem.desc, t)) status = place(f, t);
-#define FILLED_POINTER(id, field) args.field = (void *)f->device[STW_CASE_##id];
-    STW_CASE_TENSORS(FILLED_POINTER)
+#define FILLED_POINTER(id, field) args.field = (void *)f->device[STW_VERIFY_##id];
+    STW_VERIFY_TENSORS(FILLED_POINTER)
 #undef FILLED_POINTER
     args.q_offset = f->c.problem.q_offset, args.k_offset = f->c.problem.k_offset;
     args.dropout_seed = (uint64_t)f->c.problem.dropout_seed;
@@ -438,25 +442,25 @@ static int fits_host(const filled *f) {
            1.6 * (double)conform_tensor_bytes(&f->c.problem.desc) < conform_memory();
 }
 
-stw_status conform_filled_check(const stw_problem *problem, stw_context *context, stw_case_result *result) {
+stw_status conform_filled_check(const stw_problem *problem, stw_context *context, stw_verify_result *result) {
     filled f = {.c = {.problem = *problem}, .context = context, .result = result};
     size_t batch = (size_t)problem->desc.batch;
     if (!is_sampled(problem)) {
-        stw_case_fail(result, "--large samples dq, dk, dv of plain, masked, biased and philox problems only");
-        result->outcome = STW_CASE_SKIP;
+        stw_verify_fail(result, "--large samples dq, dk, dv of plain, masked, biased and philox problems only");
+        result->outcome = STW_VERIFY_SKIP;
         return STW_OK;
     }
     if (!fits_host(&f))
-        return stw_case_fail(result, "needs more memory than there is: %.1f GiB and the workspace",
-                             (double)conform_tensor_bytes(&problem->desc) * 0x1p-30),
+        return stw_verify_fail(result, "needs more memory than there is: %.1f GiB and the workspace",
+                               (double)conform_tensor_bytes(&problem->desc) * 0x1p-30),
                STW_E_NO_MEMORY;
     f.c.q = calloc(batch + 1, sizeof *f.c.q);
     f.c.kv = calloc(batch + 1, sizeof *f.c.kv);
     stw_status status = f.c.q && f.c.kv ? STW_OK : filled_no_memory(&f, batch);
-    if (!status) status = stw_case_make_side(&f.c, 0);
-    if (!status) status = stw_case_make_side(&f.c, 1);
+    if (!status) status = stw_verify_make_side(&f.c, 0);
+    if (!status) status = stw_verify_make_side(&f.c, 1);
     if (!status) status = run(&f);
-    for (int t = 0; t < STW_CASE_TENSOR_COUNT; ++t) {
+    for (int t = 0; t < STW_VERIFY_TENSOR_COUNT; ++t) {
         if (f.device[t]) stw_buffer_free(context, f.device[t]);
         free(f.block[t]);
     }

@@ -71,38 +71,40 @@ int conform_list_large(conform_list *list) {
  */
 
 typedef struct far_case {
-    stw_case c;         /* the compact twin      */
+    stw_verify_case c;  /* the compact twin      */
     stw_attn_desc desc; /* as the call sees it   */
     stw_context *context;
-    unsigned char *device[STW_CASE_TENSOR_COUNT];
+    unsigned char *device[STW_VERIFY_TENSOR_COUNT];
 } far_case;
 
-static stw_dtype dtype_of(const stw_attn_desc *d, stw_case_tensor t) {
-    if (t == STW_CASE_DQ) return d->dq_dtype ? d->dq_dtype : d->dtype;
-    if (t == STW_CASE_DK) return d->dk_dtype ? d->dk_dtype : d->dtype;
-    if (t == STW_CASE_DV) return d->dv_dtype ? d->dv_dtype : d->dtype;
-    if (t == STW_CASE_BIAS) return d->bias_dtype;
-    if (t == STW_CASE_DBIAS) return d->dbias_dtype ? d->dbias_dtype : d->bias_dtype;
-    return t <= STW_CASE_DOUT ? d->dtype : stw_dtype_of_rows(d->dtype);
+static stw_dtype dtype_of(const stw_attn_desc *d, stw_verify_tensor t) {
+    if (t == STW_VERIFY_DQ) return d->dq_dtype ? d->dq_dtype : d->dtype;
+    if (t == STW_VERIFY_DK) return d->dk_dtype ? d->dk_dtype : d->dtype;
+    if (t == STW_VERIFY_DV) return d->dv_dtype ? d->dv_dtype : d->dtype;
+    if (t == STW_VERIFY_BIAS) return d->bias_dtype;
+    if (t == STW_VERIFY_DBIAS) return d->dbias_dtype ? d->dbias_dtype : d->bias_dtype;
+    return t <= STW_VERIFY_DOUT ? d->dtype : stw_dtype_of_rows(d->dtype);
 }
 
 /* Copies one tensor's rows between the twin's arena and the far buffer. */
-static stw_status copy_rows(const far_case *f, stw_case_tensor t, unsigned char *arena, int to_device) {
+static stw_status copy_rows(const far_case *f, stw_verify_tensor t, unsigned char *arena, int to_device) {
     const stw_attn_desc *d = &f->desc;
-    stw_case far = f->c; /* the same spans under the far strides */
+    stw_verify_case far = f->c; /* the same spans under the far strides */
     far.problem.desc = f->desc;
-    int key_side = t == STW_CASE_K || t == STW_CASE_V || t == STW_CASE_DK || t == STW_CASE_DV;
-    int one = t == STW_CASE_LSE || t == STW_CASE_DLSE || t == STW_CASE_DELTA;
+    int key_side = t == STW_VERIFY_K || t == STW_VERIFY_V || t == STW_VERIFY_DK || t == STW_VERIFY_DV;
+    int one = t == STW_VERIFY_LSE || t == STW_VERIFY_DLSE || t == STW_VERIFY_DELTA;
     int64_t heads = key_side ? d->heads_kv : d->heads_q, rows = key_side ? d->max_seq_kv : d->max_seq_q;
-    int64_t width = one                                                                              ? 1
-                    : t == STW_CASE_V || t == STW_CASE_DV || t == STW_CASE_OUT || t == STW_CASE_DOUT ? d->head_dim_v
-                                                                                                     : d->head_dim_qk;
+    int64_t width = one ? 1
+                    : t == STW_VERIFY_V || t == STW_VERIFY_DV || t == STW_VERIFY_OUT || t == STW_VERIFY_DOUT
+                        ? d->head_dim_v
+                        : d->head_dim_qk;
     size_t element = stw_dtype_size(dtype_of(d, t));
     for (int64_t b = 0; b < d->batch; ++b)
         for (int64_t h = 0; h < heads; ++h)
             for (int64_t r = 0; r < rows; ++r) {
-                unsigned char *near = arena + f->c.offset[t] + (size_t)stw_case_row_index(&f->c, t, b, h, r) * element;
-                unsigned char *away = f->device[t] + (size_t)stw_case_row_index(&far, t, b, h, r) * element;
+                unsigned char *near =
+                    arena + f->c.offset[t] + (size_t)stw_verify_row_index(&f->c, t, b, h, r) * element;
+                unsigned char *away = f->device[t] + (size_t)stw_verify_row_index(&far, t, b, h, r) * element;
                 stw_status status = stw_copy(f->context, to_device ? away : near, to_device ? near : away,
                                              (size_t)width * element, NULL);
                 if (status) return status;
@@ -110,10 +112,10 @@ static stw_status copy_rows(const far_case *f, stw_case_tensor t, unsigned char 
     return STW_OK;
 }
 
-static stw_status copy_bias(const far_case *f, stw_case_tensor t, unsigned char *arena, int to_device) {
+static stw_status copy_bias(const far_case *f, stw_verify_tensor t, unsigned char *arena, int to_device) {
     const stw_attn_desc *d = &f->desc, *n = &f->c.problem.desc;
-    const stw_bias_strides *away = t == STW_CASE_BIAS ? &d->bias : &d->dbias,
-                           *near = t == STW_CASE_BIAS ? &n->bias : &n->dbias;
+    const stw_bias_strides *away = t == STW_VERIFY_BIAS ? &d->bias : &d->dbias,
+                           *near = t == STW_VERIFY_BIAS ? &n->bias : &n->dbias;
     size_t element = stw_dtype_size(dtype_of(d, t));
     for (int64_t b = 0; b < (away->batch ? d->batch : 1); ++b)
         for (int64_t h = 0; h < (away->head ? d->heads_q : 1); ++h)
@@ -129,20 +131,20 @@ static stw_status copy_bias(const far_case *f, stw_case_tensor t, unsigned char 
     return STW_OK;
 }
 
-static stw_status copy_tensor(const far_case *f, stw_case_tensor t, unsigned char *arena, int to_device) {
-    if (t == STW_CASE_BIAS || t == STW_CASE_DBIAS) return copy_bias(f, t, arena, to_device);
-    if (t <= STW_CASE_DELTA || (t >= STW_CASE_DQ && t <= STW_CASE_DV)) return copy_rows(f, t, arena, to_device);
+static stw_status copy_tensor(const far_case *f, stw_verify_tensor t, unsigned char *arena, int to_device) {
+    if (t == STW_VERIFY_BIAS || t == STW_VERIFY_DBIAS) return copy_bias(f, t, arena, to_device);
+    if (t <= STW_VERIFY_DELTA || (t >= STW_VERIFY_DQ && t <= STW_VERIFY_DV)) return copy_rows(f, t, arena, to_device);
     unsigned char *near = arena + f->c.offset[t];
     return stw_copy(f->context, to_device ? f->device[t] : near, to_device ? near : f->device[t], f->c.size[t], NULL);
 }
 
 static stw_status place_far(far_case *f) {
-    for (int t = 0; t < STW_CASE_TENSOR_COUNT; ++t) {
+    for (int t = 0; t < STW_VERIFY_TENSOR_COUNT; ++t) {
         void *buffer = NULL;
         if (!f->c.present[t]) continue;
-        stw_status status = stw_buffer_alloc(f->context, stw_case_reach(&f->desc, (stw_case_tensor)t), &buffer);
+        stw_status status = stw_buffer_alloc(f->context, stw_verify_reach(&f->desc, (stw_verify_tensor)t), &buffer);
         f->device[t] = buffer;
-        if (!status) status = copy_tensor(f, (stw_case_tensor)t, f->c.host, 1);
+        if (!status) status = copy_tensor(f, (stw_verify_tensor)t, f->c.host, 1);
         if (status) return status;
     }
     return STW_OK;
@@ -150,13 +152,13 @@ static stw_status place_far(far_case *f) {
 
 static stw_attn_args far_args(const far_case *f) {
     stw_attn_args args = f->c.values;
-#define FAR_POINTER(id, field) args.field = (void *)f->device[STW_CASE_##id];
-    STW_CASE_TENSORS(FAR_POINTER)
+#define FAR_POINTER(id, field) args.field = (void *)f->device[STW_VERIFY_##id];
+    STW_VERIFY_TENSORS(FAR_POINTER)
 #undef FAR_POINTER
     return args;
 }
 
-static stw_status run_far(far_case *f, stw_case_result *result) {
+static stw_status run_far(far_case *f, stw_verify_result *result) {
     stw_plan *plan = NULL;
     void *workspace = NULL;
     unsigned char *after = malloc(f->c.bytes);
@@ -167,12 +169,12 @@ static stw_status run_far(far_case *f, stw_case_result *result) {
     if (!status) status = stw_attn_bwd(plan, &args, workspace, stw_plan_workspace_size(plan), NULL);
     if (!status) status = stw_stream_synchronize(f->context, NULL);
     if (!status) memcpy(after, f->c.host, f->c.bytes);
-    for (int t = 0; t < STW_CASE_TENSOR_COUNT && !status; ++t)
-        if (f->c.present[t]) status = copy_tensor(f, (stw_case_tensor)t, after, 0);
+    for (int t = 0; t < STW_VERIFY_TENSOR_COUNT && !status; ++t)
+        if (f->c.present[t]) status = copy_tensor(f, (stw_verify_tensor)t, after, 0);
     if (!status) stw_stream_synchronize(f->context, NULL);
-    if (plan) stw_case_note_variant(plan, result);
-    if (!status) stw_case_check_outputs(&f->c, after, result);
-    for (int t = 0; t < STW_CASE_TENSOR_COUNT; ++t)
+    if (plan) stw_verify_note_variant(plan, result);
+    if (!status) stw_verify_check_outputs(&f->c, after, result);
+    for (int t = 0; t < STW_VERIFY_TENSOR_COUNT; ++t)
         if (f->device[t]) stw_buffer_free(f->context, f->device[t]);
     if (workspace) stw_buffer_free(f->context, workspace);
     stw_plan_destroy(plan);
@@ -180,24 +182,24 @@ static stw_status run_far(far_case *f, stw_case_result *result) {
     return status;
 }
 
-static stw_status check_far(const stw_problem *problem, stw_context *context, stw_case_result *result) {
+static stw_status check_far(const stw_problem *problem, stw_context *context, stw_verify_result *result) {
     far_case f = {.desc = problem->desc, .context = context};
     stw_problem compact = *problem;
     stw_problem_layout layout = {0};
     const int64_t bias[4] = {f.desc.bias.batch, f.desc.bias.head, f.desc.bias.query, f.desc.bias.key};
     for (int i = 0; i < 4; ++i) layout.broadcast |= bias[i] ? 0 : 1u << i;
     stw_status status = stw_problem_set_strides(&compact.desc, &layout);
-    if (!status) status = stw_case_build(&compact, &f.c);
+    if (!status) status = stw_verify_build(&compact, &f.c);
     if (status) return status;
     status = run_far(&f, result);
-    stw_case_free(&f.c);
+    stw_verify_free(&f.c);
     return status;
 }
 
 /* ---- filled ----------------------------------------------------------------------------------------------
  */
 
-static stw_status check_attention(const char *line, stw_context *context, stw_case_result *result) {
+static stw_status check_attention(const char *line, stw_context *context, stw_verify_result *result) {
     stw_problem problem;
     stw_status status = stw_problem_parse(line, &problem);
     if (status) return status;
@@ -206,11 +208,11 @@ static stw_status check_attention(const char *line, stw_context *context, stw_ca
                                 : conform_filled_check(&problem, context, result);
 }
 
-void conform_large_check(const char *line, stw_context *context, stw_case_result *result) {
-    stw_case_result_clear(result);
+void conform_large_check(const char *line, stw_context *context, stw_verify_result *result) {
+    stw_verify_result_clear(result);
     stw_status status = stw_problem_is_jagged(line) ? conform_large_jagged_check(line, context, result)
                                                     : check_attention(line, context, result);
     if (!status) return;
-    stw_case_fail(result, "%s: %s", stw_status_name(status), stw_last_error());
-    if (status == STW_E_NO_MEMORY || status == STW_E_UNSUPPORTED) result->outcome = STW_CASE_SKIP;
+    stw_verify_fail(result, "%s: %s", stw_status_name(status), stw_last_error());
+    if (status == STW_E_NO_MEMORY || status == STW_E_UNSUPPORTED) result->outcome = STW_VERIFY_SKIP;
 }

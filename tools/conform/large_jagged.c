@@ -21,10 +21,10 @@
 typedef struct large {
     stw_jagged_problem problem;
     stw_context *context;
-    stw_case_result *result;
-    unsigned char *device[JCASE_COUNT], *block[JCASE_COUNT];
-    int64_t elements[JCASE_COUNT];
-    size_t bytes[JCASE_COUNT];
+    stw_verify_result *result;
+    unsigned char *device[JVERIFY_COUNT], *block[JVERIFY_COUNT];
+    int64_t elements[JVERIFY_COUNT];
+    size_t bytes[JVERIFY_COUNT];
     void *workspace;
 } large;
 
@@ -74,7 +74,7 @@ static int is_sampled(const stw_jagged_problem *p) {
 }
 
 static stw_dtype dtype_of(const stw_jagged_desc *d, int t) {
-    if (t >= JCASE_DX && t < JCASE_STATUS) return stw_jref_dtype(d, t - JCASE_DX);
+    if (t >= JVERIFY_DX && t < JVERIFY_STATUS) return stw_jref_dtype(d, t - JVERIFY_DX);
     if (t == STW_JREF_MEAN || t == STW_JREF_RSTD) return STW_F32;
     return t == STW_JREF_WEIGHT && d->weight_dtype ? d->weight_dtype : d->dtype;
 }
@@ -87,26 +87,26 @@ static void measure_tensors(large *l) {
     for (int i = 0; i < STW_JREF_INPUTS; ++i) l->elements[i] = stw_jref_elements(d, &none, (stw_jref_input)i);
     stw_jref_output_elements(d, outputs);
     for (int i = 0; i < STW_JREF_OUTPUTS; ++i)
-        l->elements[JCASE_DX + i] = stw_jref_outputs(d) >> i & 1u ? outputs[i] : 0;
-    for (int t = 0; t < JCASE_STATUS; ++t) l->bytes[t] = (size_t)l->elements[t] * stw_dtype_size(dtype_of(d, t));
-    l->bytes[JCASE_STATUS] = 4;
+        l->elements[JVERIFY_DX + i] = stw_jref_outputs(d) >> i & 1u ? outputs[i] : 0;
+    for (int t = 0; t < JVERIFY_STATUS; ++t) l->bytes[t] = (size_t)l->elements[t] * stw_dtype_size(dtype_of(d, t));
+    l->bytes[JVERIFY_STATUS] = 4;
     for (int i = 0; i < 3; ++i)
         if (is_ragged(d, i))
-            l->bytes[JCASE_OFFSETS + i] = (size_t)(d->components + 1) * (d->index_dtype == STW_I64 ? 8 : 4);
+            l->bytes[JVERIFY_OFFSETS + i] = (size_t)(d->components + 1) * (d->index_dtype == STW_I64 ? 8 : 4);
 }
 
 static int fits_host(const large *l) {
     double bytes = 0, available = conform_memory();
-    for (int t = 0; t < JCASE_COUNT; ++t) bytes += (double)l->bytes[t];
+    for (int t = 0; t < JVERIFY_COUNT; ++t) bytes += (double)l->bytes[t];
     if (strcmp(stw_context_arch(l->context), "cpu") || 1.1 * bytes < available) return 1;
-    return stw_case_fail(l->result, "needs more memory than there is: %.1f GiB and the workspace", bytes * 0x1p-30);
+    return stw_verify_fail(l->result, "needs more memory than there is: %.1f GiB and the workspace", bytes * 0x1p-30);
 }
 
 /* ---- buffers ----------------------------------------------------------------------------------------------
  */
 
 static stw_status no_memory(const large *l) {
-    stw_case_fail(l->result, "no memory on the host");
+    stw_verify_fail(l->result, "no memory on the host");
     return STW_E_NO_MEMORY;
 }
 
@@ -117,13 +117,13 @@ static unsigned char *make_block(const large *l, int t, int64_t count) {
     if (!block) return NULL;
     memset(block, 0xFF, (size_t)count * element);
     for (int64_t n = 0; t < STW_JREF_INPUTS && n < count; ++n)
-        jagged_case_store(&l->problem, t, n, block, dtype_of(&l->problem.desc, t));
+        jagged_verify_store(&l->problem, t, n, block, dtype_of(&l->problem.desc, t));
     return block;
 }
 
 static stw_status place_offsets(large *l, int t) {
     const stw_jagged_desc *d = &l->problem.desc;
-    int64_t length = d->axis[t - JCASE_OFFSETS].size;
+    int64_t length = d->axis[t - JVERIFY_OFFSETS].size;
     unsigned char *starts = malloc(l->bytes[t]);
     if (!starts) return no_memory(l);
     for (int64_t b = 0; b <= d->components; ++b)
@@ -144,9 +144,9 @@ static stw_status place(large *l, int t) {
     memset(guard, GUARD_VALUE, sizeof guard);
     status = stw_copy(l->context, l->device[t] + l->bytes[t], guard, GUARD_BYTES, NULL);
     if (status) return status;
-    if (t >= JCASE_OFFSETS) return place_offsets(l, t);
+    if (t >= JVERIFY_OFFSETS) return place_offsets(l, t);
     int64_t count = l->elements[t] < FILLED_BLOCK ? l->elements[t] : FILLED_BLOCK;
-    if (t == JCASE_STATUS) return stw_copy(l->context, buffer, guard, 4, NULL);
+    if (t == JVERIFY_STATUS) return stw_copy(l->context, buffer, guard, 4, NULL);
     l->block[t] = make_block(l, t, count);
     if (!l->block[t]) return no_memory(l);
     return filled_repeat(l->context, l->device[t], l->block[t],
@@ -156,17 +156,17 @@ static stw_status place(large *l, int t) {
 static stw_status check_guards(const large *l) {
     unsigned char guard[GUARD_BYTES];
     int32_t seen = -1;
-    stw_status status = stw_copy(l->context, &seen, l->device[JCASE_STATUS], 4, NULL);
+    stw_status status = stw_copy(l->context, &seen, l->device[JVERIFY_STATUS], 4, NULL);
     if (!status) status = stw_stream_synchronize(l->context, NULL);
     if (!status && seen)
-        stw_case_fail(l->result, "status_out is 0x%x for values that are all in range", (unsigned)seen);
-    for (int t = 0; t < JCASE_COUNT && !status; ++t) {
+        stw_verify_fail(l->result, "status_out is 0x%x for values that are all in range", (unsigned)seen);
+    for (int t = 0; t < JVERIFY_COUNT && !status; ++t) {
         if (!l->device[t]) continue;
         status = stw_copy(l->context, guard, l->device[t] + l->bytes[t], sizeof guard, NULL);
         if (!status) status = stw_stream_synchronize(l->context, NULL);
         for (size_t i = 0; !status && i < sizeof guard; ++i)
             if (guard[i] != GUARD_VALUE) {
-                stw_case_fail(l->result, "byte %zu behind %s was written", i, jagged_case_tensor_name(t));
+                stw_verify_fail(l->result, "byte %zu behind %s was written", i, jagged_verify_tensor_name(t));
                 break;
             }
     }
@@ -182,10 +182,10 @@ static stw_jagged_args args_of(const large *l) {
     a.weight = l->device[STW_JREF_WEIGHT];
     a.mean = (const float *)(const void *)l->device[STW_JREF_MEAN];
     a.rstd = (const float *)(const void *)l->device[STW_JREF_RSTD];
-    a.dx = l->device[JCASE_DX];
-    a.dother = l->device[JCASE_DOTHER];
-    a.status_out = (int32_t *)(void *)l->device[JCASE_STATUS];
-    for (int i = 0; i < 3; ++i) a.axis[i].offsets = l->device[JCASE_OFFSETS + i];
+    a.dx = l->device[JVERIFY_DX];
+    a.dother = l->device[JVERIFY_DOTHER];
+    a.status_out = (int32_t *)(void *)l->device[JVERIFY_STATUS];
+    for (int i = 0; i < 3; ++i) a.axis[i].offsets = l->device[JVERIFY_OFFSETS + i];
     return a;
 }
 
@@ -201,8 +201,8 @@ static stw_status fetch(const large *l, int t, int64_t at, int64_t count, unsign
         int64_t from = (at + i) % FILLED_BLOCK, left = FILLED_BLOCK - from;
         int64_t n = left < count - i ? left : count - i;
         if (memcmp(to + (size_t)i * element, l->block[t] + (size_t)from * element, (size_t)n * element))
-            stw_case_fail(l->result, "%s was written near element %lld", jagged_case_tensor_name(t),
-                          (long long)(at + i));
+            stw_verify_fail(l->result, "%s was written near element %lld", jagged_verify_tensor_name(t),
+                            (long long)(at + i));
         i += n;
     }
     return status;
@@ -216,7 +216,7 @@ static stw_status fetch_component(const large *l, int t, int64_t b, int64_t own,
     int64_t planes = d->storage && d->outer ? d->outer : 1;
     if (l->elements[t] == own && d->components > 1) return fetch(l, t, 0, own, to);
     if (l->elements[t] != own * d->components || own % planes)
-        return stw_fail(STW_E_INTERNAL, "sample: %s has %lld elements, a component %lld", jagged_case_tensor_name(t),
+        return stw_fail(STW_E_INTERNAL, "sample: %s has %lld elements, a component %lld", jagged_verify_tensor_name(t),
                         (long long)l->elements[t], (long long)own);
     stw_status status = STW_OK;
     for (int64_t o = 0; o < planes && !status; ++o) {
@@ -228,42 +228,42 @@ static stw_status fetch_component(const large *l, int t, int64_t b, int64_t own,
 
 static stw_status judge_component(const large *l, int64_t b) {
     stw_jagged_problem one = l->problem;
-    jagged_case c;
+    jagged_verify_case c;
     for (int i = 0; i < 3; ++i)
         if (is_ragged(&one.desc, i)) one.desc.axis[i].total = one.desc.axis[i].size;
     one.desc.components = 1;
-    stw_status status = jagged_case_build_inputs(&one, &c);
+    stw_status status = jagged_verify_build_inputs(&one, &c);
     if (status) return stw_fail(status, "sample: %s", stw_tool_last_error()), status;
     for (int t = 0; t < STW_JREF_INPUTS && !status; ++t)
         if (c.size[t])
             status = fetch_component(l, t, b, (int64_t)(c.size[t] / stw_dtype_size(dtype_of(&one.desc, t))),
                                      c.host + c.offset[t]);
-    if (!status) status = jagged_case_expect(&c);
+    if (!status) status = jagged_verify_expect(&c);
     unsigned char *after = status ? NULL : malloc(c.bytes);
     if (!status && !after) status = no_memory(l);
     if (!status) memcpy(after, c.host, c.bytes);
-    if (!status) memset(after + c.offset[JCASE_STATUS], 0, c.size[JCASE_STATUS]);
-    for (int t = JCASE_DX; t < JCASE_STATUS && !status; ++t)
+    if (!status) memset(after + c.offset[JVERIFY_STATUS], 0, c.size[JVERIFY_STATUS]);
+    for (int t = JVERIFY_DX; t < JVERIFY_STATUS && !status; ++t)
         if (c.size[t])
             status = fetch_component(l, t, b, (int64_t)(c.size[t] / stw_dtype_size(dtype_of(&one.desc, t))),
                                      after + c.offset[t]);
-    int before = l->result->outcome == STW_CASE_FAIL;
-    if (!status) jagged_case_check_outputs(&c, after, l->result);
-    if (!before && (l->result->outcome == STW_CASE_FAIL || l->result->near)) {
+    int before = l->result->outcome == STW_VERIFY_FAIL;
+    if (!status) jagged_verify_check_outputs(&c, after, l->result);
+    if (!before && (l->result->outcome == STW_VERIFY_FAIL || l->result->near)) {
         char text[sizeof l->result->text];
         snprintf(text, sizeof text, "%s", l->result->text);
         snprintf(l->result->text, sizeof l->result->text, "component %lld: %.440s", (long long)b, text);
-        l->result->outcome = STW_CASE_FAIL; /* no further data here: a near miss is one */
+        l->result->outcome = STW_VERIFY_FAIL; /* no further data here: a near miss is one */
     }
     l->result->near = 0;
     free(after);
-    jagged_case_free(&c);
+    jagged_verify_free(&c);
     return status;
 }
 
 static stw_status judge_components(const large *l) {
     int64_t n = l->problem.desc.components, most = 0, samples[4], last = -1;
-    for (int t = 0; t < JCASE_STATUS; ++t) most = l->elements[t] > most ? l->elements[t] : most;
+    for (int t = 0; t < JVERIFY_STATUS; ++t) most = l->elements[t] > most ? l->elements[t] : most;
     int64_t far = most / n > 0 ? FAR / (most / n) : 0; /* in which component element 2^31 is */
     if (far >= n) far = n / 2;
     samples[0] = 0, samples[1] = far, samples[2] = far + 1 < n ? far + 1 : far, samples[3] = n - 1;
@@ -280,10 +280,10 @@ static stw_status run(large *l) {
     stw_plan *plan = NULL;
     stw_status status = stw_jagged_bwd_plan(l->context, &l->problem.desc, &plan);
     if (!status) {
-        stw_case_note_variant(plan, l->result);
+        stw_verify_note_variant(plan, l->result);
         status = stw_buffer_alloc(l->context, stw_plan_workspace_size(plan), &l->workspace);
     }
-    for (int t = 0; t < JCASE_COUNT && !status; ++t)
+    for (int t = 0; t < JVERIFY_COUNT && !status; ++t)
         if (l->bytes[t]) status = place(l, t);
     stw_jagged_args args = args_of(l);
     if (!status) status = stw_jagged_bwd(plan, &args, l->workspace, stw_plan_workspace_size(plan), NULL);
@@ -293,21 +293,21 @@ static stw_status run(large *l) {
     return status ? status : judge_components(l);
 }
 
-stw_status conform_large_jagged_check(const char *line, stw_context *context, stw_case_result *result) {
+stw_status conform_large_jagged_check(const char *line, stw_context *context, stw_verify_result *result) {
     large l = {.context = context, .result = result};
     stw_status status = stw_problem_jagged_parse(line, &l.problem);
     if (status) return status;
     l.problem.seed = conform_seed_of(line);
     if (!is_sampled(&l.problem)) {
-        stw_case_fail(result, "--large samples components of one length (lens_full), without used lengths, bases, "
-                              "accumulation and sums over components");
-        result->outcome = STW_CASE_SKIP;
+        stw_verify_fail(result, "--large samples components of one length (lens_full), without used lengths, bases, "
+                                "accumulation and sums over components");
+        result->outcome = STW_VERIFY_SKIP;
         return STW_OK;
     }
     measure_tensors(&l);
     if (!fits_host(&l)) return STW_E_NO_MEMORY;
     status = run(&l);
-    for (int t = 0; t < JCASE_COUNT; ++t) {
+    for (int t = 0; t < JVERIFY_COUNT; ++t) {
         if (l.device[t]) stw_buffer_free(context, l.device[t]);
         free(l.block[t]);
     }

@@ -138,7 +138,7 @@ static int check_case(const reader *r, const cJSON *item, int number, size_t out
     if (!cJSON_IsObject(item) || which == 3) return refuse(r, "case %d has no outcome", number);
     outcomes[which]++;
     if (!problem[0]) {
-        if (which == STW_CASE_SKIP && conform_item_text(item, "text")[0]) return 0;
+        if (which == STW_VERIFY_SKIP && conform_item_text(item, "text")[0]) return 0;
         return refuse(r, "case %d has no problem", number);
     }
     if (strlen(problem) >= CONFORM_LINE_MAX)
@@ -185,16 +185,16 @@ static int check_totals(const reader *r, conform_file *f, const size_t outcomes[
     int errors = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(f->document, "errors"));
     for (int i = 0; i < 3; ++i) {
         if (count_of(r, f->document, names[i], &totals[i])) return -1;
-        size_t more = i == STW_CASE_FAIL && errors && totals[i] == outcomes[i] + 1;
+        size_t more = i == STW_VERIFY_FAIL && errors && totals[i] == outcomes[i] + 1;
         if (totals[i] != outcomes[i] + more)
             return refuse(r, "\"%s\" is %zu, its cases are %zu", names[i], totals[i], outcomes[i]);
     }
     if (count_of(r, f->document, "exit_status", &status)) return -1;
     if (status > 255) return refuse(r, "\"exit_status\" is %zu", status);
-    if (!status && (totals[STW_CASE_FAIL] || errors || !totals[STW_CASE_OK]))
+    if (!status && (totals[STW_VERIFY_FAIL] || errors || !totals[STW_VERIFY_OK]))
         return refuse(r, "exit status 0 with %zu passed, %zu failed, %d errors", totals[0], totals[1], errors);
     f->exit_status = (int)status;
-    f->failed = totals[STW_CASE_FAIL];
+    f->failed = totals[STW_VERIFY_FAIL];
     return 0;
 }
 
@@ -391,9 +391,9 @@ static void take_file(merge *m, conform_file *f) {
 static void tally_case(conform_tally *tally, const cJSON *item) {
     const char *outcome = conform_item_text(item, "outcome"), *problem = conform_item_text(item, "problem");
     const cJSON *grad;
-    conform_tally_add(tally, strength(outcome) == 2   ? STW_CASE_FAIL
-                             : strength(outcome) == 1 ? STW_CASE_OK
-                                                      : STW_CASE_SKIP);
+    conform_tally_add(tally, strength(outcome) == 2   ? STW_VERIFY_FAIL
+                             : strength(outcome) == 1 ? STW_VERIFY_OK
+                                                      : STW_VERIFY_SKIP);
     cJSON_ArrayForEach(grad, item) {
         if (!cJSON_IsObject(grad)) continue;
         conform_tally_ratio(tally, 0, conform_item_ratio(grad, "max_ratio"), grad->string, problem);

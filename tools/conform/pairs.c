@@ -100,7 +100,7 @@ static int count_new(const pairs *p, const int *chosen) {
 
 static void draw(pairs *p, int *chosen) {
     for (int f = 0; f < FACTORS; ++f)
-        chosen[f] = (int)(stw_case_random(p->seed, 900, p->drawn++) % (uint64_t)level_count(f));
+        chosen[f] = (int)(stw_verify_random(p->seed, 900, p->drawn++) % (uint64_t)level_count(f));
 }
 
 /* Further lists than the usual ones have 32 in the place of every other 33: both are in its range. */

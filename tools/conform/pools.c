@@ -37,7 +37,7 @@ static void add(stw_accuracy_pool *to, const stw_accuracy_pool *from) {
     to->elements += from->elements;
 }
 
-void conform_pools_add(conform_pools *p, int row, int variant, const stw_case_result *result) {
+void conform_pools_add(conform_pools *p, int row, int variant, const stw_verify_result *result) {
     for (int g = 0; g < STW_GRAD_COUNT; ++g) add(pool_of(p, row, variant, g), &result->pool[g]);
 }
 
@@ -49,11 +49,11 @@ typedef struct further {
     char failed[CONFORM_LINE_MAX]; /* a case that failed by itself */
 } further;
 
-static void add_further(void *user, const conform_case *c, int variant, const stw_case_result *result) {
+static void add_further(void *user, const conform_case *c, int variant, const stw_verify_result *result) {
     further *f = user;
     (void)variant;
     add(&f->sum, &result->pool[f->grad]);
-    if (result->outcome == STW_CASE_FAIL && !f->failed[0]) snprintf(f->failed, sizeof f->failed, "%s", c->line);
+    if (result->outcome == STW_VERIFY_FAIL && !f->failed[0]) snprintf(f->failed, sizeof f->failed, "%s", c->line);
 }
 
 /* The row's cases with other seeds. Those whose line names one keep it: they are no further data. */
@@ -61,7 +61,7 @@ static int list_further(const conform_list *list, int row, conform_list *out) {
     for (size_t i = 0; i < list->count; ++i) {
         const char *line = list->cases[i].line;
         if (list->cases[i].row != row || strstr(line, ":seed")) continue;
-        for (int n = 1; n < STW_CASE_DATA_SETS; ++n) {
+        for (int n = 1; n < STW_VERIFY_DATA_SETS; ++n) {
             char other[CONFORM_LINE_MAX];
             int length = snprintf(other, sizeof other, "%s:seed%zu", line, 1000 * (i + 1) + (size_t)n);
             if (length >= (int)sizeof other) continue;
@@ -73,22 +73,22 @@ static int list_further(const conform_list *list, int row, conform_list *out) {
 
 /* Runs them on the one variant, and judges old and further data together. */
 static int enlarge(conform_pools *p, const conform_list *list, int row, int variant, int grad,
-                   const conform_target *target, const conform_options *options, stw_case_result *result) {
+                   const conform_target *target, const conform_options *options, stw_verify_result *result) {
     conform_target one = *target;
     conform_options run = *options;
     conform_list cases = {0};
     further f = {.sum = *pool_of(p, row, variant, grad), .grad = grad};
     one.variant_count = 1;
     memcpy(one.variants[0], target->variants[variant], sizeof one.variants[0]);
-    run.check = (stw_case_options){0};
+    run.check = (stw_verify_options){0};
     int good = list_further(list, row, &cases) && cases.count && conform_run(&cases, &one, &run, add_further, &f);
     double first = result->rms_ratio[grad], ratio = 0;
     int pass = good && stw_pool_pass(&f.sum, &ratio) && !f.failed[0];
     if (good) {
         result->rms_ratio[grad] = ratio;
-        result->data_sets = STW_CASE_DATA_SETS;
+        result->data_sets = STW_VERIFY_DATA_SETS;
         snprintf(result->text, sizeof result->text, "%lld elements of %d data sets; the first: rms %.3f%s%s",
-                 (long long)f.sum.elements, STW_CASE_DATA_SETS, first, f.failed[0] ? "; failed: " : "", f.failed);
+                 (long long)f.sum.elements, STW_VERIFY_DATA_SETS, first, f.failed[0] ? "; failed: " : "", f.failed);
     }
     conform_list_free(&cases);
     return pass;
@@ -113,16 +113,16 @@ void conform_pools_report(conform_pools *p, const conform_list *list, const conf
                 double ratio = 0;
                 if (!pool->elements) continue;
                 int pass = stw_pool_pass(pool, &ratio);
-                stw_case_result r;
+                stw_verify_result r;
                 conform_case c = {.row = number};
-                stw_case_result_clear(&r);
+                stw_verify_result_clear(&r);
                 snprintf(c.line, sizeof c.line, "pool:%s:%lld_elements", names_of(number)[g],
                          (long long)pool->elements);
                 snprintf(r.variant, sizeof r.variant, "%s", target->variants[v]);
                 r.rms_ratio[g] = ratio;
                 if (!pass && ratio < NEAR && pool->elements < SAMPLE && number >= 0)
                     pass = enlarge(p, list, number, v, g, target, options, &r);
-                r.outcome = pass ? STW_CASE_OK : STW_CASE_FAIL;
+                r.outcome = pass ? STW_VERIFY_OK : STW_VERIFY_FAIL;
                 if (!pass && number >= 0 && !r.text[0]) /* a pool has no PROBLEM of its own to be replayed by */
                     snprintf(r.text, sizeof r.text, "all of the row again: --filter '%s *'", conform_row_name(number));
                 report(user, &c, v, &r);

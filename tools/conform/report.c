@@ -39,11 +39,11 @@ conform_tally *conform_tally_of(conform_tallies *t, const char *name) {
     return row;
 }
 
-void conform_tally_add(conform_tally *tally, stw_case_outcome outcome) {
+void conform_tally_add(conform_tally *tally, stw_verify_outcome outcome) {
     if (!tally) return;
-    tally->passed += outcome == STW_CASE_OK;
-    tally->failed += outcome == STW_CASE_FAIL;
-    tally->skipped += outcome == STW_CASE_SKIP;
+    tally->passed += outcome == STW_VERIFY_OK;
+    tally->failed += outcome == STW_VERIFY_FAIL;
+    tally->skipped += outcome == STW_VERIFY_SKIP;
 }
 
 void conform_tally_ratio(conform_tally *tally, int rms, double ratio, const char *of, const char *problem) {
@@ -73,19 +73,19 @@ void conform_tallies_print(const char *title, const conform_tallies *t) {
 
 /* ---- cases -------------------------------------------------------------------------------------------- */
 
-static const char *device_name(char text[CONFORM_NAME_MAX], const stw_case_result *r) {
+static const char *device_name(char text[CONFORM_NAME_MAX], const stw_verify_result *r) {
     snprintf(text, CONFORM_NAME_MAX, "device %d", r->on_device - 1);
     return text;
 }
 
-static void tally(conform_report *report, const conform_case *c, const stw_case_result *r) {
+static void tally(conform_report *report, const conform_case *c, const stw_verify_result *r) {
     char name[CONFORM_NAME_MAX];
     const char *const *grads = jagged_names_of(c->line);
     conform_tally *feature = conform_tally_of(&report->features, conform_row_name(c->row));
     conform_tally *device = r->on_device ? conform_tally_of(&report->devices, device_name(name, r)) : NULL;
-    report->passed += r->outcome == STW_CASE_OK;
-    report->failed += r->outcome == STW_CASE_FAIL;
-    report->skipped += r->outcome == STW_CASE_SKIP;
+    report->passed += r->outcome == STW_VERIFY_OK;
+    report->failed += r->outcome == STW_VERIFY_FAIL;
+    report->skipped += r->outcome == STW_VERIFY_SKIP;
     report->enlarged += r->data_sets > 1;
     conform_tally_add(feature, r->outcome);
     conform_tally_add(device, r->outcome);
@@ -106,7 +106,7 @@ static void add_worst(stw_text *text, const char *name, const double *ratio, con
     else stw_text_add(text, " %s=-", name);
 }
 
-static void print_case(const conform_case *c, const stw_case_result *r) {
+static void print_case(const conform_case *c, const stw_verify_result *r) {
     char figures[200];
     stw_text text = stw_text_in(figures, sizeof figures);
     add_worst(&text, "max", r->max_ratio, jagged_names_of(c->line));
@@ -119,7 +119,7 @@ static void print_case(const conform_case *c, const stw_case_result *r) {
            r->variant[0] ? r->variant : "-", figures, r->text[0] ? " : " : "", r->text);
 }
 
-static void take(conform_report *report, const conform_case *c, int variant, const stw_case_result *r) {
+static void take(conform_report *report, const conform_case *c, int variant, const stw_verify_result *r) {
     tally(report, c, r);
     stw_tool_progress_end();
     if (report->cases) conform_document_case(report->cases, c, report->target->variants[variant], r);
@@ -144,14 +144,14 @@ static void progress(conform_report *report) {
                 report->failed, spent);
 }
 
-void conform_report_case(void *user, const conform_case *c, int variant, const stw_case_result *r) {
+void conform_report_case(void *user, const conform_case *c, int variant, const stw_verify_result *r) {
     conform_report *report = user;
     if (r->invalid && report->given) { /* the command line is wrong, not the library */
         if (!variant) conform_report_error(report, "%s: %s", c->line, r->text);
         report->invalid++;
         return;
     }
-    if (r->outcome == STW_CASE_SKIP && !report->why[0]) snprintf(report->why, sizeof report->why, "%s", r->text);
+    if (r->outcome == STW_VERIFY_SKIP && !report->why[0]) snprintf(report->why, sizeof report->why, "%s", r->text);
     report->seen++;
     conform_pools_add(report->pools, c->row, variant, r);
     take(report, c, variant, r);
@@ -159,7 +159,7 @@ void conform_report_case(void *user, const conform_case *c, int variant, const s
 }
 
 /* A pool counts as a result of its own, and not as a case that was seen. */
-void conform_report_pool(void *user, const conform_case *c, int variant, const stw_case_result *r) {
+void conform_report_pool(void *user, const conform_case *c, int variant, const stw_verify_result *r) {
     take(user, c, variant, r);
 }
 

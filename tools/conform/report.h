@@ -29,7 +29,7 @@ typedef struct conform_tallies {
 
 /* The tally of that name, made when there is none; NULL: no memory. */
 conform_tally *conform_tally_of(conform_tallies *tallies, const char *name);
-void conform_tally_add(conform_tally *tally, stw_case_outcome outcome);
+void conform_tally_add(conform_tally *tally, stw_verify_outcome outcome);
 void conform_tally_ratio(conform_tally *tally, int rms, double ratio, const char *of, const char *problem);
 void conform_tallies_print(const char *title, const conform_tallies *tallies);
 
@@ -48,8 +48,8 @@ typedef struct conform_report {
 } conform_report;
 
 /* report.c. The first two are conform_report_fn's. */
-void conform_report_case(void *report, const conform_case *c, int variant, const stw_case_result *result);
-void conform_report_pool(void *report, const conform_case *c, int variant, const stw_case_result *result);
+void conform_report_case(void *report, const conform_case *c, int variant, const stw_verify_result *result);
+void conform_report_pool(void *report, const conform_case *c, int variant, const stw_verify_result *result);
 void conform_report_skip(conform_report *report, const char *what);
 /* Says it on standard error and notes it for the document. */
 void conform_report_error(conform_report *report, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -62,12 +62,12 @@ void conform_report_free(conform_report *report);
 /* document.c: docs/schema/conform.md describes it. NULL: no memory. Takes `cases` and `errors`. */
 cJSON *conform_document(conform_report *report, int exit_status);
 /* `forced`: the variant of the table that the context was told to use; "": its choice. */
-void conform_document_case(cJSON *cases, const conform_case *c, const char *forced, const stw_case_result *result);
+void conform_document_case(cJSON *cases, const conform_case *c, const char *forced, const stw_verify_result *result);
 cJSON *conform_document_tallies(const conform_tallies *tallies);
 /* The name of this node: the given one or the host's; NULL: has other characters than letters, digits, ._- */
 const char *conform_node_name(const char *given);
 
-extern const char *const conform_outcomes[3]; /* by stw_case_outcome */
+extern const char *const conform_outcomes[3]; /* by stw_verify_outcome */
 
 typedef struct conform_outputs {
     int json;                   /* the document on standard output */

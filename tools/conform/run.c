@@ -33,11 +33,11 @@ typedef struct run {
     const conform_list *list;
     const conform_target *target;
     const conform_options *options;
-    atomic_size_t *next;      /* shared, by device: how many of its cases are claimed */
-    atomic_size_t *current;   /* shared, by worker: its case + 1; 0 = none yet */
-    atomic_uchar *done;       /* shared, by case                               */
-    stw_case_result *results; /* shared, [case][variant]                       */
-    int variants;             /* runs a case                                   */
+    atomic_size_t *next;        /* shared, by device: how many of its cases are claimed */
+    atomic_size_t *current;     /* shared, by worker: its case + 1; 0 = none yet */
+    atomic_uchar *done;         /* shared, by case                               */
+    stw_verify_result *results; /* shared, [case][variant]                       */
+    int variants;               /* runs a case                                   */
     int pipe[2];
     worker workers[JOBS_MAX];
 } run;
@@ -84,13 +84,13 @@ static int is_claimed_out(const run *r, size_t slot) {
 /* A problem that no data can be made for: invalid, or too large. */
 static void refuse_all(const run *r, size_t index, stw_status status, const char *text) {
     for (int v = 0; v < r->variants; ++v) {
-        stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
-        stw_case_result_clear(result);
+        stw_verify_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
+        stw_verify_result_clear(result);
         if (status == STW_E_NO_MEMORY) {
-            stw_case_fail(result, "needs more memory than there is: %s", text);
-            result->outcome = STW_CASE_SKIP;
+            stw_verify_fail(result, "needs more memory than there is: %s", text);
+            result->outcome = STW_VERIFY_SKIP;
         } else {
-            stw_case_fail(result, "%s", text);
+            stw_verify_fail(result, "%s", text);
         }
         result->invalid = status == STW_E_INVALID;
     }
@@ -98,23 +98,23 @@ static void refuse_all(const run *r, size_t index, stw_status status, const char
 
 static void fail_all(const run *r, size_t index, const char *text) {
     for (int v = 0; v < r->variants; ++v) {
-        stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
-        stw_case_result_clear(result);
-        stw_case_fail(result, "%s", text);
+        stw_verify_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
+        stw_verify_result_clear(result);
+        stw_verify_fail(result, "%s", text);
     }
 }
 
-static void check_again(void *user, int64_t seed, stw_context *context, stw_case_result *result) {
+static void check_again(void *user, int64_t seed, stw_context *context, stw_verify_result *result) {
     stw_problem other = *(const stw_problem *)user;
-    stw_case_options once = {0};
-    stw_case c;
+    stw_verify_options once = {0};
+    stw_verify_case c;
     other.seed = seed;
-    if (stw_case_build(&other, &c)) {
-        stw_case_fail(result, "%s", stw_tool_last_error());
+    if (stw_verify_build(&other, &c)) {
+        stw_verify_fail(result, "%s", stw_tool_last_error());
         return;
     }
-    stw_case_check(&c, context, &once, result);
-    stw_case_free(&c);
+    stw_verify_check(&c, context, &once, result);
+    stw_verify_free(&c);
 }
 
 /* The arena, its copies and the float64 reference with its evaluations: about CASE_COPIES times the tensors.
@@ -144,30 +144,30 @@ typedef struct opened {
     stw_context *context[CONFORM_VARIANT_MAX], *other[CONFORM_VARIANT_MAX];
 } opened;
 
-static int open_variant(const run *r, int v, opened *o, stw_case_result *result) {
+static int open_variant(const run *r, int v, opened *o, stw_verify_result *result) {
     stw_status status = STW_OK;
     if (!o->context[v]) status = conform_open(r->target, r->target->variants[v], 0, &o->context[v]);
     if (!status && !o->other[v] && !strcmp(r->target->arch, "cpu"))
         status = conform_open(r->target, r->target->variants[v], OTHER_THREADS, &o->other[v]);
-    return !status || stw_case_fail(result, "context: %s", stw_last_error());
+    return !status || stw_verify_fail(result, "context: %s", stw_last_error());
 }
 
 static void check_jagged(const run *r, size_t index, opened *o) {
     const char *line = r->list->cases[index].line;
     for (int v = 0; v < r->variants; ++v) {
-        stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
+        stw_verify_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
         if (!open_variant(r, v, o, result)) continue;
-        stw_case_options options = r->options->check;
+        stw_verify_options options = r->options->check;
         options.other = o->other[v];
         if (r->list->cases[index].row == CONFORM_ROW_LARGE) conform_large_check(line, o->context[v], result);
-        else jagged_case_check_line(line, conform_seed_of(line), o->context[v], &options, result);
+        else jagged_verify_check_line(line, conform_seed_of(line), o->context[v], &options, result);
     }
 }
 
 static void check_case(const run *r, size_t index, opened *o) {
     const char *line = r->list->cases[index].line;
     stw_problem problem;
-    stw_case c;
+    stw_verify_case c;
     int built = 0;
     stw_status planned = STW_OK;
     if (stw_problem_is_jagged(line)) {
@@ -180,7 +180,7 @@ static void check_case(const run *r, size_t index, opened *o) {
     }
     problem.seed = conform_seed_of(line);
     for (int v = 0; v < r->variants; ++v) {
-        stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
+        stw_verify_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
         if (!open_variant(r, v, o, result)) continue;
         if (!built && !is_planned(r, index, &problem, o->context[v], &planned)) return;
         if (r->list->cases[index].row == CONFORM_ROW_LARGE) {
@@ -188,7 +188,7 @@ static void check_case(const run *r, size_t index, opened *o) {
             continue;
         }
         if (!built) {
-            stw_status status = is_too_large(&problem) ? STW_E_NO_MEMORY : stw_case_build(&problem, &c);
+            stw_status status = is_too_large(&problem) ? STW_E_NO_MEMORY : stw_verify_build(&problem, &c);
             if (status) { /* a limit that the reference shares is told in the plan's words */
                 int limit = planned == STW_E_UNSUPPORTED && status == STW_E_INVALID;
                 refuse_all(r, index, status, limit ? stw_last_error() : stw_tool_last_error());
@@ -196,18 +196,19 @@ static void check_case(const run *r, size_t index, opened *o) {
             }
         }
         built = 1;
-        stw_case_options options = r->options->check;
+        stw_verify_options options = r->options->check;
         options.other = o->other[v];
-        stw_case_check(&c, o->context[v], &options, result);
-        if (result->near) stw_case_enlarge(check_again, &problem, problem.seed, o->context[v], stw_grad_names, result);
+        stw_verify_check(&c, o->context[v], &options, result);
+        if (result->near)
+            stw_verify_enlarge(check_again, &problem, problem.seed, o->context[v], stw_grad_names, result);
     }
-    if (built) stw_case_free(&c);
+    if (built) stw_verify_free(&c);
 }
 
 /* What the results of a case have besides its verdict. */
 static void sign(const run *r, size_t index, double seconds) {
     for (int v = 0; v < r->variants; ++v) {
-        stw_case_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
+        stw_verify_result *result = &r->results[index * (size_t)r->variants + (size_t)v];
         result->seconds = seconds / r->variants;
         if (r->target->device_count > 1) result->on_device = 1 + conform_device_of(r->target, index);
     }

@@ -124,16 +124,16 @@ static void verify_all(const tune_target *target, stw_measure *m, tune_point *po
         if (point->timings[i].variant->smem_kb > smem_kb) smem_kb = point->timings[i].variant->smem_kb;
     for (size_t i = 0; i < point->count; ++i) {
         tune_timing *t = &point->timings[i];
-        stw_case_result result;
+        stw_verify_result result;
         if (t->pruned) continue;
-        stw_case_result_clear(&result);
+        stw_verify_result_clear(&result);
         if (target->counts) target->counts(before);
         const char *not_judged = stw_measure_verify(m, t->plan, &result);
         if (target->counts) {
             target->counts(after);
             tune_estimate(before, after, tune_model_fill(t->variant, smem_kb, 0), t);
         }
-        if (result.outcome != STW_CASE_OK) {
+        if (result.outcome != STW_VERIFY_OK) {
             snprintf(t->text, sizeof t->text, "wrong: %.470s", result.text);
             ++point->wrong;
         } else if (not_judged) {
@@ -186,7 +186,7 @@ static int refuse(const char *line, int exit_status, const char *text, tune_poin
 int tune_measure(const tune_target *target, const char *line, double seconds, tune_point *point_out) {
     stw_problem problem;
     stw_measure m;
-    stw_case_result result;
+    stw_verify_result result;
     char chosen[64];
     size_t workspace = 0;
     memset(point_out, 0, sizeof *point_out);
@@ -205,7 +205,7 @@ int tune_measure(const tune_target *target, const char *line, double seconds, tu
         size_t bytes = stw_plan_workspace_size(point_out->timings[i].plan);
         workspace = bytes > workspace ? bytes : workspace;
     }
-    stw_case_result_clear(&result);
+    stw_verify_result_clear(&result);
     status = stw_measure_open(&problem, target->rules, workspace, &m, &result);
     if (status) return refuse(line, stw_tool_exit_of(status), result.text, point_out);
     point_out->flop = stw_measure_flop(&m);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * The arena and the workspace of a case in the memory of a context (case.h): one buffer each, so that the
+ * The arena and the workspace of a case in the memory of a context (verify.h): one buffer each, so that the
  * same case runs on every backend. */
-#include "case.h"
+#include "verify.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define DEVICE_GUARD ((size_t)4097) /* odd: workspaces may start anywhere, and this one ends where its guard begins */
 
-stw_status stw_case_device_open(stw_context *context, size_t arena_bytes, size_t workspace_bytes,
-                                stw_case_device *device_out) {
-    stw_case_device d = {.context = context, .arena_bytes = arena_bytes, .workspace_bytes = workspace_bytes};
+stw_status stw_verify_device_open(stw_context *context, size_t arena_bytes, size_t workspace_bytes,
+                                  stw_verify_device *device_out) {
+    stw_verify_device d = {.context = context, .arena_bytes = arena_bytes, .workspace_bytes = workspace_bytes};
     void *arena = NULL;
     stw_status status = stw_buffer_alloc(context, arena_bytes, &arena);
     d.arena = arena;
@@ -27,13 +27,13 @@ stw_status stw_case_device_open(stw_context *context, size_t arena_bytes, size_t
     return STW_OK;
 }
 
-void stw_case_device_close(stw_case_device *device) {
+void stw_verify_device_close(stw_verify_device *device) {
     stw_stream_destroy(device->context, device->stream);
     stw_buffer_free(device->context, device->workspace_block);
     stw_buffer_free(device->context, device->arena);
 }
 
-stw_status stw_case_device_load(stw_case_device *device, const unsigned char *host, int poison) {
+stw_status stw_verify_device_load(stw_verify_device *device, const unsigned char *host, int poison) {
     size_t bytes = device->workspace_bytes + 2 * DEVICE_GUARD;
     unsigned char *filler = malloc(bytes);
     if (!filler) return stw_fail(STW_E_NO_MEMORY, "case: no memory for %zu bytes", bytes);
@@ -51,7 +51,7 @@ static int is_filled(const unsigned char *bytes, size_t count, int poison) {
     return 1;
 }
 
-stw_status stw_case_device_store(stw_case_device *device, unsigned char *host, int poison, int *guards_out) {
+stw_status stw_verify_device_store(stw_verify_device *device, unsigned char *host, int poison, int *guards_out) {
     unsigned char front[DEVICE_GUARD], back[DEVICE_GUARD];
     const unsigned char *behind = device->workspace + device->workspace_bytes;
     stw_status status = stw_stream_synchronize(device->context, device->stream);

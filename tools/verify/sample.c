@@ -4,7 +4,7 @@
  * problems of their own. dQ of rows i0.. needs their LSE and out and all keys; dK and dV of keys j0.. need
  * all rows' LSE and out, which are inputs. Positions and the mask's diagonal are carried by offsets and a
  * fixed shift. Used by bench and by conform --large. */
-#include "case.h"
+#include "verify.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,19 +12,19 @@
 
 #include "common/dtype.h"
 
-stw_status stw_case_sample_forward(stw_case *c, stw_context *context, stw_case_device *device) {
+stw_status stw_verify_sample_forward(stw_verify_case *c, stw_context *context, stw_verify_device *device) {
     stw_plan *plan = NULL;
     void *workspace = NULL;
     int guards;
     stw_status status = stw_attn_fwd_plan(context, &c->problem.desc, &plan);
     size_t bytes = stw_plan_workspace_size(plan);
-    if (!status) status = stw_case_device_load(device, c->host, 0xFF);
+    if (!status) status = stw_verify_device_load(device, c->host, 0xFF);
     if (!status) status = stw_buffer_alloc(context, bytes, &workspace);
-    stw_attn_args args = stw_case_args(c, device->arena);
+    stw_attn_args args = stw_verify_args(c, device->arena);
     if (!status) status = stw_attn_fwd(plan, &args, workspace, bytes, device->stream);
-    if (!status) status = stw_case_device_store(device, c->host, 0xFF, &guards);
-    if (!status && c->problem.desc.flags & STW_ATTN_GIVEN_DELTA) stw_case_fill_delta(c);
-    if (!status) status = stw_case_device_load(device, c->host, 0xFF);
+    if (!status) status = stw_verify_device_store(device, c->host, 0xFF, &guards);
+    if (!status && c->problem.desc.flags & STW_ATTN_GIVEN_DELTA) stw_verify_fill_delta(c);
+    if (!status) status = stw_verify_device_load(device, c->host, 0xFF);
     if (workspace) stw_buffer_free(context, workspace);
     stw_plan_destroy(plan);
     return status;
@@ -35,7 +35,7 @@ typedef struct sample {    /* a head group of a sequence */
     int64_t shift;
 } sample;
 
-static sample sample_of(const stw_case *c, int64_t b) {
+static sample sample_of(const stw_verify_case *c, int64_t b) {
     const stw_attn_desc *d = &c->problem.desc;
     sample s = {.b = b, .kv_head = d->heads_kv - 1};
     s.h = s.kv_head * (d->heads_q / d->heads_kv);
@@ -45,7 +45,8 @@ static sample sample_of(const stw_case *c, int64_t b) {
     return s;
 }
 
-static stw_attn_desc part_desc(const stw_case *c, const sample *s, int64_t rows, int64_t keys, uint32_t outputs) {
+static stw_attn_desc part_desc(const stw_verify_case *c, const sample *s, int64_t rows, int64_t keys,
+                               uint32_t outputs) {
     stw_attn_desc d = c->problem.desc;
     d.heads_total = d.heads_total ? d.heads_total : d.heads_q;
     d.batch_offset += s->b;
@@ -64,52 +65,54 @@ static stw_attn_desc part_desc(const stw_case *c, const sample *s, int64_t rows,
     return d;
 }
 
-static const void *row_of(const stw_case *c, const unsigned char *base, stw_case_tensor tensor, const sample *s,
-                          int64_t row, stw_dtype dtype) {
-    int key_side = tensor == STW_CASE_K || tensor == STW_CASE_V || tensor == STW_CASE_DK || tensor == STW_CASE_DV;
-    int64_t index = stw_case_row_index(c, tensor, s->b, key_side ? s->kv_head : s->h, row);
+static const void *row_of(const stw_verify_case *c, const unsigned char *base, stw_verify_tensor tensor,
+                          const sample *s, int64_t row, stw_dtype dtype) {
+    int key_side =
+        tensor == STW_VERIFY_K || tensor == STW_VERIFY_V || tensor == STW_VERIFY_DK || tensor == STW_VERIFY_DV;
+    int64_t index = stw_verify_row_index(c, tensor, s->b, key_side ? s->kv_head : s->h, row);
     return base + c->offset[tensor] + (size_t)index * stw_dtype_size(dtype);
 }
 
 /* Arguments of the part that begins at row i0 and key j0; outputs in `after`. */
-static stw_attn_args part_args(const stw_case *c, const unsigned char *after, const sample *s, int64_t i0, int64_t j0) {
+static stw_attn_args part_args(const stw_verify_case *c, const unsigned char *after, const sample *s, int64_t i0,
+                               int64_t j0) {
     const stw_attn_desc *d = &c->problem.desc;
     stw_dtype number = stw_dtype_of_rows(d->dtype), t = d->dtype, dq = d->dq_dtype ? d->dq_dtype : t;
     stw_dtype dk = d->dk_dtype ? d->dk_dtype : t, dv = d->dv_dtype ? d->dv_dtype : t;
     stw_attn_args a = STW_INIT(stw_attn_args);
-    a.q = row_of(c, c->host, STW_CASE_Q, s, i0, t);
-    a.k = row_of(c, c->host, STW_CASE_K, s, j0, t);
-    a.v = row_of(c, c->host, STW_CASE_V, s, j0, t);
-    a.out = (void *)(uintptr_t)row_of(c, c->host, STW_CASE_OUT, s, i0, t);
-    a.dout = row_of(c, c->host, STW_CASE_DOUT, s, i0, t);
-    a.lse = (float *)(uintptr_t)row_of(c, c->host, STW_CASE_LSE, s, i0, number);
-    if (c->present[STW_CASE_DLSE]) a.dlse = row_of(c, c->host, STW_CASE_DLSE, s, i0, number);
+    a.q = row_of(c, c->host, STW_VERIFY_Q, s, i0, t);
+    a.k = row_of(c, c->host, STW_VERIFY_K, s, j0, t);
+    a.v = row_of(c, c->host, STW_VERIFY_V, s, j0, t);
+    a.out = (void *)(uintptr_t)row_of(c, c->host, STW_VERIFY_OUT, s, i0, t);
+    a.dout = row_of(c, c->host, STW_VERIFY_DOUT, s, i0, t);
+    a.lse = (float *)(uintptr_t)row_of(c, c->host, STW_VERIFY_LSE, s, i0, number);
+    if (c->present[STW_VERIFY_DLSE]) a.dlse = row_of(c, c->host, STW_VERIFY_DLSE, s, i0, number);
     if (d->flags & STW_ATTN_GIVEN_DELTA)
-        a.delta = (float *)(uintptr_t)row_of(c, c->host, STW_CASE_DELTA, s, i0, number);
-    if (c->present[STW_CASE_BIAS])
-        a.bias = c->host + c->offset[STW_CASE_BIAS] +
+        a.delta = (float *)(uintptr_t)row_of(c, c->host, STW_VERIFY_DELTA, s, i0, number);
+    if (c->present[STW_VERIFY_BIAS])
+        a.bias = c->host + c->offset[STW_VERIFY_BIAS] +
                  (size_t)(s->b * d->bias.batch + s->h * d->bias.head + i0 * d->bias.query + j0 * d->bias.key) *
                      stw_dtype_size(d->bias_dtype);
-    if (c->present[STW_CASE_ALIBI])
+    if (c->present[STW_VERIFY_ALIBI])
         a.alibi_slopes =
-            (const float *)(const void *)(c->host + c->offset[STW_CASE_ALIBI] +
+            (const float *)(const void *)(c->host + c->offset[STW_VERIFY_ALIBI] +
                                           (size_t)(s->b * d->alibi_stride_batch + s->h) * stw_dtype_size(number));
     a.dropout_seed = (uint64_t)c->problem.dropout_seed;
     a.dropout_offset = (uint64_t)c->problem.dropout_offset;
     a.q_offset = c->q[s->b].offset + i0;
     a.k_offset = c->kv[s->b].offset + j0;
-    a.dq = (void *)(uintptr_t)row_of(c, after, STW_CASE_DQ, s, i0, dq);
-    a.dk = (void *)(uintptr_t)row_of(c, after, STW_CASE_DK, s, j0, dk);
-    a.dv = (void *)(uintptr_t)row_of(c, after, STW_CASE_DV, s, j0, dv);
+    a.dq = (void *)(uintptr_t)row_of(c, after, STW_VERIFY_DQ, s, i0, dq);
+    a.dk = (void *)(uintptr_t)row_of(c, after, STW_VERIFY_DK, s, j0, dk);
+    a.dv = (void *)(uintptr_t)row_of(c, after, STW_VERIFY_DV, s, j0, dv);
     return a;
 }
 
-static void judge_part(const stw_case *c, const stw_attn_desc *d, const stw_attn_args *args, const unsigned char *after,
-                       stw_case_result *result) {
+static void judge_part(const stw_verify_case *c, const stw_attn_desc *d, const stw_attn_args *args,
+                       const unsigned char *after, stw_verify_result *result) {
     stw_expectation expectation;
     const void *outputs[] = {args->dq, args->dk, args->dv};
     if (stw_expect_attn_bwd(d, args, &expectation)) {
-        stw_case_fail(result, "sample: the reference refuses the part");
+        stw_verify_fail(result, "sample: the reference refuses the part");
         return;
     }
     for (int g = 0; g < 3; ++g) {
@@ -117,7 +120,7 @@ static void judge_part(const stw_case *c, const stw_attn_desc *d, const stw_attn
         if (!(d->outputs & (1u << g))) continue;
         const void *before = c->host + ((const unsigned char *)outputs[g] - after);
         if (stw_judge(d, args, &expectation, (stw_grad)g, before, &a)) {
-            stw_case_fail(result, "sample: %s cannot be judged", stw_grad_names[g]);
+            stw_verify_fail(result, "sample: %s cannot be judged", stw_grad_names[g]);
             continue;
         }
         stw_pool_add(&result->pool[g], &a);
@@ -125,15 +128,15 @@ static void judge_part(const stw_case *c, const stw_attn_desc *d, const stw_attn
         if (!a.small)
             result->rms_ratio[g] = fmax(result->rms_ratio[g], a.rms_error > 0 ? a.rms_error / a.rms_allowed : 0);
         if (!a.pass)
-            stw_case_fail(result, "sample: %s: max error %.3g (allowed %.3g), rms %.3g (allowed %.3g): %.9g not %.9g",
-                          stw_grad_names[g], a.max_error, a.max_allowed, a.rms_error, a.rms_allowed, a.worst_value,
-                          a.worst_ref);
+            stw_verify_fail(result, "sample: %s: max error %.3g (allowed %.3g), rms %.3g (allowed %.3g): %.9g not %.9g",
+                            stw_grad_names[g], a.max_error, a.max_allowed, a.rms_error, a.rms_allowed, a.worst_value,
+                            a.worst_ref);
     }
     stw_expectation_free(&expectation);
 }
 
-void stw_case_sample_judge(const stw_case *c, const unsigned char *after, int64_t b, int64_t rows,
-                           stw_case_result *result, int *judged_out) {
+void stw_verify_sample_judge(const stw_verify_case *c, const unsigned char *after, int64_t b, int64_t rows,
+                             stw_verify_result *result, int *judged_out) {
     const stw_attn_desc *d = &c->problem.desc;
     sample s = sample_of(c, b);
     int64_t lq = c->q[b].used, lk = c->kv[b].used;
