@@ -120,7 +120,7 @@ void *stw_gpu_module_of(const stw_gpu *gpu, stw_kernel_image image);
 const char *stw_gpu_variant_refusal(const stw_device *device, const stw_attn_work *work, const stw_variant *variant);
 
 /* Refuses tensors and workspace that are not memory of this device and streams of another one, by name:
- * STW_E_INVALID. Between enter and leave. (check.c) */
+ * STW_E_INVALID. Between enter and leave. (launch.c) */
 stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, stw_attn_call call, const stw_attn_params *params,
                               const void *workspace, stw_stream stream);
 

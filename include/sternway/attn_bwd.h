@@ -60,7 +60,7 @@ typedef struct stw_attn_args {
     const void *k;     /**< [B,Hk,Sk,D], else as q                                                     */
     const void *v;     /**< [B,Hk,Sk,Dv], else as q                                                    */
     void *out;         /**< [B,Hq,Sq,Dv]. Backward: input (null allowed with GIVEN_DELTA); forward: output */
-    const void *dout;  /**< [B,Hq,Sq,Dv]: backward                                                     */
+    const void *dout;  /**< [B,Hq,Sq,Dv], backward only                                                */
     float *lse;        /**< [B,Hq,Sq], natural logarithm. Backward: input; forward: output, or null. f64
                         * problems: double */
     const float *dlse; /**< as lse, with DLSE: the gradient that flows into LSE. f64 problems: double  */

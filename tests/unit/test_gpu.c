@@ -364,7 +364,7 @@ static void kernels_that_cannot_be_made(void **state) {
     assert_null(gpu.module);           /* that of attention is not needed */
 }
 
-/* ---- backends/gpu/check.c ---- */
+/* ---- backends/gpu/launch.c: pointers ---- */
 
 static const char *asked(const stw_attn_params *params, const void *workspace, stw_status expected) {
     fake.asked[0] = 0;
