@@ -14,7 +14,7 @@ import xml.etree.ElementTree
 # header, what is taken out, what doxygen must then name
 BROKEN = (
     ("attn_bwd.h", r"^ \* @param capacity .*\n", "capacity"),
-    ("attn_bwd.h", r"^ \* @return bytes of workspace.*(?= \*/$)", "stw_plan_workspace_size"),
+    ("attn_bwd.h", r"^ \* @return bytes of workspace.*\n.*(?= \*/$)", "stw_plan_workspace_size"),
     ("attn_desc.h", r" /\*\*< Hk .*?\*/", "heads_kv"),
     ("base.h", r" /\*\*< an allocation failed .*?\*/", "STW_E_NO_MEMORY"),
     ("jagged_desc.h", r" /\*\*< dW, dGamma .*?\*/", "STW_JAGGED_DWEIGHT"),
