@@ -14,6 +14,13 @@ typedef struct stw_arch {
     const char *description;
 } stw_arch;
 
+/* Numbers of the rows: &stw_archs[STW_ARCH_ROW_sm80] is that of sm80. A row is known by its address. */
+enum {
+#define STW_ARCH(name, backend, wave, smem_kb, description) STW_ARCH_ROW_##name,
+#include "arch.def"
+#undef STW_ARCH
+};
+
 extern const stw_arch stw_archs[];
 extern const size_t stw_arch_count;
 

@@ -74,12 +74,12 @@ static stw_status cuda_no_row(const stw_open_request *request, const cuda_facts 
 /* The row whose kernels run on the device and that this build has an image of. */
 static stw_status cuda_choose(const stw_open_request *request, const stw_cuda_functions *cuda, const cuda_facts *facts,
                               const stw_arch **arch_out, const stw_image **image_out, const stw_image **shared_out) {
-    const stw_arch *row;
+    const stw_arch *row, *forced = request->forced_arch ? stw_arch_find(STW_BACKEND_CUDA, request->forced_arch) : NULL;
     int runs = 0;
     for (size_t i = 0; (row = stw_cuda_row_of_cc(facts->major, facts->minor, i)) != NULL; ++i)
-        runs |= !request->forced_arch || !strcmp(request->forced_arch, row->name);
+        runs |= !forced || forced == row;
     if (!runs) return cuda_no_row(request, facts);
-    const stw_image *image = stw_cuda_image(&stw_images, facts->major, facts->minor, request->forced_arch);
+    const stw_image *image = stw_cuda_image(&stw_images, facts->major, facts->minor, forced);
     const stw_image *shared = stw_cuda_image(&stw_images, facts->major, facts->minor, STW_CUDA_SHARED_ARCH);
     if (image && image != shared) { /* an image of own kernels beside the shared ones */
         int maps = cuda->cuTensorMapEncodeTiled != NULL;

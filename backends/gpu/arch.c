@@ -46,8 +46,6 @@ static int number_of_row(const stw_arch *row) {
     return number;
 }
 
-static int is_shared(const stw_arch *row) { return !strcmp(row->name, STW_CUDA_SHARED_ARCH); }
-
 const stw_arch *stw_cuda_row_of_cc(int major, int minor, size_t index) {
     const stw_arch *row = NULL;
     int below = 10 * major + minor + 1; /* each step takes the newest row below the one before */
@@ -55,23 +53,23 @@ const stw_arch *stw_cuda_row_of_cc(int major, int minor, size_t index) {
         int best = 0;
         for (size_t i = 0; i < stw_arch_count; ++i) {
             int number = number_of_row(&stw_archs[i]);
-            if (number / 10 != major || number >= below || number <= best || is_shared(&stw_archs[i])) continue;
+            if (number / 10 != major || number >= below || number <= best || &stw_archs[i] == STW_CUDA_SHARED_ARCH)
+                continue;
             best = number;
             row = &stw_archs[i];
         }
         if (!best) {
-            const stw_arch *shared = stw_arch_find(STW_BACKEND_CUDA, STW_CUDA_SHARED_ARCH);
-            return step == index && major >= number_of_row(shared) / 10 ? shared : NULL;
+            return step == index && major >= number_of_row(STW_CUDA_SHARED_ARCH) / 10 ? STW_CUDA_SHARED_ARCH : NULL;
         }
         below = best;
     }
     return row;
 }
 
-const stw_image *stw_cuda_image(const stw_image_set *set, int major, int minor, const char *forced) {
+const stw_image *stw_cuda_image(const stw_image_set *set, int major, int minor, const stw_arch *forced) {
     const stw_arch *row;
     for (size_t i = 0; (row = stw_cuda_row_of_cc(major, minor, i)) != NULL; ++i) {
-        if (forced && strcmp(forced, row->name)) continue;
+        if (forced && forced != row) continue;
         int native = number_of_row(row) / 10 == major;
         const stw_image *image = native ? stw_image_find(set, STW_BACKEND_CUDA, row->name, STW_IMAGE_CUBIN) : NULL;
         if (!image) image = stw_image_find(set, STW_BACKEND_CUDA, row->name, STW_IMAGE_PTX);

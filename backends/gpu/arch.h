@@ -10,7 +10,7 @@
 
 /* The CUDA row whose image has every kernel, as PTX for newer GPUs too; images of other rows add their own
  * kernels. */
-#define STW_CUDA_SHARED_ARCH "sm80"
+#define STW_CUDA_SHARED_ARCH (&stw_archs[STW_ARCH_ROW_sm80])
 
 /* Compute capability 8.9 -> "sm89", 12.0 -> "sm120". 0 for numbers that are none, with out = "". */
 int stw_arch_of_cc(int major, int minor, char out[32]);
@@ -30,6 +30,6 @@ const stw_arch *stw_cuda_row_of_cc(int major, int minor, size_t index);
 
 /* The image for that compute capability: the first row above that has a cubin of the same major version
  * or PTX. `forced`: only that row, or NULL. */
-const stw_image *stw_cuda_image(const stw_image_set *set, int major, int minor, const char *forced);
+const stw_image *stw_cuda_image(const stw_image_set *set, int major, int minor, const stw_arch *forced);
 
 #endif

@@ -57,7 +57,7 @@ typedef struct stw_jagged_tile {
 } stw_jagged_tile;
 
 typedef struct stw_jagged_table {
-    const char *arch;
+    const stw_arch *arch;
     stw_backend backend;
     uint32_t wave; /* threads of a warp */
     const stw_jagged_line *lines;

@@ -4,13 +4,11 @@
  * that has one (cmake/archs.cmake lists them from common/arch.def). */
 #include "backends/gpu/jagged_launch.h"
 
-#include <string.h>
-
 #define LINE_ROW(name, lanes, vectors, sums)         {#name, lanes, vectors, sums},
 #define TILE_ROW(element, bm, bn, bk, stages, warps) {element, bm, bn, bk, stages, warps},
 #define COUNT(rows)                                  (sizeof rows / sizeof rows[0])
 #define TABLE(arch, backend, wave)                                                                                     \
-    {#arch,                                                                                                            \
+    {&stw_archs[STW_ARCH_ROW_##arch],                                                                                  \
      STW_BACKEND_##backend,                                                                                            \
      wave,                                                                                                             \
      jagged_lines_##arch,                                                                                              \
@@ -22,7 +20,7 @@
 const stw_jagged_table *stw_jagged_table_of(const stw_arch *arch) {
     const stw_jagged_table *first = NULL;
     for (size_t i = 0; i < COUNT(jagged_tables); ++i) {
-        if (!strcmp(jagged_tables[i].arch, arch->name)) return &jagged_tables[i];
+        if (jagged_tables[i].arch == arch) return &jagged_tables[i];
         if (!first && jagged_tables[i].backend == arch->backend) first = &jagged_tables[i];
     }
     return first;

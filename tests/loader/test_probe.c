@@ -200,7 +200,7 @@ static void names_of_cuda_rows(void **state) {
         size_t digits = strncmp(name, "sm", 2) ? 0 : strspn(name + 2, "0123456789");
         assert_in_range(digits, 2, 3);
         assert_int_equal(name[2 + digits], 0);
-        shared += !strcmp(name, STW_CUDA_SHARED_ARCH);
+        shared += &stw_archs[i] == STW_CUDA_SHARED_ARCH;
     }
     assert_int_equal(shared, 1);
 }
@@ -223,7 +223,8 @@ static void images_for_devices(void **state) {
                  {0, 4, 12, "sm90", -1}, {2, 1, 10, NULL, -1}, {0, 0, 9, NULL, -1},  {3, 1, 9, NULL, -1}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         stw_image_set set = {rows + cases[i].first, cases[i].count, "attention"};
-        const stw_image *image = stw_cuda_image(&set, cases[i].major, 0, cases[i].forced);
+        const stw_image *image = stw_cuda_image(
+            &set, cases[i].major, 0, cases[i].forced ? stw_arch_find(STW_BACKEND_CUDA, cases[i].forced) : NULL);
         assert_ptr_equal(image, cases[i].row < 0 ? NULL : &rows[cases[i].row]);
     }
     gather(FIXTURES "/mixed"); /* RTX 4090, MI210, RX 7900 XTX, CPU */
