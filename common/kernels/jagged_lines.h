@@ -42,7 +42,7 @@ template <int LANES> DEV_FN void jag_line_sums(float &a, float &b, char *smem, i
     }
     if constexpr (LANES > DEV_WAVE) {
         enum { WAVES = LANES / DEV_WAVE };
-        static_assert(LANES == STW_JAGGED_THREADS, "one line a block of threads");
+        static_assert(LANES == STW_JAGGED_THREADS, "one line a CTA");
         float *parts = (float *)(void *)smem + (turn & 1) * 2 * WAVES;
         int wave = (int)(dev_thread() / DEV_WAVE);
         if (dev_lane() == 0) {
