@@ -17,7 +17,7 @@
 
 static uint32_t element_of(const stw_attn_params *p) { return p->dtype == STW_F32 ? 4u : 2u; }
 
-/* The same in a tile of shared memory: NVIDIA's kernels (waves of 32) hold f32 in parts. */
+/* Bytes of an element in a tile of shared memory: NVIDIA's kernels (waves of 32) hold f32 as three bf16. */
 static uint32_t stored_of(const stw_attn_params *p, uint32_t wave) {
     return p->dtype == STW_F32 && wave == 32 ? 6u : element_of(p);
 }

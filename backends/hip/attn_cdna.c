@@ -8,8 +8,8 @@
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
-/* Rows of whole vectors but for where the tensor starts, which a plan does not know and CDNA's kernels take
- * as it is; 32-bit offsets reach everything of a head, and blocks past its end. */
+/* The rows are whole vectors of 16 bytes, and 32-bit offsets reach all of a head and the blocks past its end. Where the
+ * tensor starts is not asked: a plan does not know it, and CDNA's kernels take any address. */
 static int is_even(const stw_tensor_param *t, int64_t rows, uint32_t cols) {
     return ((t->batch | t->head | t->seq | (int64_t)cols) & 7) == 0 && t->seq >= 0 && t->seq < INT64_C(1) << 26 &&
            (rows + 256) * (t->seq + 256) < INT64_C(1) << 30;
@@ -19,8 +19,9 @@ static int64_t class_of_rows(const stw_attn_params *p) {
     return stw_packed_class((p->features & STW_FEAT_PACKED_Q) != 0, p->max_seq_q);
 }
 
-/* NULL, or what CDNA's own kernels (loops "cdna", "cdna_bf16") do not take: no features of single pairs, all
- * three gradients in their own type and any order. What offsets reach is asked of the sizes' classes. */
+/* NULL, or what keeps the problem from CDNA's own kernels. They take no feature of single pairs, and make all three
+ * gradients in the inputs' type, not deterministically. Sizes are taken as their classes (common/size_class.h), since
+ * plans are kept by these. */
 static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
     const uint32_t outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
     int64_t rows = class_of_rows(p), keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
