@@ -19,9 +19,9 @@ static int64_t class_of_rows(const stw_attn_params *p) {
     return stw_packed_class((p->features & STW_FEAT_PACKED_Q) != 0, p->max_seq_q);
 }
 
-/* NULL, or what keeps the problem from CDNA's own kernels. They take no feature of single pairs, and make all three
- * gradients in the inputs' type, not deterministically. Sizes are taken as their classes (common/size_class.h), since
- * plans are kept by these. */
+/* NULL, or what keeps the problem from CDNA's own kernels. They take no feature of single pairs, make dQ, dK and dV
+ * together, dK and dV in the inputs' type, and are not deterministic. Sizes are taken as their classes
+ * (common/size_class.h), since plans are kept by these. */
 static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
     const uint32_t outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
     int64_t rows = class_of_rows(p), keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
