@@ -4,7 +4,6 @@ and find it by the arrays; a program that wants another makes a Context and give
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from . import _native
 from .enums import Backend, Memory
@@ -23,30 +22,18 @@ def number(names: dict[str, int], value: str | int, what: str) -> int:
     return found
 
 
-def _create(backend: str | int = "auto", memory: str | int = "host", device: int | None = None, arch: str | None = None,
-            cpu_threads: int = 0) -> _native.Context:
-    return _native.Context(backend=number(BACKENDS, backend, "backend"), memory=number(MEMORY, memory, "memory"),
-                           device=device, arch=arch, cpu_threads=cpu_threads)
+class Context(_native.Context):
+    """stw_context_create(). backend: "auto" (STERNWAY_BACKEND, else the best that fits), "cpu", "cuda", "hip";
+    memory: "host", "device", "buffers", where the tensors of its calls live; device: the driver's ordinal, None:
+    STERNWAY_DEVICE, else 0; arch: "sm80" forces its kernels; cpu_threads: 0 = STERNWAY_CPU_THREADS, else all
+    allowed cores. Enums and plain numbers do too. Any thread may use it; it ends with its last reference and its
+    last plan. Raises NoDriverError, NoDeviceError, NoImageError, InvalidError, DriverError, NoMemoryError."""
+    __slots__ = ()
 
-
-if TYPE_CHECKING:
-    class Context(_native.Context):
-        def __init__(self, backend: str | int = "auto", memory: str | int = "host", device: int | None = None,
-                     arch: str | None = None, cpu_threads: int = 0) -> None: ...
-else:
-    class _ContextKind(type):
-        def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, _native.Context)
-
-    class Context(metaclass=_ContextKind):
-        """stw_context_create(). backend: "auto" (STERNWAY_BACKEND, else the best that fits), "cpu", "cuda", "hip";
-        memory: "host", "device", "buffers", where the tensors of its calls live; device: the driver's ordinal, None:
-        STERNWAY_DEVICE, else 0; arch: "sm80" forces its kernels; cpu_threads: 0 = STERNWAY_CPU_THREADS, else all
-        allowed cores. Enums and plain numbers do too. Any thread may use it; it ends with its last reference and its
-        last plan. Raises NoDriverError, NoDeviceError, NoImageError, InvalidError, DriverError, NoMemoryError."""
-
-        def __new__(cls, *arguments: object, **keywords: object) -> _native.Context:
-            return _create(*arguments, **keywords)
+    def __new__(cls, backend: str | int = "auto", memory: str | int = "host", device: int | None = None,
+                arch: str | None = None, cpu_threads: int = 0) -> Context:
+        return super().__new__(cls, backend=number(BACKENDS, backend, "backend"),
+                               memory=number(MEMORY, memory, "memory"), device=device, arch=arch, cpu_threads=cpu_threads)
 
 
 _contexts: dict[tuple[int, int, int | None], _native.Context] = {}
