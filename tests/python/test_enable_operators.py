@@ -83,8 +83,8 @@ def test_flash(rows, keys, causal):
     problem = Problem(hq=6, hk=2, sq=rows, sk=keys, hide=hide)
     result = ops.flash_attention_backward(*problem.bshd(), problem.lse, *NONE, rows, keys, 0.0, causal, *NONE)
     problem.compare(result, swapped=True)
-    result = ops.sdpa_flash_backward(problem.dout, problem.q, problem.k, problem.v, problem.out, problem.lse, *NONE, rows,
-                                     keys, 0.0, causal, *NONE)
+    result = ops.sdpa_flash_backward(problem.dout, problem.q, problem.k, problem.v, problem.out, problem.lse, *NONE,
+                                     rows, keys, 0.0, causal, *NONE)
     problem.compare(result)
 
 
@@ -286,8 +286,8 @@ def test_cudnn(causal, last):
 def test_cudnn_bias(shape):
     bias = torch.randn(shape)
     problem = Problem(bias=bias)
-    problem.compare(ops.cudnn_attention_backward(problem.dout, problem.q, problem.k, problem.v, problem.out, problem.lse,
-                                                 *NONE, bias, *NONE, 21, 33, 0.0, False))
+    problem.compare(ops.cudnn_attention_backward(problem.dout, problem.q, problem.k, problem.v, problem.out,
+                                                 problem.lse, *NONE, bias, *NONE, 21, 33, 0.0, False))
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -277,8 +277,9 @@ def test_threads():
         try:
             for _ in range(20):
                 with enable(strict=True):
-                    for actual, reference in zip(getattr(ATEN, OPERATOR)(dout, x, x, x, out, lse, 0.0, False), expected):
-                        check(actual, reference)
+                    result = getattr(ATEN, OPERATOR)(dout, x, x, x, out, lse, 0.0, False)
+                for actual, reference in zip(result, expected):
+                    check(actual, reference)
         except BaseException as error:  # handed to the test's own thread
             errors.append(error)
 
