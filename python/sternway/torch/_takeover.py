@@ -52,6 +52,7 @@ class Operator:
         self.schemas: set[str] = set()
         self.implementations: dict[Any, Callable] = {}
         self.waiting: list[str] = []  # keys whose kernel is not in the dispatcher yet
+        self.selects = False  # whether BackendSelect has one
         self.calls = 0
         self.reasons: dict[str, int] = {}
         self.logged: set[str] = set()
@@ -81,8 +82,9 @@ class Operator:
             if key.startswith("NestedTensor") and hasattr(torch.library, "get_kernel"):
                 if torch._C._dispatch_has_kernel_for_dispatch_key(self.overload.name(), key):
                     kernel = torch.library.get_kernel(self.overload, key)
-                    _library.impl(name, _at_key(self, getattr(torch._C.DispatchKey, key), kernel), key, with_keyset=True)
-            elif not hasattr(self, "selects"):
+                    ours = _at_key(self, getattr(torch._C.DispatchKey, key), kernel)
+                    _library.impl(name, ours, key, with_keyset=True)
+            elif not self.selects:
                 self.selects = True
                 _library.impl(name, _at_backend_select(self), "BackendSelect", with_keyset=True)
         self.waiting.clear()
