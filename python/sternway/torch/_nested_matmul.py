@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from .. import _native
-from . import _bridge
-from ._nested_views import Jagged, Sizes, is_jagged, same_components, same_dtype, sizes_of
+from ._nested_linear import linear_rows
+from ._nested_views import Jagged, Sizes, is_jagged, run, same_components, same_dtype, sizes_of
 from ._takeover import Fallback
 
 Pair = tuple[torch.Tensor | None, torch.Tensor | None]
@@ -42,7 +42,7 @@ def _product(grad: Matrix, x: Matrix, other: Matrix, dx: torch.Tensor | None, do
         if matrix.bases is not None:
             call[f"{name}_bases"] = matrix.bases
     storage = {False: _native.STORAGE_COMPONENTS, True: _native.STORAGE_JAGGED}
-    _bridge.jagged_bwd(_native.JAGGED_MATMUL, grad=grad.data, x=x.data, other=other.data, dx=dx, dother=dother,
+    run(_native.JAGGED_MATMUL, grad=grad.data, x=x.data, other=other.data, dx=dx, dother=dother,
                        flags=flags, storage=storage[x.jagged], other_storage=storage[other.jagged],
                        grad_storage=storage[grad.jagged], **call)
 
@@ -57,6 +57,8 @@ def matmul_backward_strided(grad: torch.Tensor | None, self: torch.Tensor, other
     if not (grad.is_nested and self.is_nested and other.is_nested):
         raise Fallback("a product of a nested and a dense tensor")
     same_dtype(grad=grad, self=self, other=other)
+    if not self.numel() and not other.numel():
+        return (torch.empty_like(self) if mask[0] else None), (torch.empty_like(other) if mask[1] else None)
     sizes = [sizes_of(t) for t in (grad, self, other)]
     g_sizes, x_sizes, o_sizes = sizes
     if len({s.dims for s in sizes}) > 1 or x_sizes.dims < 2 or len({s.count for s in sizes}) > 1:
@@ -184,7 +186,6 @@ def _like(matrix: Matrix, tensor: torch.Tensor, zeros: bool = False) -> tuple[to
 
 def _shared(grad: Jagged, x: Jagged, other: torch.Tensor, mask: Sequence[bool]) -> Pair:
     """One matrix [k, n] for all rows: a linear layer with the weight other^T."""
-    from .nested_ops import linear_rows
     same_components(grad, x, "grad and self")
     if x.ragged == x.values.dim() - 1 or x.used is not None:
         raise Fallback("a product over the ragged dimension, or of a jagged tensor with holes, and one matrix")
