@@ -151,7 +151,7 @@ def test_sum_along_a_ragged_last_dimension():
 
 
 @both
-@pytest.mark.parametrize("index", [0, 2, -1])
+@pytest.mark.parametrize("index", [0, 1, 2, -1])
 def test_select_a_component(layout, index):
     parts = components([(3, 2, 5), (0, 2, 5), (4, 2, 5)])
     x = nest(parts, layout)

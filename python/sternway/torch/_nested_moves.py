@@ -118,6 +118,8 @@ def select_strided(grad_output: torch.Tensor, self: torch.Tensor, dim: int, inde
         index = index % sizes.count
         if tuple(grad_output.shape) != sizes.rows[index]:
             raise Fallback("grad_output does not have the component's shape")
+        if not grad_output.numel():
+            return sizes.nested(buffer.zero_())
         grad = grad_output.contiguous()
         call = {"offsets": (sizes.element_offsets(device),), "axis": ((max(sizes.numels), sizes.numel),),
                 "dim": _native.DIM_COMPONENT, "flags": _native.JAGGED_FULL}
@@ -154,9 +156,9 @@ def select_jagged(grad_output: torch.Tensor, self: torch.Tensor, dim: int, index
         if is_jagged(grad_output):
             raise Fallback("grad_output is a nested tensor")
         result = torch.empty(shape, dtype=grad_output.dtype, device=device)
-        if not x.covered():
+        if not grad_output.numel() or not x.covered():
             result.zero_()
-        if result.numel():
+        if grad_output.numel():
             run(_native.JAGGED_SELECT, grad=grad_output.contiguous(), dx=result,
                                dim=_native.DIM_COMPONENT, index=int(index), **x.ragged_call())
         return x.wrap(result)
@@ -209,7 +211,7 @@ def to_padded_jagged(padded: torch.Tensor, offsets: torch.Tensor, dummy: torch.T
                      min_seqlen: torch.Tensor | None = None, max_seqlen: torch.Tensor | None = None,
                      sum_S: int | None = None) -> torch.Tensor:
     """padded: dense [components, outer.., padded, inner..]; the result's values are [outer.., sum_S, inner..]."""
-    if sum_S is None:
+    if sum_S is None or ragged_idx != 1:  # behind ragged_idx 1 PyTorch passes another extent as sum_S
         raise Fallback("the total of all components is not given")
     if type(padded) is not torch.Tensor or type(offsets) is not torch.Tensor:
         raise Fallback(f"padded is a {type(padded).__name__}: PyTorch's own decomposition is traced")
