@@ -157,37 +157,38 @@ def test_select_a_component_with_holes():
 
 # ---- positions in no component ----
 
-def test_rows_in_no_component():
-    """Offsets that leave rows out at both ends: along the ragged dimension their gradient is zero."""
+def uncovered():
+    """Offsets that leave rows out at both ends, of values [9, 5]; and their components' ranges."""
+    return torch.tensor([1, 4, 4, 7]), [(1, 4), (4, 4), (4, 7)]
+
+
+def test_sum_with_rows_in_no_component():
+    offsets, ranges = uncovered()
     values = torch.randn(9, 5, requires_grad=True)
-    x = from_jagged(values, torch.tensor([1, 4, 4, 7]))
-    for name, function in {"sum": lambda x: x.sum(1), "select": lambda x: x.select(0, 2)}.items():
-        result = function(x)
-        grad = cotangent(result)
-        with drop_in.enable(only="nested", strict=True):
-            got, = torch.autograd.grad(result, values, grad)
-        assert not got[:1].any() and not got[7:].any(), name
-        exact = values.detach().double().requires_grad_()
-        parts = [exact[1:4], exact[4:4], exact[4:7]]
-        if name == "select":
-            wanted, = torch.autograd.grad(parts[2], exact, grad.double())
-        else:
-            wanted, = torch.autograd.grad([p.sum(0) for p in parts], exact, [g.double() for g in grad.unbind()])
-        close(got, wanted, torch.float32, scale_of([wanted]))
-
-
-def test_softmax_with_rows_in_no_component():
-    """The operator itself: PyTorch's forward wants offsets that cover all rows."""
-    x = from_jagged(torch.randn(9, 5), torch.tensor([1, 4, 4, 7]))
-    parts = [p.double().requires_grad_() for p in x.unbind()]
-    results = [F.softmax(p, 0) for p in parts]
-    y = torch.full_like(x, float("nan"))
-    for to, of in zip(y.unbind(), results, strict=True):
-        to.copy_(of)
-    grad = cotangent(x)
+    result = from_jagged(values, offsets).sum(1)
+    grad = torch.randn(3, 5)
     with drop_in.enable(only="nested", strict=True):
-        got = torch.ops.aten._softmax_backward_data(grad, y, 1, torch.float32)
-    wanted = torch.autograd.grad(results, parts, [g.double() for g in grad.unbind()])
-    assert not got.values()[:1].any() and not got.values()[7:].any()
-    for a, b in zip(got.unbind(), wanted, strict=True):
-        close(a, b, torch.float32, scale_of(wanted))
+        got, = torch.autograd.grad(result, values, grad)
+    wanted = torch.zeros(9, 5)
+    for b, (first, end) in enumerate(ranges):
+        wanted[first:end] = grad[b]
+    assert torch.equal(got, wanted)
+
+
+def test_operators_with_rows_in_no_component():
+    """The operators themselves: PyTorch's forwards want offsets that cover all rows."""
+    offsets, ranges = uncovered()
+    exact = torch.randn(9, 5).double().requires_grad_()
+    results = [F.softmax(exact[first:end], 0) for first, end in ranges]
+    y, grad = torch.full((9, 5), float("nan")), torch.randn(9, 5)
+    for (first, end), of in zip(ranges, results, strict=True):
+        y[first:end] = of.detach()
+    wanted, = torch.autograd.grad(results, exact, [grad[first:end].double() for first, end in ranges])
+    with drop_in.enable(only="nested", strict=True):
+        got = torch.ops.aten._softmax_backward_data(from_jagged(grad, offsets), from_jagged(y, offsets), 1,
+                                                    torch.float32)
+        selected = torch.ops.aten._nested_select_backward(grad[:3], from_jagged(y, offsets), 0, 2)
+    close(got.values(), wanted, torch.float32, scale_of([wanted]))  # zeros in front and behind
+    wanted = torch.zeros(9, 5)
+    wanted[4:7] = grad[:3]
+    assert torch.equal(selected.values(), wanted)
