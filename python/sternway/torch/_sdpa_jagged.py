@@ -8,6 +8,7 @@ import torch
 
 from .. import _native
 from ._dropout_fwd import dropout_forward
+from .ops import call_fwd
 
 
 def _packed(tensor: torch.Tensor, name: str):
@@ -54,8 +55,7 @@ def jagged(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mas
 
             options["dropout_p"] = dropout_p
             state = random_state(q.device)
-        found = torch.ops.sternway.attn_fwd.default(q, k, v, None, alibi_slopes, sink, starts_q, starts_k, used_q, used_k,
-                                                    *state, **options)
+        found = call_fwd(q, k, v, None, alibi_slopes, sink, starts_q, starts_k, used_q, used_k, *state, **options)
     out, lse = found
     nested = torch.nested.nested_tensor_from_jagged(out, offsets=offsets_q, lengths=query.lengths())
     return (nested.transpose(1, 2), lse) if return_lse else nested.transpose(1, 2)

@@ -242,7 +242,17 @@ def _attn_fwd_autograd(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *tenso
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or any(
             t is not None and t.requires_grad for t in tensors)):
         return _Attention.apply(options, q, k, v, *tensors)
+    if is_plain(q, k, v):
+        return _attn_fwd(q, k, v, *tensors, **options)
     return below_autograd(attn_fwd, q, k, v, *tensors, **options)
+
+
+def call_fwd(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *tensors: torch.Tensor | None,
+             **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """torch.ops.sternway.attn_fwd, less the dispatcher where nobody else is to see the call."""
+    if torch.compiler.is_compiling() or not is_plain(q, k, v) or torch.is_autocast_enabled(q.device.type):
+        return attn_fwd(q, k, v, *tensors, **options)
+    return _attn_fwd_autograd(q, k, v, *tensors, **options)
 
 
 def _attn_fwd_autocast(device_type: str, key: torch._C.DispatchKey):

@@ -6,9 +6,9 @@ from __future__ import annotations
 import torch
 
 from .. import _native
-from . import ops as _ops  # noqa: F401  (defines the operators)
 from ._dropout_fwd import dropout_forward
-from ._forward import MASK_NONE, MASK_TOP_LEFT
+from ._forward import MASK_TOP_LEFT
+from .ops import call_fwd
 
 _MASKS = (torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -71,9 +71,9 @@ def _dense(query, key, value, attn_mask, dropout_p, options):
             if found is not None:
                 return found
         seed, offset = random_state(query.device)
-        return torch.ops.sternway.attn_fwd.default(query, key, value, attn_mask, None, None, None, None, None, None,
-                                                   seed, offset, dropout_p=dropout_p, **options)
-    return torch.ops.sternway.attn_fwd.default(query, key, value, attn_mask, **options)
+        return call_fwd(query, key, value, attn_mask, None, None, None, None, None, None, seed, offset,
+                        dropout_p=dropout_p, **options)
+    return call_fwd(query, key, value, attn_mask, **options)
 
 
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
@@ -139,8 +139,7 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask:
         seed, offset = random_state(q.device) if dropout_p > 0.0 else (None, None)
         if dropout_p > 0.0:
             options["dropout_p"] = dropout_p
-        out, lse = torch.ops.sternway.attn_fwd.default(q, k, v, attn_mask, alibi_slopes, sink, None, None, None, None,
-                                                       seed, offset, **options)
+        out, lse = call_fwd(q, k, v, attn_mask, alibi_slopes, sink, None, None, None, None, seed, offset, **options)
     if query.dim() != 4:
         leading = query.shape[:-3] if query.dim() > 4 else query.shape[:-2]
         if query.dim() > 4:
@@ -151,4 +150,4 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask:
     return (out, lse) if return_lse else out
 
 
-__all__ = ["sdpa", "random_state", "MASK_NONE"]
+__all__ = ["sdpa", "random_state"]
