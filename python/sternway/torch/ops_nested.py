@@ -79,11 +79,11 @@ def _nested(name: str, arguments: str, returns: str, kernel: Callable, fake: Cal
     globals()[full_name] = operator
 
 
-def _elementwise(op: int, grad: torch.Tensor, x: torch.Tensor, offsets: torch.Tensor, used: torch.Tensor | None,
+def _elementwise(op: int, grad: torch.Tensor, like: torch.Tensor, offsets: torch.Tensor, used: torch.Tensor | None,
                  ragged_idx: int, max_length: int | None, storage: str, full: bool, **more: Any) -> torch.Tensor:
-    dx = _make(x, x.shape, full)
+    dx = _make(like, like.shape, full)
     _bridge.jagged_bwd(op, grad=grad, dx=dx, storage=_storage(storage), **_pairs(offsets, used),
-                       **_axis(x.shape, ragged_idx, max_length), **more)
+                       **_axis(like.shape, ragged_idx, max_length), **more)
     return dx
 
 
