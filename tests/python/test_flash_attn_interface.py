@@ -131,10 +131,23 @@ def test_compiles_into_one_graph(packed):
     assert torch.equal(got, expected)
 
 
+def test_packs_of_other_sizes_share_one_graph():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+    for lengths in ((4, 7), (5, 7), (6, 3)):
+        starts = torch.tensor([0, lengths[0], sum(lengths)], dtype=torch.int32)
+        x = torch.randn(sum(lengths), 3, 2, 6, requires_grad=True)
+        expected, = torch.autograd.grad(model(x, starts), x)
+        assert torch.equal(torch.autograd.grad(compiled(x, starts), x)[0], expected)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
 def test_operators_keep_their_promises():
     """opcheck: schema, fake kernels, autograd and AOT dispatch of both operators."""
     torch.manual_seed(2)
-    attention, backward = torch.ops.sternway_flash.attention.default, torch.ops.sternway_flash.attention_backward.default
+    operators = torch.ops.sternway_flash
+    attention, backward = operators.attention.default, operators.attention_backward.default
     starts = torch.tensor([0, 4, 11], dtype=torch.int32)
     settings = (11, 11, 0.0, None, True, -1, 3, 0.0, True)
     dense = [torch.randn(2, 11, 2, 6, requires_grad=True) for _ in range(3)]
@@ -145,8 +158,8 @@ def test_operators_keep_their_promises():
         tensors = [tensor if tensor is None else tensor.detach() for tensor in tensors]
         out, lse, _, state = attention(*tensors, cu, cu, None, *settings, False)
         wanted = sum(1 << bit for bit, tensor in enumerate(tensors) if tensor is not None)
-        torch.library.opcheck(backward, (torch.randn_like(out), None, *tensors, out, lse, state, cu, cu, None, *settings,
-                                         wanted))
+        dout = torch.randn_like(out)
+        torch.library.opcheck(backward, (dout, None, *tensors, out, lse, state, cu, cu, None, *settings, wanted))
 
 
 def test_padding_out_and_in():

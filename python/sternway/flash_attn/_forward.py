@@ -18,6 +18,10 @@ def _device_has_flash(device: torch.device) -> bool:
     return torch.backends.cuda.is_flash_attention_available() and torch.cuda.get_device_capability(device)[0] >= 8
 
 
+def _is_zero(size: int | torch.SymInt) -> bool:
+    return isinstance(size, int) and size == 0  # a symbolic size is taken for more, without a guard
+
+
 def torch_takes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor | None,
                 cu_seqlens_k: torch.Tensor | None, alibi_slopes: torch.Tensor | None, max_seqlen_k: int,
                 dropout_p: float, causal: bool, window_left: int, window_right: int, softcap: float) -> bool:
@@ -26,9 +30,9 @@ def torch_takes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q:
     from FlashAttention-2's, and no dropout, whose random bits do."""
     if q.device.type != "cuda" or q.dtype not in (torch.float16, torch.bfloat16) or softcap > 0:
         return False
-    if q.shape[-1] != v.shape[-1] or not 0 < q.shape[-1] <= 256 or q.numel() == 0 or k.numel() == 0:
+    if q.shape[-1] != v.shape[-1] or not 0 < q.shape[-1] <= 256 or _is_zero(q.numel()) or _is_zero(k.numel()):
         return False
-    if cu_seqlens_q is not None and (cu_seqlens_q.numel() < 2 or max_seqlen_k <= 0):
+    if cu_seqlens_q is not None and (cu_seqlens_q.numel() < 2 or _is_zero(max_seqlen_k)):
         return False
     if alibi_slopes is not None and not 1 <= alibi_slopes.dim() <= 2:
         return False
@@ -42,8 +46,8 @@ def torch_takes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q:
 
 
 def _loads_in_vectors(tensor: torch.Tensor) -> bool:
-    strides = zip(tensor.shape[:-1], tensor.stride()[:-1])
-    return tensor.stride(-1) == 1 and all(size <= 1 or stride % 8 == 0 for size, stride in strides)
+    strides = zip(tensor.stride()[:-1], tensor.shape[:-1])
+    return tensor.stride(-1) == 1 and all(stride % 8 == 0 or size <= 1 for stride, size in strides)
 
 
 def as_torch_takes(tensor: torch.Tensor) -> torch.Tensor:
