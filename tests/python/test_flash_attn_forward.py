@@ -12,7 +12,7 @@ import flash_attn_reference as reference  # noqa: E402
 
 import sternway.flash_attn as flash_attn  # noqa: E402
 from sternway import _native  # noqa: E402
-from sternway.flash_attn import _forward, _operators  # noqa: E402
+from sternway.flash_attn import _calls, _forward, _operators  # noqa: E402
 from sternway.torch import _bridge  # noqa: E402
 
 F64 = torch.float64
@@ -66,7 +66,8 @@ def stand_in(request, monkeypatch):
     one = StandIn(request.param)
     library = torch.library.Library("aten", "IMPL")
     library.impl("_flash_attention_forward", one, "CPU")
-    monkeypatch.setattr(_operators, "torch_takes", lambda *_: True)
+    for module in (_calls, _operators):
+        monkeypatch.setattr(module, "torch_takes", lambda *_: True)
     yield one
     library._destroy()
 

@@ -12,7 +12,7 @@ import flash_attn_reference as reference  # noqa: E402
 
 import sternway.flash_attn as flash_attn  # noqa: E402
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 F64 = torch.float64
 RELATIVE = {torch.float32: 5e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}  # norms of errors
 STARTS_Q, STARTS_K = [0, 50, 50, 183, 200], [0, 71, 100, 100, 291]
@@ -48,11 +48,11 @@ def compare(out, lse, inputs, expected, others, bound: float) -> None:
 def test_dense(head_dim, dtype, causal, window, softcap, alibi):
     torch.manual_seed(1)
     (q, kv), others = leaves(dtype, (2, 113, 4, head_dim), (2, 203, 2, 2, head_dim))
-    slopes = torch.rand(2, 4) * 0.3 if alibi else None
+    slopes = torch.rand(2, 4, device="cuda") * 0.3 if alibi else None
     settings = dict(causal=causal, softcap=softcap)
     out, lse, _ = flash_attn.flash_attn_kvpacked_func(q, kv, window_size=window, return_attn_probs=True,
-                                                      alibi_slopes=None if slopes is None else slopes.cuda(), **settings)
-    slopes = None if slopes is None else slopes.to(F64)
+                                                      alibi_slopes=slopes, **settings)
+    slopes = None if slopes is None else slopes.to("cpu", F64)
     expected = reference.dense(others[0], *others[1].unbind(2), slopes, window=window, **settings)
     compare(out, lse, (q, kv), expected, others, RELATIVE[dtype])
 
