@@ -10,9 +10,10 @@ from torch import Tensor
 from . import _calls, _operators
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
-_modes = torch._C._len_torch_dispatch_stack
-_tracing = torch._C._get_tracing_state
-_transforms = torch._C._functorch.peek_interpreter_stack
+# Where a version of PyTorch lacks one of these, every call goes through the operators.
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+_tracing = getattr(torch._C, "_get_tracing_state", lambda: True)
+_transforms = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: True)
 
 
 def _watched(q: Tensor, k: Tensor | None, v: Tensor | None) -> bool:
