@@ -71,7 +71,8 @@ class Machine:
               deterministic: bool = False) -> Call:
         q, k, v = (tensors[name] for name in ("q", "k", "v"))
         # the same as top-left where both sides are equally long
-        desc = native.AttnDesc(dtype=DTYPES[q.dtype], mask=native.MASK_CAUSAL_BOTTOM_RIGHT if causal else native.MASK_NONE)
+        mask = native.MASK_CAUSAL_BOTTOM_RIGHT if causal else native.MASK_NONE
+        desc = native.AttnDesc(dtype=DTYPES[q.dtype], mask=mask)
         args = native.AttnArgs(lse=lse.data_ptr())
         desc.deterministic = DETERMINISTIC[deterministic]
         if cu:
@@ -111,7 +112,8 @@ class Machine:
                 dropout: tuple | None = None) -> tuple[Call, Tensor, Tensor]:
         """A planned dense forward and its out and lse."""
         out = torch.empty(*q.shape[:3], v.shape[3], dtype=q.dtype, device=q.device)
-        lse = torch.empty(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32, device=q.device)
+        lse_type = torch.float64 if q.dtype == torch.float64 else torch.float32
+        lse = torch.empty(q.shape[:3], dtype=lse_type, device=q.device)
         return self._call("fwd", dict(q=q, k=k, v=v, out=out), lse, causal, dropout=dropout), out, lse
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Planned calls of the nested operations: on torch tensors for cpu_jagged.py (Call), on addresses for jagged_peers.py and
-tests/gpu/check_jagged.py (Plan). A nested tensor is its flat values.
+"""Planned calls of the nested operations: on torch tensors for cpu_jagged.py (Call), on addresses for jagged_peers.py
+and tests/gpu/check_jagged.py (Plan). A nested tensor is its flat values.
 
 They use the package's view of the C interface, see calls.py."""
 from __future__ import annotations
@@ -13,7 +13,8 @@ from calls import DTYPES, Machine, native
 # PyTorch's pointwise functions: the forward of x, the backward of (grad, x)
 A, F = torch.ops.aten, torch.nn.functional
 POINTWISE = {"gelu": (F.gelu, lambda g, x: A.gelu_backward(g, x, approximate="none")),
-             "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), lambda g, x: A.gelu_backward(g, x, approximate="tanh")),
+             "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"),
+                           lambda g, x: A.gelu_backward(g, x, approximate="tanh")),
              "silu": (F.silu, A.silu_backward),
              "threshold": (torch.relu, lambda g, x: A.threshold_backward(g, x, 0))}
 OPS = {name.removeprefix("JAGGED_").lower(): number for name, number in native.ENUMS["stw_jagged_op"].items()}
@@ -55,7 +56,8 @@ class Call:
     """One planned call of an op, with memory of its own. `axes`: {axis number: (offsets, longest, total) or a constant
     extent}; `fields` of the descriptor and `tensors` of the arguments by name."""
 
-    def __init__(self, machine: Machine, op: str, axes: dict, components: int, tensors: dict[str, Tensor], **fields) -> None:
+    def __init__(self, machine: Machine, op: str, axes: dict, components: int, tensors: dict[str, Tensor],
+                 **fields) -> None:
         self.keep = (tensors, axes)
         sizes, starts, ragged = [NO_AXIS] * 3, [(None, None)] * 3, 0
         for number, axis in axes.items():
@@ -67,7 +69,8 @@ class Call:
         if op == "matmul":
             fields["ragged_axes"] = ragged
         first = tensors["grad"]
-        self.plan = Plan(machine, op, DTYPES[first.dtype], sizes, index_dtype=native.I64, components=components, **fields)
+        self.plan = Plan(machine, op, DTYPES[first.dtype], sizes, index_dtype=native.I64, components=components,
+                         **fields)
         self.arguments = self.plan.args(starts, **{name: tensor.data_ptr() for name, tensor in tensors.items()})
         self.memory = torch.empty(self.plan.size, dtype=torch.uint8, device=first.device)
         self.workspace = self.memory.data_ptr()

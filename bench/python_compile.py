@@ -90,8 +90,8 @@ def main() -> int:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     steps = Steps(options.rows)
-    print(f"torch {torch.__version__}, block of {BATCH} x {options.rows} x {WIDTH}, {HEADS} heads, causal, f32; backend "
-          f"{options.backend}")
+    print(f"torch {torch.__version__}, block of {BATCH} x {options.rows} x {WIDTH}, {HEADS} heads, causal, f32; "
+          f"backend {options.backend}")
     print(f"{'':26} {'compile s':>9} {'step ms':>8} {'error':>8} {'taken':>6}")
     good = [row(steps, options, enabled, compiled) for compiled in (False, True) for enabled in (False, True)]
     return 0 if all(good) else 1

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+WORD = r"\w+|[^\w\s]"
 Pairs = list[tuple[str, str]]
 
 
@@ -55,8 +56,10 @@ class Tokens:
 
     def batch(self, texts: list[str], longest: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Numbers [B,S], padded to the longest text, and which of them are there."""
-        rows = [[number for word in re.findall(r"\w+|[^\w\s]", text.lower()) for number in self.word(word)] for text in texts]
-        rows = [[self.ids[FIRST], *row[:longest - 2], self.ids[LAST]] for row in rows]
+        rows = []
+        for text in texts:
+            pieces = [number for word in re.findall(WORD, text.lower()) for number in self.word(word)]
+            rows.append([self.ids[FIRST], *pieces[:longest - 2], self.ids[LAST]])
         size = max(map(len, rows))
         numbers = torch.tensor([row + [self.ids[PAD]] * (size - len(row)) for row in rows], device=device)
         return numbers, numbers != self.ids[PAD]
@@ -73,7 +76,8 @@ class Layer(nn.Module):
         self.norm_attention, self.norm_out = (nn.LayerNorm(width, eps=1e-12) for _ in range(2))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        q, k, v = (linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in (self.query, self.key, self.value))
+        q, k, v = (linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+                   for linear in (self.query, self.key, self.value))
         attention = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         x = self.norm_attention(x + self.out(attention.transpose(1, 2).flatten(2)))
         return self.norm_out(x + self.down(F.gelu(self.up(x))))
@@ -110,28 +114,33 @@ def read_safetensors(path: pathlib.Path) -> dict[str, Tensor]:
     data = bytearray(path.read_bytes())
     size = struct.unpack_from("<Q", data)[0]
     header = json.loads(data[8:8 + size])
-    return {name: torch.frombuffer(data, dtype=torch.float32, count=(entry["data_offsets"][1] - entry["data_offsets"][0]) // 4,
-                                   offset=8 + size + entry["data_offsets"][0]).view(entry["shape"]).clone()
-            for name, entry in header.items() if entry.get("dtype") == "F32"}
+    found = {}
+    for name, entry in header.items():
+        if entry.get("dtype") == "F32":
+            begin, end = entry["data_offsets"]
+            flat = torch.frombuffer(data, dtype=torch.float32, count=(end - begin) // 4, offset=8 + size + begin)
+            found[name] = flat.view(entry["shape"]).clone()
+    return found
 
 
 def pretrained(folder: pathlib.Path) -> tuple[Encoder, Tokens]:
     """all-MiniLM-L6-v2. Its word embeddings stay as they are."""
     config = json.loads((folder / "config.json").read_text())
     stored = read_safetensors(folder / "model.safetensors")
-    model = Encoder(config["vocab_size"], config["hidden_size"], config["num_attention_heads"], config["intermediate_size"],
-                    config["num_hidden_layers"], config["max_position_embeddings"])
-    names = {f"{ours}.{kind}": f"embeddings.{theirs}.{kind}" for ours, theirs in EMBEDDINGS.items() for kind in ("weight", "bias")}
-    names |= {f"layers.{n}.{ours}.{kind}": f"encoder.layer.{n}.{theirs}.{kind}" for n in range(config["num_hidden_layers"])
-              for ours, theirs in PARTS.items() for kind in ("weight", "bias")}
-    model.load_state_dict({ours: stored[theirs] for ours, theirs in names.items() if theirs in stored})
+    layers = config["num_hidden_layers"]
+    model = Encoder(config["vocab_size"], config["hidden_size"], config["num_attention_heads"],
+                    config["intermediate_size"], layers, config["max_position_embeddings"])
+    names = {ours: f"embeddings.{theirs}" for ours, theirs in EMBEDDINGS.items()}
+    names |= {f"layers.{n}.{ours}": f"encoder.layer.{n}.{theirs}" for n in range(layers) for ours, theirs in PARTS.items()}
+    model.load_state_dict({f"{ours}.{kind}": stored[f"{theirs}.{kind}"] for ours, theirs in names.items()
+                           for kind in ("weight", "bias") if f"{theirs}.{kind}" in stored})
     model.words.requires_grad_(False)
     return model, Tokens((folder / "vocab.txt").read_text(encoding="utf-8").split("\n"))
 
 
 def untrained(texts: list[str]) -> tuple[Encoder, Tokens]:
     """A small encoder from random weights; its pieces are the text's most frequent words and all letters."""
-    words = Counter(word for text in texts for word in re.findall(r"\w+|[^\w\s]", text.lower()))
+    words = Counter(word for text in texts for word in re.findall(WORD, text.lower()))
     letters = sorted({letter for word in words for letter in word})
     frequent = [word for word, _ in words.most_common(2000) if len(word) > 1]
     vocabulary = [PAD, UNKNOWN, FIRST, LAST, *letters, *("##" + letter for letter in letters), *frequent]
@@ -201,7 +210,7 @@ def train(options: argparse.Namespace, name: str) -> list[float]:
         losses.append(loss.item())
         if len(losses) % options.every == 0:
             mean = sum(losses[-options.every:]) / options.every
-            print(f"  step {step + 1:4}  loss {mean:.4f}  {'#' * round(mean * 25)}", flush=True)
+            print(f"  step {step + 1:4}  loss {mean:.4f}  {'#' * round(mean * 20)}", flush=True)
     print(f"  after: {found()}; {(time.perf_counter() - begin) / options.steps:.2f} s a step")
     return losses
 
@@ -226,7 +235,8 @@ def main(arguments: list[str] | None = None) -> dict[str, list[float]]:
     for name in ("sternway", "pytorch") if options.compare else ("sternway",):
         with sternway.torch.enable() if name == "sternway" else contextlib.nullcontext():
             curves[name] = train(options, name)
-    print("backward operators that Sternway took over:", sternway.torch.stats())
+    for operator, counts in sternway.torch.stats().items():
+        print(f"{operator}: {counts['taken']} by Sternway, {counts['fallback']} by PyTorch {counts['reasons'] or ''}")
     if options.compare:
         apart = max(abs(a - b) for a, b in zip(*curves.values()))
         print(f"largest difference of the losses: {apart:.1e}")
