@@ -131,7 +131,8 @@ def pretrained(folder: pathlib.Path) -> tuple[Encoder, Tokens]:
     model = Encoder(config["vocab_size"], config["hidden_size"], config["num_attention_heads"],
                     config["intermediate_size"], layers, config["max_position_embeddings"])
     names = {ours: f"embeddings.{theirs}" for ours, theirs in EMBEDDINGS.items()}
-    names |= {f"layers.{n}.{ours}": f"encoder.layer.{n}.{theirs}" for n in range(layers) for ours, theirs in PARTS.items()}
+    names |= {f"layers.{n}.{ours}": f"encoder.layer.{n}.{theirs}"
+              for n in range(layers) for ours, theirs in PARTS.items()}
     model.load_state_dict({f"{ours}.{kind}": stored[f"{theirs}.{kind}"] for ours, theirs in names.items()
                            for kind in ("weight", "bias") if f"{theirs}.{kind}" in stored})
     model.words.requires_grad_(False)
