@@ -239,8 +239,12 @@ class Block:
     def __init__(self, context, array: np.ndarray) -> None:
         self.at = context.buffer_alloc(array.nbytes)
         context.copy(self.at, array.ctypes.data, array.nbytes, 0)
-        self.__cuda_array_interface__ = {"shape": array.shape, "typestr": array.dtype.str, "data": (self.at, False),
-                                         "version": 3, "strides": None}
+        self.described = {"shape": array.shape, "typestr": array.dtype.str, "data": (self.at, False), "version": 3,
+                          "strides": None}
+
+    @property
+    def __cuda_array_interface__(self) -> dict:
+        return self.described
 
 
 def fake_rows(options: argparse.Namespace) -> int:
