@@ -7,7 +7,7 @@ verified against the formulas in float64 first, then timed by `timeit`: the shor
 same call made in C (bench/smallest_call.c, compiled here; without a C compiler the column stays empty), "Python" the
 difference. On the fake driver a launch computes nothing; there the driver's log must name the launch instead.
 
-    python bench/python_overhead.py [--rounds 7] [--calls 20000] [--fakes build/release/tests/fakes] [--limit 8]
+    python bench/python_overhead.py [--rounds 15] [--calls 5000] [--fakes build/release/tests/fakes] [--limit 8]
 
 Exit status 1 when a result was wrong, or where a cached call of sternway.attn_bwd takes more than --limit microseconds
 beyond the library's time."""
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import timeit
+import types
 from collections.abc import Callable
 
 from calls import native  # finds the package
@@ -234,7 +235,9 @@ def torch_rows(table: Table, library: float | None) -> None:
 
 
 class Block:
-    """A device array of the fake driver's memory, as CuPy hands one over."""
+    """A device array of the fake driver's memory, with what CuPy's arrays have."""
+
+    device = types.SimpleNamespace(id=0)
 
     def __init__(self, context, array: np.ndarray) -> None:
         self.at = context.buffer_alloc(array.nbytes)
@@ -282,13 +285,14 @@ def over_fake_driver(table: Table, program: pathlib.Path | None, folder: str) ->
             table.failed = True
             print(f"{name:58} WRONG: {(done.stdout + done.stderr).strip()[-300:]}")
             return
-    table.show(name, float(done.stdout), in_c(program, "cuda", options.calls, FAKE_FAST="1", **environment))
+    table.show(name, float(done.stdout), in_c(program, "cuda", options.calls, FAKE_FAST="1", **environment),
+               options.limit)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--calls", type=int, default=20000, help="of a round")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--calls", type=int, default=5000, help="of a round")
     parser.add_argument("--limit", type=float, default=8.0, help="microseconds")
     parser.add_argument("--fakes", type=pathlib.Path, default=BUILD / "tests/fakes")
     parser.add_argument("--fake", action="store_true", help=argparse.SUPPRESS)
