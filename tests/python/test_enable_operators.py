@@ -4,6 +4,7 @@ sequences, biases, dropout state. Against float64; dropout against the maps of t
 from __future__ import annotations
 
 import importlib.util
+import math
 import pathlib
 
 import pytest
@@ -184,18 +185,17 @@ def test_efficient(rows, keys, mask_type, causal):
     problem.compare(result[:3], swapped=True)
 
 
-@pytest.mark.parametrize("mask_type, rows, keys", [(1, 33, 33), (1, 21, 40), (2, 33, 33)])
-def test_efficient_window(mask_type, rows, keys):
-    hide = hidden(rows, keys, causal="top_left", left=6)  # hides j <= i - 7
+@pytest.mark.parametrize("rows, keys", [(33, 33), (21, 40), (40, 21)])
+@pytest.mark.parametrize("mask_type, causal", [(1, "top_left"), (2, "bottom_right")])
+def test_efficient_window(mask_type, causal, rows, keys):
+    hide = hidden(rows, keys, causal=causal, left=6)  # hides j <= i + shift - 7
     problem = Problem(sq=rows, sk=keys, hide=hide)
     problem.compare(efficient(problem, mask_type, window_size=7)[:3], swapped=True)
 
 
-def test_efficient_window_off_the_diagonal_falls_back():
-    problem = Problem(sq=21, sk=33)
-    for mask_type in (0, 2):
-        with pytest.raises(Fallback, match="window"):
-            efficient(problem, mask_type, window_size=7)
+def test_efficient_window_without_a_mask_falls_back():
+    with pytest.raises(Fallback, match="window"):
+        efficient(Problem(), window_size=7)
 
 
 def test_efficient_shared_storage():
@@ -337,12 +337,19 @@ def test_bias_of_another_type():
         ops.sdpa_cpu_backward(x, x, x, x, x, x[..., 0], 0.0, False, attn_mask=torch.zeros(5, 5, dtype=torch.bfloat16))
 
 
-def test_rocm(monkeypatch):
-    """What ROCm's kernels read in another way falls back; the rest is the same."""
+@pytest.mark.parametrize("base", [math.e, 2])
+def test_rocm(monkeypatch, base):
+    """What ROCm's kernels read in another way falls back; the rest is the same, but for the base of an older LSE."""
     monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setattr(ops, "_has_binary_lse", lambda device, flash: base == 2)
     problem = Problem(sq=21, sk=21, hide=hidden(21, 21, causal="top_left"))
-    dense = (problem.dout, problem.q, problem.k, problem.v, problem.out, problem.lse, *NONE, 21, 21)
+    lse = problem.lse / math.log(base)
+    dense = (problem.dout, problem.q, problem.k, problem.v, problem.out, lse, *NONE, 21, 21)
     problem.compare(ops.sdpa_flash_backward(*dense, 0.0, True, *NONE))
+    problem.compare(ops.flash_attention_backward(*problem.bshd(), lse, *NONE, 21, 21, 0.0, True, *NONE), swapped=True)
+    problem.compare(ops.sdpa_efficient_backward(*dense[:4], None, problem.out, lse, *NONE, 0.0, [True] * 4, True)[:3])
+    problem.compare(ops.efficient_attention_backward(
+        *problem.bshd()[:4], None, problem.bshd()[4], *NONE, 21, 21, lse, 0.0, *NONE, 1, False)[:3], swapped=True)
     with pytest.raises(Fallback, match="ROCm"):
         ops.sdpa_flash_backward(*dense, 0.1, True, state(), None)
     x, y = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8)
