@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from sternway.torch import enable as drop_in
+import sternway.torch as drop_in
 
 LAYOUTS = {"strided": torch.strided, "jagged": torch.jagged}
 SIZES = ((3, 7), (0, 7), (5, 7), (1, 7))  # ragged first, with an empty component

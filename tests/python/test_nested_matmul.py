@@ -39,12 +39,10 @@ RAGGED = {
 }
 
 
-@types
-@pytest.mark.parametrize("outer", [(), (2,), (2, 3)], ids=["3d", "4d", "5d"])
+@pytest.mark.parametrize("outer,dtype", [((), dtype) for dtype in TYPES] + [((2,), TYPES[0]), ((2, 3), TYPES[0])],
+                         ids=["f32", "bf16", "f16", "4d", "5d"])
 @pytest.mark.parametrize("ragged", RAGGED)
 def test_strided(ragged, outer, dtype):
-    if len(outer) and (dtype is not torch.float32):
-        pytest.skip("types are tested without leading dimensions")
     a = components([(*outer, m, k) for m, k, n in RAGGED[ragged]], dtype)
     b = components([(*outer, k, n) for m, k, n in RAGGED[ragged]], dtype, 3)
     check(mm, mm, [nest(a, "strided"), nest(b, "strided")], [a, b], OP)
