@@ -60,7 +60,8 @@ def run(op: int, *, grad: torch.Tensor, **call: Any) -> None:
 
 def same_dtype(**tensors: torch.Tensor | None) -> None:
     """Fallback unless the tensors that are there have one type, which the library may or may not have."""
-    given = {name: tensor.dtype for name, tensor in tensors.items() if tensor is not None}
+    given = {name: (tensor._values if isinstance(tensor, NestedTensor) else tensor).dtype  # no __torch_function__
+             for name, tensor in tensors.items() if tensor is not None}
     if len(set(given.values())) > 1:
         raise Fallback("the types differ: " + ", ".join(f"{name} is {dtype}" for name, dtype in given.items()))
 
@@ -301,5 +302,7 @@ class Jagged:
 
 def same_components(a: Jagged, b: Jagged, names: str) -> None:
     """Fallback unless both have the same offsets (the same tensor, as PyTorch demands) and the same values' shape."""
+    if a.nested._offsets is b.nested._offsets and a.nested._lengths is b.nested._lengths:
+        return
     if a.nested._size[a.ragged + 1] != b.nested._size[b.ragged + 1]:
         raise Fallback(f"{names} have different offsets")
