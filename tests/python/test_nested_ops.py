@@ -9,6 +9,8 @@ pytest.importorskip("sternway._native")
 
 from nested_support import SIZES, check, close, components, cotangent, drop_in, nest, scale_of  # noqa: E402
 
+import torch.utils.checkpoint  # noqa: E402
+
 F = torch.nn.functional
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 both = pytest.mark.parametrize("layout", ["strided", "jagged"])
@@ -224,3 +226,15 @@ def test_from_padded_jagged(ragged):
     for b, part in enumerate(grad.unbind()):
         wanted[b].narrow(ragged - 1, 0, part.shape[ragged - 1]).copy_(part)
     assert torch.equal(got, wanted)
+
+
+def test_a_forward_inside_of_a_backward():
+    """Checkpointing runs forwards again in the backward: padding of any number stays PyTorch's, strict or not."""
+    x = nest(components(SIZES), "jagged")  # PyTorch cannot checkpoint strided ones
+    function = lambda x: torch.nested.to_padded_tensor(F.gelu(x), -7.0)  # noqa: E731
+    theirs, = torch.autograd.grad(function(x).sum(), x)
+    with drop_in.enable(only="nested", strict=True):
+        result = torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)
+        ours, = torch.autograd.grad(result.sum(), x)
+    for a, b in zip(ours.unbind(), theirs.unbind(), strict=True):
+        torch.testing.assert_close(a, b)

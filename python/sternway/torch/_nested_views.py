@@ -213,7 +213,8 @@ class Jagged:
         self.nested = nested
         self.values: torch.Tensor = nested._values
         if type(self.values) not in (torch.Tensor, torch.nn.Parameter):
-            raise Fallback(f"values are a {type(self.values).__name__}: PyTorch's own decomposition is traced")
+            raise Fallback(f"values are a {type(self.values).__name__}, not a plain tensor (torch.compile traces"
+                           " PyTorch's own decomposition)")
         self.ragged: int = nested._ragged_idx - 1
         self.offsets: torch.Tensor = nested._offsets.contiguous()
         self.used: torch.Tensor | None = None
