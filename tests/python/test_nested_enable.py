@@ -121,9 +121,10 @@ def test_nothing_inside(name, shapes, layout):
 def test_no_components():
     x, grad = torch.nested.nested_tensor([]), torch.nested.nested_tensor([])
     with drop_in.enable(only="nested", strict=True):
-        for got in (torch.ops.aten.gelu_backward(grad, x), torch.ops.aten.silu_backward(grad, x),
-                    torch.ops.aten.threshold_backward(grad, x, 0), torch.ops.aten._nested_sum_backward(grad, x, [0], True),
-                    torch.ops.aten._softmax_backward_data(grad, x, 0, torch.float32)):
+        aten = torch.ops.aten
+        for got in (aten.gelu_backward(grad, x), aten.silu_backward(grad, x), aten.threshold_backward(grad, x, 0),
+                    aten._nested_sum_backward(grad, x, [0], True),
+                    aten._softmax_backward_data(grad, x, 0, torch.float32)):
             assert got.is_nested and got.numel() == 0 and got.size(0) == 0
         got, dweight, _ = torch.ops.aten.linear_backward(x, grad, torch.randn(3, 4), [True, True, False])
         assert got.size(0) == 0 and torch.equal(dweight, torch.zeros(3, 4))
@@ -210,7 +211,7 @@ def test_a_model(layout):
 
 
 def test_the_same_sizes_make_offsets_once():
-    views = pytest.importorskip("sternway.torch._nested_views")
+    views = pytest.importorskip("sternway.torch._nested_sizes")
     device = torch.device("cpu")
     a, b = (views.sizes_of(nest(components([(3, 5), (2, 5)], seed=s), "strided")) for s in (0, 1))
     assert a is b and a.offsets(0, device) is b.offsets(0, device)
@@ -256,3 +257,19 @@ def test_double_backward_is_pytorchs(layout):
     assert grad.requires_grad
 
 
+
+
+def test_another_default_device():
+    """Sizes are in host memory whatever the default device is; "meta" holds no numbers."""
+    x = nest(components([(3, 11), (4, 11)]), "strided")  # sizes of no other test
+    result = x.sum(-1, keepdim=True)
+    grad = cotangent(result)
+    before = torch.get_default_device()
+    torch.set_default_device("meta")
+    try:
+        with drop_in.enable(only="nested", strict=True):
+            got, = torch.autograd.grad(result, x, grad)
+    finally:
+        torch.set_default_device(before)
+    for part, g in zip(got.unbind(), grad.unbind(), strict=True):
+        assert torch.equal(part, g.expand(part.shape))

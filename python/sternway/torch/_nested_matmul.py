@@ -2,9 +2,10 @@
 """Backward of products of nested tensors: dA = G B^T, dB = A^T G for each component, in both layouts.
 
 A matrix of the library is row-major or the transpose of a row-major one; m, k and n may each be ragged, a matrix with
-two ragged extents (scores of attention) says where its components start. Strided tensors whose matrices lie otherwise,
-as heads inside of rows do, are PyTorch's: nothing is copied that PyTorch does not copy. Products of a jagged tensor with one matrix
-for all components are linear layers, whose sums over all rows have kernels of their own."""
+two ragged extents (scores of attention) says where its components start. Strided tensors whose matrices lie
+otherwise, as heads inside of rows do, are PyTorch's: nothing is copied that PyTorch does not copy. Products of a
+jagged tensor with one matrix for all components are linear layers, whose sums over all rows have kernels of their
+own."""
 from __future__ import annotations
 
 import math
