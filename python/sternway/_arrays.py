@@ -41,11 +41,17 @@ class Library:
         """New memory of an array's shape and type with a contiguous last dimension."""
         return self.empty(array, tuple(array.shape))
 
-    def wait(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-        """With `takes_over`: until the inputs are there; InvalidError for an output that nobody may write."""
+    def check_outputs(self, outputs: tuple[Any, ...]) -> None:
+        """With `takes_over`: InvalidError for an array of the caller's that nobody may write."""
 
-    def hand_over(self, results: Any, options: dict[str, Any]) -> Any:
-        """With `takes_over`: the results as arrays of the library, complete."""
+    def wait(self, inputs: tuple[Any, ...]) -> None:
+        """With `takes_over`: until the inputs are there."""
+
+    def finish(self, context: _native.Context, options: dict[str, Any]) -> None:
+        """With `takes_over`: until the device is done with a call that had these options."""
+
+    def hand_over(self, results: Any) -> Any:
+        """With `takes_over`: the results as arrays of the library."""
         return results
 
     def strides(self, array: Any) -> tuple[int, ...]:
@@ -138,9 +144,25 @@ class CuPy(Library):
             return self.cupy.empty(shape, dtype or like.dtype)
 
 
+class Buffers(Library):
+    """Buffers of this package: each knows its context, whose default stream the calls use."""
+    name = "sternway"
+
+    def context(self, array: Any) -> _native.Context:
+        found: _native.Context = array.context
+        return found
+
+    def prepare(self, array: Any, context: _native.Context, options: dict[str, Any]) -> None:
+        if context.backend != Backend.CPU and "workspace" not in options:
+            options["workspace"] = lambda size: self.empty(array, (size,), "uint8")
+
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
+        from .buffer import Buffer
+        return Buffer(like.context, shape, dtype or like.dtype)
+
+
 class Other(Library):
-    """Anything with DLPack: a Buffer of this package, an array of a library that is not known here. Results go into
-    arrays that the caller gives."""
+    """Anything with DLPack: an array of a library that is not known here. Results go into arrays that the caller gives."""
 
     def context(self, array: Any) -> _native.Context:
         kind, device = array.__dlpack_device__()
@@ -160,7 +182,8 @@ def _jax() -> Library:
     return Jax()
 
 
-_makers: dict[str, Callable[[], Library]] = {"numpy": NumPy, "torch": Torch, "cupy": CuPy, "jax": _jax, "jaxlib": _jax}
+_makers: dict[str, Callable[[], Library]] = {"numpy": NumPy, "torch": Torch, "cupy": CuPy, "jax": _jax, "jaxlib": _jax,
+                                         "sternway": Buffers}
 _made: dict[str, Library] = {}
 libraries: dict[type, Library] = {}  # by the type of an array; filled by library_of
 

@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: MIT
-"""JAX arrays. They are immutable, so every result is new: on the CPU numpy memory that the library writes and JAX takes
-over, on a GPU a Buffer. The call is complete when it returns, since JAX does not know the stream. Inside jax.jit use
-jax.pure_callback: a tracer has no memory."""
+"""JAX arrays. They are immutable, so every result is new: on the CPU numpy memory that JAX takes over when it is written,
+on a GPU an array of JAX that nobody else has seen when it is written. The call is complete when it returns, since JAX
+does not know the stream. Inside jax.jit use jax.pure_callback: a tracer has no memory."""
 from __future__ import annotations
 
 from typing import Any
 
 from . import _native
-from ._arrays import DTYPES, Library, dtype_name
+from ._arrays import Library, dtype_name
 from ._context import shared
-from .buffer import Buffer
 from .enums import Backend, Memory
 
 
 class Workspace:
     """Workspace of one call on a GPU, held until the device is done with it."""
 
-    def __init__(self, context: _native.Context) -> None:
-        self.context = context
-        self.held: list[Buffer] = []
+    def __init__(self, library: Jax, like: Any) -> None:
+        self.library, self.like = library, like
+        self.held: list[Any] = []
 
-    def __call__(self, size: int) -> Buffer:
-        self.held.append(Buffer(self.context, (size,), "u8"))
+    def __call__(self, size: int) -> Any:
+        self.held.append(self.library.empty(self.like, (size,), "uint8"))
         return self.held[-1]
 
 
@@ -57,18 +56,21 @@ class Jax(Library):
 
     def prepare(self, array: Any, context: _native.Context, options: dict[str, Any]) -> None:
         if context.backend != Backend.CPU and "workspace" not in options:
-            options["workspace"] = Workspace(context)
+            options["workspace"] = Workspace(self, array)
 
-    def wait(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+    def check_outputs(self, outputs: tuple[Any, ...]) -> None:
         if any(isinstance(array, self.jax.Array) for array in outputs):
             raise _native.InvalidError("sternway: JAX arrays are immutable; leave the arrays of results out")
+
+    def wait(self, inputs: tuple[Any, ...]) -> None:
         self.jax.block_until_ready([array for array in inputs if isinstance(array, self.jax.Array)])
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
         context, name = self.context(like), dtype or dtype_name(like)
         if context.backend == Backend.CPU:
             return self.numpy.empty(shape, self.jax.numpy.dtype(name))
-        return Buffer(context, shape, DTYPES[name])
+        made = self.jax.numpy.empty(shape, name, device=next(iter(like.devices())))
+        return made.block_until_ready()
 
     def strides(self, array: Any) -> tuple[int, ...]:
         sizes = [1]
@@ -76,17 +78,16 @@ class Jax(Library):
             sizes.append(sizes[-1] * extent)
         return tuple(reversed(sizes))[:len(array.shape)] if array.shape else ()
 
-    def hand_over(self, results: Any, options: dict[str, Any]) -> Any:
-        """The results as JAX arrays, when the device is done."""
-        made = [self._array(result, options) for result in results]
+    def finish(self, context: _native.Context, options: dict[str, Any]) -> None:
+        if context.backend != Backend.CPU:
+            context.stream_synchronize(options.get("stream") or 0)
+
+    def hand_over(self, results: Any) -> Any:
+        made = [self._array(result) for result in results]
         return type(results)(*made) if hasattr(results, "_fields") else tuple(made)
 
-    def _array(self, result: Any, options: dict[str, Any]) -> Any:
-        if isinstance(result, Buffer):
-            result.context.stream_synchronize(options.get("stream", 0))
-            return self.jax.dlpack.from_dlpack(result)
-        if isinstance(result, self.numpy.ndarray):
-            # numpy's own DLPack lacks bfloat16
-            bf16 = result.dtype.name == "bfloat16"
-            return self.jax.numpy.asarray(result) if bf16 else self.jax.dlpack.from_dlpack(result)
-        return result
+    def _array(self, result: Any) -> Any:
+        if not isinstance(result, self.numpy.ndarray):
+            return result
+        # numpy's own DLPack lacks bfloat16
+        return self.jax.numpy.asarray(result) if result.dtype.name == "bfloat16" else self.jax.dlpack.from_dlpack(result)

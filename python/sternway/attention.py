@@ -47,6 +47,9 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     library = libraries.get(type(q)) or library_of(q)
     if options:
         resolve(options)  # type: ignore[arg-type]
+    if library.takes_over:
+        library.check_outputs((dq, dk, dv, dbias, dsink))
+        library.wait((dout, q, k, v, out, lse, *options.values()))
     if outputs is not None or (dq is None and dk is None and dv is None and dbias is None and dsink is None):
         wanted = _QKV if outputs is None else output_bits(outputs, "outputs")
         if wanted & 1 and dq is None:
@@ -59,8 +62,6 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
             dbias = _bias_gradient(library, _needed(options, "bias", "dbias"))
         if wanted & 16 and dsink is None:
             dsink = _gradient(library, "sink", _needed(options, "sink", "dsink"))
-    if library.takes_over:
-        library.wait((dout, q, k, v, out, lse, *options.values()), (dq, dk, dv, dbias, dsink))
     if context is None:
         context = library.context(q)
     library.prepare(q, context, options)  # type: ignore[arg-type]
@@ -68,7 +69,10 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     _backward(context, layout_number(layout) if number is None else number, dout=dout, q=q, k=k, v=v, out=out, lse=lse,
               dq=dq, dk=dk, dv=dv, dbias=dbias, dsink=dsink, **options)
     gradients = Gradients(dq, dk, dv, dbias, dsink)
-    return library.hand_over(gradients, options) if library.takes_over else gradients  # type: ignore[arg-type]
+    if library.takes_over:
+        library.finish(context, options)  # type: ignore[arg-type]
+        return library.hand_over(gradients)  # type: ignore[no-any-return]
+    return gradients
 
 
 def _needed(options: Any, name: str, gradient: str) -> Any:
@@ -120,6 +124,9 @@ def attn_fwd(q: Any, k: Any, v: Any, *, layout: str | int = "bhsd", out: Any = N
     number = LAYOUTS.get(layout)  # type: ignore[arg-type]
     if number is None:
         number = layout_number(layout)
+    if library.takes_over:
+        library.check_outputs((out, lse))
+        library.wait((q, k, v, *options.values()))
     if out is None:
         _rank(number, "q", q)
         _rank(number, "v", v)
@@ -127,13 +134,14 @@ def attn_fwd(q: Any, k: Any, v: Any, *, layout: str | int = "bhsd", out: Any = N
     if lse is None:
         _rank(number, "q", q)
         lse = library.empty(q, _lse_shape(number, q), "float64" if "float64" in str(q.dtype) else "float32")
-    if library.takes_over:
-        library.wait((q, k, v, *options.values()), (out, lse))
     if context is None:
         context = library.context(q)
     library.prepare(q, context, options)  # type: ignore[arg-type]
     _forward(context, number, q=q, k=k, v=v, out=out, lse=lse, **options)
-    return library.hand_over((out, lse), options) if library.takes_over else (out, lse)  # type: ignore[arg-type]
+    if library.takes_over:
+        library.finish(context, options)  # type: ignore[arg-type]
+        return library.hand_over((out, lse))  # type: ignore[no-any-return]
+    return out, lse
 
 
 def dropout_mask(q: Any, k: Any, *, layout: str | int = "bhsd", mask_out: Any = None,
@@ -148,6 +156,9 @@ def dropout_mask(q: Any, k: Any, *, layout: str | int = "bhsd", mask_out: Any = 
     number = LAYOUTS.get(layout)  # type: ignore[arg-type]
     if number is None:
         number = layout_number(layout)
+    if library.takes_over:
+        library.check_outputs((mask_out,))
+        library.wait(tuple(options.values()))
     if mask_out is None:
         _rank(number, "q", q)
         _rank(number, "k", k)
@@ -159,11 +170,12 @@ def dropout_mask(q: Any, k: Any, *, layout: str | int = "bhsd", mask_out: Any = 
             heads, rows, keys = _lse_shape(number, q)[1], _lse_shape(number, q)[2], _lse_shape(number, k)[2]
             shape = (q.shape[0], heads, rows, keys)
         mask_out = library.empty(q, shape, "uint8")
-    if library.takes_over:
-        library.wait(tuple(options.values()), (mask_out,))
     if context is None:
         context = library.context(q)
     library.prepare(q, context, options)  # type: ignore[arg-type]
     options.pop("workspace", None)
     _mask(context, number, mask_out=mask_out, q=q, k=k, **options)
-    return library.hand_over((mask_out,), options)[0] if library.takes_over else mask_out  # type: ignore[arg-type]
+    if library.takes_over:
+        library.finish(context, options)  # type: ignore[arg-type]
+        return library.hand_over((mask_out,))[0]
+    return mask_out

@@ -16,7 +16,7 @@ import math
 from typing import TYPE_CHECKING, Any, Mapping
 
 from . import _native
-from ._arrays import address_of_stream, dtype_of, libraries, library_of
+from ._arrays import Library, address_of_stream, dtype_of, libraries, library_of
 from ._context import number
 from ._jagged_types import MatmulGradients, Products, Shape
 from .attention import Gradients, attn_bwd
@@ -52,6 +52,8 @@ def backward(op: str | int, *, grad: Any, context: _native.Context | None = None
         context = library.context(grad)
     library.prepare(grad, context, fields)
     _native.jagged_bwd(context, number(OPS, op, "op"), grad=grad, **fields)
+    if library.takes_over:
+        library.finish(context, fields)
 
 
 _PASSED = ("accumulate", "status_out", "cpu_threads", "workspace", "stream", "context")
@@ -105,18 +107,23 @@ class _Nested:
         return 0 in self.shape[:self.ragged] + self.shape[self.ragged + 1:]
 
 
+def _ready(library: Library, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+    """For arrays that may still be computed, and may be such that nobody writes them."""
+    library.check_outputs(outputs)
+    library.wait(inputs)
+
+
 def _one(op: JaggedOp, grad: Any, offsets: Any, dx: Any, common: Mapping[str, Any], nested: _Nested, shape: Shape,
          **fields: Any) -> Any:
     """An operation whose only result is dx, of `shape`."""
     library = libraries.get(type(grad)) or library_of(grad)
+    if library.takes_over:
+        _ready(library, (grad, offsets, common.get("used"), *fields.values()), (dx,))
     if dx is None:
         dx = library.empty(grad, shape)
-    inputs = (grad, offsets, common.get("used"), *fields.values())
-    if library.takes_over:
-        library.wait(inputs, (dx,))
     if not nested.empty:
         backward(op, grad=grad, offsets=(offsets,), dx=dx, **fields, **nested.fields(), **_passed(common))
-    return library.hand_over((dx,), dict(common))[0] if library.takes_over else dx
+    return library.hand_over((dx,))[0] if library.takes_over else dx
 
 
 def gelu_backward(grad: Any, x: Any, offsets: Any, *, approximate: str = "none", dx: Any = None,
@@ -197,6 +204,8 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
         raise _native.InvalidError(f"sternway: exactly one -1 is expected in shape {tuple(shape)} and in grad_shape "
                                    f"{tuple(grad_shape)}")
     library = libraries.get(type(grad)) or library_of(grad)
+    if library.takes_over:
+        _ready(library, (grad, offsets, common.get("used")), (dx,))
     size = math.prod(extent for extent in shape if extent != -1)
     elements = math.prod(grad.shape)
     total = elements // size if size else 0
@@ -204,8 +213,6 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
     if dx is None:
         jagged = storage == Storage.JAGGED
         dx = library.empty(grad, tuple(total if e == -1 else e for e in shape) if jagged else (total * size,))
-    if library.takes_over:
-        library.wait((grad, offsets, common.get("used")), (dx,))
     longest = common.get("max_length")
     fields: dict[str, Any] = {name: common[name] for name in ("cpu_threads", "workspace", "stream")
                               if common.get(name) is not None}
@@ -230,7 +237,9 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
     plan.run(_native.JaggedArgs(axis=((offsets, used, common.get("offsets_host"), common.get("used_host")),), grad=grad,
                                 dx=dx, status_out=common.get("status_out"), cpu_threads=fields.get("cpu_threads", 0)),
              workspace, plan.workspace_size, address_of_stream(fields.get("stream", 0)))
-    return library.hand_over((dx,), dict(common))[0] if library.takes_over else dx
+    if library.takes_over:
+        library.finish(context, fields)
+    return library.hand_over((dx,))[0] if library.takes_over else dx
 
 
 def linear_backward(grad: Any, x: Any, weight: Any, offsets: Any, *, dx: Any = None, dweight: Any = None,
@@ -239,6 +248,8 @@ def linear_backward(grad: Any, x: Any, weight: Any, offsets: Any, *, dx: Any = N
     """Of Y = X W^T + bias: dX = G W, dW = G^T X, dbias = column sums of G, over all rows in use. x [outer..., ragged, K],
     weight [N,K], grad [outer..., ragged, N]. outputs as for attn_bwd; absent: all three, unless arrays are given."""
     library = libraries.get(type(grad)) or library_of(grad)
+    if library.takes_over:
+        _ready(library, (grad, x, weight, offsets, common.get("used")), (dx, dweight, dbias))
     if outputs is not None or (dx is None and dweight is None and dbias is None):
         wanted = 13 if outputs is None else _bits(outputs, "outputs")
         dx = library.empty(grad, x.shape) if dx is None and wanted & JaggedOut.DX else dx
@@ -248,12 +259,10 @@ def linear_backward(grad: Any, x: Any, weight: Any, offsets: Any, *, dx: Any = N
     if nested.ragged != len(nested.shape) - 2:
         raise _native.InvalidError(f"sternway: linear's ragged dimension is the last but one, not {nested.ragged} of "
                                    f"{nested.shape}")
-    if library.takes_over:
-        library.wait((grad, x, weight, offsets, common.get("used")), (dx, dweight, dbias))
     backward(JaggedOp.LINEAR, grad=grad, x=x, weight=weight, offsets=(offsets,), dx=dx, dweight=dweight, dbias=dbias,
              out_features=weight.shape[0], **nested.fields(), **_passed(common))
     results = Products(dx, dweight, dbias)
-    return library.hand_over(results, dict(common)) if library.takes_over else results
+    return library.hand_over(results) if library.takes_over else results
 
 
 def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *, weight: Any = None, normalized: int = 1,
@@ -263,6 +272,8 @@ def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *
     h*avg(g*h)), dGamma = sum G*h, dBeta = sum G. mean, rstd: f32, one a line. weight: gamma [M], absent: 1. outputs
     absent: dx, and with a weight dweight and dbias, unless arrays are given."""
     library = libraries.get(type(grad)) or library_of(grad)
+    if library.takes_over:
+        _ready(library, (grad, x, mean, rstd, weight, offsets, common.get("used")), (dx, dweight, dbias))
     if outputs is not None or (dx is None and dweight is None and dbias is None):
         wanted = (1 if weight is None else 13) if outputs is None else _bits(outputs, "outputs")
         gamma = tuple(x.shape[len(x.shape) - normalized:]) if weight is None else weight.shape
@@ -275,12 +286,10 @@ def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *
     if not 1 <= normalized < len(nested.shape) - nested.ragged:
         raise _native.InvalidError(f"sternway: normalized is {normalized}; of {nested.shape} the last 1 to "
                                    f"{len(nested.shape) - nested.ragged - 1} dimensions can be normalised")
-    if library.takes_over:
-        library.wait((grad, x, mean, rstd, weight, offsets, common.get("used")), (dx, dweight, dbias))
     backward(JaggedOp.LAYER_NORM, grad=grad, x=x, mean=mean, rstd=rstd, weight=weight, offsets=(offsets,), dx=dx,
              dweight=dweight, dbias=dbias, dim=int(JaggedDim.INNER), dim_size=size, **nested.fields(), **_passed(common))
     results = Products(dx, dweight, dbias)
-    return library.hand_over(results, dict(common)) if library.takes_over else results
+    return library.hand_over(results) if library.takes_over else results
 
 
 def matmul_backward(grad: Any, x: Any, other: Any, *, m: Any, k: Any, n: Any, outer: int = 1, dx: Any = None,
@@ -298,6 +307,9 @@ def matmul_backward(grad: Any, x: Any, other: Any, *, m: Any, k: Any, n: Any, ou
     grad_storage; "jagged": values [outer, rows, columns] with the total for the ragged extent. components: where no axis
     is ragged. `used`, offsets_host and used_host are tuples of three."""
     library = libraries.get(type(grad)) or library_of(grad)
+    if library.takes_over:
+        _ready(library, (grad, x, other, x_bases, other_bases, grad_bases,
+                         *(extent[0] for extent in (m, k, n) if not isinstance(extent, int))), (dx, dother))
     if outputs is not None or (dx is None and dother is None):
         wanted = 3 if outputs is None else _bits(outputs, "outputs")
         dx = library.empty(grad, x.shape) if dx is None and wanted & JaggedOut.DX else dx
@@ -319,15 +331,13 @@ def matmul_backward(grad: Any, x: Any, other: Any, *, m: Any, k: Any, n: Any, ou
     fields: dict[str, Any] = {name: value for name, value in (
         ("x_bases", x_bases), ("other_bases", other_bases), ("grad_bases", grad_bases), ("components", components))
         if value is not None}
-    if library.takes_over:
-        library.wait((grad, x, other, x_bases, other_bases, grad_bases, *offsets), (dx, dother))
     # a matrix is read only for the other one's gradient
     backward(JaggedOp.MATMUL, grad=grad, x=None if dother is None else x, other=None if dx is None else other, dx=dx,
              dother=dother, offsets=tuple(offsets), axis=tuple(sizes), ragged_axes=ragged, outer=outer,
              storage=number(STORAGE, storage, "storage"), other_storage=number(STORAGE, other_storage, "other_storage"),
              grad_storage=number(STORAGE, grad_storage, "grad_storage"), **fields, **_passed(common, flags, 3))
     results = MatmulGradients(dx, dother)
-    return library.hand_over(results, dict(common)) if library.takes_over else results
+    return library.hand_over(results) if library.takes_over else results
 
 
 def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, offsets_q: Any, offsets_kv: Any, *,
