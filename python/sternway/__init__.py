@@ -8,6 +8,8 @@ sternway.flash_attn the functions of the flash-attn package. Everything of the C
 AttnArgs, JaggedDesc, JaggedArgs and the plans of a Context; attributes are the C fields (include/sternway/*.h)."""
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
 from typing import Callable
 
 from . import jagged
@@ -33,6 +35,13 @@ def set_log(function: Callable[[int, str], None] | None) -> None:
     from whichever thread calls the library. None: STERNWAY_LOG_FILE or standard error again. The level in force is
     STERNWAY_LOG's."""
     _set_log(function)
+
+
+def __getattr__(name: str) -> ModuleType:
+    """sternway.torch and sternway.flash_attn, which need PyTorch, are imported when they are first used."""
+    if name in ("torch", "flash_attn"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [

@@ -63,7 +63,10 @@ class Buffer:
 
     def __del__(self) -> None:
         if self.pointer:
-            self.context.buffer_free(self.pointer)
+            try:
+                self.context.buffer_free(self.pointer)
+            except _native.ForkedError:
+                pass  # a child's copy of what is the parent's
 
     @property
     def strides(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 """The mirror of the C interface against an independent reading of the headers: every function, struct, field, constant."""
 from __future__ import annotations
 
+import ast
 import pathlib
 import re
 import shutil
@@ -157,6 +158,24 @@ def test_keepalive_of_arrays():
     assert args.q == array.ctypes.data and sys.getrefcount(array) > before
     del args
     assert sys.getrefcount(array) == before
+
+
+def test_stub():
+    """_native.pyi declares what the module has: every name, every field of every struct, every method."""
+    stub = pathlib.Path(sternway.__file__).parent / "_native.pyi"
+    if not stub.exists():
+        pytest.skip("the stub is not beside the module")
+    declared: dict[str, ast.AST] = {}
+    for node in ast.parse(stub.read_text()).body:
+        name = node.target.id if isinstance(node, ast.AnnAssign) else getattr(node, "name", None)
+        if name:
+            declared[name] = node
+    assert set(declared) == {name for name in dir(_native) if not name.startswith("__")}
+    for name, node in declared.items():
+        kind = getattr(_native, name)
+        if isinstance(node, ast.ClassDef) and not issubclass(kind, Exception):
+            inside = {child.target.id if isinstance(child, ast.AnnAssign) else child.name for child in node.body}
+            assert inside - {"__init__", "__new__"} == {item for item in vars(kind) if not item.startswith("__")}, name
 
 
 def test_exceptions():
