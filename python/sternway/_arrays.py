@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Which array library an argument belongs to, and what the calls need from that library: the context of its device, its
-stream, workspace, and memory for results. Nothing is copied: the C module reads addresses, shapes and strides itself."""
+stream, workspace, and memory for results. Nothing is copied: the C module reads addresses, shapes and strides
+itself."""
 from __future__ import annotations
 
 from typing import Any, Callable
@@ -162,7 +163,8 @@ class Buffers(Library):
 
 
 class Other(Library):
-    """Anything with DLPack: an array of a library that is not known here. Results go into arrays that the caller gives."""
+    """Anything with DLPack: an array of a library that is not known here. Results go into arrays that the caller
+    gives."""
 
     def context(self, array: Any) -> _native.Context:
         kind, device = array.__dlpack_device__()
@@ -203,8 +205,8 @@ def library_of(array: Any) -> Library:
             break
     else:
         if not hasattr(array, "__dlpack_device__"):
-            raise _native.InvalidError(f"sternway: {kind.__module__}.{kind.__name__} is not an array (numpy, CuPy, JAX, "
-                                       "PyTorch, or one with __dlpack__ is expected)")
+            raise _native.InvalidError(f"sternway: {kind.__module__}.{kind.__name__} is not an array (of numpy, CuPy, "
+                                       "JAX, PyTorch, or one with __dlpack__)")
         found = _made.setdefault("", Other())
     libraries[kind] = found
     return found

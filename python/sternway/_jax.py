@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""JAX arrays. They are immutable, so every result is new: on the CPU numpy memory that JAX takes over when it is written,
-on a GPU an array of JAX that nobody else has seen when it is written. The call is complete when it returns, since JAX
-does not know the stream. Inside jax.jit use jax.pure_callback: a tracer has no memory."""
+"""JAX arrays. They are immutable, so every result is new: on the CPU numpy memory that JAX takes over when it is
+written, on a GPU an array of JAX that nobody else has seen when it is written. The call is complete when it returns,
+since JAX does not know the stream. Inside jax.jit use jax.pure_callback: a tracer has no memory."""
 from __future__ import annotations
 
 from typing import Any
@@ -30,29 +30,26 @@ class Jax(Library):
     takes_over = True
 
     def __init__(self) -> None:
-        import jax
         import jax.dlpack
         import numpy
         self.jax, self.numpy = jax, numpy
 
-    def _platform(self, array: Any) -> tuple[str, int]:
+    def _device(self, array: Any) -> Any:
         if isinstance(array, self.jax.core.Tracer):
-            raise _native.InvalidError("sternway: a JAX tracer has no memory; call through jax.pure_callback in jax.jit")
+            raise _native.InvalidError("sternway: a JAX tracer has no memory; in jax.jit use jax.pure_callback")
         devices = array.devices()
         if len(devices) != 1:
             raise _native.UnsupportedError(f"sternway: a JAX array over {len(devices)} devices (one is supported)")
-        device = next(iter(devices))
-        return device.platform, device.local_hardware_id or 0
+        return next(iter(devices))
 
     def context(self, array: Any) -> _native.Context:
-        platform, device = self._platform(array)
-        if platform == "cpu":
+        device = self._device(array)
+        if device.platform == "cpu":
             return shared()
-        if platform not in ("gpu", "cuda", "rocm"):
-            raise _native.UnsupportedError(f"sternway: JAX arrays on {platform} (cpu and gpu are supported)")
-        version = self.jax.extend.backend.get_backend().platform_version if hasattr(self.jax, "extend") else ""
-        backend = Backend.HIP if platform == "rocm" or "rocm" in version.lower() else Backend.CUDA
-        return shared(backend, Memory.DEVICE, device)
+        if device.platform not in ("gpu", "cuda", "rocm"):
+            raise _native.UnsupportedError(f"sternway: JAX arrays on {device.platform} (cpu and gpu are supported)")
+        backend = Backend.HIP if "rocm" in device.client.platform_version.lower() else Backend.CUDA
+        return shared(backend, Memory.DEVICE, device.local_hardware_id or 0)
 
     def prepare(self, array: Any, context: _native.Context, options: dict[str, Any]) -> None:
         if context.backend != Backend.CPU and "workspace" not in options:
@@ -90,4 +87,5 @@ class Jax(Library):
         if not isinstance(result, self.numpy.ndarray):
             return result
         # numpy's own DLPack lacks bfloat16
-        return self.jax.numpy.asarray(result) if result.dtype.name == "bfloat16" else self.jax.dlpack.from_dlpack(result)
+        lacks = result.dtype.name == "bfloat16"
+        return self.jax.numpy.asarray(result) if lacks else self.jax.dlpack.from_dlpack(result)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Attention on arrays of numpy, CuPy, JAX and PyTorch: backward, forward with LSE, dropout mask. One C call each, on the
-arrays as they are; results are arrays of the caller's library. The formulas are in include/sternway/attn_bwd.h."""
+"""Attention on arrays of numpy, CuPy, JAX and PyTorch: backward, forward with LSE, dropout mask. One C call each, on
+the arrays as they are; results are arrays of the caller's library. The formulas are in include/sternway/attn_bwd.h."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,13 +32,14 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     """Gradients of O = attention(Q, K, V): FlashAttention-2, arXiv 2307.08691, algorithm 2, with bias, dLSE, sink and
     softcap by the chain rule.
 
-    dout, q, k, v, out, lse: what the forward took and gave; q [B,Hq,Sq,D] under layout "bhsd", [B,Sq,Hq,D] under "bshd",
-    packed [T,Hq,D] under "thd"; k and v with Hk heads (Hq a multiple of it), v, out and dout with a head_dim of their
-    own. f16, bf16, f32, on the CPU f64; any strides, broadcasts too. lse [B,Hq,Sq] f32 (f64 problems: f64), natural
-    logarithm, any strides; packed [Hq,T] or [B,Hq,max_seq_q]. out may be None with a given delta.
+    dout, q, k, v, out, lse: what the forward took and gave; q [B,Hq,Sq,D] under layout "bhsd", [B,Sq,Hq,D] under
+    "bshd", packed [T,Hq,D] under "thd"; k and v with Hk heads (Hq a multiple of it), v, out and dout with a head_dim of
+    their own. f16, bf16, f32, on the CPU f64; any strides, broadcasts too. lse [B,Hq,Sq] f32 (f64 problems: f64),
+    natural logarithm, any strides; packed [Hq,T] or [B,Hq,max_seq_q]. out may be None with a given delta.
     dq, dk, dv, dbias, dsink: arrays that get the gradients, of the input's type or f32, head_dim contiguous; written
     over, and added to only under accumulate=. outputs: which gradients are wanted beside those, ("dq", "dbias") or Out
-    bits, in new arrays of the caller's library (dbias: of the bias's shape, 1 where it is broadcast by a stride of 0); absent: none if an array is given, else dq, dk and dv.
+    bits, in new arrays of the caller's library (dbias: of the bias's shape, 1 where it is broadcast by a stride of 0);
+    absent: none if an array is given, else dq, dk and dv.
     context: another one than the device's shared one. Further keywords: sternway._options.Score.
 
     Returns Gradients. On a GPU the work is asynchronous in the stream. Nothing is copied but inputs whose head_dim is
@@ -146,8 +147,9 @@ def attn_fwd(q: Any, k: Any, v: Any, *, layout: str | int = "bhsd", out: Any = N
 
 def dropout_mask(q: Any, k: Any, *, layout: str | int = "bhsd", mask_out: Any = None,
                  context: _native.Context | None = None, **options: Unpack[Options]) -> Any:
-    """The elements that calls with these keywords keep: uint8 [B, Hq, Sq, Sk] (packed: max_seq_q, max_seq_kv), 1 = kept,
-    0 = dropped or outside the used lengths. Attention masks do not enter. q and k give sizes and the device alone.
+    """The elements that calls with these keywords keep: uint8 [B, Hq, Sq, Sk] (packed: max_seq_q, max_seq_kv), 1 =
+    kept, 0 = dropped or outside the used lengths. Attention masks do not enter. q and k give sizes and the device
+    alone.
 
     mask_out: contiguous memory for it, uint8 or bool. Raises as attn_bwd."""
     library: Library = libraries.get(type(q)) or library_of(q)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Memory of a context's device as an array: what stw_buffer_alloc gives, with a shape and a type. Other libraries read it
-without a copy: numpy by __array_interface__ (np.asarray) on the CPU backend, CuPy and numba by __cuda_array_interface__."""
+"""Memory of a context's device as an array: what stw_buffer_alloc gives, with a shape and a type. Other libraries read
+it without a copy: numpy by __array_interface__ (np.asarray) on the CPU backend, CuPy and numba by
+__cuda_array_interface__."""
 from __future__ import annotations
 
 import ctypes
@@ -23,7 +24,8 @@ class ElementType(str):
 # name, numpy's letter, bytes; bfloat16 is one of numpy's void types, as ml_dtypes has it
 _TYPES: dict[int, tuple[str, str, int]] = {
     DType.F16: ("float16", "f", 2), DType.BF16: ("bfloat16", "V", 2), DType.F32: ("float32", "f", 4),
-    DType.F64: ("float64", "f", 8), DType.I8: ("int8", "i", 1), DType.U8: ("uint8", "u", 1), DType.I16: ("int16", "i", 2),
+    DType.F64: ("float64", "f", 8), DType.I8: ("int8", "i", 1), DType.U8: ("uint8", "u", 1),
+    DType.I16: ("int16", "i", 2),
     DType.I32: ("int32", "i", 4), DType.I64: ("int64", "i", 8)}
 _NAMES: dict[str, int] = {item.name.lower(): int(item) for item in DType if item}
 _NAMES.update({row[0]: int(item) for item, row in _TYPES.items()})
@@ -32,7 +34,8 @@ _NAMES.update({row[0]: int(item) for item, row in _TYPES.items()})
 class _ArrayInterface(ctypes.Structure):
     """PyArrayInterface of numpy's array interface, version 3."""
     _fields_ = [("two", ctypes.c_int), ("nd", ctypes.c_int), ("typekind", ctypes.c_char), ("itemsize", ctypes.c_int),
-                ("flags", ctypes.c_int), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("data", ctypes.c_void_p),
+                ("flags", ctypes.c_int), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+                ("data", ctypes.c_void_p),
                 ("descr", ctypes.c_void_p)]
 
 
@@ -44,8 +47,8 @@ _capsule.restype, _capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes
 class Buffer:
     """Memory of a context's device, row-major, 256-byte aligned, its content not set.
 
-    shape: extents; dtype: a DType or a name ("f32", "float32"). Freed by the context when its last reference goes, those of
-    arrays that read it included. copy_from() and copy_to() work on every backend.
+    shape: extents; dtype: a DType or a name ("f32", "float32"). Freed by the context when its last reference goes,
+    those of arrays that read it included. copy_from() and copy_to() work on every backend.
     Raises NoMemoryError, DriverError, InvalidError."""
 
     def __new__(cls, context: _native.Context, shape: tuple[int, ...], dtype: str | int = DType.F32) -> Buffer:
@@ -74,7 +77,8 @@ class Buffer:
         return tuple(math.prod(self.shape[i + 1:]) * self.itemsize for i in range(len(self.shape)))
 
     def copy_from(self, host: Any, stream: int = 0) -> None:
-        """From contiguous host memory with the buffer protocol, or an address. The memory may be used again on return."""
+        """From contiguous host memory with the buffer protocol, or an address. The memory may be used again on
+        return."""
         self.context.copy(self.pointer, _host(host, self.nbytes, False), self.nbytes, stream)
 
     def copy_to(self, host: Any, stream: int = 0) -> None:
@@ -127,8 +131,8 @@ def _host(memory: Any, size: int, written: bool) -> int:
     interface = getattr(memory, "__array_interface__", None)
     view = memoryview(memory)
     if view.nbytes != size or not view.c_contiguous or (view.readonly and (written or interface is None)):
-        raise _native.InvalidError(f"sternway.Buffer: {size} contiguous, writable bytes of host memory are expected, got "
-                                   f"{view.nbytes}, contiguous: {view.c_contiguous}, read-only: {view.readonly}")
+        raise _native.InvalidError(f"sternway.Buffer: {size} contiguous, writable bytes of host memory are expected, "
+                                   f"got {view.nbytes}, contiguous: {view.c_contiguous}, read-only: {view.readonly}")
     if interface is not None:
         return int(interface["data"][0])
     return ctypes.addressof(ctypes.c_char.from_buffer(view)) if size else 0

@@ -3,13 +3,14 @@
 include/sternway/jagged_bwd.h.
 
 A nested tensor is its `values` and `offsets`. `values` has the dimensions of a component with the ragged one at
-`ragged_dim`, where it counts all components' positions: [total, inner...] or [outer..., total, inner...]. Component b is
-positions offsets[b] to offsets[b+1] of it; of those the first used[b] take part. With storage="components" (PyTorch's
-strided layout) whole components lie one behind the other; `shape` then says the dimensions, since values may be flat.
+`ragged_dim`, where it counts all components' positions: [total, inner...] or [outer..., total, inner...]. Component b
+is positions offsets[b] to offsets[b+1] of it; of those the first used[b] take part. With storage="components"
+(PyTorch's strided layout) whole components lie one behind the other; `shape` then says the dimensions, since values may
+be flat.
 
-Every function returns new arrays of the caller's library, or the arrays given as dx, dother, dweight, dbias, which are of
-the input's type or f32, contiguous, and written over unless `accumulate` names them. Positions that no component uses
-are left as they are. All are deterministic. They raise what attn_bwd raises."""
+Every function returns new arrays of the caller's library, or the arrays given as dx, dother, dweight, dbias, which are
+of the input's type or f32, contiguous, and written over unless `accumulate` names them. Positions that no component
+uses are left as they are. All are deterministic. They raise what attn_bwd raises."""
 from __future__ import annotations
 
 import math
@@ -32,6 +33,7 @@ OPS: dict[str, int] = {item.name.lower(): int(item) for item in JaggedOp}
 STORAGE: dict[str, int] = {item.name.lower(): int(item) for item in Storage}
 OUTPUTS: dict[str, int] = {item.name.lower(): int(item) for item in JaggedOut if item.name}
 
+
 def _bits(names: str | tuple[str, ...] | int, what: str) -> int:
     if isinstance(names, int):
         return int(names)
@@ -39,10 +41,10 @@ def _bits(names: str | tuple[str, ...] | int, what: str) -> int:
 
 
 def backward(op: str | int, *, grad: Any, context: _native.Context | None = None, **fields: Any) -> None:
-    """One operation as the C interface has it: `op` a JaggedOp or its name; tensors by keyword (grad x y other weight mean
-    rstd x_bases other_bases grad_bases dx dother dweight dbias status_out), offsets=(o0, ...), used, offsets_host,
-    used_host; fields of stw_jagged_desc by name (axis=((size, total), ...), dim, outer, inner, ...). What is computed is
-    what dx, dother, dweight and dbias are given for."""
+    """One operation as the C interface has it: `op` a JaggedOp or its name; tensors by keyword (grad x y other weight
+    mean rstd x_bases other_bases grad_bases dx dother dweight dbias status_out), offsets=(o0, ...), used, offsets_host,
+    used_host; fields of stw_jagged_desc by name (axis=((size, total), ...), dim, outer, inner, ...). What is computed
+    is what dx, dother, dweight and dbias are given for."""
     library = libraries.get(type(grad)) or library_of(grad)
     if "accumulate" in fields and fields["accumulate"] is not None:
         fields["accumulate"] = _bits(fields["accumulate"], "accumulate")
@@ -163,17 +165,17 @@ def sum_backward(grad: Any, offsets: Any, shape: Shape, dim: int, *, dx: Any = N
 
 def select_backward(grad: Any, offsets: Any, shape: Shape, dim: int | None, index: int, *, dx: Any = None,
                     **common: Unpack[Placed]) -> Any:
-    """dX = 0 but for slice `index` (negative: from the end) of dimension `dim` of `shape`, which is grad. Along the ragged
-    dimension grad is dense [components, outer..., inner...]; dim None selects component `index` as a whole, grad then
-    [outer..., used length, inner...]."""
+    """dX = 0 but for slice `index` (negative: from the end) of dimension `dim` of `shape`, which is grad. Along the
+    ragged dimension grad is dense [components, outer..., inner...]; dim None selects component `index` as a whole, grad
+    then [outer..., used length, inner...]."""
     nested = _Nested(common, shape)
     along = {"dim": int(JaggedDim.COMPONENT)} if dim is None else nested.along(dim)
     return _one(JaggedOp.SELECT, grad, offsets, dx, common, nested, tuple(shape), index=index, **along)
 
 
 def to_padded_backward(grad: Any, offsets: Any, total: int, *, dx: Any = None, **common: Unpack[Common]) -> Any:
-    """Of nested -> padded: grad dense [components, outer..., padded, inner...] to dX [outer..., total, inner...]; positions
-    from `padded` on get 0."""
+    """Of nested -> padded: grad dense [components, outer..., padded, inner...] to dX [outer..., total, inner...];
+    positions from `padded` on get 0."""
     ragged = common.get("ragged_dim", 0)
     shape = tuple(grad.shape[1:])
     if not 0 <= ragged < len(shape):
@@ -197,8 +199,8 @@ def _contiguous(shape: Shape, strides: Shape) -> bool:
 
 def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *, dx: Any = None,
                      grad_storage: str | int = "components", **common: Unpack[Placed]) -> Any:
-    """The gradient of components of `grad_shape` as components of `shape`; each has exactly one -1, the ragged extent, and
-    element k of the one, row-major, is element k of the other. `storage` is dX's, grad_storage grad's; both
+    """The gradient of components of `grad_shape` as components of `shape`; each has exactly one -1, the ragged extent,
+    and element k of the one, row-major, is element k of the other. `storage` is dX's, grad_storage grad's; both
     "components" unless given. dX: flat under "components", else `shape` with the total for -1."""
     if list(shape).count(-1) != 1 or list(grad_shape).count(-1) != 1:
         raise _native.InvalidError(f"sternway: exactly one -1 is expected in shape {tuple(shape)} and in grad_shape "
@@ -226,7 +228,8 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
         op=JaggedOp.RESHAPE, dtype=dtype_of(grad), index_dtype=dtype_of(offsets), outputs=_native.JAGGED_DX,
         dx_dtype=DType.NONE if dtype_of(dx) == dtype_of(grad) else dtype_of(dx), components=offsets.shape[0] - 1,
         accumulate=_bits(common.get("accumulate") or 0, "accumulate"), storage=storage,
-        grad_storage=number(STORAGE, grad_storage, "grad_storage"), axis=((total if longest is None else longest, total),),
+        grad_storage=number(STORAGE, grad_storage, "grad_storage"),
+        axis=((total if longest is None else longest, total),),
         shape=tuple(shape), shape_rank=len(shape), grad_shape=tuple(grad_shape), grad_rank=len(grad_shape),
         flags=(JaggedFlag.HAS_USED if used is not None else 0) | (JaggedFlag.FULL if common.get("full") else 0))
     plan = context.jagged_bwd_plan(desc)
@@ -245,8 +248,9 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
 def linear_backward(grad: Any, x: Any, weight: Any, offsets: Any, *, dx: Any = None, dweight: Any = None,
                     dbias: Any = None, outputs: tuple[str, ...] | str | int | None = None,
                     **common: Unpack[Common]) -> Products:
-    """Of Y = X W^T + bias: dX = G W, dW = G^T X, dbias = column sums of G, over all rows in use. x [outer..., ragged, K],
-    weight [N,K], grad [outer..., ragged, N]. outputs as for attn_bwd; absent: all three, unless arrays are given."""
+    """Of Y = X W^T + bias: dX = G W, dW = G^T X, dbias = column sums of G, over all rows in use. x [outer..., ragged,
+    K], weight [N,K], grad [outer..., ragged, N]. outputs as for attn_bwd; absent: all three, unless arrays are
+    given."""
     library = libraries.get(type(grad)) or library_of(grad)
     if library.takes_over:
         _ready(library, (grad, x, weight, offsets, common.get("used")), (dx, dweight, dbias))
@@ -265,7 +269,8 @@ def linear_backward(grad: Any, x: Any, weight: Any, offsets: Any, *, dx: Any = N
     return library.hand_over(results) if library.takes_over else results
 
 
-def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *, weight: Any = None, normalized: int = 1,
+def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *, weight: Any = None,
+                        normalized: int = 1,
                         dx: Any = None, dweight: Any = None, dbias: Any = None,
                         outputs: tuple[str, ...] | str | int | None = None, **common: Unpack[Common]) -> Products:
     """Over the last `normalized` dimensions (M elements), h = (x - mean)*rstd, g = G*gamma: dX = rstd*(g - avg(g) -
@@ -287,7 +292,8 @@ def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *
         raise _native.InvalidError(f"sternway: normalized is {normalized}; of {nested.shape} the last 1 to "
                                    f"{len(nested.shape) - nested.ragged - 1} dimensions can be normalised")
     backward(JaggedOp.LAYER_NORM, grad=grad, x=x, mean=mean, rstd=rstd, weight=weight, offsets=(offsets,), dx=dx,
-             dweight=dweight, dbias=dbias, dim=int(JaggedDim.INNER), dim_size=size, **nested.fields(), **_passed(common))
+             dweight=dweight, dbias=dbias, dim=int(JaggedDim.INNER), dim_size=size, **nested.fields(),
+             **_passed(common))
     results = Products(dx, dweight, dbias)
     return library.hand_over(results) if library.takes_over else results
 
@@ -304,8 +310,8 @@ def matmul_backward(grad: Any, x: Any, other: Any, *, m: Any, k: Any, n: Any, ou
     m, k, n: an extent that all components share, or (offsets, total) or (offsets, total, longest) of a ragged one. A
     matrix with two ragged extents needs *_bases: [components] int64, where each component's matrices start.
     *_transposed: its matrices are stored with rows and columns exchanged. storage: x's and dA's, other_storage,
-    grad_storage; "jagged": values [outer, rows, columns] with the total for the ragged extent. components: where no axis
-    is ragged. `used`, offsets_host and used_host are tuples of three."""
+    grad_storage; "jagged": values [outer, rows, columns] with the total for the ragged extent. components: where no
+    axis is ragged. `used`, offsets_host and used_host are tuples of three."""
     library = libraries.get(type(grad)) or library_of(grad)
     if library.takes_over:
         _ready(library, (grad, x, other, x_bases, other_bases, grad_bases,
@@ -345,7 +351,8 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, of
                        **options: Unpack[Score]) -> Gradients:
     """Attention of nested q, k, v: attn_bwd's packed problem, values [T,H,D], with these offsets (int64 ones are copied
     to int32). max_length_*: the longest; absent: the total. used_q, used_kv and all other keywords as for attn_bwd."""
-    return attn_bwd(dout, q, k, v, out, lse, layout="thd", cu_seqlens_q=_int32(offsets_q), cu_seqlens_kv=_int32(offsets_kv),
+    return attn_bwd(dout, q, k, v, out, lse, layout="thd", cu_seqlens_q=_int32(offsets_q),
+                    cu_seqlens_kv=_int32(offsets_kv),
                     max_seq_q=q.shape[0] if max_length_q is None else max_length_q,
                     max_seq_kv=k.shape[0] if max_length_kv is None else max_length_kv, **options)
 

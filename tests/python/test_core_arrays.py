@@ -15,7 +15,8 @@ B, H, HK, S, T, D = 2, 4, 2, 11, 14, 6
 
 def problem():
     random = np.random.default_rng(5)
-    return [random.standard_normal(shape).astype("f") for shape in ((B, H, S, D), (B, H, S, D), (B, HK, T, D), (B, HK, T, D))]
+    return [random.standard_normal(shape).astype("f")
+            for shape in ((B, H, S, D), (B, H, S, D), (B, HK, T, D), (B, HK, T, D))]
 
 
 def of_numpy(mask="causal"):

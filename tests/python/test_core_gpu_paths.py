@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the package does for a GPU, over the fake CUDA driver of the loader's tests, which computes nothing: contexts,
-memory, streams, refusals, fork. Needs the library of a build tree (STERNWAY_TEST_FAKES names its folder tests/fakes)."""
+memory, streams, refusals, fork. Needs the library of a build tree (STERNWAY_TEST_FAKES names its folder
+tests/fakes)."""
 from __future__ import annotations
 
 import os
@@ -52,7 +53,8 @@ def run(program: str, devices: str = "NVIDIA A100|8.0|108|166912|80000000000", f
         pytest.skip("no fake drivers beside the library")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STERNWAY_")}
     environment |= {"LD_LIBRARY_PATH": str(where / folder), "FAKE_CUDA_DEVICES": devices}
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], env=environment, capture_output=True, text=True,
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], env=environment, capture_output=True,
+                          text=True,
                           timeout=100)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -92,14 +94,16 @@ assert (host == back).all()
 def test_refusals():
     run(SETUP + """
 host = np.zeros(shape, "f")
-refused(lambda: sternway.attn_bwd(dout, q, host, v, out, lse, dq=dq), sternway.InvalidError, "k is in host memory", "GPU 0")
+rest = (v, out, lse)
+refused(lambda: sternway.attn_bwd(dout, q, host, *rest, dq=dq), sternway.InvalidError, "k is in host memory", "GPU 0")
 refused(lambda: sternway.attn_fwd(host, q, v), sternway.InvalidError, "k is in", "GPU", "host memory")
 wide = Buffer(context, (1, 1, 3, 300), "bf16")
 refused(lambda: sternway.attn_fwd(wide, wide, wide), sternway.UnsupportedError, "head_dim")
 double = Buffer(context, shape, "f64")
 refused(lambda: sternway.attn_fwd(double, double, double), sternway.UnsupportedError, "f64")
-refused(lambda: sternway.attn_bwd(dout, q, k, v, out, lse, workspace=np.zeros(1 << 20, "u1")), sternway.InvalidError, "workspace")
-refused(lambda: sternway.attn_bwd(dout, q, k, v, out, lse, workspace=Buffer(context, (1,), "u8")), sternway.WorkspaceError)
+host, small = np.zeros(1 << 20, "u1"), Buffer(context, (1,), "u8")
+refused(lambda: sternway.attn_bwd(dout, q, k, *rest, workspace=host), sternway.InvalidError, "workspace")
+refused(lambda: sternway.attn_bwd(dout, q, k, *rest, workspace=small), sternway.WorkspaceError)
 refused(lambda: Buffer(context, (1 << 40,)), sternway.NoMemoryError)
 refused(lambda: sternway.Context("cuda", memory="device", device=5), sternway.NoDeviceError, "5")
 refused(lambda: sternway.Context("cuda", memory="device", arch="sm90"), sternway.Error)
