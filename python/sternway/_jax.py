@@ -9,7 +9,24 @@ from typing import Any
 from . import _native
 from ._arrays import Library, dtype_name
 from ._context import shared
+from .buffer import ElementType
 from .enums import Backend, Memory
+
+
+class Fresh:
+    """A new JAX array on a GPU that the library may write: nobody else has it yet. JAX's own interface calls every
+    array read only, and has no bfloat16."""
+    _letters = {"bfloat16": "V", "uint8": "u", "int8": "i", "int16": "i", "int32": "i", "int64": "i"}
+
+    def __init__(self, array: Any, name: str) -> None:
+        self.array, self.shape, self.dtype = array, tuple(array.shape), ElementType(name)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        size = self.array.dtype.itemsize
+        order, letter = "|" if size == 1 else "<", self._letters.get(self.dtype, "f")
+        return {"shape": self.shape, "typestr": f"{order}{letter}{size}",
+                "data": (self.array.unsafe_buffer_pointer(), False), "version": 3}
 
 
 class Workspace:
@@ -66,8 +83,8 @@ class Jax(Library):
         context, name = self.context(like), dtype or dtype_name(like)
         if context.backend == Backend.CPU:
             return self.numpy.empty(shape, self.jax.numpy.dtype(name))
-        made = self.jax.numpy.empty(shape, name, device=next(iter(like.devices())))
-        return made.block_until_ready()
+        made = self.jax.numpy.empty(shape, name, device=self._device(like))
+        return Fresh(made.block_until_ready(), name)
 
     def strides(self, array: Any) -> tuple[int, ...]:
         sizes = [1]
@@ -85,7 +102,7 @@ class Jax(Library):
 
     def _array(self, result: Any) -> Any:
         if not isinstance(result, self.numpy.ndarray):
-            return result
+            return result.array if isinstance(result, Fresh) else result
         # numpy's own DLPack lacks bfloat16
         lacks = result.dtype.name == "bfloat16"
         return self.jax.numpy.asarray(result) if lacks else self.jax.dlpack.from_dlpack(result)

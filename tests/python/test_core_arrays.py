@@ -134,6 +134,34 @@ def test_jax():
         assert np.allclose(slope, jax.vmap(jax.vmap(jax.grad(jax.nn.silu)))(x), atol=1e-6)
 
 
+def test_jax_memory_that_is_written():
+    """What stands for a result on a GPU: the array's own memory, writable, with its type; here in host memory."""
+    jax = pytest.importorskip("jax")
+    from sternway._jax import Fresh
+    for name, typestr in (("float32", "<f4"), ("bfloat16", "<V2"), ("float16", "<f2"), ("uint8", "|u1"),
+                          ("int32", "<i4")):
+        array = jax.numpy.empty((2, 3), name, device=jax.devices("cpu")[0])
+        interface = Fresh(array, name).__cuda_array_interface__
+        assert interface == {"shape": (2, 3), "typestr": typestr, "data": (array.unsafe_buffer_pointer(), False),
+                             "version": 3}
+
+
+@pytest.mark.gpu
+def test_jax_on_a_gpu():
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX has no GPU")
+    expected = of_numpy()[2]
+    dout, q, k, v = (jax.numpy.asarray(array) for array in problem())
+    out, lse = sternway.attn_fwd(q, k, v, mask="causal")
+    got = sternway.attn_bwd(dout, q, k, v, out, lse, mask="causal")
+    for a, b in zip(got[:3], expected[:3]):
+        assert isinstance(a, jax.Array) and np.abs(np.asarray(a) - b).max() < 1e-5
+    half = [x.astype("bfloat16") for x in (q, k, v)]
+    rounded, _ = sternway.attn_fwd(*half, mask="causal")
+    assert rounded.dtype == "bfloat16" and np.abs(np.asarray(rounded, "f") - np.asarray(out)).max() < 0.05
+
+
 def test_buffer():
     context = sternway.Context("cpu", memory="buffers")
     buffer = sternway.Buffer(context, (3, 5), "f32")
