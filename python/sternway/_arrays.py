@@ -34,6 +34,10 @@ class Library:
     def prepare(self, array: Any, context: _native.Context, options: dict[str, Any]) -> None:
         """Sets the options of the call that the caller left out: stream, workspace, threads."""
 
+    def prepare_attention(self, array: Any, context: _native.Context, options: dict[str, Any]) -> None:
+        """The same of an attention call, which has one more: deterministic."""
+        self.prepare(array, context, options)
+
     def empty(self, like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
         """New contiguous memory beside `like`, of its type unless `dtype` names another."""
         raise NotImplementedError
@@ -109,6 +113,11 @@ class Torch(Library):
                 options["workspace"] = self.bridge.workspace(array.device)
         elif "cpu_threads" not in options:
             options["cpu_threads"] = self.torch.get_num_threads()
+
+    def prepare_attention(self, array: Any, context: _native.Context, options: dict[str, Any]) -> None:
+        self.prepare(array, context, options)
+        if "deterministic" not in options and self.torch.are_deterministic_algorithms_enabled():
+            options["deterministic"] = True
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
         return self.torch.empty(shape, dtype=getattr(self.torch, dtype) if dtype else like.dtype, device=like.device)

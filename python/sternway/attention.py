@@ -65,7 +65,7 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
             dsink = _gradient(library, "sink", _needed(options, "sink", "dsink"))
     if context is None:
         context = library.context(q)
-    library.prepare(q, context, options)  # type: ignore[arg-type]
+    library.prepare_attention(q, context, options)  # type: ignore[arg-type]
     number = LAYOUTS.get(layout)  # type: ignore[arg-type]
     _backward(context, layout_number(layout) if number is None else number, dout=dout, q=q, k=k, v=v, out=out, lse=lse,
               dq=dq, dk=dk, dv=dv, dbias=dbias, dsink=dsink, **options)
@@ -137,7 +137,7 @@ def attn_fwd(q: Any, k: Any, v: Any, *, layout: str | int = "bhsd", out: Any = N
         lse = library.empty(q, _lse_shape(number, q), "float64" if "float64" in str(q.dtype) else "float32")
     if context is None:
         context = library.context(q)
-    library.prepare(q, context, options)  # type: ignore[arg-type]
+    library.prepare_attention(q, context, options)  # type: ignore[arg-type]
     _forward(context, number, q=q, k=k, v=v, out=out, lse=lse, **options)
     if library.takes_over:
         library.finish(context, options)  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ def dropout_mask(q: Any, k: Any, *, layout: str | int = "bhsd", mask_out: Any = 
         mask_out = library.empty(q, shape, "uint8")
     if context is None:
         context = library.context(q)
-    library.prepare(q, context, options)  # type: ignore[arg-type]
+    library.prepare_attention(q, context, options)  # type: ignore[arg-type]
     options.pop("workspace", None)
     _mask(context, number, mask_out=mask_out, q=q, k=k, **options)
     if library.takes_over:

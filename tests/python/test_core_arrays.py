@@ -55,6 +55,28 @@ def test_torch_bfloat16_and_bool_mask():
         assert a.dtype == torch.bfloat16 and (a.double() - b).abs().max() < 0.03 * b.abs().max().clamp(min=1)
 
 
+def test_torch_settings(monkeypatch):
+    """What a call takes over from PyTorch: its threads, and determinism unless the caller says otherwise."""
+    torch = pytest.importorskip("torch")
+    from sternway import attention
+    seen = []
+    real = attention._forward
+    monkeypatch.setattr(attention, "_forward", lambda *a, **options: seen.append(options) or real(*a, **options))
+    q = torch.ones(1, 1, 3, 2)
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    try:
+        torch.set_num_threads(1)
+        sternway.attn_fwd(q, q, q)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        sternway.attn_fwd(q, q, q)
+        sternway.attn_fwd(q, q, q, deterministic=False, cpu_threads=2)
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_num_threads(threads)
+    assert [options.get("cpu_threads") for options in seen] == [1, 1, 2]
+    assert [options.get("deterministic") for options in seen] == [None, True, False]
+
+
 def test_torch_wrong_device():
     torch = pytest.importorskip("torch")
     q = torch.ones(1, 1, 2, 2, device="meta")
