@@ -13,49 +13,11 @@ import math
 import torch
 
 from .. import _native
+from . import _attention_schemas as schemas
 from ._bridge import attn_bwd
 from ._takeover import Fallback, register
 
 Tensors = tuple[torch.Tensor | None, ...]
-
-FLASH_BACKWARD = (  # PyTorch 2.6 names the pair of seed and offset as two tensors, later ones as one
-    "aten::_flash_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, "
-    "Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal,"
-    " Tensor philox_seed, Tensor philox_offset, *, float? scale=None, SymInt? window_size_left=None, "
-    "SymInt? window_size_right=None) -> (Tensor, Tensor, Tensor)",
-    "aten::_flash_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, "
-    "Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal,"
-    " Tensor rng_state, Tensor unused, *, float? scale=None, SymInt? window_size_left=None, "
-    "SymInt? window_size_right=None) -> (Tensor, Tensor, Tensor)")
-SDPA_FLASH_BACKWARD = (
-    "aten::_scaled_dot_product_flash_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, "
-    "Tensor out, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, "
-    "bool is_causal, Tensor philox_seed, Tensor philox_offset, *, float? scale=None) -> "
-    "(Tensor grad_query, Tensor grad_key, Tensor grad_value)")
-SDPA_CPU_BACKWARD = (
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, Tensor key, "
-    "Tensor value, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, *, Tensor? attn_mask=None, "
-    "float? scale=None) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)")
-EFFICIENT_BACKWARD = (
-    "aten::_efficient_attention_backward(Tensor grad_out_, Tensor query, Tensor key, Tensor value, Tensor? bias, "
-    "Tensor out, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
-    "Tensor logsumexp, float dropout_p, Tensor philox_seed, Tensor philox_offset, int custom_mask_type, "
-    "bool bias_requires_grad, *, float? scale=None, int? num_splits_key=None, int? window_size=None, "
-    "bool shared_storage_dqdkdv=False) -> (Tensor, Tensor, Tensor, Tensor)")
-SDPA_EFFICIENT_BACKWARD = (
-    "aten::_scaled_dot_product_efficient_attention_backward(Tensor grad_out_, Tensor query, Tensor key, Tensor value, "
-    "Tensor attn_bias, Tensor out, Tensor logsumexp, Tensor philox_seed, Tensor philox_offset, float dropout_p, "
-    "bool[4] grad_input_mask, bool is_causal=False, *, float? scale=None) -> (Tensor, Tensor, Tensor, Tensor)")
-_CUDNN_ARGUMENTS = (
-    "(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor logsumexp, Tensor philox_seed, "
-    "Tensor philox_offset, Tensor attn_bias, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, "
-    "float dropout_p, bool is_causal, *, float? scale=None) -> (Tensor, Tensor, Tensor)")
-OVERRIDEABLE_BACKWARD = (
-    "aten::_scaled_dot_product_fused_attention_overrideable_backward(Tensor grad_out, Tensor query, Tensor key, "
-    "Tensor value, Tensor attn_bias, bool[4] grad_input_mask, Tensor out, Tensor logsumexp, Tensor cum_seq_q, "
-    "Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, Tensor philox_seed, "
-    "Tensor philox_offset, *, float? scale=None) -> "
-    "(Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_attn_bias)")
 
 
 def _run(layout: int, grads: dict[str, torch.Tensor | None], *, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
@@ -356,15 +318,13 @@ def overrideable_backward(grad_out: torch.Tensor, query: torch.Tensor, key: torc
     return (*grads.values(), None if dbias is None else dbias.view(attn_bias.shape))
 
 
-register("_flash_attention_backward", ("CUDA",), flash_attention_backward, FLASH_BACKWARD)
-register("_scaled_dot_product_flash_attention_backward", ("CUDA",), sdpa_flash_backward, SDPA_FLASH_BACKWARD)
-register("_scaled_dot_product_flash_attention_for_cpu_backward", ("CPU",), sdpa_cpu_backward, SDPA_CPU_BACKWARD)
-register("_efficient_attention_backward", ("CUDA",), efficient_attention_backward, EFFICIENT_BACKWARD)
+register("_flash_attention_backward", ("CUDA",), flash_attention_backward, schemas.FLASH)
+register("_scaled_dot_product_flash_attention_backward", ("CUDA",), sdpa_flash_backward, schemas.SDPA_FLASH)
+register("_scaled_dot_product_flash_attention_for_cpu_backward", ("CPU",), sdpa_cpu_backward, schemas.SDPA_CPU)
+register("_efficient_attention_backward", ("CUDA",), efficient_attention_backward, schemas.EFFICIENT)
 register("_scaled_dot_product_efficient_attention_backward", ("CUDA",), sdpa_efficient_backward,
-         SDPA_EFFICIENT_BACKWARD)
-register("_cudnn_attention_backward", ("CUDA",), cudnn_attention_backward,
-         "aten::_cudnn_attention_backward" + _CUDNN_ARGUMENTS)
-register("_scaled_dot_product_cudnn_attention_backward", ("CUDA",), cudnn_attention_backward,
-         "aten::_scaled_dot_product_cudnn_attention_backward" + _CUDNN_ARGUMENTS)
+         schemas.SDPA_EFFICIENT)
+register("_cudnn_attention_backward", ("CUDA",), cudnn_attention_backward, schemas.CUDNN)
+register("_scaled_dot_product_cudnn_attention_backward", ("CUDA",), cudnn_attention_backward, schemas.SDPA_CUDNN)
 register("_scaled_dot_product_fused_attention_overrideable_backward", ("CPU", "CUDA"), overrideable_backward,
-         OVERRIDEABLE_BACKWARD)
+         schemas.OVERRIDEABLE)
