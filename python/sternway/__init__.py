@@ -22,7 +22,8 @@ from .attention import Gradients, attn_bwd, attn_fwd, dropout_mask
 from .buffer import Buffer
 from .enums import (AttnFlag, Axis, Backend, ContextFlag, Data, Deterministic, DropoutMap, DType, JaggedData, JaggedDim,
                     JaggedFlag, JaggedOp, JaggedOut, LogLevel, Mask, Memory, Out, Status, Storage)
-from .report import attn_desc, explain, explain_jagged, info
+from ._describe import attn_desc
+from .report import explain, explain_jagged, info
 
 __version__: str = _version()
 

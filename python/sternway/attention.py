@@ -39,7 +39,7 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     dq, dk, dv, dbias, dsink: arrays that get the gradients, of the input's type or f32, head_dim contiguous; written
     over, and added to only under accumulate=. outputs: which gradients are wanted beside those, ("dq", "dbias") or Out
     bits, in new arrays of the caller's library (dbias: of the bias's shape, 1 where it is broadcast by a stride of 0); absent: none if an array is given, else dq, dk and dv.
-    context: another one than the device's shared one. Further keywords: _options.Options.
+    context: another one than the device's shared one. Further keywords: sternway._options.Score.
 
     Returns Gradients. On a GPU the work is asynchronous in the stream. Nothing is copied but inputs whose head_dim is
     not contiguous. Raises InvalidError (the arguments contradict each other; the text names one), UnsupportedError (a
@@ -68,7 +68,7 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     _backward(context, layout_number(layout) if number is None else number, dout=dout, q=q, k=k, v=v, out=out, lse=lse,
               dq=dq, dk=dk, dv=dv, dbias=dbias, dsink=dsink, **options)
     gradients = Gradients(dq, dk, dv, dbias, dsink)
-    return library.hand_over(gradients, options) if library.takes_over else gradients  # type: ignore[arg-type, no-any-return]
+    return library.hand_over(gradients, options) if library.takes_over else gradients  # type: ignore[arg-type]
 
 
 def _needed(options: Any, name: str, gradient: str) -> Any:
@@ -133,7 +133,7 @@ def attn_fwd(q: Any, k: Any, v: Any, *, layout: str | int = "bhsd", out: Any = N
         context = library.context(q)
     library.prepare(q, context, options)  # type: ignore[arg-type]
     _forward(context, number, q=q, k=k, v=v, out=out, lse=lse, **options)
-    return library.hand_over((out, lse), options) if library.takes_over else (out, lse)  # type: ignore[arg-type, no-any-return]
+    return library.hand_over((out, lse), options) if library.takes_over else (out, lse)  # type: ignore[arg-type]
 
 
 def dropout_mask(q: Any, k: Any, *, layout: str | int = "bhsd", mask_out: Any = None,

@@ -78,7 +78,7 @@ def _nested(name: str, arguments: str, returns: str, kernel: Callable, fake: Cal
     """Defines nested_<name>_backward: both kernels get the schema's arguments with their defaults filled in."""
     full_name = f"nested_{name}_backward"
     operator = define(full_name, f"({arguments}) -> {returns}", kernel, fake)
-    no_double_backward(operator)
+    no_double_backward(operator, kernel)
     globals()[full_name] = operator
 
 

@@ -91,5 +91,5 @@ nested_attention_backward = define(
     "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor offsets_q, Tensor offsets_kv, "
     "Tensor? used_q=None, Tensor? used_kv=None, *, SymInt max_seq_q, SymInt max_seq_kv, bool causal=False, "
     "float? scale=None, int outputs=7) -> Tensor[]", _attention, _attention_fake)
-no_double_backward(nested_matmul_backward)
-no_double_backward(nested_attention_backward)
+no_double_backward(nested_matmul_backward, _matmul)
+no_double_backward(nested_attention_backward, _attention)
