@@ -12,7 +12,7 @@ from ops_reference import attention, check, doubles, visible  # noqa: E402
 import sternway.torch  # noqa: E402,F401
 from sternway.torch import _dropout_fwd, _forward, sdpa  # noqa: E402
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 ops = torch.ops.sternway
 HALF = (torch.float16, torch.bfloat16)
 
