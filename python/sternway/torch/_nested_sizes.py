@@ -68,8 +68,8 @@ def expect(name: str, tensor: Tensor, sizes: Sequence[int]) -> None:
 def expect_elements(name: str, tensor: Tensor, elements: int) -> None:
     """Refuses a tensor with another number of elements."""
     if tensor.numel() != elements:
-        raise _native.InvalidError(f"sternway: {name} of the shape {tuple(tensor.shape)} has {tensor.numel()} elements, "
-                                   f"it must have {elements}")
+        raise _native.InvalidError(f"sternway: {name} of the shape {tuple(tensor.shape)} has {tensor.numel()} elements,"
+                                   f" it must have {elements}")
 
 
 def expect_reduced(grad: Tensor, sizes: Sequence[int], ragged_idx: int, dim: int, offsets: Tensor,

@@ -183,8 +183,8 @@ def _reshape(grad: Tensor, offsets: Tensor, used: Tensor | None = None, *, shape
         op=_native.JAGGED_RESHAPE, dtype=DTYPES[grad.dtype], index_dtype=DTYPES[offsets.dtype],
         outputs=DX, components=offsets.shape[0] - 1, axis=((total if max_length is None else max_length, total),),
         flags=0 if used is None else _native.JAGGED_HAS_USED, storage=storage_number(storage),
-        grad_storage=storage_number(grad_storage), shape=tuple(shape), grad_shape=tuple(grad_shape), shape_rank=len(shape),
-        grad_rank=len(grad_shape))
+        grad_storage=storage_number(grad_storage), shape=tuple(shape), grad_shape=tuple(grad_shape),
+        shape_rank=len(shape), grad_rank=len(grad_shape))
     args = _native.JaggedArgs(axis=((offsets, used, None, None),), grad=grad, dx=dx)
     plan = _bridge.context(grad.device).jagged_bwd_plan(desc)
     memory = _bridge.workspace(grad.device)

@@ -3,9 +3,9 @@
 ragged axis.
 
 matmul: C_b[m,n] = A_b[m,k] B_b[k,n], x is A, other is B, results (dA, dB) as `outputs` asks (bits 1 and 2). `offsets`,
-`used`, `sizes` and `totals` have an entry for each of m, k and n: None and 0 where the axis is not ragged. A matrix with
-one ragged extent is values [outer, rows, columns] with the total for that extent (storage jagged, the default there); one
-without is a stack [components, outer, rows, columns]; one with two needs the bases of its components.
+`used`, `sizes` and `totals` have an entry for each of m, k and n: None and 0 where the axis is not ragged. A matrix
+with one ragged extent is values [outer, rows, columns] with the total for that extent (storage jagged, the default
+there); one without is a stack [components, outer, rows, columns]; one with two needs the bases of its components.
 attention: nested q, k, v as packed [T,H,D] with their offsets; gradients as `outputs` asks (bits 1, 2 and 4)."""
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _matmul(grad: Tensor, x: Tensor, other: Tensor, offsets: Sequence[Tensor | N
             other_storage: str | None = None, grad_storage: str | None = None, outputs: int = DX | DOTHER,
             **transposed: bool) -> list[Tensor]:
     if not len(offsets) == len(used) == len(sizes) == len(totals) == 3:
-        raise _native.InvalidError("sternway: nested matmul has three axes, m, k and n: offsets, used, sizes and totals "
-                                   "have an entry for each, None or 0 where the axis is not ragged")
+        raise _native.InvalidError("sternway: nested matmul has three axes, m, k and n: offsets, used, sizes and "
+                                   "totals have an entry for each, None or 0 where the axis is not ragged")
     bases = {"x_bases": x_bases, "other_bases": other_bases, "grad_bases": grad_bases}
     stored = {}
     for (name, *axes), tensor, kind in zip(_MATRICES, (x, other, grad), (storage, other_storage, grad_storage)):
