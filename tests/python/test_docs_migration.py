@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tables of docs/migration.md. FlexAttention's: each row's call against PyTorch's flex_attention with the row's score_mod
+"""Tables of docs/migration.md. FlexAttention's: each row's call against PyTorch's flex_attention with its score_mod
 or mask_mod, which runs uncompiled on the CPU. FlexAttention has no backward there; the gradient of the one row that
 speaks of one is held against the formulas in float64, as are rows about xFormers' masks and Transformer Engine's
 softmax types, whose packages are not needed here."""
