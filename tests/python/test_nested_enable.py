@@ -211,7 +211,7 @@ def test_a_model(layout):
 
 
 def test_the_same_sizes_make_offsets_once():
-    views = pytest.importorskip("sternway.torch._nested_sizes")
+    views = pytest.importorskip("sternway.torch._nested_strided")
     device = torch.device("cpu")
     a, b = (views.sizes_of(nest(components([(3, 5), (2, 5)], seed=s), "strided")) for s in (0, 1))
     assert a is b and a.offsets(0, device) is b.offsets(0, device)

@@ -15,7 +15,7 @@ from torch.nested._internal.nested_tensor import NestedTensor
 
 from .. import _native
 from . import _bridge
-from ._nested_sizes import Sizes, capturing, packed, ragged_lines, same_sizes, sizes_of, sizes_of_table
+from ._nested_strided import Sizes, capturing, packed, ragged_lines, same_sizes, sizes_of, sizes_of_table
 from ._takeover import Fallback
 
 __all__ = ["Jagged", "Sizes", "flat", "is_jagged", "one", "packed", "ragged_lines", "run", "same_components",
