@@ -3,9 +3,8 @@
 
 A matrix of the library is row-major or the transpose of a row-major one; m, k and n may each be ragged, a matrix with
 two ragged extents (scores of attention) says where its components start. Strided tensors whose matrices lie
-otherwise, as heads inside of rows do, are PyTorch's: nothing is copied that PyTorch does not copy. Products of a
-jagged tensor with one matrix for all components are linear layers, whose sums over all rows have kernels of their
-own."""
+otherwise, as heads inside of rows do, are copied, which PyTorch does too. Products of a jagged tensor with one matrix
+for all components are linear layers, whose sums over all rows have kernels of their own."""
 from __future__ import annotations
 
 import math
@@ -17,7 +16,7 @@ import torch
 
 from .. import _native
 from ._nested_linear import linear_rows
-from ._nested_views import Jagged, Sizes, is_jagged, run, same_components, same_dtype, sizes_of
+from ._nested_views import Jagged, Sizes, is_jagged, packed, run, same_components, same_dtype, sizes_of
 from ._takeover import Fallback
 
 Pair = tuple[torch.Tensor | None, torch.Tensor | None]
@@ -55,9 +54,11 @@ def matmul_backward_strided(grad: torch.Tensor | None, self: torch.Tensor, other
                             mask: Sequence[bool]) -> Pair:
     if grad is None:
         return None, None
-    if not (grad.is_nested and self.is_nested and other.is_nested):
-        raise Fallback("a product of a nested and a dense tensor")
+    if not (grad.is_nested and self.is_nested):
+        raise Fallback("a product of a dense and a nested tensor")
     same_dtype(grad=grad, self=self, other=other)
+    if not other.is_nested:
+        return _one_matrix(grad, self, other, mask)
     if not self.numel() and not other.numel():
         return (torch.empty_like(self) if mask[0] else None), (torch.empty_like(other) if mask[1] else None)
     sizes = [sizes_of(t) for t in (grad, self, other)]
@@ -70,8 +71,8 @@ def matmul_backward_strided(grad: torch.Tensor | None, self: torch.Tensor, other
     m, k, n = x_sizes.dims - 2, x_sizes.dims - 1, o_sizes.dims - 1
     if outer == 0:
         return _zeros(self, x_sizes, mask[0]), _zeros(other, o_sizes, mask[1])
-    matrices = [_matrix(t, s, name) for t, s, name in ((grad, g_sizes, "grad"), (self, x_sizes, "self"),
-                                                       (other, o_sizes, "other"))]
+    (g_matrix, _), (x_matrix, self), (o_matrix, other) = (
+        _matrix(t, s) for t, s in ((grad, g_sizes), (self, x_sizes), (other, o_sizes)))
     device = self.device
     offsets: list[torch.Tensor | None] = []
     axes, ragged_axes = [], 0
@@ -87,9 +88,19 @@ def matmul_backward_strided(grad: torch.Tensor | None, self: torch.Tensor, other
     dother = _gradient_buffer(other, o_sizes) if mask[1] else None
     wanted = [t if t is not None and t.numel() else None for t in (dx, dother)]
     if any(t is not None for t in wanted):
-        _product(*matrices, *wanted, offsets=tuple(offsets), axis=tuple(axes), ragged_axes=ragged_axes, outer=outer,
+        _product(g_matrix, x_matrix, o_matrix, *wanted, offsets=tuple(offsets), axis=tuple(axes), ragged_axes=ragged_axes, outer=outer,
                  components=x_sizes.count, flags=_native.JAGGED_FULL if ragged_axes else 0)
     return _as(self, dx), _as(other, dother)
+
+
+def _one_matrix(grad: torch.Tensor, self: torch.Tensor, other: torch.Tensor, mask: Sequence[bool]) -> Pair:
+    """One dense matrix [k, n] for all rows of a nested tensor: a linear layer with the weight other^T."""
+    if other.dim() != 2:
+        raise Fallback("a product of a nested and a dense tensor of more than two dimensions")
+    x, g = packed(self, "self"), packed(grad.contiguous(), "grad")
+    dx = torch.empty_like(self) if mask[0] else None
+    dweight, _ = linear_rows(x, g, other.t(), dx.values() if dx is not None else None, (mask[1], False))
+    return dx, (dweight.t() if dweight is not None else None)
 
 
 def _zeros(like: torch.Tensor, sizes: Sizes, wanted: bool) -> torch.Tensor | None:
@@ -115,25 +126,26 @@ def _lies(sizes: Sizes, strides: list[list[int]], transposed: bool) -> bool:
     return True
 
 
-def _matrix(nested: torch.Tensor, sizes: Sizes, name: str) -> Matrix:
-    buffer = nested.values()
-    if buffer.numel() != nested.numel():
-        raise Fallback(f"{name} is a part of a larger buffer")
-    if nested.is_contiguous():
-        matrix, packed = Matrix(buffer, False), True
-    else:
+def _follow(nested: torch.Tensor, sizes: Sizes) -> bool:
+    """Whether the components fill the buffer one behind the other."""
+    starts = nested._nested_tensor_storage_offsets().tolist()
+    return nested.values().numel() == sizes.numel and \
+        all(at == start for at, start, n in zip(starts, sizes.starts(), sizes.numels) if n)
+
+
+def _matrix(nested: torch.Tensor, sizes: Sizes) -> tuple[Matrix, torch.Tensor]:
+    """The operand, and the nested tensor whose sizes and strides say how it lies: `nested`, or a contiguous copy of
+    matrices that lie in no way that the library knows. PyTorch copies every operand that is not contiguous."""
+    transposed = False
+    if not nested.is_contiguous() or nested.values().numel() != sizes.numel:
         strides = nested._nested_tensor_strides().tolist()
         transposed = not _lies(sizes, strides, False)
-        if transposed and not _lies(sizes, strides, True):
-            raise Fallback(f"{name}'s components are neither row-major matrices nor their transposes")
-        matrix = Matrix(buffer, transposed)
-        starts = nested._nested_tensor_storage_offsets().tolist()
-        packed = all(at == start for at, start, n in zip(starts, sizes.starts(), sizes.numels) if n)
-        if not packed:
-            raise Fallback(f"{name}'s components do not follow each other")
+        if not _follow(nested, sizes) or (transposed and not _lies(sizes, strides, True)):
+            nested, transposed = nested.clone(memory_format=torch.contiguous_format), False
+    matrix = Matrix(nested.values(), transposed)
     if len({sizes.dims - 2, sizes.dims - 1} & set(sizes.ragged)) == 2:
         matrix.bases = sizes.array(("starts",), sizes.starts, nested.device)
-    return matrix
+    return matrix, nested
 
 
 def _gradient_buffer(like: torch.Tensor, sizes: Sizes) -> torch.Tensor:
