@@ -273,3 +273,38 @@ def test_another_default_device():
         torch.set_default_device(before)
     for part, g in zip(got.unbind(), grad.unbind(), strict=True):
         assert torch.equal(part, g.expand(part.shape))
+
+
+def wrong_sizes():
+    aten = torch.ops.aten
+    strided = lambda *shapes: nest(components(shapes), "strided").detach()  # noqa: E731
+    x, offsets = strided((3, 5), (2, 5)), torch.tensor([0, 3, 5])
+    jagged = lambda *shape: torch.nested.nested_tensor_from_jagged(torch.randn(shape), offsets)  # noqa: E731
+    j, w, few = jagged(5, 5), torch.randn(4, 5), torch.randn(1)
+    ones = torch.ones(5)
+    return {
+        "gelu": lambda: aten.gelu_backward(strided((3, 4), (2, 4)), x),
+        "gelu_jagged": lambda: aten.gelu_backward(jagged(5, 1), j),
+        "softmax": lambda: aten._softmax_backward_data(strided((3, 4), (2, 4)), x, 1, torch.float32),
+        "softmax_jagged": lambda: aten._softmax_backward_data(jagged(5, 1), j, 2, torch.float32),
+        "linear": lambda: aten.linear_backward(x, strided((3, 3), (2, 3)), w, [True, True, True]),
+        "linear_jagged": lambda: aten.linear_backward(j, jagged(5, 3), w, [True, True, True]),
+        "norm_mean": lambda: aten.native_layer_norm_backward(x, x, [5], few, ones, ones, ones, [True] * 3),
+        "norm_weight": lambda: aten.native_layer_norm_backward(x, x, [5], ones, ones, few, ones, [True] * 3),
+        "norm_jagged": lambda: aten.native_layer_norm_backward(j, j, [5], ones, few, ones, ones, [True] * 3),
+        "sum": lambda: aten._nested_sum_backward(strided((2, 1), (2, 1)), x, [-1], True),
+        "sum_jagged": lambda: aten._nested_sum_backward(torch.randn(1, 5), j, [1]),
+        "select": lambda: aten._nested_select_backward(torch.randn(1, 5), x, 0, 0),
+        "select_inside": lambda: aten._nested_select_backward(strided((1,), (1,)), x, 2, 0),
+        "select_jagged": lambda: aten._nested_select_backward(torch.randn(1, 5), j, 0, 0),
+        "matmul": lambda: aten.matmul_backward(strided((3, 3), (1, 2)), x, strided((5, 3), (5, 2)), [True, True]),
+        "matmul_jagged": lambda: aten.matmul_backward(jagged(5, 3), j, torch.randn(5, 4), [True, True]),
+        "matmul_stack": lambda: aten.matmul_backward(jagged(5, 4), j, torch.randn(2, 3, 4), [True, True]),
+    }
+
+
+@pytest.mark.parametrize("name", wrong_sizes())
+def test_wrong_sizes_reach_no_kernel_of_ours(name):
+    with drop_in.enable(only="nested", strict=True):
+        with pytest.raises(_native.UnsupportedError, match="size|element|shape"):
+            wrong_sizes()[name]()

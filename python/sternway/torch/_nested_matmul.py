@@ -16,7 +16,7 @@ import torch
 
 from .. import _native
 from ._nested_linear import linear_rows
-from ._nested_views import Jagged, Sizes, is_jagged, packed, run, same_components, same_dtype, sizes_of
+from ._nested_views import Jagged, Sizes, fit, is_jagged, packed, run, same_components, same_dtype, sizes_of
 from ._takeover import Fallback
 
 Pair = tuple[torch.Tensor | None, torch.Tensor | None]
@@ -68,6 +68,8 @@ def matmul_backward_strided(grad: torch.Tensor | None, self: torch.Tensor, other
     outer = x_sizes.constant(0, x_sizes.dims - 2)
     if outer is None or any(row[:-2] != other_row[:-2] for row, other_row in zip(x_sizes.rows, o_sizes.rows)):
         raise Fallback("leading dimensions of the components that differ")
+    for g, x, o in zip(g_sizes.rows, x_sizes.rows, o_sizes.rows):
+        fit((x[-1], o[-2]), (g, (*x[:-1], o[-1])))
     m, k, n = x_sizes.dims - 2, x_sizes.dims - 1, o_sizes.dims - 1
     if outer == 0:
         return _zeros(self, x_sizes, mask[0]), _zeros(other, o_sizes, mask[1])
@@ -98,6 +100,8 @@ def _one_matrix(grad: torch.Tensor, self: torch.Tensor, other: torch.Tensor, mas
     if other.dim() != 2:
         raise Fallback("a product of a nested and a dense tensor of more than two dimensions")
     x, g = packed(self, "self"), packed(grad.contiguous(), "grad")
+    same_rows = zip(sizes_of(self).rows, sizes_of(grad).rows, strict=True)
+    fit(*((g_row, (*x_row[:-1], other.shape[1])) for x_row, g_row in same_rows))
     dx = torch.empty_like(self) if mask[0] else None
     dweight, _ = linear_rows(x, g, other.t(), dx.values() if dx is not None else None, (mask[1], False))
     return dx, (dweight.t() if dweight is not None else None)
@@ -202,6 +206,7 @@ def _shared(grad: Jagged, x: Jagged, other: torch.Tensor, mask: Sequence[bool]) 
     if x.ragged == x.values.dim() - 1 or x.used is not None:
         raise Fallback("a product over the ragged dimension, or of a jagged tensor with holes, and one matrix")
     values = x.contiguous("self")
+    fit((values.shape[-1], other.shape[0]), (grad.values.shape, (*values.shape[:-1], other.shape[1])))
     if not values.numel() or not grad.values.numel():
         dx = torch.zeros_like(values) if mask[0] else None
         dother = torch.zeros_like(other) if mask[1] else None
@@ -240,6 +245,7 @@ def _stack(grad: Jagged, x: Jagged, other: Jagged, mask: Sequence[bool]) -> Pair
         raise Fallback("a product of jagged tensors that is no stack of matrices")
     m, k = x.values.shape[-2:]
     n = other.values.shape[-1]
+    fit((other.values.shape[-2], k), (grad.values.shape, (*x.values.shape[:-1], n)))
     outer = math.prod(x.values.shape[:-2])
     if not outer:
         return (x.wrap(torch.zeros_like(x.values)) if mask[0] else None,
@@ -256,6 +262,7 @@ def _over_ragged(grad: torch.Tensor, x: Jagged, other: Jagged, mask: Sequence[bo
     if x.values.dim() != 2 or other.values.dim() != 2 or x.ragged != 1 or other.ragged != 0:
         raise Fallback("a product over the ragged dimension of more than two dimensions")
     m, n = x.values.shape[0], other.values.shape[1]
+    fit((grad.shape, (x.components, m, n)), (x.total, other.total))
     if not grad.numel():
         return (x.wrap(torch.zeros_like(x.values)) if mask[0] else None,
                 other.wrap(torch.zeros_like(other.values)) if mask[1] else None)
@@ -274,6 +281,7 @@ def _rows(grad: Jagged, x: Jagged, other: torch.Tensor, mask: Sequence[bool]) ->
             tuple(other.shape[:-2]) != (x.components, *x.values.shape[:-2]):
         raise Fallback("a product of a jagged and a dense tensor whose leading dimensions differ")
     k, n = other.shape[-2:]
+    fit((x.values.shape[-1], k), (grad.values.shape, (*x.values.shape[:-1], n)))
     outer = math.prod(x.values.shape[:-2])
     if not outer:
         return (x.wrap(torch.zeros_like(x.values)) if mask[0] else None,
@@ -292,6 +300,7 @@ def _columns(grad: Jagged, x: torch.Tensor, other: Jagged, mask: Sequence[bool])
     if other.ragged != last or not other.components:
         raise Fallback("a product of a dense tensor and a jagged one whose last dimension is not ragged")
     m, k = x.shape[-2:]
+    fit((other.values.shape[-2], k), (grad.values.shape, (*other.values.shape[:-2], m, other.total)))
     g_matrix, x_matrix, o_matrix = _dense(grad.values), _dense(x), _dense(other.values)
     if x.dim() == 2:
         if last != 1 or other.used is not None:

@@ -18,7 +18,7 @@ from . import _bridge
 from ._nested_strided import Sizes, capturing, packed, ragged_lines, same_sizes, sizes_of, sizes_of_table
 from ._takeover import Fallback
 
-__all__ = ["Jagged", "Sizes", "flat", "is_jagged", "one", "packed", "ragged_lines", "run", "same_components",
+__all__ = ["Jagged", "Sizes", "fit", "flat", "is_jagged", "one", "packed", "ragged_lines", "run", "same_components",
            "same_dtype", "same_sizes", "sizes_of", "sizes_of_table"]
 
 _TYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16,
@@ -50,6 +50,14 @@ def run(op: int, *, grad: torch.Tensor, **call: Any) -> None:
     if grad.dtype not in _TYPES:
         raise Fallback(f"values of {grad.dtype}")
     _bridge.jagged_bwd(op, grad=grad, **call)
+
+
+def fit(*pairs: tuple[Any, Any]) -> None:
+    """Fallback unless the two of each pair are equal: the library believes the sizes that it is told, and PyTorch's own
+    code says what is wrong."""
+    for got, wanted in pairs:
+        if got != wanted:
+            raise Fallback(f"sizes do not fit: {got} where {wanted} was expected")
 
 
 def same_dtype(**tensors: torch.Tensor | None) -> None:
