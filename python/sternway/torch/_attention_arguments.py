@@ -21,7 +21,7 @@ def _inexact_lse(q: torch.Tensor) -> bool:
 
 
 def run(layout: int, grads: dict[str, torch.Tensor | None], *, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-         out: torch.Tensor, lse: torch.Tensor, flash: bool | None = None, **keywords) -> None:
+        out: torch.Tensor, lse: torch.Tensor, flash: bool | None = None, **keywords) -> None:
     """Fills the gradients. Without a query, a key or a head_dim nothing depends on anything: zeros. In f32 on GPUs the
     library's own forward gives O and LSE anew. flash: which forward of PyTorch's gave the LSE; None: one of natural
     logarithms for sure."""
@@ -129,7 +129,7 @@ def dropout(p: float, dropout_map: int, seed: torch.Tensor | None, offset: torch
 
 
 def flash_diagonal(q_rows: int, k_rows: int, cu_seqlens_q: torch.Tensor | None, cu_seqlens_k: torch.Tensor | None,
-                    is_causal: bool, left: int | None, right: int | None) -> dict:
+                   is_causal: bool, left: int | None, right: int | None) -> dict:
     """The pair of windows in FlashAttention-2's reading. ROCm's kernels have other conventions off the square."""
     left, right = -1 if left is None else left, -1 if right is None else right
     if torch.version.hip and (is_causal or left >= 0 or right >= 0):

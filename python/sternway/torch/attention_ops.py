@@ -120,8 +120,7 @@ def efficient_attention_backward(grad_out_: torch.Tensor, query: torch.Tensor, k
     bias, dbias = bias_of(bias, query), None
     if bias is not None and bias_requires_grad:
         bias, dbias = bias_gradient(bias)
-    run(_native.BSHD, {**grads, "dbias": dbias}, **tensors, lse=logsumexp, flash=False, bias=bias,
-        **options)
+    run(_native.BSHD, {**grads, "dbias": dbias}, **tensors, lse=logsumexp, flash=False, bias=bias, **options)
     return (*grads.values(), dbias)
 
 
@@ -160,8 +159,7 @@ def cudnn_attention_backward(grad_out: torch.Tensor, query: torch.Tensor, key: t
     options = {"mask": causal(is_causal), "scale": scale}
     if cum_seq_q is None:
         grads = {"dq": torch.empty_like(query), "dk": torch.empty_like(key), "dv": torch.empty_like(value)}
-        run(_native.BHSD, grads, **tensors, lse=logsumexp, bias=bias_of(attn_bias, query),
-            **options)
+        run(_native.BHSD, grads, **tensors, lse=logsumexp, bias=bias_of(attn_bias, query), **options)
         return tuple(grads.values())
     if attn_bias is not None:
         raise Fallback("a bias with cumulative lengths")
