@@ -193,3 +193,20 @@ def test_operators_with_rows_in_no_component():
     wanted = torch.zeros(9, 5)
     wanted[4:7] = grad[:3]
     assert torch.equal(selected.values(), wanted)
+
+
+def test_holes_and_one_matrix():
+    base, x, start, length = with_holes()
+    matrix = torch.randn(5, 4, requires_grad=True)
+    result = x @ matrix
+    grad = torch.zeros_like(result)
+    grad._values.fill_(float("nan"))
+    for part in grad.unbind():
+        part.copy_(torch.randn(part.shape))
+    with drop_in.enable(only="nested", strict=True):
+        got = torch.autograd.grad(result, (base, matrix), grad)
+    exact = [t.detach().double().requires_grad_() for t in (base, matrix)]
+    parts = [exact[0][b, s:s + n] @ exact[1] for b, (s, n) in enumerate(zip(start, length))]
+    wanted = torch.autograd.grad(parts, exact, [g.double() for g in grad.unbind()])
+    for a, b in zip(got, wanted, strict=True):
+        close(a, b, torch.float32, scale_of([b]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -44,8 +45,10 @@ def _linear_jagged(self: torch.Tensor, grad_output: torch.Tensor, weight: torch.
 
 
 def linear_rows(x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor | None,
-                wanted: Sequence[bool]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Gradients of rows X [.., K], G [.., N] and W [N, K], all contiguous but W: writes dX, returns dW and dbias."""
+                wanted: Sequence[bool], call: dict[str, Any] | None = None,
+                ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Gradients of rows X [.., K], G [.., N] and W [N, K], all contiguous but W: writes dX, returns dW and dbias.
+    call: which rows take part, all where absent."""
     features, inner = weight.shape
     if inner and features:
         fit((x.numel() % inner, 0), (grad.numel(), x.numel() // inner * features))
@@ -53,12 +56,12 @@ def linear_rows(x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, dx: t
     dweight = make((features, inner), dtype=weight.dtype, device=x.device) if wanted[0] else None
     dbias = make((features,), dtype=weight.dtype, device=x.device) if wanted[1] else None
     if make is torch.empty:
-        call = flat(x.device, x.numel() // inner, inner)
+        call = call or flat(x.device, x.numel() // inner, inner)
         if torch.version.hip and torch.are_deterministic_algorithms_enabled():
             call["flags"] = 0  # hipBLASLt's products, which FULL asks for, are not deterministic
         if dx is not None or dweight is not None or dbias is not None:
             run(_native.JAGGED_LINEAR, grad=grad, x=x, weight=weight.contiguous(), dx=dx,
-                               dweight=dweight, dbias=dbias, out_features=features, **call)
+                dweight=dweight, dbias=dbias, out_features=features, **call)
     else:
         if grad.numel() and dbias is not None:  # K is 0: the bias has a gradient all the same
             raise Fallback("a linear layer without inputs")

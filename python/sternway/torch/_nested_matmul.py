@@ -43,8 +43,8 @@ def _product(grad: Matrix, x: Matrix, other: Matrix, dx: torch.Tensor | None, do
             call[f"{name}_bases"] = matrix.bases
     storage = {False: _native.STORAGE_COMPONENTS, True: _native.STORAGE_JAGGED}
     run(_native.JAGGED_MATMUL, grad=grad.data, x=x.data, other=other.data, dx=dx, dother=dother,
-                       flags=flags, storage=storage[x.jagged], other_storage=storage[other.jagged],
-                       grad_storage=storage[grad.jagged], **call)
+        flags=flags, storage=storage[x.jagged], other_storage=storage[other.jagged],
+        grad_storage=storage[grad.jagged], **call)
 
 
 # ---- strided ----
@@ -90,8 +90,9 @@ def matmul_backward_strided(grad: torch.Tensor | None, self: torch.Tensor, other
     dother = _gradient_buffer(other, o_sizes) if mask[1] else None
     wanted = [t if t is not None and t.numel() else None for t in (dx, dother)]
     if any(t is not None for t in wanted):
-        _product(g_matrix, x_matrix, o_matrix, *wanted, offsets=tuple(offsets), axis=tuple(axes), ragged_axes=ragged_axes, outer=outer,
-                 components=x_sizes.count, flags=_native.JAGGED_FULL if ragged_axes else 0)
+        _product(g_matrix, x_matrix, o_matrix, *wanted, offsets=tuple(offsets), axis=tuple(axes),
+                 ragged_axes=ragged_axes, outer=outer, components=x_sizes.count,
+                 flags=_native.JAGGED_FULL if ragged_axes else 0)
     return _as(self, dx), _as(other, dother)
 
 
@@ -203,16 +204,17 @@ def _like(matrix: Matrix, tensor: torch.Tensor, zeros: bool = False) -> tuple[to
 def _shared(grad: Jagged, x: Jagged, other: torch.Tensor, mask: Sequence[bool]) -> Pair:
     """One matrix [k, n] for all rows: a linear layer with the weight other^T."""
     same_components(grad, x, "grad and self")
-    if x.ragged == x.values.dim() - 1 or x.used is not None:
-        raise Fallback("a product over the ragged dimension, or of a jagged tensor with holes, and one matrix")
+    if x.ragged == x.values.dim() - 1 or (x.used is not None and x.ragged != x.values.dim() - 2):
+        raise Fallback("a product over the ragged dimension, or holes in front of it, and one matrix")
     values = x.contiguous("self")
     fit((values.shape[-1], other.shape[0]), (grad.values.shape, (*values.shape[:-1], other.shape[1])))
     if not values.numel() or not grad.values.numel():
         dx = torch.zeros_like(values) if mask[0] else None
         dother = torch.zeros_like(other) if mask[1] else None
         return (x.wrap(dx) if dx is not None else None), dother
-    dx = torch.empty_like(values) if mask[0] else None
-    dweight, _ = linear_rows(values, grad.values.contiguous(), other.t(), dx, (mask[1], False))
+    dx = (torch.empty_like if x.used is None else torch.zeros_like)(values) if mask[0] else None
+    dweight, _ = linear_rows(values, grad.values.contiguous(), other.t(), dx, (mask[1], False),
+                             x.ragged_call() if x.used is not None else None)
     return (x.wrap(dx) if dx is not None else None), (dweight.t() if dweight is not None else None)
 
 

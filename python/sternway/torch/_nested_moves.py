@@ -32,11 +32,11 @@ def sum_strided(grad: torch.Tensor, self: torch.Tensor, dim: Sequence[int] | Non
     column = sizes.dims - 1
     if column in sizes.ragged:
         run(_native.JAGGED_SUM, grad=grad_buffer, dx=buffer, dim=_native.DIM_RAGGED,
-                           **ragged_lines(sizes, column, grad.device))
+            **ragged_lines(sizes, column, grad.device))
     else:
         size = sizes.extent(column)
         run(_native.JAGGED_SUM, grad=grad_buffer, dx=buffer, dim=_native.DIM_INNER, dim_size=size,
-                           **flat(grad.device, sizes.numel // size, size))
+            **flat(grad.device, sizes.numel // size, size))
     return sizes.nested(buffer)
 
 
@@ -169,7 +169,7 @@ def select_jagged(grad_output: torch.Tensor, self: torch.Tensor, dim: int, index
             result.zero_()
         if grad_output.numel():
             run(_native.JAGGED_SELECT, grad=grad_output.contiguous(), dx=result,
-                               dim=_native.DIM_COMPONENT, index=int(index), **x.ragged_call())
+                dim=_native.DIM_COMPONENT, index=int(index), **x.ragged_call())
         return x.wrap(result)
     if value_dim == x.ragged or not is_jagged(grad_output):
         raise Fallback("a select along the ragged dimension")

@@ -29,7 +29,7 @@ def to_padded_strided(padded: torch.Tensor, cpu_nested_shape_example: torch.Tens
     buffer = torch.empty(sizes.numel, dtype=padded.dtype, device=padded.device)
     if sizes.numel:
         run(_native.JAGGED_TO_PADDED, grad=padded.contiguous(), dx=buffer,
-                           **_padded_call(sizes, column, padded.device, padded.shape[1 + column]))
+            **_padded_call(sizes, column, padded.device, padded.shape[1 + column]))
     return sizes.nested(buffer)
 
 
@@ -69,7 +69,7 @@ def to_padded_jagged(padded: torch.Tensor, offsets: torch.Tensor, dummy: torch.T
         x.values.zero_()
     if x.values.numel() and x.components:
         run(_native.JAGGED_TO_PADDED, grad=padded.contiguous(), dx=x.values,
-                           padded=padded.shape[ragged_idx], **x.ragged_call())
+            padded=padded.shape[ragged_idx], **x.ragged_call())
     return result
 
 
@@ -93,7 +93,7 @@ def from_padded_strided(self: torch.Tensor, padding: float, output_size: Sequenc
         result.zero_()
     elif result.numel():
         run(_native.JAGGED_FROM_PADDED, grad=grad, dx=result,
-                           **_padded_call(sizes, column, self.device, shape[1 + column]))
+            **_padded_call(sizes, column, self.device, shape[1 + column]))
     return result
 
 
@@ -110,5 +110,5 @@ def from_padded_jagged(self: torch.Tensor, padding: float, output_size: Sequence
         result.zero_()
     elif result.numel():
         run(_native.JAGGED_FROM_PADDED, grad=g.values.contiguous(), dx=result,
-                           padded=shape[g.ragged + 1], **g.ragged_call())
+            padded=shape[g.ragged + 1], **g.ragged_call())
     return result

@@ -30,8 +30,8 @@ from ._nested_matmul import matmul_backward_jagged, matmul_backward_strided
 from ._nested_moves import select_jagged, select_strided, sum_jagged, sum_strided
 from ._nested_padded import from_padded_jagged, from_padded_strided, to_padded_jagged, to_padded_strided
 from ._nested_table import in_backward, register
-from ._nested_views import (Jagged, fit, flat, is_jagged, packed, ragged_lines, run, same_components, same_dtype, same_sizes,
-                            sizes_of)
+from ._nested_views import (Jagged, fit, flat, is_jagged, packed, ragged_lines, run, same_components, same_dtype,
+                            same_sizes, sizes_of)
 from ._takeover import Fallback
 
 # ---- pointwise ----
@@ -46,7 +46,7 @@ def _pointwise(op: int, grad: torch.Tensor, x: torch.Tensor, **fields: float) ->
     result = torch.empty_like(x)
     if x_buffer.numel():
         run(op, grad=grad_buffer, x=x_buffer, dx=result.values(), **fields,
-                           **flat(x.device, 1, x_buffer.numel()))
+            **flat(x.device, 1, x_buffer.numel()))
     return result
 
 
@@ -134,7 +134,7 @@ def _softmax_jagged(grad_output: torch.Tensor, output: torch.Tensor, dim: int) -
     result = y.fresh(y.values) if through else torch.empty_like(y.values)
     if values.numel():
         run(_native.JAGGED_SOFTMAX, grad=grad_values, y=values, dx=result.permute(order),
-                           **y.along(value_dim, order))
+            **y.along(value_dim, order))
     return y.wrap(result)
 
 
@@ -198,8 +198,8 @@ def _norm(grad: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.T
     if x.numel() and any(output_mask):
         gamma = weight.contiguous() if weight is not None else None
         run(_native.JAGGED_LAYER_NORM, grad=grad, x=x, mean=mean.float().contiguous(),
-                           rstd=rstd.float().contiguous(), weight=gamma, dx=dx, dweight=dweight, dbias=dbias,
-                           dim=_native.DIM_INNER, dim_size=size, **call)
+            rstd=rstd.float().contiguous(), weight=gamma, dx=dx, dweight=dweight, dbias=dbias,
+            dim=_native.DIM_INNER, dim_size=size, **call)
     return dweight, dbias
 
 
