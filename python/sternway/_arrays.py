@@ -205,6 +205,9 @@ def library_of(array: Any) -> Library:
     found = libraries.get(kind)
     if found is not None:
         return found
+    if any(base.__name__ == "MaskedArray" for base in kind.__mro__):
+        raise _native.InvalidError("sternway: a numpy masked array; its mask would be lost, give the data and a bias of "
+                                   "bool")
     for base in kind.__mro__:
         root = base.__module__.partition(".")[0]
         if root in _makers and hasattr(array, "dtype"):

@@ -228,6 +228,14 @@ def test_components_storage():
         check("dx", got[where].reshape(2, length, 3), y * (g - (g * y).sum(axis=1, keepdims=True)), "float32")
 
 
+def test_full_is_a_promise():
+    """It reaches the library, which refuses it beside used lengths."""
+    x = values("full", TOTAL, 2)
+    np.testing.assert_array_equal(jagged.silu_backward(x, x, OFFSETS, full=True), jagged.silu_backward(x, x, OFFSETS))
+    with pytest.raises(sternway.InvalidError, match="FULL"):
+        jagged.silu_backward(x, x, OFFSETS, full=True, used=USED)
+
+
 def test_wrong_offsets_are_refused_by_name():
     x = values("x", TOTAL, 2)
     wrong = OFFSETS.copy()
