@@ -314,3 +314,11 @@ def test_attn_desc_of_a_bias(shape):
              np.empty(plan.workspace_size, np.uint8))
     np.testing.assert_array_equal(dq, expected.dq)
     np.testing.assert_array_equal(dbias, expected.dbias)
+
+
+def test_attn_desc_of_an_expanded_bias():
+    """dBias is dense in the dimensions that the bias has."""
+    _, q, k, v = problem()
+    bias = np.broadcast_to(np.ones((1, H, 1, T), "f"), (B, H, S, T))
+    desc = sternway.attn_desc(q, k, v, bias=bias, outputs="dbias")
+    assert desc.bias == (0, T, 0, 1) and desc.dbias == (0, T, 0, 1)
