@@ -217,8 +217,9 @@ def library_of(array: Any) -> Library:
             break
     else:
         if not hasattr(array, "__dlpack_device__"):
-            raise _native.InvalidError(f"sternway: {kind.__module__}.{kind.__name__} is not an array (of numpy, CuPy, "
-                                       "JAX, PyTorch, or one with __dlpack__)")
+            name = f"{kind.__module__}.{kind.__name__}"
+            raise _native.InvalidError(f"sternway: {name} is not an array (of numpy, CuPy, JAX, PyTorch, or one with "
+                                       "__dlpack__)")
         found = _made.setdefault("", Other())
     libraries[kind] = found
     return found

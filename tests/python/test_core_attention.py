@@ -382,7 +382,8 @@ def test_features_together(case):
         factor = dropout["dropout_p"]
         theirs["keep"] = kept / (1 - factor)
         options.update(dropout)
-    run(f"together {case}", "float64", int(random.choice([1, 2, 4])), rows, keys, tuple(outputs), used, theirs, **options)
+    heads_kv = int(random.choice([1, 2, 4]))
+    run(f"together {case}", "float64", heads_kv, rows, keys, tuple(outputs), used, theirs, **options)
 
 
 def test_empty():
