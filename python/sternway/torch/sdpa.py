@@ -123,6 +123,9 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask:
     if is_causal:
         options["mask"] = MASK_TOP_LEFT
     if window is not None:
+        if not isinstance(window, (tuple, list)) or len(window) != 2:
+            raise _native.InvalidError(f"sternway: window is {window!r}; it is a pair, (left, right), None for no "
+                                       "bound")
         if window[0] is not None:
             options["window_left"] = window[0]
         if window[1] is not None:
