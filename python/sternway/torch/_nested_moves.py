@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: MIT
+"""Backward of nested sum, select, to_padded and from_padded, for both layouts: data is moved, nothing is rounded.
+
+Arguments and results are those of the aten operators that nested_ops.py registers these functions for."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch.nested._internal.nested_tensor import NestedTensor
+
+from .. import _native
+from . import _bridge
+from ._nested_views import (Jagged, flat, is_jagged, packed, ragged_lines, same_components, sizes_of, sizes_of_table)
+from ._takeover import Fallback
+
+# ---- sum ----
+
+
+def sum_strided(grad: torch.Tensor, self: torch.Tensor, dim: Sequence[int] | None,
+                keepdim: bool = False) -> torch.Tensor:
+    """grad: nested, 1 in the last dimension, which PyTorch's nested sum is along."""
+    if dim is None or len(dim) != 1 or dim[0] % self.dim() != self.dim() - 1:
+        raise Fallback(f"a sum along {dim}: accepted the last dimension")
+    sizes = sizes_of(self)
+    grad_buffer = packed(grad, "grad")
+    if grad_buffer.numel() != sum(math.prod(row[:-1]) for row in sizes.rows):
+        raise Fallback("grad does not have one element for each sum")
+    if grad.dtype != self.dtype:
+        raise Fallback(f"grad is {grad.dtype} and self {self.dtype}")
+    buffer = torch.empty(sizes.numel, dtype=grad.dtype, device=grad.device)
+    column = sizes.dims - 1
+    if sizes.numel and column in sizes.ragged:
+        _bridge.jagged_bwd(_native.JAGGED_SUM, grad=grad_buffer, dx=buffer, dim=_native.DIM_RAGGED,
+                           **ragged_lines(sizes, column, grad.device))
+    elif sizes.numel:
+        size = sizes.extent(column)
+        _bridge.jagged_bwd(_native.JAGGED_SUM, grad=grad_buffer, dx=buffer, dim=_native.DIM_INNER, dim_size=size,
+                           **flat(grad.device, sizes.numel // size, size))
+    return sizes.nested(buffer)
+
+
+def sum_jagged(grad: torch.Tensor, self: torch.Tensor, dim: Sequence[int] | None,
+               keepdim: bool = False) -> torch.Tensor:
+    """grad: jagged where the ragged dimension stayed, else dense."""
+    x = Jagged(self)
+    dims = sorted({d % (x.values.dim() + 1) for d in dim or range(x.values.dim() + 1)})
+    ragged = x.ragged + 1
+    if (0 in dims) != (ragged in dims) and dims != [ragged]:
+        raise Fallback(f"a sum of a jagged tensor along {dims}")
+    if is_jagged(grad):
+        if ragged in dims:
+            raise Fallback("grad is a nested tensor, but the ragged dimension was summed")
+        values = Jagged(grad).values
+    else:
+        if ragged not in dims:
+            raise Fallback("grad is not a nested tensor")
+        values = grad
+    inner_dims = [d - 1 for d in dims if d > 0]  # of the values; the batch dimension is the ragged one there
+    if values.dtype != x.values.dtype:
+        raise Fallback(f"grad is {values.dtype} and self {x.values.dtype}")
+    if dims == [ragged]:
+        return _sum_ragged(x, values)
+    shape = list(x.values.shape)
+    for d in inner_dims:
+        shape[d] = 1
+    values = values.reshape(shape).contiguous()
+    for d in inner_dims:  # one dimension at a time, each spread over what the ones before made
+        shape[d] = x.values.shape[d]
+        through = x.used is not None and not (0 in dims)
+        result = torch.zeros(shape, dtype=values.dtype, device=values.device) if through else \
+            torch.empty(shape, dtype=values.dtype, device=values.device)
+        if result.numel():
+            call = _spread(shape, d) if not through else _spread_with_holes(x, shape, d)
+            _bridge.jagged_bwd(_native.JAGGED_SUM, grad=values, dx=result, **call(values.device))
+        values = result
+    return x.wrap(values)
+
+
+def _spread(shape: list[int], d: int):
+    before, after = math.prod(shape[:d]), math.prod(shape[d + 1:])
+    return lambda device: {**flat(device, before, shape[d] * after), "dim": _native.DIM_INNER, "dim_size": shape[d],
+                           "dim_after": after}
+
+
+def _spread_with_holes(x: Jagged, shape: list[int], d: int):
+    inner = d > x.ragged
+    after = math.prod(shape[d + 1:] if inner else shape[d + 1:x.ragged])
+    call = {**x.ragged_call(), "outer": math.prod(shape[:x.ragged]), "inner": math.prod(shape[x.ragged + 1:]),
+            "dim": _native.DIM_INNER if inner else _native.DIM_OUTER, "dim_size": shape[d], "dim_after": after}
+    return lambda device: call
+
+
+def _sum_ragged(x: Jagged, grad: torch.Tensor) -> torch.Tensor:
+    """grad: dense [components, outer.., inner..], with or without a 1 for the ragged dimension."""
+    grad = grad.contiguous()
+    result = torch.empty(x.values.shape, dtype=grad.dtype, device=grad.device)
+    if not x.covered():
+        result.zero_()
+    if result.numel() and x.components:
+        _bridge.jagged_bwd(_native.JAGGED_SUM, grad=grad, dx=result, dim=_native.DIM_RAGGED, **x.ragged_call())
+    return x.wrap(result)
+
+
+# ---- select ----
+
+
+def select_strided(grad_output: torch.Tensor, self: torch.Tensor, dim: int, index: int) -> torch.Tensor:
+    """grad_output: the component's shape where dim is 0, else nested without `dim`. The result is contiguous."""
+    sizes = sizes_of(self)
+    if grad_output.dtype != self.dtype:
+        raise Fallback(f"grad_output is {grad_output.dtype} and self {self.dtype}")
+    device = self.device
+    buffer = torch.empty(sizes.numel, dtype=self.dtype, device=device)
+    column = dim % self.dim() - 1
+    if not sizes.numel:
+        return sizes.nested(buffer)
+    if column < 0:
+        index = index % sizes.count
+        if tuple(grad_output.shape) != sizes.rows[index]:
+            raise Fallback("grad_output does not have the component's shape")
+        grad = grad_output.contiguous()
+        call = {"offsets": (sizes.element_offsets(device),), "axis": ((max(sizes.numels), sizes.numel),),
+                "dim": _native.DIM_COMPONENT, "flags": _native.JAGGED_FULL}
+    else:
+        grad = packed(grad_output, "grad_output")
+        call = _slice_of(sizes, column, device)
+    _bridge.jagged_bwd(_native.JAGGED_SELECT, grad=grad, dx=buffer, index=int(index), **call)
+    return sizes.nested(buffer)
+
+
+def _slice_of(sizes, column: int, device: torch.device) -> dict:
+    """Keywords of a call along a dimension of the components."""
+    after = sizes.constant(column + 1, sizes.dims)
+    if after is None:
+        ragged = sizes.the_ragged()
+        return {"offsets": (sizes.offsets(ragged, device),), "axis": (sizes.axis(ragged),),
+                "outer": sizes.constant(0, ragged), "inner": sizes.constant(ragged + 1, sizes.dims),
+                "dim": _native.DIM_OUTER, "dim_size": sizes.extent(column),
+                "dim_after": sizes.constant(column + 1, ragged), "flags": _native.JAGGED_FULL}
+    if column in sizes.ragged:
+        return {**ragged_lines(sizes, column, device), "inner": after, "dim": _native.DIM_RAGGED}
+    size = sizes.extent(column)
+    return {**flat(device, sizes.numel // (size * after), size * after), "dim": _native.DIM_INNER, "dim_size": size,
+            "dim_after": after}
+
+
+def select_jagged(grad_output: torch.Tensor, self: torch.Tensor, dim: int, index: int) -> torch.Tensor:
+    """grad_output: the component's used part where dim is 0, else jagged without `dim`."""
+    x = Jagged(self)
+    value_dim = dim % (x.values.dim() + 1) - 1
+    if grad_output.dtype != self.dtype:
+        raise Fallback(f"grad_output is {grad_output.dtype} and self {self.dtype}")
+    shape, device = x.values.shape, x.values.device
+    if value_dim < 0:
+        if is_jagged(grad_output):
+            raise Fallback("grad_output is a nested tensor")
+        result = torch.empty(shape, dtype=grad_output.dtype, device=device)
+        if not x.covered():
+            result.zero_()
+        if result.numel():
+            _bridge.jagged_bwd(_native.JAGGED_SELECT, grad=grad_output.contiguous(), dx=result,
+                               dim=_native.DIM_COMPONENT, index=int(index), **x.ragged_call())
+        return x.wrap(result)
+    if value_dim == x.ragged or not is_jagged(grad_output):
+        raise Fallback("a select along the ragged dimension")
+    grad = Jagged(grad_output).values.contiguous()
+    through = x.used is not None
+    result = (torch.zeros if through else torch.empty)(shape, dtype=grad.dtype, device=device)
+    if result.numel():
+        _bridge.jagged_bwd(_native.JAGGED_SELECT, grad=grad, dx=result, index=int(index), **x.along(value_dim))
+    return x.wrap(result)
+
+
+# ---- nested to padded, backward: dense to nested ----
+
+
+def to_padded_strided(padded: torch.Tensor, cpu_nested_shape_example: torch.Tensor,
+                      fuse_transform_0213: bool = False) -> torch.Tensor:
+    """padded: dense [components, dimensions..]. The result has the sizes of the table in host memory."""
+    if fuse_transform_0213:
+        raise Fallback("fuse_transform_0213")
+    sizes = sizes_of_table(cpu_nested_shape_example)
+    column = _padded_column(sizes, padded.shape)
+    if max(sizes.lengths(column)) > padded.shape[1 + column]:
+        raise Fallback("a component is longer than the padded tensor")
+    buffer = torch.empty(sizes.numel, dtype=padded.dtype, device=padded.device)
+    if sizes.numel:
+        _bridge.jagged_bwd(_native.JAGGED_TO_PADDED, grad=padded.contiguous(), dx=buffer,
+                           **_padded_call(sizes, column, padded.device, padded.shape[1 + column]))
+    return sizes.nested(buffer)
+
+
+def _padded_column(sizes, shape: Sequence[int]) -> int:
+    """The one dimension that padding fills up. Fallback where there are several."""
+    if len(shape) != sizes.dims + 1 or shape[0] != sizes.count:
+        raise Fallback(f"{sizes.count} components of {sizes.dims} dimensions and a padded tensor of shape {shape}")
+    filled = {c for c in range(sizes.dims) if c in sizes.ragged or sizes.extent(c) != shape[1 + c]}
+    if len(filled) > 1:
+        raise Fallback(f"padding in {len(filled)} dimensions: accepted one")
+    return filled.pop() if filled else 0
+
+
+def _padded_call(sizes, column: int, device: torch.device, padded: int) -> dict:
+    return {"offsets": (sizes.offsets(column, device),), "axis": (sizes.axis(column),),
+            "outer": sizes.constant(0, column), "inner": sizes.constant(column + 1, sizes.dims), "padded": padded,
+            "flags": _native.JAGGED_FULL}
+
+
+def to_padded_jagged(padded: torch.Tensor, offsets: torch.Tensor, dummy: torch.Tensor, ragged_idx: int = 1,
+                     min_seqlen: torch.Tensor | None = None, max_seqlen: torch.Tensor | None = None,
+                     sum_S: int | None = None) -> torch.Tensor:
+    """padded: dense [components, outer.., padded, inner..]; the result's values are [outer.., sum_S, inner..]."""
+    if sum_S is None:
+        raise Fallback("the total of all components is not given")
+    if type(padded) is not torch.Tensor or type(offsets) is not torch.Tensor:
+        raise Fallback(f"padded is a {type(padded).__name__}: PyTorch's own decomposition is traced")
+    shape = (*padded.shape[1:ragged_idx], int(sum_S), *padded.shape[ragged_idx + 1:])
+    metadata = {"min_seqlen": min_seqlen, "max_seqlen": max_seqlen}
+    metadata = {name: value for name, value in metadata.items() if value is not None}
+    result = NestedTensor(torch.empty(shape, dtype=padded.dtype, device=padded.device), offsets,
+                          _ragged_idx=ragged_idx, _metadata_cache=metadata)
+    x = Jagged(result)
+    if not x.covered():
+        x.values.zero_()
+    if x.values.numel() and x.components:
+        _bridge.jagged_bwd(_native.JAGGED_TO_PADDED, grad=padded.contiguous(), dx=x.values,
+                           padded=padded.shape[ragged_idx], **x.ragged_call())
+    return result
+
+
+# ---- padded to nested, backward: nested to dense ----
+
+
+def from_padded_strided(self: torch.Tensor, padding: float, output_size: Sequence[int] | None = None) -> torch.Tensor:
+    """self: the nested gradient. The result is dense, zeros in the padding."""
+    if padding != 0:
+        raise Fallback(f"padding {padding}")
+    sizes = sizes_of(self)
+    grad = packed(self, "self")
+    shape = output_size
+    if shape is None:
+        shape = (sizes.count, *(max(sizes.lengths(c)) for c in range(sizes.dims)))
+    column = _padded_column(sizes, shape)
+    if max(sizes.lengths(column)) > shape[1 + column]:
+        raise Fallback("a component is longer than the padded tensor")
+    result = torch.empty(tuple(shape), dtype=self.dtype, device=self.device)
+    if not sizes.numel:
+        result.zero_()
+    elif result.numel():
+        _bridge.jagged_bwd(_native.JAGGED_FROM_PADDED, grad=grad, dx=result,
+                           **_padded_call(sizes, column, self.device, shape[1 + column]))
+    return result
+
+
+def from_padded_jagged(self: torch.Tensor, padding: float, output_size: Sequence[int] | None = None) -> torch.Tensor:
+    """self: the jagged gradient; output_size [components, outer.., padded, inner..] is given in a backward."""
+    if padding != 0 or output_size is None:
+        raise Fallback(f"padding {padding}" if padding != 0 else "no output_size")
+    g = Jagged(self)
+    if g.used is not None:
+        raise Fallback("a jagged tensor with holes")
+    shape = (g.components, *g.values.shape[:g.ragged], int(output_size[g.ragged + 1]), *g.values.shape[g.ragged + 1:])
+    result = torch.empty(shape, dtype=g.values.dtype, device=g.values.device)
+    if not g.values.numel():
+        result.zero_()
+    elif result.numel():
+        _bridge.jagged_bwd(_native.JAGGED_FROM_PADDED, grad=g.values.contiguous(), dx=result,
+                           padded=shape[g.ragged + 1], **g.ragged_call())
+    return result

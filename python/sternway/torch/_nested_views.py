@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: MIT
+"""Nested tensors of both layouts as the library's calls take them: values, offsets, used lengths, extents.
+
+A strided nested tensor is a buffer with sizes in host memory; a jagged one is a tensor of values with offsets on its
+device (torch.nested._internal.nested_tensor.NestedTensor). Work that does not meet the ragged dimension needs no
+offsets at all: it is one component of one position, [outer, 1, inner], whose offsets are the constant 0, 1. Offsets
+of strided tensors are made once for the same sizes and kept for a bounded number of sizes."""
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nested._internal import ops as _jagged_ops
+from torch.nested._internal.nested_tensor import NestedTensor
+
+from .. import _native
+from . import _bridge
+from ._takeover import Fallback
+
+SIZES_KEPT = 64  # shapes of strided nested tensors whose offsets are kept
+OFFSETS_KEPT = 16  # arrays of offsets kept for each of them: axes, devices, streams
+
+_ones: dict[torch.device, torch.Tensor] = {}
+
+
+def _capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def one(device: torch.device) -> torch.Tensor:
+    """Offsets 0, 1 on a device. An array made while a graph is captured holds nothing before the graph runs, so it
+    serves that call alone."""
+    found = _ones.get(device)
+    if found is None:
+        found = torch.arange(2, dtype=torch.int64, device=device)
+        if not _capturing(device):
+            if device.type == "cuda":
+                torch.cuda.current_stream(device).synchronize()  # other streams read it from now on; once a device
+            _ones[device] = found
+    return found
+
+
+def flat(device: torch.device, outer: int = 1, inner: int = 1) -> dict[str, Any]:
+    """Keywords of a call on [outer, inner] elements without a ragged dimension. Both must be 1 or more."""
+    return {"offsets": (one(device),), "axis": ((1, 1),), "outer": outer, "inner": inner,
+            "flags": _native.JAGGED_FULL}
+
+
+def same_dtype(**tensors: torch.Tensor | None) -> None:
+    """Fallback unless the tensors that are there have one type, which the library may or may not have."""
+    given = {name: tensor.dtype for name, tensor in tensors.items() if tensor is not None}
+    if len(set(given.values())) > 1:
+        raise Fallback("the types differ: " + ", ".join(f"{name} is {dtype}" for name, dtype in given.items()))
+
+
+# ---- strided layout ----
+
+class Sizes:
+    """Sizes of a strided nested tensor: rows[b] is the shape of component b."""
+
+    def __init__(self, rows: tuple[tuple[int, ...], ...], dims: int) -> None:
+        self.rows = rows
+        self.dims = dims  # of a component
+        self.count = len(rows)
+        self.ragged = tuple(c for c in range(dims) if len({row[c] for row in rows}) > 1)
+        self.numels = tuple(math.prod(row) for row in rows)
+        self.numel = sum(self.numels)
+        self._arrays: dict[tuple, torch.Tensor] = {}
+        self._views: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+
+    def constant(self, first: int, end: int) -> int | None:
+        """Product of the extents first..end-1 of each component; None where it is not the same for all."""
+        products = {math.prod(row[first:end]) for row in self.rows}
+        return products.pop() if len(products) == 1 else None
+
+    def extent(self, column: int) -> int:
+        """A dimension that is the same in all components."""
+        return self.rows[0][column]
+
+    def the_ragged(self, wanted: int = 0) -> int:
+        """The ragged dimension; `wanted` where none is. Fallback where there are several."""
+        if len(self.ragged) > 1:
+            raise Fallback(f"{len(self.ragged)} ragged dimensions: accepted one")
+        return self.ragged[0] if self.ragged else wanted
+
+    def lengths(self, column: int) -> tuple[int, ...]:
+        return tuple(row[column] for row in self.rows)
+
+    def axis(self, column: int) -> tuple[int, int]:
+        """(longest, total) of a dimension."""
+        lengths = self.lengths(column)
+        return max(lengths, default=0), sum(lengths)
+
+    def array(self, what: tuple, values: Any, device: torch.device) -> torch.Tensor:
+        """The int64 array that values() makes, on a device; kept under `what` for that device and its stream."""
+        key = (what, device, _bridge.stream(device))
+        found = self._arrays.get(key)
+        if found is None:
+            if _capturing(device):
+                raise Fallback("these sizes have no offsets on the device yet, and a graph is being captured: run a"
+                               " step with them before the capture")
+            found = torch.as_tensor(values(), dtype=torch.int64).to(device)
+            if len(self._arrays) >= OFFSETS_KEPT:
+                self._arrays.clear()
+            self._arrays[key] = found
+        return found
+
+    def offsets(self, column: int, device: torch.device) -> torch.Tensor:
+        """offsets[components + 1] of a dimension."""
+        return self.array(("offsets", column), lambda: _running(self.lengths(column)), device)
+
+    def element_offsets(self, device: torch.device) -> torch.Tensor:
+        """offsets[components + 1] in elements, for work that only knows components as a whole."""
+        return self.array(("elements",), lambda: _running(self.numels), device)
+
+    def line_offsets(self, column: int, device: torch.device) -> torch.Tensor:
+        """Offsets where each position before `column` is a component of its own."""
+        def make() -> list[int]:
+            return _running([row[column] for row in self.rows for _ in range(math.prod(row[:column]))])
+
+        return self.array(("lines", column), make, device)
+
+    def starts(self) -> list[int]:
+        """First element of each component in a contiguous buffer."""
+        return _running(self.numels)[:-1]
+
+    def nested(self, buffer: torch.Tensor) -> torch.Tensor:
+        """A contiguous nested tensor of these sizes whose storage is `buffer`, a flat one of the same device."""
+        if self._views is None:
+            strides = [[math.prod(row[c + 1:]) for c in range(self.dims)] for row in self.rows]
+            self._views = (torch.tensor(self.rows, dtype=torch.int64).view(self.count, self.dims),
+                           torch.tensor(strides, dtype=torch.int64).view(self.count, self.dims),
+                           torch.tensor(self.starts(), dtype=torch.int64))
+        return torch._nested_view_from_buffer(buffer, *self._views)
+
+
+def _running(lengths: Sequence[int]) -> list[int]:
+    total, sums = 0, [0]
+    for length in lengths:
+        total += length
+        sums.append(total)
+    return sums
+
+
+@functools.lru_cache(maxsize=SIZES_KEPT)
+def _sizes(count: int, dims: int, flat_sizes: tuple[int, ...]) -> Sizes:
+    return Sizes(tuple(flat_sizes[b * dims:(b + 1) * dims] for b in range(count)), dims)
+
+
+def sizes_of_table(table: torch.Tensor) -> Sizes:
+    """Sizes from PyTorch's table [components, dimensions] in host memory. Fallback without components."""
+    if table.dim() != 2 or not table.shape[0]:
+        raise Fallback("no components")
+    return _sizes(table.shape[0], table.shape[1], tuple(table.flatten().tolist()))
+
+
+def sizes_of(nested: torch.Tensor) -> Sizes:
+    """Sizes of a strided nested tensor. Fallback without components."""
+    return sizes_of_table(nested._nested_tensor_size())
+
+
+def ragged_lines(sizes: Sizes, column: int, device: torch.device) -> dict[str, Any]:
+    """Keywords of a call along `column`, whatever the dimensions before it: without `inner` and `dim`. Where the
+    dimensions before it are not the same in all components, each position of theirs is a component of its own."""
+    longest, total = sizes.axis(column)
+    outer = sizes.constant(0, column)
+    if outer is not None:
+        return {"offsets": (sizes.offsets(column, device),), "axis": ((longest, total),), "outer": outer,
+                "flags": _native.JAGGED_FULL}
+    total = sum(math.prod(row[:column + 1]) for row in sizes.rows)
+    return {"offsets": (sizes.line_offsets(column, device),), "axis": ((longest, total),), "outer": 1,
+            "flags": _native.JAGGED_FULL}
+
+
+def same_sizes(a: torch.Tensor, b: torch.Tensor, names: str) -> None:
+    if not torch.equal(a._nested_tensor_size(), b._nested_tensor_size()):
+        raise Fallback(f"{names} have different nested sizes")
+
+
+def packed(nested: torch.Tensor, name: str) -> torch.Tensor:
+    """The flat buffer of a contiguous strided nested tensor. Fallback where it is not contiguous or a part of more."""
+    if not nested.is_nested:
+        raise Fallback(f"{name} is not a nested tensor")
+    buffer = nested.values()
+    if not nested.is_contiguous() or buffer.numel() != nested.numel():
+        raise Fallback(f"{name} is a nested tensor that is not contiguous")
+    return buffer
+
+
+# ---- jagged layout ----
+
+def is_jagged(tensor: Any) -> bool:
+    return isinstance(tensor, NestedTensor)
+
+
+class Jagged:
+    """A jagged nested tensor. Dimensions are those of its values, where the batch dimension is missing."""
+
+    def __init__(self, nested: NestedTensor) -> None:
+        self.nested = nested
+        self.values: torch.Tensor = nested._values
+        if type(self.values) not in (torch.Tensor, torch.nn.Parameter):
+            raise Fallback(f"values are a {type(self.values).__name__}: PyTorch's own decomposition is traced")
+        self.ragged: int = nested._ragged_idx - 1
+        self.offsets: torch.Tensor = nested._offsets.contiguous()
+        self.used: torch.Tensor | None = None
+        if nested._lengths is not None:
+            self.used = nested._lengths.to(self.offsets.dtype).contiguous()
+
+    @property
+    def components(self) -> int:
+        return self.offsets.shape[0] - 1
+
+    @property
+    def total(self) -> int:
+        return self.values.shape[self.ragged]
+
+    def order(self) -> tuple[int, ...]:
+        """Dimensions of the values from the slowest to the fastest in memory. Fallback for values with gaps."""
+        if self.values.is_contiguous():
+            return tuple(range(self.values.dim()))
+        stride, shape = self.values.stride(), self.values.shape
+        order = tuple(sorted(range(self.values.dim()), key=lambda d: (-stride[d], -shape[d])))
+        if not self.values.permute(order).is_contiguous():
+            raise Fallback("the values of a nested tensor are not dense")
+        return order
+
+    def in_order(self, order: tuple[int, ...], name: str) -> torch.Tensor:
+        """The values as they lie in memory, contiguous. Fallback where they lie otherwise."""
+        values = self.values.permute(order)
+        if not values.is_contiguous():
+            raise Fallback(f"{name} is stored in another order than the other tensors, or with gaps")
+        return values
+
+    def contiguous(self, name: str) -> torch.Tensor:
+        if not self.values.is_contiguous():
+            raise Fallback(f"{name}: the values of a nested tensor are not contiguous")
+        return self.values
+
+    def covered(self) -> bool:
+        """Whether components are known to hold every position of the values; a GPU's offsets are not read back."""
+        if self.used is not None or self.offsets.device.type != "cpu" or not self.components:
+            return False
+        return int(self.offsets[0]) == 0 and int(self.offsets[-1]) == self.total
+
+    def fresh(self, values: torch.Tensor) -> torch.Tensor:
+        """Memory for a gradient like `values`: positions in no component, which no call writes, are zeros."""
+        return torch.empty_like(values) if self.covered() else torch.zeros_like(values)
+
+    def axis(self) -> tuple[int, int]:
+        """(longest, total): the longest where PyTorch knows it without reading the offsets back, else the total."""
+        longest = None if self.used is not None else self.nested._maybe_max_seqlen
+        return (self.total if longest is None else min(int(longest), self.total)), self.total
+
+    def ragged_call(self, order: tuple[int, ...] | None = None) -> dict[str, Any]:
+        """Keywords of a call that follows the components, of values that lie in memory in `order`."""
+        order = order or tuple(range(self.values.dim()))
+        at = order.index(self.ragged)
+        extents = [self.values.shape[d] for d in order]
+        call: dict[str, Any] = {"offsets": (self.offsets,), "axis": (self.axis(),), "storage": _native.STORAGE_JAGGED,
+                                "outer": math.prod(extents[:at]), "inner": math.prod(extents[at + 1:])}
+        if self.used is not None:
+            call["used"] = (self.used,)
+        return call
+
+    def along(self, dim: int, order: tuple[int, ...] | None = None) -> dict[str, Any]:
+        """Keywords of a call along dimension `dim` of the values, whichever of the three kinds it is."""
+        order = order or tuple(range(self.values.dim()))
+        at, ragged_at = order.index(dim), order.index(self.ragged)
+        extents = [self.values.shape[d] for d in order]
+        if dim == self.ragged:
+            return {**self.ragged_call(order), "dim": _native.DIM_RAGGED}
+        if self.used is None:
+            after = math.prod(extents[at + 1:])
+            return {**flat(self.values.device, math.prod(extents[:at]), extents[at] * after),
+                    "dim": _native.DIM_INNER, "dim_size": extents[at], "dim_after": after}
+        inner = at > ragged_at
+        after = math.prod(extents[at + 1:] if inner else extents[at + 1:ragged_at])
+        return {**self.ragged_call(order), "dim": _native.DIM_INNER if inner else _native.DIM_OUTER,
+                "dim_size": extents[at], "dim_after": after}
+
+    def wrap(self, values: torch.Tensor, ragged: int | None = None) -> NestedTensor:
+        """A jagged nested tensor of other values with this one's components."""
+        metadata = _jagged_ops.extract_kwargs(self.nested)
+        if ragged is not None:
+            metadata["_ragged_idx"] = ragged + 1
+        return NestedTensor(values, **metadata)
+
+
+def same_components(a: Jagged, b: Jagged, names: str) -> None:
+    """Fallback unless both have the same offsets (the same tensor, as PyTorch demands) and the same values' shape."""
+    if a.nested._size[a.ragged + 1] != b.nested._size[b.ragged + 1]:
+        raise Fallback(f"{names} have different offsets")

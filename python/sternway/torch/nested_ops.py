@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: MIT
+"""Backward operators of nested tensors, strided and jagged, for PyTorch's dispatcher and its table of jagged ones.
+
+Each function here has the arguments of the aten operator that it is registered for and returns its results; what the
+library does not take raises Fallback with the reason, and PyTorch's own code runs. Formulas: sternway/jagged_bwd.h.
+Memory layout and types of results are PyTorch's, with None for gradients that were not asked for.
+
+Where results differ from PyTorch's on purpose:
+- positions of jagged tensors in no component (holes that `lengths` leave, rows in front of the first offset or behind
+  the last) get zeros where the call follows the components, and what PyTorch computes from their contents otherwise;
+- sums are in f32 and rounded once, so bf16 and f16 gradients of layer_norm's and linear's parameters are closer to the
+  exact ones;
+- softmax along the ragged dimension of a jagged tensor gets its gradient along that dimension (PyTorch takes the next
+  dimension of the values instead), sum and a select of an inner dimension get theirs (PyTorch raises).
+
+reshape and view have no entry: their backward is a view of the gradient, nothing is computed."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from .. import _native
+from . import _bridge
+from ._nested_matmul import matmul_backward_jagged, matmul_backward_strided
+from ._nested_moves import (from_padded_jagged, from_padded_strided, select_jagged, select_strided, sum_jagged,
+                            sum_strided, to_padded_jagged, to_padded_strided)
+from ._nested_table import register
+from ._nested_views import (Jagged, flat, is_jagged, packed, ragged_lines, same_components, same_dtype, same_sizes,
+                            sizes_of)
+from ._takeover import Fallback
+
+# ---- pointwise ----
+
+
+def _pointwise(op: int, grad: torch.Tensor, x: torch.Tensor, **fields: float) -> torch.Tensor:
+    same_dtype(grad=grad, self=x)
+    if is_jagged(x):
+        return _pointwise_jagged(op, grad, x, **fields)
+    grad_buffer, x_buffer = packed(grad, "grad"), packed(x, "self")
+    same_sizes(grad, x, "grad and self")
+    result = torch.empty_like(x)
+    if x_buffer.numel():
+        _bridge.jagged_bwd(op, grad=grad_buffer, x=x_buffer, dx=result.values(), **fields,
+                           **flat(x.device, 1, x_buffer.numel()))
+    return result
+
+
+def _pointwise_jagged(op: int, grad: torch.Tensor, x: torch.Tensor, **fields: float) -> torch.Tensor:
+    if not is_jagged(grad):
+        raise Fallback("grad is not a nested tensor")
+    g, v = Jagged(grad), Jagged(x)
+    same_components(g, v, "grad and self")
+    if g.values.shape != v.values.shape:
+        raise Fallback("grad and self have different shapes")
+    order = v.order()
+    grad_values, values = g.in_order(order, "grad"), v.in_order(order, "self")
+    result = torch.empty_like(v.values) if v.used is None else torch.zeros_like(v.values)
+    if values.numel():
+        call = flat(values.device, 1, values.numel()) if v.used is None else v.ragged_call(order)
+        _bridge.jagged_bwd(op, grad=grad_values, x=values, dx=result.permute(order), **fields, **call)
+    return v.wrap(result)
+
+
+def gelu_backward(grad_output: torch.Tensor, self: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
+    ops = {"none": _native.JAGGED_GELU, "tanh": _native.JAGGED_GELU_TANH}
+    if approximate not in ops:
+        raise Fallback(f"approximate={approximate!r}")
+    return _pointwise(ops[approximate], grad_output, self)
+
+
+def silu_backward(grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
+    return _pointwise(_native.JAGGED_SILU, grad_output, self)
+
+
+def threshold_backward(grad_output: torch.Tensor, self: torch.Tensor, threshold: float) -> torch.Tensor:
+    if not math.isfinite(threshold):
+        raise Fallback(f"threshold {threshold} is not finite")
+    return _pointwise(_native.JAGGED_THRESHOLD, grad_output, self, threshold=float(threshold))
+
+
+# ---- softmax ----
+
+
+def softmax_backward(grad_output: torch.Tensor, output: torch.Tensor, dim: int,
+                     input_dtype: torch.dtype) -> torch.Tensor:
+    same_dtype(grad_output=grad_output, output=output)
+    if input_dtype != output.dtype:
+        raise Fallback(f"the softmax's input was {input_dtype} and its result {output.dtype}")
+    if is_jagged(output):
+        return _softmax_jagged(grad_output, output, dim)
+    grad_buffer, buffer = packed(grad_output, "grad_output"), packed(output, "output")
+    same_sizes(grad_output, output, "grad_output and output")
+    sizes = sizes_of(output)
+    column = dim % output.dim() - 1
+    if column < 0:
+        raise Fallback("softmax along the batch dimension")
+    result = torch.empty_like(output)
+    if not buffer.numel():
+        return result
+    after = sizes.constant(column + 1, sizes.dims)
+    device = output.device
+    if after is None:  # the dimension lies before the ragged one
+        ragged = sizes.the_ragged()
+        call = {"offsets": (sizes.offsets(ragged, device),), "axis": (sizes.axis(ragged),),
+                "outer": sizes.constant(0, ragged), "inner": sizes.constant(ragged + 1, sizes.dims),
+                "dim": _native.DIM_OUTER, "dim_size": sizes.extent(column),
+                "dim_after": sizes.constant(column + 1, ragged), "flags": _native.JAGGED_FULL}
+    elif column not in sizes.ragged:
+        size = sizes.extent(column)
+        call = {**flat(device, sizes.numel // (size * after), size * after), "dim": _native.DIM_INNER,
+                "dim_size": size, "dim_after": after}
+    else:
+        call = {**ragged_lines(sizes, column, device), "inner": after, "dim": _native.DIM_RAGGED}
+    _bridge.jagged_bwd(_native.JAGGED_SOFTMAX, grad=grad_buffer, y=buffer, dx=result.values(), **call)
+    return result
+
+
+def _softmax_jagged(grad_output: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
+    if not is_jagged(grad_output):
+        raise Fallback("grad_output is not a nested tensor")
+    g, y = Jagged(grad_output), Jagged(output)
+    same_components(g, y, "grad_output and output")
+    value_dim = dim % (y.values.dim() + 1) - 1
+    if value_dim < 0:
+        raise Fallback("softmax along the batch dimension")
+    order = y.order()
+    grad_values, values = g.in_order(order, "grad_output"), y.in_order(order, "output")
+    through = value_dim == y.ragged or y.used is not None
+    result = y.fresh(y.values) if through else torch.empty_like(y.values)
+    if values.numel():
+        _bridge.jagged_bwd(_native.JAGGED_SOFTMAX, grad=grad_values, y=values, dx=result.permute(order),
+                           **y.along(value_dim, order))
+    return y.wrap(result)
+
+
+# ---- linear ----
+
+
+def linear_backward(self: torch.Tensor, grad_output: torch.Tensor | None, weight: torch.Tensor,
+                    output_mask: Sequence[bool]) -> tuple[torch.Tensor | None, ...]:
+    if grad_output is None:
+        return None, None, None
+    same_dtype(self=self, grad_output=grad_output, weight=weight)
+    if weight.dim() != 2:
+        raise Fallback(f"a weight of {weight.dim()} dimensions")
+    if is_jagged(self):
+        return _linear_jagged(self, grad_output, weight, output_mask)
+    if not grad_output.is_nested:
+        raise Fallback("grad_output is not a nested tensor")
+    x, grad = packed(self, "self"), packed(grad_output.contiguous(), "grad_output")
+    dx = torch.empty_like(self) if output_mask[0] else None
+    dweight, dbias = linear_rows(x, grad, weight, dx.values() if dx is not None else None, output_mask[1:])
+    return dx, dweight, dbias
+
+
+def _linear_jagged(self: torch.Tensor, grad_output: torch.Tensor, weight: torch.Tensor,
+                   output_mask: Sequence[bool]) -> tuple[torch.Tensor | None, ...]:
+    if not is_jagged(grad_output):
+        raise Fallback("grad_output is not a nested tensor")
+    x, g = Jagged(self), Jagged(grad_output)
+    same_components(x, g, "self and grad_output")
+    if x.used is not None or x.ragged == x.values.dim() - 1:
+        raise Fallback("a linear layer over a jagged tensor with holes, or over its ragged dimension")
+    values = x.contiguous("self")
+    dx = torch.empty_like(values) if output_mask[0] else None
+    dweight, dbias = linear_rows(values, g.values.contiguous(), weight, dx, output_mask[1:])
+    return x.wrap(dx) if dx is not None else None, dweight, dbias
+
+
+def linear_rows(x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor | None,
+                wanted: Sequence[bool]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Gradients of rows X [.., K], G [.., N] and W [N, K], all contiguous but W: writes dX, returns dW and dbias."""
+    features, inner = weight.shape
+    make = torch.empty if x.numel() and grad.numel() else torch.zeros
+    dweight = make((features, inner), dtype=weight.dtype, device=x.device) if wanted[0] else None
+    dbias = make((features,), dtype=weight.dtype, device=x.device) if wanted[1] else None
+    if make is torch.empty:
+        call = flat(x.device, x.numel() // inner, inner)
+        if dx is not None or dweight is not None or dbias is not None:
+            _bridge.jagged_bwd(_native.JAGGED_LINEAR, grad=grad, x=x, weight=weight.contiguous(), dx=dx,
+                               dweight=dweight, dbias=dbias, out_features=features, **call)
+    else:
+        if grad.numel() and dbias is not None:  # K is 0: the bias has a gradient all the same
+            raise Fallback("a linear layer without inputs")
+        if dx is not None:
+            dx.zero_()
+    return dweight, dbias
+
+
+# ---- layer norm ----
+
+
+def layer_norm_backward(grad_out: torch.Tensor, input: torch.Tensor, normalized_shape: Sequence[int],
+                        mean: torch.Tensor, rstd: torch.Tensor, weight: torch.Tensor | None,
+                        bias: torch.Tensor | None, output_mask: Sequence[bool]) -> tuple[torch.Tensor | None, ...]:
+    same_dtype(grad_out=grad_out, input=input)
+    if weight is not None and weight.dtype not in (input.dtype, torch.float32):
+        raise Fallback(f"a weight of {weight.dtype} with values of {input.dtype}")
+    if is_jagged(input):
+        return _layer_norm_jagged(grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask)
+    grad, x = packed(grad_out, "grad_out"), packed(input, "input")
+    same_sizes(grad_out, input, "grad_out and input")
+    size = math.prod(normalized_shape)
+    result = torch.empty_like(input) if output_mask[0] else None
+    call = flat(x.device, max(1, x.numel() // max(1, size)), max(1, size))
+    sums = _norm(grad, x, mean, rstd, weight, bias, result.values() if result is not None else None, output_mask, size,
+                 call)
+    return result, *sums
+
+
+def _layer_norm_jagged(grad_out: torch.Tensor, input: torch.Tensor, normalized_shape: Sequence[int],
+                       mean: torch.Tensor, rstd: torch.Tensor, weight: torch.Tensor | None,
+                       bias: torch.Tensor | None, output_mask: Sequence[bool]) -> tuple[torch.Tensor | None, ...]:
+    if not is_jagged(grad_out):
+        raise Fallback("grad_out is not a nested tensor")
+    g, x = Jagged(grad_out), Jagged(input)
+    same_components(g, x, "grad_out and input")
+    first = x.values.dim() - len(normalized_shape)
+    if first <= x.ragged:
+        raise Fallback("layer_norm over the ragged dimension")
+    grad, values = g.contiguous("grad_out"), x.contiguous("input")
+    size = math.prod(values.shape[first:])
+    result = torch.empty_like(values) if output_mask[0] and x.used is None else None
+    if output_mask[0] and x.used is not None:
+        result = torch.zeros_like(values)
+    call = flat(values.device, max(1, values.numel() // max(1, size)), max(1, size))
+    if x.used is not None:
+        call = x.ragged_call()
+    sums = _norm(grad, values, mean, rstd, weight, bias, result, output_mask, size, call)
+    return x.wrap(result) if result is not None else None, *sums
+
+
+def _norm(grad: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, weight: torch.Tensor | None,
+          bias: torch.Tensor | None, dx: torch.Tensor | None, output_mask: Sequence[bool], size: int,
+          call: dict) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    if output_mask[1] and weight is None or output_mask[2] and bias is None:
+        raise Fallback("the gradient of a parameter is asked for that is absent")
+    if weight is not None and bias is not None and bias.dtype != weight.dtype:
+        raise Fallback(f"a bias of {bias.dtype} with a weight of {weight.dtype}")
+    make = torch.empty_like if x.numel() else torch.zeros_like
+    dweight = make(weight, memory_format=torch.contiguous_format) if output_mask[1] else None
+    dbias = make(bias, memory_format=torch.contiguous_format) if output_mask[2] else None
+    if x.numel() and any(output_mask):
+        gamma = weight.contiguous() if weight is not None else None
+        _bridge.jagged_bwd(_native.JAGGED_LAYER_NORM, grad=grad, x=x, mean=mean.float().contiguous(),
+                           rstd=rstd.float().contiguous(), weight=gamma, dx=dx, dweight=dweight, dbias=dbias,
+                           dim=_native.DIM_INNER, dim_size=size, **call)
+    return dweight, dbias
+
+
+# ---- registration ----
+
+register("gelu_backward", "aten::gelu_backward(Tensor grad_output, Tensor self, *, str approximate=\"none\") -> Tensor",
+         gelu_backward, gelu_backward)
+register("silu_backward", "aten::silu_backward(Tensor grad_output, Tensor self) -> Tensor", silu_backward,
+         silu_backward)
+register("threshold_backward",
+         "aten::threshold_backward(Tensor grad_output, Tensor self, Scalar threshold) -> Tensor", threshold_backward,
+         threshold_backward)
+register("_softmax_backward_data",
+         "aten::_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype) -> Tensor",
+         softmax_backward, softmax_backward)
+register("linear_backward",
+         "aten::linear_backward(Tensor self, Tensor grad_output, Tensor weight, bool[3] output_mask)"
+         " -> (Tensor, Tensor, Tensor)", linear_backward, linear_backward)
+register("native_layer_norm_backward",
+         "aten::native_layer_norm_backward(Tensor grad_out, Tensor input, SymInt[] normalized_shape, Tensor mean,"
+         " Tensor rstd, Tensor? weight, Tensor? bias, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
+         layer_norm_backward, layer_norm_backward)
+register("matmul_backward",
+         "aten::matmul_backward(Tensor grad, Tensor self, Tensor other, bool[2] mask) -> (Tensor, Tensor)",
+         matmul_backward_strided, matmul_backward_jagged)
+register("_nested_sum_backward",
+         "aten::_nested_sum_backward(Tensor grad, Tensor self, int[1]? dim, bool keepdim=False) -> Tensor",
+         sum_strided, sum_jagged)
+register("_nested_select_backward",
+         "aten::_nested_select_backward(Tensor grad_output, Tensor self, int dim, SymInt index) -> Tensor",
+         select_strided, select_jagged)
+register("_nested_from_padded",
+         "aten::_nested_from_padded(Tensor padded, Tensor cpu_nested_shape_example, bool fuse_transform_0213=False)"
+         " -> Tensor", to_padded_strided, None, keys=("CPU", "CUDA"), backward_only=True)
+register("_nested_from_padded_tensor",
+         "aten::_nested_from_padded_tensor(Tensor padded, Tensor offsets, Tensor dummy, int ragged_idx=1,"
+         " Tensor? min_seqlen=None, Tensor? max_seqlen=None, SymInt? sum_S=None) -> Tensor", None, to_padded_jagged,
+         backward_only=True)
+register("to_padded_tensor",
+         "aten::to_padded_tensor(Tensor self, float padding, SymInt[]? output_size=None) -> Tensor",
+         from_padded_strided, from_padded_jagged, backward_only=True)
