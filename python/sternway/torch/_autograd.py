@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""How the operators of the namespace `sternway` are defined: schema, kernels for CPU and CUDA (ROCm builds call their
+GPUs cuda as well), fake kernel, and the autograd of a backward, which has no derivative of its own."""
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+
+NO_DOUBLE_BACKWARD = "sternway: double backward is not there (a gradient computed by Sternway cannot be differentiated)"
+
+# Gradients have the strides of their inputs, so a compiler may not give the kernel other strides than it promised.
+_TAGS = (torch.Tag.pt2_compliant_tag,
+         getattr(torch.Tag, "needs_exact_strides", None) or torch.Tag.needs_fixed_stride_order)
+
+library = torch.library.Library("sternway", "DEF")
+
+
+def define(name: str, schema: str, kernel: Callable, fake: Callable, tags: tuple[torch.Tag, ...] = (),
+           device_types: tuple[str, ...] = ("CPU", "CUDA")) -> torch._ops.OpOverload:
+    """Defines `sternway::name`. The kernels get what the dispatcher passes: arguments that have the schema's default
+    may be left out."""
+    library.define(name + schema, tags=_TAGS + tags)
+    for key in device_types:
+        library.impl(name, kernel, key)
+    torch.library.register_fake(f"sternway::{name}", fake, lib=library)
+    return getattr(torch.ops.sternway, name).default
+
+
+def is_plain(*tensors: torch.Tensor) -> bool:
+    """Whether nothing but the kernel is to see a call: no mode, transform, subclass, profiler, and no device without a
+    kernel. Then a call below autograd need not pass the dispatcher again, which takes a Python kernel 5 us."""
+    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    for t in tensors:
+        kind = type(t)
+        if kind is not torch.Tensor and kind is not torch.nn.Parameter or not (t.is_cpu or t.is_cuda):
+            return False
+    return not torch.autograd.profiler._is_profiler_enabled
+
+
+def below_autograd(operator: torch._ops.OpOverload, *args: Any, **keywords: Any) -> Any:
+    """Calls the operator's next kernel under that of autograd."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator(*args, **keywords)
+
+
+class _Backward(torch.autograd.Function):
+    """A gradient's place in a graph that somebody asked for by create_graph."""
+
+    @staticmethod
+    def forward(ctx, operator, keywords, *args):
+        result = below_autograd(operator, *args, **keywords)
+        return tuple(result) if isinstance(result, (list, tuple)) else result
+
+    @staticmethod
+    def backward(ctx, *grads):
+        raise RuntimeError(NO_DOUBLE_BACKWARD)
+
+
+def no_double_backward(operator: torch._ops.OpOverload) -> None:
+    """Registers for autograd that the operator's results cannot be differentiated, with a text that says so."""
+    several = len(operator._schema.returns) == 1 and "[]" in str(operator._schema.returns[0].type).replace(
+        "List[Tensor]", "Tensor[]")
+
+    def autograd(*args: Any, **keywords: Any) -> Any:
+        if not torch.is_grad_enabled() or not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
+            return below_autograd(operator, *args, **keywords)
+        result = _Backward.apply(operator, keywords, *args)
+        return list(result) if several else result
+
+    library.impl(operator._schema.name.split("::")[1], autograd, "Autograd")
+
+
+def empty_gradient(tensor: torch.Tensor, zeros: bool = False) -> torch.Tensor:
+    """Memory for the gradient of an input: its strides where they are dense with a contiguous last dimension, else
+    contiguous. Broadcast dimensions (strides of 0) get memory of their own."""
+    strides = tensor.stride()
+    keep = len(strides) > 0 and strides[-1] == 1 and 0 not in strides
+    form = torch.preserve_format if keep else torch.contiguous_format
+    return (torch.zeros_like if zeros else torch.empty_like)(tensor, memory_format=form)
