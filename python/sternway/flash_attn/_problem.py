@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+"""What one call of the flash-attn functions asks for: the three tensors out of their packings, checked, and the
+keywords that the library's calls share between forward and backward."""
+from __future__ import annotations
+
+import torch
+
+from .. import _native
+
+STATUS_INVALID = 1  # STW_E_INVALID
+STATUS_UNSUPPORTED = 2  # STW_E_UNSUPPORTED
+
+
+def invalid(text: str) -> Exception:
+    """InvalidError with this text, for what is found wrong before the library sees it."""
+    error = _native.InvalidError(f"sternway.flash_attn: {text}")
+    error.status = STATUS_INVALID
+    return error
+
+
+def unsupported(text: str) -> Exception:
+    """UnsupportedError with this text, for what flash-attn takes and this package does not."""
+    error = _native.UnsupportedError(f"sternway.flash_attn: {text}")
+    error.status = STATUS_UNSUPPORTED
+    return error
+
+
+def _check_rank(name: str, tensor: torch.Tensor, rank: int, shape: str) -> None:
+    if tensor.dim() != rank:
+        raise invalid(f"{name} has {tensor.dim()} dimensions ({list(tensor.shape)}), expected {shape}")
+
+
+def split(q: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, packed: bool
+          ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Views of q, k and v, whichever of them share a tensor: without k, q is qkv [..., 3, H, D]; without v, k is kv
+    [..., 2, Hk, D]. `packed` tells [T, H, D] from [B, S, H, D]. Raises InvalidError for a rank or a size that does
+    not fit; nothing is copied."""
+    rank, rows = (3, "T") if packed else (4, "B, S")
+    if k is None:
+        _check_rank("qkv", q, rank + 1, f"[{rows}, 3, H, D]")
+        if q.shape[-3] != 3:
+            raise invalid(f"qkv has size {q.shape[-3]} in its dimension {rank - 2} ({list(q.shape)}), expected 3")
+        q, k, v = q.unbind(-3)
+    elif v is None:
+        _check_rank("kv", k, rank + 1, f"[{rows}, 2, Hk, D]")
+        if k.shape[-3] != 2:
+            raise invalid(f"kv has size {k.shape[-3]} in its dimension {rank - 2} ({list(k.shape)}), expected 2")
+        k, v = k.unbind(-3)
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        _check_rank(name, tensor, rank, f"[{rows}, H, D]")
+    if q.shape[-1] != k.shape[-1]:
+        raise invalid(f"q has head_dim {q.shape[-1]}, k has {k.shape[-1]}")
+    if k.shape[:-1] != v.shape[:-1]:
+        raise invalid(f"k {list(k.shape)} and v {list(v.shape)} differ in more than head_dim")
+    if k.shape[-2] == 0 or q.shape[-2] % k.shape[-2] != 0:
+        raise invalid(f"q has {q.shape[-2]} heads, not a multiple of the {k.shape[-2]} of k and v")
+    if not packed and q.shape[0] != k.shape[0]:
+        raise invalid(f"q has batch {q.shape[0]}, k and v have {k.shape[0]}")
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.dtype != q.dtype:
+            raise invalid(f"{name} is {tensor.dtype}, q is {q.dtype}")
+        if tensor.device != q.device:
+            raise invalid(f"{name} is on {tensor.device}, q on {q.device}")
+    return q, k, v
+
+
+def check_extras(q: torch.Tensor, **tensors: torch.Tensor | None) -> None:
+    """Device and type of cu_seqlens_* (int32, one dimension) and alibi_slopes (floating point), which the forward may
+    hand to PyTorch. Raises InvalidError."""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if tensor.device != q.device:
+            raise invalid(f"{name} is on {tensor.device}, q on {q.device}")
+        if name == "alibi_slopes":
+            if tensor.dtype != (torch.float64 if q.dtype == torch.float64 else torch.float32):
+                raise invalid(f"alibi_slopes is {tensor.dtype}, expected float32 (float64 beside a float64 q)")
+        elif tensor.dtype != torch.int32 or tensor.dim() != 1:
+            raise invalid(f"{name} is {tensor.dtype} {list(tensor.shape)}, expected int32 [B + 1]")
+
+
+def layout(cu_seqlens_q: torch.Tensor | None) -> int:
+    """The library's layout number."""
+    return _native.BSHD if cu_seqlens_q is None else _native.THD
+
+
+def shared_keywords(cu_seqlens_q: torch.Tensor | None, cu_seqlens_k: torch.Tensor | None,
+                    alibi_slopes: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float,
+                    scale: float | None, causal: bool, window_left: int, window_right: int, softcap: float,
+                    rng_state: torch.Tensor) -> dict:
+    """What forward, backward and dropout mask are told alike. The mask is FlashAttention-2's reading of its windows;
+    dropout bits follow FlashAttention-2's map, seed and offset are the two words of rng_state, read where they lie."""
+    keywords = {"flash_window": (bool(causal), window_left, window_right), "scale": scale,
+                "alibi_slopes": alibi_slopes}
+    if softcap > 0:
+        keywords["softcap"] = softcap
+    if cu_seqlens_q is not None:
+        keywords.update(cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, max_seq_q=max_seqlen_q,
+                        max_seq_kv=max_seqlen_k)
+    if dropout_p > 0:
+        address = rng_state.data_ptr()
+        keywords.update(dropout_p=dropout_p, dropout_map=_native.DROPOUT_FLASH2, dropout_seed_ptr=address,
+                        dropout_offset_ptr=address + 8)
+    return keywords
