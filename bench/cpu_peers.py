@@ -5,18 +5,17 @@
 Every case is verified first (both against a float64 backward on a few heads), then both are timed in turn, so
 that a change of clock or load meets both alike. Prints milliseconds (median) of each and the ratio torch/ours.
 
-    python bench/cpu_peers.py [--library build/release/lib/libsternway.so] [--threads 1 2] [--heads 4] [--rounds 7]
+    python bench/cpu_peers.py [--threads 1 2] [--heads 4] [--rounds 7]
 
-Takes torch from the Python that runs it."""
+Takes torch, and sternway if it is installed, from the Python that runs it."""
 import argparse
-import pathlib
 import statistics
 import sys
 import time
 
 import torch
 
-from sternway_api import open_or_exit
+from calls import open_or_exit
 
 
 def float64_backward(dout, q, k, v, causal):
@@ -59,8 +58,6 @@ def measure(sternway, dtype, seq, dim, causal, heads, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    root = pathlib.Path(__file__).resolve().parent.parent
-    parser.add_argument("--library", default=root / "build/release/lib/libsternway.so")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--seq", type=int, nargs="+", default=[1024, 2048, 4096])
     parser.add_argument("--dim", type=int, nargs="+", default=[64, 128])
@@ -74,7 +71,7 @@ def main():
     print(f"{'threads':>7} {'dtype':>5} {'seq':>5} {'dim':>4} {'mask':>6} {'ours ms':>9} {'GFLOP/s':>8} {'torch ms':>9} {'ratio':>6}")
     for threads in options.threads:
         torch.set_num_threads(threads)
-        sternway = open_or_exit(options.library, "cpu", threads)
+        sternway = open_or_exit("cpu", threads)
         for dtype in options.dtype:
             for seq in options.seq:
                 for dim in options.dim:

@@ -23,7 +23,7 @@ import sys
 import torch
 
 from gpu_cases import FA3_OF_CUDNN, SUITES
-from sternway_api import open_or_exit
+from calls import open_or_exit
 
 A = torch.ops.aten
 TORCH_TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -155,8 +155,8 @@ def open_ours(contexts, case, t, found):
     ours = {}
     for name, deterministic in (("ours", case.deterministic), ("normal", False)):
         if name == "ours" or name in case.peers:
-            call, grads = sternway.backward(t.dout, t.q, t.k, t.v, out, lse, case.causal, t.bias, dbias, dropout, cu,
-                                            deterministic)
+            call, grads = sternway.backward(t.dout, t.q, t.k, t.v, out, lse, case.causal, bias=t.bias, dbias=dbias,
+                                            dropout=dropout, cu=cu, deterministic=deterministic)
             ours[name] = (call, grads + ([dbias] if dbias is not None else []))
     return ours
 
@@ -366,8 +366,6 @@ def write_tables(path, rows):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    root = pathlib.Path(__file__).resolve().parent.parent
-    parser.add_argument("--library", default=root / "build/release/lib/libsternway.so")
     parser.add_argument("--suite", nargs="+", choices=list(SUITES), default=["fa"])
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name matches")
     parser.add_argument("--variant", help="force this variant (STERNWAY_VARIANT)")
@@ -392,10 +390,10 @@ def main():
         sys.exit("gpu_peers: torch finds no CUDA device")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.utils.deterministic.fill_uninitialized_memory = False  # its deterministic mode is timed, not its debugging aid
-    plain = open_or_exit(options.library, "cuda", device=torch.cuda.current_device())  # whose forward is not forced
+    plain = open_or_exit("cuda", device=torch.cuda.current_device())  # whose forward is not forced
     if options.variant:
         os.environ["STERNWAY_VARIANT"] = options.variant
-    sternway = open_or_exit(options.library, "cuda", device=torch.cuda.current_device())
+    sternway = open_or_exit("cuda", device=torch.cuda.current_device())
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, kernels of "
           f"{sternway.arch}; {'3 (quick)' if options.quick else options.rounds} rounds, interleaved, hot, medians")
     print(f"{'case':46} {'ours ms':>8} {'TFLOP/s':>7} " + " ".join(f"{n[:7]:>7}" for n in COLUMNS)
@@ -406,7 +404,7 @@ def main():
             rows.append(run_case((sternway, plain), case, options))
         except RuntimeError as error:
             if options.variant and f"{options.variant}:" in str(error):
-                print(f"{case.name:46} {str(error).removeprefix('sternway: ')[:100]}")
+                print(f"{case.name:46} {str(error)[:100]}")
                 continue
             rows.append(dict(group=case.group, case=case.name, variant="-", wrong=str(error).split("\n")[0][:160]))
         print_row(rows[-1])

@@ -13,15 +13,14 @@ Exit status 1 when a result was wrong."""
 import argparse
 import csv
 import math
-import pathlib
 import re
 import sys
 
 import torch
 
+from calls import DTYPES, native, open_or_exit
 from gpu_peers import measure
-from sternway_api import DTYPES, open_or_exit
-import sternway_jagged as J
+import nested_calls as J
 
 A = torch.ops.aten
 TORCH_TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -51,7 +50,7 @@ class Problem:
         self.status = torch.full((1,), -1, dtype=torch.int32, device="cuda")
         total = self.starts[-1]
         self.plan = J.Plan(api, op, DTYPES[TORCH_TYPES[dtype]], [(max(lengths), total)] + [(s, 0) for s in size],
-                                 index_dtype=J.I64, components=len(lengths), **fields)
+                                 index_dtype=native.I64, components=len(lengths), **fields)
         memory = torch.empty(self.plan.size, dtype=torch.uint8, device="cuda")
         self.keep.append(memory)
         self.workspace = memory.data_ptr()
@@ -160,7 +159,7 @@ def layer_norm(api, o, lengths):
     for name, outputs, mask in (("layer_norm", 13, [True, True, True]), ("layer_norm dX", 1, [True, False, False])):
         yield Problem(api, name, "layer_norm", o.dtype, lengths, tensors, {k: v for k, v in out.items() if k == "dx" or outputs == 13}, (),
                       lambda mask=mask: A.native_layer_norm_backward(g, x, [o.width], mean[:, None], rstd[:, None], gamma, beta, mask),
-                      expected, bytes_moved=bytes_moved, inner=o.width, flags=J.HAS_GAMMA, outputs=outputs)
+                      expected, bytes_moved=bytes_moved, inner=o.width, flags=native.JAGGED_HAS_GAMMA, outputs=outputs)
 
 
 def moves(api, o, lengths):
@@ -247,7 +246,7 @@ def linear(api, o, lengths):
     cases = (("linear", 13, torch_all, 2 * flop), ("linear dX", 1, lambda: g @ w, flop), ("linear dW", 4, lambda: g.T @ x, flop),
              ("linear dbias", 8, lambda: g.sum(0), 0))
     names = {1: "dx", 4: "dweight", 8: "dbias"}
-    for flags in (0, J.FULL):
+    for flags in (0, native.JAGGED_FULL):
         for name, outputs, peer, work in cases:
             if flags and outputs == 8:
                 continue
@@ -299,8 +298,6 @@ def base_rates(o):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    root = pathlib.Path(__file__).resolve().parent.parent
-    parser.add_argument("--library", default=root / "build/release/lib/libsternway.so")
     parser.add_argument("--only", default="", metavar="REGEX")
     parser.add_argument("--rows", type=int, default=65536)
     parser.add_argument("--width", type=int, default=4096)
@@ -312,7 +309,7 @@ def main():
     if not torch.cuda.is_available():
         sys.exit("jagged_peers: torch finds no CUDA device")
     torch.backends.cuda.matmul.allow_tf32 = False
-    api = open_or_exit(o.library, "cuda", device=torch.cuda.current_device())
+    api = open_or_exit("cuda", device=torch.cuda.current_device())
     copy, fill = base_rates(o)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, kernels of {api.arch}, {o.rows} x {o.width} {o.dtype}, "
           f"{o.components} components; copy {copy / 1e9:.2f} TB/s, fill {fill / 1e9:.2f} TB/s", flush=True)

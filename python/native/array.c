@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Arrays of other libraries, described without a copy: PyTorch by its exchange table of C functions (2.10 and newer) or its
- * methods, numpy by __array_struct__, everything else by __cuda_array_interface__ or __dlpack__. */
+/* Arrays of other libraries, described without a copy: PyTorch by its exchange table of C functions (2.10 and newer) or
+ * its methods, numpy by __array_struct__, everything else by __cuda_array_interface__ or __dlpack__. */
 #include "native.h"
 
 #include <string.h>
 
-/* ---- DLPack, as its header of version 1 lays it out -------------------------------------------------------------- */
+/* ---- DLPack, as its header of version 1 lays it out ------------------------------------------------------------- */
 enum { DL_CPU = 1, DL_CUDA = 2, DL_CUDA_HOST = 3, DL_ROCM = 10, DL_ROCM_HOST = 11, DL_CUDA_MANAGED = 13 };
 enum { DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_BOOL = 6 };
 
@@ -59,7 +59,29 @@ typedef struct numpy_array {
 } numpy_array;
 enum { NUMPY_NATIVE = 0x200, NUMPY_WRITEABLE = 0x400 };
 
-/* ---- element types ------------------------------------------------------------------------------------------------ */
+/* ---- names of attributes, made once ----------------------------------------------------------------------------- */
+enum { DTYPE, SHAPE, STRIDE, DATA_PTR, GET_DEVICE, ARRAY_STRUCT, CUDA_INTERFACE, DLPACK_METHOD, NAMES };
+
+static PyObject *name_of(int which) {
+    static const char *const texts[NAMES] = {
+        "dtype",     "shape", "stride", "data_ptr", "get_device", "__array_struct__", "__cuda_array_interface__",
+        "__dlpack__"};
+    static PyObject *made[NAMES];
+    if (!made[which]) made[which] = PyUnicode_InternFromString(texts[which]);
+    return made[which];
+}
+
+static PyObject *attribute(PyObject *object, int which) {
+    PyObject *name = name_of(which);
+    return name ? PyObject_GetAttr(object, name) : NULL;
+}
+
+static PyObject *call_method(PyObject *object, int which) {
+    PyObject *name = name_of(which);
+    return name ? PyObject_CallMethodObjArgs(object, name, NULL) : NULL;
+}
+
+/* ---- element types ---------------------------------------------------------------------------------------------- */
 const char *stw_py_dtype_name(stw_dtype dtype) {
     static const char *const names[] = {
         "an unknown type", "f16", "bf16", "f32", "f64", "i8", "u8", "i16", "i32", "i64"};
@@ -125,7 +147,7 @@ static int set_byte_stride(stw_py_array *array, int dimension, int64_t bytes, in
     return -1;
 }
 
-/* ---- sources ------------------------------------------------------------------------------------------------------ */
+/* ---- sources ---------------------------------------------------------------------------------------------------- */
 static int take_dl_tensor(const dl_tensor *tensor, stw_py_array *array) {
     if (set_rank(array, tensor->rank)) return -1;
     static const char kinds[] = {'i', 'u', 'f', '?', 'B', '?', 'b'};
@@ -238,13 +260,7 @@ static int open_cuda(PyObject *object, PyObject *interface, stw_py_array *array)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* ---- PyTorch before 2.10 ------------------------------------------------------------------------------------------ */
-static PyObject *call_method(PyObject *object, const char *name) {
-    PyObject *method = PyObject_GetAttrString(object, name), *result = method ? PyObject_CallNoArgs(method) : NULL;
-    Py_XDECREF(method);
-    return result;
-}
-
+/* ---- PyTorch before 2.10 ---------------------------------------------------------------------------------------- */
 static int torch_dtype(PyObject *object, stw_py_array *array) {
     static const struct {
         const char *name, kind, bytes;
@@ -254,7 +270,7 @@ static int torch_dtype(PyObject *object, stw_py_array *array) {
                  {"torch.int64", 'i', 8},   {"torch.uint64", 'u', 8}};
     enum { TYPES = sizeof types / sizeof *types };
     static PyObject *known[TYPES]; /* dtype objects are single; they live for ever */
-    PyObject *dtype = PyObject_GetAttrString(object, "dtype");
+    PyObject *dtype = attribute(object, DTYPE);
     if (!dtype) return -1;
     for (int i = 0; i < TYPES; ++i) {
         if (known[i] == dtype) {
@@ -275,9 +291,9 @@ static int torch_dtype(PyObject *object, stw_py_array *array) {
 }
 
 static int open_torch_methods(PyObject *object, stw_py_array *array) {
-    PyObject *shape = PyObject_GetAttrString(object, "shape"), *strides = shape ? call_method(object, "stride") : NULL;
-    PyObject *data = strides ? call_method(object, "data_ptr") : NULL,
-             *device = data ? call_method(object, "get_device") : NULL;
+    PyObject *shape = attribute(object, SHAPE), *strides = shape ? call_method(object, STRIDE) : NULL;
+    PyObject *data = strides ? call_method(object, DATA_PTR) : NULL,
+             *device = data ? call_method(object, GET_DEVICE) : NULL;
     int failed = !device || set_rank(array, PyTuple_Size(shape));
     if (!failed) {
         array->data = PyLong_AsVoidPtr(data);
@@ -295,7 +311,7 @@ static int open_torch_methods(PyObject *object, stw_py_array *array) {
     return failed ? -1 : 0;
 }
 
-/* ---- which source ------------------------------------------------------------------------------------------------- */
+/* ---- which source ----------------------------------------------------------------------------------------------- */
 typedef enum source { EXCHANGE = 1, TORCH, NUMPY, CUDA, DLPACK, NO_ARRAY } source;
 
 typedef struct known_type {
@@ -351,13 +367,12 @@ static known_type know(PyTypeObject *type) {
     return known;
 }
 
-static int open_attribute(PyObject *object, const char *attribute, uintptr_t stream, stw_py_array *array,
-                          source source) {
-    PyObject *value = PyObject_GetAttrString(object, attribute);
+static int open_attribute(PyObject *object, int which, uintptr_t stream, stw_py_array *array, source source) {
+    PyObject *value = attribute(object, which);
     if (!value && source == CUDA) { /* an array type of GPU and host memory, as JAX's */
         PyErr_Clear();
         source = DLPACK;
-        value = PyObject_GetAttrString(object, "__dlpack__");
+        value = attribute(object, DLPACK_METHOD);
     }
     if (!value) return -1;
     int failed = source == NUMPY  ? open_numpy(object, value, array)
@@ -377,9 +392,9 @@ int stw_py_array_open(PyObject *object, const char *name, uintptr_t stream, stw_
     switch (known.source) {
     case EXCHANGE: failed = known.exchange->describe(object, &tensor) || take_dl_tensor(&tensor, array); break;
     case TORCH: failed = open_torch_methods(object, array); break;
-    case NUMPY: failed = open_attribute(object, "__array_struct__", stream, array, NUMPY); break;
-    case CUDA: failed = open_attribute(object, "__cuda_array_interface__", stream, array, CUDA); break;
-    case DLPACK: failed = open_attribute(object, "__dlpack__", stream, array, DLPACK); break;
+    case NUMPY: failed = open_attribute(object, ARRAY_STRUCT, stream, array, NUMPY); break;
+    case CUDA: failed = open_attribute(object, CUDA_INTERFACE, stream, array, CUDA); break;
+    case DLPACK: failed = open_attribute(object, DLPACK_METHOD, stream, array, DLPACK); break;
     case NO_ARRAY:
         PyErr_Format(PyExc_TypeError,
                      "%s: an array is needed (DLPack, __cuda_array_interface__, numpy, PyTorch), got %R", name,

@@ -137,7 +137,7 @@ typedef struct call {
     void *mask_out;
 } call;
 
-/* ---- reading the call --------------------------------------------------------------------------------------------- */
+/* ---- reading the call ------------------------------------------------------------------------------------------- */
 static int set_special(call *call, int number, PyObject *value) {
     stw_attn_desc *desc = &call->desc;
     switch (number) {
@@ -248,7 +248,7 @@ static int read_call(call *call, PyObject *const *args, Py_ssize_t count, PyObje
     return (int)layout;
 }
 
-/* ---- from shapes to the descriptor -------------------------------------------------------------------------------- */
+/* ---- from shapes to the descriptor ------------------------------------------------------------------------------ */
 typedef struct dims { /* which dimension is which */
     int batch, head, seq, last;
 } dims;
@@ -508,7 +508,7 @@ static int read_desc(call *call, int layout) {
     return 0;
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------------- */
+/* ---- running ---------------------------------------------------------------------------------------------------- */
 static void begin(call *call, const char *who, bool forward) { /* arrays are left as they are: 26 of them are 5 KiB */
     call->who = who;
     call->forward = forward;

@@ -7,7 +7,7 @@
 
 PyObject *stw_py_context_type, *stw_py_plan_type;
 
-/* ---- plans -------------------------------------------------------------------------------------------------------- */
+/* ---- plans ------------------------------------------------------------------------------------------------------ */
 static void plan_dealloc(PyObject *self) {
     stw_py_plan *plan = (stw_py_plan *)self;
     PyTypeObject *type = Py_TYPE(self);
@@ -110,7 +110,7 @@ static PyObject *plan_dropout_mask(PyObject *self, PyObject *args, PyObject *key
     Py_RETURN_NONE;
 }
 
-/* ---- kept plans ----------------------------------------------------------------------------------------------------- */
+/* ---- kept plans ------------------------------------------------------------------------------------------------- */
 stw_py_plan *stw_py_keep_plan(stw_py_context *context, stw_py_operation operation, const void *desc) {
     size_t size = operation == STW_PY_JAGGED_BWD ? sizeof(stw_jagged_desc) : sizeof(stw_attn_desc);
     for (int i = 0; i < STW_PY_KEPT_PLANS; ++i) {
@@ -139,7 +139,7 @@ bool stw_py_on_device(const stw_py_context *context, const stw_py_array *array) 
     return array->device == context->device || (array->device == STW_PY_SOME_GPU && context->device >= 0);
 }
 
-/* ---- workspace ------------------------------------------------------------------------------------------------------ */
+/* ---- workspace -------------------------------------------------------------------------------------------------- */
 static int open_scratch(stw_py_context *context, size_t size, stw_py_workspace *workspace) {
     if (context->device >= 0) {
         stw_py_invalid("workspace: %zu bytes of device memory are needed, and none were given", size);
@@ -203,7 +203,7 @@ void stw_py_workspace_close(stw_py_context *context, stw_py_workspace *workspace
     Py_CLEAR(workspace->object);
 }
 
-/* ---- contexts ------------------------------------------------------------------------------------------------------- */
+/* ---- contexts --------------------------------------------------------------------------------------------------- */
 stw_py_context *stw_py_context_of(PyObject *object) {
     if (PyType_IsSubtype(Py_TYPE(object), (PyTypeObject *)stw_py_context_type)) return (stw_py_context *)object;
     PyErr_Format(PyExc_TypeError, "expected a Context, got %R", (PyObject *)Py_TYPE(object));
@@ -389,7 +389,7 @@ static PyObject *context_stream_destroy(PyObject *self, PyObject *stream) {
     return stream_call(self, stream, stw_stream_destroy);
 }
 
-/* ---- types ------------------------------------------------------------------------------------------------------------ */
+/* ---- types ------------------------------------------------------------------------------------------------------ */
 #define WITH_KEYWORDS(function) ((PyCFunction)(void (*)(void))(function))
 
 static PyMethodDef plan_methods[] = {

@@ -63,7 +63,7 @@ void *stw_py_invalid(const char *format, ...) {
     return NULL;
 }
 
-/* ---- functions of the C interface --------------------------------------------------------------------------------- */
+/* ---- functions of the C interface ------------------------------------------------------------------------------- */
 static PyObject *version(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     const unsigned number = stw_version();
@@ -180,7 +180,7 @@ static PyObject *explain(PyObject *args, bool jagged) {
 static PyObject *explain_attn(PyObject *module, PyObject *args) { return (void)module, explain(args, false); }
 static PyObject *explain_jagged(PyObject *module, PyObject *args) { return (void)module, explain(args, true); }
 
-/* ---- log ------------------------------------------------------------------------------------------------------------ */
+/* ---- log -------------------------------------------------------------------------------------------------------- */
 static PyObject *log_function;
 
 /* Called without the GIL, by whichever thread called the library. */
@@ -215,7 +215,7 @@ static PyObject *set_log(PyObject *module, PyObject *function) {
     Py_RETURN_NONE;
 }
 
-/* ---- the module ------------------------------------------------------------------------------------------------------ */
+/* ---- the module ------------------------------------------------------------------------------------------------- */
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 
 static PyMethodDef functions[] = {

@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <sternway/sternway.h>
 
-/* ---- structs of the C interface (structs.c, tables by generate.py) ------------------------------------------- */
+/* ---- structs of the C interface (structs.c, tables by generate.py) ---------------------------------------------- */
 typedef enum stw_py_kind {
     STW_PY_I32,
     STW_PY_U32, /* enums too */
@@ -60,11 +60,11 @@ extern const stw_py_table *const stw_py_attn_desc,
 const stw_py_field *stw_py_find_field(const stw_py_table *table, const char *name);
 /* Value of a field as an int, float, str, bytes or tuple. */
 PyObject *stw_py_get_field(const void *base, const stw_py_field *field);
-/* Sets a field; what a pointer field needs alive is put into the dict *keep (may be NULL: no pointers then). -1: raised. */
+/* Sets a field; what a pointer field needs alive is put into the dict *keep (NULL: pointers are refused). -1: raised. */
 int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep);
 int stw_py_add_structs(PyObject *module);
 
-/* ---- arrays (array.c) ------------------------------------------------------------------------------------------ */
+/* ---- arrays (array.c) ------------------------------------------------------------------------------------------- */
 enum { STW_PY_RANK_MAX = 8, STW_PY_HOST = -1, STW_PY_SOME_GPU = -2 };
 
 typedef struct stw_py_array {
@@ -88,7 +88,7 @@ bool stw_py_array_contiguous(const stw_py_array *array);
 int64_t stw_py_array_elements(const stw_py_array *array);
 const char *stw_py_dtype_name(stw_dtype dtype);
 
-/* ---- contexts and plans (context.c) ---------------------------------------------------------------------------- */
+/* ---- contexts and plans (context.c) ----------------------------------------------------------------------------- */
 enum { STW_PY_KEPT_PLANS = 64 };
 
 typedef enum stw_py_operation { STW_PY_ATTN_BWD, STW_PY_ATTN_FWD, STW_PY_JAGGED_BWD } stw_py_operation;

@@ -187,7 +187,7 @@ static int set_element(char *at, const stw_py_field *field, int element, PyObjec
     return 0;
 }
 
-/* ---- fields ------------------------------------------------------------------------------------------------------ */
+/* ---- fields ----------------------------------------------------------------------------------------------------- */
 PyObject *stw_py_get_field(const void *base, const stw_py_field *field) {
     const char *at = (const char *)base + field->offset;
     if (field->count == 1) return get_element(at, field);
@@ -220,7 +220,7 @@ int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyO
     return failed ? -1 : 0;
 }
 
-/* ---- the types --------------------------------------------------------------------------------------------------- */
+/* ---- the types -------------------------------------------------------------------------------------------------- */
 static PyObject *attribute_get(PyObject *self, void *field) {
     return stw_py_get_field(((struct_object *)self)->memory.bytes, field);
 }

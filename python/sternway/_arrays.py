@@ -59,16 +59,25 @@ class NumPy(Library):
 
     def __init__(self) -> None:
         import numpy
-        self.new = numpy.empty
+        self.new, self.with_strides = numpy.empty, numpy.lib.stride_tricks.as_strided
 
     def context(self, array: Any) -> _native.Context:
         return shared()
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
-        return self.new(shape, dtype or like.dtype)
+        made = self.new(shape, dtype or like.dtype)
+        return made if made.size else self._without_elements(made)
 
     def empty_like(self, array: Any) -> Any:
-        return self.new(array.shape, array.dtype)
+        made = self.new(array.shape, array.dtype)
+        return made if made.size else self._without_elements(made)
+
+    def _without_elements(self, array: Any) -> Any:
+        """numpy's strides of an empty array are all 0, which a gradient's head_dim must not have."""
+        strides = [array.itemsize]
+        for extent in reversed(array.shape[1:]):
+            strides.append(strides[-1] * max(extent, 1))
+        return self.with_strides(array, strides=tuple(reversed(strides))[-array.ndim:])
 
 
 class Torch(Library):

@@ -4,9 +4,13 @@ and find it by the arrays; a program that wants another makes a Context and give
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from . import _native
 from .enums import Backend, Memory
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 BACKENDS: dict[str, int] = {item.name.lower(): int(item) for item in Backend}
 MEMORY: dict[str, int] = {item.name.lower(): int(item) for item in Memory}
@@ -31,7 +35,7 @@ class Context(_native.Context):
     __slots__ = ()
 
     def __new__(cls, backend: str | int = "auto", memory: str | int = "host", device: int | None = None,
-                arch: str | None = None, cpu_threads: int = 0) -> Context:
+                arch: str | None = None, cpu_threads: int = 0) -> Self:
         return super().__new__(cls, backend=number(BACKENDS, backend, "backend"),
                                memory=number(MEMORY, memory, "memory"), device=device, arch=arch, cpu_threads=cpu_threads)
 

@@ -15,7 +15,7 @@ MAPS: dict[str, int] = {item.name.lower(): int(item) for item in DropoutMap}
 GRADIENTS: dict[str, int] = {item.name.lower(): int(item) for item in Out if item.name}
 
 
-class Options(TypedDict, total=False):
+class Score(TypedDict, total=False):
     """Keywords of attn_bwd, attn_fwd and dropout_mask; one left out or None is absent.
 
     Score (include/sternway/attn_bwd.h, whose formulas these are):
@@ -62,10 +62,6 @@ class Options(TypedDict, total=False):
     dropout_offset: int | None
     dropout_seed_ptr: Any
     dropout_offset_ptr: Any
-    cu_seqlens_q: Any
-    cu_seqlens_kv: Any
-    max_seq_q: int | None
-    max_seq_kv: int | None
     used_q: Any
     used_kv: Any
     q_offsets: Any
@@ -82,6 +78,14 @@ class Options(TypedDict, total=False):
     cpu_threads: int | None
     workspace: Any
     stream: Any
+
+
+class Options(Score, total=False):
+    """Score's keywords, and those of packed sequences."""
+    cu_seqlens_q: Any
+    cu_seqlens_kv: Any
+    max_seq_q: int | None
+    max_seq_kv: int | None
 
 
 def layout_number(layout: str | int) -> int:

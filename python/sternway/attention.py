@@ -39,7 +39,7 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     dq, dk, dv, dbias, dsink: arrays that get the gradients, of the input's type or f32, head_dim contiguous; written
     over, and added to only under accumulate=. outputs: which gradients are wanted beside those, ("dq", "dbias") or Out
     bits, in new arrays of the caller's library (dbias: of the bias's shape, 1 where it is broadcast by a stride of 0); absent: none if an array is given, else dq, dk and dv.
-    context: another one than the device's shared one. Further keywords: _options.Options.
+    context: another one than the device's shared one. Further keywords: sternway._options.Score.
 
     Returns Gradients. On a GPU the work is asynchronous in the stream. Nothing is copied but inputs whose head_dim is
     not contiguous. Raises InvalidError (the arguments contradict each other; the text names one), UnsupportedError (a
@@ -50,15 +50,15 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     if outputs is not None or (dq is None and dk is None and dv is None and dbias is None and dsink is None):
         wanted = _QKV if outputs is None else output_bits(outputs, "outputs")
         if wanted & 1 and dq is None:
-            dq = library.empty_like(q)
+            dq = _gradient(library, "q", q)
         if wanted & 2 and dk is None:
-            dk = library.empty_like(k)
+            dk = _gradient(library, "k", k)
         if wanted & 4 and dv is None:
-            dv = library.empty_like(v)
+            dv = _gradient(library, "v", v)
         if wanted & 8 and dbias is None:
             dbias = _bias_gradient(library, _needed(options, "bias", "dbias"))
         if wanted & 16 and dsink is None:
-            dsink = library.empty_like(_needed(options, "sink", "dsink"))
+            dsink = _gradient(library, "sink", _needed(options, "sink", "dsink"))
     if library.takes_over:
         library.wait((dout, q, k, v, out, lse, *options.values()), (dq, dk, dv, dbias, dsink))
     if context is None:
@@ -68,7 +68,7 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     _backward(context, layout_number(layout) if number is None else number, dout=dout, q=q, k=k, v=v, out=out, lse=lse,
               dq=dq, dk=dk, dv=dv, dbias=dbias, dsink=dsink, **options)
     gradients = Gradients(dq, dk, dv, dbias, dsink)
-    return library.hand_over(gradients, options) if library.takes_over else gradients  # type: ignore[arg-type, no-any-return]
+    return library.hand_over(gradients, options) if library.takes_over else gradients  # type: ignore[arg-type]
 
 
 def _needed(options: Any, name: str, gradient: str) -> Any:
@@ -76,6 +76,13 @@ def _needed(options: Any, name: str, gradient: str) -> Any:
     if value is None:
         raise _native.InvalidError(f"sternway: {gradient} is asked for without {name}")
     return value
+
+
+def _gradient(library: Library, name: str, array: Any) -> Any:
+    """Memory for the gradient of an array."""
+    if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+        raise _native.InvalidError(f"sternway: {name} is {type(array).__name__}, an array is expected")
+    return library.empty_like(array)
 
 
 def _bias_gradient(library: Library, bias: Any) -> Any:
@@ -94,8 +101,10 @@ def _lse_shape(layout: int, q: Any) -> tuple[int, ...]:
 def _rank(layout: int, name: str, array: Any) -> None:
     """InvalidError before memory for results is made of a shape that is none."""
     expected = 3 if layout == _native.THD else 4
-    if len(array.shape) != expected:
-        raise _native.InvalidError(f"sternway: {name} has shape {tuple(array.shape)}; {expected} dimensions are expected")
+    shape = getattr(array, "shape", None)
+    if shape is None or len(shape) != expected:
+        what = type(array).__name__ if shape is None else f"of the shape {tuple(shape)}"
+        raise _native.InvalidError(f"sternway: {name} is {what}; an array of {expected} dimensions is expected")
 
 
 def attn_fwd(q: Any, k: Any, v: Any, *, layout: str | int = "bhsd", out: Any = None, lse: Any = None,
@@ -124,7 +133,7 @@ def attn_fwd(q: Any, k: Any, v: Any, *, layout: str | int = "bhsd", out: Any = N
         context = library.context(q)
     library.prepare(q, context, options)  # type: ignore[arg-type]
     _forward(context, number, q=q, k=k, v=v, out=out, lse=lse, **options)
-    return library.hand_over((out, lse), options) if library.takes_over else (out, lse)  # type: ignore[arg-type, no-any-return]
+    return library.hand_over((out, lse), options) if library.takes_over else (out, lse)  # type: ignore[arg-type]
 
 
 def dropout_mask(q: Any, k: Any, *, layout: str | int = "bhsd", mask_out: Any = None,

@@ -13,66 +13,24 @@ are left as they are. All are deterministic. They raise what attn_bwd raises."""
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Mapping
 
 from . import _native
-from ._arrays import address_of_stream, libraries, library_of
+from ._arrays import address_of_stream, dtype_of, libraries, library_of
 from ._context import number
+from ._jagged_types import MatmulGradients, Products, Shape
 from .attention import Gradients, attn_bwd
-from .enums import Axis, JaggedDim, JaggedFlag, JaggedOp, JaggedOut, Storage
+from .enums import Axis, DType, JaggedDim, JaggedFlag, JaggedOp, JaggedOut, Storage
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._options import Options
+    from ._jagged_types import Call, Common, Placed
+    from ._options import Score
 
 OPS: dict[str, int] = {item.name.lower(): int(item) for item in JaggedOp}
 STORAGE: dict[str, int] = {item.name.lower(): int(item) for item in Storage}
 OUTPUTS: dict[str, int] = {item.name.lower(): int(item) for item in JaggedOut if item.name}
-Shape = tuple[int, ...]
-
-
-class Common(TypedDict, total=False):
-    """Keywords of every function here.
-
-    used          [components] of the offsets' type: positions in use of each component; absent: all
-    offsets_host, used_host  the same values in host memory, checked before a GPU runs
-    shape         dimensions of the nested tensor with the total at ragged_dim; absent: the values' own
-    ragged_dim    which of them is ragged, 0
-    storage       "jagged" (values [outer, total, inner]) or "components"; the same without outer dimensions
-    max_length    no component is longer; absent: the total
-    full          promise: offsets go from 0 to the total and nothing is unused (faster linear)
-    accumulate    results that are added to what their f32 array holds: "dx", ("dx", "dweight"), or JaggedOut bits
-    status_out    [1] int32: the JaggedData bits of what was wrong in offsets
-    cpu_threads, workspace, stream, context: as for attn_bwd"""
-    used: Any
-    offsets_host: Any
-    used_host: Any
-    shape: Shape | None
-    ragged_dim: int
-    storage: str | int
-    max_length: int | None
-    full: bool
-    accumulate: str | tuple[str, ...] | int | None
-    status_out: Any
-    cpu_threads: int | None
-    workspace: Any
-    stream: Any
-    context: _native.Context | None
-
-
-class Products(NamedTuple):
-    """What linear_backward and layer_norm_backward return; None for what was not asked for."""
-    dx: Any
-    dweight: Any
-    dbias: Any
-
-
-class MatmulGradients(NamedTuple):
-    """What matmul_backward returns."""
-    dx: Any
-    dother: Any
-
 
 def _bits(names: str | tuple[str, ...] | int, what: str) -> int:
     if isinstance(names, int):
@@ -99,9 +57,9 @@ def backward(op: str | int, *, grad: Any, context: _native.Context | None = None
 _PASSED = ("accumulate", "status_out", "cpu_threads", "workspace", "stream", "context")
 
 
-def _passed(common: Common, flags: int = 0, axes: int = 1) -> dict[str, Any]:
+def _passed(common: Mapping[str, Any], flags: int = 0, axes: int = 1) -> dict[str, Any]:
     """The keywords that backward() takes as they are."""
-    fields: dict[str, Any] = {name: common[name] for name in _PASSED if name in common}  # type: ignore[literal-required]
+    fields: dict[str, Any] = {name: common[name] for name in _PASSED if name in common}
     for name in ("used", "offsets_host", "used_host"):
         value = common.get(name)
         if value is not None:
@@ -115,7 +73,7 @@ def _passed(common: Common, flags: int = 0, axes: int = 1) -> dict[str, Any]:
 class _Nested:
     """The geometry of a nested tensor: the descriptor's fields of `shape` with the total at `ragged`."""
 
-    def __init__(self, common: Common, shape: Shape) -> None:
+    def __init__(self, common: Mapping[str, Any], shape: Shape) -> None:
         self.shape = tuple(common.get("shape") or shape)
         self.ragged = common.get("ragged_dim", 0)
         if not -len(self.shape) <= self.ragged < len(self.shape):
@@ -147,7 +105,7 @@ class _Nested:
         return 0 in self.shape[:self.ragged] + self.shape[self.ragged + 1:]
 
 
-def _one(op: JaggedOp, grad: Any, offsets: Any, dx: Any, common: Common, nested: _Nested, shape: Shape,
+def _one(op: JaggedOp, grad: Any, offsets: Any, dx: Any, common: Mapping[str, Any], nested: _Nested, shape: Shape,
          **fields: Any) -> Any:
     """An operation whose only result is dx, of `shape`."""
     library = libraries.get(type(grad)) or library_of(grad)
@@ -189,7 +147,7 @@ def softmax_backward(grad: Any, y: Any, offsets: Any, dim: int, *, dx: Any = Non
     return _one(JaggedOp.SOFTMAX, grad, offsets, dx, common, nested, y.shape, y=y, **nested.along(dim))
 
 
-def sum_backward(grad: Any, offsets: Any, shape: Shape, dim: int, *, dx: Any = None, **common: Unpack[Common]) -> Any:
+def sum_backward(grad: Any, offsets: Any, shape: Shape, dim: int, *, dx: Any = None, **common: Unpack[Placed]) -> Any:
     """dX = G spread over the segments of dimension `dim` of `shape` (that of x's values). grad: the values without that
     dimension; along the ragged one dense [components, outer..., inner...]."""
     nested = _Nested(common, shape)
@@ -197,7 +155,7 @@ def sum_backward(grad: Any, offsets: Any, shape: Shape, dim: int, *, dx: Any = N
 
 
 def select_backward(grad: Any, offsets: Any, shape: Shape, dim: int | None, index: int, *, dx: Any = None,
-                    **common: Unpack[Common]) -> Any:
+                    **common: Unpack[Placed]) -> Any:
     """dX = 0 but for slice `index` (negative: from the end) of dimension `dim` of `shape`, which is grad. Along the ragged
     dimension grad is dense [components, outer..., inner...]; dim None selects component `index` as a whole, grad then
     [outer..., used length, inner...]."""
@@ -225,8 +183,13 @@ def from_padded_backward(grad: Any, offsets: Any, padded: int, *, dx: Any = None
     return _one(JaggedOp.FROM_PADDED, grad, offsets, dx, common, nested, shape, padded=padded)
 
 
+def _contiguous(shape: Shape, strides: Shape) -> bool:
+    return 0 in shape or all(extent == 1 or stride == math.prod(shape[i + 1:])
+                             for i, (extent, stride) in enumerate(zip(shape, strides)))
+
+
 def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *, dx: Any = None,
-                     grad_storage: str | int = "components", **common: Unpack[Common]) -> Any:
+                     grad_storage: str | int = "components", **common: Unpack[Placed]) -> Any:
     """The gradient of components of `grad_shape` as components of `shape`; each has exactly one -1, the ragged extent, and
     element k of the one, row-major, is element k of the other. `storage` is dX's, grad_storage grad's; both
     "components" unless given. dX: flat under "components", else `shape` with the total for -1."""
@@ -244,9 +207,29 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
     if library.takes_over:
         library.wait((grad, offsets, common.get("used")), (dx,))
     longest = common.get("max_length")
-    backward(JaggedOp.RESHAPE, grad=grad, offsets=(offsets,), dx=dx, shape=tuple(shape), grad_shape=tuple(grad_shape),
-             axis=((total if longest is None else longest, total),), storage=storage,
-             grad_storage=number(STORAGE, grad_storage, "grad_storage"), **_passed(common))
+    fields: dict[str, Any] = {name: common[name] for name in ("cpu_threads", "workspace", "stream")
+                              if common.get(name) is not None}
+    context = common.get("context") or library.context(grad)
+    library.prepare(grad, context, fields)
+    for name, array in (("grad", grad), ("dx", dx)):
+        if not _contiguous(array.shape, library.strides(array)):
+            raise _native.InvalidError(f"jagged_bwd: {name} is not contiguous, it must be contiguous")
+    used = common.get("used")
+    desc = _native.JaggedDesc(
+        op=JaggedOp.RESHAPE, dtype=dtype_of(grad), index_dtype=dtype_of(offsets), outputs=_native.JAGGED_DX,
+        dx_dtype=DType.NONE if dtype_of(dx) == dtype_of(grad) else dtype_of(dx), components=offsets.shape[0] - 1,
+        accumulate=_bits(common.get("accumulate") or 0, "accumulate"), storage=storage,
+        grad_storage=number(STORAGE, grad_storage, "grad_storage"), axis=((total if longest is None else longest, total),),
+        shape=tuple(shape), shape_rank=len(shape), grad_shape=tuple(grad_shape), grad_rank=len(grad_shape),
+        flags=(JaggedFlag.HAS_USED if used is not None else 0) | (JaggedFlag.FULL if common.get("full") else 0))
+    plan = context.jagged_bwd_plan(desc)
+    workspace = fields.get("workspace")
+    workspace = workspace(plan.workspace_size) if callable(workspace) else workspace
+    if workspace is None and plan.workspace_size:
+        workspace = library.empty(grad, (plan.workspace_size,), "uint8")
+    plan.run(_native.JaggedArgs(axis=((offsets, used, common.get("offsets_host"), common.get("used_host")),), grad=grad,
+                                dx=dx, status_out=common.get("status_out"), cpu_threads=fields.get("cpu_threads", 0)),
+             workspace, plan.workspace_size, address_of_stream(fields.get("stream", 0)))
     return library.hand_over((dx,), dict(common))[0] if library.takes_over else dx
 
 
@@ -270,7 +253,7 @@ def linear_backward(grad: Any, x: Any, weight: Any, offsets: Any, *, dx: Any = N
     backward(JaggedOp.LINEAR, grad=grad, x=x, weight=weight, offsets=(offsets,), dx=dx, dweight=dweight, dbias=dbias,
              out_features=weight.shape[0], **nested.fields(), **_passed(common))
     results = Products(dx, dweight, dbias)
-    return library.hand_over(results, dict(common)) if library.takes_over else results  # type: ignore[no-any-return]
+    return library.hand_over(results, dict(common)) if library.takes_over else results
 
 
 def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *, weight: Any = None, normalized: int = 1,
@@ -297,7 +280,7 @@ def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *
     backward(JaggedOp.LAYER_NORM, grad=grad, x=x, mean=mean, rstd=rstd, weight=weight, offsets=(offsets,), dx=dx,
              dweight=dweight, dbias=dbias, dim=int(JaggedDim.INNER), dim_size=size, **nested.fields(), **_passed(common))
     results = Products(dx, dweight, dbias)
-    return library.hand_over(results, dict(common)) if library.takes_over else results  # type: ignore[no-any-return]
+    return library.hand_over(results, dict(common)) if library.takes_over else results
 
 
 def matmul_backward(grad: Any, x: Any, other: Any, *, m: Any, k: Any, n: Any, outer: int = 1, dx: Any = None,
@@ -305,7 +288,7 @@ def matmul_backward(grad: Any, x: Any, other: Any, *, m: Any, k: Any, n: Any, ou
                     other_transposed: bool = False, grad_transposed: bool = False, x_bases: Any = None,
                     other_bases: Any = None, grad_bases: Any = None, storage: str | int = "components",
                     grad_storage: str | int = "components", other_storage: str | int = "components",
-                    components: int | None = None, **common: Unpack[Common]) -> MatmulGradients:
+                    components: int | None = None, **common: Unpack[Call]) -> MatmulGradients:
     """Of C_b = A_b B_b, `outer` products a component: dA = G B^T, dB = A^T G, each only if wanted. x, other, grad: the
     values of A [m,k], B [k,n] and G [m,n], any shape.
 
@@ -319,7 +302,9 @@ def matmul_backward(grad: Any, x: Any, other: Any, *, m: Any, k: Any, n: Any, ou
         wanted = 3 if outputs is None else _bits(outputs, "outputs")
         dx = library.empty(grad, x.shape) if dx is None and wanted & JaggedOut.DX else dx
         dother = library.empty(grad, other.shape) if dother is None and wanted & JaggedOut.DOTHER else dother
-    sizes, offsets, ragged = [], [], 0
+    sizes: list[tuple[int, int]] = []
+    offsets: list[Any] = []
+    ragged = 0
     for axis, extent in zip((Axis.M, Axis.K, Axis.N), (m, k, n)):
         if isinstance(extent, int):
             sizes.append((extent, 0))
@@ -342,12 +327,12 @@ def matmul_backward(grad: Any, x: Any, other: Any, *, m: Any, k: Any, n: Any, ou
              storage=number(STORAGE, storage, "storage"), other_storage=number(STORAGE, other_storage, "other_storage"),
              grad_storage=number(STORAGE, grad_storage, "grad_storage"), **fields, **_passed(common, flags, 3))
     results = MatmulGradients(dx, dother)
-    return library.hand_over(results, dict(common)) if library.takes_over else results  # type: ignore[no-any-return]
+    return library.hand_over(results, dict(common)) if library.takes_over else results
 
 
 def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, offsets_q: Any, offsets_kv: Any, *,
                        max_length_q: int | None = None, max_length_kv: int | None = None,
-                       **options: Unpack[Options]) -> Gradients:
+                       **options: Unpack[Score]) -> Gradients:
     """Attention of nested q, k, v: attn_bwd's packed problem, values [T,H,D], with these offsets (int64 ones are copied
     to int32). max_length_*: the longest; absent: the total. used_q, used_kv and all other keywords as for attn_bwd."""
     return attn_bwd(dout, q, k, v, out, lse, layout="thd", cu_seqlens_q=_int32(offsets_q), cu_seqlens_kv=_int32(offsets_kv),

@@ -3,7 +3,6 @@
 """Runs what documents print.
 
 commands DOCUMENT --tool T   the ```sh blocks, line by line, in an empty folder, with the command under test as `sternway`
-example DOCUMENT --library L the ```python block; skipped (77) where neither this Python nor that of .venv has torch
 figures FOLDER               make_figures.py draws the pictures that are committed
 decisions DOCUMENT           an entry has a date, a title and at most eight lines of 120 characters
 texts FOLDER                 the texts of the troubleshooting tables are texts of the sources
@@ -44,16 +43,6 @@ def commands(options):
                 sys.exit(f"{line}: no {options.expect!r} in what it says:\n{words}")
 
 
-def example(options):
-    root, found = options.path.parent.parent, blocks(options.path, "python")
-    for python in (sys.executable, str(root / ".venv/bin/python")):  # bench/README.md makes the latter
-        if pathlib.Path(python).exists() and not subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode:
-            print(run([python, "-B", "-c", found[0], str(options.library)], root, {}))
-            return
-    print("no Python with torch: neither this one nor .venv's")
-    sys.exit(77)
-
-
 def figures(options):
     with tempfile.TemporaryDirectory(prefix="sternway-docs-") as folder:
         run([sys.executable, "-B", str(options.path / "make_figures.py"), folder], folder, {})
@@ -75,13 +64,14 @@ def decisions(options):
 
 def texts(options):
     root, fragments = options.path.parents[1], {"CUDA_ERROR_NO_DEVICE", ": cannot open shared object file"}  # the drivers', the linker's
-    for folder in ("include", "common", "dispatch", "backends"):
-        for path in (root / folder).rglob("*.[ch]"):
-            source = re.sub(r'"\s*\n\s*"', "", path.read_text())  # one literal over several lines
+    for folder in ("include", "common", "dispatch", "backends", "python"):
+        for path in (path for path in (root / folder).rglob("*") if path.suffix in (".c", ".h", ".py")):
+            source = re.sub(r'"\s*\n\s*f?"', "", path.read_text())  # one literal over several lines
             fragments.update(re.findall(r"\bSTW_E_\w+", source))
             for literal in re.findall(r'"((?:[^"\\\n]|\\.)*)"', source):
                 literal = literal.replace('\\"', '"')
-                fragments.update(part for part in re.split(r"%[-.*\d]*[a-z]+", literal) if len(part.strip()) >= 7)
+                gaps = r"\{[^}]*\}" if path.suffix == ".py" else r"%[-.*\d]*[a-z]+"
+                fragments.update(part for part in re.split(gaps, literal) if len(part.strip()) >= 7)
     seen, missing = 0, []
     for document in sorted(options.path.glob("*.md")):
         rows = document.read_text().split("## Troubleshooting")[1]
@@ -101,11 +91,10 @@ def texts(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    checks = {"commands": commands, "decisions": decisions, "example": example, "figures": figures, "texts": texts}
+    checks = {"commands": commands, "decisions": decisions, "figures": figures, "texts": texts}
     parser.add_argument("check", choices=sorted(checks))
     parser.add_argument("path", type=pathlib.Path)
     parser.add_argument("--tool", type=pathlib.Path)
-    parser.add_argument("--library", type=pathlib.Path)
     parser.add_argument("--expect", help="what every `explain` of the document must say")
     options = parser.parse_args()
     checks[options.check](options)

@@ -3,11 +3,11 @@
 """Random jagged problems on a GPU (or an emulator behind the driver's name) against float64: every op, both storages,
 gaps, empty components, any alignment, f32 outputs, accumulation. What may not be touched is guarded and compared.
 
-    python tests/gpu/check_jagged.py LIBRARY --backend cuda|hip [--arch NAME] [--count N] [--seed N] [--only OP]
+    python tests/gpu/check_jagged.py --backend cuda|hip|cpu [--count N] [--seed N] [--only OP]
 
-Exit status 1 with the first problems that are wrong. Needs torch (on the CPU) for float64 and 16-bit types."""
+Exit status 1 with the first problems that are wrong. Needs torch (on the CPU) for float64 and 16-bit types, and the Python package
+(installed, or build/release/python)."""
 import argparse
-import ctypes
 import math
 import pathlib
 import random
@@ -16,8 +16,8 @@ import sys
 import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
-import sternway_api as api_of
-import sternway_jagged as J
+from calls import native, open_or_exit
+import nested_calls as J
 
 TYPES = {1: torch.float16, 2: torch.bfloat16, 3: torch.float32}
 ULP = {1: 2.0 ** -11, 2: 2.0 ** -8, 3: 2.0 ** -23}
@@ -29,34 +29,34 @@ class Memory:
     """Device memory with what is in it on the host, guards around."""
 
     def __init__(self, api, host, lead=0):
-        self.api, self.host = api, host.contiguous()
+        self.host = host.contiguous()
         self.bytes = host.numel() * host.element_size()
         self.lead = GUARD + lead * host.element_size()
         size = self.lead + self.bytes + GUARD
-        self.base = ctypes.c_void_p()
-        api.check(api.lib.stw_buffer_alloc(api.context, size, ctypes.byref(self.base)))
+        self.context = api.context
+        self.base = self.context.buffer_alloc(size)
         self.image = torch.full((size + size % 2,), 0, dtype=torch.uint8).view(torch.int16).fill_(POISON).view(torch.uint8)[:size].clone()
         if self.bytes:
             self.image[self.lead:self.lead + self.bytes] = self.host.view(-1).view(torch.uint8)
-        api.check(api.lib.stw_copy(api.context, self.base, self.image.data_ptr(), size, None))
-        api.check(api.lib.stw_stream_synchronize(api.context, None))
+        self.context.copy(self.base, self.image.data_ptr(), size, 0)
+        self.context.stream_synchronize(0)
 
     @property
     def at(self):
-        return self.base.value + self.lead
+        return self.base + self.lead
 
     def read(self):
         """The contents; None when a guard was touched."""
         back = torch.empty_like(self.image)
-        self.api.check(self.api.lib.stw_copy(self.api.context, back.data_ptr(), self.base, back.numel(), None))
-        self.api.check(self.api.lib.stw_stream_synchronize(self.api.context, None))
+        self.context.copy(back.data_ptr(), self.base, back.numel(), 0)
+        self.context.stream_synchronize(0)
         low, high = self.lead, self.lead + self.bytes
         if not torch.equal(back[:low], self.image[:low]) or not torch.equal(back[high:], self.image[high:]):
             return None
         return back[low:high].clone().view(self.host.dtype) if self.bytes else self.host.view(-1)
 
     def free(self):
-        self.api.check(self.api.lib.stw_buffer_free(self.api.context, self.base))
+        self.context.buffer_free(self.base)
 
 
 def poison(count, dtype):
@@ -113,14 +113,14 @@ class Case:
                          rng.random() < .4 and not self.full, not self.full)
         self.storage = rng.choice(["components", "jagged"])
         self.outer = rng.choice([1, 1, 2, 3, 6])
-        self.fields = dict(index_dtype=rng.choice([J.I32, J.I64]), storage=J.STORAGE[self.storage], components=self.components,
+        self.fields = dict(index_dtype=rng.choice([native.I32, native.I64]), storage=J.STORAGE[self.storage], components=self.components,
                            outer=self.outer)
         self.wide = self.dtype == 3 or rng.random() < .25
         self.add = self.wide and rng.random() < .4
         self.lead = rng.choice([0, 0, 1, 4])
         self.memory, self.outputs, self.pointers = {}, {}, {}
         if self.axis.used is not None:
-            self.fields["flags"] = J.HAS_USED
+            self.fields["flags"] = native.JAGGED_HAS_USED
 
     def give(self, api, name, host):
         """An input; NaN already stands where nothing may be read."""
@@ -174,7 +174,7 @@ class Case:
         rng, axis = self.rng, self.axis
         inner = rng.choice([1, 3, 8, 40, 64, 70, 200, 264])
         getattr(self, "build_" + ("pointwise" if self.op in ("gelu", "gelu_tanh", "silu", "threshold") else self.op))(api, inner)
-        index = torch.int32 if self.fields["index_dtype"] == J.I32 else torch.int64
+        index = torch.int32 if self.fields["index_dtype"] == native.I32 else torch.int64
         self.lengths = []
         for i, axis in enumerate(getattr(self, "axes", [axis])):
             if hasattr(self, "axes") and not self.ragged >> i & 1:
@@ -250,7 +250,7 @@ class Case:
         size = self.rng.choice([n for n in range(1, inner + 1) if inner % n == 0] + [inner] * 3)
         before = inner // size
         gamma = self.rng.random() < .7
-        self.fields.update(dim_size=size, dim=J.DIMS[self.rng.choice([None, "inner"])], flags=self.fields.get("flags", 0) | (J.HAS_GAMMA if gamma else 0))
+        self.fields.update(dim_size=size, dim=J.DIMS[self.rng.choice([None, "inner"])], flags=self.fields.get("flags", 0) | (native.JAGGED_HAS_GAMMA if gamma else 0))
         weight = randoms(size, self.type, self.generator)
         self.give(api, "grad", grad)
         self.give(api, "x", x)
@@ -293,7 +293,7 @@ class Case:
         inner = self.rng.choice([inner, 130])
         features = self.rng.choice([1, 16, 40, 136])
         if self.full:
-            self.fields["flags"] = J.FULL
+            self.fields["flags"] = native.JAGGED_FULL
             inner, features = 392, -(-10 ** 8 // (392 * max(self.axis.total * self.outer, 1)))
         grad, g, _ = self.nested(features)
         x, values, index = self.nested(inner)
@@ -337,13 +337,13 @@ class Case:
                 axes.append(fixed)
         self.axes, flags = axes, 0
         if used:
-            flags |= J.HAS_USED
+            flags |= native.JAGGED_HAS_USED
         outputs = rng.choice([1, 2, 3, 3])
         fields = dict(self.fields, outputs=outputs, ragged_axes=ragged)
         tensors = {}
-        for name, rows, cols, transposed, bases, storage in (("x", 0, 1, J.X_TRANSPOSED, J.X_BASES, "storage"),
-                                                             ("other", 1, 2, J.OTHER_TRANSPOSED, J.OTHER_BASES, "other_storage"),
-                                                             ("grad", 0, 2, J.GRAD_TRANSPOSED, J.GRAD_BASES, "grad_storage")):
+        for name, rows, cols, transposed, bases, storage in (("x", 0, 1, native.JAGGED_X_TRANSPOSED, native.JAGGED_X_BASES, "storage"),
+                                                             ("other", 1, 2, native.JAGGED_OTHER_TRANSPOSED, native.JAGGED_OTHER_BASES, "other_storage"),
+                                                             ("grad", 0, 2, native.JAGGED_GRAD_TRANSPOSED, native.JAGGED_GRAD_BASES, "grad_storage")):
             both = ragged >> rows & 1 and ragged >> cols & 1
             turned = rng.random() < .4
             based = both or rng.random() < .2
@@ -555,23 +555,20 @@ class Case:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("library")
-    parser.add_argument("--backend", default="cuda", choices=("cuda", "hip"))
+    parser.add_argument("--backend", default="cuda", choices=("cuda", "hip", "cpu"))
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only")
     parser.add_argument("--verbose", action="store_true")
     given = parser.parse_args()
-    api = api_of.open_or_exit(given.library, given.backend)
-    for name, types in {"stw_buffer_alloc": [api_of.ptr, api_of.size_t, api_of.ptr], "stw_buffer_free": [api_of.ptr, api_of.ptr],
-                        "stw_copy": [api_of.ptr, api_of.ptr, api_of.ptr, api_of.size_t, api_of.ptr],
-                        "stw_stream_synchronize": [api_of.ptr, api_of.ptr]}.items():
-        getattr(api.lib, name).argtypes = types
+    api = open_or_exit(given.backend)
     failed = 0
     for seed in range(given.seed, given.seed + given.count):
         case = Case(seed, given.only)
         try:
             wrong = case.run(api)
+        except native.InvalidError as error:
+            wrong = [] if case.status and api.arch == "cpu" else [str(error)]  # host data is refused, not reported
         except RuntimeError as error:
             wrong = [str(error)]
         if wrong or given.verbose:

@@ -14,7 +14,7 @@ import flash_attn_reference as reference  # noqa: E402
 import sternway.flash_attn as flash_attn  # noqa: E402
 
 F64 = torch.float64
-RELATIVE = {F64: 1e-12, torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}  # norms; a few units each
+RELATIVE = {F64: 1e-13, torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # norms; one or two units each
 
 
 def close(got: torch.Tensor, expected: torch.Tensor, name: str, bound: float) -> None:
@@ -91,11 +91,13 @@ def test_head_dim_of_v_may_differ():
 def test_views_and_broadcasts_as_they_are():
     torch.manual_seed(4)
     q = leaf(2, 3, 10, 6)  # [B, H, S, D]
-    k, v = leaf(2, 14, 3, 6), leaf(1, 1, 3, 6)
-    dense_q, expanded_v = q.transpose(1, 2), v.expand(2, 14, 3, 6)
-    out = flash_attn.flash_attn_func(dense_q, k, expanded_v)
+    k, v = leaf(2, 3, 6, 14), leaf(1, 14, 1, 6)  # keys lie in columns
     others = wide(q), wide(k), wide(v)
-    expected, _, _ = reference.dense(others[0].transpose(1, 2), others[1], others[2].expand(2, 14, 3, 6))
+
+    def as_read(q, k, v):
+        return q.transpose(1, 2), k.permute(0, 3, 1, 2), v.expand(2, 14, 3, 6)
+    out = flash_attn.flash_attn_func(*as_read(q, k, v))
+    expected, _, _ = reference.dense(*as_read(*others))
     close(out, expected, "out", RELATIVE[F64])
     for got, other in zip(torch.autograd.grad(out.sum(), (q, k, v)), torch.autograd.grad(expected.sum(), others)):
         close(got, other, "gradient", RELATIVE[F64])

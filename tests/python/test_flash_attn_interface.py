@@ -162,6 +162,36 @@ def test_operators_keep_their_promises():
         torch.library.opcheck(backward, (dout, None, *tensors, out, lse, state, cu, cu, None, *settings, wanted))
 
 
+class Seen(torch.utils._python_dispatch.TorchDispatchMode):
+    """Notes the operators that pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+def test_operators_and_the_short_way_agree(dropout_p):
+    """Under a dispatch mode the operators run, else an autograd.Function: the same bits."""
+    def step():
+        torch.manual_seed(5)
+        q, kv = torch.randn(2, 11, 4, 6, requires_grad=True), torch.randn(2, 17, 2, 2, 6)
+        slopes, lse_weight = torch.rand(4), torch.randn(2, 4, 11)
+        out, lse, probs = flash_attn.flash_attn_kvpacked_func(q, kv, dropout_p, causal=True, alibi_slopes=slopes,
+                                                              deterministic=True, return_attn_probs=True)
+        loss = out.sin().sum() + (lse * lse_weight).sum()
+        return out, lse, probs, *torch.autograd.grad(loss, q)
+    with Seen() as seen:
+        watched = step()
+    assert [name for name in seen.names if "sternway_flash" in name] == [
+        "sternway_flash.attention.default", "sternway_flash.attention_backward.default"]
+    assert all(torch.equal(got, other) for got, other in zip(watched, step()))
+
+
 def test_padding_out_and_in():
     torch.manual_seed(3)
     states = torch.randn(3, 7, 2, 4, dtype=F64, requires_grad=True)

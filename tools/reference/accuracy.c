@@ -158,13 +158,21 @@ static void ref_bounds(const stw_expectation *e, stw_grad which, const stw_ref_t
     a->rms_allowed = zero ? a->max_allowed : fmax(REF_RMS_FACTOR * e->grad[which].e_rms, floor_error);
 }
 
+/* Root of a^2 + b^2, both >= 0, where the squares would overflow too. Not hypot(), whose symbol glibc renewed in 2.35:
+ * the Python wheel's command asks for 2.34. */
+static double ref_root_of_squares(double a, double b) {
+    double large = a > b ? a : b, small = a > b ? b : a;
+    if (large == 0 || isinf(large)) return large + small; /* small may be NaN */
+    return large * sqrt(1 + small / large * (small / large));
+}
+
 /* All elements have been seen: what accumulation adds to the bounds, RMS, verdict. */
 static void ref_conclude(ref_verdict *v, stw_dtype dtype, int adds, int zero) {
     stw_accuracy *a = v->accuracy;
     if (a->elements) {
         double added = v->add_variance / (double)a->elements;
         if (adds) a->max_allowed += REF_MAX_ULPS * stw_ulp(v->magnitude, dtype);
-        if (adds) a->rms_allowed = hypot(a->rms_allowed, REF_RMS_FACTOR * sqrt(added));
+        if (adds) a->rms_allowed = ref_root_of_squares(a->rms_allowed, REF_RMS_FACTOR * sqrt(added));
         a->rms_error = sqrt(a->square_sum / (double)a->elements);
         double unit = a->rms_allowed / REF_RMS_FACTOR;
         a->baseline_square_sum = (double)a->elements * unit * unit;

@@ -86,9 +86,9 @@ def torch_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_
                   cu_seqlens_k: torch.Tensor | None, alibi_slopes: torch.Tensor | None, max_seqlen_q: int,
                   max_seqlen_k: int, dropout_p: float, scale: float | None, causal: bool, window_left: int,
                   window_right: int, return_probs: bool
-                  ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """out, LSE, the probabilities with the signs of dropout (empty unless asked for and with dropout) and the state of
-    the random numbers, by torch.ops.aten._flash_attention_forward."""
+                  ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """out, LSE, the probabilities with the signs of dropout (None unless asked for and with dropout) and the state of
+    the random numbers (None without dropout), by torch.ops.aten._flash_attention_forward."""
     head_dim = q.shape[-1]
     padded = [_on_16_bytes(as_torch_takes(tensor)) for tensor in (q, k, v)]
     if alibi_slopes is not None:
@@ -105,26 +105,26 @@ def torch_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_
         return_probs and dropout_p > 0, scale=head_dim ** -0.5 if scale is None else scale, **keywords)
     if cu_seqlens_q is not None and lse.dim() == 3:
         lse = _rows_of_the_pack(lse, cu_seqlens_q, q.shape[0])
-    rng_state = _rng_state(first, second, q.device) if dropout_p > 0 else q.new_empty(0, dtype=torch.int64)
-    if not (return_probs and dropout_p > 0):
-        probs = q.new_empty(0)
-    return out[..., :head_dim], lse, probs, rng_state
+    if padded[0].shape[-1] != head_dim:
+        out = out[..., :head_dim]
+    if dropout_p == 0:
+        return out, lse, None, None
+    return out, lse, probs if return_probs else None, _rng_state(first, second, q.device)
 
 
 def own_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor | None,
                 cu_seqlens_k: torch.Tensor | None, alibi_slopes: torch.Tensor | None, max_seqlen_q: int,
                 max_seqlen_k: int, dropout_p: float, scale: float | None, causal: bool, window_left: int,
-                window_right: int, softcap: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """out, LSE and the state of the random numbers, by the library. The seed is drawn from PyTorch's default generator
-    of the device, in its stream, so that manual_seed, activation checkpoints and graph replays see what they
-    expect. LSE of a row without a key is +inf, as FlashAttention-2 writes it."""
+                window_right: int, softcap: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """out, LSE and the state of the random numbers (None without dropout), by the library. The seed is drawn from
+    PyTorch's default generator of the device, in its stream, so that manual_seed, activation checkpoints and graph
+    replays see what they expect. LSE of a row without a key is +inf, as FlashAttention-2 writes it."""
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     lse_shape = (q.shape[0], q.shape[2], q.shape[1]) if cu_seqlens_q is None else (q.shape[1], q.shape[0])
     lse = q.new_empty(lse_shape, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+    rng_state = None
     if dropout_p > 0:
         rng_state = torch.randint(0, 2 ** 63 - 1, (2,), dtype=torch.int64, device=q.device)
-    else:
-        rng_state = q.new_empty(0, dtype=torch.int64)
     _bridge.attn_fwd(layout(cu_seqlens_q), q=q, k=k, v=v, out=out, lse=lse,
                      **shared_keywords(cu_seqlens_q, cu_seqlens_k, alibi_slopes, max_seqlen_q, max_seqlen_k, dropout_p,
                                        scale, causal, window_left, window_right, softcap, rng_state))

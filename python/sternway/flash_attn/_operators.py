@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""The operators sternway_flash::attention and ::attention_backward, which every function of this package calls: dense
-and packed, q, k and v in one, two or three tensors. PyTorch's dispatcher knows their shapes and gradients, so
-torch.compile keeps them in its graph."""
+"""The operators sternway_flash::attention and ::attention_backward: dense and packed, q, k and v in one, two or three
+tensors. PyTorch's dispatcher knows their shapes and gradients, so torch.compile keeps them in its graph, and modes that
+look at operators see them."""
 from __future__ import annotations
 
 import torch
 
-from ..torch import _bridge
-from ._forward import as_torch_takes, own_forward, torch_forward, torch_takes
-from ._probabilities import rounded, signed_probabilities
-from ._problem import check_extras, layout, shared_keywords, split
+from . import _calls
+from ._forward import as_torch_takes, torch_takes
+from ._probabilities import rounded
+from ._problem import check_extras, split
 
 _SETTINGS = ("Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? alibi_slopes, SymInt max_seqlen_q, "
              "SymInt max_seqlen_k, float dropout_p, float? scale, bool causal, SymInt window_left, "
@@ -21,20 +21,10 @@ _library.define("attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor?
                 f"Tensor rng_state, {_SETTINGS}, int wanted) -> (Tensor dq, Tensor dk, Tensor dv)")
 
 
-def _attention(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, max_seqlen_q, max_seqlen_k, dropout_p, scale, causal,
-               window_left, window_right, softcap, deterministic, return_probs):
-    q, k, v = split(q, k, v, cu_seqlens_q is not None)
-    check_extras(q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, alibi_slopes=alibi_slopes)
-    tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes)
-    if torch_takes(*tensors, max_seqlen_k, dropout_p, causal, window_left, window_right, softcap):
-        return torch_forward(*tensors, max_seqlen_q, max_seqlen_k, dropout_p, scale, causal, window_left, window_right,
-                             return_probs)
-    settings = (max_seqlen_q, max_seqlen_k, dropout_p, scale, causal, window_left, window_right, softcap)
-    out, lse, rng_state = own_forward(*tensors, *settings)
-    probs = q.new_empty(0)
-    if return_probs and dropout_p > 0:
-        probs = signed_probabilities(*tensors, *settings, rng_state)
-    return out, lse, probs, rng_state
+def _attention(q, *arguments):
+    out, lse, probs, rng_state = _calls.forward(q, *arguments)
+    return (out, lse, q.new_empty(0) if probs is None else probs,
+            q.new_empty(0, dtype=torch.int64) if rng_state is None else rng_state)
 
 
 def _attention_fake(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, max_seqlen_q, max_seqlen_k, dropout_p, scale,
@@ -57,41 +47,16 @@ def _attention_fake(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, max_seqle
     return out, lse, q.new_empty(shape), q.new_empty(2 if dropout_p > 0 else 0, dtype=torch.int64)
 
 
-def _gradient_like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(tensor) if tensor.stride(-1) == 1 else tensor.new_empty(tensor.shape)
+def _given(q, gradients):
+    return tuple(q.new_empty(0) if gradient is None else gradient for gradient in gradients)
 
 
-def _gradients(q, k, v, wanted):
-    """Buffers in the packing of the inputs; bit 0 of `wanted` is q's (or qkv's), 1 is k's (or kv's), 2 is v's. What is
-    not wanted is an empty tensor."""
-    return [_gradient_like(tensor) if tensor is not None and wanted >> bit & 1 else q.new_empty(0)
-            for bit, tensor in enumerate((q, k, v))]
+def _attention_backward(dout, dlse, q, *arguments):
+    return _given(q, _calls.backward(dout, dlse, q, *arguments))
 
 
-def _attention_backward(dout, dlse, q, k, v, out, lse, rng_state, cu_seqlens_q, cu_seqlens_k, alibi_slopes,
-                        max_seqlen_q, max_seqlen_k, dropout_p, scale, causal, window_left, window_right, softcap,
-                        deterministic, wanted):
-    dq, dk, dv = gradients = _gradients(q, k, v, wanted)
-    if k is None:
-        views = list(dq.unbind(-3))
-    elif v is None:
-        views = [dq if wanted & 1 else None, *(dk.unbind(-3) if wanted & 2 else (None, None))]
-    else:
-        views = [gradient if wanted >> bit & 1 else None for bit, gradient in enumerate((dq, dk, dv))]
-    q, k, v = split(q, k, v, cu_seqlens_q is not None)
-    keywords = shared_keywords(cu_seqlens_q, cu_seqlens_k, alibi_slopes, max_seqlen_q, max_seqlen_k, dropout_p, scale,
-                               causal, window_left, window_right, softcap, rng_state)
-    keywords.update({name: view for name, view in zip(("dq", "dk", "dv"), views) if view is not None})
-    if deterministic:
-        keywords["deterministic"] = True
-    _bridge.attn_bwd(layout(cu_seqlens_q), q=q, k=k, v=v, out=out, dout=dout, lse=lse, dlse=dlse, **keywords)
-    return tuple(gradients)
-
-
-def _attention_backward_fake(dout, dlse, q, k, v, out, lse, rng_state, cu_seqlens_q, cu_seqlens_k, alibi_slopes,
-                             max_seqlen_q, max_seqlen_k, dropout_p, scale, causal, window_left, window_right, softcap,
-                             deterministic, wanted):
-    return tuple(_gradients(q, k, v, wanted))
+def _attention_backward_fake(dout, dlse, q, k, v, *arguments):
+    return _given(q, _calls.gradient_buffers(q, k, v, arguments[-1]))
 
 
 def _save(ctx, inputs, output):
@@ -110,8 +75,7 @@ def _backward(ctx, dout, dlse, *_):
     if dout is None:  # only LSE is in the loss
         dout = torch.zeros_like(out)
     wanted = sum(needed << bit for bit, needed in enumerate(ctx.needs_input_grad[:3]))
-    gradients = torch.ops.sternway_flash.attention_backward.default(
-        dout, dlse, q, k, v, out, lse, rng_state, *others, *ctx.settings, wanted)
+    gradients = attention_backward(dout, dlse, q, k, v, out, lse, rng_state, *others, *ctx.settings, wanted)
     given = [gradient if wanted >> bit & 1 else None for bit, gradient in enumerate(gradients)]
     return (*given, *(None,) * 13)
 

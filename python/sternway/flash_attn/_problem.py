@@ -87,7 +87,7 @@ def layout(cu_seqlens_q: torch.Tensor | None) -> int:
 def shared_keywords(cu_seqlens_q: torch.Tensor | None, cu_seqlens_k: torch.Tensor | None,
                     alibi_slopes: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float,
                     scale: float | None, causal: bool, window_left: int, window_right: int, softcap: float,
-                    rng_state: torch.Tensor) -> dict:
+                    rng_state: torch.Tensor | None) -> dict:
     """What forward, backward and dropout mask are told alike. The mask is FlashAttention-2's reading of its windows;
     dropout bits follow FlashAttention-2's map, seed and offset are the two words of rng_state, read where they lie."""
     keywords = {"flash_window": (bool(causal), window_left, window_right), "scale": scale,

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import torch
 
-from . import _operators
+from . import _eager
 from ._low_level import (_flash_attn_backward, _flash_attn_forward, _flash_attn_varlen_backward,  # noqa: F401
                          _flash_attn_varlen_forward)
 from ._problem import invalid, unsupported
@@ -55,12 +55,14 @@ def _attend(q: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cu_
                           "alibi_slopes.detach(), or the bias to sternway.torch.sdpa")
     if not 0.0 <= dropout_p < 1.0:
         raise invalid(f"dropout_p is {dropout_p}, expected 0 <= p < 1")
-    out, lse, probs, _ = _operators.attention(
+    out, lse, probs = _eager.attention(
         q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, _number(max_seqlen_q), _number(max_seqlen_k),
         float(dropout_p), None if softmax_scale is None else float(softmax_scale), bool(causal),
         _number(window_size[0]), _number(window_size[1]), max(float(softcap), 0.0), bool(deterministic),
         bool(return_attn_probs))
-    return (out, lse, probs) if return_attn_probs else out
+    if not return_attn_probs:
+        return out
+    return out, lse, q.new_empty(0) if probs is None else probs
 
 
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,

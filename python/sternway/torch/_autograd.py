@@ -58,13 +58,16 @@ class _Backward(torch.autograd.Function):
         raise RuntimeError(NO_DOUBLE_BACKWARD)
 
 
-def no_double_backward(operator: torch._ops.OpOverload) -> None:
-    """Registers for autograd that the operator's results cannot be differentiated, with a text that says so."""
-    several = len(operator._schema.returns) == 1 and "[]" in str(operator._schema.returns[0].type).replace(
-        "List[Tensor]", "Tensor[]")
+def no_double_backward(operator: torch._ops.OpOverload, kernel: Callable) -> None:
+    """Registers for autograd that the operator's results cannot be differentiated, with a text that says so. `kernel`
+    is that of define()."""
+    several = str(operator._schema).endswith("[]")
 
     def autograd(*args: Any, **keywords: Any) -> Any:
-        if not torch.is_grad_enabled() or not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
+            if is_plain(*tensors):
+                return kernel(*args, **keywords)
             return below_autograd(operator, *args, **keywords)
         result = _Backward.apply(operator, keywords, *args)
         return list(result) if several else result
@@ -75,7 +78,8 @@ def no_double_backward(operator: torch._ops.OpOverload) -> None:
 def empty_gradient(tensor: torch.Tensor, zeros: bool = False) -> torch.Tensor:
     """Memory for the gradient of an input: its strides where they are dense with a contiguous last dimension, else
     contiguous. Broadcast dimensions (strides of 0) get memory of their own."""
+    make = torch.zeros_like if zeros else torch.empty_like
     strides = tensor.stride()
-    keep = len(strides) > 0 and strides[-1] == 1 and 0 not in strides
-    form = torch.preserve_format if keep else torch.contiguous_format
-    return (torch.zeros_like if zeros else torch.empty_like)(tensor, memory_format=form)
+    if strides[-1] == 1 and 0 not in strides:
+        return make(tensor)
+    return make(tensor, memory_format=torch.contiguous_format)

@@ -4,66 +4,90 @@ allocator, determinism and threads as the user set them."""
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
 from .. import _native
 
-_contexts: dict[tuple[str, int], _native.Context] = {}
-os.register_at_fork(after_in_child=_contexts.clear)  # threads and GPU contexts of the parent's do not live in a child
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of torch.cuda.current_stream()'s time
+
+
+class _Device(NamedTuple):
+    """What stays the same from call to call on one device."""
+
+    context: _native.Context
+    index: int  # -1: the CPU
+    workspace: Callable[[int], torch.Tensor] | None
+
+
+_devices: dict[torch.device, _Device] = {}
+os.register_at_fork(after_in_child=_devices.clear)  # threads and GPU contexts of the parent's do not live in a child
+
+
+def _open(device: torch.device) -> _Device:
+    if device.type == "cpu":
+        return _Device(_native.Context(backend=_native.BACKEND_CPU, memory=_native.MEMORY_HOST), -1, None)
+    if device.type != "cuda":
+        raise _native.UnsupportedError(f"sternway: tensors on {device} (cpu and cuda devices are supported)")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    backend = _native.BACKEND_HIP if torch.version.hip else _native.BACKEND_CUDA
+    made = _native.Context(backend=backend, memory=_native.MEMORY_DEVICE, device=index)
+    place = torch.device("cuda", index)
+    return _Device(made, index, lambda size: torch.empty(size, dtype=torch.uint8, device=place))
+
+
+def _device(device: torch.device) -> _Device:
+    found = _devices.get(device)
+    return found if found is not None else _devices.setdefault(device, _open(device))
 
 
 def context(device: torch.device) -> _native.Context:
     """The context of a device, made at its first use: host memory for the CPU, else that GPU's memory.
     Raises what the library says: NoDriverError, NoDeviceError, NoImageError."""
-    key = (device.type, device.index or 0)
-    found = _contexts.get(key)
-    if found is None:
-        if device.type == "cpu":
-            found = _native.Context(backend=_native.BACKEND_CPU, memory=_native.MEMORY_HOST)
-        elif device.type == "cuda":
-            backend = _native.BACKEND_HIP if torch.version.hip else _native.BACKEND_CUDA
-            found = _native.Context(backend=backend, memory=_native.MEMORY_DEVICE, device=key[1])
-        else:
-            raise _native.UnsupportedError(f"sternway: tensors on {device} (cpu and cuda devices are supported)")
-        found = _contexts.setdefault(key, found)
-    return found
+    return _device(device).context
 
 
 def stream(device: torch.device) -> int:
     """Address of PyTorch's current stream; 0 on the CPU."""
-    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    index = _device(device).index
+    if index < 0:
+        return 0
+    return _raw_stream(index) if _raw_stream else torch.cuda.current_stream(device).cuda_stream
 
 
-def workspace(device: torch.device):
-    """Workspace of n bytes from PyTorch's allocator, which knows streams and the private pools of graphs. Its memory
-    may be handed out again when the call returns: whoever gets it works in the same stream."""
-    if device.type == "cpu":
-        return None
-    return lambda size: torch.empty(size, dtype=torch.uint8, device=device)
+def workspace(device: torch.device) -> Callable[[int], torch.Tensor] | None:
+    """Gives n bytes from PyTorch's allocator, which knows streams and the private pools of graphs; None: the C module's
+    own memory. It may be handed out again when the call returns: whoever gets it works in the same stream."""
+    return _device(device).workspace
 
 
 def deterministic() -> bool | None:
-    """True under torch.use_deterministic_algorithms, warn_only included: no call is refused or slowed past the
-    deterministic mode's bounds. None leaves it to STERNWAY_DETERMINISTIC."""
+    """True under torch.use_deterministic_algorithms, warn_only included: no call is refused for it. None leaves it to
+    STERNWAY_DETERMINISTIC."""
     return True if torch.are_deterministic_algorithms_enabled() else None
 
 
-def _common(device: torch.device) -> dict:
-    return {"workspace": workspace(device), "stream": stream(device), "cpu_threads": torch.get_num_threads()}
+def _common(device: torch.device) -> tuple[_native.Context, dict]:
+    found = _devices.get(device) or _device(device)
+    if found.index < 0:
+        return found.context, {"cpu_threads": min(torch.get_num_threads(), 1024)}
+    return found.context, {"workspace": found.workspace, "stream": stream(device)}
 
 
 def attn_bwd(layout: int, *, q: torch.Tensor, **keywords) -> None:
     """_native.attn_bwd on q's device."""
-    device = q.device
-    keywords.setdefault("deterministic", deterministic())
-    _native.attn_bwd(context(device), layout, q=q, **_common(device), **keywords)
+    context, common = _common(q.device)
+    if torch.are_deterministic_algorithms_enabled() and keywords.get("deterministic") is None:
+        keywords["deterministic"] = True
+    _native.attn_bwd(context, layout, q=q, **common, **keywords)
 
 
 def attn_fwd(layout: int, *, q: torch.Tensor, **keywords) -> None:
     """_native.attn_fwd on q's device."""
-    device = q.device
-    _native.attn_fwd(context(device), layout, q=q, **_common(device), **keywords)
+    context, common = _common(q.device)
+    _native.attn_fwd(context, layout, q=q, **common, **keywords)
 
 
 def dropout_mask(layout: int, *, q: torch.Tensor, **keywords) -> None:
@@ -73,5 +97,5 @@ def dropout_mask(layout: int, *, q: torch.Tensor, **keywords) -> None:
 
 def jagged_bwd(op: int, *, grad: torch.Tensor, **keywords) -> None:
     """_native.jagged_bwd on grad's device."""
-    device = grad.device
-    _native.jagged_bwd(context(device), op, grad=grad, **_common(device), **keywords)
+    context, common = _common(grad.device)
+    _native.jagged_bwd(context, op, grad=grad, **common, **keywords)

@@ -57,8 +57,14 @@ def takes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, 
     """Whether PyTorch's flash forward takes the types and sizes; `flash_windows` says it of the mask."""
     if q.dtype not in _HALF or q.device.type != "cuda" or not (q.dtype == k.dtype == v.dtype):
         return False
-    dim = q.shape[-1]
-    if dim % 8 or dim > 256 or k.shape[-1] != dim or v.shape[-1] != dim or 0 in q.shape or 0 in k.shape:
+    rank = 3 if options.get("layout") == "thd" else 4
+    if k.shape != v.shape or q.dim() != rank or k.dim() != rank or not q.device == k.device == v.device:
+        return False  # or another value head dim
+    head = 2 if options.get("layout") == "bshd" else 1
+    dim, heads = q.shape[-1], k.shape[head]
+    if dim % 8 or dim > 256 or k.shape[-1] != dim or 0 in q.shape or 0 in k.shape or q.shape[head] % heads:
+        return False
+    if rank == 4 and q.shape[0] != k.shape[0]:
         return False
     if any(t.stride(-1) != 1 for t in (q, k, v)) or options.get("softcap", 0.0) != 0.0:
         return False
@@ -82,20 +88,21 @@ def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.
     return out.transpose(1, 2) if layout == "bhsd" else out, lse, seed, offset
 
 
-def of_pytorch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: dict[str, torch.Tensor | None],
+def of_pytorch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: dict[str, torch.Tensor],
                options: dict[str, Any], results) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Out and LSE of PyTorch's flash forward, or None where it is not for this problem. results(q, v, layout) gives memory
     of the strides that the operator promised; another layout of theirs is copied into it."""
-    if q.device.type != "cuda" or not takes(q, k, v, options) or options.get("dropout_p", 0.0) > 0:
+    if not takes(q, k, v, options) or options.get("dropout_p", 0.0) > 0:
         return None
-    if any(tensors[name] is not None for name in _NOT_THEIRS):
+    if any(name in tensors for name in _NOT_THEIRS):
         return None
-    if tensors["cu_seqlens_q"] is not None and tensors["cu_seqlens_q"] is tensors["cu_seqlens_kv"]:
+    starts_q, starts_kv = tensors.get("cu_seqlens_q"), tensors.get("cu_seqlens_kv")
+    if starts_q is not None and starts_q is starts_kv:
         options = {**options, "same_starts": True}
     windows = flash_windows(q, k, options)
     if windows is None:
         return None
-    out, lse, _, _ = call(q, k, v, tensors["cu_seqlens_q"], tensors["cu_seqlens_kv"], windows, options)
+    out, lse, _, _ = call(q, k, v, starts_q, starts_kv, windows, options)
     promised_out, promised_lse = results(q, v, options.get("layout", "bhsd"))
     if lse.shape != promised_lse.shape:  # packed rows padded by sequence: ROCm's kernels, and PyTorch before 2.7
         return None

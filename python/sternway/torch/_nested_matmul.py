@@ -2,8 +2,8 @@
 """Backward of products of nested tensors: dA = G B^T, dB = A^T G for each component, in both layouts.
 
 A matrix of the library is row-major or the transpose of a row-major one; m, k and n may each be ragged, a matrix with
-two ragged extents (scores of attention) says where its components start. Matrices that lie otherwise, as heads inside
-of rows do, are PyTorch's: nothing is copied that PyTorch does not copy. Products of a jagged tensor with one matrix
+two ragged extents (scores of attention) says where its components start. Strided tensors whose matrices lie otherwise,
+as heads inside of rows do, are PyTorch's: nothing is copied that PyTorch does not copy. Products of a jagged tensor with one matrix
 for all components are linear layers, whose sums over all rows have kernels of their own."""
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from .. import _native
-from . import _bridge
-from ._nested_views import Jagged, Sizes, is_jagged, same_components, same_dtype, sizes_of
+from ._nested_linear import linear_rows
+from ._nested_views import Jagged, Sizes, is_jagged, run, same_components, same_dtype, sizes_of
 from ._takeover import Fallback
 
 Pair = tuple[torch.Tensor | None, torch.Tensor | None]
@@ -42,7 +42,7 @@ def _product(grad: Matrix, x: Matrix, other: Matrix, dx: torch.Tensor | None, do
         if matrix.bases is not None:
             call[f"{name}_bases"] = matrix.bases
     storage = {False: _native.STORAGE_COMPONENTS, True: _native.STORAGE_JAGGED}
-    _bridge.jagged_bwd(_native.JAGGED_MATMUL, grad=grad.data, x=x.data, other=other.data, dx=dx, dother=dother,
+    run(_native.JAGGED_MATMUL, grad=grad.data, x=x.data, other=other.data, dx=dx, dother=dother,
                        flags=flags, storage=storage[x.jagged], other_storage=storage[other.jagged],
                        grad_storage=storage[grad.jagged], **call)
 
@@ -57,6 +57,8 @@ def matmul_backward_strided(grad: torch.Tensor | None, self: torch.Tensor, other
     if not (grad.is_nested and self.is_nested and other.is_nested):
         raise Fallback("a product of a nested and a dense tensor")
     same_dtype(grad=grad, self=self, other=other)
+    if not self.numel() and not other.numel():
+        return (torch.empty_like(self) if mask[0] else None), (torch.empty_like(other) if mask[1] else None)
     sizes = [sizes_of(t) for t in (grad, self, other)]
     g_sizes, x_sizes, o_sizes = sizes
     if len({s.dims for s in sizes}) > 1 or x_sizes.dims < 2 or len({s.count for s in sizes}) > 1:
@@ -167,13 +169,12 @@ def matmul_backward_jagged(grad: torch.Tensor | None, self: torch.Tensor, other:
     return _columns(Jagged(grad), self, Jagged(other), mask)
 
 
-def _dense(tensor: torch.Tensor, name: str) -> Matrix:
-    """A dense operand [.., rows, columns]."""
-    if tensor.is_contiguous():
-        return Matrix(tensor, False)
-    if tensor.transpose(-1, -2).is_contiguous():
+def _dense(tensor: torch.Tensor) -> Matrix:
+    """A dense operand [.., rows, columns]. Others than row-major matrices and their transposes are copied; PyTorch
+    pads or unbinds every operand of these products, which are copies too."""
+    if not tensor.is_contiguous() and tensor.transpose(-1, -2).is_contiguous():
         return Matrix(tensor.transpose(-1, -2), True)
-    raise Fallback(f"{name} is neither row-major matrices nor their transposes")
+    return Matrix(tensor.contiguous(), False)
 
 
 def _like(matrix: Matrix, tensor: torch.Tensor, zeros: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -184,7 +185,6 @@ def _like(matrix: Matrix, tensor: torch.Tensor, zeros: bool = False) -> tuple[to
 
 def _shared(grad: Jagged, x: Jagged, other: torch.Tensor, mask: Sequence[bool]) -> Pair:
     """One matrix [k, n] for all rows: a linear layer with the weight other^T."""
-    from .nested_ops import linear_rows
     same_components(grad, x, "grad and self")
     if x.ragged == x.values.dim() - 1 or x.used is not None:
         raise Fallback("a product over the ragged dimension, or of a jagged tensor with holes, and one matrix")
@@ -231,7 +231,7 @@ def _stack(grad: Jagged, x: Jagged, other: Jagged, mask: Sequence[bool]) -> Pair
     if not outer:
         return (x.wrap(torch.zeros_like(x.values)) if mask[0] else None,
                 other.wrap(torch.zeros_like(other.values)) if mask[1] else None)
-    matrices = [_dense(t.values, name) for t, name in ((grad, "grad"), (x, "self"), (other, "other"))]
+    matrices = [_dense(t.values) for t in (grad, x, other)]
     dx, dother = _run(*matrices, x.values, other.values, (False, False), mask, axis=((m, 0), (k, 0), (n, 0)),
                       offsets=(None, None, None), ragged_axes=0, outer=outer, components=1)
     return (x.wrap(dx) if dx is not None else None), (other.wrap(dother) if dother is not None else None)
@@ -246,12 +246,10 @@ def _over_ragged(grad: torch.Tensor, x: Jagged, other: Jagged, mask: Sequence[bo
     if not grad.numel():
         return (x.wrap(torch.zeros_like(x.values)) if mask[0] else None,
                 other.wrap(torch.zeros_like(other.values)) if mask[1] else None)
-    x_matrix, o_matrix = _dense(x.values, "self"), _dense(other.values, "other")
+    g_matrix, x_matrix, o_matrix = _dense(grad), _dense(x.values), _dense(other.values)
     x_matrix.jagged = o_matrix.jagged = True
     zeros = not x.covered()
-    grad_matrix = _dense(grad if grad.is_contiguous() or grad.transpose(-1, -2).is_contiguous() else grad.contiguous(),
-                         "grad")
-    dx, dother = _run(grad_matrix, x_matrix, o_matrix, x.values, other.values, (zeros, zeros), mask,
+    dx, dother = _run(g_matrix, x_matrix, o_matrix, x.values, other.values, (zeros, zeros), mask,
                       **_ragged_axis(x, 1, [(m, 0), (0, 0), (n, 0)]))
     return (x.wrap(dx) if dx is not None else None), (other.wrap(dother) if dother is not None else None)
 
@@ -267,7 +265,7 @@ def _rows(grad: Jagged, x: Jagged, other: torch.Tensor, mask: Sequence[bool]) ->
     if not outer:
         return (x.wrap(torch.zeros_like(x.values)) if mask[0] else None,
                 torch.zeros_like(other) if mask[1] else None)
-    g_matrix, x_matrix, o_matrix = _dense(grad.values, "grad"), _dense(x.values, "self"), _dense(other, "other")
+    g_matrix, x_matrix, o_matrix = _dense(grad.values), _dense(x.values), _dense(other)
     g_matrix.jagged = x_matrix.jagged = True
     dx, dother = _run(g_matrix, x_matrix, o_matrix, x.values, other, (not x.covered(), False), mask, outer=outer,
                       **_ragged_axis(x, 0, [(0, 0), (k, 0), (n, 0)]))
@@ -281,8 +279,7 @@ def _columns(grad: Jagged, x: torch.Tensor, other: Jagged, mask: Sequence[bool])
     if other.ragged != last or not other.components:
         raise Fallback("a product of a dense tensor and a jagged one whose last dimension is not ragged")
     m, k = x.shape[-2:]
-    g_matrix, o_matrix = _dense(grad.values, "grad"), _dense(other.values, "other")
-    x_matrix = _dense(x, "self")
+    g_matrix, x_matrix, o_matrix = _dense(grad.values), _dense(x), _dense(other.values)
     if x.dim() == 2:
         if last != 1 or other.used is not None:
             raise Fallback("one matrix and a jagged tensor of more dimensions, or with holes")

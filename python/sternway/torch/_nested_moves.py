@@ -11,8 +11,7 @@ import torch
 from torch.nested._internal.nested_tensor import NestedTensor
 
 from .. import _native
-from . import _bridge
-from ._nested_views import (Jagged, flat, is_jagged, packed, ragged_lines, same_components, sizes_of, sizes_of_table)
+from ._nested_views import (Jagged, flat, is_jagged, packed, ragged_lines, run, same_dtype, sizes_of, sizes_of_table)
 from ._takeover import Fallback
 
 # ---- sum ----
@@ -23,20 +22,21 @@ def sum_strided(grad: torch.Tensor, self: torch.Tensor, dim: Sequence[int] | Non
     """grad: nested, 1 in the last dimension, which PyTorch's nested sum is along."""
     if dim is None or len(dim) != 1 or dim[0] % self.dim() != self.dim() - 1:
         raise Fallback(f"a sum along {dim}: accepted the last dimension")
+    same_dtype(grad=grad, self=self)
+    if not self.numel():
+        return torch.empty_like(self)
     sizes = sizes_of(self)
     grad_buffer = packed(grad, "grad")
     if grad_buffer.numel() != sum(math.prod(row[:-1]) for row in sizes.rows):
         raise Fallback("grad does not have one element for each sum")
-    if grad.dtype != self.dtype:
-        raise Fallback(f"grad is {grad.dtype} and self {self.dtype}")
     buffer = torch.empty(sizes.numel, dtype=grad.dtype, device=grad.device)
     column = sizes.dims - 1
-    if sizes.numel and column in sizes.ragged:
-        _bridge.jagged_bwd(_native.JAGGED_SUM, grad=grad_buffer, dx=buffer, dim=_native.DIM_RAGGED,
+    if column in sizes.ragged:
+        run(_native.JAGGED_SUM, grad=grad_buffer, dx=buffer, dim=_native.DIM_RAGGED,
                            **ragged_lines(sizes, column, grad.device))
-    elif sizes.numel:
+    else:
         size = sizes.extent(column)
-        _bridge.jagged_bwd(_native.JAGGED_SUM, grad=grad_buffer, dx=buffer, dim=_native.DIM_INNER, dim_size=size,
+        run(_native.JAGGED_SUM, grad=grad_buffer, dx=buffer, dim=_native.DIM_INNER, dim_size=size,
                            **flat(grad.device, sizes.numel // size, size))
     return sizes.nested(buffer)
 
@@ -58,8 +58,7 @@ def sum_jagged(grad: torch.Tensor, self: torch.Tensor, dim: Sequence[int] | None
             raise Fallback("grad is not a nested tensor")
         values = grad
     inner_dims = [d - 1 for d in dims if d > 0]  # of the values; the batch dimension is the ragged one there
-    if values.dtype != x.values.dtype:
-        raise Fallback(f"grad is {values.dtype} and self {x.values.dtype}")
+    same_dtype(grad=values, self=x.values)
     if dims == [ragged]:
         return _sum_ragged(x, values)
     shape = list(x.values.shape)
@@ -73,7 +72,7 @@ def sum_jagged(grad: torch.Tensor, self: torch.Tensor, dim: Sequence[int] | None
             torch.empty(shape, dtype=values.dtype, device=values.device)
         if result.numel():
             call = _spread(shape, d) if not through else _spread_with_holes(x, shape, d)
-            _bridge.jagged_bwd(_native.JAGGED_SUM, grad=values, dx=result, **call(values.device))
+            run(_native.JAGGED_SUM, grad=values, dx=result, **call(values.device))
         values = result
     return x.wrap(values)
 
@@ -99,7 +98,7 @@ def _sum_ragged(x: Jagged, grad: torch.Tensor) -> torch.Tensor:
     if not x.covered():
         result.zero_()
     if result.numel() and x.components:
-        _bridge.jagged_bwd(_native.JAGGED_SUM, grad=grad, dx=result, dim=_native.DIM_RAGGED, **x.ragged_call())
+        run(_native.JAGGED_SUM, grad=grad, dx=result, dim=_native.DIM_RAGGED, **x.ragged_call())
     return x.wrap(result)
 
 
@@ -109,8 +108,7 @@ def _sum_ragged(x: Jagged, grad: torch.Tensor) -> torch.Tensor:
 def select_strided(grad_output: torch.Tensor, self: torch.Tensor, dim: int, index: int) -> torch.Tensor:
     """grad_output: the component's shape where dim is 0, else nested without `dim`. The result is contiguous."""
     sizes = sizes_of(self)
-    if grad_output.dtype != self.dtype:
-        raise Fallback(f"grad_output is {grad_output.dtype} and self {self.dtype}")
+    same_dtype(grad_output=grad_output, self=self)
     device = self.device
     buffer = torch.empty(sizes.numel, dtype=self.dtype, device=device)
     column = dim % self.dim() - 1
@@ -120,13 +118,15 @@ def select_strided(grad_output: torch.Tensor, self: torch.Tensor, dim: int, inde
         index = index % sizes.count
         if tuple(grad_output.shape) != sizes.rows[index]:
             raise Fallback("grad_output does not have the component's shape")
+        if not grad_output.numel():
+            return sizes.nested(buffer.zero_())
         grad = grad_output.contiguous()
         call = {"offsets": (sizes.element_offsets(device),), "axis": ((max(sizes.numels), sizes.numel),),
                 "dim": _native.DIM_COMPONENT, "flags": _native.JAGGED_FULL}
     else:
         grad = packed(grad_output, "grad_output")
         call = _slice_of(sizes, column, device)
-    _bridge.jagged_bwd(_native.JAGGED_SELECT, grad=grad, dx=buffer, index=int(index), **call)
+    run(_native.JAGGED_SELECT, grad=grad, dx=buffer, index=int(index), **call)
     return sizes.nested(buffer)
 
 
@@ -150,17 +150,16 @@ def select_jagged(grad_output: torch.Tensor, self: torch.Tensor, dim: int, index
     """grad_output: the component's used part where dim is 0, else jagged without `dim`."""
     x = Jagged(self)
     value_dim = dim % (x.values.dim() + 1) - 1
-    if grad_output.dtype != self.dtype:
-        raise Fallback(f"grad_output is {grad_output.dtype} and self {self.dtype}")
+    same_dtype(grad_output=grad_output, self=self)
     shape, device = x.values.shape, x.values.device
     if value_dim < 0:
         if is_jagged(grad_output):
             raise Fallback("grad_output is a nested tensor")
         result = torch.empty(shape, dtype=grad_output.dtype, device=device)
-        if not x.covered():
+        if not grad_output.numel() or not x.covered():
             result.zero_()
-        if result.numel():
-            _bridge.jagged_bwd(_native.JAGGED_SELECT, grad=grad_output.contiguous(), dx=result,
+        if grad_output.numel():
+            run(_native.JAGGED_SELECT, grad=grad_output.contiguous(), dx=result,
                                dim=_native.DIM_COMPONENT, index=int(index), **x.ragged_call())
         return x.wrap(result)
     if value_dim == x.ragged or not is_jagged(grad_output):
@@ -169,7 +168,7 @@ def select_jagged(grad_output: torch.Tensor, self: torch.Tensor, dim: int, index
     through = x.used is not None
     result = (torch.zeros if through else torch.empty)(shape, dtype=grad.dtype, device=device)
     if result.numel():
-        _bridge.jagged_bwd(_native.JAGGED_SELECT, grad=grad, dx=result, index=int(index), **x.along(value_dim))
+        run(_native.JAGGED_SELECT, grad=grad, dx=result, index=int(index), **x.along(value_dim))
     return x.wrap(result)
 
 
@@ -187,7 +186,7 @@ def to_padded_strided(padded: torch.Tensor, cpu_nested_shape_example: torch.Tens
         raise Fallback("a component is longer than the padded tensor")
     buffer = torch.empty(sizes.numel, dtype=padded.dtype, device=padded.device)
     if sizes.numel:
-        _bridge.jagged_bwd(_native.JAGGED_TO_PADDED, grad=padded.contiguous(), dx=buffer,
+        run(_native.JAGGED_TO_PADDED, grad=padded.contiguous(), dx=buffer,
                            **_padded_call(sizes, column, padded.device, padded.shape[1 + column]))
     return sizes.nested(buffer)
 
@@ -212,7 +211,7 @@ def to_padded_jagged(padded: torch.Tensor, offsets: torch.Tensor, dummy: torch.T
                      min_seqlen: torch.Tensor | None = None, max_seqlen: torch.Tensor | None = None,
                      sum_S: int | None = None) -> torch.Tensor:
     """padded: dense [components, outer.., padded, inner..]; the result's values are [outer.., sum_S, inner..]."""
-    if sum_S is None:
+    if sum_S is None or ragged_idx != 1:  # behind ragged_idx 1 PyTorch passes another extent as sum_S
         raise Fallback("the total of all components is not given")
     if type(padded) is not torch.Tensor or type(offsets) is not torch.Tensor:
         raise Fallback(f"padded is a {type(padded).__name__}: PyTorch's own decomposition is traced")
@@ -225,7 +224,7 @@ def to_padded_jagged(padded: torch.Tensor, offsets: torch.Tensor, dummy: torch.T
     if not x.covered():
         x.values.zero_()
     if x.values.numel() and x.components:
-        _bridge.jagged_bwd(_native.JAGGED_TO_PADDED, grad=padded.contiguous(), dx=x.values,
+        run(_native.JAGGED_TO_PADDED, grad=padded.contiguous(), dx=x.values,
                            padded=padded.shape[ragged_idx], **x.ragged_call())
     return result
 
@@ -249,7 +248,7 @@ def from_padded_strided(self: torch.Tensor, padding: float, output_size: Sequenc
     if not sizes.numel:
         result.zero_()
     elif result.numel():
-        _bridge.jagged_bwd(_native.JAGGED_FROM_PADDED, grad=grad, dx=result,
+        run(_native.JAGGED_FROM_PADDED, grad=grad, dx=result,
                            **_padded_call(sizes, column, self.device, shape[1 + column]))
     return result
 
@@ -266,6 +265,6 @@ def from_padded_jagged(self: torch.Tensor, padding: float, output_size: Sequence
     if not g.values.numel():
         result.zero_()
     elif result.numel():
-        _bridge.jagged_bwd(_native.JAGGED_FROM_PADDED, grad=g.values.contiguous(), dx=result,
+        run(_native.JAGGED_FROM_PADDED, grad=g.values.contiguous(), dx=result,
                            padded=shape[g.ragged + 1], **g.ragged_call())
     return result

@@ -23,6 +23,8 @@ from ._takeover import Fallback
 SIZES_KEPT = 64  # shapes of strided nested tensors whose offsets are kept
 OFFSETS_KEPT = 16  # arrays of offsets kept for each of them: axes, devices, streams
 
+_TYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16,
+                    torch.int32, torch.int64))  # which of them an operation has is the library's to say
 _ones: dict[torch.device, torch.Tensor] = {}
 
 
@@ -47,6 +49,13 @@ def flat(device: torch.device, outer: int = 1, inner: int = 1) -> dict[str, Any]
     """Keywords of a call on [outer, inner] elements without a ragged dimension. Both must be 1 or more."""
     return {"offsets": (one(device),), "axis": ((1, 1),), "outer": outer, "inner": inner,
             "flags": _native.JAGGED_FULL}
+
+
+def run(op: int, *, grad: torch.Tensor, **call: Any) -> None:
+    """The library's call. Fallback for element types that it has nowhere; InvalidError for what is wrong."""
+    if grad.dtype not in _TYPES:
+        raise Fallback(f"values of {grad.dtype}")
+    _bridge.jagged_bwd(op, grad=grad, **call)
 
 
 def same_dtype(**tensors: torch.Tensor | None) -> None:

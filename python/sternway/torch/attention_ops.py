@@ -7,6 +7,9 @@ FlashAttention-2's map, the memory-efficient one by its own, and cuDNN by bits t
 the strides that PyTorch's meta functions promise, since compiled code asserts them."""
 from __future__ import annotations
 
+import functools
+import math
+
 import torch
 
 from .. import _native
@@ -73,6 +76,27 @@ def _causal(is_causal: bool) -> int:
 def _rows(lse: torch.Tensor, rows: int) -> torch.Tensor:
     """[B,H,rows] of an LSE whose rows are padded (memory-efficient: to 32)."""
     return lse if lse.shape[2] == rows else lse[:, :, :rows]
+
+
+@functools.cache
+def _has_binary_lse(device: torch.device, flash: bool) -> bool:
+    """Whether the forward of a ROCm build gives the LSE as a logarithm to the base 2, as AOTriton did before 0.11. 16
+    keys of equal weight tell: ln 16 is 2.77, log2 16 is 4."""
+    if torch.cuda.is_current_stream_capturing():
+        raise Fallback("the first call on ROCm inside a graph capture, before the base of its LSE is known")
+    zeros = torch.zeros(1, 1, 16, 64, dtype=torch.float16, device=device)
+    if flash:
+        lse = torch.ops.aten._scaled_dot_product_flash_attention(zeros, zeros, zeros)[1]
+    else:
+        lse = torch.ops.aten._scaled_dot_product_efficient_attention(zeros, zeros, zeros, None, True)[1]
+    return lse.flatten()[0].item() > 3.4
+
+
+def _natural(lse: torch.Tensor, flash: bool) -> torch.Tensor:
+    """The LSE of a forward of PyTorch's GPU kernels as a natural logarithm."""
+    if torch.version.hip and _has_binary_lse(lse.device, flash):
+        return lse * math.log(2)
+    return lse
 
 
 def _seqlens(cu_seqlens: torch.Tensor) -> torch.Tensor:
@@ -152,6 +176,7 @@ def flash_attention_backward(grad_out: torch.Tensor, query: torch.Tensor, key: t
                              window_size_right: int | None = None) -> Tensors:
     """aten::_flash_attention_backward. Dense: [B,S,H,D], LSE [B,H,S]. With cum_seq_*: [T,H,D], LSE [H,T], in some
     versions [B,H,max_q]; rows that no sequence has get gradients of 0."""
+    logsumexp = _natural(logsumexp, flash=True)
     tensors = {"q": query, "k": key, "v": value, "out": out, "dout": grad_out}
     options = _dropout(dropout_p, _native.DROPOUT_FLASH2, philox_seed, philox_offset)
     if cum_seq_q is None:
@@ -182,8 +207,8 @@ def sdpa_flash_backward(grad_out: torch.Tensor, query: torch.Tensor, key: torch.
     options = _dropout(dropout_p, _native.DROPOUT_FLASH2, philox_seed, philox_offset)
     options |= _flash_diagonal(query.shape[2], key.shape[2], None, None, is_causal, None, None)
     grads = {"dq": torch.empty_like(query), "dk": torch.empty_like(key), "dv": torch.empty_like(value)}
-    _run(_native.BHSD, grads, q=query, k=key, v=value, out=out, dout=grad_out, lse=_rows(logsumexp, query.shape[2]),
-         scale=scale, **options)
+    _run(_native.BHSD, grads, q=query, k=key, v=value, out=out, dout=grad_out,
+         lse=_rows(_natural(logsumexp, flash=True), query.shape[2]), scale=scale, **options)
     return tuple(grads.values())
 
 
@@ -217,9 +242,9 @@ def efficient_attention_backward(grad_out_: torch.Tensor, query: torch.Tensor, k
                                  *, scale: float | None = None, num_splits_key: int | None = None,
                                  window_size: int | None = None, shared_storage_dqdkdv: bool = False) -> Tensors:
     """aten::_efficient_attention_backward: [B,S,H,D], LSE [B,H,S rounded up to 32]; with cu_seqlens_* [1,T,H,D] and
-    LSE [sequences,H,max_seqlen_q rounded up]. A window hides key j where j <= i - window_size. num_splits_key is
-    PyTorch's own matter: the keys always run in parallel here. Packed dropout follows the forward's numbering, from
-    which PyTorch's backward differs."""
+    LSE [sequences,H,max_seqlen_q rounded up]. A window hides key j where j <= i + shift - window_size, with the shift
+    of the causal mask. num_splits_key is PyTorch's own matter: the keys always run in parallel here. Packed dropout and
+    bottom-right windows follow the forward, from which PyTorch's backward differs."""
     if grad_out_ is None:
         return None, None, None, None
     if custom_mask_type not in _EFFICIENT_MASKS:
@@ -228,9 +253,8 @@ def efficient_attention_backward(grad_out_: torch.Tensor, query: torch.Tensor, k
     options |= {"mask": getattr(_native, _EFFICIENT_MASKS[custom_mask_type]), "scale": scale}
     packed = cu_seqlens_q is not None
     if window_size is not None and window_size > 0:
-        square = cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr() if packed else query.shape[1] == key.shape[1]
-        if custom_mask_type == 0 or (custom_mask_type == 2 and not square):
-            raise Fallback("a window of the memory-efficient operator off the main diagonal")
+        if custom_mask_type == 0:
+            raise Fallback("a window of the memory-efficient operator without a causal mask")
         options["window_left"] = window_size - 1
     if shared_storage_dqdkdv:
         if query.shape != key.shape or query.shape != value.shape:
@@ -239,6 +263,7 @@ def efficient_attention_backward(grad_out_: torch.Tensor, query: torch.Tensor, k
         grads = dict(zip(("dq", "dk", "dv"), chunk.unbind(2)))
     else:
         grads = {name: tensor.new_empty(tensor.shape) for name, tensor in (("dq", query), ("dk", key), ("dv", value))}
+    logsumexp = _natural(logsumexp, flash=False)
     tensors = {"q": query, "k": key, "v": value, "out": out, "dout": grad_out_}
     if packed:
         if bias is not None:
@@ -273,7 +298,8 @@ def sdpa_efficient_backward(grad_out_: torch.Tensor, query: torch.Tensor, key: t
     grads = {name: _empty_bshd(tensor) if wanted else None for name, tensor, wanted in
              zip(("dq", "dk", "dv"), (query, key, value), grad_input_mask)}
     _run(_native.BHSD, {**grads, "dbias": dbias}, q=query, k=key, v=value, out=out, dout=grad_out_,
-         lse=_rows(logsumexp, query.shape[2]), bias=bias, mask=_causal(is_causal), scale=scale, **options)
+         lse=_rows(_natural(logsumexp, flash=False), query.shape[2]), bias=bias, mask=_causal(is_causal),
+         scale=scale, **options)
     return (*grads.values(), None if dbias is None else dbias.view(attn_bias.shape))
 
 

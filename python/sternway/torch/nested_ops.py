@@ -22,12 +22,12 @@ from collections.abc import Sequence
 import torch
 
 from .. import _native
-from . import _bridge
+from ._nested_linear import linear_backward
 from ._nested_matmul import matmul_backward_jagged, matmul_backward_strided
 from ._nested_moves import (from_padded_jagged, from_padded_strided, select_jagged, select_strided, sum_jagged,
                             sum_strided, to_padded_jagged, to_padded_strided)
 from ._nested_table import register
-from ._nested_views import (Jagged, flat, is_jagged, packed, ragged_lines, same_components, same_dtype, same_sizes,
+from ._nested_views import (Jagged, flat, is_jagged, packed, ragged_lines, run, same_components, same_dtype, same_sizes,
                             sizes_of)
 from ._takeover import Fallback
 
@@ -42,7 +42,7 @@ def _pointwise(op: int, grad: torch.Tensor, x: torch.Tensor, **fields: float) ->
     same_sizes(grad, x, "grad and self")
     result = torch.empty_like(x)
     if x_buffer.numel():
-        _bridge.jagged_bwd(op, grad=grad_buffer, x=x_buffer, dx=result.values(), **fields,
+        run(op, grad=grad_buffer, x=x_buffer, dx=result.values(), **fields,
                            **flat(x.device, 1, x_buffer.numel()))
     return result
 
@@ -59,7 +59,7 @@ def _pointwise_jagged(op: int, grad: torch.Tensor, x: torch.Tensor, **fields: fl
     result = torch.empty_like(v.values) if v.used is None else torch.zeros_like(v.values)
     if values.numel():
         call = flat(values.device, 1, values.numel()) if v.used is None else v.ragged_call(order)
-        _bridge.jagged_bwd(op, grad=grad_values, x=values, dx=result.permute(order), **fields, **call)
+        run(op, grad=grad_values, x=values, dx=result.permute(order), **fields, **call)
     return v.wrap(result)
 
 
@@ -92,13 +92,13 @@ def softmax_backward(grad_output: torch.Tensor, output: torch.Tensor, dim: int,
         return _softmax_jagged(grad_output, output, dim)
     grad_buffer, buffer = packed(grad_output, "grad_output"), packed(output, "output")
     same_sizes(grad_output, output, "grad_output and output")
+    result = torch.empty_like(output)
+    if not buffer.numel():
+        return result
     sizes = sizes_of(output)
     column = dim % output.dim() - 1
     if column < 0:
         raise Fallback("softmax along the batch dimension")
-    result = torch.empty_like(output)
-    if not buffer.numel():
-        return result
     after = sizes.constant(column + 1, sizes.dims)
     device = output.device
     if after is None:  # the dimension lies before the ragged one
@@ -113,7 +113,7 @@ def softmax_backward(grad_output: torch.Tensor, output: torch.Tensor, dim: int,
                 "dim_size": size, "dim_after": after}
     else:
         call = {**ragged_lines(sizes, column, device), "inner": after, "dim": _native.DIM_RAGGED}
-    _bridge.jagged_bwd(_native.JAGGED_SOFTMAX, grad=grad_buffer, y=buffer, dx=result.values(), **call)
+    run(_native.JAGGED_SOFTMAX, grad=grad_buffer, y=buffer, dx=result.values(), **call)
     return result
 
 
@@ -130,63 +130,9 @@ def _softmax_jagged(grad_output: torch.Tensor, output: torch.Tensor, dim: int) -
     through = value_dim == y.ragged or y.used is not None
     result = y.fresh(y.values) if through else torch.empty_like(y.values)
     if values.numel():
-        _bridge.jagged_bwd(_native.JAGGED_SOFTMAX, grad=grad_values, y=values, dx=result.permute(order),
+        run(_native.JAGGED_SOFTMAX, grad=grad_values, y=values, dx=result.permute(order),
                            **y.along(value_dim, order))
     return y.wrap(result)
-
-
-# ---- linear ----
-
-
-def linear_backward(self: torch.Tensor, grad_output: torch.Tensor | None, weight: torch.Tensor,
-                    output_mask: Sequence[bool]) -> tuple[torch.Tensor | None, ...]:
-    if grad_output is None:
-        return None, None, None
-    same_dtype(self=self, grad_output=grad_output, weight=weight)
-    if weight.dim() != 2:
-        raise Fallback(f"a weight of {weight.dim()} dimensions")
-    if is_jagged(self):
-        return _linear_jagged(self, grad_output, weight, output_mask)
-    if not grad_output.is_nested:
-        raise Fallback("grad_output is not a nested tensor")
-    x, grad = packed(self, "self"), packed(grad_output.contiguous(), "grad_output")
-    dx = torch.empty_like(self) if output_mask[0] else None
-    dweight, dbias = linear_rows(x, grad, weight, dx.values() if dx is not None else None, output_mask[1:])
-    return dx, dweight, dbias
-
-
-def _linear_jagged(self: torch.Tensor, grad_output: torch.Tensor, weight: torch.Tensor,
-                   output_mask: Sequence[bool]) -> tuple[torch.Tensor | None, ...]:
-    if not is_jagged(grad_output):
-        raise Fallback("grad_output is not a nested tensor")
-    x, g = Jagged(self), Jagged(grad_output)
-    same_components(x, g, "self and grad_output")
-    if x.used is not None or x.ragged == x.values.dim() - 1:
-        raise Fallback("a linear layer over a jagged tensor with holes, or over its ragged dimension")
-    values = x.contiguous("self")
-    dx = torch.empty_like(values) if output_mask[0] else None
-    dweight, dbias = linear_rows(values, g.values.contiguous(), weight, dx, output_mask[1:])
-    return x.wrap(dx) if dx is not None else None, dweight, dbias
-
-
-def linear_rows(x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, dx: torch.Tensor | None,
-                wanted: Sequence[bool]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Gradients of rows X [.., K], G [.., N] and W [N, K], all contiguous but W: writes dX, returns dW and dbias."""
-    features, inner = weight.shape
-    make = torch.empty if x.numel() and grad.numel() else torch.zeros
-    dweight = make((features, inner), dtype=weight.dtype, device=x.device) if wanted[0] else None
-    dbias = make((features,), dtype=weight.dtype, device=x.device) if wanted[1] else None
-    if make is torch.empty:
-        call = flat(x.device, x.numel() // inner, inner)
-        if dx is not None or dweight is not None or dbias is not None:
-            _bridge.jagged_bwd(_native.JAGGED_LINEAR, grad=grad, x=x, weight=weight.contiguous(), dx=dx,
-                               dweight=dweight, dbias=dbias, out_features=features, **call)
-    else:
-        if grad.numel() and dbias is not None:  # K is 0: the bias has a gradient all the same
-            raise Fallback("a linear layer without inputs")
-        if dx is not None:
-            dx.zero_()
-    return dweight, dbias
 
 
 # ---- layer norm ----
@@ -244,7 +190,7 @@ def _norm(grad: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.T
     dbias = make(bias, memory_format=torch.contiguous_format) if output_mask[2] else None
     if x.numel() and any(output_mask):
         gamma = weight.contiguous() if weight is not None else None
-        _bridge.jagged_bwd(_native.JAGGED_LAYER_NORM, grad=grad, x=x, mean=mean.float().contiguous(),
+        run(_native.JAGGED_LAYER_NORM, grad=grad, x=x, mean=mean.float().contiguous(),
                            rstd=rstd.float().contiguous(), weight=gamma, dx=dx, dweight=dweight, dbias=dbias,
                            dim=_native.DIM_INNER, dim_size=size, **call)
     return dweight, dbias

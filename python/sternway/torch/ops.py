@@ -15,6 +15,7 @@ from .. import _native
 from . import _bridge, _forward
 from ._autograd import below_autograd, define, empty_gradient, is_plain, library, no_double_backward
 
+_BHSD = int(_native.BHSD)
 LAYOUTS = {"bhsd": _native.BHSD, "bshd": _native.BSHD, "thd": _native.THD}
 OUT_DQ, OUT_DK, OUT_DV, OUT_DBIAS, OUT_DSINK = 1, 2, 4, 8, 16
 
@@ -29,19 +30,19 @@ _OPTIONS = (f"{_SIZES}, int mask=0, SymInt? window_left=None, SymInt? window_rig
             "bool? deterministic=None")
 
 
-def _tensors(bias: torch.Tensor | None = None, alibi_slopes: torch.Tensor | None = None,
-             sink: torch.Tensor | None = None, cu_seqlens_q: torch.Tensor | None = None,
-             cu_seqlens_kv: torch.Tensor | None = None, used_q: torch.Tensor | None = None,
-             used_kv: torch.Tensor | None = None, dropout_seed: torch.Tensor | None = None,
-             dropout_offset: torch.Tensor | None = None) -> dict[str, torch.Tensor | None]:
-    """The optional tensors under the names that the C module gives them."""
-    return {"bias": bias, "alibi_slopes": alibi_slopes, "sink": sink, "cu_seqlens_q": cu_seqlens_q,
-            "cu_seqlens_kv": cu_seqlens_kv, "used_q": used_q, "used_kv": used_kv, "dropout_seed_ptr": dropout_seed,
-            "dropout_offset_ptr": dropout_offset}
+_NAMES = ("bias", "alibi_slopes", "sink", "cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv", "dropout_seed_ptr",
+          "dropout_offset_ptr")
 
 
-def _options(options: dict[str, Any], dropout_seed: torch.Tensor | None) -> tuple[int, dict[str, Any]]:
+def _named(tensors: tuple[torch.Tensor | None, ...]) -> dict[str, torch.Tensor]:
+    """The optional tensors that are given, under the names that the C module has for them."""
+    return {name: tensor for name, tensor in zip(_NAMES, tensors) if tensor is not None} if tensors else {}
+
+
+def _options(options: dict[str, Any], seeded: bool) -> tuple[int, dict[str, Any]]:
     """The layout's number, and the options as the C module takes them."""
+    if not options:
+        return _BHSD, options
     options = dict(options)
     layout = options.pop("layout", "bhsd")
     if layout not in LAYOUTS:
@@ -50,7 +51,7 @@ def _options(options: dict[str, Any], dropout_seed: torch.Tensor | None) -> tupl
         options["flags"] = _native.ATTN_ALIBI_COLUMN
     if options.get("deterministic", False) is None:
         del options["deterministic"]
-    if options.get("dropout_p", 0.0) > 0 and dropout_seed is None:
+    if options.get("dropout_p", 0.0) > 0 and not seeded:
         raise _native.InvalidError("sternway: dropout_p is above 0 and dropout_seed is absent: it and dropout_offset "
                                    "are tensors of one int64 on q's device")
     return LAYOUTS[layout], options
@@ -58,37 +59,40 @@ def _options(options: dict[str, Any], dropout_seed: torch.Tensor | None) -> tupl
 
 def _sizes(q: torch.Tensor, layout: str) -> tuple[Any, ...]:
     """Shape of LSE."""
-    if layout == "thd":
-        return (q.shape[1], q.shape[0])
-    batch, heads, rows = (q.shape[0], q.shape[1], q.shape[2]) if layout == "bhsd" else (
-        q.shape[0], q.shape[2], q.shape[1])
-    return (batch, heads, rows)
+    sizes = q.shape
+    if layout == "bhsd":
+        return sizes[:3]
+    return (sizes[1], sizes[0]) if layout == "thd" else (sizes[0], sizes[2], sizes[1])
 
 
 def _results(q: torch.Tensor, v: torch.Tensor, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Memory for out and LSE. Out lies as q does where it has its shape, as PyTorch's flash operator has it, else as
     [B,Sq,Hq,Dv]. Packed results start as zeros, since rows between sequences are never written."""
-    rank = 3 if layout == "thd" else 4
-    if q.dim() != rank or v.dim() != rank:
-        raise _native.InvalidError(f"sternway: q of {tuple(q.shape)} and v of {tuple(v.shape)}: tensors of layout "
-                                   f"{layout!r} have {rank} dimensions")
-    if q.shape[-1] == v.shape[-1]:
-        out = empty_gradient(q, zeros=rank == 3)
+    sizes, packed = q.shape, layout == "thd"
+    if len(sizes) != (3 if packed else 4) or v.dim() != len(sizes):
+        raise _native.InvalidError(f"sternway: q of {tuple(sizes)} and v of {tuple(v.shape)}: tensors of layout "
+                                   f"{layout!r} have {3 if packed else 4} dimensions")
+    width = v.shape[-1]
+    if sizes[-1] == width:
+        out = empty_gradient(q, packed)
     elif layout == "bhsd":
-        out = q.new_empty((q.shape[0], q.shape[2], q.shape[1], v.shape[-1])).transpose(1, 2)
+        out = q.new_empty((sizes[0], sizes[2], sizes[1], width)).transpose(1, 2)
     else:
-        out = (q.new_zeros if rank == 3 else q.new_empty)((*q.shape[:-1], v.shape[-1]))
+        out = (q.new_zeros if packed else q.new_empty)((*sizes[:-1], width))
+    make = torch.zeros if packed else torch.empty
     lse_type = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return out, (q.new_zeros if rank == 3 else q.new_empty)(_sizes(q, layout), dtype=lse_type)
+    return out, make(_sizes(q, layout), dtype=lse_type, device=q.device)
 
 
 def _attn_fwd(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *tensors: torch.Tensor | None,
               **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    named = _tensors(*tensors)
-    layout, native = _options(options, named["dropout_seed_ptr"])
-    native.pop("deterministic", None)
-    named["bias"] = _bias_of(named["bias"], 0)
-    if q.device.type != "cpu":
+    named = _named(tensors)
+    layout, native = _options(options, "dropout_seed_ptr" in named)
+    if native:
+        native.pop("deterministic", None)
+    if "bias" in named:
+        named["bias"] = _bias_of(named["bias"], 0)
+    if q.is_cuda:
         found = _forward.of_pytorch(q, k, v, named, options, _results)
         if found is not None:
             return found
@@ -102,11 +106,9 @@ def _attn_fwd_fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *tensors: 
     return _results(q, v, options.get("layout", "bhsd"))
 
 
-def _bias_of(bias: torch.Tensor | None, outputs: int) -> torch.Tensor | None:
+def _bias_of(bias: torch.Tensor, outputs: int) -> torch.Tensor:
     """The bias as the C API takes it: keys next to each other, and no broadcast by strides under a gradient, which
     has an element for each of the bias's."""
-    if bias is None:
-        return None
     sizes, strides = bias.shape, bias.stride()
     if sizes[-1] > 1 and strides[-1] not in (0, 1):
         return bias.contiguous()
@@ -137,10 +139,11 @@ def _gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Te
 def _attn_bwd(dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
               lse: torch.Tensor, dlse: torch.Tensor | None = None, *tensors: torch.Tensor | None, outputs: int = 7,
               **options: Any) -> list[torch.Tensor]:
-    named = _tensors(*tensors)
-    layout, native = _options(options, named["dropout_seed_ptr"])
-    named["bias"] = _bias_of(named["bias"], outputs)
-    made = _gradients(q, k, v, named["bias"], named["sink"], outputs, layout == _native.THD)
+    named = _named(tensors)
+    layout, native = _options(options, "dropout_seed_ptr" in named)
+    if "bias" in named:
+        named["bias"] = _bias_of(named["bias"], outputs)
+    made = _gradients(q, k, v, named.get("bias"), named.get("sink"), outputs, layout == _native.THD)
     if made:
         _bridge.attn_bwd(layout, q=q, k=k, v=v, out=out, dout=dout, lse=lse, dlse=dlse, **made, **named, **native)
     return list(made.values())
@@ -149,9 +152,9 @@ def _attn_bwd(dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
 def _attn_bwd_fake(dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
                    lse: torch.Tensor, dlse: torch.Tensor | None = None, *tensors: torch.Tensor | None,
                    outputs: int = 7, **options: Any) -> list[torch.Tensor]:
-    named = _tensors(*tensors)
+    named = _named(tensors)
     packed = options.get("layout", "bhsd") == "thd"
-    return list(_gradients(q, k, v, named["bias"], named["sink"], outputs, packed).values())
+    return list(_gradients(q, k, v, named.get("bias"), named.get("sink"), outputs, packed).values())
 
 
 def _mask_shape(q: torch.Tensor, k: torch.Tensor, cu_seqlens_q: torch.Tensor | None, options: dict[str, Any]):
@@ -165,7 +168,7 @@ def _dropout_mask(q: torch.Tensor, k: torch.Tensor, cu_seqlens_q: torch.Tensor |
                   cu_seqlens_kv: torch.Tensor | None = None, used_q: torch.Tensor | None = None,
                   used_kv: torch.Tensor | None = None, dropout_seed: torch.Tensor | None = None,
                   dropout_offset: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
-    layout, native = _options(options, dropout_seed)
+    layout, native = _options(options, dropout_seed is not None)
     mask = torch.empty(_mask_shape(q, k, cu_seqlens_q, options), dtype=torch.bool, device=q.device)
     _bridge.dropout_mask(layout, q=q, k=k, mask_out=mask, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv,
                          used_q=used_q, used_kv=used_kv, dropout_seed_ptr=dropout_seed,
@@ -186,7 +189,7 @@ dropout_mask = define("dropout_mask", "(Tensor q, Tensor k, Tensor? cu_seqlens_q
                       "Tensor? used_q=None, Tensor? used_kv=None, Tensor? dropout_seed=None, "
                       f"Tensor? dropout_offset=None, *, {_SIZES}, {_DROPOUT}) -> Tensor",
                       _dropout_mask, _dropout_mask_fake)
-no_double_backward(attn_bwd)
+no_double_backward(attn_bwd, _attn_bwd)
 library.impl("dropout_mask", lambda *args, **options: below_autograd(dropout_mask, *args, **options), "Autograd")
 
 
@@ -237,7 +240,7 @@ class _Attention(torch.autograd.Function):
 
 def _attn_fwd_autograd(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *tensors: torch.Tensor | None,
                        **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    if len(tensors) > 1 and tensors[1] is not None and tensors[1].requires_grad:
+    if len(tensors) > 1 and tensors[1] is not None and tensors[1].requires_grad and torch.is_grad_enabled():
         raise _native.InvalidError("sternway: alibi_slopes requires a gradient, and there is none of it")
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or any(
             t is not None and t.requires_grad for t in tensors)):

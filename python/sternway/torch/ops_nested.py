@@ -25,6 +25,9 @@ _STORAGE = {"jagged": int(_native.STORAGE_JAGGED), "components": int(_native.STO
 _COMMON = "Tensor offsets, Tensor? used=None, *, int ragged_idx=1, SymInt? max_length=None, str storage='jagged', " \
           "bool full=False"
 DX, DOTHER, DWEIGHT, DBIAS = 1, 2, 4, 8
+_DTYPES = {getattr(torch, name): int(getattr(_native, code)) for name, code in (
+    ("float16", "F16"), ("bfloat16", "BF16"), ("float32", "F32"), ("float64", "F64"), ("int32", "I32"),
+    ("int64", "I64"))}
 
 
 def _prod(sizes) -> int:
@@ -75,15 +78,15 @@ def _nested(name: str, arguments: str, returns: str, kernel: Callable, fake: Cal
     """Defines nested_<name>_backward: both kernels get the schema's arguments with their defaults filled in."""
     full_name = f"nested_{name}_backward"
     operator = define(full_name, f"({arguments}) -> {returns}", kernel, fake)
-    no_double_backward(operator)
+    no_double_backward(operator, kernel)
     globals()[full_name] = operator
 
 
-def _elementwise(op: int, grad: torch.Tensor, x: torch.Tensor, offsets: torch.Tensor, used: torch.Tensor | None,
+def _elementwise(op: int, grad: torch.Tensor, like: torch.Tensor, offsets: torch.Tensor, used: torch.Tensor | None,
                  ragged_idx: int, max_length: int | None, storage: str, full: bool, **more: Any) -> torch.Tensor:
-    dx = _make(x, x.shape, full)
+    dx = _make(like, like.shape, full)
     _bridge.jagged_bwd(op, grad=grad, dx=dx, storage=_storage(storage), **_pairs(offsets, used),
-                       **_axis(x.shape, ragged_idx, max_length), **more)
+                       **_axis(like.shape, ragged_idx, max_length), **more)
     return dx
 
 
@@ -191,10 +194,22 @@ def _reshape(grad, offsets, used=None, *, shape, grad_shape, max_length=None, st
              full=False):
     sizes = _reshape_sizes(grad, shape, grad_shape)
     dx = _make(grad, sizes, full)
-    total = sizes[shape.index(-1)]
-    _bridge.jagged_bwd(_native.JAGGED_RESHAPE, grad=grad, dx=dx, storage=_storage(storage),
-                       grad_storage=_storage(grad_storage), shape=tuple(shape), grad_shape=tuple(grad_shape),
-                       axis=((total if max_length is None else max_length, total),), **_pairs(offsets, used))
+    total = sizes[list(shape).index(-1)]
+    if not grad.is_contiguous() or any(t is not None and (t.device != grad.device or not t.is_contiguous())
+                                       for t in (offsets, used)):
+        raise _native.InvalidError("sternway: grad, offsets and used have to be contiguous and on one device")
+    desc = _native.JaggedDesc(
+        op=_native.JAGGED_RESHAPE, dtype=_DTYPES[grad.dtype], index_dtype=_DTYPES[offsets.dtype],
+        outputs=DX, components=offsets.shape[0] - 1, axis=((total if max_length is None else max_length, total),),
+        flags=0 if used is None else _native.JAGGED_HAS_USED, storage=_storage(storage),
+        grad_storage=_storage(grad_storage), shape=tuple(shape), grad_shape=tuple(grad_shape), shape_rank=len(shape),
+        grad_rank=len(grad_shape))
+    args = _native.JaggedArgs(axis=((offsets, used, None, None),), grad=grad, dx=dx)
+    plan = _bridge.context(grad.device).jagged_bwd_plan(desc)
+    memory = _bridge.workspace(grad.device)
+    size = plan.workspace_size
+    plan.run(args, memory(size) if memory is not None and size else torch.empty(size, dtype=torch.uint8), size,
+             _bridge.stream(grad.device))
     return dx
 
 

@@ -14,14 +14,25 @@ _FLAGS = (("x_transposed", _native.JAGGED_X_TRANSPOSED), ("other_transposed", _n
           ("grad_transposed", _native.JAGGED_GRAD_TRANSPOSED))
 
 
+def _matrix_storage(given: str | None, rows: torch.Tensor | None, columns: torch.Tensor | None,
+                    bases: torch.Tensor | None) -> int:
+    """The storage named, else that of a matrix with these ragged extents: jagged with one, components with none or two."""
+    if given is not None:
+        return _storage(given)
+    return _storage("jagged" if (rows is None) != (columns is None) and bases is None else "components")
+
+
 def _matmul(grad, x, other, offsets, used, x_bases=None, other_bases=None, grad_bases=None, *, sizes, totals,
-            components, outer=1, storage="jagged", other_storage="jagged", grad_storage="jagged", outputs=DX | DOTHER,
-            **transposed):
+            components, outer=1, storage=None, other_storage=None, grad_storage=None, outputs=DX | DOTHER, **transposed):
     if len(offsets) != 3 or len(used) != 3 or len(sizes) != 3 or len(totals) != 3:
         raise _native.InvalidError("sternway: nested matmul has three axes, m, k and n: offsets, used, sizes and totals "
                                    "have an entry for each, None or 0 where the axis is not ragged")
     made = _matmul_fake(grad, x, other, offsets, used, outputs=outputs, zeros=True)
     made = dict(zip([name for bit, name in ((DX, "dx"), (DOTHER, "dother")) if outputs & bit], made))
+    stored = {name: _matrix_storage(given, offsets[first], offsets[second], base)
+              for name, given, first, second, base in (("storage", storage, 0, 1, x_bases),
+                                                       ("other_storage", other_storage, 1, 2, other_bases),
+                                                       ("grad_storage", grad_storage, 0, 2, grad_bases))}
     ragged = sum(1 << at for at, starts in enumerate(offsets) if starts is not None)
     flags = sum(int(flag) for name, flag in _FLAGS if transposed.get(name, False))
     given = {}
@@ -33,8 +44,7 @@ def _matmul(grad, x, other, offsets, used, x_bases=None, other_bases=None, grad_
     index = {} if any(starts is not None for starts in offsets) else {"index_dtype": _native.I64}
     _bridge.jagged_bwd(_native.JAGGED_MATMUL, grad=grad, offsets=tuple(offsets), used=tuple(used),
                        axis=tuple(zip(sizes, totals)), ragged_axes=ragged, components=components, outer=outer,
-                       storage=_storage(storage), other_storage=_storage(other_storage),
-                       grad_storage=_storage(grad_storage), flags=flags, **given, **made, **index,
+                       flags=flags, **stored, **given, **made, **index,
                        **{name: base for name, base in bases.items() if base is not None})
     return list(made.values())
 
@@ -73,13 +83,13 @@ nested_matmul_backward = define(
     "nested_matmul_backward",
     "(Tensor grad, Tensor x, Tensor other, Tensor?[] offsets, Tensor?[] used, Tensor? x_bases=None, "
     "Tensor? other_bases=None, Tensor? grad_bases=None, *, SymInt[] sizes, SymInt[] totals, SymInt components, "
-    "SymInt outer=1, str storage='jagged', str other_storage='jagged', str grad_storage='jagged', "
-    "bool x_transposed=False, bool other_transposed=False, bool grad_transposed=False, int outputs=3) -> Tensor[]",
+    "SymInt outer=1, str? storage=None, str? other_storage=None, str? grad_storage=None, bool x_transposed=False, "
+    "bool other_transposed=False, bool grad_transposed=False, int outputs=3) -> Tensor[]",
     _matmul, _matmul_fake)
 nested_attention_backward = define(
     "nested_attention_backward",
     "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor offsets_q, Tensor offsets_kv, "
     "Tensor? used_q=None, Tensor? used_kv=None, *, SymInt max_seq_q, SymInt max_seq_kv, bool causal=False, "
     "float? scale=None, int outputs=7) -> Tensor[]", _attention, _attention_fake)
-no_double_backward(nested_matmul_backward)
-no_double_backward(nested_attention_backward)
+no_double_backward(nested_matmul_backward, _matmul)
+no_double_backward(nested_attention_backward, _attention)

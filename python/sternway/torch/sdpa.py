@@ -44,16 +44,24 @@ def _mask(mask: torch.Tensor, query: torch.Tensor, sizes: tuple) -> torch.Tensor
     return mask
 
 
-def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> None:
-    """Sizes that have to agree: of [B,H,rows,D] tensors."""
-    if key.shape[2] != value.shape[2] or key.shape[1] != value.shape[1]:
-        raise _native.InvalidError(f"sternway: key has {key.shape[1]} heads of {key.shape[2]} rows, value "
-                                   f"{value.shape[1]} of {value.shape[2]}: they have to be the same")
-    if query.shape[3] != key.shape[3]:
-        raise _native.InvalidError(f"sternway: head_dim is {query.shape[3]} in query and {key.shape[3]} in key")
-    if query.shape[1] != key.shape[1] and not enable_gqa and key.shape[1] != 1:
-        raise _native.InvalidError(f"sternway: query has {query.shape[1]} heads, key and value {key.shape[1]}: "
-                                   "enable_gqa=True lets groups of query heads share them")
+def _same_batch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, enable_gqa: bool):
+    """[B,H,rows,D] tensors of one batch, those of batch 1 broadcast without a copy; refuses sizes that disagree."""
+    (b, hq, _, dq), (bk, hk, rows, dk), (bv, hv, rows_v, _) = q.shape, k.shape, v.shape
+    if rows != rows_v or hk != hv:
+        raise _native.InvalidError(f"sternway: key has {hk} heads of {rows} rows, value {hv} of {rows_v}: they have to "
+                                   "be the same")
+    if dq != dk:
+        raise _native.InvalidError(f"sternway: head_dim is {dq} in query and {dk} in key")
+    if hq != hk and not enable_gqa and hk != 1:
+        raise _native.InvalidError(f"sternway: query has {hq} heads, key and value {hk}: enable_gqa=True lets groups of "
+                                   "query heads share them")
+    if b == bk == bv:
+        return q, k, v
+    batch = b if b != 1 else bk if bk != 1 else bv
+    if any(n not in (1, batch) for n in (b, bk, bv)):
+        raise _native.InvalidError(f"sternway: query, key and value have batches of {b}, {bk} and {bv}: they have to be "
+                                   "the same, or 1")
+    return tuple(t if t.shape[0] == batch else t.expand(batch, *t.shape[1:]) for t in (q, k, v))
 
 
 def random_state(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,12 +135,13 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask:
         from ._sdpa_jagged import jagged
 
         return jagged(query, key, value, attn_mask, dropout_p, enable_gqa, alibi_slopes, sink, return_lse, options)
-    q, k, v = _four(query, "query"), _four(key, "key"), _four(value, "value")
-    _check(q, k, v, enable_gqa)
-    batch = max(q.shape[0], k.shape[0], v.shape[0]) if 0 not in (q.shape[0], k.shape[0], v.shape[0]) else 0
-    q, k, v = (t if t.shape[0] == batch else t.expand(batch, *t.shape[1:]) for t in (q, k, v))
+    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
+        query_4d, key, value = _four(query, "query"), _four(key, "key"), _four(value, "value")
+    else:
+        query_4d = query
+    q, k, v = _same_batch(query_4d, key, value, enable_gqa)
     if attn_mask is not None:
-        attn_mask = _mask(attn_mask, query, (batch, q.shape[1], q.shape[2], k.shape[2]))
+        attn_mask = _mask(attn_mask, query, (*q.shape[:3], k.shape[2]))
     if alibi_slopes is None and sink is None:
         out, lse = _dense(q, k, v, attn_mask, dropout_p, options)
     else:

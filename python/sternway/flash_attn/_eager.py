@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+"""The short way of an eager call: an autograd.Function straight above the library, where nobody traces or watches
+operators; everybody else gets the operators of _operators.py. The dispatcher's Python layers would cost each forward
+and backward as much again as all the rest of the call."""
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import _calls, _operators
+
+_PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
+# Where a version of PyTorch lacks one of these, every call goes through the operators.
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+_tracing = getattr(torch._C, "_get_tracing_state", lambda: True)
+_transforms = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: True)
+
+
+def _watched(q: Tensor, k: Tensor | None, v: Tensor | None) -> bool:
+    """Whether a compiler, a tracer, a dispatch mode, a transform or a subclass of tensors wants to see operators."""
+    return (torch.compiler.is_compiling() or type(q) not in _PLAIN or type(k) not in _PLAIN or type(v) not in _PLAIN
+            or _modes() > 0 or _tracing() is not None or _transforms() is not None)
+
+
+class SternwayFlashAttention(torch.autograd.Function):
+    """The two operators' work, without the operators."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, *settings):
+        out, lse, probs, rng_state = _calls.forward(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, *settings)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, out, lse, rng_state, cu_seqlens_q, cu_seqlens_k, alibi_slopes)
+        ctx.settings = settings[:-1]
+        if probs is None:
+            return out, lse, None
+        ctx.mark_non_differentiable(probs)
+        return out, lse, probs
+
+    @staticmethod
+    def backward(ctx, dout, dlse, _):
+        wanted = sum(needed << bit for bit, needed in enumerate(ctx.needs_input_grad[:3]))
+        q, k, v, out, lse, rng_state, *others = ctx.saved_tensors
+        if dout is None and dlse is None:
+            return (None,) * 16
+        if dout is None:  # only LSE is in the loss
+            dout = torch.zeros_like(out)
+        arguments = (*others, *ctx.settings, wanted)
+        if torch.is_grad_enabled() or _watched(dout, dlse, None):  # with create_graph: it refuses a second backward
+            state = rng_state if rng_state is not None else q.new_empty(0, dtype=torch.int64)
+            gradients = _operators.attention_backward(dout, dlse, q, k, v, out, lse, state, *arguments)
+            gradients = [gradient if wanted >> bit & 1 else None for bit, gradient in enumerate(gradients)]
+        else:
+            gradients = _calls.backward(dout, dlse, q, k, v, out, lse, rng_state, *arguments)
+        return (*gradients, *(None,) * 13)
+
+
+def attention(q: Tensor, k: Tensor | None, v: Tensor | None, *arguments) -> tuple[Tensor, Tensor, Tensor | None]:
+    """out, LSE and S_dmask (None or empty where there is none) of the operator's arguments."""
+    if _watched(q, k, v):
+        return _operators.attention(q, k, v, *arguments)[:3]
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (q, k, v)):
+        return SternwayFlashAttention.apply(q, k, v, *arguments)
+    return _calls.forward(q, k, v, *arguments)[:3]

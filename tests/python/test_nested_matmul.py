@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: MIT
+"""Backward of products of nested tensors in the drop-in, both layouts, against float64."""
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sternway._native")
+
+from nested_support import check, close, components, cotangent, drop_in, nest, scale_of  # noqa: E402
+
+TYPES = [torch.float32, torch.bfloat16, torch.float16]
+types = pytest.mark.parametrize("dtype", TYPES, ids=lambda t: str(t)[6:])
+OP = "matmul_backward"
+
+
+def turned(t):
+    return t.transpose(-1, -2)
+
+
+def mm(a, b):
+    return a @ b
+
+
+def mm_turned(a, b):
+    return a @ turned(b)
+
+
+# m, k, n of each component
+RAGGED = {
+    "none": [(3, 5, 2)] * 3,
+    "m": [(3, 5, 2), (0, 5, 2), (7, 5, 2)],
+    "k": [(3, 5, 2), (3, 1, 2), (3, 0, 2)],
+    "n": [(3, 5, 4), (3, 5, 1), (3, 5, 6)],
+    "mk": [(3, 5, 2), (1, 4, 2), (6, 0, 2)],
+    "mn": [(3, 5, 2), (1, 5, 4), (0, 5, 7), (6, 5, 6)],
+    "kn": [(3, 5, 2), (3, 4, 1), (3, 2, 6)],
+    "mkn": [(3, 5, 2), (1, 4, 6), (6, 2, 3)],
+}
+
+
+@types
+@pytest.mark.parametrize("outer", [(), (2,), (2, 3)], ids=["3d", "4d", "5d"])
+@pytest.mark.parametrize("ragged", RAGGED)
+def test_strided(ragged, outer, dtype):
+    if len(outer) and (dtype is not torch.float32):
+        pytest.skip("types are tested without leading dimensions")
+    a = components([(*outer, m, k) for m, k, n in RAGGED[ragged]], dtype)
+    b = components([(*outer, k, n) for m, k, n in RAGGED[ragged]], dtype, 3)
+    check(mm, mm, [nest(a, "strided"), nest(b, "strided")], [a, b], OP)
+
+
+@pytest.mark.parametrize("ragged", ["m", "n", "mn", "mkn"])
+def test_strided_transposed(ragged):
+    a = components([(2, m, k) for m, k, n in RAGGED[ragged]])
+    b = components([(2, n, k) for m, k, n in RAGGED[ragged]], seed=3)
+    check(mm_turned, mm_turned, [nest(a, "strided"), nest(b, "strided")], [a, b], OP)
+
+
+def test_strided_only_one_gradient():
+    a, b = (components([(m, k) for m, k, n in RAGGED["mn"]]), components([(k, n) for m, k, n in RAGGED["mn"]], seed=3))
+    for which in (0, 1):
+        x = [nest(a, "strided"), nest(b, "strided")]
+        x[1 - which].requires_grad_(False)
+        result = x[0] @ x[1]
+        grad = cotangent(result)
+        wanted, = torch.autograd.grad(result, x[which], grad, retain_graph=True)
+        with drop_in.enable(only=OP, strict=True):
+            got, = torch.autograd.grad(result, x[which], grad)
+        for p, q in zip(got.unbind(), wanted.unbind(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-5)
+
+
+def test_heads_inside_of_rows_are_pytorchs():
+    parts = components([(4, 2, 3), (5, 2, 3)])
+    x = nest(parts, "strided")
+    heads = x.transpose(1, 2)
+    result = heads @ turned(heads)
+    grad = cotangent(result)
+    wanted, = torch.autograd.grad(result, x, grad, retain_graph=True)
+    with drop_in.enable(only=OP):
+        drop_in.reset_stats()
+        got, = torch.autograd.grad(result, x, grad)
+        counts = drop_in.stats()[OP]
+    assert counts["fallback"] == 1 and "neither row-major" in next(iter(counts["reasons"]))
+    assert all(torch.equal(p, q) for p, q in zip(got.unbind(), wanted.unbind(), strict=True))
+
+
+@types
+def test_jagged_and_one_matrix(dtype):
+    parts = components([(3, 6), (0, 6), (5, 6)], dtype)
+    weight = components([(6, 4)], dtype, 3)[0].requires_grad_()
+    check(mm, mm, [nest(parts, "jagged")], [parts], OP, [weight])
+    check(mm_turned, mm_turned, [nest(parts, "jagged")], [parts], OP,
+          [components([(4, 6)], dtype, 3)[0].requires_grad_()])
+
+
+def test_jagged_of_more_dimensions_and_one_matrix():
+    parts = components([(3, 2, 6), (0, 2, 6), (5, 2, 6)])
+    weight = components([(6, 4)], seed=3)[0].requires_grad_()
+    check(mm, mm, [nest(parts, "jagged")], [parts], OP, [weight])
+
+
+@types
+def test_one_matrix_and_jagged_columns(dtype):
+    for shape in ([(6, 3), (6, 0), (6, 5)],):
+        parts = components(shape, dtype)
+        matrix = components([(4, 6)], dtype, 3)[0].requires_grad_()
+        check(lambda x, w: w @ x, lambda x, w: w @ x, [nest(parts, "jagged")], [parts], OP, [matrix])
+    parts = components([(3, 6), (0, 6), (5, 6)], dtype)
+    check(lambda x, w: w @ turned(x), lambda x, w: w @ turned(x), [nest(parts, "jagged")], [parts], OP, [matrix])
+
+
+def dense_stack(function, parts, stack, columns=False):
+    """Backward of function(jagged, dense [components, ..]) against the function of each component in float64."""
+    x, d = nest(parts, "jagged"), stack.clone().requires_grad_()
+    with drop_in.enable(only="nested", strict=True):
+        drop_in.reset_stats()
+        result = function(x, d)
+        grad = cotangent(result)
+        got = torch.autograd.grad(result, (x, d), grad)
+        assert drop_in.stats()[OP]["taken"] == 1
+    exact, exact_d = [p.double().requires_grad_() for p in parts], stack.double().requires_grad_()
+    results = [function(p, exact_d[b]) for b, p in enumerate(exact)]
+    wanted = torch.autograd.grad(results, [*exact, exact_d], [g.double() for g in grad.unbind()])
+    for p, q in zip(got[0].unbind(), wanted, strict=False):
+        close(p, q, stack.dtype, scale_of(wanted[:-1]))
+    close(got[1], wanted[-1], stack.dtype, scale_of([wanted[-1]]))
+
+
+@types
+def test_jagged_and_a_matrix_a_component(dtype):
+    parts = components([(3, 6), (0, 6), (5, 6)], dtype)
+    dense_stack(mm, parts, components([(3, 6, 4)], dtype, 3)[0])
+    dense_stack(mm_turned, parts, components([(3, 4, 6)], dtype, 3)[0])
+
+
+def test_jagged_behind_heads_and_a_matrix_a_component():
+    parts = components([(2, 3, 6), (2, 0, 6), (2, 5, 6)])
+    dense_stack(mm, parts, components([(3, 2, 6, 4)], seed=3)[0])
+
+
+@types
+def test_a_matrix_a_component_and_jagged_columns(dtype):
+    parts = components([(6, 3), (6, 0), (6, 5)], dtype)
+    dense_stack(lambda x, d: d @ x, parts, components([(3, 4, 6)], dtype, 3)[0])
+
+
+def jagged_pair(a_shape, b_shape, lengths=(3, 0, 5)):
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    total = sum(lengths)
+    make = torch.nested.nested_tensor_from_jagged
+    return [make(torch.randn(total, *shape), offsets).detach().requires_grad_() for shape in (a_shape, b_shape)]
+
+
+def test_stack_at_each_position():
+    x, y = jagged_pair((2, 4), (4, 3))
+    check(mm, mm, [x, y], [x.unbind(), y.unbind()], OP)
+    x, y = jagged_pair((5, 2, 4), (5, 3, 4))
+    check(mm_turned, mm_turned, [x, y], [x.unbind(), y.unbind()], OP)
+
+
+def test_over_the_ragged_dimension():
+    x, y = jagged_pair((5,), (4,))
+    function = lambda a, b: turned(a) @ b  # noqa: E731
+    check(function, function, [x, y], [x.unbind(), y.unbind()], OP)

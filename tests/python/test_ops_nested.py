@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: MIT
+"""torch.ops.sternway.nested_*_backward: gradients against float64, component by component."""
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from ops_reference import attention, check, visible  # noqa: E402
+
+import sternway.torch  # noqa: E402,F401
+
+ops = torch.ops.sternway
+LENGTHS = (5, 0, 11, 1)
+OFFSETS = torch.tensor([0, 5, 5, 16, 17])
+USED = torch.tensor([3, 0, 11, 0])
+TOTAL = 17
+OUTER = 3
+
+
+def rand(*sizes, seed=0, dtype=torch.float32):
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def parts(values, ragged_idx, used=None):
+    """Views of the components' used positions, without and with their place in the values."""
+    axis = ragged_idx - 1
+    return [values.narrow(axis, int(OFFSETS[b]), n if used is None else int(used[b])) for b, n in enumerate(LENGTHS)]
+
+
+def reference(function, x, ragged_idx, grads, used=None):
+    """dX of function(component) in float64; grads: the gradient of each result."""
+    dx = torch.zeros(x.shape, dtype=torch.float64)
+    for part, to, grad in zip(parts(x, ragged_idx, used), parts(dx, ragged_idx, used), grads):
+        leaf = part.double().requires_grad_()
+        if leaf.numel():
+            to.copy_(torch.autograd.grad(function(leaf), leaf, grad.double())[0])
+    return dx
+
+
+ACTIVATIONS = {
+    "gelu": (lambda g, x, **k: ops.nested_gelu_backward(g, x, OFFSETS, **k), F.gelu),
+    "gelu_tanh": (lambda g, x, **k: ops.nested_gelu_backward(g, x, OFFSETS, approximate="tanh", **k),
+                  lambda t: F.gelu(t, approximate="tanh")),
+    "silu": (lambda g, x, **k: ops.nested_silu_backward(g, x, OFFSETS, **k), F.silu),
+    "threshold": (lambda g, x, **k: ops.nested_threshold_backward(g, x, OFFSETS, threshold=0.25, **k),
+                  lambda t: F.threshold(t, 0.25, 0.0)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("ragged_idx", [1, 2])
+@pytest.mark.parametrize("name", list(ACTIVATIONS))
+def test_activations(name, ragged_idx, dtype):
+    ours, forward = ACTIVATIONS[name]
+    shape = (TOTAL, 7) if ragged_idx == 1 else (OUTER, TOTAL, 7)
+    x, grad = rand(*shape, dtype=dtype), rand(*shape, seed=1, dtype=dtype)
+    want = reference(forward, x, ragged_idx, parts(grad, ragged_idx))
+    check("dx", ours(grad, x, ragged_idx=ragged_idx, full=True), want, dtype)
+
+
+def test_used_lengths_and_values_of_no_component():
+    x, grad = rand(TOTAL + 4, 7), rand(TOTAL + 4, 7, seed=1)
+    x[3:5] = grad[3:5] = x[TOTAL:] = float("nan")
+    dx = ops.nested_silu_backward(grad, x, OFFSETS, USED, max_length=11)
+    want = torch.zeros(TOTAL + 4, 7, dtype=torch.float64)
+    want[:TOTAL] = reference(F.silu, x[:TOTAL], 1, parts(grad, 1, USED), USED)
+    check("dx", dx, want, torch.float32)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize("ragged_idx", [1, 2])
+def test_softmax(dim, ragged_idx):
+    shape = (TOTAL, 4, 6) if ragged_idx == 1 else (4, TOTAL, 6)
+    x, grad = rand(*shape), rand(*shape, seed=1)
+    y = torch.zeros(shape)
+    for part, to in zip(parts(x, ragged_idx), parts(y, ragged_idx)):
+        to.copy_(part.softmax(dim - 1))
+    want = reference(lambda t: t.softmax(dim - 1), x, ragged_idx, parts(grad, ragged_idx))
+    check("dx", ops.nested_softmax_backward(grad, y, OFFSETS, dim=dim, ragged_idx=ragged_idx), want, torch.float32)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize("ragged_idx", [1, 2])
+def test_sum(dim, ragged_idx):
+    shape = [TOTAL, 4, 6] if ragged_idx == 1 else [4, TOTAL, 6]
+    if dim == ragged_idx:
+        grad = rand(len(LENGTHS), *(size for at, size in enumerate(shape) if at != ragged_idx - 1), seed=1)
+        grads = list(grad)
+    else:
+        grad = rand(*(size for at, size in enumerate(shape) if at != dim - 1), seed=1)
+        grads = parts(grad, ragged_idx - (dim < ragged_idx))
+    want = reference(lambda t: t.sum(dim - 1), rand(*shape), ragged_idx, grads)
+    check("dx", ops.nested_sum_backward(grad, shape, OFFSETS, dim=dim, ragged_idx=ragged_idx), want, torch.float32)
+
+
+def test_select():
+    grad = rand(TOTAL, 4, seed=1)
+    want = reference(lambda t: t.select(2, -2), rand(TOTAL, 4, 6), 1, parts(grad, 1))
+    check("inner", ops.nested_select_backward(grad, [TOTAL, 4, 6], OFFSETS, dim=3, index=-2), want, torch.float32)
+    want = torch.zeros(TOTAL, 4, dtype=torch.float64)
+    want[5:16] = grad[:11]
+    got = ops.nested_select_backward(grad[:11].contiguous(), [TOTAL, 4], OFFSETS, dim=0, index=2)
+    check("component", got, want, torch.float32)
+
+
+@pytest.mark.parametrize("gamma", [False, True])
+def test_layer_norm(gamma):
+    x, grad, weight = rand(TOTAL, 4, 6), rand(TOTAL, 4, 6, seed=1), rand(6, seed=2) if gamma else None
+    mean = x.mean(-1)
+    rstd = (x.var(-1, unbiased=False) + 1e-5).rsqrt()
+    leaf, scale, shift = x.double().requires_grad_(), (weight if gamma else torch.ones(6)).double().requires_grad_(), \
+        torch.zeros(6, dtype=torch.float64, requires_grad=True)
+    wants = torch.autograd.grad(F.layer_norm(leaf, (6,), scale, shift), (leaf, scale, shift), grad.double())
+    got = ops.nested_layer_norm_backward(grad, x, mean, rstd, weight, OFFSETS, normalized_size=6,
+                                         outputs=13 if gamma else 1)
+    assert len(got) == (3 if gamma else 1)
+    for name, a, b in zip(("dx", "dweight", "dbias"), got, wants):
+        check(name, a, b, torch.float32)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_linear(dtype, full):
+    x, grad, weight = rand(TOTAL, 6, dtype=dtype), rand(TOTAL, 5, seed=1, dtype=dtype), rand(5, 6, seed=2, dtype=dtype)
+    leaf, matrix, shift = (t.double().requires_grad_() for t in (x, weight, torch.zeros(5)))
+    wants = torch.autograd.grad(F.linear(leaf, matrix, shift), (leaf, matrix, shift), grad.double())
+    got = ops.nested_linear_backward(grad, x, weight, OFFSETS, full=full, outputs=13)
+    for name, a, b in zip(("dx", "dweight", "dbias"), got, wants):
+        check(name, a, b, dtype)
+    (dweight,) = ops.nested_linear_backward(grad, x, weight, OFFSETS, outputs=4)
+    check("dweight alone", dweight, wants[1], dtype)
+    with pytest.raises(ValueError, match="last but one"):
+        ops.nested_linear_backward(rand(TOTAL, 2, 5), rand(TOTAL, 2, 6), weight, OFFSETS)
+
+
+def test_matmul():
+    x, other, grad = rand(TOTAL, 6), rand(4, 6, 5, seed=1), rand(TOTAL, 5, seed=2)
+    dx, dother = ops.nested_matmul_backward(grad, x, other, [OFFSETS, None, None], [None] * 3, sizes=[11, 6, 5],
+                                            totals=[TOTAL, 0, 0], components=4)
+    wants = [torch.zeros(t.shape, dtype=torch.float64) for t in (x, other)]
+    for b, (a, c) in enumerate(zip(parts(x, 1), parts(grad, 1))):
+        parts(wants[0], 1)[b].copy_(c.double() @ other[b].double().T)
+        wants[1][b] = a.double().T @ c.double()
+    check("dx", dx, wants[0], torch.float32)
+    check("dother", dother, wants[1], torch.float32)
+    (only,) = ops.nested_matmul_backward(grad, x, other, [OFFSETS, None, None], [None] * 3, sizes=[11, 6, 5],
+                                         totals=[TOTAL, 0, 0], components=4, outputs=2)
+    assert torch.equal(only, dother)
+
+
+def test_reshape():
+    grad = rand(3, TOTAL, 2, seed=1)  # components [3, j, 2] of x [6, j]
+    x = rand(6, TOTAL)
+    want = reference(lambda t: t.reshape(3, -1, 2), x, 2, parts(grad, 2))
+    got = ops.nested_reshape_backward(grad, OFFSETS, shape=[6, -1], grad_shape=[3, -1, 2])
+    check("dx", got, want, torch.float32)
+
+
+def test_padded():
+    grad, padded = rand(4, 9, 6, seed=1), 9
+    want = torch.zeros(TOTAL, 6, dtype=torch.float64)
+    for b, to in enumerate(parts(want, 1)):
+        to[:padded] = grad[b, :min(to.shape[0], padded)]
+    check("to", ops.nested_to_padded_backward(grad, OFFSETS, total=TOTAL), want, torch.float32)
+    values = rand(OUTER, TOTAL, 6)
+    want = torch.zeros(4, OUTER, 12, 6, dtype=torch.float64)
+    for b, part in enumerate(parts(values, 2)):
+        want[b, :, :part.shape[1]] = part
+    check("from", ops.nested_from_padded_backward(values, OFFSETS, padded=12, ragged_idx=2), want, torch.float32)
+
+
+def test_attention():
+    q, k, v, dout = (rand(TOTAL, 2, 8, seed=at) for at in range(4))
+    starts = OFFSETS.int()
+    sizes = {"max_seq_q": 11, "max_seq_kv": 11}
+    out, lse = ops.attn_fwd(q, k, v, None, None, None, starts, starts, layout="thd", mask=1, **sizes)
+    got = ops.nested_attention_backward(dout, q, k, v, out, lse, OFFSETS, OFFSETS, causal=True, **sizes)
+    wants = [torch.zeros(TOTAL, 2, 8, dtype=torch.float64) for _ in range(3)]
+    for b, n in enumerate(LENGTHS):
+        one = [parts(t, 1)[b].double().transpose(0, 1)[None].requires_grad_() for t in (q, k, v)]
+        result, _ = attention(*one, seen=visible(n, n, "top_left"))
+        for to, grad in zip(wants, torch.autograd.grad(result, one, parts(dout, 1)[b].double().transpose(0, 1)[None])):
+            parts(to, 1)[b].copy_(grad[0].transpose(0, 1))
+    for name, a, b in zip(("dq", "dk", "dv"), got, wants):
+        check(name, a, b, torch.float32, 2.0)
+
+
+def test_double_backward_and_bad_input():
+    x, grad = rand(TOTAL, 7).requires_grad_(), rand(TOTAL, 7, seed=1)
+    dx = ops.nested_silu_backward(grad, x, OFFSETS)
+    with pytest.raises(RuntimeError, match="double backward is not there"):
+        dx.sum().backward()
+    x = x.detach()
+    with pytest.raises(ValueError, match="contiguous"):
+        ops.nested_silu_backward(rand(7, TOTAL).T, x, OFFSETS)
+    with pytest.raises(ValueError, match="grad"):
+        ops.nested_silu_backward(grad, x.double(), OFFSETS)
+    with pytest.raises(ValueError):
+        ops.nested_silu_backward(grad, x, torch.tensor([0, 9, 4, 17]))
+    with pytest.raises(ValueError, match="ragged_idx"):
+        ops.nested_silu_backward(grad, x, OFFSETS, ragged_idx=3)
+    with pytest.raises(ValueError, match="storage"):
+        ops.nested_silu_backward(grad, x, OFFSETS, storage="strided")
