@@ -219,8 +219,8 @@ def train(options: argparse.Namespace, name: str) -> list[float]:
 def main(arguments: list[str] | None = None) -> dict[str, list[float]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--batch", type=int, default=12, help="pairs of sentences")
-    parser.add_argument("--longest", type=int, default=64, help="tokens of a sentence")
+    parser.add_argument("--batch", type=int, default=10, help="pairs of sentences")
+    parser.add_argument("--longest", type=int, default=48, help="tokens of a sentence")
     parser.add_argument("--every", type=int, default=5, help="steps of one line of the curve")
     parser.add_argument("--rate", type=float, default=0.0, help="learning rate")
     parser.add_argument("--seed", type=int, default=20)

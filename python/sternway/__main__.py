@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`python -m sternway COMMAND ...` runs the `sternway` command with the same arguments: the one in the package, else that
-of the build tree the package is in, else the one on PATH."""
+"""`python -m sternway COMMAND ...` runs the `sternway` command with the same arguments: the one in the package, else
+that of the build tree the package is in, else the one on PATH."""
 from __future__ import annotations
 
 import os

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Which array library an argument belongs to, and what the calls need from that library: the context of its device, its
-stream, workspace, and memory for results. Nothing is copied: the C module reads addresses, shapes and strides itself."""
+stream, workspace, and memory for results. Nothing is copied: the C module reads addresses, shapes and strides
+itself."""
 from __future__ import annotations
 
 from typing import Any, Callable
@@ -33,6 +34,10 @@ class Library:
     def prepare(self, array: Any, context: _native.Context, options: dict[str, Any]) -> None:
         """Sets the options of the call that the caller left out: stream, workspace, threads."""
 
+    def prepare_attention(self, array: Any, context: _native.Context, options: dict[str, Any]) -> None:
+        """The same of an attention call, which has one more: deterministic."""
+        self.prepare(array, context, options)
+
     def empty(self, like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
         """New contiguous memory beside `like`, of its type unless `dtype` names another."""
         raise NotImplementedError
@@ -41,11 +46,17 @@ class Library:
         """New memory of an array's shape and type with a contiguous last dimension."""
         return self.empty(array, tuple(array.shape))
 
-    def wait(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-        """With `takes_over`: until the inputs are there; InvalidError for an output that nobody may write."""
+    def check_outputs(self, outputs: tuple[Any, ...]) -> None:
+        """With `takes_over`: InvalidError for an array of the caller's that nobody may write."""
 
-    def hand_over(self, results: Any, options: dict[str, Any]) -> Any:
-        """With `takes_over`: the results as arrays of the library, complete."""
+    def wait(self, inputs: tuple[Any, ...]) -> None:
+        """With `takes_over`: until the inputs are there."""
+
+    def finish(self, context: _native.Context, options: dict[str, Any]) -> None:
+        """With `takes_over`: until the device is done with a call that had these options."""
+
+    def hand_over(self, results: Any) -> Any:
+        """With `takes_over`: the results as arrays of the library."""
         return results
 
     def strides(self, array: Any) -> tuple[int, ...]:
@@ -103,6 +114,11 @@ class Torch(Library):
         elif "cpu_threads" not in options:
             options["cpu_threads"] = self.torch.get_num_threads()
 
+    def prepare_attention(self, array: Any, context: _native.Context, options: dict[str, Any]) -> None:
+        self.prepare(array, context, options)
+        if "deterministic" not in options and self.torch.are_deterministic_algorithms_enabled():
+            options["deterministic"] = True
+
     def empty(self, like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
         return self.torch.empty(shape, dtype=getattr(self.torch, dtype) if dtype else like.dtype, device=like.device)
 
@@ -138,9 +154,26 @@ class CuPy(Library):
             return self.cupy.empty(shape, dtype or like.dtype)
 
 
+class Buffers(Library):
+    """Buffers of this package: each knows its context, whose default stream the calls use."""
+    name = "sternway"
+
+    def context(self, array: Any) -> _native.Context:
+        found: _native.Context = array.context
+        return found
+
+    def prepare(self, array: Any, context: _native.Context, options: dict[str, Any]) -> None:
+        if context.backend != Backend.CPU and "workspace" not in options:
+            options["workspace"] = lambda size: self.empty(array, (size,), "uint8")
+
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
+        from .buffer import Buffer
+        return Buffer(like.context, shape, dtype or like.dtype)
+
+
 class Other(Library):
-    """Anything with DLPack: a Buffer of this package, an array of a library that is not known here. Results go into
-    arrays that the caller gives."""
+    """Anything with DLPack: an array of a library that is not known here. Results go into arrays that the caller
+    gives."""
 
     def context(self, array: Any) -> _native.Context:
         kind, device = array.__dlpack_device__()
@@ -160,7 +193,8 @@ def _jax() -> Library:
     return Jax()
 
 
-_makers: dict[str, Callable[[], Library]] = {"numpy": NumPy, "torch": Torch, "cupy": CuPy, "jax": _jax, "jaxlib": _jax}
+_makers: dict[str, Callable[[], Library]] = {"numpy": NumPy, "torch": Torch, "cupy": CuPy, "jax": _jax, "jaxlib": _jax,
+                                         "sternway": Buffers}
 _made: dict[str, Library] = {}
 libraries: dict[type, Library] = {}  # by the type of an array; filled by library_of
 
@@ -180,8 +214,8 @@ def library_of(array: Any) -> Library:
             break
     else:
         if not hasattr(array, "__dlpack_device__"):
-            raise _native.InvalidError(f"sternway: {kind.__module__}.{kind.__name__} is not an array (numpy, CuPy, JAX, "
-                                       "PyTorch, or one with __dlpack__ is expected)")
+            raise _native.InvalidError(f"sternway: {kind.__module__}.{kind.__name__} is not an array (of numpy, CuPy, "
+                                       "JAX, PyTorch, or one with __dlpack__)")
         found = _made.setdefault("", Other())
     libraries[kind] = found
     return found

@@ -37,7 +37,8 @@ class Context(_native.Context):
     def __new__(cls, backend: str | int = "auto", memory: str | int = "host", device: int | None = None,
                 arch: str | None = None, cpu_threads: int = 0) -> Self:
         return super().__new__(cls, backend=number(BACKENDS, backend, "backend"),
-                               memory=number(MEMORY, memory, "memory"), device=device, arch=arch, cpu_threads=cpu_threads)
+                               memory=number(MEMORY, memory, "memory"), device=device, arch=arch,
+                               cpu_threads=cpu_threads)
 
 
 _contexts: dict[tuple[int, int, int | None], _native.Context] = {}

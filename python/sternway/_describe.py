@@ -24,7 +24,8 @@ _FLAG_OF_NUMBER = {"window_left": AttnFlag.HAS_WINDOW_LEFT, "window_right": Attn
 _FLAG_OF_ARRAY = {"alibi_slopes": AttnFlag.ALIBI, "sink": AttnFlag.SINK, "dlse": AttnFlag.DLSE,
                   "used_q": AttnFlag.HAS_USED_LENGTHS, "used_kv": AttnFlag.HAS_USED_LENGTHS}
 _OF_CALLS = {"cu_seqlens_q", "cu_seqlens_kv", "q_offsets", "k_offsets", "q_offset", "k_offset", "dropout_seed",
-             "dropout_offset", "dropout_seed_ptr", "dropout_offset_ptr", "status_out", "cpu_threads", "workspace", "stream",
+             "dropout_offset", "dropout_seed_ptr", "dropout_offset_ptr", "status_out", "cpu_threads", "workspace",
+             "stream",
              "delta", "bias", "flash_window"}  # no part of a descriptor, or handled apart
 
 
@@ -78,15 +79,16 @@ def _finish(desc: _native.AttnDesc, layout: int, options: dict[str, Any]) -> Non
 
 def attn_desc(q: Any, k: Any, v: Any, *, layout: str | int = "bhsd", outputs: tuple[str, ...] | str | int = 0,
               dout: Any = None, out: Any = None, **options: Unpack[Options]) -> _native.AttnDesc:
-    """The descriptor of a problem given as arrays: sizes, types and strides of q, k, v, of out, dout and bias where given,
-    and the options of attn_bwd. LSE, delta and the gradients are laid out contiguous. Raises InvalidError,
+    """The descriptor of a problem given as arrays: sizes, types and strides of q, k, v, of out, dout and bias where
+    given, and the options of attn_bwd. LSE, delta and the gradients are laid out contiguous. Raises InvalidError,
     UnsupportedError."""
     code = LAYOUTS.get(layout)  # type: ignore[arg-type]
     code = layout_number(layout) if code is None else code
     resolve(options)  # type: ignore[arg-type]
     desc = _native.AttnDesc(dtype=dtype_of(q), outputs=output_bits(outputs, "outputs"))
     head, row = (1, 0) if code == _native.THD else (1, 2) if code == _native.BHSD else (2, 1)
-    desc.heads_q, desc.heads_kv, desc.head_dim_qk, desc.head_dim_v = q.shape[head], k.shape[head], q.shape[-1], v.shape[-1]
+    desc.heads_q, desc.heads_kv = q.shape[head], k.shape[head]
+    desc.head_dim_qk, desc.head_dim_v = q.shape[-1], v.shape[-1]
     if code == _native.THD:
         desc.total_q, desc.total_kv, desc.batch = q.shape[0], k.shape[0], options["cu_seqlens_q"].shape[0] - 1
         desc.flags = AttnFlag.PACKED_Q | AttnFlag.PACKED_KV
@@ -112,7 +114,8 @@ def desc_of_sizes(*, layout: str | int, batch: int, heads_q: int, heads_kv: int 
     code = layout_number(layout) if code is None else code
     resolve(options)
     desc = _native.AttnDesc(
-        dtype=number(DTYPES, dtype, "dtype"), batch=batch, heads_q=heads_q, heads_kv=heads_q if heads_kv is None else heads_kv,
+        dtype=number(DTYPES, dtype, "dtype"), batch=batch, heads_q=heads_q,
+        heads_kv=heads_q if heads_kv is None else heads_kv,
         head_dim_qk=head_dim, head_dim_v=head_dim if head_dim_v is None else head_dim_v, max_seq_q=seq_q,
         max_seq_kv=seq_q if seq_kv is None else seq_kv)
     _finish(desc, code, options)

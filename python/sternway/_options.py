@@ -40,7 +40,8 @@ class Score(TypedDict, total=False):
     How:
       flags             further AttnFlag bits: ALIBI_COLUMN, WRITE_DELTA, GIVEN_DELTA with delta=
       accumulate        gradients that are added to what their f32 array holds: names, or Out bits
-      deterministic     True, False; absent: STERNWAY_DETERMINISTIC
+      deterministic     True, False; absent: PyTorch's setting for tensors where it is on, else
+                        STERNWAY_DETERMINISTIC
       status_out        [1] int32: the Data bits of what was wrong in lengths
       cpu_threads       CPU backend: at most so many; absent: torch.get_num_threads() for tensors, else the context's
       workspace         an array of bytes or a function of their number; absent: the array library's allocator

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Attention on arrays of numpy, CuPy, JAX and PyTorch: backward, forward with LSE, dropout mask. One C call each, on the
-arrays as they are; results are arrays of the caller's library. The formulas are in include/sternway/attn_bwd.h."""
+"""Attention on arrays of numpy, CuPy, JAX and PyTorch: backward, forward with LSE, dropout mask. One C call each, on
+the arrays as they are; results are arrays of the caller's library. The formulas are in include/sternway/attn_bwd.h."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,13 +32,14 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     """Gradients of O = attention(Q, K, V): FlashAttention-2, arXiv 2307.08691, algorithm 2, with bias, dLSE, sink and
     softcap by the chain rule.
 
-    dout, q, k, v, out, lse: what the forward took and gave; q [B,Hq,Sq,D] under layout "bhsd", [B,Sq,Hq,D] under "bshd",
-    packed [T,Hq,D] under "thd"; k and v with Hk heads (Hq a multiple of it), v, out and dout with a head_dim of their
-    own. f16, bf16, f32, on the CPU f64; any strides, broadcasts too. lse [B,Hq,Sq] f32 (f64 problems: f64), natural
-    logarithm, any strides; packed [Hq,T] or [B,Hq,max_seq_q]. out may be None with a given delta.
+    dout, q, k, v, out, lse: what the forward took and gave; q [B,Hq,Sq,D] under layout "bhsd", [B,Sq,Hq,D] under
+    "bshd", packed [T,Hq,D] under "thd"; k and v with Hk heads (Hq a multiple of it), v, out and dout with a head_dim of
+    their own. f16, bf16, f32, on the CPU f64; any strides, broadcasts too. lse [B,Hq,Sq] f32 (f64 problems: f64),
+    natural logarithm, any strides; packed [Hq,T] or [B,Hq,max_seq_q]. out may be None with a given delta.
     dq, dk, dv, dbias, dsink: arrays that get the gradients, of the input's type or f32, head_dim contiguous; written
     over, and added to only under accumulate=. outputs: which gradients are wanted beside those, ("dq", "dbias") or Out
-    bits, in new arrays of the caller's library (dbias: of the bias's shape, 1 where it is broadcast by a stride of 0); absent: none if an array is given, else dq, dk and dv.
+    bits, in new arrays of the caller's library (dbias: of the bias's shape, 1 where it is broadcast by a stride of 0);
+    absent: none if an array is given, else dq, dk and dv.
     context: another one than the device's shared one. Further keywords: sternway._options.Score.
 
     Returns Gradients. On a GPU the work is asynchronous in the stream. Nothing is copied but inputs whose head_dim is
@@ -47,6 +48,9 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     library = libraries.get(type(q)) or library_of(q)
     if options:
         resolve(options)  # type: ignore[arg-type]
+    if library.takes_over:
+        library.check_outputs((dq, dk, dv, dbias, dsink))
+        library.wait((dout, q, k, v, out, lse, *options.values()))
     if outputs is not None or (dq is None and dk is None and dv is None and dbias is None and dsink is None):
         wanted = _QKV if outputs is None else output_bits(outputs, "outputs")
         if wanted & 1 and dq is None:
@@ -59,16 +63,17 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
             dbias = _bias_gradient(library, _needed(options, "bias", "dbias"))
         if wanted & 16 and dsink is None:
             dsink = _gradient(library, "sink", _needed(options, "sink", "dsink"))
-    if library.takes_over:
-        library.wait((dout, q, k, v, out, lse, *options.values()), (dq, dk, dv, dbias, dsink))
     if context is None:
         context = library.context(q)
-    library.prepare(q, context, options)  # type: ignore[arg-type]
+    library.prepare_attention(q, context, options)  # type: ignore[arg-type]
     number = LAYOUTS.get(layout)  # type: ignore[arg-type]
     _backward(context, layout_number(layout) if number is None else number, dout=dout, q=q, k=k, v=v, out=out, lse=lse,
               dq=dq, dk=dk, dv=dv, dbias=dbias, dsink=dsink, **options)
     gradients = Gradients(dq, dk, dv, dbias, dsink)
-    return library.hand_over(gradients, options) if library.takes_over else gradients  # type: ignore[arg-type]
+    if library.takes_over:
+        library.finish(context, options)  # type: ignore[arg-type]
+        return library.hand_over(gradients)  # type: ignore[no-any-return]
+    return gradients
 
 
 def _needed(options: Any, name: str, gradient: str) -> Any:
@@ -120,6 +125,9 @@ def attn_fwd(q: Any, k: Any, v: Any, *, layout: str | int = "bhsd", out: Any = N
     number = LAYOUTS.get(layout)  # type: ignore[arg-type]
     if number is None:
         number = layout_number(layout)
+    if library.takes_over:
+        library.check_outputs((out, lse))
+        library.wait((q, k, v, *options.values()))
     if out is None:
         _rank(number, "q", q)
         _rank(number, "v", v)
@@ -127,19 +135,21 @@ def attn_fwd(q: Any, k: Any, v: Any, *, layout: str | int = "bhsd", out: Any = N
     if lse is None:
         _rank(number, "q", q)
         lse = library.empty(q, _lse_shape(number, q), "float64" if "float64" in str(q.dtype) else "float32")
-    if library.takes_over:
-        library.wait((q, k, v, *options.values()), (out, lse))
     if context is None:
         context = library.context(q)
-    library.prepare(q, context, options)  # type: ignore[arg-type]
+    library.prepare_attention(q, context, options)  # type: ignore[arg-type]
     _forward(context, number, q=q, k=k, v=v, out=out, lse=lse, **options)
-    return library.hand_over((out, lse), options) if library.takes_over else (out, lse)  # type: ignore[arg-type]
+    if library.takes_over:
+        library.finish(context, options)  # type: ignore[arg-type]
+        return library.hand_over((out, lse))  # type: ignore[no-any-return]
+    return out, lse
 
 
 def dropout_mask(q: Any, k: Any, *, layout: str | int = "bhsd", mask_out: Any = None,
                  context: _native.Context | None = None, **options: Unpack[Options]) -> Any:
-    """The elements that calls with these keywords keep: uint8 [B, Hq, Sq, Sk] (packed: max_seq_q, max_seq_kv), 1 = kept,
-    0 = dropped or outside the used lengths. Attention masks do not enter. q and k give sizes and the device alone.
+    """The elements that calls with these keywords keep: uint8 [B, Hq, Sq, Sk] (packed: max_seq_q, max_seq_kv), 1 =
+    kept, 0 = dropped or outside the used lengths. Attention masks do not enter. q and k give sizes and the device
+    alone.
 
     mask_out: contiguous memory for it, uint8 or bool. Raises as attn_bwd."""
     library: Library = libraries.get(type(q)) or library_of(q)
@@ -148,6 +158,9 @@ def dropout_mask(q: Any, k: Any, *, layout: str | int = "bhsd", mask_out: Any = 
     number = LAYOUTS.get(layout)  # type: ignore[arg-type]
     if number is None:
         number = layout_number(layout)
+    if library.takes_over:
+        library.check_outputs((mask_out,))
+        library.wait(tuple(options.values()))
     if mask_out is None:
         _rank(number, "q", q)
         _rank(number, "k", k)
@@ -159,11 +172,12 @@ def dropout_mask(q: Any, k: Any, *, layout: str | int = "bhsd", mask_out: Any = 
             heads, rows, keys = _lse_shape(number, q)[1], _lse_shape(number, q)[2], _lse_shape(number, k)[2]
             shape = (q.shape[0], heads, rows, keys)
         mask_out = library.empty(q, shape, "uint8")
-    if library.takes_over:
-        library.wait(tuple(options.values()), (mask_out,))
     if context is None:
         context = library.context(q)
-    library.prepare(q, context, options)  # type: ignore[arg-type]
+    library.prepare_attention(q, context, options)  # type: ignore[arg-type]
     options.pop("workspace", None)
     _mask(context, number, mask_out=mask_out, q=q, k=k, **options)
-    return library.hand_over((mask_out,), options)[0] if library.takes_over else mask_out  # type: ignore[arg-type]
+    if library.takes_over:
+        library.finish(context, options)  # type: ignore[arg-type]
+        return library.hand_over((mask_out,))[0]
+    return mask_out

@@ -3,20 +3,21 @@
 include/sternway/jagged_bwd.h.
 
 A nested tensor is its `values` and `offsets`. `values` has the dimensions of a component with the ragged one at
-`ragged_dim`, where it counts all components' positions: [total, inner...] or [outer..., total, inner...]. Component b is
-positions offsets[b] to offsets[b+1] of it; of those the first used[b] take part. With storage="components" (PyTorch's
-strided layout) whole components lie one behind the other; `shape` then says the dimensions, since values may be flat.
+`ragged_dim`, where it counts all components' positions: [total, inner...] or [outer..., total, inner...]. Component b
+is positions offsets[b] to offsets[b+1] of it; of those the first used[b] take part. With storage="components"
+(PyTorch's strided layout) whole components lie one behind the other; `shape` then says the dimensions, since values may
+be flat.
 
-Every function returns new arrays of the caller's library, or the arrays given as dx, dother, dweight, dbias, which are of
-the input's type or f32, contiguous, and written over unless `accumulate` names them. Positions that no component uses
-are left as they are. All are deterministic. They raise what attn_bwd raises."""
+Every function returns new arrays of the caller's library, or the arrays given as dx, dother, dweight, dbias, which are
+of the input's type or f32, contiguous, and written over unless `accumulate` names them. Positions that no component
+uses are left as they are. All are deterministic. They raise what attn_bwd raises."""
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any, Mapping
 
 from . import _native
-from ._arrays import address_of_stream, dtype_of, libraries, library_of
+from ._arrays import Library, address_of_stream, dtype_of, libraries, library_of
 from ._context import number
 from ._jagged_types import MatmulGradients, Products, Shape
 from .attention import Gradients, attn_bwd
@@ -32,6 +33,7 @@ OPS: dict[str, int] = {item.name.lower(): int(item) for item in JaggedOp}
 STORAGE: dict[str, int] = {item.name.lower(): int(item) for item in Storage}
 OUTPUTS: dict[str, int] = {item.name.lower(): int(item) for item in JaggedOut if item.name}
 
+
 def _bits(names: str | tuple[str, ...] | int, what: str) -> int:
     if isinstance(names, int):
         return int(names)
@@ -39,10 +41,10 @@ def _bits(names: str | tuple[str, ...] | int, what: str) -> int:
 
 
 def backward(op: str | int, *, grad: Any, context: _native.Context | None = None, **fields: Any) -> None:
-    """One operation as the C interface has it: `op` a JaggedOp or its name; tensors by keyword (grad x y other weight mean
-    rstd x_bases other_bases grad_bases dx dother dweight dbias status_out), offsets=(o0, ...), used, offsets_host,
-    used_host; fields of stw_jagged_desc by name (axis=((size, total), ...), dim, outer, inner, ...). What is computed is
-    what dx, dother, dweight and dbias are given for."""
+    """One operation as the C interface has it: `op` a JaggedOp or its name; tensors by keyword (grad x y other weight
+    mean rstd x_bases other_bases grad_bases dx dother dweight dbias status_out), offsets=(o0, ...), used, offsets_host,
+    used_host; fields of stw_jagged_desc by name (axis=((size, total), ...), dim, outer, inner, ...). What is computed
+    is what dx, dother, dweight and dbias are given for."""
     library = libraries.get(type(grad)) or library_of(grad)
     if "accumulate" in fields and fields["accumulate"] is not None:
         fields["accumulate"] = _bits(fields["accumulate"], "accumulate")
@@ -52,6 +54,8 @@ def backward(op: str | int, *, grad: Any, context: _native.Context | None = None
         context = library.context(grad)
     library.prepare(grad, context, fields)
     _native.jagged_bwd(context, number(OPS, op, "op"), grad=grad, **fields)
+    if library.takes_over:
+        library.finish(context, fields)
 
 
 _PASSED = ("accumulate", "status_out", "cpu_threads", "workspace", "stream", "context")
@@ -105,18 +109,23 @@ class _Nested:
         return 0 in self.shape[:self.ragged] + self.shape[self.ragged + 1:]
 
 
+def _ready(library: Library, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+    """For arrays that may still be computed, and may be such that nobody writes them."""
+    library.check_outputs(outputs)
+    library.wait(inputs)
+
+
 def _one(op: JaggedOp, grad: Any, offsets: Any, dx: Any, common: Mapping[str, Any], nested: _Nested, shape: Shape,
          **fields: Any) -> Any:
     """An operation whose only result is dx, of `shape`."""
     library = libraries.get(type(grad)) or library_of(grad)
+    if library.takes_over:
+        _ready(library, (grad, offsets, common.get("used"), *fields.values()), (dx,))
     if dx is None:
         dx = library.empty(grad, shape)
-    inputs = (grad, offsets, common.get("used"), *fields.values())
-    if library.takes_over:
-        library.wait(inputs, (dx,))
     if not nested.empty:
         backward(op, grad=grad, offsets=(offsets,), dx=dx, **fields, **nested.fields(), **_passed(common))
-    return library.hand_over((dx,), dict(common))[0] if library.takes_over else dx
+    return library.hand_over((dx,))[0] if library.takes_over else dx
 
 
 def gelu_backward(grad: Any, x: Any, offsets: Any, *, approximate: str = "none", dx: Any = None,
@@ -156,17 +165,17 @@ def sum_backward(grad: Any, offsets: Any, shape: Shape, dim: int, *, dx: Any = N
 
 def select_backward(grad: Any, offsets: Any, shape: Shape, dim: int | None, index: int, *, dx: Any = None,
                     **common: Unpack[Placed]) -> Any:
-    """dX = 0 but for slice `index` (negative: from the end) of dimension `dim` of `shape`, which is grad. Along the ragged
-    dimension grad is dense [components, outer..., inner...]; dim None selects component `index` as a whole, grad then
-    [outer..., used length, inner...]."""
+    """dX = 0 but for slice `index` (negative: from the end) of dimension `dim` of `shape`, which is grad. Along the
+    ragged dimension grad is dense [components, outer..., inner...]; dim None selects component `index` as a whole, grad
+    then [outer..., used length, inner...]."""
     nested = _Nested(common, shape)
     along = {"dim": int(JaggedDim.COMPONENT)} if dim is None else nested.along(dim)
     return _one(JaggedOp.SELECT, grad, offsets, dx, common, nested, tuple(shape), index=index, **along)
 
 
 def to_padded_backward(grad: Any, offsets: Any, total: int, *, dx: Any = None, **common: Unpack[Common]) -> Any:
-    """Of nested -> padded: grad dense [components, outer..., padded, inner...] to dX [outer..., total, inner...]; positions
-    from `padded` on get 0."""
+    """Of nested -> padded: grad dense [components, outer..., padded, inner...] to dX [outer..., total, inner...];
+    positions from `padded` on get 0."""
     ragged = common.get("ragged_dim", 0)
     shape = tuple(grad.shape[1:])
     if not 0 <= ragged < len(shape):
@@ -190,13 +199,15 @@ def _contiguous(shape: Shape, strides: Shape) -> bool:
 
 def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *, dx: Any = None,
                      grad_storage: str | int = "components", **common: Unpack[Placed]) -> Any:
-    """The gradient of components of `grad_shape` as components of `shape`; each has exactly one -1, the ragged extent, and
-    element k of the one, row-major, is element k of the other. `storage` is dX's, grad_storage grad's; both
+    """The gradient of components of `grad_shape` as components of `shape`; each has exactly one -1, the ragged extent,
+    and element k of the one, row-major, is element k of the other. `storage` is dX's, grad_storage grad's; both
     "components" unless given. dX: flat under "components", else `shape` with the total for -1."""
     if list(shape).count(-1) != 1 or list(grad_shape).count(-1) != 1:
         raise _native.InvalidError(f"sternway: exactly one -1 is expected in shape {tuple(shape)} and in grad_shape "
                                    f"{tuple(grad_shape)}")
     library = libraries.get(type(grad)) or library_of(grad)
+    if library.takes_over:
+        _ready(library, (grad, offsets, common.get("used")), (dx,))
     size = math.prod(extent for extent in shape if extent != -1)
     elements = math.prod(grad.shape)
     total = elements // size if size else 0
@@ -204,8 +215,6 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
     if dx is None:
         jagged = storage == Storage.JAGGED
         dx = library.empty(grad, tuple(total if e == -1 else e for e in shape) if jagged else (total * size,))
-    if library.takes_over:
-        library.wait((grad, offsets, common.get("used")), (dx,))
     longest = common.get("max_length")
     fields: dict[str, Any] = {name: common[name] for name in ("cpu_threads", "workspace", "stream")
                               if common.get(name) is not None}
@@ -219,7 +228,8 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
         op=JaggedOp.RESHAPE, dtype=dtype_of(grad), index_dtype=dtype_of(offsets), outputs=_native.JAGGED_DX,
         dx_dtype=DType.NONE if dtype_of(dx) == dtype_of(grad) else dtype_of(dx), components=offsets.shape[0] - 1,
         accumulate=_bits(common.get("accumulate") or 0, "accumulate"), storage=storage,
-        grad_storage=number(STORAGE, grad_storage, "grad_storage"), axis=((total if longest is None else longest, total),),
+        grad_storage=number(STORAGE, grad_storage, "grad_storage"),
+        axis=((total if longest is None else longest, total),),
         shape=tuple(shape), shape_rank=len(shape), grad_shape=tuple(grad_shape), grad_rank=len(grad_shape),
         flags=(JaggedFlag.HAS_USED if used is not None else 0) | (JaggedFlag.FULL if common.get("full") else 0))
     plan = context.jagged_bwd_plan(desc)
@@ -230,15 +240,20 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
     plan.run(_native.JaggedArgs(axis=((offsets, used, common.get("offsets_host"), common.get("used_host")),), grad=grad,
                                 dx=dx, status_out=common.get("status_out"), cpu_threads=fields.get("cpu_threads", 0)),
              workspace, plan.workspace_size, address_of_stream(fields.get("stream", 0)))
-    return library.hand_over((dx,), dict(common))[0] if library.takes_over else dx
+    if library.takes_over:
+        library.finish(context, fields)
+    return library.hand_over((dx,))[0] if library.takes_over else dx
 
 
 def linear_backward(grad: Any, x: Any, weight: Any, offsets: Any, *, dx: Any = None, dweight: Any = None,
                     dbias: Any = None, outputs: tuple[str, ...] | str | int | None = None,
                     **common: Unpack[Common]) -> Products:
-    """Of Y = X W^T + bias: dX = G W, dW = G^T X, dbias = column sums of G, over all rows in use. x [outer..., ragged, K],
-    weight [N,K], grad [outer..., ragged, N]. outputs as for attn_bwd; absent: all three, unless arrays are given."""
+    """Of Y = X W^T + bias: dX = G W, dW = G^T X, dbias = column sums of G, over all rows in use. x [outer..., ragged,
+    K], weight [N,K], grad [outer..., ragged, N]. outputs as for attn_bwd; absent: all three, unless arrays are
+    given."""
     library = libraries.get(type(grad)) or library_of(grad)
+    if library.takes_over:
+        _ready(library, (grad, x, weight, offsets, common.get("used")), (dx, dweight, dbias))
     if outputs is not None or (dx is None and dweight is None and dbias is None):
         wanted = 13 if outputs is None else _bits(outputs, "outputs")
         dx = library.empty(grad, x.shape) if dx is None and wanted & JaggedOut.DX else dx
@@ -248,21 +263,22 @@ def linear_backward(grad: Any, x: Any, weight: Any, offsets: Any, *, dx: Any = N
     if nested.ragged != len(nested.shape) - 2:
         raise _native.InvalidError(f"sternway: linear's ragged dimension is the last but one, not {nested.ragged} of "
                                    f"{nested.shape}")
-    if library.takes_over:
-        library.wait((grad, x, weight, offsets, common.get("used")), (dx, dweight, dbias))
     backward(JaggedOp.LINEAR, grad=grad, x=x, weight=weight, offsets=(offsets,), dx=dx, dweight=dweight, dbias=dbias,
              out_features=weight.shape[0], **nested.fields(), **_passed(common))
     results = Products(dx, dweight, dbias)
-    return library.hand_over(results, dict(common)) if library.takes_over else results
+    return library.hand_over(results) if library.takes_over else results
 
 
-def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *, weight: Any = None, normalized: int = 1,
+def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *, weight: Any = None,
+                        normalized: int = 1,
                         dx: Any = None, dweight: Any = None, dbias: Any = None,
                         outputs: tuple[str, ...] | str | int | None = None, **common: Unpack[Common]) -> Products:
     """Over the last `normalized` dimensions (M elements), h = (x - mean)*rstd, g = G*gamma: dX = rstd*(g - avg(g) -
     h*avg(g*h)), dGamma = sum G*h, dBeta = sum G. mean, rstd: f32, one a line. weight: gamma [M], absent: 1. outputs
     absent: dx, and with a weight dweight and dbias, unless arrays are given."""
     library = libraries.get(type(grad)) or library_of(grad)
+    if library.takes_over:
+        _ready(library, (grad, x, mean, rstd, weight, offsets, common.get("used")), (dx, dweight, dbias))
     if outputs is not None or (dx is None and dweight is None and dbias is None):
         wanted = (1 if weight is None else 13) if outputs is None else _bits(outputs, "outputs")
         gamma = tuple(x.shape[len(x.shape) - normalized:]) if weight is None else weight.shape
@@ -275,12 +291,11 @@ def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *
     if not 1 <= normalized < len(nested.shape) - nested.ragged:
         raise _native.InvalidError(f"sternway: normalized is {normalized}; of {nested.shape} the last 1 to "
                                    f"{len(nested.shape) - nested.ragged - 1} dimensions can be normalised")
-    if library.takes_over:
-        library.wait((grad, x, mean, rstd, weight, offsets, common.get("used")), (dx, dweight, dbias))
     backward(JaggedOp.LAYER_NORM, grad=grad, x=x, mean=mean, rstd=rstd, weight=weight, offsets=(offsets,), dx=dx,
-             dweight=dweight, dbias=dbias, dim=int(JaggedDim.INNER), dim_size=size, **nested.fields(), **_passed(common))
+             dweight=dweight, dbias=dbias, dim=int(JaggedDim.INNER), dim_size=size, **nested.fields(),
+             **_passed(common))
     results = Products(dx, dweight, dbias)
-    return library.hand_over(results, dict(common)) if library.takes_over else results
+    return library.hand_over(results) if library.takes_over else results
 
 
 def matmul_backward(grad: Any, x: Any, other: Any, *, m: Any, k: Any, n: Any, outer: int = 1, dx: Any = None,
@@ -295,9 +310,12 @@ def matmul_backward(grad: Any, x: Any, other: Any, *, m: Any, k: Any, n: Any, ou
     m, k, n: an extent that all components share, or (offsets, total) or (offsets, total, longest) of a ragged one. A
     matrix with two ragged extents needs *_bases: [components] int64, where each component's matrices start.
     *_transposed: its matrices are stored with rows and columns exchanged. storage: x's and dA's, other_storage,
-    grad_storage; "jagged": values [outer, rows, columns] with the total for the ragged extent. components: where no axis
-    is ragged. `used`, offsets_host and used_host are tuples of three."""
+    grad_storage; "jagged": values [outer, rows, columns] with the total for the ragged extent. components: where no
+    axis is ragged. `used`, offsets_host and used_host are tuples of three."""
     library = libraries.get(type(grad)) or library_of(grad)
+    if library.takes_over:
+        _ready(library, (grad, x, other, x_bases, other_bases, grad_bases,
+                         *(extent[0] for extent in (m, k, n) if not isinstance(extent, int))), (dx, dother))
     if outputs is not None or (dx is None and dother is None):
         wanted = 3 if outputs is None else _bits(outputs, "outputs")
         dx = library.empty(grad, x.shape) if dx is None and wanted & JaggedOut.DX else dx
@@ -319,15 +337,13 @@ def matmul_backward(grad: Any, x: Any, other: Any, *, m: Any, k: Any, n: Any, ou
     fields: dict[str, Any] = {name: value for name, value in (
         ("x_bases", x_bases), ("other_bases", other_bases), ("grad_bases", grad_bases), ("components", components))
         if value is not None}
-    if library.takes_over:
-        library.wait((grad, x, other, x_bases, other_bases, grad_bases, *offsets), (dx, dother))
     # a matrix is read only for the other one's gradient
     backward(JaggedOp.MATMUL, grad=grad, x=None if dother is None else x, other=None if dx is None else other, dx=dx,
              dother=dother, offsets=tuple(offsets), axis=tuple(sizes), ragged_axes=ragged, outer=outer,
              storage=number(STORAGE, storage, "storage"), other_storage=number(STORAGE, other_storage, "other_storage"),
              grad_storage=number(STORAGE, grad_storage, "grad_storage"), **fields, **_passed(common, flags, 3))
     results = MatmulGradients(dx, dother)
-    return library.hand_over(results, dict(common)) if library.takes_over else results
+    return library.hand_over(results) if library.takes_over else results
 
 
 def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, offsets_q: Any, offsets_kv: Any, *,
@@ -335,7 +351,8 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, of
                        **options: Unpack[Score]) -> Gradients:
     """Attention of nested q, k, v: attn_bwd's packed problem, values [T,H,D], with these offsets (int64 ones are copied
     to int32). max_length_*: the longest; absent: the total. used_q, used_kv and all other keywords as for attn_bwd."""
-    return attn_bwd(dout, q, k, v, out, lse, layout="thd", cu_seqlens_q=_int32(offsets_q), cu_seqlens_kv=_int32(offsets_kv),
+    return attn_bwd(dout, q, k, v, out, lse, layout="thd", cu_seqlens_q=_int32(offsets_q),
+                    cu_seqlens_kv=_int32(offsets_kv),
                     max_seq_q=q.shape[0] if max_length_q is None else max_length_q,
                     max_seq_kv=k.shape[0] if max_length_kv is None else max_length_kv, **options)
 

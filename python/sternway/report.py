@@ -35,11 +35,12 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *, desc: _native.AttnDe
             arch: str | None = None, layout: str | int = "bhsd", batch: int = 1, heads_q: int = 1,
             heads_kv: int | None = None, seq_q: int = 0, seq_kv: int | None = None, head_dim: int = 0,
             head_dim_v: int | None = None, dtype: str | int = "bf16", **options: Any) -> str:
-    """For every backend: chosen for this attention backward, or why not, and the plan of the chosen one (stw_explain_attn).
+    """For every backend: chosen for this attention backward, or why not, and the plan of the chosen one
+    (stw_explain_attn).
 
-    The problem as arrays q, k, v with attn_bwd's options, or as sizes (contiguous, `layout`) with those options and fields
-    of AttnDesc, or as `desc`, an AttnDesc or a JaggedDesc. memory: "host", "device", "buffers"; absent: where the arrays
-    are, else "buffers", which fits every backend. A refusal of the problem is part of the text."""
+    The problem as arrays q, k, v with attn_bwd's options, or as sizes (contiguous, `layout`) with those options and
+    fields of AttnDesc, or as `desc`, an AttnDesc or a JaggedDesc. memory: "host", "device", "buffers"; absent: where
+    the arrays are, else "buffers", which fits every backend. A refusal of the problem is part of the text."""
     if desc is None and q is not None:
         context = (libraries.get(type(q)) or library_of(q)).context(q)
         memory = context.memory if memory is None else memory
@@ -51,7 +52,8 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *, desc: _native.AttnDe
         if desc is None and q is not None:
             desc = attn_desc(q, k, v, layout=layout, **options)
         elif desc is None:
-            desc = desc_of_sizes(layout=layout, batch=batch, heads_q=heads_q, heads_kv=heads_kv, seq_q=seq_q, seq_kv=seq_kv,
+            desc = desc_of_sizes(layout=layout, batch=batch, heads_q=heads_q, heads_kv=heads_kv, seq_q=seq_q,
+                                 seq_kv=seq_kv,
                                  head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, **options)
     except (_native.InvalidError, _native.UnsupportedError) as error:
         return f"refused: {error} ({_native.status_name(error.status)})\n"
@@ -61,7 +63,8 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *, desc: _native.AttnDe
 def explain_jagged(op: str | int, *, dtype: str | int, components: int, backend: str | int = "auto",
                    memory: str | int = "buffers", device: int | None = None, arch: str | None = None,
                    index_dtype: str | int = "i64", **fields: Any) -> str:
-    """As explain(), of a nested operation: `op` and the fields of stw_jagged_desc by name, axis=((size, total), ...)."""
+    """As explain(), of a nested operation: `op` and the fields of stw_jagged_desc by name, axis=((size, total),
+    ...)."""
     desc = _native.JaggedDesc(op=number(OPS, op, "op"), dtype=number(DTYPES, dtype, "dtype"), components=components,
                               index_dtype=number(DTYPES, index_dtype, "index_dtype"), **fields)
     return _native.explain_jagged(_opts(backend, memory, device, arch), desc)

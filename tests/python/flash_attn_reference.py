@@ -42,7 +42,7 @@ def one(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor 
     empty = ~seen.any(1)  # rows without a key
     lse = torch.logsumexp(scores.masked_fill(empty[:, None], 0.0), -1) if keys else scores.new_zeros(heads, rows)
     probs = torch.exp(scores - lse[..., None])
-    if slopes is not None and causal and not 0 <= window[0] < max_keys:
+    if slopes is not None and not 0 <= window[0] < max_keys and (causal or 0 == window[1] < max_keys):
         lse = lse + slopes[:, None] * place
     lse = lse.masked_fill(empty, float("inf"))
     dropped = probs if kept is None else probs * kept / (1 - dropout_p)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs one file of tests of the Python package under CTest: run.py PACKAGES tests|gpu|script FILE
+"""Runs one file of tests of the Python package under CTest: run.py PACKAGES tests|gpu|all|script FILE
 
 PACKAGES is the folder that holds the package `sternway` (build/release/python). `tests` runs what is not marked gpu,
-`gpu` what is, `script` a program that needs a GPU. Exits with 77 (skipped), and a line that says why, where the package,
-pytest, numpy or a GPU is absent and where every test was skipped. Settings of the caller's (STERNWAY_...) are not the
-tests'."""
+`gpu` what is, `all` both, `script` a program that needs a GPU. Exits with 77 (skipped), and a line that says why, where
+the package, pytest, numpy or a GPU is absent and where every test was skipped. Settings of the caller's (STERNWAY_...)
+are not the tests'."""
 from __future__ import annotations
 
 import importlib.util
@@ -41,12 +41,13 @@ class Counter:
         self.ran += report.when == "call" and not report.skipped
 
 
-def run_tests(file: pathlib.Path, gpu: bool) -> int:
+def run_tests(file: pathlib.Path, kind: str) -> int:
     import pytest
 
     counter = Counter()
-    status = int(pytest.main(["-q", "-rs", "-p", "no:cacheprovider", "-m", "gpu" if gpu else "not gpu",
-                              f"--rootdir={file.parent}", str(file)], plugins=[counter]))
+    marks = {"tests": ["-m", "not gpu"], "gpu": ["-m", "gpu"], "all": []}[kind]
+    status = int(pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *marks, f"--rootdir={file.parent}", str(file)],
+                             plugins=[counter]))
     if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and not counter.ran:
         skipped("no test of this file ran here")
     return status
@@ -77,7 +78,7 @@ def main() -> int:
     if kind == "script":
         run_script(file)
         return 0
-    return run_tests(file, kind == "gpu")
+    return run_tests(file, kind)
 
 
 if __name__ == "__main__":

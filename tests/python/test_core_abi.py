@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The mirror of the C interface against an independent reading of the headers: every function, struct, field, constant."""
+"""The mirror of the C interface against an independent reading of the headers: every function, struct, field,
+constant."""
 from __future__ import annotations
 
+import ast
 import pathlib
 import re
 import shutil
@@ -15,32 +17,37 @@ from sternway import _native  # noqa: E402
 
 INCLUDE = pathlib.Path(__file__).resolve().parents[2] / "include"
 HEADERS = sorted((INCLUDE / "sternway").glob("*.h"))
-STRUCTS = {"stw_attn_desc": sternway.AttnDesc, "stw_attn_args": sternway.AttnArgs, "stw_jagged_desc": sternway.JaggedDesc,
+STRUCTS = {"stw_attn_desc": sternway.AttnDesc, "stw_attn_args": sternway.AttnArgs,
+           "stw_jagged_desc": sternway.JaggedDesc,
            "stw_jagged_args": sternway.JaggedArgs, "stw_context_opts": sternway.ContextOpts,
            "stw_device_info": sternway.DeviceInfo, "stw_image_info": sternway.ImageInfo}
 INNER = {"stw_attn_strides", "stw_attn_dim_strides", "stw_bias_strides", "stw_jagged_axis", "stw_jagged_offsets"}
 ENUMS = {"stw_status": sternway.Status, "stw_log_level": sternway.LogLevel, "stw_dtype": sternway.DType,
          "stw_backend": sternway.Backend, "stw_memory": sternway.Memory, "stw_attn_mask": sternway.Mask,
          "stw_dropout_map": sternway.DropoutMap, "stw_deterministic": sternway.Deterministic,
-         "stw_jagged_op": sternway.JaggedOp, "stw_jagged_dim": sternway.JaggedDim, "stw_jagged_storage": sternway.Storage}
+         "stw_jagged_op": sternway.JaggedOp, "stw_jagged_dim": sternway.JaggedDim,
+         "stw_jagged_storage": sternway.Storage}
 FLAGS = {"STW_CONTEXT_": sternway.ContextFlag, "STW_OUT_": sternway.Out, "STW_ATTN_": sternway.AttnFlag,
          "STW_DATA_": sternway.Data, "STW_AXIS_": sternway.Axis, "STW_JAGGED_DATA_": sternway.JaggedData,
          "STW_JAGGED_D": sternway.JaggedOut, "STW_JAGGED_": sternway.JaggedFlag}
 # each function of the C interface and what calls it in Python
 FUNCTIONS = {
-    "stw_status_name": "status_name", "stw_last_error": "last_error", "stw_version": "__version__", "stw_set_log": "set_log",
+    "stw_status_name": "status_name", "stw_last_error": "last_error", "stw_version": "__version__",
+    "stw_set_log": "set_log",
     "stw_devices": "devices", "stw_embedded_images": "embedded_images", "stw_context_create": "Context",
     "stw_context_destroy": "Context", "stw_context_arch": "Context.arch", "stw_buffer_alloc": "Context.buffer_alloc",
     "stw_buffer_free": "Context.buffer_free", "stw_copy": "Context.copy", "stw_stream_create": "Context.stream_create",
     "stw_stream_synchronize": "Context.stream_synchronize", "stw_stream_destroy": "Context.stream_destroy",
     "stw_layout_bshd": "layout_bshd", "stw_layout_bhsd": "layout_bhsd", "stw_layout_thd": "layout_thd",
     "stw_attn_mask_from_flash": "mask_from_flash", "stw_attn_bwd_plan": "Context.attn_bwd_plan",
-    "stw_attn_fwd_plan": "Context.attn_fwd_plan", "stw_plan_destroy": "Plan", "stw_plan_workspace_size": "Plan.workspace_size",
+    "stw_attn_fwd_plan": "Context.attn_fwd_plan", "stw_plan_destroy": "Plan",
+    "stw_plan_workspace_size": "Plan.workspace_size",
     "stw_plan_describe": "Plan.describe", "stw_attn_bwd": "Plan.run", "stw_attn_fwd": "Plan.run",
     "stw_dropout_mask": "Plan.dropout_mask", "stw_explain_attn": "explain",
     "stw_attn_bwd_once_workspace": "Context.attn_bwd_once_workspace", "stw_attn_bwd_once": "Context.attn_bwd_once",
     "stw_attn_fwd_once_workspace": "Context.attn_fwd_once_workspace", "stw_attn_fwd_once": "Context.attn_fwd_once",
-    "stw_jagged_bwd_plan": "Context.jagged_bwd_plan", "stw_jagged_bwd": "Plan.run", "stw_explain_jagged": "explain_jagged"}
+    "stw_jagged_bwd_plan": "Context.jagged_bwd_plan", "stw_jagged_bwd": "Plan.run",
+    "stw_explain_jagged": "explain_jagged"}
 
 
 def headers() -> str:
@@ -53,7 +60,8 @@ def struct_fields(text: str) -> dict[str, list[str]]:
     """Names of each struct's members, in order."""
     found = {}
     for name, body in re.findall(r"typedef struct (\w+) \{([^}]*)\}", text):
-        found[name] = [re.sub(r"\[.*", "", member.split()[-1]).lstrip("*") for member in body.split(";") if member.strip()]
+        found[name] = [re.sub(r"\[.*", "", member.split()[-1]).lstrip("*") for member in body.split(";")
+                       if member.strip()]
     return found
 
 
@@ -85,12 +93,15 @@ def test_offsets_and_sizes_by_the_compiler(tmp_path):
     lines = []
     for name, members in struct_fields(headers()).items():
         if name in STRUCTS:
-            lines += [f'printf("{name} {m} %zu %zu\\n", offsetof({name}, {m}), sizeof((({name} *)0)->{m}));' for m in members]
+            lines += [f'printf("{name} {m} %zu %zu\\n", offsetof({name}, {m}), sizeof((({name} *)0)->{m}));'
+                      for m in members]
             lines.append(f'printf("{name} - 0 %zu\\n", sizeof({name}));')
     source = tmp_path / "offsets.c"
-    source.write_text("#include <stdio.h>\n#include <sternway/sternway.h>\nint main(void) {\n" + "\n".join(lines) + "\n}\n")
+    source.write_text("\n".join(["#include <stdio.h>", "#include <sternway/sternway.h>", "int main(void) {", *lines,
+                                 "}\n"]))
     subprocess.run([compiler, f"-I{INCLUDE}", str(source), "-o", str(tmp_path / "offsets")], check=True)
-    rows = subprocess.run([str(tmp_path / "offsets")], check=True, capture_output=True, text=True).stdout.split("\n")[:-1]
+    rows = subprocess.run([str(tmp_path / "offsets")], check=True, capture_output=True,
+                          text=True).stdout.split("\n")[:-1]
     seen = 0
     for struct, member, offset, size in (row.split() for row in rows):
         if member == "-":
@@ -157,6 +168,24 @@ def test_keepalive_of_arrays():
     assert args.q == array.ctypes.data and sys.getrefcount(array) > before
     del args
     assert sys.getrefcount(array) == before
+
+
+def test_stub():
+    """_native.pyi declares what the module has: every name, every field of every struct, every method."""
+    stub = pathlib.Path(sternway.__file__).parent / "_native.pyi"
+    if not stub.exists():
+        pytest.skip("the stub is not beside the module")
+    declared: dict[str, ast.AST] = {}
+    for node in ast.parse(stub.read_text()).body:
+        name = node.target.id if isinstance(node, ast.AnnAssign) else getattr(node, "name", None)
+        if name:
+            declared[name] = node
+    assert set(declared) == {name for name in dir(_native) if not name.startswith("__")}
+    for name, node in declared.items():
+        kind = getattr(_native, name)
+        if isinstance(node, ast.ClassDef) and not issubclass(kind, Exception):
+            inside = {child.target.id if isinstance(child, ast.AnnAssign) else child.name for child in node.body}
+            assert inside - {"__init__", "__new__"} == {item for item in vars(kind) if not item.startswith("__")}, name
 
 
 def test_exceptions():

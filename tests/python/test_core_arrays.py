@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 
 np = pytest.importorskip("numpy")
 sternway = pytest.importorskip("sternway")
-from sternway import buffer as buffers  # noqa: E402
 
 B, H, HK, S, T, D = 2, 4, 2, 11, 14, 6
 
 
 def problem():
     random = np.random.default_rng(5)
-    return [random.standard_normal(shape).astype("f") for shape in ((B, H, S, D), (B, H, S, D), (B, HK, T, D), (B, HK, T, D))]
+    return [random.standard_normal(shape).astype("f")
+            for shape in ((B, H, S, D), (B, H, S, D), (B, HK, T, D), (B, HK, T, D))]
 
 
 def of_numpy(mask="causal"):
@@ -52,6 +53,28 @@ def test_torch_bfloat16_and_bool_mask():
     expected = torch.autograd.grad(p @ wide[2].repeat_interleave(2, 1), wide, dout.double())
     for a, b in zip(got[:3], expected):
         assert a.dtype == torch.bfloat16 and (a.double() - b).abs().max() < 0.03 * b.abs().max().clamp(min=1)
+
+
+def test_torch_settings(monkeypatch):
+    """What a call takes over from PyTorch: its threads, and determinism unless the caller says otherwise."""
+    torch = pytest.importorskip("torch")
+    from sternway import attention
+    seen = []
+    real = attention._forward
+    monkeypatch.setattr(attention, "_forward", lambda *a, **options: seen.append(options) or real(*a, **options))
+    q = torch.ones(1, 1, 3, 2)
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    try:
+        torch.set_num_threads(1)
+        sternway.attn_fwd(q, q, q)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        sternway.attn_fwd(q, q, q)
+        sternway.attn_fwd(q, q, q, deterministic=False, cpu_threads=2)
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+        torch.set_num_threads(threads)
+    assert [options.get("cpu_threads") for options in seen] == [1, 1, 2]
+    assert [options.get("deterministic") for options in seen] == [None, True, False]
 
 
 def test_torch_wrong_device():
@@ -133,7 +156,35 @@ def test_jax():
         assert np.allclose(slope, jax.vmap(jax.vmap(jax.grad(jax.nn.silu)))(x), atol=1e-6)
 
 
-def test_buffer_through_dlpack():
+def test_jax_memory_that_is_written():
+    """What stands for a result on a GPU: the array's own memory, writable, with its type; here in host memory."""
+    jax = pytest.importorskip("jax")
+    from sternway._jax import Fresh
+    for name, typestr in (("float32", "<f4"), ("bfloat16", "<V2"), ("float16", "<f2"), ("uint8", "|u1"),
+                          ("int32", "<i4")):
+        array = jax.numpy.empty((2, 3), name, device=jax.devices("cpu")[0])
+        interface = Fresh(array, name).__cuda_array_interface__
+        assert interface == {"shape": (2, 3), "typestr": typestr, "data": (array.unsafe_buffer_pointer(), False),
+                             "version": 3}
+
+
+@pytest.mark.gpu
+def test_jax_on_a_gpu():
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX has no GPU")
+    expected = of_numpy()[2]
+    dout, q, k, v = (jax.numpy.asarray(array) for array in problem())
+    out, lse = sternway.attn_fwd(q, k, v, mask="causal")
+    got = sternway.attn_bwd(dout, q, k, v, out, lse, mask="causal")
+    for a, b in zip(got[:3], expected[:3]):
+        assert isinstance(a, jax.Array) and np.abs(np.asarray(a) - b).max() < 1e-5
+    half = [x.astype("bfloat16") for x in (q, k, v)]
+    rounded, _ = sternway.attn_fwd(*half, mask="causal")
+    assert rounded.dtype == "bfloat16" and np.abs(np.asarray(rounded, "f") - np.asarray(out)).max() < 0.05
+
+
+def test_buffer():
     context = sternway.Context("cpu", memory="buffers")
     buffer = sternway.Buffer(context, (3, 5), "f32")
     source = np.arange(15, dtype="f").reshape(3, 5)
@@ -141,38 +192,51 @@ def test_buffer_through_dlpack():
     back = np.zeros_like(source)
     buffer.copy_to(back)
     np.testing.assert_array_equal(back, source)
-    view = np.from_dlpack(buffer)
-    assert view.ctypes.data == buffer.pointer and view.strides == source.strides
+    view = np.asarray(buffer)
+    assert view.ctypes.data == buffer.pointer and view.strides == source.strides and view.dtype == source.dtype
+    watched = weakref.ref(buffer)
     del buffer
     gc.collect()
     np.testing.assert_array_equal(view, source)  # the reader holds the memory
-    with pytest.raises(sternway.InvalidError, match="60"):
-        sternway.Buffer(context, (3, 5)).copy_to(np.zeros(4, "f"))
-    with pytest.raises(AttributeError):
-        sternway.Buffer(context, (3, 5)).__cuda_array_interface__
-    sternway.Buffer(context, (2, 2)).__dlpack__()  # a capsule that nobody reads gives its memory back
     del view
     gc.collect()
-    assert not buffers._exported
+    assert watched() is None
+    with pytest.raises(sternway.InvalidError, match="60"):
+        sternway.Buffer(context, (3, 5)).copy_to(np.zeros(4, "f"))
+    for name in ("f16", "bfloat16", "float64", "i8", "uint8", "i16", "i32", "int64"):
+        other = sternway.Buffer(context, (2, 3), name)
+        assert other.nbytes == 6 * np.asarray(other).itemsize == 6 * other.itemsize
 
 
 def test_buffers_as_arguments():
-    """Arrays of the package's own type: results go into arrays that are given."""
+    """Arrays of the package's own type, of a context whose memory is buffers."""
     context = sternway.Context("cpu", memory="buffers")
     out, lse, expected = of_numpy()
     host = dict(zip(("dout", "q", "k", "v"), problem()), out=out, lse=lse)
     device = {name: sternway.Buffer(context, array.shape) for name, array in host.items()}
     for name, array in host.items():
         device[name].copy_from(array)
-    results = {name: sternway.Buffer(context, host[name[1:]].shape) for name in ("dq", "dk", "dv")}
     arguments = [device[name] for name in ("dout", "q", "k", "v", "out", "lse")]
-    sternway.attn_bwd(*arguments, mask="causal", context=context, **results)
-    for name, wanted in zip(("dq", "dk", "dv"), expected[:3]):
-        got = np.empty_like(wanted)
-        results[name].copy_to(got)
-        np.testing.assert_array_equal(got, wanted)
-    with pytest.raises(sternway.InvalidError, match="give the arrays"):
-        sternway.attn_bwd(*arguments, context=context)
+    got = sternway.attn_bwd(*arguments, mask="causal")
+    for mine, wanted in zip(got[:3], expected[:3]):
+        assert isinstance(mine, sternway.Buffer) and mine.context is context
+        np.testing.assert_array_equal(np.asarray(mine), wanted)
+    mine, my_lse = sternway.attn_fwd(*arguments[1:4], mask="causal")
+    np.testing.assert_array_equal(np.asarray(my_lse), lse)
+    assert sternway.attn_desc(*arguments[1:4]).q == (H * S * D, S * D, D)
+
+
+def test_bfloat16_buffers():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    context = sternway.Context("cpu", memory="buffers")
+    arrays = [array.astype(ml_dtypes.bfloat16) for array in problem()[1:]]
+    buffers = [sternway.Buffer(context, array.shape, "bf16") for array in arrays]
+    for buffer, array in zip(buffers, arrays):
+        buffer.copy_from(array.view(np.uint16))
+    out, lse = sternway.attn_fwd(*buffers)
+    wanted, wanted_lse = sternway.attn_fwd(*arrays)
+    np.testing.assert_array_equal(np.asarray(out).view(np.uint16), wanted.view(np.uint16))
+    np.testing.assert_array_equal(np.asarray(lse), wanted_lse)
 
 
 def test_plans_and_raw_structs():

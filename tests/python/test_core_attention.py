@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""sternway.attn_bwd, attn_fwd and dropout_mask on numpy arrays against float64, every feature by itself and together."""
+"""sternway.attn_bwd, attn_fwd and dropout_mask on numpy arrays against float64, every feature by itself and
+together."""
 from __future__ import annotations
 
 import zlib
@@ -53,12 +54,14 @@ def expected_gradients(t, out, lse, used=None, **options):
     return {name: np.stack(values) if name != "dsink" else sum(values) for name, values in result.items() if values}
 
 
-def run(name, dtype="float32", heads_kv=HK, rows=SQ, keys=SK, outputs=("dq", "dk", "dv"), used=None, reference_options=None,
+def run(name, dtype="float32", heads_kv=HK, rows=SQ, keys=SK, outputs=("dq", "dk", "dv"), used=None,
+        reference_options=None,
         **options):
     """Forward and backward of a problem; every result is compared."""
     t = tensors(name, dtype, heads_kv, rows, keys)
     calls = dict(options)
-    theirs = {key: value for key, value in options.items() if key in ("mask", "window", "scale", "softcap", "bias", "sink",
+    theirs = {key: value for key, value in options.items()
+              if key in ("mask", "window", "scale", "softcap", "bias", "sink",
                                                                       "dlse", "diagonal_shift")}
     theirs.update(reference_options or {})
     forward_options = {key: value for key, value in calls.items() if key != "dlse"}
@@ -90,7 +93,8 @@ def test_reference_against_differences():
     bias, sink = random.standard_normal((4, 5, 6)), random.standard_normal(4)
     dout, dlse = random.standard_normal((4, 5, 2)), random.standard_normal((4, 5))
     keep = (random.random((4, 5, 6)) > 0.3) / 0.7
-    options = dict(softcap=2.0, slopes=random.random(4), mask="causal_bottom_right", window=(3, 1), keep=keep, scale=0.7)
+    options = dict(softcap=2.0, slopes=random.random(4), mask="causal_bottom_right", window=(3, 1), keep=keep,
+                   scale=0.7)
     values = {"dq": q, "dk": k, "dv": v, "ds": bias, "dsink": sink}
 
     def loss():
@@ -163,7 +167,8 @@ def test_diagonal_shift():
 
 def test_flash_window_is_bottom_right():
     """FlashAttention's (causal, left, right): a right bound of 0, and the left one."""
-    run("flash window", flash_window=(True, 6, -1), reference_options={"mask": "causal_bottom_right", "window": (6, None)})
+    run("flash window", flash_window=(True, 6, -1),
+        reference_options={"mask": "causal_bottom_right", "window": (6, None)})
 
 
 def test_scale_and_softcap():
@@ -219,7 +224,8 @@ def test_dropout_follows_its_mask():
         assert kept.shape == (B, H, SQ, SK) and kept.dtype == np.uint8 and set(np.unique(kept)) == {0, 1}
         assert abs(kept.mean() - 0.75) < 0.02
         run("dropout", **dropout, reference_options={"keep": kept / 0.75})
-        pointers = {f"dropout_{part}_ptr": np.array([dropout[f"dropout_{part}"]], np.int64) for part in ("seed", "offset")}
+        pointers = {f"dropout_{part}_ptr": np.array([dropout[f"dropout_{part}"]], np.int64)
+                    for part in ("seed", "offset")}
         again = sternway.dropout_mask(t["q"], t["k"], dropout_p=0.25, dropout_map=name, **pointers)
         assert np.array_equal(kept, again)
 
@@ -253,7 +259,8 @@ def test_given_delta():
     t = tensors("delta")
     out, lse = sternway.attn_fwd(t["q"], t["k"], t["v"])
     delta = np.empty((B, H, SQ), "f")
-    plain = sternway.attn_bwd(t["dout"], t["q"], t["k"], t["v"], out, lse, delta=delta, flags=sternway.AttnFlag.WRITE_DELTA)
+    plain = sternway.attn_bwd(t["dout"], t["q"], t["k"], t["v"], out, lse, delta=delta,
+                              flags=sternway.AttnFlag.WRITE_DELTA)
     reference.check("delta", delta, np.sum(wide(t["dout"]) * wide(out), axis=3), "float32")
     given = sternway.attn_bwd(t["dout"], t["q"], t["k"], t["v"], None, lse, delta=delta,
                               flags=sternway.AttnFlag.GIVEN_DELTA)
@@ -262,7 +269,8 @@ def test_given_delta():
 
 
 def test_layouts_and_strides():
-    """[B,S,H,D], views of it as [B,H,S,D], a padded row, a broadcast dout and a scattered head_dim: the same gradients."""
+    """[B,S,H,D], views of it as [B,H,S,D], a padded row, a broadcast dout and a scattered head_dim: the same
+    gradients."""
     t = tensors("layouts")
     out, lse = sternway.attn_fwd(t["q"], t["k"], t["v"], mask="causal")
     plain = sternway.attn_bwd(t["dout"], t["q"], t["k"], t["v"], out, lse, mask="causal")
@@ -292,7 +300,8 @@ def test_layouts_and_strides():
 def test_packed(lse_layout):
     """Sequences of odd lengths, one of them empty, each against its own reference."""
     lengths, random = [(5, 9), (0, 3), (31, 17), (13, 13)], generator("packed")
-    cu_q, cu_k = (np.concatenate([[0], np.cumsum([pair[side] for pair in lengths])]).astype(np.int32) for side in (0, 1))
+    cu_q, cu_k = (np.concatenate([[0], np.cumsum([pair[side] for pair in lengths])]).astype(np.int32)
+                  for side in (0, 1))
     q, k, v, dout = (random.standard_normal(shape).astype("f") for shape in
                      ((cu_q[-1], H, D), (cu_k[-1], HK, D), (cu_k[-1], HK, DV), (cu_q[-1], H, DV)))
     options = dict(layout="thd", cu_seqlens_q=cu_q, cu_seqlens_kv=cu_k, max_seq_q=31, max_seq_kv=17, mask="causal",
@@ -308,7 +317,8 @@ def test_packed(lse_layout):
         def part(array, where):
             return wide(array[where]).transpose(1, 0, 2)
         my_lse = lse[b, :, :rows] if lse_layout == "local" else lse[:, mine]
-        expected = reference.backward(part(dout, mine), part(q, mine), part(k, theirs), part(v, theirs), part(out, mine),
+        expected = reference.backward(part(dout, mine), part(q, mine), part(k, theirs), part(v, theirs),
+                                      part(out, mine),
                                       wide(my_lse), mask="causal_bottom_right", keep=kept[b, :, :rows, :keys] / 0.8)
         for name, array, where in (("dq", got.dq, mine), ("dk", got.dk, theirs), ("dv", got.dv, theirs)):
             reference.check(f"{name} of {b}", array[where].transpose(1, 0, 2), expected[name], "float32")
@@ -338,6 +348,7 @@ def test_empty():
 def test_deterministic_is_the_same_bits():
     t = tensors("bits")
     out, lse = sternway.attn_fwd(t["q"], t["k"], t["v"])
-    first, second = (sternway.attn_bwd(t["dout"], t["q"], t["k"], t["v"], out, lse, deterministic=True) for _ in range(2))
+    first, second = (sternway.attn_bwd(t["dout"], t["q"], t["k"], t["v"], out, lse, deterministic=True)
+                     for _ in range(2))
     for a, b in zip(first[:3], second[:3]):
         np.testing.assert_array_equal(a, b)

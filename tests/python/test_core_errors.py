@@ -24,7 +24,8 @@ def backward(changes, **options):
     results.update({name: options.pop(name) for name in tuple(options) if name in ("dq", "dk", "dv", "dbias", "dsink")})
     before = {name: array.copy() for name, array in results.items()}
     try:
-        return sternway.attn_bwd(*(arrays[name] for name in ("dout", "q", "k", "v", "out", "lse")), **results, **options)
+        return sternway.attn_bwd(*(arrays[name] for name in ("dout", "q", "k", "v", "out", "lse")), **results,
+                                 **options)
     except sternway.Error:
         for name, array in results.items():
             np.testing.assert_array_equal(array, before[name])
@@ -55,7 +56,8 @@ def test_dtypes_that_the_library_lacks():
 
 
 @pytest.mark.parametrize("name,shape", [
-    ("k", (B, 3, S, D)), ("v", (B, H, S + 1, D)), ("out", (B, H, S, D + 1)), ("dout", (B, H, S + 1, D)), ("lse", (B, H, S - 1)),
+    ("k", (B, 3, S, D)), ("v", (B, H, S + 1, D)), ("out", (B, H, S, D + 1)), ("dout", (B, H, S + 1, D)),
+    ("lse", (B, H, S - 1)),
     ("q", (B, H, S)), ("lse", (B, H)), ("k", (B + 1, H, S, D))])
 def test_sizes_that_disagree(name, shape):
     refused({name: np.ones(shape, "f")}, rf"\b{name}\b|heads|shape")

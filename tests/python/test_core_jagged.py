@@ -71,7 +71,8 @@ def test_pointwise(op, used, index):
 
 
 def test_pointwise_f16_into_f32():
-    x, grad, dx = values("f16", TOTAL, 3, dtype="float16"), values("g16", TOTAL, 3, dtype="float16"), np.ones((TOTAL, 3), "f")
+    x, grad = (values(name, TOTAL, 3, dtype="float16") for name in ("f16", "g16"))
+    dx = np.ones((TOTAL, 3), "f")
     got = jagged.silu_backward(grad, x, OFFSETS, dx=dx, accumulate="dx")
     assert got is dx
     compare(got, [1.0 + g * silu_slope(a) for g, a in zip(parts(grad), parts(x))], dtype="float16")
@@ -88,8 +89,8 @@ def test_softmax(ragged, dim):
         part = np.exp(scores[tuple(where)])
         y[tuple(where)] = part / part.sum(axis=dim, keepdims=True)
     got = jagged.softmax_backward(grad, y, OFFSETS, dim, ragged_dim=ragged)
-    compare(got, [a * (g - (g * a).sum(axis=dim, keepdims=True)) for g, a in zip(parts(grad, ragged), parts(y, ragged))],
-            ragged)
+    expected = [a * (g - (g * a).sum(axis=dim, keepdims=True)) for g, a in zip(parts(grad, ragged), parts(y, ragged))]
+    compare(got, expected, ragged)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
@@ -202,10 +203,12 @@ def test_padded(padded):
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 def test_attention(index):
-    q, k, v, dout = values("q", TOTAL, 4, 9), values("k", TOTAL, 2, 9), values("v", TOTAL, 2, 6), values("do", TOTAL, 4, 6)
+    q, k, v, dout = (values(name, TOTAL, heads, width) for name, heads, width in
+                     (("q", 4, 9), ("k", 2, 9), ("v", 2, 6), ("do", 4, 6)))
     cu = OFFSETS.astype(np.int32)
     out, lse = sternway.attn_fwd(q, k, v, layout="thd", cu_seqlens_q=cu, cu_seqlens_kv=cu, max_seq_q=17, max_seq_kv=17)
-    got = jagged.attention_backward(dout, q, k, v, out, lse, OFFSETS.astype(index), OFFSETS.astype(index), max_length_q=17)
+    got = jagged.attention_backward(dout, q, k, v, out, lse, OFFSETS.astype(index), OFFSETS.astype(index),
+                                    max_length_q=17)
     heads = [[part.transpose(1, 0, 2) for part in parts(array)] for array in (dout, q, k, v, out)]
     for b, arrays in enumerate(zip(*heads)):
         expected = backward(*arrays, lse[:, OFFSETS[b]:OFFSETS[b + 1]].astype(np.float64))
@@ -216,7 +219,8 @@ def test_attention(index):
 def test_components_storage():
     """PyTorch's strided layout: component b is [2, L_b, 3] in one piece."""
     flat, grad = values("flat", TOTAL * 6), values("flat grad", TOTAL * 6)
-    got = jagged.softmax_backward(grad, np.abs(flat), OFFSETS, 1, shape=(2, TOTAL, 3), ragged_dim=1, storage="components")
+    got = jagged.softmax_backward(grad, np.abs(flat), OFFSETS, 1, shape=(2, TOTAL, 3), ragged_dim=1,
+                                  storage="components")
     assert got.shape == flat.shape
     for b, length in enumerate(LENGTHS):
         where = slice(OFFSETS[b] * 6, OFFSETS[b + 1] * 6)

@@ -137,10 +137,12 @@ def test_results_are_not_held():
 
 def test_log_function():
     lines: list[tuple[int, str]] = []
-    program = ("import numpy as np, sternway\nlines = []\nsternway.set_log(lambda level, line: lines.append((level, line)))\n"
+    program = ("import numpy as np, sternway\nlines = []\n"
+               "sternway.set_log(lambda level, line: lines.append((level, line)))\n"
                "q = np.ones((1, 1, 3, 2), 'f')\nsternway.attn_fwd(q, q, q)\nsternway.set_log(None)\n"
                "import json; print(json.dumps(lines))\n")
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "STERNWAY_LOG": "trace"}, capture_output=True,
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "STERNWAY_LOG": "trace"},
+                          capture_output=True,
                           text=True, check=True)
     lines = json.loads(done.stdout)
     assert any(level == sternway.LogLevel.TRACE and "plan: attn_fwd:f32" in line for level, line in lines), lines
@@ -149,7 +151,8 @@ def test_log_function():
 def test_backend_of_the_environment():
     """STERNWAY_BACKEND=cuda with arrays in host memory is refused in words, and never replaced."""
     program = "import numpy as np, sternway\nq = np.ones((1, 1, 3, 2), 'f')\nsternway.attn_fwd(q, q, q)\n"
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "STERNWAY_BACKEND": "cuda"}, capture_output=True,
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "STERNWAY_BACKEND": "cuda"},
+                          capture_output=True,
                           text=True)
     assert done.returncode == 1 and "Error: " in done.stderr and "HOST" in done.stderr
 
@@ -172,7 +175,8 @@ def test_explain():
     k = np.ones((2, 2, 45, 64), np.float16)
     text = sternway.explain(q, k, k, mask="causal", dropout_p=0.1, window=(9, None))
     assert "cpu: chosen" in text and "problem: attn_bwd:f16:b2h4k2s37x45d64:bhsd:causal_br:wl9:dropout0.1" in text
-    text = sternway.explain(batch=2, heads_q=4, heads_kv=2, seq_q=37, seq_kv=45, head_dim=64, dtype="f16", layout="bshd",
+    text = sternway.explain(batch=2, heads_q=4, heads_kv=2, seq_q=37, seq_kv=45, head_dim=64, dtype="f16",
+                            layout="bshd",
                             mask="causal_top_left", deterministic=True)
     assert "problem: attn_bwd:f16:b2h4k2s37x45d64:causal_tl:det" in text
     refusal = sternway.explain(batch=1, heads_q=1, seq_q=3, head_dim=300, dtype="f16")
@@ -180,7 +184,8 @@ def test_explain():
     text = sternway.explain_jagged("silu", dtype="f32", components=3, axis=((5, 9),), inner=4)
     assert "problem: jagged_silu:f32:c3l5t9i4:i64" in text
     bias = np.ones((1, 4, 1, 45), "f")
-    text = sternway.explain(q, k, k, bias=bias, alibi_slopes=np.ones(4, "f"), sink=np.ones(4, "f"), softcap=2.0, scale=0.5)
+    text = sternway.explain(q, k, k, bias=bias, alibi_slopes=np.ones(4, "f"), sink=np.ones(4, "f"), softcap=2.0,
+                            scale=0.5)
     for word in ("biasf32_1h1k", "alibi", "sink", "softcap2", "scale0.5"):
         assert word in text, text
     cu = np.array([0, 5, 9], np.int32)

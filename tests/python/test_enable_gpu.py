@@ -42,6 +42,16 @@ def leaves(b, hq, sq, d, hk=None, sk=None, dtype=BF16):
     return [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for shape in shapes]
 
 
+def sdpa_or_skip(*args, **options):
+    """scaled_dot_product_attention where the chosen backend takes the problem, which is PyTorch's matter."""
+    try:
+        return F.scaled_dot_product_attention(*args, **options)
+    except RuntimeError as error:
+        if "No available kernel" not in str(error):
+            raise
+        pytest.skip(f"PyTorch's forward: {error}")
+
+
 def compare(actual, expected, dtype):
     torch.cuda.synchronize()
     for a, b in zip(actual, expected):
@@ -73,7 +83,7 @@ def test_grouped_heads(backend):
     q, k, v = leaves(2, 6, 93, 64, hk=2, sk=131)
     dout = torch.randn_like(q)
     with sdpa_kernel(backend), enable(strict=True):
-        grads = torch.autograd.grad(F.scaled_dot_product_attention(q, k, v, enable_gqa=True), (q, k, v), dout)
+        grads = torch.autograd.grad(sdpa_or_skip(q, k, v, enable_gqa=True), (q, k, v), dout)
     assert taken(OPERATORS[backend]) == 1
     compare(grads, gradients(q, k, v, dout), BF16)
 
@@ -302,7 +312,7 @@ def test_deterministic(backend):
     torch.use_deterministic_algorithms(True, warn_only=backend == SDPBackend.CUDNN_ATTENTION)
     try:
         with sdpa_kernel(backend), enable(strict=True):
-            out = F.scaled_dot_product_attention(q, k, v)
+            out = sdpa_or_skip(q, k, v)
             runs = [torch.autograd.grad(out, (q, k, v), dout, retain_graph=True) for _ in range(5)]
     finally:
         torch.use_deterministic_algorithms(False)

@@ -151,6 +151,19 @@ def test_flash_packed(causal, rows_of_lse, index):
     compare_packed(problems, result, starts)
 
 
+@pytest.mark.parametrize("causal, left, right", [(False, 5, 3), (True, 4, None), (False, None, 2)])
+def test_flash_packed_windows(causal, left, right):
+    """What is absent beside a bound becomes max_k, the longest sequence's, in every sequence."""
+    to_right = 0 if causal else 20 if right is None else right
+    problems = [Problem(b=1, sq=rows, sk=keys, hide=hidden(rows, keys, left=20 if left is None else left,
+                                                           right=to_right)) for rows, keys in [*LENGTHS, (60, 20)]]
+    tensors, starts = packed(problems)
+    lse = torch.cat([p.lse[0] for p in problems] + [torch.full((3, 3), float("nan"))], 1)
+    result = ops.flash_attention_backward(*tensors, lse, *starts, 60, 20, 0.0, causal, *NONE, window_size_left=left,
+                                          window_size_right=right)
+    compare_packed(problems, result, starts)
+
+
 @pytest.mark.parametrize("form", ["uint64 pair", "int64 pair", "two numbers"])
 def test_flash_dropout(form):
     maps, p = dropout_maps(), 0.3

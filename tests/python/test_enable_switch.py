@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 
 import pytest
@@ -306,6 +307,23 @@ def test_deterministic(warn_only):
         torch.use_deterministic_algorithms(False)
     assert taken() == 3
     assert torch.equal(grads[0], grads[1]) and torch.equal(grads[0], grads[2])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_fork():
+    """What the parent enabled is in force in a child, which has none of the parent's threads."""
+    x, dout = torch.randn(2, 3, 37, 16), torch.randn(2, 3, 37, 16)
+    out, lse = ATEN._scaled_dot_product_flash_attention_for_cpu(x, x, x)
+    with enable(strict=True):
+        expected = getattr(ATEN, OPERATOR)(dout, x, x, x, out, lse, 0.0, False)
+        child = os.fork()
+        if child == 0:
+            try:
+                result = getattr(ATEN, OPERATOR)(dout, x, x, x, out, lse, 0.0, False)
+                os._exit(0 if taken() == 2 and all(torch.equal(a, b) for a, b in zip(result, expected)) else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_number_of_threads_is_pytorchs(monkeypatch):

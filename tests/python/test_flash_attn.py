@@ -50,7 +50,8 @@ def check(out, lse, inputs, expected_out, expected_lse, expected_inputs, bound: 
         close(one, other, f"gradient {position}", bound)
 
 
-FEATURES = list(itertools.product((False, True), ((-1, -1), (5, 2), (3, -1), (-1, 4)), (0.0, 1.7), (None, 1, 2)))
+WINDOWS = ((-1, -1), (5, 2), (3, -1), (-1, 4), (90, 0))
+FEATURES = list(itertools.product((False, True), WINDOWS, (0.0, 1.7), (None, 1, 2)))
 
 
 @pytest.mark.parametrize("sizes", [(13, 21), (23, 11), (1, 9)], ids=str)
@@ -238,6 +239,24 @@ def test_same_bits_when_deterministic():
                      for _ in range(2))
     for got, other in zip(first, second):
         assert torch.equal(got, other)
+
+
+def test_dropout_of_nothing():
+    q, k = leaf(5, 2, 6), leaf(0, 2, 6)
+    starts, none = torch.tensor([0, 5], dtype=torch.int32), torch.tensor([0, 0], dtype=torch.int32)
+    out, _, probs = flash_attn.flash_attn_varlen_func(q, k, k, starts, none, 5, 1, 0.5, return_attn_probs=True)
+    assert not out.any() and probs.shape == (1, 2, 128, 128) and not probs.any()
+
+
+def test_gradient_of_rows_at_one_address():
+    torch.manual_seed(15)
+    row = torch.randn(1, 1, 1, 33, dtype=F64)
+    k = row.expand(1, 33, 1, 33).requires_grad_()
+    q, v = leaf(1, 5, 1, 33), leaf(1, 33, 1, 33)
+    others = wide(q), wide(k), wide(v)
+    out, lse, _ = flash_attn.flash_attn_func(q, k, v, return_attn_probs=True)
+    expected = reference.dense(*others)
+    check(out, lse, (q, k, v), expected[0], expected[1], others, RELATIVE[F64])
 
 
 @pytest.mark.parametrize("shape_q,shape_k", [((0, 4, 2, 8), (0, 5, 2, 8)), ((2, 0, 2, 8), (2, 5, 2, 8)),

@@ -16,7 +16,7 @@ from sternway.flash_attn import _calls, _forward, _operators  # noqa: E402
 from sternway.torch import _bridge  # noqa: E402
 
 F64 = torch.float64
-STARTS_Q, STARTS_K = [0, 5, 5, 18, 20], [0, 7, 10, 10, 29]
+STARTS_Q, STARTS_K = [0, 5, 5, 18, 20], [0, 7, 10, 29, 29]  # the longest is whole, one has no keys
 
 
 class StandIn:
@@ -82,8 +82,8 @@ def close(got, expected, bound=5e-6):
 
 @pytest.mark.parametrize("head_dim", [5, 8, 19])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
-@pytest.mark.parametrize("packed", [False, True], ids=["dense", "packed"])
-def test_forward_and_its_backward(stand_in, packed, dropout_p, head_dim):
+@pytest.mark.parametrize("packed,window", [(False, (6, -1)), (True, (6, -1)), (False, (4, 3)), (True, (-1, 2))])
+def test_forward_and_its_backward(stand_in, packed, window, dropout_p, head_dim):
     torch.manual_seed(1)
     shapes = ((20, 4, head_dim), (29, 2, 2, head_dim)) if packed else ((2, 11, 4, head_dim), (2, 17, 2, 2, head_dim))
     q, kv = (torch.randn(*shape, requires_grad=True) for shape in shapes)
@@ -91,12 +91,12 @@ def test_forward_and_its_backward(stand_in, packed, dropout_p, head_dim):
     slopes = torch.rand(4)
     lengths = (*(torch.tensor(starts, dtype=torch.int32) for starts in (STARTS_Q, STARTS_K)), 13, 19) if packed else ()
     function = flash_attn.flash_attn_varlen_kvpacked_func if packed else flash_attn.flash_attn_kvpacked_func
-    out, lse, probs = function(q, kv, *lengths, dropout_p, causal=True, window_size=(6, -1), alibi_slopes=slopes,
-                               return_attn_probs=True)
+    out, lse, probs = function(q, kv, *lengths, dropout_p, causal=window[1] < 0, window_size=window,
+                               alibi_slopes=slopes, return_attn_probs=True)
     seen, _, scale = stand_in.calls[0]
     assert seen.shape[-1] == (head_dim + 7) // 8 * 8 and scale == head_dim ** -0.5
     assert probs.numel() == (0 if dropout_p == 0 else probs.shape[0] * 4 * 128 * 128)
-    settings = dict(causal=True, window=(6, -1), dropout_p=dropout_p)
+    settings = dict(causal=window[1] < 0, window=window, dropout_p=dropout_p)
     heads = others[0], *others[1].unbind(-3)
     kept = None
     if dropout_p:
@@ -123,6 +123,8 @@ def test_rows_off_their_vectors_are_copied(stand_in):
     q, k, v = wide[..., 1:9], wide[..., 8:16], torch.randn(2, 9, 1, 8).expand(2, 9, 2, 8)
     out = flash_attn.flash_attn_func(q, k, v)
     close(out, reference.dense(q.to(F64), k.to(F64), v.to(F64))[0])
+    off = torch.randn(2, 9, 2, 24)[..., 1:9]  # each row 4 bytes off
+    close(flash_attn.flash_attn_func(off, off, off), reference.dense(*[off.to(F64)] * 3)[0])
 
 
 @pytest.mark.parametrize("head_dim", [5, 8])

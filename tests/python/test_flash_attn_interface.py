@@ -67,7 +67,9 @@ def test_errors_name_what_is_wrong():
         (lambda: flash_attn.flash_attn_func(q, k, v, 1.0), r"dropout_p is 1\.0"),
         (lambda: flash_attn.flash_attn_func(q, k, v, alibi_slopes=torch.ones(2, dtype=torch.float16)),
          r"alibi_slopes is torch\.float16"),
-        (lambda: flash_attn.flash_attn_func(q, k, v, alibi_slopes=torch.ones(3)), r"alibi_slopes"),
+        (lambda: flash_attn.flash_attn_func(q, k, v, alibi_slopes=torch.ones(3)),
+         r"alibi_slopes has shape \[3\], expected \[2\] or \[2, 2\]"),
+        (lambda: flash_attn.flash_attn_func(q[0, 0, 0], k, v), r"q has 1 dimensions"),
         (lambda: flash_attn.flash_attn_qkvpacked_func(torch.randn(2, 11, 2, 2, 6)), r"size 2 in its dimension 2"),
         (lambda: flash_attn.flash_attn_kvpacked_func(q, torch.randn(2, 11, 3, 2, 6)), r"size 3 in its dimension 2"),
     ]
@@ -81,7 +83,11 @@ def test_errors_of_packs():
     (q, k, v), starts = pack()
     with pytest.raises(native.InvalidError, match=r"cu_seqlens_q is torch\.int64"):
         flash_attn.flash_attn_varlen_func(q, k, v, starts.long(), starts, 7, 7)
-    with pytest.raises(native.InvalidError, match="cu_seqlens"):
+    with pytest.raises(native.InvalidError, match="cu_seqlens is None"):
+        flash_attn.flash_attn_varlen_func(q, k, v, None, starts, 7, 7)
+    with pytest.raises(native.InvalidError, match=r"cu_seqlens_q \[3\] and cu_seqlens_k \[2\] differ"):
+        flash_attn.flash_attn_varlen_func(q, k, v, starts, starts[1:], 7, 7)
+    with pytest.raises(native.InvalidError, match="cu_seqlens_q"):
         flash_attn.flash_attn_varlen_func(q, k, v, starts + 5, starts, 7, 7)
     with pytest.raises(native.UnsupportedError, match="block_table"):
         flash_attn.flash_attn_varlen_func(q, k, v, starts, starts, 7, 7, block_table=torch.zeros(2, 1))
@@ -190,6 +196,34 @@ def test_operators_and_the_short_way_agree(dropout_p):
     assert [name for name in seen.names if "sternway_flash" in name] == [
         "sternway_flash.attention.default", "sternway_flash.attention_backward.default"]
     assert all(torch.equal(got, other) for got, other in zip(watched, step()))
+
+
+def test_what_asks_for_determinism(monkeypatch):
+    seen, run = [], native.attn_bwd
+    monkeypatch.setattr(native, "attn_bwd", lambda *args, **keywords: (seen.append(keywords.get("deterministic")),
+                                                                       run(*args, **keywords)))
+    q = torch.randn(1, 9, 2, 6, requires_grad=True)
+    for asked, everywhere in ((False, False), (True, False), (False, True)):
+        torch.use_deterministic_algorithms(everywhere)
+        try:
+            flash_attn.flash_attn_func(q, q, q, deterministic=asked).sum().backward()
+        finally:
+            torch.use_deterministic_algorithms(False)
+    assert seen[0] is not True and seen[1:] == [True, True]
+
+
+def test_many_threads_at_once():
+    from concurrent.futures import ThreadPoolExecutor
+
+    def step(seed):
+        x = torch.randn(40 + seed, 3, 2, 8, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+        starts = torch.tensor([0, 17, 40 + seed], dtype=torch.int32)
+        out = flash_attn.flash_attn_varlen_qkvpacked_func(x, starts, 40, causal=True)
+        return torch.autograd.grad(out.sin().sum(), x)[0]
+    alone = [step(seed) for seed in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        for got, other in zip(pool.map(step, list(range(12)) * 4), alone * 4):
+            assert torch.equal(got, other)
 
 
 def test_padding_out_and_in():

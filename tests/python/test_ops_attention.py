@@ -163,9 +163,9 @@ def test_layout_bshd():
 
 def test_packed_with_used_lengths_and_gaps():
     g = torch.Generator().manual_seed(1)
-    starts_q, starts_k = torch.tensor([0, 11, 11, 30], dtype=torch.int32), torch.tensor([0, 7, 20, 41], dtype=torch.int32)
+    starts_q, starts_k = torch.tensor([0, 11, 11, 30]).int(), torch.tensor([0, 7, 20, 41]).int()
     used_q, used_k = torch.tensor([9, 0, 19], dtype=torch.int32), torch.tensor([7, 10, 21], dtype=torch.int32)
-    q, k, v = torch.randn(33, 4, 24, generator=g), torch.randn(44, 2, 24, generator=g), torch.randn(44, 2, 24, generator=g)
+    q, k, v = (torch.randn(*shape, generator=g) for shape in ((33, 4, 24), (44, 2, 24), (44, 2, 24)))
     dout, dlse = torch.randn(33, 4, 24, generator=g), torch.randn(4, 33, generator=g)
     leaves = [t.clone().requires_grad_() for t in (q, k, v)]
     for used in ((None, None), (used_q, used_k)):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The operators and sdpa on a GPU: gradients against float64, PyTorch's forward under our backward, dropout by PyTorch's
-own random state, CUDA graphs, streams, compiled and deterministic."""
+"""The operators and sdpa on a GPU: gradients against float64, PyTorch's forward under our backward, dropout by
+PyTorch's own random state, CUDA graphs, streams, compiled and deterministic."""
 from __future__ import annotations
 
 import pytest
@@ -12,7 +12,7 @@ from ops_reference import attention, check, doubles, visible  # noqa: E402
 import sternway.torch  # noqa: E402,F401
 from sternway.torch import _dropout_fwd, _forward, sdpa  # noqa: E402
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 ops = torch.ops.sternway
 HALF = (torch.float16, torch.bfloat16)
 
@@ -40,7 +40,8 @@ def test_gradients(sizes, causal, dtype):
     sq, sk, d, dv = sizes
     leaves = inputs((2, 4, sq, d), (2, 2, sk, d), (2, 2, sk, dv), dtype=dtype)
     seen = visible(sq, sk, "top_left") if causal else None
-    compare(leaves, lambda *t: sdpa(*t, is_causal=causal, enable_gqa=True), lambda *t: attention(*t, seen=seen)[0], dtype)
+    compare(leaves, lambda *t: sdpa(*t, is_causal=causal, enable_gqa=True),
+            lambda *t: attention(*t, seen=seen)[0], dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
@@ -167,7 +168,8 @@ def test_compiled(dtype):
     assert torch.equal(want, got)
     for a, b in zip(*(torch.autograd.grad(out.float().square().sum(), leaves) for out in (want, got))):
         torch.testing.assert_close(a, b)
-    torch.library.opcheck(ops.attn_fwd.default, tuple(t.detach().unflatten(-1, (4, 64)).transpose(1, 2) for t in leaves))
+    args = tuple(t.detach().unflatten(-1, (4, 64)).transpose(1, 2) for t in leaves)
+    torch.library.opcheck(ops.attn_fwd.default, args)
 
 
 def test_autocast_and_nested():

@@ -199,6 +199,19 @@ def test_double_backward_and_bad_input():
         ops.nested_silu_backward(grad, x.double(), OFFSETS)
     with pytest.raises(ValueError):
         ops.nested_silu_backward(grad, x, torch.tensor([0, 9, 4, 17]))
+    for wrong in (lambda: ops.nested_silu_backward(grad[:9], x, OFFSETS),
+                  lambda: ops.nested_sum_backward(rand(3, 7), [TOTAL, 7], OFFSETS, dim=1),
+                  lambda: ops.nested_select_backward(rand(9, 7), [TOTAL, 7], OFFSETS, dim=0, index=2),
+                  lambda: ops.nested_layer_norm_backward(grad, x, rand(9), rand(TOTAL), None, OFFSETS,
+                                                         normalized_size=7, outputs=1),
+                  lambda: ops.nested_linear_backward(rand(TOTAL, 4), x, rand(5, 7), OFFSETS),
+                  lambda: ops.nested_reshape_backward(grad, OFFSETS, shape=[-1, 8], grad_shape=[-1, 7]),
+                  lambda: ops.nested_to_padded_backward(rand(3, 9, 6), OFFSETS, total=TOTAL),
+                  lambda: ops.nested_matmul_backward(rand(TOTAL, 5), x, rand(4, 7, 4), [OFFSETS, None, None],
+                                                     [None] * 3, sizes=[11, 7, 5], totals=[TOTAL, 0, 0],
+                                                     components=4)):
+        with pytest.raises(ValueError, match="it must"):  # before a kernel reads what is not there
+            wrong()
     with pytest.raises(ValueError, match="ragged_idx"):
         ops.nested_silu_backward(grad, x, OFFSETS, ragged_idx=3)
     with pytest.raises(ValueError, match="storage"):

@@ -19,8 +19,8 @@ def rand(*sizes, seed=0, requires_grad=False, dtype=torch.float32):
 
 
 def qkv(grad, dtype=torch.float32):
-    return (rand(2, 4, 7, 8, requires_grad=grad, dtype=dtype), rand(2, 2, 9, 8, seed=1, requires_grad=grad, dtype=dtype),
-            rand(2, 2, 9, 8, seed=2, requires_grad=grad, dtype=dtype))
+    return tuple(rand(*shape, seed=at, requires_grad=grad, dtype=dtype)
+                 for at, shape in enumerate(((2, 4, 7, 8), (2, 2, 9, 8), (2, 2, 9, 8))))
 
 
 def packed(grad):
@@ -37,7 +37,8 @@ def attention_cases():
         yield "fwd_strides", ops.attn_fwd, tuple(t.detach().requires_grad_(grad) for t in strided), {"softcap": 2.0}
         sink = rand(4, requires_grad=grad)
         yield "fwd_bias_sink", ops.attn_fwd, (q, k, v, rand(1, 4, 1, 9, requires_grad=grad), None, sink), {}
-        yield "fwd_dropout", ops.attn_fwd, (q, k, v, *[None] * 7, torch.tensor([3]), torch.tensor([0])), {"dropout_p": 0.3}
+        yield "fwd_dropout", ops.attn_fwd, (q, k, v, *[None] * 7, torch.tensor([3]), torch.tensor([0])), {
+            "dropout_p": 0.3}
         (pq, pk, pv), starts = packed(grad)
         yield "fwd_packed", ops.attn_fwd, (pq, pk, pv, None, None, None, starts, starts), {
             "layout": "thd", "max_seq_q": 7, "max_seq_kv": 7, "mask": CAUSAL}
@@ -80,7 +81,8 @@ def nested_cases():
         "normalized_size": 6, "outputs": 1}
     yield "linear", ops.nested_linear_backward, (rand(10, 5), x, rand(5, 6, seed=3), offsets), {"outputs": 13}
     yield "linear_full", ops.nested_linear_backward, (rand(10, 5), x, rand(5, 6, seed=3), offsets), {"full": True}
-    yield "reshape", ops.nested_reshape_backward, (rand(10, 2, 3), offsets), {"shape": [-1, 6], "grad_shape": [-1, 2, 3]}
+    yield "reshape", ops.nested_reshape_backward, (rand(10, 2, 3), offsets), {
+        "shape": [-1, 6], "grad_shape": [-1, 2, 3]}
     yield "to_padded", ops.nested_to_padded_backward, (rand(3, 8, 6), offsets), {"total": 10}
     yield "from_padded", ops.nested_from_padded_backward, (x, offsets), {"padded": 8}
     nothing = [None] * 3
@@ -88,8 +90,11 @@ def nested_cases():
                                                    nothing), {"sizes": [7, 6, 5], "totals": [10, 0, 0], "components": 3}
 
 
-CASES = {f"{name}{'_grad' if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args) else ''}": (op, args, kw)
-         for make in (attention_cases, nested_cases) for name, op, args, kw in make()}
+CASES = {}
+for _make in (attention_cases, nested_cases):
+    for _name, *_case in _make():
+        differentiable = any(isinstance(a, torch.Tensor) and a.requires_grad for a in _case[1])
+        CASES[_name + "_grad" * differentiable] = _case
 
 
 @pytest.mark.parametrize("name", list(CASES))

@@ -60,7 +60,8 @@ def test_after_a_fork():
 def test_deterministic_switch_reaches_the_call(warn_only, monkeypatch):
     seen = []
     original = _bridge._native.attn_bwd
-    monkeypatch.setattr(_bridge._native, "attn_bwd", lambda *a, **k: (seen.append(k.get("deterministic")), original(*a, **k)))
+    monkeypatch.setattr(_bridge._native, "attn_bwd",
+                        lambda *a, **k: (seen.append(k.get("deterministic")), original(*a, **k)))
     step()
     torch.use_deterministic_algorithms(True, warn_only=warn_only)
     try:
@@ -75,7 +76,8 @@ def test_deterministic_switch_reaches_the_call(warn_only, monkeypatch):
 def test_number_of_threads_is_pytorch_s(monkeypatch):
     seen = []
     original = _bridge._native.attn_bwd
-    monkeypatch.setattr(_bridge._native, "attn_bwd", lambda *a, **k: (seen.append(k["cpu_threads"]), original(*a, **k)))
+    monkeypatch.setattr(_bridge._native, "attn_bwd",
+                        lambda *a, **k: (seen.append(k["cpu_threads"]), original(*a, **k)))
     before = torch.get_num_threads()
     try:
         for n in (1, 2):

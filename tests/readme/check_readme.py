@@ -28,7 +28,7 @@ def environment(source):
 
 def folders(source):
     problems = []
-    names = ["dispatch", "common", "common/tuning", "tools", "tests", "bench", "examples"]
+    names = ["dispatch", "common", "common/tuning", "tools", "tests", "bench", "examples", "python", "python/native"]
     names += [str(p.relative_to(source)) for p in source.glob("backends/*") if p.is_dir()]
     rows = re.findall(r"^\| (?:\[(\w+)\]\(\1/README\.md\)|(\w+)) \|", (source / "tests/README.md").read_text(), re.M)
     rows = sorted((with_readme or name, bool(with_readme)) for with_readme, name in rows if name != "folder")
@@ -52,7 +52,7 @@ def anchor(heading):
 
 def links(source):
     problems, seen = [], 0
-    folders = ("backends", "bench", "cmake", "common", "dispatch", "docs", "examples", "include", "tests", "tools")
+    folders = ("backends", "bench", "cmake", "common", "dispatch", "docs", "examples", "include", "python", "tests", "tools")
     documents = [source / "README.md", source / "CHANGELOG.md"]
     documents += [path for folder in folders for path in (source / folder).rglob("*.md")]
     for document in documents:

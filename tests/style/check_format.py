@@ -11,7 +11,7 @@ import sys
 
 MAJOR = "19"
 LIMIT = 120
-FOLDERS = ("include", "common", "dispatch", "backends", "tools", "tests", "cmake")
+FOLDERS = ("include", "common", "dispatch", "backends", "tools", "tests", "cmake", "python")
 SUFFIXES = (".c", ".h", ".inl", ".cu", ".hip", ".cpp")
 
 

@@ -18,7 +18,7 @@ def forward(q: Tensor, k: Tensor | None, v: Tensor | None, cu_seqlens_q: Tensor 
     """out, LSE, S_dmask (None unless asked for and with dropout) and the state of the random numbers (None without
     dropout)."""
     q, k, v = split(q, k, v, cu_seqlens_q is not None)
-    check_extras(q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, alibi_slopes=alibi_slopes)
+    check_extras(q, cu_seqlens_q, cu_seqlens_k, alibi_slopes)
     tensors = (q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes)
     if torch_takes(*tensors, max_seqlen_k, dropout_p, causal, window_left, window_right, softcap):
         return torch_forward(*tensors, max_seqlen_q, max_seqlen_k, dropout_p, scale, causal, window_left, window_right,
@@ -31,11 +31,15 @@ def forward(q: Tensor, k: Tensor | None, v: Tensor | None, cu_seqlens_q: Tensor 
     return out, lse, probs, rng_state
 
 
+def _gradient_like(tensor: Tensor) -> Tensor:
+    buffer = torch.empty_like(tensor)  # with the tensor's own order of dimensions, unless head_dim is not the inmost
+    return buffer if buffer.stride(-1) == 1 else tensor.new_empty(tensor.shape)
+
+
 def gradient_buffers(q: Tensor, k: Tensor | None, v: Tensor | None, wanted: int) -> list[Tensor | None]:
-    """Buffers in the packing of the inputs, with their strides where head_dim is contiguous; bit 0 of `wanted` is q's
-    (or qkv's), 1 is k's (or kv's), 2 is v's. None for what is not wanted."""
-    return [None if tensor is None or not wanted >> bit & 1 else
-            torch.empty_like(tensor) if tensor.stride(-1) == 1 else tensor.new_empty(tensor.shape)
+    """Buffers in the packing of the inputs; bit 0 of `wanted` is q's (or qkv's), 1 is k's (or kv's), 2 is v's. None for
+    what is not wanted."""
+    return [_gradient_like(tensor) if tensor is not None and wanted >> bit & 1 else None
             for bit, tensor in enumerate((q, k, v))]
 
 

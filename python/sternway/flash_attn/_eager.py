@@ -13,13 +13,12 @@ _PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
 # Where a version of PyTorch lacks one of these, every call goes through the operators.
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 _tracing = getattr(torch._C, "_get_tracing_state", lambda: True)
-_transforms = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: True)
 
 
 def _watched(q: Tensor, k: Tensor | None, v: Tensor | None) -> bool:
-    """Whether a compiler, a tracer, a dispatch mode, a transform or a subclass of tensors wants to see operators."""
+    """Whether a compiler, a tracer, a dispatch mode or a subclass of tensors wants to see operators."""
     return (torch.compiler.is_compiling() or type(q) not in _PLAIN or type(k) not in _PLAIN or type(v) not in _PLAIN
-            or _modes() > 0 or _tracing() is not None or _transforms() is not None)
+            or _modes() > 0 or _tracing() is not None)
 
 
 class SternwayFlashAttention(torch.autograd.Function):

@@ -34,8 +34,6 @@ def torch_takes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q:
         return False
     if cu_seqlens_q is not None and (cu_seqlens_q.numel() < 2 or _is_zero(max_seqlen_k)):
         return False
-    if alibi_slopes is not None and not 1 <= alibi_slopes.dim() <= 2:
-        return False
     if not _device_has_flash(q.device):
         return False
     if torch.version.hip:

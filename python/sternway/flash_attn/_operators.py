@@ -30,7 +30,7 @@ def _attention(q, *arguments):
 def _attention_fake(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, max_seqlen_q, max_seqlen_k, dropout_p, scale,
                     causal, window_left, window_right, softcap, deterministic, return_probs):
     q, k, v = split(q, k, v, cu_seqlens_q is not None)
-    check_extras(q, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, alibi_slopes=alibi_slopes)
+    check_extras(q, cu_seqlens_q, cu_seqlens_k, alibi_slopes)
     if torch_takes(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, max_seqlen_k, dropout_p, causal, window_left,
                    window_right, softcap):
         out = torch.empty_like(as_torch_takes(q))[..., :v.shape[-1]]

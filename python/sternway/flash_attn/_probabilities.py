@@ -59,13 +59,15 @@ def signed_probabilities(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_s
         rows, keys = cu_seqlens_q.diff().tolist(), cu_seqlens_k.diff().tolist()
         batch, starts_q, starts_k = len(rows), cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
         sequences = [(q[starts_q[b]:starts_q[b + 1]], k[starts_k[b]:starts_k[b + 1]]) for b in range(batch)]
+    probs = q.new_zeros((batch, q.shape[-2], rounded(max_seqlen_q), rounded(max_seqlen_k)))
+    if q.numel() == 0 or k.numel() == 0:
+        return probs
     kept = torch.empty((batch, q.shape[-2], max_seqlen_q, max_seqlen_k), dtype=torch.uint8, device=q.device)
     keywords = shared_keywords(cu_seqlens_q, cu_seqlens_k, None, max_seqlen_q, max_seqlen_k, dropout_p, scale, causal,
                                window_left, window_right, softcap, rng_state)
     for name in ("flash_window", "scale", "alibi_slopes", "softcap"):
         keywords.pop(name, None)
     _bridge.dropout_mask(layout(cu_seqlens_q), q=q, k=k, mask_out=kept, **keywords)
-    probs = q.new_zeros((batch, q.shape[-2], rounded(max_seqlen_q), rounded(max_seqlen_k)))
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     for b, (one_q, one_k) in enumerate(sequences):
         slopes = alibi_slopes if alibi_slopes is None or alibi_slopes.dim() == 1 else alibi_slopes[b]

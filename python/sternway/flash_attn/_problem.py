@@ -64,19 +64,30 @@ def split(q: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, packe
     return q, k, v
 
 
-def check_extras(q: torch.Tensor, **tensors: torch.Tensor | None) -> None:
-    """Device and type of cu_seqlens_* (int32, one dimension) and alibi_slopes (floating point), which the forward may
-    hand to PyTorch. Raises InvalidError."""
-    for name, tensor in tensors.items():
-        if tensor is None:
-            continue
-        if tensor.device != q.device:
-            raise invalid(f"{name} is on {tensor.device}, q on {q.device}")
-        if name == "alibi_slopes":
-            if tensor.dtype != (torch.float64 if q.dtype == torch.float64 else torch.float32):
-                raise invalid(f"alibi_slopes is {tensor.dtype}, expected float32 (float64 beside a float64 q)")
-        elif tensor.dtype != torch.int32 or tensor.dim() != 1:
-            raise invalid(f"{name} is {tensor.dtype} {list(tensor.shape)}, expected int32 [B + 1]")
+def check_extras(q: torch.Tensor, cu_seqlens_q: torch.Tensor | None, cu_seqlens_k: torch.Tensor | None,
+                 alibi_slopes: torch.Tensor | None) -> None:
+    """Device, type and shape of cu_seqlens_* and alibi_slopes, which the forward may hand to PyTorch. Raises
+    InvalidError."""
+    batch = q.shape[0]
+    if cu_seqlens_q is not None:
+        for name, tensor in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+            if tensor is None or tensor.dtype != torch.int32 or tensor.dim() != 1 or tensor.shape[0] == 0:
+                seen = None if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
+                raise invalid(f"{name} is {seen}, expected int32 [B + 1]")
+            if tensor.device != q.device:
+                raise invalid(f"{name} is on {tensor.device}, q on {q.device}")
+        if cu_seqlens_q.shape != cu_seqlens_k.shape:
+            raise invalid(f"cu_seqlens_q {list(cu_seqlens_q.shape)} and cu_seqlens_k {list(cu_seqlens_k.shape)} differ")
+        batch = cu_seqlens_q.shape[0] - 1
+    if alibi_slopes is None:
+        return
+    if alibi_slopes.device != q.device:
+        raise invalid(f"alibi_slopes is on {alibi_slopes.device}, q on {q.device}")
+    if alibi_slopes.dtype != (torch.float64 if q.dtype == torch.float64 else torch.float32):
+        raise invalid(f"alibi_slopes is {alibi_slopes.dtype}, expected float32 (float64 beside a float64 q)")
+    if tuple(alibi_slopes.shape) not in ((q.shape[-2],), (batch, q.shape[-2])):
+        raise invalid(f"alibi_slopes has shape {list(alibi_slopes.shape)}, expected [{q.shape[-2]}] or "
+                      f"[{batch}, {q.shape[-2]}]")
 
 
 def layout(cu_seqlens_q: torch.Tensor | None) -> int:

@@ -17,10 +17,11 @@ Common to all of them:
     deterministic the backward gives the same bits each time. Also under torch.use_deterministic_algorithms.
     return_attn_probs  returns (out, softmax_lse, S_dmask) instead of out. softmax_lse is the natural logarithm of each
                   row's sum, f32 (f64 beside f64) [B, H, Sq], packed [H, Tq]; +inf in rows without a key; with
-                  alibi_slopes, causal and no left bound, more by slope * (i + Lk - Lq), as FlashAttention-2's. A
-                  gradient that flows into it is taken into account (flash-attn drops it). S_dmask, for tests: empty
-                  without dropout; with dropout [B, H, Sq, Sk] rounded up to 128 each, negative where an element was
-                  taken: beside the library's forward the softmax, beside PyTorch's what flash-attn gives.
+                  alibi_slopes, a right bound of 0 (causal) and no left bound, more by slope * (i + Lk - Lq), as
+                  FlashAttention-2's. A gradient that flows into it is taken into account (flash-attn drops it).
+                  S_dmask, for tests: empty without dropout; with dropout [B, H, Sq, Sk] rounded up to 128 each,
+                  negative where an element was taken: beside the library's forward the softmax, beside PyTorch's what
+                  flash-attn gives.
 Returns out [B, Sq, H, Dv] or [Tq, H, Dv], new memory of the caller's. Rows of a pack that are in no sequence are left
 as allocated, in gradients too.
 Raises InvalidError (tensors that do not fit each other) and UnsupportedError (what flash-attn takes and the library
@@ -46,6 +47,10 @@ def _number(value: object) -> int:
     return value if isinstance(value, (int, torch.SymInt)) else int(value)
 
 
+def _rows(tensor: Tensor) -> int:
+    return tensor.shape[1] if tensor.dim() > 1 else 0  # a wrong rank is named further on
+
+
 def _attend(q: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cu_seqlens_q: torch.Tensor | None,
             cu_seqlens_k: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float,
             softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float,
@@ -65,12 +70,19 @@ def _attend(q: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cu_
     return out, lse, q.new_empty(0) if probs is None else probs
 
 
+def _attend_packed(q: Tensor, k: Tensor | None, v: Tensor | None, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
+                   *arguments) -> Result:
+    if cu_seqlens_q is None or cu_seqlens_k is None:
+        raise invalid("cu_seqlens is None, expected int32 [B + 1]")
+    return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, *arguments)
+
+
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: float | None = None,
                     causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
                     alibi_slopes: Tensor | None = None, deterministic: bool = False,
                     return_attn_probs: bool = False) -> Result:
     """Attention of q [B, Sq, H, D], k [B, Sk, Hk, D], v [B, Sk, Hk, Dv]: out [B, Sq, H, Dv]. See the module."""
-    return _attend(q, k, v, None, None, q.shape[1], k.shape[1], dropout_p, softmax_scale, causal, window_size, softcap,
+    return _attend(q, k, v, None, None, _rows(q), _rows(k), dropout_p, softmax_scale, causal, window_size, softcap,
                    alibi_slopes, deterministic, return_attn_probs)
 
 
@@ -79,7 +91,7 @@ def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, soft
                              alibi_slopes: Tensor | None = None, deterministic: bool = False,
                              return_attn_probs: bool = False) -> Result:
     """The same with kv [B, Sk, 2, Hk, D], whose gradient is written into one buffer. See the module."""
-    return _attend(q, kv, None, None, None, q.shape[1], kv.shape[1], dropout_p, softmax_scale, causal, window_size,
+    return _attend(q, kv, None, None, None, _rows(q), _rows(kv), dropout_p, softmax_scale, causal, window_size,
                    softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
@@ -88,7 +100,7 @@ def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale
                               alibi_slopes: Tensor | None = None, deterministic: bool = False,
                               return_attn_probs: bool = False) -> Result:
     """The same with qkv [B, S, 3, H, D], whose gradient is written into one buffer. See the module."""
-    return _attend(qkv, None, None, None, None, qkv.shape[1], qkv.shape[1], dropout_p, softmax_scale, causal,
+    return _attend(qkv, None, None, None, None, _rows(qkv), _rows(qkv), dropout_p, softmax_scale, causal,
                    window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
@@ -105,8 +117,8 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     if block_table is not None:
         raise unsupported("block_table: paged keys and values have no backward; use flash-attn's own inference "
                           "functions for them")
-    return _attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
-                   window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    return _attend_packed(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale,
+                          causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
@@ -116,8 +128,8 @@ def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
                                     alibi_slopes: Tensor | None = None, deterministic: bool = False,
                                     return_attn_probs: bool = False) -> Result:
     """flash_attn_varlen_func() with kv [Tk, 2, Hk, D], whose gradient is written into one buffer."""
-    return _attend(q, kv, None, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale,
-                   causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    return _attend_packed(q, kv, None, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale,
+                          causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
 def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout_p: float = 0.0,
@@ -126,8 +138,8 @@ def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen
                                      alibi_slopes: Tensor | None = None, deterministic: bool = False,
                                      return_attn_probs: bool = False) -> Result:
     """flash_attn_varlen_func() with qkv [T, 3, H, D], whose gradient is written into one buffer."""
-    return _attend(qkv, None, None, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale, causal,
-                   window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    return _attend_packed(qkv, None, None, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale,
+                          causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
 def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None = None,

@@ -29,5 +29,5 @@ from .sdpa import sdpa  # noqa: E402
 attn_fwd, attn_bwd, dropout_mask = ops.attn_fwd, ops.attn_bwd, ops.dropout_mask
 flash_impl.register()
 
-__all__ = ["attn_bwd", "attn_fwd", "disable", "dropout_mask", "enable", "ops", "ops_nested", "reset_stats", "sdpa",
-           "stats"]
+__all__ = ["attn_bwd", "attn_fwd", "disable", "dropout_mask", "enable", "ops", "ops_nested",
+           "ops_nested_products", "reset_stats", "sdpa", "stats"]

@@ -3,7 +3,8 @@
 GPUs cuda as well), fake kernel, and the autograd of a backward, which has no derivative of its own."""
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 

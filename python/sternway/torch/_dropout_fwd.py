@@ -44,9 +44,9 @@ def _flash_fwd_fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlen
     return (*ops._results(q, v, options.get("layout", "bhsd")), q.new_empty((2,), dtype=torch.int64))
 
 
-flash_fwd = define("flash_fwd", f"(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_kv=None, *, "
-                   f"{ops._SIZES}, bool causal=False, int left=-1, int right=-1, float? scale=None, float dropout_p=0.) "
-                   "-> (Tensor out, Tensor lse, Tensor state)", _flash_fwd, _flash_fwd_fake,
+flash_fwd = define("flash_fwd", "(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_kv=None, "
+                   f"*, {ops._SIZES}, bool causal=False, int left=-1, int right=-1, float? scale=None, "
+                   "float dropout_p=0.) -> (Tensor out, Tensor lse, Tensor state)", _flash_fwd, _flash_fwd_fake,
                    tags=(torch.Tag.nondeterministic_seeded,), device_types=("CUDA",))
 
 

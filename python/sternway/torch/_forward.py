@@ -90,8 +90,8 @@ def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.
 
 def of_pytorch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: dict[str, torch.Tensor],
                options: dict[str, Any], results) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Out and LSE of PyTorch's flash forward, or None where it is not for this problem. results(q, v, layout) gives memory
-    of the strides that the operator promised; another layout of theirs is copied into it."""
+    """Out and LSE of PyTorch's flash forward, or None where it is not for this problem. results(q, v, layout) gives
+    memory of the strides that the operator promised; another layout of theirs is copied into it."""
     if not takes(q, k, v, options) or options.get("dropout_p", 0.0) > 0:
         return None
     if any(name in tensors for name in _NOT_THEIRS):

@@ -51,6 +51,8 @@ def linear_rows(x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, dx: t
     dbias = make((features,), dtype=weight.dtype, device=x.device) if wanted[1] else None
     if make is torch.empty:
         call = flat(x.device, x.numel() // inner, inner)
+        if torch.version.hip and torch.are_deterministic_algorithms_enabled():
+            call["flags"] = 0  # hipBLASLt's products, which FULL asks for, are not deterministic
         if dx is not None or dweight is not None or dbias is not None:
             run(_native.JAGGED_LINEAR, grad=grad, x=x, weight=weight.contiguous(), dx=dx,
                                dweight=dweight, dbias=dbias, out_features=features, **call)

@@ -7,8 +7,8 @@ values. enable() puts an entry of ours there for each operator it names, in fron
 whose operator is not enabled passes on what it gets. A PyTorch without that table keeps its own functions for jagged
 tensors, and enable() says so once in the log.
 
-Tensors without components and calls outside of a backward are told apart here too: to_padded_tensor and
-_nested_from_padded are each other's backward, and as forwards they stay PyTorch's."""
+to_padded_tensor and _nested_from_padded are each other's backward: in a backward they are taken over, as forwards they
+stay PyTorch's."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from . import _takeover
 _TABLE: dict[Any, Callable] | None = getattr(_jagged_ops, "JAGGED_OPS_TABLE", None)
 
 
-def in_backward() -> bool:
+def in_backward(*args: Any, **kwargs: Any) -> bool:
     """Whether the autograd engine runs a backward in this thread."""
     return torch._C._current_graph_task_id() != -1
 
@@ -31,11 +31,11 @@ class NestedOperator(_takeover.Operator):
     """An operator of nested tensors: its kernels in the dispatcher, and its entry in the table of jagged ones."""
 
     jagged: Callable | None = None  # its implementation for jagged tensors
-    backward_only = False  # outside of a backward it is PyTorch's, without a word
+    is_backward: Callable | None = None  # of the arguments; calls that are no backward are PyTorch's, without a word
     entered = False
 
     def attempt(self, implementation: Callable, strict: bool, args: tuple, kwargs: dict) -> tuple[bool, Any]:
-        if self.backward_only and not in_backward():
+        if self.is_backward is not None and not self.is_backward(*args, **kwargs):
             return False, None
         return super().attempt(implementation, strict, args, kwargs)
 
@@ -79,10 +79,12 @@ def _entry(operator: NestedOperator, theirs: Callable) -> Callable:
 
 
 def register(name: str, schema: str | tuple[str, ...], strided: Callable | None, jagged: Callable | None,
-             keys: tuple[str, ...] = ("NestedTensorCPU", "NestedTensorCUDA"), backward_only: bool = False) -> None:
+             keys: tuple[str, ...] = ("NestedTensorCPU", "NestedTensorCUDA"),
+             is_backward: Callable | None = None) -> None:
     """As _takeover.register, with an implementation for each layout; None where the other layout alone has the
-    operator. Both get the operator's arguments and return its results, or raise Fallback."""
+    operator. Both get the operator's arguments and return its results, or raise Fallback. is_backward: for operators
+    that are forwards too, whether a call with these arguments is a backward."""
     operator = NestedOperator(name, "nested")
-    operator.jagged, operator.backward_only = jagged, backward_only
+    operator.jagged, operator.is_backward = jagged, is_backward
     operator = _takeover._operators.setdefault(name, operator)
     _takeover.register(name, keys if strided is not None else (), strided, schema, group="nested")

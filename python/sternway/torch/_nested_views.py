@@ -60,7 +60,8 @@ def run(op: int, *, grad: torch.Tensor, **call: Any) -> None:
 
 def same_dtype(**tensors: torch.Tensor | None) -> None:
     """Fallback unless the tensors that are there have one type, which the library may or may not have."""
-    given = {name: tensor.dtype for name, tensor in tensors.items() if tensor is not None}
+    given = {name: (tensor._values if isinstance(tensor, NestedTensor) else tensor).dtype  # no __torch_function__
+             for name, tensor in tensors.items() if tensor is not None}
     if len(set(given.values())) > 1:
         raise Fallback("the types differ: " + ", ".join(f"{name} is {dtype}" for name, dtype in given.items()))
 
@@ -212,7 +213,8 @@ class Jagged:
         self.nested = nested
         self.values: torch.Tensor = nested._values
         if type(self.values) not in (torch.Tensor, torch.nn.Parameter):
-            raise Fallback(f"values are a {type(self.values).__name__}: PyTorch's own decomposition is traced")
+            raise Fallback(f"values are a {type(self.values).__name__}, not a plain tensor (torch.compile traces"
+                           " PyTorch's own decomposition)")
         self.ragged: int = nested._ragged_idx - 1
         self.offsets: torch.Tensor = nested._offsets.contiguous()
         self.used: torch.Tensor | None = None
@@ -301,5 +303,7 @@ class Jagged:
 
 def same_components(a: Jagged, b: Jagged, names: str) -> None:
     """Fallback unless both have the same offsets (the same tensor, as PyTorch demands) and the same values' shape."""
+    if a.nested._offsets is b.nested._offsets and a.nested._lengths is b.nested._lengths:
+        return
     if a.nested._size[a.ragged + 1] != b.nested._size[b.ragged + 1]:
         raise Fallback(f"{names} have different offsets")

@@ -4,7 +4,8 @@
 Every implementation has its operator's arguments and works on tensors of any device. What an operator's forward did
 decides what they mean: flash's diagonal ends bottom-right, that of the others starts top-left; flash draws dropout by
 FlashAttention-2's map, the memory-efficient one by its own, and cuDNN by bits that nobody else can draw. Gradients get
-the strides that PyTorch's meta functions promise, since compiled code asserts them."""
+the strides that PyTorch's meta functions promise, since compiled code asserts them. An LSE with
+longer rows passes as it is."""
 from __future__ import annotations
 
 import functools
@@ -13,49 +14,11 @@ import math
 import torch
 
 from .. import _native
+from . import _attention_schemas as schemas
 from ._bridge import attn_bwd
 from ._takeover import Fallback, register
 
 Tensors = tuple[torch.Tensor | None, ...]
-
-FLASH_BACKWARD = (  # PyTorch 2.6 names the pair of seed and offset as two tensors, later ones as one
-    "aten::_flash_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, "
-    "Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal,"
-    " Tensor philox_seed, Tensor philox_offset, *, float? scale=None, SymInt? window_size_left=None, "
-    "SymInt? window_size_right=None) -> (Tensor, Tensor, Tensor)",
-    "aten::_flash_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, "
-    "Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal,"
-    " Tensor rng_state, Tensor unused, *, float? scale=None, SymInt? window_size_left=None, "
-    "SymInt? window_size_right=None) -> (Tensor, Tensor, Tensor)")
-SDPA_FLASH_BACKWARD = (
-    "aten::_scaled_dot_product_flash_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, "
-    "Tensor out, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, "
-    "bool is_causal, Tensor philox_seed, Tensor philox_offset, *, float? scale=None) -> "
-    "(Tensor grad_query, Tensor grad_key, Tensor grad_value)")
-SDPA_CPU_BACKWARD = (
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, Tensor key, "
-    "Tensor value, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, *, Tensor? attn_mask=None, "
-    "float? scale=None) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)")
-EFFICIENT_BACKWARD = (
-    "aten::_efficient_attention_backward(Tensor grad_out_, Tensor query, Tensor key, Tensor value, Tensor? bias, "
-    "Tensor out, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k, "
-    "Tensor logsumexp, float dropout_p, Tensor philox_seed, Tensor philox_offset, int custom_mask_type, "
-    "bool bias_requires_grad, *, float? scale=None, int? num_splits_key=None, int? window_size=None, "
-    "bool shared_storage_dqdkdv=False) -> (Tensor, Tensor, Tensor, Tensor)")
-SDPA_EFFICIENT_BACKWARD = (
-    "aten::_scaled_dot_product_efficient_attention_backward(Tensor grad_out_, Tensor query, Tensor key, Tensor value, "
-    "Tensor attn_bias, Tensor out, Tensor logsumexp, Tensor philox_seed, Tensor philox_offset, float dropout_p, "
-    "bool[4] grad_input_mask, bool is_causal=False, *, float? scale=None) -> (Tensor, Tensor, Tensor, Tensor)")
-_CUDNN_ARGUMENTS = (
-    "(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor logsumexp, Tensor philox_seed, "
-    "Tensor philox_offset, Tensor attn_bias, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, "
-    "float dropout_p, bool is_causal, *, float? scale=None) -> (Tensor, Tensor, Tensor)")
-OVERRIDEABLE_BACKWARD = (
-    "aten::_scaled_dot_product_fused_attention_overrideable_backward(Tensor grad_out, Tensor query, Tensor key, "
-    "Tensor value, Tensor attn_bias, bool[4] grad_input_mask, Tensor out, Tensor logsumexp, Tensor cum_seq_q, "
-    "Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, Tensor philox_seed, "
-    "Tensor philox_offset, *, float? scale=None) -> "
-    "(Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_attn_bias)")
 
 
 def _run(layout: int, grads: dict[str, torch.Tensor | None], *, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
@@ -71,11 +34,6 @@ def _run(layout: int, grads: dict[str, torch.Tensor | None], *, q: torch.Tensor,
 
 def _causal(is_causal: bool) -> int:
     return _native.MASK_CAUSAL_TOP_LEFT if is_causal else _native.MASK_NONE
-
-
-def _rows(lse: torch.Tensor, rows: int) -> torch.Tensor:
-    """[B,H,rows] of an LSE whose rows are padded (memory-efficient: to 32)."""
-    return lse if lse.shape[2] == rows else lse[:, :, :rows]
 
 
 @functools.cache
@@ -184,11 +142,10 @@ def flash_attention_backward(grad_out: torch.Tensor, query: torch.Tensor, key: t
     options |= _flash_diagonal(max_q, max_k, cum_seq_q, cum_seq_k, is_causal, window_size_left, window_size_right)
     if cum_seq_q is None:
         grads = {"dq": torch.empty_like(query), "dk": torch.empty_like(key), "dv": torch.empty_like(value)}
-        _run(_native.BSHD, grads, **tensors, lse=_rows(logsumexp, max_q), scale=scale, **options)
+        _run(_native.BSHD, grads, **tensors, lse=logsumexp, scale=scale, **options)
     else:
         grads = {"dq": torch.zeros_like(query), "dk": torch.zeros_like(key), "dv": torch.zeros_like(value)}
-        lse = logsumexp if logsumexp.dim() == 2 else _rows(logsumexp, max_q)
-        _run(_native.THD, grads, **tensors, lse=lse, cu_seqlens_q=_seqlens(cum_seq_q),
+        _run(_native.THD, grads, **tensors, lse=logsumexp, cu_seqlens_q=_seqlens(cum_seq_q),
              cu_seqlens_kv=_seqlens(cum_seq_k), max_seq_q=max_q, max_seq_kv=max_k, scale=scale, **options)
     return tuple(grads.values())
 
@@ -208,7 +165,7 @@ def sdpa_flash_backward(grad_out: torch.Tensor, query: torch.Tensor, key: torch.
     options |= _flash_diagonal(query.shape[2], key.shape[2], None, None, is_causal, None, None)
     grads = {"dq": torch.empty_like(query), "dk": torch.empty_like(key), "dv": torch.empty_like(value)}
     _run(_native.BHSD, grads, q=query, k=key, v=value, out=out, dout=grad_out,
-         lse=_rows(_natural(logsumexp, flash=True), query.shape[2]), scale=scale, **options)
+         lse=_natural(logsumexp, flash=True), scale=scale, **options)
     return tuple(grads.values())
 
 
@@ -271,14 +228,14 @@ def efficient_attention_backward(grad_out_: torch.Tensor, query: torch.Tensor, k
         for grad in grads.values():
             grad.zero_()
         _run(_native.THD, {name: grad.squeeze(0) for name, grad in grads.items()},
-             **{name: tensor.squeeze(0) for name, tensor in tensors.items()}, lse=_rows(logsumexp, max_seqlen_q),
+             **{name: tensor.squeeze(0) for name, tensor in tensors.items()}, lse=logsumexp,
              cu_seqlens_q=_seqlens(cu_seqlens_q), cu_seqlens_kv=_seqlens(cu_seqlens_k), max_seq_q=max_seqlen_q,
              max_seq_kv=max_seqlen_k, **options)
         return (*grads.values(), None)
     bias, dbias = _bias(bias, query), None
     if bias is not None and bias_requires_grad:
         bias, dbias = _bias_gradient(bias)
-    _run(_native.BSHD, {**grads, "dbias": dbias}, **tensors, lse=_rows(logsumexp, query.shape[1]), bias=bias, **options)
+    _run(_native.BSHD, {**grads, "dbias": dbias}, **tensors, lse=logsumexp, bias=bias, **options)
     return (*grads.values(), dbias)
 
 
@@ -298,7 +255,7 @@ def sdpa_efficient_backward(grad_out_: torch.Tensor, query: torch.Tensor, key: t
     grads = {name: _empty_bshd(tensor) if wanted else None for name, tensor, wanted in
              zip(("dq", "dk", "dv"), (query, key, value), grad_input_mask)}
     _run(_native.BHSD, {**grads, "dbias": dbias}, q=query, k=key, v=value, out=out, dout=grad_out_,
-         lse=_rows(_natural(logsumexp, flash=False), query.shape[2]), bias=bias, mask=_causal(is_causal),
+         lse=_natural(logsumexp, flash=False), bias=bias, mask=_causal(is_causal),
          scale=scale, **options)
     return (*grads.values(), None if dbias is None else dbias.view(attn_bias.shape))
 
@@ -318,7 +275,7 @@ def cudnn_attention_backward(grad_out: torch.Tensor, query: torch.Tensor, key: t
     options = {"mask": _causal(is_causal), "scale": scale}
     if cum_seq_q is None:
         grads = {"dq": torch.empty_like(query), "dk": torch.empty_like(key), "dv": torch.empty_like(value)}
-        _run(_native.BHSD, grads, **tensors, lse=_rows(logsumexp, query.shape[2]), bias=_bias(attn_bias, query),
+        _run(_native.BHSD, grads, **tensors, lse=logsumexp, bias=_bias(attn_bias, query),
              **options)
         return tuple(grads.values())
     if attn_bias is not None:
@@ -352,19 +309,17 @@ def overrideable_backward(grad_out: torch.Tensor, query: torch.Tensor, key: torc
     grads = {name: torch.empty_like(tensor) if wanted else None for name, tensor, wanted in
              zip(("dq", "dk", "dv"), (query, key, value), grad_input_mask)}
     _run(_native.BHSD, {**grads, "dbias": dbias}, q=query, k=key, v=value, out=out, dout=grad_out,
-         lse=_rows(logsumexp, query.shape[2]), bias=bias, mask=_causal(is_causal), scale=scale)
+         lse=logsumexp, bias=bias, mask=_causal(is_causal), scale=scale)
     return (*grads.values(), None if dbias is None else dbias.view(attn_bias.shape))
 
 
-register("_flash_attention_backward", ("CUDA",), flash_attention_backward, FLASH_BACKWARD)
-register("_scaled_dot_product_flash_attention_backward", ("CUDA",), sdpa_flash_backward, SDPA_FLASH_BACKWARD)
-register("_scaled_dot_product_flash_attention_for_cpu_backward", ("CPU",), sdpa_cpu_backward, SDPA_CPU_BACKWARD)
-register("_efficient_attention_backward", ("CUDA",), efficient_attention_backward, EFFICIENT_BACKWARD)
+register("_flash_attention_backward", ("CUDA",), flash_attention_backward, schemas.FLASH)
+register("_scaled_dot_product_flash_attention_backward", ("CUDA",), sdpa_flash_backward, schemas.SDPA_FLASH)
+register("_scaled_dot_product_flash_attention_for_cpu_backward", ("CPU",), sdpa_cpu_backward, schemas.SDPA_CPU)
+register("_efficient_attention_backward", ("CUDA",), efficient_attention_backward, schemas.EFFICIENT)
 register("_scaled_dot_product_efficient_attention_backward", ("CUDA",), sdpa_efficient_backward,
-         SDPA_EFFICIENT_BACKWARD)
-register("_cudnn_attention_backward", ("CUDA",), cudnn_attention_backward,
-         "aten::_cudnn_attention_backward" + _CUDNN_ARGUMENTS)
-register("_scaled_dot_product_cudnn_attention_backward", ("CUDA",), cudnn_attention_backward,
-         "aten::_scaled_dot_product_cudnn_attention_backward" + _CUDNN_ARGUMENTS)
+         schemas.SDPA_EFFICIENT)
+register("_cudnn_attention_backward", ("CUDA",), cudnn_attention_backward, schemas.CUDNN)
+register("_scaled_dot_product_cudnn_attention_backward", ("CUDA",), cudnn_attention_backward, schemas.SDPA_CUDNN)
 register("_scaled_dot_product_fused_attention_overrideable_backward", ("CPU", "CUDA"), overrideable_backward,
-         OVERRIDEABLE_BACKWARD)
+         schemas.OVERRIDEABLE)

@@ -5,16 +5,12 @@ A model is not touched: autograd, torch.compile and CUDA graphs call the operato
 PyTorch's dispatcher finds the library's implementation (_takeover.py). Forwards stay PyTorch's."""
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Iterable
 from types import TracebackType
 
-from . import _takeover, attention_ops  # noqa: F401 (attention_ops registers its operators)
+from . import _takeover, attention_ops, nested_ops  # noqa: F401 (the last two register their operators)
 from ._takeover import reset_stats, stats
-
-if importlib.util.find_spec(f"{__package__}.nested_ops"):
-    importlib.import_module(f"{__package__}.nested_ops")
 
 __all__ = ["enable", "disable", "stats", "reset_stats", "Enabled"]
 

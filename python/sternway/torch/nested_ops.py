@@ -13,7 +13,10 @@ Where results differ from PyTorch's on purpose:
 - softmax along the ragged dimension of a jagged tensor gets its gradient along that dimension (PyTorch takes the next
   dimension of the values instead), sum and a select of an inner dimension get theirs (PyTorch raises).
 
-reshape and view have no entry: their backward is a view of the gradient, nothing is computed."""
+reshape and view have no entry: their backward is a view of the gradient, nothing is computed. The operators between
+values with offsets and padded ones (_jagged_to_padded_dense_forward and its converse) have no derivative in PyTorch.
+torch.compile traces what PyTorch's table does with jagged tensors into operators on their values: a compiled backward
+of jagged tensors is PyTorch's, which the log says."""
 from __future__ import annotations
 
 import math
@@ -24,9 +27,9 @@ import torch
 from .. import _native
 from ._nested_linear import linear_backward
 from ._nested_matmul import matmul_backward_jagged, matmul_backward_strided
-from ._nested_moves import (from_padded_jagged, from_padded_strided, select_jagged, select_strided, sum_jagged,
-                            sum_strided, to_padded_jagged, to_padded_strided)
-from ._nested_table import register
+from ._nested_moves import select_jagged, select_strided, sum_jagged, sum_strided
+from ._nested_padded import from_padded_jagged, from_padded_strided, to_padded_jagged, to_padded_strided
+from ._nested_table import in_backward, register
 from ._nested_views import (Jagged, flat, is_jagged, packed, ragged_lines, run, same_components, same_dtype, same_sizes,
                             sizes_of)
 from ._takeover import Fallback
@@ -226,11 +229,12 @@ register("_nested_select_backward",
          select_strided, select_jagged)
 register("_nested_from_padded",
          "aten::_nested_from_padded(Tensor padded, Tensor cpu_nested_shape_example, bool fuse_transform_0213=False)"
-         " -> Tensor", to_padded_strided, None, keys=("CPU", "CUDA"), backward_only=True)
+         " -> Tensor", to_padded_strided, None, keys=("CPU", "CUDA"), is_backward=in_backward)
 register("_nested_from_padded_tensor",
          "aten::_nested_from_padded_tensor(Tensor padded, Tensor offsets, Tensor dummy, int ragged_idx=1,"
          " Tensor? min_seqlen=None, Tensor? max_seqlen=None, SymInt? sum_S=None) -> Tensor", None, to_padded_jagged,
-         backward_only=True)
+         is_backward=in_backward)
 register("to_padded_tensor",
          "aten::to_padded_tensor(Tensor self, float padding, SymInt[]? output_size=None) -> Tensor",
-         from_padded_strided, from_padded_jagged, backward_only=True)
+         from_padded_strided, from_padded_jagged,
+         is_backward=lambda self, padding, output_size=None: padding == 0 and in_backward())

@@ -126,8 +126,8 @@ def _gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Te
             result[name] = empty_gradient(of, zeros=packed)
     if outputs & OUT_DBIAS:
         if bias is None or not bias.is_floating_point():
-            raise _native.InvalidError("sternway: the gradient of a bias is asked for, and there is no bias of floating "
-                                       "point numbers")
+            raise _native.InvalidError("sternway: the gradient of a bias is asked for, and there is no bias of "
+                                       "floating point numbers")
         result["dbias"] = torch.empty_like(bias, memory_format=torch.contiguous_format)
     if outputs & OUT_DSINK:
         if sink is None:
@@ -184,7 +184,8 @@ def _dropout_mask_fake(q: torch.Tensor, k: torch.Tensor, cu_seqlens_q: torch.Ten
 attn_fwd = define("attn_fwd", f"(Tensor q, Tensor k, Tensor v, {_TENSORS}, *, {_OPTIONS}) -> (Tensor out, Tensor lse)",
                   _attn_fwd, _attn_fwd_fake)
 attn_bwd = define("attn_bwd", f"(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
-                  f"Tensor? dlse=None, {_TENSORS}, *, int outputs=7, {_OPTIONS}) -> Tensor[]", _attn_bwd, _attn_bwd_fake)
+                  f"Tensor? dlse=None, {_TENSORS}, *, int outputs=7, {_OPTIONS}) -> Tensor[]",
+                  _attn_bwd, _attn_bwd_fake)
 dropout_mask = define("dropout_mask", "(Tensor q, Tensor k, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_kv=None, "
                       "Tensor? used_q=None, Tensor? used_kv=None, Tensor? dropout_seed=None, "
                       f"Tensor? dropout_offset=None, *, {_SIZES}, {_DROPOUT}) -> Tensor",

@@ -13,65 +13,20 @@ component are never written."""
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from .. import _native
 from . import _bridge
 from ._autograd import define, no_double_backward
+from ._nested_sizes import (
+    DBIAS, DTYPES, DWEIGHT, DX, along, axis_of, expect, expect_elements, expect_reduced, make, pairs, storage_number)
 
-_STORAGE = {"jagged": int(_native.STORAGE_JAGGED), "components": int(_native.STORAGE_COMPONENTS)}
 _COMMON = "Tensor offsets, Tensor? used=None, *, int ragged_idx=1, SymInt? max_length=None, str storage='jagged', " \
           "bool full=False"
-DX, DOTHER, DWEIGHT, DBIAS = 1, 2, 4, 8
-_DTYPES = {getattr(torch, name): int(getattr(_native, code)) for name, code in (
-    ("float16", "F16"), ("bfloat16", "BF16"), ("float32", "F32"), ("float64", "F64"), ("int32", "I32"),
-    ("int64", "I64"))}
-
-
-def _prod(sizes) -> int:
-    return math.prod(sizes)
-
-
-def _storage(name: str) -> int:
-    if name not in _STORAGE:
-        raise _native.InvalidError(f"sternway: storage is {name!r}; it is 'jagged' or 'components'")
-    return _STORAGE[name]
-
-
-def _make(like: torch.Tensor, sizes, full: bool) -> torch.Tensor:
-    return like.new_empty(sizes) if full else like.new_zeros(sizes)
-
-
-def _axis(sizes, ragged_idx: int, max_length: int | None) -> dict[str, Any]:
-    """outer, the ragged axis and inner of values of these sizes."""
-    at = ragged_idx - 1
-    if not 0 <= at < len(sizes):
-        raise _native.InvalidError(f"sternway: ragged_idx is {ragged_idx} of a nested tensor with {len(sizes) + 1} "
-                                   "dimensions")
-    total = sizes[at]
-    size = total if max_length is None else min(max_length, total)
-    return {"outer": _prod(sizes[:at]), "inner": _prod(sizes[at + 1:]), "axis": ((size, total),)}
-
-
-def _along(sizes, ragged_idx: int, dim: int) -> dict[str, Any]:
-    """dim, dim_size and dim_after of a dimension of the nested tensor."""
-    at, dim = ragged_idx - 1, dim + len(sizes) + 1 if dim < 0 else dim
-    if not 0 <= dim <= len(sizes):
-        raise _native.InvalidError(f"sternway: dim is {dim} of a nested tensor with {len(sizes) + 1} dimensions")
-    if dim == 0:
-        return {"dim": _native.DIM_COMPONENT}
-    dim -= 1
-    if dim == at:
-        return {"dim": _native.DIM_RAGGED}
-    if dim < at:
-        return {"dim": _native.DIM_OUTER, "dim_size": sizes[dim], "dim_after": _prod(sizes[dim + 1:at])}
-    return {"dim": _native.DIM_INNER, "dim_size": sizes[dim], "dim_after": _prod(sizes[dim + 1:])}
-
-
-def _pairs(offsets: torch.Tensor, used: torch.Tensor | None) -> dict[str, Any]:
-    return {"offsets": (offsets,)} if used is None else {"offsets": (offsets,), "used": (used,)}
 
 
 def _nested(name: str, arguments: str, returns: str, kernel: Callable, fake: Callable) -> None:
@@ -82,75 +37,93 @@ def _nested(name: str, arguments: str, returns: str, kernel: Callable, fake: Cal
     globals()[full_name] = operator
 
 
-def _elementwise(op: int, grad: torch.Tensor, like: torch.Tensor, offsets: torch.Tensor, used: torch.Tensor | None,
-                 ragged_idx: int, max_length: int | None, storage: str, full: bool, **more: Any) -> torch.Tensor:
-    dx = _make(like, like.shape, full)
-    _bridge.jagged_bwd(op, grad=grad, dx=dx, storage=_storage(storage), **_pairs(offsets, used),
-                       **_axis(like.shape, ragged_idx, max_length), **more)
+def _elementwise(op: int, grad: Tensor, like: Tensor, offsets: Tensor, used: Tensor | None, ragged_idx: int,
+                 max_length: int | None, storage: str, full: bool, **more: Any) -> Tensor:
+    expect("grad", grad, like.shape)
+    dx = make(like, like.shape, full)
+    _bridge.jagged_bwd(op, grad=grad, dx=dx, storage=storage_number(storage), **pairs(offsets, used),
+                       **axis_of(like.shape, ragged_idx, max_length), **more)
     return dx
 
 
-def _gelu(grad, x, offsets, used=None, *, ragged_idx=1, max_length=None, storage="jagged", full=False,
-          approximate="none"):
+def _gelu(grad: Tensor, x: Tensor, offsets: Tensor, used: Tensor | None = None, *, ragged_idx: int = 1,
+          max_length: int | None = None, storage: str = "jagged", full: bool = False,
+          approximate: str = "none") -> Tensor:
     op = {"none": _native.JAGGED_GELU, "tanh": _native.JAGGED_GELU_TANH}.get(approximate)
     if op is None:
         raise _native.InvalidError(f"sternway: approximate is {approximate!r}; it is 'none' or 'tanh'")
     return _elementwise(op, grad, x, offsets, used, ragged_idx, max_length, storage, full, x=x)
 
 
-def _silu(grad, x, offsets, used=None, *, ragged_idx=1, max_length=None, storage="jagged", full=False):
+def _silu(grad: Tensor, x: Tensor, offsets: Tensor, used: Tensor | None = None, *, ragged_idx: int = 1,
+          max_length: int | None = None, storage: str = "jagged", full: bool = False) -> Tensor:
     return _elementwise(_native.JAGGED_SILU, grad, x, offsets, used, ragged_idx, max_length, storage, full, x=x)
 
 
-def _threshold(grad, x, offsets, used=None, *, ragged_idx=1, max_length=None, storage="jagged", full=False,
-               threshold=0.0):
+def _threshold(grad: Tensor, x: Tensor, offsets: Tensor, used: Tensor | None = None, *, ragged_idx: int = 1,
+               max_length: int | None = None, storage: str = "jagged", full: bool = False,
+               threshold: float = 0.0) -> Tensor:
     return _elementwise(_native.JAGGED_THRESHOLD, grad, x, offsets, used, ragged_idx, max_length, storage, full, x=x,
                         threshold=threshold)
 
 
-def _softmax(grad, y, offsets, used=None, *, dim, ragged_idx=1, max_length=None, storage="jagged", full=False):
+def _softmax(grad: Tensor, y: Tensor, offsets: Tensor, used: Tensor | None = None, *, dim: int, ragged_idx: int = 1,
+             max_length: int | None = None, storage: str = "jagged", full: bool = False) -> Tensor:
     return _elementwise(_native.JAGGED_SOFTMAX, grad, y, offsets, used, ragged_idx, max_length, storage, full, y=y,
-                        **_along(y.shape, ragged_idx, dim))
+                        **along(y.shape, ragged_idx, dim))
 
 
-def _like_second(grad, x, offsets, used=None, **options):
+def _like_second(grad: Tensor, x: Tensor, offsets: Tensor, used: Tensor | None = None, **options: Any) -> Tensor:
     return x.new_empty(x.shape)
 
 
-def _of_sizes(op: int, grad, sizes, offsets, used, ragged_idx, max_length, storage, full, **more):
+def _of_sizes(op: int, grad: Tensor, sizes: Sequence[int], offsets: Tensor, used: Tensor | None, ragged_idx: int,
+              max_length: int | None, storage: str, full: bool, **more: Any) -> Tensor:
     """dX of the sizes given, from a gradient of fewer dimensions."""
-    dx = _make(grad, sizes, full)
-    _bridge.jagged_bwd(op, grad=grad, dx=dx, storage=_storage(storage), **_pairs(offsets, used),
-                       **_axis(sizes, ragged_idx, max_length), **more)
+    dx = make(grad, sizes, full)
+    _bridge.jagged_bwd(op, grad=grad, dx=dx, storage=storage_number(storage), **pairs(offsets, used),
+                       **axis_of(sizes, ragged_idx, max_length), **more)
     return dx
 
 
-def _sum(grad, sizes, offsets, used=None, *, dim, ragged_idx=1, max_length=None, storage="jagged", full=False):
+def _sum(grad: Tensor, sizes: Sequence[int], offsets: Tensor, used: Tensor | None = None, *, dim: int,
+         ragged_idx: int = 1, max_length: int | None = None, storage: str = "jagged", full: bool = False) -> Tensor:
+    expect_reduced(grad, sizes, ragged_idx, dim, offsets, used)
     return _of_sizes(_native.JAGGED_SUM, grad, sizes, offsets, used, ragged_idx, max_length, storage, full,
-                     **_along(sizes, ragged_idx, dim))
+                     **along(sizes, ragged_idx, dim))
 
 
-def _select(grad, sizes, offsets, used=None, *, dim, index, ragged_idx=1, max_length=None, storage="jagged",
-            full=False):
+def _select(grad: Tensor, sizes: Sequence[int], offsets: Tensor, used: Tensor | None = None, *, dim: int, index: int,
+            ragged_idx: int = 1, max_length: int | None = None, storage: str = "jagged", full: bool = False) -> Tensor:
+    expect_reduced(grad, sizes, ragged_idx, dim, offsets, used, index)
     return _of_sizes(_native.JAGGED_SELECT, grad, sizes, offsets, used, ragged_idx, max_length, storage, full,
-                     index=index, **_along(sizes, ragged_idx, dim))
+                     index=index, **along(sizes, ragged_idx, dim))
 
 
-def _sizes_fake(grad, sizes, offsets, used=None, **options):
+def _sizes_fake(grad: Tensor, sizes: Sequence[int], offsets: Tensor, used: Tensor | None = None,
+                **options: Any) -> Tensor:
     return grad.new_empty(sizes)
 
 
-def _layer_norm(grad, x, mean, rstd, weight, offsets, used=None, *, normalized_size, ragged_idx=1, max_length=None,
-                storage="jagged", full=False, outputs=DX | DWEIGHT | DBIAS):
+def _layer_norm(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, offsets: Tensor,
+                used: Tensor | None = None, *, normalized_size: int, ragged_idx: int = 1, max_length: int | None = None,
+                storage: str = "jagged", full: bool = False, outputs: int = DX | DWEIGHT | DBIAS) -> list[Tensor]:
     made = _layer_norm_outputs(x, weight, normalized_size, outputs, full)
+    expect("grad", grad, x.shape)
+    lines = x.numel() // normalized_size if normalized_size > 0 else 0
+    for name, tensor, elements in (("x", x, lines * normalized_size), ("mean", mean, lines), ("rstd", rstd, lines),
+                                   ("weight", weight, normalized_size)):
+        if tensor is not None:
+            expect_elements(name, tensor, elements)
     _bridge.jagged_bwd(_native.JAGGED_LAYER_NORM, grad=grad, x=x, mean=mean, rstd=rstd, weight=weight,
-                       storage=_storage(storage), dim=_native.DIM_INNER, dim_size=normalized_size, dim_after=1,
-                       **made, **_pairs(offsets, used), **_axis(x.shape, ragged_idx, max_length))
+                       storage=storage_number(storage), dim=_native.DIM_INNER, dim_size=normalized_size, dim_after=1,
+                       **made, **pairs(offsets, used), **axis_of(x.shape, ragged_idx, max_length))
     return list(made.values())
 
 
-def _layer_norm_outputs(x, weight, normalized_size, outputs, full) -> dict[str, torch.Tensor]:
-    made = {"dx": _make(x, x.shape, full)} if outputs & DX else {}
+def _layer_norm_outputs(x: Tensor, weight: Tensor | None, normalized_size: int, outputs: int,
+                        full: bool) -> dict[str, Tensor]:
+    made = {"dx": make(x, x.shape, full)} if outputs & DX else {}
     like = x if weight is None else weight
     if outputs & DWEIGHT:
         made["dweight"] = like.new_empty((normalized_size,))
@@ -159,26 +132,32 @@ def _layer_norm_outputs(x, weight, normalized_size, outputs, full) -> dict[str, 
     return made
 
 
-def _layer_norm_fake(grad, x, mean, rstd, weight, offsets, used=None, *, normalized_size,
-                     outputs=DX | DWEIGHT | DBIAS, **options):
+def _layer_norm_fake(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, offsets: Tensor,
+                     used: Tensor | None = None, *, normalized_size: int, outputs: int = DX | DWEIGHT | DBIAS,
+                     **options: Any) -> list[Tensor]:
     return list(_layer_norm_outputs(x, weight, normalized_size, outputs, True).values())
 
 
-def _linear(grad, x, weight, offsets, used=None, *, ragged_idx=1, max_length=None, storage="jagged", full=False,
-            outputs=DX | DWEIGHT):
+def _linear(grad: Tensor, x: Tensor, weight: Tensor, offsets: Tensor, used: Tensor | None = None, *,
+            ragged_idx: int = 1, max_length: int | None = None, storage: str = "jagged", full: bool = False,
+            outputs: int = DX | DWEIGHT) -> list[Tensor]:
     made = _linear_outputs(x, weight, outputs, full)
-    axis = _axis(x.shape, ragged_idx, max_length)
+    axis = axis_of(x.shape, ragged_idx, max_length)
     if ragged_idx != x.dim() - 1:
         raise _native.InvalidError("sternway: linear takes values whose ragged dimension is the last but one; join the "
                                    "dimensions behind it with it, or move them before it")
-    _bridge.jagged_bwd(_native.JAGGED_LINEAR, grad=grad, x=x, weight=weight, storage=_storage(storage),
+    if weight.dim() != 2:
+        raise _native.InvalidError(f"sternway: weight has {weight.dim()} dimensions, it has two, [N, K]")
+    expect("weight", weight, (weight.shape[0], x.shape[-1]))
+    expect("grad", grad, (*x.shape[:-1], weight.shape[0]))
+    _bridge.jagged_bwd(_native.JAGGED_LINEAR, grad=grad, x=x, weight=weight, storage=storage_number(storage),
                        out_features=weight.shape[0], flags=_native.JAGGED_FULL if full and used is None else 0, **made,
-                       **_pairs(offsets, used), **axis)
+                       **pairs(offsets, used), **axis)
     return list(made.values())
 
 
-def _linear_outputs(x, weight, outputs, full) -> dict[str, torch.Tensor]:
-    made = {"dx": _make(x, x.shape, full)} if outputs & DX else {}
+def _linear_outputs(x: Tensor, weight: Tensor, outputs: int, full: bool) -> dict[str, Tensor]:
+    made = {"dx": make(x, x.shape, full)} if outputs & DX else {}
     if outputs & DWEIGHT:
         made["dweight"] = torch.empty_like(weight, memory_format=torch.contiguous_format)
     if outputs & DBIAS:
@@ -186,24 +165,26 @@ def _linear_outputs(x, weight, outputs, full) -> dict[str, torch.Tensor]:
     return made
 
 
-def _linear_fake(grad, x, weight, offsets, used=None, *, outputs=DX | DWEIGHT, **options):
+def _linear_fake(grad: Tensor, x: Tensor, weight: Tensor, offsets: Tensor, used: Tensor | None = None, *,
+                 outputs: int = DX | DWEIGHT, **options: Any) -> list[Tensor]:
     return list(_linear_outputs(x, weight, outputs, True).values())
 
 
-def _reshape(grad, offsets, used=None, *, shape, grad_shape, max_length=None, storage="jagged", grad_storage="jagged",
-             full=False):
+def _reshape(grad: Tensor, offsets: Tensor, used: Tensor | None = None, *, shape: Sequence[int],
+             grad_shape: Sequence[int], max_length: int | None = None, storage: str = "jagged",
+             grad_storage: str = "jagged", full: bool = False) -> Tensor:
     sizes = _reshape_sizes(grad, shape, grad_shape)
-    dx = _make(grad, sizes, full)
+    dx = make(grad, sizes, full)
     total = sizes[list(shape).index(-1)]
     if not grad.is_contiguous() or any(t is not None and (t.device != grad.device or not t.is_contiguous())
                                        for t in (offsets, used)):
         raise _native.InvalidError("sternway: grad, offsets and used have to be contiguous and on one device")
     desc = _native.JaggedDesc(
-        op=_native.JAGGED_RESHAPE, dtype=_DTYPES[grad.dtype], index_dtype=_DTYPES[offsets.dtype],
+        op=_native.JAGGED_RESHAPE, dtype=DTYPES[grad.dtype], index_dtype=DTYPES[offsets.dtype],
         outputs=DX, components=offsets.shape[0] - 1, axis=((total if max_length is None else max_length, total),),
-        flags=0 if used is None else _native.JAGGED_HAS_USED, storage=_storage(storage),
-        grad_storage=_storage(grad_storage), shape=tuple(shape), grad_shape=tuple(grad_shape), shape_rank=len(shape),
-        grad_rank=len(grad_shape))
+        flags=0 if used is None else _native.JAGGED_HAS_USED, storage=storage_number(storage),
+        grad_storage=storage_number(grad_storage), shape=tuple(shape), grad_shape=tuple(grad_shape),
+        shape_rank=len(shape), grad_rank=len(grad_shape))
     args = _native.JaggedArgs(axis=((offsets, used, None, None),), grad=grad, dx=dx)
     plan = _bridge.context(grad.device).jagged_bwd_plan(desc)
     memory = _bridge.workspace(grad.device)
@@ -213,38 +194,48 @@ def _reshape(grad, offsets, used=None, *, shape, grad_shape, max_length=None, st
     return dx
 
 
-def _reshape_sizes(grad, shape, grad_shape) -> list[int]:
+def _reshape_sizes(grad: Tensor, shape: Sequence[int], grad_shape: Sequence[int]) -> list[int]:
+    """Sizes of dX's values."""
     if list(shape).count(-1) != 1 or list(grad_shape).count(-1) != 1:
         raise _native.InvalidError(f"sternway: shape {tuple(shape)} and grad_shape {tuple(grad_shape)} of a component: "
                                    "each has one -1, the ragged extent")
     at = list(grad_shape).index(-1)
     if grad.dim() != len(grad_shape):
         raise _native.InvalidError(f"sternway: grad has {grad.dim()} dimensions and grad_shape {len(grad_shape)}")
-    return [grad.shape[at] if size == -1 else size for size in shape]
+    expect("grad", grad, [grad.shape[at] if size == -1 else size for size in grad_shape])
+    sizes = [grad.shape[at] if size == -1 else size for size in shape]
+    expect_elements("grad", grad, math.prod(sizes))
+    return sizes
 
 
-def _reshape_fake(grad, offsets, used=None, *, shape, grad_shape, **options):
+def _reshape_fake(grad: Tensor, offsets: Tensor, used: Tensor | None = None, *, shape: Sequence[int],
+                  grad_shape: Sequence[int], **options: Any) -> Tensor:
     return grad.new_empty(_reshape_sizes(grad, shape, grad_shape))
 
 
-def _to_padded(grad, offsets, used=None, *, total, ragged_idx=1, max_length=None, storage="jagged", full=False):
+def _to_padded(grad: Tensor, offsets: Tensor, used: Tensor | None = None, *, total: int, ragged_idx: int = 1,
+               max_length: int | None = None, storage: str = "jagged", full: bool = False) -> Tensor:
     sizes = [total if at == ragged_idx - 1 else size for at, size in enumerate(grad.shape[1:])]
+    expect("grad", grad, (offsets.shape[0] - 1, *grad.shape[1:]))
     return _of_sizes(_native.JAGGED_TO_PADDED, grad, sizes, offsets, used, ragged_idx, max_length, storage, full,
                      padded=grad.shape[ragged_idx])
 
 
-def _to_padded_fake(grad, offsets, used=None, *, total, ragged_idx=1, **options):
+def _to_padded_fake(grad: Tensor, offsets: Tensor, used: Tensor | None = None, *, total: int, ragged_idx: int = 1,
+                    **options: Any) -> Tensor:
     return grad.new_empty([total if at == ragged_idx - 1 else size for at, size in enumerate(grad.shape[1:])])
 
 
-def _from_padded(grad, offsets, used=None, *, padded, ragged_idx=1, max_length=None, storage="jagged", full=False):
+def _from_padded(grad: Tensor, offsets: Tensor, used: Tensor | None = None, *, padded: int, ragged_idx: int = 1,
+                 max_length: int | None = None, storage: str = "jagged", full: bool = False) -> Tensor:
     dx = _from_padded_fake(grad, offsets, used, padded=padded, ragged_idx=ragged_idx)
-    _bridge.jagged_bwd(_native.JAGGED_FROM_PADDED, grad=grad, dx=dx, storage=_storage(storage), padded=padded,
-                       **_pairs(offsets, used), **_axis(grad.shape, ragged_idx, max_length))
+    _bridge.jagged_bwd(_native.JAGGED_FROM_PADDED, grad=grad, dx=dx, storage=storage_number(storage), padded=padded,
+                       **pairs(offsets, used), **axis_of(grad.shape, ragged_idx, max_length))
     return dx
 
 
-def _from_padded_fake(grad, offsets, used=None, *, padded, ragged_idx=1, **options):
+def _from_padded_fake(grad: Tensor, offsets: Tensor, used: Tensor | None = None, *, padded: int, ragged_idx: int = 1,
+                      **options: Any) -> Tensor:
     sizes = [padded if at == ragged_idx - 1 else size for at, size in enumerate(grad.shape)]
     return grad.new_empty([offsets.shape[0] - 1, *sizes])
 

@@ -28,8 +28,8 @@ def _four(tensor: torch.Tensor, name: str) -> torch.Tensor:
 def _mask(mask: torch.Tensor, query: torch.Tensor, sizes: tuple) -> torch.Tensor:
     """The mask with four dimensions, each of them 1 or the problem's. query: as the caller gave it."""
     if mask.dtype not in _MASKS:
-        raise _native.InvalidError(f"sternway: attn_mask is {mask.dtype}; it is bool, or floating point numbers that are "
-                                   "added")
+        raise _native.InvalidError(f"sternway: attn_mask is {mask.dtype}; it is bool, or floating point numbers that "
+                                   "are added")
     if mask.dim() > 4:
         leading = query.shape[:-3]
         if mask.dim() != query.dim():
@@ -53,14 +53,14 @@ def _same_batch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, enable_gqa: b
     if dq != dk:
         raise _native.InvalidError(f"sternway: head_dim is {dq} in query and {dk} in key")
     if hq != hk and not enable_gqa and hk != 1:
-        raise _native.InvalidError(f"sternway: query has {hq} heads, key and value {hk}: enable_gqa=True lets groups of "
-                                   "query heads share them")
+        raise _native.InvalidError(f"sternway: query has {hq} heads, key and value {hk}: enable_gqa=True lets groups "
+                                   "of query heads share them")
     if b == bk == bv:
         return q, k, v
     batch = b if b != 1 else bk if bk != 1 else bv
     if any(n not in (1, batch) for n in (b, bk, bv)):
-        raise _native.InvalidError(f"sternway: query, key and value have batches of {b}, {bk} and {bv}: they have to be "
-                                   "the same, or 1")
+        raise _native.InvalidError(f"sternway: query, key and value have batches of {b}, {bk} and {bv}: they have to "
+                                   "be the same, or 1")
     return tuple(t if t.shape[0] == batch else t.expand(batch, *t.shape[1:]) for t in (q, k, v))
 
 
