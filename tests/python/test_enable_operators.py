@@ -330,6 +330,38 @@ def test_overrideable(wanted):
             check(actual, reference)
 
 
+# f32 on GPUs, where the LSE of PyTorch's forward is not good enough
+
+def test_forward_anew(monkeypatch):
+    """O and LSE of the call are not read where the library's own forward replaces them."""
+    monkeypatch.setattr(ops, "_inexact_lse", lambda q: True)
+    maps, p = dropout_maps(), 0.3
+    keep = np.stack([[maps.keep_mem_eff(p, SEED, OFFSET, (i * 3 + j) * 21 * 33, np.arange(21), np.arange(33), 33)
+                      for j in range(3)] for i in range(2)])
+    bias = torch.randn(2, 3, 21, 33)
+    problem = Problem(bias=bias, hide=hidden(21, 33, causal="top_left"), scale=0.3,
+                      factor=torch.from_numpy(keep).double() / (1 - p))
+    nothing, lse = torch.full_like(problem.out, float("nan")), padded(torch.full_like(problem.lse, float("nan")))
+    problem.compare(ops.sdpa_efficient_backward(problem.dout, problem.q, problem.k, problem.v, bias, nothing, lse,
+                                                *numbers(), p, [True] * 4, True, scale=0.3))
+    result = ops.efficient_attention_backward(*problem.bshd()[:4], bias, nothing.transpose(1, 2), *NONE, 21, 33, lse, p,
+                                              *numbers(), 1, True, scale=0.3)
+    problem.compare(result[:3], swapped=True)
+    check(result[3], problem.expected[3])
+
+
+def test_forward_anew_packed(monkeypatch):
+    monkeypatch.setattr(ops, "_inexact_lse", lambda q: True)
+    problems = [Problem(b=1, sq=rows, sk=keys, hide=hidden(rows, keys, causal="bottom_right"))
+                for rows, keys in LENGTHS]
+    tensors, starts = packed(problems)
+    dout, q, k, v, out = (x[None] for x in tensors)
+    lse = torch.full((len(problems), 3, 32), float("nan"))
+    result = ops.efficient_attention_backward(dout, q, k, v, None, out * float("nan"), *starts, 20, 13, lse, 0.0, *NONE,
+                                              2, False)
+    compare_packed(problems, [x[0] for x in result[:3]], starts)
+
+
 # What is refused, and why
 
 @pytest.mark.parametrize("call", [

@@ -15,21 +15,42 @@ import torch
 
 from .. import _native
 from . import _attention_schemas as schemas
-from ._bridge import attn_bwd
+from ._bridge import attn_bwd, attn_fwd
 from ._takeover import Fallback, register
 
 Tensors = tuple[torch.Tensor | None, ...]
 
 
+def _inexact_lse(q: torch.Tensor) -> bool:
+    """Whether PyTorch's forward on this tensor gives an LSE too rough for a backward that trusts it: in f32 on GPUs it
+    is up to 9e-6 off, always to one side, which every gradient would have as a relative error
+    (docs/determinism-accuracy.md)."""
+    return q.dtype == torch.float32 and q.device.type == "cuda"
+
+
 def _run(layout: int, grads: dict[str, torch.Tensor | None], *, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-         **keywords) -> None:
-    """Fills the gradients. Without a query, a key or a head_dim nothing depends on anything: zeros."""
+         out: torch.Tensor, lse: torch.Tensor, flash: bool | None = None, **keywords) -> None:
+    """Fills the gradients. Without a query, a key or a head_dim nothing depends on anything: zeros. In f32 on GPUs the
+    library's own forward gives O and LSE anew. flash: which forward of PyTorch's gave the LSE; None: one of natural
+    logarithms for sure."""
     wanted = {name: grad for name, grad in grads.items() if grad is not None}
     if q.numel() == 0 or k.numel() == 0 or v.numel() == 0:
         for grad in wanted.values():
             grad.zero_()
     elif wanted:
-        attn_bwd(layout, q=q, k=k, v=v, **wanted, **keywords)
+        if _inexact_lse(q):
+            out, lse = torch.empty_like(out), lse.new_empty(_lse_shape(layout, q))
+            attn_fwd(layout, q=q, k=k, v=v, out=out, lse=lse,
+                     **{name: value for name, value in keywords.items() if name != "dout"})
+        elif flash is not None:
+            lse = _natural(lse, flash)
+        attn_bwd(layout, q=q, k=k, v=v, out=out, lse=lse, **wanted, **keywords)
+
+
+def _lse_shape(layout: int, q: torch.Tensor) -> tuple[int, ...]:
+    if layout == _native.THD:
+        return (q.shape[1], q.shape[0])
+    return q.shape[:3] if layout == _native.BHSD else (q.shape[0], q.shape[2], q.shape[1])
 
 
 def _causal(is_causal: bool) -> int:
@@ -134,7 +155,6 @@ def flash_attention_backward(grad_out: torch.Tensor, query: torch.Tensor, key: t
                              window_size_right: int | None = None) -> Tensors:
     """aten::_flash_attention_backward. Dense: [B,S,H,D], LSE [B,H,S]. With cum_seq_*: [T,H,D], LSE [H,T], in some
     versions [B,H,max_q]; rows that no sequence has get gradients of 0."""
-    logsumexp = _natural(logsumexp, flash=True)
     tensors = {"q": query, "k": key, "v": value, "out": out, "dout": grad_out}
     options = _dropout(dropout_p, _native.DROPOUT_FLASH2, philox_seed, philox_offset)
     if cum_seq_q is None:
@@ -142,10 +162,10 @@ def flash_attention_backward(grad_out: torch.Tensor, query: torch.Tensor, key: t
     options |= _flash_diagonal(max_q, max_k, cum_seq_q, cum_seq_k, is_causal, window_size_left, window_size_right)
     if cum_seq_q is None:
         grads = {"dq": torch.empty_like(query), "dk": torch.empty_like(key), "dv": torch.empty_like(value)}
-        _run(_native.BSHD, grads, **tensors, lse=logsumexp, scale=scale, **options)
+        _run(_native.BSHD, grads, **tensors, lse=logsumexp, flash=True, scale=scale, **options)
     else:
         grads = {"dq": torch.zeros_like(query), "dk": torch.zeros_like(key), "dv": torch.zeros_like(value)}
-        _run(_native.THD, grads, **tensors, lse=logsumexp, cu_seqlens_q=_seqlens(cum_seq_q),
+        _run(_native.THD, grads, **tensors, lse=logsumexp, flash=True, cu_seqlens_q=_seqlens(cum_seq_q),
              cu_seqlens_kv=_seqlens(cum_seq_k), max_seq_q=max_q, max_seq_kv=max_k, scale=scale, **options)
     return tuple(grads.values())
 
@@ -164,8 +184,8 @@ def sdpa_flash_backward(grad_out: torch.Tensor, query: torch.Tensor, key: torch.
     options = _dropout(dropout_p, _native.DROPOUT_FLASH2, philox_seed, philox_offset)
     options |= _flash_diagonal(query.shape[2], key.shape[2], None, None, is_causal, None, None)
     grads = {"dq": torch.empty_like(query), "dk": torch.empty_like(key), "dv": torch.empty_like(value)}
-    _run(_native.BHSD, grads, q=query, k=key, v=value, out=out, dout=grad_out,
-         lse=_natural(logsumexp, flash=True), scale=scale, **options)
+    _run(_native.BHSD, grads, q=query, k=key, v=value, out=out, dout=grad_out, lse=logsumexp, flash=True, scale=scale,
+         **options)
     return tuple(grads.values())
 
 
@@ -220,7 +240,6 @@ def efficient_attention_backward(grad_out_: torch.Tensor, query: torch.Tensor, k
         grads = dict(zip(("dq", "dk", "dv"), chunk.unbind(2)))
     else:
         grads = {name: tensor.new_empty(tensor.shape) for name, tensor in (("dq", query), ("dk", key), ("dv", value))}
-    logsumexp = _natural(logsumexp, flash=False)
     tensors = {"q": query, "k": key, "v": value, "out": out, "dout": grad_out_}
     if packed:
         if bias is not None:
@@ -228,14 +247,15 @@ def efficient_attention_backward(grad_out_: torch.Tensor, query: torch.Tensor, k
         for grad in grads.values():
             grad.zero_()
         _run(_native.THD, {name: grad.squeeze(0) for name, grad in grads.items()},
-             **{name: tensor.squeeze(0) for name, tensor in tensors.items()}, lse=logsumexp,
+             **{name: tensor.squeeze(0) for name, tensor in tensors.items()}, lse=logsumexp, flash=False,
              cu_seqlens_q=_seqlens(cu_seqlens_q), cu_seqlens_kv=_seqlens(cu_seqlens_k), max_seq_q=max_seqlen_q,
              max_seq_kv=max_seqlen_k, **options)
         return (*grads.values(), None)
     bias, dbias = _bias(bias, query), None
     if bias is not None and bias_requires_grad:
         bias, dbias = _bias_gradient(bias)
-    _run(_native.BSHD, {**grads, "dbias": dbias}, **tensors, lse=logsumexp, bias=bias, **options)
+    _run(_native.BSHD, {**grads, "dbias": dbias}, **tensors, lse=logsumexp, flash=False, bias=bias,
+         **options)
     return (*grads.values(), dbias)
 
 
@@ -255,8 +275,7 @@ def sdpa_efficient_backward(grad_out_: torch.Tensor, query: torch.Tensor, key: t
     grads = {name: _empty_bshd(tensor) if wanted else None for name, tensor, wanted in
              zip(("dq", "dk", "dv"), (query, key, value), grad_input_mask)}
     _run(_native.BHSD, {**grads, "dbias": dbias}, q=query, k=key, v=value, out=out, dout=grad_out_,
-         lse=_natural(logsumexp, flash=False), bias=bias, mask=_causal(is_causal),
-         scale=scale, **options)
+         lse=logsumexp, flash=False, bias=bias, mask=_causal(is_causal), scale=scale, **options)
     return (*grads.values(), None if dbias is None else dbias.view(attn_bias.shape))
 
 
