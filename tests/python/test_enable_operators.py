@@ -15,6 +15,7 @@ native = pytest.importorskip("sternway._native")
 
 from enable_reference import check, forward, gradients, hidden  # noqa: E402
 
+from sternway.torch import _attention_arguments as arguments  # noqa: E402
 from sternway.torch import attention_ops as ops  # noqa: E402
 from sternway.torch._takeover import Fallback  # noqa: E402
 from sternway.torch.enable import enable  # noqa: E402
@@ -334,7 +335,7 @@ def test_overrideable(wanted):
 
 def test_forward_anew(monkeypatch):
     """O and LSE of the call are not read where the library's own forward replaces them."""
-    monkeypatch.setattr(ops, "_inexact_lse", lambda q: True)
+    monkeypatch.setattr(arguments, "_inexact_lse", lambda q: True)
     maps, p = dropout_maps(), 0.3
     keep = np.stack([[maps.keep_mem_eff(p, SEED, OFFSET, (i * 3 + j) * 21 * 33, np.arange(21), np.arange(33), 33)
                       for j in range(3)] for i in range(2)])
@@ -351,7 +352,7 @@ def test_forward_anew(monkeypatch):
 
 
 def test_forward_anew_packed(monkeypatch):
-    monkeypatch.setattr(ops, "_inexact_lse", lambda q: True)
+    monkeypatch.setattr(arguments, "_inexact_lse", lambda q: True)
     problems = [Problem(b=1, sq=rows, sk=keys, hide=hidden(rows, keys, causal="bottom_right"))
                 for rows, keys in LENGTHS]
     tensors, starts = packed(problems)
@@ -386,7 +387,7 @@ def test_bias_of_another_type():
 def test_rocm(monkeypatch, base):
     """What ROCm's kernels read in another way falls back; the rest is the same, but for the base of an older LSE."""
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    monkeypatch.setattr(ops, "_has_binary_lse", lambda device, flash: base == 2)
+    monkeypatch.setattr(arguments, "_has_binary_lse", lambda device, flash: base == 2)
     problem = Problem(sq=21, sk=21, hide=hidden(21, 21, causal="top_left"))
     lse = problem.lse / math.log(base)
     dense = (problem.dout, problem.q, problem.k, problem.v, problem.out, lse, *NONE, 21, 21)

@@ -28,8 +28,8 @@ __all__ = ["bert_padding", "flash_attn_func", "flash_attn_interface", "flash_att
 
 def install() -> None:
     """Makes `import flash_attn` in this process import this package, for libraries that import it themselves (call it
-    before importing them). What asks for an installed distribution named flash_attn by importlib.metadata still finds
-    none. Raises ImportError where flash-attn itself has been imported already."""
+    before importing them). Who looks for an installed distribution named flash-attn in importlib.metadata, as
+    Transformers does, still finds none. Raises ImportError where flash-attn itself has been imported already."""
     found = sys.modules.get("flash_attn")
     if found is not None and found is not sys.modules[__name__]:
         raise ImportError(f"sternway.flash_attn.install(): flash_attn is imported already, from "

@@ -25,9 +25,12 @@ def unsupported(text: str) -> Exception:
     return error
 
 
-def _check_rank(name: str, tensor: torch.Tensor, rank: int, shape: str) -> None:
-    if tensor.dim() != rank:
-        raise invalid(f"{name} has {tensor.dim()} dimensions ({list(tensor.shape)}), expected {shape}")
+def _check_packing(name: str, tensor: torch.Tensor, rank: int, parts: int, rows: str) -> None:
+    shape, heads = tensor.shape, "H" if parts == 3 else "Hk"
+    if len(shape) != rank:
+        raise invalid(f"{name} has {len(shape)} dimensions ({list(shape)}), expected [{rows}, {parts}, {heads}, D]")
+    if shape[-3] != parts:
+        raise invalid(f"{name} has size {shape[-3]} in its dimension {rank - 3} ({list(shape)}), expected {parts}")
 
 
 def split(q: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, packed: bool
@@ -37,30 +40,30 @@ def split(q: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, packe
     not fit; nothing is copied."""
     rank, rows = (3, "T") if packed else (4, "B, S")
     if k is None:
-        _check_rank("qkv", q, rank + 1, f"[{rows}, 3, H, D]")
-        if q.shape[-3] != 3:
-            raise invalid(f"qkv has size {q.shape[-3]} in its dimension {rank - 2} ({list(q.shape)}), expected 3")
+        _check_packing("qkv", q, rank + 1, 3, rows)
         q, k, v = q.unbind(-3)
     elif v is None:
-        _check_rank("kv", k, rank + 1, f"[{rows}, 2, Hk, D]")
-        if k.shape[-3] != 2:
-            raise invalid(f"kv has size {k.shape[-3]} in its dimension {rank - 2} ({list(k.shape)}), expected 2")
+        _check_packing("kv", k, rank + 1, 2, rows)
         k, v = k.unbind(-3)
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        _check_rank(name, tensor, rank, f"[{rows}, H, D]")
-    if q.shape[-1] != k.shape[-1]:
-        raise invalid(f"q has head_dim {q.shape[-1]}, k has {k.shape[-1]}")
-    if k.shape[:-1] != v.shape[:-1]:
-        raise invalid(f"k {list(k.shape)} and v {list(v.shape)} differ in more than head_dim")
-    if k.shape[-2] == 0 or q.shape[-2] % k.shape[-2] != 0:
-        raise invalid(f"q has {q.shape[-2]} heads, not a multiple of the {k.shape[-2]} of k and v")
-    if not packed and q.shape[0] != k.shape[0]:
-        raise invalid(f"q has batch {q.shape[0]}, k and v have {k.shape[0]}")
+    shape_q, shape_k, shape_v = q.shape, k.shape, v.shape
+    for name, shape in (("q", shape_q), ("k", shape_k), ("v", shape_v)):
+        if len(shape) != rank:
+            raise invalid(f"{name} has {len(shape)} dimensions ({list(shape)}), expected [{rows}, H, D]")
+    if shape_q[-1] != shape_k[-1]:
+        raise invalid(f"q has head_dim {shape_q[-1]}, k has {shape_k[-1]}")
+    if shape_k != shape_v and shape_k[:-1] != shape_v[:-1]:
+        raise invalid(f"k {list(shape_k)} and v {list(shape_v)} differ in more than head_dim")
+    heads, heads_kv = shape_q[-2], shape_k[-2]
+    if heads != heads_kv and (heads_kv == 0 or heads % heads_kv != 0):
+        raise invalid(f"q has {heads} heads, not a multiple of the {heads_kv} of k and v")
+    if not packed and shape_q[0] != shape_k[0]:
+        raise invalid(f"q has batch {shape_q[0]}, k and v have {shape_k[0]}")
+    dtype, device = q.dtype, q.device
     for name, tensor in (("k", k), ("v", v)):
-        if tensor.dtype != q.dtype:
-            raise invalid(f"{name} is {tensor.dtype}, q is {q.dtype}")
-        if tensor.device != q.device:
-            raise invalid(f"{name} is on {tensor.device}, q on {q.device}")
+        if tensor.dtype != dtype:
+            raise invalid(f"{name} is {tensor.dtype}, q is {dtype}")
+        if tensor.device != device:
+            raise invalid(f"{name} is on {tensor.device}, q on {device}")
     return q, k, v
 
 
@@ -68,7 +71,6 @@ def check_extras(q: torch.Tensor, cu_seqlens_q: torch.Tensor | None, cu_seqlens_
                  alibi_slopes: torch.Tensor | None) -> None:
     """Device, type and shape of cu_seqlens_* and alibi_slopes, which the forward may hand to PyTorch. Raises
     InvalidError."""
-    batch = q.shape[0]
     if cu_seqlens_q is not None:
         for name, tensor in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
             if tensor is None or tensor.dtype != torch.int32 or tensor.dim() != 1 or tensor.shape[0] == 0:
@@ -78,9 +80,9 @@ def check_extras(q: torch.Tensor, cu_seqlens_q: torch.Tensor | None, cu_seqlens_
                 raise invalid(f"{name} is on {tensor.device}, q on {q.device}")
         if cu_seqlens_q.shape != cu_seqlens_k.shape:
             raise invalid(f"cu_seqlens_q {list(cu_seqlens_q.shape)} and cu_seqlens_k {list(cu_seqlens_k.shape)} differ")
-        batch = cu_seqlens_q.shape[0] - 1
     if alibi_slopes is None:
         return
+    batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     if alibi_slopes.device != q.device:
         raise invalid(f"alibi_slopes is on {alibi_slopes.device}, q on {q.device}")
     if alibi_slopes.dtype != (torch.float64 if q.dtype == torch.float64 else torch.float32):

@@ -14,6 +14,7 @@ is not enabled passes through, which costs a few microseconds a call of these op
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -34,6 +35,14 @@ _passing = threading.local()  # .depth > 0 while PyTorch's own kernel runs after
 _operators: dict[str, Operator] = {}
 _active: dict[str, bool] = {}  # operator -> strict; replaced as a whole, so that kernels read it without the lock
 _library: torch.library.Library | None = None
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held the old one, and is not in the child
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Fallback(Exception):

@@ -5,6 +5,7 @@ A model is not touched: autograd, torch.compile and CUDA graphs call the operato
 PyTorch's dispatcher finds the library's implementation (_takeover.py). Forwards stay PyTorch's."""
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable
 from types import TracebackType
@@ -16,6 +17,14 @@ __all__ = ["enable", "disable", "stats", "reset_stats", "Enabled"]
 
 _lock = threading.RLock()
 _stack: list[Enabled] = []  # the last one is in force; one that no `with` entered gives way to the next
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()  # as in _takeover.py
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _apply() -> None:
