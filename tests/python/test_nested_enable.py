@@ -121,9 +121,10 @@ def test_nothing_inside(name, shapes, layout):
 def test_no_components():
     x, grad = torch.nested.nested_tensor([]), torch.nested.nested_tensor([])
     with drop_in.enable(only="nested", strict=True):
-        for got in (torch.ops.aten.gelu_backward(grad, x), torch.ops.aten.silu_backward(grad, x),
-                    torch.ops.aten.threshold_backward(grad, x, 0), torch.ops.aten._nested_sum_backward(grad, x, [0], True),
-                    torch.ops.aten._softmax_backward_data(grad, x, 0, torch.float32)):
+        aten = torch.ops.aten
+        for got in (aten.gelu_backward(grad, x), aten.silu_backward(grad, x), aten.threshold_backward(grad, x, 0),
+                    aten._nested_sum_backward(grad, x, [0], True),
+                    aten._softmax_backward_data(grad, x, 0, torch.float32)):
             assert got.is_nested and got.numel() == 0 and got.size(0) == 0
         got, dweight, _ = torch.ops.aten.linear_backward(x, grad, torch.randn(3, 4), [True, True, False])
         assert got.size(0) == 0 and torch.equal(dweight, torch.zeros(3, 4))
@@ -210,7 +211,7 @@ def test_a_model(layout):
 
 
 def test_the_same_sizes_make_offsets_once():
-    views = pytest.importorskip("sternway.torch._nested_views")
+    views = pytest.importorskip("sternway.torch._nested_strided")
     device = torch.device("cpu")
     a, b = (views.sizes_of(nest(components([(3, 5), (2, 5)], seed=s), "strided")) for s in (0, 1))
     assert a is b and a.offsets(0, device) is b.offsets(0, device)
@@ -256,3 +257,54 @@ def test_double_backward_is_pytorchs(layout):
     assert grad.requires_grad
 
 
+
+
+def test_another_default_device():
+    """Sizes are in host memory whatever the default device is; "meta" holds no numbers."""
+    x = nest(components([(3, 11), (4, 11)]), "strided")  # sizes of no other test
+    result = x.sum(-1, keepdim=True)
+    grad = cotangent(result)
+    before = torch.get_default_device()
+    torch.set_default_device("meta")
+    try:
+        with drop_in.enable(only="nested", strict=True):
+            got, = torch.autograd.grad(result, x, grad)
+    finally:
+        torch.set_default_device(before)
+    for part, g in zip(got.unbind(), grad.unbind(), strict=True):
+        assert torch.equal(part, g.expand(part.shape))
+
+
+def wrong_sizes():
+    aten = torch.ops.aten
+    strided = lambda *shapes: nest(components(shapes), "strided").detach()  # noqa: E731
+    x, offsets = strided((3, 5), (2, 5)), torch.tensor([0, 3, 5])
+    jagged = lambda *shape: torch.nested.nested_tensor_from_jagged(torch.randn(shape), offsets)  # noqa: E731
+    j, w, few = jagged(5, 5), torch.randn(4, 5), torch.randn(1)
+    ones = torch.ones(5)
+    return {
+        "gelu": lambda: aten.gelu_backward(strided((3, 4), (2, 4)), x),
+        "gelu_jagged": lambda: aten.gelu_backward(jagged(5, 1), j),
+        "softmax": lambda: aten._softmax_backward_data(strided((3, 4), (2, 4)), x, 1, torch.float32),
+        "softmax_jagged": lambda: aten._softmax_backward_data(jagged(5, 1), j, 2, torch.float32),
+        "linear": lambda: aten.linear_backward(x, strided((3, 3), (2, 3)), w, [True, True, True]),
+        "linear_jagged": lambda: aten.linear_backward(j, jagged(5, 3), w, [True, True, True]),
+        "norm_mean": lambda: aten.native_layer_norm_backward(x, x, [5], few, ones, ones, ones, [True] * 3),
+        "norm_weight": lambda: aten.native_layer_norm_backward(x, x, [5], ones, ones, few, ones, [True] * 3),
+        "norm_jagged": lambda: aten.native_layer_norm_backward(j, j, [5], ones, few, ones, ones, [True] * 3),
+        "sum": lambda: aten._nested_sum_backward(strided((2, 1), (2, 1)), x, [-1], True),
+        "sum_jagged": lambda: aten._nested_sum_backward(torch.randn(1, 5), j, [1]),
+        "select": lambda: aten._nested_select_backward(torch.randn(1, 5), x, 0, 0),
+        "select_inside": lambda: aten._nested_select_backward(strided((1,), (1,)), x, 2, 0),
+        "select_jagged": lambda: aten._nested_select_backward(torch.randn(1, 5), j, 0, 0),
+        "matmul": lambda: aten.matmul_backward(strided((3, 3), (1, 2)), x, strided((5, 3), (5, 2)), [True, True]),
+        "matmul_jagged": lambda: aten.matmul_backward(jagged(5, 3), j, torch.randn(5, 4), [True, True]),
+        "matmul_stack": lambda: aten.matmul_backward(jagged(5, 4), j, torch.randn(2, 3, 4), [True, True]),
+    }
+
+
+@pytest.mark.parametrize("name", wrong_sizes())
+def test_wrong_sizes_reach_no_kernel_of_ours(name):
+    with drop_in.enable(only="nested", strict=True):
+        with pytest.raises(_native.UnsupportedError, match="size|element|shape"):
+            wrong_sizes()[name]()

@@ -71,19 +71,50 @@ def test_strided_only_one_gradient():
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-5)
 
 
-def test_heads_inside_of_rows_are_pytorchs():
-    parts = components([(4, 2, 3), (5, 2, 3)])
-    x = nest(parts, "strided")
-    heads = x.transpose(1, 2)
-    result = heads @ turned(heads)
-    grad = cotangent(result)
-    wanted, = torch.autograd.grad(result, x, grad, retain_graph=True)
-    with drop_in.enable(only=OP):
-        drop_in.reset_stats()
-        got, = torch.autograd.grad(result, x, grad)
-        counts = drop_in.stats()[OP]
-    assert counts["fallback"] == 1 and "neither row-major" in next(iter(counts["reasons"]))
-    assert all(torch.equal(p, q) for p, q in zip(got.unbind(), wanted.unbind(), strict=True))
+def test_heads_inside_of_rows():
+    """As attention by products has them; what lies in no way that the library knows is copied, as PyTorch does."""
+    parts = components([(4, 2, 3), (5, 2, 3), (0, 2, 3)])
+
+    def scores(x):
+        heads = x.transpose(1, 2) if x.is_nested else x.transpose(0, 1)
+        return heads @ turned(heads)
+
+    check(scores, scores, [nest(parts, "strided")], [parts], OP)
+    a, b = nest(parts, "strided"), nest(parts, "strided")
+    result = a.transpose(1, 2) @ turned(b.transpose(1, 2))
+    grad = torch.nested.nested_tensor([torch.randn(n, n, 2) for n in (4, 5, 0)]).transpose(1, 3)
+    assert [part.shape for part in grad.unbind()] == [part.shape for part in result.unbind()]
+    theirs = torch.autograd.grad(result, (a, b), grad, retain_graph=True)
+    with drop_in.enable(only=OP, strict=True):
+        ours = torch.autograd.grad(result, (a, b), grad)
+    for got, wanted in zip(ours, theirs, strict=True):
+        for p, q in zip(got.unbind(), wanted.unbind(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-5)
+
+
+def test_attention_by_products():
+    parts = [components([(n, 2, 5) for n in (3, 1, 6)], seed=seed) for seed in range(3)]
+    tensors = [nest(of, "strided") for of in parts]
+
+    def attention(q, k, v):
+        swap = (1, 2) if q.is_nested else (0, 1)
+        q, k, v = (t.transpose(*swap) for t in (q, k, v))
+        return (torch.softmax(q @ turned(k), -1) @ v).transpose(*swap)
+
+    check(attention, attention, tensors, parts, OP)
+
+
+def test_strided_and_one_matrix():
+    parts = components([(3, 2, 7), (0, 2, 7), (5, 2, 7)])
+    matrix = components([(7, 4)], seed=3)[0]
+    x, grad = nest(parts, "strided").detach(), nest(components([(3, 2, 4), (0, 2, 4), (5, 2, 4)], seed=5), "strided")
+    with drop_in.enable(only=OP, strict=True):
+        dx, dmatrix = torch.ops.aten.matmul_backward(grad.detach(), x, matrix, [True, True])
+    exact = [p.double().requires_grad_() for p in (*parts, matrix)]
+    wanted = torch.autograd.grad([p @ exact[-1] for p in exact[:-1]], exact, [g.double() for g in grad.unbind()])
+    for p, q in zip(dx.unbind(), wanted):
+        close(p, q, torch.float32, scale_of(wanted[:-1]))
+    close(dmatrix, wanted[-1], torch.float32, scale_of(wanted[-1:]))
 
 
 @types

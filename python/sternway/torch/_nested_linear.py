@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import _native
-from ._nested_views import Jagged, flat, is_jagged, packed, run, same_components, same_dtype
+from ._nested_views import Jagged, fit, flat, is_jagged, packed, run, same_components, same_dtype
 from ._takeover import Fallback
 
 
@@ -37,6 +37,7 @@ def _linear_jagged(self: torch.Tensor, grad_output: torch.Tensor, weight: torch.
     if x.used is not None or x.ragged == x.values.dim() - 1:
         raise Fallback("a linear layer over a jagged tensor with holes, or over its ragged dimension")
     values = x.contiguous("self")
+    fit((values.shape[-1], weight.shape[1]), (g.values.shape, (*values.shape[:-1], weight.shape[0])))
     dx = torch.empty_like(values) if output_mask[0] else None
     dweight, dbias = linear_rows(values, g.values.contiguous(), weight, dx, output_mask[1:])
     return x.wrap(dx) if dx is not None else None, dweight, dbias
@@ -46,6 +47,8 @@ def linear_rows(x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, dx: t
                 wanted: Sequence[bool]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Gradients of rows X [.., K], G [.., N] and W [N, K], all contiguous but W: writes dX, returns dW and dbias."""
     features, inner = weight.shape
+    if inner and features:
+        fit((x.numel() % inner, 0), (grad.numel(), x.numel() // inner * features))
     make = torch.empty if x.numel() and grad.numel() else torch.zeros
     dweight = make((features, inner), dtype=weight.dtype, device=x.device) if wanted[0] else None
     dbias = make((features,), dtype=weight.dtype, device=x.device) if wanted[1] else None

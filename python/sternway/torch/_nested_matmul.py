@@ -2,8 +2,8 @@
 """Backward of products of nested tensors: dA = G B^T, dB = A^T G for each component, in both layouts.
 
 A matrix of the library is row-major or the transpose of a row-major one; m, k and n may each be ragged, a matrix with
-two ragged extents (scores of attention) says where its components start. Strided tensors whose matrices lie otherwise,
-as heads inside of rows do, are PyTorch's: nothing is copied that PyTorch does not copy. Products of a jagged tensor with one matrix
+two ragged extents (scores of attention) says where its components start. Strided tensors whose matrices lie
+otherwise, as heads inside of rows do, are copied, which PyTorch does too. Products of a jagged tensor with one matrix
 for all components are linear layers, whose sums over all rows have kernels of their own."""
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 
 from .. import _native
 from ._nested_linear import linear_rows
-from ._nested_views import Jagged, Sizes, is_jagged, run, same_components, same_dtype, sizes_of
+from ._nested_views import Jagged, Sizes, fit, is_jagged, packed, run, same_components, same_dtype, sizes_of
 from ._takeover import Fallback
 
 Pair = tuple[torch.Tensor | None, torch.Tensor | None]
@@ -54,9 +54,11 @@ def matmul_backward_strided(grad: torch.Tensor | None, self: torch.Tensor, other
                             mask: Sequence[bool]) -> Pair:
     if grad is None:
         return None, None
-    if not (grad.is_nested and self.is_nested and other.is_nested):
-        raise Fallback("a product of a nested and a dense tensor")
+    if not (grad.is_nested and self.is_nested):
+        raise Fallback("a product of a dense and a nested tensor")
     same_dtype(grad=grad, self=self, other=other)
+    if not other.is_nested:
+        return _one_matrix(grad, self, other, mask)
     if not self.numel() and not other.numel():
         return (torch.empty_like(self) if mask[0] else None), (torch.empty_like(other) if mask[1] else None)
     sizes = [sizes_of(t) for t in (grad, self, other)]
@@ -66,11 +68,13 @@ def matmul_backward_strided(grad: torch.Tensor | None, self: torch.Tensor, other
     outer = x_sizes.constant(0, x_sizes.dims - 2)
     if outer is None or any(row[:-2] != other_row[:-2] for row, other_row in zip(x_sizes.rows, o_sizes.rows)):
         raise Fallback("leading dimensions of the components that differ")
+    for g, x, o in zip(g_sizes.rows, x_sizes.rows, o_sizes.rows):
+        fit((x[-1], o[-2]), (g, (*x[:-1], o[-1])))
     m, k, n = x_sizes.dims - 2, x_sizes.dims - 1, o_sizes.dims - 1
     if outer == 0:
         return _zeros(self, x_sizes, mask[0]), _zeros(other, o_sizes, mask[1])
-    matrices = [_matrix(t, s, name) for t, s, name in ((grad, g_sizes, "grad"), (self, x_sizes, "self"),
-                                                       (other, o_sizes, "other"))]
+    (g_matrix, _), (x_matrix, self), (o_matrix, other) = (
+        _matrix(t, s) for t, s in ((grad, g_sizes), (self, x_sizes), (other, o_sizes)))
     device = self.device
     offsets: list[torch.Tensor | None] = []
     axes, ragged_axes = [], 0
@@ -86,9 +90,21 @@ def matmul_backward_strided(grad: torch.Tensor | None, self: torch.Tensor, other
     dother = _gradient_buffer(other, o_sizes) if mask[1] else None
     wanted = [t if t is not None and t.numel() else None for t in (dx, dother)]
     if any(t is not None for t in wanted):
-        _product(*matrices, *wanted, offsets=tuple(offsets), axis=tuple(axes), ragged_axes=ragged_axes, outer=outer,
+        _product(g_matrix, x_matrix, o_matrix, *wanted, offsets=tuple(offsets), axis=tuple(axes), ragged_axes=ragged_axes, outer=outer,
                  components=x_sizes.count, flags=_native.JAGGED_FULL if ragged_axes else 0)
     return _as(self, dx), _as(other, dother)
+
+
+def _one_matrix(grad: torch.Tensor, self: torch.Tensor, other: torch.Tensor, mask: Sequence[bool]) -> Pair:
+    """One dense matrix [k, n] for all rows of a nested tensor: a linear layer with the weight other^T."""
+    if other.dim() != 2:
+        raise Fallback("a product of a nested and a dense tensor of more than two dimensions")
+    x, g = packed(self, "self"), packed(grad.contiguous(), "grad")
+    same_rows = zip(sizes_of(self).rows, sizes_of(grad).rows, strict=True)
+    fit(*((g_row, (*x_row[:-1], other.shape[1])) for x_row, g_row in same_rows))
+    dx = torch.empty_like(self) if mask[0] else None
+    dweight, _ = linear_rows(x, g, other.t(), dx.values() if dx is not None else None, (mask[1], False))
+    return dx, (dweight.t() if dweight is not None else None)
 
 
 def _zeros(like: torch.Tensor, sizes: Sizes, wanted: bool) -> torch.Tensor | None:
@@ -114,25 +130,26 @@ def _lies(sizes: Sizes, strides: list[list[int]], transposed: bool) -> bool:
     return True
 
 
-def _matrix(nested: torch.Tensor, sizes: Sizes, name: str) -> Matrix:
-    buffer = nested.values()
-    if buffer.numel() != nested.numel():
-        raise Fallback(f"{name} is a part of a larger buffer")
-    if nested.is_contiguous():
-        matrix, packed = Matrix(buffer, False), True
-    else:
+def _follow(nested: torch.Tensor, sizes: Sizes) -> bool:
+    """Whether the components fill the buffer one behind the other."""
+    starts = nested._nested_tensor_storage_offsets().tolist()
+    return nested.values().numel() == sizes.numel and \
+        all(at == start for at, start, n in zip(starts, sizes.starts(), sizes.numels) if n)
+
+
+def _matrix(nested: torch.Tensor, sizes: Sizes) -> tuple[Matrix, torch.Tensor]:
+    """The operand, and the nested tensor whose sizes and strides say how it lies: `nested`, or a contiguous copy of
+    matrices that lie in no way that the library knows. PyTorch copies every operand that is not contiguous."""
+    transposed = False
+    if not nested.is_contiguous() or nested.values().numel() != sizes.numel:
         strides = nested._nested_tensor_strides().tolist()
         transposed = not _lies(sizes, strides, False)
-        if transposed and not _lies(sizes, strides, True):
-            raise Fallback(f"{name}'s components are neither row-major matrices nor their transposes")
-        matrix = Matrix(buffer, transposed)
-        starts = nested._nested_tensor_storage_offsets().tolist()
-        packed = all(at == start for at, start, n in zip(starts, sizes.starts(), sizes.numels) if n)
-        if not packed:
-            raise Fallback(f"{name}'s components do not follow each other")
+        if not _follow(nested, sizes) or (transposed and not _lies(sizes, strides, True)):
+            nested, transposed = nested.clone(memory_format=torch.contiguous_format), False
+    matrix = Matrix(nested.values(), transposed)
     if len({sizes.dims - 2, sizes.dims - 1} & set(sizes.ragged)) == 2:
         matrix.bases = sizes.array(("starts",), sizes.starts, nested.device)
-    return matrix
+    return matrix, nested
 
 
 def _gradient_buffer(like: torch.Tensor, sizes: Sizes) -> torch.Tensor:
@@ -189,6 +206,7 @@ def _shared(grad: Jagged, x: Jagged, other: torch.Tensor, mask: Sequence[bool]) 
     if x.ragged == x.values.dim() - 1 or x.used is not None:
         raise Fallback("a product over the ragged dimension, or of a jagged tensor with holes, and one matrix")
     values = x.contiguous("self")
+    fit((values.shape[-1], other.shape[0]), (grad.values.shape, (*values.shape[:-1], other.shape[1])))
     if not values.numel() or not grad.values.numel():
         dx = torch.zeros_like(values) if mask[0] else None
         dother = torch.zeros_like(other) if mask[1] else None
@@ -227,6 +245,7 @@ def _stack(grad: Jagged, x: Jagged, other: Jagged, mask: Sequence[bool]) -> Pair
         raise Fallback("a product of jagged tensors that is no stack of matrices")
     m, k = x.values.shape[-2:]
     n = other.values.shape[-1]
+    fit((other.values.shape[-2], k), (grad.values.shape, (*x.values.shape[:-1], n)))
     outer = math.prod(x.values.shape[:-2])
     if not outer:
         return (x.wrap(torch.zeros_like(x.values)) if mask[0] else None,
@@ -243,6 +262,7 @@ def _over_ragged(grad: torch.Tensor, x: Jagged, other: Jagged, mask: Sequence[bo
     if x.values.dim() != 2 or other.values.dim() != 2 or x.ragged != 1 or other.ragged != 0:
         raise Fallback("a product over the ragged dimension of more than two dimensions")
     m, n = x.values.shape[0], other.values.shape[1]
+    fit((grad.shape, (x.components, m, n)), (x.total, other.total))
     if not grad.numel():
         return (x.wrap(torch.zeros_like(x.values)) if mask[0] else None,
                 other.wrap(torch.zeros_like(other.values)) if mask[1] else None)
@@ -261,6 +281,7 @@ def _rows(grad: Jagged, x: Jagged, other: torch.Tensor, mask: Sequence[bool]) ->
             tuple(other.shape[:-2]) != (x.components, *x.values.shape[:-2]):
         raise Fallback("a product of a jagged and a dense tensor whose leading dimensions differ")
     k, n = other.shape[-2:]
+    fit((x.values.shape[-1], k), (grad.values.shape, (*x.values.shape[:-1], n)))
     outer = math.prod(x.values.shape[:-2])
     if not outer:
         return (x.wrap(torch.zeros_like(x.values)) if mask[0] else None,
@@ -279,6 +300,7 @@ def _columns(grad: Jagged, x: torch.Tensor, other: Jagged, mask: Sequence[bool])
     if other.ragged != last or not other.components:
         raise Fallback("a product of a dense tensor and a jagged one whose last dimension is not ragged")
     m, k = x.shape[-2:]
+    fit((other.values.shape[-2], k), (grad.values.shape, (*other.values.shape[:-2], m, other.total)))
     g_matrix, x_matrix, o_matrix = _dense(grad.values), _dense(x), _dense(other.values)
     if x.dim() == 2:
         if last != 1 or other.used is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import _native
-from ._nested_views import Jagged, Sizes, flat, is_jagged, packed, ragged_lines, run, same_dtype, sizes_of
+from ._nested_views import Jagged, Sizes, fit, flat, is_jagged, packed, ragged_lines, run, same_dtype, sizes_of
 from ._takeover import Fallback
 
 # ---- sum ----
@@ -93,6 +93,7 @@ def _spread_with_holes(x: Jagged, shape: list[int], d: int):
 def _sum_ragged(x: Jagged, grad: torch.Tensor) -> torch.Tensor:
     """grad: dense [components, outer.., inner..], with or without a 1 for the ragged dimension."""
     grad = grad.contiguous()
+    fit((grad.numel() * x.total, x.components * x.values.numel()))
     result = torch.empty(x.values.shape, dtype=grad.dtype, device=grad.device)
     if not x.covered():
         result.zero_()
@@ -124,6 +125,8 @@ def select_strided(grad_output: torch.Tensor, self: torch.Tensor, dim: int, inde
                 "dim": _native.DIM_COMPONENT, "flags": _native.JAGGED_FULL}
     else:
         grad = packed(grad_output, "grad_output")
+        rows = tuple(row[:column] + row[column + 1:] for row in sizes.rows)
+        fit((grad.numel(), sum(math.prod(row) for row in rows)))
         call = _slice_of(sizes, column, device)
     run(_native.JAGGED_SELECT, grad=grad, dx=buffer, index=int(index), **call)
     return sizes.nested(buffer)
@@ -154,6 +157,13 @@ def select_jagged(grad_output: torch.Tensor, self: torch.Tensor, dim: int, index
     if value_dim < 0:
         if is_jagged(grad_output):
             raise Fallback("grad_output is a nested tensor")
+        wanted = list(shape)
+        wanted[x.ragged] = grad_output.shape[x.ragged] if grad_output.dim() == len(shape) else -1
+        if device.type == "cpu" and x.components:  # a GPU's offsets are not read back
+            b = int(index)
+            lengths = x.offsets.diff() if x.used is None else x.used
+            wanted[x.ragged] = int(lengths[b])
+        fit((list(grad_output.shape), wanted))
         result = torch.empty(shape, dtype=grad_output.dtype, device=device)
         if not grad_output.numel() or not x.covered():
             result.zero_()
@@ -164,6 +174,7 @@ def select_jagged(grad_output: torch.Tensor, self: torch.Tensor, dim: int, index
     if value_dim == x.ragged or not is_jagged(grad_output):
         raise Fallback("a select along the ragged dimension")
     grad = Jagged(grad_output).values.contiguous()
+    fit((grad.shape, (*shape[:value_dim], *shape[value_dim + 1:])))
     through = x.used is not None
     result = (torch.zeros if through else torch.empty)(shape, dtype=grad.dtype, device=device)
     if result.numel():

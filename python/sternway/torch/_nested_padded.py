@@ -11,7 +11,7 @@ import torch
 from torch.nested._internal.nested_tensor import NestedTensor
 
 from .. import _native
-from ._nested_views import Jagged, Sizes, packed, run, sizes_of, sizes_of_table
+from ._nested_views import Jagged, Sizes, fit, packed, run, sizes_of, sizes_of_table
 from ._takeover import Fallback
 
 # ---- nested to padded, backward: dense to nested ----
@@ -58,6 +58,7 @@ def to_padded_jagged(padded: torch.Tensor, offsets: torch.Tensor, dummy: torch.T
     if type(padded) is not torch.Tensor or type(offsets) is not torch.Tensor:
         raise Fallback(f"padded is a {type(padded).__name__}, not a plain tensor (torch.compile traces PyTorch's own"
                        " decomposition)")
+    fit((padded.shape[0], offsets.shape[0] - 1))
     shape = (*padded.shape[1:ragged_idx], int(sum_S), *padded.shape[ragged_idx + 1:])
     metadata = {"min_seqlen": min_seqlen, "max_seqlen": max_seqlen}
     metadata = {name: value for name, value in metadata.items() if value is not None}

@@ -30,7 +30,7 @@ from ._nested_matmul import matmul_backward_jagged, matmul_backward_strided
 from ._nested_moves import select_jagged, select_strided, sum_jagged, sum_strided
 from ._nested_padded import from_padded_jagged, from_padded_strided, to_padded_jagged, to_padded_strided
 from ._nested_table import in_backward, register
-from ._nested_views import (Jagged, flat, is_jagged, packed, ragged_lines, run, same_components, same_dtype, same_sizes,
+from ._nested_views import (Jagged, fit, flat, is_jagged, packed, ragged_lines, run, same_components, same_dtype, same_sizes,
                             sizes_of)
 from ._takeover import Fallback
 
@@ -55,8 +55,7 @@ def _pointwise_jagged(op: int, grad: torch.Tensor, x: torch.Tensor, **fields: fl
         raise Fallback("grad is not a nested tensor")
     g, v = Jagged(grad), Jagged(x)
     same_components(g, v, "grad and self")
-    if g.values.shape != v.values.shape:
-        raise Fallback("grad and self have different shapes")
+    fit((g.values.shape, v.values.shape))
     order = v.order()
     grad_values, values = g.in_order(order, "grad"), v.in_order(order, "self")
     result = torch.empty_like(v.values) if v.used is None else torch.zeros_like(v.values)
@@ -125,6 +124,7 @@ def _softmax_jagged(grad_output: torch.Tensor, output: torch.Tensor, dim: int) -
         raise Fallback("grad_output is not a nested tensor")
     g, y = Jagged(grad_output), Jagged(output)
     same_components(g, y, "grad_output and output")
+    fit((g.values.shape, y.values.shape))
     value_dim = dim % (y.values.dim() + 1) - 1
     if value_dim < 0:
         raise Fallback("softmax along the batch dimension")
@@ -166,6 +166,7 @@ def _layer_norm_jagged(grad_out: torch.Tensor, input: torch.Tensor, normalized_s
         raise Fallback("grad_out is not a nested tensor")
     g, x = Jagged(grad_out), Jagged(input)
     same_components(g, x, "grad_out and input")
+    fit((g.values.shape, x.values.shape))
     first = x.values.dim() - len(normalized_shape)
     if first <= x.ragged:
         raise Fallback("layer_norm over the ragged dimension")
@@ -188,6 +189,9 @@ def _norm(grad: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.T
         raise Fallback("the gradient of a parameter is asked for that is absent")
     if weight is not None and bias is not None and bias.dtype != weight.dtype:
         raise Fallback(f"a bias of {bias.dtype} with a weight of {weight.dtype}")
+    lines = x.numel() // max(1, size)
+    for given, wanted in ((mean, lines), (rstd, lines), (weight, size), (bias, size)):
+        fit((wanted if given is None else given.numel(), wanted))
     make = torch.empty_like if x.numel() else torch.zeros_like
     dweight = make(weight, memory_format=torch.contiguous_format) if output_mask[1] else None
     dbias = make(bias, memory_format=torch.contiguous_format) if output_mask[2] else None
