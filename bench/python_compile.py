@@ -6,7 +6,7 @@ without sternway.torch.enable(), on one core.
 The gradients of every row are held against the block in float64, and the counts of sternway.torch.stats() against what
 the row says, before it is timed.
 
-    python bench/python_compile.py [--rounds 7] [--backend inductor] [--rows 197]
+    python bench/python_compile.py [--rounds 100] [--backend inductor] [--rows 197]
 
 Exit status 1 when a row was wrong."""
 from __future__ import annotations
@@ -75,7 +75,7 @@ def row(steps: Steps, options: argparse.Namespace, enabled: bool, compiled: bool
     begin = time.perf_counter()
     steps.run(function)
     first, error = time.perf_counter() - begin, steps.error()
-    shortest = min(timeit.repeat(lambda: steps.run(function), number=3, repeat=options.rounds)) / 3 * 1e3
+    shortest = min(timeit.repeat(lambda: steps.run(function), number=1, repeat=options.rounds)) * 1e3
     taken = sum(counts["taken"] for counts in sternway.torch.stats().values())
     sternway.torch.disable()
     good = error < 1e-5 and bool(taken) == enabled
@@ -87,7 +87,7 @@ def row(steps: Steps, options: argparse.Namespace, enabled: bool, compiled: bool
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--backend", default="inductor", help="of torch.compile")
     parser.add_argument("--rows", type=int, default=197, help="tokens of a sequence")
     options = parser.parse_args()

@@ -7,7 +7,7 @@ verified against the formulas in float64 first, then timed by `timeit`: the shor
 same call made in C (bench/smallest_call.c, compiled here; without a C compiler the column stays empty), "Python" the
 difference. On the fake driver a launch computes nothing; there the driver's log must name the launch instead.
 
-    python bench/python_overhead.py [--rounds 15] [--calls 5000] [--fakes build/release/tests/fakes] [--limit 8]
+    python bench/python_overhead.py [--rounds 300] [--calls 200] [--fakes build/release/tests/fakes] [--limit 8]
 
 Exit status 1 when a result was wrong, or where a cached call of sternway.attn_bwd takes more than --limit microseconds
 beyond the library's time."""
@@ -125,11 +125,12 @@ def compile_c(folder: str) -> pathlib.Path | None:
     return out
 
 
-def in_c(program: pathlib.Path | None, backend: str, calls: int, **environment: str) -> float | None:
+def in_c(program: pathlib.Path | None, backend: str, options: argparse.Namespace, **environment: str) -> float | None:
     """Microseconds of the call in C. On the CPU its gradients must be right."""
     if program is None:
         return None
-    words = subprocess.run([program, backend, str(calls)], env={**os.environ, **environment}, check=True,
+    command = [program, backend, str(options.rounds), str(options.calls)]
+    words = subprocess.run(command, env={**os.environ, **environment}, check=True,
                            capture_output=True, text=True).stdout.split()
     got = [float(word) for word in words[1:]]
     if backend == "cpu" and not np.allclose(got, [EXACT["dq"], *EXACT["dk"]], atol=1e-6):
@@ -285,14 +286,14 @@ def over_fake_driver(table: Table, program: pathlib.Path | None, folder: str) ->
             table.failed = True
             print(f"{name:58} WRONG: {(done.stdout + done.stderr).strip()[-300:]}")
             return
-    table.show(name, float(done.stdout), in_c(program, "cuda", options.calls, FAKE_FAST="1", **environment),
+    table.show(name, float(done.stdout), in_c(program, "cuda", options, FAKE_FAST="1", **environment),
                options.limit)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--calls", type=int, default=5000, help="of a round")
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--calls", type=int, default=200, help="of a round, which others should not interrupt")
     parser.add_argument("--limit", type=float, default=8.0, help="microseconds")
     parser.add_argument("--fakes", type=pathlib.Path, default=BUILD / "tests/fakes")
     parser.add_argument("--fake", action="store_true", help=argparse.SUPPRESS)
@@ -302,7 +303,7 @@ def main() -> int:
         return fake_rows(options)
     with tempfile.TemporaryDirectory() as folder:
         program = compile_c(folder)
-        library = in_c(program, "cpu", options.calls)
+        library = in_c(program, "cpu", options)
         table = Table(options)
         numpy_rows(table, library)
         over_fake_driver(table, program, folder)

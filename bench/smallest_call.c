@@ -2,8 +2,8 @@
  *
  * The library's own time of the call that python_overhead.py makes from Python: stw_attn_bwd_once() of the smallest
  * problem with a gradient that is not 0 (one head, one query, two keys, head_dim 1, f32), whose plan the context keeps.
- * Prints nanoseconds a call, the shortest of 7 rounds, and dq[0], dk[0], dk[1].
- *     smallest_call BACKEND ROUND_LENGTH        BACKEND: cpu or cuda */
+ * Prints nanoseconds a call, the shortest of the rounds, and dq[0], dk[0], dk[1].
+ *     smallest_call BACKEND ROUNDS CALLS        BACKEND: cpu or cuda */
 #include <sternway/sternway.h>
 
 #include <math.h>
@@ -38,8 +38,8 @@ int main(int argc, char **argv) {
     float values[TENSORS][KEYS];
     void *at[TENSORS + 1];
     size_t bytes = 0;
-    if (argc != 3) return fprintf(stderr, "usage: smallest_call cpu|cuda ROUND_LENGTH\n"), 2;
-    const int cpu = !strcmp(argv[1], "cpu"), count = atoi(argv[2]);
+    if (argc != 4) return fprintf(stderr, "usage: smallest_call cpu|cuda ROUNDS CALLS\n"), 2;
+    const int cpu = !strcmp(argv[1], "cpu"), rounds = atoi(argv[2]), count = atoi(argv[3]);
     opts.backend = cpu ? STW_BACKEND_CPU : STW_BACKEND_CUDA, opts.memory = cpu ? STW_MEMORY_HOST : STW_MEMORY_DEVICE;
     desc.dtype = STW_F32, desc.batch = desc.heads_q = desc.heads_kv = desc.head_dim_qk = desc.head_dim_v = 1;
     desc.max_seq_q = 1, desc.max_seq_kv = KEYS;
@@ -56,7 +56,7 @@ int main(int argc, char **argv) {
     args.q = at[0], args.k = at[1], args.v = at[2], args.out = at[3], args.dout = at[4], args.lse = at[5];
     args.dq = at[6], args.dk = at[7], args.dv = at[8], args.cpu_threads = THREADS;
     double shortest = INFINITY;
-    for (int round = 0; round < 7 && !status; ++round) {
+    for (int round = 0; round < rounds && !status; ++round) {
         const double start = now();
         for (int i = 0; i < count && !status; ++i)
             status = stw_attn_bwd_once(context, &desc, &args, at[TENSORS], bytes, NULL);

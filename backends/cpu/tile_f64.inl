@@ -27,8 +27,12 @@ INLINE void gemm64_block(const int rows, uint32_t k, const double *a, size_t a_r
     }
     for (int r = 0; r < rows; ++r) {
         vd_half_any *to = (vd_half_any *)(c + (size_t)r * c_pitch), *next = to + 1;
-        *to = add ? *to + low[r] : low[r];
-        *next = add ? *next + high[r] : high[r];
+        if (add) {
+            low[r] += *to;
+            high[r] += *next;
+        }
+        *to = low[r];
+        *next = high[r];
     }
 }
 

@@ -400,13 +400,22 @@ int stw_py_array_open(PyObject *object, const char *name, uintptr_t stream, stw_
                      "%s: an array is needed (DLPack, __cuda_array_interface__, numpy, PyTorch), got %R", name,
                      (PyObject *)Py_TYPE(object));
     }
-    if (!failed) return 0;
+    if (!failed) {
+        if (!stw_py_array_elements(array)) set_contiguous(array); /* numpy's strides of empty arrays are 0 */
+        return 0;
+    }
     if (!PyErr_Occurred()) PyErr_Format(PyExc_TypeError, "%s: its library does not describe it", name);
     stw_py_array_close(array);
     return -1;
 }
 
-void stw_py_array_close(stw_py_array *array) { Py_CLEAR(array->hold); }
+void stw_py_array_close(stw_py_array *array) {
+    if (!array->hold) return;
+    PyObject *type, *error, *trace; /* a destructor in Python would lose an exception that is on its way */
+    PyErr_Fetch(&type, &error, &trace);
+    Py_CLEAR(array->hold);
+    PyErr_Restore(type, error, trace);
+}
 
 bool stw_py_array_contiguous(const stw_py_array *array) {
     int64_t stride = 1;

@@ -281,7 +281,7 @@ static int missing(const call *call, role role) {
 static int read_sizes(call *call, const dims *dims) {
     stw_attn_desc *desc = &call->desc;
     const int rank = dims->last + 1;
-    for (role role = Q; role <= (call->mask_out ? K : V); ++role) {
+    for (role role = Q; role <= (call->given[MASK_OUT] ? K : V); ++role) {
         if (!call->given[role]) return missing(call, role);
         if (call->arrays[role].rank != rank)
             return wrong_shape(call, role, call->packed ? "[rows, heads, head_dim]" : "of four dimensions");

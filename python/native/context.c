@@ -165,7 +165,7 @@ static int open_scratch(stw_py_context *context, size_t size, stw_py_workspace *
 
 int stw_py_workspace_open(stw_py_context *context, PyObject *from, size_t size, uintptr_t stream,
                           stw_py_workspace *workspace) {
-    *workspace = (stw_py_workspace){NULL};
+    memset(workspace, 0, sizeof *workspace);
     if (!size) return 0;
     if (!from || from == Py_None) return open_scratch(context, size, workspace);
     if (PyCallable_Check(from)) workspace->object = PyObject_CallFunction(from, "n", (Py_ssize_t)size);
@@ -240,6 +240,8 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     context->context = made;
     context->kept = kept;
     context->memory = opts.memory;
+    const char *chosen = getenv("STERNWAY_DEVICE"); /* the library has read it and found it good */
+    if (device == Py_None && chosen) opts.device = (int32_t)strtol(chosen, NULL, 10);
     context->device = opts.memory == STW_MEMORY_HOST || !strcmp(stw_context_arch(made), "cpu") ? -1 : opts.device;
     return (PyObject *)context;
 }

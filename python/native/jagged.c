@@ -161,6 +161,9 @@ static int set_field(call *call, int number, PyObject *value) {
         call->desc.components = components;
         return 0;
     }
+    const int rank = PySequence_Check(value) ? (int)PySequence_Size(value) : 0;
+    if (!strcmp(field->name, "shape")) call->desc.shape_rank = rank;
+    if (!strcmp(field->name, "grad_shape")) call->desc.grad_rank = rank;
     return stw_py_set_field(&call->desc, field, value, NULL);
 }
 

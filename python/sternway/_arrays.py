@@ -205,6 +205,9 @@ def library_of(array: Any) -> Library:
     found = libraries.get(kind)
     if found is not None:
         return found
+    if any(base.__name__ == "MaskedArray" for base in kind.__mro__):
+        raise _native.InvalidError("sternway: a numpy masked array; its mask would be lost, give the data and a bias "
+                                   "of bool")
     for base in kind.__mro__:
         root = base.__module__.partition(".")[0]
         if root in _makers and hasattr(array, "dtype"):
@@ -214,8 +217,9 @@ def library_of(array: Any) -> Library:
             break
     else:
         if not hasattr(array, "__dlpack_device__"):
-            raise _native.InvalidError(f"sternway: {kind.__module__}.{kind.__name__} is not an array (of numpy, CuPy, "
-                                       "JAX, PyTorch, or one with __dlpack__)")
+            name = f"{kind.__module__}.{kind.__name__}"
+            raise _native.InvalidError(f"sternway: {name} is not an array (of numpy, CuPy, JAX, PyTorch, or one "
+                                       "with __dlpack__)")
         found = _made.setdefault("", Other())
     libraries[kind] = found
     return found

@@ -42,9 +42,10 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     absent: none if an array is given, else dq, dk and dv.
     context: another one than the device's shared one. Further keywords: sternway._options.Score.
 
-    Returns Gradients. On a GPU the work is asynchronous in the stream. Nothing is copied but inputs whose head_dim is
-    not contiguous. Raises InvalidError (the arguments contradict each other; the text names one), UnsupportedError (a
-    limit), NoDriverError, NoDeviceError, NoImageError, WorkspaceError, DriverError; nothing was launched then."""
+    Returns Gradients; rows of a packed array that no sequence has are not written. On a GPU the work is asynchronous in
+    the stream. Nothing is copied but inputs whose head_dim is not contiguous. Raises InvalidError (the arguments
+    contradict each other; the text names one), UnsupportedError (a limit), NoDriverError, NoDeviceError, NoImageError,
+    WorkspaceError, DriverError; nothing was launched then."""
     library = libraries.get(type(q)) or library_of(q)
     if options:
         resolve(options)  # type: ignore[arg-type]

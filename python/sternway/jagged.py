@@ -17,11 +17,12 @@ import math
 from typing import TYPE_CHECKING, Any, Mapping
 
 from . import _native
-from ._arrays import Library, address_of_stream, dtype_of, libraries, library_of
+from ._arrays import Library, address_of_stream, libraries, library_of
 from ._context import number
 from ._jagged_types import MatmulGradients, Products, Shape
+from ._reshape import reshape
 from .attention import Gradients, attn_bwd
-from .enums import Axis, DType, JaggedDim, JaggedFlag, JaggedOp, JaggedOut, Storage
+from .enums import Axis, JaggedDim, JaggedFlag, JaggedOp, JaggedOut, Storage
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,16 +41,21 @@ def _bits(names: str | tuple[str, ...] | int, what: str) -> int:
     return sum({number(OUTPUTS, name, what) for name in ((names,) if isinstance(names, str) else names)})
 
 
+def _resolve(fields: dict[str, Any]) -> None:
+    """Names to numbers, in place."""
+    if fields.get("accumulate") is not None:
+        fields["accumulate"] = _bits(fields["accumulate"], "accumulate")
+    if fields.get("stream") is not None:
+        fields["stream"] = address_of_stream(fields["stream"])
+
+
 def backward(op: str | int, *, grad: Any, context: _native.Context | None = None, **fields: Any) -> None:
     """One operation as the C interface has it: `op` a JaggedOp or its name; tensors by keyword (grad x y other weight
     mean rstd x_bases other_bases grad_bases dx dother dweight dbias status_out), offsets=(o0, ...), used, offsets_host,
     used_host; fields of stw_jagged_desc by name (axis=((size, total), ...), dim, outer, inner, ...). What is computed
     is what dx, dother, dweight and dbias are given for."""
     library = libraries.get(type(grad)) or library_of(grad)
-    if "accumulate" in fields and fields["accumulate"] is not None:
-        fields["accumulate"] = _bits(fields["accumulate"], "accumulate")
-    if fields.get("stream") is not None:
-        fields["stream"] = address_of_stream(fields["stream"])
+    _resolve(fields)
     if context is None:
         context = library.context(grad)
     library.prepare(grad, context, fields)
@@ -192,11 +198,6 @@ def from_padded_backward(grad: Any, offsets: Any, padded: int, *, dx: Any = None
     return _one(JaggedOp.FROM_PADDED, grad, offsets, dx, common, nested, shape, padded=padded)
 
 
-def _contiguous(shape: Shape, strides: Shape) -> bool:
-    return 0 in shape or all(extent == 1 or stride == math.prod(shape[i + 1:])
-                             for i, (extent, stride) in enumerate(zip(shape, strides)))
-
-
 def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *, dx: Any = None,
                      grad_storage: str | int = "components", **common: Unpack[Placed]) -> Any:
     """The gradient of components of `grad_shape` as components of `shape`; each has exactly one -1, the ragged extent,
@@ -216,32 +217,11 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
         jagged = storage == Storage.JAGGED
         dx = library.empty(grad, tuple(total if e == -1 else e for e in shape) if jagged else (total * size,))
     longest = common.get("max_length")
-    fields: dict[str, Any] = {name: common[name] for name in ("cpu_threads", "workspace", "stream")
-                              if common.get(name) is not None}
-    context = common.get("context") or library.context(grad)
-    library.prepare(grad, context, fields)
-    for name, array in (("grad", grad), ("dx", dx)):
-        if not _contiguous(array.shape, library.strides(array)):
-            raise _native.InvalidError(f"jagged_bwd: {name} is not contiguous, it must be contiguous")
-    used = common.get("used")
-    desc = _native.JaggedDesc(
-        op=JaggedOp.RESHAPE, dtype=dtype_of(grad), index_dtype=dtype_of(offsets), outputs=_native.JAGGED_DX,
-        dx_dtype=DType.NONE if dtype_of(dx) == dtype_of(grad) else dtype_of(dx), components=offsets.shape[0] - 1,
-        accumulate=_bits(common.get("accumulate") or 0, "accumulate"), storage=storage,
-        grad_storage=number(STORAGE, grad_storage, "grad_storage"),
-        axis=((total if longest is None else longest, total),),
-        shape=tuple(shape), shape_rank=len(shape), grad_shape=tuple(grad_shape), grad_rank=len(grad_shape),
-        flags=(JaggedFlag.HAS_USED if used is not None else 0) | (JaggedFlag.FULL if common.get("full") else 0))
-    plan = context.jagged_bwd_plan(desc)
-    workspace = fields.get("workspace")
-    workspace = workspace(plan.workspace_size) if callable(workspace) else workspace
-    if workspace is None and plan.workspace_size:
-        workspace = library.empty(grad, (plan.workspace_size,), "uint8")
-    plan.run(_native.JaggedArgs(axis=((offsets, used, common.get("offsets_host"), common.get("used_host")),), grad=grad,
-                                dx=dx, status_out=common.get("status_out"), cpu_threads=fields.get("cpu_threads", 0)),
-             workspace, plan.workspace_size, address_of_stream(fields.get("stream", 0)))
-    if library.takes_over:
-        library.finish(context, fields)
+    fields = {"axis": ((total if longest is None else longest, total),), "storage": storage, "shape": tuple(shape),
+              "grad_shape": tuple(grad_shape), "grad_storage": number(STORAGE, grad_storage, "grad_storage")}
+    passed = _passed(common)
+    _resolve(passed)
+    reshape(library, grad, offsets, dx, fields, passed)
     return library.hand_over((dx,))[0] if library.takes_over else dx
 
 

@@ -127,7 +127,8 @@ def operation(options):
     knows = set()
     for folder in ("include", "common", "dispatch", "backends", "tools", "tests", "bench", "python"):
         for path in (options.source / folder).rglob("*"):
-            if path.suffix in (".c", ".h", ".inl", ".def", ".py", ".toml", ".cu", ".hip") and "docs" not in path.relative_to(options.source).parts and \
+            parts = path.relative_to(options.source).parts
+            if path.suffix in (".c", ".h", ".inl", ".def", ".py", ".toml", ".cu", ".hip") and "docs" not in parts and parts[:2] != ("tests", "python") and \
                     re.search(r"silu", path.read_text(errors="replace"), re.I):
                 knows.add(str(path.relative_to(options.source)))
     core = [name for name in knows if not name.startswith(("tests/", "python/"))]

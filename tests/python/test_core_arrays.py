@@ -299,3 +299,26 @@ def test_attn_desc_of_arrays():
              np.empty(plan.workspace_size, np.uint8))
     for a, b in zip((dq, dk, dv), expected[:3]):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("shape", [(B, 1, 1, T), (1, H, S, 1), (B, H, S, T), (1, 1, S, T)])
+def test_attn_desc_of_a_bias(shape):
+    """dBias of a plan made of attn_desc has the call's bits."""
+    bias = np.random.default_rng(6).standard_normal(shape).astype("f")
+    dout, q, k, v = problem()
+    out, lse = sternway.attn_fwd(q, k, v, bias=bias)
+    expected = sternway.attn_bwd(dout, q, k, v, out, lse, bias=bias, outputs=("dbias", "dq"))
+    plan = sternway.Context("cpu").attn_bwd_plan(sternway.attn_desc(q, k, v, bias=bias, outputs=("dbias", "dq")))
+    dbias, dq = np.empty_like(bias), np.empty_like(q)
+    plan.run(sternway.AttnArgs(q=q, k=k, v=v, out=out, dout=dout, lse=lse, bias=bias, dbias=dbias, dq=dq),
+             np.empty(plan.workspace_size, np.uint8))
+    np.testing.assert_array_equal(dq, expected.dq)
+    np.testing.assert_array_equal(dbias, expected.dbias)
+
+
+def test_attn_desc_of_an_expanded_bias():
+    """dBias is dense in the dimensions that the bias has."""
+    _, q, k, v = problem()
+    bias = np.broadcast_to(np.ones((1, H, 1, T), "f"), (B, H, S, T))
+    desc = sternway.attn_desc(q, k, v, bias=bias, outputs="dbias")
+    assert desc.bias == (0, T, 0, 1) and desc.dbias == (0, T, 0, 1)

@@ -336,6 +336,56 @@ def test_shard_of_a_larger_problem():
     np.testing.assert_allclose(got.dq, whole.dq[:, :, part], atol=1e-6)
 
 
+@pytest.mark.parametrize("case", range(40))
+def test_features_together(case):
+    """Random features of random odd sizes at once, in f64, where nothing but the formulas can differ."""
+    random = np.random.default_rng(case)
+    pick = random.random
+    rows, keys = int(random.integers(1, 80)), int(random.integers(1, 80))
+    options, theirs, outputs = {}, {}, ["dq", "dk", "dv"]
+    mask = random.choice([None, "causal_top_left", "causal_bottom_right"])
+    if mask is not None:
+        options["mask"] = str(mask)
+    if pick() < 0.4:
+        options["window"] = tuple(None if pick() < 0.3 else int(random.integers(0, 30)) for _ in range(2))
+    if pick() < 0.2:
+        options["diagonal_shift"] = int(random.integers(-20, 20))
+    if pick() < 0.4:
+        options["scale"] = float(random.normal())
+    if pick() < 0.4:
+        options["softcap"] = float(random.uniform(0.5, 3))
+    if pick() < 0.6:
+        shape = tuple(extent if pick() < 0.6 else 1 for extent in (B, H, rows, keys))
+        if pick() < 0.3:
+            options["bias"] = pick_bytes = random.random(shape) > 0.2
+            theirs["bias"] = pick_bytes
+        else:
+            options["bias"] = random.standard_normal(shape)
+            outputs.append("dbias")
+    if pick() < 0.3:
+        options["alibi_slopes"] = theirs["slopes"] = random.random(H)
+    if pick() < 0.4:
+        options["sink"] = random.standard_normal(H)
+        outputs.append("dsink")
+    if pick() < 0.4:
+        options["dlse"] = random.standard_normal((B, H, rows))
+    used = None
+    if pick() < 0.3:
+        used = [(int(random.integers(0, rows + 1)), int(random.integers(0, keys + 1))) for _ in range(B)]
+        options["used_q"], options["used_kv"] = (np.array(side, np.int32) for side in zip(*used))
+    if pick() < 0.4:
+        dropout = dict(dropout_p=float(random.uniform(0.05, 0.9)), dropout_seed=int(random.integers(2 ** 62)),
+                       dropout_map=str(random.choice(["philox", "mem_eff", "flash2"])))
+        sizes = tensors(f"together {case}", "float64", 1, rows, keys)
+        lengths = {name: options[name] for name in ("used_q", "used_kv") if name in options}
+        kept = sternway.dropout_mask(sizes["q"], sizes["k"], **dropout, **lengths)
+        factor = dropout["dropout_p"]
+        theirs["keep"] = kept / (1 - factor)
+        options.update(dropout)
+    heads_kv = int(random.choice([1, 2, 4]))
+    run(f"together {case}", "float64", heads_kv, rows, keys, tuple(outputs), used, theirs, **options)
+
+
 def test_empty():
     for shape in ((0, H, SQ, D), (B, H, 0, D)):
         q = np.zeros(shape, "f")

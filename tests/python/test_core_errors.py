@@ -139,6 +139,12 @@ def test_what_is_no_array():
         sternway.attn_bwd(q, q, [1.0], q, q, np.zeros((1, 1, 2), "f"))
 
 
+def test_masked_arrays():
+    q = np.ma.masked_array(np.ones((1, 1, 2, 2), "f"), mask=True)
+    with pytest.raises(sternway.InvalidError, match="masked"):
+        sternway.attn_fwd(q, q, q)
+
+
 def test_memory_of_another_device():
     """An array that says it is on a GPU, given to a call in host memory."""
     class Elsewhere:

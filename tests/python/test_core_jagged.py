@@ -183,6 +183,29 @@ def test_reshape():
         np.testing.assert_array_equal(got[:, OFFSETS[b]:OFFSETS[b + 1]], part.reshape(2, length, 3))
 
 
+def test_reshape_options():
+    """Used lengths, an f32 result that is added to, int32 offsets; and what is refused."""
+    grad = values("reshape f16", TOTAL * 6, dtype="float16")
+    dx = np.ones(TOTAL * 6, "f")
+    got = jagged.reshape_backward(grad, OFFSETS.astype(np.int32), (-1, 2, 3), (-1, 6), used=USED.astype(np.int32),
+                                  dx=dx, accumulate="dx")
+    assert got is dx
+    for b, length in enumerate(LENGTHS):
+        start, end = OFFSETS[b] * 6, (OFFSETS[b] + USED[b]) * 6
+        np.testing.assert_array_equal(dx[start:end], grad[start:end].astype("f") + 1)
+        np.testing.assert_array_equal(dx[end:OFFSETS[b + 1] * 6], 1)
+    frozen = np.ones(TOTAL * 6, "float16")
+    frozen.flags.writeable = False
+    with pytest.raises(sternway.InvalidError, match="read only"):
+        jagged.reshape_backward(grad, OFFSETS, (-1, 6), (-1, 6), dx=frozen)
+    with pytest.raises(sternway.InvalidError, match="contiguous"):
+        jagged.reshape_backward(grad[::2], OFFSETS, (-1, 3), (-1, 3))
+    with pytest.raises(sternway.InvalidError, match="shape"):
+        jagged.reshape_backward(grad, OFFSETS, (-1, 6), (-1, 5))
+    with pytest.raises(sternway.InvalidError, match="exactly one -1"):
+        jagged.reshape_backward(grad, OFFSETS, (-1, -1, 6), (-1, 6))
+
+
 @pytest.mark.parametrize("padded", [17, 4, 20])
 def test_padded(padded):
     dense = values("dense", len(LENGTHS), padded, 3)
@@ -226,6 +249,14 @@ def test_components_storage():
         where = slice(OFFSETS[b] * 6, OFFSETS[b + 1] * 6)
         y, g = (array[where].reshape(2, length, 3).astype(np.float64) for array in (np.abs(flat), grad))
         check("dx", got[where].reshape(2, length, 3), y * (g - (g * y).sum(axis=1, keepdims=True)), "float32")
+
+
+def test_full_is_a_promise():
+    """It reaches the library, which refuses it beside used lengths."""
+    x = values("full", TOTAL, 2)
+    np.testing.assert_array_equal(jagged.silu_backward(x, x, OFFSETS, full=True), jagged.silu_backward(x, x, OFFSETS))
+    with pytest.raises(sternway.InvalidError, match="FULL"):
+        jagged.silu_backward(x, x, OFFSETS, full=True, used=USED)
 
 
 def test_wrong_offsets_are_refused_by_name():

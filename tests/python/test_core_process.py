@@ -162,6 +162,15 @@ def test_import_needs_no_torch_and_starts_no_driver():
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
+def test_submodules_on_first_use():
+    with pytest.raises(AttributeError, match="no attribute 'tensorflow'"):
+        sternway.tensorflow
+    pytest.importorskip("torch")
+    program = "import sternway; print(callable(sternway.torch.enable), callable(sternway.flash_attn.flash_attn_func))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "True True\n", done.stderr
+
+
 def test_info():
     info = sternway.info()
     assert info["version"] == sternway.__version__

@@ -17,8 +17,8 @@ torch = pytest.importorskip("torch")
 sternway = pytest.importorskip("sternway")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-START, MIGRATION = ROOT / "docs/getting-started/pytorch.md", ROOT / "docs/migration.md"
-EXPECTED = {START: 7, MIGRATION: 1}  # programs, so that a fence that is written otherwise is not lost
+README, START, MIGRATION = ROOT / "README.md", ROOT / "docs/getting-started/pytorch.md", ROOT / "docs/migration.md"
+EXPECTED = {README: 1, START: 8, MIGRATION: 1}  # programs, so that a fence that is written otherwise is not lost
 
 
 def programs(document: pathlib.Path) -> list:
@@ -43,7 +43,7 @@ def nothing_enabled():
     sternway.torch.disable()
 
 
-@pytest.mark.parametrize("source, name", programs(START) + programs(MIGRATION))
+@pytest.mark.parametrize("source, name", [program for document in EXPECTED for program in programs(document)])
 def test_program(source: str, name: str, capsys: pytest.CaptureFixture) -> None:
     exec(compile(source, name, "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out
@@ -51,10 +51,10 @@ def test_program(source: str, name: str, capsys: pytest.CaptureFixture) -> None:
     assert printed or "print(" not in source
 
 
-@pytest.mark.parametrize("document", [START, MIGRATION], ids=lambda path: path.stem)
+@pytest.mark.parametrize("document", EXPECTED, ids=lambda path: path.stem)
 def test_no_program_is_lost(document: pathlib.Path) -> None:
     assert len(programs(document)) == EXPECTED[document]
-    fences = re.findall(r"^```(?!python\n|python gpu\n|sh\n)\S", document.read_text(encoding="utf-8"), re.M)
+    fences = re.findall(r"^```(?!python\n|python gpu\n|sh\n|c\n)\S", document.read_text(encoding="utf-8"), re.M)
     assert not fences, "a block of another language, which nothing runs"
 
 

@@ -28,8 +28,8 @@ def test_losses_are_those_of_pytorch(finetune, capsys: pytest.CaptureFixture) ->
     steps, layers = 12, 2
     curves = finetune.main(["--steps", str(steps), "--batch", "6", "--untrained", "--compare", "--every", "3"])
     ours, theirs = curves["sternway"], curves["pytorch"]
-    # one step's gradients agree to f32's rounding; AdamW's first steps are sign(g), which turns that into 1e-3 at most
-    assert max(abs(a - b) for a, b in zip(ours, theirs)) < 2e-3
+    # gradients that agree to f32's rounding; measured 8e-7, while a loss falls by 0.1 a step
+    assert max(abs(a - b) for a, b in zip(ours, theirs)) < 2e-5
     assert abs(ours[0] - theirs[0]) == 0.0, "the forward is PyTorch's in both"
     counts = sternway.torch.stats()[OPERATOR]
     assert counts["taken"] == steps * layers and counts["fallback"] == 0

@@ -161,6 +161,10 @@ def test_refusals():
         sdpa(q, k, v, torch.zeros(9, 13, dtype=torch.int64), enable_gqa=True)
     with pytest.raises(ValueError, match="dropout_p"):
         sdpa(q, k, v, dropout_p=1.0, enable_gqa=True)
+    with pytest.raises(ValueError, match="pair"):
+        sdpa(q, k, v, enable_gqa=True, window=3)
+    with pytest.raises(NotImplementedError, match="int64"):
+        sdpa(q.long(), k.long(), v.long(), enable_gqa=True)
     with pytest.raises(ValueError, match="two at least"):
         sdpa(q[0, 0, 0], k, v)
     with pytest.raises(_native.InvalidError):

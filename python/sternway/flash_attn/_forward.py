@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..torch import _bridge
 from ._problem import layout, shared_keywords
@@ -16,6 +17,22 @@ INFINITY = float("inf")
 @functools.lru_cache(maxsize=None)
 def _device_has_flash(device: torch.device) -> bool:
     return torch.backends.cuda.is_flash_attention_available() and torch.cuda.get_device_capability(device)[0] >= 8
+
+
+@functools.lru_cache(maxsize=None)
+def _build_has_alibi(device: torch.device) -> bool:
+    """Whether this PyTorch's flash operator takes slopes: the wheels on PyPI are built without, which only a call says."""
+    try:
+        with _disable_current_modes():  # a fake tensor would be taken by every build
+            q = torch.zeros(1, 1, 1, 8, dtype=torch.float16, device=device)
+            slopes = torch.zeros(1, dtype=torch.float32, device=device)
+            torch.ops.aten._flash_attention_forward.default(q, q, q, None, None, 1, 1, 0.0, False, False,
+                                                            alibi_slopes=slopes)
+    except RuntimeError as error:
+        if "alibi" in str(error).lower():
+            return False
+        raise
+    return True
 
 
 def _is_zero(size: int | torch.SymInt) -> bool:
@@ -34,7 +51,7 @@ def torch_takes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q:
         return False
     if cu_seqlens_q is not None and (cu_seqlens_q.numel() < 2 or _is_zero(max_seqlen_k)):
         return False
-    if not _device_has_flash(q.device):
+    if not _device_has_flash(q.device) or (alibi_slopes is not None and not _build_has_alibi(q.device)):
         return False
     if torch.version.hip:
         same_lengths = cu_seqlens_q is cu_seqlens_k and (cu_seqlens_q is not None or q.shape[1] == k.shape[1])

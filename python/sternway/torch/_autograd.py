@@ -15,6 +15,9 @@ _TAGS = (torch.Tag.pt2_compliant_tag,
          getattr(torch.Tag, "needs_exact_strides", None) or torch.Tag.needs_fixed_stride_order)
 
 library = torch.library.Library("sternway", "DEF")
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._functorch.peek_interpreter_stack
+_profiler = torch.autograd.profiler
 
 
 def define(name: str, schema: str, kernel: Callable, fake: Callable, tags: tuple[torch.Tag, ...] = (),
@@ -28,16 +31,19 @@ def define(name: str, schema: str, kernel: Callable, fake: Callable, tags: tuple
     return getattr(torch.ops.sternway, name).default
 
 
-def is_plain(*tensors: torch.Tensor) -> bool:
+def is_plain(first: torch.Tensor, *tensors: torch.Tensor) -> bool:
     """Whether nothing but the kernel is to see a call: no mode, transform, subclass, profiler, and no device without a
     kernel. Then a call below autograd need not pass the dispatcher again, which takes a Python kernel 5 us."""
-    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if _modes() or _transforms() is not None or _profiler._is_profiler_enabled:
         return False
-    for t in tensors:
-        kind = type(t)
-        if kind is not torch.Tensor and kind is not torch.nn.Parameter or not (t.is_cpu or t.is_cuda):
+    kind = type(first)
+    if kind is not torch.Tensor and kind is not torch.nn.Parameter or not (first.is_cpu or first.is_cuda):
+        return False
+    for tensor in tensors:
+        kind = type(tensor)
+        if kind is not torch.Tensor and kind is not torch.nn.Parameter:
             return False
-    return not torch.autograd.profiler._is_profiler_enabled
+    return True
 
 
 def below_autograd(operator: torch._ops.OpOverload, *args: Any, **keywords: Any) -> Any:
@@ -66,7 +72,7 @@ def no_double_backward(operator: torch._ops.OpOverload, kernel: Callable) -> Non
 
     def autograd(*args: Any, **keywords: Any) -> Any:
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
-        if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
+        if not torch.is_grad_enabled() or not any([t.requires_grad for t in tensors]):
             if is_plain(*tensors):
                 return kernel(*args, **keywords)
             return below_autograd(operator, *args, **keywords)

@@ -46,8 +46,9 @@ def _flash_fwd_fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlen
 
 flash_fwd = define("flash_fwd", "(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_kv=None, "
                    f"*, {ops._SIZES}, bool causal=False, int left=-1, int right=-1, float? scale=None, "
-                   "float dropout_p=0.) -> (Tensor out, Tensor lse, Tensor state)", _flash_fwd, _flash_fwd_fake,
-                   tags=(torch.Tag.nondeterministic_seeded,), device_types=("CUDA",))
+                   "float dropout_p=0., bool? deterministic=None) -> (Tensor out, Tensor lse, Tensor state)",
+                   _flash_fwd, _flash_fwd_fake, tags=(torch.Tag.nondeterministic_seeded,),
+                   device_types=("CUDA",))
 
 
 class _FlashAttention(torch.autograd.Function):
@@ -90,7 +91,7 @@ def dropout_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlen
                     cu_seqlens_kv: torch.Tensor | None, dropout_p: float, options: dict[str, Any]):
     """Out and LSE of the flash forward with dropout, or None where it does not take the problem: then the library's
     forward and its own map serve. Packed problems go to the library: their LSE differs between PyTorch's versions."""
-    if q.device.type != "cuda" or options.get("deterministic") is not None or cu_seqlens_q is not None:
+    if q.device.type != "cuda" or cu_seqlens_q is not None:
         return None
     if torch.is_autocast_enabled("cuda") and q.dtype != torch.float64:
         dtype = torch.get_autocast_dtype("cuda")
@@ -101,7 +102,7 @@ def dropout_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlen
     if windows is None:
         return None
     causal, left, right = windows
-    keep = {name: options[name] for name in ("layout", "max_seq_q", "max_seq_kv", "scale") if name in options}
+    keep = {name: options[name] for name in ("layout", "scale", "deterministic") if name in options}
     out, lse, _ = torch.ops.sternway.flash_fwd.default(q, k, v, cu_seqlens_q, cu_seqlens_kv, causal=causal, left=left,
                                                        right=right, dropout_p=dropout_p, **keep)
     return out, lse

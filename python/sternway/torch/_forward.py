@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""PyTorch's flash forward on GPUs, which is several times as fast as the library's: where it takes a problem of f16 or
-bf16, out and LSE are its. It is never asked for f32 and f64, whose LSE has to be better than it is there."""
+"""PyTorch's flash forward on NVIDIA GPUs, which is several times as fast as the library's: where it takes a problem of
+f16 or bf16, out and LSE are its. It is never asked for f32 and f64, whose LSE has to be better than it is there; nor on
+AMD GPUs, whose LSE and random bits are another implementation's; nor on CPUs, where the library's is the faster one."""
 from __future__ import annotations
 
 from typing import Any
@@ -55,7 +56,7 @@ def _same_lengths(options: dict[str, Any]) -> bool:
 
 def takes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> bool:
     """Whether PyTorch's flash forward takes the types and sizes; `flash_windows` says it of the mask."""
-    if q.dtype not in _HALF or q.device.type != "cuda" or not (q.dtype == k.dtype == v.dtype):
+    if q.dtype not in _HALF or not q.is_cuda or torch.version.hip or not (q.dtype == k.dtype == v.dtype):
         return False
     rank = 3 if options.get("layout") == "thd" else 4
     if k.shape != v.shape or q.dim() != rank or k.dim() != rank or not q.device == k.device == v.device:

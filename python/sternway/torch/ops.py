@@ -17,6 +17,8 @@ from ._autograd import below_autograd, define, empty_gradient, is_plain, library
 
 _BHSD = int(_native.BHSD)
 LAYOUTS = {"bhsd": _native.BHSD, "bshd": _native.BSHD, "thd": _native.THD}
+_LSE_TYPES = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float32,
+              torch.float64: torch.float64}
 OUT_DQ, OUT_DK, OUT_DV, OUT_DBIAS, OUT_DSINK = 1, 2, 4, 8, 16
 
 _TENSORS = ("Tensor? bias=None, Tensor? alibi_slopes=None, Tensor? sink=None, Tensor? cu_seqlens_q=None, "
@@ -72,6 +74,9 @@ def _results(q: torch.Tensor, v: torch.Tensor, layout: str) -> tuple[torch.Tenso
     if len(sizes) != (3 if packed else 4) or v.dim() != len(sizes):
         raise _native.InvalidError(f"sternway: q of {tuple(sizes)} and v of {tuple(v.shape)}: tensors of layout "
                                    f"{layout!r} have {3 if packed else 4} dimensions")
+    lse_type = _LSE_TYPES.get(q.dtype)
+    if lse_type is None:
+        raise _native.UnsupportedError(f"sternway: q is {q.dtype}; f16, bf16, f32 and, on the CPU, f64 are there")
     width = v.shape[-1]
     if sizes[-1] == width:
         out = empty_gradient(q, packed)
@@ -80,7 +85,6 @@ def _results(q: torch.Tensor, v: torch.Tensor, layout: str) -> tuple[torch.Tenso
     else:
         out = (q.new_zeros if packed else q.new_empty)((*sizes[:-1], width))
     make = torch.zeros if packed else torch.empty
-    lse_type = torch.float64 if q.dtype == torch.float64 else torch.float32
     return out, make(_sizes(q, layout), dtype=lse_type, device=q.device)
 
 
@@ -160,6 +164,9 @@ def _attn_bwd_fake(dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torc
 def _mask_shape(q: torch.Tensor, k: torch.Tensor, cu_seqlens_q: torch.Tensor | None, options: dict[str, Any]):
     layout = options.get("layout", "bhsd")
     if layout == "thd":
+        if cu_seqlens_q is None or options.get("max_seq_q") is None or options.get("max_seq_kv") is None:
+            raise _native.InvalidError("sternway: layout 'thd' needs cu_seqlens_q, cu_seqlens_kv, max_seq_q and "
+                                       "max_seq_kv")
         return (cu_seqlens_q.shape[0] - 1, q.shape[1], options["max_seq_q"], options["max_seq_kv"])
     return (*_sizes(q, layout), _sizes(k, layout)[2])
 

@@ -8,6 +8,20 @@ component is used, `used` [B]. `ragged_idx` is the nested tensor's ragged dimens
 `dim` counts the nested tensor's dimensions, 0 the components. `max_length`: no component is longer; total where it is
 absent. `storage` is "jagged" (values as they are: PyTorch's layout torch.jagged) or "components" (layout torch.strided:
 components one behind the other; the tensor's shape says the sizes alone).
+
+    operator      gradient `grad`                                         result
+    gelu, silu, threshold   values, beside x                              dX as x
+    softmax       values, beside y, the softmax along dim                 dX as y
+    sum           values without dim; dim ragged: dense [B, rest]         dX of `sizes`, those of x's values
+    select        as sum; dim 0: values of component `index` alone        dX of `sizes`
+    layer_norm    values, beside x, mean and rstd (f32, one a line)       those of dX, dweight, dbias in `outputs`
+    linear        values [.., j, N], beside x [.., j, K], weight [N, K]   those of dX, dweight, dbias in `outputs`
+    reshape       values of component shape grad_shape, -1 the ragged one  dX of component shape `shape`
+    to_padded     dense [B, .., padded, ..]                               dX values with `total` positions
+    from_padded   values                                                  dX dense [B, .., padded, ..]
+`outputs` has bits: 1 dX, 4 dweight, 8 dbias. Results are new, of grad's type (dweight and dbias: weight's). Shapes that
+disagree, types the library lacks and tensors that are not contiguous raise _native.InvalidError or UnsupportedError.
+
 `full` promises offsets from 0 to total, nothing unused. Without it gradients start as zeros: positions outside every
 component are never written."""
 from __future__ import annotations

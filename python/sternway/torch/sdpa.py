@@ -108,7 +108,7 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask:
     deterministic  the backward gives the same bits run after run; None: as torch.use_deterministic_algorithms says
 
     Dropout draws from PyTorch's generator of the device. Rows that see no key are zeros, as are their gradients. On
-    GPUs the forward of f16 and bf16 is PyTorch's flash operator where it takes the problem, else the library's.
+    NVIDIA GPUs the forward of f16 and bf16 is PyTorch's flash operator where it takes the problem, else the library's.
     Raises _native.InvalidError (a ValueError) for what does not fit together, UnsupportedError (a
     NotImplementedError) for what the library lacks: nothing falls back to another implementation. Under autocast
     query, key and value get its type.
@@ -123,6 +123,9 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask:
     if is_causal:
         options["mask"] = MASK_TOP_LEFT
     if window is not None:
+        if not isinstance(window, (tuple, list)) or len(window) != 2:
+            raise _native.InvalidError(f"sternway: window is {window!r}; it is a pair, (left, right), None for no "
+                                       "bound")
         if window[0] is not None:
             options["window_left"] = window[0]
         if window[1] is not None:

