@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sternway._native")
 
-from nested_support import check, close, components, cotangent, drop_in, nest, scale_of  # noqa: E402
+from nested_support import check, close, components, drop_in, nest, scale_of  # noqa: E402
 
 F = torch.nn.functional
 from_jagged = torch.nested.nested_tensor_from_jagged
