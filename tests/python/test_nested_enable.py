@@ -308,3 +308,23 @@ def test_wrong_sizes_reach_no_kernel_of_ours(name):
     with drop_in.enable(only="nested", strict=True):
         with pytest.raises(_native.UnsupportedError, match="size|element|shape"):
             wrong_sizes()[name]()
+
+
+def test_compiled_jagged_backwards_are_pytorchs():
+    """The compiler traces PyTorch's own decomposition into operators on the values; the reason is told."""
+    offsets, weight = torch.tensor([0, 3, 3, 8]), torch.randn(5, 7)
+    values = torch.randn(8, 7, requires_grad=True)
+
+    def step(values):
+        x = torch.nested.nested_tensor_from_jagged(values, offsets, min_seqlen=0, max_seqlen=5)
+        return F.gelu(F.linear(x, weight)).values().sum()
+
+    wanted, = torch.autograd.grad(step(values), values)
+    torch.compiler.reset()
+    with drop_in.enable(only="nested"):
+        drop_in.reset_stats()
+        got, = torch.autograd.grad(torch.compile(step, backend="aot_eager", fullgraph=True)(values), values)
+        counts = drop_in.stats()
+    torch.testing.assert_close(got, wanted)
+    assert counts["gelu_backward"]["taken"] == 0
+    assert any("not a plain tensor" in reason for reason in counts["gelu_backward"]["reasons"])
