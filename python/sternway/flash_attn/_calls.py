@@ -56,7 +56,7 @@ def backward(dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor | None, v: 
         dk, dv = dk.unbind(-3)
     q, k, v = split(q, k, v, cu_seqlens_q is not None)
     keywords = shared_keywords(cu_seqlens_q, cu_seqlens_k, alibi_slopes, max_seqlen_q, max_seqlen_k, dropout_p, scale,
-                               causal, window_left, window_right, softcap, rng_state)
+                               causal, window_left, window_right, softcap, rng_state, q.dtype)
     if deterministic:
         keywords["deterministic"] = True
     _bridge.attn_bwd(layout(cu_seqlens_q), q=q, k=k, v=v, out=out, dout=dout, lse=lse, dlse=dlse, dq=dq, dk=dk, dv=dv,

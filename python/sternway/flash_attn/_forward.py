@@ -21,7 +21,7 @@ def _device_has_flash(device: torch.device) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _build_has_alibi(device: torch.device) -> bool:
-    """Whether this PyTorch's flash operator takes slopes: the wheels on PyPI are built without, which only a call says."""
+    """Whether this PyTorch's flash operator takes slopes. Wheels of PyPI are built without, which only a call says."""
     try:
         with _disable_current_modes():  # a fake tensor would be taken by every build
             q = torch.zeros(1, 1, 1, 8, dtype=torch.float16, device=device)
@@ -142,7 +142,7 @@ def own_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q:
         rng_state = torch.randint(0, 2 ** 63 - 1, (2,), dtype=torch.int64, device=q.device)
     _bridge.attn_fwd(layout(cu_seqlens_q), q=q, k=k, v=v, out=out, lse=lse,
                      **shared_keywords(cu_seqlens_q, cu_seqlens_k, alibi_slopes, max_seqlen_q, max_seqlen_k, dropout_p,
-                                       scale, causal, window_left, window_right, softcap, rng_state))
+                                       scale, causal, window_left, window_right, softcap, rng_state, q.dtype))
     if cu_seqlens_q is not None or causal or window_left >= 0 or window_right >= 0 or k.shape[1] == 0:
         lse.masked_fill_(lse == -INFINITY, INFINITY)
     return out, lse, rng_state

@@ -75,7 +75,7 @@ def _flash_attn_varlen_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o
             buffer.zero_()
     delta = torch.empty_like(softmax_lse)
     keywords = shared_keywords(cu_seqlens_q, cu_seqlens_k, alibi_slopes, max_seqlen_q, max_seqlen_k, dropout_p,
-                               softmax_scale, causal, window_size_left, window_size_right, softcap, rng_state)
+                               softmax_scale, causal, window_size_left, window_size_right, softcap, rng_state, q.dtype)
     if deterministic:
         keywords["deterministic"] = True
     if not given:

@@ -17,11 +17,10 @@ Common to all of them:
     deterministic the backward gives the same bits each time. Also under torch.use_deterministic_algorithms.
     return_attn_probs  returns (out, softmax_lse, S_dmask) instead of out. softmax_lse is the natural logarithm of each
                   row's sum, f32 (f64 beside f64) [B, H, Sq], packed [H, Tq]; +inf in rows without a key; with
-                  alibi_slopes, a right bound of 0 (causal) and no left bound, more by slope * (i + Lk - Lq), as
-                  FlashAttention-2's. A gradient that flows into it is taken into account (flash-attn drops it).
+                  alibi_slopes, a right bound of 0 (causal) and no left bound, but in f32, more by
+                  slope * (i + Lk - Lq), as FlashAttention-2's. A gradient that flows into it is taken into account (flash-attn drops it).
                   S_dmask, for tests: empty without dropout; with dropout [B, H, Sq, Sk] rounded up to 128 each,
-                  negative where an element was taken: beside the library's forward the softmax, beside PyTorch's what
-                  flash-attn gives.
+                  negative where an element was taken: on a GPU what flash-attn gives, on the CPU the softmax.
 Returns out [B, Sq, H, Dv] or [Tq, H, Dv], new memory of the caller's. Rows of a pack that are in no sequence are left
 as allocated, in gradients too.
 Raises InvalidError (tensors that do not fit each other) and UnsupportedError (what flash-attn takes and the library
@@ -32,6 +31,7 @@ from __future__ import annotations
 import torch
 
 from . import _eager
+from ._probabilities import tile_keys as _get_block_size_n  # noqa: F401 (who reads S_dmask asks for it)
 from ._low_level import (_flash_attn_backward, _flash_attn_forward, _flash_attn_varlen_backward,  # noqa: F401
                          _flash_attn_varlen_forward)
 from ._problem import invalid, unsupported
@@ -153,20 +153,3 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     NotImplementedError."""
     raise NotImplementedError("sternway.flash_attn: flash_attn_with_kvcache is inference with a cache, without a "
                               "backward, and is not in this package; use flash-attn's own")
-
-
-def _get_block_size_n(device: torch.device, head_dim: int, is_dropout: bool, is_causal: bool) -> int:
-    """Keys in a tile of FlashAttention-2's forward kernels. Their S_dmask holds exp(s - m), m the largest score of the
-    row in its tile and those to the right of it, and who reads it needs the tiles."""
-    if head_dim > 256:
-        raise invalid(f"head_dim is {head_dim}, expected at most 256")
-    if head_dim <= 32:
-        return 128
-    if head_dim <= 64:
-        return 64 if is_dropout else 128
-    if not 96 < head_dim <= 128:
-        return 64
-    major, minor = torch.cuda.get_device_capability(device)
-    if major == 8 and minor > 0:  # GPUs with 100 KB of shared memory in an SM
-        return 64 if is_causal and not is_dropout else 32
-    return 32 if is_dropout else 64

@@ -4,6 +4,7 @@ allocator, determinism and threads as the user set them."""
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -69,10 +70,22 @@ def deterministic() -> bool | None:
     return True if torch.are_deterministic_algorithms_enabled() else None
 
 
+_thread = threading.local()  # .made_current: GPUs whose context PyTorch has made current in this thread
+
+
+def _make_current(found: _Device) -> None:
+    """The library leaves a thread's current context as it is. In a thread of autograd's that is none until PyTorch's
+    first kernel there, and its next product by cuBLAS would warn of that."""
+    torch.zeros(1, device=torch.device("cuda", found.index))
+    _thread.made_current = getattr(_thread, "made_current", frozenset()) | {found.index}
+
+
 def _common(device: torch.device) -> tuple[_native.Context, dict]:
     found = _devices.get(device) or _device(device)
     if found.index < 0:
         return found.context, {"cpu_threads": min(torch.get_num_threads(), 1024)}
+    if found.index not in getattr(_thread, "made_current", ()):
+        _make_current(found)
     return found.context, {"workspace": found.workspace, "stream": stream(device)}
 
 

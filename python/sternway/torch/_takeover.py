@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -92,7 +93,9 @@ class Operator:
                 if torch._C._dispatch_has_kernel_for_dispatch_key(self.overload.name(), key):
                     kernel = torch.library.get_kernel(self.overload, key)
                     ours = _at_key(self, getattr(torch._C.DispatchKey, key), kernel)
-                    _library.impl(name, ours, key, with_keyset=True)
+                    with warnings.catch_warnings():  # PyTorch says once that a kernel is overridden, which is meant
+                        warnings.filterwarnings("ignore", "Warning only once for all operators")
+                        _library.impl(name, ours, key, with_keyset=True)
             elif not self.selects:
                 self.selects = True
                 _library.impl(name, _at_backend_select(self), "BackendSelect", with_keyset=True)
