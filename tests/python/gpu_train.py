@@ -168,29 +168,30 @@ def runs_are_bit_equal(setting: Setting, half: bool, table: Table) -> None:
 
 
 def gradients(setting: Setting, backend: SDPBackend, half: bool, dropout: float, ours: bool) -> torch.Tensor:
+    """Gradients of the weights around attention, which see its dropout the most."""
     model = setting.model(dropout)
     torch.manual_seed(11)
     with sdpa_kernel(backend), sternway.torch.enable() if ours else contextlib.nullcontext():
         with setting.autocast(half):
             loss = model(*setting.batch_of(0))
         loss.backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()]).double()
+    return torch.cat([w.grad.flatten() for layer in model.layers for w in (layer.qkv.weight, layer.out.weight)]).double()
 
 
 def dropout_agrees(setting: Setting, table: Table) -> None:
-    """Gradients of one step with dropout, drawn from PyTorch's state by PyTorch's forward. Two masks that differ give
-    a relative difference near sqrt(2 p/(1-p)) in what attention adds; rounding in bf16 gives 2^-9 a rounding."""
+    """Gradients of one step with dropout, drawn from PyTorch's state by PyTorch's forward. Two masks that differ change
+    what attention adds by sqrt(p/(1-p)) of it, 0.58; a rounding to bf16 changes an element by 2^-9 of it at most."""
     if setting.device.type == "cpu":
         table.note("dropout: PyTorch's flash operator of the CPU has none")
         return
-    for backend, half, bound in ((FLASH, True, 1e-2), (EFFICIENT, True, 1e-2), (EFFICIENT, False, 1e-4)):
+    for backend, half, bound in ((FLASH, True, 2e-2), (EFFICIENT, True, 2e-2), (EFFICIENT, False, 1e-4)):
         sternway.torch.reset_stats()
         theirs = gradients(setting, backend, half, 0.25, ours=False)
         mine = gradients(setting, backend, half, 0.25, ours=True)
         name = f"dropout, {'bf16' if half else 'f32'}, {backend.name.lower()}"
         table.row(f"{name}: gradients, relative", ((mine - theirs).norm() / theirs.norm()).item(), bound)
         without = gradients(setting, backend, half, 0.0, ours=True)
-        table.row(f"{name}: and without dropout they differ", ((without - theirs).norm() / theirs.norm()).item(), 0.02,
+        table.row(f"{name}: and without dropout they differ", ((without - theirs).norm() / theirs.norm()).item(), 0.1,
                   least=True)
         check_counts(table, name, 2 * LAYERS)
 
