@@ -175,7 +175,8 @@ def gradients(setting: Setting, backend: SDPBackend, half: bool, dropout: float,
         with setting.autocast(half):
             loss = model(*setting.batch_of(0))
         loss.backward()
-    return torch.cat([w.grad.flatten() for layer in model.layers for w in (layer.qkv.weight, layer.out.weight)]).double()
+    weights = [w for layer in model.layers for w in (layer.qkv.weight, layer.out.weight)]
+    return torch.cat([w.grad.flatten() for w in weights]).double()
 
 
 def dropout_agrees(setting: Setting, table: Table) -> None:
@@ -262,7 +263,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--only", default="", help="part of a check's name: losses, deterministic, dropout, graph, compile")
+    parser.add_argument("--only", default="", help="part of the name of a check")
     options = parser.parse_args()
     setting = Setting(options.device, options.steps)
     table = Table(f"PyTorch {torch.__version__} on {options.device}, {options.steps} steps")
