@@ -65,7 +65,8 @@ def flash(device: str, table: Table) -> None:
     slopes = torch.rand(6, device=device) * 0.3
     q, k, v = (torch.randn(2, n, h, dim, device=device) for n, h in ((rows, 6), (keys, 2), (keys, 2)))
     cases = {"causal": {"causal": True}, "window": {"window_size": (29, 11)},
-             "softcap": {"softcap": 9.0, "causal": True}, "alibi": {"alibi_slopes": slopes, "causal": True}, "plain": {}}
+             "softcap": {"softcap": 9.0, "causal": True},
+             "alibi": {"alibi_slopes": slopes, "causal": True}, "plain": {}}
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         for name, options in cases.items():
             formula = {"causal": options.get("causal", False), "window": options.get("window_size", (-1, -1)),
