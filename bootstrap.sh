@@ -68,7 +68,7 @@ install_for_tests() {
 
 # Tests of the Python package run in build/tools/python, an environment that sees this machine's own packages: a PyTorch
 # that is here is used. PyPI's is 3 GB to fetch, for it is linked with CUDA's libraries; STERNWAY_TORCH=none goes without.
-test_python=$nvcc_tools/python/bin/python
+test_python=$PWD/build/tools/python/bin/python
 install_test_python() {
     local folder=${test_python%/bin/python}
     if [ ! -x "$test_python" ]; then
