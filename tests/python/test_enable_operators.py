@@ -411,3 +411,10 @@ def test_undefined_gradient(function):
              ops.overrideable_backward: 15, ops.sdpa_cpu_backward: 7}[function]
     result = function(None, x, x, x, *[None] * (count - 3))
     assert set(result) == {None}
+
+
+def test_gradient_of_no_bias_is_left_to_pytorch_s_error():
+    q = torch.randn(1, 3, 2, 8)
+    with pytest.raises(Fallback, match="a bias that is not given"):
+        attention_ops.efficient_attention_backward(q, q, q, q, None, q, None, None, 3, 3, torch.zeros(1, 2, 32), 0.0, None,
+                                                   None, 0, True)

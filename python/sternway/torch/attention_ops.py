@@ -90,6 +90,8 @@ def efficient_attention_backward(grad_out_: torch.Tensor, query: torch.Tensor, k
     bottom-right windows follow the forward, from which PyTorch's backward differs."""
     if grad_out_ is None:
         return None, None, None, None
+    if bias_requires_grad and bias is None:
+        raise Fallback("the gradient of a bias that is not given")  # PyTorch says so with an error of its own
     if custom_mask_type not in _EFFICIENT_MASKS:
         raise Fallback(f"custom_mask_type is {custom_mask_type}")
     options = dropout(dropout_p, _native.DROPOUT_MEM_EFF, philox_seed, philox_offset)
