@@ -416,5 +416,5 @@ def test_undefined_gradient(function):
 def test_gradient_of_no_bias_is_left_to_pytorch_s_error():
     q = torch.randn(1, 3, 2, 8)
     with pytest.raises(Fallback, match="a bias that is not given"):
-        attention_ops.efficient_attention_backward(q, q, q, q, None, q, None, None, 3, 3, torch.zeros(1, 2, 32), 0.0, None,
-                                                   None, 0, True)
+        ops.efficient_attention_backward(q, q, q, q, None, q, None, None, 3, 3, torch.zeros(1, 2, 32), 0.0, None,
+                                         None, 0, True)
