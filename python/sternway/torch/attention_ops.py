@@ -74,6 +74,7 @@ def sdpa_cpu_backward(grad_out: torch.Tensor, query: torch.Tensor, key: torch.Te
     return tuple(grads.values())
 
 
+_NO_BIAS = "the gradient of a bias that is not given"  # PyTorch refuses it with an error of its own
 _EFFICIENT_MASKS = {0: "MASK_NONE", 1: "MASK_CAUSAL_TOP_LEFT", 2: "MASK_CAUSAL_BOTTOM_RIGHT"}
 
 
@@ -91,7 +92,7 @@ def efficient_attention_backward(grad_out_: torch.Tensor, query: torch.Tensor, k
     if grad_out_ is None:
         return None, None, None, None
     if bias_requires_grad and bias is None:
-        raise Fallback("the gradient of a bias that is not given")  # PyTorch says so with an error of its own
+        raise Fallback(_NO_BIAS)
     if custom_mask_type not in _EFFICIENT_MASKS:
         raise Fallback(f"custom_mask_type is {custom_mask_type}")
     options = dropout(dropout_p, _native.DROPOUT_MEM_EFF, philox_seed, philox_offset)
