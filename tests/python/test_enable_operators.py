@@ -418,3 +418,5 @@ def test_gradient_of_no_bias_is_left_to_pytorch_s_error():
     with pytest.raises(Fallback, match="a bias that is not given"):
         ops.efficient_attention_backward(q, q, q, q, None, q, None, None, 3, 3, torch.zeros(1, 2, 32), 0.0, None,
                                          None, 0, True)
+    with pytest.raises(Fallback, match="a bias that is not given"):
+        ops.sdpa_efficient_backward(q, q, q, q, None, q, torch.zeros(1, 3, 32), None, None, 0.0, [True] * 4)

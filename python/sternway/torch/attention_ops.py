@@ -136,6 +136,8 @@ def sdpa_efficient_backward(grad_out_: torch.Tensor, query: torch.Tensor, key: t
     the bias has the sizes of the operator's argument, which scaled_dot_product_attention expands."""
     if grad_out_ is None:
         return None, None, None, None
+    if grad_input_mask[3] and attn_bias is None:
+        raise Fallback(_NO_BIAS)
     options = dropout(dropout_p, _native.DROPOUT_MEM_EFF, philox_seed, philox_offset)
     bias, dbias = bias_of(attn_bias, query), None
     if bias is not None and grad_input_mask[3]:
