@@ -393,7 +393,8 @@ def test_rocm(monkeypatch, base):
     dense = (problem.dout, problem.q, problem.k, problem.v, problem.out, lse, *NONE, 21, 21)
     problem.compare(ops.sdpa_flash_backward(*dense, 0.0, True, *NONE))
     problem.compare(ops.flash_attention_backward(*problem.bshd(), lse, *NONE, 21, 21, 0.0, True, *NONE), swapped=True)
-    problem.compare(ops.sdpa_efficient_backward(*dense[:4], None, problem.out, lse, *NONE, 0.0, [True] * 3 + [False], True)[:3])
+    problem.compare(ops.sdpa_efficient_backward(*dense[:4], None, problem.out, lse, *NONE,
+                                                0.0, [True] * 3 + [False], True)[:3])
     problem.compare(ops.efficient_attention_backward(
         *problem.bshd()[:4], None, problem.bshd()[4], *NONE, 21, 21, lse, 0.0, *NONE, 1, False)[:3], swapped=True)
     with pytest.raises(Fallback, match="ROCm"):
