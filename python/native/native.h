@@ -149,6 +149,20 @@ PyObject *stw_py_attn_bwd(PyObject *module, PyObject *const *args, Py_ssize_t co
 PyObject *stw_py_attn_fwd(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *stw_py_dropout_mask(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *stw_py_jagged_bwd(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names);
+
+/* Elements of a nested operation's tensors (jagged_sizes.c); those that the operation lacks have 0. */
+typedef struct stw_py_jagged_sizes {
+    int64_t grad; /* -1: lengths in device data decide */
+    int64_t x;    /* y too */
+    int64_t dx;
+    int64_t other;   /* dother too */
+    int64_t weight;  /* dweight too */
+    int64_t lines;   /* mean and rstd */
+    int64_t columns; /* dbias */
+} stw_py_jagged_sizes;
+/* Of a descriptor that the library has planned: its products are below 2^60, nothing is divided by 0. */
+stw_py_jagged_sizes stw_py_jagged_sizes_of(const stw_jagged_desc *desc);
+
 int stw_py_add_attention(PyObject *module);
 int stw_py_add_jagged(PyObject *module);
 
