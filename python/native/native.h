@@ -60,7 +60,8 @@ extern const stw_py_table *const stw_py_attn_desc,
 const stw_py_field *stw_py_find_field(const stw_py_table *table, const char *name);
 /* Value of a field as an int, float, str, bytes or tuple. */
 PyObject *stw_py_get_field(const void *base, const stw_py_field *field);
-/* Sets a field; what a pointer field needs alive is put into the dict *keep (NULL: pointers are refused). -1: raised. */
+/* Sets a field; what a pointer field needs alive is put into the dict *keep (NULL: pointers are refused), whose distance
+ * from the field is the key, so *keep lies in one object with the struct. -1: raised. */
 int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep);
 int stw_py_add_structs(PyObject *module);
 
@@ -86,6 +87,7 @@ void stw_py_array_close(stw_py_array *array);
 /* Elements lie one behind the other, row-major. */
 bool stw_py_array_contiguous(const stw_py_array *array);
 int64_t stw_py_array_elements(const stw_py_array *array);
+size_t stw_py_array_bytes(const stw_py_array *array); /* of its elements */
 const char *stw_py_dtype_name(stw_dtype dtype);
 
 /* ---- contexts and plans (context.c) ----------------------------------------------------------------------------- */
