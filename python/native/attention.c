@@ -579,7 +579,8 @@ static PyObject *run_mask(call *call) {
     stw_attn_desc *desc = &call->desc;
     int64_t elements;
     if (__builtin_mul_overflow(desc->batch * desc->heads_q, desc->max_seq_q, &elements) ||
-        __builtin_mul_overflow(elements, desc->max_seq_kv, &elements) || stw_py_array_elements(mask) != elements || !stw_py_array_contiguous(mask)) {
+        __builtin_mul_overflow(elements, desc->max_seq_kv, &elements) || stw_py_array_elements(mask) != elements ||
+        !stw_py_array_contiguous(mask)) {
         wrong_shape(call, MASK_OUT, "[batch, heads, queries, keys], contiguous");
         return NULL;
     }
