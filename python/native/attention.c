@@ -143,9 +143,14 @@ static int set_special(call *call, int number, PyObject *value) {
     switch (number) {
     case SCALE: desc->scale = (float)(call->scale = PyFloat_AsDouble(value)); break;
     case SOFTCAP: desc->softcap = (float)(call->softcap = PyFloat_AsDouble(value)); break;
-    case FLAGS: desc->flags |= (uint32_t)PyLong_AsUnsignedLong(value); break;
-    case SEED_VALUE: call->args.dropout_seed = PyLong_AsUnsignedLongLongMask(value); break;
-    case OFFSET_VALUE: call->args.dropout_offset = PyLong_AsUnsignedLongLongMask(value); break;
+    case FLAGS: {
+        uint32_t flags = 0;
+        if (stw_py_u32(value, "flags", &flags)) return -1;
+        desc->flags |= flags;
+        break;
+    }
+    case SEED_VALUE: return stw_py_bits64(value, "dropout_seed", &call->args.dropout_seed);
+    case OFFSET_VALUE: return stw_py_bits64(value, "dropout_offset", &call->args.dropout_offset);
     case DETERMINISTIC:
         desc->deterministic = PyObject_IsTrue(value) ? STW_DETERMINISTIC_ON : STW_DETERMINISTIC_OFF;
         break;

@@ -64,6 +64,9 @@ PyObject *stw_py_get_field(const void *base, const stw_py_field *field);
  * the distance of the pointer from `keep`, which lies in one object with the struct. -1: raised. */
 int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep);
 int stw_py_add_structs(PyObject *module);
+/* Numbers that must fit: OverflowError names what does not. -1: raised. */
+int stw_py_u32(PyObject *value, const char *name, uint32_t *number);
+int stw_py_bits64(PyObject *value, const char *name, uint64_t *bits); /* -2^63 to 2^64-1, negative ones as they lie */
 
 /* ---- arrays (array.c) ------------------------------------------------------------------------------------------- */
 enum { STW_PY_RANK_MAX = 8, STW_PY_HOST = -1, STW_PY_SOME_GPU = -2 };

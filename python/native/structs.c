@@ -188,6 +188,24 @@ static int set_element(char *at, const stw_py_field *field, PyObject *value, PyO
     return 0;
 }
 
+int stw_py_u32(PyObject *value, const char *name, uint32_t *number) {
+    const stw_py_field field = {name, 0, sizeof *number, STW_PY_U32, 1, NULL};
+    return set_element((char *)number, &field, value, NULL);
+}
+
+int stw_py_bits64(PyObject *value, const char *name, uint64_t *bits) {
+    int beyond = 0;
+    PyObject *index = PyNumber_Index(value);
+    *bits = index ? (uint64_t)PyLong_AsLongLongAndOverflow(index, &beyond) : 0;
+    if (beyond > 0) {
+        *bits = PyLong_AsUnsignedLongLong(index);
+        if (PyErr_Occurred()) beyond = -1;
+    }
+    if (beyond < 0) PyErr_Clear(), PyErr_Format(PyExc_OverflowError, "%s: %R does not fit into 64 bits", name, index);
+    Py_XDECREF(index);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 /* ---- fields ----------------------------------------------------------------------------------------------------- */
 PyObject *stw_py_get_field(const void *base, const stw_py_field *field) {
     const char *at = (const char *)base + field->offset;
