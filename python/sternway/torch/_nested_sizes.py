@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Sizes of the nested operators' tensors: from values to the fields of the C module's call, and checks of every shape,
-because the C interface gets sizes and believes that the tensors have them."""
+because the C module counts elements alone."""
 from __future__ import annotations
 
 from collections.abc import Sequence
