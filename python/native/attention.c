@@ -143,9 +143,14 @@ static int set_special(call *call, int number, PyObject *value) {
     switch (number) {
     case SCALE: desc->scale = (float)(call->scale = PyFloat_AsDouble(value)); break;
     case SOFTCAP: desc->softcap = (float)(call->softcap = PyFloat_AsDouble(value)); break;
-    case FLAGS: desc->flags |= (uint32_t)PyLong_AsUnsignedLong(value); break;
-    case SEED_VALUE: call->args.dropout_seed = PyLong_AsUnsignedLongLongMask(value); break;
-    case OFFSET_VALUE: call->args.dropout_offset = PyLong_AsUnsignedLongLongMask(value); break;
+    case FLAGS: {
+        uint32_t flags = 0;
+        if (stw_py_u32(value, "flags", &flags)) return -1;
+        desc->flags |= flags;
+        break;
+    }
+    case SEED_VALUE: return stw_py_bits64(value, "dropout_seed", &call->args.dropout_seed);
+    case OFFSET_VALUE: return stw_py_bits64(value, "dropout_offset", &call->args.dropout_offset);
     case DETERMINISTIC:
         desc->deterministic = PyObject_IsTrue(value) ? STW_DETERMINISTIC_ON : STW_DETERMINISTIC_OFF;
         break;
@@ -478,6 +483,10 @@ static int read_vectors(call *call) {
         desc->outputs |= STW_OUT_DSINK;
     }
     if (call->given[USED_Q] || call->given[USED_KV]) desc->flags |= STW_ATTN_HAS_USED_LENGTHS;
+    static const role single[] = {SEED, OFFSET, STATUS};
+    for (size_t i = 0; i < sizeof single / sizeof *single; ++i)
+        if (call->given[single[i]] && stw_py_array_elements(&call->arrays[single[i]]) != 1)
+            return wrong_shape(call, single[i], "of one element");
     for (role role = USED_Q; role <= K_OFFSETS; ++role)
         if (check_batches(call, role, desc->batch)) return -1;
     return check_batches(call, CU_Q, desc->batch + 1) || check_batches(call, CU_KV, desc->batch + 1) ? -1 : 0;
@@ -573,8 +582,10 @@ PyObject *stw_py_attn_fwd(PyObject *module, PyObject *const *args, Py_ssize_t co
 static PyObject *run_mask(call *call) {
     const stw_py_array *mask = &call->arrays[MASK_OUT];
     stw_attn_desc *desc = &call->desc;
-    const int64_t elements = desc->batch * desc->heads_q * desc->max_seq_q * desc->max_seq_kv;
-    if (stw_py_array_elements(mask) != elements || !stw_py_array_contiguous(mask)) {
+    int64_t elements;
+    if (__builtin_mul_overflow(desc->batch * desc->heads_q, desc->max_seq_q, &elements) ||
+        __builtin_mul_overflow(elements, desc->max_seq_kv, &elements) || stw_py_array_elements(mask) != elements ||
+        !stw_py_array_contiguous(mask)) {
         wrong_shape(call, MASK_OUT, "[batch, heads, queries, keys], contiguous");
         return NULL;
     }

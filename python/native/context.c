@@ -11,8 +11,8 @@ PyObject *stw_py_context_type, *stw_py_plan_type;
 static void plan_dealloc(PyObject *self) {
     stw_py_plan *plan = (stw_py_plan *)self;
     PyTypeObject *type = Py_TYPE(self);
-    stw_plan_destroy(plan->plan);
-    Py_XDECREF(plan->context);
+    Py_BEGIN_ALLOW_THREADS stw_plan_destroy(plan->plan);
+    Py_END_ALLOW_THREADS Py_XDECREF(plan->context);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
@@ -63,8 +63,9 @@ static PyObject *plan_workspace_size(PyObject *self, void *unused) {
     return PyLong_FromSize_t(stw_plan_workspace_size(((stw_py_plan *)self)->plan));
 }
 
-/* An address as an int, None or an array. */
-static int address_of(PyObject *object, const char *name, void **address) {
+/* An address as an int, None or an array, whose memory must be contiguous and hold *bytes. Less than 0 asks for the
+ * bytes of the array, NULL checks none. */
+static int memory_of(PyObject *object, const char *name, bool written, void **address, Py_ssize_t *bytes) {
     *address = NULL;
     if (!object || object == Py_None) return 0;
     if (PyLong_Check(object)) {
@@ -74,8 +75,19 @@ static int address_of(PyObject *object, const char *name, void **address) {
     stw_py_array array;
     if (stw_py_array_open(object, name, 0, &array)) return -1;
     *address = array.data;
+    const Py_ssize_t there = (Py_ssize_t)stw_py_array_bytes(&array);
+    if (bytes && *bytes < 0) *bytes = there;
+    const char *wrong = !stw_py_array_contiguous(&array) ? "is not contiguous"
+                        : written && array.read_only     ? "is read only"
+                        : bytes && there < *bytes        ? "is smaller than the call is told"
+                                                         : NULL;
+    if (wrong) stw_py_invalid("%s %s: it has %zd bytes", name, wrong, there);
     stw_py_array_close(&array);
-    return 0;
+    return wrong ? -1 : 0;
+}
+
+static int address_of(PyObject *object, const char *name, void **address) {
+    return memory_of(object, name, false, address, NULL);
 }
 
 static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords) {
@@ -87,7 +99,8 @@ static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords) {
         return NULL;
     const stw_py_table *table = plan->operation == STW_PY_JAGGED_BWD ? stw_py_jagged_args : stw_py_attn_args;
     void *call = stw_py_struct(arguments, table), *address, *queue;
-    if (!call || address_of(workspace, "workspace", &address) || address_of(stream, "stream", &queue)) return NULL;
+    if (!call || memory_of(workspace, "workspace", true, &address, &size) || address_of(stream, "stream", &queue))
+        return NULL;
     size_t bytes = size < 0 ? stw_plan_workspace_size(plan->plan) : (size_t)size;
     stw_status status;
     Py_BEGIN_ALLOW_THREADS status =
@@ -103,7 +116,7 @@ static PyObject *plan_dropout_mask(PyObject *self, PyObject *args, PyObject *key
     PyObject *arguments, *mask, *stream = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|O", names, &arguments, &mask, &stream)) return NULL;
     void *call = stw_py_struct(arguments, stw_py_attn_args), *address, *queue;
-    if (!call || address_of(mask, "mask", &address) || address_of(stream, "stream", &queue)) return NULL;
+    if (!call || memory_of(mask, "mask", true, &address, NULL) || address_of(stream, "stream", &queue)) return NULL;
     stw_status status;
     Py_BEGIN_ALLOW_THREADS status = stw_dropout_mask(((stw_py_plan *)self)->plan, call, address, queue);
     Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
@@ -180,9 +193,8 @@ int stw_py_workspace_open(stw_py_context *context, PyObject *from, size_t size, 
         return -1;
     }
     const stw_py_array *array = &workspace->array;
-    static const size_t bytes[] = {0, 2, 2, 4, 8, 1, 1, 2, 4, 8};
     workspace->data = array->data;
-    workspace->size = (size_t)stw_py_array_elements(array) * bytes[array->dtype];
+    workspace->size = stw_py_array_bytes(array);
     if (!stw_py_on_device(context, array) || !stw_py_array_contiguous(array) || array->read_only) {
         stw_py_invalid("workspace: contiguous memory of the call's device that can be written is needed");
         stw_py_workspace_close(context, workspace);
@@ -222,7 +234,9 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     opts.cpu_threads = threads;
     if (device != Py_None) {
         opts.flags = STW_CONTEXT_HAS_DEVICE;
-        opts.device = (int32_t)PyLong_AsLong(device);
+        const long ordinal = PyLong_AsLong(device);
+        if (ordinal != (int32_t)ordinal) PyErr_Format(PyExc_OverflowError, "device: %ld does not fit", ordinal);
+        opts.device = (int32_t)ordinal;
     }
     if (arch != Py_None) opts.arch = PyUnicode_AsUTF8AndSize(arch, NULL);
     if (PyErr_Occurred()) return NULL;
@@ -252,8 +266,9 @@ static void context_dealloc(PyObject *self) {
     for (int i = 0; context->kept && i < STW_PY_KEPT_PLANS; ++i) Py_XDECREF(context->kept[i].plan);
     PyMem_Free(context->kept);
     free(context->scratch);
-    stw_context_destroy(context->context);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_BEGIN_ALLOW_THREADS stw_context_destroy(context->context); /* waits for its threads */
+    Py_END_ALLOW_THREADS freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
     Py_DECREF(type);
 }
 
@@ -313,13 +328,15 @@ static PyObject *context_attn_fwd_once_workspace(PyObject *self, PyObject *desc)
 static PyObject *once(PyObject *self, PyObject *args, PyObject *keywords, bool backward) {
     static char *names[] = {"desc", "args", "workspace", "workspace_size", "stream", NULL};
     PyObject *desc, *arguments, *workspace = NULL, *stream = NULL;
-    Py_ssize_t size = 0;
+    Py_ssize_t size = -1;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|OnO", names, &desc, &arguments, &workspace, &size, &stream))
         return NULL;
     const stw_attn_desc *problem = stw_py_struct(desc, stw_py_attn_desc);
     const stw_attn_args *call = problem ? stw_py_struct(arguments, stw_py_attn_args) : NULL;
     void *address, *queue;
-    if (!call || address_of(workspace, "workspace", &address) || address_of(stream, "stream", &queue)) return NULL;
+    if (!call || memory_of(workspace, "workspace", true, &address, &size) || address_of(stream, "stream", &queue))
+        return NULL;
+    if (size < 0) size = 0;
     stw_context *context = ((stw_py_context *)self)->context;
     stw_status status;
     Py_BEGIN_ALLOW_THREADS status = backward ? stw_attn_bwd_once(context, problem, call, address, (size_t)size, queue)
@@ -339,15 +356,17 @@ static PyObject *context_buffer_alloc(PyObject *self, PyObject *bytes) {
     void *pointer = NULL;
     size_t size = PyLong_AsSize_t(bytes);
     if (size == (size_t)-1 && PyErr_Occurred()) return NULL;
-    stw_status status = stw_buffer_alloc(((stw_py_context *)self)->context, size, &pointer);
-    return status ? stw_py_raise(status) : PyLong_FromVoidPtr(pointer);
+    stw_status status;
+    Py_BEGIN_ALLOW_THREADS status = stw_buffer_alloc(((stw_py_context *)self)->context, size, &pointer);
+    Py_END_ALLOW_THREADS return status ? stw_py_raise(status) : PyLong_FromVoidPtr(pointer);
 }
 
 static PyObject *context_buffer_free(PyObject *self, PyObject *pointer) {
     void *address;
     if (address_of(pointer, "pointer", &address)) return NULL;
-    stw_status status = stw_buffer_free(((stw_py_context *)self)->context, address);
-    if (status) return stw_py_raise(status);
+    stw_status status;
+    Py_BEGIN_ALLOW_THREADS status = stw_buffer_free(((stw_py_context *)self)->context, address);
+    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
     Py_RETURN_NONE;
 }
 
@@ -357,7 +376,12 @@ static PyObject *context_copy(PyObject *self, PyObject *args, PyObject *keywords
     Py_ssize_t bytes;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOn|O", names, &to, &from, &bytes, &stream)) return NULL;
     void *target, *source, *queue;
-    if (address_of(to, "to", &target) || address_of(from, "from_", &source) || address_of(stream, "stream", &queue))
+    if (bytes < 0) {
+        stw_py_invalid("copy: bytes is %zd", bytes);
+        return NULL;
+    }
+    if (memory_of(to, "to", true, &target, &bytes) || memory_of(from, "from_", false, &source, &bytes) ||
+        address_of(stream, "stream", &queue))
         return NULL;
     stw_context *context = ((stw_py_context *)self)->context;
     stw_status status;
@@ -369,8 +393,9 @@ static PyObject *context_copy(PyObject *self, PyObject *args, PyObject *keywords
 static PyObject *context_stream_create(PyObject *self, PyObject *unused) {
     (void)unused;
     stw_stream stream = NULL;
-    stw_status status = stw_stream_create(((stw_py_context *)self)->context, &stream);
-    return status ? stw_py_raise(status) : PyLong_FromVoidPtr(stream);
+    stw_status status;
+    Py_BEGIN_ALLOW_THREADS status = stw_stream_create(((stw_py_context *)self)->context, &stream);
+    Py_END_ALLOW_THREADS return status ? stw_py_raise(status) : PyLong_FromVoidPtr(stream);
 }
 
 static PyObject *stream_call(PyObject *self, PyObject *stream, stw_status (*function)(stw_context *, stw_stream)) {
@@ -413,9 +438,9 @@ static PyMethodDef context_methods[] = {
     {"attn_bwd_once_workspace", context_attn_bwd_once_workspace, METH_O, "attn_bwd_once_workspace(desc) -> bytes"},
     {"attn_fwd_once_workspace", context_attn_fwd_once_workspace, METH_O, "attn_fwd_once_workspace(desc) -> bytes"},
     {"attn_bwd_once", WITH_KEYWORDS(context_attn_bwd_once), METH_VARARGS | METH_KEYWORDS,
-     "attn_bwd_once(desc, args, workspace=None, workspace_size=0, stream=0)"},
+     "attn_bwd_once(desc, args, workspace=None, workspace_size=-1, stream=0)"},
     {"attn_fwd_once", WITH_KEYWORDS(context_attn_fwd_once), METH_VARARGS | METH_KEYWORDS,
-     "attn_fwd_once(desc, args, workspace=None, workspace_size=0, stream=0)"},
+     "attn_fwd_once(desc, args, workspace=None, workspace_size=-1, stream=0)"},
     {"buffer_alloc", context_buffer_alloc, METH_O, "buffer_alloc(bytes) -> address"},
     {"buffer_free", context_buffer_free, METH_O, "buffer_free(address)"},
     {"copy", WITH_KEYWORDS(context_copy), METH_VARARGS | METH_KEYWORDS, "copy(to, from_, bytes, stream=0)"},

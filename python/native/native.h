@@ -60,9 +60,13 @@ extern const stw_py_table *const stw_py_attn_desc,
 const stw_py_field *stw_py_find_field(const stw_py_table *table, const char *name);
 /* Value of a field as an int, float, str, bytes or tuple. */
 PyObject *stw_py_get_field(const void *base, const stw_py_field *field);
-/* Sets a field; what a pointer field needs alive goes into the dict *keep (NULL: pointers are refused). -1: raised. */
+/* Sets a field; what a pointer field needs alive is put into the dict *keep (NULL: pointers are refused). Its key is
+ * the distance of the pointer from `keep`, which lies in one object with the struct. -1: raised. */
 int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep);
 int stw_py_add_structs(PyObject *module);
+/* Numbers that must fit: OverflowError names what does not. -1: raised. */
+int stw_py_u32(PyObject *value, const char *name, uint32_t *number);
+int stw_py_bits64(PyObject *value, const char *name, uint64_t *bits); /* -2^63 to 2^64-1, negative ones as they lie */
 
 /* ---- arrays (array.c) ------------------------------------------------------------------------------------------- */
 enum { STW_PY_RANK_MAX = 8, STW_PY_HOST = -1, STW_PY_SOME_GPU = -2 };
@@ -86,6 +90,7 @@ void stw_py_array_close(stw_py_array *array);
 /* Elements lie one behind the other, row-major. */
 bool stw_py_array_contiguous(const stw_py_array *array);
 int64_t stw_py_array_elements(const stw_py_array *array);
+size_t stw_py_array_bytes(const stw_py_array *array); /* of its elements */
 const char *stw_py_dtype_name(stw_dtype dtype);
 
 /* ---- contexts and plans (context.c) ----------------------------------------------------------------------------- */
@@ -149,6 +154,20 @@ PyObject *stw_py_attn_bwd(PyObject *module, PyObject *const *args, Py_ssize_t co
 PyObject *stw_py_attn_fwd(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *stw_py_dropout_mask(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *stw_py_jagged_bwd(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names);
+
+/* Elements of a nested operation's tensors (jagged_sizes.c); those that the operation lacks have 0. */
+typedef struct stw_py_jagged_sizes {
+    int64_t grad; /* -1: lengths in device data decide */
+    int64_t x;    /* y too */
+    int64_t dx;
+    int64_t other;   /* dother too */
+    int64_t weight;  /* dweight too */
+    int64_t lines;   /* mean and rstd */
+    int64_t columns; /* dbias */
+} stw_py_jagged_sizes;
+/* Of a descriptor that the library has planned: its products are below 2^60, nothing is divided by 0. */
+stw_py_jagged_sizes stw_py_jagged_sizes_of(const stw_jagged_desc *desc);
+
 int stw_py_add_attention(PyObject *module);
 int stw_py_add_jagged(PyObject *module);
 

@@ -89,49 +89,50 @@ static PyObject *get_element(const char *at, const stw_py_field *field) {
     Py_RETURN_NONE;
 }
 
-static int keep_alive(PyObject **keep, const stw_py_field *field, int element, PyObject *value) {
+/* Holds `value` (NULL: nothing) and what owns its memory for the pointer at `at`, in place of what was held for it. */
+static int keep_alive(PyObject **keep, const stw_py_field *field, const void *at, PyObject *value, PyObject *owner) {
     if (!keep) {
         PyErr_Format(PyExc_TypeError, "%s: a pointer cannot be given here", field->name);
         return -1;
     }
-    if (!*keep && !(*keep = PyDict_New())) return -1;
-    PyObject *key = PyUnicode_FromFormat("%s/%d/%p", field->name, element, (const void *)field);
-    int failed = !key || PyDict_SetItem(*keep, key, value);
+    if (!*keep && !(value && (*keep = PyDict_New()))) return value ? -1 : 0;
+    PyObject *key = PyLong_FromSsize_t((const char *)at - (const char *)keep);
+    PyObject *held = value ? PyTuple_Pack(2, value, owner ? owner : Py_None) : (Py_INCREF(Py_None), Py_None);
+    int failed = !key || !held || PyDict_SetItem(*keep, key, held);
+    Py_XDECREF(held);
     Py_XDECREF(key);
     return failed ? -1 : 0;
 }
 
 /* None, an address, a struct of ours or an array. */
-static int set_pointer(void **at, const stw_py_field *field, int element, PyObject *value, PyObject **keep) {
-    if (value == Py_None) {
-        *at = NULL;
-        return 0;
-    }
-    if (PyLong_Check(value)) {
-        *at = PyLong_AsVoidPtr(value);
-        return PyErr_Occurred() ? -1 : 0;
+static int set_pointer(void **at, const stw_py_field *field, PyObject *value, PyObject **keep) {
+    if (value == Py_None || PyLong_Check(value)) {
+        void *address = value == Py_None ? NULL : PyLong_AsVoidPtr(value);
+        if (PyErr_Occurred()) return -1;
+        *at = address;
+        return keep ? keep_alive(keep, field, at, NULL, NULL) : 0;
     }
     if (table_of(value)) {
+        if (keep_alive(keep, field, at, value, NULL)) return -1;
         *at = ((struct_object *)value)->memory.bytes;
-        return keep_alive(keep, field, element, value);
+        return 0;
     }
     stw_py_array array;
     if (stw_py_array_open(value, field->name, 0, &array)) return -1;
     void *data = array.data;
-    int failed = array.hold ? keep_alive(keep, field, element + 1000, array.hold) : 0;
+    int failed = keep_alive(keep, field, at, value, array.hold);
     stw_py_array_close(&array);
-    if (failed || keep_alive(keep, field, element, value)) return -1;
-    *at = data;
-    return 0;
+    if (!failed) *at = data;
+    return failed;
 }
 
-static int set_text(const char **at, const stw_py_field *field, int element, PyObject *value, PyObject **keep) {
+static int set_text(const char **at, const stw_py_field *field, PyObject *value, PyObject **keep) {
     if (value == Py_None) {
         *at = NULL;
         return 0;
     }
     const char *text = PyUnicode_AsUTF8AndSize(value, NULL);
-    if (!text || keep_alive(keep, field, element, value)) return -1;
+    if (!text || keep_alive(keep, field, at, value, NULL)) return -1;
     *at = text;
     return 0;
 }
@@ -152,9 +153,9 @@ static int set_struct(char *base, const stw_py_table *table, PyObject *value, Py
     return failed ? -1 : 0;
 }
 
-static int set_element(char *at, const stw_py_field *field, int element, PyObject *value, PyObject **keep) {
-    if (field->kind == STW_PY_POINTER) return set_pointer((void **)at, field, element, value, keep);
-    if (field->kind == STW_PY_TEXT) return set_text((const char **)at, field, element, value, keep);
+static int set_element(char *at, const stw_py_field *field, PyObject *value, PyObject **keep) {
+    if (field->kind == STW_PY_POINTER) return set_pointer((void **)at, field, value, keep);
+    if (field->kind == STW_PY_TEXT) return set_text((const char **)at, field, value, keep);
     if (field->kind == STW_PY_STRUCT) return set_struct(at, field->table, value, keep);
     if (field->kind == STW_PY_F32 || field->kind == STW_PY_F64) {
         double number = PyFloat_AsDouble(value);
@@ -187,6 +188,24 @@ static int set_element(char *at, const stw_py_field *field, int element, PyObjec
     return 0;
 }
 
+int stw_py_u32(PyObject *value, const char *name, uint32_t *number) {
+    const stw_py_field field = {name, 0, sizeof *number, STW_PY_U32, 1, NULL};
+    return set_element((char *)number, &field, value, NULL);
+}
+
+int stw_py_bits64(PyObject *value, const char *name, uint64_t *bits) {
+    int beyond = 0;
+    PyObject *index = PyNumber_Index(value);
+    *bits = index ? (uint64_t)PyLong_AsLongLongAndOverflow(index, &beyond) : 0;
+    if (beyond > 0) {
+        *bits = PyLong_AsUnsignedLongLong(index);
+        if (PyErr_Occurred()) beyond = -1;
+    }
+    if (beyond < 0) PyErr_Clear(), PyErr_Format(PyExc_OverflowError, "%s: %R does not fit into 64 bits", name, index);
+    Py_XDECREF(index);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 /* ---- fields ----------------------------------------------------------------------------------------------------- */
 PyObject *stw_py_get_field(const void *base, const stw_py_field *field) {
     const char *at = (const char *)base + field->offset;
@@ -203,7 +222,7 @@ PyObject *stw_py_get_field(const void *base, const stw_py_field *field) {
 
 int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep) {
     char *at = (char *)base + field->offset;
-    if (field->count == 1) return set_element(at, field, 0, value, keep);
+    if (field->count == 1) return set_element(at, field, value, keep);
     PyObject *tuple = PySequence_Tuple(value);
     if (!tuple) return -1;
     int failed = 0, count = (int)PyTuple_Size(tuple);
@@ -213,7 +232,7 @@ int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyO
         failed = 1;
     }
     for (int i = 0; !failed && i < field->count; ++i) {
-        if (i < count) failed = set_element(at + size * (size_t)i, field, i, PyTuple_GetItem(tuple, i), keep);
+        if (i < count) failed = set_element(at + size * (size_t)i, field, PyTuple_GetItem(tuple, i), keep);
         else memset(at + size * (size_t)i, 0, size);
     }
     Py_DECREF(tuple);

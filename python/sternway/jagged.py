@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Mapping
 from . import _native
 from ._arrays import Library, address_of_stream, libraries, library_of
 from ._context import number
+from ._geometry import along, around
 from ._jagged_types import MatmulGradients, Products, Shape
-from ._reshape import reshape
 from .attention import Gradients, attn_bwd
 from .enums import Axis, JaggedDim, JaggedFlag, JaggedOp, JaggedOut, Storage
 
@@ -95,19 +95,13 @@ class _Nested:
         self.longest = self.total if longest is None else longest
 
     def fields(self) -> dict[str, Any]:
-        return {"axis": ((self.longest, self.total),), "storage": self.storage,
-                "outer": math.prod(self.shape[:self.ragged]), "inner": math.prod(self.shape[self.ragged + 1:])}
+        return {"axis": ((self.longest, self.total),), "storage": self.storage, **around(self.shape, self.ragged)}
 
     def along(self, dim: int) -> dict[str, Any]:
         """Fields of a dimension that the operation works along."""
         if not -len(self.shape) <= dim < len(self.shape):
             raise _native.InvalidError(f"sternway: dim {dim} is no dimension of {self.shape}")
-        dim %= len(self.shape)
-        if dim == self.ragged:
-            return {"dim": int(JaggedDim.RAGGED)}
-        end = self.ragged if dim < self.ragged else len(self.shape)
-        return {"dim": int(JaggedDim.OUTER if dim < self.ragged else JaggedDim.INNER), "dim_size": self.shape[dim],
-                "dim_after": math.prod(self.shape[dim + 1:end])}
+        return along(self.shape, self.ragged, dim % len(self.shape))
 
     @property
     def empty(self) -> bool:
@@ -175,8 +169,8 @@ def select_backward(grad: Any, offsets: Any, shape: Shape, dim: int | None, inde
     ragged dimension grad is dense [components, outer..., inner...]; dim None selects component `index` as a whole, grad
     then [outer..., used length, inner...]."""
     nested = _Nested(common, shape)
-    along = {"dim": int(JaggedDim.COMPONENT)} if dim is None else nested.along(dim)
-    return _one(JaggedOp.SELECT, grad, offsets, dx, common, nested, tuple(shape), index=index, **along)
+    where = {"dim": int(JaggedDim.COMPONENT)} if dim is None else nested.along(dim)
+    return _one(JaggedOp.SELECT, grad, offsets, dx, common, nested, tuple(shape), index=index, **where)
 
 
 def to_padded_backward(grad: Any, offsets: Any, total: int, *, dx: Any = None, **common: Unpack[Common]) -> Any:
@@ -217,11 +211,9 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
         jagged = storage == Storage.JAGGED
         dx = library.empty(grad, tuple(total if e == -1 else e for e in shape) if jagged else (total * size,))
     longest = common.get("max_length")
-    fields = {"axis": ((total if longest is None else longest, total),), "storage": storage, "shape": tuple(shape),
-              "grad_shape": tuple(grad_shape), "grad_storage": number(STORAGE, grad_storage, "grad_storage")}
-    passed = _passed(common)
-    _resolve(passed)
-    reshape(library, grad, offsets, dx, fields, passed)
+    backward(JaggedOp.RESHAPE, grad=grad, offsets=(offsets,), dx=dx, storage=storage, shape=tuple(shape),
+             axis=((total if longest is None else longest, total),), grad_shape=tuple(grad_shape),
+             grad_storage=number(STORAGE, grad_storage, "grad_storage"), **_passed(common))
     return library.hand_over((dx,))[0] if library.takes_over else dx
 
 
