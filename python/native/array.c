@@ -60,12 +60,12 @@ typedef struct numpy_array {
 enum { NUMPY_NATIVE = 0x200, NUMPY_WRITEABLE = 0x400 };
 
 /* ---- names of attributes, made once ----------------------------------------------------------------------------- */
-enum { DTYPE, SHAPE, STRIDE, DATA_PTR, GET_DEVICE, ARRAY_STRUCT, CUDA_INTERFACE, DLPACK_METHOD, NAMES };
+enum { DTYPE, SHAPE, STRIDE, DATA_PTR, GET_DEVICE, IS_NEG, ARRAY_STRUCT, CUDA_INTERFACE, DLPACK_METHOD, NAMES };
 
 static PyObject *name_of(int which) {
     static const char *const texts[NAMES] = {
-        "dtype",     "shape", "stride", "data_ptr", "get_device", "__array_struct__", "__cuda_array_interface__",
-        "__dlpack__"};
+        "dtype",  "shape",           "stride", "data_ptr", "get_device",
+        "is_neg", "__array_struct__", "__cuda_array_interface__", "__dlpack__"};
     static PyObject *made[NAMES];
     if (!made[which]) made[which] = PyUnicode_InternFromString(texts[which]);
     return made[which];
@@ -311,6 +311,16 @@ static int open_torch_methods(PyObject *object, stw_py_array *array) {
     return failed ? -1 : 0;
 }
 
+/* A view of PyTorch's that is to be read with the opposite sign, as the imaginary part of a conjugate is. */
+static int refuse_negative(PyObject *object, const stw_py_array *array) {
+    PyObject *negative = call_method(object, IS_NEG);
+    if (!negative) return -1;
+    const bool yes = negative == Py_True;
+    Py_DECREF(negative);
+    if (yes) stw_py_invalid("%s: its sign is a bit of the tensor, not of its memory: resolve_neg() first", array->name);
+    return yes ? -1 : 0;
+}
+
 /* ---- which source ----------------------------------------------------------------------------------------------- */
 typedef enum source { EXCHANGE = 1, TORCH, NUMPY, CUDA, DLPACK, NO_ARRAY } source;
 
@@ -318,6 +328,7 @@ typedef struct known_type {
     PyTypeObject *type; /* held, so that no other type gets its address */
     source source;
     const dl_exchange *exchange;
+    bool torch;
 } known_type;
 
 static known_type known_types[16];
@@ -340,7 +351,7 @@ static bool has(PyTypeObject *type, const char *name) {
 }
 
 static known_type learn(PyTypeObject *type) {
-    known_type known = {type, NO_ARRAY, NULL};
+    known_type known = {type, NO_ARRAY, NULL, is_torch(type)};
     PyObject *capsule = PyObject_GetAttrString((PyObject *)type, "__dlpack_c_exchange_api__");
     if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
         known.exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
@@ -349,7 +360,7 @@ static known_type learn(PyTypeObject *type) {
     Py_XDECREF(capsule);
     PyErr_Clear();
     if (known.source == EXCHANGE) return known;
-    if (is_torch(type)) known.source = TORCH;
+    if (known.torch) known.source = TORCH;
     else if (has(type, "__array_struct__")) known.source = NUMPY;
     else if (has(type, "__cuda_array_interface__")) known.source = CUDA;
     else if (has(type, "__dlpack__")) known.source = DLPACK;
@@ -400,6 +411,7 @@ int stw_py_array_open(PyObject *object, const char *name, uintptr_t stream, stw_
                      "%s: an array is needed (DLPack, __cuda_array_interface__, numpy, PyTorch), got %R", name,
                      (PyObject *)Py_TYPE(object));
     }
+    if (!failed && known.torch) failed = refuse_negative(object, array);
     if (!failed) {
         if (!stw_py_array_elements(array)) set_contiguous(array); /* numpy's strides of empty arrays are 0 */
         return 0;
@@ -431,4 +443,9 @@ int64_t stw_py_array_elements(const stw_py_array *array) {
     int64_t elements = 1;
     for (int i = 0; i < array->rank; ++i) elements *= array->shape[i];
     return elements;
+}
+
+size_t stw_py_array_bytes(const stw_py_array *array) {
+    static const size_t bytes[] = {0, 2, 2, 4, 8, 1, 1, 2, 4, 8};
+    return (size_t)stw_py_array_elements(array) * bytes[array->dtype];
 }

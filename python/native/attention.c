@@ -142,10 +142,16 @@ static int set_special(call *call, int number, PyObject *value) {
     stw_attn_desc *desc = &call->desc;
     switch (number) {
     case SCALE: desc->scale = (float)(call->scale = PyFloat_AsDouble(value)); break;
-    case SOFTCAP: desc->softcap = (float)(call->softcap = PyFloat_AsDouble(value)); break;
-    case FLAGS: desc->flags |= (uint32_t)PyLong_AsUnsignedLong(value); break;
-    case SEED_VALUE: call->args.dropout_seed = PyLong_AsUnsignedLongLongMask(value); break;
-    case OFFSET_VALUE: call->args.dropout_offset = PyLong_AsUnsignedLongLongMask(value); break;
+    case SOFTCAP:
+        desc->softcap = (float)(call->softcap = PyFloat_AsDouble(value));
+        if (call->softcap > 0 && desc->softcap == 0) { /* 0 would be: off */
+            stw_py_invalid("%s: softcap %g is below the smallest f32 number", call->who, call->softcap);
+            return -1;
+        }
+        break;
+    case FLAGS: return stw_py_add_flags(&desc->flags, value);
+    case SEED_VALUE: return stw_py_u64("dropout_seed", value, &call->args.dropout_seed);
+    case OFFSET_VALUE: return stw_py_u64("dropout_offset", value, &call->args.dropout_offset);
     case DETERMINISTIC:
         desc->deterministic = PyObject_IsTrue(value) ? STW_DETERMINISTIC_ON : STW_DETERMINISTIC_OFF;
         break;
@@ -200,6 +206,11 @@ static int set_tensor(call *call, role role, PyObject *value) {
     if (info->dtype && array->dtype != info->dtype) {
         stw_py_invalid("%s: %s is %s, it must be %s", call->who, info->name, stw_py_dtype_name(array->dtype),
                        stw_py_dtype_name(info->dtype));
+        return -1;
+    }
+    if ((role == SEED || role == OFFSET || role == STATUS) && stw_py_array_elements(array) != 1) {
+        stw_py_invalid("%s: %s has %lld elements, it must have one", call->who, info->name,
+                       (long long)stw_py_array_elements(array));
         return -1;
     }
     if (role == MASK_OUT) call->mask_out = array->data;

@@ -63,9 +63,10 @@ static PyObject *plan_workspace_size(PyObject *self, void *unused) {
     return PyLong_FromSize_t(stw_plan_workspace_size(((stw_py_plan *)self)->plan));
 }
 
-/* An address as an int, None or an array. */
-static int address_of(PyObject *object, const char *name, void **address) {
+/* An address as an int, None or an array, whose bytes are written to *bytes; an address has SIZE_MAX. */
+static int memory_of(PyObject *object, const char *name, bool written, void **address, size_t *bytes) {
     *address = NULL;
+    *bytes = SIZE_MAX;
     if (!object || object == Py_None) return 0;
     if (PyLong_Check(object)) {
         *address = PyLong_AsVoidPtr(object);
@@ -74,7 +75,29 @@ static int address_of(PyObject *object, const char *name, void **address) {
     stw_py_array array;
     if (stw_py_array_open(object, name, 0, &array)) return -1;
     *address = array.data;
+    *bytes = stw_py_array_bytes(&array);
+    const bool fits = stw_py_array_contiguous(&array) && !(written && array.read_only);
     stw_py_array_close(&array);
+    if (!fits) stw_py_invalid("%s: contiguous%s memory is needed", name, written ? ", writable" : "");
+    return fits ? 0 : -1;
+}
+
+static int address_of(PyObject *object, const char *name, void **address) {
+    size_t bytes;
+    return memory_of(object, name, false, address, &bytes);
+}
+
+/* Workspace of a call: `needed` bytes unless `given` says how many; an array has as many as it has. */
+static int workspace_of(PyObject *object, Py_ssize_t given, size_t needed, void **address, size_t *bytes) {
+    size_t there;
+    if (memory_of(object, "workspace", true, address, &there)) return -1;
+    *bytes = given < 0 ? needed : (size_t)given;
+    if (there == SIZE_MAX) return 0;
+    if (given >= 0 && *bytes > there) {
+        stw_py_invalid("workspace: workspace_size is %zd, the array has %zu bytes", given, there);
+        return -1;
+    }
+    if (given < 0) *bytes = there;
     return 0;
 }
 
@@ -86,15 +109,19 @@ static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords) {
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|OnO", names, &arguments, &workspace, &size, &stream))
         return NULL;
     const stw_py_table *table = plan->operation == STW_PY_JAGGED_BWD ? stw_py_jagged_args : stw_py_attn_args;
-    void *call = stw_py_struct(arguments, table), *address, *queue;
-    if (!call || address_of(workspace, "workspace", &address) || address_of(stream, "stream", &queue)) return NULL;
-    size_t bytes = size < 0 ? stw_plan_workspace_size(plan->plan) : (size_t)size;
+    void *address, *queue;
+    size_t bytes;
+    stw_py_held call;
+    if (workspace_of(workspace, size, stw_plan_workspace_size(plan->plan), &address, &bytes) ||
+        address_of(stream, "stream", &queue) || stw_py_hold(arguments, table, &call))
+        return NULL;
     stw_status status;
     Py_BEGIN_ALLOW_THREADS status =
-        plan->operation == STW_PY_ATTN_BWD   ? stw_attn_bwd(plan->plan, call, address, bytes, queue)
-        : plan->operation == STW_PY_ATTN_FWD ? stw_attn_fwd(plan->plan, call, address, bytes, queue)
-                                             : stw_jagged_bwd(plan->plan, call, address, bytes, queue);
-    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
+        plan->operation == STW_PY_ATTN_BWD   ? stw_attn_bwd(plan->plan, &call.as.attn_args, address, bytes, queue)
+        : plan->operation == STW_PY_ATTN_FWD ? stw_attn_fwd(plan->plan, &call.as.attn_args, address, bytes, queue)
+                                             : stw_jagged_bwd(plan->plan, &call.as.jagged_args, address, bytes, queue);
+    Py_END_ALLOW_THREADS stw_py_let_go(&call);
+    if (status) return stw_py_raise(status);
     Py_RETURN_NONE;
 }
 
@@ -102,11 +129,15 @@ static PyObject *plan_dropout_mask(PyObject *self, PyObject *args, PyObject *key
     static char *names[] = {"args", "mask", "stream", NULL};
     PyObject *arguments, *mask, *stream = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|O", names, &arguments, &mask, &stream)) return NULL;
-    void *call = stw_py_struct(arguments, stw_py_attn_args), *address, *queue;
-    if (!call || address_of(mask, "mask", &address) || address_of(stream, "stream", &queue)) return NULL;
+    void *address, *queue;
+    stw_py_held call;
+    if (address_of(mask, "mask", &address) || address_of(stream, "stream", &queue) ||
+        stw_py_hold(arguments, stw_py_attn_args, &call))
+        return NULL;
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = stw_dropout_mask(((stw_py_plan *)self)->plan, call, address, queue);
-    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
+    Py_BEGIN_ALLOW_THREADS status = stw_dropout_mask(((stw_py_plan *)self)->plan, &call.as.attn_args, address, queue);
+    Py_END_ALLOW_THREADS stw_py_let_go(&call);
+    if (status) return stw_py_raise(status);
     Py_RETURN_NONE;
 }
 
@@ -180,9 +211,8 @@ int stw_py_workspace_open(stw_py_context *context, PyObject *from, size_t size, 
         return -1;
     }
     const stw_py_array *array = &workspace->array;
-    static const size_t bytes[] = {0, 2, 2, 4, 8, 1, 1, 2, 4, 8};
     workspace->data = array->data;
-    workspace->size = (size_t)stw_py_array_elements(array) * bytes[array->dtype];
+    workspace->size = stw_py_array_bytes(array);
     if (!stw_py_on_device(context, array) || !stw_py_array_contiguous(array) || array->read_only) {
         stw_py_invalid("workspace: contiguous memory of the call's device that can be written is needed");
         stw_py_workspace_close(context, workspace);
@@ -222,7 +252,9 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     opts.cpu_threads = threads;
     if (device != Py_None) {
         opts.flags = STW_CONTEXT_HAS_DEVICE;
-        opts.device = (int32_t)PyLong_AsLong(device);
+        const long ordinal = PyLong_AsLong(device);
+        opts.device = (int32_t)ordinal;
+        if (ordinal != opts.device) PyErr_Format(PyExc_OverflowError, "device %ld does not fit into 32 bits", ordinal);
     }
     if (arch != Py_None) opts.arch = PyUnicode_AsUTF8AndSize(arch, NULL);
     if (PyErr_Occurred()) return NULL;
@@ -232,7 +264,8 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
     stw_py_context *context = (stw_py_context *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     stw_py_kept *kept = context ? PyMem_Calloc(STW_PY_KEPT_PLANS, sizeof *kept) : NULL;
-    if (!kept) {
+    if (!kept || !(context->owned = PySet_New(NULL))) {
+        PyMem_Free(kept);
         stw_context_destroy(made);
         Py_XDECREF(context);
         return PyErr_NoMemory();
@@ -252,6 +285,7 @@ static void context_dealloc(PyObject *self) {
     for (int i = 0; context->kept && i < STW_PY_KEPT_PLANS; ++i) Py_XDECREF(context->kept[i].plan);
     PyMem_Free(context->kept);
     free(context->scratch);
+    Py_XDECREF(context->owned);
     stw_context_destroy(context->context);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
@@ -313,18 +347,28 @@ static PyObject *context_attn_fwd_once_workspace(PyObject *self, PyObject *desc)
 static PyObject *once(PyObject *self, PyObject *args, PyObject *keywords, bool backward) {
     static char *names[] = {"desc", "args", "workspace", "workspace_size", "stream", NULL};
     PyObject *desc, *arguments, *workspace = NULL, *stream = NULL;
-    Py_ssize_t size = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|OnO", names, &desc, &arguments, &workspace, &size, &stream))
+    Py_ssize_t given = -1;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|OnO", names, &desc, &arguments, &workspace, &given, &stream))
         return NULL;
-    const stw_attn_desc *problem = stw_py_struct(desc, stw_py_attn_desc);
-    const stw_attn_args *call = problem ? stw_py_struct(arguments, stw_py_attn_args) : NULL;
     void *address, *queue;
-    if (!call || address_of(workspace, "workspace", &address) || address_of(stream, "stream", &queue)) return NULL;
+    size_t size;
+    stw_py_held problem, call;
+    if (workspace_of(workspace, given, 0, &address, &size) || address_of(stream, "stream", &queue) ||
+        stw_py_hold(desc, stw_py_attn_desc, &problem))
+        return NULL;
+    if (stw_py_hold(arguments, stw_py_attn_args, &call)) {
+        stw_py_let_go(&problem);
+        return NULL;
+    }
     stw_context *context = ((stw_py_context *)self)->context;
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = backward ? stw_attn_bwd_once(context, problem, call, address, (size_t)size, queue)
-                                             : stw_attn_fwd_once(context, problem, call, address, (size_t)size, queue);
-    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
+    const stw_attn_desc *read = &problem.as.attn_desc;
+    Py_BEGIN_ALLOW_THREADS status =
+        backward ? stw_attn_bwd_once(context, read, &call.as.attn_args, address, size, queue)
+                 : stw_attn_fwd_once(context, read, &call.as.attn_args, address, size, queue);
+    Py_END_ALLOW_THREADS stw_py_let_go(&call);
+    stw_py_let_go(&problem);
+    if (status) return stw_py_raise(status);
     Py_RETURN_NONE;
 }
 
@@ -335,19 +379,43 @@ static PyObject *context_attn_fwd_once(PyObject *self, PyObject *args, PyObject 
     return once(self, args, keywords, false);
 }
 
+/* The addresses that the context has given out: a wrong one would be the end of the process. */
+static PyObject *own(stw_py_context *context, void *pointer) {
+    PyObject *address = PyLong_FromVoidPtr(pointer);
+    if (address && pointer && PySet_Add(context->owned, address)) Py_CLEAR(address);
+    return address;
+}
+
+static bool owns(const stw_py_context *context, void *pointer) {
+    PyObject *address = PyLong_FromVoidPtr(pointer);
+    const bool yes = address && PySet_Contains(context->owned, address) == 1;
+    Py_XDECREF(address);
+    return yes;
+}
+
+static void disown(stw_py_context *context, void *pointer) {
+    PyObject *address = PyLong_FromVoidPtr(pointer);
+    if (address) PySet_Discard(context->owned, address);
+    Py_XDECREF(address);
+}
+
 static PyObject *context_buffer_alloc(PyObject *self, PyObject *bytes) {
     void *pointer = NULL;
     size_t size = PyLong_AsSize_t(bytes);
     if (size == (size_t)-1 && PyErr_Occurred()) return NULL;
-    stw_status status = stw_buffer_alloc(((stw_py_context *)self)->context, size, &pointer);
-    return status ? stw_py_raise(status) : PyLong_FromVoidPtr(pointer);
+    stw_py_context *context = (stw_py_context *)self;
+    stw_status status = stw_buffer_alloc(context->context, size, &pointer);
+    return status ? stw_py_raise(status) : own(context, pointer);
 }
 
 static PyObject *context_buffer_free(PyObject *self, PyObject *pointer) {
     void *address;
     if (address_of(pointer, "pointer", &address)) return NULL;
-    stw_status status = stw_buffer_free(((stw_py_context *)self)->context, address);
+    stw_py_context *context = (stw_py_context *)self;
+    if (address && !owns(context, address)) return stw_py_invalid("buffer_free: %p is no buffer of the context", address);
+    stw_status status = stw_buffer_free(context->context, address);
     if (status) return stw_py_raise(status);
+    if (address) disown(context, address);
     Py_RETURN_NONE;
 }
 
@@ -357,8 +425,12 @@ static PyObject *context_copy(PyObject *self, PyObject *args, PyObject *keywords
     Py_ssize_t bytes;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOn|O", names, &to, &from, &bytes, &stream)) return NULL;
     void *target, *source, *queue;
-    if (address_of(to, "to", &target) || address_of(from, "from_", &source) || address_of(stream, "stream", &queue))
+    size_t room, there;
+    if (memory_of(to, "to", true, &target, &room) || memory_of(from, "from_", false, &source, &there) ||
+        address_of(stream, "stream", &queue))
         return NULL;
+    if (bytes < 0 || (size_t)bytes > room || (size_t)bytes > there)
+        return stw_py_invalid("copy: %zd bytes are more than the arrays have", bytes);
     stw_context *context = ((stw_py_context *)self)->context;
     stw_status status;
     Py_BEGIN_ALLOW_THREADS status = stw_copy(context, target, source, (size_t)bytes, queue);
@@ -413,9 +485,9 @@ static PyMethodDef context_methods[] = {
     {"attn_bwd_once_workspace", context_attn_bwd_once_workspace, METH_O, "attn_bwd_once_workspace(desc) -> bytes"},
     {"attn_fwd_once_workspace", context_attn_fwd_once_workspace, METH_O, "attn_fwd_once_workspace(desc) -> bytes"},
     {"attn_bwd_once", WITH_KEYWORDS(context_attn_bwd_once), METH_VARARGS | METH_KEYWORDS,
-     "attn_bwd_once(desc, args, workspace=None, workspace_size=0, stream=0)"},
+     "attn_bwd_once(desc, args, workspace=None, workspace_size=-1, stream=0)"},
     {"attn_fwd_once", WITH_KEYWORDS(context_attn_fwd_once), METH_VARARGS | METH_KEYWORDS,
-     "attn_fwd_once(desc, args, workspace=None, workspace_size=0, stream=0)"},
+     "attn_fwd_once(desc, args, workspace=None, workspace_size=-1, stream=0)"},
     {"buffer_alloc", context_buffer_alloc, METH_O, "buffer_alloc(bytes) -> address"},
     {"buffer_free", context_buffer_free, METH_O, "buffer_free(address)"},
     {"copy", WITH_KEYWORDS(context_copy), METH_VARARGS | METH_KEYWORDS, "copy(to, from_, bytes, stream=0)"},

@@ -55,6 +55,16 @@ void *stw_py_struct(PyObject *object, const stw_py_table *table) {
     return NULL;
 }
 
+int stw_py_hold(PyObject *object, const stw_py_table *table, stw_py_held *held) {
+    const void *memory = stw_py_struct(object, table);
+    if (!memory) return -1;
+    memcpy(&held->as, memory, table->size);
+    Py_XINCREF(held->keep = ((struct_object *)object)->keep);
+    return 0;
+}
+
+void stw_py_let_go(stw_py_held *held) { Py_XDECREF(held->keep); }
+
 /* ---- one element ------------------------------------------------------------------------------------------------ */
 static PyObject *get_struct(const char *base, const stw_py_table *table) {
     Py_ssize_t count = 0;
@@ -95,21 +105,34 @@ static int keep_alive(PyObject **keep, const stw_py_field *field, int element, P
         return -1;
     }
     if (!*keep && !(*keep = PyDict_New())) return -1;
+    if (Py_REFCNT(*keep) > 1) { /* a call runs with what is in it */
+        PyObject *copy = PyDict_Copy(*keep);
+        if (!copy) return -1;
+        Py_DECREF(*keep);
+        *keep = copy;
+    }
     PyObject *key = PyUnicode_FromFormat("%s/%d/%p", field->name, element, (const void *)field);
     int failed = !key || PyDict_SetItem(*keep, key, value);
     Py_XDECREF(key);
     return failed ? -1 : 0;
 }
 
+/* The field has no array any more. */
+static int keep_none(PyObject **keep, const stw_py_field *field, int element) {
+    return keep && *keep ? keep_alive(keep, field, element, Py_None) : 0;
+}
+
 /* None, an address, a struct of ours or an array. */
 static int set_pointer(void **at, const stw_py_field *field, int element, PyObject *value, PyObject **keep) {
     if (value == Py_None) {
         *at = NULL;
-        return 0;
+        return keep_none(keep, field, element);
     }
     if (PyLong_Check(value)) {
-        *at = PyLong_AsVoidPtr(value);
-        return PyErr_Occurred() ? -1 : 0;
+        void *address = PyLong_AsVoidPtr(value);
+        if (PyErr_Occurred()) return -1;
+        *at = address;
+        return keep_none(keep, field, element);
     }
     if (table_of(value)) {
         *at = ((struct_object *)value)->memory.bytes;
@@ -136,13 +159,15 @@ static int set_text(const char **at, const stw_py_field *field, int element, PyO
     return 0;
 }
 
-static int set_struct(char *base, const stw_py_table *table, PyObject *value, PyObject **keep) {
+static int set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep, int outer);
+
+static int set_struct(char *base, const stw_py_table *table, int element, PyObject *value, PyObject **keep) {
     PyObject *tuple = PySequence_Tuple(value);
     if (!tuple) return -1;
     int failed = 0;
     Py_ssize_t count = PyTuple_Size(tuple), i = 0;
     for (; !failed && table->fields[i].name && i < count; ++i)
-        failed = stw_py_set_field(base, &table->fields[i], PyTuple_GetItem(tuple, i), keep);
+        failed = set_field(base, &table->fields[i], PyTuple_GetItem(tuple, i), keep, element + 1);
     for (; !failed && table->fields[i].name; ++i) memset(base + table->fields[i].offset, 0, table->fields[i].size);
     if (!failed && i < count) {
         PyErr_Format(PyExc_ValueError, "%s has %zd fields, got %zd values", table->name, i, count);
@@ -155,7 +180,7 @@ static int set_struct(char *base, const stw_py_table *table, PyObject *value, Py
 static int set_element(char *at, const stw_py_field *field, int element, PyObject *value, PyObject **keep) {
     if (field->kind == STW_PY_POINTER) return set_pointer((void **)at, field, element, value, keep);
     if (field->kind == STW_PY_TEXT) return set_text((const char **)at, field, element, value, keep);
-    if (field->kind == STW_PY_STRUCT) return set_struct(at, field->table, value, keep);
+    if (field->kind == STW_PY_STRUCT) return set_struct(at, field->table, element, value, keep);
     if (field->kind == STW_PY_F32 || field->kind == STW_PY_F64) {
         double number = PyFloat_AsDouble(value);
         if (number == -1.0 && PyErr_Occurred()) return -1;
@@ -163,12 +188,7 @@ static int set_element(char *at, const stw_py_field *field, int element, PyObjec
         else *(double *)at = number;
         return 0;
     }
-    if (field->kind == STW_PY_U64) {
-        uint64_t number = PyLong_AsUnsignedLongLong(value);
-        if (number == (uint64_t)-1 && PyErr_Occurred()) return -1;
-        *(uint64_t *)at = number;
-        return 0;
-    }
+    if (field->kind == STW_PY_U64) return stw_py_u64(field->name, value, (uint64_t *)at);
     PyObject *index = PyNumber_Index(value);
     long long number = index ? PyLong_AsLongLong(index) : -1;
     Py_XDECREF(index);
@@ -187,6 +207,34 @@ static int set_element(char *at, const stw_py_field *field, int element, PyObjec
     return 0;
 }
 
+int stw_py_u64(const char *name, PyObject *value, uint64_t *number) {
+    PyObject *index = PyNumber_Index(value);
+    if (!index) return -1;
+    *number = PyLong_AsUnsignedLongLong(index);
+    if (*number == (uint64_t)-1 && PyErr_Occurred()) { /* a negative number: an i64 that is read as unsigned */
+        PyErr_Clear();
+        const long long with_sign = PyLong_AsLongLong(index);
+        *number = (uint64_t)with_sign;
+        if (with_sign == -1 && PyErr_Occurred()) {
+            PyErr_Clear();
+            PyErr_Format(PyExc_OverflowError, "%s: %R does not fit into 64 bits", name, index);
+        }
+    }
+    Py_DECREF(index);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+int stw_py_add_flags(uint32_t *flags, PyObject *value) {
+    uint64_t bits;
+    if (stw_py_u64("flags", value, &bits)) return -1;
+    if (bits > UINT32_MAX) {
+        PyErr_Format(PyExc_OverflowError, "flags: %R does not fit into 32 bits without a sign", value);
+        return -1;
+    }
+    *flags |= (uint32_t)bits;
+    return 0;
+}
+
 /* ---- fields ----------------------------------------------------------------------------------------------------- */
 PyObject *stw_py_get_field(const void *base, const stw_py_field *field) {
     const char *at = (const char *)base + field->offset;
@@ -201,9 +249,11 @@ PyObject *stw_py_get_field(const void *base, const stw_py_field *field) {
     return tuple;
 }
 
-int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep) {
+/* `outer`: 0, or 1 and more for a field of an element of an array of structs. */
+static int set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep, int outer) {
     char *at = (char *)base + field->offset;
-    if (field->count == 1) return set_element(at, field, 0, value, keep);
+    const int first = outer * field->count;
+    if (field->count == 1) return set_element(at, field, first, value, keep);
     PyObject *tuple = PySequence_Tuple(value);
     if (!tuple) return -1;
     int failed = 0, count = (int)PyTuple_Size(tuple);
@@ -213,11 +263,15 @@ int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyO
         failed = 1;
     }
     for (int i = 0; !failed && i < field->count; ++i) {
-        if (i < count) failed = set_element(at + size * (size_t)i, field, i, PyTuple_GetItem(tuple, i), keep);
+        if (i < count) failed = set_element(at + size * (size_t)i, field, first + i, PyTuple_GetItem(tuple, i), keep);
         else memset(at + size * (size_t)i, 0, size);
     }
     Py_DECREF(tuple);
     return failed ? -1 : 0;
+}
+
+int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep) {
+    return set_field(base, field, value, keep, 0);
 }
 
 /* ---- the types -------------------------------------------------------------------------------------------------- */
@@ -253,8 +307,22 @@ static int struct_init(PyObject *self, PyObject *args, PyObject *keywords) {
     return 0;
 }
 
+static int struct_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((struct_object *)self)->keep);
+    return 0;
+}
+
+static int struct_clear(PyObject *self) { /* no pointer stays to what is given up */
+    char *bytes = ((struct_object *)self)->memory.bytes;
+    memset(bytes + sizeof(size_t), 0, table_of(self)->size - sizeof(size_t));
+    Py_CLEAR(((struct_object *)self)->keep);
+    return 0;
+}
+
 static void struct_dealloc(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
     Py_XDECREF(((struct_object *)self)->keep);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
@@ -326,11 +394,13 @@ static PyObject *make_type(const struct_type *spec) {
                            {Py_tp_init, (void *)struct_init},
                            {Py_tp_repr, (void *)struct_repr},
                            {Py_tp_dealloc, (void *)struct_dealloc},
+                           {Py_tp_traverse, (void *)struct_traverse},
+                           {Py_tp_clear, (void *)struct_clear},
                            {Py_tp_getset, attributes},
                            {Py_tp_methods, struct_methods},
                            {0, NULL}};
-    PyType_Spec type = {spec->name, (int)(offsetof(struct_object, memory) + spec->table->size), 0, Py_TPFLAGS_DEFAULT,
-                        slots};
+    PyType_Spec type = {spec->name, (int)(offsetof(struct_object, memory) + spec->table->size), 0,
+                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
     return PyType_FromSpec(&type);
 }
 
