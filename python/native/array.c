@@ -60,12 +60,13 @@ typedef struct numpy_array {
 enum { NUMPY_NATIVE = 0x200, NUMPY_WRITEABLE = 0x400 };
 
 /* ---- names of attributes, made once ----------------------------------------------------------------------------- */
-enum { DTYPE, SHAPE, STRIDE, DATA_PTR, GET_DEVICE, IS_NEG, ARRAY_STRUCT, CUDA_INTERFACE, DLPACK_METHOD, NAMES };
+enum { DTYPE, SHAPE, STRIDE, DATA_PTR, GET_DEVICE, IS_NEGATIVE, ARRAY_STRUCT, CUDA_INTERFACE, DLPACK_METHOD, NAMES };
 
 static PyObject *name_of(int which) {
     static const char *const texts[NAMES] = {
-        "dtype",  "shape",           "stride", "data_ptr", "get_device",
-        "is_neg", "__array_struct__", "__cuda_array_interface__", "__dlpack__"};
+        "dtype",      "shape",  "stride",           "data_ptr",
+        "get_device", "is_neg", "__array_struct__", "__cuda_array_interface__",
+        "__dlpack__"};
     static PyObject *made[NAMES];
     if (!made[which]) made[which] = PyUnicode_InternFromString(texts[which]);
     return made[which];
@@ -134,7 +135,7 @@ static void set_contiguous(stw_py_array *array) {
     int64_t stride = 1;
     for (int i = array->rank - 1; i >= 0; --i) {
         array->strides[i] = stride;
-        stride *= array->shape[i] > 0 ? array->shape[i] : 1;
+        stride = (int64_t)((uint64_t)stride * (uint64_t)(array->shape[i] > 0 ? array->shape[i] : 1));
     }
 }
 
@@ -198,6 +199,7 @@ static int open_dlpack(PyObject *object, PyObject *method, uintptr_t stream, stw
 }
 
 static int open_numpy(PyObject *object, PyObject *capsule, stw_py_array *array) {
+    Py_INCREF(array->hold = capsule); /* the object may make its array for this capsule alone */
     const numpy_array *numpy = PyCapsule_GetPointer(capsule, NULL);
     if (!numpy || set_rank(array, numpy->rank)) return -1;
     if (!(numpy->flags & NUMPY_NATIVE)) {
@@ -233,7 +235,7 @@ static int open_cuda(PyObject *object, PyObject *interface, stw_py_array *array)
     }
     if (set_rank(array, PyTuple_Size(shape))) return -1;
     int bytes = 0;
-    for (const char *c = letters + 2; *c >= '0' && *c <= '9'; ++c) bytes = bytes * 10 + (*c - '0');
+    for (const char *c = letters + 2; *c >= '0' && *c <= '9' && bytes < 1000; ++c) bytes = bytes * 10 + (*c - '0');
     set_dtype(array, letters[1] == 'V' ? void_kind(object) : letters[1], bytes);
     PyObject *mask = item(interface, "mask");
     if (letters[0] == '>' || mask) {
@@ -245,7 +247,7 @@ static int open_cuda(PyObject *object, PyObject *interface, stw_py_array *array)
     array->read_only = PyObject_IsTrue(PyTuple_GetItem(data, 1)) == 1;
     PyObject *number = item(interface, "device"); /* not in the standard */
     array->device = number ? (int)PyLong_AsLong(number) : STW_PY_SOME_GPU;
-    PyErr_Clear();
+    if (PyErr_Occurred()) return -1;
     PyObject *device = PyObject_GetAttrString(object, "device"),
              *id = device ? PyObject_GetAttrString(device, "id") : NULL;
     if (id && PyLong_Check(id)) array->device = (int)PyLong_AsLong(id); /* CuPy's */
@@ -311,13 +313,14 @@ static int open_torch_methods(PyObject *object, stw_py_array *array) {
     return failed ? -1 : 0;
 }
 
-/* A view of PyTorch's that is to be read with the opposite sign, as the imaginary part of a conjugate is. */
+/* A view that negates what is in memory: the imaginary part of a conjugate, whose strides are all even. */
 static int refuse_negative(PyObject *object, const stw_py_array *array) {
-    PyObject *negative = call_method(object, IS_NEG);
-    if (!negative) return -1;
-    const bool yes = negative == Py_True;
-    Py_DECREF(negative);
-    if (yes) stw_py_invalid("%s: its sign is a bit of the tensor, not of its memory: resolve_neg() first", array->name);
+    for (int i = 0; i < array->rank; ++i)
+        if (array->shape[i] > 1 && array->strides[i] & 1) return 0;
+    PyObject *negative = call_method(object, IS_NEGATIVE);
+    int yes = negative ? PyObject_IsTrue(negative) : -1;
+    Py_XDECREF(negative);
+    if (yes > 0) stw_py_invalid("%s negates what is in memory; its resolve_neg() is possible", array->name);
     return yes ? -1 : 0;
 }
 
@@ -378,6 +381,16 @@ static known_type know(PyTypeObject *type) {
     return known;
 }
 
+/* Every library has such shapes; an object that only claims one may not. */
+static int check_extents(const stw_py_array *array) {
+    int64_t elements = 1;
+    bool good = true;
+    for (int i = 0; i < array->rank; ++i)
+        good = array->shape[i] >= 0 && !__builtin_mul_overflow(elements, array->shape[i], &elements) && good;
+    if (!good) stw_py_invalid("%s: its shape is negative, or has 2^63 elements or more", array->name);
+    return good ? 0 : -1;
+}
+
 static int open_attribute(PyObject *object, int which, uintptr_t stream, stw_py_array *array, source source) {
     PyObject *value = attribute(object, which);
     if (!value && source == CUDA) { /* an array type of GPU and host memory, as JAX's */
@@ -411,7 +424,7 @@ int stw_py_array_open(PyObject *object, const char *name, uintptr_t stream, stw_
                      "%s: an array is needed (DLPack, __cuda_array_interface__, numpy, PyTorch), got %R", name,
                      (PyObject *)Py_TYPE(object));
     }
-    if (!failed && known.torch) failed = refuse_negative(object, array);
+    if (!failed) failed = check_extents(array) || (known.torch && refuse_negative(object, array));
     if (!failed) {
         if (!stw_py_array_elements(array)) set_contiguous(array); /* numpy's strides of empty arrays are 0 */
         return 0;
@@ -439,13 +452,13 @@ bool stw_py_array_contiguous(const stw_py_array *array) {
     return true;
 }
 
+size_t stw_py_array_bytes(const stw_py_array *array) {
+    static const size_t bytes[] = {0, 2, 2, 4, 8, 1, 1, 2, 4, 8};
+    return (size_t)stw_py_array_elements(array) * bytes[array->dtype];
+}
+
 int64_t stw_py_array_elements(const stw_py_array *array) {
     int64_t elements = 1;
     for (int i = 0; i < array->rank; ++i) elements *= array->shape[i];
     return elements;
-}
-
-size_t stw_py_array_bytes(const stw_py_array *array) {
-    static const size_t bytes[] = {0, 2, 2, 4, 8, 1, 1, 2, 4, 8};
-    return (size_t)stw_py_array_elements(array) * bytes[array->dtype];
 }

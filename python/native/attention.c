@@ -208,11 +208,6 @@ static int set_tensor(call *call, role role, PyObject *value) {
                        stw_py_dtype_name(info->dtype));
         return -1;
     }
-    if ((role == SEED || role == OFFSET || role == STATUS) && stw_py_array_elements(array) != 1) {
-        stw_py_invalid("%s: %s has %lld elements, it must have one", call->who, info->name,
-                       (long long)stw_py_array_elements(array));
-        return -1;
-    }
     if (role == MASK_OUT) call->mask_out = array->data;
     else *(void **)((char *)&call->args + info->pointer) = array->data;
     return 0;
@@ -489,6 +484,10 @@ static int read_vectors(call *call) {
         desc->outputs |= STW_OUT_DSINK;
     }
     if (call->given[USED_Q] || call->given[USED_KV]) desc->flags |= STW_ATTN_HAS_USED_LENGTHS;
+    static const role single[] = {SEED, OFFSET, STATUS};
+    for (size_t i = 0; i < sizeof single / sizeof *single; ++i)
+        if (call->given[single[i]] && stw_py_array_elements(&call->arrays[single[i]]) != 1)
+            return wrong_shape(call, single[i], "of one element");
     for (role role = USED_Q; role <= K_OFFSETS; ++role)
         if (check_batches(call, role, desc->batch)) return -1;
     return check_batches(call, CU_Q, desc->batch + 1) || check_batches(call, CU_KV, desc->batch + 1) ? -1 : 0;
@@ -584,8 +583,10 @@ PyObject *stw_py_attn_fwd(PyObject *module, PyObject *const *args, Py_ssize_t co
 static PyObject *run_mask(call *call) {
     const stw_py_array *mask = &call->arrays[MASK_OUT];
     stw_attn_desc *desc = &call->desc;
-    const int64_t elements = desc->batch * desc->heads_q * desc->max_seq_q * desc->max_seq_kv;
-    if (stw_py_array_elements(mask) != elements || !stw_py_array_contiguous(mask)) {
+    int64_t elements;
+    if (__builtin_mul_overflow(desc->batch * desc->heads_q, desc->max_seq_q, &elements) ||
+        __builtin_mul_overflow(elements, desc->max_seq_kv, &elements) ||
+        stw_py_array_elements(mask) != elements || !stw_py_array_contiguous(mask)) {
         wrong_shape(call, MASK_OUT, "[batch, heads, queries, keys], contiguous");
         return NULL;
     }

@@ -11,7 +11,8 @@ PyObject *stw_py_context_type, *stw_py_plan_type;
 static void plan_dealloc(PyObject *self) {
     stw_py_plan *plan = (stw_py_plan *)self;
     PyTypeObject *type = Py_TYPE(self);
-    stw_plan_destroy(plan->plan);
+    Py_BEGIN_ALLOW_THREADS stw_plan_destroy(plan->plan);
+    Py_END_ALLOW_THREADS
     Py_XDECREF(plan->context);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
@@ -63,10 +64,10 @@ static PyObject *plan_workspace_size(PyObject *self, void *unused) {
     return PyLong_FromSize_t(stw_plan_workspace_size(((stw_py_plan *)self)->plan));
 }
 
-/* An address as an int, None or an array, whose bytes are written to *bytes; an address has SIZE_MAX. */
-static int memory_of(PyObject *object, const char *name, bool written, void **address, size_t *bytes) {
+/* An address as an int, None or an array, whose memory must be contiguous and hold `bytes` (NULL: not told). Less than 0
+ * asks for the bytes of the array. */
+static int memory_of(PyObject *object, const char *name, bool written, void **address, Py_ssize_t *bytes) {
     *address = NULL;
-    *bytes = SIZE_MAX;
     if (!object || object == Py_None) return 0;
     if (PyLong_Check(object)) {
         *address = PyLong_AsVoidPtr(object);
@@ -75,30 +76,19 @@ static int memory_of(PyObject *object, const char *name, bool written, void **ad
     stw_py_array array;
     if (stw_py_array_open(object, name, 0, &array)) return -1;
     *address = array.data;
-    *bytes = stw_py_array_bytes(&array);
-    const bool fits = stw_py_array_contiguous(&array) && !(written && array.read_only);
+    const Py_ssize_t there = (Py_ssize_t)stw_py_array_bytes(&array);
+    if (bytes && *bytes < 0) *bytes = there;
+    const char *wrong = !stw_py_array_contiguous(&array)  ? "is not contiguous"
+                        : written && array.read_only      ? "is read only"
+                        : bytes && there < *bytes         ? "is smaller than the call is told"
+                                                          : NULL;
+    if (wrong) stw_py_invalid("%s %s: it has %zd bytes", name, wrong, there);
     stw_py_array_close(&array);
-    if (!fits) stw_py_invalid("%s: contiguous%s memory is needed", name, written ? ", writable" : "");
-    return fits ? 0 : -1;
+    return wrong ? -1 : 0;
 }
 
 static int address_of(PyObject *object, const char *name, void **address) {
-    size_t bytes;
-    return memory_of(object, name, false, address, &bytes);
-}
-
-/* Workspace of a call: `needed` bytes unless `given` says how many; an array has as many as it has. */
-static int workspace_of(PyObject *object, Py_ssize_t given, size_t needed, void **address, size_t *bytes) {
-    size_t there;
-    if (memory_of(object, "workspace", true, address, &there)) return -1;
-    *bytes = given < 0 ? needed : (size_t)given;
-    if (there == SIZE_MAX) return 0;
-    if (given >= 0 && *bytes > there) {
-        stw_py_invalid("workspace: workspace_size is %zd, the array has %zu bytes", given, there);
-        return -1;
-    }
-    if (given < 0) *bytes = there;
-    return 0;
+    return memory_of(object, name, false, address, NULL);
 }
 
 static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords) {
@@ -110,11 +100,11 @@ static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords) {
         return NULL;
     const stw_py_table *table = plan->operation == STW_PY_JAGGED_BWD ? stw_py_jagged_args : stw_py_attn_args;
     void *address, *queue;
-    size_t bytes;
     stw_py_held call;
-    if (workspace_of(workspace, size, stw_plan_workspace_size(plan->plan), &address, &bytes) ||
-        address_of(stream, "stream", &queue) || stw_py_hold(arguments, table, &call))
+    if (memory_of(workspace, "workspace", true, &address, &size) || address_of(stream, "stream", &queue) ||
+        stw_py_hold(arguments, table, &call))
         return NULL;
+    size_t bytes = size < 0 ? stw_plan_workspace_size(plan->plan) : (size_t)size;
     stw_status status;
     Py_BEGIN_ALLOW_THREADS status =
         plan->operation == STW_PY_ATTN_BWD   ? stw_attn_bwd(plan->plan, &call.as.attn_args, address, bytes, queue)
@@ -131,7 +121,7 @@ static PyObject *plan_dropout_mask(PyObject *self, PyObject *args, PyObject *key
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|O", names, &arguments, &mask, &stream)) return NULL;
     void *address, *queue;
     stw_py_held call;
-    if (address_of(mask, "mask", &address) || address_of(stream, "stream", &queue) ||
+    if (memory_of(mask, "mask", true, &address, NULL) || address_of(stream, "stream", &queue) ||
         stw_py_hold(arguments, stw_py_attn_args, &call))
         return NULL;
     stw_status status;
@@ -253,8 +243,8 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     if (device != Py_None) {
         opts.flags = STW_CONTEXT_HAS_DEVICE;
         const long ordinal = PyLong_AsLong(device);
+        if (ordinal != (int32_t)ordinal) PyErr_Format(PyExc_OverflowError, "device: %ld does not fit", ordinal);
         opts.device = (int32_t)ordinal;
-        if (ordinal != opts.device) PyErr_Format(PyExc_OverflowError, "device %ld does not fit into 32 bits", ordinal);
     }
     if (arch != Py_None) opts.arch = PyUnicode_AsUTF8AndSize(arch, NULL);
     if (PyErr_Occurred()) return NULL;
@@ -286,7 +276,8 @@ static void context_dealloc(PyObject *self) {
     PyMem_Free(context->kept);
     free(context->scratch);
     Py_XDECREF(context->owned);
-    stw_context_destroy(context->context);
+    Py_BEGIN_ALLOW_THREADS stw_context_destroy(context->context); /* waits for its threads */
+    Py_END_ALLOW_THREADS
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
@@ -347,25 +338,25 @@ static PyObject *context_attn_fwd_once_workspace(PyObject *self, PyObject *desc)
 static PyObject *once(PyObject *self, PyObject *args, PyObject *keywords, bool backward) {
     static char *names[] = {"desc", "args", "workspace", "workspace_size", "stream", NULL};
     PyObject *desc, *arguments, *workspace = NULL, *stream = NULL;
-    Py_ssize_t given = -1;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|OnO", names, &desc, &arguments, &workspace, &given, &stream))
+    Py_ssize_t size = -1;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|OnO", names, &desc, &arguments, &workspace, &size, &stream))
         return NULL;
     void *address, *queue;
-    size_t size;
     stw_py_held problem, call;
-    if (workspace_of(workspace, given, 0, &address, &size) || address_of(stream, "stream", &queue) ||
+    if (memory_of(workspace, "workspace", true, &address, &size) || address_of(stream, "stream", &queue) ||
         stw_py_hold(desc, stw_py_attn_desc, &problem))
         return NULL;
     if (stw_py_hold(arguments, stw_py_attn_args, &call)) {
         stw_py_let_go(&problem);
         return NULL;
     }
+    if (size < 0) size = 0;
     stw_context *context = ((stw_py_context *)self)->context;
     stw_status status;
     const stw_attn_desc *read = &problem.as.attn_desc;
-    Py_BEGIN_ALLOW_THREADS status =
-        backward ? stw_attn_bwd_once(context, read, &call.as.attn_args, address, size, queue)
-                 : stw_attn_fwd_once(context, read, &call.as.attn_args, address, size, queue);
+    const stw_attn_args *given = &call.as.attn_args;
+    Py_BEGIN_ALLOW_THREADS status = backward ? stw_attn_bwd_once(context, read, given, address, (size_t)size, queue)
+                                             : stw_attn_fwd_once(context, read, given, address, (size_t)size, queue);
     Py_END_ALLOW_THREADS stw_py_let_go(&call);
     stw_py_let_go(&problem);
     if (status) return stw_py_raise(status);
@@ -386,37 +377,37 @@ static PyObject *own(stw_py_context *context, void *pointer) {
     return address;
 }
 
-static bool owns(const stw_py_context *context, void *pointer) {
+static bool disown(stw_py_context *context, void *pointer) {
     PyObject *address = PyLong_FromVoidPtr(pointer);
-    const bool yes = address && PySet_Contains(context->owned, address) == 1;
+    const bool there = address && PySet_Discard(context->owned, address) == 1;
     Py_XDECREF(address);
-    return yes;
-}
-
-static void disown(stw_py_context *context, void *pointer) {
-    PyObject *address = PyLong_FromVoidPtr(pointer);
-    if (address) PySet_Discard(context->owned, address);
-    Py_XDECREF(address);
+    return there;
 }
 
 static PyObject *context_buffer_alloc(PyObject *self, PyObject *bytes) {
     void *pointer = NULL;
     size_t size = PyLong_AsSize_t(bytes);
     if (size == (size_t)-1 && PyErr_Occurred()) return NULL;
+    stw_status status;
     stw_py_context *context = (stw_py_context *)self;
-    stw_status status = stw_buffer_alloc(context->context, size, &pointer);
-    return status ? stw_py_raise(status) : own(context, pointer);
+    Py_BEGIN_ALLOW_THREADS status = stw_buffer_alloc(context->context, size, &pointer);
+    Py_END_ALLOW_THREADS return status ? stw_py_raise(status) : own(context, pointer);
 }
 
 static PyObject *context_buffer_free(PyObject *self, PyObject *pointer) {
     void *address;
     if (address_of(pointer, "pointer", &address)) return NULL;
     stw_py_context *context = (stw_py_context *)self;
-    if (address && !owns(context, address)) return stw_py_invalid("buffer_free: %p is no buffer of the context", address);
-    stw_status status = stw_buffer_free(context->context, address);
-    if (status) return stw_py_raise(status);
-    if (address) disown(context, address);
-    Py_RETURN_NONE;
+    if (address && !disown(context, address)) return stw_py_invalid("buffer_free: %p is no buffer of the context", address);
+    stw_status status;
+    Py_BEGIN_ALLOW_THREADS status = stw_buffer_free(context->context, address);
+    Py_END_ALLOW_THREADS if (!status) Py_RETURN_NONE;
+    stw_py_raise(status);
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    Py_XDECREF(own(context, address)); /* it is the context's still */
+    PyErr_Restore(type, error, trace);
+    return NULL;
 }
 
 static PyObject *context_copy(PyObject *self, PyObject *args, PyObject *keywords) {
@@ -425,12 +416,13 @@ static PyObject *context_copy(PyObject *self, PyObject *args, PyObject *keywords
     Py_ssize_t bytes;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOn|O", names, &to, &from, &bytes, &stream)) return NULL;
     void *target, *source, *queue;
-    size_t room, there;
-    if (memory_of(to, "to", true, &target, &room) || memory_of(from, "from_", false, &source, &there) ||
+    if (bytes < 0) {
+        stw_py_invalid("copy: bytes is %zd", bytes);
+        return NULL;
+    }
+    if (memory_of(to, "to", true, &target, &bytes) || memory_of(from, "from_", false, &source, &bytes) ||
         address_of(stream, "stream", &queue))
         return NULL;
-    if (bytes < 0 || (size_t)bytes > room || (size_t)bytes > there)
-        return stw_py_invalid("copy: %zd bytes are more than the arrays have", bytes);
     stw_context *context = ((stw_py_context *)self)->context;
     stw_status status;
     Py_BEGIN_ALLOW_THREADS status = stw_copy(context, target, source, (size_t)bytes, queue);
@@ -441,8 +433,9 @@ static PyObject *context_copy(PyObject *self, PyObject *args, PyObject *keywords
 static PyObject *context_stream_create(PyObject *self, PyObject *unused) {
     (void)unused;
     stw_stream stream = NULL;
-    stw_status status = stw_stream_create(((stw_py_context *)self)->context, &stream);
-    return status ? stw_py_raise(status) : PyLong_FromVoidPtr(stream);
+    stw_status status;
+    Py_BEGIN_ALLOW_THREADS status = stw_stream_create(((stw_py_context *)self)->context, &stream);
+    Py_END_ALLOW_THREADS return status ? stw_py_raise(status) : PyLong_FromVoidPtr(stream);
 }
 
 static PyObject *stream_call(PyObject *self, PyObject *stream, stw_status (*function)(stw_context *, stw_stream)) {

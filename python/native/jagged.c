@@ -107,8 +107,6 @@ static int set_tensor(call *call, role role, PyObject *value) {
     if (stw_py_array_open(value, info->name, (uintptr_t)call->stream, array)) return -1;
     call->given[role] = true;
     if (check_array(call, array, false, info->output || role == STATUS)) return -1;
-    if (role == STATUS && stw_py_array_elements(array) != 1)
-        return refuse(info->name, "has another number of elements", "of one");
     if (info->dtype && array->dtype != info->dtype)
         return refuse(info->name, stw_py_dtype_name(array->dtype), stw_py_dtype_name(info->dtype));
     *(void **)((char *)&call->args + info->pointer) = array->data;
@@ -235,6 +233,62 @@ static int read_types(call *call) {
     return 0;
 }
 
+/* ---- sizes ------------------------------------------------------------------------------------------------------ */
+static int64_t index_at(const stw_py_array *array, int64_t at) {
+    return array->dtype == STW_I32 ? ((const int32_t *)array->data)[at] : ((const int64_t *)array->data)[at];
+}
+
+/* Elements of the component that select takes, where its lengths are in host memory; else -1, as for lengths that the
+ * library refuses. */
+static int64_t component_elements(const call *call) {
+    const stw_jagged_desc *desc = &call->desc;
+    const int mirror = call->context->device == STW_PY_HOST ? 0 : OFFSETS_HOST - OFFSETS;
+    const int64_t b = desc->index < 0 ? desc->index + desc->components : desc->index;
+    const stw_py_array *offsets = &call->lists[mirror][0], *used = &call->lists[mirror + 1][0];
+    int64_t length = -1;
+    if (call->listed[mirror + 1][0]) length = index_at(used, b);
+    else if (call->listed[mirror][0] && !(desc->flags & STW_JAGGED_HAS_USED))
+        length = index_at(offsets, b + 1) - index_at(offsets, b);
+    if (length < 0 || length > desc->axis[0].total) return -1;
+    return length * (desc->outer ? desc->outer : 1) * (desc->inner ? desc->inner : 1);
+}
+
+static int check_elements(const stw_py_array *array, int64_t needed) {
+    const int64_t elements = stw_py_array_elements(array);
+    if (needed < 0 || elements == needed) return 0;
+    stw_py_invalid("jagged_bwd: %s has %lld elements, by the sizes of the call it must have %lld", array->name,
+                   (long long)elements, (long long)needed);
+    return -1;
+}
+
+/* The plan has found the descriptor good. */
+static int check_sizes(const call *call) {
+    const stw_jagged_desc *desc = &call->desc;
+    stw_py_jagged_sizes sizes = stw_py_jagged_sizes_of(desc);
+    const bool component = desc->op == STW_JAGGED_SELECT && desc->dim == STW_DIM_COMPONENT;
+    if (component && call->given[GRAD]) sizes.grad = component_elements(call);
+    const int64_t needed[TENSORS] = {
+        [GRAD] = sizes.grad,
+        [X] = sizes.x,
+        [Y] = sizes.x,
+        [OTHER] = sizes.other,
+        [WEIGHT] = sizes.weight,
+        [MEAN] = sizes.lines,
+        [RSTD] = sizes.lines,
+        [X_BASES] = desc->components,
+        [OTHER_BASES] = desc->components,
+        [GRAD_BASES] = desc->components,
+        [DX] = sizes.dx,
+        [DOTHER] = sizes.other,
+        [DWEIGHT] = sizes.weight,
+        [DBIAS] = sizes.columns,
+        [STATUS] = 1,
+    };
+    for (role role = 0; role < TENSORS; ++role)
+        if (call->given[role] && check_elements(&call->arrays[role], needed[role])) return -1;
+    return 0;
+}
+
 static PyObject *run(call *call) {
     if (!call->desc.outputs) {
         refuse("none of dx, dother, dweight, dbias", "is given", "one at least");
@@ -244,7 +298,8 @@ static PyObject *run(call *call) {
     if (!plan) return NULL;
     stw_py_workspace workspace;
     const size_t size = stw_plan_workspace_size(plan->plan);
-    if (stw_py_workspace_open(call->context, call->workspace, size, (uintptr_t)call->stream, &workspace)) {
+    if (check_sizes(call) ||
+        stw_py_workspace_open(call->context, call->workspace, size, (uintptr_t)call->stream, &workspace)) {
         Py_DECREF((PyObject *)plan);
         return NULL;
     }

@@ -85,13 +85,15 @@ static PyObject *status_name(PyObject *module, PyObject *number) {
 /* A list of dicts of infos that the library writes; the table's fields but struct_size. */
 static PyObject *list_infos(const stw_py_table *table, stw_status (*list)(void *, size_t, size_t *)) {
     size_t count = 0;
-    stw_status status = list(NULL, 0, &count);
-    if (status) return stw_py_raise(status);
+    stw_status status;
+    Py_BEGIN_ALLOW_THREADS status = list(NULL, 0, &count);
+    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
     char *infos = PyMem_Calloc(count ? count : 1, table->size);
     if (!infos) return PyErr_NoMemory();
     const size_t capacity = count;
     for (size_t i = 0; i < capacity; ++i) *(size_t *)(infos + i * table->size) = table->size;
-    status = list(infos, capacity, &count);
+    Py_BEGIN_ALLOW_THREADS status = list(infos, capacity, &count);
+    Py_END_ALLOW_THREADS
     if (count > capacity) count = capacity;
     PyObject *result = status ? stw_py_raise(status) : PyList_New(0);
     for (size_t i = 0; result && i < count; ++i) {

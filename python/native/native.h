@@ -72,7 +72,8 @@ extern const stw_py_table *const stw_py_attn_desc,
 const stw_py_field *stw_py_find_field(const stw_py_table *table, const char *name);
 /* Value of a field as an int, float, str, bytes or tuple. */
 PyObject *stw_py_get_field(const void *base, const stw_py_field *field);
-/* Sets a field; what a pointer field needs alive is put into the dict *keep (NULL: pointers are refused). -1: raised. */
+/* Sets a field; what a pointer field needs alive is put into the dict *keep (NULL: pointers are refused), whose distance
+ * from the field is the key, so *keep lies in one object with the struct. -1: raised. */
 int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep);
 /* A number of 64 bits, negative ones in two's complement; a larger one raises OverflowError. -1: raised. */
 int stw_py_u64(const char *name, PyObject *value, uint64_t *number);
@@ -102,7 +103,7 @@ void stw_py_array_close(stw_py_array *array);
 /* Elements lie one behind the other, row-major. */
 bool stw_py_array_contiguous(const stw_py_array *array);
 int64_t stw_py_array_elements(const stw_py_array *array);
-size_t stw_py_array_bytes(const stw_py_array *array);
+size_t stw_py_array_bytes(const stw_py_array *array); /* of its elements */
 const char *stw_py_dtype_name(stw_dtype dtype);
 
 /* ---- contexts and plans (context.c) ----------------------------------------------------------------------------- */
@@ -167,6 +168,20 @@ PyObject *stw_py_attn_bwd(PyObject *module, PyObject *const *args, Py_ssize_t co
 PyObject *stw_py_attn_fwd(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *stw_py_dropout_mask(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names);
 PyObject *stw_py_jagged_bwd(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names);
+
+/* Elements of a nested operation's tensors (jagged_sizes.c); those that the operation lacks have 0. */
+typedef struct stw_py_jagged_sizes {
+    int64_t grad; /* -1: lengths in device data decide */
+    int64_t x;    /* y too */
+    int64_t dx;
+    int64_t other;   /* dother too */
+    int64_t weight;  /* dweight too */
+    int64_t lines;   /* mean and rstd */
+    int64_t columns; /* dbias */
+} stw_py_jagged_sizes;
+/* Of a descriptor that the library has planned: its products are below 2^60, nothing is divided by 0. */
+stw_py_jagged_sizes stw_py_jagged_sizes_of(const stw_jagged_desc *desc);
+
 int stw_py_add_attention(PyObject *module);
 int stw_py_add_jagged(PyObject *module);
 

@@ -99,75 +99,67 @@ static PyObject *get_element(const char *at, const stw_py_field *field) {
     Py_RETURN_NONE;
 }
 
-static int keep_alive(PyObject **keep, const stw_py_field *field, int element, PyObject *value) {
+/* Holds `value` (NULL: nothing) and what owns its memory for the pointer at `at`, in place of what was held for it. */
+static int keep_alive(PyObject **keep, const stw_py_field *field, const void *at, PyObject *value, PyObject *owner) {
     if (!keep) {
         PyErr_Format(PyExc_TypeError, "%s: a pointer cannot be given here", field->name);
         return -1;
     }
-    if (!*keep && !(*keep = PyDict_New())) return -1;
+    if (!*keep && !(value && (*keep = PyDict_New()))) return value ? -1 : 0;
     if (Py_REFCNT(*keep) > 1) { /* a call runs with what is in it */
         PyObject *copy = PyDict_Copy(*keep);
         if (!copy) return -1;
         Py_DECREF(*keep);
         *keep = copy;
     }
-    PyObject *key = PyUnicode_FromFormat("%s/%d/%p", field->name, element, (const void *)field);
-    int failed = !key || PyDict_SetItem(*keep, key, value);
+    PyObject *key = PyLong_FromSsize_t((const char *)at - (const char *)keep);
+    PyObject *held = value ? PyTuple_Pack(2, value, owner ? owner : Py_None) : (Py_INCREF(Py_None), Py_None);
+    int failed = !key || !held || PyDict_SetItem(*keep, key, held);
+    Py_XDECREF(held);
     Py_XDECREF(key);
     return failed ? -1 : 0;
 }
 
-/* The field has no array any more. */
-static int keep_none(PyObject **keep, const stw_py_field *field, int element) {
-    return keep && *keep ? keep_alive(keep, field, element, Py_None) : 0;
-}
-
 /* None, an address, a struct of ours or an array. */
-static int set_pointer(void **at, const stw_py_field *field, int element, PyObject *value, PyObject **keep) {
-    if (value == Py_None) {
-        *at = NULL;
-        return keep_none(keep, field, element);
-    }
-    if (PyLong_Check(value)) {
-        void *address = PyLong_AsVoidPtr(value);
+static int set_pointer(void **at, const stw_py_field *field, PyObject *value, PyObject **keep) {
+    if (value == Py_None || PyLong_Check(value)) {
+        void *address = value == Py_None ? NULL : PyLong_AsVoidPtr(value);
         if (PyErr_Occurred()) return -1;
         *at = address;
-        return keep_none(keep, field, element);
+        return keep ? keep_alive(keep, field, at, NULL, NULL) : 0;
     }
     if (table_of(value)) {
+        if (keep_alive(keep, field, at, value, NULL)) return -1;
         *at = ((struct_object *)value)->memory.bytes;
-        return keep_alive(keep, field, element, value);
+        return 0;
     }
     stw_py_array array;
     if (stw_py_array_open(value, field->name, 0, &array)) return -1;
     void *data = array.data;
-    int failed = array.hold ? keep_alive(keep, field, element + 1000, array.hold) : 0;
+    int failed = keep_alive(keep, field, at, value, array.hold);
     stw_py_array_close(&array);
-    if (failed || keep_alive(keep, field, element, value)) return -1;
-    *at = data;
-    return 0;
+    if (!failed) *at = data;
+    return failed;
 }
 
-static int set_text(const char **at, const stw_py_field *field, int element, PyObject *value, PyObject **keep) {
+static int set_text(const char **at, const stw_py_field *field, PyObject *value, PyObject **keep) {
     if (value == Py_None) {
         *at = NULL;
         return 0;
     }
     const char *text = PyUnicode_AsUTF8AndSize(value, NULL);
-    if (!text || keep_alive(keep, field, element, value)) return -1;
+    if (!text || keep_alive(keep, field, at, value, NULL)) return -1;
     *at = text;
     return 0;
 }
 
-static int set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep, int outer);
-
-static int set_struct(char *base, const stw_py_table *table, int element, PyObject *value, PyObject **keep) {
+static int set_struct(char *base, const stw_py_table *table, PyObject *value, PyObject **keep) {
     PyObject *tuple = PySequence_Tuple(value);
     if (!tuple) return -1;
     int failed = 0;
     Py_ssize_t count = PyTuple_Size(tuple), i = 0;
     for (; !failed && table->fields[i].name && i < count; ++i)
-        failed = set_field(base, &table->fields[i], PyTuple_GetItem(tuple, i), keep, element + 1);
+        failed = stw_py_set_field(base, &table->fields[i], PyTuple_GetItem(tuple, i), keep);
     for (; !failed && table->fields[i].name; ++i) memset(base + table->fields[i].offset, 0, table->fields[i].size);
     if (!failed && i < count) {
         PyErr_Format(PyExc_ValueError, "%s has %zd fields, got %zd values", table->name, i, count);
@@ -177,10 +169,10 @@ static int set_struct(char *base, const stw_py_table *table, int element, PyObje
     return failed ? -1 : 0;
 }
 
-static int set_element(char *at, const stw_py_field *field, int element, PyObject *value, PyObject **keep) {
-    if (field->kind == STW_PY_POINTER) return set_pointer((void **)at, field, element, value, keep);
-    if (field->kind == STW_PY_TEXT) return set_text((const char **)at, field, element, value, keep);
-    if (field->kind == STW_PY_STRUCT) return set_struct(at, field->table, element, value, keep);
+static int set_element(char *at, const stw_py_field *field, PyObject *value, PyObject **keep) {
+    if (field->kind == STW_PY_POINTER) return set_pointer((void **)at, field, value, keep);
+    if (field->kind == STW_PY_TEXT) return set_text((const char **)at, field, value, keep);
+    if (field->kind == STW_PY_STRUCT) return set_struct(at, field->table, value, keep);
     if (field->kind == STW_PY_F32 || field->kind == STW_PY_F64) {
         double number = PyFloat_AsDouble(value);
         if (number == -1.0 && PyErr_Occurred()) return -1;
@@ -249,11 +241,9 @@ PyObject *stw_py_get_field(const void *base, const stw_py_field *field) {
     return tuple;
 }
 
-/* `outer`: 0, or 1 and more for a field of an element of an array of structs. */
-static int set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep, int outer) {
+int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep) {
     char *at = (char *)base + field->offset;
-    const int first = outer * field->count;
-    if (field->count == 1) return set_element(at, field, first, value, keep);
+    if (field->count == 1) return set_element(at, field, value, keep);
     PyObject *tuple = PySequence_Tuple(value);
     if (!tuple) return -1;
     int failed = 0, count = (int)PyTuple_Size(tuple);
@@ -263,15 +253,11 @@ static int set_field(void *base, const stw_py_field *field, PyObject *value, PyO
         failed = 1;
     }
     for (int i = 0; !failed && i < field->count; ++i) {
-        if (i < count) failed = set_element(at + size * (size_t)i, field, first + i, PyTuple_GetItem(tuple, i), keep);
+        if (i < count) failed = set_element(at + size * (size_t)i, field, PyTuple_GetItem(tuple, i), keep);
         else memset(at + size * (size_t)i, 0, size);
     }
     Py_DECREF(tuple);
     return failed ? -1 : 0;
-}
-
-int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep) {
-    return set_field(base, field, value, keep, 0);
 }
 
 /* ---- the types -------------------------------------------------------------------------------------------------- */

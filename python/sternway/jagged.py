@@ -20,7 +20,6 @@ from . import _native
 from ._arrays import Library, address_of_stream, libraries, library_of
 from ._context import number
 from ._jagged_types import MatmulGradients, Products, Shape
-from ._reshape import reshape
 from .attention import Gradients, attn_bwd
 from .enums import Axis, JaggedDim, JaggedFlag, JaggedOp, JaggedOut, Storage
 
@@ -217,11 +216,9 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
         jagged = storage == Storage.JAGGED
         dx = library.empty(grad, tuple(total if e == -1 else e for e in shape) if jagged else (total * size,))
     longest = common.get("max_length")
-    fields = {"axis": ((total if longest is None else longest, total),), "storage": storage, "shape": tuple(shape),
-              "grad_shape": tuple(grad_shape), "grad_storage": number(STORAGE, grad_storage, "grad_storage")}
-    passed = _passed(common)
-    _resolve(passed)
-    reshape(library, grad, offsets, dx, fields, passed)
+    backward(JaggedOp.RESHAPE, grad=grad, offsets=(offsets,), dx=dx, storage=storage, shape=tuple(shape),
+             axis=((total if longest is None else longest, total),), grad_shape=tuple(grad_shape),
+             grad_storage=number(STORAGE, grad_storage, "grad_storage"), **_passed(common))
     return library.hand_over((dx,))[0] if library.takes_over else dx
 
 

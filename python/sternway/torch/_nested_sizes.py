@@ -7,16 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .. import _native
 
 _STORAGES = {"jagged": int(_native.STORAGE_JAGGED), "components": int(_native.STORAGE_COMPONENTS)}
 DX, DOTHER, DWEIGHT, DBIAS = 1, 2, 4, 8
-DTYPES = {getattr(torch, name): int(getattr(_native, code)) for name, code in (
-    ("float16", "F16"), ("bfloat16", "BF16"), ("float32", "F32"), ("float64", "F64"), ("int32", "I32"),
-    ("int64", "I64"))}
 
 
 def storage_number(name: str) -> int:

@@ -37,7 +37,7 @@ from .. import _native
 from . import _bridge
 from ._autograd import define, no_double_backward
 from ._nested_sizes import (
-    DBIAS, DTYPES, DWEIGHT, DX, along, axis_of, expect, expect_elements, expect_reduced, make, pairs, storage_number)
+    DBIAS, DWEIGHT, DX, along, axis_of, expect, expect_elements, expect_reduced, make, pairs, storage_number)
 
 _COMMON = "Tensor offsets, Tensor? used=None, *, int ragged_idx=1, SymInt? max_length=None, str storage='jagged', " \
           "bool full=False"
@@ -190,21 +190,10 @@ def _reshape(grad: Tensor, offsets: Tensor, used: Tensor | None = None, *, shape
     sizes = _reshape_sizes(grad, shape, grad_shape)
     dx = make(grad, sizes, full)
     total = sizes[list(shape).index(-1)]
-    if not grad.is_contiguous() or any(t is not None and (t.device != grad.device or not t.is_contiguous())
-                                       for t in (offsets, used)):
-        raise _native.InvalidError("sternway: grad, offsets and used have to be contiguous and on one device")
-    desc = _native.JaggedDesc(
-        op=_native.JAGGED_RESHAPE, dtype=DTYPES[grad.dtype], index_dtype=DTYPES[offsets.dtype],
-        outputs=DX, components=offsets.shape[0] - 1, axis=((total if max_length is None else max_length, total),),
-        flags=0 if used is None else _native.JAGGED_HAS_USED, storage=storage_number(storage),
-        grad_storage=storage_number(grad_storage), shape=tuple(shape), grad_shape=tuple(grad_shape),
-        shape_rank=len(shape), grad_rank=len(grad_shape))
-    args = _native.JaggedArgs(axis=((offsets, used, None, None),), grad=grad, dx=dx)
-    plan = _bridge.context(grad.device).jagged_bwd_plan(desc)
-    memory = _bridge.workspace(grad.device)
-    size = plan.workspace_size
-    plan.run(args, memory(size) if memory is not None and size else torch.empty(size, dtype=torch.uint8), size,
-             _bridge.stream(grad.device))
+    size = total if max_length is None else max_length
+    _bridge.jagged_bwd(_native.JAGGED_RESHAPE, grad=grad, dx=dx, axis=((size, total),), shape=tuple(shape),
+                       grad_shape=tuple(grad_shape), storage=storage_number(storage),
+                       grad_storage=storage_number(grad_storage), **pairs(offsets, used))
     return dx
 
 
