@@ -204,6 +204,10 @@ static int read_call(call *call, PyObject *const *args, Py_ssize_t count, PyObje
 static int read_types(call *call) {
     stw_jagged_desc *desc = &call->desc;
     if (!call->given[GRAD]) return refuse("grad", "is missing", "given");
+    const uint32_t ragged = desc->op == STW_JAGGED_MATMUL ? desc->ragged_axes : 1;
+    for (int i = 0; i < AXES; ++i)
+        if (ragged >> i & 1 && !call->listed[OFFSETS - OFFSETS][i])
+            return refuse("offsets", "of a ragged axis are missing", "given");
     desc->dtype = call->arrays[GRAD].dtype;
     if (call->given[WEIGHT]) {
         if (desc->op == STW_JAGGED_LAYER_NORM) desc->flags |= STW_JAGGED_HAS_GAMMA;

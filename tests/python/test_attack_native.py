@@ -109,6 +109,44 @@ def test_offsets_are_vectors() -> None:
                                  inner=3)
 
 
+def test_offsets_of_a_ragged_axis_are_needed() -> None:
+    x = np.ones((2, 3), np.float32)
+    for offsets in (None, ()):
+        with pytest.raises(sternway.InvalidError, match="offsets"):
+            sternway.jagged.backward("silu", grad=x, x=x, dx=x.copy(), offsets=offsets, axis=((2, 2),), outer=1,
+                                     inner=3)
+    with pytest.raises(sternway.InvalidError, match="offsets"):
+        sternway.jagged.silu_backward(x, x, None)
+    with pytest.raises(sternway.InvalidError, match="offsets"):
+        sternway.jagged.matmul_backward(x, x, x, m=(None, 2), k=3, n=3)
+
+
+def test_misspelt_keywords_are_refused() -> None:
+    x, offsets = np.ones((2, 3), np.float32), np.array([0, 2])
+    for call in (lambda: sternway.jagged.silu_backward(x, x, offsets, raged_dim=0),
+                 lambda: sternway.jagged.linear_backward(x, x, np.ones((3, 3), np.float32), offsets, max_len=2),
+                 lambda: sternway.jagged.matmul_backward(x, x, x, m=(offsets, 2), k=3, n=3, shape=(2, 3)),
+                 lambda: sternway.jagged.reshape_backward(x, offsets, (-1, 3), (-1, 3), maxlength=2),
+                 lambda: sternway.attn_bwd(*_problem(), sofcap=3.0)):
+        with pytest.raises(TypeError, match="no argument"):
+            call()
+
+
+@pytest.mark.parametrize("options", [{"mask": True}, {"layout": True}, {"outputs": True}, {"outputs": 64},
+                                     {"outputs": 65}, {"outputs": 3.5}, {"accumulate": 32}, {"window": 3},
+                                     {"window": (1, 2, 3)}, {"dropout_map": False}])
+def test_values_that_name_nothing_are_refused(options: dict) -> None:
+    with pytest.raises(sternway.InvalidError, match=next(iter(options))):
+        sternway.attn_bwd(*_problem(), **options)
+
+
+@pytest.mark.parametrize("outputs", [True, 2, 16, 1 << 20, 1.5])
+def test_jagged_outputs_that_name_nothing_are_refused(outputs) -> None:
+    x = np.ones((2, 3), np.float32)
+    with pytest.raises(sternway.InvalidError, match="outputs|needs|asked|given|dother"):
+        sternway.jagged.linear_backward(x, x, np.ones((3, 3), np.float32), np.array([0, 2]), outputs=outputs)
+
+
 def test_length_that_raises_is_passed_on() -> None:
     class Shape(tuple):
         def __len__(self) -> int:
