@@ -60,6 +60,8 @@ def backward(op: str | int, *, grad: Any, context: _native.Context | None = None
     is what dx, dother, dweight and dbias are given for."""
     library = libraries.get(type(grad)) or library_of(grad)
     _resolve(fields)
+    if library.checks_outputs:
+        library.check_outputs((fields.get("dx"), fields.get("dother"), fields.get("dweight"), fields.get("dbias")))
     if context is None:
         context = library.context(grad)
     library.prepare(grad, context, fields)

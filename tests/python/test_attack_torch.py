@@ -126,3 +126,87 @@ def test_batched_gradients_of_flash_attn() -> None:
     for at in range(3):
         for one, other in zip(found, torch.autograd.grad(_reference(*tensors), tensors, dout[at].double())):
             _close(one[at], other)
+
+
+# ---- results in the caller's tensors --------------------------------------------------------------------------------
+def test_result_that_requires_a_gradient_is_refused() -> None:
+    q, k, v = _tensors()
+    out, lse = sternway.attn_fwd(q, k, v)
+    tracked = torch.zeros_like(q, requires_grad=True)
+    for call in (lambda: sternway.attn_bwd(out, q, k, v, out, lse, dq=tracked),
+                 lambda: sternway.attn_fwd(q, k, v, out=tracked),
+                 lambda: sternway.jagged.silu_backward(torch.ones(4, 3), torch.ones(4, 3), torch.tensor([0, 4]),
+                                                       dx=torch.zeros(4, 3, requires_grad=True))):
+        with pytest.raises(sternway.InvalidError, match="requires a gradient"):
+            call()
+
+
+def test_autograd_sees_that_a_saved_tensor_is_written() -> None:
+    q, k, v = _tensors()
+    out, lse = sternway.attn_fwd(q, k, v)
+    dq, scale = torch.ones_like(q), torch.ones(1, requires_grad=True)
+    product = (scale * dq).sum()
+    sternway.attn_bwd(out, q, k, v, out, lse, dq=dq)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+    with torch.inference_mode():
+        written = torch.zeros_like(q)
+    sternway.attn_bwd(out, q, k, v, out, lse, dq=written)
+    assert torch.equal(written, dq)
+
+
+def test_outputs_that_name_nothing_are_refused() -> None:
+    q, k, v = _tensors()
+    out, lse = sternway.attn_fwd(q, k, v)
+    with pytest.raises(sternway.InvalidError, match="outputs"):
+        torch.ops.sternway.attn_bwd(out, q, k, v, out, lse, outputs=64)
+
+
+# ---- the drop-in ----------------------------------------------------------------------------------------------------
+def test_stats_from_within_the_lock() -> None:
+    """As a signal handler or a finalizer calls it that comes in while a counter is set."""
+    from sternway.torch import _takeover
+
+    assert _takeover._lock.acquire(timeout=1)
+    try:
+        second = _takeover._lock.acquire(timeout=1)
+        assert second, "the same thread waits for itself"
+        _takeover._lock.release()
+        sternway.torch.stats()
+    finally:
+        _takeover._lock.release()
+
+
+def test_switching_while_backwards_run() -> None:
+    import threading
+
+    tensors = _tensors(requires_grad=True)
+    dout = torch.randn(2, 2, 5, 8)
+    expected = torch.autograd.grad(_reference(*tensors), tensors, dout.double())
+    stop, errors = threading.Event(), []
+
+    def switch() -> None:
+        while not stop.is_set():
+            with sternway.torch.enable("attention", strict=True):
+                sternway.torch.enable()
+            sternway.torch.disable()
+
+    def work() -> None:
+        try:
+            for _ in range(100):
+                out = torch.nn.functional.scaled_dot_product_attention(*tensors)
+                for one, other in zip(torch.autograd.grad(out, tensors, dout), expected):
+                    _close(one, other)
+        except BaseException as error:
+            errors.append(error)
+
+    switcher = threading.Thread(target=switch)
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    for thread in (switcher, *workers):
+        thread.start()
+    for thread in workers:
+        thread.join()
+    stop.set()
+    switcher.join()
+    sternway.torch.disable()
+    assert not errors

@@ -126,6 +126,8 @@ def _gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Te
                sink: torch.Tensor | None, outputs: int, packed: bool) -> dict[str, torch.Tensor]:
     """Memory for the gradients asked for, in the order of their bits."""
     result = {}
+    if outputs & ~(OUT_DQ | OUT_DK | OUT_DV | OUT_DBIAS | OUT_DSINK):
+        raise _native.InvalidError(f"sternway: outputs is {outputs:#x}; the gradients are the bits 0x1f")
     for bit, name, of in ((OUT_DQ, "dq", q), (OUT_DK, "dk", k), (OUT_DV, "dv", v)):
         if outputs & bit:
             result[name] = empty_gradient(of, zeros=packed)
