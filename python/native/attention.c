@@ -142,15 +142,16 @@ static int set_special(call *call, int number, PyObject *value) {
     stw_attn_desc *desc = &call->desc;
     switch (number) {
     case SCALE: desc->scale = (float)(call->scale = PyFloat_AsDouble(value)); break;
-    case SOFTCAP: desc->softcap = (float)(call->softcap = PyFloat_AsDouble(value)); break;
-    case FLAGS: {
-        uint32_t flags = 0;
-        if (stw_py_u32(value, "flags", &flags)) return -1;
-        desc->flags |= flags;
+    case SOFTCAP:
+        desc->softcap = (float)(call->softcap = PyFloat_AsDouble(value));
+        if (call->softcap > 0 && desc->softcap == 0) { /* 0 would be: off */
+            stw_py_invalid("%s: softcap %g is below the smallest f32 number", call->who, call->softcap);
+            return -1;
+        }
         break;
-    }
-    case SEED_VALUE: return stw_py_bits64(value, "dropout_seed", &call->args.dropout_seed);
-    case OFFSET_VALUE: return stw_py_bits64(value, "dropout_offset", &call->args.dropout_offset);
+    case FLAGS: return stw_py_add_flags(&desc->flags, value);
+    case SEED_VALUE: return stw_py_u64("dropout_seed", value, &call->args.dropout_seed);
+    case OFFSET_VALUE: return stw_py_u64("dropout_offset", value, &call->args.dropout_offset);
     case DETERMINISTIC:
         desc->deterministic = PyObject_IsTrue(value) ? STW_DETERMINISTIC_ON : STW_DETERMINISTIC_OFF;
         break;

@@ -98,16 +98,19 @@ static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords) {
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|OnO", names, &arguments, &workspace, &size, &stream))
         return NULL;
     const stw_py_table *table = plan->operation == STW_PY_JAGGED_BWD ? stw_py_jagged_args : stw_py_attn_args;
-    void *call = stw_py_struct(arguments, table), *address, *queue;
-    if (!call || memory_of(workspace, "workspace", true, &address, &size) || address_of(stream, "stream", &queue))
+    void *address, *queue;
+    stw_py_held call;
+    if (memory_of(workspace, "workspace", true, &address, &size) || address_of(stream, "stream", &queue) ||
+        stw_py_hold(arguments, table, &call))
         return NULL;
     size_t bytes = size < 0 ? stw_plan_workspace_size(plan->plan) : (size_t)size;
     stw_status status;
     Py_BEGIN_ALLOW_THREADS status =
-        plan->operation == STW_PY_ATTN_BWD   ? stw_attn_bwd(plan->plan, call, address, bytes, queue)
-        : plan->operation == STW_PY_ATTN_FWD ? stw_attn_fwd(plan->plan, call, address, bytes, queue)
-                                             : stw_jagged_bwd(plan->plan, call, address, bytes, queue);
-    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
+        plan->operation == STW_PY_ATTN_BWD   ? stw_attn_bwd(plan->plan, &call.as.attn_args, address, bytes, queue)
+        : plan->operation == STW_PY_ATTN_FWD ? stw_attn_fwd(plan->plan, &call.as.attn_args, address, bytes, queue)
+                                             : stw_jagged_bwd(plan->plan, &call.as.jagged_args, address, bytes, queue);
+    Py_END_ALLOW_THREADS stw_py_let_go(&call);
+    if (status) return stw_py_raise(status);
     Py_RETURN_NONE;
 }
 
@@ -115,11 +118,15 @@ static PyObject *plan_dropout_mask(PyObject *self, PyObject *args, PyObject *key
     static char *names[] = {"args", "mask", "stream", NULL};
     PyObject *arguments, *mask, *stream = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|O", names, &arguments, &mask, &stream)) return NULL;
-    void *call = stw_py_struct(arguments, stw_py_attn_args), *address, *queue;
-    if (!call || memory_of(mask, "mask", true, &address, NULL) || address_of(stream, "stream", &queue)) return NULL;
+    void *address, *queue;
+    stw_py_held call;
+    if (memory_of(mask, "mask", true, &address, NULL) || address_of(stream, "stream", &queue) ||
+        stw_py_hold(arguments, stw_py_attn_args, &call))
+        return NULL;
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = stw_dropout_mask(((stw_py_plan *)self)->plan, call, address, queue);
-    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
+    Py_BEGIN_ALLOW_THREADS status = stw_dropout_mask(((stw_py_plan *)self)->plan, &call.as.attn_args, address, queue);
+    Py_END_ALLOW_THREADS stw_py_let_go(&call);
+    if (status) return stw_py_raise(status);
     Py_RETURN_NONE;
 }
 
@@ -246,7 +253,8 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
     stw_py_context *context = (stw_py_context *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     stw_py_kept *kept = context ? PyMem_Calloc(STW_PY_KEPT_PLANS, sizeof *kept) : NULL;
-    if (!kept) {
+    if (!kept || !(context->owned = PySet_New(NULL))) {
+        PyMem_Free(kept);
         stw_context_destroy(made);
         Py_XDECREF(context);
         return PyErr_NoMemory();
@@ -266,6 +274,7 @@ static void context_dealloc(PyObject *self) {
     for (int i = 0; context->kept && i < STW_PY_KEPT_PLANS; ++i) Py_XDECREF(context->kept[i].plan);
     PyMem_Free(context->kept);
     free(context->scratch);
+    Py_XDECREF(context->owned);
     Py_BEGIN_ALLOW_THREADS stw_context_destroy(context->context); /* waits for its threads */
     Py_END_ALLOW_THREADS freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);
@@ -331,17 +340,25 @@ static PyObject *once(PyObject *self, PyObject *args, PyObject *keywords, bool b
     Py_ssize_t size = -1;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|OnO", names, &desc, &arguments, &workspace, &size, &stream))
         return NULL;
-    const stw_attn_desc *problem = stw_py_struct(desc, stw_py_attn_desc);
-    const stw_attn_args *call = problem ? stw_py_struct(arguments, stw_py_attn_args) : NULL;
     void *address, *queue;
-    if (!call || memory_of(workspace, "workspace", true, &address, &size) || address_of(stream, "stream", &queue))
+    stw_py_held problem, call;
+    if (memory_of(workspace, "workspace", true, &address, &size) || address_of(stream, "stream", &queue) ||
+        stw_py_hold(desc, stw_py_attn_desc, &problem))
         return NULL;
+    if (stw_py_hold(arguments, stw_py_attn_args, &call)) {
+        stw_py_let_go(&problem);
+        return NULL;
+    }
     if (size < 0) size = 0;
     stw_context *context = ((stw_py_context *)self)->context;
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = backward ? stw_attn_bwd_once(context, problem, call, address, (size_t)size, queue)
-                                             : stw_attn_fwd_once(context, problem, call, address, (size_t)size, queue);
-    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
+    const stw_attn_desc *read = &problem.as.attn_desc;
+    const stw_attn_args *given = &call.as.attn_args;
+    Py_BEGIN_ALLOW_THREADS status = backward ? stw_attn_bwd_once(context, read, given, address, (size_t)size, queue)
+                                             : stw_attn_fwd_once(context, read, given, address, (size_t)size, queue);
+    Py_END_ALLOW_THREADS stw_py_let_go(&call);
+    stw_py_let_go(&problem);
+    if (status) return stw_py_raise(status);
     Py_RETURN_NONE;
 }
 
@@ -352,22 +369,45 @@ static PyObject *context_attn_fwd_once(PyObject *self, PyObject *args, PyObject 
     return once(self, args, keywords, false);
 }
 
+/* The addresses that the context has given out: a wrong one would be the end of the process. */
+static PyObject *own(stw_py_context *context, void *pointer) {
+    PyObject *address = PyLong_FromVoidPtr(pointer);
+    if (address && pointer && PySet_Add(context->owned, address)) Py_CLEAR(address);
+    return address;
+}
+
+static bool disown(stw_py_context *context, void *pointer) {
+    PyObject *address = PyLong_FromVoidPtr(pointer);
+    const bool there = address && PySet_Discard(context->owned, address) == 1;
+    Py_XDECREF(address);
+    return there;
+}
+
 static PyObject *context_buffer_alloc(PyObject *self, PyObject *bytes) {
     void *pointer = NULL;
     size_t size = PyLong_AsSize_t(bytes);
     if (size == (size_t)-1 && PyErr_Occurred()) return NULL;
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = stw_buffer_alloc(((stw_py_context *)self)->context, size, &pointer);
-    Py_END_ALLOW_THREADS return status ? stw_py_raise(status) : PyLong_FromVoidPtr(pointer);
+    stw_py_context *context = (stw_py_context *)self;
+    Py_BEGIN_ALLOW_THREADS status = stw_buffer_alloc(context->context, size, &pointer);
+    Py_END_ALLOW_THREADS return status ? stw_py_raise(status) : own(context, pointer);
 }
 
 static PyObject *context_buffer_free(PyObject *self, PyObject *pointer) {
     void *address;
     if (address_of(pointer, "pointer", &address)) return NULL;
+    stw_py_context *context = (stw_py_context *)self;
+    if (address && !disown(context, address))
+        return stw_py_invalid("buffer_free: %p is no buffer of the context", address);
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = stw_buffer_free(((stw_py_context *)self)->context, address);
-    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
-    Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS status = stw_buffer_free(context->context, address);
+    Py_END_ALLOW_THREADS if (!status) Py_RETURN_NONE;
+    stw_py_raise(status);
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    Py_XDECREF(own(context, address)); /* it is the context's still */
+    PyErr_Restore(type, error, trace);
+    return NULL;
 }
 
 static PyObject *context_copy(PyObject *self, PyObject *args, PyObject *keywords) {

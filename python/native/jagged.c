@@ -83,6 +83,7 @@ typedef struct call {
     bool given[TENSORS];
     stw_py_array lists[LISTS][AXES];
     bool listed[LISTS][AXES];
+    PyObject *tuples[LISTS];
     PyObject *workspace;
     void *stream;
     bool has_components;
@@ -127,6 +128,7 @@ static int set_list(call *call, role role, PyObject *value) {
         if (failed) break;
         call->listed[role - OFFSETS][i] = true;
         failed = check_array(call, array, role == OFFSETS_HOST || role == USED_HOST, false);
+        if (!failed && array->rank != 1) failed = refuse(info->name, "has not one dimension", "a tuple of vectors");
         if (!failed && array->dtype != STW_I32 && array->dtype != STW_I64)
             failed = refuse(info->name, stw_py_dtype_name(array->dtype), "i32 or i64");
         if (!failed && call->desc.index_dtype && call->desc.index_dtype != array->dtype)
@@ -141,17 +143,14 @@ static int set_list(call *call, role role, PyObject *value) {
         call->desc.components = components;
         call->has_components = true;
     }
-    Py_XDECREF(tuple);
+    call->tuples[role - OFFSETS] = tuple; /* its arrays may be held by nobody else */
     return failed ? -1 : 0;
 }
 
 static int set_field(call *call, int number, PyObject *value) {
     const stw_py_field *field = fields[number];
     if (!strcmp(field->name, "flags")) {
-        uint32_t flags = 0;
-        if (stw_py_u32(value, "flags", &flags)) return -1;
-        call->desc.flags |= flags;
-        return 0;
+        return stw_py_add_flags(&call->desc.flags, value);
     }
     if (!strcmp(field->name, "cpu_threads")) return stw_py_set_field(&call->args, field, value, NULL);
     if (!strcmp(field->name, "components")) {
@@ -164,7 +163,7 @@ static int set_field(call *call, int number, PyObject *value) {
         return 0;
     }
     const int rank = PySequence_Check(value) ? (int)PySequence_Size(value) : 0;
-    if (rank < 0) return -1;
+    if (PyErr_Occurred()) return -1;
     if (!strcmp(field->name, "shape")) call->desc.shape_rank = rank;
     if (!strcmp(field->name, "grad_shape")) call->desc.grad_rank = rank;
     return stw_py_set_field(&call->desc, field, value, NULL);
@@ -178,9 +177,9 @@ static int read_call(call *call, PyObject *const *args, Py_ssize_t count, PyObje
         return -1;
     }
     if (!(call->context = stw_py_context_of(args[0]))) return -1;
-    uint32_t op = 0;
-    if (stw_py_u32(args[1], "op", &op)) return -1;
-    call->desc.op = (stw_jagged_op)op;
+    const long op = PyLong_AsLong(args[1]);
+    if (PyErr_Occurred()) return -1;
+    call->desc.op = op == (int32_t)op ? (stw_jagged_op)op : (stw_jagged_op)-1; /* the library refuses -1 */
     for (Py_ssize_t i = 0; i < named && !PyErr_Occurred(); ++i) {
         PyObject *name = PyTuple_GetItem(names, i), *number = PyDict_GetItemWithError(keywords, name);
         if (!number && !PyErr_Occurred()) PyErr_Format(PyExc_TypeError, "jagged_bwd: there is no argument %R", name);
@@ -205,6 +204,10 @@ static int read_call(call *call, PyObject *const *args, Py_ssize_t count, PyObje
 static int read_types(call *call) {
     stw_jagged_desc *desc = &call->desc;
     if (!call->given[GRAD]) return refuse("grad", "is missing", "given");
+    const uint32_t ragged = desc->op == STW_JAGGED_MATMUL ? desc->ragged_axes : 1;
+    for (int i = 0; i < AXES; ++i)
+        if (ragged >> i & 1 && !call->listed[OFFSETS - OFFSETS][i])
+            return refuse("offsets", "of a ragged axis are missing", "given");
     desc->dtype = call->arrays[GRAD].dtype;
     if (call->given[WEIGHT]) {
         if (desc->op == STW_JAGGED_LAYER_NORM) desc->flags |= STW_JAGGED_HAS_GAMMA;
@@ -325,6 +328,7 @@ PyObject *stw_py_jagged_bwd(PyObject *module, PyObject *const *args, Py_ssize_t 
         if (call.given[i]) stw_py_array_close(&call.arrays[i]);
     for (int i = 0; i < LISTS * AXES; ++i)
         if (call.listed[i / AXES][i % AXES]) stw_py_array_close(&call.lists[i / AXES][i % AXES]);
+    for (int i = 0; i < LISTS; ++i) Py_XDECREF(call.tuples[i]);
     return result;
 }
 

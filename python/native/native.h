@@ -53,6 +53,18 @@ typedef struct stw_py_constant {
 
 /* The memory of a struct object, NULL with TypeError if `object` is none of that table. */
 void *stw_py_struct(PyObject *object, const stw_py_table *table);
+/* A copy of a struct and a reference to what its pointers need: another thread may set its fields meanwhile. */
+typedef struct stw_py_held {
+    PyObject *keep;
+    union {
+        stw_attn_desc attn_desc;
+        stw_attn_args attn_args;
+        stw_jagged_desc jagged_desc;
+        stw_jagged_args jagged_args;
+    } as;
+} stw_py_held;
+int stw_py_hold(PyObject *object, const stw_py_table *table, stw_py_held *held); /* -1: TypeError */
+void stw_py_let_go(stw_py_held *held);
 extern const stw_py_table *const stw_py_attn_desc,
     *const stw_py_attn_args, *const stw_py_jagged_desc, *const stw_py_jagged_args, *const stw_py_context_opts,
                                                                                        *const stw_py_device_info,
@@ -63,10 +75,12 @@ PyObject *stw_py_get_field(const void *base, const stw_py_field *field);
 /* Sets a field; what a pointer field needs alive is put into the dict *keep (NULL: pointers are refused). Its key is
  * the distance of the pointer from `keep`, which lies in one object with the struct. -1: raised. */
 int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep);
+/* A number of 64 bits, negative ones in two's complement; a larger one raises OverflowError. -1: raised. */
+int stw_py_u64(const char *name, PyObject *value, uint64_t *number);
+/* Sets further bits of flags; a number of more than 32 bits raises OverflowError. -1: raised. */
+int stw_py_add_flags(uint32_t *flags, PyObject *value);
 int stw_py_add_structs(PyObject *module);
 /* Numbers that must fit: OverflowError names what does not. -1: raised. */
-int stw_py_u32(PyObject *value, const char *name, uint32_t *number);
-int stw_py_bits64(PyObject *value, const char *name, uint64_t *bits); /* -2^63 to 2^64-1, negative ones as they lie */
 
 /* ---- arrays (array.c) ------------------------------------------------------------------------------------------- */
 enum { STW_PY_RANK_MAX = 8, STW_PY_HOST = -1, STW_PY_SOME_GPU = -2 };
@@ -121,6 +135,7 @@ typedef struct stw_py_context {
     void *scratch; /* workspace of the last call in host memory, taken and given back under the GIL */
     size_t scratch_size;
     uint64_t clock;
+    PyObject *owned;   /* set of the addresses of buffers */
     stw_py_kept *kept; /* STW_PY_KEPT_PLANS of them */
 } stw_py_context;
 

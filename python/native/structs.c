@@ -55,6 +55,16 @@ void *stw_py_struct(PyObject *object, const stw_py_table *table) {
     return NULL;
 }
 
+int stw_py_hold(PyObject *object, const stw_py_table *table, stw_py_held *held) {
+    const void *memory = stw_py_struct(object, table);
+    if (!memory) return -1;
+    memcpy(&held->as, memory, table->size);
+    Py_XINCREF(held->keep = ((struct_object *)object)->keep);
+    return 0;
+}
+
+void stw_py_let_go(stw_py_held *held) { Py_XDECREF(held->keep); }
+
 /* ---- one element ------------------------------------------------------------------------------------------------ */
 static PyObject *get_struct(const char *base, const stw_py_table *table) {
     Py_ssize_t count = 0;
@@ -96,6 +106,12 @@ static int keep_alive(PyObject **keep, const stw_py_field *field, const void *at
         return -1;
     }
     if (!*keep && !(value && (*keep = PyDict_New()))) return value ? -1 : 0;
+    if (Py_REFCNT(*keep) > 1) { /* a call runs with what is in it */
+        PyObject *copy = PyDict_Copy(*keep);
+        if (!copy) return -1;
+        Py_DECREF(*keep);
+        *keep = copy;
+    }
     PyObject *key = PyLong_FromSsize_t((const char *)at - (const char *)keep);
     PyObject *held = value ? PyTuple_Pack(2, value, owner ? owner : Py_None) : (Py_INCREF(Py_None), Py_None);
     int failed = !key || !held || PyDict_SetItem(*keep, key, held);
@@ -164,12 +180,7 @@ static int set_element(char *at, const stw_py_field *field, PyObject *value, PyO
         else *(double *)at = number;
         return 0;
     }
-    if (field->kind == STW_PY_U64) {
-        uint64_t number = PyLong_AsUnsignedLongLong(value);
-        if (number == (uint64_t)-1 && PyErr_Occurred()) return -1;
-        *(uint64_t *)at = number;
-        return 0;
-    }
+    if (field->kind == STW_PY_U64) return stw_py_u64(field->name, value, (uint64_t *)at);
     PyObject *index = PyNumber_Index(value);
     long long number = index ? PyLong_AsLongLong(index) : -1;
     Py_XDECREF(index);
@@ -188,22 +199,32 @@ static int set_element(char *at, const stw_py_field *field, PyObject *value, PyO
     return 0;
 }
 
-int stw_py_u32(PyObject *value, const char *name, uint32_t *number) {
-    const stw_py_field field = {name, 0, sizeof *number, STW_PY_U32, 1, NULL};
-    return set_element((char *)number, &field, value, NULL);
+int stw_py_u64(const char *name, PyObject *value, uint64_t *number) {
+    PyObject *index = PyNumber_Index(value);
+    if (!index) return -1;
+    *number = PyLong_AsUnsignedLongLong(index);
+    if (*number == (uint64_t)-1 && PyErr_Occurred()) { /* a negative number: an i64 that is read as unsigned */
+        PyErr_Clear();
+        const long long with_sign = PyLong_AsLongLong(index);
+        *number = (uint64_t)with_sign;
+        if (with_sign == -1 && PyErr_Occurred()) {
+            PyErr_Clear();
+            PyErr_Format(PyExc_OverflowError, "%s: %R does not fit into 64 bits", name, index);
+        }
+    }
+    Py_DECREF(index);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
-int stw_py_bits64(PyObject *value, const char *name, uint64_t *bits) {
-    int beyond = 0;
-    PyObject *index = PyNumber_Index(value);
-    *bits = index ? (uint64_t)PyLong_AsLongLongAndOverflow(index, &beyond) : 0;
-    if (beyond > 0) {
-        *bits = PyLong_AsUnsignedLongLong(index);
-        if (PyErr_Occurred()) beyond = -1;
+int stw_py_add_flags(uint32_t *flags, PyObject *value) {
+    uint64_t bits;
+    if (stw_py_u64("flags", value, &bits)) return -1;
+    if (bits > UINT32_MAX) {
+        PyErr_Format(PyExc_OverflowError, "flags: %R does not fit into 32 bits without a sign", value);
+        return -1;
     }
-    if (beyond < 0) PyErr_Clear(), PyErr_Format(PyExc_OverflowError, "%s: %R does not fit into 64 bits", name, index);
-    Py_XDECREF(index);
-    return PyErr_Occurred() ? -1 : 0;
+    *flags |= (uint32_t)bits;
+    return 0;
 }
 
 /* ---- fields ----------------------------------------------------------------------------------------------------- */
@@ -272,8 +293,22 @@ static int struct_init(PyObject *self, PyObject *args, PyObject *keywords) {
     return 0;
 }
 
+static int struct_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((struct_object *)self)->keep);
+    return 0;
+}
+
+static int struct_clear(PyObject *self) { /* no pointer stays to what is given up */
+    char *bytes = ((struct_object *)self)->memory.bytes;
+    memset(bytes + sizeof(size_t), 0, table_of(self)->size - sizeof(size_t));
+    Py_CLEAR(((struct_object *)self)->keep);
+    return 0;
+}
+
 static void struct_dealloc(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
     Py_XDECREF(((struct_object *)self)->keep);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
@@ -345,11 +380,13 @@ static PyObject *make_type(const struct_type *spec) {
                            {Py_tp_init, (void *)struct_init},
                            {Py_tp_repr, (void *)struct_repr},
                            {Py_tp_dealloc, (void *)struct_dealloc},
+                           {Py_tp_traverse, (void *)struct_traverse},
+                           {Py_tp_clear, (void *)struct_clear},
                            {Py_tp_getset, attributes},
                            {Py_tp_methods, struct_methods},
                            {0, NULL}};
-    PyType_Spec type = {spec->name, (int)(offsetof(struct_object, memory) + spec->table->size), 0, Py_TPFLAGS_DEFAULT,
-                        slots};
+    PyType_Spec type = {spec->name, (int)(offsetof(struct_object, memory) + spec->table->size), 0,
+                        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
     return PyType_FromSpec(&type);
 }
 

@@ -26,6 +26,7 @@ class Library:
     """One array library. Results are handed back as they were made, unless `takes_over`."""
     name = "an unknown array library"
     takes_over = False  # results become other arrays by hand_over
+    checks_outputs = False  # the caller's own arrays for results go through check_outputs
 
     def context(self, array: Any) -> _native.Context:
         """The context of the array's device."""
@@ -47,7 +48,7 @@ class Library:
         return self.empty(array, tuple(array.shape))
 
     def check_outputs(self, outputs: tuple[Any, ...]) -> None:
-        """With `takes_over`: InvalidError for an array of the caller's that nobody may write."""
+        """With `takes_over` or `checks_outputs`: InvalidError for an array of the caller's that nobody may write."""
 
     def wait(self, inputs: tuple[Any, ...]) -> None:
         """With `takes_over`: until the inputs are there."""
@@ -94,12 +95,24 @@ class NumPy(Library):
 class Torch(Library):
     """The tensor's device, PyTorch's current stream, workspace from its allocator, its threads and determinism."""
     name = "torch"
+    checks_outputs = True
 
     def __init__(self) -> None:
         import torch
 
         from .torch import _bridge
         self.torch, self.bridge = torch, _bridge
+
+    def check_outputs(self, outputs: tuple[Any, ...]) -> None:
+        """No tensor that autograd tracks; autograd learns that the others change."""
+        for tensor in outputs:
+            if tensor is None or not isinstance(tensor, self.torch.Tensor):
+                continue
+            if tensor.requires_grad:
+                raise _native.InvalidError("sternway: a tensor for a result requires a gradient, which autograd would "
+                                           "not see; give its detach()")
+            if not tensor.is_inference():
+                self.torch.autograd.graph.increment_version(tensor)
 
     def context(self, array: Any) -> _native.Context:
         found: _native.Context = self.bridge.context(array.device)

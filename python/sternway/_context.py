@@ -18,7 +18,7 @@ MEMORY: dict[str, int] = {item.name.lower(): int(item) for item in Memory}
 
 def number(names: dict[str, int], value: str | int, what: str) -> int:
     """The number of a name, of an enum's member or of a plain number. InvalidError names the choices."""
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     found = names.get(value.lower()) if isinstance(value, str) else None
     if found is None:

@@ -13,6 +13,7 @@ LAYOUTS: dict[str, int] = {"bhsd": _native.BHSD, "bshd": _native.BSHD, "thd": _n
 MASKS: dict[str, int] = {item.name.lower(): int(item) for item in Mask} | {"causal": int(Mask.CAUSAL_BOTTOM_RIGHT)}
 MAPS: dict[str, int] = {item.name.lower(): int(item) for item in DropoutMap}
 GRADIENTS: dict[str, int] = {item.name.lower(): int(item) for item in Out if item.name}
+_ALL_GRADIENTS = sum(GRADIENTS.values())
 
 
 class Score(TypedDict, total=False):
@@ -99,6 +100,8 @@ def _mask(options: dict[str, Any], value: str | int) -> None:
 
 
 def _window(options: dict[str, Any], value: tuple[int | None, int | None]) -> None:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise _native.InvalidError(f"sternway: window is {value!r}; it is a pair, (left, right), None for no bound")
     left, right = value
     del options["window"]
     options["window_left"], options["window_right"] = left, right
@@ -122,10 +125,12 @@ _named: dict[str, Callable[[dict[str, Any], Any], None]] = {
 
 def output_bits(names: str | tuple[str, ...] | int, what: str) -> int:
     """Out bits of "dq" or ("dq", "dk")."""
-    if isinstance(names, int):
+    if isinstance(names, int) and not isinstance(names, bool):
+        if names & ~_ALL_GRADIENTS:
+            raise _native.InvalidError(f"sternway: {what} is {names:#x}; {_ALL_GRADIENTS:#x} are all the bits of Out")
         return int(names)
     bits = 0
-    for name in (names,) if isinstance(names, str) else names:
+    for name in names if isinstance(names, (tuple, list, set, frozenset)) else (names,):
         bits |= number(GRADIENTS, name, what)
     return bits
 

@@ -52,6 +52,8 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     if library.takes_over:
         library.check_outputs((dq, dk, dv, dbias, dsink))
         library.wait((dout, q, k, v, out, lse, *options.values()))
+    elif library.checks_outputs and not (dq is None and dk is None and dv is None and dbias is None and dsink is None):
+        library.check_outputs((dq, dk, dv, dbias, dsink))
     if outputs is not None or (dq is None and dk is None and dv is None and dbias is None and dsink is None):
         wanted = _QKV if outputs is None else output_bits(outputs, "outputs")
         if wanted & 1 and dq is None:
@@ -129,6 +131,8 @@ def attn_fwd(q: Any, k: Any, v: Any, *, layout: str | int = "bhsd", out: Any = N
     if library.takes_over:
         library.check_outputs((out, lse))
         library.wait((q, k, v, *options.values()))
+    elif library.checks_outputs and not (out is None and lse is None):
+        library.check_outputs((out, lse))
     if out is None:
         _rank(number, "q", q)
         _rank(number, "v", v)
@@ -162,6 +166,8 @@ def dropout_mask(q: Any, k: Any, *, layout: str | int = "bhsd", mask_out: Any = 
     if library.takes_over:
         library.check_outputs((mask_out,))
         library.wait(tuple(options.values()))
+    elif library.checks_outputs and mask_out is not None:
+        library.check_outputs((mask_out,))
     if mask_out is None:
         _rank(number, "q", q)
         _rank(number, "k", k)

@@ -20,25 +20,30 @@ from . import _native
 from ._arrays import Library, address_of_stream, libraries, library_of
 from ._context import number
 from ._geometry import along, around
-from ._jagged_types import MatmulGradients, Products, Shape
+from ._jagged_types import Call, Common, MatmulGradients, Products, Shape
 from .attention import Gradients, attn_bwd
 from .enums import Axis, JaggedDim, JaggedFlag, JaggedOp, JaggedOut, Storage
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._jagged_types import Call, Common, Placed
+    from ._jagged_types import Placed
     from ._options import Score
 
 OPS: dict[str, int] = {item.name.lower(): int(item) for item in JaggedOp}
 STORAGE: dict[str, int] = {item.name.lower(): int(item) for item in Storage}
 OUTPUTS: dict[str, int] = {item.name.lower(): int(item) for item in JaggedOut if item.name}
+_ALL_OUTPUTS = sum(OUTPUTS.values())
 
 
 def _bits(names: str | tuple[str, ...] | int, what: str) -> int:
-    if isinstance(names, int):
+    if isinstance(names, int) and not isinstance(names, bool):
+        if names & ~_ALL_OUTPUTS:
+            raise _native.InvalidError(f"sternway: {what} is {names:#x}; {_ALL_OUTPUTS:#x} are all the bits of "
+                                       "JaggedOut")
         return int(names)
-    return sum({number(OUTPUTS, name, what) for name in ((names,) if isinstance(names, str) else names)})
+    several = names if isinstance(names, (tuple, list, set, frozenset)) else (names,)
+    return sum({number(OUTPUTS, name, what) for name in several})
 
 
 def _resolve(fields: dict[str, Any]) -> None:
@@ -56,6 +61,8 @@ def backward(op: str | int, *, grad: Any, context: _native.Context | None = None
     is what dx, dother, dweight and dbias are given for."""
     library = libraries.get(type(grad)) or library_of(grad)
     _resolve(fields)
+    if library.checks_outputs:
+        library.check_outputs((fields.get("dx"), fields.get("dother"), fields.get("dweight"), fields.get("dbias")))
     if context is None:
         context = library.context(grad)
     library.prepare(grad, context, fields)
@@ -64,11 +71,15 @@ def backward(op: str | int, *, grad: Any, context: _native.Context | None = None
         library.finish(context, fields)
 
 
+_KEYWORDS = Common.__optional_keys__
 _PASSED = ("accumulate", "status_out", "cpu_threads", "workspace", "stream", "context")
 
 
 def _passed(common: Mapping[str, Any], flags: int = 0, axes: int = 1) -> dict[str, Any]:
-    """The keywords that backward() takes as they are."""
+    """The keywords that backward() takes as they are. TypeError for one that no function has."""
+    for name in common:
+        if name not in (_KEYWORDS if axes == 1 else Call.__optional_keys__):
+            raise TypeError(f"sternway.jagged: there is no argument {name!r}")
     fields: dict[str, Any] = {name: common[name] for name in _PASSED if name in common}
     for name in ("used", "offsets_host", "used_host"):
         value = common.get(name)

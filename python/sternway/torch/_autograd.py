@@ -3,11 +3,13 @@
 GPUs cuda as well), fake kernel, and the autograd of a backward, which has no derivative of its own."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
+NO_FORWARD_AD = "sternway: forward-mode AD is not there (attention and nested operations have no tangents)"
 NO_DOUBLE_BACKWARD = "sternway: double backward is not there (a gradient computed by Sternway cannot be differentiated)"
 
 # Gradients have the strides of their inputs, so a compiler may not give the kernel other strides than it promised.
@@ -18,6 +20,7 @@ library = torch.library.Library("sternway", "DEF")
 _modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
 _profiler = torch.autograd.profiler
+_is_batch = torch._C._functorch.is_legacy_batchedtensor
 
 
 def define(name: str, schema: str, kernel: Callable, fake: Callable, tags: tuple[torch.Tag, ...] = (),
@@ -46,6 +49,31 @@ def is_plain(first: torch.Tensor, *tensors: torch.Tensor) -> bool:
     return True
 
 
+def is_resolvable(tensors: Iterable[Any]) -> bool:
+    """Whether a tensor has to be made one with memory of its own by PyTorch's dispatcher before a kernel sees it: views
+    with the opposite sign, zeros without memory, the batches of is_grads_batched. Asked after a kernel has refused."""
+    return any(t.is_neg() or t._is_zerotensor() or _is_batch(t) for t in tensors if isinstance(t, torch.Tensor))
+
+
+def call_plain(kernel: Callable, operator: torch._ops.OpOverload, args: tuple, keywords: dict[str, Any]) -> Any:
+    """The kernel on plain tensors (is_plain), or the operator where one of them has to be resolved first."""
+    try:
+        return kernel(*args, **keywords)
+    except RuntimeError:
+        if not is_resolvable(args):
+            raise
+    return below_autograd(operator, *args, **keywords)
+
+
+def refuse_tangents(tensors: Iterable[Any]) -> None:
+    """RuntimeError for tensors with a tangent: forward-mode AD would lose it."""
+    if forward_ad._current_level < 0:
+        return
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise RuntimeError(NO_FORWARD_AD)
+
+
 def below_autograd(operator: torch._ops.OpOverload, *args: Any, **keywords: Any) -> Any:
     """Calls the operator's next kernel under that of autograd."""
     with torch._C._AutoDispatchBelowAutograd():
@@ -72,9 +100,10 @@ def no_double_backward(operator: torch._ops.OpOverload, kernel: Callable) -> Non
 
     def autograd(*args: Any, **keywords: Any) -> Any:
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        refuse_tangents(tensors)
         if not torch.is_grad_enabled() or not any([t.requires_grad for t in tensors]):
             if is_plain(*tensors):
-                return kernel(*args, **keywords)
+                return call_plain(kernel, operator, args, keywords)
             return below_autograd(operator, *args, **keywords)
         result = _Backward.apply(operator, keywords, *args)
         return list(result) if several else result

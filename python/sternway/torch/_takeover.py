@@ -31,7 +31,9 @@ MAX_REASONS = 64  # reasons kept for each operator, so that texts with sizes in 
 OTHER_REASONS = "(further reasons)"
 
 _BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-_lock = threading.Lock()  # guards the registry, the switches and every counter
+# Guards the registry, the switches and every counter. A signal handler or a finalizer may come in while its own thread
+# holds it.
+_lock = threading.RLock()
 _passing = threading.local()  # .depth > 0 while PyTorch's own kernel runs after a fallback
 _operators: dict[str, Operator] = {}
 _active: dict[str, bool] = {}  # operator -> strict; replaced as a whole, so that kernels read it without the lock
@@ -40,7 +42,7 @@ _library: torch.library.Library | None = None
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread of the parent may have held the old one, and is not in the child
+    _lock = threading.RLock()  # another thread of the parent may have held the old one, and is not in the child
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -13,7 +13,8 @@ import torch
 
 from .. import _native
 from . import _bridge, _forward
-from ._autograd import below_autograd, define, empty_gradient, is_plain, library, no_double_backward
+from ._autograd import (below_autograd, call_plain, define, empty_gradient, is_plain, library, no_double_backward,
+                        refuse_tangents)
 
 _BHSD = int(_native.BHSD)
 LAYOUTS = {"bhsd": _native.BHSD, "bshd": _native.BSHD, "thd": _native.THD}
@@ -125,6 +126,8 @@ def _gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Te
                sink: torch.Tensor | None, outputs: int, packed: bool) -> dict[str, torch.Tensor]:
     """Memory for the gradients asked for, in the order of their bits."""
     result = {}
+    if outputs & ~(OUT_DQ | OUT_DK | OUT_DV | OUT_DBIAS | OUT_DSINK):
+        raise _native.InvalidError(f"sternway: outputs is {outputs:#x}; the gradients are the bits 0x1f")
     for bit, name, of in ((OUT_DQ, "dq", q), (OUT_DK, "dk", k), (OUT_DV, "dv", v)):
         if outputs & bit:
             result[name] = empty_gradient(of, zeros=packed)
@@ -216,7 +219,7 @@ def backward_of(saved: tuple[torch.Tensor | None, ...], dout: torch.Tensor | Non
     outputs = sum(bit for _, bit in wanted)
     args = (dout, q, k, v, out, lse, dlse, *tensors)
     if not torch.is_grad_enabled() and is_plain(dout, q, k, v):
-        made = _attn_bwd(*args, outputs=outputs, **options)
+        made = call_plain(_attn_bwd, attn_bwd, args, {"outputs": outputs, **options})
     else:
         made = attn_bwd(*args, outputs=outputs, **options)
     for (at, _), gradient in zip(wanted, made):
@@ -230,7 +233,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, options, q, k, v, *tensors):
         if is_plain(q, k, v):
-            out, lse = _attn_fwd(q, k, v, *tensors, **options)
+            out, lse = call_plain(_attn_fwd, attn_fwd, (q, k, v, *tensors), options)
         else:
             out, lse = below_autograd(attn_fwd, q, k, v, *tensors, **options)
         tensors = tensors + (None,) * (9 - len(tensors))
@@ -248,13 +251,14 @@ class _Attention(torch.autograd.Function):
 
 def _attn_fwd_autograd(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *tensors: torch.Tensor | None,
                        **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    refuse_tangents((q, k, v, *tensors))
     if len(tensors) > 1 and tensors[1] is not None and tensors[1].requires_grad and torch.is_grad_enabled():
         raise _native.InvalidError("sternway: alibi_slopes requires a gradient, and there is none of it")
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or any(
             t is not None and t.requires_grad for t in tensors)):
         return _Attention.apply(options, q, k, v, *tensors)
     if is_plain(q, k, v):
-        return _attn_fwd(q, k, v, *tensors, **options)
+        return call_plain(_attn_fwd, attn_fwd, (q, k, v, *tensors), options)
     return below_autograd(attn_fwd, q, k, v, *tensors, **options)
 
 
