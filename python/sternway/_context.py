@@ -18,11 +18,12 @@ MEMORY: dict[str, int] = {item.name.lower(): int(item) for item in Memory}
 
 def number(names: dict[str, int], value: str | int, what: str) -> int:
     """The number of a name, of an enum's member or of a plain number. InvalidError names the choices."""
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     found = names.get(value.lower()) if isinstance(value, str) else None
     if found is None:
-        raise _native.InvalidError(f"sternway: {what} is {value!r}; one of {', '.join(map(repr, names))} is expected")
+        shown = repr(value) if isinstance(value, (str, bool, float)) else f"of type {type(value).__name__}"
+        raise _native.InvalidError(f"sternway: {what} is {shown}; one of {', '.join(map(repr, names))} is expected")
     return found
 
 

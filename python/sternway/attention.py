@@ -54,6 +54,8 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
         library.wait((dout, q, k, v, out, lse, *options.values()))
     if outputs is not None or (dq is None and dk is None and dv is None and dbias is None and dsink is None):
         wanted = _QKV if outputs is None else output_bits(outputs, "outputs")
+        if options.get("accumulate"):
+            _check_accumulated(options["accumulate"], wanted, (dq, dk, dv, dbias, dsink))  # type: ignore[typeddict-item]
         if wanted & 1 and dq is None:
             dq = _gradient(library, "q", q)
         if wanted & 2 and dk is None:
@@ -82,6 +84,13 @@ def _needed(options: Any, name: str, gradient: str) -> Any:
     if value is None:
         raise _native.InvalidError(f"sternway: {gradient} is asked for without {name}")
     return value
+
+
+def _check_accumulated(bits: int, wanted: int, given: tuple[Any, ...]) -> None:
+    """InvalidError for a gradient that is added to and would be in new memory."""
+    for (name, bit), array in zip(GRADIENTS.items(), given):
+        if bits & wanted & bit and array is None:
+            raise _native.InvalidError(f"sternway: accumulate names {name}, but no array is given to add to: {name}=")
 
 
 def _gradient(library: Library, name: str, array: Any) -> Any:

@@ -49,6 +49,13 @@ def _resolve(fields: dict[str, Any]) -> None:
         fields["stream"] = address_of_stream(fields["stream"])
 
 
+def _new(library: Library, common: Mapping[str, Any], name: str, like: Any, shape: Shape) -> Any:
+    """Memory for a result; one that is added to has to be the caller's."""
+    if common.get("accumulate") and _bits(common["accumulate"], "accumulate") & OUTPUTS[name]:
+        raise _native.InvalidError(f"sternway: accumulate names {name}, but no array is given to add to: {name}=")
+    return library.empty(like, shape)
+
+
 def backward(op: str | int, *, grad: Any, context: _native.Context | None = None, **fields: Any) -> None:
     """One operation as the C interface has it: `op` a JaggedOp or its name; tensors by keyword (grad x y other weight
     mean rstd x_bases other_bases grad_bases dx dother dweight dbias status_out), offsets=(o0, ...), used, offsets_host,
@@ -128,7 +135,7 @@ def _one(op: JaggedOp, grad: Any, offsets: Any, dx: Any, common: Mapping[str, An
     if library.takes_over:
         _ready(library, (grad, offsets, common.get("used"), *fields.values()), (dx,))
     if dx is None:
-        dx = library.empty(grad, shape)
+        dx = _new(library, common, "dx", grad, shape)
     if not nested.empty:
         backward(op, grad=grad, offsets=(offsets,), dx=dx, **fields, **nested.fields(), **_passed(common))
     return library.hand_over((dx,))[0] if library.takes_over else dx
@@ -215,7 +222,8 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
     storage = number(STORAGE, common.get("storage", "components"), "storage")
     if dx is None:
         jagged = storage == Storage.JAGGED
-        dx = library.empty(grad, tuple(total if e == -1 else e for e in shape) if jagged else (total * size,))
+        dx = _new(library, common, "dx", grad,
+                  tuple(total if e == -1 else e for e in shape) if jagged else (total * size,))
     longest = common.get("max_length")
     fields = {"axis": ((total if longest is None else longest, total),), "storage": storage, "shape": tuple(shape),
               "grad_shape": tuple(grad_shape), "grad_storage": number(STORAGE, grad_storage, "grad_storage")}
@@ -236,9 +244,12 @@ def linear_backward(grad: Any, x: Any, weight: Any, offsets: Any, *, dx: Any = N
         _ready(library, (grad, x, weight, offsets, common.get("used")), (dx, dweight, dbias))
     if outputs is not None or (dx is None and dweight is None and dbias is None):
         wanted = 13 if outputs is None else _bits(outputs, "outputs")
-        dx = library.empty(grad, x.shape) if dx is None and wanted & JaggedOut.DX else dx
-        dweight = library.empty(weight, weight.shape) if dweight is None and wanted & JaggedOut.DWEIGHT else dweight
-        dbias = library.empty(weight, weight.shape[:1]) if dbias is None and wanted & JaggedOut.DBIAS else dbias
+        if dx is None and wanted & JaggedOut.DX:
+            dx = _new(library, common, "dx", grad, x.shape)
+        if dweight is None and wanted & JaggedOut.DWEIGHT:
+            dweight = _new(library, common, "dweight", weight, weight.shape)
+        if dbias is None and wanted & JaggedOut.DBIAS:
+            dbias = _new(library, common, "dbias", weight, weight.shape[:1])
     nested = _Nested(common, x.shape)
     if nested.ragged != len(nested.shape) - 2:
         raise _native.InvalidError(f"sternway: linear's ragged dimension is the last but one, not {nested.ragged} of "
@@ -262,10 +273,13 @@ def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *
     if outputs is not None or (dx is None and dweight is None and dbias is None):
         wanted = (1 if weight is None else 13) if outputs is None else _bits(outputs, "outputs")
         gamma = tuple(x.shape[len(x.shape) - normalized:]) if weight is None else weight.shape
-        dx = library.empty(grad, x.shape) if dx is None and wanted & JaggedOut.DX else dx
+        if dx is None and wanted & JaggedOut.DX:
+            dx = _new(library, common, "dx", grad, x.shape)
         like = grad if weight is None else weight
-        dweight = library.empty(like, gamma) if dweight is None and wanted & JaggedOut.DWEIGHT else dweight
-        dbias = library.empty(like, gamma) if dbias is None and wanted & JaggedOut.DBIAS else dbias
+        if dweight is None and wanted & JaggedOut.DWEIGHT:
+            dweight = _new(library, common, "dweight", like, gamma)
+        if dbias is None and wanted & JaggedOut.DBIAS:
+            dbias = _new(library, common, "dbias", like, gamma)
     nested = _Nested(common, x.shape)
     size = math.prod(nested.shape[len(nested.shape) - normalized:])
     if not 1 <= normalized < len(nested.shape) - nested.ragged:
@@ -298,8 +312,10 @@ def matmul_backward(grad: Any, x: Any, other: Any, *, m: Any, k: Any, n: Any, ou
                          *(extent[0] for extent in (m, k, n) if not isinstance(extent, int))), (dx, dother))
     if outputs is not None or (dx is None and dother is None):
         wanted = 3 if outputs is None else _bits(outputs, "outputs")
-        dx = library.empty(grad, x.shape) if dx is None and wanted & JaggedOut.DX else dx
-        dother = library.empty(grad, other.shape) if dother is None and wanted & JaggedOut.DOTHER else dother
+        if dx is None and wanted & JaggedOut.DX:
+            dx = _new(library, common, "dx", grad, x.shape)
+        if dother is None and wanted & JaggedOut.DOTHER:
+            dother = _new(library, common, "dother", grad, other.shape)
     sizes: list[tuple[int, int]] = []
     offsets: list[Any] = []
     ragged = 0
