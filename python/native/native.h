@@ -141,8 +141,9 @@ void stw_py_workspace_close(stw_py_context *context, stw_py_workspace *workspace
 /* ---- errors (module.c) ------------------------------------------------------------------------------------------ */
 /* Raises the exception of a status with the library's text; returns NULL. */
 void *stw_py_raise(stw_status status);
-/* Raises InvalidError with a text of ours. */
+/* Raise InvalidError, UnsupportedError with a text of ours; return NULL. */
 void *stw_py_invalid(const char *format, ...);
+void *stw_py_unsupported(const char *format, ...);
 
 /* ---- calls with arrays (attention.c, jagged.c) ------------------------------------------------------------------ */
 PyObject *stw_py_attn_bwd(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names);

@@ -40,6 +40,8 @@ def _set_options(desc: _native.AttnDesc, options: dict[str, Any]) -> None:
             continue
         if name in _FLAG_OF_ARRAY:
             desc.flags |= _FLAG_OF_ARRAY[name]
+        elif not hasattr(desc, name):
+            raise TypeError(f"sternway: there is no argument {name!r}")
         else:
             setattr(desc, name, output_bits(value, name) if name == "outputs" else value)
             desc.flags |= _FLAG_OF_NUMBER.get(name, 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
 from ._arrays import Library, libraries, library_of
-from ._options import GRADIENTS, LAYOUTS, Options, layout_number, output_bits, resolve
+from ._options import GRADIENTS, LAYOUTS, Options, Score, layout_number, output_bits, resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,7 +40,7 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     over, and added to only under accumulate=. outputs: which gradients are wanted beside those, ("dq", "dbias") or Out
     bits, in new arrays of the caller's library (dbias: of the bias's shape, 1 where it is broadcast by a stride of 0);
     absent: none if an array is given, else dq, dk and dv.
-    context: another one than the device's shared one. Further keywords: sternway._options.Score.
+    context: another one than the device's shared one.
 
     Returns Gradients; rows of a packed array that no sequence has are not written. On a GPU the work is asynchronous in
     the stream. Nothing is copied but inputs whose head_dim is not contiguous. Raises InvalidError (the arguments
@@ -191,3 +191,8 @@ def dropout_mask(q: Any, k: Any, *, layout: str | int = "bhsd", mask_out: Any = 
         library.finish(context, options)  # type: ignore[arg-type]
         return library.hand_over((mask_out,))[0]
     return mask_out
+
+
+for _function in (attn_bwd, attn_fwd, dropout_mask):
+    if _function.__doc__ and Score.__doc__:  # so that help() has them; python -OO has no texts
+        _function.__doc__ += f"\n\n    {Score.__doc__}"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 from . import _native
 from ._arrays import Library, address_of_stream, libraries, library_of
 from ._context import number
-from ._jagged_types import MatmulGradients, Products, Shape
+from ._jagged_types import Call, MatmulGradients, Products, Shape
 from ._reshape import reshape
 from .attention import Gradients, attn_bwd
 from .enums import Axis, JaggedDim, JaggedFlag, JaggedOp, JaggedOut, Storage
@@ -27,7 +27,7 @@ from .enums import Axis, JaggedDim, JaggedFlag, JaggedOp, JaggedOut, Storage
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._jagged_types import Call, Common, Placed
+    from ._jagged_types import Common, Placed
     from ._options import Score
 
 OPS: dict[str, int] = {item.name.lower(): int(item) for item in JaggedOp}
@@ -357,3 +357,10 @@ def _int32(offsets: Any) -> Any:
     if "int64" not in str(offsets.dtype):
         return offsets
     return offsets.astype("int32") if hasattr(offsets, "astype") else offsets.int()
+
+
+for _function in (gelu_backward, silu_backward, threshold_backward, softmax_backward, sum_backward, select_backward,
+                  to_padded_backward, from_padded_backward, reshape_backward, linear_backward, layer_norm_backward,
+                  matmul_backward):
+    if _function.__doc__ and Call.__doc__:  # so that help() has them; python -OO has no texts
+        _function.__doc__ += f"\n\n    {Call.__doc__}"

@@ -41,6 +41,11 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *, desc: _native.AttnDe
     The problem as arrays q, k, v with attn_bwd's options, or as sizes (contiguous, `layout`) with those options and
     fields of AttnDesc, or as `desc`, an AttnDesc or a JaggedDesc. memory: "host", "device", "buffers"; absent: where
     the arrays are, else "buffers", which fits every backend. A refusal of the problem is part of the text."""
+    if isinstance(q, str):
+        raise _native.InvalidError("sternway: explain() takes arrays or sizes (heads_q=, seq_q=, head_dim=, ...); a "
+                                   "problem in one line is for the command: python -m sternway explain PROBLEM")
+    if desc is None and q is not None and (k is None or v is None):
+        raise _native.InvalidError("sternway: explain(q, k, v) takes three arrays, or sizes alone")
     if desc is None and q is not None:
         context = (libraries.get(type(q)) or library_of(q)).context(q)
         memory = context.memory if memory is None else memory
