@@ -122,8 +122,8 @@ def _accumulate(options: dict[str, Any], value: str | tuple[str, ...] | int) -> 
 
 
 def _causal(options: dict[str, Any], value: Any) -> None:
-    raise TypeError("sternway: there is no argument 'causal' or 'is_causal'; mask=\"causal\" is aligned bottom-right as "
-                    "flash-attn's, mask=\"causal_top_left\" as PyTorch's is_causal")
+    raise TypeError("sternway: there is no argument 'causal' or 'is_causal'; mask=\"causal\" is aligned bottom-right "
+                    "as flash-attn's, mask=\"causal_top_left\" as PyTorch's is_causal")
 
 
 def _stream(options: dict[str, Any], value: Any) -> None:

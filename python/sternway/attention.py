@@ -55,7 +55,7 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     if outputs is not None or (dq is None and dk is None and dv is None and dbias is None and dsink is None):
         wanted = _QKV if outputs is None else output_bits(outputs, "outputs")
         if options.get("accumulate"):
-            _check_accumulated(options["accumulate"], wanted, (dq, dk, dv, dbias, dsink))  # type: ignore[typeddict-item]
+            _check_accumulated(options, wanted, (dq, dk, dv, dbias, dsink))
         if wanted & 1 and dq is None:
             dq = _gradient(library, "q", q)
         if wanted & 2 and dk is None:
@@ -86,10 +86,10 @@ def _needed(options: Any, name: str, gradient: str) -> Any:
     return value
 
 
-def _check_accumulated(bits: int, wanted: int, given: tuple[Any, ...]) -> None:
+def _check_accumulated(options: Any, wanted: int, given: tuple[Any, ...]) -> None:
     """InvalidError for a gradient that is added to and would be in new memory."""
     for (name, bit), array in zip(GRADIENTS.items(), given):
-        if bits & wanted & bit and array is None:
+        if options["accumulate"] & wanted & bit and array is None:
             raise _native.InvalidError(f"sternway: accumulate names {name}, but no array is given to add to: {name}=")
 
 
@@ -128,7 +128,7 @@ def attn_fwd(q: Any, k: Any, v: Any, *, layout: str | int = "bhsd", out: Any = N
 
     out, lse: arrays that get the results; absent: new ones, out of q's type [..., Dv], lse f32 (f64 problems: f64)
     [B,Hq,Sq], packed [Hq,T]. Rows that see no key: O zero, LSE the sink or -inf.
-    Returns (out, lse). Raises as attn_bwd."""
+    Returns (out, lse); tensors of PyTorch record no gradient here (sternway.torch.sdpa). Raises as attn_bwd."""
     library = libraries.get(type(q)) or library_of(q)
     if options:
         resolve(options)  # type: ignore[arg-type]
