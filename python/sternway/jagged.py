@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 from . import _native
 from ._arrays import Library, address_of_stream, libraries, library_of
 from ._context import number
-from ._jagged_types import Call, MatmulGradients, Products, Shape
+from ._jagged_types import Call, Common, MatmulGradients, Products, Shape
 from ._reshape import reshape
 from .attention import Gradients, attn_bwd
 from .enums import Axis, JaggedDim, JaggedFlag, JaggedOp, JaggedOut, Storage
@@ -27,7 +27,7 @@ from .enums import Axis, JaggedDim, JaggedFlag, JaggedOp, JaggedOut, Storage
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._jagged_types import Common, Placed
+    from ._jagged_types import Placed
     from ._options import Score
 
 OPS: dict[str, int] = {item.name.lower(): int(item) for item in JaggedOp}
@@ -63,6 +63,8 @@ def backward(op: str | int, *, grad: Any, context: _native.Context | None = None
     is what dx, dother, dweight and dbias are given for."""
     library = libraries.get(type(grad)) or library_of(grad)
     _resolve(fields)
+    if not fields.get("components") and all(array is None for array in fields.get("offsets") or ()):
+        raise _native.InvalidError("sternway: offsets is None; where no dimension is ragged, components= says how many")
     if context is None:
         context = library.context(grad)
     library.prepare(grad, context, fields)
@@ -71,11 +73,15 @@ def backward(op: str | int, *, grad: Any, context: _native.Context | None = None
         library.finish(context, fields)
 
 
+_KNOWN = frozenset(Common.__annotations__)
 _PASSED = ("accumulate", "status_out", "cpu_threads", "workspace", "stream", "context")
 
 
 def _passed(common: Mapping[str, Any], flags: int = 0, axes: int = 1) -> dict[str, Any]:
     """The keywords that backward() takes as they are."""
+    unknown = common.keys() - _KNOWN
+    if unknown:
+        raise TypeError(f"sternway: there is no argument {min(unknown)!r}; {', '.join(sorted(_KNOWN))} are possible")
     fields: dict[str, Any] = {name: common[name] for name in _PASSED if name in common}
     for name in ("used", "offsets_host", "used_host"):
         value = common.get(name)

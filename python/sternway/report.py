@@ -70,6 +70,9 @@ def explain_jagged(op: str | int, *, dtype: str | int, components: int, backend:
                    index_dtype: str | int = "i64", **fields: Any) -> str:
     """As explain(), of a nested operation: `op` and the fields of stw_jagged_desc by name, axis=((size, total),
     ...)."""
+    for name in fields:
+        if not hasattr(_native.JaggedDesc, name):
+            raise TypeError(f"sternway: there is no argument {name!r}")
     desc = _native.JaggedDesc(op=number(OPS, op, "op"), dtype=number(DTYPES, dtype, "dtype"), components=components,
                               index_dtype=number(DTYPES, index_dtype, "index_dtype"), **fields)
     return _native.explain_jagged(_opts(backend, memory, device, arch), desc)

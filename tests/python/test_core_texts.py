@@ -102,3 +102,20 @@ def test_help_of_nested_operations_has_their_keywords():
     for name in ("silu_backward", "matmul_backward", "reshape_backward"):
         assert not [keyword for keyword in Common.__annotations__
                     if keyword not in getattr(sternway.jagged, name).__doc__]
+
+
+def test_nested_operations():
+    x, offsets = np.ones((6, 3), "f"), np.array([0, 2, 6])
+    with pytest.raises(TypeError, match="no argument 'storag'; .*storage"):
+        sternway.jagged.silu_backward(x, x, offsets, storag="jagged")
+    with pytest.raises(TypeError, match="no argument 'acumulate'"):
+        sternway.jagged.linear_backward(np.ones((6, 2), "f"), x, np.ones((2, 3), "f"), offsets, acumulate="dx")
+    with pytest.raises(sternway.InvalidError, match="offsets is None"):
+        sternway.jagged.silu_backward(x, x, None)
+    with pytest.raises(TypeError, match="no argument 'axs'"):
+        sternway.explain_jagged("silu", dtype="f32", components=3, axs=((10, 10),))
+
+
+def test_names_of_types():
+    assert "f32" in sternway.explain(seq_q=3, head_dim=8, dtype="float32", backend="cpu")
+    assert "f32" in sternway.explain_jagged("silu", dtype="float32", components=3, axis=((9, 9),), inner=2)
