@@ -60,7 +60,7 @@ extern const stw_py_table *const stw_py_attn_desc,
 const stw_py_field *stw_py_find_field(const stw_py_table *table, const char *name);
 /* Value of a field as an int, float, str, bytes or tuple. */
 PyObject *stw_py_get_field(const void *base, const stw_py_field *field);
-/* Sets a field; what a pointer field needs alive is put into the dict *keep (NULL: pointers are refused). -1: raised. */
+/* Sets a field; what a pointer field needs alive goes into the dict *keep (NULL: pointers are refused). -1: raised. */
 int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep);
 int stw_py_add_structs(PyObject *module);
 

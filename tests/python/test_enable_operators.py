@@ -393,7 +393,8 @@ def test_rocm(monkeypatch, base):
     dense = (problem.dout, problem.q, problem.k, problem.v, problem.out, lse, *NONE, 21, 21)
     problem.compare(ops.sdpa_flash_backward(*dense, 0.0, True, *NONE))
     problem.compare(ops.flash_attention_backward(*problem.bshd(), lse, *NONE, 21, 21, 0.0, True, *NONE), swapped=True)
-    problem.compare(ops.sdpa_efficient_backward(*dense[:4], None, problem.out, lse, *NONE, 0.0, [True] * 4, True)[:3])
+    problem.compare(ops.sdpa_efficient_backward(*dense[:4], None, problem.out, lse, *NONE,
+                                                0.0, [True] * 3 + [False], True)[:3])
     problem.compare(ops.efficient_attention_backward(
         *problem.bshd()[:4], None, problem.bshd()[4], *NONE, 21, 21, lse, 0.0, *NONE, 1, False)[:3], swapped=True)
     with pytest.raises(Fallback, match="ROCm"):
@@ -411,3 +412,12 @@ def test_undefined_gradient(function):
              ops.overrideable_backward: 15, ops.sdpa_cpu_backward: 7}[function]
     result = function(None, x, x, x, *[None] * (count - 3))
     assert set(result) == {None}
+
+
+def test_gradient_of_no_bias_is_left_to_pytorch_s_error():
+    q = torch.randn(1, 3, 2, 8)
+    with pytest.raises(Fallback, match="a bias that is not given"):
+        ops.efficient_attention_backward(q, q, q, q, None, q, None, None, 3, 3, torch.zeros(1, 2, 32), 0.0, None,
+                                         None, 0, True)
+    with pytest.raises(Fallback, match="a bias that is not given"):
+        ops.sdpa_efficient_backward(q, q, q, q, None, q, torch.zeros(1, 3, 32), None, None, 0.0, [True] * 4)

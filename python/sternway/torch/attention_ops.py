@@ -74,6 +74,7 @@ def sdpa_cpu_backward(grad_out: torch.Tensor, query: torch.Tensor, key: torch.Te
     return tuple(grads.values())
 
 
+_NO_BIAS = "the gradient of a bias that is not given"  # PyTorch refuses it with an error of its own
 _EFFICIENT_MASKS = {0: "MASK_NONE", 1: "MASK_CAUSAL_TOP_LEFT", 2: "MASK_CAUSAL_BOTTOM_RIGHT"}
 
 
@@ -90,6 +91,8 @@ def efficient_attention_backward(grad_out_: torch.Tensor, query: torch.Tensor, k
     bottom-right windows follow the forward, from which PyTorch's backward differs."""
     if grad_out_ is None:
         return None, None, None, None
+    if bias_requires_grad and bias is None:
+        raise Fallback(_NO_BIAS)
     if custom_mask_type not in _EFFICIENT_MASKS:
         raise Fallback(f"custom_mask_type is {custom_mask_type}")
     options = dropout(dropout_p, _native.DROPOUT_MEM_EFF, philox_seed, philox_offset)
@@ -133,6 +136,8 @@ def sdpa_efficient_backward(grad_out_: torch.Tensor, query: torch.Tensor, key: t
     the bias has the sizes of the operator's argument, which scaled_dot_product_attention expands."""
     if grad_out_ is None:
         return None, None, None, None
+    if grad_input_mask[3] and attn_bias is None:
+        raise Fallback(_NO_BIAS)
     options = dropout(dropout_p, _native.DROPOUT_MEM_EFF, philox_seed, philox_offset)
     bias, dbias = bias_of(attn_bias, query), None
     if bias is not None and grad_input_mask[3]:
