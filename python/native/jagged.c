@@ -150,7 +150,7 @@ static int set_list(call *call, role role, PyObject *value) {
 static int set_field(call *call, int number, PyObject *value) {
     const stw_py_field *field = fields[number];
     if (!strcmp(field->name, "flags")) {
-        return stw_py_add_flags(&call->desc.flags, value);
+        return stw_py_add_bits(&call->desc.flags, value, "flags");
     }
     if (!strcmp(field->name, "cpu_threads")) return stw_py_set_field(&call->args, field, value, NULL);
     if (!strcmp(field->name, "components")) {
@@ -177,9 +177,9 @@ static int read_call(call *call, PyObject *const *args, Py_ssize_t count, PyObje
         return -1;
     }
     if (!(call->context = stw_py_context_of(args[0]))) return -1;
-    const long op = PyLong_AsLong(args[1]);
-    if (PyErr_Occurred()) return -1;
-    call->desc.op = op == (int32_t)op ? (stw_jagged_op)op : (stw_jagged_op)-1; /* the library refuses -1 */
+    uint32_t op = 0;
+    if (stw_py_add_bits(&op, args[1], "op")) return -1;
+    call->desc.op = (stw_jagged_op)op;
     for (Py_ssize_t i = 0; i < named && !PyErr_Occurred(); ++i) {
         PyObject *name = PyTuple_GetItem(names, i), *number = PyDict_GetItemWithError(keywords, name);
         if (!number && !PyErr_Occurred()) PyErr_Format(PyExc_TypeError, "jagged_bwd: there is no argument %R", name);

@@ -53,13 +53,25 @@ void *stw_py_raise(stw_status status) {
     return NULL;
 }
 
-void *stw_py_invalid(const char *format, ...) {
+static void raise_text(stw_status status, const char *format, va_list arguments) {
     char text[512];
+    vsnprintf(text, sizeof text, format, arguments);
+    PyErr_SetString(exceptions[status].type, text);
+}
+
+void *stw_py_invalid(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    raise_text(STW_E_INVALID, format, arguments);
     va_end(arguments);
-    PyErr_SetString(exceptions[STW_E_INVALID].type, text);
+    return NULL;
+}
+
+void *stw_py_unsupported(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    raise_text(STW_E_UNSUPPORTED, format, arguments);
+    va_end(arguments);
     return NULL;
 }
 

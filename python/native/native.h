@@ -77,10 +77,9 @@ PyObject *stw_py_get_field(const void *base, const stw_py_field *field);
 int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep);
 /* A number of 64 bits, negative ones in two's complement; a larger one raises OverflowError. -1: raised. */
 int stw_py_u64(const char *name, PyObject *value, uint64_t *number);
-/* Sets further bits of flags; a number of more than 32 bits raises OverflowError. -1: raised. */
-int stw_py_add_flags(uint32_t *flags, PyObject *value);
+/* Sets further bits; a number of more than 32 bits raises OverflowError. -1: raised. */
+int stw_py_add_bits(uint32_t *bits, PyObject *value, const char *name);
 int stw_py_add_structs(PyObject *module);
-/* Numbers that must fit: OverflowError names what does not. -1: raised. */
 
 /* ---- arrays (array.c) ------------------------------------------------------------------------------------------- */
 enum { STW_PY_RANK_MAX = 8, STW_PY_HOST = -1, STW_PY_SOME_GPU = -2 };
@@ -161,8 +160,9 @@ void stw_py_workspace_close(stw_py_context *context, stw_py_workspace *workspace
 /* ---- errors (module.c) ------------------------------------------------------------------------------------------ */
 /* Raises the exception of a status with the library's text; returns NULL. */
 void *stw_py_raise(stw_status status);
-/* Raises InvalidError with a text of ours. */
+/* Raise InvalidError, UnsupportedError with a text of ours; return NULL. */
 void *stw_py_invalid(const char *format, ...);
+void *stw_py_unsupported(const char *format, ...);
 
 /* ---- calls with arrays (attention.c, jagged.c) ------------------------------------------------------------------ */
 PyObject *stw_py_attn_bwd(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names);

@@ -216,14 +216,14 @@ int stw_py_u64(const char *name, PyObject *value, uint64_t *number) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-int stw_py_add_flags(uint32_t *flags, PyObject *value) {
-    uint64_t bits;
-    if (stw_py_u64("flags", value, &bits)) return -1;
-    if (bits > UINT32_MAX) {
-        PyErr_Format(PyExc_OverflowError, "flags: %R does not fit into 32 bits without a sign", value);
+int stw_py_add_bits(uint32_t *bits, PyObject *value, const char *name) {
+    uint64_t more;
+    if (stw_py_u64(name, value, &more)) return -1;
+    if (more > UINT32_MAX) {
+        PyErr_Format(PyExc_OverflowError, "%s: %R does not fit into 32 bits without a sign", name, value);
         return -1;
     }
-    *flags |= (uint32_t)bits;
+    *bits |= (uint32_t)more;
     return 0;
 }
 

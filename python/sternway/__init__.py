@@ -45,6 +45,11 @@ def __getattr__(name: str) -> ModuleType:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """What completion and dir() show: the interface, without what is imported here."""
+    return sorted((*__all__, "__doc__", "__file__", "__name__", "__path__", "__version__", "flash_attn", "torch"))
+
+
 __all__ = [
     "AttnArgs", "AttnDesc", "AttnFlag", "Axis", "Backend", "Buffer", "Context", "ContextFlag", "ContextOpts", "DType",
     "Data", "Deterministic", "DeviceInfo", "DeviceLostError", "DriverError", "DropoutMap", "Error", "ForkedError",

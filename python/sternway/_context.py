@@ -22,7 +22,8 @@ def number(names: dict[str, int], value: str | int, what: str) -> int:
         return int(value)
     found = names.get(value.lower()) if isinstance(value, str) else None
     if found is None:
-        raise _native.InvalidError(f"sternway: {what} is {value!r}; one of {', '.join(map(repr, names))} is expected")
+        shown = repr(value) if isinstance(value, (str, bool, float)) else f"of type {type(value).__name__}"
+        raise _native.InvalidError(f"sternway: {what} is {shown}; one of {', '.join(map(repr, names))} is expected")
     return found
 
 

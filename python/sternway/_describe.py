@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import _native
+from ._arrays import DTYPES as _NAMES
 from ._arrays import dtype_of, libraries, library_of
 from ._context import number
 from ._options import LAYOUTS, layout_number, output_bits, resolve
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from ._options import Options
 
-DTYPES: dict[str, int] = {item.name.lower(): int(item) for item in DType}
+DTYPES: dict[str, int] = {item.name.lower(): int(item) for item in DType} | _NAMES
 _SIDES = ("q", "k", "v", "out", "dout")
 _LAY_OUT = {_native.BSHD: _native.layout_bshd, _native.BHSD: _native.layout_bhsd, _native.THD: _native.layout_thd}
 _FLAG_OF_NUMBER = {"window_left": AttnFlag.HAS_WINDOW_LEFT, "window_right": AttnFlag.HAS_WINDOW_RIGHT,
@@ -40,6 +41,8 @@ def _set_options(desc: _native.AttnDesc, options: dict[str, Any]) -> None:
             continue
         if name in _FLAG_OF_ARRAY:
             desc.flags |= _FLAG_OF_ARRAY[name]
+        elif not hasattr(desc, name):
+            raise TypeError(f"sternway: there is no argument {name!r}")
         else:
             setattr(desc, name, output_bits(value, name) if name == "outputs" else value)
             desc.flags |= _FLAG_OF_NUMBER.get(name, 0)

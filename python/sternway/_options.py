@@ -96,6 +96,9 @@ def layout_number(layout: str | int) -> int:
 
 
 def _mask(options: dict[str, Any], value: str | int) -> None:
+    if hasattr(value, "shape"):
+        raise _native.InvalidError("sternway: mask is an array; a mask of single pairs is a bias of bool, bias=, True: "
+                                   "visible")
     options["mask"] = number(MASKS, value, "mask")
 
 
@@ -103,6 +106,10 @@ def _window(options: dict[str, Any], value: tuple[int | None, int | None]) -> No
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise _native.InvalidError(f"sternway: window is {value!r}; it is a pair, (left, right), None for no bound")
     left, right = value
+    for bound in value:
+        if isinstance(bound, int) and bound < 0:
+            raise _native.InvalidError(f"sternway: window is {value!r}; its bounds window_left and window_right are 0 "
+                                       "or more, None for no bound")
     del options["window"]
     options["window_left"], options["window_right"] = left, right
 
@@ -115,12 +122,18 @@ def _accumulate(options: dict[str, Any], value: str | tuple[str, ...] | int) -> 
     options["accumulate"] = output_bits(value, "accumulate")
 
 
+def _causal(options: dict[str, Any], value: Any) -> None:
+    raise TypeError("sternway: there is no argument 'causal' or 'is_causal'; mask=\"causal\" is aligned bottom-right "
+                    "as flash-attn's, mask=\"causal_top_left\" as PyTorch's is_causal")
+
+
 def _stream(options: dict[str, Any], value: Any) -> None:
     options["stream"] = address_of_stream(value)
 
 
 _named: dict[str, Callable[[dict[str, Any], Any], None]] = {
-    "mask": _mask, "window": _window, "dropout_map": _map, "accumulate": _accumulate, "stream": _stream}
+    "mask": _mask, "window": _window, "dropout_map": _map, "accumulate": _accumulate, "stream": _stream,
+    "causal": _causal, "is_causal": _causal}
 
 
 def output_bits(names: str | tuple[str, ...] | int, what: str) -> int:

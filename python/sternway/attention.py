@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
 from ._arrays import Library, libraries, library_of
-from ._options import GRADIENTS, LAYOUTS, Options, layout_number, output_bits, resolve
+from ._options import GRADIENTS, LAYOUTS, Options, Score, layout_number, output_bits, resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,7 +40,7 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
     over, and added to only under accumulate=. outputs: which gradients are wanted beside those, ("dq", "dbias") or Out
     bits, in new arrays of the caller's library (dbias: of the bias's shape, 1 where it is broadcast by a stride of 0);
     absent: none if an array is given, else dq, dk and dv.
-    context: another one than the device's shared one. Further keywords: sternway._options.Score.
+    context: another one than the device's shared one.
 
     Returns Gradients; rows of a packed array that no sequence has are not written. On a GPU the work is asynchronous in
     the stream. Nothing is copied but inputs whose head_dim is not contiguous. Raises InvalidError (the arguments
@@ -56,6 +56,8 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
         library.check_outputs((dq, dk, dv, dbias, dsink))
     if outputs is not None or (dq is None and dk is None and dv is None and dbias is None and dsink is None):
         wanted = _QKV if outputs is None else output_bits(outputs, "outputs")
+        if options.get("accumulate"):
+            _check_accumulated(options, wanted, (dq, dk, dv, dbias, dsink))
         if wanted & 1 and dq is None:
             dq = _gradient(library, "q", q)
         if wanted & 2 and dk is None:
@@ -84,6 +86,13 @@ def _needed(options: Any, name: str, gradient: str) -> Any:
     if value is None:
         raise _native.InvalidError(f"sternway: {gradient} is asked for without {name}")
     return value
+
+
+def _check_accumulated(options: Any, wanted: int, given: tuple[Any, ...]) -> None:
+    """InvalidError for a gradient that is added to and would be in new memory."""
+    for (name, bit), array in zip(GRADIENTS.items(), given):
+        if options["accumulate"] & wanted & bit and array is None:
+            raise _native.InvalidError(f"sternway: accumulate names {name}, but no array is given to add to: {name}=")
 
 
 def _gradient(library: Library, name: str, array: Any) -> Any:
@@ -121,7 +130,7 @@ def attn_fwd(q: Any, k: Any, v: Any, *, layout: str | int = "bhsd", out: Any = N
 
     out, lse: arrays that get the results; absent: new ones, out of q's type [..., Dv], lse f32 (f64 problems: f64)
     [B,Hq,Sq], packed [Hq,T]. Rows that see no key: O zero, LSE the sink or -inf.
-    Returns (out, lse). Raises as attn_bwd."""
+    Returns (out, lse); tensors of PyTorch record no gradient here (sternway.torch.sdpa). Raises as attn_bwd."""
     library = libraries.get(type(q)) or library_of(q)
     if options:
         resolve(options)  # type: ignore[arg-type]
@@ -188,3 +197,8 @@ def dropout_mask(q: Any, k: Any, *, layout: str | int = "bhsd", mask_out: Any = 
         library.finish(context, options)  # type: ignore[arg-type]
         return library.hand_over((mask_out,))[0]
     return mask_out
+
+
+for _function in (attn_bwd, attn_fwd, dropout_mask):
+    if _function.__doc__ and Score.__doc__:  # so that help() has them; python -OO has no texts
+        _function.__doc__ += f"\n\n    {Score.__doc__}"

@@ -54,6 +54,13 @@ def _resolve(fields: dict[str, Any]) -> None:
         fields["stream"] = address_of_stream(fields["stream"])
 
 
+def _new(library: Library, common: Mapping[str, Any], name: str, like: Any, shape: Shape) -> Any:
+    """Memory for a result; one that is added to has to be the caller's."""
+    if common.get("accumulate") and _bits(common["accumulate"], "accumulate") & OUTPUTS[name]:
+        raise _native.InvalidError(f"sternway: accumulate names {name}, but no array is given to add to: {name}=")
+    return library.empty(like, shape)
+
+
 def backward(op: str | int, *, grad: Any, context: _native.Context | None = None, **fields: Any) -> None:
     """One operation as the C interface has it: `op` a JaggedOp or its name; tensors by keyword (grad x y other weight
     mean rstd x_bases other_bases grad_bases dx dother dweight dbias status_out), offsets=(o0, ...), used, offsets_host,
@@ -61,6 +68,8 @@ def backward(op: str | int, *, grad: Any, context: _native.Context | None = None
     is what dx, dother, dweight and dbias are given for."""
     library = libraries.get(type(grad)) or library_of(grad)
     _resolve(fields)
+    if not fields.get("components") and all(array is None for array in fields.get("offsets") or ()):
+        raise _native.InvalidError("sternway: offsets is None; where no dimension is ragged, components= says how many")
     if library.checks_outputs:
         library.check_outputs((fields.get("dx"), fields.get("dother"), fields.get("dweight"), fields.get("dbias")))
     if context is None:
@@ -77,9 +86,10 @@ _PASSED = ("accumulate", "status_out", "cpu_threads", "workspace", "stream", "co
 
 def _passed(common: Mapping[str, Any], flags: int = 0, axes: int = 1) -> dict[str, Any]:
     """The keywords that backward() takes as they are. TypeError for one that no function has."""
-    for name in common:
-        if name not in (_KEYWORDS if axes == 1 else Call.__optional_keys__):
-            raise TypeError(f"sternway.jagged: there is no argument {name!r}")
+    known = _KEYWORDS if axes == 1 else Call.__optional_keys__
+    unknown = common.keys() - known
+    if unknown:
+        raise TypeError(f"sternway: there is no argument {min(unknown)!r}; {', '.join(sorted(known))} are possible")
     fields: dict[str, Any] = {name: common[name] for name in _PASSED if name in common}
     for name in ("used", "offsets_host", "used_host"):
         value = common.get(name)
@@ -133,7 +143,7 @@ def _one(op: JaggedOp, grad: Any, offsets: Any, dx: Any, common: Mapping[str, An
     if library.takes_over:
         _ready(library, (grad, offsets, common.get("used"), *fields.values()), (dx,))
     if dx is None:
-        dx = library.empty(grad, shape)
+        dx = _new(library, common, "dx", grad, shape)
     if not nested.empty:
         backward(op, grad=grad, offsets=(offsets,), dx=dx, **fields, **nested.fields(), **_passed(common))
     return library.hand_over((dx,))[0] if library.takes_over else dx
@@ -220,7 +230,8 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
     storage = number(STORAGE, common.get("storage", "components"), "storage")
     if dx is None:
         jagged = storage == Storage.JAGGED
-        dx = library.empty(grad, tuple(total if e == -1 else e for e in shape) if jagged else (total * size,))
+        dx = _new(library, common, "dx", grad,
+                  tuple(total if e == -1 else e for e in shape) if jagged else (total * size,))
     longest = common.get("max_length")
     backward(JaggedOp.RESHAPE, grad=grad, offsets=(offsets,), dx=dx, storage=storage, shape=tuple(shape),
              axis=((total if longest is None else longest, total),), grad_shape=tuple(grad_shape),
@@ -239,9 +250,12 @@ def linear_backward(grad: Any, x: Any, weight: Any, offsets: Any, *, dx: Any = N
         _ready(library, (grad, x, weight, offsets, common.get("used")), (dx, dweight, dbias))
     if outputs is not None or (dx is None and dweight is None and dbias is None):
         wanted = 13 if outputs is None else _bits(outputs, "outputs")
-        dx = library.empty(grad, x.shape) if dx is None and wanted & JaggedOut.DX else dx
-        dweight = library.empty(weight, weight.shape) if dweight is None and wanted & JaggedOut.DWEIGHT else dweight
-        dbias = library.empty(weight, weight.shape[:1]) if dbias is None and wanted & JaggedOut.DBIAS else dbias
+        if dx is None and wanted & JaggedOut.DX:
+            dx = _new(library, common, "dx", grad, x.shape)
+        if dweight is None and wanted & JaggedOut.DWEIGHT:
+            dweight = _new(library, common, "dweight", weight, weight.shape)
+        if dbias is None and wanted & JaggedOut.DBIAS:
+            dbias = _new(library, common, "dbias", weight, weight.shape[:1])
     nested = _Nested(common, x.shape)
     if nested.ragged != len(nested.shape) - 2:
         raise _native.InvalidError(f"sternway: linear's ragged dimension is the last but one, not {nested.ragged} of "
@@ -265,10 +279,13 @@ def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *
     if outputs is not None or (dx is None and dweight is None and dbias is None):
         wanted = (1 if weight is None else 13) if outputs is None else _bits(outputs, "outputs")
         gamma = tuple(x.shape[len(x.shape) - normalized:]) if weight is None else weight.shape
-        dx = library.empty(grad, x.shape) if dx is None and wanted & JaggedOut.DX else dx
+        if dx is None and wanted & JaggedOut.DX:
+            dx = _new(library, common, "dx", grad, x.shape)
         like = grad if weight is None else weight
-        dweight = library.empty(like, gamma) if dweight is None and wanted & JaggedOut.DWEIGHT else dweight
-        dbias = library.empty(like, gamma) if dbias is None and wanted & JaggedOut.DBIAS else dbias
+        if dweight is None and wanted & JaggedOut.DWEIGHT:
+            dweight = _new(library, common, "dweight", like, gamma)
+        if dbias is None and wanted & JaggedOut.DBIAS:
+            dbias = _new(library, common, "dbias", like, gamma)
     nested = _Nested(common, x.shape)
     size = math.prod(nested.shape[len(nested.shape) - normalized:])
     if not 1 <= normalized < len(nested.shape) - nested.ragged:
@@ -301,8 +318,10 @@ def matmul_backward(grad: Any, x: Any, other: Any, *, m: Any, k: Any, n: Any, ou
                          *(extent[0] for extent in (m, k, n) if not isinstance(extent, int))), (dx, dother))
     if outputs is not None or (dx is None and dother is None):
         wanted = 3 if outputs is None else _bits(outputs, "outputs")
-        dx = library.empty(grad, x.shape) if dx is None and wanted & JaggedOut.DX else dx
-        dother = library.empty(grad, other.shape) if dother is None and wanted & JaggedOut.DOTHER else dother
+        if dx is None and wanted & JaggedOut.DX:
+            dx = _new(library, common, "dx", grad, x.shape)
+        if dother is None and wanted & JaggedOut.DOTHER:
+            dother = _new(library, common, "dother", grad, other.shape)
     sizes: list[tuple[int, int]] = []
     offsets: list[Any] = []
     ragged = 0
@@ -344,3 +363,10 @@ def _int32(offsets: Any) -> Any:
     if "int64" not in str(offsets.dtype):
         return offsets
     return offsets.astype("int32") if hasattr(offsets, "astype") else offsets.int()
+
+
+for _function in (gelu_backward, silu_backward, threshold_backward, softmax_backward, sum_backward, select_backward,
+                  to_padded_backward, from_padded_backward, reshape_backward, linear_backward, layer_norm_backward,
+                  matmul_backward):
+    if _function.__doc__ and Call.__doc__:  # so that help() has them; python -OO has no texts
+        _function.__doc__ += f"\n\n    {Call.__doc__}"

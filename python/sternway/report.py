@@ -41,6 +41,11 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *, desc: _native.AttnDe
     The problem as arrays q, k, v with attn_bwd's options, or as sizes (contiguous, `layout`) with those options and
     fields of AttnDesc, or as `desc`, an AttnDesc or a JaggedDesc. memory: "host", "device", "buffers"; absent: where
     the arrays are, else "buffers", which fits every backend. A refusal of the problem is part of the text."""
+    if isinstance(q, str):
+        raise _native.InvalidError("sternway: explain() takes arrays or sizes (heads_q=, seq_q=, head_dim=, ...); a "
+                                   "problem in one line is for the command: python -m sternway explain PROBLEM")
+    if desc is None and q is not None and (k is None or v is None):
+        raise _native.InvalidError("sternway: explain(q, k, v) takes three arrays, or sizes alone")
     if desc is None and q is not None:
         context = (libraries.get(type(q)) or library_of(q)).context(q)
         memory = context.memory if memory is None else memory
@@ -65,6 +70,9 @@ def explain_jagged(op: str | int, *, dtype: str | int, components: int, backend:
                    index_dtype: str | int = "i64", **fields: Any) -> str:
     """As explain(), of a nested operation: `op` and the fields of stw_jagged_desc by name, axis=((size, total),
     ...)."""
+    for name in fields:
+        if not hasattr(_native.JaggedDesc, name):
+            raise TypeError(f"sternway: there is no argument {name!r}")
     desc = _native.JaggedDesc(op=number(OPS, op, "op"), dtype=number(DTYPES, dtype, "dtype"), components=components,
                               index_dtype=number(DTYPES, index_dtype, "index_dtype"), **fields)
     return _native.explain_jagged(_opts(backend, memory, device, arch), desc)

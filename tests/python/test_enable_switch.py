@@ -122,7 +122,7 @@ def test_fallback_is_counted_and_logged_once(caplog):
     assert stats()[OPERATOR]["fallback"] == 2 and list(reasons.values()) == [2]
     reason, = reasons
     assert "257" in reason
-    assert [record.getMessage() for record in caplog.records] == [f"{OPERATOR} runs PyTorch's own kernel: {reason}"]
+    assert [record.getMessage() for record in caplog.records] == [f"sternway: {OPERATOR} runs PyTorch's own kernel: {reason}"]
     for leaf in (x, y):
         assert leaf.grad is not None and leaf.grad.abs().sum() > 0
 

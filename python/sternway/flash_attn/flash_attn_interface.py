@@ -49,7 +49,14 @@ def _number(value: object) -> int:
 
 
 def _rows(tensor: Tensor) -> int:
-    return tensor.shape[1] if tensor.dim() > 1 else 0  # a wrong rank is named further on
+    shape = getattr(tensor, "shape", ())
+    return shape[1] if len(shape) > 1 else 0  # a wrong rank, or what is no tensor, is named further on
+
+
+def _check_tensors(q: object, k: object, v: object, alibi_slopes: object) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v), ("alibi_slopes", alibi_slopes)):
+        if tensor is not None and not isinstance(tensor, torch.Tensor):
+            raise invalid(f"{name} is {type(tensor).__name__}, a torch.Tensor is expected")
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cu_seqlens_q: torch.Tensor | None,
@@ -59,8 +66,14 @@ def _attend(q: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor | None, cu_
     if alibi_slopes is not None and alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise unsupported("alibi_slopes requires a gradient, which FlashAttention does not give: pass "
                           "alibi_slopes.detach(), or the bias to sternway.torch.sdpa")
+    _check_tensors(q, k, v, alibi_slopes)
+    if dropout_p is None or isinstance(softmax_scale, bool):
+        raise invalid(f"dropout_p is {dropout_p}, softmax_scale {softmax_scale}: the order is FlashAttention 2's, "
+                      "dropout_p, softmax_scale, causal; FlashAttention 3 has no dropout_p: give keywords")
     if not 0.0 <= dropout_p < 1.0:
         raise invalid(f"dropout_p is {dropout_p}, expected 0 <= p < 1")
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2 or None in window_size:
+        raise invalid(f"window_size is {window_size!r}, expected (left, right), -1 for no bound")
     out, lse, probs = _eager.attention(
         q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, _number(max_seqlen_q), _number(max_seqlen_k),
         float(dropout_p), None if softmax_scale is None else float(softmax_scale), bool(causal),
@@ -82,7 +95,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
                     causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
                     alibi_slopes: Tensor | None = None, deterministic: bool = False,
                     return_attn_probs: bool = False) -> Result:
-    """Attention of q [B, Sq, H, D], k [B, Sk, Hk, D], v [B, Sk, Hk, Dv]: out [B, Sq, H, Dv]. See the module."""
+    """Attention of q [B, Sq, H, D], k [B, Sk, Hk, D], v [B, Sk, Hk, Dv]: out [B, Sq, H, Dv]."""
     return _attend(q, k, v, None, None, _rows(q), _rows(k), dropout_p, softmax_scale, causal, window_size, softcap,
                    alibi_slopes, deterministic, return_attn_probs)
 
@@ -91,7 +104,7 @@ def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, soft
                              causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
                              alibi_slopes: Tensor | None = None, deterministic: bool = False,
                              return_attn_probs: bool = False) -> Result:
-    """The same with kv [B, Sk, 2, Hk, D], whose gradient is written into one buffer. See the module."""
+    """flash_attn_func() with kv [B, Sk, 2, Hk, D], whose gradient is written into one buffer."""
     return _attend(q, kv, None, None, None, _rows(q), _rows(kv), dropout_p, softmax_scale, causal, window_size,
                    softcap, alibi_slopes, deterministic, return_attn_probs)
 
@@ -100,7 +113,7 @@ def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale
                               causal: bool = False, window_size: Window = (-1, -1), softcap: float = 0.0,
                               alibi_slopes: Tensor | None = None, deterministic: bool = False,
                               return_attn_probs: bool = False) -> Result:
-    """The same with qkv [B, S, 3, H, D], whose gradient is written into one buffer. See the module."""
+    """flash_attn_func() with qkv [B, S, 3, H, D], whose gradient is written into one buffer."""
     return _attend(qkv, None, None, None, None, _rows(qkv), _rows(qkv), dropout_p, softmax_scale, causal,
                    window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
@@ -114,7 +127,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
 
     cu_seqlens_q, cu_seqlens_k: int32 [B + 1] on the tensors' device, the first row of each sequence and the end of the
     last; lengths of zero are fine. max_seqlen_q, max_seqlen_k: at least the longest sequence. block_table (paged
-    keys) has no backward: UnsupportedError. See the module."""
+    keys) has no backward: UnsupportedError."""
     if block_table is not None:
         raise unsupported("block_table: paged keys and values have no backward; use flash-attn's own inference "
                           "functions for them")
@@ -154,3 +167,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     NotImplementedError."""
     raise NotImplementedError("sternway.flash_attn: flash_attn_with_kvcache is inference with a cache, without a "
                               "backward, and is not in this package; use flash-attn's own")
+
+
+for _function in (flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func, flash_attn_varlen_func,
+                  flash_attn_varlen_kvpacked_func, flash_attn_varlen_qkvpacked_func):
+    if _function.__doc__ and __doc__:  # so that help() of each has what is common; python -OO has no texts
+        _function.__doc__ += "\n\n" + __doc__.partition("\n\n")[2]

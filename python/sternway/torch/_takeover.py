@@ -117,7 +117,7 @@ class Operator:
             first = reason not in self.logged
             self.logged.add(reason)
         if first:
-            log.warning("%s runs PyTorch's own kernel: %s", self.name, reason)
+            log.warning("sternway: %s runs PyTorch's own kernel: %s", self.name, reason)
 
     def attempt(self, implementation: Callable, strict: bool, args: tuple, kwargs: dict) -> tuple[bool, Any]:
         """(True, results) of the implementation, or (False, None) where PyTorch's own kernel has to run."""

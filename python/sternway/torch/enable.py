@@ -44,6 +44,10 @@ class Enabled:
     def operators(self) -> tuple[str, ...]:
         return tuple(self.switches)
 
+    def __repr__(self) -> str:
+        state = "in force" if _stack and _stack[-1] is self else "not in force"
+        return f"<sternway.torch.enable: {len(self.switches)} operators, {state}>"
+
     def __enter__(self) -> Enabled:
         with _lock:
             if self.entered:

@@ -201,6 +201,11 @@ dropout_mask = define("dropout_mask", "(Tensor q, Tensor k, Tensor? cu_seqlens_q
                       f"Tensor? dropout_offset=None, *, {_SIZES}, {_DROPOUT}) -> Tensor",
                       _dropout_mask, _dropout_mask_fake)
 no_double_backward(attn_bwd, _attn_bwd)
+attn_fwd.__doc__ = """O and LSE of attention, with autograd: sternway.attn_fwd as an operator. mask and dropout_map are
+numbers (sternway.Mask, sternway.DropoutMap), dropout_seed and dropout_offset int64 tensors of one element."""
+attn_bwd.__doc__ = """The gradients that `outputs` names (bits of sternway.Out, 7: dq, dk, dv), in that order, as a
+list: sternway.attn_bwd as an operator; arguments as attn_fwd's."""
+dropout_mask.__doc__ = "What is kept, bool [B,Hq,Sq,Sk]: sternway.dropout_mask as an operator; arguments as attn_fwd's."
 library.impl("dropout_mask", lambda *args, **options: below_autograd(dropout_mask, *args, **options), "Autograd")
 
 

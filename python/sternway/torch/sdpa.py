@@ -115,6 +115,10 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask:
 
     Formulas: FlashAttention-2, arXiv 2307.08691, algorithms 1 and 2; softcap, sink and the LSE's gradient by the chain
     rule."""
+    for name, tensor in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask),
+                         ("alibi_slopes", alibi_slopes), ("sink", sink)):
+        if tensor is not None and not isinstance(tensor, torch.Tensor):
+            raise _native.InvalidError(f"sternway: {name} is {type(tensor).__name__}, a torch.Tensor is expected")
     options = {}
     if scale is not None:
         options["scale"] = float(scale)
@@ -123,9 +127,9 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask:
     if is_causal:
         options["mask"] = MASK_TOP_LEFT
     if window is not None:
-        if not isinstance(window, (tuple, list)) or len(window) != 2:
-            raise _native.InvalidError(f"sternway: window is {window!r}; it is a pair, (left, right), None for no "
-                                       "bound")
+        if not isinstance(window, (tuple, list)) or len(window) != 2 or any(n is not None and n < 0 for n in window):
+            raise _native.InvalidError(f"sternway: window is {window!r}; it is a pair, (left, right), of 0 or more, "
+                                       "None for no bound")
         if window[0] is not None:
             options["window_left"] = window[0]
         if window[1] is not None:
