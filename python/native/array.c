@@ -63,10 +63,9 @@ enum { NUMPY_NATIVE = 0x200, NUMPY_WRITEABLE = 0x400 };
 enum { DTYPE, SHAPE, STRIDE, DATA_PTR, GET_DEVICE, IS_NEGATIVE, ARRAY_STRUCT, CUDA_INTERFACE, DLPACK_METHOD, NAMES };
 
 static PyObject *name_of(int which) {
-    static const char *const texts[NAMES] = {
-        "dtype",      "shape",  "stride",           "data_ptr",
-        "get_device", "is_neg", "__array_struct__", "__cuda_array_interface__",
-        "__dlpack__"};
+    static const char *const texts[NAMES] = {"dtype",      "shape",  "stride",           "data_ptr",
+                                             "get_device", "is_neg", "__array_struct__", "__cuda_array_interface__",
+                                             "__dlpack__"};
     static PyObject *made[NAMES];
     if (!made[which]) made[which] = PyUnicode_InternFromString(texts[which]);
     return made[which];

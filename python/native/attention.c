@@ -149,9 +149,14 @@ static int set_special(call *call, int number, PyObject *value) {
             return -1;
         }
         break;
-    case FLAGS: return stw_py_add_flags(&desc->flags, value);
-    case SEED_VALUE: return stw_py_u64("dropout_seed", value, &call->args.dropout_seed);
-    case OFFSET_VALUE: return stw_py_u64("dropout_offset", value, &call->args.dropout_offset);
+    case FLAGS: {
+        uint32_t flags = 0;
+        if (stw_py_u32(value, "flags", &flags)) return -1;
+        desc->flags |= flags;
+        break;
+    }
+    case SEED_VALUE: return stw_py_bits64(value, "dropout_seed", &call->args.dropout_seed);
+    case OFFSET_VALUE: return stw_py_bits64(value, "dropout_offset", &call->args.dropout_offset);
     case DETERMINISTIC:
         desc->deterministic = PyObject_IsTrue(value) ? STW_DETERMINISTIC_ON : STW_DETERMINISTIC_OFF;
         break;
@@ -585,8 +590,8 @@ static PyObject *run_mask(call *call) {
     stw_attn_desc *desc = &call->desc;
     int64_t elements;
     if (__builtin_mul_overflow(desc->batch * desc->heads_q, desc->max_seq_q, &elements) ||
-        __builtin_mul_overflow(elements, desc->max_seq_kv, &elements) ||
-        stw_py_array_elements(mask) != elements || !stw_py_array_contiguous(mask)) {
+        __builtin_mul_overflow(elements, desc->max_seq_kv, &elements) || stw_py_array_elements(mask) != elements ||
+        !stw_py_array_contiguous(mask)) {
         wrong_shape(call, MASK_OUT, "[batch, heads, queries, keys], contiguous");
         return NULL;
     }

@@ -12,8 +12,7 @@ static void plan_dealloc(PyObject *self) {
     stw_py_plan *plan = (stw_py_plan *)self;
     PyTypeObject *type = Py_TYPE(self);
     Py_BEGIN_ALLOW_THREADS stw_plan_destroy(plan->plan);
-    Py_END_ALLOW_THREADS
-    Py_XDECREF(plan->context);
+    Py_END_ALLOW_THREADS Py_XDECREF(plan->context);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
@@ -64,8 +63,8 @@ static PyObject *plan_workspace_size(PyObject *self, void *unused) {
     return PyLong_FromSize_t(stw_plan_workspace_size(((stw_py_plan *)self)->plan));
 }
 
-/* An address as an int, None or an array, whose memory must be contiguous and hold `bytes` (NULL: not told). Less than 0
- * asks for the bytes of the array. */
+/* An address as an int, None or an array, whose memory must be contiguous and hold *bytes. Less than 0 asks for the
+ * bytes of the array, NULL checks none. */
 static int memory_of(PyObject *object, const char *name, bool written, void **address, Py_ssize_t *bytes) {
     *address = NULL;
     if (!object || object == Py_None) return 0;
@@ -78,10 +77,10 @@ static int memory_of(PyObject *object, const char *name, bool written, void **ad
     *address = array.data;
     const Py_ssize_t there = (Py_ssize_t)stw_py_array_bytes(&array);
     if (bytes && *bytes < 0) *bytes = there;
-    const char *wrong = !stw_py_array_contiguous(&array)  ? "is not contiguous"
-                        : written && array.read_only      ? "is read only"
-                        : bytes && there < *bytes         ? "is smaller than the call is told"
-                                                          : NULL;
+    const char *wrong = !stw_py_array_contiguous(&array) ? "is not contiguous"
+                        : written && array.read_only     ? "is read only"
+                        : bytes && there < *bytes        ? "is smaller than the call is told"
+                                                         : NULL;
     if (wrong) stw_py_invalid("%s %s: it has %zd bytes", name, wrong, there);
     stw_py_array_close(&array);
     return wrong ? -1 : 0;
@@ -277,8 +276,8 @@ static void context_dealloc(PyObject *self) {
     free(context->scratch);
     Py_XDECREF(context->owned);
     Py_BEGIN_ALLOW_THREADS stw_context_destroy(context->context); /* waits for its threads */
-    Py_END_ALLOW_THREADS
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_END_ALLOW_THREADS freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
     Py_DECREF(type);
 }
 

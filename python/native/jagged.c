@@ -150,7 +150,10 @@ static int set_list(call *call, role role, PyObject *value) {
 static int set_field(call *call, int number, PyObject *value) {
     const stw_py_field *field = fields[number];
     if (!strcmp(field->name, "flags")) {
-        return stw_py_add_flags(&call->desc.flags, value);
+        uint32_t flags = 0;
+        if (stw_py_u32(value, "flags", &flags)) return -1;
+        call->desc.flags |= flags;
+        return 0;
     }
     if (!strcmp(field->name, "cpu_threads")) return stw_py_set_field(&call->args, field, value, NULL);
     if (!strcmp(field->name, "components")) {
@@ -163,7 +166,7 @@ static int set_field(call *call, int number, PyObject *value) {
         return 0;
     }
     const int rank = PySequence_Check(value) ? (int)PySequence_Size(value) : 0;
-    if (PyErr_Occurred()) return -1;
+    if (rank < 0) return -1;
     if (!strcmp(field->name, "shape")) call->desc.shape_rank = rank;
     if (!strcmp(field->name, "grad_shape")) call->desc.grad_rank = rank;
     return stw_py_set_field(&call->desc, field, value, NULL);
@@ -177,9 +180,9 @@ static int read_call(call *call, PyObject *const *args, Py_ssize_t count, PyObje
         return -1;
     }
     if (!(call->context = stw_py_context_of(args[0]))) return -1;
-    const long op = PyLong_AsLong(args[1]);
-    if (PyErr_Occurred()) return -1;
-    call->desc.op = op == (int32_t)op ? (stw_jagged_op)op : (stw_jagged_op)-1; /* the library refuses -1 */
+    uint32_t op = 0;
+    if (stw_py_u32(args[1], "op", &op)) return -1;
+    call->desc.op = (stw_jagged_op)op;
     for (Py_ssize_t i = 0; i < named && !PyErr_Occurred(); ++i) {
         PyObject *name = PyTuple_GetItem(names, i), *number = PyDict_GetItemWithError(keywords, name);
         if (!number && !PyErr_Occurred()) PyErr_Format(PyExc_TypeError, "jagged_bwd: there is no argument %R", name);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* How many elements the tensors of a nested operation have, by its descriptor; the rules are those of jagged_bwd.h. The C
- * interface believes them, since it gets pointers alone: an array with fewer would be read or written behind its end. */
+/* How many elements the tensors of a nested operation have, by its descriptor; the rules are those of jagged_bwd.h.
+ * The C interface believes them, since it gets pointers alone: an array with fewer would be read behind its end. */
 #include "native.h"
 
 /* Sizes whose product a plan has found to be below 2^60; a shape's -1 is left out. */

@@ -93,8 +93,7 @@ static PyObject *list_infos(const stw_py_table *table, stw_status (*list)(void *
     const size_t capacity = count;
     for (size_t i = 0; i < capacity; ++i) *(size_t *)(infos + i * table->size) = table->size;
     Py_BEGIN_ALLOW_THREADS status = list(infos, capacity, &count);
-    Py_END_ALLOW_THREADS
-    if (count > capacity) count = capacity;
+    Py_END_ALLOW_THREADS if (count > capacity) count = capacity;
     PyObject *result = status ? stw_py_raise(status) : PyList_New(0);
     for (size_t i = 0; result && i < count; ++i) {
         PyObject *row = PyDict_New();

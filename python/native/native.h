@@ -72,14 +72,13 @@ extern const stw_py_table *const stw_py_attn_desc,
 const stw_py_field *stw_py_find_field(const stw_py_table *table, const char *name);
 /* Value of a field as an int, float, str, bytes or tuple. */
 PyObject *stw_py_get_field(const void *base, const stw_py_field *field);
-/* Sets a field; what a pointer field needs alive is put into the dict *keep (NULL: pointers are refused), whose distance
- * from the field is the key, so *keep lies in one object with the struct. -1: raised. */
+/* Sets a field; what a pointer field needs alive is put into the dict *keep (NULL: pointers are refused). Its key is
+ * the distance of the pointer from `keep`, which lies in one object with the struct. -1: raised. */
 int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyObject **keep);
-/* A number of 64 bits, negative ones in two's complement; a larger one raises OverflowError. -1: raised. */
-int stw_py_u64(const char *name, PyObject *value, uint64_t *number);
-/* Sets further bits of flags; a number of more than 32 bits raises OverflowError. -1: raised. */
-int stw_py_add_flags(uint32_t *flags, PyObject *value);
 int stw_py_add_structs(PyObject *module);
+/* Numbers that must fit: OverflowError names what does not. -1: raised. */
+int stw_py_u32(PyObject *value, const char *name, uint32_t *number);
+int stw_py_bits64(PyObject *value, const char *name, uint64_t *bits); /* -2^63 to 2^64-1, negative ones as they lie */
 
 /* ---- arrays (array.c) ------------------------------------------------------------------------------------------- */
 enum { STW_PY_RANK_MAX = 8, STW_PY_HOST = -1, STW_PY_SOME_GPU = -2 };

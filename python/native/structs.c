@@ -180,7 +180,7 @@ static int set_element(char *at, const stw_py_field *field, PyObject *value, PyO
         else *(double *)at = number;
         return 0;
     }
-    if (field->kind == STW_PY_U64) return stw_py_u64(field->name, value, (uint64_t *)at);
+    if (field->kind == STW_PY_U64) return stw_py_bits64(value, field->name, (uint64_t *)at);
     PyObject *index = PyNumber_Index(value);
     long long number = index ? PyLong_AsLongLong(index) : -1;
     Py_XDECREF(index);
@@ -199,32 +199,22 @@ static int set_element(char *at, const stw_py_field *field, PyObject *value, PyO
     return 0;
 }
 
-int stw_py_u64(const char *name, PyObject *value, uint64_t *number) {
-    PyObject *index = PyNumber_Index(value);
-    if (!index) return -1;
-    *number = PyLong_AsUnsignedLongLong(index);
-    if (*number == (uint64_t)-1 && PyErr_Occurred()) { /* a negative number: an i64 that is read as unsigned */
-        PyErr_Clear();
-        const long long with_sign = PyLong_AsLongLong(index);
-        *number = (uint64_t)with_sign;
-        if (with_sign == -1 && PyErr_Occurred()) {
-            PyErr_Clear();
-            PyErr_Format(PyExc_OverflowError, "%s: %R does not fit into 64 bits", name, index);
-        }
-    }
-    Py_DECREF(index);
-    return PyErr_Occurred() ? -1 : 0;
+int stw_py_u32(PyObject *value, const char *name, uint32_t *number) {
+    const stw_py_field field = {name, 0, sizeof *number, STW_PY_U32, 1, NULL};
+    return set_element((char *)number, &field, value, NULL);
 }
 
-int stw_py_add_flags(uint32_t *flags, PyObject *value) {
-    uint64_t bits;
-    if (stw_py_u64("flags", value, &bits)) return -1;
-    if (bits > UINT32_MAX) {
-        PyErr_Format(PyExc_OverflowError, "flags: %R does not fit into 32 bits without a sign", value);
-        return -1;
+int stw_py_bits64(PyObject *value, const char *name, uint64_t *bits) {
+    int beyond = 0;
+    PyObject *index = PyNumber_Index(value);
+    *bits = index ? (uint64_t)PyLong_AsLongLongAndOverflow(index, &beyond) : 0;
+    if (beyond > 0) {
+        *bits = PyLong_AsUnsignedLongLong(index);
+        if (PyErr_Occurred()) beyond = -1;
     }
-    *flags |= (uint32_t)bits;
-    return 0;
+    if (beyond < 0) PyErr_Clear(), PyErr_Format(PyExc_OverflowError, "%s: %R does not fit into 64 bits", name, index);
+    Py_XDECREF(index);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 /* ---- fields ----------------------------------------------------------------------------------------------------- */

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 from . import _native
 from ._arrays import Library, address_of_stream, libraries, library_of
 from ._context import number
+from ._geometry import along, around
 from ._jagged_types import Call, Common, MatmulGradients, Products, Shape
 from .attention import Gradients, attn_bwd
 from .enums import Axis, JaggedDim, JaggedFlag, JaggedOp, JaggedOut, Storage
@@ -105,19 +106,13 @@ class _Nested:
         self.longest = self.total if longest is None else longest
 
     def fields(self) -> dict[str, Any]:
-        return {"axis": ((self.longest, self.total),), "storage": self.storage,
-                "outer": math.prod(self.shape[:self.ragged]), "inner": math.prod(self.shape[self.ragged + 1:])}
+        return {"axis": ((self.longest, self.total),), "storage": self.storage, **around(self.shape, self.ragged)}
 
     def along(self, dim: int) -> dict[str, Any]:
         """Fields of a dimension that the operation works along."""
         if not -len(self.shape) <= dim < len(self.shape):
             raise _native.InvalidError(f"sternway: dim {dim} is no dimension of {self.shape}")
-        dim %= len(self.shape)
-        if dim == self.ragged:
-            return {"dim": int(JaggedDim.RAGGED)}
-        end = self.ragged if dim < self.ragged else len(self.shape)
-        return {"dim": int(JaggedDim.OUTER if dim < self.ragged else JaggedDim.INNER), "dim_size": self.shape[dim],
-                "dim_after": math.prod(self.shape[dim + 1:end])}
+        return along(self.shape, self.ragged, dim % len(self.shape))
 
     @property
     def empty(self) -> bool:
@@ -185,8 +180,8 @@ def select_backward(grad: Any, offsets: Any, shape: Shape, dim: int | None, inde
     ragged dimension grad is dense [components, outer..., inner...]; dim None selects component `index` as a whole, grad
     then [outer..., used length, inner...]."""
     nested = _Nested(common, shape)
-    along = {"dim": int(JaggedDim.COMPONENT)} if dim is None else nested.along(dim)
-    return _one(JaggedOp.SELECT, grad, offsets, dx, common, nested, tuple(shape), index=index, **along)
+    where = {"dim": int(JaggedDim.COMPONENT)} if dim is None else nested.along(dim)
+    return _one(JaggedOp.SELECT, grad, offsets, dx, common, nested, tuple(shape), index=index, **where)
 
 
 def to_padded_backward(grad: Any, offsets: Any, total: int, *, dx: Any = None, **common: Unpack[Common]) -> Any:

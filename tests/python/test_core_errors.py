@@ -167,3 +167,37 @@ def test_last_error_is_the_text():
         wide = np.ones((1, 1, 2, 300), "f")
         sternway.attn_fwd(wide, wide, wide)
     assert sternway.last_error() == str(caught.value)
+
+
+def small_call(**options):
+    q = np.ones((1, 1, 3, 8), "f")
+    sternway.attn_fwd(q, q, q, **options)
+
+
+@pytest.mark.parametrize("added", [1 << 32, -1 << 32])
+@pytest.mark.parametrize("name", ["op", "flags"])
+def test_numbers_of_32_bits_are_not_cut(name, added):
+    x, native = np.ones(4, "f"), sternway._native
+    numbers = {"op": native.JAGGED_SILU, "flags": 0}
+    numbers[name] += added
+    with pytest.raises(OverflowError, match=name):
+        native.jagged_bwd(sternway.Context("cpu"), numbers["op"], grad=x, x=x, dx=x.copy(), axis=((4, 4),),
+                          offsets=(np.array([0, 4]),), flags=numbers["flags"])
+    if name == "flags":
+        with pytest.raises(OverflowError, match=name):
+            small_call(flags=added)
+
+
+@pytest.mark.parametrize("name", ["dropout_seed", "dropout_offset"])
+def test_numbers_of_64_bits_are_not_cut(name):
+    for number in (-1 << 63, -1, (1 << 64) - 1):
+        small_call(dropout_p=0.5, **{name: number})
+    for number in (1 << 64, (-1 << 63) - 1):
+        with pytest.raises(OverflowError, match=name):
+            small_call(dropout_p=0.5, **{name: number})
+    with pytest.raises(TypeError):
+        small_call(dropout_p=0.5, **{name: 1.5})
+    q = np.ones((1, 1, 9, 8), "f")
+    kept = [sternway.dropout_mask(q, q, dropout_p=0.5, dropout_seed=seed) for seed in (-1, (1 << 64) - 1, 0)]
+    np.testing.assert_array_equal(kept[0], kept[1])
+    assert (kept[0] != kept[2]).any()

@@ -7,22 +7,15 @@ import torch
 
 from .. import _native
 
-STATUS_INVALID = 1  # STW_E_INVALID
-STATUS_UNSUPPORTED = 2  # STW_E_UNSUPPORTED
-
 
 def invalid(text: str) -> Exception:
     """InvalidError with this text, for what is found wrong before the library sees it."""
-    error = _native.InvalidError(f"sternway.flash_attn: {text}")
-    error.status = STATUS_INVALID
-    return error
+    return _native.InvalidError(f"sternway.flash_attn: {text}")
 
 
 def unsupported(text: str) -> Exception:
     """UnsupportedError with this text, for what flash-attn takes and this package does not."""
-    error = _native.UnsupportedError(f"sternway.flash_attn: {text}")
-    error.status = STATUS_UNSUPPORTED
-    return error
+    return _native.UnsupportedError(f"sternway.flash_attn: {text}")
 
 
 def _check_packing(name: str, tensor: torch.Tensor, rank: int, parts: int, rows: str) -> None:
@@ -101,8 +94,8 @@ def shared_keywords(cu_seqlens_q: torch.Tensor | None, cu_seqlens_k: torch.Tenso
                     alibi_slopes: torch.Tensor | None, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float,
                     scale: float | None, causal: bool, window_left: int, window_right: int, softcap: float,
                     rng_state: torch.Tensor | None, dtype: torch.dtype) -> dict:
-    """What forward, backward and dropout mask are told alike. The mask is FlashAttention-2's reading of its windows; in
-    f32, which it lacks, causal ALiBi has the form -slope*|i + shift - j|: its own form slope*j makes scores of hundreds,
+    """What forward, backward and dropout mask are told alike. The mask is FlashAttention-2's reading of its windows. In
+    f32, which FlashAttention-2 lacks, causal ALiBi is -slope*|i + shift - j|: its own slope*j makes scores of hundreds,
     whose rounding is seen (4e-6 instead of 3e-7 with 517 keys and slopes to 0.3 on an H100). Dropout bits follow
     FlashAttention-2's map, seed and offset are the two words of rng_state, read where they lie."""
     keywords = {"flash_window": (bool(causal), window_left, window_right), "scale": scale,

@@ -16,9 +16,10 @@ Common to all of them:
     alibi_slopes  [H] or [B, H], f32 (f64 beside f64): adds -slope * |i + Lk - Lq - j|. No gradient flows into them.
     deterministic the backward gives the same bits each time. Also under torch.use_deterministic_algorithms.
     return_attn_probs  returns (out, softmax_lse, S_dmask) instead of out. softmax_lse is the natural logarithm of each
-                  row's sum, f32 (f64 beside f64) [B, H, Sq], packed [H, Tq]; +inf in rows without a key; with
-                  alibi_slopes, a right bound of 0 (causal) and no left bound, but in f32, more by
-                  slope * (i + Lk - Lq), as FlashAttention-2's. A gradient that flows into it is taken into account (flash-attn drops it).
+                  row's sum, f32 (f64 beside f64) [B, H, Sq], packed [H, Tq]; +inf in rows without a key. In f16, bf16
+                  and f64 causal attention with alibi_slopes adds slope * (i + Lk - Lq) to it, as FlashAttention-2
+                  does (a right bound of 0 without a left one is causal too). A gradient that flows into it is
+                  taken into account (flash-attn drops it).
                   S_dmask, for tests: empty without dropout; with dropout [B, H, Sq, Sk] rounded up to 128 each,
                   negative where an element was taken: on a GPU what flash-attn gives, on the CPU the softmax.
 Returns out [B, Sq, H, Dv] or [Tq, H, Dv], new memory of the caller's. Rows of a pack that are in no sequence are left

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from .. import _native
-from ._nested_views import Jagged, Sizes, fit, flat, is_jagged, packed, ragged_lines, run, same_dtype, sizes_of
+from ._nested_views import Jagged, along, fit, flat, is_jagged, packed, run, same_dtype, sizes_of
 from ._takeover import Fallback
 
 # ---- sum ----
@@ -29,14 +29,7 @@ def sum_strided(grad: torch.Tensor, self: torch.Tensor, dim: Sequence[int] | Non
     if grad_buffer.numel() != sum(math.prod(row[:-1]) for row in sizes.rows):
         raise Fallback("grad does not have one element for each sum")
     buffer = torch.empty(sizes.numel, dtype=grad.dtype, device=grad.device)
-    column = sizes.dims - 1
-    if column in sizes.ragged:
-        run(_native.JAGGED_SUM, grad=grad_buffer, dx=buffer, dim=_native.DIM_RAGGED,
-            **ragged_lines(sizes, column, grad.device))
-    else:
-        size = sizes.extent(column)
-        run(_native.JAGGED_SUM, grad=grad_buffer, dx=buffer, dim=_native.DIM_INNER, dim_size=size,
-            **flat(grad.device, sizes.numel // size, size))
+    run(_native.JAGGED_SUM, grad=grad_buffer, dx=buffer, **along(sizes, sizes.dims - 1, grad.device))
     return sizes.nested(buffer)
 
 
@@ -127,25 +120,9 @@ def select_strided(grad_output: torch.Tensor, self: torch.Tensor, dim: int, inde
         grad = packed(grad_output, "grad_output")
         rows = tuple(row[:column] + row[column + 1:] for row in sizes.rows)
         fit((grad.numel(), sum(math.prod(row) for row in rows)))
-        call = _slice_of(sizes, column, device)
+        call = along(sizes, column, device)
     run(_native.JAGGED_SELECT, grad=grad, dx=buffer, index=int(index), **call)
     return sizes.nested(buffer)
-
-
-def _slice_of(sizes: Sizes, column: int, device: torch.device) -> dict:
-    """Keywords of a call along a dimension of the components."""
-    after = sizes.constant(column + 1, sizes.dims)
-    if after is None:
-        ragged = sizes.the_ragged()
-        return {"offsets": (sizes.offsets(ragged, device),), "axis": (sizes.axis(ragged),),
-                "outer": sizes.constant(0, ragged), "inner": sizes.constant(ragged + 1, sizes.dims),
-                "dim": _native.DIM_OUTER, "dim_size": sizes.extent(column),
-                "dim_after": sizes.constant(column + 1, ragged), "flags": _native.JAGGED_FULL}
-    if column in sizes.ragged:
-        return {**ragged_lines(sizes, column, device), "inner": after, "dim": _native.DIM_RAGGED}
-    size = sizes.extent(column)
-    return {**flat(device, sizes.numel // (size * after), size * after), "dim": _native.DIM_INNER, "dim_size": size,
-            "dim_after": after}
 
 
 def select_jagged(grad_output: torch.Tensor, self: torch.Tensor, dim: int, index: int) -> torch.Tensor:

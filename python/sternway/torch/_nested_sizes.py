@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Sizes of the nested operators' tensors: from values to the fields of the C module's call, and checks of every shape,
-because the C interface gets sizes and believes that the tensors have them."""
+because the C module counts elements alone."""
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from .. import _native
+from .. import _geometry, _native
 
 _STORAGES = {"jagged": int(_native.STORAGE_JAGGED), "components": int(_native.STORAGE_COMPONENTS)}
 DX, DOTHER, DWEIGHT, DBIAS = 1, 2, 4, 8
@@ -33,22 +32,15 @@ def axis_of(sizes: Sequence[int], ragged_idx: int, max_length: int | None) -> di
                                    "dimensions")
     total = sizes[at]
     size = total if max_length is None else min(max_length, total)
-    return {"outer": math.prod(sizes[:at]), "inner": math.prod(sizes[at + 1:]), "axis": ((size, total),)}
+    return {**_geometry.around(sizes, at), "axis": ((size, total),)}
 
 
 def along(sizes: Sequence[int], ragged_idx: int, dim: int) -> dict[str, Any]:
     """dim, dim_size and dim_after of a dimension of the nested tensor."""
-    at, dim = ragged_idx - 1, dim + len(sizes) + 1 if dim < 0 else dim
+    dim = dim + len(sizes) + 1 if dim < 0 else dim
     if not 0 <= dim <= len(sizes):
         raise _native.InvalidError(f"sternway: dim is {dim} of a nested tensor with {len(sizes) + 1} dimensions")
-    if dim == 0:
-        return {"dim": _native.DIM_COMPONENT}
-    dim -= 1
-    if dim == at:
-        return {"dim": _native.DIM_RAGGED}
-    if dim < at:
-        return {"dim": _native.DIM_OUTER, "dim_size": sizes[dim], "dim_after": math.prod(sizes[dim + 1:at])}
-    return {"dim": _native.DIM_INNER, "dim_size": sizes[dim], "dim_after": math.prod(sizes[dim + 1:])}
+    return _geometry.along(sizes, ragged_idx - 1, dim - 1) if dim else {"dim": _native.DIM_COMPONENT}
 
 
 def pairs(offsets: Tensor, used: Tensor | None) -> dict[str, Any]:

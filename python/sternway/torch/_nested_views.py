@@ -18,8 +18,8 @@ from . import _bridge
 from ._nested_strided import Sizes, capturing, packed, ragged_lines, same_sizes, sizes_of, sizes_of_table
 from ._takeover import Fallback
 
-__all__ = ["Jagged", "Sizes", "fit", "flat", "is_jagged", "one", "packed", "ragged_lines", "run", "same_components",
-           "same_dtype", "same_sizes", "sizes_of", "sizes_of_table"]
+__all__ = ["Jagged", "Sizes", "along", "fit", "flat", "is_jagged", "one", "packed", "ragged_lines", "run",
+           "same_components", "same_dtype", "same_sizes", "sizes_of", "sizes_of_table"]
 
 _TYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16,
                     torch.int32, torch.int64))  # which of them an operation has is the library's to say
@@ -43,6 +43,22 @@ def flat(device: torch.device, outer: int = 1, inner: int = 1) -> dict[str, Any]
     """Keywords of a call on [outer, inner] elements without a ragged dimension. Both must be 1 or more."""
     return {"offsets": (one(device),), "axis": ((1, 1),), "outer": outer, "inner": inner,
             "flags": _native.JAGGED_FULL}
+
+
+def along(sizes: Sizes, column: int, device: torch.device) -> dict[str, Any]:
+    """Keywords of a call along a dimension of a strided nested tensor's components, which has elements."""
+    after = sizes.constant(column + 1, sizes.dims)
+    if after is None:
+        ragged = sizes.the_ragged()
+        return {"offsets": (sizes.offsets(ragged, device),), "axis": (sizes.axis(ragged),),
+                "outer": sizes.constant(0, ragged), "inner": sizes.constant(ragged + 1, sizes.dims),
+                "dim": _native.DIM_OUTER, "dim_size": sizes.extent(column),
+                "dim_after": sizes.constant(column + 1, ragged), "flags": _native.JAGGED_FULL}
+    if column in sizes.ragged:
+        return {**ragged_lines(sizes, column, device), "inner": after, "dim": _native.DIM_RAGGED}
+    size = sizes.extent(column)
+    return {**flat(device, sizes.numel // (size * after), size * after), "dim": _native.DIM_INNER, "dim_size": size,
+            "dim_after": after}
 
 
 def run(op: int, *, grad: torch.Tensor, **call: Any) -> None:

@@ -30,8 +30,8 @@ from ._nested_matmul import matmul_backward_jagged, matmul_backward_strided
 from ._nested_moves import select_jagged, select_strided, sum_jagged, sum_strided
 from ._nested_padded import from_padded_jagged, from_padded_strided, to_padded_jagged, to_padded_strided
 from ._nested_table import in_backward, register
-from ._nested_views import (Jagged, fit, flat, is_jagged, packed, ragged_lines, run, same_components, same_dtype,
-                            same_sizes, sizes_of)
+from ._nested_views import (Jagged, along, fit, flat, is_jagged, packed, run, same_components, same_dtype, same_sizes,
+                            sizes_of)
 from ._takeover import Fallback
 
 # ---- pointwise ----
@@ -101,21 +101,8 @@ def softmax_backward(grad_output: torch.Tensor, output: torch.Tensor, dim: int,
     column = dim % output.dim() - 1
     if column < 0:
         raise Fallback("softmax along the batch dimension")
-    after = sizes.constant(column + 1, sizes.dims)
-    device = output.device
-    if after is None:  # the dimension lies before the ragged one
-        ragged = sizes.the_ragged()
-        call = {"offsets": (sizes.offsets(ragged, device),), "axis": (sizes.axis(ragged),),
-                "outer": sizes.constant(0, ragged), "inner": sizes.constant(ragged + 1, sizes.dims),
-                "dim": _native.DIM_OUTER, "dim_size": sizes.extent(column),
-                "dim_after": sizes.constant(column + 1, ragged), "flags": _native.JAGGED_FULL}
-    elif column not in sizes.ragged:
-        size = sizes.extent(column)
-        call = {**flat(device, sizes.numel // (size * after), size * after), "dim": _native.DIM_INNER,
-                "dim_size": size, "dim_after": after}
-    else:
-        call = {**ragged_lines(sizes, column, device), "inner": after, "dim": _native.DIM_RAGGED}
-    run(_native.JAGGED_SOFTMAX, grad=grad_buffer, y=buffer, dx=result.values(), **call)
+    run(_native.JAGGED_SOFTMAX, grad=grad_buffer, y=buffer, dx=result.values(),
+        **along(sizes, column, output.device))
     return result
 
 
