@@ -397,7 +397,8 @@ static PyObject *context_buffer_free(PyObject *self, PyObject *pointer) {
     void *address;
     if (address_of(pointer, "pointer", &address)) return NULL;
     stw_py_context *context = (stw_py_context *)self;
-    if (address && !disown(context, address)) return stw_py_invalid("buffer_free: %p is no buffer of the context", address);
+    if (address && !disown(context, address))
+        return stw_py_invalid("buffer_free: %p is no buffer of the context", address);
     stw_status status;
     Py_BEGIN_ALLOW_THREADS status = stw_buffer_free(context->context, address);
     Py_END_ALLOW_THREADS if (!status) Py_RETURN_NONE;

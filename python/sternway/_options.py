@@ -135,6 +135,13 @@ def output_bits(names: str | tuple[str, ...] | int, what: str) -> int:
     return bits
 
 
+def check_added(added: int, wanted: int, arrays: tuple[Any, ...]) -> None:
+    """InvalidError where a new array, whose content nobody has set, is to be added to. `arrays`: by rising bits."""
+    for bit, array in enumerate(arrays):
+        if array is None and wanted & added & 1 << bit:
+            raise _native.InvalidError("sternway: accumulate names a result whose array is not given")
+
+
 def resolve(options: dict[str, Any]) -> None:
     """Names to numbers, in place. Keywords that hold None cost nothing: the C module leaves them out."""
     for name in options.keys() & _named.keys():

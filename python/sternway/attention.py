@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
 from ._arrays import Library, libraries, library_of
-from ._options import GRADIENTS, LAYOUTS, Options, layout_number, output_bits, resolve
+from ._options import GRADIENTS, LAYOUTS, Options, check_added, layout_number, output_bits, resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -56,6 +56,9 @@ def attn_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, layout: s
         library.check_outputs((dq, dk, dv, dbias, dsink))
     if outputs is not None or (dq is None and dk is None and dv is None and dbias is None and dsink is None):
         wanted = _QKV if outputs is None else output_bits(outputs, "outputs")
+        added = options.get("accumulate")
+        if added:
+            check_added(added, wanted, (dq, dk, dv, dbias, dsink))
         if wanted & 1 and dq is None:
             dq = _gradient(library, "q", q)
         if wanted & 2 and dk is None:

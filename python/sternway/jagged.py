@@ -21,6 +21,7 @@ from ._arrays import Library, address_of_stream, libraries, library_of
 from ._context import number
 from ._geometry import along, around
 from ._jagged_types import Call, Common, MatmulGradients, Products, Shape
+from ._options import check_added
 from .attention import Gradients, attn_bwd
 from .enums import Axis, JaggedDim, JaggedFlag, JaggedOp, JaggedOut, Storage
 
@@ -91,6 +92,13 @@ def _passed(common: Mapping[str, Any], flags: int = 0, axes: int = 1) -> dict[st
     return fields
 
 
+def _check_added(common: Mapping[str, Any], wanted: int, *arrays: Any) -> None:
+    """InvalidError where a new array is to be added to; `arrays`: dx, dother, dweight, dbias, those given."""
+    added = common.get("accumulate")
+    if added:
+        check_added(_bits(added, "accumulate"), wanted, arrays or (None,))
+
+
 class _Nested:
     """The geometry of a nested tensor: the descriptor's fields of `shape` with the total at `ragged`."""
 
@@ -133,6 +141,7 @@ def _one(op: JaggedOp, grad: Any, offsets: Any, dx: Any, common: Mapping[str, An
     if library.takes_over:
         _ready(library, (grad, offsets, common.get("used"), *fields.values()), (dx,))
     if dx is None:
+        _check_added(common, 1)
         dx = library.empty(grad, shape)
     if not nested.empty:
         backward(op, grad=grad, offsets=(offsets,), dx=dx, **fields, **nested.fields(), **_passed(common))
@@ -219,6 +228,7 @@ def reshape_backward(grad: Any, offsets: Any, shape: Shape, grad_shape: Shape, *
     total = elements // size if size else 0
     storage = number(STORAGE, common.get("storage", "components"), "storage")
     if dx is None:
+        _check_added(common, 1)
         jagged = storage == Storage.JAGGED
         dx = library.empty(grad, tuple(total if e == -1 else e for e in shape) if jagged else (total * size,))
     longest = common.get("max_length")
@@ -239,6 +249,7 @@ def linear_backward(grad: Any, x: Any, weight: Any, offsets: Any, *, dx: Any = N
         _ready(library, (grad, x, weight, offsets, common.get("used")), (dx, dweight, dbias))
     if outputs is not None or (dx is None and dweight is None and dbias is None):
         wanted = 13 if outputs is None else _bits(outputs, "outputs")
+        _check_added(common, wanted, dx, None, dweight, dbias)
         dx = library.empty(grad, x.shape) if dx is None and wanted & JaggedOut.DX else dx
         dweight = library.empty(weight, weight.shape) if dweight is None and wanted & JaggedOut.DWEIGHT else dweight
         dbias = library.empty(weight, weight.shape[:1]) if dbias is None and wanted & JaggedOut.DBIAS else dbias
@@ -264,6 +275,7 @@ def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *
         _ready(library, (grad, x, mean, rstd, weight, offsets, common.get("used")), (dx, dweight, dbias))
     if outputs is not None or (dx is None and dweight is None and dbias is None):
         wanted = (1 if weight is None else 13) if outputs is None else _bits(outputs, "outputs")
+        _check_added(common, wanted, dx, None, dweight, dbias)
         gamma = tuple(x.shape[len(x.shape) - normalized:]) if weight is None else weight.shape
         dx = library.empty(grad, x.shape) if dx is None and wanted & JaggedOut.DX else dx
         like = grad if weight is None else weight
@@ -301,6 +313,7 @@ def matmul_backward(grad: Any, x: Any, other: Any, *, m: Any, k: Any, n: Any, ou
                          *(extent[0] for extent in (m, k, n) if not isinstance(extent, int))), (dx, dother))
     if outputs is not None or (dx is None and dother is None):
         wanted = 3 if outputs is None else _bits(outputs, "outputs")
+        _check_added(common, wanted, dx, dother, None, None)
         dx = library.empty(grad, x.shape) if dx is None and wanted & JaggedOut.DX else dx
         dother = library.empty(grad, other.shape) if dother is None and wanted & JaggedOut.DOTHER else dother
     sizes: list[tuple[int, int]] = []
