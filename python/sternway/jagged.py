@@ -68,7 +68,10 @@ def backward(op: str | int, *, grad: Any, context: _native.Context | None = None
     is what dx, dother, dweight and dbias are given for."""
     library = libraries.get(type(grad)) or library_of(grad)
     _resolve(fields)
-    if not fields.get("components") and all(array is None for array in fields.get("offsets") or ()):
+    offsets = fields.get("offsets")
+    if hasattr(offsets, "shape"):
+        raise _native.InvalidError("sternway: offsets is an array; a tuple with the array of each axis is expected")
+    if not fields.get("components") and all(array is None for array in offsets or ()):
         raise _native.InvalidError("sternway: offsets is None; where no dimension is ragged, components= says how many")
     if library.checks_outputs:
         library.check_outputs((fields.get("dx"), fields.get("dother"), fields.get("dweight"), fields.get("dbias")))

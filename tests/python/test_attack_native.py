@@ -65,7 +65,7 @@ def test_device_and_operation_are_not_cut_to_32_bits() -> None:
     with pytest.raises(OverflowError, match="device"):
         sternway.Context("cpu", device=2**32)
     x = np.ones((4, 3), np.float32)
-    with pytest.raises(sternway.InvalidError):
+    with pytest.raises(OverflowError, match="op"):
         _native.jagged_bwd(sternway.Context("cpu"), 2**32 + int(sternway.JaggedOp.SILU), grad=x, x=x, dx=x.copy(),
                            offsets=(np.array([0, 4]),), axis=((4, 4),), outer=1, inner=3)
 
@@ -269,3 +269,22 @@ def test_struct_may_change_while_a_call_runs() -> None:
     args.dq = dq
     plan.run(args, workspace)
     assert np.array_equal(dq, sternway.attn_bwd(*problem, cpu_threads=1)[0])
+
+
+def test_nothing_is_added_to_new_arrays() -> None:
+    """Their content is whatever was in memory."""
+    x, offsets, weight = np.ones((2, 3), np.float32), np.array([0, 2]), np.ones((3, 3), np.float32)
+    row = np.ones(2, np.float32)
+    for call in (lambda: sternway.attn_bwd(*_problem(), accumulate="dk"),
+                 lambda: sternway.jagged.silu_backward(x, x, offsets, accumulate="dx"),
+                 lambda: sternway.jagged.reshape_backward(x, offsets, (-1, 3), (-1, 3), accumulate="dx"),
+                 lambda: sternway.jagged.linear_backward(x, x, weight, offsets, accumulate=("dx", "dweight"),
+                                                         dx=x.copy(), outputs=("dx", "dweight")),
+                 lambda: sternway.jagged.layer_norm_backward(x, x, row, row, offsets, accumulate="dx"),
+                 lambda: sternway.jagged.matmul_backward(x, x, weight, m=(offsets, 2), k=3, n=3,
+                                                         accumulate="dother")):
+        with pytest.raises(sternway.InvalidError, match="accumulate"):
+            call()
+    dx = np.ones_like(x)
+    sternway.jagged.silu_backward(x, x, offsets, dx=dx, accumulate="dx")
+    assert np.array_equal(dx, 1 + sternway.jagged.silu_backward(x, x, offsets))
