@@ -17,6 +17,7 @@ def test_largest_score_of_a_tile_and_those_to_its_right():
     values = _probabilities._below_the_largest(scores, 2)
     expected = torch.tensor([[[-4.0, 0.0, -2.0, 0.0, 0.0], [0.0] + [-torch.inf] * 4, [-torch.inf] * 5]]).exp()
     assert torch.equal(values, expected)
+    assert _probabilities._below_the_largest(scores[..., :0], 2).shape == (1, 3, 0)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -65,6 +65,8 @@ def tile_keys(device: torch.device, head_dim: int, is_dropout: bool, is_causal: 
 
 def _below_the_largest(scores: torch.Tensor, tile: int) -> torch.Tensor:
     """exp(s - m) of scores [H, Sq, Sk], m as tile_keys says; rows without a key are zero."""
+    if not scores.shape[-1]:
+        return scores
     largest = torch.stack([part.amax(-1) for part in scores.split(tile, -1)], -1)
     m = largest.flip(-1).cummax(-1).values.flip(-1).repeat_interleave(tile, -1)[..., :scores.shape[-1]]
     return torch.exp(scores - m).nan_to_num(0.0)
