@@ -295,6 +295,24 @@ def test_threads():
     assert not _takeover._active
 
 
+def test_blocks_of_two_threads_that_begin_in_between():
+    """A thread's enable() may stand between another's enable() and its `with`; what was in force before comes back."""
+    def elsewhere(function):
+        thread = threading.Thread(target=function)
+        thread.start()
+        thread.join()
+
+    outer = enable(only="attention")
+    first, second = enable(strict=True), []
+    elsewhere(lambda: second.append(enable(strict=True)))
+    with first:
+        elsewhere(second[0].__enter__)
+        assert _takeover._active
+    assert _takeover._active
+    second[0].__exit__(None, None, None)
+    assert _takeover._active == outer.switches
+
+
 @pytest.mark.parametrize("warn_only", [False, True])
 def test_deterministic(warn_only):
     x = torch.randn(2, 3, 67, 16, requires_grad=True)

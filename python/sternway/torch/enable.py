@@ -38,7 +38,8 @@ class Enabled:
     def __init__(self, switches: dict[str, bool]) -> None:
         self.switches = switches
         self.entered = False
-        self.previous: Enabled | None = None
+        self.previous: Enabled | None = None  # what it replaced, until it is entered
+        self.thread = threading.get_ident()
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -53,11 +54,11 @@ class Enabled:
             if self.entered:
                 raise RuntimeError("sternway: this enable() has been entered already; call enable() again")
             self.entered = True
-            if self not in _stack:
+            if self not in _stack:  # another thread's enable() came in between
                 _stack.append(self)
-            elif self.previous is not None:  # what it had replaced comes back when the block ends
-                _stack.insert(_stack.index(self), self.previous)
-            self.previous = None
+            previous, self.previous = self.previous, None
+            if previous is not None and not previous.entered and previous not in _stack:
+                _stack.insert(_stack.index(self), previous)  # it comes back when the block ends
             _apply()
         return self
 
@@ -89,7 +90,8 @@ def enable(only: str | Iterable[str] | None = None, strict: bool = False) -> Ena
         setting = Enabled(dict.fromkeys(_takeover.select(only), bool(strict)))
         if _stack and not _stack[-1].entered:
             setting.previous = _stack.pop()
-            setting.previous.previous = None
+            if setting.previous.thread == setting.thread:  # else its thread may be about to enter it
+                setting.previous.previous = None
         _stack.append(setting)
         _apply()
     return setting
@@ -98,5 +100,7 @@ def enable(only: str | Iterable[str] | None = None, strict: bool = False) -> Ena
 def disable() -> None:
     """Gives every operator back to PyTorch, inside `with enable()` too."""
     with _lock:
+        for setting in _stack:
+            setting.previous = None
         _stack.clear()
         _apply()
