@@ -561,15 +561,19 @@ static PyObject *run(call *call) {
     const bool forward = call->forward;
     size_t size = 0;
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = forward ? stw_attn_fwd_once_workspace(context, &call->desc, &size)
-                                            : stw_attn_bwd_once_workspace(context, &call->desc, &size);
-    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
+    Py_BEGIN_ALLOW_THREADS
+    status = forward ? stw_attn_fwd_once_workspace(context, &call->desc, &size)
+                     : stw_attn_bwd_once_workspace(context, &call->desc, &size);
+    Py_END_ALLOW_THREADS
+    if (status) return stw_py_raise(status);
     stw_py_workspace workspace;
     if (stw_py_workspace_open(call->context, call->workspace, size, (uintptr_t)call->stream, &workspace)) return NULL;
-    Py_BEGIN_ALLOW_THREADS status =
-        forward ? stw_attn_fwd_once(context, &call->desc, &call->args, workspace.data, workspace.size, call->stream)
-                : stw_attn_bwd_once(context, &call->desc, &call->args, workspace.data, workspace.size, call->stream);
-    Py_END_ALLOW_THREADS if (status) stw_py_raise(status);
+    Py_BEGIN_ALLOW_THREADS
+    status = forward
+                 ? stw_attn_fwd_once(context, &call->desc, &call->args, workspace.data, workspace.size, call->stream)
+                 : stw_attn_bwd_once(context, &call->desc, &call->args, workspace.data, workspace.size, call->stream);
+    Py_END_ALLOW_THREADS
+    if (status) stw_py_raise(status);
     stw_py_workspace_close(call->context, &workspace);
     if (status) return NULL;
     Py_RETURN_NONE;
@@ -612,8 +616,10 @@ static PyObject *run_mask(call *call) {
     if (status) return stw_py_raise(status);
     stw_py_plan *plan = stw_py_keep_plan(call->context, STW_PY_ATTN_FWD, desc);
     if (!plan) return NULL;
-    Py_BEGIN_ALLOW_THREADS status = stw_dropout_mask(plan->plan, &call->args, call->mask_out, call->stream);
-    Py_END_ALLOW_THREADS if (status) stw_py_raise(status);
+    Py_BEGIN_ALLOW_THREADS
+    status = stw_dropout_mask(plan->plan, &call->args, call->mask_out, call->stream);
+    Py_END_ALLOW_THREADS
+    if (status) stw_py_raise(status);
     Py_DECREF((PyObject *)plan);
     if (status) return NULL;
     Py_RETURN_NONE;
@@ -631,22 +637,14 @@ PyObject *stw_py_dropout_mask(PyObject *module, PyObject *const *args, Py_ssize_
     return result;
 }
 
-static int add_keyword(const char *name, int number) {
-    PyObject *text = PyUnicode_InternFromString(name), *value = PyLong_FromLong(number);
-    int failed = !text || !value || PyDict_SetItem(keywords, text, value);
-    Py_XDECREF(text);
-    Py_XDECREF(value);
-    return failed;
-}
-
 int stw_py_add_attention(PyObject *module) {
     if (!(keywords = PyDict_New())) return -1;
     for (int i = 0; i < ROLES; ++i)
-        if (add_keyword(roles[i].name, i)) return -1;
+        if (stw_py_add_keyword(keywords, roles[i].name, i)) return -1;
     for (int i = 0; i < OPTIONS; ++i) {
         const stw_py_table *table = options[i].where == IN_ARGS ? stw_py_attn_args : stw_py_attn_desc;
         options[i].field = stw_py_find_field(table, options[i].name);
-        if (add_keyword(options[i].name, ROLES + i)) return -1;
+        if (stw_py_add_keyword(keywords, options[i].name, ROLES + i)) return -1;
     }
     return PyModule_AddIntConstant(module, "BSHD", STW_PY_BSHD) ||
                    PyModule_AddIntConstant(module, "BHSD", STW_PY_BHSD) ||

@@ -11,8 +11,10 @@ PyObject *stw_py_context_type, *stw_py_plan_type;
 static void plan_dealloc(PyObject *self) {
     stw_py_plan *plan = (stw_py_plan *)self;
     PyTypeObject *type = Py_TYPE(self);
-    Py_BEGIN_ALLOW_THREADS stw_plan_destroy(plan->plan);
-    Py_END_ALLOW_THREADS Py_XDECREF(plan->context);
+    Py_BEGIN_ALLOW_THREADS
+    stw_plan_destroy(plan->plan);
+    Py_END_ALLOW_THREADS
+    Py_XDECREF(plan->context);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
@@ -21,10 +23,12 @@ static void plan_dealloc(PyObject *self) {
 static stw_py_plan *make_plan(stw_py_context *context, stw_py_operation operation, const void *desc, bool hold) {
     stw_plan *made = NULL;
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = operation == STW_PY_ATTN_BWD   ? stw_attn_bwd_plan(context->context, desc, &made)
-                                    : operation == STW_PY_ATTN_FWD ? stw_attn_fwd_plan(context->context, desc, &made)
-                                                                   : stw_jagged_bwd_plan(context->context, desc, &made);
-    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
+    Py_BEGIN_ALLOW_THREADS
+    status = operation == STW_PY_ATTN_BWD   ? stw_attn_bwd_plan(context->context, desc, &made)
+             : operation == STW_PY_ATTN_FWD ? stw_attn_fwd_plan(context->context, desc, &made)
+                                            : stw_jagged_bwd_plan(context->context, desc, &made);
+    Py_END_ALLOW_THREADS
+    if (status) return stw_py_raise(status);
     allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)stw_py_plan_type, Py_tp_alloc);
     stw_py_plan *plan = (stw_py_plan *)allocate((PyTypeObject *)stw_py_plan_type, 0);
     if (!plan) {
@@ -105,11 +109,13 @@ static PyObject *plan_run(PyObject *self, PyObject *args, PyObject *keywords) {
         return NULL;
     size_t bytes = size < 0 ? stw_plan_workspace_size(plan->plan) : (size_t)size;
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status =
-        plan->operation == STW_PY_ATTN_BWD   ? stw_attn_bwd(plan->plan, &call.as.attn_args, address, bytes, queue)
-        : plan->operation == STW_PY_ATTN_FWD ? stw_attn_fwd(plan->plan, &call.as.attn_args, address, bytes, queue)
-                                             : stw_jagged_bwd(plan->plan, &call.as.jagged_args, address, bytes, queue);
-    Py_END_ALLOW_THREADS stw_py_let_go(&call);
+    Py_BEGIN_ALLOW_THREADS
+    status = plan->operation == STW_PY_ATTN_BWD ? stw_attn_bwd(plan->plan, &call.as.attn_args, address, bytes, queue)
+             : plan->operation == STW_PY_ATTN_FWD
+                 ? stw_attn_fwd(plan->plan, &call.as.attn_args, address, bytes, queue)
+                 : stw_jagged_bwd(plan->plan, &call.as.jagged_args, address, bytes, queue);
+    Py_END_ALLOW_THREADS
+    stw_py_let_go(&call);
     if (status) return stw_py_raise(status);
     Py_RETURN_NONE;
 }
@@ -124,8 +130,10 @@ static PyObject *plan_dropout_mask(PyObject *self, PyObject *args, PyObject *key
         stw_py_hold(arguments, stw_py_attn_args, &call))
         return NULL;
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = stw_dropout_mask(((stw_py_plan *)self)->plan, &call.as.attn_args, address, queue);
-    Py_END_ALLOW_THREADS stw_py_let_go(&call);
+    Py_BEGIN_ALLOW_THREADS
+    status = stw_dropout_mask(((stw_py_plan *)self)->plan, &call.as.attn_args, address, queue);
+    Py_END_ALLOW_THREADS
+    stw_py_let_go(&call);
     if (status) return stw_py_raise(status);
     Py_RETURN_NONE;
 }
@@ -249,8 +257,10 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     if (PyErr_Occurred()) return NULL;
     stw_context *made = NULL;
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = stw_context_create(&opts, &made);
-    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
+    Py_BEGIN_ALLOW_THREADS
+    status = stw_context_create(&opts, &made);
+    Py_END_ALLOW_THREADS
+    if (status) return stw_py_raise(status);
     stw_py_context *context = (stw_py_context *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     stw_py_kept *kept = context ? PyMem_Calloc(STW_PY_KEPT_PLANS, sizeof *kept) : NULL;
     if (!kept || !(context->owned = PySet_New(NULL))) {
@@ -275,8 +285,10 @@ static void context_dealloc(PyObject *self) {
     PyMem_Free(context->kept);
     free(context->scratch);
     Py_XDECREF(context->owned);
-    Py_BEGIN_ALLOW_THREADS stw_context_destroy(context->context); /* waits for its threads */
-    Py_END_ALLOW_THREADS freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    Py_BEGIN_ALLOW_THREADS
+    stw_context_destroy(context->context); /* waits for its threads */
+    Py_END_ALLOW_THREADS
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);
 }
@@ -322,9 +334,11 @@ static PyObject *once_workspace(PyObject *self, PyObject *desc, bool backward) {
     size_t size = 0;
     stw_status status;
     if (!problem) return NULL;
-    Py_BEGIN_ALLOW_THREADS status = backward ? stw_attn_bwd_once_workspace(context, problem, &size)
-                                             : stw_attn_fwd_once_workspace(context, problem, &size);
-    Py_END_ALLOW_THREADS return status ? stw_py_raise(status) : PyLong_FromSize_t(size);
+    Py_BEGIN_ALLOW_THREADS
+    status = backward ? stw_attn_bwd_once_workspace(context, problem, &size)
+                      : stw_attn_fwd_once_workspace(context, problem, &size);
+    Py_END_ALLOW_THREADS
+    return status ? stw_py_raise(status) : PyLong_FromSize_t(size);
 }
 
 static PyObject *context_attn_bwd_once_workspace(PyObject *self, PyObject *desc) {
@@ -354,9 +368,11 @@ static PyObject *once(PyObject *self, PyObject *args, PyObject *keywords, bool b
     stw_status status;
     const stw_attn_desc *read = &problem.as.attn_desc;
     const stw_attn_args *given = &call.as.attn_args;
-    Py_BEGIN_ALLOW_THREADS status = backward ? stw_attn_bwd_once(context, read, given, address, (size_t)size, queue)
-                                             : stw_attn_fwd_once(context, read, given, address, (size_t)size, queue);
-    Py_END_ALLOW_THREADS stw_py_let_go(&call);
+    Py_BEGIN_ALLOW_THREADS
+    status = backward ? stw_attn_bwd_once(context, read, given, address, (size_t)size, queue)
+                      : stw_attn_fwd_once(context, read, given, address, (size_t)size, queue);
+    Py_END_ALLOW_THREADS
+    stw_py_let_go(&call);
     stw_py_let_go(&problem);
     if (status) return stw_py_raise(status);
     Py_RETURN_NONE;
@@ -389,8 +405,10 @@ static PyObject *context_buffer_alloc(PyObject *self, PyObject *bytes) {
     if (size == (size_t)-1 && PyErr_Occurred()) return NULL;
     stw_status status;
     stw_py_context *context = (stw_py_context *)self;
-    Py_BEGIN_ALLOW_THREADS status = stw_buffer_alloc(context->context, size, &pointer);
-    Py_END_ALLOW_THREADS return status ? stw_py_raise(status) : own(context, pointer);
+    Py_BEGIN_ALLOW_THREADS
+    status = stw_buffer_alloc(context->context, size, &pointer);
+    Py_END_ALLOW_THREADS
+    return status ? stw_py_raise(status) : own(context, pointer);
 }
 
 static PyObject *context_buffer_free(PyObject *self, PyObject *pointer) {
@@ -400,8 +418,10 @@ static PyObject *context_buffer_free(PyObject *self, PyObject *pointer) {
     if (address && !disown(context, address))
         return stw_py_invalid("buffer_free: %p is no buffer of the context", address);
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = stw_buffer_free(context->context, address);
-    Py_END_ALLOW_THREADS if (!status) Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    status = stw_buffer_free(context->context, address);
+    Py_END_ALLOW_THREADS
+    if (!status) Py_RETURN_NONE;
     stw_py_raise(status);
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
@@ -425,8 +445,10 @@ static PyObject *context_copy(PyObject *self, PyObject *args, PyObject *keywords
         return NULL;
     stw_context *context = ((stw_py_context *)self)->context;
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = stw_copy(context, target, source, (size_t)bytes, queue);
-    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
+    Py_BEGIN_ALLOW_THREADS
+    status = stw_copy(context, target, source, (size_t)bytes, queue);
+    Py_END_ALLOW_THREADS
+    if (status) return stw_py_raise(status);
     Py_RETURN_NONE;
 }
 
@@ -434,8 +456,10 @@ static PyObject *context_stream_create(PyObject *self, PyObject *unused) {
     (void)unused;
     stw_stream stream = NULL;
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = stw_stream_create(((stw_py_context *)self)->context, &stream);
-    Py_END_ALLOW_THREADS return status ? stw_py_raise(status) : PyLong_FromVoidPtr(stream);
+    Py_BEGIN_ALLOW_THREADS
+    status = stw_stream_create(((stw_py_context *)self)->context, &stream);
+    Py_END_ALLOW_THREADS
+    return status ? stw_py_raise(status) : PyLong_FromVoidPtr(stream);
 }
 
 static PyObject *stream_call(PyObject *self, PyObject *stream, stw_status (*function)(stw_context *, stw_stream)) {
@@ -443,8 +467,10 @@ static PyObject *stream_call(PyObject *self, PyObject *stream, stw_status (*func
     if (address_of(stream, "stream", &queue)) return NULL;
     stw_context *context = ((stw_py_context *)self)->context;
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = function(context, queue);
-    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
+    Py_BEGIN_ALLOW_THREADS
+    status = function(context, queue);
+    Py_END_ALLOW_THREADS
+    if (status) return stw_py_raise(status);
     Py_RETURN_NONE;
 }
 

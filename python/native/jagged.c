@@ -308,9 +308,10 @@ static PyObject *run(call *call) {
         return NULL;
     }
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status =
-        stw_jagged_bwd(plan->plan, &call->args, workspace.data, workspace.size, call->stream);
-    Py_END_ALLOW_THREADS if (status) stw_py_raise(status);
+    Py_BEGIN_ALLOW_THREADS
+    status = stw_jagged_bwd(plan->plan, &call->args, workspace.data, workspace.size, call->stream);
+    Py_END_ALLOW_THREADS
+    if (status) stw_py_raise(status);
     stw_py_workspace_close(call->context, &workspace);
     Py_DECREF((PyObject *)plan);
     if (status) return NULL;
@@ -342,11 +343,7 @@ int stw_py_add_jagged(PyObject *module) {
             fields[i - ROLES] = field ? field : stw_py_find_field(stw_py_jagged_args, name);
         }
         if (!name) continue;
-        PyObject *text = PyUnicode_InternFromString(name), *number = PyLong_FromLong(i);
-        int failed = !text || !number || PyDict_SetItem(keywords, text, number);
-        Py_XDECREF(text);
-        Py_XDECREF(number);
-        if (failed) return -1;
+        if (stw_py_add_keyword(keywords, name, i)) return -1;
     }
     return 0;
 }

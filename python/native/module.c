@@ -98,14 +98,18 @@ static PyObject *status_name(PyObject *module, PyObject *number) {
 static PyObject *list_infos(const stw_py_table *table, stw_status (*list)(void *, size_t, size_t *)) {
     size_t count = 0;
     stw_status status;
-    Py_BEGIN_ALLOW_THREADS status = list(NULL, 0, &count);
-    Py_END_ALLOW_THREADS if (status) return stw_py_raise(status);
+    Py_BEGIN_ALLOW_THREADS
+    status = list(NULL, 0, &count);
+    Py_END_ALLOW_THREADS
+    if (status) return stw_py_raise(status);
     char *infos = PyMem_Calloc(count ? count : 1, table->size);
     if (!infos) return PyErr_NoMemory();
     const size_t capacity = count;
     for (size_t i = 0; i < capacity; ++i) *(size_t *)(infos + i * table->size) = table->size;
-    Py_BEGIN_ALLOW_THREADS status = list(infos, capacity, &count);
-    Py_END_ALLOW_THREADS if (count > capacity) count = capacity;
+    Py_BEGIN_ALLOW_THREADS
+    status = list(infos, capacity, &count);
+    Py_END_ALLOW_THREADS
+    if (count > capacity) count = capacity;
     PyObject *result = status ? stw_py_raise(status) : PyList_New(0);
     for (size_t i = 0; result && i < count; ++i) {
         PyObject *row = PyDict_New();
@@ -175,9 +179,11 @@ static PyObject *explain(PyObject *args, bool jagged) {
     stw_status status = STW_OK;
     PyObject *result = NULL;
     for (int round = 0; round < 3; ++round) { /* the text is written once its size is known */
-        Py_BEGIN_ALLOW_THREADS status = jagged ? stw_explain_jagged(opts, desc, text, size, &needed)
-                                               : stw_explain_attn(opts, desc, text, size, &needed);
-        Py_END_ALLOW_THREADS if (status || (text && needed <= size)) break;
+        Py_BEGIN_ALLOW_THREADS
+        status = jagged ? stw_explain_jagged(opts, desc, text, size, &needed)
+                        : stw_explain_attn(opts, desc, text, size, &needed);
+        Py_END_ALLOW_THREADS
+        if (status || (text && needed <= size)) break;
         size = needed + 1;
         char *longer = PyMem_Realloc(text, size);
         if (!longer) break;

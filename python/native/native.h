@@ -79,6 +79,8 @@ int stw_py_set_field(void *base, const stw_py_field *field, PyObject *value, PyO
 int stw_py_u64(const char *name, PyObject *value, uint64_t *number);
 /* Sets further bits; a number of more than 32 bits raises OverflowError. -1: raised. */
 int stw_py_add_bits(uint32_t *bits, PyObject *value, const char *name);
+/* Adds a keyword to a table of numbers by name; names are interned, as those of callers are. -1: raised. */
+int stw_py_add_keyword(PyObject *keywords, const char *name, int number);
 int stw_py_add_structs(PyObject *module);
 
 /* ---- arrays (array.c) ------------------------------------------------------------------------------------------- */

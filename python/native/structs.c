@@ -227,6 +227,14 @@ int stw_py_add_bits(uint32_t *bits, PyObject *value, const char *name) {
     return 0;
 }
 
+int stw_py_add_keyword(PyObject *keywords, const char *name, int number) {
+    PyObject *text = PyUnicode_InternFromString(name), *value = PyLong_FromLong(number);
+    int failed = !text || !value || PyDict_SetItem(keywords, text, value);
+    Py_XDECREF(text);
+    Py_XDECREF(value);
+    return failed ? -1 : 0;
+}
+
 /* ---- fields ----------------------------------------------------------------------------------------------------- */
 PyObject *stw_py_get_field(const void *base, const stw_py_field *field) {
     const char *at = (const char *)base + field->offset;
