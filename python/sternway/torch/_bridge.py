@@ -92,8 +92,8 @@ def _common(device: torch.device) -> tuple[_native.Context, dict]:
 def attn_bwd(layout: int, *, q: torch.Tensor, **keywords) -> None:
     """_native.attn_bwd on q's device."""
     context, common = _common(q.device)
-    if torch.are_deterministic_algorithms_enabled() and keywords.get("deterministic") is None:
-        keywords["deterministic"] = True
+    if keywords.get("deterministic") is None:
+        keywords["deterministic"] = deterministic()
     _native.attn_bwd(context, layout, q=q, **common, **keywords)
 
 
