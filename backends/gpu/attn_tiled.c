@@ -64,26 +64,33 @@ static int bias_is_summed(const stw_attn_params *p) {
             broadcast(p->dbias.query, p->max_seq_q) || broadcast(p->dbias.key, p->max_seq_kv));
 }
 
+/* Of what only the kernels with all features know, the problem has these features alone. */
+static int has_only(const stw_attn_params *p, uint32_t features) {
+    stw_attn_params rest = *p;
+    rest.features &= ~features;
+    return !stw_attn_needs_full(&rest);
+}
+
 /* Of the features of single pairs only a bias, and it and its gradient are of the operands' type (none that
  * accumulates: those are f32). */
 static int is_bias_alone(const stw_attn_params *p) {
-    stw_attn_params rest = *p;
-    rest.features &= ~STW_FEAT_BIAS;
-    if (!(p->features & STW_FEAT_BIAS) || stw_attn_needs_full(&rest) || p->bias_dtype != p->dtype) return 0;
+    if (!(p->features & STW_FEAT_BIAS) || !has_only(p, STW_FEAT_BIAS) || p->bias_dtype != p->dtype) return 0;
     return !(p->outputs & STW_OUT_DBIAS) || p->dbias_dtype == p->dtype;
 }
 
 /* Which of a variant's kernels: README.md of common/tuning, column loop. */
-typedef enum mode { FULL, PLAIN, DROP, BIAS } mode;
-static const char *const mode_names[] = {"full", "plain", "drop", "bias"};
+typedef enum mode { FULL, PLAIN, DROP, BIAS, SOFTCAP, ALIBI } mode;
+static const char *const mode_names[] = {"full", "plain", "drop", "bias", "softcap", "alibi"};
 
 static mode mode_of(const stw_variant *tile, const stw_attn_params *p, int plain) {
-    stw_attn_params rest = *p;
     if (!plain) return FULL;
     if (!stw_attn_needs_full(p)) return PLAIN;
     if (!tile->loop->gpu->single) return FULL;
-    rest.features &= ~STW_FEAT_DROPOUT;
-    if (!stw_attn_needs_full(&rest) && !(p->outputs & STW_OUT_DBIAS)) return DROP;
+    if (!(p->outputs & STW_OUT_DBIAS)) {
+        if (has_only(p, STW_FEAT_DROPOUT)) return DROP;
+        if (has_only(p, STW_FEAT_SOFTCAP)) return SOFTCAP;
+        if (has_only(p, STW_FEAT_ALIBI)) return ALIBI;
+    }
     return is_bias_alone(p) && p->bias.key == 1 ? BIAS : FULL;
 }
 

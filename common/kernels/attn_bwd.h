@@ -170,16 +170,17 @@ DEV_FN void attn_bwd_gradients(dev_acc<typename C::key_split> &dk, dev_acc<typen
                                                    !dev_flushes<T>::yes && subnormal, wave, lane);
 }
 
-/* dK and dV, those that are asked for, to their tensors; `drained`: there they are added to what was stored before. */
+/* dK and dV, those that are asked for, to their tensors; `drained`: there they are added to what was stored before.
+ * `dv_scale`: what P in the sums of dV was not multiplied by. */
 template <class C>
 DEV_FN void attn_bwd_store(const attn_work_tile &u, const stw_attn_launch &l, dev_acc<typename C::key_split> &dk,
                            dev_acc<typename C::key_split> &dv, char *smem, bool to_dk, bool to_dv, bool drained,
-                           int wave, int lane) {
+                           float dv_scale, int wave, int lane) {
     const stw_attn_params &p = l.p;
     if (to_dv && (p.outputs & STW_OUT_DV)) {
         bool add = (p.accumulate & STW_OUT_DV) || (drained && p.dv_dtype == STW_F32);
         attn_epilogue_store<C>(u, dv, p.dv, p.dtype, p.dv_dtype, add, (l.vectors & STW_VECTOR_DV) != 0,
-                               (int)p.head_dim_v, 1.0f, smem + C::AT_V, wave, lane);
+                               (int)p.head_dim_v, dv_scale, smem + C::AT_V, wave, lane);
         dv.clear();
     }
     if (to_dk && (p.outputs & STW_OUT_DK)) {
@@ -247,8 +248,8 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             attn_bwd_begin<C, MODE>(scheduler, tile, values, work_tiles[now], l, smem, stage, wave, lane);
         if (summed)
             attn_bwd_store<C>(work_tiles[was], l, dk, dv, smem, !more || p.dk_dtype == STW_F32,
-                              !more || p.dv_dtype == STW_F32, DRAINS && step > ATTN_DRAIN_STEPS(C), wave,
-                              dev_keep(lane));
+                              !more || p.dv_dtype == STW_F32, DRAINS && step > ATTN_DRAIN_STEPS(C),
+                              MODE == ATTN_DROPS ? p.dropout_scale : 1.0f, wave, dev_keep(lane));
         if (!live) return;
         if (!KEYS_DIRECT && enters) {
             dev_barrier();
@@ -277,7 +278,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             bool inner = scheduler.is_inner();
             more = scheduler.next(u, l);
             /* what is derived from the lane is not kept over the loop: registers are taken */
-            if ((MODE & ATTN_BIASED) || C::rows::TERMS != 1 || C::CROWDED) lane = dev_keep(lane);
+            if (MODE != ATTN_PLAIN || C::rows::TERMS != 1 || C::CROWDED) lane = dev_keep(lane);
             attn_ahead<C> ahead;
             if (C::STAGES == 2 && more) ahead.fetch(scheduler, l);
             auto dbias = [&]() { /* where dS goes, if its gradient is wanted */

@@ -6,10 +6,12 @@
 #ifndef STW_COMMON_KERNELS_ATTN_BWD_SCORES_H
 #define STW_COMMON_KERNELS_ATTN_BWD_SCORES_H
 
+#include "common/kernels/attn_alibi.h"
 #include "common/kernels/attn_bias_load.h"
 #include "common/kernels/attn_bwd_subnormal.h"
 #include "common/kernels/attn_bwd_scheduler.h"
 #include "common/kernels/attn_scores.h"
+#include "common/kernels/attn_softcap.h"
 
 /* acc += A B^T, rows of Q with K or rows of dO with V. `nearest`: sums are rounded to nearest, not truncated.
  * `subnormal`: subnormal operands and sums count. */
@@ -55,7 +57,7 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
     typedef typename C::T T;
     typedef typename C::score_split S;
     enum { PLAIN = MODE == ATTN_PLAIN, BIASED = MODE == ATTN_BIASED, ALL = MODE == ATTN_ALL };
-    enum { DROPS = (MODE & ATTN_DROPS) != 0 };
+    enum { DROPS = MODE == ATTN_DROPS ? 2 : ALL, CAPPED = MODE == ATTN_CAPPED, SLOPED = MODE == ATTN_SLOPED };
     const stw_attn_params &p = l.p;
     const dev_smem_tile<typename C::rows> q = C::q(smem, stage), dout = C::dout(smem, stage);
     const dev_smem_tile<typename C::keys> k = C::k(smem), v = C::v(smem);
@@ -67,7 +69,7 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
     dev_mask mask = dev_mask::whole(C::BM, C::BN);
     if (!inner) mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
     bool drops = MODE == ATTN_DROPS || (ALL && (p.features & STW_FEAT_DROPOUT));
-    bool nearest = !PLAIN && !BIASED &&
+    bool nearest = ALL &&
                    (Bias::unrounded(l) || u.seq.kv.used == 1 || (sizeof(T) == 2 && stw_attn_sees_one_key(&p)));
     bool subnormal = dev_flushes<T>::yes && attn_is_subnormal<C>(u, stats);
     float scale = p.scale;
@@ -82,15 +84,16 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
         dev_wave_sync();
         load_next();
         attn_bias_part<C>::add(s, l, stats, smem, wave, lane);
-    } else if constexpr (!PLAIN) {
+    } else if constexpr (DROPS) {
         stw_dropout_stream stream = {};
-        bool overlaps = false; /* Philox and the product */
+        bool overlaps = false, flash = false; /* Philox and the product; flash's map and the product */
         if (ALL) logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
         keep.all();
         if (drops) {
             stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
             overlaps = !nearest && !subnormal && attn_dropout_philox<S>::fits(p, stream, i0);
-            if (!overlaps) attn_dropout_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
+            flash = MODE == ATTN_DROPS && attn_dropout_flash2_side<S>::fits(p, i0, u.j0);
+            if (!overlaps && !flash) attn_dropout_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
         }
         dev_bias_words<S> words;
         if (ALL) {
@@ -102,6 +105,11 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
             attn_dropout_philox<S> calls = attn_dropout_philox<S>::of(p, stream, i0, u.j0, wave, lane);
             mma_ABt(s, q, k, calls, wave, lane);
             calls.give(keep, lane);
+        } else if (MODE == ATTN_DROPS && flash) {
+            attn_dropout_flash2_side<S> calls =
+                attn_dropout_flash2_side<S>::of(p, stream, i0, u.j0, wave, lane);
+            mma_ABt(s, q, k, calls, wave, lane);
+            calls.give(keep);
         } else {
             attn_mma_ABt<C>(s, q, k, nearest, subnormal, wave, lane);
         }
@@ -116,6 +124,19 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
     if constexpr (BIASED) {
         attn_exp2_side<S> exponentials = {s};
         mma_ABt(dp, dout, v, exponentials, wave, lane);
+    } else if constexpr (CAPPED) {
+        bool small;
+        attn_softcap_side<C> cap = attn_softcap_side<C>::of(s, p, stats, smem, &small, wave, lane);
+        if (small) {
+            mma_ABt(dp, dout, v, cap, wave, lane);
+        } else {
+            cap.every();
+            attn_mma_ABt<C>(dp, dout, v, false, subnormal, wave, lane);
+        }
+    } else if constexpr (SLOPED) {
+        attn_alibi_side<C> slope = attn_alibi_side<C>::of(
+            s, u, p, p.alibi_slopes[dev_uniform(u.b) * p.alibi_stride_batch + h], stats, i0, u.j0, wave, lane);
+        mma_ABt(dp, dout, v, slope, wave, lane);
     } else {
         attn_exp_side<C, ALL> exponentials = attn_exp_side<C, ALL>::of(s, stats, scale, wave, lane);
         if (nearest || subnormal || C::VALUES_HELD) {
@@ -129,7 +150,10 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
 
     /* dS = P (dP - D), in dp; P.Z, in s. Both are 0 where a mask hides the pair or the row's LSE is infinite. */
     bool masked = !inner || stats[2 * C::BM] != 0.0f || (ALL && p.bias_dtype == STW_U8);
-    if (masked && drops) attn_scores_to_ds<C, true, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
+    if constexpr (CAPPED) {
+        if (masked) attn_softcap_to_ds<C, true>(s, dp, stats, mask, smem, wave, lane);
+        else attn_softcap_to_ds<C, false>(s, dp, stats, mask, smem, wave, lane);
+    } else if (masked && drops) attn_scores_to_ds<C, true, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
     else if (masked) attn_scores_to_ds<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
     else if (drops) attn_scores_to_ds<C, false, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
     else attn_scores_to_ds<C, false, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);

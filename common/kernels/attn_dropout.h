@@ -101,6 +101,54 @@ DEV_FN void attn_dropout_flash2(attn_dropout<S> &k, const stw_attn_params &p, co
     }
 }
 
+/* The same under a product, sixteen rows a step, for waves whose columns begin on the grid. The bytes of a word are
+ * compared two at a time: 256 + dropout_byte - byte has bit 8 where the element is kept. */
+template <class S> struct attn_dropout_flash2_side {
+    enum { COUNT = S::MT * S::NT, ROUNDED = 0, FITS = LEAF_ACC_PAIRS && S::N == 32 && S::MT % 2 == 0 };
+    uint32_t pairs[attn_dropout<S>::WORDS]; /* of fragment f: bits 2 f and 2 f + 1 of both halves: rows 0 and 8 */
+    uint32_t c0, c1, row, col, key0, key1, limit;
+    DEV_FN bool fits(const stw_attn_params &p, int64_t i0, int64_t j0) {
+        return FITS && p.dropout_map == STW_DROPOUT_FLASH2 && ((i0 | j0) & 15) == 0 && (j0 & 31) == 0;
+    }
+    DEV_FN attn_dropout_flash2_side of(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0,
+                                       int wave, int lane) {
+        attn_dropout_flash2_side k;
+        uint64_t subsequence = s.offset + s.head * 32u + (uint32_t)lane;
+        k.c0 = (uint32_t)subsequence;
+        k.c1 = (uint32_t)(subsequence >> 32);
+        k.row = (uint32_t)((uint64_t)(i0 + S::row0(wave)) >> 4);
+        k.col = (uint32_t)((uint64_t)(j0 + S::col0(wave)) >> 5);
+        k.key0 = (uint32_t)dev_uniform((int)s.seed);
+        k.key1 = (uint32_t)dev_uniform((int)(s.seed >> 32));
+        k.limit = p.dropout_byte * 0x00010001u + 0x01000100u;
+        DEV_UNROLL_FOR (int w = 0; w < attn_dropout<S>::WORDS; ++w) k.pairs[w] = 0;
+        return k;
+    }
+    DEV_FN uint32_t moved(uint32_t x, int right) { return right >= 0 ? x >> right : x << -right; }
+    DEV_METHOD void step(int k, int steps) {
+        DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m) {
+            if (m < S::MT * k / steps || m >= S::MT * (k + 1) / steps) continue;
+            stw_philox_words words = stw_philox4x32(7, c0, c1, row + m, col, key0, key1);
+            DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n) {
+                int f = (m * S::NT + n) % 8 * 2;
+                uint32_t first = limit - (words.word[n % 4] & 0x00FF00FFu),
+                         second = limit - (words.word[n % 4] >> 8 & 0x00FF00FFu);
+                pairs[(m * S::NT + n) / 8] |=
+                    (moved(first, 8 - f) & 0x00010001u << f) | (moved(second, 7 - f) & 0x00020002u << f);
+            }
+        }
+    }
+    DEV_METHOD void give(attn_dropout<S> &to) const {
+        DEV_UNROLL_FOR (int w = 0; w < attn_dropout<S>::WORDS; ++w)
+            to.word[w] = spread(pairs[w] & 0xFFFFu) | spread(pairs[w] >> 16) << 2;
+    }
+    DEV_FN uint32_t spread(uint32_t x) { /* pairs of bits to every second pair */
+        x = (x | x << 8) & 0x00FF00FFu;
+        x = (x | x << 4) & 0x0F0F0F0Fu;
+        return (x | x << 2) & 0x33333333u;
+    }
+};
+
 /* The memory-efficient kernels' map: a call decides four consecutive keys of a row, which two neighbouring lanes hold;
  * each lane makes the calls of one of its two rows. Rows begin at multiples of four. */
 template <class S>

@@ -11,8 +11,8 @@
 #include "common/kernels/attn_dropout.h"
 
 /* What a main loop knows: nothing besides masks; dropout; a bias of the operands' type and its gradient;
- * everything, f32 outputs of 16-bit inputs among it. */
-enum { ATTN_PLAIN = 0, ATTN_DROPS = 1, ATTN_BIASED = 2, ATTN_ALL = 7 };
+ * everything, f32 outputs of 16-bit inputs among it; a softcap; ALiBi. */
+enum { ATTN_PLAIN = 0, ATTN_DROPS = 1, ATTN_BIASED = 2, ATTN_ALL = 7, ATTN_CAPPED = 8, ATTN_SLOPED = 16 };
 
 /* Shapes of one backward kernel: T, padded head dim, tile, stages, waves. Stages 0: one, with V in registers. */
 template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct attn_config {
@@ -227,8 +227,9 @@ template <class C, bool FULL> struct attn_exp_side {
 };
 
 /* P and dP -> P.Z and dS = P (dP - D). MASKED: some pair is invisible or hidden, or a row's LSE infinite: such pairs,
- * and those whose P is 0, give 0 whatever dP is. DROPS: dropout is on. */
-template <class C, bool MASKED, bool DROPS, class S = typename C::score_split>
+ * and those whose P is 0, give 0 whatever dP is. DROPS: dropout is on; 2: of P.Z only kept pairs are told from others,
+ * and who sums them multiplies by keep_scale. */
+template <class C, bool MASKED, int DROPS, class S = typename C::score_split>
 DEV_FN void attn_scores_to_ds(dev_acc<S> &p, dev_acc<S> &dp, const float *stats, const dev_mask &mask,
                               const attn_dropout<S> &keep, float keep_scale, int wave, int lane) {
     DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m) {
@@ -246,14 +247,21 @@ DEV_FN void attn_scores_to_ds(dev_acc<S> &p, dev_acc<S> &dp, const float *stats,
                 int slot = leaf_acc_slot(i), col = S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, i);
                 float x = p.v[m][n][i], flow = dp.v[m][n][i];
                 bool seen = !MASKED || (x != 0.0f && col >= low[slot] && col <= high[slot]);
-                if (DROPS) {
+                float ds;
+                if (DROPS == 2) {
+                    bool keeps = keep.at((m * S::NT + n) * LEAF_ACC + i);
+                    p.v[m][n][i] = keeps && seen ? x : 0.0f;
+                    ds = x * fmaf(keeps ? flow : 0.0f, keep_scale, -delta[slot]);
+                    dp.v[m][n][i] = seen ? ds : 0.0f;
+                    continue;
+                } else if (DROPS) {
                     bool keeps = keep.at((m * S::NT + n) * LEAF_ACC + i);
                     flow = keeps ? flow * keep_scale : 0.0f;
                     p.v[m][n][i] = keeps && seen ? x * keep_scale : 0.0f;
                 } else if (MASKED) {
                     p.v[m][n][i] = seen ? x : 0.0f;
                 }
-                float ds = x * (flow - delta[slot]);
+                ds = x * (flow - delta[slot]);
                 dp.v[m][n][i] = seen ? ds : 0.0f;
             }
     }
