@@ -79,12 +79,15 @@ static int is_bias_alone(const stw_attn_params *p) {
 }
 
 /* Which of a variant's kernels: README.md of common/tuning, column loop. */
-typedef enum mode { FULL, PLAIN, DROP, BIAS, SOFTCAP, ALIBI } mode;
-static const char *const mode_names[] = {"full", "plain", "drop", "bias", "softcap", "alibi"};
+typedef enum mode { FULL, PLAIN, ORDERED, DROP, BIAS, SOFTCAP, ALIBI } mode;
+static const char *const mode_names[] = {"full", "plain", "ordered", "drop", "bias", "softcap", "alibi"};
 
 static mode mode_of(const stw_variant *tile, const stw_attn_params *p, int plain) {
     if (!plain) return FULL;
-    if (!stw_attn_needs_full(p)) return PLAIN;
+    if (!stw_attn_needs_full(p)) {
+        int ordered = tile->loop->gpu->ordered && (p->features & STW_FEAT_DETERMINISTIC);
+        return ordered && (p->outputs & STW_OUT_DQKV) == STW_OUT_DQKV ? ORDERED : PLAIN;
+    }
     if (!tile->loop->gpu->single) return FULL;
     if (!(p->outputs & STW_OUT_DBIAS)) {
         if (has_only(p, STW_FEAT_DROPOUT)) return DROP;
@@ -134,9 +137,10 @@ static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_p
     return &rows[count - 1];
 }
 
-/* A work tile that a CTA has fetched ahead waits for that CTA. That is bad where work tiles wait for one another, and
- * where they differ in work, unless each is a small part of what a CTA does. */
-static stw_attn_queued queued(const stw_variant *tile, const stw_attn_params *p, uint32_t wave) {
+/* A work tile that a CTA has fetched ahead waits for that CTA. That is bad where work tiles wait for one another in
+ * ascending order, and where they differ in work, unless each is a small part of what a CTA does. */
+static stw_attn_queued queued(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, mode m) {
+    if (m == ORDERED) return STW_QUEUED;
     if (wave != 32 || (p->features & STW_FEAT_DETERMINISTIC)) return STW_QUEUED_NEVER;
     if (!(p->features & (STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT))) return STW_QUEUED;
     return stw_blocks_of(p->max_seq_kv, tile->bn) <= 8 ? STW_QUEUED : STW_QUEUED_MANY;
@@ -144,13 +148,15 @@ static stw_attn_queued queued(const stw_variant *tile, const stw_attn_params *p,
 
 void stw_attn_tiled_plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, int plain,
                          stw_attn_choice *out) {
-    *out = (stw_attn_choice){.mode = mode_names[mode_of(tile, p, plain)],
+    mode m = mode_of(tile, p, plain);
+    *out = (stw_attn_choice){.mode = mode_names[m],
                              .bn = tile->bn,
                              .width = tile->head_dim,
                              .smem = bwd_smem(stored_of(p, wave), tile->head_dim, tile->bm, tile->bn, tile->stages),
                              .dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
                                                                  wave == 32 && p->dtype == STW_F32 ? 8 : 16),
-                             .queued = queued(tile, p, wave)};
+                             .vectors = m == ORDERED ? STW_KEYS_DESCEND : 0,
+                             .queued = queued(tile, p, wave, m)};
 }
 
 static void plan_shared(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
@@ -163,7 +169,8 @@ static const char *slower_shared(const stw_variant *tile, const stw_attn_params 
 
 #define SHARED .call = STW_CALL_BWD, .slower = slower_shared, .plan = plan_shared
 STW_ATTN_LOOP(split, SHARED, .plain = 1);
-STW_ATTN_LOOP(split_four, SHARED, .plain = 1, .single = 1);
+STW_ATTN_LOOP(split_ordered, SHARED, .plain = 1, .ordered = 1);
+STW_ATTN_LOOP(split_four, SHARED, .plain = 1, .ordered = 1, .single = 1);
 STW_ATTN_LOOP(full, SHARED);
 STW_ATTN_LOOP(f32, SHARED, .f32 = 1);
 STW_ATTN_LOOP(f32_split, SHARED, .f32 = 1, .plain = 1);

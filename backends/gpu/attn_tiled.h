@@ -70,7 +70,8 @@ typedef struct stw_gpu_loop {
     stw_attn_call call;    /* STW_CALL_BWD or STW_CALL_FWD                                             */
     int f32;               /* its kernels are f32's, else f16's and bf16's                             */
     int plain;             /* shared loop: it has kernels without features of single pairs             */
-    int single;            /* and one each for dropout and for a bias alone                            */
+    int ordered;           /* and one without them for deterministic mode                              */
+    int single;            /* and one each for dropout, a bias, a softcap and ALiBi alone              */
     const char *unaligned; /* NULL, or why it does not take tensors that start anywhere                */
     /* NULL, or why the loop does not take the problem. */
     const char *(*refusal)(const stw_attn_params *params);

@@ -23,7 +23,8 @@ template <class C> struct attn_alibi_side {
         int64_t diagonal = j0 - i0 - u.seq.band.shift; /* key - row of the corner */
         bool below = diagonal + (C::BN - 1) <= 0 || u.seq.band.high <= u.seq.band.shift,
              above = diagonal - (C::BM - 1) >= 0 || u.seq.band.low >= u.seq.band.shift;
-        float corner = (float)(column ? j0 + u.seq.kv.offset : diagonal) + (float)(S::col0(wave) + leaf_acc_col(lane, 0));
+        float corner =
+            (float)(column ? j0 + u.seq.kv.offset : diagonal) + (float)(S::col0(wave) + leaf_acc_col(lane, 0));
         attn_alibi_side e = {s, p.scale * DEV_LOG2E, column || below ? slope : -slope, {}};
         if (!column && !below && !above) {
             DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m)

@@ -103,6 +103,33 @@ DEV_FN void attn_dq_ordered(attn_dq<C> &q, const stw_attn_launch &l, const attn_
     if (dev_thread() == 0) dev_store_release(l.dq_semaphore + at, mine + 1);
 }
 
+/* ATTN_ORDERED: key blocks add in descending order (STW_KEYS_DESCEND), and a semaphore holds the one that added last.
+ * One thread has the semaphores. Behind the first product of a step all have ended the step before: there it lets the
+ * next key block add to that step's query block, and looks whether it is this one's turn at its own; one fence serves
+ * both. Where it is not, it waits before the barrier behind which additions begin. */
+struct attn_dq_turn {
+    enum : uint32_t { NOTHING = ~0u };
+    uint32_t due, seen; /* the query block that the step before added to; who added last to this step's */
+    template <class C> DEV_FN bool keeps() { return dev_thread() == C::THREADS - DEV_WAVE; }
+    DEV_METHOD void pass_on(const stw_attn_launch &l, const attn_work_tile &u) {
+        dev_fence();
+        if (due != NOTHING) *(volatile uint32_t *)(l.dq_semaphore + due) = (uint32_t)u.block;
+        due = NOTHING;
+    }
+    DEV_METHOD void look(const stw_attn_launch &l, const attn_work_tile &u, uint32_t at) {
+        seen = *(volatile uint32_t *)(l.dq_semaphore + at);
+        pass_on(l, u);
+    }
+    DEV_METHOD void wait(const stw_attn_launch &l, const attn_work_tile &u, uint32_t at) {
+        uint32_t before = (uint32_t)u.block + 1;
+        due = at;
+        if (seen == before) return;
+        /* with wrong cu_seqlens there may be no order: status_out tells */
+        while (dev_load_acquire(l.dq_semaphore + at) != before && !*l.unordered) {
+        }
+    }
+};
+
 /* dQ, dV and dK one after the other, those that are asked for: deterministic mode, few outputs, subnormal numbers. */
 template <class C, int MODE, class Sums>
 DEV_FN void attn_bwd_gradients_apart(dev_acc<typename C::key_split> &dk, dev_acc<typename C::key_split> &dv,
@@ -115,7 +142,8 @@ DEV_FN void attn_bwd_gradients_apart(dev_acc<typename C::key_split> &dk, dev_acc
     if (p.outputs & STW_OUT_DQ) {
         attn_dq<C> dq;
         attn_dq_of<C, Sums>(dq, l, at, smem, wave, lane);
-        if (p.features & STW_FEAT_DETERMINISTIC) attn_dq_ordered<C>(dq, l, u, at, block, subnormal);
+        if (MODE != ATTN_ORDERED && (p.features & STW_FEAT_DETERMINISTIC))
+            attn_dq_ordered<C>(dq, l, u, at, block, subnormal);
         else if (subnormal) dq.add_exact();
         else dq.add_all();
     }
@@ -134,7 +162,8 @@ DEV_FN void attn_bwd_gradients(dev_acc<typename C::key_split> &dk, dev_acc<typen
     const dev_smem_tile<typename C::rows> q = C::q(smem, stage), dout = C::dout(smem, stage);
     const dev_smem_tile<typename C::scores> pz = C::p(smem), ds = C::ds(smem);
     bool subnormal = attn_is_subnormal<C>(u, C::stats(smem, stage));
-    if ((p.outputs & STW_OUT_DQKV) == STW_OUT_DQKV && !(p.features & STW_FEAT_DETERMINISTIC) && !subnormal) {
+    if ((p.outputs & STW_OUT_DQKV) == STW_OUT_DQKV &&
+        (MODE == ATTN_ORDERED || !(p.features & STW_FEAT_DETERMINISTIC)) && !subnormal) {
         attn_dq<C> dq;
         attn_dq_of<C>(dq, l, at, smem, wave, lane); /* dQ = dS K */
         dq.half = 0;
@@ -225,6 +254,8 @@ DEV_FN void attn_bwd_begin(attn_scheduler<C> &scheduler, attn_bias_scheduler<C> 
 template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l, char *smem) {
     typedef attn_bias_store<typename C::scores> bias_store;
     enum { DRAINS = MODE == ATTN_ALL && sizeof(typename C::T) == 2 };
+    enum { ORDERED = MODE == ATTN_ORDERED };
+    static_assert(!ORDERED || C::STAGES == 2, "the step before has ended where its semaphore is passed on");
     enum { QUEUES = LEAF_QUEUES, KEYS_DIRECT = attn_epilogue_direct<C>::yes };
     const stw_attn_params &p = l.p;
     int wave = (int)dev_wave(), lane = (int)dev_lane();
@@ -232,14 +263,15 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
         (attn_work_tile *)(void *)(smem + C::AT_WORK_TILE); /* this one and the next, alternately */
     if (dev_thread() == 0) dev_halves_init(C::step_end(smem), C::WARPS);
     if (MODE == ATTN_BIASED && dev_thread() == 0) dev_halves_init(C::weights_end(smem), C::WARPS);
-    attn_work_tile_take_now(work_tiles[0], l, wave, lane);
+    attn_work_tile_take_now<ORDERED>(work_tiles[0], l, wave, lane);
     dev_acc<typename C::key_split> dk, dv;
     dk.clear();
     dv.clear();
     attn_values<C> values;
     attn_scheduler<C> scheduler;
-    attn_bias_scheduler<C> tile; /* ATTN_BIASED */
-    int now = 0, was = 0;        /* the work tile of the next steps, and that whose sums dK and dV are */
+    attn_bias_scheduler<C> tile;                    /* ATTN_BIASED */
+    attn_dq_turn turn = {attn_dq_turn::NOTHING, 0}; /* ATTN_ORDERED */
+    int now = 0, was = 0; /* the work tile of the next steps, and that whose sums dK and dV are */
     bool live = dev_uniform(work_tiles[0].live) != 0, more = false, summed = false;
     int stage = 0, steps = 0, step = 0;
     for (;;) {
@@ -259,7 +291,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
         if (enters) {
             attn_place at = {0, 0, false};
             /* few work tiles: one for every CTA */
-            if (QUEUES && dev_thread() == 0 && l.work_tiles > l.blocks) at = attn_work_tile_take(l);
+            if (QUEUES && dev_thread() == 0 && l.work_tiles > l.blocks) at = attn_work_tile_take<ORDERED>(l);
             dev_copy_wait();
             dev_barrier(); /* the keys have arrived, and the work tile before has been stored */
             if (QUEUES && wave == 0) attn_work_tile_fetch(next, l, at, lane);
@@ -278,7 +310,8 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             bool inner = scheduler.is_inner();
             more = scheduler.next(u, l);
             /* what is derived from the lane is not kept over the loop: registers are taken */
-            if (MODE != ATTN_PLAIN || C::rows::TERMS != 1 || C::CROWDED) lane = dev_keep(lane);
+            if ((MODE != ATTN_PLAIN && MODE != ATTN_ORDERED) || C::rows::TERMS != 1 || C::CROWDED)
+                lane = dev_keep(lane);
             attn_ahead<C> ahead;
             if (C::STAGES == 2 && more) ahead.fetch(scheduler, l);
             auto dbias = [&]() { /* where dS goes, if its gradient is wanted */
@@ -292,11 +325,13 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
                 [&]() {
                     if (C::STAGES == 1) return;
                     if (steps) dev_halves_wait(C::step_end(smem), steps - 1); /* all have read the step before's rows */
+                    if (ORDERED && turn.keeps<C>()) turn.look(l, u, at);
                     if (!more) return;
                     ahead.place(scheduler, u, l, smem, stage ^ 1);
                     dev_copy_commit();
                 },
                 wave, lane);
+            if (ORDERED && turn.keeps<C>()) turn.wait(l, u, at);
             dev_copy_wait(); /* the rows of the next step, */
             dev_barrier();   /* and P and dS of all waves  */
             if (MODE == ATTN_ALL && bias_store::from_tile(l)) attn_bias_write_tile<C>(dbias(), smem);
@@ -328,6 +363,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
         if (more) continue;
         dev_copy_wait(); /* which the next work tile is */
         dev_barrier();   /* and nobody reads these keys and queries any more */
+        if (ORDERED && turn.keeps<C>()) turn.pass_on(l, u);
         now ^= 1;
         live = QUEUES && dev_uniform(next.live) != 0;
     }

@@ -137,12 +137,13 @@ struct attn_place {
 };
 
 /* Dense work tiles are numbered head by head; l.heads_in_l2 heads at a time go through their key blocks together, so
- * that under a causal mask the last work tiles are short ones. */
-DEV_FN attn_place attn_place_of(const stw_attn_launch &l, int64_t number) {
+ * that under a causal mask the last work tiles are short ones. DESCENDS: the call has STW_KEYS_DESCEND. */
+template <bool DESCENDS> DEV_FN attn_place attn_place_of(const stw_attn_launch &l, int64_t number) {
     int64_t heads = l.p.batch * l.p.heads_kv, group = stw_quotient(number, l.heads_in_l2 * l.k_blocks);
     int64_t first = group * l.heads_in_l2, beside = stw_smaller(l.heads_in_l2, heads - first);
     number -= first * l.k_blocks;
     int64_t block = stw_quotient(number, beside), head = first + number - block * beside;
+    if (DESCENDS) block = l.k_blocks - 1 - block;
     int64_t b = stw_quotient(head, l.p.heads_kv);
     attn_place at = {(uint32_t)(b * l.k_blocks + block), (int)(head - b * l.p.heads_kv), true};
     return at;
@@ -150,7 +151,7 @@ DEV_FN attn_place attn_place_of(const stw_attn_launch &l, int64_t number) {
 
 /* One thread: the next work tile that nobody has taken. They are taken in the order of their numbers, which in
  * deterministic mode is that of the additions to dQ. */
-DEV_FN attn_place attn_work_tile_take(const stw_attn_launch &l) {
+template <bool DESCENDS = false> DEV_FN attn_place attn_work_tile_take(const stw_attn_launch &l) {
     const int64_t number = (int64_t)dev_fetch_add(l.tile_counter, 1);
     attn_place at = {0, 0, false};
     if (l.p.features & STW_FEAT_PACKED_KV) {
@@ -159,7 +160,7 @@ DEV_FN attn_place attn_work_tile_take(const stw_attn_launch &l) {
         at = {(uint32_t)(work_tile >> 32), (int)(uint32_t)work_tile, true};
     } else {
         if (number >= l.work_tiles) return at;
-        at = attn_place_of(l, number);
+        at = attn_place_of<DESCENDS>(l, number);
     }
     return at;
 }

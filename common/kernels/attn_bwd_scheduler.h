@@ -32,10 +32,11 @@ DEV_FN void attn_work_tile_fetch(attn_work_tile &u, const stw_attn_launch &l, co
 }
 
 /* All threads: take a work tile and wait for it. */
+template <bool DESCENDS = false>
 DEV_FN void attn_work_tile_take_now(attn_work_tile &u, const stw_attn_launch &l, int wave, int lane) {
     if (wave == 0) {
         attn_place at = {0, 0, false};
-        if (lane == 0) at = attn_work_tile_take(l);
+        if (lane == 0) at = attn_work_tile_take<DESCENDS>(l);
         attn_work_tile_fetch(u, l, at, lane);
     }
     dev_copy_commit();

@@ -56,7 +56,7 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
                             int wave, int lane) {
     typedef typename C::T T;
     typedef typename C::score_split S;
-    enum { PLAIN = MODE == ATTN_PLAIN, BIASED = MODE == ATTN_BIASED, ALL = MODE == ATTN_ALL };
+    enum { PLAIN = MODE == ATTN_PLAIN || MODE == ATTN_ORDERED, BIASED = MODE == ATTN_BIASED, ALL = MODE == ATTN_ALL };
     enum { DROPS = MODE == ATTN_DROPS ? 2 : ALL, CAPPED = MODE == ATTN_CAPPED, SLOPED = MODE == ATTN_SLOPED };
     const stw_attn_params &p = l.p;
     const dev_smem_tile<typename C::rows> q = C::q(smem, stage), dout = C::dout(smem, stage);
@@ -69,8 +69,7 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
     dev_mask mask = dev_mask::whole(C::BM, C::BN);
     if (!inner) mask = dev_mask::of(u.seq, i0, u.j0, C::BM, C::BN);
     bool drops = MODE == ATTN_DROPS || (ALL && (p.features & STW_FEAT_DROPOUT));
-    bool nearest = ALL &&
-                   (Bias::unrounded(l) || u.seq.kv.used == 1 || (sizeof(T) == 2 && stw_attn_sees_one_key(&p)));
+    bool nearest = ALL && (Bias::unrounded(l) || u.seq.kv.used == 1 || (sizeof(T) == 2 && stw_attn_sees_one_key(&p)));
     bool subnormal = dev_flushes<T>::yes && attn_is_subnormal<C>(u, stats);
     float scale = p.scale;
     attn_dropout<S> keep;
@@ -106,8 +105,7 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
             mma_ABt(s, q, k, calls, wave, lane);
             calls.give(keep, lane);
         } else if (MODE == ATTN_DROPS && flash) {
-            attn_dropout_flash2_side<S> calls =
-                attn_dropout_flash2_side<S>::of(p, stream, i0, u.j0, wave, lane);
+            attn_dropout_flash2_side<S> calls = attn_dropout_flash2_side<S>::of(p, stream, i0, u.j0, wave, lane);
             mma_ABt(s, q, k, calls, wave, lane);
             calls.give(keep);
         } else {
@@ -153,7 +151,8 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
     if constexpr (CAPPED) {
         if (masked) attn_softcap_to_ds<C, true>(s, dp, stats, mask, smem, wave, lane);
         else attn_softcap_to_ds<C, false>(s, dp, stats, mask, smem, wave, lane);
-    } else if (masked && drops) attn_scores_to_ds<C, true, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
+    } else if (masked && drops)
+        attn_scores_to_ds<C, true, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
     else if (masked) attn_scores_to_ds<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
     else if (drops) attn_scores_to_ds<C, false, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
     else attn_scores_to_ds<C, false, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);

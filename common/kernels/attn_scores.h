@@ -11,8 +11,16 @@
 #include "common/kernels/attn_dropout.h"
 
 /* What a main loop knows: nothing besides masks; dropout; a bias of the operands' type and its gradient;
- * everything, f32 outputs of 16-bit inputs among it; a softcap; ALiBi. */
-enum { ATTN_PLAIN = 0, ATTN_DROPS = 1, ATTN_BIASED = 2, ATTN_ALL = 7, ATTN_CAPPED = 8, ATTN_SLOPED = 16 };
+ * everything, f32 outputs of 16-bit inputs among it; a softcap; ALiBi; as plain, in deterministic mode. */
+enum {
+    ATTN_PLAIN = 0,
+    ATTN_DROPS = 1,
+    ATTN_BIASED = 2,
+    ATTN_ALL = 7,
+    ATTN_CAPPED = 8,
+    ATTN_SLOPED = 16,
+    ATTN_ORDERED = 32
+};
 
 /* Shapes of one backward kernel: T, padded head dim, tile, stages, waves. Stages 0: one, with V in registers. */
 template <class T_, int HD_, int BM_, int BN_, int STAGES_, int WARPS_> struct attn_config {
