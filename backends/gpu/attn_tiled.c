@@ -137,12 +137,13 @@ static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_p
     return &rows[count - 1];
 }
 
-/* A work tile that a CTA has fetched ahead waits for that CTA. That is bad where work tiles wait for one another in
- * ascending order, and where they differ in work, unless each is a small part of what a CTA does. */
+/* A work tile that a CTA has fetched ahead waits for that CTA. That is bad where work tiles wait for one another, unless
+ * all have the same work, and where they differ in work, unless each is a small part of what a CTA does. */
 static stw_attn_queued queued(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, mode m) {
-    if (m == ORDERED) return STW_QUEUED;
+    int even = !(p->features & (STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT));
+    if (m == ORDERED) return even ? STW_QUEUED : STW_QUEUED_NEVER;
     if (wave != 32 || (p->features & STW_FEAT_DETERMINISTIC)) return STW_QUEUED_NEVER;
-    if (!(p->features & (STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT))) return STW_QUEUED;
+    if (even) return STW_QUEUED;
     return stw_blocks_of(p->max_seq_kv, tile->bn) <= 8 ? STW_QUEUED : STW_QUEUED_MANY;
 }
 

@@ -71,6 +71,7 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
     bool drops = MODE == ATTN_DROPS || (ALL && (p.features & STW_FEAT_DROPOUT));
     bool nearest = ALL && (Bias::unrounded(l) || u.seq.kv.used == 1 || (sizeof(T) == 2 && stw_attn_sees_one_key(&p)));
     bool subnormal = dev_flushes<T>::yes && attn_is_subnormal<C>(u, stats);
+    bool small = false; /* CAPPED */
     float scale = p.scale;
     attn_dropout<S> keep;
     dev_logit logit;
@@ -123,12 +124,11 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
         attn_exp2_side<S> exponentials = {s};
         mma_ABt(dp, dout, v, exponentials, wave, lane);
     } else if constexpr (CAPPED) {
-        bool small;
-        attn_softcap_side<C> cap = attn_softcap_side<C>::of(s, p, stats, smem, &small, wave, lane);
+        small = attn_softcap_side<S>::scale(s, p);
         if (small) {
-            mma_ABt(dp, dout, v, cap, wave, lane);
+            attn_softcap_side<S> tangents = {s};
+            mma_ABt(dp, dout, v, tangents, wave, lane);
         } else {
-            cap.every();
             attn_mma_ABt<C>(dp, dout, v, false, subnormal, wave, lane);
         }
     } else if constexpr (SLOPED) {
@@ -149,8 +149,9 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
     /* dS = P (dP - D), in dp; P.Z, in s. Both are 0 where a mask hides the pair or the row's LSE is infinite. */
     bool masked = !inner || stats[2 * C::BM] != 0.0f || (ALL && p.bias_dtype == STW_U8);
     if constexpr (CAPPED) {
-        if (masked) attn_softcap_to_ds<C, true>(s, dp, stats, mask, smem, wave, lane);
-        else attn_softcap_to_ds<C, false>(s, dp, stats, mask, smem, wave, lane);
+        if (small && !masked) attn_softcap_to_ds<C, false, true>(s, dp, p.softcap, stats, mask, wave, lane);
+        else if (small) attn_softcap_to_ds<C, true, true>(s, dp, p.softcap, stats, mask, wave, lane);
+        else attn_softcap_to_ds<C, true, false>(s, dp, p.softcap, stats, mask, wave, lane);
     } else if (masked && drops)
         attn_scores_to_ds<C, true, DROPS>(s, dp, stats, mask, keep, p.dropout_scale, wave, lane);
     else if (masked) attn_scores_to_ds<C, true, false>(s, dp, stats, mask, keep, 1.0f, wave, lane);
