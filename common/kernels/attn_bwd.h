@@ -87,6 +87,36 @@ DEV_FN void attn_dq_of(attn_dq<C> &q, const stw_attn_launch &l, uint32_t at, con
     q.to = l.dq + (int64_t)at * (C::BM * C::HD);
 }
 
+/* The same in kernels for dropout: decisions of the next step's tile, of head h and query block `block`, under the
+ * product. `more`: there is one. */
+template <class C>
+DEV_FN void attn_dq_and_dropout_of(attn_dq<C> &q, attn_dropout_next<typename C::score_split> &next,
+                                   const attn_work_tile &u, const stw_attn_launch &l, uint32_t at, const char *smem,
+                                   int h, int block, bool more, int wave, int lane) {
+    typedef typename C::score_split S;
+    typedef attn_dropout_next<S> ahead;
+    int64_t i0 = (int64_t)block * C::BM;
+    q.acc.clear();
+    q.to = l.dq + (int64_t)at * (C::BM * C::HD);
+    stw_dropout_stream stream = stw_dropout_stream_of(&l.p, u.b, h, u.seq.q, u.seq.kv);
+    if (more && attn_dropout_philox<S>::fits(l.p, stream, i0)) {
+        attn_dropout_philox<S> calls = attn_dropout_philox<S>::of(l.p, stream, i0, u.j0, wave, lane);
+        attn_dropout_philox_half<S, 0> half = {calls};
+        mma_AB(q.acc, C::ds(smem), C::k(smem), half, wave, lane);
+        DEV_UNROLL_FOR (int w = 0; w < attn_dropout<S>::WORDS; ++w) next.word[w] = calls.nibble[w];
+        next.made = ahead::PHILOX;
+    } else if (more && attn_dropout_flash2_side<S>::fits(l.p, i0, u.j0)) {
+        attn_dropout_flash2_side<S> calls = attn_dropout_flash2_side<S>::of(l.p, stream, i0, u.j0, wave, lane);
+        mma_AB(q.acc, C::ds(smem), C::k(smem), calls, wave, lane);
+        DEV_UNROLL_FOR (int w = 0; w < attn_dropout<S>::WORDS; ++w) next.word[w] = calls.pairs[w];
+        next.made = ahead::FLASH2;
+    } else {
+        dev_nothing nothing;
+        mma_AB(q.acc, C::ds(smem), C::k(smem), nothing, wave, lane);
+        next.made = ahead::NOTHING;
+    }
+}
+
 /* Deterministic mode: waits for the semaphore, adds, and lets the next key block add. */
 template <class C>
 DEV_FN void attn_dq_ordered(attn_dq<C> &q, const stw_attn_launch &l, const attn_work_tile &u, uint32_t at, int block,
@@ -156,7 +186,8 @@ DEV_FN void attn_bwd_gradients_apart(dev_acc<typename C::key_split> &dk, dev_acc
 template <class C, int MODE, class Bias>
 DEV_FN void attn_bwd_gradients(dev_acc<typename C::key_split> &dk, dev_acc<typename C::key_split> &dv,
                                const attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage, uint32_t at,
-                               int block, const Bias &dbias, int wave, int lane) {
+                               int block, attn_dropout_next<typename C::score_split> &next,
+                               const attn_scheduler<C> &scheduler, bool more, const Bias &dbias, int wave, int lane) {
     typedef typename C::T T;
     const stw_attn_params &p = l.p;
     const dev_smem_tile<typename C::rows> q = C::q(smem, stage), dout = C::dout(smem, stage);
@@ -164,8 +195,10 @@ DEV_FN void attn_bwd_gradients(dev_acc<typename C::key_split> &dk, dev_acc<typen
     bool subnormal = attn_is_subnormal<C>(u, C::stats(smem, stage));
     if ((p.outputs & STW_OUT_DQKV) == STW_OUT_DQKV &&
         (MODE == ATTN_ORDERED || !(p.features & STW_FEAT_DETERMINISTIC)) && !subnormal) {
-        attn_dq<C> dq;
-        attn_dq_of<C>(dq, l, at, smem, wave, lane); /* dQ = dS K */
+        attn_dq<C> dq; /* dQ = dS K */
+        if constexpr (MODE == ATTN_DROPS)
+            attn_dq_and_dropout_of<C>(dq, next, u, l, at, smem, scheduler.h, scheduler.block, more, wave, lane);
+        else attn_dq_of<C>(dq, l, at, smem, wave, lane);
         dq.half = 0;
         mma_AtB(dv, pz, dout, dq, wave, lane); /* dV += P^T dO, half of dQ added under it */
         /* elsewhere registers are spilled with it */
@@ -188,6 +221,7 @@ DEV_FN void attn_bwd_gradients(dev_acc<typename C::key_split> &dk, dev_acc<typen
         mma_AtB(dk, ds, q, dq, wave, lane); /* dK += dS^T Q, half of dQ added under it */
         return;
     }
+    if (MODE == ATTN_DROPS) next.made = 0;
     if (MODE == ATTN_BIASED && l.bias_direct) attn_bias_write_tile<C>(dbias(), smem);
     if constexpr (dev_flushes<T>::yes) {
         if (subnormal) {
@@ -269,7 +303,9 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
     dv.clear();
     attn_values<C> values;
     attn_scheduler<C> scheduler;
-    attn_bias_scheduler<C> tile;                    /* ATTN_BIASED */
+    attn_bias_scheduler<C> tile;                        /* ATTN_BIASED */
+    attn_dropout_next<typename C::score_split> dropped; /* ATTN_DROPS */
+    dropped.made = 0;
     attn_dq_turn turn = {attn_dq_turn::NOTHING, 0}; /* ATTN_ORDERED */
     int now = 0, was = 0; /* the work tile of the next steps, and that whose sums dK and dV are */
     bool live = dev_uniform(work_tiles[0].live) != 0, more = false, summed = false;
@@ -321,7 +357,7 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             };
             /* S = Q K^T, P = exp(S - LSE), dP = dO V^T, dS = P (dP - D); the loads of the next step behind Q K^T */
             attn_bwd_scores<C, MODE, bias_store>(
-                u, l, smem, values, stage, h, block, inner, dbias,
+                u, l, smem, values, stage, h, block, inner, dropped, dbias,
                 [&]() {
                     if (C::STAGES == 1) return;
                     if (steps) dev_halves_wait(C::step_end(smem), steps - 1); /* all have read the step before's rows */
@@ -337,7 +373,8 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
             if (MODE == ATTN_ALL && bias_store::from_tile(l)) attn_bias_write_tile<C>(dbias(), smem);
             if (C::STAGES == 1 && more) ahead.fetch(scheduler, l);
             /* dQ += dS K, dV += P^T dO, dK += dS^T Q */
-            attn_bwd_gradients<C, MODE>(dk, dv, u, l, smem, stage, at, block, dbias, wave, lane);
+            attn_bwd_gradients<C, MODE>(dk, dv, u, l, smem, stage, at, block, dropped, scheduler, more, dbias, wave,
+                                        lane);
             if (C::STAGES == 2) {
                 dev_halves_arrive(C::step_end(smem));
                 stage ^= 1;

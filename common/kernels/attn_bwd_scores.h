@@ -52,8 +52,9 @@ DEV_FN void attn_store_scores(dev_smem_tile<typename C::scores> tile, const dev_
  * One function, not one a product: cut into methods of a structure, ptxas makes other code of most kernels. */
 template <class C, int MODE, class Bias, class Taker, class LoadNext>
 DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, char *smem, const attn_values<C> &values,
-                            int stage, int h, int block, bool inner, const Taker &dbias, const LoadNext &load_next,
-                            int wave, int lane) {
+                            int stage, int h, int block, bool inner,
+                            const attn_dropout_next<typename C::score_split> &next, const Taker &dbias,
+                            const LoadNext &load_next, int wave, int lane) {
     typedef typename C::T T;
     typedef typename C::score_split S;
     enum { PLAIN = MODE == ATTN_PLAIN || MODE == ATTN_ORDERED, BIASED = MODE == ATTN_BIASED, ALL = MODE == ATTN_ALL };
@@ -84,36 +85,57 @@ DEV_FN void attn_bwd_scores(const attn_work_tile &u, const stw_attn_launch &l, c
         dev_wave_sync();
         load_next();
         attn_bias_part<C>::add(s, l, stats, smem, wave, lane);
-    } else if constexpr (DROPS) {
+    } else if constexpr (MODE == ATTN_DROPS) {
+        typedef attn_dropout_next<S> ahead;
+        stw_dropout_stream stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
+        if (attn_dropout_philox<S>::fits(p, stream, i0)) {
+            attn_dropout_philox<S> calls = attn_dropout_philox<S>::of(p, stream, i0, u.j0, wave, lane);
+            if (next.made == ahead::PHILOX) {
+                DEV_UNROLL_FOR (int w = 0; w < attn_dropout<S>::WORDS; ++w) calls.nibble[w] = next.word[w];
+            } else {
+                calls.some(0, ahead::HALF);
+            }
+            attn_dropout_philox_half<S, 1> rest = {calls};
+            mma_ABt(s, q, k, rest, wave, lane);
+            calls.give(keep, lane);
+        } else {
+            if (attn_dropout_flash2_side<S>::fits(p, i0, u.j0)) {
+                attn_dropout_flash2_side<S> calls = attn_dropout_flash2_side<S>::of(p, stream, i0, u.j0, wave, lane);
+                if (next.made == ahead::FLASH2) {
+                    DEV_UNROLL_FOR (int w = 0; w < attn_dropout<S>::WORDS; ++w) calls.pairs[w] = next.word[w];
+                } else {
+                    calls.step(0, 1);
+                }
+                calls.give(keep);
+            } else {
+                attn_dropout_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
+            }
+            attn_mma_ABt<C>(s, q, k, false, subnormal, wave, lane);
+        }
+        load_next();
+    } else if constexpr (ALL) {
         stw_dropout_stream stream = {};
-        bool overlaps = false, flash = false; /* Philox and the product; flash's map and the product */
-        if (ALL) logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
+        bool overlaps = false; /* Philox and the product */
+        logit = dev_logit::of(p, u.seq, u.b, h, i0, u.j0);
         keep.all();
         if (drops) {
             stream = stw_dropout_stream_of(&p, u.b, h, u.seq.q, u.seq.kv);
             overlaps = !nearest && !subnormal && attn_dropout_philox<S>::fits(p, stream, i0);
-            flash = MODE == ATTN_DROPS && attn_dropout_flash2_side<S>::fits(p, i0, u.j0);
-            if (!overlaps && !flash) attn_dropout_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
+            if (!overlaps) attn_dropout_fill<S>(keep, p, stream, mask, i0, u.j0, wave, lane);
         }
         dev_bias_words<S> words;
-        if (ALL) {
-            bool plain = dev_bias_words<S>::plain(logit, mask, C::BM, C::BN);
-            words.load(logit, mask, plain, wave, lane);
-            words.fetch(logit, plain, wave, lane);
-        }
+        bool plain = dev_bias_words<S>::plain(logit, mask, C::BM, C::BN);
+        words.load(logit, mask, plain, wave, lane);
+        words.fetch(logit, plain, wave, lane);
         if (overlaps) {
             attn_dropout_philox<S> calls = attn_dropout_philox<S>::of(p, stream, i0, u.j0, wave, lane);
             mma_ABt(s, q, k, calls, wave, lane);
             calls.give(keep, lane);
-        } else if (MODE == ATTN_DROPS && flash) {
-            attn_dropout_flash2_side<S> calls = attn_dropout_flash2_side<S>::of(p, stream, i0, u.j0, wave, lane);
-            mma_ABt(s, q, k, calls, wave, lane);
-            calls.give(keep);
         } else {
             attn_mma_ABt<C>(s, q, k, nearest, subnormal, wave, lane);
         }
         load_next();
-        if (ALL) scale = attn_scores_logits<S>(s, logit, words, mask, wave, lane);
+        scale = attn_scores_logits<S>(s, logit, words, mask, wave, lane);
     } else {
         attn_mma_ABt<C>(s, q, k, false, subnormal, wave, lane);
         load_next();

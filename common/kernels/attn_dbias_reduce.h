@@ -87,7 +87,8 @@ DEV_FN void attn_bias_add_head(attn_work_tile &u, const stw_attn_launch &l, char
         load_keys = false;
         auto taker = [&]() -> attn_bias_sum<typename C::score_split> & { return sum; };
         attn_bwd_scores<C, ATTN_ALL, attn_bias_sum<typename C::score_split>>(
-            u, l, smem, values, 0, h, block, false, taker, []() {}, wave, lane);
+            u, l, smem, values, 0, h, block, false, attn_dropout_next<typename C::score_split>(), taker, []() {}, wave,
+            lane);
     }
 }
 

@@ -52,11 +52,12 @@ template <class S> struct attn_dropout_philox {
         DEV_UNROLL_FOR (int i = 0; i < 4; ++i) bits |= w.word[i] >= threshold ? 1u << i : 0u;
         return bits;
     }
-    DEV_METHOD void step(int k, int steps) {
+    /* Those of fragments `first` to `end`. */
+    DEV_METHOD void some(int first, int end) {
         DEV_UNROLL_FOR (int f = 0; f < COUNT; ++f)
-            if (f >= COUNT * k / steps && f < COUNT * (k + 1) / steps)
-                nibble[f / 8] |= call(f / S::NT, f % S::NT) << f % 8 * 4;
+            if (f >= first && f < end) nibble[f / 8] |= call(f / S::NT, f % S::NT) << f % 8 * 4;
     }
+    DEV_METHOD void step(int k, int steps) { some(COUNT * k / steps, COUNT * (k + 1) / steps); }
     DEV_METHOD void every() {
         DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w)
             DEV_UNROLL_2_FOR (int f = w * 8; f < COUNT && f < w * 8 + 8; ++f)
@@ -146,6 +147,23 @@ template <class S> struct attn_dropout_flash2_side {
         x = (x | x << 8) & 0x00FF00FFu;
         x = (x | x << 4) & 0x0F0F0F0Fu;
         return (x | x << 2) & 0x33333333u;
+    }
+};
+
+/* Decisions of the next step's tile, made under a product of this step, as a map's own type has them: of Philox the
+ * first half, of flash's map all. */
+template <class S> struct attn_dropout_next {
+    enum { NOTHING, PHILOX, FLASH2, HALF = S::MT * S::NT / 2 };
+    uint32_t word[attn_dropout<S>::WORDS];
+    int made;
+};
+
+/* A half of Philox's calls under a product. */
+template <class S, int HALF> struct attn_dropout_philox_half {
+    enum { COUNT = attn_dropout_next<S>::HALF, ROUNDED = 0 };
+    attn_dropout_philox<S> &calls;
+    DEV_METHOD void step(int k, int steps) {
+        calls.some(HALF * COUNT + COUNT * k / steps, HALF * COUNT + COUNT * (k + 1) / steps);
     }
 };
 
