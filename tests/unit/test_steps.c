@@ -227,21 +227,57 @@ static void bias_kernels_of_types(void **state) {
     }
 }
 
+/* Which kernel of the shared loop takes a problem. */
+static void single_features_have_kernels(void **state) {
+    (void)state;
+    static const struct {
+        const char *variant, *options, *mode;
+        uint32_t descends;
+        stw_attn_queued queued;
+    } rows[] = {
+        {"sm80_128x128_hd64", "", "plain", 0, STW_QUEUED},
+        {"sm80_128x128_hd64", ":det", "ordered", 1, STW_QUEUED},
+        {"sm80_128x128_hd64", ":det:causal_br", "ordered", 1, STW_QUEUED_NEVER},
+        {"sm80_64x96_hd192", ":det", "ordered", 1, STW_QUEUED},
+        {"sm80_64x128_hd64", ":det", "plain", 0, STW_QUEUED_NEVER},
+        {"sm80_128x128_hd64", ":det:grads_qk", "plain", 0, STW_QUEUED_NEVER},
+        {"sm80_128x128_hd64", ":det:softcap9", "softcap", 0, STW_QUEUED_NEVER},
+        {"sm80_128x128_hd64", ":softcap9", "softcap", 0, STW_QUEUED},
+        {"sm80_128x128_hd64", ":alibi:alibi_col", "alibi", 0, STW_QUEUED},
+        {"sm80_128x128_hd64", ":dropout0.5", "drop", 0, STW_QUEUED},
+        {"sm80_128x128_hd64", ":softcap9:alibi", "full", 0, STW_QUEUED},
+        {"sm80_128x128_hd64", ":softcap9:dk_f32", "full", 0, STW_QUEUED},
+        {"sm80_64x128_hd64", ":softcap9", "full", 0, STW_QUEUED},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d64%s", rows[i].options);
+        stw_attn_params p = params_of(text);
+        stw_variant tile = tile_called("sm80", rows[i].variant);
+        stw_attn_choice choice;
+        tile.loop->gpu->plan(&tile, &p, 32, &choice);
+        if (strcmp(choice.mode, rows[i].mode) != 0) fail_msg("%s, %s: %s", text, rows[i].variant, choice.mode);
+        assert_int_equal((choice.vectors & STW_KEYS_DESCEND) != 0, rows[i].descends);
+        assert_int_equal(choice.queued, rows[i].queued);
+    }
+}
+
 /* ---- what the fastest kernels of a tile do not take ---- */
 
 static void tiles_say_what_costs_more(void **state) {
     (void)state;
     static const char one_key[] = "rows that see one key", wide[] = "f32 dK or dV of 16-bit inputs";
     static const struct {
-        const char *options, *own, *four, *split; /* CDNA's; sm80's with four kernels, with two */
+        const char *options, *own, *four, *split; /* CDNA's; sm80's with kernels for single features, without */
     } rows[] = {
         {"", NULL, NULL, NULL},
         {":thd:causal_br:dlse:delta_out", NULL, NULL, NULL},
         {":bias_bhqk", "a bias", NULL, "a bias"},
         {":bias_bhq1", "a bias", "a bias", "a bias"},
         {":biasu8_bhqk", "a bias", "a bias", "a bias"},
-        {":alibi", "ALiBi", "ALiBi", "ALiBi"},
-        {":softcap9", "softcap", "softcap", "softcap"},
+        {":alibi", "ALiBi", NULL, "ALiBi"},
+        {":softcap9", "softcap", NULL, "softcap"},
+        {":softcap9:alibi", "ALiBi", "ALiBi", "ALiBi"},
         {":dropout0.5", "dropout", NULL, "dropout"},
         {":dropout0.5:alibi", "ALiBi", "ALiBi", "ALiBi"},
         {":wl0:wr0", one_key, one_key, one_key},
@@ -474,6 +510,7 @@ int main(void) {
         cmocka_unit_test(own_kernels_want_even_tensors),
         cmocka_unit_test(bias_is_summed_where_broadcast),
         cmocka_unit_test(bias_kernels_of_types),
+        cmocka_unit_test(single_features_have_kernels),
         cmocka_unit_test(tiles_say_what_costs_more),
         cmocka_unit_test(sm90_says_what_it_does_not_take),
         cmocka_unit_test(sm90_wants_what_tensor_loads_take),
