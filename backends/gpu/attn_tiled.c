@@ -137,8 +137,9 @@ static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_p
     return &rows[count - 1];
 }
 
-/* A work tile that a CTA has fetched ahead waits for that CTA. That is bad where work tiles wait for one another, unless
- * all have the same work, and where they differ in work, unless each is a small part of what a CTA does. */
+/* A work tile that a CTA has fetched ahead waits for that CTA. That is bad where work tiles wait for one another, and
+ * where they differ in work, unless each is a small part of what a CTA does. Those of ORDERED with the same work wait
+ * for none that is far behind. */
 static stw_attn_queued queued(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, mode m) {
     int even = !(p->features & (STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT));
     if (m == ORDERED) return even ? STW_QUEUED : STW_QUEUED_NEVER;

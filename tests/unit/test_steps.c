@@ -506,16 +506,11 @@ static void classes_share_kernels(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(own_kernels_of_problems),
-        cmocka_unit_test(own_kernels_want_even_tensors),
-        cmocka_unit_test(bias_is_summed_where_broadcast),
-        cmocka_unit_test(bias_kernels_of_types),
-        cmocka_unit_test(single_features_have_kernels),
-        cmocka_unit_test(tiles_say_what_costs_more),
-        cmocka_unit_test(sm90_says_what_it_does_not_take),
-        cmocka_unit_test(sm90_wants_what_tensor_loads_take),
-        cmocka_unit_test(tiles_are_for_their_calls),
-        cmocka_unit_test(classes_of_sizes),
+        cmocka_unit_test(own_kernels_of_problems),         cmocka_unit_test(own_kernels_want_even_tensors),
+        cmocka_unit_test(bias_is_summed_where_broadcast),  cmocka_unit_test(bias_kernels_of_types),
+        cmocka_unit_test(single_features_have_kernels),    cmocka_unit_test(tiles_say_what_costs_more),
+        cmocka_unit_test(sm90_says_what_it_does_not_take), cmocka_unit_test(sm90_wants_what_tensor_loads_take),
+        cmocka_unit_test(tiles_are_for_their_calls),       cmocka_unit_test(classes_of_sizes),
         cmocka_unit_test(classes_share_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
