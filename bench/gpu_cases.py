@@ -27,7 +27,7 @@ class Case:
     bias_grad: bool = True
     dropout: str = ""  # the map: philox, mem_eff, flash2
     grads: str = ""    # of K and V: "f32", or "acc", f32 added to what is there
-    off: str = ""      # off 16 bytes: "rows" (an element behind each row of all heads), "address" (an element in front)
+    off: str = ""      # off 16 bytes, as in a PROBLEM line: "gap1" (an element behind each head's row), "skew1" (one in front of the tensor)
     lengths: tuple = ()  # packed: rows of each sequence
     planned: int = 0     # packed: the longest sequence that the plan allows; 0: the longest there is
     deterministic: bool = False
@@ -47,7 +47,7 @@ class Case:
 
     @property
     def name(self):
-        """What stands in the CSV and what --only looks at, in the words of a PROBLEM line (sternway help)."""
+        """What stands in the CSV and what --only looks at: a PROBLEM line (sternway help) without its operation, but where packed."""
         packed = f"docs{len(self.lengths)}" if self.lengths else f"b{self.batch}"
         size = f"{packed}h{self.heads}{f'k{self.kv}' if self.kv != self.heads else ''}s{self.seq}"
         size += (f"x{self.sk}" if self.sk != self.seq else "") + f"d{self.dim}" + (f"x{self.dv}" if self.dv != self.dim else "")
@@ -60,7 +60,7 @@ class Case:
         words += [f"bias_{self.bias}"] + (["grads_qkvb"] if self.bias_grad else []) if self.bias else []
         words += ["dropout0.1"] + ([f"map_{self.dropout}"] if self.dropout != "philox" else []) if self.dropout else []
         words += {"": [], "f32": ["dk_f32", "dv_f32"], "acc": ["dk_f32", "dv_f32", "acc_kv"]}[self.grads]
-        words += [f"off_{self.off}"] if self.off else []
+        words += [self.off] if self.off else []
         words += ["det"] if self.deterministic else []
         return ":".join(words)
 
@@ -148,7 +148,7 @@ def grads():
 
 
 def off16():
-    cases = [Case("off 16 bytes", 4, 2048 // dim, 4096, dim, True, off=off, peers=(PLAIN,)) for off in ("rows", "address") for dim in (128, 64)]
+    cases = [Case("off 16 bytes", 4, 2048 // dim, 4096, dim, True, off=off, peers=(PLAIN,)) for off in ("gap1", "skew1") for dim in (128, 64)]
     return cases + [Case("D 34, 66, 100", 4, 16, 4096, dim, causal, peers=(SDPA,)) for dim in (34, 66, 100) for causal in (True, False)]
 
 
@@ -218,7 +218,7 @@ def classes():
               groups: ("b2h32k1", "b1h64k8"), scores: ("d128:causal_br:softcap", "d128:causal_br:alibi"),
               dims: ("b4h10s4096d192$", "b4h8s4096d256$", "s4096d192x128:causal_br"),
               dropout: ("d64:causal_br:dropout0.1$", "d128:causal_br:dropout0.1:map_flash2"), grads: ("d128:causal_br:dk_f32:dv_f32$", "acc_kv"),
-              off16: ("d128:causal_br:off_rows", "d100:causal_br"), short: ("b256h12s128d64$", "b2048h6s49", "b128h12s197"),
+              off16: ("d128:causal_br:gap1", "d100:causal_br"), short: ("b256h12s128d64$", "b2048h6s49", "b128h12s197"),
               packed: ("docs38h16s8192d128:causal_br:thd$", "docs304h16s1024d128:causal_br", "planned131072"),
               small: ("b1h8s1024", "b1h1s128"), cross: ("s1x16384", "s4096x77d64"), near: ("b5h12s3000d64:causal_br",), windows: ("d128:wl1023",),
               bias: ("d64:bias_b1qk", "d64:bias_1hqk:grads"), deterministic: ("b4h16s4096d128:causal_br:det",)}

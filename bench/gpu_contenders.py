@@ -40,9 +40,11 @@ class Tensors:
         case, dtype = self.case, dtype or TORCH_TYPES[self.case.dtype]
         if case.lengths:
             return torch.empty(sum(case.lengths), heads, dim, device="cuda", dtype=dtype)
-        row, first = heads * dim + (case.off == "rows"), int(case.off == "address")
+        gap, first = int(case.off == "gap1"), int(case.off == "skew1")
+        row = heads * (dim + gap) + gap
         storage = torch.empty(first + case.batch * seq * row, device="cuda", dtype=dtype)
-        return storage[first:].view(case.batch, seq, row)[..., :heads * dim].unflatten(-1, (heads, dim)).transpose(1, 2)
+        rows = storage[first:].view(case.batch, seq, row)[..., :heads * (dim + gap)]
+        return rows.unflatten(-1, (heads, dim + gap))[..., :dim].transpose(1, 2)
 
     def filled(self, heads, seq, dim):
         return self.empty(heads, seq, dim).normal_(generator=self.generator)

@@ -3,6 +3,7 @@
 bench/record.py on a copy of the documents."""
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -93,8 +94,16 @@ class Peers(CommandTest):
 
     def test_names_are_problem_lines(self):
         for case in gpu_cases.classes():
-            if not case.lengths and not case.off:
+            if not case.lengths:
                 self.assert_exit(sternway("explain", "--backend", "cpu", "attn_bwd:" + case.name), 0)
+
+    def test_suites_of_the_command(self):
+        """What `sternway bench --suite` has of the same name is the same."""
+        text = (SOURCE / "tools/bench/suites.c").read_text()
+        for suite in ("fa", "classes"):
+            body = re.search(rf"{suite}_problems\[\] = \{{(.*?)\}};", text, re.S)[1]
+            lines = [line for line in re.findall(r'"attn_bwd:([^"]+)"', body) if ":thd" not in line]
+            self.assertEqual(lines, [case.name for case in gpu_cases.SUITES[suite]() if not case.lengths])
 
     def test_pictures(self):
         path = self.csv()
