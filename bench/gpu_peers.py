@@ -12,7 +12,7 @@ bursts of at least 110 ms (shorter ones in a fixed order flatter whoever comes a
 is drawn for every round; so is the order of cases (--seed). Calls under half a millisecond run from a CUDA graph. A time is
 the median over rounds, a ratio the median of the rounds' ratios: the peer's time over ours, above 1 we are faster.
 
-    python bench/gpu_peers.py --suite fa few_heads dims --csv h200.csv       # then bench/record.py writes the document
+    python bench/gpu_peers.py --suite fa few_heads dims --csv run.csv        # then bench/record.py writes the document
     python bench/gpu_peers.py --suite classes --quick                        # one or two problems of every class
     python bench/gpu_peers.py --suite classes --quick --baseline old/libsternway.so.0 --peers baseline   # before / after
 
@@ -205,6 +205,7 @@ def about(machines, options):
             "commit": commit_of(options), "command": shlex.join(["python", "bench/gpu_peers.py", *sys.argv[1:]]),
             "versions": f"sternway {native.version()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}, cuDNN "
                         f"{torch.backends.cudnn.version()}, FlashAttention-3 {getattr(peer, '__version__', 'there') if peer else 'not there'}",
+            **({"baseline": options.baseline_name or options.baseline} if options.baseline else {}),
             "kernels": machines["ours"].arch, "timing": f"{options.rounds} rounds of bursts of {options.burst:g} ms, order by seed {options.seed}"}
 
 
@@ -215,6 +216,7 @@ def parse():
     parser.add_argument("--part", default="1/1", metavar="K/N", help="every N-th case, from the K-th on, where one run has not time for all")
     parser.add_argument("--peers", nargs="+", choices=[*PEERS, PLAIN, BASELINE], help="these alone (default: those that a case names)")
     parser.add_argument("--baseline", metavar="LIB", help="another libsternway.so that takes its turn")
+    parser.add_argument("--baseline-name", metavar="TEXT", help="what the record calls it, a commit (default: its path)")
     parser.add_argument("--library", metavar="LIB", help="the libsternway.so that is measured (default: the package's)")
     parser.add_argument("--variant", help="force this variant (STERNWAY_VARIANT)")
     parser.add_argument("--quick", action="store_true", help="3 rounds")
@@ -240,7 +242,7 @@ def chosen(options):
 def open_machines(options):
     """The contexts by what they are for, and the names of the peers that may run."""
     device = torch.cuda.current_device()
-    machines = {"peers": set(options.peers or [*PEERS, PLAIN]), "forward": open_or_exit("cuda", device=device, library=options.library)}
+    machines = {"peers": set([*PEERS, PLAIN] if options.peers is None else options.peers), "forward": open_or_exit("cuda", device=device, library=options.library)}
     if options.baseline:
         machines[BASELINE] = open_or_exit("cuda", device=device, library=options.baseline)
     if options.variant:

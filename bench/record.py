@@ -17,7 +17,7 @@ import peers_svg
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "docs/performance"
 BEGIN, END = "<!-- made by bench/record.py from here ... -->", "<!-- ... to here -->"
-OF_RUN = ("date", "commit", "command", "timing", "versions")  # of a run; device and driver are the file's
+OF_RUN = ("date", "commit", "command", "timing", "versions", "baseline")  # of a run; device and driver are the file's
 PICTURES = {"lengths": peers_svg.lengths, "classes": peers_svg.classes}
 
 
@@ -62,18 +62,26 @@ def against(row):
     return ("plain", float(row["ratio_plain"])) if row.get("ratio_plain") else None
 
 
+def mean_of(ratios):
+    return peers_csv.geometric_mean([ratio for ratio, _ in ratios])
+
+
 def classes_table(rows):
-    """Of every group: the best peer, and what the feature costs beside our own call without it."""
+    """Of every group: the best peer, what the feature costs beside our own call without it, and an older build's time over ours."""
     found = {}
     for group, name, ratios in peers_csv.groups(rows):
-        if name in ("best", "plain"):
+        if name in ("best", "plain", "baseline"):
             found.setdefault(group, {})[name] = ratios
-    lines = ["| class | problems | best peer's time / ours: mean | least, at | our time / ours without the feature: mean | most |", "|---|---|---|---|---|---|"]
+    older = "/".join(sorted({row["baseline"] for row in rows if row.get("ratio_baseline")}))
+    lines = ["| class | problems | best peer's time / ours: mean | least, at | ours / ours without the feature: mean | most |"
+             + (f" {older}'s time / ours: mean | least |" if older else ""), "|---" * (8 if older else 6) + "|"]
     for group, sets in found.items():
-        best, plain = sets.get("best"), sets.get("plain")
-        cells = [f"{peers_csv.geometric_mean([r for r, _ in best]):.3f}", f"{min(best)[0]:.3f}, `{min(best)[1]}`"] if best else ["-", "-"]
-        cells += [f"{1 / peers_csv.geometric_mean([r for r, _ in plain]):.2f}", f"{1 / min(plain)[0]:.2f}"] if plain else ["-", "-"]
-        lines.append(f"| {group} | {len(best or plain)} | " + " | ".join(cells) + " |")
+        best, plain, before = (sets.get(name) for name in ("best", "plain", "baseline"))
+        cells = [f"{mean_of(best):.3f}", f"{min(best)[0]:.3f}, `{min(best)[1]}`"] if best else ["-", "-"]
+        cells += [f"{1 / mean_of(plain):.2f}", f"{1 / min(plain)[0]:.2f}"] if plain else ["-", "-"]
+        if older:
+            cells += [f"{mean_of(before):.3f}", f"{min(before)[0]:.3f}"] if before else ["-", "-"]
+        lines.append(f"| {group} | {len(best or plain or before)} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -81,8 +89,8 @@ def problems_table(rows):
     lines = ["| problem | ours, ms | TFLOP/s | best peer | its time / ours | others |", "|---|---|---|---|---|---|"]
     for row in rows:
         held = against(row)
-        others = [f"{peers_csv.TITLES[name]} {float(row[f'ratio_{name}']):.3f}" for name in peers_csv.TITLES
-                  if row.get(f"ratio_{name}") and name not in (held and held[0], "baseline")]
+        titles = {**peers_csv.TITLES, "baseline": row.get("baseline") or "baseline"}
+        others = [f"{title} {float(row[f'ratio_{name}']):.3f}" for name, title in titles.items() if row.get(f"ratio_{name}") and name != (held and held[0])]
         lines.append(f"| `{row['case']}`{' (graph)' if row.get('graph') else ''} | {float(row['ms_ours']):.4g} | {float(row['tflops']):.4g} | "
                      + (f"{peers_csv.TITLES[held[0]]} | {held[1]:.3f}" if held else "- | -") + f" | {', '.join(others)} |")
     return lines

@@ -27,7 +27,7 @@ import gpu_cases  # noqa: E402
 import peers_csv  # noqa: E402
 
 ABOUT = {"device": "NVIDIA H200", "driver": "1.2", "date": "2026-01-02", "commit": "abc", "command": "gpu_peers.py --suite all",
-         "timing": "3 rounds", "versions": "PyTorch 2"}
+         "timing": "3 rounds", "versions": "PyTorch 2", "baseline": "0ld"}
 
 
 def rows_of(suites, times):
@@ -37,6 +37,7 @@ def rows_of(suites, times):
         for n, case in enumerate(gpu_cases.SUITES[suite]()):
             row = dict(suite=suite, group=case.group, case=case.name, variant="v", wrong="", ms_ours=f"{times * (n + 1):.3f}", graph="yes",
                        tflops=f"{100 + n}")
+            row["ratio_baseline"] = "1.2500"
             row.update({f"ratio_{peer}": f"{0.9 + 0.01 * n:.4f}" for peer in case.peers if not peer.startswith("fa3")})
             rows.append(row)
     return rows
@@ -143,7 +144,7 @@ class Peers(CommandTest):
         about, rows = peers_csv.read(root / "docs/performance/h200.csv")
         self.assertEqual((about["device"], len(rows)), ("NVIDIA H200", sum(len(gpu_cases.SUITES[n]()) for n in ("fa", "few_heads", "grads", "small"))))
         self.assertEqual({row["commit"] for row in rows if row["suite"] in ("fa", "small")}, {"def"})
-        for text in ("| `bf16:b32h32s512d64` (graph) | 2 | 100 |", "| few key heads | 8 |", "## How to run", "## Further", "h200_lengths.svg", "abc", "def"):
+        for text in ("| `bf16:b32h32s512d64` (graph) | 2 | 100 |", "| few key heads | 8 |", "## How to run", "## Further", "h200_lengths.svg", "abc", "def", "0ld's time / ours", "0ld 1.250"):
             self.assertIn(text, document)
         self.assert_exit(record("--check"), 0)
         (root / "docs/performance/nvidia.md").write_text(document.replace("| 100 |", "| 101 |"))
