@@ -215,6 +215,7 @@ def parse():
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name matches")
     parser.add_argument("--part", default="1/1", metavar="K/N", help="every N-th case, from the K-th on, where one run has not time for all")
     parser.add_argument("--peers", nargs="+", choices=[*PEERS, PLAIN, BASELINE], help="these alone (default: those that a case names)")
+    parser.add_argument("--without", nargs="+", choices=[*PEERS, PLAIN], default=[], help="all but these; flex takes 20 seconds to compile a problem")
     parser.add_argument("--baseline", metavar="LIB", help="another libsternway.so that takes its turn")
     parser.add_argument("--baseline-name", metavar="TEXT", help="what the record calls it, a commit (default: its path)")
     parser.add_argument("--library", metavar="LIB", help="the libsternway.so that is measured (default: the package's)")
@@ -235,14 +236,18 @@ def chosen(options):
     """(suite, case) by suite, each case once."""
     suites = [name for name in SUITES if name != "classes"] if "all" in options.suite else options.suite
     first, step = map(int, options.part.split("/"))
-    cases = {case.name: (suite, case) for suite in suites for case in SUITES[suite]() if re.search(options.only, case.name)}
+    cases = {}
+    for suite in suites:
+        for case in SUITES[suite]():
+            if re.search(options.only, case.name):
+                cases.setdefault(case.name, (suite, case))
     return list(cases.values())[first - 1::step]
 
 
 def open_machines(options):
     """The contexts by what they are for, and the names of the peers that may run."""
     device = torch.cuda.current_device()
-    machines = {"peers": set([*PEERS, PLAIN] if options.peers is None else options.peers), "forward": open_or_exit("cuda", device=device, library=options.library)}
+    machines = {"peers": set(options.peers or [*PEERS, PLAIN]) - set(options.without), "forward": open_or_exit("cuda", device=device, library=options.library)}
     if options.baseline:
         machines[BASELINE] = open_or_exit("cuda", device=device, library=options.baseline)
     if options.variant:
