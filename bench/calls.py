@@ -74,6 +74,9 @@ def packed(values: native.AttnDesc | native.AttnArgs | native.ContextOpts) -> ct
         value = getattr(values, name)
         if kind in COUNTS:
             struct.pack_into(f"={size // 8}{COUNTS[kind]}", memory, offset, *value)
+        elif kind == "text" and value is not None:
+            memory.text = ctypes.create_string_buffer(value.encode())  # lives as long as what points to it
+            struct.pack_into("P", memory, offset, ctypes.addressof(memory.text))
         elif value is not None:
             struct.pack_into(FORMATS[kind], memory, offset, value)
     return memory
@@ -130,18 +133,19 @@ class Library:
 
 
 class Machine:
-    """One context, of the package's library or of that at `library`. The environment (STERNWAY_VARIANT and so on) is
-    read here."""
+    """One context, of the package's library or of that at `library`; `arch` forces its kernels. The environment
+    (STERNWAY_VARIANT and so on) is read here."""
 
-    def __init__(self, backend: str = "cpu", threads: int = 0, device: int = 0, library: str | None = None) -> None:
+    def __init__(self, backend: str = "cpu", threads: int = 0, device: int = 0, library: str | None = None,
+                 arch: str | None = None) -> None:
         kind, memory = BACKENDS[backend]
         if library:
-            opts = native.ContextOpts(backend=kind, memory=memory, device=device, cpu_threads=threads,
+            opts = native.ContextOpts(backend=kind, memory=memory, device=device, cpu_threads=threads, arch=arch,
                                       flags=0 if backend == "cpu" else native.CONTEXT_HAS_DEVICE)
             self.context = Library(library, opts)
         else:
             self.context = native.Context(backend=kind, memory=memory, device=None if backend == "cpu" else device,
-                                          cpu_threads=threads)
+                                          arch=arch, cpu_threads=threads)
         self.arch = self.context.arch
 
     def _call(self, kind: str, tensors: dict, lse: Tensor, causal: bool = False, window: int = 0, softcap: float = 0.0,

@@ -201,7 +201,8 @@ def commit_of(options):
 
 def about(machines, options):
     peer = flash3_module()
-    return {"device": torch.cuda.get_device_name(), "driver": driver_version(), "date": datetime.date.today().isoformat(),
+    name = torch.cuda.get_device_name() + (f", {options.arch} kernels" if options.arch else "")
+    return {"device": name, "driver": driver_version(), "date": datetime.date.today().isoformat(),
             "commit": commit_of(options), "command": shlex.join(["python", "bench/gpu_peers.py", *sys.argv[1:]]),
             "versions": f"sternway {native.version()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}, cuDNN "
                         f"{torch.backends.cudnn.version()}, FlashAttention-3 {getattr(peer, '__version__', 'there') if peer else 'not there'}",
@@ -219,6 +220,7 @@ def parse():
     parser.add_argument("--baseline", metavar="LIB", help="another libsternway.so that takes its turn")
     parser.add_argument("--baseline-name", metavar="TEXT", help="what the record calls it, a commit (default: its path)")
     parser.add_argument("--library", metavar="LIB", help="the libsternway.so that is measured (default: the package's)")
+    parser.add_argument("--arch", help="force the kernels of this arch, ours and the baseline's: sm80 on a newer GPU")
     parser.add_argument("--variant", help="force this variant (STERNWAY_VARIANT)")
     parser.add_argument("--quick", action="store_true", help="3 rounds")
     parser.add_argument("--rounds", type=int, help="default 5")
@@ -249,10 +251,10 @@ def open_machines(options):
     device = torch.cuda.current_device()
     machines = {"peers": set(options.peers or [*PEERS, PLAIN]) - set(options.without), "forward": open_or_exit("cuda", device=device, library=options.library)}
     if options.baseline:
-        machines[BASELINE] = open_or_exit("cuda", device=device, library=options.baseline)
+        machines[BASELINE] = open_or_exit("cuda", device=device, library=options.baseline, arch=options.arch)
     if options.variant:
         os.environ["STERNWAY_VARIANT"] = options.variant  # of the backward alone
-    machines["ours"] = open_or_exit("cuda", device=device, library=options.library)
+    machines["ours"] = open_or_exit("cuda", device=device, library=options.library, arch=options.arch)
     return machines
 
 
