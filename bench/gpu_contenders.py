@@ -120,11 +120,6 @@ def efficient(case, t, p):
 
 
 def cudnn(case, t, p):
-    if case.lengths:
-        sizes = (t.starts, t.starts, max(case.lengths), max(case.lengths))
-        out, lse, _, _, _, _, seed, offset, _ = A._cudnn_attention_forward(t.q, t.k, t.v, None, *sizes, True, p, case.causal, False)
-        # its LSE lies in another order than ours takes
-        return Contender(lambda: A._cudnn_attention_backward(t.dout, t.q, t.k, t.v, out, lse, seed, offset, None, *sizes, p, case.causal))
     bias = full_bias(case, t)
     out, lse, cq, ck, mq, mk, seed, offset, _ = A._scaled_dot_product_cudnn_attention(t.q, t.k, t.v, bias, True, p, case.causal, False)
     return Contender(lambda: A._scaled_dot_product_cudnn_attention_backward(t.dout, t.q, t.k, t.v, out, lse, seed, offset, bias, cq, ck, mq, mk, p,
