@@ -246,7 +246,7 @@ static void forced_variant(void **state) {
 
 /* The call of a tensor that starts `bytes` behind a vector's place: its map starts at the vector before, and has that
  * many columns more. */
-static void unaligned_call(const char *problem, uint32_t cols, const char *tensor, int bytes, const char *kernel) {
+static void unaligned_call(const char *problem, unsigned cols, const char *tensor, int bytes, const char *kernel) {
     static const char *const names[] = {"q", "dout", "k", "v"};
     char words[256];
     snprintf(words, sizeof words, "%s %s %d", problem, tensor, bytes);
@@ -258,7 +258,7 @@ static void unaligned_call(const char *problem, uint32_t cols, const char *tenso
     assert_int_equal(lines_with(run.log, "cuda:cuTensorMapEncodeTiled"), 4);
     for (int n = 0; n < 4; ++n) {
         char line[64];
-        uint32_t first = strcmp(names[n], tensor) ? 0 : (uint32_t)bytes % 16 / 2, panels, type, rank, dim;
+        unsigned first = strcmp(names[n], tensor) ? 0 : (unsigned)bytes % 16 / 2, panels, type, rank, dim;
         unsigned long long start;
         snprintf(line, sizeof line, "cuda:map %s panels ", names[n]);
         assert_int_equal(sscanf(behind(run.log, line), "%u type %u rank %u start 0x%llx dims %u", &panels, &type, &rank,
@@ -275,7 +275,7 @@ static void unaligned_calls(void **state) {
     (void)state;
     static const char *const problems[] = {"attn_bwd:bf16:b2h4k2s300x200d128:causal_br", "attn_bwd:f16:b1h2s130d64",
                                            "attn_bwd:bf16:b3h2s100d96:thd:tq250:tk260"};
-    static const uint32_t cols[] = {128, 64, 96};
+    static const unsigned cols[] = {128, 64, 96};
     static const char *const tensors[] = {"q", "k", "v", "dout", "out", "dq", "dk", "dv"};
     static const int bytes[] = {0, 2, 8, 14, 16, 32};
     for (int p = 0; p < 3; ++p) {
@@ -298,12 +298,10 @@ static void unaligned_rows(void **state) {
     one("cuda", LIST(H200), "call", "attn_bwd:bf16:b1h4k2s300d66");
     if (failures(NULL)) fail_msg("%s", run.out);
     assert_true(variant_begins("sm90_64x128_hd96"));
-    assert_int_equal(spawn_count(run.out, "copied: q, k, v, out, dout to "), 1);
     assert_int_equal(lines_with(run.log, "cuda:launch "), 4);
     assert_int_equal(lines_with(run.log, "cuda:launch stw_attn_stage_2"), 1);
     one("cuda", LIST(H200), "plan", "attn_bwd:bf16:b1h4k2s30d66");
     assert_true(variant_begins("sm80_"));
-    assert_int_equal(spawn_count(run.out, "copied: "), 0);
 }
 
 /* A pack whose tensors are null has no rows in this call: its maps are of one row, somewhere. */
