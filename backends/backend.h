@@ -102,8 +102,8 @@ typedef struct stw_jagged_work {
 
 typedef struct stw_backend_ops {
     stw_backend backend;
-    int attn_f64;     /* attention takes f64: dispatch refuses it elsewhere             */
-    unsigned copies;  /* STW_COPY_*: which inputs are copied first, beside those whose head dim is strided */
+    int attn_f64;    /* attention takes f64: dispatch refuses it elsewhere             */
+    unsigned copies; /* STW_COPY_*: which inputs are copied first, beside those whose head dim is strided */
 
     stw_status (*open)(const stw_open_request *request, stw_device *device_out);
     void (*close)(stw_device *device);

@@ -129,7 +129,7 @@ typedef struct stw_attn_desc {
     /** Strides of every tensor that the call uses; others are ignored. >= 0; a stride of 0 over an extent
      * above 1 is a broadcast and allowed for the inputs q, k, v, out, dout, bias and dlse. Gradients must not
      * overlap themselves; packed interleaved QKV and dQKV (disjoint elements of one buffer) are fine. Rows on
-     * 16-byte boundaries are faster: GPUs copy other inputs; element alignment always works. stw_layout_*() fills all. */
+     * 16-byte boundaries are faster: GPUs copy others; element alignment always works. stw_layout_*() fills all. */
     stw_attn_strides q;
     stw_attn_strides k;    /**< as q */
     stw_attn_strides v;    /**< as q */
