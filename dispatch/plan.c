@@ -175,8 +175,8 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
         stw_text_add(text, "q, k, v or dout that start at no multiple of 16 bytes: %s\n", work->unaligned_variant->id);
     else stw_text_add(text, "nothing\n");
     for (uint32_t i = 0; i < work->stage_count; ++i)
-        stw_text_add(
-            text, "%s%s%s", i ? ", " : "copied: ", stw_tensor_rows[work->stage[i].tensor].name,
-            i + 1 < work->stage_count ? "" : " to contiguous rows of the workspace, at multiples of 16 bytes, first\n");
+        stw_text_add(text, "%s%s", i ? ", " : "copied: ", stw_tensor_rows[work->stage[i].tensor].name);
+    if (work->stage_count)
+        stw_text_add(text, " to contiguous rows of the workspace, at multiples of 16 bytes, first\n");
     if (work->note[0]) stw_text_add(text, "note: %s\n", work->note);
 }
