@@ -33,8 +33,8 @@ static int look(const stw_attn_desc *desc, unsigned copies, stw_attn_work *work,
     if (stw_tensor_use_of(row, desc, work->kind) != STW_USE_INPUT || !e.batch || !e.rows || !row->dim_offset) return 0;
     const stw_tensor_param *p = stw_tensor_param_of(&work->params, row);
     int64_t col = stw_tensor_dim_stride(row, desc);
-    int off = e.dim % vector != 0 || is_off(p->seq, e.rows, vector) || is_off(p->head, e.heads, vector) ||
-              is_off(p->batch, e.batch, vector);
+    int off = desc->flags & STW_ATTN_ANY_ADDRESS || e.dim % vector != 0 || is_off(p->seq, e.rows, vector) ||
+              is_off(p->head, e.heads, vector) || is_off(p->batch, e.batch, vector);
     *c = (candidate){.e = e,
                      .from = p,
                      .col = e.dim == 1 ? 1 : col,

@@ -29,10 +29,14 @@ void stw_plan_shape(const stw_context *context, const stw_attn_desc *checked, st
     stw_attn_stages_plan(checked, context->ops->copies, shape_out);
 }
 
-/* The variant for calls whose tensors start anywhere, if the one chosen does not take them. */
+/* The variant for calls whose tensors start anywhere, if the one chosen does not take them. Copies start as it asks. */
 static void select_unaligned(stw_context *context, stw_attn_work *work) {
     char words[256];
     stw_text why = stw_text_in(words, sizeof words);
+    const uint32_t asked =
+        (1u << STW_TENSOR_AT_q | 1u << STW_TENSOR_AT_k | 1u << STW_TENSOR_AT_v | 1u << STW_TENSOR_AT_dout) *
+        STW_FEAT_PADDED;
+    if ((work->params.features & asked) == asked) return;
     work->unaligned = 1;
     if (context->ops->variant_refusal(&context->device, work, work->variant)) {
         stw_facts facts = stw_facts_of(work, &context->device);

@@ -7,31 +7,10 @@
 
 #include "attn_bwd_sm90_config.h"
 
-/* Rows of 64 columns from shared memory to rows that are no whole vectors: neighbouring lanes store neighbouring words
- * of two elements, where rows are made of such words, or neighbouring elements. */
-template <class T>
-DEV_FN void sm90_store_panel(T *to, int64_t stride, int used, int end, int cols, bool words, const char *mine,
-                             int lane) {
-    DEV_ROLLED_FOR (int row = 0; row < end; ++row, to += stride) {
-        const char *from = mine + row * 128;
-        if (words) {
-            const uint32_t w = *(const uint32_t *)(const void *)(from + ((lane / 4) ^ (row % 8)) * 16 + lane % 4 * 4);
-            if (2 * lane < cols) *(uint32_t *)(void *)(to + 2 * lane) = row < used ? w : 0u;
-        } else {
-            DEV_UNROLL_FOR (int col = lane; col < 64; col += DEV_WAVE) {
-                T y = *(const T *)(const void *)(from + ((col / 8) ^ (row % 8)) * 16 + col % 8 * 2);
-                if (row >= used) y.bits = 0;
-                if (col < cols) to[col] = y;
-            }
-        }
-    }
-}
-
-/* Sums for keys in use, zeros up to the sequence's end. `vectors`: the tensor's rows are whole vectors; `mine`: the
- * warp's place. */
+/* Sums for keys in use, zeros up to the sequence's end. `mine`: the warp's place. */
 template <class C>
-DEV_FN void sm90_store_keys(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_tensor_param &t,
-                            bool vectors, int cols, float scale, char *mine, int wave, int lane) {
+DEV_FN void sm90_store_vectors(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_tensor_param &t,
+                               int cols, float scale, char *mine, int wave, int lane) {
     typedef typename C::T T;
     enum { ROWS = 16, PANEL = 64, VECTOR = 8 };
     const int64_t j0 = tile.j0 + ROWS * wave;
@@ -40,9 +19,7 @@ DEV_FN void sm90_store_keys(const attn_work_tile &tile, const float (&x)[C::HD /
     /* pieces of 16 bytes are exchanged by the row's number modulo 8: no two lanes meet in a bank */
     const uint32_t put = sm90_shared_address(mine) + lane % 16 * 128;
     const int row = lane / 8, piece = lane % 8;
-    T *const first = (T *)t.data + dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + j0);
-    T *const to = first + row * t.seq + piece * VECTOR;
-    const bool words = (((uint32_t)(uintptr_t)first | (uint32_t)t.seq * 2 | (uint32_t)cols * 2) & 3) == 0;
+    T *to = (T *)t.data + dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + j0 + row) + piece * VECTOR;
     const dev_vector zero = {{0, 0, 0, 0}};
     DEV_UNROLL_FOR (int panel = 0; panel < C::HD; panel += PANEL) {
         __syncwarp();
@@ -53,16 +30,59 @@ DEV_FN void sm90_store_keys(const attn_work_tile &tile, const float (&x)[C::HD /
             sm90_stmatrix(put + (((c - panel) / 8 + lane / 16) ^ lane % 8) * 16, w);
         }
         __syncwarp();
-        if (!vectors) {
-            sm90_store_panel(first + panel, t.seq, used, end, cols - panel, words, mine, lane);
-            continue;
-        }
         DEV_UNROLL_FOR (int i = 0; i < ROWS; i += 4) {
             dev_vector v = dev_load_vector(mine + (row + i) * 128 + (piece ^ (row + i) % 8) * 16);
             if (row + i < end && panel + piece * VECTOR < cols)
                 dev_store_vector(to + i * t.seq + panel, row + i < used ? v : zero);
         }
     }
+}
+
+/* The same where rows are no whole vectors: neighbouring lanes store neighbouring words of two elements, or, where rows
+ * are not made of such words, neighbouring elements. */
+template <class C>
+DEV_FN void sm90_store_words(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_tensor_param &t,
+                             int cols, float scale, char *mine, int wave, int lane) {
+    typedef typename C::T T;
+    enum { ROWS = 16, PANEL = 64 };
+    const int64_t j0 = tile.j0 + ROWS * wave;
+    const int used = (int)stw_clamp_i64(tile.seq.kv.used - j0, 0, ROWS);
+    const int end = (int)stw_clamp_i64(tile.seq.kv.rows - j0, 0, ROWS);
+    const uint32_t put = sm90_shared_address(mine) + lane % 16 * 128;
+    T *first = (T *)t.data + dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + j0);
+    const bool words = (((uint32_t)(uintptr_t)first | (uint32_t)t.seq * 2 | (uint32_t)cols * 2) & 3) == 0;
+    DEV_UNROLL_FOR (int panel = 0; panel < C::HD; panel += PANEL) {
+        __syncwarp();
+        DEV_UNROLL_FOR (int c = panel; c < panel + PANEL && c < C::HD; c += 16) {
+            uint32_t w[4];
+            DEV_UNROLL_FOR (int i = 0; i < 4; ++i)
+                w[i] = dev_pack(T(), x[c / 2 + 2 * i] * scale, x[c / 2 + 2 * i + 1] * scale);
+            sm90_stmatrix(put + (((c - panel) / 8 + lane / 16) ^ lane % 8) * 16, w);
+        }
+        __syncwarp();
+        T *to = first + panel;
+        DEV_ROLLED_FOR (int row = 0; row < end; ++row, to += t.seq) {
+            const char *from = mine + row * 128;
+            if (words) {
+                uint32_t w = *(const uint32_t *)(const void *)(from + ((lane / 4) ^ (row % 8)) * 16 + lane % 4 * 4);
+                if (panel + 2 * lane < cols) *(uint32_t *)(void *)(to + 2 * lane) = row < used ? w : 0u;
+                continue;
+            }
+            DEV_UNROLL_FOR (int col = 0; col < PANEL; col += DEV_WAVE) {
+                const int c = col + lane;
+                T y = *(const T *)(const void *)(from + ((c / 8) ^ (row % 8)) * 16 + c % 8 * 2);
+                if (row >= used) y.bits = 0;
+                if (panel + c < cols) to[c] = y;
+            }
+        }
+    }
+}
+
+template <class C>
+DEV_FN void sm90_store_keys(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_tensor_param &t,
+                            bool vectors, int cols, float scale, char *mine, int wave, int lane) {
+    if (vectors) sm90_store_vectors<C>(tile, x, t, cols, scale, mine, wave, lane);
+    else sm90_store_words<C>(tile, x, t, cols, scale, mine, wave, lane);
 }
 
 #endif

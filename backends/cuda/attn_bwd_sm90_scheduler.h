@@ -58,7 +58,7 @@ template <class C> struct sm90_loads {
             sm90_tma_load_panels(to, &t.map, row, head, batch, barrier);
         } else {
             DEV_UNROLL_FOR (int panel = 0; panel < C::PANELS; ++panel)
-                sm90_tma_load_panel(to + panel * rows * 128, &t.map, t.first + panel * 64, row, head, batch, barrier);
+                sm90_tma_load_panel(to + panel * rows * 128, &t.map, panel * 64, row, head, batch, barrier);
         }
     }
     /* Q, dO and statistics of a query block. In idle steps all are zeros: rows that others see must not be

@@ -87,15 +87,11 @@ typedef struct extent {
 /* A stride that the driver accepts where it is never used: one element along that dimension. */
 static uint64_t stride_of(int64_t stride, int64_t count) { return count > 1 ? (uint64_t)stride * 2 : 16; }
 
-/* The driver takes no map of a tensor without rows, which no work tile loads from: one row, at `elsewhere`. Nor does it
- * take one that starts off 16 bytes: such a map begins with the columns before the tensor, which no load asks for. */
+/* The driver takes no map of a tensor without rows, which no work tile loads from: one row, at `elsewhere`. */
 static int encode(const stw_cuda_functions *cuda, const stw_tensor_param *t, const void *elsewhere, uint32_t cols,
                   extent e, uint32_t width, uint32_t box_rows, uint32_t dtype, stw_mapped_tensor *out) {
     uint64_t start = (uintptr_t)(e.rows ? t->data : elsewhere), rows = e.rows ? (uint64_t)e.rows : 1;
-    uint32_t first = (uint32_t)(start % 16) / 2;
-    start -= start % 16;
-    out->first = (int32_t)first;
-    out->panels = cols == width && !first ? (int32_t)(cols / PANEL) : 0;
+    out->panels = cols == width ? (int32_t)(cols / PANEL) : 0;
     uint64_t head = stride_of(t->head, e.heads), batch = stride_of(t->batch, e.batch), row = stride_of(t->seq, e.rows);
     uint32_t ones[5] = {1, 1, 1, 1, 1};
     if (out->panels) {
@@ -105,7 +101,7 @@ static int encode(const stw_cuda_functions *cuda, const stw_tensor_param *t, con
         return cuda->cuTensorMapEncodeTiled(&out->map, dtype, 5, start, dims, strides, box, ones, 0,
                                             STW_CUDA_SWIZZLE_128, STW_CUDA_L2_256, 0);
     }
-    uint64_t dims[4] = {first + cols, rows, (uint64_t)e.heads, (uint64_t)e.batch}, strides[3] = {row, head, batch};
+    uint64_t dims[4] = {cols, rows, (uint64_t)e.heads, (uint64_t)e.batch}, strides[3] = {row, head, batch};
     uint32_t box[4] = {PANEL, box_rows, 1, 1};
     return cuda->cuTensorMapEncodeTiled(&out->map, dtype, 4, start, dims, strides, box, ones, 0, STW_CUDA_SWIZZLE_128,
                                         STW_CUDA_L2_256, 0);
@@ -130,4 +126,5 @@ static stw_status encode_maps(stw_gpu *gpu, const stw_attn_launch *launch, void 
     return stw_cuda_check(state, STW_E_DRIVER, "cuTensorMapEncodeTiled", error);
 }
 
-STW_ATTN_LOOP(sm90, .call = STW_CALL_BWD, .refusal = refusal, .plan = plan, .encode_maps = encode_maps);
+STW_ATTN_LOOP(sm90, .call = STW_CALL_BWD, .unaligned = "tensor loads start at multiples of 16 bytes",
+              .refusal = refusal, .plan = plan, .encode_maps = encode_maps);

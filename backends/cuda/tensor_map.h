@@ -20,11 +20,10 @@ typedef struct stw_tensor_map {
 
 /* A tensor seen by tensor loads. `panels`, not 0: five dimensions (column in a panel of 64, row, panel, head,
  * batch), one load brings all panels; 0: four (column, row, head, batch), a load a panel, so that columns
- * past the head dim become zeros. A map starts at a multiple of 16 bytes; where the tensor does not, its column 0 is
- * column `first` of the map. */
+ * past the head dim become zeros. */
 typedef struct stw_mapped_tensor {
     stw_tensor_map map;
-    int32_t panels, first;
+    int32_t panels;
 } stw_mapped_tensor;
 
 /* `factor`: scale times log2(e), which the exponentials take from here, where it needs no register. */

@@ -97,6 +97,7 @@ typedef enum stw_deterministic {
 #define STW_ATTN_PACKED_Q         0x0800u /**< q is packed with cu_seqlens_q, a pack of 0 rows included */
 #define STW_ATTN_PACKED_KV        0x1000u /**< k and v are packed with cu_seqlens_kv, 0 rows included */
 #define STW_ATTN_HAS_DIM_STRIDES  0x2000u /**< `dim` is meant, zeros included; else head_dim is contiguous */
+#define STW_ATTN_ANY_ADDRESS      0x4000u /**< inputs start off 16 bytes: GPUs copy all where that is faster */
 /** @} */
 
 /** The shape class of a problem. One plan serves every call of its class; in a packed class every batch

@@ -14,9 +14,10 @@
 
 #include "run_calls.h"
 
-#define H200    "FAKE_CUDA_DEVICES=NVIDIA H200|9.0|132|232448|150754820096"
-#define A100    "FAKE_CUDA_DEVICES=NVIDIA A100-SXM4-40GB|8.0|108|166912|42949672960"
-#define NO_MAPS "cuda-without-cuTensorMapEncodeTiled"
+#define H200      "FAKE_CUDA_DEVICES=NVIDIA H200|9.0|132|232448|150754820096"
+#define A100      "FAKE_CUDA_DEVICES=NVIDIA A100-SXM4-40GB|8.0|108|166912|42949672960"
+#define UNALIGNED "costs more: q, k, v or dout that start at no multiple of 16 bytes: "
+#define NO_MAPS   "cuda-without-cuTensorMapEncodeTiled"
 
 static void one(const char *folder, const char *const *environment, const char *command, const char *problem) {
     char words[512];
@@ -244,51 +245,68 @@ static void forced_variant(void **state) {
 
 /* ---- tensors that start anywhere ---- */
 
-/* The call of a tensor that starts `bytes` behind a vector's place: its map starts at the vector before, and has that
- * many columns more. */
-static void unaligned_call(const char *problem, unsigned cols, const char *tensor, int bytes, const char *kernel) {
-    static const char *const names[] = {"q", "dout", "k", "v"};
+static size_t workspace_of(const char *problem, const char *setting) {
+    size_t bytes = 0;
+    one("cuda", LIST(H200, setting), "plan", problem);
+    assert_int_equal(sscanf(behind(run.out, "workspace: "), "%zu", &bytes), 1);
+    return bytes;
+}
+
+/* The call of a tensor that starts `bytes` behind a vector's place: which main loop it launches. */
+static void unaligned_call(const char *problem, const char *tensor, int bytes, const char *sm90, const char *shared) {
     char words[256];
+    int loaded = strlen(tensor) == 1 || !strcmp(tensor, "dout"), unaligned = loaded && bytes % 16;
     snprintf(words, sizeof words, "%s %s %d", problem, tensor, bytes);
     one("cuda", LIST(H200), "call", words);
     if (failures(NULL)) fail_msg("%s: %s", words, run.out);
     assert_int_equal(spawn_count(run.out, "took 0 allocations, 0 locks; some before"), 1);
-    if (spawn_count(run.log, kernel) != 1) fail_msg("%s: %s", words, run.log);
+    if (spawn_count(run.log, unaligned ? shared : sm90) != 1) fail_msg("%s: %s", words, run.log);
     assert_int_equal(lines_with(run.log, "cuda:launch "), 3);
-    assert_int_equal(lines_with(run.log, "cuda:cuTensorMapEncodeTiled"), 4);
-    for (int n = 0; n < 4; ++n) {
-        char line[64];
-        unsigned first = strcmp(names[n], tensor) ? 0 : (unsigned)bytes % 16 / 2, panels, type, rank, dim;
-        unsigned long long start;
-        snprintf(line, sizeof line, "cuda:map %s panels ", names[n]);
-        assert_int_equal(sscanf(behind(run.log, line), "%u type %u rank %u start 0x%llx dims %u", &panels, &type, &rank,
-                                &start, &dim),
-                         5);
-        assert_int_equal(start % 16, 0);
-        assert_int_equal(panels, first || cols % 64 ? 0 : cols / 64);
-        assert_int_equal(rank, panels ? 5 : 4);
-        assert_int_equal(dim, panels ? 64 : cols + first);
-    }
+    assert_int_equal(lines_with(run.log, "cuda:cuTensorMapEncodeTiled"), unaligned ? 0 : 4);
 }
 
 static void unaligned_calls(void **state) {
     (void)state;
     static const char *const problems[] = {"attn_bwd:bf16:b2h4k2s300x200d128:causal_br", "attn_bwd:f16:b1h2s130d64",
                                            "attn_bwd:bf16:b3h2s100d96:thd:tq250:tk260"};
-    static const unsigned cols[] = {128, 64, 96};
     static const char *const tensors[] = {"q", "k", "v", "dout", "out", "dq", "dk", "dv"};
     static const int bytes[] = {0, 2, 8, 14, 16, 32};
     for (int p = 0; p < 3; ++p) {
-        char variant[64], kernel[256];
+        char variant[64], other[160], sm90[256], shared[256], force[192];
+        const char *type = strstr(problems[p], ":bf16:") ? "bf16" : "f16";
         one("cuda", LIST(H200), "plan", problems[p]);
         snprintf(variant, sizeof variant, "%s", behind(run.out, "variant: "));
+        snprintf(other, sizeof other, "%s", behind(run.out, UNALIGNED));
         assert_memory_equal(variant, "sm90_", 5);
-        assert_string_equal(behind(run.out, "costs more: "), "nothing");
-        snprintf(kernel, sizeof kernel, "cuda:launch stw_attn_bwd_%s_%s_plain", variant,
-                 strstr(problems[p], ":bf16:") ? "bf16" : "f16");
+        assert_memory_equal(other, "sm80_", 5);
+        snprintf(sm90, sizeof sm90, "cuda:launch stw_attn_bwd_%s_%s_plain", variant, type);
+        snprintf(shared, sizeof shared, "cuda:launch stw_attn_bwd_%s_%s_plain", other, type);
         for (int t = 0; t < 8; ++t)
-            for (int b = 0; b < 6; ++b) unaligned_call(problems[p], cols[p], tensors[t], bytes[b], kernel);
-        unaligned_call(problems[p], cols[p], "lse", 4, kernel);
+            for (int b = 0; b < 6; ++b) unaligned_call(problems[p], tensors[t], bytes[b], sm90, shared);
+        unaligned_call(problems[p], "lse", 4, sm90, shared);
+        /* one workspace for either */
+        snprintf(force, sizeof force, "STERNWAY_VARIANT=%s", other);
+        size_t mine = workspace_of(problems[p], "UNUSED=1"), theirs = workspace_of(problems[p], force);
+        assert_true(mine >= theirs && theirs > 0);
+    }
+}
+
+/* The trace has a line of the first call that its pointers send to the shared kernels, and of no other. */
+static void unaligned_calls_are_traced(void **state) {
+    (void)state;
+    static const char *const words[][2] = {
+        {"q 0 3", "trace"}, {"q 2 3", "trace"}, {"dout 8 1", "trace"}, {"lse 4 3", "trace"}, {"k 2 3", "info"}};
+    static const int lines[] = {0, 1, 1, 0, 0};
+    static const char line[] = "log call: attn_bwd:f16:b1h2s130d64: sm80_128x128_hd64, not sm90_128x128_hd64: ";
+    for (int i = 0; i < 5; ++i) {
+        char problem[128], level[64];
+        snprintf(problem, sizeof problem, "attn_bwd:f16:b1h2s130d64 %s", words[i][0]);
+        snprintf(level, sizeof level, "STERNWAY_LOG=%s", words[i][1]);
+        one("cuda", LIST(H200, level), "call", problem);
+        assert_int_equal(failures(NULL), 0);
+        assert_int_equal(lines_with(run.out, "log call: "), lines[i]);
+        assert_int_equal(lines_with(run.out, line), lines[i]);
+        assert_int_equal(spawn_count(run.out, "took 0 allocations, 0 locks; some before"), 1);
     }
 }
 
@@ -300,6 +318,12 @@ static void unaligned_rows(void **state) {
     assert_true(variant_begins("sm90_64x128_hd96"));
     assert_int_equal(lines_with(run.log, "cuda:launch "), 4);
     assert_int_equal(lines_with(run.log, "cuda:launch stw_attn_stage_2"), 1);
+    one("cuda", LIST(H200), "call", "attn_bwd:bf16:b1h4k2s300d64:any_address k 2");
+    if (failures(NULL)) fail_msg("%s", run.out);
+    assert_true(variant_begins("sm90_128x128_hd64"));
+    assert_int_equal(lines_with(run.log, "cuda:launch stw_attn_stage_2"), 1);
+    assert_int_equal(lines_with(run.log, "cuda:cuTensorMapEncodeTiled"), 4);
+    assert_string_equal(behind(run.out, "costs more: "), "nothing");
     one("cuda", LIST(H200), "plan", "attn_bwd:bf16:b1h4k2s30d66");
     assert_true(variant_begins("sm80_"));
 }
@@ -323,6 +347,25 @@ static void maps_of_null_packs(void **state) {
             assert_memory_equal(dims + strlen(" dims 64,"), of_rows, strlen(of_rows));
         }
     }
+}
+
+/* The workspace is enough for either main loop, also where a tuning file chooses the other one, whose shorter
+ * key blocks are listed in more room: one query, 2^20 keys. */
+static void one_workspace(void **state) {
+    (void)state;
+    static const char problem[] = "attn_bwd:bf16:b1h1s1x1048576d128";
+    static const char rules[] = "STW_RULE(\"\", sm90_64x128_hd128)\nSTW_RULE(\"\", sm80_64x64_hd128)\n";
+    char setting[] = "STERNWAY_TUNING=/tmp/stw_rules_XXXXXX", *path = strchr(setting, '/');
+    int file = mkstemp(path);
+    assert_int_equal(write(file, rules, strlen(rules)), strlen(rules));
+    close(file);
+    size_t both = workspace_of(problem, setting);
+    assert_true(variant_begins("sm90_64x128_hd128"));
+    assert_string_equal(behind(run.out, UNALIGNED), "sm80_64x64_hd128");
+    unlink(path);
+    size_t alone = workspace_of(problem, "STERNWAY_VARIANT=sm80_64x64_hd128");
+    assert_true(alone > workspace_of(problem, "UNUSED=1"));
+    assert_int_equal(both, alone);
 }
 
 /* ---- images, symbols, failures ---- */
@@ -405,6 +448,7 @@ static void drivers(void **state) {
             assert_int_equal(lines_with(run.log, "sm90"), i < 3 ? 4 : 0);
             one(folders[i], LIST(H200, setting), "call", "attn_bwd:bf16:b1h2s64d128");
             assert_true(variant_begins(i < 3 ? "sm90_" : "sm80_"));
+            assert_int_equal(lines_with(run.out, UNALIGNED), i < 3);
         }
 }
 
@@ -446,7 +490,9 @@ int main(void) {
         cmocka_unit_test(ordered_kernels),
         cmocka_unit_test(forced_variant),
         cmocka_unit_test(unaligned_calls),
+        cmocka_unit_test(unaligned_calls_are_traced),
         cmocka_unit_test(unaligned_rows),
+        cmocka_unit_test(one_workspace),
         cmocka_unit_test(maps_of_null_packs),
         cmocka_unit_test(two_images),
         cmocka_unit_test(module_load_fails),

@@ -906,6 +906,8 @@ static void aligned_inputs(void **state) {
         {"attn_bwd:bf16:b2h2s300d66:gap6", "qkvod", 2, 72},
         {"attn_bwd:bf16:b1h1s300d64:st_q0,1,68", "q", 2, 64},
         {"attn_bwd:bf16:b1h1s300d64:st_q3,1,72", "", 2, 0}, /* strides that no row uses */
+        {"attn_bwd:bf16:b2h2s300d64:any_address", "qkvod", 2, 64},
+        {"attn_bwd:bf16:b2h2s60d64:any_address", "", 2, 0},
         {"attn_bwd:bf16:b2h2s60d66", "", 2, 0},
         {"attn_bwd:bf16:b2h2s150d66:causal_br", "", 2, 0},
         {"attn_bwd:bf16:b2h2s300d66:causal_br", "qkvod", 2, 72},
