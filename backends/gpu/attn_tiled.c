@@ -315,9 +315,14 @@ static uint32_t vector_cols(const stw_attn_params *p, uint32_t element, uint32_t
     return p->features & STW_FEAT_PADDED * bit ? (cols + vector - 1) / vector * vector : cols;
 }
 
-static uint32_t vector_bit(const stw_tensor_param *t, uint32_t element, uint32_t cols, uint32_t bit) {
+/* `bit` where the tensor and its rows start on multiples of so many bytes, and rows are made of them. */
+static uint32_t even_bit(const stw_tensor_param *t, uint32_t element, uint32_t cols, uint32_t even, uint32_t bit) {
     uint64_t bytes = (uint64_t)(uintptr_t)t->data | (uint64_t)(t->batch | t->head | t->seq | (int64_t)cols) * element;
-    return bytes % 16 ? 0 : bit;
+    return bytes % even ? 0 : bit;
+}
+
+static uint32_t vector_bit(const stw_tensor_param *t, uint32_t element, uint32_t cols, uint32_t bit) {
+    return even_bit(t, element, cols, 16, bit);
 }
 
 _Static_assert(STW_VECTOR_Q == 1 && STW_VECTOR_K == 2 && STW_VECTOR_V == 4 && STW_VECTOR_OUT == 8 &&
@@ -325,11 +330,11 @@ _Static_assert(STW_VECTOR_Q == 1 && STW_VECTOR_K == 2 && STW_VECTOR_V == 4 && ST
                "the bits of STW_FEAT_PADDED");
 
 static uint32_t vectors_of(const stw_attn_params *p) {
-    uint32_t element = element_of(p), d = p->head_dim_qk, dv = p->head_dim_v;
+    uint32_t element = element_of(p), d = p->head_dim_qk, dv = p->head_dim_v, dq = p->dq_dtype == STW_F32 ? 4 : 2;
 #define INPUT(name, cols, BIT) vector_bit(&p->name, element, vector_cols(p, element, cols, BIT), BIT)
     return INPUT(q, d, STW_VECTOR_Q) | INPUT(k, d, STW_VECTOR_K) | INPUT(v, dv, STW_VECTOR_V) |
            INPUT(out, dv, STW_VECTOR_OUT) | INPUT(dout, dv, STW_VECTOR_DOUT) |
-           vector_bit(&p->dq, p->dq_dtype == STW_F32 ? 4 : 2, d, STW_VECTOR_DQ) |
+           vector_bit(&p->dq, dq, d, STW_VECTOR_DQ) | even_bit(&p->dq, dq, d, 2 * dq, STW_PAIRS_DQ) |
            vector_bit(&p->dk, p->dk_dtype == STW_F32 ? 4 : 2, d, STW_VECTOR_DK) |
            vector_bit(&p->dv, p->dv_dtype == STW_F32 ? 4 : 2, dv, STW_VECTOR_DV);
 #undef INPUT
