@@ -53,10 +53,12 @@ typedef struct stw_device {
 
 typedef enum stw_plan_kind { STW_PLAN_ATTN_BWD = 1, STW_PLAN_ATTN_FWD = 2, STW_PLAN_JAGGED_BWD = 3 } stw_plan_kind;
 
-#define STW_STAGES_MAX 5
-
 /* Where a backend's workspace starts, in bytes. */
 #define STW_WORKSPACE_ALIGNMENT 256
+
+/* Bits of stw_backend_ops.copies. */
+#define STW_COPY_SPREADS 1u /* rows that are one in memory become as many ones         */
+#define STW_COPY_ALIGNS  2u /* rows that are no whole vectors of 16 bytes, where it pays */
 
 /* What dispatch has decided about a problem and a backend adds to: the backend part of a plan. */
 typedef struct stw_attn_work {
@@ -100,8 +102,8 @@ typedef struct stw_jagged_work {
 
 typedef struct stw_backend_ops {
     stw_backend backend;
-    int attn_f64;     /* attention takes f64: dispatch refuses it elsewhere             */
-    int spreads_rows; /* inputs whose rows are one in memory are copied to as many ones */
+    int attn_f64;    /* attention takes f64: dispatch refuses it elsewhere             */
+    unsigned copies; /* STW_COPY_*: which inputs are copied first, beside those whose head dim is strided */
 
     stw_status (*open)(const stw_open_request *request, stw_device *device_out);
     void (*close)(stw_device *device);

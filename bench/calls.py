@@ -179,6 +179,10 @@ class Machine:
             setattr(args, name, tensor.data_ptr())
             if name in ("dq", "dk", "dv") and tensor.dtype != q.dtype:
                 setattr(desc, f"{name}_dtype", DTYPES[tensor.dtype])
+        # an older library beside the package's may not know the flag
+        inputs = [tensors[name] for name in ("q", "k", "v", "out", "dout") if name in tensors]
+        if any(tensor.data_ptr() % 16 for tensor in inputs) and isinstance(self.context, native.Context):
+            desc.flags |= native.ATTN_ANY_ADDRESS
         if accumulate:
             desc.accumulate = native.OUT_DK | native.OUT_DV
         if bias is not None:

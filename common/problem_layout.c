@@ -45,6 +45,7 @@ const stw_problem_flag stw_problem_flags[] = {
     {"delta_in", STW_ATTN_GIVEN_DELTA},
     {"delta_out", STW_ATTN_WRITE_DELTA},
     {"used", STW_ATTN_HAS_USED_LENGTHS},
+    {"any_address", STW_ATTN_ANY_ADDRESS},
 };
 const size_t stw_problem_flag_count = sizeof stw_problem_flags / sizeof *stw_problem_flags;
 

@@ -145,7 +145,7 @@ static stw_status check_flagged(const check *c, const char *field, const char *f
 
 static stw_status check_mask(const check *c) {
     const stw_attn_desc *d = c->d;
-    const uint32_t known = 2u * STW_ATTN_HAS_DIM_STRIDES - 1u; /* the flags are dense, this is the last */
+    const uint32_t known = 2u * STW_ATTN_ANY_ADDRESS - 1u; /* the flags are dense, this is the last */
     if ((unsigned)d->mask > STW_MASK_CAUSAL_BOTTOM_RIGHT)
         return stw_fail(STW_E_INVALID, "%s: mask %d is none of none 0, causal top-left 1, causal bottom-right 2",
                         c->who, (int)d->mask);

@@ -92,9 +92,9 @@ stw_status stw_check_cpu_threads(const char *who, int32_t cpu_threads);
 stw_status stw_attn_params_bind(const stw_attn_params *shape, stw_plan_kind kind, const stw_attn_args *args,
                                 stw_attn_params *params_out);
 
-/* Finds the inputs that are copied first and their places; work->params gets the copies' strides. `desc` is
- * checked, work's kind and params are filled. (attn_stage.c) */
-void stw_attn_stages_plan(const stw_attn_desc *desc, int spreads_rows, stw_attn_work *work);
+/* Finds the inputs that are copied first and their places; work->params gets the copies' strides. `copies`: as in
+ * stw_backend_ops. `desc` is checked, work's kind and params are filled. (attn_stage.c) */
+void stw_attn_stages_plan(const stw_attn_desc *desc, unsigned copies, stw_attn_work *work);
 /* The copies of a call into stages[STW_STAGES_MAX]; returns how many. */
 uint32_t stw_attn_stages_bind(const stw_attn_work *work, const stw_attn_params *params, char *workspace,
                               stw_attn_stage *stages);

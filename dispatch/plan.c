@@ -26,13 +26,17 @@ void stw_plan_shape(const stw_context *context, const stw_attn_desc *checked, st
     stw_attn_params_fill(checked, kind, is_deterministic(checked, &context->env), &shape_out->params);
     shape_out->scale = checked->scale_f64;
     shape_out->softcap = checked->softcap_f64;
-    stw_attn_stages_plan(checked, context->ops->spreads_rows, shape_out);
+    stw_attn_stages_plan(checked, context->ops->copies, shape_out);
 }
 
-/* The variant for calls whose tensors start anywhere, if the one chosen does not take them. */
+/* The variant for calls whose tensors start anywhere, if the one chosen does not take them. Copies start as it asks. */
 static void select_unaligned(stw_context *context, stw_attn_work *work) {
     char words[256];
     stw_text why = stw_text_in(words, sizeof words);
+    const uint32_t asked =
+        (1u << STW_TENSOR_AT_q | 1u << STW_TENSOR_AT_k | 1u << STW_TENSOR_AT_v | 1u << STW_TENSOR_AT_dout) *
+        STW_FEAT_PADDED;
+    if ((work->params.features & asked) == asked) return;
     work->unaligned = 1;
     if (context->ops->variant_refusal(&context->device, work, work->variant)) {
         stw_facts facts = stw_facts_of(work, &context->device);
@@ -175,7 +179,8 @@ void stw_plan_text(const stw_plan *plan, stw_text *text) {
         stw_text_add(text, "q, k, v or dout that start at no multiple of 16 bytes: %s\n", work->unaligned_variant->id);
     else stw_text_add(text, "nothing\n");
     for (uint32_t i = 0; i < work->stage_count; ++i)
-        stw_text_add(text, "%s%s%s", i ? ", " : "copied: ", stw_tensor_rows[work->stage[i].tensor].name,
-                     i + 1 < work->stage_count ? "" : " to contiguous rows of the workspace, first\n");
+        stw_text_add(text, "%s%s", i ? ", " : "copied: ", stw_tensor_rows[work->stage[i].tensor].name);
+    if (work->stage_count)
+        stw_text_add(text, " to contiguous rows of the workspace, at multiples of 16 bytes, first\n");
     if (work->note[0]) stw_text_add(text, "note: %s\n", work->note);
 }

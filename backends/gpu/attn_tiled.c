@@ -325,19 +325,35 @@ void stw_attn_unnamed_steps_of(stw_attn_call call, const stw_variant *tile, cons
 
 /* ---- the argument ---- */
 
-static uint32_t vector_bit(const stw_tensor_param *t, uint32_t element, uint32_t cols, uint32_t bit) {
-    uint64_t bytes = (uint64_t)(uintptr_t)t->data | (uint64_t)(t->batch | t->head | t->seq | (int64_t)cols) * element;
-    return bytes % 16 ? 0 : bit;
+/* Zeros behind a row make it whole vectors. */
+static uint32_t vector_cols(const stw_attn_params *p, uint32_t element, uint32_t cols, uint32_t bit) {
+    uint32_t vector = 16 / element;
+    return p->features & STW_FEAT_PADDED * bit ? (cols + vector - 1) / vector * vector : cols;
 }
 
+/* `bit` where the tensor and its rows start on multiples of so many bytes, and rows are made of them. */
+static uint32_t even_bit(const stw_tensor_param *t, uint32_t element, uint32_t cols, uint32_t even, uint32_t bit) {
+    uint64_t bytes = (uint64_t)(uintptr_t)t->data | (uint64_t)(t->batch | t->head | t->seq | (int64_t)cols) * element;
+    return bytes % even ? 0 : bit;
+}
+
+static uint32_t vector_bit(const stw_tensor_param *t, uint32_t element, uint32_t cols, uint32_t bit) {
+    return even_bit(t, element, cols, 16, bit);
+}
+
+_Static_assert(STW_VECTOR_Q == 1 && STW_VECTOR_K == 2 && STW_VECTOR_V == 4 && STW_VECTOR_OUT == 8 &&
+                   STW_VECTOR_DOUT == 16,
+               "the bits of STW_FEAT_PADDED");
+
 static uint32_t vectors_of(const stw_attn_params *p) {
-    uint32_t element = element_of(p), d = p->head_dim_qk, dv = p->head_dim_v;
-    return vector_bit(&p->q, element, d, STW_VECTOR_Q) | vector_bit(&p->k, element, d, STW_VECTOR_K) |
-           vector_bit(&p->v, element, dv, STW_VECTOR_V) | vector_bit(&p->out, element, dv, STW_VECTOR_OUT) |
-           vector_bit(&p->dout, element, dv, STW_VECTOR_DOUT) |
-           vector_bit(&p->dq, p->dq_dtype == STW_F32 ? 4 : 2, d, STW_VECTOR_DQ) |
+    uint32_t element = element_of(p), d = p->head_dim_qk, dv = p->head_dim_v, dq = p->dq_dtype == STW_F32 ? 4 : 2;
+#define INPUT(name, cols, BIT) vector_bit(&p->name, element, vector_cols(p, element, cols, BIT), BIT)
+    return INPUT(q, d, STW_VECTOR_Q) | INPUT(k, d, STW_VECTOR_K) | INPUT(v, dv, STW_VECTOR_V) |
+           INPUT(out, dv, STW_VECTOR_OUT) | INPUT(dout, dv, STW_VECTOR_DOUT) |
+           vector_bit(&p->dq, dq, d, STW_VECTOR_DQ) | even_bit(&p->dq, dq, d, 2 * dq, STW_PAIRS_DQ) |
            vector_bit(&p->dk, p->dk_dtype == STW_F32 ? 4 : 2, d, STW_VECTOR_DK) |
            vector_bit(&p->dv, p->dv_dtype == STW_F32 ? 4 : 2, dv, STW_VECTOR_DV);
+#undef INPUT
 }
 
 /* Query rows of a kv head whose q, dout and dQ sums fit 32 MiB of L2. Under a causal mask key blocks differ in work,
@@ -437,6 +453,14 @@ const char *stw_attn_stage_entry(const stw_attn_stage *stage) {
     return stage->element == 2 ? "stw_attn_stage_2" : "stw_attn_stage_4";
 }
 
-void stw_attn_stage_grid(const stw_attn_stage *stage, uint32_t wave, uint32_t *grid_x_out, uint32_t *grid_y_out) {
-    fold(stage->batch * stage->heads * stw_stage_strips(stage), wave, grid_x_out, grid_y_out);
+void stw_attn_stages_of(const stw_attn_stage *stages, uint32_t count, uint32_t wave, stw_attn_stages *all_out,
+                        uint32_t *grid_x_out, uint32_t *grid_y_out) {
+    int64_t work_tiles = 0;
+    *all_out = (stw_attn_stages){.count = count};
+    for (uint32_t i = 0; i < count; ++i) {
+        all_out->stage[i] = stages[i];
+        work_tiles += stages[i].batch * stages[i].heads * stw_stage_strips(&stages[i]);
+        all_out->end[i] = work_tiles;
+    }
+    fold(work_tiles, wave, grid_x_out, grid_y_out);
 }

@@ -123,8 +123,9 @@ void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, vo
 void stw_attn_launch_of(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params, uint32_t wave,
                         void *workspace, stw_attn_launch *launch_out);
 
-/* The kernel that copies such a tensor, and its grid; its argument is the stw_attn_stage. */
+/* The kernel that copies tensors like this one; its argument for some of them, and its grid. */
 const char *stw_attn_stage_entry(const stw_attn_stage *stage);
-void stw_attn_stage_grid(const stw_attn_stage *stage, uint32_t wave, uint32_t *grid_x_out, uint32_t *grid_y_out);
+void stw_attn_stages_of(const stw_attn_stage *stages, uint32_t count, uint32_t wave, stw_attn_stages *all_out,
+                        uint32_t *grid_x_out, uint32_t *grid_y_out);
 
 #endif

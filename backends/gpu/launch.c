@@ -231,11 +231,11 @@ stw_status stw_gpu_stage(const stw_device *device, const stw_attn_work *work, co
     stw_status status = stw_gpu_enter(gpu, who, &before);
     if (status) return status;
     status = stw_gpu_check_call(gpu, who, call, params, workspace, stream);
-    for (uint32_t i = 0; i < count && !status; ++i) {
-        stw_attn_stage stage = stages[i];
-        void *arguments[] = {&stage};
+    if (count && !status) {
+        stw_attn_stages all;
+        void *arguments[] = {&all};
         uint32_t grid_x, grid_y;
-        stw_attn_stage_grid(&stage, gpu->ops->wave, &grid_x, &grid_y);
+        stw_attn_stages_of(stages, count, gpu->ops->wave, &all, &grid_x, &grid_y);
         status = gpu->ops->launch(gpu, plan->stage, grid_x, grid_y, stream, arguments);
     }
     return stw_gpu_leave(gpu, before, status);

@@ -99,6 +99,6 @@ KERNEL(stw_attn_bwd_postprocess, ATTN_ROW_THREADS, attn_bwd_postprocess(launch, 
 KERNEL(stw_attn_dropout_mask, ATTN_MASK_THREADS, attn_dropout_mask(launch, dev_shared))
 
 #define STAGE(bytes, T)                                                                                                \
-    DEV_KERNEL(ATTN_STAGE_THREADS) stw_attn_stage_##bytes(DEV_ARGUMENT stw_attn_stage stage) { attn_stage<T>(stage); }
+    DEV_KERNEL(ATTN_STAGE_THREADS) stw_attn_stage_##bytes(DEV_ARGUMENT stw_attn_stages all) { attn_stage<T>(all); }
 STAGE(2, uint16_t)
 STAGE(4, uint32_t)

@@ -71,8 +71,8 @@ DEV_FN void attn_bwd_postprocess(const stw_attn_launch &l, char *smem) {
     int count = wave_m / LEAF_MMA_M * across, share = (count + turns * AHEAD - 1) / (turns * AHEAD) * AHEAD;
     int last = (int)stw_smaller(count, (turn + 1) * share);
     /* `pairs`: two neighbours of a row go in one store; `gathers`: whole vectors do. */
-    bool pairs = LEAF_ACC_PAIRS && (l.vectors & STW_VECTOR_DQ) && !add;
-    bool gathers = LEAF_GATHERS && pairs && p.dq_dtype != STW_F32 && across % AHEAD == 0;
+    bool pairs = LEAF_ACC_PAIRS && (l.vectors & STW_PAIRS_DQ) && !add;
+    bool gathers = LEAF_GATHERS && (l.vectors & STW_VECTOR_DQ) && !add && p.dq_dtype != STW_F32 && across % AHEAD == 0;
     for (int first = turn * share; first < last; first += AHEAD) {
         float x[AHEAD][LEAF_ACC]; /* all loads first: the kernel is as fast as memory only with many bytes under way */
         DEV_UNROLL_FOR (int a = 0; a < AHEAD; ++a)

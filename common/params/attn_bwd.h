@@ -38,6 +38,10 @@
 #define STW_FEAT_PACKED_DELTA  0x20000u
 #define STW_FEAT_USED_LENGTHS  0x40000u /* used_q and/or used_kv are given                             */
 
+/* Rows of q go on with zeros up to a multiple of 16 bytes; times 2, 4, 8, 16: those of k, v, out, dout (the order of
+ * common/attn_tensors.def). Copies in the workspace do. */
+#define STW_FEAT_PADDED 0x1000000u
+
 #define STW_OUT_DQKV (STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV) /* the three gradients of the main loop */
 
 typedef struct stw_tensor_param {

@@ -17,6 +17,7 @@
 #define STW_VECTOR_DQ   0x20u
 #define STW_VECTOR_DK   0x40u
 #define STW_VECTOR_DV   0x80u
+#define STW_PAIRS_DQ    0x400u /* rows of dQ start on multiples of two elements and are whole pairs */
 /* In the same word: the statistics are -LSE*log2(e) (infinite: -inf) and -D, as the main loops of CDNA and sm90 take
  * them. attn_bwd_preprocess.h has -inf and 0 for rows that take part in nothing: sm90's loop multiplies them. */
 #define STW_STATS_NEGATED 0x100u

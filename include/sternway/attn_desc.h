@@ -97,6 +97,7 @@ typedef enum stw_deterministic {
 #define STW_ATTN_PACKED_Q         0x0800u /**< q is packed with cu_seqlens_q, a pack of 0 rows included */
 #define STW_ATTN_PACKED_KV        0x1000u /**< k and v are packed with cu_seqlens_kv, 0 rows included */
 #define STW_ATTN_HAS_DIM_STRIDES  0x2000u /**< `dim` is meant, zeros included; else head_dim is contiguous */
+#define STW_ATTN_ANY_ADDRESS      0x4000u /**< inputs start off 16 bytes: GPUs copy all where that is faster */
 /** @} */
 
 /** The shape class of a problem. One plan serves every call of its class; in a packed class every batch
@@ -129,7 +130,7 @@ typedef struct stw_attn_desc {
     /** Strides of every tensor that the call uses; others are ignored. >= 0; a stride of 0 over an extent
      * above 1 is a broadcast and allowed for the inputs q, k, v, out, dout, bias and dlse. Gradients must not
      * overlap themselves; packed interleaved QKV and dQKV (disjoint elements of one buffer) are fine. Rows on
-     * 16-byte boundaries select faster kernels; element alignment always works. stw_layout_*() fills all. */
+     * 16-byte boundaries are faster: GPUs copy others; element alignment always works. stw_layout_*() fills all. */
     stw_attn_strides q;
     stw_attn_strides k;    /**< as q */
     stw_attn_strides v;    /**< as q */

@@ -371,7 +371,7 @@ static int read_rows(call *call, const dims *dims) {
                    {DQ, &desc->dq, NULL, &desc->dq_dtype, desc->heads_q, rows_q, desc->head_dim_qk, STW_OUT_DQ},
                    {DK, &desc->dk, NULL, &desc->dk_dtype, desc->heads_kv, rows_kv, desc->head_dim_qk, STW_OUT_DK},
                    {DV, &desc->dv, NULL, &desc->dv_dtype, desc->heads_kv, rows_kv, desc->head_dim_v, STW_OUT_DV}};
-    bool scattered = false;
+    bool scattered = false, anywhere = false;
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; ++i) {
         const role role = tensors[i].role;
         const stw_py_array *array = &call->arrays[role];
@@ -388,6 +388,7 @@ static int read_rows(call *call, const dims *dims) {
         }
         if (tensors[i].last) *tensors[i].last = last;
         scattered |= last != 1;
+        anywhere |= !written && (uintptr_t)array->data % 16 != 0;
         if (!tensors[i].output) {
             if (array->dtype == desc->dtype && !array->truth) continue;
             stw_py_invalid("%s: %s is %s, q is %s", call->who, roles[role].name, stw_py_dtype_name(array->dtype),
@@ -398,6 +399,7 @@ static int read_rows(call *call, const dims *dims) {
         if (array->dtype != desc->dtype)
             *tensors[i].gradient = array->dtype ? array->dtype : STW_U8; /* the library refuses U8 */
     }
+    if (anywhere) desc->flags |= STW_ATTN_ANY_ADDRESS;
     if (scattered) desc->flags |= STW_ATTN_HAS_DIM_STRIDES;
     else desc->dim = (stw_attn_dim_strides){0};
     return 0;

@@ -285,6 +285,7 @@ def jagged_bwd(context: Context, op: int, /, **keywords: Any) -> None: ...
 ENUMS: dict[str, dict[str, int]]
 ATTN_ALIBI: int
 ATTN_ALIBI_COLUMN: int
+ATTN_ANY_ADDRESS: int
 ATTN_DLSE: int
 ATTN_GIVEN_DELTA: int
 ATTN_HAS_DIM_STRIDES: int

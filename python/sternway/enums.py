@@ -154,6 +154,7 @@ class AttnFlag(enum.IntFlag):
     PACKED_Q = c.ATTN_PACKED_Q
     PACKED_KV = c.ATTN_PACKED_KV
     HAS_DIM_STRIDES = c.ATTN_HAS_DIM_STRIDES
+    ANY_ADDRESS = c.ATTN_ANY_ADDRESS
 
 
 class Data(enum.IntFlag):

@@ -83,7 +83,7 @@ static const refusal rows[] = {
     {FULL, BOTH, STW_E_INVALID, {"dropout_map", "3"}, {SET(dropout_map, 3)}},
     {DENSE, BOTH, STW_E_INVALID, {"dropout_map", "3"}, {SET(dropout_map, 3)}},
     {DENSE, BOTH, STW_E_INVALID, {"deterministic", "3"}, {SET(deterministic, 3)}},
-    {DENSE, BOTH, STW_E_INVALID, {"flags", "0x4000"}, {SET(flags, 0x4000)}},
+    {DENSE, BOTH, STW_E_INVALID, {"flags", "0x8000"}, {SET(flags, 0x8000)}},
     {DENSE, BOTH, STW_E_INVALID, {"flags", "0x80000000"}, {SET(flags, 0x80000000u)}},
     {DENSE, BWD, STW_E_INVALID, {"outputs", "0x20"}, {SET(outputs, 0x20)}},
     {DENSE, BWD, STW_E_INVALID, {"outputs"}, {SET(outputs, 0x80000007u)}},

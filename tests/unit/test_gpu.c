@@ -46,7 +46,7 @@ static struct {
     uint32_t grid[8];
     int launches;
     unsigned char *arguments; /* where the launches of attention go, one after the other; or NULL */
-    stw_attn_stage stage;     /* of the last copy */
+    stw_attn_stages stages;   /* of the last copies */
 } fake;
 
 static stw_status fails(stw_status status, const char *what) {
@@ -105,7 +105,7 @@ static stw_status fake_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32
         fake.arguments += sizeof grid + sizeof(stw_attn_launch);
     }
     size_t length = strlen(fake.launched);
-    if (strstr(kernel->name, "_stage_")) memcpy(&fake.stage, arguments[0], sizeof fake.stage);
+    if (strstr(kernel->name, "_stage_")) memcpy(&fake.stages, arguments[0], sizeof fake.stages);
     snprintf(fake.launched + length, sizeof fake.launched - length, "%s ", kernel->name);
     fake.grid[fake.launches++ % 8] = grid_x;
     return fails(fake.launch, "launch");
@@ -811,7 +811,7 @@ static void classes_launch_what_their_own_plans_do(void **state) {
     }
 }
 
-/* Copies of inputs: the whole call is asked for first, then a kernel by size of element copies each. */
+/* Copies of inputs: the whole call is asked for first, then a kernel by size of element makes all. */
 static void staged_inputs(void **state) {
     (void)state;
     static const char *const lines[] = {"attn_bwd:bf16:b2h2s300d64:st_dout0,0,0,0:st_k76800,38400,1,300",
@@ -837,12 +837,14 @@ static void staged_inputs(void **state) {
         fake.launches = 0, fake.launched[0] = fake.asked[0] = 0;
         assert_int_equal(stw_gpu_stage(&device, &work, &params, stages, 2, AT(9), NULL, 0), STW_OK);
         assert_string_equal(fake.asked, "k dout workspace= ");
-        assert_string_equal(fake.launched,
-                            n ? "stw_attn_stage_4 stw_attn_stage_4 " : "stw_attn_stage_2 stw_attn_stage_2 ");
-        assert_int_equal(fake.grid[0], 2 * 2 * 5); /* heads, strips of 64 rows */
-        assert_int_equal(fake.grid[1], 1);
-        assert_ptr_equal(fake.stage.from, AT(5));
-        assert_ptr_equal(fake.stage.to, (char *)AT(9) + 2 * 2 * 300 * 64 * element);
+        assert_string_equal(fake.launched, n ? "stw_attn_stage_4 " : "stw_attn_stage_2 ");
+        assert_int_equal(fake.grid[0], 2 * 2 * 5 + 1); /* k: heads, strips of 64 rows; dout: one row */
+        assert_int_equal(fake.stages.count, 2);
+        assert_int_equal(fake.stages.end[0], 2 * 2 * 5);
+        assert_int_equal(fake.stages.end[1], 2 * 2 * 5 + 1);
+        assert_ptr_equal(fake.stages.stage[0].from, AT(2));
+        assert_ptr_equal(fake.stages.stage[1].from, AT(5));
+        assert_ptr_equal(fake.stages.stage[1].to, (char *)AT(9) + 2 * 2 * 300 * 64 * element);
         fake.bad_pointer = "dout", fake.launches = 0;
         assert_int_equal(stw_gpu_stage(&device, &work, &params, stages, 2, AT(9), NULL, 0), STW_E_INVALID);
         fake.bad_pointer = NULL;
@@ -866,7 +868,7 @@ static void staged_inputs(void **state) {
     assert_int_equal(stw_attn_check(&problem.desc, STW_PLAN_ATTN_BWD), STW_OK);
     stw_attn_stages_plan(&problem.desc, 0, &work);
     assert_int_equal(work.stage_count, 0);
-    stw_attn_stages_plan(&problem.desc, 1, &work);
+    stw_attn_stages_plan(&problem.desc, STW_COPY_SPREADS, &work);
     assert_int_equal(work.stage_count, 2);
     assert_int_equal(work.params.q.seq, 64);
     assert_int_equal(work.params.q.head, 300 * 64);
@@ -876,13 +878,69 @@ static void staged_inputs(void **state) {
     assert_int_equal(work.stage[1].rows, 300);
     /* more work tiles than a row of AMD's grids has */
     stw_attn_stage large = {.batch = 1, .heads = 1 << 20, .rows = 320, .element = 2};
+    stw_attn_stages all;
     uint32_t x, y;
-    stw_attn_stage_grid(&large, 64, &x, &y);
+    stw_attn_stages_of(&large, 1, 64, &all, &x, &y);
     assert_int_equal(x, 1 << 22);
     assert_int_equal(y, 2);
-    stw_attn_stage_grid(&large, 32, &x, &y);
+    stw_attn_stages_of(&large, 1, 32, &all, &x, &y);
     assert_int_equal(x, 5 << 20);
     assert_int_equal(y, 1);
+}
+
+/* Which inputs a GPU copies because their rows are no whole vectors: all of those, where there are enough keys. */
+static void aligned_inputs(void **state) {
+    (void)state;
+    static const struct {
+        const char *line;
+        const char *copied; /* a letter an input; the last is dout */
+        size_t element;
+        int64_t row; /* of the copy of q, elements */
+    } rows[] = {
+        {"attn_bwd:bf16:b2h2s300d64", "", 2, 0},
+        {"attn_bwd:bf16:b2h2s300d66", "qkvod", 2, 72},
+        {"attn_bwd:f32:b2h2s300d66", "qkvod", 4, 68},
+        {"attn_bwd:bf16:b2h2s300d64:gap1", "qkvod", 2, 64},
+        {"attn_bwd:bf16:b2h2s300d66:delta_in", "qkvd", 2, 72},
+        {"attn_bwd:bf16:b2h2s300d64x66", "vod", 2, 64},
+        {"attn_bwd:bf16:b2h2s300d66:gap6", "qkvod", 2, 72},
+        {"attn_bwd:bf16:b1h1s300d64:st_q0,1,68", "q", 2, 64},
+        {"attn_bwd:bf16:b1h1s300d64:st_q3,1,72", "", 2, 0}, /* strides that no row uses */
+        {"attn_bwd:bf16:b2h2s300d64:any_address", "qkvod", 2, 64},
+        {"attn_bwd:bf16:b2h2s60d64:any_address", "", 2, 0},
+        {"attn_bwd:bf16:b2h2s60d66", "", 2, 0},
+        {"attn_bwd:bf16:b2h2s150d66:causal_br", "", 2, 0},
+        {"attn_bwd:bf16:b2h2s300d66:causal_br", "qkvod", 2, 72},
+        {"attn_bwd:bf16:b2h2s9000d66:causal_br:wl30", "", 2, 0},
+        {"attn_bwd:bf16:b9h2s300d66:thd:tq600:tk700", "", 2, 0}, /* 78 keys a sequence */
+        {"attn_bwd:bf16:b2h2s300d66:thd:tq600:tk600", "qkvod", 2, 72},
+        {"attn_bwd:bf16:b2h2s1x9000d66", "", 2, 0},
+        {"attn_fwd:bf16:b2h2s900d66", "qkv", 2, 72},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        stw_problem problem;
+        assert_int_equal(stw_problem_parse(rows[i].line, &problem), STW_OK);
+        stw_attn_work work = {.kind = (stw_plan_kind)problem.op};
+        assert_int_equal(stw_attn_check(&problem.desc, work.kind), STW_OK);
+        stw_attn_params_fill(&problem.desc, work.kind, 0, &work.params);
+        const stw_attn_params before = work.params;
+        stw_attn_stages_plan(&problem.desc, STW_COPY_SPREADS, &work);
+        assert_int_equal(work.stage_count, 0);
+        assert_memory_equal(&work.params, &before, sizeof before);
+        stw_attn_stages_plan(&problem.desc, STW_COPY_SPREADS | STW_COPY_ALIGNS, &work);
+        char copied[STW_STAGES_MAX + 1] = "";
+        for (uint32_t s = 0; s < work.stage_count; ++s) {
+            const stw_attn_stage *stage = &work.stage[s];
+            copied[s] = stw_tensor_rows[stage->tensor].name[0];
+            assert_int_equal(stage->element, rows[i].element);
+            assert_true(work.params.features & STW_FEAT_PADDED << stage->tensor);
+            assert_int_equal(stw_stage_row(stage) * (int64_t)stage->element % STW_STAGE_PITCH, 0);
+        }
+        if (strcmp(copied, rows[i].copied)) fail_msg("%s: %s", rows[i].line, copied);
+        assert_int_equal(work.stage_size % STW_WORKSPACE_ALIGNMENT, 0);
+        if (strchr(copied, 'q')) assert_int_equal(work.params.q.seq, rows[i].row);
+        else assert_memory_equal(&work.params.q, &before.q, sizeof before.q);
+    }
 }
 
 #define TEST(function) cmocka_unit_test_setup_teardown(function, device_open, device_close)
@@ -910,6 +968,7 @@ int main(void) {
         TEST(queued_steps_get_the_blocks_that_run_at_a_time),
         TEST(classes_launch_what_their_own_plans_do),
         TEST(staged_inputs),
+        TEST(aligned_inputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
