@@ -309,7 +309,8 @@ template <class T_, bool A_BY_K_> struct jag_product_sm90 {
                 full(m, stage).wait(parity);
                 what = info(m, stage)->what;
                 if (what & JAG_STAGE_GAPS) clear_rows(m, stage, thread);
-                uint32_t at = (m.smem + stage * JAG90_STAGE) / 16;
+                /* Without the CTA's number in its cluster, which bits 24 and more are. */
+                uint32_t at = (m.smem + stage * JAG90_STAGE & 0x3FFFF) / 16;
                 sm90_operand<T, JAG90_BK, JAG90_BN> b = {at + JAG90_A / 16};
                 if (!(what & JAG_STAGE_EMPTY)) {
                     sm90_mma_fence();

@@ -25,7 +25,8 @@ JAG_KERNEL(stw_jagged_segment_sum, STW_JAGGED_THREADS, jag_segment_sum(launch))
 /* Lines: sizes with and without column sums of layer_norm. */
 #define JAG_LINES_0(name, lanes, vectors)                                                                              \
     JAG_TYPED(softmax_##name, STW_JAGGED_THREADS, (jag_softmax<JAG_T, lanes, vectors>(launch, dev_shared)))            \
-    JAG_TYPED(norm_##name, STW_JAGGED_THREADS, (jag_norm<JAG_T, lanes, vectors>(launch, dev_shared)))
+    JAG_TYPED_BLOCKS(norm_##name, STW_JAGGED_THREADS, STW_JAGGED_NORM_RESIDENT,                                        \
+                     (jag_norm<JAG_T, lanes, vectors>(launch, dev_shared)))
 #define JAG_LINES_1(name, lanes, vectors)                                                                              \
     JAG_LINES_0(name, lanes, vectors)                                                                                  \
     JAG_TYPED(norm_sums_##name, STW_JAGGED_THREADS, (jag_norm_sums<JAG_T, lanes, vectors>(launch, dev_shared)))
@@ -50,7 +51,7 @@ JAG_KERNEL(stw_jagged_segment_sum, STW_JAGGED_THREADS, jag_segment_sum(launch))
 #define JAG_NARROW_2(bm, bn, bk, stages, warps) JAG_PRODUCTS(bm, bn, bk, stages, warps)
 #define JAG_NARROW_4(bm, bn, bk, stages, warps)
 #define STW_JAGGED_POINTWISE(ID, name, fields, any_dtype)                                                              \
-    JAG_TYPED(name, STW_JAGGED_THREADS, (jag_pointwise<JAG_T, jag_##name>(launch, dev_shared)))
+    JAG_TYPED_BLOCKS(name, STW_JAGGED_THREADS, 3, (jag_pointwise<JAG_T, jag_##name>(launch, dev_shared)))
 #define JAG_FAMILIES                                                                                                   \
     JAG_TYPED(map, STW_JAGGED_THREADS, (jag_map<JAG_T>(launch, dev_shared)))                                           \
     JAG_TYPED(map_rows, STW_JAGGED_THREADS, (jag_map_rows<JAG_T>(launch)))                                             \

@@ -27,6 +27,8 @@
 /* CTAs of a layer_norm that keeps column sums: what is added in which order depends on it, and
  * not on the device. */
 #define STW_JAGGED_NORM_BLOCKS 264
+/* CTAs a multiprocessor of a layer_norm that makes dX alone, on NVIDIA: they take lines in turn. */
+#define STW_JAGGED_NORM_RESIDENT 3
 
 /* Column sums: rows of a part, at most so many parts; threads of a CTA over columns. */
 #define STW_JAGGED_SUM_ROWS  128
@@ -48,6 +50,12 @@
 /* What is summed is cut into parts of at least this much, where there would be fewer work tiles than this. */
 #define STW_JAGGED_PART_LEAST 2048
 #define STW_JAGGED_WORK_TILES 1024
+
+/* softmax along the ragged dimension by a device's own kernel: CTAs a multiprocessor, all of which run at a time; their
+ * columns in threads; shared memory. */
+#define STW_JAGGED_HOLD_BLOCKS 3u
+#define STW_JAGGED_HOLD_LANES  16
+#define STW_JAGGED_HOLD_SMEM   (9u * 128u * 4u + 16u)
 
 /* Products of linear by a device's own kernels (STW_KERNEL_JAGGED_OWN): the work tile of a CTA, what is summed at once,
  * stages of loads, threads, shared memory; fewer work tiles are cut into parts. */
@@ -79,6 +87,8 @@ typedef struct stw_jagged_launch {
     uint32_t product, tile_m, tile_n;            /* STW_JPRODUCT_*; of its tiles                 */
     float line_size;                             /* dim_size */
     uint32_t reserved;
+    int32_t *counters;     /* of parts whose sums are there: zeros by the first step */
+    int64_t counter_count; /* or 0 */
 } stw_jagged_launch;
 
 /* The number of a position's part of STW_JAGGED_SEGMENT_ROWS: parts of a component follow each other, some numbers
