@@ -255,14 +255,17 @@ template <class T_, bool A_BY_K_> struct jag_product_sm90 {
             int64_t row = m0 + local + half * 8;
             int what = row >= m_end ? JAG_LINE_NONE : A_BY_K ? JAG_LINE_LIVE : jag_lines::what(all, l, row);
             if (what == JAG_LINE_NONE || (what == JAG_LINE_ZERO && out.add)) continue;
-            float scale = what == JAG_LINE_LIVE ? 1.0f : 0.0f;
+            bool live = what == JAG_LINE_LIVE;
             DEV_UNROLL_FOR (int i = 0; i < 32; ++i) {
-                int64_t col = t.n0 + i * 8 + lane % 4 * 2;
-                float x = scale != 0.0f ? acc[4 * i + 2 * half] : 0.0f,
-                      y = scale != 0.0f ? acc[4 * i + 2 * half + 1] : 0.0f;
+                int64_t col = t.n0 + i * 8 + lane % 4 * 2, at = row * n_end + col;
+                float x = live ? acc[4 * i + 2 * half] : 0.0f, y = live ? acc[4 * i + 2 * half + 1] : 0.0f;
                 if (col >= n_end) continue; /* extents are multiples of 8 */
-                jag_out<T>::one(out, row * n_end + col, x);
-                jag_out<T>::one(out, row * n_end + col + 1, y);
+                if (out.add) {
+                    x += ((const float *)out.data)[at];
+                    y += ((const float *)out.data)[at + 1];
+                }
+                if (out.wide) dev_set_pair((float *)out.data + at, x, y);
+                else dev_set_pair((T *)out.data + at, x, y);
             }
         }
     }

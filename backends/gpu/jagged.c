@@ -107,6 +107,9 @@ static int library_takes(stw_gpu *gpu, const launch_step *step, const stw_jagged
 
 /* ---- products by the device's own kernels ---- */
 
+/* Products that are worth its large work tiles. */
+#define OWN_LEAST 2e7
+
 /* Tensor loads count in 32 bits and step by 16 bytes. */
 static int own_takes(const stw_gpu *gpu, const stw_jagged_work *work, const stw_gpu_shape *s) {
     const char *forced = work->forced_variant;
@@ -114,7 +117,7 @@ static int own_takes(const stw_gpu *gpu, const stw_jagged_work *work, const stw_
     int asked = forced && !strcmp(forced, "wgmma");
     if (!gpu->jagged_own_image || (forced && !strcmp(forced, "tiles")) || s->dtype == STW_F32) return 0;
     if (!work->params.components || !s->m || !s->n || !s->k) return 0;
-    if (!asked && (double)s->m * (double)s->n * (double)s->k < 1e8) return 0;
+    if (!asked && (double)s->m * (double)s->n * (double)s->k < OWN_LEAST) return 0;
     return work->params.inner % 8 == 0 && work->params.out_features % 8 == 0 && (double)s->m < largest &&
            (double)s->n < largest && (double)s->k < largest;
 }
