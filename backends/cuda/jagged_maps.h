@@ -7,10 +7,8 @@
 
 #include "backends/cuda/tensor_map.h"
 
-/* `boxed`: results may be stored by boxes of c. */
 typedef struct stw_jagged_maps {
     stw_tensor_map a, b, c;
-    int32_t boxed;
 } stw_jagged_maps;
 
 #endif

@@ -230,7 +230,7 @@ template <class T_, bool A_BY_K_> struct jag_product_sm90 {
         asm volatile("bar.sync 1, 256;" ::: "memory");
     }
 
-    /* Results that no box has: a row that does not take part, the type f32, sums to add to or to add up later. */
+    /* Results that no box has: of rows some of which do not take part, and sums to add up later. */
     DEV_FN void store_single(const self &m, const jag_lines &all, const jag_pair &t, int64_t m0, int group,
                              const float (&acc)[128]) {
         const stw_jagged_launch &l = m.l;
@@ -248,24 +248,16 @@ template <class T_, bool A_BY_K_> struct jag_product_sm90 {
             }
             return;
         }
-        uint32_t bit = A_BY_K ? STW_JAGGED_DWEIGHT : STW_JAGGED_DX;
-        jag_out<T> out =
-            jag_out<T>::of(A_BY_K ? p.dweight : p.dx, A_BY_K ? p.dweight_dtype : p.dx_dtype, (p.accumulate & bit) != 0);
+        T *out = (T *)(A_BY_K ? p.dweight : p.dx);
         DEV_UNROLL_FOR (int half = 0; half < 2; ++half) {
             int64_t row = m0 + local + half * 8;
             int what = row >= m_end ? JAG_LINE_NONE : A_BY_K ? JAG_LINE_LIVE : jag_lines::what(all, l, row);
-            if (what == JAG_LINE_NONE || (what == JAG_LINE_ZERO && out.add)) continue;
+            if (what == JAG_LINE_NONE) continue;
             bool live = what == JAG_LINE_LIVE;
             DEV_UNROLL_FOR (int i = 0; i < 32; ++i) {
-                int64_t col = t.n0 + i * 8 + lane % 4 * 2, at = row * n_end + col;
+                int64_t col = t.n0 + i * 8 + lane % 4 * 2;
                 float x = live ? acc[4 * i + 2 * half] : 0.0f, y = live ? acc[4 * i + 2 * half + 1] : 0.0f;
-                if (col >= n_end) continue; /* extents are multiples of 8 */
-                if (out.add) {
-                    x += ((const float *)out.data)[at];
-                    y += ((const float *)out.data)[at + 1];
-                }
-                if (out.wide) dev_set_pair((float *)out.data + at, x, y);
-                else dev_set_pair((T *)out.data + at, x, y);
+                if (col < n_end) dev_set_pair(out + row * n_end + col, x, y); /* extents are multiples of 8 */
             }
         }
     }
@@ -302,7 +294,7 @@ template <class T_, bool A_BY_K_> struct jag_product_sm90 {
         int thread = (int)dev_thread() % 256, stage = 0;
         bool signals = dev_thread() % 128 == 0;
         uint32_t parity = 0;
-        bool boxed = l.parts < 2 && m.maps.boxed;
+        bool boxed = l.parts < 2;
         DEV_ROLLED_FOR (int64_t pair = dev_cta() / 2; pair < pairs; pair += clusters) {
             float acc[128];
             DEV_UNROLL_FOR (int i = 0; i < 128; ++i) acc[i] = 0.0f;

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
  * softmax along the ragged dimension with each input read once: a CTA keeps a part of a component, 128 rows of a block
- * of columns, in registers until the sums of all parts of that component are there. All CTAs run at the same time
- * (a cooperative launch), and take the parts in order. A CTA waits for parts of its own component alone, which has at
- * most as many of them in a block of columns as there are CTAs (backends/gpu/jagged.c): the component that comes first
- * is always finished. What is added in which order depends on the component alone. */
+ * of columns, in registers until the sums of all parts of that component are there; its next part is under way to
+ * shared memory meanwhile. All CTAs run at the same time (a cooperative launch) and take the parts in order. A CTA waits
+ * for parts of its own component alone, which has at most as many of them in a block of columns as there are CTAs
+ * (backends/gpu/jagged.c): the component that comes first is always finished. What is added in which order depends on
+ * the component alone. */
 #ifndef STW_CUDA_JAGGED_SEGMENT_SM90_H
 #define STW_CUDA_JAGGED_SEGMENT_SM90_H
 
+#include "common/device/copy.h"
 #include "common/kernels/jagged_index.h"
 
 DEV_FN int sm90_arrive_gpu(int32_t *counter) {
@@ -30,14 +32,58 @@ DEV_FN float sm90_load_shared_float(const float *from) {
 
 enum { JAG_HOLD_LANES = STW_JAGGED_HOLD_LANES, JAG_HOLD_ROWS = 16, JAG_HOLD_VECTORS = 8, JAG_HOLD_FEW = 8 };
 static_assert(JAG_HOLD_ROWS * JAG_HOLD_VECTORS == STW_JAGGED_SEGMENT_ROWS, "rows of a part");
+static_assert(JAG_HOLD_ROWS * JAG_HOLD_LANES == (int)STW_JAGGED_THREADS, "a thread a vector");
+
+/* A part in a block of columns. */
+struct jag_hold_item {
+    int64_t number; /* below 0: none is left            */
+    int64_t from;   /* element of its first row and column */
+    float *sums;    /* of the component's first part    */
+    int32_t *counter;
+    int32_t part, joined; /* parts of the component that have rows that take part */
+    int32_t used, length; /* rows, from its first one on */
+    int32_t columns;      /* from its first one on */
+};
+
+/* The first item from `number` on, by steps of the CTAs. One thread. */
+template <int COLUMNS> DEV_FN void jag_hold_find(const stw_jagged_launch &l, int64_t number, jag_hold_item *item) {
+    const stw_jagged_params &p = l.p;
+    const int64_t *starts = p.axis[0].starts;
+    int64_t blocks = l.column_blocks, per_outer = l.parts * blocks;
+    DEV_ROLLED_FOR (; number < l.work_tiles; number += l.blocks) {
+        int64_t o = p.outer > 1 ? stw_quotient(number, per_outer) : 0, at = number - o * per_outer;
+        int64_t low = 0, high = p.components - 1;
+        while (low < high) {
+            int64_t middle = low + (high - low + 1) / 2;
+            if (stw_jagged_part_of(starts[middle], middle) * blocks <= at) low = middle;
+            else high = middle - 1;
+        }
+        int64_t first = starts[low], length = starts[low + 1] - first, used = p.axis[0].used_clean[low];
+        int64_t part0 = stw_jagged_part_of(first, low), parts = stw_blocks_of(length, STW_JAGGED_SEGMENT_ROWS);
+        at -= part0 * blocks;
+        if (at < 0 || at >= parts * blocks) continue; /* a number of no part */
+        int64_t block = parts > 1 ? stw_quotient(at, parts) : at, part = at - block * parts;
+        int64_t row = part * STW_JAGGED_SEGMENT_ROWS, column = block * COLUMNS;
+        item->from = stw_jagged_row_number(p.axis[0].total, p.rows_outer, first, length, o, row) * p.inner + column;
+        item->sums = l.sums + (o * l.parts + part0) * p.inner + column;
+        item->counter = l.counters + (o * p.components + low) * blocks + block;
+        item->part = (int32_t)part;
+        item->joined = (int32_t)stw_blocks_of(used, STW_JAGGED_SEGMENT_ROWS);
+        item->used = (int32_t)stw_clamp_i64(used - row, 0, STW_JAGGED_SEGMENT_ROWS);
+        item->length = (int32_t)stw_smaller(length - row, STW_JAGGED_SEGMENT_ROWS);
+        item->columns = (int32_t)stw_smaller(p.inner - column, COLUMNS);
+        item->number = number;
+        return;
+    }
+    item->number = -1;
+}
 
 /* The total of one column of a component with many parts, by several threads. */
 template <int COLUMNS>
-DEV_FN float jag_hold_add(const float *from, int64_t stride, int64_t parts, bool live, float *shared, int thread) {
+DEV_FN float jag_hold_add(const float *from, int64_t stride, int parts, bool live, float *shared, int thread) {
     enum { SHARES = (int)STW_JAGGED_THREADS / COLUMNS };
-    int share = thread / COLUMNS;
     float sum[4] = {};
-    int64_t k = share;
+    int k = thread / COLUMNS;
     if (live) {
         DEV_ROLLED_FOR (; k + 3 * SHARES < parts; k += 4 * SHARES)
             DEV_UNROLL_FOR (int i = 0; i < 4; ++i) sum[i] += sm90_load_shared_float(from + (k + i * SHARES) * stride);
@@ -50,108 +96,146 @@ DEV_FN float jag_hold_add(const float *from, int64_t stride, int64_t parts, bool
     return total;
 }
 
-template <class T> DEV_FN void jag_segment_hold(const stw_jagged_launch &l, char *smem) {
-    enum { COUNT = jag_vector<T>::COUNT, COLUMNS = JAG_HOLD_LANES * COUNT, WARPS = (int)STW_JAGGED_THREADS / 32 };
-    const stw_jagged_params &p = l.p;
-    const int64_t *starts = p.axis[0].starts;
-    int thread = (int)dev_thread(), lane = thread % JAG_HOLD_LANES, row0 = thread / JAG_HOLD_LANES,
-        column = thread % COLUMNS;
-    float *parts_of = (float *)(void *)smem, *totals = parts_of + WARPS * COLUMNS;
-    int64_t blocks = l.column_blocks, per_outer = l.parts * blocks, inner = p.inner;
-    jag_out<T> out = jag_out<T>::of(p.dx, p.dx_dtype, (p.accumulate & STW_JAGGED_DX) != 0);
-    DEV_ROLLED_FOR (int64_t item = dev_cta(); item < l.work_tiles; item += l.blocks) {
-        int64_t o = p.outer > 1 ? stw_quotient(item, per_outer) : 0, at = item - o * per_outer;
-        int64_t low = 0, high = p.components - 1;
-        while (low < high) {
-            int64_t middle = low + (high - low + 1) / 2;
-            if (stw_jagged_part_of(starts[middle], middle) * blocks <= at) low = middle;
-            else high = middle - 1;
+template <class T> struct jag_hold {
+    enum {
+        COUNT = jag_vector<T>::COUNT,
+        COLUMNS = JAG_HOLD_LANES * COUNT,
+        WARPS = (int)STW_JAGGED_THREADS / 32,
+        NEXT = 2 * JAG_HOLD_VECTORS * (int)STW_JAGGED_THREADS * 16
+    };
+    static_assert(NEXT + (WARPS + 1) * COLUMNS * 4 + 16 + 3 * (int)sizeof(jag_hold_item) <= (int)STW_JAGGED_HOLD_SMEM,
+                  "shared memory");
+
+    /* Whether this thread's vectors of the item are whole, and stand at multiples of 16 bytes. */
+    DEV_FN bool whole(const stw_jagged_params &p, const jag_hold_item &item, int count) {
+        return count == COUNT && p.inner % COUNT == 0 && jag_aligned((const T *)p.grad + item.from) &&
+               jag_aligned((const T *)p.y + item.from);
+    }
+    /* Asks for the vectors of an item: each thread for its own. */
+    DEV_FN void fetch(const stw_jagged_params &p, const jag_hold_item &item, char *smem) {
+        int thread = (int)dev_thread(), lane = thread % JAG_HOLD_LANES, row0 = thread / JAG_HOLD_LANES;
+        int count = item.columns - lane * COUNT;
+        if (item.number >= 0 && whole(p, item, count < COUNT ? count : COUNT)) {
+            int64_t at = item.from + row0 * p.inner + lane * COUNT;
+            DEV_UNROLL_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i) {
+                if (row0 + i * JAG_HOLD_ROWS >= item.used) continue;
+                char *to = smem + (2 * i * (int)STW_JAGGED_THREADS + thread) * 16;
+                dev_copy_vector(to, (const T *)p.grad + at + i * JAG_HOLD_ROWS * p.inner, true);
+                dev_copy_vector(to + STW_JAGGED_THREADS * 16, (const T *)p.y + at + i * JAG_HOLD_ROWS * p.inner, true);
+            }
         }
-        int64_t b = low, first = starts[b], length = starts[b + 1] - first, used = p.axis[0].used_clean[b];
-        int64_t part0 = stw_jagged_part_of(first, b), parts = stw_blocks_of(length, STW_JAGGED_SEGMENT_ROWS);
-        at -= part0 * blocks;
-        if (at < 0 || at >= parts * blocks) continue; /* a number of no part */
-        int64_t block = parts > 1 ? stw_quotient(at, parts) : at, part = at - block * parts;
-        int64_t c0 = block * COLUMNS, c = c0 + lane * COUNT, r = part * STW_JAGGED_SEGMENT_ROWS + row0;
-        int count = (int)stw_clamp_i64(inner - c, 0, COUNT);
-        int64_t from = stw_jagged_row_number(p.axis[0].total, p.rows_outer, first, length, o, r) * inner + c;
-        const T *g = (const T *)p.grad + from, *y = (const T *)p.y + from;
-        bool whole = count == COUNT && inner % COUNT == 0 && jag_aligned(g) && jag_aligned(y);
-        dev_vector vg[JAG_HOLD_VECTORS], vy[JAG_HOLD_VECTORS];
-        DEV_UNROLL_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i) {
-            vg[i] = vy[i] = dev_vector{{0, 0, 0, 0}};
-            if (r + i * JAG_HOLD_ROWS >= used || !count) continue;
-            const T *next_g = g + i * JAG_HOLD_ROWS * inner, *next_y = y + i * JAG_HOLD_ROWS * inner;
-            vg[i] = whole ? dev_load_vector(next_g) : jag_vector<T>::gather(next_g, count);
-            vy[i] = whole ? dev_load_vector(next_y) : jag_vector<T>::gather(next_y, count);
-        }
-        float sum[COUNT] = {};
-        DEV_UNROLL_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i) {
-            float u[COUNT], v[COUNT];
-            jag_vector<T>::unpack(vg[i], u);
-            jag_vector<T>::unpack(vy[i], v);
-            DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) sum[k] = fmaf(u[k], v[k], sum[k]);
-        }
-        DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) {
-            sum[k] += dev_shuffle_xor(sum[k], JAG_HOLD_LANES);
-            if (thread % 32 < JAG_HOLD_LANES) parts_of[thread / 32 * COLUMNS + lane * COUNT + k] = sum[k];
+        dev_copy_commit();
+    }
+
+    DEV_FN void run(const stw_jagged_launch &l, char *smem) {
+        const stw_jagged_params &p = l.p;
+        int thread = (int)dev_thread(), lane = thread % JAG_HOLD_LANES, row0 = thread / JAG_HOLD_LANES;
+        int column = thread % COLUMNS;
+        float *parts_of = (float *)(void *)(smem + NEXT), *totals = parts_of + WARPS * COLUMNS;
+        int *shared_order = (int *)(void *)(totals + COLUMNS);
+        jag_hold_item *items = (jag_hold_item *)(void *)(shared_order + 4); /* three take turns */
+        jag_out<T> out = jag_out<T>::of(p.dx, p.dx_dtype, (p.accumulate & STW_JAGGED_DX) != 0);
+        bool finds = thread == (int)STW_JAGGED_THREADS - 1;
+        if (finds) {
+            jag_hold_find<COLUMNS>(l, dev_cta(), items);
+            if (items[0].number >= 0) jag_hold_find<COLUMNS>(l, items[0].number + l.blocks, items + 1);
+            else items[1].number = -1;
         }
         dev_barrier();
-        float total = 0.0f;
-        if (thread < COLUMNS)
-            DEV_UNROLL_FOR (int w = 0; w < WARPS; ++w) total += parts_of[w * COLUMNS + thread];
-        int64_t joined = stw_blocks_of(used, STW_JAGGED_SEGMENT_ROWS); /* parts with rows that take part */
-        if (joined > 1 && part < joined) {                             /* all threads agree */
-            float *sums = l.sums + (o * l.parts + part0) * inner + c0;
-            int32_t *counter = l.counters + (o * p.components + b) * blocks + block;
-            bool live = c0 + column < inner;
-            if (thread < COLUMNS && live) sums[part * inner + column] = total;
-            __threadfence();
-            dev_barrier();
-            int *shared_order = (int *)(void *)(totals + COLUMNS);
-            if (thread == 0) {
-                int order = sm90_arrive_gpu(counter);
-                if (joined <= JAG_HOLD_FEW) sm90_await_gpu(counter, (int)joined);
-                *shared_order = order;
-            }
-            dev_barrier();
-            if (joined <= JAG_HOLD_FEW) {
-                total = 0.0f;
-                if (thread < COLUMNS && live)
-                    for (int k = 0; k < joined; ++k) total += sm90_load_shared_float(sums + k * inner + column);
-            } else {
-                if (*shared_order == (int)joined - 1) {
-                    total = jag_hold_add<COLUMNS>(sums + column, inner, joined, live, parts_of, thread);
-                    if (thread < COLUMNS && live) sums[column] = total;
-                    __threadfence();
-                    dev_barrier();
-                    if (thread == 0) sm90_arrive_gpu(counter);
+        fetch(p, items[0], smem);
+        int turn = 0;
+        DEV_ROLLED_FOR (; items[turn].number >= 0; turn = turn == 2 ? 0 : turn + 1) {
+            const jag_hold_item &item = items[turn], &next = items[turn == 2 ? 0 : turn + 1];
+            jag_hold_item *later = items + (turn == 0 ? 2 : turn - 1);
+            int count = item.columns - lane * COUNT;
+            count = count < 0 ? 0 : count > COUNT ? COUNT : count;
+            bool fast = whole(p, item, count);
+            dev_vector vg[JAG_HOLD_VECTORS], vy[JAG_HOLD_VECTORS];
+            float sum[COUNT] = {};
+            dev_copy_wait();
+            DEV_UNROLL_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i) {
+                vg[i] = vy[i] = dev_vector{{0, 0, 0, 0}};
+                int r = row0 + i * JAG_HOLD_ROWS;
+                if (r >= item.used || !count) continue;
+                if (fast) {
+                    const char *from = smem + (2 * i * (int)STW_JAGGED_THREADS + thread) * 16;
+                    vg[i] = dev_load_vector(from);
+                    vy[i] = dev_load_vector(from + STW_JAGGED_THREADS * 16);
                 } else {
-                    if (thread == 0) sm90_await_gpu(counter, (int)joined + 1);
-                    dev_barrier();
-                    total = 0.0f;
-                    if (thread < COLUMNS && live) total = sm90_load_shared_float(sums + column);
+                    int64_t at = item.from + r * p.inner + lane * COUNT;
+                    vg[i] = jag_vector<T>::gather((const T *)p.grad + at, count);
+                    vy[i] = jag_vector<T>::gather((const T *)p.y + at, count);
                 }
             }
-        }
-        if (thread < COLUMNS) totals[thread] = total;
-        dev_barrier();
-        DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) sum[k] = totals[lane * COUNT + k];
-        DEV_UNROLL_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i) {
-            int64_t row = r + i * JAG_HOLD_ROWS, to = from + i * JAG_HOLD_ROWS * inner;
-            if (row >= length || !count || (row >= used && out.add)) continue;
-            float u[COUNT], v[COUNT];
-            DEV_UNROLL_FOR (int k = 0; k < 4; ++k) { /* unpacked anew: fewer registers */
-                vg[i].word[k] = (uint32_t)dev_keep((int)vg[i].word[k]);
-                vy[i].word[k] = (uint32_t)dev_keep((int)vy[i].word[k]);
+            DEV_UNROLL_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i) {
+                float u[COUNT], v[COUNT];
+                jag_vector<T>::unpack(vg[i], u);
+                jag_vector<T>::unpack(vy[i], v);
+                DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) sum[k] = fmaf(u[k], v[k], sum[k]);
             }
-            jag_vector<T>::unpack(vg[i], u);
-            jag_vector<T>::unpack(vy[i], v);
-            DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) u[k] = row < used ? v[k] * (u[k] - sum[k]) : 0.0f;
-            if (count == COUNT && jag_out<T>::aligned(out, to)) jag_out<T>::vector(out, to, u);
-            else jag_out<T>::part(out, to, u, 0, count);
+            fetch(p, next, smem);
+            DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) {
+                sum[k] += dev_shuffle_xor(sum[k], JAG_HOLD_LANES);
+                if (thread % 32 < JAG_HOLD_LANES) parts_of[thread / 32 * COLUMNS + lane * COUNT + k] = sum[k];
+            }
+            dev_barrier();
+            float total = 0.0f;
+            if (thread < COLUMNS)
+                DEV_UNROLL_FOR (int w = 0; w < WARPS; ++w) total += parts_of[w * COLUMNS + thread];
+            if (item.joined > 1 && item.part < item.joined) { /* all threads agree */
+                bool live = column < item.columns;
+                if (thread < COLUMNS) {
+                    if (live) item.sums[item.part * p.inner + column] = total;
+                    __threadfence();
+                }
+                dev_barrier();
+                if (thread == 0) {
+                    *shared_order = sm90_arrive_gpu(item.counter);
+                    if (item.joined <= JAG_HOLD_FEW) sm90_await_gpu(item.counter, item.joined);
+                }
+                if (finds) jag_hold_find<COLUMNS>(l, next.number < 0 ? l.work_tiles : next.number + l.blocks, later);
+                dev_barrier();
+                if (item.joined <= JAG_HOLD_FEW) {
+                    total = 0.0f;
+                    if (thread < COLUMNS && live)
+                        for (int k = 0; k < item.joined; ++k)
+                            total += sm90_load_shared_float(item.sums + k * p.inner + column);
+                } else if (*shared_order == item.joined - 1) {
+                    total = jag_hold_add<COLUMNS>(item.sums + column, p.inner, item.joined, live, parts_of, thread);
+                    if (thread < COLUMNS) {
+                        if (live) item.sums[column] = total;
+                        __threadfence();
+                    }
+                    dev_barrier();
+                    if (thread == 0) sm90_arrive_gpu(item.counter);
+                } else {
+                    if (thread == 0) sm90_await_gpu(item.counter, item.joined + 1);
+                    dev_barrier();
+                    total = 0.0f;
+                    if (thread < COLUMNS && live) total = sm90_load_shared_float(item.sums + column);
+                }
+            } else if (finds) jag_hold_find<COLUMNS>(l, next.number < 0 ? l.work_tiles : next.number + l.blocks, later);
+            if (thread < COLUMNS) totals[thread] = total;
+            dev_barrier();
+            DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) sum[k] = totals[lane * COUNT + k];
+            DEV_UNROLL_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i) {
+                int r = row0 + i * JAG_HOLD_ROWS;
+                int64_t to = item.from + r * p.inner + lane * COUNT;
+                if (r >= item.length || !count || (r >= item.used && out.add)) continue;
+                float u[COUNT], v[COUNT];
+                DEV_UNROLL_FOR (int k = 0; k < 4; ++k) { /* unpacked anew: fewer registers */
+                    vg[i].word[k] = (uint32_t)dev_keep((int)vg[i].word[k]);
+                    vy[i].word[k] = (uint32_t)dev_keep((int)vy[i].word[k]);
+                }
+                jag_vector<T>::unpack(vg[i], u);
+                jag_vector<T>::unpack(vy[i], v);
+                DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) u[k] = r < item.used ? v[k] * (u[k] - sum[k]) : 0.0f;
+                if (count == COUNT && jag_out<T>::aligned(out, to)) jag_out<T>::vector(out, to, u);
+                else jag_out<T>::part(out, to, u, 0, count);
+            }
         }
+        dev_copy_wait();
     }
-}
+};
 
 #endif

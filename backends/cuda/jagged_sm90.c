@@ -22,9 +22,8 @@ stw_status stw_cuda_encode_product(stw_gpu *gpu, const stw_jagged_params *p, int
     stw_jagged_maps *maps = maps_out;
     uint32_t dtype = p->dtype == STW_BF16 ? STW_CUDA_MAP_BF16 : STW_CUDA_MAP_F16;
     int64_t rows = p->axis[0].total * p->outer, n = p->out_features, k = p->inner;
-    maps->boxed = (dx ? p->dx_dtype : p->dweight_dtype) == p->dtype;
     int error = encode(cuda, p->grad, rows, n, dx ? STW_JAGGED_OWN_BM : STW_JAGGED_OWN_BK, dtype, &maps->a);
     if (!error) error = encode(cuda, dx ? p->weight : p->x, dx ? n : rows, k, STW_JAGGED_OWN_BK, dtype, &maps->b);
-    if (!error && maps->boxed) error = encode(cuda, dx ? p->dx : p->dweight, dx ? rows : n, k, 64, dtype, &maps->c);
+    if (!error) error = encode(cuda, dx ? p->dx : p->dweight, dx ? rows : n, k, 64, dtype, &maps->c);
     return stw_cuda_check(state, STW_E_DRIVER, "cuTensorMapEncodeTiled", error);
 }

@@ -29,7 +29,7 @@ KERNEL(11, f16, dev_f16, true)
 
 #define HOLD(type, T)                                                                                                  \
     DEV_KERNEL_BLOCKS(STW_JAGGED_THREADS, STW_JAGGED_HOLD_BLOCKS)                                                      \
-    stw_jagged_segment_hold_##type(DEV_ARGUMENT stw_jagged_launch launch) { jag_segment_hold<T>(launch, dev_shared); }
+    stw_jagged_segment_hold_##type(DEV_ARGUMENT stw_jagged_launch launch) { jag_hold<T>::run(launch, dev_shared); }
 HOLD(bf16, dev_bf16)
 HOLD(f16, dev_f16)
 HOLD(f32, float)

@@ -107,16 +107,17 @@ static int library_takes(stw_gpu *gpu, const launch_step *step, const stw_jagged
 
 /* ---- products by the device's own kernels ---- */
 
-/* Products that are worth its large work tiles. */
-#define OWN_LEAST 2e7
+/* Smaller products are latency alone. */
+#define OWN_LEAST 3e5
 
-/* Tensor loads count in 32 bits and step by 16 bytes. */
+/* Tensor loads count in 32 bits and step by 16 bytes. Sums are not as exact as f32's, which results of 16 bits hide. */
 static int own_takes(const stw_gpu *gpu, const stw_jagged_work *work, const stw_gpu_shape *s) {
     const char *forced = work->forced_variant;
     double largest = INT32_MAX;
     int asked = forced && !strcmp(forced, "wgmma");
     if (!gpu->jagged_own_image || (forced && !strcmp(forced, "tiles")) || s->dtype == STW_F32) return 0;
-    if (!work->params.components || !s->m || !s->n || !s->k) return 0;
+    if (!work->params.components || !s->m || !s->n || !s->k || s->out_dtype != s->dtype) return 0;
+    if (!s->a_by_k && s->k > STW_JAGGED_OWN_MOST_K) return 0;
     if (!asked && (double)s->m * (double)s->n * (double)s->k < OWN_LEAST) return 0;
     return work->params.inner % 8 == 0 && work->params.out_features % 8 == 0 && (double)s->m < largest &&
            (double)s->n < largest && (double)s->k < largest;

@@ -15,7 +15,8 @@
      COUNT(jagged_lines_##arch),                                                                                       \
      jagged_tiles_##arch,                                                                                              \
      COUNT(jagged_tiles_##arch),                                                                                       \
-     STW_JAGGED_WORK_TILES}
+     STW_JAGGED_WORK_TILES,                                                                                            \
+     0}
 #include "jagged_tables.inc"
 
 const stw_jagged_table *stw_jagged_table_of(const stw_arch *arch) {
@@ -34,4 +35,5 @@ const stw_jagged_table stw_jagged_own_table = {.backend = STW_BACKEND_CUDA,
                                                .wave = 32,
                                                .tiles = &own_tile,
                                                .tile_count = 1,
-                                               .work_tiles = STW_JAGGED_OWN_WORK_TILES};
+                                               .work_tiles = STW_JAGGED_OWN_WORK_TILES,
+                                               .most_k = STW_JAGGED_OWN_MOST_K};

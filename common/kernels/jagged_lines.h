@@ -165,10 +165,10 @@ template <class T> DEV_FN void jag_softmax_long(const stw_jagged_launch &l, char
 
 /* dX of layer_norm alone where every line takes part, and is whole vectors: what memory allows is reached with few
  * registers. Short lines are loaded while the one before is added up. */
-template <class T, int LANES, int VECTORS>
+template <class T, int LANES, int VECTORS, bool AHEAD = VECTORS <= 2>
 DEV_FN void jag_norm_whole(const stw_jagged_launch &l, const jag_lines &all, char *smem) {
     typedef jag_line<T, LANES, VECTORS> line_of;
-    enum { COUNT = line_of::COUNT, LINES = line_of::LINES, AHEAD = VECTORS <= 2 };
+    enum { COUNT = line_of::COUNT, LINES = line_of::LINES };
     const stw_jagged_params &p = l.p;
     int lane = (int)dev_thread() % LANES, size = (int)p.dim_size;
     int64_t high = all.high * p.dim_before, base = all.low * p.dim_before + dev_cta() * LINES, step = l.blocks * LINES;

@@ -55,7 +55,7 @@
  * columns in threads; shared memory. */
 #define STW_JAGGED_HOLD_BLOCKS 3u
 #define STW_JAGGED_HOLD_LANES  16
-#define STW_JAGGED_HOLD_SMEM   (9u * 128u * 4u + 16u)
+#define STW_JAGGED_HOLD_SMEM   (65536u + 9u * 128u * 4u + 256u)
 
 /* Products of linear by a device's own kernels (STW_KERNEL_JAGGED_OWN): the work tile of a CTA, what is summed at once,
  * stages of loads, threads, shared memory; fewer work tiles are cut into parts. */
@@ -66,6 +66,8 @@
 #define STW_JAGGED_OWN_THREADS    384u
 #define STW_JAGGED_OWN_SMEM       (4u * 49152u + 4u * 8192u + 256u)
 #define STW_JAGGED_OWN_WORK_TILES 512
+/* Hopper truncates what it adds to: over this many rows f16's rounding is still several times that. */
+#define STW_JAGGED_OWN_MOST_K 65536
 
 typedef struct stw_jagged_launch {
     stw_jagged_params p;
