@@ -103,7 +103,7 @@ template <class T> struct jag_hold {
         WARPS = (int)STW_JAGGED_THREADS / 32,
         NEXT = 2 * JAG_HOLD_VECTORS * (int)STW_JAGGED_THREADS * 16
     };
-    static_assert(NEXT + (WARPS + 1) * COLUMNS * 4 + 16 + 3 * (int)sizeof(jag_hold_item) <= (int)STW_JAGGED_HOLD_SMEM,
+    static_assert(NEXT + (WARPS + 2) * COLUMNS * 4 + 16 + 4 * (int)sizeof(jag_hold_item) <= (int)STW_JAGGED_HOLD_SMEM,
                   "shared memory");
 
     /* Whether this thread's vectors of the item are whole, and stand at multiples of 16 bytes. */
@@ -127,112 +127,140 @@ template <class T> struct jag_hold {
         dev_copy_commit();
     }
 
+    /* Vector i of both inputs of an item: from where fetch() has put it, or element by element. */
+    DEV_FN void vectors(const stw_jagged_params &p, const jag_hold_item &item, const char *smem, int i, int row0,
+                        int lane, int count, bool fast, dev_vector *g, dev_vector *y) {
+        int r = row0 + i * JAG_HOLD_ROWS;
+        *g = *y = dev_vector{{0, 0, 0, 0}};
+        if (r >= item.used || !count) return;
+        if (fast) {
+            const char *from = smem + (2 * i * (int)STW_JAGGED_THREADS + (int)dev_thread()) * 16;
+            *g = dev_load_vector(from);
+            *y = dev_load_vector(from + STW_JAGGED_THREADS * 16);
+        } else {
+            int64_t at = item.from + r * p.inner + lane * COUNT;
+            *g = jag_vector<T>::gather((const T *)p.grad + at, count);
+            *y = jag_vector<T>::gather((const T *)p.y + at, count);
+        }
+    }
+    /* Whether the sums of other parts belong to this one's too. */
+    DEV_FN bool meets(const jag_hold_item &item) { return item.joined > 1 && item.part < item.joined; }
+    DEV_FN int columns_of(const jag_hold_item &item, int lane) {
+        int count = item.columns - lane * COUNT;
+        return count < 0 ? 0 : count > COUNT ? COUNT : count;
+    }
+
     DEV_FN void run(const stw_jagged_launch &l, char *smem) {
         const stw_jagged_params &p = l.p;
         int thread = (int)dev_thread(), lane = thread % JAG_HOLD_LANES, row0 = thread / JAG_HOLD_LANES;
         int column = thread % COLUMNS;
-        float *parts_of = (float *)(void *)(smem + NEXT), *totals = parts_of + WARPS * COLUMNS;
-        int *shared_order = (int *)(void *)(totals + COLUMNS);
-        jag_hold_item *items = (jag_hold_item *)(void *)(shared_order + 4); /* three take turns */
+        float *parts_of = (float *)(void *)(smem + NEXT), *totals = parts_of + WARPS * COLUMNS; /* two take turns */
+        int *shared_order = (int *)(void *)(totals + 2 * COLUMNS);
+        jag_hold_item *items = (jag_hold_item *)(void *)(shared_order + 4); /* four take turns */
         jag_out<T> out = jag_out<T>::of(p.dx, p.dx_dtype, (p.accumulate & STW_JAGGED_DX) != 0);
         bool finds = thread == (int)STW_JAGGED_THREADS - 1;
         if (finds) {
             jag_hold_find<COLUMNS>(l, dev_cta(), items);
-            if (items[0].number >= 0) jag_hold_find<COLUMNS>(l, items[0].number + l.blocks, items + 1);
-            else items[1].number = -1;
+            jag_hold_find<COLUMNS>(l, items[0].number < 0 ? l.work_tiles : items[0].number + l.blocks, items + 1);
+            items[3].number = -1;
         }
         dev_barrier();
         fetch(p, items[0], smem);
-        int turn = 0;
-        DEV_ROLLED_FOR (; items[turn].number >= 0; turn = turn == 2 ? 0 : turn + 1) {
-            const jag_hold_item &item = items[turn], &next = items[turn == 2 ? 0 : turn + 1];
-            jag_hold_item *later = items + (turn == 0 ? 2 : turn - 1);
-            int count = item.columns - lane * COUNT;
-            count = count < 0 ? 0 : count > COUNT ? COUNT : count;
-            bool fast = whole(p, item, count);
-            dev_vector vg[JAG_HOLD_VECTORS], vy[JAG_HOLD_VECTORS];
-            float sum[COUNT] = {};
+        dev_vector vg[JAG_HOLD_VECTORS], vy[JAG_HOLD_VECTORS]; /* of the item before */
+        DEV_UNROLL_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i) vg[i] = vy[i] = dev_vector{{0, 0, 0, 0}};
+        DEV_ROLLED_FOR (int turn = 0;; ++turn) {
+            const jag_hold_item &item = items[turn & 3], &next = items[turn + 1 & 3], &before = items[turn + 3 & 3];
+            bool some = item.number >= 0, held = before.number >= 0;
+            if (!some && !held) break;
+            int count = some ? columns_of(item, lane) : 0;
+            bool fast = some && whole(p, item, count);
+            float *total_of = totals + (turn & 1) * COLUMNS, *total_before = totals + (turn + 1 & 1) * COLUMNS;
             dev_copy_wait();
-            DEV_UNROLL_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i) {
-                vg[i] = vy[i] = dev_vector{{0, 0, 0, 0}};
-                int r = row0 + i * JAG_HOLD_ROWS;
-                if (r >= item.used || !count) continue;
-                if (fast) {
-                    const char *from = smem + (2 * i * (int)STW_JAGGED_THREADS + thread) * 16;
-                    vg[i] = dev_load_vector(from);
-                    vy[i] = dev_load_vector(from + STW_JAGGED_THREADS * 16);
-                } else {
-                    int64_t at = item.from + r * p.inner + lane * COUNT;
-                    vg[i] = jag_vector<T>::gather((const T *)p.grad + at, count);
-                    vy[i] = jag_vector<T>::gather((const T *)p.y + at, count);
+            {
+                float sum[COUNT] = {};
+                DEV_UNROLL_2_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i) {
+                    dev_vector g, y;
+                    float u[COUNT], v[COUNT];
+                    if (!some) break;
+                    vectors(p, item, smem, i, row0, lane, count, fast, &g, &y);
+                    jag_vector<T>::unpack(g, u);
+                    jag_vector<T>::unpack(y, v);
+                    DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) sum[k] = fmaf(u[k], v[k], sum[k]);
+                }
+                DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) {
+                    sum[k] += dev_shuffle_xor(sum[k], JAG_HOLD_LANES);
+                    if (thread % 32 < JAG_HOLD_LANES) parts_of[thread / 32 * COLUMNS + lane * COUNT + k] = sum[k];
                 }
             }
-            DEV_UNROLL_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i) {
-                float u[COUNT], v[COUNT];
-                jag_vector<T>::unpack(vg[i], u);
-                jag_vector<T>::unpack(vy[i], v);
-                DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) sum[k] = fmaf(u[k], v[k], sum[k]);
-            }
-            fetch(p, next, smem);
-            DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) {
-                sum[k] += dev_shuffle_xor(sum[k], JAG_HOLD_LANES);
-                if (thread % 32 < JAG_HOLD_LANES) parts_of[thread / 32 * COLUMNS + lane * COUNT + k] = sum[k];
-            }
             dev_barrier();
-            float total = 0.0f;
-            if (thread < COLUMNS)
+            if (thread < COLUMNS && some) {
+                float total = 0.0f;
                 DEV_UNROLL_FOR (int w = 0; w < WARPS; ++w) total += parts_of[w * COLUMNS + thread];
-            if (item.joined > 1 && item.part < item.joined) { /* all threads agree */
-                bool live = column < item.columns;
-                if (thread < COLUMNS) {
-                    if (live) item.sums[item.part * p.inner + column] = total;
+                total_of[thread] = total;
+                if (meets(item)) {
+                    if (column < item.columns) item.sums[item.part * p.inner + column] = total;
                     __threadfence();
                 }
-                dev_barrier();
-                if (thread == 0) {
-                    *shared_order = sm90_arrive_gpu(item.counter);
-                    if (item.joined <= JAG_HOLD_FEW) sm90_await_gpu(item.counter, item.joined);
+            }
+            if (finds) {
+                bool more = next.number >= 0 && some;
+                jag_hold_find<COLUMNS>(l, more ? next.number + l.blocks : l.work_tiles, items + (turn + 2 & 3));
+            }
+            dev_barrier();
+            if (some && meets(item)) {
+                if (thread == 0) *shared_order = sm90_arrive_gpu(item.counter);
+                if (item.joined > JAG_HOLD_FEW) { /* the last part to come adds all of them up */
+                    dev_barrier();
+                    if (*shared_order == item.joined - 1) {
+                        bool live = column < item.columns;
+                        float total =
+                            jag_hold_add<COLUMNS>(item.sums + column, p.inner, item.joined, live, parts_of, thread);
+                        if (thread < COLUMNS) {
+                            if (live) item.sums[column] = total;
+                            __threadfence();
+                        }
+                        dev_barrier();
+                        if (thread == 0) sm90_arrive_gpu(item.counter);
+                    }
                 }
-                if (finds) jag_hold_find<COLUMNS>(l, next.number < 0 ? l.work_tiles : next.number + l.blocks, later);
-                dev_barrier();
-                if (item.joined <= JAG_HOLD_FEW) {
-                    total = 0.0f;
-                    if (thread < COLUMNS && live)
-                        for (int k = 0; k < item.joined; ++k)
-                            total += sm90_load_shared_float(item.sums + k * p.inner + column);
-                } else if (*shared_order == item.joined - 1) {
-                    total = jag_hold_add<COLUMNS>(item.sums + column, p.inner, item.joined, live, parts_of, thread);
-                    if (thread < COLUMNS) {
-                        if (live) item.sums[column] = total;
-                        __threadfence();
+            }
+            if (held) {
+                if (meets(before)) {
+                    bool few = before.joined <= JAG_HOLD_FEW;
+                    if (thread == 0) sm90_await_gpu(before.counter, before.joined + (few ? 0 : 1));
+                    dev_barrier();
+                    if (thread < COLUMNS && column < before.columns) {
+                        float total = 0.0f;
+                        for (int k = 0; k < (few ? before.joined : 1); ++k)
+                            total += sm90_load_shared_float(before.sums + k * p.inner + column);
+                        total_before[thread] = total;
                     }
                     dev_barrier();
-                    if (thread == 0) sm90_arrive_gpu(item.counter);
-                } else {
-                    if (thread == 0) sm90_await_gpu(item.counter, item.joined + 1);
-                    dev_barrier();
-                    total = 0.0f;
-                    if (thread < COLUMNS && live) total = sm90_load_shared_float(item.sums + column);
                 }
-            } else if (finds) jag_hold_find<COLUMNS>(l, next.number < 0 ? l.work_tiles : next.number + l.blocks, later);
-            if (thread < COLUMNS) totals[thread] = total;
-            dev_barrier();
-            DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) sum[k] = totals[lane * COUNT + k];
-            DEV_UNROLL_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i) {
-                int r = row0 + i * JAG_HOLD_ROWS;
-                int64_t to = item.from + r * p.inner + lane * COUNT;
-                if (r >= item.length || !count || (r >= item.used && out.add)) continue;
-                float u[COUNT], v[COUNT];
-                DEV_UNROLL_FOR (int k = 0; k < 4; ++k) { /* unpacked anew: fewer registers */
+                int columns = columns_of(before, lane);
+                float sum[COUNT];
+                DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) sum[k] = total_before[lane * COUNT + k];
+                DEV_UNROLL_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i) {
+                    int r = row0 + i * JAG_HOLD_ROWS;
+                    int64_t to = before.from + r * p.inner + lane * COUNT;
+                    if (r >= before.length || !columns || (r >= before.used && out.add)) continue;
+                    float u[COUNT], v[COUNT];
+                    jag_vector<T>::unpack(vg[i], u);
+                    jag_vector<T>::unpack(vy[i], v);
+                    DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) u[k] = r < before.used ? v[k] * (u[k] - sum[k]) : 0.0f;
+                    if (columns == COUNT && jag_out<T>::aligned(out, to)) jag_out<T>::vector(out, to, u);
+                    else jag_out<T>::part(out, to, u, 0, columns);
+                }
+            }
+            if (!some) break;
+            DEV_UNROLL_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i)
+                vectors(p, item, smem, i, row0, lane, count, fast, &vg[i], &vy[i]);
+            DEV_UNROLL_FOR (int i = 0; i < JAG_HOLD_VECTORS; ++i)
+                DEV_UNROLL_FOR (int k = 0; k < 4; ++k) { /* in registers before the next ones come */
                     vg[i].word[k] = (uint32_t)dev_keep((int)vg[i].word[k]);
                     vy[i].word[k] = (uint32_t)dev_keep((int)vy[i].word[k]);
                 }
-                jag_vector<T>::unpack(vg[i], u);
-                jag_vector<T>::unpack(vy[i], v);
-                DEV_UNROLL_FOR (int k = 0; k < COUNT; ++k) u[k] = r < item.used ? v[k] * (u[k] - sum[k]) : 0.0f;
-                if (count == COUNT && jag_out<T>::aligned(out, to)) jag_out<T>::vector(out, to, u);
-                else jag_out<T>::part(out, to, u, 0, count);
-            }
+            fetch(p, next, smem);
         }
         dev_copy_wait();
     }

@@ -69,7 +69,8 @@ static column_plan columns_of(const stw_jagged_params *p, const stw_jagged_table
         c.parts = stw_smaller(STW_JAGGED_NORM_BLOCKS, stw_blocks_of(lines, STW_JAGGED_THREADS / class->lanes));
         return c;
     }
-    c.parts = stw_smaller(STW_JAGGED_SUM_PARTS, stw_blocks_of(lines, STW_JAGGED_SUM_ROWS));
+    int64_t most = t->wave == 32 && c.blocks >= STW_JAGGED_SUM_WIDE ? STW_JAGGED_SUM_PARTS / 2 : STW_JAGGED_SUM_PARTS;
+    c.parts = stw_smaller(most, stw_blocks_of(lines, STW_JAGGED_SUM_ROWS));
     c.rows = c.parts ? stw_blocks_of(lines, c.parts) : 0;
     return c;
 }
@@ -173,12 +174,11 @@ static void add_map(const builder *b) {
                  64);
 }
 
-/* dX by lines. `most`: CTAs that take them in turn. */
-static void add_lines(const builder *b, const char *family, int64_t most) {
+/* dX by lines. */
+static void add_lines(const builder *b, const char *family) {
     const stw_jagged_line *class = line_class_of(b->p, b->t, 0);
     int64_t lines = lines_of(b->p),
             work_tiles = class ? stw_blocks_of(lines, STW_JAGGED_THREADS / class->lanes) : lines;
-    if (class) work_tiles = stw_smaller(work_tiles, most);
     if (b->p->dim_size)
         add_step(b, STW_JSTEP_LINES, family, class ? class->name : "long", 1, work_tiles, STW_JAGGED_THREADS, 256);
 }
@@ -190,8 +190,7 @@ static void add_norm(const builder *b) {
     if (sums)
         add_step(b, STW_JSTEP_NORM_SUMS, "norm_sums", line_class_of(p, b->t, 1)->name, 1, c.parts, STW_JAGGED_THREADS,
                  STW_JAGGED_THREADS * 4);
-    else if (p->outputs & STW_JAGGED_DX)
-        add_lines(b, "norm", b->t->wave == 32 ? STW_JAGGED_NORM_RESIDENT * (int64_t)b->processors : INT64_MAX);
+    else if (p->outputs & STW_JAGGED_DX) add_lines(b, "norm");
     if (!sums && has_columns(p))
         add_step(b, STW_JSTEP_COLUMNS, p->outputs & STW_JAGGED_DWEIGHT ? "norm_columns" : "columns", NULL, 1,
                  c.parts * c.blocks, STW_JAGGED_THREADS, STW_JAGGED_SUM_SMEM);
@@ -207,7 +206,7 @@ static void add_softmax(const builder *b) {
         add_step(b, STW_JSTEP_SEGMENT_SUM, "segment_sum", NULL, 0, work_tiles ? sums : 0, STW_JAGGED_THREADS, 0);
         add_step(b, STW_JSTEP_SEGMENTS, "segment_end", NULL, 1, work_tiles, STW_JAGGED_THREADS, 0);
     } else if (p->dim == STW_DIM_INNER && p->dim_after == 1) {
-        add_lines(b, "softmax", INT64_MAX);
+        add_lines(b, "softmax");
     } else {
         int64_t whole = positions_of(p) * p->outer * p->inner;
         if (p->dim_size)

@@ -22,10 +22,12 @@ JAG_KERNEL(stw_jagged_prepare, STW_JAGGED_PREPARE_THREADS, jag_prepare(launch, d
 JAG_KERNEL(stw_jagged_columns_end, STW_JAGGED_THREADS, jag_columns_end(launch, dev_shared))
 JAG_KERNEL(stw_jagged_segment_sum, STW_JAGGED_THREADS, jag_segment_sum(launch))
 
+/* CTAs a multiprocessor of a layer_norm that makes dX alone: as many as its registers allow. */
+#define JAG_NORM_BLOCKS(vectors) ((vectors) <= 2 ? 5 : 4)
 /* Lines: sizes with and without column sums of layer_norm. */
 #define JAG_LINES_0(name, lanes, vectors)                                                                              \
     JAG_TYPED(softmax_##name, STW_JAGGED_THREADS, (jag_softmax<JAG_T, lanes, vectors>(launch, dev_shared)))            \
-    JAG_TYPED_BLOCKS(norm_##name, STW_JAGGED_THREADS, STW_JAGGED_NORM_RESIDENT,                                        \
+    JAG_TYPED_BLOCKS(norm_##name, STW_JAGGED_THREADS, JAG_NORM_BLOCKS(vectors),                                        \
                      (jag_norm<JAG_T, lanes, vectors>(launch, dev_shared)))
 #define JAG_LINES_1(name, lanes, vectors)                                                                              \
     JAG_LINES_0(name, lanes, vectors)                                                                                  \

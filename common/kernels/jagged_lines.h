@@ -163,88 +163,69 @@ template <class T> DEV_FN void jag_softmax_long(const stw_jagged_launch &l, char
     }
 }
 
-/* dX of layer_norm alone where every line takes part, and is whole vectors: what memory allows is reached with few
- * registers. Short lines are loaded while the one before is added up. */
-template <class T, int LANES, int VECTORS, bool AHEAD = VECTORS <= 2>
+/* dX of layer_norm alone where every line takes part, and is whole vectors: with few registers, so that many CTAs have
+ * loads under way. */
+template <class T, int LANES, int VECTORS>
 DEV_FN void jag_norm_whole(const stw_jagged_launch &l, const jag_lines &all, char *smem) {
     typedef jag_line<T, LANES, VECTORS> line_of;
     enum { COUNT = line_of::COUNT, LINES = line_of::LINES };
     const stw_jagged_params &p = l.p;
     int lane = (int)dev_thread() % LANES, size = (int)p.dim_size;
-    int64_t high = all.high * p.dim_before, base = all.low * p.dim_before + dev_cta() * LINES, step = l.blocks * LINES;
-    int64_t line = base + (int)dev_thread() / LANES;
+    int64_t line = all.low * p.dim_before + dev_cta() * LINES + (int)dev_thread() / LANES;
+    bool live = line < all.high * p.dim_before;
     const T *g = (const T *)p.grad + line * size, *x = (const T *)p.x + line * size;
     T *to = (T *)p.dx + line * size;
-    dev_vector vg[VECTORS], vx[VECTORS], gamma[AHEAD ? VECTORS : 1];
-    float mean = 0.0f, rstd = 0.0f;
-    auto load_gamma = [&](int v) {
+    dev_vector vg[VECTORS], vx[VECTORS];
+    float mean = 0.0f, rstd = 0.0f, plain = 0.0f, dot = 0.0f;
+    auto load_gamma = [&](int v, float w[COUNT]) {
         int e = line_of::at(v, lane);
-        if (p.weight && e < size) return dev_load_vector((const T *)p.weight + e);
-        const float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-        return jag_vector<T>::pack(ones);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) w[i] = 1.0f;
+        if (p.weight && e < size) jag_vector<T>::unpack(dev_load_vector((const T *)p.weight + e), w);
     };
-    auto fetch = [&]() {
-        DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
-            int e = line_of::at(v, lane);
-            vg[v] = vx[v] = dev_vector{{0, 0, 0, 0}};
-            if (line < high && e < size) vg[v] = dev_load_vector(g + e), vx[v] = dev_load_vector(x + e);
+    DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
+        int e = line_of::at(v, lane);
+        vg[v] = vx[v] = dev_vector{{0, 0, 0, 0}};
+        if (live && e < size) vg[v] = dev_load_vector(g + e), vx[v] = dev_load_vector(x + e);
+    }
+    if (live) mean = p.mean[line], rstd = p.rstd[line];
+    DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
+        float u[COUNT], h[COUNT], w[COUNT];
+        load_gamma(v, w);
+        jag_vector<T>::unpack(vg[v], u);
+        jag_vector<T>::unpack(vx[v], h);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
+            u[i] *= w[i]; /* behind the line u is 0 */
+            plain += u[i];
+            dot = fmaf(u[i], h[i] - mean, dot);
         }
-        if (line < high) mean = p.mean[line], rstd = p.rstd[line];
-    };
-    if (AHEAD)
-        DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) gamma[AHEAD ? v : 0] = load_gamma(v);
-    if (AHEAD) fetch();
-    DEV_ROLLED_FOR (int turn = 0; base < high; base += step, ++turn) {
-        if (!AHEAD) fetch();
-        dev_vector cg[VECTORS], cx[VECTORS];
-        float plain = 0.0f, dot = 0.0f, middle = mean, scale = rstd;
-        bool live = line < high;
-        DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
-            cg[v] = vg[v], cx[v] = vx[v];
-            if (!AHEAD) gamma[0] = load_gamma(v);
-            float u[COUNT], h[COUNT], w[COUNT];
-            jag_vector<T>::unpack(cg[v], u);
-            jag_vector<T>::unpack(cx[v], h);
-            jag_vector<T>::unpack(gamma[AHEAD ? v : 0], w);
-            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
-                u[i] *= w[i]; /* behind the line u is 0 */
-                plain += u[i];
-                dot = fmaf(u[i], h[i] - middle, dot);
-            }
+    }
+    jag_line_sums<LANES>(plain, dot, smem, 0);
+    if (!live) return;
+    plain /= l.line_size;
+    dot = dot * rstd * rstd / l.line_size;
+    DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
+        float u[COUNT], h[COUNT], w[COUNT];
+        load_gamma(v, w);
+        DEV_UNROLL_FOR (int i = 0; i < 4; ++i) { /* unpacked anew: fewer registers */
+            vg[v].word[i] = (uint32_t)dev_keep((int)vg[v].word[i]);
+            vx[v].word[i] = (uint32_t)dev_keep((int)vx[v].word[i]);
         }
-        T *now = to;
-        line += step, g += step * size, x += step * size, to += step * size;
-        if (AHEAD) fetch();
-        jag_line_sums<LANES>(plain, dot, smem, turn);
-        if (!live) continue;
-        plain /= l.line_size;
-        dot = dot * scale * scale / l.line_size;
-        DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
-            float u[COUNT], h[COUNT], w[COUNT];
-            if (!AHEAD) gamma[0] = load_gamma(v);
-            DEV_UNROLL_FOR (int i = 0; i < 4; ++i) { /* unpacked anew: registers decide how many lines are under way */
-                cg[v].word[i] = (uint32_t)dev_keep((int)cg[v].word[i]);
-                cx[v].word[i] = (uint32_t)dev_keep((int)cx[v].word[i]);
-            }
-            jag_vector<T>::unpack(cg[v], u);
-            jag_vector<T>::unpack(cx[v], h);
-            jag_vector<T>::unpack(gamma[AHEAD ? v : 0], w);
-            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
-                u[i] = fmaf(middle - h[i], dot, fmaf(u[i], w[i], -plain)) * scale;
-            int e = line_of::at(v, lane);
-            if (e < size) dev_store_vector(now + e, jag_vector<T>::pack(u));
-        }
+        jag_vector<T>::unpack(vg[v], u);
+        jag_vector<T>::unpack(vx[v], h);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) u[i] = fmaf(mean - h[i], dot, fmaf(u[i], w[i], -plain)) * rstd;
+        int e = line_of::at(v, lane);
+        if (e < size) dev_store_vector(to + e, jag_vector<T>::pack(u));
     }
 }
 
-/* dX of layer_norm alone: CTA k of l.blocks has lines k*LINES.., (k + blocks)*LINES.. */
+/* dX of layer_norm alone. */
 template <class T, int LANES, int VECTORS> DEV_FN void jag_norm(const stw_jagged_launch &l, char *smem) {
     typedef jag_line<T, LANES, VECTORS> line_of;
-    enum { COUNT = line_of::COUNT, LINES = line_of::LINES };
+    enum { COUNT = line_of::COUNT };
     const stw_jagged_params &p = l.p;
     const jag_lines all = jag_lines::of(l);
     int lane = (int)dev_thread() % LANES;
-    int64_t size = p.dim_size, lines = p.slabs * l.lines, base = dev_cta() * LINES;
+    int64_t size = p.dim_size, line = dev_cta() * line_of::LINES + (int)dev_thread() / LANES, first = line * size;
     jag_out<T> out = jag_out<T>::of(p.dx, p.dx_dtype, (p.accumulate & STW_JAGGED_DX) != 0);
     if constexpr (DEV_WAVE == 32) {
         bool plain = !all.gaps && p.slabs == 1 && size % COUNT == 0 && p.dx_dtype == p.dtype && !out.add &&
@@ -255,41 +236,37 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm(const stw_jagged
             return;
         }
     }
-    DEV_ROLLED_FOR (int turn = 0; base < lines; base += l.blocks * LINES, ++turn) {
-        int64_t line = base + (int)dev_thread() / LANES, first = line * size;
-        int what = jag_lines::what(all, l, line);
-        dev_vector vg[VECTORS], vx[VECTORS];
-        float plain = 0.0f, dot = 0.0f, mean = 0.0f, rstd = 0.0f;
-        if (what == JAG_LINE_LIVE) {
-            line_of::load(vg, (const T *)p.grad + first, size, lane);
-            line_of::load(vx, (const T *)p.x + first, size, lane);
-            mean = p.mean[line], rstd = p.rstd[line];
-            DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
-                float g[COUNT], x[COUNT], gamma[COUNT];
-                jag_gamma<T>(p, line_of::at(v, lane), gamma);
-                jag_vector<T>::unpack(vg[v], g);
-                jag_vector<T>::unpack(vx[v], x);
-                DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
-                    g[i] *= gamma[i];
-                    plain += g[i]; /* behind the line g is 0 */
-                    dot = fmaf(g[i], (x[i] - mean) * rstd, dot);
-                }
-            }
-        }
-        jag_line_sums<LANES>(plain, dot, smem, turn);
-        if (what == JAG_LINE_ZERO) line_of::clear(out, first, size, lane);
-        if (what != JAG_LINE_LIVE) continue;
-        plain /= l.line_size;
-        dot /= l.line_size;
+    int what = jag_lines::what(all, l, line);
+    dev_vector vg[VECTORS], vx[VECTORS];
+    float plain = 0.0f, dot = 0.0f, mean = 0.0f, rstd = 0.0f;
+    if (what == JAG_LINE_LIVE) {
+        line_of::load(vg, (const T *)p.grad + first, size, lane);
+        line_of::load(vx, (const T *)p.x + first, size, lane);
+        mean = p.mean[line], rstd = p.rstd[line];
         DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
             float g[COUNT], x[COUNT], gamma[COUNT];
             jag_gamma<T>(p, line_of::at(v, lane), gamma);
             jag_vector<T>::unpack(vg[v], g);
             jag_vector<T>::unpack(vx[v], x);
-            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
-                g[i] = rstd * (g[i] * gamma[i] - plain - (x[i] - mean) * rstd * dot);
-            line_of::store(out, first, v, g, size, lane);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
+                g[i] *= gamma[i];
+                plain += g[i]; /* behind the line g is 0 */
+                dot = fmaf(g[i], (x[i] - mean) * rstd, dot);
+            }
         }
+    }
+    jag_line_sums<LANES>(plain, dot, smem, 0);
+    if (what == JAG_LINE_ZERO) line_of::clear(out, first, size, lane);
+    if (what != JAG_LINE_LIVE) return;
+    plain /= l.line_size;
+    dot /= l.line_size;
+    DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
+        float g[COUNT], x[COUNT], gamma[COUNT];
+        jag_gamma<T>(p, line_of::at(v, lane), gamma);
+        jag_vector<T>::unpack(vg[v], g);
+        jag_vector<T>::unpack(vx[v], x);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) g[i] = rstd * (g[i] * gamma[i] - plain - (x[i] - mean) * rstd * dot);
+        line_of::store(out, first, v, g, size, lane);
     }
 }
 

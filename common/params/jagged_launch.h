@@ -27,12 +27,12 @@
 /* CTAs of a layer_norm that keeps column sums: what is added in which order depends on it, and
  * not on the device. */
 #define STW_JAGGED_NORM_BLOCKS 264
-/* CTAs a multiprocessor of a layer_norm that makes dX alone, on NVIDIA: they take lines in turn. */
-#define STW_JAGGED_NORM_RESIDENT 3
 
 /* Column sums: rows of a part, at most so many parts; threads of a CTA over columns. */
 #define STW_JAGGED_SUM_ROWS  128
 #define STW_JAGGED_SUM_PARTS 512
+/* On NVIDIA from so many blocks of columns on half as many parts. */
+#define STW_JAGGED_SUM_WIDE 16
 /* Sums along a ragged dimension: positions of a part. */
 #define STW_JAGGED_SEGMENT_ROWS 128
 #define STW_JAGGED_SUM_SMEM     (2u * STW_JAGGED_THREADS * 8u * 4u)
@@ -55,7 +55,7 @@
  * columns in threads; shared memory. */
 #define STW_JAGGED_HOLD_BLOCKS 3u
 #define STW_JAGGED_HOLD_LANES  16
-#define STW_JAGGED_HOLD_SMEM   (65536u + 9u * 128u * 4u + 256u)
+#define STW_JAGGED_HOLD_SMEM   (65536u + 10u * 128u * 4u + 384u)
 
 /* Products of linear by a device's own kernels (STW_KERNEL_JAGGED_OWN): the work tile of a CTA, what is summed at once,
  * stages of loads, threads, shared memory; fewer work tiles are cut into parts. */
