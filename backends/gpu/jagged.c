@@ -226,21 +226,27 @@ static void describe(stw_jagged_work *work, const stw_gpu *gpu, const stw_jagged
                      stw_text *note) {
     stw_text variant = stw_text_in(work->variant, sizeof work->variant);
     const stw_blas_vendor *blas = gpu->ops->blas;
-    int libraries = 0;
+    int libraries = 0, products = 0;
     for (uint32_t i = 1; i < steps->count; ++i) {
         const stw_gpu_product *library = plan->step[i].library;
-        const stw_gpu_kernel *wgmma = plan->step[i].own.kernel;
-        const char *own = (wgmma ? wgmma->name : steps->step[i].entry) + strlen("stw_jagged_");
-        if ((library || wgmma) && steps->step[i].kind == STW_JSTEP_PRODUCT_END) continue;
-        if (wgmma && is_segment(&plan->step[i]) && i > 1) continue;
-        stw_text_add(&variant, "%s%s", i > 1 ? " " : "", library ? library->library : own);
-        if (library) stw_text_add(note, "%s else %s, ", library->library, own);
+        const stw_gpu_kernel *own = plan->step[i].own.kernel;
+        const char *shared = steps->step[i].entry + strlen("stw_jagged_"),
+                   *first = library ? library->library
+                            : own   ? own->name + strlen("stw_jagged_")
+                                    : shared;
+        if ((library || own) && steps->step[i].kind == STW_JSTEP_PRODUCT_END) continue;
+        if (own && is_segment(&plan->step[i]) && i > 1) continue;
+        stw_text_add(&variant, "%s%s", i > 1 ? " " : "", first);
+        if (first != shared && steps->step[i].kind == STW_JSTEP_PRODUCT)
+            stw_text_add(note, "%s else %s, ", first, shared);
         libraries += library != NULL;
+        products += own && !library && steps->step[i].kind == STW_JSTEP_PRODUCT;
     }
     if (libraries)
         stw_text_add(note, "else: operands at no multiple of 16 bytes%s, %s",
                      blas->capturing ? ", a second stream or thread, a first call in a capture" : "",
                      blas->measured ? "" : "chosen without a measurement, ");
+    if (products && !libraries) stw_text_add(note, "else: operands at no multiple of 16 bytes, ");
     if (steps->count < 2) stw_text_add(&variant, "lengths");
     stw_text_add(note, "%s, %u kernel%s", stw_image_kind_name(gpu->jagged_image->kind), steps->count,
                  steps->count == 1 ? "" : "s");
