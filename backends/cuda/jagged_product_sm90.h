@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * linear's dX and dW of 16-bit types by Hopper's own instructions. Two CTAs, a cluster, have two work tiles of 128 x 256
- * above each other: each loads its own rows of A and half of B, which the other one gets too. One warp loads, two
+ * linear's dX and dW of 16-bit types by Hopper's own instructions. Two CTAs, a cluster, have two work tiles of 128 x
+ * 256 above each other: each loads its own rows of A and half of B, which the other one gets too. One warp loads, two
  * warpgroups multiply 64 rows each. What a stage holds stands beside it in shared memory: only the loading warp knows
- * gaps. dX skips work tiles that no row takes part in, dW skips blocks of 64 rows that none of takes part in, and puts
+ * gaps. dX skips work tiles that no row takes part in, dW skips blocks of 64 rows none of which takes part, and puts
  * zeros in place of single ones that do not. What is added in which order depends on the problem alone. */
 #ifndef STW_CUDA_JAGGED_PRODUCT_SM90_H
 #define STW_CUDA_JAGGED_PRODUCT_SM90_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * softmax along the ragged dimension with each input read once: a CTA keeps a part of a component, 128 rows of a block
- * of columns, in registers until the sums of all parts of that component are there; its next part is under way to
- * shared memory meanwhile. All CTAs run at the same time (a cooperative launch) and take the parts in order. A CTA waits
- * for parts of its own component alone, which has at most as many of them in a block of columns as there are CTAs
+ * softmax along the ragged dimension with each input read once. A CTA has 128 rows of a component in a block of
+ * columns, a part. It keeps one in registers while the sums of that component's other parts come, and the next one is in
+ * shared memory. All CTAs run at the same time (a cooperative launch) and take the parts in order. A CTA waits for
+ * parts of its own component alone, which has at most as many of them in a block of columns as there are CTAs
  * (backends/gpu/jagged.c): the component that comes first is always finished. What is added in which order depends on
  * the component alone. */
 #ifndef STW_CUDA_JAGGED_SEGMENT_SM90_H

@@ -20,7 +20,7 @@ typedef struct stw_gpu_kernel {
     void *function;
     stw_kernel_image image;
     uint32_t threads, smem;
-    uint32_t early; /* it awaits the kernel before it by itself: may be launched while that one runs. The vendor's
+    uint32_t early;    /* it awaits the kernel before it by itself: may be launched while that one runs. The vendor's
                        kernel_load clears it where the driver or the device's code does not have that. */
     uint32_t together; /* all its CTAs run at the same time */
     char name[80];

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A step by the device's own kernels: a product of linear, and the kernel that adds up its parts; or all of softmax along
- * the ragged dimension. */
+/* A step by the device's own kernels: a product of linear, and the kernel that adds up its parts; or all of softmax
+ * along the ragged dimension. */
 typedef struct own_product {
     const stw_gpu_kernel *kernel, *end; /* NULL: none, and no parts */
     int64_t work_tiles;
@@ -182,9 +182,8 @@ static int64_t hold_columns(const stw_jagged_params *p) {
     return STW_JAGGED_HOLD_LANES * (int64_t)STW_JAGGED_VECTOR(stw_dtype_size((stw_dtype)p->dtype));
 }
 
-enum { HOLD_AVERAGE = 32 }; /* positions of a component at least: a CTA has room for 128 of one */
-
-/* Fills step->own if the longest component that is promised has no more parts than CTAs run at a time. */
+/* Fills step->own where STERNWAY_VARIANT=hold asks for it, if the longest component that is promised has no more parts
+ * than CTAs run at a time. Not faster yet than the shared kernels, which read the inputs twice. */
 static stw_status find_hold(const stw_device *device, const stw_jagged_work *work, launch_plan *plan,
                             launch_step *step) {
     stw_gpu *gpu = device->state;
@@ -193,10 +192,7 @@ static stw_status find_hold(const stw_device *device, const stw_jagged_work *wor
     const char *forced = work->forced_variant;
     uint32_t most = STW_JAGGED_HOLD_BLOCKS * device->compute_units;
     int asked = forced && !strcmp(forced, "hold");
-    if (!gpu->jagged_own_image || (forced && forced[0] && !asked) ||
-        stw_blocks_of(axis->size, STW_JAGGED_SEGMENT_ROWS) > most)
-        return STW_OK;
-    if (!asked && axis->total / HOLD_AVERAGE < p->components) return STW_OK;
+    if (!gpu->jagged_own_image || !asked || stw_blocks_of(axis->size, STW_JAGGED_SEGMENT_ROWS) > most) return STW_OK;
     char name[STW_JAGGED_ENTRY_MAX];
     snprintf(name, sizeof name, "stw_jagged_segment_hold_%s", stw_dtype_name((stw_dtype)p->dtype));
     const stw_gpu_entry entry = {name, STW_KERNEL_JAGGED_OWN, STW_JAGGED_THREADS, STW_JAGGED_HOLD_SMEM, 0, 1};
