@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * softmax along the ragged dimension with each input read once. A CTA has 128 rows of a component in a block of
- * columns, a part. It keeps one in registers while the sums of that component's other parts come, and the next one is in
+ * columns, a part. It keeps one in registers while the sums of the other parts come, and the next one is in
  * shared memory. All CTAs run at the same time (a cooperative launch) and take the parts in order. A CTA waits for
  * parts of its own component alone, which has at most as many of them in a block of columns as there are CTAs
  * (backends/gpu/jagged.c): the component that comes first is always finished. What is added in which order depends on
