@@ -65,9 +65,8 @@ _Static_assert(sizeof(stw_cuda_launch_attribute) == 72 && sizeof(stw_cuda_launch
 stw_status stw_cuda_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                            stw_stream stream, void **arguments) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
-    if (kernel->early || kernel->together) {
-        stw_cuda_launch_attribute early = {.id = kernel->early ? STW_CUDA_LAUNCH_EARLY : STW_CUDA_LAUNCH_TOGETHER,
-                                           .value.allowed = 1};
+    if (kernel->early) {
+        stw_cuda_launch_attribute early = {.id = STW_CUDA_LAUNCH_EARLY, .value.allowed = 1};
         stw_cuda_launch_config config = {grid_x, grid_y, 1, kernel->threads, 1, 1, kernel->smem, stream, &early, 1};
         return stw_cuda_check(state, STW_E_DRIVER, "cuLaunchKernelEx",
                               state->cuda->cuLaunchKernelEx(&config, kernel->function, arguments, NULL));

@@ -12,7 +12,7 @@
 typedef struct stw_cuda_launch_attribute {
     int id;
     union {
-        int allowed;      /* of both kinds */
+        int allowed;      /* of STW_CUDA_LAUNCH_EARLY */
         uint64_t room[8]; /* 64 bytes, at a multiple of 8 */
     } value;
 } stw_cuda_launch_attribute;
@@ -22,9 +22,8 @@ typedef struct stw_cuda_launch_config {
     stw_cuda_launch_attribute *attributes;
     unsigned attribute_count;
 } stw_cuda_launch_config;
-/* CUlaunchAttributeID: cooperative, all CTAs run at the same time; programmatic stream serialization, the kernel awaits
- * the one before it itself */
-enum { STW_CUDA_LAUNCH_TOGETHER = 2, STW_CUDA_LAUNCH_EARLY = 6 };
+/* CUlaunchAttributeID: programmatic stream serialization, the kernel awaits the one before it itself */
+enum { STW_CUDA_LAUNCH_EARLY = 6 };
 
 typedef struct stw_cuda_functions {
 #define STW_CUDA(name, need, parameters) int(*name) parameters;

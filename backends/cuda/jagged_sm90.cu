@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The sm90 image of the jagged operations: linear's products of 16-bit types, softmax along the ragged dimension. All
- * other kernels are those of the sm80 image. */
+ * The sm90 image of the jagged operations: linear's products of 16-bit types. All other kernels are those of the sm80
+ * image. */
 #include "backends/cuda/leaf.h"
 #include "common/device/device.h"
 
@@ -15,7 +15,6 @@
 extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 
 #include "backends/cuda/jagged_product_sm90.h"
-#include "backends/cuda/jagged_segment_sm90.h"
 
 #define KERNEL(form, type, T, a_by_k)                                                                                  \
     extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)                                     \
@@ -26,10 +25,3 @@ KERNEL(01, bf16, dev_bf16, false)
 KERNEL(11, bf16, dev_bf16, true)
 KERNEL(01, f16, dev_f16, false)
 KERNEL(11, f16, dev_f16, true)
-
-#define HOLD(type, T)                                                                                                  \
-    DEV_KERNEL_BLOCKS(STW_JAGGED_THREADS, STW_JAGGED_HOLD_BLOCKS)                                                      \
-    stw_jagged_segment_hold_##type(DEV_ARGUMENT stw_jagged_launch launch) { jag_hold<T>::run(launch, dev_shared); }
-HOLD(bf16, dev_bf16)
-HOLD(f16, dev_f16)
-HOLD(f32, float)

@@ -79,7 +79,6 @@ static stw_status kernel_add(stw_gpu *gpu, const stw_gpu_entry *entry, const stw
     kernel->threads = entry->threads;
     kernel->smem = entry->smem;
     kernel->early = entry->early;
-    kernel->together = entry->together;
     status = gpu->ops->kernel_load(gpu, kernel);
     if (status) {
         free(kernel);

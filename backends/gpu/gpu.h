@@ -20,9 +20,8 @@ typedef struct stw_gpu_kernel {
     void *function;
     stw_kernel_image image;
     uint32_t threads, smem;
-    uint32_t early;    /* it awaits the kernel before it by itself: may be launched while that one runs. The vendor's
+    uint32_t early; /* it awaits the kernel before it by itself: may be launched while that one runs. The vendor's
                        kernel_load clears it where the driver or the device's code does not have that. */
-    uint32_t together; /* all its CTAs run at the same time */
     char name[80];
 } stw_gpu_kernel;
 
@@ -111,7 +110,7 @@ stw_status stw_gpu_note(stw_gpu *gpu, stw_status status);
 typedef struct stw_gpu_entry {
     const char *name;
     stw_kernel_image image;
-    uint32_t threads, smem, early, together;
+    uint32_t threads, smem, early;
 } stw_gpu_entry;
 
 /* The kernel of that name and launch shape, loading the module first when this is the first of all. Between

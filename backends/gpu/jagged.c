@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A step by the device's own kernels: a product of linear, and the kernel that adds up its parts; or all of softmax
- * along the ragged dimension. */
+/* A product of linear by the device's own kernels, and the kernel that adds up its parts. */
 typedef struct own_product {
     const stw_gpu_kernel *kernel, *end; /* NULL: none, and no parts */
     int64_t work_tiles;
@@ -33,8 +32,7 @@ typedef struct launch_step {
 typedef struct launch_plan {
     uint32_t count;
     size_t library_at; /* offset of the library's workspace */
-    size_t own_at;     /* ... of the parts of own products, or of counters */
-    int64_t counters;
+    size_t own_at;     /* ... of the parts of own products  */
     const stw_jagged_table *table;
     launch_step step[STW_JAGGED_STEPS];
 } launch_plan;
@@ -134,14 +132,14 @@ static stw_status find_own(const stw_device *device, const stw_jagged_work *work
     const char *type = stw_dtype_name((stw_dtype)p->dtype);
     char name[STW_JAGGED_ENTRY_MAX];
     snprintf(name, sizeof name, "stw_jagged_wgmma_%d%d_%s", cut.a_by_k, cut.b_by_k, type);
-    const stw_gpu_entry entry = {name, STW_KERNEL_JAGGED_OWN, STW_JAGGED_OWN_THREADS, STW_JAGGED_OWN_SMEM, 0, 0};
+    const stw_gpu_entry entry = {name, STW_KERNEL_JAGGED_OWN, STW_JAGGED_OWN_THREADS, STW_JAGGED_OWN_SMEM, 0};
     stw_status status = stw_gpu_kernel_find(gpu, &entry, &step->own.kernel);
     if (status) return status;
     step->own.work_tiles = cut.work_tiles;
     step->own.blocks = device->compute_units / 2 * 2;
     if (cut.parts < 2) return STW_OK;
     snprintf(name, sizeof name, "stw_jagged_product_end_%s", type);
-    const stw_gpu_entry end = {name, STW_KERNEL_JAGGED, STW_JAGGED_THREADS, 256, 0, 0};
+    const stw_gpu_entry end = {name, STW_KERNEL_JAGGED, STW_JAGGED_THREADS, 256, 0};
     step->own.end_blocks = 8 * device->compute_units;
     *parts_out = (size_t)cut.slots * STW_JAGGED_OWN_BM * STW_JAGGED_OWN_BN * 4;
     return stw_gpu_kernel_find(gpu, &end, &step->own.end);
@@ -175,49 +173,6 @@ static stw_status run_library(stw_gpu *gpu, const launch_step *step, const stw_j
     return stw_blas_run(gpu, step->library, &operands, stream);
 }
 
-/* ---- softmax along the ragged dimension by the device's own kernel ---- */
-
-/* Columns of a CTA. */
-static int64_t hold_columns(const stw_jagged_params *p) {
-    return STW_JAGGED_HOLD_LANES * (int64_t)STW_JAGGED_VECTOR(stw_dtype_size((stw_dtype)p->dtype));
-}
-
-/* Fills step->own where STERNWAY_VARIANT=hold asks for it, if the longest component that is promised has no more parts
- * than CTAs run at a time. Not faster yet than the shared kernels, which read the inputs twice. */
-static stw_status find_hold(const stw_device *device, const stw_jagged_work *work, launch_plan *plan,
-                            launch_step *step) {
-    stw_gpu *gpu = device->state;
-    const stw_jagged_params *p = &work->params;
-    const stw_jagged_axis_param *axis = &p->axis[0];
-    const char *forced = work->forced_variant;
-    uint32_t most = STW_JAGGED_HOLD_BLOCKS * device->compute_units;
-    int asked = forced && !strcmp(forced, "hold");
-    if (!gpu->jagged_own_image || !asked || stw_blocks_of(axis->size, STW_JAGGED_SEGMENT_ROWS) > most) return STW_OK;
-    char name[STW_JAGGED_ENTRY_MAX];
-    snprintf(name, sizeof name, "stw_jagged_segment_hold_%s", stw_dtype_name((stw_dtype)p->dtype));
-    const stw_gpu_entry entry = {name, STW_KERNEL_JAGGED_OWN, STW_JAGGED_THREADS, STW_JAGGED_HOLD_SMEM, 0, 1};
-    stw_status status = stw_gpu_kernel_find(gpu, &entry, &step->own.kernel);
-    if (status) return status;
-    int64_t columns = stw_blocks_of(p->inner, hold_columns(p));
-    plan->counters = p->outer * p->components * columns;
-    step->own.work_tiles = p->outer * columns * (stw_jagged_part_of(axis->total, p->components) + 1);
-    step->own.blocks = (uint32_t)stw_smaller(most, step->own.work_tiles);
-    return STW_OK;
-}
-
-static stw_status run_hold(stw_gpu *gpu, const launch_step *step, const stw_jagged_table *table,
-                           const stw_jagged_launch *common, stw_stream stream) {
-    stw_jagged_launch launch = *common;
-    void *arguments[] = {&launch, NULL};
-    stw_jagged_launch_step(STW_JSTEP_SEGMENTS, step->own.work_tiles, step->own.blocks, 0, table, &launch);
-    launch.column_blocks = stw_blocks_of(launch.p.inner, hold_columns(&launch.p));
-    return gpu->ops->launch(gpu, step->own.kernel, step->own.blocks, 1, stream, arguments);
-}
-
-static int is_segment(const launch_step *step) {
-    return step->kind == STW_JSTEP_SEGMENTS || step->kind == STW_JSTEP_SEGMENT_SUM;
-}
-
 static void describe(stw_jagged_work *work, const stw_gpu *gpu, const stw_jagged_steps *steps, const launch_plan *plan,
                      stw_text *note) {
     stw_text variant = stw_text_in(work->variant, sizeof work->variant);
@@ -231,12 +186,10 @@ static void describe(stw_jagged_work *work, const stw_gpu *gpu, const stw_jagged
                             : own   ? own->name + strlen("stw_jagged_")
                                     : shared;
         if ((library || own) && steps->step[i].kind == STW_JSTEP_PRODUCT_END) continue;
-        if (own && is_segment(&plan->step[i]) && i > 1) continue;
         stw_text_add(&variant, "%s%s", i > 1 ? " " : "", first);
-        if (first != shared && steps->step[i].kind == STW_JSTEP_PRODUCT)
-            stw_text_add(note, "%s else %s, ", first, shared);
+        if (first != shared) stw_text_add(note, "%s else %s, ", first, shared);
         libraries += library != NULL;
-        products += own && !library && steps->step[i].kind == STW_JSTEP_PRODUCT;
+        products += own && !library;
     }
     if (libraries)
         stw_text_add(note, "else: operands at no multiple of 16 bytes%s, %s",
@@ -270,7 +223,7 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
                                      .grid_y = step->grid_y,
                                      .kind = (uint16_t)step->kind,
                                      .product = (uint16_t)step->product};
-        const stw_gpu_entry entry = {step->entry, STW_KERNEL_JAGGED, step->block, step->smem, 0, 0};
+        const stw_gpu_entry entry = {step->entry, STW_KERNEL_JAGGED, step->block, step->smem, 0};
         status = stw_gpu_kernel_find(gpu, &entry, &plan.step[i].kernel);
         if (status) break;
         if (step->kind == STW_JSTEP_PRODUCT) {
@@ -280,11 +233,6 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
                 status = find_own(device, work, &plan.step[i], &parts);
             if (status) break;
             own = parts > own ? parts : own;
-        }
-        if (is_segment(&plan.step[i])) {
-            if (i == 1) status = find_hold(device, work, &plan, &plan.step[i]);
-            else plan.step[i].own = plan.step[1].own;
-            if (status) break;
         }
         if (step->kind == STW_JSTEP_PRODUCT_END) {
             plan.step[i].library = plan.step[i - 1].library;
@@ -298,7 +246,6 @@ stw_status stw_gpu_jagged_prepare(const stw_device *device, stw_jagged_work *wor
     if (!status && !kept) status = stw_fail(STW_E_NO_MEMORY, "jagged_bwd_plan: no memory");
     if (status) return status;
     plan.count = steps.count;
-    own += (size_t)plan.counters * 4;
     work->workspace_size = steps.workspace + own + library;
     plan.own_at = steps.workspace;
     plan.library_at = steps.workspace + own;
@@ -349,17 +296,9 @@ stw_status stw_gpu_jagged_bwd(const stw_device *device, const stw_jagged_work *w
     stw_status status = stw_gpu_enter(gpu, "jagged_bwd", &before);
     if (status) return status;
     status = check_call(gpu, params, work->workspace_size ? workspace : NULL, stream);
-    if (!status) {
-        stw_jagged_launch_of(params, table, workspace, &launch);
-        launch.counters = (int32_t *)(void *)((char *)workspace + plan->own_at);
-        launch.counter_count = plan->counters;
-    }
+    if (!status) stw_jagged_launch_of(params, table, workspace, &launch);
     for (uint32_t i = 0; i < plan->count && !status; ++i) {
         const launch_step *step = &plan->step[i];
-        if (is_segment(step) && step->own.kernel) {
-            if (i == 1) status = run_hold(gpu, step, table, &launch, stream);
-            continue;
-        }
         if (step->kind != STW_JSTEP_PRODUCT_END) {
             taken = library_takes(gpu, step, params, stream);
             if (taken) status = run_library(gpu, step, params, (char *)workspace + plan->library_at, stream);

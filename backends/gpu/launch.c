@@ -62,7 +62,7 @@ static stw_status plan_call(const stw_device *device, const stw_attn_params *par
     stw_gpu *gpu = device->state;
     for (uint32_t i = 0; i < steps->count; ++i) {
         const stw_attn_step *step = &steps->step[i];
-        const stw_gpu_entry entry = {step->entry, step->image, step->block, step->smem, step->early, 0};
+        const stw_gpu_entry entry = {step->entry, step->image, step->block, step->smem, step->early};
         size_step(device, step, &planned->step[i]);
         stw_status status = stw_gpu_kernel_find(gpu, &entry, &planned->step[i].kernel);
         if (status) return status;

@@ -78,7 +78,6 @@ DEV_FN void jag_prepare(const stw_jagged_launch &l, char *smem) {
         jag_to_int32(p);
         return;
     }
-    DEV_ROLLED_FOR (int64_t i = dev_thread(); i < l.counter_count; i += JAG_SCAN) l.counters[i] = 0;
     if (dev_thread() == 0) s.status = s.gaps = 0;
     int32_t bits = 0;
     bool gaps = false;

@@ -51,12 +51,6 @@
 #define STW_JAGGED_PART_LEAST 2048
 #define STW_JAGGED_WORK_TILES 1024
 
-/* softmax along the ragged dimension by a device's own kernel: CTAs a multiprocessor, all of which run at a time; their
- * columns in threads; shared memory. */
-#define STW_JAGGED_HOLD_BLOCKS 3u
-#define STW_JAGGED_HOLD_LANES  16
-#define STW_JAGGED_HOLD_SMEM   (65536u + 10u * 128u * 4u + 384u)
-
 /* Products of linear by a device's own kernels (STW_KERNEL_JAGGED_OWN): the work tile of a CTA, what is summed at once,
  * stages of loads, threads, shared memory; fewer work tiles are cut into parts. */
 #define STW_JAGGED_OWN_BM         128
@@ -89,8 +83,6 @@ typedef struct stw_jagged_launch {
     uint32_t product, tile_m, tile_n;            /* STW_JPRODUCT_*; of its tiles                 */
     float line_size;                             /* dim_size */
     uint32_t reserved;
-    int32_t *counters;     /* of parts whose sums are there: zeros by the first step */
-    int64_t counter_count; /* or 0 */
 } stw_jagged_launch;
 
 /* The number of a position's part of STW_JAGGED_SEGMENT_ROWS: parts of a component follow each other, some numbers

@@ -320,20 +320,20 @@ static void leaving_keeps_the_first_failure(void **state) {
 static void kernels_are_found_by_name_and_shape(void **state) {
     (void)state;
     const stw_gpu_kernel *kernel[4], *again = NULL;
-    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 64, 100, 0, 0}, &kernel[0]),
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 64, 100, 0}, &kernel[0]),
                      STW_OK);
-    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 128, 100, 0, 0}, &kernel[1]),
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 128, 100, 0}, &kernel[1]),
                      STW_OK);
-    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 64, 200, 0, 0}, &kernel[2]),
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"one", STW_KERNEL_ATTN, 64, 200, 0}, &kernel[2]),
                      STW_OK);
-    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"two", STW_KERNEL_ATTN, 64, 100, 0, 0}, &kernel[3]),
+    assert_int_equal(stw_gpu_kernel_find(&gpu, &(stw_gpu_entry){"two", STW_KERNEL_ATTN, 64, 100, 0}, &kernel[3]),
                      STW_OK);
     assert_int_equal(fake.kernels, 4);
     assert_int_equal(fake.modules, 1);
     for (int i = 0; i < 4; ++i) {
         assert_int_equal(stw_gpu_kernel_find(&gpu,
                                              &(stw_gpu_entry){kernel[i]->name, kernel[i]->image, kernel[i]->threads,
-                                                              kernel[i]->smem, 0, 0},
+                                                              kernel[i]->smem, 0},
                                              &again),
                          STW_OK);
         assert_ptr_equal(again, kernel[i]);
@@ -346,7 +346,7 @@ static void kernels_are_found_by_name_and_shape(void **state) {
 static void kernels_that_cannot_be_made(void **state) {
     (void)state;
     const stw_gpu_kernel *kernel = NULL;
-    const stw_gpu_entry jagged = {"stw_jagged_x", STW_KERNEL_JAGGED, 64, 0, 0, 0};
+    const stw_gpu_entry jagged = {"stw_jagged_x", STW_KERNEL_JAGGED, 64, 0, 0};
     fake.module = STW_E_NO_IMAGE;
     assert_int_equal(stw_gpu_kernel_find(&gpu, &jagged, &kernel), STW_E_NO_IMAGE);
     fake.module = STW_OK;
