@@ -69,8 +69,7 @@ static column_plan columns_of(const stw_jagged_params *p, const stw_jagged_table
         c.parts = stw_smaller(STW_JAGGED_NORM_BLOCKS, stw_blocks_of(lines, STW_JAGGED_THREADS / class->lanes));
         return c;
     }
-    int64_t most = t->wave == 32 && c.blocks >= STW_JAGGED_SUM_WIDE ? STW_JAGGED_SUM_PARTS / 2 : STW_JAGGED_SUM_PARTS;
-    c.parts = stw_smaller(most, stw_blocks_of(lines, STW_JAGGED_SUM_ROWS));
+    c.parts = stw_smaller(STW_JAGGED_SUM_PARTS, stw_blocks_of(lines, STW_JAGGED_SUM_ROWS));
     c.rows = c.parts ? stw_blocks_of(lines, c.parts) : 0;
     return c;
 }

@@ -31,8 +31,6 @@
 /* Column sums: rows of a part, at most so many parts; threads of a CTA over columns. */
 #define STW_JAGGED_SUM_ROWS  128
 #define STW_JAGGED_SUM_PARTS 512
-/* On NVIDIA from so many blocks of columns on half as many parts. */
-#define STW_JAGGED_SUM_WIDE 16
 /* Sums along a ragged dimension: positions of a part. */
 #define STW_JAGGED_SEGMENT_ROWS 128
 #define STW_JAGGED_SUM_SMEM     (2u * STW_JAGGED_THREADS * 8u * 4u)
