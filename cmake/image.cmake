@@ -153,6 +153,8 @@ elseif(STERNWAY_CUDA)
         set(_source ${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/jagged_sm80.cu)
         _stw_nvcc_image(${_source} sm80 CUBIN arch=compute_80,code=sm_80)
         _stw_nvcc_image(${_source} sm80 PTX arch=compute_90,code=compute_90 arch=compute_90,code=sm_90)
+        # Hopper's own products; all other kernels are those above.
+        _stw_nvcc_image(${CMAKE_CURRENT_SOURCE_DIR}/backends/cuda/jagged_sm90.cu sm90 CUBIN arch=compute_90a,code=sm_90a)
     elseif(_named)
         message(FATAL_ERROR "STERNWAY_IMAGES=${STERNWAY_IMAGES}: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda, what bootstrap.sh fetches)")
     else()
@@ -229,7 +231,7 @@ endif()
 
 # generated/kernels.txt: the names of all kernels, from the preprocessor; no device compiler is needed.
 set(_kernels backends/cuda/attn_bwd_sm80.cu sm80 __CUDA_ARCH__=800 - backends/cuda/attn_bwd_sm90.cu sm90 __CUDA_ARCH__=900 -
-    backends/cuda/jagged_sm80.cu sm80 __CUDA_ARCH__=800 -)
+    backends/cuda/jagged_sm80.cu sm80 __CUDA_ARCH__=800 - backends/cuda/jagged_sm90.cu sm90 __CUDA_ARCH__=900 -)
 foreach(_arch IN LISTS STERNWAY_ARCHS_HIP)
     list(APPEND _kernels backends/hip/attn_bwd_cdna.hip ${_arch} __${_arch}__ common/tuning/attn_bwd.${_arch}.def
         backends/hip/jagged_cdna.hip ${_arch} __${_arch}__ common/tuning/jagged.${_arch}.def)

@@ -88,6 +88,7 @@ static const stw_gpu_ops cuda_ops = {
     .check_pointer = stw_cuda_check_pointer,
     .launch = stw_cuda_launch,
     .blas = &stw_cuda_blas,
+    .encode_product = stw_cuda_encode_product,
 };
 
 stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int ordinal, int device, int version,
@@ -114,10 +115,12 @@ stw_status stw_cuda_state_create(const stw_cuda_functions *cuda, int ordinal, in
 void stw_cuda_state_destroy(stw_cuda_state *state) {
     const stw_cuda_functions *cuda = state->cuda;
     if (!stw_cuda_forked()) {
-        void *modules[] = {state->gpu.jagged_module, state->gpu.shared_module, state->gpu.module}, *context;
-        if ((modules[0] || modules[1] || modules[2]) && !cuda->cuCtxPushCurrent_v2(state->context)) {
+        void *modules[] = {state->gpu.jagged_own_module, state->gpu.jagged_module, state->gpu.shared_module,
+                           state->gpu.module},
+             *context;
+        if ((modules[1] || modules[2] || modules[3]) && !cuda->cuCtxPushCurrent_v2(state->context)) {
             stw_blas_end(&state->gpu, 1);
-            for (int i = 0; i < 3; ++i)
+            for (int i = 0; i < 4; ++i)
                 if (modules[i]) cuda->cuModuleUnload(modules[i]);
             cuda->cuCtxPopCurrent_v2(&context);
         }

@@ -27,6 +27,9 @@ stw_status stw_cuda_check(stw_cuda_state *state, stw_status otherwise, const cha
 
 /* stw_gpu_ops */
 stw_status stw_cuda_module_load(stw_gpu *gpu, int jagged);
+
+/* jagged_sm90.c: stw_gpu_ops.encode_product */
+stw_status stw_cuda_encode_product(stw_gpu *gpu, const struct stw_jagged_params *params, int dx, void *maps_out);
 stw_status stw_cuda_kernel_load(stw_gpu *gpu, stw_gpu_kernel *kernel);
 stw_status stw_cuda_check_stream(stw_gpu *gpu, const char *who, stw_stream stream);
 stw_status stw_cuda_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer, int written);

@@ -42,6 +42,7 @@ stw_status stw_cuda_module_load(stw_gpu *gpu, int jagged) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
     void *module = NULL;
     stw_status status = STW_OK;
+    if (jagged == 2) return image_load(state, gpu->jagged_own_image, &gpu->jagged_own_module);
     if (jagged) return image_load(state, gpu->jagged_image, &gpu->jagged_module);
     if (gpu->shared_image && !gpu->shared_module) status = image_load(state, gpu->shared_image, &gpu->shared_module);
     if (!status) status = image_load(state, gpu->image, &module);

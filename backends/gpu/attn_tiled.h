@@ -26,8 +26,13 @@ typedef enum stw_attn_queued { STW_QUEUED_NEVER, STW_QUEUED, STW_QUEUED_MANY } s
 #define STW_WORK_TILES_MANY 24
 
 /* The image that holds a kernel: attention's, the device's own beside it (the same where it has none), the
- * jagged operations'. */
-typedef enum stw_kernel_image { STW_KERNEL_ATTN, STW_KERNEL_OWN, STW_KERNEL_JAGGED } stw_kernel_image;
+ * jagged operations', the device's own of those (where it has one). */
+typedef enum stw_kernel_image {
+    STW_KERNEL_ATTN,
+    STW_KERNEL_OWN,
+    STW_KERNEL_JAGGED,
+    STW_KERNEL_JAGGED_OWN
+} stw_kernel_image;
 
 /* One kernel of a call. Its only argument, but for the maps of a loop that has some, is a stw_attn_launch whose
  * `work_tiles` is this step's. */

@@ -63,11 +63,13 @@ stw_status stw_gpu_leave(stw_gpu *gpu, int before, stw_status status) {
 
 void *stw_gpu_module_of(const stw_gpu *gpu, stw_kernel_image image) {
     if (image == STW_KERNEL_JAGGED) return gpu->jagged_module;
+    if (image == STW_KERNEL_JAGGED_OWN) return gpu->jagged_own_module;
     return image == STW_KERNEL_ATTN && gpu->shared_module ? gpu->shared_module : gpu->module;
 }
 
 static stw_status kernel_add(stw_gpu *gpu, const stw_gpu_entry *entry, const stw_gpu_kernel **kernel_out) {
-    int jagged = entry->image == STW_KERNEL_JAGGED, loaded = (jagged ? gpu->jagged_module : gpu->module) != NULL;
+    int jagged = entry->image == STW_KERNEL_JAGGED ? 1 : entry->image == STW_KERNEL_JAGGED_OWN ? 2 : 0;
+    int loaded = (jagged ? stw_gpu_module_of(gpu, entry->image) : gpu->module) != NULL;
     stw_status status = loaded ? STW_OK : gpu->ops->module_load(gpu, jagged);
     if (status) return status;
     stw_gpu_kernel *kernel = calloc(1, sizeof *kernel);

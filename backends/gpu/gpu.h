@@ -61,8 +61,8 @@ typedef struct stw_gpu_ops {
     stw_status (*make_current)(stw_gpu *gpu, int *before_out);
     stw_status (*restore)(stw_gpu *gpu, int before);
 
-    /* Fills gpu->module, and shared_module where there is a second image; `jagged`: gpu->jagged_module alone.
-     * Errors: STW_E_NO_IMAGE when the driver does not take the image. */
+    /* Fills gpu->module, and shared_module where there is a second image; `jagged` 1: gpu->jagged_module alone, 2:
+     * jagged_own_module. Errors: STW_E_NO_IMAGE when the driver does not take the image. */
     stw_status (*module_load)(stw_gpu *gpu, int jagged);
     /* Fills kernel->function and makes it ready to launch. Errors: STW_E_INTERNAL when the image holds no
      * such kernel, STW_E_UNSUPPORTED when the device has less shared memory. */
@@ -74,18 +74,22 @@ typedef struct stw_gpu_ops {
     stw_status (*launch)(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,
                          stw_stream stream, void **arguments);
     struct stw_blas_vendor *blas; /* its library of dense products (backends/gpu/blas.h) */
+    /* Or NULL: fills the second argument of a product of STW_KERNEL_JAGGED_OWN (linear's dX, or dW), STW_GPU_MAPS_BYTES
+     * at a multiple of 64, for operands at multiples of 16 bytes. */
+    stw_status (*encode_product)(stw_gpu *gpu, const struct stw_jagged_params *params, int dx, void *maps_out);
 } stw_gpu_ops;
 
 struct stw_gpu {
     const stw_gpu_ops *ops;
     int ordinal; /* as the driver numbers devices, also those of pointers */
     const stw_image *image;
-    const stw_image *shared_image; /* or NULL: a second one, with all kernels but STW_KERNEL_OWN */
-    const stw_image *jagged_image; /* or NULL: that of the jagged operations, loaded when one is planned */
-    atomic_int lost;               /* enum in gpu.c; read without a lock */
-    char lost_text[320];           /* the failure that lost the device */
-    pthread_mutex_t lock;          /* of what is below: plan time only */
-    void *module, *shared_module, *jagged_module;
+    const stw_image *shared_image;     /* or NULL: a second one, with all kernels but STW_KERNEL_OWN */
+    const stw_image *jagged_image;     /* or NULL: that of the jagged operations, loaded when one is planned */
+    const stw_image *jagged_own_image; /* or NULL: kernels of STW_KERNEL_JAGGED_OWN */
+    atomic_int lost;                   /* enum in gpu.c; read without a lock */
+    char lost_text[320];               /* the failure that lost the device */
+    pthread_mutex_t lock;              /* of what is below: plan time only */
+    void *module, *shared_module, *jagged_module, *jagged_own_module;
     stw_gpu_kernel *kernels;
     void *blas; /* backends/gpu/blas.c's */
 };

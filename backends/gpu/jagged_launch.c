@@ -365,7 +365,10 @@ void stw_jagged_launch_step(stw_jagged_kind kind, int64_t work_tiles, int64_t bl
     case STW_JSTEP_PRODUCT:
     case STW_JSTEP_PRODUCT_END: {
         stw_jagged_cut cut = stw_jagged_cut_of(p, product, t);
+        stw_jagged_tile tile = stw_jagged_tile_of(p, t);
         l->product = product;
+        l->tile_m = tile.bm;
+        l->tile_n = tile.bn;
         l->part_k = cut.part_k;
         l->parts = cut.parts;
         l->lines = rows_of_slab(p);

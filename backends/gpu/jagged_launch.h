@@ -64,11 +64,16 @@ typedef struct stw_jagged_table {
     size_t line_count;
     const stw_jagged_tile *tiles;
     size_t tile_count;
+    int64_t work_tiles; /* products with fewer are cut into parts           */
+    int64_t most_k;     /* linear: longer sums are cut into parts, or 0     */
 } stw_jagged_table;
 
 /* The table of an arch of a GPU; one without a table of its own (sm90) runs the kernels of its backend's
  * first. */
 const stw_jagged_table *stw_jagged_table_of(const stw_arch *arch);
+
+/* Has the tile of the products of STW_KERNEL_JAGGED_OWN alone. */
+extern const stw_jagged_table stw_jagged_own_table;
 
 /* ---- launches ---- */
 

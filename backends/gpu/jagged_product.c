@@ -44,7 +44,8 @@ static void cut_matmul(const stw_jagged_params *p, uint32_t product, stw_jagged_
     cut->slots = 2 * k->total * tiles / part + 1;
 }
 
-static void cut_linear(const stw_jagged_params *p, uint32_t product, stw_jagged_tile t, stw_jagged_cut *cut) {
+static void cut_linear(const stw_jagged_params *p, uint32_t product, stw_jagged_tile t, const stw_jagged_table *table,
+                       stw_jagged_cut *cut) {
     int64_t rows = p->components ? p->slabs * p->axis[0].total * p->rows_outer : 0, part;
     int dx = product == STW_JPRODUCT_DX;
     int64_t tiles = stw_blocks_of(dx ? rows : p->out_features, t.bm) * stw_blocks_of(p->inner, t.bn);
@@ -54,7 +55,8 @@ static void cut_linear(const stw_jagged_params *p, uint32_t product, stw_jagged_
     cut->work_tiles = tiles;
     cut->part_k = stw_larger(1, dx ? p->out_features : rows);
     if (dx || __builtin_mul_overflow(rows, tiles, &part)) return;
-    part = stw_larger(STW_JAGGED_PART_LEAST, rounded(stw_blocks_of(part, STW_JAGGED_WORK_TILES), t.bk));
+    part = stw_larger(STW_JAGGED_PART_LEAST, rounded(stw_blocks_of(part, table->work_tiles), t.bk));
+    if (table->most_k) part = stw_smaller(part, table->most_k);
     if (part >= rows) return;
     cut->part_k = part;
     cut->parts = stw_blocks_of(rows, part);
@@ -69,6 +71,6 @@ stw_jagged_cut stw_jagged_cut_of(const stw_jagged_params *p, uint32_t product, c
     if (p->op != (matmul ? STW_JAGGED_MATMUL : STW_JAGGED_LINEAR) || !(p->outputs & outputs[product])) return cut;
     cut.wanted = 1;
     if (matmul) cut_matmul(p, product, t, &cut);
-    else cut_linear(p, product, t, &cut);
+    else cut_linear(p, product, t, table, &cut);
     return cut;
 }

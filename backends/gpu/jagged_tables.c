@@ -14,7 +14,9 @@
      jagged_lines_##arch,                                                                                              \
      COUNT(jagged_lines_##arch),                                                                                       \
      jagged_tiles_##arch,                                                                                              \
-     COUNT(jagged_tiles_##arch)}
+     COUNT(jagged_tiles_##arch),                                                                                       \
+     STW_JAGGED_WORK_TILES,                                                                                            \
+     0}
 #include "jagged_tables.inc"
 
 const stw_jagged_table *stw_jagged_table_of(const stw_arch *arch) {
@@ -25,3 +27,13 @@ const stw_jagged_table *stw_jagged_table_of(const stw_arch *arch) {
     }
     return first;
 }
+
+static const stw_jagged_tile own_tile = {
+    2, STW_JAGGED_OWN_BM, STW_JAGGED_OWN_BN, STW_JAGGED_OWN_BK, STW_JAGGED_OWN_STAGES, STW_JAGGED_OWN_THREADS / 32};
+
+const stw_jagged_table stw_jagged_own_table = {.backend = STW_BACKEND_CUDA,
+                                               .wave = 32,
+                                               .tiles = &own_tile,
+                                               .tile_count = 1,
+                                               .work_tiles = STW_JAGGED_OWN_WORK_TILES,
+                                               .most_k = STW_JAGGED_OWN_MOST_K};

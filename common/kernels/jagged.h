@@ -22,10 +22,13 @@ JAG_KERNEL(stw_jagged_prepare, STW_JAGGED_PREPARE_THREADS, jag_prepare(launch, d
 JAG_KERNEL(stw_jagged_columns_end, STW_JAGGED_THREADS, jag_columns_end(launch, dev_shared))
 JAG_KERNEL(stw_jagged_segment_sum, STW_JAGGED_THREADS, jag_segment_sum(launch))
 
+/* CTAs a multiprocessor of a layer_norm that makes dX alone: as many as its registers allow. */
+#define JAG_NORM_BLOCKS(vectors) ((vectors) <= 2 ? 5 : 4)
 /* Lines: sizes with and without column sums of layer_norm. */
 #define JAG_LINES_0(name, lanes, vectors)                                                                              \
     JAG_TYPED(softmax_##name, STW_JAGGED_THREADS, (jag_softmax<JAG_T, lanes, vectors>(launch, dev_shared)))            \
-    JAG_TYPED(norm_##name, STW_JAGGED_THREADS, (jag_norm<JAG_T, lanes, vectors>(launch, dev_shared)))
+    JAG_TYPED_BLOCKS(norm_##name, STW_JAGGED_THREADS, JAG_NORM_BLOCKS(vectors),                                        \
+                     (jag_norm<JAG_T, lanes, vectors>(launch, dev_shared)))
 #define JAG_LINES_1(name, lanes, vectors)                                                                              \
     JAG_LINES_0(name, lanes, vectors)                                                                                  \
     JAG_TYPED(norm_sums_##name, STW_JAGGED_THREADS, (jag_norm_sums<JAG_T, lanes, vectors>(launch, dev_shared)))
@@ -50,7 +53,7 @@ JAG_KERNEL(stw_jagged_segment_sum, STW_JAGGED_THREADS, jag_segment_sum(launch))
 #define JAG_NARROW_2(bm, bn, bk, stages, warps) JAG_PRODUCTS(bm, bn, bk, stages, warps)
 #define JAG_NARROW_4(bm, bn, bk, stages, warps)
 #define STW_JAGGED_POINTWISE(ID, name, fields, any_dtype)                                                              \
-    JAG_TYPED(name, STW_JAGGED_THREADS, (jag_pointwise<JAG_T, jag_##name>(launch, dev_shared)))
+    JAG_TYPED_BLOCKS(name, STW_JAGGED_THREADS, 3, (jag_pointwise<JAG_T, jag_##name>(launch, dev_shared)))
 #define JAG_FAMILIES                                                                                                   \
     JAG_TYPED(map, STW_JAGGED_THREADS, (jag_map<JAG_T>(launch, dev_shared)))                                           \
     JAG_TYPED(map_rows, STW_JAGGED_THREADS, (jag_map_rows<JAG_T>(launch)))                                             \

@@ -163,15 +163,80 @@ template <class T> DEV_FN void jag_softmax_long(const stw_jagged_launch &l, char
     }
 }
 
+/* dX of layer_norm alone where every line takes part, and is whole vectors: with few registers, so that many CTAs have
+ * loads under way. */
+template <class T, int LANES, int VECTORS>
+DEV_FN void jag_norm_whole(const stw_jagged_launch &l, const jag_lines &all, char *smem) {
+    typedef jag_line<T, LANES, VECTORS> line_of;
+    enum { COUNT = line_of::COUNT, LINES = line_of::LINES };
+    const stw_jagged_params &p = l.p;
+    int lane = (int)dev_thread() % LANES, size = (int)p.dim_size;
+    int64_t line = all.low * p.dim_before + dev_cta() * LINES + (int)dev_thread() / LANES;
+    bool live = line < all.high * p.dim_before;
+    const T *g = (const T *)p.grad + line * size, *x = (const T *)p.x + line * size;
+    T *to = (T *)p.dx + line * size;
+    dev_vector vg[VECTORS], vx[VECTORS];
+    float mean = 0.0f, rstd = 0.0f, plain = 0.0f, dot = 0.0f;
+    auto load_gamma = [&](int v, float w[COUNT]) {
+        int e = line_of::at(v, lane);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) w[i] = 1.0f;
+        if (p.weight && e < size) jag_vector<T>::unpack(dev_load_vector((const T *)p.weight + e), w);
+    };
+    DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
+        int e = line_of::at(v, lane);
+        vg[v] = vx[v] = dev_vector{{0, 0, 0, 0}};
+        if (live && e < size) vg[v] = dev_load_vector(g + e), vx[v] = dev_load_vector(x + e);
+    }
+    if (live) mean = p.mean[line], rstd = p.rstd[line];
+    DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
+        float u[COUNT], h[COUNT], w[COUNT];
+        load_gamma(v, w);
+        jag_vector<T>::unpack(vg[v], u);
+        jag_vector<T>::unpack(vx[v], h);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
+            u[i] *= w[i]; /* behind the line u is 0 */
+            plain += u[i];
+            dot = fmaf(u[i], h[i] - mean, dot);
+        }
+    }
+    jag_line_sums<LANES>(plain, dot, smem, 0);
+    if (!live) return;
+    plain /= l.line_size;
+    dot = dot * rstd * rstd / l.line_size;
+    DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
+        float u[COUNT], h[COUNT], w[COUNT];
+        load_gamma(v, w);
+        DEV_UNROLL_FOR (int i = 0; i < 4; ++i) { /* unpacked anew: fewer registers */
+            vg[v].word[i] = (uint32_t)dev_keep((int)vg[v].word[i]);
+            vx[v].word[i] = (uint32_t)dev_keep((int)vx[v].word[i]);
+        }
+        jag_vector<T>::unpack(vg[v], u);
+        jag_vector<T>::unpack(vx[v], h);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) u[i] = fmaf(mean - h[i], dot, fmaf(u[i], w[i], -plain)) * rstd;
+        int e = line_of::at(v, lane);
+        if (e < size) dev_store_vector(to + e, jag_vector<T>::pack(u));
+    }
+}
+
 /* dX of layer_norm alone. */
 template <class T, int LANES, int VECTORS> DEV_FN void jag_norm(const stw_jagged_launch &l, char *smem) {
     typedef jag_line<T, LANES, VECTORS> line_of;
     enum { COUNT = line_of::COUNT };
     const stw_jagged_params &p = l.p;
+    const jag_lines all = jag_lines::of(l);
     int lane = (int)dev_thread() % LANES;
     int64_t size = p.dim_size, line = dev_cta() * line_of::LINES + (int)dev_thread() / LANES, first = line * size;
-    int what = jag_lines::what(jag_lines::of(l), l, line);
     jag_out<T> out = jag_out<T>::of(p.dx, p.dx_dtype, (p.accumulate & STW_JAGGED_DX) != 0);
+    if constexpr (DEV_WAVE == 32) {
+        bool plain = !all.gaps && p.slabs == 1 && size % COUNT == 0 && p.dx_dtype == p.dtype && !out.add &&
+                     (!p.weight || p.weight_dtype == p.dtype);
+        uintptr_t at = (uintptr_t)p.grad | (uintptr_t)p.x | (uintptr_t)p.dx | (uintptr_t)p.weight;
+        if (plain && at % 16 == 0) {
+            jag_norm_whole<T, LANES, VECTORS>(l, all, smem);
+            return;
+        }
+    }
+    int what = jag_lines::what(all, l, line);
     dev_vector vg[VECTORS], vx[VECTORS];
     float plain = 0.0f, dot = 0.0f, mean = 0.0f, rstd = 0.0f;
     if (what == JAG_LINE_LIVE) {

@@ -49,6 +49,18 @@
 #define STW_JAGGED_PART_LEAST 2048
 #define STW_JAGGED_WORK_TILES 1024
 
+/* Products of linear by a device's own kernels (STW_KERNEL_JAGGED_OWN): the work tile of a CTA, what is summed at once,
+ * stages of loads, threads, shared memory; fewer work tiles are cut into parts. */
+#define STW_JAGGED_OWN_BM         128
+#define STW_JAGGED_OWN_BN         256
+#define STW_JAGGED_OWN_BK         64
+#define STW_JAGGED_OWN_STAGES     4
+#define STW_JAGGED_OWN_THREADS    384u
+#define STW_JAGGED_OWN_SMEM       (4u * 49152u + 4u * 8192u + 256u)
+#define STW_JAGGED_OWN_WORK_TILES 512
+/* Hopper truncates what it adds to: over this many rows f16's rounding is still several times that. */
+#define STW_JAGGED_OWN_MOST_K 65536
+
 typedef struct stw_jagged_launch {
     stw_jagged_params p;
     int32_t *gaps;                         /* 1 where some U_b < L_b: written by the first step */

@@ -53,7 +53,8 @@ def images(options, folder):
     nvcc = script(folder / "nvcc", '#!/bin/sh\necho "Cuda compilation tools, release 13.0"\n')
     for number, (words, made) in enumerate((
             ("none", []), ("sm80:cubin", ["attn_bwd_sm80.cubin.fatbin", "jagged_sm80.cubin.fatbin"]),
-            ("sm80:ptx,sm90", ["attn_bwd_sm80.ptx.fatbin", "attn_bwd_sm90.cubin.fatbin", "jagged_sm80.ptx.fatbin"]),
+            ("sm80:ptx,sm90", ["attn_bwd_sm80.ptx.fatbin", "attn_bwd_sm90.cubin.fatbin", "jagged_sm80.ptx.fatbin",
+                               "jagged_sm90.cubin.fatbin"]),
             ("sm75", "sm75 is no image, accepted: all, none, or some of sm80, sm90"), ("", "STERNWAY_IMAGES is empty"),
             ("sm90", "sm90 needs sm80:ptx beside it"), ("gfx942", "STERNWAY_HIP=OFF leaves out"))):
         build = folder / f"build{number}"

@@ -98,13 +98,16 @@ class Hopper(Cuda):
     def concerns(self, mutant):
         return self.arch in mutant.get("archs", [])
 
-    def compile(self, tree, image):
+    def compile(self, tree, image, source="attn_bwd_sm90.cu"):
         return [self.options.nvcc, "-fatbin", "-gencode=arch=compute_90a,code=sm_90a", "-Xfatbin", "-compress-all", "-std=c++17",
-                "-O3", f"-I{tree}", f"-I{tree}/include", "-o", str(image), str(tree / "backends/cuda/attn_bwd_sm90.cu")]
+                "-O3", f"-I{tree}", f"-I{tree}/include", "-o", str(image), str(tree / "backends/cuda" / source)]
 
-    def rows(self, value):
-        built = (self.options.build / "generated/images.def").read_text().splitlines(True)
-        kept = [row for row in built if row.startswith("STW_IMAGE(") and "(CUDA, sm90," not in row]
+    def built(self, name):
+        rows = (self.options.build / "generated" / name).read_text().splitlines(True)
+        return [row for row in rows if row.startswith("STW_IMAGE(")]
+
+    def rows(self, value, name="images.def"):
+        kept = [row for row in self.built(name) if "(CUDA, sm90," not in row]
         return [*kept, f"STW_IMAGE(CUDA, sm90, CUBIN, {SYMBOL}, {value})\n"]
 
 
@@ -177,17 +180,23 @@ class Check:
                         f"-I{self.options.build}/generated", *more, "-o", str(target), str(source)], check=True,
                        capture_output=True, text=True)
 
-    def make_library(self, work):
+    def make_library(self, work, mutant):
         """work/lib/libsternway.so.0 with the image of work/tree."""
-        tree, image = work / "tree", work / "mutant.image"
-        done = subprocess.run(self.vendor.compile(tree, image), capture_output=True, text=True)
+        tree, image, more = work / "tree", work / "mutant.image", []
+        jagged = mutant is not None and mutant["file"].startswith("backends/cuda/jagged")
+        command = self.vendor.compile(tree, image, *(["jagged_sm90.cu"] if jagged else []))
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"does not compile:\n{done.stderr[-2000:]}")
         source, value = planted.embed(image, SYMBOL)
         (work / "images.c").write_text(source)
-        (work / "images.def").write_text("".join(self.vendor.rows(value)))
+        if isinstance(self.vendor, Hopper):
+            more.append('-DSTW_JAGGED_IMAGE_ROWS="jagged.def"')
+            rows = self.vendor.rows(value, "jagged_images.def") if jagged else self.vendor.built("jagged_images.def")
+            (work / "jagged.def").write_text("".join(rows))
+        (work / "images.def").write_text("".join(self.vendor.built("images.def") if jagged else self.vendor.rows(value)))
         self.compile(work, work / "images.c", work / "images.c.o")
-        self.compile(work, tree / "backends/gpu/image.c", work / "image.c.o", '-DSTW_IMAGE_ROWS="images.def"')
+        self.compile(work, tree / "backends/gpu/image.c", work / "image.c.o", '-DSTW_IMAGE_ROWS="images.def"', *more)
         if "tables.c.o" in self.vendor.replaced:
             self.compile(work, tree / "dispatch/tables.c", work / "tables.c.o")
         (work / "lib").mkdir()
@@ -246,7 +255,7 @@ class Check:
             cases = None if self.options.whole else self.vendor.shrink(work / "tree", mutant)
             (work / "bin").mkdir()
             shutil.copy2(self.options.build / "bin/sternway", work / "bin/sternway")
-            self.make_library(work)
+            self.make_library(work, mutant)
             if self.options.no_run:
                 status, output = self.run(work, [str(work / "bin/sternway"), "info", "--verify"])
                 if self.options.keep:

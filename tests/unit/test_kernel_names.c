@@ -117,6 +117,12 @@ static void kernels_of_jagged_operations(void **state) {
             assert_true(steps.count > 1);
             for (uint32_t n = 0; n < steps.count; ++n) demand(steps.step[n].entry, shared);
         }
+    static const char *const own[] = {"wgmma_01_f16", "wgmma_11_f16", "wgmma_01_bf16", "wgmma_11_bf16"};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; ++i) { /* named by backends/gpu/jagged.c */
+        char name[64];
+        snprintf(name, sizeof name, "stw_jagged_%s", own[i]);
+        demand(name, "sm90");
+    }
 }
 
 int main(void) {

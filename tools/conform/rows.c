@@ -125,9 +125,10 @@ LIST(linear, "jagged_linear:%:c7l60t200i33f40:data_tiny", "jagged_linear:%:c7l60
      "jagged_linear:%:c4l50t120i32f48:out_x", "jagged_linear:%:c4l50t120i32f48:out_w:dweight_f32:acc_w:used",
      "jagged_linear:%:c4l50t120i32f48:out_b:dbias_f32:acc_b",
      "jagged_linear:%:c4l50t120i33f48:dx_f32:acc_x:out_x:out_b", "jagged_linear:%:c0l9t20i4f8",
-     "jagged_linear:%:c5l0t40i9f3", "jagged_linear:%:c31l900t1300i24f16:lens_huge:used",
-     "jagged_linear:%:c3l40t100i64f72:data_sd3", "jagged_linear:%:c3l1500t4300i8f9:used",
-     "jagged_linear:%:c3l150t330i136f144:used:skew1");
+     "jagged_linear:%:c9l150t330i264f136:used", "jagged_linear:%:c3l1500t4300i8f16:used",
+     "jagged_linear:%:c40l9t200i72f264", "jagged_linear:%:c5l0t40i9f3",
+     "jagged_linear:%:c31l900t1300i24f16:lens_huge:used", "jagged_linear:%:c3l40t100i64f72:data_sd3",
+     "jagged_linear:%:c3l1500t4300i8f9:used", "jagged_linear:%:c3l150t330i136f144:used:skew1");
 
 LIST(matmul, "jagged_matmul:%:c7m60k33n40:tm200:data_tiny", "jagged_matmul:%:c7m33k60n17:tk200:ot:data_tiny:used",
      "jagged_matmul:%:c7m60k33n17:tm200", "jagged_matmul:%:c7m33k60n17:tk200", "jagged_matmul:%:c7m33k17n60:tn200",
