@@ -236,6 +236,8 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         DEV_UNROLL_FOR (int i = 0; i < 4 * half::PIECES; ++i) dk[i] = 0.0f;
         DEV_UNROLL_FOR (int i = 0; i < 4 * half_v::PIECES; ++i) dv[i] = 0.0f;
         if (it.left) {
+            sm90_pin(dk);
+            sm90_pin(dv);
             barriers.k_full().wait(keys);
             barriers.v_full().wait(keys);
             keys ^= 1;
@@ -337,7 +339,7 @@ DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &ma
     dev_await_previous();
     dev_barrier();
     if (wave >= C::WARPS) {
-        sm90_give_registers<24>();
+        sm90_give_registers<40>();
         if (wave == C::WARPS && sm90_elect()) {
             const sm90_wide_loads<C> load = {l, maps, base};
             const sm90_scheduler<ORDERED> scheduler = {l, NULL, barriers.tile()};
@@ -346,7 +348,7 @@ DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &ma
         if (ORDERED && wave == C::WARPS + 1 && sm90_elect()) sm90_wide_keep<C, false>(l, barriers, tiles);
         if (ORDERED && wave == C::WARPS + 2 && sm90_elect()) sm90_wide_keep<C, true>(l, barriers, tiles);
     } else {
-        sm90_take_registers<240>();
+        sm90_take_registers<232>();
         sm90_wide_multiply<C, ORDERED>(l, maps, smem, tiles, masking);
         dev_let_next_begin();
     }
