@@ -157,7 +157,7 @@ DEV_FN void sm90_wide_keep(const stw_attn_launch &l, const sm90_wide_barriers<C>
             uint32_t *const semaphore = l.dq_semaphore + it.at;
             if (PASSES) {
                 barriers.added().wait(parity);
-                barriers.turn().arrive(); /* no turn comes before both threads have seen the one before it used */
+                barriers.turn().arrive(); /* no turn comes before both threads have seen the last one used */
                 sm90_fence_gpu();
                 sm90_store_relaxed(semaphore, block);
             } else {
