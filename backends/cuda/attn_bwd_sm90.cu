@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The sm90 image: the arch's own main loop, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
- * `sm90_wide` or `sm90_wide_v128` and both 16-bit types a kernel for deterministic mode and one without. What stands before and behind the main loop, and
- * all other rows, come from the sm80 image. */
+ * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
+ * `sm90_wide` or `sm90_wide_v128` and both 16-bit types a kernel for deterministic mode and one without. What stands
+ * before and behind the main loop, and all other rows, come from the sm80 image. */
 #include "backends/cuda/leaf.h"
 #include "common/device/device.h"
 

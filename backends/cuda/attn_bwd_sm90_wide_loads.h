@@ -138,8 +138,8 @@ DEV_FN void sm90_wide_load(const sm90_wide_loads<C> &load, const sm90_scheduler<
     }
 }
 
-/* Deterministic mode, one thread. PASSES: when all have added to a query block, its semaphore says so; else: waits until
- * the semaphore says that the key block before this one has added. With wrong cu_seqlens there may be no order:
+/* Deterministic mode, one thread. PASSES: when all have added to a query block, its semaphore says so; else: waits
+ * until the semaphore says that the key block before this one has added. With wrong cu_seqlens there may be no order:
  * l.unordered tells. */
 template <class C, bool PASSES>
 DEV_FN void sm90_wide_keep(const stw_attn_launch &l, const sm90_wide_barriers<C> &barriers,
