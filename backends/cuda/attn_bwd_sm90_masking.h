@@ -18,7 +18,7 @@ struct sm90_tile_masking {
     DEV_FN bool ends_with_tensor(const attn_work_tile &tile, const stw_attn_params &p) {
         return !(p.features & STW_FEAT_PACKED_Q) && tile.seq.q_low == 0 && tile.seq.q_end == p.max_seq_q;
     }
-    DEV_METHOD void find(const attn_work_tile &tile, const stw_attn_params &p) {
+    template <int BN = 128> DEV_METHOD void find(const attn_work_tile &tile, const stw_attn_params &p) {
         first = tile.inner_first;
         end = tile.inner_end;
         if (!ends_with_tensor(tile, p)) {
@@ -30,7 +30,7 @@ struct sm90_tile_masking {
         plain = first <= tile.first && end >= tile.end && blocks > 0;
         stw_range keys = stw_visible_keys(&tile.seq);
         bool dense_end = !(p.features & STW_FEAT_PACKED_KV) && keys.end == p.max_seq_kv;
-        zeroes_keys = keys.first > tile.j0 || (keys.end < tile.j0 + 128 && !dense_end);
+        zeroes_keys = keys.first > tile.j0 || (keys.end < tile.j0 + BN && !dense_end);
     }
     /* Of a special block: some rows take part in nothing. */
     DEV_FN bool zeroes_rows(const attn_work_tile &tile, const stw_attn_params &p, const sm90_block_iterator &it) {

@@ -12,6 +12,8 @@
 
 #define WORK_TILES_MAX (INT64_C(1) << 31)
 
+enum { PANEL = 64, KEYS = 128, KEYS_WIDE = 64 }; /* columns of a panel, keys of a work tile */
+
 /* A tensor load steps by multiples of 16 bytes, forwards or not at all, and counts rows in 32 bits. */
 static int stride_fits(int64_t stride, int64_t count) {
     return count <= 1 || (stride >= 0 && stride % 8 == 0 && stride < INT64_C(1) << 39);
@@ -23,17 +25,17 @@ static int tensor_fits(const stw_tensor_param *t, int64_t rows, int64_t heads, i
 }
 
 /* Key blocks of the largest problem that shares this one's size classes. */
-static int64_t key_blocks_of_class(const stw_attn_params *p) {
+static int64_t key_blocks_of_class(const stw_attn_params *p, uint32_t bn) {
     int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0, packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
     stw_attn_params largest = {.features = p->features,
                                .batch = stw_packed_class(packed_q && packed_kv, p->batch),
                                .max_seq_kv = stw_packed_class(packed_kv, p->max_seq_kv),
                                .total_kv = stw_packed_class(packed_kv, p->total_kv)};
-    return stw_key_blocks_most(&largest, 128);
+    return stw_key_blocks_most(&largest, bn);
 }
 
-/* NULL, or why the loop does not take the problem: it goes to the shared kernels. */
-static const char *refusal(const stw_attn_params *p) {
+/* NULL, or why a loop with work tiles of `bn` keys does not take the problem: it goes to the shared kernels. */
+static const char *refusal_of(const stw_attn_params *p, uint32_t bn) {
     const uint32_t gradients = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV, f = p->features;
     int packed_q = (f & STW_FEAT_PACKED_Q) != 0, packed_kv = (f & STW_FEAT_PACKED_KV) != 0;
     int64_t rows = packed_q ? stw_size_class(p->total_q) : p->max_seq_q,
@@ -49,11 +51,17 @@ static const char *refusal(const stw_attn_params *p) {
         return "it takes no empty tensors";
     if (stw_attn_sees_one_key(p)) return "rows see one key, and its sums of dP are truncated, not rounded";
     if (p->scale == 0.0f) return "it hides pairs by infinite scores, which a scale of 0 makes NaN";
-    if (key_blocks_of_class(p) > (WORK_TILES_MAX - 1) / p->heads_kv) return "it counts work tiles in 31 bits";
+    if (key_blocks_of_class(p, bn) > (WORK_TILES_MAX - 1) / p->heads_kv) return "it counts work tiles in 31 bits";
     if (!tensor_fits(&p->q, rows, p->heads_q, batch_q) || !tensor_fits(&p->dout, rows, p->heads_q, batch_q) ||
         !tensor_fits(&p->k, keys, p->heads_kv, batch_kv) || !tensor_fits(&p->v, keys, p->heads_kv, batch_kv))
         return "tensor loads need strides of q, k, v and dout that are 0 or positive multiples of 16 bytes";
     return NULL;
+}
+
+static const char *refusal(const stw_attn_params *p) { return refusal_of(p, KEYS); }
+static const char *refusal_wide(const stw_attn_params *p) { return refusal_of(p, KEYS_WIDE); }
+static const char *refusal_v128(const stw_attn_params *p) {
+    return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_wide(p);
 }
 
 /* CTAs take work tiles until none is left, also in deterministic mode: a CTA loads the next work tile while it works on
@@ -73,11 +81,27 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
                              .queued = STW_QUEUED};
 }
 
+/* A warpgroup has the loads: it is not among the warps of the table, which the kernel behind counts. */
+static void plan_wide_of(const stw_variant *tile, const stw_attn_params *p, uint32_t hdv, stw_attn_choice *out) {
+    plan(tile, p, 32, out);
+    out->smem = STW_SM90_WIDE_SMEM(tile->head_dim, hdv);
+    out->loaders = 128;
+}
+
+static void plan_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    (void)wave;
+    plan_wide_of(tile, p, tile->head_dim, out);
+}
+
+static void plan_v128(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    (void)wave;
+    plan_wide_of(tile, p, 128, out);
+}
+
 /* ---- tensor maps: made in each run call, since they hold addresses; work of the driver on the host alone ---- */
 
 _Static_assert(sizeof(stw_sm90_maps) <= STW_GPU_MAPS_BYTES, "room in a run call");
 
-enum { PANEL = 64, KEYS = 128 }; /* columns of a panel, rows of a block of keys */
 #define LOG2E 1.44269504088896340736f
 
 typedef struct extent {
@@ -107,7 +131,8 @@ static int encode(const stw_cuda_functions *cuda, const stw_tensor_param *t, con
                                         STW_CUDA_L2_256, 0);
 }
 
-static stw_status encode_maps(stw_gpu *gpu, const stw_attn_launch *launch, void *maps_out) {
+/* `width`: columns of the loop where one load may bring all panels, else 0. */
+static stw_status encode_all(stw_gpu *gpu, const stw_attn_launch *launch, uint32_t width, void *maps_out) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
     const stw_attn_params *p = &launch->p;
     stw_sm90_maps *maps = maps_out;
@@ -116,15 +141,27 @@ static stw_status encode_maps(stw_gpu *gpu, const stw_attn_launch *launch, void 
     extent q = {packed_q ? p->total_q : p->max_seq_q, p->heads_q, packed_q ? 1 : p->batch};
     extent kv = {packed_kv ? p->total_kv : p->max_seq_kv, p->heads_kv, packed_kv ? 1 : p->batch};
     const stw_cuda_functions *cuda = state->cuda;
-    uint32_t d = p->head_dim_qk, dv = p->head_dim_v, width = launch->width, bm = launch->bm;
+    uint32_t d = p->head_dim_qk, dv = p->head_dim_v, bm = launch->bm, bn = launch->bn;
     const void *some = launch->stats;
     maps->factor = p->scale * LOG2E;
     int error = encode(cuda, &p->q, some, d, q, width, bm, dtype, &maps->q);
     if (!error) error = encode(cuda, &p->dout, some, dv, q, width, bm, dtype, &maps->dout);
-    if (!error) error = encode(cuda, &p->k, some, d, kv, width, KEYS, dtype, &maps->k);
-    if (!error) error = encode(cuda, &p->v, some, dv, kv, width, KEYS, dtype, &maps->v);
+    if (!error) error = encode(cuda, &p->k, some, d, kv, width, bn, dtype, &maps->k);
+    if (!error) error = encode(cuda, &p->v, some, dv, kv, width, bn, dtype, &maps->v);
     return stw_cuda_check(state, STW_E_DRIVER, "cuTensorMapEncodeTiled", error);
 }
 
-STW_ATTN_LOOP(sm90, .call = STW_CALL_BWD, .unaligned = "tensor loads start at multiples of 16 bytes",
-              .refusal = refusal, .plan = plan, .encode_maps = encode_maps);
+static stw_status encode_maps(stw_gpu *gpu, const stw_attn_launch *launch, void *maps_out) {
+    return encode_all(gpu, launch, launch->width, maps_out);
+}
+
+static stw_status encode_wide(stw_gpu *gpu, const stw_attn_launch *launch, void *maps_out) {
+    return encode_all(gpu, launch, 0, maps_out);
+}
+
+#define UNALIGNED .unaligned = "tensor loads start at multiples of 16 bytes"
+STW_ATTN_LOOP(sm90, .call = STW_CALL_BWD, UNALIGNED, .refusal = refusal, .plan = plan, .encode_maps = encode_maps);
+STW_ATTN_LOOP(sm90_wide, .call = STW_CALL_BWD, UNALIGNED, .refusal = refusal_wide, .plan = plan_wide,
+              .encode_maps = encode_wide);
+STW_ATTN_LOOP(sm90_wide_v128, .call = STW_CALL_BWD, UNALIGNED, .refusal = refusal_v128, .plan = plan_v128,
+              .encode_maps = encode_wide);

@@ -46,6 +46,7 @@ struct sm90_mbarrier {
     DEV_METHOD void init(int arrivals) const {
         asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
     }
+    DEV_METHOD void arrive() const { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory"); }
     /* Arrives, and announces bytes. */
     DEV_METHOD void expect(uint32_t bytes) const {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
@@ -166,6 +167,13 @@ DEV_FN void sm90_zero_vector_if(bool live, uint32_t to) {
 /* All threads of the CTA, on a barrier of its own: code that some warps skip would meet __syncthreads. */
 DEV_FN void sm90_cta_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 DEV_FN void sm90_warpgroup_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory"); }
+/* Warpgroups that move registers from one to another: this one has COUNT a thread from here on. */
+template <int COUNT> DEV_FN void sm90_give_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT> DEV_FN void sm90_take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
 
 /* ---- matrix products ---- */
 
@@ -209,9 +217,11 @@ template <class T, int ROWS, int COLS, int NEXT_PANEL = ROWS * 8> struct sm90_op
 #define SM90_8(x, i)                                                                                                   \
     "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]),        \
         "+f"(x[i + 7])
-#define SM90_32(x) SM90_8(x, 0), SM90_8(x, 8), SM90_8(x, 16), SM90_8(x, 24)
-#define SM90_48(x) SM90_32(x), SM90_8(x, 32), SM90_8(x, 40)
-#define SM90_64(x) SM90_48(x), SM90_8(x, 48), SM90_8(x, 56)
+#define SM90_16(x)    SM90_8(x, 0), SM90_8(x, 8)
+#define SM90_32(x)    SM90_8(x, 0), SM90_8(x, 8), SM90_8(x, 16), SM90_8(x, 24)
+#define SM90_48(x)    SM90_32(x), SM90_8(x, 32), SM90_8(x, 40)
+#define SM90_64(x)    SM90_48(x), SM90_8(x, 48), SM90_8(x, 56)
+#define SM90_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define SM90_NAMES_32                                                                                                  \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"   \
     "%30,%31"
@@ -219,17 +229,18 @@ template <class T, int ROWS, int COLS, int NEXT_PANEL = ROWS * 8> struct sm90_op
 #define SM90_NAMES_64 SM90_NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 
 /* One instruction: x, 64 rows of a warpgroup and 2 * COUNT columns, = or += A B over 16 of K.
- *     ss: A and B from shared memory; K are A's columns and B's columns (ROWS_B 0) or rows (1).
+ *     ss: A and B from shared memory; K are A's and B's columns, or rows (ROWS_A 1, ROWS_B 1).
  *     rs: A from registers, laid out as accumulators of the same rows; K are B's rows. */
 template <class T> struct sm90_mma;
-#define SM90_SS(type, COUNT, cols, a, b, add, rows)                                                                    \
-    template <int ROWS_B> DEV_FN void ss(float(&x)[COUNT], uint64_t from_a, uint64_t from_b, bool adds) {              \
+#define SM90_SS(type, COUNT, cols, a, b, add, rows_a, rows_b)                                                          \
+    template <int ROWS_B, int ROWS_A = 0>                                                                              \
+    DEV_FN void ss(float(&x)[COUNT], uint64_t from_a, uint64_t from_b, bool adds) {                                    \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" add ", 0;\n"                                                 \
                      "wgmma.mma_async.sync.aligned.m64n" cols "k16.f32." type "." type " {" SM90_NAMES_##COUNT         \
                      "}, "                                                                                             \
-                     "%" a ", %" b ", p, 1, 1, 0, %" rows ";\n}"                                                       \
+                     "%" a ", %" b ", p, 1, 1, %" rows_a ", %" rows_b ";\n}"                                           \
                      : SM90_##COUNT(x)                                                                                 \
-                     : "l"(from_a), "l"(from_b), "r"((int)adds), "n"(ROWS_B));                                         \
+                     : "l"(from_a), "l"(from_b), "r"((int)adds), "n"(ROWS_A), "n"(ROWS_B));                            \
     }
 #define SM90_RS(type, COUNT, cols, a0, a1, a2, a3, b)                                                                  \
     DEV_FN void rs(float(&x)[COUNT], const uint32_t *w, uint64_t from_b) {                                             \
@@ -241,8 +252,10 @@ template <class T> struct sm90_mma;
     }
 #define SM90_MMA(T, type)                                                                                              \
     template <> struct sm90_mma<T> {                                                                                   \
-        SM90_SS(type, 32, "64", "32", "33", "34", "35")                                                                \
-        SM90_SS(type, 64, "128", "64", "65", "66", "67")                                                               \
+        SM90_SS(type, 16, "32", "16", "17", "18", "19", "20")                                                          \
+        SM90_SS(type, 32, "64", "32", "33", "34", "35", "36")                                                          \
+        SM90_SS(type, 48, "96", "48", "49", "50", "51", "52")                                                          \
+        SM90_SS(type, 64, "128", "64", "65", "66", "67", "68")                                                         \
         SM90_RS(type, 32, "64", "32", "33", "34", "35", "36")                                                          \
         SM90_RS(type, 48, "96", "48", "49", "50", "51", "52")                                                          \
         SM90_RS(type, 64, "128", "64", "65", "66", "67", "68")                                                         \

@@ -272,7 +272,8 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *p, uint32_t wav
     }
     uint32_t tiled = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV | (summed ? 0u : STW_OUT_DBIAS);
     if (p->outputs & tiled) {
-        step = add_step(steps, wave, p->heads_kv * key_blocks_of(&choice, p), t->warps * wave, choice.smem);
+        step = add_step(steps, wave, p->heads_kv * key_blocks_of(&choice, p), t->warps * wave + choice.loaders,
+                        choice.smem);
         step->queued = choice.queued;
         step->image = image_of(t);
         step->early = choice.early;

@@ -41,7 +41,7 @@ typedef struct maps_case {
 } maps_case;
 
 /* Byte strides of rows, (panels,) heads, sequences; an extent of 1 has none, and gets 16. Rows of a box: the
- * variant's queries, or 128 keys. Head dims of whole panels: 5 dimensions, others 4. */
+ * variant's queries, or its keys. Head dims of whole panels up to 128: 5 dimensions, others 4. */
 static const maps_case maps_cases[] = {
     {"attn_bwd:bf16:b2h4k2s300x200d128", "sm90_64x128_hd128", "9",
      "2 rank 5 dims 64,300,2,4,2 strides 1024,128,256,307200 box 64,64,2,1,1",
@@ -74,6 +74,21 @@ static const maps_case maps_cases[] = {
      "0 rank 4 dims 104,70,3,2 strides 208,14560,43680 box 64,64,1,1",
      "0 rank 4 dims 104,70,3,2 strides 208,14560,43680 box 64,128,1,1",
      "0 rank 4 dims 104,70,3,2 strides 208,14560,43680 box 64,128,1,1"},
+    /* wide heads: a load a panel, 64 keys; head dims differ */
+    {"attn_bwd:bf16:b2h4k2s300x200d256", "sm90_64x64_hd256", "9",
+     "0 rank 4 dims 256,300,4,2 strides 2048,512,614400 box 64,64,1,1",
+     "0 rank 4 dims 256,300,4,2 strides 2048,512,614400 box 64,64,1,1",
+     "0 rank 4 dims 256,200,2,2 strides 1024,512,204800 box 64,64,1,1",
+     "0 rank 4 dims 256,200,2,2 strides 1024,512,204800 box 64,64,1,1"},
+    {"attn_bwd:f16:b1h2s70d192x128", "sm90_64x64_hd192v128", "6",
+     "0 rank 4 dims 192,70,2,1 strides 768,384,16 box 64,64,1,1",
+     "0 rank 4 dims 128,70,2,1 strides 512,256,16 box 64,64,1,1",
+     "0 rank 4 dims 192,70,2,1 strides 768,384,16 box 64,64,1,1",
+     "0 rank 4 dims 128,70,2,1 strides 512,256,16 box 64,64,1,1"},
+    {"attn_bwd:bf16:b1h2s70d136", "sm90_64x64_hd192", "9", "0 rank 4 dims 136,70,2,1 strides 544,272,16 box 64,64,1,1",
+     "0 rank 4 dims 136,70,2,1 strides 544,272,16 box 64,64,1,1",
+     "0 rank 4 dims 136,70,2,1 strides 544,272,16 box 64,64,1,1",
+     "0 rank 4 dims 136,70,2,1 strides 544,272,16 box 64,64,1,1"},
     /* head dims differ */
     {"attn_bwd:f16:b1h2s33x50d64x40", "sm90_128x128_hd64", "6",
      "1 rank 5 dims 64,33,1,2,1 strides 256,128,128,16 box 64,128,1,1,1",
@@ -174,16 +189,30 @@ static const char *const refusals[][2] = {
 
 /* What is near a refusal and none. */
 static const char *const accepted[] = {
-    "bf16:b1048575h16s128x16384d64", "bf16:b1h2s64d64:dq_f32:acc_q",
-    "bf16:b1h2s64d64:delta_in",      "bf16:b1h2s64d64:sink:dlse:grads_qkvs",
-    "f16:b1h2s64d64:delta_out",      "bf16:b2h2s64d64:used:causal_br",
-    "bf16:b1h2s64d64:causal_tl",     "bf16:b1h2s64d64:wl7:wr0",
-    "bf16:b1h2s64x2d64:delta_in",    "bf16:b1h2s64d64:wl1:wr0",
-    "bf16:b1h2s64d64:scale-0.5",     "bf16:b1h2s64d64:st_dq0,65,131:st_dk0,65,131",
-    "bf16:b1h2s64d64:gap8",          "bf16:b1h2s64d64:st_out0,65,131",
-    "bf16:b2h2s64d64:st_q0,0,0",     "bf16:b2h2k1s64d64:st_k0,64,0:st_v0,0,64:st_dout0,0,0",
-    "bf16:b1h1s64d64:st_q3,5,64",    "bf16:b2h1s10d64:st_q549755813880,64,64",
-    "bf16:b1h1s1073741823x64d64",    "bf16:b1h2s64d96:det",
+    "bf16:b1048575h16s128x16384d64",
+    "bf16:b1h2s64d64:dq_f32:acc_q",
+    "bf16:b1h2s64d64:delta_in",
+    "bf16:b1h2s64d64:sink:dlse:grads_qkvs",
+    "f16:b1h2s64d64:delta_out",
+    "bf16:b2h2s64d64:used:causal_br",
+    "bf16:b1h2s64d64:causal_tl",
+    "bf16:b1h2s64d64:wl7:wr0",
+    "bf16:b1h2s64x2d64:delta_in",
+    "bf16:b1h2s64d64:wl1:wr0",
+    "bf16:b1h2s64d64:scale-0.5",
+    "bf16:b1h2s64d64:st_dq0,65,131:st_dk0,65,131",
+    "bf16:b1h2s64d64:gap8",
+    "bf16:b1h2s64d64:st_out0,65,131",
+    "bf16:b2h2s64d64:st_q0,0,0",
+    "bf16:b2h2k1s64d64:st_k0,64,0:st_v0,0,64:st_dout0,0,0",
+    "bf16:b1h1s64d64:st_q3,5,64",
+    "bf16:b2h1s10d64:st_q549755813880,64,64",
+    "bf16:b1h1s1073741823x64d64",
+    "bf16:b1h2s64d96:det",
+    "bf16:b1h2s64d256:causal_br",
+    "f16:b1h2s64d192x128:det",
+    "f16:b1h2s64d136",
+    "bf16:b1h2s64d128x200",
 };
 
 static void plans_refuse_by_name(void **state) {
@@ -194,7 +223,7 @@ static void plans_refuse_by_name(void **state) {
         one("cuda", LIST(H200), "why", problem);
         snprintf(reason, sizeof reason, "attn_bwd.sm90.def): %s\n", refusals[i][1]);
         if (!variant_begins("sm80_") || !strstr(run.out, reason)) fail_msg("%s: %s", problem, run.out);
-        snprintf(reason, sizeof reason, "%s: not sm90_64x128_hd128", refusals[i][1]);
+        snprintf(reason, sizeof reason, "%s: not sm90_64x64_hd256", refusals[i][1]);
         assert_string_equal(behind(run.out, "costs more: "), reason);
     }
     for (size_t i = 0; i < sizeof accepted / sizeof *accepted; ++i) {
@@ -203,8 +232,8 @@ static void plans_refuse_by_name(void **state) {
         if (!variant_begins("sm90_")) fail_msg("%s: %s", problem, run.out);
     }
     static const char *const others[][2] = {
-        {"attn_bwd:bf16:b1h2s64d129:st_q0,136,272", "head_dim is 129: not sm90_64x128_hd128"},
-        {"attn_bwd:f32:b1h2s64d64", "dtype is f32: not sm90_64x128_hd128"},
+        {"attn_bwd:bf16:b1h2s64d192x128:dropout0.1", "it takes no dropout: not sm90_64x64_hd256"},
+        {"attn_bwd:f32:b1h2s64d64", "dtype is f32: not sm90_64x64_hd256"},
         {"attn_fwd:bf16:b1h2s64d64", "nothing"}};
     for (int i = 0; i < 3; ++i) {
         one("cuda", LIST(H200), "plan", others[i][0]);

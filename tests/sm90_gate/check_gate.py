@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What ptxas made of Hopper's own main loop, against what it is meant to be; nothing runs, no GPU is needed.
 
-For every row of the table with loop `sm90`, both types, deterministic or not, there is a kernel, and no other. Its
+For every row of the table with a loop of Hopper's own, both types, deterministic or not, there is a kernel, and no other. Its
 matrix instructions are those of its steps, no more; a step has its exponentials between the wait for S and its last
 wait, while products run; no wait that the source does not have; dQ is added in vectors; nothing is spilled but what
 gate.txt lists, and never in a step. A line of gate.txt that no kernel needs any more is a failure, too. (Products that
@@ -16,6 +16,8 @@ import sys
 
 BN, TYPES, MODES = 128, ("bf16", "f16"), ("plain", "ordered")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
+# Wide heads: rows that are cleared; S; dQ's first half, where it has two; dK; dQ and dP
+WAITS_WIDE = {1: ["0", "3", "2", "1"], 2: ["0", "3", "2", "2", "1"]}
 
 
 def read(cuobjdump, image, what):
@@ -87,6 +89,26 @@ def check_kernel(name, instructions, hd, bm):
         yield from check_step(body, bm // 2)
 
 
+def check_wide_kernel(name, instructions, hd, hdv):
+    parts = 2 if hd > 192 else 1
+    step = hd // 16 + hdv // 16 + 4 + 4 + 4 * parts  # S, dP, dV, dK, dQ
+    if (products := count(instructions, "HGMMA")) != 2 * step:  # in a unit; at its beginning and end
+        yield f"{products} matrix instructions, not 2 steps of {step}"
+    body = hot_loop(instructions, step)
+    if body is None:
+        yield f"no loop of {step} matrix instructions"
+        return
+    order = [found[1] for _, text in body if (found := re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([0-9a-f]+)", text))]
+    if order != WAITS_WIDE[parts]:
+        yield f"waits for products until {','.join(order)} are left, not {','.join(WAITS_WIDE[parts])}"
+    if (exponentials := count(body, r"MUFU\.EX2")) != 16:
+        yield f"{exponentials} exponentials, not 16"
+    if spilled := count(body, r"\b(LDL|STL)\b"):
+        yield f"{spilled} accesses to spilled registers"
+    if (adds := count(body, r"RED\S*\.ADD\.F32x4\b")) != hd // 16:
+        yield f"{adds} vector additions to dQ, not {hd // 16}"
+
+
 def check_spills(kernels, stacks, bounds):
     needed = set()
     for name, instructions in kernels.items():
@@ -113,12 +135,14 @@ def main():
               re.findall(r"Function (\S+):\s+REG:\d+ STACK:(\d+)", read(cuobjdump, image, "-res-usage"))}
     bounds = [line.split(None, 4) for line in (pathlib.Path(__file__).parent / "gate.txt").read_text().splitlines()
               if line and not line.startswith("#")]
-    rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), .*, sm90\)", pathlib.Path(table).read_text(), re.M)
-    wanted = {f"stw_attn_bwd_{row}_{kind}_{mode}": (int(hd), int(bm)) for row, hd, bm in rows for kind in TYPES for mode in MODES}
+    rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), .*, sm90(\w*)\)", pathlib.Path(table).read_text(), re.M)
+    wanted = {f"stw_attn_bwd_{row}_{kind}_{mode}": (check_wide_kernel, int(hd), 128 if "v128" in loop else int(hd)) if loop else
+              (check_kernel, int(hd), int(bm)) for row, hd, bm, loop in rows for kind in TYPES for mode in MODES}
     failures = [f"{name}: not in the image" for name in wanted.keys() - kernels.keys()]
     failures += [f"{name}: not of the table" for name in kernels.keys() - wanted.keys()]
     for name in sorted(wanted.keys() & kernels.keys()):
-        failures += [f"{name}: {words}" for words in check_kernel(name, kernels[name], *wanted[name])]
+        check, *shape = wanted[name]
+        failures += [f"{name}: {words}" for words in check(name, kernels[name], *shape)]
     failures += check_spills(kernels, stacks, bounds)
     print(*failures, f"{len(kernels)} kernels, {len(failures)} failures", sep="\n")
     return 1 if failures or not kernels else 0

@@ -92,6 +92,8 @@ static void kernels_of_attention(void **state) {
                 if (!o) snprintf(line, sizeof line, "attn_fwd:%s:b2h2s100d%d", types[t], d);
                 if (!o) attention(line, STW_PLAN_ATTN_FWD);
             }
+    attention("attn_bwd:f16:b2h2s100d192x128", STW_PLAN_ATTN_BWD);
+    attention("attn_bwd:bf16:b2h2s100d192x128:det", STW_PLAN_ATTN_BWD);
     for (size_t a = 0; a < sizeof archs / sizeof archs[0]; ++a) {
         if (!strcmp(archs[a], "sm90")) continue;
         demand("stw_attn_dropout_mask", archs[a]);

@@ -22,7 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
-extern const stw_attn_loop stw_attn_loop_sm90;
+extern const stw_attn_loop stw_attn_loop_sm90, stw_attn_loop_sm90_wide, stw_attn_loop_sm90_wide_v128;
 
 static stw_attn_params params_of(const char *text) {
     stw_problem problem;
@@ -346,6 +346,20 @@ static void sm90_says_what_it_does_not_take(void **state) {
     }
 }
 
+/* Wide heads: as narrow ones, and a loop for head_dim_v to 128. */
+static void sm90_wide_says_what_it_does_not_take(void **state) {
+    (void)state;
+    stw_attn_params equal = params_of("attn_bwd:bf16:b2h4k2s130x150d192"),
+                    v128 = params_of("attn_bwd:bf16:b2h4k2s130x150d192x128"),
+                    dropout = params_of("attn_bwd:bf16:b2h4k2s130x150d192x128:dropout0.5");
+    assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&equal));
+    assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&v128));
+    assert_null(stw_attn_loop_sm90_wide_v128.gpu->refusal(&v128));
+    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&dropout), "it takes no dropout");
+    assert_string_equal(stw_attn_loop_sm90_wide_v128.gpu->refusal(&dropout), "it takes no dropout");
+    assert_string_equal(stw_attn_loop_sm90_wide_v128.gpu->refusal(&equal), "it takes head_dim_v to 128");
+}
+
 #define FIELD(name) offsetof(stw_attn_params, name)
 
 static void sm90_wants_what_tensor_loads_take(void **state) {
@@ -506,11 +520,17 @@ static void classes_share_kernels(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(own_kernels_of_problems),         cmocka_unit_test(own_kernels_want_even_tensors),
-        cmocka_unit_test(bias_is_summed_where_broadcast),  cmocka_unit_test(bias_kernels_of_types),
-        cmocka_unit_test(single_features_have_kernels),    cmocka_unit_test(tiles_say_what_costs_more),
-        cmocka_unit_test(sm90_says_what_it_does_not_take), cmocka_unit_test(sm90_wants_what_tensor_loads_take),
-        cmocka_unit_test(tiles_are_for_their_calls),       cmocka_unit_test(classes_of_sizes),
+        cmocka_unit_test(own_kernels_of_problems),
+        cmocka_unit_test(own_kernels_want_even_tensors),
+        cmocka_unit_test(bias_is_summed_where_broadcast),
+        cmocka_unit_test(bias_kernels_of_types),
+        cmocka_unit_test(single_features_have_kernels),
+        cmocka_unit_test(tiles_say_what_costs_more),
+        cmocka_unit_test(sm90_says_what_it_does_not_take),
+        cmocka_unit_test(sm90_wants_what_tensor_loads_take),
+        cmocka_unit_test(tiles_are_for_their_calls),
+        cmocka_unit_test(classes_of_sizes),
+        cmocka_unit_test(sm90_wide_says_what_it_does_not_take),
         cmocka_unit_test(classes_share_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The warps that bring work to sm90's main loop for wide heads: one lane asks for work tiles, K, V, Q and dO; in
+ * deterministic mode one waits for semaphores of query blocks and one passes them on. */
+#ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_LOADS_H
+#define STW_CUDA_ATTN_BWD_SM90_WIDE_LOADS_H
+
+#include "attn_bwd_sm90_masking.h"
+#include "attn_bwd_sm90_wide_config.h"
+
+/* Where the loop over a work tile's query blocks stands, head by head. */
+struct sm90_wide_iterator {
+    int block, first, end, head;
+    int left;    /* steps, this one included */
+    uint32_t at; /* the block's number in the workspace */
+    int jump;    /* what is added to it where the next head begins */
+
+    DEV_FN sm90_wide_iterator begin(const attn_work_tile &tile, const stw_attn_launch &l) {
+        sm90_wide_iterator it;
+        it.block = it.first = tile.first;
+        it.end = max(tile.end, tile.first + 1);
+        it.head = tile.kv_head * (int)l.p.group;
+        it.left = max(tile.end - tile.first, 0) * (int)l.p.group;
+        it.at = (uint32_t)it.head * (uint32_t)l.q_blocks +
+                (uint32_t)stw_smaller((int64_t)(uint32_t)tile.seq.q_block + tile.first, l.q_blocks - 1);
+        it.jump = (int)l.q_blocks + 1 - (it.end - it.first);
+        return it;
+    }
+    /* The same for all threads of a warp, and known to be. */
+    DEV_FN sm90_wide_iterator begin_uniform(const attn_work_tile &tile, const stw_attn_launch &l) {
+        sm90_wide_iterator it = begin(tile, l);
+        it.block = it.first = dev_uniform(it.first);
+        it.end = dev_uniform(it.end);
+        it.head = dev_uniform(it.head);
+        it.left = dev_uniform(it.left);
+        it.at = (uint32_t)dev_uniform((int)it.at);
+        it.jump = dev_uniform(it.jump);
+        return it;
+    }
+    DEV_METHOD void next() {
+        const bool over = block + 1 == end;
+        --left;
+        at += over ? jump : 1;
+        block = over ? first : block + 1;
+        head += over;
+    }
+};
+
+/* A place among COUNT that are used one after the other, and the parity of its mbarriers. */
+template <int COUNT> struct sm90_ring {
+    int place, parity;
+    DEV_METHOD void next() {
+        const bool over = place == COUNT - 1;
+        place = over ? 0 : place + 1;
+        parity ^= over;
+    }
+};
+
+template <class C> struct sm90_wide_loads {
+    const stw_attn_launch &l;
+    const stw_sm90_maps &maps;
+    uint32_t smem;
+
+    DEV_METHOD sm90_wide_barriers<C> barriers() const { return sm90_wide_barriers<C>{smem + C::AT_BARRIERS}; }
+    template <int COLS>
+    DEV_FN void panels(uint32_t to, const stw_mapped_tensor &t, int row, int head, int batch, sm90_mbarrier barrier) {
+        DEV_UNROLL_FOR (int place = 0; place < COLS / 64; ++place)
+            sm90_tma_load_panel(to + place * C::PANEL_BYTES, &t.map, sm90_wide_half<COLS>::panel_at(place) * 64, row,
+                                head, batch, barrier);
+    }
+    DEV_METHOD int query_row(const attn_work_tile &tile, const sm90_wide_iterator &it) const {
+        return (int)tile.seq.q.first + it.block * C::BM;
+    }
+    DEV_METHOD int query_batch(const attn_work_tile &tile) const {
+        return l.p.features & STW_FEAT_PACKED_Q ? 0 : (int)tile.b;
+    }
+    DEV_METHOD void q(const attn_work_tile &tile, const sm90_wide_iterator &it, sm90_ring<C::STAGES> to) const {
+        const sm90_mbarrier full = barriers().q_full(to.place);
+        barriers().q_empty(to.place).wait(to.parity ^ 1);
+        full.expect(C::K_BYTES + C::STATS * 4);
+        panels<C::HD>(smem + C::AT_Q + to.place * C::K_BYTES, maps.q, query_row(tile, it), it.head, query_batch(tile),
+                      full);
+        sm90_bulk_load(smem + C::AT_STATS + to.place * C::STATS * 4, l.stats + (int64_t)it.at * C::STATS, C::STATS * 4,
+                       full);
+    }
+    DEV_METHOD void dout(const attn_work_tile &tile, const sm90_wide_iterator &it, sm90_ring<C::STAGES> to) const {
+        const sm90_mbarrier full = barriers().dout_full(to.place);
+        barriers().dout_empty(to.place).wait(to.parity ^ 1);
+        full.expect(C::V_BYTES);
+        panels<C::HDV>(smem + C::AT_DOUT + to.place * C::V_BYTES, maps.dout, query_row(tile, it), it.head,
+                       query_batch(tile), full);
+    }
+    template <int COLS>
+    DEV_METHOD void keys(const attn_work_tile &tile, const stw_mapped_tensor &t, uint32_t to, sm90_mbarrier full,
+                         sm90_mbarrier empty, int parity) const {
+        const int batch = l.p.features & STW_FEAT_PACKED_KV ? 0 : (int)tile.b;
+        empty.wait(parity ^ 1);
+        full.expect(COLS / 64 * C::PANEL_BYTES);
+        panels<COLS>(to, t, (int)(tile.seq.kv.first + tile.j0), tile.kv_head, batch, full);
+    }
+    DEV_METHOD void k(const attn_work_tile &tile, int parity) const {
+        keys<C::HD>(tile, maps.k, smem + C::AT_K, barriers().k_full(), barriers().k_empty(), parity);
+    }
+    DEV_METHOD void v(const attn_work_tile &tile, int parity) const {
+        keys<C::HDV>(tile, maps.v, smem + C::AT_V, barriers().v_full(), barriers().v_empty(), parity);
+    }
+};
+
+/* One thread: all work tiles of this CTA, and their loads. What it asks for is bounded by the places that are empty. */
+template <class C, bool ORDERED>
+DEV_FN void sm90_wide_load(const sm90_wide_loads<C> &load, const sm90_scheduler<ORDERED> &scheduler,
+                           attn_work_tile *tiles, sm90_tile_masking *masking) {
+    const sm90_wide_barriers<C> barriers = load.barriers();
+    sm90_ring<C::STAGES> to = {0, 0};
+    sm90_ring<2> at = {0, 0};
+    int keys = 0; /* parity of K's and V's place */
+    DEV_ROLLED_FOR (int turn = 0;; ++turn, at.next()) {
+        attn_work_tile &tile = tiles[at.place];
+        barriers.tile_empty(at.place).wait(at.parity ^ 1);
+        scheduler.fetch(turn ? scheduler.draw() : scheduler.first_number(), tile);
+        barriers.tile().wait(turn & 1);
+        if (tile.live) masking[at.place].template find<C::BN>(tile, load.l.p);
+        barriers.ready(at.place).arrive();
+        if (!tile.live) return;
+        sm90_wide_iterator it = sm90_wide_iterator::begin(tile, load.l);
+        if (!it.left) continue;
+        load.q(tile, it, to);
+        load.k(tile, keys);
+        load.v(tile, keys);
+        keys ^= 1;
+        DEV_ROLLED for (;;) {
+            load.dout(tile, it, to);
+            to.next();
+            it.next();
+            if (!it.left) break;
+            load.q(tile, it, to);
+        }
+    }
+}
+
+/* Deterministic mode, one thread. PASSES: when all have added to a query block, its semaphore says so; else: waits
+ * until the semaphore says that the key block before this one has added. With wrong cu_seqlens there may be no order:
+ * l.unordered tells. */
+template <class C, bool PASSES>
+DEV_FN void sm90_wide_keep(const stw_attn_launch &l, const sm90_wide_barriers<C> &barriers,
+                           const attn_work_tile *tiles) {
+    sm90_ring<2> at = {0, 0};
+    int parity = 0; /* of this step */
+    bool first = true;
+    if (PASSES) barriers.turn().arrive();
+    DEV_ROLLED for (;; at.next()) {
+        const attn_work_tile &tile = tiles[at.place];
+        barriers.ready(at.place).wait(at.parity);
+        if (!tile.live) return;
+        const uint32_t block = (uint32_t)tile.block;
+        DEV_ROLLED for (sm90_wide_iterator it = sm90_wide_iterator::begin(tile, l); it.left; it.next(), parity ^= 1) {
+            uint32_t *const semaphore = l.dq_semaphore + it.at;
+            if (PASSES) {
+                barriers.added().wait(parity);
+                barriers.turn().arrive(); /* no turn comes before both threads have seen the last one used */
+                sm90_fence_gpu();
+                sm90_store_relaxed(semaphore, block);
+            } else {
+                while (dev_load_acquire(semaphore) != block + 1 && !*l.unordered) {
+                }
+                if (!first) barriers.added().wait(parity ^ 1);
+                first = false;
+                barriers.turn().arrive();
+            }
+        }
+        barriers.tile_empty(at.place).arrive();
+    }
+}
+
+#endif
