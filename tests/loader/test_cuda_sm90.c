@@ -143,10 +143,9 @@ static const char bad_strides[] =
 
 static const char *const refusals[][2] = {
     {"bf16:b1h2s64d64:bias_bhqk", "it takes no bias"},
-    {"bf16:b1h2s64d64:alibi", "it takes no ALiBi"},
-    {"f16:b1h2s64d128:softcap30", "it takes no softcap"},
-    {"bf16:b1h2s64d128:dropout0.1", "it takes no dropout"},
-    {"bf16:b1h2s64d96:det:dropout0.1", "it takes no dropout"},
+    {"bf16:b1h2s64d64:alibi:softcap9", "it takes one of ALiBi, softcap and dropout"},
+    {"f16:b1h2s64d128:alibi:alibi_col", "it takes ALiBi by distance, not by key"},
+    {"f16:b1h2s64d128:softcap1000", "it takes a softcap from 1/64 to 512"},
     {"bf16:b1h2s64d64:grads_kv", "it makes dQ, dK and dV together"},
     {"bf16:b1h2s64d64:grads_q", "it makes dQ, dK and dV together"},
     {"bf16:b1h2s64d64:dk_f32", "it makes dK and dV in the inputs' type"},
@@ -178,6 +177,8 @@ static const char *const accepted[] = {
     "bf16:b1h2s64d64:delta_in",      "bf16:b1h2s64d64:sink:dlse:grads_qkvs",
     "f16:b1h2s64d64:delta_out",      "bf16:b2h2s64d64:used:causal_br",
     "bf16:b1h2s64d64:causal_tl",     "bf16:b1h2s64d64:wl7:wr0",
+    "bf16:b1h2s64d64:alibi",         "f16:b1h2s64d128:softcap30",
+    "bf16:b1h2s64d96:dropout0.1",    "bf16:b1h2s64d96:det:dropout0.1",
     "bf16:b1h2s64x2d64:delta_in",    "bf16:b1h2s64d64:wl1:wr0",
     "bf16:b1h2s64d64:scale-0.5",     "bf16:b1h2s64d64:st_dq0,65,131:st_dk0,65,131",
     "bf16:b1h2s64d64:gap8",          "bf16:b1h2s64d64:st_out0,65,131",
@@ -231,9 +232,9 @@ static void ordered_kernels(void **state) {
 static void forced_variant(void **state) {
     (void)state;
     static const char sm90[] = "STERNWAY_VARIANT=sm90_64x128_hd128";
-    one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64:dropout0.1");
+    one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64:bias_bhqk");
     static const char *const refused[][2] = {
-        {"plan STW_E_UNSUPPORTED ", " STERNWAY_VARIANT=sm90_64x128_hd128: it takes no dropout"}};
+        {"plan STW_E_UNSUPPORTED ", " STERNWAY_VARIANT=sm90_64x128_hd128: it takes no bias"}};
     expect(refused, 1);
     one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64");
     assert_true(variant_begins("sm90_64x128_hd128"));
