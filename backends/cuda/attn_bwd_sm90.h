@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * sm90's own main loop of the backward pass (Hopper), for 16-bit types without a bias. It
- * makes dK and dV and adds dQ to f32 sums, which the kernel before it clears and the kernel behind it converts. One
- * CTA of 256 threads (two warpgroups) runs on a multiprocessor and takes work tiles, 128 keys of a KV head, until
- * none is left. For each it goes over the blocks of BM queries that meet these keys. All is held transposed, keys as
- * rows; warpgroup c has keys 64c.. of the work tile:
+ * sm90's own main loop of the backward pass (Hopper), for 16-bit types without a bias. It makes dK and dV and adds dQ
+ * to f32 sums, which the kernel before it clears and the kernel behind it converts. One CTA of 256 threads (two
+ * warpgroups) runs on a multiprocessor and takes work tiles, 128 keys of a KV head, until none is left. For each it
+ * goes over the blocks of BM queries that meet these keys. All is held transposed, keys as rows; warpgroup c has keys
+ * 64c.. of the work tile:
  *
  *              queries i0 .. i0+BM
  *     keys  +--------------------+      S^T  = K Q^T      both from shared memory

@@ -42,8 +42,8 @@ DEV_FN void sm90_score_gradients(uint32_t (&ds)[2 * PIECES], float (&dp)[VALUES]
     }
 }
 
-/* P = 0 (softcap: another mark) for pairs that a mask hides. a, b: the first and last query that see this thread's first and second key,
- * counted from its own first. */
+/* P = 0 (softcap: another mark, `hidden`) for pairs that a mask hides. a, b: the first and last query that see this
+ * thread's first and second key, counted from its own first. */
 template <int VALUES> DEV_FN void sm90_mask_hidden(float (&s)[VALUES], int2 a, int2 b, float hidden) {
     DEV_UNROLL_FOR (int i = 0; i < VALUES / 4; ++i) {
         if (8 * i < a.x || 8 * i > a.y) s[4 * i] = hidden;

@@ -2,11 +2,11 @@
 """What ptxas made of Hopper's own main loop, against what it is meant to be; nothing runs, no GPU is needed.
 
 For every row of the table with loop `sm90`, both types, deterministic or not, there is a kernel without features of
-single scores and one for each of them, and no other. Its
-matrix instructions are those of its steps, no more; a step has its exponentials between the wait for S and its last
-wait, while products run; no wait that the source does not have; dQ is added in vectors; nothing is spilled but what
-gate.txt lists, in a step no more than it says. A line of gate.txt that no kernel needs any more is a failure, too. (Products that
-ptxas takes one by one end the build: cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
+single scores and one for each of them, and no other. Its matrix instructions are those of its steps, no more; a step
+has its exponentials between the wait for S and its last wait, while products run; no wait that the source does not
+have; dQ is added in vectors; nothing is spilled but what gate.txt lists, in a step no more than it says. A line of
+gate.txt that no kernel needs any more is a failure, too. (Products that ptxas takes one by one end the build:
+cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
 
     python3 check_gate.py IMAGE TABLE CUOBJDUMP"""
 import fnmatch
@@ -119,7 +119,8 @@ def main():
     bounds = [line.split(None, 5) for line in (pathlib.Path(__file__).parent / "gate.txt").read_text().splitlines()
               if line and not line.startswith("#")]
     rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), .*, sm90\)", pathlib.Path(table).read_text(), re.M)
-    wanted = {f"stw_attn_bwd_{row}_{kind}_{mode}": (int(hd), int(bm)) for row, hd, bm in rows for kind in TYPES for mode in MODES}
+    wanted = {f"stw_attn_bwd_{row}_{kind}_{mode}": (int(hd), int(bm)) for row, hd, bm in rows for kind in TYPES
+              for mode in MODES}
     failures = [f"{name}: not in the image" for name in wanted.keys() - kernels.keys()]
     failures += [f"{name}: not of the table" for name in kernels.keys() - wanted.keys()]
     for name in sorted(wanted.keys() & kernels.keys()):
