@@ -56,7 +56,8 @@ def hot_loop(instructions, products):
 
 def check_step(body, values, softcap, dropout, spilled_most):
     """What is wrong with a step; `values`: exponentials of a thread. Under softcap tanh takes so many, and P once or
-    twice as many ahead of dV (with and without hidden pairs), whose products are two groups; dropout waits once more where its calls do not fit."""
+    twice as many ahead of dV (with and without hidden pairs), whose products are two groups; dropout waits once more
+    where its calls do not fit."""
     waits = [(i, found[1]) for i, (_, text) in enumerate(body)
              if (found := re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([0-9a-f]+)", text))]
     order, wanted = [most for _, most in waits], ["2" if softcap else "1"] + ["0"] * dropout + WAITS[1:]
