@@ -43,8 +43,8 @@
  * barrier, and looks at that of step j + 1; one fence serves both.
  *
  * A kernel knows one feature of single scores (FEATURE, attn_bwd_sm90_features.h) or none. ALiBi adds to the exponents
- * of phase 5. Dropout's decisions for P(j+1) are made in phase 4, while products run: a word of bits for 32 values,
- * which phase 1 applies to P and phase 2 to dP; P is P / (1 - p) there, and delta is multiplied by 1 - p. Under softcap
+ * of phase 5. Dropout's decisions for P(j+1) are made in phases 1 and 4, while products run: a word of bits for 32
+ * values, which phase 1 applies to P and phase 2 to dP; P is P / (1 - p) there, and delta is multiplied by 1 - p. Under softcap
  * phase 5 ends with tanh instead of P; phase 1 makes P of it for dV and P (1 - tanh^2), which is all that phase 2
  * needs.
  *
@@ -245,6 +245,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     special = marks(0, is_plain(), of_tile);
     sm90_mma_wait<0>(s);
     float2 lse[PIECES];
+    /* Half of dropout's calls are made in phase 1; with semaphores ptxas would spill. */
+    enum { CALLS_EARLY = FEATURE == SM90_DROPOUT && !ORDERED };
     sm90_dropout<BM> dropped;
     sm90_alibi alibi;
     bool fits;
@@ -257,12 +259,13 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             dropped.each(l, tiles[turn & 1], it.head, it.block, {16 * wave, sm90_lane_anew()});
         }
     };
-    auto features = [&]() {
+    auto features = [&](auto is_begun) {
         const sm90_place at = {16 * wave, lane};
         if constexpr (FEATURE == SM90_ALIBI) alibi = sm90_alibi::of(l, tiles[turn & 1], it.head, it.block, BM, at);
         if constexpr (FEATURE == SM90_DROPOUT) {
-            const sm90_seed seed = sm90_seed::of(p);
-            if (fits) dropped.fill(l, seed, tiles[turn & 1], it.head, it.block, at);
+            if (!fits) return;
+            const attn_work_tile &tile = tiles[turn & 1];
+            dropped.template fill<decltype(is_begun)::yes ? 4 : 0, 8>(l, tile, it.head, it.block, at);
         }
     };
     /* S to P, with dropout to P / (1 - p); under softcap to its tanh. */
@@ -275,7 +278,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         else sm90_exponentials(s, lse, maps.factor);
     };
     features_ahead();
-    features();
+    features(sm90_flag<false>());
     if (FEATURE != SM90_SOFTCAP) sm90_statistics<C>(lse, smem, 0, LSE, lane, 0, PIECES);
     exponentials(lse);
     if (special & (SM90_MASKED | SM90_DEAD_ROWS)) mask_scores(it, 0);
@@ -336,6 +339,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         const bool adds = !ORDERED || it.left > it.idle;
         if (ORDERED && wave == KEEPER && adds && sm90_elect() && last_there != (uint32_t)tile.block + 1)
             sm90_acquire_dq_semaphore(l, at, tile.block);
+        if constexpr (CALLS_EARLY && !LAST) {
+            sm90_block_iterator one = it;
+            one.next();
+            if (fits) dropped.template fill<0, 4>(l, tile, one.head, one.block, {16 * wave, lane});
+        }
         float2 delta[PIECES];
         sm90_statistics<C>(delta, smem, stage, DELTA, lane, 0, C::DELTA_AHEAD);
 
@@ -388,7 +396,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_mma_fence();
         mma_AB(dq, ds, k);   /* dQ = dS K */
         mma_AB(dk, ds16, q); /* dK += dS^T Q */
-        features();
+        features(sm90_flag<CALLS_EARLY && !LAST>());
         if (ORDERED) {
             if (wave == KEEPER) {
                 if (follows) last_there = sm90_load_relaxed(l.dq_semaphore + it.at);

@@ -139,11 +139,13 @@ struct sm90_seed {
 
 /* Which of a thread's values are dropped: bit e % 32 of word e / 32. */
 template <int BM> struct sm90_dropout {
-    enum { PIECES = BM / 8, WORDS = PIECES / 8, CALLS = BM == 128 ? 2 : 4 };
+    enum { PIECES = BM / 8, WORDS = PIECES / 8, CALLS = 2 };
     uint32_t word[WORDS];
+    uint32_t own[WORDS]; /* of the next scores: what this lane's calls have decided */
 
     /* Sternway's own map where blocks start at multiples of four rows of it: a call decides four rows, which two
      * neighbouring lanes hold. Each makes the calls of one of its two keys. */
+    template <int FIRST, int END>
     DEV_METHOD void philox(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0,
                            sm90_place at) {
         const int odd = at.lane & 1;
@@ -151,8 +153,8 @@ template <int BM> struct sm90_dropout {
         const uint32_t col = (uint32_t)(j0 + s.kv_offset) + (uint32_t)(at.key() + 8 * odd);
         const uint32_t key0 = (uint32_t)s.seed, key1 = (uint32_t)(s.seed >> 32) ^ (uint32_t)(s.offset >> 32);
         DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w) {
-            uint32_t own = 0;
-            DEV_ROLLED_FOR (int i = 0; i < 8; i += CALLS) {
+            if (FIRST == 0) own[w] = 0;
+            DEV_ROLLED_FOR (int i = FIRST; i < END; i += CALLS) {
                 sm90_philox<CALLS> calls;
                 DEV_UNROLL_FOR (int n = 0; n < CALLS; ++n) {
                     calls.c[n][0] = row + 2 * (8 * w + i + n);
@@ -161,14 +163,16 @@ template <int BM> struct sm90_dropout {
                     calls.c[n][3] = (uint32_t)s.offset;
                 }
                 calls.template rounds<10>(key0, key1);
-                own |= calls.below(p.dropout_threshold) << 4 * i;
+                own[w] |= calls.below(p.dropout_threshold) << 4 * i;
             }
-            const uint32_t other = dev_shuffle_xor(own, 1), low = odd ? other : own, high = odd ? own : other;
+            if (END < 8) continue;
+            const uint32_t other = dev_shuffle_xor(own[w], 1), low = odd ? other : own[w], high = odd ? own[w] : other;
             word[w] = (low >> (2 * odd) & 0x33333333u) | (high >> (2 * odd) & 0x33333333u) << 2;
         }
     }
     /* FlashAttention-2's map: a call's sixteen bytes are eight keys of two queries. A lane makes one call for sixteen
      * queries and takes the half of it that is this warp's; others need it. */
+    template <int FIRST, int END>
     DEV_METHOD void flash2(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0,
                            sm90_place at) {
         const uint64_t subsequence = s.offset + s.head * 32u + (uint32_t)at.lane;
@@ -178,8 +182,8 @@ template <int BM> struct sm90_dropout {
         const uint32_t carry = (255u - p.dropout_byte) * 0x00010001u;
         const int from = at.lane % 4 * 8 + at.lane / 8, odd = at.lane >> 2 & 1;
         DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w) {
-            uint32_t own = 0;
-            DEV_ROLLED_FOR (int m = 0; m < 4; m += CALLS) {
+            if (FIRST == 0) own[w] = 0;
+            DEV_ROLLED_FOR (int m = FIRST / 2; m < END / 2; m += CALLS) {
                 sm90_philox<CALLS> calls;
                 DEV_UNROLL_FOR (int n = 0; n < CALLS; ++n) {
                     calls.c[n][0] = (uint32_t)subsequence;
@@ -195,24 +199,26 @@ template <int BM> struct sm90_dropout {
                         bits |= (((x & 0x00FF00FFu) + carry) >> 8 & 0x00010001u) << 2 * t;
                         bits |= (((x >> 8 & 0x00FF00FFu) + carry) >> 8 & 0x00010001u) << (2 * t + 1);
                     }
-                    own |= ((bits | bits >> 12) & 0xFFu) << 8 * (m + n);
+                    own[w] |= ((bits | bits >> 12) & 0xFFu) << 8 * (m + n);
                 }
             }
-            word[w] = dev_shuffle(own, from) >> odd & 0x55555555u;
-            word[w] |= (dev_shuffle(own, from + 4) >> odd & 0x55555555u) << 1;
+            if (END < 8) continue;
+            word[w] = dev_shuffle(own[w], from) >> odd & 0x55555555u;
+            word[w] |= (dev_shuffle(own[w], from + 4) >> odd & 0x55555555u) << 1;
         }
     }
     /* The memory-efficient kernels' map where rows begin at multiples of four: a call decides four keys of a query,
      * which four lanes hold. Each makes the calls of one of its two queries of one of its two keys. */
+    template <int FIRST, int END>
     DEV_METHOD void mem_eff(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0,
                             sm90_place at) {
         const int turn = at.lane >> 2 & 3;
-        uint64_t counter = (s.base + (uint64_t)(i0 + at.query() + (turn & 1)) * s.row_stride +
+        uint64_t counter = (s.base + (uint64_t)(i0 + 8 * FIRST + at.query() + (turn & 1)) * s.row_stride +
                             (uint64_t)(j0 + at.row_of_keys + 8 * (turn >> 1) + at.lane / 16 * 4)) >>
                            2;
         DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w) {
-            uint32_t own = 0;
-            DEV_ROLLED_FOR (int i = 0; i < 8; i += CALLS) {
+            if (FIRST == 0) own[w] = 0;
+            DEV_ROLLED_FOR (int i = FIRST; i < END; i += CALLS) {
                 sm90_philox<CALLS> calls;
                 DEV_UNROLL_FOR (int n = 0; n < CALLS; ++n) {
                     calls.c[n][0] = (uint32_t)counter;
@@ -221,11 +227,12 @@ template <int BM> struct sm90_dropout {
                     counter += 2 * s.row_stride;
                 }
                 calls.template rounds<10>((uint32_t)s.seed, (uint32_t)(s.seed >> 32));
-                own |= calls.below(p.dropout_threshold) << 4 * i;
+                own[w] |= calls.below(p.dropout_threshold) << 4 * i;
             }
+            if (END < 8) continue;
             word[w] = 0;
             DEV_UNROLL_FOR (int k = 0; k < 4; ++k)
-                word[w] |= (dev_shuffle(own, (at.lane & ~12) | k << 2) >> turn & 0x11111111u) << k;
+                word[w] |= (dev_shuffle(own[w], (at.lane & ~12) | k << 2) >> turn & 0x11111111u) << k;
         }
     }
     /* Any map, any position: where no call of the map decides several values of a thread. */
@@ -246,18 +253,20 @@ template <int BM> struct sm90_dropout {
         const uint32_t offset = (uint32_t)(p.dropout_offset_ptr ? *p.dropout_offset_ptr : p.dropout_offset);
         return (dev_uniform((int)(offset | (uint32_t)tile.seq.kv.rows)) & 3) == 0;
     }
-    /* Query block `block` of head `head`, where the map fits. A work tile that does not exist may be anything. */
-    DEV_METHOD void fill(const stw_attn_launch &l, const sm90_seed &seed, const attn_work_tile &tile, int head,
-                         int block, sm90_place at) {
+    /* Where the map fits, calls FIRST to END of eight for each word; behind the last ones `word` is there.
+     * Query block `block` of head `head`. A work tile that does not exist may be anything. */
+    template <int FIRST, int END>
+    DEV_METHOD void fill(const stw_attn_launch &l, const attn_work_tile &tile, int head, int block, sm90_place at) {
         const stw_attn_params &p = l.p;
+        const sm90_seed seed = sm90_seed::of(p);
         stw_dropout_stream s = stw_dropout_stream_of(&p, tile.b, head, tile.seq.q, tile.seq.kv);
         s.seed = seed.seed; /* known to be the same for all threads */
         s.base += seed.offset - s.offset;
         s.offset = seed.offset;
         const int64_t i0 = (int64_t)block * BM, j0 = tile.j0;
-        if (p.dropout_map == STW_DROPOUT_PHILOX) philox(p, s, i0, j0, at);
-        else if (p.dropout_map == STW_DROPOUT_FLASH2) flash2(p, s, i0, j0, at);
-        else mem_eff(p, s, i0, j0, at);
+        if (p.dropout_map == STW_DROPOUT_PHILOX) philox<FIRST, END>(p, s, i0, j0, at);
+        else if (p.dropout_map == STW_DROPOUT_FLASH2) flash2<FIRST, END>(p, s, i0, j0, at);
+        else mem_eff<FIRST, END>(p, s, i0, j0, at);
     }
     /* x, or 0 where value e is dropped. */
     DEV_METHOD float kept(int e, float x) const { return word[e / 32] & 1u << e % 32 ? 0.0f : x; }
