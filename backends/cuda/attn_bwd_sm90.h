@@ -44,9 +44,9 @@
  *
  * A kernel knows one feature of single scores (FEATURE, attn_bwd_sm90_features.h) or none. ALiBi adds to the exponents
  * of phase 5. Dropout's decisions for P(j+1) are made in phases 1 and 4, while products run: a word of bits for 32
- * values, which phase 1 applies to P and phase 2 to dP; P is P / (1 - p) there, and delta is multiplied by 1 - p. Under softcap
- * phase 5 ends with tanh instead of P; phase 1 makes P of it for dV and P (1 - tanh^2), which is all that phase 2
- * needs.
+ * values, which phase 1 applies to P and phase 2 to dP. P is P / (1 - p) there, and delta is multiplied by 1 - p. Under
+ * softcap phase 5 ends with tanh instead of P. Phase 1 makes P of it for dV, and P (1 - tanh^2), which is all that
+ * phase 2 needs.
  *
  * What ptxas makes of this decides over 10%:
  *   - no exponential may sink behind the last wait of a step, where no product runs: the branch to mask_scores ahead
