@@ -213,11 +213,12 @@ template <int BM> struct sm90_dropout {
     DEV_METHOD void mem_eff(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0,
                             sm90_place at) {
         const int turn = at.lane >> 2 & 3;
-        uint64_t counter = (s.base + (uint64_t)(i0 + 8 * FIRST + at.query() + (turn & 1)) * s.row_stride +
-                            (uint64_t)(j0 + at.row_of_keys + 8 * (turn >> 1) + at.lane / 16 * 4)) >>
-                           2;
+        const uint64_t first = (s.base + (uint64_t)(i0 + at.query() + (turn & 1)) * s.row_stride +
+                                (uint64_t)(j0 + at.row_of_keys + 8 * (turn >> 1) + at.lane / 16 * 4)) >>
+                               2;
         DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w) {
             if (FIRST == 0) own[w] = 0;
+            uint64_t counter = first + (8 * w + FIRST) * 2 * s.row_stride;
             DEV_ROLLED_FOR (int i = FIRST; i < END; i += CALLS) {
                 sm90_philox<CALLS> calls;
                 DEV_UNROLL_FOR (int n = 0; n < CALLS; ++n) {
