@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * sm90's own main loop of the backward pass (Hopper), for 16-bit types without features that change single scores. It
- * makes dK and dV and adds dQ to f32 sums, which the kernel before it clears and the kernel behind it converts. One
- * CTA of 256 threads (two warpgroups) runs on a multiprocessor and takes work tiles, 128 keys of a KV head, until
- * none is left. For each it goes over the blocks of BM queries that meet these keys. All is held transposed, keys as
- * rows; warpgroup c has keys 64c.. of the work tile:
+ * sm90's own main loop of the backward pass (Hopper), for 16-bit types without a bias. It makes dK and dV and adds dQ
+ * to f32 sums, which the kernel before it clears and the kernel behind it converts. One CTA of 256 threads (two
+ * warpgroups) runs on a multiprocessor and takes work tiles, 128 keys of a KV head, until none is left. For each it
+ * goes over the blocks of BM queries that meet these keys. All is held transposed, keys as rows; warpgroup c has keys
+ * 64c.. of the work tile:
  *
  *              queries i0 .. i0+BM
  *     keys  +--------------------+      S^T  = K Q^T      both from shared memory
@@ -42,6 +42,12 @@
  * it waits for that of step j in phase 1. In phase 4 it releases that of step j - 1, whose additions came before the
  * barrier, and looks at that of step j + 1; one fence serves both.
  *
+ * A kernel knows one feature of single scores (FEATURE, attn_bwd_sm90_features.h) or none. ALiBi adds to the exponents
+ * of phase 5. Dropout's decisions for P(j+1) are made in phases 1 and 4, while products run: a word of bits for 32
+ * values, which phase 1 applies to P and phase 2 to dP. P is P / (1 - p) there, and delta is multiplied by 1 - p. Under
+ * softcap phase 5 ends with tanh instead of P. Phase 1 makes P of it for dV, and P (1 - tanh^2), which is all that
+ * phase 2 needs.
+ *
  * What ptxas makes of this decides over 10%:
  *   - no exponential may sink behind the last wait of a step, where no product runs: the branch to mask_scores ahead
  *     of it holds them;
@@ -57,6 +63,7 @@
 #define STW_CUDA_ATTN_BWD_SM90_H
 
 #include "attn_bwd_sm90_epilogue.h"
+#include "attn_bwd_sm90_features.h"
 #include "attn_bwd_sm90_masking.h"
 #include "attn_bwd_sm90_scheduler.h"
 #include "attn_bwd_sm90_scores.h"
@@ -110,7 +117,7 @@ DEV_FN void sm90_load_first_tile(const sm90_loads<C> &load, sm90_tile_masking &m
 /* One function of more than 120 lines, whose steps are lambdas. As methods of a struct the same text becomes another
  * kernel (64x128_hd128_f16_plain: 12,214 lines of PTX, not 12,209; 252 registers as before), whose speed nobody
  * knows; so does 128x128_hd64_bf16_ordered where the entry of the next work tile leaves the step. */
-template <class C, bool ORDERED>
+template <class C, bool ORDERED, int FEATURE = SM90_PLAIN>
 DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, char *smem) {
     typedef typename C::T T;
     enum { BM = C::BM, HD = C::HD, SUBNORMAL = !dev_is_f16<T>::yes };
@@ -191,11 +198,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             int2 a = *(const int2 *)(const void *)seen, b = *(const int2 *)(const void *)(seen + 16);
             a.x -= i0, a.y -= i0, b.x -= i0, b.y -= i0;
             if (it.is_idle(tiles[turn & 1], l)) a.y = b.y = -1;
-            sm90_mask_hidden(s, a, b);
+            sm90_mask_hidden(s, a, b, FEATURE == SM90_SOFTCAP ? SM90_CAP_HIDDEN : 0.0f);
         }
         if (special & SM90_DEAD_ROWS) {
             const float *lse = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + here % 4 * 2;
-            sm90_mask_dead_rows(s, lse);
+            sm90_mask_dead_rows(s, lse, FEATURE == SM90_SOFTCAP ? SM90_CAP_HIDDEN : 0.0f);
         }
     };
     uint32_t flip = 0; /* which place of dS */
@@ -238,8 +245,42 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     special = marks(0, is_plain(), of_tile);
     sm90_mma_wait<0>(s);
     float2 lse[PIECES];
-    sm90_statistics<C>(lse, smem, 0, LSE, lane, 0, PIECES);
-    sm90_exponentials(s, lse, maps.factor);
+    /* Half of dropout's calls are made in phase 1; with semaphores ptxas would spill. */
+    enum { CALLS_EARLY = FEATURE == SM90_DROPOUT && !ORDERED };
+    sm90_dropout<BM> dropped;
+    sm90_alibi alibi;
+    bool fits;
+    /* What features need of the next scores: ahead of products, which is rare, and while they run. */
+    auto features_ahead = [&]() {
+        if constexpr (FEATURE == SM90_DROPOUT) {
+            fits = sm90_dropout<BM>::fits(p, tiles[turn & 1]);
+            if (fits) return;
+            sm90_mma_wait<0>();
+            dropped.each(l, tiles[turn & 1], it.head, it.block, {16 * wave, sm90_lane_anew()});
+        }
+    };
+    auto features = [&](auto is_begun) {
+        const sm90_place at = {16 * wave, lane};
+        if constexpr (FEATURE == SM90_ALIBI) alibi = sm90_alibi::of(l, tiles[turn & 1], it.head, it.block, BM, at);
+        if constexpr (FEATURE == SM90_DROPOUT) {
+            if (!fits) return;
+            const attn_work_tile &tile = tiles[turn & 1];
+            dropped.template fill<decltype(is_begun)::yes ? 4 : 0, 8>(l, tile, it.head, it.block, at);
+        }
+    };
+    /* S to P, with dropout to P / (1 - p); under softcap to its tanh. */
+    auto exponentials = [&](float2(&lse)[PIECES]) {
+        if constexpr (FEATURE == SM90_DROPOUT) {
+            DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) lse[i].x -= maps.log_kept, lse[i].y -= maps.log_kept;
+        }
+        if constexpr (FEATURE == SM90_SOFTCAP) sm90_tanh(s, maps.factor);
+        else if constexpr (FEATURE == SM90_ALIBI) sm90_exponentials_alibi(s, lse, maps.factor, alibi);
+        else sm90_exponentials(s, lse, maps.factor);
+    };
+    features_ahead();
+    features(sm90_flag<false>());
+    if (FEATURE != SM90_SOFTCAP) sm90_statistics<C>(lse, smem, 0, LSE, lane, 0, PIECES);
+    exponentials(lse);
     if (special & (SM90_MASKED | SM90_DEAD_ROWS)) mask_scores(it, 0);
 
     /* This thread's 32 values of dQ, four at a time. Head_dim 96: the second warpgroup has half as many. */
@@ -272,9 +313,25 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         /* 1: dP and dV begin */
         sm90_mma_fence();
         mma_ABt(dp, v, dout); /* dP^T = V dO^T */
-        DEV_UNROLL_FOR (int i = 0; i < BM / 4; ++i) p16[i] = dev_pack(T(), s[2 * i], s[2 * i + 1]);
+        if constexpr (FEATURE == SM90_SOFTCAP) {
+            /* the first half is multiplied while the second is made */
+            const bool masked = (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0;
+            float2 lse[PIECES];
+            sm90_statistics<C>(lse, smem, stage, LSE, lane, 0, PIECES);
+            if (masked) sm90_capped_exponentials<T, true, 0, PIECES / 2>(p16, s, lse, maps.cap);
+            else sm90_capped_exponentials<T, false, 0, PIECES / 2>(p16, s, lse, maps.cap);
+            sm90_mma_fence();
+            mma_AB_rows<0, BM / 2>(dv, p16, dout);
+            if (masked) sm90_capped_exponentials<T, true, PIECES / 2, PIECES>(p16, s, lse, maps.cap);
+            else sm90_capped_exponentials<T, false, PIECES / 2, PIECES>(p16, s, lse, maps.cap);
+        } else if constexpr (FEATURE == SM90_DROPOUT) {
+            dropped.template pack<T>(p16, s);
+        } else {
+            DEV_UNROLL_FOR (int i = 0; i < BM / 4; ++i) p16[i] = dev_pack(T(), s[2 * i], s[2 * i + 1]);
+        }
         sm90_mma_fence();
-        mma_AB(dv, p16, dout);                   /* dV += P^T dO */
+        if constexpr (FEATURE == SM90_SOFTCAP) mma_AB_rows<BM / 2, BM>(dv, p16, dout);
+        else mma_AB(dv, p16, dout);              /* dV += P^T dO */
         if (LAST && wave == 1 && sm90_elect()) { /* while the products run: what the next work tile is */
             barriers.tile().wait((turn + 1) & 1);
             if (next.live) masking->find(next, p);
@@ -282,13 +339,23 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         const bool adds = !ORDERED || it.left > it.idle;
         if (ORDERED && wave == KEEPER && adds && sm90_elect() && last_there != (uint32_t)tile.block + 1)
             sm90_acquire_dq_semaphore(l, at, tile.block);
+        if constexpr (CALLS_EARLY && !LAST) {
+            sm90_block_iterator one = it;
+            one.next();
+            if (fits) dropped.template fill<0, 4>(l, tile, one.head, one.block, {16 * wave, lane});
+        }
         float2 delta[PIECES];
         sm90_statistics<C>(delta, smem, stage, DELTA, lane, 0, C::DELTA_AHEAD);
 
         /* 2: dS */
-        sm90_mma_wait<1>(dp);
+        sm90_mma_wait<FEATURE == SM90_SOFTCAP ? 2 : 1>(dp);
         sm90_statistics<C>(delta, smem, stage, DELTA, lane, C::DELTA_AHEAD, PIECES);
-        sm90_score_gradients<T>(ds16, dp, s, delta, (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0);
+        const bool masked = (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0;
+        if constexpr (FEATURE == SM90_DROPOUT) {
+            dropped.drop(dp);
+            DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) delta[i].x *= maps.kept, delta[i].y *= maps.kept;
+        }
+        sm90_score_gradients<T>(ds16, dp, s, delta, masked);
         DEV_UNROLL_FOR (int i = 0; i < BM / 16; ++i)
             sm90_stmatrix_trans(ds_to + flip * C::DS_BYTES + i * 2048, ds16 + 4 * i);
         sm90_fence_async_shared();
@@ -323,11 +390,13 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             if (!is_plain() && sm90_tile_masking::zeroes_rows(tiles[turn & 1], p, it))
                 zero_rows(tiles[turn & 1], it, stage_next, phase_next);
         }
+        features_ahead();
         sm90_mma_wait<0>();                /* dV */
         scores(at0, turn & 1, stage_next); /* S^T = K Q^T */
         sm90_mma_fence();
         mma_AB(dq, ds, k);   /* dQ = dS K */
         mma_AB(dk, ds16, q); /* dK += dS^T Q */
+        features(sm90_flag<CALLS_EARLY && !LAST>());
         if (ORDERED) {
             if (wave == KEEPER) {
                 if (follows) last_there = sm90_load_relaxed(l.dq_semaphore + it.at);
@@ -346,11 +415,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             l.dq + (int64_t)at * (BM * C::WIDTH) + ((BM == 64 ? warp * 2 + group : wave) * DEV_WAVE + lane) * 4;
         float2 lse[PIECES];
         const uint32_t of_step = LAST && ORDERED ? 0u : of_tile; /* the next one's keys are looked at later */
-        sm90_statistics<C>(lse, smem, stage_next, LSE, lane, 0, C::LSE_AHEAD);
+        if (FEATURE != SM90_SOFTCAP) sm90_statistics<C>(lse, smem, stage_next, LSE, lane, 0, C::LSE_AHEAD);
         sm90_mma_wait<2>(s);
         if (!C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step);
-        sm90_statistics<C>(lse, smem, stage_next, LSE, lane, C::LSE_AHEAD, PIECES);
-        sm90_exponentials(s, lse, maps.factor);
+        if (FEATURE != SM90_SOFTCAP) sm90_statistics<C>(lse, smem, stage_next, LSE, lane, C::LSE_AHEAD, PIECES);
+        exponentials(lse);
         if (C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step);
         sm90_mma_wait<1>(dq);
         if (!EXACT) add_dq(to, adds);

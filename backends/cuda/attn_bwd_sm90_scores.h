@@ -42,21 +42,21 @@ DEV_FN void sm90_score_gradients(uint32_t (&ds)[2 * PIECES], float (&dp)[VALUES]
     }
 }
 
-/* P = 0 for pairs that a mask hides. a, b: the first and last query that see this thread's first and second key,
- * counted from its own first. */
-template <int VALUES> DEV_FN void sm90_mask_hidden(float (&s)[VALUES], int2 a, int2 b) {
+/* P = 0 (softcap: another mark, `hidden`) for pairs that a mask hides. a, b: the first and last query that see this
+ * thread's first and second key, counted from its own first. */
+template <int VALUES> DEV_FN void sm90_mask_hidden(float (&s)[VALUES], int2 a, int2 b, float hidden) {
     DEV_UNROLL_FOR (int i = 0; i < VALUES / 4; ++i) {
-        if (8 * i < a.x || 8 * i > a.y) s[4 * i] = 0.0f;
-        if (8 * i + 1 < a.x || 8 * i + 1 > a.y) s[4 * i + 1] = 0.0f;
-        if (8 * i < b.x || 8 * i > b.y) s[4 * i + 2] = 0.0f;
-        if (8 * i + 1 < b.x || 8 * i + 1 > b.y) s[4 * i + 3] = 0.0f;
+        if (8 * i < a.x || 8 * i > a.y) s[4 * i] = hidden;
+        if (8 * i + 1 < a.x || 8 * i + 1 > a.y) s[4 * i + 1] = hidden;
+        if (8 * i < b.x || 8 * i > b.y) s[4 * i + 2] = hidden;
+        if (8 * i + 1 < b.x || 8 * i + 1 > b.y) s[4 * i + 3] = hidden;
     }
 }
 /* The same for rows with an infinite LSE. */
-template <int VALUES> DEV_FN void sm90_mask_dead_rows(float (&s)[VALUES], const float *lse) {
+template <int VALUES> DEV_FN void sm90_mask_dead_rows(float (&s)[VALUES], const float *lse, float hidden) {
     DEV_UNROLL_FOR (int i = 0; i < VALUES / 4; ++i) {
-        if (lse[8 * i] == -dev_infinity()) s[4 * i] = s[4 * i + 2] = 0.0f;
-        if (lse[8 * i + 1] == -dev_infinity()) s[4 * i + 1] = s[4 * i + 3] = 0.0f;
+        if (lse[8 * i] == -dev_infinity()) s[4 * i] = s[4 * i + 2] = hidden;
+        if (lse[8 * i + 1] == -dev_infinity()) s[4 * i + 1] = s[4 * i + 3] = hidden;
     }
 }
 

@@ -10,6 +10,8 @@
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
+#include <math.h>
+
 #define WORK_TILES_MAX (INT64_C(1) << 31)
 
 enum { PANEL = 64, KEYS = 128, KEYS_WIDE = 64 }; /* columns of a panel, keys of a work tile */
@@ -34,6 +36,35 @@ static int64_t key_blocks_of_class(const stw_attn_params *p, uint32_t bn) {
     return stw_key_blocks_most(&largest, bn);
 }
 
+/* Features of single scores that have kernels: one of them at a time. */
+static const struct {
+    uint32_t feature;
+    const char *mode, *ordered;
+} feature_modes[] = {{STW_FEAT_ALIBI, "alibi", "alibi_ordered"},
+                     {STW_FEAT_SOFTCAP, "softcap", "softcap_ordered"},
+                     {STW_FEAT_DROPOUT, "dropout", "dropout_ordered"},
+                     {0, "plain", "ordered"}};
+#define FEATURES (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
+
+/* NULL, or what no kernel does to single scores. tanh of scores is right within 2^-22: times a large cap that were
+ * more than the rounding of P. Its factors must not overflow. */
+static const char *features_refusal(const stw_attn_params *p) {
+    uint32_t f = p->features & FEATURES;
+    if (f & (f - 1)) return "it takes one of ALiBi, softcap and dropout";
+    if (p->features & STW_FEAT_ALIBI_COLUMN) return "it takes ALiBi by distance, not by key";
+    if (f == STW_FEAT_SOFTCAP && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
+        return "it takes a softcap from 1/64 to 512";
+    if (f == STW_FEAT_DROPOUT && p->dropout_map == STW_DROPOUT_MEM_EFF && !((float)p->dropout_p < 1.0f))
+        return "it takes no memory-efficient dropout of 1";
+    return NULL;
+}
+
+static const char *mode_of(const stw_attn_params *p) {
+    size_t i = 0;
+    while (feature_modes[i].feature & ~p->features) ++i;
+    return p->features & STW_FEAT_DETERMINISTIC ? feature_modes[i].ordered : feature_modes[i].mode;
+}
+
 /* NULL, or why a loop with work tiles of `bn` keys does not take the problem: it goes to the shared kernels. */
 static const char *refusal_of(const stw_attn_params *p, uint32_t bn) {
     const uint32_t gradients = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV, f = p->features;
@@ -42,9 +73,8 @@ static const char *refusal_of(const stw_attn_params *p, uint32_t bn) {
             keys = packed_kv ? stw_size_class(p->total_kv) : p->max_seq_kv;
     int64_t batch_q = packed_q ? 1 : p->batch, batch_kv = packed_kv ? 1 : p->batch;
     if (f & STW_FEAT_BIAS) return "it takes no bias";
-    if (f & STW_FEAT_ALIBI) return "it takes no ALiBi";
-    if (f & STW_FEAT_SOFTCAP) return "it takes no softcap";
-    if (f & STW_FEAT_DROPOUT) return "it takes no dropout";
+    const char *of_scores = features_refusal(p);
+    if (of_scores) return of_scores;
     if ((p->outputs & (gradients | STW_OUT_DBIAS)) != gradients) return "it makes dQ, dK and dV together";
     if (p->dk_dtype != p->dtype || p->dv_dtype != p->dtype) return "it makes dK and dV in the inputs' type";
     if (rows < 1 || keys < 1 || p->max_seq_q < 1 || p->max_seq_kv < 1 || p->batch < 1 || p->heads_kv < 1)
@@ -59,7 +89,10 @@ static const char *refusal_of(const stw_attn_params *p, uint32_t bn) {
 }
 
 static const char *refusal(const stw_attn_params *p) { return refusal_of(p, KEYS); }
-static const char *refusal_wide(const stw_attn_params *p) { return refusal_of(p, KEYS_WIDE); }
+static const char *refusal_wide(const stw_attn_params *p) {
+    return p->features & FEATURES ? "its kernels of wide heads take no ALiBi, softcap and dropout"
+                                  : refusal_of(p, KEYS_WIDE);
+}
 static const char *refusal_v128(const stw_attn_params *p) {
     return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_wide(p);
 }
@@ -71,7 +104,7 @@ static const char *refusal_v128(const stw_attn_params *p) {
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
     (void)wave;
-    *out = (stw_attn_choice){.mode = ordered ? "ordered" : "plain",
+    *out = (stw_attn_choice){.mode = mode_of(p),
                              .early = 1,
                              .bn = tile->bn,
                              .width = (tile->head_dim + 63) / 64 * 64,
@@ -144,6 +177,10 @@ static stw_status encode_all(stw_gpu *gpu, const stw_attn_launch *launch, uint32
     uint32_t d = p->head_dim_qk, dv = p->head_dim_v, bm = launch->bm, bn = launch->bn;
     const void *some = launch->stats;
     maps->factor = p->scale * LOG2E;
+    maps->cap = p->softcap * LOG2E;
+    maps->kept = 1.0f / p->dropout_scale;
+    maps->log_kept = log2f(maps->kept);
+    if (p->features & STW_FEAT_SOFTCAP) maps->factor *= 2.0f / p->softcap;
     int error = encode(cuda, &p->q, some, d, q, width, bm, dtype, &maps->q);
     if (!error) error = encode(cuda, &p->dout, some, dv, q, width, bm, dtype, &maps->dout);
     if (!error) error = encode(cuda, &p->k, some, d, kv, width, bn, dtype, &maps->k);

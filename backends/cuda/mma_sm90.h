@@ -285,5 +285,11 @@ DEV_FN void mma_AB(float (&acc)[N], const uint32_t (&a)[WORDS], sm90_operand<T, 
     DEV_UNROLL_FOR (int k = 0; k < K; k += 16) sm90_mma<T>::rs(acc, a + k / 4, b.rows(k));
     sm90_mma_commit();
 }
+/* The part of it over rows FIRST to END of B. */
+template <int FIRST, int END, class T, int N, int WORDS, int K, int COLS_B>
+DEV_FN void mma_AB_rows(float (&acc)[N], const uint32_t (&a)[WORDS], sm90_operand<T, K, COLS_B> b) {
+    DEV_UNROLL_FOR (int k = FIRST; k < END; k += 16) sm90_mma<T>::rs(acc, a + k / 4, b.rows(k));
+    sm90_mma_commit();
+}
 
 #endif

@@ -26,10 +26,11 @@ typedef struct stw_mapped_tensor {
     int32_t panels;
 } stw_mapped_tensor;
 
-/* `factor`: scale times log2(e), which the exponentials take from here, where it needs no register. */
+/* `factor`: scale times log2(e), which the exponentials take from here, where it needs no register. Under softcap that
+ * times 2 / cap, and `cap` times log2(e). `kept`: 1 - p of dropout, and its log2. */
 typedef struct stw_sm90_maps {
     stw_mapped_tensor q, dout, k, v;
-    float factor;
+    float factor, cap, kept, log_kept;
 } stw_sm90_maps;
 
 #endif

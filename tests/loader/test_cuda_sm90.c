@@ -158,10 +158,9 @@ static const char bad_strides[] =
 
 static const char *const refusals[][2] = {
     {"bf16:b1h2s64d64:bias_bhqk", "it takes no bias"},
-    {"bf16:b1h2s64d64:alibi", "it takes no ALiBi"},
-    {"f16:b1h2s64d128:softcap30", "it takes no softcap"},
-    {"bf16:b1h2s64d128:dropout0.1", "it takes no dropout"},
-    {"bf16:b1h2s64d96:det:dropout0.1", "it takes no dropout"},
+    {"bf16:b1h2s64d64:alibi:softcap9", "it takes one of ALiBi, softcap and dropout"},
+    {"f16:b1h2s64d128:alibi:alibi_col", "it takes ALiBi by distance, not by key"},
+    {"f16:b1h2s64d128:softcap1000", "it takes a softcap from 1/64 to 512"},
     {"bf16:b1h2s64d64:grads_kv", "it makes dQ, dK and dV together"},
     {"bf16:b1h2s64d64:grads_q", "it makes dQ, dK and dV together"},
     {"bf16:b1h2s64d64:dk_f32", "it makes dK and dV in the inputs' type"},
@@ -213,6 +212,10 @@ static const char *const accepted[] = {
     "f16:b1h2s64d192x128:det",
     "f16:b1h2s64d136",
     "bf16:b1h2s64d128x200",
+    "bf16:b1h2s64d64:alibi",
+    "f16:b1h2s64d128:softcap30",
+    "bf16:b1h2s64d96:dropout0.1",
+    "bf16:b1h2s64d96:det:dropout0.1",
 };
 
 static void plans_refuse_by_name(void **state) {
@@ -260,9 +263,9 @@ static void ordered_kernels(void **state) {
 static void forced_variant(void **state) {
     (void)state;
     static const char sm90[] = "STERNWAY_VARIANT=sm90_64x128_hd128";
-    one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64:dropout0.1");
+    one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64:bias_bhqk");
     static const char *const refused[][2] = {
-        {"plan STW_E_UNSUPPORTED ", " STERNWAY_VARIANT=sm90_64x128_hd128: it takes no dropout"}};
+        {"plan STW_E_UNSUPPORTED ", " STERNWAY_VARIANT=sm90_64x128_hd128: it takes no bias"}};
     expect(refused, 1);
     one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64");
     assert_true(variant_begins("sm90_64x128_hd128"));

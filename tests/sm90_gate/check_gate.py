@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 """What ptxas made of Hopper's own main loop, against what it is meant to be; nothing runs, no GPU is needed.
 
-For every row of the table with a loop of Hopper's own, both types, deterministic or not, there is a kernel, and no other. Its
-matrix instructions are those of its steps, no more; a step has its exponentials between the wait for S and its last
-wait, while products run; no wait that the source does not have; dQ is added in vectors; nothing is spilled but what
-gate.txt lists, and never in a step. A line of gate.txt that no kernel needs any more is a failure, too. (Products that
-ptxas takes one by one end the build: cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
+For every row of the table with a loop of Hopper's own, both types, deterministic or not, there is a kernel without
+features of single scores, for loop `sm90` also one for each of them, and no other. Its matrix instructions are those of
+its steps, no more; a step has its exponentials between the wait for S and its last wait, while products run; no wait
+that the source does not have; dQ is added in vectors; nothing is spilled but what gate.txt lists, in a step no more
+than it says. A line of gate.txt that no kernel needs any more is a failure, too. (Products that ptxas takes one by one
+end the build: cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
 
     python3 check_gate.py IMAGE TABLE CUOBJDUMP"""
 import fnmatch
@@ -14,7 +15,8 @@ import re
 import subprocess
 import sys
 
-BN, TYPES, MODES = 128, ("bf16", "f16"), ("plain", "ordered")
+BN, TYPES = 128, ("bf16", "f16")
+MODES = ("plain", "ordered", "alibi", "alibi_ordered", "softcap", "softcap_ordered", "dropout", "dropout_ordered")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
 # Wide heads: rows that are cleared; S; dQ's first half, where it has two; dK; dQ and dP
 WAITS_WIDE = {1: ["0", "3", "2", "1"], 2: ["0", "3", "2", "2", "1"]}
@@ -54,29 +56,32 @@ def hot_loop(instructions, products):
     return best
 
 
-def check_step(body, values):
-    """What is wrong with a step; `values`: exponentials of a thread."""
+def check_step(body, values, softcap, dropout, spilled_most):
+    """What is wrong with a step; `values`: exponentials of a thread. Under softcap tanh takes so many, and P once or
+    twice as many ahead of dV (with and without hidden pairs), whose products are two groups; dropout waits once more
+    where its calls do not fit."""
     waits = [(i, found[1]) for i, (_, text) in enumerate(body)
              if (found := re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([0-9a-f]+)", text))]
-    order = [most for _, most in waits]
-    if order != WAITS:
-        yield f"waits for products until {','.join(order)} are left, not {','.join(WAITS)}"
+    order, wanted = [most for _, most in waits], ["2" if softcap else "1"] + ["0"] * dropout + WAITS[1:]
+    if order != wanted:
+        yield f"waits for products until {','.join(order)} are left, not {','.join(wanted)}"
         return
-    held, last = waits[3][0], waits[-1][0]
+    held, last = waits[-3][0], waits[-1][0]
     exponentials = [i for i, (_, text) in enumerate(body) if "MUFU.EX2" in text]
-    if len(exponentials) != values:
-        yield f"{len(exponentials)} exponentials, not {values}"
+    early = sum(i < held for i in exponentials)
+    if len(exponentials) != values + early:
+        yield f"{len(exponentials) - early} exponentials behind the wait for S, not {values}"
     if late := sum(i > last for i in exponentials):
         yield f"{late} exponentials behind the last wait, where no product runs"
-    if early := sum(i < held for i in exponentials):
+    if not values * softcap <= early <= 2 * values * softcap:
         yield f"{early} exponentials ahead of the wait for S"
-    if spilled := count(body, r"\b(LDL|STL)\b"):
-        yield f"{spilled} accesses to spilled registers"
+    if (spilled := count(body, r"\b(LDL|STL)\b")) > spilled_most:
+        yield f"{spilled} accesses to spilled registers, at most {spilled_most}"
     if (adds := count(body, r"RED\S*\.ADD\.F32x4\b")) != 8:
         yield f"{adds} vector additions to dQ, not 8"
 
 
-def check_kernel(name, instructions, hd, bm):
+def check_kernel(name, instructions, hd, bm, bounds):
     step = 2 * (hd // 16) + 2 * (bm // 16) + BN // 16  # S and dP, dV and dK, dQ
     steps = 4 if "_bf16_" in name else 2  # in a unit and at its end; bf16 also where all terms may be subnormal
     products = count(instructions, "HGMMA")
@@ -86,7 +91,8 @@ def check_kernel(name, instructions, hd, bm):
     if body is None:
         yield f"no loop of {step} matrix instructions"
     else:
-        yield from check_step(body, bm // 2)
+        spilled_most = next((int(row[4]) for row in bounds if fnmatch.fnmatch(name, row[0])), 0)
+        yield from check_step(body, bm // 2, "_softcap" in name, "_dropout" in name, spilled_most)
 
 
 def check_wide_kernel(name, instructions, hd, hdv):
@@ -114,7 +120,7 @@ def check_spills(kernels, stacks, bounds):
     for name, instructions in kernels.items():
         facts = (stacks.get(name, -1), count(instructions, r"\bSTL\b"), count(instructions, r"\bLDL\b"))
         most = (0, 0, 0)
-        for i, (pattern, *values, _) in enumerate(bounds):
+        for i, (pattern, *values, _, _) in enumerate(bounds):
             if fnmatch.fnmatch(name, pattern):
                 most = tuple(map(int, values))
                 if facts != (0, 0, 0):
@@ -133,11 +139,12 @@ def main():
     kernels = code(read(cuobjdump, image, "-sass"))
     stacks = {name: int(stack) for name, stack in
               re.findall(r"Function (\S+):\s+REG:\d+ STACK:(\d+)", read(cuobjdump, image, "-res-usage"))}
-    bounds = [line.split(None, 4) for line in (pathlib.Path(__file__).parent / "gate.txt").read_text().splitlines()
+    bounds = [line.split(None, 5) for line in (pathlib.Path(__file__).parent / "gate.txt").read_text().splitlines()
               if line and not line.startswith("#")]
     rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), .*, sm90(\w*)\)", pathlib.Path(table).read_text(), re.M)
     wanted = {f"stw_attn_bwd_{row}_{kind}_{mode}": (check_wide_kernel, int(hd), 128 if "v128" in loop else int(hd)) if loop else
-              (check_kernel, int(hd), int(bm)) for row, hd, bm, loop in rows for kind in TYPES for mode in MODES}
+              (check_kernel, int(hd), int(bm), bounds) for row, hd, bm, loop in rows for kind in TYPES
+              for mode in (MODES[:2] if loop else MODES)}
     failures = [f"{name}: not in the image" for name in wanted.keys() - kernels.keys()]
     failures += [f"{name}: not of the table" for name in kernels.keys() - wanted.keys()]
     for name in sorted(wanted.keys() & kernels.keys()):

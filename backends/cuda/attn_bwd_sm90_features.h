@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What features of single scores do in sm90's own main loops, in the registers of a thread: ALiBi, softcap, and
+ * dropout's decisions. A main loop says by sm90_place which queries and keys a thread holds; value 4 i + 2 a + b is key
+ * `key` + 8 a of the work tile and query 8 i + `query` + b of the block, as wgmma lays out S^T. */
+#ifndef STW_CUDA_ATTN_BWD_SM90_FEATURES_H
+#define STW_CUDA_ATTN_BWD_SM90_FEATURES_H
+
+#include "attn_bwd_sm90_config.h"
+
+/* What a kernel knows besides masks. SM90_PLAIN kernels have no code of the others. */
+enum { SM90_PLAIN, SM90_ALIBI, SM90_SOFTCAP, SM90_DROPOUT };
+
+/* The first of a thread's queries and keys; `row_of_keys`: the first of the warp's sixteen keys. */
+struct sm90_place {
+    int row_of_keys, lane;
+    DEV_METHOD int key() const { return row_of_keys + lane / 4; }
+    DEV_METHOD int query() const { return lane % 4 * 2; }
+};
+
+/* ---- ALiBi ---- */
+
+/* What ALiBi subtracts is |origin - step * (8 i + b - 8 a)| for value 4 i + 2 a + b, times log2(e). */
+struct sm90_alibi {
+    float origin, step;
+
+    /* Query block `block` of head `head`. A work tile that does not exist may be anything: nothing is read by it. */
+    DEV_FN sm90_alibi of(const stw_attn_launch &l, const attn_work_tile &tile, int head, int block, int bm,
+                         sm90_place at) {
+        const stw_attn_params &p = l.p;
+        const uint32_t b = min((uint32_t)tile.b, (uint32_t)p.batch - 1),
+                       h = min((uint32_t)head, (uint32_t)p.heads_q - 1);
+        const float slope = __ldg(p.alibi_slopes + ((int64_t)b * p.alibi_stride_batch + h)) * DEV_LOG2E;
+        const int64_t corner = tile.j0 - tile.seq.band.shift - (int64_t)block * bm;
+        return {(float)(corner + (at.key() - at.query())) * slope, slope};
+    }
+};
+
+/* P = 2^(S c - LSE c - |distance| slope c) in place; the statistics are negative. */
+template <int VALUES, int PIECES>
+DEV_FN void sm90_exponentials_alibi(float (&s)[VALUES], const float2 (&lse)[PIECES], const float &factor,
+                                    const sm90_alibi &alibi) {
+    DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i)
+        DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
+            const float distance = fmaf((float)(8 * (e / 2) - 8 * i - e % 2), alibi.step, alibi.origin);
+            float &x = s[4 * i + e];
+            x = dev_exp2_fast(fmaf(x, factor, e % 2 ? lse[i].y : lse[i].x) - fabsf(distance));
+        }
+}
+
+/* ---- softcap ---- */
+
+/* tanh of a hidden pair, which no score has. */
+#define SM90_CAP_HIDDEN -2.0f
+
+DEV_FN float sm90_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEV_FN float sm90_smaller_or_nan(float x, float y) {
+    float z;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+    return z;
+}
+
+/* S -> tanh(S scale / cap) = 1 - 2 / (1 + 2^(S factor)) in place; one reciprocal for four values. */
+template <int VALUES> DEV_FN void sm90_tanh(float (&s)[VALUES], const float &factor) {
+    DEV_UNROLL_FOR (int i = 0; i < VALUES; i += 4) {
+        float e[4];
+        DEV_UNROLL_FOR (int k = 0; k < 4; ++k)
+            e[k] = dev_exp2_fast(sm90_smaller_or_nan(s[i + k] * factor, 25.0f)) + 1.0f;
+        const float ab = e[0] * e[1], cd = e[2] * e[3], r = -2.0f * sm90_reciprocal(ab * cd), r_ab = r * cd,
+                    r_cd = r * ab;
+        s[i] = fmaf(r_ab, e[1], 1.0f);
+        s[i + 1] = fmaf(r_ab, e[0], 1.0f);
+        s[i + 2] = fmaf(r_cd, e[3], 1.0f);
+        s[i + 3] = fmaf(r_cd, e[2], 1.0f);
+    }
+}
+
+/* tanh -> P to 16 bits, and P times the softcap's derivative in place, all that dS' = P (1 - tanh^2) (dP - delta)
+ * wants of it. Pieces of 8 queries from FIRST to END. `cap` times log2(e); the statistics are negative. */
+template <class T, bool MASKED, int FIRST, int END, int VALUES, int PIECES>
+DEV_FN void sm90_capped_exponentials(uint32_t (&p)[2 * PIECES], float (&s)[VALUES], const float2 (&lse)[PIECES],
+                                     const float &cap) {
+    DEV_UNROLL_FOR (int i = FIRST; i < END; ++i)
+        DEV_UNROLL_FOR (int a = 0; a < 2; ++a) {
+            float &t = s[4 * i + 2 * a], &u = s[4 * i + 2 * a + 1];
+            float x = dev_exp2_fast(fmaf(t, cap, lse[i].x)), y = dev_exp2_fast(fmaf(u, cap, lse[i].y));
+            if (MASKED) x = t == SM90_CAP_HIDDEN ? 0.0f : x, y = u == SM90_CAP_HIDDEN ? 0.0f : y;
+            p[2 * i + a] = dev_pack(T(), x, y);
+            t = x * fmaf(-t, t, 1.0f);
+            u = y * fmaf(-u, u, 1.0f);
+        }
+}
+
+/* ---- dropout ---- */
+
+/* N Philox calls of common/philox.h side by side: one alone would wait for itself in every round. */
+template <int N> struct sm90_philox {
+    uint32_t c[N][4]; /* counters, then words */
+
+    template <int ROUNDS> DEV_METHOD void rounds(uint32_t key0, uint32_t key1) {
+        DEV_UNROLL_FOR (int round = 0; round < ROUNDS; ++round) {
+            DEV_UNROLL_FOR (int n = 0; n < N; ++n) {
+                uint32_t high0, low0, high1, low1;
+                product(0xD2511F53u, c[n][0], high0, low0);
+                product(0xCD9E8D57u, c[n][2], high1, low1);
+                c[n][0] = high1 ^ c[n][1] ^ (key0 + round * 0x9E3779B9u);
+                c[n][2] = high0 ^ c[n][3] ^ (key1 + round * 0xBB67AE85u);
+                c[n][1] = low1;
+                c[n][3] = low0;
+            }
+        }
+    }
+    DEV_FN void product(uint32_t a, uint32_t b, uint32_t &high, uint32_t &low) {
+        asm("{\n.reg .b64 x;\nmul.wide.u32 x, %2, %3;\nmov.b64 {%1, %0}, x;\n}"
+            : "=r"(high), "=r"(low)
+            : "r"(b), "r"(a));
+    }
+    /* Bit 4 n + k: word k of call n is below the threshold. */
+    DEV_METHOD uint32_t below(uint32_t threshold) const {
+        uint32_t bits = 0;
+        DEV_UNROLL_FOR (int i = 0; i < 4 * N; ++i) bits |= c[i / 4][i % 4] < threshold ? 1u << i : 0u;
+        return bits;
+    }
+};
+
+/* Seed and offset of a call, in uniform registers. */
+struct sm90_seed {
+    uint64_t seed, offset;
+    DEV_FN sm90_seed of(const stw_attn_params &p) {
+        const uint64_t seed = p.dropout_seed_ptr ? *p.dropout_seed_ptr : p.dropout_seed,
+                       offset = p.dropout_offset_ptr ? *p.dropout_offset_ptr : p.dropout_offset;
+        return {(uint64_t)dev_uniform((int64_t)seed), (uint64_t)dev_uniform((int64_t)offset)};
+    }
+};
+
+/* Which of a thread's values are dropped: bit e % 32 of word e / 32. */
+template <int BM> struct sm90_dropout {
+    enum { PIECES = BM / 8, WORDS = PIECES / 8, CALLS = 2 };
+    uint32_t word[WORDS];
+    uint32_t own[WORDS]; /* of the next scores: what this lane's calls have decided */
+
+    /* Sternway's own map where blocks start at multiples of four rows of it: a call decides four rows, which two
+     * neighbouring lanes hold. Each makes the calls of one of its two keys. */
+    template <int FIRST, int END>
+    DEV_METHOD void philox(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0,
+                           sm90_place at) {
+        const int odd = at.lane & 1;
+        const uint32_t row = (uint32_t)((uint64_t)(i0 + s.q_offset) >> 2) + (uint32_t)(at.lane >> 1 & 1);
+        const uint32_t col = (uint32_t)(j0 + s.kv_offset) + (uint32_t)(at.key() + 8 * odd);
+        const uint32_t key0 = (uint32_t)s.seed, key1 = (uint32_t)(s.seed >> 32) ^ (uint32_t)(s.offset >> 32);
+        DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w) {
+            if (FIRST == 0) own[w] = 0;
+            DEV_ROLLED_FOR (int i = FIRST; i < END; i += CALLS) {
+                sm90_philox<CALLS> calls;
+                DEV_UNROLL_FOR (int n = 0; n < CALLS; ++n) {
+                    calls.c[n][0] = row + 2 * (8 * w + i + n);
+                    calls.c[n][1] = col;
+                    calls.c[n][2] = (uint32_t)s.head;
+                    calls.c[n][3] = (uint32_t)s.offset;
+                }
+                calls.template rounds<10>(key0, key1);
+                own[w] |= calls.below(p.dropout_threshold) << 4 * i;
+            }
+            if (END < 8) continue;
+            const uint32_t other = dev_shuffle_xor(own[w], 1), low = odd ? other : own[w], high = odd ? own[w] : other;
+            word[w] = (low >> (2 * odd) & 0x33333333u) | (high >> (2 * odd) & 0x33333333u) << 2;
+        }
+    }
+    /* FlashAttention-2's map: a call's sixteen bytes are eight keys of two queries. A lane makes one call for sixteen
+     * queries and takes the half of it that is this warp's; others need it. */
+    template <int FIRST, int END>
+    DEV_METHOD void flash2(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0,
+                           sm90_place at) {
+        const uint64_t subsequence = s.offset + s.head * 32u + (uint32_t)at.lane;
+        const uint32_t row = (uint32_t)((uint64_t)i0 >> 4), col = (uint32_t)((uint64_t)(j0 + at.row_of_keys) >> 5);
+        const bool upper = (at.row_of_keys & 16) != 0;
+        /* added to a byte in 9 bits, its carry says that the byte is larger than dropout_byte */
+        const uint32_t carry = (255u - p.dropout_byte) * 0x00010001u;
+        const int from = at.lane % 4 * 8 + at.lane / 8, odd = at.lane >> 2 & 1;
+        DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w) {
+            if (FIRST == 0) own[w] = 0;
+            DEV_ROLLED_FOR (int m = FIRST / 2; m < END / 2; m += CALLS) {
+                sm90_philox<CALLS> calls;
+                DEV_UNROLL_FOR (int n = 0; n < CALLS; ++n) {
+                    calls.c[n][0] = (uint32_t)subsequence;
+                    calls.c[n][1] = (uint32_t)(subsequence >> 32);
+                    calls.c[n][2] = row + 4 * w + m + n;
+                    calls.c[n][3] = col;
+                }
+                calls.template rounds<7>((uint32_t)s.seed, (uint32_t)(s.seed >> 32));
+                DEV_UNROLL_FOR (int n = 0; n < CALLS; ++n) {
+                    uint32_t bits = 0; /* query and 8 more in bits 0 and 16, then by key */
+                    DEV_UNROLL_FOR (int t = 0; t < 2; ++t) {
+                        const uint32_t x = upper ? calls.c[n][2 + t] : calls.c[n][t];
+                        bits |= (((x & 0x00FF00FFu) + carry) >> 8 & 0x00010001u) << 2 * t;
+                        bits |= (((x >> 8 & 0x00FF00FFu) + carry) >> 8 & 0x00010001u) << (2 * t + 1);
+                    }
+                    own[w] |= ((bits | bits >> 12) & 0xFFu) << 8 * (m + n);
+                }
+            }
+            if (END < 8) continue;
+            word[w] = dev_shuffle(own[w], from) >> odd & 0x55555555u;
+            word[w] |= (dev_shuffle(own[w], from + 4) >> odd & 0x55555555u) << 1;
+        }
+    }
+    /* The memory-efficient kernels' map where rows begin at multiples of four: a call decides four keys of a query,
+     * which four lanes hold. Each makes the calls of one of its two queries of one of its two keys. */
+    template <int FIRST, int END>
+    DEV_METHOD void mem_eff(const stw_attn_params &p, const stw_dropout_stream &s, int64_t i0, int64_t j0,
+                            sm90_place at) {
+        const int turn = at.lane >> 2 & 3;
+        const uint64_t first = (s.base + (uint64_t)(i0 + at.query() + (turn & 1)) * s.row_stride +
+                                (uint64_t)(j0 + at.row_of_keys + 8 * (turn >> 1) + at.lane / 16 * 4)) >>
+                               2;
+        DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w) {
+            if (FIRST == 0) own[w] = 0;
+            uint64_t counter = first + (8 * w + FIRST) * 2 * s.row_stride;
+            DEV_ROLLED_FOR (int i = FIRST; i < END; i += CALLS) {
+                sm90_philox<CALLS> calls;
+                DEV_UNROLL_FOR (int n = 0; n < CALLS; ++n) {
+                    calls.c[n][0] = (uint32_t)counter;
+                    calls.c[n][1] = (uint32_t)(counter >> 32);
+                    calls.c[n][2] = calls.c[n][3] = 0;
+                    counter += 2 * s.row_stride;
+                }
+                calls.template rounds<10>((uint32_t)s.seed, (uint32_t)(s.seed >> 32));
+                own[w] |= calls.below(p.dropout_threshold) << 4 * i;
+            }
+            if (END < 8) continue;
+            word[w] = 0;
+            DEV_UNROLL_FOR (int k = 0; k < 4; ++k)
+                word[w] |= (dev_shuffle(own[w], (at.lane & ~12) | k << 2) >> turn & 0x11111111u) << k;
+        }
+    }
+    /* Any map, any position: where no call of the map decides several values of a thread. */
+    DEV_METHOD void each(const stw_attn_launch &l, const attn_work_tile &tile, int head, int block, sm90_place at) {
+        const stw_dropout_stream s = stw_dropout_stream_of(&l.p, tile.b, head, tile.seq.q, tile.seq.kv);
+        const int64_t i0 = (int64_t)block * BM + at.query(), j0 = tile.j0 + at.key();
+        DEV_UNROLL_FOR (int w = 0; w < WORDS; ++w) {
+            word[w] = 0;
+            DEV_ROLLED_FOR (int e = 0; e < 32; ++e)
+                word[w] |=
+                    stw_dropout_keep(&l.p, &s, i0 + (8 * w + e / 4) * 8 + e % 2, j0 + e / 2 % 2 * 8) ? 0u : 1u << e;
+        }
+    }
+    /* The map's calls decide several values of a thread: `each` is not needed. Always so in FlashAttention-2's map. */
+    DEV_FN bool fits(const stw_attn_params &p, const attn_work_tile &tile) {
+        if (p.dropout_map == STW_DROPOUT_FLASH2) return true;
+        if (p.dropout_map == STW_DROPOUT_PHILOX) return (dev_uniform((int)tile.seq.q.offset) & 3) == 0;
+        const uint32_t offset = (uint32_t)(p.dropout_offset_ptr ? *p.dropout_offset_ptr : p.dropout_offset);
+        return (dev_uniform((int)(offset | (uint32_t)tile.seq.kv.rows)) & 3) == 0;
+    }
+    /* Where the map fits, calls FIRST to END of eight for each word; behind the last ones `word` is there.
+     * Query block `block` of head `head`. A work tile that does not exist may be anything. */
+    template <int FIRST, int END>
+    DEV_METHOD void fill(const stw_attn_launch &l, const attn_work_tile &tile, int head, int block, sm90_place at) {
+        const stw_attn_params &p = l.p;
+        const sm90_seed seed = sm90_seed::of(p);
+        stw_dropout_stream s = stw_dropout_stream_of(&p, tile.b, head, tile.seq.q, tile.seq.kv);
+        s.seed = seed.seed; /* known to be the same for all threads */
+        s.base += seed.offset - s.offset;
+        s.offset = seed.offset;
+        const int64_t i0 = (int64_t)block * BM, j0 = tile.j0;
+        if (p.dropout_map == STW_DROPOUT_PHILOX) philox<FIRST, END>(p, s, i0, j0, at);
+        else if (p.dropout_map == STW_DROPOUT_FLASH2) flash2<FIRST, END>(p, s, i0, j0, at);
+        else mem_eff<FIRST, END>(p, s, i0, j0, at);
+    }
+    /* x, or 0 where value e is dropped. */
+    DEV_METHOD float kept(int e, float x) const { return word[e / 32] & 1u << e % 32 ? 0.0f : x; }
+    /* P Z to 16 bits, of P / (1 - p). */
+    template <class T, int VALUES> DEV_METHOD void pack(uint32_t (&to)[VALUES / 2], const float (&p)[VALUES]) const {
+        DEV_UNROLL_FOR (int i = 0; i < VALUES / 2; ++i)
+            to[i] = dev_pack(T(), kept(2 * i, p[2 * i]), kept(2 * i + 1, p[2 * i + 1]));
+    }
+    /* dP -> dP Z (1 - p) in place. */
+    template <int VALUES> DEV_METHOD void drop(float (&dp)[VALUES]) const {
+        DEV_UNROLL_FOR (int e = 0; e < VALUES; ++e) dp[e] = kept(e, dp[e]);
+    }
+};
+
+#endif
