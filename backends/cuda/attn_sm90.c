@@ -11,6 +11,8 @@
 #include "sternway/attn_bwd.h"
 
 #define WORK_TILES_MAX (INT64_C(1) << 31)
+/* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds so many query rows. */
+#define SUM_ROWS 8192
 
 /* A tensor load steps by multiples of 16 bytes, forwards or not at all, and counts rows in 32 bits. */
 static int stride_fits(int64_t stride, int64_t count) {
@@ -43,8 +45,7 @@ static const char *refusal(const stw_attn_params *p) {
     if (f & STW_FEAT_ALIBI) return "it takes no ALiBi";
     if (f & STW_FEAT_SOFTCAP) return "it takes no softcap";
     if (f & STW_FEAT_DROPOUT) return "it takes no dropout";
-    if ((p->outputs & (gradients | STW_OUT_DBIAS)) != gradients) return "it makes dQ, dK and dV together";
-    if (p->dk_dtype != p->dtype || p->dv_dtype != p->dtype) return "it makes dK and dV in the inputs' type";
+    if (!(p->outputs & gradients)) return "it makes dQ, dK and dV";
     if (rows < 1 || keys < 1 || p->max_seq_q < 1 || p->max_seq_kv < 1 || p->batch < 1 || p->heads_kv < 1)
         return "it takes no empty tensors";
     if (stw_attn_sees_one_key(p)) return "rows see one key, and its sums of dP are truncated, not rounded";
@@ -61,16 +62,25 @@ static const char *refusal(const stw_attn_params *p) {
  * (STW_KEYS_DESCEND): then, under a causal mask, no earlier key block meets the first query block that a key block
  * meets. The dQ sums have panels of 64 columns. */
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    const uint32_t gradients = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
+    int f32 =
+        (p->outputs & STW_OUT_DK && p->dk_dtype != p->dtype) || (p->outputs & STW_OUT_DV && p->dv_dtype != p->dtype);
+    stw_attn_split split = stw_attn_split_of(tile, tile->bn, p, 1, f32 ? SUM_ROWS : 0);
+    int general = f32 || (p->outputs & gradients) != gradients || split.heads * split.rows > 1;
     (void)wave;
-    *out = (stw_attn_choice){.mode = ordered ? "ordered" : "plain",
+    *out = (stw_attn_choice){.mode = general   ? ordered ? "general_ordered" : "general"
+                                     : ordered ? "ordered"
+                                               : "plain",
                              .early = 1,
                              .bn = tile->bn,
                              .width = (tile->head_dim + 63) / 64 * 64,
                              .smem = STW_SM90_SMEM(tile->head_dim),
                              .dq_rows = tile->bm / 16,
                              .vectors = STW_STATS_NEGATED | (ordered ? STW_KEYS_DESCEND : 0),
-                             .queued = STW_QUEUED};
+                             .queued = STW_QUEUED,
+                             .split = split,
+                             .key_rows = tile->warps};
 }
 
 /* ---- tensor maps: made in each run call, since they hold addresses; work of the driver on the host alone ---- */
@@ -114,7 +124,7 @@ static stw_status encode_maps(stw_gpu *gpu, const stw_attn_launch *launch, void 
     uint32_t dtype = p->dtype == STW_BF16 ? STW_CUDA_MAP_BF16 : STW_CUDA_MAP_F16;
     int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0, packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
     extent q = {packed_q ? p->total_q : p->max_seq_q, p->heads_q, packed_q ? 1 : p->batch};
-    extent kv = {packed_kv ? p->total_kv : p->max_seq_kv, p->heads_kv, packed_kv ? 1 : p->batch};
+    extent kv = {packed_kv ? p->total_kv : p->max_seq_kv, p->heads_kv / launch->head_parts, packed_kv ? 1 : p->batch};
     const stw_cuda_functions *cuda = state->cuda;
     uint32_t d = p->head_dim_qk, dv = p->head_dim_v, width = launch->width, bm = launch->bm;
     const void *some = launch->stats;

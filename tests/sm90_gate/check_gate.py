@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What ptxas made of Hopper's own main loop, against what it is meant to be; nothing runs, no GPU is needed.
 
-For every row of the table with loop `sm90`, both types, deterministic or not, there is a kernel, and no other. Its
+For every row of the table with loop `sm90`, both types and every mode there is a kernel, and no other. Its
 matrix instructions are those of its steps, no more; a step has its exponentials between the wait for S and its last
 wait, while products run; no wait that the source does not have; dQ is added in vectors; nothing is spilled but what
 gate.txt lists, and never in a step. A line of gate.txt that no kernel needs any more is a failure, too. (Products that
@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 
-BN, TYPES, MODES = 128, ("bf16", "f16"), ("plain", "ordered")
+BN, TYPES, MODES = 128, ("bf16", "f16"), ("plain", "ordered", "general", "general_ordered")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
 
 
