@@ -9,7 +9,7 @@
 
 /* Steps that the begin and the end of a work tile cost, and the sums of a part on their way to memory and back. */
 #define TILE_STEPS 1.5
-#define PART_STEPS 3.0
+#define PART_STEPS 7.0
 /* More work tiles than this a CTA are never split. */
 #define TILES_ENOUGH 8
 
@@ -59,14 +59,23 @@ static work work_of(const stw_variant *tile, uint32_t bn, const stw_attn_params 
     return w;
 }
 
-/* Steps until all is done, with parts of a work tile. */
+/* Steps until all is done, with parts of a work tile. Where work tiles are alike they write their sums at a time; else
+ * most of them beside steps of others. */
 static double cost(const work *w, double ctas, double parts, double part_steps) {
-    double each = TILE_STEPS + (parts > 1 ? part_steps / 2 : 0), tiles = w->tiles * parts;
+    int alike = w->longest == w->mean;
+    double each = TILE_STEPS + (parts > 1 ? part_steps / (alike ? 2 : 4) : 0), rounds = w->tiles * parts / ctas;
     double mean = larger(w->mean / parts, 2) + each, longest = larger(w->longest / parts, 2) + each;
-    double rounds = tiles / ctas, steps;
-    if (w->longest == w->mean) steps = (double)(int64_t)(rounds + 0.999) * mean;
-    else steps = larger(longest, rounds * mean + (rounds > 1 ? mean / 2 : 0));
+    double steps =
+        alike ? (double)(int64_t)(rounds + 0.999) * mean : larger(longest, rounds * mean + (rounds > 1 ? mean / 4 : 0));
     return parts > 1 ? steps + 1 + rounds * part_steps / 2 : steps;
+}
+
+/* Parts that fit what deterministic mode promises: a workspace of at most 4 times dQ in f32. */
+static double workspace_fit(const stw_attn_params *p, uint32_t bn) {
+    if (!(p->features & STW_FEAT_DETERMINISTIC)) return 1e9;
+    double keys = (double)(stw_key_blocks_most(p, bn) * bn),
+           rows = (double)(p->features & STW_FEAT_PACKED_Q ? p->total_q : p->batch * p->max_seq_q);
+    return 1.25 * rows * (double)p->group / larger(keys, 1);
 }
 
 stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw_attn_params *params, uint32_t ctas,
@@ -75,8 +84,10 @@ stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw
     stw_attn_split best = {1, 1};
     if (p.batch < 1 || p.heads_kv < 1 || p.max_seq_q < 1 || p.max_seq_kv < 1) return best;
     /* parts for the sake of accuracy */
-    if (rows_most && p.max_seq_q * p.group > rows_most) {
-        int64_t parts = stw_blocks_of(p.max_seq_q * p.group, rows_most);
+    int64_t longest = p.features & STW_FEAT_PACKED_Q ? stw_smaller(p.max_seq_q, p.total_q) : p.max_seq_q;
+    if (rows_most && longest * p.group > rows_most) {
+        int64_t parts = stw_smaller(stw_blocks_of(longest * p.group, rows_most), (int64_t)workspace_fit(&p, bn));
+        if (parts < 1) parts = 1;
         for (int64_t heads = 1; heads <= p.group && heads <= parts; ++heads)
             if (p.group % heads == 0) best.heads = (uint32_t)heads;
         best.rows = (uint32_t)stw_blocks_of(parts, best.heads);
@@ -86,14 +97,10 @@ stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw
     const uint32_t least = best.heads * best.rows;
     if (w.tiles * least >= most * TILES_ENOUGH) return best;
     double parts_most = most * TILES_ENOUGH / w.tiles;
-    if (p.features & STW_FEAT_DETERMINISTIC) { /* which promises a workspace of at most 4 times dQ in f32 */
-        double keys = p.features & STW_FEAT_PACKED_KV ? (double)p.total_kv : (double)(p.batch * p.max_seq_kv),
-               rows = p.features & STW_FEAT_PACKED_Q ? (double)p.total_q : (double)(p.batch * p.max_seq_q),
-               fit = 1.25 * rows * (double)p.group / larger(keys, 1);
-        if (parts_most > fit) parts_most = fit;
-    }
+    if (parts_most > workspace_fit(&p, bn)) parts_most = workspace_fit(&p, bn);
     double lowest = cost(&w, most, least, part_steps) * 0.97;
-    for (int64_t heads = 1; heads <= p.group && (double)heads <= parts_most; ++heads) {
+    for (int64_t heads = (int64_t)larger(1, parts_most < (double)p.group ? parts_most : (double)p.group); heads;
+         --heads) {
         if (p.group % heads) continue;
         for (int64_t rows = 1; (double)(rows * heads) <= parts_most; rows += rows < 4 ? 1 : rows / 4) {
             if ((double)rows > w.longest / (double)p.group) break;
