@@ -69,7 +69,6 @@ typedef struct stw_attn_choice {
     int exact; /* a kernel behind the main loop takes the work tiles that it has left alone */
     stw_attn_split split;
     uint32_t key_rows; /* waves over a work tile's sums of dK and dV, for `split` */
-    int always_dq;     /* the main loop adds to sums of dQ that nobody asks for   */
 } stw_attn_choice;
 
 /* How the work tiles of a problem are split among the device's multiprocessors (params->units), each with `ctas` CTAs

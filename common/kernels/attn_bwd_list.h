@@ -37,12 +37,12 @@ DEV_FN void attn_blocks_between(int64_t low, int64_t high, int bm, int *first_ou
 
 /* Entries of a sequence's key blocks: one a part by query blocks. */
 DEV_FN int64_t attn_entries_of(const stw_attn_launch &l, int64_t rows) {
-    return stw_blocks_of(rows, l.bn) * (int)l.row_parts;
+    return stw_blocks_of(rows, l.bn) * (LEAF_PARTS ? (int)l.row_parts : 1);
 }
 
 /* Entry `number` of sequence b, a key block or its part, becomes entry `at`. */
 DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b, int64_t number) {
-    const int64_t block = stw_quotient(number, l.row_parts), j0 = block * l.bn;
+    const int64_t block = LEAF_PARTS ? stw_quotient(number, l.row_parts) : number, j0 = block * l.bn;
     int bm = (int)l.bm;
     attn_key_block k = {};
     k.b = b;
@@ -54,7 +54,7 @@ DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b,
     stw_range range = stw_query_blocks(&s, bm, l.bn, block);
     k.first = (int)range.first;
     k.end = (int)range.end;
-    if (l.row_parts > 1) {
+    if (LEAF_PARTS && l.row_parts > 1) {
         const int64_t part = number - block * (int)l.row_parts, blocks = range.end - range.first;
         k.first = (int)(range.first + stw_quotient(blocks * part, l.row_parts));
         k.end = (int)(range.first + stw_quotient(blocks * (part + 1), l.row_parts));
