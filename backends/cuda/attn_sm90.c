@@ -11,7 +11,7 @@
 #include "sternway/attn_bwd.h"
 
 #define WORK_TILES_MAX (INT64_C(1) << 31)
-/* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds so many query rows. */
+/* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds about so many query rows. */
 #define SUM_ROWS 8192
 
 /* A tensor load steps by multiples of 16 bytes, forwards or not at all, and counts rows in 32 bits. */

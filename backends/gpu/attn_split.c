@@ -2,7 +2,7 @@
  *
  * How work is split among multiprocessors, one cost model for every main loop. A work tile, a key block of a kv head,
  * walks the query blocks of all query heads of its group: where there are few of them most of the device would be idle.
- * The unit is a step of the main loop. Figures: one H200, docs/performance/sm90.md. */
+ * The unit is a step of the main loop. Figures: one H200, docs/performance/appendix/sm90.md. */
 #include "backends/gpu/attn_tiled.h"
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
@@ -46,7 +46,8 @@ static work work_of(const stw_variant *tile, uint32_t bn, const stw_attn_params 
     lengths(packed_q, p->batch, p->max_seq_q, p->total_q, &rows, &rows_most);
     lengths(packed_kv, p->batch, p->max_seq_kv, p->total_kv, &keys, &keys_most);
     double blocks = rows / tile->bm, blocks_most = rows_most / tile->bm;
-    work w = {(double)p->heads_kv * (double)p->batch * (double)stw_blocks_of((int64_t)keys, bn), blocks, blocks_most};
+    double tiles = (double)p->heads_kv * (double)p->batch * (double)stw_blocks_of((int64_t)keys, bn);
+    work w = {larger(tiles, 1), blocks, blocks_most};
     if ((p->features & both) == both) {
         double band = ((double)p->window_left + (double)p->window_right + bn) / tile->bm + 1;
         if (band < w.mean) w.mean = band;
@@ -70,9 +71,8 @@ static double cost(const work *w, double ctas, double parts, double part_steps) 
     return parts > 1 ? steps + 1 + rounds * part_steps / 2 : steps;
 }
 
-/* Parts that fit what deterministic mode promises: a workspace of at most 4 times dQ in f32. */
+/* Parts with which the workspace is at most 4 times dQ in f32, which deterministic mode promises. */
 static double workspace_fit(const stw_attn_params *p, uint32_t bn) {
-    if (!(p->features & STW_FEAT_DETERMINISTIC)) return 1e9;
     double keys = (double)(stw_key_blocks_most(p, bn) * bn),
            rows = (double)(p->features & STW_FEAT_PACKED_Q ? p->total_q : p->batch * p->max_seq_q);
     return 1.25 * rows * (double)p->group / larger(keys, 1);
@@ -83,21 +83,21 @@ stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw
     const stw_attn_params p = largest_of(params);
     stw_attn_split best = {1, 1};
     if (p.batch < 1 || p.heads_kv < 1 || p.max_seq_q < 1 || p.max_seq_kv < 1) return best;
+    const double fit = workspace_fit(&p, bn);
+    const work w = work_of(tile, bn, &p);
     /* parts for the sake of accuracy */
-    int64_t longest = p.features & STW_FEAT_PACKED_Q ? stw_smaller(p.max_seq_q, p.total_q) : p.max_seq_q;
-    if (rows_most && longest * p.group > rows_most) {
-        int64_t parts = stw_smaller(stw_blocks_of(longest * p.group, rows_most), (int64_t)workspace_fit(&p, bn));
-        if (parts < 1) parts = 1;
+    const double sums = rows_most ? w.longest * tile->bm / (double)rows_most : 0;
+    if (sums > 1) {
+        const int64_t parts = (int64_t)larger(1, sums + 0.999 < fit ? sums + 0.999 : fit);
         for (int64_t heads = 1; heads <= p.group && heads <= parts; ++heads)
             if (p.group % heads == 0) best.heads = (uint32_t)heads;
-        best.rows = (uint32_t)stw_blocks_of(parts, best.heads);
+        best.rows = (uint32_t)(parts / best.heads);
     }
-    const work w = work_of(tile, bn, &p);
     const double most = (double)p.units * ctas, part_steps = PART_STEPS * tile->head_dim / 128.0;
     const uint32_t least = best.heads * best.rows;
     if (w.tiles * least >= most * TILES_ENOUGH) return best;
     double parts_most = most * TILES_ENOUGH / w.tiles;
-    if (parts_most > workspace_fit(&p, bn)) parts_most = workspace_fit(&p, bn);
+    if (p.features & STW_FEAT_DETERMINISTIC && parts_most > fit) parts_most = fit;
     double lowest = cost(&w, most, least, part_steps) * 0.97;
     for (int64_t heads = (int64_t)larger(1, parts_most < (double)p.group ? parts_most : (double)p.group); heads;
          --heads) {
