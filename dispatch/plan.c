@@ -24,6 +24,7 @@ void stw_plan_shape(const stw_context *context, const stw_attn_desc *checked, st
                     stw_attn_work *shape_out) {
     shape_out->kind = kind;
     stw_attn_params_fill(checked, kind, is_deterministic(checked, &context->env), &shape_out->params);
+    shape_out->params.units = context->device.compute_units;
     shape_out->scale = checked->scale_f64;
     shape_out->softcap = checked->softcap_f64;
     stw_attn_stages_plan(checked, context->ops->copies, shape_out);

@@ -2,7 +2,7 @@
  *
  * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
  * `sm90_wide` or `sm90_wide_v128` and both 16-bit types a kernel for deterministic mode and one without; for `sm90` also
- * one each for ALiBi, softcap and dropout. What stands before and behind the main loop, and all other rows, come from
+ * one each that is GENERAL, and for ALiBi, softcap and dropout. What stands before and behind the main loop, and all other rows, come from
  * the sm80 image. */
 /* A word of a Philox call by number, without an array in memory. */
 #define STW_WORD_OF(words, k)                                                                                          \
@@ -23,20 +23,22 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #include "attn_bwd_sm90.h"
 #include "attn_bwd_sm90_wide.h"
 
-#define KERNEL(id, type, T, hd, mode, ordered, FEATURE)                                                                \
+#define KERNEL(id, type, T, hd, mode, ordered, general, FEATURE)                                                       \
     DEV_KERNEL(256)                                                                                                    \
     stw_attn_bwd_##id##_##type##_##mode(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {        \
-        attn_bwd_sm90<sm90_config<T, hd>, ordered, FEATURE>(launch, maps, dev_shared);                                 \
+        attn_bwd_sm90<sm90_config<T, hd, general>, ordered, FEATURE>(launch, maps, dev_shared);                        \
     }
 #define BOTH(id, type, T, hd)                                                                                          \
-    KERNEL(id, type, T, hd, plain, false, SM90_PLAIN)                                                                  \
-    KERNEL(id, type, T, hd, ordered, true, SM90_PLAIN)                                                                 \
-    KERNEL(id, type, T, hd, alibi, false, SM90_ALIBI)                                                                  \
-    KERNEL(id, type, T, hd, alibi_ordered, true, SM90_ALIBI)                                                           \
-    KERNEL(id, type, T, hd, softcap, false, SM90_SOFTCAP)                                                              \
-    KERNEL(id, type, T, hd, softcap_ordered, true, SM90_SOFTCAP)                                                       \
-    KERNEL(id, type, T, hd, dropout, false, SM90_DROPOUT)                                                              \
-    KERNEL(id, type, T, hd, dropout_ordered, true, SM90_DROPOUT)
+    KERNEL(id, type, T, hd, plain, false, false, SM90_PLAIN)                                                           \
+    KERNEL(id, type, T, hd, ordered, true, false, SM90_PLAIN)                                                          \
+    KERNEL(id, type, T, hd, general, false, true, SM90_PLAIN)                                                          \
+    KERNEL(id, type, T, hd, general_ordered, true, true, SM90_PLAIN)                                                   \
+    KERNEL(id, type, T, hd, alibi, false, false, SM90_ALIBI)                                                           \
+    KERNEL(id, type, T, hd, alibi_ordered, true, false, SM90_ALIBI)                                                    \
+    KERNEL(id, type, T, hd, softcap, false, false, SM90_SOFTCAP)                                                       \
+    KERNEL(id, type, T, hd, softcap_ordered, true, false, SM90_SOFTCAP)                                                \
+    KERNEL(id, type, T, hd, dropout, false, false, SM90_DROPOUT)                                                       \
+    KERNEL(id, type, T, hd, dropout_ordered, true, false, SM90_DROPOUT)
 #define ROW_sm90(id, hd, bm, kb)                                                                                       \
     static_assert(bm == STW_SM90_BM(hd) && STW_SM90_SMEM(hd) <= kb * 1024u, "bm and smem_kb of " #id);                 \
     BOTH(id, bf16, dev_bf16, hd) BOTH(id, f16, dev_f16, hd)

@@ -182,9 +182,12 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     /* This warp's rows of dV or dK, by way of the place of dS that nobody multiplies: its warpgroup's panel there. */
     auto store = [&](const attn_work_tile &tile, const float(&x)[HD / 2], const stw_tensor_param &to, uint32_t vectors,
                      uint32_t cols, float scale, uint32_t place) {
-        sm90_store_keys<C>(tile, x, to, (l.vectors & vectors) != 0, (int)cols, scale,
-                           smem + C::AT_DS + place * C::DS_BYTES + group * BM * 128 + warp * 2048, wave,
-                           sm90_lane_anew());
+        char *const mine = smem + C::AT_DS + place * C::DS_BYTES + group * BM * 128 + warp * 2048;
+        if constexpr (C::GENERAL)
+            sm90_store_general<C>(tile, x, l, vectors == STW_VECTOR_DV ? STW_OUT_DV : STW_OUT_DK, mine, wave,
+                                  sm90_lane_anew());
+        else
+            sm90_store_keys<C>(tile, x, to, (l.vectors & vectors) != 0, (int)cols, scale, mine, wave, sm90_lane_anew());
     };
 
     int turn = 0, stage = 0, phase = 0; /* work tiles before this; the step's stage, its mbarriers' parity */
@@ -287,7 +290,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     auto add_dq = [&](float *to, bool adds) {
         DEV_UNROLL_FOR (int i = 0; i < 8; ++i)
             if (HD != 96 || i < 4 || group == 0) {
-                if (ORDERED) sm90_add_four_if(adds, to + i * (C::THREADS * 4), dq + 4 * i);
+                if (ORDERED || C::GENERAL) sm90_add_four_if(adds, to + i * (C::THREADS * 4), dq + 4 * i);
                 else sm90_add_four(to + i * (C::THREADS * 4), dq + 4 * i);
             }
     };
@@ -336,7 +339,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             barriers.tile().wait((turn + 1) & 1);
             if (next.live) masking->find(next, p);
         }
-        const bool adds = !ORDERED || it.left > it.idle;
+        /* idle steps of parts: an addition of 0 flushes a subnormal sum */
+        const bool adds = (!(ORDERED || C::GENERAL) || it.left > it.idle) && (!C::GENERAL || (p.outputs & STW_OUT_DQ));
         if (ORDERED && wave == KEEPER && adds && sm90_elect() && last_there != (uint32_t)tile.block + 1)
             sm90_acquire_dq_semaphore(l, at, tile.block);
         if constexpr (CALLS_EARLY && !LAST) {

@@ -7,11 +7,13 @@
 
 #include "mma_sm90.h"
 
-/* One kernel's shapes: BM queries x BN keys a step, head_dim HD in panels of 64 columns. */
-template <class T_, int HD_> struct sm90_config {
+/* One kernel's shapes: BM queries x BN keys a step, head_dim HD in panels of 64 columns. GENERAL: work tiles may be
+ * parts, dK and dV of another type, added to what is there, or not asked for, dQ not asked for. */
+template <class T_, int HD_, bool GENERAL_ = false> struct sm90_config {
     typedef T_ T;
     enum {
         HD = HD_,
+        GENERAL = GENERAL_,
         BM = STW_SM90_BM(HD_),
         BN = 128,
         STAGES = 3,

@@ -85,4 +85,29 @@ DEV_FN void sm90_store_keys(const attn_work_tile &tile, const float (&x)[C::HD /
     else sm90_store_words<C>(tile, x, t, cols, scale, mine, wave, lane);
 }
 
+/* What kernels that are GENERAL make of dK or dV, `output` of STW_OUT_*. Sums of a part go to the workspace as they are
+ * in registers, for attn_bwd_postprocess_parts.h. */
+template <class C>
+DEV_FN void sm90_store_general(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
+                               uint32_t output, char *mine, int wave, int lane) {
+    typedef dev_acc<typename C::key_split> acc;
+    const stw_attn_params &p = l.p;
+    const bool of_dv = output == STW_OUT_DV;
+    if (!(p.outputs & output)) return;
+    if (l.part_sums) {
+        float *to = l.part_sums +
+                    (((int64_t)tile.kv_head * l.part_entries + tile.index) * 2 + of_dv) * (C::BN * C::HD) +
+                    (wave * DEV_WAVE + lane) * 4;
+        DEV_UNROLL_FOR (int i = 0; i < C::HD / 2; i += 4) sm90_store_four(to + i * C::THREADS, x + i);
+        return;
+    }
+    const stw_tensor_param &t = of_dv ? p.dv : p.dk;
+    const uint32_t dtype = of_dv ? p.dv_dtype : p.dk_dtype, cols = of_dv ? p.head_dim_v : p.head_dim_qk;
+    const bool vectors = (l.vectors & (of_dv ? STW_VECTOR_DV : STW_VECTOR_DK)) != 0,
+               adds = (p.accumulate & output) != 0;
+    const float scale = of_dv ? 1.0f : p.scale;
+    if (vectors && dtype == p.dtype) sm90_store_vectors<C>(tile, x, t, (int)cols, scale, mine, wave, lane);
+    else attn_epilogue_elements<C>(tile, (const acc &)x, t, dtype, adds, vectors, (int)cols, scale, wave, lane);
+}
+
 #endif

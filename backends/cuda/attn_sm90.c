@@ -13,6 +13,8 @@
 #include <math.h>
 
 #define WORK_TILES_MAX (INT64_C(1) << 31)
+/* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds about so many query rows. */
+#define SUM_ROWS 8192
 
 enum { PANEL = 64, KEYS = 128, KEYS_WIDE = 64 }; /* columns of a panel, keys of a work tile */
 
@@ -43,7 +45,9 @@ static const struct {
 } feature_modes[] = {{STW_FEAT_ALIBI, "alibi", "alibi_ordered"},
                      {STW_FEAT_SOFTCAP, "softcap", "softcap_ordered"},
                      {STW_FEAT_DROPOUT, "dropout", "dropout_ordered"},
-                     {0, "plain", "ordered"}};
+                     {0, "plain", "ordered"},
+                     {0, "general", "general_ordered"}};
+enum { GENERAL = 4 };
 #define FEATURES (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
 
 /* NULL, or what no kernel does to single scores. tanh of scores is right within 2^-22: times a large cap that were
@@ -59,14 +63,15 @@ static const char *features_refusal(const stw_attn_params *p) {
     return NULL;
 }
 
-static const char *mode_of(const stw_attn_params *p) {
-    size_t i = 0;
+static const char *mode_of(const stw_attn_params *p, int general) {
+    size_t i = general ? GENERAL : 0;
     while (feature_modes[i].feature & ~p->features) ++i;
     return p->features & STW_FEAT_DETERMINISTIC ? feature_modes[i].ordered : feature_modes[i].mode;
 }
 
-/* NULL, or why a loop with work tiles of `bn` keys does not take the problem: it goes to the shared kernels. */
-static const char *refusal_of(const stw_attn_params *p, uint32_t bn) {
+/* NULL, or why a loop with work tiles of `bn` keys does not take the problem: it goes to the shared kernels.
+ * plain_outputs: it makes all three gradients, dK and dV in the type of the inputs. */
+static const char *refusal_of(const stw_attn_params *p, uint32_t bn, int plain_outputs) {
     const uint32_t gradients = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV, f = p->features;
     int packed_q = (f & STW_FEAT_PACKED_Q) != 0, packed_kv = (f & STW_FEAT_PACKED_KV) != 0;
     int64_t rows = packed_q ? stw_size_class(p->total_q) : p->max_seq_q,
@@ -75,8 +80,10 @@ static const char *refusal_of(const stw_attn_params *p, uint32_t bn) {
     if (f & STW_FEAT_BIAS) return "it takes no bias";
     const char *of_scores = features_refusal(p);
     if (of_scores) return of_scores;
-    if ((p->outputs & (gradients | STW_OUT_DBIAS)) != gradients) return "it makes dQ, dK and dV together";
-    if (p->dk_dtype != p->dtype || p->dv_dtype != p->dtype) return "it makes dK and dV in the inputs' type";
+    if (!(p->outputs & gradients)) return "it makes dQ, dK and dV";
+    if (plain_outputs && (p->outputs & gradients) != gradients) return "it makes dQ, dK and dV together";
+    if (plain_outputs && (p->dk_dtype != p->dtype || p->dv_dtype != p->dtype))
+        return "it makes dK and dV in the inputs' type";
     if (rows < 1 || keys < 1 || p->max_seq_q < 1 || p->max_seq_kv < 1 || p->batch < 1 || p->heads_kv < 1)
         return "it takes no empty tensors";
     if (stw_attn_sees_one_key(p)) return "rows see one key, and its sums of dP are truncated, not rounded";
@@ -88,10 +95,10 @@ static const char *refusal_of(const stw_attn_params *p, uint32_t bn) {
     return NULL;
 }
 
-static const char *refusal(const stw_attn_params *p) { return refusal_of(p, KEYS); }
+static const char *refusal(const stw_attn_params *p) { return refusal_of(p, KEYS, (p->features & FEATURES) != 0); }
 static const char *refusal_wide(const stw_attn_params *p) {
     return p->features & FEATURES ? "its kernels of wide heads take no ALiBi, softcap and dropout"
-                                  : refusal_of(p, KEYS_WIDE);
+                                  : refusal_of(p, KEYS_WIDE, 1);
 }
 static const char *refusal_v128(const stw_attn_params *p) {
     return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_wide(p);
@@ -101,22 +108,34 @@ static const char *refusal_v128(const stw_attn_params *p) {
  * this one, which is worth more than what a work tile fetched ahead costs. Key blocks are numbered from the last
  * (STW_KEYS_DESCEND): then, under a causal mask, no earlier key block meets the first query block that a key block
  * meets. The dQ sums have panels of 64 columns. */
-static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+static void plan_of(const stw_variant *tile, const stw_attn_params *p, int takes_parts, stw_attn_choice *out) {
+    const uint32_t gradients = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
-    (void)wave;
-    *out = (stw_attn_choice){.mode = mode_of(p),
+    int f32 =
+        (p->outputs & STW_OUT_DK && p->dk_dtype != p->dtype) || (p->outputs & STW_OUT_DV && p->dv_dtype != p->dtype);
+    stw_attn_split split = {1, 1};
+    if (takes_parts) split = stw_attn_split_of(tile, tile->bn, p, 1, f32 ? SUM_ROWS : 0);
+    int general = f32 || (p->outputs & gradients) != gradients || split.heads * split.rows > 1;
+    *out = (stw_attn_choice){.mode = mode_of(p, general),
                              .early = 1,
                              .bn = tile->bn,
                              .width = (tile->head_dim + 63) / 64 * 64,
                              .smem = STW_SM90_SMEM(tile->head_dim),
                              .dq_rows = tile->bm / 16,
                              .vectors = STW_STATS_NEGATED | (ordered ? STW_KEYS_DESCEND : 0),
-                             .queued = STW_QUEUED};
+                             .queued = STW_QUEUED,
+                             .split = split,
+                             .key_rows = tile->warps};
+}
+
+static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    (void)wave;
+    plan_of(tile, p, !(p->features & FEATURES), out);
 }
 
 /* A warpgroup has the loads: it is not among the warps of the table, which the kernel behind counts. */
 static void plan_wide_of(const stw_variant *tile, const stw_attn_params *p, uint32_t hdv, stw_attn_choice *out) {
-    plan(tile, p, 32, out);
+    plan_of(tile, p, 0, out);
     out->smem = STW_SM90_WIDE_SMEM(tile->head_dim, hdv);
     out->loaders = 128;
 }
@@ -172,7 +191,7 @@ static stw_status encode_all(stw_gpu *gpu, const stw_attn_launch *launch, uint32
     uint32_t dtype = p->dtype == STW_BF16 ? STW_CUDA_MAP_BF16 : STW_CUDA_MAP_F16;
     int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0, packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
     extent q = {packed_q ? p->total_q : p->max_seq_q, p->heads_q, packed_q ? 1 : p->batch};
-    extent kv = {packed_kv ? p->total_kv : p->max_seq_kv, p->heads_kv, packed_kv ? 1 : p->batch};
+    extent kv = {packed_kv ? p->total_kv : p->max_seq_kv, p->heads_kv / launch->head_parts, packed_kv ? 1 : p->batch};
     const stw_cuda_functions *cuda = state->cuda;
     uint32_t d = p->head_dim_qk, dv = p->head_dim_v, bm = launch->bm, bn = launch->bn;
     const void *some = launch->stats;

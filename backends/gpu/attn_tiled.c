@@ -53,9 +53,22 @@ const char *stw_attn_needs_full(const stw_attn_params *p) {
 /* A stride of 0 over more than one element (or over none: the gradient's own extent is 1 then). */
 static int broadcast(int64_t stride, int64_t extent) { return stride == 0 && extent != 1; }
 
-/* All sequences', of a head. */
+/* All sequences', of a head; a part by query blocks counts as one. */
 static int64_t key_blocks_of(const stw_attn_choice *choice, const stw_attn_params *p) {
-    return stw_key_blocks_most(p, choice->bn);
+    return stw_key_blocks_most(p, choice->bn) * choice->split.rows;
+}
+
+static int is_split(const stw_attn_choice *choice) { return choice->split.heads * choice->split.rows > 1; }
+
+/* What the main loop decides, and the problem that its kernel sees: parts by heads are kv heads of their own. */
+static void choose(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *choice,
+                   stw_attn_params *seen) {
+    tile->loop->gpu->plan(tile, p, wave, choice);
+    if (!choice->split.heads) choice->split.heads = 1;
+    if (!choice->split.rows) choice->split.rows = 1;
+    *seen = *p;
+    seen->heads_kv *= choice->split.heads;
+    seen->group /= choice->split.heads;
 }
 
 static int bias_is_summed(const stw_attn_params *p) {
@@ -148,17 +161,34 @@ static stw_attn_queued queued(const stw_variant *tile, const stw_attn_params *p,
     return stw_blocks_of(p->max_seq_kv, tile->bn) <= 8 ? STW_QUEUED : STW_QUEUED_MANY;
 }
 
+/* Waves over the rows of a result of a work tile. */
+static uint32_t rows_split(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, uint32_t rows) {
+    int step = wave == 32 && p->dtype == STW_F32 ? 8 : 16;
+    return (uint32_t)stw_split_rows((int)rows, (int)tile->head_dim, (int)tile->warps, step);
+}
+
+/* NVIDIA's kernels without features of single pairs take parts, where the last kernel's threads can share the sums. */
+static stw_attn_split split_shared(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, int plain,
+                                   uint32_t key_rows) {
+    const stw_attn_split whole = {1, 1};
+    if (wave != 32 || mode_of(tile, p, plain) != PLAIN) return whole;
+    uint32_t tiles_across = tile->head_dim / (tile->warps / key_rows) / 8;
+    return tiles_across % STW_PART_TILES ? whole : stw_attn_split_of(tile, tile->bn, p, 8 / tile->warps, 0);
+}
+
 void stw_attn_tiled_plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, int plain,
                          stw_attn_choice *out) {
     mode m = mode_of(tile, p, plain);
+    uint32_t key_rows = rows_split(tile, p, wave, tile->bn);
     *out = (stw_attn_choice){.mode = mode_names[m],
                              .bn = tile->bn,
                              .width = tile->head_dim,
                              .smem = bwd_smem(stored_of(p, wave), tile->head_dim, tile->bm, tile->bn, tile->stages),
-                             .dq_rows = (uint32_t)stw_split_rows((int)tile->bm, (int)tile->head_dim, (int)tile->warps,
-                                                                 wave == 32 && p->dtype == STW_F32 ? 8 : 16),
+                             .dq_rows = rows_split(tile, p, wave, tile->bm),
                              .vectors = m == ORDERED ? STW_KEYS_DESCEND : 0,
-                             .queued = queued(tile, p, wave, m)};
+                             .queued = queued(tile, p, wave, m),
+                             .split = split_shared(tile, p, wave, plain, key_rows),
+                             .key_rows = key_rows};
 }
 
 static void plan_shared(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
@@ -183,7 +213,7 @@ STW_ATTN_LOOP(fwd_f32, .call = STW_CALL_FWD, .f32 = 1);
 
 typedef struct layout {
     int64_t q_blocks;
-    size_t stats, dq, sink, key_blocks, listed, dq_semaphore, tile_counter, unordered, total;
+    size_t stats, dq, sink, key_blocks, listed, dq_semaphore, tile_counter, unordered, part_sums, total;
 } layout;
 
 static size_t take(layout *w, size_t bytes) {
@@ -208,6 +238,8 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
     int64_t listed = choice->exact ? 1 + p->heads_kv * key_blocks_of(choice, p) : 0;
     w.tile_counter = take(&w, (size_t)(1 + listed) * sizeof(uint64_t));
     w.unordered = take(&w, ordered ? sizeof(uint32_t) : 0);
+    size_t sums = 2 * (size_t)choice->bn * tile->head_dim * sizeof(float);
+    w.part_sums = take(&w, is_split(choice) ? (size_t)(p->heads_kv * key_blocks_of(choice, p)) * sums : 0);
     return w;
 }
 
@@ -248,10 +280,13 @@ static int64_t lists_of(const stw_attn_choice *choice, const stw_attn_params *p)
 
 static stw_kernel_image image_of(const stw_variant *tile) { return tile->own ? STW_KERNEL_OWN : STW_KERNEL_ATTN; }
 
-static void add_bwd(const stw_variant *t, const stw_attn_params *p, uint32_t wave, stw_attn_steps *steps) {
-    const char *type = stw_dtype_name((stw_dtype)p->dtype);
+static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_t wave, stw_attn_steps *steps) {
+    const char *type = stw_dtype_name((stw_dtype)params->dtype);
     stw_attn_choice choice;
-    t->loop->gpu->plan(t, p, wave, &choice);
+    stw_attn_params seen;
+    choose(t, params, wave, &choice, &seen);
+    const stw_attn_params *p = &seen;
+    steps->split = choice.split;
     int64_t tiles = p->heads_q * stw_tiles_of_head(p, t->bm);
     int64_t parts = choice.small_rows ? p->heads_q * stw_tiles_of_head(p, choice.small_rows) : 0;
     stw_attn_step *step = add_step(steps, wave, lists_of(&choice, p) + (choice.preprocess ? parts : tiles) + 1,
@@ -285,11 +320,14 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *p, uint32_t wav
         }
     }
     int64_t rows = (p->outputs & STW_OUT_DQ ? tiles : 0) + (p->outputs & STW_OUT_DSINK ? p->heads_q : 0);
+    if (is_split(&choice))
+        rows += params->heads_kv * stw_key_blocks_most(p, choice.bn) * 2 *
+                stw_attn_part_chunks(choice.bn, t->head_dim, t->warps);
     step = add_step(steps, wave, choice.postprocess ? parts : rows, STW_ROW_THREADS, STW_ROW_SMEM);
     step->early = !choice.postprocess;
     if (choice.postprocess)
         name_step(steps, step, "stw_attn_bwd_postprocess_%s_hd%u_%s", choice.postprocess, t->head_dim, type);
-    else name_step(steps, step, "stw_attn_bwd_postprocess");
+    else name_step(steps, step, "stw_attn_bwd_postprocess%s", is_split(&choice) ? "_parts" : "");
     steps->workspace = layout_of(t, &choice, p).total;
 }
 
@@ -383,8 +421,8 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
     }
     if (call == STW_CALL_BWD) {
         stw_attn_choice choice;
-        tile->loop->gpu->plan(tile, params, wave, &choice);
-        layout w = layout_of(tile, &choice, params);
+        choose(tile, params, wave, &choice, &l.p);
+        layout w = layout_of(tile, &choice, &l.p);
         const dbias_tile *b = dbias_tile_of(tile, params, wave);
         int ordered = (params->features & STW_FEAT_DETERMINISTIC) != 0;
         l.stats = (float *)w.stats;
@@ -394,19 +432,25 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
         l.width = choice.width;
         l.dq_rows = choice.dq_rows;
         l.vectors = choice.vectors;
-        l.lists = lists_of(&choice, params);
+        l.lists = lists_of(&choice, &l.p);
         l.key_blocks = (void *)w.key_blocks;
         l.dq_semaphore = ordered ? (uint32_t *)w.dq_semaphore : NULL;
         l.tile_counter = (uint64_t *)w.tile_counter;
         l.unordered = ordered ? (uint32_t *)w.unordered : NULL;
         l.q_blocks = w.q_blocks;
-        l.l2_rows = l2_rows(tile, &choice, params);
-        l.heads_in_l2 = heads_in_l2(l.l2_rows, params);
-        l.k_blocks = stw_blocks_of(params->max_seq_kv, l.bn);
+        l.l2_rows = l2_rows(tile, &choice, &l.p);
+        l.heads_in_l2 = heads_in_l2(l.l2_rows, &l.p);
+        l.k_blocks = stw_blocks_of(params->max_seq_kv, l.bn) * choice.split.rows;
         if (params->features & STW_FEAT_PACKED_KV) {
             l.listed = (uint64_t *)w.listed;
-            l.listed_most = key_blocks_of(&choice, params);
+            l.listed_most = key_blocks_of(&choice, &l.p);
         }
+        l.head_parts = choice.split.heads;
+        l.row_parts = choice.split.rows;
+        l.part_sums = is_split(&choice) ? (float *)w.part_sums : NULL;
+        l.part_entries = key_blocks_of(&choice, &l.p);
+        l.part_cols = tile->head_dim;
+        l.key_rows = choice.key_rows;
         l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !bias_is_summed(params);
         l.bias_batch = params->dbias.batch ? params->batch : 1;
         l.bias_heads = params->dbias.head ? params->heads_q : 1;
@@ -423,6 +467,9 @@ void stw_attn_launch_place(stw_attn_call call, const stw_attn_params *params, vo
     l->p = *params;
     if (call != STW_CALL_DROPOUT_MASK) l->vectors |= vectors_of(params);
     if (call != STW_CALL_BWD) return;
+    l->p.heads_kv *= l->head_parts;
+    l->p.group /= l->head_parts;
+    if (l->part_sums) PLACE(l->part_sums);
     PLACE(l->stats);
     PLACE(l->dq);
     PLACE(l->sink);

@@ -46,11 +46,18 @@ typedef struct stw_attn_step {
     uint32_t smem;                  /* dynamic shared memory, bytes                 */
 } stw_attn_step;
 
+/* A work tile of the main loop, a key block of a kv head, in parts: by query heads of the group, by query blocks. Each
+ * part leaves its sums of dK and dV in the workspace, and the last kernel adds them. */
+typedef struct stw_attn_split {
+    uint32_t heads, rows; /* how many parts each way; 0 and 1: it is whole */
+} stw_attn_split;
+
 typedef struct stw_attn_steps {
     uint32_t count; /* 0: there is nothing to do */
     stw_attn_step step[STW_ATTN_STEPS];
-    size_t workspace; /* bytes */
-    int unnamed;      /* entries are left empty */
+    size_t workspace;     /* bytes */
+    int unnamed;          /* entries are left empty */
+    stw_attn_split split; /* of the main loop's work tiles */
 } stw_attn_steps;
 
 /* What a main loop decides about a problem; steps, workspace and argument of the call are made of it. */
@@ -66,7 +73,16 @@ typedef struct stw_attn_choice {
     const char *preprocess, *postprocess; /* whose kernels come before and behind the main loop; NULL: shared */
     uint32_t small_rows;                  /* query rows of a CTA of such kernels */
     int exact; /* a kernel behind the main loop takes the work tiles that it has left alone */
+    stw_attn_split split;
+    uint32_t key_rows; /* waves over a work tile's sums of dK and dV, for `split` */
 } stw_attn_choice;
+
+/* How the work tiles of a problem are split among the device's multiprocessors (params->units), each with `ctas` CTAs
+ * of the main loop at a time: by a cost model of their number, their steps and the traffic of the sums. A part has
+ * about `rows_most` query rows at most, as far as the workspace stays below 4 times dQ in f32; 0: any number. Decided
+ * for the largest problem of the size classes (attn_split.c). */
+stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw_attn_params *params, uint32_t ctas,
+                                 int64_t rows_most);
 
 struct stw_gpu;
 

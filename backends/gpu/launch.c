@@ -77,6 +77,9 @@ static void write_note(stw_attn_work *work, const stw_gpu *gpu, const stw_attn_s
     stw_text_add(&note, "%s, %u kernel%s", stw_image_kind_name(gpu->image->kind), steps->count,
                  steps->count == 1 ? "" : "s");
     for (uint32_t i = 0; i < steps->count; ++i) stw_text_add(&note, "%s%s", i ? " " : ": ", steps->step[i].entry);
+    if (steps->split.heads * steps->split.rows > 1)
+        stw_text_add(&note, "; a work tile in %u parts by query heads, %u by query blocks", steps->split.heads,
+                     steps->split.rows);
 }
 
 static stw_status fill_plan(const stw_device *device, const stw_attn_work *work, const stw_attn_steps *usual,

@@ -233,13 +233,27 @@ DEV_FN void attn_bwd_gradients(dev_acc<typename C::key_split> &dk, dev_acc<typen
                                                    !dev_flushes<T>::yes && subnormal, wave, lane);
 }
 
+/* Work tiles of these kernels may be parts (stw_attn_split_of). */
+template <int MODE> struct attn_takes_parts {
+    enum { yes = LEAF_PARTS && MODE == ATTN_PLAIN };
+};
+
 /* dK and dV, those that are asked for, to their tensors; `drained`: there they are added to what was stored before.
  * `dv_scale`: what P in the sums of dV was not multiplied by. */
-template <class C>
+template <class C, int MODE>
 DEV_FN void attn_bwd_store(const attn_work_tile &u, const stw_attn_launch &l, dev_acc<typename C::key_split> &dk,
                            dev_acc<typename C::key_split> &dv, char *smem, bool to_dk, bool to_dv, bool drained,
                            float dv_scale, int wave, int lane) {
     const stw_attn_params &p = l.p;
+    if constexpr (attn_takes_parts<MODE>::yes) {
+        if (l.part_sums) {
+            if (p.outputs & STW_OUT_DV) attn_epilogue_part<C>(u, dv, l, 1);
+            if (p.outputs & STW_OUT_DK) attn_epilogue_part<C>(u, dk, l, 0);
+            dv.clear();
+            dk.clear();
+            return;
+        }
+    }
     if (to_dv && (p.outputs & STW_OUT_DV)) {
         bool add = (p.accumulate & STW_OUT_DV) || (drained && p.dv_dtype == STW_F32);
         attn_epilogue_store<C>(u, dv, p.dv, p.dtype, p.dv_dtype, add, (l.vectors & STW_VECTOR_DV) != 0,
@@ -264,7 +278,8 @@ DEV_FN void attn_bwd_begin(attn_scheduler<C> &scheduler, attn_bias_scheduler<C> 
                            attn_work_tile &u, const stw_attn_launch &l, char *smem, int stage, int wave, int lane) {
     if (u.first >= u.end) return;
     scheduler = attn_scheduler<C>::begin(u, l);
-    attn_load_keys<C>(u, l, u.kv_head, smem, scheduler.thread);
+    attn_load_keys<C>(u, l, attn_takes_parts<MODE>::yes ? (int)((uint32_t)u.kv_head / l.head_parts) : u.kv_head, smem,
+                      scheduler.thread);
     if (C::VALUES_HELD) {
         dev_copy_commit();
         dev_copy_wait();
@@ -315,9 +330,9 @@ template <class C, int MODE> DEV_FN void attn_bwd_main(const stw_attn_launch &l,
         if (KEYS_DIRECT && enters)
             attn_bwd_begin<C, MODE>(scheduler, tile, values, work_tiles[now], l, smem, stage, wave, lane);
         if (summed)
-            attn_bwd_store<C>(work_tiles[was], l, dk, dv, smem, !more || p.dk_dtype == STW_F32,
-                              !more || p.dv_dtype == STW_F32, DRAINS && step > ATTN_DRAIN_STEPS(C),
-                              MODE == ATTN_DROPS ? p.dropout_scale : 1.0f, wave, dev_keep(lane));
+            attn_bwd_store<C, MODE>(work_tiles[was], l, dk, dv, smem, !more || p.dk_dtype == STW_F32,
+                                    !more || p.dv_dtype == STW_F32, DRAINS && step > ATTN_DRAIN_STEPS(C),
+                                    MODE == ATTN_DROPS ? p.dropout_scale : 1.0f, wave, dev_keep(lane));
         if (!live) return;
         if (!KEYS_DIRECT && enters) {
             dev_barrier();

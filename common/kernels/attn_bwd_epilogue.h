@@ -90,6 +90,21 @@ DEV_FN void attn_epilogue_elements(const attn_work_tile &u, const dev_acc<typena
             }
 }
 
+/* Sums of a part to the workspace, as they are in registers. */
+template <class C>
+DEV_FN void attn_epilogue_part(const attn_work_tile &u, const dev_acc<typename C::key_split> &acc,
+                               const stw_attn_launch &l, int of_dv) {
+    typedef typename C::key_split S;
+    float *to = l.part_sums + (((int64_t)u.kv_head * l.part_entries + u.index) * 2 + of_dv) * (C::BN * C::HD) +
+                (int)dev_thread() * LEAF_ACC;
+    DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m)
+        DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n) {
+            const float *x = acc.v[m][n];
+            dev_store_vector(to + (m * S::NT + n) * (C::THREADS * LEAF_ACC),
+                             dev_vector{{dev_bits(x[0]), dev_bits(x[1]), dev_bits(x[2]), dev_bits(x[3])}});
+        }
+}
+
 /* Rows of dK or dV by the way that fits. `tile`: shared memory for attn_epilogue_rows. */
 template <class C>
 DEV_FN void attn_epilogue_store(const attn_work_tile &u, const dev_acc<typename C::key_split> &acc,

@@ -35,9 +35,14 @@ DEV_FN void attn_blocks_between(int64_t low, int64_t high, int bm, int *first_ou
     *end_out = high < 0 ? 0 : (int)stw_quotient(high, bm) + 1;
 }
 
-/* Key block `block` of sequence b becomes entry `at`. */
-DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b, int64_t block) {
-    int64_t j0 = block * l.bn;
+/* Entries of a sequence's key blocks: one a part by query blocks. */
+DEV_FN int64_t attn_entries_of(const stw_attn_launch &l, int64_t rows) {
+    return stw_blocks_of(rows, l.bn) * (LEAF_PARTS ? (int)l.row_parts : 1);
+}
+
+/* Entry `number` of sequence b, a key block or its part, becomes entry `at`. */
+DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b, int64_t number) {
+    const int64_t block = LEAF_PARTS ? stw_quotient(number, l.row_parts) : number, j0 = block * l.bn;
     int bm = (int)l.bm;
     attn_key_block k = {};
     k.b = b;
@@ -49,6 +54,11 @@ DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b,
     stw_range range = stw_query_blocks(&s, bm, l.bn, block);
     k.first = (int)range.first;
     k.end = (int)range.end;
+    if (LEAF_PARTS && l.row_parts > 1) {
+        const int64_t part = number - block * (int)l.row_parts, blocks = range.end - range.first;
+        k.first = (int)(range.first + stw_quotient(blocks * part, l.row_parts));
+        k.end = (int)(range.first + stw_quotient(blocks * (part + 1), l.row_parts));
+    }
     attn_blocks_between(s.q_low, s.q_end - bm, bm, &k.whole_first, &k.whole_end);
     attn_blocks_between(j0 + (int)(l.bn - 1) - s.band.high, stw_smaller(j0 - (bm - 1) - s.band.low, s.q.used - bm), bm,
                         &k.inner_first, &k.inner_end);
@@ -88,7 +98,7 @@ DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
     dev_barrier();
     DEV_ROLLED_FOR (int64_t b = t; b < p.batch; b += threads)
         dev_shared_fetch_add(count_of + attn_length_class(stw_seq_q(&p, b).rows),
-                             (uint64_t)stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn));
+                             (uint64_t)attn_entries_of(l, stw_seq_kv(&p, b).rows));
     dev_barrier();
     uint64_t before = 0, all = 0;
     DEV_ROLLED_FOR (int c = 0; c < ATTN_LENGTH_CLASSES; ++c) {
@@ -100,7 +110,7 @@ DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
     if (t == 0) l.listed[0] = (uint64_t)(there * p.heads_kv);
     dev_barrier();
     DEV_ROLLED_FOR (int64_t b = t; b < p.batch; b += threads) {
-        const int64_t count = stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn);
+        const int64_t count = attn_entries_of(l, stw_seq_kv(&p, b).rows);
         uint64_t *const next = next_of + attn_length_class(stw_seq_q(&p, b).rows);
         const int64_t first = (int64_t)dev_shared_fetch_add(next, (uint64_t)count);
         DEV_ROLLED_FOR (int64_t block = 0; block < count && first + block < most; ++block) {
@@ -112,7 +122,7 @@ DEV_FN void attn_list_packed(const stw_attn_launch &l, char *smem) {
     DEV_ROLLED_FOR (int64_t at = t; at < there; at += threads) {
         const int64_t b = list[at].b, block = list[at].block, first = at - block;
         attn_list_key_block(l, at, b, block);
-        const int64_t count = stw_smaller(stw_blocks_of(stw_seq_kv(&p, b).rows, l.bn), most - first);
+        const int64_t count = stw_smaller(attn_entries_of(l, stw_seq_kv(&p, b).rows), most - first);
         attn_list_work_tiles(l, first, count, block, stw_seq_q(&p, b).rows);
     }
 }

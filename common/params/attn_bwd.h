@@ -86,7 +86,7 @@ typedef struct stw_attn_params {
     uint32_t dtype, bias_dtype, dq_dtype, dk_dtype, dv_dtype, dbias_dtype; /* stw_dtype      */
     uint32_t outputs, accumulate; /* STW_OUT_*                                                */
     uint32_t features;            /* STW_FEAT_*                                               */
-    uint32_t reserved;            /* 0: the block ends without a gap                          */
+    uint32_t units;               /* multiprocessors that a GPU's plan shares work among; 0: no matter */
 } stw_attn_params;
 
 STW_SHARED_FN int64_t stw_clamp_i64(int64_t value, int64_t low, int64_t high) {

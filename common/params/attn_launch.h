@@ -66,6 +66,13 @@ typedef struct stw_attn_launch {
     uint32_t vectors;     /* STW_VECTOR_*, STW_STATS_NEGATED, STW_KEYS_DESCEND                                 */
     uint32_t never;       /* 0, which the compiler does not know (dev_part)                                    */
     uint32_t bias_direct; /* dBias is not broadcast: the main loop writes it                                   */
+    /* A work tile in parts (stw_attn_split_of). p.heads_kv, p.group: of parts by query heads, which are like kv heads
+     * of their own but for K, V, dK and dV; k_blocks, listed_most: key blocks times parts by query blocks. */
+    uint32_t head_parts, row_parts;
+    float *part_sums;     /* a (part by heads, key block and part by blocks): dK, dV, bn x head_dim sums each, in the
+                             order of the main loop's registers                                                */
+    int64_t part_entries; /* entries of key_blocks                                                             */
+    uint32_t part_cols, key_rows; /* columns of such sums, waves over their rows                               */
 } stw_attn_launch;
 
 #if defined(__cplusplus)
@@ -88,6 +95,13 @@ STW_SHARED_FN STW_CONSTANT_FN int stw_split_rows(int rows, int cols, int waves, 
         }
     }
     return best;
+}
+
+/* Sums of parts: tiles of registers that a thread of the last kernel adds, and how many such shares a thread of the
+ * main loop has (waves of 32 threads, four values a tile). */
+#define STW_PART_TILES 4u
+STW_SHARED_FN int64_t stw_attn_part_chunks(uint32_t bn, uint32_t cols, uint32_t warps) {
+    return bn * cols / (warps * 32u * 4u * STW_PART_TILES);
 }
 
 /* kv heads whose key blocks are worked on beside each other, where `fit` query rows of a head fit L2 (0: one head after
@@ -170,7 +184,7 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
     X(16x32_hd128, 4, 128, 16, 32, 2)                                                                                  \
     X(16x16_hd256, 4, 256, 16, 16, 1)
 
-STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 768 + 8 * 8 + 12 * 8 + 8 * 4, "host and device agree on the launch");
+STW_PARAMS_ASSERT(sizeof(stw_attn_launch) == 768 + 9 * 8 + 13 * 8 + 12 * 4, "host and device agree on the launch");
 STW_PARAMS_ASSERT(sizeof(stw_attn_launch) <= 4096, "fits the parameters of a kernel");
 
 #endif

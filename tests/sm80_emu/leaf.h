@@ -16,6 +16,7 @@
 #define DEV_METHOD    inline
 #define DEV_WAVE      32
 #define LEAF_QUEUES   1
+#define LEAF_PARTS    1
 #define LEAF_FLUSHES  0
 #define DEV_UNROLL_FOR for
 #define DEV_UNROLL_2_FOR for

@@ -51,6 +51,7 @@ static void attention(const char *line, stw_plan_kind kind) {
     if (stw_problem_parse(line, &problem) || stw_attn_check(&problem.desc, kind))
         fail_msg("%s: %s", line, stw_last_error());
     stw_attn_params_fill(&problem.desc, kind, problem.desc.deterministic == STW_DETERMINISTIC_ON, &p);
+    p.units = 132; /* few work tiles are split */
     stw_attn_call call = kind == STW_PLAN_ATTN_FWD ? STW_CALL_FWD : STW_CALL_BWD;
     for (size_t a = 0; a < sizeof archs / sizeof archs[0]; ++a) {
         const stw_attn_table *table = stw_attn_table_find(archs[a]);
@@ -82,7 +83,10 @@ static void kernels_of_attention(void **state) {
                                           ":grads_qkvs:sink",
                                           ":delta_in",
                                           ":thd",
-                                          ":dq_f32"};
+                                          ":dq_f32",
+                                          ":dk_f32",
+                                          ":dv_f32:det",
+                                          ":grads_kv"};
     for (size_t t = 0; t < 3; ++t)
         for (size_t o = 0; o < sizeof options / sizeof options[0]; ++o)
             for (int d = 32; d <= 256; d += 32) {

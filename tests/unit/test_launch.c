@@ -82,31 +82,36 @@ static void check(const stw_variant *tile, const stw_attn_params *p, uint32_t wa
     stw_attn_launch_of(STW_CALL_BWD, tile, p, wave, (void *)BASE, &l);
     uint64_t blocks = (uint64_t)(p->heads_q * l.q_blocks), row = 2 * l.bm + STW_STATS_PAD;
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0, packed = (p->features & STW_FEAT_PACKED_KV) != 0;
-    int64_t list = stw_key_blocks_most(p, l.bn);
+    int64_t list = stw_key_blocks_most(p, l.bn) * l.row_parts, heads_kv = p->heads_kv * l.head_parts;
+    uint64_t sums = l.part_sums ? (uint64_t)(heads_kv * list) * 2 * l.bn * l.part_cols * sizeof(float) : 0;
     place places[] = {
         {(uintptr_t)l.stats, blocks * row * sizeof(float)},
         {(uintptr_t)l.dq, p->outputs & STW_OUT_DQ ? blocks * l.bm * l.width * sizeof(float) : 0},
         {(uintptr_t)l.sink, p->outputs & STW_OUT_DSINK ? blocks * sizeof(double) : 0},
         {(uintptr_t)l.key_blocks, (uint64_t)list * STW_KEY_BLOCK_BYTES},
-        {(uintptr_t)l.listed, packed ? (uint64_t)(1 + p->heads_kv * list) * sizeof(uint64_t) : 0},
+        {(uintptr_t)l.listed, packed ? (uint64_t)(1 + heads_kv * list) * sizeof(uint64_t) : 0},
         {(uintptr_t)l.dq_semaphore, ordered ? blocks * sizeof(uint32_t) : 0},
         {(uintptr_t)l.tile_counter, sizeof(uint64_t)},
         {(uintptr_t)l.unordered, ordered ? sizeof(uint32_t) : 0},
+        {(uintptr_t)l.part_sums, sums},
     };
     check_places(places, sizeof places / sizeof *places, steps.workspace);
     assert_true(l.width >= p->head_dim_qk && l.k_blocks * l.bn >= p->max_seq_kv);
     check_query_blocks(p, &l);
+    assert_true(l.p.heads_kv == heads_kv && l.p.group * heads_kv == p->heads_q);
+    assert_int_equal(!l.part_sums, l.head_parts * l.row_parts == 1);
     if (!tile->loop->gpu->encode_maps) return;
     /* bulk copies take multiples of 16 bytes; work tiles, and those of the heads numbered together, are counted in
      * 32 bits */
     assert_int_equal(row * sizeof(float) % 16, 0);
-    assert_true(p->heads_kv * list < INT64_C(1) << 31);
+    assert_true(heads_kv * list < INT64_C(1) << 31);
     if (!packed) assert_true(l.heads_in_l2 >= 1 && l.heads_in_l2 * l.k_blocks < INT64_C(1) << 31);
 }
 
 static void check_with_every_tile(const char *text) {
     static const char *const archs[] = {"sm80", "sm90", "gfx90a", "gfx942"};
     stw_attn_params p = params_of(text);
+    p.units = 132;
     for (int a = 0; a < 4; ++a) {
         const stw_attn_table *table = stw_attn_table_find(archs[a]);
         for (size_t v = 0; v < table->variant_count; ++v) {

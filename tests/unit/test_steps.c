@@ -340,10 +340,14 @@ static void sm90_says_what_it_does_not_take(void **state) {
         {":dropout0.5:alibi", "it takes one of "},
         {":softcap9:alibi", "it takes one of "},
         {":softcap9:dropout0.5", "it takes one of "},
-        {":grads_q", "it makes dQ, dK and dV together"},
-        {":grads_qk", "it makes dQ, dK and dV together"},
-        {":dk_f32", "it makes dK and dV in the inputs' type"},
-        {":dv_f32", "it makes dK and dV in the inputs' type"},
+        {":grads_q", NULL},
+        {":grads_qk", NULL},
+        {":dk_f32", NULL},
+        {":dv_f32:acc_v", NULL},
+        {":grads_s:sink", "it makes dQ, dK and dV"},
+        {":alibi:grads_q", "it makes dQ, dK and dV together"},
+        {":softcap9:dk_f32", "it makes dK and dV in the inputs' type"},
+        {":dropout0.5:dv_f32", "it makes dK and dV in the inputs' type"},
         {":wl0:wr0", "rows see one key, "},
         {":scale0", "it hides pairs by infinite scores, "},
     };
@@ -419,6 +423,80 @@ static void sm90_wants_what_tensor_loads_take(void **state) {
     }
 }
 
+/* ---- parts of work tiles ---- */
+
+static stw_attn_steps split_steps(const char *variant, const char *text, uint32_t units, stw_attn_params *p) {
+    stw_attn_steps steps;
+    stw_variant tile = tile_called("sm90", variant);
+    *p = params_of(text);
+    p->units = units;
+    stw_attn_steps_of(STW_CALL_BWD, &tile, p, 32, &steps);
+    return steps;
+}
+
+/* Few work tiles are split until the device is busy, many are not, and a device whose size is not known never. */
+static void few_work_tiles_are_split(void **state) {
+    (void)state;
+    static const struct {
+        const char *variant, *problem;
+        int splits, own; /* parts are wanted; of the image's own loop, whose kernel is another then */
+    } rows[] = {
+        {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:causal_br", 1, 1},
+        {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:det", 1, 1},
+        {"sm90_128x128_hd64", "bf16:b1h1s8192d64", 1, 1},
+        {"sm90_128x128_hd64", "bf16:b8h32k4s2048d64:thd:tq4096:tk4096", 1, 1},
+        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:causal_br", 1, 0},
+        {"sm80_64x128_hd96", "bf16:b1h8k1s8192d96:causal_br", 0, 0}, /* its sums are no whole shares */
+        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:alibi", 0, 0},   /* kernels with all features know no parts */
+        {"sm90_64x128_hd128", "bf16:b8h16s4096d128:causal_br", 0, 1},
+        {"sm90_128x128_hd64", "bf16:b1h1s128d64", 0, 1},
+        {"sm90_64x128_hd128", "bf16:b1h1s8192d128:det", 0, 1}, /* the workspace would be above 4 times dQ */
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        stw_attn_params p;
+        snprintf(text, sizeof text, "attn_bwd:%s", rows[i].problem);
+        stw_attn_steps steps = split_steps(rows[i].variant, text, 132, &p);
+        int splits = steps.split.heads * steps.split.rows > 1;
+        const stw_attn_step *main = &steps.step[1], *last = &steps.step[steps.count - 1];
+        if (splits != rows[i].splits) fail_msg("%s: %ux%u", text, steps.split.heads, steps.split.rows);
+        assert_int_equal(p.group % steps.split.heads, 0);
+        assert_int_equal(strstr(last->entry, "postprocess_parts") != NULL, splits);
+        assert_int_equal(strstr(main->entry, "_general") != NULL, splits && rows[i].own);
+        size_t whole = split_steps(rows[i].variant, text, 0, &p).workspace;
+        assert_int_equal(split_steps(rows[i].variant, text, 0, &p).split.heads, 1);
+        if (!splits) assert_int_equal(steps.workspace, whole);
+        else assert_true(steps.workspace > whole);
+    }
+}
+
+/* The matrix unit truncates: f32 dK and dV are sums of parts of 8192 query rows, as far as there is workspace. */
+static void f32_sums_are_short(void **state) {
+    (void)state;
+    stw_attn_params p;
+    stw_attn_steps steps = split_steps("sm90_64x128_hd128", "attn_bwd:f16:b16h64k16s16384d128:dk_f32", 132, &p);
+    assert_int_equal(steps.split.heads * steps.split.rows, 4);
+    steps = split_steps("sm90_64x128_hd128", "attn_bwd:f16:b16h64k16s16384d128", 132, &p);
+    assert_int_equal(steps.split.heads * steps.split.rows, 1);
+    steps = split_steps("sm90_64x128_hd128", "attn_bwd:f16:b16h64k64s8192d128:dv_f32", 132, &p);
+    assert_int_equal(steps.split.heads * steps.split.rows, 1);
+}
+
+/* Deterministic mode promises a workspace of at most 4 times dQ in f32. */
+static void ordered_parts_keep_the_workspace(void **state) {
+    (void)state;
+    static const char *const problems[] = {"b1h8k1s8192d128", "b1h1s1000d128", "b1h6k2s4096x2048d128:causal_br",
+                                           "b1h8k1s1024x8192d128", "b2h16s16384d128:dk_f32"};
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; ++i) {
+        char text[160];
+        stw_attn_params p;
+        snprintf(text, sizeof text, "attn_bwd:bf16:%s:det", problems[i]);
+        stw_attn_steps steps = split_steps("sm90_64x128_hd128", text, 132, &p);
+        double dq = (double)(p.batch * p.heads_q * p.max_seq_q * p.head_dim_qk) * sizeof(float);
+        if ((double)steps.workspace > 4 * dq) fail_msg("%s: %zu bytes, dQ %.0f", text, steps.workspace, dq);
+    }
+}
+
 static void tiles_are_for_their_calls(void **state) {
     (void)state;
     stw_attn_params p = params_of("attn_bwd:bf16:b2h4k2s130x150d64"), f32 = params_of("attn_bwd:f32:b2h4k2s130x150d64");
@@ -474,6 +552,7 @@ static stw_attn_params any_params(int n) {
         "attn_bwd:f32:b2h4k2s130x150d96:thd:tq300:tk300:bias_bhqk:grads_qkvb:sink",
         "attn_bwd:bf16:b2h4k2s130x150d256:thd:tq300:tk300:lse_local:grads_qkvs:sink"};
     stw_attn_params p = params_of(problems[n % 6]);
+    p.units = n % 3 ? 132 : 0;
     p.q.seq = p.k.seq = p.v.seq = p.out.seq = p.dout.seq = p.dq.seq = p.dk.seq = p.dv.seq = 8 << random_below(14);
     p.batch = 1 + random_below(INT64_C(1) << (1 + random_below(8)));
     p.max_seq_q = any_size(&p);
@@ -539,6 +618,9 @@ int main(void) {
         cmocka_unit_test(tiles_say_what_costs_more),
         cmocka_unit_test(sm90_says_what_it_does_not_take),
         cmocka_unit_test(sm90_wants_what_tensor_loads_take),
+        cmocka_unit_test(few_work_tiles_are_split),
+        cmocka_unit_test(f32_sums_are_short),
+        cmocka_unit_test(ordered_parts_keep_the_workspace),
         cmocka_unit_test(tiles_are_for_their_calls),
         cmocka_unit_test(classes_of_sizes),
         cmocka_unit_test(sm90_wide_says_what_it_does_not_take),

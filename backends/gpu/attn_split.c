@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * How work is split among multiprocessors, one cost model for every main loop. A work tile, a key block of a kv head,
+ * walks the query blocks of all query heads of its group: where there are few of them most of the device would be idle.
+ * The unit is a step of the main loop. Figures: one H200, docs/performance/appendix/sm90.md. */
+#include "backends/gpu/attn_tiled.h"
+#include "common/size_class.h"
+#include "sternway/attn_bwd.h"
+
+/* Steps that the begin and the end of a work tile cost, and the sums of a part on their way to memory and back. */
+#define TILE_STEPS 1.5
+#define PART_STEPS 7.0
+/* More work tiles than this a CTA are never split. */
+#define TILES_ENOUGH 8
+
+typedef struct work {
+    double tiles, mean, longest; /* work tiles; their steps */
+} work;
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+static stw_attn_params largest_of(const stw_attn_params *p) {
+    stw_attn_params largest = *p;
+    int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0, packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
+    largest.batch = stw_packed_class(packed_q && packed_kv, p->batch);
+    largest.max_seq_q = stw_packed_class(packed_q, p->max_seq_q);
+    largest.total_q = stw_packed_class(packed_q, p->total_q);
+    largest.max_seq_kv = stw_packed_class(packed_kv, p->max_seq_kv);
+    largest.total_kv = stw_packed_class(packed_kv, p->total_kv);
+    return largest;
+}
+
+/* Rows of a usual sequence and of the longest one that is likely. */
+static void lengths(int packed, int64_t batch, int64_t most, int64_t total, double *mean, double *longest) {
+    *mean = *longest = (double)most;
+    if (!packed || batch < 1) return;
+    *mean = (double)total / (double)batch;
+    if (*mean > *longest) *mean = *longest;
+    if (*longest > 4 * *mean) *longest = 4 * *mean;
+}
+
+static work work_of(const stw_variant *tile, uint32_t bn, const stw_attn_params *p) {
+    const uint32_t both = STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT;
+    int packed_q = (p->features & STW_FEAT_PACKED_Q) != 0, packed_kv = (p->features & STW_FEAT_PACKED_KV) != 0;
+    double rows, rows_most, keys, keys_most, group = (double)p->group;
+    lengths(packed_q, p->batch, p->max_seq_q, p->total_q, &rows, &rows_most);
+    lengths(packed_kv, p->batch, p->max_seq_kv, p->total_kv, &keys, &keys_most);
+    double blocks = rows / tile->bm, blocks_most = rows_most / tile->bm;
+    double tiles = (double)p->heads_kv * (double)p->batch * (double)stw_blocks_of((int64_t)keys, bn);
+    work w = {larger(tiles, 1), blocks, blocks_most};
+    if ((p->features & both) == both) {
+        double band = ((double)p->window_left + (double)p->window_right + bn) / tile->bm + 1;
+        if (band < w.mean) w.mean = band;
+        if (band < w.longest) w.longest = band;
+    } else if (p->features & both && keys <= 2 * rows) {
+        w.mean /= 2;
+    }
+    w.mean *= group;
+    w.longest *= group;
+    return w;
+}
+
+/* Steps until all is done, with parts of a work tile. Where work tiles are alike they write their sums at a time; else
+ * most of them beside steps of others. */
+static double cost(const work *w, double ctas, double parts, double part_steps) {
+    int alike = w->longest == w->mean;
+    double each = TILE_STEPS + (parts > 1 ? part_steps / (alike ? 2 : 4) : 0), rounds = w->tiles * parts / ctas;
+    double mean = larger(w->mean / parts, 2) + each, longest = larger(w->longest / parts, 2) + each;
+    double steps =
+        alike ? (double)(int64_t)(rounds + 0.999) * mean : larger(longest, rounds * mean + (rounds > 1 ? mean / 4 : 0));
+    return parts > 1 ? steps + 1 + rounds * part_steps / 2 : steps;
+}
+
+/* Parts with which the workspace is at most 4 times dQ in f32, which deterministic mode promises. */
+static double workspace_fit(const stw_attn_params *p, uint32_t bn) {
+    double keys = (double)(stw_key_blocks_most(p, bn) * bn),
+           rows = (double)(p->features & STW_FEAT_PACKED_Q ? p->total_q : p->batch * p->max_seq_q);
+    return 1.25 * rows * (double)p->group / larger(keys, 1);
+}
+
+stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw_attn_params *params, uint32_t ctas,
+                                 int64_t rows_most) {
+    const stw_attn_params p = largest_of(params);
+    stw_attn_split best = {1, 1};
+    if (p.batch < 1 || p.heads_kv < 1 || p.max_seq_q < 1 || p.max_seq_kv < 1) return best;
+    const double fit = workspace_fit(&p, bn);
+    const work w = work_of(tile, bn, &p);
+    /* parts for the sake of accuracy */
+    const double sums = rows_most ? w.longest * tile->bm / (double)rows_most : 0;
+    if (sums > 1) {
+        const int64_t parts = (int64_t)larger(1, sums + 0.999 < fit ? sums + 0.999 : fit);
+        for (int64_t heads = 1; heads <= p.group && heads <= parts; ++heads)
+            if (p.group % heads == 0) best.heads = (uint32_t)heads;
+        best.rows = (uint32_t)(parts / best.heads);
+    }
+    const double most = (double)p.units * ctas, part_steps = PART_STEPS * tile->head_dim / 128.0;
+    const uint32_t least = best.heads * best.rows;
+    if (w.tiles * least >= most * TILES_ENOUGH) return best;
+    double parts_most = most * TILES_ENOUGH / w.tiles;
+    if (p.features & STW_FEAT_DETERMINISTIC && parts_most > fit) parts_most = fit;
+    double lowest = cost(&w, most, least, part_steps) * 0.97;
+    for (int64_t heads = (int64_t)larger(1, parts_most < (double)p.group ? parts_most : (double)p.group); heads;
+         --heads) {
+        if (p.group % heads) continue;
+        for (int64_t rows = 1; (double)(rows * heads) <= parts_most; rows += rows < 4 ? 1 : rows / 4) {
+            if ((double)rows > w.longest / (double)p.group) break;
+            if (rows * heads < least) continue;
+            double steps = cost(&w, most, (double)(rows * heads), part_steps);
+            if (steps >= lowest) continue;
+            lowest = steps;
+            best.heads = (uint32_t)heads;
+            best.rows = (uint32_t)rows;
+        }
+    }
+    return best;
+}
