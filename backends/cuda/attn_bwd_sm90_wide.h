@@ -12,13 +12,12 @@
  *           +---------+---------+      dK  += dS^T Q     shared memory, rows are keys
  *                                      dQ   = dS K       likewise; dS is read by columns
  *
- * Step j to step j + 1. On entry dS(j) stands in shared memory, and dV(j) runs.
- *   1  begin S(j+1); add dQ(j-1) to the sums; barrier; begin dK(j), dQ(j), dP(j+1)
- *   2  wait for S; P(j+1) = 2^(S c - LSE c), in 16 bits to shared memory; wait for dK; barrier
- *   3  begin dV(j+1); wait for dP; dS(j+1) = P (dP - delta), in 16 bits to shared memory
- * So each barrier and all arithmetic have products under way that depend on neither. ptxas wants every product but dV
- * and dK, which nobody reads in the loop, awaited in the turn of the loop that begins it. At 256 columns dQ is made in
- * halves, one after the other in the same registers; the first is added in 2.
+ * Step j to step j + 1. On entry dS(j) is in shared memory and dV(j) runs.
+ *   1  begin S(j+1), dK(j), dQ(j)
+ *   2  wait for S; P(j+1) = 2^(S c - LSE c), in 16 bits to shared memory; wait for dK; barrier      (dQ runs)
+ *   3  begin dP(j+1), dV(j+1)
+ *   4  wait for dQ and add it to the sums                                                           (dP, dV run)
+ *   5  wait for dP; dS(j+1) = P (dP - delta), in 16 bits to shared memory; barrier                  (dV runs)
  * The barriers are those of the two warpgroups that multiply. P and dS have two places each: one warpgroup may write
  * those of step j + 1 while the other multiplies those of step j.
  *
@@ -97,26 +96,21 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                                                  sm90_wide_descriptor(q + i / 64 * PANEL + i % 64 / 8, 1), i > 0);
                          sm90_mma_commit();
         };
-    auto begin_dp =
+    auto begin_dp_and_dv =
         [&](uint32_t at0,
-            int stage) { /* dP^T = V dO^T */
+            int stage) { /* dP^T = V dO^T; dV += P^T dO */
                          const uint32_t v = at0 + C::AT_V / 16,
-                                        dout = at0 + C::AT_DOUT / 16 + stage * (C::V_BYTES / 16) + group * 256;
+                                        dout = at0 + C::AT_DOUT / 16 + stage * (C::V_BYTES / 16),
+                                        mine = dout + half_v::first(group), ps = at0 + C::AT_P / 16 + flip * PANEL;
                          sm90_mma_fence();
                          DEV_UNROLL_FOR (int i = 0; i < C::HDV; i += 16)
-                             mma::template ss<0>(dp, sm90_wide_descriptor(v + i / 64 * PANEL + i % 64 / 8, 1),
-                                                 sm90_wide_descriptor(dout + i / 64 * PANEL + i % 64 / 8, 1), i > 0);
+                             mma::template ss<0>(
+                                 dp, sm90_wide_descriptor(v + i / 64 * PANEL + i % 64 / 8, 1),
+                                 sm90_wide_descriptor(dout + group * 256 + i / 64 * PANEL + i % 64 / 8, 1), i > 0);
                          sm90_mma_commit();
-        };
-    auto begin_dv =
-        [&](uint32_t at0,
-            int stage) { /* dV += P^T dO */
-                         const uint32_t dout = at0 + C::AT_DOUT / 16 + stage * (C::V_BYTES / 16) + half_v::first(group),
-                                        ps = at0 + C::AT_P / 16 + flip * PANEL;
-                         sm90_mma_fence();
                          DEV_UNROLL_FOR (int i = 0; i < C::BM; i += 16)
                              mma::template ss<1>(dv, sm90_wide_descriptor(ps + i / 8, 1),
-                                                 sm90_wide_descriptor(dout + i * 8, half_v::next_panel(group)), true);
+                                                 sm90_wide_descriptor(mine + i * 8, half_v::next_panel(group)), true);
                          sm90_mma_commit();
         };
     auto begin_dk =
@@ -184,9 +178,10 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         sm90_wide_statistics<C>(delta, stats_at + stage * (C::STATS * 4) + C::BM * 4);
         sm90_score_gradients<T>(w, dp, s, delta, (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0);
         put_scores(w, scores_to + (C::AT_DS - C::AT_P) + flip * C::SCORES_BYTES);
+        publish();
     };
     /* dQ has come. `to`: the sums of this thread in the order of the kernel behind: 16 columns rows of a warp, columns
-     * fastest. `free`: where a place of P or dS that nobody multiplies lies. */
+     * fastest. `free`: a place of dS that nobody multiplies. */
     auto add_dq = [&](uint32_t block_at, bool exact, uint32_t free, int part) {
         float *const to = l.dq + (int64_t)block_at * (C::BM * C::WIDTH) + ((warp * 2 + group) * DEV_WAVE + lane) * 4;
         enum { STEP = C::THREADS * 4 };
@@ -194,7 +189,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                   second = half::column(group, 1) / 8 - group * half::PIECES - 8;
         if (ORDERED && part == 0) barriers.turn().wait(turn);
         if (exact) {
-            float *mine = (float *)(void *)(smem + free) + sm90_thread_anew() * 8;
+            float *mine = (float *)(void *)(smem + C::AT_DS + free * C::SCORES_BYTES) + sm90_thread_anew() * 8;
             DEV_UNROLL_FOR (int n = 0; n < DQ_PIECES; n += 2) {
                 DEV_UNROLL_FOR (int i = 0; i < 8; ++i) mine[i] = dq[4 * n + i];
                 DEV_ROLLED_FOR (int i = 0; i < 8; ++i)
@@ -263,15 +258,11 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             begin_scores(base >> 4, at.place);
             sm90_mma_wait<0>(s);
             probabilities(is_plain(), at.place);
-            barriers.dout_full(at.place).wait(at.parity);
-            begin_dp(base >> 4, at.place);
             publish();
-            begin_dv(base >> 4, at.place);
+            barriers.dout_full(at.place).wait(at.parity);
+            begin_dp_and_dv(base >> 4, at.place);
             sm90_mma_wait<1>(dp);
             score_gradients(at.place);
-            /* the query block whose dQ is to be added, if there is one, and whether its terms may be subnormal */
-            uint32_t due = 0;
-            bool is_due = false, due_exact = false;
             DEV_ROLLED while (it.left > 1) {
                 const uint32_t at0 = (uint32_t)dev_keep((int)(base >> 4)), block_at = it.at;
                 const int stage = at.place;
@@ -281,49 +272,45 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                 /* 1 */
                 await_rows();
                 begin_scores(at0, at.place);
-                if (is_due) add_dq(due, due_exact, C::AT_P + (flip ^ 1) * C::SCORES_BYTES, PARTS - 1);
-                publish();
                 if (PARTS == 2) begin_dq(at0, flip, 0);
                 begin_dk(at0, stage);
                 if (PARTS == 1) begin_dq(at0, flip, 0);
-                barriers.dout_full(at.place).wait(at.parity);
-                begin_dp(at0, at.place);
                 /* 2 */
-                sm90_mma_wait<3>(s);
+                sm90_mma_wait<2>(s);
                 arrive(barriers.dout_empty(stage));
                 flip ^= 1;
                 probabilities(is_plain(), at.place);
                 if (PARTS == 2) {
-                    sm90_mma_wait<2>(dq);
-                    add_dq(block_at, is_exact, C::AT_DS + flip * C::SCORES_BYTES, 0);
+                    sm90_mma_wait<1>(dq);
+                    add_dq(block_at, is_exact, flip, 0);
                     begin_dq(at0, flip ^ 1, 1);
                 }
-                sm90_mma_wait<2>();
+                sm90_mma_wait<1>();
                 arrive(barriers.q_empty(stage));
                 publish();
                 /* 3 */
-                begin_dv(at0, at.place);
+                barriers.dout_full(at.place).wait(at.parity);
+                begin_dp_and_dv(at0, at.place);
+                /* 4 */
+                sm90_mma_wait<2>(dq);
+                add_dq(block_at, is_exact, flip, PARTS - 1);
+                /* 5 */
                 sm90_mma_wait<1>(dp);
-                sm90_pin(dq);
                 score_gradients(at.place);
-                due = block_at;
-                is_due = true;
-                due_exact = is_exact;
             }
+            const uint32_t block_at = it.at;
             arrive(barriers.v_empty());
-            if (is_due) add_dq(due, due_exact, C::AT_P + (flip ^ 1) * C::SCORES_BYTES, PARTS - 1);
-            publish();
             const bool is_exact = exact();
             begin_dq(base >> 4, flip, 0);
             begin_dk(base >> 4, at.place);
             sm90_mma_wait<1>(dq);
-            add_dq(it.at, is_exact, C::AT_P + (flip ^ 1) * C::SCORES_BYTES, 0);
+            add_dq(block_at, is_exact, flip ^ 1, 0);
             if (PARTS == 2) begin_dq(base >> 4, flip, 1);
             sm90_mma_wait<0>(dq);
             arrive(barriers.dout_empty(at.place));
             arrive(barriers.q_empty(at.place));
             arrive(barriers.k_empty());
-            if (PARTS == 2) add_dq(it.at, is_exact, C::AT_P + (flip ^ 1) * C::SCORES_BYTES, 1);
+            if (PARTS == 2) add_dq(block_at, is_exact, flip ^ 1, 1);
             flip ^= 1;
             at.next();
             sm90_pin(dk);

@@ -18,8 +18,8 @@ import sys
 BN, TYPES = 128, ("bf16", "f16")
 MODES = ("plain", "ordered", "general", "general_ordered", "alibi", "alibi_ordered", "softcap", "softcap_ordered", "dropout", "dropout_ordered")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
-# Wide heads: rows that are cleared; S; dQ's first half, where it has two; dK; dQ and dP
-WAITS_WIDE = {1: ["0", "3", "2", "1"], 2: ["0", "3", "2", "2", "1"]}
+# Wide heads: rows that are cleared; S; dQ's first half, where it has two; dK; dQ; dP
+WAITS_WIDE = {1: ["0", "2", "1", "2", "1"], 2: ["0", "2", "1", "1", "2", "1"]}
 
 
 def read(cuobjdump, image, what):
