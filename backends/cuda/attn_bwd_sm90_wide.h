@@ -162,10 +162,11 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             if (special & SM90_MASKED) {
                 const int2 a = sm90_wide_seen(tiles[of.place], 16 * warp + here / 4, i0),
                            b = sm90_wide_seen(tiles[of.place], 16 * warp + here / 4 + 8, i0);
-                sm90_mask_hidden(s, a, b);
+                sm90_mask_hidden(s, a, b, 0.0f);
             }
             if (special & SM90_DEAD_ROWS)
-                sm90_mask_dead_rows(s, (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + first);
+                sm90_mask_dead_rows(s, (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + first,
+                                    0.0f);
         }
         uint32_t w[8];
         DEV_UNROLL_FOR (int i = 0; i < 8; ++i) w[i] = dev_pack(T(), s[2 * i], s[2 * i + 1]);
