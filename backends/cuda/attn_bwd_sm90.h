@@ -175,7 +175,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     /* This warp's rows of dV or dK, by way of the place of dS that nobody multiplies: its warpgroup's panel there. */
     auto store = [&](const attn_work_tile &tile, const float(&x)[HD / 2], const stw_tensor_param &to, uint32_t vectors,
                      uint32_t cols, float scale, uint32_t place) {
-        sm90_store_keys<C>(tile, x, to, (l.vectors & vectors) != 0, (int)cols, scale,
+        sm90_store_keys<C>(tile, x, to, p.dtype, (l.vectors & vectors) != 0, (int)cols, scale,
                            smem + C::AT_DS + place * C::DS_BYTES + group * BM * 128 + warp * 2048, wave,
                            sm90_lane_anew());
     };
