@@ -187,7 +187,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             sm90_store_general<C>(tile, x, l, vectors == STW_VECTOR_DV ? STW_OUT_DV : STW_OUT_DK, mine, wave,
                                   sm90_lane_anew());
         else
-            sm90_store_keys<C>(tile, x, to, (l.vectors & vectors) != 0, (int)cols, scale, mine, wave, sm90_lane_anew());
+            sm90_store_keys<C>(tile, x, to, p.dtype, (l.vectors & vectors) != 0, (int)cols, scale, mine, wave,
+                               sm90_lane_anew());
     };
 
     int turn = 0, stage = 0, phase = 0; /* work tiles before this; the step's stage, its mbarriers' parity */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The end of a work tile in sm90's own main loop: a warp's 16 rows of dK or dV, from the accumulators to the caller's
- * tensor, by way of 2 KB of shared memory of the warp, 64 columns at a time. */
+ * tensor. Whole vectors go by way of 2 KB of shared memory of the warp, 64 columns at a time; everything else as in the
+ * shared kernels (common/kernels/attn_bwd_epilogue.h). */
 #ifndef STW_CUDA_ATTN_BWD_SM90_EPILOGUE_H
 #define STW_CUDA_ATTN_BWD_SM90_EPILOGUE_H
 
@@ -38,51 +39,13 @@ DEV_FN void sm90_store_vectors(const attn_work_tile &tile, const float (&x)[C::H
     }
 }
 
-/* The same where rows are no whole vectors: neighbouring lanes store neighbouring words of two elements, or, where rows
- * are not made of such words, neighbouring elements. */
-template <class C>
-DEV_FN void sm90_store_words(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_tensor_param &t,
-                             int cols, float scale, char *mine, int wave, int lane) {
-    typedef typename C::T T;
-    enum { ROWS = 16, PANEL = 64 };
-    const int64_t j0 = tile.j0 + ROWS * wave;
-    const int used = (int)stw_clamp_i64(tile.seq.kv.used - j0, 0, ROWS);
-    const int end = (int)stw_clamp_i64(tile.seq.kv.rows - j0, 0, ROWS);
-    const uint32_t put = sm90_shared_address(mine) + lane % 16 * 128;
-    T *first = (T *)t.data + dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + j0);
-    const bool words = (((uint32_t)(uintptr_t)first | (uint32_t)t.seq * 2 | (uint32_t)cols * 2) & 3) == 0;
-    DEV_UNROLL_FOR (int panel = 0; panel < C::HD; panel += PANEL) {
-        __syncwarp();
-        DEV_UNROLL_FOR (int c = panel; c < panel + PANEL && c < C::HD; c += 16) {
-            uint32_t w[4];
-            DEV_UNROLL_FOR (int i = 0; i < 4; ++i)
-                w[i] = dev_pack(T(), x[c / 2 + 2 * i] * scale, x[c / 2 + 2 * i + 1] * scale);
-            sm90_stmatrix(put + (((c - panel) / 8 + lane / 16) ^ lane % 8) * 16, w);
-        }
-        __syncwarp();
-        T *to = first + panel;
-        DEV_ROLLED_FOR (int row = 0; row < end; ++row, to += t.seq) {
-            const char *from = mine + row * 128;
-            if (words) {
-                uint32_t w = *(const uint32_t *)(const void *)(from + ((lane / 4) ^ (row % 8)) * 16 + lane % 4 * 4);
-                if (panel + 2 * lane < cols) *(uint32_t *)(void *)(to + 2 * lane) = row < used ? w : 0u;
-                continue;
-            }
-            DEV_UNROLL_FOR (int col = 0; col < PANEL; col += DEV_WAVE) {
-                const int c = col + lane;
-                T y = *(const T *)(const void *)(from + ((c / 8) ^ (row % 8)) * 16 + c % 8 * 2);
-                if (row >= used) y.bits = 0;
-                if (panel + c < cols) to[c] = y;
-            }
-        }
-    }
-}
-
 template <class C>
 DEV_FN void sm90_store_keys(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_tensor_param &t,
-                            bool vectors, int cols, float scale, char *mine, int wave, int lane) {
+                            uint32_t dtype, bool vectors, int cols, float scale, char *mine, int wave, int lane) {
+    typedef dev_acc<typename C::key_split> acc;
+    static_assert(sizeof(acc) == sizeof x, "the accumulators of a warpgroup's product are tiles side by side");
     if (vectors) sm90_store_vectors<C>(tile, x, t, cols, scale, mine, wave, lane);
-    else sm90_store_words<C>(tile, x, t, cols, scale, mine, wave, lane);
+    else attn_epilogue_elements<C>(tile, (const acc &)x, t, dtype, false, false, cols, scale, wave, lane);
 }
 
 /* What kernels that are GENERAL make of dK or dV, `output` of STW_OUT_*. Sums of a part go to the workspace as they are
