@@ -445,9 +445,9 @@ static void few_work_tiles_are_split(void **state) {
         {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:det", 1, 1},
         {"sm90_128x128_hd64", "bf16:b1h1s8192d64", 1, 1},
         {"sm90_128x128_hd64", "bf16:b8h32k4s2048d64:thd:tq4096:tk4096", 1, 1},
-        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:causal_br", 1, 0},
-        {"sm80_64x128_hd96", "bf16:b1h8k1s8192d96:causal_br", 0, 0}, /* its sums are no whole shares */
-        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:alibi", 0, 0},   /* kernels with all features know no parts */
+        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:causal_br", 0, 0}, /* SHARED_PARTS */
+        {"sm80_64x128_hd96", "bf16:b1h8k1s8192d96:causal_br", 0, 0},   /* its sums are no whole shares */
+        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:alibi", 0, 0},     /* kernels with all features know no parts */
         {"sm90_64x128_hd128", "bf16:b8h16s4096d128:causal_br", 0, 1},
         {"sm90_128x128_hd64", "bf16:b1h1s128d64", 0, 1},
         {"sm90_64x128_hd128", "bf16:b1h1s8192d128:det", 0, 1}, /* the workspace would be above 4 times dQ */
