@@ -100,7 +100,9 @@ static const char *const mode_names[] = {"full", "plain", "ordered", "drop", "bi
 static mode mode_of(const stw_variant *tile, const stw_attn_params *p, int plain) {
     if (!plain) return FULL;
     if (!stw_attn_needs_full(p)) {
-        int ordered = tile->loop->gpu->ordered && (p->features & STW_FEAT_DETERMINISTIC);
+        /* under a window the kernels of their own were slower: docs/performance/appendix/sm80.md */
+        int ordered = tile->loop->gpu->ordered && (p->features & STW_FEAT_DETERMINISTIC) &&
+                      !(p->features & (STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT));
         return ordered && (p->outputs & STW_OUT_DQKV) == STW_OUT_DQKV ? ORDERED : PLAIN;
     }
     if (!tile->loop->gpu->single) return FULL;
@@ -157,7 +159,7 @@ static const dbias_tile *dbias_tile_of(const stw_variant *tile, const stw_attn_p
  * for none that is far behind. */
 static stw_attn_queued queued(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, mode m) {
     int even = !(p->features & (STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT));
-    if (m == ORDERED) return even ? STW_QUEUED : STW_QUEUED_NEVER;
+    if (m == ORDERED) return STW_QUEUED;
     if (wave != 32 || (p->features & STW_FEAT_DETERMINISTIC)) return STW_QUEUED_NEVER;
     if (even) return STW_QUEUED;
     return stw_blocks_of(p->max_seq_kv, tile->bn) <= 8 ? STW_QUEUED : STW_QUEUED_MANY;

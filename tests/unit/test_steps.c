@@ -237,7 +237,7 @@ static void single_features_have_kernels(void **state) {
     } rows[] = {
         {"sm80_128x128_hd64", "", "plain", 0, STW_QUEUED},
         {"sm80_128x128_hd64", ":det", "ordered", 1, STW_QUEUED},
-        {"sm80_128x128_hd64", ":det:causal_br", "ordered", 1, STW_QUEUED_NEVER},
+        {"sm80_128x128_hd64", ":det:causal_br", "plain", 0, STW_QUEUED_NEVER},
         {"sm80_64x96_hd192", ":det", "ordered", 1, STW_QUEUED},
         {"sm80_64x128_hd64", ":det", "plain", 0, STW_QUEUED_NEVER},
         {"sm80_128x128_hd64", ":det:grads_qk", "plain", 0, STW_QUEUED_NEVER},
