@@ -77,26 +77,44 @@ DEV_FN void sm90_acquire_dq_semaphore(const stw_attn_launch &l, uint32_t at, int
     }
 }
 
-/* The mbarriers, and what the first work tile is, if there is one. */
+/* The mbarriers, and what the first work tile is, if there is one. `early`: it follows from the CTA's number, and its
+ * K, V, Q and dO are asked for while the kernel before this still runs. */
 template <class C, bool ORDERED>
 DEV_FN void sm90_take_first_tile(const sm90_barriers<C> &barriers, const sm90_scheduler<ORDERED> &scheduler,
-                                 attn_work_tile &tile, int wave) {
-    dev_await_previous();
-    if (wave == 0 && sm90_elect()) {
-        DEV_UNROLL_FOR (int i = 0; i < barriers.COUNT; ++i) barriers.all(i).init(1);
-        sm90_fence_mbarrier_init();
-        *scheduler.drawn = scheduler.UNDRAWN;
-        scheduler.fetch(scheduler.first_number(), tile);
+                                 const sm90_loads<C> &load, attn_work_tile &tile, bool early, int wave) {
+    if (!early) dev_await_previous();
+    if (wave == 0) {
+        if (sm90_elect()) {
+            DEV_UNROLL_FOR (int i = 0; i < barriers.COUNT; ++i) barriers.all(i).init(1);
+            sm90_fence_mbarrier_init();
+            *scheduler.drawn = scheduler.UNDRAWN;
+            if (early) scheduler.derive_first(tile);
+            else scheduler.fetch(scheduler.first_number(), tile);
+        }
+        __syncwarp();
+        if (early && dev_uniform(tile.live)) {
+            if (sm90_elect()) {
+                load.k(tile, 0);
+                load.v(tile);
+            }
+            load.first_inputs(tile, 0);
+            load.first_inputs(tile, 1);
+        }
     }
+    if (early) dev_await_previous();
     dev_barrier();
     barriers.tile().wait(0);
 }
 /* Its loads: K, V and the rows of two steps. */
 template <class C>
 DEV_FN void sm90_load_first_tile(const sm90_loads<C> &load, sm90_tile_masking &masking, const attn_work_tile &tile,
-                                 int wave) {
+                                 bool early, int wave) {
     if (wave == 1 && sm90_elect()) masking.find(tile, load.l.p);
-    if (wave == 0) {
+    if (wave == 0 && early) {
+        load.first_stats(tile, 0);
+        load.first_stats(tile, 1);
+    }
+    if (wave == 0 && !early) {
         if (sm90_elect()) {
             load.k(tile, 0);
             load.v(tile);
@@ -126,9 +144,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     const sm90_scheduler<ORDERED> scheduler = {l, (uint32_t *)(void *)(smem + C::AT_DRAWN), barriers.tile()};
     sm90_tile_masking *const masking = (sm90_tile_masking *)(void *)(smem + C::AT_MASKING);
 
-    sm90_take_first_tile(barriers, scheduler, tiles[0], wave);
+    const bool early = !ORDERED && !(p.features & STW_FEAT_PACKED_KV);
+    dev_let_next_begin();
+    sm90_take_first_tile(barriers, scheduler, load, tiles[0], early, wave);
     if (!dev_uniform(tiles[0].live)) return;
-    sm90_load_first_tile(load, *masking, tiles[0], wave);
+    sm90_load_first_tile(load, *masking, tiles[0], early, wave);
 
     const int group = wave / 4, warp = wave % 4;                 /* the warpgroup, and the warp in it */
     float dk[HD / 2], dv[HD / 2], s[VALUES], dp[VALUES], dq[32]; /* all transposed but dQ; s: S, then P */
@@ -388,10 +408,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
         store(tile, dk, p.dk, STW_VECTOR_DK, p.head_dim_qk, p.scale, flip);
         sm90_warpgroup_sync(group); /* the warpgroup's next dS goes where its warps had their rows */
-        if (!follows) {
-            dev_let_next_begin();
-            return;
-        }
+        if (!follows) return;
         attn_work_tile &next = tiles[turn & 1];
         barriers.v().wait(turn & 1);
         if (zeroes_keys()) {

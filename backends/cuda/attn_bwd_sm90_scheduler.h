@@ -64,19 +64,28 @@ template <class C> struct sm90_loads {
     /* Q, dO and statistics of a query block. In idle steps all are zeros: rows that others see must not be
      * multiplied, a sequence without queries has no statistics, and what happens to lie there may be no number. */
     DEV_METHOD void rows(const attn_work_tile &tile, const sm90_block_iterator &it, int stage, bool idle) const {
+        announce(stage, idle);
+        if (!idle) stats(it, stage);
+        inputs(tile, it, stage, idle);
+    }
+    /* What a stage's Q waits for. */
+    DEV_METHOD void announce(int stage, bool idle) const {
+        if (idle) {
+            const uint32_t to = smem + C::AT_STATS + stage * C::STATS * 4;
+            DEV_ROLLED_FOR (int i = 0; i < C::STATS * 4; i += 16) sm90_zero_vector_if(true, to + i);
+        }
+        barriers().q(stage).expect(C::ROWS_BYTES + (idle ? 0 : C::STATS * 4));
+    }
+    DEV_METHOD void stats(const sm90_block_iterator &it, int stage) const {
+        sm90_bulk_load(smem + C::AT_STATS + stage * C::STATS * 4, l.stats + (int64_t)it.at * C::STATS, C::STATS * 4,
+                       barriers().q(stage));
+    }
+    DEV_METHOD void inputs(const attn_work_tile &tile, const sm90_block_iterator &it, int stage, bool idle) const {
         const bool packed = (l.p.features & STW_FEAT_PACKED_Q) != 0;
         const int batch = packed ? 0 : (int)tile.b;
         const int end = (int)(packed ? l.p.total_q : l.p.max_seq_q); /* behind it TMA finds zeros */
         const int row = idle ? end : (int)tile.seq.q.first + it.block * C::BM;
         const sm90_mbarrier q = barriers().q(stage), dout = barriers().dout(stage);
-        const uint32_t stats = smem + C::AT_STATS + stage * C::STATS * 4;
-        if (idle) {
-            DEV_ROLLED_FOR (int i = 0; i < C::STATS * 4; i += 16) sm90_zero_vector_if(true, stats + i);
-            q.expect(C::ROWS_BYTES);
-        } else {
-            q.expect(C::ROWS_BYTES + C::STATS * 4);
-            sm90_bulk_load(stats, l.stats + (int64_t)it.at * C::STATS, C::STATS * 4, q);
-        }
         panels(smem + C::AT_Q + stage * C::ROWS_BYTES, maps.q, row, it.head, batch, C::BM, q);
         dout.expect(C::ROWS_BYTES);
         panels(smem + C::AT_DOUT + stage * C::ROWS_BYTES, maps.dout, row, it.head, batch, C::BM, dout);
@@ -86,6 +95,19 @@ template <class C> struct sm90_loads {
         sm90_block_iterator it = sm90_block_iterator::begin(tile, l);
         if (step) it.next();
         if (sm90_elect()) rows(tile, it, stage, it.is_idle(tile, l));
+    }
+    /* Of the first work tile, in two parts: what the kernel before this does not make, and its statistics. */
+    DEV_METHOD void first_inputs(const attn_work_tile &tile, int step) const {
+        sm90_block_iterator it = sm90_block_iterator::begin(tile, l);
+        if (step) it.next();
+        if (!sm90_elect()) return;
+        announce(step, it.is_idle(tile, l));
+        inputs(tile, it, step, it.is_idle(tile, l));
+    }
+    DEV_METHOD void first_stats(const attn_work_tile &tile, int step) const {
+        sm90_block_iterator it = sm90_block_iterator::begin(tile, l);
+        if (step) it.next();
+        if (sm90_elect() && !it.is_idle(tile, l)) stats(it, step);
     }
     DEV_METHOD void keys(const attn_work_tile &tile, const stw_mapped_tensor &t, uint32_t to,
                          sm90_mbarrier barrier) const {
@@ -147,6 +169,21 @@ template <bool ORDERED> struct sm90_scheduler {
         if (live)
             sm90_bulk_load(sm90_shared_address(&tile), (const char *)l.key_blocks + (uint64_t)key_block * bytes, bytes,
                            arrived);
+    }
+    /* The first work tile of this CTA where it follows from the CTA's number: without what the kernel before this
+     * lists. */
+    DEV_METHOD void derive_first(attn_work_tile &tile) const {
+        const uint32_t number = (uint32_t)dev_cta();
+        const bool live = number < (uint32_t)l.work_tiles;
+        uint32_t key_block = 0, head = 0;
+        if (live) {
+            place_of(number, &key_block, &head);
+            const int64_t b = stw_quotient(key_block, l.k_blocks);
+            (attn_key_block &)tile = attn_key_block_of(l, key_block, b, key_block - b * l.k_blocks);
+        }
+        tile.kv_head = (int)head;
+        tile.live = live;
+        arrived.expect(0u);
     }
     /* The same in steps: `drawn` says how far it is. */
     DEV_METHOD void fetch_next(attn_work_tile &tile) const {

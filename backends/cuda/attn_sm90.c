@@ -10,6 +10,7 @@
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
+#define UNALIGNED      "tensor loads start at multiples of 16 bytes"
 #define WORK_TILES_MAX (INT64_C(1) << 31)
 
 /* A tensor load steps by multiples of 16 bytes, forwards or not at all, and counts rows in 32 bits. */
@@ -77,7 +78,7 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
 
 _Static_assert(sizeof(stw_sm90_maps) <= STW_GPU_MAPS_BYTES, "room in a run call");
 
-enum { PANEL = 64, KEYS = 128 }; /* columns of a panel, rows of a block of keys */
+enum { PANEL = 64 }; /* columns of a panel */
 #define LOG2E 1.44269504088896340736f
 
 typedef struct extent {
@@ -116,15 +117,38 @@ static stw_status encode_maps(stw_gpu *gpu, const stw_attn_launch *launch, void 
     extent q = {packed_q ? p->total_q : p->max_seq_q, p->heads_q, packed_q ? 1 : p->batch};
     extent kv = {packed_kv ? p->total_kv : p->max_seq_kv, p->heads_kv, packed_kv ? 1 : p->batch};
     const stw_cuda_functions *cuda = state->cuda;
-    uint32_t d = p->head_dim_qk, dv = p->head_dim_v, width = launch->width, bm = launch->bm;
-    const void *some = launch->stats;
+    uint32_t d = p->head_dim_qk, dv = p->head_dim_v, width = launch->width, bm = launch->bm, bn = launch->bn;
+    const void *some = launch->stats ? (const void *)launch->stats : maps_out; /* nobody reads there */
     maps->factor = p->scale * LOG2E;
     int error = encode(cuda, &p->q, some, d, q, width, bm, dtype, &maps->q);
     if (!error) error = encode(cuda, &p->dout, some, dv, q, width, bm, dtype, &maps->dout);
-    if (!error) error = encode(cuda, &p->k, some, d, kv, width, KEYS, dtype, &maps->k);
-    if (!error) error = encode(cuda, &p->v, some, dv, kv, width, KEYS, dtype, &maps->v);
+    if (!error) error = encode(cuda, &p->k, some, d, kv, width, bn, dtype, &maps->k);
+    if (!error) error = encode(cuda, &p->v, some, dv, kv, width, bn, dtype, &maps->v);
     return stw_cuda_check(state, STW_E_DRIVER, "cuTensorMapEncodeTiled", error);
 }
 
-STW_ATTN_LOOP(sm90, .call = STW_CALL_BWD, .unaligned = "tensor loads start at multiples of 16 bytes",
+/* ---- short sequences: a work tile has all keys, and dQ is complete in registers (attn_bwd_sm90_short.h) ---- */
+
+static const char *short_refusal(const stw_attn_params *p) {
+    const char *reason = refusal(p);
+    if (reason) return reason;
+    if (p->outputs & STW_OUT_DSINK) return "it sums no dSink";
+    if (p->dq_dtype != p->dtype) return "it makes dQ in the inputs' type";
+    return NULL;
+}
+
+static void short_plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    (void)p;
+    (void)wave;
+    *out = (stw_attn_choice){.mode = "plain",
+                             .bn = tile->bn,
+                             .width = (tile->head_dim + 63) / 64 * 64,
+                             .smem = STW_SM90_SHORT_SMEM(tile->head_dim, tile->bn),
+                             .dq_rows = tile->bm / 16,
+                             .queued = STW_QUEUED_NEVER};
+}
+
+STW_ATTN_LOOP(sm90_short, .call = STW_CALL_BWD, .whole = 1, .unaligned = UNALIGNED, .refusal = short_refusal,
+              .plan = short_plan, .encode_maps = encode_maps);
+STW_ATTN_LOOP(sm90, .call = STW_CALL_BWD, .unaligned = UNALIGNED,
               .refusal = refusal, .plan = plan, .encode_maps = encode_maps);

@@ -71,6 +71,7 @@ typedef struct stw_gpu_loop {
     int f32;               /* its kernels are f32's, else f16's and bf16's                             */
     int plain;             /* shared loop: it has kernels without features of single pairs             */
     int single;            /* and one each for dropout and for a bias alone                            */
+    int whole; /* a work tile has all keys of a sequence, bn at most, and its kernel is the call's only one        */
     const char *unaligned; /* NULL, or why it does not take tensors that start anywhere                */
     /* NULL, or why the loop does not take the problem. */
     const char *(*refusal)(const stw_attn_params *params);

@@ -35,8 +35,8 @@ DEV_FN void attn_blocks_between(int64_t low, int64_t high, int bm, int *first_ou
     *end_out = high < 0 ? 0 : (int)stw_quotient(high, bm) + 1;
 }
 
-/* Key block `block` of sequence b becomes entry `at`. */
-DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b, int64_t block) {
+/* Key block `block` of sequence b, entry `at` of the list. */
+DEV_FN attn_key_block attn_key_block_of(const stw_attn_launch &l, int64_t at, int64_t b, int64_t block) {
     int64_t j0 = block * l.bn;
     int bm = (int)l.bm;
     attn_key_block k = {};
@@ -53,7 +53,10 @@ DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b,
     attn_blocks_between(j0 + (int)(l.bn - 1) - s.band.high, stw_smaller(j0 - (bm - 1) - s.band.low, s.q.used - bm), bm,
                         &k.inner_first, &k.inner_end);
     if (j0 + l.bn > s.kv.used) k.inner_end = 0;
-    ((attn_key_block *)l.key_blocks)[at] = k;
+    return k;
+}
+DEV_FN void attn_list_key_block(const stw_attn_launch &l, int64_t at, int64_t b, int64_t block) {
+    ((attn_key_block *)l.key_blocks)[at] = attn_key_block_of(l, at, b, block);
 }
 
 /* Classes of sequences by length, the longest first: two an octave of query rows, which are steps of a work tile. */
