@@ -24,7 +24,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
         attn_bwd_sm90<sm90_config<T, hd>, ordered>(launch, maps, dev_shared);                                          \
     }
 #define BOTH(id, type, T, hd) KERNEL(id, type, T, hd, plain, false) KERNEL(id, type, T, hd, ordered, true)
-#define ROW_sm90(id, hd, bm, bn, kb)                                                                                       \
+#define ROW_sm90(id, hd, bm, bn, kb)                                                                                   \
     static_assert(bm == STW_SM90_BM(hd) && STW_SM90_SMEM(hd) <= kb * 1024u, "bm and smem_kb of " #id);                 \
     BOTH(id, bf16, dev_bf16, hd) BOTH(id, f16, dev_f16, hd)
 

@@ -19,14 +19,9 @@
 #include "attn_bwd_sm90_scores.h"
 #include "common/kernels/attn_bwd_preprocess.h"
 
-/* CTAs whose registers a multiprocessor shall have room for. */
-#ifndef XCTAS
-#define XCTAS 1
-#endif
-#ifndef XSUB
-#define XSUB 32
-#endif
-#define SM90_SHORT_CTAS(hd, bn) ((hd) > 64 ? ((bn) > 64 ? 1 : 2) : (hd) > 32 ? ((bn) > 64 ? XCTAS : 3) : (bn) > 64 ? 2 : 4)
+/* CTAs whose registers a multiprocessor shall have room for. More of the larger ones would leave too few registers for
+ * products that run beside each other. */
+#define SM90_SHORT_CTAS(hd, bn) ((hd) > 64 ? ((bn) > 64 ? 1 : 2) : (hd) > 32 ? ((bn) > 64 ? 1 : 3) : (bn) > 64 ? 2 : 4)
 
 template <class T_, int HD_, int GROUPS_> struct sm90_short_config {
     typedef T_ T;
@@ -297,8 +292,8 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
             sm90_short_zero_rows<C>(smem + C::AT_Q, tile.seq.q_low - i0, tile.seq.q_end - i0);
             sm90_short_zero_rows<C>(smem + C::AT_DOUT, tile.seq.q_low - i0, tile.seq.q_end - i0);
         }
-        const bool inner = keys_whole && rows_whole && tile.seq.band.low <= -(i0 + BM - 1) &&
-                           tile.seq.band.high >= BN - 1 - i0;
+        const bool inner =
+            keys_whole && rows_whole && tile.seq.band.low <= -(i0 + BM - 1) && tile.seq.band.high >= BN - 1 - i0;
         const bool any_dead = __syncthreads_or(dead) != 0;
 
         /* scores of SUB queries at a time */
@@ -325,7 +320,8 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
             }
             if (!inner) {
                 const int row = 16 * wave + lane / 4, from = (int)i0 + sub * SUB + lane % 4 * 2;
-                int2 a = *(const int2 *)(const void *)(seen + 2 * row), b = *(const int2 *)(const void *)(seen + 2 * row + 16);
+                int2 a = *(const int2 *)(const void *)(seen + 2 * row),
+                     b = *(const int2 *)(const void *)(seen + 2 * row + 16);
                 a.x -= from, a.y -= from, b.x -= from, b.y -= from;
                 sm90_mask_hidden(s, a, b);
             }

@@ -150,5 +150,5 @@ static void short_plan(const stw_variant *tile, const stw_attn_params *p, uint32
 
 STW_ATTN_LOOP(sm90_short, .call = STW_CALL_BWD, .whole = 1, .unaligned = UNALIGNED, .refusal = short_refusal,
               .plan = short_plan, .encode_maps = encode_maps);
-STW_ATTN_LOOP(sm90, .call = STW_CALL_BWD, .unaligned = UNALIGNED,
-              .refusal = refusal, .plan = plan, .encode_maps = encode_maps);
+STW_ATTN_LOOP(sm90, .call = STW_CALL_BWD, .unaligned = UNALIGNED, .refusal = refusal, .plan = plan,
+              .encode_maps = encode_maps);

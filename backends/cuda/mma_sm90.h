@@ -209,11 +209,11 @@ template <class T, int ROWS, int COLS, int NEXT_PANEL = ROWS * 8> struct sm90_op
 #define SM90_EIGHT(x, i)                                                                                               \
     "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]),        \
         "+f"(x[i + 7])
-#define SM90_8(x)  SM90_EIGHT(x, 0)
-#define SM90_16(x) SM90_8(x), SM90_EIGHT(x, 8)
-#define SM90_32(x) SM90_16(x), SM90_EIGHT(x, 16), SM90_EIGHT(x, 24)
-#define SM90_48(x) SM90_32(x), SM90_EIGHT(x, 32), SM90_EIGHT(x, 40)
-#define SM90_64(x) SM90_48(x), SM90_EIGHT(x, 48), SM90_EIGHT(x, 56)
+#define SM90_8(x)     SM90_EIGHT(x, 0)
+#define SM90_16(x)    SM90_8(x), SM90_EIGHT(x, 8)
+#define SM90_32(x)    SM90_16(x), SM90_EIGHT(x, 16), SM90_EIGHT(x, 24)
+#define SM90_48(x)    SM90_32(x), SM90_EIGHT(x, 32), SM90_EIGHT(x, 40)
+#define SM90_64(x)    SM90_48(x), SM90_EIGHT(x, 48), SM90_EIGHT(x, 56)
 #define SM90_NAMES_8  "%0,%1,%2,%3,%4,%5,%6,%7"
 #define SM90_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define SM90_NAMES_32                                                                                                  \

@@ -67,10 +67,10 @@ struct stw_gpu;
 /* A main loop on the host. Shared ones are in attn_tiled.c, sm90's in backends/cuda/attn_sm90.c, CDNA's in
  * backends/hip/attn_cdna.c. Functions may be NULL but for `plan` of a backward's loop. */
 typedef struct stw_gpu_loop {
-    stw_attn_call call;    /* STW_CALL_BWD or STW_CALL_FWD                                             */
-    int f32;               /* its kernels are f32's, else f16's and bf16's                             */
-    int plain;             /* shared loop: it has kernels without features of single pairs             */
-    int single;            /* and one each for dropout and for a bias alone                            */
+    stw_attn_call call; /* STW_CALL_BWD or STW_CALL_FWD                                             */
+    int f32;            /* its kernels are f32's, else f16's and bf16's                             */
+    int plain;          /* shared loop: it has kernels without features of single pairs             */
+    int single;         /* and one each for dropout and for a bias alone                            */
     int whole; /* a work tile has all keys of a sequence, bn at most, and its kernel is the call's only one        */
     const char *unaligned; /* NULL, or why it does not take tensors that start anywhere                */
     /* NULL, or why the loop does not take the problem. */
