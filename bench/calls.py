@@ -3,10 +3,14 @@
 
 They use the package's view of the C interface (`sternway._native`: descriptors, arguments, plans), because a
 measurement of kernels must not contain the search for a plan. Dense tensors are [B,H,S,D] views of any strides, packed
-ones [T,H,D] with cu_seqlens; LSE is [B,H,S] or [H,T]. The package is the installed one, else that of build/release."""
+ones [T,H,D] with cu_seqlens; LSE is [B,H,S] or [H,T]. The package is the installed one, else that of build/release; the
+library is the package's, or any libsternway.so by its path (`Library`), of which several fit into one process."""
 from __future__ import annotations
 
+import ctypes
+import os
 import pathlib
+import struct
 import sys
 
 import torch
@@ -57,24 +61,108 @@ class Call:
         return mask
 
 
-class Machine:
-    """One context. The environment (STERNWAY_VARIANT and so on) is read here."""
+# ---- another library beside the package's --------------------------------------------------------------------------
 
-    def __init__(self, backend: str = "cpu", threads: int = 0, device: int = 0) -> None:
+FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "size": "N", "f32": "f", "f64": "d", "pointer": "P"}
+COUNTS = {"struct": "q"}  # nested structs of descriptors are strides: 64-bit numbers
+
+
+def packed(values: native.AttnDesc | native.AttnArgs | native.ContextOpts) -> ctypes.Array:
+    """The C struct of one of the package's."""
+    memory = ctypes.create_string_buffer(values.struct_size)
+    for name, offset, size, kind in values.fields:
+        value = getattr(values, name)
+        if kind in COUNTS:
+            struct.pack_into(f"={size // 8}{COUNTS[kind]}", memory, offset, *value)
+        elif kind == "text" and value is not None:
+            memory.text = ctypes.create_string_buffer(value.encode())  # lives as long as what points to it
+            struct.pack_into("P", memory, offset, ctypes.addressof(memory.text))
+        elif value is not None:
+            struct.pack_into(FORMATS[kind], memory, offset, value)
+    return memory
+
+
+class LibraryPlan:
+    """What calls.Call needs of a plan, from a library loaded by its path."""
+
+    def __init__(self, library: Library, kind: str, desc: native.AttnDesc) -> None:
+        self.library, self.kind, self.handle = library, kind, ctypes.c_void_p()
+        library.check(getattr(library.c, f"stw_attn_{kind}_plan")(library.context, packed(desc), ctypes.byref(self.handle)))
+        self.workspace_size = library.c.stw_plan_workspace_size(self.handle)
+        self.function, self.args = getattr(library.c, f"stw_attn_{kind}"), (None, None)
+
+    def run(self, args: native.AttnArgs, workspace: int, size: int, stream: int) -> None:
+        if self.args[0] is not args:
+            self.args = (args, packed(args))
+        self.library.check(self.function(self.handle, self.args[1], workspace, size, stream))
+
+    def dropout_mask(self, args: native.AttnArgs, mask: int, stream: int) -> None:
+        self.library.check(self.library.c.stw_dropout_mask(self.handle, packed(args), mask, stream))
+
+    def describe(self) -> str:
+        text = ctypes.create_string_buffer(1 << 16)
+        self.library.check(self.library.c.stw_plan_describe(self.handle, text, len(text), None))
+        return text.value.decode()
+
+
+class Library:
+    """What Machine needs of a context, from a library loaded by its path. It lives as long as the process."""
+
+    def __init__(self, path: str, opts: native.ContextOpts) -> None:
+        self.c, self.context = ctypes.CDLL(str(pathlib.Path(path).resolve()), mode=os.RTLD_LOCAL | os.RTLD_NOW), ctypes.c_void_p()
+        self.c.stw_last_error.restype = self.c.stw_context_arch.restype = ctypes.c_char_p
+        self.c.stw_plan_workspace_size.restype = ctypes.c_size_t
+        call = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+        self.c.stw_attn_bwd.argtypes = self.c.stw_attn_fwd.argtypes = call
+        self.c.stw_dropout_mask.argtypes = [ctypes.c_void_p] * 4
+        self.check(self.c.stw_context_create(packed(opts), ctypes.byref(self.context)))
+        self.arch = self.c.stw_context_arch(self.context).decode()
+
+    def check(self, status: int) -> None:
+        if status:
+            raise native.Error(self.c.stw_last_error().decode())
+
+    def attn_bwd_plan(self, desc: native.AttnDesc) -> LibraryPlan:
+        return LibraryPlan(self, "bwd", desc)
+
+    def attn_fwd_plan(self, desc: native.AttnDesc) -> LibraryPlan:
+        return LibraryPlan(self, "fwd", desc)
+
+
+# ---- calls ----------------------------------------------------------------------------------------------------------
+
+
+class Machine:
+    """One context, of the package's library or of that at `library`; `arch` forces its kernels. The environment
+    (STERNWAY_VARIANT and so on) is read here."""
+
+    def __init__(self, backend: str = "cpu", threads: int = 0, device: int = 0, library: str | None = None,
+                 arch: str | None = None) -> None:
         kind, memory = BACKENDS[backend]
-        self.context = native.Context(backend=kind, memory=memory, device=None if backend == "cpu" else device,
-                                      cpu_threads=threads)
+        if library:
+            opts = native.ContextOpts(backend=kind, memory=memory, device=device, cpu_threads=threads, arch=arch,
+                                      flags=0 if backend == "cpu" else native.CONTEXT_HAS_DEVICE)
+            self.context = Library(library, opts)
+        else:
+            self.context = native.Context(backend=kind, memory=memory, device=None if backend == "cpu" else device,
+                                          arch=arch, cpu_threads=threads)
         self.arch = self.context.arch
 
-    def _call(self, kind: str, tensors: dict, lse: Tensor, causal: bool = False, bias: Tensor | None = None,
-              dbias: Tensor | None = None, dropout: tuple | None = None, cu: tuple | None = None,
-              deterministic: bool = False) -> Call:
+    def _call(self, kind: str, tensors: dict, lse: Tensor, causal: bool = False, window: int = 0, softcap: float = 0.0,
+              slopes: Tensor | None = None, bias: Tensor | None = None, dbias: Tensor | None = None,
+              dropout: tuple | None = None, cu: tuple | None = None, deterministic: bool = False,
+              accumulate: bool = False) -> Call:
         q, k, v = (tensors[name] for name in ("q", "k", "v"))
         # the same as top-left where both sides are equally long
         mask = native.MASK_CAUSAL_BOTTOM_RIGHT if causal else native.MASK_NONE
-        desc = native.AttnDesc(dtype=DTYPES[q.dtype], mask=mask)
+        desc = native.AttnDesc(dtype=DTYPES[q.dtype], mask=mask, softcap=softcap)
         args = native.AttnArgs(lse=lse.data_ptr())
         desc.deterministic = DETERMINISTIC[deterministic]
+        if window:
+            desc.window_left, desc.window_right = window, 0
+            desc.flags = native.ATTN_HAS_WINDOW_LEFT | native.ATTN_HAS_WINDOW_RIGHT
+        if slopes is not None:
+            desc.flags, args.alibi_slopes = desc.flags | native.ATTN_ALIBI, slopes.data_ptr()
         if cu:
             starts, longest = cu
             desc.batch, desc.max_seq_q, desc.max_seq_kv = len(starts) - 1, longest, longest
@@ -89,6 +177,10 @@ class Machine:
         for name, tensor in tensors.items():
             setattr(desc, name, (0, tensor.stride(1), tensor.stride(0)) if cu else tensor.stride()[:3])
             setattr(args, name, tensor.data_ptr())
+            if name in ("dq", "dk", "dv") and tensor.dtype != q.dtype:
+                setattr(desc, f"{name}_dtype", DTYPES[tensor.dtype])
+        if accumulate:
+            desc.accumulate = native.OUT_DK | native.OUT_DV
         if bias is not None:
             desc.bias_dtype, desc.bias, args.bias = DTYPES[bias.dtype], bias_strides(bias), bias.data_ptr()
         if dbias is not None:
@@ -98,23 +190,26 @@ class Machine:
             desc.dropout_p, desc.dropout_map = dropout[0], DROPOUT_MAPS[dropout[1]]
             args.dropout_seed, args.dropout_offset = dropout[2:]
         plan = getattr(self.context, f"attn_{kind}_plan")(desc)
-        return Call(plan, args, dict(tensors, lse=lse, bias=bias, dbias=dbias, cu=cu), q.device)
+        return Call(plan, args, dict(tensors, lse=lse, bias=bias, dbias=dbias, cu=cu, slopes=slopes), q.device)
 
     def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool = False,
-                 **options) -> tuple[Call, list[Tensor]]:
-        """A planned call and its gradients (dq, dk, dv), NaN until it runs. Options: bias, dbias, dropout = (p, map,
-        seed, offset), cu = (starts, longest sequence), deterministic."""
-        grads = [torch.empty_like(t).fill_(float("nan")) for t in (q, k, v)]
+                 grads: list[Tensor] | None = None, **options) -> tuple[Call, list[Tensor]]:
+        """A planned call and its gradients (dq, dk, dv): those given, else NaN until it runs. Options: window, softcap,
+        slopes, bias, dbias, dropout = (p, map, seed, offset), cu = (starts, longest sequence), deterministic, accumulate
+        (dk and dv)."""
+        grads = grads or [torch.empty_like(t).fill_(float("nan")) for t in (q, k, v)]
         tensors = dict(zip(("q", "k", "v", "out", "dout", "dq", "dk", "dv"), (q, k, v, out, dout, *grads)))
         return self._call("bwd", tensors, lse, causal, **options), grads
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False,
-                dropout: tuple | None = None) -> tuple[Call, Tensor, Tensor]:
-        """A planned dense forward and its out and lse."""
-        out = torch.empty(*q.shape[:3], v.shape[3], dtype=q.dtype, device=q.device)
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, out: Tensor | None = None,
+                **options) -> tuple[Call, Tensor, Tensor]:
+        """A planned forward and its out (that given, else a contiguous one) and lse; options as of backward."""
         lse_type = torch.float64 if q.dtype == torch.float64 else torch.float32
-        lse = torch.empty(q.shape[:3], dtype=lse_type, device=q.device)
-        return self._call("fwd", dict(q=q, k=k, v=v, out=out), lse, causal, dropout=dropout), out, lse
+        if out is None:
+            out = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype, device=q.device)
+        rows = (q.shape[1], q.shape[0]) if options.get("cu") else q.shape[:3]
+        lse = torch.empty(rows, dtype=lse_type, device=q.device)
+        return self._call("fwd", dict(q=q, k=k, v=v, out=out), lse, causal, **options), out, lse
 
 
 def open_or_exit(*arguments, **named) -> Machine:

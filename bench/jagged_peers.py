@@ -3,7 +3,7 @@
 """Sternway's jagged operations on a GPU against PyTorch's dense backward of the same buffer, or its loop over components.
 
 One process, the same tensors, torch's current stream. Every case is verified on some components against float64 before
-it is timed: bursts of calls in turn (device events, the first of a burst not counted), medians. Bytes are each input
+it is timed: bursts of 110 ms in turn, in an order drawn for every round, medians (gpu_timing.py). Bytes are each input
 read once and each output written once; "of copy" is that rate over a copy's of the same run, of a fill's where only
 writing counts.
 
@@ -13,13 +13,14 @@ Exit status 1 when a result was wrong."""
 import argparse
 import csv
 import math
+import random
 import re
 import sys
 
 import torch
 
 from calls import DTYPES, native, open_or_exit
-from gpu_peers import measure
+from gpu_timing import measure
 import nested_calls as J
 
 A = torch.ops.aten
@@ -291,9 +292,9 @@ def base_rates(o):
     """Bytes a millisecond of a copy and of a fill of the buffer."""
     a = torch.empty(o.rows, o.width, dtype=TORCH_TYPES[o.dtype], device="cuda").normal_()
     b = torch.empty_like(a)
-    times = measure({"copy": lambda: b.copy_(a), "fill": lambda: b.fill_(1.0)}, o.rounds, 10)
+    times = measure({"copy": lambda: b.copy_(a), "fill": lambda: b.fill_(1.0)}, o.rounds, o.burst, random.Random(o.seed))
     size = a.numel() * a.element_size()
-    return 2 * size / times["copy"][0], size / times["fill"][0]
+    return 2 * size / times["copy"].median, size / times["fill"].median
 
 
 def main():
@@ -304,6 +305,8 @@ def main():
     parser.add_argument("--components", type=int, default=512)
     parser.add_argument("--dtype", default="bf16", choices=TORCH_TYPES)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--burst", type=float, default=110, metavar="MS")
+    parser.add_argument("--seed", type=int, default=21, help="of the order within a round")
     parser.add_argument("--csv", metavar="FILE")
     o = parser.parse_args()
     if not torch.cuda.is_available():
@@ -314,7 +317,7 @@ def main():
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, kernels of {api.arch}, {o.rows} x {o.width} {o.dtype}, "
           f"{o.components} components; copy {copy / 1e9:.2f} TB/s, fill {fill / 1e9:.2f} TB/s", flush=True)
     print(f"{'case':40} {'ours ms':>8} {'TB/s':>6} {'of copy':>7} {'TFLOP/s':>8} {'torch ms':>9} {'ratio':>6} {'error':>8}")
-    rows, lengths = [], lengths_of(o.rows, o.components)
+    chance, rows, lengths = random.Random(o.seed), [], lengths_of(o.rows, o.components)
     for suite in SUITES:
         for problem in suite(api, o, lengths):
             if not re.search(o.only, problem.name):
@@ -328,16 +331,16 @@ def main():
                     functions["torch"] = problem.peer
                 except (RuntimeError, TypeError, NotImplementedError) as refused:
                     row["refused"] = str(refused).split("\n")[0][:80]
-                times = measure(functions, o.rounds, 10)
-                ours = times["ours"][0]
-                row.update(ms=f"{ours:.4f}", iqr=f"{times['ours'][1]:.4f}")
+                times = measure(functions, o.rounds, o.burst, chance)
+                ours = times["ours"].median
+                row.update(ms=f"{ours:.4f}", range=f"{times['ours'].spread:.4f}")
                 if problem.bytes:
                     row["tbs"] = f"{problem.bytes / ours / 1e9:.2f}"
                     row["of_copy"] = f"{problem.bytes / ours / (fill if problem.writes_only else copy):.3f}"
                 if problem.flop:
                     row["tflops"] = f"{problem.flop / ours / 1e9:.1f}"
                 if "torch" in times:
-                    row["torch_ms"], row["ratio"] = f"{times['torch'][0]:.4f}", f"{times['torch'][0] / ours:.3f}"
+                    row["torch_ms"], row["ratio"] = f"{times['torch'].median:.4f}", f"{times['torch'].over(times['ours']):.3f}"
             rows.append(row)
             print(f"{row['case']:40} " + " ".join(f"{row.get(k, '-'):>{w}}" for k, w in (("ms", 8), ("tbs", 6), ("of_copy", 7),
                   ("tflops", 8), ("torch_ms", 9), ("ratio", 6), ("error", 8)))

@@ -5,8 +5,11 @@ bars from the first to the third quartile. Nested operations, which have no sequ
 
     build/release/bin/sternway bench --suite fa --json >now.json
     python bench/plot.py -o curves.png now.json [LABEL=older.json ...]
+    python bench/plot.py -o peers.svg h200.csv             # a CSV of gpu_peers.py: beside the peers, with the GPU's peak
+    python bench/plot.py -o classes.svg --picture classes h200.csv
 
-Needs matplotlib, no display. Nothing is measured here; a panel's title names the device of every document."""
+Needs matplotlib, no display; a CSV needs neither. Nothing is measured here; a panel's title names the device of every
+document."""
 import argparse
 import collections
 import json
@@ -98,12 +101,29 @@ def draw_bars(axis, found, metric):
     axis.legend(fontsize="small")
 
 
+def draw_csv(options):
+    """One picture of one CSV, as plain SVG: the same bytes everywhere."""
+    import peers_csv
+    import peers_svg
+    if len(options.documents) > 1 or not options.output.endswith(".svg"):
+        sys.exit("a CSV of gpu_peers.py is drawn alone, into an .svg")
+    picture = getattr(peers_svg, options.picture)(*peers_csv.read(options.documents[0]))
+    if not picture:
+        sys.exit(f"{options.documents[0]}: no row of it belongs into the picture {options.picture}")
+    pathlib.Path(options.output).write_text(picture, encoding="utf-8")
+    print(f"{options.output}: {options.picture}")
+    return 0
+
+
 def main():
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("documents", nargs="+", metavar="[LABEL=]FILE")
     parse.add_argument("-o", "--output", required=True, help="picture: .png, .svg or .pdf")
     parse.add_argument("--metric", choices=list(UNITS), default="tflops")
+    parse.add_argument("--picture", choices=["lengths", "classes"], default="lengths", help="of a CSV of gpu_peers.py")
     options = parse.parse_args()
+    if any(name.endswith(".csv") for name in options.documents):
+        return draw_csv(options)
     try:
         import matplotlib
         matplotlib.use("Agg")
@@ -127,7 +147,8 @@ def main():
     figure.savefig(options.output)
     print(f"{options.output}: {sum(map(len, panels.values()))} lines in {len(panels)} panels"
           + (f", {len(nested)} sets of bars" if nested else ""))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

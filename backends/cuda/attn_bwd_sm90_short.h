@@ -250,7 +250,7 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
     attn_work_tile &tile = *(attn_work_tile *)(void *)(smem + C::AT_TILE);
     int *const seen = (int *)(void *)(smem + C::AT_SEEN);
     if (dev_cta() >= l.work_tiles) return; /* a grid folded over two dimensions */
-    if (dev_cta() == 0) { /* uses shared memory that holds nothing yet */
+    if (dev_cta() == 0) {                  /* uses shared memory that holds nothing yet */
         attn_check(p, smem, NULL);
         dev_barrier();
     }

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Draws the pictures of the documents: python3 docs/figures/make_figures.py writes the .svg files beside itself. Those of
-docs/mathematics.md follow the formulas written there; the bars of performance.svg are read from docs/performance/sm90.md. The test
-docs_figures compares all with what is committed."""
+docs/mathematics.md follow the formulas written there. The test docs_figures compares all with what is committed. Pictures of
+measured times are bench/record.py's."""
 import pathlib
-import re
 import sys
 
 CELL = 26
@@ -191,38 +190,9 @@ def dispatch():
     return picture
 
 
-def performance():
-    """The first table of docs/performance/sm90.md: ours, and cuDNN's as ours over the ratio."""
-    picture, text = Picture(), (pathlib.Path(__file__).resolve().parents[1] / "performance/sm90.md").read_text()
-    rows = re.findall(r"^\| (D \d+ \w+) \|((?: \d+ \d\.\d+ \|){6})", text, re.M)
-    sizes = re.search(r"^\| \| S ([\d |]+?) \| geometric mean", text, re.M)[1].split(" | ")
-    machine = re.search(r"^(20\d\d-\d\d-\d\d), one (\w+)", text, re.M)
-    high, bar, most = 130, 17, 700
-    picture.words(20, 20, "Attention backward, bf16, 16384 tokens, heads x head_dim 2048: TFLOP/s", 13)
-    for n, (name, cells) in enumerate(rows):
-        left, top = 40 + n % 2 * 350, 40 + n // 2 * (high + 62)
-        picture.words(left, top + 6, name, 12)
-        for level in (0, 200, 400, 600):
-            y = top + high + 10 - level * high / most
-            picture.parts.append(f'<path d="M{left} {y:g}H{left + 320}" stroke="#bbb" stroke-width=".6"/>')
-            picture.words(left - 26, int(y) + 3, str(level), 9)
-        for k, (ours, ratio) in enumerate(re.findall(r"(\d+) (\d\.\d+)", cells)):
-            x, base = left + 8 + k * 53, top + high + 10
-            for m, (value, fill) in enumerate(((int(ours), "#3b78b5"), (int(ours) / float(ratio), "#c9c9c9"))):
-                tall = value * high / most
-                picture.cell(x + m * (bar + 1), round(base - tall, 1), "", fill, bar, round(tall, 1))
-            picture.words(x + 4, base + 13, sizes[k], 9)
-    y = 40 + 2 * (high + 62)
-    for n, (fill, words) in enumerate((("#3b78b5", "Sternway"), ("#c9c9c9", "cuDNN 9.19"))):
-        picture.cell(40 + n * 120, y, "", fill, 12, 12)
-        picture.words(58 + n * 120, y + 11, words, 11)
-    picture.words(290, y + 11, f"one NVIDIA {machine[2]}, {machine[1]}; sequence length below the bars", 11)
-    return picture
-
-
 def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
-    for draw in (masks, layouts, lse, philox, mem_eff, flash2, jagged, dispatch, performance):
+    for draw in (masks, layouts, lse, philox, mem_eff, flash2, jagged, dispatch):
         (folder / f"{draw.__name__}.svg").write_text(draw().svg())
 
 

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""bench/plot.py on small documents of the CPU backend. Needs matplotlib; without it the test is skipped (77)."""
+"""bench/plot.py on small documents of the CPU backend, which needs matplotlib, and on CSVs of gpu_peers.py, which does not;
+bench/record.py on a copy of the documents."""
 import importlib.util
 import json
+import re
+import shutil
 import subprocess
 import sys
 import unittest
+import xml.etree.ElementTree
 
 from command import CommandTest, SOURCE, sternway
 
@@ -17,6 +21,29 @@ def plot(*arguments):
                           text=True, timeout=300)
 
 
+sys.path.append(str(SOURCE / "bench"))
+sys.dont_write_bytecode = True
+import gpu_cases  # noqa: E402
+import peers_csv  # noqa: E402
+
+ABOUT = {"device": "NVIDIA H200", "driver": "1.2", "date": "2026-01-02", "commit": "abc", "command": "gpu_peers.py --suite all",
+         "timing": "3 rounds", "versions": "PyTorch 2", "baseline": "0ld"}
+
+
+def rows_of(suites, times):
+    """Rows as gpu_peers.py writes them, with made-up times: every peer of a case but FlashAttention-3."""
+    rows = []
+    for suite in suites:
+        for n, case in enumerate(gpu_cases.SUITES[suite]()):
+            row = dict(suite=suite, group=case.group, case=case.name, variant="v", wrong="", ms_ours=f"{times * (n + 1):.3f}", graph="yes",
+                       tflops=f"{100 + n}")
+            row["ratio_baseline"] = "1.2500"
+            row.update({f"ratio_{peer}": f"{0.9 + 0.01 * n:.4f}" for peer in case.peers if not peer.startswith("fa3")})
+            rows.append(row)
+    return rows
+
+
+@unittest.skipUnless(importlib.util.find_spec("matplotlib"), "matplotlib is not there")
 class Plot(CommandTest):
     def test_curves(self):
         done = sternway("bench", "--backend", "cpu", "--seconds", "0.002", "--json", *LINES)
@@ -50,8 +77,85 @@ class Plot(CommandTest):
         self.assert_refused(plot("-o", self.path("p.png"), path), "no problem", code=1)
 
 
+class Peers(CommandTest):
+    """A CSV beside peers; no matplotlib."""
+
+    def csv(self, name="peers.csv", suites=("fa", "few_heads", "grads"), times=1.0, **changes):
+        path = self.path(name)
+        peers_csv.write(path, {**ABOUT, **changes}, rows_of(suites, times))
+        return path
+
+    def test_cases_have_names_of_their_own(self):
+        for name, suite in gpu_cases.SUITES.items():
+            names = [case.name for case in suite()]
+            self.assertEqual(len(names), len(set(names)), name)
+        every = [case.name for name, suite in gpu_cases.SUITES.items() if name != "classes" for case in suite()]
+        self.assertEqual(len(every), len(set(every)))
+        self.assertLessEqual({case.name for case in gpu_cases.classes()}, set(every))
+
+    def test_names_are_problem_lines(self):
+        for case in gpu_cases.classes():
+            if not case.lengths:
+                self.assert_exit(sternway("explain", "--backend", "cpu", "attn_bwd:" + case.name), 0)
+
+    def test_suites_of_the_command(self):
+        """What `sternway bench --suite` has of the same name is the same."""
+        text = (SOURCE / "tools/bench/suites.c").read_text()
+        for suite in ("fa", "classes"):
+            body = re.search(rf"{suite}_problems\[\] = \{{(.*?)\}};", text, re.S)[1]
+            lines = [line for line in re.findall(r'"attn_bwd:([^"]+)"', body) if ":thd" not in line]
+            self.assertEqual(lines, [case.name for case in gpu_cases.SUITES[suite]() if not case.lengths])
+
+    def test_pictures(self):
+        path = self.csv()
+        for picture, texts in (("lengths", ("D 64 full", "D 128 causal", "cuDNN", "FA2", "peak 989", "16384", "2026-01-02")),
+                               ("classes", ("few key heads", "D 64 full", "least"))):
+            first, second = self.path("a.svg"), self.path("b.svg")
+            for out in (first, second):
+                self.assert_exit(plot("-o", out, "--picture", picture, path), 0)
+            self.assertEqual(first.read_bytes(), second.read_bytes())
+            xml.etree.ElementTree.parse(first)
+            for text in texts:
+                self.assertIn(text, first.read_text())
+            self.assertNotIn("FA3", first.read_text())
+            self.assertLess(first.stat().st_size, 40000)
+
+    def test_what_is_no_csv(self):
+        path, out = self.path("bad.csv"), self.path("p.svg")
+        for text in ("", "# device: x\n", "case,group\na,b\n", "# device: x\nsuite,group,case,wrong,ms_ours\nfa,g,c,,0\n"):
+            path.write_text(text)
+            self.assert_refused(plot("-o", out, path), str(path), "no CSV", code=1)
+        path = self.csv(suites=("grads",))
+        self.assert_refused(plot("-o", out, path), "no row of it", code=1)
+        self.assert_refused(plot("-o", self.path("p.png"), path), "drawn alone, into an .svg", code=1)
+        self.assertFalse(out.exists())
+
+    def test_record(self):
+        """Rows of later runs replace those of earlier ones; what is drawn is what --check wants."""
+        root = self.path("tree")
+        for part in ("bench", "docs/performance", "docs/figures", "tools/bench"):
+            shutil.copytree(SOURCE / part, root / part, ignore=shutil.ignore_patterns("*.csv", "__pycache__"))
+
+        def record(*arguments):
+            return subprocess.run([sys.executable, "-B", root / "bench/record.py", *map(str, arguments)], capture_output=True, text=True, timeout=300)
+        self.assert_exit(record(self.csv(times=1.0)), 0)
+        self.assert_exit(record(self.csv("more.csv", suites=("fa", "small"), times=2.0, commit="def")), 0)
+        document = (root / "docs/performance/nvidia.md").read_text()
+        about, rows = peers_csv.read(root / "docs/performance/h200.csv")
+        self.assertEqual((about["device"], len(rows)), ("NVIDIA H200", sum(len(gpu_cases.SUITES[n]()) for n in ("fa", "few_heads", "grads", "small"))))
+        self.assertEqual({row["commit"] for row in rows if row["suite"] in ("fa", "small")}, {"def"})
+        for text in ("| `bf16:b32h32s512d64` (graph) | 2 | 100 |", "| few key heads | 8 |", "## How to run", "## Further", "h200_lengths.svg", "abc", "def", "0ld's time / ours", "0ld 1.250"):
+            self.assertIn(text, document)
+        self.assert_exit(record("--check"), 0)
+        (root / "docs/performance/nvidia.md").write_text(document.replace("| 100 |", "| 101 |"))
+        self.assert_refused(record("--check"), "nvidia.md", code=1)
+        self.assert_exit(record("--fresh", self.csv(suites=("fa",))), 0)
+        self.assertEqual(len(peers_csv.read(root / "docs/performance/h200.csv")[1]), 24)
+        wrong = self.path("wrong.csv")
+        peers_csv.write(wrong, ABOUT, [{**row, "wrong": "off by 1"} for row in rows_of(("small",), 1.0)])
+        self.assertIn("is wrong", record(wrong).stderr)
+        self.assertIn("| **wrong** |", (root / "docs/performance/nvidia.md").read_text())
+
+
 if __name__ == "__main__":
-    if not importlib.util.find_spec("matplotlib"):
-        print("skipped: matplotlib is not there")
-        sys.exit(77)
     unittest.main()

@@ -29,7 +29,7 @@ static const struct argp_option options[] = {
     {"peak-bandwidth", KEY_BANDWIDTH, "GB/S", 0, "the same of its memory, for operations without products", 0},
     {"suite", KEY_SUITE, "NAME", 0,
      "the problems where none is given: usual (the default), fa (bf16, 16384 tokens, head dims 64 and 128, "
-     "lengths 512 to 16384) or jagged (the nested operations)",
+     "lengths 512 to 16384), classes (one or two of every class, for GPUs) or jagged (the nested operations)",
      0},
     {"compare", KEY_COMPARE, "FILE", 0, "an older document of --json: tells faster, slower and the same apart", 0},
     {"csv", KEY_CSV, NULL, 0, "comma-separated values; a comparison's summary on standard error", 0},
@@ -138,7 +138,7 @@ int stw_tool_bench(int argc, char **argv) {
     int exit = stw_tool_parse(&parser, argc, argv, &s), count;
     if (!exit) exit = stw_tool_device_opts("bench", &s.device);
     if (!exit && !bench_suite(s.suite, "", &count)) {
-        stw_tool_error("bench", NULL, "--suite %.40s: usual, fa or jagged is accepted", s.suite);
+        stw_tool_error("bench", NULL, "--suite %.40s: usual, fa, classes or jagged is accepted", s.suite);
         exit = STW_EXIT_USAGE;
     }
     if (!exit && s.compare) exit = bench_compare_open(s.compare, &s.report.old);

@@ -32,7 +32,8 @@ int bench_run(stw_context *context, stw_context *forward, const char *line, doub
 /* ---- suites.c ---------------------------------------------------------------------------------- */
 
 /* The problems of a suite, or NULL: "usual" (a few of everything, by the arch), "fa" (FlashAttention's own
- * benchmark: bf16, 16384 tokens, heads * head_dim 2048), "jagged" (the nested operations, by the arch). */
+ * benchmark: bf16, 16384 tokens, heads * head_dim 2048), "classes" (one or two of every class of attention problems),
+ * "jagged" (the nested operations, by the arch). */
 const char *const *bench_suite(const char *name, const char *arch, int *count_out);
 
 /* What the device could do; 0: not known. */

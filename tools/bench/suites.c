@@ -56,6 +56,42 @@ static const char *const fa_problems[] = {
     "attn_bwd:bf16:b1h16s16384d128:causal_br",
 };
 
+/* One or two of every class of bench/gpu_cases.py; its packed ones have lengths that no line holds. */
+static const char *const classes_problems[] = {
+    "attn_bwd:bf16:b16h32s1024d64:causal_br",
+    "attn_bwd:bf16:b4h16s4096d128",
+    "attn_bwd:bf16:b1h8k1s8192d128:causal_br",
+    "attn_bwd:bf16:b1h32k8s2048d128:causal_br",
+    "attn_bwd:bf16:b2h32k1s8192d128:causal_br",
+    "attn_bwd:bf16:b1h64k8s4096d128:causal_br",
+    "attn_bwd:bf16:b4h16s4096d128:causal_br:softcap30",
+    "attn_bwd:bf16:b4h16s4096d128:causal_br:alibi",
+    "attn_bwd:bf16:b4h10s4096d192",
+    "attn_bwd:bf16:b4h8s4096d256",
+    "attn_bwd:bf16:b4h16s4096d192x128:causal_br",
+    "attn_bwd:bf16:b4h32s4096d64:causal_br:dropout0.1",
+    "attn_bwd:bf16:b4h16s4096d128:causal_br:dropout0.1:map_flash2",
+    "attn_bwd:bf16:b4h16s4096d128:causal_br:dk_f32:dv_f32",
+    "attn_bwd:bf16:b4h16s4096d128:causal_br:dk_f32:dv_f32:acc_kv",
+    "attn_bwd:bf16:b4h16s4096d128:causal_br:gap1",
+    "attn_bwd:bf16:b4h16s4096d100:causal_br",
+    "attn_bwd:bf16:b256h12s128d64",
+    "attn_bwd:bf16:b2048h6s49d32",
+    "attn_bwd:bf16:b128h12s197d64",
+    "attn_bwd:bf16:b1h8s1024d64:causal_br",
+    "attn_bwd:bf16:b1h1s128d64",
+    "attn_bwd:bf16:b8h16s1x16384d128",
+    "attn_bwd:bf16:b8h16s4096x77d64",
+    "attn_bwd:bf16:b5h12s3000d64:causal_br",
+    "attn_bwd:bf16:b2h16s8192d128:wl1023:wr0",
+    "attn_bwd:bf16:b4h32s2048d64:bias_b1qk",
+    "attn_bwd:bf16:b4h32s2048d64:bias_1hqk:grads_qkvb",
+    "attn_bwd:bf16:b4h16s4096d128:causal_br:det",
+    "attn_bwd:bf16:b16h8k1s2048d128:thd:causal_br",
+    "attn_bwd:bf16:b38h16s8192d128:thd:causal_br",
+    "attn_bwd:bf16:b304h16s1024d128:thd:causal_br",
+};
+
 /* 512 components of mixed size in a buffer of 65536 x 4096; a fifth of them as long as any. */
 static const char *const jagged_gpu_problems[] = {
     "jagged_gelu:bf16:c512l256t65536i4096",
@@ -92,6 +128,7 @@ static const char *const jagged_cpu_problems[] = {
 
 const char *const *bench_suite(const char *name, const char *arch, int *count_out) {
     if (!strcmp(name, "fa")) return *count_out = COUNT(fa_problems), fa_problems;
+    if (!strcmp(name, "classes")) return *count_out = COUNT(classes_problems), classes_problems;
     int cpu = !strcmp(arch, "cpu");
     if (!strcmp(name, "jagged") && cpu) return *count_out = COUNT(jagged_cpu_problems), jagged_cpu_problems;
     if (!strcmp(name, "jagged")) return *count_out = COUNT(jagged_gpu_problems), jagged_gpu_problems;
