@@ -4,7 +4,7 @@
 For every row of the table with loop `sm90`, both types, deterministic or not, there is a kernel, and no other. Its
 matrix instructions are those of its steps, no more; a step has its exponentials between the wait for S and its last
 wait, while products run; no wait that the source does not have; dQ is added in vectors; nothing is spilled but what
-gate.txt lists, and never in a step. A line of gate.txt that no kernel needs any more is a failure, too. (Products that
+gate.txt lists, and never in a step. Rows with loop `sm90_short` have a kernel a type. A line of gate.txt that no kernel needs any more is a failure, too. (Products that
 ptxas takes one by one end the build: cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
 
     python3 check_gate.py IMAGE TABLE CUOBJDUMP"""
@@ -87,6 +87,16 @@ def check_kernel(name, instructions, hd, bm):
         yield from check_step(body, bm // 2)
 
 
+def check_short(instructions, hd, bn):
+    """The kernel of short sequences, whose scores are unrolled: each product once, an exponential a score."""
+    sub = 16 if hd > 64 else 32
+    wanted = bn // sub * (2 * (hd // 16) + 2 * (sub // 16)) + bn // 16  # S and dP, dV and dK; dQ
+    if (products := count(instructions, "HGMMA")) != wanted:
+        yield f"{products} matrix instructions, not {wanted}"
+    if (exponentials := count(instructions, "MUFU.EX2")) != bn // 2:
+        yield f"{exponentials} exponentials, not {bn // 2}"
+
+
 def check_spills(kernels, stacks, bounds):
     needed = set()
     for name, instructions in kernels.items():
@@ -115,10 +125,15 @@ def main():
               if line and not line.startswith("#")]
     rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), .*, sm90\)", pathlib.Path(table).read_text(), re.M)
     wanted = {f"stw_attn_bwd_{row}_{kind}_{mode}": (int(hd), int(bm)) for row, hd, bm in rows for kind in TYPES for mode in MODES}
-    failures = [f"{name}: not in the image" for name in wanted.keys() - kernels.keys()]
-    failures += [f"{name}: not of the table" for name in kernels.keys() - wanted.keys()]
+    rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), .*, sm90_short\)", pathlib.Path(table).read_text(), re.M)
+    short = {f"stw_attn_bwd_{row}_{kind}": (int(hd), int(bn)) for row, hd, bn in rows for kind in TYPES}
+    named = wanted.keys() | short.keys()
+    failures = [f"{name}: not in the image" for name in named - kernels.keys()]
+    failures += [f"{name}: not of the table" for name in kernels.keys() - named]
     for name in sorted(wanted.keys() & kernels.keys()):
         failures += [f"{name}: {words}" for words in check_kernel(name, kernels[name], *wanted[name])]
+    for name in sorted(short.keys() & kernels.keys()):
+        failures += [f"{name}: {words}" for words in check_short(kernels[name], *short[name])]
     failures += check_spills(kernels, stacks, bounds)
     print(*failures, f"{len(kernels)} kernels, {len(failures)} failures", sep="\n")
     return 1 if failures or not kernels else 0
