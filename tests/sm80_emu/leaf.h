@@ -18,6 +18,7 @@
 #define LEAF_QUEUES   1
 #define LEAF_PARTS    1
 #define LEAF_FLUSHES  0
+#define LEAF_PARTS    1
 #define DEV_UNROLL_FOR for
 #define DEV_UNROLL_2_FOR for
 #define DEV_ROLLED
@@ -105,7 +106,10 @@ DEV_FN uint64_t dev_fetch_add(uint64_t *to, uint64_t x) {
 DEV_FN uint64_t dev_shared_fetch_add(uint64_t *to, uint64_t x) { return dev_fetch_add(to, x); }
 DEV_FN void dev_or(int32_t *to, int32_t x) { *to |= x; }
 DEV_FN void dev_fence() {}
-DEV_FN uint32_t dev_load_acquire(const uint32_t *from) { return *from; }
+DEV_FN uint32_t dev_load_acquire(const uint32_t *from) {
+    emu_spin(from); /* who asks again waits for others */
+    return *from;
+}
 DEV_FN void dev_store_release(uint32_t *to, uint32_t x) { *to = x; }
 
 DEV_FN float dev_exp2_fast(float x) { return emu_flushed(exp2f(emu_flushed(x))); }

@@ -14,6 +14,7 @@ struct argument {
     char bytes[ARGUMENT]; /* read by a kernel as its own, smaller parameter */
 };
 typedef void (*kernel)(argument);
+typedef void (*kernel_with_maps)(const void *launch, const void *maps); /* of sm90 */
 
 emu_thread *emu_self;
 emu_warp emu_warps[EMU_WARPS];
@@ -24,6 +25,7 @@ static void *scheduler;
 static int at_barrier, alive;
 static kernel running;
 static argument given;
+static const void *maps_given;
 
 void emu_fail(const char *why) {
     fprintf(stderr, "sm80_emu: %s\n", why);
@@ -61,7 +63,8 @@ void emu_barrier() {
 }
 
 static void thread_main() {
-    running(given);
+    if (maps_given) ((kernel_with_maps)(void *)running)(&given, maps_given);
+    else running(given);
     emu_warp &warp = emu_warps[emu_self->number / EMU_LANES];
     if (warp.here) emu_fail("a lane ends while others wait for it");
     --warp.alive;
@@ -86,7 +89,7 @@ static void prepare(emu_thread *thread, uint32_t number) {
 /* Each warp runs a few rounds before the next one does: so warps get apart, as on hardware. */
 static void run_block() {
     while (alive) {
-        bool ran = false;
+        bool ran = emu_copies_arrive();
         for (uint32_t w = 0; w < emu_now.threads / EMU_LANES; ++w)
             for (int round = 0; round < 4; ++round)
                 for (int i = 0; i < EMU_LANES; ++i) {
@@ -101,23 +104,27 @@ static void run_block() {
 
 /* Called by the fake driver (tests/loader/fakes/cuda_calls.c). */
 extern "C" __attribute__((visibility("default"))) int fake_launch(const char *name, unsigned grid_x, unsigned grid_y,
-                                                                  unsigned block, unsigned smem, const void *parameter);
+                                                                  unsigned block, unsigned smem,
+                                                                  void *const *parameters);
 extern "C" int fake_launch(const char *name, unsigned grid_x, unsigned grid_y, unsigned block, unsigned smem,
-                           const void *parameter) {
+                           void *const *parameters) {
     Dl_info here;
     void *self = dladdr((void *)thread_main, &here) ? dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
     running = (kernel)dlsym(self, name);
     if (!running) return 500;
-    memcpy(&given, parameter, sizeof given);
+    memcpy(&given, parameters[0], sizeof given);
+    maps_given = strstr(name, "_sm90_") ? parameters[1] : nullptr;
     for (uint32_t y = 0; y < grid_y; ++y)
         for (uint32_t x = 0; x < grid_x; ++x) {
             emu_now = {grid_x, grid_y, x, y, block};
             memset(dev_shared, 0xFF, smem);
+            emu_sm90_begin();
             at_barrier = 0;
             alive = (int)block;
             for (uint32_t w = 0; w < block / EMU_LANES; ++w) emu_warps[w] = {{}, 0, EMU_LANES};
             for (uint32_t i = 0; i < block; ++i) prepare(&threads[i], i);
             run_block();
+            if (emu_copies_under_way()) emu_fail("a CTA ends before its copies have arrived");
         }
     return 0;
 }

@@ -65,6 +65,32 @@ template <class All> static inline void emu_meet(const void *mine, All all) {
 
 enum emu_format { EMU_F16, EMU_BF16 };
 
+/* Hopper's part (sm90.cpp). Asynchronous copies: destroyed places at once, the bytes two rounds later. */
+bool emu_copies_arrive();
+bool emu_copies_under_way();
+void emu_sm90_begin();
+void emu_tensor_load(uint32_t to, const void *map, int rank, const int *from, uint32_t mbarrier);
+void emu_bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t mbarrier);
+void emu_mbarrier_init(uint32_t at, int arrivals);
+void emu_mbarrier_add(uint32_t at, int arrivals, int bytes_announced);
+void emu_mbarrier_wait(uint32_t at, uint32_t parity);
+void emu_named_barrier(int id, int threads);
+int emu_barrier_or(int x);
+void emu_spin(const void *where);
+
+/* One thread's part of a wgmma m64nNk16: its accumulators, descriptors, or A from the registers of four lanes. It
+ * happens in the wait, as late as it may. */
+struct emu_wgmma {
+    float *x;
+    uint64_t a, b;
+    uint32_t w[4][4];
+    int count, group;
+    bool f16, adds, a_rows, b_rows, from_registers;
+};
+void emu_wgmma_begin(const emu_wgmma &product);
+void emu_wgmma_commit();
+void emu_wgmma_wait(int left);
+
 /* mma.sync m16n8k16 with f32 accumulators: fragments of the 32 lanes. */
 void emu_matrix_product(emu_format format, float *const *c, const uint32_t *const *a, const uint32_t *const *b);
 

@@ -83,7 +83,7 @@ __attribute__((destructor)) static void report(void) {
 
 /* The emulator's: runs the kernel and gives the launch's error. */
 __attribute__((weak)) int fake_launch(const char *name, unsigned grid_x, unsigned grid_y, unsigned block, unsigned smem,
-                                      const void *parameter);
+                                      void *const *parameters);
 
 int cuGetProcAddress_v2(const char *name, void **function_out, int abi, uint64_t flags, int *found_out);
 int cuDevicePrimaryCtxRetain(void **context_out, int device);
@@ -206,7 +206,7 @@ int cuModuleGetFunction(void **function_out, void *module, const char *name) {
     int error = begin_in_context("cuModuleGetFunction");
     fake_module *m = module;
     if (!error && (!m || m->context != current())) error = INVALID_HANDLE;
-    if (!error && m->sm90 != (strstr(name, "_sm90_") != NULL)) error = NOT_FOUND;
+    if (!error && !fake_launch && m->sm90 != (strstr(name, "_sm90_") != NULL)) error = NOT_FOUND;
     if (error) return error;
     fake_function *found = NULL, *unused = NULL;
     pthread_mutex_lock(&fake_lock);
@@ -254,7 +254,7 @@ static int launch(void *function, unsigned grid_x, unsigned grid_y, unsigned gri
         block_y != 1 || block_z != 1 || block_x % 32 || smem > (unsigned)f->smem || !parameters || !parameters[0] ||
         extra || (f->module->sm90 && !fake_maps_are_good(parameters[1])))
         return INVALID_VALUE;
-    if (fake_launch) return fake_launch(f->name, grid_x, grid_y, block_x, smem, parameters[0]);
+    if (fake_launch) return fake_launch(f->name, grid_x, grid_y, block_x, smem, parameters);
     if (fake_fast()) return 0;
     char line[128];
     snprintf(line, sizeof line, "launch %s", f->name);

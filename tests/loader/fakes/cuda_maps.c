@@ -6,17 +6,11 @@
  * the kernel gets them, not as they were when they were made. */
 #include "backends/cuda/tensor_map.h"
 #include "cuda.h"
+#include "cuda_map.h"
 
-enum { INVALID_VALUE = 1, RANK_MAX = 5 };
+enum { INVALID_VALUE = 1, RANK_MAX = FAKE_MAP_RANK_MAX };
 
-typedef struct fake_map {
-    uint32_t mark, type, rank, modes; /* modes: a byte each */
-    uint64_t start, stride[RANK_MAX - 1];
-    uint32_t dim[RANK_MAX]; /* the real one counts to 2^32 */
-    uint16_t box[RANK_MAX], step[RANK_MAX];
-} fake_map;
 _Static_assert(sizeof(fake_map) <= sizeof(stw_tensor_map), "a map has room for what it is made of");
-#define MARK 0x70616d54u
 
 static const int type_bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4}; /* CUtensorMapDataType, 0 to 12 */
 
@@ -34,7 +28,8 @@ int cuTensorMapEncodeTiled(void *map, unsigned type, unsigned rank, uint64_t sta
     if (!map || (uintptr_t)map % 64 || type >= sizeof type_bytes / sizeof *type_bytes || !rank || rank > RANK_MAX ||
         !start || start % 16 || interleave || swizzle > 3 || l2 > 3 || fill > 1)
         return INVALID_VALUE;
-    fake_map made = {MARK, type, rank, interleave | swizzle << 8 | l2 << 16 | fill << 24, start, {0}, {0}, {0}, {0}};
+    fake_map made = {FAKE_MAP_MARK, type, rank, interleave | swizzle << 8 | l2 << 16 | fill << 24, start, {0},
+                     {0},           {0},  {0}};
     for (unsigned i = 0; i < rank; ++i) {
         if (!dims[i] || dims[i] > (uint64_t)1 << 32 || !box[i] || box[i] > 256 || !steps[i] || steps[i] > 8)
             return INVALID_VALUE;
@@ -59,7 +54,7 @@ int fake_maps_are_good(const void *maps) {
     for (int i = 0; i < 4; ++i) {
         fake_map map;
         memcpy(&map, &tensors[i]->map, sizeof map);
-        if (map.mark != MARK) return 0;
+        if (map.mark != FAKE_MAP_MARK) return 0;
     }
     return 1;
 }
