@@ -58,24 +58,18 @@ DEV_FN float sm90_reciprocal(float x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-DEV_FN float sm90_smaller_or_nan(float x, float y) {
-    float z;
-    asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
-    return z;
-}
-
-/* S -> tanh(S scale / cap) = 1 - 2 / (1 + 2^(S factor)) in place; one reciprocal for four values. */
+/* S -> tanh(S scale / cap) = 1 - 2 / (1 + 2^(S factor)) in place; one reciprocal for four values, of which one that is
+ * no number (a hidden pair's, perhaps) must not reach the others. */
 template <int VALUES> DEV_FN void sm90_tanh(float (&s)[VALUES], const float &factor) {
     DEV_UNROLL_FOR (int i = 0; i < VALUES; i += 4) {
         float e[4];
-        DEV_UNROLL_FOR (int k = 0; k < 4; ++k)
-            e[k] = dev_exp2_fast(sm90_smaller_or_nan(s[i + k] * factor, 25.0f)) + 1.0f;
+        DEV_UNROLL_FOR (int k = 0; k < 4; ++k) e[k] = dev_exp2_fast(fminf(s[i + k] * factor, 25.0f)) + 1.0f;
         const float ab = e[0] * e[1], cd = e[2] * e[3], r = -2.0f * sm90_reciprocal(ab * cd), r_ab = r * cd,
                     r_cd = r * ab;
-        s[i] = fmaf(r_ab, e[1], 1.0f);
-        s[i + 1] = fmaf(r_ab, e[0], 1.0f);
-        s[i + 2] = fmaf(r_cd, e[3], 1.0f);
-        s[i + 3] = fmaf(r_cd, e[2], 1.0f);
+        DEV_UNROLL_FOR (int k = 0; k < 4; ++k) {
+            const float tangent = fmaf(k < 2 ? r_ab : r_cd, e[k ^ 1], 1.0f);
+            s[i + k] = s[i + k] == s[i + k] ? tangent : s[i + k];
+        }
     }
 }
 

@@ -121,7 +121,6 @@ template <int COUNT> DEV_FN void sm90_give_registers() {}
 template <int COUNT> DEV_FN void sm90_take_registers() {}
 
 DEV_FN float sm90_reciprocal(float x) { return emu_flushed(1.0f / emu_flushed(x)); }
-DEV_FN float sm90_smaller_or_nan(float x, float y) { return x != x || y != y ? NAN : x < y ? x : y; }
 
 DEV_FN void sm90_mma_fence() {}
 DEV_FN void sm90_mma_commit() { emu_wgmma_commit(); }
