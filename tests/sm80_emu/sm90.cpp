@@ -7,6 +7,7 @@
 
 #include "tests/loader/fakes/cuda_map.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -221,10 +222,16 @@ static void operand(float *out, uint64_t descriptor, bool rows, int i, bool f16)
 
 typedef float eight __attribute__((vector_size(32), aligned(4)));
 
-static float dot(const float *a, const float *b) {
+/* c + a b. Products and their sum have more range than f32, as on hardware (matrix.cpp): a finite sum that is too large
+ * becomes infinite, never no number. */
+static float sum(float c, const float *a, const float *b) {
     eight x = *(const eight *)(const void *)a * *(const eight *)(const void *)b +
               *(const eight *)(const void *)(a + 8) * *(const eight *)(const void *)(b + 8);
-    return ((x[0] + x[4]) + (x[1] + x[5])) + ((x[2] + x[6]) + (x[3] + x[7]));
+    float fast = c + (((x[0] + x[4]) + (x[1] + x[5])) + ((x[2] + x[6]) + (x[3] + x[7])));
+    if (std::isfinite(fast)) return fast;
+    double wide = (double)c;
+    for (int k = 0; k < 16; ++k) wide += (double)a[k] * (double)b[k];
+    return (float)wide;
 }
 
 static void multiply(const emu_wgmma &p) {
@@ -241,7 +248,7 @@ static void multiply(const emu_wgmma &p) {
             operand(b, p.b, p.b_rows, 8 * i + lane % 4 * 2 + e, p.f16);
             for (int half = 0; half < 2; ++half) {
                 float &x = p.x[4 * i + 2 * half + e];
-                x = (p.adds ? x : 0.0f) + dot(a[half], b);
+                x = sum(p.adds ? x : 0.0f, a[half], b);
             }
         }
 }
