@@ -89,7 +89,7 @@ static void prepare(emu_thread *thread, uint32_t number) {
 /* Each warp runs a few rounds before the next one does: so warps get apart, as on hardware. */
 static void run_block() {
     while (alive) {
-        bool ran = emu_copies_arrive();
+        bool ran = false;
         for (uint32_t w = 0; w < emu_now.threads / EMU_LANES; ++w)
             for (int round = 0; round < 4; ++round)
                 for (int i = 0; i < EMU_LANES; ++i) {

@@ -65,8 +65,7 @@ template <class All> static inline void emu_meet(const void *mine, All all) {
 
 enum emu_format { EMU_F16, EMU_BF16 };
 
-/* Hopper's part (sm90.cpp). Asynchronous copies: destroyed places at once, the bytes two rounds later. */
-bool emu_copies_arrive();
+/* Hopper's part (sm90.cpp). Asynchronous copies: destroyed places at once, the bytes when somebody waits for them. */
 bool emu_copies_under_way();
 void emu_sm90_begin();
 void emu_tensor_load(uint32_t to, const void *map, int rank, const int *from, uint32_t mbarrier);

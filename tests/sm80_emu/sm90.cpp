@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Hopper's asynchronous instructions. What is asynchronous happens as late as it may, and destroys as early as it may:
- * a copy makes its place NaN at once and brings its bytes two rounds later; a product reads its operands in the wait
- * that covers it. So a missing wait shows, and so does a place that is overwritten too early. EMU_EAGER=1: at once. */
+ * a copy makes its place NaN at once and brings its bytes when somebody waits for them; a product reads its operands in
+ * the wait that covers it. So a missing wait shows, and so does a place that is overwritten too early. EMU_EAGER=1: at
+ * once. */
 #include "machine.h"
 
 #include "tests/loader/fakes/cuda_map.h"
@@ -12,7 +13,7 @@
 #include <cstring>
 #include <vector>
 
-enum { PRODUCTS = 512, SPINS = 1 << 20, NAMED = 16, ROUNDS = 2 };
+enum { PRODUCTS = 512, SPINS = 1 << 20, NAMED = 16 };
 static const bool eager = getenv("EMU_EAGER") != nullptr;
 
 static char *shared(uint32_t at, uint32_t bytes) {
@@ -61,8 +62,11 @@ static void add(uint32_t at, int arrivals, int bytes) {
 
 void emu_mbarrier_add(uint32_t at, int arrivals, int bytes_announced) { add(at, arrivals, bytes_announced); }
 
+static void copies_arrive(uint32_t mbarrier);
+
 void emu_mbarrier_wait(uint32_t at, uint32_t parity) {
     for (int i = 0; mbarrier_at(at)->phase == parity; ++i) {
+        copies_arrive(at);
         if (i == SPINS) emu_fail("an mbarrier's phase does not end");
         emu_yield();
     }
@@ -75,10 +79,8 @@ struct copy {
     const void *from;
     const fake_map *map; /* nullptr: consecutive bytes */
     int at[FAKE_MAP_RANK_MAX];
-    unsigned due;
 };
 static std::vector<copy> copies;
-static unsigned now;
 
 static uint32_t swizzled(uint32_t at) { return at ^ (at >> 7 & 7u) << 4; }
 
@@ -111,7 +113,6 @@ static void arrive(const copy &c) {
 static void begin(copy c) {
     mbarrier_at(c.mbarrier);
     memset(shared(c.to, c.bytes), 0xFF, c.bytes);
-    c.due = now + ROUNDS;
     if (eager) arrive(c);
     else copies.push_back(c);
 }
@@ -122,7 +123,7 @@ void emu_tensor_load(uint32_t to, const void *map, int rank, const int *from, ui
     if ((m->modes >> 8 & 255u) != 3) emu_fail("a tensor map without the 128-byte swizzle");
     if (m->type != 6 && m->type != 9) emu_fail("a tensor map of another type than f16 and bf16");
     if (to % 1024) emu_fail("a tensor load to a place that is no multiple of 1024 bytes");
-    copy c = {to, 2, mbarrier, nullptr, m, {}, 0};
+    copy c = {to, 2, mbarrier, nullptr, m, {}};
     for (int i = 0; i < rank; ++i) {
         c.at[i] = from[i];
         c.bytes *= m->box[i];
@@ -132,18 +133,16 @@ void emu_tensor_load(uint32_t to, const void *map, int rank, const int *from, ui
 
 void emu_bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t mbarrier) {
     if (to % 16 || (uintptr_t)from % 16 || bytes % 16 || !bytes) emu_fail("a bulk copy that is not aligned");
-    begin({to, bytes, mbarrier, from, nullptr, {}, 0});
+    begin({to, bytes, mbarrier, from, nullptr, {}});
 }
 
-bool emu_copies_arrive() {
-    ++now;
+static void copies_arrive(uint32_t mbarrier) {
     size_t kept = 0;
     for (size_t i = 0; i < copies.size(); ++i) {
-        if ((int)(copies[i].due - now) > 0) copies[kept++] = copies[i];
+        if (copies[i].mbarrier != mbarrier) copies[kept++] = copies[i];
         else arrive(copies[i]);
     }
     copies.resize(kept);
-    return kept != 0;
 }
 
 bool emu_copies_under_way() { return !copies.empty(); }
