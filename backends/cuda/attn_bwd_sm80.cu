@@ -46,7 +46,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _ordered, ATTN_ORDERED, kb)                                       \
     BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _ordered, ATTN_ORDERED, kb)
 #define ROW_split_four(id, hd, bm, bn, stages, warps, kb)                                                              \
-    ROW_split_ordered(id, hd, bm, bn, stages, warps, kb)                                                               \
+    ROW_split(id, hd, bm, bn, stages, warps, kb)                                                                       \
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _drop, ATTN_DROPS, kb)                                            \
     BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _drop, ATTN_DROPS, kb)                                          \
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _bias, ATTN_BIASED, kb)                                           \

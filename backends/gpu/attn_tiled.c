@@ -206,7 +206,7 @@ static const char *slower_shared(const stw_variant *tile, const stw_attn_params 
 #define SHARED .call = STW_CALL_BWD, .slower = slower_shared, .plan = plan_shared
 STW_ATTN_LOOP(split, SHARED, .plain = 1);
 STW_ATTN_LOOP(split_ordered, SHARED, .plain = 1, .ordered = 1);
-STW_ATTN_LOOP(split_four, SHARED, .plain = 1, .ordered = 1, .single = 1);
+STW_ATTN_LOOP(split_four, SHARED, .plain = 1, .single = 1);
 STW_ATTN_LOOP(full, SHARED);
 STW_ATTN_LOOP(f32, SHARED, .f32 = 1);
 STW_ATTN_LOOP(f32_split, SHARED, .f32 = 1, .plain = 1);

@@ -236,9 +236,9 @@ static void single_features_have_kernels(void **state) {
         stw_attn_queued queued;
     } rows[] = {
         {"sm80_128x128_hd64", "", "plain", 0, STW_QUEUED},
-        {"sm80_128x128_hd64", ":det", "ordered", 1, STW_QUEUED},
+        {"sm80_128x128_hd64", ":det", "plain", 0, STW_QUEUED_NEVER},
         {"sm80_128x128_hd64", ":det:causal_br", "plain", 0, STW_QUEUED_NEVER},
-        {"sm80_64x96_hd192", ":det", "ordered", 1, STW_QUEUED},
+        {"sm80_64x96_hd192", ":det", "plain", 0, STW_QUEUED_NEVER},
         {"sm80_64x128_hd64", ":det", "plain", 0, STW_QUEUED_NEVER},
         {"sm80_128x128_hd64", ":det:grads_qk", "plain", 0, STW_QUEUED_NEVER},
         {"sm80_128x128_hd64", ":det:softcap9", "softcap", 0, STW_QUEUED_NEVER},
@@ -370,8 +370,10 @@ static void sm90_wide_says_what_it_does_not_take(void **state) {
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&equal));
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&v128));
     assert_null(stw_attn_loop_sm90_wide_v128.gpu->refusal(&v128));
-    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&dropout), "it takes no dropout");
-    assert_string_equal(stw_attn_loop_sm90_wide_v128.gpu->refusal(&dropout), "it takes no dropout");
+    assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&dropout),
+                        "its kernels of wide heads take no ALiBi, softcap and dropout");
+    assert_string_equal(stw_attn_loop_sm90_wide_v128.gpu->refusal(&dropout),
+                        "its kernels of wide heads take no ALiBi, softcap and dropout");
     assert_string_equal(stw_attn_loop_sm90_wide_v128.gpu->refusal(&equal), "it takes head_dim_v to 128");
 }
 

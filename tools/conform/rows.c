@@ -322,7 +322,7 @@ const conform_row conform_rows[] = {
                   "b1h1s1300x260d128 used:wl300:wr200", "b2h4k1s500x200d96 thd:dk_f32:acc_k",
                   "b1h8k2s700x190d128 det:thd:used:seqs_full", "b1h4k1s800x130d64 used:dv_f32:acc_v:causal_br",
                   "b1h7k1s500x200d40x24 grads_kv", "b1h2k1s900x150d100 bhsd:grads_qk:det",
-                  "b1h1s1100x129d128 dk_f32:dv_f32:det", "b1h8k1s300d64 sink:dlse:grads_qkvs"),
+                  "b1h1s1100x129d128 dk_f32:dv_f32:det", "b1h8k1s300d64 sink:dlse:grads_qkvs", "b1h4k1s640x192d64 "),
      4},
     {"dropout", "philox: same mask in forward, backward and dump",
      ALTERNATIVES("dropout0.1", "dropout0.5:dseed123", "dropout0.9:dseed9:doff40", "dropout0.2:causal_br",
