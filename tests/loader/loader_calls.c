@@ -2,7 +2,7 @@
  *
  * loader_tool's commands that plan and run on a fake GPU, through the public calls only:
  *   hip               what follows is on the HIP device, not the CUDA one
- *   plain, dropout    what follows is without dropout: a problem of Hopper's own main loop; with it and a softcap, as at first
+ *   plain, dropout    what follows is without dropout: Hopper's own main loop; with it and a softcap, as at first
  *   work [TIMES]      the whole life of a context, a line for each call: "CALL STATUS text"; a call whose
  *                     input an earlier failure has taken away is not made. Several rounds in one process.
  *   foreign           tensors and a stream of a second device, host memory: one line each
