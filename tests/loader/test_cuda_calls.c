@@ -33,7 +33,7 @@ static void whole_life(void **state) {
     assert_int_equal(spawn_count(run.log, "cuda:cuModuleLoadDataEx"), 1);
     assert_int_equal(lines_with(run.log, "left"), 0);
     static const char *const launches[] = {"stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_preprocess_bf16",
-                                           "stw_attn_bwd_sm80_64x128_hd128_bf16_drop", "stw_attn_bwd_postprocess",
+                                           "stw_attn_bwd_sm80_64x128_hd128_bf16_full", "stw_attn_bwd_postprocess",
                                            "stw_attn_dropout_mask"};
     static const int times[] = {1, 2, 2, 2, 1};
     for (int i = 0; i < 5; ++i) {
