@@ -13,8 +13,9 @@
 #include <math.h>
 
 #define WORK_TILES_MAX (INT64_C(1) << 31)
-/* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds about so many query rows. */
-#define SUM_ROWS 8192
+/* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds so many query rows at most
+ * (docs/specification.md). */
+#define SUM_ROWS 2048
 
 enum { PANEL = 64, KEYS = 128, KEYS_WIDE = 64 }; /* columns of a panel, keys of a work tile */
 
@@ -95,7 +96,16 @@ static const char *refusal_of(const stw_attn_params *p, uint32_t bn, int plain_o
     return NULL;
 }
 
-static const char *refusal(const stw_attn_params *p) { return refusal_of(p, KEYS, (p->features & FEATURES) != 0); }
+static int has_f32_keys(const stw_attn_params *p) {
+    return (p->outputs & STW_OUT_DK && p->dk_dtype != p->dtype) || (p->outputs & STW_OUT_DV && p->dv_dtype != p->dtype);
+}
+
+static const char *refusal(const stw_attn_params *p) {
+    const char *text = refusal_of(p, KEYS, (p->features & FEATURES) != 0);
+    if (!text && has_f32_keys(p) && !stw_attn_short_sums(p, KEYS, SUM_ROWS).heads)
+        return "its f32 sums of dK and dV would have more than 2048 rows";
+    return text;
+}
 static const char *refusal_wide(const stw_attn_params *p) {
     return p->features & FEATURES ? "its kernels of wide heads take no ALiBi, softcap and dropout"
                                   : refusal_of(p, KEYS_WIDE, 1);
@@ -111,8 +121,7 @@ static const char *refusal_v128(const stw_attn_params *p) {
 static void plan_of(const stw_variant *tile, const stw_attn_params *p, int takes_parts, stw_attn_choice *out) {
     const uint32_t gradients = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
-    int f32 =
-        (p->outputs & STW_OUT_DK && p->dk_dtype != p->dtype) || (p->outputs & STW_OUT_DV && p->dv_dtype != p->dtype);
+    int f32 = has_f32_keys(p);
     stw_attn_split split = {1, 1};
     if (takes_parts) split = stw_attn_split_of(tile, tile->bn, p, 1, f32 ? SUM_ROWS : 0);
     int general = f32 || (p->outputs & gradients) != gradients || split.heads * split.rows > 1;

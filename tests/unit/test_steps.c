@@ -473,15 +473,36 @@ static void few_work_tiles_are_split(void **state) {
 }
 
 /* The matrix unit truncates: f32 dK and dV are sums of parts of 8192 query rows, as far as there is workspace. */
+/* f32 dK and dV: no sum has more than 2048 query rows, or the loop refuses. Parts: the fewest, 0 refused. */
 static void f32_sums_are_short(void **state) {
     (void)state;
-    stw_attn_params p;
-    stw_attn_steps steps = split_steps("sm90_64x128_hd128", "attn_bwd:f16:b16h64k16s16384d128:dk_f32", 132, &p);
-    assert_int_equal(steps.split.heads * steps.split.rows, 4);
-    steps = split_steps("sm90_64x128_hd128", "attn_bwd:f16:b16h64k16s16384d128", 132, &p);
-    assert_int_equal(steps.split.heads * steps.split.rows, 1);
-    steps = split_steps("sm90_64x128_hd128", "attn_bwd:f16:b16h64k64s8192d128:dv_f32", 132, &p);
-    assert_int_equal(steps.split.heads * steps.split.rows, 1);
+    static const struct {
+        const char *problem;
+        uint32_t least;
+    } rows[] = {{"f16:b16h64k64s2048d128:dk_f32", 1},
+                {"f16:b16h64k64s2049d128:dk_f32", 2},
+                {"bf16:b16h64k64s8192d128:dv_f32:causal_br", 4},
+                {"f16:b16h64k64s16384d64:dv_f32", 8},
+                {"f16:b16h64k64s16385d64:dv_f32", 0},
+                {"f16:b16h64k64s100000d64:dv_f32:wl1000:wr500", 1},
+                {"f16:b16h64k16s2048d128:dk_f32", 4},
+                {"f16:b16h60k10s2048d128:dk_f32", 6},
+                {"f16:b16h64k16s16384d128:dk_f32", 0},
+                {"f16:b16h64k64s4096d128:dk_f32:det", 0},
+                {"f16:b16h64k16s2048d128:dk_f32:det", 4},
+                {"f16:b16h64k16s16384d128", 1},
+                {"f16:b16h64k64s4096d128:dk_f32:grads_qv", 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        stw_attn_params p;
+        snprintf(text, sizeof text, "attn_bwd:%s", rows[i].problem);
+        stw_attn_steps steps = split_steps("sm90_64x128_hd128", text, 132, &p);
+        const char *refusal = stw_attn_loop_sm90.gpu->refusal(&p);
+        if (!refusal != !!rows[i].least || (refusal && !strstr(refusal, "2048 rows")))
+            fail_msg("%s: %s", text, refusal ? refusal : "taken");
+        if (rows[i].least && steps.split.heads * steps.split.rows != rows[i].least)
+            fail_msg("%s: %u x %u parts", text, steps.split.heads, steps.split.rows);
+    }
 }
 
 /* Deterministic mode promises a workspace of at most 4 times dQ in f32. */
