@@ -39,13 +39,14 @@ DEV_FN void sm90_load_box_to_both(uint32_t to, const stw_tensor_map *map, int co
                  "l"(map), "r"(barrier.at), "r"(col), "r"(row), "h"((uint16_t)3)
                  : "memory");
 }
-/* What lies within the matrix; a group of its own. */
+/* What lies within the matrix. */
 DEV_FN void sm90_store_box(const stw_tensor_map *map, int col, int row, uint32_t from) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];\n"
-                 "cp.async.bulk.commit_group;" ::"l"(map),
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
                  "r"(col), "r"(row), "r"(from)
                  : "memory");
 }
+/* What this thread stored since the last group is a group, also where it stored nothing. */
+DEV_FN void sm90_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /* Until all but LEFT groups of this thread have been read. */
 template <int LEFT> DEV_FN void sm90_store_wait() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
@@ -227,7 +228,7 @@ template <class T_, bool A_BY_K_> struct jag_product_sm90 {
         DEV_ROLLED_FOR (int i = thread; i < JAG90_STAGE / 16; i += 256)
             if (!(rows >> (i / 8 % 64) & 1)) *(uint4 *)(void *)(at + i * 16) = make_uint4(0, 0, 0, 0);
         sm90_fence_async_shared();
-        asm volatile("bar.sync 1, 256;" ::: "memory");
+        sm90_cta_sync();
     }
 
     /* Results that no box has: of rows some of which do not take part, and sums to add up later. */
@@ -262,7 +263,8 @@ template <class T_, bool A_BY_K_> struct jag_product_sm90 {
         }
     }
 
-    /* The 64 rows of a warpgroup, by panels of 64 columns through shared memory. */
+    /* The 64 rows of a warpgroup, by panels of 64 columns through shared memory. A panel past the last column is a
+     * group of stores too: so the wait for all but one group covers the panel before the last. */
     DEV_FN void store_boxes(const self &m, const jag_pair &t, int64_t m0, int group, const float (&acc)[128]) {
         int lane = (int)dev_lane(), warp = (int)(dev_thread() / 32 % 4);
         bool first = dev_thread() % 128 == 0;
@@ -280,8 +282,11 @@ template <class T_, bool A_BY_K_> struct jag_product_sm90 {
             }
             sm90_fence_async_shared();
             sm90_warpgroup_sync(group);
-            if (first && t.n0 + panel * 64 < m.l.p.inner)
-                sm90_store_box(&m.maps.c, (int)t.n0 + panel * 64, (int)m0 + group * 64, to);
+            if (first) {
+                if (t.n0 + panel * 64 < m.l.p.inner)
+                    sm90_store_box(&m.maps.c, (int)t.n0 + panel * 64, (int)m0 + group * 64, to);
+                sm90_store_commit();
+            }
         }
     }
 
@@ -320,6 +325,8 @@ template <class T_, bool A_BY_K_> struct jag_product_sm90 {
                     }
                     sm90_mma_commit();
                 }
+                if (what & JAG_STAGE_EMPTY)
+                    sm90_warpgroup_sync(group); /* no product makes its warps wait for each other */
                 sm90_mma_wait<1>();
                 if (before >= 0 && signals) {
                     sm90_arrive_at(empty(m, before), 0);
@@ -363,10 +370,10 @@ DEV_FN void jag_multiply_sm90(const stw_jagged_launch &l, const stw_jagged_maps 
     }
     sm90_cluster_sync();
     if (group == 2) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        sm90_give_registers<40>();
         if (dev_thread() < 288) product::load(m, clusters);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        sm90_take_registers<232>();
         product::multiply(m, clusters, group);
     }
     sm90_cluster_sync();
