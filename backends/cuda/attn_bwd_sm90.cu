@@ -2,7 +2,7 @@
  *
  * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
  * `sm90_wide` or `sm90_wide_v128` and both 16-bit types a kernel for deterministic mode and one without; for `sm90`
- * also one each that is GENERAL, and for ALiBi, softcap and dropout. What stands before and behind the main loop, and
+ * also one each that is GENERAL, and for ALiBi, softcap and dropout; for `sm90_short` one a type. What stands before and behind the main loop, and
  * all other rows, come from the sm80 image. */
 /* A word of a Philox call by number, without an array in memory. */
 #define STW_WORD_OF(words, k)                                                                                          \
@@ -21,6 +21,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #include "common/kernels/attn_bwd.h"
 
 #include "attn_bwd_sm90.h"
+#include "attn_bwd_sm90_short.h"
 #include "attn_bwd_sm90_wide.h"
 
 #define KERNEL(id, type, T, hd, mode, ordered, general, FEATURE)                                                       \
@@ -39,7 +40,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
     KERNEL(id, type, T, hd, softcap_ordered, true, false, SM90_SOFTCAP)                                                \
     KERNEL(id, type, T, hd, dropout, false, false, SM90_DROPOUT)                                                       \
     KERNEL(id, type, T, hd, dropout_ordered, true, false, SM90_DROPOUT)
-#define ROW_sm90(id, hd, bm, kb)                                                                                       \
+#define ROW_sm90(id, hd, bm, bn, kb)                                                                                   \
     static_assert(bm == STW_SM90_BM(hd) && STW_SM90_SMEM(hd) <= kb * 1024u, "bm and smem_kb of " #id);                 \
     BOTH(id, bf16, dev_bf16, hd) BOTH(id, f16, dev_f16, hd)
 #define WIDE_KERNEL(id, type, T, hd, hdv, mode, ordered)                                                               \
@@ -52,10 +53,18 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #define WIDE(id, hd, hdv, bm, kb)                                                                                      \
     static_assert(bm == 64 && STW_SM90_WIDE_SMEM(hd, hdv) <= kb * 1024u, "bm and smem_kb of " #id);                    \
     WIDE_BOTH(id, bf16, dev_bf16, hd, hdv) WIDE_BOTH(id, f16, dev_f16, hd, hdv)
-#define ROW_sm90_wide(id, hd, bm, kb)      WIDE(id, hd, hd, bm, kb)
-#define ROW_sm90_wide_v128(id, hd, bm, kb) WIDE(id, hd, 128, bm, kb)
+#define ROW_sm90_wide(id, hd, bm, bn, kb)      WIDE(id, hd, hd, bm, kb)
+#define ROW_sm90_wide_v128(id, hd, bm, bn, kb) WIDE(id, hd, 128, bm, kb)
+#define SHORT(id, type, T, hd, bn)                                                                                     \
+    DEV_KERNEL_BLOCKS(2 * bn, SM90_SHORT_CTAS(hd, bn))                                                                 \
+    stw_attn_bwd_##id##_##type(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {                 \
+        attn_bwd_sm90_short<sm90_short_config<T, hd, bn / 64>>(launch, maps, dev_shared);                              \
+    }
+#define ROW_sm90_short(id, hd, bm, bn, kb)                                                                             \
+    static_assert(bm == bn && STW_SM90_SHORT_SMEM(hd, bn) <= kb * 1024u, "bm and smem_kb of " #id);                    \
+    SHORT(id, bf16, dev_bf16, hd, bn) SHORT(id, f16, dev_f16, hd, bn)
 
-#define STW_VARIANT(id, hd, bm, bn, stages, warps, smem_kb, loop) ROW_##loop(id, hd, bm, smem_kb)
+#define STW_VARIANT(id, hd, bm, bn, stages, warps, smem_kb, loop) ROW_##loop(id, hd, bm, bn, smem_kb)
 #define STW_RULE(conditions, id)
 #define STW_SM90_OWN
 #include "common/tuning/attn_bwd.sm90.def"

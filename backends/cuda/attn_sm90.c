@@ -203,7 +203,7 @@ static stw_status encode_all(stw_gpu *gpu, const stw_attn_launch *launch, uint32
     extent kv = {packed_kv ? p->total_kv : p->max_seq_kv, p->heads_kv / launch->head_parts, packed_kv ? 1 : p->batch};
     const stw_cuda_functions *cuda = state->cuda;
     uint32_t d = p->head_dim_qk, dv = p->head_dim_v, bm = launch->bm, bn = launch->bn;
-    const void *some = launch->stats;
+    const void *some = launch->stats ? (const void *)launch->stats : maps_out; /* nobody reads there */
     maps->factor = p->scale * LOG2E;
     maps->cap = p->softcap * LOG2E;
     maps->kept = 1.0f / p->dropout_scale;
@@ -224,7 +224,28 @@ static stw_status encode_wide(stw_gpu *gpu, const stw_attn_launch *launch, void 
     return encode_all(gpu, launch, 0, maps_out);
 }
 
+/* ---- short sequences: a work tile has all keys, and dQ is complete in registers (attn_bwd_sm90_short.h) ---- */
+
+static const char *refusal_short(const stw_attn_params *p) {
+    if (p->features & FEATURES) return "its kernels of short sequences take no ALiBi, softcap and dropout";
+    if (p->outputs & STW_OUT_DSINK) return "its kernels of short sequences sum no dSink";
+    if (p->dq_dtype != p->dtype) return "its kernels of short sequences make dQ in the inputs' type";
+    return refusal_of(p, KEYS, 1);
+}
+
+static void plan_short(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    (void)p;
+    (void)wave;
+    *out = (stw_attn_choice){.mode = "",
+                             .bn = tile->bn,
+                             .width = (tile->head_dim + 63) / 64 * 64,
+                             .smem = STW_SM90_SHORT_SMEM(tile->head_dim, tile->bn),
+                             .queued = STW_QUEUED_NEVER};
+}
+
 #define UNALIGNED .unaligned = "tensor loads start at multiples of 16 bytes"
+STW_ATTN_LOOP(sm90_short, .call = STW_CALL_BWD, .whole = 1, UNALIGNED, .refusal = refusal_short, .plan = plan_short,
+              .encode_maps = encode_maps);
 STW_ATTN_LOOP(sm90, .call = STW_CALL_BWD, UNALIGNED, .refusal = refusal, .plan = plan, .encode_maps = encode_maps);
 STW_ATTN_LOOP(sm90_wide, .call = STW_CALL_BWD, UNALIGNED, .refusal = refusal_wide, .plan = plan_wide,
               .encode_maps = encode_wide);

@@ -59,7 +59,7 @@ template <int LEFT> DEV_FN void sm90_store_wait() {
                   "%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,"  \
                   "%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define SM90_128(x)    SM90_64(x), SM90_32X(x, 64), SM90_32X(x, 96)
-#define SM90_32X(x, i) SM90_8(x, i), SM90_8(x, i + 8), SM90_8(x, i + 16), SM90_8(x, i + 24)
+#define SM90_32X(x, i) SM90_EIGHT(x, i), SM90_EIGHT(x, i + 8), SM90_EIGHT(x, i + 16), SM90_EIGHT(x, i + 24)
 
 /* x += A B over 16 of K; ROWS_A, ROWS_B: these are the rows of that operand. */
 template <class T> struct sm90_wide_mma;

@@ -218,13 +218,15 @@ template <class T, int ROWS, int COLS, int NEXT_PANEL = ROWS * 8> struct sm90_op
     DEV_METHOD uint64_t rows(int k) const { return descriptor(at + k * 8, NEXT_PANEL); }
 };
 
-#define SM90_8(x, i)                                                                                                   \
+#define SM90_EIGHT(x, i)                                                                                               \
     "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]),        \
         "+f"(x[i + 7])
-#define SM90_16(x)    SM90_8(x, 0), SM90_8(x, 8)
-#define SM90_32(x)    SM90_8(x, 0), SM90_8(x, 8), SM90_8(x, 16), SM90_8(x, 24)
-#define SM90_48(x)    SM90_32(x), SM90_8(x, 32), SM90_8(x, 40)
-#define SM90_64(x)    SM90_48(x), SM90_8(x, 48), SM90_8(x, 56)
+#define SM90_8(x)     SM90_EIGHT(x, 0)
+#define SM90_16(x)    SM90_8(x), SM90_EIGHT(x, 8)
+#define SM90_32(x)    SM90_16(x), SM90_EIGHT(x, 16), SM90_EIGHT(x, 24)
+#define SM90_48(x)    SM90_32(x), SM90_EIGHT(x, 32), SM90_EIGHT(x, 40)
+#define SM90_64(x)    SM90_48(x), SM90_EIGHT(x, 48), SM90_EIGHT(x, 56)
+#define SM90_NAMES_8  "%0,%1,%2,%3,%4,%5,%6,%7"
 #define SM90_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define SM90_NAMES_32                                                                                                  \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"   \
@@ -256,10 +258,12 @@ template <class T> struct sm90_mma;
     }
 #define SM90_MMA(T, type)                                                                                              \
     template <> struct sm90_mma<T> {                                                                                   \
+        SM90_SS(type, 8, "16", "8", "9", "10", "11", "12")                                                             \
         SM90_SS(type, 16, "32", "16", "17", "18", "19", "20")                                                          \
         SM90_SS(type, 32, "64", "32", "33", "34", "35", "36")                                                          \
         SM90_SS(type, 48, "96", "48", "49", "50", "51", "52")                                                          \
         SM90_SS(type, 64, "128", "64", "65", "66", "67", "68")                                                         \
+        SM90_RS(type, 16, "32", "16", "17", "18", "19", "20")                                                          \
         SM90_RS(type, 32, "64", "32", "33", "34", "35", "36")                                                          \
         SM90_RS(type, 48, "96", "48", "49", "50", "51", "52")                                                          \
         SM90_RS(type, 64, "128", "64", "65", "66", "67", "68")                                                         \

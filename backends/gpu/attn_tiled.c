@@ -230,6 +230,7 @@ static layout layout_of(const stw_variant *tile, const stw_attn_choice *choice, 
     layout w = {0};
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
     w.q_blocks = stw_query_blocks_most(p, tile->bm);
+    if (tile->loop->gpu->whole) return w; /* all is in registers and shared memory */
     size_t blocks = (size_t)(p->heads_q * w.q_blocks), width = choice->width, bm = tile->bm;
     w.stats = take(&w, blocks * (2 * bm + STW_STATS_PAD) * sizeof(float));
     w.dq = take(&w, p->outputs & STW_OUT_DQ ? blocks * bm * width * sizeof(float) : 0);
@@ -291,6 +292,12 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
     choose(t, params, wave, &choice, &seen);
     const stw_attn_params *p = &seen;
     steps->split = choice.split;
+    if (t->loop->gpu->whole) {
+        stw_attn_step *only = add_step(steps, wave, p->batch * p->heads_kv, t->warps * wave, choice.smem);
+        only->image = image_of(t);
+        name_step(steps, only, "stw_attn_bwd_%s_%s", t->id, type);
+        return;
+    }
     int64_t tiles = p->heads_q * stw_tiles_of_head(p, t->bm);
     int64_t parts = choice.small_rows ? p->heads_q * stw_tiles_of_head(p, choice.small_rows) : 0;
     stw_attn_step *step = add_step(steps, wave, lists_of(&choice, p) + (choice.preprocess ? parts : tiles) + 1,
@@ -497,6 +504,9 @@ const char *stw_attn_tile_refusal(stw_attn_call call, const stw_variant *tile, c
     if (loop->call != call) return loop->call == STW_CALL_FWD ? "it is a forward's tile" : "it is a backward's tile";
     if (loop->f32 != (params->dtype == STW_F32))
         return loop->f32 ? "its kernels are f32's" : "its kernels are f16's and bf16's";
+    if (loop->whole &&
+        stw_packed_class((params->features & STW_FEAT_PACKED_KV) != 0, params->max_seq_kv) > (int64_t)tile->bn)
+        return "its work tiles have all keys of a sequence, and these are more";
     if (loop->refusal) return loop->refusal(params);
     return NULL;
 }
