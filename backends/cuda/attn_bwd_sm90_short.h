@@ -2,12 +2,13 @@
  *
  * The backward pass of short sequences on Hopper, whole in one kernel: a work tile has all keys of a sequence, so that
  * dQ is complete in registers and needs no sums in memory, no kernel before it and none behind. A CTA has one KV head
- * of one sequence, GROUPS warpgroups of 64 keys each, and goes over blocks of BM = 64 * GROUPS queries of the heads of
- * the group. All is held transposed, keys as rows, as in attn_bwd_sm90.h:
+ * of one sequence, GROUPS warpgroups of 64 keys each, and goes over blocks of BM queries of the heads of the group. All is
+ * held transposed, keys as rows, as in attn_bwd_sm90.h:
  *
  *     of SUB queries:   S^T = K Q^T, dP^T = V dO^T   from shared memory
  *                      dV += P^T dO, dK += dS^T Q   P^T, dS^T from registers
- *     of all BM:       dQ = dS K                    dS through shared memory; warpgroup c makes rows 64c..
+ *     of all BM:       dQ = dS K                    dS through shared memory; a warpgroup makes 64 rows, where
+ *                                                   there are more than BM / 64 of them a part of the columns
  *
  * Loads and products of one CTA take turns with those of the others on its multiprocessor. delta is made here too, by
  * eight threads a row. Rows that take part in nothing must not be multiplied, not even by 0: they become zeros when
@@ -19,45 +20,50 @@
 #include "attn_bwd_sm90_scores.h"
 #include "common/kernels/attn_bwd_preprocess.h"
 
-/* CTAs whose registers a multiprocessor shall have room for. More of the larger ones would leave too few registers for
- * products that run beside each other. */
-#define SM90_SHORT_CTAS(hd, bn) ((hd) > 64 ? ((bn) > 64 ? 1 : 2) : (hd) > 32 ? ((bn) > 64 ? 1 : 3) : (bn) > 64 ? 2 : 4)
+/* CTAs whose registers a multiprocessor shall have room for: loads of one run beside products of the others. */
+#define SM90_SHORT_CTAS(hd, bn)                                                                                        \
+    ((bn) > 128 ? 1 : (hd) > 64 ? ((bn) > 64 ? 1 : 2) : (bn) > 64 ? 2 : (hd) > 32 ? 3 : 4)
+#ifndef XSUB
+#define XSUB 32
+#endif
 
-template <class T_, int HD_, int GROUPS_> struct sm90_short_config {
+template <class T_, int HD_, int GROUPS_, int BM_> struct sm90_short_config {
     typedef T_ T;
     enum {
         HD = HD_,
         GROUPS = GROUPS_,
         BN = 64 * GROUPS,
-        BM = BN,
+        BM = BM_,
         THREADS = 128 * GROUPS,
         PANELS = (HD + 63) / 64,
-        SUB = HD > 64 ? 16 : 32, /* queries whose scores are in registers at a time */
-        SUBS = BM / SUB
+        SUB = HD > 64 ? (BN > 64 ? XSUB : 16) : HD > 32 ? (BN > 64 ? 16 : 32) : 32, /* queries with scores in registers at a time */
+        SUBS = BM / SUB,
+        STAGES = STW_SM90_SHORT_STAGES(BM, BN), /* of Q and dO */
+        DQ_COLS = HD * (BM / 64) / GROUPS /* of dQ that a warpgroup makes */
     };
-    enum { BYTES_OF = PANELS * BN * 128, DS_BYTES = BM * BN * 2 };
+    enum { KEYS_BYTES = PANELS * BN * 128, ROWS_BYTES = PANELS * BM * 128, DS_BYTES = BM * BN * 2 };
     enum {
         AT_K = 0,
-        AT_V = AT_K + BYTES_OF,
-        AT_Q = AT_V + BYTES_OF,
-        AT_DOUT = AT_Q + BYTES_OF,
-        AT_DS = AT_DOUT + BYTES_OF,
+        AT_V = AT_K + KEYS_BYTES,
+        AT_Q = AT_V + KEYS_BYTES,
+        AT_DOUT = AT_Q + STAGES * ROWS_BYTES,
+        AT_DS = AT_DOUT + STAGES * ROWS_BYTES,
         AT_STATS = AT_DS + DS_BYTES, /* LSE, delta */
         AT_SEEN = AT_STATS + 2 * BM * 4,
         AT_BARRIERS = AT_SEEN + BN * 8,
-        AT_TILE = AT_BARRIERS + 16,
+        AT_TILE = AT_BARRIERS + 32,
         BYTES = AT_TILE + (int)sizeof(attn_work_tile)
     };
-    static_assert(BYTES <= (int)STW_SM90_SHORT_SMEM(HD_, BN), "host and device agree on shared memory");
+    static_assert(BYTES <= (int)STW_SM90_SHORT_SMEM(HD_, BM, BN), "host and device agree on shared memory");
     static_assert(AT_TILE % 16 == 0, "a work tile's alignment");
 };
 
-/* Zeros in a tile's rows outside [low, end). */
-template <class C> DEV_FN void sm90_short_zero_rows(char *smem, int64_t low, int64_t end) {
-    const int first = (int)stw_clamp_i64(low, 0, C::BN), last = (int)stw_clamp_i64(end, 0, C::BN);
+/* Zeros in the rows of a tile of ROWS outside [low, end). */
+template <class C, int ROWS> DEV_FN void sm90_short_zero_rows(char *smem, int64_t low, int64_t end) {
+    const int first = (int)stw_clamp_i64(low, 0, ROWS), last = (int)stw_clamp_i64(end, 0, ROWS);
     const int thread = sm90_thread_anew();
-    DEV_ROLLED_FOR (int row = thread / 8; row < C::PANELS * C::BN; row += C::THREADS / 8) {
-        const int r = row % C::BN;
+    DEV_ROLLED_FOR (int row = thread / 8; row < C::PANELS * ROWS; row += C::THREADS / 8) {
+        const int r = row % ROWS;
         sm90_zero_vector_if(r < first || r >= last, sm90_shared_address(smem) + row * 128 + thread % 8 * 16);
     }
     sm90_fence_async_shared();
@@ -69,15 +75,15 @@ template <class C, int N>
 DEV_FN void sm90_short_store(const float (&x)[N], typename C::T *to, int64_t stride, int64_t used_rows,
                              int64_t end_rows, int cols, bool vectors, float scale, char *mine) {
     typedef typename C::T T;
-    enum { ROWS = 16, PANEL = 64, VECTOR = 8 };
+    enum { ROWS = 16, PANEL = 64, VECTOR = 8, COLS = 2 * N };
     const int lane = sm90_lane_anew();
     const int used = (int)stw_clamp_i64(used_rows, 0, ROWS), end = (int)stw_clamp_i64(end_rows, 0, ROWS);
     const uint32_t put = sm90_shared_address(mine) + lane % 16 * 128;
     const int row = lane / 8, piece = lane % 8;
     const dev_vector zero = {{0, 0, 0, 0}};
-    DEV_UNROLL_FOR (int panel = 0; panel < C::HD; panel += PANEL) {
+    DEV_UNROLL_FOR (int panel = 0; panel < COLS; panel += PANEL) {
         __syncwarp();
-        DEV_UNROLL_FOR (int c = panel; c < panel + PANEL && c < C::HD; c += 16) {
+        DEV_UNROLL_FOR (int c = panel; c < panel + PANEL && c < COLS; c += 16) {
             uint32_t w[4];
             DEV_UNROLL_FOR (int i = 0; i < 4; ++i)
                 w[i] = dev_pack(T(), x[c / 2 + 2 * i] * scale, x[c / 2 + 2 * i + 1] * scale);
@@ -88,12 +94,12 @@ DEV_FN void sm90_short_store(const float (&x)[N], typename C::T *to, int64_t str
             T *at = to + row * stride + panel + piece * VECTOR;
             DEV_UNROLL_FOR (int i = 0; i < ROWS; i += 4) {
                 dev_vector v = dev_load_vector(mine + (row + i) * 128 + (piece ^ (row + i) % 8) * 16);
-                if (row + i < end && panel + piece * VECTOR < cols)
+                if (row + i < end && panel + piece * VECTOR < COLS && panel + piece * VECTOR < cols)
                     dev_store_vector(at + i * stride, row + i < used ? v : zero);
             }
         } else {
             DEV_ROLLED_FOR (int r = 0; r < end; ++r)
-                DEV_ROLLED_FOR (int c = lane; c < PANEL && panel + c < cols; c += DEV_WAVE) {
+                DEV_ROLLED_FOR (int c = lane; c < PANEL && panel + c < COLS && panel + c < cols; c += DEV_WAVE) {
                     const char *from = mine + r * 128 + (c / VECTOR ^ r % 8) * 16 + c % VECTOR * 2;
                     T v = *(const T *)(const void *)from;
                     if (r >= used) v.bits = 0;
@@ -110,39 +116,44 @@ template <class C> struct sm90_short_loads {
     uint32_t smem;
 
     DEV_METHOD sm90_mbarrier keys() const { return sm90_mbarrier{smem + C::AT_BARRIERS}; }
-    DEV_METHOD sm90_mbarrier rows() const { return sm90_mbarrier{smem + C::AT_BARRIERS + 8}; }
+    DEV_METHOD sm90_mbarrier rows(int stage) const { return sm90_mbarrier{smem + C::AT_BARRIERS + 8 + 8 * stage}; }
+    template <int ROWS>
     DEV_FN void panels(uint32_t to, const stw_mapped_tensor &t, int row, int head, int batch, sm90_mbarrier barrier) {
         if (C::HD % 64 == 0 && t.panels == C::PANELS) {
             sm90_tma_load_panels(to, &t.map, row, head, batch, barrier);
         } else {
             DEV_UNROLL_FOR (int panel = 0; panel < C::PANELS; ++panel)
-                sm90_tma_load_panel(to + panel * C::BN * 128, &t.map, panel * 64, row, head, batch, barrier);
+                sm90_tma_load_panel(to + panel * ROWS * 128, &t.map, panel * 64, row, head, batch, barrier);
         }
     }
     /* K and V. */
     DEV_METHOD void load_keys(const stw_seq_span &kv, int kv_head, int64_t b) const {
         const int batch = l.p.features & STW_FEAT_PACKED_KV ? 0 : (int)b;
-        keys().expect(kv.rows > 0 ? 2 * C::BYTES_OF : 0); /* a pack may have no rows at all */
+        keys().expect(kv.rows > 0 ? 2 * C::KEYS_BYTES : 0); /* a pack may have no rows at all */
         if (kv.rows <= 0) return;
-        panels(smem + C::AT_K, maps.k, (int)kv.first, kv_head, batch, keys());
-        panels(smem + C::AT_V, maps.v, (int)kv.first, kv_head, batch, keys());
+        panels<C::BN>(smem + C::AT_K, maps.k, (int)kv.first, kv_head, batch, keys());
+        panels<C::BN>(smem + C::AT_V, maps.v, (int)kv.first, kv_head, batch, keys());
     }
-    /* Q and dO of a query block. */
-    DEV_METHOD void load_rows(const stw_seq_span &q, int head, int64_t b, int block) const {
+    /* Q and dO of a step. */
+    DEV_METHOD void load_rows(const stw_seq_span &q, int kv_head, int64_t b, int blocks, int step) const {
+        const int turn = step / blocks, block = step - turn * blocks, head = kv_head * (int)l.p.group + turn;
+        const int stage = step % C::STAGES;
         const int batch = l.p.features & STW_FEAT_PACKED_Q ? 0 : (int)b, row = (int)q.first + block * C::BM;
-        rows().expect(2 * C::BYTES_OF);
-        panels(smem + C::AT_Q, maps.q, row, head, batch, rows());
-        panels(smem + C::AT_DOUT, maps.dout, row, head, batch, rows());
+        rows(stage).expect(2 * C::ROWS_BYTES);
+        panels<C::BM>(smem + C::AT_Q + stage * C::ROWS_BYTES, maps.q, row, head, batch, rows(stage));
+        panels<C::BM>(smem + C::AT_DOUT + stage * C::ROWS_BYTES, maps.dout, row, head, batch, rows(stage));
     }
     DEV_METHOD void enter(attn_work_tile &tile) const {
         const int64_t number = dev_cta(), b = stw_quotient(number, l.p.heads_kv);
         const int kv_head = (int)(number - b * l.p.heads_kv);
         keys().init(1);
-        rows().init(1);
+        DEV_UNROLL_FOR (int stage = 0; stage < C::STAGES; ++stage) rows(stage).init(1);
         sm90_fence_mbarrier_init();
         const stw_seq_span kv = stw_seq_kv(&l.p, b), q = stw_seq_q(&l.p, b);
         load_keys(kv, kv_head, b);
-        if (q.rows > 0) load_rows(q, kv_head * (int)l.p.group, b, 0);
+        const int blocks = (int)stw_blocks_of(q.rows, C::BM);
+        DEV_UNROLL_FOR (int step = 0; step < C::STAGES; ++step)
+            if (step < blocks * (int)l.p.group) load_rows(q, kv_head, b, blocks, step);
         tile.b = b;
         tile.j0 = 0;
         tile.kv_head = kv_head;
@@ -175,13 +186,14 @@ template <class C> struct sm90_short_statistics {
         }
     }
     /* The dot products, when dO has arrived, to the place of delta. */
-    DEV_METHOD void dots(const stw_attn_launch &l, const attn_work_tile &tile, int64_t h, int64_t i0, char *smem) {
+    DEV_METHOD void dots(const stw_attn_launch &l, const attn_work_tile &tile, int64_t h, int64_t i0, char *smem,
+                         int stage) {
         const stw_attn_params &p = l.p;
         const int group = (int)dev_thread() / 8, sub = (int)dev_thread() % 8, cols = (int)p.head_dim_v;
         float *const delta = (float *)(void *)(smem + C::AT_STATS) + C::BM;
         if (p.features & STW_FEAT_GIVEN_DELTA) return;
         const bool vectors = (l.vectors & STW_VECTOR_OUT) != 0;
-        const char *dout = smem + C::AT_DOUT + group * 128;
+        const char *dout = smem + C::AT_DOUT + stage * C::ROWS_BYTES + group * 128;
         if (vectors) {
             dout += (sub ^ group % 8) * 16;
             DEV_UNROLL_FOR (int k = 0; k < ROWS; ++k) {
@@ -242,7 +254,8 @@ template <class C> struct sm90_short_statistics {
 
 template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, const stw_sm90_maps &maps, char *smem) {
     typedef typename C::T T;
-    enum { BM = C::BM, BN = C::BN, HD = C::HD, SUB = C::SUB, PIECES = SUB / 8, VALUES = 4 * PIECES, ACC = HD / 2 };
+    enum { BM = C::BM, BN = C::BN, HD = C::HD, SUB = C::SUB, PIECES = SUB / 8, VALUES = 4 * PIECES, ACC = HD / 2,
+           COLS = C::DQ_COLS };
     const stw_attn_params &p = l.p;
     const int wave = (int)dev_wave(), lane = (int)dev_lane(), group = wave / 4, warp = wave % 4;
     const uint32_t base = sm90_shared_address(smem), at0 = base >> 4;
@@ -262,36 +275,34 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
     DEV_UNROLL_FOR (int i = 0; i < ACC; ++i) dk[i] = dv[i] = 0.0f;
     const uint32_t ds_to = base + C::AT_DS + group * BM * 128 + ((lane / 16) * 8 + lane % 8) * 128 +
                            (((warp * 2 + lane / 8 % 2) ^ (lane % 8)) * 16);
-    char *const mine = smem + C::AT_DS + wave * 2048; /* of the dQ rows that this warp makes */
     const int blocks = dev_uniform((int)stw_blocks_of(tile.seq.q.rows, BM)), heads = (int)p.group;
     const bool keys_whole = dev_uniform((int)(tile.seq.kv.used >= BN)) != 0;
     bool keys_arrived = false;
-    uint32_t phase = 0;
     DEV_ROLLED_FOR (int step = 0; step < heads * blocks; ++step) {
         const int turn = step / blocks, block = step - turn * blocks;
         const int head = dev_uniform(tile.kv_head) * heads + turn;
-        const int64_t i0 = (int64_t)block * BM;
+        const int i0 = block * BM;
         sm90_short_statistics<C> statistics;
         statistics.fetch(l, tile, head, i0);
         const float2 row_statistics = statistics.row_of(p, tile, head, i0);
-        load.rows().wait(phase);
-        phase ^= 1;
-        statistics.dots(l, tile, head, i0, smem);
+        const int stage = step % C::STAGES;
+        load.rows(stage).wait(step / C::STAGES & 1);
+        statistics.dots(l, tile, head, i0, smem, stage);
         dev_barrier();
         const bool dead = statistics.finish(l, tile, head, i0, row_statistics, smem);
         if (!keys_arrived) {
             const stw_range keys = stw_visible_keys(&tile.seq);
             load.keys().wait(0);
             if (keys.first > 0 || keys.end < BN) {
-                sm90_short_zero_rows<C>(smem + C::AT_K, keys.first, keys.end);
-                sm90_short_zero_rows<C>(smem + C::AT_V, keys.first, keys.end);
+                sm90_short_zero_rows<C, BN>(smem + C::AT_K, keys.first, keys.end);
+                sm90_short_zero_rows<C, BN>(smem + C::AT_V, keys.first, keys.end);
             }
             keys_arrived = true;
         }
         const bool rows_whole = tile.seq.q_low <= i0 && tile.seq.q_end >= i0 + BM;
         if (!rows_whole) {
-            sm90_short_zero_rows<C>(smem + C::AT_Q, tile.seq.q_low - i0, tile.seq.q_end - i0);
-            sm90_short_zero_rows<C>(smem + C::AT_DOUT, tile.seq.q_low - i0, tile.seq.q_end - i0);
+            sm90_short_zero_rows<C, BM>(smem + C::AT_Q + stage * C::ROWS_BYTES, tile.seq.q_low - i0, tile.seq.q_end - i0);
+            sm90_short_zero_rows<C, BM>(smem + C::AT_DOUT + stage * C::ROWS_BYTES, tile.seq.q_low - i0, tile.seq.q_end - i0);
         }
         const bool inner =
             keys_whole && rows_whole && tile.seq.band.low <= -(i0 + BM - 1) && tile.seq.band.high >= BN - 1 - i0;
@@ -300,7 +311,8 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
         /* scores of SUB queries at a time */
         const sm90_operand<T, BN, HD> k_rows = {at0 + C::AT_K / 16 + group * 512};
         const sm90_operand<T, BN, HD> v_rows = {at0 + C::AT_V / 16 + group * 512};
-        const sm90_operand<T, BM, HD, BM * 8> q = {at0 + C::AT_Q / 16}, dout = {at0 + C::AT_DOUT / 16};
+        const sm90_operand<T, BM, HD, BM * 8> q = {at0 + C::AT_Q / 16 + stage * (C::ROWS_BYTES / 16)},
+                                               dout = {at0 + C::AT_DOUT / 16 + stage * (C::ROWS_BYTES / 16)};
         float s[VALUES], dp[VALUES];
         auto scores = [&](int sub) {
             const sm90_operand<T, BM, HD> q_rows = {q.at + sub * (SUB * 8)}, dout_rows = {dout.at + sub * (SUB * 8)};
@@ -342,9 +354,11 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
         }
         sm90_fence_async_shared();
         dev_barrier();
-        float dq[ACC];
-        const sm90_operand<T, BM, BN> ds = {at0 + C::AT_DS / 16 + group * 512};
-        const sm90_operand<T, BN, HD> k_all = {at0 + C::AT_K / 16};
+        float dq[COLS / 2];
+        const int wave_anew = sm90_thread_anew() / DEV_WAVE, part = wave_anew / 4;
+        const int dq_rows = part % (BM / 64) * 64, dq_col = part / (BM / 64) * COLS;
+        const sm90_operand<T, BM, BN> ds = {at0 + C::AT_DS / 16 + dq_rows * 8};
+        const sm90_operand<T, BN, COLS, BN * 8> k_all = {at0 + C::AT_K / 16 + dq_col / 64 * (BN * 8) + dq_col % 64 / 8};
         sm90_mma_fence();
         mma_AB(dq, ds, k_all);
         sm90_mma_wait<0>(dq);
@@ -353,13 +367,14 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
         const bool more = step + 1 < heads * blocks;
         if (more) { /* all have read Q and dO, and dS */
             dev_barrier();
-            const int next = (step + 1) / blocks;
-            if (wave == 0 && sm90_elect())
-                load.load_rows(tile.seq.q, tile.kv_head * heads + next, tile.b, step + 1 - next * blocks);
-        } else sm90_warpgroup_sync(group);
-        const int64_t row = i0 + 16 * wave;
-        T *to = (T *)p.dq.data + dev_row(p.dq, tile.b, head, tile.seq.q.first + row);
-        sm90_short_store<C>(dq, to, p.dq.seq, tile.seq.q.used - row, tile.seq.q.rows - row, (int)p.head_dim_qk,
+            if (wave == 0 && step + C::STAGES < heads * blocks && sm90_elect())
+                load.load_rows(tile.seq.q, tile.kv_head, tile.b, blocks, step + C::STAGES);
+        } else if (COLS < HD) dev_barrier();
+        else sm90_warpgroup_sync(group);
+        const int64_t row = i0 + dq_rows + 16 * (wave_anew % 4);
+        char *const mine = smem + C::AT_DS + wave_anew * 2048; /* COLS is HD: of the dQ rows that this warpgroup makes */
+        T *to = (T *)p.dq.data + dev_row(p.dq, tile.b, head, tile.seq.q.first + row) + dq_col;
+        sm90_short_store<C>(dq, to, p.dq.seq, tile.seq.q.used - row, tile.seq.q.rows - row, (int)p.head_dim_qk - dq_col,
                             (l.vectors & STW_VECTOR_DQ) != 0, p.scale, mine);
         if (more) dev_barrier(); /* the next dS goes where rows of dQ have been */
     }

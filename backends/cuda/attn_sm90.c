@@ -239,7 +239,7 @@ static void plan_short(const stw_variant *tile, const stw_attn_params *p, uint32
     *out = (stw_attn_choice){.mode = "",
                              .bn = tile->bn,
                              .width = (tile->head_dim + 63) / 64 * 64,
-                             .smem = STW_SM90_SHORT_SMEM(tile->head_dim, tile->bn),
+                             .smem = STW_SM90_SHORT_SMEM(tile->head_dim, tile->bm, tile->bn),
                              .queued = STW_QUEUED_NEVER};
 }
 
