@@ -2,15 +2,16 @@
  *
  * The backward pass of short sequences on Hopper, whole in one kernel: a work tile has all keys of a sequence, so that
  * dQ is complete in registers and needs no sums in memory, no kernel before it and none behind. A CTA has one KV head
- * of one sequence, GROUPS warpgroups of 64 keys each, and goes over blocks of BM queries of the heads of the group. All is
- * held transposed, keys as rows, as in attn_bwd_sm90.h:
+ * of one sequence, GROUPS warpgroups of 64 keys each, and goes over blocks of BM queries of the heads of the group.
+ * All is held transposed, keys as rows, as in attn_bwd_sm90.h:
  *
  *     of SUB queries:   S^T = K Q^T, dP^T = V dO^T   from shared memory
  *                      dV += P^T dO, dK += dS^T Q   P^T, dS^T from registers
  *     of all BM:       dQ = dS K                    dS through shared memory; a warpgroup makes 64 rows, where
  *                                                   there are more than BM / 64 of them a part of the columns
  *
- * Loads and products of one CTA take turns with those of the others on its multiprocessor. delta is made here too, by
+ * Loads run a step ahead where there are two stages of Q and dO; besides, those of one CTA take turns with the products
+ * of the others on its multiprocessor. delta is made here too, by
  * eight threads a row. Rows that take part in nothing must not be multiplied, not even by 0: they become zeros when
  * they have arrived. No result depends on an order: the same kernel serves deterministic mode. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_SHORT_H
@@ -23,9 +24,6 @@
 /* CTAs whose registers a multiprocessor shall have room for: loads of one run beside products of the others. */
 #define SM90_SHORT_CTAS(hd, bn)                                                                                        \
     ((bn) > 128 ? 1 : (hd) > 64 ? ((bn) > 64 ? 1 : 2) : (bn) > 64 ? 2 : (hd) > 32 ? 3 : 4)
-#ifndef XSUB
-#define XSUB 32
-#endif
 
 template <class T_, int HD_, int GROUPS_, int BM_> struct sm90_short_config {
     typedef T_ T;
@@ -36,7 +34,7 @@ template <class T_, int HD_, int GROUPS_, int BM_> struct sm90_short_config {
         BM = BM_,
         THREADS = 128 * GROUPS,
         PANELS = (HD + 63) / 64,
-        SUB = HD > 64 ? (BN > 64 ? XSUB : 16) : HD > 32 ? (BN > 64 ? 16 : 32) : 32, /* queries with scores in registers at a time */
+        SUB = HD > 32 && (BN > 64) != (HD > 64) ? 16 : 32, /* queries with scores in registers: what fits with no spill */
         SUBS = BM / SUB,
         STAGES = STW_SM90_SHORT_STAGES(BM, BN), /* of Q and dO */
         DQ_COLS = HD * (BM / 64) / GROUPS /* of dQ that a warpgroup makes */

@@ -135,8 +135,9 @@ static void maps_say_the_layout(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof maps_cases / sizeof *maps_cases; ++i) {
         const maps_case *c = &maps_cases[i];
-        char launch[128];
-        one("cuda", LIST(H200), "call", c->problem);
+        char launch[128], force[64];
+        snprintf(force, sizeof force, "STERNWAY_VARIANT=%s", c->variant); /* many are short */
+        one("cuda", LIST(H200, force), "call", c->problem);
         if (failures(NULL)) fail_msg("%s: %s", c->problem, run.out);
         assert_string_equal(behind(run.out, "variant: "), c->variant);
         assert_int_equal(lines_with(run.log, "cuda:map "), 4);
@@ -260,10 +261,10 @@ static void plans_refuse_by_name(void **state) {
 static void kernels_of_modes(void **state) {
     (void)state;
     static const char *const launches[][2] = {
-        {"attn_bwd:bf16:b1h2s64d64:det", "cuda:launch stw_attn_bwd_sm90_128x128_hd64_bf16_ordered"},
-        {"attn_bwd:f16:b1h2s64d96:det:causal_br", "cuda:launch stw_attn_bwd_sm90_64x128_hd96_f16_ordered"},
-        {"attn_bwd:bf16:b1h4k2s64d128:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_bf16_ordered"},
-        {"attn_bwd:bf16:b1h2s64d64:nodet", "cuda:launch stw_attn_bwd_sm90_128x128_hd64_bf16_plain"},
+        {"attn_bwd:bf16:b1h2s264d64:det", "cuda:launch stw_attn_bwd_sm90_128x128_hd64_bf16_ordered"},
+        {"attn_bwd:f16:b1h2s264d96:det:causal_br", "cuda:launch stw_attn_bwd_sm90_64x128_hd96_f16_ordered"},
+        {"attn_bwd:bf16:b1h4k2s264d128:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_bf16_ordered"},
+        {"attn_bwd:bf16:b1h2s264d64:nodet", "cuda:launch stw_attn_bwd_sm90_128x128_hd64_bf16_plain"},
         {"attn_bwd:bf16:b1h2s64d64:grads_q", "cuda:launch stw_attn_bwd_sm90_128x128_hd64_bf16_general"},
         {"attn_bwd:f16:b1h2s64d128:dk_f32", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_f16_general"},
         {"attn_bwd:f16:b1h2s64d128:dv_f32:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_f16_general_ordered"},
@@ -316,8 +317,8 @@ static void unaligned_call(const char *problem, const char *tensor, int bytes, c
 
 static void unaligned_calls(void **state) {
     (void)state;
-    static const char *const problems[] = {"attn_bwd:bf16:b2h4k2s100x200d128:causal_br", "attn_bwd:f16:b1h2s130d64",
-                                           "attn_bwd:bf16:b3h2s100d96:thd:tq250:tk260"};
+    static const char *const problems[] = {"attn_bwd:bf16:b2h4k2s100x200d128:causal_br", "attn_bwd:f16:b1h2s260d64",
+                                           "attn_bwd:bf16:b3h2s200d96:thd:tq250:tk260"};
     static const char *const tensors[] = {"q", "k", "v", "dout", "out", "dq", "dk", "dv"};
     static const int bytes[] = {0, 2, 8, 14, 16, 32};
     for (int p = 0; p < 3; ++p) {
@@ -422,14 +423,14 @@ static void one_workspace(void **state) {
 /* Kernels come from the image that has them, and both images are loaded once and given back. */
 static void two_images(void **state) {
     (void)state;
-    static const char *const launches[] = {"stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_preprocess_bf16",
-                                           "stw_attn_bwd_sm90_64x128_hd128_bf16_plain", "stw_attn_bwd_postprocess"};
+    static const char *const launches[] = {"stw_attn_fwd_sm80_fwd_64x64_hd128_bf16",
+                                           "stw_attn_bwd_sm90_short_64x128_hd128_bf16"};
     tool("cuda", LIST(H200), LIST("plain", "work"));
     assert_int_equal(failures(NULL), 0);
     assert_int_equal(spawn_count(run.log, "cuda:cuModuleLoadDataEx"), 2);
     assert_int_equal(spawn_count(run.log, "cuda:cuModuleUnload"), 2);
     assert_int_equal(lines_with(run.log, ":left "), 0);
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2; ++i) {
         char line[128];
         snprintf(line, sizeof line, "cuda:launch %s", launches[i]);
         assert_int_equal(spawn_count(run.log, line), i ? 2 : 1);
@@ -460,15 +461,55 @@ static void module_load_fails(void **state) {
     tool("cuda", LIST(H200, "FAKE_FAIL=cuModuleGetFunction:500"), LIST("plain", "work")); /* in neither */
     assert_string_equal(spawn_line(run.out, 1),
                         "bwd_plan STW_E_INTERNAL cuda: cuModuleGetFunction failed: error (500); kernel "
-                        "stw_attn_bwd_preprocess_bf16");
+                        "stw_attn_bwd_sm90_short_64x128_hd128_bf16");
     assert_int_equal(lines_with(run.log, ":left "), 0);
+}
+
+/* Sequences of at most as many keys as a work tile has: one kernel, no workspace. Maps as in the main loop, of blocks
+ * of the kernel's own size. */
+static void short_sequences(void **state) {
+    (void)state;
+    static const char *const rows[][3] = {{"bf16:b3h2s49d32", "sm90_short_64x64_hd32", "64,64,"},
+                                          {"f16:b3h2s100d32:det", "sm90_short_64x128_hd32", "64,128,"},
+                                          {"bf16:b3h4k2s64d64", "sm90_short_64x64_hd64", "64,64,"},
+                                          {"bf16:b3h2s65d64", "sm90_short_64x128_hd64", "64,128,"},
+                                          {"bf16:b3h2s200x128d64", "sm90_short_64x128_hd64", "64,128,"},
+                                          {"bf16:b3h2s197d64", "sm90_short_128x256_hd64", "64,256,"},
+                                          {"bf16:b3h2s64d128", "sm90_short_64x64_hd128", "64,64,"},
+                                          {"f16:b3h2s128d96:causal_br", "sm90_short_64x128_hd128", "64,128,"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char problem[128], launch[128], box[32];
+        snprintf(problem, sizeof problem, "attn_bwd:%s", rows[i][0]);
+        snprintf(launch, sizeof launch, "cuda:launch stw_attn_bwd_%s_%s", rows[i][1],
+                 rows[i][0][0] == 'b' ? "bf16" : "f16");
+        snprintf(box, sizeof box, " box %s", rows[i][2]);
+        one("cuda", LIST(H200), "call", problem);
+        if (failures(NULL) || spawn_count(run.log, launch) != 1) fail_msg("%s: %s%s", problem, run.out, run.log);
+        assert_string_equal(behind(run.out, "variant: "), rows[i][1]);
+        assert_int_equal(lines_with(run.log, "cuda:launch "), 1);
+        assert_int_equal(lines_with(run.log, box), strcmp(rows[i][2], "64,64,") ? 2 : 4);
+    }
+    static const char *const others[] = {"bf16:b3h2s257d64", "bf16:b3h2s64d64:sink:grads_qkvs",
+                                         "bf16:b3h2s64d64:dq_f32", "bf16:b3h2s64d64:grads_kv",
+                                         "bf16:b3h2s64d64:alibi", "f16:b3h2s64d64:dropout0.1"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; ++i) {
+        char problem[128];
+        snprintf(problem, sizeof problem, "attn_bwd:%s", others[i]);
+        one("cuda", LIST(H200), "plan", problem);
+        if (!variant_begins("sm90_128x128_hd64")) fail_msg("%s: %s", problem, run.out);
+    }
+    one("cuda", LIST(H200, "STERNWAY_VARIANT=sm90_short_64x64_hd64"), "plan", "attn_bwd:bf16:b3h2s65d64");
+    static const char *const refused[][2] = {
+        {"plan STW_E_UNSUPPORTED ",
+         " STERNWAY_VARIANT=sm90_short_64x64_hd64: its work tiles have all keys of a sequence, and these are more"}};
+    expect(refused, 1);
 }
 
 /* A map that the driver refuses ends the call before anything is launched; the next call is as good as ever.
  */
 static void map_fails(void **state) {
     (void)state;
-    static const char problem[] = "call attn_bwd:bf16:b1h2s64d128";
+    static const char problem[] = "call attn_bwd:bf16:b1h2s264d128";
     for (int nth = 0; nth <= 4; ++nth) {
         char plan[64] = "FAKE_FAIL=cuTensorMapEncodeTiled:999";
         if (nth) snprintf(plan, sizeof plan, "FAKE_FAIL=cuTensorMapEncodeTiled:999:%d", nth);
@@ -514,21 +555,22 @@ static const char *launched(int n) {
  * same maps; nothing is allocated and nothing locked. */
 static void calls_without_a_plan(void **state) {
     (void)state;
-    static const char *const problems[] = {"attn_bwd:bf16:b17h2s100d96:thd:tq1501:tk1601",
-                                           "attn_bwd:f16:b33h4k2s1000d128:thd:tq17000:tk17001:causal_br",
-                                           "attn_bwd:bf16:b17h2s100d64:thd:bhsd:tq1501:tk1601:det"};
-    for (int p = 0; p < 3; ++p) {
+    static const char *const problems[] = {
+        "attn_bwd:bf16:b17h2s200d96:thd:tq1501:tk1601", "attn_bwd:f16:b33h4k2s1000d128:thd:tq17000:tk17001:causal_br",
+        "attn_bwd:bf16:b17h2s300d64:thd:bhsd:tq1501:tk1601:det", "attn_bwd:bf16:b17h2s100d64:thd:tq1501:tk1601"};
+    for (int p = 0; p < 4; ++p) {
+        const int lines = p == 3 ? 5 : 7; /* the short one: one kernel */
         char first[7][512];
         one("cuda", LIST(H200), "once", problems[p]);
         if (failures(NULL)) fail_msg("%s: %s", problems[p], run.out);
         assert_true(variant_begins("sm90_"));
         assert_int_equal(lines_with(run.out, "once STW_OK "), 1);
         assert_int_equal(lines_with(run.out, "took 0 allocations, 0 locks"), 2);
-        assert_int_equal(lines_with(run.log, "cuda:launch ") + lines_with(run.log, "cuda:map "), 14);
-        for (int n = 0; n < 7; ++n) snprintf(first[n], sizeof first[n], "%s", launched(n));
-        for (int n = 0; n < 7; ++n)
-            if (strcmp(first[n], launched(7 + n)))
-                fail_msg("%s: %s, with a plan %s", problems[p], launched(7 + n), first[n]);
+        assert_int_equal(lines_with(run.log, "cuda:launch ") + lines_with(run.log, "cuda:map "), 2 * lines);
+        for (int n = 0; n < lines; ++n) snprintf(first[n], sizeof first[n], "%s", launched(n));
+        for (int n = 0; n < lines; ++n)
+            if (strcmp(first[n], launched(lines + n)))
+                fail_msg("%s: %s, with a plan %s", problems[p], launched(lines + n), first[n]);
     }
 }
 
@@ -545,6 +587,7 @@ int main(void) {
         cmocka_unit_test(maps_of_null_packs),
         cmocka_unit_test(two_images),
         cmocka_unit_test(module_load_fails),
+        cmocka_unit_test(short_sequences),
         cmocka_unit_test(map_fails),
         cmocka_unit_test(drivers),
         cmocka_unit_test(calls_without_a_plan),

@@ -5,7 +5,7 @@ For every row of the table with a loop of Hopper's own, both types, deterministi
 features of single scores, for loop `sm90` also one GENERAL and one for each of them, and no other. Its matrix instructions are those of
 its steps, no more; a step has its exponentials between the wait for S and its last wait, while products run; no wait
 that the source does not have; dQ is added in vectors; nothing is spilled but what gate.txt lists, in a step no more
-than it says. A line of gate.txt that no kernel needs any more is a failure, too. (Products that ptxas takes one by one
+than it says. Rows with loop `sm90_short` have a kernel a type. A line of gate.txt that no kernel needs any more is a failure, too. (Products that ptxas takes one by one
 end the build: cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
 
     python3 check_gate.py IMAGE TABLE CUOBJDUMP"""
@@ -115,6 +115,16 @@ def check_wide_kernel(name, instructions, hd, hdv):
         yield f"{adds} vector additions to dQ, not {hd // 16}"
 
 
+def check_short(name, instructions, hd, bm, bn):
+    """The kernel of short sequences, whose scores are unrolled: each product once, an exponential a score."""
+    sub = 32 if hd <= 32 or bn <= 64 and hd <= 64 or bn > 64 and hd > 64 else 16
+    wanted = bm // sub * (2 * (hd // 16) + 2 * (sub // 16)) + bn // 16  # S and dP, dV and dK; dQ
+    if (products := count(instructions, "HGMMA")) != wanted:
+        yield f"{products} matrix instructions, not {wanted}"
+    if (exponentials := count(instructions, "MUFU.EX2")) != bm // 2:
+        yield f"{exponentials} exponentials, not {bm // 2}"
+
+
 def check_spills(kernels, stacks, bounds):
     needed = set()
     for name, instructions in kernels.items():
@@ -141,10 +151,12 @@ def main():
               re.findall(r"Function (\S+):\s+REG:\d+ STACK:(\d+)", read(cuobjdump, image, "-res-usage"))}
     bounds = [line.split(None, 5) for line in (pathlib.Path(__file__).parent / "gate.txt").read_text().splitlines()
               if line and not line.startswith("#")]
-    rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), .*, sm90(\w*)\)", pathlib.Path(table).read_text(), re.M)
+    rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), (\d+), .*, sm90(\w*)\)", pathlib.Path(table).read_text(), re.M)
     wanted = {f"stw_attn_bwd_{row}_{kind}_{mode}": (check_wide_kernel, int(hd), 128 if "v128" in loop else int(hd)) if loop else
-              (check_kernel, int(hd), int(bm), bounds) for row, hd, bm, loop in rows for kind in TYPES
+              (check_kernel, int(hd), int(bm), bounds) for row, hd, bm, _, loop in rows if loop != "_short" for kind in TYPES
               for mode in (MODES[:2] if loop else MODES)}
+    wanted |= {f"stw_attn_bwd_{row}_{kind}": (check_short, int(hd), int(bm), int(bn)) for row, hd, bm, bn, loop in rows
+               if loop == "_short" for kind in TYPES}
     failures = [f"{name}: not in the image" for name in wanted.keys() - kernels.keys()]
     failures += [f"{name}: not of the table" for name in kernels.keys() - wanted.keys()]
     for name in sorted(wanted.keys() & kernels.keys()):
