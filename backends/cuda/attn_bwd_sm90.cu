@@ -55,13 +55,13 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
     WIDE_BOTH(id, bf16, dev_bf16, hd, hdv) WIDE_BOTH(id, f16, dev_f16, hd, hdv)
 #define ROW_sm90_wide(id, hd, bm, bn, kb)      WIDE(id, hd, hd, bm, kb)
 #define ROW_sm90_wide_v128(id, hd, bm, bn, kb) WIDE(id, hd, 128, bm, kb)
-#define SHORT(id, type, T, hd, bm, bn)                                                                                     \
+#define SHORT(id, type, T, hd, bm, bn)                                                                                 \
     DEV_KERNEL_BLOCKS(2 * bn, SM90_SHORT_CTAS(hd, bn))                                                                 \
     stw_attn_bwd_##id##_##type(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {                 \
-        attn_bwd_sm90_short<sm90_short_config<T, hd, bn / 64, bm>>(launch, maps, dev_shared);                              \
+        attn_bwd_sm90_short<sm90_short_config<T, hd, bn / 64, bm>>(launch, maps, dev_shared);                          \
     }
 #define ROW_sm90_short(id, hd, bm, bn, kb)                                                                             \
-    static_assert(STW_SM90_SHORT_SMEM(hd, bm, bn) <= kb * 1024u, "bm and smem_kb of " #id);                    \
+    static_assert(STW_SM90_SHORT_SMEM(hd, bm, bn) <= kb * 1024u, "bm and smem_kb of " #id);                            \
     SHORT(id, bf16, dev_bf16, hd, bm, bn) SHORT(id, f16, dev_f16, hd, bm, bn)
 
 #define STW_VARIANT(id, hd, bm, bn, stages, warps, smem_kb, loop) ROW_##loop(id, hd, bm, bn, smem_kb)

@@ -22,8 +22,7 @@
 #include "common/kernels/attn_bwd_preprocess.h"
 
 /* CTAs whose registers a multiprocessor shall have room for: loads of one run beside products of the others. */
-#define SM90_SHORT_CTAS(hd, bn)                                                                                        \
-    ((bn) > 128 ? 1 : (hd) > 64 ? ((bn) > 64 ? 1 : 2) : (bn) > 64 ? 2 : (hd) > 32 ? 3 : 4)
+#define SM90_SHORT_CTAS(hd, bn) ((bn) > 128 ? 1 : (hd) > 64 ? ((bn) > 64 ? 1 : 2) : (bn) > 64 ? 2 : (hd) > 32 ? 3 : 4)
 
 template <class T_, int HD_, int GROUPS_, int BM_> struct sm90_short_config {
     typedef T_ T;
@@ -34,10 +33,10 @@ template <class T_, int HD_, int GROUPS_, int BM_> struct sm90_short_config {
         BM = BM_,
         THREADS = 128 * GROUPS,
         PANELS = (HD + 63) / 64,
-        SUB = HD > 32 && (BN > 64) != (HD > 64) ? 16 : 32, /* queries with scores in registers: what fits with no spill */
+        SUB = HD > 32 && (BN > 64) != (HD > 64) ? 16 : 32, /* queries whose scores are in registers at a time */
         SUBS = BM / SUB,
         STAGES = STW_SM90_SHORT_STAGES(BM, BN), /* of Q and dO */
-        DQ_COLS = HD * (BM / 64) / GROUPS /* of dQ that a warpgroup makes */
+        DQ_COLS = HD * (BM / 64) / GROUPS       /* of dQ that a warpgroup makes */
     };
     enum { KEYS_BYTES = PANELS * BN * 128, ROWS_BYTES = PANELS * BM * 128, DS_BYTES = BM * BN * 2 };
     enum {
@@ -252,8 +251,16 @@ template <class C> struct sm90_short_statistics {
 
 template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, const stw_sm90_maps &maps, char *smem) {
     typedef typename C::T T;
-    enum { BM = C::BM, BN = C::BN, HD = C::HD, SUB = C::SUB, PIECES = SUB / 8, VALUES = 4 * PIECES, ACC = HD / 2,
-           COLS = C::DQ_COLS };
+    enum {
+        BM = C::BM,
+        BN = C::BN,
+        HD = C::HD,
+        SUB = C::SUB,
+        PIECES = SUB / 8,
+        VALUES = 4 * PIECES,
+        ACC = HD / 2,
+        COLS = C::DQ_COLS
+    };
     const stw_attn_params &p = l.p;
     const int wave = (int)dev_wave(), lane = (int)dev_lane(), group = wave / 4, warp = wave % 4;
     const uint32_t base = sm90_shared_address(smem), at0 = base >> 4;
@@ -299,8 +306,10 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
         }
         const bool rows_whole = tile.seq.q_low <= i0 && tile.seq.q_end >= i0 + BM;
         if (!rows_whole) {
-            sm90_short_zero_rows<C, BM>(smem + C::AT_Q + stage * C::ROWS_BYTES, tile.seq.q_low - i0, tile.seq.q_end - i0);
-            sm90_short_zero_rows<C, BM>(smem + C::AT_DOUT + stage * C::ROWS_BYTES, tile.seq.q_low - i0, tile.seq.q_end - i0);
+            sm90_short_zero_rows<C, BM>(smem + C::AT_Q + stage * C::ROWS_BYTES, tile.seq.q_low - i0,
+                                        tile.seq.q_end - i0);
+            sm90_short_zero_rows<C, BM>(smem + C::AT_DOUT + stage * C::ROWS_BYTES, tile.seq.q_low - i0,
+                                        tile.seq.q_end - i0);
         }
         const bool inner =
             keys_whole && rows_whole && tile.seq.band.low <= -(i0 + BM - 1) && tile.seq.band.high >= BN - 1 - i0;
@@ -310,7 +319,7 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
         const sm90_operand<T, BN, HD> k_rows = {at0 + C::AT_K / 16 + group * 512};
         const sm90_operand<T, BN, HD> v_rows = {at0 + C::AT_V / 16 + group * 512};
         const sm90_operand<T, BM, HD, BM * 8> q = {at0 + C::AT_Q / 16 + stage * (C::ROWS_BYTES / 16)},
-                                               dout = {at0 + C::AT_DOUT / 16 + stage * (C::ROWS_BYTES / 16)};
+                                              dout = {at0 + C::AT_DOUT / 16 + stage * (C::ROWS_BYTES / 16)};
         float s[VALUES], dp[VALUES];
         auto scores = [&](int sub) {
             const sm90_operand<T, BM, HD> q_rows = {q.at + sub * (SUB * 8)}, dout_rows = {dout.at + sub * (SUB * 8)};
@@ -370,7 +379,8 @@ template <class C> DEV_FN void attn_bwd_sm90_short(const stw_attn_launch &l, con
         } else if (COLS < HD) dev_barrier();
         else sm90_warpgroup_sync(group);
         const int64_t row = i0 + dq_rows + 16 * (wave_anew % 4);
-        char *const mine = smem + C::AT_DS + wave_anew * 2048; /* COLS is HD: of the dQ rows that this warpgroup makes */
+        char *const mine =
+            smem + C::AT_DS + wave_anew * 2048; /* COLS is HD: of the dQ rows that this warpgroup makes */
         T *to = (T *)p.dq.data + dev_row(p.dq, tile.b, head, tile.seq.q.first + row) + dq_col;
         sm90_short_store<C>(dq, to, p.dq.seq, tile.seq.q.used - row, tile.seq.q.rows - row, (int)p.head_dim_qk - dq_col,
                             (l.vectors & STW_VECTOR_DQ) != 0, p.scale, mine);

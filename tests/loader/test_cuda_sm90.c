@@ -347,10 +347,10 @@ static void unaligned_calls_are_traced(void **state) {
     static const char *const words[][2] = {
         {"q 0 3", "trace"}, {"q 2 3", "trace"}, {"dout 8 1", "trace"}, {"lse 4 3", "trace"}, {"k 2 3", "info"}};
     static const int lines[] = {0, 1, 1, 0, 0};
-    static const char line[] = "log call: attn_bwd:f16:b1h2s130d64: sm80_128x128_hd64, not sm90_128x128_hd64: ";
+    static const char line[] = "log call: attn_bwd:f16:b1h2s260d64: sm80_128x128_hd64, not sm90_128x128_hd64: ";
     for (int i = 0; i < 5; ++i) {
         char problem[128], level[64];
-        snprintf(problem, sizeof problem, "attn_bwd:f16:b1h2s130d64 %s", words[i][0]);
+        snprintf(problem, sizeof problem, "attn_bwd:f16:b1h2s260d64 %s", words[i][0]);
         snprintf(level, sizeof level, "STERNWAY_LOG=%s", words[i][1]);
         one("cuda", LIST(H200, level), "call", problem);
         assert_int_equal(failures(NULL), 0);
@@ -489,9 +489,9 @@ static void short_sequences(void **state) {
         assert_int_equal(lines_with(run.log, "cuda:launch "), 1);
         assert_int_equal(lines_with(run.log, box), strcmp(rows[i][2], "64,64,") ? 2 : 4);
     }
-    static const char *const others[] = {"bf16:b3h2s257d64", "bf16:b3h2s64d64:sink:grads_qkvs",
+    static const char *const others[] = {"bf16:b3h2s257d64",       "bf16:b3h2s64d64:sink:grads_qkvs",
                                          "bf16:b3h2s64d64:dq_f32", "bf16:b3h2s64d64:grads_kv",
-                                         "bf16:b3h2s64d64:alibi", "f16:b3h2s64d64:dropout0.1"};
+                                         "bf16:b3h2s64d64:alibi",  "f16:b3h2s64d64:dropout0.1"};
     for (size_t i = 0; i < sizeof others / sizeof *others; ++i) {
         char problem[128];
         snprintf(problem, sizeof problem, "attn_bwd:%s", others[i]);
