@@ -153,8 +153,8 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
 #define STW_SM90_WIDE_SMEM(hd, hdv)                                                                                    \
     (((hd) + (hdv)) * 128u * (1u + STW_SM90_WIDE_STAGES(hd)) + 4u * 64u * 128u +                                       \
      STW_SM90_WIDE_STAGES(hd) * (2u * 64u + STW_STATS_PAD) * 4u + 240u + STW_WORK_TILE_BYTES)
-/* Its kernel of short sequences, bn keys and blocks of bm query rows, of 64 columns a panel: K, V, stages of Q and dO, dS, the
- * statistics, which queries see which key, barriers and the work tile. */
+/* Its kernel of short sequences, bn keys and blocks of bm query rows, of 64 columns a panel: K, V, stages of Q and dO,
+ * dS, the statistics, which queries see which key, barriers and the work tile. */
 #define STW_SM90_SHORT_STAGES(bm, bn) ((bm) < (bn) ? 2u : 1u)
 #define STW_SM90_SHORT_SMEM(hd, bm, bn)                                                                                \
     (((hd) + 63u) / 64u * 256u * (STW_SM90_SHORT_STAGES(bm, bn) * (bm) + (bn)) + 2u * (bm) * (bn) +                    \
