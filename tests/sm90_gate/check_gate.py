@@ -117,7 +117,7 @@ def check_wide_kernel(name, instructions, hd, hdv):
 
 def check_short(name, instructions, hd, bm, bn):
     """The kernel of short sequences, whose scores are unrolled: each product once, an exponential a score."""
-    sub = 32 if hd <= 32 or bn <= 64 and hd <= 64 or bn > 64 and hd > 64 else 16
+    sub = 16 if hd > 32 and (bn > 64) != (hd > 64) else 32
     wanted = bm // sub * (2 * (hd // 16) + 2 * (sub // 16)) + bn // 16  # S and dP, dV and dK; dQ
     if (products := count(instructions, "HGMMA")) != wanted:
         yield f"{products} matrix instructions, not {wanted}"
