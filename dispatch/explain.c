@@ -61,6 +61,17 @@ static int explain_candidate(const stw_choice *choice, const stw_candidate *cand
     return !already_chosen; /* auto stops at the first backend that opens, whatever it says of the problem */
 }
 
+/* Backends that are not in the table. */
+static void explain_left_out(const stw_choice *choice, stw_text *text) {
+    for (int backend = STW_BACKEND_CUDA; backend <= STW_BACKEND_HIP; ++backend) {
+        int built = 0;
+        for (size_t i = 0; i < choice->count; ++i) built |= choice->candidates[i].ops->backend == (stw_backend)backend;
+        if (!built)
+            stw_text_add(text, "%s: not chosen: this build leaves it out (STERNWAY_%s=OFF)\n",
+                         stw_backend_name((stw_backend)backend), backend == STW_BACKEND_CUDA ? "CUDA" : "HIP");
+    }
+}
+
 static stw_status explain(const stw_context_opts *opts, const subject *problem, char *text, size_t capacity,
                           size_t *needed_out) {
     stw_env env;
@@ -74,6 +85,7 @@ static stw_status explain(const stw_context_opts *opts, const subject *problem, 
         stw_text_add(&out, "no backend: %s (%s)\n", stw_last_error(), stw_status_name(status));
     } else {
         int chosen = 0;
+        explain_left_out(&choice, &out);
         for (size_t i = 0; i < choice.count; ++i)
             chosen |= explain_candidate(&choice, &choice.candidates[i], &env, problem, chosen, &out);
         if (!chosen) stw_text_add(&out, "no backend is usable for this problem\n");
