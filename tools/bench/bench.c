@@ -106,7 +106,7 @@ static int open_contexts(settings *s, stw_context *context[2]) {
         status = stw_context_create(&s->device.opts, &context[1]);
     }
     if (!status) return STW_EXIT_OK;
-    stw_tool_error("bench", NULL, "%s", stw_last_error());
+    stw_tool_library_error("bench", &s->device, status);
     stw_context_destroy(context[0]);
     return stw_tool_exit_of(status);
 }

@@ -142,7 +142,8 @@ static stw_status explain(const stw_context_opts *opts, const subject *s, char *
                         : stw_explain_attn(opts, &s->attn.desc, text, capacity, needed_out);
 }
 
-static char *explain_text(const stw_context_opts *opts, const subject *s) {
+static char *explain_text(const stw_tool_device *device, const subject *s) {
+    const stw_context_opts *opts = &device->opts;
     size_t needed = 0, capacity;
     char *text = NULL;
     do { /* the machine may have more to say the second time */
@@ -151,7 +152,9 @@ static char *explain_text(const stw_context_opts *opts, const subject *s) {
         text = calloc(1, capacity);
         if (!text || explain(opts, s, text, capacity, &needed)) break;
     } while (needed > capacity);
-    return text;
+    char *own = text ? stw_tool_own_words(device, text) : NULL;
+    free(text);
+    return own;
 }
 
 /* The exit status of a problem that no backend takes: that of the calls that were explained. */
@@ -169,10 +172,8 @@ static int refusal_status(const stw_context_opts *opts, const subject *s) {
 
 /* Folded on a terminal; whole elsewhere, where lines are searched. */
 static void print_text(char *text) {
-    int width = stw_tool_width(stdout);
-    if (!width) fputs(text, stdout);
-    for (char *save, *line = width ? strtok_r(text, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save))
-        stw_tool_fold(stdout, line, 0, 4, width);
+    for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        stw_tool_print_line(line, 4);
 }
 
 int stw_tool_explain(int argc, char **argv) {
@@ -191,7 +192,7 @@ int stw_tool_explain(int argc, char **argv) {
         status = STW_EXIT_USAGE;
     }
     if (!status) {
-        text = explain_text(&request.device.opts, problem);
+        text = explain_text(&request.device, problem);
         if (!text || !text[0]) {
             stw_tool_error("explain", NULL, "%s", stw_last_error());
             status = STW_EXIT_FAILED;

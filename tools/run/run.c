@@ -34,6 +34,7 @@ static const struct argp_option options[] = {
      "in place of the accuracy rule: max|x - ref| <= X * max|ref| (X itself where ref is 0 throughout)", 0},
     {"threads", KEY_THREADS, "N", 0, "threads of the CPU backend (default: STERNWAY_CPU_THREADS, else all cores)", 0},
     {"repeat", KEY_REPEAT, "N", 0, "run N times and print the median time (default 1)", 0},
+    {"verbose", 'v', NULL, 0, "long lines: norms, errors and what is allowed of every gradient", 0},
     {"json", KEY_JSON, NULL, 0, "one JSON document on standard output", 0},
     {0}};
 
@@ -55,6 +56,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     case STW_KEY_BACKEND: o->device.backend = text; return 0;
     case STW_KEY_ARCH: o->device.arch = text; return 0;
     case KEY_JSON: o->json = 1; return 0;
+    case 'v': o->verbose = 1; return 0;
     case KEY_TOLERANCE:
         o->tolerance = strtod(text, &end);
         if (*end || end == text || !isfinite(o->tolerance) || o->tolerance < 0)
@@ -130,11 +132,14 @@ static int judge_pool(const char *path, const stw_accuracy_pool *pool, int json,
         cJSON_AddBoolToObject(out, "judged", judged);
         cJSON_AddBoolToObject(out, "pass", pass);
     } else {
-        printf("  %s: tensors below 1024 elements, %lld elements pooled: rms %.3f of what is allowed  %s\n", path,
-               (long long)pool->elements, ratio,
-               !judged ? "(too few to judge)"
-               : pass  ? "pass"
-                       : "FAIL");
+        char line[400];
+        snprintf(line, sizeof line,
+                 "  %.200s: tensors below 1024 elements, %lld pooled: rms %.3f of what is allowed  %s", path,
+                 (long long)pool->elements, ratio,
+                 !judged ? "(too few to judge)"
+                 : pass  ? "pass"
+                         : "FAIL");
+        stw_tool_print_line(line, 4);
     }
     return pass;
 }
@@ -211,7 +216,7 @@ static int make_context(run_session *session, run_options *o) {
     o->device.opts.cpu_threads = o->threads;
     stw_status status = stw_context_create(&o->device.opts, &session->context);
     if (!status) return STW_EXIT_OK;
-    stw_tool_error("run", NULL, "%s (%s)", stw_last_error(), stw_status_name(status));
+    stw_tool_library_error("run", &o->device, status);
     return stw_tool_exit_of(status);
 }
 
@@ -225,8 +230,11 @@ static void summarise(const run_session *session, cJSON *document) {
         cJSON_AddNumberToObject(document, "exit_status", s->exit_status);
         return;
     }
-    printf("%lld references met, %lld missed, %lld pools missed, %lld problems refused\n", (long long)s->met,
-           (long long)s->missed, (long long)s->pools_missed, (long long)s->refused);
+    if (s->met + s->missed && !s->options->verbose)
+        puts("max, rms: errors as parts of what is allowed; -v prints both");
+    printf("%lld reference%s met, %lld missed, %lld pool%s missed, %lld problem%s refused\n", (long long)s->met,
+           STW_TOOL_S(s->met), (long long)s->missed, (long long)s->pools_missed, STW_TOOL_S(s->pools_missed),
+           (long long)s->refused, STW_TOOL_S(s->refused));
 }
 
 int stw_tool_run(int argc, char **argv) {

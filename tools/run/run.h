@@ -89,7 +89,7 @@ typedef struct run_problem {
 typedef struct run_options {
     stw_tool_device device;
     double tolerance; /* < 0: the accuracy rule */
-    int repeat, threads, json;
+    int repeat, threads, json, verbose;
     const char *output;
 } run_options;
 
