@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * `sternway explain PROBLEM`: what stw_explain_attn or stw_explain_jagged says of a PROBLEM line. */
+ * `sternway explain PROBLEM`: what stw_explain_attn, _attn_fwd or _jagged says of a PROBLEM line. */
 #include "tools/base/tool.h"
 
 #include "tools/problem/jagged.h"
@@ -62,6 +62,7 @@ static const struct argp parser = {
     "For every backend: chosen, or why not, and for the chosen one its kernel variant, tile and "
     "workspace.\vA PROBLEM is the line that the log prints for a plan, for example\n"
     "  attn_bwd:bf16:b4h32k8s4096d128:causal_br:dropout0.1\n"
+    "  attn_fwd:bf16:b4h32k8s4096d128:causal_br\n"
     "  jagged_softmax:bf16:c8l400t1000i64:inner:used:i64\n"
     "Exit status: 0 when a backend takes the problem; else, and with the text all the same, what `run` would "
     "end "
@@ -138,8 +139,9 @@ static stw_status read_subject(const char *line, subject *s) {
 
 static stw_status explain(const stw_context_opts *opts, const subject *s, char *text, size_t capacity,
                           size_t *needed_out) {
-    return s->is_jagged ? stw_explain_jagged(opts, &s->jagged.desc, text, capacity, needed_out)
-                        : stw_explain_attn(opts, &s->attn.desc, text, capacity, needed_out);
+    if (s->is_jagged) return stw_explain_jagged(opts, &s->jagged.desc, text, capacity, needed_out);
+    return (s->attn.op == STW_PROBLEM_ATTN_FWD ? stw_explain_attn_fwd : stw_explain_attn)(opts, &s->attn.desc, text,
+                                                                                          capacity, needed_out);
 }
 
 static char *explain_text(const stw_tool_device *device, const subject *s) {
@@ -163,8 +165,9 @@ static int refusal_status(const stw_context_opts *opts, const subject *s) {
     stw_plan *plan = NULL;
     stw_status status = stw_context_create(opts, &context);
     if (!status)
-        status = s->is_jagged ? stw_jagged_bwd_plan(context, &s->jagged.desc, &plan)
-                              : stw_attn_bwd_plan(context, &s->attn.desc, &plan);
+        status = s->is_jagged                         ? stw_jagged_bwd_plan(context, &s->jagged.desc, &plan)
+                 : s->attn.op == STW_PROBLEM_ATTN_FWD ? stw_attn_fwd_plan(context, &s->attn.desc, &plan)
+                                                      : stw_attn_bwd_plan(context, &s->attn.desc, &plan);
     stw_plan_destroy(plan);
     stw_context_destroy(context);
     return stw_tool_exit_of(status);
@@ -185,10 +188,6 @@ int stw_tool_explain(int argc, char **argv) {
     int status = problem ? stw_tool_device_opts("explain", &request.device) : STW_EXIT_FAILED;
     if (!status && read_subject(request.problem, problem)) {
         stw_tool_error("explain", NULL, "%s", stw_tool_last_error());
-        status = STW_EXIT_USAGE;
-    }
-    if (!status && !problem->is_jagged && problem->attn.op != STW_PROBLEM_ATTN_BWD) {
-        stw_tool_error("explain", request.problem, "explain takes attn_bwd and jagged problems");
         status = STW_EXIT_USAGE;
     }
     if (!status) {
