@@ -22,7 +22,8 @@ static int is_result(const run_problem *p, int slot) {
 static int add_tensor(const run_problem *p, int slot, stw_st_tensor *tensor) {
     const run_array *array = &p->arrays[slot];
     char *name = NULL;
-    if (asprintf(&name, "%s%s%s", p->name, p->name[0] ? "." : "", run_slot_rows[slot].name) < 0) return -1;
+    const char *own = slot < RUN_DQ ? run_slot_rows[slot].name : run_gradient_name(p, slot - RUN_DQ);
+    if (asprintf(&name, "%s%s%s", p->name, p->name[0] ? "." : "", own) < 0) return -1;
     *tensor = (stw_st_tensor){.name = name, .type = array->type, .rank = array->rank, .data = array->host};
     memcpy(tensor->shape, array->shape, (size_t)array->rank * sizeof array->shape[0]);
     return 0;
@@ -95,7 +96,7 @@ static void print_plan_line(const char *text, const char *label) {
     snprintf(line, sizeof line, "    %-8s %s, arch %s (%s), variant %s", label, backend, arch, device, variant);
     stw_tool_print_line(line, 13);
     snprintf(line, sizeof line, "             why: %s", why);
-    stw_tool_print_line(line, 13);
+    if (why[0]) stw_tool_print_line(line, 13); /* nested operations have no rules */
 }
 
 /* An error as a part of what is allowed: none is allowed, and there is none. */
@@ -126,7 +127,7 @@ static void print_gradient(const run_problem *p, int g, int verbose) {
     char line[400];
     if (!array->used) return;
     run_norm norm = norm_of(array);
-    int n = snprintf(line, sizeof line, "    %-8s norm %.4e", stw_grad_names[g], norm.norm);
+    int n = snprintf(line, sizeof line, "    %-8s norm %.4e", run_gradient_name(p, g), norm.norm);
     if (verbose || !result->given) n += snprintf(line + n, sizeof line - (size_t)n, "  largest %.4e", norm.largest);
     if (result->given) (verbose ? long_verdict : short_verdict)(line + n, sizeof line - (size_t)n, a);
     stw_tool_print_line(line, 13);
@@ -163,7 +164,7 @@ static cJSON *gradient_json(const run_problem *p, int g) {
     const stw_accuracy *a = &p->results[g].accuracy;
     run_norm norm = norm_of(array);
     cJSON *row = cJSON_CreateObject();
-    cJSON_AddStringToObject(row, "name", stw_grad_names[g]);
+    cJSON_AddStringToObject(row, "name", run_gradient_name(p, g));
     cJSON_AddStringToObject(row, "dtype", stw_st_type_name(array->type));
     cJSON *shape = cJSON_AddArrayToObject(row, "shape");
     for (int d = 0; d < array->rank; ++d) cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)array->shape[d]));

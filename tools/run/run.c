@@ -81,10 +81,12 @@ static const struct argp parser = {
     options,
     parse_option,
     "IN.safetensors...",
-    "Computes the gradients of the attention problems in the files and, for every reference the files hold "
+    "Computes the gradients of the attention and nested problems in the files and, for every reference the files hold "
     "(dq_ref, dk_ref, dv_ref, dbias_ref, dsink_ref), compares.\v"
     "The tensors and metadata of a problem are listed in tools/README.md: q, k, v, dout, and out and lse or "
-    "neither (then they are computed); several problems in one file behind a prefix and a dot.\n\n"
+    "neither (then they are computed); several problems in one file behind a prefix and a dot. A nested operation has "
+    "its "
+    "PROBLEM line as metadata `problem` and the tensors of stw_jagged_args by name.\n\n"
     "A reference is met when max|x - ref| <= 2 e_max + 2 ulp(x), and the root mean square of x - ref is at "
     "most "
     "1.25 e_rms (tensors below 1024 elements: pooled over the file, judged when the pool has 1024). e_max "
@@ -105,8 +107,11 @@ static void raise_exit(run_session *session, int status) {
 }
 
 static void run_problem_once(run_session *session, const char *path, run_problem *p, stw_accuracy_pool *pool) {
-    if (!p->error[0] && !run_shape(p) && !run_execute(p, session->context, session->options))
+    if (!p->error[0] && p->nested) {
+        if (!run_nested_execute(p, session->context, session->options)) run_nested_check(p, session->options);
+    } else if (!p->error[0] && !run_shape(p) && !run_execute(p, session->context, session->options)) {
         run_check(p, session->options, pool);
+    }
     if (p->error[0]) {
         stw_tool_error("run", path, "%s%s%s", p->name, p->name[0] ? ": " : "", p->error);
         ++session->refused;
