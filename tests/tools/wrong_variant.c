@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Preloaded by test_tune.py: the backward of one variant, named by WRONG_VARIANT, computes with K and V
- * exchanged, with WRONG_FORWARD every forward; of a nested operation, WRONG_JAGGED=NAME:COUNT changes the sign of so many floats of that
- * output. What tune and bench do when a kernel is wrong cannot be seen otherwise. */
+ * Preloaded by test_tune.py and test_bench.py: the backward of one variant, named by WRONG_VARIANT, and with
+ * WRONG_FORWARD every forward, compute with K and V exchanged; of a nested operation, WRONG_JAGGED=NAME:COUNT changes
+ * the sign of so many floats of that output. What tune and bench do when a kernel is wrong cannot be seen otherwise. */
 #include "sternway/sternway.h"
 
 #include <dlfcn.h>

@@ -62,7 +62,6 @@ static const struct argp parser = {
     "For every backend: chosen, or why not, and for the chosen one its kernel variant, tile and "
     "workspace.\vA PROBLEM is the line that the log prints for a plan, for example\n"
     "  attn_bwd:bf16:b4h32k8s4096d128:causal_br:dropout0.1\n"
-    "  attn_fwd:bf16:b4h32k8s4096d128:causal_br\n"
     "  jagged_softmax:bf16:c8l400t1000i64:inner:used:i64\n"
     "Exit status: 0 when a backend takes the problem; else, and with the text all the same, what `run` would "
     "end "
