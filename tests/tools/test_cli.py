@@ -77,6 +77,24 @@ class Cli(CommandTest):
         self.assertEqual(report["devices"][-1]["backend"], "cpu")
         self.assertTrue(report["devices"][-1]["usable"])
 
+    @unittest.skipUnless((SOURCE / ".git").exists() and shutil.which("cmake"), "no checkout of git, or no cmake")
+    def test_an_archive_knows_its_commit(self):
+        """An archive that git made, unpacked where there is no git, is built with the same commit and date."""
+        archive = self.path("x.tar")
+        subprocess.run(["git", "-C", SOURCE, "archive", "-o", archive, "HEAD", "cmake/epoch.cmake"], check=True)
+        subprocess.run(["tar", "-xf", archive, "-C", self.folder], check=True)
+        script = self.path("told.cmake")
+        script.write_text("include(${PROJECT_SOURCE_DIR}/cmake/epoch.cmake)\nmessage(\"${STERNWAY_COMMIT} ${STERNWAY_EPOCH}\")\n")
+        clean = {key: value for key, value in os.environ.items() if key != "SOURCE_DATE_EPOCH"}
+
+        def told(env):
+            return subprocess.run(["cmake", f"-DPROJECT_SOURCE_DIR={self.folder}", "-P", script], check=True, env=env, text=True,
+                                  capture_output=True).stderr.split()
+        words = subprocess.run(["git", "-C", SOURCE, "log", "-1", "--format=%H %ct"], check=True, text=True,
+                               capture_output=True).stdout.split()
+        self.assertEqual(told(clean), [words[0][:12], words[1]])
+        self.assertEqual(told({**clean, "SOURCE_DATE_EPOCH": "5"}), [words[0][:12], "5"])
+
     def test_info_verify(self):
         done = sternway("info", "--verify")
         self.assert_exit(done, 0)
