@@ -99,6 +99,15 @@ class Terminal(CommandTest):
         wide = [line for line in sternway("run", path).stdout.splitlines() if re.match(" +d[qkv] ", line)]
         self.assertLessEqual(max(map(len, wide)), 80)
 
+    def test_bench_fits(self):
+        wide = "attn_bwd:bf16:b1h2k1s33x65d64:causal_br:softcap20:alibi:dlse:delta_out:dq_f32:dk_f32:dv_f32:skew1:seed123456"
+        text = self.on_terminal("bench", "--backend", "cpu", "--seconds", "0.01", LINE, wide, err=False)
+        self.assert_fits(text)
+        self.assertRegex(text, rf"(?m)^{LINE}, cpu_\S+\r\n +\d+\.\d{{3}} +\d+\.\d{{3}} ")
+        self.assertIn(wide, re.sub(r"\r\n +", "", text))
+        text = self.on_terminal("bench", "--backend", "cpu", "--seconds", "0.01", LINE, err=False, columns=160)
+        self.assertRegex(text, rf"(?m)^ +\d+\.\d{{3}} .*  cpu_\S+ +{LINE}\r$")
+
     def test_counted_words(self):
         good = small_problem()
         bad = dict(good, q=good["k"])
