@@ -158,8 +158,10 @@ static const char bad_strides[] =
     "tensor loads need strides of q, k, v and dout that are 0 or positive multiples of 16 bytes";
 
 static const char *const refusals[][2] = {
-    {"bf16:b1h2s64d64:bias_bhqk", "it takes no bias"},
-    {"bf16:b1h2s64d64:alibi:softcap9", "it takes one of ALiBi, softcap and dropout"},
+    {"bf16:b1h2s64d64:biasf32_bhqk", "it takes a bias of the inputs' type or bytes"},
+    {"bf16:b1h2s64d64:bias_bhqk:grads_qkvb", "it makes dBias of a broadcast bias alone"},
+    {"bf16:b1h2s64d64:bias_1hqk:grads_b", "it makes dQ, dK and dV"},
+    {"bf16:b1h2s64d64:alibi:softcap9", "it takes one of ALiBi, softcap, dropout and a bias"},
     {"f16:b1h2s64d128:alibi:alibi_col", "it takes ALiBi by distance, not by key"},
     {"f16:b1h2s64d128:softcap1000", "it takes a softcap from 1/64 to 512"},
     {"bf16:b1h2s64d64:grads_kv:alibi", "it makes dQ, dK and dV together"},
@@ -280,9 +282,10 @@ static void kernels_of_modes(void **state) {
 static void forced_variant(void **state) {
     (void)state;
     static const char sm90[] = "STERNWAY_VARIANT=sm90_64x128_hd128";
-    one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64:bias_bhqk");
+    one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64:biasf32_bhqk");
     static const char *const refused[][2] = {
-        {"plan STW_E_UNSUPPORTED ", " STERNWAY_VARIANT=sm90_64x128_hd128: it takes no bias"}};
+        {"plan STW_E_UNSUPPORTED ",
+         " STERNWAY_VARIANT=sm90_64x128_hd128: it takes a bias of the inputs' type or bytes"}};
     expect(refused, 1);
     one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64");
     assert_true(variant_begins("sm90_64x128_hd128"));
