@@ -235,7 +235,7 @@ static void plans_refuse_by_name(void **state) {
         if (!variant_begins("sm80_") || !strstr(run.out, reason)) fail_msg("%s: %s", problem, run.out);
         const char *wide =
             strstr(refusals[i][0], "alibi") || strstr(refusals[i][0], "softcap") || strstr(refusals[i][0], "dropout")
-                ? "its kernels of wide heads take no ALiBi, softcap and dropout"
+                ? "its kernels of wide heads take no ALiBi, softcap, dropout and bias"
                 : refusals[i][1];
         snprintf(reason, sizeof reason, "%s: not sm90_64x64_hd256", wide);
         assert_string_equal(behind(run.out, "costs more: "), reason);
