@@ -91,8 +91,8 @@ DEV_FN void sm90_capped_exponentials(uint32_t (&p)[2 * PIECES], float (&s)[VALUE
 
 /* ---- bias ---- */
 
-/* A step's tile of the bias, of the operands' type or bytes. It waits where dS of that step will be written, and lies as
- * dS does: a warp loads what it will overwrite, so its own lanes are all that meet. A lane has eight keys of each
+/* A step's tile of the bias, of the operands' type or bytes. It waits where dS of that step will be written, and lies
+ * as dS does: a warp loads what it will overwrite, so its own lanes are all that meet. A lane has eight keys of each
  * sixteenth query; bytes wait as sixteen in the first of a query's two vectors and become 0 and -infinity there.
  * The statistics are LSE and delta themselves, since the difference to the bias comes first: a bias may put S anywhere
  * (-1e9 in every column of a masked row), and only rounding would be left of either times log2(e). */
