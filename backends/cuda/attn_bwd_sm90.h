@@ -257,7 +257,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     sm90_dropout<BM> dropped;
     sm90_alibi alibi;
     bool fits;
-    /* What features need of the next scores: ahead of products, and while they run. */
+    /* What features need of the next scores: ahead of products, which is rare, and while they run. */
     auto features_ahead = [&](bool live) {
         if constexpr (FEATURE == SM90_DROPOUT) {
             fits = sm90_dropout<BM>::fits(p, tiles[turn & 1]);
@@ -265,13 +265,19 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             sm90_mma_wait<0>();
             dropped.each(l, tiles[turn & 1], it.head, it.block, {16 * wave, sm90_lane_anew()});
         }
-        /* the place of dS(j - 1), whose products have ended */
-        if constexpr (FEATURE == SM90_BIAS)
-            sm90_bias<C>::fetch(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
-                                C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+        if constexpr (FEATURE == SM90_BIAS) {
+            if (!sm90_bias<C>::fits(l))
+                sm90_bias<C>::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
+                                   C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+        }
     };
-    auto features = [&](auto is_begun) {
+    auto features = [&](auto is_begun, bool live) {
         const sm90_place at = {16 * wave, lane};
+        if constexpr (FEATURE == SM90_BIAS) { /* into the place of dS(j - 1), whose products have ended */
+            if (sm90_bias<C>::fits(l))
+                sm90_bias<C>::fetch(l, tiles[turn & 1], it, live && it.left > it.idle,
+                                    base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+        }
         if constexpr (FEATURE == SM90_ALIBI) alibi = sm90_alibi::of(l, tiles[turn & 1], it.head, it.block, BM, at);
         if constexpr (FEATURE == SM90_DROPOUT) {
             if (!fits) return;
@@ -297,7 +303,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         } else sm90_exponentials(s, lse, maps.factor);
     };
     features_ahead(true);
-    features(sm90_flag<false>());
+    features(sm90_flag<false>(), true);
     if (STATISTICS) sm90_statistics<C>(lse, smem, 0, LSE, lane, 0, PIECES);
     exponentials(lse, 0);
     if (special & (SM90_MASKED | SM90_DEAD_ROWS)) mask_scores(it, 0);
@@ -358,8 +364,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         /* idle steps of parts: an addition of 0 flushes a subnormal sum */
         const bool adds = (!(ORDERED || C::GENERAL) || it.left > it.idle) && (!C::GENERAL || (p.outputs & STW_OUT_DQ));
         if (ORDERED && wave == KEEPER && adds) {
-            if (sm90_elect() && last_there != (uint32_t)tile.block + 1)
-                sm90_acquire_dq_semaphore(l, at, tile.block);
+            if (sm90_elect() && last_there != (uint32_t)tile.block + 1) sm90_acquire_dq_semaphore(l, at, tile.block);
             __syncwarp(); /* or ptxas lets the other lanes go on to the warp's next shuffle or product alone */
         }
         if constexpr (CALLS_EARLY && !LAST) {
@@ -420,7 +425,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_mma_fence();
         mma_AB(dq, ds, k);   /* dQ = dS K */
         mma_AB(dk, ds16, q); /* dK += dS^T Q */
-        features(sm90_flag<CALLS_EARLY && !LAST>());
+        features(sm90_flag<CALLS_EARLY && !LAST>(), follows);
         if (ORDERED) {
             if (wave == KEEPER) {
                 if (follows) last_there = sm90_load_relaxed(l.dq_semaphore + it.at);

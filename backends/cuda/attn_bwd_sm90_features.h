@@ -103,32 +103,55 @@ template <class C> struct sm90_bias {
     DEV_FN uint32_t vector_at(uint32_t place, int row, int wave, int half) {
         return place + wave / 4 * (C::BM * 128) + row * 128 + ((wave % 4 * 2 + half) ^ (row % 8)) * 16;
     }
-    /* Asynchronously, or at once where vectors do not fit. Zeros outside the rows and keys in use, and where the work
-     * tile or the step is none (`live`): nothing is read there. */
-    DEV_FN void fetch(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
-                      char *smem, uint32_t place, int wave, int lane) {
+    /* What a lane copies of a step's tile. */
+    struct part {
+        const char *from;
+        int rows, keys, size; /* of its first vector on: rows and keys in use; bytes of an element */
+        int row, half;
+    };
+    DEV_FN part part_of(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
+                        int wave, int lane) {
         const stw_bias_param &t = l.p.bias;
         const bool bytes = l.p.bias_dtype == STW_U8;
-        const int size = bytes ? 1 : (int)sizeof(T), row = lane / 2, half = lane % 2;
-        const int64_t i0 = (int64_t)it.block * C::BM, key = tile.j0 + 16 * wave + 8 * half;
-        const int rows = live ? (int)stw_clamp_i64(tile.seq.q.used - i0, 0, C::BM) - row : 0;
-        const int keys = (int)stw_clamp_i64(tile.seq.kv.used - key, 0, bytes ? 16 : 8);
-        const int64_t next = 16 * t.query * size;
-        const char *from =
-            (const char *)t.data + (tile.b * t.batch + it.head * t.head + (i0 + row) * t.query + key * t.key) * size;
-        const uint32_t to = sm90_shared_address(smem) + vector_at(place, row, wave, half);
+        part x;
+        x.size = bytes ? 1 : (int)sizeof(T), x.row = lane / 2, x.half = lane % 2;
+        /* positions have 30 bits */
+        const int row = it.block * C::BM + x.row, key = (int)tile.j0 + 16 * wave + 8 * x.half;
+        x.rows = live ? (int)tile.seq.q.used - row : 0;
+        x.keys = max(min((int)tile.seq.kv.used - key, bytes ? 16 : 8), 0);
+        x.from =
+            (const char *)t.data + ((int)tile.b * t.batch + it.head * t.head + row * t.query + key * t.key) * x.size;
+        return x;
+    }
+    /* Rows of the bias are whole vectors. */
+    DEV_FN bool fits(const stw_attn_launch &l) {
+        const stw_bias_param &t = l.p.bias;
         const uint32_t strides = (uint32_t)t.batch | (uint32_t)t.head | (uint32_t)t.query;
-        if (t.key == 1 && (((uint32_t)(uintptr_t)t.data | strides * (uint32_t)size) & 15) == 0) {
-            if (bytes && half) return;
-            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
-                sm90_copy_bytes(to + i * NEXT, from + i * next, i * 16 < rows ? keys * size : 0);
-            return;
-        }
-        char *one = smem + (bytes ? vector_at(place, row, wave, 0) + 8 * half : vector_at(place, row, wave, half));
-        DEV_ROLLED_FOR (int i = 0; i < COUNT; ++i, one += NEXT, from += next)
+        const uint32_t size = l.p.bias_dtype == STW_U8 ? 1 : (uint32_t)sizeof(T);
+        return t.key == 1 && (((uint32_t)(uintptr_t)t.data | strides * size) & 15) == 0;
+    }
+    /* Asynchronously, where it fits. Zeros outside the rows and keys in use, and where the work tile or the step is none
+     * (`live`): nothing is read there. */
+    DEV_FN void fetch(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
+                      uint32_t place, int wave, int lane) {
+        const part x = part_of(l, tile, it, live, wave, lane);
+        const int64_t next = 16 * l.p.bias.query * x.size;
+        const uint32_t to = vector_at(place, x.row, wave, x.half);
+        if (x.size == 1 && x.half) return;
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
+            sm90_copy_bytes(to + i * NEXT, x.from + i * next, i * 16 < x.rows ? x.keys * x.size : 0);
+    }
+    /* At once, element by element. */
+    DEV_FN void load(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
+                     char *smem, uint32_t place, int wave, int lane) {
+        part x = part_of(l, tile, it, live, wave, lane);
+        const bool bytes = x.size == 1;
+        char *one =
+            smem + (bytes ? vector_at(place, x.row, wave, 0) + 8 * x.half : vector_at(place, x.row, wave, x.half));
+        DEV_ROLLED_FOR (int i = 0; i < COUNT; ++i, one += NEXT, x.from += 16 * l.p.bias.query * x.size)
             DEV_ROLLED_FOR (int e = 0; e < 8; ++e) {
-                const bool there = i * 16 < rows && e < keys;
-                const char *element = from + e * t.key * size;
+                const bool there = i * 16 < x.rows && e < x.keys;
+                const char *element = x.from + e * l.p.bias.key * x.size;
                 if (bytes) one[e] = there ? *element : 0;
                 else ((uint16_t *)(void *)one)[e] = there ? *(const uint16_t *)(const void *)element : 0;
             }
