@@ -130,8 +130,8 @@ template <class C> struct sm90_bias {
         const uint32_t size = l.p.bias_dtype == STW_U8 ? 1 : (uint32_t)sizeof(T);
         return t.key == 1 && (((uint32_t)(uintptr_t)t.data | strides * size) & 15) == 0;
     }
-    /* Asynchronously, where it fits. Zeros outside the rows and keys in use, and where the work tile or the step is none
-     * (`live`): nothing is read there. */
+    /* Asynchronously, where it fits. Zeros outside the rows and keys in use, and where the work tile or the step is
+     * none (`live`): nothing is read there. */
     DEV_FN void fetch(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
                       uint32_t place, int wave, int lane) {
         const part x = part_of(l, tile, it, live, wave, lane);
