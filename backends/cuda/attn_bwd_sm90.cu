@@ -2,7 +2,7 @@
  *
  * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
  * `sm90_wide` or `sm90_wide_v128` and both 16-bit types a kernel for deterministic mode and one without; for `sm90`
- * also one each that is GENERAL, and for ALiBi, softcap and dropout; for `sm90_short` one a type. What stands
+ * also one each that is GENERAL, and for ALiBi, softcap, dropout and a bias; for `sm90_short` one a type. What stands
  * before and behind the main loop, and all other rows, come from the sm80 image. */
 /* A word of a Philox call by number, without an array in memory. */
 #define STW_WORD_OF(words, k)                                                                                          \
@@ -39,7 +39,9 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
     KERNEL(id, type, T, hd, softcap, false, false, SM90_SOFTCAP)                                                       \
     KERNEL(id, type, T, hd, softcap_ordered, true, false, SM90_SOFTCAP)                                                \
     KERNEL(id, type, T, hd, dropout, false, false, SM90_DROPOUT)                                                       \
-    KERNEL(id, type, T, hd, dropout_ordered, true, false, SM90_DROPOUT)
+    KERNEL(id, type, T, hd, dropout_ordered, true, false, SM90_DROPOUT)                                                \
+    KERNEL(id, type, T, hd, bias, false, false, SM90_BIAS)                                                             \
+    KERNEL(id, type, T, hd, bias_ordered, true, false, SM90_BIAS)
 #define ROW_sm90(id, hd, bm, bn, kb)                                                                                   \
     static_assert(bm == STW_SM90_BM(hd) && STW_SM90_SMEM(hd) <= kb * 1024u, "bm and smem_kb of " #id);                 \
     BOTH(id, bf16, dev_bf16, hd) BOTH(id, f16, dev_f16, hd)

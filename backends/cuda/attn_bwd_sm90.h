@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * sm90's own main loop of the backward pass (Hopper), for 16-bit types without a bias. It makes dK and dV and adds dQ
- * to f32 sums, which the kernel before it clears and the kernel behind it converts. One CTA of 256 threads (two
+ * sm90's own main loop of the backward pass (Hopper), for 16-bit types. It makes dK and dV and adds dQ to
+ * f32 sums, which the kernel before it clears and the kernel behind it converts. One CTA of 256 threads (two
  * warpgroups) runs on a multiprocessor and takes work tiles, 128 keys of a KV head, until none is left. For each it
  * goes over the blocks of BM queries that meet these keys. All is held transposed, keys as rows; warpgroup c has keys
  * 64c.. of the work tile:
@@ -46,7 +46,7 @@
  * of phase 5. Dropout's decisions for P(j+1) are made in phases 1 and 4, while products run: a word of bits for 32
  * values, which phase 1 applies to P and phase 2 to dP. P is P / (1 - p) there, and delta is multiplied by 1 - p. Under
  * softcap phase 5 ends with tanh instead of P. Phase 1 makes P of it for dV, and P (1 - tanh^2), which is all that
- * phase 2 needs.
+ * phase 2 needs. The bias of step j + 1 is asked for in phase 4, into the place of dS(j - 1), and read in phase 5.
  *
  * What ptxas makes of this decides over 10%:
  *   - no exponential may sink behind the last wait of a step, where no product runs: the branch to mask_scores ahead
@@ -123,6 +123,9 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     enum { BM = C::BM, HD = C::HD, SUBNORMAL = !dev_is_f16<T>::yes };
     enum { PIECES = BM / 8, VALUES = 4 * PIECES }; /* a thread's scores: 2 keys x 2 queries of each 8 queries */
     enum { LSE, DELTA };                           /* the statistics of a stage */
+    /* dV's rows would go where the bias of the next work tile's first step is awaited */
+    enum { VALUES_EARLY = C::VALUES_EARLY && FEATURE != SM90_BIAS };
+    enum { STATISTICS = FEATURE != SM90_SOFTCAP && FEATURE != SM90_BIAS }; /* LSE's are read ahead of exponentials */
     const stw_attn_params &p = l.p;
     const int wave = (int)dev_wave(), thread = (int)dev_thread(), lane = (int)dev_lane();
     const uint32_t base = sm90_shared_address(smem);
@@ -206,7 +209,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
         if (special & SM90_DEAD_ROWS) {
             const float *lse = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + here % 4 * 2;
-            sm90_mask_dead_rows(s, lse, FEATURE == SM90_SOFTCAP ? SM90_CAP_HIDDEN : 0.0f);
+            sm90_mask_dead_rows<FEATURE == SM90_BIAS>(s, lse, FEATURE == SM90_SOFTCAP ? SM90_CAP_HIDDEN : 0.0f);
         }
     };
     uint32_t flip = 0; /* which place of dS */
@@ -255,16 +258,26 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     sm90_alibi alibi;
     bool fits;
     /* What features need of the next scores: ahead of products, which is rare, and while they run. */
-    auto features_ahead = [&]() {
+    auto features_ahead = [&](bool live) {
         if constexpr (FEATURE == SM90_DROPOUT) {
             fits = sm90_dropout<BM>::fits(p, tiles[turn & 1]);
             if (fits) return;
             sm90_mma_wait<0>();
             dropped.each(l, tiles[turn & 1], it.head, it.block, {16 * wave, sm90_lane_anew()});
         }
+        if constexpr (FEATURE == SM90_BIAS) {
+            if (!sm90_bias<C>::fits(l))
+                sm90_bias<C>::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
+                                   C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+        }
     };
-    auto features = [&](auto is_begun) {
+    auto features = [&](auto is_begun, bool live) {
         const sm90_place at = {16 * wave, lane};
+        if constexpr (FEATURE == SM90_BIAS) { /* into the place of dS(j - 1), whose products have ended */
+            if (sm90_bias<C>::fits(l))
+                sm90_bias<C>::fetch(l, tiles[turn & 1], it, live && it.left > it.idle,
+                                    base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+        }
         if constexpr (FEATURE == SM90_ALIBI) alibi = sm90_alibi::of(l, tiles[turn & 1], it.head, it.block, BM, at);
         if constexpr (FEATURE == SM90_DROPOUT) {
             if (!fits) return;
@@ -273,18 +286,26 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
     };
     /* S to P, with dropout to P / (1 - p); under softcap to its tanh. */
-    auto exponentials = [&](float2(&lse)[PIECES]) {
+    auto exponentials = [&](float2(&lse)[PIECES], int stage) {
         if constexpr (FEATURE == SM90_DROPOUT) {
             DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) lse[i].x -= maps.log_kept, lse[i].y -= maps.log_kept;
         }
         if constexpr (FEATURE == SM90_SOFTCAP) sm90_tanh(s, maps.factor);
         else if constexpr (FEATURE == SM90_ALIBI) sm90_exponentials_alibi(s, lse, maps.factor, alibi);
-        else sm90_exponentials(s, lse, maps.factor);
+        else if constexpr (FEATURE == SM90_BIAS) {
+            typedef sm90_bias<C> bias;
+            const uint32_t from = ds_to + (flip ^ 1) * C::DS_BYTES;
+            const float *first = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + lane % 4 * 2;
+            bias::arrive(l, base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+            bias::add(s, first, maps.factor, from);
+            DEV_UNROLL_FOR (int i = 0; i < VALUES; ++i) s[i] = dev_exp2_fast(s[i]);
+            if (p.bias_dtype == STW_U8) bias::hide(s, from);
+        } else sm90_exponentials(s, lse, maps.factor);
     };
-    features_ahead();
-    features(sm90_flag<false>());
-    if (FEATURE != SM90_SOFTCAP) sm90_statistics<C>(lse, smem, 0, LSE, lane, 0, PIECES);
-    exponentials(lse);
+    features_ahead(true);
+    features(sm90_flag<false>(), true);
+    if (STATISTICS) sm90_statistics<C>(lse, smem, 0, LSE, lane, 0, PIECES);
+    exponentials(lse, 0);
     if (special & (SM90_MASKED | SM90_DEAD_ROWS)) mask_scores(it, 0);
 
     /* This thread's 32 values of dQ, four at a time. Head_dim 96: the second warpgroup has half as many. */
@@ -357,12 +378,13 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         /* 2: dS */
         sm90_mma_wait<FEATURE == SM90_SOFTCAP ? 2 : 1>(dp);
         sm90_statistics<C>(delta, smem, stage, DELTA, lane, C::DELTA_AHEAD, PIECES);
-        const bool masked = (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0;
+        [[maybe_unused]] const bool masked = (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0;
         if constexpr (FEATURE == SM90_DROPOUT) {
             dropped.drop(dp);
             DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) delta[i].x *= maps.kept, delta[i].y *= maps.kept;
         }
-        sm90_score_gradients<T>(ds16, dp, s, delta, masked);
+        if constexpr (FEATURE == SM90_BIAS) sm90_score_gradients_selected<T>(ds16, dp, s, delta);
+        else sm90_score_gradients<T>(ds16, dp, s, delta, masked);
         DEV_UNROLL_FOR (int i = 0; i < BM / 16; ++i)
             sm90_stmatrix_trans(ds_to + flip * C::DS_BYTES + i * 2048, ds16 + 4 * i);
         sm90_fence_async_shared();
@@ -397,13 +419,13 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             if (!is_plain() && sm90_tile_masking::zeroes_rows(tiles[turn & 1], p, it))
                 zero_rows(tiles[turn & 1], it, stage_next, phase_next);
         }
-        features_ahead();
+        features_ahead(follows);
         sm90_mma_wait<0>();                /* dV */
         scores(at0, turn & 1, stage_next); /* S^T = K Q^T */
         sm90_mma_fence();
         mma_AB(dq, ds, k);   /* dQ = dS K */
         mma_AB(dk, ds16, q); /* dK += dS^T Q */
-        features(sm90_flag<CALLS_EARLY && !LAST>());
+        features(sm90_flag<CALLS_EARLY && !LAST>(), follows);
         if (ORDERED) {
             if (wave == KEEPER) {
                 if (follows) last_there = sm90_load_relaxed(l.dq_semaphore + it.at);
@@ -411,7 +433,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             }
             due = adds ? at : SM90_NOTHING_DUE;
         }
-        if (LAST && C::VALUES_EARLY) {
+        if (LAST && VALUES_EARLY) {
             sm90_pin(dv); /* complete since the wait before S; stored while the products run */
             store(tile, dv, p.dv, STW_VECTOR_DV, p.head_dim_v, 1.0f, flip ^ 1);
         }
@@ -422,11 +444,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             l.dq + (int64_t)at * (BM * C::WIDTH) + ((BM == 64 ? warp * 2 + group : wave) * DEV_WAVE + lane) * 4;
         float2 lse[PIECES];
         const uint32_t of_step = LAST && ORDERED ? 0u : of_tile; /* the next one's keys are looked at later */
-        if (FEATURE != SM90_SOFTCAP) sm90_statistics<C>(lse, smem, stage_next, LSE, lane, 0, C::LSE_AHEAD);
+        if (STATISTICS) sm90_statistics<C>(lse, smem, stage_next, LSE, lane, 0, C::LSE_AHEAD);
         sm90_mma_wait<2>(s);
         if (!C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step);
-        if (FEATURE != SM90_SOFTCAP) sm90_statistics<C>(lse, smem, stage_next, LSE, lane, C::LSE_AHEAD, PIECES);
-        exponentials(lse);
+        if (STATISTICS) sm90_statistics<C>(lse, smem, stage_next, LSE, lane, C::LSE_AHEAD, PIECES);
+        exponentials(lse, stage_next);
         if (C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step);
         sm90_mma_wait<1>(dq);
         if (!EXACT) add_dq(to, adds);
@@ -458,7 +480,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             if (wave == KEEPER) release_dq_semaphore(tile);
             due = SM90_NOTHING_DUE;
         }
-        if (!C::VALUES_EARLY) {
+        if (FEATURE == SM90_BIAS && !ORDERED) sm90_warpgroup_sync(group); /* its warps have read their bias there */
+        if (!VALUES_EARLY) {
             sm90_pin(dv);
             store(tile, dv, p.dv, STW_VECTOR_DV, p.head_dim_v, 1.0f, flip);
         }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * What features of single scores do in sm90's own main loops, in the registers of a thread: ALiBi, softcap, and
+ * What features of single scores do in sm90's own main loops, in the registers of a thread: ALiBi, softcap, a bias, and
  * dropout's decisions. A main loop says by sm90_place which queries and keys a thread holds; value 4 i + 2 a + b is key
  * `key` + 8 a of the work tile and query 8 i + `query` + b of the block, as wgmma lays out S^T. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_FEATURES_H
 #define STW_CUDA_ATTN_BWD_SM90_FEATURES_H
 
-#include "attn_bwd_sm90_config.h"
+#include "attn_bwd_sm90_scheduler.h"
 
 /* What a kernel knows besides masks. SM90_PLAIN kernels have no code of the others. */
-enum { SM90_PLAIN, SM90_ALIBI, SM90_SOFTCAP, SM90_DROPOUT };
+enum { SM90_PLAIN, SM90_ALIBI, SM90_SOFTCAP, SM90_DROPOUT, SM90_BIAS };
 
 /* The first of a thread's queries and keys; `row_of_keys`: the first of the warp's sixteen keys. */
 struct sm90_place {
@@ -87,6 +87,137 @@ DEV_FN void sm90_capped_exponentials(uint32_t (&p)[2 * PIECES], float (&s)[VALUE
             t = x * fmaf(-t, t, 1.0f);
             u = y * fmaf(-u, u, 1.0f);
         }
+}
+
+/* ---- bias ---- */
+
+/* A step's tile of the bias, of the operands' type or bytes. It waits where dS of that step will be written, and lies
+ * as dS does: a warp loads what it will overwrite, so its own lanes are all that meet. A lane has eight keys of each
+ * sixteenth query; bytes wait as sixteen in the first of a query's two vectors and become 0 and -infinity there.
+ * The statistics are LSE and delta themselves, since the difference to the bias comes first: a bias may put S anywhere
+ * (-1e9 in every column of a masked row), and only rounding would be left of either times log2(e). */
+template <class C> struct sm90_bias {
+    typedef typename C::T T;
+    enum { COUNT = C::BM / 16, NEXT = 16 * 128 }; /* vectors of a lane, bytes between them */
+
+    DEV_FN uint32_t vector_at(uint32_t place, int row, int wave, int half) {
+        return place + wave / 4 * (C::BM * 128) + row * 128 + ((wave % 4 * 2 + half) ^ (row % 8)) * 16;
+    }
+    /* What a lane copies of a step's tile. */
+    struct part {
+        const char *from;
+        int rows, keys, size; /* of its first vector on: rows and keys in use; bytes of an element */
+        int row, half;
+    };
+    DEV_FN part part_of(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
+                        int wave, int lane) {
+        const stw_bias_param &t = l.p.bias;
+        const bool bytes = l.p.bias_dtype == STW_U8;
+        part x;
+        x.size = bytes ? 1 : (int)sizeof(T), x.row = lane / 2, x.half = lane % 2;
+        /* positions have 30 bits */
+        const int row = it.block * C::BM + x.row, key = (int)tile.j0 + 16 * wave + 8 * x.half;
+        x.rows = live ? (int)tile.seq.q.used - row : 0;
+        x.keys = max(min((int)tile.seq.kv.used - key, bytes ? 16 : 8), 0);
+        x.from =
+            (const char *)t.data + ((int)tile.b * t.batch + it.head * t.head + row * t.query + key * t.key) * x.size;
+        return x;
+    }
+    /* Rows of the bias are whole vectors. */
+    DEV_FN bool fits(const stw_attn_launch &l) {
+        const stw_bias_param &t = l.p.bias;
+        const uint32_t strides = (uint32_t)t.batch | (uint32_t)t.head | (uint32_t)t.query;
+        const uint32_t size = l.p.bias_dtype == STW_U8 ? 1 : (uint32_t)sizeof(T);
+        return t.key == 1 && (((uint32_t)(uintptr_t)t.data | strides * size) & 15) == 0;
+    }
+    /* Asynchronously, where it fits. Zeros outside the rows and keys in use, and where the work tile or the step is
+     * none (`live`): nothing is read there. */
+    DEV_FN void fetch(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
+                      uint32_t place, int wave, int lane) {
+        const part x = part_of(l, tile, it, live, wave, lane);
+        const int64_t next = 16 * l.p.bias.query * x.size;
+        const uint32_t to = vector_at(place, x.row, wave, x.half);
+        if (x.size == 1 && x.half) return;
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
+            sm90_copy_bytes(to + i * NEXT, x.from + i * next, i * 16 < x.rows ? x.keys * x.size : 0);
+    }
+    /* At once, element by element. */
+    DEV_FN void load(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
+                     char *smem, uint32_t place, int wave, int lane) {
+        part x = part_of(l, tile, it, live, wave, lane);
+        const bool bytes = x.size == 1;
+        char *one =
+            smem + (bytes ? vector_at(place, x.row, wave, 0) + 8 * x.half : vector_at(place, x.row, wave, x.half));
+        DEV_ROLLED_FOR (int i = 0; i < COUNT; ++i, one += NEXT, x.from += 16 * l.p.bias.query * x.size)
+            DEV_ROLLED_FOR (int e = 0; e < 8; ++e) {
+                const bool there = i * 16 < x.rows && e < x.keys;
+                const char *element = x.from + e * l.p.bias.key * x.size;
+                if (bytes) one[e] = there ? *element : 0;
+                else ((uint16_t *)(void *)one)[e] = there ? *(const uint16_t *)(const void *)element : 0;
+            }
+    }
+    /* The tile has arrived. Bytes become 16-bit numbers: 0, or -infinity where they hide. */
+    DEV_FN void arrive(const stw_attn_launch &l, uint32_t place, int wave, int lane) {
+        const uint32_t hides = dev_is_f16<T>::yes ? 0xFC00FC00u : 0xFF80FF80u;
+        dev_copy_wait();
+        __syncwarp();
+        if (l.p.bias_dtype != STW_U8) return;
+        const int row = lane / 2, half = lane % 2;
+        const uint32_t from = vector_at(place, row, wave, 0) + 8 * half, to = vector_at(place, row, wave, half);
+        uint2 x[COUNT];
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) x[i] = sm90_load_shared_words(from + i * NEXT);
+        __syncwarp();
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
+            const uint32_t a = zero_bytes(x[i].x), b = zero_bytes(x[i].y);
+            sm90_store_shared_vector(to + i * NEXT,
+                                     make_uint4(__byte_perm(a, 0, 0x1100) & hides, __byte_perm(a, 0, 0x3322) & hides,
+                                                __byte_perm(b, 0, 0x1100) & hides, __byte_perm(b, 0, 0x3322) & hides));
+        }
+        __syncwarp();
+    }
+    /* 255 where a byte is 0, else 0. */
+    DEV_FN uint32_t zero_bytes(uint32_t x) {
+        const uint32_t high = ~(((x & 0x7F7F7F7Fu) + 0x7F7F7F7Fu) | x) & 0x80808080u;
+        return (high >> 7) * 255u;
+    }
+    /* S -> S c + (bias - LSE) log2(e) in place. `lse`: of this thread's first query; `from`: as sm90_stmatrix_trans. */
+    template <int VALUES> DEV_FN void add(float (&s)[VALUES], const float *lse, const float &factor, uint32_t from) {
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
+            uint32_t w[4];
+            sm90_ldmatrix_trans(w, from + i * NEXT);
+            const float2 first = *(const float2 *)(const void *)(lse + 16 * i),
+                         second = *(const float2 *)(const void *)(lse + 16 * i + 8);
+            DEV_UNROLL_FOR (int e = 0; e < 8; ++e) {
+                const float2 both = e < 4 ? first : second;
+                const float bias = dev_half_of(T(), w[e / 2], e % 2);
+                s[8 * i + e] = fmaf(s[8 * i + e], factor, (bias - (e % 2 ? both.y : both.x)) * DEV_LOG2E);
+            }
+        }
+    }
+    /* P = 0 where bytes hide the pair, whatever S was. */
+    template <int VALUES> DEV_FN void hide(float (&s)[VALUES], uint32_t from) {
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
+            uint32_t w[4];
+            sm90_ldmatrix_trans(w, from + i * NEXT);
+            DEV_UNROLL_FOR (int e = 0; e < 8; ++e)
+                s[8 * i + e] = w[e / 2] & (e % 2 ? 0xFFFF0000u : 0xFFFFu) ? 0.0f : s[8 * i + e];
+        }
+    }
+};
+
+/* dS = P (dP - delta) to 16 bits, 0 where P is 0. */
+template <class T, int VALUES, int PIECES>
+DEV_FN void sm90_score_gradients_selected(uint32_t (&ds)[2 * PIECES], const float (&dp)[VALUES],
+                                          const float (&p)[VALUES], const float2 (&delta)[PIECES]) {
+    DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) {
+        float x[4];
+        DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
+            const float y = p[4 * i + e];
+            x[e] = y != 0.0f ? y * (dp[4 * i + e] - (e % 2 ? delta[i].y : delta[i].x)) : 0.0f;
+        }
+        ds[2 * i] = dev_pack(T(), x[0], x[1]);
+        ds[2 * i + 1] = dev_pack(T(), x[2], x[3]);
+    }
 }
 
 /* ---- dropout ---- */

@@ -52,11 +52,13 @@ template <int VALUES> DEV_FN void sm90_mask_hidden(float (&s)[VALUES], int2 a, i
         if (8 * i + 1 < b.x || 8 * i + 1 > b.y) s[4 * i + 3] = hidden;
     }
 }
-/* The same for rows with an infinite LSE. */
-template <int VALUES> DEV_FN void sm90_mask_dead_rows(float (&s)[VALUES], const float *lse, float hidden) {
+/* The same for rows with an infinite LSE; SIGNED: of either sign, not negated. */
+template <bool SIGNED = false, int VALUES>
+DEV_FN void sm90_mask_dead_rows(float (&s)[VALUES], const float *lse, float hidden) {
     DEV_UNROLL_FOR (int i = 0; i < VALUES / 4; ++i) {
-        if (lse[8 * i] == -dev_infinity()) s[4 * i] = s[4 * i + 2] = hidden;
-        if (lse[8 * i + 1] == -dev_infinity()) s[4 * i + 1] = s[4 * i + 3] = hidden;
+        if (SIGNED ? dev_is_infinite(lse[8 * i]) : lse[8 * i] == -dev_infinity()) s[4 * i] = s[4 * i + 2] = hidden;
+        if (SIGNED ? dev_is_infinite(lse[8 * i + 1]) : lse[8 * i + 1] == -dev_infinity())
+            s[4 * i + 1] = s[4 * i + 3] = hidden;
     }
 }
 

@@ -46,16 +46,20 @@ static const struct {
 } feature_modes[] = {{STW_FEAT_ALIBI, "alibi", "alibi_ordered"},
                      {STW_FEAT_SOFTCAP, "softcap", "softcap_ordered"},
                      {STW_FEAT_DROPOUT, "dropout", "dropout_ordered"},
+                     {STW_FEAT_BIAS, "bias", "bias_ordered"},
                      {0, "plain", "ordered"},
                      {0, "general", "general_ordered"}};
-enum { GENERAL = 4 };
-#define FEATURES (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
+enum { GENERAL = 5 };
+#define FEATURES (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_BIAS)
 
 /* NULL, or what no kernel does to single scores. tanh of scores is right within 2^-22: times a large cap that were
  * more than the rounding of P. Its factors must not overflow. */
 static const char *features_refusal(const stw_attn_params *p) {
     uint32_t f = p->features & FEATURES;
-    if (f & (f - 1)) return "it takes one of ALiBi, softcap and dropout";
+    if (f & (f - 1)) return "it takes one of ALiBi, softcap, dropout and a bias";
+    if (f == STW_FEAT_BIAS && p->bias_dtype != p->dtype && p->bias_dtype != STW_U8)
+        return "it takes a bias of the inputs' type or bytes";
+    if (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p)) return "it makes dBias of a broadcast bias alone";
     if (p->features & STW_FEAT_ALIBI_COLUMN) return "it takes ALiBi by distance, not by key";
     if (f == STW_FEAT_SOFTCAP && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "it takes a softcap from 1/64 to 512";
@@ -78,7 +82,6 @@ static const char *refusal_of(const stw_attn_params *p, uint32_t bn, int plain_o
     int64_t rows = packed_q ? stw_size_class(p->total_q) : p->max_seq_q,
             keys = packed_kv ? stw_size_class(p->total_kv) : p->max_seq_kv;
     int64_t batch_q = packed_q ? 1 : p->batch, batch_kv = packed_kv ? 1 : p->batch;
-    if (f & STW_FEAT_BIAS) return "it takes no bias";
     const char *of_scores = features_refusal(p);
     if (of_scores) return of_scores;
     if (!(p->outputs & gradients)) return "it makes dQ, dK and dV";
@@ -107,7 +110,7 @@ static const char *refusal(const stw_attn_params *p) {
     return text;
 }
 static const char *refusal_wide(const stw_attn_params *p) {
-    return p->features & FEATURES ? "its kernels of wide heads take no ALiBi, softcap and dropout"
+    return p->features & FEATURES ? "its kernels of wide heads take no ALiBi, softcap, dropout and bias"
                                   : refusal_of(p, KEYS_WIDE, 1);
 }
 static const char *refusal_v128(const stw_attn_params *p) {
@@ -120,7 +123,7 @@ static const char *refusal_v128(const stw_attn_params *p) {
  * meets. The dQ sums have panels of 64 columns. */
 static void plan_of(const stw_variant *tile, const stw_attn_params *p, int takes_parts, stw_attn_choice *out) {
     const uint32_t gradients = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
-    int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
+    int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0, bias = (p->features & STW_FEAT_BIAS) != 0;
     int f32 = has_f32_keys(p);
     stw_attn_split split = {1, 1};
     if (takes_parts) split = stw_attn_split_of(tile, tile->bn, p, 1, f32 ? SUM_ROWS : 0);
@@ -131,7 +134,7 @@ static void plan_of(const stw_variant *tile, const stw_attn_params *p, int takes
                              .width = (tile->head_dim + 63) / 64 * 64,
                              .smem = STW_SM90_SMEM(tile->head_dim),
                              .dq_rows = tile->bm / 16,
-                             .vectors = STW_STATS_NEGATED | (ordered ? STW_KEYS_DESCEND : 0),
+                             .vectors = (bias ? 0 : STW_STATS_NEGATED) | (ordered ? STW_KEYS_DESCEND : 0),
                              .queued = STW_QUEUED,
                              .split = split,
                              .key_rows = tile->warps};

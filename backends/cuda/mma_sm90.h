@@ -106,6 +106,29 @@ DEV_FN void sm90_stmatrix_trans(uint32_t to, const uint32_t w[4]) {
                  "r"(w[1]), "r"(w[2]), "r"(w[3])
                  : "memory");
 }
+/* The way back: four matrices, each transposed. */
+DEV_FN void sm90_ldmatrix_trans(uint32_t w[4], uint32_t from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "r"(from)
+                 : "memory");
+}
+/* Asynchronously the first `bytes` of 16 and zeros behind them; 0: nothing is read. dev_copy_wait waits. */
+DEV_FN void sm90_copy_bytes(uint32_t to, const void *from, int bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+DEV_FN uint4 sm90_load_shared_vector(uint32_t at) {
+    uint4 x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(at)
+                 : "memory");
+    return x;
+}
+DEV_FN void sm90_store_shared_vector(uint32_t at, uint4 x) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
 /* Two words of shared memory, at this place in the order of instructions. */
 DEV_FN uint2 sm90_load_shared_words(uint32_t at) {
     uint2 x;

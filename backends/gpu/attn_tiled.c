@@ -73,7 +73,7 @@ static void choose(const stw_variant *tile, const stw_attn_params *p, uint32_t w
     seen->group /= choice->split.heads;
 }
 
-static int bias_is_summed(const stw_attn_params *p) {
+int stw_attn_bias_is_summed(const stw_attn_params *p) {
     return (p->outputs & STW_OUT_DBIAS) &&
            (broadcast(p->dbias.batch, p->batch) || broadcast(p->dbias.head, p->heads_q) ||
             broadcast(p->dbias.query, p->max_seq_q) || broadcast(p->dbias.key, p->max_seq_kv));
@@ -305,7 +305,7 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
     if (choice.preprocess)
         name_step(steps, step, "stw_attn_bwd_preprocess_%s_hd%u_%s", choice.preprocess, t->head_dim, type);
     else name_step(steps, step, "stw_attn_bwd_preprocess_%s", type);
-    int summed = bias_is_summed(p);
+    int summed = stw_attn_bias_is_summed(p);
     if (summed) {
         const dbias_tile *b = dbias_tile_of(t, p, wave);
         int64_t work_tiles = (p->dbias.batch ? p->batch : 1) * (p->dbias.head ? p->heads_q : 1) *
@@ -462,7 +462,7 @@ void stw_attn_launch_fill(stw_attn_call call, const stw_variant *tile, const stw
         l.part_entries = key_blocks_of(&choice, &l.p);
         l.part_cols = tile->head_dim;
         l.key_rows = choice.key_rows;
-        l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !bias_is_summed(params);
+        l.bias_direct = (params->outputs & STW_OUT_DBIAS) && !stw_attn_bias_is_summed(params);
         l.bias_batch = params->dbias.batch ? params->batch : 1;
         l.bias_heads = params->dbias.head ? params->heads_q : 1;
         l.bias_rows = params->dbias.query ? stw_blocks_of(params->max_seq_q, b->bm) : 1;

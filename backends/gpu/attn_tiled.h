@@ -123,6 +123,9 @@ const char *stw_attn_tiled_slower(const stw_variant *tile, const stw_attn_params
 /* NULL, or what only the shared kernels with all features know. */
 const char *stw_attn_needs_full(const stw_attn_params *params);
 
+/* dBias is asked for and broadcast: a kernel of its own sums it (attn_dbias_reduce.h). */
+int stw_attn_bias_is_summed(const stw_attn_params *params);
+
 /* NULL, or why kernels of this tile do not exist for the call: dispatch passes such a variant over, and
  * refuses it where STERNWAY_VARIANT asks for it. */
 const char *stw_attn_tile_refusal(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params);

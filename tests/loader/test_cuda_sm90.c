@@ -159,8 +159,10 @@ static const char bad_strides[] =
     "tensor loads need strides of q, k, v and dout that are 0 or positive multiples of 16 bytes";
 
 static const char *const refusals[][2] = {
-    {"bf16:b1h2s64d64:bias_bhqk", "it takes no bias"},
-    {"bf16:b1h2s64d64:alibi:softcap9", "it takes one of ALiBi, softcap and dropout"},
+    {"bf16:b1h2s64d64:biasf32_bhqk", "it takes a bias of the inputs' type or bytes"},
+    {"bf16:b1h2s64d64:bias_bhqk:grads_qkvb", "it makes dBias of a broadcast bias alone"},
+    {"bf16:b2h2s64d64:bias_1hqk:grads_b", "it makes dQ, dK and dV"},
+    {"bf16:b1h2s64d64:alibi:softcap9", "it takes one of ALiBi, softcap, dropout and a bias"},
     {"f16:b1h2s64d128:alibi:alibi_col", "it takes ALiBi by distance, not by key"},
     {"f16:b1h2s64d128:softcap1000", "it takes a softcap from 1/64 to 512"},
     {"bf16:b1h2s64d64:grads_kv:alibi", "it makes dQ, dK and dV together"},
@@ -218,6 +220,9 @@ static const char *const accepted[] = {
     "f16:b1h2s64d128:softcap30",
     "bf16:b1h2s64d96:dropout0.1",
     "bf16:b1h2s64d96:det:dropout0.1",
+    "f16:b1h2s64d128:bias_bhqk",
+    "bf16:b2h2s64d96:det:bias_1hqk:grads_qkvb",
+    "bf16:b1h2s64d64:biasu8_b11k",
     "bf16:b1h2s64d64:grads_kv",
     "bf16:b1h2s64d64:grads_q",
     "bf16:b1h2s64d64:dk_f32",
@@ -232,10 +237,10 @@ static void plans_refuse_by_name(void **state) {
         one("cuda", LIST(H200), "why", problem);
         snprintf(reason, sizeof reason, "attn_bwd.sm90.def): %s\n", refusals[i][1]);
         if (!variant_begins("sm80_") || !strstr(run.out, reason)) fail_msg("%s: %s", problem, run.out);
-        const char *wide =
-            strstr(refusals[i][0], "alibi") || strstr(refusals[i][0], "softcap") || strstr(refusals[i][0], "dropout")
-                ? "its kernels of wide heads take no ALiBi, softcap and dropout"
-                : refusals[i][1];
+        const char *wide = strstr(refusals[i][0], "alibi") || strstr(refusals[i][0], "softcap") ||
+                                   strstr(refusals[i][0], "dropout") || strstr(refusals[i][0], "bias")
+                               ? "its kernels of wide heads take no ALiBi, softcap, dropout and bias"
+                               : refusals[i][1];
         snprintf(reason, sizeof reason, "%s: not sm90_64x64_hd256", wide);
         assert_string_equal(behind(run.out, "costs more: "), reason);
     }
@@ -246,7 +251,7 @@ static void plans_refuse_by_name(void **state) {
     }
     static const char *const others[][2] = {
         {"attn_bwd:bf16:b1h2s64d192x128:dropout0.1",
-         "its kernels of wide heads take no ALiBi, softcap and dropout: not sm90_64x64_hd256"},
+         "its kernels of wide heads take no ALiBi, softcap, dropout and bias: not sm90_64x64_hd256"},
         {"attn_bwd:f32:b1h2s64d64", "dtype is f32: not sm90_64x64_hd256"},
         {"attn_fwd:bf16:b1h2s64d64", "nothing"}};
     for (int i = 0; i < 3; ++i) {
@@ -275,15 +280,24 @@ static void kernels_of_modes(void **state) {
         one("cuda", LIST(H200), "call", launches[i][0]);
         if (failures(NULL) || spawn_count(run.log, launches[i][1]) != 1) fail_msg("%s: %s", launches[i][0], run.log);
     }
+    static const char *const named[][2] = {
+        {"attn_bwd:bf16:b1h2s64d64:bias_bhqk", "stw_attn_bwd_sm90_128x128_hd64_bf16_bias "},
+        {"attn_bwd:bf16:b2h2s64d64:bias_1hqk:grads_qkvb", "stw_attn_dbias_reduce_plain_64x64_hd64_bf16 "},
+        {"attn_bwd:f16:b1h2s64d128:biasu8_b1qk:det", "stw_attn_bwd_sm90_64x128_hd128_f16_bias_ordered "}};
+    for (size_t i = 0; i < sizeof named / sizeof *named; ++i) {
+        one("cuda", LIST(H200), "why", named[i][0]);
+        if (!strstr(run.out, named[i][1])) fail_msg("%s: %s", named[i][0], run.out);
+    }
 }
 
 /* A variant asked for by name is refused with the same words, and another one never takes its place. */
 static void forced_variant(void **state) {
     (void)state;
     static const char sm90[] = "STERNWAY_VARIANT=sm90_64x128_hd128";
-    one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64:bias_bhqk");
+    one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64:biasf32_bhqk");
     static const char *const refused[][2] = {
-        {"plan STW_E_UNSUPPORTED ", " STERNWAY_VARIANT=sm90_64x128_hd128: it takes no bias"}};
+        {"plan STW_E_UNSUPPORTED ",
+         " STERNWAY_VARIANT=sm90_64x128_hd128: it takes a bias of the inputs' type or bytes"}};
     expect(refused, 1);
     one("cuda", LIST(H200, sm90), "plan", "attn_bwd:bf16:b1h2s64d64");
     assert_true(variant_begins("sm90_64x128_hd128"));

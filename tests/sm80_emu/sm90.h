@@ -40,6 +40,13 @@ DEV_FN uint32_t __ballot_sync(uint32_t, bool x) {
 }
 DEV_FN bool __any_sync(uint32_t lanes, bool x) { return __ballot_sync(lanes, x) != 0; }
 
+DEV_FN uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t which) {
+    const uint64_t all = (uint64_t)y << 32 | x;
+    uint32_t to = 0;
+    for (int i = 0; i < 4; ++i) to |= (uint32_t)(all >> (which >> 4 * i & 7) * 8 & 0xFF) << 8 * i;
+    return to;
+}
+
 DEV_FN int sm90_thread_anew() { return (int)dev_thread(); }
 DEV_FN int sm90_lane_anew() { return (int)dev_lane(); }
 DEV_FN bool sm90_elect() {
@@ -93,6 +100,36 @@ template <bool TURNED> struct emu_stmatrix {
 };
 DEV_FN void sm90_stmatrix(uint32_t to, const uint32_t w[4]) { emu_stmatrix<false>::run(to, w); }
 DEV_FN void sm90_stmatrix_trans(uint32_t to, const uint32_t w[4]) { emu_stmatrix<true>::run(to, w); }
+DEV_FN void sm90_ldmatrix_trans(uint32_t w[4], uint32_t from) {
+    struct place {
+        uint32_t from, *w;
+    } mine = {from, w};
+    emu_meet(&mine, [](void *const *lanes) {
+        for (int m = 0; m < 4; ++m)
+            for (int r = 0; r < 8; ++r) {
+                uint16_t row[8];
+                memcpy(row, emu_aligned(dev_shared + ((place *)lanes[8 * m + r])->from, 16), 16);
+                for (int c = 0; c < 8; ++c) {
+                    uint32_t &word = ((place *)lanes[c * 4 + r / 2])->w[m];
+                    const int shift = 16 * (r % 2);
+                    word = (word & ~(0xFFFFu << shift)) | (uint32_t)row[c] << shift;
+                }
+            }
+    });
+}
+DEV_FN void sm90_copy_bytes(uint32_t to, const void *from, int bytes) {
+    if (emu_self->copies == EMU_COPIES) emu_fail("too many copies under way");
+    emu_copy &copy = emu_self->copy[emu_self->copies++];
+    copy = {emu_aligned(dev_shared + to, 16), emu_self->copy_group, {}};
+    if (bytes) memcpy(copy.data, emu_aligned((const char *)from, 16), (size_t)bytes);
+    memset(copy.to, 0xFF, 16); /* no number until it is awaited */
+}
+DEV_FN uint4 sm90_load_shared_vector(uint32_t at) {
+    uint4 x;
+    memcpy(&x, emu_aligned(dev_shared + at, 16), 16);
+    return x;
+}
+DEV_FN void sm90_store_shared_vector(uint32_t at, uint4 x) { memcpy(emu_aligned(dev_shared + at, 16), &x, 16); }
 DEV_FN uint2 sm90_load_shared_words(uint32_t at) {
     uint2 x;
     memcpy(&x, emu_aligned(dev_shared + at, 8), 8);

@@ -16,7 +16,8 @@ import subprocess
 import sys
 
 BN, TYPES = 128, ("bf16", "f16")
-MODES = ("plain", "ordered", "general", "general_ordered", "alibi", "alibi_ordered", "softcap", "softcap_ordered", "dropout", "dropout_ordered")
+MODES = ("plain", "ordered", "general", "general_ordered", "alibi", "alibi_ordered", "softcap", "softcap_ordered", "dropout", "dropout_ordered",
+         "bias", "bias_ordered")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
 # Wide heads: rows that are cleared; S; dQ's first half, where it has two; dK; dQ; dP
 WAITS_WIDE = {1: ["0", "2", "1", "2", "1"], 2: ["0", "2", "1", "1", "2", "1"]}

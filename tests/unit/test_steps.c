@@ -330,7 +330,12 @@ static void sm90_says_what_it_does_not_take(void **state) {
         {":thd:seqs_full:wl9:wr3", NULL},
         {":grads_qkvs:sink", NULL},
         {":delta_in:dq_f32:acc_q", NULL},
-        {":bias_bhqk", "it takes no bias"},
+        {":bias_bhqk", NULL},
+        {":bias_1hqk:det:grads_qkvb", NULL},
+        {":biasu8_b1qk", NULL},
+        {":biasf32_1hqk", "it takes a bias of the inputs' type or bytes"},
+        {":bias_bhqk:grads_qkvb", "it makes dBias of a broadcast bias alone"},
+        {":bias_bhqk:softcap9", "it takes one of "},
         {":alibi", NULL},
         {":alibi:alibi_col", "it takes ALiBi by distance, "},
         {":softcap9:det", NULL},
@@ -376,9 +381,9 @@ static void sm90_wide_says_what_it_does_not_take(void **state) {
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&v128));
     assert_null(stw_attn_loop_sm90_wide_v128.gpu->refusal(&v128));
     assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&dropout),
-                        "its kernels of wide heads take no ALiBi, softcap and dropout");
+                        "its kernels of wide heads take no ALiBi, softcap, dropout and bias");
     assert_string_equal(stw_attn_loop_sm90_wide_v128.gpu->refusal(&dropout),
-                        "its kernels of wide heads take no ALiBi, softcap and dropout");
+                        "its kernels of wide heads take no ALiBi, softcap, dropout and bias");
     assert_string_equal(stw_attn_loop_sm90_wide_v128.gpu->refusal(&equal), "it takes head_dim_v to 128");
 }
 
