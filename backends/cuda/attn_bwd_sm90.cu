@@ -21,6 +21,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #include "common/kernels/attn_bwd.h"
 
 #include "attn_bwd_sm90.h"
+#include "attn_bwd_sm90_few.h"
 #include "attn_bwd_sm90_wide.h"
 
 #define KERNEL(id, type, T, hd, mode, ordered, general, FEATURE)                                                       \
@@ -54,6 +55,17 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
     WIDE_BOTH(id, bf16, dev_bf16, hd, hdv) WIDE_BOTH(id, f16, dev_f16, hd, hdv)
 #define ROW_sm90_wide(id, hd, bm, kb)      WIDE(id, hd, hd, bm, kb)
 #define ROW_sm90_wide_v128(id, hd, bm, kb) WIDE(id, hd, 128, bm, kb)
+
+#define FEW_KERNEL(id, type, T, hd, rows)                                                                              \
+    DEV_KERNEL_BLOCKS(STW_SM90_FEW_WARPS * 32, 228 * 1024 / (STW_SM90_FEW_SMEM(hd, rows) + 1024))                      \
+    stw_attn_bwd_##id##_##type##_plain(DEV_ARGUMENT stw_attn_launch launch) {                                          \
+        attn_bwd_sm90_few<few_config<T, hd, rows>>(launch, dev_shared);                                                \
+    }
+#define FEW(id, hd, bm, rows, kb)                                                                                      \
+    static_assert(bm == rows && STW_SM90_FEW_SMEM(hd, rows) <= kb * 1024u, "bm and smem_kb of " #id);                  \
+    FEW_KERNEL(id, bf16, dev_bf16, hd, rows) FEW_KERNEL(id, f16, dev_f16, hd, rows)
+#define ROW_few16(id, hd, bm, kb) FEW(id, hd, bm, 16, kb)
+#define ROW_few64(id, hd, bm, kb) FEW(id, hd, bm, 64, kb)
 
 #define STW_VARIANT(id, hd, bm, bn, stages, warps, smem_kb, loop) ROW_##loop(id, hd, bm, smem_kb)
 #define STW_RULE(conditions, id)
