@@ -176,19 +176,18 @@ template <class C> struct few_operand {
     }
 };
 
-/* dV = P^T dO or dK = dS^T Q of a warp's 16 keys, 32 columns at a time, to the tensor. `first`: the warp's first key, of
- * the slice. */
+/* dV = P^T dO or dK = dS^T Q of a warp's 16 keys, some columns at a time, to the tensor. `first`: the warp's first key,
+ * of the slice. */
 template <class C>
 DEV_FN void few_key_gradient(const few_operand<C> &a, const typename C::T *rows, const few_slice<C> &slice,
-                             const stw_tensor_param &to, int64_t kv_first, int first, int cols, float scale, bool vectors,
-                             int lane) {
+                             const stw_tensor_param &to, int64_t kv_first, int first, int cols, float scale,
+                             bool vectors, int lane) {
     typedef typename C::T T;
     typedef leaf_mma<T> mma;
-    enum { TILES = 4 };
+    enum { TILES = C::ROWS > 16 ? 8 : 4, G = 4 };
     const int64_t j = slice.j0 + first;
     T *const at = (T *)to.data + dev_row(to, slice.b, slice.kv_head, kv_first + j);
-    DEV_UNROLL_FOR (int c = 0; c < C::HD; c += TILES * LEAF_MMA_N) {
-        if (c >= cols) break;
+    DEV_ROLLED_FOR (int c = 0; c < cols; c += TILES * LEAF_MMA_N) {
         float acc[TILES][LEAF_ACC];
         DEV_UNROLL_FOR (int n = 0; n < TILES; ++n)
             DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i) acc[n][i] = 0.0f;
@@ -200,52 +199,55 @@ DEV_FN void few_key_gradient(const few_operand<C> &a, const typename C::T *rows,
         }
         DEV_UNROLL_FOR (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
             const int row = leaf_slot_row(lane, slot);
-            const bool counts = j + row >= slice.seen.first && j + row < slice.seen.end,
-                       lives = first + row < slice.keys;
-            uint32_t w[TILES];
-            DEV_UNROLL_FOR (int n = 0; n < TILES; ++n) {
-                const float *x = acc[n] + 2 * slot;
-                w[n] = counts ? dev_pack(T(), x[0] * scale, x[1] * scale) : 0u;
-            }
+            const bool counts = j + row >= slice.seen.first && j + row < slice.seen.end;
             T *const line = at + row * to.seq;
-            if (vectors) {
-                leaf_gather<TILES>(w, lane);
-                const int col = c + leaf_gathered_col<TILES>(lane);
-                if (lives && col < cols) dev_store_words<TILES>(line + col, w);
-                continue;
-            }
-            DEV_UNROLL_FOR (int n = 0; n < TILES; ++n)
-                DEV_UNROLL_FOR (int e = 0; e < 2; ++e) {
-                    const int col = c + n * LEAF_MMA_N + leaf_acc_col(lane, e);
-                    if (lives && col < cols) line[col].bits = (uint16_t)(e ? w[n] >> 16 : w[n]);
+            DEV_UNROLL_FOR (int n = 0; n < TILES; n += G) {
+                uint32_t w[G];
+                DEV_UNROLL_FOR (int g = 0; g < G; ++g) {
+                    const float *x = acc[n + g] + 2 * slot;
+                    w[g] = counts ? dev_pack(T(), x[0] * scale, x[1] * scale) : 0u;
                 }
+                leaf_gather<G>(w, lane);
+                const int col = c + n * LEAF_MMA_N + leaf_gathered_col<G>(lane);
+                if (first + row >= slice.keys || col >= cols) continue;
+                if (vectors) dev_store_words<G>(line + col, w);
+                else
+                    DEV_ROLLED_FOR (int e = 0; e < 2 * G; ++e) {
+                        const uint32_t two = e < 4 ? (e < 2 ? w[0] : w[1]) : (e < 6 ? w[2] : w[3]);
+                        line[col + e].bits = (uint16_t)(e & 1 ? two >> 16 : two);
+                    }
+            }
         }
     }
 }
 
-/* dQ of a slice to the f32 sums, which lie as if each head had a block of its own (dev_sum_at). Additions to memory
- * take subnormal numbers for zero: values so small that one may be in the sum go by compare-and-swap, and zeros, which
- * rows have that do not exist, are left out. */
+/* dQ of a slice to the f32 sums, which lie as if each head had a block of its own (dev_sum_at): by way of the places of
+ * K and V, which nobody reads any more. Additions to memory take subnormal numbers for zero: values so small that one
+ * may be in the sum go by compare-and-swap. */
 template <class C>
 DEV_FN void few_add_dq(const dev_acc<typename C::row_split> &dq, const few_slice<C> &slice, const stw_attn_launch &l,
-                       int wave, int lane) {
+                       char *smem, int wave, int lane) {
     typedef typename C::row_split S;
+    enum { STRIDE = C::HD + 8 };
+    static_assert(C::ROWS * STRIDE * 4 <= C::AT_Q, "room for the sums");
+    float *const sums = (float *)(void *)(smem + C::AT_K);
     DEV_UNROLL_FOR (int m = 0; m < S::MT; ++m)
-        DEV_UNROLL_FOR (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
-            const int r = S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot), h = r / max(slice.queries, 1),
-                      i = r - h * slice.queries;
-            if (r >= slice.rows) continue;
-            float *const to = l.dq + (slice.at + h * l.q_blocks) * (C::ROWS * C::HD);
-            const int thread = (i / S::M * S::C + wave % S::C) * DEV_WAVE + (i & 7) * 4 + (lane & 3);
-            DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
-                DEV_UNROLL_FOR (int e = 0; e < 2; ++e) {
-                    const float x = dq.v[m][n][2 * slot + e];
-                    const int f = i % S::M / LEAF_MMA_M * S::NT + n;
-                    float *const sum = to + dev_sum_at(f, (i >> 3 & 1) * 2 + e, thread, C::THREADS);
-                    if (fabsf(x) < 0x1p-100f) dev_add_exact(sum, x);
-                    else dev_add(sum, x);
-                }
-        }
+        DEV_UNROLL_FOR (int n = 0; n < S::NT; ++n)
+            DEV_UNROLL_FOR (int slot = 0; slot < LEAF_ACC_ROWS; ++slot)
+                dev_set_pair(sums + (S::row0(wave) + m * LEAF_MMA_M + leaf_slot_row(lane, slot)) * STRIDE +
+                                 S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, 0),
+                             dq.v[m][n][2 * slot], dq.v[m][n][2 * slot + 1]);
+    dev_barrier();
+    DEV_ROLLED_FOR (int at = (int)dev_thread(); at < slice.rows * C::HD; at += C::THREADS) {
+        const int r = at / C::HD, c = at % C::HD, h = r / slice.queries, i = r - h * slice.queries;
+        const int thread = (i / S::M * S::C + c / S::N) * DEV_WAVE + (i & 7) * 4 + (c >> 1 & 3),
+                  f = i % S::M / LEAF_MMA_M * S::NT + c % S::N / LEAF_MMA_N, value = (i >> 3 & 1) * 2 + (c & 1);
+        float *const to =
+            l.dq + (slice.at + h * l.q_blocks) * (C::ROWS * C::HD) + dev_sum_at(f, value, thread, C::THREADS);
+        const float x = sums[r * STRIDE + c];
+        if (fabsf(x) < 0x1p-100f) dev_add_exact(to, x);
+        else dev_add(to, x);
+    }
 }
 
 /* The keys of a slice, step by step. */
@@ -286,7 +288,7 @@ DEV_FN void few_walk(const attn_work_tile &u, const stw_attn_launch &l, const fe
             dp.clear();
             mma_ABt(s, k, q, wave, lane);
             mma_ABt(dp, v, dout, wave, lane);
-            if (common->low <= t * C::BN && common->high >= t * C::BN + C::BN - 1)
+            if (C::ROWS > 16 && common->low <= t * C::BN && common->high >= t * C::BN + C::BN - 1)
                 few_scores<C, false>(s, dp, smem, factor, first + lane / 4, lane);
             else few_scores<C, true>(s, dp, smem, factor, first + lane / 4, lane);
             weights.pack(s);
@@ -324,13 +326,11 @@ template <class C> DEV_FN void attn_bwd_sm90_few(const stw_attn_launch &l, char 
         const stw_range turns = stw_key_blocks(&u.seq, C::ROWS, l.bn, 0);
         if ((l.p.outputs & STW_OUT_DQ) && u.block >= turns.first && u.block < turns.end) {
             const uint32_t mine = (uint32_t)(u.block - turns.first);
-            if (l.dq_semaphore) {
-                if (dev_thread() == 0 && !*l.unordered)
-                    while (dev_load_acquire(l.dq_semaphore + slice.at) != mine) {
-                    }
-                dev_barrier();
-            }
-            few_add_dq<C>(dq, slice, l, wave, lane);
+            if (l.dq_semaphore && dev_thread() == 0 && !*l.unordered)
+                while (dev_load_acquire(l.dq_semaphore + slice.at) != mine) {
+                }
+            dev_barrier(); /* and nobody reads K any more */
+            few_add_dq<C>(dq, slice, l, smem, wave, lane);
             if (l.dq_semaphore) {
                 dev_fence();
                 dev_barrier();

@@ -7,9 +7,8 @@
 #include "sternway/attn_bwd.h"
 
 #define WORK_TILES_MAX (INT64_C(1) << 31)
-/* Fewer keys: the other loops are as fast. More a sum of dQ: the matrix unit truncates its sums. */
-#define KEYS_LEAST 1024
-#define SUM_KEYS   8192
+/* Keys of a sum of dQ, at most: the matrix unit truncates its sums. */
+#define SUM_KEYS 8192
 /* Steps that the begin and the end of a work tile cost, and its turn to add in deterministic mode. */
 #define TILE_STEPS 3
 #define TURN_STEPS 1
@@ -28,9 +27,8 @@ static const char *refusal_of(const stw_attn_params *p, int64_t rows, const char
     if (!(p->outputs & gradients)) return "it makes dQ, dK and dV";
     if ((p->outputs & STW_OUT_DK && p->dk_dtype != p->dtype) || (p->outputs & STW_OUT_DV && p->dv_dtype != p->dtype))
         return "it makes dK and dV in the inputs' type";
-    if (p->max_seq_q < 1 || p->batch < 1 || p->heads_kv < 1) return "it takes no empty tensors";
+    if (p->max_seq_q < 1 || p->max_seq_kv < 1 || p->batch < 1 || p->heads_kv < 1) return "it takes no empty tensors";
     if (p->max_seq_q > rows || p->group > rows || p->max_seq_q * p->group > rows) return too_many;
-    if (p->max_seq_kv < KEYS_LEAST) return "it takes 1024 keys and more";
     if (stw_attn_sees_one_key(p)) return "rows see one key, and its sums of dP are truncated, not rounded";
     if (stw_key_blocks_most(p, STW_SM90_FEW_KEYS) > (WORK_TILES_MAX - 1) / p->heads_kv)
         return "it counts work tiles in 31 bits";
