@@ -61,13 +61,35 @@ template <class T_, int HD_, int ROWS_> struct few_config {
                   "host and device agree on shared memory");
 };
 
+/* This thread's part of K or V, step by step. */
+template <class C> struct few_loads {
+    typedef typename C::T T;
+    typedef dev_row_copy<typename C::keys, C::THREADS> copy;
+    const T *from;
+    int64_t stride;
+    int low;       /* of the slice: the first key that is not zeros, and how many there are */
+    uint32_t span;
+    DEV_FN few_loads of(const stw_tensor_param &t, const T *keys, int low, int end, int cols) {
+        const int row = copy::row((int)dev_thread()), col = copy::col((int)dev_thread());
+        return {keys + row * t.seq + col, t.seq, low - row, col < cols && low < end ? (uint32_t)(end - low) : 0u};
+    }
+    DEV_METHOD void step(T *tile) {
+        const int t = (int)dev_thread();
+        const T *at = from;
+        DEV_UNROLL_FOR (int i = 0; i < copy::COUNT; ++i, at += copy::STEP * stride)
+            dev_copy_vector(tile + C::keys::at(copy::row(t) + i * copy::STEP, copy::col(t)), at,
+                            (uint32_t)(i * copy::STEP - low) < span);
+        from = at;
+        low -= C::BN;
+    }
+};
+
 /* A slice, in registers. */
 template <class C> struct few_slice {
     typedef typename C::T T;
-    typedef dev_row_copy<typename C::keys, C::THREADS> copy;
-    const T *k, *v;    /* row 0 of the sequence         */
     int64_t b, j0, at; /* at: statistics of its first row: (head, query block) */
-    stw_range seen;    /* keys that some row sees, of the sequence */
+    int64_t kv_first;
+    int low, end; /* keys that some row sees, of the slice */
     int h0, kv_head;
     int queries, rows; /* of a head, of all heads       */
     int keys;          /* of the slice, with those past the used length */
@@ -83,17 +105,14 @@ template <class C> struct few_slice {
         s.rows = s.queries * (int)p.group;
         s.keys = (int)stw_clamp_i64(dev_uniform(u.seq.kv.rows) - s.j0, 0, l.bn);
         s.at = s.h0 * l.q_blocks + dev_uniform(u.seq.q_block);
-        s.seen = stw_visible_keys(&u.seq);
-        s.k = (const T *)p.k.data + dev_row(p.k, s.b, s.kv_head, dev_uniform(u.seq.kv.first));
-        s.v = (const T *)p.v.data + dev_row(p.v, s.b, s.kv_head, dev_uniform(u.seq.kv.first));
+        const stw_range seen = stw_visible_keys(&u.seq);
+        s.low = (int)stw_clamp_i64(seen.first - s.j0, 0, l.bn);
+        s.end = (int)stw_clamp_i64(seen.end - s.j0, 0, l.bn);
+        s.kv_first = dev_uniform(u.seq.kv.first);
         return s;
     }
-    DEV_METHOD void load_keys(const stw_attn_launch &l, char *smem, int tile, int stage) const {
-        const int64_t j = j0 + tile * C::BN;
-        copy::part((T *)(smem + C::AT_K + stage * C::keys::BYTES), k, l.p.k.seq, j, seen.first, seen.end,
-                   (int)l.p.head_dim_qk, true, (int)dev_thread());
-        copy::part((T *)(smem + C::AT_V + stage * C::keys::BYTES), v, l.p.v.seq, j, seen.first, seen.end,
-                   (int)l.p.head_dim_v, true, (int)dev_thread());
+    DEV_METHOD few_loads<C> loads(const stw_tensor_param &t, int cols) const {
+        return few_loads<C>::of(t, (const T *)t.data + dev_row(t, b, kv_head, kv_first + j0), low, end, cols);
     }
     /* Q or dO: rows of several heads. Those that see no key become zeros. */
     DEV_METHOD void load_rows(T *tile, const stw_tensor_param &t, const attn_work_tile &u, int cols) const {
@@ -180,13 +199,11 @@ template <class C> struct few_operand {
  * of the slice. */
 template <class C>
 DEV_FN void few_key_gradient(const few_operand<C> &a, const typename C::T *rows, const few_slice<C> &slice,
-                             const stw_tensor_param &to, int64_t kv_first, int first, int cols, float scale,
-                             bool vectors, int lane) {
+                             const stw_tensor_param &to, int first, int cols, float scale, bool vectors, int lane) {
     typedef typename C::T T;
     typedef leaf_mma<T> mma;
     enum { TILES = C::ROWS > 16 ? 8 : 4, G = 4 };
-    const int64_t j = slice.j0 + first;
-    T *const at = (T *)to.data + dev_row(to, slice.b, slice.kv_head, kv_first + j);
+    T *const at = (T *)to.data + dev_row(to, slice.b, slice.kv_head, slice.kv_first + slice.j0 + first);
     DEV_ROLLED_FOR (int c = 0; c < cols; c += TILES * LEAF_MMA_N) {
         float acc[TILES][LEAF_ACC];
         DEV_UNROLL_FOR (int n = 0; n < TILES; ++n)
@@ -199,7 +216,7 @@ DEV_FN void few_key_gradient(const few_operand<C> &a, const typename C::T *rows,
         }
         DEV_UNROLL_FOR (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
             const int row = leaf_slot_row(lane, slot);
-            const bool counts = j + row >= slice.seen.first && j + row < slice.seen.end;
+            const bool counts = first + row >= slice.low && first + row < slice.end;
             T *const line = at + row * to.seq;
             DEV_UNROLL_FOR (int n = 0; n < TILES; n += G) {
                 uint32_t w[G];
@@ -263,11 +280,15 @@ DEV_FN void few_walk(const attn_work_tile &u, const stw_attn_launch &l, const fe
     const dev_smem_tile<rows> q = {(T *)(smem + C::AT_Q)}, dout = {(T *)(smem + C::AT_DOUT)};
     const dev_smem_tile<typename C::scores> ds = {(T *)(smem + C::AT_DS)};
     const few_common *const common = (const few_common *)(const void *)(smem + C::AT_COMMON);
-    const int64_t kv_first = dev_uniform(u.seq.kv.first);
+    few_loads<C> of_k = slice.loads(p.k, (int)p.head_dim_qk), of_v = slice.loads(p.v, (int)p.head_dim_v);
+    auto load = [&](int stage) {
+        of_k.step((T *)(smem + C::AT_K + stage * keys::BYTES));
+        of_v.step((T *)(smem + C::AT_V + stage * keys::BYTES));
+    };
     slice.load_rows(q.data, p.q, u, (int)p.head_dim_qk);
     slice.load_rows(dout.data, p.dout, u, (int)p.head_dim_v);
-    DEV_UNROLL_FOR (int t = 0; t < C::STAGES - 1; ++t) {
-        if (t < tiles) slice.load_keys(l, smem, t, t);
+    DEV_ROLLED_FOR (int t = 0; t < C::STAGES - 1; ++t) {
+        if (t < tiles) load(t);
         dev_copy_commit();
     }
     slice.list_rows(l, u, smem);
@@ -275,8 +296,7 @@ DEV_FN void few_walk(const attn_work_tile &u, const stw_attn_launch &l, const fe
     DEV_ROLLED_FOR (int t = 0; t < tiles; ++t, stage = stage + 1 == C::STAGES ? 0 : stage + 1) {
         dev_copy_wait_but<C::STAGES - 2>();
         dev_barrier(); /* and all have ended the step before */
-        if (t + C::STAGES - 1 < tiles)
-            slice.load_keys(l, smem, t + C::STAGES - 1, stage == 0 ? C::STAGES - 1 : stage - 1);
+        if (t + C::STAGES - 1 < tiles) load(stage == 0 ? C::STAGES - 1 : stage - 1);
         dev_copy_commit();
         const dev_smem_tile<keys> k = {(T *)(smem + C::AT_K + stage * keys::BYTES)},
                                   v = {(T *)(smem + C::AT_V + stage * keys::BYTES)};
@@ -297,7 +317,7 @@ DEV_FN void few_walk(const attn_work_tile &u, const stw_attn_launch &l, const fe
                 leaf_store_acc<typename C::scores>(ds.data, wave * 16, n * LEAF_MMA_N, dp.v[0][n], lane);
         }
         if (p.outputs & STW_OUT_DV)
-            few_key_gradient<C>(weights, dout.data, slice, p.dv, kv_first, first, (int)p.head_dim_v, 1.0f,
+            few_key_gradient<C>(weights, dout.data, slice, p.dv, first, (int)p.head_dim_v, 1.0f,
                                 (l.vectors & STW_VECTOR_DV) != 0, lane);
         dev_barrier(); /* dS of all keys is there */
         if (p.outputs & STW_OUT_DQ) {
@@ -305,7 +325,7 @@ DEV_FN void few_walk(const attn_work_tile &u, const stw_attn_launch &l, const fe
             mma_AtB(dq, ds, k, nothing, wave, lane);
         }
         if (p.outputs & STW_OUT_DK)
-            few_key_gradient<C>(flow, q.data, slice, p.dk, kv_first, first, (int)p.head_dim_qk, p.scale,
+            few_key_gradient<C>(flow, q.data, slice, p.dk, first, (int)p.head_dim_qk, p.scale,
                                 (l.vectors & STW_VECTOR_DK) != 0, lane);
     }
 }
@@ -322,13 +342,13 @@ template <class C> DEV_FN void attn_bwd_sm90_few(const stw_attn_launch &l, char 
         dev_acc<typename C::row_split> dq;
         dq.clear();
         few_walk<C>(u, l, slice, dq, smem, wave, lane);
-        /* slices that no row sees have nothing to add and no turn */
-        const stw_range turns = stw_key_blocks(&u.seq, C::ROWS, l.bn, 0);
-        if ((l.p.outputs & STW_OUT_DQ) && u.block >= turns.first && u.block < turns.end) {
-            const uint32_t mine = (uint32_t)(u.block - turns.first);
-            if (l.dq_semaphore && dev_thread() == 0 && !*l.unordered)
-                while (dev_load_acquire(l.dq_semaphore + slice.at) != mine) {
+        if ((l.p.outputs & STW_OUT_DQ) && u.first < u.end) { /* some row sees a key */
+            uint32_t mine = 0;
+            if (l.dq_semaphore && dev_thread() == 0) {
+                mine = (uint32_t)(u.block - stw_key_blocks(&u.seq, C::ROWS, l.bn, 0).first);
+                while (dev_load_acquire(l.dq_semaphore + slice.at) != mine && !*l.unordered) {
                 }
+            }
             dev_barrier(); /* and nobody reads K any more */
             few_add_dq<C>(dq, slice, l, smem, wave, lane);
             if (l.dq_semaphore) {

@@ -423,7 +423,7 @@ static void sm90_few_slices_the_keys(void **state) {
     } rows[] = {
         {"attn_bwd:bf16:b8h16s64x16384d128", 132, 8192},  /* 256 slices, 264 CTAs */
         {"attn_bwd:bf16:b1h16s64x16384d128", 132, 1024},  /* the same */
-        {"attn_bwd:bf16:b64h16s64x65536d128", 132, 8192}, /* more are not summed */
+        {"attn_bwd:bf16:b64h16s64x65536d128", 132, 7296}, /* no more than 8192 in a sum */
         {"attn_bwd:bf16:b1h1s64x1000d128", 132, 64},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
