@@ -67,7 +67,7 @@ template <class C> struct few_loads {
     typedef dev_row_copy<typename C::keys, C::THREADS> copy;
     const T *from;
     int64_t stride;
-    int low;       /* of the slice: the first key that is not zeros, and how many there are */
+    int low; /* of the slice: the first key that is not zeros, and how many there are */
     uint32_t span;
     DEV_FN few_loads of(const stw_tensor_param &t, const T *keys, int low, int end, int cols) {
         const int row = copy::row((int)dev_thread()), col = copy::col((int)dev_thread());
@@ -174,7 +174,8 @@ DEV_FN void few_scores(dev_acc<typename C::score_split> &s, dev_acc<typename C::
             const few_row row = list[n * LEAF_MMA_N + leaf_acc_col(lane, half)];
             DEV_UNROLL_FOR (int slot = 0; slot < LEAF_ACC_ROWS; ++slot) {
                 const int i = 2 * slot + half;
-                const float x = dev_exp2_fast(fmaf(s.v[0][n][i], factor, row.stat)), y = x * (dp.v[0][n][i] + row.delta);
+                const float x = dev_exp2_fast(fmaf(s.v[0][n][i], factor, row.stat)),
+                            y = x * (dp.v[0][n][i] + row.delta);
                 const bool seen = !SOME || ((uint32_t)(key + 8 * slot - row.low) <= row.span && x != 0.0f);
                 s.v[0][n][i] = seen ? x : 0.0f;
                 dp.v[0][n][i] = seen ? y : 0.0f;

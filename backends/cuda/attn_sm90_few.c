@@ -50,7 +50,8 @@ static const char *refusal_64(const stw_attn_params *p) {
 static uint32_t keys_of(const stw_attn_params *p, uint32_t smem) {
     const int64_t ctas = (int64_t)(p->units ? p->units : 1) * (228 * 1024 / (smem + 1024)),
                   steps = stw_blocks_of(p->max_seq_kv, STW_SM90_FEW_KEYS), heads = p->batch * p->heads_kv;
-    const int64_t most = SUM_KEYS / (int64_t)STW_SM90_FEW_KEYS, turn = p->features & STW_FEAT_DETERMINISTIC ? TURN_STEPS : 0;
+    const int64_t most = SUM_KEYS / (int64_t)STW_SM90_FEW_KEYS,
+                  turn = p->features & STW_FEAT_DETERMINISTIC ? TURN_STEPS : 0;
     int64_t best = most, lowest = INT64_MAX;
     for (int64_t parts = 1; parts <= steps && parts <= 128; ++parts) {
         const int64_t each = stw_blocks_of(steps, parts), slices = stw_blocks_of(steps, each);

@@ -5,8 +5,9 @@ For every row of the table with a loop of Hopper's own, both types, deterministi
 features of single scores, for loop `sm90` also one GENERAL and one for each of them, and no other. Its matrix instructions are those of
 its steps, no more; a step has its exponentials between the wait for S and its last wait, while products run; no wait
 that the source does not have; dQ is added in vectors; nothing is spilled but what gate.txt lists, in a step no more
-than it says. Of few rows' loops the matrix instructions and exponentials are counted. A line of gate.txt that no kernel needs any more is a failure, too. (Products that ptxas takes one by one
-end the build: cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
+than it says. Of the loop for few rows matrix instructions and exponentials are counted. A line of gate.txt that no
+kernel needs any more is a failure, too. (Products that ptxas takes one by one end the build: cmake/nvcc_checked.sh.)
+Ends with 77 without cuobjdump.
 
     python3 check_gate.py IMAGE TABLE CUOBJDUMP"""
 import fnmatch
