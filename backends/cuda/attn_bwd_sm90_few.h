@@ -227,13 +227,14 @@ DEV_FN void few_key_gradient(const few_operand<C> &a, const typename C::T *rows,
                 }
                 leaf_gather<G>(w, lane);
                 const int col = c + n * LEAF_MMA_N + leaf_gathered_col<G>(lane);
-                if (first + row >= slice.keys || col >= cols) continue;
-                if (vectors) dev_store_words<G>(line + col, w);
-                else
-                    DEV_ROLLED_FOR (int e = 0; e < 2 * G; ++e) {
-                        const uint32_t two = e < 4 ? (e < 2 ? w[0] : w[1]) : (e < 6 ? w[2] : w[3]);
-                        line[col + e].bits = (uint16_t)(e & 1 ? two >> 16 : two);
-                    }
+                if (first + row < slice.keys && col < cols) {
+                    if (vectors) dev_store_words<G>(line + col, w);
+                    else
+                        DEV_ROLLED_FOR (int e = 0; e < 2 * G; ++e) {
+                            const uint32_t two = e < 4 ? (e < 2 ? w[0] : w[1]) : (e < 6 ? w[2] : w[3]);
+                            line[col + e].bits = (uint16_t)(e & 1 ? two >> 16 : two);
+                        }
+                }
             }
         }
     }
