@@ -337,6 +337,7 @@ template <class C> DEV_FN void attn_bwd_sm90_few(const stw_attn_launch &l, char 
     const int wave = (int)dev_wave(), lane = (int)dev_lane();
     attn_work_tile &u = *(attn_work_tile *)(void *)(smem + C::AT_TILE);
     dev_await_previous();
+    dev_let_next_begin(); /* all CTAs run at a time: the last kernel takes no room from them */
     for (;;) {
         attn_work_tile_take_now(u, l, wave, lane);
         if (!u.live) return;
