@@ -257,15 +257,23 @@ DEV_FN void few_add_dq(const dev_acc<typename C::row_split> &dq, const few_slice
                                  S::col0(wave) + n * LEAF_MMA_N + leaf_acc_col(lane, 0),
                              dq.v[m][n][2 * slot], dq.v[m][n][2 * slot + 1]);
     dev_barrier();
-    DEV_ROLLED_FOR (int at = (int)dev_thread(); at < slice.rows * C::HD; at += C::THREADS) {
-        const int r = at / C::HD, c = at % C::HD, h = r / slice.queries, i = r - h * slice.queries;
-        const int thread = (i / S::M * S::C + c / S::N) * DEV_WAVE + (i & 7) * 4 + (c >> 1 & 3),
-                  f = i % S::M / LEAF_MMA_M * S::NT + c % S::N / LEAF_MMA_N, value = (i >> 3 & 1) * 2 + (c & 1);
-        float *const to =
-            l.dq + (slice.at + h * l.q_blocks) * (C::ROWS * C::HD) + dev_sum_at(f, value, thread, C::THREADS);
-        const float x = sums[r * STRIDE + c];
-        if (fabsf(x) < 0x1p-100f) dev_add_exact(to, x);
-        else dev_add(to, x);
+    DEV_ROLLED_FOR (int h = 0; h * slice.queries < slice.rows; ++h) {
+        float *const to = l.dq + (slice.at + h * l.q_blocks) * (C::ROWS * C::HD);
+        DEV_ROLLED_FOR (int f = 0; f < S::MT * S::NT; ++f) {
+            const int row = S::row0(wave) + f / S::NT * LEAF_MMA_M + lane / 4,
+                      col = S::col0(wave) + f % S::NT * LEAF_MMA_N + leaf_acc_col(lane, 0);
+            const float *const from = sums + (h * slice.queries + row) * STRIDE + col;
+            float x[LEAF_ACC] = {0, 0, 0, 0};
+            DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i)
+                if (row + 8 * leaf_acc_slot(i) < slice.queries) x[i] = from[8 * leaf_acc_slot(i) * STRIDE + i % 2];
+            const float least = fminf(fminf(fabsf(x[0]), fabsf(x[1])), fminf(fabsf(x[2]), fabsf(x[3])));
+            if (!(least < 0x1p-100f)) dev_add_acc<C::THREADS>(to, f, x);
+            else
+                DEV_UNROLL_FOR (int i = 0; i < LEAF_ACC; ++i)
+                    if (fabsf(x[i]) < 0x1p-100f)
+                        dev_add_exact(to + dev_sum_at(f, i, (int)dev_thread(), C::THREADS), x[i]);
+                    else dev_add(to + dev_sum_at(f, i, (int)dev_thread(), C::THREADS), x[i]);
+        }
     }
 }
 
