@@ -2,8 +2,9 @@
  *
  * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
  * `sm90_wide` or `sm90_wide_v128` and both 16-bit types a kernel for deterministic mode and one without; for `sm90`
- * also one each that is GENERAL, and for ALiBi, softcap, dropout and a bias; for `sm90_short` one a type. What stands
- * before and behind the main loop, and all other rows, come from the sm80 image. */
+ * also one each that is GENERAL, and for ALiBi, softcap, dropout and a bias; for `sm90_short` one a type; for `few16`
+ * and `few64` one for both modes. What stands before and behind the main loop, and all other rows, come from the sm80
+ * image. */
 /* A word of a Philox call by number, without an array in memory. */
 #define STW_WORD_OF(words, k)                                                                                          \
     ((k) & 2 ? ((k) & 1 ? (words).word[3] : (words).word[2]) : ((k) & 1 ? (words).word[1] : (words).word[0]))
@@ -21,6 +22,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #include "common/kernels/attn_bwd.h"
 
 #include "attn_bwd_sm90.h"
+#include "attn_bwd_sm90_few.h"
 #include "attn_bwd_sm90_short.h"
 #include "attn_bwd_sm90_wide.h"
 
@@ -58,13 +60,24 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #define ROW_sm90_wide(id, hd, bm, bn, kb)      WIDE(id, hd, hd, bm, kb)
 #define ROW_sm90_wide_v128(id, hd, bm, bn, kb) WIDE(id, hd, 128, bm, kb)
 #define SHORT(id, type, T, hd, bm, bn)                                                                                 \
-    DEV_KERNEL_BLOCKS(2 * bn, SM90_SHORT_CTAS(hd, bn))                                                                 \
+    DEV_KERNEL_BLOCKS(2 * bn, SM90_SHORT_CTAS(hd, bm, bn))                                                             \
     stw_attn_bwd_##id##_##type(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {                 \
         attn_bwd_sm90_short<sm90_short_config<T, hd, bn / 64, bm>>(launch, maps, dev_shared);                          \
     }
 #define ROW_sm90_short(id, hd, bm, bn, kb)                                                                             \
     static_assert(STW_SM90_SHORT_SMEM(hd, bm, bn) <= kb * 1024u, "bm and smem_kb of " #id);                            \
     SHORT(id, bf16, dev_bf16, hd, bm, bn) SHORT(id, f16, dev_f16, hd, bm, bn)
+
+#define FEW_KERNEL(id, type, T, hd, rows)                                                                              \
+    DEV_KERNEL_BLOCKS(STW_SM90_FEW_WARPS * 32, 228 * 1024 / (STW_SM90_FEW_SMEM(hd, rows) + 1024))                      \
+    stw_attn_bwd_##id##_##type##_plain(DEV_ARGUMENT stw_attn_launch launch) {                                          \
+        attn_bwd_sm90_few<few_config<T, hd, rows>>(launch, dev_shared);                                                \
+    }
+#define FEW(id, hd, bm, rows, kb)                                                                                      \
+    static_assert(bm == rows && STW_SM90_FEW_SMEM(hd, rows) <= kb * 1024u, "bm and smem_kb of " #id);                  \
+    FEW_KERNEL(id, bf16, dev_bf16, hd, rows) FEW_KERNEL(id, f16, dev_f16, hd, rows)
+#define ROW_few16(id, hd, bm, bn, kb) FEW(id, hd, bm, 16, kb)
+#define ROW_few64(id, hd, bm, bn, kb) FEW(id, hd, bm, 64, kb)
 
 #define STW_VARIANT(id, hd, bm, bn, stages, warps, smem_kb, loop) ROW_##loop(id, hd, bm, bn, smem_kb)
 #define STW_RULE(conditions, id)

@@ -22,7 +22,8 @@
 #include "common/kernels/attn_bwd_preprocess.h"
 
 /* CTAs whose registers a multiprocessor shall have room for: loads of one run beside products of the others. */
-#define SM90_SHORT_CTAS(hd, bn) ((bn) > 128 ? 1 : (hd) > 64 ? ((bn) > 64 ? 1 : 2) : (bn) > 64 ? 2 : (hd) > 32 ? 3 : 4)
+#define SM90_SHORT_CTAS(hd, bm, bn)                                                                                    \
+    ((bn) > 128 || (bm) >= 128 ? 1 : (hd) > 64 ? ((bn) > 64 ? 1 : 2) : (bn) > 64 ? 2 : (hd) > 32 ? 3 : 4)
 
 template <class T_, int HD_, int GROUPS_, int BM_> struct sm90_short_config {
     typedef T_ T;
@@ -33,7 +34,8 @@ template <class T_, int HD_, int GROUPS_, int BM_> struct sm90_short_config {
         BM = BM_,
         THREADS = 128 * GROUPS,
         PANELS = (HD + 63) / 64,
-        SUB = HD > 32 && (BN > 64) != (HD > 64) ? 16 : 32, /* queries whose scores are in registers at a time */
+        /* queries whose scores are in registers at a time */
+        SUB = HD > 32 && (BN > 64) != (HD > 64) && (BN != 128 || BM < 128) ? 16 : 32,
         SUBS = BM / SUB,
         STAGES = STW_SM90_SHORT_STAGES(BM, BN), /* of Q and dO */
         DQ_COLS = HD * (BM / 64) / GROUPS       /* of dQ that a warpgroup makes */

@@ -275,7 +275,11 @@ static void kernels_of_modes(void **state) {
         {"attn_bwd:f16:b1h2s64d128:dv_f32:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_f16_general_ordered"},
         {"attn_bwd:bf16:b1h8k1s8192d128", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_bf16_general"},
         {"attn_bwd:bf16:b1h8k1s8192d128", "cuda:launch stw_attn_bwd_postprocess_parts"},
-        {"attn_bwd:bf16:b1h8k1s8192d128:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_bf16_general_ordered"}};
+        {"attn_bwd:bf16:b1h8k1s8192d128:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_bf16_general_ordered"},
+        {"attn_bwd:bf16:b1h2s16x2048d128:det", "cuda:launch stw_attn_bwd_sm90_few16_hd128_bf16_plain"},
+        {"attn_bwd:f16:b1h4k1s16x4096d40:causal_br", "cuda:launch stw_attn_bwd_sm90_few64_hd64_f16_plain"},
+        {"attn_bwd:f16:b1h4k1s17x4096d64", "cuda:launch stw_attn_bwd_sm90_128x128_hd64_f16_plain"},
+        {"attn_bwd:bf16:b1h2s16x1023d128", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_bf16_plain"}};
     for (size_t i = 0; i < sizeof launches / sizeof *launches; ++i) {
         one("cuda", LIST(H200), "call", launches[i][0]);
         if (failures(NULL) || spawn_count(run.log, launches[i][1]) != 1) fail_msg("%s: %s", launches[i][0], run.log);

@@ -5,8 +5,9 @@ For every row of the table with a loop of Hopper's own, both types, deterministi
 features of single scores, for loop `sm90` also one GENERAL and one for each of them, and no other. Its matrix instructions are those of
 its steps, no more; a step has its exponentials between the wait for S and its last wait, while products run; no wait
 that the source does not have; dQ is added in vectors; nothing is spilled but what gate.txt lists, in a step no more
-than it says. Rows with loop `sm90_short` have a kernel a type. A line of gate.txt that no kernel needs any more is a failure, too. (Products that ptxas takes one by one
-end the build: cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
+than it says. Rows with loop `sm90_short` have a kernel a type; of these and of the loop for few rows matrix instructions and
+exponentials are counted. A line of gate.txt that no kernel needs any more is a failure, too. (Products that ptxas takes
+one by one end the build: cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
 
     python3 check_gate.py IMAGE TABLE CUOBJDUMP"""
 import fnmatch
@@ -118,12 +119,21 @@ def check_wide_kernel(name, instructions, hd, hdv):
 
 def check_short(name, instructions, hd, bm, bn):
     """The kernel of short sequences, whose scores are unrolled: each product once, an exponential a score."""
-    sub = 16 if hd > 32 and (bn > 64) != (hd > 64) else 32
+    sub = 16 if hd > 32 and (bn > 64) != (hd > 64) and (bn != 128 or bm < 128) else 32
     wanted = bm // sub * (2 * (hd // 16) + 2 * (sub // 16)) + bn // 16  # S and dP, dV and dK; dQ
     if (products := count(instructions, "HGMMA")) != wanted:
         yield f"{products} matrix instructions, not {wanted}"
     if (exponentials := count(instructions, "MUFU.EX2")) != bm // 2:
         yield f"{exponentials} exponentials, not {bm // 2}"
+
+
+def check_few_kernel(name, instructions, hd, rows):
+    tiles = 8 if rows > 16 else 4  # of dV and dK at a time
+    products = 2 * (hd // 16) * (rows // 8) + 2 * (rows // 16) * tiles + 4 * rows * hd // 512  # S, dP; dV, dK; dQ
+    if (have := count(instructions, "HMMA")) != products:
+        yield f"{have} matrix instructions, not {products}"
+    if (exponentials := count(instructions, r"MUFU\.EX2")) != rows // 2 * (2 if rows > 16 else 1):  # with hidden pairs, without
+        yield f"{exponentials} exponentials, not {rows // 2 * (2 if rows > 16 else 1)}"
 
 
 def check_spills(kernels, stacks, bounds):
@@ -158,6 +168,8 @@ def main():
               for mode in (MODES[:2] if loop else MODES)}
     wanted |= {f"stw_attn_bwd_{row}_{kind}": (check_short, int(hd), int(bm), int(bn)) for row, hd, bm, bn, loop in rows
                if loop == "_short" for kind in TYPES}
+    few = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), .*, few\d+\)", pathlib.Path(table).read_text(), re.M)
+    wanted |= {f"stw_attn_bwd_{row}_{kind}_plain": (check_few_kernel, int(hd), int(bm)) for row, hd, bm in few for kind in TYPES}
     failures = [f"{name}: not in the image" for name in wanted.keys() - kernels.keys()]
     failures += [f"{name}: not of the table" for name in kernels.keys() - wanted.keys()]
     for name in sorted(wanted.keys() & kernels.keys()):

@@ -23,6 +23,7 @@
 #include <string.h>
 
 extern const stw_attn_loop stw_attn_loop_sm90, stw_attn_loop_sm90_wide, stw_attn_loop_sm90_wide_v128;
+extern const stw_attn_loop stw_attn_loop_few16, stw_attn_loop_few64;
 
 static stw_attn_params params_of(const char *text) {
     stw_problem problem;
@@ -387,6 +388,63 @@ static void sm90_wide_says_what_it_does_not_take(void **state) {
     assert_string_equal(stw_attn_loop_sm90_wide_v128.gpu->refusal(&equal), "it takes head_dim_v to 128");
 }
 
+/* Few rows: all query heads of a kv head together. */
+static void sm90_few_says_what_it_does_not_take(void **state) {
+    (void)state;
+    static const struct {
+        const char *problem, *of_16, *of_64;
+    } rows[] = {
+        {"b2h4k2s8x1100d64", NULL, NULL},
+        {"b2h4k2s9x1100d64", "all query heads of a kv head have more than 16 rows", NULL},
+        {"b1h64k1s1x1100d128:causal_br:det", "all query heads of a kv head have more than 16 rows", NULL},
+        {"b1h2s65x1100d128", "all query heads of a kv head have more than 16 rows",
+         "all query heads of a kv head have more than 64 rows"},
+        {"b1h2s1x1100d40:used:wl9:dq_f32:acc_q:grads_q", NULL, NULL},
+        {"b1h2s8x1100d64:thd:tq9:tk1200", "it takes dense tensors", "it takes dense tensors"},
+        {"b1h2s8x1100d64:alibi", "it takes no bias, ALiBi, softcap and dropout",
+         "it takes no bias, ALiBi, softcap and dropout"},
+        {"b1h2s8x1100d64:dk_f32", "it makes dK and dV in the inputs' type", "it makes dK and dV in the inputs' type"},
+        {"b1h2s8x1100d64:sink:grads_s", "it makes dQ, dK and dV", "it makes dQ, dK and dV"},
+        {"b1h2s8x1100d64:wl0:wr0", "rows see one key, and its sums of dP are truncated, not rounded",
+         "rows see one key, and its sums of dP are truncated, not rounded"},
+        {"b1h2s8x1100d44",
+         "it loads 16 bytes at a time: strides and head dims of q, k, v and dout are multiples of 8 elements",
+         "it loads 16 bytes at a time: strides and head dims of q, k, v and dout are multiples of 8 elements"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        snprintf(text, sizeof text, "attn_bwd:bf16:%s", rows[i].problem);
+        stw_attn_params p = params_of(text);
+        const char *of_16 = stw_attn_loop_few16.gpu->refusal(&p), *of_64 = stw_attn_loop_few64.gpu->refusal(&p);
+        if (!of_16 != !rows[i].of_16 || (of_16 && strcmp(of_16, rows[i].of_16)))
+            fail_msg("%s: %s", text, of_16 ? of_16 : "taken");
+        if (!of_64 != !rows[i].of_64 || (of_64 && strcmp(of_64, rows[i].of_64)))
+            fail_msg("%s: %s", text, of_64 ? of_64 : "taken");
+    }
+}
+
+/* Slices of a head's keys: as many as keep the device busy, alike, and of no more than 8192 keys. */
+static void sm90_few_slices_the_keys(void **state) {
+    (void)state;
+    const stw_variant tile = tile_called("sm90", "sm90_few64_hd128");
+    static const struct {
+        const char *problem;
+        uint32_t units, keys;
+    } rows[] = {
+        {"attn_bwd:bf16:b8h16s64x16384d128", 132, 8192},  /* 256 slices, 264 CTAs */
+        {"attn_bwd:bf16:b1h16s64x16384d128", 132, 1024},  /* the same */
+        {"attn_bwd:bf16:b64h16s64x65536d128", 132, 7296}, /* no more than 8192 in a sum */
+        {"attn_bwd:bf16:b1h1s64x1000d128", 132, 64},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        stw_attn_params p = params_of(rows[i].problem);
+        stw_attn_choice choice;
+        p.units = rows[i].units;
+        tile.loop->gpu->plan(&tile, &p, 32, &choice);
+        if (choice.bn != rows[i].keys) fail_msg("%s: %u", rows[i].problem, choice.bn);
+    }
+}
+
 #define FIELD(name) offsetof(stw_attn_params, name)
 
 static void sm90_wants_what_tensor_loads_take(void **state) {
@@ -657,6 +715,8 @@ int main(void) {
         cmocka_unit_test(tiles_are_for_their_calls),
         cmocka_unit_test(classes_of_sizes),
         cmocka_unit_test(sm90_wide_says_what_it_does_not_take),
+        cmocka_unit_test(sm90_few_says_what_it_does_not_take),
+        cmocka_unit_test(sm90_few_slices_the_keys),
         cmocka_unit_test(classes_share_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
