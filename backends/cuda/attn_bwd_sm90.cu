@@ -23,22 +23,24 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #include "attn_bwd_sm90.h"
 #include "attn_bwd_sm90_wide.h"
 
-#define KERNEL(id, type, T, hd, mode, ordered, general, FEATURE)                                                       \
+#define KERNEL(id, type, T, hd, mode, ordered, OUT, FEATURE)                                                           \
     DEV_KERNEL(256)                                                                                                    \
     stw_attn_bwd_##id##_##type##_##mode(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {        \
-        attn_bwd_sm90<sm90_config<T, hd, general>, ordered, FEATURE>(launch, maps, dev_shared);                        \
+        attn_bwd_sm90<sm90_config<T, hd, SM90_OUT_##OUT>, ordered, FEATURE>(launch, maps, dev_shared);                 \
     }
 #define BOTH(id, type, T, hd)                                                                                          \
-    KERNEL(id, type, T, hd, plain, false, false, SM90_PLAIN)                                                           \
-    KERNEL(id, type, T, hd, ordered, true, false, SM90_PLAIN)                                                          \
-    KERNEL(id, type, T, hd, general, false, true, SM90_PLAIN)                                                          \
-    KERNEL(id, type, T, hd, general_ordered, true, true, SM90_PLAIN)                                                   \
-    KERNEL(id, type, T, hd, alibi, false, false, SM90_ALIBI)                                                           \
-    KERNEL(id, type, T, hd, alibi_ordered, true, false, SM90_ALIBI)                                                    \
-    KERNEL(id, type, T, hd, softcap, false, false, SM90_SOFTCAP)                                                       \
-    KERNEL(id, type, T, hd, softcap_ordered, true, false, SM90_SOFTCAP)                                                \
-    KERNEL(id, type, T, hd, dropout, false, false, SM90_DROPOUT)                                                       \
-    KERNEL(id, type, T, hd, dropout_ordered, true, false, SM90_DROPOUT)
+    KERNEL(id, type, T, hd, plain, false, PLAIN, SM90_PLAIN)                                                           \
+    KERNEL(id, type, T, hd, ordered, true, PLAIN, SM90_PLAIN)                                                          \
+    KERNEL(id, type, T, hd, outputs, false, F32, SM90_PLAIN)                                                           \
+    KERNEL(id, type, T, hd, outputs_ordered, true, F32, SM90_PLAIN)                                                    \
+    KERNEL(id, type, T, hd, general, false, GENERAL, SM90_PLAIN)                                                       \
+    KERNEL(id, type, T, hd, general_ordered, true, GENERAL, SM90_PLAIN)                                                \
+    KERNEL(id, type, T, hd, alibi, false, PLAIN, SM90_ALIBI)                                                           \
+    KERNEL(id, type, T, hd, alibi_ordered, true, PLAIN, SM90_ALIBI)                                                    \
+    KERNEL(id, type, T, hd, softcap, false, PLAIN, SM90_SOFTCAP)                                                       \
+    KERNEL(id, type, T, hd, softcap_ordered, true, PLAIN, SM90_SOFTCAP)                                                \
+    KERNEL(id, type, T, hd, dropout, false, PLAIN, SM90_DROPOUT)                                                       \
+    KERNEL(id, type, T, hd, dropout_ordered, true, PLAIN, SM90_DROPOUT)
 #define ROW_sm90(id, hd, bm, kb)                                                                                       \
     static_assert(bm == STW_SM90_BM(hd) && STW_SM90_SMEM(hd) <= kb * 1024u, "bm and smem_kb of " #id);                 \
     BOTH(id, bf16, dev_bf16, hd) BOTH(id, f16, dev_f16, hd)

@@ -8,8 +8,9 @@
 
 #include "attn_bwd_sm90_config.h"
 
-/* Sums for keys in use, zeros up to the sequence's end. `mine`: the warp's place. */
-template <class C>
+/* Sums for keys in use, zeros up to the sequence's end. `mine`: the warp's place. ANYWHERE: rows are not whole
+ * vectors. */
+template <class C, bool ANYWHERE = false>
 DEV_FN void sm90_store_vectors(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_tensor_param &t,
                                int cols, float scale, char *mine, int wave, int lane) {
     typedef typename C::T T;
@@ -31,10 +32,20 @@ DEV_FN void sm90_store_vectors(const attn_work_tile &tile, const float (&x)[C::H
             sm90_stmatrix(put + (((c - panel) / 8 + lane / 16) ^ lane % 8) * 16, w);
         }
         __syncwarp();
-        DEV_UNROLL_FOR (int i = 0; i < ROWS; i += 4) {
-            dev_vector v = dev_load_vector(mine + (row + i) * 128 + (piece ^ (row + i) % 8) * 16);
-            if (row + i < end && panel + piece * VECTOR < cols)
-                dev_store_vector(to + i * t.seq + panel, row + i < used ? v : zero);
+        if constexpr (ANYWHERE) {
+            DEV_ROLLED_FOR (int i = 0; i < ROWS; i += 4) {
+                const dev_vector v = dev_load_vector(mine + (row + i) * 128 + (piece ^ (row + i) % 8) * 16);
+                uint16_t *at = (uint16_t *)(void *)(to + i * t.seq + panel);
+                DEV_UNROLL_FOR (int e = 0; e < VECTOR; ++e)
+                    if (row + i < end && panel + piece * VECTOR + e < cols)
+                        at[e] = row + i < used ? (uint16_t)(v.word[e / 2] >> (e % 2 * 16)) : (uint16_t)0;
+            }
+        } else {
+            DEV_UNROLL_FOR (int i = 0; i < ROWS; i += 4) {
+                dev_vector v = dev_load_vector(mine + (row + i) * 128 + (piece ^ (row + i) % 8) * 16);
+                if (row + i < end && panel + piece * VECTOR < cols)
+                    dev_store_vector(to + i * t.seq + panel, row + i < used ? v : zero);
+            }
         }
     }
 }
@@ -48,29 +59,120 @@ DEV_FN void sm90_store_keys(const attn_work_tile &tile, const float (&x)[C::HD /
     else attn_epilogue_elements<C>(tile, (const acc &)x, t, dtype, false, false, cols, scale, wave, lane);
 }
 
-/* What kernels that are GENERAL make of dK or dV, `output` of STW_OUT_*. Sums of a part go to the workspace as they are
- * in registers, for attn_bwd_postprocess_parts.h. */
+/* The same in f32, to any address and added to what is there if `adds`, 32 columns at a time. */
 template <class C>
-DEV_FN void sm90_store_general(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
-                               uint32_t output, char *mine, int wave, int lane) {
-    typedef dev_acc<typename C::key_split> acc;
+DEV_FN void sm90_store_f32(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_tensor_param &t,
+                           bool vectors, bool adds, int cols, float scale, char *mine, int wave, int lane) {
+    enum { ROWS = 16, PANEL = 32, VECTOR = 4, STEPS = ROWS / 4, PANELS = C::HD / PANEL, AHEAD = 2 };
+    const int64_t j0 = tile.j0 + ROWS * wave;
+    const int used = (int)stw_clamp_i64(tile.seq.kv.used - j0, 0, ROWS);
+    const int end = adds ? used : (int)stw_clamp_i64(tile.seq.kv.rows - j0, 0, ROWS);
+    /* pieces of 16 bytes are exchanged by the row's number modulo 4: no two lanes of half a warp meet in a bank */
+    char *const put = mine + lane / 4 * 128 + lane % 2 * 8;
+    const char *const get = mine + lane / 8 * 128 + (lane % 8 ^ lane / 8 * 2) * 16;
+    const int put_piece = lane % 4 / 2, put_swap = lane / 4 % 4 * 2;
+    const int row = lane / 8, first = lane % 8 * VECTOR;
+    float *const to = (float *)t.data + dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + j0 + row) + first;
+    const dev_vector zero = {{0, 0, 0, 0}};
+    dev_vector there[AHEAD][STEPS]; /* what is there: of this panel and the next */
+    auto load = [&](int panel) {
+        DEV_UNROLL_FOR (int i = 0; i < STEPS; ++i) {
+            there[panel % AHEAD][i] = zero;
+            if (adds && vectors && row + 4 * i < end && panel * PANEL + first < cols)
+                there[panel % AHEAD][i] = dev_load_vector(to + 4 * i * t.seq + panel * PANEL);
+        }
+    };
+    DEV_UNROLL_FOR (int panel = 0; panel < AHEAD && panel < PANELS; ++panel) load(panel);
+    DEV_UNROLL_FOR (int panel = 0; panel < PANELS; ++panel) {
+        __syncwarp();
+        DEV_UNROLL_FOR (int n = 0; n < PANEL / 8; ++n)
+            DEV_UNROLL_FOR (int a = 0; a < 2; ++a) {
+                const float *from = x + panel * (PANEL / 2) + 4 * n + 2 * a;
+                *(float2 *)(void *)(put + a * 1024 + ((2 * n + put_piece) ^ put_swap) * 16) =
+                    make_float2(from[0] * scale, from[1] * scale);
+            }
+        __syncwarp();
+        if (vectors) {
+            DEV_UNROLL_FOR (int i = 0; i < STEPS; ++i) {
+                dev_vector v = dev_load_vector(get + i * 512), &was = there[panel % AHEAD][i];
+                if (row + 4 * i >= used) v = zero;
+                if (adds)
+                    DEV_UNROLL_FOR (int e = 0; e < VECTOR; ++e)
+                        v.word[e] = dev_bits(dev_of_bits(was.word[e]) + dev_of_bits(v.word[e]));
+                if (row + 4 * i < end && panel * PANEL + first < cols)
+                    dev_store_vector(to + 4 * i * t.seq + panel * PANEL, v);
+            }
+            if (panel + AHEAD < PANELS) load(panel + AHEAD);
+        } else {
+            DEV_ROLLED_FOR (int i = 0; i < STEPS; ++i) {
+                const dev_vector v = dev_load_vector(get + i * 512);
+                float *at = to + 4 * i * t.seq + panel * PANEL;
+                DEV_UNROLL_FOR (int e = 0; e < VECTOR; ++e) {
+                    const float sum = row + 4 * i < used ? dev_of_bits(v.word[e]) : 0.0f;
+                    if (row + 4 * i < end && panel * PANEL + first + e < cols) at[e] = adds ? at[e] + sum : sum;
+                }
+            }
+        }
+    }
+}
+
+/* f32 sums of dK or dV, `output` of STW_OUT_*. `drained`: sums of this work tile are there already. Those of a part go
+ * to the workspace as they are in registers, for attn_bwd_postprocess_parts.h. */
+template <class C>
+DEV_FN void sm90_store_sums(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
+                            uint32_t output, bool drained, char *mine, int wave, int lane) {
     const stw_attn_params &p = l.p;
     const bool of_dv = output == STW_OUT_DV;
-    if (!(p.outputs & output)) return;
-    if (l.part_sums) {
+    if (C::GENERAL && !(p.outputs & output)) return;
+    if (C::GENERAL && l.part_sums) {
         float *to = l.part_sums +
                     (((int64_t)tile.kv_head * l.part_entries + tile.index) * 2 + of_dv) * (C::BN * C::HD) +
                     (wave * DEV_WAVE + lane) * 4;
-        DEV_UNROLL_FOR (int i = 0; i < C::HD / 2; i += 4) sm90_store_four(to + i * C::THREADS, x + i);
+        DEV_UNROLL_FOR (int i = 0; i < C::HD / 2; i += 4) {
+            float *at = to + i * C::THREADS;
+            dev_vector sum = {{dev_bits(x[i]), dev_bits(x[i + 1]), dev_bits(x[i + 2]), dev_bits(x[i + 3])}};
+            if (drained) {
+                const dev_vector was = dev_load_vector(at);
+                DEV_UNROLL_FOR (int e = 0; e < 4; ++e)
+                    sum.word[e] = dev_bits(dev_of_bits(was.word[e]) + x[i + e]);
+            }
+            dev_store_vector(at, sum);
+        }
         return;
     }
+    const bool vectors = (l.vectors & (of_dv ? STW_VECTOR_DV : STW_VECTOR_DK)) != 0;
+    sm90_store_f32<C>(tile, x, of_dv ? p.dv : p.dk, vectors, drained || (p.accumulate & output),
+                      (int)(of_dv ? p.head_dim_v : p.head_dim_qk), of_dv ? 1.0f : p.scale, mine, wave, lane);
+}
+
+/* What kernels that are not PLAIN make of dK or dV at the end of a work tile. */
+template <class C>
+DEV_FN void sm90_store_any(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
+                           uint32_t output, bool drained, char *mine, int wave, int lane) {
+    const stw_attn_params &p = l.p;
+    const bool of_dv = output == STW_OUT_DV;
     const stw_tensor_param &t = of_dv ? p.dv : p.dk;
-    const uint32_t dtype = of_dv ? p.dv_dtype : p.dk_dtype, cols = of_dv ? p.head_dim_v : p.head_dim_qk;
-    const bool vectors = (l.vectors & (of_dv ? STW_VECTOR_DV : STW_VECTOR_DK)) != 0,
-               adds = (p.accumulate & output) != 0;
+    const int cols = (int)(of_dv ? p.head_dim_v : p.head_dim_qk);
     const float scale = of_dv ? 1.0f : p.scale;
-    if (vectors && dtype == p.dtype) sm90_store_vectors<C>(tile, x, t, (int)cols, scale, mine, wave, lane);
-    else attn_epilogue_elements<C>(tile, (const acc &)x, t, dtype, adds, vectors, (int)cols, scale, wave, lane);
+    const bool f32 = (of_dv ? p.dv_dtype : p.dk_dtype) == STW_F32;
+    if (f32 || (C::GENERAL && l.part_sums)) sm90_store_sums<C>(tile, x, l, output, f32 && drained, mine, wave, lane);
+    else if (C::GENERAL && !(p.outputs & output)) return;
+    else if (l.vectors & (of_dv ? STW_VECTOR_DV : STW_VECTOR_DK))
+        sm90_store_vectors<C>(tile, x, t, cols, scale, mine, wave, lane);
+    else sm90_store_vectors<C, true>(tile, x, t, cols, scale, mine, wave, lane);
+}
+
+/* Asks for what f32 sums of a work tile will be added to: lines of 128 bytes of this warp's rows. */
+template <class C>
+DEV_FN void sm90_prefetch_sums(const attn_work_tile &tile, const stw_attn_params &p, uint32_t output, int wave,
+                               int lane) {
+    enum { ROWS = 16, LINES = (C::HD + 31) / 32 };
+    const stw_tensor_param &t = output == STW_OUT_DV ? p.dv : p.dk;
+    const int64_t j0 = tile.j0 + ROWS * wave;
+    const int used = (int)stw_clamp_i64(tile.seq.kv.used - j0, 0, ROWS);
+    const char *from = (const char *)((const float *)t.data + dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + j0));
+    DEV_ROLLED_FOR (int i = lane; i < used * LINES; i += DEV_WAVE)
+        sm90_prefetch(from + i / LINES * t.seq * (int64_t)sizeof(float) + i % LINES * 128);
 }
 
 #endif

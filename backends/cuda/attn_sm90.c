@@ -13,10 +13,6 @@
 #include <math.h>
 
 #define WORK_TILES_MAX (INT64_C(1) << 31)
-/* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds so many query rows at most
- * (docs/specification.md). */
-#define SUM_ROWS 2048
-
 enum { PANEL = 64, KEYS = 128, KEYS_WIDE = 64 }; /* columns of a panel, keys of a work tile */
 
 /* A tensor load steps by multiples of 16 bytes, forwards or not at all, and counts rows in 32 bits. */
@@ -47,8 +43,9 @@ static const struct {
                      {STW_FEAT_SOFTCAP, "softcap", "softcap_ordered"},
                      {STW_FEAT_DROPOUT, "dropout", "dropout_ordered"},
                      {0, "plain", "ordered"},
+                     {0, "outputs", "outputs_ordered"},
                      {0, "general", "general_ordered"}};
-enum { GENERAL = 4 };
+enum { OUTPUTS = 4, GENERAL = 5 };
 #define FEATURES (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT)
 
 /* NULL, or what no kernel does to single scores. tanh of scores is right within 2^-22: times a large cap that were
@@ -64,8 +61,9 @@ static const char *features_refusal(const stw_attn_params *p) {
     return NULL;
 }
 
-static const char *mode_of(const stw_attn_params *p, int general) {
-    size_t i = general ? GENERAL : 0;
+/* `first`: OUTPUTS, GENERAL, or 0 where neither is needed. */
+static const char *mode_of(const stw_attn_params *p, size_t first) {
+    size_t i = first;
     while (feature_modes[i].feature & ~p->features) ++i;
     return p->features & STW_FEAT_DETERMINISTIC ? feature_modes[i].ordered : feature_modes[i].mode;
 }
@@ -100,12 +98,7 @@ static int has_f32_keys(const stw_attn_params *p) {
     return (p->outputs & STW_OUT_DK && p->dk_dtype != p->dtype) || (p->outputs & STW_OUT_DV && p->dv_dtype != p->dtype);
 }
 
-static const char *refusal(const stw_attn_params *p) {
-    const char *text = refusal_of(p, KEYS, (p->features & FEATURES) != 0);
-    if (!text && has_f32_keys(p) && !stw_attn_short_sums(p, KEYS, SUM_ROWS).heads)
-        return "its f32 sums of dK and dV would have more than 2048 rows";
-    return text;
-}
+static const char *refusal(const stw_attn_params *p) { return refusal_of(p, KEYS, (p->features & FEATURES) != 0); }
 static const char *refusal_wide(const stw_attn_params *p) {
     return p->features & FEATURES ? "its kernels of wide heads take no ALiBi, softcap and dropout"
                                   : refusal_of(p, KEYS_WIDE, 1);
@@ -121,11 +114,12 @@ static const char *refusal_v128(const stw_attn_params *p) {
 static void plan_of(const stw_variant *tile, const stw_attn_params *p, int takes_parts, stw_attn_choice *out) {
     const uint32_t gradients = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0;
-    int f32 = has_f32_keys(p);
     stw_attn_split split = {1, 1};
-    if (takes_parts) split = stw_attn_split_of(tile, tile->bn, p, 1, f32 ? SUM_ROWS : 0);
-    int general = f32 || (p->outputs & gradients) != gradients || split.heads * split.rows > 1;
-    *out = (stw_attn_choice){.mode = mode_of(p, general),
+    if (takes_parts) split = stw_attn_split_of(tile, tile->bn, p, 1);
+    int general = (p->outputs & gradients) != gradients || split.heads * split.rows > 1;
+    *out = (stw_attn_choice){.mode = mode_of(p, general           ? GENERAL
+                                                : has_f32_keys(p) ? OUTPUTS
+                                                                  : 0),
                              .early = 1,
                              .bn = tile->bn,
                              .width = (tile->head_dim + 63) / 64 * 64,
