@@ -48,6 +48,10 @@
  * softcap phase 5 ends with tanh instead of P. Phase 1 makes P of it for dV, and P (1 - tanh^2), which is all that
  * phase 2 needs.
  *
+ * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every DRAIN_STEPS steps the sums
+ * go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
+ * only what it has written. Sums of a part go to its place in the workspace.
+ *
  * What ptxas makes of this decides over 10%:
  *   - no exponential may sink behind the last wait of a step, where no product runs: the branch to mask_scores ahead
  *     of it holds them;

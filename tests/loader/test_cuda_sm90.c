@@ -265,8 +265,8 @@ static void kernels_of_modes(void **state) {
         {"attn_bwd:bf16:b1h4k2s64d128:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_bf16_ordered"},
         {"attn_bwd:bf16:b1h2s64d64:nodet", "cuda:launch stw_attn_bwd_sm90_128x128_hd64_bf16_plain"},
         {"attn_bwd:bf16:b1h2s64d64:grads_q", "cuda:launch stw_attn_bwd_sm90_128x128_hd64_bf16_general"},
-        {"attn_bwd:f16:b1h2s64d128:dk_f32", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_f16_general"},
-        {"attn_bwd:f16:b1h2s64d128:dv_f32:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_f16_general_ordered"},
+        {"attn_bwd:f16:b1h2s64d128:dk_f32", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_f16_outputs"},
+        {"attn_bwd:f16:b1h2s64d128:dv_f32:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_f16_outputs_ordered"},
         {"attn_bwd:bf16:b1h8k1s8192d128", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_bf16_general"},
         {"attn_bwd:bf16:b1h8k1s8192d128", "cuda:launch stw_attn_bwd_postprocess_parts"},
         {"attn_bwd:bf16:b1h8k1s8192d128:det", "cuda:launch stw_attn_bwd_sm90_64x128_hd128_bf16_general_ordered"}};
