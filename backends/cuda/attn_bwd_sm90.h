@@ -50,7 +50,7 @@
  *
  * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every DRAIN_STEPS steps the sums
  * go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
- * only what it has written. Sums of a part go to its place in the workspace.
+ * only what it has written.
  *
  * What ptxas makes of this decides over 10%:
  *   - no exponential may sink behind the last wait of a step, where no product runs: the branch to mask_scores ahead
@@ -184,13 +184,17 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
     };
     /* This warp's rows of dV or dK, by way of the place of dS that nobody multiplies: its warpgroup's panel there. */
-    bool drained = false; /* sums of this work tile are in memory already */
+    /* F32 sums of a work tile are in memory already when `left` steps are left, those of DRAIN_STEPS steps not counted. */
+    auto drained = [&](const attn_work_tile &tile, int left) {
+        return dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS;
+    };
     auto store = [&](const attn_work_tile &tile, const float(&x)[HD / 2], const stw_tensor_param &to, uint32_t vectors,
                      uint32_t cols, float scale, uint32_t place) {
         char *const mine = smem + C::AT_DS + place * C::DS_BYTES + group * BM * 128 + warp * 2048;
-        if constexpr (C::OUT != SM90_OUT_PLAIN)
-            sm90_store_any<C>(tile, x, l, vectors == STW_VECTOR_DV ? STW_OUT_DV : STW_OUT_DK, drained, mine, wave,
-                              sm90_lane_anew());
+        const uint32_t output = vectors == STW_VECTOR_DV ? STW_OUT_DV : STW_OUT_DK;
+        if constexpr (C::DRAINS)
+            sm90_store_either<C>(tile, x, l, output, drained(tile, 0), mine, wave, sm90_lane_anew());
+        else if constexpr (C::GENERAL) sm90_store_general<C>(tile, x, l, output, mine, wave, sm90_lane_anew());
         else
             sm90_store_keys<C>(tile, x, to, p.dtype, (l.vectors & vectors) != 0, (int)cols, scale, mine, wave,
                                sm90_lane_anew());
@@ -449,18 +453,21 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     };
     /* F32 sums so far to memory. All products have ended; the place of the next step's dS is free. */
     const bool drains_dk = p.dk_dtype == STW_F32, drains_dv = p.dv_dtype == STW_F32;
-    auto drain_one = [&](float(&x)[HD / 2], uint32_t output) {
-        sm90_pin(x);
-        sm90_store_sums<C>(tiles[turn & 1], x, l, output, drained,
-                           smem + C::AT_DS + flip * C::DS_BYTES + group * BM * 128 + warp * 2048, wave,
-                           sm90_lane_anew());
-        DEV_UNROLL_FOR (int i = 0; i < HD / 2; ++i) x[i] = 0.0f;
-    };
     auto drain = [&]() {
-        if (drains_dv) drain_one(dv, STW_OUT_DV);
-        if (drains_dk) drain_one(dk, STW_OUT_DK);
+        const attn_work_tile &tile = tiles[turn & 1];
+        char *const mine = smem + C::AT_DS + flip * C::DS_BYTES + group * BM * 128 + warp * 2048;
+        const bool later = drained(tile, it.left);
+        sm90_pin(dv);
+        sm90_pin(dk);
+        if (drains_dv) sm90_store_sums<C>(tile, dv, l, STW_OUT_DV, later, mine, wave, sm90_lane_anew());
+        if (drains_dk) sm90_store_sums<C>(tile, dk, l, STW_OUT_DK, later, mine, wave, sm90_lane_anew());
         sm90_warpgroup_sync(group);
-        drained = true;
+        DEV_UNROLL_FOR (int i = 0; i < HD / 2; ++i) {
+            dv[i] = drains_dv ? 0.0f : dv[i];
+            dk[i] = drains_dk ? 0.0f : dk[i];
+        }
+        sm90_pin(dv);
+        sm90_pin(dk);
     };
     auto prefetch_sums = [&]() {
         if (p.accumulate & STW_OUT_DV) sm90_prefetch_sums<C>(tiles[turn & 1], p, STW_OUT_DV, wave, sm90_lane_anew());
@@ -469,21 +476,20 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     for (;;) {
         DEV_UNROLL_FOR (int i = 0; i < HD / 2; ++i) dk[i] = dv[i] = 0.0f;
         bool follows;
-        int until = 1; /* the steps that are left when the sums are drained next; 1: no more */
-        auto next_drain = [&]() { until = drains_dk || drains_dv ? max(it.left - (int)C::DRAIN_STEPS, 1) : 1; };
+        int until = 1; /* the steps that are left when the sums are drained next, or less than 1 */
         if constexpr (C::DRAINS) {
-            drained = false;
-            next_drain();
-            if (C::OUT == SM90_OUT_F32) prefetch_sums();
+            until = it.left - (int)C::DRAIN_STEPS;
+            prefetch_sums();
         }
+        auto goes_on = [&]() { return it.left > 1 && (!C::DRAINS || it.left > until); };
         auto exact = [&]() { return SUBNORMAL && (special & SM90_EXACT_DQ); };
         while (it.left > 1) {
-            DEV_ROLLED while (it.left > until && !exact()) step(sm90_flag<false>(), sm90_flag<false>());
-            DEV_ROLLED while (it.left > until && exact()) step(sm90_flag<false>(), sm90_flag<SUBNORMAL>());
+            DEV_ROLLED while (goes_on() && !exact()) step(sm90_flag<false>(), sm90_flag<false>());
+            DEV_ROLLED while (goes_on() && exact()) step(sm90_flag<false>(), sm90_flag<SUBNORMAL>());
             if constexpr (C::DRAINS)
-                if (until > 1 && it.left == until) {
+                if (it.left <= until) {
                     drain();
-                    next_drain();
+                    until -= (int)C::DRAIN_STEPS;
                 }
         }
         if (exact()) follows = step(sm90_flag<true>(), sm90_flag<SUBNORMAL>());

@@ -116,47 +116,27 @@ DEV_FN void sm90_store_f32(const attn_work_tile &tile, const float (&x)[C::HD / 
     }
 }
 
-/* f32 sums of dK or dV, `output` of STW_OUT_*. `drained`: sums of this work tile are there already. Those of a part go
- * to the workspace as they are in registers, for attn_bwd_postprocess_parts.h. */
+/* dK or dV, `output` of STW_OUT_*, in f32. `drained`: sums of this work tile are there already. */
 template <class C>
 DEV_FN void sm90_store_sums(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
                             uint32_t output, bool drained, char *mine, int wave, int lane) {
     const stw_attn_params &p = l.p;
     const bool of_dv = output == STW_OUT_DV;
-    if (C::GENERAL && !(p.outputs & output)) return;
-    if (C::GENERAL && l.part_sums) {
-        float *to = l.part_sums +
-                    (((int64_t)tile.kv_head * l.part_entries + tile.index) * 2 + of_dv) * (C::BN * C::HD) +
-                    (wave * DEV_WAVE + lane) * 4;
-        DEV_UNROLL_FOR (int i = 0; i < C::HD / 2; i += 4) {
-            float *at = to + i * C::THREADS;
-            dev_vector sum = {{dev_bits(x[i]), dev_bits(x[i + 1]), dev_bits(x[i + 2]), dev_bits(x[i + 3])}};
-            if (drained) {
-                const dev_vector was = dev_load_vector(at);
-                DEV_UNROLL_FOR (int e = 0; e < 4; ++e)
-                    sum.word[e] = dev_bits(dev_of_bits(was.word[e]) + x[i + e]);
-            }
-            dev_store_vector(at, sum);
-        }
-        return;
-    }
     const bool vectors = (l.vectors & (of_dv ? STW_VECTOR_DV : STW_VECTOR_DK)) != 0;
     sm90_store_f32<C>(tile, x, of_dv ? p.dv : p.dk, vectors, drained || (p.accumulate & output),
                       (int)(of_dv ? p.head_dim_v : p.head_dim_qk), of_dv ? 1.0f : p.scale, mine, wave, lane);
 }
 
-/* What kernels that are not PLAIN make of dK or dV at the end of a work tile. */
+/* The same in f32 or in the inputs' type, at the end of a work tile. */
 template <class C>
-DEV_FN void sm90_store_any(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
-                           uint32_t output, bool drained, char *mine, int wave, int lane) {
+DEV_FN void sm90_store_either(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
+                              uint32_t output, bool drained, char *mine, int wave, int lane) {
     const stw_attn_params &p = l.p;
     const bool of_dv = output == STW_OUT_DV;
     const stw_tensor_param &t = of_dv ? p.dv : p.dk;
     const int cols = (int)(of_dv ? p.head_dim_v : p.head_dim_qk);
     const float scale = of_dv ? 1.0f : p.scale;
-    const bool f32 = (of_dv ? p.dv_dtype : p.dk_dtype) == STW_F32;
-    if (f32 || (C::GENERAL && l.part_sums)) sm90_store_sums<C>(tile, x, l, output, f32 && drained, mine, wave, lane);
-    else if (C::GENERAL && !(p.outputs & output)) return;
+    if ((of_dv ? p.dv_dtype : p.dk_dtype) == STW_F32) sm90_store_sums<C>(tile, x, l, output, drained, mine, wave, lane);
     else if (l.vectors & (of_dv ? STW_VECTOR_DV : STW_VECTOR_DK))
         sm90_store_vectors<C>(tile, x, t, cols, scale, mine, wave, lane);
     else sm90_store_vectors<C, true>(tile, x, t, cols, scale, mine, wave, lane);
@@ -173,6 +153,31 @@ DEV_FN void sm90_prefetch_sums(const attn_work_tile &tile, const stw_attn_params
     const char *from = (const char *)((const float *)t.data + dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + j0));
     DEV_ROLLED_FOR (int i = lane; i < used * LINES; i += DEV_WAVE)
         sm90_prefetch(from + i / LINES * t.seq * (int64_t)sizeof(float) + i % LINES * 128);
+}
+
+/* What kernels that are GENERAL make of dK or dV, `output` of STW_OUT_*. Sums of a part go to the workspace as they are
+ * in registers, for attn_bwd_postprocess_parts.h. */
+template <class C>
+DEV_FN void sm90_store_general(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
+                               uint32_t output, char *mine, int wave, int lane) {
+    typedef dev_acc<typename C::key_split> acc;
+    const stw_attn_params &p = l.p;
+    const bool of_dv = output == STW_OUT_DV;
+    if (!(p.outputs & output)) return;
+    if (l.part_sums) {
+        float *to = l.part_sums +
+                    (((int64_t)tile.kv_head * l.part_entries + tile.index) * 2 + of_dv) * (C::BN * C::HD) +
+                    (wave * DEV_WAVE + lane) * 4;
+        DEV_UNROLL_FOR (int i = 0; i < C::HD / 2; i += 4) sm90_store_four(to + i * C::THREADS, x + i);
+        return;
+    }
+    const stw_tensor_param &t = of_dv ? p.dv : p.dk;
+    const uint32_t dtype = of_dv ? p.dv_dtype : p.dk_dtype, cols = of_dv ? p.head_dim_v : p.head_dim_qk;
+    const bool vectors = (l.vectors & (of_dv ? STW_VECTOR_DV : STW_VECTOR_DK)) != 0,
+               adds = (p.accumulate & output) != 0;
+    const float scale = of_dv ? 1.0f : p.scale;
+    if (vectors && dtype == p.dtype) sm90_store_vectors<C>(tile, x, t, (int)cols, scale, mine, wave, lane);
+    else attn_epilogue_elements<C>(tile, (const acc &)x, t, dtype, adds, vectors, (int)cols, scale, wave, lane);
 }
 
 #endif

@@ -133,6 +133,10 @@ DEV_FN void sm90_add_four(float *to, const float *x) {
                  "f"(x[3])
                  : "memory");
 }
+DEV_FN void sm90_store_four(float *to, const float *x) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+                 : "memory");
+}
 /* The same if `live`, on which all threads agree: without a branch. */
 DEV_FN void sm90_add_four_if(bool live, float *to, const float *x) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"

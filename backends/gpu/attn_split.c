@@ -7,11 +7,16 @@
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
 
+#include <math.h>
+
 /* Steps that the begin and the end of a work tile cost, and the sums of a part on their way to memory and back. */
 #define TILE_STEPS 1.5
 #define PART_STEPS 7.0
 /* More work tiles than this a CTA are never split. */
 #define TILES_ENOUGH 8
+/* Parts at most that keep sums short; rows of which parts are multiples. */
+#define PARTS_FOR_SUMS 8
+#define BLOCK          128
 
 typedef struct work {
     double tiles, mean, longest; /* work tiles; their steps */
@@ -78,22 +83,50 @@ static double workspace_fit(const stw_attn_params *p, uint32_t bn) {
     return 1.25 * rows * (double)p->group / larger(keys, 1);
 }
 
-stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw_attn_params *params, uint32_t ctas) {
+stw_attn_split stw_attn_short_sums(const stw_attn_params *params, uint32_t bn, int64_t rows_most) {
+    const uint32_t both = STW_FEAT_WINDOW_LEFT | STW_FEAT_WINDOW_RIGHT;
+    const stw_attn_params p = largest_of(params);
+    double rows = (double)p.max_seq_q, parts_most = PARTS_FOR_SUMS;
+    if ((p.features & both) == both) {
+        double band = (double)p.window_left + (double)p.window_right + bn + BLOCK;
+        if (band < rows) rows = band;
+    }
+    if (p.features & STW_FEAT_DETERMINISTIC) parts_most = larger(1, workspace_fit(&p, bn));
+    /* the fewest parts, of those the most by heads; a sum is of whole blocks of each of its heads */
+    stw_attn_split best = {0, 0};
+    for (int64_t heads = 1; heads <= p.group && (double)heads <= parts_most; ++heads) {
+        const int64_t blocks = p.group % heads ? 0 : rows_most / (BLOCK * (p.group / heads));
+        if (!blocks) continue;
+        const double parts = larger(1, ceil(rows / (double)(blocks * BLOCK)));
+        if ((double)heads * parts > parts_most) continue;
+        parts_most = (double)heads * parts;
+        best = (stw_attn_split){(uint32_t)heads, (uint32_t)parts};
+    }
+    return best;
+}
+
+stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw_attn_params *params, uint32_t ctas,
+                                 int64_t rows_most) {
     const stw_attn_params p = largest_of(params);
     stw_attn_split best = {1, 1};
+    if (rows_most) best = stw_attn_short_sums(params, bn, rows_most);
+    if (!best.heads) best = (stw_attn_split){1, 1}; /* refused before */
+    const uint32_t least_rows = best.rows, least_heads = best.heads;
     if (p.batch < 1 || p.heads_kv < 1 || p.max_seq_q < 1 || p.max_seq_kv < 1) return best;
     const double fit = workspace_fit(&p, bn);
     const work w = work_of(tile, bn, &p);
     const double most = (double)p.units * ctas, part_steps = PART_STEPS * tile->head_dim / 128.0;
-    if (w.tiles >= most * TILES_ENOUGH) return best;
+    const uint32_t least = best.heads * best.rows;
+    if (w.tiles * least >= most * TILES_ENOUGH) return best;
     double parts_most = most * TILES_ENOUGH / w.tiles;
     if (p.features & STW_FEAT_DETERMINISTIC && parts_most > fit) parts_most = fit;
-    double lowest = cost(&w, most, 1, part_steps) * 0.97;
+    double lowest = cost(&w, most, least, part_steps) * 0.97;
     for (int64_t heads = (int64_t)larger(1, parts_most < (double)p.group ? parts_most : (double)p.group); heads;
          --heads) {
         if (p.group % heads) continue;
         for (int64_t rows = 1; (double)(rows * heads) <= parts_most; rows += rows < 4 ? 1 : rows / 4) {
             if ((double)rows > w.longest / (double)p.group) break;
+            if (heads % least_heads || (uint32_t)rows < least_rows) continue; /* sums stay as short */
             double steps = cost(&w, most, (double)(rows * heads), part_steps);
             if (steps >= lowest) continue;
             lowest = steps;

@@ -175,7 +175,7 @@ static stw_attn_split split_shared(const stw_variant *tile, const stw_attn_param
     const stw_attn_split whole = {1, 1};
     if (wave != 32 || mode_of(tile, p, plain) != PLAIN) return whole;
     uint32_t tiles_across = tile->head_dim / (tile->warps / key_rows) / 8;
-    return tiles_across % STW_PART_TILES ? whole : stw_attn_split_of(tile, tile->bn, p, 8 / tile->warps);
+    return tiles_across % STW_PART_TILES ? whole : stw_attn_split_of(tile, tile->bn, p, 8 / tile->warps, 0);
 }
 
 void stw_attn_tiled_plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, int plain,

@@ -78,9 +78,15 @@ typedef struct stw_attn_choice {
 } stw_attn_choice;
 
 /* How the work tiles of a problem are split among the device's multiprocessors (params->units), each with `ctas` CTAs
- * of the main loop at a time: by a cost model of their number, their steps and the traffic of the sums. Decided for the
- * largest problem of the size classes (attn_split.c). */
-stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw_attn_params *params, uint32_t ctas);
+ * of the main loop at a time: by a cost model of their number, their steps and the traffic of the sums. rows_most: as
+ * for stw_attn_short_sums, which has not said 0, or 0. Decided for the largest problem of the size classes
+ * (attn_split.c). */
+stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw_attn_params *params, uint32_t ctas,
+                                 int64_t rows_most);
+
+/* The fewest parts with which no sum of dK or dV has more than `rows_most` query rows, heads 0 where it takes more than
+ * 8, or in deterministic mode a workspace of more than 4 times dQ in f32. */
+stw_attn_split stw_attn_short_sums(const stw_attn_params *params, uint32_t bn, int64_t rows_most);
 
 struct stw_gpu;
 
