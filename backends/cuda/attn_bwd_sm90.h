@@ -48,7 +48,7 @@
  * softcap phase 5 ends with tanh instead of P. Phase 1 makes P of it for dV, and P (1 - tanh^2), which is all that
  * phase 2 needs.
  *
- * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every DRAIN_STEPS steps the sums
+ * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every DRAIN_STEPS steps they
  * go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
  * only what it has written.
  *
@@ -184,7 +184,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
     };
     /* This warp's rows of dV or dK, by way of the place of dS that nobody multiplies: its warpgroup's panel there. */
-    /* F32 sums of a work tile are in memory already when `left` steps are left, those of DRAIN_STEPS steps not counted. */
+    /* With `left` steps left f32 sums of this work tile are in memory already, those of the last steps not counted. */
     auto drained = [&](const attn_work_tile &tile, int left) {
         return dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS;
     };

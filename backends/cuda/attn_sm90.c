@@ -118,8 +118,8 @@ static const char *refusal_v128(const stw_attn_params *p) {
     return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_wide(p);
 }
 
-/* Parts of f32 sums are not drained: they are made where they keep sums short, and are no more than twice what the device
- * wants. */
+/* Parts of f32 sums are not drained: they are made where they keep sums short, and are no more than twice what the
+ * device wants. */
 static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p) {
     const stw_attn_split whole = {1, 1};
     if (!has_f32_keys(p)) return stw_attn_split_of(tile, tile->bn, p, 1, 0);

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MASK_ROWS 16
+#define MASK_ROWS   16
 #define GRID_X_CUDA (INT64_C(1) << 30) /* the device reads it from the grid */
 
 static uint32_t element_of(const stw_attn_params *p) { return p->dtype == STW_F32 ? 4u : 2u; }
