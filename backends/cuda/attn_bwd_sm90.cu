@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
- * `sm90_wide` or `sm90_wide_v128` and both 16-bit types a kernel for deterministic mode and one without; for `sm90` also
- * one each for f32 outputs, for all that is asked of outputs, and for ALiBi, softcap and dropout. What stands before and
- * behind the main loop, and all other rows, come from the sm80 image. */
+ * `sm90_wide` or `sm90_wide_v128` and both 16-bit types a kernel for deterministic mode and one without; for `sm90`
+ * also one each for f32 outputs, for all that is asked of outputs, and for ALiBi, softcap and dropout. What stands
+ * before and behind the main loop, and all other rows, come from the sm80 image. */
 /* A word of a Philox call by number, without an array in memory. */
 #define STW_WORD_OF(words, k)                                                                                          \
     ((k) & 2 ? ((k) & 1 ? (words).word[3] : (words).word[2]) : ((k) & 1 ? (words).word[1] : (words).word[0]))

@@ -183,11 +183,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                 sm90_add_exact(to + (4 * part + i / 4) * (C::THREADS * 4) + i % 4, mine[i]);
         }
     };
-    /* This warp's rows of dV or dK, by way of the place of dS that nobody multiplies: its warpgroup's panel there. */
     /* With `left` steps left f32 sums of this work tile are in memory already, those of the last steps not counted. */
     auto drained = [&](const attn_work_tile &tile, int left) {
         return dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS;
     };
+    /* This warp's rows of dV or dK, by way of the place of dS that nobody multiplies: its warpgroup's panel there. */
     auto store = [&](const attn_work_tile &tile, const float(&x)[HD / 2], const stw_tensor_param &to, uint32_t vectors,
                      uint32_t cols, float scale, uint32_t place) {
         char *const mine = smem + C::AT_DS + place * C::DS_BYTES + group * BM * 128 + warp * 2048;
