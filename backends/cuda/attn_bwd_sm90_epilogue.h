@@ -142,17 +142,19 @@ DEV_FN void sm90_store_either(const attn_work_tile &tile, const float (&x)[C::HD
     else sm90_store_vectors<C, true>(tile, x, t, cols, scale, mine, wave, lane);
 }
 
-/* Asks for what f32 sums of a work tile will be added to: lines of 128 bytes of this warp's rows. */
+/* Asks for what f32 sums of a work tile will be added to: every 128th byte of this warp's rows. */
 template <class C>
 DEV_FN void sm90_prefetch_sums(const attn_work_tile &tile, const stw_attn_params &p, uint32_t output, int wave,
                                int lane) {
-    enum { ROWS = 16, LINES = (C::HD + 31) / 32 };
-    const stw_tensor_param &t = output == STW_OUT_DV ? p.dv : p.dk;
+    enum { ROWS = 16, LINE = 32 };
+    const bool of_dv = output == STW_OUT_DV;
+    const stw_tensor_param &t = of_dv ? p.dv : p.dk;
+    const int cols = (int)(of_dv ? p.head_dim_v : p.head_dim_qk);
     const int64_t j0 = tile.j0 + ROWS * wave;
-    const int used = (int)stw_clamp_i64(tile.seq.kv.used - j0, 0, ROWS);
-    const char *from = (const char *)((const float *)t.data + dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + j0));
-    DEV_ROLLED_FOR (int i = lane; i < used * LINES; i += DEV_WAVE)
-        sm90_prefetch(from + i / LINES * t.seq * (int64_t)sizeof(float) + i % LINES * 128);
+    const int used = (int)stw_clamp_i64(tile.seq.kv.used - j0, 0, ROWS), row = lane % ROWS;
+    const float *from = (const float *)t.data + dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + j0 + row);
+    if (row < used)
+        DEV_ROLLED_FOR (int col = lane / ROWS * LINE; col < cols; col += 2 * LINE) sm90_prefetch(from + col);
 }
 
 /* What kernels that are GENERAL make of dK or dV, `output` of STW_OUT_*. Sums of a part go to the workspace as they are
