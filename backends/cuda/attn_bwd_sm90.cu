@@ -2,9 +2,9 @@
  *
  * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
  * `sm90_wide` or `sm90_wide_v128` and both 16-bit types a kernel for deterministic mode and one without; for `sm90`
- * also one each that is GENERAL, and for ALiBi, softcap, dropout and a bias; for `sm90_short` one a type; for `few16`
- * and `few64` one for both modes. What stands before and behind the main loop, and all other rows, come from the sm80
- * image. */
+ * also one each for f32 outputs, for all that is asked of outputs, and for ALiBi, softcap, dropout and a bias; for
+ * `sm90_short` one a type; for `few16` and `few64` one for both modes. What stands before and behind the main loop, and
+ * all other rows, come from the sm80 image. */
 /* A word of a Philox call by number, without an array in memory. */
 #define STW_WORD_OF(words, k)                                                                                          \
     ((k) & 2 ? ((k) & 1 ? (words).word[3] : (words).word[2]) : ((k) & 1 ? (words).word[1] : (words).word[0]))
@@ -26,24 +26,26 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #include "attn_bwd_sm90_short.h"
 #include "attn_bwd_sm90_wide.h"
 
-#define KERNEL(id, type, T, hd, mode, ordered, general, FEATURE)                                                       \
+#define KERNEL(id, type, T, hd, mode, ordered, OUT, FEATURE)                                                           \
     DEV_KERNEL(256)                                                                                                    \
     stw_attn_bwd_##id##_##type##_##mode(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {        \
-        attn_bwd_sm90<sm90_config<T, hd, general>, ordered, FEATURE>(launch, maps, dev_shared);                        \
+        attn_bwd_sm90<sm90_config<T, hd, SM90_OUT_##OUT>, ordered, FEATURE>(launch, maps, dev_shared);                 \
     }
 #define BOTH(id, type, T, hd)                                                                                          \
-    KERNEL(id, type, T, hd, plain, false, false, SM90_PLAIN)                                                           \
-    KERNEL(id, type, T, hd, ordered, true, false, SM90_PLAIN)                                                          \
-    KERNEL(id, type, T, hd, general, false, true, SM90_PLAIN)                                                          \
-    KERNEL(id, type, T, hd, general_ordered, true, true, SM90_PLAIN)                                                   \
-    KERNEL(id, type, T, hd, alibi, false, false, SM90_ALIBI)                                                           \
-    KERNEL(id, type, T, hd, alibi_ordered, true, false, SM90_ALIBI)                                                    \
-    KERNEL(id, type, T, hd, softcap, false, false, SM90_SOFTCAP)                                                       \
-    KERNEL(id, type, T, hd, softcap_ordered, true, false, SM90_SOFTCAP)                                                \
-    KERNEL(id, type, T, hd, dropout, false, false, SM90_DROPOUT)                                                       \
-    KERNEL(id, type, T, hd, dropout_ordered, true, false, SM90_DROPOUT)                                                \
-    KERNEL(id, type, T, hd, bias, false, false, SM90_BIAS)                                                             \
-    KERNEL(id, type, T, hd, bias_ordered, true, false, SM90_BIAS)
+    KERNEL(id, type, T, hd, plain, false, PLAIN, SM90_PLAIN)                                                           \
+    KERNEL(id, type, T, hd, ordered, true, PLAIN, SM90_PLAIN)                                                          \
+    KERNEL(id, type, T, hd, outputs, false, F32, SM90_PLAIN)                                                           \
+    KERNEL(id, type, T, hd, outputs_ordered, true, F32, SM90_PLAIN)                                                    \
+    KERNEL(id, type, T, hd, general, false, GENERAL, SM90_PLAIN)                                                       \
+    KERNEL(id, type, T, hd, general_ordered, true, GENERAL, SM90_PLAIN)                                                \
+    KERNEL(id, type, T, hd, alibi, false, PLAIN, SM90_ALIBI)                                                           \
+    KERNEL(id, type, T, hd, alibi_ordered, true, PLAIN, SM90_ALIBI)                                                    \
+    KERNEL(id, type, T, hd, softcap, false, PLAIN, SM90_SOFTCAP)                                                       \
+    KERNEL(id, type, T, hd, softcap_ordered, true, PLAIN, SM90_SOFTCAP)                                                \
+    KERNEL(id, type, T, hd, dropout, false, PLAIN, SM90_DROPOUT)                                                       \
+    KERNEL(id, type, T, hd, dropout_ordered, true, PLAIN, SM90_DROPOUT)                                                \
+    KERNEL(id, type, T, hd, bias, false, PLAIN, SM90_BIAS)                                                             \
+    KERNEL(id, type, T, hd, bias_ordered, true, PLAIN, SM90_BIAS)
 #define ROW_sm90(id, hd, bm, bn, kb)                                                                                   \
     static_assert(bm == STW_SM90_BM(hd) && STW_SM90_SMEM(hd) <= kb * 1024u, "bm and smem_kb of " #id);                 \
     BOTH(id, bf16, dev_bf16, hd) BOTH(id, f16, dev_f16, hd)

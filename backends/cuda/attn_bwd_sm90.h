@@ -48,6 +48,10 @@
  * softcap phase 5 ends with tanh instead of P. Phase 1 makes P of it for dV, and P (1 - tanh^2), which is all that
  * phase 2 needs. The bias of step j + 1 is asked for in phase 4, into the place of dS(j - 1), and read in phase 5.
  *
+ * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every DRAIN_STEPS steps they
+ * go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
+ * only what it has written.
+ *
  * What ptxas makes of this decides over 10%:
  *   - no exponential may sink behind the last wait of a step, where no product runs: the branch to mask_scores ahead
  *     of it holds them;
@@ -182,13 +186,18 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                 sm90_add_exact(to + (4 * part + i / 4) * (C::THREADS * 4) + i % 4, mine[i]);
         }
     };
+    /* With `left` steps left f32 sums of this work tile are in memory already, those of the last steps not counted. */
+    auto drained = [&](const attn_work_tile &tile, int left) {
+        return dev_uniform(sm90_block_iterator::steps_of(tile, l)) - left > (int)C::DRAIN_STEPS;
+    };
     /* This warp's rows of dV or dK, by way of the place of dS that nobody multiplies: its warpgroup's panel there. */
     auto store = [&](const attn_work_tile &tile, const float(&x)[HD / 2], const stw_tensor_param &to, uint32_t vectors,
                      uint32_t cols, float scale, uint32_t place) {
         char *const mine = smem + C::AT_DS + place * C::DS_BYTES + group * BM * 128 + warp * 2048;
-        if constexpr (C::GENERAL)
-            sm90_store_general<C>(tile, x, l, vectors == STW_VECTOR_DV ? STW_OUT_DV : STW_OUT_DK, mine, wave,
-                                  sm90_lane_anew());
+        const uint32_t output = vectors == STW_VECTOR_DV ? STW_OUT_DV : STW_OUT_DK;
+        if constexpr (C::DRAINS)
+            sm90_store_either<C>(tile, x, l, output, drained(tile, 0), mine, wave, sm90_lane_anew());
+        else if constexpr (C::GENERAL) sm90_store_general<C>(tile, x, l, output, mine, wave, sm90_lane_anew());
         else
             sm90_store_keys<C>(tile, x, to, p.dtype, (l.vectors & vectors) != 0, (int)cols, scale, mine, wave,
                                sm90_lane_anew());
@@ -463,13 +472,46 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         flip ^= 1;
         return follows;
     };
+    /* F32 sums so far to memory. All products have ended; the place of the next step's dS is free. */
+    const bool drains_dk = p.dk_dtype == STW_F32, drains_dv = p.dv_dtype == STW_F32;
+    auto drain = [&]() {
+        const attn_work_tile &tile = tiles[turn & 1];
+        char *const mine = smem + C::AT_DS + flip * C::DS_BYTES + group * BM * 128 + warp * 2048;
+        const bool later = drained(tile, it.left);
+        sm90_pin(dv);
+        sm90_pin(dk);
+        if (drains_dv) sm90_store_sums<C>(tile, dv, l, STW_OUT_DV, later, mine, wave, sm90_lane_anew());
+        if (drains_dk) sm90_store_sums<C>(tile, dk, l, STW_OUT_DK, later, mine, wave, sm90_lane_anew());
+        sm90_warpgroup_sync(group);
+        DEV_UNROLL_FOR (int i = 0; i < HD / 2; ++i) {
+            dv[i] = drains_dv ? 0.0f : dv[i];
+            dk[i] = drains_dk ? 0.0f : dk[i];
+        }
+        sm90_pin(dv);
+        sm90_pin(dk);
+    };
+    auto prefetch_sums = [&]() {
+        if (p.accumulate & STW_OUT_DV) sm90_prefetch_sums<C>(tiles[turn & 1], p, STW_OUT_DV, wave, sm90_lane_anew());
+        if (p.accumulate & STW_OUT_DK) sm90_prefetch_sums<C>(tiles[turn & 1], p, STW_OUT_DK, wave, sm90_lane_anew());
+    };
     for (;;) {
         DEV_UNROLL_FOR (int i = 0; i < HD / 2; ++i) dk[i] = dv[i] = 0.0f;
         bool follows;
+        int until = 1; /* the steps that are left when the sums are drained next, or less than 1 */
+        if constexpr (C::DRAINS) {
+            until = it.left - (int)C::DRAIN_STEPS;
+            prefetch_sums();
+        }
+        auto goes_on = [&]() { return it.left > 1 && (!C::DRAINS || it.left > until); };
         auto exact = [&]() { return SUBNORMAL && (special & SM90_EXACT_DQ); };
         while (it.left > 1) {
-            DEV_ROLLED while (it.left > 1 && !exact()) step(sm90_flag<false>(), sm90_flag<false>());
-            DEV_ROLLED while (it.left > 1 && exact()) step(sm90_flag<false>(), sm90_flag<SUBNORMAL>());
+            DEV_ROLLED while (goes_on() && !exact()) step(sm90_flag<false>(), sm90_flag<false>());
+            DEV_ROLLED while (goes_on() && exact()) step(sm90_flag<false>(), sm90_flag<SUBNORMAL>());
+            if constexpr (C::DRAINS)
+                if (it.left <= until) {
+                    drain();
+                    until -= (int)C::DRAIN_STEPS;
+                }
         }
         if (exact()) follows = step(sm90_flag<true>(), sm90_flag<SUBNORMAL>());
         else follows = step(sm90_flag<true>(), sm90_flag<false>());

@@ -7,20 +7,26 @@
 
 #include "mma_sm90.h"
 
-/* One kernel's shapes: BM queries x BN keys a step, head_dim HD in panels of 64 columns. GENERAL: work tiles may be
- * parts, dK and dV of another type, added to what is there, or not asked for, dQ not asked for. */
-template <class T_, int HD_, bool GENERAL_ = false> struct sm90_config {
+/* What a kernel makes. PLAIN: dQ, and dK and dV in the inputs' type. F32: dQ, and dK or dV or both in f32, also added
+ * to what is there, in sums of any length. GENERAL: any of them, and work tiles may be parts; f32 sums are short. */
+enum { SM90_OUT_PLAIN, SM90_OUT_F32, SM90_OUT_GENERAL };
+
+/* One kernel's shapes: BM queries x BN keys a step, head_dim HD in panels of 64 columns; OUT of SM90_OUT_*. */
+template <class T_, int HD_, int OUT_ = SM90_OUT_PLAIN> struct sm90_config {
     typedef T_ T;
     enum {
         HD = HD_,
-        GENERAL = GENERAL_,
+        OUT = OUT_,
+        DRAINS = OUT == SM90_OUT_F32,
+        GENERAL = OUT == SM90_OUT_GENERAL,
         BM = STW_SM90_BM(HD_),
         BN = 128,
         STAGES = 3,
         WARPS = 8,
         THREADS = 256,
         PANELS = (HD + 63) / 64,
-        WIDTH = PANELS * 64
+        WIDTH = PANELS * 64,
+        DRAIN_STEPS = 2048 / BM
     };
     enum {
         ROWS_BYTES = PANELS * BM * 128, /* Q or dO of a step */
@@ -29,11 +35,11 @@ template <class T_, int HD_, bool GENERAL_ = false> struct sm90_config {
         STATS = 2 * BM + (int)STW_STATS_PAD /* floats: LSE, delta, marks */
     };
     /* The best of twenty choices measured on an H200; the worst was 6% slower at head_dim 64, 3 to 5% at 128.
-     * VALUES_EARLY: dV is stored under the last products of a work tile. LSE_AHEAD, DELTA_AHEAD: pairs of statistics
-     * that are read before the wait for the product they meet; the others come behind it. MARKS_LATE: a block's marks
-     * are read behind the exponentials, not ahead of them. */
+     * VALUES_EARLY: dV is stored under the last products of a work tile, where what f32 sums are added to would be
+     * spilled. LSE_AHEAD, DELTA_AHEAD: pairs of statistics that are read before the wait for the product they meet; the
+     * others come behind it. MARKS_LATE: a block's marks are read behind the exponentials, not ahead of them. */
     enum {
-        VALUES_EARLY = BM == 64,
+        VALUES_EARLY = BM == 64 && !DRAINS,
         LSE_AHEAD = BM == 64 ? 0 : 4,
         DELTA_AHEAD = BM == 64 ? 0 : 4,
         MARKS_LATE = BM == 64

@@ -8,8 +8,9 @@
 
 #include "attn_bwd_sm90_config.h"
 
-/* Sums for keys in use, zeros up to the sequence's end. `mine`: the warp's place. */
-template <class C>
+/* Sums for keys in use, zeros up to the sequence's end. `mine`: the warp's place. ANYWHERE: rows are not whole
+ * vectors. */
+template <class C, bool ANYWHERE = false>
 DEV_FN void sm90_store_vectors(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_tensor_param &t,
                                int cols, float scale, char *mine, int wave, int lane) {
     typedef typename C::T T;
@@ -31,10 +32,20 @@ DEV_FN void sm90_store_vectors(const attn_work_tile &tile, const float (&x)[C::H
             sm90_stmatrix(put + (((c - panel) / 8 + lane / 16) ^ lane % 8) * 16, w);
         }
         __syncwarp();
-        DEV_UNROLL_FOR (int i = 0; i < ROWS; i += 4) {
-            dev_vector v = dev_load_vector(mine + (row + i) * 128 + (piece ^ (row + i) % 8) * 16);
-            if (row + i < end && panel + piece * VECTOR < cols)
-                dev_store_vector(to + i * t.seq + panel, row + i < used ? v : zero);
+        if constexpr (ANYWHERE) {
+            DEV_ROLLED_FOR (int i = 0; i < ROWS; i += 4) {
+                const dev_vector v = dev_load_vector(mine + (row + i) * 128 + (piece ^ (row + i) % 8) * 16);
+                uint16_t *at = (uint16_t *)(void *)(to + i * t.seq + panel);
+                DEV_UNROLL_FOR (int e = 0; e < VECTOR; ++e)
+                    if (row + i < end && panel + piece * VECTOR + e < cols)
+                        at[e] = row + i < used ? (uint16_t)(v.word[e / 2] >> (e % 2 * 16)) : (uint16_t)0;
+            }
+        } else {
+            DEV_UNROLL_FOR (int i = 0; i < ROWS; i += 4) {
+                dev_vector v = dev_load_vector(mine + (row + i) * 128 + (piece ^ (row + i) % 8) * 16);
+                if (row + i < end && panel + piece * VECTOR < cols)
+                    dev_store_vector(to + i * t.seq + panel, row + i < used ? v : zero);
+            }
         }
     }
 }
@@ -46,6 +57,104 @@ DEV_FN void sm90_store_keys(const attn_work_tile &tile, const float (&x)[C::HD /
     static_assert(sizeof(acc) == sizeof x, "the accumulators of a warpgroup's product are tiles side by side");
     if (vectors) sm90_store_vectors<C>(tile, x, t, cols, scale, mine, wave, lane);
     else attn_epilogue_elements<C>(tile, (const acc &)x, t, dtype, false, false, cols, scale, wave, lane);
+}
+
+/* The same in f32, to any address and added to what is there if `adds`, 32 columns at a time. */
+template <class C>
+DEV_FN void sm90_store_f32(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_tensor_param &t,
+                           bool vectors, bool adds, int cols, float scale, char *mine, int wave, int lane) {
+    enum { ROWS = 16, PANEL = 32, VECTOR = 4, STEPS = ROWS / 4, PANELS = C::HD / PANEL, AHEAD = 2 };
+    const int64_t j0 = tile.j0 + ROWS * wave;
+    const int used = (int)stw_clamp_i64(tile.seq.kv.used - j0, 0, ROWS);
+    const int end = adds ? used : (int)stw_clamp_i64(tile.seq.kv.rows - j0, 0, ROWS);
+    /* pieces of 16 bytes are exchanged by the row's number modulo 4: no two lanes of half a warp meet in a bank */
+    char *const put = mine + lane / 4 * 128 + lane % 2 * 8;
+    const char *const get = mine + lane / 8 * 128 + (lane % 8 ^ lane / 8 * 2) * 16;
+    const int put_piece = lane % 4 / 2, put_swap = lane / 4 % 4 * 2;
+    const int row = lane / 8, first = lane % 8 * VECTOR;
+    float *const to = (float *)t.data + dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + j0 + row) + first;
+    const dev_vector zero = {{0, 0, 0, 0}};
+    dev_vector there[AHEAD][STEPS]; /* what is there: of this panel and the next */
+    auto load = [&](int panel) {
+        DEV_UNROLL_FOR (int i = 0; i < STEPS; ++i) {
+            there[panel % AHEAD][i] = zero;
+            if (adds && vectors && row + 4 * i < end && panel * PANEL + first < cols)
+                there[panel % AHEAD][i] = dev_load_vector(to + 4 * i * t.seq + panel * PANEL);
+        }
+    };
+    DEV_UNROLL_FOR (int panel = 0; panel < AHEAD && panel < PANELS; ++panel) load(panel);
+    DEV_UNROLL_FOR (int panel = 0; panel < PANELS; ++panel) {
+        __syncwarp();
+        DEV_UNROLL_FOR (int n = 0; n < PANEL / 8; ++n)
+            DEV_UNROLL_FOR (int a = 0; a < 2; ++a) {
+                const float *from = x + panel * (PANEL / 2) + 4 * n + 2 * a;
+                *(float2 *)(void *)(put + a * 1024 + ((2 * n + put_piece) ^ put_swap) * 16) =
+                    make_float2(from[0] * scale, from[1] * scale);
+            }
+        __syncwarp();
+        if (vectors) {
+            DEV_UNROLL_FOR (int i = 0; i < STEPS; ++i) {
+                dev_vector v = dev_load_vector(get + i * 512), &was = there[panel % AHEAD][i];
+                if (row + 4 * i >= used) v = zero;
+                if (adds)
+                    DEV_UNROLL_FOR (int e = 0; e < VECTOR; ++e)
+                        v.word[e] = dev_bits(dev_of_bits(was.word[e]) + dev_of_bits(v.word[e]));
+                if (row + 4 * i < end && panel * PANEL + first < cols)
+                    dev_store_vector(to + 4 * i * t.seq + panel * PANEL, v);
+            }
+            if (panel + AHEAD < PANELS) load(panel + AHEAD);
+        } else {
+            DEV_ROLLED_FOR (int i = 0; i < STEPS; ++i) {
+                const dev_vector v = dev_load_vector(get + i * 512);
+                float *at = to + 4 * i * t.seq + panel * PANEL;
+                DEV_UNROLL_FOR (int e = 0; e < VECTOR; ++e) {
+                    const float sum = row + 4 * i < used ? dev_of_bits(v.word[e]) : 0.0f;
+                    if (row + 4 * i < end && panel * PANEL + first + e < cols) at[e] = adds ? at[e] + sum : sum;
+                }
+            }
+        }
+    }
+}
+
+/* dK or dV, `output` of STW_OUT_*, in f32. `drained`: sums of this work tile are there already. */
+template <class C>
+DEV_FN void sm90_store_sums(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
+                            uint32_t output, bool drained, char *mine, int wave, int lane) {
+    const stw_attn_params &p = l.p;
+    const bool of_dv = output == STW_OUT_DV;
+    const bool vectors = (l.vectors & (of_dv ? STW_VECTOR_DV : STW_VECTOR_DK)) != 0;
+    sm90_store_f32<C>(tile, x, of_dv ? p.dv : p.dk, vectors, drained || (p.accumulate & output),
+                      (int)(of_dv ? p.head_dim_v : p.head_dim_qk), of_dv ? 1.0f : p.scale, mine, wave, lane);
+}
+
+/* The same in f32 or in the inputs' type, at the end of a work tile. */
+template <class C>
+DEV_FN void sm90_store_either(const attn_work_tile &tile, const float (&x)[C::HD / 2], const stw_attn_launch &l,
+                              uint32_t output, bool drained, char *mine, int wave, int lane) {
+    const stw_attn_params &p = l.p;
+    const bool of_dv = output == STW_OUT_DV;
+    const stw_tensor_param &t = of_dv ? p.dv : p.dk;
+    const int cols = (int)(of_dv ? p.head_dim_v : p.head_dim_qk);
+    const float scale = of_dv ? 1.0f : p.scale;
+    if ((of_dv ? p.dv_dtype : p.dk_dtype) == STW_F32) sm90_store_sums<C>(tile, x, l, output, drained, mine, wave, lane);
+    else if (l.vectors & (of_dv ? STW_VECTOR_DV : STW_VECTOR_DK))
+        sm90_store_vectors<C>(tile, x, t, cols, scale, mine, wave, lane);
+    else sm90_store_vectors<C, true>(tile, x, t, cols, scale, mine, wave, lane);
+}
+
+/* Asks for what f32 sums of a work tile will be added to: every 128th byte of this warp's rows. */
+template <class C>
+DEV_FN void sm90_prefetch_sums(const attn_work_tile &tile, const stw_attn_params &p, uint32_t output, int wave,
+                               int lane) {
+    enum { ROWS = 16, LINE = 32 };
+    const bool of_dv = output == STW_OUT_DV;
+    const stw_tensor_param &t = of_dv ? p.dv : p.dk;
+    const int cols = (int)(of_dv ? p.head_dim_v : p.head_dim_qk);
+    const int64_t j0 = tile.j0 + ROWS * wave;
+    const int used = (int)stw_clamp_i64(tile.seq.kv.used - j0, 0, ROWS), row = lane % ROWS;
+    const float *from = (const float *)t.data + dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + j0 + row);
+    if (row < used)
+        DEV_ROLLED_FOR (int col = lane / ROWS * LINE; col < cols; col += 2 * LINE) sm90_prefetch(from + col);
 }
 
 /* What kernels that are GENERAL make of dK or dV, `output` of STW_OUT_*. Sums of a part go to the workspace as they are

@@ -13,8 +13,7 @@
 #include <math.h>
 
 #define WORK_TILES_MAX (INT64_C(1) << 31)
-/* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds so many query rows at most
- * (docs/specification.md). */
+/* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds so many query rows at most. */
 #define SUM_ROWS 2048
 
 enum { PANEL = 64, KEYS = 128, KEYS_WIDE = 64 }; /* columns of a panel, keys of a work tile */
@@ -48,8 +47,9 @@ static const struct {
                      {STW_FEAT_DROPOUT, "dropout", "dropout_ordered"},
                      {STW_FEAT_BIAS, "bias", "bias_ordered"},
                      {0, "plain", "ordered"},
+                     {0, "outputs", "outputs_ordered"},
                      {0, "general", "general_ordered"}};
-enum { GENERAL = 5 };
+enum { OUTPUTS = 5, GENERAL = 6 };
 #define FEATURES (STW_FEAT_ALIBI | STW_FEAT_SOFTCAP | STW_FEAT_DROPOUT | STW_FEAT_BIAS)
 
 /* NULL, or what no kernel does to single scores. tanh of scores is right within 2^-22: times a large cap that were
@@ -68,8 +68,9 @@ static const char *features_refusal(const stw_attn_params *p) {
     return NULL;
 }
 
-static const char *mode_of(const stw_attn_params *p, int general) {
-    size_t i = general ? GENERAL : 0;
+/* `first`: OUTPUTS, GENERAL, or 0 where neither is needed. */
+static const char *mode_of(const stw_attn_params *p, size_t first) {
+    size_t i = first;
     while (feature_modes[i].feature & ~p->features) ++i;
     return p->features & STW_FEAT_DETERMINISTIC ? feature_modes[i].ordered : feature_modes[i].mode;
 }
@@ -103,10 +104,13 @@ static int has_f32_keys(const stw_attn_params *p) {
     return (p->outputs & STW_OUT_DK && p->dk_dtype != p->dtype) || (p->outputs & STW_OUT_DV && p->dv_dtype != p->dtype);
 }
 
+/* Kernels `outputs` drain f32 sums; they make dQ, dK and dV of whole work tiles. */
+static int drains(const stw_attn_params *p) { return has_f32_keys(p) && (p->outputs & STW_OUT_DQKV) == STW_OUT_DQKV; }
+
 static const char *refusal(const stw_attn_params *p) {
     const char *text = refusal_of(p, KEYS, (p->features & FEATURES) != 0);
-    if (!text && has_f32_keys(p) && !stw_attn_short_sums(p, KEYS, SUM_ROWS).heads)
-        return "its f32 sums of dK and dV would have more than 2048 rows";
+    if (!text && has_f32_keys(p) && !drains(p) && !stw_attn_short_sums(p, KEYS, SUM_ROWS).heads)
+        return "without dQ, dK or dV its f32 sums would have more than 2048 rows";
     return text;
 }
 static const char *refusal_wide(const stw_attn_params *p) {
@@ -117,18 +121,30 @@ static const char *refusal_v128(const stw_attn_params *p) {
     return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_wide(p);
 }
 
+/* Parts of f32 sums are not drained: they are made where they keep sums short, and are no more than twice what the
+ * device wants. */
+static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p) {
+    const stw_attn_split whole = {1, 1};
+    if (!has_f32_keys(p)) return stw_attn_split_of(tile, tile->bn, p, 1, 0);
+    if (drains(p)) {
+        const stw_attn_split wanted = stw_attn_split_of(tile, tile->bn, p, 1, 0),
+                             least = stw_attn_short_sums(p, tile->bn, SUM_ROWS);
+        const uint32_t parts = wanted.heads * wanted.rows;
+        if (parts == 1 || !least.heads || least.heads * least.rows > 2 * parts) return whole;
+    }
+    return stw_attn_split_of(tile, tile->bn, p, 1, SUM_ROWS);
+}
+
 /* CTAs take work tiles until none is left, also in deterministic mode: a CTA loads the next work tile while it works on
  * this one, which is worth more than what a work tile fetched ahead costs. Key blocks are numbered from the last
  * (STW_KEYS_DESCEND): then, under a causal mask, no earlier key block meets the first query block that a key block
  * meets. The dQ sums have panels of 64 columns. */
 static void plan_of(const stw_variant *tile, const stw_attn_params *p, int takes_parts, stw_attn_choice *out) {
-    const uint32_t gradients = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0, bias = (p->features & STW_FEAT_BIAS) != 0;
-    int f32 = has_f32_keys(p);
-    stw_attn_split split = {1, 1};
-    if (takes_parts) split = stw_attn_split_of(tile, tile->bn, p, 1, f32 ? SUM_ROWS : 0);
-    int general = f32 || (p->outputs & gradients) != gradients || split.heads * split.rows > 1;
-    *out = (stw_attn_choice){.mode = mode_of(p, general),
+    stw_attn_split split = takes_parts ? split_of(tile, p) : (stw_attn_split){1, 1};
+    size_t mode = has_f32_keys(p) ? OUTPUTS : 0;
+    if ((p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV || split.heads * split.rows > 1) mode = GENERAL;
+    *out = (stw_attn_choice){.mode = mode_of(p, mode),
                              .early = 1,
                              .bn = tile->bn,
                              .width = (tile->head_dim + 63) / 64 * 64,

@@ -12,10 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MASK_ROWS 16
-/* 1: the shared loop takes parts of work tiles. 0 until that has run on a GPU. */
-#define SHARED_PARTS 0
-#define GRID_X_CUDA  (INT64_C(1) << 30) /* the device reads it from the grid */
+#define MASK_ROWS   16
+#define GRID_X_CUDA (INT64_C(1) << 30) /* the device reads it from the grid */
 
 static uint32_t element_of(const stw_attn_params *p) { return p->dtype == STW_F32 ? 4u : 2u; }
 
@@ -175,7 +173,7 @@ static uint32_t rows_split(const stw_variant *tile, const stw_attn_params *p, ui
 static stw_attn_split split_shared(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, int plain,
                                    uint32_t key_rows) {
     const stw_attn_split whole = {1, 1};
-    if (!SHARED_PARTS || wave != 32 || mode_of(tile, p, plain) != PLAIN) return whole;
+    if (wave != 32 || mode_of(tile, p, plain) != PLAIN) return whole;
     uint32_t tiles_across = tile->head_dim / (tile->warps / key_rows) / 8;
     return tiles_across % STW_PART_TILES ? whole : stw_attn_split_of(tile, tile->bn, p, 8 / tile->warps, 0);
 }

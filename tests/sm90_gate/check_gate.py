@@ -2,8 +2,8 @@
 """What ptxas made of Hopper's own main loop, against what it is meant to be; nothing runs, no GPU is needed.
 
 For every row of the table with a loop of Hopper's own, both types, deterministic or not, there is a kernel without
-features of single scores, for loop `sm90` also one GENERAL and one for each of them, and no other. Its matrix instructions are those of
-its steps, no more; a step has its exponentials between the wait for S and its last wait, while products run; no wait
+features of single scores, for loop `sm90` also one for f32 outputs, one GENERAL and one for each of them, and no other. Its matrix
+instructions are those of its steps, no more; a step has its exponentials between the wait for S and its last wait, while products run; no wait
 that the source does not have; dQ is added in vectors; nothing is spilled but what gate.txt lists, in a step no more
 than it says. Rows with loop `sm90_short` have a kernel a type; of these and of the loop for few rows matrix instructions and
 exponentials are counted. A line of gate.txt that no kernel needs any more is a failure, too. (Products that ptxas takes
@@ -17,8 +17,8 @@ import subprocess
 import sys
 
 BN, TYPES = 128, ("bf16", "f16")
-MODES = ("plain", "ordered", "general", "general_ordered", "alibi", "alibi_ordered", "softcap", "softcap_ordered", "dropout", "dropout_ordered",
-         "bias", "bias_ordered")
+MODES = ("plain", "ordered", "outputs", "outputs_ordered", "general", "general_ordered", "alibi", "alibi_ordered", "softcap",
+         "softcap_ordered", "dropout", "dropout_ordered", "bias", "bias_ordered")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
 # Wide heads: rows that are cleared; S; dQ's first half, where it has two; dK; dQ; dP
 WAITS_WIDE = {1: ["0", "2", "1", "2", "1"], 2: ["0", "2", "1", "1", "2", "1"]}

@@ -515,9 +515,9 @@ static void few_work_tiles_are_split(void **state) {
         {"sm90_64x128_hd128", "bf16:b1h8k1s8192d128:det", 1, 1},
         {"sm90_128x128_hd64", "bf16:b1h1s8192d64", 1, 1},
         {"sm90_128x128_hd64", "bf16:b8h32k4s2048d64:thd:tq4096:tk4096", 1, 1},
-        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:causal_br", 0, 0}, /* SHARED_PARTS */
-        {"sm80_64x128_hd96", "bf16:b1h8k1s8192d96:causal_br", 0, 0},   /* its sums are no whole shares */
-        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:alibi", 0, 0},     /* kernels with all features know no parts */
+        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:causal_br", 1, 0},
+        {"sm80_64x128_hd96", "bf16:b1h8k1s8192d96:causal_br", 0, 0}, /* its sums are no whole shares */
+        {"sm80_64x128_hd128", "bf16:b1h8k1s8192d128:alibi", 0, 0},   /* kernels with all features know no parts */
         {"sm90_64x128_hd128", "bf16:b8h16s4096d128:causal_br", 0, 1},
         {"sm90_128x128_hd64", "bf16:b1h1s128d64", 0, 1},
         {"sm90_64x128_hd128", "bf16:b1h1s8192d128:det", 0, 1}, /* the workspace would be above 4 times dQ */
@@ -540,36 +540,38 @@ static void few_work_tiles_are_split(void **state) {
     }
 }
 
-/* The matrix unit truncates: f32 dK and dV are sums of parts of 8192 query rows, as far as there is workspace. */
-/* f32 dK and dV: no sum has more than 2048 query rows, or the loop refuses. Parts: the fewest, 0 refused. */
-static void f32_sums_are_short(void **state) {
+/* f32 dK and dV have kernels of their own, which drain long sums. Those of few outputs and of parts do not: there no
+ * sum has more than 2048 query rows, or the loop refuses. */
+static void f32_sums_are_drained_or_short(void **state) {
     (void)state;
     static const struct {
-        const char *problem;
-        uint32_t least;
-    } rows[] = {{"f16:b16h64k64s2048d128:dk_f32", 1},
-                {"f16:b16h64k64s2049d128:dk_f32", 2},
-                {"bf16:b16h64k64s8192d128:dv_f32:causal_br", 4},
-                {"f16:b16h64k64s16384d64:dv_f32", 8},
-                {"f16:b16h64k64s16385d64:dv_f32", 0},
-                {"f16:b16h64k64s100000d64:dv_f32:wl1000:wr500", 1},
-                {"f16:b16h64k16s2048d128:dk_f32", 4},
-                {"f16:b16h60k10s2048d128:dk_f32", 6},
-                {"f16:b16h64k16s16384d128:dk_f32", 0},
-                {"f16:b16h64k64s4096d128:dk_f32:det", 0},
-                {"f16:b16h64k16s2048d128:dk_f32:det", 4},
-                {"f16:b16h64k16s16384d128", 1},
-                {"f16:b16h64k64s4096d128:dk_f32:grads_qv", 1}};
+        const char *problem, *kernel;
+        uint32_t parts; /* 0: refused */
+    } rows[] = {{"f16:b16h64k64s2048d128:dk_f32", "f16_outputs", 1},
+                {"bf16:b16h64k64s100000d128:dv_f32", "bf16_outputs", 1},
+                {"f16:b16h64k16s16384d128:dk_f32:dv_f32:acc_kv", "f16_outputs", 1},
+                {"f16:b16h64k64s16384d128:dk_f32:det", "f16_outputs_ordered", 1},
+                {"f16:b1h64k2s256x4096d128:dk_f32", "f16_general", 4},
+                {"f16:b1h64k2s1024x4096d128:dk_f32", "f16_outputs", 1},
+                {"f16:b16h64k64s4096d128:dk_f32:grads_qv", "f16_general", 1},
+                {"f16:b16h64k64s4096d128:dk_f32:grads_qk", "f16_general", 2},
+                {"f16:b16h60k10s2048d128:dk_f32:grads_k", "f16_general", 6},
+                {"f16:b16h64k64s16385d128:dv_f32:grads_v", "", 0},
+                {"f16:b16h64k64s4096d128:dk_f32:grads_k:det", "", 0},
+                {"f16:b16h64k64s100000d64:dv_f32:grads_v:wl1000:wr500", "f16_general", 1},
+                {"f16:b16h64k16s16384d128", "f16_plain", 1}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
-        char text[160];
+        char text[160], entry[160];
         stw_attn_params p;
         snprintf(text, sizeof text, "attn_bwd:%s", rows[i].problem);
         stw_attn_steps steps = split_steps("sm90_64x128_hd128", text, 132, &p);
         const char *refusal = stw_attn_loop_sm90.gpu->refusal(&p);
-        if (!refusal != !!rows[i].least || (refusal && !strstr(refusal, "2048 rows")))
+        if (!refusal != !!rows[i].parts || (refusal && !strstr(refusal, "2048 rows")))
             fail_msg("%s: %s", text, refusal ? refusal : "taken");
-        if (rows[i].least && steps.split.heads * steps.split.rows != rows[i].least)
-            fail_msg("%s: %u x %u parts", text, steps.split.heads, steps.split.rows);
+        snprintf(entry, sizeof entry, "stw_attn_bwd_sm90_64x128_hd128_%s", rows[i].kernel);
+        if (rows[i].parts &&
+            (steps.split.heads * steps.split.rows != rows[i].parts || strcmp(steps.step[1].entry, entry)))
+            fail_msg("%s: %u x %u parts, %s", text, steps.split.heads, steps.split.rows, steps.step[1].entry);
     }
 }
 
@@ -710,7 +712,7 @@ int main(void) {
         cmocka_unit_test(sm90_says_what_it_does_not_take),
         cmocka_unit_test(sm90_wants_what_tensor_loads_take),
         cmocka_unit_test(few_work_tiles_are_split),
-        cmocka_unit_test(f32_sums_are_short),
+        cmocka_unit_test(f32_sums_are_drained_or_short),
         cmocka_unit_test(ordered_parts_keep_the_workspace),
         cmocka_unit_test(tiles_are_for_their_calls),
         cmocka_unit_test(classes_of_sizes),
