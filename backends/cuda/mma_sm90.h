@@ -89,6 +89,16 @@ DEV_FN void sm90_bulk_load(uint32_t to, const void *from, uint32_t bytes, sm90_m
                  "l"(from), "r"(bytes), "r"(barrier.at)
                  : "memory");
 }
+/* Adds consecutive f32 numbers of shared memory to sums, `bytes` a multiple of 16. The thread that asks may wait until
+ * all of these additions have read shared memory, or until all are done. */
+DEV_FN void sm90_bulk_add(float *to, uint32_t from, uint32_t bytes) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
+                 "cp.async.bulk.commit_group;" ::"l"(to),
+                 "r"(from), "r"(bytes)
+                 : "memory");
+}
+DEV_FN void sm90_bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+DEV_FN void sm90_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 /* Products and TMA behind a barrier see what this thread has written to shared memory. */
 DEV_FN void sm90_fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -104,6 +114,10 @@ DEV_FN void sm90_stmatrix(uint32_t to, const uint32_t w[4]) {
 DEV_FN void sm90_stmatrix_trans(uint32_t to, const uint32_t w[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(w[0]),
                  "r"(w[1]), "r"(w[2]), "r"(w[3])
+                 : "memory");
+}
+DEV_FN void sm90_store_shared_four(uint32_t to, const float *x) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
                  : "memory");
 }
 /* Two words of shared memory, at this place in the order of instructions. */

@@ -145,7 +145,37 @@ static void copies_arrive(uint32_t mbarrier) {
     copies.resize(kept);
 }
 
-bool emu_copies_under_way() { return !copies.empty(); }
+/* Additions of a thread that it has not waited for: they read shared memory as late as they may. */
+struct addition {
+    float *to;
+    uint32_t from, bytes, thread;
+};
+static std::vector<addition> additions;
+
+static float flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; }
+
+void emu_bulk_add(float *to, uint32_t from, uint32_t bytes) {
+    if (from % 16 || (uintptr_t)to % 16 || bytes % 16 || !bytes) emu_fail("a bulk addition that is not aligned");
+    shared(from, bytes);
+    additions.push_back({to, from, bytes, emu_self->number});
+    if (eager) emu_bulk_wait();
+}
+
+void emu_bulk_wait() {
+    size_t kept = 0;
+    for (const addition &a : additions) {
+        if (a.thread != emu_self->number) additions[kept++] = a;
+        else
+            for (uint32_t i = 0; i < a.bytes / 4; ++i) {
+                float x;
+                memcpy(&x, shared(a.from + 4 * i, 4), 4);
+                a.to[i] = flushed(flushed(a.to[i]) + flushed(x));
+            }
+    }
+    additions.resize(kept);
+}
+
+bool emu_copies_under_way() { return !copies.empty() || !additions.empty(); }
 
 /* ---- barriers ---- */
 
@@ -191,6 +221,7 @@ void emu_sm90_begin() {
         if (p) p->count = p->groups = 0;
     memset(named, 0, sizeof named);
     copies.clear();
+    additions.clear();
 }
 
 static float number(uint16_t bits, bool f16) {
