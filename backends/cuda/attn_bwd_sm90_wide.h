@@ -94,7 +94,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         [&](uint32_t at0,
             int stage) { /* S^T = K Q^T */
                          const uint32_t k = at0 + C::AT_K / 16,
-                                        q = at0 + C::AT_Q / 16 + stage * (C::K_BYTES / 16) + group * 256;
+                                        q = at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16) + group * 256;
                          sm90_mma_fence();
                          DEV_UNROLL_FOR (int i = 0; i < C::HD; i += 16)
                              mma::template ss<0>(s, sm90_wide_descriptor(k + i / 64 * PANEL + i % 64 / 8, 1),
@@ -105,7 +105,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         [&](uint32_t at0,
             int stage) { /* dP^T = V dO^T; dV += P^T dO */
                          const uint32_t v = at0 + C::AT_V / 16,
-                                        dout = at0 + C::AT_DOUT / 16 + stage * (C::V_BYTES / 16),
+                                        dout = at0 + C::AT_DOUT / 16 + stage * (C::DOUT_BYTES / 16),
                                         mine = dout + half_v::first(group), ps = at0 + C::AT_P / 16 + flip * PANEL;
                          sm90_mma_fence();
                          DEV_UNROLL_FOR (int i = 0; i < C::HDV; i += 16)
@@ -121,7 +121,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     auto begin_dk =
         [&](uint32_t at0,
             int stage) { /* dK += dS^T Q */
-                         const uint32_t q = at0 + C::AT_Q / 16 + stage * (C::K_BYTES / 16) + half::first(group),
+                         const uint32_t q = at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16) + half::first(group),
                                         ds = at0 + C::AT_DS / 16 + flip * PANEL;
                          sm90_mma_fence();
                          DEV_UNROLL_FOR (int i = 0; i < C::BM; i += 16)
@@ -230,13 +230,13 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             barriers.q_full(at.place).wait(at.parity);
             if (it.block < whole_first || it.block >= whole_end) {
                 sm90_mma_wait<0>();
-                zero_rows(sm90_panels<C::PANELS>(), C::AT_Q + at.place * C::K_BYTES);
+                zero_rows(sm90_panels<C::PANELS>(), C::AT_Q + at.place * C::Q_BYTES);
             }
         };
         auto await_dout = [&]() {
             barriers.dout_full(at_dout.place).wait(at_dout.parity);
             if (it.block < whole_first || it.block >= whole_end)
-                zero_rows(sm90_panels<C::PANELS_V>(), C::AT_DOUT + at_dout.place * C::V_BYTES);
+                zero_rows(sm90_panels<C::PANELS_V>(), C::AT_DOUT + at_dout.place * C::DOUT_BYTES);
         };
         DEV_UNROLL_FOR (int i = 0; i < 4 * half::PIECES; ++i) dk[i] = 0.0f;
         DEV_UNROLL_FOR (int i = 0; i < 4 * half_v::PIECES; ++i) dv[i] = 0.0f;
@@ -341,32 +341,6 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                                   p.scale, mine, group, warp);
         arrive(barriers.tile_empty(of.place));
         sm90_cta_sync(); /* P goes where warps had their rows */
-    }
-}
-
-template <class C, bool ORDERED>
-DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &maps, char *smem) {
-    const int wave = (int)dev_wave();
-    const uint32_t base = sm90_shared_address(smem);
-    const sm90_wide_barriers<C> barriers = {base + C::AT_BARRIERS};
-    attn_work_tile *const tiles =
-        (attn_work_tile *)(void *)(smem + C::AT_TILES); /* this work tile and the next, alternately */
-    sm90_tile_masking *const masking = (sm90_tile_masking *)(void *)(smem + C::AT_MASKING);
-    if (wave == C::WARPS && sm90_elect()) barriers.init(C::WARPS + 1);
-    dev_await_previous();
-    dev_barrier();
-    if (wave >= C::WARPS) {
-        sm90_give_registers<40>();
-        if (wave == C::WARPS && sm90_elect()) {
-            const sm90_wide_loads<C> load = {l, maps, base};
-            const sm90_scheduler<ORDERED> scheduler = {l, NULL, barriers.tile()};
-            sm90_wide_load<C, ORDERED>(load, scheduler, tiles, masking);
-        }
-        if (wave == C::WARPS + 1) sm90_wide_reduce<C, ORDERED>(l, barriers, smem, tiles);
-    } else {
-        sm90_take_registers<232>();
-        sm90_wide_multiply<C, ORDERED>(l, maps, smem, tiles, masking);
-        dev_let_next_begin();
     }
 }
 

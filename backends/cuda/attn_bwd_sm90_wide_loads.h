@@ -6,6 +6,7 @@
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_LOADS_H
 
 #include "attn_bwd_sm90_masking.h"
+#include "attn_bwd_sm90_tall_config.h"
 #include "attn_bwd_sm90_wide_config.h"
 
 /* Where the loop over a work tile's query blocks stands, head by head. */
@@ -62,11 +63,11 @@ template <class C> struct sm90_wide_loads {
     uint32_t smem;
 
     DEV_METHOD sm90_wide_barriers<C> barriers() const { return sm90_wide_barriers<C>{smem + C::AT_BARRIERS}; }
-    template <int COLS>
+    template <int COLS, int ROWS>
     DEV_FN void panels(uint32_t to, const stw_mapped_tensor &t, int row, int head, int batch, sm90_mbarrier barrier) {
         DEV_UNROLL_FOR (int place = 0; place < COLS / 64; ++place)
-            sm90_tma_load_panel(to + place * C::PANEL_BYTES, &t.map, sm90_wide_half<COLS>::panel_at(place) * 64, row,
-                                head, batch, barrier);
+            sm90_tma_load_panel(to + place * (ROWS * 128), &t.map, C::template panel_at<COLS, ROWS>(place) * 64, row, head,
+                                batch, barrier);
     }
     DEV_METHOD int query_row(const attn_work_tile &tile, const sm90_wide_iterator &it) const {
         return (int)tile.seq.q.first + it.block * C::BM;
@@ -77,8 +78,8 @@ template <class C> struct sm90_wide_loads {
     DEV_METHOD void q(const attn_work_tile &tile, const sm90_wide_iterator &it, sm90_ring<C::STAGES> to) const {
         const sm90_mbarrier full = barriers().q_full(to.place);
         barriers().q_empty(to.place).wait(to.parity ^ 1);
-        full.expect(C::K_BYTES + C::STATS * 4);
-        panels<C::HD>(smem + C::AT_Q + to.place * C::K_BYTES, maps.q, query_row(tile, it), it.head, query_batch(tile),
+        full.expect(C::Q_BYTES + C::STATS * 4);
+        panels<C::HD, C::BM>(smem + C::AT_Q + to.place * C::Q_BYTES, maps.q, query_row(tile, it), it.head, query_batch(tile),
                       full);
         sm90_bulk_load(smem + C::AT_STATS + to.place * C::STATS * 4, l.stats + (int64_t)it.at * C::STATS, C::STATS * 4,
                        full);
@@ -86,8 +87,8 @@ template <class C> struct sm90_wide_loads {
     DEV_METHOD void dout(const attn_work_tile &tile, const sm90_wide_iterator &it, sm90_ring<C::DOUT_STAGES> to) const {
         const sm90_mbarrier full = barriers().dout_full(to.place);
         barriers().dout_empty(to.place).wait(to.parity ^ 1);
-        full.expect(C::V_BYTES);
-        panels<C::HDV>(smem + C::AT_DOUT + to.place * C::V_BYTES, maps.dout, query_row(tile, it), it.head,
+        full.expect(C::DOUT_BYTES);
+        panels<C::HDV, C::BM>(smem + C::AT_DOUT + to.place * C::DOUT_BYTES, maps.dout, query_row(tile, it), it.head,
                        query_batch(tile), full);
     }
     template <int COLS>
@@ -95,8 +96,8 @@ template <class C> struct sm90_wide_loads {
                          sm90_mbarrier empty, int parity) const {
         const int batch = l.p.features & STW_FEAT_PACKED_KV ? 0 : (int)tile.b;
         empty.wait(parity ^ 1);
-        full.expect(COLS / 64 * C::PANEL_BYTES);
-        panels<COLS>(to, t, (int)(tile.seq.kv.first + tile.j0), tile.kv_head, batch, full);
+        full.expect(COLS * C::BN * 2);
+        panels<COLS, C::BN>(to, t, (int)(tile.seq.kv.first + tile.j0), tile.kv_head, batch, full);
     }
     DEV_METHOD void k(const attn_work_tile &tile, int parity) const {
         keys<C::HD>(tile, maps.k, smem + C::AT_K, barriers().k_full(), barriers().k_empty(), parity);
@@ -146,6 +147,7 @@ DEV_FN void sm90_wide_load(const sm90_wide_loads<C> &load, const sm90_scheduler<
 template <class C, bool ORDERED>
 DEV_FN void sm90_wide_reduce(const stw_attn_launch &l, const sm90_wide_barriers<C> &barriers, const char *smem,
                              const attn_work_tile *tiles) {
+    enum { SUMS = C::DQ_BYTES / 4 };
     const float *const from = (const float *)(const void *)(smem + C::AT_DQ);
     const uint32_t *const exact = (const uint32_t *)(const void *)(smem + C::AT_EXACT);
     sm90_ring<2> at = {0, 0};
@@ -165,11 +167,11 @@ DEV_FN void sm90_wide_reduce(const stw_attn_launch &l, const sm90_wide_barriers<
                     }
                 __syncwarp();
                 if (*exact) {
-                    DEV_ROLLED_FOR (int i = (int)dev_lane(); i < C::DQ_BYTES / 4; i += DEV_WAVE)
-                        sm90_add_exact(to + part * (C::DQ_BYTES / 4) + i, from[i]);
+                    DEV_ROLLED_FOR (int i = (int)dev_lane(); i < SUMS; i += DEV_WAVE)
+                        sm90_add_exact(to + part * SUMS + i, from[i]);
                     __syncwarp();
                 } else if (sm90_elect()) {
-                    sm90_bulk_add(to + part * (C::DQ_BYTES / 4), sm90_shared_address(from), C::DQ_BYTES);
+                    sm90_bulk_add(to + part * SUMS, sm90_shared_address(from), C::DQ_BYTES);
                     sm90_bulk_wait_read();
                 }
                 if (sm90_elect()) barriers.dq_empty().arrive();
