@@ -32,16 +32,17 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     typedef sm90_wide_half<C::HD> half;
     enum { SUBNORMAL = !dev_is_f16<T>::yes, PANEL = C::PANEL_BYTES / 16, KEY_PANEL = C::KEY_PANEL_BYTES / 16 };
     const stw_attn_params &p = l.p;
-    const int wave = (int)dev_wave(), lane = (int)dev_lane(), group = wave / 4;
+    const int wave = (int)dev_wave(), group = wave / 4;
     const uint32_t base = sm90_shared_address(smem);
     const sm90_wide_barriers<C> barriers = {base + C::AT_BARRIERS};
     float dk[C::HD / 2], dv[C::HDV / 2], s[32], dp[16], dq[48];
-    const char *const stats_at = smem + C::AT_STATS + lane % 4 * 8;
+    /* This thread's first statistic of a stage. Addresses that a step needs once are made anew: ptxas would spill them. */
+    auto stats_at = [&](int stage) { return smem + C::AT_STATS + stage * (C::STATS * 4) + sm90_lane_anew() % 4 * 8; };
 
     sm90_ring<C::STAGES> at = {0, 0};
     sm90_ring<C::DOUT_STAGES> at_dout = {0, 0};
     sm90_ring<2> of = {0, 0};           /* work tiles */
-    int keys = 0, filled = 0, made = 0;    /* parities of K's and V's mbarriers, of dQ's place, of dS's */
+    int keys = 0, filled = 0; /* parities of K's and V's mbarriers, of dQ's place (dS's has the same) */
     uint32_t special = 0, of_tile = 0;
     sm90_wide_iterator it = {};
 
@@ -102,9 +103,10 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     };
     /* S has come: P, and what is special about the step. */
     auto probabilities = [&](bool plain, int stage) {
+        const char *const from = stats_at(stage);
         float2 lse[8];
         DEV_UNROLL_FOR (int i = 0; i < 8; ++i)
-            lse[i] = *(const float2 *)(const void *)(stats_at + stage * (C::STATS * 4) + 32 * i);
+            lse[i] = *(const float2 *)(const void *)(from + 32 * i);
         sm90_exponentials(s, lse, maps.factor);
         const uint2 m = sm90_load_shared_words(base + C::AT_STATS + (stage * C::STATS + 2 * C::BM) * 4);
         special = (uint32_t)dev_uniform((int)((m.x ? (uint32_t)SM90_DEAD_ROWS : 0u) |
@@ -124,33 +126,30 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         put_scores(s, C::AT_P, 0);
         put_scores(s + 16, C::AT_P, 1);
         sm90_fence_async_shared();
-        sm90_warpgroup_sync(group);
+        sm90_warpgroup_sync(sm90_thread_anew() / 128);
     };
     /* Half of dP has come. */
     auto score_gradients = [&](int stage, int part) {
         float *const x = s + 16 * part;
+        const char *const from = stats_at(stage) + C::BM * 4 + 128 * part;
         if (special & (SM90_MASKED | SM90_DEAD_ROWS)) {
             DEV_UNROLL_FOR (int i = 0; i < 16; ++i) dp[i] = x[i] != 0.0f ? dp[i] : 0.0f;
         }
         DEV_UNROLL_FOR (int i = 0; i < 4; ++i) {
-            const float2 d = *(const float2 *)(const void *)(stats_at + stage * (C::STATS * 4) + C::BM * 4 +
-                                                             32 * (4 * part + i));
+            const float2 d = *(const float2 *)(const void *)(from + 32 * i);
             x[4 * i] *= dp[4 * i] + d.x;
             x[4 * i + 1] *= dp[4 * i + 1] + d.y;
             x[4 * i + 2] *= dp[4 * i + 2] + d.x;
             x[4 * i + 3] *= dp[4 * i + 3] + d.y;
         }
     };
-    /* 3 and 4 of a step; `first` of its work tile: nobody makes dQ. */
-    auto gradients = [&](uint32_t at0, bool first) {
+    /* 3 and 4 of a step. */
+    auto gradients = [&](uint32_t at0) {
         begin_dp_and_dv(at0, at_dout.place, 0);
         sm90_mma_wait<1>(dp);
         score_gradients(at.place, 0);
         begin_dp_and_dv(at0, at_dout.place, 1);
-        if (!first) {
-            barriers.ds_empty().wait(made);
-            made ^= 1;
-        }
+        barriers.ds_empty().wait(filled ^ 1);
         put_scores(s, C::AT_DS, 0);
         sm90_mma_wait<1>(dp);
         score_gradients(at.place, 1);
@@ -233,7 +232,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             sm90_mma_wait<0>(s);
             probabilities(is_plain(), at.place);
             await_dout();
-            gradients(base >> 4, true);
+            gradients(base >> 4);
             DEV_ROLLED while (it.left > 1) {
                 const uint32_t at0 = (uint32_t)dev_keep((int)(base >> 4));
                 const int stage = at.place;
@@ -257,7 +256,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                 arrive(barriers.q_empty(stage));
                 /* 3, 4 */
                 await_dout();
-                gradients(at0, false);
+                gradients(at0);
             }
             arrive(barriers.v_empty());
             begin_dq(base >> 4);
@@ -265,6 +264,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             begin_dk(base >> 4, at.place, 1);
             sm90_mma_wait<2>(dq);
             arrive(barriers.dout_empty(at_dout.place));
+            arrive(barriers.ds_empty());
             arrive(barriers.k_empty());
             put_dq(exact());
             sm90_mma_wait<0>();
