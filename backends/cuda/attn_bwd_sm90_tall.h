@@ -115,8 +115,9 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         if (special & (SM90_MASKED | SM90_DEAD_ROWS)) {
             const int here = sm90_lane_anew(), first = here % 4 * 2, i0 = it.block * C::BM + first;
             if (special & SM90_MASKED) {
-                const int2 a = sm90_wide_seen(tiles[of.place], 16 * wave + here / 4, i0),
-                           b = sm90_wide_seen(tiles[of.place], 16 * wave + here / 4 + 8, i0);
+                const int *seen = (const int *)(const void *)(smem + C::AT_SEEN) + 2 * (16 * wave + here / 4);
+                int2 a = *(const int2 *)(const void *)seen, b = *(const int2 *)(const void *)(seen + 16);
+                a.x -= i0, a.y -= i0, b.x -= i0, b.y -= i0;
                 sm90_mask_hidden(s, a, b, 0.0f);
             }
             if (special & SM90_DEAD_ROWS)
@@ -181,6 +182,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         barriers.ready(of.place).wait(of.parity);
         if (!dev_uniform(tile.live)) return;
         it = sm90_wide_iterator::begin_uniform(tile, l);
+        if (!dev_uniform(mask.plain)) sm90_list_seen(tile, (int *)(void *)(smem + C::AT_SEEN), wave, sm90_lane_anew());
         const int plain_first = dev_uniform(mask.first), plain_end = dev_uniform(mask.end);
         const bool some_rows = !sm90_tile_masking::ends_with_tensor(tile, p);
         const int whole_first = dev_uniform(some_rows ? tile.whole_first : 0),

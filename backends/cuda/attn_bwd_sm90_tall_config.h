@@ -46,7 +46,8 @@ template <class T_> struct sm90_tall_config {
         AT_DS = AT_P + SCORES_BYTES,
         AT_DQ = AT_DS + SCORES_BYTES,
         AT_STATS = AT_DQ + DQ_BYTES,
-        AT_BARRIERS = AT_STATS + STAGES * STATS * 4,
+        AT_SEEN = AT_STATS + STAGES * STATS * 4, /* a key: the first and last query that see it */
+        AT_BARRIERS = AT_SEEN + BN * 8,
         AT_EXACT = AT_BARRIERS + 200,   /* dQ in its place: added one by one (add_exact) */
         AT_MASKING = AT_BARRIERS + 208, /* of this work tile and the next */
         AT_TILES = AT_MASKING + 32,

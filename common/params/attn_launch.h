@@ -157,10 +157,10 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
      64u * (hd) * 4u / STW_SM90_WIDE_DQ_PARTS(hd) + 2u * (2u * 64u + STW_STATS_PAD) * 4u + 240u +                      \
      STW_WORK_TILE_BYTES)
 /* Its loop for head_dim_qk to 192 and head_dim_v to 128: K and V of 128 keys, two stages of Q and statistics of 64
- * queries, one of dO, P and dS, dQ in f32, the same things behind them. */
+ * queries, one of dO, P and dS, dQ in f32, which queries see which key, the same things behind them. */
 #define STW_SM90_TALL_SMEM                                                                                             \
     (128u * 2u * (192u + 128u) + 64u * 2u * (2u * 192u + 128u) + 2u * 64u * 128u * 2u + 64u * 192u * 4u +              \
-     2u * (2u * 64u + STW_STATS_PAD) * 4u + 240u + STW_WORK_TILE_BYTES)
+     2u * (2u * 64u + STW_STATS_PAD) * 4u + 128u * 8u + 240u + STW_WORK_TILE_BYTES)
 #define STW_FWD_SMEM(element, hd, bm, bn)                                                                              \
     (2u * STW_TILE_BYTES(element, bn, hd) + STW_TILE_BYTES(element, bm, hd) + STW_TILE_BYTES(element, bm, bn))
 
