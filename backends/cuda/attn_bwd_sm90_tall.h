@@ -41,19 +41,23 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
 
     sm90_ring<C::STAGES> at = {0, 0};
     sm90_ring<C::DOUT_STAGES> at_dout = {0, 0};
-    sm90_ring<2> of = {0, 0};           /* work tiles */
+    sm90_ring<2> of = {0, 0}; /* work tiles */
     int keys = 0, filled = 0; /* parities of K's and V's mbarriers, of dQ's place (dS's has the same) */
     uint32_t special = 0, of_tile = 0;
     sm90_wide_iterator it = {};
 
-    auto begin_scores = [&](uint32_t at0, int stage) { /* S^T = K Q^T */
-        const uint32_t k = at0 + C::AT_K / 16 + group * PANEL, q = at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16);
-        sm90_mma_fence();
-        DEV_UNROLL_FOR (int i = 0; i < C::HD; i += 16)
-            mma::template ss<0>(s, sm90_wide_descriptor(k + half::panel_at(i / 64) * KEY_PANEL + i % 64 / 8, 1),
-                                sm90_wide_descriptor(q + i / 64 * PANEL + i % 64 / 8, 1), i > 0);
-        sm90_mma_commit();
-    };
+    auto begin_scores =
+        [&](uint32_t at0,
+            int stage) { /* S^T = K Q^T */
+                         const uint32_t k = at0 + C::AT_K / 16 + group * PANEL,
+                                        q = at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16);
+                         sm90_mma_fence();
+                         DEV_UNROLL_FOR (int i = 0; i < C::HD; i += 16)
+                             mma::template ss<0>(
+                                 s, sm90_wide_descriptor(k + half::panel_at(i / 64) * KEY_PANEL + i % 64 / 8, 1),
+                                 sm90_wide_descriptor(q + i / 64 * PANEL + i % 64 / 8, 1), i > 0);
+                         sm90_mma_commit();
+        };
     /* dP^T = V dO^T and dV += P^T dO, of half of the queries. */
     auto begin_dp_and_dv = [&](uint32_t at0, int stage, int part) {
         const uint32_t v = at0 + C::AT_V / 16 + group * PANEL, ps = at0 + C::AT_P / 16 + group * PANEL,
@@ -68,22 +72,25 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                                 true);
         sm90_mma_commit();
     };
-    auto begin_dk = [&](uint32_t at0, int stage, int part) { /* dK += dS^T Q, of half of the queries */
-        const uint32_t ds = at0 + C::AT_DS / 16 + group * PANEL,
-                       q = at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16);
-        sm90_mma_fence();
-        DEV_UNROLL_FOR (int i = 32 * part; i < 32 * part + 32; i += 16)
-            mma::template ss<1>(dk, sm90_wide_descriptor(ds + i / 8, 1), sm90_wide_descriptor(q + i * 8, PANEL), true);
-        sm90_mma_commit();
+    auto begin_dk = [&](uint32_t at0, int stage,
+                        int part) { /* dK += dS^T Q, of half of the queries */
+                                    const uint32_t ds = at0 + C::AT_DS / 16 + group * PANEL,
+                                                   q = at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16);
+                                    sm90_mma_fence();
+                                    DEV_UNROLL_FOR (int i = 32 * part; i < 32 * part + 32; i += 16)
+                                        mma::template ss<1>(dk, sm90_wide_descriptor(ds + i / 8, 1),
+                                                            sm90_wide_descriptor(q + i * 8, PANEL), true);
+                                    sm90_mma_commit();
     };
     auto begin_dq = [&](uint32_t at0) { /* dQ = dS K */
-        const uint32_t ds = at0 + C::AT_DS / 16, k = at0 + C::AT_K / 16 + group * KEY_PANEL,
-                       next = group ? KEY_PANEL + 4 : 2 * KEY_PANEL;
-        sm90_mma_fence();
-        DEV_UNROLL_FOR (int i = 0; i < C::BN; i += 16)
-            mma::template ss<1, 1>(dq, sm90_wide_descriptor(ds + i * 8, 1), sm90_wide_descriptor(k + i * 8, next),
-                                   i > 0);
-        sm90_mma_commit();
+                                        const uint32_t ds = at0 + C::AT_DS / 16,
+                                                       k = at0 + C::AT_K / 16 + group * KEY_PANEL,
+                                                       next = group ? KEY_PANEL + 4 : 2 * KEY_PANEL;
+                                        sm90_mma_fence();
+                                        DEV_UNROLL_FOR (int i = 0; i < C::BN; i += 16)
+                                            mma::template ss<1, 1>(dq, sm90_wide_descriptor(ds + i * 8, 1),
+                                                                   sm90_wide_descriptor(k + i * 8, next), i > 0);
+                                        sm90_mma_commit();
     };
     /* Sixteen of this thread's scores, pieces 4 PART.. of 8 queries, to P or dS: a row is a key, 16-byte pieces are
      * exchanged as in any panel. Matrices of 8 keys x 8 queries. Addresses are made anew: ptxas would spill them. */
@@ -105,8 +112,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     auto probabilities = [&](bool plain, int stage) {
         const char *const from = stats_at(stage);
         float2 lse[8];
-        DEV_UNROLL_FOR (int i = 0; i < 8; ++i)
-            lse[i] = *(const float2 *)(const void *)(from + 32 * i);
+        DEV_UNROLL_FOR (int i = 0; i < 8; ++i) lse[i] = *(const float2 *)(const void *)(from + 32 * i);
         sm90_exponentials(s, lse, maps.factor);
         const uint2 m = sm90_load_shared_words(base + C::AT_STATS + (stage * C::STATS + 2 * C::BM) * 4);
         special = (uint32_t)dev_uniform((int)((m.x ? (uint32_t)SM90_DEAD_ROWS : 0u) |
@@ -183,11 +189,11 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         if (!dev_uniform(tile.live)) return;
         it = sm90_wide_iterator::begin_uniform(tile, l);
         if (!dev_uniform(mask.plain)) sm90_list_seen(tile, (int *)(void *)(smem + C::AT_SEEN), wave, sm90_lane_anew());
-        const int plain_first = dev_uniform(mask.first), plain_end = dev_uniform(mask.end);
-        const bool some_rows = !sm90_tile_masking::ends_with_tensor(tile, p);
-        const int whole_first = dev_uniform(some_rows ? tile.whole_first : 0),
-                  whole_end = dev_uniform(some_rows ? tile.whole_end : 1 << 30);
-        auto is_plain = [&]() { return it.block >= plain_first && it.block < plain_end; };
+        const bool some_rows = dev_uniform((int)!sm90_tile_masking::ends_with_tensor(tile, p)) != 0;
+        auto is_plain = [&]() {
+            const uint2 plain = sm90_load_shared_words(base + C::AT_MASKING + of.place * (int)sizeof mask);
+            return it.block >= (int)plain.x && it.block < (int)plain.y;
+        };
         /* Zeros in rows of Q and of dO that take part in nothing, when they have arrived. */
         auto zero_rows = [&](auto panels, int place) {
             const int64_t i0 = (int64_t)it.block * C::BM;
@@ -196,17 +202,19 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             sm90_fence_async_shared();
             sm90_cta_sync();
         };
+        auto has_some_rows = [&]() {
+            return some_rows && dev_uniform((int)(it.block < tile.whole_first || it.block >= tile.whole_end)) != 0;
+        };
         auto await_q = [&]() {
             barriers.q_full(at.place).wait(at.parity);
-            if (it.block < whole_first || it.block >= whole_end) {
+            if (has_some_rows()) {
                 sm90_mma_wait<0>();
                 zero_rows(sm90_panels<C::PANELS>(), C::AT_Q + at.place * C::Q_BYTES);
             }
         };
         auto await_dout = [&]() {
             barriers.dout_full(at_dout.place).wait(at_dout.parity);
-            if (it.block < whole_first || it.block >= whole_end)
-                zero_rows(sm90_panels<C::PANELS_V>(), C::AT_DOUT + at_dout.place * C::DOUT_BYTES);
+            if (has_some_rows()) zero_rows(sm90_panels<C::PANELS_V>(), C::AT_DOUT + at_dout.place * C::DOUT_BYTES);
         };
         DEV_UNROLL_FOR (int i = 0; i < C::HD / 2; ++i) dk[i] = 0.0f;
         DEV_UNROLL_FOR (int i = 0; i < C::HDV / 2; ++i) dv[i] = 0.0f;

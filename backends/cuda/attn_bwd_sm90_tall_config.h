@@ -18,10 +18,10 @@ template <class T_> struct sm90_tall_config {
         STAGES = 2,
         DOUT_STAGES = 1,
         DQ_PARTS = 1,
-        WARPS = 8,    /* that multiply; four more have loads and additions */
+        WARPS = 8, /* that multiply; four more have loads and additions */
         THREADS = 256,
         REGISTERS = 240, /* a thread's of those that multiply */
-        TALL = true, /* the loop of attn_bwd_sm90_tall.h */
+        TALL = true,     /* the loop of attn_bwd_sm90_tall.h */
         PANELS = HD / 64,
         PANELS_V = HDV / 64,
         WIDTH = HD

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * sm90's main loop of the backward pass for wide heads (head_dim 129 to 256, and unequal ones), for what
- * attn_bwd_sm90.h takes otherwise. A work tile is 64 keys of a KV head, a step 64 queries; dK and dV stay in registers,
- * dQ is added to f32 sums. Three warpgroups: two multiply, one lane of the third has the loads
+ * sm90's main loop of the backward pass for wide heads (head_dim 129 to 256), for what attn_bwd_sm90.h takes
+ * otherwise. A work tile is 64 keys of a KV head, a step 64 queries; dK and dV stay in registers, dQ is added to f32
+ * sums. Three warpgroups: two multiply, of the third one lane has the loads and one warp has the additions
  * (attn_bwd_sm90_wide_loads.h). All is held transposed, keys as rows:
  *
  *              queries i0 .. i0+64
@@ -16,12 +16,17 @@
  *   1  begin S(j+1), dK(j), dQ(j)
  *   2  wait for S; P(j+1) = 2^(S c - LSE c), in 16 bits to shared memory; wait for dK; barrier      (dQ runs)
  *   3  begin dP(j+1), dV(j+1)
- *   4  wait for dQ and add it to the sums                                                           (dP, dV run)
+ *   4  wait for dQ, which leaves                                                                    (dP, dV run)
  *   5  wait for dP; dS(j+1) = P (dP - delta), in 16 bits to shared memory; barrier                  (dV runs)
  * The barriers are those of the two warpgroups that multiply. P and dS have two places each: one warpgroup may write
  * those of step j + 1 while the other multiplies those of step j.
  *
- * Deterministic mode: as in attn_bwd_sm90.h, but two lanes of the third warpgroup have the semaphores. */
+ * dQ leaves by way of a place in shared memory, from which one instruction adds it (sm90_bulk_add) while products run:
+ * additions from registers had these warps wait. Head_dim to 256: two halves, one after the other, since registers and
+ * that place have no room for more; the second half leaves in phase 1 of the step behind. There dO has one place, which
+ * is empty as soon as dV is made.
+ *
+ * Deterministic mode: as in attn_bwd_sm90.h, but the warp that has the additions has the semaphores. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_H
 

@@ -17,13 +17,13 @@ template <class T_, int HD_, int HDV_> struct sm90_wide_config {
         HDV = HDV_,
         BM = 64,
         BN = 64,
-        STAGES = 2,                                      /* of Q */
+        STAGES = 2, /* of Q */
         DOUT_STAGES = STW_SM90_WIDE_DOUT_STAGES(HD_),
         DQ_PARTS = STW_SM90_WIDE_DQ_PARTS(HD_), /* a step's dQ leaves in so many parts, through one place */
-        WARPS = 8, /* that multiply; four more have loads and additions */
+        WARPS = 8,                              /* that multiply; four more have loads and additions */
         THREADS = 256,
         REGISTERS = 232, /* a thread's of those that multiply */
-        TALL = false, /* the loop of attn_bwd_sm90_tall.h */
+        TALL = false,    /* the loop of attn_bwd_sm90_tall.h */
         PANELS = HD / 64,
         PANELS_V = HDV / 64,
         WIDTH = HD

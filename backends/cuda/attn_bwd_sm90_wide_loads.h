@@ -66,8 +66,8 @@ template <class C> struct sm90_wide_loads {
     template <int COLS, int ROWS>
     DEV_FN void panels(uint32_t to, const stw_mapped_tensor &t, int row, int head, int batch, sm90_mbarrier barrier) {
         DEV_UNROLL_FOR (int place = 0; place < COLS / 64; ++place)
-            sm90_tma_load_panel(to + place * (ROWS * 128), &t.map, C::template panel_at<COLS, ROWS>(place) * 64, row, head,
-                                batch, barrier);
+            sm90_tma_load_panel(to + place * (ROWS * 128), &t.map, C::template panel_at<COLS, ROWS>(place) * 64, row,
+                                head, batch, barrier);
     }
     DEV_METHOD int query_row(const attn_work_tile &tile, const sm90_wide_iterator &it) const {
         return (int)tile.seq.q.first + it.block * C::BM;
@@ -79,8 +79,8 @@ template <class C> struct sm90_wide_loads {
         const sm90_mbarrier full = barriers().q_full(to.place);
         barriers().q_empty(to.place).wait(to.parity ^ 1);
         full.expect(C::Q_BYTES + C::STATS * 4);
-        panels<C::HD, C::BM>(smem + C::AT_Q + to.place * C::Q_BYTES, maps.q, query_row(tile, it), it.head, query_batch(tile),
-                      full);
+        panels<C::HD, C::BM>(smem + C::AT_Q + to.place * C::Q_BYTES, maps.q, query_row(tile, it), it.head,
+                             query_batch(tile), full);
         sm90_bulk_load(smem + C::AT_STATS + to.place * C::STATS * 4, l.stats + (int64_t)it.at * C::STATS, C::STATS * 4,
                        full);
     }
@@ -89,7 +89,7 @@ template <class C> struct sm90_wide_loads {
         barriers().dout_empty(to.place).wait(to.parity ^ 1);
         full.expect(C::DOUT_BYTES);
         panels<C::HDV, C::BM>(smem + C::AT_DOUT + to.place * C::DOUT_BYTES, maps.dout, query_row(tile, it), it.head,
-                       query_batch(tile), full);
+                              query_batch(tile), full);
     }
     template <int COLS>
     DEV_METHOD void keys(const attn_work_tile &tile, const stw_mapped_tensor &t, uint32_t to, sm90_mbarrier full,

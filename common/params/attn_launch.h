@@ -154,8 +154,7 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
 #define STW_SM90_WIDE_DQ_PARTS(hd)    ((hd) > 192u ? 2u : 1u)
 #define STW_SM90_WIDE_SMEM(hd, hdv)                                                                                    \
     ((3u * (hd) + (1u + STW_SM90_WIDE_DOUT_STAGES(hd)) * (hdv)) * 128u + 4u * 64u * 128u +                             \
-     64u * (hd) * 4u / STW_SM90_WIDE_DQ_PARTS(hd) + 2u * (2u * 64u + STW_STATS_PAD) * 4u + 240u +                      \
-     STW_WORK_TILE_BYTES)
+     64u * (hd) * 4u / STW_SM90_WIDE_DQ_PARTS(hd) + 2u * (2u * 64u + STW_STATS_PAD) * 4u + 240u + STW_WORK_TILE_BYTES)
 /* Its loop for head_dim_qk to 192 and head_dim_v to 128: K and V of 128 keys, two stages of Q and statistics of 64
  * queries, one of dO, P and dS, dQ in f32, which queries see which key, the same things behind them. */
 #define STW_SM90_TALL_SMEM                                                                                             \
