@@ -71,7 +71,7 @@ DEV_FN void sm90_bulk_load(uint32_t to, const void *from, uint32_t bytes, sm90_m
     emu_bulk_load(to, from, bytes, barrier.at);
 }
 DEV_FN void sm90_bulk_add(float *to, uint32_t from, uint32_t bytes) { emu_bulk_add(to, from, bytes); }
-DEV_FN void sm90_bulk_wait_read() { emu_bulk_wait(); }
+DEV_FN void sm90_bulk_wait_read() { emu_bulk_wait_read(); }
 DEV_FN void sm90_bulk_wait() { emu_bulk_wait(); }
 DEV_FN void sm90_fence_async_shared() {}
 
