@@ -26,7 +26,7 @@ function(_stw_install library development tools libdir zsh export pc_prefix fold
     if(STERNWAY_MAN_API)
         install(DIRECTORY ${STERNWAY_MAN_API}/ DESTINATION ${CMAKE_INSTALL_DATADIR}/man/man3 COMPONENT ${development} ${ARGN})
     endif()
-    install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sternway COMPONENT ${tools} ${ARGN})
+    install(FILES README.md CHANGELOG.md SECURITY.md LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sternway COMPONENT ${tools} ${ARGN})
     foreach(_folder tools common/tuning tests/problem backends/hip cmake/nvrtc)
         install(FILES ${_folder}/README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sternway/${_folder}
             COMPONENT ${tools} ${ARGN})

@@ -47,6 +47,7 @@ struct sm90_block_iterator {
 
 /* Tensor loads. One lane of the first warp asks for everything. */
 template <class C> struct sm90_loads {
+    enum { MARKS = 2 * C::BM * 4 }; /* where a block's marks stand behind its LSE and delta, in bytes */
     const stw_attn_launch &l;
     const stw_sm90_maps &maps;
     uint32_t smem;
@@ -62,7 +63,9 @@ template <class C> struct sm90_loads {
         }
     }
     /* Q, dO and statistics of a query block. In idle steps all are zeros: rows that others see must not be
-     * multiplied, a sequence without queries has no statistics, and what happens to lie there may be no number. */
+     * multiplied, a sequence without queries has no statistics, and what happens to lie there may be no number. The
+     * marks behind the statistics are those of the block to which the step adds its zeros: an addition of 0 flushes a
+     * subnormal sum of dQ, unless the block is marked for exact additions. */
     DEV_METHOD void rows(const attn_work_tile &tile, const sm90_block_iterator &it, int stage, bool idle) const {
         const bool packed = (l.p.features & STW_FEAT_PACKED_Q) != 0;
         const int batch = packed ? 0 : (int)tile.b;
@@ -71,8 +74,10 @@ template <class C> struct sm90_loads {
         const sm90_mbarrier q = barriers().q(stage), dout = barriers().dout(stage);
         const uint32_t stats = smem + C::AT_STATS + stage * C::STATS * 4;
         if (idle) {
-            DEV_ROLLED_FOR (int i = 0; i < C::STATS * 4; i += 16) sm90_zero_vector_if(true, stats + i);
-            q.expect(C::ROWS_BYTES);
+            DEV_ROLLED_FOR (int i = 0; i < MARKS; i += 16) sm90_zero_vector_if(true, stats + i);
+            q.expect(C::ROWS_BYTES + C::STATS * 4 - MARKS);
+            sm90_bulk_load(stats + MARKS, (const char *)(l.stats + (int64_t)it.at * C::STATS) + MARKS,
+                           C::STATS * 4 - MARKS, q);
         } else {
             q.expect(C::ROWS_BYTES + C::STATS * 4);
             sm90_bulk_load(stats, l.stats + (int64_t)it.at * C::STATS, C::STATS * 4, q);

@@ -175,18 +175,39 @@ def dispatch():
 
     picture.parts.append('<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
                          '<path d="M0 0L8 4L0 8z" fill="#555"/></marker></defs>')
-    box(20, 16, 320, "#ffffff", "your program", "descriptor, pointers, stream: the same on every machine")
-    box(400, 16, 320, HIDDEN, "environment, tuning tables", "STERNWAY_BACKEND, STERNWAY_TUNING, ...")
-    box(20, 100, 700, COLOURS[1], "libsternway.so: dispatch", "plan: checks the problem, probes the device, chooses a variant, says why (explain)",
-        "call: checks pointers, launches; takes no lock, allocates nothing, never waits")
-    arrow(180, 62, 180, 98)
-    arrow(560, 62, 560, 98)
+    def band(y, fill, when, *boxes):
+        """A stage of dispatch: when it runs, and its steps."""
+        picture.cell(20, y, "", fill, 700, 70)
+        picture.parts.append(f'<text x="30" y="{y + 31}" font-size="12" font-weight="bold">{when[0]}</text>'
+                             f'<text x="30" y="{y + 47}" font-size="10.5">{when[1]}</text>')
+        for n, lines in enumerate(boxes):
+            box(132 + 198 * n, y + 4, 180, "#ffffff", *lines)
+            if n:
+                arrow(132 + 198 * n - 18, y + 35, 132 + 198 * n - 2, y + 35)
+
+    box(132, 14, 378, "#ffffff", "your program", "descriptor, pointers, stream: the same on every machine")
+    box(528, 14, 192, HIDDEN, "environment", "STERNWAY_BACKEND, ...")
+    arrow(222, 60, 222, 82)
+    arrow(618, 60, 618, 82)
+    band(84, COLOURS[1], ("a context", "once a device"),
+         ("probe", "devices by /sys, /dev, NVML:", "no driver is started"),
+         ("candidates", "the backend that is named, or", "all that fit, the best first"),
+         ("open", "driver by dlopen, the image of", "the arch; else the next one"))
+    arrow(222, 154, 222, 172)
+    band(174, COLOURS[4], ("a plan", "once a problem"),
+         ("check", "the whole descriptor; what is", "refused is refused here"),
+         ("rules", "of the arch's tuning table, the", "first whose loop takes it"),
+         ("variant", "kernels, tiles, workspace;", "explain says why"))
+    arrow(222, 244, 222, 262)
+    band(264, COLOURS[5], ("a call", "every step"),
+         ("bind", "checks pointers; no lock,", "no allocation"),
+         ("launch", "preprocess, main loop,", "postprocess; never waits"))
     for x, fill, lines in ((20, COLOURS[2], ("CPU", "AVX-512, AVX2, portable", "every feature, f64,", "always deterministic")),
-                           (262, COLOURS[0], ("CUDA", "sm80: every feature,", "every GPU from 8.0 on", "sm90: own loop on 9.0")),
+                           (262, COLOURS[0], ("CUDA", "sm80: every feature,", "every GPU from 8.0 on", "sm90: own loops on 9.0")),
                            (504, COLOURS[3], ("HIP (preview)", "gfx90a, gfx942:", "own loop, and sm80's kernels", "compiled for AMD"))):
-        box(x, 220, 216, fill, *lines)
-        arrow(x + 108, 164, x + 108, 218)
-    picture.words(20, 322, "Drivers are loaded when a context is created; the library links libc and libm alone.", 11)
+        box(x, 360, 216, fill, *lines)
+        arrow(420, 334, x + 108, 358)
+    picture.words(20, 462, "Drivers are loaded when a context is created; the library links libc and libm alone.", 11)
     return picture
 
 

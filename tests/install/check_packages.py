@@ -25,7 +25,7 @@ CONTENTS = {
     "sternway-tools": [r"usr/bin/sternway", r"usr/share/man/man1/sternway(-[a-z]+)?\.1\.gz",
                        r"usr/share/bash-completion/completions/sternway", r"usr/share/zsh/vendor-completions/_sternway",
                        r"usr/share/fish/vendor_completions\.d/sternway\.fish",
-                       r"usr/share/doc/sternway/(README\.md|CHANGELOG\.md|LICENSE)", r"usr/share/doc/sternway/.*/[\w-]+\.(md|svg|json)"],
+                       r"usr/share/doc/sternway/(README\.md|CHANGELOG\.md|SECURITY\.md|LICENSE)", r"usr/share/doc/sternway/.*/[\w-]+\.(md|svg|json)"],
 }
 DOCUMENTS = ("copyright", "changelog.Debian.gz", "changelog.gz")
 

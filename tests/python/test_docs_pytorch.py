@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """The Python programs and commands that documents print, run as they stand.
 
-```python blocks run each in names of its own, ```python gpu blocks where there is a GPU; ```sh blocks of
-getting-started/pytorch.md line by line in the source tree, with this Python as `python`."""
+```python blocks run each in names of its own, ```python gpu and ```python jax blocks where there is a GPU, or JAX;
+```sh blocks of getting-started/pytorch.md line by line in the source tree, with this Python as `python`."""
 from __future__ import annotations
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -18,16 +19,17 @@ sternway = pytest.importorskip("sternway")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 README, START, MIGRATION = ROOT / "README.md", ROOT / "docs/getting-started/pytorch.md", ROOT / "docs/migration.md"
-EXPECTED = {README: 1, START: 9, MIGRATION: 1}  # programs, so that a fence that is written otherwise is not lost
+EXPECTED = {README: 1, START: 9, MIGRATION: 2}  # programs, so that a fence that is written otherwise is not lost
 
 
 def programs(document: pathlib.Path) -> list:
     """The blocks of a document, named by the heading above them."""
     text = document.read_text(encoding="utf-8")
     found = []
-    for match in re.finditer(r"^```python( gpu)?\n(.*?)^```", text, re.M | re.S):
+    for match in re.finditer(r"^```python( gpu| jax)?\n(.*?)^```", text, re.M | re.S):
         heading = re.findall(r"^#+ (.*)$", text[:match.start()], re.M)[-1]
-        marks = [pytest.mark.gpu] if match.group(1) else []
+        no_jax = pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="no JAX")
+        marks = {" gpu": [pytest.mark.gpu], " jax": [no_jax], None: []}[match.group(1)]
         name = f"{document.name}: {heading}"
         found.append(pytest.param(match.group(2), name, marks=marks, id=name))
     return found
@@ -54,7 +56,7 @@ def test_program(source: str, name: str, capsys: pytest.CaptureFixture) -> None:
 @pytest.mark.parametrize("document", EXPECTED, ids=lambda path: path.stem)
 def test_no_program_is_lost(document: pathlib.Path) -> None:
     assert len(programs(document)) == EXPECTED[document]
-    fences = re.findall(r"^```(?!python\n|python gpu\n|sh\n|c\n)\S", document.read_text(encoding="utf-8"), re.M)
+    fences = re.findall(r"^```(?!(?:python(?: gpu| jax)?|sh|c)\n)\S", document.read_text(encoding="utf-8"), re.M)
     assert not fences, "a block of another language, which nothing runs"
 
 

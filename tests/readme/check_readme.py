@@ -53,7 +53,7 @@ def anchor(heading):
 def links(source):
     problems, seen = [], 0
     folders = ("backends", "bench", "cmake", "common", "dispatch", "docs", "examples", "include", "python", "tests", "tools")
-    documents = [source / "README.md", source / "CHANGELOG.md"]
+    documents = [source / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md")]
     documents += [path for folder in folders for path in (source / folder).rglob("*.md")]
     for document in documents:
         text, name = document.read_text(), document.relative_to(source)

@@ -392,6 +392,7 @@ const conform_row conform_rows[] = {
                   "data_inf_keys:bias_111k", "data_denormal", "data_denormal:causal_br", "data_denormal_q:causal_tl",
                   "data_denormal_dout", "data_small:causal_br", "b1h2k1s61x200d64 data_denormal_q",
                   "b1h2s260x300d64 data_denormal_q:causal_tl", "b1h2s97x65d128 data_denormal_dout:causal_br",
+                  "b2h2s45x300d128 data_denormal_dout", "b2h2s45x300d64 data_denormal_dout:causal_tl",
                   "b2h2s70x210d128 data_small", "b1h2s33x97d64 data_small:causal_br:dlse",
                   "b3h2s90x100d64 data_denormal:thd", "b1h2k1s200x97d64 data_denormal:det", "data_zero_lse:wl0:wr0",
                   "data_inf_lse", "data_inf_lse:causal_tl:bias_1hqk:grads_qkvb",

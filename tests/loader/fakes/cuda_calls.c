@@ -19,11 +19,13 @@ enum {
 typedef struct fake_context {
     int retained, ordinal;
 } fake_context;
+#define FATBIN "\x50\xed\x55\xba" /* how nvcc's containers begin */
+
 /* `sm90`: of the image whose bytes begin so. Such modules hold kernels with "_sm90_" in their names, others the
- * rest. */
+ * rest; `compiled`: nvcc's, which is not read and holds whatever is asked for. */
 typedef struct fake_module {
     fake_context *context;
-    int sm90;
+    int sm90, compiled;
 } fake_module;
 typedef struct fake_function {
     char name[96];
@@ -183,7 +185,7 @@ int cuModuleLoadDataEx(void **module_out, const void *image, unsigned count, int
     int i = 0;
     while (i < MODULES && modules[i].context) ++i;
     if (i == MODULES) abort();
-    modules[i] = (fake_module){current(), !strncmp(image, "sm90", 4)};
+    modules[i] = (fake_module){current(), !strncmp(image, "sm90", 4), !strncmp(image, FATBIN, 4)};
     pthread_mutex_unlock(&fake_lock);
     *module_out = &modules[i];
     return 0;
@@ -206,7 +208,7 @@ int cuModuleGetFunction(void **function_out, void *module, const char *name) {
     int error = begin_in_context("cuModuleGetFunction");
     fake_module *m = module;
     if (!error && (!m || m->context != current())) error = INVALID_HANDLE;
-    if (!error && !fake_launch && m->sm90 != (strstr(name, "_sm90_") != NULL)) error = NOT_FOUND;
+    if (!error && !fake_launch && !m->compiled && m->sm90 != (strstr(name, "_sm90_") != NULL)) error = NOT_FOUND;
     if (error) return error;
     fake_function *found = NULL, *unused = NULL;
     pthread_mutex_lock(&fake_lock);
