@@ -36,7 +36,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     const uint32_t base = sm90_shared_address(smem);
     const sm90_wide_barriers<C> barriers = {base + C::AT_BARRIERS};
     float dk[C::HD / 2], dv[C::HDV / 2], s[32], dp[16], dq[48];
-    /* This thread's first statistic of a stage. Addresses that a step needs once are made anew: ptxas would spill them. */
+    /* This thread's first statistic of a stage. What a step needs once is made anew: ptxas would spill it. */
     auto stats_at = [&](int stage) { return smem + C::AT_STATS + stage * (C::STATS * 4) + sm90_lane_anew() % 4 * 8; };
 
     sm90_ring<C::STAGES> at = {0, 0};
