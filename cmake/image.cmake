@@ -133,7 +133,16 @@ endfunction()
 _stw_any_wanted(_any_cuda ${STERNWAY_ARCHS_CUDA})
 _stw_any_wanted(_any_hip ${STERNWAY_ARCHS_HIP})
 
+# What this build leaves out, and why: `sternway info` and the texts of STW_E_NO_IMAGE name it.
+set(STERNWAY_LEFT_OUT)
+foreach(_backend CUDA HIP)
+    if(NOT STERNWAY_${_backend})
+        list(APPEND STERNWAY_LEFT_OUT "backend ${_backend} (STERNWAY_${_backend}=OFF)")
+    endif()
+endforeach()
+
 if(STERNWAY_CUDA AND NOT _any_cuda)
+    list(APPEND STERNWAY_LEFT_OUT "CUDA images (STERNWAY_IMAGES=${STERNWAY_IMAGES})")
     message(STATUS "sternway CUDA images: none (STERNWAY_IMAGES=${STERNWAY_IMAGES})")
 elseif(STERNWAY_CUDA)
     find_program(STERNWAY_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda
@@ -158,6 +167,7 @@ elseif(STERNWAY_CUDA)
     elseif(_named)
         message(FATAL_ERROR "STERNWAY_IMAGES=${STERNWAY_IMAGES}: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda, what bootstrap.sh fetches)")
     else()
+        list(APPEND STERNWAY_LEFT_OUT "CUDA images (no nvcc was found)")
         message(WARNING "sternway: no nvcc (STERNWAY_NVCC, CUDA_PATH, /usr/local/cuda, what bootstrap.sh fetches): the CUDA backend is built "
             "without kernels and every CUDA context will end in STW_E_NO_IMAGE")
     endif()
@@ -178,6 +188,7 @@ macro(_stw_hip_image source arch table)
     execute_process(COMMAND ${STERNWAY_HIP_COMPILER} ${STERNWAY_HIP_FLAGS} --offload-arch=${arch}
         -c ${_images}/empty.hip -o ${_images}/empty.co RESULT_VARIABLE _failed OUTPUT_QUIET ERROR_VARIABLE _words)
     if(_failed)
+        list(APPEND STERNWAY_LEFT_OUT "${arch} images of ${_stem} (the HIP compiler cannot make them)")
         message(WARNING "sternway: ${STERNWAY_HIP_COMPILER} cannot compile for ${arch}, which gets no image: ${_words}")
     else()
         if(STERNWAY_IMAGES_FROM AND EXISTS ${STERNWAY_IMAGES_FROM}/${_stem}.${arch}.co)
@@ -203,11 +214,13 @@ macro(_stw_hip_image source arch table)
 endmacro()
 
 if(STERNWAY_HIP AND NOT _any_hip)
+    list(APPEND STERNWAY_LEFT_OUT "HIP images (STERNWAY_IMAGES=${STERNWAY_IMAGES})")
     message(STATUS "sternway HIP images: none (STERNWAY_IMAGES=${STERNWAY_IMAGES})")
 elseif(STERNWAY_HIP)
     find_program(STERNWAY_HIP_COMPILER NAMES clang-19 clang amdclang++ hipcc HINTS ENV ROCM_PATH PATHS /opt/rocm
         PATH_SUFFIXES bin llvm/bin DOC "clang with the AMDGPU target, for the HIP images")
     if(STERNWAY_SANITIZE)
+        list(APPEND STERNWAY_LEFT_OUT "HIP images (STERNWAY_SANITIZE)")
         message(STATUS "sternway HIP images: none, the sanitizers do not reach device code")
     elseif(STERNWAY_HIP_COMPILER)
         message(STATUS "sternway HIP images: ${STERNWAY_HIP_COMPILER}")
@@ -224,6 +237,7 @@ elseif(STERNWAY_HIP)
     elseif(_named)
         message(FATAL_ERROR "STERNWAY_IMAGES=${STERNWAY_IMAGES}: no clang (STERNWAY_HIP_COMPILER)")
     else()
+        list(APPEND STERNWAY_LEFT_OUT "HIP images (no clang was found)")
         message(WARNING "sternway: no clang (STERNWAY_HIP_COMPILER): the HIP backend is built without kernels and "
             "every HIP context will end in STW_E_NO_IMAGE")
     endif()
@@ -245,6 +259,20 @@ add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/generated/kernels.txt
         -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/kernel_names.cmake
     COMMENT "Names of the kernels" VERBATIM)
 add_custom_target(kernel_names ALL DEPENDS ${CMAKE_BINARY_DIR}/generated/kernels.txt)
+
+# Archs that were not asked for.
+foreach(_backend CUDA HIP)
+    foreach(_arch IN LISTS STERNWAY_ARCHS_${_backend})
+        if(STERNWAY_${_backend} AND _named AND NOT "${_wanted}" MATCHES "(^|;)${_arch}(:|;|$)" AND
+           NOT "${STERNWAY_LEFT_OUT}" MATCHES "${_backend} images")
+            list(APPEND STERNWAY_LEFT_OUT "${_arch} images (STERNWAY_IMAGES=${STERNWAY_IMAGES})")
+        endif()
+    endforeach()
+endforeach()
+if(STERNWAY_LEFT_OUT)
+    list(JOIN STERNWAY_LEFT_OUT ", " _words)
+    set_source_files_properties(backends/gpu/image.c PROPERTIES COMPILE_DEFINITIONS "STW_LEFT_OUT=\"${_words}\"")
+endif()
 
 if(_image_files)
     file(CONFIGURE OUTPUT ${_images}/images.c CONTENT "${_image_asm}" @ONLY)

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* run calls only try it */
@@ -47,11 +48,25 @@ static void path_expand(const char *pattern, char *path, size_t capacity) {
 }
 
 /* A line with its level. */
-enum { LINE_BYTES = 1150 };
+enum { LINE_BYTES = 1150, TIME_BYTES = 32 };
+
+/* "2026-11-23T09:30:00.250Z". Not by gmtime_r, which takes a lock and reads TZ: run calls log too. */
+static void time_write(char text[TIME_BYTES]) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int64_t second = now.tv_sec % 86400, day = now.tv_sec / 86400 + 719468; /* since 1 March of the year 0 */
+    int64_t era = day / 146097, of_era = day % 146097;                      /* 400 years */
+    int64_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+    int64_t of_year = of_era - (365 * year + year / 4 - year / 100), month = (5 * of_year + 2) / 153; /* 0: March */
+    snprintf(text, TIME_BYTES, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", (int)(era * 400 + year + (month > 9)) % 10000,
+             (int)(month > 9 ? month - 9 : month + 3), (int)(of_year - (153 * month + 2) / 5 + 1), (int)(second / 3600),
+             (int)(second / 60 % 60), (int)(second % 60), (int)(now.tv_nsec / 1000000));
+}
 
 static void line_write(int descriptor, const char line[LINE_BYTES]) {
-    char out[LINE_BYTES + 16];
-    int length = snprintf(out, sizeof out, "sternway: %s\n", line);
+    char out[LINE_BYTES + TIME_BYTES + 16], when[TIME_BYTES];
+    time_write(when);
+    int length = snprintf(out, sizeof out, "%s sternway: %s\n", when, line);
     while (write(descriptor, out, (size_t)length) < 0 && errno == EINTR) {
     }
 }

@@ -117,7 +117,7 @@ stw_status stw_choose(const char *who, const stw_context_opts *opts, const stw_e
         named_is_built |= backend == named;
     }
     if (!named_is_built)
-        return stw_fail(STW_E_NO_IMAGE, "%s: %s names %s, which this build leaves out", who, named_by,
-                        stw_backend_name(named));
+        return stw_fail(STW_E_NO_IMAGE, "%s: %s names %s, which this build leaves out (STERNWAY_%s=OFF)", who, named_by,
+                        stw_backend_name(named), named == STW_BACKEND_CUDA ? "CUDA" : "HIP");
     return STW_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What users read of a choice: stw_plan_describe; stw_explain_attn and stw_explain_jagged, for every backend whether
+ * What users read of a choice: stw_plan_describe; stw_explain_attn, _attn_fwd and _jagged, for every backend whether
  * it is chosen or why not, by running the same code as context creation (choose.c, context.c) and planning (plan.c). */
 #include "plan.h"
 
@@ -12,11 +12,12 @@
 /* The problem: one of the two. */
 typedef struct subject {
     const stw_attn_desc *attn;
+    stw_plan_kind kind; /* of attn */
     const stw_jagged_desc *jagged;
 } subject;
 
 static stw_status build(stw_context *context, const subject *s, stw_text *why, stw_plan **plan_out) {
-    return s->attn ? stw_plan_build(context, s->attn, STW_PLAN_ATTN_BWD, why, plan_out)
+    return s->attn ? stw_plan_build(context, s->attn, s->kind, why, plan_out)
                    : stw_jagged_plan_build(context, s->jagged, plan_out);
 }
 
@@ -61,6 +62,17 @@ static int explain_candidate(const stw_choice *choice, const stw_candidate *cand
     return !already_chosen; /* auto stops at the first backend that opens, whatever it says of the problem */
 }
 
+/* Backends that are not in the table. */
+static void explain_left_out(const stw_choice *choice, stw_text *text) {
+    for (int backend = STW_BACKEND_CUDA; backend <= STW_BACKEND_HIP; ++backend) {
+        int built = 0;
+        for (size_t i = 0; i < choice->count; ++i) built |= choice->candidates[i].ops->backend == (stw_backend)backend;
+        if (!built)
+            stw_text_add(text, "%s: not chosen: this build leaves it out (STERNWAY_%s=OFF)\n",
+                         stw_backend_name((stw_backend)backend), backend == STW_BACKEND_CUDA ? "CUDA" : "HIP");
+    }
+}
+
 static stw_status explain(const stw_context_opts *opts, const subject *problem, char *text, size_t capacity,
                           size_t *needed_out) {
     stw_env env;
@@ -74,6 +86,7 @@ static stw_status explain(const stw_context_opts *opts, const subject *problem, 
         stw_text_add(&out, "no backend: %s (%s)\n", stw_last_error(), stw_status_name(status));
     } else {
         int chosen = 0;
+        explain_left_out(&choice, &out);
         for (size_t i = 0; i < choice.count; ++i)
             chosen |= explain_candidate(&choice, &choice.candidates[i], &env, problem, chosen, &out);
         if (!chosen) stw_text_add(&out, "no backend is usable for this problem\n");
@@ -82,15 +95,41 @@ static stw_status explain(const stw_context_opts *opts, const subject *problem, 
     return stw_fail(STW_OK, "%s", before);
 }
 
-stw_status stw_explain_attn(const stw_context_opts *opts, const stw_attn_desc *desc, char *text, size_t capacity,
-                            size_t *needed_out) {
+/* Where the caller wants the text. */
+typedef struct caller_text {
+    char *text;
+    size_t capacity, *needed_out;
+} caller_text;
+
+/* The names in the texts of a refused call. */
+typedef struct explain_names {
+    const char *call, *opts, *desc;
+} explain_names;
+
+static stw_status explain_attn(const explain_names *names, stw_plan_kind kind, const stw_context_opts *opts,
+                               const stw_attn_desc *desc, caller_text *to) {
     stw_context_opts own;
     stw_attn_desc full;
-    if (!text && capacity) return stw_fail(STW_E_INVALID, "explain_attn: text is null with capacity %zu", capacity);
-    stw_status status = stw_extend("explain_attn: opts", opts, &own, sizeof own, STW_SIZE_CONTEXT_OPTS_0_1);
-    if (!status) status = stw_extend("explain_attn: desc", desc, &full, sizeof full, STW_SIZE_ATTN_DESC_0_1);
-    subject problem = {.attn = &full};
-    return status ? status : explain(&own, &problem, text, capacity, needed_out);
+    if (!to->text && to->capacity)
+        return stw_fail(STW_E_INVALID, "%s: text is null with capacity %zu", names->call, to->capacity);
+    stw_status status = stw_extend(names->opts, opts, &own, sizeof own, STW_SIZE_CONTEXT_OPTS_0_1);
+    if (!status) status = stw_extend(names->desc, desc, &full, sizeof full, STW_SIZE_ATTN_DESC_0_1);
+    subject problem = {.attn = &full, .kind = kind};
+    return status ? status : explain(&own, &problem, to->text, to->capacity, to->needed_out);
+}
+
+stw_status stw_explain_attn(const stw_context_opts *opts, const stw_attn_desc *desc, char *text, size_t capacity,
+                            size_t *needed_out) {
+    static const explain_names names = {"explain_attn", "explain_attn: opts", "explain_attn: desc"};
+    caller_text to = {text, capacity, needed_out};
+    return explain_attn(&names, STW_PLAN_ATTN_BWD, opts, desc, &to);
+}
+
+stw_status stw_explain_attn_fwd(const stw_context_opts *opts, const stw_attn_desc *desc, char *text, size_t capacity,
+                                size_t *needed_out) {
+    static const explain_names names = {"explain_attn_fwd", "explain_attn_fwd: opts", "explain_attn_fwd: desc"};
+    caller_text to = {text, capacity, needed_out};
+    return explain_attn(&names, STW_PLAN_ATTN_FWD, opts, desc, &to);
 }
 
 stw_status stw_explain_jagged(const stw_context_opts *opts, const stw_jagged_desc *desc, char *text, size_t capacity,

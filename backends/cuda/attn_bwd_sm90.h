@@ -343,8 +343,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         /* idle steps of parts: an addition of 0 flushes a subnormal sum */
         const bool adds = (!(ORDERED || C::GENERAL) || it.left > it.idle) && (!C::GENERAL || (p.outputs & STW_OUT_DQ));
         if (ORDERED && wave == KEEPER && adds) {
-            if (sm90_elect() && last_there != (uint32_t)tile.block + 1)
-                sm90_acquire_dq_semaphore(l, at, tile.block);
+            if (sm90_elect() && last_there != (uint32_t)tile.block + 1) sm90_acquire_dq_semaphore(l, at, tile.block);
             __syncwarp(); /* or ptxas lets the other lanes go on to the warp's next shuffle or product alone */
         }
         if constexpr (CALLS_EARLY && !LAST) {

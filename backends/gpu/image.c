@@ -61,6 +61,9 @@ void stw_image_list(const stw_image_set *set, stw_text *text) {
     if (!set->count) stw_text_add(text, "none");
     for (size_t i = 0; i < set->count; ++i)
         stw_text_add(text, "%s%s %s", i ? ", " : "", set->rows[i].arch, stw_image_kind_name(set->rows[i].kind));
+#ifdef STW_LEFT_OUT
+    stw_text_add(text, "; left out: %s", STW_LEFT_OUT); /* and why (cmake/image.cmake) */
+#endif
 }
 
 uint64_t stw_image_hash(const unsigned char *begin, const unsigned char *end) {

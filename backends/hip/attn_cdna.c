@@ -10,9 +10,37 @@
 
 /* The rows are whole vectors of 16 bytes, and 32-bit offsets reach all of a head and the blocks past its end. Where the
  * tensor starts is not asked: a plan does not know it, and CDNA's kernels take any address. */
+static int is_whole(const stw_tensor_param *t, uint32_t cols) {
+    return ((t->batch | t->head | t->seq | (int64_t)cols) & 7) == 0;
+}
+
+static int is_near(const stw_tensor_param *t, int64_t rows) {
+    return t->seq >= 0 && t->seq < INT64_C(1) << 26 && (rows + 256) * (t->seq + 256) < INT64_C(1) << 30;
+}
+
 static int is_even(const stw_tensor_param *t, int64_t rows, uint32_t cols) {
-    return ((t->batch | t->head | t->seq | (int64_t)cols) & 7) == 0 && t->seq >= 0 && t->seq < INT64_C(1) << 26 &&
-           (rows + 256) * (t->seq + 256) < INT64_C(1) << 30;
+    return is_whole(t, cols) && is_near(t, rows);
+}
+
+/* NULL, or the first tensor of those that the main loop reads and writes whose rows are not even, and why. */
+static const char *uneven_tensor(const stw_attn_params *p, int64_t rows, int64_t keys) {
+#define TENSOR(name, field, side, cols)                                                                                \
+    {&p->field, side, p->cols, "rows of " name " that are not whole vectors of 16 bytes",                              \
+     "rows of " name " beyond 32-bit offsets"}
+    const struct {
+        const stw_tensor_param *tensor;
+        int64_t rows;
+        uint32_t cols;
+        const char *not_whole, *far;
+    } tensors[] = {TENSOR("q", q, rows, head_dim_qk),   TENSOR("dout", dout, rows, head_dim_v),
+                   TENSOR("k", k, keys, head_dim_qk),   TENSOR("v", v, keys, head_dim_v),
+                   TENSOR("dk", dk, keys, head_dim_qk), TENSOR("dv", dv, keys, head_dim_v)};
+#undef TENSOR
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; ++i) {
+        if (!is_whole(tensors[i].tensor, tensors[i].cols)) return tensors[i].not_whole;
+        if (!is_near(tensors[i].tensor, tensors[i].rows)) return tensors[i].far;
+    }
+    return NULL;
 }
 
 static int64_t class_of_rows(const stw_attn_params *p) {
@@ -23,18 +51,17 @@ static int64_t class_of_rows(const stw_attn_params *p) {
  * together, dK and dV in the inputs' type, and are not deterministic. Sizes are taken as their classes
  * (common/size_class.h), since plans are kept by these. */
 static const char *cdna_refusal(const stw_variant *tile, const stw_attn_params *p) {
-    const uint32_t outputs = STW_OUT_DQ | STW_OUT_DK | STW_OUT_DV;
     int64_t rows = class_of_rows(p), keys = stw_packed_class((p->features & STW_FEAT_PACKED_KV) != 0, p->max_seq_kv);
-    uint32_t d = p->head_dim_qk, dv = p->head_dim_v;
     if (stw_attn_needs_full(p)) return stw_attn_needs_full(p);
     if (p->features & STW_FEAT_DETERMINISTIC) return "deterministic mode";
-    if ((p->outputs & (outputs | STW_OUT_DBIAS)) != outputs) return "not all of dQ, dK and dV";
-    if (p->accumulate & (STW_OUT_DK | STW_OUT_DV)) return "dK or dV that accumulate";
+    if (~p->outputs & STW_OUT_DQ) return "no dQ is wanted";
+    if (~p->outputs & STW_OUT_DK) return "no dK is wanted";
+    if (~p->outputs & STW_OUT_DV) return "no dV is wanted";
+    if (p->outputs & STW_OUT_DBIAS) return "dBias";
+    if (p->accumulate & STW_OUT_DK) return "dK that accumulates";
+    if (p->accumulate & STW_OUT_DV) return "dV that accumulates";
     if ((rows + 256) * tile->head_dim * 4 >= INT64_C(1) << 31) return "too many queries for 32-bit offsets";
-    return is_even(&p->q, rows, d) && is_even(&p->dout, rows, dv) && is_even(&p->k, keys, d) &&
-                   is_even(&p->v, keys, dv) && is_even(&p->dk, keys, d) && is_even(&p->dv, keys, dv)
-               ? NULL
-               : "rows that are not whole vectors of 16 bytes, or are beyond 32-bit offsets";
+    return uneven_tensor(p, rows, keys);
 }
 
 /* Of what is not refused, the problems for which CDNA has own kernels before and behind the main loop, too. */

@@ -177,6 +177,11 @@ STW_API stw_status stw_dropout_mask(const stw_plan *plan, const stw_attn_args *a
  * @return STW_OK whenever the text could be written; a refusal of the problem is part of the text. */
 STW_API stw_status stw_explain_attn(const stw_context_opts *opts, const stw_attn_desc *desc, char *text,
                                     size_t capacity, size_t *needed_out);
+/** As stw_explain_attn(), of the forward: what stw_attn_fwd_plan() would say and choose.
+ * @param opts,desc,text,capacity,needed_out as for stw_explain_attn(); the text is the caller's
+ * @return as stw_explain_attn() */
+STW_API stw_status stw_explain_attn_fwd(const stw_context_opts *opts, const stw_attn_desc *desc, char *text,
+                                        size_t capacity, size_t *needed_out);
 
 #ifdef __cplusplus
 }

@@ -168,11 +168,13 @@ static PyObject *mask_from_flash(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *explain(PyObject *args, bool jagged) {
+enum explained { ATTN_BWD, ATTN_FWD, JAGGED };
+
+static PyObject *explain(PyObject *args, enum explained what) {
     PyObject *first, *second;
     if (!PyArg_ParseTuple(args, "OO", &first, &second)) return NULL;
     const stw_context_opts *opts = stw_py_struct(first, stw_py_context_opts);
-    const void *desc = opts ? stw_py_struct(second, jagged ? stw_py_jagged_desc : stw_py_attn_desc) : NULL;
+    const void *desc = opts ? stw_py_struct(second, what == JAGGED ? stw_py_jagged_desc : stw_py_attn_desc) : NULL;
     if (!desc) return NULL;
     char *text = NULL;
     size_t size = 0, needed = 0;
@@ -180,8 +182,9 @@ static PyObject *explain(PyObject *args, bool jagged) {
     PyObject *result = NULL;
     for (int round = 0; round < 3; ++round) { /* the text is written once its size is known */
         Py_BEGIN_ALLOW_THREADS
-        status = jagged ? stw_explain_jagged(opts, desc, text, size, &needed)
-                        : stw_explain_attn(opts, desc, text, size, &needed);
+        status = what == JAGGED     ? stw_explain_jagged(opts, desc, text, size, &needed)
+                 : what == ATTN_FWD ? stw_explain_attn_fwd(opts, desc, text, size, &needed)
+                                    : stw_explain_attn(opts, desc, text, size, &needed);
         Py_END_ALLOW_THREADS
         if (status || (text && needed <= size)) break;
         size = needed + 1;
@@ -196,8 +199,9 @@ static PyObject *explain(PyObject *args, bool jagged) {
     return result;
 }
 
-static PyObject *explain_attn(PyObject *module, PyObject *args) { return (void)module, explain(args, false); }
-static PyObject *explain_jagged(PyObject *module, PyObject *args) { return (void)module, explain(args, true); }
+static PyObject *explain_attn(PyObject *module, PyObject *args) { return (void)module, explain(args, ATTN_BWD); }
+static PyObject *explain_attn_fwd(PyObject *module, PyObject *args) { return (void)module, explain(args, ATTN_FWD); }
+static PyObject *explain_jagged(PyObject *module, PyObject *args) { return (void)module, explain(args, JAGGED); }
 
 /* ---- log -------------------------------------------------------------------------------------------------------- */
 static PyObject *log_function;
@@ -256,6 +260,7 @@ static PyMethodDef functions[] = {
     {"layout_thd", layout_thd, METH_O, "Fills the strides of an AttnDesc: contiguous [T,H,D] on packed sides."},
     {"mask_from_flash", mask_from_flash, METH_VARARGS, "mask_from_flash(desc, causal, left, right)"},
     {"explain_attn", explain_attn, METH_VARARGS, "explain_attn(opts, desc) -> text"},
+    {"explain_attn_fwd", explain_attn_fwd, METH_VARARGS, "explain_attn_fwd(opts, desc) -> text"},
     {"explain_jagged", explain_jagged, METH_VARARGS, "explain_jagged(opts, desc) -> text"},
     {"set_log", set_log, METH_O, "set_log(callable(level, line) or None)"},
     {NULL, NULL, 0, NULL}};

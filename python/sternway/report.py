@@ -34,9 +34,9 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *, desc: _native.AttnDe
             backend: str | int = "auto", memory: str | int | None = None, device: int | None = None,
             arch: str | None = None, layout: str | int = "bhsd", batch: int = 1, heads_q: int = 1,
             heads_kv: int | None = None, seq_q: int = 0, seq_kv: int | None = None, head_dim: int = 0,
-            head_dim_v: int | None = None, dtype: str | int = "bf16", **options: Any) -> str:
+            head_dim_v: int | None = None, dtype: str | int = "bf16", forward: bool = False, **options: Any) -> str:
     """For every backend: chosen for this attention backward, or why not, and the plan of the chosen one
-    (stw_explain_attn).
+    (stw_explain_attn); forward=True: for its forward (stw_explain_attn_fwd).
 
     The problem as arrays q, k, v with attn_bwd's options, or as sizes (contiguous, `layout`) with those options and
     fields of AttnDesc, or as `desc`, an AttnDesc or a JaggedDesc. memory: "host", "device", "buffers"; absent: where
@@ -62,7 +62,7 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *, desc: _native.AttnDe
                                  head_dim=head_dim, head_dim_v=head_dim_v, dtype=dtype, **options)
     except (_native.InvalidError, _native.UnsupportedError) as error:
         return f"refused: {error} ({_native.status_name(error.status)})\n"
-    return _native.explain_attn(opts, desc)
+    return _native.explain_attn_fwd(opts, desc) if forward else _native.explain_attn(opts, desc)
 
 
 def explain_jagged(op: str | int, *, dtype: str | int, components: int, backend: str | int = "auto",

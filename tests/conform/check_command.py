@@ -31,19 +31,19 @@ def totals(text):
     return tuple(int(x) for x in found.groups()) if found else None
 
 
-status, out, err = run("--backend", "cpu", LINE)
+status, out, err = run("--backend", "cpu", "-v", LINE)
 check("a replay passes", status == 0, out, err)
 lines = [x for x in out.splitlines() if x.startswith("ok given " + LINE + " cpu_")]
 check("one line for each variant, with both figures",
       len(lines) >= 2 and all(re.search(r" max=\d+\.\d+:d[qkv] rms=\d+\.\d+:d[qkv] ", x) for x in lines), out)
 check("totals are the last line", totals(out) and totals(out)[1:] == (0, 0), out)
-check("distinct problems are counted", "\n1 distinct problems on " in out, out)
+check("distinct problems are counted", "\n1 distinct problem on " in out, out)
 
-status, again, _ = run("--backend", "cpu", LINE)
+status, again, _ = run("--backend", "cpu", "-v", LINE)
 check("a replay prints the same figures", again == out, out, again)
-status, again, _ = run("--backend", "cpu", "--jobs", "0", LINE)
+status, again, _ = run("--backend", "cpu", "-v", "--jobs", "0", LINE)
 check("in this process alone: the same figures", status == 0 and again == out, out, again)
-status, other, _ = run("--backend", "cpu", LINE + ":seed5")
+status, other, _ = run("--backend", "cpu", "-v", LINE + ":seed5")
 check("another seed is other data", other.replace(":seed5", "") != out)
 
 status, out, _ = run("--backend", "cpu", "--variant", "cpu_portable_32x32", "--json", LINE)
@@ -94,7 +94,7 @@ status, out, _ = run("--backend", "cpu", "--filter", "dbias*f32", "--cases", "5"
 check("filter, cases and seed", status == 0 and "5 distinct problems" in out and ":seed" in out, out)
 status, out, _ = run("--backend", "cpu", "--filter", "!data_", "--quick", "--cases", "9")
 check("a filter after ! leaves out", status == 0 and "9 distinct problems" in out and "data_" not in out, out)
-status, out, _ = run("--backend", "cpu", "--filter", ":bf16:", "--filter", "!data_", "--filter", "dlse", "--cases", "7")
+status, out, _ = run("--backend", "cpu", "-v", "--filter", ":bf16:", "--filter", "!data_", "--filter", "dlse", "--cases", "7")
 lines = [line for line in out.splitlines() if "attn_bwd:" in line]
 check("all filters must hold", status == 0 and len({line.split()[2] for line in lines}) == 7 and
       all(":bf16:" in line and "dlse" in line and "data_" not in line for line in lines), out)

@@ -14,7 +14,7 @@ failures = []
 
 def run(*args):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("STERNWAY_")}
-    done = subprocess.run([TOOL, "conform", "--backend", "cpu", "--variant", "auto", *args], capture_output=True, text=True,
+    done = subprocess.run([TOOL, "conform", "-v", "--backend", "cpu", "--variant", "auto", *args], capture_output=True, text=True,
                           env=environment, timeout=280)
     return done.returncode, done.stdout, done.stderr
 

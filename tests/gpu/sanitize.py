@@ -95,7 +95,7 @@ def main():
     scratch = tempfile.TemporaryDirectory()
     logs = options.logs or Path(scratch.name)
     logs.mkdir(parents=True, exist_ok=True)
-    command = [options.program, "conform", "--arch", options.arch, "--variant", "auto", "--jobs", "0"]
+    command = [options.program, "conform", "-v", "--arch", options.arch, "--variant", "auto", "--jobs", "0"]
     tools, bad = options.tools.split(","), 0
     with concurrent.futures.ThreadPoolExecutor(len(tools)) as pool:
         for good, text in pool.map(

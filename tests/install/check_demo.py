@@ -8,6 +8,7 @@ cache     cmake/cached.sh gives the image that a compiler would give, and compil
 """
 import argparse
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,7 @@ def machine(options, folder):
 
 def images(options, folder):
     nvcc = script(folder / "nvcc", '#!/bin/sh\necho "Cuda compilation tools, release 13.0"\n')
+    left_out = {"none": "CUDA images (STERNWAY_IMAGES=none)", "sm80:cubin": "sm90 images (STERNWAY_IMAGES=sm80:cubin)"}
     for number, (words, made) in enumerate((
             ("none", []), ("sm80:cubin", ["attn_bwd_sm80.cubin.fatbin", "jagged_sm80.cubin.fatbin"]),
             ("sm80:ptx,sm90", ["attn_bwd_sm80.ptx.fatbin", "attn_bwd_sm90.cubin.fatbin", "jagged_sm80.ptx.fatbin",
@@ -65,6 +67,9 @@ def images(options, folder):
                    (True, True))
             continue
         expect(f"STERNWAY_IMAGES={words}: {done.stderr}", done.returncode, 0)
+        told = re.findall(r'STW_BUILD_WITHOUT=\W*(.*?)\\', (build / "compile_commands.json").read_text())
+        wanted = ["backend HIP (STERNWAY_HIP=OFF)"] + ([left_out[words]] if words in left_out else [])
+        expect(f"what `info` says is left out of STERNWAY_IMAGES={words}", set(told), {", ".join(wanted)})
         targets = run("ninja", "-C", build, "-t", "targets", "all").stdout.splitlines()
         expect(f"targets of STERNWAY_IMAGES={words}",
                sorted(line.split(":")[0][6:] for line in targets if line.startswith("image-")), made)

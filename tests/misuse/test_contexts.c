@@ -226,6 +226,12 @@ static void texts(void **state) {
             WORDS("desc", "null"));
     refused("null text", stw_explain_attn(&opts, &f.desc, NULL, 5, &needed), STW_E_INVALID, "explain_attn",
             WORDS("text", "null"));
+    refused("null opts", stw_explain_attn_fwd(NULL, &f.desc, text, sizeof text, &needed), STW_E_INVALID,
+            "explain_attn_fwd", WORDS("opts", "null"));
+    refused("null desc", stw_explain_attn_fwd(&opts, NULL, text, sizeof text, &needed), STW_E_INVALID,
+            "explain_attn_fwd", WORDS("desc", "null"));
+    refused("null text", stw_explain_attn_fwd(&opts, &f.desc, NULL, 5, &needed), STW_E_INVALID, "explain_attn_fwd",
+            WORDS("text", "null"));
     stw_jagged_desc jagged = STW_INIT(stw_jagged_desc);
     refused("null opts", stw_explain_jagged(NULL, &jagged, text, sizeof text, &needed), STW_E_INVALID, "explain_jagged",
             WORDS("opts", "null"));
@@ -248,6 +254,11 @@ static void texts(void **state) {
     assert_int_equal(stw_explain_attn(&opts, &f.desc, NULL, 0, &needed), STW_OK); /* the size alone */
     assert_int_equal(stw_explain_attn(&opts, &f.desc, full, sizeof full, NULL), STW_OK);
     assert_int_equal(needed, strlen(full) + 1);
+    assert_non_null(strstr(full, "\nproblem: attn_bwd:"));
+    assert_int_equal(stw_explain_attn_fwd(&opts, &f.desc, NULL, 0, &needed), STW_OK);
+    assert_int_equal(stw_explain_attn_fwd(&opts, &f.desc, full, sizeof full, NULL), STW_OK);
+    assert_int_equal(needed, strlen(full) + 1);
+    assert_non_null(strstr(full, "\nproblem: attn_fwd:"));
     assert_int_equal(stw_explain_jagged(&opts, &jagged, NULL, 0, &needed), STW_OK);
     assert_int_equal(stw_explain_jagged(&opts, &jagged, full, sizeof full, NULL), STW_OK);
     assert_int_equal(needed, strlen(full) + 1);

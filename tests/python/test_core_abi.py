@@ -44,6 +44,7 @@ FUNCTIONS = {
     "stw_plan_workspace_size": "Plan.workspace_size",
     "stw_plan_describe": "Plan.describe", "stw_attn_bwd": "Plan.run", "stw_attn_fwd": "Plan.run",
     "stw_dropout_mask": "Plan.dropout_mask", "stw_explain_attn": "explain",
+    "stw_explain_attn_fwd": "explain",
     "stw_attn_bwd_once_workspace": "Context.attn_bwd_once_workspace", "stw_attn_bwd_once": "Context.attn_bwd_once",
     "stw_attn_fwd_once_workspace": "Context.attn_fwd_once_workspace", "stw_attn_fwd_once": "Context.attn_fwd_once",
     "stw_jagged_bwd_plan": "Context.jagged_bwd_plan", "stw_jagged_bwd": "Plan.run",

@@ -77,6 +77,9 @@ def test_explain():
         sternway.explain(q)
     with pytest.raises(TypeError, match="no argument 'heads'"):
         sternway.explain(heads=4, seq_q=8, head_dim=8)
+    sizes = {"heads_q": 4, "seq_q": 8, "head_dim": 8, "dtype": "f32", "backend": "cpu"}
+    assert "\nproblem: attn_bwd:f32:b1h4s8d8" in sternway.explain(**sizes)
+    assert "\nproblem: attn_fwd:f32:b1h4s8d8" in sternway.explain(**sizes, forward=True)
 
 
 def test_names():

@@ -22,7 +22,7 @@ def run(driver, devices, *args, **more):
     environment.update(more, LD_LIBRARY_PATH=driver, FAKE_CUDA_DEVICES=devices)
     if driver == EMULATOR:
         environment["FAKE_FAST"] = "1"
-    done = subprocess.run([TOOL, "conform", "--backend", "cuda", "--variant", "auto", *args], capture_output=True, text=True,
+    done = subprocess.run([TOOL, "conform", "-v", "--backend", "cuda", "--variant", "auto", *args], capture_output=True, text=True,
                           env=environment, timeout=280)
     return done.returncode, done.stdout, done.stderr
 

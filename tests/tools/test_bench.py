@@ -24,7 +24,7 @@ class Bench(CommandTest):
         return json.loads(done.stdout)
 
     def test_refuses_what_the_plan_refuses(self):
-        for line, text in (("attn_bwd:f32:b1h1s8d257", "head_dim_qk 257"), ("attn_fwd:f32:b1h1s8d8", "attn_bwd and jagged"),
+        for line, text in (("attn_bwd:f32:b1h1s8d257", "head_dim_qk 257"), ("attn_fwd:f32:b1h1s8d257", "head_dim_qk 257"),
                            ("attn_bwd:f32:b2h1s5d8:thd:cuq0,9,10", "cuq"), ("nonsense", "not an operation"),
                            ("jagged_softmax:f32:c7l60t200i33", "dim")):
             self.assert_refused(bench(line), text)
@@ -45,6 +45,22 @@ class Bench(CommandTest):
         self.assertAlmostEqual(row["iqr_ms"], row["high_ms"] - row["low_ms"], delta=1e-9)
         forced = bench(LINE, env={"STERNWAY_VARIANT": "cpu_portable_32x32"})
         self.assertIn("cpu_portable_32x32", forced.stdout)
+
+    def test_forward(self):
+        document = self.document(LINE.replace("attn_bwd", "attn_fwd"))
+        (row,) = document["problems"]
+        pairs, dim = 2 * 48 * 49 / 2, 16
+        self.assertAlmostEqual(row["tflops"], pairs * 4 * dim / row["median_ms"] * 1e-9, delta=1e-6 * row["tflops"])
+        self.assertEqual(row["bytes"], 2 * 48 * (4 * dim + 1) * 4)  # q, k, v, out, and lse
+        self.assertTrue(row["verified"] and 0 < row["max_ratio"] < 1, row)
+        lines = ("attn_fwd:bf16:b2h4k2s70x50d40x24:thd:causal_br:used:sink:alibi:softcap20",
+                 "attn_fwd:f16:b2h6k3s65x33d64:bias_b1qk:dropout0.2:wl9:htotal8:hoff2:boff1", "attn_fwd:f64:b1h2s33d16")
+        for row in self.document(*lines)["problems"]:
+            self.assertTrue(row["verified"] and 0 < row["max_ratio"] < 1, row)
+        self.assertIn("(not verified: it is empty)", bench("attn_fwd:f32:b0h1s8d64").stdout)
+        if WRONG:
+            env = {"LD_PRELOAD": WRONG, "WRONG_FORWARD": "1"}
+            self.assert_refused(bench("attn_fwd:f32:b1h2s48d16", env=env), "sample: ", "lse", code=1)
 
     def test_csv(self):
         lines = (LINE, "attn_bwd:f32:b2h1s8d8:thd:cuq0,3,10:cuk0,3,10")

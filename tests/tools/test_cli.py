@@ -77,6 +77,24 @@ class Cli(CommandTest):
         self.assertEqual(report["devices"][-1]["backend"], "cpu")
         self.assertTrue(report["devices"][-1]["usable"])
 
+    @unittest.skipUnless((SOURCE / ".git").exists() and shutil.which("cmake"), "no checkout of git, or no cmake")
+    def test_an_archive_knows_its_commit(self):
+        """An archive that git made, unpacked where there is no git, is built with the same commit and date."""
+        archive = self.path("x.tar")
+        subprocess.run(["git", "-C", SOURCE, "archive", "-o", archive, "HEAD", "cmake/epoch.cmake"], check=True)
+        subprocess.run(["tar", "-xf", archive, "-C", self.folder], check=True)
+        script = self.path("told.cmake")
+        script.write_text("include(${PROJECT_SOURCE_DIR}/cmake/epoch.cmake)\nmessage(\"${STERNWAY_COMMIT} ${STERNWAY_EPOCH}\")\n")
+        clean = {key: value for key, value in os.environ.items() if key != "SOURCE_DATE_EPOCH"}
+
+        def told(env):
+            return subprocess.run(["cmake", f"-DPROJECT_SOURCE_DIR={self.folder}", "-P", script], check=True, env=env, text=True,
+                                  capture_output=True).stderr.split()
+        words = subprocess.run(["git", "-C", SOURCE, "log", "-1", "--format=%H %ct"], check=True, text=True,
+                               capture_output=True).stdout.split()
+        self.assertEqual(told(clean), [words[0][:12], words[1]])
+        self.assertEqual(told({**clean, "SOURCE_DATE_EPOCH": "5"}), [words[0][:12], "5"])
+
     def test_info_verify(self):
         done = sternway("info", "--verify")
         self.assert_exit(done, 0)
@@ -219,15 +237,39 @@ class Cli(CommandTest):
                 self.assertRegex(done.stderr, r"^sternway explain: \S")
                 self.assertNotIn("\x1b", done.stderr)
 
-    def test_explain_takes_the_backward_only(self):
+    def test_explain_takes_the_forward(self):
         line = PROBLEM.replace("attn_bwd", "attn_fwd")
-        done = sternway("explain", line)
-        self.assert_refused(done, "explain takes attn_bwd and jagged problems")
-        self.assertEqual(done.stdout, "")
+        done = sternway("explain", "--backend", "cpu", line)
+        self.assert_exit(done, 0)
+        self.assertIn(f"problem: {line}\n", done.stdout)
+        rules = self.path("rules.txt")
+        rules.write_text('STW_RULE("op=fwd", cpu_portable_32x32)\nSTW_RULE("op=bwd", cpu_avx2_64x64)\n')
+        env = {"STERNWAY_TUNING": str(rules), "STERNWAY_BACKEND": "cpu"}
+        self.assertIn("variant: cpu_portable_32x32", sternway("explain", line, env=env).stdout)
+        self.assertNotIn("variant: cpu_portable_32x32", sternway("explain", PROBLEM, env=env).stdout)
+        refused = sternway("explain", "--backend", "cpu", "attn_fwd:f32:b1h4k3s8d8")
+        self.assert_exit(refused, 2)
+        self.assertIn("heads_q 4", refused.stdout)
+
+    def test_trace_lines_are_replayed(self):
+        """What a program traces of its forwards and backwards, given to explain, bench and conform as it is."""
+        path = write_file(self.path("x"), small_problem(rows=9, causal=True, with_forward=False), {"mask": "causal_br"})
+        done = sternway("run", "--backend", "cpu", path, env={"STERNWAY_LOG": "trace"})
+        self.assert_exit(done, 0)
+        plans = re.findall(r" trace: plan: (\S+): cpu (\S+), workspace", done.stderr)
+        self.assertEqual(sorted(problem.split(":")[0] for problem, _ in plans), ["attn_bwd", "attn_fwd"])
+        for problem, variant in plans:
+            with self.subTest(problem=problem):
+                text = sternway("explain", "--backend", "cpu", problem).stdout
+                self.assertIn(f"problem: {problem}\n", text)
+                self.assertIn(f"variant: {variant}\n", text)
+                row, = json.loads(sternway("bench", "--json", "--backend", "cpu", "--seconds", "0.01", problem).stdout)["problems"]
+                self.assertEqual((row["problem"], row["variant"], row["verified"]), (problem, variant, True))
+                self.assert_exit(sternway("conform", "--backend", "cpu", problem), 0)
 
     def test_json_of_errors(self):
         for arguments, text in ((("explain", "attn_bwd:bad"), "bad"), (("bench", "--backend", "tpu"), "tpu"),
-                                (("explain", PROBLEM.replace("bwd", "fwd")), "attn_bwd and jagged problems"),
+                                (("explain", PROBLEM + ":causal"), "did you mean"),
                                 (("conform", "attn_bwd:bad"), "bad")):
             with self.subTest(arguments=arguments):
                 done = sternway(*arguments, "--json")

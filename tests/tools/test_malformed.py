@@ -4,7 +4,7 @@ import os
 import struct
 import unittest
 
-from command import CommandTest, raw_file, small_problem, sternway, write_file
+from command import CommandTest, SOURCE, raw_file, small_problem, sternway, write_file
 
 
 def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
@@ -41,7 +41,9 @@ class Container(CommandTest):
         self.header("{}", "claims 1000 bytes, the file has 10", length=1000)
         self.header("{}", "claims 1099511627776 bytes, at most 100000000", length=2 ** 40)
         self.header("{}", "claims 18446744073709551615 bytes", length=2 ** 64 - 1)
-        self.header("", "does not begin with '{'", length=0)
+        self.header("", "not a safetensors file", length=0)
+        self.header("{}", "claims 1 bytes, the shortest has 2", length=1)
+        self.refuse(SOURCE / "README.md", "not a safetensors file")
 
     def test_truncated_at_every_byte(self):
         whole = write_file(self.path("whole"), small_problem()).read_bytes()
@@ -51,7 +53,7 @@ class Container(CommandTest):
             self.assert_exit(sternway("run", self.path("cut")), 2)
 
     def test_header_text(self):
-        self.header("[1]      ", "does not begin with '{'")
+        self.header("[1]      ", "not a safetensors file")
         self.header("{\"a\": ", "not JSON")
         self.header("{\"a\": 1} x", "something follows the JSON object")
         self.header("{" + "\"a\":{" * 2000, "not JSON")
@@ -229,7 +231,7 @@ class Problem(CommandTest):
         tensors.update({f"bad.{name}": value for name, value in small_problem().items() if name != "k"})
         done = sternway("run", write_file(self.path("x"), tensors))
         self.assert_refused(done, "bad: tensor k is missing")
-        self.assertIn("3 references met, 0 missed, 0 pools missed, 1 problems refused", done.stdout)
+        self.assertIn("3 references met, 0 missed, 0 pools missed, 1 problem refused", done.stdout)
 
 
 if __name__ == "__main__":

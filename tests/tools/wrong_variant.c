@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Preloaded by test_tune.py: the backward of one variant, named by WRONG_VARIANT, computes with K and V
- * exchanged; of a nested operation, WRONG_JAGGED=NAME:COUNT changes the sign of so many floats of that
- * output. What tune and bench do when a kernel is wrong cannot be seen otherwise. */
+ * Preloaded by test_tune.py and test_bench.py: the backward of one variant, named by WRONG_VARIANT, and with
+ * WRONG_FORWARD every forward, compute with K and V exchanged; of a nested operation, WRONG_JAGGED=NAME:COUNT changes
+ * the sign of so many floats of that output. What tune and bench do when a kernel is wrong cannot be seen otherwise. */
 #include "sternway/sternway.h"
 
 #include <dlfcn.h>
@@ -22,6 +22,16 @@ STW_API stw_status stw_attn_bwd(const stw_plan *plan, const stw_attn_args *args,
         changed.k = args->v;
         changed.v = args->k;
     }
+    return real(plan, &changed, workspace, workspace_size, stream);
+}
+
+STW_API stw_status stw_attn_fwd(const stw_plan *plan, const stw_attn_args *args, void *workspace, size_t workspace_size,
+                                stw_stream stream) {
+    stw_status (*real)(const stw_plan *, const stw_attn_args *, void *, size_t, stw_stream);
+    void *symbol = dlsym(RTLD_NEXT, "stw_attn_fwd");
+    memcpy(&real, &symbol, sizeof real);
+    stw_attn_args changed = *args;
+    if (getenv("WRONG_FORWARD")) changed.k = args->v, changed.v = args->k;
     return real(plan, &changed, workspace, workspace_size, stream);
 }
 

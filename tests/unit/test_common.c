@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- struct_size ---- */
@@ -344,6 +345,23 @@ static void log_levels_and_function(void **state) {
     stw_set_log(NULL, NULL);
 }
 
+/* Lines as expected behind a time of the last minute, in UTC: "2026-11-23T09:30:00.250Z ". */
+static void assert_log(const char *text, const char *expected) {
+    while (*expected) {
+        size_t length = strcspn(expected, "\n") + 1;
+        struct tm tm = {0};
+        const char *behind = strptime(text, "%Y-%m-%dT%H:%M:%S", &tm);
+        if (!behind || behind - text != 19 || behind[0] != '.' || strspn(behind + 1, "0123456789") != 3 ||
+            strncmp(behind + 4, "Z ", 2))
+            fail_msg("no time in front of: %s", text);
+        assert_in_range(time(NULL) - timegm(&tm), 0, 60);
+        assert_memory_equal(behind + 6, expected, length);
+        text = behind + 6 + length;
+        expected += length;
+    }
+    assert_string_equal(text, "");
+}
+
 static void log_file_with_pid(void **state) {
     (void)state;
     char directory[] = "/tmp/stw_log_XXXXXX", path[128], text[256] = "";
@@ -359,7 +377,7 @@ static void log_file_with_pid(void **state) {
     assert_non_null(file);
     assert_non_null(fgets(text, sizeof text, file));
     fclose(file);
-    assert_string_equal(text, "sternway: info: to the file\n");
+    assert_log(text, "sternway: info: to the file\n");
     unlink(path);
     rmdir(directory);
 }
@@ -386,7 +404,7 @@ static void log_file_with_host_and_percent(void **state) {
     env.log_file[0] = 0;
     stw_log_configure(&env);
     take_log(path, text, sizeof text);
-    assert_string_equal(text, "sternway: warn: told\n");
+    assert_log(text, "sternway: warn: told\n");
     rmdir(directory);
 }
 
@@ -408,7 +426,7 @@ static void log_lines_are_bounded(void **state) {
     take_log(path, text, sizeof text);
     size_t first = strcspn(text, "\n");
     assert_in_range(first, 1000, 1200);
-    assert_string_equal(text + first, "\nsternway: error: next\n");
+    assert_log(text + first + 1, "sternway: error: next\n");
 }
 
 /* What is written to standard error while `configure` and a line are at work. */
@@ -430,13 +448,13 @@ static void log_file_that_cannot_be_opened(void **state) {
     char text[512];
     stw_env env = {.log = STW_LOG_WARN, .log_file = "/nowhere/at/all"};
     standard_error_of(&env, "told", text, sizeof text);
-    assert_string_equal(text, "sternway: warn: STERNWAY_LOG_FILE /nowhere/at/all: No such file or directory; "
-                              "the log goes to standard error\nsternway: warn: told\n");
+    assert_log(text, "sternway: warn: STERNWAY_LOG_FILE /nowhere/at/all: No such file or directory; "
+                     "the log goes to standard error\nsternway: warn: told\n");
     standard_error_of(&env, "again", text, sizeof text); /* said once */
-    assert_string_equal(text, "sternway: warn: again\n");
+    assert_log(text, "sternway: warn: again\n");
     env.log_file[0] = 0;
     standard_error_of(&env, "still", text, sizeof text);
-    assert_string_equal(text, "sternway: warn: still\n");
+    assert_log(text, "sternway: warn: still\n");
 }
 
 /* A line that the disk has no room for is lost; its writer goes on. */
@@ -451,7 +469,7 @@ static void log_file_without_room(void **state) {
     assert_string_equal(text, "");
     standard_error_of(&env, "found", text, sizeof text);
     alarm(0);
-    assert_string_equal(text, "sternway: warn: found\n");
+    assert_log(text, "sternway: warn: found\n");
 }
 
 /* ---- small files, drivers ---- */

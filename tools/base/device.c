@@ -30,6 +30,47 @@ int stw_tool_device_opts(const char *command, stw_tool_device *device) {
     return STW_EXIT_OK;
 }
 
+/* The length of the first of `names` that the text begins with, and what stands for it; 0: none. */
+static size_t own_word(const stw_tool_device *device, const char *text, char *word, size_t capacity) {
+    const struct {
+        const char *name, *option, *value;
+    } names[] = {{"context_create: ", "", ""},
+                 {"opts.backend", "--backend ", device->backend ? device->backend : "auto"},
+                 {"opts.arch", "--arch ", device->arch ? device->arch : device->arch_text},
+                 {"memory STW_MEMORY_HOST", "--memory host", ""},
+                 {"memory STW_MEMORY_DEVICE", "--memory device", ""},
+                 {"STW_MEMORY_HOST", "--memory host", ""},
+                 {"STW_MEMORY_DEVICE", "--memory device", ""}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+        size_t length = strlen(names[i].name);
+        if (strncmp(text, names[i].name, length)) continue;
+        snprintf(word, capacity, "%s%s", names[i].option, names[i].value);
+        return length;
+    }
+    return 0;
+}
+
+char *stw_tool_own_words(const stw_tool_device *device, const char *text) {
+    char *out = NULL, word[96];
+    size_t size = 0;
+    FILE *to = open_memstream(&out, &size);
+    if (!to) return NULL;
+    while (*text) {
+        size_t length = own_word(device, text, word, sizeof word);
+        if (length) fputs(word, to);
+        else fputc(*text, to);
+        text += length ? length : 1;
+    }
+    if (fclose(to)) return NULL;
+    return out;
+}
+
+void stw_tool_library_error(const char *command, const stw_tool_device *device, stw_status status) {
+    char *text = stw_tool_own_words(device, stw_last_error());
+    stw_tool_error(command, NULL, "%s (%s)", text ? text : stw_last_error(), stw_status_name(status));
+    free(text);
+}
+
 void stw_tool_plan_field(const char *describe, const char *key, char *out, size_t capacity) {
     size_t length = strlen(key);
     out[0] = 0;

@@ -263,6 +263,8 @@ static int read_tree(const cJSON *tree, const unsigned char *data, uint64_t data
 
 static int parse(const unsigned char *bytes, size_t size, stw_safetensors *file, char *error) {
     if (size < 8) return fail(error, "%zu bytes: too short for a safetensors file", size);
+    if (size == 8 || bytes[8] != '{')
+        return fail(error, "not a safetensors file: byte 8, where the header begins, is not '{'");
     uint64_t length = 0;
     for (int i = 7; i >= 0; --i) length = length << 8 | bytes[i];
     if (length > STW_ST_HEADER_MAX)
@@ -272,7 +274,7 @@ static int parse(const unsigned char *bytes, size_t size, stw_safetensors *file,
         return fail(error, "header: claims %llu bytes, the file has %zu after the length", (unsigned long long)length,
                     size - 8);
     const char *header = (const char *)bytes + 8;
-    if (length < 2 || header[0] != '{') return fail(error, "header: does not begin with '{'");
+    if (length < 2) return fail(error, "header: claims %llu bytes, the shortest has 2", (unsigned long long)length);
     if (check_header_text(bytes + 8, (size_t)length, error)) return -1;
     const char *end = NULL;
     cJSON *tree = cJSON_ParseWithLengthOpts(header, (size_t)length, &end, 0);

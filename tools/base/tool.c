@@ -99,6 +99,14 @@ int stw_tool_width(FILE *file) {
     return ioctl(fileno(file), TIOCGWINSZ, &size) || size.ws_col < 20 ? 80 : size.ws_col;
 }
 
+/* Characters of a word that fit `room` and end behind a ':' or ','; all of them where none does. */
+static int part_of_word(const char *word, int length, int room) {
+    int part = 0;
+    for (int i = 0; i < length && i < room; ++i)
+        if (word[i] == ':' || word[i] == ',') part = i + 1;
+    return length <= room || !part ? length : part;
+}
+
 void stw_tool_fold(FILE *to, const char *text, int column, int indent, int width) {
     for (int first = 1; *text; first = 0) {
         int blanks = (int)strspn(text, " "), word = (int)strcspn(text + blanks, " ");
@@ -107,11 +115,18 @@ void stw_tool_fold(FILE *to, const char *text, int column, int indent, int width
             fprintf(to, "\n%*s", indent, "");
             column = indent;
         }
+        word = part_of_word(text + blanks, word, width - column - (keeps ? blanks : 0));
         fprintf(to, "%*s%.*s", keeps ? blanks : 0, "", word, text + blanks);
         column += (keeps ? blanks : 0) + word;
         text += blanks + word;
     }
     fputc('\n', to);
+}
+
+void stw_tool_print_line(const char *text, int indent) {
+    int width = stw_tool_width(stdout);
+    if (width) stw_tool_fold(stdout, text, 0, indent, width);
+    else puts(text);
 }
 
 static int progress_shown;

@@ -61,6 +61,13 @@ enum { STW_KEY_BACKEND = 'b', STW_KEY_ARCH = 'a' };
 /* Parses both into opts. Nonzero: refused, and said so on standard error. */
 int stw_tool_device_opts(const char *command, stw_tool_device *device);
 
+/* `text` of the library (stw_last_error, explain) in the words of the command: "--arch sm90" for opts.arch and so on.
+ * Allocated; NULL: no memory. */
+char *stw_tool_own_words(const stw_tool_device *device, const char *text);
+
+/* stw_tool_error with stw_last_error in these words, and the status' name. */
+void stw_tool_library_error(const char *command, const stw_tool_device *device, stw_status status);
+
 /* Fields of stw_plan_describe ("variant", "why", ...): value of `key` cut out of the text, or "". */
 void stw_tool_plan_field(const char *describe, const char *key, char *out, size_t capacity);
 
@@ -85,12 +92,19 @@ cJSON *stw_tool_json_lines(const char *text);
 const char *stw_tool_json_text(const cJSON *object, const char *key);
 double stw_tool_json_number(const cJSON *object, const char *key);
 
-/* The text of one line and a newline, folded at blanks so that no line is wider than `width` unless a word
- * is. `column`: where the text begins; `indent`: where further lines do. */
+/* The text of one line and a newline, folded at blanks, and in a word wider than a line behind ':' and ',', so that
+ * no line is wider than `width` unless what lies between is. `column`: where the text begins; `indent`: where further
+ * lines do. */
 void stw_tool_fold(FILE *to, const char *text, int column, int indent, int width);
 
 /* Columns of the terminal that a file is, or 0: it is none. */
 int stw_tool_width(FILE *file);
+
+/* A line folded to the terminal that standard output is; whole elsewhere, where lines are searched. */
+void stw_tool_print_line(const char *text, int indent);
+
+/* The ending of a counted word: 1 problem, 2 problems. */
+#define STW_TOOL_S(count) ((count) == 1 ? "" : "s")
 
 /* A line on a terminal's standard error that the next one overwrites; nothing elsewhere. */
 void stw_tool_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -106,19 +106,20 @@ static int open_contexts(settings *s, stw_context *context[2]) {
         status = stw_context_create(&s->device.opts, &context[1]);
     }
     if (!status) return STW_EXIT_OK;
-    stw_tool_error("bench", NULL, "%s", stw_last_error());
+    stw_tool_library_error("bench", &s->device, status);
     stw_context_destroy(context[0]);
     return stw_tool_exit_of(status);
 }
 
 static const char help[] =
     "Times the backward pass of problems (default: a list for the device).\v"
-    "PROBLEMs are attn_bwd and jagged_* lines. Each is verified first, against float64: of attention dQ of "
+    "PROBLEMs are attn_bwd, attn_fwd and jagged_* lines. Each is verified first, against float64: of attention dQ of "
     "some "
-    "query rows, dK and dV of some keys; of a nested operation all of it, or where it is large a component "
+    "query rows, dK and dV of some keys, or out and LSE of a forward; of a nested operation all of it, or where it is "
+    "large a component "
     "and "
-    "some columns of sums. Data and positions are those of `conform`. FLOP are counted as 2 * (3 D + 2 Dv) "
-    "for "
+    "some columns of sums. Data and positions are those of `conform`. FLOP are counted as 2 * (3 D + 2 Dv), "
+    "of a forward 2 * (D + Dv), for "
     "every visible pair of query and key and 2 a product of matmul and linear; bytes as every input read "
     "once "
     "and every output written once. A timing covers as many calls as make 4 ms, ended by one "

@@ -16,8 +16,11 @@
 
 /* ---- arithmetic ---------------------------------------------------------------------------------------- */
 
+static int is_forward(const stw_verify_case *c) { return c->problem.op == STW_PROBLEM_ATTN_FWD; }
+
 static double attention_flop(const stw_verify_case *c) {
     const stw_attn_desc *d = &c->problem.desc;
+    const int qk = is_forward(c) ? 1 : 3, v = is_forward(c) ? 1 : 2; /* products with D and with Dv terms */
     double pairs = 0;
     for (int64_t b = 0; b < d->batch; ++b)
         for (int64_t i = 0; i < c->q[b].used; ++i) {
@@ -25,7 +28,7 @@ static double attention_flop(const stw_verify_case *c) {
             stw_verify_visible(c, b, i, &low, &end);
             pairs += (double)(end - low);
         }
-    return pairs * (double)d->heads_q * 2 * (double)(3 * d->head_dim_qk + 2 * d->head_dim_v);
+    return pairs * (double)d->heads_q * 2 * (double)(qk * d->head_dim_qk + v * d->head_dim_v);
 }
 
 static int64_t index_of(const jagged_verify_case *c, int tensor, int64_t b) {
@@ -74,26 +77,27 @@ static double attention_bytes(const stw_verify_case *c) {
         double elements;
         stw_dtype dtype; /* STW_DTYPE_NONE: that of q */
         uint32_t output;
+        int backward;
     } rules[] = {
-        {STW_VERIFY_Q, rows * qk, STW_DTYPE_NONE, 0},
-        {STW_VERIFY_K, keys * qk, STW_DTYPE_NONE, 0},
-        {STW_VERIFY_V, keys * v, STW_DTYPE_NONE, 0},
-        {STW_VERIFY_OUT, rows * v, STW_DTYPE_NONE, 0},
-        {STW_VERIFY_DOUT, rows * v, STW_DTYPE_NONE, 0},
-        {STW_VERIFY_LSE, rows, stw_dtype_of_rows(d->dtype), 0},
-        {STW_VERIFY_DLSE, rows, stw_dtype_of_rows(d->dtype), 0},
-        {STW_VERIFY_DELTA, rows, stw_dtype_of_rows(d->dtype), 0},
-        {STW_VERIFY_DQ, rows * qk, d->dq_dtype, STW_OUT_DQ},
-        {STW_VERIFY_DK, keys * qk, d->dk_dtype, STW_OUT_DK},
-        {STW_VERIFY_DV, keys * v, d->dv_dtype, STW_OUT_DV},
+        {STW_VERIFY_Q, rows * qk, STW_DTYPE_NONE, 0, 0},
+        {STW_VERIFY_K, keys * qk, STW_DTYPE_NONE, 0, 0},
+        {STW_VERIFY_V, keys * v, STW_DTYPE_NONE, 0, 0},
+        {STW_VERIFY_OUT, rows * v, STW_DTYPE_NONE, 0, 0},
+        {STW_VERIFY_LSE, rows, stw_dtype_of_rows(d->dtype), 0, 0},
+        {STW_VERIFY_DOUT, rows * v, STW_DTYPE_NONE, 0, 1},
+        {STW_VERIFY_DLSE, rows, stw_dtype_of_rows(d->dtype), 0, 1},
+        {STW_VERIFY_DELTA, rows, stw_dtype_of_rows(d->dtype), 0, 1},
+        {STW_VERIFY_DQ, rows * qk, d->dq_dtype, STW_OUT_DQ, 1},
+        {STW_VERIFY_DK, keys * qk, d->dk_dtype, STW_OUT_DK, 1},
+        {STW_VERIFY_DV, keys * v, d->dv_dtype, STW_OUT_DV, 1},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; ++i) {
-        if (!c->present[rules[i].tensor]) continue;
+        if (!c->present[rules[i].tensor] || (is_forward(c) && rules[i].backward)) continue;
         double size = rules[i].dtype ? (double)stw_dtype_size(rules[i].dtype) : element;
         bytes += rules[i].elements * size * (d->accumulate & rules[i].output ? 2 : 1);
     }
     if (c->present[STW_VERIFY_BIAS]) bytes += (double)c->size[STW_VERIFY_BIAS];
-    if (c->present[STW_VERIFY_DBIAS])
+    if (c->present[STW_VERIFY_DBIAS] && !is_forward(c))
         bytes += (double)c->size[STW_VERIFY_DBIAS] * (d->accumulate & STW_OUT_DBIAS ? 2 : 1);
     return bytes;
 }
@@ -190,7 +194,8 @@ stw_status stw_measure_open(const stw_problem *problem, stw_context *context, si
     stw_status status = stw_verify_build_inputs(&seeded, &m->c);
     if (status) return note(result_out, "data", status, stw_tool_last_error());
     status = stw_verify_device_open(context, m->c.bytes, workspace_bytes, &m->device);
-    if (!status) status = stw_verify_sample_forward(&m->c, context, &m->device);
+    if (!status && is_forward(&m->c)) status = stw_verify_device_load(&m->device, m->c.host, 0xFF);
+    else if (!status) status = stw_verify_sample_forward(&m->c, context, &m->device);
     note(result_out, "forward", status, stw_last_error());
     m->after = status ? NULL : malloc(m->c.bytes);
     if (!status && !m->after) status = note(result_out, "data", STW_E_NO_MEMORY, "no memory for the results");
@@ -224,8 +229,9 @@ static size_t result_at(const stw_measure *m, int i, size_t *offset_out) {
         *offset_out = m->j.offset[JVERIFY_DX + i];
         return m->j.size[JVERIFY_DX + i];
     }
-    *offset_out = m->c.offset[results[i]];
-    return m->c.present[results[i]] ? m->c.size[results[i]] : 0;
+    stw_verify_tensor tensor = is_forward(&m->c) ? (i ? STW_VERIFY_LSE : STW_VERIFY_OUT) : results[i];
+    *offset_out = m->c.offset[tensor];
+    return m->c.present[tensor] && !(is_forward(&m->c) && i > 1) ? m->c.size[tensor] : 0;
 }
 
 /* Copies the gradients between the device's arena and one of the host: nothing else of it changes. */
@@ -278,7 +284,9 @@ const char *stw_measure_verify(stw_measure *m, const stw_plan *plan, stw_verify_
     note(result, "first run", status, stw_last_error());
     if (status) return "its first run failed";
     if (jagged) return judge_jagged(m, result);
-    if (sequence >= 0) stw_verify_sample_judge(&m->c, m->after, sequence, SAMPLE_ROWS, result, &judged);
+    if (sequence >= 0)
+        (is_forward(&m->c) ? stw_verify_sample_judge_forward : stw_verify_sample_judge)(&m->c, m->after, sequence,
+                                                                                        SAMPLE_ROWS, result, &judged);
     return judged ? NULL : sequence < 0 ? "it is empty" : "its dropout map is not sampled";
 }
 
@@ -289,7 +297,8 @@ static stw_status issue(const stw_measure *m, const stw_plan *plan, int calls) {
     const stw_verify_device *d = &m->device;
     for (int i = 0; i < calls && !status; ++i)
         status = m->kind == STW_MEASURE_ATTN
-                     ? stw_attn_bwd(plan, &m->args, d->workspace, d->workspace_bytes, d->stream)
+                     ? (is_forward(&m->c) ? stw_attn_fwd : stw_attn_bwd)(plan, &m->args, d->workspace,
+                                                                         d->workspace_bytes, d->stream)
                      : stw_jagged_bwd(plan, &m->jagged_args, d->workspace, d->workspace_bytes, d->stream);
     return status;
 }

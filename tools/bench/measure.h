@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Timing backward calls on a problem too large for the reference as a whole: what bench and tune share. The
- * problem with its data, the library's own forward and buffers of a context; runs of a plan on it, verified
- * on samples or timed. */
+ * Timing calls, mostly backward ones, on a problem too large for the reference as a whole: what bench and tune
+ * share. The problem with its data, the library's own forward and buffers of a context; runs of a plan on it,
+ * verified on samples or timed. */
 #ifndef STW_TOOLS_BENCH_MEASURE_H
 #define STW_TOOLS_BENCH_MEASURE_H
 
@@ -62,7 +62,7 @@ stw_status stw_measure_issue(const stw_measure *m, const stw_plan *plan, double 
 /* Sorts the values. A quarter of them lies below the first, the second is the median. */
 void stw_measure_quartiles(double *values, int count, double quartiles_out[3]);
 
-/* Attention: 2 * (3 D + 2 Dv) for every visible pair of query and key. Nested: 2 for every
+/* Attention: 2 * (3 D + 2 Dv), of a forward 2 * (D + Dv), for every visible pair of query and key. Nested: 2 for every
  * product of matmul and linear; 0 for the others. */
 double stw_measure_flop(const stw_measure *m);
 

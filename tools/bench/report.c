@@ -31,13 +31,20 @@ static void add_named(cJSON *to, const stw_tool_named *named) {
     cJSON_AddStringToObject(to, "date", named->date);
 }
 
+/* A terminal that a row does not fit: the problem has a line of its own. */
+#define ROW_COLUMNS 140
+static int is_narrow(void) {
+    int width = stw_tool_width(stdout);
+    return width && width < ROW_COLUMNS;
+}
+
 void bench_report_begin(bench_report *report) {
     if (report->format == BENCH_CSV)
         printf("problem,arch,variant,runs,median_ms,iqr_ms,tflops,gbs,peak_share,max_ratio,rms_ratio,verified,"
                "workspace_bytes,host_us,low_ms,high_ms,old_median_ms,speedup,verdict\n");
     if (report->format == BENCH_TABLE)
-        printf("%10s %9s %8s %7s %5s %8s %8s  %-24s problem\n", "median ms", "IQR ms", "TFLOP/s", "GB/s", "peak",
-               "host us", "work MiB", "variant");
+        printf("%10s %9s %8s %7s %5s %8s %8s%s\n", "median ms", "IQR ms", "TFLOP/s", "GB/s", "peak", "host us",
+               "work MiB", is_narrow() ? "" : "  variant                  problem");
     if (report->format != BENCH_JSON) return;
     const uint32_t v = stw_version();
     char version[32];
@@ -106,12 +113,17 @@ static void print_csv(const bench_report *report, const bench_result *r, const f
 }
 
 static void print_row(const bench_result *r, const figures *f) {
-    char text[3][24];
-    printf("%10.3f %9.3f %8s %7.1f %5s %8s %8.1f  %-24s %s%s%s%s\n", r->quartiles[1] * 1e3,
-           (r->quartiles[2] - r->quartiles[0]) * 1e3, number(text[0], "%.3f", f->tflops, "-"), f->gbs,
-           number(text[1], "%.0f%%", f->share * 100, "-"), number(text[2], "%.1f", r->host * 1e6, "-"),
-           (double)r->workspace / 0x1p20, r->check.variant, r->line, r->not_verified ? " (not verified: " : "",
-           r->not_verified ? r->not_verified : "", r->not_verified ? ")" : "");
+    char text[3][24], line[sizeof r->line + 300];
+    int narrow = is_narrow();
+    snprintf(line, sizeof line, "%s%s%s%s%s%s", r->line, r->not_verified ? " (not verified: " : "",
+             r->not_verified ? r->not_verified : "", r->not_verified ? ")" : "", narrow ? ", " : "",
+             narrow ? r->check.variant : "");
+    if (narrow) stw_tool_print_line(line, 4);
+    printf("%10.3f %9.3f %8s %7.1f %5s %8s %8.1f", r->quartiles[1] * 1e3, (r->quartiles[2] - r->quartiles[0]) * 1e3,
+           number(text[0], "%.3f", f->tflops, "-"), f->gbs, number(text[1], "%.0f%%", f->share * 100, "-"),
+           number(text[2], "%.1f", r->host * 1e6, "-"), (double)r->workspace / 0x1p20);
+    if (narrow) putchar('\n');
+    else printf("  %-24s %s\n", r->check.variant, line);
 }
 
 void bench_report_row(bench_report *report, const bench_result *r) {
@@ -129,8 +141,11 @@ void bench_report_row(bench_report *report, const bench_result *r) {
 
 static void print_peak(const bench_peak *peak) {
     if (!peak->title) return;
-    printf("peak: the vendor's figures for %s, not measured: %g TFLOP/s of dense 16-bit products, %g GB/s\n",
-           peak->title, peak->tflops, peak->gbs);
+    char line[300];
+    snprintf(line, sizeof line,
+             "peak: the vendor's figures for %.100s, not measured: %g TFLOP/s of dense 16-bit products, %g GB/s",
+             peak->title, peak->tflops, peak->gbs);
+    stw_tool_print_line(line, 6);
 }
 
 static void print_comparison(FILE *to, const cJSON *c) {

@@ -38,6 +38,7 @@ static stw_status time_calls(const stw_measure *m, const stw_plan *plan, double 
 }
 
 static void largest_ratios(bench_result *result) {
+    result->max_ratio = fmax(result->max_ratio, fmax(result->check.out_ratio, result->check.lse_ratio)); /* forward */
     for (int g = 0; g < STW_GRAD_COUNT; ++g) {
         double rms = 0;
         stw_pool_pass(&result->check.pool[g], &rms);
@@ -51,10 +52,6 @@ static int read_problem(const char *line, bench_problem *p, bench_result *result
     p->is_jagged = stw_problem_is_jagged(line);
     stw_status status = p->is_jagged ? stw_problem_jagged_parse(line, &p->jagged) : stw_problem_parse(line, &p->attn);
     if (status) stw_verify_fail(&result->check, "%s", stw_tool_last_error());
-    if (!status && !p->is_jagged && p->attn.op != STW_PROBLEM_ATTN_BWD) {
-        stw_verify_fail(&result->check, "bench times attn_bwd and jagged problems only");
-        status = STW_E_INVALID;
-    }
     result->malformed = status != STW_OK;
     if (status) return 0;
     if (p->is_jagged && p->jagged.desc.op == STW_JAGGED_ATTENTION) p->jagged.desc.attn = &p->jagged.attn.desc;
@@ -86,8 +83,9 @@ int bench_run(stw_context *context, stw_context *forward, const char *line, doub
     stw_verify_result_clear(&result_out->check);
     if (!p) stw_verify_fail(&result_out->check, "out of memory");
     if (p && read_problem(line, p, result_out)) {
-        result_out->status = p->is_jagged ? stw_jagged_bwd_plan(context, &p->jagged.desc, &plan)
-                                          : stw_attn_bwd_plan(context, &p->attn.desc, &plan);
+        result_out->status = p->is_jagged                         ? stw_jagged_bwd_plan(context, &p->jagged.desc, &plan)
+                             : p->attn.op == STW_PROBLEM_ATTN_FWD ? stw_attn_fwd_plan(context, &p->attn.desc, &plan)
+                                                                  : stw_attn_bwd_plan(context, &p->attn.desc, &plan);
         if (result_out->status) {
             stw_verify_fail(&result_out->check, "plan: %s: %s", stw_status_name(result_out->status), stw_last_error());
         } else {

@@ -37,7 +37,7 @@ enum {
 typedef struct settings {
     stw_tool_device device;
     const char *require, *variant, *node, *filters[FILTERS_MAX];
-    int filter_count, jobs, list, problems, large, repeat, progress, merge;
+    int verbose, filter_count, jobs, list, problems, large, repeat, progress, merge;
     int64_t soak, seed, cases;
     double scale;
     int all_devices, device_count, devices[CONFORM_DEVICES_MAX];
@@ -69,6 +69,7 @@ static const struct argp_option options[] = {
      "one)",
      0},
     {"progress", KEY_PROGRESS, NULL, 0, "tell how far it is on standard error, also where that is no terminal", 0},
+    {"verbose", 'v', NULL, 0, "long lines: row, variant, tensors and seed of every result", 0},
     {"json", KEY_JSON, NULL, 0, "one JSON document instead of lines", 0},
     {"report", KEY_REPORT, "FILE", 0, "write that document to a file, beside the lines", 0},
     {"junit", KEY_JUNIT, "FILE", 0, "write the results as JUnit's XML", 0},
@@ -110,6 +111,7 @@ static error_t parse_output(int key, char *text, settings *s, struct argp_state 
     case KEY_JUNIT: s->outputs.junit = text; break;
     case KEY_MERGE: s->merge = 1; break;
     case KEY_PROGRESS: s->progress = 1; break;
+    case 'v': s->verbose = 1; break;
     case KEY_DEVICES: parse_devices(s, text, state); break;
     case KEY_NODE: s->node = text; break;
     default: return ARGP_ERR_UNKNOWN;
@@ -231,12 +233,16 @@ static int find_target(const settings *s, conform_target *target, conform_report
     if (!s->variant && (!target->arch[0] || !strcmp(target->arch, "cpu"))) wanted = "all";
     stw_status status = conform_probe(target, wanted, why, sizeof why);
     if (status == STW_E_INVALID) { /* no such arch or variant; the text names those there are */
-        conform_report_error(report, "%s", why);
+        char *own = stw_tool_own_words(&s->device, why);
+        conform_report_error(report, "%s", own ? own : why);
+        free(own);
         *exit_out = STW_EXIT_USAGE;
         return 0;
     }
     if (status) {
-        snprintf(what, sizeof what, "arch %s: %s", target->arch[0] ? target->arch : "auto", why);
+        char *own = stw_tool_own_words(&s->device, why);
+        snprintf(what, sizeof what, "arch %s: %s", target->arch[0] ? target->arch : "auto", own ? own : why);
+        free(own);
         conform_report_skip(report, what);
         return 0;
     }
@@ -280,6 +286,7 @@ static int run_target(const settings *s, const conform_list *list) {
                              .lines = !s->outputs.json,
                              .given = s->given_count,
                              .progress = s->progress,
+                             .verbose = s->verbose,
                              .require = s->require,
                              .node = conform_node_name(s->node),
                              .command = s->command,
@@ -333,18 +340,19 @@ static int run_conform(settings *s) {
 }
 
 int stw_tool_conform(int argc, char **argv) {
-    static const struct argp argp = {options,
-                                     parse,
-                                     "[PROBLEM...]\n--merge REPORT...",
-                                     "Runs every feature against the float64 reference under the accuracy "
-                                     "rule, on every variant of the tuning "
-                                     "table. A line a case: outcome, row, PROBLEM, variant, and for the "
-                                     "worst tensor the largest error and the RMS "
-                                     "as parts of what is allowed, and the seed of its data. A PROBLEM given here is "
-                                     "replayed alone.\vLast line: N passed, N failed, N skipped.",
-                                     NULL,
-                                     NULL,
-                                     NULL};
+    static const struct argp argp = {
+        options,
+        parse,
+        "[PROBLEM...]\n--merge REPORT...",
+        "Runs every feature against the float64 reference under the accuracy "
+        "rule, on every variant of the tuning "
+        "table. A line a result: outcome, and for the worst tensors the largest error and "
+        "the RMS as parts of what is allowed, the PROBLEM, and where each runs on several "
+        "the variant; of a failure, and with -v of all, row, tensors, seed and text as "
+        "well. A PROBLEM given here is replayed alone.\vLast line: N passed, N failed, N skipped.",
+        NULL,
+        NULL,
+        NULL};
     settings s = {.scale = 1, .repeat = 1, .jobs = -1, .command = argv + 1};
     int exit = stw_tool_parse(&argp, argc, argv, &s);
     if (!exit) exit = stw_tool_device_opts("conform", &s.device);

@@ -474,9 +474,12 @@ static void print_merge(const merge *m, int reports) {
     conform_tallies_print("node and arch", &m->nodes);
     cJSON_ArrayForEach(item, m->notes) { printf("%s\n", cJSON_GetStringValue(item)); }
     for (int i = 0; i < m->count; ++i)
-        if (is_first(m, &m->files[i], 0))
-            printf("%zu distinct problems ran on %s\n", distinct_problems(m, m->files[i].arch), m->files[i].arch);
-    printf("%d reports of %zu nodes and archs\n", reports, m->nodes.count);
+        if (is_first(m, &m->files[i], 0)) {
+            size_t ran = distinct_problems(m, m->files[i].arch);
+            printf("%zu distinct problem%s ran on %s\n", ran, STW_TOOL_S(ran), m->files[i].arch);
+        }
+    printf("%d report%s of %zu node%s and arch%s\n", reports, STW_TOOL_S(reports), m->nodes.count,
+           STW_TOOL_S(m->nodes.count), STW_TOOL_S(m->nodes.count));
     printf("%zu passed, %zu failed, %zu skipped\n", m->passed, m->failed, m->skipped);
 }
 

@@ -54,20 +54,28 @@ void conform_tally_ratio(conform_tally *tally, int rms, double ratio, const char
     snprintf(rms ? tally->rms_problem : tally->max_problem, sizeof tally->max_problem, "%s", problem);
 }
 
-static void print_ratio(double ratio, const char *of) {
-    if (ratio >= 0) printf("  %6.3f %-8s", ratio, of);
-    else printf("  %6s %-8s", "-", "");
+/* In six columns, unless it is absurd. */
+static int add_ratio(char *text, size_t capacity, double ratio) {
+    if (ratio < 0) return snprintf(text, capacity, "%6s", "-");
+    return snprintf(text, capacity, ratio < 100 ? "%6.3f" : "%6.4g", ratio);
 }
+
+#define NAME_COLUMNS 20
 
 void conform_tallies_print(const char *title, const conform_tallies *t) {
     if (!t->count) return;
-    printf("%-24s %7s %7s %7s  %-15s  %s\n", title, "passed", "failed", "skipped", "worst max error", "RMS");
+    printf("%-*s %7s %7s %7s  %-15s  %s\n", NAME_COLUMNS, title, "passed", "failed", "skipped", "worst max error",
+           "RMS");
     for (size_t i = 0; i < t->count; ++i) {
         const conform_tally *row = &t->rows[i];
-        printf("%-24s %7zu %7zu %7zu", row->name, row->passed, row->failed, row->skipped);
-        print_ratio(row->max_ratio, row->max_of);
-        print_ratio(row->rms_ratio, row->rms_of);
-        putchar('\n');
+        char max[24], rms[24];
+        add_ratio(max, sizeof max, row->max_ratio);
+        add_ratio(rms, sizeof rms, row->rms_ratio);
+        if (strlen(row->name) > NAME_COLUMNS) printf("%s\n%*s", row->name, NAME_COLUMNS, "");
+        else printf("%-*s", NAME_COLUMNS, row->name);
+        printf(" %7zu %7zu %7zu  %s %-8s  %s%s%s\n", row->passed, row->failed, row->skipped, max,
+               row->max_ratio >= 0 ? row->max_of : "", rms, row->rms_ratio >= 0 ? " " : "",
+               row->rms_ratio >= 0 ? row->rms_of : "");
     }
 }
 
@@ -106,8 +114,31 @@ static void add_worst(stw_text *text, const char *name, const double *ratio, con
     else stw_text_add(text, " %s=-", name);
 }
 
-static void print_case(const conform_case *c, const stw_verify_result *r) {
-    char figures[200];
+static double worst_of(const double *ratio) {
+    double worst = -1;
+    for (int g = 0; g < STW_GRAD_COUNT; ++g)
+        if (!(ratio[g] <= worst)) worst = ratio[g];
+    return worst;
+}
+
+/* "ok  0.432  0.811 PROBLEM": what an eye runs over. */
+static void print_short(conform_report *report, const conform_case *c, const stw_verify_result *r) {
+    char line[CONFORM_LINE_MAX + 300], max[24], rms[24];
+    if (!report->begun) puts("      max    rms  (1: all that is allowed)");
+    report->begun = 1;
+    add_ratio(max, sizeof max, worst_of(r->max_ratio));
+    add_ratio(rms, sizeof rms, worst_of(r->rms_ratio));
+    int several = report->target->variant_count > 1 && r->variant[0];
+    snprintf(line, sizeof line, "ok %s %s %s%s%s", max, rms, c->line, several ? " " : "", several ? r->variant : "");
+    stw_tool_print_line(line, 17);
+}
+
+static void print_case(conform_report *report, const conform_case *c, const stw_verify_result *r) {
+    char figures[200], line[CONFORM_LINE_MAX + sizeof r->text + 500];
+    if (r->outcome == STW_VERIFY_OK && !report->verbose) {
+        print_short(report, c, r);
+        return;
+    }
     stw_text text = stw_text_in(figures, sizeof figures);
     add_worst(&text, "max", r->max_ratio, jagged_names_of(c->line));
     add_worst(&text, "rms", r->rms_ratio, jagged_names_of(c->line));
@@ -115,15 +146,21 @@ static void print_case(const conform_case *c, const stw_verify_result *r) {
     if (r->lse_ratio >= 0) stw_text_add(&text, " lse=%.3f", r->lse_ratio);
     if (strncmp(c->line, "pool:", 5)) stw_text_add(&text, " seed=%lld", (long long)conform_seed_of(c->line));
     if (r->on_device) stw_text_add(&text, " device=%d", r->on_device - 1);
-    printf("%s %s %s %s%s%s%s\n", conform_outcomes[r->outcome], conform_row_name(c->row), c->line,
-           r->variant[0] ? r->variant : "-", figures, r->text[0] ? " : " : "", r->text);
+    snprintf(line, sizeof line, "%s %s %s %s%s%s%s", conform_outcomes[r->outcome], conform_row_name(c->row), c->line,
+             r->variant[0] ? r->variant : "-", figures, r->text[0] ? " : " : "", r->text);
+    stw_tool_print_line(line, 5);
 }
 
+/* The progress line stays where results go to a file or a pipe; on their own terminal it makes room. */
 static void take(conform_report *report, const conform_case *c, int variant, const stw_verify_result *r) {
     tally(report, c, r);
-    stw_tool_progress_end();
     if (report->cases) conform_document_case(report->cases, c, report->target->variants[variant], r);
-    if (report->lines) print_case(c, r);
+    if (!report->lines) return;
+    if (isatty(STDOUT_FILENO)) {
+        stw_tool_progress_end();
+        report->drawn = 0; /* and comes back below the result */
+    }
+    print_case(report, c, r);
 }
 
 /* A line that the next one overwrites on a terminal; with --progress elsewhere one of its own now and then.
@@ -166,7 +203,11 @@ void conform_report_pool(void *user, const conform_case *c, int variant, const s
 void conform_report_skip(conform_report *report, const char *what) {
     report->skipped++;
     if (!report->why[0]) snprintf(report->why, sizeof report->why, "%.*s", (int)sizeof report->why - 1, what);
-    if (report->lines) printf("skip %s\n", what);
+    if (report->lines) {
+        char line[1300];
+        snprintf(line, sizeof line, "skip %.1290s", what);
+        stw_tool_print_line(line, 5);
+    }
     if (!report->cases) return;
     cJSON *item = cJSON_CreateObject();
     cJSON_AddStringToObject(item, "outcome", "skip");
@@ -191,9 +232,10 @@ static void print_totals(const conform_report *report, size_t ran) {
     if (!only_given) conform_tallies_print("feature", &report->features);
     conform_tallies_print("device", &report->devices);
     if (ran)
-        printf("%zu distinct problems on %d variants of %s\n", report->list->count, report->target->variant_count,
-               report->target->arch);
-    if (report->enlarged) printf("%zu results judged on 8 data sets instead of one\n", report->enlarged);
+        printf("%zu distinct problem%s on %d variant%s of %s\n", report->list->count, STW_TOOL_S(report->list->count),
+               report->target->variant_count, STW_TOOL_S(report->target->variant_count), report->target->arch);
+    if (report->enlarged)
+        printf("%zu result%s judged on 8 data sets instead of one\n", report->enlarged, STW_TOOL_S(report->enlarged));
     printf("%zu passed, %zu failed, %zu skipped\n", report->passed, report->failed, report->skipped);
 }
 

@@ -37,6 +37,7 @@ typedef struct conform_report {
     const conform_target *target;
     const conform_list *list;
     int lines, given, progress; /* a line a case; PROBLEMs of the command line; --progress */
+    int verbose, begun;         /* long lines; the first result was printed */
     const char *require, *node;
     char **command;        /* arguments as they came */
     cJSON *cases, *errors; /* cases: NULL when no document is wanted */

@@ -568,7 +568,7 @@ void conform_print_rows(const conform_list *list) {
         for (size_t i = 0; i < list->count; ++i) count += list->cases[i].row == (int)row;
         printf("%-16s %5zu  %s\n", conform_rows[row].name, count, conform_rows[row].what);
     }
-    printf("%zu distinct problems\n", list->count);
+    printf("%zu distinct problem%s\n", list->count, STW_TOOL_S(list->count));
 }
 
 void conform_print_problems(const conform_list *list) {

@@ -316,7 +316,8 @@ static int supervise(run *r, conform_report_fn report, void *user) {
         if (!watch_workers(r)) return 0;
     }
     report_ready(r, &reported, report, user);
-    if (reported < r->list->count) stw_tool_error("conform", NULL, "%zu cases did not run", r->list->count - reported);
+    if (reported < r->list->count)
+        stw_tool_error("conform", NULL, "%zu of %zu cases did not run", r->list->count - reported, r->list->count);
     return reported == r->list->count;
 }
 

@@ -216,6 +216,11 @@ int info_build(cJSON *report, int verify) {
     uint32_t v = stw_version();
     snprintf(version, sizeof version, "%u.%u.%u", v / 10000, v / 100 % 100, v % 100);
     cJSON_AddStringToObject(report, "version", version);
+    cJSON *build = cJSON_AddObjectToObject(report, "build"); /* tools/CMakeLists.txt */
+    cJSON_AddStringToObject(build, "commit", STW_BUILD_COMMIT);
+    cJSON_AddStringToObject(build, "date", STW_BUILD_DATE);
+    cJSON_AddStringToObject(build, "compiler", STW_BUILD_COMPILER);
+    cJSON_AddStringToObject(build, "without", STW_BUILD_WITHOUT);
     stw_image_info images[IMAGES_MAX];
     size_t count = read_images(images);
     add_archs(report, images, count);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * `sternway explain PROBLEM`: what stw_explain_attn or stw_explain_jagged says of a PROBLEM line. */
+ * `sternway explain PROBLEM`: what stw_explain_attn, _attn_fwd or _jagged says of a PROBLEM line. */
 #include "tools/base/tool.h"
 
 #include "tools/problem/jagged.h"
@@ -138,11 +138,13 @@ static stw_status read_subject(const char *line, subject *s) {
 
 static stw_status explain(const stw_context_opts *opts, const subject *s, char *text, size_t capacity,
                           size_t *needed_out) {
-    return s->is_jagged ? stw_explain_jagged(opts, &s->jagged.desc, text, capacity, needed_out)
-                        : stw_explain_attn(opts, &s->attn.desc, text, capacity, needed_out);
+    if (s->is_jagged) return stw_explain_jagged(opts, &s->jagged.desc, text, capacity, needed_out);
+    return (s->attn.op == STW_PROBLEM_ATTN_FWD ? stw_explain_attn_fwd : stw_explain_attn)(opts, &s->attn.desc, text,
+                                                                                          capacity, needed_out);
 }
 
-static char *explain_text(const stw_context_opts *opts, const subject *s) {
+static char *explain_text(const stw_tool_device *device, const subject *s) {
+    const stw_context_opts *opts = &device->opts;
     size_t needed = 0, capacity;
     char *text = NULL;
     do { /* the machine may have more to say the second time */
@@ -151,7 +153,9 @@ static char *explain_text(const stw_context_opts *opts, const subject *s) {
         text = calloc(1, capacity);
         if (!text || explain(opts, s, text, capacity, &needed)) break;
     } while (needed > capacity);
-    return text;
+    char *own = text ? stw_tool_own_words(device, text) : NULL;
+    free(text);
+    return own;
 }
 
 /* The exit status of a problem that no backend takes: that of the calls that were explained. */
@@ -160,8 +164,9 @@ static int refusal_status(const stw_context_opts *opts, const subject *s) {
     stw_plan *plan = NULL;
     stw_status status = stw_context_create(opts, &context);
     if (!status)
-        status = s->is_jagged ? stw_jagged_bwd_plan(context, &s->jagged.desc, &plan)
-                              : stw_attn_bwd_plan(context, &s->attn.desc, &plan);
+        status = s->is_jagged                         ? stw_jagged_bwd_plan(context, &s->jagged.desc, &plan)
+                 : s->attn.op == STW_PROBLEM_ATTN_FWD ? stw_attn_fwd_plan(context, &s->attn.desc, &plan)
+                                                      : stw_attn_bwd_plan(context, &s->attn.desc, &plan);
     stw_plan_destroy(plan);
     stw_context_destroy(context);
     return stw_tool_exit_of(status);
@@ -169,10 +174,8 @@ static int refusal_status(const stw_context_opts *opts, const subject *s) {
 
 /* Folded on a terminal; whole elsewhere, where lines are searched. */
 static void print_text(char *text) {
-    int width = stw_tool_width(stdout);
-    if (!width) fputs(text, stdout);
-    for (char *save, *line = width ? strtok_r(text, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save))
-        stw_tool_fold(stdout, line, 0, 4, width);
+    for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        stw_tool_print_line(line, 4);
 }
 
 int stw_tool_explain(int argc, char **argv) {
@@ -186,12 +189,8 @@ int stw_tool_explain(int argc, char **argv) {
         stw_tool_error("explain", NULL, "%s", stw_tool_last_error());
         status = STW_EXIT_USAGE;
     }
-    if (!status && !problem->is_jagged && problem->attn.op != STW_PROBLEM_ATTN_BWD) {
-        stw_tool_error("explain", request.problem, "explain takes attn_bwd and jagged problems");
-        status = STW_EXIT_USAGE;
-    }
     if (!status) {
-        text = explain_text(&request.device.opts, problem);
+        text = explain_text(&request.device, problem);
         if (!text || !text[0]) {
             stw_tool_error("explain", NULL, "%s", stw_last_error());
             status = STW_EXIT_FAILED;

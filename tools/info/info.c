@@ -14,6 +14,15 @@ static int is_true(const cJSON *row, const char *key) {
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(row, key));
 }
 
+static void print_build(const cJSON *build) {
+    const char *commit = stw_tool_json_text(build, "commit"), *without = stw_tool_json_text(build, "without");
+    char text[1024];
+    snprintf(text, sizeof text, "commit %s, %s, %s", commit[0] ? commit : "not known",
+             stw_tool_json_text(build, "date"), stw_tool_json_text(build, "compiler"));
+    stw_tool_fold(stdout, text, printf("build: "), 7, WIDTH);
+    if (without[0]) stw_tool_fold(stdout, without, printf("left out: "), 10, WIDTH);
+}
+
 static void print_archs(const cJSON *archs) {
     const cJSON *row;
     puts("archs:");
@@ -97,6 +106,7 @@ static void print_device(const cJSON *row) {
 static void info_print(const cJSON *report, int verify) {
     const cJSON *row;
     printf("sternway %s\n", stw_tool_json_text(report, "version"));
+    print_build(cJSON_GetObjectItemCaseSensitive(report, "build"));
     print_archs(cJSON_GetObjectItemCaseSensitive(report, "archs"));
     print_images(cJSON_GetObjectItemCaseSensitive(report, "images"), verify);
     print_cuda(cJSON_GetObjectItemCaseSensitive(report, "cuda"));

@@ -5,6 +5,7 @@
  * strides replace it. */
 #include "reader.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/attn_packed.h"
@@ -259,16 +260,105 @@ static stw_status read_strides(stw_reader *r) {
 
 /* ---- the line ------------------------------------------------------------------------------------ */
 
+/* Name `i` of all that are compared with a misspelt one; NULL behind the last. */
+static const char *option_name(size_t i) {
+    if (i < sizeof words / sizeof *words) return words[i].name;
+    i -= sizeof words / sizeof *words;
+    if (i < stw_problem_flag_count) return stw_problem_flags[i].name;
+    i -= stw_problem_flag_count;
+    if (i < INTEGER_COUNT) return integers[i].name;
+    i -= INTEGER_COUNT;
+    if (i < 3) return numbers[i];
+    i -= 3;
+    return i < LIST_COUNT ? lists[i].name : NULL;
+}
+
+/* Letters to insert, remove, replace or exchange with the next to get from one word to the other. */
+static size_t distance(const char *from, size_t length, const char *to) {
+    size_t rows[3][64] = {{0}}, width = strlen(to);
+    if (length > 48 || width > 48) return length + width;
+    for (size_t j = 0; j <= width; ++j) rows[0][j] = j;
+    for (size_t i = 1; i <= length; ++i) {
+        size_t *row = rows[i % 3], *above = rows[(i - 1) % 3], *before = rows[(i + 1) % 3];
+        row[0] = i;
+        for (size_t j = 1; j <= width; ++j) {
+            size_t best = above[j - 1] + (from[i - 1] != to[j - 1]);
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            if (above[j] + 1 < best) best = above[j] + 1;
+            int exchanged = i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
+            if (exchanged && before[j - 2] + 1 < best) best = before[j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return rows[length % 3][width];
+}
+
+/* The option whose name differs in a third of its letters at most, the first of the nearest; NULL: none. */
+static const char *nearest_option(const char *token, size_t letters, int *has_value_out) {
+    const char *nearest = NULL, *name;
+    size_t least = SIZE_MAX;
+    for (size_t i = 0; (name = option_name(i)); ++i) {
+        size_t differs = distance(token, letters, name);
+        if (differs >= least || differs * 3 > strlen(name)) continue;
+        least = differs;
+        nearest = name;
+        *has_value_out = i >= sizeof words / sizeof *words + stw_problem_flag_count;
+    }
+    return nearest;
+}
+
+void stw_problem_options(stw_text *text) {
+    for (size_t i = 0; i < sizeof words / sizeof *words; ++i) stw_text_add(text, " %s", words[i].name);
+    for (size_t i = 0; i < stw_problem_flag_count; ++i) stw_text_add(text, " %s", stw_problem_flags[i].name);
+    for (size_t i = 0; i < INTEGER_COUNT; ++i) stw_text_add(text, " %s<N>", integers[i].name);
+    for (size_t i = 0; i < 3; ++i) stw_text_add(text, " %s<F>", numbers[i]);
+    for (size_t i = 0; i < LIST_COUNT; ++i) stw_text_add(text, " %s<N,N..>", lists[i].name);
+    stw_text_add(text, " gap<N> bias_<bhqk> grads_<qkvbs> acc_<qkvbs> dq_f32 st_q<N,N,N>");
+}
+
+/* Says which option may be meant: what other libraries call it, or a slip of the hand. */
 static stw_status refuse_unknown(const stw_reader *r) {
-    char what[900];
+    /* what others call it; %s: the value */
+    static const struct {
+        const char *theirs, *ours;
+    } known[] = {{"causal", "causal_tl or causal_br"},
+                 {"is_causal", "causal_tl or causal_br"},
+                 {"window", "wl%s or wr%s"},
+                 {"win", "wl%s or wr%s"},
+                 {"swa", "wl%s"},
+                 {"local", "wl%s or wr%s"},
+                 {"left", "wl%s"},
+                 {"right", "wr%s"},
+                 {"window_left", "wl%s"},
+                 {"window_right", "wr%s"},
+                 {"deterministic", "det"},
+                 {"varlen", "thd"},
+                 {"packed", "thd"},
+                 {"sbhd", "st_q<batch>,<head>,<seq> for each tensor"},
+                 {"bias", "bias_bhqk, a 1 in the place of each broadcast dimension"},
+                 {"mask", "causal_tl, causal_br or biasu8_bhqk"}};
+    char what[300], token[49], value[49];
     stw_text text = stw_text_in(what, sizeof what);
-    stw_text_add(&text, "is not an option; accepted:");
-    for (size_t i = 0; i < sizeof words / sizeof *words; ++i) stw_text_add(&text, " %s", words[i].name);
-    for (size_t i = 0; i < stw_problem_flag_count; ++i) stw_text_add(&text, " %s", stw_problem_flags[i].name);
-    for (size_t i = 0; i < INTEGER_COUNT; ++i) stw_text_add(&text, " %s<N>", integers[i].name);
-    for (size_t i = 0; i < 3; ++i) stw_text_add(&text, " %s<F>", numbers[i]);
-    for (size_t i = 0; i < LIST_COUNT; ++i) stw_text_add(&text, " %s<N,N..>", lists[i].name);
-    stw_text_add(&text, " gap<N> bias_<bhqk> grads_<qkvbs> acc_<qkvbs> dq_f32 st_q<N,N,N>");
+    int length = r->length < sizeof token ? (int)r->length : (int)sizeof token - 1;
+    for (int i = 0; i < length; ++i) token[i] = r->token[i];
+    token[length] = 0;
+    size_t letters = strcspn(token, "-0123456789.=");
+    stw_text_add(&text, "is not an option; ");
+    size_t said = text.length;
+    snprintf(value, sizeof value, "%s", token + letters + strspn(token + letters, "="));
+    for (size_t i = 0; i < sizeof known / sizeof *known && text.length == said; ++i)
+        if (strlen(known[i].theirs) == letters && !strncmp(known[i].theirs, token, letters)) {
+            stw_text_add(&text, "did you mean ");
+            for (const char *c = known[i].ours; *c; ++c) {
+                if (*c == '%') stw_text_add(&text, "%s", value[0] ? value : "<N>"), ++c;
+                else stw_text_add(&text, "%c", *c);
+            }
+            stw_text_add(&text, "?");
+        }
+    int has_value = 0;
+    const char *nearest = text.length == said ? nearest_option(token, letters, &has_value) : NULL;
+    if (nearest) stw_text_add(&text, "did you mean %s%s?", nearest, !has_value ? "" : value[0] ? value : "<N>");
+    else if (text.length == said) stw_text_add(&text, "`sternway help problem` lists them");
     return stw_reader_refuse(r, what);
 }
 

@@ -77,6 +77,9 @@ typedef struct stw_problem {
  * Says nothing about whether a plan accepts the problem. */
 stw_status stw_problem_parse(const char *text, stw_problem *problem_out);
 
+/* " bshd bhsd ...": every option. */
+void stw_problem_options(stw_text *text);
+
 /* The line of a parsed problem, options of the call included; returns as stw_problem_format. */
 size_t stw_problem_print(const stw_problem *problem, char *text, size_t capacity);
 

@@ -178,15 +178,17 @@ static int run_is_free_text(const char *key) {
 
 /* One metadata option of a problem. 0, or the exit status after run_refuse. */
 static int run_read_option(run_problem *problem, const char *key, const char *value) {
-    for (size_t i = 0; i < sizeof options / sizeof options[0]; ++i) {
+    for (size_t i = 0; i < sizeof options / sizeof options[0] && !problem->nested; ++i) {
         if (strcmp(key, options[i].key)) continue;
         if (options[i].set(problem, value)) return STW_EXIT_OK;
         return run_refuse(problem, STW_EXIT_USAGE, "metadata %s '%.60s': %s is accepted", key, value,
                           options[i].accepted);
     }
     if (run_is_free_text(key)) return STW_EXIT_OK;
+    if (problem->nested && !strcmp(key, "problem")) return STW_EXIT_OK;
     return run_refuse(problem, STW_EXIT_USAGE,
-                      "metadata key '%.80s' is not an option of attention (tools/README.md lists them)", key);
+                      "metadata key '%.80s' is not an option of %s (tools/README.md lists them)", key,
+                      problem->nested ? "nested operations beside `problem`" : "attention");
 }
 
 /* ---- names ---- */
@@ -258,6 +260,10 @@ static run_problem *find(run_problem *problems, size_t count, const char *name, 
 }
 
 static void take_tensor(run_problem *problem, const stw_st_tensor *tensor, const char *leaf) {
+    if (problem->nested) {
+        if (!problem->error[0]) run_nested_take(problem, tensor, leaf);
+        return;
+    }
     for (int slot = 0; slot < RUN_SLOTS; ++slot) {
         const char *name = run_slot_rows[slot].name;
         size_t length = strlen(name);
@@ -325,6 +331,15 @@ static int read_metadata(const stw_safetensors *file, run_problem *problems, siz
     return 0;
 }
 
+/* Of the problem with that name, "problem" of the metadata; NULL: it is attention. */
+static const char *line_of(const stw_safetensors *file, const run_problem *problem) {
+    for (size_t i = 0; i < file->pair_count; ++i) {
+        const char *key = file->pairs[i].key, *leaf = leaf_of(key);
+        if (!strcmp(leaf, "problem") && has_prefix(problem, key, leaf)) return file->pairs[i].value;
+    }
+    return NULL;
+}
+
 int run_load(const stw_safetensors *file, run_problem **problems_out, size_t *count_out, char error[STW_ST_ERROR_MAX]) {
     size_t count = 0;
     run_problem *problems = NULL;
@@ -345,6 +360,8 @@ int run_load(const stw_safetensors *file, run_problem **problems_out, size_t *co
                 run_free(problems, count);
                 return -1;
             }
+            const char *line = line_of(file, problem);
+            if (line) run_nested_open(problem, line);
         }
         take_tensor(problem, &file->tensors[i], leaf);
     }
@@ -354,7 +371,7 @@ int run_load(const stw_safetensors *file, run_problem **problems_out, size_t *co
         return -1;
     }
     for (size_t i = 0; i < count; ++i)
-        if (!problems[i].error[0]) check_complete(&problems[i]);
+        if (!problems[i].error[0] && !problems[i].nested) check_complete(&problems[i]);
     *problems_out = problems;
     *count_out = count;
     return 0;
@@ -363,6 +380,7 @@ int run_load(const stw_safetensors *file, run_problem **problems_out, size_t *co
 void run_free(run_problem *problems, size_t count) {
     for (size_t i = 0; i < count; ++i) {
         for (int slot = 0; slot < RUN_SLOTS; ++slot) free(problems[i].arrays[slot].host);
+        run_nested_free(&problems[i]);
         free(problems[i].name);
         free(problems[i].plan_text);
         free(problems[i].forward_text);

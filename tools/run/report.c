@@ -22,7 +22,8 @@ static int is_result(const run_problem *p, int slot) {
 static int add_tensor(const run_problem *p, int slot, stw_st_tensor *tensor) {
     const run_array *array = &p->arrays[slot];
     char *name = NULL;
-    if (asprintf(&name, "%s%s%s", p->name, p->name[0] ? "." : "", run_slot_rows[slot].name) < 0) return -1;
+    const char *own = slot < RUN_DQ ? run_slot_rows[slot].name : run_gradient_name(p, slot - RUN_DQ);
+    if (asprintf(&name, "%s%s%s", p->name, p->name[0] ? "." : "", own) < 0) return -1;
     *tensor = (stw_st_tensor){.name = name, .type = array->type, .rank = array->rank, .data = array->host};
     memcpy(tensor->shape, array->shape, (size_t)array->rank * sizeof array->shape[0]);
     return 0;
@@ -91,32 +92,56 @@ static void print_plan_line(const char *text, const char *label) {
     stw_tool_plan_field(text, "device", device, sizeof device);
     stw_tool_plan_field(text, "variant", variant, sizeof variant);
     stw_tool_plan_field(text, "why", why, sizeof why);
-    printf("    %-8s %s, arch %s (%s), variant %s\n             why: %s\n", label, backend, arch, device, variant, why);
+    char line[1024];
+    snprintf(line, sizeof line, "    %-8s %s, arch %s (%s), variant %s", label, backend, arch, device, variant);
+    stw_tool_print_line(line, 13);
+    snprintf(line, sizeof line, "             why: %s", why);
+    if (why[0]) stw_tool_print_line(line, 13); /* nested operations have no rules */
 }
 
-static void print_gradient(const run_problem *p, int g) {
+/* An error as a part of what is allowed: none is allowed, and there is none. */
+static double part_of(double error, double allowed) { return error == 0 ? 0 : error / allowed; }
+
+/* Room for a bool and two figures in 80 columns. */
+static int short_verdict(char *text, size_t capacity, const stw_accuracy *a) {
+    int n =
+        snprintf(text, capacity, "  %s  max %.3f", a->pass ? "pass" : "FAIL", part_of(a->max_error, a->max_allowed));
+    if (a->rms_allowed > 0)
+        n += snprintf(text + n, capacity - (size_t)n, "  rms %.3f%s", part_of(a->rms_error, a->rms_allowed),
+                      a->small ? " (pooled)" : "");
+    return n;
+}
+
+static int long_verdict(char *text, size_t capacity, const stw_accuracy *a) {
+    int n = snprintf(text, capacity, "  max error %.2e, allowed %.2e", a->max_error, a->max_allowed);
+    if (a->rms_allowed > 0)
+        n += snprintf(text + n, capacity - (size_t)n, "  rms %.2e, allowed %.2e%s", a->rms_error, a->rms_allowed,
+                      a->small ? " (pooled)" : "");
+    return n + snprintf(text + n, capacity - (size_t)n, "  %s", a->pass ? "pass" : "FAIL");
+}
+
+static void print_gradient(const run_problem *p, int g, int verbose) {
     const run_array *array = &p->arrays[RUN_DQ + g];
     const run_result *result = &p->results[g];
     const stw_accuracy *a = &result->accuracy;
+    char line[400];
     if (!array->used) return;
     run_norm norm = norm_of(array);
-    printf("    %-8s norm %.4e  largest %.4e", stw_grad_names[g], norm.norm, norm.largest);
-    if (result->given) {
-        printf("  max error %.2e, allowed %.2e", a->max_error, a->max_allowed);
-        if (a->rms_allowed > 0)
-            printf("  rms %.2e, allowed %.2e%s", a->rms_error, a->rms_allowed, a->small ? " (pooled)" : "");
-        printf("  %s", a->pass ? "pass" : "FAIL");
-        if (!a->pass && a->worst >= 0)
-            printf("\n             element %lld is %.9g, the reference %.9g", (long long)a->worst, a->worst_value,
-                   a->worst_ref);
-    }
-    putchar('\n');
+    int n = snprintf(line, sizeof line, "    %-8s norm %.4e", run_gradient_name(p, g), norm.norm);
+    if (verbose || !result->given) n += snprintf(line + n, sizeof line - (size_t)n, "  largest %.4e", norm.largest);
+    if (result->given) (verbose ? long_verdict : short_verdict)(line + n, sizeof line - (size_t)n, a);
+    stw_tool_print_line(line, 13);
+    if (!result->given || a->pass || a->worst < 0) return;
+    snprintf(line, sizeof line, "             element %lld is %.9g, the reference %.9g", (long long)a->worst,
+             a->worst_value, a->worst_ref);
+    stw_tool_print_line(line, 13);
 }
 
 void run_print(const run_problem *p, const run_options *options) {
-    char line[1024];
-    stw_tool_plan_field(p->plan_text, "problem", line, sizeof line);
-    printf("  %s%s%s\n", p->name, p->name[0] ? ": " : "", line);
+    char problem[1024], line[1200];
+    stw_tool_plan_field(p->plan_text, "problem", problem, sizeof problem);
+    snprintf(line, sizeof line, "  %.100s%s%s", p->name, p->name[0] ? ": " : "", problem);
+    stw_tool_print_line(line, 4);
     print_plan_line(p->plan_text, "backend");
     if (p->compute_forward) {
         print_plan_line(p->forward_text, "forward");
@@ -125,7 +150,7 @@ void run_print(const run_problem *p, const run_options *options) {
     printf("    time     %.3f ms", 1e3 * p->seconds);
     if (options->repeat > 1) printf(" (median of %d)", options->repeat);
     putchar('\n');
-    for (int g = 0; g < STW_GRAD_COUNT; ++g) print_gradient(p, g);
+    for (int g = 0; g < STW_GRAD_COUNT; ++g) print_gradient(p, g, options->verbose);
 }
 
 static void add_field(cJSON *row, const run_problem *p, const char *key) {
@@ -139,7 +164,7 @@ static cJSON *gradient_json(const run_problem *p, int g) {
     const stw_accuracy *a = &p->results[g].accuracy;
     run_norm norm = norm_of(array);
     cJSON *row = cJSON_CreateObject();
-    cJSON_AddStringToObject(row, "name", stw_grad_names[g]);
+    cJSON_AddStringToObject(row, "name", run_gradient_name(p, g));
     cJSON_AddStringToObject(row, "dtype", stw_st_type_name(array->type));
     cJSON *shape = cJSON_AddArrayToObject(row, "shape");
     for (int d = 0; d < array->rank; ++d) cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)array->shape[d]));

@@ -34,6 +34,7 @@ static const struct argp_option options[] = {
      "in place of the accuracy rule: max|x - ref| <= X * max|ref| (X itself where ref is 0 throughout)", 0},
     {"threads", KEY_THREADS, "N", 0, "threads of the CPU backend (default: STERNWAY_CPU_THREADS, else all cores)", 0},
     {"repeat", KEY_REPEAT, "N", 0, "run N times and print the median time (default 1)", 0},
+    {"verbose", 'v', NULL, 0, "long lines: norms, errors and what is allowed of every gradient", 0},
     {"json", KEY_JSON, NULL, 0, "one JSON document on standard output", 0},
     {0}};
 
@@ -55,6 +56,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     case STW_KEY_BACKEND: o->device.backend = text; return 0;
     case STW_KEY_ARCH: o->device.arch = text; return 0;
     case KEY_JSON: o->json = 1; return 0;
+    case 'v': o->verbose = 1; return 0;
     case KEY_TOLERANCE:
         o->tolerance = strtod(text, &end);
         if (*end || end == text || !isfinite(o->tolerance) || o->tolerance < 0)
@@ -79,10 +81,12 @@ static const struct argp parser = {
     options,
     parse_option,
     "IN.safetensors...",
-    "Computes the gradients of the attention problems in the files and, for every reference the files hold "
+    "Computes the gradients of the attention and nested problems in the files and, for every reference the files hold "
     "(dq_ref, dk_ref, dv_ref, dbias_ref, dsink_ref), compares.\v"
     "The tensors and metadata of a problem are listed in tools/README.md: q, k, v, dout, and out and lse or "
-    "neither (then they are computed); several problems in one file behind a prefix and a dot.\n\n"
+    "neither (then they are computed); several problems in one file behind a prefix and a dot. A nested operation has "
+    "its "
+    "PROBLEM line as metadata `problem` and the tensors of stw_jagged_args by name.\n\n"
     "A reference is met when max|x - ref| <= 2 e_max + 2 ulp(x), and the root mean square of x - ref is at "
     "most "
     "1.25 e_rms (tensors below 1024 elements: pooled over the file, judged when the pool has 1024). e_max "
@@ -103,8 +107,11 @@ static void raise_exit(run_session *session, int status) {
 }
 
 static void run_problem_once(run_session *session, const char *path, run_problem *p, stw_accuracy_pool *pool) {
-    if (!p->error[0] && !run_shape(p) && !run_execute(p, session->context, session->options))
+    if (!p->error[0] && p->nested) {
+        if (!run_nested_execute(p, session->context, session->options)) run_nested_check(p, session->options);
+    } else if (!p->error[0] && !run_shape(p) && !run_execute(p, session->context, session->options)) {
         run_check(p, session->options, pool);
+    }
     if (p->error[0]) {
         stw_tool_error("run", path, "%s%s%s", p->name, p->name[0] ? ": " : "", p->error);
         ++session->refused;
@@ -130,11 +137,14 @@ static int judge_pool(const char *path, const stw_accuracy_pool *pool, int json,
         cJSON_AddBoolToObject(out, "judged", judged);
         cJSON_AddBoolToObject(out, "pass", pass);
     } else {
-        printf("  %s: tensors below 1024 elements, %lld elements pooled: rms %.3f of what is allowed  %s\n", path,
-               (long long)pool->elements, ratio,
-               !judged ? "(too few to judge)"
-               : pass  ? "pass"
-                       : "FAIL");
+        char line[400];
+        snprintf(line, sizeof line,
+                 "  %.200s: tensors below 1024 elements, %lld pooled: rms %.3f of what is allowed  %s", path,
+                 (long long)pool->elements, ratio,
+                 !judged ? "(too few to judge)"
+                 : pass  ? "pass"
+                         : "FAIL");
+        stw_tool_print_line(line, 4);
     }
     return pass;
 }
@@ -211,7 +221,7 @@ static int make_context(run_session *session, run_options *o) {
     o->device.opts.cpu_threads = o->threads;
     stw_status status = stw_context_create(&o->device.opts, &session->context);
     if (!status) return STW_EXIT_OK;
-    stw_tool_error("run", NULL, "%s (%s)", stw_last_error(), stw_status_name(status));
+    stw_tool_library_error("run", &o->device, status);
     return stw_tool_exit_of(status);
 }
 
@@ -225,8 +235,11 @@ static void summarise(const run_session *session, cJSON *document) {
         cJSON_AddNumberToObject(document, "exit_status", s->exit_status);
         return;
     }
-    printf("%lld references met, %lld missed, %lld pools missed, %lld problems refused\n", (long long)s->met,
-           (long long)s->missed, (long long)s->pools_missed, (long long)s->refused);
+    if (s->met + s->missed && !s->options->verbose)
+        puts("max, rms: errors as parts of what is allowed; -v prints both");
+    printf("%lld reference%s met, %lld missed, %lld pool%s missed, %lld problem%s refused\n", (long long)s->met,
+           STW_TOOL_S(s->met), (long long)s->missed, (long long)s->pools_missed, STW_TOOL_S(s->pools_missed),
+           (long long)s->refused, STW_TOOL_S(s->refused));
 }
 
 int stw_tool_run(int argc, char **argv) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * `sternway run` inside: a problem of a safetensors file on its way through load (load.c, shape.c), execution on a
- * context (exec.c), comparison with the file's references (check.c) and the report (report.c). run.c holds the command
- * line and the order of things. */
+ * context (exec.c), comparison with the file's references (check.c) and the report (report.c); nested operations are
+ * nested.c's. run.c holds the command line and the order of things. */
 #ifndef STW_TOOLS_RUN_H
 #define STW_TOOLS_RUN_H
 
@@ -68,6 +68,8 @@ typedef struct run_flash { /* FlashAttention's reading of a mask, by flash_* met
     int64_t left, right;
 } run_flash;
 
+typedef struct run_nested run_nested;
+
 typedef struct run_problem {
     char *name;                              /* prefix without its dot, "" for none */
     const stw_st_tensor *inputs[RUN_INPUTS]; /* of the file, or NULL                */
@@ -82,14 +84,15 @@ typedef struct run_problem {
     double seconds, forward_seconds;  /* median; one call */
     int64_t first_row[2], end_row[2]; /* rows of q and k that belong to a sequence */
     run_result results[STW_GRAD_COUNT];
-    char error[1024]; /* why the problem could not be run, or "" */
-    int exit_status;  /* STW_EXIT_*                              */
+    char error[1024];   /* why the problem could not be run, or "" */
+    int exit_status;    /* STW_EXIT_*                              */
+    run_nested *nested; /* null: attention; else results lie in RUN_DQ.. as dx, dother, dweight, dbias */
 } run_problem;
 
 typedef struct run_options {
     stw_tool_device device;
     double tolerance; /* < 0: the accuracy rule */
-    int repeat, threads, json;
+    int repeat, threads, json, verbose;
     const char *output;
 } run_options;
 
@@ -100,6 +103,14 @@ int run_refuse(run_problem *problem, int exit_status, const char *format, ...) _
  * problem that is wrong has its error set. Returns 0, or -1 when the file itself is refused. */
 int run_load(const stw_safetensors *file, run_problem **problems_out, size_t *count_out, char error[STW_ST_ERROR_MAX]);
 void run_free(run_problem *problems, size_t count);
+
+/* nested.c: a problem by its PROBLEM line, a tensor of its own; the whole of running and of comparing one. */
+int run_nested_open(run_problem *problem, const char *line);
+int run_nested_take(run_problem *problem, const stw_st_tensor *tensor, const char *leaf);
+int run_nested_execute(run_problem *problem, stw_context *context, const run_options *options);
+int run_nested_check(run_problem *problem, const run_options *options);
+void run_nested_free(run_problem *problem);
+const char *run_gradient_name(const run_problem *problem, int which); /* by stw_grad */
 
 /* Types and shapes to a complete descriptor and the shapes of all arrays. Allocates nothing. */
 int run_shape(run_problem *problem);

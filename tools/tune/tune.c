@@ -172,10 +172,13 @@ int stw_tool_tune(int argc, char **argv) {
         s.device.opts.memory = STW_MEMORY_BUFFERS;
         target.all = s.all;
         stw_status status = tune_open(&s.device.opts, &target);
-        if (status)
+        if (status) {
+            char *own = stw_tool_own_words(&s.device, stw_last_error());
             stw_tool_error(
-                "tune", NULL, "%s%s", stw_last_error(),
+                "tune", NULL, "%s%s", own ? own : stw_last_error(),
                 strncmp(s.device.arch_text, "gfx", 3) ? "" : " (--help says how to rank by an emulator's estimates)");
+            free(own);
+        }
         exit = stw_tool_exit_of(status);
     }
     if (exit) {

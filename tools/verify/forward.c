@@ -67,6 +67,12 @@ static forward_rule rule_of(const stw_verify_case *c) {
     return rule;
 }
 
+void stw_verify_forward_bounds(const stw_verify_case *c, double *out, double *lse) {
+    forward_rule rule = rule_of(c);
+    *out = rule.out;
+    *lse = rule.lse;
+}
+
 /* ---- forward ----------------------------------------------------------------------------------------- */
 
 static void compare_row(const stw_verify_case *c, const unsigned char *after, const int64_t at[3],

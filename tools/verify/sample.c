@@ -156,3 +156,54 @@ void stw_verify_sample_judge(const stw_verify_case *c, const unsigned char *afte
         judge_part(c, &part, &args, after, result);
     }
 }
+
+/* ---- forward ---- */
+
+/* |x - wanted| as a part of what is allowed, into *worst. 0: beyond it. */
+static int compare(double x, double wanted, double allowed, double *worst) {
+    double error = x == wanted ? 0 : fabs(x - wanted);
+    if (!(error / allowed <= *worst)) *worst = error / allowed;
+    return error <= allowed;
+}
+
+void stw_verify_sample_judge_forward(const stw_verify_case *c, const unsigned char *after, int64_t b, int64_t rows,
+                                     stw_verify_result *result, int *judged_out) {
+    const stw_attn_desc *d = &c->problem.desc;
+    const stw_dtype number = stw_dtype_of_rows(d->dtype);
+    sample s = sample_of(c, b);
+    int64_t lq = c->q[b].used, lk = c->kv[b].used, n = rows < lq ? rows : lq, first = lq - n;
+    *judged_out = !(d->dropout_p > 0 && d->dropout_map != STW_DROPOUT_PHILOX) && lq > 0 && lk > 0 &&
+                  !stw_verify_is_extreme(&c->problem);
+    if (!*judged_out) return;
+    stw_attn_desc part = part_desc(c, &s, n, lk, 0);
+    stw_attn_args args = part_args(c, after, &s, first, 0);
+    stw_ref_result reference;
+    double allowed_out, allowed_lse;
+    if (c->present[STW_VERIFY_SINK]) { /* which the LSE holds */
+        part.flags |= STW_ATTN_SINK;
+        args.sink =
+            (const float *)(const void *)(c->host + c->offset[STW_VERIFY_SINK] + (size_t)s.h * stw_dtype_size(number));
+    }
+    if (stw_ref_attn_fwd(&part, &args, &reference)) {
+        stw_verify_fail(result, "sample: the reference refuses the part");
+        return;
+    }
+    stw_verify_forward_bounds(c, &allowed_out, &allowed_lse);
+    for (int64_t h = 0; h < part.heads_q; ++h)
+        for (int64_t i = 0; i < n; ++i) {
+            int64_t out = stw_verify_row_index(c, STW_VERIFY_OUT, b, s.h + h, first + i);
+            int64_t lse = stw_verify_row_index(c, STW_VERIFY_LSE, b, s.h + h, first + i);
+            double x = stw_load_f64(after + c->offset[STW_VERIFY_LSE], lse, number);
+            if (!compare(x, reference.lse[h * n + i], allowed_lse, &result->lse_ratio))
+                stw_verify_fail(result, "sample: lse of row %lld: %.9g not %.9g (allowed %.3g)", (long long)(first + i),
+                                x, reference.lse[h * n + i], allowed_lse);
+            for (int64_t e = 0; e < d->head_dim_v; ++e) {
+                double wanted = reference.out[(i * part.heads_q + h) * d->head_dim_v + e];
+                x = stw_load_f64(after + c->offset[STW_VERIFY_OUT], out + e, d->dtype);
+                if (!compare(x, wanted, allowed_out, &result->out_ratio))
+                    stw_verify_fail(result, "sample: out of row %lld, element %lld: %.9g not %.9g (allowed %.3g)",
+                                    (long long)(first + i), (long long)e, x, wanted, allowed_out);
+            }
+        }
+    stw_ref_free(&reference);
+}

@@ -177,4 +177,11 @@ stw_status stw_verify_sample_forward(stw_verify_case *c, stw_context *context, s
 void stw_verify_sample_judge(const stw_verify_case *c, const unsigned char *after, int64_t b, int64_t rows,
                              stw_verify_result *result, int *judged_out);
 
+/* The same of a forward: out and LSE of `rows` query rows, by the rule of forward.c. */
+void stw_verify_sample_judge_forward(const stw_verify_case *c, const unsigned char *after, int64_t b, int64_t rows,
+                                     stw_verify_result *result, int *judged_out);
+
+/* forward.c: permitted errors of out and LSE. */
+void stw_verify_forward_bounds(const stw_verify_case *c, double *out_out, double *lse_out);
+
 #endif
