@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
- * `sm90_wide` or `sm90_wide_v128` and both 16-bit types a kernel for deterministic mode and one without; for `sm90`
+ * `sm90_wide` or `sm90_tall` and both 16-bit types a kernel for deterministic mode and one without; for `sm90`
  * also one each for f32 outputs, for all that is asked of outputs, and for ALiBi, softcap, dropout and a bias; for
  * `sm90_short` one a type; for `few16` and `few64` one for both modes. What stands before and behind the main loop, and
  * all other rows, come from the sm80 image. */
@@ -24,7 +24,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #include "attn_bwd_sm90.h"
 #include "attn_bwd_sm90_few.h"
 #include "attn_bwd_sm90_short.h"
-#include "attn_bwd_sm90_wide.h"
+#include "attn_bwd_sm90_tall.h"
 
 #define KERNEL(id, type, T, hd, mode, ordered, OUT, FEATURE)                                                           \
     DEV_KERNEL(256)                                                                                                    \
@@ -49,18 +49,21 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #define ROW_sm90(id, hd, bm, bn, kb)                                                                                   \
     static_assert(bm == STW_SM90_BM(hd) && STW_SM90_SMEM(hd) <= kb * 1024u, "bm and smem_kb of " #id);                 \
     BOTH(id, bf16, dev_bf16, hd) BOTH(id, f16, dev_f16, hd)
-#define WIDE_KERNEL(id, type, T, hd, hdv, mode, ordered)                                                               \
+#define WIDE_KERNEL(id, type, config, mode, ordered)                                                                   \
     DEV_KERNEL(384)                                                                                                    \
     stw_attn_bwd_##id##_##type##_##mode(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {        \
-        attn_bwd_sm90_wide<sm90_wide_config<T, hd, hdv>, ordered>(launch, maps, dev_shared);                           \
+        attn_bwd_sm90_wide<config, ordered>(launch, maps, dev_shared);                                                 \
     }
-#define WIDE_BOTH(id, type, T, hd, hdv)                                                                                \
-    WIDE_KERNEL(id, type, T, hd, hdv, plain, false) WIDE_KERNEL(id, type, T, hd, hdv, ordered, true)
-#define WIDE(id, hd, hdv, bm, kb)                                                                                      \
-    static_assert(bm == 64 && STW_SM90_WIDE_SMEM(hd, hdv) <= kb * 1024u, "bm and smem_kb of " #id);                    \
-    WIDE_BOTH(id, bf16, dev_bf16, hd, hdv) WIDE_BOTH(id, f16, dev_f16, hd, hdv)
-#define ROW_sm90_wide(id, hd, bm, bn, kb)      WIDE(id, hd, hd, bm, kb)
-#define ROW_sm90_wide_v128(id, hd, bm, bn, kb) WIDE(id, hd, 128, bm, kb)
+#define WIDE_BOTH(id, type, config)                                                                                    \
+    WIDE_KERNEL(id, type, config, plain, false) WIDE_KERNEL(id, type, config, ordered, true)
+#define ROW_sm90_wide(id, hd, bm, bn, kb)                                                                              \
+    static_assert(bm == 64 && STW_SM90_WIDE_SMEM(hd, hd) <= kb * 1024u, "bm and smem_kb of " #id);                     \
+    typedef sm90_wide_config<dev_bf16, hd, hd> id##_bf16;                                                              \
+    typedef sm90_wide_config<dev_f16, hd, hd> id##_f16;                                                                \
+    WIDE_BOTH(id, bf16, id##_bf16) WIDE_BOTH(id, f16, id##_f16)
+#define ROW_sm90_tall(id, hd, bm, bn, kb)                                                                              \
+    static_assert(hd == 192 && bm == 64 && STW_SM90_TALL_SMEM <= kb * 1024u, "bm and smem_kb of " #id);                \
+    WIDE_BOTH(id, bf16, sm90_tall_config<dev_bf16>) WIDE_BOTH(id, f16, sm90_tall_config<dev_f16>)
 #define SHORT(id, type, T, hd, bm, bn)                                                                                 \
     DEV_KERNEL_BLOCKS(2 * bn, SM90_SHORT_CTAS(hd, bm, bn))                                                             \
     stw_attn_bwd_##id##_##type(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {                 \

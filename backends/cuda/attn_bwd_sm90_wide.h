@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * sm90's main loop of the backward pass for wide heads (head_dim 129 to 256, and unequal ones), for what
- * attn_bwd_sm90.h takes otherwise. A work tile is 64 keys of a KV head, a step 64 queries; dK and dV stay in registers,
- * dQ is added to f32 sums. Three warpgroups: two multiply, one lane of the third has the loads
+ * sm90's main loop of the backward pass for wide heads (head_dim 129 to 256), for what attn_bwd_sm90.h takes
+ * otherwise. A work tile is 64 keys of a KV head, a step 64 queries; dK and dV stay in registers, dQ is added to f32
+ * sums. Three warpgroups: two multiply, of the third one lane has the loads and one warp has the additions
  * (attn_bwd_sm90_wide_loads.h). All is held transposed, keys as rows:
  *
  *              queries i0 .. i0+64
@@ -16,12 +16,17 @@
  *   1  begin S(j+1), dK(j), dQ(j)
  *   2  wait for S; P(j+1) = 2^(S c - LSE c), in 16 bits to shared memory; wait for dK; barrier      (dQ runs)
  *   3  begin dP(j+1), dV(j+1)
- *   4  wait for dQ and add it to the sums                                                           (dP, dV run)
+ *   4  wait for dQ, which leaves                                                                    (dP, dV run)
  *   5  wait for dP; dS(j+1) = P (dP - delta), in 16 bits to shared memory; barrier                  (dV runs)
  * The barriers are those of the two warpgroups that multiply. P and dS have two places each: one warpgroup may write
  * those of step j + 1 while the other multiplies those of step j.
  *
- * Deterministic mode: as in attn_bwd_sm90.h, but two lanes of the third warpgroup have the semaphores. */
+ * dQ leaves by way of a place in shared memory, from which one instruction adds it (sm90_bulk_add) while products run:
+ * additions from registers had these warps wait. Head_dim to 256: two halves, one after the other, since registers and
+ * that place have no room for more; the second half leaves in phase 1 of the step behind. There dO has one place, which
+ * is empty as soon as dV is made.
+ *
+ * Deterministic mode: as in attn_bwd_sm90.h, but the warp that has the additions has the semaphores. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_H
 
@@ -58,6 +63,10 @@ DEV_FN uint64_t sm90_wide_descriptor(uint32_t at, uint32_t panel) {
     return (uint64_t)(at | panel << 16) | (uint64_t)0x40000040u << 32;
 }
 
+template <int COUNT> struct sm90_panels {
+    enum { count = COUNT };
+};
+
 /* The warpgroups that multiply. */
 template <class C, bool ORDERED>
 DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &maps, char *smem,
@@ -67,7 +76,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     typedef sm90_wide_half<C::HD> half;
     typedef sm90_wide_half<C::HDV> half_v;
     enum { SUBNORMAL = !dev_is_f16<T>::yes, PANEL = C::PANEL_BYTES / 16 };
-    enum { PARTS = half::PIECES == 16 ? 2 : 1, DQ_PIECES = half::PIECES / PARTS }; /* of dQ, one after the other */
+    enum { PARTS = C::DQ_PARTS, DQ_PIECES = half::PIECES / PARTS }; /* of dQ, one after the other */
     const stw_attn_params &p = l.p;
     const int wave = (int)dev_wave(), lane = (int)dev_lane(), group = wave / 4, warp = wave % 4;
     const uint32_t base = sm90_shared_address(smem);
@@ -79,9 +88,10 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     const char *const stats_at = smem + C::AT_STATS + (32 * group + lane % 4 * 2) * 4;
 
     sm90_ring<C::STAGES> at = {0, 0};
+    sm90_ring<C::DOUT_STAGES> at_dout = {0, 0};
     sm90_ring<2> of = {0, 0}; /* work tiles */
     uint32_t flip = 0;        /* which place of P and dS */
-    int keys = 0, turn = 0;   /* parities of K's and V's mbarriers, of `turn` */
+    int keys = 0, filled = 0; /* parities of K's and V's mbarriers, of dQ's place */
     uint32_t special = 0, of_tile = 0;
     sm90_wide_iterator it = {};
 
@@ -89,7 +99,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         [&](uint32_t at0,
             int stage) { /* S^T = K Q^T */
                          const uint32_t k = at0 + C::AT_K / 16,
-                                        q = at0 + C::AT_Q / 16 + stage * (C::K_BYTES / 16) + group * 256;
+                                        q = at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16) + group * 256;
                          sm90_mma_fence();
                          DEV_UNROLL_FOR (int i = 0; i < C::HD; i += 16)
                              mma::template ss<0>(s, sm90_wide_descriptor(k + i / 64 * PANEL + i % 64 / 8, 1),
@@ -100,7 +110,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         [&](uint32_t at0,
             int stage) { /* dP^T = V dO^T; dV += P^T dO */
                          const uint32_t v = at0 + C::AT_V / 16,
-                                        dout = at0 + C::AT_DOUT / 16 + stage * (C::V_BYTES / 16),
+                                        dout = at0 + C::AT_DOUT / 16 + stage * (C::DOUT_BYTES / 16),
                                         mine = dout + half_v::first(group), ps = at0 + C::AT_P / 16 + flip * PANEL;
                          sm90_mma_fence();
                          DEV_UNROLL_FOR (int i = 0; i < C::HDV; i += 16)
@@ -116,7 +126,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     auto begin_dk =
         [&](uint32_t at0,
             int stage) { /* dK += dS^T Q */
-                         const uint32_t q = at0 + C::AT_Q / 16 + stage * (C::K_BYTES / 16) + half::first(group),
+                         const uint32_t q = at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16) + half::first(group),
                                         ds = at0 + C::AT_DS / 16 + flip * PANEL;
                          sm90_mma_fence();
                          DEV_UNROLL_FOR (int i = 0; i < C::BM; i += 16)
@@ -181,29 +191,23 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         put_scores(w, scores_to + (C::AT_DS - C::AT_P) + flip * C::SCORES_BYTES);
         publish();
     };
-    /* dQ has come. `to`: the sums of this thread in the order of the kernel behind: 16 columns rows of a warp, columns
-     * fastest. `free`: a place of dS that nobody multiplies. */
-    auto add_dq = [&](uint32_t block_at, bool exact, uint32_t free, int part) {
-        float *const to = l.dq + (int64_t)block_at * (C::BM * C::WIDTH) + ((warp * 2 + group) * DEV_WAVE + lane) * 4;
-        enum { STEP = C::THREADS * 4 };
-        const int first = half::column(group, part) / 8 - group * half::PIECES,
+    /* Part `part` of dQ has come: to its place, in the order of the kernel behind, where a warp has 16 rows, columns
+     * fastest. */
+    auto put_dq = [&](bool exact, int part) {
+        const uint32_t to = base + C::AT_DQ + ((warp * 2 + group) * DEV_WAVE + lane) * 16;
+        enum { STEP = C::THREADS * 16 };
+        const int first = half::column(group, part) / 8 - group * half::PIECES - part * DQ_PIECES,
                   second = half::column(group, 1) / 8 - group * half::PIECES - 8;
-        if (ORDERED && part == 0) barriers.turn().wait(turn);
-        if (exact) {
-            float *mine = (float *)(void *)(smem + C::AT_DS + free * C::SCORES_BYTES) + sm90_thread_anew() * 8;
-            DEV_UNROLL_FOR (int n = 0; n < DQ_PIECES; n += 2) {
-                DEV_UNROLL_FOR (int i = 0; i < 8; ++i) mine[i] = dq[4 * n + i];
-                DEV_ROLLED_FOR (int i = 0; i < 8; ++i)
-                    sm90_add_exact(to + (n + (n < 8 ? first : second) + i / 4) * STEP + i % 4, mine[i]);
-            }
-            sm90_cta_sync();
-        } else {
-            float *const low = to + first * STEP, *const high = to + second * STEP;
-            DEV_UNROLL_FOR (int i = 0; i < DQ_PIECES; ++i) sm90_add_four((i < 8 ? low : high) + i * STEP, dq + 4 * i);
-        }
-        if (ORDERED && part == PARTS - 1) {
-            arrive(barriers.added());
-            turn ^= 1;
+        const uint32_t low = to + first * STEP, high = to + second * STEP;
+        barriers.dq_empty().wait(filled ^ 1);
+        filled ^= 1;
+        DEV_UNROLL_FOR (int i = 0; i < DQ_PIECES; ++i)
+            sm90_store_shared_four((i < 8 ? low : high) + i * STEP, dq + 4 * i);
+        sm90_fence_async_shared();
+        __syncwarp();
+        if (sm90_elect()) {
+            *(uint32_t *)(void *)(smem + C::AT_EXACT) = exact;
+            barriers.dq_full().arrive();
         }
     };
     auto exact = [&]() { return SUBNORMAL && (special & SM90_EXACT_DQ) != 0; };
@@ -219,20 +223,25 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         const int whole_first = dev_uniform(some_rows ? tile.whole_first : 0),
                   whole_end = dev_uniform(some_rows ? tile.whole_end : 1 << 30);
         auto is_plain = [&]() { return it.block >= plain_first && it.block < plain_end; };
-        /* Zeros in rows that take part in nothing, when they have arrived. */
-        auto await_rows = [&]() {
+        /* Zeros in rows of Q and of dO that take part in nothing, when they have arrived. */
+        auto zero_rows = [&](auto panels, int place) {
+            const int64_t i0 = (int64_t)it.block * C::BM;
+            sm90_zero_rows<decltype(panels)::count, C::BM>(smem + place, tile.seq.q_low - i0, tile.seq.q_end - i0,
+                                                           sm90_thread_anew());
+            sm90_fence_async_shared();
+            sm90_cta_sync();
+        };
+        auto await_q = [&]() {
             barriers.q_full(at.place).wait(at.parity);
             if (it.block < whole_first || it.block >= whole_end) {
-                barriers.dout_full(at.place).wait(at.parity);
                 sm90_mma_wait<0>();
-                const int64_t low = tile.seq.q_low - (int64_t)it.block * C::BM,
-                              end = tile.seq.q_end - (int64_t)it.block * C::BM;
-                sm90_zero_rows<C::PANELS, C::BM>(smem + C::AT_Q + at.place * C::K_BYTES, low, end, sm90_thread_anew());
-                sm90_zero_rows<C::PANELS_V, C::BM>(smem + C::AT_DOUT + at.place * C::V_BYTES, low, end,
-                                                   sm90_thread_anew());
-                sm90_fence_async_shared();
-                sm90_cta_sync();
+                zero_rows(sm90_panels<C::PANELS>(), C::AT_Q + at.place * C::Q_BYTES);
             }
+        };
+        auto await_dout = [&]() {
+            barriers.dout_full(at_dout.place).wait(at_dout.parity);
+            if (it.block < whole_first || it.block >= whole_end)
+                zero_rows(sm90_panels<C::PANELS_V>(), C::AT_DOUT + at_dout.place * C::DOUT_BYTES);
         };
         DEV_UNROLL_FOR (int i = 0; i < 4 * half::PIECES; ++i) dk[i] = 0.0f;
         DEV_UNROLL_FOR (int i = 0; i < 4 * half_v::PIECES; ++i) dv[i] = 0.0f;
@@ -255,65 +264,77 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                           ? (uint32_t)SM90_EXACT_DQ
                           : 0u;
             /* the first step */
-            await_rows();
+            await_q();
             begin_scores(base >> 4, at.place);
             sm90_mma_wait<0>(s);
             probabilities(is_plain(), at.place);
             publish();
-            barriers.dout_full(at.place).wait(at.parity);
-            begin_dp_and_dv(base >> 4, at.place);
+            await_dout();
+            begin_dp_and_dv(base >> 4, at_dout.place);
             sm90_mma_wait<1>(dp);
             score_gradients(at.place);
+            bool left = false, left_exact = false; /* the second part of the step before has not left */
             DEV_ROLLED while (it.left > 1) {
-                const uint32_t at0 = (uint32_t)dev_keep((int)(base >> 4)), block_at = it.at;
-                const int stage = at.place;
+                const uint32_t at0 = (uint32_t)dev_keep((int)(base >> 4));
+                const int stage = at.place, dout_stage = at_dout.place;
                 const bool is_exact = exact();
                 at.next();
+                at_dout.next();
                 it.next();
                 /* 1 */
-                await_rows();
+                await_q();
                 begin_scores(at0, at.place);
-                if (PARTS == 2) begin_dq(at0, flip, 0);
+                if (PARTS == 2) {
+                    if (left) put_dq(left_exact, 1);
+                    left = true;
+                    left_exact = is_exact;
+                    begin_dq(at0, flip, 0);
+                }
                 begin_dk(at0, stage);
                 if (PARTS == 1) begin_dq(at0, flip, 0);
                 /* 2 */
+                if (C::DOUT_STAGES == 1) {
+                    sm90_mma_wait<3>();
+                    arrive(barriers.dout_empty(dout_stage));
+                }
                 sm90_mma_wait<2>(s);
-                arrive(barriers.dout_empty(stage));
+                if (C::DOUT_STAGES > 1) arrive(barriers.dout_empty(dout_stage));
                 flip ^= 1;
                 probabilities(is_plain(), at.place);
                 if (PARTS == 2) {
                     sm90_mma_wait<1>(dq);
-                    add_dq(block_at, is_exact, flip, 0);
+                    put_dq(is_exact, 0);
                     begin_dq(at0, flip ^ 1, 1);
                 }
                 sm90_mma_wait<1>();
                 arrive(barriers.q_empty(stage));
                 publish();
                 /* 3 */
-                barriers.dout_full(at.place).wait(at.parity);
-                begin_dp_and_dv(at0, at.place);
+                await_dout();
+                begin_dp_and_dv(at0, at_dout.place);
                 /* 4 */
                 sm90_mma_wait<2>(dq);
-                add_dq(block_at, is_exact, flip, PARTS - 1);
+                if (PARTS == 1) put_dq(is_exact, 0);
                 /* 5 */
                 sm90_mma_wait<1>(dp);
                 score_gradients(at.place);
             }
-            const uint32_t block_at = it.at;
             arrive(barriers.v_empty());
             const bool is_exact = exact();
+            if (PARTS == 2 && left) put_dq(left_exact, 1);
             begin_dq(base >> 4, flip, 0);
             begin_dk(base >> 4, at.place);
             sm90_mma_wait<1>(dq);
-            add_dq(block_at, is_exact, flip ^ 1, 0);
+            put_dq(is_exact, 0);
             if (PARTS == 2) begin_dq(base >> 4, flip, 1);
             sm90_mma_wait<0>(dq);
-            arrive(barriers.dout_empty(at.place));
+            arrive(barriers.dout_empty(at_dout.place));
             arrive(barriers.q_empty(at.place));
             arrive(barriers.k_empty());
-            if (PARTS == 2) add_dq(block_at, is_exact, flip ^ 1, 1);
+            if (PARTS == 2) put_dq(is_exact, 1);
             flip ^= 1;
             at.next();
+            at_dout.next();
             sm90_pin(dk);
             sm90_pin(dv);
             sm90_cta_sync(); /* nobody multiplies P or dS any more */
@@ -325,33 +346,6 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                                   p.scale, mine, group, warp);
         arrive(barriers.tile_empty(of.place));
         sm90_cta_sync(); /* P goes where warps had their rows */
-    }
-}
-
-template <class C, bool ORDERED>
-DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &maps, char *smem) {
-    const int wave = (int)dev_wave();
-    const uint32_t base = sm90_shared_address(smem);
-    const sm90_wide_barriers<C> barriers = {base + C::AT_BARRIERS};
-    attn_work_tile *const tiles =
-        (attn_work_tile *)(void *)(smem + C::AT_TILES); /* this work tile and the next, alternately */
-    sm90_tile_masking *const masking = (sm90_tile_masking *)(void *)(smem + C::AT_MASKING);
-    if (wave == C::WARPS && sm90_elect()) barriers.init(C::WARPS + (ORDERED ? 2 : 0));
-    dev_await_previous();
-    dev_barrier();
-    if (wave >= C::WARPS) {
-        sm90_give_registers<40>();
-        if (wave == C::WARPS && sm90_elect()) {
-            const sm90_wide_loads<C> load = {l, maps, base};
-            const sm90_scheduler<ORDERED> scheduler = {l, NULL, barriers.tile()};
-            sm90_wide_load<C, ORDERED>(load, scheduler, tiles, masking);
-        }
-        if (ORDERED && wave == C::WARPS + 1 && sm90_elect()) sm90_wide_keep<C, false>(l, barriers, tiles);
-        if (ORDERED && wave == C::WARPS + 2 && sm90_elect()) sm90_wide_keep<C, true>(l, barriers, tiles);
-    } else {
-        sm90_take_registers<232>();
-        sm90_wide_multiply<C, ORDERED>(l, maps, smem, tiles, masking);
-        dev_let_next_begin();
     }
 }
 

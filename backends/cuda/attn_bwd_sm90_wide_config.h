@@ -7,6 +7,8 @@
 
 #include "mma_sm90.h"
 
+template <int COLS> struct sm90_wide_half;
+
 /* HD columns of Q and K, HDV of V and dO, in panels of 64. */
 template <class T_, int HD_, int HDV_> struct sm90_wide_config {
     typedef T_ T;
@@ -15,40 +17,51 @@ template <class T_, int HD_, int HDV_> struct sm90_wide_config {
         HDV = HDV_,
         BM = 64,
         BN = 64,
-        STAGES = STW_SM90_WIDE_STAGES(HD_),
-        WARPS = 8, /* that multiply; four more have the loads */
+        STAGES = 2, /* of Q */
+        DOUT_STAGES = STW_SM90_WIDE_DOUT_STAGES(HD_),
+        DQ_PARTS = STW_SM90_WIDE_DQ_PARTS(HD_), /* a step's dQ leaves in so many parts, through one place */
+        WARPS = 8,                              /* that multiply; four more have loads and additions */
         THREADS = 256,
+        REGISTERS = 232, /* a thread's of those that multiply */
+        TALL = false,    /* the loop of attn_bwd_sm90_tall.h */
         PANELS = HD / 64,
         PANELS_V = HDV / 64,
         WIDTH = HD
     };
     enum {
         PANEL_BYTES = 64 * 128,
-        K_BYTES = PANELS * PANEL_BYTES, /* also of Q of a step */
+        K_BYTES = PANELS * PANEL_BYTES,
         V_BYTES = PANELS_V * PANEL_BYTES,
+        Q_BYTES = K_BYTES, /* of a step */
+        DOUT_BYTES = V_BYTES,
         SCORES_BYTES = PANEL_BYTES, /* P or dS of a step, in 16 bits */
+        DQ_BYTES = BM * HD * 4 / DQ_PARTS,
         STATS = 2 * BM + (int)STW_STATS_PAD
     };
     enum {
         AT_K = 0,
         AT_V = AT_K + K_BYTES,
         AT_Q = AT_V + V_BYTES,
-        AT_DOUT = AT_Q + STAGES * K_BYTES,
-        AT_P = AT_DOUT + STAGES * V_BYTES, /* two places, used alternately, as of dS */
+        AT_DOUT = AT_Q + STAGES * Q_BYTES,
+        AT_P = AT_DOUT + DOUT_STAGES * DOUT_BYTES, /* two places, used alternately, as of dS */
         AT_DS = AT_P + 2 * SCORES_BYTES,
-        AT_STATS = AT_DS + 2 * SCORES_BYTES,
+        AT_DQ = AT_DS + 2 * SCORES_BYTES,
+        AT_STATS = AT_DQ + DQ_BYTES,
         AT_BARRIERS = AT_STATS + STAGES * STATS * 4,
+        AT_EXACT = AT_BARRIERS + 200,   /* dQ in its place: added one by one (add_exact) */
         AT_MASKING = AT_BARRIERS + 208, /* of this work tile and the next */
         AT_TILES = AT_MASKING + 32,
         BYTES = AT_TILES + 2 * (int)sizeof(attn_work_tile)
     };
     static_assert(BYTES <= (int)STW_SM90_WIDE_SMEM(HD_, HDV_), "host and device agree on shared memory");
     static_assert(AT_STATS % 16 == 0 && AT_TILES % 16 == 0, "places that bulk copies write");
+    template <int COLS, int ROWS> DEV_FN int panel_at(int place) { return sm90_wide_half<COLS>::panel_at(place); }
 };
 
 /* The mbarriers. A place is full when its bytes have come, empty when all warps that read it have arrived. `tile`: the
- * key block of a work tile has come; `ready`: all that is known of a work tile stands in its place. Deterministic mode:
- * `turn` says that this key block may add to a query block, `added` that all warps have. */
+ * key block of a work tile has come; `ready`: all that is known of a work tile stands in its place. dQ's place is full
+ * when all warps have written, empty when its additions have read it. dS's is, where it has one, when all warps have
+ * made dQ. */
 template <class C> struct sm90_wide_barriers {
     uint32_t base;
 
@@ -63,15 +76,18 @@ template <class C> struct sm90_wide_barriers {
     DEV_METHOD sm90_mbarrier tile() const { return sm90_mbarrier{base + 160}; }
     DEV_METHOD sm90_mbarrier ready(int place) const { return sm90_mbarrier{base + 168 + 8 * place}; }
     DEV_METHOD sm90_mbarrier tile_empty(int place) const { return sm90_mbarrier{base + 184 + 8 * place}; }
-    DEV_METHOD sm90_mbarrier turn() const { return sm90_mbarrier{base + 24}; }
-    DEV_METHOD sm90_mbarrier added() const { return sm90_mbarrier{base + 56}; }
+    DEV_METHOD sm90_mbarrier dq_full() const { return sm90_mbarrier{base + 24}; }
+    DEV_METHOD sm90_mbarrier dq_empty() const { return sm90_mbarrier{base + 56}; }
+    DEV_METHOD sm90_mbarrier ds_empty() const { return sm90_mbarrier{base + 16}; }
     /* By one thread. */
     DEV_METHOD void init(int readers_of_tiles) const {
-        static_assert(C::STAGES <= 3, "the fourth of each kind is another's");
+        static_assert(C::STAGES <= 2, "the third and fourth of each kind are others'");
         DEV_UNROLL_FOR (int i = 0; i < C::STAGES; ++i) {
             q_full(i).init(1);
-            dout_full(i).init(1);
             q_empty(i).init(C::WARPS);
+        }
+        DEV_UNROLL_FOR (int i = 0; i < C::DOUT_STAGES; ++i) {
+            dout_full(i).init(1);
             dout_empty(i).init(C::WARPS);
         }
         k_full().init(1);
@@ -83,8 +99,9 @@ template <class C> struct sm90_wide_barriers {
             ready(i).init(1);
             tile_empty(i).init(readers_of_tiles);
         }
-        turn().init(2);
-        added().init(C::WARPS);
+        dq_full().init(C::WARPS);
+        dq_empty().init(1);
+        ds_empty().init(C::WARPS);
         sm90_fence_mbarrier_init();
     }
 };

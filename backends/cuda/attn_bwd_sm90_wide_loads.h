@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * The warps that bring work to sm90's main loop for wide heads: one lane asks for work tiles, K, V, Q and dO; in
- * deterministic mode one waits for semaphores of query blocks and one passes them on. */
+ * The warps that bring work to sm90's main loop for wide heads and take dQ from it: one lane asks for work tiles, K, V,
+ * Q and dO; one warp adds dQ to its sums, in deterministic mode in the order that semaphores of query blocks give. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_LOADS_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_LOADS_H
 
 #include "attn_bwd_sm90_masking.h"
+#include "attn_bwd_sm90_tall_config.h"
 #include "attn_bwd_sm90_wide_config.h"
 
 /* Where the loop over a work tile's query blocks stands, head by head. */
@@ -62,10 +63,10 @@ template <class C> struct sm90_wide_loads {
     uint32_t smem;
 
     DEV_METHOD sm90_wide_barriers<C> barriers() const { return sm90_wide_barriers<C>{smem + C::AT_BARRIERS}; }
-    template <int COLS>
+    template <int COLS, int ROWS>
     DEV_FN void panels(uint32_t to, const stw_mapped_tensor &t, int row, int head, int batch, sm90_mbarrier barrier) {
         DEV_UNROLL_FOR (int place = 0; place < COLS / 64; ++place)
-            sm90_tma_load_panel(to + place * C::PANEL_BYTES, &t.map, sm90_wide_half<COLS>::panel_at(place) * 64, row,
+            sm90_tma_load_panel(to + place * (ROWS * 128), &t.map, C::template panel_at<COLS, ROWS>(place) * 64, row,
                                 head, batch, barrier);
     }
     DEV_METHOD int query_row(const attn_work_tile &tile, const sm90_wide_iterator &it) const {
@@ -77,26 +78,26 @@ template <class C> struct sm90_wide_loads {
     DEV_METHOD void q(const attn_work_tile &tile, const sm90_wide_iterator &it, sm90_ring<C::STAGES> to) const {
         const sm90_mbarrier full = barriers().q_full(to.place);
         barriers().q_empty(to.place).wait(to.parity ^ 1);
-        full.expect(C::K_BYTES + C::STATS * 4);
-        panels<C::HD>(smem + C::AT_Q + to.place * C::K_BYTES, maps.q, query_row(tile, it), it.head, query_batch(tile),
-                      full);
+        full.expect(C::Q_BYTES + C::STATS * 4);
+        panels<C::HD, C::BM>(smem + C::AT_Q + to.place * C::Q_BYTES, maps.q, query_row(tile, it), it.head,
+                             query_batch(tile), full);
         sm90_bulk_load(smem + C::AT_STATS + to.place * C::STATS * 4, l.stats + (int64_t)it.at * C::STATS, C::STATS * 4,
                        full);
     }
-    DEV_METHOD void dout(const attn_work_tile &tile, const sm90_wide_iterator &it, sm90_ring<C::STAGES> to) const {
+    DEV_METHOD void dout(const attn_work_tile &tile, const sm90_wide_iterator &it, sm90_ring<C::DOUT_STAGES> to) const {
         const sm90_mbarrier full = barriers().dout_full(to.place);
         barriers().dout_empty(to.place).wait(to.parity ^ 1);
-        full.expect(C::V_BYTES);
-        panels<C::HDV>(smem + C::AT_DOUT + to.place * C::V_BYTES, maps.dout, query_row(tile, it), it.head,
-                       query_batch(tile), full);
+        full.expect(C::DOUT_BYTES);
+        panels<C::HDV, C::BM>(smem + C::AT_DOUT + to.place * C::DOUT_BYTES, maps.dout, query_row(tile, it), it.head,
+                              query_batch(tile), full);
     }
     template <int COLS>
     DEV_METHOD void keys(const attn_work_tile &tile, const stw_mapped_tensor &t, uint32_t to, sm90_mbarrier full,
                          sm90_mbarrier empty, int parity) const {
         const int batch = l.p.features & STW_FEAT_PACKED_KV ? 0 : (int)tile.b;
         empty.wait(parity ^ 1);
-        full.expect(COLS / 64 * C::PANEL_BYTES);
-        panels<COLS>(to, t, (int)(tile.seq.kv.first + tile.j0), tile.kv_head, batch, full);
+        full.expect(COLS * C::BN * 2);
+        panels<COLS, C::BN>(to, t, (int)(tile.seq.kv.first + tile.j0), tile.kv_head, batch, full);
     }
     DEV_METHOD void k(const attn_work_tile &tile, int parity) const {
         keys<C::HD>(tile, maps.k, smem + C::AT_K, barriers().k_full(), barriers().k_empty(), parity);
@@ -112,6 +113,7 @@ DEV_FN void sm90_wide_load(const sm90_wide_loads<C> &load, const sm90_scheduler<
                            attn_work_tile *tiles, sm90_tile_masking *masking) {
     const sm90_wide_barriers<C> barriers = load.barriers();
     sm90_ring<C::STAGES> to = {0, 0};
+    sm90_ring<C::DOUT_STAGES> to_dout = {0, 0};
     sm90_ring<2> at = {0, 0};
     int keys = 0; /* parity of K's and V's place */
     DEV_ROLLED_FOR (int turn = 0;; ++turn, at.next()) {
@@ -129,7 +131,8 @@ DEV_FN void sm90_wide_load(const sm90_wide_loads<C> &load, const sm90_scheduler<
         load.v(tile, keys);
         keys ^= 1;
         DEV_ROLLED for (;;) {
-            load.dout(tile, it, to);
+            load.dout(tile, it, to_dout);
+            to_dout.next();
             to.next();
             it.next();
             if (!it.left) break;
@@ -138,38 +141,51 @@ DEV_FN void sm90_wide_load(const sm90_wide_loads<C> &load, const sm90_scheduler<
     }
 }
 
-/* Deterministic mode, one thread. PASSES: when all have added to a query block, its semaphore says so; else: waits
- * until the semaphore says that the key block before this one has added. With wrong cu_seqlens there may be no order:
- * l.unordered tells. */
-template <class C, bool PASSES>
-DEV_FN void sm90_wide_keep(const stw_attn_launch &l, const sm90_wide_barriers<C> &barriers,
-                           const attn_work_tile *tiles) {
+/* A warp: adds dQ of all work tiles of this CTA to the sums. In deterministic mode it waits until the semaphore of a
+ * query block says that the key block before this one has added, and passes it on. With wrong cu_seqlens there may be
+ * no order: l.unordered tells. */
+template <class C, bool ORDERED>
+DEV_FN void sm90_wide_reduce(const stw_attn_launch &l, const sm90_wide_barriers<C> &barriers, const char *smem,
+                             const attn_work_tile *tiles) {
+    enum { SUMS = C::DQ_BYTES / 4 };
+    const float *const from = (const float *)(const void *)(smem + C::AT_DQ);
+    const uint32_t *const exact = (const uint32_t *)(const void *)(smem + C::AT_EXACT);
     sm90_ring<2> at = {0, 0};
-    int parity = 0; /* of this step */
-    bool first = true;
-    if (PASSES) barriers.turn().arrive();
+    int parity = 0;
     DEV_ROLLED for (;; at.next()) {
         const attn_work_tile &tile = tiles[at.place];
         barriers.ready(at.place).wait(at.parity);
-        if (!tile.live) return;
+        if (!tile.live) break;
         const uint32_t block = (uint32_t)tile.block;
-        DEV_ROLLED for (sm90_wide_iterator it = sm90_wide_iterator::begin(tile, l); it.left; it.next(), parity ^= 1) {
+        DEV_ROLLED for (sm90_wide_iterator it = sm90_wide_iterator::begin(tile, l); it.left; it.next()) {
             uint32_t *const semaphore = l.dq_semaphore + it.at;
-            if (PASSES) {
-                barriers.added().wait(parity);
-                barriers.turn().arrive(); /* no turn comes before both threads have seen the last one used */
+            float *const to = l.dq + (int64_t)it.at * (C::BM * C::WIDTH);
+            DEV_ROLLED_FOR (int part = 0; part < C::DQ_PARTS; ++part, parity ^= 1) {
+                barriers.dq_full().wait(parity);
+                if (ORDERED && part == 0)
+                    while (dev_load_acquire(semaphore) != block + 1 && !*l.unordered) {
+                    }
+                __syncwarp();
+                if (*exact) {
+                    DEV_ROLLED_FOR (int i = (int)dev_lane(); i < SUMS; i += DEV_WAVE)
+                        sm90_add_exact(to + part * SUMS + i, from[i]);
+                    __syncwarp();
+                } else if (sm90_elect()) {
+                    sm90_bulk_add(to + part * SUMS, sm90_shared_address(from), C::DQ_BYTES);
+                    sm90_bulk_wait_read();
+                }
+                if (sm90_elect()) barriers.dq_empty().arrive();
+            }
+            if (ORDERED && sm90_elect()) {
+                sm90_bulk_wait();
                 sm90_fence_gpu();
                 sm90_store_relaxed(semaphore, block);
-            } else {
-                while (dev_load_acquire(semaphore) != block + 1 && !*l.unordered) {
-                }
-                if (!first) barriers.added().wait(parity ^ 1);
-                first = false;
-                barriers.turn().arrive();
             }
         }
-        barriers.tile_empty(at.place).arrive();
+        __syncwarp();
+        if (sm90_elect()) barriers.tile_empty(at.place).arrive();
     }
+    if (sm90_elect()) sm90_bulk_wait();
 }
 
 #endif

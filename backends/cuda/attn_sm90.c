@@ -113,12 +113,13 @@ static const char *refusal(const stw_attn_params *p) {
         return "without dQ, dK or dV its f32 sums would have more than 2048 rows";
     return text;
 }
-static const char *refusal_wide(const stw_attn_params *p) {
+static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
     return p->features & FEATURES ? "its kernels of wide heads take no ALiBi, softcap, dropout and bias"
-                                  : refusal_of(p, KEYS_WIDE, 1);
+                                  : refusal_of(p, bn, 1);
 }
-static const char *refusal_v128(const stw_attn_params *p) {
-    return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_wide(p);
+static const char *refusal_wide(const stw_attn_params *p) { return refusal_of_wide(p, KEYS_WIDE); }
+static const char *refusal_tall(const stw_attn_params *p) {
+    return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_of_wide(p, KEYS);
 }
 
 /* Parts of f32 sums are not drained: they are made where they keep sums short, and are no more than twice what the
@@ -162,20 +163,20 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
 }
 
 /* A warpgroup has the loads: it is not among the warps of the table, which the kernel behind counts. */
-static void plan_wide_of(const stw_variant *tile, const stw_attn_params *p, uint32_t hdv, stw_attn_choice *out) {
+static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t smem, stw_attn_choice *out) {
     plan_of(tile, p, 0, out);
-    out->smem = STW_SM90_WIDE_SMEM(tile->head_dim, hdv);
+    out->smem = smem;
     out->loaders = 128;
 }
 
 static void plan_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
-    plan_wide_of(tile, p, tile->head_dim, out);
+    plan_of_wide(tile, p, STW_SM90_WIDE_SMEM(tile->head_dim, tile->head_dim), out);
 }
 
-static void plan_v128(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
-    plan_wide_of(tile, p, 128, out);
+    plan_of_wide(tile, p, STW_SM90_TALL_SMEM, out);
 }
 
 /* ---- tensor maps: made in each run call, since they hold addresses; work of the driver on the host alone ---- */
@@ -268,5 +269,5 @@ STW_ATTN_LOOP(sm90_short, .call = STW_CALL_BWD, .whole = 1, UNALIGNED, .refusal 
 STW_ATTN_LOOP(sm90, .call = STW_CALL_BWD, UNALIGNED, .refusal = refusal, .plan = plan, .encode_maps = encode_maps);
 STW_ATTN_LOOP(sm90_wide, .call = STW_CALL_BWD, UNALIGNED, .refusal = refusal_wide, .plan = plan_wide,
               .encode_maps = encode_wide);
-STW_ATTN_LOOP(sm90_wide_v128, .call = STW_CALL_BWD, UNALIGNED, .refusal = refusal_v128, .plan = plan_v128,
+STW_ATTN_LOOP(sm90_tall, .call = STW_CALL_BWD, UNALIGNED, .refusal = refusal_tall, .plan = plan_tall,
               .encode_maps = encode_wide);

@@ -89,6 +89,16 @@ DEV_FN void sm90_bulk_load(uint32_t to, const void *from, uint32_t bytes, sm90_m
                  "l"(from), "r"(bytes), "r"(barrier.at)
                  : "memory");
 }
+/* Adds consecutive f32 numbers of shared memory to sums, `bytes` a multiple of 16. The thread that asks may wait until
+ * all of these additions have read shared memory, or until all are done. */
+DEV_FN void sm90_bulk_add(float *to, uint32_t from, uint32_t bytes) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
+                 "cp.async.bulk.commit_group;" ::"l"(to),
+                 "r"(from), "r"(bytes)
+                 : "memory");
+}
+DEV_FN void sm90_bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+DEV_FN void sm90_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 /* Products and TMA behind a barrier see what this thread has written to shared memory. */
 DEV_FN void sm90_fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -127,6 +137,10 @@ DEV_FN uint4 sm90_load_shared_vector(uint32_t at) {
 }
 DEV_FN void sm90_store_shared_vector(uint32_t at, uint4 x) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
+DEV_FN void sm90_store_shared_four(uint32_t to, const float *x) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
                  : "memory");
 }
 /* Two words of shared memory, at this place in the order of instructions. */
@@ -251,6 +265,7 @@ template <class T, int ROWS, int COLS, int NEXT_PANEL = ROWS * 8> struct sm90_op
 #define SM90_32(x)    SM90_16(x), SM90_EIGHT(x, 16), SM90_EIGHT(x, 24)
 #define SM90_48(x)    SM90_32(x), SM90_EIGHT(x, 32), SM90_EIGHT(x, 40)
 #define SM90_64(x)    SM90_48(x), SM90_EIGHT(x, 48), SM90_EIGHT(x, 56)
+#define SM90_96(x)    SM90_64(x), SM90_EIGHT(x, 64), SM90_EIGHT(x, 72), SM90_EIGHT(x, 80), SM90_EIGHT(x, 88)
 #define SM90_NAMES_8  "%0,%1,%2,%3,%4,%5,%6,%7"
 #define SM90_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define SM90_NAMES_32                                                                                                  \
@@ -258,6 +273,9 @@ template <class T, int ROWS, int COLS, int NEXT_PANEL = ROWS * 8> struct sm90_op
     "%30,%31"
 #define SM90_NAMES_48 SM90_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define SM90_NAMES_64 SM90_NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define SM90_NAMES_96                                                                                                  \
+    SM90_NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,"  \
+                  "%88,%89,%90,%91,%92,%93,%94,%95"
 
 /* One instruction: x, 64 rows of a warpgroup and 2 * COUNT columns, = or += A B over 16 of K.
  *     ss: A and B from shared memory; K are A's and B's columns, or rows (ROWS_A 1, ROWS_B 1).
@@ -288,6 +306,7 @@ template <class T> struct sm90_mma;
         SM90_SS(type, 32, "64", "32", "33", "34", "35", "36")                                                          \
         SM90_SS(type, 48, "96", "48", "49", "50", "51", "52")                                                          \
         SM90_SS(type, 64, "128", "64", "65", "66", "67", "68")                                                         \
+        SM90_SS(type, 96, "192", "96", "97", "98", "99", "100")                                                        \
         SM90_RS(type, 16, "32", "16", "17", "18", "19", "20")                                                          \
         SM90_RS(type, 32, "64", "32", "33", "34", "35", "36")                                                          \
         SM90_RS(type, 48, "96", "48", "49", "50", "51", "52")                                                          \

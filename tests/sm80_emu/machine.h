@@ -70,6 +70,10 @@ bool emu_copies_under_way();
 void emu_sm90_begin();
 void emu_tensor_load(uint32_t to, const void *map, int rank, const int *from, uint32_t mbarrier);
 void emu_bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t mbarrier);
+void emu_bulk_add(float *to, uint32_t from, uint32_t bytes);
+/* For the additions of this thread: until they have read shared memory; until all is done. */
+void emu_bulk_wait_read();
+void emu_bulk_wait();
 void emu_mbarrier_init(uint32_t at, int arrivals);
 void emu_mbarrier_add(uint32_t at, int arrivals, int bytes_announced);
 void emu_mbarrier_wait(uint32_t at, uint32_t parity);

@@ -145,7 +145,50 @@ static void copies_arrive(uint32_t mbarrier) {
     copies.resize(kept);
 }
 
-bool emu_copies_under_way() { return !copies.empty(); }
+/* Additions of a thread read shared memory in its wait for that, and reach the sums in its wait for all: as late as
+ * they may. */
+struct addition {
+    float *to;
+    uint32_t from, bytes, thread;
+    std::vector<float> read;
+};
+static std::vector<addition> additions;
+
+static float flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; }
+
+void emu_bulk_add(float *to, uint32_t from, uint32_t bytes) {
+    if (from % 16 || (uintptr_t)to % 16 || bytes % 16 || !bytes) emu_fail("a bulk addition that is not aligned");
+    shared(from, bytes);
+    additions.push_back({to, from, bytes, emu_self->number, {}});
+    if (eager) emu_bulk_wait();
+}
+
+void emu_bulk_wait_read() {
+    for (addition &a : additions) {
+        if (a.thread != emu_self->number || !a.read.empty()) continue;
+        a.read.resize(a.bytes / sizeof(float));
+        memcpy(a.read.data(), shared(a.from, a.bytes), a.bytes);
+    }
+}
+
+void emu_bulk_wait() {
+    emu_bulk_wait_read();
+    size_t kept = 0;
+    for (size_t i = 0; i < additions.size(); ++i) {
+        if (additions[i].thread != emu_self->number) {
+            std::swap(additions[kept++], additions[i]);
+            continue;
+        }
+        float *to = additions[i].to;
+        for (float x : additions[i].read) {
+            *to = flushed(flushed(*to) + flushed(x));
+            ++to;
+        }
+    }
+    additions.resize(kept);
+}
+
+bool emu_copies_under_way() { return !copies.empty() || !additions.empty(); }
 
 /* ---- barriers ---- */
 
@@ -191,6 +234,7 @@ void emu_sm90_begin() {
         if (p) p->count = p->groups = 0;
     memset(named, 0, sizeof named);
     copies.clear();
+    additions.clear();
 }
 
 static float number(uint16_t bits, bool f16) {

@@ -77,6 +77,9 @@ DEV_FN void sm90_tma_load_panel(uint32_t to, const stw_tensor_map *map, int col,
 DEV_FN void sm90_bulk_load(uint32_t to, const void *from, uint32_t bytes, sm90_mbarrier barrier) {
     emu_bulk_load(to, from, bytes, barrier.at);
 }
+DEV_FN void sm90_bulk_add(float *to, uint32_t from, uint32_t bytes) { emu_bulk_add(to, from, bytes); }
+DEV_FN void sm90_bulk_wait_read() { emu_bulk_wait_read(); }
+DEV_FN void sm90_bulk_wait() { emu_bulk_wait(); }
 DEV_FN void sm90_fence_async_shared() {}
 
 /* stmatrix: the other way round of ldmatrix. */
@@ -130,6 +133,7 @@ DEV_FN uint4 sm90_load_shared_vector(uint32_t at) {
     return x;
 }
 DEV_FN void sm90_store_shared_vector(uint32_t at, uint4 x) { memcpy(emu_aligned(dev_shared + at, 16), &x, 16); }
+DEV_FN void sm90_store_shared_four(uint32_t to, const float *x) { memcpy(emu_aligned(dev_shared + to, 16), x, 16); }
 DEV_FN uint2 sm90_load_shared_words(uint32_t at) {
     uint2 x;
     memcpy(&x, emu_aligned(dev_shared + at, 8), 8);

@@ -20,8 +20,10 @@ BN, TYPES = 128, ("bf16", "f16")
 MODES = ("plain", "ordered", "outputs", "outputs_ordered", "general", "general_ordered", "alibi", "alibi_ordered", "softcap",
          "softcap_ordered", "dropout", "dropout_ordered", "bias", "bias_ordered")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
-# Wide heads: rows that are cleared; S; dQ's first half, where it has two; dK; dQ; dP
-WAITS_WIDE = {1: ["0", "2", "1", "2", "1"], 2: ["0", "2", "1", "1", "2", "1"]}
+# Wide heads: rows that are cleared; dV, where it has one place of dO; S; dQ's first half, where it has two; dK; dQ; dP.
+# Work tiles of 128 keys: dQ; rows that are cleared; S; dK; dP in two halves
+WAITS_WIDE = {192: ["0", "2", "1", "2", "1"], 256: ["0", "3", "2", "1", "1", "2", "1"]}
+WAITS_TALL = ["1", "0", "1", "0", "1", "1"]
 
 
 def read(cuobjdump, image, what):
@@ -97,24 +99,28 @@ def check_kernel(name, instructions, hd, bm, bounds):
         yield from check_step(body, bm // 2, "_softcap" in name, "_dropout" in name, spilled_most)
 
 
-def check_wide_kernel(name, instructions, hd, hdv):
-    parts = 2 if hd > 192 else 1
-    step = hd // 16 + hdv // 16 + 4 + 4 + 4 * parts  # S, dP, dV, dK, dQ
+def check_wide_kernel(name, instructions, hd, bn, bounds):
+    tall = bn == 128
+    # S, dP, dV, dK, dQ
+    step = hd // 16 + (2 * (128 // 16) if tall else hd // 16) + 4 + 4 + (8 if tall else 4 if hd <= 192 else 8)
     if (products := count(instructions, "HGMMA")) != 2 * step:  # in a unit; at its beginning and end
         yield f"{products} matrix instructions, not 2 steps of {step}"
+    if (adds := count(instructions, "UBLKRED")) != 1:
+        yield f"{adds} bulk additions to dQ, not 1"
     body = hot_loop(instructions, step)
     if body is None:
         yield f"no loop of {step} matrix instructions"
         return
     order = [found[1] for _, text in body if (found := re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([0-9a-f]+)", text))]
-    if order != WAITS_WIDE[parts]:
-        yield f"waits for products until {','.join(order)} are left, not {','.join(WAITS_WIDE[parts])}"
-    if (exponentials := count(body, r"MUFU\.EX2")) != 16:
-        yield f"{exponentials} exponentials, not 16"
-    if spilled := count(body, r"\b(LDL|STL)\b"):
-        yield f"{spilled} accesses to spilled registers"
-    if (adds := count(body, r"RED\S*\.ADD\.F32x4\b")) != hd // 16:
-        yield f"{adds} vector additions to dQ, not {hd // 16}"
+    if order != (wanted := WAITS_TALL if tall else WAITS_WIDE[hd]):
+        yield f"waits for products until {','.join(order)} are left, not {','.join(wanted)}"
+    if (exponentials := count(body, r"MUFU\.EX2")) != bn // 4:
+        yield f"{exponentials} exponentials, not {bn // 4}"
+    spilled_most = next((int(row[4]) for row in bounds if fnmatch.fnmatch(name, row[0])), 0)
+    if (spilled := count(body, r"\b(LDL|STL)\b")) > spilled_most:
+        yield f"{spilled} accesses to spilled registers, at most {spilled_most}"
+    if (stores := count(body, r"\bSTS\.128 \S+, R\d")) != hd // 16:
+        yield f"{stores} vectors of dQ, not {hd // 16}"
 
 
 def check_short(name, instructions, hd, bm, bn):
@@ -163,8 +169,8 @@ def main():
     bounds = [line.split(None, 5) for line in (pathlib.Path(__file__).parent / "gate.txt").read_text().splitlines()
               if line and not line.startswith("#")]
     rows = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), (\d+), .*, sm90(\w*)\)", pathlib.Path(table).read_text(), re.M)
-    wanted = {f"stw_attn_bwd_{row}_{kind}_{mode}": (check_wide_kernel, int(hd), 128 if "v128" in loop else int(hd)) if loop else
-              (check_kernel, int(hd), int(bm), bounds) for row, hd, bm, _, loop in rows if loop != "_short" for kind in TYPES
+    wanted = {f"stw_attn_bwd_{row}_{kind}_{mode}": (check_wide_kernel, int(hd), int(bn), bounds) if loop else
+              (check_kernel, int(hd), int(bm), bounds) for row, hd, bm, bn, loop in rows if loop != "_short" for kind in TYPES
               for mode in (MODES[:2] if loop else MODES)}
     wanted |= {f"stw_attn_bwd_{row}_{kind}": (check_short, int(hd), int(bm), int(bn)) for row, hd, bm, bn, loop in rows
                if loop == "_short" for kind in TYPES}

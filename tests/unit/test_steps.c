@@ -22,7 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
-extern const stw_attn_loop stw_attn_loop_sm90, stw_attn_loop_sm90_wide, stw_attn_loop_sm90_wide_v128;
+extern const stw_attn_loop stw_attn_loop_sm90, stw_attn_loop_sm90_wide, stw_attn_loop_sm90_tall;
 extern const stw_attn_loop stw_attn_loop_few16, stw_attn_loop_few64;
 
 static stw_attn_params params_of(const char *text) {
@@ -380,12 +380,12 @@ static void sm90_wide_says_what_it_does_not_take(void **state) {
                     dropout = params_of("attn_bwd:bf16:b2h4k2s130x150d192x128:dropout0.5");
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&equal));
     assert_null(stw_attn_loop_sm90_wide.gpu->refusal(&v128));
-    assert_null(stw_attn_loop_sm90_wide_v128.gpu->refusal(&v128));
+    assert_null(stw_attn_loop_sm90_tall.gpu->refusal(&v128));
     assert_string_equal(stw_attn_loop_sm90_wide.gpu->refusal(&dropout),
                         "its kernels of wide heads take no ALiBi, softcap, dropout and bias");
-    assert_string_equal(stw_attn_loop_sm90_wide_v128.gpu->refusal(&dropout),
+    assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&dropout),
                         "its kernels of wide heads take no ALiBi, softcap, dropout and bias");
-    assert_string_equal(stw_attn_loop_sm90_wide_v128.gpu->refusal(&equal), "it takes head_dim_v to 128");
+    assert_string_equal(stw_attn_loop_sm90_tall.gpu->refusal(&equal), "it takes head_dim_v to 128");
 }
 
 /* Few rows: all query heads of a kv head together. */
