@@ -441,14 +441,14 @@ static void one_workspace(void **state) {
 /* Kernels come from the image that has them, and both images are loaded once and given back. */
 static void two_images(void **state) {
     (void)state;
-    static const char *const launches[] = {"stw_attn_fwd_sm80_fwd_64x64_hd128_bf16",
-                                           "stw_attn_bwd_sm90_short_128x128_hd128_bf16"};
+    static const char *const launches[] = {"stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_preprocess_bf16",
+                                           "stw_attn_bwd_sm90_64x128_hd128_bf16_plain", "stw_attn_bwd_postprocess"};
     tool("cuda", LIST(H200), LIST("plain", "work"));
     assert_int_equal(failures(NULL), 0);
     assert_int_equal(spawn_count(run.log, "cuda:cuModuleLoadDataEx"), 2);
     assert_int_equal(spawn_count(run.log, "cuda:cuModuleUnload"), 2);
     assert_int_equal(lines_with(run.log, ":left "), 0);
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < 4; ++i) {
         char line[128];
         snprintf(line, sizeof line, "cuda:launch %s", launches[i]);
         assert_int_equal(spawn_count(run.log, line), i ? 2 : 1);
@@ -479,7 +479,7 @@ static void module_load_fails(void **state) {
     tool("cuda", LIST(H200, "FAKE_FAIL=cuModuleGetFunction:500"), LIST("plain", "work")); /* in neither */
     assert_string_equal(spawn_line(run.out, 1),
                         "bwd_plan STW_E_INTERNAL cuda: cuModuleGetFunction failed: error (500); kernel "
-                        "stw_attn_bwd_sm90_short_128x128_hd128_bf16");
+                        "stw_attn_bwd_preprocess_bf16");
     assert_int_equal(lines_with(run.log, ":left "), 0);
 }
 
@@ -490,8 +490,9 @@ static void short_sequences(void **state) {
     static const char *const rows[][3] = {{"bf16:b3h2s49d32", "sm90_short_64x64_hd32", "64,64,"},
                                           {"f16:b3h2s100d32:det", "sm90_short_64x128_hd32", "64,128,"},
                                           {"bf16:b3h4k2s64d64", "sm90_short_64x64_hd64", "64,64,"},
-                                          {"bf16:b3h2s65d64", "sm90_short_64x128_hd64", "64,128,"},
-                                          {"bf16:b3h2s200x128d64", "sm90_short_64x128_hd64", "64,128,"},
+                                          {"bf16:b70h2s65d64", "sm90_short_64x128_hd64", "64,128,"},
+                                          {"bf16:b3h2s65d64", "sm90_short_128x128_hd64", "64,128,"},
+                                          {"bf16:b70h2s200x128d64", "sm90_short_64x128_hd64", "64,128,"},
                                           {"bf16:b3h2s197d64", "sm90_short_128x256_hd64", "64,256,"},
                                           {"bf16:b3h2s64d128", "sm90_short_64x64_hd128", "64,64,"},
                                           {"f16:b3h2s128d96:causal_br", "sm90_short_128x128_hd128", "64,128,"}};
