@@ -19,6 +19,7 @@ static const struct {
     {"conform", stw_tool_conform, "the conformance suite: every feature against the float64 reference"},
     {"bench", stw_tool_bench, "time PROBLEMs, verified first"},
     {"tune", stw_tool_tune, "time every variant on PROBLEMs; rules for the tuning tables"},
+    {"doctor", stw_tool_doctor, "one report for an issue: build, machine, choice, a short test"},
 };
 
 static void print_version(FILE *to) {

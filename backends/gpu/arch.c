@@ -71,8 +71,8 @@ const stw_image *stw_cuda_image(const stw_image_set *set, int major, int minor, 
     for (size_t i = 0; (row = stw_cuda_row_of_cc(major, minor, i)) != NULL; ++i) {
         if (forced && forced != row) continue;
         int native = number_of_row(row) / 10 == major;
-        const stw_image *image = native ? stw_image_find(set, STW_BACKEND_CUDA, row->name, STW_IMAGE_CUBIN) : NULL;
-        if (!image) image = stw_image_find(set, STW_BACKEND_CUDA, row->name, STW_IMAGE_PTX);
+        const stw_image *image =
+            stw_image_find(set, STW_BACKEND_CUDA, row->name, native ? STW_IMAGE_CUBIN : STW_IMAGE_PTX);
         if (image) return image;
     }
     return NULL;

@@ -28,8 +28,9 @@ int stw_arch_of_gcn_name(const char *name, size_t size, char out[32]);
  * that has none: 9.0 has sm90, sm80, NULL; 12.0 has sm80, NULL; 7.5 has NULL. */
 const stw_arch *stw_cuda_row_of_cc(int major, int minor, size_t index);
 
-/* The image for that compute capability: the first row above that has a cubin of the same major version
- * or PTX. `forced`: only that row, or NULL. */
+/* The image for that compute capability: of the first row above that has one, the cubin where the major version is
+ * the same, else PTX, which is made for newer GPUs and does not load on those of the row. `forced`: only that row,
+ * or NULL. */
 const stw_image *stw_cuda_image(const stw_image_set *set, int major, int minor, const stw_arch *forced);
 
 #endif

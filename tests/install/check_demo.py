@@ -3,7 +3,7 @@
 """What `./bootstrap.sh demo` rests on.
 
 machine   cmake/machine.sh names the images for recorded machines
-images    STERNWAY_IMAGES builds what it names, and refuses by name what it cannot
+images    STERNWAY_IMAGES and STERNWAY_ARCHS build what they name, and refuse by name what they cannot
 cache     cmake/cached.sh gives the image that a compiler would give, and compiles only once
 """
 import argparse
@@ -53,10 +53,10 @@ def machine(options, folder):
 def images(options, folder):
     nvcc = script(folder / "nvcc", '#!/bin/sh\necho "Cuda compilation tools, release 13.0"\n')
     left_out = {"none": "CUDA images (STERNWAY_IMAGES=none)", "sm80:cubin": "sm90 images (STERNWAY_IMAGES=sm80:cubin)"}
+    ptx = ["attn_bwd_sm80.ptx.fatbin", "attn_bwd_sm90.cubin.fatbin", "jagged_sm80.ptx.fatbin", "jagged_sm90.cubin.fatbin"]
     for number, (words, made) in enumerate((
             ("none", []), ("sm80:cubin", ["attn_bwd_sm80.cubin.fatbin", "jagged_sm80.cubin.fatbin"]),
-            ("sm80:ptx,sm90", ["attn_bwd_sm80.ptx.fatbin", "attn_bwd_sm90.cubin.fatbin", "jagged_sm80.ptx.fatbin",
-                               "jagged_sm90.cubin.fatbin"]),
+            ("sm80:ptx,sm90", ptx),
             ("sm75", "sm75 is no image, accepted: all, none, or some of sm80, sm90"), ("", "STERNWAY_IMAGES is empty"),
             ("sm90", "sm90 needs sm80:ptx beside it"), ("gfx942", "STERNWAY_HIP=OFF leaves out"))):
         build = folder / f"build{number}"
@@ -73,6 +73,28 @@ def images(options, folder):
         targets = run("ninja", "-C", build, "-t", "targets", "all").stdout.splitlines()
         expect(f"targets of STERNWAY_IMAGES={words}",
                sorted(line.split(":")[0][6:] for line in targets if line.startswith("image-")), made)
+    both = sorted(ptx + ["attn_bwd_sm80.cubin.fatbin", "jagged_sm80.cubin.fatbin"])
+    for number, (archs, also, made) in enumerate((
+            ("sm90", "all", ptx), ("sm90,sm80", "all", both), ("sm90", "sm90,sm80:ptx", ptx),
+            ("sm80", "all", [name for name in both if "sm80" in name]),
+            ("sm75", "all", "STERNWAY_ARCHS=sm75: accepted is all, or some of sm80, sm90"),
+            ("", "all", "accepted is all, or some of"), ("sm90", "none", "STERNWAY_ARCHS=sm90 means the images sm80:ptx,sm90, "
+             "STERNWAY_IMAGES=none others"), ("sm80", "sm80:cubin", "give one of the two"),
+            ("gfx942", "all", "STERNWAY_ARCHS=gfx942: gfx942 belongs to the backend that STERNWAY_HIP=OFF leaves out"))):
+        build = folder / f"archs{number}"
+        done = run(options.cmake, "--preset", "demo", "-B", build, f"-DCMAKE_C_COMPILER={options.cc}", f"-DSTERNWAY_ARCHS={archs}",
+                   f"-DSTERNWAY_IMAGES={also}", f"-DSTERNWAY_NVCC={nvcc}", "-DSTERNWAY_HIP=OFF", "-DSTERNWAY_IMAGE_CACHE=OFF",
+                   cwd=options.source)
+        what = f"STERNWAY_ARCHS={archs} STERNWAY_IMAGES={also}"
+        if isinstance(made, str):
+            expect(f"{what}: refused ({done.stderr})", (done.returncode != 0, made in " ".join(done.stderr.split())), (True, True))
+            continue
+        expect(f"{what}: {done.stderr}", done.returncode, 0)
+        targets = run("ninja", "-C", build, "-t", "targets", "all").stdout.splitlines()
+        expect(f"targets of {what}", sorted(line.split(":")[0][6:] for line in targets if line.startswith("image-")), made)
+        told = set(re.findall(r'STW_BUILD_WITHOUT=\W*(.*?)\\', (build / "compile_commands.json").read_text()))
+        wanted = ["backend HIP (STERNWAY_HIP=OFF)"] + ([f"sm90 images (STERNWAY_ARCHS={archs})"] if "sm90" not in archs else [])
+        expect(f"what `info` says is left out of {what}", told, {", ".join(wanted)})
     done = run(options.cmake, "--preset", "demo", "-B", folder / "tests", f"-DCMAKE_C_COMPILER={options.cc}", "-DSTERNWAY_TESTS=ON",
                cwd=options.source)
     expect("tests without images", "the tests need every image" in " ".join(done.stderr.split()), True)

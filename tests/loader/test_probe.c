@@ -219,7 +219,7 @@ static void images_for_devices(void **state) {
         int row; /* -1: none */
     } cases[] = {{0, 4, 8, NULL, 0},     {0, 4, 9, NULL, 2},   {0, 4, 10, NULL, 1},  {0, 4, 12, NULL, 1},
                  {0, 4, 7, NULL, -1},    {0, 2, 9, NULL, 1},   {0, 1, 9, NULL, -1},  {0, 1, 8, NULL, 0},
-                 {1, 1, 8, NULL, 1},     {0, 4, 9, "sm80", 1}, {0, 4, 9, "sm90", 2}, {0, 4, 8, "sm90", -1},
+                 {1, 1, 8, NULL, -1},    {0, 4, 9, "sm80", 1}, {0, 4, 9, "sm90", 2}, {0, 4, 8, "sm90", -1},
                  {0, 4, 12, "sm90", -1}, {2, 1, 10, NULL, -1}, {0, 0, 9, NULL, -1},  {3, 1, 9, NULL, -1}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         stw_image_set set = {rows + cases[i].first, cases[i].count, "attention"};

@@ -24,6 +24,7 @@ int stw_tool_run(int argc, char **argv);
 int stw_tool_conform(int argc, char **argv);
 int stw_tool_bench(int argc, char **argv);
 int stw_tool_tune(int argc, char **argv);
+int stw_tool_doctor(int argc, char **argv);
 
 /* argp_parse with a program name of "sternway NAME" and exit status 2 on usage errors. */
 int stw_tool_parse(const struct argp *argp, int argc, char **argv, void *input);

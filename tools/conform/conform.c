@@ -262,7 +262,7 @@ static int jobs_of(const settings *s, const conform_target *target) {
 static int run_list(const settings *s, const conform_list *list, conform_target *target, conform_report *report) {
     int exit = STW_EXIT_OK;
     if (!find_target(s, target, report, &exit)) return exit;
-    conform_options run = {jobs_of(s, target), {.repeats = s->repeat, .forward = 1}};
+    conform_options run = {.jobs = jobs_of(s, target), .check = {.repeats = s->repeat, .forward = 1}};
     run.check.bitwise = !strcmp(target->arch, "cpu");
     if (!run.jobs && target->device_count > 1) {
         conform_report_error(report, "--jobs 0 is one process, which is for one device");

@@ -92,6 +92,7 @@ stw_status conform_probe(conform_target *target, const char *wanted, char *why, 
 typedef struct conform_options {
     int jobs; /* 0: no process but this one */
     stw_verify_options check;
+    int hang_seconds; /* a case that takes longer fails; 0: 10 minutes */
 } conform_options;
 
 /* Results arrive in the order of the list: cases[i] on variants[v]. */

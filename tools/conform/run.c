@@ -277,13 +277,14 @@ static int bury(run *r, int id, int status) {
 }
 
 static int watch_workers(run *r) {
+    int limit = r->options->hang_seconds ? r->options->hang_seconds : HANG_SECONDS;
     for (int id = 0; id < r->options->jobs; ++id) {
         worker *w = &r->workers[id];
         int status;
         if (!w->pid) continue;
         size_t current = atomic_load(&r->current[id]);
         if (current != w->seen) w->seen = current, w->since = stw_tool_seconds();
-        if (current && stw_tool_seconds() - w->since > HANG_SECONDS) kill(w->pid, SIGKILL);
+        if (current && stw_tool_seconds() - w->since > limit) kill(w->pid, SIGKILL);
         if (waitpid(w->pid, &status, WNOHANG) == w->pid && bury(r, id, status) && !start_worker(r, id)) return 0;
     }
     return 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * `sternway explain PROBLEM`: what stw_explain_attn, _attn_fwd or _jagged says of a PROBLEM line. */
-#include "tools/base/tool.h"
+#include "info.h"
 
 #include "tools/problem/jagged.h"
 #include "common/arch.h"
@@ -172,6 +172,28 @@ static int refusal_status(const stw_context_opts *opts, const subject *s) {
     return stw_tool_exit_of(status);
 }
 
+char *info_explain_text(const stw_tool_device *device, const char *line) {
+    subject *problem = calloc(1, sizeof *problem);
+    char *text = problem && !read_subject(line, problem) ? explain_text(device, problem) : NULL;
+    free(problem);
+    return text;
+}
+
+cJSON *info_explain_document(const char *line, const char *text) {
+    cJSON *document = cJSON_CreateObject();
+    cJSON *lines = stw_tool_json_lines(text);
+    sorted_text sorted = sort_text(lines);
+    cJSON_AddStringToObject(document, "problem", line);
+    cJSON_AddItemToObject(document, "chosen", sorted.chosen);
+    cJSON_AddItemToObject(document, "reason", sorted.reason);
+    cJSON_AddItemToObject(document, "backends", sorted.backends);
+    cJSON_AddItemToObject(document, "plan", sorted.plan);
+    if (sorted.packed) cJSON_AddItemToObject(document, "packed_plan", sorted.packed);
+    cJSON_AddItemToObject(document, "rules", sorted.rules);
+    cJSON_AddItemToObject(document, "text", lines);
+    return document;
+}
+
 /* Folded on a terminal; whole elsewhere, where lines are searched. */
 static void print_text(char *text) {
     for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
@@ -198,18 +220,7 @@ int stw_tool_explain(int argc, char **argv) {
     }
     int chosen = text && strstr(text, ": chosen\n");
     if (!status && request.json) {
-        cJSON *document = cJSON_CreateObject();
-        cJSON *lines = stw_tool_json_lines(text);
-        sorted_text sorted = sort_text(lines);
-        cJSON_AddStringToObject(document, "problem", request.problem);
-        cJSON_AddItemToObject(document, "chosen", sorted.chosen);
-        cJSON_AddItemToObject(document, "reason", sorted.reason);
-        cJSON_AddItemToObject(document, "backends", sorted.backends);
-        cJSON_AddItemToObject(document, "plan", sorted.plan);
-        if (sorted.packed) cJSON_AddItemToObject(document, "packed_plan", sorted.packed);
-        cJSON_AddItemToObject(document, "rules", sorted.rules);
-        cJSON_AddItemToObject(document, "text", lines);
-        stw_tool_print_json(document);
+        stw_tool_print_json(info_explain_document(request.problem, text));
     } else if (!status) {
         print_text(text);
     } else if (request.json) {

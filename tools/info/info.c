@@ -8,8 +8,6 @@
 
 /* ---- text, in 80 columns: only a word that is longer passes them ---- */
 
-#define WIDTH 80
-
 static int is_true(const cJSON *row, const char *key) {
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(row, key));
 }
@@ -19,8 +17,8 @@ static void print_build(const cJSON *build) {
     char text[1024];
     snprintf(text, sizeof text, "commit %s, %s, %s", commit[0] ? commit : "not known",
              stw_tool_json_text(build, "date"), stw_tool_json_text(build, "compiler"));
-    stw_tool_fold(stdout, text, printf("build: "), 7, WIDTH);
-    if (without[0]) stw_tool_fold(stdout, without, printf("left out: "), 10, WIDTH);
+    stw_tool_fold(stdout, text, printf("build: "), 7, INFO_WIDTH);
+    if (without[0]) stw_tool_fold(stdout, without, printf("left out: "), 10, INFO_WIDTH);
 }
 
 static void print_archs(const cJSON *archs) {
@@ -29,7 +27,7 @@ static void print_archs(const cJSON *archs) {
     cJSON_ArrayForEach(row, archs) {
         int column = printf("  %-8s %-5s %-18s ", stw_tool_json_text(row, "name"), stw_tool_json_text(row, "backend"),
                             is_true(row, "in_this_build") ? "in this build" : "not in this build");
-        stw_tool_fold(stdout, stw_tool_json_text(row, "description"), column, column, WIDTH);
+        stw_tool_fold(stdout, stw_tool_json_text(row, "description"), column, column, INFO_WIDTH);
     }
 }
 
@@ -63,7 +61,7 @@ static void print_drivers(const cJSON *drivers) {
         char text[1024];
         int column = printf("  %-4s ", stw_tool_json_text(row, "backend"));
         stw_tool_fold(stdout, stw_tool_json_text(row, "library")[0] ? stw_tool_json_text(row, "path") : "none", column,
-                      column, WIDTH);
+                      column, INFO_WIDTH);
         int n = snprintf(text, sizeof text, "%s%s%s%s%s%s", stw_tool_json_text(row, "cuda")[0] ? "CUDA " : "",
                          stw_tool_json_text(row, "cuda"),
                          stw_tool_json_text(row, "cuda")[0] && stw_tool_json_text(row, "version")[0] ? ", " : "",
@@ -71,10 +69,10 @@ static void print_drivers(const cJSON *drivers) {
                          stw_tool_json_text(row, "kernel_module")[0] ? ", kernel module " : "");
         snprintf(text + n, sizeof text - (size_t)n, "%s", stw_tool_json_text(row, "kernel_module"));
         const char *said = text[0] == ',' ? text + 2 : text;
-        if (said[0]) printf("%*s", column, ""), stw_tool_fold(stdout, said, column, column, WIDTH);
+        if (said[0]) printf("%*s", column, ""), stw_tool_fold(stdout, said, column, column, INFO_WIDTH);
         snprintf(text, sizeof text, "%s%s",
                  is_true(row, "usable") ? "" : "not usable: ", stw_tool_json_text(row, "note"));
-        if (text[0]) printf("%*s", column, ""), stw_tool_fold(stdout, text, column, column, WIDTH);
+        if (text[0]) printf("%*s", column, ""), stw_tool_fold(stdout, text, column, column, INFO_WIDTH);
     }
 }
 
@@ -85,7 +83,7 @@ static void print_device(const cJSON *row) {
                         stw_tool_json_text(row, "arch")[0] ? stw_tool_json_text(row, "arch") : "?"),
         n = 0;
     stw_tool_fold(stdout, stw_tool_json_text(row, "name")[0] ? stw_tool_json_text(row, "name") : "(name not known)",
-                  column, column, WIDTH);
+                  column, column, INFO_WIDTH);
     text[0] = 0;
     if (stw_tool_json_number(row, "compute_units") > 0)
         n += snprintf(text + n, sizeof text - (size_t)n, ", %.0f units", stw_tool_json_number(row, "compute_units"));
@@ -96,14 +94,14 @@ static void print_device(const cJSON *row) {
         n += snprintf(text + n, sizeof text - (size_t)n, ", table attn_bwd.%s.def", stw_tool_json_text(row, "table"));
     if (stw_tool_json_text(row, "uuid")[0])
         n += snprintf(text + n, sizeof text - (size_t)n, ", %s", stw_tool_json_text(row, "uuid"));
-    if (n) printf("%*s", column, ""), stw_tool_fold(stdout, text + 2, column, column, WIDTH);
+    if (n) printf("%*s", column, ""), stw_tool_fold(stdout, text + 2, column, column, INFO_WIDTH);
     snprintf(text, sizeof text, "%s%s%s", is_true(row, "usable") ? "" : "not usable",
              is_true(row, "usable") || !stw_tool_json_text(row, "note")[0] ? "" : ": ",
              stw_tool_json_text(row, "note"));
-    if (text[0]) printf("%*s", column, ""), stw_tool_fold(stdout, text, column, column, WIDTH);
+    if (text[0]) printf("%*s", column, ""), stw_tool_fold(stdout, text, column, column, INFO_WIDTH);
 }
 
-static void info_print(const cJSON *report, int verify) {
+void info_print(const cJSON *report, int verify) {
     const cJSON *row;
     printf("sternway %s\n", stw_tool_json_text(report, "version"));
     print_build(cJSON_GetObjectItemCaseSensitive(report, "build"));
@@ -116,13 +114,18 @@ static void info_print(const cJSON *report, int verify) {
     printf("cpu instruction sets:");
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(report, "cpu_instruction_sets"))
         printf(" %s", row->valuestring);
-    puts("\nenvironment (* = set):");
+    putchar('\n');
+}
+
+static void print_environment(const cJSON *report) {
+    const cJSON *row;
+    puts("environment (* = set):");
     cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(report, "environment")) {
         const int help = 35; /* the column it begins in, on a line of its own behind a long value */
         int column = printf("%c %-23s %-8s ", is_true(row, "set") ? '*' : ' ', stw_tool_json_text(row, "name"),
                             stw_tool_json_text(row, "value")[0] ? stw_tool_json_text(row, "value") : "-");
         if (column > help) printf("\n%*s", column = help, "");
-        stw_tool_fold(stdout, stw_tool_json_text(row, "help"), column, help, WIDTH);
+        stw_tool_fold(stdout, stw_tool_json_text(row, "help"), column, help, INFO_WIDTH);
     }
 }
 
@@ -184,7 +187,7 @@ int stw_tool_info(int argc, char **argv) {
     int failed = info_build(report, request.verify), damaged = report_damaged(report);
     int refused = info_add_environment(report);
     if (request.json) stw_tool_print_json(report);
-    else info_print(report, request.verify);
+    else info_print(report, request.verify), print_environment(report);
     if (refused) stw_tool_error("info", NULL, "%s", stw_tool_last_error());
     if (!request.json) cJSON_Delete(report);
     return damaged || failed || refused ? STW_EXIT_FAILED : STW_EXIT_OK;
