@@ -247,7 +247,7 @@ static stw_status encode_wide(stw_gpu *gpu, const stw_attn_launch *launch, void 
 /* ---- short sequences: a work tile has all keys, and dQ is complete in registers (attn_bwd_sm90_short.h) ---- */
 
 static const char *refusal_short(const stw_attn_params *p) {
-    if (p->features & FEATURES) return "its kernels of short sequences take no ALiBi, softcap and dropout";
+    if (p->features & FEATURES) return "its kernels of short sequences take no ALiBi, softcap, dropout and bias";
     if (p->outputs & STW_OUT_DSINK) return "its kernels of short sequences sum no dSink";
     if (p->dq_dtype != p->dtype) return "its kernels of short sequences make dQ in the inputs' type";
     return refusal_of(p, KEYS, 1);
