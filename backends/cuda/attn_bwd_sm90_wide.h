@@ -49,6 +49,16 @@ template <class C, int BYTES> DEV_FN bool sm90_wide_counts(const char *keys) {
     return dev_uniform(__any_sync(0xFFFFFFFFu, counts)) != 0;
 }
 
+/* Zeros in rows of K and V that take part in nothing, when they have arrived. */
+template <class C> DEV_FN void sm90_wide_zero_keys(const attn_work_tile &tile, char *smem) {
+    const stw_range seen = stw_visible_keys(&tile.seq);
+    const int64_t low = seen.first - tile.j0, end = seen.end - tile.j0;
+    sm90_zero_rows<C::PANELS, C::BN>(smem + C::AT_K, low, end, sm90_thread_anew());
+    sm90_zero_rows<C::PANELS_V, C::BN>(smem + C::AT_V, low, end, sm90_thread_anew());
+    sm90_fence_async_shared();
+    sm90_cta_sync();
+}
+
 /* The first and the last query that see a key of the work tile, counted from query i0. */
 DEV_FN int2 sm90_wide_seen(const attn_work_tile &tile, int key, int i0) {
     const int64_t j = tile.j0 + key, far = INT64_C(1) << 20;
@@ -251,14 +261,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             barriers.k_full().wait(keys);
             barriers.v_full().wait(keys);
             keys ^= 1;
-            if (dev_uniform(mask.zeroes_keys)) {
-                const stw_range seen = stw_visible_keys(&tile.seq);
-                const int64_t low = seen.first - tile.j0, end = seen.end - tile.j0;
-                sm90_zero_rows<C::PANELS, C::BN>(smem + C::AT_K, low, end, sm90_thread_anew());
-                sm90_zero_rows<C::PANELS_V, C::BN>(smem + C::AT_V, low, end, sm90_thread_anew());
-                sm90_fence_async_shared();
-                sm90_cta_sync();
-            }
+            if (dev_uniform(mask.zeroes_keys)) sm90_wide_zero_keys<C>(tile, smem);
             of_tile = SUBNORMAL && (!sm90_wide_counts<C, C::K_BYTES>(smem + C::AT_K) ||
                                     !sm90_wide_counts<C, C::V_BYTES>(smem + C::AT_V))
                           ? (uint32_t)SM90_EXACT_DQ
