@@ -29,6 +29,7 @@
  *   Q^T, dO^T     32 x 2 HD each                [half][pair of columns][g][n][2 columns][4 queries]: lanes contiguous
  *   dS            8 x (4 x 416 + 64)            a query: 4 waves x 64 bytes of zipped keys, 4 x 32 of tile 2, padding;
  *                                               read as Q; written by words, g and g + 1 in different banks
+ *   LSE, delta    2 x 32 x 4                    the four queries of a lane are read at once
  *
  * The order of instructions is written out: a piece of softmax behind each product of dP, a piece of dS behind each of
  * dV, reads of LDS in pairs, two ahead. Head dim 128: one wave a SIMD, up to 512 registers. Head dim 64: two waves;
@@ -63,10 +64,13 @@ template <class T_, int HD_> struct attn_cdna {
         AT_QT = AT_DOUT + BM * ROW,
         AT_DOUTT = AT_QT + 2 * TRANSPOSED,
         AT_DS = AT_DOUTT + 2 * TRANSPOSED,
-        AT_WORK_TILE = AT_DS + BM / 4 * SCORE_FOUR,
+        AT_STATS = AT_DS + BM / 4 * SCORE_FOUR,
+        AT_WORK_TILE = AT_STATS + 2 * BM * 4,
         STATS = 2 * BM + (int)STW_STATS_PAD /* floats of a query block */
     };
-    static_assert(AT_WORK_TILE + STW_WORK_TILE_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
+    static_assert(AT_WORK_TILE + STW_CDNA_WORK_TILE_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
+    static_assert(sizeof(attn_work_tile) <= STW_CDNA_WORK_TILE_BYTES, "a work tile has room");
+    static_assert(AT_QT % 1024 == 0, "places of statistics follow from those of Q^T");
     static_assert(HD == 128 || 2 * STW_CDNA_SMEM(HD_) <= 65536, "two workgroups share a compute unit");
 };
 
@@ -137,19 +141,24 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
     constexpr bool FLUSHES = dev_flushes<typename C::T>::yes;
     const bool subnormal = EXACT || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
+    if constexpr (!C::IN_AGPRS) w.lds.columns = cdna_opaque(w.lds.columns); /* else places of statistics are kept */
+    leaf_f4 lse = w.lds.read_stats(0, 0), delta = w.lds.read_stats(0, 1);
     rows_stream rows(w.lds);
     attn_cdna_scores<KIND, C> t;
     DEV_UNROLL_FOR (int half = 0; half < 2; ++half) {
         const int at = half * 4 * P;
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
         const rows_operand dout_t = {rows, w.lds, at + 2 * P}, q_t = {rows, w.lds, at + 3 * P};
-        auto softmax = cdna_behind_product([&](int piece) { t.softmax(w.scoring, w.ahead.lse, piece); });
+        auto softmax = cdna_behind_product([&](int piece) { t.softmax(w.scoring, lse, piece); });
         auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, block, half);
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
         mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, cdna_nothing());
-        mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, w.ahead.delta, softmax);
-        w.stats.fetch(w.ahead, half ^ 1);
+        mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
+        if (half == 0) {
+            lse = w.lds.read_stats(1, 0);
+            delta = w.lds.read_stats(1, 1);
+        }
         mma_AtB<EXACT, C>(w.dv, t.p16, dout_t, gradient);
         if (half == 0) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
     }
@@ -161,7 +170,10 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
         else w.dq.add(dq[half], half, false);
     };
     const cdna_arrived_operand q_t = {P == 4 ? rows.late : rows.ring + 2};
-    auto put_next_rows = cdna_behind_fragment([&](int j) { w.queries.put(w.ahead, j); });
+    auto put_next_rows = cdna_behind_fragment([&](int j) {
+        w.queries.put(w.ahead, j);
+        if (j == P - 1) w.stats.put(w.ahead, w.lds);
+    });
     auto add_first_half = cdna_behind_fragment([&](int k) {
         if (k != 8) return;
         add(0);
@@ -172,6 +184,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
     CDNA_FENCE();
     mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
     w.queries.fetch(w.ahead);
+    w.stats.fetch(w.ahead);
     CDNA_FENCE();
     add(1);
     w.dq.next();

@@ -117,6 +117,13 @@ template <class C> struct attn_cdna_lds {
         if (tensor < 2) return cdna_get(rows + (tensor ? C::AT_DOUT : C::AT_Q) + half * 16 * C::ROW + j * 64);
         return cdna_get(columns + (tensor == 2 ? C::AT_DOUTT - C::AT_QT : 0) + half * C::TRANSPOSED + j * 1024);
     }
+    /* Statistics: their places follow from `columns`, which leaves the registers to others. A lane's to write; LSE or
+     * delta of the lane's queries of a half. */
+    DEV_METHOD cdna_lds *stat() const { return (cdna_lds *)((uint32_t)columns >> 2 & 0xfc) + C::AT_STATS; }
+    DEV_METHOD leaf_f4 read_stats(int half, int delta) const {
+        cdna_lds *of_half_0 = (cdna_lds *)(((uint32_t)columns & 0x300) >> 4);
+        return __builtin_bit_cast(leaf_f4, cdna_get(of_half_0 + (C::AT_STATS + 128 * delta + 64 * half)));
+    }
     /* Fragment `at` of dS: six a half. */
     DEV_METHOD leaf_u4 read_ds(int at) const { return cdna_get(ds + at / 6 * 4 * C::SCORE_FOUR + at % 6 * 64); }
     /* dS of queries 2 k and 2 k + 1, two in a word of each tile: keys n and 16 + n of one query make a word. */
@@ -132,11 +139,11 @@ template <class C> struct attn_cdna_lds {
     }
 };
 
-/* What is on its way in registers: a thread's rows of Q and dO of the next query block, and of the next 16 queries
- * -LSE log2(e) and -delta, as the preprocess kernel wrote them (STW_STATS_NEGATED). The lane's are queries 4 g .. */
+/* What is on its way in registers, of the next query block: a thread's rows of Q and dO, and a lane's of the 64
+ * statistics. */
 template <class C> struct attn_cdna_ahead {
     leaf_u2 rows[C::TENSORS][4];
-    leaf_f4 lse, delta;
+    float stat;
 };
 
 /* Q and dO of the query blocks of a head. A thread brings four rows x four columns: head dim 128: of Q and of dO; 64:
@@ -201,18 +208,19 @@ template <class C> struct attn_cdna_queries {
     }
 };
 
-/* LSE and delta of the query blocks of a head. */
+/* -LSE log2(e) and -delta of the query blocks of a head, as the preprocess kernel wrote them (STW_STATS_NEGATED). They
+ * come a step ahead and go through LDS, as the rows do, so that no step waits for memory before its products. */
 template <class C> struct attn_cdna_stats {
     cdna_buffer from;
     uint32_t at;
 
-    /* Those of half `half` of a query block. */
-    DEV_METHOD void fetch(attn_cdna_ahead<C> &ahead, int half) {
-        ahead.lse = __builtin_bit_cast(leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(from, at + half * 64, 0, 0));
-        ahead.delta =
-            __builtin_bit_cast(leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(from, at + C::BM * 4 + half * 64, 0, 0));
-        if (half) at += C::STATS * 4;
+    /* Those of the next query block: to registers. */
+    DEV_METHOD void fetch(attn_cdna_ahead<C> &ahead) {
+        ahead.stat = __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(from, at, 0, 0));
+        at += C::STATS * 4;
     }
+    /* From registers to LDS: all waves write the same. */
+    DEV_FN void put(const attn_cdna_ahead<C> &ahead, const attn_cdna_lds<C> &lds) { cdna_put(lds.stat(), ahead.stat); }
 };
 
 #endif

@@ -41,15 +41,17 @@ DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &u, int h
     int64_t b = dev_uniform(u.b), row = dev_uniform(u.seq.q.first), at = h * l->q_blocks + dev_uniform(u.seq.q_block);
     w.queries.enter_head(l, u, b, row, h, first, thread);
     w.stats.from = cdna_buffer_of(l->stats + at * C::STATS, end * C::STATS * 4);
-    w.stats.at = (uint32_t)(first * C::STATS * 4 + (lane >> 4) * 16);
+    w.stats.at = (uint32_t)(first * C::STATS * 4 + lane * 4);
     w.dq.enter_head(l->dq + at * (C::BM * C::HD), first, thread);
     w.queries.fetch(w.ahead);
-    w.stats.fetch(w.ahead, 0);
+    w.stats.fetch(w.ahead);
     int t = C::TENSORS == 2 ? thread : thread & 127, group = t / (C::HD / 4);
     int low = (int)dev_uniform(u.seq.q_low) - (first * C::BM + 4 * group);
     if (dev_uniform(u.seq.q_low) > first * C::BM) w.queries.clear_before(w.ahead, low);
     DEV_UNROLL_FOR (int i = 0; i < 2 * C::TENSORS; ++i) w.queries.put(w.ahead, i);
+    w.stats.put(w.ahead, w.lds);
     w.queries.fetch(w.ahead);
+    w.stats.fetch(w.ahead);
     cdna_barrier();
 }
 
@@ -132,6 +134,7 @@ DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, in
         do {
             attn_cdna_run run = attn_cdna_run_of(w, u, block, end);
             for (int from = block; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
+            cdna_wait_memory(); /* the compiler cannot count exact additions: steps behind them would wait for all */
             for (; block < run.edge; ++block) attn_cdna_step<CDNA_EDGE>(w, block, 0);
             for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);
         } while (block < end);

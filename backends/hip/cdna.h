@@ -27,6 +27,8 @@ DEV_FN void cdna_barrier() {
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }
+/* Waits for all loads and additions. */
+DEV_FN void cdna_wait_memory() { __builtin_amdgcn_s_waitcnt(0x0f70); }
 /* The same value, of which the compiler knows nothing: in a vector register, in scalar ones. */
 template <class X> DEV_FN X cdna_opaque(X x) {
     asm volatile("" : "+v"(x));
