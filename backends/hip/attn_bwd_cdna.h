@@ -50,15 +50,16 @@ template <class T_, int HD_> struct attn_cdna {
         BM = 32,
         BN = (int)STW_CDNA_BN,
         TILES = 3,                   /* of 16 keys, a wave's                    */
-        PIECES = HD / 32,            /* of 16 bytes a lane in 16 rows           */
-        COLUMNS = HD / 64,           /* 16-column tiles of dQ a wave            */
-        TENSORS = HD == 128 ? 2 : 1, /* of Q and dO, that a thread brings       */
-        PER = 4 / PIECES,            /* pieces of softmax or dS behind a product */
-        IN_AGPRS = HD == 128,
-        ROW = HD * 2 + 32,               /* of Q or dO             */
+        PIECES = HD / 32,                       /* of 16 bytes a lane in 16 rows            */
+        WIDTH = (HD + 63) / 64 * 64,            /* columns of Q and dO in LDS               */
+        HALVES = HD % 64 ? 1 : 2,               /* of 16 queries, a wave's part of dQ       */
+        COLUMNS = HD / 32 / HALVES,             /* 16-column tiles of it                    */
+        TENSORS = WIDTH == 128 ? 2 : 1,         /* of Q and dO, that a thread brings        */
+        IN_AGPRS = WIDTH == 128,                /* one wave a SIMD                          */
+        ROW = WIDTH * 2 + 32,            /* of Q or dO             */
         SCORE_ROW = BN * 2 + 32,         /* of dS                  */
         SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
-        TRANSPOSED = 16 * HD * 2,        /* Q^T or dO^T of a half  */
+        TRANSPOSED = 16 * WIDTH * 2,     /* Q^T or dO^T of a half  */
         AT_Q = 0,
         AT_DOUT = AT_Q + BM * ROW,
         AT_QT = AT_DOUT + BM * ROW,
@@ -71,7 +72,7 @@ template <class T_, int HD_> struct attn_cdna {
     static_assert(AT_WORK_TILE + STW_CDNA_WORK_TILE_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
     static_assert(sizeof(attn_work_tile) <= STW_CDNA_WORK_TILE_BYTES, "a work tile has room");
     static_assert(AT_QT % 1024 == 0, "places of statistics follow from those of Q^T");
-    static_assert(HD == 128 || 2 * STW_CDNA_SMEM(HD_) <= 65536, "two workgroups share a compute unit");
+    static_assert(IN_AGPRS || 2 * STW_CDNA_SMEM(HD_) <= 65536, "two workgroups share a compute unit");
 };
 
 /* Sums of dQ, in the order of the registers of the wave that adds. */
@@ -82,7 +83,7 @@ template <class C> struct attn_cdna_dq {
     DEV_METHOD void enter_head(float *first_sum, int first, int thread) {
         char *base = (char *)first_sum;
         sums = cdna_opaque_scalar(base + 4096);
-        sums_above = C::COLUMNS == 2 ? cdna_opaque_scalar(base + 12288) : nullptr;
+        sums_above = C::HALVES * C::COLUMNS > 2 ? cdna_opaque_scalar(base + 12288) : nullptr;
         at = (uint32_t)(first * (C::BM * C::HD * 4) + thread * 4);
     }
     /* Of one half; exact: subnormal sums count. */
@@ -126,7 +127,7 @@ template <class C> struct attn_cdna_rows_source {
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read(k); }
 };
 template <class C> struct attn_cdna_ds_source {
-    enum { COUNT = 12, LATE = 0 };
+    enum { COUNT = 6 * C::HALVES, LATE = 0 };
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read_ds(k); }
 };
 
@@ -164,18 +165,19 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
     }
     cdna_barrier(); /* all waves have written dS and read Q and dO */
     ds_stream ds(w.lds);
-    leaf_f4 dq[2][C::COLUMNS];
+    leaf_f4 dq[C::HALVES][C::COLUMNS];
     auto add = [&](int half) {
         if (ANY && subnormal) w.dq.add(dq[half], half, true);
         else w.dq.add(dq[half], half, false);
     };
-    const cdna_arrived_operand q_t = {P == 4 ? rows.late : rows.ring + 2};
+    const cdna_arrived_operand q_t = {P == 4 ? rows.late : rows.ring + (4 - P)};
     auto put_next_rows = cdna_behind_fragment([&](int j) {
-        w.queries.put(w.ahead, j);
+        DEV_UNROLL_FOR (int i = 0; i < 2 * C::TENSORS; ++i)
+            if (i * P / (2 * C::TENSORS) == j) w.queries.put(w.ahead, i);
         if (j == P - 1) w.stats.put(w.ahead, w.lds);
     });
     auto add_first_half = cdna_behind_fragment([&](int k) {
-        if (k != 8) return;
+        if (C::HALVES == 1 || k != 8) return;
         add(0);
         CDNA_FENCE();
     });
@@ -186,7 +188,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
     w.queries.fetch(w.ahead);
     w.stats.fetch(w.ahead);
     CDNA_FENCE();
-    add(1);
+    add(C::HALVES - 1);
     w.dq.next();
     cdna_barrier(); /* all waves have written the next rows and read dS */
 }

@@ -18,7 +18,9 @@ FIELDS = {"scratch": "private_segment_fixed_size", "vector_spills": "vgpr_spill_
 LDS_KB, CDNA_KEYS, CDNA_ROWS, WAVES = 64, 192, 32, 4
 # One step of CDNA's own loop without masks, everything counted: the prototype has 538 and 327 on gfx942.
 CDNA_STEP_MOST = {("gfx942", 128, "bf16"): 550, ("gfx942", 64, "bf16"): 334, ("gfx942", 128, "f16"): 572,
-                  ("gfx942", 64, "f16"): 357, ("gfx90a", 128, "bf16"): 580, ("gfx90a", 64, "bf16"): 362}
+                  ("gfx942", 64, "f16"): 357, ("gfx90a", 128, "bf16"): 580, ("gfx90a", 64, "bf16"): 362,
+                  ("gfx942", 96, "bf16"): 464, ("gfx942", 32, "bf16"): 254, ("gfx942", 96, "f16"): 487,
+                  ("gfx942", 32, "f16"): 277, ("gfx90a", 96, "bf16"): 488, ("gfx90a", 32, "bf16"): 280}
 
 
 def notes(readelf, image):
@@ -59,8 +61,8 @@ def straight_loops(instructions):
 
 
 def own_additions(hd):
-    """To dQ, of a wave, behind a step's loads of the next rows: of 16 of its 32 rows."""
-    return hd // 16
+    """To dQ, of a wave, behind a step's loads of the next rows: of 16 of its rows."""
+    return hd // 8 if hd % 64 else hd // 16
 
 
 def main():

@@ -91,7 +91,7 @@ static void own_kernels_of_problems(void **state) {
         {":bias_bhqk:grads_qkvb", NONE},
     };
     stw_variant tile = tile_called("gfx942", "gfx942_32x128_hd64");
-    stw_variant shared = tile_called("gfx942", "gfx942_64x128_hd32");
+    stw_variant shared = tile_called("gfx942", "gfx942_32x32_hd192");
     stw_variant exact = tile_called("gfx90a", "gfx90a_32x128_hd64");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         char text[160];
