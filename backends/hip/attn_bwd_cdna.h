@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * CDNA's own main loop of the backward pass, for plain problems: 16-bit, head dims up to 64 and 128, no feature that
+ * CDNA's own main loop of the backward pass, for plain problems: 16-bit, head dims up to 128, no feature that
  * touches single pairs, dQ, dK and dV all wanted, rows that are whole vectors (backends/hip/attn_cdna.c). Every
  * other problem takes the shared loop (common/kernels/attn_bwd.h). Sums of dQ lie in the order of that loop;
  * statistics are negated (STW_STATS_NEGATED).
@@ -17,22 +17,25 @@
  *                 and feeds two products. K and V stay in registers. dP = dO V^T likewise; its sums start at -delta.
  *   dV += P^T dO  The sums of S are (key n, queries 4 g .. 4 g + 3). Rounded, they are the operand P^T. The other
  *   dK += dS^T Q  operand is four queries of a column: transposed copies of dO and Q, two columns a lane.
- *   dQ += dS K    Over all 192 keys: dS goes through LDS, and each wave makes HD / 4 columns with K^T in registers. A
- *                 lane needs several keys of a query but owns several queries of a key. So tiles 0 and 1 are zipped
+ *   dQ += dS K    Over all 192 keys: dS goes through LDS, and each wave makes HD / 4 columns with K^T in registers; of
+ *                 head dims 32 and 96, which have no four parts of whole tiles, HD / 2 columns of 16 queries.
+ *                 A lane needs several keys of a query but owns several queries of a key. So tiles 0 and 1 are zipped
  *                 into words (key n, key 16 + n), tile 2 is stored by halves, and K^T is gathered once in that order.
+ *
+ * Head dims 32 and 96 lie in LDS as 64 and 128 do, with zeros in the last 32 columns (WIDTH).
  *
  * LDS has 32 banks of 4 bytes. AMD documents which lanes of a 16-byte read go in one cycle: 0-3 with 20-23, 4-7 with
  * 16-19, 8-11 with 28-31, 12-15 with 24-27, the same + 32. Of a 16-byte write eight lanes go in order; 16 lanes of 8
  * bytes and 32 of 4 are taken to do the same. No access has a conflict then (tests/cdna_emu/check_banks.py):
- *   Q, dO rows    32 x (2 HD + 32) bytes each   read 16 bytes: rows start 8 banks apart, rows n and n + 4 are read at
+ *   Q, dO rows    32 x (2 WIDTH + 32) bytes each  read 16 bytes: rows start 8 banks apart, rows n and n + 4 are read at
  *                                               g and g + 1, in the banks between; written 8 along a row
- *   Q^T, dO^T     32 x 2 HD each                [half][pair of columns][g][n][2 columns][4 queries]: lanes contiguous
+ *   Q^T, dO^T     32 x 2 WIDTH each             [half][pair of columns][g][n][2 columns][4 queries]: lanes contiguous
  *   dS            8 x (4 x 416 + 64)            a query: 4 waves x 64 bytes of zipped keys, 4 x 32 of tile 2, padding;
  *                                               read as Q; written by words, g and g + 1 in different banks
  *   LSE, delta    2 x 32 x 4                    the four queries of a lane are read at once
  *
  * The order of instructions is written out: a piece of softmax behind each product of dP, a piece of dS behind each of
- * dV, reads of LDS in pairs, two ahead. Head dim 128: one wave a SIMD, up to 512 registers. Head dim 64: two waves;
+ * dV, reads of LDS in pairs, two ahead. Head dims 96, 128: one wave a SIMD, up to 512 registers. 32, 64: two waves;
  * with 256 registers and no asm operand in AGPRs clang leaves the sums in ordinary registers and moves none.
  *
  * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_scheduler.h: what
@@ -49,13 +52,13 @@ template <class T_, int HD_> struct attn_cdna {
         HD = HD_,
         BM = 32,
         BN = (int)STW_CDNA_BN,
-        TILES = 3,                   /* of 16 keys, a wave's                    */
-        PIECES = HD / 32,                       /* of 16 bytes a lane in 16 rows            */
-        WIDTH = (HD + 63) / 64 * 64,            /* columns of Q and dO in LDS               */
-        HALVES = HD % 64 ? 1 : 2,               /* of 16 queries, a wave's part of dQ       */
-        COLUMNS = HD / 32 / HALVES,             /* 16-column tiles of it                    */
-        TENSORS = WIDTH == 128 ? 2 : 1,         /* of Q and dO, that a thread brings        */
-        IN_AGPRS = WIDTH == 128,                /* one wave a SIMD                          */
+        TILES = 3,                       /* of 16 keys, a wave's                    */
+        PIECES = HD / 32,                /* of 16 bytes a lane in 16 rows            */
+        WIDTH = (HD + 63) / 64 * 64,     /* columns of Q and dO in LDS               */
+        HALVES = HD % 64 ? 1 : 2,        /* of 16 queries, a wave's part of dQ       */
+        COLUMNS = HD / 32 / HALVES,      /* 16-column tiles of it                    */
+        TENSORS = WIDTH == 128 ? 2 : 1,  /* of Q and dO, that a thread brings        */
+        IN_AGPRS = WIDTH == 128,         /* one wave a SIMD                          */
         ROW = WIDTH * 2 + 32,            /* of Q or dO             */
         SCORE_ROW = BN * 2 + 32,         /* of dS                  */
         SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */

@@ -192,8 +192,8 @@ template <class C> DEV_FN void attn_cdna_postprocess(const stw_attn_launch &l, c
     leaf_f4 x[PASSES][2];
     DEV_UNROLL_FOR (int i = 0; i < PASSES; ++i)
         DEV_UNROLL_FOR (int e = 0; e < 2; ++e)
-            x[i][e] = __builtin_bit_cast(
-                leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(sums, at + pass_at(i) + e * 16, 0, 0));
+            x[i][e] = __builtin_bit_cast(leaf_f4,
+                                         __builtin_amdgcn_raw_buffer_load_b128(sums, at + pass_at(i) + e * 16, 0, 0));
     if (used < end) /* rows between hold zeros, whatever P = 0 was multiplied with */
         DEV_UNROLL_FOR (int i = 0; i < PASSES; ++i)
             if (row + i * STEP >= used) x[i][0] = x[i][1] = leaf_f4{0, 0, 0, 0};

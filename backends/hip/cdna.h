@@ -242,10 +242,10 @@ DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][2 * C::PIECES], const leaf_u2 (&a)[
     }
 }
 
-/* acc[half][c] = A[half] B[c], c: the wave's tiles of 16 columns. A: 16 queries x all keys, HALVES times; B: registers. */
+/* acc[half][c] = A[half] B[c], c: the wave's tiles of 16 columns. A: HALVES times 16 queries x all keys; B: registers. */
 template <bool EXACT, class C, int FRAGMENTS, class Operand, class Overlap>
-DEV_FN void mma_AB(leaf_f4 (&acc)[C::HALVES][C::COLUMNS], const Operand &a, const leaf_u2 (&b)[FRAGMENTS][2][C::COLUMNS],
-                   Overlap overlap) {
+DEV_FN void mma_AB(leaf_f4 (&acc)[C::HALVES][C::COLUMNS], const Operand &a,
+                   const leaf_u2 (&b)[FRAGMENTS][2][C::COLUMNS], Overlap overlap) {
     DEV_UNROLL_FOR (int k = 0; k < C::HALVES * FRAGMENTS; ++k) {
         const int half = k / FRAGMENTS, p = k % FRAGMENTS;
         a.want(k);
