@@ -242,7 +242,7 @@ DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][2 * C::PIECES], const leaf_u2 (&a)[
     }
 }
 
-/* acc[half][c] = A[half] B[c], c: the wave's tiles of 16 columns. A: HALVES times 16 queries, all keys; B: registers. */
+/* acc[half][c] = A[half] B[c], c: the wave's 16-column tiles. A: HALVES times 16 queries, all keys; B: registers. */
 template <bool EXACT, class C, int FRAGMENTS, class Operand, class Overlap>
 DEV_FN void mma_AB(leaf_f4 (&acc)[C::HALVES][C::COLUMNS], const Operand &a,
                    const leaf_u2 (&b)[FRAGMENTS][2][C::COLUMNS], Overlap overlap) {
