@@ -187,10 +187,11 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
     /* dK += dS^T Q of the second half; dQ += dS K of both */
     mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, put_next_rows);
     CDNA_FENCE();
-    mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
+    /* loads come before the additions, so that no step waits for its own */
     w.queries.fetch(w.ahead);
     w.stats.fetch(w.ahead);
     CDNA_FENCE();
+    mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
     add(C::HALVES - 1);
     w.dq.next();
     cdna_barrier(); /* all waves have written the next rows and read dS */
