@@ -139,6 +139,12 @@ DEV_FN uint2 sm90_load_shared_words(uint32_t at) {
     memcpy(&x, emu_aligned(dev_shared + at, 8), 8);
     return x;
 }
+DEV_FN uint32_t sm90_load_shared_word(uint32_t at) {
+    uint32_t x;
+    memcpy(&x, emu_aligned(dev_shared + at, 4), 4);
+    return x;
+}
+DEV_FN void sm90_store_shared_word(uint32_t at, uint32_t x) { memcpy(emu_aligned(dev_shared + at, 4), &x, 4); }
 
 DEV_FN void sm90_fence_gpu() {}
 DEV_FN void sm90_store_relaxed(uint32_t *to, uint32_t x) { *to = x; }
