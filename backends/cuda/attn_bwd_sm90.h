@@ -43,10 +43,14 @@
  * barrier, and looks at that of step j + 1; one fence serves both.
  *
  * A kernel knows one feature of single scores (FEATURE, attn_bwd_sm90_features.h) or none. ALiBi adds to the exponents
- * of phase 5. Dropout's decisions are made by a third warpgroup: a word of bits for 32 values of P(j+1), read in phase
- * 5, which phase 1 applies to P and phase 2 to dP. P is P / (1 - p) there, and delta is multiplied by 1 - p. Under
- * softcap phase 5 ends with tanh instead of P. Phase 1 makes P of it for dV, and P (1 - tanh^2), which is all that
- * phase 2 needs. The bias of step j + 1 is asked for in phase 4, into the place of dS(j - 1), and read in phase 5.
+ * of phase 5. Under softcap phase 5 ends with tanh instead of P. Phase 1 makes P of it for dV, and P (1 - tanh^2), which
+ * is all that phase 2 needs. The bias of step j + 1 is asked for in phase 4, into the place of dS(j - 1), and read in
+ * phase 5.
+ *
+ * Dropout (attn_bwd_sm90_dropout.h): a third warpgroup decides what is dropped, a word of bits for 32 values of P(j+1),
+ * which is read in phase 5, applied to P in phase 1 and to dP in phase 2. P is P / (1 - p) there, and delta is
+ * multiplied by 1 - p. The other two have 232 registers then, 208 of which were operands: so dS goes to shared memory
+ * alone, from where dK takes it, too, and dV is made by parts of 32 queries, each begun behind dS of the one before.
  *
  * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every DRAIN_STEPS steps they
  * go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
@@ -346,7 +350,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         const sm90_operand<T, BM, C::BN> ds = {at0 + C::AT_DS / 16 + (BM == 128 ? group * 512 : 0) +
                                                flip * (C::DS_BYTES / 16)};
         [[maybe_unused]] const sm90_operand<T, BM, 64> ds_mine = {at0 + C::AT_DS / 16 + group * (BM * 8) +
-                                                                 flip * (C::DS_BYTES / 16)};
+                                                                  flip * (C::DS_BYTES / 16)};
         const sm90_operand<T, C::BN, 64, 1> k = {at0 + C::AT_K / 16 + (BM == 64 ? group * 1024 : 0) +
                                                  (turn & 1) * (C::KEYS_BYTES / 16)};
         const uint32_t at = it.at;
@@ -448,7 +452,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_mma_wait<0>();                /* dV */
         scores(at0, turn & 1, stage_next); /* S^T = K Q^T */
         sm90_mma_fence();
-        mma_AB(dq, ds, k);   /* dQ = dS K */
+        mma_AB(dq, ds, k); /* dQ = dS K */
         if constexpr (THIRD) mma_AtB(dk, ds_mine, q);
         else mma_AB(dk, ds16, q); /* dK += dS^T Q */
         features(follows);

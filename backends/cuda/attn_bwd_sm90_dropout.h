@@ -268,8 +268,7 @@ DEV_FN void sm90_decide(const stw_attn_launch &l, const attn_work_tile *tiles, u
     const stw_attn_params &p = l.p;
     const sm90_dropout_barriers<C> barriers = {base};
     const int wave = 2 * ((int)dev_wave() - C::WARPS);
-    const uint64_t seed = (uint64_t)dev_uniform(
-                       (int64_t)(p.dropout_seed_ptr ? *p.dropout_seed_ptr : p.dropout_seed)),
+    const uint64_t seed = (uint64_t)dev_uniform((int64_t)(p.dropout_seed_ptr ? *p.dropout_seed_ptr : p.dropout_seed)),
                    offset = (uint64_t)dev_uniform(
                        (int64_t)(p.dropout_offset_ptr ? *p.dropout_offset_ptr : p.dropout_offset));
     const uint64_t key = p.dropout_map == STW_DROPOUT_PHILOX ? seed ^ (offset & UINT64_C(0xFFFFFFFF00000000)) : seed;

@@ -113,8 +113,8 @@ template <class C> DEV_FN bool sm90_keys_are_subnormal(const char *keys, const c
 template <class C> DEV_FN bool sm90_keys_count_alone(const char *keys) {
     const int lane = sm90_lane_anew();
     bool counts = false;
-    DEV_ROLLED for (int at = 0; !counts && at < C::KEYS_BYTES; at += DEV_WAVE * 16)
-        counts = dev_uniform(__any_sync(0xFFFFFFFFu, sm90_vector_counts<C>(keys + at + lane * 16))) != 0;
+    DEV_ROLLED for (int at = 0; !counts && at < C::KEYS_BYTES; at += DEV_WAVE * 16) counts =
+        dev_uniform(__any_sync(0xFFFFFFFFu, sm90_vector_counts<C>(keys + at + lane * 16))) != 0;
     return counts;
 }
 template <class C> DEV_FN bool sm90_keys_are_subnormal_alone(const char *keys, const char *values) {
