@@ -34,7 +34,8 @@ template <class C> DEV_FN uint32_t sm90_place_of_lane(int wave, int lane) {
                       (((wave % 4 * 2 + lane / 8 % 2) ^ (lane % 8)) * 16));
 }
 
-/* Which of a thread's values are dropped: bit e % 32 of word e / 32. */
+/* Which of a thread's values are dropped, 32 in a word. Value 4 i + k is bit i of byte k: of two values that are packed
+ * the bits are those of two neighbouring bytes. */
 template <int BM> struct sm90_dropout {
     enum { WORDS = BM / 64, PART = 32 }; /* queries of a part: 16 values */
     uint32_t word[WORDS];
@@ -55,20 +56,22 @@ template <int BM> struct sm90_dropout {
         } else word[0] = sm90_load_shared_word(from);
     }
     /* x, or 0 where value e is dropped. */
-    DEV_METHOD float kept(int e, float x) const { return word[e / 32] & 1u << e % 32 ? 0.0f : x; }
+    DEV_METHOD float kept(int e, float x) const { return word[e / 32] & 1u << (e % 32 / 4 + e % 4 * 8) ? 0.0f : x; }
+    /* In each half of the word ones if that of two values is dropped: 2 j and 2 j + 1. */
+    DEV_METHOD uint32_t dropped(int j) const {
+        return sm90_signs(word[j / 16] << (7 - j % 16 / 2), j % 2 ? 0xBBAAu : 0x9988u);
+    }
     /* P Z to 16 bits, of P / (1 - p), for the queries of a part. */
     template <class T, int AT, int WORDS_16, int VALUES>
     DEV_METHOD void pack(uint32_t (&to)[WORDS_16], const float (&p)[VALUES]) const {
         DEV_UNROLL_FOR (int i = 8 * AT; i < 8 * AT + 8; ++i)
-            to[i] = dev_pack(T(), kept(2 * i, p[2 * i]), kept(2 * i + 1, p[2 * i + 1]));
+            to[i] = dev_pack(T(), p[2 * i], p[2 * i + 1]) & ~dropped(i);
     }
     /* dS = P (dP Z (1 - p) - delta (1 - p)) of these queries to 16 bits in shared memory; P and the statistics as
      * above, `delta` this thread's first. `masked`: dP may be infinite or no number where P is 0. */
     template <class T, int AT, int VALUES>
     DEV_METHOD void gradients(uint32_t to, float (&dp)[VALUES], const float (&p)[VALUES], const float *delta,
                               const float &kept_part, bool masked) {
-        /* predicates are made anew: ptxas would keep those of `pack` in registers */
-        word[AT / 2] = (uint32_t)dev_keep((int)word[AT / 2]);
         if (masked) {
             DEV_UNROLL_FOR (int e = 16 * AT; e < 16 * AT + 16; ++e) dp[e] = p[e] != 0.0f ? dp[e] : 0.0f;
         }
@@ -123,8 +126,20 @@ template <int N> struct sm90_philox {
  * has keys lane / 4 and 8 more, queries lane % 4 * 2 and one more of each eight. */
 template <class C> struct sm90_decisions {
     enum { WORDS = C::BM / 64, PIECES = 8, CALLS = 2 }; /* pieces of a word */
-    uint32_t word[2][WORDS];
-    uint64_t key; /* of the calls */
+    uint32_t word[2][WORDS];                            /* bit e: value e, until by_bytes */
+    uint64_t key;                                       /* of the calls */
+
+    /* The order of sm90_dropout: bits are exchanged by pairs of bits of their numbers. */
+    DEV_FN uint32_t by_bytes(uint32_t x) {
+        uint32_t y = (x >> 3 ^ x) & 0x0A0A0A0Au;
+        x ^= y ^ y << 3;
+        y = (x >> 6 ^ x) & 0x00CC00CCu;
+        x ^= y ^ y << 6;
+        y = (x >> 12 ^ x) & 0x0000F0F0u;
+        x ^= y ^ y << 12;
+        y = (x >> 8 ^ x) & 0x0000FF00u;
+        return x ^ y ^ y << 8;
+    }
 
     /* Sternway's own map where blocks start at multiples of four rows of it: a call decides four rows, which two
      * neighbouring lanes hold. Each makes the calls of one of its two keys. */
@@ -283,6 +298,9 @@ DEV_FN void sm90_decide(const stw_attn_launch &l, const attn_work_tile *tiles, u
             decisions of;
             of.key = key;
             of.make(p, offset, tile, it.head, it.block, 16 * wave, fits, sm90_lane_anew());
+            DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
+                DEV_UNROLL_FOR (int w = 0; w < decisions::WORDS; ++w)
+                    of.word[half][w] = decisions::by_bytes(of.word[half][w]);
             barriers.empty().wait(flip ^ 1);
             const uint32_t to = base + C::AT_DS + flip * C::DS_BYTES + sm90_place_of_lane<C>(wave, sm90_lane_anew());
             DEV_UNROLL_FOR (int half = 0; half < 2; ++half)

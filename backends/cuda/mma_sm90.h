@@ -30,6 +30,13 @@ DEV_FN int sm90_lane_anew() {
     return x;
 }
 
+/* Bytes of zeros or ones, by the signs of x's bytes that the digits of `which` name: 8 the lowest, to 11. */
+DEV_FN uint32_t sm90_signs(uint32_t x, uint32_t which) {
+    uint32_t y;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(y) : "r"(x), "r"(which));
+    return y;
+}
+
 /* True for one lane of a converged warp, which gives an instruction for all of them. */
 DEV_FN bool sm90_elect() {
     uint32_t chosen;
