@@ -19,6 +19,7 @@ add_custom_command(OUTPUT ${STERNWAY_STATIC_FILE}
     COMMAND ${CMAKE_C_COMPILER} -r -nostdlib -o static/sternway.o
         -Wl,--whole-archive $<TARGET_FILE:sternway_internal> -Wl,--no-whole-archive
     COMMAND ${STERNWAY_OBJCOPY} --strip-debug --keep-global-symbols=static/names.txt static/sternway.o
+    COMMAND ${CMAKE_COMMAND} -E make_directory lib
     COMMAND ${CMAKE_COMMAND} -E rm -f ${STERNWAY_STATIC_FILE}
     COMMAND ${CMAKE_AR} qcsD ${STERNWAY_STATIC_FILE} static/sternway.o
     COMMAND ${CMAKE_COMMAND} -E rm -f static/sternway.o

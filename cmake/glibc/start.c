@@ -5,10 +5,10 @@ typedef void constructor(int, char **, char **);
 
 extern constructor *__preinit_array_start[], *__preinit_array_end[], *__init_array_start[], *__init_array_end[];
 void _init(void);
-int __real___libc_start_main(int (*)(int, char **, char **), int, char **, constructor *, void (*)(void), void (*)(void),
-                             void *);
-int __wrap___libc_start_main(int (*)(int, char **, char **), int, char **, constructor *, void (*)(void), void (*)(void),
-                             void *);
+int __real___libc_start_main(int (*)(int, char **, char **), int, char **, constructor *, void (*)(void),
+                             void (*)(void), void *);
+int __wrap___libc_start_main(int (*)(int, char **, char **), int, char **, constructor *, void (*)(void),
+                             void (*)(void), void *);
 
 static void construct(int argc, char **argv, char **environment) {
     for (constructor **at = __preinit_array_start; at < __preinit_array_end; ++at) (*at)(argc, argv, environment);

@@ -331,10 +331,8 @@ static void count_problem(merge *m, const conform_file *f, const cJSON *item) {
     }
     char **at = tsearch(key, &m->problems, compare_text);
     if (!at) m->bad = 1;
-    if (at && *at == key)
-        ++m->files[f - m->files].first_with;
-    else
-        free(key);
+    if (at && *at == key) ++m->files[f - m->files].first_with;
+    else free(key);
 }
 
 static void sign_case(const conform_file *f, cJSON *item) {
