@@ -148,7 +148,7 @@ def audit(options: argparse.Namespace) -> None:
     run([sys.executable, "-m", "auditwheel", "repair", "--plat", tag, "--wheel-dir", options.folder / "audited", made],
         env=environment())
     audited = one_wheel(options.folder / "audited")
-    if not audited.name.endswith(f"-{tag}.whl"):
+    if not audited.name.endswith((f"-{tag}.whl", f".{tag}.whl")):  # it may name an older one as well
         sys.exit(f"auditwheel made {audited.name}, {tag} is expected")
     with zipfile.ZipFile(made) as before, zipfile.ZipFile(audited) as after:
         names = {name for name in after.namelist() if not name.endswith("/") and ".dist-info/" not in name}
