@@ -27,4 +27,9 @@ static inline int stw_jagged_is_pointwise(uint32_t op) {
     }
 }
 
+/* 1 for those along `dim` that read Y. */
+static inline int stw_jagged_is_softmax(uint32_t op) {
+    return op == STW_JAGGED_SOFTMAX || op == STW_JAGGED_LOG_SOFTMAX;
+}
+
 #endif

@@ -93,7 +93,7 @@ static stw_cpu_jagged_layout layout_of(const stw_jagged_params *p, const stw_til
     stw_cpu_jagged_layout l = {0};
     layout_lengths(p, &l);
     if (p->op == STW_JAGGED_LAYER_NORM) layout_norm(p, tile, &l);
-    if (p->op == STW_JAGGED_SOFTMAX) layout_softmax(p, tile, &l);
+    if (stw_jagged_is_softmax(p->op)) layout_softmax(p, tile, &l);
     if (p->op == STW_JAGGED_LINEAR) layout_linear(p, tile, &l);
     if (p->op == STW_JAGGED_MATMUL) {
         l.prefix = take(&l.total, 8 * ((size_t)p->components + 1));
@@ -125,7 +125,8 @@ static op_phases phases_of(const stw_jagged_params *p, const stw_cpu_jagged_layo
         return (op_phases){{stw_cpu_jagged_linear_dx, weight ? stw_cpu_jagged_linear_dw : NULL,
                             l->shares > 1 ? stw_cpu_jagged_linear_finish : NULL, bias ? stw_cpu_jagged_linear_db : NULL,
                             bias ? stw_cpu_jagged_columns_finish : NULL}};
-    case STW_JAGGED_SOFTMAX: return softmax_phases(p, l);
+    case STW_JAGGED_SOFTMAX:
+    case STW_JAGGED_LOG_SOFTMAX: return softmax_phases(p, l);
     case STW_JAGGED_LAYER_NORM:
         return (op_phases){{stw_cpu_jagged_norm, weight || bias ? stw_cpu_jagged_columns_finish : NULL}};
     case STW_JAGGED_FROM_PADDED: return (op_phases){{stw_cpu_jagged_scatter}};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Softmax along any dimension of a component: dX = y*(g - sum(g*y)). Lines of neighbours are done one by one;
- * lines with a stride are columns, done many at a time: term s of all columns is `count` neighbours at
- * first + s*stride. Along the ragged dimension long components are cut into segments, whose sums are partials
- * of the workspace: three phases (sums, totals, results), the same whoever does them. */
+ * Softmax along any dimension of a component, dX = y*(g - sum(g*y)), and its logarithm, dX = g - e^y*sum(g). Lines of
+ * neighbours are done one by one; lines with a stride are columns, done many at a time: term s of all columns is `count`
+ * neighbours at first + s*stride. Along the ragged dimension long components are cut into segments, whose sums are
+ * partials of the workspace: three phases (sums, totals, results), the same whoever does them. */
 #include "jagged.h"
 
 #define COLUMNS 1024 /* worked on together: sums of f32 in the L1 cache */
@@ -12,6 +12,8 @@
 typedef struct columns {
     int64_t first, stride, terms, count;
 } columns;
+
+static int is_log(const stw_jagged_params *p) { return p->op == STW_JAGGED_LOG_SOFTMAX; }
 
 /* sums[0..count) <- column sums; `part` is as large. Both padded to lanes. */
 static void sum_columns(const stw_cpu_jagged_job *job, const columns *c, float *sums, float *part) {
@@ -23,19 +25,24 @@ static void sum_columns(const stw_cpu_jagged_job *job, const columns *c, float *
         for (int64_t i = 0; i < width; ++i) part[i] = 0;
         for (int64_t s = from; s < end; ++s) {
             int64_t at = c->first + s * c->stride;
-            job->tile->add_columns(part, stw_at(p->grad, at, p->dtype), stw_at(p->y, at, p->dtype), c->count, p->dtype);
+            job->tile->add_columns(part, stw_at(p->grad, at, p->dtype), is_log(p) ? NULL : stw_at(p->y, at, p->dtype),
+                                   c->count, p->dtype);
         }
         for (int64_t i = 0; i < width; ++i) sums[i] += part[i];
     }
 }
 
-static void apply_columns(const stw_cpu_jagged_job *job, const columns *c, const float *sums) {
+/* dX of `count` neighbours from `first` on. */
+static void apply_line(const stw_cpu_jagged_job *job, int64_t first, const float *sums, float sum, int64_t count) {
     const stw_jagged_params *p = &job->p;
-    for (int64_t s = 0; s < c->terms; ++s) {
-        int64_t at = c->first + s * c->stride;
-        job->tile->softmax_line(stw_at_out(p->dx, at, p->dx_dtype), stw_at(p->y, at, p->dtype),
-                                stw_at(p->grad, at, p->dtype), sums, 0, c->count, stw_cpu_jagged_types(p));
-    }
+    const void *y = stw_at(p->y, first, p->dtype), *g = stw_at(p->grad, first, p->dtype);
+    void *out = stw_at_out(p->dx, first, p->dx_dtype);
+    (is_log(p) ? job->tile->log_softmax_line : job->tile->softmax_line)(out, y, g, sums, sum, count,
+                                                                        stw_cpu_jagged_types(p));
+}
+
+static void apply_columns(const stw_cpu_jagged_job *job, const columns *c, const float *sums) {
+    for (int64_t s = 0; s < c->terms; ++s) apply_line(job, c->first + s * c->stride, sums, 0, c->count);
 }
 
 static void do_columns(const stw_cpu_jagged_job *job, columns all, float *scratch) {
@@ -50,8 +57,10 @@ static void do_columns(const stw_cpu_jagged_job *job, columns all, float *scratc
 
 static void do_lines(const stw_cpu_jagged_job *job, int64_t first, int64_t lines, int64_t size) {
     const stw_jagged_params *p = &job->p;
-    job->tile->softmax_lines(stw_at_out(p->dx, first, p->dx_dtype), stw_at(p->y, first, p->dtype),
-                             stw_at(p->grad, first, p->dtype), lines, size, stw_cpu_jagged_types(p));
+    const void *y = stw_at(p->y, first, p->dtype), *g = stw_at(p->grad, first, p->dtype);
+    void *out = stw_at_out(p->dx, first, p->dx_dtype);
+    (is_log(p) ? job->tile->log_softmax_lines : job->tile->softmax_lines)(out, y, g, lines, size,
+                                                                          stw_cpu_jagged_types(p));
 }
 
 /* ---- along inner: a task is a block of rows ---- */
@@ -180,8 +189,10 @@ static void ragged_sums(const stw_cpu_jagged_job *job, const segment *s, float *
     columns all = ragged_columns(job, s), c = all;
     float *partial = partial_at(job, s->group, s->slot);
     if (job->p.inner == 1) {
-        partial[0] = (float)job->tile->dot(stw_at(job->p.grad, c.first, job->p.dtype),
-                                           stw_at(job->p.y, c.first, job->p.dtype), c.terms, job->p.dtype);
+        const stw_jagged_params *p = &job->p;
+        const void *y = stw_at(p->y, c.first, p->dtype), *g = stw_at(p->grad, c.first, p->dtype);
+        partial[0] =
+            (float)(is_log(p) ? job->tile->total(g, c.terms, p->dtype) : job->tile->dot(g, y, c.terms, p->dtype));
         return;
     }
     for (int64_t from = 0; from < all.count; from += COLUMNS) {
@@ -238,9 +249,7 @@ void stw_cpu_jagged_softmax_apply(void *data, uint32_t worker) {
         columns c = ragged_columns(job, &s);
         const float *sums = partial_at(job, s.group, first_slot(job, s.b));
         if (p->inner == 1) {
-            job->tile->softmax_line(stw_at_out(p->dx, c.first, p->dx_dtype), stw_at(p->y, c.first, p->dtype),
-                                    stw_at(p->grad, c.first, p->dtype), NULL, sums[0], c.terms,
-                                    stw_cpu_jagged_types(p));
+            apply_line(job, c.first, NULL, sums[0], c.terms);
         } else {
             apply_columns(job, &c, sums);
         }

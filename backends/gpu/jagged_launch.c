@@ -81,7 +81,7 @@ static int has_columns(const stw_jagged_params *p) {
 
 /* ---- sums along the ragged dimension ---- */
 
-static int is_segmented(const stw_jagged_params *p) { return p->op == STW_JAGGED_SOFTMAX && p->dim == STW_DIM_RAGGED; }
+static int is_segmented(const stw_jagged_params *p) { return stw_jagged_is_softmax(p->op) && p->dim == STW_DIM_RAGGED; }
 
 static int64_t segment_parts(const stw_jagged_params *p) {
     return p->axis[0].total / STW_JAGGED_SEGMENT_ROWS + p->components + 1;
@@ -197,19 +197,22 @@ static void add_norm(const builder *b) {
 
 static void add_softmax(const builder *b) {
     const stw_jagged_params *p = b->p;
+    int log = p->op == STW_JAGGED_LOG_SOFTMAX;
     if (is_segmented(p)) {
         int64_t per_part = stw_blocks_of(p->inner, (int64_t)lanes_over(p, p->inner) * vector_of(p));
         int64_t work_tiles = positions_of(p) ? p->outer * segment_parts(p) * per_part : 0;
         int64_t sums = p->outer * p->components * stw_blocks_of(p->inner, STW_JAGGED_THREADS);
-        add_step(b, STW_JSTEP_SEGMENTS, "segment_part", NULL, 1, work_tiles, STW_JAGGED_THREADS, STW_JAGGED_SUM_SMEM);
+        add_step(b, STW_JSTEP_SEGMENTS, log ? "log_segment_part" : "segment_part", NULL, 1, work_tiles,
+                 STW_JAGGED_THREADS, STW_JAGGED_SUM_SMEM);
         add_step(b, STW_JSTEP_SEGMENT_SUM, "segment_sum", NULL, 0, work_tiles ? sums : 0, STW_JAGGED_THREADS, 0);
-        add_step(b, STW_JSTEP_SEGMENTS, "segment_end", NULL, 1, work_tiles, STW_JAGGED_THREADS, 0);
+        add_step(b, STW_JSTEP_SEGMENTS, log ? "log_segment_end" : "segment_end", NULL, 1, work_tiles,
+                 STW_JAGGED_THREADS, 0);
     } else if (p->dim == STW_DIM_INNER && p->dim_after == 1) {
-        add_lines(b, "softmax");
+        add_lines(b, log ? "log_softmax" : "softmax");
     } else {
         int64_t whole = positions_of(p) * p->outer * p->inner;
         if (p->dim_size)
-            add_step(b, STW_JSTEP_STRIDED, "softmax_strided", NULL, 1,
+            add_step(b, STW_JSTEP_STRIDED, log ? "log_softmax_strided" : "softmax_strided", NULL, 1,
                      stw_blocks_of(whole / p->dim_size, STW_JAGGED_THREADS), STW_JAGGED_THREADS, 0);
     }
 }
@@ -254,7 +257,8 @@ static void add_op(const builder *b) {
     int64_t chunks = slabs_of(p) * chunks_of(p, slab_of(p));
     switch (p->op) {
     case STW_JAGGED_ATTENTION: break;
-    case STW_JAGGED_SOFTMAX: add_softmax(b); break;
+    case STW_JAGGED_SOFTMAX:
+    case STW_JAGGED_LOG_SOFTMAX: add_softmax(b); break;
     case STW_JAGGED_LAYER_NORM: add_norm(b); break;
     case STW_JAGGED_MATMUL:
         add_product(b, STW_JPRODUCT_DA);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * softmax and layer_norm over lines, elements that follow each other: LANES lanes a line, which stays in their
- * registers between the sums and the result; long lines are read twice. layer_norm's column sums come out of the same
- * pass where a lane always has the same columns (jag_norm_sums): a fixed number of CTAs add up their lines. */
+ * softmax, log_softmax (LOG) and layer_norm over lines, elements that follow each other: LANES lanes a line, which stays
+ * in their registers between the sums and the result; long lines are read twice. layer_norm's column sums come out of
+ * the same pass where a lane always has the same columns (jag_norm_sums): a fixed number of CTAs add up their lines. */
 #ifndef STW_COMMON_KERNELS_JAGGED_LINES_H
 #define STW_COMMON_KERNELS_JAGGED_LINES_H
 
@@ -95,7 +95,15 @@ template <class T> DEV_FN void jag_gamma(const stw_jagged_params &p, int64_t e, 
     } else jag_vector<T>::unpack(dev_load_vector(from), x);
 }
 
-template <class T, int LANES, int VECTORS> DEV_FN void jag_softmax(const stw_jagged_launch &l, char *smem) {
+/* Another term of a line's sum, and an element of dX. */
+template <bool LOG> DEV_FN float jag_softmax_add(float g, float y, float sum) {
+    return LOG ? sum + g : fmaf(g, y, sum);
+}
+template <bool LOG> DEV_FN float jag_softmax_of(float g, float y, float sum) {
+    return LOG ? fmaf(-dev_exp(y), sum, g) : y * (g - sum);
+}
+
+template <class T, bool LOG, int LANES, int VECTORS> DEV_FN void jag_softmax(const stw_jagged_launch &l, char *smem) {
     typedef jag_line<T, LANES, VECTORS> line_of;
     enum { COUNT = line_of::COUNT };
     const stw_jagged_params &p = l.p;
@@ -112,7 +120,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_softmax(const stw_jag
             float g[COUNT], y[COUNT];
             jag_vector<T>::unpack(vg[v], g);
             jag_vector<T>::unpack(vy[v], y);
-            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum = fmaf(g[i], y[i], sum);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum = jag_softmax_add<LOG>(g[i], y[i], sum);
         }
     }
     jag_line_sums<LANES>(sum, none, smem, 0);
@@ -122,13 +130,13 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_softmax(const stw_jag
         float g[COUNT], y[COUNT];
         jag_vector<T>::unpack(vg[v], g);
         jag_vector<T>::unpack(vy[v], y);
-        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) g[i] = y[i] * (g[i] - sum);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) g[i] = jag_softmax_of<LOG>(g[i], y[i], sum);
         line_of::store(out, first, v, g, size, lane);
     }
 }
 
 /* Any length: a CTA a line. */
-template <class T> DEV_FN void jag_softmax_long(const stw_jagged_launch &l, char *smem) {
+template <class T, bool LOG> DEV_FN void jag_softmax_long(const stw_jagged_launch &l, char *smem) {
     typedef jag_line<T, (int)STW_JAGGED_THREADS, 2> line_of;
     enum { COUNT = line_of::COUNT, STEP = (int)STW_JAGGED_THREADS * 2 * COUNT };
     const stw_jagged_params &p = l.p;
@@ -146,15 +154,15 @@ template <class T> DEV_FN void jag_softmax_long(const stw_jagged_launch &l, char
         DEV_ROLLED_FOR (int64_t e = 0; e < size; e += STEP) {
             dev_vector vg[2], vy[2];
             line_of::load(vg, (const T *)p.grad + first + e, size - e, lane);
-            line_of::load(vy, (const T *)p.y + first + e, size - e, lane);
+            if (!LOG || pass) line_of::load(vy, (const T *)p.y + first + e, size - e, lane);
             DEV_UNROLL_FOR (int v = 0; v < 2; ++v) {
                 float g[COUNT], y[COUNT];
                 jag_vector<T>::unpack(vg[v], g);
                 jag_vector<T>::unpack(vy[v], y);
                 if (pass == 0) {
-                    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum = fmaf(g[i], y[i], sum);
+                    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum = jag_softmax_add<LOG>(g[i], y[i], sum);
                 } else {
-                    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) g[i] = y[i] * (g[i] - sum);
+                    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) g[i] = jag_softmax_of<LOG>(g[i], y[i], sum);
                     line_of::store(out, first + e, v, g, size - e, lane);
                 }
             }

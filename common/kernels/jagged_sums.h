@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Column sums (linear's dbias, layer_norm's dGamma and dBeta) and softmax along a ragged dimension: parts of rows are
- * added up by CTAs, each in its order, and the parts by a second kernel. No atomics: the same bits always. */
+ * Column sums (linear's dbias, layer_norm's dGamma and dBeta), and softmax and log_softmax (LOG) along a ragged
+ * dimension: parts of rows are added up by CTAs, each in its order, and the parts by a second kernel. No atomics: the
+ * same bits always. */
 #ifndef STW_COMMON_KERNELS_JAGGED_SUMS_H
 #define STW_COMMON_KERNELS_JAGGED_SUMS_H
 
@@ -158,8 +159,8 @@ struct jag_segment {
     }
 };
 
-/* sum(G*Y) of a part; the second step adds up those of a component into its first one's place. */
-template <class T> DEV_FN void jag_segment_part(const stw_jagged_launch &l, char *smem) {
+/* sum(G*Y), LOG: sum(G), of a part; the second step adds up those of a component into its first one's place. */
+template <class T, bool LOG> DEV_FN void jag_segment_part(const stw_jagged_launch &l, char *smem) {
     enum { COUNT = jag_vector<T>::COUNT };
     const stw_jagged_params &p = l.p;
     if (dev_cta() >= l.work_tiles) return;
@@ -173,10 +174,10 @@ template <class T> DEV_FN void jag_segment_part(const stw_jagged_launch &l, char
         if (!count) break;
         const T *g = (const T *)p.grad + jag_segment::at(p, s, r), *y = (const T *)p.y + jag_segment::at(p, s, r);
         bool whole = count == COUNT && jag_aligned(g) && jag_aligned(y);
-        float a[COUNT], b[COUNT];
+        float a[COUNT], b[COUNT] = {};
         jag_vector<T>::unpack(whole ? dev_load_vector(g) : jag_vector<T>::gather(g, count), a);
-        jag_vector<T>::unpack(whole ? dev_load_vector(y) : jag_vector<T>::gather(y, count), b);
-        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum[i] = fmaf(a[i], b[i], sum[i]);
+        if (!LOG) jag_vector<T>::unpack(whole ? dev_load_vector(y) : jag_vector<T>::gather(y, count), b);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum[i] = jag_softmax_add<LOG>(a[i], b[i], sum[i]);
     }
     jag_add_rows<COUNT>(grid, sum, smem);
     if (grid.row) return;
@@ -203,7 +204,7 @@ DEV_FN void jag_segment_sum(const stw_jagged_launch &l) {
 }
 
 /* dX of a part. */
-template <class T> DEV_FN void jag_segment_end(const stw_jagged_launch &l) {
+template <class T, bool LOG> DEV_FN void jag_segment_end(const stw_jagged_launch &l) {
     enum { COUNT = jag_vector<T>::COUNT };
     const stw_jagged_params &p = l.p;
     if (dev_cta() >= l.work_tiles) return;
@@ -224,7 +225,7 @@ template <class T> DEV_FN void jag_segment_end(const stw_jagged_launch &l) {
             bool whole = count == COUNT && jag_aligned(g) && jag_aligned(y);
             jag_vector<T>::unpack(whole ? dev_load_vector(g) : jag_vector<T>::gather(g, count), a);
             jag_vector<T>::unpack(whole ? dev_load_vector(y) : jag_vector<T>::gather(y, count), b);
-            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) a[i] = b[i] * (a[i] - sum[i]);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) a[i] = jag_softmax_of<LOG>(a[i], b[i], sum[i]);
         } else if (out.add) continue;
         if (count == COUNT && jag_out<T>::aligned(out, at)) jag_out<T>::vector(out, at, a);
         else jag_out<T>::part(out, at, a, 0, count);
@@ -233,7 +234,7 @@ template <class T> DEV_FN void jag_segment_end(const stw_jagged_launch &l) {
 
 /* softmax along a constant dimension whose elements do not follow each other: a thread a line. Lines are numbered as
  * the elements of the buffer without that dimension. */
-template <class T> DEV_FN void jag_softmax_strided(const stw_jagged_launch &l) {
+template <class T, bool LOG> DEV_FN void jag_softmax_strided(const stw_jagged_launch &l) {
     const stw_jagged_params &p = l.p;
     const int64_t *starts = p.axis[0].starts;
     bool inner = p.dim == STW_DIM_INNER;
@@ -271,13 +272,15 @@ template <class T> DEV_FN void jag_softmax_strided(const stw_jagged_launch &l) {
     if (live) {
         for (; d + 4 <= p.dim_size; d += 4)
             DEV_UNROLL_FOR (int k = 0; k < 4; ++k)
-                sum[k] = fmaf(dev_float(g[(d + k) * step]), dev_float(y[(d + k) * step]), sum[k]);
-        for (; d < p.dim_size; ++d) sum[0] = fmaf(dev_float(g[d * step]), dev_float(y[d * step]), sum[0]);
+                sum[k] = jag_softmax_add<LOG>(dev_float(g[(d + k) * step]), LOG ? 0.0f : dev_float(y[(d + k) * step]),
+                                              sum[k]);
+        for (; d < p.dim_size; ++d)
+            sum[0] = jag_softmax_add<LOG>(dev_float(g[d * step]), LOG ? 0.0f : dev_float(y[d * step]), sum[0]);
         sum[0] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
     for (d = 0; d < p.dim_size; ++d)
         jag_out<T>::one(out, first + d * step,
-                        live ? dev_float(y[d * step]) * (dev_float(g[d * step]) - sum[0]) : 0.0f);
+                        live ? jag_softmax_of<LOG>(dev_float(g[d * step]), dev_float(y[d * step]), sum[0]) : 0.0f);
 }
 
 #endif

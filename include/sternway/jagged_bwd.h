@@ -19,6 +19,7 @@
  *     LINEAR      Y = X W^T + bias, X [outer, ragged, K], W [N,K], G [outer, ragged, N]:
  *                 dX = G W, dW = G^T X, dbias = column sums of G; over all rows that take part
  *     SOFTMAX     dX = Y*(G - sum(G*Y)), the sum along `dim`
+ *     LOG_SOFTMAX dX = G - exp(Y)*sum(G), the sum along `dim`; Y is the logarithm of a softmax
  *     SUM         dX = G, each element spread over its segment of `dim`
  *     SELECT      dX = 0 but for slice `index` of `dim`, which is G
  *     GELU        dX = G*(Phi(x) + x*phi(x)), Phi and phi of the normal distribution
@@ -85,7 +86,7 @@ typedef struct stw_jagged_args {
     const void *grad;
     /** LINEAR with DWEIGHT; GELU*, SILU, THRESHOLD; LAYER_NORM with DX or DWEIGHT; MATMUL with DOTHER: A. */
     const void *x;
-    const void *y;      /**< SOFTMAX: the op's result                                                     */
+    const void *y;      /**< SOFTMAX, LOG_SOFTMAX: the op's result                                        */
     const void *other;  /**< MATMUL with DX: B                                                            */
     const void *weight; /**< LINEAR with DX: W [N,K]; LAYER_NORM with HAS_GAMMA and DX: gamma [M]         */
     const float *mean;  /**< LAYER_NORM: one a line, nested [outer, ragged, inner / M] in x's storage     */

@@ -29,10 +29,11 @@ typedef enum stw_jagged_op {
     STW_JAGGED_RESHAPE = 11,    /**< other component shape               */
     STW_JAGGED_TO_PADDED = 12,  /**< nested -> padded                    */
     STW_JAGGED_FROM_PADDED = 13, /**< padded -> nested                   */
-    STW_JAGGED_ATTENTION = 14   /**< of nested q, k, v                   */
+    STW_JAGGED_ATTENTION = 14,  /**< of nested q, k, v                   */
+    STW_JAGGED_LOG_SOFTMAX = 15 /**< along `dim`                         */
 } stw_jagged_op;
 
-/** The dimension of a component that softmax, sum and select work along; required there. */
+/** The dimension of a component that softmax, log_softmax, sum and select work along; required there. */
 typedef enum stw_jagged_dim {
     STW_DIM_NONE = 0,     /**< the op has none                                         */
     STW_DIM_OUTER = 1,    /**< `dim_size` of outer, see stw_jagged_desc.dim_size       */
@@ -126,7 +127,7 @@ typedef struct stw_jagged_desc {
      * storage. ATTENTION: unused, see attn. */
     stw_jagged_axis axis[3];
     uint32_t ragged_axes; /**< MATMUL only */
-    /** SOFTMAX, SUM, SELECT; LAYER_NORM: NONE or INNER (nothing ragged is normalised). */
+    /** SOFTMAX, LOG_SOFTMAX, SUM, SELECT; LAYER_NORM: NONE or INNER (nothing ragged is normalised). */
     stw_jagged_dim dim;
     int64_t outer;        /**< 0 = 1. RESHAPE: unused */
     int64_t inner;        /**< 0 = 1. LINEAR: K. RESHAPE, MATMUL: unused */

@@ -98,6 +98,7 @@ class JaggedOp(enum.IntEnum):
     TO_PADDED = c.JAGGED_TO_PADDED
     FROM_PADDED = c.JAGGED_FROM_PADDED
     ATTENTION = c.JAGGED_ATTENTION
+    LOG_SOFTMAX = c.JAGGED_LOG_SOFTMAX
 
 
 class JaggedDim(enum.IntEnum):

@@ -180,6 +180,14 @@ def softmax_backward(grad: Any, y: Any, offsets: Any, dim: int, *, dx: Any = Non
     return _one(JaggedOp.SOFTMAX, grad, offsets, dx, common, nested, y.shape, y=y, **nested.along(dim))
 
 
+def log_softmax_backward(grad: Any, y: Any, offsets: Any, dim: int, *, dx: Any = None,
+                         **common: Unpack[Common]) -> Any:
+    """dX = G - exp(Y)*sum(G) along dimension `dim` of the nested tensor's shape; y is the result, the logarithm of a
+    softmax."""
+    nested = _Nested(common, y.shape)
+    return _one(JaggedOp.LOG_SOFTMAX, grad, offsets, dx, common, nested, y.shape, y=y, **nested.along(dim))
+
+
 def sum_backward(grad: Any, offsets: Any, shape: Shape, dim: int, *, dx: Any = None, **common: Unpack[Placed]) -> Any:
     """dX = G spread over the segments of dimension `dim` of `shape` (that of x's values). grad: the values without that
     dimension; along the ragged one dense [components, outer..., inner...]."""
@@ -368,8 +376,8 @@ def _int32(offsets: Any) -> Any:
     return offsets.astype("int32") if hasattr(offsets, "astype") else offsets.int()
 
 
-for _function in (gelu_backward, silu_backward, threshold_backward, softmax_backward, sum_backward, select_backward,
-                  to_padded_backward, from_padded_backward, reshape_backward, linear_backward, layer_norm_backward,
+for _function in (gelu_backward, silu_backward, threshold_backward, softmax_backward, log_softmax_backward,
+                  sum_backward, select_backward, to_padded_backward, from_padded_backward, reshape_backward, linear_backward, layer_norm_backward,
                   matmul_backward):
     if _function.__doc__ and Call.__doc__:  # so that help() has them; python -OO has no texts
         _function.__doc__ += f"\n\n    {Call.__doc__}"

@@ -69,7 +69,8 @@ static void read_shape(reader *r, int32_t *rank, int64_t shape[STW_JAGGED_RANK_M
 
 static void read_dim(reader *r, stw_jagged_desc *d) {
     static const unsigned char divisors[] = {0, 1, 2, 3, 4, 6, 8, 12};
-    const int along = d->op == STW_JAGGED_SOFTMAX || d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT;
+    const int softmax = d->op == STW_JAGGED_SOFTMAX || d->op == STW_JAGGED_LOG_SOFTMAX;
+    const int along = softmax || d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT;
     if (along) d->dim = (stw_jagged_dim)read_number(r, 1, d->op == STW_JAGGED_SELECT ? 4 : 3);
     else if (d->op == STW_JAGGED_LAYER_NORM) d->dim = (stw_jagged_dim)(read_byte(r) % 2 ? STW_DIM_INNER : STW_DIM_NONE);
     else d->dim = (stw_jagged_dim)read_rare(r, 0, 6);
@@ -84,7 +85,7 @@ static void read_dim(reader *r, stw_jagged_desc *d) {
 
 static void read_features(reader *r, stw_jagged_desc *d) {
     const int any = d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT || d->op == STW_JAGGED_THRESHOLD ||
-                    d->op >= STW_JAGGED_RESHAPE;
+                    (d->op >= STW_JAGGED_RESHAPE && d->op <= STW_JAGGED_FROM_PADDED);
     const uint8_t bits = read_byte(r);
     d->dtype = (stw_dtype)read_number(r, 1, any ? 9 : 3);
     d->index_dtype = bits & 1 ? STW_I32 : STW_I64;
@@ -186,7 +187,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memset(&given, 0, sizeof given);
     stw_jagged_desc *d = &given.desc;
     *d = STW_INIT(stw_jagged_desc);
-    d->op = (stw_jagged_op)(read_byte(&r) % 15);
+    const uint8_t op = read_byte(&r);
+    d->op = op == 253 ? STW_JAGGED_LOG_SOFTMAX : (stw_jagged_op)(op % 15);
     read_features(&r, d);
     read_axes(&r, d);
     if (d->op == STW_JAGGED_MATMUL) read_matmul(&r, d);

@@ -180,7 +180,8 @@ static void bind_rows(binder *b, stw_jagged_args *a) {
     if (d->op == STW_JAGGED_TO_PADDED) grad = dense;
     if (d->op == STW_JAGGED_FROM_PADDED) dx = dense;
     a->grad = input(b, "grad", grad, d->dtype);
-    if (d->op == STW_JAGGED_SOFTMAX) a->y = input(b, "y", nested(d, outer, inner), d->dtype);
+    if (d->op == STW_JAGGED_SOFTMAX || d->op == STW_JAGGED_LOG_SOFTMAX)
+        a->y = input(b, "y", nested(d, outer, inner), d->dtype);
     if (d->op >= STW_JAGGED_GELU && d->op <= STW_JAGGED_THRESHOLD)
         a->x = input(b, "x", nested(d, outer, inner), d->dtype);
     a->dx = add(b, "dx", dx, or_own(d->dx_dtype, d->dtype), ARENA_OUTPUT);

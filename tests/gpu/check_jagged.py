@@ -100,7 +100,8 @@ class Case:
     def __init__(self, seed, only):
         rng = self.rng = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
-        self.op = only or rng.choice(["gelu", "gelu_tanh", "silu", "threshold", "softmax", "softmax", "layer_norm", "layer_norm",
+        self.op = only or rng.choice(["gelu", "gelu_tanh", "silu", "threshold", "softmax", "softmax", "log_softmax",
+                                      "layer_norm", "layer_norm",
                                       "sum", "select", "reshape", "to_padded", "from_padded", "linear", "linear", "matmul",
                                       "matmul"])
         self.dtype = rng.choice([1, 2, 2, 3])
@@ -224,7 +225,8 @@ class Case:
             inner = self.rng.choice([inner, 1000, 2100, 4100, 9000] if self.axis.total * self.outer < 200 else [inner])
         grad, g, index = self.nested(inner)
         y, values, _ = self.nested(inner)
-        y = torch.where(y.isnan(), y, y.abs() * .1)
+        log = self.op == "log_softmax"
+        y = torch.where(y.isnan(), y, y - 3 if log else y.abs() * .1)
         values = [torch.as_tensor(y[at.reshape(-1)].view(at.shape).double()[:, :self.axis.live[b]]) for b, at in enumerate(index)]
         self.give(api, "grad", grad)
         self.give(api, "y", y)
@@ -234,13 +236,15 @@ class Case:
         for a, b in zip(g, values):
             shape = a.shape
             if self.dim == "ragged":
-                s = (a * b).sum(1, keepdim=True)
+                s = (a if log else a * b).sum(1, keepdim=True)
             else:
                 view = (before, size, after, shape[1], shape[2]) if self.dim == "outer" else (shape[0], shape[1], before, size, after)
                 a, b = a.reshape(view), b.reshape(view)
-                s = (a * b).sum(1 if self.dim == "outer" else 3, keepdim=True)
-            results.append((b * (a - s)).reshape(shape))
+                s = (a if log else a * b).sum(1 if self.dim == "outer" else 3, keepdim=True)
+            results.append((a - b.exp() * s if log else b * (a - s)).reshape(shape))
         self.finish(api, results, index, inner)
+
+    build_log_softmax = build_softmax
 
     def build_layer_norm(self, api, inner):
         if self.axis.total * self.outer < 200:

@@ -97,6 +97,7 @@ static void reduction_desc(clamp_problem *p) {
     switch (p->op) {
     case CLAMP_SOFTMAX_RAGGED: d->op = STW_JAGGED_SOFTMAX, d->dim = STW_DIM_RAGGED; break;
     case CLAMP_SOFTMAX_INNER: d->op = STW_JAGGED_SOFTMAX, d->dim = STW_DIM_INNER; break;
+    case CLAMP_LOG_SOFTMAX: d->op = STW_JAGGED_LOG_SOFTMAX, d->dim = STW_DIM_RAGGED; break;
     case CLAMP_SUM_RAGGED: d->op = STW_JAGGED_SUM, d->dim = STW_DIM_RAGGED; break;
     case CLAMP_SUM_INNER: d->op = STW_JAGGED_SUM, d->dim = STW_DIM_INNER; break;
     case CLAMP_SELECT_COMPONENT: d->op = STW_JAGGED_SELECT, d->dim = STW_DIM_COMPONENT, d->index = 3; break;
@@ -168,7 +169,8 @@ static void bind_rows(clamp_problem *p) {
     const stw_jagged_op op = p->desc.op;
     const int64_t inner = p->op == CLAMP_RESHAPE ? p->v->inner : p->desc.inner;
     bind_grad(p);
-    if (op == STW_JAGGED_SOFTMAX) p->args.y = nested(p, "y", CLAMP_INPUT, p->v->storage, 0, OUTER, inner, NULL);
+    if (op == STW_JAGGED_SOFTMAX || op == STW_JAGGED_LOG_SOFTMAX)
+        p->args.y = nested(p, "y", CLAMP_INPUT, p->v->storage, 0, OUTER, inner, NULL);
     if (op == STW_JAGGED_SILU || op == STW_JAGGED_THRESHOLD || op == STW_JAGGED_LINEAR || op == STW_JAGGED_LAYER_NORM)
         p->args.x = nested(p, "x", CLAMP_INPUT, p->v->storage, 0, OUTER, inner, NULL);
     if (op == STW_JAGGED_LINEAR || op == STW_JAGGED_LAYER_NORM) bind_weights(p);

@@ -19,7 +19,7 @@ typedef struct refusal {
 static const refusal rows[] = {
     /* enums and types */
     {J_GELU, {"op", "0"}, {JSET(op, 0)}},
-    {J_GELU, {"op", "15"}, {JSET(op, 15)}},
+    {J_GELU, {"op", "99"}, {JSET(op, 99)}},
     {J_GELU, {"op"}, {JSET(op, -1)}},
     {J_GELU, {"dtype", "0"}, {JSET(dtype, 0)}},
     {J_GELU, {"dtype", "10"}, {JSET(dtype, 10)}},
@@ -82,6 +82,7 @@ static const refusal rows[] = {
 
     /* dimensions */
     {J_SOFTMAX, {"dim", "0"}, {JSET(dim, 0)}},
+    {J_LOG_SOFTMAX, {"dim", "0"}, {JSET(dim, 0)}},
     {J_SOFTMAX, {"dim", "5"}, {JSET(dim, 5)}},
     {J_GELU, {"dim", "3"}, {JSET(dim, STW_DIM_INNER)}},
     {J_GELU, {"dim_size", "3"}, {JSET(dim_size, 3)}},
@@ -91,6 +92,7 @@ static const refusal rows[] = {
     {J_SOFTMAX, {"dim_after", "12", "6"}, {JSET(dim_after, 12)}}, /* more than inner has */
     {J_SOFTMAX, {"dim_after", "-2"}, {JSET(dim_after, -2)}},
     {J_SOFTMAX, {"dim_after"}, {JSET(dim_after, INT64_MIN)}},
+    {J_LOG_SOFTMAX, {"dim_size", "-3"}, {JSET(dim_size, -3)}},
     {J_SOFTMAX, {"dim_size", "6"}, {JSET(dim_size, 6)}}, /* 6 * 2 is not inside 6 */
     {J_SOFTMAX, {"dim_size", "3"}, {JSET(dim, STW_DIM_OUTER)}},
     {J_SOFTMAX, {"dim_size", "3"}, {JSET(dim, STW_DIM_RAGGED)}},
@@ -152,6 +154,7 @@ static const refusal rows[] = {
 static const refusal limits[] = {
     {J_GELU, {"dtype", "4"}, {JSET(dtype, STW_F64)}},
     {J_SOFTMAX, {"dtype", "4"}, {JSET(dtype, STW_F64)}},
+    {J_LOG_SOFTMAX, {"dtype", "4"}, {JSET(dtype, STW_F64)}},
     {J_MATMUL, {"dtype", "8"}, {JSET(dtype, STW_I32)}},
     {J_LINEAR, {"dtype", "9"}, {JSET(dtype, STW_I64)}},
     {J_LAYER_NORM, {"dtype", "4"}, {JSET(dtype, STW_F64)}},
@@ -176,6 +179,7 @@ static const refusal limits[] = {
     {J_MATMUL, {"2^60"}, {JSET(axis[1].size, INT64_C(1) << 40), JSET(axis[2].size, INT64_C(1) << 40)}},
     {J_TO_PADDED, {"2^60"}, {JSET(padded, TWO_48 - 1), JSET(components, INT32_MAX)}},
     {J_SOFTMAX, {"dim", "4"}, {JSET(dim, STW_DIM_COMPONENT), JSET(dim_size, 0), JSET(dim_after, 0)}},
+    {J_LOG_SOFTMAX, {"dim", "4"}, {JSET(dim, STW_DIM_COMPONENT), JSET(dim_size, 0), JSET(dim_after, 0)}},
     {J_SUM, {"dim", "4"}, {JSET(dim, STW_DIM_COMPONENT)}},
     {J_LAYER_NORM, {"dim", "2", "ragged"}, {JSET(dim, STW_DIM_RAGGED)}},
     {J_LAYER_NORM, {"dim", "1"}, {JSET(dim, STW_DIM_OUTER)}},
@@ -336,6 +340,7 @@ static void accepted(void **state) {
         {J_SELECT_RAG, {JSET(index, -INT64_MAX)}},
         {J_SOFTMAX, {JSET(dim_size, 6), JSET(dim_after, 0)}},
         {J_SOFTMAX, {JSET(dim_size, 1), JSET(dim_after, 6)}},
+        {J_LOG_SOFTMAX, {JSET(dim_size, 1), JSET(dim_after, 6)}},
         {J_LAYER_NORM, {JSET(dim_size, 3)}},
         {J_LAYER_NORM, {JSET(dim, STW_DIM_INNER), JSET(dim_size, 6), JSET(dim_after, 1)}},
         {J_LAYER_NORM, {JSET(dtype, STW_BF16), JSET(weight_dtype, STW_F32), JSET(accumulate, 12)}},

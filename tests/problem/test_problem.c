@@ -385,6 +385,7 @@ static const char *const jagged_lines[] = {
     "jagged_silu:f32:c7l60t200i33:i64:full",
     "jagged_threshold:i8:c7l60t200i33:thr-3.5",
     "jagged_softmax:bf16:c5l30t90i60:inner:ds5:da4",
+    "jagged_log_softmax:f16:c5l30t90i60:ragged",
     "jagged_sum:f64:c5o12l30t90i7:outer:ds3:da2",
     "jagged_select:u8:c5l30t90i7:ragged:index-1",
     "jagged_select:i64:c5l30t90i7:component:index4",
@@ -498,7 +499,7 @@ static void test_jagged_what_no_plan_takes(void **state) {
     jagged_formats_as(&p.desc, "jagged_reshape:f32:c1l2t3");
     p.desc.op = (stw_jagged_op)0;
     jagged_formats_as(&p.desc, "jagged_?:f32:c1l2t3");
-    p.desc.op = (stw_jagged_op)(STW_JAGGED_ATTENTION + 1);
+    p.desc.op = (stw_jagged_op)99;
     jagged_formats_as(&p.desc, "jagged_?:f32:c1l2t3");
     p.desc.op = STW_JAGGED_ATTENTION; /* desc.attn is null */
     jagged_formats_as(&p.desc, "jagged_attention:i32:");

@@ -78,8 +78,9 @@ def test_pointwise_f16_into_f32():
     compare(got, [1.0 + g * silu_slope(a) for g, a in zip(parts(grad), parts(x))], dtype="float16")
 
 
+@pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("ragged,dim", [(0, 0), (0, 1), (0, -1), (1, 0), (1, 1), (1, 2)])
-def test_softmax(ragged, dim):
+def test_softmax(ragged, dim, log):
     shape = (4, TOTAL, 3) if ragged else (TOTAL, 4, 3)
     scores, grad = values("softmax", *shape), values("grad", *shape)
     y = np.zeros_like(scores)
@@ -88,8 +89,11 @@ def test_softmax(ragged, dim):
         where[ragged] = slice(OFFSETS[b], OFFSETS[b + 1])
         part = np.exp(scores[tuple(where)])
         y[tuple(where)] = part / part.sum(axis=dim, keepdims=True)
-    got = jagged.softmax_backward(grad, y, OFFSETS, dim, ragged_dim=ragged)
-    expected = [a * (g - (g * a).sum(axis=dim, keepdims=True)) for g, a in zip(parts(grad, ragged), parts(y, ragged))]
+    backward = jagged.log_softmax_backward if log else jagged.softmax_backward
+    y = np.log(y, where=y > 0, out=np.zeros_like(y)) if log else y
+    got = backward(grad, y, OFFSETS, dim, ragged_dim=ragged)
+    expected = [g - np.exp(a) * g.sum(axis=dim, keepdims=True) if log else a * (g - (g * a).sum(axis=dim, keepdims=True))
+                for g, a in zip(parts(grad, ragged), parts(y, ragged))]
     compare(got, expected, ragged)
 
 

@@ -25,6 +25,8 @@ CASES = {
     "threshold": ("THRESHOLD", NESTED_FIELDS, {"grad": NESTED, "x": NESTED, "dx": NESTED}),
     "softmax": ("SOFTMAX", {**NESTED_FIELDS, "dim": native.DIM_INNER, "dim_size": 2, "dim_after": 3},
                 {"grad": NESTED, "y": NESTED, "dx": NESTED}),
+    "log_softmax": ("LOG_SOFTMAX", {**NESTED_FIELDS, "dim": native.DIM_RAGGED},
+                    {"grad": NESTED, "y": NESTED, "dx": NESTED}),
     "linear": ("LINEAR", {**NESTED_FIELDS, "out_features": FEATURES},
                {"grad": ROWS * FEATURES, "x": NESTED, "weight": FEATURES * INNER, "dx": NESTED,
                 "dweight": FEATURES * INNER, "dbias": FEATURES}),

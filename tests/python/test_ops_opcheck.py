@@ -71,6 +71,7 @@ def nested_cases():
     yield "gelu_tanh", ops.nested_gelu_backward, (y, x, offsets), {"approximate": "tanh"}
     yield "softmax", ops.nested_softmax_backward, (y, x.softmax(-1), offsets), {"dim": 2}
     yield "softmax_ragged", ops.nested_softmax_backward, (y, x.softmax(-1), offsets), {"dim": 1}
+    yield "log_softmax", ops.nested_log_softmax_backward, (y, x.log_softmax(-1), offsets), {"dim": 2}
     yield "sum", ops.nested_sum_backward, (rand(3, 6), [10, 6], offsets), {"dim": 1}
     yield "sum_inner", ops.nested_sum_backward, (rand(10), [10, 6], offsets), {"dim": 2}
     yield "select", ops.nested_select_backward, (rand(10), [10, 6], offsets), {"dim": -1, "index": -2}

@@ -38,6 +38,7 @@ static double line_loss(const fd *f, line at, int64_t n) {
     for (int64_t k = 0; k < at.count; ++k) {
         const int64_t e = at.first + k * at.step;
         if (f->s->op == STW_JAGGED_SOFTMAX) total += f->grad[e] * exp(f->x[e]) / sum;
+        if (f->s->op == STW_JAGGED_LOG_SOFTMAX) total += f->grad[e] * (f->x[e] - log(sum));
         if (f->s->op == STW_JAGGED_SUM) total += f->grad[n] * f->x[e];
     }
     if (f->s->op == STW_JAGGED_SELECT) {

@@ -107,7 +107,10 @@ static const double *bind_softmax(const fd *f, buffers *b, int jagged) {
             const line at = line_at(f, c, n);
             double sum = 0;
             for (int64_t k = 0; k < at.count; ++k) sum += exp(f->x[at.first + k * at.step]);
-            for (int64_t k = 0; k < at.count; ++k) y[at.first + k * at.step] = exp(f->x[at.first + k * at.step]) / sum;
+            for (int64_t k = 0; k < at.count; ++k) {
+                const int64_t e = at.first + k * at.step;
+                y[e] = f->s->op == STW_JAGGED_SOFTMAX ? exp(f->x[e]) / sum : f->x[e] - log(sum);
+            }
         }
     return nested_values(f, b, y, f->s->outer, f->s->inner, jagged);
 }
@@ -215,7 +218,7 @@ static void check(fd *f, int jagged) {
     args.grad = bind_grad(f, &b, jagged);
     b.x_count = dense_x ? COMPONENTS * s->outer * f->padded * s->inner : f->first[COMPONENTS];
     if (!dense_x) b.x_index = keep(&b, places(f, s->outer, s->inner, jagged, &b.x_elements));
-    if (s->op == STW_JAGGED_SOFTMAX) args.y = bind_softmax(f, &b, jagged);
+    if (stw_jagged_is_softmax(s->op)) args.y = bind_softmax(f, &b, jagged);
     else if (!dense_x) args.x = nested_values(f, &b, f->x, s->outer, s->inner, jagged);
     if (s->op == STW_JAGGED_LAYER_NORM) bind_layer_norm(f, &b, jagged, &args);
     if (s->op == STW_JAGGED_LINEAR) args.weight = dense_values(&b, f->weight, f->features * s->inner);
@@ -234,17 +237,19 @@ static void check(fd *f, int jagged) {
 }
 
 static const setup setups[] = {
-    {STW_JAGGED_GELU, STW_DIM_NONE, 2, 3, 0, 0, 0},         {STW_JAGGED_GELU_TANH, STW_DIM_NONE, 1, 5, 0, 0, 0},
-    {STW_JAGGED_SILU, STW_DIM_NONE, 3, 1, 0, 0, 0},         {STW_JAGGED_THRESHOLD, STW_DIM_NONE, 2, 3, 0, 0, 0},
-    {STW_JAGGED_SOFTMAX, STW_DIM_RAGGED, 2, 3, 0, 0, 0},    {STW_JAGGED_SOFTMAX, STW_DIM_INNER, 2, 12, 3, 2, 0},
-    {STW_JAGGED_SOFTMAX, STW_DIM_INNER, 1, 7, 7, 1, 0},     {STW_JAGGED_SOFTMAX, STW_DIM_OUTER, 12, 2, 3, 2, 0},
-    {STW_JAGGED_SUM, STW_DIM_RAGGED, 2, 3, 0, 0, 0},        {STW_JAGGED_SUM, STW_DIM_INNER, 2, 12, 3, 2, 0},
-    {STW_JAGGED_SUM, STW_DIM_OUTER, 12, 2, 3, 2, 0},        {STW_JAGGED_SELECT, STW_DIM_INNER, 2, 12, 3, 2, 1},
-    {STW_JAGGED_SELECT, STW_DIM_INNER, 2, 12, 3, 2, -1},    {STW_JAGGED_SELECT, STW_DIM_OUTER, 12, 2, 3, 2, 2},
-    {STW_JAGGED_SELECT, STW_DIM_COMPONENT, 2, 3, 0, 0, -1}, {STW_JAGGED_LAYER_NORM, STW_DIM_INNER, 2, 5, 5, 1, 0},
-    {STW_JAGGED_LAYER_NORM, STW_DIM_INNER, 1, 12, 4, 1, 0}, {STW_JAGGED_LINEAR, STW_DIM_NONE, 2, 5, 0, 0, 0},
-    {STW_JAGGED_RESHAPE, STW_DIM_NONE, 2, 6, 0, 0, 0},      {STW_JAGGED_TO_PADDED, STW_DIM_NONE, 2, 3, 0, 0, 0},
-    {STW_JAGGED_FROM_PADDED, STW_DIM_NONE, 2, 3, 0, 0, 0},
+    {STW_JAGGED_GELU, STW_DIM_NONE, 2, 3, 0, 0, 0},          {STW_JAGGED_GELU_TANH, STW_DIM_NONE, 1, 5, 0, 0, 0},
+    {STW_JAGGED_SILU, STW_DIM_NONE, 3, 1, 0, 0, 0},          {STW_JAGGED_THRESHOLD, STW_DIM_NONE, 2, 3, 0, 0, 0},
+    {STW_JAGGED_SOFTMAX, STW_DIM_RAGGED, 2, 3, 0, 0, 0},     {STW_JAGGED_SOFTMAX, STW_DIM_INNER, 2, 12, 3, 2, 0},
+    {STW_JAGGED_SOFTMAX, STW_DIM_INNER, 1, 7, 7, 1, 0},      {STW_JAGGED_SOFTMAX, STW_DIM_OUTER, 12, 2, 3, 2, 0},
+    {STW_JAGGED_SUM, STW_DIM_RAGGED, 2, 3, 0, 0, 0},         {STW_JAGGED_SUM, STW_DIM_INNER, 2, 12, 3, 2, 0},
+    {STW_JAGGED_SUM, STW_DIM_OUTER, 12, 2, 3, 2, 0},         {STW_JAGGED_SELECT, STW_DIM_INNER, 2, 12, 3, 2, 1},
+    {STW_JAGGED_SELECT, STW_DIM_INNER, 2, 12, 3, 2, -1},     {STW_JAGGED_SELECT, STW_DIM_OUTER, 12, 2, 3, 2, 2},
+    {STW_JAGGED_SELECT, STW_DIM_COMPONENT, 2, 3, 0, 0, -1},  {STW_JAGGED_LAYER_NORM, STW_DIM_INNER, 2, 5, 5, 1, 0},
+    {STW_JAGGED_LAYER_NORM, STW_DIM_INNER, 1, 12, 4, 1, 0},  {STW_JAGGED_LINEAR, STW_DIM_NONE, 2, 5, 0, 0, 0},
+    {STW_JAGGED_RESHAPE, STW_DIM_NONE, 2, 6, 0, 0, 0},       {STW_JAGGED_TO_PADDED, STW_DIM_NONE, 2, 3, 0, 0, 0},
+    {STW_JAGGED_FROM_PADDED, STW_DIM_NONE, 2, 3, 0, 0, 0},   {STW_JAGGED_LOG_SOFTMAX, STW_DIM_RAGGED, 2, 3, 0, 0, 0},
+    {STW_JAGGED_LOG_SOFTMAX, STW_DIM_INNER, 2, 12, 3, 2, 0}, {STW_JAGGED_LOG_SOFTMAX, STW_DIM_INNER, 1, 7, 7, 1, 0},
+    {STW_JAGGED_LOG_SOFTMAX, STW_DIM_OUTER, 12, 2, 3, 2, 0},
 };
 
 /* x for differences: away from the threshold, where there is no derivative. */

@@ -96,6 +96,7 @@ class Bench(CommandTest):
         for line, count, flop in (
                 ("jagged_gelu:f32:c4l50t200i6:lens_full", 3 * dense, 0),
                 ("jagged_softmax:f32:c4l50t200i6:inner:lens_full", 3 * dense, 0),
+                ("jagged_log_softmax:f32:c4l50t200i6:ragged:lens_full", 3 * dense, 0),
                 ("jagged_sum:f32:c4l50t200i6:inner:lens_full", 200 + dense, 0),
                 ("jagged_sum:f32:c4l50t200i6:ragged:lens_full", 4 * 6 + dense, 0),
                 ("jagged_layer_norm:f32:c4l50t200i6:gamma:lens_full", 3 * dense + 2 * 200 + 3 * 6, 0),

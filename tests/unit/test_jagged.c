@@ -292,6 +292,9 @@ static void steps_fit_a_gpu(void **state) {
         {"jagged_softmax:bf16:c5l30t90o3i60:outer", "softmax_strided"},
         {"jagged_softmax:f16:c5l30t90i60:ragged", "segment_"},
         {"jagged_softmax:f32:c0l30t0i60:inner", NULL}, /* clean lengths alone */
+        {"jagged_log_softmax:bf16:c5l30t90i60:inner", "log_softmax_"},
+        {"jagged_log_softmax:bf16:c5l30t90i60:inner:ds5:da4", "log_softmax_strided"},
+        {"jagged_log_softmax:f16:c5l30t90i60:ragged", "log_segment_"},
         {"jagged_layer_norm:bf16:c5l30t90i60", "norm_"},
         {"jagged_layer_norm:f32:c5l60t200i64:gamma", "norm_"},
         {"jagged_layer_norm:bf16:c5l60t200i20000:gamma", "norm_columns"},

@@ -50,6 +50,7 @@ int conform_list_row(conform_list *list, int row, double scale);
 extern const char *const conform_jagged_pointwise[];
 extern const char *const conform_jagged_threshold[];
 extern const char *const conform_jagged_softmax[];
+extern const char *const conform_jagged_log_softmax[];
 extern const char *const conform_jagged_sum[];
 extern const char *const conform_jagged_select[];
 extern const char *const conform_jagged_layer_norm[];

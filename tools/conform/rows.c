@@ -37,20 +37,23 @@ LIST(threshold, SHAPES("jagged_threshold"), "jagged_threshold:%:c7l60t200i33:thr
      "jagged_threshold:i16:c7l60t200o2i33:jagged:thr-700.5", "jagged_threshold:i32:c7l60t200i33:used",
      "jagged_threshold:i64:c7l60t200i33:used:thr-1e10");
 
-LIST(softmax, "jagged_softmax:%:c7l60t200i33:inner:data_tiny", "jagged_softmax:%:c7l60t200i33:ragged:data_tiny:used",
-     "jagged_softmax:%:c7l60t200i33:inner", "jagged_softmax:%:c7l60t200i32:ragged",
-     "jagged_softmax:%:c7l60t200o9i5:outer", "jagged_softmax:%:c6l50t150o3i40:inner:used",
-     "jagged_softmax:%:c6l50t150o3i40:ragged:used", "jagged_softmax:%:c6l50t150o3i40:outer:used",
-     "jagged_softmax:%:c6l50t150o3i40:inner:jagged", "jagged_softmax:%:c6l50t150o3i40:ragged:jagged:used",
-     "jagged_softmax:%:c6l50t150o12i4:outer:jagged:used", "jagged_softmax:%:c5l30t90i60:inner:ds5",
-     "jagged_softmax:%:c5l30t90i60:inner:ds5:da4:used", "jagged_softmax:%:c5l30t90i60:inner:ds6:da10",
-     "jagged_softmax:%:c5l30t90o12i7:outer:ds3:da2:jagged", "jagged_softmax:%:c5l30t90o12i7:outer:ds3:da4:used",
-     "jagged_softmax:%:c9l400t900:ragged", "jagged_softmax:%:c9l400t900:ragged:used:skew1",
-     "jagged_softmax:%:c3l20t40i2000:inner", "jagged_softmax:%:c3l9t20i4099:inner:skew3",
-     "jagged_softmax:%:c31l3000t4000i3:ragged:lens_huge", "jagged_softmax:%:c5l1200t2400i70:ragged:lens_huge:used",
-     "jagged_softmax:%:c4l50t120i12:inner:dx_f32:acc_x:used", "jagged_softmax:%:c4l50t120i12:ragged:dx_f32:acc_x",
-     "jagged_softmax:%:c0l9t20i4:ragged", "jagged_softmax:%:c4l0t20i4:ragged", "jagged_softmax:%:c7l60t200i1:inner",
-     "jagged_softmax:%:c7l60t200i48:inner:data_sd3", "jagged_softmax:%:c1l200t200i64:ragged:lens_full:full");
+/* Along each dimension, whole and in part, contiguous or not, long and short lines. */
+#define ALONG(op)                                                                                                      \
+    op ":%:c7l60t200i33:inner:data_tiny", op ":%:c7l60t200i33:ragged:data_tiny:used", op ":%:c7l60t200i33:inner",      \
+        op ":%:c7l60t200i32:ragged", op ":%:c7l60t200o9i5:outer", op ":%:c6l50t150o3i40:inner:used",                   \
+        op ":%:c6l50t150o3i40:ragged:used", op ":%:c6l50t150o3i40:outer:used", op ":%:c6l50t150o3i40:inner:jagged",    \
+        op ":%:c6l50t150o3i40:ragged:jagged:used", op ":%:c6l50t150o12i4:outer:jagged:used",                           \
+        op ":%:c5l30t90i60:inner:ds5", op ":%:c5l30t90i60:inner:ds5:da4:used", op ":%:c5l30t90i60:inner:ds6:da10",     \
+        op ":%:c5l30t90o12i7:outer:ds3:da2:jagged", op ":%:c5l30t90o12i7:outer:ds3:da4:used",                          \
+        op ":%:c9l400t900:ragged", op ":%:c9l400t900:ragged:used:skew1", op ":%:c3l20t40i2000:inner",                  \
+        op ":%:c3l9t20i4099:inner:skew3", op ":%:c31l3000t4000i3:ragged:lens_huge",                                    \
+        op ":%:c5l1200t2400i70:ragged:lens_huge:used", op ":%:c4l50t120i12:inner:dx_f32:acc_x:used",                   \
+        op ":%:c4l50t120i12:ragged:dx_f32:acc_x", op ":%:c0l9t20i4:ragged", op ":%:c4l0t20i4:ragged",                  \
+        op ":%:c7l60t200i1:inner", op ":%:c7l60t200i48:inner:data_sd3", op ":%:c1l200t200i64:ragged:lens_full:full"
+
+LIST(softmax, ALONG("jagged_softmax"));
+
+LIST(log_softmax, ALONG("jagged_log_softmax"));
 
 LIST(sum, "jagged_sum:%:c7l60t200i33:inner", "jagged_sum:%:c7l60t200i33:ragged", "jagged_sum:%:c7l60t200o9i5:outer",
      "jagged_sum:%:c6l50t150o3i40:inner:used", "jagged_sum:%:c6l50t150o3i40:ragged:used:jagged",
@@ -462,6 +465,7 @@ const conform_row conform_rows[] = {
      conform_jagged_pointwise, 12},
     {"jagged_threshold", "every element type; thresholds above and below 0", conform_jagged_threshold, 12},
     {"jagged_softmax", "along outer, ragged and inner, whole and in part", conform_jagged_softmax, 12},
+    {"jagged_log_softmax", "along outer, ragged and inner, whole and in part", conform_jagged_log_softmax, 12},
     {"jagged_sum", "gradients spread along each dimension, every element type", conform_jagged_sum, 12},
     {"jagged_select", "a slice of each dimension and a component, every element type", conform_jagged_select, 12},
     {"jagged_layer_norm", "dX, dGamma, dBeta", conform_jagged_layer_norm, 12},

@@ -254,7 +254,7 @@ int64_t jref_input_elements(const jref *j, stw_jref_input input) {
             return outputs & STW_JAGGED_DOTHER ? matrix_elements(j, STW_AXIS_M, STW_AXIS_K, d->x_elements) : 0;
         if (linear) return weighs ? nested : 0;
         return (norm && (dx || weighs)) || stw_jagged_is_pointwise(d->op) ? nested : 0;
-    case STW_JREF_Y: return d->op == STW_JAGGED_SOFTMAX ? nested : 0;
+    case STW_JREF_Y: return stw_jagged_is_softmax(d->op) ? nested : 0;
     case STW_JREF_OTHER:
         return d->op == STW_JAGGED_MATMUL && dx ? matrix_elements(j, STW_AXIS_K, STW_AXIS_N, d->other_elements) : 0;
     case STW_JREF_WEIGHT:

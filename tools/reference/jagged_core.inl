@@ -55,15 +55,26 @@ static int64_t line_index(const jref *j, jref_span s, int64_t o, int64_t r, int6
     return jref_index(s, j->outer, j->inner, j->d->storage, o, r, i);
 }
 
+/* The term of a line's sum, and dX. */
+static REAL softmax_term(const jref *j, int64_t at) {
+    REAL g = (REAL)j->grad[at];
+    return j->d->op == STW_JAGGED_LOG_SOFTMAX ? g : g * (REAL)j->y[at];
+}
+
+static REAL softmax_slope(const jref *j, int64_t at, REAL sum) {
+    REAL g = (REAL)j->grad[at], y = (REAL)j->y[at];
+    return j->d->op == STW_JAGGED_LOG_SOFTMAX ? g - exponential(j, y) * sum : y * (g - sum);
+}
+
 static void softmax_line(jref *j, jref_span s, int64_t o, int64_t r, int64_t i, int64_t length) {
     REAL sum = 0;
     for (int64_t k = 0; k < length; ++k) {
         int64_t at = line_index(j, s, o, r, i, jref_order(j, k, length));
-        sum += (REAL)j->grad[at] * (REAL)j->y[at];
+        sum += softmax_term(j, at);
     }
     for (int64_t k = 0; k < length; ++k) {
         int64_t at = line_index(j, s, o, r, i, k);
-        jref_set(j, 0, at, (double)((REAL)j->y[at] * ((REAL)j->grad[at] - sum)));
+        jref_set(j, 0, at, (double)softmax_slope(j, at, sum));
     }
 }
 
@@ -241,7 +252,8 @@ void RUN(jref *j) {
             for (int64_t o = 0; o < j->outer; ++o) matmul_component(j, b, o);
         break;
     case STW_JAGGED_LINEAR: linear(j); break;
-    case STW_JAGGED_SOFTMAX: softmax(j); break;
+    case STW_JAGGED_SOFTMAX:
+    case STW_JAGGED_LOG_SOFTMAX: softmax(j); break;
     case STW_JAGGED_LAYER_NORM: layer_norm(j); break;
     default:
         if (stw_jagged_is_pointwise(j->d->op)) pointwise(j);

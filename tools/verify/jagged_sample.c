@@ -70,7 +70,7 @@ static int64_t start_of(const jagged_verify_case *c, int tensor, int64_t b) {
 
 static int rows_are_independent(const stw_jagged_desc *d) {
     if (d->outer > 1) return 0;
-    if (d->op == STW_JAGGED_SOFTMAX || d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT)
+    if (stw_jagged_is_softmax(d->op) || d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT)
         return d->dim != STW_DIM_RAGGED;
     return d->op == STW_JAGGED_LINEAR || d->op == STW_JAGGED_LAYER_NORM || stw_jagged_is_pointwise(d->op);
 }

@@ -11,7 +11,7 @@ components one behind the other; the tensor's shape says the sizes alone).
 
     operator      gradient `grad`                                         result
     gelu, silu, threshold   values, beside x                              dX as x
-    softmax       values, beside y, the softmax along dim                 dX as y
+    softmax, log_softmax    values, beside y, the result along dim        dX as y
     sum           values without dim; dim ragged: dense [B, rest]         dX of `sizes`, those of x's values
     select        as sum; dim 0: values of component `index` alone        dX of `sizes`
     layer_norm    values, beside x, mean and rstd (f32, one a line)       those of dX, dweight, dbias in `outputs`
@@ -84,6 +84,13 @@ def _threshold(grad: Tensor, x: Tensor, offsets: Tensor, used: Tensor | None = N
 def _softmax(grad: Tensor, y: Tensor, offsets: Tensor, used: Tensor | None = None, *, dim: int, ragged_idx: int = 1,
              max_length: int | None = None, storage: str = "jagged", full: bool = False) -> Tensor:
     return _elementwise(_native.JAGGED_SOFTMAX, grad, y, offsets, used, ragged_idx, max_length, storage, full, y=y,
+                        **along(y.shape, ragged_idx, dim))
+
+
+def _log_softmax(grad: Tensor, y: Tensor, offsets: Tensor, used: Tensor | None = None, *, dim: int,
+                 ragged_idx: int = 1, max_length: int | None = None, storage: str = "jagged",
+                 full: bool = False) -> Tensor:
+    return _elementwise(_native.JAGGED_LOG_SOFTMAX, grad, y, offsets, used, ragged_idx, max_length, storage, full, y=y,
                         **along(y.shape, ragged_idx, dim))
 
 
@@ -247,6 +254,7 @@ _nested("gelu", f"Tensor grad, Tensor x, {_COMMON}, str approximate='none'", "Te
 _nested("silu", f"Tensor grad, Tensor x, {_COMMON}", "Tensor", _silu, _like_second)
 _nested("threshold", f"Tensor grad, Tensor x, {_COMMON}, float threshold=0.", "Tensor", _threshold, _like_second)
 _nested("softmax", f"Tensor grad, Tensor y, {_COMMON}, int dim", "Tensor", _softmax, _like_second)
+_nested("log_softmax", f"Tensor grad, Tensor y, {_COMMON}, int dim", "Tensor", _log_softmax, _like_second)
 _nested("sum", f"Tensor grad, SymInt[] sizes, {_COMMON}, int dim", "Tensor", _sum, _sizes_fake)
 _nested("select", f"Tensor grad, SymInt[] sizes, {_COMMON}, int dim, SymInt index", "Tensor", _select, _sizes_fake)
 _nested("layer_norm", f"Tensor grad, Tensor x, Tensor mean, Tensor rstd, Tensor? weight, {_COMMON}, "

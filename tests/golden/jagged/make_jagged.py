@@ -146,23 +146,24 @@ def label(shape):
     return "x".join("j" if extent == -1 else str(extent) for extent in shape)
 
 
-def softmax(g, name, dtype, shape, dim, lengths, std=1.0):
+def softmax(g, name, dtype, shape, dim, lengths, std=1.0, op="softmax"):
     g.start(name)
     count = elements(shape, lengths)
     case = Case({"lengths": lengths_tensor(lengths), "x": torch.from_numpy(g.random.standard_normal(count) * std)},
-                {"op": "softmax", "shape": ",".join(map(str, shape))})
-    y = [torch.softmax(part, dim) for part in case.parts("x")]
+                {"op": op, "shape": ",".join(map(str, shape))})
+    y = [getattr(torch, op)(part, dim) for part in case.parts("x")]
     t = {"lengths": case.t["lengths"], "y": torch.cat([part.reshape(-1) for part in y]).to(DTYPES[dtype]),
          "grad": g.values(dtype, count)}
-    g.add(name, "softmax", dtype, t, shape=shape, dim=dim)
+    g.add(name, op, dtype, t, shape=shape, dim=dim)
 
 
 def reduction_cases(g):
-    """softmax, sum and select along every dimension of every shape."""
+    """softmax, log_softmax, sum and select along every dimension of every shape."""
     for n, shape in enumerate(SHAPES):
         for dim in range(len(shape)):
             dtype = FLOATS[(n + dim) % 3]
             softmax(g, f"softmax_{label(shape)}_dim{dim}_{dtype}", dtype, shape, dim, TINY)
+            softmax(g, f"log_softmax_{label(shape)}_dim{dim}_{dtype}", dtype, shape, dim, TINY, op="log_softmax")
             sum_case(g, dtype, shape, dim, TINY, bool((n + dim) % 2))
             for index in (0, -1) if shape[dim] != 1 else (0,):
                 select_case(g, dtype, shape, dim, FULL if shape[dim] == -1 else TINY, index)
@@ -170,6 +171,8 @@ def reduction_cases(g):
         softmax(g, f"softmax_huge_ragged_{dtype}", dtype, [-1, 3], 0, HUGE)
         softmax(g, f"softmax_huge_inner_{dtype}", dtype, [-1, 9], 1, [1, 0, 41, 2])
         softmax(g, f"softmax_peaked_{dtype}", dtype, [-1, 67], 1, [2, 1], std=8.0)
+        softmax(g, f"log_softmax_huge_ragged_{dtype}", dtype, [-1, 3], 0, HUGE, op="log_softmax")
+        softmax(g, f"log_softmax_peaked_{dtype}", dtype, [-1, 67], 1, [2, 1], std=8.0, op="log_softmax")
         sum_case(g, dtype, [-1, 3], 0, HUGE, False, "_huge")
     for n, dtype in enumerate(EXACT + ("bool",)):
         shape = [[-1, 5], [2, -1, 3], [3, -1]][n % 3]

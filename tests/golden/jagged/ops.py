@@ -139,6 +139,22 @@ def softmax_formula(case):
     return {"dx_ref": flat(value)}, {"dx_ref": flat(size)}, {"dx_ref": terms}
 
 
+def log_softmax_routes(case):
+    # as softmax. 2.11 has no backward of it, of neither layout
+    dense = [aten._log_softmax_backward_data(g.contiguous(), y.contiguous(), case.dim, F64)
+             for y, g in zip(case.parts("y"), case.parts("grad"))]
+    return only_dx({"dense backward op": dense})
+
+
+def log_softmax_formula(case):
+    value, size, terms = [], [], 0
+    for y, g in zip(case.arrays("y"), case.arrays("grad")):
+        value.append(g - np.exp(y) * g.sum(case.dim, keepdims=True))
+        size.append(abs(g) + np.exp(y) * abs(g).sum(case.dim, keepdims=True) * (1.0 + abs(y)))
+        terms = max(terms, y.shape[case.dim])
+    return {"dx_ref": flat(value)}, {"dx_ref": flat(size)}, {"dx_ref": terms}
+
+
 def zeros(case):
     kind = case.t["grad"].dtype
     return [torch.zeros(component_shape(case.shape, length), dtype=kind) for length in case.lengths]
@@ -422,8 +438,8 @@ def from_padded_formula(case):
 POINTWISE = (pointwise_routes, pointwise_formula)
 OPS = {
     "gelu": POINTWISE, "gelu_tanh": POINTWISE, "silu": POINTWISE, "threshold": POINTWISE,
-    "softmax": (softmax_routes, softmax_formula), "sum": (sum_routes, sum_formula),
-    "select": (select_routes, select_formula), "layer_norm": (layer_norm_routes, layer_norm_formula),
+    "softmax": (softmax_routes, softmax_formula), "log_softmax": (log_softmax_routes, log_softmax_formula),
+    "sum": (sum_routes, sum_formula), "select": (select_routes, select_formula), "layer_norm": (layer_norm_routes, layer_norm_formula),
     "linear": (linear_routes, linear_formula), "matmul": (matmul_routes, matmul_formula),
     "reshape": (reshape_routes, reshape_formula), "to_padded": (to_padded_routes, to_padded_formula),
     "from_padded": (from_padded_routes, from_padded_formula),
