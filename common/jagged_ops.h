@@ -32,4 +32,7 @@ static inline int stw_jagged_is_softmax(uint32_t op) {
     return op == STW_JAGGED_SOFTMAX || op == STW_JAGGED_LOG_SOFTMAX;
 }
 
+/* 1 for those with lines that rstd is given for; mean is LAYER_NORM's alone. */
+static inline int stw_jagged_is_norm(uint32_t op) { return op == STW_JAGGED_LAYER_NORM || op == STW_JAGGED_RMS_NORM; }
+
 #endif

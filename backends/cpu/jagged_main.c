@@ -92,7 +92,7 @@ static void layout_linear(const stw_jagged_params *p, const stw_tile_ops *tile, 
 static stw_cpu_jagged_layout layout_of(const stw_jagged_params *p, const stw_tile_ops *tile, uint32_t threads) {
     stw_cpu_jagged_layout l = {0};
     layout_lengths(p, &l);
-    if (p->op == STW_JAGGED_LAYER_NORM) layout_norm(p, tile, &l);
+    if (stw_jagged_is_norm(p->op)) layout_norm(p, tile, &l);
     if (stw_jagged_is_softmax(p->op)) layout_softmax(p, tile, &l);
     if (p->op == STW_JAGGED_LINEAR) layout_linear(p, tile, &l);
     if (p->op == STW_JAGGED_MATMUL) {
@@ -128,6 +128,7 @@ static op_phases phases_of(const stw_jagged_params *p, const stw_cpu_jagged_layo
     case STW_JAGGED_SOFTMAX:
     case STW_JAGGED_LOG_SOFTMAX: return softmax_phases(p, l);
     case STW_JAGGED_LAYER_NORM:
+    case STW_JAGGED_RMS_NORM:
         return (op_phases){{stw_cpu_jagged_norm, weight || bias ? stw_cpu_jagged_columns_finish : NULL}};
     case STW_JAGGED_FROM_PADDED: return (op_phases){{stw_cpu_jagged_scatter}};
     default:
@@ -210,7 +211,7 @@ static stw_status check_after(stw_cpu_jagged_job *job) {
     if (p->status_out && bits) *p->status_out = bits;
     if (status) return status;
     if (p->op == STW_JAGGED_MATMUL) stw_cpu_jagged_number_tiles(job);
-    if (p->op == STW_JAGGED_LAYER_NORM && p->features & STW_JFEAT_GAMMA && p->weight && p->weight_dtype != STW_F32) {
+    if (stw_jagged_is_norm(p->op) && p->features & STW_JFEAT_GAMMA && p->weight && p->weight_dtype != STW_F32) {
         float *gamma = stw_cpu_jagged_part(job, job->layout.columns);
         for (int64_t i = 0; i < p->dim_size; ++i) gamma[i] = stw_load_f32(p->weight, i, (stw_dtype)p->weight_dtype);
     }

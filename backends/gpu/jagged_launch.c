@@ -55,7 +55,7 @@ static uint32_t lanes_over(const stw_jagged_params *p, int64_t columns) {
 }
 
 static int norm_keeps_sums(const stw_jagged_params *p, const stw_jagged_table *t) {
-    return p->op == STW_JAGGED_LAYER_NORM && (p->outputs & (STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS)) &&
+    return stw_jagged_is_norm(p->op) && (p->outputs & (STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS)) &&
            (p->outputs & (STW_JAGGED_DX | STW_JAGGED_DWEIGHT)) && line_class_of(p, t, 1);
 }
 
@@ -76,7 +76,7 @@ static column_plan columns_of(const stw_jagged_params *p, const stw_jagged_table
 
 static int has_columns(const stw_jagged_params *p) {
     if (p->op == STW_JAGGED_LINEAR) return (p->outputs & STW_JAGGED_DBIAS) != 0;
-    return p->op == STW_JAGGED_LAYER_NORM && (p->outputs & (STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS));
+    return stw_jagged_is_norm(p->op) && (p->outputs & (STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS));
 }
 
 /* ---- sums along the ragged dimension ---- */
@@ -110,8 +110,8 @@ static layout layout_of(const stw_jagged_params *p, const stw_jagged_table *t) {
     w.gaps = take(&w, 4);
     if (has_columns(p)) {
         column_plan c = columns_of(p, t);
-        w.sums = take(&w, c.parts * c.columns * 4);
-        w.sums_too = take(&w, p->op == STW_JAGGED_LAYER_NORM ? c.parts * c.columns * 4 : 0);
+        w.sums = take(&w, p->op == STW_JAGGED_RMS_NORM ? 0 : c.parts * c.columns * 4); /* it has no dBeta */
+        w.sums_too = take(&w, stw_jagged_is_norm(p->op) ? c.parts * c.columns * 4 : 0);
     }
     if (is_segmented(p)) w.sums = take(&w, p->outer * segment_parts(p) * p->inner * 4);
     const stw_jagged_matrix_param *matrices[] = {&p->x_matrix, &p->other_matrix, &p->grad_matrix};
@@ -185,14 +185,14 @@ static void add_lines(const builder *b, const char *family) {
 static void add_norm(const builder *b) {
     const stw_jagged_params *p = b->p;
     column_plan c = columns_of(p, b->t);
-    int sums = norm_keeps_sums(p, b->t);
+    int sums = norm_keeps_sums(p, b->t), rms = p->op == STW_JAGGED_RMS_NORM;
+    const char *columns = rms ? "rms_norm_columns" : p->outputs & STW_JAGGED_DWEIGHT ? "norm_columns" : "columns";
     if (sums)
-        add_step(b, STW_JSTEP_NORM_SUMS, "norm_sums", line_class_of(p, b->t, 1)->name, 1, c.parts, STW_JAGGED_THREADS,
-                 STW_JAGGED_THREADS * 4);
-    else if (p->outputs & STW_JAGGED_DX) add_lines(b, "norm");
+        add_step(b, STW_JSTEP_NORM_SUMS, rms ? "rms_norm_sums" : "norm_sums", line_class_of(p, b->t, 1)->name, 1,
+                 c.parts, STW_JAGGED_THREADS, STW_JAGGED_THREADS * 4);
+    else if (p->outputs & STW_JAGGED_DX) add_lines(b, rms ? "rms_norm" : "norm");
     if (!sums && has_columns(p))
-        add_step(b, STW_JSTEP_COLUMNS, p->outputs & STW_JAGGED_DWEIGHT ? "norm_columns" : "columns", NULL, 1,
-                 c.parts * c.blocks, STW_JAGGED_THREADS, STW_JAGGED_SUM_SMEM);
+        add_step(b, STW_JSTEP_COLUMNS, columns, NULL, 1, c.parts * c.blocks, STW_JAGGED_THREADS, STW_JAGGED_SUM_SMEM);
 }
 
 static void add_softmax(const builder *b) {
@@ -259,7 +259,8 @@ static void add_op(const builder *b) {
     case STW_JAGGED_ATTENTION: break;
     case STW_JAGGED_SOFTMAX:
     case STW_JAGGED_LOG_SOFTMAX: add_softmax(b); break;
-    case STW_JAGGED_LAYER_NORM: add_norm(b); break;
+    case STW_JAGGED_LAYER_NORM:
+    case STW_JAGGED_RMS_NORM: add_norm(b); break;
     case STW_JAGGED_MATMUL:
         add_product(b, STW_JPRODUCT_DA);
         add_product(b, STW_JPRODUCT_DB);
@@ -306,7 +307,7 @@ void stw_jagged_launch_of(const stw_jagged_params *p, const stw_jagged_table *t,
     }
     l.gaps = (int32_t *)(void *)(base + w.gaps);
     if (has_columns(p) || is_segmented(p)) l.sums = (float *)(void *)(base + w.sums);
-    if (has_columns(p) && p->op == STW_JAGGED_LAYER_NORM) l.sums_too = (float *)(void *)(base + w.sums_too);
+    if (has_columns(p) && stw_jagged_is_norm(p->op)) l.sums_too = (float *)(void *)(base + w.sums_too);
     stw_jagged_tile tile = stw_jagged_tile_of(p, t);
     l.tile_m = tile.bm;
     l.tile_n = tile.bn;

@@ -40,7 +40,7 @@ template <int COUNT> DEV_FN void jag_add_rows(const jag_grid &g, float x[COUNT],
 
 /* Rows [first, end) of a column sum, for the columns from c on. PLAIN: every one takes part, so that all loads of a
  * round go out together. */
-template <class T, bool NORM, bool PLAIN>
+template <class T, bool NORM, bool MEAN, bool PLAIN>
 DEV_FN void jag_columns_rows(const stw_jagged_launch &l, const jag_grid &grid, const jag_lines &all, int64_t first,
                              int64_t end, int64_t c, float *plain, float *dot) {
     enum { COUNT = jag_vector<T>::COUNT, AHEAD = PLAIN && !NORM ? 8 : 4 };
@@ -60,12 +60,13 @@ DEV_FN void jag_columns_rows(const stw_jagged_launch &l, const jag_grid &grid, c
             if (!NORM) continue;
             const T *x = (const T *)p.x + line * size + c;
             vx[k] = PLAIN || aligned ? dev_load_vector(x) : jag_vector<T>::gather(x, (int)stw_smaller(count, COUNT));
-            mean[k] = p.mean[line], rstd[k] = p.rstd[line];
+            mean[k] = MEAN ? p.mean[line] : 0.0f, rstd[k] = p.rstd[line];
         }
         DEV_UNROLL_FOR (int k = 0; k < AHEAD; ++k) {
             float g[COUNT], x[COUNT];
             jag_vector<T>::unpack(vg[k], g);
-            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) plain[i] += g[i];
+            if (!NORM || MEAN)
+                DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) plain[i] += g[i];
             if (!NORM) continue;
             jag_vector<T>::unpack(vx[k], x);
             DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) dot[i] = fmaf(g[i], (x[i] - mean[k]) * rstd[k], dot[i]);
@@ -73,8 +74,9 @@ DEV_FN void jag_columns_rows(const stw_jagged_launch &l, const jag_grid &grid, c
     }
 }
 
-/* A part of the column sums: of grad (dbias, dBeta) and, NORM, of grad * h (dGamma). */
-template <class T, bool NORM> DEV_FN void jag_columns(const stw_jagged_launch &l, char *smem) {
+/* A part of the column sums: of grad (dbias, dBeta) and, NORM, of grad * h (dGamma); MEAN false: rms_norm, of the
+ * latter alone. */
+template <class T, bool NORM, bool MEAN> DEV_FN void jag_columns(const stw_jagged_launch &l, char *smem) {
     enum { COUNT = jag_vector<T>::COUNT };
     const stw_jagged_params &p = l.p;
     if (dev_cta() >= l.work_tiles) return;
@@ -87,15 +89,15 @@ template <class T, bool NORM> DEV_FN void jag_columns(const stw_jagged_launch &l
     bool whole = !all.gaps && p.slabs == 1 && p.dim_before <= 1 && size % COUNT == 0 &&
                  jag_aligned((const T *)p.grad) && (!NORM || jag_aligned((const T *)p.x));
     if (whole)
-        jag_columns_rows<T, NORM, true>(l, grid, all, stw_larger(first, all.low), stw_smaller(end, all.high), c, plain,
-                                        dot);
-    else jag_columns_rows<T, NORM, false>(l, grid, all, first, end, c, plain, dot);
-    jag_add_rows<COUNT>(grid, plain, smem);
+        jag_columns_rows<T, NORM, MEAN, true>(l, grid, all, stw_larger(first, all.low), stw_smaller(end, all.high), c,
+                                              plain, dot);
+    else jag_columns_rows<T, NORM, MEAN, false>(l, grid, all, first, end, c, plain, dot);
+    if (!NORM || MEAN) jag_add_rows<COUNT>(grid, plain, smem);
     if (NORM) jag_add_rows<COUNT>(grid, dot, smem);
     if (grid.row) return;
     DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
         if (i < count) {
-            l.sums[part * size + c + i] = plain[i];
+            if (!NORM || MEAN) l.sums[part * size + c + i] = plain[i];
             if (NORM) l.sums_too[part * size + c + i] = dot[i];
         }
 }

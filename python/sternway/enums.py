@@ -99,6 +99,7 @@ class JaggedOp(enum.IntEnum):
     FROM_PADDED = c.JAGGED_FROM_PADDED
     ATTENTION = c.JAGGED_ATTENTION
     LOG_SOFTMAX = c.JAGGED_LOG_SOFTMAX
+    RMS_NORM = c.JAGGED_RMS_NORM
 
 
 class JaggedDim(enum.IntEnum):

@@ -284,11 +284,28 @@ def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *
     """Over the last `normalized` dimensions (M elements), h = (x - mean)*rstd, g = G*gamma: dX = rstd*(g - avg(g) -
     h*avg(g*h)), dGamma = sum G*h, dBeta = sum G. mean, rstd: f32, one a line. weight: gamma [M], absent: 1. outputs
     absent: dx, and with a weight dweight and dbias, unless arrays are given."""
+    return _norm(JaggedOp.LAYER_NORM, grad, x, mean, rstd, offsets, weight, normalized, dx, dweight, dbias, outputs, common)
+
+
+def rms_norm_backward(grad: Any, x: Any, rstd: Any, offsets: Any, *, weight: Any = None, normalized: int = 1,
+                      dx: Any = None, dweight: Any = None, outputs: tuple[str, ...] | str | int | None = None,
+                      **common: Unpack[Common]) -> Products:
+    """Over the last `normalized` dimensions (M elements), h = x*rstd, g = G*gamma: dX = rstd*(g - h*avg(g*h)), dGamma =
+    sum G*h. rstd = (avg(x^2) + eps)^-1/2: f32, one a line. weight: gamma [M], absent: 1. outputs absent: dx, and with a
+    weight dweight, unless arrays are given."""
+    return _norm(JaggedOp.RMS_NORM, grad, x, None, rstd, offsets, weight, normalized, dx, dweight, None, outputs, common)
+
+
+def _norm(op: JaggedOp, grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, weight: Any, normalized: int, dx: Any,
+          dweight: Any, dbias: Any, outputs: tuple[str, ...] | str | int | None, common: Common) -> Products:
     library = libraries.get(type(grad)) or library_of(grad)
     if library.takes_over:
         _ready(library, (grad, x, mean, rstd, weight, offsets, common.get("used")), (dx, dweight, dbias))
     if outputs is not None or (dx is None and dweight is None and dbias is None):
-        wanted = (1 if weight is None else 13) if outputs is None else _bits(outputs, "outputs")
+        every = JaggedOut.DX | JaggedOut.DWEIGHT | (JaggedOut.DBIAS if op == JaggedOp.LAYER_NORM else 0)
+        wanted = (int(JaggedOut.DX) if weight is None else every) if outputs is None else _bits(outputs, "outputs")
+        if wanted & ~every:
+            raise _native.InvalidError(f"sternway: outputs {outputs!r} names a gradient that {op.name.lower()} has not")
         gamma = tuple(x.shape[len(x.shape) - normalized:]) if weight is None else weight.shape
         if dx is None and wanted & JaggedOut.DX:
             dx = _new(library, common, "dx", grad, x.shape)
@@ -302,9 +319,8 @@ def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *
     if not 1 <= normalized < len(nested.shape) - nested.ragged:
         raise _native.InvalidError(f"sternway: normalized is {normalized}; of {nested.shape} the last 1 to "
                                    f"{len(nested.shape) - nested.ragged - 1} dimensions can be normalised")
-    backward(JaggedOp.LAYER_NORM, grad=grad, x=x, mean=mean, rstd=rstd, weight=weight, offsets=(offsets,), dx=dx,
-             dweight=dweight, dbias=dbias, dim=int(JaggedDim.INNER), dim_size=size, **nested.fields(),
-             **_passed(common))
+    backward(op, grad=grad, x=x, mean=mean, rstd=rstd, weight=weight, offsets=(offsets,), dx=dx, dweight=dweight,
+             dbias=dbias, dim=int(JaggedDim.INNER), dim_size=size, **nested.fields(), **_passed(common))
     results = Products(dx, dweight, dbias)
     return library.hand_over(results) if library.takes_over else results
 
@@ -378,6 +394,6 @@ def _int32(offsets: Any) -> Any:
 
 for _function in (gelu_backward, silu_backward, threshold_backward, softmax_backward, log_softmax_backward,
                   sum_backward, select_backward, to_padded_backward, from_padded_backward, reshape_backward, linear_backward, layer_norm_backward,
-                  matmul_backward):
+                  rms_norm_backward, matmul_backward):
     if _function.__doc__ and Call.__doc__:  # so that help() has them; python -OO has no texts
         _function.__doc__ += f"\n\n    {Call.__doc__}"

@@ -97,9 +97,9 @@ static void check(stw_context *context, stw_jagged_op op, stw_dtype dtype, int64
 }
 
 static void large_and_small_agree(void **state) {
-    static const stw_jagged_op ops[] = {STW_JAGGED_SILU,      STW_JAGGED_GELU,       STW_JAGGED_GELU_TANH,
-                                        STW_JAGGED_THRESHOLD, STW_JAGGED_SOFTMAX,    STW_JAGGED_LAYER_NORM,
-                                        STW_JAGGED_SUM,       STW_JAGGED_LOG_SOFTMAX};
+    static const stw_jagged_op ops[] = {STW_JAGGED_SILU,      STW_JAGGED_GELU,        STW_JAGGED_GELU_TANH,
+                                        STW_JAGGED_THRESHOLD, STW_JAGGED_SOFTMAX,     STW_JAGGED_LAYER_NORM,
+                                        STW_JAGGED_SUM,       STW_JAGGED_LOG_SOFTMAX, STW_JAGGED_RMS_NORM};
     static const int64_t inners[] = {256, 241, 1000};
     (void)state;
     stw_context_opts opts = STW_INIT(stw_context_opts);
@@ -107,12 +107,12 @@ static void large_and_small_agree(void **state) {
     opts.memory = STW_MEMORY_HOST;
     stw_context *context;
     assert_int_equal(stw_context_create(&opts, &context), STW_OK);
-    for (size_t n = 0; n < 16; ++n)
-        check(context, ops[n % 8],
+    for (size_t n = 0; n < 18; ++n)
+        check(context, ops[n % 9],
               n % 3 == 0   ? STW_F32
               : n % 3 == 1 ? STW_BF16
                            : STW_F16,
-              inners[(n + n / 8) % 3], n < 8 ? 0 : n % 5);
+              inners[(n + n / 9) % 3], n < 9 ? 0 : n % 5);
     stw_context_destroy(context);
 }
 

@@ -72,12 +72,14 @@ static double nested(const stw_jagged_desc *d, double outer, double inner) {
 
 static stw_dtype or_own(stw_dtype dtype, stw_dtype own) { return dtype ? dtype : own; }
 
+static int is_norm(const stw_jagged_desc *d) { return d->op == STW_JAGGED_LAYER_NORM || d->op == STW_JAGGED_RMS_NORM; }
+
 static int wants(const stw_jagged_desc *d, uint32_t bit) {
+    const uint32_t bias = d->op == STW_JAGGED_RMS_NORM ? 0 : STW_JAGGED_DBIAS;
     const uint32_t all = d->op == STW_JAGGED_MATMUL   ? STW_JAGGED_DX | STW_JAGGED_DOTHER
                          : d->op == STW_JAGGED_LINEAR ? STW_JAGGED_DX | STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS
-                         : d->op == STW_JAGGED_LAYER_NORM && (d->flags & STW_JAGGED_HAS_GAMMA)
-                             ? STW_JAGGED_DX | STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS
-                             : STW_JAGGED_DX;
+                         : is_norm(d) && (d->flags & STW_JAGGED_HAS_GAMMA) ? STW_JAGGED_DX | STW_JAGGED_DWEIGHT | bias
+                                                                           : STW_JAGGED_DX;
     return ((d->outputs ? d->outputs : all) & bit) != 0;
 }
 
@@ -152,7 +154,7 @@ static void bind_weights(binder *b, stw_jagged_args *a, double outer, double inn
     a->x = input(b, "x", nested(d, outer, inner), d->dtype);
     if (linear || d->flags & STW_JAGGED_HAS_GAMMA) a->weight = input(b, "weight", weight, own);
     if (!linear) {
-        a->mean = input(b, "mean", nested(d, outer, inner / M), STW_F32);
+        if (d->op == STW_JAGGED_LAYER_NORM) a->mean = input(b, "mean", nested(d, outer, inner / M), STW_F32);
         a->rstd = input(b, "rstd", nested(d, outer, inner / M), STW_F32);
     }
     if (wants(d, STW_JAGGED_DX))
@@ -167,7 +169,7 @@ static void bind_rows(binder *b, stw_jagged_args *a) {
     const stw_jagged_desc *d = b->d;
     double outer = (double)or_one(d->outer), inner = (double)or_one(d->inner);
     const double dense = (double)d->components * outer * (double)d->padded * inner;
-    if (d->op == STW_JAGGED_LINEAR || d->op == STW_JAGGED_LAYER_NORM) {
+    if (d->op == STW_JAGGED_LINEAR || is_norm(d)) {
         bind_weights(b, a, outer, inner);
         return;
     }

@@ -58,6 +58,8 @@ static const large rows[] = {
     {"select outer", STW_JAGGED_SELECT, STW_F32, STW_DIM_OUTER, 8, 4000, 20000, 4, 5, 2, 0, USED},
     {"layer_norm", STW_JAGGED_LAYER_NORM, STW_F32, 0, 6, 4000, 9000, 1, 24, 8, 0, USED | STW_JAGGED_HAS_GAMMA},
     {"layer_norm bf16", STW_JAGGED_LAYER_NORM, STW_BF16, 0, 6, 4000, 9000, 2, 17, 0, 1, STW_JAGGED_HAS_GAMMA},
+    {"rms_norm", STW_JAGGED_RMS_NORM, STW_F32, 0, 6, 4000, 9000, 1, 24, 8, 0, USED | STW_JAGGED_HAS_GAMMA},
+    {"rms_norm bf16", STW_JAGGED_RMS_NORM, STW_BF16, 0, 6, 4000, 9000, 2, 17, 0, 1, STW_JAGGED_HAS_GAMMA},
     {"linear", STW_JAGGED_LINEAR, STW_F32, 0, 6, 4000, 9000, 1, 37, 19, 0, USED},
     {"linear bf16", STW_JAGGED_LINEAR, STW_BF16, 0, 1, 7000, 7000, 1, 40, 33, 0, STW_JAGGED_FULL},
     {"reshape", STW_JAGGED_RESHAPE, STW_F16, 0, 6, 4000, 9000, 0, 0, 0, 0, USED},
@@ -83,7 +85,8 @@ static stw_jagged_desc describe(const large *row) {
     d.storage = row->jagged ? STW_STORAGE_JAGGED : STW_STORAGE_COMPONENTS;
     if (row->op == STW_JAGGED_LINEAR) d.out_features = row->extra;
     if (row->op == STW_JAGGED_TO_PADDED || row->op == STW_JAGGED_FROM_PADDED) d.padded = row->extra;
-    if (row->dim == STW_DIM_INNER || row->dim == STW_DIM_OUTER || row->op == STW_JAGGED_LAYER_NORM)
+    if (row->dim == STW_DIM_INNER || row->dim == STW_DIM_OUTER || row->op == STW_JAGGED_LAYER_NORM ||
+        row->op == STW_JAGGED_RMS_NORM)
         d.dim_size = row->extra;
     if (row->op == STW_JAGGED_RESHAPE) {
         d.shape_rank = 3;

@@ -59,7 +59,8 @@ stw_jagged_desc jbase_desc(jbase which, stw_attn_desc *attn) {
                                                [J_RESHAPE] = STW_JAGGED_RESHAPE,
                                                [J_TO_PADDED] = STW_JAGGED_TO_PADDED,
                                                [J_FROM_PADDED] = STW_JAGGED_FROM_PADDED,
-                                               [J_LOG_SOFTMAX] = STW_JAGGED_LOG_SOFTMAX};
+                                               [J_LOG_SOFTMAX] = STW_JAGGED_LOG_SOFTMAX,
+                                               [J_RMS_NORM] = STW_JAGGED_RMS_NORM};
     if (which == J_MATMUL || which == J_MATMUL_MN) return matmul_desc(which);
     if (which == J_ATTENTION) return attention_desc(attn);
     stw_jagged_desc d = STW_INIT(stw_jagged_desc);
@@ -81,7 +82,7 @@ stw_jagged_desc jbase_desc(jbase which, stw_attn_desc *attn) {
     if (which == J_SELECT_RAG) d.dim = STW_DIM_RAGGED;
     if (which == J_LINEAR) d.out_features = 7;
     if (which == J_THRESHOLD) d.threshold = 0.25;
-    if (which == J_LAYER_NORM) d.flags |= STW_JAGGED_HAS_GAMMA;
+    if (which == J_LAYER_NORM || which == J_RMS_NORM) d.flags |= STW_JAGGED_HAS_GAMMA;
     if (which == J_TO_PADDED || which == J_FROM_PADDED) d.padded = 4;
     if (which == J_RESHAPE) {
         d.outer = d.inner = 0;
@@ -170,14 +171,14 @@ static void bind(jfixture *f) {
     f->args.dx = output(f, "dx", size);
     if (which == J_MATMUL || which == J_MATMUL_MN) bind_matmul(f);
     if (which == J_SOFTMAX || which == J_LOG_SOFTMAX) f->args.y = input(f, "y");
-    if (which == J_LINEAR || which == J_GELU || which == J_THRESHOLD || which == J_LAYER_NORM)
+    if (which == J_LINEAR || which == J_GELU || which == J_THRESHOLD || which == J_LAYER_NORM || which == J_RMS_NORM)
         f->args.x = input(f, "x");
-    if (which != J_LINEAR && which != J_LAYER_NORM) return;
+    if (which != J_LINEAR && which != J_LAYER_NORM && which != J_RMS_NORM) return;
     f->args.weight = input(f, "weight");
     f->args.dweight = output(f, "dweight", size);
-    f->args.dbias = output(f, "dbias", size);
+    if (which != J_RMS_NORM) f->args.dbias = output(f, "dbias", size);
     if (which == J_LINEAR) return;
-    f->args.mean = input(f, "mean");
+    if (which == J_LAYER_NORM) f->args.mean = input(f, "mean");
     f->args.rstd = input(f, "rstd");
 }
 

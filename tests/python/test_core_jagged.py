@@ -155,6 +155,21 @@ def test_layer_norm(with_weight):
     assert both.dx.shape == (TOTAL, 24)
 
 
+@pytest.mark.parametrize("with_weight", [True, False])
+def test_rms_norm(with_weight):
+    x, grad, weight = values("x", TOTAL, 3, 8), values("grad", TOTAL, 3, 8), values("gamma", 8)
+    wide = x.astype(np.float64)
+    rstd = (1 / np.sqrt((wide * wide).mean(axis=2) + 1e-5)).astype("f")
+    got = jagged.rms_norm_backward(grad, x, rstd, OFFSETS, weight=weight if with_weight else None)
+    h, g = wide * rstd[..., None], grad * (weight.astype(np.float64) if with_weight else 1.0)
+    check("dx", got.dx, rstd[..., None] * (g - h * (g * h).mean(axis=2, keepdims=True)), "float32")
+    assert got.dbias is None
+    if with_weight:
+        check("dweight", got.dweight, (grad * h).sum(axis=(0, 1)), "float32")
+    with pytest.raises(sternway.InvalidError, match="rms_norm has not"):
+        jagged.rms_norm_backward(grad, x, rstd, OFFSETS, weight=weight, outputs=("dbias",))
+
+
 def test_matmul_one_ragged_extent():
     """Rows are ragged: A [L_b, 6] B [6, 4] with a B of each component."""
     a, b, grad = values("a", TOTAL, 6), values("b", len(LENGTHS), 6, 4), values("g", TOTAL, 4)

@@ -122,6 +122,19 @@ def test_layer_norm(gamma):
         check(name, a, b, torch.float32)
 
 
+@pytest.mark.parametrize("gamma", [False, True])
+def test_rms_norm(gamma):
+    x, grad, weight = rand(TOTAL, 4, 6), rand(TOTAL, 4, 6, seed=1), rand(6, seed=2) if gamma else None
+    rstd = (x.square().mean(-1) + 1e-5).rsqrt()
+    leaf, scale = x.double().requires_grad_(), (weight if gamma else torch.ones(6)).double().requires_grad_()
+    y = leaf * (leaf.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * scale
+    wants = torch.autograd.grad(y, (leaf, scale), grad.double())
+    got = ops.nested_rms_norm_backward(grad, x, rstd, weight, OFFSETS, normalized_size=6, outputs=5 if gamma else 1)
+    assert len(got) == (2 if gamma else 1)
+    for name, a, b in zip(("dx", "dweight"), got, wants):
+        check(name, a, b, torch.float32)
+
+
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_linear(dtype, full):

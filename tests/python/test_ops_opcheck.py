@@ -80,6 +80,7 @@ def nested_cases():
         "normalized_size": 6}
     yield "layer_norm_dx", ops.nested_layer_norm_backward, (y, x, rand(10), rand(10).exp(), None, offsets), {
         "normalized_size": 6, "outputs": 1}
+    yield "rms_norm", ops.nested_rms_norm_backward, (y, x, rand(10).exp(), rand(6), offsets), {"normalized_size": 6}
     yield "linear", ops.nested_linear_backward, (rand(10, 5), x, rand(5, 6, seed=3), offsets), {"outputs": 13}
     yield "linear_full", ops.nested_linear_backward, (rand(10, 5), x, rand(5, 6, seed=3), offsets), {"full": True}
     yield "reshape", ops.nested_reshape_backward, (rand(10, 2, 3), offsets), {

@@ -48,6 +48,14 @@ static double line_loss(const fd *f, line at, int64_t n) {
     return total;
 }
 
+static double rms_norm_loss(const fd *f, int64_t start) {
+    const int64_t M = f->s->size;
+    double square = 0, total = 0;
+    for (int64_t k = 0; k < M; ++k) square += f->x[start + k] * f->x[start + k] / (double)M;
+    for (int64_t k = 0; k < M; ++k) total += f->grad[start + k] * f->x[start + k] / sqrt(square + 1e-5) * f->weight[k];
+    return total;
+}
+
 static double layer_norm_loss(const fd *f, int64_t start) {
     const int64_t M = f->s->size;
     double mean = 0, variance = 0, total = 0;
@@ -103,6 +111,8 @@ double loss_of(const fd *f) {
     if (op == STW_JAGGED_FROM_PADDED) return from_padded_loss(f);
     if (op == STW_JAGGED_LAYER_NORM) {
         for (int64_t n = 0; n < count; n += f->s->size) total += layer_norm_loss(f, n);
+    } else if (op == STW_JAGGED_RMS_NORM) {
+        for (int64_t n = 0; n < count; n += f->s->size) total += rms_norm_loss(f, n);
     } else if (op == STW_JAGGED_LINEAR) {
         for (int64_t n = 0; n < count / f->s->inner; ++n) total += linear_loss(f, n);
     } else if (op == STW_JAGGED_RESHAPE) {

@@ -54,6 +54,7 @@ extern const char *const conform_jagged_log_softmax[];
 extern const char *const conform_jagged_sum[];
 extern const char *const conform_jagged_select[];
 extern const char *const conform_jagged_layer_norm[];
+extern const char *const conform_jagged_rms_norm[];
 extern const char *const conform_jagged_reshape[];
 extern const char *const conform_jagged_padded[];
 extern const char *const conform_jagged_linear[];

@@ -85,17 +85,22 @@ LIST(select, "jagged_select:%:c7l60t200i33:inner:index0", "jagged_select:%:c7l60
      "jagged_select:i16:c7l60t200o4i9:outer:index1:used", "jagged_select:i32:c7l60t200i33:inner:index9",
      "jagged_select:i64:c7l60t200i33:inner:index9:used");
 
-LIST(layer_norm, SHAPES("jagged_layer_norm"), "jagged_layer_norm:%:c7l60t200i33:gamma",
-     "jagged_layer_norm:%:c7l60t200o3i65:gamma:used:jagged", "jagged_layer_norm:%:c7l60t200o3i65:gamma:used:weight_f32",
-     "jagged_layer_norm:%:c5l60t200i64:ds16:gamma", "jagged_layer_norm:%:c5l60t200o2i60:ds20:gamma:used:inner",
-     "jagged_layer_norm:%:c4l400t900i128:gamma:out_w:out_b", "jagged_layer_norm:%:c4l400t900i16:out_b",
-     "jagged_layer_norm:%:c4l400t900i16:gamma:out_w:dweight_f32:acc_w", "jagged_layer_norm:%:c4l40t90i2048:gamma",
-     "jagged_layer_norm:%:c4l40t90i5000:gamma:used:skew1", "jagged_layer_norm:%:c3l20t50i4000:gamma:used",
-     "jagged_layer_norm:%:c3l9t20i9000:gamma:used", "jagged_layer_norm:%:c0l9t20i40:gamma",
-     "jagged_layer_norm:%:c5l0t40i9:gamma:dbias_f32:acc_b:out_b",
-     "jagged_layer_norm:%:c31l3000t4000i8:gamma:lens_huge:used",
-     "jagged_layer_norm:%:c3l40t100i300:gamma:dx_f32:acc_x:dweight_f32:acc_w:dbias_f32:acc_b:out_x:out_w:out_"
-     "b");
+/* Rows of both norms: gamma, lines within inner, long lines, column sums of many rows. */
+#define NORMS(op)                                                                                                      \
+    SHAPES(op), op ":%:c7l60t200i33:gamma", op ":%:c7l60t200o3i65:gamma:used:jagged",                                  \
+        op ":%:c7l60t200o3i65:gamma:used:weight_f32", op ":%:c5l60t200i64:ds16:gamma",                                 \
+        op ":%:c5l60t200o2i60:ds20:gamma:used:inner", op ":%:c4l400t900i16:gamma:out_w:dweight_f32:acc_w",             \
+        op ":%:c4l40t90i2048:gamma", op ":%:c4l40t90i5000:gamma:used:skew1", op ":%:c3l20t50i4000:gamma:used",         \
+        op ":%:c3l9t20i9000:gamma:used", op ":%:c0l9t20i40:gamma", op ":%:c31l3000t4000i8:gamma:lens_huge:used"
+
+LIST(layer_norm, NORMS("jagged_layer_norm"), "jagged_layer_norm:%:c4l400t900i128:gamma:out_w:out_b",
+     "jagged_layer_norm:%:c4l400t900i16:out_b", "jagged_layer_norm:%:c5l0t40i9:gamma:dbias_f32:acc_b:out_b",
+     "jagged_layer_norm:%:c3l40t100i300:gamma:dx_f32:acc_x:dweight_f32:acc_w:dbias_f32:acc_b:out_x:out_w:out_b");
+
+LIST(rms_norm, NORMS("jagged_rms_norm"), "jagged_rms_norm:%:c4l400t900i128:gamma:out_w",
+     "jagged_rms_norm:%:c4l400t900i16:out_w", "jagged_rms_norm:%:c5l0t40i9:gamma:dweight_f32:acc_w:out_w",
+     "jagged_rms_norm:%:c300l90t9000i24:gamma:used",
+     "jagged_rms_norm:%:c3l40t100i300:gamma:dx_f32:acc_x:dweight_f32:acc_w:out_x:out_w");
 
 LIST(reshape, "jagged_reshape:%:c7l60t200:shape-1,12:gshape-1,3,4",
      "jagged_reshape:%:c7l60t200:shape4,-1,3:gshape-1,12", "jagged_reshape:%:c7l60t200:shape4,-1,3:gshape12,-1:used",
@@ -469,6 +474,7 @@ const conform_row conform_rows[] = {
     {"jagged_sum", "gradients spread along each dimension, every element type", conform_jagged_sum, 12},
     {"jagged_select", "a slice of each dimension and a component, every element type", conform_jagged_select, 12},
     {"jagged_layer_norm", "dX, dGamma, dBeta", conform_jagged_layer_norm, 12},
+    {"jagged_rms_norm", "dX, dGamma", conform_jagged_rms_norm, 12},
     {"jagged_reshape", "between component shapes and storages, every element type", conform_jagged_reshape, 12},
     {"jagged_padded", "to and from padded, longer and shorter than the components", conform_jagged_padded, 12},
     {"jagged_linear", "dX, dW, dbias over the rows of all components", conform_jagged_linear, 12},
