@@ -194,15 +194,21 @@ static stw_status check_dim(stw_jagged_desc *d, const stw_jagged_op_info *op) {
     if ((unsigned)d->dim > STW_DIM_COMPONENT || !(op->dims & 1u << d->dim)) {
         int exists = d->dim > STW_DIM_NONE && d->dim <= STW_DIM_COMPONENT;
         stw_status refused = exists ? STW_E_UNSUPPORTED : STW_E_INVALID;
-        if (stw_jagged_is_norm(d->op) && (unsigned)d->dim <= STW_DIM_COMPONENT)
-            REFUSE_AS(refused,
-                      "dim %d of %s: a ragged normalised shape; accepted: the last constant "
-                      "dimensions, none 0 or inner 3",
-                      (int)d->dim, op->name);
+        if (stw_jagged_is_norm(d->op))
+            REFUSE_AS(refused, "dim %d of %s: accepted none 0, ragged 2, inner 3", (int)d->dim, op->name);
         REFUSE_AS(refused, "dim %d of %s: accepted outer 1, ragged 2, inner 3%s", (int)d->dim, op->name,
                   op->dims & BIT(COMPONENT) ? ", component 4" : "");
     }
-    if (stw_jagged_is_norm(d->op)) d->dim = STW_DIM_INNER;
+    if (stw_jagged_is_norm(d->op) && d->dim == STW_DIM_RAGGED) {
+        if (d->flags & STW_JAGGED_HAS_GAMMA)
+            REFUSE_AS(STW_E_UNSUPPORTED,
+                      "flags has STW_JAGGED_HAS_GAMMA in %s with dim ragged 2: gamma would be ragged", op->name);
+        if (d->outputs & ~DX)
+            REFUSE_AS(STW_E_UNSUPPORTED, "outputs 0x%x of %s with dim ragged 2: accepted dX alone, 0x%x", d->outputs,
+                      op->name, DX);
+    } else if (stw_jagged_is_norm(d->op)) {
+        d->dim = STW_DIM_INNER;
+    }
     int constant = d->dim == STW_DIM_OUTER || d->dim == STW_DIM_INNER;
     if (!constant && (d->dim_size || d->dim_after))
         REFUSE("dim_size %lld, dim_after %lld with dim %s: accepted 0", (long long)d->dim_size, (long long)d->dim_after,

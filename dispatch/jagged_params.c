@@ -162,6 +162,7 @@ static int64_t weight_elements(const stw_jagged_params *p) {
 
 /* Of mean and rstd. */
 static int64_t line_elements(const stw_jagged_params *p) {
+    if (stw_jagged_is_norm(p->op) && p->dim == STW_DIM_RAGGED) return product(p->components, p->outer);
     return stw_jagged_is_norm(p->op) ? nested_elements(p, p->dim_before) : 0;
 }
 

@@ -3,7 +3,8 @@
  * Softmax along any dimension of a component, dX = y*(g - sum(g*y)), and its logarithm, dX = g - e^y*sum(g). Lines of
  * neighbours are done one by one; lines with a stride are columns, done many at a time: term s of all columns is `count`
  * neighbours at first + s*stride. Along the ragged dimension long components are cut into segments, whose sums are
- * partials of the workspace: three phases (sums, totals, results), the same whoever does them. */
+ * partials of the workspace: three phases (sums, totals, results), the same whoever does them. Norms along the ragged
+ * dimension go by the same segments. */
 #include "jagged.h"
 
 #define COLUMNS 1024 /* worked on together: sums of f32 in the L1 cache */
@@ -253,6 +254,65 @@ void stw_cpu_jagged_softmax_apply(void *data, uint32_t worker) {
         } else {
             apply_columns(job, &c, sums);
         }
+        zero_rest(p, &s, s.group);
+    }
+}
+
+/* ---- layer norm and RMS norm over the ragged dimension and inner: a line is all that a component uses ---- */
+
+/* The line's statistics, and where a segment's part of it starts; its elements are neighbours. */
+static stw_tile_norm ragged_line(const stw_cpu_jagged_job *job, const segment *s, int64_t *first_out,
+                                 int64_t *count_out) {
+    const stw_jagged_params *p = &job->p;
+    int64_t line = s->b * p->outer + s->group;
+    *first_out = element_at(p, s, s->group, s->r0);
+    *count_out = stw_clamp_i64(s->used - s->r0, 0, s->r1 - s->r0) * p->inner;
+    if (!*count_out) return (stw_tile_norm){.rstd = 0};
+    return (stw_tile_norm){.mean = p->op == STW_JAGGED_RMS_NORM ? 0 : p->mean[line], .rstd = p->rstd[line]};
+}
+
+void stw_cpu_jagged_norm_ragged(void *data, uint32_t worker) {
+    stw_cpu_jagged_job *job = data;
+    const stw_jagged_params *p = &job->p;
+    int64_t tasks = p->outer * job->layout.segments, first, count;
+    (void)worker;
+    for (;;) {
+        int64_t task = stw_cpu_jagged_claim(job);
+        segment s;
+        if (task >= tasks) return;
+        if (!segment_of(job, task, &s)) continue;
+        stw_tile_norm norm = ragged_line(job, &s, &first, &count);
+        double *sums = (double *)(void *)partial_at(job, s.group, s.slot);
+        sums[0] = sums[1] = 0;
+        if (count)
+            job->tile->norm_sums(stw_at(p->x, first, p->dtype), stw_at(p->grad, first, p->dtype), &norm, count,
+                                 p->dtype, sums, NULL, NULL);
+    }
+}
+
+/* Each segment adds up the sums of its component, all in the same order. */
+void stw_cpu_jagged_norm_apply(void *data, uint32_t worker) {
+    stw_cpu_jagged_job *job = data;
+    const stw_jagged_params *p = &job->p;
+    int64_t tasks = p->outer * job->layout.segments, first, count;
+    (void)worker;
+    for (;;) {
+        int64_t task = stw_cpu_jagged_claim(job);
+        segment s;
+        if (task >= tasks) return;
+        if (!segment_of(job, task, &s)) continue;
+        stw_tile_norm norm = ragged_line(job, &s, &first, &count);
+        double total[2] = {0, 0}, size = (double)s.used * (double)p->inner;
+        for (int64_t n = 0; n < s.count; ++n) {
+            const double *sums = (const double *)(const void *)partial_at(job, s.group, first_slot(job, s.b) + n);
+            total[0] += sums[0];
+            total[1] += sums[1];
+        }
+        norm.average_g = p->op == STW_JAGGED_RMS_NORM || !count ? 0 : (float)(total[0] / size);
+        norm.average_gh = count ? (float)(total[1] / size) : 0;
+        if (count)
+            job->tile->norm_line(stw_at_out(p->dx, first, p->dx_dtype), stw_at(p->x, first, p->dtype),
+                                 stw_at(p->grad, first, p->dtype), &norm, count, stw_cpu_jagged_types(p));
         zero_rest(p, &s, s.group);
     }
 }

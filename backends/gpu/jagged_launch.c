@@ -113,6 +113,10 @@ static layout layout_of(const stw_jagged_params *p, const stw_jagged_table *t) {
         w.sums = take(&w, p->op == STW_JAGGED_RMS_NORM ? 0 : c.parts * c.columns * 4); /* it has no dBeta */
         w.sums_too = take(&w, stw_jagged_is_norm(p->op) ? c.parts * c.columns * 4 : 0);
     }
+    if (stw_jagged_is_ragged_norm(p->op, p->dim)) {
+        w.sums = take(&w, p->outer * segment_parts(p) * 4);
+        w.sums_too = take(&w, p->outer * segment_parts(p) * 4);
+    }
     if (is_segmented(p)) w.sums = take(&w, p->outer * segment_parts(p) * p->inner * 4);
     const stw_jagged_matrix_param *matrices[] = {&p->x_matrix, &p->other_matrix, &p->grad_matrix};
     stw_jagged_tile tile = stw_jagged_tile_of(p, t);
@@ -182,8 +186,19 @@ static void add_lines(const builder *b, const char *family) {
         add_step(b, STW_JSTEP_LINES, family, class ? class->name : "long", 1, work_tiles, STW_JAGGED_THREADS, 256);
 }
 
+/* Over the ragged dimension and inner. */
+static void add_ragged_norm(const builder *b) {
+    int64_t work_tiles = positions_of(b->p) ? b->p->outer * segment_parts(b->p) : 0;
+    add_step(b, STW_JSTEP_NORM_SEGMENTS, "norm_ragged_part", NULL, 1, work_tiles, STW_JAGGED_THREADS, 256);
+    add_step(b, STW_JSTEP_NORM_SEGMENTS, "norm_ragged_end", NULL, 1, work_tiles, STW_JAGGED_THREADS, 256);
+}
+
 static void add_norm(const builder *b) {
     const stw_jagged_params *p = b->p;
+    if (p->dim == STW_DIM_RAGGED) {
+        add_ragged_norm(b);
+        return;
+    }
     column_plan c = columns_of(p, b->t);
     int sums = norm_keeps_sums(p, b->t), rms = p->op == STW_JAGGED_RMS_NORM;
     const char *columns = rms ? "rms_norm_columns" : p->outputs & STW_JAGGED_DWEIGHT ? "norm_columns" : "columns";
@@ -306,8 +321,9 @@ void stw_jagged_launch_of(const stw_jagged_params *p, const stw_jagged_table *t,
         l.p.axis[i].used_clean = (int64_t *)(void *)(base + w.used[i]);
     }
     l.gaps = (int32_t *)(void *)(base + w.gaps);
-    if (has_columns(p) || is_segmented(p)) l.sums = (float *)(void *)(base + w.sums);
-    if (has_columns(p) && stw_jagged_is_norm(p->op)) l.sums_too = (float *)(void *)(base + w.sums_too);
+    int ragged_norm = stw_jagged_is_ragged_norm(p->op, p->dim);
+    if (has_columns(p) || is_segmented(p) || ragged_norm) l.sums = (float *)(void *)(base + w.sums);
+    if ((has_columns(p) && stw_jagged_is_norm(p->op)) || ragged_norm) l.sums_too = (float *)(void *)(base + w.sums_too);
     stw_jagged_tile tile = stw_jagged_tile_of(p, t);
     l.tile_m = tile.bm;
     l.tile_n = tile.bn;
@@ -365,6 +381,10 @@ void stw_jagged_launch_step(stw_jagged_kind kind, int64_t work_tiles, int64_t bl
     case STW_JSTEP_LINES:
         l->lines = rows_of_slab(p) * p->dim_before;
         l->line_size = (float)p->dim_size;
+        break;
+    case STW_JSTEP_NORM_SEGMENTS:
+        l->parts = segment_parts(p);
+        l->column_blocks = l->column_lanes = 1;
         break;
     case STW_JSTEP_STRIDED: l->lines = p->axis[0].total * p->outer * p->inner / p->dim_size; break;
     case STW_JSTEP_PRODUCT:

@@ -24,6 +24,7 @@ typedef enum stw_jagged_kind {
     STW_JSTEP_COLUMNS_END, /* adds these parts up                     */
     STW_JSTEP_SEGMENTS,    /* parts along the ragged dimension, or dX */
     STW_JSTEP_SEGMENT_SUM,
+    STW_JSTEP_NORM_SEGMENTS, /* norms along it: parts of sums, or dX      */
     STW_JSTEP_STRIDED,
     STW_JSTEP_PRODUCT,    /* one of STW_JPRODUCT_* */
     STW_JSTEP_PRODUCT_END /* adds its parts up     */

@@ -74,6 +74,8 @@ JAG_KERNEL(stw_jagged_segment_sum, STW_JAGGED_THREADS, jag_segment_sum(launch))
     JAG_SOFTMAX(log_, true)                                                                                            \
     JAG_TYPED(norm_long, STW_JAGGED_THREADS, (jag_norm_long<JAG_T, true>(launch, dev_shared)))                         \
     JAG_TYPED(rms_norm_long, STW_JAGGED_THREADS, (jag_norm_long<JAG_T, false>(launch, dev_shared)))                    \
+    JAG_TYPED(norm_ragged_part, STW_JAGGED_THREADS, (jag_norm_ragged_part<JAG_T>(launch, dev_shared)))                 \
+    JAG_TYPED(norm_ragged_end, STW_JAGGED_THREADS, (jag_norm_ragged_end<JAG_T>(launch, dev_shared)))                   \
     JAG_TYPED(columns, STW_JAGGED_THREADS, (jag_columns<JAG_T, false, true>(launch, dev_shared)))                      \
     JAG_TYPED(norm_columns, STW_JAGGED_THREADS, (jag_columns<JAG_T, true, true>(launch, dev_shared)))                  \
     JAG_TYPED(rms_norm_columns, STW_JAGGED_THREADS, (jag_columns<JAG_T, true, false>(launch, dev_shared)))

@@ -234,6 +234,79 @@ template <class T, bool LOG> DEV_FN void jag_segment_end(const stw_jagged_launch
     }
 }
 
+/* layer_norm and rms_norm over the ragged dimension and inner: what a component uses of an outer index is one line. Sums of
+ * g and g*h of a part's elements, which follow each other. A CTA: outer index, part. */
+template <class T> DEV_FN void jag_norm_ragged_part(const stw_jagged_launch &l, char *smem) {
+    typedef jag_line<T, (int)STW_JAGGED_THREADS, 2> line_of;
+    enum { COUNT = line_of::COUNT, STEP = (int)STW_JAGGED_THREADS * 2 * COUNT };
+    const stw_jagged_params &p = l.p;
+    if (dev_cta() >= l.work_tiles) return;
+    jag_segment s = jag_segment::of(l, jag_grid{1, (int)STW_JAGGED_THREADS, 0, 0}, COUNT);
+    if (!s.any || s.low >= s.used) return;
+    bool rms = p.op == STW_JAGGED_RMS_NORM;
+    int64_t first = jag_segment::at(p, s, s.low), row = s.b * p.outer + s.o;
+    int64_t size = (stw_smaller(s.low + STW_JAGGED_SEGMENT_ROWS, s.used) - s.low) * p.inner;
+    float plain = 0.0f, dot = 0.0f, mean = rms ? 0.0f : p.mean[row], rstd = p.rstd[row];
+    DEV_ROLLED_FOR (int64_t e = 0; e < size; e += STEP) {
+        dev_vector vg[2], vx[2];
+        line_of::load(vg, (const T *)p.grad + first + e, size - e, (int)dev_thread());
+        line_of::load(vx, (const T *)p.x + first + e, size - e, (int)dev_thread());
+        DEV_UNROLL_FOR (int v = 0; v < 2; ++v) {
+            float g[COUNT], x[COUNT];
+            jag_vector<T>::unpack(vg[v], g);
+            jag_vector<T>::unpack(vx[v], x);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
+                plain += g[i]; /* behind the part g is 0 */
+                dot = fmaf(g[i], (x[i] - mean) * rstd, dot);
+            }
+        }
+    }
+    jag_line_sums<(int)STW_JAGGED_THREADS>(plain, dot, smem, 0);
+    if (dev_thread()) return;
+    int64_t slot = s.slot + s.low / STW_JAGGED_SEGMENT_ROWS;
+    l.sums[slot] = rms ? 0.0f : plain;
+    l.sums_too[slot] = dot;
+}
+
+/* dX of a part. Every CTA adds up the parts of its line, all in the same order. */
+template <class T> DEV_FN void jag_norm_ragged_end(const stw_jagged_launch &l, char *smem) {
+    typedef jag_line<T, (int)STW_JAGGED_THREADS, 2> line_of;
+    enum { COUNT = line_of::COUNT, STEP = (int)STW_JAGGED_THREADS * 2 * COUNT };
+    const stw_jagged_params &p = l.p;
+    if (dev_cta() >= l.work_tiles) return;
+    jag_segment s = jag_segment::of(l, jag_grid{1, (int)STW_JAGGED_THREADS, 0, 0}, COUNT);
+    if (!s.any) return;
+    jag_out<T> out = jag_out<T>::of(p.dx, p.dx_dtype, (p.accumulate & STW_JAGGED_DX) != 0);
+    int lane = (int)dev_thread();
+    int64_t first = jag_segment::at(p, s, s.low), row = s.b * p.outer + s.o;
+    int64_t end = stw_smaller(s.low + STW_JAGGED_SEGMENT_ROWS, s.length);
+    int64_t size = stw_clamp_i64(s.used - s.low, 0, end - s.low) * p.inner, whole = (end - s.low) * p.inner;
+    DEV_ROLLED_FOR (int64_t e = size; e < whole; e += STEP) line_of::clear(out, first + e, whole - e, lane);
+    if (!size) return;
+    float plain = 0.0f, dot = 0.0f, mean = p.op == STW_JAGGED_RMS_NORM ? 0.0f : p.mean[row], rstd = p.rstd[row];
+    int64_t parts = stw_blocks_of(s.used, STW_JAGGED_SEGMENT_ROWS);
+    DEV_ROLLED_FOR (int64_t k = lane; k < parts; k += (int)STW_JAGGED_THREADS) {
+        plain += l.sums[s.slot + k];
+        dot += l.sums_too[s.slot + k];
+    }
+    jag_line_sums<(int)STW_JAGGED_THREADS>(plain, dot, smem, 0);
+    float count = (float)(s.used * p.inner);
+    plain /= count;
+    dot /= count;
+    DEV_ROLLED_FOR (int64_t e = 0; e < size; e += STEP) {
+        dev_vector vg[2], vx[2];
+        line_of::load(vg, (const T *)p.grad + first + e, size - e, lane);
+        line_of::load(vx, (const T *)p.x + first + e, size - e, lane);
+        DEV_UNROLL_FOR (int v = 0; v < 2; ++v) {
+            float g[COUNT], x[COUNT];
+            jag_vector<T>::unpack(vg[v], g);
+            jag_vector<T>::unpack(vx[v], x);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) g[i] = rstd * (g[i] - plain - (x[i] - mean) * rstd * dot);
+            line_of::store(out, first + e, v, g, size - e, lane);
+        }
+    }
+}
+
 /* softmax along a constant dimension whose elements do not follow each other: a thread a line. Lines are numbered as
  * the elements of the buffer without that dimension. */
 template <class T, bool LOG> DEV_FN void jag_softmax_strided(const stw_jagged_launch &l) {

@@ -30,7 +30,7 @@
  *                 the threshold rounded to f32, f64 and integers with the number itself
  *     LAYER_NORM  over the last `dim_size` elements of inner (M of them), h = (x - mean)*rstd, g = G*gamma:
  *                 dX = rstd*(g - avg(g) - h*avg(g*h)), dGamma = sum G*h, dBeta = sum G over all lines;
- *                 no lines at all give dGamma = dBeta = 0
+ *                 no lines at all give dGamma = dBeta = 0. Along RAGGED a line is [U_b, inner] of an outer index
  *     RMS_NORM    as LAYER_NORM without a mean and without beta, h = x*rstd, rstd = (avg(x^2) + eps)^-1/2:
  *                 dX = rstd*(g - h*avg(g*h)), dGamma = sum G*h
  *     RESHAPE     G of component shape grad_shape to dX of component shape `shape`: element k of the one (in
@@ -92,7 +92,9 @@ typedef struct stw_jagged_args {
     const void *y;      /**< SOFTMAX, LOG_SOFTMAX: the op's result                                        */
     const void *other;  /**< MATMUL with DX: B                                                            */
     const void *weight; /**< LINEAR with DX: W [N,K]; both norms with HAS_GAMMA and DX: gamma [M]         */
-    const float *mean;  /**< LAYER_NORM: one a line, nested [outer, ragged, inner / M] in x's storage     */
+    /** LAYER_NORM: one a line, nested [outer, ragged, inner / M] in x's storage; along RAGGED dense
+     * [components, outer]. */
+    const float *mean;
     const float *rstd;  /**< LAYER_NORM, RMS_NORM: as mean                                                */
     /** MATMUL with *_BASES: [components], device, int64 always: first element of the component's matrices,
      * which then lie one behind the other. dA and dB use x's and other's. Components of a tensor whose

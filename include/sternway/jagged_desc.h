@@ -25,13 +25,13 @@ typedef enum stw_jagged_op {
     STW_JAGGED_GELU_TANH = 7,   /**< with its approximation by tanh      */
     STW_JAGGED_SILU = 8,        /**< x / (1 + exp(-x))                   */
     STW_JAGGED_THRESHOLD = 9,   /**< relu: threshold 0                   */
-    STW_JAGGED_LAYER_NORM = 10, /**< over the last elements of inner     */
+    STW_JAGGED_LAYER_NORM = 10, /**< over the last elements of inner, or all of a component */
     STW_JAGGED_RESHAPE = 11,    /**< other component shape               */
     STW_JAGGED_TO_PADDED = 12,  /**< nested -> padded                    */
     STW_JAGGED_FROM_PADDED = 13, /**< padded -> nested                   */
     STW_JAGGED_ATTENTION = 14,  /**< of nested q, k, v                   */
     STW_JAGGED_LOG_SOFTMAX = 15, /**< along `dim`                        */
-    STW_JAGGED_RMS_NORM = 16    /**< over the last elements of inner     */
+    STW_JAGGED_RMS_NORM = 16    /**< as LAYER_NORM                       */
 } stw_jagged_op;
 
 /** The dimension of a component that softmax, log_softmax, sum and select work along; required there. */
@@ -114,7 +114,7 @@ typedef struct stw_jagged_desc {
      * call's last: one rounding an element. */
     uint32_t accumulate;
     uint32_t flags; /**< STW_JAGGED_* */
-    /** Of the nested tensors (x, y, grad, dx; mean, rstd with inner / dim_size); MATMUL: of x and dA;
+    /** Of the nested tensors (x, y, grad, dx; mean, rstd with inner / dim_size, but along RAGGED); MATMUL: of x and dA;
      * RESHAPE: of dx. */
     stw_jagged_storage storage;
     stw_jagged_storage grad_storage;  /**< MATMUL, RESHAPE: of grad */
@@ -128,7 +128,8 @@ typedef struct stw_jagged_desc {
      * storage. ATTENTION: unused, see attn. */
     stw_jagged_axis axis[3];
     uint32_t ragged_axes; /**< MATMUL only */
-    /** SOFTMAX, LOG_SOFTMAX, SUM, SELECT; LAYER_NORM, RMS_NORM: NONE or INNER (nothing ragged is normalised). */
+    /** SOFTMAX, LOG_SOFTMAX, SUM, SELECT; LAYER_NORM, RMS_NORM: NONE or INNER, lines within inner; RAGGED: the
+     * ragged dimension and inner are normalised together, without gamma (it would be ragged), dX alone. */
     stw_jagged_dim dim;
     int64_t outer;        /**< 0 = 1. RESHAPE: unused */
     int64_t inner;        /**< 0 = 1. LINEAR: K. RESHAPE, MATMUL: unused */

@@ -57,6 +57,7 @@ stw_py_jagged_sizes stw_py_jagged_sizes_of(const stw_jagged_desc *desc) {
     case STW_JAGGED_RMS_NORM:
         sizes.weight = sizes.columns = extent_along(desc, outer, inner);
         sizes.lines = nested / sizes.columns;
+        if (desc->dim == STW_DIM_RAGGED) sizes.lines = desc->components * outer;
         break;
     case STW_JAGGED_RESHAPE:
         sizes.grad = desc->axis[0].total * product_of_shape(desc->grad_shape, desc->grad_rank);

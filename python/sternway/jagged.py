@@ -282,7 +282,8 @@ def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *
                         dx: Any = None, dweight: Any = None, dbias: Any = None,
                         outputs: tuple[str, ...] | str | int | None = None, **common: Unpack[Common]) -> Products:
     """Over the last `normalized` dimensions (M elements), h = (x - mean)*rstd, g = G*gamma: dX = rstd*(g - avg(g) -
-    h*avg(g*h)), dGamma = sum G*h, dBeta = sum G. mean, rstd: f32, one a line. weight: gamma [M], absent: 1. outputs
+    h*avg(g*h)), dGamma = sum G*h, dBeta = sum G. mean, rstd: f32, one a line; with the ragged dimension among the
+    normalised ones [components, outer...], without weight. weight: gamma [M], absent: 1. outputs
     absent: dx, and with a weight dweight and dbias, unless arrays are given."""
     return _norm(JaggedOp.LAYER_NORM, grad, x, mean, rstd, offsets, weight, normalized, dx, dweight, dbias, outputs, common)
 
@@ -316,11 +317,13 @@ def _norm(op: JaggedOp, grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, w
             dbias = _new(library, common, "dbias", like, gamma)
     nested = _Nested(common, x.shape)
     size = math.prod(nested.shape[len(nested.shape) - normalized:])
-    if not 1 <= normalized < len(nested.shape) - nested.ragged:
+    behind = len(nested.shape) - nested.ragged  # that many dimensions are the ragged one and inner
+    if not 1 <= normalized <= behind:
         raise _native.InvalidError(f"sternway: normalized is {normalized}; of {nested.shape} the last 1 to "
-                                   f"{len(nested.shape) - nested.ragged - 1} dimensions can be normalised")
+                                   f"{behind} dimensions can be normalised")
+    along = {"dim": int(JaggedDim.RAGGED)} if normalized == behind else {"dim": int(JaggedDim.INNER), "dim_size": size}
     backward(op, grad=grad, x=x, mean=mean, rstd=rstd, weight=weight, offsets=(offsets,), dx=dx, dweight=dweight,
-             dbias=dbias, dim=int(JaggedDim.INNER), dim_size=size, **nested.fields(), **_passed(common))
+             dbias=dbias, **along, **nested.fields(), **_passed(common))
     results = Products(dx, dweight, dbias)
     return library.hand_over(results) if library.takes_over else results
 

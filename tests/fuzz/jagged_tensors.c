@@ -147,15 +147,17 @@ static double reduced_grad(const stw_jagged_desc *d) {
 static void bind_weights(binder *b, stw_jagged_args *a, double outer, double inner) {
     const stw_jagged_desc *d = b->d;
     const stw_dtype own = or_own(d->weight_dtype, d->dtype);
+    const int ragged = d->dim == STW_DIM_RAGGED;
     const double M = d->dim_size ? (double)d->dim_size : inner, N = (double)d->out_features;
     const int linear = d->op == STW_JAGGED_LINEAR;
+    const double lines = ragged ? (double)d->components * outer : nested(d, outer, inner / M);
     const double weight = linear ? N * inner : M;
     a->grad = input(b, "grad", nested(d, outer, linear ? N : inner), d->dtype);
     a->x = input(b, "x", nested(d, outer, inner), d->dtype);
     if (linear || d->flags & STW_JAGGED_HAS_GAMMA) a->weight = input(b, "weight", weight, own);
     if (!linear) {
-        if (d->op == STW_JAGGED_LAYER_NORM) a->mean = input(b, "mean", nested(d, outer, inner / M), STW_F32);
-        a->rstd = input(b, "rstd", nested(d, outer, inner / M), STW_F32);
+        if (d->op == STW_JAGGED_LAYER_NORM) a->mean = input(b, "mean", lines, STW_F32);
+        a->rstd = input(b, "rstd", lines, STW_F32);
     }
     if (wants(d, STW_JAGGED_DX))
         a->dx = add(b, "dx", nested(d, outer, inner), or_own(d->dx_dtype, d->dtype), ARENA_OUTPUT);

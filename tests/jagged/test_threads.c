@@ -58,6 +58,8 @@ static const large rows[] = {
     {"select outer", STW_JAGGED_SELECT, STW_F32, STW_DIM_OUTER, 8, 4000, 20000, 4, 5, 2, 0, USED},
     {"layer_norm", STW_JAGGED_LAYER_NORM, STW_F32, 0, 6, 4000, 9000, 1, 24, 8, 0, USED | STW_JAGGED_HAS_GAMMA},
     {"layer_norm bf16", STW_JAGGED_LAYER_NORM, STW_BF16, 0, 6, 4000, 9000, 2, 17, 0, 1, STW_JAGGED_HAS_GAMMA},
+    {"layer_norm ragged", STW_JAGGED_LAYER_NORM, STW_F32, STW_DIM_RAGGED, 4, 20000, 30000, 2, 3, 0, 1, USED},
+    {"rms_norm ragged", STW_JAGGED_RMS_NORM, STW_BF16, STW_DIM_RAGGED, 4, 20000, 30000, 2, 5, 0, 0, 0},
     {"rms_norm", STW_JAGGED_RMS_NORM, STW_F32, 0, 6, 4000, 9000, 1, 24, 8, 0, USED | STW_JAGGED_HAS_GAMMA},
     {"rms_norm bf16", STW_JAGGED_RMS_NORM, STW_BF16, 0, 6, 4000, 9000, 2, 17, 0, 1, STW_JAGGED_HAS_GAMMA},
     {"linear", STW_JAGGED_LINEAR, STW_F32, 0, 6, 4000, 9000, 1, 37, 19, 0, USED},

@@ -391,6 +391,7 @@ static const char *const jagged_lines[] = {
     "jagged_select:i64:c5l30t90i7:component:index4",
     "jagged_layer_norm:f16:c5l60t200i64:inner:dx_f32:weight_f32:gamma:out_x:out_w:acc_x:ds16",
     "jagged_rms_norm:bf16:c5l60t200i64:weight_f32:gamma:out_x:out_w:acc_w:ds16",
+    "jagged_layer_norm:f32:c5o2l60t200i64:ragged:jagged:used",
     "jagged_reshape:i32:c7l60t200:grad_jagged:shape4,-1,3:gshape-1,12",
     "jagged_to_padded:i16:c7l60t200i33p60",
     "jagged_from_padded:bf16:c7l60t200i33p60",

@@ -155,6 +155,26 @@ def test_layer_norm(with_weight):
     assert both.dx.shape == (TOTAL, 24)
 
 
+def test_norms_over_the_ragged_dimension():
+    x, grad = values("x", 2, TOTAL, 8), values("grad", 2, TOTAL, 8)
+    mean, rstd, root = (np.full((len(LENGTHS), 2), np.nan, "f") for _ in range(3))
+    expected, without = [], []
+    for b, (a, g) in enumerate(zip(parts(x, 1), parts(grad, 1))):
+        a, g = a.astype(np.float64), g.astype(np.float64)
+        if a.size:
+            mean[b], rstd[b] = a.mean(axis=(1, 2)), 1 / np.sqrt(a.var(axis=(1, 2)) + 1e-5)
+            root[b] = 1 / np.sqrt((a * a).mean(axis=(1, 2)) + 1e-5)
+        m, s, q = (t[b].astype(np.float64)[:, None, None] for t in (mean, rstd, root))
+        h = (a - m) * s
+        average = (lambda t: t.mean(axis=(1, 2), keepdims=True)) if a.size else (lambda t: t)
+        expected.append(s * (g - average(g) - h * average(g * h)))
+        without.append(q * (g - a * q * average(g * a * q)))
+    compare(jagged.layer_norm_backward(grad, x, mean, rstd, OFFSETS, normalized=2, ragged_dim=1).dx, expected, 1)
+    compare(jagged.rms_norm_backward(grad, x, root, OFFSETS, normalized=2, ragged_dim=1).dx, without, 1)
+    with pytest.raises(sternway.UnsupportedError, match="gamma would be ragged"):
+        jagged.rms_norm_backward(grad, x, root, OFFSETS, normalized=2, ragged_dim=1, weight=values("w", 8), outputs="dx")
+
+
 @pytest.mark.parametrize("with_weight", [True, False])
 def test_rms_norm(with_weight):
     x, grad, weight = values("x", TOTAL, 3, 8), values("grad", TOTAL, 3, 8), values("gamma", 8)

@@ -66,6 +66,22 @@ static double layer_norm_loss(const fd *f, int64_t start) {
     return total;
 }
 
+/* A line is all that is used of [ragged, inner]; there is no gamma. */
+static double ragged_norm_loss(const fd *f) {
+    double total = 0;
+    for (int b = 0; b < COMPONENTS; ++b) {
+        const int64_t M = f->l.used[b] * f->s->inner;
+        for (int64_t start = f->first[b]; start < f->first[b + 1]; start += M) {
+            double mean = 0, square = 0;
+            for (int64_t k = 0; k < M && f->s->op == STW_JAGGED_LAYER_NORM; ++k) mean += f->x[start + k] / (double)M;
+            for (int64_t k = 0; k < M; ++k) square += (f->x[start + k] - mean) * (f->x[start + k] - mean) / (double)M;
+            for (int64_t k = 0; k < M; ++k)
+                total += f->grad[start + k] * (f->x[start + k] - mean) / sqrt(square + 1e-5);
+        }
+    }
+    return total;
+}
+
 static double linear_loss(const fd *f, int64_t row) {
     const int64_t K = f->s->inner, N = f->features;
     double total = 0;
@@ -109,7 +125,9 @@ double loss_of(const fd *f) {
     double total = 0;
     if (op == STW_JAGGED_TO_PADDED) return to_padded_loss(f);
     if (op == STW_JAGGED_FROM_PADDED) return from_padded_loss(f);
-    if (op == STW_JAGGED_LAYER_NORM) {
+    if ((op == STW_JAGGED_LAYER_NORM || op == STW_JAGGED_RMS_NORM) && f->s->dim == STW_DIM_RAGGED) {
+        total = ragged_norm_loss(f);
+    } else if (op == STW_JAGGED_LAYER_NORM) {
         for (int64_t n = 0; n < count; n += f->s->size) total += layer_norm_loss(f, n);
     } else if (op == STW_JAGGED_RMS_NORM) {
         for (int64_t n = 0; n < count; n += f->s->size) total += rms_norm_loss(f, n);

@@ -101,6 +101,24 @@ static void bind_norm(const fd *f, buffers *b, int jagged, stw_jagged_args *a) {
     a->weight = dense_values(b, f->weight, M);
 }
 
+/* Along the ragged dimension: dense [components, outer]; those of empty components are not read. */
+static void bind_ragged_norm(const fd *f, buffers *b, stw_jagged_args *a) {
+    const int rms = f->s->op == STW_JAGGED_RMS_NORM;
+    double *mean = keep(b, malloc(8 * 64)), *rstd = keep(b, malloc(8 * 64));
+    for (int c = 0; c < COMPONENTS; ++c)
+        for (int64_t o = 0; o < f->s->outer; ++o) {
+            const int64_t M = f->l.used[c] * f->s->inner, line = c * f->s->outer + o;
+            const double *x = f->x + f->first[c] + o * M;
+            double m = 0, v = 0;
+            for (int64_t k = 0; k < M && !rms; ++k) m += x[k] / (double)M;
+            for (int64_t k = 0; k < M; ++k) v += (x[k] - m) * (x[k] - m) / (double)M;
+            mean[line] = M ? m : (double)NAN;
+            rstd[line] = M ? 1 / sqrt(v + 1e-5) : (double)NAN;
+        }
+    if (!rms) a->mean = (const float *)mean;
+    a->rstd = (const float *)rstd;
+}
+
 static const double *bind_softmax(const fd *f, buffers *b, int jagged) {
     double y[ELEMENTS];
     for (int c = 0; c < COMPONENTS; ++c)
@@ -140,7 +158,8 @@ static void describe(const fd *f, int jagged, stw_jagged_desc *d) {
     d->components = COMPONENTS;
     d->axis[0].size = f->l.longest;
     d->axis[0].total = f->l.total;
-    d->flags = STW_JAGGED_HAS_USED | (stw_jagged_is_norm(s->op) ? STW_JAGGED_HAS_GAMMA : 0u);
+    d->flags =
+        STW_JAGGED_HAS_USED | (stw_jagged_is_norm(s->op) && s->dim != STW_DIM_RAGGED ? STW_JAGGED_HAS_GAMMA : 0u);
     d->storage = jagged ? STW_STORAGE_JAGGED : STW_STORAGE_COMPONENTS;
     d->outer = s->outer;
     d->inner = s->inner;
@@ -221,14 +240,16 @@ static void check(fd *f, int jagged) {
     if (!dense_x) b.x_index = keep(&b, places(f, s->outer, s->inner, jagged, &b.x_elements));
     if (stw_jagged_is_softmax(s->op)) args.y = bind_softmax(f, &b, jagged);
     else if (!dense_x) args.x = nested_values(f, &b, f->x, s->outer, s->inner, jagged);
-    if (stw_jagged_is_norm(s->op)) bind_norm(f, &b, jagged, &args);
+    const int ragged_norm = stw_jagged_is_ragged_norm(s->op, s->dim);
+    if (ragged_norm) bind_ragged_norm(f, &b, &args);
+    else if (stw_jagged_is_norm(s->op)) bind_norm(f, &b, jagged, &args);
     if (s->op == STW_JAGGED_LINEAR) args.weight = dense_values(&b, f->weight, f->features * s->inner);
     double unused[4]; /* outputs have to be there; the reference has its own */
     args.dx = args.dweight = args.dbias = unused;
     assert_int_equal(stw_jref_evaluate(&desc, &args, 0, &r), STW_OK);
     compare_all(f, "dx", f->x, b.x_count, r.values[0], b.x_index);
     if (!dense_x) compare_kinds(f, &b, &r, jagged);
-    if (stw_jagged_is_norm(s->op) || s->op == STW_JAGGED_LINEAR) {
+    if ((stw_jagged_is_norm(s->op) && !ragged_norm) || s->op == STW_JAGGED_LINEAR) {
         const int linear = s->op == STW_JAGGED_LINEAR;
         compare_all(f, "dweight", f->weight, linear ? f->features * s->inner : s->size, r.values[2], NULL);
         if (s->op != STW_JAGGED_RMS_NORM)
@@ -252,7 +273,8 @@ static const setup setups[] = {
     {STW_JAGGED_FROM_PADDED, STW_DIM_NONE, 2, 3, 0, 0, 0},   {STW_JAGGED_LOG_SOFTMAX, STW_DIM_RAGGED, 2, 3, 0, 0, 0},
     {STW_JAGGED_LOG_SOFTMAX, STW_DIM_INNER, 2, 12, 3, 2, 0}, {STW_JAGGED_LOG_SOFTMAX, STW_DIM_INNER, 1, 7, 7, 1, 0},
     {STW_JAGGED_LOG_SOFTMAX, STW_DIM_OUTER, 12, 2, 3, 2, 0}, {STW_JAGGED_RMS_NORM, STW_DIM_INNER, 2, 5, 5, 1, 0},
-    {STW_JAGGED_RMS_NORM, STW_DIM_INNER, 1, 12, 4, 1, 0},
+    {STW_JAGGED_RMS_NORM, STW_DIM_INNER, 1, 12, 4, 1, 0},    {STW_JAGGED_RMS_NORM, STW_DIM_RAGGED, 2, 3, 0, 0, 0},
+    {STW_JAGGED_LAYER_NORM, STW_DIM_RAGGED, 2, 3, 0, 0, 0},
 };
 
 /* x for differences: away from the threshold, where there is no derivative. */

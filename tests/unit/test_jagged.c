@@ -298,6 +298,8 @@ static void steps_fit_a_gpu(void **state) {
         {"jagged_layer_norm:bf16:c5l30t90i60", "norm_"},
         {"jagged_layer_norm:f32:c5l60t200i64:gamma", "norm_"},
         {"jagged_layer_norm:bf16:c5l60t200i20000:gamma", "norm_columns"},
+        {"jagged_layer_norm:bf16:c5l30t90o2i60:ragged", "norm_ragged_"},
+        {"jagged_rms_norm:f32:c5l30t90i60:ragged:jagged:used", "norm_ragged_"},
         {"jagged_rms_norm:f16:c5l30t90i60", "rms_norm_"},
         {"jagged_rms_norm:f32:c5l60t200i512:gamma", "rms_norm_sums_"},
         {"jagged_rms_norm:bf16:c5l60t200i20000:gamma", "rms_norm_columns"},

@@ -69,7 +69,8 @@ static int is_sampled(const stw_jagged_problem *p) {
     for (int i = 0; i < 3; ++i)
         if (is_ragged(d, i) && (p->lens != STW_LENS_FULL || d->axis[i].total != d->components * d->axis[i].size))
             return 0;
-    int planes = stw_jagged_is_softmax(d->op) || stw_jagged_is_norm(d->op) || stw_jagged_is_pointwise(d->op);
+    int norm = stw_jagged_is_norm(d->op) && d->dim != STW_DIM_RAGGED;
+    int planes = stw_jagged_is_softmax(d->op) || norm || stw_jagged_is_pointwise(d->op);
     int rows = !d->storage && !d->grad_storage && !d->other_storage;
     return d->op != STW_JAGGED_ATTENTION && d->components && !(d->flags & flags) && !d->accumulate &&
            d->dim != STW_DIM_COMPONENT && !p->skew && (planes || rows) &&

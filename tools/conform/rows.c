@@ -91,7 +91,12 @@ LIST(select, "jagged_select:%:c7l60t200i33:inner:index0", "jagged_select:%:c7l60
         op ":%:c7l60t200o3i65:gamma:used:weight_f32", op ":%:c5l60t200i64:ds16:gamma",                                 \
         op ":%:c5l60t200o2i60:ds20:gamma:used:inner", op ":%:c4l400t900i16:gamma:out_w:dweight_f32:acc_w",             \
         op ":%:c4l40t90i2048:gamma", op ":%:c4l40t90i5000:gamma:used:skew1", op ":%:c3l20t50i4000:gamma:used",         \
-        op ":%:c3l9t20i9000:gamma:used", op ":%:c0l9t20i40:gamma", op ":%:c31l3000t4000i8:gamma:lens_huge:used"
+        op ":%:c3l9t20i9000:gamma:used", op ":%:c0l9t20i40:gamma", op ":%:c31l3000t4000i8:gamma:lens_huge:used",       \
+        op ":%:c7l60t200i33:ragged", op ":%:c6l50t150o3i40:ragged:used", op ":%:c6l50t150o3i40:ragged:jagged:used",    \
+        op ":%:c9l400t900:ragged:used:skew1", op ":%:c31l3000t4000i3:ragged:lens_huge",                                \
+        op ":%:c5l1200t2400i70:ragged:lens_huge:used", op ":%:c4l50t120i12:ragged:dx_f32:acc_x:used",                  \
+        op ":%:c0l9t20i4:ragged", op ":%:c4l0t20i4:ragged", op ":%:c1l200t200i64:ragged:lens_full:full",               \
+        op ":%:c7l60t200i48:ragged:data_sd3"
 
 LIST(layer_norm, NORMS("jagged_layer_norm"), "jagged_layer_norm:%:c4l400t900i128:gamma:out_w:out_b",
      "jagged_layer_norm:%:c4l400t900i16:out_b", "jagged_layer_norm:%:c5l0t40i9:gamma:dbias_f32:acc_b:out_b",

@@ -263,7 +263,9 @@ int64_t jref_input_elements(const jref *j, stw_jref_input input) {
         return norm && dx && d->flags & STW_JAGGED_HAS_GAMMA ? j->size : 0;
     case STW_JREF_MEAN:
         if (d->op == STW_JAGGED_RMS_NORM) return 0; /* fallthrough */
-    default: return norm && (dx || weighs) ? nested / j->size : 0;
+    default:
+        if (norm && d->dim == STW_DIM_RAGGED) return d->components * j->outer;
+        return norm && (dx || weighs) ? nested / j->size : 0;
     }
 }
 

@@ -156,7 +156,39 @@ static void norm_columns(jref *j) {
     free(list);
 }
 
+/* Along the ragged dimension: all that is used of [ragged, inner] is a line; element k of it. */
+static int64_t ragged_norm_index(const jref *j, jref_span s, int64_t o, int64_t k) {
+    return jref_index(s, j->outer, j->inner, j->d->storage, o, k / j->inner, k % j->inner);
+}
+
+static void ragged_norm_line(jref *j, jref_span s, int64_t b, int64_t o) {
+    int64_t m = s.used * j->inner, line = b * j->outer + o;
+    int rms = j->d->op == STW_JAGGED_RMS_NORM;
+    if (!m) return;
+    REAL mean = rms ? 0 : (REAL)j->mean[line], rstd = (REAL)j->rstd[line], sum_g = 0, sum_gh = 0;
+    for (int64_t k = 0; k < m; ++k) {
+        int64_t at = ragged_norm_index(j, s, o, jref_order(j, k, m));
+        sum_g += (REAL)j->grad[at];
+        sum_gh += (REAL)j->grad[at] * (((REAL)j->x[at] - mean) * rstd);
+    }
+    for (int64_t k = 0; k < m; ++k) {
+        int64_t at = ragged_norm_index(j, s, o, k);
+        REAL h = ((REAL)j->x[at] - mean) * rstd, average = rms ? 0 : sum_g / (REAL)m;
+        jref_set(j, 0, at, (double)(rstd * ((REAL)j->grad[at] - average - h * (sum_gh / (REAL)m))));
+    }
+}
+
+static void ragged_norm(jref *j) {
+    for (int64_t b = 0; b < j->d->components; ++b)
+        for (int64_t o = 0; o < j->outer; ++o) ragged_norm_line(j, jref_span_of(j, 0, b), b, o);
+}
+
 static void norm(jref *j) {
+    if (j->d->dim == STW_DIM_RAGGED) {
+        ragged_norm(j);
+        return;
+    }
+
     for (int64_t b = 0; j->out->values[0] && b < j->d->components; ++b) {
         jref_span s = jref_span_of(j, 0, b);
         for (int64_t o = 0; o < j->outer; ++o)

@@ -72,7 +72,8 @@ static int rows_are_independent(const stw_jagged_desc *d) {
     if (d->outer > 1) return 0;
     if (stw_jagged_is_softmax(d->op) || d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT)
         return d->dim != STW_DIM_RAGGED;
-    return d->op == STW_JAGGED_LINEAR || stw_jagged_is_norm(d->op) || stw_jagged_is_pointwise(d->op);
+    return d->op == STW_JAGGED_LINEAR || (stw_jagged_is_norm(d->op) && d->dim != STW_DIM_RAGGED) ||
+           stw_jagged_is_pointwise(d->op);
 }
 
 /* A component cannot be cut out where its elements are not side by side. */
