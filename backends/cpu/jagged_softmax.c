@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * Softmax along any dimension of a component, dX = y*(g - sum(g*y)), and its logarithm, dX = g - e^y*sum(g). Lines of
- * neighbours are done one by one; lines with a stride are columns, done many at a time: term s of all columns is `count`
- * neighbours at first + s*stride. Along the ragged dimension long components are cut into segments, whose sums are
- * partials of the workspace: three phases (sums, totals, results), the same whoever does them. Norms along the ragged
- * dimension go by the same segments. */
+ * neighbours are done one by one; lines with a stride are columns, done many at a time: term s of all columns is
+ * `count` neighbours at first + s*stride. Along the ragged dimension long components are cut into segments, whose sums
+ * are partials of the workspace: three phases (sums, totals, results), the same whoever does them. Norms along the
+ * ragged dimension go by the same segments. */
 #include "jagged.h"
 
 #define COLUMNS 1024 /* worked on together: sums of f32 in the L1 cache */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * softmax, log_softmax (LOG) and layer_norm over lines, elements that follow each other: LANES lanes a line, which stays
- * in their registers between the sums and the result; long lines are read twice. layer_norm's column sums come out of
- * the same pass where a lane always has the same columns (jag_norm_sums): a fixed number of CTAs add up their lines. */
+ * softmax, log_softmax (LOG), layer_norm and rms_norm (MEAN false) over lines, elements that follow each other: LANES
+ * lanes a line, which stays in their registers between the sums and the result; long lines are read twice. The norms'
+ * column sums come out of the same pass where a lane always has the same columns (jag_norm_sums): a fixed number of
+ * CTAs add up their lines. */
 #ifndef STW_COMMON_KERNELS_JAGGED_LINES_H
 #define STW_COMMON_KERNELS_JAGGED_LINES_H
 
@@ -171,7 +172,7 @@ template <class T, bool LOG> DEV_FN void jag_softmax_long(const stw_jagged_launc
     }
 }
 
-/* dX of layer_norm (or rms_norm: MEAN false) alone where every line takes part, and is whole vectors: with few registers, so that many CTAs have
+/* dX of a norm alone where every line takes part, and is whole vectors: with few registers, so that many CTAs have
  * loads under way. */
 template <class T, bool MEAN, int LANES, int VECTORS>
 DEV_FN void jag_norm_whole(const stw_jagged_launch &l, const jag_lines &all, char *smem) {

@@ -234,8 +234,8 @@ template <class T, bool LOG> DEV_FN void jag_segment_end(const stw_jagged_launch
     }
 }
 
-/* layer_norm and rms_norm over the ragged dimension and inner: what a component uses of an outer index is one line. Sums of
- * g and g*h of a part's elements, which follow each other. A CTA: outer index, part. */
+/* layer_norm and rms_norm over the ragged dimension and inner: what a component uses of an outer index is one line.
+ * Sums of g and g*h of a part's elements, which follow each other. A CTA: outer index, part. */
 template <class T> DEV_FN void jag_norm_ragged_part(const stw_jagged_launch &l, char *smem) {
     typedef jag_line<T, (int)STW_JAGGED_THREADS, 2> line_of;
     enum { COUNT = line_of::COUNT, STEP = (int)STW_JAGGED_THREADS * 2 * COUNT };
