@@ -137,6 +137,40 @@ def softmax(api, o, lengths):
                   bytes_moved=bytes_moved, inner=o.width, dim=2)
 
 
+def log_softmax(api, o, lengths):
+    g = randoms(o.rows, o.width, dtype=o.dtype, seed=1)
+    y = torch.log_softmax(randoms(o.rows, o.width, dtype=o.dtype, seed=2).float(), -1).to(g.dtype)
+    dx = torch.empty_like(y)
+
+    def expected(problem):
+        at = sample(problem)
+        a, b = g[at].double(), y[at].double()
+        yield dx[at], a - b.exp() * a.sum(-1, keepdim=True)
+
+    yield Problem(api, "log_softmax inner", "log_softmax", o.dtype, lengths, {"grad": g, "y": y}, {"dx": dx}, (),
+                  lambda: A._log_softmax_backward_data(g, y, -1, g.dtype), expected,
+                  bytes_moved=3 * y.numel() * y.element_size(), inner=o.width, dim=3)
+
+
+def rms_norm(api, o, lengths):
+    g, x = (randoms(o.rows, o.width, dtype=o.dtype, seed=s) for s in (1, 2))
+    gamma = randoms(o.width, dtype=o.dtype, seed=3)
+    rstd = (x.float().square().mean(-1) + 1e-5).rsqrt()
+    out = {"dx": torch.empty_like(x), "dweight": torch.empty_like(gamma)}
+
+    def expected(problem):
+        at = sample(problem)
+        s = rstd[at, None].double()
+        h, w = x[at].double() * s, g[at].double() * gamma.double()
+        yield out["dx"][at], s * (w - h * (w * h).mean(-1, keepdim=True))
+        columns = slice(0, 128)
+        yield out["dweight"][columns], (g[:, columns].double() * x[:, columns].double() * rstd[:, None].double()).sum(0)
+
+    yield Problem(api, "rms_norm", "rms_norm", o.dtype, lengths, {"grad": g, "x": x, "weight": gamma, "rstd": rstd}, out, (),
+                  lambda: A._fused_rms_norm_backward(g, x, [o.width], rstd[:, None], gamma, [True, True]), expected,
+                  bytes_moved=3 * x.numel() * x.element_size(), inner=o.width, flags=native.JAGGED_HAS_GAMMA)
+
+
 def layer_norm(api, o, lengths):
     g, x = (randoms(o.rows, o.width, dtype=o.dtype, seed=s) for s in (1, 2))
     gamma, beta = randoms(o.width, dtype=o.dtype, seed=3), randoms(o.width, dtype=o.dtype, seed=4)
@@ -285,7 +319,7 @@ def matmul(api, o, _):
                           {"x": a, "other": b, "grad": g}, out, (k, n), loop, expected, flop=4 * total * k * n, ragged_axes=1)
 
 
-SUITES = (pointwise, softmax, layer_norm, moves, padded, linear, matmul)
+SUITES = (pointwise, softmax, log_softmax, layer_norm, rms_norm, moves, padded, linear, matmul)
 
 
 def base_rates(o):

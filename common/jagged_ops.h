@@ -27,4 +27,17 @@ static inline int stw_jagged_is_pointwise(uint32_t op) {
     }
 }
 
+/* 1 for those along `dim` that read Y. */
+static inline int stw_jagged_is_softmax(uint32_t op) {
+    return op == STW_JAGGED_SOFTMAX || op == STW_JAGGED_LOG_SOFTMAX;
+}
+
+/* 1 for those with lines that rstd is given for; mean is LAYER_NORM's alone. */
+static inline int stw_jagged_is_norm(uint32_t op) { return op == STW_JAGGED_LAYER_NORM || op == STW_JAGGED_RMS_NORM; }
+
+/* 1 for a norm over the ragged dimension and inner. */
+static inline int stw_jagged_is_ragged_norm(uint32_t op, uint32_t dim) {
+    return stw_jagged_is_norm(op) && dim == STW_DIM_RAGGED;
+}
+
 #endif

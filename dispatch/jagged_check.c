@@ -13,6 +13,7 @@
 
 #define OUTER_INNER (STW_JFIELD_OUTER | STW_JFIELD_INNER)
 #define ALONG       (OUTER_INNER | STW_JFIELD_DIM | STW_JFIELD_DIM_SIZE)
+#define WEIGHT_BIAS (STW_JFIELD_WEIGHT | STW_JFIELD_BIAS)
 #define ROWS_FLAGS  (STW_JAGGED_HAS_USED | STW_JAGGED_FULL)
 #define MATMUL_FLAGS                                                                                                   \
     (ROWS_FLAGS | STW_JAGGED_X_TRANSPOSED | STW_JAGGED_OTHER_TRANSPOSED | STW_JAGGED_GRAD_TRANSPOSED |                 \
@@ -80,7 +81,7 @@ static stw_status check_unused_fields(const stw_jagged_desc *d, const stw_jagged
         {STW_JFIELD_MATMUL, "grad_elements", d->grad_elements},
         {STW_JFIELD_WEIGHT, "weight_dtype", d->weight_dtype},
         {STW_JFIELD_WEIGHT, "dweight_dtype", d->dweight_dtype},
-        {STW_JFIELD_WEIGHT, "dbias_dtype", d->dbias_dtype},
+        {STW_JFIELD_BIAS, "dbias_dtype", d->dbias_dtype},
     };
     stw_status status = STW_OK;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0] && !status; ++i)
@@ -110,10 +111,10 @@ static stw_status check_dtypes(stw_jagged_desc *d, const stw_jagged_op_info *op)
     if (op->fields & STW_JFIELD_MATMUL) return resolve_output_dtype("dother_dtype", &d->dother_dtype, d->dtype);
     if (!(op->fields & STW_JFIELD_WEIGHT)) return STW_OK;
     if (d->weight_dtype == STW_DTYPE_NONE) d->weight_dtype = d->dtype;
-    int wider = d->op == STW_JAGGED_LAYER_NORM && d->weight_dtype == STW_F32;
+    int norm = stw_jagged_is_norm(d->op), wider = norm && d->weight_dtype == STW_F32;
     if (d->weight_dtype != d->dtype && !wider)
         REFUSE_AS(stw_dtype_status(d->weight_dtype), "weight_dtype %d of %s is not dtype %s %d%s", (int)d->weight_dtype,
-                  op->name, stw_dtype_name(d->dtype), (int)d->dtype, d->op == STW_JAGGED_LAYER_NORM ? " or f32 3" : "");
+                  op->name, stw_dtype_name(d->dtype), (int)d->dtype, norm ? " or f32 3" : "");
     status = resolve_output_dtype("dweight_dtype", &d->dweight_dtype, d->weight_dtype);
     return status ? status : resolve_output_dtype("dbias_dtype", &d->dbias_dtype, d->weight_dtype);
 }
@@ -129,8 +130,7 @@ static stw_status check_outputs(stw_jagged_desc *d, const stw_jagged_op_info *op
                 {STW_JAGGED_DBIAS, "dbias", d->dbias_dtype}};
     if (d->outputs & ~op->outputs)
         REFUSE("outputs 0x%x has bits that %s has not: accepted of 0x%x", d->outputs, op->name, op->outputs);
-    if (!d->outputs)
-        d->outputs = d->op == STW_JAGGED_LAYER_NORM && !(d->flags & STW_JAGGED_HAS_GAMMA) ? DX : op->outputs;
+    if (!d->outputs) d->outputs = stw_jagged_is_norm(d->op) && !(d->flags & STW_JAGGED_HAS_GAMMA) ? DX : op->outputs;
     if (d->accumulate & ~d->outputs)
         REFUSE("accumulate 0x%x names outputs that are not asked for (outputs 0x%x)", d->accumulate, d->outputs);
     for (int i = 0; i < 4; ++i)
@@ -194,15 +194,21 @@ static stw_status check_dim(stw_jagged_desc *d, const stw_jagged_op_info *op) {
     if ((unsigned)d->dim > STW_DIM_COMPONENT || !(op->dims & 1u << d->dim)) {
         int exists = d->dim > STW_DIM_NONE && d->dim <= STW_DIM_COMPONENT;
         stw_status refused = exists ? STW_E_UNSUPPORTED : STW_E_INVALID;
-        if (d->op == STW_JAGGED_LAYER_NORM && (unsigned)d->dim <= STW_DIM_COMPONENT)
-            REFUSE_AS(refused,
-                      "dim %d of jagged_layer_norm: a ragged normalised shape; accepted: the last constant "
-                      "dimensions, none 0 or inner 3",
-                      (int)d->dim);
+        if (stw_jagged_is_norm(d->op))
+            REFUSE_AS(refused, "dim %d of %s: accepted none 0, ragged 2, inner 3", (int)d->dim, op->name);
         REFUSE_AS(refused, "dim %d of %s: accepted outer 1, ragged 2, inner 3%s", (int)d->dim, op->name,
                   op->dims & BIT(COMPONENT) ? ", component 4" : "");
     }
-    if (d->op == STW_JAGGED_LAYER_NORM) d->dim = STW_DIM_INNER;
+    if (stw_jagged_is_norm(d->op) && d->dim == STW_DIM_RAGGED) {
+        if (d->flags & STW_JAGGED_HAS_GAMMA)
+            REFUSE_AS(STW_E_UNSUPPORTED,
+                      "flags has STW_JAGGED_HAS_GAMMA in %s with dim ragged 2: gamma would be ragged", op->name);
+        if (d->outputs & ~DX)
+            REFUSE_AS(STW_E_UNSUPPORTED, "outputs 0x%x of %s with dim ragged 2: accepted dX alone, 0x%x", d->outputs,
+                      op->name, DX);
+    } else if (stw_jagged_is_norm(d->op)) {
+        d->dim = STW_DIM_INNER;
+    }
     int constant = d->dim == STW_DIM_OUTER || d->dim == STW_DIM_INNER;
     if (!constant && (d->dim_size || d->dim_after))
         REFUSE("dim_size %lld, dim_after %lld with dim %s: accepted 0", (long long)d->dim_size, (long long)d->dim_after,
@@ -211,8 +217,8 @@ static stw_status check_dim(stw_jagged_desc *d, const stw_jagged_op_info *op) {
         int64_t whole = d->dim == STW_DIM_OUTER ? d->outer : d->inner;
         const char *field = d->dim == STW_DIM_OUTER ? "outer" : "inner";
         if (!d->dim_after) d->dim_after = 1;
-        if (d->op == STW_JAGGED_LAYER_NORM && d->dim_after != 1)
-            REFUSE("dim_after %lld of jagged_layer_norm: accepted 0 and 1", (long long)d->dim_after);
+        if (stw_jagged_is_norm(d->op) && d->dim_after != 1)
+            REFUSE("dim_after %lld of %s: accepted 0 and 1", (long long)d->dim_after, op->name);
         if (d->dim_after < 0 || d->dim_size < 0 || d->dim_after > whole || whole % d->dim_after)
             REFUSE("dim_size %lld, dim_after %lld: accepted what divides %s %lld", (long long)d->dim_size,
                    (long long)d->dim_after, field, (long long)whole);

@@ -162,7 +162,8 @@ static int64_t weight_elements(const stw_jagged_params *p) {
 
 /* Of mean and rstd. */
 static int64_t line_elements(const stw_jagged_params *p) {
-    return p->op == STW_JAGGED_LAYER_NORM ? nested_elements(p, p->dim_before) : 0;
+    if (stw_jagged_is_norm(p->op) && p->dim == STW_DIM_RAGGED) return product(p->components, p->outer);
+    return stw_jagged_is_norm(p->op) ? nested_elements(p, p->dim_before) : 0;
 }
 
 int64_t stw_jagged_elements(const stw_jagged_params *p, stw_jagged_tensor tensor) {
@@ -176,7 +177,7 @@ int64_t stw_jagged_elements(const stw_jagged_params *p, stw_jagged_tensor tensor
 }
 
 static int reads_lines(const stw_jagged_params *p) {
-    return p->op == STW_JAGGED_LAYER_NORM && p->outputs & (STW_JAGGED_DX | STW_JAGGED_DWEIGHT);
+    return stw_jagged_is_norm(p->op) && p->outputs & (STW_JAGGED_DX | STW_JAGGED_DWEIGHT);
 }
 
 static int reads_x(const stw_jagged_params *p) {
@@ -186,7 +187,7 @@ static int reads_x(const stw_jagged_params *p) {
 }
 
 static int reads_weight(const stw_jagged_params *p) {
-    int norm = p->op == STW_JAGGED_LAYER_NORM && p->features & STW_JFEAT_GAMMA;
+    int norm = stw_jagged_is_norm(p->op) && p->features & STW_JFEAT_GAMMA;
     return p->outputs & STW_JAGGED_DX && (p->op == STW_JAGGED_LINEAR || norm);
 }
 

@@ -20,6 +20,7 @@
 #define STW_JFIELD_MATMUL    0x200u
 #define STW_JFIELD_WEIGHT    0x400u
 #define STW_JFIELD_ATTN      0x800u
+#define STW_JFIELD_BIAS      0x1000u
 
 typedef struct stw_jagged_op_info {
     const char *name; /* of PROBLEM lines: "jagged_softmax" */

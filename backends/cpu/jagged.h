@@ -92,6 +92,9 @@ void stw_cpu_jagged_softmax_outer(void *job, uint32_t worker);
 void stw_cpu_jagged_softmax_ragged(void *job, uint32_t worker);
 void stw_cpu_jagged_softmax_totals(void *job, uint32_t worker);
 void stw_cpu_jagged_softmax_apply(void *job, uint32_t worker);
+/* the norms along the ragged dimension: sums of segments, results */
+void stw_cpu_jagged_norm_ragged(void *job, uint32_t worker);
+void stw_cpu_jagged_norm_apply(void *job, uint32_t worker);
 /* jagged_moves.c: all that computes nothing; FROM_PADDED */
 void stw_cpu_jagged_move(void *job, uint32_t worker);
 void stw_cpu_jagged_scatter(void *job, uint32_t worker);

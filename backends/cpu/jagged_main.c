@@ -72,6 +72,14 @@ static void layout_softmax(const stw_jagged_params *p, const stw_tile_ops *tile,
     l->scratch_size = 2 * 1024 * sizeof(float);
 }
 
+/* Norms along the ragged dimension: the same segments, with two sums in double. */
+static void layout_ragged_norm(const stw_jagged_params *p, stw_cpu_jagged_layout *l) {
+    l->segment_rows = stw_clamp_i64((1 << 15) / stw_max_i64(1, p->inner), 16, 1 << 15);
+    l->segments = p->axis[0].total / l->segment_rows + p->components + 1;
+    l->partial_width = 2 * (int64_t)(sizeof(double) / sizeof(float));
+    l->partials = take(&l->total, 4 * (size_t)(p->outer * l->segments * l->partial_width));
+}
+
 /* dW of few tiles is shared out by rows as well. */
 static void layout_linear(const stw_jagged_params *p, const stw_tile_ops *tile, stw_cpu_jagged_layout *l) {
     int64_t rows = stw_cpu_jagged_rows(p), elements = p->out_features * p->inner;
@@ -92,8 +100,9 @@ static void layout_linear(const stw_jagged_params *p, const stw_tile_ops *tile, 
 static stw_cpu_jagged_layout layout_of(const stw_jagged_params *p, const stw_tile_ops *tile, uint32_t threads) {
     stw_cpu_jagged_layout l = {0};
     layout_lengths(p, &l);
-    if (p->op == STW_JAGGED_LAYER_NORM) layout_norm(p, tile, &l);
-    if (p->op == STW_JAGGED_SOFTMAX) layout_softmax(p, tile, &l);
+    if (stw_jagged_is_ragged_norm(p->op, p->dim)) layout_ragged_norm(p, &l);
+    else if (stw_jagged_is_norm(p->op)) layout_norm(p, tile, &l);
+    if (stw_jagged_is_softmax(p->op)) layout_softmax(p, tile, &l);
     if (p->op == STW_JAGGED_LINEAR) layout_linear(p, tile, &l);
     if (p->op == STW_JAGGED_MATMUL) {
         l.prefix = take(&l.total, 8 * ((size_t)p->components + 1));
@@ -125,8 +134,11 @@ static op_phases phases_of(const stw_jagged_params *p, const stw_cpu_jagged_layo
         return (op_phases){{stw_cpu_jagged_linear_dx, weight ? stw_cpu_jagged_linear_dw : NULL,
                             l->shares > 1 ? stw_cpu_jagged_linear_finish : NULL, bias ? stw_cpu_jagged_linear_db : NULL,
                             bias ? stw_cpu_jagged_columns_finish : NULL}};
-    case STW_JAGGED_SOFTMAX: return softmax_phases(p, l);
+    case STW_JAGGED_SOFTMAX:
+    case STW_JAGGED_LOG_SOFTMAX: return softmax_phases(p, l);
     case STW_JAGGED_LAYER_NORM:
+    case STW_JAGGED_RMS_NORM:
+        if (p->dim == STW_DIM_RAGGED) return (op_phases){{stw_cpu_jagged_norm_ragged, stw_cpu_jagged_norm_apply}};
         return (op_phases){{stw_cpu_jagged_norm, weight || bias ? stw_cpu_jagged_columns_finish : NULL}};
     case STW_JAGGED_FROM_PADDED: return (op_phases){{stw_cpu_jagged_scatter}};
     default:
@@ -209,7 +221,7 @@ static stw_status check_after(stw_cpu_jagged_job *job) {
     if (p->status_out && bits) *p->status_out = bits;
     if (status) return status;
     if (p->op == STW_JAGGED_MATMUL) stw_cpu_jagged_number_tiles(job);
-    if (p->op == STW_JAGGED_LAYER_NORM && p->features & STW_JFEAT_GAMMA && p->weight && p->weight_dtype != STW_F32) {
+    if (stw_jagged_is_norm(p->op) && p->features & STW_JFEAT_GAMMA && p->weight && p->weight_dtype != STW_F32) {
         float *gamma = stw_cpu_jagged_part(job, job->layout.columns);
         for (int64_t i = 0; i < p->dim_size; ++i) gamma[i] = stw_load_f32(p->weight, i, (stw_dtype)p->weight_dtype);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Jagged operations that work row by row: the pointwise ones and layer norm. */
+ * Jagged operations that work row by row: the pointwise ones, layer norm, RMS norm. */
 #include "jagged.h"
 
 #include <math.h>
@@ -71,7 +71,7 @@ void stw_cpu_jagged_pointwise(void *data, uint32_t worker) {
     }
 }
 
-/* ---- layer norm: a task is a segment of lines, whose sums are one partial ---- */
+/* ---- layer norm, RMS norm (without mean): a task is a segment of lines, whose sums are one partial ---- */
 
 static void norm_line(const stw_cpu_jagged_job *job, const float *gamma, int64_t line, float *dgamma, float *dbeta) {
     const stw_jagged_params *p = &job->p;
@@ -82,22 +82,23 @@ static void norm_line(const stw_cpu_jagged_job *job, const float *gamma, int64_t
         return;
     }
     const void *x = stw_at(p->x, first, p->dtype);
-    stw_tile_norm norm = {.gamma = gamma, .mean = p->mean[line], .rstd = p->rstd[line]};
+    int rms = p->op == STW_JAGGED_RMS_NORM;
+    stw_tile_norm norm = {.gamma = gamma, .mean = rms ? 0 : p->mean[line], .rstd = p->rstd[line]};
     if (p->outputs & STW_JAGGED_DX) {
         double sums[2];
-        int both = dgamma && dbeta;
-        job->tile->norm_sums(x, g, &norm, size, p->dtype, sums, both ? dgamma : NULL, both ? dbeta : NULL);
-        norm.average_g = (float)(sums[0] / (double)size);
+        int all = dgamma && (dbeta || rms);
+        job->tile->norm_sums(x, g, &norm, size, p->dtype, sums, all ? dgamma : NULL, all ? dbeta : NULL);
+        norm.average_g = rms ? 0 : (float)(sums[0] / (double)size);
         norm.average_gh = (float)(sums[1] / (double)size);
         job->tile->norm_line(stw_at_out(p->dx, first, p->dx_dtype), x, g, &norm, size, stw_cpu_jagged_types(p));
-        if (both) return;
+        if (all) return;
     }
     if (dgamma || dbeta) job->tile->norm_columns(dgamma, dbeta, x, g, norm.mean, norm.rstd, size, p->dtype);
 }
 
 /* Which column sums the op has: dGamma's come before dBeta's in a partial. */
 static int has_weight_sums(const stw_jagged_params *p) {
-    return p->op == STW_JAGGED_LAYER_NORM && p->outputs & STW_JAGGED_DWEIGHT;
+    return stw_jagged_is_norm(p->op) && p->outputs & STW_JAGGED_DWEIGHT;
 }
 static int has_bias_sums(const stw_jagged_params *p) { return (p->outputs & STW_JAGGED_DBIAS) != 0; }
 

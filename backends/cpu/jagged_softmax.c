@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Softmax along any dimension of a component: dX = y*(g - sum(g*y)). Lines of neighbours are done one by one;
- * lines with a stride are columns, done many at a time: term s of all columns is `count` neighbours at
- * first + s*stride. Along the ragged dimension long components are cut into segments, whose sums are partials
- * of the workspace: three phases (sums, totals, results), the same whoever does them. */
+ * Softmax along any dimension of a component, dX = y*(g - sum(g*y)), and its logarithm, dX = g - e^y*sum(g). Lines of
+ * neighbours are done one by one; lines with a stride are columns, done many at a time: term s of all columns is
+ * `count` neighbours at first + s*stride. Along the ragged dimension long components are cut into segments, whose sums
+ * are partials of the workspace: three phases (sums, totals, results), the same whoever does them. Norms along the
+ * ragged dimension go by the same segments. */
 #include "jagged.h"
 
 #define COLUMNS 1024 /* worked on together: sums of f32 in the L1 cache */
@@ -12,6 +13,8 @@
 typedef struct columns {
     int64_t first, stride, terms, count;
 } columns;
+
+static int is_log(const stw_jagged_params *p) { return p->op == STW_JAGGED_LOG_SOFTMAX; }
 
 /* sums[0..count) <- column sums; `part` is as large. Both padded to lanes. */
 static void sum_columns(const stw_cpu_jagged_job *job, const columns *c, float *sums, float *part) {
@@ -23,19 +26,24 @@ static void sum_columns(const stw_cpu_jagged_job *job, const columns *c, float *
         for (int64_t i = 0; i < width; ++i) part[i] = 0;
         for (int64_t s = from; s < end; ++s) {
             int64_t at = c->first + s * c->stride;
-            job->tile->add_columns(part, stw_at(p->grad, at, p->dtype), stw_at(p->y, at, p->dtype), c->count, p->dtype);
+            job->tile->add_columns(part, stw_at(p->grad, at, p->dtype), is_log(p) ? NULL : stw_at(p->y, at, p->dtype),
+                                   c->count, p->dtype);
         }
         for (int64_t i = 0; i < width; ++i) sums[i] += part[i];
     }
 }
 
-static void apply_columns(const stw_cpu_jagged_job *job, const columns *c, const float *sums) {
+/* dX of `count` neighbours from `first` on. */
+static void apply_line(const stw_cpu_jagged_job *job, int64_t first, const float *sums, float sum, int64_t count) {
     const stw_jagged_params *p = &job->p;
-    for (int64_t s = 0; s < c->terms; ++s) {
-        int64_t at = c->first + s * c->stride;
-        job->tile->softmax_line(stw_at_out(p->dx, at, p->dx_dtype), stw_at(p->y, at, p->dtype),
-                                stw_at(p->grad, at, p->dtype), sums, 0, c->count, stw_cpu_jagged_types(p));
-    }
+    const void *y = stw_at(p->y, first, p->dtype), *g = stw_at(p->grad, first, p->dtype);
+    void *out = stw_at_out(p->dx, first, p->dx_dtype);
+    (is_log(p) ? job->tile->log_softmax_line : job->tile->softmax_line)(out, y, g, sums, sum, count,
+                                                                        stw_cpu_jagged_types(p));
+}
+
+static void apply_columns(const stw_cpu_jagged_job *job, const columns *c, const float *sums) {
+    for (int64_t s = 0; s < c->terms; ++s) apply_line(job, c->first + s * c->stride, sums, 0, c->count);
 }
 
 static void do_columns(const stw_cpu_jagged_job *job, columns all, float *scratch) {
@@ -50,8 +58,10 @@ static void do_columns(const stw_cpu_jagged_job *job, columns all, float *scratc
 
 static void do_lines(const stw_cpu_jagged_job *job, int64_t first, int64_t lines, int64_t size) {
     const stw_jagged_params *p = &job->p;
-    job->tile->softmax_lines(stw_at_out(p->dx, first, p->dx_dtype), stw_at(p->y, first, p->dtype),
-                             stw_at(p->grad, first, p->dtype), lines, size, stw_cpu_jagged_types(p));
+    const void *y = stw_at(p->y, first, p->dtype), *g = stw_at(p->grad, first, p->dtype);
+    void *out = stw_at_out(p->dx, first, p->dx_dtype);
+    (is_log(p) ? job->tile->log_softmax_lines : job->tile->softmax_lines)(out, y, g, lines, size,
+                                                                          stw_cpu_jagged_types(p));
 }
 
 /* ---- along inner: a task is a block of rows ---- */
@@ -180,8 +190,10 @@ static void ragged_sums(const stw_cpu_jagged_job *job, const segment *s, float *
     columns all = ragged_columns(job, s), c = all;
     float *partial = partial_at(job, s->group, s->slot);
     if (job->p.inner == 1) {
-        partial[0] = (float)job->tile->dot(stw_at(job->p.grad, c.first, job->p.dtype),
-                                           stw_at(job->p.y, c.first, job->p.dtype), c.terms, job->p.dtype);
+        const stw_jagged_params *p = &job->p;
+        const void *y = stw_at(p->y, c.first, p->dtype), *g = stw_at(p->grad, c.first, p->dtype);
+        partial[0] =
+            (float)(is_log(p) ? job->tile->total(g, c.terms, p->dtype) : job->tile->dot(g, y, c.terms, p->dtype));
         return;
     }
     for (int64_t from = 0; from < all.count; from += COLUMNS) {
@@ -238,12 +250,69 @@ void stw_cpu_jagged_softmax_apply(void *data, uint32_t worker) {
         columns c = ragged_columns(job, &s);
         const float *sums = partial_at(job, s.group, first_slot(job, s.b));
         if (p->inner == 1) {
-            job->tile->softmax_line(stw_at_out(p->dx, c.first, p->dx_dtype), stw_at(p->y, c.first, p->dtype),
-                                    stw_at(p->grad, c.first, p->dtype), NULL, sums[0], c.terms,
-                                    stw_cpu_jagged_types(p));
+            apply_line(job, c.first, NULL, sums[0], c.terms);
         } else {
             apply_columns(job, &c, sums);
         }
+        zero_rest(p, &s, s.group);
+    }
+}
+
+/* ---- layer norm and RMS norm over the ragged dimension and inner: a line is all that a component uses ---- */
+
+/* The line's statistics, and where a segment's part of it starts; its elements are neighbours. */
+static stw_tile_norm ragged_line(const stw_cpu_jagged_job *job, const segment *s, int64_t *first_out,
+                                 int64_t *count_out) {
+    const stw_jagged_params *p = &job->p;
+    int64_t line = s->b * p->outer + s->group;
+    *first_out = element_at(p, s, s->group, s->r0);
+    *count_out = stw_clamp_i64(s->used - s->r0, 0, s->r1 - s->r0) * p->inner;
+    if (!*count_out) return (stw_tile_norm){.rstd = 0};
+    return (stw_tile_norm){.mean = p->op == STW_JAGGED_RMS_NORM ? 0 : p->mean[line], .rstd = p->rstd[line]};
+}
+
+void stw_cpu_jagged_norm_ragged(void *data, uint32_t worker) {
+    stw_cpu_jagged_job *job = data;
+    const stw_jagged_params *p = &job->p;
+    int64_t tasks = p->outer * job->layout.segments, first, count;
+    (void)worker;
+    for (;;) {
+        int64_t task = stw_cpu_jagged_claim(job);
+        segment s;
+        if (task >= tasks) return;
+        if (!segment_of(job, task, &s)) continue;
+        stw_tile_norm norm = ragged_line(job, &s, &first, &count);
+        double *sums = (double *)(void *)partial_at(job, s.group, s.slot);
+        sums[0] = sums[1] = 0;
+        if (count)
+            job->tile->norm_sums(stw_at(p->x, first, p->dtype), stw_at(p->grad, first, p->dtype), &norm, count,
+                                 p->dtype, sums, NULL, NULL);
+    }
+}
+
+/* Each segment adds up the sums of its component, all in the same order. */
+void stw_cpu_jagged_norm_apply(void *data, uint32_t worker) {
+    stw_cpu_jagged_job *job = data;
+    const stw_jagged_params *p = &job->p;
+    int64_t tasks = p->outer * job->layout.segments, first, count;
+    (void)worker;
+    for (;;) {
+        int64_t task = stw_cpu_jagged_claim(job);
+        segment s;
+        if (task >= tasks) return;
+        if (!segment_of(job, task, &s)) continue;
+        stw_tile_norm norm = ragged_line(job, &s, &first, &count);
+        double total[2] = {0, 0}, size = (double)s.used * (double)p->inner;
+        for (int64_t n = 0; n < s.count; ++n) {
+            const double *sums = (const double *)(const void *)partial_at(job, s.group, first_slot(job, s.b) + n);
+            total[0] += sums[0];
+            total[1] += sums[1];
+        }
+        norm.average_g = p->op == STW_JAGGED_RMS_NORM || !count ? 0 : (float)(total[0] / size);
+        norm.average_gh = count ? (float)(total[1] / size) : 0;
+        if (count)
+            job->tile->norm_line(stw_at_out(p->dx, first, p->dx_dtype), stw_at(p->x, first, p->dtype),
+                                 stw_at(p->grad, first, p->dtype), &norm, count, stw_cpu_jagged_types(p));
         zero_rest(p, &s, s.group);
     }
 }

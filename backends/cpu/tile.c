@@ -16,6 +16,8 @@
 #include "tile_grad.inl"
 #include "tile_jagged.inl"
 #include "tile_slopes.inl"
+
+#include "tile_log_softmax.inl"
 #if defined(__AVX512BF16__)
 #include "tile_scores.inl"
 #endif
@@ -46,6 +48,9 @@ const stw_tile_ops STW_TILE_TABLE = {
     .sum_parts = tile_sum_parts,
     .softmax_line = tile_softmax_line,
     .softmax_lines = tile_softmax_lines,
+    .total = tile_total,
+    .log_softmax_line = tile_log_softmax_line,
+    .log_softmax_lines = tile_log_softmax_lines,
     .norm_sums = tile_norm_sums,
     .norm_line = tile_norm_line,
     .norm_columns = tile_norm_columns,

@@ -112,7 +112,12 @@ typedef struct stw_tile_ops {
                          stw_tile_types types);
     /* the same with each line's own sum, for lines of n neighbours */
     void (*softmax_lines)(void *out, const void *y, const void *g, int64_t lines, int64_t n, stw_tile_types types);
-    /* sums_out: of g*gamma, of g*gamma*h; dgamma and dbeta, both or neither: as norm_columns does it */
+    double (*total)(const void *a, int64_t n, uint32_t dtype);
+    /* as softmax_line and softmax_lines: out = g - e^y*sum, of sums of g */
+    void (*log_softmax_line)(void *out, const void *y, const void *g, const float *sums, float sum, int64_t n,
+                             stw_tile_types types);
+    void (*log_softmax_lines)(void *out, const void *y, const void *g, int64_t lines, int64_t n, stw_tile_types types);
+    /* sums_out: of g*gamma, of g*gamma*h; dgamma and dbeta, both, dgamma alone or neither: as norm_columns does it */
     void (*norm_sums)(const void *x, const void *g, const stw_tile_norm *norm, int64_t n, uint32_t dtype,
                       double *sums_out, float *dgamma, float *dbeta);
     void (*norm_line)(void *out, const void *x, const void *g, const stw_tile_norm *norm, int64_t n,

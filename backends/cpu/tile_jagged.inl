@@ -279,7 +279,7 @@ INLINE void norm_sum(const void *x, const void *g, const stw_tile_norm *t, int64
     if (!dgamma) return;
     vf plain = get(g, i, count, in);
     vf_store(dgamma + i, vf_load(dgamma + i) + plain * h);
-    vf_store(dbeta + i, vf_load(dbeta + i) + plain);
+    if (dbeta) vf_store(dbeta + i, vf_load(dbeta + i) + plain);
 }
 
 INLINE void norm_sums_as(const void *x, const void *g, const stw_tile_norm *t, int64_t n, double *sums_out,
@@ -305,7 +305,8 @@ static void tile_norm_sums(const void *x, const void *g, const stw_tile_norm *no
                            double *sums_out, float *dgamma, float *dbeta) {
     const stw_tile_norm t = *norm;
 #define CALL(type)                                                                                                     \
-    if (dgamma) norm_sums_as(x, g, &t, n, sums_out, dgamma, dbeta, type);                                              \
+    if (dgamma && dbeta) norm_sums_as(x, g, &t, n, sums_out, dgamma, dbeta, type);                                     \
+    else if (dgamma) norm_sums_as(x, g, &t, n, sums_out, dgamma, NULL, type);                                          \
     else norm_sums_as(x, g, &t, n, sums_out, NULL, NULL, type)
     BY_TYPE(dtype, CALL);
 #undef CALL

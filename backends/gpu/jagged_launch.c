@@ -55,7 +55,7 @@ static uint32_t lanes_over(const stw_jagged_params *p, int64_t columns) {
 }
 
 static int norm_keeps_sums(const stw_jagged_params *p, const stw_jagged_table *t) {
-    return p->op == STW_JAGGED_LAYER_NORM && (p->outputs & (STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS)) &&
+    return stw_jagged_is_norm(p->op) && (p->outputs & (STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS)) &&
            (p->outputs & (STW_JAGGED_DX | STW_JAGGED_DWEIGHT)) && line_class_of(p, t, 1);
 }
 
@@ -76,12 +76,12 @@ static column_plan columns_of(const stw_jagged_params *p, const stw_jagged_table
 
 static int has_columns(const stw_jagged_params *p) {
     if (p->op == STW_JAGGED_LINEAR) return (p->outputs & STW_JAGGED_DBIAS) != 0;
-    return p->op == STW_JAGGED_LAYER_NORM && (p->outputs & (STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS));
+    return stw_jagged_is_norm(p->op) && (p->outputs & (STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS));
 }
 
 /* ---- sums along the ragged dimension ---- */
 
-static int is_segmented(const stw_jagged_params *p) { return p->op == STW_JAGGED_SOFTMAX && p->dim == STW_DIM_RAGGED; }
+static int is_segmented(const stw_jagged_params *p) { return stw_jagged_is_softmax(p->op) && p->dim == STW_DIM_RAGGED; }
 
 static int64_t segment_parts(const stw_jagged_params *p) {
     return p->axis[0].total / STW_JAGGED_SEGMENT_ROWS + p->components + 1;
@@ -110,8 +110,12 @@ static layout layout_of(const stw_jagged_params *p, const stw_jagged_table *t) {
     w.gaps = take(&w, 4);
     if (has_columns(p)) {
         column_plan c = columns_of(p, t);
-        w.sums = take(&w, c.parts * c.columns * 4);
-        w.sums_too = take(&w, p->op == STW_JAGGED_LAYER_NORM ? c.parts * c.columns * 4 : 0);
+        w.sums = take(&w, p->op == STW_JAGGED_RMS_NORM ? 0 : c.parts * c.columns * 4); /* it has no dBeta */
+        w.sums_too = take(&w, stw_jagged_is_norm(p->op) ? c.parts * c.columns * 4 : 0);
+    }
+    if (stw_jagged_is_ragged_norm(p->op, p->dim)) {
+        w.sums = take(&w, p->outer * segment_parts(p) * 4);
+        w.sums_too = take(&w, p->outer * segment_parts(p) * 4);
     }
     if (is_segmented(p)) w.sums = take(&w, p->outer * segment_parts(p) * p->inner * 4);
     const stw_jagged_matrix_param *matrices[] = {&p->x_matrix, &p->other_matrix, &p->grad_matrix};
@@ -182,34 +186,48 @@ static void add_lines(const builder *b, const char *family) {
         add_step(b, STW_JSTEP_LINES, family, class ? class->name : "long", 1, work_tiles, STW_JAGGED_THREADS, 256);
 }
 
+/* Over the ragged dimension and inner. */
+static void add_ragged_norm(const builder *b) {
+    int64_t work_tiles = positions_of(b->p) ? b->p->outer * segment_parts(b->p) : 0;
+    add_step(b, STW_JSTEP_NORM_SEGMENTS, "norm_ragged_part", NULL, 1, work_tiles, STW_JAGGED_THREADS, 256);
+    add_step(b, STW_JSTEP_NORM_SEGMENTS, "norm_ragged_end", NULL, 1, work_tiles, STW_JAGGED_THREADS, 256);
+}
+
 static void add_norm(const builder *b) {
     const stw_jagged_params *p = b->p;
+    if (p->dim == STW_DIM_RAGGED) {
+        add_ragged_norm(b);
+        return;
+    }
     column_plan c = columns_of(p, b->t);
-    int sums = norm_keeps_sums(p, b->t);
+    int sums = norm_keeps_sums(p, b->t), rms = p->op == STW_JAGGED_RMS_NORM;
+    const char *columns = rms ? "rms_norm_columns" : p->outputs & STW_JAGGED_DWEIGHT ? "norm_columns" : "columns";
     if (sums)
-        add_step(b, STW_JSTEP_NORM_SUMS, "norm_sums", line_class_of(p, b->t, 1)->name, 1, c.parts, STW_JAGGED_THREADS,
-                 STW_JAGGED_THREADS * 4);
-    else if (p->outputs & STW_JAGGED_DX) add_lines(b, "norm");
+        add_step(b, STW_JSTEP_NORM_SUMS, rms ? "rms_norm_sums" : "norm_sums", line_class_of(p, b->t, 1)->name, 1,
+                 c.parts, STW_JAGGED_THREADS, STW_JAGGED_THREADS * 4);
+    else if (p->outputs & STW_JAGGED_DX) add_lines(b, rms ? "rms_norm" : "norm");
     if (!sums && has_columns(p))
-        add_step(b, STW_JSTEP_COLUMNS, p->outputs & STW_JAGGED_DWEIGHT ? "norm_columns" : "columns", NULL, 1,
-                 c.parts * c.blocks, STW_JAGGED_THREADS, STW_JAGGED_SUM_SMEM);
+        add_step(b, STW_JSTEP_COLUMNS, columns, NULL, 1, c.parts * c.blocks, STW_JAGGED_THREADS, STW_JAGGED_SUM_SMEM);
 }
 
 static void add_softmax(const builder *b) {
     const stw_jagged_params *p = b->p;
+    int log = p->op == STW_JAGGED_LOG_SOFTMAX;
     if (is_segmented(p)) {
         int64_t per_part = stw_blocks_of(p->inner, (int64_t)lanes_over(p, p->inner) * vector_of(p));
         int64_t work_tiles = positions_of(p) ? p->outer * segment_parts(p) * per_part : 0;
         int64_t sums = p->outer * p->components * stw_blocks_of(p->inner, STW_JAGGED_THREADS);
-        add_step(b, STW_JSTEP_SEGMENTS, "segment_part", NULL, 1, work_tiles, STW_JAGGED_THREADS, STW_JAGGED_SUM_SMEM);
+        add_step(b, STW_JSTEP_SEGMENTS, log ? "log_segment_part" : "segment_part", NULL, 1, work_tiles,
+                 STW_JAGGED_THREADS, STW_JAGGED_SUM_SMEM);
         add_step(b, STW_JSTEP_SEGMENT_SUM, "segment_sum", NULL, 0, work_tiles ? sums : 0, STW_JAGGED_THREADS, 0);
-        add_step(b, STW_JSTEP_SEGMENTS, "segment_end", NULL, 1, work_tiles, STW_JAGGED_THREADS, 0);
+        add_step(b, STW_JSTEP_SEGMENTS, log ? "log_segment_end" : "segment_end", NULL, 1, work_tiles,
+                 STW_JAGGED_THREADS, 0);
     } else if (p->dim == STW_DIM_INNER && p->dim_after == 1) {
-        add_lines(b, "softmax");
+        add_lines(b, log ? "log_softmax" : "softmax");
     } else {
         int64_t whole = positions_of(p) * p->outer * p->inner;
         if (p->dim_size)
-            add_step(b, STW_JSTEP_STRIDED, "softmax_strided", NULL, 1,
+            add_step(b, STW_JSTEP_STRIDED, log ? "log_softmax_strided" : "softmax_strided", NULL, 1,
                      stw_blocks_of(whole / p->dim_size, STW_JAGGED_THREADS), STW_JAGGED_THREADS, 0);
     }
 }
@@ -254,8 +272,10 @@ static void add_op(const builder *b) {
     int64_t chunks = slabs_of(p) * chunks_of(p, slab_of(p));
     switch (p->op) {
     case STW_JAGGED_ATTENTION: break;
-    case STW_JAGGED_SOFTMAX: add_softmax(b); break;
-    case STW_JAGGED_LAYER_NORM: add_norm(b); break;
+    case STW_JAGGED_SOFTMAX:
+    case STW_JAGGED_LOG_SOFTMAX: add_softmax(b); break;
+    case STW_JAGGED_LAYER_NORM:
+    case STW_JAGGED_RMS_NORM: add_norm(b); break;
     case STW_JAGGED_MATMUL:
         add_product(b, STW_JPRODUCT_DA);
         add_product(b, STW_JPRODUCT_DB);
@@ -301,8 +321,9 @@ void stw_jagged_launch_of(const stw_jagged_params *p, const stw_jagged_table *t,
         l.p.axis[i].used_clean = (int64_t *)(void *)(base + w.used[i]);
     }
     l.gaps = (int32_t *)(void *)(base + w.gaps);
-    if (has_columns(p) || is_segmented(p)) l.sums = (float *)(void *)(base + w.sums);
-    if (has_columns(p) && p->op == STW_JAGGED_LAYER_NORM) l.sums_too = (float *)(void *)(base + w.sums_too);
+    int ragged_norm = stw_jagged_is_ragged_norm(p->op, p->dim);
+    if (has_columns(p) || is_segmented(p) || ragged_norm) l.sums = (float *)(void *)(base + w.sums);
+    if ((has_columns(p) && stw_jagged_is_norm(p->op)) || ragged_norm) l.sums_too = (float *)(void *)(base + w.sums_too);
     stw_jagged_tile tile = stw_jagged_tile_of(p, t);
     l.tile_m = tile.bm;
     l.tile_n = tile.bn;
@@ -360,6 +381,10 @@ void stw_jagged_launch_step(stw_jagged_kind kind, int64_t work_tiles, int64_t bl
     case STW_JSTEP_LINES:
         l->lines = rows_of_slab(p) * p->dim_before;
         l->line_size = (float)p->dim_size;
+        break;
+    case STW_JSTEP_NORM_SEGMENTS:
+        l->parts = segment_parts(p);
+        l->column_blocks = l->column_lanes = 1;
         break;
     case STW_JSTEP_STRIDED: l->lines = p->axis[0].total * p->outer * p->inner / p->dim_size; break;
     case STW_JSTEP_PRODUCT:

@@ -19,11 +19,12 @@ typedef enum stw_jagged_kind {
     STW_JSTEP_MAP,
     STW_JSTEP_MAP_ROWS, /* maps that copy whole rows              */
     STW_JSTEP_LINES,
-    STW_JSTEP_NORM_SUMS,   /* layer_norm's dX, parts of dGamma, dBeta */
+    STW_JSTEP_NORM_SUMS,   /* a norm's dX, parts of dGamma, dBeta     */
     STW_JSTEP_COLUMNS,     /* parts of column sums                    */
     STW_JSTEP_COLUMNS_END, /* adds these parts up                     */
     STW_JSTEP_SEGMENTS,    /* parts along the ragged dimension, or dX */
     STW_JSTEP_SEGMENT_SUM,
+    STW_JSTEP_NORM_SEGMENTS, /* norms along it: parts of sums, or dX      */
     STW_JSTEP_STRIDED,
     STW_JSTEP_PRODUCT,    /* one of STW_JPRODUCT_* */
     STW_JSTEP_PRODUCT_END /* adds its parts up     */

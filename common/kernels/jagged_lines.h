@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * softmax and layer_norm over lines, elements that follow each other: LANES lanes a line, which stays in their
- * registers between the sums and the result; long lines are read twice. layer_norm's column sums come out of the same
- * pass where a lane always has the same columns (jag_norm_sums): a fixed number of CTAs add up their lines. */
+ * softmax, log_softmax (LOG), layer_norm and rms_norm (MEAN false) over lines, elements that follow each other: LANES
+ * lanes a line, which stays in their registers between the sums and the result; long lines are read twice. The norms'
+ * column sums come out of the same pass where a lane always has the same columns (jag_norm_sums): a fixed number of
+ * CTAs add up their lines. */
 #ifndef STW_COMMON_KERNELS_JAGGED_LINES_H
 #define STW_COMMON_KERNELS_JAGGED_LINES_H
 
@@ -95,7 +96,15 @@ template <class T> DEV_FN void jag_gamma(const stw_jagged_params &p, int64_t e, 
     } else jag_vector<T>::unpack(dev_load_vector(from), x);
 }
 
-template <class T, int LANES, int VECTORS> DEV_FN void jag_softmax(const stw_jagged_launch &l, char *smem) {
+/* Another term of a line's sum, and an element of dX. */
+template <bool LOG> DEV_FN float jag_softmax_add(float g, float y, float sum) {
+    return LOG ? sum + g : fmaf(g, y, sum);
+}
+template <bool LOG> DEV_FN float jag_softmax_of(float g, float y, float sum) {
+    return LOG ? fmaf(-dev_exp(y), sum, g) : y * (g - sum);
+}
+
+template <class T, bool LOG, int LANES, int VECTORS> DEV_FN void jag_softmax(const stw_jagged_launch &l, char *smem) {
     typedef jag_line<T, LANES, VECTORS> line_of;
     enum { COUNT = line_of::COUNT };
     const stw_jagged_params &p = l.p;
@@ -112,7 +121,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_softmax(const stw_jag
             float g[COUNT], y[COUNT];
             jag_vector<T>::unpack(vg[v], g);
             jag_vector<T>::unpack(vy[v], y);
-            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum = fmaf(g[i], y[i], sum);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum = jag_softmax_add<LOG>(g[i], y[i], sum);
         }
     }
     jag_line_sums<LANES>(sum, none, smem, 0);
@@ -122,13 +131,13 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_softmax(const stw_jag
         float g[COUNT], y[COUNT];
         jag_vector<T>::unpack(vg[v], g);
         jag_vector<T>::unpack(vy[v], y);
-        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) g[i] = y[i] * (g[i] - sum);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) g[i] = jag_softmax_of<LOG>(g[i], y[i], sum);
         line_of::store(out, first, v, g, size, lane);
     }
 }
 
 /* Any length: a CTA a line. */
-template <class T> DEV_FN void jag_softmax_long(const stw_jagged_launch &l, char *smem) {
+template <class T, bool LOG> DEV_FN void jag_softmax_long(const stw_jagged_launch &l, char *smem) {
     typedef jag_line<T, (int)STW_JAGGED_THREADS, 2> line_of;
     enum { COUNT = line_of::COUNT, STEP = (int)STW_JAGGED_THREADS * 2 * COUNT };
     const stw_jagged_params &p = l.p;
@@ -146,15 +155,15 @@ template <class T> DEV_FN void jag_softmax_long(const stw_jagged_launch &l, char
         DEV_ROLLED_FOR (int64_t e = 0; e < size; e += STEP) {
             dev_vector vg[2], vy[2];
             line_of::load(vg, (const T *)p.grad + first + e, size - e, lane);
-            line_of::load(vy, (const T *)p.y + first + e, size - e, lane);
+            if (!LOG || pass) line_of::load(vy, (const T *)p.y + first + e, size - e, lane);
             DEV_UNROLL_FOR (int v = 0; v < 2; ++v) {
                 float g[COUNT], y[COUNT];
                 jag_vector<T>::unpack(vg[v], g);
                 jag_vector<T>::unpack(vy[v], y);
                 if (pass == 0) {
-                    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum = fmaf(g[i], y[i], sum);
+                    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum = jag_softmax_add<LOG>(g[i], y[i], sum);
                 } else {
-                    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) g[i] = y[i] * (g[i] - sum);
+                    DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) g[i] = jag_softmax_of<LOG>(g[i], y[i], sum);
                     line_of::store(out, first + e, v, g, size - e, lane);
                 }
             }
@@ -163,9 +172,9 @@ template <class T> DEV_FN void jag_softmax_long(const stw_jagged_launch &l, char
     }
 }
 
-/* dX of layer_norm alone where every line takes part, and is whole vectors: with few registers, so that many CTAs have
+/* dX of a norm alone where every line takes part, and is whole vectors: with few registers, so that many CTAs have
  * loads under way. */
-template <class T, int LANES, int VECTORS>
+template <class T, bool MEAN, int LANES, int VECTORS>
 DEV_FN void jag_norm_whole(const stw_jagged_launch &l, const jag_lines &all, char *smem) {
     typedef jag_line<T, LANES, VECTORS> line_of;
     enum { COUNT = line_of::COUNT, LINES = line_of::LINES };
@@ -187,7 +196,7 @@ DEV_FN void jag_norm_whole(const stw_jagged_launch &l, const jag_lines &all, cha
         vg[v] = vx[v] = dev_vector{{0, 0, 0, 0}};
         if (live && e < size) vg[v] = dev_load_vector(g + e), vx[v] = dev_load_vector(x + e);
     }
-    if (live) mean = p.mean[line], rstd = p.rstd[line];
+    if (live) mean = MEAN ? p.mean[line] : 0.0f, rstd = p.rstd[line];
     DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
         float u[COUNT], h[COUNT], w[COUNT];
         load_gamma(v, w);
@@ -195,7 +204,7 @@ DEV_FN void jag_norm_whole(const stw_jagged_launch &l, const jag_lines &all, cha
         jag_vector<T>::unpack(vx[v], h);
         DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
             u[i] *= w[i]; /* behind the line u is 0 */
-            plain += u[i];
+            if (MEAN) plain += u[i];
             dot = fmaf(u[i], h[i] - mean, dot);
         }
     }
@@ -218,8 +227,8 @@ DEV_FN void jag_norm_whole(const stw_jagged_launch &l, const jag_lines &all, cha
     }
 }
 
-/* dX of layer_norm alone. */
-template <class T, int LANES, int VECTORS> DEV_FN void jag_norm(const stw_jagged_launch &l, char *smem) {
+/* dX of layer_norm or rms_norm alone. */
+template <class T, bool MEAN, int LANES, int VECTORS> DEV_FN void jag_norm(const stw_jagged_launch &l, char *smem) {
     typedef jag_line<T, LANES, VECTORS> line_of;
     enum { COUNT = line_of::COUNT };
     const stw_jagged_params &p = l.p;
@@ -232,7 +241,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm(const stw_jagged
                      (!p.weight || p.weight_dtype == p.dtype);
         uintptr_t at = (uintptr_t)p.grad | (uintptr_t)p.x | (uintptr_t)p.dx | (uintptr_t)p.weight;
         if (plain && at % 16 == 0) {
-            jag_norm_whole<T, LANES, VECTORS>(l, all, smem);
+            jag_norm_whole<T, MEAN, LANES, VECTORS>(l, all, smem);
             return;
         }
     }
@@ -242,7 +251,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm(const stw_jagged
     if (what == JAG_LINE_LIVE) {
         line_of::load(vg, (const T *)p.grad + first, size, lane);
         line_of::load(vx, (const T *)p.x + first, size, lane);
-        mean = p.mean[line], rstd = p.rstd[line];
+        mean = MEAN ? p.mean[line] : 0.0f, rstd = p.rstd[line];
         DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v) {
             float g[COUNT], x[COUNT], gamma[COUNT];
             jag_gamma<T>(p, line_of::at(v, lane), gamma);
@@ -250,7 +259,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm(const stw_jagged
             jag_vector<T>::unpack(vx[v], x);
             DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
                 g[i] *= gamma[i];
-                plain += g[i]; /* behind the line g is 0 */
+                if (MEAN) plain += g[i]; /* behind the line g is 0 */
                 dot = fmaf(g[i], (x[i] - mean) * rstd, dot);
             }
         }
@@ -270,7 +279,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm(const stw_jagged
     }
 }
 
-template <class T> DEV_FN void jag_norm_long(const stw_jagged_launch &l, char *smem) {
+template <class T, bool MEAN> DEV_FN void jag_norm_long(const stw_jagged_launch &l, char *smem) {
     typedef jag_line<T, (int)STW_JAGGED_THREADS, 2> line_of;
     enum { COUNT = line_of::COUNT, STEP = (int)STW_JAGGED_THREADS * 2 * COUNT };
     const stw_jagged_params &p = l.p;
@@ -283,7 +292,7 @@ template <class T> DEV_FN void jag_norm_long(const stw_jagged_launch &l, char *s
         DEV_ROLLED_FOR (int64_t e = 0; e < size; e += STEP) line_of::clear(out, first + e, size - e, lane);
         return;
     }
-    float plain = 0.0f, dot = 0.0f, mean = p.mean[line], rstd = p.rstd[line];
+    float plain = 0.0f, dot = 0.0f, mean = MEAN ? p.mean[line] : 0.0f, rstd = p.rstd[line];
     DEV_ROLLED_FOR (int pass = 0; pass < 2; ++pass) {
         DEV_ROLLED_FOR (int64_t e = 0; e < size; e += STEP) {
             dev_vector vg[2], vx[2];
@@ -298,7 +307,7 @@ template <class T> DEV_FN void jag_norm_long(const stw_jagged_launch &l, char *s
                     float h = (x[i] - mean) * rstd;
                     g[i] *= gamma[i];
                     if (pass == 0) {
-                        plain += g[i];
+                        if (MEAN) plain += g[i];
                         dot = fmaf(g[i], h, dot);
                     } else g[i] = rstd * (g[i] - plain - h * dot);
                 }
@@ -312,8 +321,9 @@ template <class T> DEV_FN void jag_norm_long(const stw_jagged_launch &l, char *s
     }
 }
 
-/* dX and the parts of dGamma and dBeta: CTA k of l.blocks has lines k*LINES.., (k + blocks)*LINES.. */
-template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_jagged_launch &l, char *smem) {
+/* dX and the parts of dGamma and, of layer_norm, dBeta: CTA k of l.blocks has lines k*LINES.., (k + blocks)*LINES.. */
+template <class T, bool MEAN, int LANES, int VECTORS>
+DEV_FN void jag_norm_sums(const stw_jagged_launch &l, char *smem) {
     typedef jag_line<T, LANES, VECTORS> line_of;
     enum { COUNT = line_of::COUNT, LINES = line_of::LINES };
     const stw_jagged_params &p = l.p;
@@ -336,7 +346,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
         if (what != JAG_LINE_LIVE) return;
         line_of::load(vg, grad + line * size, size, lane);
         line_of::load(vx, values + line * size, size, lane);
-        mean = p.mean[line], rstd = p.rstd[line];
+        mean = MEAN ? p.mean[line] : 0.0f, rstd = p.rstd[line];
     };
     fetch();
     int turn = 0;
@@ -353,10 +363,10 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
             jag_vector<T>::unpack(cx[v], h);
             DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
                 h[i] = (h[i] - middle) * scale;
-                dbeta[v][i] += g[i];
+                if (MEAN) dbeta[v][i] += g[i];
                 dgamma[v][i] = fmaf(g[i], h[i], dgamma[v][i]);
                 g[i] *= gamma[v][i];
-                plain += g[i];
+                if (MEAN) plain += g[i];
                 dot = fmaf(g[i], h[i], dot);
             }
         }
@@ -386,7 +396,7 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
     float *to_beta = l.sums + dev_cta() * size, *to_gamma = l.sums_too + dev_cta() * size;
     if constexpr (LINES > 1) {
         float *shared = (float *)(void *)smem;
-        DEV_ROLLED_FOR (int which = 0; which < 2; ++which) {
+        DEV_ROLLED_FOR (int which = MEAN ? 0 : 1; which < 2; ++which) {
             DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v)
                 DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
                     dev_barrier();
@@ -403,7 +413,9 @@ template <class T, int LANES, int VECTORS> DEV_FN void jag_norm_sums(const stw_j
         DEV_UNROLL_FOR (int v = 0; v < VECTORS; ++v)
             DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
                 int64_t e = line_of::at(v, lane) + i;
-                if (e < size) to_beta[e] = dbeta[v][i], to_gamma[e] = dgamma[v][i];
+                if (e >= size) continue;
+                if (MEAN) to_beta[e] = dbeta[v][i];
+                to_gamma[e] = dgamma[v][i];
             }
     }
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Column sums (linear's dbias, layer_norm's dGamma and dBeta) and softmax along a ragged dimension: parts of rows are
- * added up by CTAs, each in its order, and the parts by a second kernel. No atomics: the same bits always. */
+ * Column sums (linear's dbias, layer_norm's dGamma and dBeta), and softmax and log_softmax (LOG) along a ragged
+ * dimension: parts of rows are added up by CTAs, each in its order, and the parts by a second kernel. No atomics: the
+ * same bits always. */
 #ifndef STW_COMMON_KERNELS_JAGGED_SUMS_H
 #define STW_COMMON_KERNELS_JAGGED_SUMS_H
 
@@ -39,7 +40,7 @@ template <int COUNT> DEV_FN void jag_add_rows(const jag_grid &g, float x[COUNT],
 
 /* Rows [first, end) of a column sum, for the columns from c on. PLAIN: every one takes part, so that all loads of a
  * round go out together. */
-template <class T, bool NORM, bool PLAIN>
+template <class T, bool NORM, bool MEAN, bool PLAIN>
 DEV_FN void jag_columns_rows(const stw_jagged_launch &l, const jag_grid &grid, const jag_lines &all, int64_t first,
                              int64_t end, int64_t c, float *plain, float *dot) {
     enum { COUNT = jag_vector<T>::COUNT, AHEAD = PLAIN && !NORM ? 8 : 4 };
@@ -59,12 +60,13 @@ DEV_FN void jag_columns_rows(const stw_jagged_launch &l, const jag_grid &grid, c
             if (!NORM) continue;
             const T *x = (const T *)p.x + line * size + c;
             vx[k] = PLAIN || aligned ? dev_load_vector(x) : jag_vector<T>::gather(x, (int)stw_smaller(count, COUNT));
-            mean[k] = p.mean[line], rstd[k] = p.rstd[line];
+            mean[k] = MEAN ? p.mean[line] : 0.0f, rstd[k] = p.rstd[line];
         }
         DEV_UNROLL_FOR (int k = 0; k < AHEAD; ++k) {
             float g[COUNT], x[COUNT];
             jag_vector<T>::unpack(vg[k], g);
-            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) plain[i] += g[i];
+            if (!NORM || MEAN)
+                DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) plain[i] += g[i];
             if (!NORM) continue;
             jag_vector<T>::unpack(vx[k], x);
             DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) dot[i] = fmaf(g[i], (x[i] - mean[k]) * rstd[k], dot[i]);
@@ -72,8 +74,9 @@ DEV_FN void jag_columns_rows(const stw_jagged_launch &l, const jag_grid &grid, c
     }
 }
 
-/* A part of the column sums: of grad (dbias, dBeta) and, NORM, of grad * h (dGamma). */
-template <class T, bool NORM> DEV_FN void jag_columns(const stw_jagged_launch &l, char *smem) {
+/* A part of the column sums: of grad (dbias, dBeta) and, NORM, of grad * h (dGamma); MEAN false: rms_norm, of the
+ * latter alone. */
+template <class T, bool NORM, bool MEAN> DEV_FN void jag_columns(const stw_jagged_launch &l, char *smem) {
     enum { COUNT = jag_vector<T>::COUNT };
     const stw_jagged_params &p = l.p;
     if (dev_cta() >= l.work_tiles) return;
@@ -86,15 +89,15 @@ template <class T, bool NORM> DEV_FN void jag_columns(const stw_jagged_launch &l
     bool whole = !all.gaps && p.slabs == 1 && p.dim_before <= 1 && size % COUNT == 0 &&
                  jag_aligned((const T *)p.grad) && (!NORM || jag_aligned((const T *)p.x));
     if (whole)
-        jag_columns_rows<T, NORM, true>(l, grid, all, stw_larger(first, all.low), stw_smaller(end, all.high), c, plain,
-                                        dot);
-    else jag_columns_rows<T, NORM, false>(l, grid, all, first, end, c, plain, dot);
-    jag_add_rows<COUNT>(grid, plain, smem);
+        jag_columns_rows<T, NORM, MEAN, true>(l, grid, all, stw_larger(first, all.low), stw_smaller(end, all.high), c,
+                                              plain, dot);
+    else jag_columns_rows<T, NORM, MEAN, false>(l, grid, all, first, end, c, plain, dot);
+    if (!NORM || MEAN) jag_add_rows<COUNT>(grid, plain, smem);
     if (NORM) jag_add_rows<COUNT>(grid, dot, smem);
     if (grid.row) return;
     DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
         if (i < count) {
-            l.sums[part * size + c + i] = plain[i];
+            if (!NORM || MEAN) l.sums[part * size + c + i] = plain[i];
             if (NORM) l.sums_too[part * size + c + i] = dot[i];
         }
 }
@@ -158,8 +161,8 @@ struct jag_segment {
     }
 };
 
-/* sum(G*Y) of a part; the second step adds up those of a component into its first one's place. */
-template <class T> DEV_FN void jag_segment_part(const stw_jagged_launch &l, char *smem) {
+/* sum(G*Y), LOG: sum(G), of a part; the second step adds up those of a component into its first one's place. */
+template <class T, bool LOG> DEV_FN void jag_segment_part(const stw_jagged_launch &l, char *smem) {
     enum { COUNT = jag_vector<T>::COUNT };
     const stw_jagged_params &p = l.p;
     if (dev_cta() >= l.work_tiles) return;
@@ -173,10 +176,10 @@ template <class T> DEV_FN void jag_segment_part(const stw_jagged_launch &l, char
         if (!count) break;
         const T *g = (const T *)p.grad + jag_segment::at(p, s, r), *y = (const T *)p.y + jag_segment::at(p, s, r);
         bool whole = count == COUNT && jag_aligned(g) && jag_aligned(y);
-        float a[COUNT], b[COUNT];
+        float a[COUNT], b[COUNT] = {};
         jag_vector<T>::unpack(whole ? dev_load_vector(g) : jag_vector<T>::gather(g, count), a);
-        jag_vector<T>::unpack(whole ? dev_load_vector(y) : jag_vector<T>::gather(y, count), b);
-        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum[i] = fmaf(a[i], b[i], sum[i]);
+        if (!LOG) jag_vector<T>::unpack(whole ? dev_load_vector(y) : jag_vector<T>::gather(y, count), b);
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) sum[i] = jag_softmax_add<LOG>(a[i], b[i], sum[i]);
     }
     jag_add_rows<COUNT>(grid, sum, smem);
     if (grid.row) return;
@@ -203,7 +206,7 @@ DEV_FN void jag_segment_sum(const stw_jagged_launch &l) {
 }
 
 /* dX of a part. */
-template <class T> DEV_FN void jag_segment_end(const stw_jagged_launch &l) {
+template <class T, bool LOG> DEV_FN void jag_segment_end(const stw_jagged_launch &l) {
     enum { COUNT = jag_vector<T>::COUNT };
     const stw_jagged_params &p = l.p;
     if (dev_cta() >= l.work_tiles) return;
@@ -224,16 +227,89 @@ template <class T> DEV_FN void jag_segment_end(const stw_jagged_launch &l) {
             bool whole = count == COUNT && jag_aligned(g) && jag_aligned(y);
             jag_vector<T>::unpack(whole ? dev_load_vector(g) : jag_vector<T>::gather(g, count), a);
             jag_vector<T>::unpack(whole ? dev_load_vector(y) : jag_vector<T>::gather(y, count), b);
-            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) a[i] = b[i] * (a[i] - sum[i]);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) a[i] = jag_softmax_of<LOG>(a[i], b[i], sum[i]);
         } else if (out.add) continue;
         if (count == COUNT && jag_out<T>::aligned(out, at)) jag_out<T>::vector(out, at, a);
         else jag_out<T>::part(out, at, a, 0, count);
     }
 }
 
+/* layer_norm and rms_norm over the ragged dimension and inner: what a component uses of an outer index is one line.
+ * Sums of g and g*h of a part's elements, which follow each other. A CTA: outer index, part. */
+template <class T> DEV_FN void jag_norm_ragged_part(const stw_jagged_launch &l, char *smem) {
+    typedef jag_line<T, (int)STW_JAGGED_THREADS, 2> line_of;
+    enum { COUNT = line_of::COUNT, STEP = (int)STW_JAGGED_THREADS * 2 * COUNT };
+    const stw_jagged_params &p = l.p;
+    if (dev_cta() >= l.work_tiles) return;
+    jag_segment s = jag_segment::of(l, jag_grid{1, (int)STW_JAGGED_THREADS, 0, 0}, COUNT);
+    if (!s.any || s.low >= s.used) return;
+    bool rms = p.op == STW_JAGGED_RMS_NORM;
+    int64_t first = jag_segment::at(p, s, s.low), row = s.b * p.outer + s.o;
+    int64_t size = (stw_smaller(s.low + STW_JAGGED_SEGMENT_ROWS, s.used) - s.low) * p.inner;
+    float plain = 0.0f, dot = 0.0f, mean = rms ? 0.0f : p.mean[row], rstd = p.rstd[row];
+    DEV_ROLLED_FOR (int64_t e = 0; e < size; e += STEP) {
+        dev_vector vg[2], vx[2];
+        line_of::load(vg, (const T *)p.grad + first + e, size - e, (int)dev_thread());
+        line_of::load(vx, (const T *)p.x + first + e, size - e, (int)dev_thread());
+        DEV_UNROLL_FOR (int v = 0; v < 2; ++v) {
+            float g[COUNT], x[COUNT];
+            jag_vector<T>::unpack(vg[v], g);
+            jag_vector<T>::unpack(vx[v], x);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
+                plain += g[i]; /* behind the part g is 0 */
+                dot = fmaf(g[i], (x[i] - mean) * rstd, dot);
+            }
+        }
+    }
+    jag_line_sums<(int)STW_JAGGED_THREADS>(plain, dot, smem, 0);
+    if (dev_thread()) return;
+    int64_t slot = s.slot + s.low / STW_JAGGED_SEGMENT_ROWS;
+    l.sums[slot] = rms ? 0.0f : plain;
+    l.sums_too[slot] = dot;
+}
+
+/* dX of a part. Every CTA adds up the parts of its line, all in the same order. */
+template <class T> DEV_FN void jag_norm_ragged_end(const stw_jagged_launch &l, char *smem) {
+    typedef jag_line<T, (int)STW_JAGGED_THREADS, 2> line_of;
+    enum { COUNT = line_of::COUNT, STEP = (int)STW_JAGGED_THREADS * 2 * COUNT };
+    const stw_jagged_params &p = l.p;
+    if (dev_cta() >= l.work_tiles) return;
+    jag_segment s = jag_segment::of(l, jag_grid{1, (int)STW_JAGGED_THREADS, 0, 0}, COUNT);
+    if (!s.any) return;
+    jag_out<T> out = jag_out<T>::of(p.dx, p.dx_dtype, (p.accumulate & STW_JAGGED_DX) != 0);
+    int lane = (int)dev_thread();
+    int64_t first = jag_segment::at(p, s, s.low), row = s.b * p.outer + s.o;
+    int64_t end = stw_smaller(s.low + STW_JAGGED_SEGMENT_ROWS, s.length);
+    int64_t size = stw_clamp_i64(s.used - s.low, 0, end - s.low) * p.inner, whole = (end - s.low) * p.inner;
+    DEV_ROLLED_FOR (int64_t e = size; e < whole; e += STEP) line_of::clear(out, first + e, whole - e, lane);
+    if (!size) return;
+    float plain = 0.0f, dot = 0.0f, mean = p.op == STW_JAGGED_RMS_NORM ? 0.0f : p.mean[row], rstd = p.rstd[row];
+    int64_t parts = stw_blocks_of(s.used, STW_JAGGED_SEGMENT_ROWS);
+    DEV_ROLLED_FOR (int64_t k = lane; k < parts; k += (int)STW_JAGGED_THREADS) {
+        plain += l.sums[s.slot + k];
+        dot += l.sums_too[s.slot + k];
+    }
+    jag_line_sums<(int)STW_JAGGED_THREADS>(plain, dot, smem, 0);
+    float count = (float)(s.used * p.inner);
+    plain /= count;
+    dot /= count;
+    DEV_ROLLED_FOR (int64_t e = 0; e < size; e += STEP) {
+        dev_vector vg[2], vx[2];
+        line_of::load(vg, (const T *)p.grad + first + e, size - e, lane);
+        line_of::load(vx, (const T *)p.x + first + e, size - e, lane);
+        DEV_UNROLL_FOR (int v = 0; v < 2; ++v) {
+            float g[COUNT], x[COUNT];
+            jag_vector<T>::unpack(vg[v], g);
+            jag_vector<T>::unpack(vx[v], x);
+            DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) g[i] = rstd * (g[i] - plain - (x[i] - mean) * rstd * dot);
+            line_of::store(out, first + e, v, g, size - e, lane);
+        }
+    }
+}
+
 /* softmax along a constant dimension whose elements do not follow each other: a thread a line. Lines are numbered as
  * the elements of the buffer without that dimension. */
-template <class T> DEV_FN void jag_softmax_strided(const stw_jagged_launch &l) {
+template <class T, bool LOG> DEV_FN void jag_softmax_strided(const stw_jagged_launch &l) {
     const stw_jagged_params &p = l.p;
     const int64_t *starts = p.axis[0].starts;
     bool inner = p.dim == STW_DIM_INNER;
@@ -271,13 +347,15 @@ template <class T> DEV_FN void jag_softmax_strided(const stw_jagged_launch &l) {
     if (live) {
         for (; d + 4 <= p.dim_size; d += 4)
             DEV_UNROLL_FOR (int k = 0; k < 4; ++k)
-                sum[k] = fmaf(dev_float(g[(d + k) * step]), dev_float(y[(d + k) * step]), sum[k]);
-        for (; d < p.dim_size; ++d) sum[0] = fmaf(dev_float(g[d * step]), dev_float(y[d * step]), sum[0]);
+                sum[k] = jag_softmax_add<LOG>(dev_float(g[(d + k) * step]), LOG ? 0.0f : dev_float(y[(d + k) * step]),
+                                              sum[k]);
+        for (; d < p.dim_size; ++d)
+            sum[0] = jag_softmax_add<LOG>(dev_float(g[d * step]), LOG ? 0.0f : dev_float(y[d * step]), sum[0]);
         sum[0] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
     for (d = 0; d < p.dim_size; ++d)
         jag_out<T>::one(out, first + d * step,
-                        live ? dev_float(y[d * step]) * (dev_float(g[d * step]) - sum[0]) : 0.0f);
+                        live ? jag_softmax_of<LOG>(dev_float(g[d * step]), dev_float(y[d * step]), sum[0]) : 0.0f);
 }
 
 #endif

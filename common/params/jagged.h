@@ -55,7 +55,7 @@ typedef struct stw_jagged_params {
     int64_t outer, inner, slabs, rows_outer;
     int64_t grad_outer, grad_inner, grad_slabs, grad_rows_outer; /* reshape: of grad; else as above */
     /* The dimension worked along: its extent, what is before and behind it within inner (dim INNER) or outer
-     * (dim OUTER). dim RAGGED: size 0, before = after = 1. layer_norm: dim INNER. */
+     * (dim OUTER). dim RAGGED: size 0, before = after = 1. */
     int64_t dim_before, dim_size, dim_after;
     int64_t index;        /* select */
     int64_t out_features; /* linear: N */

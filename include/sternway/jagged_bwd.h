@@ -19,6 +19,7 @@
  *     LINEAR      Y = X W^T + bias, X [outer, ragged, K], W [N,K], G [outer, ragged, N]:
  *                 dX = G W, dW = G^T X, dbias = column sums of G; over all rows that take part
  *     SOFTMAX     dX = Y*(G - sum(G*Y)), the sum along `dim`
+ *     LOG_SOFTMAX dX = G - exp(Y)*sum(G), the sum along `dim`; Y is the logarithm of a softmax
  *     SUM         dX = G, each element spread over its segment of `dim`
  *     SELECT      dX = 0 but for slice `index` of `dim`, which is G
  *     GELU        dX = G*(Phi(x) + x*phi(x)), Phi and phi of the normal distribution
@@ -29,7 +30,9 @@
  *                 the threshold rounded to f32, f64 and integers with the number itself
  *     LAYER_NORM  over the last `dim_size` elements of inner (M of them), h = (x - mean)*rstd, g = G*gamma:
  *                 dX = rstd*(g - avg(g) - h*avg(g*h)), dGamma = sum G*h, dBeta = sum G over all lines;
- *                 no lines at all give dGamma = dBeta = 0
+ *                 no lines at all give dGamma = dBeta = 0. Along RAGGED a line is [U_b, inner] of an outer index
+ *     RMS_NORM    as LAYER_NORM without a mean and without beta, h = x*rstd, rstd = (avg(x^2) + eps)^-1/2:
+ *                 dX = rstd*(g - h*avg(g*h)), dGamma = sum G*h
  *     RESHAPE     G of component shape grad_shape to dX of component shape `shape`: element k of the one (in
  *                 row-major order of what is used) is element k of the other
  *     TO_PADDED   backward of nested -> padded: G dense [components, outer, padded, inner], dX nested;
@@ -83,13 +86,16 @@ typedef struct stw_jagged_args {
      * RAGGED dense [components, outer, inner], along COMPONENT dense [outer, U_index, inner] (never null:
      * only the device knows U_index). */
     const void *grad;
-    /** LINEAR with DWEIGHT; GELU*, SILU, THRESHOLD; LAYER_NORM with DX or DWEIGHT; MATMUL with DOTHER: A. */
+    /** LINEAR with DWEIGHT; GELU*, SILU, THRESHOLD; LAYER_NORM and RMS_NORM with DX or DWEIGHT; MATMUL with
+     * DOTHER: A. */
     const void *x;
-    const void *y;      /**< SOFTMAX: the op's result                                                     */
+    const void *y;      /**< SOFTMAX, LOG_SOFTMAX: the op's result                                        */
     const void *other;  /**< MATMUL with DX: B                                                            */
-    const void *weight; /**< LINEAR with DX: W [N,K]; LAYER_NORM with HAS_GAMMA and DX: gamma [M]         */
-    const float *mean;  /**< LAYER_NORM: one a line, nested [outer, ragged, inner / M] in x's storage     */
-    const float *rstd;  /**< as mean                                                                      */
+    const void *weight; /**< LINEAR with DX: W [N,K]; both norms with HAS_GAMMA and DX: gamma [M]         */
+    /** LAYER_NORM: one a line, nested [outer, ragged, inner / M] in x's storage; along RAGGED dense
+     * [components, outer]. */
+    const float *mean;
+    const float *rstd;  /**< LAYER_NORM, RMS_NORM: as mean                                                */
     /** MATMUL with *_BASES: [components], device, int64 always: first element of the component's matrices,
      * which then lie one behind the other. dA and dB use x's and other's. Components of a tensor whose
      * gradient is asked for must follow each other without overlap. */

@@ -25,14 +25,16 @@ typedef enum stw_jagged_op {
     STW_JAGGED_GELU_TANH = 7,   /**< with its approximation by tanh      */
     STW_JAGGED_SILU = 8,        /**< x / (1 + exp(-x))                   */
     STW_JAGGED_THRESHOLD = 9,   /**< relu: threshold 0                   */
-    STW_JAGGED_LAYER_NORM = 10, /**< over the last elements of inner     */
+    STW_JAGGED_LAYER_NORM = 10, /**< over the last elements of inner, or all of a component */
     STW_JAGGED_RESHAPE = 11,    /**< other component shape               */
     STW_JAGGED_TO_PADDED = 12,  /**< nested -> padded                    */
     STW_JAGGED_FROM_PADDED = 13, /**< padded -> nested                   */
-    STW_JAGGED_ATTENTION = 14   /**< of nested q, k, v                   */
+    STW_JAGGED_ATTENTION = 14,  /**< of nested q, k, v                   */
+    STW_JAGGED_LOG_SOFTMAX = 15, /**< along `dim`                        */
+    STW_JAGGED_RMS_NORM = 16    /**< as LAYER_NORM                       */
 } stw_jagged_op;
 
-/** The dimension of a component that softmax, sum and select work along; required there. */
+/** The dimension of a component that softmax, log_softmax, sum and select work along; required there. */
 typedef enum stw_jagged_dim {
     STW_DIM_NONE = 0,     /**< the op has none                                         */
     STW_DIM_OUTER = 1,    /**< `dim_size` of outer, see stw_jagged_desc.dim_size       */
@@ -79,7 +81,7 @@ typedef struct stw_jagged_axis {
  * HAS_USED. Broken: on GPUs reported; the first offset is taken for 0, the last for total, and LINEAR takes every
  * row, of components that are too long as well. */
 #define STW_JAGGED_FULL             0x0002u
-#define STW_JAGGED_HAS_GAMMA        0x0004u /**< layer_norm: args.weight is given, else gamma is 1    */
+#define STW_JAGGED_HAS_GAMMA        0x0004u /**< both norms: args.weight is given, else gamma is 1    */
 #define STW_JAGGED_X_TRANSPOSED     0x0010u /**< matmul: matrices of x are stored [k,m], dA alike     */
 #define STW_JAGGED_OTHER_TRANSPOSED 0x0020u /**< of other: [n,k], dB alike                            */
 #define STW_JAGGED_GRAD_TRANSPOSED  0x0040u /**< of grad: [n,m]                                       */
@@ -104,15 +106,15 @@ typedef struct stw_jagged_desc {
     stw_dtype dother_dtype;  /**< as dx_dtype */
     stw_dtype dweight_dtype; /**< as dx_dtype */
     stw_dtype dbias_dtype;   /**< as dx_dtype */
-    /** LINEAR: NONE or `dtype`; LAYER_NORM: gamma's, NONE = `dtype`, or STW_F32; NONE in dweight_dtype and
-     * dbias_dtype means this one. */
+    /** LINEAR: NONE or `dtype`; LAYER_NORM, RMS_NORM: gamma's, NONE = `dtype`, or STW_F32; NONE in
+     * dweight_dtype and dbias_dtype means this one. */
     stw_dtype weight_dtype;
-    uint32_t outputs; /**< STW_JAGGED_D*; 0 = all of the op (LAYER_NORM without HAS_GAMMA: dX alone) */
+    uint32_t outputs; /**< STW_JAGGED_D*; 0 = all of the op (both norms without HAS_GAMMA: dX alone) */
     /** Subset of outputs that is added to what is there (f32 only); nothing is zeroed. The additions are the
      * call's last: one rounding an element. */
     uint32_t accumulate;
     uint32_t flags; /**< STW_JAGGED_* */
-    /** Of the nested tensors (x, y, grad, dx; mean, rstd with inner / dim_size); MATMUL: of x and dA;
+    /** Of the nested tensors (x, y, grad, dx; mean, rstd with inner / dim_size, but along RAGGED); MATMUL: of x and dA;
      * RESHAPE: of dx. */
     stw_jagged_storage storage;
     stw_jagged_storage grad_storage;  /**< MATMUL, RESHAPE: of grad */
@@ -126,12 +128,13 @@ typedef struct stw_jagged_desc {
      * storage. ATTENTION: unused, see attn. */
     stw_jagged_axis axis[3];
     uint32_t ragged_axes; /**< MATMUL only */
-    /** SOFTMAX, SUM, SELECT; LAYER_NORM: NONE or INNER (nothing ragged is normalised). */
+    /** SOFTMAX, LOG_SOFTMAX, SUM, SELECT; LAYER_NORM, RMS_NORM: NONE or INNER, lines within inner; RAGGED: the
+     * ragged dimension and inner are normalised together, without gamma (it would be ragged), dX alone. */
     stw_jagged_dim dim;
     int64_t outer;        /**< 0 = 1. RESHAPE: unused */
     int64_t inner;        /**< 0 = 1. LINEAR: K. RESHAPE, MATMUL: unused */
     /** A dimension inside inner or outer: inner = any * dim_size * dim_after. 0: dim_size = what is left,
-     * dim_after = 1. LAYER_NORM: dim_size = M, dim_after 1. With dim OUTER the same of outer. */
+     * dim_after = 1. LAYER_NORM, RMS_NORM: dim_size = M, dim_after 1. With dim OUTER the same of outer. */
     int64_t dim_size;
     int64_t dim_after;    /**< see dim_size */
     /** SELECT: from -size to size - 1; along RAGGED the size is each component's U_b. */

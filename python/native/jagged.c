@@ -210,7 +210,7 @@ static int read_types(call *call) {
             return refuse("offsets", "of a ragged axis are missing", "given");
     desc->dtype = call->arrays[GRAD].dtype;
     if (call->given[WEIGHT]) {
-        if (desc->op == STW_JAGGED_LAYER_NORM) desc->flags |= STW_JAGGED_HAS_GAMMA;
+        if (desc->op == STW_JAGGED_LAYER_NORM || desc->op == STW_JAGGED_RMS_NORM) desc->flags |= STW_JAGGED_HAS_GAMMA;
         if (call->arrays[WEIGHT].dtype != desc->dtype) desc->weight_dtype = call->arrays[WEIGHT].dtype;
     }
     const stw_dtype weight = desc->weight_dtype ? desc->weight_dtype : desc->dtype;

@@ -29,7 +29,7 @@ static stw_py_jagged_sizes of_matmul(const stw_jagged_desc *desc, int64_t outer)
     return sizes;
 }
 
-/* The extent that sum, select and layer_norm work along. */
+/* The extent that sum, select and the norms work along. */
 static int64_t extent_along(const stw_jagged_desc *desc, int64_t outer, int64_t inner) {
     const int64_t whole = desc->dim == STW_DIM_OUTER ? outer : inner;
     return desc->dim_size ? desc->dim_size : whole / (desc->dim_after ? desc->dim_after : 1);
@@ -54,8 +54,10 @@ stw_py_jagged_sizes stw_py_jagged_sizes_of(const stw_jagged_desc *desc) {
         else sizes.grad = nested / extent_along(desc, outer, inner);
         break;
     case STW_JAGGED_LAYER_NORM:
+    case STW_JAGGED_RMS_NORM:
         sizes.weight = sizes.columns = extent_along(desc, outer, inner);
         sizes.lines = nested / sizes.columns;
+        if (desc->dim == STW_DIM_RAGGED) sizes.lines = desc->components * outer;
         break;
     case STW_JAGGED_RESHAPE:
         sizes.grad = desc->axis[0].total * product_of_shape(desc->grad_shape, desc->grad_rank);

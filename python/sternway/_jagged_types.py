@@ -47,7 +47,7 @@ class Common(Placed, total=False):
 
 
 class Products(NamedTuple):
-    """What linear_backward and layer_norm_backward return; None for what was not asked for."""
+    """What linear_backward, layer_norm_backward and rms_norm_backward return; None for what was not asked for."""
     dx: Any
     dweight: Any
     dbias: Any

@@ -98,6 +98,8 @@ class JaggedOp(enum.IntEnum):
     TO_PADDED = c.JAGGED_TO_PADDED
     FROM_PADDED = c.JAGGED_FROM_PADDED
     ATTENTION = c.JAGGED_ATTENTION
+    LOG_SOFTMAX = c.JAGGED_LOG_SOFTMAX
+    RMS_NORM = c.JAGGED_RMS_NORM
 
 
 class JaggedDim(enum.IntEnum):

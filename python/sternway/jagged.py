@@ -180,6 +180,14 @@ def softmax_backward(grad: Any, y: Any, offsets: Any, dim: int, *, dx: Any = Non
     return _one(JaggedOp.SOFTMAX, grad, offsets, dx, common, nested, y.shape, y=y, **nested.along(dim))
 
 
+def log_softmax_backward(grad: Any, y: Any, offsets: Any, dim: int, *, dx: Any = None,
+                         **common: Unpack[Common]) -> Any:
+    """dX = G - exp(Y)*sum(G) along dimension `dim` of the nested tensor's shape; y is the result, the logarithm of a
+    softmax."""
+    nested = _Nested(common, y.shape)
+    return _one(JaggedOp.LOG_SOFTMAX, grad, offsets, dx, common, nested, y.shape, y=y, **nested.along(dim))
+
+
 def sum_backward(grad: Any, offsets: Any, shape: Shape, dim: int, *, dx: Any = None, **common: Unpack[Placed]) -> Any:
     """dX = G spread over the segments of dimension `dim` of `shape` (that of x's values). grad: the values without that
     dimension; along the ragged one dense [components, outer..., inner...]."""
@@ -274,13 +282,31 @@ def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *
                         dx: Any = None, dweight: Any = None, dbias: Any = None,
                         outputs: tuple[str, ...] | str | int | None = None, **common: Unpack[Common]) -> Products:
     """Over the last `normalized` dimensions (M elements), h = (x - mean)*rstd, g = G*gamma: dX = rstd*(g - avg(g) -
-    h*avg(g*h)), dGamma = sum G*h, dBeta = sum G. mean, rstd: f32, one a line. weight: gamma [M], absent: 1. outputs
+    h*avg(g*h)), dGamma = sum G*h, dBeta = sum G. mean, rstd: f32, one a line; with the ragged dimension among the
+    normalised ones [components, outer...], without weight. weight: gamma [M], absent: 1. outputs
     absent: dx, and with a weight dweight and dbias, unless arrays are given."""
+    return _norm(JaggedOp.LAYER_NORM, grad, x, mean, rstd, offsets, weight, normalized, dx, dweight, dbias, outputs, common)
+
+
+def rms_norm_backward(grad: Any, x: Any, rstd: Any, offsets: Any, *, weight: Any = None, normalized: int = 1,
+                      dx: Any = None, dweight: Any = None, outputs: tuple[str, ...] | str | int | None = None,
+                      **common: Unpack[Common]) -> Products:
+    """Over the last `normalized` dimensions (M elements), h = x*rstd, g = G*gamma: dX = rstd*(g - h*avg(g*h)), dGamma =
+    sum G*h. rstd = (avg(x^2) + eps)^-1/2: f32, one a line. weight: gamma [M], absent: 1. outputs absent: dx, and with a
+    weight dweight, unless arrays are given."""
+    return _norm(JaggedOp.RMS_NORM, grad, x, None, rstd, offsets, weight, normalized, dx, dweight, None, outputs, common)
+
+
+def _norm(op: JaggedOp, grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, weight: Any, normalized: int, dx: Any,
+          dweight: Any, dbias: Any, outputs: tuple[str, ...] | str | int | None, common: Common) -> Products:
     library = libraries.get(type(grad)) or library_of(grad)
     if library.takes_over:
         _ready(library, (grad, x, mean, rstd, weight, offsets, common.get("used")), (dx, dweight, dbias))
     if outputs is not None or (dx is None and dweight is None and dbias is None):
-        wanted = (1 if weight is None else 13) if outputs is None else _bits(outputs, "outputs")
+        every = JaggedOut.DX | JaggedOut.DWEIGHT | (JaggedOut.DBIAS if op == JaggedOp.LAYER_NORM else 0)
+        wanted = (int(JaggedOut.DX) if weight is None else every) if outputs is None else _bits(outputs, "outputs")
+        if wanted & ~every:
+            raise _native.InvalidError(f"sternway: outputs {outputs!r} names a gradient that {op.name.lower()} has not")
         gamma = tuple(x.shape[len(x.shape) - normalized:]) if weight is None else weight.shape
         if dx is None and wanted & JaggedOut.DX:
             dx = _new(library, common, "dx", grad, x.shape)
@@ -291,12 +317,13 @@ def layer_norm_backward(grad: Any, x: Any, mean: Any, rstd: Any, offsets: Any, *
             dbias = _new(library, common, "dbias", like, gamma)
     nested = _Nested(common, x.shape)
     size = math.prod(nested.shape[len(nested.shape) - normalized:])
-    if not 1 <= normalized < len(nested.shape) - nested.ragged:
+    behind = len(nested.shape) - nested.ragged  # that many dimensions are the ragged one and inner
+    if not 1 <= normalized <= behind:
         raise _native.InvalidError(f"sternway: normalized is {normalized}; of {nested.shape} the last 1 to "
-                                   f"{len(nested.shape) - nested.ragged - 1} dimensions can be normalised")
-    backward(JaggedOp.LAYER_NORM, grad=grad, x=x, mean=mean, rstd=rstd, weight=weight, offsets=(offsets,), dx=dx,
-             dweight=dweight, dbias=dbias, dim=int(JaggedDim.INNER), dim_size=size, **nested.fields(),
-             **_passed(common))
+                                   f"{behind} dimensions can be normalised")
+    along = {"dim": int(JaggedDim.RAGGED)} if normalized == behind else {"dim": int(JaggedDim.INNER), "dim_size": size}
+    backward(op, grad=grad, x=x, mean=mean, rstd=rstd, weight=weight, offsets=(offsets,), dx=dx, dweight=dweight,
+             dbias=dbias, **along, **nested.fields(), **_passed(common))
     results = Products(dx, dweight, dbias)
     return library.hand_over(results) if library.takes_over else results
 
@@ -368,8 +395,8 @@ def _int32(offsets: Any) -> Any:
     return offsets.astype("int32") if hasattr(offsets, "astype") else offsets.int()
 
 
-for _function in (gelu_backward, silu_backward, threshold_backward, softmax_backward, sum_backward, select_backward,
-                  to_padded_backward, from_padded_backward, reshape_backward, linear_backward, layer_norm_backward,
-                  matmul_backward):
+for _function in (gelu_backward, silu_backward, threshold_backward, softmax_backward, log_softmax_backward,
+                  sum_backward, select_backward, to_padded_backward, from_padded_backward, reshape_backward, linear_backward, layer_norm_backward,
+                  rms_norm_backward, matmul_backward):
     if _function.__doc__ and Call.__doc__:  # so that help() has them; python -OO has no texts
         _function.__doc__ += f"\n\n    {Call.__doc__}"

@@ -73,7 +73,7 @@ _Static_assert(STW_JAGGED_MATMUL == 1 && STW_JAGGED_LINEAR == 2 && STW_JAGGED_SO
                    STW_JAGGED_SELECT == 5 && STW_JAGGED_GELU == 6 && STW_JAGGED_GELU_TANH == 7 &&
                    STW_JAGGED_SILU == 8 && STW_JAGGED_THRESHOLD == 9 && STW_JAGGED_LAYER_NORM == 10 &&
                    STW_JAGGED_RESHAPE == 11 && STW_JAGGED_TO_PADDED == 12 && STW_JAGGED_FROM_PADDED == 13 &&
-                   STW_JAGGED_ATTENTION == 14,
+                   STW_JAGGED_ATTENTION == 14 && STW_JAGGED_LOG_SOFTMAX == 15 && STW_JAGGED_RMS_NORM == 16,
                "jagged ops");
 _Static_assert(STW_DIM_OUTER == 1 && STW_DIM_RAGGED == 2 && STW_DIM_INNER == 3 && STW_DIM_COMPONENT == 4 &&
                    STW_STORAGE_COMPONENTS == 0 && STW_STORAGE_JAGGED == 1,

@@ -28,8 +28,8 @@ ROWS = set("""plain head_dims wide_heads layout alignment broadcast varlen used_
     offsets shard lse_layout delta data nan_lse beyond_range forward bugs pairs parts few_rows""".split())
 FEATURES = set("""causal window shift bias bytes dbias alibi softcap sink dlse delta_in delta_out dropout mem_eff flash2 det used
     varlen gqa cross unequal_dims grads wide accumulate pointer offsets shard lse_heads skew data scale""".split())
-NESTED = {"jagged_" + op for op in """matmul linear softmax sum select gelu gelu_tanh threshold silu layer_norm reshape to_padded
-    from_padded attention""".split()}
+NESTED = {"jagged_" + op for op in """matmul linear softmax log_softmax sum select gelu gelu_tanh threshold silu layer_norm rms_norm reshape
+    to_padded from_padded attention""".split()}
 
 
 def head_dim(dq, dv):

@@ -39,11 +39,12 @@ static void run(const call *c, int64_t first, int64_t rows, unsigned char *out) 
     desc.components = 1;
     desc.axis[0] = (stw_jagged_axis){rows, rows};
     desc.inner = c->inner;
-    if (c->op == STW_JAGGED_SOFTMAX || c->op == STW_JAGGED_SUM) desc.dim = STW_DIM_INNER;
+    const int softmax = c->op == STW_JAGGED_SOFTMAX || c->op == STW_JAGGED_LOG_SOFTMAX;
+    if (softmax || c->op == STW_JAGGED_SUM) desc.dim = STW_DIM_INNER;
     if (stw_jagged_bwd_plan(c->context, &desc, &plan)) fail_msg("%s", stw_last_error());
     args.axis[0].offsets = offsets;
     args.grad = c->grad + (c->op == STW_JAGGED_SUM ? (size_t)first * element : at);
-    if (c->op == STW_JAGGED_SOFTMAX) args.y = c->x + at;
+    if (softmax) args.y = c->x + at;
     else args.x = c->x + at;
     args.mean = c->mean + first;
     args.rstd = c->rstd + first;
@@ -96,9 +97,9 @@ static void check(stw_context *context, stw_jagged_op op, stw_dtype dtype, int64
 }
 
 static void large_and_small_agree(void **state) {
-    static const stw_jagged_op ops[] = {STW_JAGGED_SILU,      STW_JAGGED_GELU,    STW_JAGGED_GELU_TANH,
-                                        STW_JAGGED_THRESHOLD, STW_JAGGED_SOFTMAX, STW_JAGGED_LAYER_NORM,
-                                        STW_JAGGED_SUM};
+    static const stw_jagged_op ops[] = {STW_JAGGED_SILU,      STW_JAGGED_GELU,        STW_JAGGED_GELU_TANH,
+                                        STW_JAGGED_THRESHOLD, STW_JAGGED_SOFTMAX,     STW_JAGGED_LAYER_NORM,
+                                        STW_JAGGED_SUM,       STW_JAGGED_LOG_SOFTMAX, STW_JAGGED_RMS_NORM};
     static const int64_t inners[] = {256, 241, 1000};
     (void)state;
     stw_context_opts opts = STW_INIT(stw_context_opts);
@@ -106,12 +107,12 @@ static void large_and_small_agree(void **state) {
     opts.memory = STW_MEMORY_HOST;
     stw_context *context;
     assert_int_equal(stw_context_create(&opts, &context), STW_OK);
-    for (size_t n = 0; n < 14; ++n)
-        check(context, ops[n % 7],
+    for (size_t n = 0; n < 18; ++n)
+        check(context, ops[n % 9],
               n % 3 == 0   ? STW_F32
               : n % 3 == 1 ? STW_BF16
                            : STW_F16,
-              inners[(n + n / 7) % 3], n < 7 ? 0 : n % 5);
+              inners[(n + n / 9) % 3], n < 9 ? 0 : n % 5);
     stw_context_destroy(context);
 }
 

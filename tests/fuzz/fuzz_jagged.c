@@ -69,11 +69,13 @@ static void read_shape(reader *r, int32_t *rank, int64_t shape[STW_JAGGED_RANK_M
 
 static void read_dim(reader *r, stw_jagged_desc *d) {
     static const unsigned char divisors[] = {0, 1, 2, 3, 4, 6, 8, 12};
-    const int along = d->op == STW_JAGGED_SOFTMAX || d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT;
+    const int softmax = d->op == STW_JAGGED_SOFTMAX || d->op == STW_JAGGED_LOG_SOFTMAX;
+    const int norm = d->op == STW_JAGGED_LAYER_NORM || d->op == STW_JAGGED_RMS_NORM;
+    const int along = softmax || d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT;
     if (along) d->dim = (stw_jagged_dim)read_number(r, 1, d->op == STW_JAGGED_SELECT ? 4 : 3);
-    else if (d->op == STW_JAGGED_LAYER_NORM) d->dim = (stw_jagged_dim)(read_byte(r) % 2 ? STW_DIM_INNER : STW_DIM_NONE);
+    else if (norm) d->dim = (stw_jagged_dim)(read_byte(r) % 2 ? STW_DIM_INNER : STW_DIM_NONE);
     else d->dim = (stw_jagged_dim)read_rare(r, 0, 6);
-    if ((along && d->dim != STW_DIM_RAGGED && d->dim != STW_DIM_COMPONENT) || d->op == STW_JAGGED_LAYER_NORM) {
+    if ((along && d->dim != STW_DIM_RAGGED && d->dim != STW_DIM_COMPONENT) || norm) {
         d->dim_size = divisors[read_byte(r) % 8];
         d->dim_after = divisors[read_byte(r) % 3];
     }
@@ -84,17 +86,18 @@ static void read_dim(reader *r, stw_jagged_desc *d) {
 
 static void read_features(reader *r, stw_jagged_desc *d) {
     const int any = d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT || d->op == STW_JAGGED_THRESHOLD ||
-                    d->op >= STW_JAGGED_RESHAPE;
+                    (d->op >= STW_JAGGED_RESHAPE && d->op <= STW_JAGGED_FROM_PADDED);
+    const int norm = d->op == STW_JAGGED_LAYER_NORM || d->op == STW_JAGGED_RMS_NORM;
     const uint8_t bits = read_byte(r);
     d->dtype = (stw_dtype)read_number(r, 1, any ? 9 : 3);
     d->index_dtype = bits & 1 ? STW_I32 : STW_I64;
     if (bits > 252) d->index_dtype = (stw_dtype)read_number(r, 0, 10);
     if ((bits & 6) == 6) d->dx_dtype = (stw_dtype)read_number(r, 0, 5);
-    if (d->op == STW_JAGGED_LAYER_NORM && bits & 8) d->flags |= STW_JAGGED_HAS_GAMMA;
+    if (norm && bits & 8) d->flags |= STW_JAGGED_HAS_GAMMA;
     if (bits & 16) d->flags |= STW_JAGGED_HAS_USED;
     if ((bits & 48) == 32) d->flags |= STW_JAGGED_FULL;
     if (read_byte(r) > 250) d->flags ^= 1u << read_byte(r) % 32;
-    if (d->op == STW_JAGGED_LINEAR || d->op == STW_JAGGED_LAYER_NORM) {
+    if (d->op == STW_JAGGED_LINEAR || norm) {
         d->weight_dtype = (stw_dtype)(read_byte(r) % 4 ? 0 : read_number(r, 0, 5));
         d->dweight_dtype = (stw_dtype)(read_byte(r) % 2 ? 0 : read_number(r, 0, 5));
         d->dbias_dtype = (stw_dtype)(read_byte(r) % 2 ? 0 : read_number(r, 0, 5));
@@ -186,7 +189,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memset(&given, 0, sizeof given);
     stw_jagged_desc *d = &given.desc;
     *d = STW_INIT(stw_jagged_desc);
-    d->op = (stw_jagged_op)(read_byte(&r) % 15);
+    const uint8_t op = read_byte(&r);
+    d->op = op == 253 ? STW_JAGGED_LOG_SOFTMAX : op == 254 ? STW_JAGGED_RMS_NORM : (stw_jagged_op)(op % 15);
     read_features(&r, d);
     read_axes(&r, d);
     if (d->op == STW_JAGGED_MATMUL) read_matmul(&r, d);

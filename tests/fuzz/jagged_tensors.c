@@ -72,12 +72,14 @@ static double nested(const stw_jagged_desc *d, double outer, double inner) {
 
 static stw_dtype or_own(stw_dtype dtype, stw_dtype own) { return dtype ? dtype : own; }
 
+static int is_norm(const stw_jagged_desc *d) { return d->op == STW_JAGGED_LAYER_NORM || d->op == STW_JAGGED_RMS_NORM; }
+
 static int wants(const stw_jagged_desc *d, uint32_t bit) {
+    const uint32_t bias = d->op == STW_JAGGED_RMS_NORM ? 0 : STW_JAGGED_DBIAS;
     const uint32_t all = d->op == STW_JAGGED_MATMUL   ? STW_JAGGED_DX | STW_JAGGED_DOTHER
                          : d->op == STW_JAGGED_LINEAR ? STW_JAGGED_DX | STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS
-                         : d->op == STW_JAGGED_LAYER_NORM && (d->flags & STW_JAGGED_HAS_GAMMA)
-                             ? STW_JAGGED_DX | STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS
-                             : STW_JAGGED_DX;
+                         : is_norm(d) && (d->flags & STW_JAGGED_HAS_GAMMA) ? STW_JAGGED_DX | STW_JAGGED_DWEIGHT | bias
+                                                                           : STW_JAGGED_DX;
     return ((d->outputs ? d->outputs : all) & bit) != 0;
 }
 
@@ -145,15 +147,17 @@ static double reduced_grad(const stw_jagged_desc *d) {
 static void bind_weights(binder *b, stw_jagged_args *a, double outer, double inner) {
     const stw_jagged_desc *d = b->d;
     const stw_dtype own = or_own(d->weight_dtype, d->dtype);
+    const int ragged = d->dim == STW_DIM_RAGGED;
     const double M = d->dim_size ? (double)d->dim_size : inner, N = (double)d->out_features;
     const int linear = d->op == STW_JAGGED_LINEAR;
+    const double lines = ragged ? (double)d->components * outer : nested(d, outer, inner / M);
     const double weight = linear ? N * inner : M;
     a->grad = input(b, "grad", nested(d, outer, linear ? N : inner), d->dtype);
     a->x = input(b, "x", nested(d, outer, inner), d->dtype);
     if (linear || d->flags & STW_JAGGED_HAS_GAMMA) a->weight = input(b, "weight", weight, own);
     if (!linear) {
-        a->mean = input(b, "mean", nested(d, outer, inner / M), STW_F32);
-        a->rstd = input(b, "rstd", nested(d, outer, inner / M), STW_F32);
+        if (d->op == STW_JAGGED_LAYER_NORM) a->mean = input(b, "mean", lines, STW_F32);
+        a->rstd = input(b, "rstd", lines, STW_F32);
     }
     if (wants(d, STW_JAGGED_DX))
         a->dx = add(b, "dx", nested(d, outer, inner), or_own(d->dx_dtype, d->dtype), ARENA_OUTPUT);
@@ -167,7 +171,7 @@ static void bind_rows(binder *b, stw_jagged_args *a) {
     const stw_jagged_desc *d = b->d;
     double outer = (double)or_one(d->outer), inner = (double)or_one(d->inner);
     const double dense = (double)d->components * outer * (double)d->padded * inner;
-    if (d->op == STW_JAGGED_LINEAR || d->op == STW_JAGGED_LAYER_NORM) {
+    if (d->op == STW_JAGGED_LINEAR || is_norm(d)) {
         bind_weights(b, a, outer, inner);
         return;
     }
@@ -180,7 +184,8 @@ static void bind_rows(binder *b, stw_jagged_args *a) {
     if (d->op == STW_JAGGED_TO_PADDED) grad = dense;
     if (d->op == STW_JAGGED_FROM_PADDED) dx = dense;
     a->grad = input(b, "grad", grad, d->dtype);
-    if (d->op == STW_JAGGED_SOFTMAX) a->y = input(b, "y", nested(d, outer, inner), d->dtype);
+    if (d->op == STW_JAGGED_SOFTMAX || d->op == STW_JAGGED_LOG_SOFTMAX)
+        a->y = input(b, "y", nested(d, outer, inner), d->dtype);
     if (d->op >= STW_JAGGED_GELU && d->op <= STW_JAGGED_THRESHOLD)
         a->x = input(b, "x", nested(d, outer, inner), d->dtype);
     a->dx = add(b, "dx", dx, or_own(d->dx_dtype, d->dtype), ARENA_OUTPUT);

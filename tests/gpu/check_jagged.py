@@ -100,7 +100,8 @@ class Case:
     def __init__(self, seed, only):
         rng = self.rng = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
-        self.op = only or rng.choice(["gelu", "gelu_tanh", "silu", "threshold", "softmax", "softmax", "layer_norm", "layer_norm",
+        self.op = only or rng.choice(["gelu", "gelu_tanh", "silu", "threshold", "softmax", "softmax", "log_softmax",
+                                      "layer_norm", "layer_norm", "rms_norm",
                                       "sum", "select", "reshape", "to_padded", "from_padded", "linear", "linear", "matmul",
                                       "matmul"])
         self.dtype = rng.choice([1, 2, 2, 3])
@@ -224,7 +225,8 @@ class Case:
             inner = self.rng.choice([inner, 1000, 2100, 4100, 9000] if self.axis.total * self.outer < 200 else [inner])
         grad, g, index = self.nested(inner)
         y, values, _ = self.nested(inner)
-        y = torch.where(y.isnan(), y, y.abs() * .1)
+        log = self.op == "log_softmax"
+        y = torch.where(y.isnan(), y, y - 3 if log else y.abs() * .1)
         values = [torch.as_tensor(y[at.reshape(-1)].view(at.shape).double()[:, :self.axis.live[b]]) for b, at in enumerate(index)]
         self.give(api, "grad", grad)
         self.give(api, "y", y)
@@ -234,15 +236,18 @@ class Case:
         for a, b in zip(g, values):
             shape = a.shape
             if self.dim == "ragged":
-                s = (a * b).sum(1, keepdim=True)
+                s = (a if log else a * b).sum(1, keepdim=True)
             else:
                 view = (before, size, after, shape[1], shape[2]) if self.dim == "outer" else (shape[0], shape[1], before, size, after)
                 a, b = a.reshape(view), b.reshape(view)
-                s = (a * b).sum(1 if self.dim == "outer" else 3, keepdim=True)
-            results.append((b * (a - s)).reshape(shape))
+                s = (a if log else a * b).sum(1 if self.dim == "outer" else 3, keepdim=True)
+            results.append((a - b.exp() * s if log else b * (a - s)).reshape(shape))
         self.finish(api, results, index, inner)
 
+    build_log_softmax = build_softmax
+
     def build_layer_norm(self, api, inner):
+        rms = self.op == "rms_norm"
         if self.axis.total * self.outer < 200:
             inner = self.rng.choice([inner, 600, 3000, 9000])
         grad, g, index = self.nested(inner)
@@ -264,17 +269,20 @@ class Case:
         for b, (a, v) in enumerate(zip(g, values)):
             shape = a.shape
             a, v = a.reshape(shape[0], shape[1], before, size), v.reshape(shape[0], shape[1], before, size)
-            m, s = v.mean(-1).float(), (1 / (v.var(-1, unbiased=False) + 1e-5).sqrt()).float()
+            m = torch.zeros_like(v[..., 0]).float() if rms else v.mean(-1).float()
+            s = (1 / ((v * v).mean(-1) if rms else v.var(-1, unbiased=False)).add(1e-5).sqrt()).float()
             mean[lines[b][:, :self.axis.live[b]].reshape(-1)] = m.reshape(-1)
             rstd[lines[b][:, :self.axis.live[b]].reshape(-1)] = s.reshape(-1)
             m, s = m.double()[..., None], s.double()[..., None]
             h, weighted = (v - m) * s, a * w
-            results.append((s * (weighted - weighted.mean(-1, keepdim=True) - h * (weighted * h).mean(-1, keepdim=True))).reshape(shape))
+            results.append((s * (weighted - (0 if rms else weighted.mean(-1, keepdim=True)) - h * (weighted * h).mean(-1, keepdim=True))).reshape(shape))
             dgamma += (a * h).sum((0, 1, 2))
             dbeta += a.sum((0, 1, 2))
-        self.give(api, "mean", mean)
+        if not rms:
+            self.give(api, "mean", mean)
         self.give(api, "rstd", rstd)
         outputs = self.rng.choice([1, 13, 13, 12, 8, 5, 4]) if gamma else self.rng.choice([1, 1, 9, 13])
+        outputs = {12: 4, 8: 4, 9: 1, 13: 5}.get(outputs, outputs) if rms else outputs
         self.fields["outputs"] = outputs
         everywhere = torch.ones(size, dtype=torch.bool)
         for bit, name, value in ((4, "dweight", dgamma), (8, "dbias", dbeta)):
@@ -288,6 +296,8 @@ class Case:
             self.finish(api, results, index, inner)
         else:
             self.fields["inner"] = inner
+
+    build_rms_norm = build_layer_norm
 
     def build_linear(self, api, inner):
         inner = self.rng.choice([inner, 130])

@@ -16,7 +16,9 @@ typedef enum clamp_op {
     CLAMP_THRESHOLD,
     CLAMP_SOFTMAX_RAGGED,
     CLAMP_SOFTMAX_INNER,
+    CLAMP_LOG_SOFTMAX,
     CLAMP_LAYER_NORM,
+    CLAMP_RMS_NORM,
     CLAMP_SUM_RAGGED,
     CLAMP_SUM_INNER,
     CLAMP_SELECT_FIRST, /* along the ragged dimension: index 0, index -1 */

@@ -97,6 +97,7 @@ static void reduction_desc(clamp_problem *p) {
     switch (p->op) {
     case CLAMP_SOFTMAX_RAGGED: d->op = STW_JAGGED_SOFTMAX, d->dim = STW_DIM_RAGGED; break;
     case CLAMP_SOFTMAX_INNER: d->op = STW_JAGGED_SOFTMAX, d->dim = STW_DIM_INNER; break;
+    case CLAMP_LOG_SOFTMAX: d->op = STW_JAGGED_LOG_SOFTMAX, d->dim = STW_DIM_RAGGED; break;
     case CLAMP_SUM_RAGGED: d->op = STW_JAGGED_SUM, d->dim = STW_DIM_RAGGED; break;
     case CLAMP_SUM_INNER: d->op = STW_JAGGED_SUM, d->dim = STW_DIM_INNER; break;
     case CLAMP_SELECT_COMPONENT: d->op = STW_JAGGED_SELECT, d->dim = STW_DIM_COMPONENT, d->index = 3; break;
@@ -108,6 +109,7 @@ static void rows_desc(clamp_problem *p) {
     static const stw_jagged_op ops[CLAMP_OPS] = {[CLAMP_SILU] = STW_JAGGED_SILU,
                                                  [CLAMP_THRESHOLD] = STW_JAGGED_THRESHOLD,
                                                  [CLAMP_LAYER_NORM] = STW_JAGGED_LAYER_NORM,
+                                                 [CLAMP_RMS_NORM] = STW_JAGGED_RMS_NORM,
                                                  [CLAMP_LINEAR] = STW_JAGGED_LINEAR,
                                                  [CLAMP_RESHAPE] = STW_JAGGED_RESHAPE,
                                                  [CLAMP_TO_PADDED] = STW_JAGGED_TO_PADDED,
@@ -121,7 +123,7 @@ static void rows_desc(clamp_problem *p) {
     if (p->op == CLAMP_THRESHOLD) d->threshold = 0.25;
     if (p->op == CLAMP_TO_PADDED || p->op == CLAMP_FROM_PADDED) d->padded = PADDED;
     if (p->op == CLAMP_LINEAR) d->out_features = FEATURES;
-    if (p->op == CLAMP_LAYER_NORM) {
+    if (p->op == CLAMP_LAYER_NORM || p->op == CLAMP_RMS_NORM) {
         d->dim_size = p->v->inner;
         d->inner = 2 * p->v->inner;
         d->flags = STW_JAGGED_HAS_GAMMA;
@@ -142,9 +144,9 @@ static void bind_weights(clamp_problem *p) {
     const int64_t weights = linear ? FEATURES * p->v->inner : p->v->inner;
     a->weight = dense(p, "weight", CLAMP_INPUT, weights);
     a->dweight = dense(p, "dweight", CLAMP_OUTPUT, weights);
-    a->dbias = dense(p, "dbias", CLAMP_OUTPUT, linear ? FEATURES : weights);
+    if (p->op != CLAMP_RMS_NORM) a->dbias = dense(p, "dbias", CLAMP_OUTPUT, linear ? FEATURES : weights);
     if (linear) return;
-    a->mean = nested(p, "mean", CLAMP_INPUT, p->v->storage, 0, OUTER, 2, NULL);
+    if (p->op == CLAMP_LAYER_NORM) a->mean = nested(p, "mean", CLAMP_INPUT, p->v->storage, 0, OUTER, 2, NULL);
     a->rstd = nested(p, "rstd", CLAMP_INPUT, p->v->storage, 0, OUTER, 2, NULL);
 }
 
@@ -168,10 +170,12 @@ static void bind_rows(clamp_problem *p) {
     const stw_jagged_op op = p->desc.op;
     const int64_t inner = p->op == CLAMP_RESHAPE ? p->v->inner : p->desc.inner;
     bind_grad(p);
-    if (op == STW_JAGGED_SOFTMAX) p->args.y = nested(p, "y", CLAMP_INPUT, p->v->storage, 0, OUTER, inner, NULL);
-    if (op == STW_JAGGED_SILU || op == STW_JAGGED_THRESHOLD || op == STW_JAGGED_LINEAR || op == STW_JAGGED_LAYER_NORM)
+    if (op == STW_JAGGED_SOFTMAX || op == STW_JAGGED_LOG_SOFTMAX)
+        p->args.y = nested(p, "y", CLAMP_INPUT, p->v->storage, 0, OUTER, inner, NULL);
+    const int norm = op == STW_JAGGED_LAYER_NORM || op == STW_JAGGED_RMS_NORM;
+    if (op == STW_JAGGED_SILU || op == STW_JAGGED_THRESHOLD || op == STW_JAGGED_LINEAR || norm)
         p->args.x = nested(p, "x", CLAMP_INPUT, p->v->storage, 0, OUTER, inner, NULL);
-    if (op == STW_JAGGED_LINEAR || op == STW_JAGGED_LAYER_NORM) bind_weights(p);
+    if (op == STW_JAGGED_LINEAR || norm) bind_weights(p);
     if (p->op == CLAMP_FROM_PADDED) padded(p, "dx", CLAMP_OUTPUT);
     else p->args.dx = nested(p, "dx", CLAMP_OUTPUT, p->v->storage, 0, OUTER, inner, lives[p->op]);
 }

@@ -148,7 +148,7 @@ int problem_build(problem *p, const golden_case *c, const variant *v) {
     if (!strcmp(c->op, "attention")) applies = problem_attention(p);
     else if (!strcmp(c->op, "matmul")) applies = problem_matmul(p);
     else if (v->transposed || v->bases) applies = 0;
-    else if (!strcmp(c->op, "layer_norm") || !strcmp(c->op, "linear")) applies = problem_products(p);
+    else if (strstr(c->op, "_norm") || !strcmp(c->op, "linear")) applies = problem_products(p);
     else applies = problem_rows(p);
     if (v->f32) p->desc.dx_dtype = p->args.dx ? STW_F32 : STW_DTYPE_NONE;
     if (v->f32) p->desc.dother_dtype = p->args.dother ? STW_F32 : STW_DTYPE_NONE;

@@ -88,7 +88,7 @@ void *problem_nested_result(problem *p, const char *name, const nested *n);
 void *problem_dense_result(problem *p, const char *name, stw_dtype dtype);
 int64_t *index_of_nested(const nested *n, int64_t *count_out);
 int problem_rows(problem *p);      /* problem_rows.c: elementwise, reductions, shapes */
-int problem_products(problem *p);  /* problem_products.c: layer_norm and linear       */
+int problem_products(problem *p);  /* problem_products.c: the norms and linear        */
 int problem_matmul(problem *p);    /* problem_matmul.c                                */
 int problem_attention(problem *p); /* problem_attention.c                             */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Golden problems of layer_norm and linear: a nested tensor and weights that all components share. */
+ * Golden problems of layer_norm, rms_norm and linear: a nested tensor and weights that all components share. */
 #include "problem.h"
 
 #include <setjmp.h>
@@ -9,19 +9,20 @@
 
 #include <cmocka.h>
 
-static int layer_norm(problem *p, const nested *x) {
+static int norm(problem *p, const nested *x) {
     stw_jagged_desc *d = &p->desc;
     int64_t normalized[RANK_MAX], M = 1;
     const int rank = golden_list(p->c, "normalized", normalized);
     for (int n = 0; n < rank; ++n) M *= normalized[n];
     const nested lines = {.l = x->l, .outer = x->outer, .inner = x->inner / M, .jagged = x->jagged};
     const stw_st_tensor *gamma = golden_tensor(p->c, "weight", 0);
-    d->op = STW_JAGGED_LAYER_NORM;
+    const int rms = !strcmp(p->c->op, "rms_norm");
+    d->op = rms ? STW_JAGGED_RMS_NORM : STW_JAGGED_LAYER_NORM;
     d->dim = p->v->jagged ? STW_DIM_INNER : STW_DIM_NONE; /* the same */
     if (lines.inner != 1) d->dim_size = M;
     p->args.x = problem_nested_input(p, "x", x);
     p->args.grad = problem_nested_input(p, "grad", x);
-    p->args.mean = problem_nested_input(p, "mean", &lines);
+    if (!rms) p->args.mean = problem_nested_input(p, "mean", &lines);
     p->args.rstd = problem_nested_input(p, "rstd", &lines);
     p->args.dx = problem_nested_result(p, "dx", x);
     if (!gamma) return 1;
@@ -30,7 +31,7 @@ static int layer_norm(problem *p, const nested *x) {
     const stw_dtype type = gamma->type == STW_ST_F32 ? STW_F32 : p->c->dtype;
     if (type != p->c->dtype) d->weight_dtype = type;
     p->args.dweight = problem_dense_result(p, "dweight", type);
-    p->args.dbias = problem_dense_result(p, "dbias", type);
+    if (!rms) p->args.dbias = problem_dense_result(p, "dbias", type);
     return 1;
 }
 
@@ -70,5 +71,5 @@ int problem_products(problem *p) {
     p->desc.outer = x.outer;
     p->desc.inner = x.inner;
     problem_offsets(p, 0);
-    return is_linear ? linear(p, &x) : layer_norm(p, &x);
+    return is_linear ? linear(p, &x) : norm(p, &x);
 }

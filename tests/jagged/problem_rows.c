@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Golden problems of one nested tensor along its dimensions: gelu, silu, threshold, softmax, sum, select,
- * reshape and the padded ops. */
+ * Golden problems of one nested tensor along its dimensions: gelu, silu, threshold, softmax, log_softmax, sum,
+ * select, reshape and the padded ops. */
 #include "problem.h"
 
 #include <setjmp.h>
@@ -71,8 +71,8 @@ static int reduction(problem *p, const nested *x, const int64_t *shape, int rank
     if (strcmp(dim, "component")) name_dim(d, shape, rank, ragged, (int)golden_number(p->c, "dim", -1));
     else d->dim = STW_DIM_COMPONENT;
     d->index = golden_number(p->c, "index", 0);
-    if (!strcmp(p->c->op, "softmax")) {
-        d->op = STW_JAGGED_SOFTMAX;
+    if (strstr(p->c->op, "softmax")) {
+        d->op = !strcmp(p->c->op, "softmax") ? STW_JAGGED_SOFTMAX : STW_JAGGED_LOG_SOFTMAX;
         p->args.y = problem_nested_input(p, "y", x);
         p->args.grad = problem_nested_input(p, "grad", x);
     } else {

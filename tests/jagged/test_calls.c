@@ -68,9 +68,10 @@ static void nan_exactly(const char *what, const float *x, int64_t elements, int6
 
 static void test_nan_rows(void **state) {
     (void)state;
-    static const stw_jagged_op ops[] = {STW_JAGGED_GELU, STW_JAGGED_SILU, STW_JAGGED_GELU_TANH, STW_JAGGED_SOFTMAX,
-                                        STW_JAGGED_SOFTMAX};
-    for (int n = 0; n < 5; ++n) {
+    static const stw_jagged_op ops[] = {STW_JAGGED_GELU,       STW_JAGGED_SILU,    STW_JAGGED_GELU_TANH,
+                                        STW_JAGGED_SOFTMAX,    STW_JAGGED_SOFTMAX, STW_JAGGED_LOG_SOFTMAX,
+                                        STW_JAGGED_LOG_SOFTMAX};
+    for (int n = 0; n < 7; ++n) {
         stw_jagged_desc d = desc_of(ops[n], 4, ROWS, 56, INNER);
         stw_jagged_args a = STW_INIT(stw_jagged_args);
         float *x = floats(ROWS * INNER), *g = floats(ROWS * INNER), *dx = floats(ROWS * INNER);
@@ -78,16 +79,16 @@ static void test_nan_rows(void **state) {
         a.grad = g;
         a.dx = dx;
         g[40 * INNER + 3] = NAN;
-        if (ops[n] == STW_JAGGED_SOFTMAX) {
-            d.dim = n == 3 ? STW_DIM_INNER : STW_DIM_RAGGED;
+        if (n >= 3) {
+            d.dim = n % 2 ? STW_DIM_INNER : STW_DIM_RAGGED;
             a.y = x;
         } else {
             a.x = x;
         }
         run(&d, &a);
         if (n < 3) nan_exactly("elementwise", dx, ROWS * INNER, 40 * INNER + 3, 1);
-        if (n == 3) nan_exactly("softmax along inner", dx, ROWS * INNER, 40 * INNER, INNER);
-        if (n == 4) {
+        if (n == 3 || n == 5) nan_exactly("softmax along inner", dx, ROWS * INNER, 40 * INNER, INNER);
+        if (n == 4 || n == 6) {
             nan_exactly("softmax along ragged", dx, ROWS * INNER, 34 * INNER, 56 * INNER);
             for (int64_t e = 34 * INNER; e < ROWS * INNER; ++e) assert_int_equal(isnan(dx[e]) != 0, e % INNER == 3);
         }
@@ -97,12 +98,14 @@ static void test_nan_rows(void **state) {
     }
 }
 
-/* layer_norm and linear: dX in the row alone; sums over rows take it up. */
+/* The norms and linear: dX in the row alone; sums over rows take it up. */
 static void test_nan_weights(void **state) {
     (void)state;
-    for (int linear = 0; linear < 2; ++linear) {
+    static const stw_jagged_op ops[] = {STW_JAGGED_LAYER_NORM, STW_JAGGED_LINEAR, STW_JAGGED_RMS_NORM};
+    for (int n = 0; n < 3; ++n) {
+        const int linear = n == 1, rms = n == 2;
         const int64_t N = linear ? 5 : INNER;
-        stw_jagged_desc d = desc_of(linear ? STW_JAGGED_LINEAR : STW_JAGGED_LAYER_NORM, 4, ROWS, 56, INNER);
+        stw_jagged_desc d = desc_of(ops[n], 4, ROWS, 56, INNER);
         stw_jagged_args a = STW_INIT(stw_jagged_args);
         float *x = floats(ROWS * INNER), *g = floats(ROWS * N), *dx = floats(ROWS * INNER);
         float *w = floats(N * INNER), *dw = floats(N * INNER), *db = floats(N), *mean = floats(ROWS);
@@ -112,14 +115,15 @@ static void test_nan_weights(void **state) {
         a.x = x;
         a.grad = g;
         a.weight = w;
-        a.mean = a.rstd = linear ? NULL : mean;
+        a.mean = n == 0 ? mean : NULL;
+        a.rstd = linear ? NULL : mean;
         a.dx = dx;
         a.dweight = dw;
-        a.dbias = db;
+        a.dbias = rms ? NULL : db;
         g[40 * N + 2] = NAN;
         run(&d, &a);
         nan_exactly("dx", dx, ROWS * INNER, 40 * INNER, INNER);
-        nan_exactly("dbias", db, N, 2, 1);
+        if (!rms) nan_exactly("dbias", db, N, 2, 1);
         nan_exactly("dweight", dw, linear ? N * INNER : N, linear ? 2 * INNER : 2, linear ? INNER : 1);
         free(x), free(g), free(dx), free(w), free(dw), free(db), free(mean);
     }

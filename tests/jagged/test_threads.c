@@ -48,11 +48,20 @@ static const large rows[] = {
     {"softmax outer", STW_JAGGED_SOFTMAX, STW_BF16, STW_DIM_OUTER, 5, 4000, 8000, 6, 5, 3, 1, USED},
     {"softmax ragged", STW_JAGGED_SOFTMAX, STW_F32, STW_DIM_RAGGED, 4, 60000, 70000, 1, 4, 0, 0, 0},
     {"softmax ragged, one column", STW_JAGGED_SOFTMAX, STW_F16, STW_DIM_RAGGED, 4, 150000, 200000, 1, 1, 0, 0, USED},
+    {"log_softmax inner", STW_JAGGED_LOG_SOFTMAX, STW_BF16, STW_DIM_INNER, 5, 4000, 8000, 1, 35, 5, 0, USED},
+    {"log_softmax outer", STW_JAGGED_LOG_SOFTMAX, STW_F32, STW_DIM_OUTER, 5, 4000, 8000, 6, 5, 3, 1, USED},
+    {"log_softmax ragged", STW_JAGGED_LOG_SOFTMAX, STW_F16, STW_DIM_RAGGED, 4, 60000, 70000, 1, 4, 0, 0, 0},
+    {"log_softmax ragged, one column", STW_JAGGED_LOG_SOFTMAX, STW_F32, STW_DIM_RAGGED, 4, 150000, 200000, 1, 1, 0, 0,
+     USED},
     {"sum ragged", STW_JAGGED_SUM, STW_F32, STW_DIM_RAGGED, 8, 4000, 20000, 2, 9, 0, 1, USED},
     {"sum inner", STW_JAGGED_SUM, STW_U8, STW_DIM_INNER, 8, 4000, 20000, 1, 21, 7, 0, USED},
     {"select outer", STW_JAGGED_SELECT, STW_F32, STW_DIM_OUTER, 8, 4000, 20000, 4, 5, 2, 0, USED},
     {"layer_norm", STW_JAGGED_LAYER_NORM, STW_F32, 0, 6, 4000, 9000, 1, 24, 8, 0, USED | STW_JAGGED_HAS_GAMMA},
     {"layer_norm bf16", STW_JAGGED_LAYER_NORM, STW_BF16, 0, 6, 4000, 9000, 2, 17, 0, 1, STW_JAGGED_HAS_GAMMA},
+    {"layer_norm ragged", STW_JAGGED_LAYER_NORM, STW_F32, STW_DIM_RAGGED, 4, 20000, 30000, 2, 3, 0, 1, USED},
+    {"rms_norm ragged", STW_JAGGED_RMS_NORM, STW_BF16, STW_DIM_RAGGED, 4, 20000, 30000, 2, 5, 0, 0, 0},
+    {"rms_norm", STW_JAGGED_RMS_NORM, STW_F32, 0, 6, 4000, 9000, 1, 24, 8, 0, USED | STW_JAGGED_HAS_GAMMA},
+    {"rms_norm bf16", STW_JAGGED_RMS_NORM, STW_BF16, 0, 6, 4000, 9000, 2, 17, 0, 1, STW_JAGGED_HAS_GAMMA},
     {"linear", STW_JAGGED_LINEAR, STW_F32, 0, 6, 4000, 9000, 1, 37, 19, 0, USED},
     {"linear bf16", STW_JAGGED_LINEAR, STW_BF16, 0, 1, 7000, 7000, 1, 40, 33, 0, STW_JAGGED_FULL},
     {"reshape", STW_JAGGED_RESHAPE, STW_F16, 0, 6, 4000, 9000, 0, 0, 0, 0, USED},
@@ -78,7 +87,8 @@ static stw_jagged_desc describe(const large *row) {
     d.storage = row->jagged ? STW_STORAGE_JAGGED : STW_STORAGE_COMPONENTS;
     if (row->op == STW_JAGGED_LINEAR) d.out_features = row->extra;
     if (row->op == STW_JAGGED_TO_PADDED || row->op == STW_JAGGED_FROM_PADDED) d.padded = row->extra;
-    if (row->dim == STW_DIM_INNER || row->dim == STW_DIM_OUTER || row->op == STW_JAGGED_LAYER_NORM)
+    if (row->dim == STW_DIM_INNER || row->dim == STW_DIM_OUTER || row->op == STW_JAGGED_LAYER_NORM ||
+        row->op == STW_JAGGED_RMS_NORM)
         d.dim_size = row->extra;
     if (row->op == STW_JAGGED_RESHAPE) {
         d.shape_rank = 3;

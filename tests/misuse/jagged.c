@@ -48,11 +48,19 @@ static stw_jagged_desc attention_desc(stw_attn_desc *attn) {
 }
 
 stw_jagged_desc jbase_desc(jbase which, stw_attn_desc *attn) {
-    static const stw_jagged_op ops[J_COUNT] = {
-        [J_LINEAR] = STW_JAGGED_LINEAR,       [J_SOFTMAX] = STW_JAGGED_SOFTMAX,        [J_SUM] = STW_JAGGED_SUM,
-        [J_SELECT] = STW_JAGGED_SELECT,       [J_SELECT_RAG] = STW_JAGGED_SELECT,      [J_GELU] = STW_JAGGED_GELU,
-        [J_THRESHOLD] = STW_JAGGED_THRESHOLD, [J_LAYER_NORM] = STW_JAGGED_LAYER_NORM,  [J_RESHAPE] = STW_JAGGED_RESHAPE,
-        [J_TO_PADDED] = STW_JAGGED_TO_PADDED, [J_FROM_PADDED] = STW_JAGGED_FROM_PADDED};
+    static const stw_jagged_op ops[J_COUNT] = {[J_LINEAR] = STW_JAGGED_LINEAR,
+                                               [J_SOFTMAX] = STW_JAGGED_SOFTMAX,
+                                               [J_SUM] = STW_JAGGED_SUM,
+                                               [J_SELECT] = STW_JAGGED_SELECT,
+                                               [J_SELECT_RAG] = STW_JAGGED_SELECT,
+                                               [J_GELU] = STW_JAGGED_GELU,
+                                               [J_THRESHOLD] = STW_JAGGED_THRESHOLD,
+                                               [J_LAYER_NORM] = STW_JAGGED_LAYER_NORM,
+                                               [J_RESHAPE] = STW_JAGGED_RESHAPE,
+                                               [J_TO_PADDED] = STW_JAGGED_TO_PADDED,
+                                               [J_FROM_PADDED] = STW_JAGGED_FROM_PADDED,
+                                               [J_LOG_SOFTMAX] = STW_JAGGED_LOG_SOFTMAX,
+                                               [J_RMS_NORM] = STW_JAGGED_RMS_NORM};
     if (which == J_MATMUL || which == J_MATMUL_MN) return matmul_desc(which);
     if (which == J_ATTENTION) return attention_desc(attn);
     stw_jagged_desc d = STW_INIT(stw_jagged_desc);
@@ -64,7 +72,7 @@ stw_jagged_desc jbase_desc(jbase which, stw_attn_desc *attn) {
     ragged(&d, 0);
     d.outer = which == J_LINEAR ? 1 : 2;
     d.inner = 6;
-    if (which == J_SOFTMAX || which == J_SELECT) {
+    if (which == J_SOFTMAX || which == J_LOG_SOFTMAX || which == J_SELECT) {
         d.dim = STW_DIM_INNER;
         d.dim_size = 3;
         d.dim_after = 2;
@@ -74,7 +82,7 @@ stw_jagged_desc jbase_desc(jbase which, stw_attn_desc *attn) {
     if (which == J_SELECT_RAG) d.dim = STW_DIM_RAGGED;
     if (which == J_LINEAR) d.out_features = 7;
     if (which == J_THRESHOLD) d.threshold = 0.25;
-    if (which == J_LAYER_NORM) d.flags |= STW_JAGGED_HAS_GAMMA;
+    if (which == J_LAYER_NORM || which == J_RMS_NORM) d.flags |= STW_JAGGED_HAS_GAMMA;
     if (which == J_TO_PADDED || which == J_FROM_PADDED) d.padded = 4;
     if (which == J_RESHAPE) {
         d.outer = d.inner = 0;
@@ -162,15 +170,15 @@ static void bind(jfixture *f) {
     f->args.grad = input(f, "grad");
     f->args.dx = output(f, "dx", size);
     if (which == J_MATMUL || which == J_MATMUL_MN) bind_matmul(f);
-    if (which == J_SOFTMAX) f->args.y = input(f, "y");
-    if (which == J_LINEAR || which == J_GELU || which == J_THRESHOLD || which == J_LAYER_NORM)
+    if (which == J_SOFTMAX || which == J_LOG_SOFTMAX) f->args.y = input(f, "y");
+    if (which == J_LINEAR || which == J_GELU || which == J_THRESHOLD || which == J_LAYER_NORM || which == J_RMS_NORM)
         f->args.x = input(f, "x");
-    if (which != J_LINEAR && which != J_LAYER_NORM) return;
+    if (which != J_LINEAR && which != J_LAYER_NORM && which != J_RMS_NORM) return;
     f->args.weight = input(f, "weight");
     f->args.dweight = output(f, "dweight", size);
-    f->args.dbias = output(f, "dbias", size);
+    if (which != J_RMS_NORM) f->args.dbias = output(f, "dbias", size);
     if (which == J_LINEAR) return;
-    f->args.mean = input(f, "mean");
+    if (which == J_LAYER_NORM) f->args.mean = input(f, "mean");
     f->args.rstd = input(f, "rstd");
 }
 

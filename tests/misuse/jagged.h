@@ -25,6 +25,8 @@ typedef enum jbase {
     J_TO_PADDED,
     J_FROM_PADDED,
     J_ATTENTION,
+    J_LOG_SOFTMAX, /* as J_SOFTMAX                                                              */
+    J_RMS_NORM,    /* gamma                                                                     */
     J_COUNT
 } jbase;
 

@@ -41,6 +41,8 @@ static const bad rows[] = {
     {"a decrease", J_SUM, OFFSETS, {4, 1, 4, 9}, 0x1, {"offsets[1]", "1"}},
     {"a decrease", J_SELECT, OFFSETS, {4, 1, 4, 9}, 0x1, {"offsets[1]", "1"}},
     {"a decrease", J_LAYER_NORM, OFFSETS, {4, 1, 4, 9}, 0x1, {"offsets[1]", "1"}},
+    {"a decrease", J_RMS_NORM, OFFSETS, {4, 1, 4, 9}, 0x1, {"offsets[1]", "1"}},
+    {"a decrease", J_LOG_SOFTMAX, OFFSETS, {4, 1, 4, 9}, 0x1, {"offsets[1]", "1"}},
     {"a decrease", J_RESHAPE, OFFSETS, {4, 1, 4, 9}, 0x1, {"offsets[1]", "1"}},
     {"a decrease", J_TO_PADDED, OFFSETS, {4, 1, 4, 9}, 0x1, {"offsets[1]", "1"}},
     {"a decrease", J_FROM_PADDED, OFFSETS, {4, 1, 4, 9}, 0x1, {"offsets[1]", "1"}},

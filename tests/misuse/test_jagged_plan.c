@@ -19,7 +19,7 @@ typedef struct refusal {
 static const refusal rows[] = {
     /* enums and types */
     {J_GELU, {"op", "0"}, {JSET(op, 0)}},
-    {J_GELU, {"op", "15"}, {JSET(op, 15)}},
+    {J_GELU, {"op", "99"}, {JSET(op, 99)}},
     {J_GELU, {"op"}, {JSET(op, -1)}},
     {J_GELU, {"dtype", "0"}, {JSET(dtype, 0)}},
     {J_GELU, {"dtype", "10"}, {JSET(dtype, 10)}},
@@ -82,6 +82,7 @@ static const refusal rows[] = {
 
     /* dimensions */
     {J_SOFTMAX, {"dim", "0"}, {JSET(dim, 0)}},
+    {J_LOG_SOFTMAX, {"dim", "0"}, {JSET(dim, 0)}},
     {J_SOFTMAX, {"dim", "5"}, {JSET(dim, 5)}},
     {J_GELU, {"dim", "3"}, {JSET(dim, STW_DIM_INNER)}},
     {J_GELU, {"dim_size", "3"}, {JSET(dim_size, 3)}},
@@ -91,6 +92,7 @@ static const refusal rows[] = {
     {J_SOFTMAX, {"dim_after", "12", "6"}, {JSET(dim_after, 12)}}, /* more than inner has */
     {J_SOFTMAX, {"dim_after", "-2"}, {JSET(dim_after, -2)}},
     {J_SOFTMAX, {"dim_after"}, {JSET(dim_after, INT64_MIN)}},
+    {J_LOG_SOFTMAX, {"dim_size", "-3"}, {JSET(dim_size, -3)}},
     {J_SOFTMAX, {"dim_size", "6"}, {JSET(dim_size, 6)}}, /* 6 * 2 is not inside 6 */
     {J_SOFTMAX, {"dim_size", "3"}, {JSET(dim, STW_DIM_OUTER)}},
     {J_SOFTMAX, {"dim_size", "3"}, {JSET(dim, STW_DIM_RAGGED)}},
@@ -98,6 +100,10 @@ static const refusal rows[] = {
     {J_LAYER_NORM, {"dim", "5"}, {JSET(dim, 5)}},
     {J_SELECT, {"dim", "0", "component"}, {JSET(dim, 0), JSET(dim_size, 0), JSET(dim_after, 0)}},
     {J_LAYER_NORM, {"dim_size", "4"}, {JSET(dim_size, 4)}},
+    {J_RMS_NORM, {"dim_size", "4"}, {JSET(dim_size, 4)}},
+    {J_RMS_NORM, {"dim_after", "2"}, {JSET(dim_size, 3), JSET(dim_after, 2)}},
+    {J_RMS_NORM, {"dbias_dtype", "3"}, {JSET(dbias_dtype, STW_F32)}},
+    {J_RMS_NORM, {"outputs", "0x8"}, {JSET(outputs, STW_JAGGED_DBIAS)}},
     {J_LAYER_NORM, {"dim_after", "2"}, {JSET(dim_size, 3), JSET(dim_after, 2)}},
     {J_SELECT, {"index", "3"}, {JSET(index, 3)}},
     {J_SELECT, {"index", "-4"}, {JSET(index, -4)}},
@@ -152,6 +158,7 @@ static const refusal rows[] = {
 static const refusal limits[] = {
     {J_GELU, {"dtype", "4"}, {JSET(dtype, STW_F64)}},
     {J_SOFTMAX, {"dtype", "4"}, {JSET(dtype, STW_F64)}},
+    {J_LOG_SOFTMAX, {"dtype", "4"}, {JSET(dtype, STW_F64)}},
     {J_MATMUL, {"dtype", "8"}, {JSET(dtype, STW_I32)}},
     {J_LINEAR, {"dtype", "9"}, {JSET(dtype, STW_I64)}},
     {J_LAYER_NORM, {"dtype", "4"}, {JSET(dtype, STW_F64)}},
@@ -163,6 +170,8 @@ static const refusal limits[] = {
     {J_LINEAR, {"dweight_dtype", "1"}, {JSET(dweight_dtype, STW_F16)}},
     {J_LINEAR, {"weight_dtype", "3"}, {JSET(weight_dtype, STW_F32)}},
     {J_LAYER_NORM, {"weight_dtype", "2"}, {JSET(weight_dtype, STW_BF16)}},
+    {J_RMS_NORM, {"weight_dtype", "2"}, {JSET(weight_dtype, STW_BF16)}},
+    {J_RMS_NORM, {"dtype", "4"}, {JSET(dtype, STW_F64)}},
     {J_GELU, {"accumulate"}, {JSET(accumulate, STW_JAGGED_DX)}}, /* into f16 */
     {J_GELU, {"components", "2147483648"}, {JSET(components, INT64_C(1) << 31)}},
     {J_GELU, {"axis[0].size", "281474976710656"}, {JSET(axis[0].size, TWO_48)}},
@@ -176,8 +185,12 @@ static const refusal limits[] = {
     {J_MATMUL, {"2^60"}, {JSET(axis[1].size, INT64_C(1) << 40), JSET(axis[2].size, INT64_C(1) << 40)}},
     {J_TO_PADDED, {"2^60"}, {JSET(padded, TWO_48 - 1), JSET(components, INT32_MAX)}},
     {J_SOFTMAX, {"dim", "4"}, {JSET(dim, STW_DIM_COMPONENT), JSET(dim_size, 0), JSET(dim_after, 0)}},
+    {J_LOG_SOFTMAX, {"dim", "4"}, {JSET(dim, STW_DIM_COMPONENT), JSET(dim_size, 0), JSET(dim_after, 0)}},
     {J_SUM, {"dim", "4"}, {JSET(dim, STW_DIM_COMPONENT)}},
-    {J_LAYER_NORM, {"dim", "2", "ragged"}, {JSET(dim, STW_DIM_RAGGED)}},
+    {J_LAYER_NORM, {"flags", "ragged"}, {JSET(dim, STW_DIM_RAGGED)}}, /* with gamma */
+    {J_RMS_NORM, {"flags", "ragged"}, {JSET(dim, STW_DIM_RAGGED)}},
+    {J_LAYER_NORM, {"outputs", "0xd", "ragged"}, {JSET(dim, STW_DIM_RAGGED), JSET(flags, 0), JSET(outputs, 13)}},
+    {J_RMS_NORM, {"dim", "1"}, {JSET(dim, STW_DIM_OUTER)}},
     {J_LAYER_NORM, {"dim", "1"}, {JSET(dim, STW_DIM_OUTER)}},
     {J_RESHAPE, {"shape_rank", "9"}, {JSET(shape_rank, 9)}},
     {J_RESHAPE, {"shape"}, {JSET(shape[0], INT64_MAX), JSET(shape[2], INT64_MAX)}},
@@ -336,7 +349,12 @@ static void accepted(void **state) {
         {J_SELECT_RAG, {JSET(index, -INT64_MAX)}},
         {J_SOFTMAX, {JSET(dim_size, 6), JSET(dim_after, 0)}},
         {J_SOFTMAX, {JSET(dim_size, 1), JSET(dim_after, 6)}},
+        {J_LOG_SOFTMAX, {JSET(dim_size, 1), JSET(dim_after, 6)}},
         {J_LAYER_NORM, {JSET(dim_size, 3)}},
+        {J_RMS_NORM, {JSET(dim, STW_DIM_RAGGED), JSET(flags, 0)}},
+        {J_LAYER_NORM, {JSET(dim, STW_DIM_RAGGED), JSET(flags, 0), JSET(outputs, 1)}},
+        {J_RMS_NORM, {JSET(dim_size, 3)}},
+        {J_RMS_NORM, {JSET(dtype, STW_BF16), JSET(weight_dtype, STW_F32), JSET(accumulate, 4)}},
         {J_LAYER_NORM, {JSET(dim, STW_DIM_INNER), JSET(dim_size, 6), JSET(dim_after, 1)}},
         {J_LAYER_NORM, {JSET(dtype, STW_BF16), JSET(weight_dtype, STW_F32), JSET(accumulate, 12)}},
         {J_LINEAR, {JSET(dweight_dtype, STW_F32), JSET(accumulate, STW_JAGGED_DWEIGHT)}},

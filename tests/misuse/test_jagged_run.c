@@ -34,6 +34,9 @@ static const pointer pointers[] = {
     POINTER(grad, J_SOFTMAX, 1, 4),
     POINTER(y, J_SOFTMAX, 1, 4),
     POINTER(dx, J_SOFTMAX, 1, 4),
+    POINTER(grad, J_LOG_SOFTMAX, 1, 4),
+    POINTER(y, J_LOG_SOFTMAX, 1, 4),
+    POINTER(dx, J_LOG_SOFTMAX, 1, 4),
     POINTER(grad, J_SUM, 1, 4),
     POINTER(dx, J_SUM, 1, 4),
     POINTER(grad, J_SELECT, 1, 4),
@@ -55,6 +58,12 @@ static const pointer pointers[] = {
     POINTER(dx, J_LAYER_NORM, 1, 4),
     POINTER(dweight, J_LAYER_NORM, 1, 4),
     POINTER(dbias, J_LAYER_NORM, 1, 4),
+    POINTER(grad, J_RMS_NORM, 1, 4),
+    POINTER(x, J_RMS_NORM, 1, 4),
+    POINTER(rstd, J_RMS_NORM, 1, 4),
+    POINTER(weight, J_RMS_NORM, 1, 4),
+    POINTER(dx, J_RMS_NORM, 1, 4),
+    POINTER(dweight, J_RMS_NORM, 1, 4),
     POINTER(grad, J_RESHAPE, 1, 4),
     POINTER(dx, J_RESHAPE, 1, 4),
     POINTER(grad, J_TO_PADDED, 1, 4),
@@ -348,6 +357,8 @@ static void what_may_be_null(void **state) {
         {J_LAYER_NORM, STW_JAGGED_DX, {"dweight", "dbias"}},
         {J_LAYER_NORM, STW_JAGGED_DWEIGHT, {"weight", "dx", "dbias"}},
         {J_LAYER_NORM, STW_JAGGED_DBIAS, {"x", "weight", "dx", "dweight"}},
+        {J_RMS_NORM, STW_JAGGED_DX, {"dweight"}},
+        {J_RMS_NORM, STW_JAGGED_DWEIGHT, {"weight", "dx"}},
     };
     for (size_t n = 0; n < sizeof subsets / sizeof subsets[0]; ++n) {
         jfixture f;

@@ -385,10 +385,13 @@ static const char *const jagged_lines[] = {
     "jagged_silu:f32:c7l60t200i33:i64:full",
     "jagged_threshold:i8:c7l60t200i33:thr-3.5",
     "jagged_softmax:bf16:c5l30t90i60:inner:ds5:da4",
+    "jagged_log_softmax:f16:c5l30t90i60:ragged",
     "jagged_sum:f64:c5o12l30t90i7:outer:ds3:da2",
     "jagged_select:u8:c5l30t90i7:ragged:index-1",
     "jagged_select:i64:c5l30t90i7:component:index4",
     "jagged_layer_norm:f16:c5l60t200i64:inner:dx_f32:weight_f32:gamma:out_x:out_w:acc_x:ds16",
+    "jagged_rms_norm:bf16:c5l60t200i64:weight_f32:gamma:out_x:out_w:acc_w:ds16",
+    "jagged_layer_norm:f32:c5o2l60t200i64:ragged:jagged:used",
     "jagged_reshape:i32:c7l60t200:grad_jagged:shape4,-1,3:gshape-1,12",
     "jagged_to_padded:i16:c7l60t200i33p60",
     "jagged_from_padded:bf16:c7l60t200i33p60",
@@ -498,7 +501,7 @@ static void test_jagged_what_no_plan_takes(void **state) {
     jagged_formats_as(&p.desc, "jagged_reshape:f32:c1l2t3");
     p.desc.op = (stw_jagged_op)0;
     jagged_formats_as(&p.desc, "jagged_?:f32:c1l2t3");
-    p.desc.op = (stw_jagged_op)(STW_JAGGED_ATTENTION + 1);
+    p.desc.op = (stw_jagged_op)99;
     jagged_formats_as(&p.desc, "jagged_?:f32:c1l2t3");
     p.desc.op = STW_JAGGED_ATTENTION; /* desc.attn is null */
     jagged_formats_as(&p.desc, "jagged_attention:i32:");

@@ -78,8 +78,9 @@ def test_pointwise_f16_into_f32():
     compare(got, [1.0 + g * silu_slope(a) for g, a in zip(parts(grad), parts(x))], dtype="float16")
 
 
+@pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("ragged,dim", [(0, 0), (0, 1), (0, -1), (1, 0), (1, 1), (1, 2)])
-def test_softmax(ragged, dim):
+def test_softmax(ragged, dim, log):
     shape = (4, TOTAL, 3) if ragged else (TOTAL, 4, 3)
     scores, grad = values("softmax", *shape), values("grad", *shape)
     y = np.zeros_like(scores)
@@ -88,8 +89,11 @@ def test_softmax(ragged, dim):
         where[ragged] = slice(OFFSETS[b], OFFSETS[b + 1])
         part = np.exp(scores[tuple(where)])
         y[tuple(where)] = part / part.sum(axis=dim, keepdims=True)
-    got = jagged.softmax_backward(grad, y, OFFSETS, dim, ragged_dim=ragged)
-    expected = [a * (g - (g * a).sum(axis=dim, keepdims=True)) for g, a in zip(parts(grad, ragged), parts(y, ragged))]
+    backward = jagged.log_softmax_backward if log else jagged.softmax_backward
+    y = np.log(y, where=y > 0, out=np.zeros_like(y)) if log else y
+    got = backward(grad, y, OFFSETS, dim, ragged_dim=ragged)
+    expected = [g - np.exp(a) * g.sum(axis=dim, keepdims=True) if log else a * (g - (g * a).sum(axis=dim, keepdims=True))
+                for g, a in zip(parts(grad, ragged), parts(y, ragged))]
     compare(got, expected, ragged)
 
 
@@ -149,6 +153,41 @@ def test_layer_norm(with_weight):
     both = jagged.layer_norm_backward(grad.reshape(TOTAL, 24), x.reshape(TOTAL, 24), *(np.zeros(TOTAL, "f") + i
                                                                                        for i in range(2)), OFFSETS)
     assert both.dx.shape == (TOTAL, 24)
+
+
+def test_norms_over_the_ragged_dimension():
+    x, grad = values("x", 2, TOTAL, 8), values("grad", 2, TOTAL, 8)
+    mean, rstd, root = (np.full((len(LENGTHS), 2), np.nan, "f") for _ in range(3))
+    expected, without = [], []
+    for b, (a, g) in enumerate(zip(parts(x, 1), parts(grad, 1))):
+        a, g = a.astype(np.float64), g.astype(np.float64)
+        if a.size:
+            mean[b], rstd[b] = a.mean(axis=(1, 2)), 1 / np.sqrt(a.var(axis=(1, 2)) + 1e-5)
+            root[b] = 1 / np.sqrt((a * a).mean(axis=(1, 2)) + 1e-5)
+        m, s, q = (t[b].astype(np.float64)[:, None, None] for t in (mean, rstd, root))
+        h = (a - m) * s
+        average = (lambda t: t.mean(axis=(1, 2), keepdims=True)) if a.size else (lambda t: t)
+        expected.append(s * (g - average(g) - h * average(g * h)))
+        without.append(q * (g - a * q * average(g * a * q)))
+    compare(jagged.layer_norm_backward(grad, x, mean, rstd, OFFSETS, normalized=2, ragged_dim=1).dx, expected, 1)
+    compare(jagged.rms_norm_backward(grad, x, root, OFFSETS, normalized=2, ragged_dim=1).dx, without, 1)
+    with pytest.raises(sternway.UnsupportedError, match="gamma would be ragged"):
+        jagged.rms_norm_backward(grad, x, root, OFFSETS, normalized=2, ragged_dim=1, weight=values("w", 8), outputs="dx")
+
+
+@pytest.mark.parametrize("with_weight", [True, False])
+def test_rms_norm(with_weight):
+    x, grad, weight = values("x", TOTAL, 3, 8), values("grad", TOTAL, 3, 8), values("gamma", 8)
+    wide = x.astype(np.float64)
+    rstd = (1 / np.sqrt((wide * wide).mean(axis=2) + 1e-5)).astype("f")
+    got = jagged.rms_norm_backward(grad, x, rstd, OFFSETS, weight=weight if with_weight else None)
+    h, g = wide * rstd[..., None], grad * (weight.astype(np.float64) if with_weight else 1.0)
+    check("dx", got.dx, rstd[..., None] * (g - h * (g * h).mean(axis=2, keepdims=True)), "float32")
+    assert got.dbias is None
+    if with_weight:
+        check("dweight", got.dweight, (grad * h).sum(axis=(0, 1)), "float32")
+    with pytest.raises(sternway.InvalidError, match="rms_norm has not"):
+        jagged.rms_norm_backward(grad, x, rstd, OFFSETS, weight=weight, outputs=("dbias",))
 
 
 def test_matmul_one_ragged_extent():

@@ -69,6 +69,15 @@ def test_softmax(layout, dtype, dim):
           [parts], "_softmax_backward_data")
 
 
+@types
+@pytest.mark.parametrize("dim", [2, -1])
+def test_log_softmax(dtype, dim):
+    """Of the jagged layout alone, along constant dimensions: PyTorch has no other forward, and no backward."""
+    parts = components(SIZES, dtype)
+    check(lambda x: F.log_softmax(x, dim), lambda x: F.log_softmax(x, -1), [nest(parts, "jagged")], [parts],
+          "_log_softmax_backward_data")
+
+
 @both
 @pytest.mark.parametrize("dim", [1, 2, 3])
 @pytest.mark.parametrize("ragged", [0, 1, 2])

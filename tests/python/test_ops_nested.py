@@ -69,16 +69,18 @@ def test_used_lengths_and_values_of_no_component():
     check("dx", dx, want, torch.float32)
 
 
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("dim", [1, 2, 3])
 @pytest.mark.parametrize("ragged_idx", [1, 2])
-def test_softmax(dim, ragged_idx):
+def test_softmax(dim, ragged_idx, name):
+    forward, ours = getattr(torch, name), getattr(ops, f"nested_{name}_backward")
     shape = (TOTAL, 4, 6) if ragged_idx == 1 else (4, TOTAL, 6)
     x, grad = rand(*shape), rand(*shape, seed=1)
     y = torch.zeros(shape)
     for part, to in zip(parts(x, ragged_idx), parts(y, ragged_idx)):
-        to.copy_(part.softmax(dim - 1))
-    want = reference(lambda t: t.softmax(dim - 1), x, ragged_idx, parts(grad, ragged_idx))
-    check("dx", ops.nested_softmax_backward(grad, y, OFFSETS, dim=dim, ragged_idx=ragged_idx), want, torch.float32)
+        to.copy_(forward(part, dim - 1))
+    want = reference(lambda t: forward(t, dim - 1), x, ragged_idx, parts(grad, ragged_idx))
+    check("dx", ours(grad, y, OFFSETS, dim=dim, ragged_idx=ragged_idx), want, torch.float32)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3])
@@ -117,6 +119,19 @@ def test_layer_norm(gamma):
                                          outputs=13 if gamma else 1)
     assert len(got) == (3 if gamma else 1)
     for name, a, b in zip(("dx", "dweight", "dbias"), got, wants):
+        check(name, a, b, torch.float32)
+
+
+@pytest.mark.parametrize("gamma", [False, True])
+def test_rms_norm(gamma):
+    x, grad, weight = rand(TOTAL, 4, 6), rand(TOTAL, 4, 6, seed=1), rand(6, seed=2) if gamma else None
+    rstd = (x.square().mean(-1) + 1e-5).rsqrt()
+    leaf, scale = x.double().requires_grad_(), (weight if gamma else torch.ones(6)).double().requires_grad_()
+    y = leaf * (leaf.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * scale
+    wants = torch.autograd.grad(y, (leaf, scale), grad.double())
+    got = ops.nested_rms_norm_backward(grad, x, rstd, weight, OFFSETS, normalized_size=6, outputs=5 if gamma else 1)
+    assert len(got) == (2 if gamma else 1)
+    for name, a, b in zip(("dx", "dweight"), got, wants):
         check(name, a, b, torch.float32)
 
 

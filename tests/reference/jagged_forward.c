@@ -38,12 +38,21 @@ static double line_loss(const fd *f, line at, int64_t n) {
     for (int64_t k = 0; k < at.count; ++k) {
         const int64_t e = at.first + k * at.step;
         if (f->s->op == STW_JAGGED_SOFTMAX) total += f->grad[e] * exp(f->x[e]) / sum;
+        if (f->s->op == STW_JAGGED_LOG_SOFTMAX) total += f->grad[e] * (f->x[e] - log(sum));
         if (f->s->op == STW_JAGGED_SUM) total += f->grad[n] * f->x[e];
     }
     if (f->s->op == STW_JAGGED_SELECT) {
         const int64_t k = f->s->index < 0 ? f->s->index + at.count : f->s->index;
         total = f->grad[n] * f->x[at.first + k * at.step];
     }
+    return total;
+}
+
+static double rms_norm_loss(const fd *f, int64_t start) {
+    const int64_t M = f->s->size;
+    double square = 0, total = 0;
+    for (int64_t k = 0; k < M; ++k) square += f->x[start + k] * f->x[start + k] / (double)M;
+    for (int64_t k = 0; k < M; ++k) total += f->grad[start + k] * f->x[start + k] / sqrt(square + 1e-5) * f->weight[k];
     return total;
 }
 
@@ -54,6 +63,22 @@ static double layer_norm_loss(const fd *f, int64_t start) {
     for (int64_t k = 0; k < M; ++k) variance += (f->x[start + k] - mean) * (f->x[start + k] - mean) / (double)M;
     for (int64_t k = 0; k < M; ++k)
         total += f->grad[start + k] * ((f->x[start + k] - mean) / sqrt(variance + 1e-5) * f->weight[k] + f->bias[k]);
+    return total;
+}
+
+/* A line is all that is used of [ragged, inner]; there is no gamma. */
+static double ragged_norm_loss(const fd *f) {
+    double total = 0;
+    for (int b = 0; b < COMPONENTS; ++b) {
+        const int64_t M = f->l.used[b] * f->s->inner;
+        for (int64_t start = f->first[b]; start < f->first[b + 1]; start += M) {
+            double mean = 0, square = 0;
+            for (int64_t k = 0; k < M && f->s->op == STW_JAGGED_LAYER_NORM; ++k) mean += f->x[start + k] / (double)M;
+            for (int64_t k = 0; k < M; ++k) square += (f->x[start + k] - mean) * (f->x[start + k] - mean) / (double)M;
+            for (int64_t k = 0; k < M; ++k)
+                total += f->grad[start + k] * (f->x[start + k] - mean) / sqrt(square + 1e-5);
+        }
+    }
     return total;
 }
 
@@ -100,8 +125,12 @@ double loss_of(const fd *f) {
     double total = 0;
     if (op == STW_JAGGED_TO_PADDED) return to_padded_loss(f);
     if (op == STW_JAGGED_FROM_PADDED) return from_padded_loss(f);
-    if (op == STW_JAGGED_LAYER_NORM) {
+    if ((op == STW_JAGGED_LAYER_NORM || op == STW_JAGGED_RMS_NORM) && f->s->dim == STW_DIM_RAGGED) {
+        total = ragged_norm_loss(f);
+    } else if (op == STW_JAGGED_LAYER_NORM) {
         for (int64_t n = 0; n < count; n += f->s->size) total += layer_norm_loss(f, n);
+    } else if (op == STW_JAGGED_RMS_NORM) {
+        for (int64_t n = 0; n < count; n += f->s->size) total += rms_norm_loss(f, n);
     } else if (op == STW_JAGGED_LINEAR) {
         for (int64_t n = 0; n < count / f->s->inner; ++n) total += linear_loss(f, n);
     } else if (op == STW_JAGGED_RESHAPE) {

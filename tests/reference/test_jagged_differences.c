@@ -81,23 +81,42 @@ static const double *dense_values(buffers *b, const double *values, int64_t coun
 }
 
 /* The statistics of the lines, in x's storage: with f64 inputs the reference takes them in f64. */
-static void bind_layer_norm(const fd *f, buffers *b, int jagged, stw_jagged_args *a) {
+static void bind_norm(const fd *f, buffers *b, int jagged, stw_jagged_args *a) {
     const int64_t M = f->s->size, lines = f->first[COMPONENTS] / M;
     int64_t total;
     int64_t *index = keep(b, places(f, f->s->outer, f->s->inner / M, jagged, &total));
+    const int rms = f->s->op == STW_JAGGED_RMS_NORM;
     double *mean = keep(b, malloc(8 * (size_t)(total + 1))), *rstd = keep(b, malloc(8 * (size_t)(total + 1)));
     memset(mean, 0xFF, 8 * (size_t)total);
     memset(rstd, 0xFF, 8 * (size_t)total);
     for (int64_t n = 0; n < lines; ++n) {
         double m = 0, v = 0;
-        for (int64_t k = 0; k < M; ++k) m += f->x[n * M + k] / (double)M;
+        for (int64_t k = 0; k < M && !rms; ++k) m += f->x[n * M + k] / (double)M;
         for (int64_t k = 0; k < M; ++k) v += (f->x[n * M + k] - m) * (f->x[n * M + k] - m) / (double)M;
         mean[index[n]] = m;
         rstd[index[n]] = 1 / sqrt(v + 1e-5);
     }
-    a->mean = (const float *)mean;
+    if (!rms) a->mean = (const float *)mean;
     a->rstd = (const float *)rstd;
     a->weight = dense_values(b, f->weight, M);
+}
+
+/* Along the ragged dimension: dense [components, outer]; those of empty components are not read. */
+static void bind_ragged_norm(const fd *f, buffers *b, stw_jagged_args *a) {
+    const int rms = f->s->op == STW_JAGGED_RMS_NORM;
+    double *mean = keep(b, malloc(8 * 64)), *rstd = keep(b, malloc(8 * 64));
+    for (int c = 0; c < COMPONENTS; ++c)
+        for (int64_t o = 0; o < f->s->outer; ++o) {
+            const int64_t M = f->l.used[c] * f->s->inner, line = c * f->s->outer + o;
+            const double *x = f->x + f->first[c] + o * M;
+            double m = 0, v = 0;
+            for (int64_t k = 0; k < M && !rms; ++k) m += x[k] / (double)M;
+            for (int64_t k = 0; k < M; ++k) v += (x[k] - m) * (x[k] - m) / (double)M;
+            mean[line] = M ? m : (double)NAN;
+            rstd[line] = M ? 1 / sqrt(v + 1e-5) : (double)NAN;
+        }
+    if (!rms) a->mean = (const float *)mean;
+    a->rstd = (const float *)rstd;
 }
 
 static const double *bind_softmax(const fd *f, buffers *b, int jagged) {
@@ -107,7 +126,10 @@ static const double *bind_softmax(const fd *f, buffers *b, int jagged) {
             const line at = line_at(f, c, n);
             double sum = 0;
             for (int64_t k = 0; k < at.count; ++k) sum += exp(f->x[at.first + k * at.step]);
-            for (int64_t k = 0; k < at.count; ++k) y[at.first + k * at.step] = exp(f->x[at.first + k * at.step]) / sum;
+            for (int64_t k = 0; k < at.count; ++k) {
+                const int64_t e = at.first + k * at.step;
+                y[e] = f->s->op == STW_JAGGED_SOFTMAX ? exp(f->x[e]) / sum : f->x[e] - log(sum);
+            }
         }
     return nested_values(f, b, y, f->s->outer, f->s->inner, jagged);
 }
@@ -136,7 +158,8 @@ static void describe(const fd *f, int jagged, stw_jagged_desc *d) {
     d->components = COMPONENTS;
     d->axis[0].size = f->l.longest;
     d->axis[0].total = f->l.total;
-    d->flags = STW_JAGGED_HAS_USED | (s->op == STW_JAGGED_LAYER_NORM ? STW_JAGGED_HAS_GAMMA : 0u);
+    d->flags =
+        STW_JAGGED_HAS_USED | (stw_jagged_is_norm(s->op) && s->dim != STW_DIM_RAGGED ? STW_JAGGED_HAS_GAMMA : 0u);
     d->storage = jagged ? STW_STORAGE_JAGGED : STW_STORAGE_COMPONENTS;
     d->outer = s->outer;
     d->inner = s->inner;
@@ -215,36 +238,43 @@ static void check(fd *f, int jagged) {
     args.grad = bind_grad(f, &b, jagged);
     b.x_count = dense_x ? COMPONENTS * s->outer * f->padded * s->inner : f->first[COMPONENTS];
     if (!dense_x) b.x_index = keep(&b, places(f, s->outer, s->inner, jagged, &b.x_elements));
-    if (s->op == STW_JAGGED_SOFTMAX) args.y = bind_softmax(f, &b, jagged);
+    if (stw_jagged_is_softmax(s->op)) args.y = bind_softmax(f, &b, jagged);
     else if (!dense_x) args.x = nested_values(f, &b, f->x, s->outer, s->inner, jagged);
-    if (s->op == STW_JAGGED_LAYER_NORM) bind_layer_norm(f, &b, jagged, &args);
+    const int ragged_norm = stw_jagged_is_ragged_norm(s->op, s->dim);
+    if (ragged_norm) bind_ragged_norm(f, &b, &args);
+    else if (stw_jagged_is_norm(s->op)) bind_norm(f, &b, jagged, &args);
     if (s->op == STW_JAGGED_LINEAR) args.weight = dense_values(&b, f->weight, f->features * s->inner);
     double unused[4]; /* outputs have to be there; the reference has its own */
     args.dx = args.dweight = args.dbias = unused;
     assert_int_equal(stw_jref_evaluate(&desc, &args, 0, &r), STW_OK);
     compare_all(f, "dx", f->x, b.x_count, r.values[0], b.x_index);
     if (!dense_x) compare_kinds(f, &b, &r, jagged);
-    if (s->op == STW_JAGGED_LAYER_NORM || s->op == STW_JAGGED_LINEAR) {
+    if ((stw_jagged_is_norm(s->op) && !ragged_norm) || s->op == STW_JAGGED_LINEAR) {
         const int linear = s->op == STW_JAGGED_LINEAR;
         compare_all(f, "dweight", f->weight, linear ? f->features * s->inner : s->size, r.values[2], NULL);
-        compare_all(f, "dbias", f->bias, linear ? f->features : s->size, r.values[3], NULL);
+        if (s->op != STW_JAGGED_RMS_NORM)
+            compare_all(f, "dbias", f->bias, linear ? f->features : s->size, r.values[3], NULL);
     }
     stw_jref_free(&r);
     for (int n = 0; n < b.count; ++n) free(b.list[n]);
 }
 
 static const setup setups[] = {
-    {STW_JAGGED_GELU, STW_DIM_NONE, 2, 3, 0, 0, 0},         {STW_JAGGED_GELU_TANH, STW_DIM_NONE, 1, 5, 0, 0, 0},
-    {STW_JAGGED_SILU, STW_DIM_NONE, 3, 1, 0, 0, 0},         {STW_JAGGED_THRESHOLD, STW_DIM_NONE, 2, 3, 0, 0, 0},
-    {STW_JAGGED_SOFTMAX, STW_DIM_RAGGED, 2, 3, 0, 0, 0},    {STW_JAGGED_SOFTMAX, STW_DIM_INNER, 2, 12, 3, 2, 0},
-    {STW_JAGGED_SOFTMAX, STW_DIM_INNER, 1, 7, 7, 1, 0},     {STW_JAGGED_SOFTMAX, STW_DIM_OUTER, 12, 2, 3, 2, 0},
-    {STW_JAGGED_SUM, STW_DIM_RAGGED, 2, 3, 0, 0, 0},        {STW_JAGGED_SUM, STW_DIM_INNER, 2, 12, 3, 2, 0},
-    {STW_JAGGED_SUM, STW_DIM_OUTER, 12, 2, 3, 2, 0},        {STW_JAGGED_SELECT, STW_DIM_INNER, 2, 12, 3, 2, 1},
-    {STW_JAGGED_SELECT, STW_DIM_INNER, 2, 12, 3, 2, -1},    {STW_JAGGED_SELECT, STW_DIM_OUTER, 12, 2, 3, 2, 2},
-    {STW_JAGGED_SELECT, STW_DIM_COMPONENT, 2, 3, 0, 0, -1}, {STW_JAGGED_LAYER_NORM, STW_DIM_INNER, 2, 5, 5, 1, 0},
-    {STW_JAGGED_LAYER_NORM, STW_DIM_INNER, 1, 12, 4, 1, 0}, {STW_JAGGED_LINEAR, STW_DIM_NONE, 2, 5, 0, 0, 0},
-    {STW_JAGGED_RESHAPE, STW_DIM_NONE, 2, 6, 0, 0, 0},      {STW_JAGGED_TO_PADDED, STW_DIM_NONE, 2, 3, 0, 0, 0},
-    {STW_JAGGED_FROM_PADDED, STW_DIM_NONE, 2, 3, 0, 0, 0},
+    {STW_JAGGED_GELU, STW_DIM_NONE, 2, 3, 0, 0, 0},          {STW_JAGGED_GELU_TANH, STW_DIM_NONE, 1, 5, 0, 0, 0},
+    {STW_JAGGED_SILU, STW_DIM_NONE, 3, 1, 0, 0, 0},          {STW_JAGGED_THRESHOLD, STW_DIM_NONE, 2, 3, 0, 0, 0},
+    {STW_JAGGED_SOFTMAX, STW_DIM_RAGGED, 2, 3, 0, 0, 0},     {STW_JAGGED_SOFTMAX, STW_DIM_INNER, 2, 12, 3, 2, 0},
+    {STW_JAGGED_SOFTMAX, STW_DIM_INNER, 1, 7, 7, 1, 0},      {STW_JAGGED_SOFTMAX, STW_DIM_OUTER, 12, 2, 3, 2, 0},
+    {STW_JAGGED_SUM, STW_DIM_RAGGED, 2, 3, 0, 0, 0},         {STW_JAGGED_SUM, STW_DIM_INNER, 2, 12, 3, 2, 0},
+    {STW_JAGGED_SUM, STW_DIM_OUTER, 12, 2, 3, 2, 0},         {STW_JAGGED_SELECT, STW_DIM_INNER, 2, 12, 3, 2, 1},
+    {STW_JAGGED_SELECT, STW_DIM_INNER, 2, 12, 3, 2, -1},     {STW_JAGGED_SELECT, STW_DIM_OUTER, 12, 2, 3, 2, 2},
+    {STW_JAGGED_SELECT, STW_DIM_COMPONENT, 2, 3, 0, 0, -1},  {STW_JAGGED_LAYER_NORM, STW_DIM_INNER, 2, 5, 5, 1, 0},
+    {STW_JAGGED_LAYER_NORM, STW_DIM_INNER, 1, 12, 4, 1, 0},  {STW_JAGGED_LINEAR, STW_DIM_NONE, 2, 5, 0, 0, 0},
+    {STW_JAGGED_RESHAPE, STW_DIM_NONE, 2, 6, 0, 0, 0},       {STW_JAGGED_TO_PADDED, STW_DIM_NONE, 2, 3, 0, 0, 0},
+    {STW_JAGGED_FROM_PADDED, STW_DIM_NONE, 2, 3, 0, 0, 0},   {STW_JAGGED_LOG_SOFTMAX, STW_DIM_RAGGED, 2, 3, 0, 0, 0},
+    {STW_JAGGED_LOG_SOFTMAX, STW_DIM_INNER, 2, 12, 3, 2, 0}, {STW_JAGGED_LOG_SOFTMAX, STW_DIM_INNER, 1, 7, 7, 1, 0},
+    {STW_JAGGED_LOG_SOFTMAX, STW_DIM_OUTER, 12, 2, 3, 2, 0}, {STW_JAGGED_RMS_NORM, STW_DIM_INNER, 2, 5, 5, 1, 0},
+    {STW_JAGGED_RMS_NORM, STW_DIM_INNER, 1, 12, 4, 1, 0},    {STW_JAGGED_RMS_NORM, STW_DIM_RAGGED, 2, 3, 0, 0, 0},
+    {STW_JAGGED_LAYER_NORM, STW_DIM_RAGGED, 2, 3, 0, 0, 0},
 };
 
 /* x for differences: away from the threshold, where there is no derivative. */

@@ -96,9 +96,11 @@ class Bench(CommandTest):
         for line, count, flop in (
                 ("jagged_gelu:f32:c4l50t200i6:lens_full", 3 * dense, 0),
                 ("jagged_softmax:f32:c4l50t200i6:inner:lens_full", 3 * dense, 0),
+                ("jagged_log_softmax:f32:c4l50t200i6:ragged:lens_full", 3 * dense, 0),
                 ("jagged_sum:f32:c4l50t200i6:inner:lens_full", 200 + dense, 0),
                 ("jagged_sum:f32:c4l50t200i6:ragged:lens_full", 4 * 6 + dense, 0),
                 ("jagged_layer_norm:f32:c4l50t200i6:gamma:lens_full", 3 * dense + 2 * 200 + 3 * 6, 0),
+                ("jagged_rms_norm:f32:c4l50t200i6:gamma:lens_full", 3 * dense + 200 + 2 * 6, 0),
                 ("jagged_to_padded:f32:c4l50t200i6p60:lens_full", 2 * dense, 0),
                 ("jagged_from_padded:f32:c4l50t200i6p60:lens_full", dense + 4 * 60 * 6, 0),
                 ("jagged_linear:f32:c4l50t200i6f5:lens_full", 200 * (6 + 5 + 6) + 2 * 30 + 5, 2 * 2 * 200 * 30),

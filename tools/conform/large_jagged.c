@@ -37,7 +37,10 @@ int conform_list_large_jagged(conform_list *list) {
                                         "jagged_softmax:bf16:c4000l8400t33600000i64:ragged:i64:lens_full",
                                         "jagged_softmax:f16:c40000l840t33600000i64:inner:i32:lens_full",
                                         "jagged_softmax:bf16:c4000l4200t16800000o2i64:outer:jagged:i32:lens_full",
+                                        "jagged_log_softmax:bf16:c4000l8400t33600000i64:ragged:i64:lens_full",
+                                        "jagged_log_softmax:f16:c40000l840t33600000i64:inner:i32:lens_full",
                                         "jagged_layer_norm:bf16:c4000l8400t33600000i64:gamma:out_x:i64:lens_full",
+                                        "jagged_rms_norm:f16:c4000l8400t33600000i64:gamma:out_x:i64:lens_full",
                                         "jagged_sum:bf16:c4000l8400t33600000i64:ragged:i64:lens_full",
                                         "jagged_sum:f16:c40000l840t33600000i64:inner:i32:lens_full",
                                         "jagged_select:bf16:c4000l8400t33600000i64:inner:index-1:i32:lens_full",
@@ -66,7 +69,8 @@ static int is_sampled(const stw_jagged_problem *p) {
     for (int i = 0; i < 3; ++i)
         if (is_ragged(d, i) && (p->lens != STW_LENS_FULL || d->axis[i].total != d->components * d->axis[i].size))
             return 0;
-    int planes = d->op == STW_JAGGED_SOFTMAX || d->op == STW_JAGGED_LAYER_NORM || stw_jagged_is_pointwise(d->op);
+    int norm = stw_jagged_is_norm(d->op) && d->dim != STW_DIM_RAGGED;
+    int planes = stw_jagged_is_softmax(d->op) || norm || stw_jagged_is_pointwise(d->op);
     int rows = !d->storage && !d->grad_storage && !d->other_storage;
     return d->op != STW_JAGGED_ATTENTION && d->components && !(d->flags & flags) && !d->accumulate &&
            d->dim != STW_DIM_COMPONENT && !p->skew && (planes || rows) &&

@@ -37,20 +37,23 @@ LIST(threshold, SHAPES("jagged_threshold"), "jagged_threshold:%:c7l60t200i33:thr
      "jagged_threshold:i16:c7l60t200o2i33:jagged:thr-700.5", "jagged_threshold:i32:c7l60t200i33:used",
      "jagged_threshold:i64:c7l60t200i33:used:thr-1e10");
 
-LIST(softmax, "jagged_softmax:%:c7l60t200i33:inner:data_tiny", "jagged_softmax:%:c7l60t200i33:ragged:data_tiny:used",
-     "jagged_softmax:%:c7l60t200i33:inner", "jagged_softmax:%:c7l60t200i32:ragged",
-     "jagged_softmax:%:c7l60t200o9i5:outer", "jagged_softmax:%:c6l50t150o3i40:inner:used",
-     "jagged_softmax:%:c6l50t150o3i40:ragged:used", "jagged_softmax:%:c6l50t150o3i40:outer:used",
-     "jagged_softmax:%:c6l50t150o3i40:inner:jagged", "jagged_softmax:%:c6l50t150o3i40:ragged:jagged:used",
-     "jagged_softmax:%:c6l50t150o12i4:outer:jagged:used", "jagged_softmax:%:c5l30t90i60:inner:ds5",
-     "jagged_softmax:%:c5l30t90i60:inner:ds5:da4:used", "jagged_softmax:%:c5l30t90i60:inner:ds6:da10",
-     "jagged_softmax:%:c5l30t90o12i7:outer:ds3:da2:jagged", "jagged_softmax:%:c5l30t90o12i7:outer:ds3:da4:used",
-     "jagged_softmax:%:c9l400t900:ragged", "jagged_softmax:%:c9l400t900:ragged:used:skew1",
-     "jagged_softmax:%:c3l20t40i2000:inner", "jagged_softmax:%:c3l9t20i4099:inner:skew3",
-     "jagged_softmax:%:c31l3000t4000i3:ragged:lens_huge", "jagged_softmax:%:c5l1200t2400i70:ragged:lens_huge:used",
-     "jagged_softmax:%:c4l50t120i12:inner:dx_f32:acc_x:used", "jagged_softmax:%:c4l50t120i12:ragged:dx_f32:acc_x",
-     "jagged_softmax:%:c0l9t20i4:ragged", "jagged_softmax:%:c4l0t20i4:ragged", "jagged_softmax:%:c7l60t200i1:inner",
-     "jagged_softmax:%:c7l60t200i48:inner:data_sd3", "jagged_softmax:%:c1l200t200i64:ragged:lens_full:full");
+/* Along each dimension, whole and in part, contiguous or not, long and short lines. */
+#define ALONG(op)                                                                                                      \
+    op ":%:c7l60t200i33:inner:data_tiny", op ":%:c7l60t200i33:ragged:data_tiny:used", op ":%:c7l60t200i33:inner",      \
+        op ":%:c7l60t200i32:ragged", op ":%:c7l60t200o9i5:outer", op ":%:c6l50t150o3i40:inner:used",                   \
+        op ":%:c6l50t150o3i40:ragged:used", op ":%:c6l50t150o3i40:outer:used", op ":%:c6l50t150o3i40:inner:jagged",    \
+        op ":%:c6l50t150o3i40:ragged:jagged:used", op ":%:c6l50t150o12i4:outer:jagged:used",                           \
+        op ":%:c5l30t90i60:inner:ds5", op ":%:c5l30t90i60:inner:ds5:da4:used", op ":%:c5l30t90i60:inner:ds6:da10",     \
+        op ":%:c5l30t90o12i7:outer:ds3:da2:jagged", op ":%:c5l30t90o12i7:outer:ds3:da4:used",                          \
+        op ":%:c9l400t900:ragged", op ":%:c9l400t900:ragged:used:skew1", op ":%:c3l20t40i2000:inner",                  \
+        op ":%:c3l9t20i4099:inner:skew3", op ":%:c31l3000t4000i3:ragged:lens_huge",                                    \
+        op ":%:c5l1200t2400i70:ragged:lens_huge:used", op ":%:c4l50t120i12:inner:dx_f32:acc_x:used",                   \
+        op ":%:c4l50t120i12:ragged:dx_f32:acc_x", op ":%:c0l9t20i4:ragged", op ":%:c4l0t20i4:ragged",                  \
+        op ":%:c7l60t200i1:inner", op ":%:c7l60t200i48:inner:data_sd3", op ":%:c1l200t200i64:ragged:lens_full:full"
+
+LIST(softmax, ALONG("jagged_softmax"));
+
+LIST(log_softmax, ALONG("jagged_log_softmax"));
 
 LIST(sum, "jagged_sum:%:c7l60t200i33:inner", "jagged_sum:%:c7l60t200i33:ragged", "jagged_sum:%:c7l60t200o9i5:outer",
      "jagged_sum:%:c6l50t150o3i40:inner:used", "jagged_sum:%:c6l50t150o3i40:ragged:used:jagged",
@@ -82,17 +85,27 @@ LIST(select, "jagged_select:%:c7l60t200i33:inner:index0", "jagged_select:%:c7l60
      "jagged_select:i16:c7l60t200o4i9:outer:index1:used", "jagged_select:i32:c7l60t200i33:inner:index9",
      "jagged_select:i64:c7l60t200i33:inner:index9:used");
 
-LIST(layer_norm, SHAPES("jagged_layer_norm"), "jagged_layer_norm:%:c7l60t200i33:gamma",
-     "jagged_layer_norm:%:c7l60t200o3i65:gamma:used:jagged", "jagged_layer_norm:%:c7l60t200o3i65:gamma:used:weight_f32",
-     "jagged_layer_norm:%:c5l60t200i64:ds16:gamma", "jagged_layer_norm:%:c5l60t200o2i60:ds20:gamma:used:inner",
-     "jagged_layer_norm:%:c4l400t900i128:gamma:out_w:out_b", "jagged_layer_norm:%:c4l400t900i16:out_b",
-     "jagged_layer_norm:%:c4l400t900i16:gamma:out_w:dweight_f32:acc_w", "jagged_layer_norm:%:c4l40t90i2048:gamma",
-     "jagged_layer_norm:%:c4l40t90i5000:gamma:used:skew1", "jagged_layer_norm:%:c3l20t50i4000:gamma:used",
-     "jagged_layer_norm:%:c3l9t20i9000:gamma:used", "jagged_layer_norm:%:c0l9t20i40:gamma",
-     "jagged_layer_norm:%:c5l0t40i9:gamma:dbias_f32:acc_b:out_b",
-     "jagged_layer_norm:%:c31l3000t4000i8:gamma:lens_huge:used",
-     "jagged_layer_norm:%:c3l40t100i300:gamma:dx_f32:acc_x:dweight_f32:acc_w:dbias_f32:acc_b:out_x:out_w:out_"
-     "b");
+/* Rows of both norms: gamma, lines within inner, long lines, column sums of many rows. */
+#define NORMS(op)                                                                                                      \
+    SHAPES(op), op ":%:c7l60t200i33:gamma", op ":%:c7l60t200o3i65:gamma:used:jagged",                                  \
+        op ":%:c7l60t200o3i65:gamma:used:weight_f32", op ":%:c5l60t200i64:ds16:gamma",                                 \
+        op ":%:c5l60t200o2i60:ds20:gamma:used:inner", op ":%:c4l400t900i16:gamma:out_w:dweight_f32:acc_w",             \
+        op ":%:c4l40t90i2048:gamma", op ":%:c4l40t90i5000:gamma:used:skew1", op ":%:c3l20t50i4000:gamma:used",         \
+        op ":%:c3l9t20i9000:gamma:used", op ":%:c0l9t20i40:gamma", op ":%:c31l3000t4000i8:gamma:lens_huge:used",       \
+        op ":%:c7l60t200i33:ragged", op ":%:c6l50t150o3i40:ragged:used", op ":%:c6l50t150o3i40:ragged:jagged:used",    \
+        op ":%:c9l400t900:ragged:used:skew1", op ":%:c31l3000t4000i3:ragged:lens_huge",                                \
+        op ":%:c5l1200t2400i70:ragged:lens_huge:used", op ":%:c4l50t120i12:ragged:dx_f32:acc_x:used",                  \
+        op ":%:c0l9t20i4:ragged", op ":%:c4l0t20i4:ragged", op ":%:c1l200t200i64:ragged:lens_full:full",               \
+        op ":%:c7l60t200i48:ragged:data_sd3"
+
+LIST(layer_norm, NORMS("jagged_layer_norm"), "jagged_layer_norm:%:c4l400t900i128:gamma:out_w:out_b",
+     "jagged_layer_norm:%:c4l400t900i16:out_b", "jagged_layer_norm:%:c5l0t40i9:gamma:dbias_f32:acc_b:out_b",
+     "jagged_layer_norm:%:c3l40t100i300:gamma:dx_f32:acc_x:dweight_f32:acc_w:dbias_f32:acc_b:out_x:out_w:out_b");
+
+LIST(rms_norm, NORMS("jagged_rms_norm"), "jagged_rms_norm:%:c4l400t900i128:gamma:out_w",
+     "jagged_rms_norm:%:c4l400t900i16:out_w", "jagged_rms_norm:%:c5l0t40i9:gamma:dweight_f32:acc_w:out_w",
+     "jagged_rms_norm:%:c300l90t9000i24:gamma:used",
+     "jagged_rms_norm:%:c3l40t100i300:gamma:dx_f32:acc_x:dweight_f32:acc_w:out_x:out_w");
 
 LIST(reshape, "jagged_reshape:%:c7l60t200:shape-1,12:gshape-1,3,4",
      "jagged_reshape:%:c7l60t200:shape4,-1,3:gshape-1,12", "jagged_reshape:%:c7l60t200:shape4,-1,3:gshape12,-1:used",
@@ -462,9 +475,11 @@ const conform_row conform_rows[] = {
      conform_jagged_pointwise, 12},
     {"jagged_threshold", "every element type; thresholds above and below 0", conform_jagged_threshold, 12},
     {"jagged_softmax", "along outer, ragged and inner, whole and in part", conform_jagged_softmax, 12},
+    {"jagged_log_softmax", "along outer, ragged and inner, whole and in part", conform_jagged_log_softmax, 12},
     {"jagged_sum", "gradients spread along each dimension, every element type", conform_jagged_sum, 12},
     {"jagged_select", "a slice of each dimension and a component, every element type", conform_jagged_select, 12},
     {"jagged_layer_norm", "dX, dGamma, dBeta", conform_jagged_layer_norm, 12},
+    {"jagged_rms_norm", "dX, dGamma", conform_jagged_rms_norm, 12},
     {"jagged_reshape", "between component shapes and storages, every element type", conform_jagged_reshape, 12},
     {"jagged_padded", "to and from padded, longer and shorter than the components", conform_jagged_padded, 12},
     {"jagged_linear", "dX, dW, dbias over the rows of all components", conform_jagged_linear, 12},

@@ -181,6 +181,7 @@ static void mark_matrices(jref *j, int which, int axis_rows, int axis_cols) {
 uint32_t stw_jref_outputs(const stw_jagged_desc *d) {
     if (d->outputs) return d->outputs;
     if (d->op == STW_JAGGED_MATMUL) return STW_JAGGED_DX | STW_JAGGED_DOTHER;
+    if (d->op == STW_JAGGED_RMS_NORM && d->flags & STW_JAGGED_HAS_GAMMA) return STW_JAGGED_DX | STW_JAGGED_DWEIGHT;
     if (d->op == STW_JAGGED_LINEAR || (d->op == STW_JAGGED_LAYER_NORM && d->flags & STW_JAGGED_HAS_GAMMA))
         return STW_JAGGED_DX | STW_JAGGED_DWEIGHT | STW_JAGGED_DBIAS;
     return STW_JAGGED_DX;
@@ -245,7 +246,7 @@ int64_t jref_input_elements(const jref *j, stw_jref_input input) {
     const stw_jagged_desc *d = j->d;
     uint32_t outputs = stw_jref_outputs(d);
     int64_t nested = d->axis[0].total * j->outer * j->inner;
-    int linear = d->op == STW_JAGGED_LINEAR, norm = d->op == STW_JAGGED_LAYER_NORM, dx = outputs & STW_JAGGED_DX;
+    int linear = d->op == STW_JAGGED_LINEAR, norm = stw_jagged_is_norm(d->op), dx = outputs & STW_JAGGED_DX;
     int weighs = (outputs & STW_JAGGED_DWEIGHT) != 0;
     switch (input) {
     case STW_JREF_GRAD: return grad_elements(j);
@@ -254,13 +255,17 @@ int64_t jref_input_elements(const jref *j, stw_jref_input input) {
             return outputs & STW_JAGGED_DOTHER ? matrix_elements(j, STW_AXIS_M, STW_AXIS_K, d->x_elements) : 0;
         if (linear) return weighs ? nested : 0;
         return (norm && (dx || weighs)) || stw_jagged_is_pointwise(d->op) ? nested : 0;
-    case STW_JREF_Y: return d->op == STW_JAGGED_SOFTMAX ? nested : 0;
+    case STW_JREF_Y: return stw_jagged_is_softmax(d->op) ? nested : 0;
     case STW_JREF_OTHER:
         return d->op == STW_JAGGED_MATMUL && dx ? matrix_elements(j, STW_AXIS_K, STW_AXIS_N, d->other_elements) : 0;
     case STW_JREF_WEIGHT:
         if (linear) return dx ? d->out_features * j->inner : 0;
         return norm && dx && d->flags & STW_JAGGED_HAS_GAMMA ? j->size : 0;
-    default: return norm && (dx || weighs) ? nested / j->size : 0;
+    case STW_JREF_MEAN:
+        if (d->op == STW_JAGGED_RMS_NORM) return 0; /* fallthrough */
+    default:
+        if (norm && d->dim == STW_DIM_RAGGED) return d->components * j->outer;
+        return norm && (dx || weighs) ? nested / j->size : 0;
     }
 }
 

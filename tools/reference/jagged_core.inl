@@ -55,15 +55,26 @@ static int64_t line_index(const jref *j, jref_span s, int64_t o, int64_t r, int6
     return jref_index(s, j->outer, j->inner, j->d->storage, o, r, i);
 }
 
+/* The term of a line's sum, and dX. */
+static REAL softmax_term(const jref *j, int64_t at) {
+    REAL g = (REAL)j->grad[at];
+    return j->d->op == STW_JAGGED_LOG_SOFTMAX ? g : g * (REAL)j->y[at];
+}
+
+static REAL softmax_slope(const jref *j, int64_t at, REAL sum) {
+    REAL g = (REAL)j->grad[at], y = (REAL)j->y[at];
+    return j->d->op == STW_JAGGED_LOG_SOFTMAX ? g - exponential(j, y) * sum : y * (g - sum);
+}
+
 static void softmax_line(jref *j, jref_span s, int64_t o, int64_t r, int64_t i, int64_t length) {
     REAL sum = 0;
     for (int64_t k = 0; k < length; ++k) {
         int64_t at = line_index(j, s, o, r, i, jref_order(j, k, length));
-        sum += (REAL)j->grad[at] * (REAL)j->y[at];
+        sum += softmax_term(j, at);
     }
     for (int64_t k = 0; k < length; ++k) {
         int64_t at = line_index(j, s, o, r, i, k);
-        jref_set(j, 0, at, (double)((REAL)j->y[at] * ((REAL)j->grad[at] - sum)));
+        jref_set(j, 0, at, (double)softmax_slope(j, at, sum));
     }
 }
 
@@ -81,12 +92,13 @@ static void softmax(jref *j) {
     }
 }
 
-/* ---- layer norm ---- */
+/* ---- layer norm, RMS norm ---- */
 
 static void norm_line(jref *j, jref_span s, int64_t o, int64_t r, int64_t part) {
     int64_t m = j->size, first = jref_index(s, j->outer, j->inner, j->d->storage, o, r, part * m);
     int64_t line = jref_index(s, j->outer, j->inner / m, j->d->storage, o, r, part);
-    REAL mean = (REAL)j->mean[line], rstd = (REAL)j->rstd[line], sum_g = 0, sum_gh = 0;
+    int rms = j->d->op == STW_JAGGED_RMS_NORM;
+    REAL mean = rms ? 0 : (REAL)j->mean[line], rstd = (REAL)j->rstd[line], sum_g = 0, sum_gh = 0;
     for (int64_t k = 0; k < m; ++k) {
         int64_t i = jref_order(j, k, m);
         REAL g = (REAL)j->grad[first + i] * (j->weight ? (REAL)j->weight[i] : 1);
@@ -96,7 +108,8 @@ static void norm_line(jref *j, jref_span s, int64_t o, int64_t r, int64_t part) 
     for (int64_t i = 0; i < m; ++i) {
         REAL g = (REAL)j->grad[first + i] * (j->weight ? (REAL)j->weight[i] : 1);
         REAL h = ((REAL)j->x[first + i] - mean) * rstd;
-        jref_set(j, 0, first + i, (double)(rstd * (g - sum_g / (REAL)m - h * (sum_gh / (REAL)m))));
+        REAL average = rms ? 0 : sum_g / (REAL)m;
+        jref_set(j, 0, first + i, (double)(rstd * (g - average - h * (sum_gh / (REAL)m))));
     }
 }
 
@@ -134,7 +147,8 @@ static void norm_columns(jref *j) {
             bias += g;
             if (!j->x) continue;
             int64_t statistic = jref_index(s, j->outer, parts, j->d->storage, p.o, p.r, part);
-            weight += g * (((REAL)j->x[at] - (REAL)j->mean[statistic]) * (REAL)j->rstd[statistic]);
+            REAL mean = j->d->op == STW_JAGGED_RMS_NORM ? 0 : (REAL)j->mean[statistic];
+            weight += g * (((REAL)j->x[at] - mean) * (REAL)j->rstd[statistic]);
         }
         jref_set(j, 2, i, (double)weight);
         jref_set(j, 3, i, (double)bias);
@@ -142,7 +156,39 @@ static void norm_columns(jref *j) {
     free(list);
 }
 
-static void layer_norm(jref *j) {
+/* Along the ragged dimension: all that is used of [ragged, inner] is a line; element k of it. */
+static int64_t ragged_norm_index(const jref *j, jref_span s, int64_t o, int64_t k) {
+    return jref_index(s, j->outer, j->inner, j->d->storage, o, k / j->inner, k % j->inner);
+}
+
+static void ragged_norm_line(jref *j, jref_span s, int64_t b, int64_t o) {
+    int64_t m = s.used * j->inner, line = b * j->outer + o;
+    int rms = j->d->op == STW_JAGGED_RMS_NORM;
+    if (!m) return;
+    REAL mean = rms ? 0 : (REAL)j->mean[line], rstd = (REAL)j->rstd[line], sum_g = 0, sum_gh = 0;
+    for (int64_t k = 0; k < m; ++k) {
+        int64_t at = ragged_norm_index(j, s, o, jref_order(j, k, m));
+        sum_g += (REAL)j->grad[at];
+        sum_gh += (REAL)j->grad[at] * (((REAL)j->x[at] - mean) * rstd);
+    }
+    for (int64_t k = 0; k < m; ++k) {
+        int64_t at = ragged_norm_index(j, s, o, k);
+        REAL h = ((REAL)j->x[at] - mean) * rstd, average = rms ? 0 : sum_g / (REAL)m;
+        jref_set(j, 0, at, (double)(rstd * ((REAL)j->grad[at] - average - h * (sum_gh / (REAL)m))));
+    }
+}
+
+static void ragged_norm(jref *j) {
+    for (int64_t b = 0; b < j->d->components; ++b)
+        for (int64_t o = 0; o < j->outer; ++o) ragged_norm_line(j, jref_span_of(j, 0, b), b, o);
+}
+
+static void norm(jref *j) {
+    if (j->d->dim == STW_DIM_RAGGED) {
+        ragged_norm(j);
+        return;
+    }
+
     for (int64_t b = 0; j->out->values[0] && b < j->d->components; ++b) {
         jref_span s = jref_span_of(j, 0, b);
         for (int64_t o = 0; o < j->outer; ++o)
@@ -241,8 +287,10 @@ void RUN(jref *j) {
             for (int64_t o = 0; o < j->outer; ++o) matmul_component(j, b, o);
         break;
     case STW_JAGGED_LINEAR: linear(j); break;
-    case STW_JAGGED_SOFTMAX: softmax(j); break;
-    case STW_JAGGED_LAYER_NORM: layer_norm(j); break;
+    case STW_JAGGED_SOFTMAX:
+    case STW_JAGGED_LOG_SOFTMAX: softmax(j); break;
+    case STW_JAGGED_LAYER_NORM:
+    case STW_JAGGED_RMS_NORM: norm(j); break;
     default:
         if (stw_jagged_is_pointwise(j->d->op)) pointwise(j);
         else jref_move(j);

@@ -38,7 +38,8 @@ void stw_jref_mark_readable(const stw_jagged_desc *desc, const stw_jagged_args *
     int moves = desc->op == STW_JAGGED_SUM || desc->op == STW_JAGGED_SELECT ||
                 (desc->op >= STW_JAGGED_RESHAPE && desc->op <= STW_JAGGED_ATTENTION);
     if (!elements) return;
-    if (input == STW_JREF_WEIGHT) memset(marks, 1, (size_t)elements);
+    if (input == STW_JREF_WEIGHT || (input >= STW_JREF_MEAN && desc->dim == STW_DIM_RAGGED))
+        memset(marks, 1, (size_t)elements);
     else if (matmul && input == STW_JREF_GRAD) mark_matrix(&j, 2, STW_AXIS_M, STW_AXIS_N, marks);
     else if (matmul && input == STW_JREF_X) mark_matrix(&j, 0, STW_AXIS_M, STW_AXIS_K, marks);
     else if (matmul) mark_matrix(&j, 1, STW_AXIS_K, STW_AXIS_N, marks);

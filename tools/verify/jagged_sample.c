@@ -70,9 +70,10 @@ static int64_t start_of(const jagged_verify_case *c, int tensor, int64_t b) {
 
 static int rows_are_independent(const stw_jagged_desc *d) {
     if (d->outer > 1) return 0;
-    if (d->op == STW_JAGGED_SOFTMAX || d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT)
+    if (stw_jagged_is_softmax(d->op) || d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT)
         return d->dim != STW_DIM_RAGGED;
-    return d->op == STW_JAGGED_LINEAR || d->op == STW_JAGGED_LAYER_NORM || stw_jagged_is_pointwise(d->op);
+    return d->op == STW_JAGGED_LINEAR || (stw_jagged_is_norm(d->op) && d->dim != STW_DIM_RAGGED) ||
+           stw_jagged_is_pointwise(d->op);
 }
 
 /* A component cannot be cut out where its elements are not side by side. */
@@ -171,7 +172,7 @@ static stw_status judge_component(const jagged_verify_case *c, const unsigned ch
 /* Elements of a line of `tensor` that the sums run over, and how many of them a sum has columns. */
 static int64_t line_of(const stw_jagged_desc *d, int tensor) {
     int64_t inner = d->inner ? d->inner : 1; /* 0 means 1 */
-    if (d->op == STW_JAGGED_LAYER_NORM) return d->dim_size ? d->dim_size : inner;
+    if (stw_jagged_is_norm(d->op)) return d->dim_size ? d->dim_size : inner;
     return tensor == STW_JREF_X ? inner : d->out_features;
 }
 
@@ -186,7 +187,7 @@ static void copy_columns(unsigned char *to, const unsigned char *from, int64_t l
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void shrink_line(stw_jagged_desc *d) {
-    if (d->op == STW_JAGGED_LAYER_NORM) {
+    if (stw_jagged_is_norm(d->op)) {
         int64_t line = line_of(d, STW_JREF_X), columns = least(line, COLUMNS);
         d->inner = (d->inner ? d->inner : 1) / line * columns;
         d->dim_size = columns;

@@ -10,6 +10,7 @@ Where results differ from PyTorch's on purpose:
   the last) get zeros where the call follows the components, and what PyTorch computes from their contents otherwise;
 - sums are in f32 and rounded once, so bf16 and f16 gradients of layer_norm's and linear's parameters are closer to the
   exact ones;
+- log_softmax of jagged tensors has a backward (PyTorch has the forward alone);
 - softmax along the ragged dimension of a jagged tensor gets its gradient along that dimension (PyTorch takes the next
   dimension of the values instead), sum and a select of an inner dimension get theirs (PyTorch raises).
 
@@ -82,16 +83,20 @@ def threshold_backward(grad_output: torch.Tensor, self: torch.Tensor, threshold:
     return _pointwise(_native.JAGGED_THRESHOLD, grad_output, self, threshold=float(threshold))
 
 
-# ---- softmax ----
+# ---- softmax, log_softmax ----
+
+
+def _same_softmax(grad_output: torch.Tensor, output: torch.Tensor, input_dtype: torch.dtype) -> None:
+    same_dtype(grad_output=grad_output, output=output)
+    if input_dtype != output.dtype:
+        raise Fallback(f"the softmax's input was {input_dtype} and its result {output.dtype}")
 
 
 def softmax_backward(grad_output: torch.Tensor, output: torch.Tensor, dim: int,
                      input_dtype: torch.dtype) -> torch.Tensor:
-    same_dtype(grad_output=grad_output, output=output)
-    if input_dtype != output.dtype:
-        raise Fallback(f"the softmax's input was {input_dtype} and its result {output.dtype}")
+    _same_softmax(grad_output, output, input_dtype)
     if is_jagged(output):
-        return _softmax_jagged(grad_output, output, dim)
+        return _softmax_jagged(_native.JAGGED_SOFTMAX, grad_output, output, dim)
     grad_buffer, buffer = packed(grad_output, "grad_output"), packed(output, "output")
     same_sizes(grad_output, output, "grad_output and output")
     result = torch.empty_like(output)
@@ -106,7 +111,13 @@ def softmax_backward(grad_output: torch.Tensor, output: torch.Tensor, dim: int,
     return result
 
 
-def _softmax_jagged(grad_output: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
+def log_softmax_backward(grad_output: torch.Tensor, output: torch.Tensor, dim: int,
+                         input_dtype: torch.dtype) -> torch.Tensor:
+    _same_softmax(grad_output, output, input_dtype)
+    return _softmax_jagged(_native.JAGGED_LOG_SOFTMAX, grad_output, output, dim)
+
+
+def _softmax_jagged(op: int, grad_output: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
     if not is_jagged(grad_output):
         raise Fallback("grad_output is not a nested tensor")
     g, y = Jagged(grad_output), Jagged(output)
@@ -120,7 +131,7 @@ def _softmax_jagged(grad_output: torch.Tensor, output: torch.Tensor, dim: int) -
     through = value_dim == y.ragged or y.used is not None
     result = y.fresh(y.values) if through else torch.empty_like(y.values)
     if values.numel():
-        run(_native.JAGGED_SOFTMAX, grad=grad_values, y=values, dx=result.permute(order),
+        run(op, grad=grad_values, y=values, dx=result.permute(order),
             **y.along(value_dim, order))
     return y.wrap(result)
 
@@ -202,6 +213,9 @@ register("threshold_backward",
 register("_softmax_backward_data",
          "aten::_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype) -> Tensor",
          softmax_backward, softmax_backward)
+register("_log_softmax_backward_data",
+         "aten::_log_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype)"
+         " -> Tensor", None, log_softmax_backward)
 register("linear_backward",
          "aten::linear_backward(Tensor self, Tensor grad_output, Tensor weight, bool[3] output_mask)"
          " -> (Tensor, Tensor, Tensor)", linear_backward, linear_backward)

@@ -11,10 +11,11 @@ components one behind the other; the tensor's shape says the sizes alone).
 
     operator      gradient `grad`                                         result
     gelu, silu, threshold   values, beside x                              dX as x
-    softmax       values, beside y, the softmax along dim                 dX as y
+    softmax, log_softmax    values, beside y, the result along dim        dX as y
     sum           values without dim; dim ragged: dense [B, rest]         dX of `sizes`, those of x's values
     select        as sum; dim 0: values of component `index` alone        dX of `sizes`
     layer_norm    values, beside x, mean and rstd (f32, one a line)       those of dX, dweight, dbias in `outputs`
+    rms_norm      values, beside x and rstd = (avg(x^2) + eps)^-1/2       those of dX, dweight in `outputs`
     linear        values [.., j, N], beside x [.., j, K], weight [N, K]   those of dX, dweight, dbias in `outputs`
     reshape       values of component shape grad_shape, -1 the ragged one  dX of component shape `shape`
     to_padded     dense [B, .., padded, ..]                               dX values with `total` positions
@@ -87,6 +88,13 @@ def _softmax(grad: Tensor, y: Tensor, offsets: Tensor, used: Tensor | None = Non
                         **along(y.shape, ragged_idx, dim))
 
 
+def _log_softmax(grad: Tensor, y: Tensor, offsets: Tensor, used: Tensor | None = None, *, dim: int,
+                 ragged_idx: int = 1, max_length: int | None = None, storage: str = "jagged",
+                 full: bool = False) -> Tensor:
+    return _elementwise(_native.JAGGED_LOG_SOFTMAX, grad, y, offsets, used, ragged_idx, max_length, storage, full, y=y,
+                        **along(y.shape, ragged_idx, dim))
+
+
 def _like_second(grad: Tensor, x: Tensor, offsets: Tensor, used: Tensor | None = None, **options: Any) -> Tensor:
     return x.new_empty(x.shape)
 
@@ -122,21 +130,37 @@ def _sizes_fake(grad: Tensor, sizes: Sequence[int], offsets: Tensor, used: Tenso
 def _layer_norm(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, offsets: Tensor,
                 used: Tensor | None = None, *, normalized_size: int, ragged_idx: int = 1, max_length: int | None = None,
                 storage: str = "jagged", full: bool = False, outputs: int = DX | DWEIGHT | DBIAS) -> list[Tensor]:
-    made = _layer_norm_outputs(x, weight, normalized_size, outputs, full)
+    return _norm(_native.JAGGED_LAYER_NORM, grad, x, mean, rstd, weight, offsets, used, normalized_size, ragged_idx,
+                 max_length, storage, full, outputs)
+
+
+def _rms_norm(grad: Tensor, x: Tensor, rstd: Tensor, weight: Tensor | None, offsets: Tensor,
+              used: Tensor | None = None, *, normalized_size: int, ragged_idx: int = 1, max_length: int | None = None,
+              storage: str = "jagged", full: bool = False, outputs: int = DX | DWEIGHT) -> list[Tensor]:
+    if outputs & DBIAS:
+        raise _native.InvalidError("sternway: outputs has 8, dbias, which rms_norm has not")
+    return _norm(_native.JAGGED_RMS_NORM, grad, x, None, rstd, weight, offsets, used, normalized_size, ragged_idx,
+                 max_length, storage, full, outputs)
+
+
+def _norm(op: int, grad: Tensor, x: Tensor, mean: Tensor | None, rstd: Tensor, weight: Tensor | None, offsets: Tensor,
+          used: Tensor | None, normalized_size: int, ragged_idx: int, max_length: int | None, storage: str, full: bool,
+          outputs: int) -> list[Tensor]:
+    made = _norm_outputs(x, weight, normalized_size, outputs, full)
     expect("grad", grad, x.shape)
     lines = x.numel() // normalized_size if normalized_size > 0 else 0
     for name, tensor, elements in (("x", x, lines * normalized_size), ("mean", mean, lines), ("rstd", rstd, lines),
                                    ("weight", weight, normalized_size)):
         if tensor is not None:
             expect_elements(name, tensor, elements)
-    _bridge.jagged_bwd(_native.JAGGED_LAYER_NORM, grad=grad, x=x, mean=mean, rstd=rstd, weight=weight,
+    _bridge.jagged_bwd(op, grad=grad, x=x, mean=mean, rstd=rstd, weight=weight,
                        storage=storage_number(storage), dim=_native.DIM_INNER, dim_size=normalized_size, dim_after=1,
                        **made, **pairs(offsets, used), **axis_of(x.shape, ragged_idx, max_length))
     return list(made.values())
 
 
-def _layer_norm_outputs(x: Tensor, weight: Tensor | None, normalized_size: int, outputs: int,
-                        full: bool) -> dict[str, Tensor]:
+def _norm_outputs(x: Tensor, weight: Tensor | None, normalized_size: int, outputs: int,
+                  full: bool) -> dict[str, Tensor]:
     made = {"dx": make(x, x.shape, full)} if outputs & DX else {}
     like = x if weight is None else weight
     if outputs & DWEIGHT:
@@ -149,7 +173,13 @@ def _layer_norm_outputs(x: Tensor, weight: Tensor | None, normalized_size: int, 
 def _layer_norm_fake(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, offsets: Tensor,
                      used: Tensor | None = None, *, normalized_size: int, outputs: int = DX | DWEIGHT | DBIAS,
                      **options: Any) -> list[Tensor]:
-    return list(_layer_norm_outputs(x, weight, normalized_size, outputs, True).values())
+    return list(_norm_outputs(x, weight, normalized_size, outputs, True).values())
+
+
+def _rms_norm_fake(grad: Tensor, x: Tensor, rstd: Tensor, weight: Tensor | None, offsets: Tensor,
+                   used: Tensor | None = None, *, normalized_size: int, outputs: int = DX | DWEIGHT,
+                   **options: Any) -> list[Tensor]:
+    return list(_norm_outputs(x, weight, normalized_size, outputs, True).values())
 
 
 def _linear(grad: Tensor, x: Tensor, weight: Tensor, offsets: Tensor, used: Tensor | None = None, *,
@@ -247,10 +277,13 @@ _nested("gelu", f"Tensor grad, Tensor x, {_COMMON}, str approximate='none'", "Te
 _nested("silu", f"Tensor grad, Tensor x, {_COMMON}", "Tensor", _silu, _like_second)
 _nested("threshold", f"Tensor grad, Tensor x, {_COMMON}, float threshold=0.", "Tensor", _threshold, _like_second)
 _nested("softmax", f"Tensor grad, Tensor y, {_COMMON}, int dim", "Tensor", _softmax, _like_second)
+_nested("log_softmax", f"Tensor grad, Tensor y, {_COMMON}, int dim", "Tensor", _log_softmax, _like_second)
 _nested("sum", f"Tensor grad, SymInt[] sizes, {_COMMON}, int dim", "Tensor", _sum, _sizes_fake)
 _nested("select", f"Tensor grad, SymInt[] sizes, {_COMMON}, int dim, SymInt index", "Tensor", _select, _sizes_fake)
 _nested("layer_norm", f"Tensor grad, Tensor x, Tensor mean, Tensor rstd, Tensor? weight, {_COMMON}, "
         "SymInt normalized_size, int outputs=13", "Tensor[]", _layer_norm, _layer_norm_fake)
+_nested("rms_norm", f"Tensor grad, Tensor x, Tensor rstd, Tensor? weight, {_COMMON}, SymInt normalized_size, "
+        "int outputs=5", "Tensor[]", _rms_norm, _rms_norm_fake)
 _nested("linear", f"Tensor grad, Tensor x, Tensor weight, {_COMMON}, int outputs=5", "Tensor[]", _linear, _linear_fake)
 _nested("reshape", "Tensor grad, Tensor offsets, Tensor? used=None, *, SymInt[] shape, SymInt[] grad_shape, "
         "SymInt? max_length=None, str storage='jagged', str grad_storage='jagged', bool full=False", "Tensor", _reshape,

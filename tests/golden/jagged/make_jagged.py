@@ -146,23 +146,24 @@ def label(shape):
     return "x".join("j" if extent == -1 else str(extent) for extent in shape)
 
 
-def softmax(g, name, dtype, shape, dim, lengths, std=1.0):
+def softmax(g, name, dtype, shape, dim, lengths, std=1.0, op="softmax"):
     g.start(name)
     count = elements(shape, lengths)
     case = Case({"lengths": lengths_tensor(lengths), "x": torch.from_numpy(g.random.standard_normal(count) * std)},
-                {"op": "softmax", "shape": ",".join(map(str, shape))})
-    y = [torch.softmax(part, dim) for part in case.parts("x")]
+                {"op": op, "shape": ",".join(map(str, shape))})
+    y = [getattr(torch, op)(part, dim) for part in case.parts("x")]
     t = {"lengths": case.t["lengths"], "y": torch.cat([part.reshape(-1) for part in y]).to(DTYPES[dtype]),
          "grad": g.values(dtype, count)}
-    g.add(name, "softmax", dtype, t, shape=shape, dim=dim)
+    g.add(name, op, dtype, t, shape=shape, dim=dim)
 
 
 def reduction_cases(g):
-    """softmax, sum and select along every dimension of every shape."""
+    """softmax, log_softmax, sum and select along every dimension of every shape."""
     for n, shape in enumerate(SHAPES):
         for dim in range(len(shape)):
             dtype = FLOATS[(n + dim) % 3]
             softmax(g, f"softmax_{label(shape)}_dim{dim}_{dtype}", dtype, shape, dim, TINY)
+            softmax(g, f"log_softmax_{label(shape)}_dim{dim}_{dtype}", dtype, shape, dim, TINY, op="log_softmax")
             sum_case(g, dtype, shape, dim, TINY, bool((n + dim) % 2))
             for index in (0, -1) if shape[dim] != 1 else (0,):
                 select_case(g, dtype, shape, dim, FULL if shape[dim] == -1 else TINY, index)
@@ -170,6 +171,8 @@ def reduction_cases(g):
         softmax(g, f"softmax_huge_ragged_{dtype}", dtype, [-1, 3], 0, HUGE)
         softmax(g, f"softmax_huge_inner_{dtype}", dtype, [-1, 9], 1, [1, 0, 41, 2])
         softmax(g, f"softmax_peaked_{dtype}", dtype, [-1, 67], 1, [2, 1], std=8.0)
+        softmax(g, f"log_softmax_huge_ragged_{dtype}", dtype, [-1, 3], 0, HUGE, op="log_softmax")
+        softmax(g, f"log_softmax_peaked_{dtype}", dtype, [-1, 67], 1, [2, 1], std=8.0, op="log_softmax")
         sum_case(g, dtype, [-1, 3], 0, HUGE, False, "_huge")
     for n, dtype in enumerate(EXACT + ("bool",)):
         shape = [[-1, 5], [2, -1, 3], [3, -1]][n % 3]
@@ -222,6 +225,17 @@ def layer_norm(g, name, dtype, shape, normalized, lengths, gamma=True, mean=0.0,
     g.add(name, "layer_norm", dtype, t, shape=shape, normalized=normalized)
 
 
+def rms_norm(g, name, dtype, shape, normalized, lengths, gamma=True):
+    g.start(name)
+    M, count = math.prod(normalized), elements(shape, lengths)
+    x = g.values(dtype, count)
+    t = {"lengths": lengths_tensor(lengths), "x": x, "grad": g.values(dtype, count),
+         "rstd": (x.double().reshape(-1, M).square().mean(1) + 1e-5).rsqrt().to(torch.float32)}
+    if gamma:
+        t["weight"] = (1.0 + g.values("f64", M, 0.3)).to(DTYPES[dtype if gamma is True else gamma])
+    g.add(name, "rms_norm", dtype, t, shape=shape, normalized=normalized)
+
+
 def linear(g, name, dtype, shape, N, lengths):
     g.start(name)
     K = shape[-1]
@@ -242,7 +256,7 @@ def matmul(g, name, dtype, m, k, n, outer=1):
 
 
 def product_cases(g):
-    """layer_norm, linear and matmul."""
+    """layer_norm, rms_norm, linear and matmul."""
     for dtype in FLOATS:
         layer_norm(g, f"layer_norm_{dtype}", dtype, [-1, 5], [5], TINY)
         layer_norm(g, f"layer_norm_{dtype}_huge", dtype, [-1, 17], [17], [1, 53, 0, 2])
@@ -251,6 +265,12 @@ def product_cases(g):
         layer_norm(g, f"layer_norm_{dtype}_lines", dtype, [-1, 2, 7], [7], TINY)
         layer_norm(g, f"layer_norm_{dtype}_outer", dtype, [2, -1, 7], [7], TINY)
         layer_norm(g, f"layer_norm_{dtype}_empty", dtype, [-1, 5], [5], [0, 0, 0])
+        rms_norm(g, f"rms_norm_{dtype}", dtype, [-1, 5], [5], TINY)
+        rms_norm(g, f"rms_norm_{dtype}_huge", dtype, [-1, 17], [17], [1, 53, 0, 2])
+        rms_norm(g, f"rms_norm_{dtype}_plain", dtype, [-1, 6], [6], TINY, gamma=False)
+        rms_norm(g, f"rms_norm_{dtype}_lines", dtype, [-1, 2, 7], [7], TINY)
+        rms_norm(g, f"rms_norm_{dtype}_outer", dtype, [2, -1, 7], [7], TINY)
+        rms_norm(g, f"rms_norm_{dtype}_empty", dtype, [-1, 5], [5], [0, 0, 0])
         linear(g, f"linear_{dtype}", dtype, [-1, 5], 3, TINY)
         linear(g, f"linear_{dtype}_huge", dtype, [-1, 7], 9, HUGE)
         linear(g, f"linear_{dtype}_middle", dtype, [2, -1, 5], 4, TINY)
@@ -259,6 +279,7 @@ def product_cases(g):
         linear(g, f"linear_{dtype}_wide", dtype, [-1, 33], 17, [9, 0, 4])
     layer_norm(g, "layer_norm_bf16_f32_gamma", "bf16", [-1, 5], [5], TINY, gamma="f32")
     layer_norm(g, "layer_norm_f16_f32_gamma", "f16", [-1, 9], [9], TINY, gamma="f32")
+    rms_norm(g, "rms_norm_bf16_f32_gamma", "bf16", [-1, 5], [5], TINY, gamma="f32")
     layer_norm(g, "layer_norm_f32_one", "f32", [-1, 1], [1], TINY)
     layer_norm(g, "layer_norm_f32_offset", "f32", [-1, 5], [5], TINY, mean=100.0)
     layer_norm(g, "layer_norm_bf16_small", "bf16", [-1, 65], [65], [2, 1], std=1e-3)

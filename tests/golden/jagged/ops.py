@@ -139,6 +139,22 @@ def softmax_formula(case):
     return {"dx_ref": flat(value)}, {"dx_ref": flat(size)}, {"dx_ref": terms}
 
 
+def log_softmax_routes(case):
+    # as softmax. 2.11 has no backward of it, of neither layout
+    dense = [aten._log_softmax_backward_data(g.contiguous(), y.contiguous(), case.dim, F64)
+             for y, g in zip(case.parts("y"), case.parts("grad"))]
+    return only_dx({"dense backward op": dense})
+
+
+def log_softmax_formula(case):
+    value, size, terms = [], [], 0
+    for y, g in zip(case.arrays("y"), case.arrays("grad")):
+        value.append(g - np.exp(y) * g.sum(case.dim, keepdims=True))
+        size.append(abs(g) + np.exp(y) * abs(g).sum(case.dim, keepdims=True) * (1.0 + abs(y)))
+        terms = max(terms, y.shape[case.dim])
+    return {"dx_ref": flat(value)}, {"dx_ref": flat(size)}, {"dx_ref": terms}
+
+
 def zeros(case):
     kind = case.t["grad"].dtype
     return [torch.zeros(component_shape(case.shape, length), dtype=kind) for length in case.lengths]
@@ -247,6 +263,34 @@ def layer_norm_formula(case):
         sizes.update(dweight_ref=flat([abs(g * h).sum(0)]), dbias_ref=flat([abs(g).sum(0)]))
         terms.update(dweight_ref=lines, dbias_ref=lines)
     return value, sizes, terms
+
+
+def rms_norm_routes(case):
+    # rstd is an input and rounded. PyTorch's own operator that takes it is CUDA's alone in 2.11; layer_norm's of the lines
+    # (x, -x), whose mean is 0 and average square that of x, with the gradient (grad, -grad), is twice the same
+    M, lines = math.prod(case.list("normalized")), case.t["rstd"].numel()
+    x, grad = (case.t[name].reshape(lines, M) for name in ("x", "grad"))
+    gamma = case.t.get("weight", torch.ones(M, dtype=F64)).repeat(2)
+    mean, rstd = torch.zeros(lines, 1, dtype=F64), case.t["rstd"].reshape(lines, 1)
+    dx, dgamma, _ = aten.native_layer_norm_backward(torch.cat((grad, -grad), 1), torch.cat((x, -x), 1), [2 * M], mean, rstd,
+                                                    gamma, gamma, [True, True, True])
+    found = {"dx_ref": dx[:, :M].reshape(-1)}
+    if "weight" in case.t:
+        found["dweight_ref"] = dgamma[:M]
+    return {"dense layer_norm backward op": found}
+
+
+def rms_norm_formula(case):
+    M, lines = math.prod(case.list("normalized")), case.t["rstd"].numel()
+    x, g = (case.t[name].numpy().reshape(lines, M) for name in ("x", "grad"))
+    rstd = case.t["rstd"].numpy().reshape(lines, 1)
+    h, scaled = x * rstd, g * (case.t["weight"].numpy() if "weight" in case.t else np.ones(M))
+    value = {"dx_ref": flat([rstd * (scaled - h * (scaled * h).mean(1, keepdims=True))])}
+    size, terms = {"dx_ref": flat([rstd * (abs(scaled) + abs(h) * abs(scaled * h).mean(1, keepdims=True))])}, {"dx_ref": M}
+    if "weight" in case.t:
+        value["dweight_ref"], size["dweight_ref"] = flat([(g * h).sum(0)]), flat([abs(g * h).sum(0)])
+        terms["dweight_ref"] = lines
+    return value, size, terms
 
 
 def linear_routes(case):
@@ -422,8 +466,9 @@ def from_padded_formula(case):
 POINTWISE = (pointwise_routes, pointwise_formula)
 OPS = {
     "gelu": POINTWISE, "gelu_tanh": POINTWISE, "silu": POINTWISE, "threshold": POINTWISE,
-    "softmax": (softmax_routes, softmax_formula), "sum": (sum_routes, sum_formula),
-    "select": (select_routes, select_formula), "layer_norm": (layer_norm_routes, layer_norm_formula),
+    "softmax": (softmax_routes, softmax_formula), "log_softmax": (log_softmax_routes, log_softmax_formula),
+    "sum": (sum_routes, sum_formula), "select": (select_routes, select_formula), "layer_norm": (layer_norm_routes, layer_norm_formula),
+    "rms_norm": (rms_norm_routes, rms_norm_formula),
     "linear": (linear_routes, linear_formula), "matmul": (matmul_routes, matmul_formula),
     "reshape": (reshape_routes, reshape_formula), "to_padded": (to_padded_routes, to_padded_formula),
     "from_padded": (from_padded_routes, from_padded_formula),
