@@ -297,7 +297,7 @@ DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &ma
     attn_work_tile *const tiles =
         (attn_work_tile *)(void *)(smem + C::AT_TILES); /* this work tile and the next, alternately */
     sm90_tile_masking *const masking = (sm90_tile_masking *)(void *)(smem + C::AT_MASKING);
-    if (wave == C::WARPS && sm90_elect()) barriers.init(C::WARPS + 1);
+    if (wave == C::WARPS && sm90_elect()) barriers.init(C::WARPS + !C::DIRECT);
     dev_await_previous();
     dev_barrier();
     if (wave >= C::WARPS) {
@@ -307,7 +307,7 @@ DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &ma
             const sm90_scheduler<ORDERED> scheduler = {l, NULL, barriers.tile()};
             sm90_wide_load<C, ORDERED>(load, scheduler, tiles, masking);
         }
-        if (wave == C::WARPS + 1) sm90_wide_reduce<C, ORDERED>(l, barriers, smem, tiles);
+        if (!C::DIRECT && wave == C::WARPS + 1) sm90_wide_reduce<C, ORDERED>(l, barriers, smem, tiles);
     } else {
         sm90_take_registers<C::REGISTERS>();
         if constexpr (C::TALL) sm90_tall_multiply<C, ORDERED>(l, maps, smem, tiles, masking);

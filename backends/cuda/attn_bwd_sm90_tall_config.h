@@ -18,6 +18,7 @@ template <class T_> struct sm90_tall_config {
         STAGES = 2,
         DOUT_STAGES = 1,
         DQ_PARTS = 1,
+        DIRECT = false,
         WARPS = 8, /* that multiply; four more have loads and additions */
         THREADS = 256,
         REGISTERS = 240, /* a thread's of those that multiply */

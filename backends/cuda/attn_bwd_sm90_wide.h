@@ -22,9 +22,10 @@
  * those of step j + 1 while the other multiplies those of step j.
  *
  * dQ leaves by way of a place in shared memory, from which one instruction adds it (sm90_bulk_add) while products run:
- * additions from registers had these warps wait. Head_dim to 256: two halves, one after the other, since registers and
- * that place have no room for more; the second half leaves in phase 1 of the step behind. There dO has one place, which
- * is empty as soon as dV is made.
+ * additions from registers had these warps wait. Head_dim to 256: two halves, one after the other, since registers have
+ * no room for more. There dQ is added from registers all the same, and dO has two places; in deterministic mode dQ's
+ * place holds a half, the second one leaves in phase 1 of the step behind, and dO has one place, which is empty as soon
+ * as dV is made.
  *
  * Deterministic mode: as in attn_bwd_sm90.h, but the warp that has the additions has the semaphores. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
@@ -220,6 +221,23 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             barriers.dq_full().arrive();
         }
     };
+    /* The same without such a place: added to the sums. `free`: the place of dS that nobody multiplies. */
+    auto add_dq = [&](uint32_t block_at, bool exact, int part, uint32_t free) {
+        enum { STEP = C::THREADS * 4 };
+        float *const to = l.dq + (int64_t)block_at * (C::BM * C::WIDTH) + ((warp * 2 + group) * DEV_WAVE + lane) * 4 +
+                          part * (DQ_PIECES * STEP);
+        if (exact) {
+            float *const mine =
+                (float *)(void *)(smem + C::AT_DS + free * C::SCORES_BYTES) + sm90_thread_anew() * 8;
+            DEV_UNROLL_FOR (int n = 0; n < DQ_PIECES; n += 2) {
+                DEV_UNROLL_FOR (int i = 0; i < 8; ++i) mine[i] = dq[4 * n + i];
+                DEV_ROLLED_FOR (int i = 0; i < 8; ++i) sm90_add_exact(to + (n + i / 4) * STEP + i % 4, mine[i]);
+            }
+            sm90_cta_sync();
+        } else {
+            DEV_UNROLL_FOR (int i = 0; i < DQ_PIECES; ++i) sm90_add_four(to + i * STEP, dq + 4 * i);
+        }
+    };
     auto exact = [&]() { return SUBNORMAL && (special & SM90_EXACT_DQ) != 0; };
 
     DEV_ROLLED for (;; of.next()) {
@@ -278,7 +296,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             score_gradients(at.place);
             bool left = false, left_exact = false; /* the second part of the step before has not left */
             DEV_ROLLED while (it.left > 1) {
-                const uint32_t at0 = (uint32_t)dev_keep((int)(base >> 4));
+                const uint32_t at0 = (uint32_t)dev_keep((int)(base >> 4)), block_at = it.at;
                 const int stage = at.place, dout_stage = at_dout.place;
                 const bool is_exact = exact();
                 at.next();
@@ -288,7 +306,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                 await_q();
                 begin_scores(at0, at.place);
                 if (PARTS == 2) {
-                    if (left) put_dq(left_exact, 1);
+                    if (!C::DIRECT && left) put_dq(left_exact, 1);
                     left = true;
                     left_exact = is_exact;
                     begin_dq(at0, flip, 0);
@@ -306,7 +324,8 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                 probabilities(is_plain(), at.place);
                 if (PARTS == 2) {
                     sm90_mma_wait<1>(dq);
-                    put_dq(is_exact, 0);
+                    if (C::DIRECT) add_dq(block_at, is_exact, 0, flip);
+                    else put_dq(is_exact, 0);
                     begin_dq(at0, flip ^ 1, 1);
                 }
                 sm90_mma_wait<1>();
@@ -318,23 +337,27 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                 /* 4 */
                 sm90_mma_wait<2>(dq);
                 if (PARTS == 1) put_dq(is_exact, 0);
+                if (C::DIRECT) add_dq(block_at, is_exact, 1, flip);
                 /* 5 */
                 sm90_mma_wait<1>(dp);
                 score_gradients(at.place);
             }
             arrive(barriers.v_empty());
+            const uint32_t block_at = it.at;
             const bool is_exact = exact();
-            if (PARTS == 2 && left) put_dq(left_exact, 1);
+            if (PARTS == 2 && !C::DIRECT && left) put_dq(left_exact, 1);
             begin_dq(base >> 4, flip, 0);
             begin_dk(base >> 4, at.place);
             sm90_mma_wait<1>(dq);
-            put_dq(is_exact, 0);
+            if (C::DIRECT) add_dq(block_at, is_exact, 0, flip ^ 1);
+            else put_dq(is_exact, 0);
             if (PARTS == 2) begin_dq(base >> 4, flip, 1);
             sm90_mma_wait<0>(dq);
             arrive(barriers.dout_empty(at_dout.place));
             arrive(barriers.q_empty(at.place));
             arrive(barriers.k_empty());
-            if (PARTS == 2) put_dq(is_exact, 1);
+            if (C::DIRECT) add_dq(block_at, is_exact, 1, flip ^ 1);
+            else if (PARTS == 2) put_dq(is_exact, 1);
             flip ^= 1;
             at.next();
             at_dout.next();

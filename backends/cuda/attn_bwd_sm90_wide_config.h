@@ -10,7 +10,7 @@
 template <int COLS> struct sm90_wide_half;
 
 /* HD columns of Q and K, HDV of V and dO, in panels of 64. */
-template <class T_, int HD_, int HDV_> struct sm90_wide_config {
+template <class T_, int HD_, int HDV_, bool ORDERED> struct sm90_wide_config {
     typedef T_ T;
     enum {
         HD = HD_,
@@ -18,8 +18,9 @@ template <class T_, int HD_, int HDV_> struct sm90_wide_config {
         BM = 64,
         BN = 64,
         STAGES = 2, /* of Q */
-        DOUT_STAGES = STW_SM90_WIDE_DOUT_STAGES(HD_),
-        DQ_PARTS = STW_SM90_WIDE_DQ_PARTS(HD_), /* a step's dQ leaves in so many parts, through one place */
+        DQ_PARTS = STW_SM90_WIDE_DQ_PARTS(HD_), /* a step's dQ leaves in so many parts */
+        DIRECT = DQ_PARTS > 1 && !ORDERED,      /* from registers, and dO has the place */
+        DOUT_STAGES = DIRECT ? 2 : (int)STW_SM90_WIDE_DOUT_STAGES(HD_),
         WARPS = 8,                              /* that multiply; four more have loads and additions */
         THREADS = 256,
         REGISTERS = 232, /* a thread's of those that multiply */
@@ -35,7 +36,7 @@ template <class T_, int HD_, int HDV_> struct sm90_wide_config {
         Q_BYTES = K_BYTES, /* of a step */
         DOUT_BYTES = V_BYTES,
         SCORES_BYTES = PANEL_BYTES, /* P or dS of a step, in 16 bits */
-        DQ_BYTES = BM * HD * 4 / DQ_PARTS,
+        DQ_BYTES = DIRECT ? 0 : BM * HD * 4 / DQ_PARTS,
         STATS = 2 * BM + (int)STW_STATS_PAD
     };
     enum {
