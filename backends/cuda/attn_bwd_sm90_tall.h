@@ -156,7 +156,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         sm90_mma_wait<1>(dp);
         score_gradients(at.place, 0);
         begin_dp_and_dv(at0, at_dout.place, 1);
-        barriers.ds_empty().wait(filled ^ 1);
+        barriers.scores_empty().wait(filled ^ 1);
         put_scores(s, C::AT_DS, 0);
         sm90_mma_wait<1>(dp);
         score_gradients(at.place, 1);
@@ -244,7 +244,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                 begin_dk(at0, stage, 0);
                 sm90_mma_wait<1>(dq);
                 arrive(barriers.dout_empty(at_dout.place));
-                arrive(barriers.ds_empty());
+                arrive(barriers.scores_empty());
                 put_dq(exact());
                 at.next();
                 at_dout.next();
@@ -267,7 +267,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             begin_dk(base >> 4, at.place, 1);
             sm90_mma_wait<2>(dq);
             arrive(barriers.dout_empty(at_dout.place));
-            arrive(barriers.ds_empty());
+            arrive(barriers.scores_empty());
             arrive(barriers.k_empty());
             put_dq(exact());
             sm90_mma_wait<0>();

@@ -54,10 +54,12 @@ template <class C, int BYTES> DEV_FN bool sm90_wide_counts(const char *keys) {
 template <class C> DEV_FN void sm90_wide_zero_keys(const attn_work_tile &tile, char *smem) {
     const stw_range seen = stw_visible_keys(&tile.seq);
     const int64_t low = seen.first - tile.j0, end = seen.end - tile.j0;
-    sm90_zero_rows<C::PANELS, C::BN>(smem + C::AT_K, low, end, sm90_thread_anew());
-    sm90_zero_rows<C::PANELS_V, C::BN>(smem + C::AT_V, low, end, sm90_thread_anew());
+    if (C::THREADS == 256 || sm90_thread_anew() < 256) {
+        sm90_zero_rows<C::PANELS, C::BN>(smem + C::AT_K, low, end, sm90_thread_anew());
+        sm90_zero_rows<C::PANELS_V, C::BN>(smem + C::AT_V, low, end, sm90_thread_anew());
+    }
     sm90_fence_async_shared();
-    sm90_cta_sync();
+    sm90_cta_sync<C::THREADS>();
 }
 
 /* The first and the last query that see a key of the work tile, counted from query i0. */

@@ -61,8 +61,8 @@ template <class T_, int HD_, int HDV_, bool ORDERED> struct sm90_wide_config {
 
 /* The mbarriers. A place is full when its bytes have come, empty when all warps that read it have arrived. `tile`: the
  * key block of a work tile has come; `ready`: all that is known of a work tile stands in its place. dQ's place is full
- * when all warps have written, empty when its additions have read it. dS's is, where it has one, when all warps have
- * made dQ. */
+ * when all warps have written, empty when its additions have read it. `scores`: the place of dS in
+ * attn_bwd_sm90_tall.h, when all warps have made dQ, or of P in attn_bwd_sm90_broad.h, when all have made dV. */
 template <class C> struct sm90_wide_barriers {
     uint32_t base;
 
@@ -79,7 +79,7 @@ template <class C> struct sm90_wide_barriers {
     DEV_METHOD sm90_mbarrier tile_empty(int place) const { return sm90_mbarrier{base + 184 + 8 * place}; }
     DEV_METHOD sm90_mbarrier dq_full() const { return sm90_mbarrier{base + 24}; }
     DEV_METHOD sm90_mbarrier dq_empty() const { return sm90_mbarrier{base + 56}; }
-    DEV_METHOD sm90_mbarrier ds_empty() const { return sm90_mbarrier{base + 16}; }
+    DEV_METHOD sm90_mbarrier scores_empty() const { return sm90_mbarrier{base + 16}; }
     /* By one thread. */
     DEV_METHOD void init(int readers_of_tiles) const {
         static_assert(C::STAGES <= 2, "the third and fourth of each kind are others'");
@@ -102,7 +102,7 @@ template <class C> struct sm90_wide_barriers {
         }
         dq_full().init(C::WARPS);
         dq_empty().init(1);
-        ds_empty().init(C::WARPS);
+        scores_empty().init(C::WARPS);
         sm90_fence_mbarrier_init();
     }
 };

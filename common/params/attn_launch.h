@@ -160,6 +160,12 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
 #define STW_SM90_TALL_SMEM                                                                                             \
     (128u * 2u * (192u + 128u) + 64u * 2u * (2u * 192u + 128u) + 2u * 64u * 128u * 2u + 64u * 192u * 4u +              \
      2u * (2u * 64u + STW_STATS_PAD) * 4u + 128u * 8u + 240u + STW_WORK_TILE_BYTES)
+/* Its loop for wide heads with more keys: K and V of 96 keys or 80, two stages of Q and statistics of 64 queries, one of
+ * dO, P and dS, dQ in f32 or eight values of each of 256 threads, the same things behind them. */
+#define STW_SM90_BROAD_KEYS(hd) ((hd) > 192u ? 80u : 96u)
+#define STW_SM90_BROAD_SMEM(hd)                                                                                        \
+    (2u * (hd) * (2u * STW_SM90_BROAD_KEYS(hd) + 3u * 64u) + 2u * STW_SM90_BROAD_KEYS(hd) * 128u +                     \
+     ((hd) > 192u ? 256u * 32u : 64u * (hd) * 4u) + 2u * (2u * 64u + STW_STATS_PAD) * 4u + 240u + STW_WORK_TILE_BYTES)
 /* Its kernel of short sequences, bn keys and blocks of bm query rows, of 64 columns a panel: K, V, stages of Q and dO,
  * dS, the statistics, which queries see which key, barriers and the work tile. */
 #define STW_SM90_SHORT_STAGES(bm, bn) ((bm) < (bn) ? 2u : 1u)
