@@ -210,6 +210,8 @@ DEV_FN void sm90_broad_multiply(const stw_attn_launch &l, const stw_sm90_maps &m
             barriers.dq_full().arrive();
         }
     };
+    /* Where shared memory begins, in units of 16 bytes, made anew: ptxas would spill what it makes of it. */
+    auto units = [&]() { return (uint32_t)dev_keep((int)(base >> 4)); };
     auto exact = [&]() { return SUBNORMAL && (special & SM90_EXACT_DQ) != 0; };
     auto pin_sums = [&]() {
         DEV_UNROLL_FOR (int panel = 0; panel < EACH; ++panel) {
@@ -266,13 +268,13 @@ DEV_FN void sm90_broad_multiply(const stw_attn_launch &l, const stw_sm90_maps &m
                           : 0u;
             /* the first step */
             await_q();
-            begin_scores(base >> 4, at.place);
+            begin_scores(units(), at.place);
             sm90_mma_wait<0>(s);
             probabilities(is_plain(), at.place);
             await_dout();
-            gradients(base >> 4);
+            gradients(units());
             DEV_ROLLED while (it.left > 1) {
-                const uint32_t at0 = (uint32_t)dev_keep((int)(base >> 4)), block_at = it.at;
+                const uint32_t at0 = units(), block_at = it.at;
                 const int stage = at.place;
                 const bool is_exact = exact();
                 /* 1 */
@@ -306,15 +308,15 @@ DEV_FN void sm90_broad_multiply(const stw_attn_launch &l, const stw_sm90_maps &m
                 await_dout();
                 gradients(at0);
             }
-            const uint32_t block_at = it.at;
+            const uint32_t at0 = units(), block_at = it.at;
             arrive(barriers.v_empty());
-            begin_dq(base >> 4, 0);
-            begin_dk(base >> 4, at.place, 0, C::BM);
+            begin_dq(at0, 0);
+            begin_dk(at0, at.place, 0, C::BM);
             sm90_mma_wait<1>(dq);
             arrive(barriers.dout_empty(at_dout.place));
             take_dq(block_at, exact(), 0);
             if (C::DQ_PARTS == 2) {
-                begin_dq(base >> 4, 1);
+                begin_dq(at0, 1);
                 sm90_mma_wait<0>(dq);
                 take_dq(block_at, exact(), 1);
             }
