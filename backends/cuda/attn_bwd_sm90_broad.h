@@ -43,12 +43,12 @@ DEV_FN void sm90_broad_multiply(const stw_attn_launch &l, const stw_sm90_maps &m
     typedef typename C::T T;
     typedef sm90_mma<T> mma;
     enum { SUBNORMAL = !dev_is_f16<T>::yes, PANEL = C::PANEL_BYTES / 16, KEY_PANEL = C::KEY_PANEL_BYTES / 16 };
-    enum { SCORES = C::GROUP_KEYS / 2, EACH = C::EACH };
+    enum { SCORES = C::GROUP_KEYS / 2, EACH = C::EACH, DQ_PIECES = 8 * EACH / C::DQ_PARTS };
     const stw_attn_params &p = l.p;
     const int wave = (int)dev_wave(), group = wave / 4;
     const uint32_t base = sm90_shared_address(smem);
     const sm90_wide_barriers<C> barriers = {base + C::AT_BARRIERS};
-    float dk[EACH][C::BN / 2], dv[EACH][C::BN / 2], s[SCORES], dp[SCORES], dq[32];
+    float dk[EACH][C::BN / 2], dv[EACH][C::BN / 2], s[SCORES], dp[SCORES], dq[4 * DQ_PIECES];
 
     sm90_ring<C::STAGES> at = {0, 0};
     sm90_ring<C::DOUT_STAGES> at_dout = {0, 0};
@@ -96,11 +96,12 @@ DEV_FN void sm90_broad_multiply(const stw_attn_launch &l, const stw_sm90_maps &m
                                        sm90_wide_descriptor(ds + i / 8, 1), true);
         sm90_mma_commit();
     };
-    auto begin_dq = [&](uint32_t at0, int part) {
-        const uint32_t ds = at0 + C::AT_DS / 16, k = at0 + C::AT_K / 16 + (group * EACH + part) * KEY_PANEL;
+    auto begin_dq = [&](float(&x)[4 * DQ_PIECES], uint32_t at0, int part) {
+        const uint32_t ds = at0 + C::AT_DS / 16,
+                       k = at0 + C::AT_K / 16 + (group * EACH + part * DQ_PIECES / 8) * KEY_PANEL + part * DQ_PIECES % 8;
         sm90_mma_fence();
         DEV_UNROLL_FOR (int i = 0; i < C::BN; i += 16)
-            mma::template ss<1, 1>(dq, sm90_wide_descriptor(ds + i * 8, 1), sm90_wide_descriptor(k + i * 8, 1), i > 0);
+            mma::template ss<1, 1>(x, sm90_wide_descriptor(ds + i * 8, 1), sm90_wide_descriptor(k + i * 8, 1), i > 0);
         sm90_mma_commit();
     };
     /* This thread's scores, of two queries and pairs of keys, to P or dS: a row is a key, 16-byte pieces are exchanged
@@ -158,7 +159,6 @@ DEV_FN void sm90_broad_multiply(const stw_attn_launch &l, const stw_sm90_maps &m
     auto gradients = [&](uint32_t at0) {
         put_scores(s, C::AT_P);
         sm90_fence_async_shared();
-        begin_dp(at0, at_dout.place);
         sm90_cta_sync<C::THREADS>();
         begin_dv(at0, at_dout.place);
         sm90_mma_wait<1>(dp);
@@ -173,24 +173,24 @@ DEV_FN void sm90_broad_multiply(const stw_attn_launch &l, const stw_sm90_maps &m
     };
     /* A part of dQ has come: to its place or to the sums, in the order of the kernel behind, where a warp has 16 rows and
      * half the columns, columns fastest. */
-    auto take_dq = [&](uint32_t block_at, bool exact, int part) {
+    auto take_dq = [&](const float(&x)[4 * DQ_PIECES], uint32_t block_at, bool exact, int part) {
         enum { STEP = C::SUM_THREADS * 4 };
         const int thread = sm90_thread_anew(), second = thread / 128;
         if (C::DIRECT) {
             const int here = (thread / 32 % 4 * 2 + second) * DEV_WAVE + thread % 32;
-            float *const to = l.dq + (int64_t)block_at * (C::BM * C::WIDTH) + here * 4 + part * (8 * STEP);
+            float *const to = l.dq + (int64_t)block_at * (C::BM * C::WIDTH) + here * 4 + part * (DQ_PIECES * STEP);
             if (ORDERED && part == 0) {
                 barriers.dq_empty().wait(filled);
                 filled ^= 1;
             }
             if (exact) {
                 float *const mine = (float *)(void *)(smem + C::AT_DQ) + thread * 8;
-                DEV_UNROLL_FOR (int n = 0; n < 8; n += 2) {
-                    DEV_UNROLL_FOR (int i = 0; i < 8; ++i) mine[i] = dq[4 * n + i];
+                DEV_UNROLL_FOR (int n = 0; n < DQ_PIECES; n += 2) {
+                    DEV_UNROLL_FOR (int i = 0; i < 8; ++i) mine[i] = x[4 * n + i];
                     DEV_ROLLED_FOR (int i = 0; i < 8; ++i) sm90_add_exact(to + (n + i / 4) * STEP + i % 4, mine[i]);
                 }
             } else {
-                DEV_UNROLL_FOR (int i = 0; i < 8; ++i) sm90_add_four(to + i * STEP, dq + 4 * i);
+                DEV_UNROLL_FOR (int i = 0; i < DQ_PIECES; ++i) sm90_add_four(to + i * STEP, x + 4 * i);
             }
             if (ORDERED && part == C::DQ_PARTS - 1) arrive(barriers.dq_full());
             return;
@@ -201,8 +201,8 @@ DEV_FN void sm90_broad_multiply(const stw_attn_launch &l, const stw_sm90_maps &m
                        high = to + (second >= 1) * (DEV_WAVE * 16) + (second * 8 + 4) % 12 * (STEP * 4);
         barriers.dq_empty().wait(filled ^ 1);
         filled ^= 1;
-        DEV_UNROLL_FOR (int i = 0; i < 8; ++i)
-            sm90_store_shared_four((i < 4 ? low : high) + i % 4 * (STEP * 4), dq + 4 * i);
+        DEV_UNROLL_FOR (int i = 0; i < DQ_PIECES; ++i)
+            sm90_store_shared_four((i < 4 ? low : high) + i % 4 * (STEP * 4), x + 4 * i);
         sm90_fence_async_shared();
         __syncwarp();
         if (sm90_elect()) {
@@ -270,55 +270,81 @@ DEV_FN void sm90_broad_multiply(const stw_attn_launch &l, const stw_sm90_maps &m
             await_q();
             begin_scores(units(), at.place);
             sm90_mma_wait<0>(s);
-            probabilities(is_plain(), at.place);
             await_dout();
+            begin_dp(units(), at_dout.place);
+            probabilities(is_plain(), at.place);
             gradients(units());
             DEV_ROLLED while (it.left > 1) {
                 const uint32_t at0 = units(), block_at = it.at;
                 const int stage = at.place;
                 const bool is_exact = exact();
-                /* 1 */
-                begin_dq(at0, 0);
-                begin_dk(at0, stage, 0, 16);
-                sm90_mma_wait<2>();
-                arrive(barriers.dout_empty(at_dout.place));
-                arrive(barriers.scores_empty());
-                sm90_mma_wait<1>(dq);
-                take_dq(block_at, is_exact, 0);
-                if (C::DQ_PARTS == 2) {
-                    begin_dq(at0, 1);
+                begin_dq(dq, at0, 0);
+                if constexpr (C::DQ_PARTS == 4) {
+                    float dq2[4 * DQ_PIECES];
+                    begin_dq(dq2, at0, 1);
+                    begin_dk(at0, stage, 0, 16);
+                    sm90_mma_wait<3>();
+                    arrive(barriers.dout_empty(at_dout.place));
+                    arrive(barriers.scores_empty());
+                    sm90_mma_wait<2>(dq);
+                    take_dq(dq, block_at, is_exact, 0);
+                    begin_dq(dq, at0, 2);
                     begin_dk(at0, stage, 16, 32);
+                    sm90_mma_wait<3>(dq2);
+                    take_dq(dq2, block_at, is_exact, 1);
+                    begin_dq(dq2, at0, 3);
+                    begin_dk(at0, stage, 32, 48);
+                    sm90_mma_wait<3>(dq);
+                    take_dq(dq, block_at, is_exact, 2);
+                    at.next();
+                    at_dout.next();
+                    it.next();
+                    await_q();
+                    begin_scores(at0, at.place);
+                    begin_dk(at0, stage, 48, C::BM);
+                    sm90_mma_wait<3>(dq2);
+                    take_dq(dq2, block_at, is_exact, 3);
+                } else {
+                    begin_dk(at0, stage, 0, C::DQ_PARTS == 2 ? 32 : C::BM);
+                    sm90_mma_wait<2>();
+                    arrive(barriers.dout_empty(at_dout.place));
+                    arrive(barriers.scores_empty());
                     sm90_mma_wait<1>(dq);
-                    take_dq(block_at, is_exact, 1);
+                    take_dq(dq, block_at, is_exact, 0);
+                    if (C::DQ_PARTS == 2) {
+                        begin_dq(dq, at0, 1);
+                        begin_dk(at0, stage, 32, C::BM);
+                        sm90_mma_wait<1>(dq);
+                        take_dq(dq, block_at, is_exact, 1);
+                    }
+                    at.next();
+                    at_dout.next();
+                    it.next();
+                    await_q();
+                    begin_scores(at0, at.place);
                 }
-                at.next();
-                at_dout.next();
-                it.next();
                 /* 2 */
-                await_q();
-                begin_scores(at0, at.place);
-                begin_dk(at0, stage, C::DQ_PARTS == 2 ? 32 : 16, C::BM);
+                await_dout();
+                begin_dp(at0, at_dout.place);
                 sm90_mma_wait<1>(s);
-                probabilities(is_plain(), at.place);
-                sm90_mma_wait<0>();
                 arrive(barriers.q_empty(stage));
+                probabilities(is_plain(), at.place);
                 barriers.scores_empty().wait(multiplied);
                 multiplied ^= 1;
                 /* 3, 4 */
-                await_dout();
                 gradients(at0);
             }
             const uint32_t at0 = units(), block_at = it.at;
             arrive(barriers.v_empty());
-            begin_dq(at0, 0);
+            begin_dq(dq, at0, 0);
             begin_dk(at0, at.place, 0, C::BM);
             sm90_mma_wait<1>(dq);
             arrive(barriers.dout_empty(at_dout.place));
-            take_dq(block_at, exact(), 0);
-            if (C::DQ_PARTS == 2) {
-                begin_dq(at0, 1);
+            take_dq(dq, block_at, exact(), 0);
+            DEV_UNROLL_FOR (int part = 1; part < C::DQ_PARTS; ++part) {
+                begin_dq(dq, at0, part);
                 sm90_mma_wait<0>(dq);
-                take_dq(block_at, exact(), 1);
+                take_dq(dq, block_at, exact(), part);
             }
             arrive(barriers.k_empty());
             sm90_mma_wait<0>();

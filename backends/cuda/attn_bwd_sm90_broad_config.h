@@ -7,6 +7,9 @@
 
 #include "attn_bwd_sm90_wide_config.h"
 
+#ifndef SM90_PARTS
+#define SM90_PARTS 4
+#endif
 template <class T_, int HD_> struct sm90_broad_config {
     typedef T_ T;
     enum {
@@ -21,8 +24,8 @@ template <class T_, int HD_> struct sm90_broad_config {
         GROUP_KEYS = BN / GROUPS,  /* and keys of S and dP */
         STAGES = 2,
         DOUT_STAGES = 1,
-        DQ_PARTS = EACH,   /* a step's dQ leaves in so many parts */
-        DIRECT = EACH > 1, /* from registers */
+        DIRECT = EACH > 1,         /* dQ leaves from registers, */
+        DQ_PARTS = DIRECT ? SM90_PARTS : 1, /* in so many parts */
         WARPS = 4 * GROUPS,
         THREADS = 32 * WARPS,
         SUM_THREADS = 256, /* that dQ's sums are laid out for */
