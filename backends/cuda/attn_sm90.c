@@ -16,7 +16,7 @@
 /* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds so many query rows at most. */
 #define SUM_ROWS 2048
 
-enum { PANEL = 64, KEYS = 128, KEYS_WIDE = 64, KEYS_BROAD = 80 }; /* columns of a panel, keys of a work tile */
+enum { PANEL = 64, KEYS = 128, KEYS_WIDE = 80 }; /* columns of a panel, keys of a work tile */
 
 /* A tensor load steps by multiples of 16 bytes, forwards or not at all, and counts rows in 32 bits. */
 static int stride_fits(int64_t stride, int64_t count) {
@@ -118,7 +118,6 @@ static const char *refusal_of_wide(const stw_attn_params *p, uint32_t bn) {
                                   : refusal_of(p, bn, 1);
 }
 static const char *refusal_wide(const stw_attn_params *p) { return refusal_of_wide(p, KEYS_WIDE); }
-static const char *refusal_broad(const stw_attn_params *p) { return refusal_of_wide(p, KEYS_BROAD); }
 static const char *refusal_tall(const stw_attn_params *p) {
     return p->head_dim_v > 128 ? "it takes head_dim_v to 128" : refusal_of_wide(p, KEYS);
 }
@@ -170,21 +169,16 @@ static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint
     out->loaders = 128;
 }
 
+/* 512 threads, of which three warpgroups multiply, or 384; dQ's sums are laid out for the 256 of the table. */
 static void plan_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
-    plan_of_wide(tile, p, STW_SM90_WIDE_SMEM(tile->head_dim, tile->head_dim), out);
+    plan_of_wide(tile, p, STW_SM90_WIDE_SMEM(tile->head_dim), out);
+    if (tile->head_dim <= 192) out->loaders = 256;
 }
 
 static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
     plan_of_wide(tile, p, STW_SM90_TALL_SMEM, out);
-}
-
-/* 512 threads, of which three warpgroups multiply, or 384; dQ's sums are laid out for the 256 of the table. */
-static void plan_broad(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
-    (void)wave;
-    plan_of_wide(tile, p, STW_SM90_BROAD_SMEM(tile->head_dim), out);
-    out->loaders = tile->head_dim > 192 ? 128 : 256;
 }
 
 /* ---- tensor maps: made in each run call, since they hold addresses; work of the driver on the host alone ---- */
@@ -276,8 +270,6 @@ STW_ATTN_LOOP(sm90_short, .call = STW_CALL_BWD, .whole = 1, UNALIGNED, .refusal 
               .encode_maps = encode_maps);
 STW_ATTN_LOOP(sm90, .call = STW_CALL_BWD, UNALIGNED, .refusal = refusal, .plan = plan, .encode_maps = encode_maps);
 STW_ATTN_LOOP(sm90_wide, .call = STW_CALL_BWD, UNALIGNED, .refusal = refusal_wide, .plan = plan_wide,
-              .encode_maps = encode_wide);
-STW_ATTN_LOOP(sm90_broad, .call = STW_CALL_BWD, UNALIGNED, .refusal = refusal_broad, .plan = plan_broad,
               .encode_maps = encode_wide);
 STW_ATTN_LOOP(sm90_tall, .call = STW_CALL_BWD, UNALIGNED, .refusal = refusal_tall, .plan = plan_tall,
               .encode_maps = encode_wide);
