@@ -13,14 +13,14 @@
  *                                      dQ   = dS K       rows are keys; likewise its columns, a panel at a time
  *
  * Step j to step j + 1. On entry dS(j) is in shared memory and dV(j) runs.
- *   1  begin dQ(j), a quarter of dK(j); wait for dQ, which leaves; two panels: the same again             (dK runs)
- *   2  begin S(j+1), the rest of dK(j); wait for S; P(j+1) = 2^(S c - LSE c), in 16 bits to shared memory (dK runs)
- *   3  wait for dK; begin dP(j+1); barrier                                                                (dP runs)
- *   4  begin dV(j+1); wait for dP; dS(j+1) = P (dP - delta), in 16 bits to shared memory; barrier         (dV runs)
+ *   1  begin dQ(j), dK(j); wait for dQ, which leaves                                                      (dK runs)
+ *   2  begin S(j+1), dP(j+1); wait for S; P(j+1) = 2^(S c - LSE c), in 16 bits to shared memory; barrier   (dP runs)
+ *   3  begin dV(j+1); wait for dP; dS(j+1) = P (dP - delta), in 16 bits to shared memory; barrier          (dV runs)
  * The barriers are those of the warpgroups that multiply. P is written when all have made dV of the step before.
  *
  * dQ leaves by way of a place in shared memory, from which one instruction adds it (sm90_bulk_add) while products run.
- * With four panels there is no room for that place, and dQ is added from registers. */
+ * With four panels there is no room for that place: dQ is added from registers, in quarters, each while the next one
+ * and a part of dK run. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_H
 
