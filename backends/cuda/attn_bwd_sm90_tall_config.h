@@ -57,8 +57,8 @@ template <class T_> struct sm90_tall_config {
     };
     static_assert(BYTES <= (int)STW_SM90_TALL_SMEM, "host and device agree on shared memory");
     static_assert(AT_STATS % 16 == 0 && AT_TILES % 16 == 0, "places that bulk copies write");
-    /* K's panels stand in the order 0, 2, 1, so that the second warpgroup's half of the columns, 128 to 191 and then 96 to
-     * 127, goes upwards too. */
+    /* K's panels stand in the order 0, 2, 1, so that the second warpgroup's half of the columns, 128 to 191 and then
+     * 96 to 127, goes upwards too. */
     template <int COLS, int ROWS> DEV_FN int panel_at(int place) {
         return COLS != HD || ROWS != BN || place == 0 ? place : 3 - place;
     }

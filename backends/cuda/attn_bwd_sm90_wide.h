@@ -206,8 +206,8 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         sm90_fence_async_shared();
         sm90_cta_sync<C::THREADS>();
     };
-    /* A part of dQ has come: to its place or to the sums, in the order of the kernel behind, where a warp has 16 rows and
-     * half the columns, columns fastest. */
+    /* A part of dQ has come: to its place or to the sums, in the order of the kernel behind, where a warp has 16 rows
+     * and half the columns, columns fastest. */
     auto take_dq = [&](const float(&x)[4 * DQ_PIECES], uint32_t block_at, bool exact, int part) {
         enum { STEP = C::SUM_THREADS * 4 };
         const int thread = sm90_thread_anew(), second = thread / 128;

@@ -141,8 +141,8 @@ DEV_FN void sm90_wide_load(const sm90_wide_loads<C> &load, const sm90_scheduler<
     }
 }
 
-/* A warp, in deterministic mode, where the warps that multiply add dQ themselves: says when it is their turn (dq_empty),
- * and passes the semaphore on when all have added (dq_full). */
+/* A warp, in deterministic mode, where the warps that multiply add dQ themselves: says when it is their turn
+ * (dq_empty), and passes the semaphore on when all have added (dq_full). */
 template <class C>
 DEV_FN void sm90_wide_order(const stw_attn_launch &l, const sm90_wide_barriers<C> &barriers,
                             const attn_work_tile *tiles) {
