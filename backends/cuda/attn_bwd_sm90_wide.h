@@ -19,8 +19,8 @@
  * The barriers are those of the warpgroups that multiply. P is written when all have made dV of the step before.
  *
  * dQ leaves by way of a place in shared memory, from which one instruction adds it (sm90_bulk_add) while products run.
- * With four panels there is no room for that place: dQ is added from registers, in quarters, each while the next one
- * and a part of dK run. */
+ * With four panels there is no room for that place: dQ is added from registers, in two halves, each while a half of dK
+ * runs. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_H
 
@@ -75,7 +75,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
     typedef typename C::T T;
     typedef sm90_mma<T> mma;
     enum { SUBNORMAL = !dev_is_f16<T>::yes, PANEL = C::PANEL_BYTES / 16, KEY_PANEL = C::KEY_PANEL_BYTES / 16 };
-    enum { SCORES = C::GROUP_KEYS / 2, EACH = C::EACH, DQ_PIECES = 8 * EACH / C::DQ_PARTS };
+    enum { SCORES = C::GROUP_KEYS / 2, EACH = C::EACH, DQ_PIECES = 8 };
     const stw_attn_params &p = l.p;
     const int wave = (int)dev_wave(), group = wave / 4;
     const uint32_t base = sm90_shared_address(smem);
@@ -129,9 +129,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         sm90_mma_commit();
     };
     auto begin_dq = [&](float(&x)[4 * DQ_PIECES], uint32_t at0, int part) {
-        const uint32_t ds = at0 + C::AT_DS / 16, k = at0 + C::AT_K / 16 +
-                                                     (group * EACH + part * DQ_PIECES / 8) * KEY_PANEL +
-                                                     part * DQ_PIECES % 8;
+        const uint32_t ds = at0 + C::AT_DS / 16, k = at0 + C::AT_K / 16 + (group * EACH + part) * KEY_PANEL;
         sm90_mma_fence();
         DEV_UNROLL_FOR (int i = 0; i < C::BN; i += 16)
             mma::template ss<1, 1>(x, sm90_wide_descriptor(ds + i * 8, 1), sm90_wide_descriptor(k + i * 8, 1), i > 0);
@@ -314,50 +312,23 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                 const int stage = at.place;
                 const bool is_exact = exact();
                 begin_dq(dq, at0, 0);
-                if constexpr (C::DQ_PARTS == 4) {
-                    float dq2[4 * DQ_PIECES];
-                    begin_dq(dq2, at0, 1);
-                    begin_dk(at0, stage, 0, 16);
-                    sm90_mma_wait<3>();
-                    arrive(barriers.dout_empty(at_dout.place));
-                    arrive(barriers.scores_empty());
-                    sm90_mma_wait<2>(dq);
-                    take_dq(dq, block_at, is_exact, 0);
-                    begin_dq(dq, at0, 2);
-                    begin_dk(at0, stage, 16, 32);
-                    sm90_mma_wait<3>(dq2);
-                    take_dq(dq2, block_at, is_exact, 1);
-                    begin_dq(dq2, at0, 3);
-                    begin_dk(at0, stage, 32, 48);
-                    sm90_mma_wait<3>(dq);
-                    take_dq(dq, block_at, is_exact, 2);
-                    at.next();
-                    at_dout.next();
-                    it.next();
-                    await_q();
-                    begin_scores(at0, at.place);
-                    begin_dk(at0, stage, 48, C::BM);
-                    sm90_mma_wait<3>(dq2);
-                    take_dq(dq2, block_at, is_exact, 3);
-                } else {
-                    begin_dk(at0, stage, 0, C::DQ_PARTS == 2 ? 32 : C::BM);
-                    sm90_mma_wait<2>();
-                    arrive(barriers.dout_empty(at_dout.place));
-                    arrive(barriers.scores_empty());
+                begin_dk(at0, stage, 0, C::DQ_PARTS == 2 ? 32 : C::BM);
+                sm90_mma_wait<2>();
+                arrive(barriers.dout_empty(at_dout.place));
+                arrive(barriers.scores_empty());
+                sm90_mma_wait<1>(dq);
+                take_dq(dq, block_at, is_exact, 0);
+                if (C::DQ_PARTS == 2) {
+                    begin_dq(dq, at0, 1);
+                    begin_dk(at0, stage, 32, C::BM);
                     sm90_mma_wait<1>(dq);
-                    take_dq(dq, block_at, is_exact, 0);
-                    if (C::DQ_PARTS == 2) {
-                        begin_dq(dq, at0, 1);
-                        begin_dk(at0, stage, 32, C::BM);
-                        sm90_mma_wait<1>(dq);
-                        take_dq(dq, block_at, is_exact, 1);
-                    }
-                    at.next();
-                    at_dout.next();
-                    it.next();
-                    await_q();
-                    begin_scores(at0, at.place);
+                    take_dq(dq, block_at, is_exact, 1);
                 }
+                at.next();
+                at_dout.next();
+                it.next();
+                await_q();
+                begin_scores(at0, at.place);
                 /* 2 */
                 await_dout();
                 begin_dp(at0, at_dout.place);

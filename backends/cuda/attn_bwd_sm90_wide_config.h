@@ -6,9 +6,6 @@
 
 #include "mma_sm90.h"
 
-#ifndef SM90_PARTS
-#define SM90_PARTS 4
-#endif
 /* HD columns of Q, K, V and dO, in panels of 64. */
 template <class T_, int HD_> struct sm90_wide_config {
     typedef T_ T;
@@ -24,8 +21,8 @@ template <class T_, int HD_> struct sm90_wide_config {
         GROUP_KEYS = BN / GROUPS,  /* and keys of S and dP */
         STAGES = 2,
         DOUT_STAGES = 1,
-        DIRECT = EACH > 1,                  /* dQ leaves from registers, */
-        DQ_PARTS = DIRECT ? SM90_PARTS : 1, /* in so many parts */
+        DIRECT = EACH > 1, /* dQ leaves from registers, */
+        DQ_PARTS = EACH,   /* in so many parts */
         WARPS = 4 * GROUPS,
         THREADS = 32 * WARPS,
         SUM_THREADS = 256, /* that dQ's sums are laid out for */
@@ -41,8 +38,9 @@ template <class T_, int HD_> struct sm90_wide_config {
         V_BYTES = K_BYTES,
         Q_BYTES = PANELS * PANEL_BYTES, /* of a step */
         DOUT_BYTES = Q_BYTES,
-        SCORES_BYTES = BN * 128,                            /* P or dS of a step, in 16 bits */
-        DQ_BYTES = DIRECT ? SUM_THREADS * 32 : BM * HD * 4, /* DIRECT: eight values a thread, for exact additions */
+        SCORES_BYTES = BN * 128, /* P or dS of a step, in 16 bits */
+        DQ_BYTES =
+            DIRECT ? SUM_THREADS * 32 : BM * HD * 4 / DQ_PARTS, /* DIRECT: eight values a thread, for exact additions */
         STATS = 2 * BM + (int)STW_STATS_PAD
     };
     enum {

@@ -20,9 +20,9 @@ BN, TYPES = 128, ("bf16", "f16")
 MODES = ("plain", "ordered", "outputs", "outputs_ordered", "general", "general_ordered", "alibi", "alibi_ordered", "softcap",
          "softcap_ordered", "dropout", "dropout_ordered", "bias", "bias_ordered")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
-# Wide heads: dV; dQ, which goes in four parts where it has no place; rows that are cleared (behind three parts); S; dP.
+# Wide heads: dV; dQ, in two halves where it has no place; rows that are cleared; S; dP.
 # Work tiles of 128 keys: dQ; rows that are cleared; S; dK; dP in two halves
-WAITS_WIDE = {192: ["2", "1", "0", "1", "1"], 256: ["3", "2", "3", "3", "0", "3", "1", "1"]}
+WAITS_WIDE = {192: ["2", "1", "0", "1", "1"], 256: ["2", "1", "1", "0", "1", "1"]}
 WAITS_TALL = ["1", "0", "1", "0", "1", "1"]
 
 
@@ -101,7 +101,7 @@ def check_kernel(name, instructions, hd, bm, bounds):
 
 def check_wide_kernel(name, instructions, hd, bn, bounds):
     tall, direct = bn == 128, hd > 192
-    groups, panels, parts = (2, 1, 1) if tall else (2, 2, 4) if direct else (3, 1, 1)
+    groups, panels, parts = (2, 1, 1) if tall else (2, 2, 2) if direct else (3, 1, 1)
     # S, dP, dV, dK, dQ
     step = hd // 16 + (2 * (128 // 16) if tall else hd // 16) + 8 * panels + bn // 16 * parts
     if (products := count(instructions, "HGMMA")) != 2 * step:  # in a unit; at its beginning and end
