@@ -13,8 +13,9 @@
  *                                      dQ   = dS K       rows are keys; likewise its columns, a panel at a time
  *
  * Step j to step j + 1. On entry dS(j) is in shared memory and dV(j) runs.
- *   1  begin dQ(j), dK(j); wait for dQ, which leaves                                                      (dK runs)
- *   2  begin S(j+1), dP(j+1); wait for S; P(j+1) = 2^(S c - LSE c), in 16 bits to shared memory; barrier   (dP runs)
+ *   1  begin dQ(j), half of dK(j); wait for dQ, which leaves                                              (dK runs)
+ *   2  begin S(j+1), the rest of dK(j); wait for S; begin dP(j+1); P(j+1) = 2^(S c - LSE c), in 16 bits to shared
+ *      memory; barrier                                                                                (dK, dP run)
  *   3  begin dV(j+1); wait for dP; dS(j+1) = P (dP - delta), in 16 bits to shared memory; barrier          (dV runs)
  * The barriers are those of the warpgroups that multiply. P is written when all have made dV of the step before.
  *
@@ -312,7 +313,7 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                 const int stage = at.place;
                 const bool is_exact = exact();
                 begin_dq(dq, at0, 0);
-                begin_dk(at0, stage, 0, C::DQ_PARTS == 2 ? 32 : C::BM);
+                begin_dk(at0, stage, 0, 32);
                 sm90_mma_wait<2>();
                 arrive(barriers.dout_empty(at_dout.place));
                 arrive(barriers.scores_empty());
@@ -330,11 +331,16 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                 await_q();
                 begin_scores(at0, at.place);
                 /* 2 */
+                if (C::DQ_PARTS == 1) { /* the rest of dK runs beside the exponentials, too */
+                    begin_dk(at0, stage, 32, C::BM);
+                    sm90_mma_wait<1>(s);
+                }
                 await_dout();
                 begin_dp(at0, at_dout.place);
-                sm90_mma_wait<1>(s);
-                arrive(barriers.q_empty(stage));
+                if (C::DQ_PARTS == 2) sm90_mma_wait<1>(s);
                 probabilities(is_plain(), at.place);
+                sm90_mma_wait<1>();
+                arrive(barriers.q_empty(stage));
                 barriers.scores_empty().wait(multiplied);
                 multiplied ^= 1;
                 /* 3, 4 */

@@ -20,9 +20,9 @@ BN, TYPES = 128, ("bf16", "f16")
 MODES = ("plain", "ordered", "outputs", "outputs_ordered", "general", "general_ordered", "alibi", "alibi_ordered", "softcap",
          "softcap_ordered", "dropout", "dropout_ordered", "bias", "bias_ordered")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
-# Wide heads: dV; dQ, in two halves where it has no place; rows that are cleared; S; dP.
+# Wide heads: dV; dQ, in two halves where it has no place; rows that are cleared; S; dK; dP.
 # Work tiles of 128 keys: dQ; rows that are cleared; S; dK; dP in two halves
-WAITS_WIDE = {192: ["2", "1", "0", "1", "1"], 256: ["2", "1", "1", "0", "1", "1"]}
+WAITS_WIDE = {192: ["2", "1", "0", "1", "1", "1"], 256: ["2", "1", "1", "0", "1", "1", "1"]}
 WAITS_TALL = ["1", "0", "1", "0", "1", "1"]
 
 
