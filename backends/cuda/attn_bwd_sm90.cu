@@ -50,16 +50,17 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
     static_assert(bm == STW_SM90_BM(hd) && STW_SM90_SMEM(hd) <= kb * 1024u, "bm and smem_kb of " #id);                 \
     BOTH(id, bf16, dev_bf16, hd) BOTH(id, f16, dev_f16, hd)
 #define WIDE_KERNEL(id, type, config, mode, ordered)                                                                   \
-    DEV_KERNEL(384)                                                                                                    \
+    DEV_KERNEL(config::THREADS + 128)                                                                                  \
     stw_attn_bwd_##id##_##type##_##mode(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {        \
         attn_bwd_sm90_wide<config, ordered>(launch, maps, dev_shared);                                                 \
     }
 #define WIDE_BOTH(id, type, config)                                                                                    \
     WIDE_KERNEL(id, type, config, plain, false) WIDE_KERNEL(id, type, config, ordered, true)
 #define ROW_sm90_wide(id, hd, bm, bn, kb)                                                                              \
-    static_assert(bm == 64 && STW_SM90_WIDE_SMEM(hd, hd) <= kb * 1024u, "bm and smem_kb of " #id);                     \
-    typedef sm90_wide_config<dev_bf16, hd, hd> id##_bf16;                                                              \
-    typedef sm90_wide_config<dev_f16, hd, hd> id##_f16;                                                                \
+    static_assert(bm == 64 && bn == STW_SM90_WIDE_KEYS(hd) && STW_SM90_WIDE_SMEM(hd) <= kb * 1024u,                    \
+                  "bm, bn and smem_kb of " #id);                                                                       \
+    typedef sm90_wide_config<dev_bf16, hd> id##_bf16;                                                                  \
+    typedef sm90_wide_config<dev_f16, hd> id##_f16;                                                                    \
     WIDE_BOTH(id, bf16, id##_bf16) WIDE_BOTH(id, f16, id##_f16)
 #define ROW_sm90_tall(id, hd, bm, bn, kb)                                                                              \
     static_assert(hd == 192 && bm == 64 && STW_SM90_TALL_SMEM <= kb * 1024u, "bm and smem_kb of " #id);                \

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * sm90's main loop of the backward pass for head_dim_qk to 192 and head_dim_v to 128. As attn_bwd_sm90_wide.h, but a
- * work tile is 128 keys, and each of the two warpgroups that multiply has 64 of them, all columns of their dK and dV:
- * half as many additions of dQ, and products that read less for what they make.
+ * work tile is 128 keys, and each of the two warpgroups that multiply has 64 of them, all columns of their dK and dV.
  *
  *              queries i0 .. i0+64
  *     keys  +--------------------+      S^T  = K Q^T      all operands from shared memory; warpgroup c makes the rows
@@ -29,7 +28,6 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                                const attn_work_tile *tiles, const sm90_tile_masking *masking) {
     typedef typename C::T T;
     typedef sm90_mma<T> mma;
-    typedef sm90_wide_half<C::HD> half;
     enum { SUBNORMAL = !dev_is_f16<T>::yes, PANEL = C::PANEL_BYTES / 16, KEY_PANEL = C::KEY_PANEL_BYTES / 16 };
     const stw_attn_params &p = l.p;
     const int wave = (int)dev_wave(), group = wave / 4;
@@ -54,7 +52,9 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                          sm90_mma_fence();
                          DEV_UNROLL_FOR (int i = 0; i < C::HD; i += 16)
                              mma::template ss<0>(
-                                 s, sm90_wide_descriptor(k + half::panel_at(i / 64) * KEY_PANEL + i % 64 / 8, 1),
+                                 s,
+                                 sm90_wide_descriptor(
+                                     k + C::template panel_at<C::HD, C::BN>(i / 64) * KEY_PANEL + i % 64 / 8, 1),
                                  sm90_wide_descriptor(q + i / 64 * PANEL + i % 64 / 8, 1), i > 0);
                          sm90_mma_commit();
         };
@@ -156,7 +156,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         sm90_mma_wait<1>(dp);
         score_gradients(at.place, 0);
         begin_dp_and_dv(at0, at_dout.place, 1);
-        barriers.ds_empty().wait(filled ^ 1);
+        barriers.scores_empty().wait(filled ^ 1);
         put_scores(s, C::AT_DS, 0);
         sm90_mma_wait<1>(dp);
         score_gradients(at.place, 1);
@@ -244,7 +244,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                 begin_dk(at0, stage, 0);
                 sm90_mma_wait<1>(dq);
                 arrive(barriers.dout_empty(at_dout.place));
-                arrive(barriers.ds_empty());
+                arrive(barriers.scores_empty());
                 put_dq(exact());
                 at.next();
                 at_dout.next();
@@ -267,7 +267,7 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             begin_dk(base >> 4, at.place, 1);
             sm90_mma_wait<2>(dq);
             arrive(barriers.dout_empty(at_dout.place));
-            arrive(barriers.ds_empty());
+            arrive(barriers.scores_empty());
             arrive(barriers.k_empty());
             put_dq(exact());
             sm90_mma_wait<0>();
@@ -291,23 +291,27 @@ DEV_FN void sm90_tall_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
 /* The kernel of wide heads, with either loop. */
 template <class C, bool ORDERED>
 DEV_FN void attn_bwd_sm90_wide(const stw_attn_launch &l, const stw_sm90_maps &maps, char *smem) {
+    enum { KEEPS = ORDERED || !C::DIRECT }; /* a warp has dQ's additions or their order */
     const int wave = (int)dev_wave();
     const uint32_t base = sm90_shared_address(smem);
     const sm90_wide_barriers<C> barriers = {base + C::AT_BARRIERS};
     attn_work_tile *const tiles =
         (attn_work_tile *)(void *)(smem + C::AT_TILES); /* this work tile and the next, alternately */
     sm90_tile_masking *const masking = (sm90_tile_masking *)(void *)(smem + C::AT_MASKING);
-    if (wave == C::WARPS && sm90_elect()) barriers.init(C::WARPS + 1);
+    if (wave == C::WARPS && sm90_elect()) barriers.init(C::WARPS + KEEPS);
     dev_await_previous();
     dev_barrier();
     if (wave >= C::WARPS) {
-        sm90_give_registers<504 - 2 * C::REGISTERS>();
+        sm90_give_registers<C::LOADER_REGISTERS>();
         if (wave == C::WARPS && sm90_elect()) {
             const sm90_wide_loads<C> load = {l, maps, base};
             const sm90_scheduler<ORDERED> scheduler = {l, NULL, barriers.tile()};
             sm90_wide_load<C, ORDERED>(load, scheduler, tiles, masking);
         }
-        if (wave == C::WARPS + 1) sm90_wide_reduce<C, ORDERED>(l, barriers, smem, tiles);
+        if (wave == C::WARPS + 1) {
+            if constexpr (!C::DIRECT) sm90_wide_reduce<C, ORDERED>(l, barriers, smem, tiles);
+            else if constexpr (ORDERED) sm90_wide_order<C>(l, barriers, tiles);
+        }
     } else {
         sm90_take_registers<C::REGISTERS>();
         if constexpr (C::TALL) sm90_tall_multiply<C, ORDERED>(l, maps, smem, tiles, masking);

@@ -18,10 +18,12 @@ template <class T_> struct sm90_tall_config {
         STAGES = 2,
         DOUT_STAGES = 1,
         DQ_PARTS = 1,
+        DIRECT = false,
         WARPS = 8, /* that multiply; four more have loads and additions */
         THREADS = 256,
         REGISTERS = 240, /* a thread's of those that multiply */
-        TALL = true,     /* the loop of attn_bwd_sm90_tall.h */
+        LOADER_REGISTERS = 24,
+        TALL = true, /* the loop of attn_bwd_sm90_tall.h */
         PANELS = HD / 64,
         PANELS_V = HDV / 64,
         WIDTH = HD
@@ -55,9 +57,10 @@ template <class T_> struct sm90_tall_config {
     };
     static_assert(BYTES <= (int)STW_SM90_TALL_SMEM, "host and device agree on shared memory");
     static_assert(AT_STATS % 16 == 0 && AT_TILES % 16 == 0, "places that bulk copies write");
-    /* K's panels stand in the order 0, 2, 1 (sm90_wide_half). */
+    /* K's panels stand in the order 0, 2, 1, so that the second warpgroup's half of the columns, 128 to 191 and then
+     * 96 to 127, goes upwards too. */
     template <int COLS, int ROWS> DEV_FN int panel_at(int place) {
-        return COLS == HD && ROWS == BN ? sm90_wide_half<HD>::panel_at(place) : place;
+        return COLS != HD || ROWS != BN || place == 0 ? place : 3 - place;
     }
     /* For the end of a work tile: a warp has 16 keys, all COLS columns of dK or dV. */
     template <int COLS> struct rows {

@@ -1,43 +1,33 @@
 /* SPDX-License-Identifier: MIT
  *
- * sm90's main loop of the backward pass for wide heads (head_dim 129 to 256), for what attn_bwd_sm90.h takes
- * otherwise. A work tile is 64 keys of a KV head, a step 64 queries; dK and dV stay in registers, dQ is added to f32
- * sums. Three warpgroups: two multiply, of the third one lane has the loads and one warp has the additions
- * (attn_bwd_sm90_wide_loads.h). All is held transposed, keys as rows:
+ * sm90's main loop of the backward pass for wide heads (head_dim 129 to 256). dQ is added to f32 sums in L2, which take
+ * no more than about 12 bytes a cycle and multiprocessor: a work tile has as many keys as fit, 96 (head_dim to 192) or
+ * 80, a step 64 queries. Three or two warpgroups multiply; of another one, one lane has the loads and one warp has
+ * dQ's additions or their order (attn_bwd_sm90_wide_loads.h).
  *
- *              queries i0 .. i0+64
- *     keys  +---------+---------+      S^T  = K Q^T      warpgroup c makes the columns of queries 32c..
- *           | c = 0   | c = 1   |      dP^T = V dO^T     likewise
- *           | 64 x 32 | 64 x 32 |      dV  += P^T dO     warpgroup c makes half the columns; P, dS by way of
- *           +---------+---------+      dK  += dS^T Q     shared memory, rows are keys
- *                                      dQ   = dS K       likewise; dS is read by columns
+ *                 keys j0 .. j0+96
+ *     queries  +-----+-----+-----+     S    = Q K^T      warpgroup c makes the columns of its keys
+ *              | c=0 | c=1 | c=2 |     dP   = dO V^T     likewise
+ *              | 64 x 32   |     |     dV^T += dO^T P    warpgroup c makes the rows of its panels of 64 columns, one
+ *              +-----+-----+-----+     dK^T += Q^T dS    of three or two of four; P, dS by way of shared memory,
+ *                                      dQ   = dS K       rows are keys; likewise its columns, a panel at a time
  *
  * Step j to step j + 1. On entry dS(j) is in shared memory and dV(j) runs.
- *   1  begin S(j+1), dK(j), dQ(j)
- *   2  wait for S; P(j+1) = 2^(S c - LSE c), in 16 bits to shared memory; wait for dK; barrier      (dQ runs)
- *   3  begin dP(j+1), dV(j+1)
- *   4  wait for dQ, which leaves                                                                    (dP, dV run)
- *   5  wait for dP; dS(j+1) = P (dP - delta), in 16 bits to shared memory; barrier                  (dV runs)
- * The barriers are those of the two warpgroups that multiply. P and dS have two places each: one warpgroup may write
- * those of step j + 1 while the other multiplies those of step j.
+ *   1  begin dQ(j), half of dK(j); wait for dQ, which leaves                                              (dK runs)
+ *   2  begin S(j+1), the rest of dK(j); wait for S; begin dP(j+1); P(j+1) = 2^(S c - LSE c), in 16 bits to shared
+ *      memory; barrier                                                                                (dK, dP run)
+ *   3  begin dV(j+1); wait for dP; dS(j+1) = P (dP - delta), in 16 bits to shared memory; barrier          (dV runs)
+ * The barriers are those of the warpgroups that multiply. P is written when all have made dV of the step before.
  *
- * dQ leaves by way of a place in shared memory, from which one instruction adds it (sm90_bulk_add) while products run:
- * additions from registers had these warps wait. Head_dim to 256: two halves, one after the other, since registers and
- * that place have no room for more; the second half leaves in phase 1 of the step behind. There dO has one place, which
- * is empty as soon as dV is made.
- *
- * Deterministic mode: as in attn_bwd_sm90.h, but the warp that has the additions has the semaphores. */
+ * dQ leaves by way of a place in shared memory, from which one instruction adds it (sm90_bulk_add) while products run.
+ * With four panels there is no room for that place: dQ is added from registers, in two halves, each while a half of dK
+ * runs. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_H
 
 #include "attn_bwd_sm90.h"
 #include "attn_bwd_sm90_wide_epilogue.h"
 #include "attn_bwd_sm90_wide_loads.h"
-
-/* This thread's statistics of its warpgroup's queries: see sm90_statistics. */
-template <class C> DEV_FN void sm90_wide_statistics(float2 (&x)[4], const char *from) {
-    DEV_UNROLL_FOR (int i = 0; i < 4; ++i) x[i] = *(const float2 *)(const void *)(from + 32 * i);
-}
 
 /* K or V of a work tile holds an element that is not so small that terms of dQ are subnormal. Each warp looks for
  * itself; ordinary data: the first look shows it. */
@@ -53,19 +43,21 @@ template <class C, int BYTES> DEV_FN bool sm90_wide_counts(const char *keys) {
 template <class C> DEV_FN void sm90_wide_zero_keys(const attn_work_tile &tile, char *smem) {
     const stw_range seen = stw_visible_keys(&tile.seq);
     const int64_t low = seen.first - tile.j0, end = seen.end - tile.j0;
-    sm90_zero_rows<C::PANELS, C::BN>(smem + C::AT_K, low, end, sm90_thread_anew());
-    sm90_zero_rows<C::PANELS_V, C::BN>(smem + C::AT_V, low, end, sm90_thread_anew());
+    if (C::THREADS == 256 || sm90_thread_anew() < 256) {
+        sm90_zero_rows<C::PANELS, C::BN>(smem + C::AT_K, low, end, sm90_thread_anew());
+        sm90_zero_rows<C::PANELS_V, C::BN>(smem + C::AT_V, low, end, sm90_thread_anew());
+    }
     sm90_fence_async_shared();
-    sm90_cta_sync();
+    sm90_cta_sync<C::THREADS>();
 }
 
-/* The first and the last query that see a key of the work tile, counted from query i0. */
-DEV_FN int2 sm90_wide_seen(const attn_work_tile &tile, int key, int i0) {
-    const int64_t j = tile.j0 + key, far = INT64_C(1) << 20;
-    int64_t first = stw_larger(j - tile.seq.band.high, tile.seq.q_low);
-    const int64_t last = stw_smaller(j - tile.seq.band.low, tile.seq.q_end - 1);
-    if (j >= tile.seq.kv.used) first = last + 1;
-    return int2{(int)stw_clamp_i64(first - i0, -far, far), (int)stw_clamp_i64(last - i0, -far, far)};
+/* The first and the last key that a query sees, counted from key j0. */
+DEV_FN int2 sm90_wide_seen(const attn_work_tile &tile, int64_t query, int64_t j0) {
+    const int64_t far = INT64_C(1) << 20;
+    const int64_t first = query + tile.seq.band.low;
+    int64_t last = stw_smaller(query + tile.seq.band.high, tile.seq.kv.used - 1);
+    if (query < tile.seq.q_low || query >= tile.seq.q_end) last = first - 1;
+    return int2{(int)stw_clamp_i64(first - j0, -far, far), (int)stw_clamp_i64(last - j0, -far, far)};
 }
 
 /* The descriptor of an operand whose next 64 columns are `panel` units away. */
@@ -83,136 +75,168 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                                const attn_work_tile *tiles, const sm90_tile_masking *masking) {
     typedef typename C::T T;
     typedef sm90_mma<T> mma;
-    typedef sm90_wide_half<C::HD> half;
-    typedef sm90_wide_half<C::HDV> half_v;
-    enum { SUBNORMAL = !dev_is_f16<T>::yes, PANEL = C::PANEL_BYTES / 16 };
-    enum { PARTS = C::DQ_PARTS, DQ_PIECES = half::PIECES / PARTS }; /* of dQ, one after the other */
+    enum { SUBNORMAL = !dev_is_f16<T>::yes, PANEL = C::PANEL_BYTES / 16, KEY_PANEL = C::KEY_PANEL_BYTES / 16 };
+    enum { SCORES = C::GROUP_KEYS / 2, EACH = C::EACH, DQ_PIECES = 8 };
     const stw_attn_params &p = l.p;
-    const int wave = (int)dev_wave(), lane = (int)dev_lane(), group = wave / 4, warp = wave % 4;
+    const int wave = (int)dev_wave(), group = wave / 4;
     const uint32_t base = sm90_shared_address(smem);
     const sm90_wide_barriers<C> barriers = {base + C::AT_BARRIERS};
-    float dk[4 * half::PIECES], dv[4 * half_v::PIECES], dq[4 * DQ_PIECES], s[16], dp[16];
-    /* P and dS: a row is a key, 16-byte pieces are exchanged as in any panel. Matrices of 8 keys x 8 queries. */
-    const uint32_t scores_to =
-        base + C::AT_P + (warp * 16 + lane % 16) * 128 + (((group * 4 + lane / 16) ^ (lane % 8)) * 16);
-    const char *const stats_at = smem + C::AT_STATS + (32 * group + lane % 4 * 2) * 4;
+    float dk[EACH][C::BN / 2], dv[EACH][C::BN / 2], s[SCORES], dp[SCORES], dq[4 * DQ_PIECES];
 
     sm90_ring<C::STAGES> at = {0, 0};
     sm90_ring<C::DOUT_STAGES> at_dout = {0, 0};
-    sm90_ring<2> of = {0, 0}; /* work tiles */
-    uint32_t flip = 0;        /* which place of P and dS */
-    int keys = 0, filled = 0; /* parities of K's and V's mbarriers, of dQ's place */
+    sm90_ring<2> of = {0, 0};                 /* work tiles */
+    int keys = 0, filled = 0, multiplied = 0; /* parities of K's and V's mbarriers, of dQ's place or turn, of P's */
     uint32_t special = 0, of_tile = 0;
     sm90_wide_iterator it = {};
 
-    auto begin_scores =
-        [&](uint32_t at0,
-            int stage) { /* S^T = K Q^T */
-                         const uint32_t k = at0 + C::AT_K / 16,
-                                        q = at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16) + group * 256;
-                         sm90_mma_fence();
-                         DEV_UNROLL_FOR (int i = 0; i < C::HD; i += 16)
-                             mma::template ss<0>(s, sm90_wide_descriptor(k + i / 64 * PANEL + i % 64 / 8, 1),
-                                                 sm90_wide_descriptor(q + i / 64 * PANEL + i % 64 / 8, 1), i > 0);
-                         sm90_mma_commit();
-        };
-    auto begin_dp_and_dv =
-        [&](uint32_t at0,
-            int stage) { /* dP^T = V dO^T; dV += P^T dO */
-                         const uint32_t v = at0 + C::AT_V / 16,
-                                        dout = at0 + C::AT_DOUT / 16 + stage * (C::DOUT_BYTES / 16),
-                                        mine = dout + half_v::first(group), ps = at0 + C::AT_P / 16 + flip * PANEL;
-                         sm90_mma_fence();
-                         DEV_UNROLL_FOR (int i = 0; i < C::HDV; i += 16)
-                             mma::template ss<0>(
-                                 dp, sm90_wide_descriptor(v + i / 64 * PANEL + i % 64 / 8, 1),
-                                 sm90_wide_descriptor(dout + group * 256 + i / 64 * PANEL + i % 64 / 8, 1), i > 0);
-                         sm90_mma_commit();
-                         DEV_UNROLL_FOR (int i = 0; i < C::BM; i += 16)
-                             mma::template ss<1>(dv, sm90_wide_descriptor(ps + i / 8, 1),
-                                                 sm90_wide_descriptor(mine + i * 8, half_v::next_panel(group)), true);
-                         sm90_mma_commit();
-        };
-    auto begin_dk =
-        [&](uint32_t at0,
-            int stage) { /* dK += dS^T Q */
-                         const uint32_t q = at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16) + half::first(group),
-                                        ds = at0 + C::AT_DS / 16 + flip * PANEL;
-                         sm90_mma_fence();
-                         DEV_UNROLL_FOR (int i = 0; i < C::BM; i += 16)
-                             mma::template ss<1>(dk, sm90_wide_descriptor(ds + i / 8, 1),
-                                                 sm90_wide_descriptor(q + i * 8, half::next_panel(group)), true);
-                         sm90_mma_commit();
-        };
-    auto begin_dq = [&](uint32_t at0, uint32_t place,
-                        int part) { /* dQ = dS K */
-                                    const uint32_t k = at0 + C::AT_K / 16 + half::first(group) + part * PANEL,
-                                                   ds = at0 + C::AT_DS / 16 + place * PANEL;
-                                    sm90_mma_fence();
-                                    DEV_UNROLL_FOR (int i = 0; i < C::BN; i += 16)
-                                        mma::template ss<1, 1>(dq, sm90_wide_descriptor(ds + i * 8, 1),
-                                                               sm90_wide_descriptor(k + i * 8, half::next_panel(group)),
-                                                               i > 0);
-                                    sm90_mma_commit();
+    auto begin_scores = [&](uint32_t at0, int stage) {
+        const uint32_t q = at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16),
+                       k = at0 + C::AT_K / 16 + group * (C::GROUP_KEYS * 8);
+        sm90_mma_fence();
+        DEV_UNROLL_FOR (int i = 0; i < C::HD; i += 16)
+            mma::template ss<0>(s, sm90_wide_descriptor(q + i / 64 * PANEL + i % 64 / 8, 1),
+                                sm90_wide_descriptor(k + i / 64 * KEY_PANEL + i % 64 / 8, 1), i > 0);
+        sm90_mma_commit();
     };
-    /* This thread's 16 scores to their place. */
-    auto put_scores = [&](const uint32_t(&w)[8], uint32_t to) {
-        sm90_stmatrix(to, w);
-        sm90_stmatrix(to ^ 32, w + 4); /* two pieces further */
+    auto begin_dp = [&](uint32_t at0, int stage) {
+        const uint32_t dout = at0 + C::AT_DOUT / 16 + stage * (C::DOUT_BYTES / 16),
+                       v = at0 + C::AT_V / 16 + group * (C::GROUP_KEYS * 8);
+        sm90_mma_fence();
+        DEV_UNROLL_FOR (int i = 0; i < C::HDV; i += 16)
+            mma::template ss<0>(dp, sm90_wide_descriptor(dout + i / 64 * PANEL + i % 64 / 8, 1),
+                                sm90_wide_descriptor(v + i / 64 * KEY_PANEL + i % 64 / 8, 1), i > 0);
+        sm90_mma_commit();
     };
-    auto publish = [&]() {
-        sm90_fence_async_shared();
-        sm90_cta_sync();
+    auto begin_dv = [&](uint32_t at0, int stage) {
+        const uint32_t dout = at0 + C::AT_DOUT / 16 + stage * (C::DOUT_BYTES / 16) + group * (EACH * PANEL),
+                       ps = at0 + C::AT_P / 16;
+        sm90_mma_fence();
+        DEV_UNROLL_FOR (int i = 0; i < C::BM; i += 16)
+            DEV_UNROLL_FOR (int panel = 0; panel < EACH; ++panel)
+                mma::template ss<0, 1>(dv[panel], sm90_wide_descriptor(dout + panel * PANEL + i * 8, 1),
+                                       sm90_wide_descriptor(ps + i / 8, 1), true);
+        sm90_mma_commit();
+    };
+    /* Of queries `first` to `end`. */
+    auto begin_dk = [&](uint32_t at0, int stage, int first, int end) {
+        const uint32_t q = at0 + C::AT_Q / 16 + stage * (C::Q_BYTES / 16) + group * (EACH * PANEL),
+                       ds = at0 + C::AT_DS / 16;
+        sm90_mma_fence();
+        DEV_UNROLL_FOR (int i = first; i < end; i += 16)
+            DEV_UNROLL_FOR (int panel = 0; panel < EACH; ++panel)
+                mma::template ss<0, 1>(dk[panel], sm90_wide_descriptor(q + panel * PANEL + i * 8, 1),
+                                       sm90_wide_descriptor(ds + i / 8, 1), true);
+        sm90_mma_commit();
+    };
+    auto begin_dq = [&](float(&x)[4 * DQ_PIECES], uint32_t at0, int part) {
+        const uint32_t ds = at0 + C::AT_DS / 16, k = at0 + C::AT_K / 16 + (group * EACH + part) * KEY_PANEL;
+        sm90_mma_fence();
+        DEV_UNROLL_FOR (int i = 0; i < C::BN; i += 16)
+            mma::template ss<1, 1>(x, sm90_wide_descriptor(ds + i * 8, 1), sm90_wide_descriptor(k + i * 8, 1), i > 0);
+        sm90_mma_commit();
+    };
+    /* This thread's scores, of two queries and pairs of keys, to P or dS: a row is a key, 16-byte pieces are exchanged
+     * as in any panel. Matrices of 8 queries x 8 keys, transposed. Addresses are made anew: ptxas would spill them. */
+    auto put_scores = [&](const float(&x)[SCORES], int place) {
+        const int thread = sm90_thread_anew(), row = thread % 8;
+        const uint32_t to = base + place + (thread / 128 * C::GROUP_KEYS + thread / 16 % 2 * 8 + row) * 128 +
+                            ((thread / 32 % 4 * 2 + thread / 8 % 2) ^ row) * 16;
+        DEV_UNROLL_FOR (int i = 0; i < SCORES; i += 8) {
+            uint32_t w[4] = {};
+            DEV_UNROLL_FOR (int k = 0; k < 4 && i + 2 * k < SCORES; ++k)
+                w[k] = dev_pack(T(), x[i + 2 * k], x[i + 2 * k + 1]);
+            if (i + 8 <= SCORES) sm90_stmatrix_trans(to + i * 256, w);
+            else sm90_stmatrix_trans_two(to + i * 256, w);
+        }
     };
     auto arrive = [&](sm90_mbarrier barrier) {
         __syncwarp();
         if (sm90_elect()) barrier.arrive();
     };
+    /* This thread's row of the query block; it has another one 8 further. */
+    auto row_of = [&]() {
+        const int thread = sm90_thread_anew();
+        return thread / 32 % 4 * 16 + thread % 32 / 4;
+    };
+    /* Its statistics of both: LSE (0) or delta (BM). */
+    auto statistics = [&](int stage, int which) {
+        const float *const from =
+            (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + which + row_of();
+        return float2{from[0], from[8]};
+    };
     /* S has come: P, and what is special about the step. */
     auto probabilities = [&](bool plain, int stage) {
-        float2 lse[4];
-        sm90_wide_statistics<C>(lse, stats_at + stage * (C::STATS * 4));
-        sm90_exponentials(s, lse, maps.factor);
+        const float2 lse = statistics(stage, 0);
+        DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
+            s[i] = dev_exp2_fast(fmaf(s[i], maps.factor, i & 2 ? lse.y : lse.x));
         const uint2 m = sm90_load_shared_words(base + C::AT_STATS + (stage * C::STATS + 2 * C::BM) * 4);
         special = (uint32_t)dev_uniform((int)((m.x ? (uint32_t)SM90_DEAD_ROWS : 0u) |
                                               (SUBNORMAL && m.y ? (uint32_t)SM90_EXACT_DQ : 0u) |
                                               (plain ? 0u : (uint32_t)SM90_MASKED) | of_tile));
-        if (special & (SM90_MASKED | SM90_DEAD_ROWS)) {
-            const int here = sm90_lane_anew(), first = 32 * group + here % 4 * 2, i0 = it.block * C::BM + first;
-            if (special & SM90_MASKED) {
-                const int2 a = sm90_wide_seen(tiles[of.place], 16 * warp + here / 4, i0),
-                           b = sm90_wide_seen(tiles[of.place], 16 * warp + here / 4 + 8, i0);
-                sm90_mask_hidden(s, a, b, 0.0f);
+        if (special & SM90_MASKED) {
+            const attn_work_tile &tile = tiles[of.place];
+            const int64_t query = (int64_t)it.block * C::BM + row_of(),
+                          key = tile.j0 + group * C::GROUP_KEYS + sm90_lane_anew() % 4 * 2;
+            const int2 a = sm90_wide_seen(tile, query, key), b = sm90_wide_seen(tile, query + 8, key);
+            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) {
+                const int at_key = i / 4 * 8 + i % 2;
+                if (i & 2 ? at_key < b.x || at_key > b.y : at_key < a.x || at_key > a.y) s[i] = 0.0f;
             }
-            if (special & SM90_DEAD_ROWS)
-                sm90_mask_dead_rows(s, (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + first,
-                                    0.0f);
         }
-        uint32_t w[8];
-        DEV_UNROLL_FOR (int i = 0; i < 8; ++i) w[i] = dev_pack(T(), s[2 * i], s[2 * i + 1]);
-        put_scores(w, scores_to + flip * C::SCORES_BYTES);
+        if (special & SM90_DEAD_ROWS) {
+            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i)
+                if ((i & 2 ? lse.y : lse.x) == -dev_infinity()) s[i] = 0.0f;
+        }
     };
-    /* dP has come. */
-    auto score_gradients = [&](int stage) {
-        float2 delta[4];
-        uint32_t w[8];
-        sm90_wide_statistics<C>(delta, stats_at + stage * (C::STATS * 4) + C::BM * 4);
-        sm90_score_gradients<T>(w, dp, s, delta, (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0);
-        put_scores(w, scores_to + (C::AT_DS - C::AT_P) + flip * C::SCORES_BYTES);
-        publish();
+    /* 3 and 4 of a step; P is to be published. */
+    auto gradients = [&](uint32_t at0) {
+        put_scores(s, C::AT_P);
+        sm90_fence_async_shared();
+        sm90_cta_sync<C::THREADS>();
+        begin_dv(at0, at_dout.place);
+        sm90_mma_wait<1>(dp);
+        const float2 delta = statistics(at.place, C::BM);
+        if (special & (SM90_MASKED | SM90_DEAD_ROWS)) {
+            DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) dp[i] = s[i] != 0.0f ? dp[i] : 0.0f;
+        }
+        DEV_UNROLL_FOR (int i = 0; i < SCORES; ++i) s[i] *= dp[i] + (i & 2 ? delta.y : delta.x);
+        put_scores(s, C::AT_DS);
+        sm90_fence_async_shared();
+        sm90_cta_sync<C::THREADS>();
     };
-    /* Part `part` of dQ has come: to its place, in the order of the kernel behind, where a warp has 16 rows, columns
-     * fastest. */
-    auto put_dq = [&](bool exact, int part) {
-        const uint32_t to = base + C::AT_DQ + ((warp * 2 + group) * DEV_WAVE + lane) * 16;
-        enum { STEP = C::THREADS * 16 };
-        const int first = half::column(group, part) / 8 - group * half::PIECES - part * DQ_PIECES,
-                  second = half::column(group, 1) / 8 - group * half::PIECES - 8;
-        const uint32_t low = to + first * STEP, high = to + second * STEP;
+    /* A part of dQ has come: to its place or to the sums, in the order of the kernel behind, where a warp has 16 rows
+     * and half the columns, columns fastest. */
+    auto take_dq = [&](const float(&x)[4 * DQ_PIECES], uint32_t block_at, bool exact, int part) {
+        enum { STEP = C::SUM_THREADS * 4 };
+        const int thread = sm90_thread_anew(), second = thread / 128;
+        if (C::DIRECT) {
+            const int here = (thread / 32 % 4 * 2 + second) * DEV_WAVE + thread % 32;
+            float *const to = l.dq + (int64_t)block_at * (C::BM * C::WIDTH) + here * 4 + part * (DQ_PIECES * STEP);
+            if (ORDERED && part == 0) {
+                barriers.dq_empty().wait(filled);
+                filled ^= 1;
+            }
+            if (exact) {
+                float *const mine = (float *)(void *)(smem + C::AT_DQ) + thread * 8;
+                DEV_UNROLL_FOR (int n = 0; n < DQ_PIECES; n += 2) {
+                    DEV_UNROLL_FOR (int i = 0; i < 8; ++i) mine[i] = x[4 * n + i];
+                    DEV_ROLLED_FOR (int i = 0; i < 8; ++i) sm90_add_exact(to + (n + i / 4) * STEP + i % 4, mine[i]);
+                }
+            } else {
+                DEV_UNROLL_FOR (int i = 0; i < DQ_PIECES; ++i) sm90_add_four(to + i * STEP, x + 4 * i);
+            }
+            if (ORDERED && part == C::DQ_PARTS - 1) arrive(barriers.dq_full());
+            return;
+        }
+        /* Of 24 pieces of 8 columns this warpgroup has 8, the first half of a row of the sums has 12. */
+        const uint32_t to = base + C::AT_DQ + (thread / 32 % 4 * 2 * DEV_WAVE + thread % 32) * 16,
+                       low = to + (second == 2) * (DEV_WAVE * 16) + second * 8 % 12 * (STEP * 4),
+                       high = to + (second >= 1) * (DEV_WAVE * 16) + (second * 8 + 4) % 12 * (STEP * 4);
         barriers.dq_empty().wait(filled ^ 1);
         filled ^= 1;
         DEV_UNROLL_FOR (int i = 0; i < DQ_PIECES; ++i)
-            sm90_store_shared_four((i < 8 ? low : high) + i * STEP, dq + 4 * i);
+            sm90_store_shared_four((i < 4 ? low : high) + i % 4 * (STEP * 4), x + 4 * i);
         sm90_fence_async_shared();
         __syncwarp();
         if (sm90_elect()) {
@@ -220,7 +244,15 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
             barriers.dq_full().arrive();
         }
     };
+    /* Where shared memory begins, in units of 16 bytes, made anew: ptxas would spill what it makes of it. */
+    auto units = [&]() { return (uint32_t)dev_keep((int)(base >> 4)); };
     auto exact = [&]() { return SUBNORMAL && (special & SM90_EXACT_DQ) != 0; };
+    auto pin_sums = [&]() {
+        DEV_UNROLL_FOR (int panel = 0; panel < EACH; ++panel) {
+            sm90_pin(dk[panel]);
+            sm90_pin(dv[panel]);
+        }
+    };
 
     DEV_ROLLED for (;; of.next()) {
         const attn_work_tile &tile = tiles[of.place];
@@ -228,36 +260,38 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
         barriers.ready(of.place).wait(of.parity);
         if (!dev_uniform(tile.live)) return;
         it = sm90_wide_iterator::begin_uniform(tile, l);
-        const int plain_first = dev_uniform(mask.first), plain_end = dev_uniform(mask.end);
-        const bool some_rows = !sm90_tile_masking::ends_with_tensor(tile, p);
-        const int whole_first = dev_uniform(some_rows ? tile.whole_first : 0),
-                  whole_end = dev_uniform(some_rows ? tile.whole_end : 1 << 30);
-        auto is_plain = [&]() { return it.block >= plain_first && it.block < plain_end; };
+        const bool some_rows = dev_uniform((int)!sm90_tile_masking::ends_with_tensor(tile, p)) != 0;
+        auto is_plain = [&]() {
+            const uint2 plain = sm90_load_shared_words(base + C::AT_MASKING + of.place * (int)sizeof mask);
+            return it.block >= (int)plain.x && it.block < (int)plain.y;
+        };
         /* Zeros in rows of Q and of dO that take part in nothing, when they have arrived. */
-        auto zero_rows = [&](auto panels, int place) {
+        auto zero_rows = [&](int place) {
             const int64_t i0 = (int64_t)it.block * C::BM;
-            sm90_zero_rows<decltype(panels)::count, C::BM>(smem + place, tile.seq.q_low - i0, tile.seq.q_end - i0,
-                                                           sm90_thread_anew());
+            const int thread = sm90_thread_anew();
+            if (thread < 256)
+                sm90_zero_rows<C::PANELS, C::BM>(smem + place, tile.seq.q_low - i0, tile.seq.q_end - i0, thread);
             sm90_fence_async_shared();
-            sm90_cta_sync();
+            sm90_cta_sync<C::THREADS>();
+        };
+        auto has_some_rows = [&]() {
+            return some_rows && dev_uniform((int)(it.block < tile.whole_first || it.block >= tile.whole_end)) != 0;
         };
         auto await_q = [&]() {
             barriers.q_full(at.place).wait(at.parity);
-            if (it.block < whole_first || it.block >= whole_end) {
+            if (has_some_rows()) {
                 sm90_mma_wait<0>();
-                zero_rows(sm90_panels<C::PANELS>(), C::AT_Q + at.place * C::Q_BYTES);
+                zero_rows(C::AT_Q + at.place * C::Q_BYTES);
             }
         };
         auto await_dout = [&]() {
             barriers.dout_full(at_dout.place).wait(at_dout.parity);
-            if (it.block < whole_first || it.block >= whole_end)
-                zero_rows(sm90_panels<C::PANELS_V>(), C::AT_DOUT + at_dout.place * C::DOUT_BYTES);
+            if (has_some_rows()) zero_rows(C::AT_DOUT + at_dout.place * C::DOUT_BYTES);
         };
-        DEV_UNROLL_FOR (int i = 0; i < 4 * half::PIECES; ++i) dk[i] = 0.0f;
-        DEV_UNROLL_FOR (int i = 0; i < 4 * half_v::PIECES; ++i) dv[i] = 0.0f;
+        DEV_UNROLL_FOR (int panel = 0; panel < EACH; ++panel)
+            DEV_UNROLL_FOR (int i = 0; i < C::BN / 2; ++i) dk[panel][i] = dv[panel][i] = 0.0f;
         if (it.left) {
-            sm90_pin(dk);
-            sm90_pin(dv);
+            pin_sums();
             barriers.k_full().wait(keys);
             barriers.v_full().wait(keys);
             keys ^= 1;
@@ -268,87 +302,80 @@ DEV_FN void sm90_wide_multiply(const stw_attn_launch &l, const stw_sm90_maps &ma
                           : 0u;
             /* the first step */
             await_q();
-            begin_scores(base >> 4, at.place);
+            begin_scores(units(), at.place);
             sm90_mma_wait<0>(s);
-            probabilities(is_plain(), at.place);
-            publish();
             await_dout();
-            begin_dp_and_dv(base >> 4, at_dout.place);
-            sm90_mma_wait<1>(dp);
-            score_gradients(at.place);
-            bool left = false, left_exact = false; /* the second part of the step before has not left */
+            begin_dp(units(), at_dout.place);
+            probabilities(is_plain(), at.place);
+            gradients(units());
             DEV_ROLLED while (it.left > 1) {
-                const uint32_t at0 = (uint32_t)dev_keep((int)(base >> 4));
-                const int stage = at.place, dout_stage = at_dout.place;
+                const uint32_t at0 = units(), block_at = it.at;
+                const int stage = at.place;
                 const bool is_exact = exact();
+                begin_dq(dq, at0, 0);
+                begin_dk(at0, stage, 0, 32);
+                sm90_mma_wait<2>();
+                arrive(barriers.dout_empty(at_dout.place));
+                arrive(barriers.scores_empty());
+                sm90_mma_wait<1>(dq);
+                take_dq(dq, block_at, is_exact, 0);
+                if (C::DQ_PARTS == 2) {
+                    begin_dq(dq, at0, 1);
+                    begin_dk(at0, stage, 32, C::BM);
+                    sm90_mma_wait<1>(dq);
+                    take_dq(dq, block_at, is_exact, 1);
+                }
                 at.next();
                 at_dout.next();
                 it.next();
-                /* 1 */
                 await_q();
                 begin_scores(at0, at.place);
-                if (PARTS == 2) {
-                    if (left) put_dq(left_exact, 1);
-                    left = true;
-                    left_exact = is_exact;
-                    begin_dq(at0, flip, 0);
-                }
-                begin_dk(at0, stage);
-                if (PARTS == 1) begin_dq(at0, flip, 0);
                 /* 2 */
-                if (C::DOUT_STAGES == 1) {
-                    sm90_mma_wait<3>();
-                    arrive(barriers.dout_empty(dout_stage));
+                if (C::DQ_PARTS == 1) { /* the rest of dK runs beside the exponentials, too */
+                    begin_dk(at0, stage, 32, C::BM);
+                    sm90_mma_wait<1>(s);
                 }
-                sm90_mma_wait<2>(s);
-                if (C::DOUT_STAGES > 1) arrive(barriers.dout_empty(dout_stage));
-                flip ^= 1;
+                await_dout();
+                begin_dp(at0, at_dout.place);
+                if (C::DQ_PARTS == 2) sm90_mma_wait<1>(s);
                 probabilities(is_plain(), at.place);
-                if (PARTS == 2) {
-                    sm90_mma_wait<1>(dq);
-                    put_dq(is_exact, 0);
-                    begin_dq(at0, flip ^ 1, 1);
-                }
                 sm90_mma_wait<1>();
                 arrive(barriers.q_empty(stage));
-                publish();
-                /* 3 */
-                await_dout();
-                begin_dp_and_dv(at0, at_dout.place);
-                /* 4 */
-                sm90_mma_wait<2>(dq);
-                if (PARTS == 1) put_dq(is_exact, 0);
-                /* 5 */
-                sm90_mma_wait<1>(dp);
-                score_gradients(at.place);
+                barriers.scores_empty().wait(multiplied);
+                multiplied ^= 1;
+                /* 3, 4 */
+                gradients(at0);
             }
+            const uint32_t at0 = units(), block_at = it.at;
             arrive(barriers.v_empty());
-            const bool is_exact = exact();
-            if (PARTS == 2 && left) put_dq(left_exact, 1);
-            begin_dq(base >> 4, flip, 0);
-            begin_dk(base >> 4, at.place);
+            begin_dq(dq, at0, 0);
+            begin_dk(at0, at.place, 0, C::BM);
             sm90_mma_wait<1>(dq);
-            put_dq(is_exact, 0);
-            if (PARTS == 2) begin_dq(base >> 4, flip, 1);
-            sm90_mma_wait<0>(dq);
             arrive(barriers.dout_empty(at_dout.place));
-            arrive(barriers.q_empty(at.place));
+            take_dq(dq, block_at, exact(), 0);
+            DEV_UNROLL_FOR (int part = 1; part < C::DQ_PARTS; ++part) {
+                begin_dq(dq, at0, part);
+                sm90_mma_wait<0>(dq);
+                take_dq(dq, block_at, exact(), part);
+            }
             arrive(barriers.k_empty());
-            if (PARTS == 2) put_dq(is_exact, 1);
-            flip ^= 1;
-            at.next();
+            sm90_mma_wait<0>();
+            arrive(barriers.q_empty(at.place));
             at_dout.next();
-            sm90_pin(dk);
-            sm90_pin(dv);
-            sm90_cta_sync(); /* nobody multiplies P or dS any more */
+            at.next();
+            pin_sums();
+            sm90_cta_sync<C::THREADS>(); /* nobody multiplies P or dS any more */
         }
-        char *const mine = smem + C::AT_P + wave * 2048;
-        sm90_wide_store<C, C::HDV>(tile, dv, p.dv, p.dtype, (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v, 1.0f,
-                                   mine, group, warp);
-        sm90_wide_store<C, C::HD>(tile, dk, p.dk, p.dtype, (l.vectors & STW_VECTOR_DK) != 0, (int)p.head_dim_qk,
-                                  p.scale, mine, group, warp);
+        char *const mine = smem + C::AT_P + wave * 1024;
+        DEV_UNROLL_FOR (int panel = 0; panel < EACH; ++panel) {
+            const int col0 = (group * EACH + panel) * 64 + wave % 4 * 16;
+            sm90_wide_store<C>(tile, dv[panel], p.dv, p.dtype, (l.vectors & STW_VECTOR_DV) != 0, (int)p.head_dim_v,
+                               1.0f, mine, col0);
+            sm90_wide_store<C>(tile, dk[panel], p.dk, p.dtype, (l.vectors & STW_VECTOR_DK) != 0, (int)p.head_dim_qk,
+                               p.scale, mine, col0);
+        }
         arrive(barriers.tile_empty(of.place));
-        sm90_cta_sync(); /* P goes where warps had their rows */
+        sm90_cta_sync<C::THREADS>(); /* P goes where warps had their rows */
     }
 }
 

@@ -1,41 +1,46 @@
 /* SPDX-License-Identifier: MIT
  *
- * Shapes of sm90's main loop for wide heads, what lies where in shared memory, its mbarriers, and which columns of a
- * result a warpgroup makes. */
+ * Shapes of sm90's main loop for wide heads, what lies where in shared memory, and its mbarriers. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_CONFIG_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_CONFIG_H
 
 #include "mma_sm90.h"
 
-template <int COLS> struct sm90_wide_half;
-
-/* HD columns of Q and K, HDV of V and dO, in panels of 64. */
-template <class T_, int HD_, int HDV_> struct sm90_wide_config {
+/* HD columns of Q, K, V and dO, in panels of 64. */
+template <class T_, int HD_> struct sm90_wide_config {
     typedef T_ T;
     enum {
         HD = HD_,
-        HDV = HDV_,
+        HDV = HD_,
         BM = 64,
-        BN = 64,
-        STAGES = 2, /* of Q */
-        DOUT_STAGES = STW_SM90_WIDE_DOUT_STAGES(HD_),
-        DQ_PARTS = STW_SM90_WIDE_DQ_PARTS(HD_), /* a step's dQ leaves in so many parts, through one place */
-        WARPS = 8,                              /* that multiply; four more have loads and additions */
-        THREADS = 256,
-        REGISTERS = 232, /* a thread's of those that multiply */
-        TALL = false,    /* the loop of attn_bwd_sm90_tall.h */
+        BN = STW_SM90_WIDE_KEYS(HD_),
         PANELS = HD / 64,
-        PANELS_V = HDV / 64,
+        PANELS_V = PANELS,
+        GROUPS = HD > 192 ? 2 : 3, /* warpgroups that multiply; one more has loads and additions */
+        EACH = PANELS / GROUPS,    /* panels of dK, dV and dQ that a warpgroup makes */
+        GROUP_KEYS = BN / GROUPS,  /* and keys of S and dP */
+        STAGES = 2,
+        DOUT_STAGES = 1,
+        DIRECT = EACH > 1, /* dQ leaves from registers, */
+        DQ_PARTS = EACH,   /* in so many parts */
+        WARPS = 4 * GROUPS,
+        THREADS = 32 * WARPS,
+        SUM_THREADS = 256, /* that dQ's sums are laid out for */
+        REGISTERS = GROUPS == 2 ? 240 : 160,
+        LOADER_REGISTERS = GROUPS == 2 ? 24 : 32,
+        TALL = false, /* the loop of attn_bwd_sm90_tall.h */
         WIDTH = HD
     };
     enum {
         PANEL_BYTES = 64 * 128,
-        K_BYTES = PANELS * PANEL_BYTES,
-        V_BYTES = PANELS_V * PANEL_BYTES,
-        Q_BYTES = K_BYTES, /* of a step */
-        DOUT_BYTES = V_BYTES,
-        SCORES_BYTES = PANEL_BYTES, /* P or dS of a step, in 16 bits */
-        DQ_BYTES = BM * HD * 4 / DQ_PARTS,
+        KEY_PANEL_BYTES = BN * 128,
+        K_BYTES = PANELS * KEY_PANEL_BYTES,
+        V_BYTES = K_BYTES,
+        Q_BYTES = PANELS * PANEL_BYTES, /* of a step */
+        DOUT_BYTES = Q_BYTES,
+        SCORES_BYTES = BN * 128, /* P or dS of a step, in 16 bits */
+        DQ_BYTES =
+            DIRECT ? SUM_THREADS * 32 : BM * HD * 4 / DQ_PARTS, /* DIRECT: eight values a thread, for exact additions */
         STATS = 2 * BM + (int)STW_STATS_PAD
     };
     enum {
@@ -43,9 +48,9 @@ template <class T_, int HD_, int HDV_> struct sm90_wide_config {
         AT_V = AT_K + K_BYTES,
         AT_Q = AT_V + V_BYTES,
         AT_DOUT = AT_Q + STAGES * Q_BYTES,
-        AT_P = AT_DOUT + DOUT_STAGES * DOUT_BYTES, /* two places, used alternately, as of dS */
-        AT_DS = AT_P + 2 * SCORES_BYTES,
-        AT_DQ = AT_DS + 2 * SCORES_BYTES,
+        AT_P = AT_DOUT + DOUT_STAGES * DOUT_BYTES,
+        AT_DS = AT_P + SCORES_BYTES,
+        AT_DQ = AT_DS + SCORES_BYTES,
         AT_STATS = AT_DQ + DQ_BYTES,
         AT_BARRIERS = AT_STATS + STAGES * STATS * 4,
         AT_EXACT = AT_BARRIERS + 200,   /* dQ in its place: added one by one (add_exact) */
@@ -53,15 +58,16 @@ template <class T_, int HD_, int HDV_> struct sm90_wide_config {
         AT_TILES = AT_MASKING + 32,
         BYTES = AT_TILES + 2 * (int)sizeof(attn_work_tile)
     };
-    static_assert(BYTES <= (int)STW_SM90_WIDE_SMEM(HD_, HDV_), "host and device agree on shared memory");
+    static_assert(BYTES <= (int)STW_SM90_WIDE_SMEM(HD_), "host and device agree on shared memory");
     static_assert(AT_STATS % 16 == 0 && AT_TILES % 16 == 0, "places that bulk copies write");
-    template <int COLS, int ROWS> DEV_FN int panel_at(int place) { return sm90_wide_half<COLS>::panel_at(place); }
+    static_assert(EACH * GROUPS == PANELS && GROUP_KEYS % 8 == 0 && BN % 16 == 0, "whole matrices");
+    template <int COLS, int ROWS> DEV_FN int panel_at(int place) { return place; }
 };
 
 /* The mbarriers. A place is full when its bytes have come, empty when all warps that read it have arrived. `tile`: the
  * key block of a work tile has come; `ready`: all that is known of a work tile stands in its place. dQ's place is full
- * when all warps have written, empty when its additions have read it. dS's is, where it has one, when all warps have
- * made dQ. */
+ * when all warps have written, empty when its additions have read it. `scores`: the place of dS in
+ * attn_bwd_sm90_tall.h, when all warps have made dQ, or of P in attn_bwd_sm90_wide.h, when all have made dV. */
 template <class C> struct sm90_wide_barriers {
     uint32_t base;
 
@@ -78,7 +84,7 @@ template <class C> struct sm90_wide_barriers {
     DEV_METHOD sm90_mbarrier tile_empty(int place) const { return sm90_mbarrier{base + 184 + 8 * place}; }
     DEV_METHOD sm90_mbarrier dq_full() const { return sm90_mbarrier{base + 24}; }
     DEV_METHOD sm90_mbarrier dq_empty() const { return sm90_mbarrier{base + 56}; }
-    DEV_METHOD sm90_mbarrier ds_empty() const { return sm90_mbarrier{base + 16}; }
+    DEV_METHOD sm90_mbarrier scores_empty() const { return sm90_mbarrier{base + 16}; }
     /* By one thread. */
     DEV_METHOD void init(int readers_of_tiles) const {
         static_assert(C::STAGES <= 2, "the third and fourth of each kind are others'");
@@ -101,35 +107,9 @@ template <class C> struct sm90_wide_barriers {
         }
         dq_full().init(C::WARPS);
         dq_empty().init(1);
-        ds_empty().init(C::WARPS);
+        scores_empty().init(C::WARPS);
         sm90_fence_mbarrier_init();
     }
-};
-
-/* Columns that warpgroup `group` makes of a result of COLS columns, as two runs, and where they lie in the operand that
- * has them: three panels stand in the order 0, 2, 1, so that the second warpgroup's half, columns 128 to 191 and then
- * 96 to 127, goes upwards too. Addresses count 16 bytes. */
-template <int COLS> struct sm90_wide_half;
-template <> struct sm90_wide_half<256> {
-    enum { PIECES = 16 }; /* of 8 columns */
-    DEV_FN int panel_at(int place) { return place; }
-    DEV_FN uint32_t first(int group) { return (uint32_t)group * 1024; }
-    DEV_FN uint32_t next_panel(int) { return 512; }
-    DEV_FN int column(int group, int run) { return 128 * group + 64 * run; }
-};
-template <> struct sm90_wide_half<192> {
-    enum { PIECES = 12 };
-    DEV_FN int panel_at(int place) { return place == 0 ? 0 : 3 - place; }
-    DEV_FN uint32_t first(int group) { return (uint32_t)group * 512; }
-    DEV_FN uint32_t next_panel(int group) { return group ? 512 + 4 : 1024; }
-    DEV_FN int column(int group, int run) { return run ? 64 + 32 * group : 128 * group; }
-};
-template <> struct sm90_wide_half<128> {
-    enum { PIECES = 8 };
-    DEV_FN int panel_at(int place) { return place; }
-    DEV_FN uint32_t first(int group) { return (uint32_t)group * 512; }
-    DEV_FN uint32_t next_panel(int) { return 1; }
-    DEV_FN int column(int group, int) { return 64 * group; }
 };
 
 #endif

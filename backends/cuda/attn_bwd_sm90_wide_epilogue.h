@@ -1,53 +1,45 @@
 /* SPDX-License-Identifier: MIT
  *
- * The end of a work tile in sm90's main loop for wide heads: a warp's 16 rows of its half of dK's or dV's columns, from
- * the accumulators to the caller's tensor. */
+ * The end of a work tile in attn_bwd_sm90_wide.h, whose dK and dV stand transposed in registers: a warp's 16 columns
+ * of all keys, from the accumulators to the caller's tensor. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_WIDE_EPILOGUE_H
 #define STW_CUDA_ATTN_BWD_SM90_WIDE_EPILOGUE_H
 
 #include "attn_bwd_sm90_wide_config.h"
 
-/* Sums for keys in use, zeros up to the sequence's end. Whole vectors go by way of `mine`, 2 KB of shared memory of the
- * warp, a run of columns at a time; other rows go element by element. */
-template <class C, int COLS>
-DEV_FN void sm90_wide_store(const attn_work_tile &tile, const float (&x)[4 * sm90_wide_half<COLS>::PIECES],
-                            const stw_tensor_param &t, uint32_t dtype, bool vectors, int cols, float scale, char *mine,
-                            int group, int warp) {
+/* Sums for keys in use, zeros up to the sequence's end. Columns col0 to col0 + 15; whole vectors go by way of `mine`,
+ * 1 KB of shared memory of the warp, 16 keys at a time; other rows go element by element. */
+template <class C>
+DEV_FN void sm90_wide_store(const attn_work_tile &tile, const float (&x)[C::BN / 2], const stw_tensor_param &t,
+                            uint32_t dtype, bool vectors, int cols, float scale, char *mine, int col0) {
     typedef typename C::T T;
-    typedef sm90_wide_half<COLS> half;
-    enum { ROWS = 16, VECTOR = 8 };
+    enum { KEYS = 16, VECTOR = 8 };
     const int lane = sm90_lane_anew();
-    const int64_t j0 = tile.j0 + ROWS * warp;
-    const int used = (int)stw_clamp_i64(tile.seq.kv.used - j0, 0, ROWS);
-    const int end = (int)stw_clamp_i64(tile.seq.kv.rows - j0, 0, ROWS);
-    const int64_t base = dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + j0);
-    const uint32_t put = sm90_shared_address(mine) + lane % 16 * 128;
-    const int row = lane / 8, piece = lane % 8;
+    const int used = (int)stw_clamp_i64(tile.seq.kv.used - tile.j0, 0, C::BN);
+    const int end = (int)stw_clamp_i64(tile.seq.kv.rows - tile.j0, 0, C::BN);
+    const int64_t base = dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + tile.j0);
+    if (!vectors) {
+        DEV_UNROLL_FOR (int i = 0; i < C::BN / 2; ++i) {
+            const int key = i / 4 * 8 + lane % 4 * 2 + i % 2, col = col0 + lane / 4 + i % 4 / 2 * 8;
+            if (key < end && col < cols)
+                dev_store_any(t.data, base + key * t.seq + col, dtype, key < used ? x[i] * scale : 0.0f);
+        }
+        return;
+    }
+    const uint32_t put = sm90_shared_address(mine) + (lane / 16 * 8 + lane % 8) * 32 + lane / 8 % 2 * 16;
+    const int col = col0 + lane % 2 * VECTOR;
+    T *const to = (T *)t.data + base + col;
     const dev_vector zero = {{0, 0, 0, 0}};
-    DEV_UNROLL_FOR (int first = 0; first < half::PIECES; first += 8) { /* runs of columns, pieces of 8 */
-        const int col0 = half::column(group, first / 8);
-        if (!vectors) {
-            DEV_UNROLL_FOR (int i = 4 * first; i < 4 * half::PIECES && i < 4 * first + 32; ++i) {
-                const int r = lane / 4 + i % 4 / 2 * 8, col = col0 + (i / 4 - first) * 8 + lane % 4 * 2 + i % 2;
-                if (r < end && col < cols)
-                    dev_store_any(t.data, base + r * t.seq + col, dtype, r < used ? x[i] * scale : 0.0f);
-            }
-            continue;
-        }
+    DEV_UNROLL_FOR (int c = 0; c < C::BN / KEYS; ++c) {
+        uint32_t w[4];
+        DEV_UNROLL_FOR (int i = 0; i < 4; ++i)
+            w[i] = dev_pack(T(), x[8 * c + 2 * i] * scale, x[8 * c + 2 * i + 1] * scale);
         __syncwarp();
-        DEV_UNROLL_FOR (int c = first; c < half::PIECES && c < first + 8; c += 2) {
-            uint32_t w[4];
-            DEV_UNROLL_FOR (int i = 0; i < 4; ++i)
-                w[i] = dev_pack(T(), x[4 * c + 2 * i] * scale, x[4 * c + 2 * i + 1] * scale);
-            sm90_stmatrix(put + (((c - first) + lane / 16) ^ lane % 8) * 16, w);
-        }
+        sm90_stmatrix_trans(put + c % 2 * 512, w);
         __syncwarp();
-        T *to = (T *)t.data + base + row * t.seq + col0 + piece * VECTOR;
-        DEV_UNROLL_FOR (int i = 0; i < ROWS; i += 4) {
-            dev_vector v = dev_load_vector(mine + (row + i) * 128 + (piece ^ (row + i) % 8) * 16);
-            if (row + i < end && first + piece < half::PIECES && col0 + piece * VECTOR < cols)
-                dev_store_vector(to + i * t.seq, row + i < used ? v : zero);
-        }
+        const int key = KEYS * c + lane / 2;
+        const dev_vector v = dev_load_vector(mine + c % 2 * 512 + lane * 16);
+        if (key < end && col < cols) dev_store_vector(to + key * t.seq, key < used ? v : zero);
     }
 }
 

@@ -141,6 +141,36 @@ DEV_FN void sm90_wide_load(const sm90_wide_loads<C> &load, const sm90_scheduler<
     }
 }
 
+/* A warp, in deterministic mode, where the warps that multiply add dQ themselves: says when it is their turn
+ * (dq_empty), and passes the semaphore on when all have added (dq_full). */
+template <class C>
+DEV_FN void sm90_wide_order(const stw_attn_launch &l, const sm90_wide_barriers<C> &barriers,
+                            const attn_work_tile *tiles) {
+    sm90_ring<2> at = {0, 0};
+    int parity = 0;
+    DEV_ROLLED for (;; at.next()) {
+        const attn_work_tile &tile = tiles[at.place];
+        barriers.ready(at.place).wait(at.parity);
+        if (!tile.live) break;
+        const uint32_t block = (uint32_t)tile.block;
+        DEV_ROLLED for (sm90_wide_iterator it = sm90_wide_iterator::begin(tile, l); it.left; it.next(), parity ^= 1) {
+            uint32_t *const semaphore = l.dq_semaphore + it.at;
+            while (dev_load_acquire(semaphore) != block + 1 && !*l.unordered) {
+            }
+            __syncwarp();
+            if (sm90_elect()) barriers.dq_empty().arrive();
+            barriers.dq_full().wait(parity);
+            __syncwarp();
+            if (sm90_elect()) {
+                sm90_fence_gpu();
+                sm90_store_relaxed(semaphore, block);
+            }
+        }
+        __syncwarp();
+        if (sm90_elect()) barriers.tile_empty(at.place).arrive();
+    }
+}
+
 /* A warp: adds dQ of all work tiles of this CTA to the sums. In deterministic mode it waits until the semaphore of a
  * query block says that the key block before this one has added, and passes it on. With wrong cu_seqlens there may be
  * no order: l.unordered tells. */

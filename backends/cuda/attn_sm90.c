@@ -16,7 +16,7 @@
 /* The matrix unit truncates its sums, which 16-bit outputs hide: of f32 ones it adds so many query rows at most. */
 #define SUM_ROWS 2048
 
-enum { PANEL = 64, KEYS = 128, KEYS_WIDE = 64 }; /* columns of a panel, keys of a work tile */
+enum { PANEL = 64, KEYS = 128, KEYS_WIDE = 80 }; /* columns of a panel, keys of a work tile */
 
 /* A tensor load steps by multiples of 16 bytes, forwards or not at all, and counts rows in 32 bits. */
 static int stride_fits(int64_t stride, int64_t count) {
@@ -170,9 +170,11 @@ static void plan_of_wide(const stw_variant *tile, const stw_attn_params *p, uint
     out->loaders = 128;
 }
 
+/* 512 threads, of which three warpgroups multiply, or 384; dQ's sums are laid out for the 256 of the table. */
 static void plan_wide(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
-    plan_of_wide(tile, p, STW_SM90_WIDE_SMEM(tile->head_dim, tile->head_dim), out);
+    plan_of_wide(tile, p, STW_SM90_WIDE_SMEM(tile->head_dim), out);
+    if (tile->head_dim <= 192) out->loaders = 256;
 }
 
 static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {

@@ -123,6 +123,11 @@ DEV_FN void sm90_stmatrix_trans(uint32_t to, const uint32_t w[4]) {
                  "r"(w[1]), "r"(w[2]), "r"(w[3])
                  : "memory");
 }
+/* Two of them: lanes 0 to 15 give addresses. */
+DEV_FN void sm90_stmatrix_trans_two(uint32_t to, const uint32_t *w) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(w[0]), "r"(w[1])
+                 : "memory");
+}
 /* The way back: four matrices, each transposed. */
 DEV_FN void sm90_ldmatrix_trans(uint32_t w[4], uint32_t from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -224,7 +229,7 @@ DEV_FN void sm90_zero_vector_if(bool live, uint32_t to) {
 }
 
 /* All threads of the CTA, on a barrier of its own: code that some warps skip would meet __syncthreads. */
-DEV_FN void sm90_cta_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+template <int THREADS = 256> DEV_FN void sm90_cta_sync() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 DEV_FN void sm90_warpgroup_sync(int group) { asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory"); }
 /* Warpgroups that move registers from one to another: this one has COUNT a thread from here on. */
 template <int COUNT> DEV_FN void sm90_give_registers() {
@@ -278,7 +283,9 @@ template <class T, int ROWS, int COLS, int NEXT_PANEL = ROWS * 8> struct sm90_op
         "+f"(x[i + 7])
 #define SM90_8(x)     SM90_EIGHT(x, 0)
 #define SM90_16(x)    SM90_8(x), SM90_EIGHT(x, 8)
+#define SM90_20(x)    SM90_16(x), "+f"(x[16]), "+f"(x[17]), "+f"(x[18]), "+f"(x[19])
 #define SM90_32(x)    SM90_16(x), SM90_EIGHT(x, 16), SM90_EIGHT(x, 24)
+#define SM90_40(x)    SM90_32(x), SM90_EIGHT(x, 32)
 #define SM90_48(x)    SM90_32(x), SM90_EIGHT(x, 32), SM90_EIGHT(x, 40)
 #define SM90_64(x)    SM90_48(x), SM90_EIGHT(x, 48), SM90_EIGHT(x, 56)
 #define SM90_96(x)    SM90_64(x), SM90_EIGHT(x, 64), SM90_EIGHT(x, 72), SM90_EIGHT(x, 80), SM90_EIGHT(x, 88)
@@ -287,6 +294,8 @@ template <class T, int ROWS, int COLS, int NEXT_PANEL = ROWS * 8> struct sm90_op
 #define SM90_NAMES_32                                                                                                  \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"   \
     "%30,%31"
+#define SM90_NAMES_20 SM90_NAMES_16 ",%16,%17,%18,%19"
+#define SM90_NAMES_40 SM90_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define SM90_NAMES_48 SM90_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define SM90_NAMES_64 SM90_NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define SM90_NAMES_96                                                                                                  \
@@ -319,7 +328,9 @@ template <class T> struct sm90_mma;
     template <> struct sm90_mma<T> {                                                                                   \
         SM90_SS(type, 8, "16", "8", "9", "10", "11", "12")                                                             \
         SM90_SS(type, 16, "32", "16", "17", "18", "19", "20")                                                          \
+        SM90_SS(type, 20, "40", "20", "21", "22", "23", "24")                                                          \
         SM90_SS(type, 32, "64", "32", "33", "34", "35", "36")                                                          \
+        SM90_SS(type, 40, "80", "40", "41", "42", "43", "44")                                                          \
         SM90_SS(type, 48, "96", "48", "49", "50", "51", "52")                                                          \
         SM90_SS(type, 64, "128", "64", "65", "66", "67", "68")                                                         \
         SM90_SS(type, 96, "192", "96", "97", "98", "99", "100")                                                        \

@@ -149,19 +149,18 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
 #define STW_SM90_SMEM(hd)                                                                                              \
     (((hd) + 63u) / 64u * 128u * (3u * 128u + 6u * STW_SM90_BM(hd)) + 2u * 256u * STW_SM90_BM(hd) +                    \
      3u * (2u * STW_SM90_BM(hd) + STW_STATS_PAD) * 4u + 128u * 8u + 96u + STW_WORK_TILE_BYTES)
-/* Its loop for wide heads, head_dim_qk to hd and head_dim_v to hdv: K and V of 64 keys, two stages of Q and statistics
- * of 64 queries, one or two of dO, two of P and dS, dQ in f32 or half of it, barriers, work tiles and how they are
- * masked. */
-#define STW_SM90_WIDE_DOUT_STAGES(hd) ((hd) > 192u ? 1u : 2u)
-#define STW_SM90_WIDE_DQ_PARTS(hd)    ((hd) > 192u ? 2u : 1u)
-#define STW_SM90_WIDE_SMEM(hd, hdv)                                                                                    \
-    ((3u * (hd) + (1u + STW_SM90_WIDE_DOUT_STAGES(hd)) * (hdv)) * 128u + 4u * 64u * 128u +                             \
-     64u * (hd) * 4u / STW_SM90_WIDE_DQ_PARTS(hd) + 2u * (2u * 64u + STW_STATS_PAD) * 4u + 240u + STW_WORK_TILE_BYTES)
 /* Its loop for head_dim_qk to 192 and head_dim_v to 128: K and V of 128 keys, two stages of Q and statistics of 64
  * queries, one of dO, P and dS, dQ in f32, which queries see which key, the same things behind them. */
 #define STW_SM90_TALL_SMEM                                                                                             \
     (128u * 2u * (192u + 128u) + 64u * 2u * (2u * 192u + 128u) + 2u * 64u * 128u * 2u + 64u * 192u * 4u +              \
      2u * (2u * 64u + STW_STATS_PAD) * 4u + 128u * 8u + 240u + STW_WORK_TILE_BYTES)
+/* Its loop for wide heads: K and V of 96 keys or 80, two stages of Q and statistics of 64 queries, one of
+ * dO, P and dS, dQ in f32 or eight values of each of 256 threads, barriers,
+ * work tiles and how they are masked. */
+#define STW_SM90_WIDE_KEYS(hd) ((hd) > 192u ? 80u : 96u)
+#define STW_SM90_WIDE_SMEM(hd)                                                                                         \
+    (2u * (hd) * (2u * STW_SM90_WIDE_KEYS(hd) + 3u * 64u) + 2u * STW_SM90_WIDE_KEYS(hd) * 128u +                       \
+     ((hd) > 192u ? 256u * 32u : 64u * (hd) * 4u) + 2u * (2u * 64u + STW_STATS_PAD) * 4u + 240u + STW_WORK_TILE_BYTES)
 /* Its kernel of short sequences, bn keys and blocks of bm query rows, of 64 columns a panel: K, V, stages of Q and dO,
  * dS, the statistics, which queries see which key, barriers and the work tile. */
 #define STW_SM90_SHORT_STAGES(bm, bn) ((bm) < (bn) ? 2u : 1u)

@@ -74,21 +74,21 @@ static const maps_case maps_cases[] = {
      "0 rank 4 dims 104,70,3,2 strides 208,14560,43680 box 64,64,1,1",
      "0 rank 4 dims 104,70,3,2 strides 208,14560,43680 box 64,128,1,1",
      "0 rank 4 dims 104,70,3,2 strides 208,14560,43680 box 64,128,1,1"},
-    /* wide heads: a load a panel, 64 keys; head dims differ, 128 keys */
-    {"attn_bwd:bf16:b2h4k2s300x200d256", "sm90_64x64_hd256", "9",
+    /* wide heads: a load a panel, 80 or 96 keys; head dims differ, 128 keys */
+    {"attn_bwd:bf16:b2h4k2s300x200d256", "sm90_64x80_hd256", "9",
      "0 rank 4 dims 256,300,4,2 strides 2048,512,614400 box 64,64,1,1",
      "0 rank 4 dims 256,300,4,2 strides 2048,512,614400 box 64,64,1,1",
-     "0 rank 4 dims 256,200,2,2 strides 1024,512,204800 box 64,64,1,1",
-     "0 rank 4 dims 256,200,2,2 strides 1024,512,204800 box 64,64,1,1"},
+     "0 rank 4 dims 256,200,2,2 strides 1024,512,204800 box 64,80,1,1",
+     "0 rank 4 dims 256,200,2,2 strides 1024,512,204800 box 64,80,1,1"},
     {"attn_bwd:f16:b1h2s70d192x128", "sm90_64x128_hd192v128", "6",
      "0 rank 4 dims 192,70,2,1 strides 768,384,16 box 64,64,1,1",
      "0 rank 4 dims 128,70,2,1 strides 512,256,16 box 64,64,1,1",
      "0 rank 4 dims 192,70,2,1 strides 768,384,16 box 64,128,1,1",
      "0 rank 4 dims 128,70,2,1 strides 512,256,16 box 64,128,1,1"},
-    {"attn_bwd:bf16:b1h2s70d136", "sm90_64x64_hd192", "9", "0 rank 4 dims 136,70,2,1 strides 544,272,16 box 64,64,1,1",
+    {"attn_bwd:bf16:b1h2s70d136", "sm90_64x96_hd192", "9", "0 rank 4 dims 136,70,2,1 strides 544,272,16 box 64,64,1,1",
      "0 rank 4 dims 136,70,2,1 strides 544,272,16 box 64,64,1,1",
-     "0 rank 4 dims 136,70,2,1 strides 544,272,16 box 64,64,1,1",
-     "0 rank 4 dims 136,70,2,1 strides 544,272,16 box 64,64,1,1"},
+     "0 rank 4 dims 136,70,2,1 strides 544,272,16 box 64,96,1,1",
+     "0 rank 4 dims 136,70,2,1 strides 544,272,16 box 64,96,1,1"},
     /* head dims differ */
     {"attn_bwd:f16:b1h2s33x50d64x40", "sm90_128x128_hd64", "6",
      "1 rank 5 dims 64,33,1,2,1 strides 256,128,128,16 box 64,128,1,1,1",
@@ -241,7 +241,7 @@ static void plans_refuse_by_name(void **state) {
                                    strstr(refusals[i][0], "dropout") || strstr(refusals[i][0], "bias")
                                ? "its kernels of wide heads take no ALiBi, softcap, dropout and bias"
                                : refusals[i][1];
-        snprintf(reason, sizeof reason, "%s: not sm90_64x64_hd256", wide);
+        snprintf(reason, sizeof reason, "%s: not sm90_64x80_hd256", wide);
         assert_string_equal(behind(run.out, "costs more: "), reason);
     }
     for (size_t i = 0; i < sizeof accepted / sizeof *accepted; ++i) {
@@ -251,8 +251,8 @@ static void plans_refuse_by_name(void **state) {
     }
     static const char *const others[][2] = {
         {"attn_bwd:bf16:b1h2s64d192x128:dropout0.1",
-         "its kernels of wide heads take no ALiBi, softcap, dropout and bias: not sm90_64x64_hd256"},
-        {"attn_bwd:f32:b1h2s64d64", "dtype is f32: not sm90_64x64_hd256"},
+         "its kernels of wide heads take no ALiBi, softcap, dropout and bias: not sm90_64x80_hd256"},
+        {"attn_bwd:f32:b1h2s64d64", "dtype is f32: not sm90_64x80_hd256"},
         {"attn_fwd:bf16:b1h2s64d64", "nothing"}};
     for (int i = 0; i < 3; ++i) {
         one("cuda", LIST(H200), "plan", others[i][0]);

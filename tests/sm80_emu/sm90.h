@@ -88,13 +88,13 @@ DEV_FN void sm90_bulk_wait() { emu_bulk_wait(); }
 DEV_FN void sm90_fence_async_shared() {}
 
 /* stmatrix: the other way round of ldmatrix. */
-template <bool TURNED> struct emu_stmatrix {
+template <bool TURNED, int MATRICES = 4> struct emu_stmatrix {
     uint32_t at;
     const uint32_t *w;
     static void run(uint32_t at, const uint32_t *w) {
         emu_stmatrix mine = {at, w};
         emu_meet(&mine, [](void *const *lanes) {
-            for (int m = 0; m < 4; ++m)
+            for (int m = 0; m < MATRICES; ++m)
                 for (int r = 0; r < 8; ++r) {
                     uint16_t row[8];
                     for (int c = 0; c < 8; ++c) {
@@ -108,6 +108,7 @@ template <bool TURNED> struct emu_stmatrix {
 };
 DEV_FN void sm90_stmatrix(uint32_t to, const uint32_t w[4]) { emu_stmatrix<false>::run(to, w); }
 DEV_FN void sm90_stmatrix_trans(uint32_t to, const uint32_t w[4]) { emu_stmatrix<true>::run(to, w); }
+DEV_FN void sm90_stmatrix_trans_two(uint32_t to, const uint32_t *w) { emu_stmatrix<true, 2>::run(to, w); }
 DEV_FN void sm90_ldmatrix_trans(uint32_t w[4], uint32_t from) {
     struct place {
         uint32_t from, *w;
@@ -168,7 +169,7 @@ DEV_FN void sm90_zero_vector_if(bool live, uint32_t to) {
     if (live) memset(emu_aligned(dev_shared + to, 16), 0, 16);
 }
 
-DEV_FN void sm90_cta_sync() { emu_named_barrier(1, 256); }
+template <int THREADS = 256> DEV_FN void sm90_cta_sync() { emu_named_barrier(1, THREADS); }
 DEV_FN void sm90_warpgroup_sync(int group) { emu_named_barrier(2 + group, 128); }
 template <int COUNT> DEV_FN void sm90_give_registers() {}
 template <int COUNT> DEV_FN void sm90_take_registers() {}

@@ -20,9 +20,9 @@ BN, TYPES = 128, ("bf16", "f16")
 MODES = ("plain", "ordered", "outputs", "outputs_ordered", "general", "general_ordered", "alibi", "alibi_ordered", "softcap",
          "softcap_ordered", "dropout", "dropout_ordered", "bias", "bias_ordered")
 WAITS = ["1", "0", "0", "2", "1", "0"]  # dP; rows that are cleared; dV; S; dQ; dK
-# Wide heads: rows that are cleared; dV, where it has one place of dO; S; dQ's first half, where it has two; dK; dQ; dP.
+# Wide heads: dV; dQ, in two halves where it has no place; rows that are cleared; S; dK; dP.
 # Work tiles of 128 keys: dQ; rows that are cleared; S; dK; dP in two halves
-WAITS_WIDE = {192: ["0", "2", "1", "2", "1"], 256: ["0", "3", "2", "1", "1", "2", "1"]}
+WAITS_WIDE = {192: ["2", "1", "0", "1", "1", "1"], 256: ["2", "1", "1", "0", "1", "1", "1"]}
 WAITS_TALL = ["1", "0", "1", "0", "1", "1"]
 
 
@@ -99,13 +99,14 @@ def check_kernel(name, instructions, hd, bm, bounds):
 
 
 def check_wide_kernel(name, instructions, hd, bn, bounds):
-    tall = bn == 128
+    tall, direct = bn == 128, hd > 192
+    groups, panels, parts = (2, 1, 1) if tall else (2, 2, 2) if direct else (3, 1, 1)
     # S, dP, dV, dK, dQ
-    step = hd // 16 + (2 * (128 // 16) if tall else hd // 16) + 4 + 4 + (8 if tall else 4 if hd <= 192 else 8)
+    step = hd // 16 + (2 * (128 // 16) if tall else hd // 16) + 8 * panels + bn // 16 * parts
     if (products := count(instructions, "HGMMA")) != 2 * step:  # in a unit; at its beginning and end
         yield f"{products} matrix instructions, not 2 steps of {step}"
-    if (adds := count(instructions, "UBLKRED")) != 1:
-        yield f"{adds} bulk additions to dQ, not 1"
+    if (adds := count(instructions, "UBLKRED")) != (not direct):
+        yield f"{adds} bulk additions to dQ, not {int(not direct)}"
     body = hot_loop(instructions, step)
     if body is None:
         yield f"no loop of {step} matrix instructions"
@@ -113,13 +114,16 @@ def check_wide_kernel(name, instructions, hd, bn, bounds):
     order = [found[1] for _, text in body if (found := re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([0-9a-f]+)", text))]
     if order != (wanted := WAITS_TALL if tall else WAITS_WIDE[hd]):
         yield f"waits for products until {','.join(order)} are left, not {','.join(wanted)}"
-    if (exponentials := count(body, r"MUFU\.EX2")) != bn // 4:
-        yield f"{exponentials} exponentials, not {bn // 4}"
+    if (exponentials := count(body, r"MUFU\.EX2")) != 64 * bn // (128 * groups):
+        yield f"{exponentials} exponentials, not {64 * bn // (128 * groups)}"
     spilled_most = next((int(row[4]) for row in bounds if fnmatch.fnmatch(name, row[0])), 0)
     if (spilled := count(body, r"\b(LDL|STL)\b")) > spilled_most:
         yield f"{spilled} accesses to spilled registers, at most {spilled_most}"
-    if (stores := count(body, r"\bSTS\.128 \S+, R\d")) != hd // 16:
-        yield f"{stores} vectors of dQ, not {hd // 16}"
+    vectors = 64 * hd // (4 * 128 * groups)
+    if direct and (adds := count(body, r"RED\S*\.ADD\.F32x4\b")) != vectors:
+        yield f"{adds} vector additions to dQ, not {vectors}"
+    if not direct and (stores := count(body, r"\bSTS\.128 \S+, R\d")) != vectors:
+        yield f"{stores} vectors of dQ, not {vectors}"
 
 
 def check_short(name, instructions, hd, bm, bn):
