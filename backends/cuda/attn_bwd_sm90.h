@@ -46,7 +46,9 @@
  * of phase 5. Dropout's decisions for P(j+1) are made in phases 1 and 4, while products run: a word of bits for 32
  * values, which phase 1 applies to P and phase 2 to dP. P is P / (1 - p) there, and delta is multiplied by 1 - p. Under
  * softcap phase 5 ends with tanh instead of P. Phase 1 makes P of it for dV, and P (1 - tanh^2), which is all that
- * phase 2 needs. The bias of step j + 1 is asked for in phase 4, into the place of dS(j - 1), and read in phase 5.
+ * phase 2 needs. The bias of step j + 1 is asked for ahead of phase 4, into the place of dS(j - 1), and read in phase 5.
+ * It lies as dS does. dBias of single pairs is dS: behind the CTA's barrier a lane has it written by TMA, and waits in
+ * the next step until it has been read.
  *
  * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every DRAIN_STEPS steps they
  * go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
@@ -89,12 +91,13 @@ DEV_FN void sm90_acquire_dq_semaphore(const stw_attn_launch &l, uint32_t at, int
 }
 
 /* The mbarriers, and what the first work tile is, if there is one. */
-template <class C, bool ORDERED>
+template <class C, bool ORDERED, int FEATURE>
 DEV_FN void sm90_take_first_tile(const sm90_barriers<C> &barriers, const sm90_scheduler<ORDERED> &scheduler,
                                  attn_work_tile &tile, int wave) {
     dev_await_previous();
     if (wave == 0 && sm90_elect()) {
         DEV_UNROLL_FOR (int i = 0; i < barriers.COUNT; ++i) barriers.all(i).init(1);
+        if (FEATURE == SM90_BIAS) barriers.bias().init(1);
         sm90_fence_mbarrier_init();
         *scheduler.drawn = scheduler.UNDRAWN;
         scheduler.fetch(scheduler.first_number(), tile);
@@ -140,7 +143,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     const sm90_scheduler<ORDERED> scheduler = {l, (uint32_t *)(void *)(smem + C::AT_DRAWN), barriers.tile()};
     sm90_tile_masking *const masking = (sm90_tile_masking *)(void *)(smem + C::AT_MASKING);
 
-    sm90_take_first_tile(barriers, scheduler, tiles[0], wave);
+    sm90_take_first_tile<C, ORDERED, FEATURE>(barriers, scheduler, tiles[0], wave);
     if (!dev_uniform(tiles[0].live)) return;
     sm90_load_first_tile(load, *masking, tiles[0], wave);
 
@@ -175,10 +178,20 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_zero_queries<C>(tile, smem, stage, it.block, sm90_thread_anew());
         sm90_cta_sync();
     };
+    enum { BIAS_WARP = 3 }; /* one lane of it asks for the bias and has dBias written */
+    /* Nothing will be read for dBias from places of dS. */
+    auto dbias_read = [&]() {
+        if constexpr (FEATURE == SM90_BIAS) {
+            if (wave != BIAS_WARP) return;
+            if (sm90_elect()) sm90_bulk_wait_read();
+            __syncwarp();
+        }
+    };
     /* dQ where every term may be subnormal (attn_bwd_subnormal.h), by way of dS's place, which saves registers
      * elsewhere. */
     auto add_exact = [&](float *to, int place) {
         float *mine = (float *)(void *)(smem + place) + sm90_thread_anew() * 16;
+        dbias_read();
         sm90_cta_sync(); /* nobody multiplies that dS any more */
         DEV_UNROLL_FOR (int part = 0; part < 2; ++part) {
             DEV_UNROLL_FOR (int i = 0; i < 16; ++i) mine[i] = dq[16 * part + i];
@@ -275,17 +288,24 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             dropped.each(l, tiles[turn & 1], it.head, it.block, {16 * wave, sm90_lane_anew()});
         }
         if constexpr (FEATURE == SM90_BIAS) {
-            if (!sm90_bias<C>::fits(l))
+            if (maps.bias_by == STW_BIAS_MAP) { /* into the place of dS(j - 1), whose products have ended */
+                if (wave == BIAS_WARP) {
+                    if (sm90_elect())
+                        sm90_bias<C>::ask(l, maps, tiles[turn & 1], it, live && it.left > it.idle,
+                                          base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, barriers.bias());
+                    __syncwarp();
+                }
+            } else if (maps.bias_by == STW_BIAS_ELEMENTS)
                 sm90_bias<C>::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
                                    C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
         }
     };
     auto features = [&](auto is_begun, bool live) {
         const sm90_place at = {16 * wave, lane};
-        if constexpr (FEATURE == SM90_BIAS) { /* into the place of dS(j - 1), whose products have ended */
-            if (sm90_bias<C>::fits(l))
-                sm90_bias<C>::fetch(l, tiles[turn & 1], it, live && it.left > it.idle,
-                                    base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+        if constexpr (FEATURE == SM90_BIAS) {
+            if (maps.bias_by == STW_BIAS_VECTORS)
+                sm90_bias<C>::copy(l, tiles[turn & 1], it, live && it.left > it.idle,
+                                   base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
         }
         if constexpr (FEATURE == SM90_ALIBI) alibi = sm90_alibi::of(l, tiles[turn & 1], it.head, it.block, BM, at);
         if constexpr (FEATURE == SM90_DROPOUT) {
@@ -295,7 +315,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
     };
     /* S to P, with dropout to P / (1 - p); under softcap to its tanh. */
-    auto exponentials = [&](float2(&lse)[PIECES], int stage) {
+    auto exponentials = [&](float2(&lse)[PIECES], int stage, [[maybe_unused]] int bias_phase) {
         if constexpr (FEATURE == SM90_DROPOUT) {
             DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) lse[i].x -= maps.log_kept, lse[i].y -= maps.log_kept;
         }
@@ -305,16 +325,19 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             typedef sm90_bias<C> bias;
             const uint32_t from = ds_to + (flip ^ 1) * C::DS_BYTES;
             const float *first = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + lane % 4 * 2;
-            bias::arrive(l, base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
-            bias::add(s, first, maps.factor, from);
+            if (maps.bias_by == STW_BIAS_MAP) barriers.bias().wait(bias_phase);
+            else bias::arrive();
+            if (p.bias_dtype == STW_U8) bias::add_none(s, first, maps.factor);
+            else bias::add(s, first, maps.factor, from);
             DEV_UNROLL_FOR (int i = 0; i < VALUES; ++i) s[i] = dev_exp2_fast(s[i]);
-            if (p.bias_dtype == STW_U8) bias::hide(s, from);
+            if (p.bias_dtype == STW_U8)
+                bias::hide(s, base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
         } else sm90_exponentials(s, lse, maps.factor);
     };
     features_ahead(true);
     features(sm90_flag<false>(), true);
     if (STATISTICS) sm90_statistics<C>(lse, smem, 0, LSE, lane, 0, PIECES);
-    exponentials(lse, 0);
+    exponentials(lse, 0, 0);
     if (special & (SM90_MASKED | SM90_DEAD_ROWS)) mask_scores(it, 0);
 
     /* This thread's 32 values of dQ, four at a time. Head_dim 96: the second warpgroup has half as many. */
@@ -398,6 +421,16 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             sm90_stmatrix_trans(ds_to + flip * C::DS_BYTES + i * 2048, ds16 + 4 * i);
         sm90_fence_async_shared();
         sm90_cta_sync();
+        if constexpr (FEATURE == SM90_BIAS) {
+            if (maps.bias_stores && wave == BIAS_WARP) {
+                if (sm90_elect()) {
+                    sm90_bulk_wait_read(); /* of dS(j - 1), where the next bias will lie */
+                    if (it.left > it.idle) sm90_bias<C>::give(maps, tile, it, base + C::AT_DS + flip * C::DS_BYTES);
+                }
+                __syncwarp();
+            } else if (l.bias_direct && !maps.bias_stores && it.left > it.idle)
+                sm90_bias<C>::store(l, tile, it, smem, C::AT_DS + flip * C::DS_BYTES, wave, sm90_lane_anew());
+        }
 
         /* 3: loads of step j + 2 */
         const int stage_before = stage == 0 ? C::STAGES - 1 : stage - 1;
@@ -457,7 +490,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_mma_wait<2>(s);
         if (!C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step);
         if (STATISTICS) sm90_statistics<C>(lse, smem, stage_next, LSE, lane, C::LSE_AHEAD, PIECES);
-        exponentials(lse, stage_next);
+        exponentials(lse, stage_next, flip ^ 1);
         if (C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step);
         sm90_mma_wait<1>(dq);
         if (!EXACT) add_dq(to, adds);
@@ -531,6 +564,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_warpgroup_sync(group); /* the warpgroup's next dS goes where its warps had their rows */
         if (!follows) {
             dev_let_next_begin();
+            dbias_read();
             return;
         }
         attn_work_tile &next = tiles[turn & 1];
