@@ -46,9 +46,9 @@
  * of phase 5. Dropout's decisions for P(j+1) are made in phases 1 and 4, while products run: a word of bits for 32
  * values, which phase 1 applies to P and phase 2 to dP. P is P / (1 - p) there, and delta is multiplied by 1 - p. Under
  * softcap phase 5 ends with tanh instead of P. Phase 1 makes P of it for dV, and P (1 - tanh^2), which is all that
- * phase 2 needs. The bias of step j + 1 is asked for ahead of phase 4, into the place of dS(j - 1), and read in phase 5.
- * It lies as dS does. dBias of single pairs is dS: behind the CTA's barrier a lane has it written by TMA, and waits in
- * the next step until it has been read.
+ * phase 2 needs. The bias of step j + 1 is asked for ahead of phase 4, into the place of dS(j - 1), and read in
+ * phase 5. It lies as dS does. dBias of single pairs is dS: behind the CTA's barrier a lane has it written by TMA, and
+ * waits in the next step until it has been read.
  *
  * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every DRAIN_STEPS steps they
  * go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads

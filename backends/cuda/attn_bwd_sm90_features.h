@@ -103,8 +103,8 @@ template <class C> struct sm90_bias {
     DEV_FN uint32_t vector_at(uint32_t place, int row, int wave, int half) {
         return place + wave / 4 * (C::BM * 128) + row * 128 + ((wave % 4 * 2 + half) ^ (row % 8)) * 16;
     }
-    /* One lane asks for a step's tile by the tensor map: zeros outside the tensor, and where the work tile or the step is
-     * none (`live`). */
+    /* One lane asks for a step's tile by the tensor map: zeros outside the tensor, and where the work tile or the step
+     * is none (`live`). */
     DEV_FN void ask(const stw_attn_launch &l, const stw_sm90_maps &maps, const attn_work_tile &tile,
                     const sm90_block_iterator &it, bool live, uint32_t place, sm90_mbarrier barrier) {
         const int row = live ? it.block * C::BM : (int)l.p.max_seq_q, key = (int)tile.j0, b = (int)tile.b;
@@ -192,8 +192,8 @@ template <class C> struct sm90_bias {
     }
     /* Bit 7 of a byte is set where the byte is 0. */
     DEV_FN uint32_t zero_bytes(uint32_t x) { return ~(((x & 0x7F7F7F7Fu) + 0x7F7F7F7Fu) | x) & 0x80808080u; }
-    /* P = 0 where bytes hide the pair, whatever S was. A matrix's lane has two keys beside each other of two queries,
-     * a bit each in a word for 64 queries; what it wants is the same queries' keys eight apart, which two lanes have. */
+    /* P = 0 where bytes hide the pair, whatever S was. Of a matrix a lane has two keys beside each other of two
+     * queries, a bit each in a word for 64 queries; it wants two keys eight apart, which two other lanes have. */
     template <int VALUES> DEV_FN void hide(float (&s)[VALUES], uint32_t place, int wave, int lane) {
         DEV_UNROLL_FOR (int w = 0; w < C::BM / 64; ++w) {
             uint32_t bits = 0;
@@ -225,7 +225,7 @@ template <int VALUES> DEV_FN bool sm90_any_unusual(const float (&x)[VALUES]) {
     }
     return dev_uniform(__any_sync(0xFFFFFFFFu, !((a + b) + (c + d) == 0.0f))) != 0;
 }
-/* dS = P (dP - delta) to 16 bits, 0 where P is 0, whatever dP and delta are there: rare, so it is looked for first. */
+/* dS = P (dP - delta) to 16 bits, 0 where P is 0, whatever dP and delta are there: rare, so it is looked for. */
 template <class T, int VALUES, int PIECES>
 DEV_FN void sm90_score_gradients_selected(uint32_t (&ds)[2 * PIECES], float (&dp)[VALUES], const float (&p)[VALUES],
                                           const float2 (&delta)[PIECES]) {

@@ -101,8 +101,8 @@ static const char *refusal_of(const stw_attn_params *p, uint32_t bn, int plain_o
     return NULL;
 }
 
-/* dK or dV, of the inputs' type, may not be whole vectors: their rows are not, or q, k, v and dout are copies of what may
- * start anywhere. */
+/* dK or dV, of the inputs' type, may not be whole vectors: their rows are not, or q, k, v and dout are copies of what
+ * may start anywhere. */
 static int has_keys_off(const stw_attn_params *p) {
     const int64_t strides = p->dk.seq | p->dk.head | p->dk.batch | p->dv.seq | p->dv.head | p->dv.batch;
     const uint32_t copied = STW_FEAT_PADDED * (STW_VECTOR_Q | STW_VECTOR_K | STW_VECTOR_V | STW_VECTOR_DOUT);
