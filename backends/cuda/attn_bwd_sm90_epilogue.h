@@ -8,26 +8,6 @@
 
 #include "attn_bwd_sm90_config.h"
 
-/* 16 rows of 64 columns from a warp's place to rows that begin anywhere, a row at a time: words where both of their
- * elements belong to the row, the others one by one. */
-DEV_FN void sm90_store_panel_anywhere(const char *mine, uint16_t *to, int64_t stride, int used, int end, int cols,
-                                      int lane) {
-    DEV_ROLLED_FOR (int row = 0; row < end; ++row, to += stride) {
-        const int odd = (int)((uintptr_t)to >> 1 & 1), c = 2 * lane - odd, last = cols < 64 ? cols : 64;
-        auto at = [&](int c) {
-            return row < used
-                       ? *(const uint16_t *)(const void *)(mine + row * 128 + ((c / 8 ^ row % 8) * 16) + c % 8 * 2)
-                       : (uint16_t)0;
-        };
-        if (c >= 0 && c + 1 < last) *(uint32_t *)(void *)(to + c) = at(c) | (uint32_t)at(c + 1) << 16;
-        else {
-            if (c >= 0 && c < last) to[c] = at(c);
-            if (c < 0 && last > 0) to[0] = at(0);
-            if (c < 0 && last == 64) to[63] = at(63);
-        }
-    }
-}
-
 /* Sums for keys in use, zeros up to the sequence's end. `mine`: the warp's place. ANYWHERE: rows are not whole
  * vectors. */
 template <class C, bool ANYWHERE = false>
@@ -53,8 +33,13 @@ DEV_FN void sm90_store_vectors(const attn_work_tile &tile, const float (&x)[C::H
         }
         __syncwarp();
         if constexpr (ANYWHERE) {
-            T *first = (T *)t.data + dev_row(t, tile.b, tile.kv_head, tile.seq.kv.first + j0) + panel;
-            sm90_store_panel_anywhere(mine, (uint16_t *)(void *)first, t.seq, used, end, cols - panel, lane);
+            DEV_ROLLED_FOR (int i = 0; i < ROWS; i += 4) {
+                const dev_vector v = dev_load_vector(mine + (row + i) * 128 + (piece ^ (row + i) % 8) * 16);
+                uint16_t *at = (uint16_t *)(void *)(to + i * t.seq + panel);
+                DEV_UNROLL_FOR (int e = 0; e < VECTOR; ++e)
+                    if (row + i < end && panel + piece * VECTOR + e < cols)
+                        at[e] = row + i < used ? (uint16_t)(v.word[e / 2] >> (e % 2 * 16)) : (uint16_t)0;
+            }
         } else {
             DEV_UNROLL_FOR (int i = 0; i < ROWS; i += 4) {
                 dev_vector v = dev_load_vector(mine + (row + i) * 128 + (piece ^ (row + i) % 8) * 16);

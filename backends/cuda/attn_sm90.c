@@ -101,14 +101,6 @@ static const char *refusal_of(const stw_attn_params *p, uint32_t bn, int plain_o
     return NULL;
 }
 
-/* dK or dV, of the inputs' type, may not be whole vectors: their rows are not, or q, k, v and dout are copies of what
- * may start anywhere. */
-static int has_keys_off(const stw_attn_params *p) {
-    const int64_t strides = p->dk.seq | p->dk.head | p->dk.batch | p->dv.seq | p->dv.head | p->dv.batch;
-    const uint32_t copied = STW_FEAT_PADDED * (STW_VECTOR_Q | STW_VECTOR_K | STW_VECTOR_V | STW_VECTOR_DOUT);
-    return (p->features & copied) == copied || (p->head_dim_qk | p->head_dim_v | strides) % 8 != 0;
-}
-
 static int has_f32_keys(const stw_attn_params *p) {
     return (p->outputs & STW_OUT_DK && p->dk_dtype != p->dtype) || (p->outputs & STW_OUT_DV && p->dv_dtype != p->dtype);
 }
@@ -152,7 +144,7 @@ static stw_attn_split split_of(const stw_variant *tile, const stw_attn_params *p
 static void plan_of(const stw_variant *tile, const stw_attn_params *p, int takes_parts, stw_attn_choice *out) {
     int ordered = (p->features & STW_FEAT_DETERMINISTIC) != 0, bias = (p->features & STW_FEAT_BIAS) != 0;
     stw_attn_split split = takes_parts ? split_of(tile, p) : (stw_attn_split){1, 1};
-    size_t mode = has_f32_keys(p) || (takes_parts && has_keys_off(p)) ? OUTPUTS : 0;
+    size_t mode = has_f32_keys(p) ? OUTPUTS : 0;
     if ((p->outputs & STW_OUT_DQKV) != STW_OUT_DQKV || split.heads * split.rows > 1) mode = GENERAL;
     *out = (stw_attn_choice){.mode = mode_of(p, mode),
                              .early = 1,
