@@ -12,6 +12,8 @@
 /* Steps that the begin and the end of a work tile cost, and the sums of a part on their way to memory and back. */
 #define TILE_STEPS 1.5
 #define PART_STEPS 7.0
+/* What one more part of every work tile adds to all: the sums of all parts share L2 with dQ. */
+#define PART_SHARE 0.0027
 /* More work tiles than this a CTA are never split. */
 #define TILES_ENOUGH 8
 /* Parts at most that keep sums short; rows of which parts are multiples. */
@@ -73,7 +75,7 @@ static double cost(const work *w, double ctas, double parts, double part_steps) 
     double mean = larger(w->mean / parts, 2) + each, longest = larger(w->longest / parts, 2) + each;
     double steps =
         alike ? (double)(int64_t)(rounds + 0.999) * mean : larger(longest, rounds * mean + (rounds > 1 ? mean / 4 : 0));
-    return parts > 1 ? steps + 1 + rounds * part_steps / 2 : steps;
+    return parts > 1 ? (steps + 1 + rounds * part_steps / 2) * (1 + PART_SHARE * parts) : steps;
 }
 
 /* Parts with which the workspace is at most 4 times dQ in f32, which deterministic mode promises. */
@@ -120,11 +122,11 @@ stw_attn_split stw_attn_split_of(const stw_variant *tile, uint32_t bn, const stw
     if (w.tiles * least >= most * TILES_ENOUGH) return best;
     double parts_most = most * TILES_ENOUGH / w.tiles;
     if (p.features & STW_FEAT_DETERMINISTIC && parts_most > fit) parts_most = fit;
-    double lowest = cost(&w, most, least, part_steps) * 0.97;
+    double lowest = cost(&w, most, least, part_steps) * 0.997;
     for (int64_t heads = (int64_t)larger(1, parts_most < (double)p.group ? parts_most : (double)p.group); heads;
          --heads) {
         if (p.group % heads) continue;
-        for (int64_t rows = 1; (double)(rows * heads) <= parts_most; rows += rows < 4 ? 1 : rows / 4) {
+        for (int64_t rows = 1; (double)(rows * heads) <= parts_most; rows *= 2) {
             if ((double)rows > w.longest / (double)p.group) break;
             if (heads % least_heads || (uint32_t)rows < least_rows) continue; /* sums stay as short */
             double steps = cost(&w, most, (double)(rows * heads), part_steps);

@@ -22,7 +22,7 @@ static void capture_two(const char *first, const char *second, int mode) {
     gpu_case_load(&g, &g.c, 0xFF);
     gpu_graph graph = gpu_capture(&g, mode, &status);
     if (status) fail_msg("%s: captured call: %s: %s", first, stw_status_name(status), stw_last_error());
-    assert_true(graph.nodes >= 2);
+    assert_true(graph.nodes >= 1); /* one kernel does all of a short sequence */
     gpu_case_untouched(&g, "capture alone");
     gpu_replay(&g, &graph, &g.c, 0xFF, "first replay");
     gpu_replay(&g, &graph, &other, 0x7F, "replay with other data");
