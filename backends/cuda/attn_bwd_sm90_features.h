@@ -111,12 +111,6 @@ template <class C> struct sm90_bias {
         barrier.expect(C::DS_BYTES);
         sm90_tma_load_panel(place, &maps.bias, key, row, it.head, b, barrier);
         sm90_tma_load_panel(place + C::BM * 128, &maps.bias, key + 64, row, it.head, b, barrier);
-        if (it.left > 1) { /* the tile behind it to L2: memory takes longer than a step has */
-            sm90_block_iterator one = it;
-            one.next();
-            sm90_tma_prefetch_panel(&maps.bias, key, one.block * C::BM, one.head, b);
-            sm90_tma_prefetch_panel(&maps.bias, key + 64, one.block * C::BM, one.head, b);
-        }
     }
     /* Rows of 16 bytes, asynchronously. Zeros outside the rows and keys in use, and where the work tile or the step is
      * none: nothing is read there. */

@@ -83,12 +83,6 @@ DEV_FN void sm90_tma_load_panel(uint32_t to, const stw_tensor_map *map, int col,
                  "l"(map), "r"(barrier.at), "r"(col), "r"(row), "r"(head), "r"(batch)
                  : "memory");
 }
-/* The same panel brought to L2. */
-DEV_FN void sm90_tma_prefetch_panel(const stw_tensor_map *map, int col, int row, int head, int batch) {
-    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(col),
-                 "r"(row), "r"(head), "r"(batch)
-                 : "memory");
-}
 /* A panel to global memory, but for what lies outside the tensor. sm90_bulk_commit ends a group of them. */
 DEV_FN void sm90_tma_store_panel(const stw_tensor_map *map, uint32_t from, int col, int row, int head, int batch) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),

@@ -74,7 +74,6 @@ DEV_FN void sm90_tma_load_panel(uint32_t to, const stw_tensor_map *map, int col,
     const int from[4] = {col, row, head, batch};
     emu_tensor_load(to, map, 4, from, barrier.at);
 }
-DEV_FN void sm90_tma_prefetch_panel(const stw_tensor_map *, int, int, int, int) {}
 DEV_FN void sm90_tma_store_panel(const stw_tensor_map *map, uint32_t from, int col, int row, int head, int batch) {
     const int to[4] = {col, row, head, batch};
     emu_tensor_store(map, 4, to, from);
