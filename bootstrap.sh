@@ -18,9 +18,9 @@ jobs=$(nproc)
 required=(cmake ninja-build gcc g++ libc6-dev pkg-config python3 binutils libcmocka-dev libcjson-dev)
 preferred=(clang-19 libclang-rt-19-dev lld-19 llvm-19)
 caching=(ccache)                       # objects and device images of earlier builds
-packaging=(help2man dpkg-dev file)     # manual pages, .deb packages
+packaging=(help2man dpkg-dev file rpm) # manual pages, .deb and .rpm packages
 documenting=(doxygen)                  # the API reference, its manual pages and its tests
-testing=(clang-format-19 lintian groff-base zsh fish)  # what tests of style, packages, pages and completion look with
+testing=(clang-format-19 lintian rpmlint groff-base zsh fish)  # what tests of style, packages, pages and completion look with
 binding=(python3-dev)                  # the Python package
 
 missing() { for package in "$@"; do dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"; done; }
@@ -45,7 +45,7 @@ install_packages() {
     install_required
     install_if_possible "gcc builds everything, the CPU tiles run slower, and AMD images, their emulator and fuzz targets are left out" "${preferred[@]}"
     install_if_possible "nothing is kept for the next build" "${caching[@]}"
-    install_if_possible "no manual pages, no .deb packages" "${packaging[@]}"
+    install_if_possible "no manual pages, no .deb and .rpm packages" "${packaging[@]}"
     install_if_possible "no API reference and none of its manual pages, and its tests are skipped" "${documenting[@]}"
     install_if_possible "no Python package, and its tests are skipped" "${binding[@]}"
 }
@@ -90,6 +90,13 @@ install_test_python() {
 install_module() { # what Python is to import, what pip installs else; PYTHONPATH, which has bench/plot.py's, is not looked at
     "$test_python" -I -c "import $1" >/dev/null 2>&1 || "$test_python" -I -m pip install --quiet --disable-pip-version-check "$2" ||
         say "going on without ${2%%=*}: tests of the Python package that need it are skipped"
+}
+
+install_for_full() { # what reads SPDX documents and builds the conan recipe
+    if [ ! -x "$test_python" ]; then return 0; fi
+    install_module spdx_tools 'spdx-tools==0.8.*'
+    install_module conan 'conan==2.*'
+    install_module yaml pyyaml
 }
 
 install_matplotlib() { # what bench/plot.py draws with
@@ -243,7 +250,7 @@ full() {
     cmp build/release/lib/libsternway.so build/again/lib/libsternway.so
     cmp build/release/bin/sternway build/again/bin/sternway
     if [ -f build/release/python/sternway/_native.abi3.so ]; then cmp {build/release,build/again}/python/sternway/_native.abi3.so; fi
-    if [ -f build/release/CPackConfig.cmake ]; then same_packages; fi
+    if [ -f build/release/debian/copyright ]; then same_packages; fi
     echo "identical"
 }
 
@@ -261,12 +268,17 @@ coverage() {
 }
 
 same_packages() {
-    local folder package
+    local folder package kind
     for folder in release again; do
         rm -rf "build/$folder/packages"
-        (cd "build/$folder" && cpack >/dev/null)
+        for kind in DEB TGZ RPM; do
+            if [ $kind = RPM ] && ! command -v rpmbuild >/dev/null; then continue; fi
+            (cd "build/$folder" && cpack -G $kind >/dev/null)
+        done
     done
-    for package in build/release/packages/*.deb; do cmp "$package" "build/again/packages/${package##*/}"; done
+    for package in build/release/packages/*.{deb,tar.gz,rpm}; do
+        if [ -f "$package" ]; then cmp "$package" "build/again/packages/${package##*/}"; fi
+    done
 }
 
 case "${1:-}" in
@@ -274,6 +286,6 @@ build) install_packages; install_nvcc; build release ;;
 demo) demo ;;
 test) install_packages; install_nvcc; install_for_tests; tests ;;
 coverage) install_packages; install_nvcc; build release; coverage ;;
-full) install_packages; install_nvcc; install_for_tests mmdebstrap; full ;;
+full) install_packages; install_nvcc; install_for_tests mmdebstrap; install_for_full; full ;;
 *) sed -n '4,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

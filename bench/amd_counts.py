@@ -71,7 +71,7 @@ def main():
                     of = {part: sum(total(c) for name, c in kernels.items() if part(name)) / useful
                           for part in (lambda n: "_preprocess" in n, lambda n: "_preprocess" not in n and "_postprocess" not in n,
                                        lambda n: "_postprocess" in n)}
-                    goal = GOALS[arch, dim][list(SHAPES).index(shape)] if dtype == "bf16" else None
+                    goal = GOALS[arch, dim][list(SHAPES).index(shape)] if dtype == "bf16" and (arch, dim) in GOALS else None
                     row = [arch, dtype, str(dim), shape]
                     row += [f"{x:.2f}" for x in (whole["vector"], whole["transcendental"], whole["lds"], whole["memory"],
                                                  whole["matrix"], whole["scalar"] + whole["constant"] + whole["control"],

@@ -1,101 +1,73 @@
 # SPDX-License-Identifier: MIT
 #
-# Debian packages by CPack, `cpack -G DEB` in the build folder: libsternway0 (the library), libsternway-dev (headers, CMake
-# package, pkg-config file), sternway-tools (the command, its manual pages and completion). Called by cmake/install.cmake,
-# whose Debian layout they hold. Needs dpkg-dev and file, which find out what they depend on.
-find_program(STERNWAY_SHLIBDEPS dpkg-shlibdeps)
-find_program(STERNWAY_FILE file)
-find_program(STERNWAY_GZIP gzip)
-if(NOT STERNWAY_SHLIBDEPS OR NOT STERNWAY_FILE OR NOT STERNWAY_GZIP OR NOT CMAKE_LIBRARY_ARCHITECTURE OR NOT TARGET sternway_tool
-   OR STERNWAY_SANITIZE)
-    message(STATUS "sternway .deb packages: none (they need dpkg-dev, file, gzip, the command, no sanitizer)")
+# Packages by CPack in the build folder: `cpack -G DEB`, `cpack -G RPM`, and `cpack -G TGZ`, one tarball that is used where
+# it is unpacked and brings cJSON along. Called by cmake/install.cmake. Plain `cpack` makes the .deb where their tools are.
+if(NOT TARGET sternway_tool OR STERNWAY_SANITIZE)
+    message(STATUS "sternway packages: none (they need the command and no sanitizer)")
     return()
 endif()
-set(_debian ${PROJECT_BINARY_DIR}/debian)
-set(_library libsternway${PROJECT_VERSION_MAJOR})
 set(STERNWAY_MAINTAINER "Sternway developers <developers@sternway.invalid>")
-set(STERNWAY_DEB_VERSION ${PROJECT_VERSION}-1)
+set(STERNWAY_ABOUT "Sternway computes the gradients of attention and of nested (jagged) tensor
+operations on NVIDIA and AMD GPUs and on the CPU, behind one C interface.")
+set(STERNWAY_ABOUT_LIBRARY "Drivers are loaded when a program asks for them; a machine without a GPU
+computes the same on its CPU.")
+set(STERNWAY_ABOUT_TOOLS "This package holds the sternway command: what runs on this machine and why,
+a conformance suite for its GPUs, timing, tuning, and gradients of problems in
+safetensors files.")
 
-_stw_install(deb_library deb_development deb_tools lib/${CMAKE_LIBRARY_ARCHITECTURE} vendor-completions sternwayDebTargets
-    /usr ${_debian} EXCLUDE_FROM_ALL)
-# The system's loader finds the library: no search path of its own.
-install(CODE "file(RPATH_REMOVE FILE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/sternway\")"
-    COMPONENT deb_tools EXCLUDE_FROM_ALL)
+# The command's only library that is not everywhere goes along in the tarball, with its licence.
+get_filename_component(_cjson ${CJSON_LIBRARY} REALPATH)
+if(_cjson MATCHES "/(libcjson\\.so\\.[0-9]+)[^/]*$")
+    install(FILES ${_cjson} DESTINATION ${CMAKE_INSTALL_LIBDIR} RENAME ${CMAKE_MATCH_1} COMPONENT bundled EXCLUDE_FROM_ALL)
+    find_file(STERNWAY_CJSON_LICENSE NAMES copyright LICENSE
+        PATHS /usr/share/doc/libcjson1 /usr/share/licenses/cjson NO_DEFAULT_PATH DOC "licence of cJSON, which goes along with it")
+    if(STERNWAY_CJSON_LICENSE)
+        install(FILES ${STERNWAY_CJSON_LICENSE} DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/sternway RENAME libcjson.copyright
+            COMPONENT bundled EXCLUDE_FROM_ALL)
+    endif()
+endif()
 
-# share/doc of each: the licence, and both changelogs, compressed without a date.
-set(ENV{SOURCE_DATE_EPOCH} ${STERNWAY_EPOCH})
-string(TIMESTAMP STERNWAY_DEB_DATE "%a, %d %b %Y %H:%M:%S +0000" UTC)
-unset(ENV{SOURCE_DATE_EPOCH})
-file(READ LICENSE _license)
-string(REGEX REPLACE "^MIT License\n\nCopyright [^\n]*\n\n" " " _license "${_license}")
-string(REPLACE "\n\n" "\n.\n" _license "${_license}")
-string(REGEX REPLACE "\n([^\n])" "\n \\1" STERNWAY_LICENSE_TEXT "${_license}")
-configure_file(cmake/debian/copyright.in ${_debian}/copyright @ONLY)
-configure_file(cmake/debian/changelog.in ${_debian}/changelog.Debian @ONLY)
-configure_file(CHANGELOG.md ${_debian}/changelog COPYONLY)
-execute_process(COMMAND ${STERNWAY_GZIP} -9nf ${_debian}/changelog.Debian ${_debian}/changelog COMMAND_ERROR_IS_FATAL ANY)
-foreach(_pair deb_library=${_library} deb_development=libsternway-dev deb_tools=sternway-tools)
-    string(REPLACE "=" ";" _pair ${_pair})
-    list(GET _pair 0 _component)
-    list(GET _pair 1 _package)
-    install(FILES ${_debian}/copyright ${_debian}/changelog.Debian.gz ${_debian}/changelog.gz
-        DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${_package} COMPONENT ${_component} EXCLUDE_FROM_ALL)
-    string(TOUPPER ${_component} _upper)
-    set(CPACK_DEBIAN_${_upper}_PACKAGE_NAME ${_package})
-    set(CPACK_DEBIAN_${_upper}_FILE_NAME DEB-DEFAULT)
-endforeach()# A library's trigger, as policy wants it; CPack's own scripts call ldconfig as well.
-file(WRITE ${_debian}/triggers "activate-noawait ldconfig\n")
-# Read by cpack before it packs: every file in a package, and the archive around it, is dated like the version.
-file(WRITE ${_debian}/date.cmake
-    "if(NOT DEFINED ENV{SOURCE_DATE_EPOCH})\n    set(ENV{SOURCE_DATE_EPOCH} ${STERNWAY_EPOCH})\nendif()\n")
-set(CPACK_PROJECT_CONFIG_FILE ${_debian}/date.cmake)
-
-set(CPACK_GENERATOR DEB)
+set(CPACK_GENERATOR TGZ)
 set(CPACK_PACKAGE_NAME sternway)
 set(CPACK_PACKAGE_VENDOR "the Sternway developers")
 set(CPACK_PACKAGE_CONTACT "${STERNWAY_MAINTAINER}")
-set(CPACK_DEBIAN_PACKAGE_MAINTAINER "${STERNWAY_MAINTAINER}")
-set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_PACKAGE_DIRECTORY ${PROJECT_BINARY_DIR}/packages)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
     OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
-set(CPACK_COMPONENTS_ALL deb_library deb_development deb_tools)
-set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_COMPONENTS_ALL library development tools bundled)
+if(TARGET sternway_static)
+    list(APPEND CPACK_COMPONENTS_ALL static)
+endif()
+set(_tarball_components ${CPACK_COMPONENTS_ALL})
 set(CPACK_COMPONENTS_GROUPING IGNORE)
-set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
-set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
-set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
-set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/lib)
-set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
-set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
+set(_tarball sternway-${PROJECT_VERSION}-${CMAKE_SYSTEM_PROCESSOR}-linux)
+include(package_deb)
+include(package_rpm)
 
-set(CPACK_DEBIAN_DEB_LIBRARY_PACKAGE_SECTION libs)
-set(CPACK_DEBIAN_DEB_LIBRARY_PACKAGE_CONTROL_EXTRA ${_debian}/triggers)
-set(CPACK_COMPONENT_DEB_LIBRARY_DESCRIPTION "backward pass of attention, on GPUs and CPUs
-Sternway computes the gradients of attention and of nested (jagged) tensor
-operations on NVIDIA and AMD GPUs and on the CPU, behind one C interface.
-Drivers are loaded when a program asks for them; a machine without a GPU
-computes the same on its CPU.
-.
-This package holds the library with the device code inside.")
-set(CPACK_DEBIAN_DEB_DEVELOPMENT_PACKAGE_SECTION libdevel)
-set(CPACK_DEBIAN_DEB_DEVELOPMENT_PACKAGE_DEPENDS "${_library} (= ${STERNWAY_DEB_VERSION})")
-set(CPACK_DEBIAN_DEB_DEVELOPMENT_PACKAGE_SHLIBDEPS OFF)
-set(CPACK_COMPONENT_DEB_DEVELOPMENT_DESCRIPTION "backward pass of attention (development files)
-Sternway computes the gradients of attention and of nested (jagged) tensor
-operations on NVIDIA and AMD GPUs and on the CPU, behind one C interface.
-.
-This package holds the headers, the CMake package and the pkg-config file.")
-set(CPACK_DEBIAN_DEB_TOOLS_PACKAGE_SECTION science)
-set(CPACK_DEBIAN_DEB_TOOLS_PACKAGE_DEPENDS "${_library} (= ${STERNWAY_DEB_VERSION})")
-set(CPACK_COMPONENT_DEB_TOOLS_DESCRIPTION "backward pass of attention (command line)
-Sternway computes the gradients of attention and of nested (jagged) tensor
-operations on NVIDIA and AMD GPUs and on the CPU, behind one C interface.
-.
-This package holds the sternway command: what runs on this machine and why,
-a conformance suite for its GPUs, timing, tuning, and gradients of problems in
-safetensors files.")
+# Read by cpack before it packs: what each kind holds; and every file in a package, and the archive around it, is dated like
+# the version.
+list(JOIN _tarball_components " " _tarball_components)
+file(WRITE ${PROJECT_BINARY_DIR}/package/settings.cmake "if(NOT DEFINED ENV{SOURCE_DATE_EPOCH})
+    set(ENV{SOURCE_DATE_EPOCH} ${STERNWAY_EPOCH})
+endif()
+if(CPACK_GENERATOR STREQUAL \"RPM\")
+    set(CPACK_COMPONENTS_ALL ${STERNWAY_RPM_COMPONENTS})
+    set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+    set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_SOURCE_DIR}/cmake/package_dates.cmake)
+elseif(CPACK_GENERATOR STREQUAL \"DEB\")
+    set(CPACK_COMPONENTS_ALL ${STERNWAY_DEB_COMPONENTS})
+    set(CPACK_POST_BUILD_SCRIPTS ${CMAKE_CURRENT_SOURCE_DIR}/cmake/debian/installed_size.cmake)
+    set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+else()
+    set(CPACK_COMPONENTS_ALL ${_tarball_components})
+    set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
+    set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)
+    set(CPACK_COMPONENT_INCLUDE_TOPLEVEL_DIRECTORY ON)
+    set(CPACK_PACKAGE_FILE_NAME ${_tarball})
+    set(CPACK_ARCHIVE_FILE_NAME ${_tarball})
+    set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_SOURCE_DIR}/cmake/package_dates.cmake)
+endif()
+")
+set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_BINARY_DIR}/package/settings.cmake)
 include(CPack)

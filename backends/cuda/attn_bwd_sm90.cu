@@ -27,7 +27,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 #include "attn_bwd_sm90_tall.h"
 
 #define KERNEL(id, type, T, hd, mode, ordered, OUT, FEATURE)                                                           \
-    DEV_KERNEL(256)                                                                                                    \
+    DEV_KERNEL((FEATURE == SM90_DROPOUT ? 384 : 256))                                                                  \
     stw_attn_bwd_##id##_##type##_##mode(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {        \
         attn_bwd_sm90<sm90_config<T, hd, SM90_OUT_##OUT>, ordered, FEATURE>(launch, maps, dev_shared);                 \
     }

@@ -43,10 +43,14 @@
  * barrier, and looks at that of step j + 1; one fence serves both.
  *
  * A kernel knows one feature of single scores (FEATURE, attn_bwd_sm90_features.h) or none. ALiBi adds to the exponents
- * of phase 5. Dropout's decisions for P(j+1) are made in phases 1 and 4, while products run: a word of bits for 32
- * values, which phase 1 applies to P and phase 2 to dP. P is P / (1 - p) there, and delta is multiplied by 1 - p. Under
- * softcap phase 5 ends with tanh instead of P. Phase 1 makes P of it for dV, and P (1 - tanh^2), which is all that
- * phase 2 needs. The bias of step j + 1 is asked for in phase 4, into the place of dS(j - 1), and read in phase 5.
+ * of phase 5. Under softcap phase 5 ends with tanh instead of P. Phase 1 makes P of it for dV, and P (1 - tanh^2),
+ * which is all that phase 2 needs. The bias of step j + 1 is asked for in phase 4, into the place of dS(j - 1), and
+ * read in phase 5.
+ *
+ * Dropout (attn_bwd_sm90_dropout.h): a third warpgroup decides what is dropped, a word of bits for 32 values of P(j+1),
+ * which is read in phase 5, applied to P in phase 1 and to dP in phase 2. P is P / (1 - p) there, and delta is
+ * multiplied by 1 - p. The other two have 232 registers then, 208 of which were operands: so dS goes to shared memory
+ * alone, from where dK takes it, too, and dV is made by parts of 32 queries, each begun behind dS of the one before.
  *
  * f32 dK and dV (DRAINS): the matrix unit truncates its sums, which 16-bit outputs hide. Every DRAIN_STEPS steps they
  * go to the output, or are added to what this work tile has there already, and begin again from 0; each thread reads
@@ -66,6 +70,7 @@
 #ifndef STW_CUDA_ATTN_BWD_SM90_H
 #define STW_CUDA_ATTN_BWD_SM90_H
 
+#include "attn_bwd_sm90_dropout.h"
 #include "attn_bwd_sm90_epilogue.h"
 #include "attn_bwd_sm90_features.h"
 #include "attn_bwd_sm90_masking.h"
@@ -89,12 +94,13 @@ DEV_FN void sm90_acquire_dq_semaphore(const stw_attn_launch &l, uint32_t at, int
 }
 
 /* The mbarriers, and what the first work tile is, if there is one. */
-template <class C, bool ORDERED>
+template <class C, bool ORDERED, int FEATURE>
 DEV_FN void sm90_take_first_tile(const sm90_barriers<C> &barriers, const sm90_scheduler<ORDERED> &scheduler,
                                  attn_work_tile &tile, int wave) {
     dev_await_previous();
     if (wave == 0 && sm90_elect()) {
         DEV_UNROLL_FOR (int i = 0; i < barriers.COUNT; ++i) barriers.all(i).init(1);
+        if constexpr (FEATURE == SM90_DROPOUT) sm90_dropout_barriers<C>{barriers.base - C::AT_BARRIERS}.init();
         sm90_fence_mbarrier_init();
         *scheduler.drawn = scheduler.UNDRAWN;
         scheduler.fetch(scheduler.first_number(), tile);
@@ -127,8 +133,12 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     enum { BM = C::BM, HD = C::HD, SUBNORMAL = !dev_is_f16<T>::yes };
     enum { PIECES = BM / 8, VALUES = 4 * PIECES }; /* a thread's scores: 2 keys x 2 queries of each 8 queries */
     enum { LSE, DELTA };                           /* the statistics of a stage */
-    /* dV's rows would go where the bias of the next work tile's first step is awaited */
-    enum { VALUES_EARLY = C::VALUES_EARLY && FEATURE != SM90_BIAS };
+    /* a bias or dropout's decisions wait where dS will be written; dV's rows would go where those of the next work
+     * tile's first step are awaited */
+    enum { WAITS_FOR_DS = FEATURE == SM90_BIAS || FEATURE == SM90_DROPOUT };
+    enum { VALUES_EARLY = C::VALUES_EARLY && !WAITS_FOR_DS };
+    /* with a third warpgroup registers lack: dS goes to shared memory alone, and dV is made by PART queries */
+    enum { THIRD = FEATURE == SM90_DROPOUT, PART = sm90_dropout<BM>::PART };
     enum { STATISTICS = FEATURE != SM90_SOFTCAP && FEATURE != SM90_BIAS }; /* LSE's are read ahead of exponentials */
     const stw_attn_params &p = l.p;
     const int wave = (int)dev_wave(), thread = (int)dev_thread(), lane = (int)dev_lane();
@@ -140,9 +150,18 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     const sm90_scheduler<ORDERED> scheduler = {l, (uint32_t *)(void *)(smem + C::AT_DRAWN), barriers.tile()};
     sm90_tile_masking *const masking = (sm90_tile_masking *)(void *)(smem + C::AT_MASKING);
 
-    sm90_take_first_tile(barriers, scheduler, tiles[0], wave);
+    sm90_take_first_tile<C, ORDERED, FEATURE>(barriers, scheduler, tiles[0], wave);
     if (!dev_uniform(tiles[0].live)) return;
     sm90_load_first_tile(load, *masking, tiles[0], wave);
+    [[maybe_unused]] const sm90_dropout_barriers<C> decided = {base};
+    if constexpr (FEATURE == SM90_DROPOUT) {
+        if (dev_uniform(wave) >= C::WARPS) {
+            sm90_give_registers<SM90_DROPOUT_REST>();
+            sm90_decide<C>(l, tiles, base, barriers.tile());
+            return;
+        }
+        sm90_take_registers<SM90_DROPOUT_REGISTERS>();
+    }
 
     const int group = wave / 4, warp = wave % 4;                 /* the warpgroup, and the warp in it */
     float dk[HD / 2], dv[HD / 2], s[VALUES], dp[VALUES], dq[32]; /* all transposed but dQ; s: S, then P */
@@ -166,7 +185,9 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                                            (plain ? 0u : (uint32_t)SM90_MASKED) | of_tile));
     };
     auto keys_are_subnormal = [&](int place) {
-        return sm90_keys_are_subnormal<C>(smem + C::AT_K + place * C::KEYS_BYTES, smem + C::AT_V);
+        const char *const keys = smem + C::AT_K + place * C::KEYS_BYTES, *const values = smem + C::AT_V;
+        if constexpr (FEATURE == SM90_DROPOUT) return sm90_keys_are_subnormal_alone<C>(keys, values);
+        else return sm90_keys_are_subnormal<C>(keys, values);
     };
     /* Zeros in rows of a stage that take part in nothing, when they have arrived, and no product is under way. */
     auto zero_rows = [&](const attn_work_tile &tile, const sm90_block_iterator &it, int stage, int phase) {
@@ -261,26 +282,17 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     special = marks(0, is_plain(), of_tile);
     sm90_mma_wait<0>(s);
     float2 lse[PIECES];
-    /* Half of dropout's calls are made in phase 1; with semaphores ptxas would spill. */
-    enum { CALLS_EARLY = FEATURE == SM90_DROPOUT && !ORDERED };
     sm90_dropout<BM> dropped;
     sm90_alibi alibi;
-    bool fits;
     /* What features need of the next scores: ahead of products, which is rare, and while they run. */
     auto features_ahead = [&](bool live) {
-        if constexpr (FEATURE == SM90_DROPOUT) {
-            fits = sm90_dropout<BM>::fits(p, tiles[turn & 1]);
-            if (fits) return;
-            sm90_mma_wait<0>();
-            dropped.each(l, tiles[turn & 1], it.head, it.block, {16 * wave, sm90_lane_anew()});
-        }
         if constexpr (FEATURE == SM90_BIAS) {
             if (!sm90_bias<C>::fits(l))
                 sm90_bias<C>::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
                                    C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
         }
     };
-    auto features = [&](auto is_begun, bool live) {
+    auto features = [&](bool live) {
         const sm90_place at = {16 * wave, lane};
         if constexpr (FEATURE == SM90_BIAS) { /* into the place of dS(j - 1), whose products have ended */
             if (sm90_bias<C>::fits(l))
@@ -288,11 +300,6 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
                                     base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
         }
         if constexpr (FEATURE == SM90_ALIBI) alibi = sm90_alibi::of(l, tiles[turn & 1], it.head, it.block, BM, at);
-        if constexpr (FEATURE == SM90_DROPOUT) {
-            if (!fits) return;
-            const attn_work_tile &tile = tiles[turn & 1];
-            dropped.template fill<decltype(is_begun)::yes ? 4 : 0, 8>(l, tile, it.head, it.block, at);
-        }
     };
     /* S to P, with dropout to P / (1 - p); under softcap to its tanh. */
     auto exponentials = [&](float2(&lse)[PIECES], int stage) {
@@ -312,7 +319,11 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         } else sm90_exponentials(s, lse, maps.factor);
     };
     features_ahead(true);
-    features(sm90_flag<false>(), true);
+    features(true);
+    if constexpr (FEATURE == SM90_DROPOUT) {
+        decided.full().wait(0);
+        dropped.load(ds_to);
+    }
     if (STATISTICS) sm90_statistics<C>(lse, smem, 0, LSE, lane, 0, PIECES);
     exponentials(lse, 0);
     if (special & (SM90_MASKED | SM90_DEAD_ROWS)) mask_scores(it, 0);
@@ -338,6 +349,8 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         const sm90_operand<T, BM, HD> dout = {at0 + C::AT_DOUT / 16 + stage * (C::ROWS_BYTES / 16)};
         const sm90_operand<T, BM, C::BN> ds = {at0 + C::AT_DS / 16 + (BM == 128 ? group * 512 : 0) +
                                                flip * (C::DS_BYTES / 16)};
+        [[maybe_unused]] const sm90_operand<T, BM, 64> ds_mine = {at0 + C::AT_DS / 16 + group * (BM * 8) +
+                                                                  flip * (C::DS_BYTES / 16)};
         const sm90_operand<T, C::BN, 64, 1> k = {at0 + C::AT_K / 16 + (BM == 64 ? group * 1024 : 0) +
                                                  (turn & 1) * (C::KEYS_BYTES / 16)};
         const uint32_t at = it.at;
@@ -359,12 +372,13 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             if (masked) sm90_capped_exponentials<T, true, PIECES / 2, PIECES>(p16, s, lse, maps.cap);
             else sm90_capped_exponentials<T, false, PIECES / 2, PIECES>(p16, s, lse, maps.cap);
         } else if constexpr (FEATURE == SM90_DROPOUT) {
-            dropped.template pack<T>(p16, s);
+            dropped.template pack<T, 0>(p16, s);
         } else {
             DEV_UNROLL_FOR (int i = 0; i < BM / 4; ++i) p16[i] = dev_pack(T(), s[2 * i], s[2 * i + 1]);
         }
         sm90_mma_fence();
         if constexpr (FEATURE == SM90_SOFTCAP) mma_AB_rows<BM / 2, BM>(dv, p16, dout);
+        else if constexpr (FEATURE == SM90_DROPOUT) mma_AB_rows<0, PART>(dv, p16, dout);
         else mma_AB(dv, p16, dout);              /* dV += P^T dO */
         if (LAST && wave == 1 && sm90_elect()) { /* while the products run: what the next work tile is */
             barriers.tile().wait((turn + 1) & 1);
@@ -376,28 +390,34 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             if (sm90_elect() && last_there != (uint32_t)tile.block + 1) sm90_acquire_dq_semaphore(l, at, tile.block);
             __syncwarp(); /* or ptxas lets the other lanes go on to the warp's next shuffle or product alone */
         }
-        if constexpr (CALLS_EARLY && !LAST) {
-            sm90_block_iterator one = it;
-            one.next();
-            if (fits) dropped.template fill<0, 4>(l, tile, one.head, one.block, {16 * wave, lane});
-        }
         float2 delta[PIECES];
-        sm90_statistics<C>(delta, smem, stage, DELTA, lane, 0, C::DELTA_AHEAD);
+        if (!THIRD) sm90_statistics<C>(delta, smem, stage, DELTA, lane, 0, C::DELTA_AHEAD);
 
         /* 2: dS */
         sm90_mma_wait<FEATURE == SM90_SOFTCAP ? 2 : 1>(dp);
-        sm90_statistics<C>(delta, smem, stage, DELTA, lane, C::DELTA_AHEAD, PIECES);
+        if (!THIRD) sm90_statistics<C>(delta, smem, stage, DELTA, lane, C::DELTA_AHEAD, PIECES);
         [[maybe_unused]] const bool masked = (special & (SM90_MASKED | SM90_DEAD_ROWS)) != 0;
         if constexpr (FEATURE == SM90_DROPOUT) {
-            dropped.drop(dp);
-            DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) delta[i].x *= maps.kept, delta[i].y *= maps.kept;
+            const float *const from =
+                (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + BM + lane % 4 * 2;
+            const uint32_t to = ds_to + flip * C::DS_BYTES;
+            dropped.template gradients<T, 0>(to, dp, s, from, maps.kept, masked);
+            dropped.each_part([&](auto part) {
+                enum { AT = decltype(part)::part };
+                dropped.template pack<T, AT>(p16, s);
+                sm90_mma_fence();
+                mma_AB_rows<AT * PART, AT * PART + PART>(dv, p16, dout);
+                dropped.template gradients<T, AT>(to, dp, s, from, maps.kept, masked);
+            });
+        } else {
+            if constexpr (FEATURE == SM90_BIAS) sm90_score_gradients_selected<T>(ds16, dp, s, delta);
+            else sm90_score_gradients<T>(ds16, dp, s, delta, masked);
+            DEV_UNROLL_FOR (int i = 0; i < BM / 16; ++i)
+                sm90_stmatrix_trans(ds_to + flip * C::DS_BYTES + i * 2048, ds16 + 4 * i);
         }
-        if constexpr (FEATURE == SM90_BIAS) sm90_score_gradients_selected<T>(ds16, dp, s, delta);
-        else sm90_score_gradients<T>(ds16, dp, s, delta, masked);
-        DEV_UNROLL_FOR (int i = 0; i < BM / 16; ++i)
-            sm90_stmatrix_trans(ds_to + flip * C::DS_BYTES + i * 2048, ds16 + 4 * i);
         sm90_fence_async_shared();
         sm90_cta_sync();
+        if (FEATURE == SM90_DROPOUT && wave == KEEPER && sm90_elect()) decided.empty().arrive();
 
         /* 3: loads of step j + 2 */
         const int stage_before = stage == 0 ? C::STAGES - 1 : stage - 1;
@@ -432,9 +452,10 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_mma_wait<0>();                /* dV */
         scores(at0, turn & 1, stage_next); /* S^T = K Q^T */
         sm90_mma_fence();
-        mma_AB(dq, ds, k);   /* dQ = dS K */
-        mma_AB(dk, ds16, q); /* dK += dS^T Q */
-        features(sm90_flag<CALLS_EARLY && !LAST>(), follows);
+        mma_AB(dq, ds, k); /* dQ = dS K */
+        if constexpr (THIRD) mma_AtB(dk, ds_mine, q);
+        else mma_AB(dk, ds16, q); /* dK += dS^T Q */
+        features(follows);
         if (ORDERED) {
             if (wave == KEEPER) {
                 if (follows) last_there = sm90_load_relaxed(l.dq_semaphore + it.at);
@@ -464,6 +485,10 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         if (special & (SM90_MASKED | SM90_DEAD_ROWS))
             mask_scores(it, stage_next); /* and ptxas may not let the exponentials sink behind this use of them */
         if (follows) barriers.dout(stage_next).wait(phase_next);
+        if constexpr (FEATURE == SM90_DROPOUT) {
+            if (follows) decided.full().wait(flip ^ 1);
+            dropped.load(ds_to + (flip ^ 1) * C::DS_BYTES);
+        }
         sm90_mma_wait<0>(); /* dK */
         sm90_hold(to);
         if (EXACT && adds) add_exact(to, C::AT_DS + flip * C::DS_BYTES);
@@ -522,7 +547,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             if (wave == KEEPER) release_dq_semaphore(tile);
             due = SM90_NOTHING_DUE;
         }
-        if (FEATURE == SM90_BIAS && !ORDERED) sm90_warpgroup_sync(group); /* its warps have read their bias there */
+        if (WAITS_FOR_DS && !ORDERED) sm90_warpgroup_sync(group); /* its warps have read what was there */
         if (!VALUES_EARLY) {
             sm90_pin(dv);
             store(tile, dv, p.dv, STW_VECTOR_DV, p.head_dim_v, 1.0f, flip);

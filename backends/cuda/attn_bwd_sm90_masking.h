@@ -109,5 +109,16 @@ template <class C> DEV_FN bool sm90_keys_are_subnormal(const char *keys, const c
     v = dev_uniform(__syncthreads_or(v)) != 0;
     return !k || !v;
 }
+/* The same where a warpgroup of the CTA does something else: each warp looks at all of it. */
+template <class C> DEV_FN bool sm90_keys_count_alone(const char *keys) {
+    const int lane = sm90_lane_anew();
+    bool counts = false;
+    DEV_ROLLED for (int at = 0; !counts && at < C::KEYS_BYTES; at += DEV_WAVE * 16) counts =
+        dev_uniform(__any_sync(0xFFFFFFFFu, sm90_vector_counts<C>(keys + at + lane * 16))) != 0;
+    return counts;
+}
+template <class C> DEV_FN bool sm90_keys_are_subnormal_alone(const char *keys, const char *values) {
+    return !sm90_keys_count_alone<C>(keys) || !sm90_keys_count_alone<C>(values);
+}
 
 #endif

@@ -160,6 +160,7 @@ static void plan_of(const stw_variant *tile, const stw_attn_params *p, int takes
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
     plan_of(tile, p, !(p->features & FEATURES), out);
+    if (p->features & STW_FEAT_DROPOUT) out->loaders = 128; /* a warpgroup decides what is dropped */
 }
 
 /* A warpgroup has the loads: it is not among the warps of the table, which the kernel behind counts. */

@@ -30,6 +30,13 @@ DEV_FN int sm90_lane_anew() {
     return x;
 }
 
+/* Bytes of zeros or ones, by the signs of x's bytes that the digits of `which` name: 8 the lowest, to 11. */
+DEV_FN uint32_t sm90_signs(uint32_t x, uint32_t which) {
+    uint32_t y;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(y) : "r"(x), "r"(which));
+    return y;
+}
+
 /* True for one lane of a converged warp, which gives an instruction for all of them. */
 DEV_FN bool sm90_elect() {
     uint32_t chosen;
@@ -148,6 +155,15 @@ DEV_FN uint2 sm90_load_shared_words(uint32_t at) {
     uint2 x;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at) : "memory");
     return x;
+}
+
+DEV_FN uint32_t sm90_load_shared_word(uint32_t at) {
+    uint32_t x;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+    return x;
+}
+DEV_FN void sm90_store_shared_word(uint32_t at, uint32_t x) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }
 
 /* ---- global memory that several CTAs read and write ---- */
@@ -341,6 +357,12 @@ DEV_FN void mma_AB(float (&acc)[N], const uint32_t (&a)[WORDS], sm90_operand<T, 
 template <int FIRST, int END, class T, int N, int WORDS, int K, int COLS_B>
 DEV_FN void mma_AB_rows(float (&acc)[N], const uint32_t (&a)[WORDS], sm90_operand<T, K, COLS_B> b) {
     DEV_UNROLL_FOR (int k = FIRST; k < END; k += 16) sm90_mma<T>::rs(acc, a + k / 4, b.rows(k));
+    sm90_mma_commit();
+}
+/* acc += A^T B. */
+template <class T, int N, int K, int COLS_A, int COLS_B>
+DEV_FN void mma_AtB(float (&acc)[N], sm90_operand<T, K, COLS_A> a, sm90_operand<T, K, COLS_B> b) {
+    DEV_UNROLL_FOR (int k = 0; k < K; k += 16) sm90_mma<T>::template ss<1, 1>(acc, a.rows(k), b.rows(k), true);
     sm90_mma_commit();
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * CDNA's own main loop of the backward pass, for plain problems: 16-bit, head dims up to 64 and 128, no feature that
+ * CDNA's own main loop of the backward pass, for plain problems: 16-bit, head dims up to 128, no feature that
  * touches single pairs, dQ, dK and dV all wanted, rows that are whole vectors (backends/hip/attn_cdna.c). Every
  * other problem takes the shared loop (common/kernels/attn_bwd.h). Sums of dQ lie in the order of that loop;
  * statistics are negated (STW_STATS_NEGATED).
@@ -17,21 +17,25 @@
  *                 and feeds two products. K and V stay in registers. dP = dO V^T likewise; its sums start at -delta.
  *   dV += P^T dO  The sums of S are (key n, queries 4 g .. 4 g + 3). Rounded, they are the operand P^T. The other
  *   dK += dS^T Q  operand is four queries of a column: transposed copies of dO and Q, two columns a lane.
- *   dQ += dS K    Over all 192 keys: dS goes through LDS, and each wave makes HD / 4 columns with K^T in registers. A
- *                 lane needs several keys of a query but owns several queries of a key. So tiles 0 and 1 are zipped
+ *   dQ += dS K    Over all 192 keys: dS goes through LDS, and each wave makes HD / 4 columns with K^T in registers; of
+ *                 head dims 32 and 96, which have no four parts of whole tiles, HD / 2 columns of 16 queries.
+ *                 A lane needs several keys of a query but owns several queries of a key. So tiles 0 and 1 are zipped
  *                 into words (key n, key 16 + n), tile 2 is stored by halves, and K^T is gathered once in that order.
+ *
+ * Head dims 32 and 96 lie in LDS as 64 and 128 do, with zeros in the last 32 columns (WIDTH).
  *
  * LDS has 32 banks of 4 bytes. AMD documents which lanes of a 16-byte read go in one cycle: 0-3 with 20-23, 4-7 with
  * 16-19, 8-11 with 28-31, 12-15 with 24-27, the same + 32. Of a 16-byte write eight lanes go in order; 16 lanes of 8
  * bytes and 32 of 4 are taken to do the same. No access has a conflict then (tests/cdna_emu/check_banks.py):
- *   Q, dO rows    32 x (2 HD + 32) bytes each   read 16 bytes: rows start 8 banks apart, rows n and n + 4 are read at
+ *   Q, dO rows    32 x (2 WIDTH + 32) bytes each  read 16 bytes: rows start 8 banks apart, rows n and n + 4 are read at
  *                                               g and g + 1, in the banks between; written 8 along a row
- *   Q^T, dO^T     32 x 2 HD each                [half][pair of columns][g][n][2 columns][4 queries]: lanes contiguous
+ *   Q^T, dO^T     32 x 2 WIDTH each             [half][pair of columns][g][n][2 columns][4 queries]: lanes contiguous
  *   dS            8 x (4 x 416 + 64)            a query: 4 waves x 64 bytes of zipped keys, 4 x 32 of tile 2, padding;
  *                                               read as Q; written by words, g and g + 1 in different banks
+ *   LSE, delta    2 x 32 x 4                    the four queries of a lane are read at once
  *
  * The order of instructions is written out: a piece of softmax behind each product of dP, a piece of dS behind each of
- * dV, reads of LDS in pairs, two ahead. Head dim 128: one wave a SIMD, up to 512 registers. Head dim 64: two waves;
+ * dV, reads of LDS in pairs, two ahead. Head dims 96, 128: one wave a SIMD, up to 512 registers. 32, 64: two waves;
  * with 256 registers and no asm operand in AGPRs clang leaves the sums in ordinary registers and moves none.
  *
  * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_scheduler.h: what
@@ -48,26 +52,30 @@ template <class T_, int HD_> struct attn_cdna {
         HD = HD_,
         BM = 32,
         BN = (int)STW_CDNA_BN,
-        TILES = 3,                   /* of 16 keys, a wave's                    */
-        PIECES = HD / 32,            /* of 16 bytes a lane in 16 rows           */
-        COLUMNS = HD / 64,           /* 16-column tiles of dQ a wave            */
-        TENSORS = HD == 128 ? 2 : 1, /* of Q and dO, that a thread brings       */
-        PER = 4 / PIECES,            /* pieces of softmax or dS behind a product */
-        IN_AGPRS = HD == 128,
-        ROW = HD * 2 + 32,               /* of Q or dO             */
+        TILES = 3,                       /* of 16 keys, a wave's                    */
+        PIECES = HD / 32,                /* of 16 bytes a lane in 16 rows            */
+        WIDTH = (HD + 63) / 64 * 64,     /* columns of Q and dO in LDS               */
+        HALVES = HD % 64 ? 1 : 2,        /* of 16 queries, a wave's part of dQ       */
+        COLUMNS = HD / 32 / HALVES,      /* 16-column tiles of it                    */
+        TENSORS = WIDTH == 128 ? 2 : 1,  /* of Q and dO, that a thread brings        */
+        IN_AGPRS = WIDTH == 128,         /* one wave a SIMD                          */
+        ROW = WIDTH * 2 + 32,            /* of Q or dO             */
         SCORE_ROW = BN * 2 + 32,         /* of dS                  */
         SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
-        TRANSPOSED = 16 * HD * 2,        /* Q^T or dO^T of a half  */
+        TRANSPOSED = 16 * WIDTH * 2,     /* Q^T or dO^T of a half  */
         AT_Q = 0,
         AT_DOUT = AT_Q + BM * ROW,
         AT_QT = AT_DOUT + BM * ROW,
         AT_DOUTT = AT_QT + 2 * TRANSPOSED,
         AT_DS = AT_DOUTT + 2 * TRANSPOSED,
-        AT_WORK_TILE = AT_DS + BM / 4 * SCORE_FOUR,
+        AT_STATS = AT_DS + BM / 4 * SCORE_FOUR,
+        AT_WORK_TILE = AT_STATS + 2 * BM * 4,
         STATS = 2 * BM + (int)STW_STATS_PAD /* floats of a query block */
     };
-    static_assert(AT_WORK_TILE + STW_WORK_TILE_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
-    static_assert(HD == 128 || 2 * STW_CDNA_SMEM(HD_) <= 65536, "two workgroups share a compute unit");
+    static_assert(AT_WORK_TILE + STW_CDNA_WORK_TILE_BYTES == STW_CDNA_SMEM(HD_), "host and device agree on LDS");
+    static_assert(sizeof(attn_work_tile) <= STW_CDNA_WORK_TILE_BYTES, "a work tile has room");
+    static_assert(AT_QT % 1024 == 0, "places of statistics follow from those of Q^T");
+    static_assert(IN_AGPRS || 2 * STW_CDNA_SMEM(HD_) <= 65536, "two workgroups share a compute unit");
 };
 
 /* Sums of dQ, in the order of the registers of the wave that adds. */
@@ -78,7 +86,7 @@ template <class C> struct attn_cdna_dq {
     DEV_METHOD void enter_head(float *first_sum, int first, int thread) {
         char *base = (char *)first_sum;
         sums = cdna_opaque_scalar(base + 4096);
-        sums_above = C::COLUMNS == 2 ? cdna_opaque_scalar(base + 12288) : nullptr;
+        sums_above = C::HALVES * C::COLUMNS > 2 ? cdna_opaque_scalar(base + 12288) : nullptr;
         at = (uint32_t)(first * (C::BM * C::HD * 4) + thread * 4);
     }
     /* Of one half; exact: subnormal sums count. */
@@ -122,7 +130,7 @@ template <class C> struct attn_cdna_rows_source {
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read(k); }
 };
 template <class C> struct attn_cdna_ds_source {
-    enum { COUNT = 12, LATE = 0 };
+    enum { COUNT = 6 * C::HALVES, LATE = 0 };
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read_ds(k); }
 };
 
@@ -137,43 +145,54 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
     constexpr bool FLUSHES = dev_flushes<typename C::T>::yes;
     const bool subnormal = EXACT || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
+    if constexpr (!C::IN_AGPRS) w.lds.columns = cdna_opaque(w.lds.columns); /* else places of statistics are kept */
+    leaf_f4 lse = w.lds.read_stats(0, 0), delta = w.lds.read_stats(0, 1);
     rows_stream rows(w.lds);
     attn_cdna_scores<KIND, C> t;
     DEV_UNROLL_FOR (int half = 0; half < 2; ++half) {
         const int at = half * 4 * P;
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
         const rows_operand dout_t = {rows, w.lds, at + 2 * P}, q_t = {rows, w.lds, at + 3 * P};
-        auto softmax = cdna_behind_product([&](int piece) { t.softmax(w.scoring, w.ahead.lse, piece); });
+        auto softmax = cdna_behind_product([&](int piece) { t.softmax(w.scoring, lse, piece); });
         auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, block, half);
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
         mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, cdna_nothing());
-        mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, w.ahead.delta, softmax);
-        w.stats.fetch(w.ahead, half ^ 1);
+        mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
+        if (half == 0) {
+            lse = w.lds.read_stats(1, 0);
+            delta = w.lds.read_stats(1, 1);
+        }
         mma_AtB<EXACT, C>(w.dv, t.p16, dout_t, gradient);
         if (half == 0) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
     }
     cdna_barrier(); /* all waves have written dS and read Q and dO */
     ds_stream ds(w.lds);
-    leaf_f4 dq[2][C::COLUMNS];
+    leaf_f4 dq[C::HALVES][C::COLUMNS];
     auto add = [&](int half) {
         if (ANY && subnormal) w.dq.add(dq[half], half, true);
         else w.dq.add(dq[half], half, false);
     };
-    const cdna_arrived_operand q_t = {P == 4 ? rows.late : rows.ring + 2};
-    auto put_next_rows = cdna_behind_fragment([&](int j) { w.queries.put(w.ahead, j); });
+    const cdna_arrived_operand q_t = {P == 4 ? rows.late : rows.ring + (4 - P)};
+    auto put_next_rows = cdna_behind_fragment([&](int j) {
+        DEV_UNROLL_FOR (int i = 0; i < 2 * C::TENSORS; ++i)
+            if (i * P / (2 * C::TENSORS) == j) w.queries.put(w.ahead, i);
+        if (j == P - 1) w.stats.put(w.ahead, w.lds);
+    });
     auto add_first_half = cdna_behind_fragment([&](int k) {
-        if (k != 8) return;
+        if (C::HALVES == 1 || k != 8) return;
         add(0);
         CDNA_FENCE();
     });
     /* dK += dS^T Q of the second half; dQ += dS K of both */
     mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, put_next_rows);
     CDNA_FENCE();
-    mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
+    /* loads come before the additions, so that no step waits for its own */
     w.queries.fetch(w.ahead);
+    w.stats.fetch(w.ahead);
     CDNA_FENCE();
-    add(1);
+    mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
+    add(C::HALVES - 1);
     w.dq.next();
     cdna_barrier(); /* all waves have written the next rows and read dS */
 }

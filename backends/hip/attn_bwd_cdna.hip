@@ -87,10 +87,11 @@ STW_DBIAS_TILES_64(BIAS_TILE)
            (attn_cdna_preprocess<attn_cdna_rows<T, hd>>(launch, dev_shared)))                                          \
     KERNEL(stw_attn_bwd_postprocess_cdna_hd##hd##_##type, ATTN_ROW_THREADS,                                            \
            (attn_cdna_postprocess<attn_cdna_rows<T, hd>>(launch, dev_shared)))
-CDNA_ROWS(f16, dev_f16, 64)
-CDNA_ROWS(f16, dev_f16, 128)
-CDNA_ROWS(bf16, dev_bf16, 64)
-CDNA_ROWS(bf16, dev_bf16, 128)
+#define CDNA_ROWS_2(hd) CDNA_ROWS(f16, dev_f16, hd) CDNA_ROWS(bf16, dev_bf16, hd)
+CDNA_ROWS_2(32)
+CDNA_ROWS_2(64)
+CDNA_ROWS_2(96)
+CDNA_ROWS_2(128)
 
 KERNEL(stw_attn_bwd_preprocess_f16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_f16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_preprocess_bf16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_bf16>(launch, dev_shared))

@@ -19,6 +19,8 @@ template <class C> struct attn_cdna_kv {
     enum { FRAGMENTS = C::BN / 32 }; /* of dS: 32 keys of 16 queries */
     leaf_u2 k[C::TILES][C::PIECES][2], v[C::TILES][C::PIECES][2], kt[FRAGMENTS][2][C::COLUMNS];
 
+    /* The wave's columns of dQ: waves 0 and 1 share those of the first half with only that, 2 and 3 of the second. */
+    DEV_FN int first_column(int wave) { return 16 * C::COLUMNS * (C::HALVES == 2 ? wave : wave & 1); }
     /* The key of element e of fragment p of dS. Fragments 0 to 3 are tiles 0 and 1 of a wave, zipped; 4 and 5 are tile
      * 2 of two waves. */
     DEV_FN int key(int p, int e, int g) {
@@ -38,7 +40,7 @@ template <class C> struct attn_cdna_kv {
         }
     }
     DEV_METHOD void load_transposed(cdna_buffer from, int stride, int wave, int n, int g) {
-        const int column = 16 * C::COLUMNS * wave + n, key_bytes = 2 * stride;
+        const int column = first_column(wave) + n, key_bytes = 2 * stride;
         const int at[2] = {(key(0, 0, g) * stride + column) * 2, (key(4, 0, g) * stride + column) * 2};
         DEV_UNROLL_FOR (int p = 0; p < FRAGMENTS; ++p)
             DEV_UNROLL_FOR (int half = 0; half < 2; ++half) {
@@ -72,7 +74,7 @@ template <class C> struct attn_cdna_kv {
                     uint32_t kept[2] = {0, 0};
                     DEV_UNROLL_FOR (int i = 0; i < 4; ++i) {
                         bool live = key(p, 4 * half + i, g) >= low;
-                        if (live && 16 * (C::COLUMNS * wave + c) + n < k_cols)
+                        if (live && first_column(wave) + 16 * c + n < k_cols)
                             kept[i / 2] |= i & 1 ? 0xffff0000u : 0xffffu;
                     }
                     kt[p][half][c] &= leaf_u2{kept[0], kept[1]};
@@ -106,7 +108,8 @@ template <class C> struct attn_cdna_lds {
         int n = lane % 16, g = lane / 16;
         rows = lds + (n * C::ROW + g * 16);
         columns = lds + (C::AT_QT + lane * 16);
-        ds = lds + (C::AT_DS + n / 4 * C::SCORE_FOUR + n % 4 * C::SCORE_ROW + g * 16);
+        int half = C::HALVES == 2 ? 0 : wave >> 1;
+        ds = lds + (C::AT_DS + (half * 4 + n / 4) * C::SCORE_FOUR + n % 4 * C::SCORE_ROW + g * 16);
         to_zipped = lds + (C::AT_DS + g * C::SCORE_FOUR + wave * 64 + n * 4);
         to_zipped_2 = cdna_opaque(to_zipped + 2 * C::SCORE_ROW);
         to_single = lds + (C::AT_DS + g * C::SCORE_FOUR + 256 + wave * 32 + n * 2);
@@ -116,6 +119,13 @@ template <class C> struct attn_cdna_lds {
         int half = at / (4 * C::PIECES), tensor = at / C::PIECES % 4, j = at % C::PIECES;
         if (tensor < 2) return cdna_get(rows + (tensor ? C::AT_DOUT : C::AT_Q) + half * 16 * C::ROW + j * 64);
         return cdna_get(columns + (tensor == 2 ? C::AT_DOUTT - C::AT_QT : 0) + half * C::TRANSPOSED + j * 1024);
+    }
+    /* Statistics: their places follow from `columns`, which leaves the registers to others. A lane's to write; LSE or
+     * delta of the lane's queries of a half. */
+    DEV_METHOD cdna_lds *stat() const { return (cdna_lds *)((uint32_t)columns >> 2 & 0xfc) + C::AT_STATS; }
+    DEV_METHOD leaf_f4 read_stats(int half, int delta) const {
+        cdna_lds *of_half_0 = (cdna_lds *)(((uint32_t)columns & 0x300) >> 4);
+        return __builtin_bit_cast(leaf_f4, cdna_get(of_half_0 + (C::AT_STATS + 128 * delta + 64 * half)));
     }
     /* Fragment `at` of dS: six a half. */
     DEV_METHOD leaf_u4 read_ds(int at) const { return cdna_get(ds + at / 6 * 4 * C::SCORE_FOUR + at % 6 * 64); }
@@ -132,27 +142,31 @@ template <class C> struct attn_cdna_lds {
     }
 };
 
-/* What is on its way in registers: a thread's rows of Q and dO of the next query block, and of the next 16 queries
- * -LSE log2(e) and -delta, as the preprocess kernel wrote them (STW_STATS_NEGATED). The lane's are queries 4 g .. */
+/* What is on its way in registers, of the next query block: a thread's rows of Q and dO, and a lane's of the 64
+ * statistics. */
 template <class C> struct attn_cdna_ahead {
     leaf_u2 rows[C::TENSORS][4];
-    leaf_f4 lse, delta;
+    float stat;
 };
 
 /* Q and dO of the query blocks of a head. A thread brings four rows x four columns: head dim 128: of Q and of dO; 64:
  * waves 0 and 1 of Q, waves 2 and 3 of dO. */
 template <class C> struct attn_cdna_queries {
     enum { TENSORS = C::TENSORS };
-    cdna_lds *to_rows, *to_columns;
+    cdna_lds *to_rows, *to_columns[2];
     cdna_buffer from[TENSORS][4]; /* one a row of four, so that four loads share an offset */
     uint32_t at[TENSORS], step_bytes[TENSORS];
 
     DEV_METHOD void set_places(cdna_lds *lds, int thread, int wave) {
-        int t = TENSORS == 2 ? thread : thread & 127, four = t & (C::HD / 4 - 1), group = t / (C::HD / 4);
+        int t = TENSORS == 2 ? thread : thread & 127, four = t & (C::WIDTH / 4 - 1), group = t / (C::WIDTH / 4);
         int second = TENSORS == 2 ? 0 : wave >> 1;
         to_rows = lds + (second * (C::AT_DOUT - C::AT_Q) + 4 * group * C::ROW + four * 8);
-        to_columns = lds + (C::AT_QT + second * (C::AT_DOUTT - C::AT_QT) + (group >> 2) * C::TRANSPOSED +
-                            ((2 * (four >> 4) * 4 + (group & 3)) * 16 + (four & 15)) * 16);
+        /* The first two columns; the others lie a piece behind, or, of the last 32 columns, eight lanes. */
+        bool last = C::HD % 64 && 4 * four >= C::HD / 64 * 64;
+        int piece = last ? four >> 3 : 2 * (four >> 4), place = last ? four & 7 : four & 15;
+        to_columns[0] = lds + (C::AT_QT + second * (C::AT_DOUTT - C::AT_QT) + (group >> 2) * C::TRANSPOSED +
+                               ((piece * 4 + (group & 3)) * 16 + place) * 16);
+        to_columns[1] = to_columns[0] + (last ? 128 : 1024);
     }
     /* Head h, from block `first` on. */
     DEV_METHOD void enter_head(cdna_launch l, const attn_work_tile &u, int64_t b, int64_t row, int h, int first,
@@ -161,7 +175,7 @@ template <class C> struct attn_cdna_queries {
         const char *q = (const char *)l->p.q.data + cdna_row(l->p.q, b, h, row) * 2;
         const char *dout = (const char *)l->p.dout.data + cdna_row(l->p.dout, b, h, row) * 2;
         int t = TENSORS == 2 ? thread : thread & 127;
-        int group = t / (C::HD / 4), four = t & (C::HD / 4 - 1);
+        int group = t / (C::WIDTH / 4), four = t & (C::WIDTH / 4 - 1);
         int second = TENSORS == 2 ? 0 : dev_uniform(thread >> 7), row0 = first * C::BM + 4 * group;
         DEV_UNROLL_FOR (int s = 0; s < TENSORS; ++s) {
             bool is_dout = TENSORS == 2 ? s : second;
@@ -196,23 +210,24 @@ template <class C> struct attn_cdna_queries {
             cdna_put(to_rows + s * (C::AT_DOUT - C::AT_Q) + r * C::ROW, ahead.rows[s][r]);
         const uint32_t x = ahead.rows[s][0][e], y = ahead.rows[s][1][e];
         const uint32_t z = ahead.rows[s][2][e], t = ahead.rows[s][3][e];
-        cdna_put(to_columns + s * (C::AT_DOUTT - C::AT_QT) + e * 1024,
+        cdna_put(to_columns[e] + s * (C::AT_DOUTT - C::AT_QT),
                  leaf_u4{cdna_lows(x, y), cdna_lows(z, t), cdna_highs(x, y), cdna_highs(z, t)});
     }
 };
 
-/* LSE and delta of the query blocks of a head. */
+/* -LSE log2(e) and -delta of the query blocks of a head, as the preprocess kernel wrote them (STW_STATS_NEGATED). They
+ * come a step ahead and go through LDS, as the rows do, so that no step waits for memory before its products. */
 template <class C> struct attn_cdna_stats {
     cdna_buffer from;
     uint32_t at;
 
-    /* Those of half `half` of a query block. */
-    DEV_METHOD void fetch(attn_cdna_ahead<C> &ahead, int half) {
-        ahead.lse = __builtin_bit_cast(leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(from, at + half * 64, 0, 0));
-        ahead.delta =
-            __builtin_bit_cast(leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(from, at + C::BM * 4 + half * 64, 0, 0));
-        if (half) at += C::STATS * 4;
+    /* Those of the next query block: to registers. */
+    DEV_METHOD void fetch(attn_cdna_ahead<C> &ahead) {
+        ahead.stat = __builtin_bit_cast(float, __builtin_amdgcn_raw_buffer_load_b32(from, at, 0, 0));
+        at += C::STATS * 4;
     }
+    /* From registers to LDS: all waves write the same. */
+    DEV_FN void put(const attn_cdna_ahead<C> &ahead, const attn_cdna_lds<C> &lds) { cdna_put(lds.stat(), ahead.stat); }
 };
 
 #endif

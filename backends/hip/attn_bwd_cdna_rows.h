@@ -51,7 +51,7 @@ template <int WORDS> DEV_FN uint32_t attn_cdna_rows_look(const leaf_u4 (&x)[WORD
 
 template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
-    enum { PIECES = C::HD / 64 }; /* of 16 bytes a thread; eight threads a row */
+    enum { PIECES = (C::HD + 63) / 64 }; /* of 16 bytes a thread; eight threads a row */
     constexpr bool LOOKS = !dev_is_f16<T>::yes, FLUSHES = dev_flushes<T>::yes; /* attn_bwd_subnormal.h */
     const stw_attn_params &p = l.p;
     if (dev_cta() == l.work_tiles - 1) {
@@ -162,7 +162,13 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
 /* Sums, in the order of the main loop's registers, times scale: a thread makes eight neighbouring columns at a time. */
 template <class C> DEV_FN void attn_cdna_postprocess(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
-    enum { LANES = C::HD / 8, STEP = 256 / LANES, PASSES = (int)STW_CDNA_ROWS / STEP, WAVE = C::HD / 4 };
+    enum {
+        LANES = C::HD == 96 ? 16 : C::HD / 8, /* of a row, some idle */
+        STEP = 256 / LANES,
+        PASSES = (int)STW_CDNA_ROWS / STEP,
+        WAVES = C::HD % 64 ? 2 : 4, /* over the columns; else two for each half of 16 rows */
+        WAVE = C::HD / WAVES
+    };
     const stw_attn_params &p = l.p;
     attn_cdna_part u;
     if (!u.set(l, dev_cta(), smem)) return;
@@ -174,15 +180,20 @@ template <class C> DEV_FN void attn_cdna_postprocess(const stw_attn_launch &l, c
     cdna_buffer dq = cdna_buffer_of((uint16_t *)p.dq.data + dev_row(p.dq, u.b, u.h, u.seq.q.first + u.row0),
                                     cdna_extent(end, p.dq.seq, (uint32_t)cols));
     /* (row, col) is value row % 4 of the lane (row / 4, col) of a wave, in its tile (row / 16, col / 16) */
-    int tile = (row >> 4) * (WAVE / 16) + (col % WAVE >> 4);
-    int at = ((tile * 4 + (row & 3)) * 256 + col / WAVE * 64 + (row >> 2 & 3) * 16 + (col & 15)) * 4;
+    int half = row >> 4, tile = col % WAVE >> 4, wave = col / WAVE;
+    if (WAVES == 4) tile += half * (WAVE / 16);
+    else wave += (half & 1) * 2, tile += (half >> 1) * (C::HD / 32);
+    int at = ((tile * 4 + (row & 3)) * 256 + wave * 64 + (row >> 2 & 3) * 16 + (col & 15)) * 4;
     uint32_t to = col < cols ? (uint32_t)(row * (int)p.dq.seq + col) * 2 : CDNA_NOWHERE;
     const leaf_f2 scale = (leaf_f2)p.scale;
+    auto pass_at = [](int i) {
+        return WAVES == 2 && STEP == 16 ? i / 2 * (32 * C::HD * 4) + i % 2 * 512 : i * (STEP * C::HD * 4);
+    };
     leaf_f4 x[PASSES][2];
     DEV_UNROLL_FOR (int i = 0; i < PASSES; ++i)
         DEV_UNROLL_FOR (int e = 0; e < 2; ++e)
-            x[i][e] = __builtin_bit_cast(
-                leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(sums, at + i * (STEP * C::HD * 4) + e * 16, 0, 0));
+            x[i][e] = __builtin_bit_cast(leaf_f4,
+                                         __builtin_amdgcn_raw_buffer_load_b128(sums, at + pass_at(i) + e * 16, 0, 0));
     if (used < end) /* rows between hold zeros, whatever P = 0 was multiplied with */
         DEV_UNROLL_FOR (int i = 0; i < PASSES; ++i)
             if (row + i * STEP >= used) x[i][0] = x[i][1] = leaf_f4{0, 0, 0, 0};

@@ -41,15 +41,17 @@ DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &u, int h
     int64_t b = dev_uniform(u.b), row = dev_uniform(u.seq.q.first), at = h * l->q_blocks + dev_uniform(u.seq.q_block);
     w.queries.enter_head(l, u, b, row, h, first, thread);
     w.stats.from = cdna_buffer_of(l->stats + at * C::STATS, end * C::STATS * 4);
-    w.stats.at = (uint32_t)(first * C::STATS * 4 + (lane >> 4) * 16);
+    w.stats.at = (uint32_t)(first * C::STATS * 4 + lane * 4);
     w.dq.enter_head(l->dq + at * (C::BM * C::HD), first, thread);
     w.queries.fetch(w.ahead);
-    w.stats.fetch(w.ahead, 0);
-    int t = C::TENSORS == 2 ? thread : thread & 127, group = t / (C::HD / 4);
+    w.stats.fetch(w.ahead);
+    int t = C::TENSORS == 2 ? thread : thread & 127, group = t / (C::WIDTH / 4);
     int low = (int)dev_uniform(u.seq.q_low) - (first * C::BM + 4 * group);
     if (dev_uniform(u.seq.q_low) > first * C::BM) w.queries.clear_before(w.ahead, low);
     DEV_UNROLL_FOR (int i = 0; i < 2 * C::TENSORS; ++i) w.queries.put(w.ahead, i);
+    w.stats.put(w.ahead, w.lds);
     w.queries.fetch(w.ahead);
+    w.stats.fetch(w.ahead);
     cdna_barrier();
 }
 
@@ -78,6 +80,26 @@ DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile
     return {block + (n < most ? n : most), block + (m < most ? m : most), block + (k < most ? k : most)};
 }
 
+/* Of dK and dV the last 32 columns, where these are half of 64: two tiles hold two neighbouring columns. */
+template <class C, bool PART>
+DEV_FN void attn_cdna_store_last(const attn_cdna_loop<C> &w, cdna_buffer to_k, cdna_buffer to_v, int used, int n,
+                                 int key0, int k_stride, int v_stride) {
+    typedef typename C::T T;
+    cdna_launch l = cdna_launch_again();
+    const leaf_f2 scale = (leaf_f2)l->p.scale;
+    const int first = C::HD - 32, t = C::HD / 16 - 2, col = first + 4 * (n & 7) + 2 * (n >> 3);
+    const uint32_t k_at = col < (int)l->p.head_dim_qk ? (uint32_t)(key0 * k_stride + col) * 2 : CDNA_NOWHERE;
+    const uint32_t v_at = col < (int)l->p.head_dim_v ? (uint32_t)(key0 * v_stride + col) * 2 : CDNA_NOWHERE;
+    DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+        DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
+            uint32_t x = cdna_operand(T(), leaf_f2{w.dk[i][t][r], w.dk[i][t + 1][r]} * scale);
+            uint32_t y = cdna_operand(T(), leaf_f2{w.dv[i][t][r], w.dv[i][t + 1][r]});
+            if (PART && key0 + 16 * i + r >= used) x = y = 0;
+            __builtin_amdgcn_raw_buffer_store_b32(x, to_k, k_at + (uint32_t)((16 * i + r) * k_stride * 2), 0, 0);
+            __builtin_amdgcn_raw_buffer_store_b32(y, to_v, v_at + (uint32_t)((16 * i + r) * v_stride * 2), 0, 0);
+        }
+}
+
 /* dK and dV: sums for keys in use, zeros up to the sequence's end. Four tiles hold four neighbouring columns. */
 template <class C, bool PART>
 DEV_FN void attn_cdna_store_rows(const attn_cdna_loop<C> &w, const attn_work_tile &u, int used) {
@@ -92,7 +114,8 @@ DEV_FN void attn_cdna_store_rows(const attn_cdna_loop<C> &w, const attn_work_til
     cdna_buffer to_v = attn_cdna_buffer(l->p.dv, b, h, row, end, v_stride, v_cols);
     const leaf_f2 scale = (leaf_f2)l->p.scale;
     const int key0 = 48 * wave + 4 * g;
-    DEV_UNROLL_FOR (int j = 0; j < C::PIECES; j += 2) {
+    if constexpr (C::PIECES % 2) attn_cdna_store_last<C, PART>(w, to_k, to_v, used, n, key0, k_stride, v_stride);
+    DEV_UNROLL_FOR (int j = 0; j + 1 < C::PIECES; j += 2) {
         int col = 32 * j + 4 * n;
         const uint32_t k_at = col < k_cols ? (uint32_t)(key0 * k_stride + col) * 2 : CDNA_NOWHERE;
         const uint32_t v_at = col < v_cols ? (uint32_t)(key0 * v_stride + col) * 2 : CDNA_NOWHERE;
@@ -132,6 +155,7 @@ DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, in
         do {
             attn_cdna_run run = attn_cdna_run_of(w, u, block, end);
             for (int from = block; block < run.any; ++block) attn_cdna_step<CDNA_ANY>(w, block, block - from);
+            cdna_wait_memory(); /* the compiler cannot count exact additions: steps behind them would wait for all */
             for (; block < run.edge; ++block) attn_cdna_step<CDNA_EDGE>(w, block, 0);
             for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);
         } while (block < end);

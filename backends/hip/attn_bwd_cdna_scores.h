@@ -58,9 +58,9 @@ template <int KIND, class C> struct attn_cdna_scores {
             }
         }
     }
-    /* Piece q of 24 is stage 0 to 3 of pair e. Where two pieces follow a product (PER), two pairs take turns. */
-    DEV_FN constexpr int pair_of(int q) { return C::PER == 1 ? q / 4 : q / 8 * 2 + q % 2; }
-    DEV_FN constexpr int stage_of(int q) { return C::PER == 1 ? q % 4 : q / 2 % 4; }
+    /* Piece q of 24 is stage 0 to 3 of pair e. Where more than one piece follows a product, two pairs take turns. */
+    DEV_FN constexpr int pair_of(int q) { return C::PIECES == 4 ? q / 4 : q / 8 * 2 + q % 2; }
+    DEV_FN constexpr int stage_of(int q) { return C::PIECES == 4 ? q % 4 : q / 2 % 4; }
 
     /* P = exp(scale S - LSE): the exponent, one power, the other, rounding. */
     DEV_METHOD void softmax(const attn_cdna_scoring &how, const leaf_f4 &lse, int q) {

@@ -27,6 +27,8 @@ DEV_FN void cdna_barrier() {
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }
+/* Waits for all loads and additions. */
+DEV_FN void cdna_wait_memory() { __builtin_amdgcn_s_waitcnt(0x0f70); }
 /* The same value, of which the compiler knows nothing: in a vector register, in scalar ones. */
 template <class X> DEV_FN X cdna_opaque(X x) {
     asm volatile("" : "+v"(x));
@@ -184,6 +186,13 @@ struct cdna_arrived_operand {
     DEV_METHOD cdna_arrived_fragment at(int j) const { return {fragments[j]}; }
 };
 
+/* Of 24 pieces of work, those behind product i of PRODUCTS. */
+template <int PRODUCTS, class Overlap> DEV_FN void cdna_share(Overlap &overlap, int i) {
+    const int first = (24 * i + PRODUCTS - 1) / PRODUCTS, end = (24 * (i + 1) + PRODUCTS - 1) / PRODUCTS;
+    DEV_UNROLL_FOR (int e = 0; e < (24 + PRODUCTS - 1) / PRODUCTS; ++e)
+        if (24 % PRODUCTS == 0 || first + e < end) overlap.step(first + e);
+}
+
 /* acc[i] = A B[i]^T + start, i: tiles of 16 keys. A: 16 queries x HD; B: registers. */
 template <bool EXACT, class C, class Operand, class Overlap>
 DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&b)[C::TILES][C::PIECES][2],
@@ -196,7 +205,7 @@ DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&
                 acc[i] = cdna_mma<EXACT>(typename C::T(), x.half(h), b[i][j][h], j + h ? acc[i] : start);
                 if constexpr (Overlap::ORDERED) {
                     CDNA_FENCE();
-                    DEV_UNROLL_FOR (int e = 0; e < C::PER; ++e) overlap.step((6 * j + 3 * h + i) * C::PER + e);
+                    cdna_share<6 * C::PIECES>(overlap, 6 * j + 3 * h + i);
                     CDNA_FENCE();
                 }
             }
@@ -221,7 +230,7 @@ DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][2 * C::PIECES], const leaf_u2 (&a)[
                 to = cdna_mma<EXACT>(typename C::T(), a[i], x.half(h), to);
                 if constexpr (Overlap::ORDERED) {
                     CDNA_FENCE();
-                    DEV_UNROLL_FOR (int e = 0; e < C::PER; ++e) overlap.step((6 * j + 3 * h + i) * C::PER + e);
+                    cdna_share<6 * C::PIECES>(overlap, 6 * j + 3 * h + i);
                     CDNA_FENCE();
                 }
             }
@@ -233,11 +242,11 @@ DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][2 * C::PIECES], const leaf_u2 (&a)[
     }
 }
 
-/* acc[half][c] = A[half] B[c], c: the wave's tiles of 16 columns. A: two times 16 queries x all keys; B: registers. */
+/* acc[half][c] = A[half] B[c], c: the wave's 16-column tiles. A: HALVES times 16 queries, all keys; B: registers. */
 template <bool EXACT, class C, int FRAGMENTS, class Operand, class Overlap>
-DEV_FN void mma_AB(leaf_f4 (&acc)[2][C::COLUMNS], const Operand &a, const leaf_u2 (&b)[FRAGMENTS][2][C::COLUMNS],
-                   Overlap overlap) {
-    DEV_UNROLL_FOR (int k = 0; k < 2 * FRAGMENTS; ++k) {
+DEV_FN void mma_AB(leaf_f4 (&acc)[C::HALVES][C::COLUMNS], const Operand &a,
+                   const leaf_u2 (&b)[FRAGMENTS][2][C::COLUMNS], Overlap overlap) {
+    DEV_UNROLL_FOR (int k = 0; k < C::HALVES * FRAGMENTS; ++k) {
         const int half = k / FRAGMENTS, p = k % FRAGMENTS;
         a.want(k);
         const auto x = a.at(k);

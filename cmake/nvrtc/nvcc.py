@@ -9,11 +9,13 @@ import argparse
 import ctypes
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+HEAD = struct.Struct("<IHHQ")  # of a container: magic, version, its own size, that of the entries
 
 
 def load(root, pattern):
@@ -74,10 +76,27 @@ def assemble(options, ptx, code):
 
 
 def contain(root, images):
-    """images: (code, bytes), PTX where the code is compute_XY."""
+    """images: (code, bytes), PTX where the code is compute_XY. PTX is packed by zstd: drivers that do not read that are older
+    than its version too. Binaries are packed by LZ4, which every driver of CUDA 12 reads."""
+    kinds = ([image for image in images if not image[0].startswith("compute")], ["-64", "-compress-all"]), \
+        ([image for image in images if image[0].startswith("compute")], ["-64", "-compress-all", "-compress-mode=size"])
+    return joined([contain_alike(root, alike, words) for alike, words in kinds if alike])
+
+
+def joined(containers):
+    """One container of the entries of all: behind its head of 16 bytes an image is entry upon entry."""
+    entries = b""
+    for container in containers:
+        magic, version, head, size = HEAD.unpack_from(container)
+        if (magic, version, head) != (0xBA55ED50, 1, HEAD.size) or len(container) < head + size:
+            sys.exit("nvcc.py: nvFatbin made another container than that of CUDA 12")
+        entries += container[head:head + size]
+    return HEAD.pack(0xBA55ED50, 1, HEAD.size, len(entries)) + entries
+
+
+def contain_alike(root, images, words):
     fatbin = load(root, "nvfatbin/lib/libnvfatbin.so.*")
     handle, size = ctypes.c_void_p(), ctypes.c_size_t()
-    words = ["-64", "-compress-all"]
     need(fatbin.nvFatbinCreate(ctypes.byref(handle), strings(words), ctypes.c_size_t(len(words))), "nvFatbinCreate")
     for code, image in images:
         arch, length = os.fsencode(code.split("_")[1]), ctypes.c_size_t(len(image))

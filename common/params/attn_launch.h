@@ -136,11 +136,13 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
      2u * STW_STAGE_COUNT(stages) * STW_TILE_BYTES(element, bm, hd) + 2u * STW_TILE_BYTES(element, bm, bn) +           \
      STW_STAGE_COUNT(stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_WORK_TILE_BYTES)
 /* CDNA's own main loop: keys of a work tile, whatever its row says of the kernels with all features; Q and dO of 32
- * rows, padded and transposed, and dS, padded by row and by four rows. */
-#define STW_CDNA_BN   192u
-#define STW_CDNA_ROWS 256u /* query rows of a workgroup of its preprocess and postprocess kernels */
+ * rows, padded and transposed, dS, padded by row and by four rows, the rows' statistics, and one work tile. */
+#define STW_CDNA_BN              192u
+#define STW_CDNA_ROWS            256u /* query rows of a workgroup of its preprocess and postprocess kernels */
+#define STW_CDNA_WORK_TILE_BYTES 176u
 #define STW_CDNA_SMEM(hd)                                                                                              \
-    (2u * 32u * (4u * (hd) + 32u) + 8u * (4u * (2u * STW_CDNA_BN + 32u) + 64u) + STW_WORK_TILE_BYTES)
+    (2u * 32u * (4u * (((hd) + 63u) / 64u * 64u) + 32u) + 8u * (4u * (2u * STW_CDNA_BN + 32u) + 64u) + 2u * 32u * 4u + \
+     STW_CDNA_WORK_TILE_BYTES)
 /* sm90's own main loop: rows of a query block; K of this work tile and the next, V, three stages of Q, dO and
  * statistics, two of dS, which queries see which key, barriers and work tiles. */
 #define STW_SM90_BM(hd) ((hd) > 64u ? 64u : 128u)

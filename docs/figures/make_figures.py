@@ -207,7 +207,7 @@ def dispatch():
                            (504, COLOURS[3], ("HIP (preview)", "gfx90a, gfx942:", "own loop, and sm80's kernels", "compiled for AMD"))):
         box(x, 360, 216, fill, *lines)
         arrow(420, 334, x + 108, 358)
-    picture.words(20, 462, "Drivers are loaded when a context is created; the library links libc and libm alone.", 11)
+    picture.words(20, 462, "Drivers are loaded when a context is created; the library links the C library alone.", 11)
     return picture
 
 

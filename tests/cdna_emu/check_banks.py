@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-PROBLEMS = ("attn_bwd:bf16:b1h2s257d64:causal_tl", "attn_bwd:bf16:b1h2s257d128:causal_tl")
+PROBLEMS = tuple(f"attn_bwd:bf16:b1h2s257d{dim}:causal_tl" for dim in (32, 64, 96, 128))
 
 
 def main():

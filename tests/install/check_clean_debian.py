@@ -44,7 +44,7 @@ def main():
             sys.exit(77)
         packages = root / "packages"
         packages.mkdir()
-        subprocess.run([options.cpack, "-B", packages, "--config", f"{options.build}/CPackConfig.cmake"], check=True,
+        subprocess.run([options.cpack, "-G", "DEB", "-B", packages, "--config", f"{options.build}/CPackConfig.cmake"], check=True,
                        capture_output=True)
         shutil.rmtree(packages / "_CPack_Packages", ignore_errors=True)
         shutil.copy(options.example, packages / "example.c")

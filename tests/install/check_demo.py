@@ -61,7 +61,7 @@ def images(options, folder):
             ("sm90", "sm90 needs sm80:ptx beside it"), ("gfx942", "STERNWAY_HIP=OFF leaves out"))):
         build = folder / f"build{number}"
         done = run(options.cmake, "--preset", "demo", "-B", build, f"-DCMAKE_C_COMPILER={options.cc}", f"-DSTERNWAY_IMAGES={words}",
-                   f"-DSTERNWAY_NVCC={nvcc}", "-DSTERNWAY_HIP=OFF", "-DSTERNWAY_IMAGE_CACHE=OFF", cwd=options.source)
+                   f"-DSTERNWAY_NVCC={nvcc}", "-DSTERNWAY_HIP=OFF", "-DSTERNWAY_GLIBC=OFF", "-DSTERNWAY_IMAGE_CACHE=OFF", cwd=options.source)
         if isinstance(made, str):
             expect(f"STERNWAY_IMAGES={words}: refused ({done.stderr})", (done.returncode != 0, made in " ".join(done.stderr.split())),
                    (True, True))
@@ -83,7 +83,7 @@ def images(options, folder):
             ("gfx942", "all", "STERNWAY_ARCHS=gfx942: gfx942 belongs to the backend that STERNWAY_HIP=OFF leaves out"))):
         build = folder / f"archs{number}"
         done = run(options.cmake, "--preset", "demo", "-B", build, f"-DCMAKE_C_COMPILER={options.cc}", f"-DSTERNWAY_ARCHS={archs}",
-                   f"-DSTERNWAY_IMAGES={also}", f"-DSTERNWAY_NVCC={nvcc}", "-DSTERNWAY_HIP=OFF", "-DSTERNWAY_IMAGE_CACHE=OFF",
+                   f"-DSTERNWAY_IMAGES={also}", f"-DSTERNWAY_NVCC={nvcc}", "-DSTERNWAY_HIP=OFF", "-DSTERNWAY_GLIBC=OFF", "-DSTERNWAY_IMAGE_CACHE=OFF",
                    cwd=options.source)
         what = f"STERNWAY_ARCHS={archs} STERNWAY_IMAGES={also}"
         if isinstance(made, str):

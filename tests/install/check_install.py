@@ -8,12 +8,13 @@ import re
 import sys
 import tempfile
 
-from consumer import Tools, Tree, by_find_package, by_name, by_pkg_config, run
+import spdx
+from consumer import Tools, Tree, by_find_package, by_name, by_pkg_config, by_static, run
 
 
 def parse():
     parser = argparse.ArgumentParser()
-    for name in ("cmake", "build", "cc", "cxx", "pkg-config", "example", "libdir", "sanitize", "man-pages"):
+    for name in ("cmake", "build", "cc", "cxx", "pkg-config", "example", "libdir", "sanitize", "man-pages", "version"):
         parser.add_argument(f"--{name}", required=True)
     return parser.parse_args()
 
@@ -57,6 +58,9 @@ def main():
         check_share(tree.prefix / "share", options.man_pages)
         by_find_package(tools, tree, example, work / "find_package")
         by_name(tools, tree, example, work / "by_name")
+        spdx.check(tree.prefix, 1, options.version)
+        if (tree.library / "libsternway.a").is_file():
+            by_static(tools, tree, example, work / "static")
         if not has_pkg_config:
             print("pkg-config is not here: its file was not tried")
             sys.exit(77)

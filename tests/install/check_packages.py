@@ -14,14 +14,16 @@ import shutil
 import sys
 import tempfile
 
-from consumer import Tools, Tree, by_find_package, by_name, by_pkg_config, run
+import spdx
+from consumer import Tools, Tree, by_find_package, by_name, by_pkg_config, by_static, run
 
 # package -> what must be in it; each file of a package must match one of the patterns
 CONTENTS = {
     "libsternway0": [r"usr/lib/[^/]+/libsternway\.so\.0", r"usr/lib/[^/]+/libsternway\.so\.0\.\d+\.\d+"],
     "libsternway-dev": [r"usr/include/sternway/\w+\.h", r"usr/lib/[^/]+/libsternway\.so",
                         r"usr/lib/[^/]+/pkgconfig/sternway\.pc", r"usr/lib/[^/]+/cmake/sternway/sternway\w+(-release)?\.cmake",
-                        r"usr/share/man/man3/(stw_\w+|sternway(_\w+)?\.h)\.3\.gz"],
+                        r"usr/share/man/man3/(stw_\w+|sternway(_\w+)?\.h)\.3\.gz", r"usr/lib/[^/]+/libsternway\.a",
+                        r"usr/share/doc/libsternway-dev/examples/(main\.c|README\.md|\w+\.(py|txt|safetensors))"],
     "sternway-tools": [r"usr/bin/sternway", r"usr/share/man/man1/sternway(-[a-z]+)?\.1\.gz",
                        r"usr/share/bash-completion/completions/sternway", r"usr/share/zsh/vendor-completions/_sternway",
                        r"usr/share/fish/vendor_completions\.d/sternway\.fish",
@@ -40,7 +42,7 @@ def parse():
 
 def check_contents(name, folder, sections):
     files = [str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
-    wanted = CONTENTS[name] + [f"usr/share/doc/{name}/{re.escape(document)}" for document in DOCUMENTS]
+    wanted = CONTENTS[name] + [f"usr/share/doc/{name}/{re.escape(document)}" for document in (*DOCUMENTS, f"{name}.spdx.json")]
     for section in {"man1", "man3"} - sections:
         wanted = [pattern for pattern in wanted if section not in pattern]
     missing = [pattern for pattern in wanted if not any(re.fullmatch(pattern, file) for file in files)]
@@ -59,6 +61,15 @@ def check_fields(name, package, version):
         sys.exit(f"{package} depends on {field['Depends']!r}, which lacks one of {needs}")
 
 
+def check_installed_size(package, folder):
+    """As dpkg-gencontrol counts: KiB of each file, rounded up, and 1 of everything else."""
+    everything = [folder, *folder.rglob("*")]
+    size = sum(-(-path.stat().st_size // 1024) if path.is_file() and not path.is_symlink() else 1 for path in everything)
+    told = int(run("dpkg-deb", "-f", package, "Installed-Size"))
+    if abs(told - size) > 1:  # the root folder is in the archive or not
+        sys.exit(f"{package}: Installed-Size {told}, its files take {size}")
+
+
 def check_lintian(packages):
     if not shutil.which("lintian"):
         print("lintian is not here: the packages were not shown to it")
@@ -66,6 +77,16 @@ def check_lintian(packages):
     words = ["--allow-root"] if os.geteuid() == 0 else []
     print(run("lintian", *words, "--fail-on", "error", *packages), end="")
     return True
+
+
+def check_debug(packages, build):
+    """Made where the build has debug information: for the library and the command, under their build-ids."""
+    if not packages:
+        return
+    for package, file in (("libsternway0-dbgsym", "lib/libsternway.so"), ("sternway-tools-dbgsym", "bin/sternway")):
+        name = re.search(r"Build ID: ([0-9a-f]+)", run("readelf", "-n", build / file)).group(1)
+        if f"usr/lib/debug/.build-id/{name[:2]}/{name[2:]}.debug" not in run("dpkg-deb", "-c", packages.get(package, "")):
+            sys.exit(f"{package} has no debug information of {file}")
 
 
 def check_command(tree):
@@ -89,22 +110,27 @@ def main():
     with tempfile.TemporaryDirectory(prefix="sternway-packages-") as name:
         work = pathlib.Path(name)
         made, root = pathlib.Path(options.keep or work / "made"), work / "root"
-        run(options.cpack, "-B", made, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip",  # a tenth of xz's time
+        run(options.cpack, "-G", "DEB", "-B", made, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip",  # a tenth of xz's time
             "--config", f"{options.build}/CPackConfig.cmake")
         packages = {path.name.split("_")[0]: path for path in made.glob("*.deb")}
+        debug = {name: packages.pop(name) for name in list(packages) if name.endswith("-dbgsym")}
+        check_debug(debug, pathlib.Path(options.build))
         if set(packages) != set(CONTENTS):
             sys.exit(f"cpack made {sorted(packages)}")
         for package, path in packages.items():
             run("dpkg-deb", "-x", path, work / package)
             check_contents(package, work / package, sections)
             check_fields(package, path, options.version)
+            check_installed_size(path, work / package)
             run("dpkg-deb", "-x", path, root)
+        spdx.check(root / "usr", len(packages), options.version)
         linted = check_lintian(packages.values())
         tree = Tree(root / "usr", f"lib/{options.triplet}", root)
         check_command(tree)
         example = pathlib.Path(options.example).read_text()
         by_find_package(tools, tree, example, work / "find_package")
         by_name(tools, tree, example, work / "by_name")
+        by_static(tools, tree, example, work / "static")
         if has_pkg_config:
             by_pkg_config(tools, tree, example, work / "pkg_config")
         if not linted or not has_pkg_config:

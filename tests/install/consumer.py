@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""A stranger's program built against an installed tree: by find_package, by pkg-config, by plain -lsternway, and in C++.
+"""A stranger's program built against an installed tree: by find_package, by pkg-config, by plain -lsternway, by the static
+library, and in C++.
 
-Used by check_install.py and check_packages.py. A tree is a Tree: its prefix, the library folder in it, and, for a package
+Used by check_install.py, check_packages.py, check_tarball.py and check_rpm.py. A tree is a Tree: its prefix, the library folder in it, and, for a package
 unpacked into a folder, that folder as the root.
 """
 import dataclasses
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -41,6 +43,11 @@ class Tree:
     def library(self):
         return self.prefix / self.libdir
 
+    @property
+    def cmake_word(self):
+        """Debian's CMake does not look into lib64."""
+        return f"-Dsternway_DIR={self.library}/cmake/sternway" if self.libdir == "lib64" else f"-DCMAKE_PREFIX_PATH={self.prefix}"
+
 
 @dataclasses.dataclass
 class Tools:
@@ -72,7 +79,7 @@ def by_find_package(tools, tree, example, folder):
     folder.mkdir()
     (folder / "CMakeLists.txt").write_text(CMAKE_PROJECT)
     (folder / "example.c").write_text(example)
-    run(tools.cmake, "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={tree.prefix}",
+    run(tools.cmake, "-S", folder, "-B", folder / "build", tree.cmake_word,
         f"-DCMAKE_C_COMPILER={tools.cc}", f"-DCMAKE_C_FLAGS={' '.join(tools.flags)}")
     run(tools.cmake, "--build", folder / "build")
     check_program(folder / "build/program", tree)
@@ -91,6 +98,31 @@ def by_pkg_config(tools, tree, example, folder):
         sys.exit(f"pkg-config says version {version}")
     run(tools.cc, *tools.flags, folder / "example.c", *words, "-o", folder / "program")
     check_program(folder / "program", tree)
+
+
+STATIC_PROJECT = CMAKE_PROJECT.replace("sternway::sternway)", "sternway::sternway_static)")
+
+
+def by_static(tools, tree, example, folder):
+    """The static library, by find_package and by its name: nothing of the program is looked for when it starts."""
+    archive = tree.library / "libsternway.a"
+    names = re.findall(r"^[0-9a-f]+ [A-Z] (\w+)$", run("nm", "-g", "--defined-only", archive), re.M)
+    shared = re.findall(r" T (stw_\w+)", run("nm", "-D", "--defined-only", next(tree.library.glob("libsternway.so.*"))))
+    if sorted(names) != sorted(shared) or not names:
+        sys.exit(f"libsternway.a and libsternway.so have other names: {sorted(set(names) ^ set(shared))}")
+    folder.mkdir()
+    (folder / "CMakeLists.txt").write_text(STATIC_PROJECT)
+    (folder / "example.c").write_text(example)
+    run(tools.cmake, "-S", folder, "-B", folder / "build", tree.cmake_word, f"-DCMAKE_C_COMPILER={tools.cc}")
+    run(tools.cmake, "--build", folder / "build")
+    private = re.search(r"^Libs.private: (.*)$", (tree.library / "pkgconfig/sternway.pc").read_text(), re.M).group(1).split()
+    run(tools.cc, folder / "example.c", "-I", tree.prefix / "include", archive, *private, "-o", folder / "program")
+    for program in (folder / "build/program", folder / "program"):
+        if "sternway" in run("readelf", "-d", program):
+            sys.exit(f"{program} wants the shared library")
+        text = run(program, STERNWAY_BACKEND="cpu")
+        if text != "attention backward on cpu: STW_OK\n":
+            sys.exit(f"{program} printed {text!r}")
 
 
 def by_name(tools, tree, example, folder):

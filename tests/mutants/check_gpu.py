@@ -26,13 +26,14 @@ SYMBOL = "stw_image_mutant"
 
 
 def reduce_table(text):
-    """Of each kind of kernel the first variant for a head dim of at least 64, and the rules that name one of them."""
+    """Of each kind of kernel the first variant for a head dim of at least 64, and the rules that name one of them. Of CDNA's
+    own loop also one for a head dim that is no multiple of 64."""
     kept = {}
     rows = [(m.group(1), int(m.group(2)), m.group(3)) for m in
             re.finditer(r"^STW_VARIANT\((\w+), (\d+), .*?, (\w+)\)$", text, re.M)]
     for name, head_dim, kind in sorted(rows, key=lambda row: row[1]):
         if head_dim >= 64:
-            kept.setdefault(kind, name)
+            kept.setdefault((kind, kind.startswith("cdna") and head_dim % 64 != 0), name)
     names = set(kept.values())
     keep = []
     for line in text.splitlines():

@@ -49,6 +49,11 @@ DEV_FN uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t which) {
 
 DEV_FN int sm90_thread_anew() { return (int)dev_thread(); }
 DEV_FN int sm90_lane_anew() { return (int)dev_lane(); }
+DEV_FN uint32_t sm90_signs(uint32_t x, uint32_t which) {
+    uint32_t to = 0;
+    for (int i = 0; i < 4; ++i) to |= (x >> (which >> 4 * i & 3) * 8 & 0x80 ? 0xFFu : 0u) << 8 * i;
+    return to;
+}
 DEV_FN bool sm90_elect() {
     dev_wave_sync();
     return dev_lane() == 0;
@@ -139,6 +144,12 @@ DEV_FN uint2 sm90_load_shared_words(uint32_t at) {
     memcpy(&x, emu_aligned(dev_shared + at, 8), 8);
     return x;
 }
+DEV_FN uint32_t sm90_load_shared_word(uint32_t at) {
+    uint32_t x;
+    memcpy(&x, emu_aligned(dev_shared + at, 4), 4);
+    return x;
+}
+DEV_FN void sm90_store_shared_word(uint32_t at, uint32_t x) { memcpy(emu_aligned(dev_shared + at, 4), &x, 4); }
 
 DEV_FN void sm90_fence_gpu() {}
 DEV_FN void sm90_store_relaxed(uint32_t *to, uint32_t x) { *to = x; }

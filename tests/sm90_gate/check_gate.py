@@ -60,13 +60,12 @@ def hot_loop(instructions, products):
     return best
 
 
-def check_step(body, values, softcap, dropout, spilled_most):
+def check_step(body, values, softcap, spilled_most):
     """What is wrong with a step; `values`: exponentials of a thread. Under softcap tanh takes so many, and P once or
-    twice as many ahead of dV (with and without hidden pairs), whose products are two groups; dropout waits once more
-    where its calls do not fit."""
+    twice as many ahead of dV (with and without hidden pairs), whose products are two groups."""
     waits = [(i, found[1]) for i, (_, text) in enumerate(body)
              if (found := re.search(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x([0-9a-f]+)", text))]
-    order, wanted = [most for _, most in waits], ["2" if softcap else "1"] + ["0"] * dropout + WAITS[1:]
+    order, wanted = [most for _, most in waits], ["2" if softcap else "1"] + WAITS[1:]
     if order != wanted:
         yield f"waits for products until {','.join(order)} are left, not {','.join(wanted)}"
         return
@@ -96,7 +95,7 @@ def check_kernel(name, instructions, hd, bm, bounds):
         yield f"no loop of {step} matrix instructions"
     else:
         spilled_most = next((int(row[4]) for row in bounds if fnmatch.fnmatch(name, row[0])), 0)
-        yield from check_step(body, bm // 2, "_softcap" in name, "_dropout" in name, spilled_most)
+        yield from check_step(body, bm // 2, "_softcap" in name, spilled_most)
 
 
 def check_wide_kernel(name, instructions, hd, bn, bounds):

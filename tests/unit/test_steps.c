@@ -91,7 +91,9 @@ static void own_kernels_of_problems(void **state) {
         {":bias_bhqk:grads_qkvb", NONE},
     };
     stw_variant tile = tile_called("gfx942", "gfx942_32x128_hd64");
-    stw_variant shared = tile_called("gfx942", "gfx942_64x128_hd32");
+    stw_variant narrow = tile_called("gfx942", "gfx942_32x128_hd32");
+    stw_variant between = tile_called("gfx942", "gfx942_32x64_hd96");
+    stw_variant shared = tile_called("gfx942", "gfx942_32x32_hd192");
     stw_variant exact = tile_called("gfx90a", "gfx90a_32x128_hd64");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         char text[160];
@@ -104,6 +106,8 @@ static void own_kernels_of_problems(void **state) {
         assert_int_equal(own_steps(&exact, &p), NONE);
         snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d32%s", rows[i].options);
         p = params_of(text);
+        if (own_steps(&narrow, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&narrow, &p));
+        if (own_steps(&between, &p) != rows[i].own) fail_msg("head dim 96, %s", text);
         assert_int_equal(own_steps(&shared, &p), NONE);
     }
 }

@@ -19,7 +19,7 @@ typedef struct conform_file {
     cJSON *document;                        /* NULL: damaged */
     const char *id, *node, *arch, *version; /* in the document */
     int exit_status, is_copy;
-    size_t failed;
+    size_t failed, first_with; /* cases; problems that no file before this one had on the arch */
 } conform_file;
 
 /* ---- reading, trusting nothing: every field that the merge uses is there and of its type, the totals are
@@ -331,7 +331,8 @@ static void count_problem(merge *m, const conform_file *f, const cJSON *item) {
     }
     char **at = tsearch(key, &m->problems, compare_text);
     if (!at) m->bad = 1;
-    if (!at || *at != key) free(key);
+    if (at && *at == key) ++m->files[f - m->files].first_with;
+    else free(key);
 }
 
 static void sign_case(const conform_file *f, cJSON *item) {
@@ -423,23 +424,11 @@ static int is_first(const merge *m, const conform_file *f, int by_node) {
     return 1;
 }
 
-typedef struct arch_count {
-    const char *arch;
-    size_t problems;
-} arch_count;
-
-static void count_of_arch(const void *node, VISIT which, void *user) {
-    arch_count *count = user;
-    const char *key = *(char *const *)node;
-    size_t length = strlen(count->arch);
-    if (which == postorder || which == leaf)
-        count->problems += !strncmp(key, count->arch, length) && key[length] == '|';
-}
-
 static size_t distinct_problems(const merge *m, const char *arch) {
-    arch_count count = {arch, 0};
-    twalk_r(m->problems, count_of_arch, &count);
-    return count.problems;
+    size_t count = 0;
+    for (int i = 0; i < m->count; ++i)
+        if (m->files[i].first_with && !strcmp(m->files[i].arch, arch)) count += m->files[i].first_with;
+    return count;
 }
 
 static void tally_nodes(merge *m) {

@@ -4,7 +4,7 @@
 
 build --source TREE --folder DIR --definitions=-D...;-D...   `pip wheel` of the tree, with CMake's words; prints how long
 audit --source TREE --folder DIR --version V   what is in it: every source, the library, the command; one file for every
-    Python (abi3audit); manylinux_2_34 (auditwheel, which names it so in DIR/audited); nothing linked but libc, libm and
+    Python (abi3audit); manylinux_2_28 (auditwheel, which names it so in DIR/audited); nothing linked but libc, libm and
     what is inside; at most 32 MiB
 use --folder DIR --python PYTHON   installed into a clean environment of that Python and used there (program.py), with a
     PATH that holds nothing but this environment: no compiler, no CMake
@@ -30,7 +30,6 @@ INSIDE = {"libsternway.so.0", "libcjson.so.1"}
 SYSTEM = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 PIP = (sys.executable, "-m", "pip")
 QUIETLY = ("--quiet", "--disable-pip-version-check")
-GLIBC = (2, 36)  # Debian 12's: what is built on a newer one may ask for newer symbols than 2.34
 
 
 def skip(reason: str) -> None:
@@ -144,15 +143,12 @@ def audit(options: argparse.Namespace) -> None:
         problems.append(f"abi3audit: {strict.stdout}{strict.stderr}")
     if problems:
         sys.exit("\n".join(problems))
-    glibc = tuple(int(part) for part in platform.libc_ver()[1].split(".")[:2])
-    if glibc > GLIBC:
-        skip(f"glibc {platform.libc_ver()[1]} is here: a wheel for manylinux_2_34 is built on Debian 12 or older")
-    tag = f"manylinux_2_34_{platform.machine()}"
+    tag = f"manylinux_2_28_{platform.machine()}"
     shutil.rmtree(options.folder / "audited", ignore_errors=True)
     run([sys.executable, "-m", "auditwheel", "repair", "--plat", tag, "--wheel-dir", options.folder / "audited", made],
         env=environment())
     audited = one_wheel(options.folder / "audited")
-    if not audited.name.endswith(f"-{tag}.whl"):
+    if not audited.name.endswith((f"-{tag}.whl", f".{tag}.whl")):  # it may name an older one as well
         sys.exit(f"auditwheel made {audited.name}, {tag} is expected")
     with zipfile.ZipFile(made) as before, zipfile.ZipFile(audited) as after:
         names = {name for name in after.namelist() if not name.endswith("/") and ".dist-info/" not in name}

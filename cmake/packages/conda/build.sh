@@ -1,0 +1,8 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+set -euo pipefail
+cmake -G Ninja -B build/conda ${CMAKE_ARGS:-} -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$PREFIX" -DCMAKE_INSTALL_LIBDIR=lib \
+    -DSTERNWAY_ARCHS="${STERNWAY_ARCHS:-all}" -DSTERNWAY_TESTS=OFF -DSTERNWAY_PYTHON=OFF -DSTERNWAY_STATIC=OFF -DSTERNWAY_GLIBC=OFF \
+    -DSTERNWAY_IMAGE_CACHE=OFF -DSTERNWAY_COMPILER_CACHE=OFF
+cmake --build build/conda -j "${CPU_COUNT:-2}"
+cmake --install build/conda

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+#
+# An SPDX 2.3 document of what is installed, written when it is: files with their sums, the commit, licences, the tools that
+# made them, and cJSON, which the command links. share/doc/sternway/sternway.spdx.json of everything, sternway-COMPONENT of a
+# component alone; a package's is in its own folder (STERNWAY_SBOM_PLACES: component=folder). cmake/sbom/write.cmake writes.
+set(_kept "$ENV{SOURCE_DATE_EPOCH}")
+set(ENV{SOURCE_DATE_EPOCH} ${STERNWAY_EPOCH})
+string(TIMESTAMP STERNWAY_SBOM_CREATED "%Y-%m-%dT%H:%M:%SZ" UTC)
+if(_kept STREQUAL "")
+    unset(ENV{SOURCE_DATE_EPOCH})
+else()
+    set(ENV{SOURCE_DATE_EPOCH} "${_kept}")
+endif()
+
+set(STERNWAY_SBOM_TOOLS "${CMAKE_C_COMPILER_ID}=${CMAKE_C_COMPILER_VERSION}" "CMake=${CMAKE_VERSION}")
+if(STERNWAY_CUDA_RELEASE)
+    list(APPEND STERNWAY_SBOM_TOOLS "CUDA-nvcc=${STERNWAY_CUDA_RELEASE}")
+endif()
+if(STERNWAY_HIP AND STERNWAY_HIP_COMPILER)
+    execute_process(COMMAND ${STERNWAY_HIP_COMPILER} --version OUTPUT_VARIABLE _said ERROR_QUIET)
+    if(_said MATCHES "version ([0-9.]+)")
+        list(APPEND STERNWAY_SBOM_TOOLS "clang-AMDGPU=${CMAKE_MATCH_1}")
+    endif()
+endif()
+set(STERNWAY_SBOM_CJSON "")
+if(TARGET sternway_tool AND EXISTS ${CJSON_INCLUDE}/cjson/cJSON.h)
+    file(STRINGS ${CJSON_INCLUDE}/cjson/cJSON.h _lines REGEX "define CJSON_VERSION_(MAJOR|MINOR|PATCH)")
+    string(REGEX MATCHALL "[0-9]+" STERNWAY_SBOM_CJSON "${_lines}")
+    list(JOIN STERNWAY_SBOM_CJSON "." STERNWAY_SBOM_CJSON)
+endif()
+set(STERNWAY_SBOM_WRITER ${CMAKE_CURRENT_LIST_DIR}/sbom/write.cmake)
+configure_file(cmake/sbom/facts.cmake.in ${PROJECT_BINARY_DIR}/sbom.cmake @ONLY)
+if(PROJECT_IS_TOP_LEVEL)
+    install(SCRIPT ${PROJECT_BINARY_DIR}/sbom.cmake ALL_COMPONENTS)
+endif()
