@@ -44,9 +44,8 @@
  *
  * A kernel knows one feature of single scores (FEATURE, attn_bwd_sm90_features.h) or none. ALiBi adds to the exponents
  * of phase 5. Under softcap phase 5 ends with tanh instead of P. Phase 1 makes P of it for dV, and P (1 - tanh^2),
- * which is all that phase 2 needs. The bias of step j + 1 is asked for ahead of phase 4, into the place of dS(j - 1),
- * and read in phase 5. It lies as dS does. dBias of single pairs is dS: behind the CTA's barrier a lane has it written
- * by TMA, and waits in the next step until it has been read.
+ * which is all that phase 2 needs. The bias of step j + 1 is asked for in phase 4, into the place of dS(j - 1), and
+ * read in phase 5.
  *
  * Dropout (attn_bwd_sm90_dropout.h): a third warpgroup decides what is dropped, a word of bits for 32 values of P(j+1),
  * which is read in phase 5, applied to P in phase 1 and to dP in phase 2. P is P / (1 - p) there, and delta is
@@ -101,7 +100,6 @@ DEV_FN void sm90_take_first_tile(const sm90_barriers<C> &barriers, const sm90_sc
     dev_await_previous();
     if (wave == 0 && sm90_elect()) {
         DEV_UNROLL_FOR (int i = 0; i < barriers.COUNT; ++i) barriers.all(i).init(1);
-        if (FEATURE == SM90_BIAS) barriers.bias().init(1);
         if constexpr (FEATURE == SM90_DROPOUT) sm90_dropout_barriers<C>{barriers.base - C::AT_BARRIERS}.init();
         sm90_fence_mbarrier_init();
         *scheduler.drawn = scheduler.UNDRAWN;
@@ -198,20 +196,10 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_zero_queries<C>(tile, smem, stage, it.block, sm90_thread_anew());
         sm90_cta_sync();
     };
-    enum { BIAS_WARP = 3 }; /* one lane of it asks for the bias and has dBias written */
-    /* Nothing will be read for dBias from places of dS. */
-    auto dbias_read = [&]() {
-        if constexpr (FEATURE == SM90_BIAS) {
-            if (wave != BIAS_WARP) return;
-            if (sm90_elect()) sm90_bulk_wait_read();
-            __syncwarp();
-        }
-    };
     /* dQ where every term may be subnormal (attn_bwd_subnormal.h), by way of dS's place, which saves registers
      * elsewhere. */
     auto add_exact = [&](float *to, int place) {
         float *mine = (float *)(void *)(smem + place) + sm90_thread_anew() * 16;
-        dbias_read();
         sm90_cta_sync(); /* nobody multiplies that dS any more */
         DEV_UNROLL_FOR (int part = 0; part < 2; ++part) {
             DEV_UNROLL_FOR (int i = 0; i < 16; ++i) mine[i] = dq[16 * part + i];
@@ -299,29 +287,22 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
     /* What features need of the next scores: ahead of products, which is rare, and while they run. */
     auto features_ahead = [&](bool live) {
         if constexpr (FEATURE == SM90_BIAS) {
-            if (maps.bias_by == STW_BIAS_MAP) { /* into the place of dS(j - 1), whose products have ended */
-                if (wave == BIAS_WARP) {
-                    if (sm90_elect())
-                        sm90_bias<C>::ask(l, maps, tiles[turn & 1], it, live && it.left > it.idle,
-                                          base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, barriers.bias());
-                    __syncwarp();
-                }
-            } else if (maps.bias_by == STW_BIAS_ELEMENTS)
+            if (!sm90_bias<C>::fits(l))
                 sm90_bias<C>::load(l, tiles[turn & 1], it, live && it.left > it.idle, smem,
                                    C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
         }
     };
     auto features = [&](bool live) {
         const sm90_place at = {16 * wave, lane};
-        if constexpr (FEATURE == SM90_BIAS) {
-            if (maps.bias_by == STW_BIAS_VECTORS)
-                sm90_bias<C>::copy(l, tiles[turn & 1], it, live && it.left > it.idle,
-                                   base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+        if constexpr (FEATURE == SM90_BIAS) { /* into the place of dS(j - 1), whose products have ended */
+            if (sm90_bias<C>::fits(l))
+                sm90_bias<C>::fetch(l, tiles[turn & 1], it, live && it.left > it.idle,
+                                    base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
         }
         if constexpr (FEATURE == SM90_ALIBI) alibi = sm90_alibi::of(l, tiles[turn & 1], it.head, it.block, BM, at);
     };
     /* S to P, with dropout to P / (1 - p); under softcap to its tanh. */
-    auto exponentials = [&](float2(&lse)[PIECES], int stage, [[maybe_unused]] int bias_phase) {
+    auto exponentials = [&](float2(&lse)[PIECES], int stage) {
         if constexpr (FEATURE == SM90_DROPOUT) {
             DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) lse[i].x -= maps.log_kept, lse[i].y -= maps.log_kept;
         }
@@ -331,13 +312,10 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
             typedef sm90_bias<C> bias;
             const uint32_t from = ds_to + (flip ^ 1) * C::DS_BYTES;
             const float *first = (const float *)(const void *)(smem + C::AT_STATS) + stage * C::STATS + lane % 4 * 2;
-            if (maps.bias_by == STW_BIAS_MAP) barriers.bias().wait(bias_phase);
-            else bias::arrive();
-            if (p.bias_dtype == STW_U8) bias::add_none(s, first, maps.factor);
-            else bias::add(s, first, maps.factor, from);
+            bias::arrive(l, base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+            bias::add(s, first, maps.factor, from);
             DEV_UNROLL_FOR (int i = 0; i < VALUES; ++i) s[i] = dev_exp2_fast(s[i]);
-            if (p.bias_dtype == STW_U8)
-                bias::hide(s, base + C::AT_DS + (flip ^ 1) * C::DS_BYTES, wave, sm90_lane_anew());
+            if (p.bias_dtype == STW_U8) bias::hide(s, from);
         } else sm90_exponentials(s, lse, maps.factor);
     };
     features_ahead(true);
@@ -347,7 +325,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         dropped.load(ds_to);
     }
     if (STATISTICS) sm90_statistics<C>(lse, smem, 0, LSE, lane, 0, PIECES);
-    exponentials(lse, 0, 0);
+    exponentials(lse, 0);
     if (special & (SM90_MASKED | SM90_DEAD_ROWS)) mask_scores(it, 0);
 
     /* This thread's 32 values of dQ, four at a time. Head_dim 96: the second warpgroup has half as many. */
@@ -439,16 +417,6 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         }
         sm90_fence_async_shared();
         sm90_cta_sync();
-        if constexpr (FEATURE == SM90_BIAS) {
-            if (maps.bias_stores && wave == BIAS_WARP) {
-                if (sm90_elect()) {
-                    sm90_bulk_wait_read(); /* of dS(j - 1), where the next bias will lie */
-                    if (it.left > it.idle) sm90_bias<C>::give(maps, tile, it, base + C::AT_DS + flip * C::DS_BYTES);
-                }
-                __syncwarp();
-            } else if (l.bias_direct && !maps.bias_stores && it.left > it.idle)
-                sm90_bias<C>::store(l, tile, it, smem, C::AT_DS + flip * C::DS_BYTES, wave, sm90_lane_anew());
-        }
         if (FEATURE == SM90_DROPOUT && wave == KEEPER && sm90_elect()) decided.empty().arrive();
 
         /* 3: loads of step j + 2 */
@@ -510,7 +478,7 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_mma_wait<2>(s);
         if (!C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step);
         if (STATISTICS) sm90_statistics<C>(lse, smem, stage_next, LSE, lane, C::LSE_AHEAD, PIECES);
-        exponentials(lse, stage_next, flip ^ 1);
+        exponentials(lse, stage_next);
         if (C::MARKS_LATE) special = marks(stage_next, is_plain(), of_step);
         sm90_mma_wait<1>(dq);
         if (!EXACT) add_dq(to, adds);
@@ -588,7 +556,6 @@ DEV_FN void attn_bwd_sm90(const stw_attn_launch &l, const stw_sm90_maps &maps, c
         sm90_warpgroup_sync(group); /* the warpgroup's next dS goes where its warps had their rows */
         if (!follows) {
             dev_let_next_begin();
-            dbias_read();
             return;
         }
         attn_work_tile &next = tiles[turn & 1];

@@ -55,12 +55,11 @@ template <class T_, int HD_, int OUT_ = SM90_OUT_PLAIN> struct sm90_config {
         AT_BARRIERS = AT_SEEN + BN * 8,
         AT_DRAWN = AT_BARRIERS + 72,
         AT_MASKING = AT_BARRIERS + 80,
-        AT_TILES = AT_MASKING + 16,                           /* this work tile and the next */
-        AT_BIAS = AT_TILES + 2 * (int)sizeof(attn_work_tile), /* the mbarrier of the bias */
-        BYTES = AT_BIAS + 8
+        AT_TILES = AT_MASKING + 16, /* this work tile and the next */
+        BYTES = AT_TILES + 2 * (int)sizeof(attn_work_tile)
     };
     static_assert(BYTES <= (int)STW_SM90_SMEM(HD_), "host and device agree on shared memory");
-    static_assert(AT_STATS % 16 == 0 && AT_TILES % 16 == 0 && AT_BIAS % 8 == 0, "places that bulk copies write");
+    static_assert(AT_STATS % 16 == 0 && AT_TILES % 16 == 0, "places that bulk copies write");
     /* For the epilogue of the shared kernels: a warp has 16 keys, all columns. */
     struct key_split {
         enum { MT = 1, NT = HD / LEAF_MMA_N };
@@ -70,7 +69,7 @@ template <class T_, int HD_, int OUT_ = SM90_OUT_PLAIN> struct sm90_config {
     typedef dev_tile<T, BN, HD> keys;
 };
 
-/* The mbarriers: a stage's Q (with its statistics) and dO; K, V and the description of a work tile; a step's bias. */
+/* The mbarriers: a stage's Q (with its statistics) and dO; K, V and the description of a work tile. */
 template <class C> struct sm90_barriers {
     enum { Q = 0, DOUT = 24, K = 48, V = 56, TILE = 64, COUNT = 9 };
     uint32_t base;
@@ -81,7 +80,6 @@ template <class C> struct sm90_barriers {
     DEV_METHOD sm90_mbarrier k() const { return sm90_mbarrier{base + K}; }
     DEV_METHOD sm90_mbarrier v() const { return sm90_mbarrier{base + V}; }
     DEV_METHOD sm90_mbarrier tile() const { return sm90_mbarrier{base + TILE}; }
-    DEV_METHOD sm90_mbarrier bias() const { return sm90_mbarrier{base + C::AT_BIAS - C::AT_BARRIERS}; }
 };
 
 #endif

@@ -93,7 +93,7 @@ DEV_FN void sm90_capped_exponentials(uint32_t (&p)[2 * PIECES], float (&s)[VALUE
 
 /* A step's tile of the bias, of the operands' type or bytes. It waits where dS of that step will be written, and lies
  * as dS does: a warp loads what it will overwrite, so its own lanes are all that meet. A lane has eight keys of each
- * sixteenth query; of bytes sixteen keys lie in the first of a query's two vectors.
+ * sixteenth query; bytes wait as sixteen in the first of a query's two vectors and become 0 and -infinity there.
  * The statistics are LSE and delta themselves, since the difference to the bias comes first: a bias may put S anywhere
  * (-1e9 in every column of a masked row), and only rounding would be left of either times log2(e). */
 template <class C> struct sm90_bias {
@@ -103,71 +103,82 @@ template <class C> struct sm90_bias {
     DEV_FN uint32_t vector_at(uint32_t place, int row, int wave, int half) {
         return place + wave / 4 * (C::BM * 128) + row * 128 + ((wave % 4 * 2 + half) ^ (row % 8)) * 16;
     }
-    /* One lane asks for a step's tile by the tensor map: zeros outside the tensor, and where the work tile or the step
-     * is none (`live`). */
-    DEV_FN void ask(const stw_attn_launch &l, const stw_sm90_maps &maps, const attn_work_tile &tile,
-                    const sm90_block_iterator &it, bool live, uint32_t place, sm90_mbarrier barrier) {
-        const int row = live ? it.block * C::BM : (int)l.p.max_seq_q, key = (int)tile.j0, b = (int)tile.b;
-        barrier.expect(C::DS_BYTES);
-        sm90_tma_load_panel(place, &maps.bias, key, row, it.head, b, barrier);
-        sm90_tma_load_panel(place + C::BM * 128, &maps.bias, key + 64, row, it.head, b, barrier);
-    }
-    /* Rows of 16 bytes, asynchronously. Zeros outside the rows and keys in use, and where the work tile or the step is
-     * none: nothing is read there. */
-    DEV_FN void copy(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
-                     uint32_t place, int wave, int lane) {
-        const stw_bias_param &t = l.p.bias;
-        const int row = it.block * C::BM + lane, key = (int)tile.j0 + 16 * wave; /* positions have 30 bits */
-        const int rows = live ? (int)tile.seq.q.used - row : 0, keys = min(max((int)tile.seq.kv.used - key, 0), 16);
-        const char *from = (const char *)t.data + ((int)tile.b * t.batch + it.head * t.head + row * t.query + key);
-        const uint32_t to = vector_at(place, lane, wave, 0);
-        DEV_UNROLL_FOR (int i = 0; i < C::BM; i += 32)
-            sm90_copy_bytes(to + i * 128, from + i * t.query, i < rows ? keys : 0);
-    }
-    /* At once, element by element, any strides. */
-    DEV_FN void load(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
-                     char *smem, uint32_t place, int wave, int lane) {
+    /* What a lane copies of a step's tile. */
+    struct part {
+        const char *from;
+        int rows, keys, size; /* of its first vector on: rows and keys in use; bytes of an element */
+        int row, half;
+    };
+    DEV_FN part part_of(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
+                        int wave, int lane) {
         const stw_bias_param &t = l.p.bias;
         const bool bytes = l.p.bias_dtype == STW_U8;
-        const int size = bytes ? 1 : (int)sizeof(T), half = lane % 2;
-        const int row = it.block * C::BM + lane / 2, key = (int)tile.j0 + 16 * wave + 8 * half;
-        const int rows = live ? (int)tile.seq.q.used - row : 0, keys = (int)tile.seq.kv.used - key;
-        const char *from =
-            (const char *)t.data + ((int)tile.b * t.batch + it.head * t.head + row * t.query + key * t.key) * size;
-        char *one = smem + vector_at(place, lane / 2, wave, bytes ? 0 : half) + (bytes ? 8 * half : 0);
-        DEV_ROLLED_FOR (int i = 0; i < COUNT; ++i, one += NEXT, from += 16 * t.query * size)
+        part x;
+        x.size = bytes ? 1 : (int)sizeof(T), x.row = lane / 2, x.half = lane % 2;
+        /* positions have 30 bits */
+        const int row = it.block * C::BM + x.row, key = (int)tile.j0 + 16 * wave + 8 * x.half;
+        x.rows = live ? (int)tile.seq.q.used - row : 0;
+        x.keys = max(min((int)tile.seq.kv.used - key, bytes ? 16 : 8), 0);
+        x.from =
+            (const char *)t.data + ((int)tile.b * t.batch + it.head * t.head + row * t.query + key * t.key) * x.size;
+        return x;
+    }
+    /* Rows of the bias are whole vectors. */
+    DEV_FN bool fits(const stw_attn_launch &l) {
+        const stw_bias_param &t = l.p.bias;
+        const uint32_t strides = (uint32_t)t.batch | (uint32_t)t.head | (uint32_t)t.query;
+        const uint32_t size = l.p.bias_dtype == STW_U8 ? 1 : (uint32_t)sizeof(T);
+        return t.key == 1 && (((uint32_t)(uintptr_t)t.data | strides * size) & 15) == 0;
+    }
+    /* Asynchronously, where it fits. Zeros outside the rows and keys in use, and where the work tile or the step is
+     * none (`live`): nothing is read there. */
+    DEV_FN void fetch(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
+                      uint32_t place, int wave, int lane) {
+        const part x = part_of(l, tile, it, live, wave, lane);
+        const int64_t next = 16 * l.p.bias.query * x.size;
+        const uint32_t to = vector_at(place, x.row, wave, x.half);
+        if (x.size == 1 && x.half) return;
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i)
+            sm90_copy_bytes(to + i * NEXT, x.from + i * next, i * 16 < x.rows ? x.keys * x.size : 0);
+    }
+    /* At once, element by element. */
+    DEV_FN void load(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it, bool live,
+                     char *smem, uint32_t place, int wave, int lane) {
+        part x = part_of(l, tile, it, live, wave, lane);
+        const bool bytes = x.size == 1;
+        char *one =
+            smem + (bytes ? vector_at(place, x.row, wave, 0) + 8 * x.half : vector_at(place, x.row, wave, x.half));
+        DEV_ROLLED_FOR (int i = 0; i < COUNT; ++i, one += NEXT, x.from += 16 * l.p.bias.query * x.size)
             DEV_ROLLED_FOR (int e = 0; e < 8; ++e) {
-                const bool there = i * 16 < rows && e < keys;
-                const char *element = from + e * t.key * size;
+                const bool there = i * 16 < x.rows && e < x.keys;
+                const char *element = x.from + e * l.p.bias.key * x.size;
                 if (bytes) one[e] = there ? *element : 0;
                 else ((uint16_t *)(void *)one)[e] = there ? *(const uint16_t *)(const void *)element : 0;
             }
     }
-    /* The tile has arrived. */
-    DEV_FN void arrive() {
+    /* The tile has arrived. Bytes become 16-bit numbers: 0, or -infinity where they hide. */
+    DEV_FN void arrive(const stw_attn_launch &l, uint32_t place, int wave, int lane) {
+        const uint32_t hides = dev_is_f16<T>::yes ? 0xFC00FC00u : 0xFF80FF80u;
         dev_copy_wait();
         __syncwarp();
-    }
-    /* One lane has dS of a step written to dBias by its tensor map, but for what lies outside the tensor. */
-    DEV_FN void give(const stw_sm90_maps &maps, const attn_work_tile &tile, const sm90_block_iterator &it,
-                     uint32_t place) {
-        const int row = it.block * C::BM, key = (int)tile.j0, b = (int)tile.b;
-        sm90_tma_store_panel(&maps.dbias, place, key, row, it.head, b);
-        sm90_tma_store_panel(&maps.dbias, place + C::BM * 128, key + 64, row, it.head, b);
-        sm90_bulk_commit();
-    }
-    /* The same of a warp's own keys, element by element. */
-    DEV_FN void store(const stw_attn_launch &l, const attn_work_tile &tile, const sm90_block_iterator &it,
-                      const char *smem, uint32_t place, int wave, int lane) {
-        const stw_bias_param &t = l.p.dbias;
-        const int row = it.block * C::BM + lane / 2, key = (int)tile.j0 + 16 * wave + 8 * (lane % 2);
-        const int rows = (int)l.p.max_seq_q - row, keys = (int)l.p.max_seq_kv - key;
-        const char *from = smem + vector_at(place, lane / 2, wave, lane % 2);
-        uint16_t *to = (uint16_t *)t.data + (tile.b * t.batch + it.head * t.head + row * t.query + key * t.key);
+        if (l.p.bias_dtype != STW_U8) return;
+        const int row = lane / 2, half = lane % 2;
+        const uint32_t from = vector_at(place, row, wave, 0) + 8 * half, to = vector_at(place, row, wave, half);
+        uint2 x[COUNT];
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) x[i] = sm90_load_shared_words(from + i * NEXT);
         __syncwarp();
-        DEV_ROLLED_FOR (int i = 0; i < COUNT; ++i, from += NEXT, to += 16 * t.query)
-            DEV_ROLLED_FOR (int e = 0; e < 8; ++e)
-                if (i * 16 < rows && e < keys) to[e * t.key] = ((const uint16_t *)(const void *)from)[e];
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
+            const uint32_t a = zero_bytes(x[i].x), b = zero_bytes(x[i].y);
+            sm90_store_shared_vector(to + i * NEXT,
+                                     make_uint4(__byte_perm(a, 0, 0x1100) & hides, __byte_perm(a, 0, 0x3322) & hides,
+                                                __byte_perm(b, 0, 0x1100) & hides, __byte_perm(b, 0, 0x3322) & hides));
+        }
+        __syncwarp();
+    }
+    /* 255 where a byte is 0, else 0. */
+    DEV_FN uint32_t zero_bytes(uint32_t x) {
+        const uint32_t high = ~(((x & 0x7F7F7F7Fu) + 0x7F7F7F7Fu) | x) & 0x80808080u;
+        return (high >> 7) * 255u;
     }
     /* S -> S c + (bias - LSE) log2(e) in place. `lse`: of this thread's first query; `from`: as sm90_stmatrix_trans. */
     template <int VALUES> DEV_FN void add(float (&s)[VALUES], const float *lse, const float &factor, uint32_t from) {
@@ -183,59 +194,30 @@ template <class C> struct sm90_bias {
             }
         }
     }
-    /* S -> S c - LSE log2(e) in place: bytes add nothing. */
-    template <int VALUES> DEV_FN void add_none(float (&s)[VALUES], const float *lse, const float &factor) {
-        DEV_UNROLL_FOR (int i = 0; i < VALUES; i += 4) {
-            const float2 x = *(const float2 *)(const void *)(lse + 2 * i);
-            DEV_UNROLL_FOR (int e = 0; e < 4; ++e) s[i + e] = fmaf(s[i + e], factor, (e % 2 ? x.y : x.x) * -DEV_LOG2E);
-        }
-    }
-    /* Bit 7 of a byte is set where the byte is 0. */
-    DEV_FN uint32_t zero_bytes(uint32_t x) { return ~(((x & 0x7F7F7F7Fu) + 0x7F7F7F7Fu) | x) & 0x80808080u; }
-    /* P = 0 where bytes hide the pair, whatever S was. Of a matrix a lane has two keys beside each other of two
-     * queries, a bit each in a word for 64 queries; it wants two keys eight apart, which two other lanes have. */
-    template <int VALUES> DEV_FN void hide(float (&s)[VALUES], uint32_t place, int wave, int lane) {
-        DEV_UNROLL_FOR (int w = 0; w < C::BM / 64; ++w) {
-            uint32_t bits = 0;
-            DEV_UNROLL_FOR (int half = 0; half < 2; ++half) {
-                uint32_t x[4];
-                sm90_ldmatrix_trans(x, vector_at(place, w * 64 + half * 32 + lane, wave, 0));
-                DEV_UNROLL_FOR (int m = 0; m < 4; ++m) bits |= zero_bytes(x[m]) >> (7 - 4 * half - m);
-            }
-            const int from = lane / 8 * 4 + lane % 4, odd = lane / 4 % 2 * 8;
-            const uint32_t first = dev_shuffle(bits, from) >> odd, second = dev_shuffle(bits, from + 16) >> odd;
-            DEV_UNROLL_FOR (int i = 0; i < 8; ++i)
-                DEV_UNROLL_FOR (int b = 0; b < 2; ++b) {
-                    float &x = s[32 * w + 4 * i + b], &y = s[32 * w + 4 * i + 2 + b];
-                    x = first & 1u << (16 * b + i) ? 0.0f : x;
-                    y = second & 1u << (16 * b + i) ? 0.0f : y;
-                }
+    /* P = 0 where bytes hide the pair, whatever S was. */
+    template <int VALUES> DEV_FN void hide(float (&s)[VALUES], uint32_t from) {
+        DEV_UNROLL_FOR (int i = 0; i < COUNT; ++i) {
+            uint32_t w[4];
+            sm90_ldmatrix_trans(w, from + i * NEXT);
+            DEV_UNROLL_FOR (int e = 0; e < 8; ++e)
+                s[8 * i + e] = w[e / 2] & (e % 2 ? 0xFFFF0000u : 0xFFFFu) ? 0.0f : s[8 * i + e];
         }
     }
 };
 
-/* Some number of some lane is infinite or none. */
-template <int VALUES> DEV_FN bool sm90_any_unusual(const float (&x)[VALUES]) {
-    float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
-    DEV_UNROLL_FOR (int i = 0; i < VALUES; i += 4) {
-        a = fmaf(x[i], 0.0f, a);
-        b = fmaf(x[i + 1], 0.0f, b);
-        c = fmaf(x[i + 2], 0.0f, c);
-        d = fmaf(x[i + 3], 0.0f, d);
-    }
-    return dev_uniform(__any_sync(0xFFFFFFFFu, !((a + b) + (c + d) == 0.0f))) != 0;
-}
-/* dS = P (dP - delta) to 16 bits, 0 where P is 0, whatever dP and delta are there: rare, so it is looked for. */
+/* dS = P (dP - delta) to 16 bits, 0 where P is 0. */
 template <class T, int VALUES, int PIECES>
-DEV_FN void sm90_score_gradients_selected(uint32_t (&ds)[2 * PIECES], float (&dp)[VALUES], const float (&p)[VALUES],
-                                          const float2 (&delta)[PIECES]) {
-    DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i)
-        DEV_UNROLL_FOR (int e = 0; e < 4; ++e) dp[4 * i + e] -= e % 2 ? delta[i].y : delta[i].x;
-    if (sm90_any_unusual(dp)) {
-        DEV_UNROLL_FOR (int i = 0; i < VALUES; ++i) dp[i] = p[i] != 0.0f ? dp[i] : 0.0f;
+DEV_FN void sm90_score_gradients_selected(uint32_t (&ds)[2 * PIECES], const float (&dp)[VALUES],
+                                          const float (&p)[VALUES], const float2 (&delta)[PIECES]) {
+    DEV_UNROLL_FOR (int i = 0; i < PIECES; ++i) {
+        float x[4];
+        DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
+            const float y = p[4 * i + e];
+            x[e] = y != 0.0f ? y * (dp[4 * i + e] - (e % 2 ? delta[i].y : delta[i].x)) : 0.0f;
+        }
+        ds[2 * i] = dev_pack(T(), x[0], x[1]);
+        ds[2 * i + 1] = dev_pack(T(), x[2], x[3]);
     }
-    DEV_UNROLL_FOR (int i = 0; i < VALUES / 2; ++i)
-        ds[i] = dev_pack(T(), p[2 * i] * dp[2 * i], p[2 * i + 1] * dp[2 * i + 1]);
 }
 
 #endif

@@ -59,8 +59,7 @@ static const char *features_refusal(const stw_attn_params *p) {
     if (f & (f - 1)) return "it takes one of ALiBi, softcap, dropout and a bias";
     if (f == STW_FEAT_BIAS && p->bias_dtype != p->dtype && p->bias_dtype != STW_U8)
         return "it takes a bias of the inputs' type or bytes";
-    if (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p) && p->dbias_dtype != p->dtype)
-        return "it makes dBias of single pairs in the inputs' type";
+    if (p->outputs & STW_OUT_DBIAS && !stw_attn_bias_is_summed(p)) return "it makes dBias of a broadcast bias alone";
     if (p->features & STW_FEAT_ALIBI_COLUMN) return "it takes ALiBi by distance, not by key";
     if (f == STW_FEAT_SOFTCAP && !(p->softcap >= 0x1p-6f && p->softcap <= 0x1p9f))
         return "it takes a softcap from 1/64 to 512";
@@ -216,30 +215,6 @@ static int encode(const stw_cuda_functions *cuda, const stw_tensor_param *t, con
                                         STW_CUDA_L2_256, 0);
 }
 
-/* Rows of a bias or its gradient are whole vectors of 16 bytes, of so many elements. */
-static int bias_fits(const stw_attn_params *p, const stw_bias_param *t, int64_t vector) {
-    const int64_t strides =
-        (p->max_seq_q > 1 ? t->query : 0) | (p->heads_q > 1 ? t->head : 0) | (p->batch > 1 ? t->batch : 0);
-    return t->data && (uintptr_t)t->data % 16 == 0 && p->max_seq_q > 0 && p->max_seq_kv > 0 &&
-           (t->key == 1 || p->max_seq_kv == 1) && strides % vector == 0 && strides >= 0 && strides < INT64_C(1) << 38;
-}
-
-static int32_t bias_by(const stw_attn_params *p) {
-    const int bytes = p->bias_dtype == STW_U8;
-    if (!(p->features & STW_FEAT_BIAS) || !bias_fits(p, &p->bias, bytes ? 16 : 8)) return STW_BIAS_ELEMENTS;
-    return bytes ? STW_BIAS_VECTORS : STW_BIAS_MAP;
-}
-
-static int encode_bias(const stw_cuda_functions *cuda, const stw_attn_params *p, const stw_bias_param *t, uint32_t bm,
-                       uint32_t dtype, stw_tensor_map *out) {
-    uint64_t dims[4] = {(uint64_t)p->max_seq_kv, (uint64_t)p->max_seq_q, p->heads_q, (uint64_t)p->batch},
-             strides[3] = {stride_of(t->query, p->max_seq_q), stride_of(t->head, p->heads_q),
-                           stride_of(t->batch, p->batch)};
-    uint32_t box[4] = {PANEL, bm, 1, 1}, ones[4] = {1, 1, 1, 1};
-    return cuda->cuTensorMapEncodeTiled(out, dtype, 4, (uintptr_t)t->data, dims, strides, box, ones, 0,
-                                        STW_CUDA_SWIZZLE_128, STW_CUDA_L2_256, 0);
-}
-
 /* `width`: columns of the loop where one load may bring all panels, else 0. */
 static stw_status encode_all(stw_gpu *gpu, const stw_attn_launch *launch, uint32_t width, void *maps_out) {
     stw_cuda_state *state = (stw_cuda_state *)gpu;
@@ -261,10 +236,6 @@ static stw_status encode_all(stw_gpu *gpu, const stw_attn_launch *launch, uint32
     if (!error) error = encode(cuda, &p->dout, some, dv, q, width, bm, dtype, &maps->dout);
     if (!error) error = encode(cuda, &p->k, some, d, kv, width, bn, dtype, &maps->k);
     if (!error) error = encode(cuda, &p->v, some, dv, kv, width, bn, dtype, &maps->v);
-    maps->bias_by = bias_by(p);
-    maps->bias_stores = launch->bias_direct && bias_fits(p, &p->dbias, 8);
-    if (!error && maps->bias_by == STW_BIAS_MAP) error = encode_bias(cuda, p, &p->bias, bm, dtype, &maps->bias);
-    if (!error && maps->bias_stores) error = encode_bias(cuda, p, &p->dbias, bm, dtype, &maps->dbias);
     return stw_cuda_check(state, STW_E_DRIVER, "cuTensorMapEncodeTiled", error);
 }
 

@@ -90,13 +90,6 @@ DEV_FN void sm90_tma_load_panel(uint32_t to, const stw_tensor_map *map, int col,
                  "l"(map), "r"(barrier.at), "r"(col), "r"(row), "r"(head), "r"(batch)
                  : "memory");
 }
-/* A panel to global memory, but for what lies outside the tensor. sm90_bulk_commit ends a group of them. */
-DEV_FN void sm90_tma_store_panel(const stw_tensor_map *map, uint32_t from, int col, int row, int head, int batch) {
-    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
-                 "r"(from), "r"(col), "r"(row), "r"(head), "r"(batch)
-                 : "memory");
-}
-DEV_FN void sm90_bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /* Consecutive bytes, a multiple of 16. */
 DEV_FN void sm90_bulk_load(uint32_t to, const void *from, uint32_t bytes, sm90_mbarrier barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
@@ -111,7 +104,6 @@ DEV_FN void sm90_bulk_add(float *to, uint32_t from, uint32_t bytes) {
                  "r"(from), "r"(bytes)
                  : "memory");
 }
-/* Until what this thread has asked for has been read from shared memory. */
 DEV_FN void sm90_bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 DEV_FN void sm90_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 /* Products and TMA behind a barrier see what this thread has written to shared memory. */

@@ -26,17 +26,11 @@ typedef struct stw_mapped_tensor {
     int32_t panels;
 } stw_mapped_tensor;
 
-/* How the bias comes: any strides; by a tensor map; bytes whose rows are whole vectors. */
-enum { STW_BIAS_ELEMENTS, STW_BIAS_MAP, STW_BIAS_VECTORS };
-
 /* `factor`: scale times log2(e), which the exponentials take from here, where it needs no register. Under softcap that
- * times 2 / cap, and `cap` times log2(e). `kept`: 1 - p of dropout, and its log2. `bias` and `dbias`: boxes of 64 keys
- * (column, row, head, batch). `bias_by` of STW_BIAS_*; `bias_stores`: there is a map of dBias. */
+ * times 2 / cap, and `cap` times log2(e). `kept`: 1 - p of dropout, and its log2. */
 typedef struct stw_sm90_maps {
     stw_mapped_tensor q, dout, k, v;
     float factor, cap, kept, log_kept;
-    int32_t bias_by, bias_stores;
-    stw_tensor_map bias, dbias;
 } stw_sm90_maps;
 
 #endif

@@ -28,7 +28,7 @@ typedef struct stw_gpu_kernel {
 typedef struct stw_gpu stw_gpu;
 
 /* Room for what a main loop's encode_maps writes, at a multiple of 64. */
-#define STW_GPU_MAPS_BYTES 1152
+#define STW_GPU_MAPS_BYTES 1024
 
 /* A dense product of a vendor's library: C[m,n] = A B, row-major, B [k,n], A [m,k] or [k,m] (a_by_k). All
  * fields are set, so that shapes compare as bytes. */

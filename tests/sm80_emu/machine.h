@@ -69,7 +69,6 @@ enum emu_format { EMU_F16, EMU_BF16 };
 bool emu_copies_under_way();
 void emu_sm90_begin();
 void emu_tensor_load(uint32_t to, const void *map, int rank, const int *from, uint32_t mbarrier);
-void emu_tensor_store(const void *map, int rank, const int *to, uint32_t from);
 void emu_bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t mbarrier);
 void emu_bulk_add(float *to, uint32_t from, uint32_t bytes);
 /* For the additions of this thread: until they have read shared memory; until all is done. */

@@ -117,16 +117,11 @@ static void begin(copy c) {
     else copies.push_back(c);
 }
 
-static const fake_map *map_of(const void *map, int rank) {
+void emu_tensor_load(uint32_t to, const void *map, int rank, const int *from, uint32_t mbarrier) {
     const fake_map *m = (const fake_map *)map;
     if (m->mark != FAKE_MAP_MARK || m->rank != (uint32_t)rank) emu_fail("no tensor map of that rank");
     if ((m->modes >> 8 & 255u) != 3) emu_fail("a tensor map without the 128-byte swizzle");
     if (m->type != 6 && m->type != 9) emu_fail("a tensor map of another type than f16 and bf16");
-    return m;
-}
-
-void emu_tensor_load(uint32_t to, const void *map, int rank, const int *from, uint32_t mbarrier) {
-    const fake_map *m = map_of(map, rank);
     if (to % 1024) emu_fail("a tensor load to a place that is no multiple of 1024 bytes");
     copy c = {to, 2, mbarrier, nullptr, m, {}};
     for (int i = 0; i < rank; ++i) {
@@ -134,48 +129,6 @@ void emu_tensor_load(uint32_t to, const void *map, int rank, const int *from, ui
         c.bytes *= m->box[i];
     }
     begin(c);
-}
-
-/* A thread's stores read shared memory in its wait for that. */
-struct store {
-    uint32_t from, thread;
-    const fake_map *map;
-    int at[FAKE_MAP_RANK_MAX];
-};
-static std::vector<store> stores;
-
-static void leave(const store &s) {
-    const fake_map &m = *s.map;
-    uint32_t rows = 1;
-    for (uint32_t d = 1; d < m.rank; ++d) rows *= m.box[d];
-    for (uint32_t r = 0, from = s.from; r < rows; ++r) {
-        uint64_t to = m.start;
-        bool inside = true;
-        uint32_t rest = r;
-        for (uint32_t d = 1; d < m.rank; ++d) {
-            int64_t i = (int64_t)s.at[d] + rest % m.box[d];
-            rest /= m.box[d];
-            inside = inside && i >= 0 && i < m.dim[d];
-            to += (uint64_t)i * m.stride[d - 1];
-        }
-        for (uint32_t x = 0; x < m.box[0]; ++x, from += 2) {
-            int64_t i = (int64_t)s.at[0] + x;
-            if (inside && i >= 0 && i < m.dim[0]) memcpy((char *)to + 2 * i, dev_shared + swizzled(from), 2);
-        }
-    }
-}
-
-void emu_tensor_store(const void *map, int rank, const int *to, uint32_t from) {
-    store s = {from, emu_self->number, map_of(map, rank), {}};
-    if (from % 1024) emu_fail("a tensor store from a place that is no multiple of 1024 bytes");
-    uint32_t bytes = 2;
-    for (int i = 0; i < rank; ++i) {
-        s.at[i] = to[i];
-        bytes *= s.map->box[i];
-    }
-    shared(from, bytes);
-    if (eager) leave(s);
-    else stores.push_back(s);
 }
 
 void emu_bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t mbarrier) {
@@ -211,12 +164,6 @@ void emu_bulk_add(float *to, uint32_t from, uint32_t bytes) {
 }
 
 void emu_bulk_wait_read() {
-    size_t kept = 0;
-    for (size_t i = 0; i < stores.size(); ++i) {
-        if (stores[i].thread != emu_self->number) stores[kept++] = stores[i];
-        else leave(stores[i]);
-    }
-    stores.resize(kept);
     for (addition &a : additions) {
         if (a.thread != emu_self->number || !a.read.empty()) continue;
         a.read.resize(a.bytes / sizeof(float));
@@ -241,7 +188,7 @@ void emu_bulk_wait() {
     additions.resize(kept);
 }
 
-bool emu_copies_under_way() { return !copies.empty() || !additions.empty() || !stores.empty(); }
+bool emu_copies_under_way() { return !copies.empty() || !additions.empty(); }
 
 /* ---- barriers ---- */
 
@@ -288,7 +235,6 @@ void emu_sm90_begin() {
     memset(named, 0, sizeof named);
     copies.clear();
     additions.clear();
-    stores.clear();
 }
 
 static float number(uint16_t bits, bool f16) {

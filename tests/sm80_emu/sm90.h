@@ -79,11 +79,6 @@ DEV_FN void sm90_tma_load_panel(uint32_t to, const stw_tensor_map *map, int col,
     const int from[4] = {col, row, head, batch};
     emu_tensor_load(to, map, 4, from, barrier.at);
 }
-DEV_FN void sm90_tma_store_panel(const stw_tensor_map *map, uint32_t from, int col, int row, int head, int batch) {
-    const int to[4] = {col, row, head, batch};
-    emu_tensor_store(map, 4, to, from);
-}
-DEV_FN void sm90_bulk_commit() {}
 DEV_FN void sm90_bulk_load(uint32_t to, const void *from, uint32_t bytes, sm90_mbarrier barrier) {
     emu_bulk_load(to, from, bytes, barrier.at);
 }
