@@ -208,6 +208,12 @@ inline u32 reversed(u32 x) {
     return r;
 }
 
+/* How many bits from the highest down are like it; -1 where all are. */
+inline u32 leading_signs(u32 x) {
+    u32 y = (i32)x < 0 ? ~x : x;
+    return y ? (u32)__builtin_clz(y) : ~0u;
+}
+
 /* ---- scalar registers ---- */
 inline u64 special_value(const Wave &w, int which) {
     switch (which) {

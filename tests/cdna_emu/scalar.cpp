@@ -152,6 +152,7 @@ static const Entry arithmetic[] = {
     SCALAR1(s_bcnt1_i32_b32, (u32)__builtin_popcount(a), NOT_ZERO),
     SCALAR1(s_ff1_i32_b32, a ? (u32)__builtin_ctz(a) : ~0u, ),
     SCALAR1(s_flbit_i32_b32, a ? (u32)__builtin_clz(a) : ~0u, ),
+    SCALAR1(s_flbit_i32, leading_signs(a), ),
     SCALAR1(s_sext_i32_i8, (u32)(i32)(int8_t)a, ),
     SCALAR1(s_sext_i32_i16, (u32)(i32)(int16_t)a, ),
     SCALAR1(s_movk_i32, (u32)(i32)(int16_t)a, ),
