@@ -396,9 +396,9 @@ static void sm90_has_kernels_of_rows(void **state) {
         {":grads_kv", NONE},
         {":dq_f32", PREPROCESS},
         {":dq_f32:acc_q", PREPROCESS},
-        {":st_out24960,192,96", PREPROCESS | POSTPROCESS},
-        {":st_out24960,192,100", POSTPROCESS},
-        {":st_dq24960,192,100", PREPROCESS},
+        {":st_out1318400,64,1280", PREPROCESS | POSTPROCESS},
+        {":st_out1322520,64,1284", POSTPROCESS},
+        {":st_dq1322520,64,1284", PREPROCESS},
     };
     stw_variant tile = tile_called("sm90", "sm90_128x128_hd64");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
