@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * The kernels before and behind sm90's own main loop (attn_bwd_sm90.h) for the usual options, made for the bandwidth of
- * memory; attn_sm90.c chooses them, and attn_bwd_preprocess.h and attn_bwd_postprocess.h take all other options. A CTA
- * has a query block, and CTAs go from the last block to the first: the main loop begins with the first heads, whose zeros
- * and dO are in L2 then, and ends with the last heads, whose sums are. */
+ * The kernels before and behind sm90's own main loop (attn_bwd_sm90.h) for the usual options, made for the bandwidth
+ * of memory; attn_sm90.c chooses them, and attn_bwd_preprocess.h and attn_bwd_postprocess.h take all other options. A
+ * CTA has a query block, and CTAs go from the last block to the first: the main loop begins with the first heads, whose
+ * zeros and dO are in L2 then, and ends with the last heads, whose sums are. */
 #ifndef STW_CUDA_ATTN_BWD_SM90_ROWS_H
 #define STW_CUDA_ATTN_BWD_SM90_ROWS_H
 
