@@ -81,7 +81,8 @@ typedef struct stw_gpu_ops {
 
 struct stw_gpu {
     const stw_gpu_ops *ops;
-    int ordinal; /* as the driver numbers devices, also those of pointers */
+    int ordinal;        /* as the driver numbers devices, also those of pointers */
+    int trust_pointers; /* STERNWAY_POINTERS=trust: check_pointer is not asked */
     const stw_image *image;
     const stw_image *shared_image;     /* or NULL: a second one, with all kernels but STW_KERNEL_OWN */
     const stw_image *jagged_image;     /* or NULL: that of the jagged operations, loaded when one is planned */
@@ -116,6 +117,9 @@ typedef struct stw_gpu_entry {
 /* The kernel of that name and launch shape, loading the module first when this is the first of all. Between
  * enter and leave. */
 stw_status stw_gpu_kernel_find(stw_gpu *gpu, const stw_gpu_entry *entry, const stw_gpu_kernel **kernel_out);
+
+/* The vendor's check_pointer, unless the context trusts its caller. */
+stw_status stw_gpu_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer, int written);
 
 /* The loaded module that holds such kernels. */
 void *stw_gpu_module_of(const stw_gpu *gpu, stw_kernel_image image);
