@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * hipBLASLt 0.7 to 1.5, and newer ones that pass a trial, as a stw_blas_vendor: names, numbers and layouts, and what it
- * must be kept from. Used
- * by backends/gpu/blas.c. Written from the vendor's public headers; never run with a real hipBLASLt. */
+ * must be kept from. Used by backends/gpu/blas.c. Written from the vendor's public headers; never run with a real
+ * hipBLASLt. */
 #include "backends/gpu/blas.h"
 #include "backends/hip/device.h"
 
