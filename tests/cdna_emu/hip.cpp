@@ -8,6 +8,7 @@
  *   CDNA_EMU_THREADS    host threads a launch (default 1)
  *   CDNA_EMU_RACES      1: watch LDS for accesses that no barrier orders
  *   CDNA_EMU_WAITS      1: watch registers for being touched while a load that fills them is pending
+ *   CDNA_EMU_UNSET      1: watch LDS for reads of what the group has not written
  *   CDNA_EMU_SCHEDULE   not 0: waves take turns at random, from this seed
  *   CDNA_EMU_COUNTS     a file that gets a line a launch: kernel, wave instructions by kind, cycles of the matrix unit
  *                       (bench/amd_counts.py), cycles of bank conflicts in LDS (check_banks.py) */
@@ -218,6 +219,7 @@ int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
     launch.threads = std::max(1, number("CDNA_EMU_THREADS"));
     launch.races = number("CDNA_EMU_RACES") != 0;
     launch.waits = number("CDNA_EMU_WAITS") != 0;
+    launch.unset = number("CDNA_EMU_UNSET") != 0;
     launch.banks = !setting("CDNA_EMU_COUNTS", "").empty();
     launch.schedule = (uint32_t)number("CDNA_EMU_SCHEDULE");
     const uint8_t *argument = (const uint8_t *)parameters[0]; /* our kernels have one, and nothing hidden is used */

@@ -136,8 +136,9 @@ struct Run {
 
 struct Group {
     std::vector<u8> lds;
-    LdsShadow shadow; /* empty: not watched */
-    u16 epoch = 0;    /* number of the barrier interval, not 0; clears the shadow where it begins again */
+    LdsShadow shadow;        /* empty: not watched */
+    std::vector<u8> written; /* whether each two bytes of LDS are; empty: not watched */
+    u16 epoch = 0;           /* number of the barrier interval, not 0; clears the shadow where it begins again */
     void next_epoch() {
         if (!++epoch) shadow.clear(shadow.readers.size()), epoch = 1;
     }

@@ -192,6 +192,7 @@ struct Worker {
         u32 at[3] = {(u32)(number % launch.grid[0]), (u32)(number / launch.grid[0] % launch.grid[1]),
                      (u32)(number / launch.grid[0] / launch.grid[1])};
         group.lds = poisoned_lds;
+        group.written.assign(launch.unset ? run.lds_bytes / 2 + 1 : 0, 0);
         group.next_epoch();
         int entry = run.program->at.at((u32)kernel.entry);
         for (size_t i = 0; i < waves.size(); ++i) {

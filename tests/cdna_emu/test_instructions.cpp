@@ -253,6 +253,11 @@ static void faults(CodeObject &code) {
         code.run(fine.buffer(r).value(1u).launch);
         sees(code, watched.buffer(r).value(0u), "a wait is missing");
     }
+    Call unwatched("unset_lds", 1, 64), whole("unset_lds", 1, 64), part("unset_lds", 1, 64);
+    code.run(unwatched.buffer(r).value(5u).launch);
+    whole.launch.unset = part.launch.unset = true;
+    code.run(whole.buffer(r).value(0u).launch);
+    sees(code, part.buffer(r).value(5u), "its group has not written it");
     Call unknown("unknown_instruction", 1, 64), none("no_such_kernel", 1, 64), wide("order", 1, 2048);
     sees(code, unknown.buffer(f), "v_sin_f32");
     sees(code, none, "no kernel");

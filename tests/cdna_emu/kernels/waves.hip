@@ -102,6 +102,12 @@ KERNEL race_write(uint32_t *result) {
     barrier();
     result[thread()] = words[thread() & 63];
 }
+KERNEL unset_lds(uint32_t *result, uint32_t count) { /* the last `count` threads write nothing */
+    LDS uint32_t words[64];
+    if (thread() + count < 64) words[thread()] = thread();
+    barrier();
+    result[thread()] = ((volatile uint32_t *)words)[63 - thread()];
+}
 KERNEL unknown_instruction(float *result) { result[thread()] = __builtin_amdgcn_sinf(result[thread()]); }
 KERNEL order(uint32_t *result) { /* which wave writes last */ *(volatile uint32_t *)result = thread() / 64; }
 
