@@ -146,7 +146,7 @@ static int in_pageable_object(const stw_hip_state *state, const void *pointer) {
     return !error && (uintptr_t)base < FIRST_PAGE;
 }
 
-/* Memory that the runtime has no attributes of: mapped by hipMemMap (releases before 6.2 do not find it), pageable
+/* Memory that the runtime has no attributes of: mapped by hipMemMap, where hipMemGetAccess knows it, pageable
  * where the device may read it, else none. */
 static int unattributed(const stw_hip_state *state, const void *pointer) {
     const stw_hip_location here = {STW_HIP_LOCATION_DEVICE, state->gpu.ordinal};
