@@ -19,7 +19,7 @@
 
 /* ---- the conformance suite, in an order in which neighbours are far apart ---- */
 
-enum { SLICE = 16, HANG_SECONDS = 120, STRIDE = 7919 /* prime, and more than there are cases to a row */ };
+enum { SLICE = 8, HANG_SECONDS = 120, STRIDE = 7919 /* prime, and more than there are cases to a row */ };
 
 typedef struct tally {
     cJSON *failures;
