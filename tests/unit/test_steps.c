@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "backends/gpu/attn_tiled.h"
+#include "backends/hip/device.h"
 #include "tools/problem/problem.h"
 #include "common/size_class.h"
 #include "dispatch/attn_problem.h"
@@ -321,6 +322,30 @@ static void tiles_say_what_costs_more(void **state) {
     assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), "dV that accumulates");
     p = params_of("attn_bwd:bf16:b1h1s8388608x150d64");
     assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), "too many queries for 32-bit offsets");
+}
+
+/* What explain gives as the fact that keeps a faster loop out, where the tile has none of its own. */
+static void amd_names_what_no_own_loop_takes(void **state) {
+    (void)state;
+    static const struct {
+        const char *arch, *tile, *problem, *unowned, *slower;
+    } rows[] = {
+        {"gfx942", "gfx942_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128", NULL, NULL},
+        {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192x128", "head_dim above 128", NULL},
+        {"gfx90a", "gfx90a_32x32_hd256", "attn_bwd:f16:b2h4k2s130d256", "head_dim above 128", NULL},
+        {"gfx942", "gfx942_32x32_hd64_f32", "attn_bwd:f32:b2h4k2s130d64", "f32", NULL},
+        {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d64", "this variant", NULL},
+        {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128", NULL, "f16, which is multiplied as f32 here"},
+        {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128:dropout0.1", NULL, "dropout"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        stw_variant tile = tile_called(rows[i].arch, rows[i].tile);
+        stw_attn_params p = params_of(rows[i].problem);
+        const char *unowned = stw_hip_unowned(STW_CALL_BWD, &tile, &p),
+                   *slower = stw_attn_slower(STW_CALL_BWD, &tile, &p);
+        assert_string_equal(unowned ? unowned : "-", rows[i].unowned ? rows[i].unowned : "-");
+        assert_string_equal(slower ? slower : "-", rows[i].slower ? rows[i].slower : "-");
+        assert_null(stw_hip_unowned(STW_CALL_FWD, &tile, &p));
+    }
 }
 
 /* ---- Hopper ---- */
@@ -758,6 +783,7 @@ int main(void) {
         cmocka_unit_test(bias_kernels_of_types),
         cmocka_unit_test(single_features_have_kernels),
         cmocka_unit_test(tiles_say_what_costs_more),
+        cmocka_unit_test(amd_names_what_no_own_loop_takes),
         cmocka_unit_test(sm90_says_what_it_does_not_take),
         cmocka_unit_test(sm90_wants_what_tensor_loads_take),
         cmocka_unit_test(few_work_tiles_are_split),
