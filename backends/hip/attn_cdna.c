@@ -77,11 +77,16 @@ static int cdna_postprocess(const stw_attn_params *p) {
            is_even(&p->dq, class_of_rows(p), p->head_dim_qk);
 }
 
+/* The tile has kernels for head_dim_v up to 128, too, and they take the problem. */
+static int is_tall(const stw_variant *tile, const stw_attn_params *p) {
+    return tile->head_dim == 192 && p->head_dim_v <= 128;
+}
+
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     stw_attn_tiled_plan(tile, p, wave, 0, out);
     if (cdna_refusal(tile, p)) return;
-    out->mode = "plain";
-    out->bn = STW_CDNA_BN;
+    out->mode = is_tall(tile, p) ? "tall" : "plain";
+    out->bn = STW_CDNA_BN(tile->head_dim);
     out->smem = STW_CDNA_SMEM(tile->head_dim);
     out->vectors = STW_STATS_NEGATED;
     out->small_rows = STW_CDNA_ROWS;
@@ -104,5 +109,9 @@ static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p
     return p->dtype == STW_F16 ? stw_attn_tiled_slower(tile, p, 1) : cdna_refusal(tile, p);
 }
 
-STW_ATTN_LOOP(cdna, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan);
-STW_ATTN_LOOP(cdna_bf16, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16);
+#define BOTH_TYPES .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan
+#define BF16_ALONE .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16
+STW_ATTN_LOOP(cdna, BOTH_TYPES);
+STW_ATTN_LOOP(cdna_tall, BOTH_TYPES);
+STW_ATTN_LOOP(cdna_bf16, BF16_ALONE);
+STW_ATTN_LOOP(cdna_bf16_tall, BF16_ALONE);
