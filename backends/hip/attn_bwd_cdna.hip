@@ -47,7 +47,7 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     ROW_full(id, hd, bm, bn, stages, warps, kb)                                                                        \
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)                                           \
     BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
-/* 16-bit, kernels without extra features of CDNA's own; waves: of a SIMD; tall: head_dim_v is at most 128. */
+/* 16-bit, kernels without extra features of CDNA's own; waves: of a SIMD. */
 #define CDNA(id, type, T, waves, mode, ...)                                                                            \
     __attribute__((amdgpu_waves_per_eu(waves, waves)))                                                                 \
     KERNEL(stw_attn_bwd_##id##_##type##mode, 256, (attn_cdna_main<attn_cdna<T, __VA_ARGS__>>(launch, dev_shared)))
@@ -59,14 +59,14 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, (hd > 64 ? 1 : 2), _plain, hd)                \
     EXACT(id, bf16, dev_bf16, hd) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
 #define ROW_cdna_bf16_tall(id, hd, bm, bn, stages, warps, kb)                                                          \
-    ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, 1, _tall, hd, 128)
+    ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, 1, _tall, hd, STW_CDNA_TALL_V)
 #define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                                    \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
     ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, (hd > 64 ? 1 : 2), _plain, hd)                  \
     CDNA(id, bf16, dev_bf16, (hd > 64 ? 1 : 2), _plain, hd)
 #define ROW_cdna_tall(id, hd, bm, bn, stages, warps, kb)                                                               \
-    ROW_cdna(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, 1, _tall, hd, 128)                              \
-    CDNA(id, bf16, dev_bf16, 1, _tall, hd, 128)
+    ROW_cdna(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, 1, _tall, hd, STW_CDNA_TALL_V)                  \
+    CDNA(id, bf16, dev_bf16, 1, _tall, hd, STW_CDNA_TALL_V)
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_fwd(id, hd, bm, bn, stages, warps, kb)                                                                     \
     FWD(id, f16, dev_f16, hd, bm, bn, warps, kb) FWD(id, bf16, dev_bf16, hd, bm, bn, warps, kb)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * The host side of CDNA's own main loop (loop "cdna"; "cdna_bf16" where the matrix unit takes subnormal bf16 for
- * zero): which problems it takes and what it decides about them. Kernels: attn_bwd_cdna.h. Where it does not take
- * a problem, the shared kernels of the same tile run. Pure functions. */
+ * zero; of head dim 192 "cdna_tall" and "cdna_bf16_tall"): which problems it takes and what it decides about them.
+ * Kernels: attn_bwd_cdna.h. Where it does not take a problem, the shared kernels of the same tile run. Pure
+ * functions. */
 #include "backends/gpu/attn_tiled.h"
 
 #include "common/size_class.h"
@@ -77,15 +78,10 @@ static int cdna_postprocess(const stw_attn_params *p) {
            is_even(&p->dq, class_of_rows(p), p->head_dim_qk);
 }
 
-/* The tile has kernels for head_dim_v up to 128, too, and they take the problem. */
-static int is_tall(const stw_variant *tile, const stw_attn_params *p) {
-    return tile->head_dim == 192 && p->head_dim_v <= 128;
-}
-
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     stw_attn_tiled_plan(tile, p, wave, 0, out);
     if (cdna_refusal(tile, p)) return;
-    out->mode = is_tall(tile, p) ? "tall" : "plain";
+    out->mode = "plain";
     out->bn = STW_CDNA_BN(tile->head_dim);
     out->smem = STW_CDNA_SMEM(tile->head_dim);
     out->vectors = STW_STATS_NEGATED;
@@ -105,13 +101,22 @@ static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_
     out->exact = p->dtype == STW_BF16 && !cdna_refusal(tile, p);
 }
 
+/* Tiles that also have kernels for head_dim_v up to STW_CDNA_TALL_V. */
+static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    plan(tile, p, wave, out);
+    if (p->head_dim_v <= STW_CDNA_TALL_V && !cdna_refusal(tile, p)) out->mode = "tall";
+}
+
+static void plan_bf16_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    plan_bf16(tile, p, wave, out);
+    if (out->exact && p->head_dim_v <= STW_CDNA_TALL_V) out->mode = "tall";
+}
+
 static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p) {
     return p->dtype == STW_F16 ? stw_attn_tiled_slower(tile, p, 1) : cdna_refusal(tile, p);
 }
 
-#define BOTH_TYPES .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan
-#define BF16_ALONE .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16
-STW_ATTN_LOOP(cdna, BOTH_TYPES);
-STW_ATTN_LOOP(cdna_tall, BOTH_TYPES);
-STW_ATTN_LOOP(cdna_bf16, BF16_ALONE);
-STW_ATTN_LOOP(cdna_bf16_tall, BF16_ALONE);
+STW_ATTN_LOOP(cdna, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan);
+STW_ATTN_LOOP(cdna_tall, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan_tall);
+STW_ATTN_LOOP(cdna_bf16, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16);
+STW_ATTN_LOOP(cdna_bf16_tall, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16_tall);

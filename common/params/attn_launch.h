@@ -140,6 +140,7 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
  * and one work tile. */
 #define STW_CDNA_BN(hd)          ((hd) > 192u ? 64u : (hd) > 128u ? 128u : 192u)
 #define STW_CDNA_HELD(hd)        ((hd) > 192u ? 16u : 32u)
+#define STW_CDNA_TALL_V          128u /* head_dim_v to which head dim 192 has kernels of its own */
 #define STW_CDNA_ROWS            256u /* query rows of a workgroup of its preprocess and postprocess kernels */
 #define STW_CDNA_WORK_TILE_BYTES 176u
 #define STW_CDNA_SMEM(hd)                                                                                              \
