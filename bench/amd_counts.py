@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Wave instructions and MFMA cycles per useful MFMA of the library's own AMD kernels, counted on the emulator
 (tests/cdna_emu): every kernel of a backward call together. Useful: 5*Sq*Sk*D*B*H/4096 products of 16x16x16, half of
-them under a causal mask. Counts, not timings: they say how much a kernel issues, not how fast it is.
+them under a causal mask; of unequal head dims, given as 192x128, D is (3*192 + 2*128)/5. Counts, not timings: they say
+how much a kernel issues, not how fast it is.
 
     python3 bench/amd_counts.py [--build build/release] [--arch gfx942 gfx90a] [--dtype bf16] [--markdown]"""
 import argparse
@@ -14,8 +15,8 @@ import tempfile
 KINDS = ("scalar", "vector", "transcendental", "matrix", "lds", "memory", "constant", "control", "cycles")
 SHAPES = {"1536 full": "s1536{}", "1000 full": "s1000{}", "1536 causal": "s1536{}:causal_tl"}
 # Goals of both kinds: bf16, by (arch, D, shape).
-GOALS = {("gfx942", 128): (2.53, 3.20, 3.19), ("gfx942", 64): (3.10, 3.99, 4.00), ("gfx90a", 128): (2.64, None, None),
-         ("gfx90a", 64): (3.33, None, None)}
+GOALS = {("gfx942", "128"): (2.53, 3.20, 3.19), ("gfx942", "64"): (3.10, 3.99, 4.00), ("gfx90a", "128"): (2.64, None, None),
+         ("gfx90a", "64"): (3.33, None, None)}
 
 
 def count(build, arch, problem):
@@ -49,7 +50,7 @@ def main():
     parse.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"))
     parse.add_argument("--arch", nargs="+", default=["gfx942", "gfx90a"])
     parse.add_argument("--dtype", nargs="+", default=["bf16"])
-    parse.add_argument("--dim", nargs="+", type=int, default=[128, 64])
+    parse.add_argument("--dim", nargs="+", default=["128", "64"])
     parse.add_argument("--shape", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parse.add_argument("--markdown", action="store_true", help="rows of a table for docs/performance/amd.md")
     options = parse.parse_args()
@@ -63,16 +64,17 @@ def main():
         for dtype in options.dtype:
             for dim in options.dim:
                 for shape in options.shape:
-                    problem = f"attn_bwd:{dtype}:b1h1{SHAPES[shape].format('d' + str(dim))}"
+                    problem = f"attn_bwd:{dtype}:b1h1{SHAPES[shape].format('d' + dim)}"
                     kernels = count(options.build.resolve(), arch, problem)
                     length = int(shape.split()[0])
-                    useful = 5 * length * length * dim / 4096 * (0.5 if "causal" in shape else 1.0)
+                    dim_qk, dim_v = (int(x) for x in (dim.split("x") * 2)[:2])
+                    useful = (3 * dim_qk + 2 * dim_v) * length * length / 4096 * (0.5 if "causal" in shape else 1.0)
                     whole = {kind: sum(k[kind] for k in kernels.values()) / useful for kind in KINDS}
                     of = {part: sum(total(c) for name, c in kernels.items() if part(name)) / useful
                           for part in (lambda n: "_preprocess" in n, lambda n: "_preprocess" not in n and "_postprocess" not in n,
                                        lambda n: "_postprocess" in n)}
                     goal = GOALS[arch, dim][list(SHAPES).index(shape)] if dtype == "bf16" and (arch, dim) in GOALS else None
-                    row = [arch, dtype, str(dim), shape]
+                    row = [arch, dtype, dim, shape]
                     row += [f"{x:.2f}" for x in (whole["vector"], whole["transcendental"], whole["lds"], whole["memory"],
                                                  whole["matrix"], whole["scalar"] + whole["constant"] + whole["control"],
                                                  *of.values(), total(whole))]

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * CDNA's own main loop of the backward pass, for plain problems: 16-bit, head dims up to 128, no feature that
- * touches single pairs, dQ, dK and dV all wanted, rows that are whole vectors (backends/hip/attn_cdna.c). Every
- * other problem takes the shared loop (common/kernels/attn_bwd.h). Sums of dQ lie in the order of that loop;
- * statistics are negated (STW_STATS_NEGATED).
+ * CDNA's own main loop of the backward pass, for plain problems: 16-bit, no feature that touches single pairs, dQ, dK
+ * and dV all wanted, rows that are whole vectors (backends/hip/attn_cdna.c). Every other problem takes the shared loop
+ * (common/kernels/attn_bwd.h). Sums of dQ lie in the order of that loop; statistics are negated (STW_STATS_NEGATED).
  *
  * A workgroup (CUDA: CTA) of four waves has a work tile, 192 keys of one kv head. It goes over the queries of every
  * head of the group, 32 rows a step. S and dP of a step are made in two halves:
@@ -24,18 +23,23 @@
  *
  * Head dims 32 and 96 lie in LDS as 64 and 128 do, with zeros in the last 32 columns (WIDTH).
  *
+ * Above 128 a key takes more registers for K, V and its sums, so a work tile has fewer keys: 128 of head dim 192, two
+ * tiles a wave, and 64 of 256, one tile. Head dim 192 comes in three strips of 64 columns. With head_dim_v up to 128
+ * ("tall") V, dO and dV have four pieces, not six; dO lies in LDS as Q does. Of head dim 256 LDS holds 16 queries at a
+ * time: a step has two parts, each with both barriers.
+ *
  * LDS has 32 banks of 4 bytes. AMD documents which lanes of a 16-byte read go in one cycle: 0-3 with 20-23, 4-7 with
  * 16-19, 8-11 with 28-31, 12-15 with 24-27, the same + 32. Of a 16-byte write eight lanes go in order; 16 lanes of 8
  * bytes and 32 of 4 are taken to do the same. No access has a conflict then (tests/cdna_emu/check_banks.py):
- *   Q, dO rows    32 x (2 WIDTH + 32) bytes each  read 16 bytes: rows start 8 banks apart, rows n and n + 4 are read at
- *                                               g and g + 1, in the banks between; written 8 along a row
- *   Q^T, dO^T     32 x 2 WIDTH each             [half][pair of columns][g][n][2 columns][4 queries]: lanes contiguous
- *   dS            8 x (4 x 416 + 64)            a query: 4 waves x 64 bytes of zipped keys, 4 x 32 of tile 2, padding;
+ *   Q, dO rows    HELD x (2 WIDTH + 32) bytes   read 16 bytes: rows start 8 banks apart, rows n and n + 4 are read at
+ *                 each                          g and g + 1, in the banks between; written 8 along a row
+ *   Q^T, dO^T     HELD x 2 WIDTH each           [half][pair of columns][g][n][2 columns][4 queries]: lanes contiguous
+ *   dS            HELD / 4 x (4 SCORE_ROW + 64) a query: 4 waves x 64 bytes of zipped keys, 4 x 32 of a last tile;
  *                                               read as Q; written by words, g and g + 1 in different banks
  *   LSE, delta    2 x 32 x 4                    the four queries of a lane are read at once
  *
  * The order of instructions is written out: a piece of softmax behind each product of dP, a piece of dS behind each of
- * dV, reads of LDS in pairs, two ahead. Head dims 96, 128: one wave a SIMD, up to 512 registers. 32, 64: two waves;
+ * dV, reads of LDS in pairs, two ahead. From head dim 96 on: one wave a SIMD, up to 512 registers. 32, 64: two waves;
  * with 256 registers and no asm operand in AGPRs clang leaves the sums in ordinary registers and moves none.
  *
  * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_scheduler.h: what
@@ -46,29 +50,37 @@
 #include "attn_bwd_cdna_scores.h"
 
 /* Shapes. BM queries of a step, BN keys of a workgroup; AT_*, ROW, SCORE_* and TRANSPOSED are bytes of LDS. */
-template <class T_, int HD_> struct attn_cdna {
+template <class T_, int HD_, int HD_V_ = HD_> struct attn_cdna {
     typedef T_ T;
     enum {
         HD = HD_,
         BM = 32,
-        BN = (int)STW_CDNA_BN,
-        TILES = 3,                       /* of 16 keys, a wave's                    */
-        PIECES = HD / 32,                /* of 16 bytes a lane in 16 rows            */
+        BN = (int)STW_CDNA_BN(HD_),
+        HELD = (int)STW_CDNA_HELD(HD_),  /* queries in LDS at a time                 */
+        PARTS = BM / HELD,               /* of a step, which follow one another      */
+        KEYS = BN / 4,                   /* of a wave                                */
+        TILES = KEYS / 16,               /* of 16 keys, a wave's                     */
+        ZIPPED = TILES / 2 * 4,          /* fragments of dS whose keys are zipped    */
+        PIECES = HD / 32,                /* of 16 bytes a lane in 16 rows of Q       */
+        PIECES_V = HD_V_ / 32,           /* of dO                                    */
         WIDTH = (HD + 63) / 64 * 64,     /* columns of Q and dO in LDS               */
         HALVES = HD % 64 ? 1 : 2,        /* of 16 queries, a wave's part of dQ       */
         COLUMNS = HD / 32 / HALVES,      /* 16-column tiles of it                    */
-        TENSORS = WIDTH == 128 ? 2 : 1,  /* of Q and dO, that a thread brings        */
-        IN_AGPRS = WIDTH == 128,         /* one wave a SIMD                          */
+        TENSORS = WIDTH % 128 ? 1 : 2,   /* of Q and dO, that a thread brings        */
+        STRIPS = WIDTH == 192 ? 3 : 1,   /* of columns, of each of which it has four */
+        UNITS = TENSORS * STRIPS,        /* of four rows x four columns              */
+        FOURS = WIDTH / STRIPS / 4,      /* columns of a strip                       */
+        IN_AGPRS = WIDTH >= 128,         /* one wave a SIMD                          */
         ROW = WIDTH * 2 + 32,            /* of Q or dO             */
         SCORE_ROW = BN * 2 + 32,         /* of dS                  */
         SCORE_FOUR = 4 * SCORE_ROW + 64, /* four rows of dS        */
         TRANSPOSED = 16 * WIDTH * 2,     /* Q^T or dO^T of a half  */
         AT_Q = 0,
-        AT_DOUT = AT_Q + BM * ROW,
-        AT_QT = AT_DOUT + BM * ROW,
-        AT_DOUTT = AT_QT + 2 * TRANSPOSED,
-        AT_DS = AT_DOUTT + 2 * TRANSPOSED,
-        AT_STATS = AT_DS + BM / 4 * SCORE_FOUR,
+        AT_DOUT = AT_Q + HELD * ROW,
+        AT_QT = AT_DOUT + HELD * ROW,
+        AT_DOUTT = AT_QT + HELD / 16 * TRANSPOSED,
+        AT_DS = AT_DOUTT + HELD / 16 * TRANSPOSED,
+        AT_STATS = AT_DS + HELD / 4 * SCORE_FOUR,
         AT_WORK_TILE = AT_STATS + 2 * BM * 4,
         STATS = 2 * BM + (int)STW_STATS_PAD /* floats of a query block */
     };
@@ -93,9 +105,9 @@ template <class C> struct attn_cdna_dq {
     DEV_METHOD void add(const leaf_f4 (&dq)[C::COLUMNS], int half, bool exact) const {
         DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) {
             int tile = half * C::COLUMNS + c;
-            const char *base = tile < 2 ? sums : sums_above;
+            const char *base = tile % 4 < 2 ? sums : sums_above;
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
-                float *to = (float *)(base + (uint64_t)at + ((tile & 1) * 4096 - 4096 + r * 1024));
+                float *to = (float *)(base + (uint64_t)(at + tile / 4 * 16384) + ((tile & 1) * 4096 - 4096 + r * 1024));
                 if (exact) dev_add_exact(to, dq[c][r]);
                 else dev_add(to, dq[c][r]);
             }
@@ -107,7 +119,7 @@ template <class C> struct attn_cdna_dq {
 /* A wave's registers. */
 template <class C> struct attn_cdna_loop {
     attn_cdna_kv<C> keys;
-    leaf_f4 dk[C::TILES][2 * C::PIECES], dv[C::TILES][2 * C::PIECES];
+    leaf_f4 dk[C::TILES][2 * C::PIECES], dv[C::TILES][2 * C::PIECES_V];
     attn_cdna_lds<C> lds;
     attn_cdna_queries<C> queries;
     attn_cdna_stats<C> stats;
@@ -118,83 +130,92 @@ template <class C> struct attn_cdna_loop {
     bool subnormal_keys;      /* K or V                                             */
 
     DEV_METHOD void clear() {
-        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) dk[i][j] = dv[i][j] = leaf_f4{0, 0, 0, 0};
+        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
+            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES; ++j) dk[i][j] = leaf_f4{0, 0, 0, 0};
+            DEV_UNROLL_FOR (int j = 0; j < 2 * C::PIECES_V; ++j) dv[i][j] = leaf_f4{0, 0, 0, 0};
+        }
     }
 };
 
-/* Operands of a step in LDS. Q, dO, dO^T and Q^T of both halves are one stream. Its last four fragments of head dim
- * 128, of Q^T, are used behind the barrier but read before it, since the next rows overwrite them. dS is another. */
+/* Operands of a step in LDS. Q, dO, dO^T and Q^T of both halves are one stream. Its last fragments of head dims from
+ * 128 on, of Q^T, are used behind the barrier but read before it, since the next rows overwrite them. dS is another. */
 template <class C> struct attn_cdna_rows_source {
-    enum { P = C::PIECES, LATE = P == 4 ? P : 0, COUNT = 8 * P - LATE };
+    enum { P = C::PIECES, LATE = P >= 4 ? P : 0, COUNT = C::HELD / 8 * (P + C::PIECES_V) - LATE };
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read(k); }
 };
 template <class C> struct attn_cdna_ds_source {
-    enum { COUNT = 6 * C::HALVES, LATE = 0 };
+    enum { COUNT = C::BN / 32 * (C::HALVES / C::PARTS), LATE = 0 };
     DEV_FN leaf_u4 read(const attn_cdna_lds<C> &lds, int k) { return lds.read_ds(k); }
 };
 
-/* One query block of 32 rows; `step`: its bit of subnormal_steps. Between the two barriers run dK of the second half,
- * dQ, and the stores of the next 32 rows, which were loaded one step ahead, from registers to LDS. */
-template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, int block, int step) {
+/* One part of a query block: the rows that are in LDS. Between the two barriers run dK of its last 16 rows, dQ, and the
+ * stores of the next rows, which were loaded a part ahead, from registers to LDS. */
+template <int KIND, class C> DEV_FN void attn_cdna_part(attn_cdna_loop<C> &w, int block, int part, bool subnormal) {
     typedef cdna_stream<attn_cdna_rows_source<C>> rows_stream;
     typedef cdna_stream<attn_cdna_ds_source<C>> ds_stream;
     typedef cdna_streamed<rows_stream, attn_cdna_lds<C>> rows_operand;
     typedef cdna_streamed<ds_stream, attn_cdna_lds<C>> ds_operand;
-    constexpr int P = C::PIECES;
+    enum { HALVES = C::HALVES / C::PARTS, FRAGMENTS = C::BN / 32 };
+    constexpr int P = C::PIECES, V = C::PIECES_V, LAST = C::HELD / 16 - 1;
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
-    constexpr bool FLUSHES = dev_flushes<typename C::T>::yes;
-    const bool subnormal = EXACT || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
-    if constexpr (!C::IN_AGPRS) w.lds.columns = cdna_opaque(w.lds.columns); /* else places of statistics are kept */
-    leaf_f4 lse = w.lds.read_stats(0, 0), delta = w.lds.read_stats(0, 1);
+    const int first = part * C::HELD / 16;
+    leaf_f4 lse = w.lds.read_stats(first, 0), delta = w.lds.read_stats(first, 1);
     rows_stream rows(w.lds);
     attn_cdna_scores<KIND, C> t;
-    DEV_UNROLL_FOR (int half = 0; half < 2; ++half) {
-        const int at = half * 4 * P;
+    DEV_UNROLL_FOR (int half = 0; half <= LAST; ++half) {
+        const int at = half * 2 * (P + V);
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
-        const rows_operand dout_t = {rows, w.lds, at + 2 * P}, q_t = {rows, w.lds, at + 3 * P};
+        const rows_operand dout_t = {rows, w.lds, at + P + V}, q_t = {rows, w.lds, at + P + 2 * V};
         auto softmax = cdna_behind_product([&](int piece) { t.softmax(w.scoring, lse, piece); });
         auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
-        t.enter(w.scoring, block, half);
+        t.enter(w.scoring, block, first + half);
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
         mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, cdna_nothing());
         mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
-        if (half == 0) {
-            lse = w.lds.read_stats(1, 0);
-            delta = w.lds.read_stats(1, 1);
+        if (half < LAST) {
+            lse = w.lds.read_stats(first + half + 1, 0);
+            delta = w.lds.read_stats(first + half + 1, 1);
         }
         mma_AtB<EXACT, C>(w.dv, t.p16, dout_t, gradient);
-        if (half == 0) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
+        if (half < LAST) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
     }
     cdna_barrier(); /* all waves have written dS and read Q and dO */
     ds_stream ds(w.lds);
-    leaf_f4 dq[C::HALVES][C::COLUMNS];
+    leaf_f4 dq[HALVES][C::COLUMNS];
     auto add = [&](int half) {
-        if (ANY && subnormal) w.dq.add(dq[half], half, true);
-        else w.dq.add(dq[half], half, false);
+        if (ANY && subnormal) w.dq.add(dq[half], part + half, true);
+        else w.dq.add(dq[half], part + half, false);
     };
-    const cdna_arrived_operand q_t = {P == 4 ? rows.late : rows.ring + (4 - P)};
+    const cdna_arrived_operand q_t = {P >= 4 ? rows.late : rows.ring + (4 - P)};
     auto put_next_rows = cdna_behind_fragment([&](int j) {
-        DEV_UNROLL_FOR (int i = 0; i < 2 * C::TENSORS; ++i)
-            if (i * P / (2 * C::TENSORS) == j) w.queries.put(w.ahead, i);
-        if (j == P - 1) w.stats.put(w.ahead, w.lds);
+        DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i)
+            if (i * P / (2 * C::UNITS) == j) w.queries.put(w.ahead, i);
+        if (j == P - 1 && part == C::PARTS - 1) w.stats.put(w.ahead, w.lds);
     });
     auto add_first_half = cdna_behind_fragment([&](int k) {
-        if (C::HALVES == 1 || k != 8) return;
+        if (HALVES == 1 || k != FRAGMENTS * 3 / 2 - 1) return;
         add(0);
         CDNA_FENCE();
     });
-    /* dK += dS^T Q of the second half; dQ += dS K of both */
+    /* dK += dS^T Q of the last 16 rows; dQ += dS K of all */
     mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, put_next_rows);
     CDNA_FENCE();
     /* loads come before the additions, so that no step waits for its own */
     w.queries.fetch(w.ahead);
-    w.stats.fetch(w.ahead);
+    if (part == C::PARTS - 1) w.stats.fetch(w.ahead);
     CDNA_FENCE();
     mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
-    add(C::HALVES - 1);
-    w.dq.next();
+    add(HALVES - 1);
+    if (part == C::PARTS - 1) w.dq.next();
     cdna_barrier(); /* all waves have written the next rows and read dS */
+}
+
+/* One query block of 32 rows; `step`: its bit of subnormal_steps. */
+template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, int block, int step) {
+    constexpr bool FLUSHES = dev_flushes<typename C::T>::yes;
+    const bool subnormal = KIND == CDNA_EXACT || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
+    if constexpr (!C::IN_AGPRS) w.lds.columns = cdna_opaque(w.lds.columns); /* else places of statistics are kept */
+    DEV_UNROLL_FOR (int part = 0; part < C::PARTS; ++part) attn_cdna_part<KIND>(w, block, part, subnormal);
 }
 
 #endif

@@ -48,20 +48,25 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
     BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)                                           \
     BWD(id, bf16, dev_bf16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
 /* 16-bit, kernels without extra features of CDNA's own; waves: of a SIMD. */
-#define CDNA(id, type, T, hd, waves)                                                                                   \
-    __attribute__((amdgpu_waves_per_eu(waves, waves))) KERNEL(stw_attn_bwd_##id##_##type##_plain, 256,                 \
-                                                              (attn_cdna_main<attn_cdna<T, hd>>(launch, dev_shared)))
+#define CDNA(id, type, T, waves, mode, ...)                                                                            \
+    __attribute__((amdgpu_waves_per_eu(waves, waves)))                                                                 \
+    KERNEL(stw_attn_bwd_##id##_##type##mode, 256, (attn_cdna_main<attn_cdna<T, __VA_ARGS__>>(launch, dev_shared)))
 #define EXACT(id, type, T, hd)                                                                                         \
     __attribute__((amdgpu_waves_per_eu(1, 1))) KERNEL(stw_attn_bwd_##id##_##type##_exact, 256,                         \
                                                       (attn_cdna_exact<attn_cdna<T, hd>>(launch, dev_shared)))
 #define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
-    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, hd, (hd > 64 ? 1 : 2))                        \
+    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, (hd > 64 ? 1 : 2), _plain, hd)                \
     EXACT(id, bf16, dev_bf16, hd) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
+#define ROW_cdna_bf16_tall(id, hd, bm, bn, stages, warps, kb)                                                          \
+    ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, 1, _tall, hd, STW_CDNA_TALL_V)
 #define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                                    \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
-    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, hd, (hd > 64 ? 1 : 2))                          \
-    CDNA(id, bf16, dev_bf16, hd, (hd > 64 ? 1 : 2))
+    ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, (hd > 64 ? 1 : 2), _plain, hd)                  \
+    CDNA(id, bf16, dev_bf16, (hd > 64 ? 1 : 2), _plain, hd)
+#define ROW_cdna_tall(id, hd, bm, bn, stages, warps, kb)                                                               \
+    ROW_cdna(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, 1, _tall, hd, STW_CDNA_TALL_V)                  \
+    CDNA(id, bf16, dev_bf16, 1, _tall, hd, STW_CDNA_TALL_V)
 #define ROW_f32(id, hd, bm, bn, stages, warps, kb) BWD(id, f32, float, hd, bm, bn, stages, warps, _full, ATTN_ALL, kb)
 #define ROW_fwd(id, hd, bm, bn, stages, warps, kb)                                                                     \
     FWD(id, f16, dev_f16, hd, bm, bn, warps, kb) FWD(id, bf16, dev_bf16, hd, bm, bn, warps, kb)
@@ -92,6 +97,8 @@ CDNA_ROWS_2(32)
 CDNA_ROWS_2(64)
 CDNA_ROWS_2(96)
 CDNA_ROWS_2(128)
+CDNA_ROWS_2(192)
+CDNA_ROWS_2(256)
 
 KERNEL(stw_attn_bwd_preprocess_f16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_f16>(launch, dev_shared))
 KERNEL(stw_attn_bwd_preprocess_bf16, ATTN_ROW_THREADS, attn_bwd_preprocess<dev_bf16>(launch, dev_shared))

@@ -13,41 +13,45 @@ DEV_FN cdna_buffer attn_cdna_buffer(cdna_tensor &t, int64_t b, int h, int64_t ro
 }
 
 /* K, V and K^T of a wave, loaded into registers (the struct has no part in the epilogue). K and V are operands of S and
- * dP: the lane has key 16 i + n of the wave's 48, and of every 32 columns 8 g .. 8 g + 7. K^T is the operand of dQ: the
+ * dP: the lane has key 16 i + n of the wave's, and of every 32 columns 8 g .. 8 g + 7. K^T is the operand of dQ: the
  * wave's HD / 4 columns of all keys, in the order of dS. */
 template <class C> struct attn_cdna_kv {
     enum { FRAGMENTS = C::BN / 32 }; /* of dS: 32 keys of 16 queries */
-    leaf_u2 k[C::TILES][C::PIECES][2], v[C::TILES][C::PIECES][2], kt[FRAGMENTS][2][C::COLUMNS];
+    leaf_u2 k[C::TILES][C::PIECES][2], v[C::TILES][C::PIECES_V][2], kt[FRAGMENTS][2][C::COLUMNS];
 
     /* The wave's columns of dQ: waves 0 and 1 share those of the first half with only that, 2 and 3 of the second. */
     DEV_FN int first_column(int wave) { return 16 * C::COLUMNS * (C::HALVES == 2 ? wave : wave & 1); }
-    /* The key of element e of fragment p of dS. Fragments 0 to 3 are tiles 0 and 1 of a wave, zipped; 4 and 5 are tile
-     * 2 of two waves. */
+    /* The key of element e of fragment p of dS. Two tiles of a wave, zipped, are a fragment; the last of an odd number
+     * of tiles is half of one, which two waves share. */
     DEV_FN int key(int p, int e, int g) {
-        return p < 4 ? 48 * p + 16 * (e & 1) + 4 * g + (e >> 1) : 48 * (2 * (p - 4) + (g >> 1)) + 32 + 8 * (g & 1) + e;
+        return p < C::ZIPPED ? C::KEYS * p + 16 * (e & 1) + 4 * g + (e >> 1)
+                             : C::KEYS * (2 * (p - C::ZIPPED) + (g >> 1)) + C::KEYS - 16 + 8 * (g & 1) + e;
     }
 
     DEV_METHOD void load_rows(cdna_buffer from_k, cdna_buffer from_v, int k_stride, int v_stride, int wave, int n,
                               int g) {
         DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
-            int row = 48 * wave + 16 * i + n;
+            int row = C::KEYS * wave + 16 * i + n;
             int k_at = (row * k_stride + 8 * g) * 2, v_at = (row * v_stride + 8 * g) * 2;
             DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j) {
                 leaf_u4 x = __builtin_amdgcn_raw_buffer_load_b128(from_k, k_at + 64 * j, 0, 0);
-                leaf_u4 y = __builtin_amdgcn_raw_buffer_load_b128(from_v, v_at + 64 * j, 0, 0);
-                k[i][j][0] = x.xy, k[i][j][1] = x.zw, v[i][j][0] = y.xy, v[i][j][1] = y.zw;
+                k[i][j][0] = x.xy, k[i][j][1] = x.zw;
+            }
+            DEV_UNROLL_FOR (int j = 0; j < C::PIECES_V; ++j) {
+                leaf_u4 x = __builtin_amdgcn_raw_buffer_load_b128(from_v, v_at + 64 * j, 0, 0);
+                v[i][j][0] = x.xy, v[i][j][1] = x.zw;
             }
         }
     }
     DEV_METHOD void load_transposed(cdna_buffer from, int stride, int wave, int n, int g) {
         const int column = first_column(wave) + n, key_bytes = 2 * stride;
-        const int at[2] = {(key(0, 0, g) * stride + column) * 2, (key(4, 0, g) * stride + column) * 2};
+        const int at[2] = {(key(0, 0, g) * stride + column) * 2, (key(C::ZIPPED, 0, g) * stride + column) * 2};
         DEV_UNROLL_FOR (int p = 0; p < FRAGMENTS; ++p)
             DEV_UNROLL_FOR (int half = 0; half < 2; ++half) {
                 uint32_t x[4][C::COLUMNS];
                 DEV_UNROLL_FOR (int i = 0; i < 4; ++i) {
-                    int behind = key(p, 4 * half + i, 0) - key(p & 4, 0, 0);
-                    int key_at = at[p >= 4] + behind * key_bytes;
+                    int behind = key(p, 4 * half + i, 0) - key(p < C::ZIPPED ? 0 : C::ZIPPED, 0, 0);
+                    int key_at = at[p >= C::ZIPPED] + behind * key_bytes;
                     DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c)
                         x[i][c] = __builtin_amdgcn_raw_buffer_load_b16(from, key_at + 32 * c, 0, 0);
                 }
@@ -58,16 +62,15 @@ template <class C> struct attn_cdna_kv {
     /* What was read of keys before `low` and of columns past the last becomes zero. */
     DEV_METHOD void clear_outside(int low, int k_cols, int v_cols, int wave, int lane) {
         int n = lane % 16, g = lane / 16;
-        const leaf_u2 zero = {0, 0};
-        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-            DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j) {
-                bool live = 48 * wave + 16 * i + n >= low;
-                bool k_live = live && 32 * j + 8 * g < k_cols, v_live = live && 32 * j + 8 * g < v_cols;
-                DEV_UNROLL_FOR (int e = 0; e < 2; ++e) {
-                    k[i][j][e] = k_live ? k[i][j][e] : zero;
-                    v[i][j][e] = v_live ? v[i][j][e] : zero;
+        auto clear = [&](auto &rows, int cols) {
+            DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
+                DEV_UNROLL_FOR (int j = 0; j < (int)(sizeof rows[i] / sizeof rows[i][0]); ++j) {
+                    bool live = C::KEYS * wave + 16 * i + n >= low && 32 * j + 8 * g < cols;
+                    DEV_UNROLL_FOR (int e = 0; e < 2; ++e) rows[i][j][e] = live ? rows[i][j][e] : leaf_u2{0, 0};
                 }
-            }
+        };
+        clear(k, k_cols);
+        clear(v, v_cols);
         DEV_UNROLL_FOR (int p = 0; p < FRAGMENTS; ++p)
             DEV_UNROLL_FOR (int half = 0; half < 2; ++half)
                 DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) {
@@ -108,17 +111,21 @@ template <class C> struct attn_cdna_lds {
         int n = lane % 16, g = lane / 16;
         rows = lds + (n * C::ROW + g * 16);
         columns = lds + (C::AT_QT + lane * 16);
-        int half = C::HALVES == 2 ? 0 : wave >> 1;
+        int half = C::HALVES == 2 ? 0 : wave >> 1; /* HELD 32 */
         ds = lds + (C::AT_DS + (half * 4 + n / 4) * C::SCORE_FOUR + n % 4 * C::SCORE_ROW + g * 16);
         to_zipped = lds + (C::AT_DS + g * C::SCORE_FOUR + wave * 64 + n * 4);
         to_zipped_2 = cdna_opaque(to_zipped + 2 * C::SCORE_ROW);
-        to_single = lds + (C::AT_DS + g * C::SCORE_FOUR + 256 + wave * 32 + n * 2);
+        to_single = lds + (C::AT_DS + g * C::SCORE_FOUR + C::ZIPPED * 64 + wave * 32 + n * 2);
     }
-    /* Fragment `at` of a step: of each half the PIECES of Q, dO, dO^T and Q^T. */
+    /* Fragment `at` of the rows that are held: of each half the pieces of Q, dO, dO^T and Q^T. */
     DEV_METHOD leaf_u4 read(int at) const {
-        int half = at / (4 * C::PIECES), tensor = at / C::PIECES % 4, j = at % C::PIECES;
-        if (tensor < 2) return cdna_get(rows + (tensor ? C::AT_DOUT : C::AT_Q) + half * 16 * C::ROW + j * 64);
-        return cdna_get(columns + (tensor == 2 ? C::AT_DOUTT - C::AT_QT : 0) + half * C::TRANSPOSED + j * 1024);
+        const int of_half = 2 * (C::PIECES + C::PIECES_V), half = at / of_half, j = at % of_half;
+        const int dout = C::PIECES, columns_dout = dout + C::PIECES_V, columns_q = columns_dout + C::PIECES_V;
+        if (j < dout) return cdna_get(rows + (C::AT_Q + half * 16 * C::ROW + j * 64));
+        if (j < columns_dout) return cdna_get(rows + (C::AT_DOUT + half * 16 * C::ROW + (j - dout) * 64));
+        if (j < columns_q)
+            return cdna_get(columns + (C::AT_DOUTT - C::AT_QT + half * C::TRANSPOSED + (j - columns_dout) * 1024));
+        return cdna_get(columns + (half * C::TRANSPOSED + (j - columns_q) * 1024));
     }
     /* Statistics: their places follow from `columns`, which leaves the registers to others. A lane's to write; LSE or
      * delta of the lane's queries of a half. */
@@ -127,8 +134,10 @@ template <class C> struct attn_cdna_lds {
         cdna_lds *of_half_0 = (cdna_lds *)(((uint32_t)columns & 0x300) >> 4);
         return __builtin_bit_cast(leaf_f4, cdna_get(of_half_0 + (C::AT_STATS + 128 * delta + 64 * half)));
     }
-    /* Fragment `at` of dS: six a half. */
-    DEV_METHOD leaf_u4 read_ds(int at) const { return cdna_get(ds + at / 6 * 4 * C::SCORE_FOUR + at % 6 * 64); }
+    /* Fragment `at` of dS: BN / 32 a half. */
+    DEV_METHOD leaf_u4 read_ds(int at) const {
+        return cdna_get(ds + at / (C::BN / 32) * 4 * C::SCORE_FOUR + at % (C::BN / 32) * 64);
+    }
     /* dS of queries 2 k and 2 k + 1, two in a word of each tile: keys n and 16 + n of one query make a word. */
     DEV_METHOD void put_zipped(int half, int k, uint32_t tile_0, uint32_t tile_1) const {
         cdna_lds *to = (k ? to_zipped_2 : to_zipped) + half * 4 * C::SCORE_FOUR;
@@ -145,20 +154,20 @@ template <class C> struct attn_cdna_lds {
 /* What is on its way in registers, of the next query block: a thread's rows of Q and dO, and a lane's of the 64
  * statistics. */
 template <class C> struct attn_cdna_ahead {
-    leaf_u2 rows[C::TENSORS][4];
+    leaf_u2 rows[C::UNITS][4];
     float stat;
 };
 
-/* Q and dO of the query blocks of a head. A thread brings four rows x four columns: head dim 128: of Q and of dO; 64:
- * waves 0 and 1 of Q, waves 2 and 3 of dO. */
+/* Q and dO of the query blocks of a head. A thread brings units of four rows x four columns: head dims 128 and 256: one
+ * of Q and one of dO; 64: waves 0 and 1 of Q, waves 2 and 3 of dO; 192: the same of three strips of 64 columns. */
 template <class C> struct attn_cdna_queries {
-    enum { TENSORS = C::TENSORS };
+    enum { TENSORS = C::TENSORS, STRIPS = C::STRIPS, UNITS = C::UNITS, FOURS = C::FOURS };
     cdna_lds *to_rows, *to_columns[2];
     cdna_buffer from[TENSORS][4]; /* one a row of four, so that four loads share an offset */
-    uint32_t at[TENSORS], step_bytes[TENSORS];
+    uint32_t at[UNITS], step_bytes[TENSORS];
 
     DEV_METHOD void set_places(cdna_lds *lds, int thread, int wave) {
-        int t = TENSORS == 2 ? thread : thread & 127, four = t & (C::WIDTH / 4 - 1), group = t / (C::WIDTH / 4);
+        int t = TENSORS == 2 ? thread : thread & 127, four = t & (FOURS - 1), group = t / FOURS;
         int second = TENSORS == 2 ? 0 : wave >> 1;
         to_rows = lds + (second * (C::AT_DOUT - C::AT_Q) + 4 * group * C::ROW + four * 8);
         /* The first two columns; the others lie a piece behind, or, of the last 32 columns, eight lanes. */
@@ -175,7 +184,7 @@ template <class C> struct attn_cdna_queries {
         const char *q = (const char *)l->p.q.data + cdna_row(l->p.q, b, h, row) * 2;
         const char *dout = (const char *)l->p.dout.data + cdna_row(l->p.dout, b, h, row) * 2;
         int t = TENSORS == 2 ? thread : thread & 127;
-        int group = t / (C::WIDTH / 4), four = t & (C::WIDTH / 4 - 1);
+        int group = t / FOURS, four = t & (FOURS - 1);
         int second = TENSORS == 2 ? 0 : dev_uniform(thread >> 7), row0 = first * C::BM + 4 * group;
         DEV_UNROLL_FOR (int s = 0; s < TENSORS; ++s) {
             bool is_dout = TENSORS == 2 ? s : second;
@@ -185,32 +194,34 @@ template <class C> struct attn_cdna_queries {
             int bytes = ((int)rows - 1) * stride + cols * 2;
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r) /* opaque flags: else it is made anew at every step */
                 from[s][r] = cdna_buffer_of(base + r * stride, bytes - r * stride, cdna_opaque_scalar(0x20000));
-            at[s] = 4 * four < cols ? (uint32_t)(row0 * stride + 8 * four) : CDNA_NOWHERE;
-            step_bytes[s] = (uint32_t)(C::BM * stride);
+            DEV_UNROLL_FOR (int j = 0; j < STRIPS; ++j)
+                at[s + j] =
+                    4 * (four + FOURS * j) < cols ? (uint32_t)(row0 * stride + 8 * (four + FOURS * j)) : CDNA_NOWHERE;
+            step_bytes[s] = (uint32_t)(C::HELD * stride);
         }
     }
-    /* The next query block: to registers. */
+    /* The next rows: to registers. */
     DEV_METHOD void fetch(attn_cdna_ahead<C> &ahead) {
-        DEV_UNROLL_FOR (int s = 0; s < TENSORS; ++s) {
+        DEV_UNROLL_FOR (int s = 0; s < UNITS; ++s) {
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
-                ahead.rows[s][r] = __builtin_amdgcn_raw_buffer_load_b64(from[s][r], at[s], 0, 0);
-            at[s] += step_bytes[s];
+                ahead.rows[s][r] = __builtin_amdgcn_raw_buffer_load_b64(from[s / STRIPS][r], at[s], 0, 0);
+            at[s] += step_bytes[s / STRIPS];
         }
     }
     /* Rows before the first that sees a key may hold anything: they become zero. */
     DEV_FN void clear_before(attn_cdna_ahead<C> &ahead, int low) {
-        DEV_UNROLL_FOR (int s = 0; s < TENSORS; ++s)
+        DEV_UNROLL_FOR (int s = 0; s < UNITS; ++s)
             DEV_UNROLL_FOR (int r = 0; r < 4; ++r)
                 if (r < low) ahead.rows[s][r] = leaf_u2{0, 0};
     }
-    /* Part `part` of 2 TENSORS, from registers to LDS: two rows as they are, two columns of four rows transposed. */
+    /* Part `part` of 2 UNITS, from registers to LDS: two rows as they are, two columns of four rows transposed. */
     DEV_METHOD void put(const attn_cdna_ahead<C> &ahead, int part) const {
-        int s = part >> 1, e = part & 1;
+        const int s = part >> 1, e = part & 1, tensor = s / STRIPS, strip = s % STRIPS;
         DEV_UNROLL_FOR (int r = 2 * e; r < 2 * e + 2; ++r)
-            cdna_put(to_rows + s * (C::AT_DOUT - C::AT_Q) + r * C::ROW, ahead.rows[s][r]);
+            cdna_put(to_rows + (tensor * (C::AT_DOUT - C::AT_Q) + r * C::ROW + strip * FOURS * 8), ahead.rows[s][r]);
         const uint32_t x = ahead.rows[s][0][e], y = ahead.rows[s][1][e];
         const uint32_t z = ahead.rows[s][2][e], t = ahead.rows[s][3][e];
-        cdna_put(to_columns[e] + s * (C::AT_DOUTT - C::AT_QT),
+        cdna_put(to_columns[e] + (tensor * (C::AT_DOUTT - C::AT_QT) + strip * FOURS * 128),
                  leaf_u4{cdna_lows(x, y), cdna_lows(z, t), cdna_highs(x, y), cdna_highs(z, t)});
     }
 };

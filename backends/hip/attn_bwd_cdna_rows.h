@@ -163,10 +163,13 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
 template <class C> DEV_FN void attn_cdna_postprocess(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
     enum {
-        LANES = C::HD == 96 ? 16 : C::HD / 8, /* of a row, some idle */
+        LANES = C::HD == 96    ? 16
+                : C::HD == 192 ? 32
+                               : C::HD / 8, /* of a row, some idle */
         STEP = 256 / LANES,
         PASSES = (int)STW_CDNA_ROWS / STEP,
-        WAVES = C::HD % 64 ? 2 : 4, /* over the columns; else two for each half of 16 rows */
+        LOADED = PASSES < 16 ? PASSES : 16, /* at a time */
+        WAVES = C::HD % 64 ? 2 : 4,         /* over the columns; else two for each half of 16 rows */
         WAVE = C::HD / WAVES
     };
     const stw_attn_params &p = l.p;
@@ -187,21 +190,25 @@ template <class C> DEV_FN void attn_cdna_postprocess(const stw_attn_launch &l, c
     uint32_t to = col < cols ? (uint32_t)(row * (int)p.dq.seq + col) * 2 : CDNA_NOWHERE;
     const leaf_f2 scale = (leaf_f2)p.scale;
     auto pass_at = [](int i) {
+        if (STEP == 8) return i / 2 * (16 * C::HD * 4) + i % 2 * 128;
         return WAVES == 2 && STEP == 16 ? i / 2 * (32 * C::HD * 4) + i % 2 * 512 : i * (STEP * C::HD * 4);
     };
-    leaf_f4 x[PASSES][2];
-    DEV_UNROLL_FOR (int i = 0; i < PASSES; ++i)
-        DEV_UNROLL_FOR (int e = 0; e < 2; ++e)
-            x[i][e] = __builtin_bit_cast(leaf_f4,
-                                         __builtin_amdgcn_raw_buffer_load_b128(sums, at + pass_at(i) + e * 16, 0, 0));
-    if (used < end) /* rows between hold zeros, whatever P = 0 was multiplied with */
-        DEV_UNROLL_FOR (int i = 0; i < PASSES; ++i)
-            if (row + i * STEP >= used) x[i][0] = x[i][1] = leaf_f4{0, 0, 0, 0};
-    DEV_UNROLL_FOR (int i = 0; i < PASSES; ++i) {
-        leaf_u4 y;
-        DEV_UNROLL_FOR (int e = 0; e < 4; ++e)
-            y[e] = cdna_operand(T(), (e & 1 ? x[i][e / 2].zw : x[i][e / 2].xy) * scale);
-        __builtin_amdgcn_raw_buffer_store_b128(y, dq, to + (uint32_t)(i * STEP * (int)p.dq.seq * 2), 0, 0);
+    DEV_UNROLL_FOR (int first = 0; first < PASSES; first += LOADED) {
+        leaf_f4 x[LOADED][2];
+        DEV_UNROLL_FOR (int i = 0; i < LOADED; ++i)
+            DEV_UNROLL_FOR (int e = 0; e < 2; ++e)
+                x[i][e] = __builtin_bit_cast(
+                    leaf_f4, __builtin_amdgcn_raw_buffer_load_b128(sums, at + pass_at(first + i) + e * 16, 0, 0));
+        if (used < end) /* rows between hold zeros, whatever P = 0 was multiplied with */
+            DEV_UNROLL_FOR (int i = 0; i < LOADED; ++i)
+                if (row + (first + i) * STEP >= used) x[i][0] = x[i][1] = leaf_f4{0, 0, 0, 0};
+        DEV_UNROLL_FOR (int i = 0; i < LOADED; ++i) {
+            leaf_u4 y;
+            DEV_UNROLL_FOR (int e = 0; e < 4; ++e)
+                y[e] = cdna_operand(T(), (e & 1 ? x[i][e / 2].zw : x[i][e / 2].xy) * scale);
+            __builtin_amdgcn_raw_buffer_store_b128(y, dq, to + (uint32_t)((first + i) * STEP * (int)p.dq.seq * 2), 0,
+                                                   0);
+        }
     }
 }
 

@@ -2,19 +2,19 @@
  *
  * What calls a step of CDNA's own main loop (attn_bwd_cdna.h): the look for subnormal operands, the scheduler that
  * goes over query heads and blocks, the epilogue (dK and dV to memory), and the two kernels, attn_cdna_main and
- * attn_cdna_exact. A work tile is 192 keys of one kv head. C: attn_cdna, the shapes. */
+ * attn_cdna_exact. A work tile is BN keys of one kv head. C: attn_cdna, the shapes. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 #define STW_HIP_ATTN_BWD_CDNA_SCHEDULER_H
 
 #include "attn_bwd_cdna.h"
 
 /* K or V holds an element that counts (attn_bwd_subnormal.h): ordinary data has one in the first word of some lane. */
-template <class C> DEV_FN bool attn_cdna_counts(const leaf_u2 (&x)[C::TILES][C::PIECES][2]) {
+template <int TILES, int PIECES> DEV_FN bool attn_cdna_counts(const leaf_u2 (&x)[TILES][PIECES][2]) {
     const uint32_t least = 0x35800000u; /* 2^-20 */
     if (__builtin_amdgcn_ballot_w64((x[0][0][0].x & 0x7fff0000u) >= least)) return true;
     bool counts = false;
-    DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i) {
-        DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j)
+    DEV_UNROLL_FOR (int i = 0; i < TILES; ++i) {
+        DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j)
             DEV_UNROLL_FOR (int e = 0; e < 4; ++e) {
                 uint32_t word = x[i][j][e / 2][e % 2];
                 counts |= (word & 0x7fff0000u) >= least || (word << 16 & 0x7fff0000u) >= least;
@@ -25,10 +25,10 @@ template <class C> DEV_FN bool attn_cdna_counts(const leaf_u2 (&x)[C::TILES][C::
 }
 
 /* Where products may lose what is subnormal: K or V holds such elements. */
-template <class C> DEV_FN bool attn_cdna_flushed(const leaf_u2 (&x)[C::TILES][C::PIECES][2]) {
+template <int TILES, int PIECES> DEV_FN bool attn_cdna_flushed(const leaf_u2 (&x)[TILES][PIECES][2]) {
     cdna_least least = {(leaf_us2)0xffff};
-    DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-        DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j)
+    DEV_UNROLL_FOR (int i = 0; i < TILES; ++i)
+        DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j)
             DEV_UNROLL_FOR (int e = 0; e < 4; ++e) least.add(x[i][j][e / 2][e % 2]);
     return least.flushed();
 }
@@ -45,12 +45,14 @@ DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &u, int h
     w.dq.enter_head(l->dq + at * (C::BM * C::HD), first, thread);
     w.queries.fetch(w.ahead);
     w.stats.fetch(w.ahead);
-    int t = C::TENSORS == 2 ? thread : thread & 127, group = t / (C::WIDTH / 4);
+    int t = C::TENSORS == 2 ? thread : thread & 127, group = t / C::FOURS;
     int low = (int)dev_uniform(u.seq.q_low) - (first * C::BM + 4 * group);
     if (dev_uniform(u.seq.q_low) > first * C::BM) w.queries.clear_before(w.ahead, low);
-    DEV_UNROLL_FOR (int i = 0; i < 2 * C::TENSORS; ++i) w.queries.put(w.ahead, i);
+    DEV_UNROLL_FOR (int i = 0; i < 2 * C::UNITS; ++i) w.queries.put(w.ahead, i);
     w.stats.put(w.ahead, w.lds);
     w.queries.fetch(w.ahead);
+    if (C::PARTS == 2 && dev_uniform(u.seq.q_low) > first * C::BM + C::HELD)
+        w.queries.clear_before(w.ahead, low - C::HELD);
     w.stats.fetch(w.ahead);
     cdna_barrier();
 }
@@ -100,7 +102,25 @@ DEV_FN void attn_cdna_store_last(const attn_cdna_loop<C> &w, cdna_buffer to_k, c
         }
 }
 
-/* dK and dV: sums for keys in use, zeros up to the sequence's end. Four tiles hold four neighbouring columns. */
+/* dK or dV in whole pieces of 64 columns, of which four tiles hold four neighbouring columns. */
+template <class T, bool PART, int TILES, int COLUMNS>
+DEV_FN void attn_cdna_store_columns(const leaf_f4 (&sums)[TILES][COLUMNS], cdna_buffer to, leaf_f2 scale, int used,
+                                    int n, int key0, int stride, int cols) {
+    DEV_UNROLL_FOR (int j = 0; j + 3 < COLUMNS; j += 4) {
+        const int col = 16 * j + 4 * n;
+        const uint32_t at = col < cols ? (uint32_t)(key0 * stride + col) * 2 : CDNA_NOWHERE;
+        DEV_UNROLL_FOR (int i = 0; i < TILES; ++i)
+            DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
+                const leaf_f4 *x = &sums[i][j];
+                leaf_u2 row = {cdna_operand(T(), leaf_f2{x[0][r], x[1][r]} * scale),
+                               cdna_operand(T(), leaf_f2{x[2][r], x[3][r]} * scale)};
+                if (PART && key0 + 16 * i + r >= used) row = leaf_u2{0, 0};
+                __builtin_amdgcn_raw_buffer_store_b64(row, to, at + (uint32_t)((16 * i + r) * stride * 2), 0, 0);
+            }
+    }
+}
+
+/* dK and dV: sums for keys in use, zeros up to the sequence's end. */
 template <class C, bool PART>
 DEV_FN void attn_cdna_store_rows(const attn_cdna_loop<C> &w, const attn_work_tile &u, int used) {
     typedef typename C::T T;
@@ -113,24 +133,10 @@ DEV_FN void attn_cdna_store_rows(const attn_cdna_loop<C> &w, const attn_work_til
     cdna_buffer to_k = attn_cdna_buffer(l->p.dk, b, h, row, end, k_stride, k_cols);
     cdna_buffer to_v = attn_cdna_buffer(l->p.dv, b, h, row, end, v_stride, v_cols);
     const leaf_f2 scale = (leaf_f2)l->p.scale;
-    const int key0 = 48 * wave + 4 * g;
+    const int key0 = C::KEYS * wave + 4 * g;
     if constexpr (C::PIECES % 2) attn_cdna_store_last<C, PART>(w, to_k, to_v, used, n, key0, k_stride, v_stride);
-    DEV_UNROLL_FOR (int j = 0; j + 1 < C::PIECES; j += 2) {
-        int col = 32 * j + 4 * n;
-        const uint32_t k_at = col < k_cols ? (uint32_t)(key0 * k_stride + col) * 2 : CDNA_NOWHERE;
-        const uint32_t v_at = col < v_cols ? (uint32_t)(key0 * v_stride + col) * 2 : CDNA_NOWHERE;
-        DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
-            DEV_UNROLL_FOR (int r = 0; r < 4; ++r) {
-                const leaf_f4 *k = &w.dk[i][2 * j], *v = &w.dv[i][2 * j];
-                leaf_u2 x = {cdna_operand(T(), leaf_f2{k[0][r], k[1][r]} * scale),
-                             cdna_operand(T(), leaf_f2{k[2][r], k[3][r]} * scale)};
-                leaf_u2 y = {cdna_operand(T(), leaf_f2{v[0][r], v[1][r]}),
-                             cdna_operand(T(), leaf_f2{v[2][r], v[3][r]})};
-                if (PART && key0 + 16 * i + r >= used) x = y = leaf_u2{0, 0};
-                __builtin_amdgcn_raw_buffer_store_b64(x, to_k, k_at + (uint32_t)((16 * i + r) * k_stride * 2), 0, 0);
-                __builtin_amdgcn_raw_buffer_store_b64(y, to_v, v_at + (uint32_t)((16 * i + r) * v_stride * 2), 0, 0);
-            }
-    }
+    attn_cdna_store_columns<T, PART>(w.dk, to_k, scale, used, n, key0, k_stride, k_cols);
+    attn_cdna_store_columns<T, PART>(w.dv, to_v, leaf_f2{1, 1}, used, n, key0, v_stride, v_cols);
 }
 
 template <class C> DEV_FN void attn_cdna_store(const attn_cdna_loop<C> &w, const attn_work_tile &u) {
@@ -166,15 +172,15 @@ DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, in
 template <class C> DEV_FN bool attn_cdna_look_at_keys(const attn_cdna_loop<C> &w, attn_work_tile &u, int lane) {
     if constexpr (dev_is_f16<typename C::T>::yes) return false;
     if constexpr (dev_flushes<typename C::T>::yes) {
-        int of_k = (attn_cdna_counts<C>(w.keys.k) ? 1 : 0) | (attn_cdna_flushed<C>(w.keys.k) ? 2 : 0);
-        int of_v = (attn_cdna_counts<C>(w.keys.v) ? 1 : 0) | (attn_cdna_flushed<C>(w.keys.v) ? 2 : 0);
+        int of_k = (attn_cdna_counts(w.keys.k) ? 1 : 0) | (attn_cdna_flushed(w.keys.k) ? 2 : 0);
+        int of_v = (attn_cdna_counts(w.keys.v) ? 1 : 0) | (attn_cdna_flushed(w.keys.v) ? 2 : 0);
         if (lane == 0) {
             dev_or(&u.k_counts, of_k);
             dev_or(&u.v_counts, of_v);
         }
     } else {
-        if (attn_cdna_counts<C>(w.keys.k)) u.k_counts = 1;
-        if (attn_cdna_counts<C>(w.keys.v)) u.v_counts = 1;
+        if (attn_cdna_counts(w.keys.k)) u.k_counts = 1;
+        if (attn_cdna_counts(w.keys.v)) u.v_counts = 1;
     }
     dev_barrier();
     return dev_uniform(u.k_counts) != 1 || dev_uniform(u.v_counts) != 1;

@@ -27,7 +27,7 @@ struct attn_cdna_scoring {
         int64_t j0 = dev_uniform(u.j0);
         int high = (int)stw_clamp_i64(dev_uniform(u.seq.band.high) - j0, -far, far);
         int low = (int)stw_clamp_i64(dev_uniform(u.seq.band.low) - j0, -far, far);
-        int key = 48 * wave + lane % 16;
+        int key = keys / 4 * wave + lane % 16;
         scale_log2 = l->p.scale * DEV_LOG2E;
         distance = 4 * (lane / 16) - key + high;
         span = high - low;
@@ -36,8 +36,9 @@ struct attn_cdna_scoring {
     }
 };
 
-/* Scores of 16 queries and the wave's 48 keys: three tiles, of which the lane has key n and queries 4 g .. 4 g + 3.
- * Six pairs e = 3 k + i of scores: queries 2 k and 2 k + 1 of tile i. Each takes four pieces to P and four to dS. */
+/* Scores of 16 queries and the wave's keys: TILES tiles, of which the lane has key n and queries 4 g .. 4 g + 3.
+ * 2 TILES pairs e = TILES k + i of scores: queries 2 k and 2 k + 1 of tile i. Each takes four pieces to P and four to
+ * dS. */
 template <int KIND, class C> struct attn_cdna_scores {
     typedef typename C::T T;
     enum { TILES = C::TILES, MASKED = KIND != CDNA_INNER, ANY = KIND == CDNA_ANY || KIND == CDNA_EXACT };
@@ -58,13 +59,13 @@ template <int KIND, class C> struct attn_cdna_scores {
             }
         }
     }
-    /* Piece q of 24 is stage 0 to 3 of pair e. Where more than one piece follows a product, two pairs take turns. */
-    DEV_FN constexpr int pair_of(int q) { return C::PIECES == 4 ? q / 4 : q / 8 * 2 + q % 2; }
-    DEV_FN constexpr int stage_of(int q) { return C::PIECES == 4 ? q % 4 : q / 2 % 4; }
+    /* Piece q of 8 TILES is stage 0 to 3 of pair e. Where two pieces follow a product, two pairs take turns. */
+    DEV_FN constexpr int pair_of(int q) { return C::PIECES_V >= 4 ? q / 4 : q / 8 * 2 + q % 2; }
+    DEV_FN constexpr int stage_of(int q) { return C::PIECES_V >= 4 ? q % 4 : q / 2 % 4; }
 
     /* P = exp(scale S - LSE): the exponent, one power, the other, rounding. */
     DEV_METHOD void softmax(const attn_cdna_scoring &how, const leaf_f4 &lse, int q) {
-        const int e = pair_of(q), stage = stage_of(q), k = e / 3, i = e % 3;
+        const int e = pair_of(q), stage = stage_of(q), k = e / TILES, i = e % TILES;
         if (stage == 0) {
             if (k == 0) cdna_keep<C::IN_AGPRS>(s[i]);
             leaf_f2 pair = k ? s[i].zw : s[i].xy;
@@ -84,15 +85,15 @@ template <int KIND, class C> struct attn_cdna_scores {
     }
     /* dS = P (dP - delta): the product, rounding, to LDS; no fourth. */
     DEV_METHOD void gradient(const attn_cdna_lds<C> &lds, int q) {
-        const int e = pair_of(q), stage = stage_of(q), k = e / 3, i = e % 3;
+        const int e = pair_of(q), stage = stage_of(q), k = e / TILES, i = e % TILES;
         if (stage == 0) {
             if (k == 0) cdna_keep<C::IN_AGPRS>(dp[i]);
             leaf_f2 flow = k ? dp[i].zw : dp[i].xy;
             if constexpr (MASKED) ds[e] = leaf_f2{cdna_times(p[e].x, flow.x), cdna_times(p[e].y, flow.y)};
             else ds[e] = p[e] * flow;
         } else if (stage == 1) ds16[i][k] = cdna_operand(T(), ds[e]);
-        else if (stage == 2 && i == 1) lds.put_zipped(half, k, ds16[0][k], ds16[1][k]);
-        else if (stage == 2 && i == 2) lds.put_single(half, k, ds16[2][k]);
+        else if (stage == 2 && i % 2) lds.put_zipped(half % (C::HELD / 16), k, ds16[i - 1][k], ds16[i][k]);
+        else if (stage == 2 && i == TILES - 1) lds.put_single(half % (C::HELD / 16), k, ds16[i][k]);
     }
 };
 

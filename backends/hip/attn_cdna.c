@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * The host side of CDNA's own main loop (loop "cdna"; "cdna_bf16" where the matrix unit takes subnormal bf16 for
- * zero): which problems it takes and what it decides about them. Kernels: attn_bwd_cdna.h. Where it does not take
- * a problem, the shared kernels of the same tile run. Pure functions. */
+ * zero; of head dim 192 "cdna_tall" and "cdna_bf16_tall"): which problems it takes and what it decides about them.
+ * Kernels: attn_bwd_cdna.h. Where it does not take a problem, the shared kernels of the same tile run. Pure
+ * functions. */
 #include "backends/gpu/attn_tiled.h"
 
 #include "backends/hip/device.h"
@@ -86,7 +87,7 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     stw_attn_tiled_plan(tile, p, wave, 0, out);
     if (cdna_refusal(tile, p)) return;
     out->mode = "plain";
-    out->bn = STW_CDNA_BN;
+    out->bn = STW_CDNA_BN(tile->head_dim);
     out->smem = STW_CDNA_SMEM(tile->head_dim);
     out->vectors = STW_STATS_NEGATED;
     out->small_rows = STW_CDNA_ROWS;
@@ -105,6 +106,17 @@ static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_
     out->exact = p->dtype == STW_BF16 && !cdna_refusal(tile, p);
 }
 
+/* Tiles that also have kernels for head_dim_v up to STW_CDNA_TALL_V. */
+static void plan_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    plan(tile, p, wave, out);
+    if (p->head_dim_v <= STW_CDNA_TALL_V && !cdna_refusal(tile, p)) out->mode = "tall";
+}
+
+static void plan_bf16_tall(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
+    plan_bf16(tile, p, wave, out);
+    if (out->exact && p->head_dim_v <= STW_CDNA_TALL_V) out->mode = "tall";
+}
+
 static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p) {
     if (p->dtype != STW_F16) return cdna_refusal(tile, p);
     const char *feature = stw_attn_tiled_slower(tile, p, 1);
@@ -119,4 +131,6 @@ const char *stw_hip_unowned(stw_attn_call call, const stw_variant *tile, const s
 }
 
 STW_ATTN_LOOP(cdna, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan);
+STW_ATTN_LOOP(cdna_tall, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan_tall);
 STW_ATTN_LOOP(cdna_bf16, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16);
+STW_ATTN_LOOP(cdna_bf16_tall, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16_tall);

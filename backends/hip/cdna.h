@@ -186,18 +186,19 @@ struct cdna_arrived_operand {
     DEV_METHOD cdna_arrived_fragment at(int j) const { return {fragments[j]}; }
 };
 
-/* Of 24 pieces of work, those behind product i of PRODUCTS. */
-template <int PRODUCTS, class Overlap> DEV_FN void cdna_share(Overlap &overlap, int i) {
-    const int first = (24 * i + PRODUCTS - 1) / PRODUCTS, end = (24 * (i + 1) + PRODUCTS - 1) / PRODUCTS;
-    DEV_UNROLL_FOR (int e = 0; e < (24 + PRODUCTS - 1) / PRODUCTS; ++e)
-        if (24 % PRODUCTS == 0 || first + e < end) overlap.step(first + e);
+/* Of so many pieces of work, those behind product i of PRODUCTS. */
+template <int WORK, int PRODUCTS, class Overlap> DEV_FN void cdna_share(Overlap &overlap, int i) {
+    const int first = (WORK * i + PRODUCTS - 1) / PRODUCTS, end = (WORK * (i + 1) + PRODUCTS - 1) / PRODUCTS;
+    DEV_UNROLL_FOR (int e = 0; e < (WORK + PRODUCTS - 1) / PRODUCTS; ++e)
+        if (WORK % PRODUCTS == 0 || first + e < end) overlap.step(first + e);
 }
 
 /* acc[i] = A B[i]^T + start, i: tiles of 16 keys. A: 16 queries x HD; B: registers. */
-template <bool EXACT, class C, class Operand, class Overlap>
-DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&b)[C::TILES][C::PIECES][2],
+template <bool EXACT, class C, int PIECES, class Operand, class Overlap>
+DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&b)[C::TILES][PIECES][2],
                     const leaf_f4 &start, Overlap overlap) {
-    DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j) {
+    enum { PRODUCTS = 2 * C::TILES * PIECES };
+    DEV_UNROLL_FOR (int j = 0; j < PIECES; ++j) {
         a.want(j);
         const auto x = a.at(j);
         DEV_UNROLL_FOR (int h = 0; h < 2; ++h) {
@@ -205,7 +206,7 @@ DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&
                 acc[i] = cdna_mma<EXACT>(typename C::T(), x.half(h), b[i][j][h], j + h ? acc[i] : start);
                 if constexpr (Overlap::ORDERED) {
                     CDNA_FENCE();
-                    cdna_share<6 * C::PIECES>(overlap, 6 * j + 3 * h + i);
+                    cdna_share<8 * C::TILES, PRODUCTS>(overlap, C::TILES * (2 * j + h) + i);
                     CDNA_FENCE();
                 }
             }
@@ -218,10 +219,11 @@ DEV_FN void mma_ABt(leaf_f4 (&acc)[C::TILES], const Operand &a, const leaf_u2 (&
 }
 
 /* acc[i] += A[i]^T B, i: tiles of 16 keys. A: 16 queries, registers; B: 16 queries x HD. */
-template <bool EXACT, class C, class Operand, class Overlap>
-DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][2 * C::PIECES], const leaf_u2 (&a)[C::TILES], const Operand &b,
+template <bool EXACT, class C, int COLUMNS, class Operand, class Overlap>
+DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][COLUMNS], const leaf_u2 (&a)[C::TILES], const Operand &b,
                     Overlap overlap) {
-    DEV_UNROLL_FOR (int j = 0; j < C::PIECES; ++j) {
+    enum { PRODUCTS = C::TILES * COLUMNS };
+    DEV_UNROLL_FOR (int j = 0; j < COLUMNS / 2; ++j) {
         b.want(j);
         const auto x = b.at(j);
         DEV_UNROLL_FOR (int h = 0; h < 2; ++h) {
@@ -230,7 +232,7 @@ DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][2 * C::PIECES], const leaf_u2 (&a)[
                 to = cdna_mma<EXACT>(typename C::T(), a[i], x.half(h), to);
                 if constexpr (Overlap::ORDERED) {
                     CDNA_FENCE();
-                    cdna_share<6 * C::PIECES>(overlap, 6 * j + 3 * h + i);
+                    cdna_share<8 * C::TILES, PRODUCTS>(overlap, C::TILES * (2 * j + h) + i);
                     CDNA_FENCE();
                 }
             }
@@ -243,10 +245,10 @@ DEV_FN void mma_AtB(leaf_f4 (&acc)[C::TILES][2 * C::PIECES], const leaf_u2 (&a)[
 }
 
 /* acc[half][c] = A[half] B[c], c: the wave's 16-column tiles. A: HALVES times 16 queries, all keys; B: registers. */
-template <bool EXACT, class C, int FRAGMENTS, class Operand, class Overlap>
-DEV_FN void mma_AB(leaf_f4 (&acc)[C::HALVES][C::COLUMNS], const Operand &a,
-                   const leaf_u2 (&b)[FRAGMENTS][2][C::COLUMNS], Overlap overlap) {
-    DEV_UNROLL_FOR (int k = 0; k < C::HALVES * FRAGMENTS; ++k) {
+template <bool EXACT, class C, int HALVES, int FRAGMENTS, class Operand, class Overlap>
+DEV_FN void mma_AB(leaf_f4 (&acc)[HALVES][C::COLUMNS], const Operand &a, const leaf_u2 (&b)[FRAGMENTS][2][C::COLUMNS],
+                   Overlap overlap) {
+    DEV_UNROLL_FOR (int k = 0; k < HALVES * FRAGMENTS; ++k) {
         const int half = k / FRAGMENTS, p = k % FRAGMENTS;
         a.want(k);
         const auto x = a.at(k);

@@ -135,14 +135,17 @@ STW_SHARED_FN int64_t stw_heads_in_l2(int64_t heads, int64_t fit, int64_t rows) 
     (((stages) ? 2u : 1u) * STW_TILE_BYTES(element, bn, hd) +                                                          \
      2u * STW_STAGE_COUNT(stages) * STW_TILE_BYTES(element, bm, hd) + 2u * STW_TILE_BYTES(element, bm, bn) +           \
      STW_STAGE_COUNT(stages) * (2u * (bm) + STW_STATS_PAD) * 4u + STW_WORK_TILE_BYTES)
-/* CDNA's own main loop: keys of a work tile, whatever its row says of the kernels with all features; Q and dO of 32
- * rows, padded and transposed, dS, padded by row and by four rows, the rows' statistics, and one work tile. */
-#define STW_CDNA_BN              192u
+/* CDNA's own main loop: keys of a work tile, whatever its row says of the kernels with all features; query rows in LDS
+ * at a time; Q and dO of these, padded and transposed, dS, padded by row and by four rows, the statistics of 32 rows,
+ * and one work tile. */
+#define STW_CDNA_BN(hd)          ((hd) > 192u ? 64u : (hd) > 128u ? 128u : 192u)
+#define STW_CDNA_HELD(hd)        ((hd) > 192u ? 16u : 32u)
+#define STW_CDNA_TALL_V          128u /* head_dim_v to which head dim 192 has kernels of its own */
 #define STW_CDNA_ROWS            256u /* query rows of a workgroup of its preprocess and postprocess kernels */
 #define STW_CDNA_WORK_TILE_BYTES 176u
 #define STW_CDNA_SMEM(hd)                                                                                              \
-    (2u * 32u * (4u * (((hd) + 63u) / 64u * 64u) + 32u) + 8u * (4u * (2u * STW_CDNA_BN + 32u) + 64u) + 2u * 32u * 4u + \
-     STW_CDNA_WORK_TILE_BYTES)
+    (2u * STW_CDNA_HELD(hd) * (4u * (((hd) + 63u) / 64u * 64u) + 32u) +                                                \
+     STW_CDNA_HELD(hd) / 4u * (4u * (2u * STW_CDNA_BN(hd) + 32u) + 64u) + 2u * 32u * 4u + STW_CDNA_WORK_TILE_BYTES)
 /* sm90's own main loop: rows of a query block; K of this work tile and the next, V, three stages of Q, dO and
  * statistics, two of dS, which queries see which key, barriers and work tiles. */
 #define STW_SM90_BM(hd) ((hd) > 64u ? 64u : 128u)

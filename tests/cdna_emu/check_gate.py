@@ -15,12 +15,16 @@ import sys
 
 FIELDS = {"scratch": "private_segment_fixed_size", "vector_spills": "vgpr_spill_count", "scalar_spills": "sgpr_spill_count",
           "static_lds": "group_segment_fixed_size", "agprs": "agpr_count"}
-LDS_KB, CDNA_KEYS, CDNA_ROWS, WAVES = 64, 192, 32, 4
-# One step of CDNA's own loop without masks, everything counted: the prototype has 538 and 327 on gfx942.
+LDS_KB, CDNA_ROWS, CDNA_TALL_V, WAVES = 64, 32, 128, 4
+# One step of CDNA's own loop without masks, everything counted: the prototype has 538 and 327 on gfx942. By head dim; tall:
+# 192 with head_dim_v up to 128.
 CDNA_STEP_MOST = {("gfx942", 128, "bf16"): 550, ("gfx942", 64, "bf16"): 334, ("gfx942", 128, "f16"): 572,
                   ("gfx942", 64, "f16"): 357, ("gfx90a", 128, "bf16"): 580, ("gfx90a", 64, "bf16"): 364,
                   ("gfx942", 96, "bf16"): 464, ("gfx942", 32, "bf16"): 254, ("gfx942", 96, "f16"): 487,
-                  ("gfx942", 32, "f16"): 277, ("gfx90a", 96, "bf16"): 488, ("gfx90a", 32, "bf16"): 280}
+                  ("gfx942", 32, "f16"): 277, ("gfx90a", 96, "bf16"): 488, ("gfx90a", 32, "bf16"): 280,
+                  ("gfx942", 192, "bf16"): 538, ("gfx942", "tall", "bf16"): 493, ("gfx942", 256, "bf16"): 451,
+                  ("gfx942", 192, "f16"): 554, ("gfx942", "tall", "f16"): 509, ("gfx942", 256, "f16"): 459,
+                  ("gfx90a", 192, "bf16"): 556, ("gfx90a", "tall", "bf16"): 511, ("gfx90a", 256, "bf16"): 459}
 
 
 def notes(readelf, image):
@@ -93,21 +97,23 @@ def main():
         for name in mine:
             instructions = code(objdump, image, name)
             matrix = sum("mfma" in n for n, _, _ in instructions)
-            own = name.endswith("_plain") and (loop == "cdna" or loop == "cdna_bf16" and "_bf16_" in name)
+            tall = name.endswith("_tall")
+            own = (tall or name.endswith("_plain")) and (loop in ("cdna", "cdna_tall") or loop.startswith("cdna_bf16") and "_bf16_" in name)
             product = bm * bn * hd // 4096 // warps
+            keys, held = 64 if hd > 192 else 128 if hd > 128 else 192, 16 if hd > 192 else 32 # STW_CDNA_BN, STW_CDNA_HELD
+            step = (3 * hd + 2 * (CDNA_TALL_V if tall else hd)) * CDNA_ROWS * keys // 4096 // WAVES
             if own:
-                step = 5 * CDNA_ROWS * CDNA_KEYS * hd // 4096 // WAVES
                 loops = straight_loops(instructions)
-                most = CDNA_STEP_MOST[arch, hd, "bf16" if "_bf16_" in name else "f16"]
+                most = CDNA_STEP_MOST[arch, "tall" if tall else hd, "bf16" if "_bf16_" in name else "f16"]
                 straight = 2 if arch == "gfx942" and "_bf16_" in name else 3 # else in the third, sums may be added one by one
                 if [m for m, _, _ in loops] != [step] * straight or matrix != 3 * step:
                     failures.append(f"{name}: loops of {loops} (matrix, all, under way) instructions, {matrix} in all; a step has {step}")
                 elif min(n for _, n, _ in loops) > most:
                     failures.append(f"{name}: {loops} instructions a step, at most {most}")
-                elif min(under_way for _, _, under_way in loops) < CDNA_ROWS * hd // 64 // WAVES:
+                elif min(under_way for _, _, under_way in loops) < held * hd // 64 // WAVES:
                     failures.append(f"{name}: {loops}: a step waits for its own additions")
             elif name.endswith("_exact"):
-                if matrix != 4 * 5 * CDNA_ROWS * CDNA_KEYS * hd // 4096 // WAVES: # each as four of f32
+                if matrix != 4 * step: # each as four of f32
                     failures.append(f"{name}: {matrix} matrix instructions")
             elif not matrix or matrix % product:
                 failures.append(f"{name}: {matrix} matrix instructions, a product has {product}")

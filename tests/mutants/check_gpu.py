@@ -27,13 +27,13 @@ SYMBOL = "stw_image_mutant"
 
 def reduce_table(text):
     """Of each kind of kernel the first variant for a head dim of at least 64, and the rules that name one of them. Of CDNA's
-    own loop also one for a head dim that is no multiple of 64."""
+    own loop also one for a head dim that is no multiple of 64, and one for the widest."""
     kept = {}
     rows = [(m.group(1), int(m.group(2)), m.group(3)) for m in
             re.finditer(r"^STW_VARIANT\((\w+), (\d+), .*?, (\w+)\)$", text, re.M)]
     for name, head_dim, kind in sorted(rows, key=lambda row: row[1]):
         if head_dim >= 64:
-            kept.setdefault((kind, kind.startswith("cdna") and head_dim % 64 != 0), name)
+            kept.setdefault((kind, kind.startswith("cdna") and (head_dim % 64 != 0, head_dim > 192)), name)
     names = set(kept.values())
     keep = []
     for line in text.splitlines():
@@ -135,7 +135,7 @@ class Hip:
         """A bug in CDNA's own kernels needs no others: seconds instead of half a minute. Its cases, which take them alone."""
         if not mutant or "attn_bwd_cdna" not in mutant["file"]:
             return None
-        kinds = "cdna|cdna_bf16|fwd"
+        kinds = "cdna|cdna_tall|cdna_bf16|cdna_bf16_tall|fwd"
         image, table = tree / "backends/hip/attn_bwd_cdna.hip", tree / f"common/tuning/attn_bwd.{self.arch}.def"
         text, count = re.subn(r"ROW_full\([^)]*\) (CDNA\()|^STW_DBIAS_TILES_64\(BIAS_TILE\)$",
                               r"\1", image.read_text(), flags=re.M)

@@ -189,7 +189,7 @@ static void generous_maxima_cost_nothing(void **state) {
                 /* and these are as many as 38 sequences may cut 32768 rows into, not 38 times 64 blocks */
                 if (call == STW_CALL_BWD)
                     assert_true(x.step[1].work_tiles <= 16 * (32768 / (int64_t)tile.bn + 38) ||
-                                x.step[1].work_tiles <= 16 * (32768 / STW_CDNA_BN + 38));
+                                x.step[1].work_tiles <= 16 * (32768 / STW_CDNA_BN(64) + 38));
             }
         }
     }

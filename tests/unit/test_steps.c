@@ -94,7 +94,8 @@ static void own_kernels_of_problems(void **state) {
     stw_variant tile = tile_called("gfx942", "gfx942_32x128_hd64");
     stw_variant narrow = tile_called("gfx942", "gfx942_32x128_hd32");
     stw_variant between = tile_called("gfx942", "gfx942_32x64_hd96");
-    stw_variant shared = tile_called("gfx942", "gfx942_32x32_hd192");
+    stw_variant tall = tile_called("gfx942", "gfx942_32x32_hd192");
+    stw_variant wide = tile_called("gfx942", "gfx942_32x32_hd256");
     stw_variant exact = tile_called("gfx90a", "gfx90a_32x128_hd64");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         char text[160];
@@ -109,7 +110,35 @@ static void own_kernels_of_problems(void **state) {
         p = params_of(text);
         if (own_steps(&narrow, &p) != rows[i].own) fail_msg("%s: %d", text, own_steps(&narrow, &p));
         if (own_steps(&between, &p) != rows[i].own) fail_msg("head dim 96, %s", text);
-        assert_int_equal(own_steps(&shared, &p), NONE);
+        if (own_steps(&tall, &p) != rows[i].own) fail_msg("head dim 192, %s", text);
+        if (own_steps(&wide, &p) != rows[i].own) fail_msg("head dim 256, %s", text);
+    }
+}
+
+/* The tile of head dim 192 has kernels for head_dim_v up to 128. */
+static void own_kernels_of_unequal_head_dims(void **state) {
+    (void)state;
+    static const struct {
+        const char *dims, *tile, *entry;
+    } rows[] = {
+        {"192x128", "gfx942_32x32_hd192", "stw_attn_bwd_gfx942_32x32_hd192_bf16_tall"},
+        {"136x64", "gfx942_32x32_hd192", "stw_attn_bwd_gfx942_32x32_hd192_bf16_tall"},
+        {"192x136", "gfx942_32x32_hd192", "stw_attn_bwd_gfx942_32x32_hd192_bf16_plain"},
+        {"128x192", "gfx942_32x32_hd192", "stw_attn_bwd_gfx942_32x32_hd192_bf16_plain"},
+        {"256x128", "gfx942_32x32_hd256", "stw_attn_bwd_gfx942_32x32_hd256_bf16_plain"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[80];
+        stw_attn_steps steps;
+        stw_variant tile = tile_called("gfx942", rows[i].tile);
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d%s", rows[i].dims);
+        stw_attn_params p = params_of(text);
+        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
+        assert_string_equal(steps.step[1].entry, rows[i].entry);
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h4k2s130x150d%s:alibi", rows[i].dims);
+        p = params_of(text);
+        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 64, &steps);
+        assert_non_null(strstr(steps.step[1].entry, "_full"));
     }
 }
 
@@ -778,6 +807,7 @@ static void classes_share_kernels(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(own_kernels_of_problems),
+        cmocka_unit_test(own_kernels_of_unequal_head_dims),
         cmocka_unit_test(own_kernels_want_even_tensors),
         cmocka_unit_test(bias_is_summed_where_broadcast),
         cmocka_unit_test(bias_kernels_of_types),
