@@ -401,6 +401,51 @@ static void sm90_says_what_it_does_not_take(void **state) {
     }
 }
 
+/* The kernels before and behind the main loop: sm90's own for the usual options and rows of whole vectors. */
+static void sm90_has_kernels_of_rows(void **state) {
+    (void)state;
+    static const struct {
+        const char *options;
+        int own;
+    } rows[] = {
+        {"", PREPROCESS | POSTPROCESS},
+        {":causal_br:det", PREPROCESS | POSTPROCESS},
+        {":thd:seqs_full", PREPROCESS | POSTPROCESS},
+        {":bhsd", PREPROCESS | POSTPROCESS},
+        {":softcap9", PREPROCESS | POSTPROCESS},
+        {":dk_f32", PREPROCESS | POSTPROCESS},
+        {":delta_in", POSTPROCESS},
+        {":delta_out", POSTPROCESS},
+        {":dlse", POSTPROCESS},
+        {":grads_qkvs:sink", NONE},
+        {":grads_kv", NONE},
+        {":dq_f32", PREPROCESS},
+        {":dq_f32:acc_q", PREPROCESS},
+        {":st_out1318400,64,1280", PREPROCESS | POSTPROCESS},
+        {":st_out1322520,64,1284", POSTPROCESS},
+        {":st_dq1322520,64,1284", PREPROCESS},
+    };
+    stw_variant tile = tile_called("sm90", "sm90_128x128_hd64");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h20k20s1030x1050d64%s", rows[i].options);
+        stw_attn_params p = params_of(text);
+        stw_attn_steps steps;
+        int found = NONE;
+        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 32, &steps);
+        for (uint32_t k = 0; k < steps.count; ++k) {
+            const stw_attn_step *s = &steps.step[k];
+            int is = strstr(s->entry, "_preprocess_sm90_hd64_bf16")    ? PREPROCESS
+                     : strstr(s->entry, "_postprocess_sm90_hd64_bf16") ? POSTPROCESS
+                                                                       : NONE;
+            if (is) assert_int_equal(s->image, STW_KERNEL_OWN);
+            if (k + 1 == steps.count) assert_true(s->early); /* the last kernel awaits the one before it */
+            found |= is;
+        }
+        if (found != rows[i].own) fail_msg("%s: %d", text, found);
+    }
+}
+
 /* Wide heads: as narrow ones, and a loop for head_dim_v to 128. */
 static void sm90_wide_says_what_it_does_not_take(void **state) {
     (void)state;
@@ -747,6 +792,7 @@ int main(void) {
         cmocka_unit_test(tiles_are_for_their_calls),
         cmocka_unit_test(classes_of_sizes),
         cmocka_unit_test(sm90_wide_says_what_it_does_not_take),
+        cmocka_unit_test(sm90_has_kernels_of_rows),
         cmocka_unit_test(sm90_few_says_what_it_does_not_take),
         cmocka_unit_test(sm90_few_slices_the_keys),
         cmocka_unit_test(classes_share_kernels),
