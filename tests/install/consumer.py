@@ -79,7 +79,7 @@ def by_find_package(tools, tree, example, folder):
     folder.mkdir()
     (folder / "CMakeLists.txt").write_text(CMAKE_PROJECT)
     (folder / "example.c").write_text(example)
-    run(tools.cmake, "-S", folder, "-B", folder / "build", tree.cmake_word,
+    run(tools.cmake, "-G", "Ninja", "-S", folder, "-B", folder / "build", tree.cmake_word,
         f"-DCMAKE_C_COMPILER={tools.cc}", f"-DCMAKE_C_FLAGS={' '.join(tools.flags)}")
     run(tools.cmake, "--build", folder / "build")
     check_program(folder / "build/program", tree)
@@ -113,7 +113,7 @@ def by_static(tools, tree, example, folder):
     folder.mkdir()
     (folder / "CMakeLists.txt").write_text(STATIC_PROJECT)
     (folder / "example.c").write_text(example)
-    run(tools.cmake, "-S", folder, "-B", folder / "build", tree.cmake_word, f"-DCMAKE_C_COMPILER={tools.cc}")
+    run(tools.cmake, "-G", "Ninja", "-S", folder, "-B", folder / "build", tree.cmake_word, f"-DCMAKE_C_COMPILER={tools.cc}")
     run(tools.cmake, "--build", folder / "build")
     private = re.search(r"^Libs.private: (.*)$", (tree.library / "pkgconfig/sternway.pc").read_text(), re.M).group(1).split()
     run(tools.cc, folder / "example.c", "-I", tree.prefix / "include", archive, *private, "-o", folder / "program")

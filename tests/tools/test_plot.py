@@ -53,7 +53,7 @@ class Plot(CommandTest):
         document = json.loads(done.stdout)
         document["problems"] = document["problems"][:6]
         old.write_text(json.dumps(document))
-        for metric, expected in (("tflops", "6 lines in 2 panels, nested operations: bars of 2 problems"), ("gbs", "4 lines in 2 panels, nested operations: bars of 2 problems"),
+        for metric, expected in (("tflops", "6 lines in 2 panels, nested operations: bars of 2 problems"), ("gbs", "6 lines in 2 panels, nested operations: bars of 2 problems"),
                                  ("ms", "6 lines in 2 panels, nested operations: bars of 2 problems")):
             picture = self.path(f"{metric}.png")
             done = plot("-o", picture, "--metric", metric, now, f"before={old}")
