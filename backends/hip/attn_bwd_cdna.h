@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * CDNA's own main loop of the backward pass, for plain problems: 16-bit, head dims up to 128, no feature that
- * touches single pairs, dQ, dK and dV all wanted, rows that are whole vectors (backends/hip/attn_cdna.c). Every
- * other problem takes the shared loop (common/kernels/attn_bwd.h). Sums of dQ lie in the order of that loop;
+ * CDNA's own main loop of the backward pass: 16-bit, head dims up to 128, dQ, dK and dV all wanted, rows that are
+ * whole vectors, and deterministic mode, ALiBi, softcap or none of them (backends/hip/attn_cdna.c). Every other
+ * problem takes the shared loop (common/kernels/attn_bwd.h). Sums of dQ lie in the order of that loop;
  * statistics are negated (STW_STATS_NEGATED).
  *
  * A workgroup (CUDA: CTA) of four waves has a work tile, 192 keys of one kv head. It goes over the queries of every
@@ -38,18 +38,20 @@
  * dV, reads of LDS in pairs, two ahead. Head dims 96, 128: one wave a SIMD, up to 512 registers. 32, 64: two waves;
  * with 256 registers and no asm operand in AGPRs clang leaves the sums in ordinary registers and moves none.
  *
- * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_scheduler.h: what
- * calls a step, dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the preprocess and postprocess kernels. */
+ * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_features.h: deterministic mode, ALiBi, softcap.
+ * attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_scheduler.h: what calls a step, dK and dV to memory, the kernels.
+ * attn_bwd_cdna_rows.h: the preprocess and postprocess kernels. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_H
 #define STW_HIP_ATTN_BWD_CDNA_H
 
 #include "attn_bwd_cdna_scores.h"
 
 /* Shapes. BM queries of a step, BN keys of a workgroup; AT_*, ROW, SCORE_* and TRANSPOSED are bytes of LDS. */
-template <class T_, int HD_> struct attn_cdna {
+template <class T_, int HD_, int MODE_ = CDNA_PLAIN> struct attn_cdna {
     typedef T_ T;
     enum {
         HD = HD_,
+        MODE = MODE_,
         BM = 32,
         BN = (int)STW_CDNA_BN,
         TILES = 3,                       /* of 16 keys, a wave's                    */
@@ -112,10 +114,20 @@ template <class C> struct attn_cdna_loop {
     attn_cdna_queries<C> queries;
     attn_cdna_stats<C> stats;
     attn_cdna_dq<C> dq;
+    attn_cdna_turn<C> turn;
     attn_cdna_ahead<C> ahead;
     attn_cdna_scoring scoring;
+    attn_cdna_feature<C> feature;
     uint64_t subnormal_steps; /* of those that attn_cdna_steps_of counts, a bit each */
     bool subnormal_keys;      /* K or V                                             */
+    int wave;                 /* of modes other than CDNA_PLAIN                     */
+
+    /* The thread's number; kernels that have no register to keep it in make it anew. */
+    DEV_METHOD int thread() const {
+        if constexpr (C::MODE == CDNA_PLAIN) return cdna_opaque((int)dev_thread());
+        const uint32_t all = cdna_opaque(~0u);
+        return 64 * wave + (int)__builtin_amdgcn_mbcnt_hi(all, __builtin_amdgcn_mbcnt_lo(all, 0));
+    }
 
     DEV_METHOD void clear() {
         DEV_UNROLL_FOR (int i = 0; i < C::TILES; ++i)
@@ -153,9 +165,9 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
         const int at = half * 4 * P;
         const rows_operand q = {rows, w.lds, at}, dout = {rows, w.lds, at + P};
         const rows_operand dout_t = {rows, w.lds, at + 2 * P}, q_t = {rows, w.lds, at + 3 * P};
-        auto softmax = cdna_behind_product([&](int piece) { t.softmax(w.scoring, lse, piece); });
+        auto softmax = cdna_behind_product([&](int piece) { t.softmax(w.scoring, w.feature, lse, piece); });
         auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
-        t.enter(w.scoring, block, half);
+        t.enter(w.scoring, w.feature, block, half);
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
         mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, cdna_nothing());
         mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
@@ -166,10 +178,14 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
         mma_AtB<EXACT, C>(w.dv, t.p16, dout_t, gradient);
         if (half == 0) mma_AtB<EXACT, C>(w.dk, t.ds16, q_t, cdna_nothing());
     }
+    w.turn.acknowledge();
     cdna_barrier(); /* all waves have written dS and read Q and dO */
+    w.turn.pass_on();
+    w.turn.look();
     ds_stream ds(w.lds);
     leaf_f4 dq[C::HALVES][C::COLUMNS];
     auto add = [&](int half) {
+        if (half == 0 || C::HALVES == 1) w.turn.wait();
         if (ANY && subnormal) w.dq.add(dq[half], half, true);
         else w.dq.add(dq[half], half, false);
     };
@@ -194,6 +210,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
     mma_AB<EXACT, C>(dq, ds_operand{ds, w.lds, 0}, w.keys.kt, add_first_half);
     add(C::HALVES - 1);
     w.dq.next();
+    w.turn.next();
     cdna_barrier(); /* all waves have written the next rows and read dS */
 }
 
