@@ -25,8 +25,8 @@ CDNA_STEP_MOST = {("gfx942", 128, "bf16"): 550, ("gfx942", 64, "bf16"): 334, ("g
 
 # What such a step may have more in kernels that know more than masks. In deterministic mode it waits once for the additions of
 # the step before, by vmcnt(0), and its loop holds the branches of a turn besides its own.
-CDNA_STEP_MORE = {"plain": 0, "ordered": 25, "alibi": 60, "softcap": 130}
-TURN_BRANCHES = 4
+CDNA_STEP_MORE = {"plain": 0, "ordered": 25, "alibi": 60, "softcap": 140}
+TURN_BRANCHES = 3
 
 
 def notes(readelf, image):
