@@ -78,6 +78,15 @@ def pointwise(b, op):
     return call, theirs, lambda: [function(g.double(), x.double())]
 
 
+def log_softmax(b):
+    y, g = torch.log_softmax(b.values().float(), 1).to(b.dtype), b.values()
+    dx, = like(y)
+    call = dict(op="log_softmax", tensors=dict(y=y, grad=g, dx=dx), outputs=[dx], inner=b.inner, dim=jagged.DIMS["inner"])
+    # PyTorch's nested tensors lack this backward; rows of inner elements need none
+    theirs = {"rows": lambda: aten._log_softmax_backward_data(g, y, 1, b.dtype)}
+    return call, theirs, lambda: [g.double() - y.double().exp() * g.double().sum(1, keepdim=True)]
+
+
 def softmax(b, dim):
     y = b.values().float()
     parts = [torch.softmax(part, dim) for part in y.split(b.sizes)]
@@ -127,6 +136,33 @@ def layer_norm(b):
         return [rstd.double()[:, None] * (s - s.mean(1, keepdim=True) - h * (s * h).mean(1, keepdim=True)), (G * h).sum(0),
                 G.sum(0)]
     return call, theirs, exact
+
+
+def ragged_norm(b):
+    """layer_norm over the ragged dimension and inner; PyTorch lacks the backward, so that a loop takes its place."""
+    x, g = b.values(), b.values()
+    parts = [part.double() for part in x.split(b.sizes)]
+    mean = torch.stack([p.mean() if p.numel() else p.new_zeros(()) for p in parts]).float()
+    rstd = torch.stack([(p.var(correction=0) + 1e-5).rsqrt() if p.numel() else p.new_ones(()) for p in parts]).float()
+    dx, = like(x)
+    call = dict(op="layer_norm", tensors=dict(x=x, grad=g, mean=mean, rstd=rstd, dx=dx), outputs=[dx], inner=b.inner,
+                dim=jagged.DIMS["ragged"])
+    result = torch.empty_like(x)
+    views = [(X, G, D, m.reshape(1, 1), r.reshape(1, 1)) for X, G, D, m, r in zip(
+        x.split(b.sizes), g.split(b.sizes), result.split(b.sizes), mean.to(b.dtype), rstd.to(b.dtype)) if X.numel()]
+
+    def loop():
+        for X, G, D, m, r in views:
+            D.copy_(aten.native_layer_norm_backward(G, X, list(X.shape), m, r, None, None, [True, False, False])[0])
+        return result
+
+    def exact():
+        found = []
+        for X, G, m, r in zip(parts, g.double().split(b.sizes), mean.double(), rstd.double()):
+            h = (X - m) * r
+            found.append(r * (G - G.mean() - h * (G * h).mean()) if X.numel() else X)
+        return [torch.cat(found)]
+    return call, {"loop": loop}, exact
 
 
 def linear(b, N):
@@ -187,6 +223,7 @@ def to_padded(b):
 CASES = {
     **{op: (65536, 256, lambda b, op=op: pointwise(b, op)) for op in jagged.POINTWISE},
     "softmax_inner": (65536, 256, lambda b: softmax(b, 1)), "softmax_ragged": (65536, 256, lambda b: softmax(b, 0)),
+    "log_softmax": (65536, 256, log_softmax), "layer_norm_ragged": (65536, 256, ragged_norm),
     "sum_inner": (65536, 256, sum_last), "layer_norm": (65536, 256, layer_norm),
     "linear": (8192, 512, lambda b: linear(b, 512)), "matmul": (16384, 128, lambda b: matmul(b, 64)),
     "matmul_small": (16384, 64, lambda b: matmul(b, 64)), "to_padded": (8192, 256, to_padded),

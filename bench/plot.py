@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Curves of documents of `sternway bench --json` (docs/schema/bench.json): TFLOP/s over the sequence length, a panel an
 element type, mask and other options, a line a document and head dim. With --metric gbs GB/s, with --metric ms the median;
-bars from the first to the third quartile. Nested operations, which have no sequence length, are bars of GB/s.
+bars from the first to the third quartile. Problems of which no other length was timed, as a default bench has them, are bars
+with their names; so are nested operations, which have no sequence length, in GB/s.
 
     build/release/bin/sternway bench --suite fa --json >now.json
     python bench/plot.py -o curves.png now.json [LABEL=older.json ...]
@@ -46,8 +47,10 @@ def value_of(row, metric):
 
 
 def curves(documents, metric):
-    """{panel: {line: [(length, value, below, above)]}} of the attention problems."""
+    """{panel: {line: [(length, value, below, above)]}} of the attention problems, and {label: {problem: value}} of those in
+    panels where every line would be a point."""
     panels = collections.defaultdict(lambda: collections.defaultdict(list))
+    problems = collections.defaultdict(list)
     for label, document in documents:
         for row in document["problems"]:
             operation, dtype, sizes, *rest = row["problem"].split(":")
@@ -60,7 +63,13 @@ def curves(documents, metric):
             name = f"{label}, D {dim}" + (f"/{dim_v}" if dim_v else "")
             name += f", {heads}:{kv_heads} heads" if kv_heads else ""
             panels[panel][name].append((int(length), *value))
-    return panels
+            problems[panel].append((label, row["problem"].partition(":")[2], value))
+    alone = collections.defaultdict(dict)
+    for panel in [panel for panel, lines in panels.items() if all(len({p[0] for p in points}) == 1 for points in lines.values())]:
+        del panels[panel]
+        for label, problem, value in problems[panel]:
+            alone[label][problem] = value
+    return panels, alone
 
 
 def bars(documents, metric):
@@ -82,23 +91,30 @@ def draw_curves(axis, panel, lines, metric):
     axis.set_title(panel)
     axis.set_xlabel("sequence length")
     axis.set_ylabel(UNITS[metric])
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, 1.08 * max(value + above for points in lines.values() for _, value, _, above in points))
     axis.grid(alpha=0.3)
     axis.legend(fontsize="small")
 
 
-def draw_bars(axis, found, metric):
-    problems = list(dict.fromkeys(problem for values in found.values() for problem in values))
+def names_of(found):
+    return list(dict.fromkeys(problem for values in found.values() for problem in values))
+
+
+def draw_bars(axis, title, found, metric):
+    problems = names_of(found)
     height = 0.8 / len(found)
     for n, (label, values) in enumerate(found.items()):
         here = [(i, values[problem]) for i, problem in enumerate(problems) if problem in values]
         axis.barh([i + n * height for i, _ in here], [v[0] for _, v in here], height, label=label,
-                  xerr=([v[1] for _, v in here], [v[2] for _, v in here]))
-    axis.set_yticks([i + 0.4 - height / 2 for i in range(len(problems))], problems, fontsize="x-small")
+                  xerr=([v[1] for _, v in here], [v[2] for _, v in here]), capsize=2)
+    axis.set_yticks([i + 0.4 - height / 2 for i in range(len(problems))], problems, fontsize="small")
     axis.invert_yaxis()
-    axis.set_title("nested operations")
+    axis.set_title(title)
     axis.set_xlabel(UNITS[metric])
-    axis.legend(fontsize="small")
+    axis.set_xlim(left=0)
+    axis.grid(axis="x", alpha=0.3)
+    if len(found) > 1:
+        axis.legend(fontsize="small")
 
 
 def draw_csv(options):
@@ -132,21 +148,23 @@ def main():
         sys.exit("matplotlib is needed: python3 -m pip install matplotlib")
     documents = [read(argument) for argument in options.documents]
     nested_metric = "gbs" if options.metric == "tflops" else options.metric
-    panels, nested = curves(documents, options.metric), bars(documents, nested_metric)
-    count = len(panels) + bool(nested)
-    if not count:
+    (panels, alone), nested = curves(documents, options.metric), bars(documents, nested_metric)
+    sets = [(title, found, metric) for title, found, metric in (("attention", alone, options.metric),
+                                                                ("nested operations", nested, nested_metric)) if found]
+    heights = [4.5] * len(panels) + [1.4 + 0.25 * (1 + len(found)) * len(names_of(found)) for _, found, _ in sets]
+    if not heights:
         sys.exit(f"no problem of these documents has {UNITS[options.metric]}")
-    figure, axes = plt.subplots(count, 1, figsize=(9, 4.5 * count), squeeze=False)
+    figure, axes = plt.subplots(len(heights), 1, figsize=(9, 0.4 + sum(heights)), squeeze=False, layout="constrained",
+                                height_ratios=heights)
     for axis, (panel, lines) in zip(axes[:, 0], panels.items()):
         draw_curves(axis, panel, lines, options.metric)
-    if nested:
-        draw_bars(axes[-1, 0], nested, nested_metric)
+    for axis, (title, found, metric) in zip(axes[len(panels):, 0], sets):
+        draw_bars(axis, title, found, metric)
     figure.suptitle("; ".join(f"{label}: {d['device']}, {d['arch']}, {d['date'][:10]}" for label, d in documents),
                     fontsize="small")
-    figure.tight_layout()
     figure.savefig(options.output)
     print(f"{options.output}: {sum(map(len, panels.values()))} lines in {len(panels)} panels"
-          + (f", {len(nested)} sets of bars" if nested else ""))
+          + "".join(f", {title}: bars of {len(names_of(found))} problems" for title, found, _ in sets))
     return 0
 
 

@@ -110,6 +110,7 @@ stw_status stw_env_parse_backend(const char *who, const char *text, stw_backend 
 stw_status stw_env_parse(const char *(*lookup)(void *user, const char *name), void *user, stw_env *env_out) {
     static const char *const deterministic[] = {"0", "1", "warn"};
     static const char *const levels[] = {"error", "warn", "info", "trace"};
+    static const char *const pointers[] = {"check", "trust"};
     env_source source = {lookup, user};
     stw_env env = {0};
     int64_t device = 0, threads = 0, smem_kb = 0;
@@ -122,6 +123,7 @@ stw_status stw_env_parse(const char *(*lookup)(void *user, const char *name), vo
         (status = parse_integer(&source, ROW_cpu_threads, 0, 1024, &threads, NULL)) ||
         (status = parse_integer(&source, ROW_smem_max, 1, 1024, &smem_kb, NULL)) ||
         (status = parse_choice(&source, ROW_deterministic, deterministic, 3, 0, &choice_det)) ||
+        (status = parse_choice(&source, ROW_pointers, pointers, 2, 0, &env.trust_pointers)) ||
         (status = parse_choice(&source, ROW_log, levels, 4, STW_LOG_WARN, &choice_log)) ||
         (status = parse_text(&source, ROW_tuning, env.tuning, sizeof env.tuning)) ||
         (status = parse_text(&source, ROW_variant, env.variant, sizeof env.variant)) ||
@@ -203,3 +205,15 @@ static const char *process_lookup(void *user, const char *name) {
 }
 
 stw_status stw_env_read(stw_env *env_out) { return stw_env_parse(process_lookup, NULL, env_out); }
+
+const char *stw_env_rocr_devices(void) { return secure_getenv("ROCR_VISIBLE_DEVICES"); }
+
+/* The runtime reads the second where the first is empty. */
+const char *stw_env_hip_devices(void) {
+    const char *names[] = {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"};
+    for (size_t i = 0; i < 2; ++i) {
+        const char *value = secure_getenv(names[i]);
+        if (value && value[0]) return value;
+    }
+    return NULL;
+}

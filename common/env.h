@@ -21,7 +21,8 @@ typedef struct stw_env {
     stw_env_deterministic deterministic;
     char tuning[512];
     char variant[64];
-    int64_t smem_max; /* bytes; 0 = not set */
+    int64_t smem_max;   /* bytes; 0 = not set */
+    int trust_pointers; /* GPU calls do not ask what memory their pointers are */
     int32_t cpu_threads;
     stw_log_level log;
     char log_file[512];
@@ -46,6 +47,10 @@ int stw_env_unknown(char *const *variables, size_t *index, stw_text *text);
 
 /* The same in the environment of the process; that of a setuid program holds none, as it is not read. */
 int stw_env_unknown_here(size_t *index, stw_text *text);
+
+/* What AMD's two runtimes read to hide and number devices, as it is now; NULL: not set. */
+const char *stw_env_rocr_devices(void);
+const char *stw_env_hip_devices(void);
 
 extern const stw_env_row stw_env_rows[];
 extern const size_t stw_env_row_count;

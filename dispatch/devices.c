@@ -2,6 +2,7 @@
  *
  * What this machine and this build have: stw_devices, the public face of the probe, and
  * stw_embedded_images, that of backends/gpu/image. */
+#include "common/env.h"
 #include "common/extend.h"
 #include "backends/gpu/image.h"
 #include "dispatch/probe.h"
@@ -16,6 +17,7 @@ stw_status stw_devices(stw_device_info *infos, size_t capacity, size_t *count_ou
     if (status) return status;
     stw_probe_facts facts; /* some 40 KiB: no allocation, so no failure */
     stw_probe_gather("", &facts);
+    stw_probe_show_amd(&facts, stw_env_rocr_devices(), stw_env_hip_devices());
     stw_probe_gather_nvml(&facts);
     size_t count = stw_probe_count(&facts);
     for (size_t i = 0; i < count && i < capacity; ++i) {

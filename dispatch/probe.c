@@ -11,7 +11,9 @@
 
 #include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 /* ---- gathering ---------------------------------------------------------------------------------*/
@@ -72,10 +74,89 @@ static void gather_cpu(const char *root, stw_probe_facts *facts) {
     read_cpu_name(root, facts->cpu_name, sizeof facts->cpu_name);
 }
 
+/* ---- which of AMD's GPUs the runtimes show: both lists end at the first word that names no device -------------*/
+
+enum { NOBODY = -1, WORD_CAPACITY = 32 };
+
+/* The next word of a list, without blanks around it; 0 behind the last one. A longer word names nothing. */
+static int next_word(const char **list, char word[WORD_CAPACITY]) {
+    if (!*list) return 0;
+    size_t length = strcspn(*list, ","), blank = strspn(*list, " \t");
+    const char *from = *list + (blank < length ? blank : length), *end = *list + length;
+    *list = *end ? end + 1 : NULL;
+    while (end > from && (end[-1] == ' ' || end[-1] == '\t')) --end;
+    size_t kept = (size_t)(end - from) < WORD_CAPACITY ? (size_t)(end - from) : 0;
+    memcpy(word, from, kept);
+    word[kept] = 0;
+    return 1;
+}
+
+/* The only GPU whose UUID begins with `word`, in either case. */
+static int by_uuid(const stw_probe_facts *facts, const char *word) {
+    int found = NOBODY;
+    for (size_t i = 0; i < facts->kfd.count; ++i) {
+        char uuid[24];
+        snprintf(uuid, sizeof uuid, "GPU-%016llx", (unsigned long long)facts->kfd.gpus[i].unique_id);
+        if (strlen(word) < 5 || !facts->kfd.gpus[i].unique_id || strncasecmp(uuid, word, strlen(word))) continue;
+        if (found != NOBODY) return NOBODY;
+        found = (int)i;
+    }
+    return found;
+}
+
+static int by_number(const char *word, size_t count, int base) {
+    char *end;
+    long number = strtol(word, &end, base);
+    return !*word || *end || number < 0 || (size_t)number >= count ? NOBODY : (int)number;
+}
+
+static int is_shown(const uint32_t *shown, size_t count, uint32_t gpu) {
+    for (size_t i = 0; i < count; ++i)
+        if (shown[i] == gpu) return 1;
+    return 0;
+}
+
+/* ROCR_VISIBLE_DEVICES: numbers in any base, beginnings of UUIDs; a device named twice ends the list. */
+static void show_by_rocr(stw_probe_facts *facts, const char *list) {
+    char word[WORD_CAPACITY];
+    facts->amd_count = 0;
+    while (facts->amd_count < facts->kfd.count && next_word(&list, word)) {
+        int gpu = word[0] == 'G' || word[0] == 'g' ? by_uuid(facts, word) : by_number(word, facts->kfd.count, 0);
+        if (gpu == NOBODY || is_shown(facts->amd, facts->amd_count, (uint32_t)gpu)) return;
+        facts->amd[facts->amd_count++] = (uint32_t)gpu;
+    }
+}
+
+/* HIP_VISIBLE_DEVICES: decimal numbers or UUIDs, of what ROCR_VISIBLE_DEVICES left; a device counts once. */
+static void show_by_hip(stw_probe_facts *facts, const char *list) {
+    uint32_t left[STW_KFD_GPUS_MAX];
+    size_t count = facts->amd_count;
+    char word[WORD_CAPACITY];
+    memcpy(left, facts->amd, sizeof left);
+    facts->amd_count = 0;
+    while (next_word(&list, word)) {
+        int gpu = NOBODY, uuid = strncmp(word, "GPU-", 4) ? NOBODY : by_uuid(facts, word);
+        for (size_t i = 0; i < count && uuid != NOBODY; ++i)
+            if (left[i] == (uint32_t)uuid) gpu = uuid;
+        int number = by_number(word, count, 10);
+        if (number != NOBODY) gpu = (int)left[number];
+        if (gpu == NOBODY) return;
+        if (!is_shown(facts->amd, facts->amd_count, (uint32_t)gpu)) facts->amd[facts->amd_count++] = (uint32_t)gpu;
+    }
+}
+
+void stw_probe_show_amd(stw_probe_facts *facts, const char *rocr, const char *hip) {
+    facts->amd_count = facts->kfd.count;
+    for (size_t i = 0; i < facts->kfd.count; ++i) facts->amd[i] = (uint32_t)i;
+    if (rocr) show_by_rocr(facts, rocr);
+    if (hip) show_by_hip(facts, hip);
+}
+
 void stw_probe_gather(const char *root, stw_probe_facts *facts) {
     memset(facts, 0, sizeof *facts);
     facts->images = stw_images;
     stw_kfd_read(root, &facts->kfd);
+    stw_probe_show_amd(facts, NULL, NULL);
     facts->nvidia_nodes = count_nvidia_nodes(root);
     read_nvidia_driver(root, facts->nvidia_driver, sizeof facts->nvidia_driver);
     gather_cpu(root, facts);
@@ -121,7 +202,14 @@ static void describe_nvidia(const stw_probe_facts *facts, size_t index, stw_devi
 }
 
 static void describe_amd(const stw_probe_facts *facts, size_t index, stw_device_info *info) {
-    const stw_kfd_gpu *gpu = &facts->kfd.gpus[index];
+    if (facts->kfd.unlisted) {
+        snprintf(info->name, sizeof info->name, "AMD GPU");
+        snprintf(info->note, sizeof info->note,
+                 "arch not known before the driver starts: /dev/kfd is there and /sys/class/kfd is not; the runtime "
+                 "reads it too");
+        return;
+    }
+    const stw_kfd_gpu *gpu = &facts->kfd.gpus[facts->amd[index]];
     int named = gpu->name[0] && strcmp(gpu->name, "ip discovery"); /* what newer kernels say of every GPU */
     snprintf(info->name, sizeof info->name, "AMD %s, PCI device 0x%04x", named ? gpu->name : "GPU", gpu->device_id);
     if (gpu->unique_id) snprintf(info->uuid, sizeof info->uuid, "GPU-%016llx", (unsigned long long)gpu->unique_id);
@@ -152,10 +240,12 @@ static void describe_cpu(const stw_probe_facts *facts, stw_device_info *info) {
     snprintf(info->name, sizeof info->name, "%s", facts->cpu_name);
 }
 
-size_t stw_probe_count(const stw_probe_facts *facts) { return nvidia_devices(facts) + facts->kfd.count + 1; }
+static size_t amd_devices(const stw_probe_facts *facts) { return facts->kfd.unlisted ? 1 : facts->amd_count; }
+
+size_t stw_probe_count(const stw_probe_facts *facts) { return nvidia_devices(facts) + amd_devices(facts) + 1; }
 
 void stw_probe_device(const stw_probe_facts *facts, size_t index, stw_device_info *info) {
-    size_t nvidia = nvidia_devices(facts), amd = facts->kfd.count;
+    size_t nvidia = nvidia_devices(facts), amd = amd_devices(facts);
     *info = (stw_device_info){.struct_size = info->struct_size};
     if (index < nvidia) {
         info->backend = STW_BACKEND_CUDA;

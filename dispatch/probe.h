@@ -23,6 +23,8 @@ typedef struct stw_probe_facts {
     stw_image_set images; /* what this build can run */
 
     stw_kfd kfd;
+    size_t amd_count;               /* of kfd.gpus those that AMD's runtimes show this process, */
+    uint32_t amd[STW_KFD_GPUS_MAX]; /* in their order */
 
     int nvml_works;      /* NVML answered: its list is the truth         */
     size_t nvidia_count; /* records of NVML                              */
@@ -40,10 +42,14 @@ typedef struct stw_probe_facts {
  * sets `images` to this build's. */
 void stw_probe_gather(const char *root, stw_probe_facts *facts_out);
 
+/* Numbers AMD's GPUs as the runtimes do: what ROCR_VISIBLE_DEVICES names, in its order, and of these what
+ * HIP_VISIBLE_DEVICES (CUDA_VISIBLE_DEVICES where that one is empty) names. NULL: not set. */
+void stw_probe_show_amd(stw_probe_facts *facts, const char *rocr, const char *hip);
+
 /* Adds what libnvidia-ml.so.1 says; it does not start CUDA. */
 void stw_probe_gather_nvml(stw_probe_facts *facts);
 
-/* Pure: how many devices the facts make, and the one at `index`: NVIDIA by NVML's order, AMD by KFD's,
+/* Pure: how many devices the facts make, and the one at `index`: NVIDIA by NVML's order, AMD by the runtimes',
  * then the CPU. struct_size of `info_out` is left alone, the rest is filled. */
 size_t stw_probe_count(const stw_probe_facts *facts);
 void stw_probe_device(const stw_probe_facts *facts, size_t index, stw_device_info *info_out);

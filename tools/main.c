@@ -67,6 +67,7 @@ int main(int argc, char **argv) {
     }
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; ++i) {
         if (strcmp(name, commands[i].name)) continue;
+        stw_tool_fold_log();
         int status = commands[i].main(argc - 1, argv + 1);
         if (fflush(stdout) || ferror(stdout)) {
             stw_tool_error(name, NULL, "standard output cannot be written");

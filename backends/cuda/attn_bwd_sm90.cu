@@ -3,8 +3,8 @@
  * The sm90 image: the arch's own main loops, for every row of common/tuning/attn_bwd.sm90.def with loop `sm90`,
  * `sm90_wide` or `sm90_tall` and both 16-bit types a kernel for deterministic mode and one without; for `sm90`
  * also one each for f32 outputs, for all that is asked of outputs, and for ALiBi, softcap, dropout and a bias; for
- * `sm90_short` one a type; for `few16` and `few64` one for both modes. What stands before and behind the main loop, and
- * all other rows, come from the sm80 image. */
+ * `sm90_short` one a type; for `few16` and `few64` one for both modes. What stands before and behind the main loop of
+ * `sm90` with the usual options is here, too; with others, and for all other rows, it comes from the sm80 image. */
 /* A word of a Philox call by number, without an array in memory. */
 #define STW_WORD_OF(words, k)                                                                                          \
     ((k) & 2 ? ((k) & 1 ? (words).word[3] : (words).word[2]) : ((k) & 1 ? (words).word[1] : (words).word[0]))
@@ -23,6 +23,7 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
 
 #include "attn_bwd_sm90.h"
 #include "attn_bwd_sm90_few.h"
+#include "attn_bwd_sm90_rows.h"
 #include "attn_bwd_sm90_short.h"
 #include "attn_bwd_sm90_tall.h"
 
@@ -46,9 +47,19 @@ extern __shared__ char dev_shared[] __attribute__((aligned(1024)));
     KERNEL(id, type, T, hd, dropout_ordered, true, PLAIN, SM90_DROPOUT)                                                \
     KERNEL(id, type, T, hd, bias, false, PLAIN, SM90_BIAS)                                                             \
     KERNEL(id, type, T, hd, bias_ordered, true, PLAIN, SM90_BIAS)
+/* Registers for four CTAs a multiprocessor: bytes under way are what these kernels need. */
+#define ROWS(type, T, hd)                                                                                              \
+    DEV_KERNEL_BLOCKS(ATTN_ROW_THREADS, 4)                                                                             \
+    stw_attn_bwd_preprocess_sm90_hd##hd##_##type(DEV_ARGUMENT stw_attn_launch launch) {                                \
+        sm90_preprocess<sm90_rows<T, hd>>(launch, dev_shared);                                                         \
+    }                                                                                                                  \
+    DEV_KERNEL_BLOCKS(ATTN_ROW_THREADS, 4)                                                                             \
+    stw_attn_bwd_postprocess_sm90_hd##hd##_##type(DEV_ARGUMENT stw_attn_launch launch) {                               \
+        sm90_postprocess<sm90_rows<T, hd>>(launch, dev_shared);                                                        \
+    }
 #define ROW_sm90(id, hd, bm, bn, kb)                                                                                   \
     static_assert(bm == STW_SM90_BM(hd) && STW_SM90_SMEM(hd) <= kb * 1024u, "bm and smem_kb of " #id);                 \
-    BOTH(id, bf16, dev_bf16, hd) BOTH(id, f16, dev_f16, hd)
+    BOTH(id, bf16, dev_bf16, hd) BOTH(id, f16, dev_f16, hd) ROWS(bf16, dev_bf16, hd) ROWS(f16, dev_f16, hd)
 #define WIDE_KERNEL(id, type, config, mode, ordered)                                                                   \
     DEV_KERNEL(config::THREADS + 128)                                                                                  \
     stw_attn_bwd_##id##_##type##_##mode(DEV_ARGUMENT stw_attn_launch launch, DEV_ARGUMENT stw_sm90_maps maps) {        \

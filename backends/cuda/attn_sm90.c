@@ -157,9 +157,31 @@ static void plan_of(const stw_variant *tile, const stw_attn_params *p, int takes
                              .key_rows = tile->warps};
 }
 
+/* Rows are whole vectors of 16 bytes, wherever the tensor starts. */
+static int rows_are_whole(const stw_tensor_param *t, uint32_t cols) {
+    return ((t->batch | t->head | t->seq | (int64_t)cols) & 7) == 0;
+}
+
+/* Which problems the kernels before and behind the main loop take that are made for the bandwidth of memory
+ * (attn_bwd_sm90_rows.h): those with the usual options. */
+static int takes_preprocess(const stw_attn_params *p) {
+    const uint32_t options = STW_FEAT_DLSE | STW_FEAT_GIVEN_DELTA | STW_FEAT_WRITE_DELTA;
+    return (p->outputs & STW_OUT_DQ) && !(p->outputs & STW_OUT_DSINK) && !(p->features & options) &&
+           rows_are_whole(&p->out, p->head_dim_v) && rows_are_whole(&p->dout, p->head_dim_v);
+}
+
+static int takes_postprocess(const stw_attn_params *p, const stw_attn_choice *choice) {
+    return (p->outputs & STW_OUT_DQ) && !(p->outputs & STW_OUT_DSINK) && !(p->accumulate & STW_OUT_DQ) &&
+           p->dq_dtype == p->dtype && rows_are_whole(&p->dq, p->head_dim_qk) &&
+           choice->split.heads * choice->split.rows == 1;
+}
+
 static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     (void)wave;
     plan_of(tile, p, !(p->features & FEATURES), out);
+    out->small_rows = tile->bm;
+    out->preprocess = takes_preprocess(p) ? "sm90" : NULL;
+    out->postprocess = takes_postprocess(p, out) ? "sm90" : NULL;
     if (p->features & STW_FEAT_DROPOUT) out->loaders = 128; /* a warpgroup decides what is dropped */
 }
 

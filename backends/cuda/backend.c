@@ -123,6 +123,7 @@ static stw_status cuda_open(const stw_open_request *request, stw_device *device_
             cuda, request->device, facts.device, facts.version, image, shared,
             stw_cuda_image(&stw_jagged_images, facts.major, facts.minor, STW_CUDA_SHARED_ARCH), &state);
     if (status != STW_OK) return status;
+    state->gpu.trust_pointers = request->env->trust_pointers;
     if (arch != STW_CUDA_SHARED_ARCH && cuda->cuTensorMapEncodeTiled)
         state->gpu.jagged_own_image = stw_image_find(&stw_jagged_images, STW_BACKEND_CUDA, arch->name, STW_IMAGE_CUBIN);
     *device_out = (stw_device){.arch = arch,

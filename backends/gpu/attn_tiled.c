@@ -300,9 +300,10 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
     int64_t parts = choice.small_rows ? p->heads_q * stw_tiles_of_head(p, choice.small_rows) : 0;
     stw_attn_step *step = add_step(steps, wave, lists_of(&choice, p) + (choice.preprocess ? parts : tiles) + 1,
                                    STW_ROW_THREADS, STW_ROW_SMEM);
-    if (choice.preprocess)
+    if (choice.preprocess) {
+        step->image = image_of(t);
         name_step(steps, step, "stw_attn_bwd_preprocess_%s_hd%u_%s", choice.preprocess, t->head_dim, type);
-    else name_step(steps, step, "stw_attn_bwd_preprocess_%s", type);
+    } else name_step(steps, step, "stw_attn_bwd_preprocess_%s", type);
     int summed = stw_attn_bias_is_summed(p);
     if (summed) {
         const dbias_tile *b = dbias_tile_of(t, p, wave);
@@ -333,10 +334,11 @@ static void add_bwd(const stw_variant *t, const stw_attn_params *params, uint32_
         rows += params->heads_kv * stw_key_blocks_most(p, choice.bn) * 2 *
                 stw_attn_part_chunks(choice.bn, t->head_dim, t->warps);
     step = add_step(steps, wave, choice.postprocess ? parts : rows, STW_ROW_THREADS, STW_ROW_SMEM);
-    step->early = !choice.postprocess;
-    if (choice.postprocess)
+    step->early = choice.early || !choice.postprocess;
+    if (choice.postprocess) {
+        step->image = image_of(t);
         name_step(steps, step, "stw_attn_bwd_postprocess_%s_hd%u_%s", choice.postprocess, t->head_dim, type);
-    else name_step(steps, step, "stw_attn_bwd_postprocess%s", is_split(&choice) ? "_parts" : "");
+    } else name_step(steps, step, "stw_attn_bwd_postprocess%s", is_split(&choice) ? "_parts" : "");
     steps->workspace = layout_of(t, &choice, p).total;
 }
 

@@ -4,6 +4,7 @@
  * are in column order there, so C[m,n] = A B is computed as C^T = B^T A^T. See blas.h. */
 #include "backends/gpu/blas.h"
 
+#include "common/dtype.h"
 #include "common/log.h"
 
 #include <stdlib.h>
@@ -51,50 +52,6 @@ static void load(stw_blas_vendor *vendor, const stw_blas_release *release, const
         stw_text_add(&all, "%s lacks %s", vendor->dso.soname, missing);
         refuse(vendor, text);
     } else stw_log(STW_LOG_INFO, "%s: %s for dense products", who, vendor->dso.soname);
-}
-
-/* 1 when this version's ABI is known. Asked once: it takes a handle. */
-static int version_fits(stw_blas_vendor *vendor, const stw_blas_release *release, void *handle) {
-    int version = 0;
-    if (vendor->state != BLAS_LOADED) return vendor->state == BLAS_ASKED;
-    vendor->state = BLAS_ASKED;
-    if (!release->end) return 1;
-    int error = vendor->functions.GetVersion(handle, &version);
-    if (!error && version >= release->least && version < release->end) return 1;
-    char text[160];
-    stw_text all = stw_text_in(text, sizeof text);
-    stw_text_add(&all, "%s is version %d.%d.%d, accepted: %s", vendor->dso.soname, version / 100000,
-                 version / 100 % 1000, version % 100, release->between);
-    return refuse(vendor, text);
-}
-
-/* The device's part with a handle, or NULL with the reason. */
-static blas_device *device_start(stw_gpu *gpu, stw_text *why) {
-    stw_blas_vendor *vendor = gpu->ops->blas;
-    blas_device *device = gpu->blas;
-    if (device && device->handle) return device;
-    if (!device && !(gpu->blas = device = calloc(1, sizeof *device))) {
-        stw_text_add(why, "no memory");
-        return NULL;
-    }
-    const stw_blas_release *release = vendor->release(gpu);
-    pthread_mutex_lock(&vendor->lock);
-    if (vendor->state == BLAS_UNTRIED) load(vendor, release, gpu->ops->who);
-    if (vendor->state != BLAS_REFUSED) {
-        int there = !vendor->room || vendor->room(gpu);
-        int error = there ? vendor->functions.Create(&device->handle) : -1;
-        if (error) device->handle = NULL;
-        if (!device->handle)
-            stw_text_add(why, "no handle of %s (%s)", vendor->dso.soname,
-                         there ? "it fails" : "no memory, or a stream is captured");
-        else if (!version_fits(vendor, release, device->handle)) {
-            vendor->functions.Destroy(device->handle);
-            device->handle = NULL;
-        }
-    }
-    if (vendor->state == BLAS_REFUSED) stw_text_add(why, "%s", vendor->reason);
-    pthread_mutex_unlock(&vendor->lock);
-    return device->handle ? device : NULL;
 }
 
 /* ---- products ---- */
@@ -167,6 +124,118 @@ static blas_product *product_make(stw_gpu *gpu, blas_device *device, const stw_g
     undescribe(&vendor->functions, p);
     free(p);
     return NULL;
+}
+
+/* ---- versions that are newer than their headers that were read ---- */
+
+enum { TRIAL_M = 48, TRIAL_N = 80, TRIAL_K = 32, TRIAL_A = 0, TRIAL_B = 3072, TRIAL_C = 8192, TRIAL_BYTES = 23552 };
+_Static_assert(TRIAL_B == 2 * TRIAL_M * TRIAL_K && TRIAL_C == TRIAL_B + 2 * TRIAL_K * TRIAL_N &&
+                   TRIAL_BYTES == TRIAL_C + 4 * TRIAL_M * TRIAL_N,
+               "A, B and C behind each other, each at a multiple of 256");
+
+/* -2 .. 2, so that every sum is exact. */
+static int trial_value(int row, int column) { return (row * 7 + column * 3 + row * column) % 5 - 2; }
+
+static void trial_fill(char *host, const stw_gpu_shape *shape) {
+    for (int m = 0; m < TRIAL_M; ++m)
+        for (int k = 0; k < TRIAL_K; ++k)
+            stw_store_f32(host + TRIAL_A, shape->a_by_k ? k * TRIAL_M + m : m * TRIAL_K + k, shape->dtype,
+                          (float)trial_value(m, k));
+    for (int k = 0; k < TRIAL_K; ++k)
+        for (int n = 0; n < TRIAL_N; ++n)
+            stw_store_f32(host + TRIAL_B, k * TRIAL_N + n, shape->dtype, (float)trial_value(n, k + 1));
+    for (int i = 0; i < TRIAL_M * TRIAL_N; ++i) stw_store_f32(host + TRIAL_C, i, STW_F32, 1.0f);
+}
+
+/* C was 1 before and is added to. */
+static int trial_is_right(const char *host) {
+    for (int m = 0; m < TRIAL_M; ++m)
+        for (int n = 0; n < TRIAL_N; ++n) {
+            int sum = 1;
+            for (int k = 0; k < TRIAL_K; ++k) sum += trial_value(m, k) * trial_value(n, k + 1);
+            if (stw_load_f32(host + TRIAL_C, m * TRIAL_N + n, STW_F32) != (float)sum) return 0;
+        }
+    return 1;
+}
+
+static int multiplies(stw_gpu *gpu, blas_device *device, char *memory, const stw_gpu_shape *shape) {
+    const stw_blas_vendor *vendor = gpu->ops->blas;
+    char host[TRIAL_BYTES], reason[96];
+    stw_text why = stw_text_in(reason, sizeof reason);
+    float one = 1.0f;
+    blas_product *p = product_make(gpu, device, shape, &why);
+    if (!p) return 0;
+    trial_fill(host, shape);
+    int error = !vendor->trial->copy(gpu, memory, host, sizeof host);
+    if (!error)
+        error = vendor->functions.Matmul(device->handle, p->desc, &one, memory + TRIAL_B, p->a, memory + TRIAL_A, p->b,
+                                         &one, memory + TRIAL_C, p->c, memory + TRIAL_C, p->c, p->algorithm, NULL,
+                                         p->base.workspace, NULL);
+    if (!error) error = !vendor->trial->copy(gpu, host, memory, sizeof host);
+    undescribe(&vendor->functions, p);
+    free(p);
+    return !error && trial_is_right(host);
+}
+
+/* Both orders and both types of operands, exactly. The handle is made anew: it belongs to the first stream that used
+ * it. */
+static int passes(stw_gpu *gpu, blas_device *device) {
+    const stw_blas_vendor *vendor = gpu->ops->blas;
+    const stw_gpu_shape shapes[] = {{TRIAL_M, TRIAL_N, TRIAL_K, STW_BF16, STW_F32, 0},
+                                    {TRIAL_M, TRIAL_N, TRIAL_K, STW_F16, STW_F32, 1}};
+    char *memory = vendor->trial ? vendor->trial->memory(gpu, TRIAL_BYTES) : NULL;
+    int right = memory && multiplies(gpu, device, memory, &shapes[0]) && multiplies(gpu, device, memory, &shapes[1]);
+    if (memory) vendor->trial->free(gpu, memory);
+    vendor->functions.Destroy(device->handle);
+    if (vendor->functions.Create(&device->handle)) device->handle = NULL;
+    return right && device->handle;
+}
+
+/* 1 when this version's ABI is known, or its trial went well. Asked once: it takes a handle. */
+static int version_fits(stw_gpu *gpu, blas_device *device, const stw_blas_release *release) {
+    stw_blas_vendor *vendor = gpu->ops->blas;
+    int version = 0;
+    if (vendor->state != BLAS_LOADED) return vendor->state == BLAS_ASKED;
+    vendor->state = BLAS_ASKED;
+    if (!release->end) return 1;
+    int error = vendor->functions.GetVersion(device->handle, &version);
+    if (!error && version >= release->least && version < release->end) return 1;
+    int tried = !error && version >= release->end && version < release->newest;
+    if (tried && passes(gpu, device)) return 1;
+    char text[160];
+    stw_text all = stw_text_in(text, sizeof text);
+    stw_text_add(&all, "%s is version %d.%d.%d%s, accepted: %s", vendor->dso.soname, version / 100000,
+                 version / 100 % 1000, version % 100, tried ? ", whose trial product is wrong" : "", release->between);
+    return refuse(vendor, text);
+}
+
+/* The device's part with a handle, or NULL with the reason. */
+static blas_device *device_start(stw_gpu *gpu, stw_text *why) {
+    stw_blas_vendor *vendor = gpu->ops->blas;
+    blas_device *device = gpu->blas;
+    if (device && device->handle) return device;
+    if (!device && !(gpu->blas = device = calloc(1, sizeof *device))) {
+        stw_text_add(why, "no memory");
+        return NULL;
+    }
+    const stw_blas_release *release = vendor->release(gpu);
+    pthread_mutex_lock(&vendor->lock);
+    if (vendor->state == BLAS_UNTRIED) load(vendor, release, gpu->ops->who);
+    if (vendor->state != BLAS_REFUSED) {
+        int there = !vendor->room || vendor->room(gpu);
+        int error = there ? vendor->functions.Create(&device->handle) : -1;
+        if (error) device->handle = NULL;
+        if (!device->handle)
+            stw_text_add(why, "no handle of %s (%s)", vendor->dso.soname,
+                         there ? "it fails" : "no memory, or a stream is captured");
+        else if (!version_fits(gpu, device, release)) {
+            if (device->handle) vendor->functions.Destroy(device->handle);
+            device->handle = NULL;
+        }
+    }
+    if (vendor->state == BLAS_REFUSED) stw_text_add(why, "%s", vendor->reason);
+    pthread_mutex_unlock(&vendor->lock);
+    return device->handle ? device : NULL;
 }
 
 const stw_gpu_product *stw_blas_find(stw_gpu *gpu, const stw_gpu_shape *shape, stw_text *why) {

@@ -25,6 +25,7 @@ typedef struct stw_blas_release {
     const char *const *sonames;
     size_t soname_count;
     int least, end;      /* versions whose ABI is known: least <= version < end; both 0: not asked */
+    int newest;          /* end <= version < newest: used when the vendor's trial products are right */
     const char *between; /* the same for readers */
 } stw_blas_release;
 
@@ -33,6 +34,13 @@ typedef struct stw_blas_setting {
     uint32_t size; /* of the value: 4 or 8 */
     uint64_t value;
 } stw_blas_setting;
+
+/* What a trial needs: memory of the device, and a copy on the default stream that is done on return, 1 or 0. */
+typedef struct stw_blas_trial {
+    void *(*memory)(stw_gpu *gpu, size_t bytes);
+    void (*free)(stw_gpu *gpu, void *memory);
+    int (*copy)(stw_gpu *gpu, void *to, const void *from, size_t bytes);
+} stw_blas_trial;
 
 typedef struct stw_blas_vendor {
     const char *name, *prefix; /* "cuBLASLt", "cublasLt" */
@@ -49,6 +57,7 @@ typedef struct stw_blas_vendor {
      * stream and one thread at a time, and a product runs once before it is captured; this tells whether the
      * stream is. */
     int (*capturing)(stw_gpu *gpu, stw_stream stream);
+    const stw_blas_trial *trial;
 
     int compute_f32, type_f32, type_f16, type_bf16;
     int transpose_b, transposed; /* attribute and value */

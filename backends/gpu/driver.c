@@ -23,6 +23,7 @@ static stw_status driver_load(stw_driver *driver) {
         stw_fail(STW_E_NO_DRIVER, "%s: no driver: %s", driver->who, reason);
         return driver_failed(driver, DRIVER_UNLOADABLE, STW_E_NO_DRIVER, stw_last_error());
     }
+    words = stw_text_in(reason, sizeof reason); /* of the libraries that were not found before this one */
     stw_text absent = stw_text_in(driver->absent, sizeof driver->absent);
     if (!stw_dso_bind(&driver->dso, driver->rows, driver->row_count, driver->table, &words, &absent)) {
         char version[64] = "";

@@ -61,6 +61,10 @@ stw_status stw_gpu_leave(stw_gpu *gpu, int before, stw_status status) {
     return restored ? stw_fail(status, "%s", words) : status;
 }
 
+stw_status stw_gpu_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer, int written) {
+    return gpu->trust_pointers ? STW_OK : gpu->ops->check_pointer(gpu, who, name, pointer, written);
+}
+
 void *stw_gpu_module_of(const stw_gpu *gpu, stw_kernel_image image) {
     if (image == STW_KERNEL_JAGGED) return gpu->jagged_module;
     if (image == STW_KERNEL_JAGGED_OWN) return gpu->jagged_own_module;

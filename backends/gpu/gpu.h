@@ -68,6 +68,8 @@ typedef struct stw_gpu_ops {
      * such kernel, STW_E_UNSUPPORTED when the device has less shared memory. */
     stw_status (*kernel_load)(stw_gpu *gpu, stw_gpu_kernel *kernel);
 
+    /* NULL, or what of a problem on this tile no main loop made for the arch takes, by name. NULL: always NULL. */
+    const char *(*unowned)(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params);
     stw_status (*check_stream)(stw_gpu *gpu, const char *who, stw_stream stream);
     /* `written`: an output or the workspace, which kernels store or add to. */
     stw_status (*check_pointer)(stw_gpu *gpu, const char *who, const char *name, const void *pointer, int written);
@@ -81,7 +83,8 @@ typedef struct stw_gpu_ops {
 
 struct stw_gpu {
     const stw_gpu_ops *ops;
-    int ordinal; /* as the driver numbers devices, also those of pointers */
+    int ordinal;        /* as the driver numbers devices, also those of pointers */
+    int trust_pointers; /* STERNWAY_POINTERS=trust: check_pointer is not asked */
     const stw_image *image;
     const stw_image *shared_image;     /* or NULL: a second one, with all kernels but STW_KERNEL_OWN */
     const stw_image *jagged_image;     /* or NULL: that of the jagged operations, loaded when one is planned */
@@ -116,6 +119,9 @@ typedef struct stw_gpu_entry {
 /* The kernel of that name and launch shape, loading the module first when this is the first of all. Between
  * enter and leave. */
 stw_status stw_gpu_kernel_find(stw_gpu *gpu, const stw_gpu_entry *entry, const stw_gpu_kernel **kernel_out);
+
+/* The vendor's check_pointer, unless the context trusts its caller. */
+stw_status stw_gpu_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer, int written);
 
 /* The loaded module that holds such kernels. */
 void *stw_gpu_module_of(const stw_gpu *gpu, stw_kernel_image image);

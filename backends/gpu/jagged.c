@@ -280,7 +280,7 @@ static stw_status check_call(stw_gpu *gpu, const stw_jagged_params *p, const voi
     stw_status status = gpu->ops->check_stream(gpu, "jagged_bwd", stream);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0] && !status; ++i)
         if (rows[i].pointer)
-            status = gpu->ops->check_pointer(gpu, "jagged_bwd", rows[i].name, rows[i].pointer, rows[i].written);
+            status = stw_gpu_check_pointer(gpu, "jagged_bwd", rows[i].name, rows[i].pointer, rows[i].written);
     return status;
 }
 

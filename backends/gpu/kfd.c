@@ -2,7 +2,8 @@
  *
  * The KFD topology:
  * <root>/sys/class/kfd/kfd/topology/nodes/N/{gpu_id,name,properties,mem_banks/M/properties}. Nodes of other
- * containers' GPUs answer EPERM; the runtime leaves them out of its numbering and so do we. */
+ * containers' GPUs answer EPERM or have no /dev/dri/renderD*; the runtime leaves them out of its numbering and so do
+ * we. */
 #include "backends/gpu/kfd.h"
 
 #include "common/small_file.h"
@@ -13,12 +14,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define AMD_VENDOR_ID 4098
 #define NODES_MAX     1024
 #define BANKS_MAX     16
+#define LOCATION_MASK 0xffffu /* bits 28 to 31 number the partitions of one GPU */
 
 typedef struct node_reader {
+    const char *root;
     char folder[512];
     stw_small_file file;
 } node_reader;
@@ -73,6 +77,13 @@ static enum gpu_id read_gpu_id(const stw_small_file *file) {
     return strspn(file->data, "0") == digits ? GPU_ID_CPU : GPU_ID_GPU;
 }
 
+/* Kernels without DRM name no minor number: then nothing is known against the node. */
+static int has_render_file(const node_reader *node, uint32_t minor) {
+    char path[448];
+    int length = snprintf(path, sizeof path, "%s/dev/dri/renderD%u", node->root, (unsigned)minor);
+    return !minor || (size_t)length >= sizeof path || !access(path, F_OK) || errno != ENOENT;
+}
+
 /* 1: a GPU, filled in. 0: a CPU, or not ours; `why` then says why when that is worth saying. */
 static int node_is_gpu(node_reader *node, stw_kfd_gpu *gpu, stw_text *why) {
     uint64_t simd_count = 0, vendor = AMD_VENDOR_ID;
@@ -93,6 +104,12 @@ static int node_is_gpu(node_reader *node, stw_kfd_gpu *gpu, stw_text *why) {
     if (stw_small_file_number(&node->file, "vendor_id", UINT32_MAX, &vendor) == STW_FIELD_READ &&
         vendor != AMD_VENDOR_ID) {
         stw_text_add(why, "vendor_id %u is not AMD", (unsigned)vendor);
+        return 0;
+    }
+    uint64_t minor = 0;
+    stw_small_file_number(&node->file, "drm_render_minor", UINT32_MAX, &minor);
+    if (!has_render_file(node, (uint32_t)minor)) {
+        stw_text_add(why, "no /dev/dri/renderD%u", (unsigned)minor);
         return 0;
     }
     stw_text note = stw_text_in(gpu->note, sizeof gpu->note);
@@ -128,19 +145,38 @@ static size_t list_nodes(const char *path, uint32_t *numbers, size_t capacity, i
     return count;
 }
 
+/* Some containers hide /sys/class, whose entry is a link to the other place. */
+static size_t find_nodes(const char *root, char *path, size_t capacity, uint32_t *numbers, int *cut_out) {
+    static const char *const places[] = {"/sys/class/kfd/kfd/topology/nodes",
+                                         "/sys/devices/virtual/kfd/kfd/topology/nodes"};
+    size_t count = 0;
+    for (size_t i = 0; i < 2 && !count; ++i) {
+        if ((size_t)snprintf(path, capacity, "%s%s", root, places[i]) >= capacity) return 0;
+        count = list_nodes(path, numbers, NODES_MAX, cut_out);
+    }
+    return count;
+}
+
+/* The device file of the kernel driver, without which no runtime starts. */
+static int has_driver_file(const char *root) {
+    char path[448];
+    return (size_t)snprintf(path, sizeof path, "%s/dev/kfd", root) < sizeof path && !access(path, F_OK);
+}
+
 void stw_kfd_read(const char *root, stw_kfd *kfd) {
     char path[448];
     uint32_t numbers[NODES_MAX];
     int cut = 0;
     memset(kfd, 0, sizeof *kfd);
     stw_text note = stw_text_in(kfd->note, sizeof kfd->note);
-    if ((size_t)snprintf(path, sizeof path, "%s/sys/class/kfd/kfd/topology/nodes", root) >= sizeof path) return;
-    size_t count = list_nodes(path, numbers, NODES_MAX, &cut);
+    size_t count = find_nodes(root, path, sizeof path, numbers, &cut);
+    kfd->unlisted = !count && has_driver_file(root);
     for (size_t i = 0; i < count; ++i) {
         node_reader node;
         char reason[96];
         stw_text why = stw_text_in(reason, sizeof reason);
         stw_kfd_gpu gpu = {.node = numbers[i]};
+        node.root = root;
         snprintf(node.folder, sizeof node.folder, "%s/%u", path, numbers[i]);
         if (!node_is_gpu(&node, &gpu, &why)) {
             if (why.length) stw_text_add(&note, "%sKFD node %u: %s", note.length ? "; " : "", gpu.node, reason);
@@ -159,6 +195,7 @@ const stw_kfd_gpu *stw_kfd_at_pci(const stw_kfd *kfd, const char *address) {
     if (sscanf(address, "%8x:%2x:%2x.%1x%c", &domain, &bus, &device, &function, &rest) != 4) return NULL;
     uint32_t location = bus << 8 | device << 3 | function;
     for (size_t i = 0; i < kfd->count; ++i)
-        if (kfd->gpus[i].domain == domain && kfd->gpus[i].location_id == location) return &kfd->gpus[i];
+        if (kfd->gpus[i].domain == domain && (kfd->gpus[i].location_id & LOCATION_MASK) == location)
+            return &kfd->gpus[i];
     return NULL;
 }

@@ -15,7 +15,7 @@ typedef struct stw_kfd_gpu {
     uint32_t node;        /* number of its directory                          */
     uint32_t device_id;   /* PCI device id                                    */
     uint32_t domain;      /* PCI domain                                       */
-    uint32_t location_id; /* PCI bus << 8 | device << 3 | function            */
+    uint32_t location_id; /* PCI bus << 8 | device << 3 | function, partition << 28 */
     uint32_t simd_count;  /* 0 = not known; so for the others                 */
     uint32_t simd_per_cu;
     uint64_t gfx_version;  /* gfx_target_version, decoded by backends/gpu/arch.h */
@@ -27,6 +27,7 @@ typedef struct stw_kfd_gpu {
 
 typedef struct stw_kfd {
     size_t count;
+    int unlisted;                       /* /dev/kfd is there and its list of devices is not */
     stw_kfd_gpu gpus[STW_KFD_GPUS_MAX]; /* in the order of their nodes, which is the runtime's order */
     char note[256];                     /* nodes left out and why, or ""                             */
 } stw_kfd;

@@ -124,6 +124,7 @@ stw_status stw_gpu_attn_prepare(const stw_device *device, stw_attn_work *work) {
     free(work->own);
     work->own = plan;
     work->slower = stw_attn_slower(call, tile, &work->params);
+    work->unowned = gpu->ops->unowned ? gpu->ops->unowned(call, tile, &work->params) : NULL;
     work->workspace_size = steps.workspace > unaligned.workspace ? steps.workspace : unaligned.workspace;
     write_note(work, gpu, &steps);
     return STW_OK;
@@ -165,9 +166,9 @@ stw_status stw_gpu_check_call(stw_gpu *gpu, const char *who, stw_attn_call call,
         const pointer_row *row = &pointer_rows[i];
         const void *pointer = *(const void *const *)((const char *)params + row->at);
         if (pointer && holds[row->rows])
-            status = gpu->ops->check_pointer(gpu, who, row->name, pointer, (row->written >> call & 1) != 0);
+            status = stw_gpu_check_pointer(gpu, who, row->name, pointer, (row->written >> call & 1) != 0);
     }
-    if (!status && workspace) status = gpu->ops->check_pointer(gpu, who, "workspace", workspace, 1);
+    if (!status && workspace) status = stw_gpu_check_pointer(gpu, who, "workspace", workspace, 1);
     return status;
 }
 

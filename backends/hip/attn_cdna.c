@@ -5,8 +5,13 @@
  * a problem, the shared kernels of the same tile run. Pure functions. */
 #include "backends/gpu/attn_tiled.h"
 
+#include "backends/hip/device.h"
 #include "common/size_class.h"
 #include "sternway/attn_bwd.h"
+
+#include <string.h>
+
+enum { STW_CDNA_DIM = 128 }; /* the widest head_dim of the main loop */
 
 /* The rows are whole vectors of 16 bytes, and 32-bit offsets reach all of a head and the blocks past its end. Where the
  * tensor starts is not asked: a plan does not know it, and CDNA's kernels take any address. */
@@ -134,7 +139,16 @@ static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_
 }
 
 static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p) {
-    return p->dtype == STW_F16 ? stw_attn_tiled_slower(tile, p, 1) : cdna_refusal(tile, p);
+    if (p->dtype != STW_F16) return cdna_refusal(tile, p);
+    const char *feature = stw_attn_tiled_slower(tile, p, 1);
+    return feature ? feature : "f16, which is multiplied as f32 here";
+}
+
+const char *stw_hip_unowned(stw_attn_call call, const stw_variant *tile, const stw_attn_params *p) {
+    if (call != STW_CALL_BWD || !strncmp(tile->loop->name, "cdna", 4)) return NULL;
+    if (p->dtype == STW_F32) return "f32";
+    if (p->head_dim_qk > STW_CDNA_DIM || p->head_dim_v > STW_CDNA_DIM) return "head_dim above 128";
+    return "this variant";
 }
 
 STW_ATTN_LOOP(cdna, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 typedef struct hip_facts {
-    int version, count, cu_count, smem;
+    int version, count, cu_count, smem, pageable;
     size_t memory;
     char name[96], arch[32];
 } hip_facts;
@@ -30,6 +30,10 @@ static stw_status hip_ask(const stw_hip_functions *hip, int32_t ordinal, hip_fac
     facts->name[sizeof facts->name - 1] = 0;
     HIP_TRY(hipDeviceGetAttribute, &facts->cu_count, STW_HIP_CU_COUNT, ordinal);
     HIP_TRY(hipDeviceGetAttribute, &facts->smem, STW_HIP_SMEM_PER_BLOCK, ordinal);
+    if (hip->hipDeviceGetAttribute(&facts->pageable, STW_HIP_PAGEABLE_ACCESS, ordinal)) {
+        facts->pageable = 0;
+        if (hip->hipGetLastError) hip->hipGetLastError();
+    }
     HIP_TRY(hipDeviceTotalMem, &facts->memory, ordinal);
     stw_status status = stw_hip_device_arch(hip, ordinal, facts->arch);
     if (status != STW_OK) return status;
@@ -91,6 +95,12 @@ static stw_status hip_open(const stw_open_request *request, stw_device *device_o
             hip, request->device, facts.version, image,
             stw_image_find(&stw_jagged_images, STW_BACKEND_HIP, facts.arch, STW_IMAGE_CODE_OBJECT), &state);
     if (status != STW_OK) return status;
+    state->pageable = facts.pageable;
+    state->gpu.trust_pointers = request->env->trust_pointers;
+    if (facts.version >= STW_HIP_ROCM_8 && (status = stw_hip_state_prove(state, facts.cu_count, facts.smem))) {
+        stw_hip_state_destroy(state);
+        return status;
+    }
     *device_out = (stw_device){.arch = arch,
                                .compute_units = (uint32_t)facts.cu_count,
                                .smem_max = (uint32_t)facts.smem,

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * hipBLASLt 0.7 to 1.5 as a stw_blas_vendor: names, numbers and layouts, and what it must be kept from. Used
- * by backends/gpu/blas.c. Written from the vendor's public headers; never run with a real hipBLASLt. */
+ * hipBLASLt 0.7 to 1.5, and newer ones that pass a trial, as a stw_blas_vendor: names, numbers and layouts, and what it
+ * must be kept from. Used by backends/gpu/blas.c. Written from the vendor's public headers; never run with a real
+ * hipBLASLt. */
 #include "backends/gpu/blas.h"
 #include "backends/hip/device.h"
 
+#include <limits.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -17,20 +19,22 @@ static const stw_dso_row rows[] = {
 /* A process must not get a second runtime by way of this library, so it is that of the runtime in use; the
  * plain name is what Python packages call theirs. Versions count 100000 * major + 100 * minor + patch. 0.3
  * (ROCm 5) has other numbers for types, 0.6 (ROCm 6.0) does not report a failed launch. */
-enum { ROCM_6 = 60000000, ROCM_7 = 70000000, ROCM_8 = 80000000 };
 static const char *const sonames_6[] = {"libhipblaslt.so.0", "libhipblaslt.so"};
 static const char *const sonames_7[] = {"libhipblaslt.so.1", "libhipblaslt.so"};
-static const stw_blas_release release_6 = {sonames_6, 2, 700, 1300, "0.7 to 0.12"},
-                              release_7 = {sonames_7, 2, 100000, 100600, "1.0 to 1.5"};
+static const char *const sonames_8[] = {"libhipblaslt.so.2", "libhipblaslt.so.1", "libhipblaslt.so"};
+static const stw_blas_release release_6 = {sonames_6, 2, 700, 1300, 100000, "0.7 to 0.12"},
+                              release_7 = {sonames_7, 2, 100000, 100600, 200000, "1.0 to 1.5"},
+                              release_8 = {sonames_8, 3, 100000, 100600, INT_MAX, "1.0 to 1.5"};
 
 static const stw_blas_release *release(const stw_gpu *gpu) {
-    return ((const stw_hip_state *)gpu)->version < ROCM_7 ? &release_6 : &release_7;
+    int version = ((const stw_hip_state *)gpu)->version;
+    return version < STW_HIP_ROCM_7 ? &release_6 : version < STW_HIP_ROCM_8 ? &release_7 : &release_8;
 }
 
 /* Subnormal f16 are ordinary gradients, subnormal bf16 are not. */
 static const char *refusal(const stw_gpu *gpu, const stw_gpu_shape *shape) {
     const stw_hip_state *state = (const stw_hip_state *)gpu;
-    if (state->version < ROCM_6 || state->version >= ROCM_8) return "no hipBLASLt is known for this ROCm";
+    if (state->version < STW_HIP_ROCM_6) return "no hipBLASLt is known for this ROCm";
     if (!state->hip->hipStreamIsCapturing) return "the runtime lacks hipStreamIsCapturing";
     if (shape->dtype == STW_F16 && state->flushes) return "gfx90a's matrix unit takes subnormal f16 for zero";
     return NULL;
@@ -47,6 +51,20 @@ static int room(stw_gpu *gpu) {
     int error = hip->hipStreamSynchronize(NULL);
     return !hip->hipFree(memory) && !error;
 }
+
+static void *trial_memory(stw_gpu *gpu, size_t bytes) {
+    void *memory = NULL;
+    return ((stw_hip_state *)gpu)->hip->hipMalloc(&memory, bytes) ? NULL : memory;
+}
+
+static void trial_free(stw_gpu *gpu, void *memory) { ((stw_hip_state *)gpu)->hip->hipFree(memory); }
+
+static int trial_copy(stw_gpu *gpu, void *to, const void *from, size_t bytes) {
+    const stw_hip_functions *hip = ((stw_hip_state *)gpu)->hip;
+    return !hip->hipMemcpyAsync(to, from, bytes, STW_HIP_COPY_DEFAULT, NULL) && !hip->hipStreamSynchronize(NULL);
+}
+
+static const stw_blas_trial trial = {trial_memory, trial_free, trial_copy};
 
 /* What it leaves behind for hipGetLastError is not the caller's. */
 static void settle(stw_gpu *gpu) {
@@ -90,6 +108,7 @@ stw_blas_vendor stw_hip_blas = {
     .room = room,
     .settle = settle,
     .capturing = capturing,
+    .trial = &trial,
     .compute_f32 = 2,
     .type_f32 = 0,
     .type_f16 = 2,

@@ -8,17 +8,29 @@
 #include "backends/hip/driver.h"
 #include "backends/gpu/gpu.h"
 
+/* An image where the runtime may read it; bytes 0: none. */
+typedef struct stw_hip_image_copy {
+    void *at;
+    size_t bytes;
+} stw_hip_image_copy;
+
 typedef struct stw_hip_state {
     stw_gpu gpu; /* first: common code sees only this */
     const stw_hip_functions *hip;
-    int version; /* of the runtime: 60342131 = ROCm 6.3 */
-    int flushes; /* its matrix unit takes subnormal f16 for zero */
+    int version;  /* of the runtime: 60342131 = ROCm 6.3 */
+    int flushes;  /* its matrix unit takes subnormal f16 for zero */
+    int pageable; /* kernels may read memory of malloc: an MI300A, or XNACK on */
+    stw_hip_image_copy copy, jagged_copy;
 } stw_hip_state;
 
 /* `jagged`: image of the jagged operations, or NULL. Errors: STW_E_NO_MEMORY. */
 stw_status stw_hip_state_create(const stw_hip_functions *hip, int ordinal, int version, const stw_image *image,
                                 const stw_image *jagged, stw_hip_state **state_out);
 void stw_hip_state_destroy(stw_hip_state *state);
+
+/* Whether a runtime newer than ROCm 7 numbers as it did what this library reads. Errors: STW_E_NO_DRIVER with what
+ * it says otherwise, or what a call gives. */
+stw_status stw_hip_state_prove(stw_hip_state *state, int cu_count, int smem);
 
 /* STW_OK for 0, else as stw_hip_fail; a sticky error loses the device. */
 stw_status stw_hip_check(stw_hip_state *state, stw_status otherwise, const char *call, int error);
@@ -29,6 +41,7 @@ stw_status stw_hip_check_in(stw_hip_state *state, const char *who, stw_stream st
                             const char *call, int error);
 
 /* stw_gpu_ops */
+const char *stw_hip_unowned(stw_attn_call call, const stw_variant *tile, const stw_attn_params *params);
 stw_status stw_hip_check_stream(stw_gpu *gpu, const char *who, stw_stream stream);
 stw_status stw_hip_check_pointer(stw_gpu *gpu, const char *who, const char *name, const void *pointer, int written);
 stw_status stw_hip_launch(stw_gpu *gpu, const stw_gpu_kernel *kernel, uint32_t grid_x, uint32_t grid_y,

@@ -13,7 +13,8 @@ static const stw_dso_row hip_rows[] = {
 #include "backends/hip/driver.def"
 #undef STW_HIP
 };
-static const char *const hip_sonames[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
+static const char *const hip_sonames[] = {"libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6",
+                                          "libamdhip64.so.5"};
 
 /* On a machine without an AMD GPU the first hipInit says "invalid device", later ones "no device". */
 static stw_status hip_init(void) {

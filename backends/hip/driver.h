@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * libamdhip64 of ROCm 7, 6 or 5 as a table of functions, loaded and started on first use. Used by the
+ * libamdhip64 of ROCm 8, 7, 6 or 5 as a table of functions, loaded and started on first use. Used by the
  * other files of this folder. */
 #ifndef STW_HIP_DRIVER_H
 #define STW_HIP_DRIVER_H
@@ -27,8 +27,17 @@ enum {
     STW_HIP_CONTEXT_IS_DESTROYED = 709,
     STW_HIP_NOT_SUPPORTED = 801
 };
-enum { STW_HIP_CU_COUNT = 63, STW_HIP_SMEM_PER_BLOCK = 74 };
+enum { STW_HIP_CU_COUNT = 63, STW_HIP_PAGEABLE_ACCESS = 65, STW_HIP_SMEM_PER_BLOCK = 74 };
 enum { STW_HIP_COPY_DEFAULT = 4 };
+
+/* hipMemLocation, and the bits that hipMemGetAccess gives. */
+typedef struct stw_hip_location {
+    int type, device;
+} stw_hip_location;
+enum { STW_HIP_LOCATION_DEVICE = 1, STW_HIP_ACCESS_READ = 1, STW_HIP_ACCESS_WRITE = 2 };
+
+/* As hipRuntimeGetVersion counts. The headers of 5.2 to 7 were read; a runtime from 8 on proves that it agrees. */
+enum { STW_HIP_ROCM_6 = 60000000, STW_HIP_ROCM_7 = 70000000, STW_HIP_ROCM_8 = 80000000 };
 
 /* hipPointerAttribute_t of every version so far, with room for more; its first field counts otherwise in ROCm
  * 5 (hipMemoryType: host 0, device 1, managed 4) than since 6 (unregistered 0, host 1, device 2, managed 3). */

@@ -4,7 +4,7 @@
  * strict about what they are given. Products are summed in f64. Column order, as the real ones.
  * FAKE_LT_VENDOR names the header with what differs. Environment:
  *   FAKE_LT_FAIL     what fails: create, version, layout, heuristic, none (nothing is found), state (of what is
- *                    found), workspace (more is wanted than may be had), matmul
+ *                    found), workspace (more is wanted than may be had), matmul, wrong (A is not as it should be)
  *   FAKE_LT_VERSION  what hipblasLtGetVersion says; 1.2.0 without it */
 #include FAKE_LT_VENDOR
 
@@ -171,6 +171,7 @@ CALL(Matmul, void *h, void *desc, const void *alpha, const void *a, void *a_layo
     if (!error && !how->loaded) error = lt_load();
     product *p = error ? NULL : malloc(sizeof *p); /* a graph may do it again: kept */
     if (p) {
+        if (fails("wrong")) a = b;
         *p = (product){*(const float *)alpha,
                        *(const float *)beta,
                        a,

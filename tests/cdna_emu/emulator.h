@@ -32,6 +32,8 @@ struct Launch {
     std::vector<Region> memory; /* arguments and code are added */
     int threads = 1;            /* of the host */
     bool races = false;         /* watch LDS for accesses that no barrier orders */
+    bool waits = false;         /* watch registers for being touched before s_waitcnt said that they are filled */
+    bool unset = false;         /* watch LDS for reads of what the group has not written */
     bool banks = false;         /* count conflicts in LDS                        */
     uint32_t schedule = 0;      /* not 0: waves take turns at random, from this seed */
 };

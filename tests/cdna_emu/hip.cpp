@@ -7,12 +7,15 @@
  *   CDNA_EMU_VERSION    what hipRuntimeGetVersion says (default 70000000)
  *   CDNA_EMU_THREADS    host threads a launch (default 1)
  *   CDNA_EMU_RACES      1: watch LDS for accesses that no barrier orders
+ *   CDNA_EMU_WAITS      1: watch registers for being touched while a load that fills them is pending
+ *   CDNA_EMU_UNSET      1: watch LDS for reads of what the group has not written
  *   CDNA_EMU_SCHEDULE   not 0: waves take turns at random, from this seed
  *   CDNA_EMU_COUNTS     a file that gets a line a launch: kernel, wave instructions by kind, cycles of the matrix unit
  *                       (bench/amd_counts.py), cycles of bank conflicts in LDS (check_banks.py) */
 #include "hip_streams.h"
 
 #include "emulator.h"
+#include "tests/loader/fakes/file_behind.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -24,7 +27,14 @@
 
 using namespace cdna;
 
-enum { CU_COUNT = 63, SMEM_PER_BLOCK = 74, LDS_BYTES = 65536, GCN_NAME_AT = 1160, PROPERTIES_SIZE = 1472 };
+enum {
+    CU_COUNT = 63,
+    PAGEABLE_ACCESS = 65,
+    SMEM_PER_BLOCK = 74,
+    LDS_BYTES = 65536,
+    GCN_NAME_AT = 1160,
+    PROPERTIES_SIZE = 1472
+};
 
 namespace {
 struct Module {
@@ -44,11 +54,13 @@ struct PointerAttributes {
 } // namespace
 
 /* Called by the library under test and by its tests. */
+extern "C" int hipExtMallocWithFlags(void **pointer_out, size_t bytes, unsigned flags);
 extern "C" int hipMemcpy(void *to, const void *from, size_t bytes, int kind);
 extern "C" int hipMemsetAsync(void *to, int value, size_t bytes, void *stream);
 
-static std::mutex lock;                     /* of everything here but a running kernel */
-static std::map<uint64_t, uint64_t> blocks; /* begin, end */
+static std::mutex lock;                       /* of everything here but a running kernel */
+static std::map<uint64_t, uint64_t> blocks;   /* begin, end */
+static std::map<uint64_t, unsigned> flags_of; /* of hipExtMallocWithFlags, by begin */
 static std::map<std::string, Function> functions;
 static int lost;
 static thread_local int last_error;
@@ -75,8 +87,9 @@ int hipDeviceGetName(char *name, int capacity, int) {
     return 0;
 }
 int hipDeviceGetAttribute(int *value, int attribute, int) {
-    if (attribute != CU_COUNT && attribute != SMEM_PER_BLOCK) return hip_say(INVALID_VALUE);
-    *value = attribute == CU_COUNT ? 4 : (int)LDS_BYTES;
+    if (attribute != CU_COUNT && attribute != PAGEABLE_ACCESS && attribute != SMEM_PER_BLOCK)
+        return hip_say(INVALID_VALUE);
+    *value = attribute == CU_COUNT ? 4 : attribute == PAGEABLE_ACCESS ? 0 : (int)LDS_BYTES;
     return 0;
 }
 int hipDeviceTotalMem(size_t *bytes, int) { return *bytes = (size_t)8 << 30, 0; }
@@ -110,6 +123,7 @@ static size_t elf_size(const unsigned char *image) {
 
 int hipModuleLoadData(void **module_out, const void *image) {
     if (int error = hip_refuse_in_capture()) return hip_say(error);
+    if (file_behind(image)) return hip_say(NO_FILE);
     if (memcmp(image, "\177ELF", 4)) return hip_say(INVALID_IMAGE);
     try {
         std::unique_ptr<Module> module(new Module);
@@ -204,6 +218,8 @@ int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
     launch.dynamic_lds = smem;
     launch.threads = std::max(1, number("CDNA_EMU_THREADS"));
     launch.races = number("CDNA_EMU_RACES") != 0;
+    launch.waits = number("CDNA_EMU_WAITS") != 0;
+    launch.unset = number("CDNA_EMU_UNSET") != 0;
     launch.banks = !setting("CDNA_EMU_COUNTS", "").empty();
     launch.schedule = (uint32_t)number("CDNA_EMU_SCHEDULE");
     const uint8_t *argument = (const uint8_t *)parameters[0]; /* our kernels have one, and nothing hidden is used */
@@ -220,13 +236,27 @@ static const std::pair<const uint64_t, uint64_t> *block_of(uint64_t address) {
 int hipPointerGetAttributes(void *attributes, const void *pointer) {
     std::lock_guard<std::mutex> guard(lock);
     if (!block_of((uint64_t)pointer)) return hip_say(INVALID_VALUE);
-    PointerAttributes about = {2, 0, (void *)(uintptr_t)pointer, nullptr, 0, 0};
+    PointerAttributes about = {2,       0, (void *)(uintptr_t)pointer,
+                               nullptr, 0, flags_of[block_of((uint64_t)pointer)->first]};
     memcpy(attributes, &about, sizeof about);
     return 0;
 }
 
+/* No memory here is of hipMemMap. */
+int hipMemGetAccess(unsigned long long *, const void *, void *) { return hip_say(INVALID_VALUE); }
+int hipMemGetAddressRange(void **base_out, size_t *bytes_out, void *pointer) {
+    std::lock_guard<std::mutex> guard(lock);
+    const std::pair<const uint64_t, uint64_t> *block = block_of((uint64_t)pointer);
+    if (!block) return hip_say(INVALID_VALUE);
+    *base_out = (void *)block->first;
+    *bytes_out = block->second - block->first;
+    return 0;
+}
+
+int hipMalloc(void **pointer_out, size_t bytes) { return hipExtMallocWithFlags(pointer_out, bytes, 0); }
+
 /* Starts as something no kernel should rely on. */
-int hipMalloc(void **pointer_out, size_t bytes) {
+int hipExtMallocWithFlags(void **pointer_out, size_t bytes, unsigned flags) {
     if (int error = hip_refuse_in_capture()) return hip_say(error);
     size_t whole = (bytes + 255) / 256 * 256;
     void *pointer = bytes && bytes <= (size_t)8 << 30 ? aligned_alloc(256, whole) : nullptr;
@@ -234,6 +264,7 @@ int hipMalloc(void **pointer_out, size_t bytes) {
     memset(pointer, 0xd5, bytes);
     std::lock_guard<std::mutex> guard(lock);
     blocks[(uint64_t)pointer] = (uint64_t)pointer + bytes;
+    flags_of[(uint64_t)pointer] = flags;
     *pointer_out = pointer;
     return 0;
 }

@@ -3,7 +3,7 @@
  * Streams and graphs of the emulator's libamdhip64. Work is done before the call returns, so streams need no order;
  * what is recorded while a stream is captured becomes a graph, whose launch does it all again. Rules of capture as the
  * runtime has them: global mode forbids unsafe calls to every thread, thread mode to its own, relaxed to none; the
- * default stream cannot be captured, nor used beside one that is. */
+ * default stream cannot be captured, nor used beside one that is. What is no stream gets 709, as of ROCm 5 and 6. */
 #include "hip_streams.h"
 
 #include <mutex>
@@ -50,7 +50,7 @@ int hip_do(void *handle, std::function<int()> work) {
                 if (s->captured && s->mode != MODE_RELAXED) return s->spoilt = true, CAPTURE_IMPLICIT;
         } else {
             Stream *s = stream_of(handle);
-            if (!s) return INVALID_HANDLE;
+            if (!s) return NO_STREAM;
             if (s->captured) {
                 if (s->spoilt) return CAPTURE_INVALIDATED;
                 s->graph.push_back(work);
@@ -75,7 +75,7 @@ int hip_refuse_captured(void *handle) {
     std::lock_guard<std::mutex> guard(lock);
     if (is_default(handle)) return 0;
     Stream *s = stream_of(handle);
-    if (!s) return INVALID_HANDLE;
+    if (!s) return NO_STREAM;
     return s->captured ? s->spoilt = true, (int)CAPTURE_UNSUPPORTED : 0;
 }
 
@@ -85,11 +85,15 @@ int hipStreamCreateWithFlags(void **stream_out, unsigned flags) {
     *stream_out = *streams.insert(new Stream).first;
     return 0;
 }
-int hipStreamGetDevice(void *, int *device) { return *device = 0, 0; }
+int hipStreamGetDevice(void *handle, int *device) {
+    std::lock_guard<std::mutex> guard(lock);
+    if (!is_default(handle) && !stream_of(handle)) return hip_say(NO_STREAM);
+    return *device = 0, 0;
+}
 int hipStreamDestroy(void *handle) {
     std::lock_guard<std::mutex> guard(lock);
     Stream *s = stream_of(handle);
-    if (!s) return hip_say(INVALID_HANDLE);
+    if (!s) return hip_say(NO_STREAM);
     streams.erase(s);
     delete s;
     return 0;
@@ -99,7 +103,7 @@ int hipStreamDestroy(void *handle) {
 int hipStreamIsCapturing(void *handle, int *status) {
     std::lock_guard<std::mutex> guard(lock);
     Stream *s = is_default(handle) ? nullptr : stream_of(handle);
-    if (!s && !is_default(handle)) return hip_say(INVALID_HANDLE);
+    if (!s && !is_default(handle)) return hip_say(NO_STREAM);
     *status = s && s->captured ? s->spoilt ? 2 : 1 : 0;
     return 0;
 }
@@ -112,7 +116,7 @@ int hipStreamBeginCapture(void *handle, int mode) {
     std::lock_guard<std::mutex> guard(lock);
     if (is_default(handle)) return hip_say(CAPTURE_UNSUPPORTED);
     Stream *s = stream_of(handle);
-    if (!s || mode < MODE_GLOBAL || mode > MODE_RELAXED) return hip_say(s ? INVALID_VALUE : INVALID_HANDLE);
+    if (!s || mode < MODE_GLOBAL || mode > MODE_RELAXED) return hip_say(s ? INVALID_VALUE : NO_STREAM);
     if (s->captured) return hip_say(ILLEGAL_STATE);
     s->captured = true, s->spoilt = false, s->mode = mode, s->thread = std::this_thread::get_id();
     s->graph.clear();
@@ -123,7 +127,7 @@ int hipStreamEndCapture(void *handle, void **graph_out) {
     std::lock_guard<std::mutex> guard(lock);
     Stream *s = is_default(handle) ? nullptr : stream_of(handle);
     *graph_out = nullptr;
-    if (!s) return hip_say(INVALID_HANDLE);
+    if (!s) return hip_say(NO_STREAM);
     if (!s->captured) return hip_say(ILLEGAL_STATE);
     if (s->mode != MODE_RELAXED && s->thread != std::this_thread::get_id()) return hip_say(CAPTURE_WRONG_THREAD);
     s->captured = false;

@@ -69,12 +69,22 @@ static bool all_quiet(const Wave &w, u32 offset, int bytes, Touch touch) {
     }
 }
 
+static void watch_unset(Wave &w, const Instruction &in, u32 offset, int bytes, Touch touch) {
+    std::vector<u8> &written = w.group->written;
+    for (u32 half = offset / 2; half <= (offset + (u32)bytes - 1) / 2; ++half) {
+        if (touch == Touch::write || touch == Touch::rewrite) written[half] = 1;
+        else if (!written[half])
+            fault(w, in, "LDS byte " + std::to_string(half * 2) + " is read, and its group has not written it");
+    }
+}
+
 u8 *lds_at(Wave &w, const Instruction &in, u32 offset, int bytes, Touch touch) {
     Group &g = *w.group;
     if ((u64)offset + (u64)bytes > g.lds.size())
         fault(w, in, "LDS byte " + std::to_string(offset) + " of " + std::to_string(g.lds.size()));
     if (!g.shadow.readers.empty() && !all_quiet(w, offset, bytes, touch))
         for (u32 half = offset / 2; half <= (offset + (u32)bytes - 1) / 2; ++half) watch(w, in, half, touch);
+    if (!g.written.empty()) watch_unset(w, in, offset, bytes, touch);
     return g.lds.data() + offset;
 }
 

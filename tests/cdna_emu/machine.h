@@ -104,11 +104,15 @@ struct Instruction {
     const std::string &text() const { return words->text; }
 };
 
+struct Guards;
+struct Pending;
+
 /* One kernel, decoded. */
 struct Program {
     std::string name;
     std::vector<Instruction> code;
-    std::unordered_map<u32, int> at; /* address -> number */
+    std::unordered_map<u32, int> at;              /* address -> number          */
+    mutable std::shared_ptr<const Guards> guards; /* waits.cpp's, on first use */
 };
 
 /* Who touched each two bytes of LDS, and in which barrier interval. */
@@ -127,12 +131,14 @@ struct Run {
     u32 lds_bytes, scratch_bytes;
     std::vector<Region> memory;
     u64 code_base, arguments, packet;
+    const Guards *guards; /* or null: waits are not watched */
 };
 
 struct Group {
     std::vector<u8> lds;
-    LdsShadow shadow; /* empty: not watched */
-    u16 epoch = 0;    /* number of the barrier interval, not 0; clears the shadow where it begins again */
+    LdsShadow shadow;        /* empty: not watched */
+    std::vector<u8> written; /* whether each two bytes of LDS are; empty: not watched */
+    u16 epoch = 0;           /* number of the barrier interval, not 0; clears the shadow where it begins again */
     void next_epoch() {
         if (!++epoch) shadow.clear(shadow.readers.size()), epoch = 1;
     }
@@ -152,6 +158,7 @@ struct alignas(64) Wave {
     Region last;  /* the region found last */
     u64 kinds[8]; /* instructions by Kind */
     u64 matrix_cycles, bank_conflicts;
+    Pending *pending; /* or null: waits are not watched */
 
     u64 exec() const { return s[EXEC] | (u64)s[EXEC + 1] << 32; }
     u64 vcc() const { return s[VCC] | (u64)s[VCC + 1] << 32; }

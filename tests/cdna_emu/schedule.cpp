@@ -3,6 +3,7 @@
  * Runs a launch: workgroups (groups, below) over the host's threads, the waves of a group one after the other from
  * barrier to barrier or at random, registers and LDS poisoned at the start, instructions counted. */
 #include "code_object.h"
+#include "waits.h"
 
 #include <algorithm>
 #include <atomic>
@@ -102,10 +103,12 @@ static void start_wave(Wave &w, int index, const Kernel &kernel, const Run &run,
     w.last = Region{0, 0};
     std::fill(w.kinds, w.kinds + 8, 0);
     w.matrix_cycles = w.bank_conflicts = 0;
+    if (w.pending) pending_clear(*w.pending);
 }
 
 static void step(Wave &w, const std::vector<Instruction> &code) {
     const Instruction &in = code[(size_t)w.pc++];
+    if (w.pending) watch_waits(w, in, w.pc - 1);
     count(w, in);
     in.run(w, in);
     if (w.executed > RUNAWAY) fault(w, in, "this wave does not end");
@@ -172,19 +175,24 @@ struct Worker {
             Wave *w = (Wave *)aligned_alloc(alignof(Wave), sizeof(Wave));
             w->run = &run;
             w->group = &group;
+            w->pending = run.guards ? pending_new() : nullptr;
             w->scratch = scratch.data() + i * LANES * r.scratch_bytes;
             std::fill(&w->v[0][0], &w->v[0][0] + VGPRS * LANES, POISON_VECTOR);
             waves.push_back(w);
         }
     }
     ~Worker() {
-        for (Wave *w : waves) free(w);
+        for (Wave *w : waves) {
+            pending_free(w->pending);
+            free(w);
+        }
     }
     void run_group(u64 number) {
         const Launch &launch = *run.launch;
         u32 at[3] = {(u32)(number % launch.grid[0]), (u32)(number / launch.grid[0] % launch.grid[1]),
                      (u32)(number / launch.grid[0] / launch.grid[1])};
         group.lds = poisoned_lds;
+        group.written.assign(launch.unset ? run.lds_bytes / 2 + 1 : 0, 0);
         group.next_epoch();
         int entry = run.program->at.at((u32)kernel.entry);
         for (size_t i = 0; i < waves.size(); ++i) {
@@ -255,7 +263,13 @@ Counts CodeObject::run(const Launch &launch) {
                launch.memory,
                (u64)image->memory.data(),
                (u64)arguments.data(),
-               (u64)&packet};
+               (u64)&packet,
+               nullptr};
+    if (launch.waits) {
+        std::lock_guard<std::mutex> guard(image->lock);
+        if (!run.program->guards) run.program->guards = guards_of(*run.program);
+        run.guards = run.program->guards.get();
+    }
     run.memory.push_back({run.arguments, run.arguments + arguments.size()});
     run.memory.push_back({run.code_base, run.code_base + image->memory.size()});
     run.memory.push_back({run.packet, run.packet + sizeof packet});

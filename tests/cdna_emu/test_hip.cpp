@@ -48,8 +48,8 @@ static void memory_and_handles() {
     is(hipStreamCreateWithFlags(&stream, 9), INVALID_VALUE, "flags of a stream");
     is(hipStreamCreateWithFlags(&stream, 1), 0, "stream");
     is(hipStreamDestroy(stream), 0, "its end");
-    is(hipStreamDestroy(stream), INVALID_HANDLE, "its end again");
-    is(hipMemcpyAsync(bytes, bytes, 4, 4, stream), INVALID_HANDLE, "work in it");
+    is(hipStreamDestroy(stream), NO_STREAM, "its end again");
+    is(hipMemcpyAsync(bytes, bytes, 4, 4, stream), NO_STREAM, "work in it");
 }
 
 static void capture_records() {

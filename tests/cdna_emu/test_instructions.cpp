@@ -246,6 +246,18 @@ static void faults(CodeObject &code) {
         watched.launch.races = true;
         sees(code, watched.buffer(r), "LDS race");
     }
+    for (const char *kernel : {"waits_vector", "waits_lds", "waits_constant", "waits_mixed", "waits_overwritten"}) {
+        Call blind(kernel, 1, 64), fine(kernel, 1, 64), watched(kernel, 1, 64);
+        code.run(blind.buffer(r).value(0u).launch);
+        fine.launch.waits = watched.launch.waits = true;
+        code.run(fine.buffer(r).value(1u).launch);
+        sees(code, watched.buffer(r).value(0u), "a wait is missing");
+    }
+    Call unwatched("unset_lds", 1, 64), whole("unset_lds", 1, 64), part("unset_lds", 1, 64);
+    code.run(unwatched.buffer(r).value(5u).launch);
+    whole.launch.unset = part.launch.unset = true;
+    code.run(whole.buffer(r).value(0u).launch);
+    sees(code, part.buffer(r).value(5u), "its group has not written it");
     Call unknown("unknown_instruction", 1, 64), none("no_such_kernel", 1, 64), wide("order", 1, 2048);
     sees(code, unknown.buffer(f), "v_sin_f32");
     sees(code, none, "no kernel");

@@ -100,7 +100,7 @@ static void products(CodeObject &code) {
                     if (fabs(t->get(i)) < 0x1p-14) t->set(i, 0);
             Launch launch;
             launch.kernel = std::string("product_") + type.name + "_" + order;
-            launch.block[0] = 256, launch.dynamic_lds = 65536, launch.races = true;
+            launch.block[0] = 256, launch.dynamic_lds = 65536, launch.races = launch.waits = launch.unset = true;
             uint64_t pointers[] = {a.region().begin, b.region().begin, c.region().begin};
             launch.arguments.assign((uint8_t *)pointers, (uint8_t *)(pointers + 3));
             launch.memory = {a.region(), b.region(), c.region()};
@@ -215,7 +215,7 @@ static void backward(CodeObject &code, const stw_variant &tile, stw_dtype dtype,
                                 &problem.dk, &problem.dv, &problem.lse})
             launch.memory.push_back(t->region());
         launch.memory.push_back({(uint64_t)workspace.data(), (uint64_t)workspace.data() + workspace.size()});
-        launch.threads = 2, launch.races = true, launch.schedule = schedule;
+        launch.threads = 2, launch.races = launch.waits = launch.unset = true, launch.schedule = schedule;
         code.run(launch);
     }
     double limit = dtype == STW_F32 ? 2e-6 : dtype == STW_F16 ? 5e-4 : 4e-3;

@@ -67,18 +67,31 @@ static void read_shape(reader *r, int32_t *rank, int64_t shape[STW_JAGGED_RANK_M
     if (read_byte(r) > 245) shape[0] = read_number(r, -3, 5);
 }
 
+/* What a norm over the ragged dimension takes: random fields seldom leave weights, their gradients and sizes out. */
+static void only_dx(stw_jagged_desc *d) {
+    d->dim_size = d->dim_after = 0;
+    d->flags &= ~(uint32_t)STW_JAGGED_HAS_GAMMA;
+    d->outputs = d->accumulate = 0;
+    d->weight_dtype = d->dweight_dtype = d->dbias_dtype = STW_DTYPE_NONE;
+}
+
 static void read_dim(reader *r, stw_jagged_desc *d) {
     static const unsigned char divisors[] = {0, 1, 2, 3, 4, 6, 8, 12};
     const int softmax = d->op == STW_JAGGED_SOFTMAX || d->op == STW_JAGGED_LOG_SOFTMAX;
     const int norm = d->op == STW_JAGGED_LAYER_NORM || d->op == STW_JAGGED_RMS_NORM;
     const int along = softmax || d->op == STW_JAGGED_SUM || d->op == STW_JAGGED_SELECT;
+    int usual = 0;
     if (along) d->dim = (stw_jagged_dim)read_number(r, 1, d->op == STW_JAGGED_SELECT ? 4 : 3);
-    else if (norm) d->dim = (stw_jagged_dim)(read_byte(r) % 2 ? STW_DIM_INNER : STW_DIM_NONE);
-    else d->dim = (stw_jagged_dim)read_rare(r, 0, 6);
+    else if (norm) {
+        const uint8_t which = read_byte(r);
+        d->dim = which % 2 ? STW_DIM_INNER : which % 8 == 6 ? STW_DIM_RAGGED : STW_DIM_NONE;
+        usual = which == 6;
+    } else d->dim = (stw_jagged_dim)read_rare(r, 0, 6);
     if ((along && d->dim != STW_DIM_RAGGED && d->dim != STW_DIM_COMPONENT) || norm) {
         d->dim_size = divisors[read_byte(r) % 8];
         d->dim_after = divisors[read_byte(r) % 3];
     }
+    if (usual) only_dx(d);
     if (read_byte(r) > 240) d->dim_size = read_number(r, -1, 30);
     if (read_byte(r) > 240) d->dim_after = read_number(r, -1, 30);
     d->index = d->op == STW_JAGGED_SELECT ? read_number(r, -3, 6) : read_rare(r, -3, 6);

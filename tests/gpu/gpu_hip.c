@@ -85,9 +85,9 @@ static int instantiate(void **exec_out, void *graph, unsigned long long flags) {
 }
 
 int gpu_load_hip(char *why, size_t capacity) {
-    static const char *const names[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
+    static const char *const names[] = {"libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
     void *library = NULL;
-    for (int i = 0; i < 3 && !library; ++i) library = dlopen(names[i], RTLD_NOW | RTLD_GLOBAL);
+    for (int i = 0; i < 4 && !library; ++i) library = dlopen(names[i], RTLD_NOW | RTLD_GLOBAL);
     if (!library) {
         snprintf(why, capacity, "no libamdhip64.so");
         return 0;

@@ -12,9 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is no number may reach the other keys of its tile, of which none is larger. */
-enum { TILE = 128 };
-
 /* An input row of every head of a sequence is overwritten with `value` in its first element. */
 typedef struct change {
     stw_verify_tensor tensor;
@@ -62,6 +59,16 @@ static void zeros(const gpu_case *g, int64_t b, int64_t first, int64_t end) {
             }
 }
 
+/* The first key behind the work tiles that a query sees: what is no number may reach the other keys of a work tile. */
+static int64_t first_unseen(const gpu_case *g) {
+    char text[4096];
+    unsigned rows, keys;
+    GPU_OK(stw_plan_describe(g->plan, text, sizeof text, NULL));
+    const char *tile = strstr(text, "tile: ");
+    if (!tile || sscanf(tile, "tile: %ux%u", &rows, &keys) != 2) fail_msg("no tile in: %s", text);
+    return (g->c.problem.desc.max_seq_q + keys - 1) / keys * keys;
+}
+
 static void unseen_keys(void **state) {
     (void)state;
     static const char *const lines[] = {
@@ -80,7 +87,7 @@ static void unseen_keys(void **state) {
                     4);
         if (at(&g.c, g.after, STW_VERIFY_DV, 0, 0, 0, 0) == at(&g.c, g.after, STW_VERIFY_DV, 0, 0, 0, 0))
             fail_msg("%s: the numbers did not reach a key that sees them", lines[n]);
-        for (int64_t b = 0; b < 2; ++b) zeros(&g, b, (d->max_seq_q + TILE - 1) / TILE * TILE, d->max_seq_kv);
+        for (int64_t b = 0; b < 2; ++b) zeros(&g, b, first_unseen(&g), d->max_seq_kv);
         gpu_case_round(&g, "ordinary numbers again");
         gpu_case_close(&g);
     }

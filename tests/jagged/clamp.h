@@ -19,6 +19,8 @@ typedef enum clamp_op {
     CLAMP_LOG_SOFTMAX,
     CLAMP_LAYER_NORM,
     CLAMP_RMS_NORM,
+    CLAMP_LAYER_NORM_RAGGED,
+    CLAMP_RMS_NORM_RAGGED,
     CLAMP_SUM_RAGGED,
     CLAMP_SUM_INNER,
     CLAMP_SELECT_FIRST, /* along the ragged dimension: index 0, index -1 */

@@ -21,9 +21,10 @@ enum { GUARD = 1024, TAIL = 256 * 1024, PATTERN = 0xA5, POISON = 0xFF };
 __attribute__((format(printf, 5, 6))) static void fail_case(const clamp_problem *p, const clamp_call *call,
                                                             const char *file, int line, const char *format, ...) {
     static const char *const ops[CLAMP_OPS] = {
-        "silu",       "threshold",   "softmax ragged", "softmax inner", "log_softmax",      "layer_norm", "rms_norm",
-        "sum ragged", "sum inner",   "select 0",       "select -1",     "select component", "linear",     "reshape",
-        "to_padded",  "from_padded", "matmul m",       "matmul k",      "matmul n",         "matmul mn",  "matmul mk"};
+        "silu",      "threshold",         "softmax ragged",  "softmax inner", "log_softmax", "layer_norm",
+        "rms_norm",  "layer_norm ragged", "rms_norm ragged", "sum ragged",    "sum inner",   "select 0",
+        "select -1", "select component",  "linear",          "reshape",       "to_padded",   "from_padded",
+        "matmul m",  "matmul k",          "matmul n",        "matmul mn",     "matmul mk"};
     char text[300];
     va_list list;
     va_start(list, format);

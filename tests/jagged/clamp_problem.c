@@ -105,11 +105,17 @@ static void reduction_desc(clamp_problem *p) {
     }
 }
 
+static int ragged_norm(const clamp_problem *p) {
+    return p->op == CLAMP_LAYER_NORM_RAGGED || p->op == CLAMP_RMS_NORM_RAGGED;
+}
+
 static void rows_desc(clamp_problem *p) {
     static const stw_jagged_op ops[CLAMP_OPS] = {[CLAMP_SILU] = STW_JAGGED_SILU,
                                                  [CLAMP_THRESHOLD] = STW_JAGGED_THRESHOLD,
                                                  [CLAMP_LAYER_NORM] = STW_JAGGED_LAYER_NORM,
                                                  [CLAMP_RMS_NORM] = STW_JAGGED_RMS_NORM,
+                                                 [CLAMP_LAYER_NORM_RAGGED] = STW_JAGGED_LAYER_NORM,
+                                                 [CLAMP_RMS_NORM_RAGGED] = STW_JAGGED_RMS_NORM,
                                                  [CLAMP_LINEAR] = STW_JAGGED_LINEAR,
                                                  [CLAMP_RESHAPE] = STW_JAGGED_RESHAPE,
                                                  [CLAMP_TO_PADDED] = STW_JAGGED_TO_PADDED,
@@ -123,6 +129,7 @@ static void rows_desc(clamp_problem *p) {
     if (p->op == CLAMP_THRESHOLD) d->threshold = 0.25;
     if (p->op == CLAMP_TO_PADDED || p->op == CLAMP_FROM_PADDED) d->padded = PADDED;
     if (p->op == CLAMP_LINEAR) d->out_features = FEATURES;
+    if (ragged_norm(p)) d->dim = STW_DIM_RAGGED;
     if (p->op == CLAMP_LAYER_NORM || p->op == CLAMP_RMS_NORM) {
         d->dim_size = p->v->inner;
         d->inner = 2 * p->v->inner;
@@ -150,6 +157,11 @@ static void bind_weights(clamp_problem *p) {
     a->rstd = nested(p, "rstd", CLAMP_INPUT, p->v->storage, 0, OUTER, 2, NULL);
 }
 
+/* Of a norm over the ragged dimension: one a component and index of outer. */
+static float *statistics(clamp_problem *p, const char *name) {
+    return clamp_at(p, clamp_add(p, name, CLAMP_INPUT, CLAMP_COMPONENTS * OUTER, sizeof(float)));
+}
+
 static void bind_grad(clamp_problem *p) {
     const int64_t inner = p->op == CLAMP_LINEAR ? FEATURES : p->op == CLAMP_SUM_INNER ? 1 : p->desc.inner;
     live_at *live = p->op == CLAMP_FROM_PADDED ? live_padded : NULL;
@@ -175,7 +187,10 @@ static void bind_rows(clamp_problem *p) {
     const int norm = op == STW_JAGGED_LAYER_NORM || op == STW_JAGGED_RMS_NORM;
     if (op == STW_JAGGED_SILU || op == STW_JAGGED_THRESHOLD || op == STW_JAGGED_LINEAR || norm)
         p->args.x = nested(p, "x", CLAMP_INPUT, p->v->storage, 0, OUTER, inner, NULL);
-    if (op == STW_JAGGED_LINEAR || norm) bind_weights(p);
+    if (ragged_norm(p)) {
+        if (op == STW_JAGGED_LAYER_NORM) p->args.mean = statistics(p, "mean");
+        p->args.rstd = statistics(p, "rstd");
+    } else if (op == STW_JAGGED_LINEAR || norm) bind_weights(p);
     if (p->op == CLAMP_FROM_PADDED) padded(p, "dx", CLAMP_OUTPUT);
     else p->args.dx = nested(p, "dx", CLAMP_OUTPUT, p->v->storage, 0, OUTER, inner, lives[p->op]);
 }

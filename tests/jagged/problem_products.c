@@ -9,10 +9,26 @@
 
 #include <cmocka.h>
 
+/* Over the ragged dimension and inner: one line for each component and index of outer, dX alone. */
+static int ragged_norm(problem *p, const nested *x) {
+    stw_jagged_desc *d = &p->desc;
+    const int rms = !strcmp(p->c->op, "rms_norm");
+    d->op = rms ? STW_JAGGED_RMS_NORM : STW_JAGGED_LAYER_NORM;
+    d->dim = STW_DIM_RAGGED;
+    p->args.x = problem_nested_input(p, "x", x);
+    p->args.grad = problem_nested_input(p, "grad", x);
+    const double lines = (double)(d->components * x->outer);
+    if (!rms) p->args.mean = problem_input(p, "mean", "mean", NULL, lines);
+    p->args.rstd = problem_input(p, "rstd", "rstd", NULL, lines);
+    p->args.dx = problem_nested_result(p, "dx", x);
+    return 1;
+}
+
 static int norm(problem *p, const nested *x) {
     stw_jagged_desc *d = &p->desc;
     int64_t normalized[RANK_MAX], M = 1;
     const int rank = golden_list(p->c, "normalized", normalized);
+    if (normalized[0] == -1) return ragged_norm(p, x);
     for (int n = 0; n < rank; ++n) M *= normalized[n];
     const nested lines = {.l = x->l, .outer = x->outer, .inner = x->inner / M, .jagged = x->jagged};
     const stw_st_tensor *gamma = golden_tensor(p->c, "weight", 0);

@@ -98,6 +98,28 @@ static void test_nan_rows(void **state) {
     }
 }
 
+/* A norm over the ragged dimension: dX of that component alone, all of it. */
+static void test_nan_ragged_norms(void **state) {
+    (void)state;
+    for (int rms = 0; rms < 2; ++rms) {
+        stw_jagged_desc d = desc_of(rms ? STW_JAGGED_RMS_NORM : STW_JAGGED_LAYER_NORM, 4, ROWS, 56, INNER);
+        stw_jagged_args a = STW_INIT(stw_jagged_args);
+        float *x = floats(ROWS * INNER), *g = floats(ROWS * INNER), *dx = floats(ROWS * INNER), *mean = floats(4);
+        d.dim = STW_DIM_RAGGED;
+        a.axis[0].offsets = offsets;
+        a.x = x;
+        a.grad = g;
+        a.mean = rms ? NULL : mean;
+        a.rstd = mean;
+        a.dx = dx;
+        g[40 * INNER + 3] = NAN;
+        run(&d, &a);
+        nan_exactly("norm over the ragged dimension", dx, ROWS * INNER, 34 * INNER, 56 * INNER);
+        for (int64_t e = 34 * INNER; e < ROWS * INNER; ++e) assert_true(isnan(dx[e]));
+        free(x), free(g), free(dx), free(mean);
+    }
+}
+
 /* The norms and linear: dX in the row alone; sums over rows take it up. */
 static void test_nan_weights(void **state) {
     (void)state;
@@ -315,6 +337,7 @@ int main(int argc, char **argv) {
     int large = argc > 1 && !strcmp(argv[1], "large");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nan_rows),
+        cmocka_unit_test(test_nan_ragged_norms),
         cmocka_unit_test(test_nan_weights),
         cmocka_unit_test(test_nan_components),
         cmocka_unit_test(test_attention_is_the_packed_call),

@@ -152,6 +152,8 @@ OP(softmax_inner, CLAMP_SOFTMAX_INNER)
 OP(log_softmax, CLAMP_LOG_SOFTMAX)
 OP(layer_norm, CLAMP_LAYER_NORM)
 OP(rms_norm, CLAMP_RMS_NORM)
+OP(layer_norm_ragged, CLAMP_LAYER_NORM_RAGGED)
+OP(rms_norm_ragged, CLAMP_RMS_NORM_RAGGED)
 OP(sum_ragged, CLAMP_SUM_RAGGED)
 OP(sum_inner, CLAMP_SUM_INNER)
 OP(select_first, CLAMP_SELECT_FIRST)
@@ -345,14 +347,32 @@ static void parts(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(silu),          cmocka_unit_test(threshold),   cmocka_unit_test(softmax_ragged),
-        cmocka_unit_test(softmax_inner), cmocka_unit_test(log_softmax), cmocka_unit_test(layer_norm),
-        cmocka_unit_test(rms_norm),      cmocka_unit_test(sum_ragged),  cmocka_unit_test(sum_inner),
-        cmocka_unit_test(select_first),  cmocka_unit_test(select_last), cmocka_unit_test(select_component),
-        cmocka_unit_test(linear),        cmocka_unit_test(reshape),     cmocka_unit_test(to_padded),
-        cmocka_unit_test(from_padded),   cmocka_unit_test(matmul_m),    cmocka_unit_test(matmul_k),
-        cmocka_unit_test(matmul_n),      cmocka_unit_test(matmul_mn),   cmocka_unit_test(matmul_mk),
-        cmocka_unit_test(full),          cmocka_unit_test(bases),       cmocka_unit_test(parts),
+        cmocka_unit_test(silu),
+        cmocka_unit_test(threshold),
+        cmocka_unit_test(softmax_ragged),
+        cmocka_unit_test(softmax_inner),
+        cmocka_unit_test(log_softmax),
+        cmocka_unit_test(layer_norm),
+        cmocka_unit_test(rms_norm),
+        cmocka_unit_test(layer_norm_ragged),
+        cmocka_unit_test(rms_norm_ragged),
+        cmocka_unit_test(sum_ragged),
+        cmocka_unit_test(sum_inner),
+        cmocka_unit_test(select_first),
+        cmocka_unit_test(select_last),
+        cmocka_unit_test(select_component),
+        cmocka_unit_test(linear),
+        cmocka_unit_test(reshape),
+        cmocka_unit_test(to_padded),
+        cmocka_unit_test(from_padded),
+        cmocka_unit_test(matmul_m),
+        cmocka_unit_test(matmul_k),
+        cmocka_unit_test(matmul_n),
+        cmocka_unit_test(matmul_mn),
+        cmocka_unit_test(matmul_mk),
+        cmocka_unit_test(full),
+        cmocka_unit_test(bases),
+        cmocka_unit_test(parts),
     };
     stw_context_opts opts = STW_INIT(stw_context_opts);
     opts.memory = STW_MEMORY_BUFFERS;

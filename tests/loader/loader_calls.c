@@ -11,6 +11,7 @@
  *   kinds             managed and page-locked memory as a tensor and as the workspace (HIP's fake)
  *   flags             memory of hipExtMallocWithFlags, and managed, as an array that is read and as one that
  *                     is written
+ *   mapped            the same of memory of hipMemMap, for writing and for reading alone, and of pageable memory
  *   lost              launches, loses the device at the next call, and goes on
  *   child             runs, forks, and runs in the child
  *   overhead          nanoseconds of a run call, of one with every tensor, of a plan call, of 3000 cycles,
@@ -125,9 +126,10 @@ static void say_current(void) {
     int changed = 0, device = 0, error = 0;
     if (backend == STW_BACKEND_HIP) {
         void (*state)(int *, int *);
-        static const char *const names[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
+        static const char *const names[] = {"libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6",
+                                            "libamdhip64.so.5"};
         void *symbol = NULL;
-        for (int i = 0; i < 3 && !symbol; ++i) symbol = fake_function(names[i], "hipFakeState");
+        for (int i = 0; i < 4 && !symbol; ++i) symbol = fake_function(names[i], "hipFakeState");
         memcpy(&state, &symbol, sizeof state);
         if (symbol) state(&device, &error);
         changed = device != atoi(getenv("FAKE_HIP_CURRENT") ? getenv("FAKE_HIP_CURRENT") : "0");
@@ -223,13 +225,13 @@ static void kinds(void) {
     end(&l);
 }
 
-static void flags(void) {
-    static const char marks[] = {'F', 'U', 'C', 'X', 'M'}, plain = 0;
+static void mark_arrays(const char *marks, int count) {
+    static const char plain = 0;
     static const int arrays[] = {Q, LSE /* the forward's */, DQ, MASK, WORKSPACE};
     life l;
     if (!start(&l)) return;
     stw_attn_args args = args_of(&l);
-    for (int m = 0; m < 5; ++m) {
+    for (int m = 0; m < count; ++m) {
         printf("%c\n", marks[m]);
         for (int i = 0; i < 5; ++i) {
             stw_copy(l.context, l.buffer[arrays[i]], &marks[m], 1, l.stream);
@@ -241,6 +243,9 @@ static void flags(void) {
     }
     end(&l);
 }
+
+static void flags(void) { mark_arrays("FUCXM", 5); }
+static void mapped(void) { mark_arrays("VRP", 3); }
 
 static double now(void) {
     struct timespec time;
@@ -450,8 +455,8 @@ int loader_call(const char *command, int times) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } rows[] = {{"work", work},   {"foreign", foreign}, {"gone", gone},   {"kinds", kinds},
-                {"flags", flags}, {"lost", lost},       {"child", child}, {"overhead", overhead}};
+    } rows[] = {{"work", work},     {"foreign", foreign}, {"gone", gone},   {"kinds", kinds},      {"flags", flags},
+                {"mapped", mapped}, {"lost", lost},       {"child", child}, {"overhead", overhead}};
     if (!strcmp(command, "hip")) return backend = STW_BACKEND_HIP, 1;
     if (!strcmp(command, "plain")) return without_dropout = 1;
     if (!strcmp(command, "dropout")) return without_dropout = 0, 1;

@@ -97,7 +97,8 @@ static void list_devices(void) {
     stw_status status = stw_devices(infos, 80, &count);
     if (status != STW_OK) printf("%s %s\n", stw_status_name(status), stw_last_error());
     for (size_t i = 0; status == STW_OK && i < count; ++i)
-        if (infos[i].backend == STW_BACKEND_CUDA) /* the rest is this machine's */
+        if (infos[i].backend == STW_BACKEND_CUDA || /* the rest is this machine's */
+            (infos[i].backend == STW_BACKEND_HIP && getenv("FAKE_KFD_ROOT")))
             printf("%s|%d|%s|%d|%llu|%s|%s|%s\n", stw_backend_name(infos[i].backend), (int)infos[i].device,
                    infos[i].arch, (int)infos[i].usable, (unsigned long long)infos[i].memory_bytes, infos[i].uuid,
                    infos[i].name, infos[i].note);

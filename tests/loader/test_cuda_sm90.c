@@ -441,8 +441,9 @@ static void one_workspace(void **state) {
 /* Kernels come from the image that has them, and both images are loaded once and given back. */
 static void two_images(void **state) {
     (void)state;
-    static const char *const launches[] = {"stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_preprocess_bf16",
-                                           "stw_attn_bwd_sm90_64x128_hd128_bf16_plain", "stw_attn_bwd_postprocess"};
+    static const char *const launches[] = {
+        "stw_attn_fwd_sm80_fwd_64x64_hd128_bf16", "stw_attn_bwd_preprocess_sm90_hd128_bf16",
+        "stw_attn_bwd_sm90_64x128_hd128_bf16_plain", "stw_attn_bwd_postprocess_sm90_hd128_bf16"};
     tool("cuda", LIST(H200), LIST("plain", "work"));
     assert_int_equal(failures(NULL), 0);
     assert_int_equal(spawn_count(run.log, "cuda:cuModuleLoadDataEx"), 2);
@@ -479,7 +480,7 @@ static void module_load_fails(void **state) {
     tool("cuda", LIST(H200, "FAKE_FAIL=cuModuleGetFunction:500"), LIST("plain", "work")); /* in neither */
     assert_string_equal(spawn_line(run.out, 1),
                         "bwd_plan STW_E_INTERNAL cuda: cuModuleGetFunction failed: error (500); kernel "
-                        "stw_attn_bwd_preprocess_bf16");
+                        "stw_attn_bwd_preprocess_sm90_hd128_bf16");
     assert_int_equal(lines_with(run.log, ":left "), 0);
 }
 
@@ -556,7 +557,7 @@ static void drivers(void **state) {
             assert_int_equal(failures(NULL), 0);
             assert_int_equal(lines_with(run.log, ":left "), 0);
             assert_int_equal(lines_with(run.log, ":map "), i < 3 ? 16 : 0);
-            assert_int_equal(lines_with(run.log, "sm90"), i < 3 ? 4 : 0);
+            assert_int_equal(lines_with(run.log, "_bwd_sm90_"), i < 3 ? 4 : 0);
             one(folders[i], LIST(H200, setting), "call", "attn_bwd:bf16:b1h2s64d128");
             assert_true(variant_begins(i < 3 ? "sm90_" : "sm80_"));
             assert_int_equal(lines_with(run.out, UNALIGNED), i < 3);

@@ -87,7 +87,7 @@ static void fail_call(const char *function, int code, int nth) {
         fail_msg("%s: %d lines of what is left, not %d", plan, lines_with(run.log, "left"), gone);
     int silent = !strcmp(function, "hipModuleUnload") || !strncmp(function, "hipGetError", 11) ||
                  !strcmp(function, "hipGetLastError") || !strcmp(function, "hipGetDevicePropertiesR0000") ||
-                 !strcmp(function, "hipDeviceGetPCIBusId") ||
+                 !strcmp(function, "hipDeviceGetPCIBusId") || !strncmp(function, "hipMemGetA", 10) ||
                  !strcmp(function, "hipStreamIsCapturing"); /* linear's (tests/cdna_emu/test_blas.c) */
     if (nth && code != 700) assert_true(failed <= 1);
     if (!nth && silent) assert_int_equal(failed, 0);
@@ -116,7 +116,7 @@ static void each_call_failing(void **state) {
         for (int nth = 1; nth <= calls && nth <= most; ++nth) fail_call(symbols[i], 999, nth);
         if (calls) fail_call(symbols[i], 700, calls);
     }
-    assert_int_equal(covered, SYMBOLS - 5); /* error texts, two other ways to the gfx name, captures */
+    assert_int_equal(covered, SYMBOLS - 7); /* error texts, two other ways to the gfx name, captures, rare memory */
     fail_call("hipMalloc", 2, 0);
 }
 
@@ -228,6 +228,54 @@ static void flags_of_memory(void **state) {
     assert_int_equal(lines_with(run.log, "left"), 0);
 }
 
+/* Memory of hipMemMap (PyTorch's expandable segments), which the runtime may not find, is fine where the device may
+ * write it. Pageable memory, where the device reaches it, is fine for what a call reads. Both were refused in words
+ * that were not so: "no memory for", "memory of device 0". */
+static void mapped_memory(void **state) {
+    (void)state;
+    static const char *const arrays[] = {"fwd STW_E_INVALID attn_fwd: lse 0x", "bwd STW_E_INVALID attn_bwd: dq 0x",
+                                         "mask STW_E_INVALID dropout_mask: mask 0x",
+                                         "bwd STW_E_INVALID attn_bwd: workspace 0x"};
+    static const char *const kinds[] = {
+        " is memory of hipMemMap that this device may only read, accepted: memory of device 0",
+        " is pageable host memory, accepted: memory of device 0"};
+    tool("hip7", LIST(TWO, OTHER, "FAKE_HIP_PAGEABLE=1"), LIST("hip", "mapped"));
+    for (int i = 0; i < 4; ++i)
+        for (int k = 0; k < 2; ++k) expect((const char *const[][2]){{arrays[i], kinds[k]}}, 1);
+    assert_int_equal(failures("; STERNWAY_POINTERS=trust does not ask"), 2 * 4);
+    assert_int_equal(spawn_count(run.out, "bwd STW_OK ") + spawn_count(run.out, "fwd STW_OK ") +
+                         spawn_count(run.out, "mask STW_OK "),
+                     3 * 5 * 3 - 2 * 4);
+    assert_int_equal(lines_with(run.out, "last error"), 0);
+    /* without the functions of newer runtimes nothing is known of it */
+    tool("hip7-without-hipMemGetAccess", LIST(TWO, OTHER), LIST("hip", "mapped"));
+    assert_int_equal(lines_with(run.out, " is no memory that HIP knows, accepted: memory of device 0"), 2 * 7);
+    /* where the device does not reach pageable memory, the runtime has no such object */
+    tool("hip7", LIST(TWO, OTHER), LIST("hip", "foreign"));
+    assert_int_equal(lines_with(run.out, "attn_bwd: k 0x"), 1);
+    assert_int_equal(spawn_count(run.log, "hip7:hipMemGetAddressRange"), 0);
+    tool("hip7", LIST(TWO, OTHER, "FAKE_HIP_PAGEABLE=1"), LIST("hip", "foreign"));
+    assert_int_equal(lines_with(run.out, "attn_bwd: k 0x"), 0); /* memory of the stack, read by an MI300A */
+}
+
+/* Nothing is asked of pointers, and the stream is all the same. */
+static void trusted_pointers(void **state) {
+    (void)state;
+    tool("hip7", LIST(TWO, OTHER, "STERNWAY_POINTERS=trust"), LIST("hip", "flags", "foreign"));
+    assert_int_equal(spawn_count(run.log, "hip7:hipPointerGetAttributes"), 0);
+    assert_int_equal(lines_with(run.out, "attn_bwd: dq 0x"), 0);
+    assert_int_equal(lines_with(run.out, "STW_E_INVALID attn_bwd: stream 0x"), 1);
+}
+
+/* The runtime would open the file behind the address of an image: it gets a copy that has none, which lives as long
+ * as the module. */
+static void images_without_files(void **state) {
+    (void)state;
+    tool("hip7", LIST(TWO, OTHER), LIST("hip", "work 2"));
+    assert_int_equal(failures(NULL), 0);
+    assert_int_equal(lines_with(run.out, "bwd_plan STW_OK"), 2);
+}
+
 /* The runtime's word for a stream that is destroyed, or never was one, sounds like the loss of the device:
  * the call says which stream, nothing is launched, and the next calls work. */
 static void destroyed_stream(void **state) {
@@ -299,7 +347,8 @@ int main(void) {
         cmocka_unit_test(device_loss),       cmocka_unit_test(without_stream_device),
         cmocka_unit_test(fork_after_run),    cmocka_unit_test(overhead),
         cmocka_unit_test(every_runtime),     cmocka_unit_test(destroyed_stream),
-        cmocka_unit_test(flags_of_memory),
+        cmocka_unit_test(flags_of_memory),   cmocka_unit_test(mapped_memory),
+        cmocka_unit_test(trusted_pointers),  cmocka_unit_test(images_without_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

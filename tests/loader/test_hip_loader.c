@@ -18,7 +18,8 @@
 #define MI300_TEXT "STW_E_NO_IMAGE hip: device 0 \"AMD Instinct MI300X\" is gfx942; " NO_KERNELS
 #define ASK                                                                                                            \
     "hip7:hipRuntimeGetVersion\nhip7:hipGetDeviceCount\nhip7:hipDeviceGetName\nhip7:hipDeviceGetAttribute\n"           \
-    "hip7:hipDeviceGetAttribute\nhip7:hipDeviceTotalMem\nhip7:hipGetDevicePropertiesR0600\n"
+    "hip7:hipDeviceGetAttribute\nhip7:hipDeviceGetAttribute\nhip7:hipDeviceTotalMem\nhip7:"                            \
+    "hipGetDevicePropertiesR0600\n"
 
 enum { OPTIONAL = 0, REQUIRED = 1 };
 static const struct {
@@ -39,8 +40,8 @@ static void tool(const char *libraries, const char *const *environment, const ch
 }
 
 static int system_has_hip(void) {
-    return spawn_system_has("libamdhip64.so.7") || spawn_system_has("libamdhip64.so.6") ||
-           spawn_system_has("libamdhip64.so.5");
+    return spawn_system_has("libamdhip64.so.8") || spawn_system_has("libamdhip64.so.7") ||
+           spawn_system_has("libamdhip64.so.6") || spawn_system_has("libamdhip64.so.5");
 }
 
 static void present(void **state) {
@@ -56,8 +57,9 @@ static void absent(void **state) {
     tool(FAKES "/none", NOTHING, LIST("open hip 0", "open hip 0"));
     assert_string_equal(
         spawn_line(run.out, 0),
-        "STW_E_NO_DRIVER hip: no driver: libamdhip64.so.7: cannot open shared object file: No such file "
-        "or directory; libamdhip64.so.6: cannot open shared object file: No such file or directory; "
+        "STW_E_NO_DRIVER hip: no driver: libamdhip64.so.8: cannot open shared object file: No such file "
+        "or directory; libamdhip64.so.7: cannot open shared object file: No such file or directory; "
+        "libamdhip64.so.6: cannot open shared object file: No such file or directory; "
         "libamdhip64.so.5: cannot open shared object file: No such file or directory");
     char first[1024];
     snprintf(first, sizeof first, "%s", spawn_line(run.out, 0));
@@ -220,6 +222,24 @@ static void visible_devices(void **state) {
     assert_string_equal(run.out, MI300_TEXT "\n");
     tool(FAKES "/hip7", LIST(ALL, "HIP_VISIBLE_DEVICES=-1"), LIST("open hip 0"));
     assert_non_null(strstr(run.out, "STW_E_NO_DEVICE hip: hipInit failed: hipErrorInvalidDevice (101)"));
+    /* the list of devices has the same numbers */
+    static const struct {
+        const char *first, *second, *lines[2];
+    } rows[] = {
+        {"HIP_VISIBLE_DEVICES=2,0", "X=", {"hip|0|gfx942|0|206141652992|GPU-3cbe833e424dbe8b", "hip|1|gfx942|0|"}},
+        {"CUDA_VISIBLE_DEVICES=1",
+         "HIP_VISIBLE_DEVICES=",
+         {"hip|0|gfx942|0|206141652992|GPU-3cbe41b50b01f7e4", "last"}},
+        {"ROCR_VISIBLE_DEVICES=GPU-3cbec4c779998532",
+         "HIP_VISIBLE_DEVICES=0",
+         {"hip|0|gfx942|0|206141652992|GPU-3cbec4c779998532", "last"}},
+        {"ROCR_VISIBLE_DEVICES=", "X=", {"last", ""}}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        tool(FAKES "/none", LIST("FAKE_KFD_ROOT=" FIXTURES "/mi300x-x8", rows[i].first, rows[i].second),
+             LIST("devices"));
+        for (int line = 0; line < 2; ++line)
+            assert_int_equal(strncmp(spawn_line(run.out, line), rows[i].lines[line], strlen(rows[i].lines[line])), 0);
+    }
     /* ROCm 5: the address, not the number, leads to the kernel driver's entry */
     tool(FAKES "/hip5",
          LIST("FAKE_HIP_DEVICES=a|?|1|1|1|0000:43:00.0;b|?|1|1|1|0000:0c:00.0", "HIP_VISIBLE_DEVICES=1,0",
@@ -283,6 +303,44 @@ static void open_with_images(void **state) {
     assert_string_equal(spawn_line(run.out, 2), "STW_OK gfx942|AMD Instinct MI300X|304|65536|206141652992");
 }
 
+/* A runtime whose headers nobody has read is used where it says the same of memory from hipMalloc. */
+static void newer_runtime(void **state) {
+    (void)state;
+    static const char opened[] = "STW_OK gfx942|AMD Instinct MI300X|304|65536|206141652992";
+    spawn_tool(&run, TOOL_IMAGES, FAKES "/hip8", LIST("FAKE_HIP_DEVICES=" MI300X, "FAKE_HIP_VERSION=80012345"),
+               LIST("open hip 0"));
+    assert_string_equal(spawn_line(run.out, 0), opened);
+    assert_int_equal(spawn_count(run.log, "hip8:hipMalloc"), 1);
+    assert_int_equal(spawn_count(run.log, "hip8:hipFree"), 1);
+    spawn_tool(&run, TOOL_IMAGES, FAKES "/hip8",
+               LIST("FAKE_HIP_DEVICES=" MI300X, "FAKE_HIP_VERSION=80012345", "FAKE_HIP_POINTER_TYPE=3"),
+               LIST("open hip 0", "setenv FAKE_HIP_POINTER_TYPE 2", "open hip 0"));
+    assert_string_equal(spawn_line(run.out, 0),
+                        "STW_E_NO_DRIVER hip: runtime version 80012345 is newer than ROCm 7, and "
+                        "hipPointerGetAttributes says type 3, device 0, flags 0x0 of memory from hipMalloc on device "
+                        "0: this library reads ROCm 5 to 7 and what agrees with them");
+    assert_string_equal(spawn_line(run.out, 1), opened);
+    assert_int_equal(spawn_count(run.log, "hip8:hipFree"), 2);
+    spawn_tool(&run, TOOL_IMAGES, FAKES "/hip8",
+               LIST("FAKE_HIP_DEVICES=a|gfx942|65536|304|1|0000:05:00.0", "FAKE_HIP_VERSION=80012345"),
+               LIST("open hip 0"));
+    assert_string_equal(
+        spawn_line(run.out, 0),
+        "STW_E_NO_DRIVER hip: runtime version 80012345 is newer than ROCm 7, and hipDeviceGetAttribute "
+        "says 65536 CUs and 304 bytes of LDS: this library reads ROCm 5 to 7 and what agrees with them");
+    static const char *const calls[] = {"hipMalloc", "hipPointerGetAttributes", "hipMemcpyAsync",
+                                        "hipStreamSynchronize"};
+    for (int i = 0; i < 4; ++i) {
+        char plan[64];
+        snprintf(plan, sizeof plan, "FAKE_FAIL=%s:999", calls[i]);
+        spawn_tool(&run, TOOL_IMAGES, FAKES "/hip8",
+                   LIST("FAKE_HIP_DEVICES=" MI300X, "FAKE_HIP_VERSION=80012345", plan), LIST("open hip 0"));
+        assert_non_null(strstr(spawn_line(run.out, 0), "STW_E_DRIVER hip: hip"));
+    }
+    spawn_tool(&run, TOOL_IMAGES, FAKES "/hip7", LIST("FAKE_HIP_DEVICES=" MI300X), LIST("open hip 0"));
+    assert_int_equal(spawn_count(run.log, "hip7:hipMalloc"), 0); /* nothing to prove */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(present),
@@ -297,6 +355,7 @@ int main(void) {
         cmocka_unit_test(fork_and_threads),
         cmocka_unit_test(mixed_vendors),
         cmocka_unit_test(open_with_images),
+        cmocka_unit_test(newer_runtime),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

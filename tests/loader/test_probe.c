@@ -506,6 +506,77 @@ static void absurd_root(void **state) {
     assert_int_equal(stw_probe_count(&facts), 1);
 }
 
+/* Eight partitions of one GPU have its address, and their numbers above it; the driver's file without its list. */
+static void partitions_and_containers(void **state) {
+    (void)state;
+    static stw_kfd kfd;
+    stw_kfd_read(FIXTURES "/mi300x-cpx-nps4", &kfd);
+    assert_int_equal(kfd.count, 8);
+    assert_int_equal(kfd.unlisted, 0);
+    assert_int_equal(kfd.gpus[7].location_id >> 28, 7);
+    assert_ptr_equal(stw_kfd_at_pci(&kfd, "0000:05:00.0"), &kfd.gpus[0]);
+    stw_kfd_read(FIXTURES "/container-without-kfd", &kfd);
+    assert_int_equal(kfd.count, 0);
+    assert_int_equal(kfd.unlisted, 1);
+    stw_kfd_read(FIXTURES "/no-gpu", &kfd);
+    assert_int_equal(kfd.unlisted, 0);
+}
+
+/* The numbers of the GPUs of mi300x-x8 that are shown: "3 0". */
+static const char *shown(const char *rocr, const char *hip) {
+    static char text[64];
+    text[0] = 0;
+    stw_probe_show_amd(&facts, rocr, hip);
+    assert_int_equal(stw_probe_count(&facts), facts.amd_count + 1);
+    for (size_t i = 0; i < facts.amd_count; ++i) {
+        stw_device_info info = STW_INIT(stw_device_info);
+        char uuid[48];
+        stw_probe_device(&facts, i, &info);
+        assert_int_equal(info.device, i);
+        snprintf(uuid, sizeof uuid, "GPU-%016llx", (unsigned long long)facts.kfd.gpus[facts.amd[i]].unique_id);
+        assert_string_equal(info.uuid, uuid);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%u", i ? " " : "", facts.amd[i]);
+    }
+    return text;
+}
+
+/* As ROCr's filter and HIP's own read their variables. */
+static void devices_that_are_shown(void **state) {
+    (void)state;
+    gather(FIXTURES "/mi300x-x8");
+    static const struct {
+        const char *rocr, *hip, *seen;
+    } rows[] = {{NULL, NULL, "0 1 2 3 4 5 6 7"},
+                {"", NULL, ""},
+                {"-1", NULL, ""},
+                {"3,0", NULL, "3 0"},
+                {" 3 , 0x2", NULL, "3 2"},
+                {"1,1,2", NULL, "1"},
+                {"1,8,2", NULL, "1"},
+                {"1,x,2", NULL, "1"},
+                {"1,,2", NULL, "1"},
+                {"GPU-3cbe41b50b01f7e4,0", NULL, "1 0"},
+                {"gpu-3CBE41", NULL, "1"},
+                {"GPU-3cbe,2", NULL, ""}, /* of three devices */
+                {"GPU", NULL, ""},
+                {"GPU-0000000000000000000000000000000000000,1", NULL, ""},
+                {NULL, "2,0", "2 0"},
+                {NULL, "2,2,0", "2 0"},
+                {NULL, "2,-1,0", "2"},
+                {NULL, "GPU-3cbec4c779998532", "3"},
+                {"5,6,7", "2,0", "7 5"},
+                {"5,6,7", "3", ""},
+                {"5,6,7", "GPU-3cbec4c779998532", ""},
+                {"7,6,5,4,3,2,1,0,7", "0", "7"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i)
+        assert_string_equal(shown(rows[i].rocr, rows[i].hip), rows[i].seen);
+    gather(FIXTURES "/mi300x-cpx-nps4");
+    assert_string_equal(shown("GPU-3cbe002bd3b6313d", NULL), ""); /* of eight partitions */
+    assert_string_equal(shown("6", NULL), "6");
+    facts.kfd.gpus[6].unique_id = 0;
+    assert_string_equal(shown("GPU-00000", NULL), "");
+}
+
 static void pci_addresses(void **state) {
     (void)state;
     static stw_kfd kfd;
@@ -538,8 +609,10 @@ int main(void) {
         cmocka_unit_test(cpus_that_nobody_counts),
         cmocka_unit_test(absurd_root),
         cmocka_unit_test(pci_addresses),
+        cmocka_unit_test(partitions_and_containers),
+        cmocka_unit_test(devices_that_are_shown),
     };
-    size_t count = 18, fixtures = 0;
+    size_t count = 20, fixtures = 0;
     DIR *folder = opendir(FIXTURES);
     for (struct dirent *entry; folder && (entry = readdir(folder)) && fixtures < 64;) {
         if (entry->d_name[0] == '.') continue;
@@ -548,7 +621,7 @@ int main(void) {
         ++fixtures;
     }
     if (folder) closedir(folder);
-    if (fixtures < 18) {
+    if (fixtures < 21) {
         fprintf(stderr, "only %zu fixtures in %s\n", fixtures, FIXTURES);
         return 1;
     }

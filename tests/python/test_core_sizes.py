@@ -39,6 +39,8 @@ CASES = {
     "layer_norm along ragged": ("LAYER_NORM", {**NESTED_FIELDS, "dim": native.DIM_RAGGED},
                                 {"grad": NESTED, "x": NESTED, "mean": COMPONENTS * OUTER, "rstd": COMPONENTS * OUTER,
                                  "dx": NESTED}),
+    "rms_norm along ragged": ("RMS_NORM", {**NESTED_FIELDS, "dim": native.DIM_RAGGED},
+                              {"grad": NESTED, "x": NESTED, "rstd": COMPONENTS * OUTER, "dx": NESTED}),
     "sum along inner": ("SUM", {**NESTED_FIELDS, "dim": native.DIM_INNER, "dim_after": 2},
                         {"grad": NESTED // 3, "dx": NESTED}),
     "sum along outer": ("SUM", {**NESTED_FIELDS, "dim": native.DIM_OUTER}, {"grad": TOTAL * INNER, "dx": NESTED}),

@@ -137,6 +137,48 @@ def test_layer_norm_without_parameters():
               "native_layer_norm_backward")
 
 
+def over_ragged(x, *parameters):
+    """layer_norm over the ragged dimension and those behind it; of a component or of the nested tensor."""
+    if x.is_nested:
+        return F.layer_norm(x, x.shape[1:], *parameters)
+    return F.layer_norm(x, x.shape, *parameters) if x.numel() else x * 1.0
+
+
+@pytest.mark.parametrize("behind", [(7,), (2, 5)])
+def test_layer_norm_over_the_ragged_dimension(behind):
+    """Of the jagged layout alone: PyTorch has its forward, and no backward."""
+    parts = components([(length, *behind) for length in (3, 0, 5, 1)])
+    check(over_ragged, over_ragged, [nest(parts, "jagged")], [parts], "native_layer_norm_backward")
+
+
+@types
+def test_layer_norm_over_the_ragged_dimension_with_exact_statistics(dtype):
+    parts = components([(3, 7), (5, 7), (1, 7)], dtype)
+    x = nest(parts, "jagged").detach()
+    grad = cotangent(x)
+    exact = [part.double().requires_grad_() for part in parts]
+    wanted = torch.autograd.grad([over_ragged(part) for part in exact], exact, [g.double() for g in grad.unbind()])
+    mean = torch.stack([part.detach().mean() for part in exact]).float().view(3, 1, 1)
+    deviation = torch.stack([(part.detach().var(unbiased=False) + 1e-5).sqrt() for part in exact]).float().view(3, 1, 1)
+    with drop_in.enable(only="nested", strict=True):
+        got = torch.ops.aten.native_layer_norm_backward(grad, x, list(x.shape[1:]), mean, deviation, None, None,
+                                                        [True, False, False])
+    close(got[0].values(), torch.cat(wanted), dtype, scale_of(wanted))
+    assert got[1] is None and got[2] is None
+
+
+def test_layer_norm_over_the_ragged_dimension_with_a_weight_falls_back():
+    """Its forward leaves weight and bias out, so that no gradient of the two is right."""
+    x = nest(components([(3, 7), (5, 7)]), "jagged")
+    weight, grad = torch.ones(7), cotangent(x.detach())
+    with drop_in.enable(only="nested"):
+        drop_in.reset_stats()
+        with pytest.raises(RuntimeError):
+            torch.ops.aten.native_layer_norm_backward(grad, x.detach(), list(x.shape[1:]), torch.zeros(2, 1, 1),
+                                                      torch.ones(2, 1, 1), weight, None, [True, True, False])
+        assert drop_in.stats()["native_layer_norm_backward"]["fallback"] == 1
+
+
 def test_layer_norm_strided_over_more_dimensions():
     parts = components([(3, 2, 5), (4, 2, 5)])
     parameters = [t.requires_grad_() for t in components([(2, 5), (2, 5)], seed=3)]

@@ -135,6 +135,49 @@ def test_rms_norm(gamma):
         check(name, a, b, torch.float32)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("storage", ["jagged", "components"])
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("ragged_idx", [1, 2])
+def test_norms_over_the_ragged_dimension(ragged_idx, name, storage, dtype):
+    """A line is what a component uses of one outer index: [.., ragged, 4, 6] or [3, ragged, 6]."""
+    outer = 1 if ragged_idx == 1 else OUTER
+    shapes = [((n, 4, 6) if ragged_idx == 1 else (OUTER, n, 6)) for n in LENGTHS]
+    xs, grads = ([rand(*shape, seed=seed + at, dtype=dtype) for at, shape in enumerate(shapes)] for seed in (10, 20))
+    mean, rstd = torch.zeros(len(LENGTHS), outer), torch.ones(len(LENGTHS), outer)
+    wants = []
+    for b, (x, grad) in enumerate(zip(xs, grads)):
+        leaf = x.double().requires_grad_()
+        lines = leaf.reshape(outer, -1)
+        if leaf.numel():
+            centre = lines.mean(-1, keepdim=True) if name == "layer_norm" else 0.0 * lines[:, :1]
+            scale = ((lines - centre).square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+            mean[b], rstd[b] = centre[:, 0].detach(), scale[:, 0].detach()
+            wants.append(torch.autograd.grad(((lines - centre) * scale).reshape(x.shape), leaf, grad.double())[0])
+        else:
+            wants.append(leaf.detach())
+    flat = storage == "components"
+    join = (lambda of: torch.cat([t.reshape(-1) for t in of])) if flat else (lambda of: torch.cat(of, ragged_idx - 1))
+    sizes = list(shapes[0])
+    sizes[ragged_idx - 1] = TOTAL
+    x, grad, want = (join(of).reshape(sizes) for of in (xs, grads, wants))
+    statistics = (mean, rstd) if name == "layer_norm" else (rstd,)
+    (dx,) = getattr(ops, f"nested_{name}_backward")(grad, x, *statistics, None, OFFSETS, ragged_idx=ragged_idx,
+                                                    storage=storage, outputs=1)
+    check("dx", dx, want, dtype)
+
+
+def test_norms_over_the_ragged_dimension_have_dx_alone():
+    x, rstd = rand(TOTAL, 6), rand(4)
+    for outputs in (5, 4):
+        with pytest.raises(ValueError, match="dX alone"):
+            ops.nested_rms_norm_backward(x, x, rstd, None, OFFSETS, outputs=outputs)
+    with pytest.raises(sternway.UnsupportedError, match="gamma would be ragged"):
+        ops.nested_rms_norm_backward(x, x, rstd, rand(6), OFFSETS, outputs=1)
+    with pytest.raises(ValueError, match="rstd"):
+        ops.nested_rms_norm_backward(x, x, rand(TOTAL), None, OFFSETS, outputs=1)
+
+
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_linear(dtype, full):

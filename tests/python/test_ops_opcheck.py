@@ -72,6 +72,7 @@ def nested_cases():
     yield "softmax", ops.nested_softmax_backward, (y, x.softmax(-1), offsets), {"dim": 2}
     yield "softmax_ragged", ops.nested_softmax_backward, (y, x.softmax(-1), offsets), {"dim": 1}
     yield "log_softmax", ops.nested_log_softmax_backward, (y, x.log_softmax(-1), offsets), {"dim": 2}
+    yield "log_softmax_ragged", ops.nested_log_softmax_backward, (y, x.log_softmax(-1), offsets), {"dim": 1}
     yield "sum", ops.nested_sum_backward, (rand(3, 6), [10, 6], offsets), {"dim": 1}
     yield "sum_inner", ops.nested_sum_backward, (rand(10), [10, 6], offsets), {"dim": 2}
     yield "select", ops.nested_select_backward, (rand(10), [10, 6], offsets), {"dim": -1, "index": -2}
@@ -80,7 +81,11 @@ def nested_cases():
         "normalized_size": 6}
     yield "layer_norm_dx", ops.nested_layer_norm_backward, (y, x, rand(10), rand(10).exp(), None, offsets), {
         "normalized_size": 6, "outputs": 1}
+    yield "layer_norm_ragged", ops.nested_layer_norm_backward, (y, x, rand(3), rand(3).exp(), None, offsets), {
+        "outputs": 1}
     yield "rms_norm", ops.nested_rms_norm_backward, (y, x, rand(10).exp(), rand(6), offsets), {"normalized_size": 6}
+    yield "rms_norm_ragged", ops.nested_rms_norm_backward, (y, x, rand(3).exp(), None, offsets, used), {
+        "outputs": 1, "max_length": 7}
     yield "linear", ops.nested_linear_backward, (rand(10, 5), x, rand(5, 6, seed=3), offsets), {"outputs": 13}
     yield "linear_full", ops.nested_linear_backward, (rand(10, 5), x, rand(5, 6, seed=3), offsets), {"full": True}
     yield "reshape", ops.nested_reshape_backward, (rand(10, 2, 3), offsets), {

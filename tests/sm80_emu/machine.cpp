@@ -14,7 +14,7 @@ struct argument {
     char bytes[ARGUMENT]; /* read by a kernel as its own, smaller parameter */
 };
 typedef void (*kernel)(argument);
-typedef void (*kernel_with_maps)(const void *launch, const void *maps); /* of sm90, but for those of few rows */
+typedef void (*kernel_with_maps)(const void *launch, const void *maps); /* of sm90: main loops, but those of few rows */
 
 emu_thread *emu_self;
 emu_warp emu_warps[EMU_WARPS];
@@ -113,7 +113,8 @@ extern "C" int fake_launch(const char *name, unsigned grid_x, unsigned grid_y, u
     running = (kernel)dlsym(self, name);
     if (!running) return 500;
     memcpy(&given, parameters[0], sizeof given);
-    maps_given = strstr(name, "_sm90_") && !strstr(name, "_sm90_few") ? parameters[1] : nullptr;
+    const bool main_loop = strstr(name, "_bwd_sm90_") && !strstr(name, "_sm90_few");
+    maps_given = main_loop ? parameters[1] : nullptr;
     for (uint32_t y = 0; y < grid_y; ++y)
         for (uint32_t x = 0; x < grid_x; ++x) {
             emu_now = {grid_x, grid_y, x, y, block};

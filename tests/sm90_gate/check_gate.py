@@ -6,7 +6,8 @@ features of single scores, for loop `sm90` also one for f32 outputs, one GENERAL
 instructions are those of its steps, no more; a step has its exponentials between the wait for S and its last wait, while products run; no wait
 that the source does not have; dQ is added in vectors; nothing is spilled but what gate.txt lists, in a step no more
 than it says. Rows with loop `sm90_short` have a kernel a type; of these and of the loop for few rows matrix instructions and
-exponentials are counted. A line of gate.txt that no kernel needs any more is a failure, too. (Products that ptxas takes
+exponentials are counted. The kernels before and behind loop `sm90`, one each a type, load whole vectors, all of them ahead of the
+first store of a result, and fit a multiprocessor four times. A line of gate.txt that no kernel needs any more is a failure, too. (Products that ptxas takes
 one by one end the build: cmake/nvcc_checked.sh.) Ends with 77 without cuobjdump.
 
     python3 check_gate.py IMAGE TABLE CUOBJDUMP"""
@@ -161,6 +162,22 @@ def check_spills(kernels, stacks, bounds):
     yield from (f"gate.txt: no kernel needs {bounds[i][0]}" for i in range(len(bounds)) if i not in needed)
 
 
+def check_rows(name, instructions, vectors):
+    """A kernel of query rows: its vectors are under way together. (A path for rows off 16 bytes loads by elements.)"""
+    loads = [i for i, (_, text) in enumerate(instructions) if re.search(r"\bLDG\.E\.128\b", text)]
+    runs, longest = 0, 0
+    for i, (_, text) in enumerate(instructions):
+        if re.search(r"\bLDG\.E\.128\b", text):
+            runs += 1
+            longest = max(longest, runs)
+        elif re.search(r"\b(STG|FFMA|SHFL)\b", text):
+            runs = 0
+    if len(loads) < vectors or longest < vectors:
+        yield f"{longest} vectors of {len(loads)} are loaded before one is used, not {vectors}"
+    if count(instructions, "HGMMA"):
+        yield "matrix instructions"
+
+
 def main():
     image, table, cuobjdump = sys.argv[1:]
     if not pathlib.Path(cuobjdump).exists():
@@ -177,6 +194,8 @@ def main():
               for mode in (MODES[:2] if loop else MODES)}
     wanted |= {f"stw_attn_bwd_{row}_{kind}": (check_short, int(hd), int(bm), int(bn)) for row, hd, bm, bn, loop in rows
                if loop == "_short" for kind in TYPES}
+    wanted |= {f"stw_attn_bwd_{stage}_sm90_hd{hd}_{kind}": (check_rows, 8) for _, hd, _, _, loop in rows if not loop
+               for kind in TYPES for stage in ("preprocess", "postprocess")}
     few = re.findall(r"^STW_VARIANT\((\w+), (\d+), (\d+), .*, few\d+\)", pathlib.Path(table).read_text(), re.M)
     wanted |= {f"stw_attn_bwd_{row}_{kind}_plain": (check_few_kernel, int(hd), int(bm)) for row, hd, bm in few for kind in TYPES}
     failures = [f"{name}: not in the image" for name in wanted.keys() - kernels.keys()]

@@ -101,6 +101,8 @@ class Bench(CommandTest):
                 ("jagged_sum:f32:c4l50t200i6:ragged:lens_full", 4 * 6 + dense, 0),
                 ("jagged_layer_norm:f32:c4l50t200i6:gamma:lens_full", 3 * dense + 2 * 200 + 3 * 6, 0),
                 ("jagged_rms_norm:f32:c4l50t200i6:gamma:lens_full", 3 * dense + 200 + 2 * 6, 0),
+                ("jagged_layer_norm:f32:c4l50t200i6:ragged:lens_full", 3 * dense + 2 * 4, 0),
+                ("jagged_rms_norm:f32:c4l50t200i6:ragged:lens_full", 3 * dense + 4, 0),
                 ("jagged_to_padded:f32:c4l50t200i6p60:lens_full", 2 * dense, 0),
                 ("jagged_from_padded:f32:c4l50t200i6p60:lens_full", dense + 4 * 60 * 6, 0),
                 ("jagged_linear:f32:c4l50t200i6f5:lens_full", 200 * (6 + 5 + 6) + 2 * 30 + 5, 2 * 2 * 200 * 30),

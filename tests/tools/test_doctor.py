@@ -44,6 +44,19 @@ class Doctor(DoctorTest):
             self.assertIn(part, text)
         self.assertTrue(text.endswith("\nnothing wrong found\n"))
 
+    def test_minutes(self):
+        """The suite for two seconds, and times that say of themselves that they are no GPU's."""
+        document = self.report("--no-test", "--minutes", "0.03", env={"STERNWAY_BACKEND": "cpu"})
+        conformance, rates = document["conformance"], document["rates"]
+        self.assertEqual((conformance["arch"], conformance["failed"], conformance["error"]), ("cpu", 0, ""))
+        self.assertGreater(conformance["passed"], 0)
+        self.assertEqual((rates["arch"], rates["measured"], rates["error"]), ("cpu", False, ""))
+        self.assertEqual([(row["what"], row["error"]) for row in rates["problems"]],
+                         [("memory", ""), ("products", ""), ("attention", "")])
+        self.assertTrue(all(row["median_ms"] > 0 and row["gbs"] > 0 for row in rates["problems"]))
+        self.assertIn("times (of no GPU: they say nothing): memory", self.text("--no-test", "--minutes", "0.01",
+                                                                             env={"STERNWAY_BACKEND": "cpu"}))
+
     def test_no_test(self):
         env = {"STERNWAY_BACKEND": "cpu"}
         self.assertEqual(self.report("--no-test", env=env)["tests"], [])

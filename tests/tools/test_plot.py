@@ -53,8 +53,8 @@ class Plot(CommandTest):
         document = json.loads(done.stdout)
         document["problems"] = document["problems"][:6]
         old.write_text(json.dumps(document))
-        for metric, expected in (("tflops", "6 lines in 2 panels, 1 sets"), ("gbs", "6 lines in 2 panels, 1 sets"),
-                                 ("ms", "6 lines in 2 panels, 1 sets")):
+        for metric, expected in (("tflops", "6 lines in 2 panels, nested operations: bars of 2 problems"), ("gbs", "4 lines in 2 panels, nested operations: bars of 2 problems"),
+                                 ("ms", "6 lines in 2 panels, nested operations: bars of 2 problems")):
             picture = self.path(f"{metric}.png")
             done = plot("-o", picture, "--metric", metric, now, f"before={old}")
             self.assert_exit(done, 0)
@@ -65,6 +65,18 @@ class Plot(CommandTest):
         for text in ("before, D 8", "before, D 16", "TFLOP/s", "sequence length"):
             self.assertIn(text, svg.read_text())  # matplotlib names every text in a comment
         self.assertNotIn("nested", svg.read_text())
+
+    def test_problems_of_one_length_are_bars(self):
+        """What a default bench has: no line would have a second point."""
+        done = sternway("bench", "--backend", "cpu", "--seconds", "0.002", "--json", *LINES[:1], *LINES[9:10])
+        self.assert_exit(done, 0)
+        document, svg = self.path("now.json"), self.path("bars.svg")
+        document.write_text(done.stdout)
+        done = plot("-o", svg, document)
+        self.assert_exit(done, 0)
+        self.assertIn("0 lines in 0 panels, attention: bars of 2 problems", done.stdout)
+        for text in (LINES[0], LINES[9]):
+            self.assertIn(text.partition(":")[2], svg.read_text())
 
     def test_what_is_no_document(self):
         for text in ("", "{}", '{"problems": [{"problem": "x"}]}', '{"problems": 1}', "[]"):

@@ -18,7 +18,7 @@ LINE = "attn_bwd:f32:b1h2s48d16:causal_br"
 
 
 class Terminal(CommandTest):
-    def on_terminal(self, *arguments, out=True, err=True, code=0, columns=80):
+    def on_terminal(self, *arguments, out=True, err=True, code=0, columns=80, **environment):
         """What the command writes to a terminal, which is its standard output, its standard error or both."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
@@ -33,7 +33,7 @@ class Terminal(CommandTest):
         reader = threading.Thread(target=read)
         clean = {key: value for key, value in os.environ.items() if not key.startswith("STERNWAY_")}
         with open(self.path("out"), "wb") as file:
-            child = subprocess.Popen([TOOL, *map(str, arguments)], env=clean, stdout=theirs if out else file,
+            child = subprocess.Popen([TOOL, *map(str, arguments)], env={**clean, **environment}, stdout=theirs if out else file,
                                      stderr=theirs if err else subprocess.DEVNULL)
             os.close(theirs)
             reader.start()
@@ -70,6 +70,24 @@ class Terminal(CommandTest):
         self.assert_fits(text)
         self.assertIn(line, re.sub(r"\r\n +", "", text))
         self.assertIn("seed123456789012", text)
+
+    def test_a_problem_begins_on_the_line_of_its_result(self):
+        line = "attn_bwd:f16:b1h4k2s31x65d80:bias_bhqk:grads_qkvb:data_row_65504"
+        text = self.on_terminal("conform", "--backend", "cpu", "--variant", "auto", line, err=False)
+        self.assert_fits(text)
+        self.assertRegex(text, r"(?m)^ok +- +- attn_bwd:f16:")
+
+    def test_errors_and_the_log_are_folded_between_words(self):
+        long = "/nowhere/" + "a/" * 8 + "x.safetensors: is not there"
+        text = self.on_terminal("run", "--backend", "cpu", long, out=False, code=2)
+        self.assert_fits(text)
+        self.assertIn(f"sternway run: {long}: ", re.sub(r"\r\n +", " ", text))
+        path = write_file(self.path("x"), small_problem())
+        text = self.on_terminal("run", "--backend", "cpu", path, out=False, STERNWAY_BACKND="cpu", STERNWAY_LOG="trace")
+        self.assert_fits(text)
+        joined = re.sub(r"\r\n    ", " ", text)
+        self.assertRegex(joined, r"(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z sternway: warn: environment: STERNWAY_BACKND is unknown")
+        self.assertRegex(joined, r"(?m)(^|\033\[K)\S+Z sternway: trace: plan: attn_bwd:")
 
     def test_short_lines_and_long_ones(self):
         short = sternway("conform", "--backend", "cpu", "--variant", "auto", LINE).stdout.splitlines()

@@ -103,6 +103,11 @@ static void environment_values(void **state) {
     assert_int_equal(env.smem_max, 99 * 1024);
     assert_int_equal(parse_one("STERNWAY_DEVICE", "0", &env), STW_OK);
     assert_int_equal(env.has_device, 1);
+    assert_int_equal(env.trust_pointers, 0);
+    assert_int_equal(parse_one("STERNWAY_POINTERS", "trust", &env), STW_OK);
+    assert_int_equal(env.trust_pointers, 1);
+    assert_int_equal(parse_one("STERNWAY_POINTERS", "check", &env), STW_OK);
+    assert_int_equal(env.trust_pointers, 0);
 }
 
 static void environment_names_the_variable_that_was_meant(void **state) {
@@ -195,6 +200,7 @@ static void environment_refuses_what_it_does_not_understand(void **state) {
         {"STERNWAY_SMEM_MAX", "0"},        {"STERNWAY_LOG", "loud"},
         {"STERNWAY_DEVICE", "\t1"},        {"STERNWAY_DEVICE", "x"},
         {"STERNWAY_DEVICE", "2147483648"}, {"STERNWAY_DEVICE", "99999999999999999999"},
+        {"STERNWAY_POINTERS", "0"},        {"STERNWAY_POINTERS", "Trust"},
         {"STERNWAY_SMEM_MAX", "-"},        {"STERNWAY_BACKEND", "hip:an_arch_of_thirty_two_characters_"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {

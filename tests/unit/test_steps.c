@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "backends/gpu/attn_tiled.h"
+#include "backends/hip/device.h"
 #include "tools/problem/problem.h"
 #include "common/size_class.h"
 #include "dispatch/attn_problem.h"
@@ -339,6 +340,30 @@ static void tiles_say_what_costs_more(void **state) {
     assert_string_equal(stw_attn_slower(STW_CALL_BWD, &own, &p), "too many queries for 32-bit offsets");
 }
 
+/* What explain gives as the fact that keeps a faster loop out, where the tile has none of its own. */
+static void amd_names_what_no_own_loop_takes(void **state) {
+    (void)state;
+    static const struct {
+        const char *arch, *tile, *problem, *unowned, *slower;
+    } rows[] = {
+        {"gfx942", "gfx942_32x64_hd128", "attn_bwd:bf16:b2h4k2s130d128", NULL, NULL},
+        {"gfx942", "gfx942_32x32_hd192", "attn_bwd:bf16:b2h4k2s130d192x128", "head_dim above 128", NULL},
+        {"gfx90a", "gfx90a_32x32_hd256", "attn_bwd:f16:b2h4k2s130d256", "head_dim above 128", NULL},
+        {"gfx942", "gfx942_32x32_hd64_f32", "attn_bwd:f32:b2h4k2s130d64", "f32", NULL},
+        {"gfx942", "gfx942_32x32_hd256", "attn_bwd:bf16:b2h4k2s130d64", "this variant", NULL},
+        {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128", NULL, "f16, which is multiplied as f32 here"},
+        {"gfx90a", "gfx90a_32x64_hd128", "attn_bwd:f16:b2h4k2s130d128:dropout0.1", NULL, "dropout"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        stw_variant tile = tile_called(rows[i].arch, rows[i].tile);
+        stw_attn_params p = params_of(rows[i].problem);
+        const char *unowned = stw_hip_unowned(STW_CALL_BWD, &tile, &p),
+                   *slower = stw_attn_slower(STW_CALL_BWD, &tile, &p);
+        assert_string_equal(unowned ? unowned : "-", rows[i].unowned ? rows[i].unowned : "-");
+        assert_string_equal(slower ? slower : "-", rows[i].slower ? rows[i].slower : "-");
+        assert_null(stw_hip_unowned(STW_CALL_FWD, &tile, &p));
+    }
+}
+
 /* ---- Hopper ---- */
 
 static void sm90_says_what_it_does_not_take(void **state) {
@@ -389,6 +414,51 @@ static void sm90_says_what_it_does_not_take(void **state) {
         const char *refusal = stw_attn_loop_sm90.gpu->refusal(&p);
         if (!rows[i].text != !refusal || (refusal && strncmp(refusal, rows[i].text, strlen(rows[i].text))))
             fail_msg("%s: %s", text, refusal ? refusal : "taken");
+    }
+}
+
+/* The kernels before and behind the main loop: sm90's own for the usual options and rows of whole vectors. */
+static void sm90_has_kernels_of_rows(void **state) {
+    (void)state;
+    static const struct {
+        const char *options;
+        int own;
+    } rows[] = {
+        {"", PREPROCESS | POSTPROCESS},
+        {":causal_br:det", PREPROCESS | POSTPROCESS},
+        {":thd:seqs_full", PREPROCESS | POSTPROCESS},
+        {":bhsd", PREPROCESS | POSTPROCESS},
+        {":softcap9", PREPROCESS | POSTPROCESS},
+        {":dk_f32", PREPROCESS | POSTPROCESS},
+        {":delta_in", POSTPROCESS},
+        {":delta_out", POSTPROCESS},
+        {":dlse", POSTPROCESS},
+        {":grads_qkvs:sink", NONE},
+        {":grads_kv", NONE},
+        {":dq_f32", PREPROCESS},
+        {":dq_f32:acc_q", PREPROCESS},
+        {":st_out1318400,64,1280", PREPROCESS | POSTPROCESS},
+        {":st_out1322520,64,1284", POSTPROCESS},
+        {":st_dq1322520,64,1284", PREPROCESS},
+    };
+    stw_variant tile = tile_called("sm90", "sm90_128x128_hd64");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[160];
+        snprintf(text, sizeof text, "attn_bwd:bf16:b2h20k20s1030x1050d64%s", rows[i].options);
+        stw_attn_params p = params_of(text);
+        stw_attn_steps steps;
+        int found = NONE;
+        stw_attn_steps_of(STW_CALL_BWD, &tile, &p, 32, &steps);
+        for (uint32_t k = 0; k < steps.count; ++k) {
+            const stw_attn_step *s = &steps.step[k];
+            int is = strstr(s->entry, "_preprocess_sm90_hd64_bf16")    ? PREPROCESS
+                     : strstr(s->entry, "_postprocess_sm90_hd64_bf16") ? POSTPROCESS
+                                                                       : NONE;
+            if (is) assert_int_equal(s->image, STW_KERNEL_OWN);
+            if (k + 1 == steps.count) assert_true(s->early); /* the last kernel awaits the one before it */
+            found |= is;
+        }
+        if (found != rows[i].own) fail_msg("%s: %d", text, found);
     }
 }
 
@@ -729,6 +799,7 @@ int main(void) {
         cmocka_unit_test(bias_kernels_of_types),
         cmocka_unit_test(single_features_have_kernels),
         cmocka_unit_test(tiles_say_what_costs_more),
+        cmocka_unit_test(amd_names_what_no_own_loop_takes),
         cmocka_unit_test(sm90_says_what_it_does_not_take),
         cmocka_unit_test(sm90_wants_what_tensor_loads_take),
         cmocka_unit_test(few_work_tiles_are_split),
@@ -737,6 +808,7 @@ int main(void) {
         cmocka_unit_test(tiles_are_for_their_calls),
         cmocka_unit_test(classes_of_sizes),
         cmocka_unit_test(sm90_wide_says_what_it_does_not_take),
+        cmocka_unit_test(sm90_has_kernels_of_rows),
         cmocka_unit_test(sm90_few_says_what_it_does_not_take),
         cmocka_unit_test(sm90_few_slices_the_keys),
         cmocka_unit_test(classes_share_kernels),

@@ -26,9 +26,12 @@ int stw_tool_parse(const struct argp *argp, int argc, char **argv, void *input) 
 
 static char last_error[2048];
 
-static void print_clean(FILE *to, const char *text) {
-    for (; *text; ++text) fputc((unsigned char)*text < 0x20 || *text == 0x7F ? '?' : *text, to);
+static void clean(char *text) {
+    for (; *text; ++text)
+        if ((unsigned char)*text < 0x20 || *text == 0x7F) *text = '?';
 }
+
+static void print_folded(FILE *to, const char *text, int indent);
 
 void stw_tool_error(const char *command, const char *where, const char *format, ...) {
     char text[2048];
@@ -39,13 +42,11 @@ void stw_tool_error(const char *command, const char *where, const char *format, 
     stw_tool_progress_end();
     snprintf(last_error, sizeof last_error, "%s", text);
     fflush(stdout);
-    fprintf(stderr, "sternway %s: ", command);
-    if (where) {
-        print_clean(stderr, where);
-        fputs(": ", stderr);
-    }
-    print_clean(stderr, text);
-    fputc('\n', stderr);
+    char *line;
+    if (asprintf(&line, "sternway %s: %s%s%s", command, where ? where : "", where ? ": " : "", text) < 0) return;
+    clean(line);
+    print_folded(stderr, line, 4);
+    free(line);
 }
 
 const char *stw_tool_last_error(void) { return stw_failure_text(); }
@@ -110,12 +111,14 @@ static int part_of_word(const char *word, int length, int room) {
 void stw_tool_fold(FILE *to, const char *text, int column, int indent, int width) {
     for (int first = 1; *text; first = 0) {
         int blanks = (int)strspn(text, " "), word = (int)strcspn(text + blanks, " ");
-        int keeps = first || column + blanks + word <= width;
+        int own_line = width - indent, room = width - column - blanks;
+        /* a word that no line takes whole begins on this one */
+        int keeps = first || word <= room || (word > own_line && part_of_word(text + blanks, word, room) <= room);
         if (!keeps) {
             fprintf(to, "\n%*s", indent, "");
             column = indent;
         }
-        word = part_of_word(text + blanks, word, width - column - (keeps ? blanks : 0));
+        word = part_of_word(text + blanks, word, keeps ? room : own_line);
         fprintf(to, "%*s%.*s", keeps ? blanks : 0, "", word, text + blanks);
         column += (keeps ? blanks : 0) + word;
         text += blanks + word;
@@ -123,10 +126,40 @@ void stw_tool_fold(FILE *to, const char *text, int column, int indent, int width
     fputc('\n', to);
 }
 
-void stw_tool_print_line(const char *text, int indent) {
-    int width = stw_tool_width(stdout);
-    if (width) stw_tool_fold(stdout, text, 0, indent, width);
-    else puts(text);
+static void print_folded(FILE *to, const char *text, int indent) {
+    int width = stw_tool_width(to);
+    if (width) stw_tool_fold(to, text, 0, indent, width);
+    else fprintf(to, "%s\n", text);
+}
+
+void stw_tool_print_line(const char *text, int indent) { print_folded(stdout, text, indent); }
+
+/* As common/log.c writes a line, folded; at once, since children of `conform` write to the same terminal. */
+static void print_log(void *user, stw_log_level level, const char *line) {
+    static const char *const levels[] = {"error", "warn", "info", "trace"};
+    char *text = NULL, when[32] = "", head[64];
+    size_t bytes = 0;
+    struct timespec now;
+    struct tm utc;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (gmtime_r(&now.tv_sec, &utc)) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &utc);
+    int column =
+        snprintf(head, sizeof head, "%s.%03dZ sternway: %s: ", when, (int)(now.tv_nsec / 1000000), levels[level]);
+    FILE *to = open_memstream(&text, &bytes);
+    if (!to) return;
+    stw_tool_progress_end();
+    fflush(stdout);
+    fputs(head, to);
+    stw_tool_fold(to, line, column, 4, stw_tool_width(stderr));
+    fclose(to);
+    if (text) fputs(text, stderr);
+    free(text);
+    (void)user;
+}
+
+void stw_tool_fold_log(void) {
+    const char *file = getenv("STERNWAY_LOG_FILE");
+    if (stw_tool_width(stderr) && (!file || !file[0])) stw_set_log(print_log, NULL);
 }
 
 static int progress_shown;

@@ -104,6 +104,9 @@ int stw_tool_width(FILE *file);
 /* A line folded to the terminal that standard output is; whole elsewhere, where lines are searched. */
 void stw_tool_print_line(const char *text, int indent);
 
+/* Lines of the library's log are folded to the terminal that standard error is. */
+void stw_tool_fold_log(void);
+
 /* The ending of a counted word: 1 problem, 2 problems. */
 #define STW_TOOL_S(count) ((count) == 1 ? "" : "s")
 

@@ -41,6 +41,7 @@ int conform_list_large_jagged(conform_list *list) {
                                         "jagged_log_softmax:f16:c40000l840t33600000i64:inner:i32:lens_full",
                                         "jagged_layer_norm:bf16:c4000l8400t33600000i64:gamma:out_x:i64:lens_full",
                                         "jagged_rms_norm:f16:c4000l8400t33600000i64:gamma:out_x:i64:lens_full",
+                                        "jagged_rms_norm:bf16:c4000l8400t33600000i64:ragged:i64:lens_full",
                                         "jagged_sum:bf16:c4000l8400t33600000i64:ragged:i64:lens_full",
                                         "jagged_sum:f16:c40000l840t33600000i64:inner:i32:lens_full",
                                         "jagged_select:bf16:c4000l8400t33600000i64:inner:index-1:i32:lens_full",

@@ -70,24 +70,49 @@ static void print_choice(const cJSON *report) {
     }
 }
 
-static void print_tests(const cJSON *tests) {
-    const cJSON *row, *failure;
+static void print_test(const cJSON *row) {
+    const cJSON *failure;
     char text[1200];
+    const char *arch = stw_tool_json_text(row, "arch"), *error = stw_tool_json_text(row, "error");
+    snprintf(text, sizeof text, "%.0f passed, %.0f failed, %.0f skipped, %.1f s%s%s",
+             stw_tool_json_number(row, "passed"), stw_tool_json_number(row, "failed"),
+             stw_tool_json_number(row, "skipped"), stw_tool_json_number(row, "seconds"), error[0] ? ": " : "", error);
+    stw_tool_fold(stdout, text, printf("  %-7s ", arch[0] ? arch : "?"), 10, INFO_WIDTH);
+    cJSON_ArrayForEach(failure, part(row, "failures")) {
+        snprintf(text, sizeof text, "FAIL %s %s: %s", stw_tool_json_text(failure, "problem"),
+                 stw_tool_json_text(failure, "variant"), stw_tool_json_text(failure, "text"));
+        stw_tool_fold(stdout, text, printf("          "), 12, INFO_WIDTH);
+    }
+}
+
+static void print_tests(const cJSON *tests) {
+    const cJSON *row;
     puts("self test:");
     if (!cJSON_GetArraySize(tests)) puts("  not run");
-    cJSON_ArrayForEach(row, tests) {
-        const char *arch = stw_tool_json_text(row, "arch"), *error = stw_tool_json_text(row, "error");
-        snprintf(text, sizeof text, "%.0f passed, %.0f failed, %.0f skipped, %.1f s%s%s",
-                 stw_tool_json_number(row, "passed"), stw_tool_json_number(row, "failed"),
-                 stw_tool_json_number(row, "skipped"), stw_tool_json_number(row, "seconds"), error[0] ? ": " : "",
-                 error);
-        stw_tool_fold(stdout, text, printf("  %-7s ", arch[0] ? arch : "?"), 10, INFO_WIDTH);
-        cJSON_ArrayForEach(failure, part(row, "failures")) {
-            snprintf(text, sizeof text, "FAIL %s %s: %s", stw_tool_json_text(failure, "problem"),
-                     stw_tool_json_text(failure, "variant"), stw_tool_json_text(failure, "text"));
-            stw_tool_fold(stdout, text, printf("          "), 12, INFO_WIDTH);
-        }
+    cJSON_ArrayForEach(row, tests) print_test(row);
+}
+
+static void print_rates(const cJSON *rates) {
+    const cJSON *row;
+    char text[1200];
+    printf("times%s:\n", cJSON_IsTrue(part(rates, "measured")) ? "" : " (of no GPU: they say nothing)");
+    if (stw_tool_json_text(rates, "error")[0])
+        stw_tool_fold(stdout, stw_tool_json_text(rates, "error"), printf("  "), 4, INFO_WIDTH);
+    cJSON_ArrayForEach(row, part(rates, "problems")) {
+        snprintf(text, sizeof text, "%s, %s: %.3f ms, %.3f TFLOP/s, %.1f GB/s, %.0f MHz, memory %.0f MHz %s",
+                 stw_tool_json_text(row, "problem"), stw_tool_json_text(row, "variant"),
+                 stw_tool_json_number(row, "median_ms"), stw_tool_json_number(row, "tflops"),
+                 stw_tool_json_number(row, "gbs"), stw_tool_json_number(row, "core_mhz"),
+                 stw_tool_json_number(row, "memory_mhz"), stw_tool_json_text(row, "error"));
+        stw_tool_fold(stdout, text, printf("  %-10s ", stw_tool_json_text(row, "what")), 13, INFO_WIDTH);
     }
+}
+
+static void print_long(const cJSON *report) {
+    if (!part(report, "conformance")) return;
+    printf("conformance suite, %.0f problems:\n", stw_tool_json_number(part(report, "conformance"), "cases"));
+    print_test(part(report, "conformance"));
+    print_rates(part(report, "rates"));
 }
 
 static void print_findings(const cJSON *findings) {
@@ -106,21 +131,29 @@ static void print_findings(const cJSON *findings) {
 
 typedef struct doctor_request {
     int no_test, json;
+    double minutes; /* 0: no conformance suite, nothing timed */
 } doctor_request;
 
-enum { KEY_NO_TEST = 256, KEY_JSON };
+enum { KEY_NO_TEST = 256, KEY_JSON, KEY_MINUTES };
 
 static const struct argp_option options[] = {
     {"no-test", KEY_NO_TEST, NULL, 0, "leave out the self test", 0},
+    {"minutes", KEY_MINUTES, "N", 0, "the conformance suite for so long, then a few problems timed with clocks", 0},
     {"json", KEY_JSON, NULL, 0, "one JSON document on standard output (docs/schema/doctor.json)", 0},
     {0}};
 
 static error_t parse_option(int key, char *text, struct argp_state *state) {
     doctor_request *request = state->input;
-    (void)text;
     switch (key) {
     case KEY_NO_TEST: request->no_test = 1; return 0;
     case KEY_JSON: request->json = 1; return 0;
+    case KEY_MINUTES: {
+        char *end;
+        request->minutes = strtod(text, &end);
+        if (!*text || *end || !(request->minutes > 0) || request->minutes > 1440)
+            argp_error(state, "'%.40s' is no number of minutes up to 1440", text);
+        return 0;
+    }
     default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -157,6 +190,10 @@ static cJSON *make_report(const doctor_request *request) {
     doctor_add_choice(report);
     if (!request->no_test && !refused && part(report, "explain")) doctor_add_trial(report);
     else cJSON_AddArrayToObject(report, "tests");
+    if (request->minutes > 0 && !refused && part(report, "explain")) {
+        doctor_add_conformance(report, request->minutes);
+        doctor_add_rates(report);
+    }
     doctor_add_findings(report);
     doctor_make_private(report);
     return report;
@@ -176,6 +213,7 @@ int stw_tool_doctor(int argc, char **argv) {
         print_variables(report);
         print_choice(report);
         print_tests(part(report, "tests"));
+        print_long(report);
         print_findings(part(report, "findings"));
         cJSON_Delete(report);
     }

@@ -164,6 +164,21 @@ static void judge_tests(cJSON *findings, const cJSON *report) {
     }
 }
 
+static void judge_long(cJSON *findings, const cJSON *report) {
+    const cJSON *conformance = part(report, "conformance"), *rates = part(report, "rates"), *row;
+    const char *error = stw_tool_json_text(conformance, "error");
+    int failed = (int)stw_tool_json_number(conformance, "failed");
+    if (error[0]) find(findings, "mend what the text names", "the conformance suite did not run: %s", error);
+    if (failed)
+        find(findings, "open an issue with this report", "%d problem%s of the conformance suite failed on %s", failed,
+             STW_TOOL_S(failed), stw_tool_json_text(conformance, "arch"));
+    if (stw_tool_json_text(rates, "error")[0])
+        find(findings, "mend what the text names", "the timing did not end: %s", stw_tool_json_text(rates, "error"));
+    cJSON_ArrayForEach(row, part(rates, "problems")) if (stw_tool_json_text(row, "error")[0])
+        find(findings, "open an issue with this report", "%s was not timed: %s", stw_tool_json_text(row, "problem"),
+             stw_tool_json_text(row, "error"));
+}
+
 void doctor_add_findings(cJSON *report) {
     cJSON *findings = cJSON_AddArrayToObject(report, "findings");
     judge_build(findings, part(report, "info"));
@@ -171,4 +186,5 @@ void doctor_add_findings(cJSON *report) {
     judge_gpus(findings, report);
     judge_choice(findings, report);
     judge_tests(findings, report);
+    judge_long(findings, report);
 }

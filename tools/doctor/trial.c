@@ -71,6 +71,14 @@ typedef struct trial {
     int passed, failed, skipped;
 } trial;
 
+void doctor_add_failure(cJSON *failures, const char *line, const stw_verify_result *result) {
+    cJSON *row = cJSON_CreateObject();
+    cJSON_AddStringToObject(row, "problem", line);
+    cJSON_AddStringToObject(row, "variant", result->variant);
+    cJSON_AddStringToObject(row, "text", result->text);
+    cJSON_AddItemToArray(failures, row);
+}
+
 static void note(void *user, const conform_case *c, int variant, const stw_verify_result *result) {
     trial *t = user;
     (void)variant;
@@ -80,12 +88,7 @@ static void note(void *user, const conform_case *c, int variant, const stw_verif
     ++*count;
     stw_tool_progress("doctor: %s: %d of %zu problems", t->arch, t->passed + t->failed + t->skipped,
                       sizeof problems / sizeof *problems);
-    if (result->outcome != STW_VERIFY_FAIL) return;
-    cJSON *row = cJSON_CreateObject();
-    cJSON_AddStringToObject(row, "problem", c->line);
-    cJSON_AddStringToObject(row, "variant", result->variant);
-    cJSON_AddStringToObject(row, "text", result->text);
-    cJSON_AddItemToArray(t->failures, row);
+    if (result->outcome == STW_VERIFY_FAIL) doctor_add_failure(t->failures, c->line, result);
 }
 
 static void run_trial(cJSON *rows, const conform_list *list, stw_backend backend) {

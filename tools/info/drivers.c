@@ -13,11 +13,12 @@
 
 typedef struct driver {
     const char *backend;
-    const char *sonames[4]; /* in the order of backends/<backend>/driver.c */
+    const char *sonames[5]; /* in the order of backends/<backend>/driver.c */
 } driver;
 
-static const driver drivers[] = {{"cuda", {"libcuda.so.1"}},
-                                 {"hip", {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"}}};
+static const driver drivers[] = {
+    {"cuda", {"libcuda.so.1"}},
+    {"hip", {"libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"}}};
 
 static void *open_first(const driver *d, const char **soname_out, char why[600]) {
     size_t used = 0;

@@ -10,7 +10,8 @@ Where results differ from PyTorch's on purpose:
   the last) get zeros where the call follows the components, and what PyTorch computes from their contents otherwise;
 - sums are in f32 and rounded once, so bf16 and f16 gradients of layer_norm's and linear's parameters are closer to the
   exact ones;
-- log_softmax of jagged tensors has a backward (PyTorch has the forward alone);
+- log_softmax of jagged tensors has a backward, and layer_norm over the ragged dimension (PyTorch has the forwards
+  alone);
 - softmax along the ragged dimension of a jagged tensor gets its gradient along that dimension (PyTorch takes the next
   dimension of the values instead), sum and a select of an inner dimension get theirs (PyTorch raises).
 
@@ -20,6 +21,7 @@ torch.compile traces what PyTorch's table does with jagged tensors into operator
 of jagged tensors is PyTorch's, which the log says."""
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -167,7 +169,7 @@ def _layer_norm_jagged(grad_out: torch.Tensor, input: torch.Tensor, normalized_s
     fit((g.values.shape, x.values.shape))
     first = x.values.dim() - len(normalized_shape)
     if first <= x.ragged:
-        raise Fallback("layer_norm over the ragged dimension")
+        return _layer_norm_ragged(g, x, first, mean, rstd, weight, bias, output_mask)
     grad, values = g.contiguous("grad_out"), x.contiguous("input")
     size = math.prod(values.shape[first:])
     result = torch.empty_like(values) if output_mask[0] and x.used is None else None
@@ -178,6 +180,35 @@ def _layer_norm_jagged(grad_out: torch.Tensor, input: torch.Tensor, normalized_s
         call = x.ragged_call()
     sums = _norm(grad, values, mean, rstd, weight, bias, result, output_mask, size, call)
     return x.wrap(result) if result is not None else None, *sums
+
+
+def _layer_norm_ragged(g: Jagged, x: Jagged, first: int, mean: torch.Tensor, rstd: torch.Tensor,
+                       weight: torch.Tensor | None, bias: torch.Tensor | None,
+                       output_mask: Sequence[bool]) -> tuple[torch.Tensor | None, ...]:
+    """Each component is one line. PyTorch's forward takes no weight into account and saves statistics [B, 1, 1]."""
+    if first != x.ragged or x.ragged or x.used is not None:
+        raise Fallback("layer_norm over the ragged dimension and others in front of it, or with lengths")
+    if weight is not None or bias is not None:
+        raise Fallback("layer_norm over the ragged dimension with a weight or a bias, which its forward leaves out")
+    for given in (mean, rstd):
+        fit((given.numel(), x.components))
+    grad, values = g.contiguous("grad_out"), x.contiguous("input")
+    if not output_mask[0]:
+        return None, None, None
+    result = x.fresh(values)
+    if values.numel():
+        rstd = rstd.float().reciprocal() if _saves_deviations() else rstd.float()
+        run(_native.JAGGED_LAYER_NORM, grad=grad, x=values, mean=mean.float().contiguous(), rstd=rstd.contiguous(),
+            dx=result, dim=_native.DIM_RAGGED, **x.ragged_call())
+    return x.wrap(result), None, None
+
+
+@functools.cache
+def _saves_deviations() -> bool:
+    """Whether the forward over the ragged dimension saves the deviation for its inverse, as PyTorch 2.15 does."""
+    with torch.no_grad():
+        x = torch.nested.nested_tensor([torch.tensor([[-4.0], [4.0]])], layout=torch.jagged)
+        return bool(torch.ops.aten.native_layer_norm(x, [x.shape[1], 1], None, None, 0.0)[2].item() > 1.0)
 
 
 def _norm(grad: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, weight: torch.Tensor | None,

@@ -16,6 +16,7 @@ components one behind the other; the tensor's shape says the sizes alone).
     select        as sum; dim 0: values of component `index` alone        dX of `sizes`
     layer_norm    values, beside x, mean and rstd (f32, one a line)       those of dX, dweight, dbias in `outputs`
     rms_norm      values, beside x and rstd = (avg(x^2) + eps)^-1/2       those of dX, dweight in `outputs`
+                  without normalized_size over the ragged dimension and those behind it, mean and rstd [B, ..]: dX alone
     linear        values [.., j, N], beside x [.., j, K], weight [N, K]   those of dX, dweight, dbias in `outputs`
     reshape       values of component shape grad_shape, -1 the ragged one  dX of component shape `shape`
     to_padded     dense [B, .., padded, ..]                               dX values with `total` positions
@@ -128,15 +129,17 @@ def _sizes_fake(grad: Tensor, sizes: Sequence[int], offsets: Tensor, used: Tenso
 
 
 def _layer_norm(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, offsets: Tensor,
-                used: Tensor | None = None, *, normalized_size: int, ragged_idx: int = 1, max_length: int | None = None,
-                storage: str = "jagged", full: bool = False, outputs: int = DX | DWEIGHT | DBIAS) -> list[Tensor]:
+                used: Tensor | None = None, *, normalized_size: int | None = None, ragged_idx: int = 1,
+                max_length: int | None = None, storage: str = "jagged", full: bool = False,
+                outputs: int = DX | DWEIGHT | DBIAS) -> list[Tensor]:
     return _norm(_native.JAGGED_LAYER_NORM, grad, x, mean, rstd, weight, offsets, used, normalized_size, ragged_idx,
                  max_length, storage, full, outputs)
 
 
 def _rms_norm(grad: Tensor, x: Tensor, rstd: Tensor, weight: Tensor | None, offsets: Tensor,
-              used: Tensor | None = None, *, normalized_size: int, ragged_idx: int = 1, max_length: int | None = None,
-              storage: str = "jagged", full: bool = False, outputs: int = DX | DWEIGHT) -> list[Tensor]:
+              used: Tensor | None = None, *, normalized_size: int | None = None, ragged_idx: int = 1,
+              max_length: int | None = None, storage: str = "jagged", full: bool = False,
+              outputs: int = DX | DWEIGHT) -> list[Tensor]:
     if outputs & DBIAS:
         raise _native.InvalidError("sternway: outputs has 8, dbias, which rms_norm has not")
     return _norm(_native.JAGGED_RMS_NORM, grad, x, None, rstd, weight, offsets, used, normalized_size, ragged_idx,
@@ -144,23 +147,32 @@ def _rms_norm(grad: Tensor, x: Tensor, rstd: Tensor, weight: Tensor | None, offs
 
 
 def _norm(op: int, grad: Tensor, x: Tensor, mean: Tensor | None, rstd: Tensor, weight: Tensor | None, offsets: Tensor,
-          used: Tensor | None, normalized_size: int, ragged_idx: int, max_length: int | None, storage: str, full: bool,
-          outputs: int) -> list[Tensor]:
+          used: Tensor | None, normalized_size: int | None, ragged_idx: int, max_length: int | None, storage: str,
+          full: bool, outputs: int) -> list[Tensor]:
     made = _norm_outputs(x, weight, normalized_size, outputs, full)
     expect("grad", grad, x.shape)
-    lines = x.numel() // normalized_size if normalized_size > 0 else 0
-    for name, tensor, elements in (("x", x, lines * normalized_size), ("mean", mean, lines), ("rstd", rstd, lines),
-                                   ("weight", weight, normalized_size)):
+    axis = axis_of(x.shape, ragged_idx, max_length)
+    where = {"dim": _native.DIM_RAGGED}
+    lines = (offsets.shape[0] - 1) * axis["outer"]
+    if normalized_size is not None:
+        where = {"dim": _native.DIM_INNER, "dim_size": normalized_size, "dim_after": 1}
+        lines = x.numel() // normalized_size if normalized_size > 0 else 0
+        expect_elements("x", x, lines * normalized_size)
+        if weight is not None:
+            expect_elements("weight", weight, normalized_size)
+    for name, tensor in (("mean", mean), ("rstd", rstd)):
         if tensor is not None:
-            expect_elements(name, tensor, elements)
-    _bridge.jagged_bwd(op, grad=grad, x=x, mean=mean, rstd=rstd, weight=weight,
-                       storage=storage_number(storage), dim=_native.DIM_INNER, dim_size=normalized_size, dim_after=1,
-                       **made, **pairs(offsets, used), **axis_of(x.shape, ragged_idx, max_length))
+            expect_elements(name, tensor, lines)
+    _bridge.jagged_bwd(op, grad=grad, x=x, mean=mean, rstd=rstd, weight=weight, storage=storage_number(storage),
+                       **where, **made, **pairs(offsets, used), **axis)
     return list(made.values())
 
 
-def _norm_outputs(x: Tensor, weight: Tensor | None, normalized_size: int, outputs: int,
+def _norm_outputs(x: Tensor, weight: Tensor | None, normalized_size: int | None, outputs: int,
                   full: bool) -> dict[str, Tensor]:
+    if normalized_size is None and outputs & (DWEIGHT | DBIAS):
+        raise _native.InvalidError(f"sternway: outputs is {outputs}; a norm over the ragged dimension (without "
+                                   "normalized_size) has dX alone, 1")
     made = {"dx": make(x, x.shape, full)} if outputs & DX else {}
     like = x if weight is None else weight
     if outputs & DWEIGHT:
@@ -171,13 +183,14 @@ def _norm_outputs(x: Tensor, weight: Tensor | None, normalized_size: int, output
 
 
 def _layer_norm_fake(grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, offsets: Tensor,
-                     used: Tensor | None = None, *, normalized_size: int, outputs: int = DX | DWEIGHT | DBIAS,
+                     used: Tensor | None = None, *, normalized_size: int | None = None,
+                     outputs: int = DX | DWEIGHT | DBIAS,
                      **options: Any) -> list[Tensor]:
     return list(_norm_outputs(x, weight, normalized_size, outputs, True).values())
 
 
 def _rms_norm_fake(grad: Tensor, x: Tensor, rstd: Tensor, weight: Tensor | None, offsets: Tensor,
-                   used: Tensor | None = None, *, normalized_size: int, outputs: int = DX | DWEIGHT,
+                   used: Tensor | None = None, *, normalized_size: int | None = None, outputs: int = DX | DWEIGHT,
                    **options: Any) -> list[Tensor]:
     return list(_norm_outputs(x, weight, normalized_size, outputs, True).values())
 
@@ -281,9 +294,9 @@ _nested("log_softmax", f"Tensor grad, Tensor y, {_COMMON}, int dim", "Tensor", _
 _nested("sum", f"Tensor grad, SymInt[] sizes, {_COMMON}, int dim", "Tensor", _sum, _sizes_fake)
 _nested("select", f"Tensor grad, SymInt[] sizes, {_COMMON}, int dim, SymInt index", "Tensor", _select, _sizes_fake)
 _nested("layer_norm", f"Tensor grad, Tensor x, Tensor mean, Tensor rstd, Tensor? weight, {_COMMON}, "
-        "SymInt normalized_size, int outputs=13", "Tensor[]", _layer_norm, _layer_norm_fake)
-_nested("rms_norm", f"Tensor grad, Tensor x, Tensor rstd, Tensor? weight, {_COMMON}, SymInt normalized_size, "
-        "int outputs=5", "Tensor[]", _rms_norm, _rms_norm_fake)
+        "SymInt? normalized_size=None, int outputs=13", "Tensor[]", _layer_norm, _layer_norm_fake)
+_nested("rms_norm", f"Tensor grad, Tensor x, Tensor rstd, Tensor? weight, {_COMMON}, "
+        "SymInt? normalized_size=None, int outputs=5", "Tensor[]", _rms_norm, _rms_norm_fake)
 _nested("linear", f"Tensor grad, Tensor x, Tensor weight, {_COMMON}, int outputs=5", "Tensor[]", _linear, _linear_fake)
 _nested("reshape", "Tensor grad, Tensor offsets, Tensor? used=None, *, SymInt[] shape, SymInt[] grad_shape, "
         "SymInt? max_length=None, str storage='jagged', str grad_storage='jagged', bool full=False", "Tensor", _reshape,

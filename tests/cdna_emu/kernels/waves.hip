@@ -102,5 +102,34 @@ KERNEL race_write(uint32_t *result) {
     barrier();
     result[thread()] = words[thread() & 63];
 }
+KERNEL unset_lds(uint32_t *result, uint32_t count) { /* the last `count` threads write nothing */
+    LDS uint32_t words[64];
+    if (thread() + count < 64) words[thread()] = thread();
+    barrier();
+    result[thread()] = ((volatile uint32_t *)words)[63 - thread()];
+}
 KERNEL unknown_instruction(float *result) { result[thread()] = __builtin_amdgcn_sinf(result[thread()]); }
 KERNEL order(uint32_t *result) { /* which wave writes last */ *(volatile uint32_t *)result = thread() / 64; }
+
+/* Waits that the compiler did not write: `wait` 0 has too few, 1 has what is needed. */
+#define WAITS(name, code, fine, broken)                                                                                \
+    KERNEL name(uint32_t *result, uint32_t wait) {                                                                     \
+        uint32_t x = 0, y = 0, *at = result + thread(), place = thread() * 8;                                          \
+        LDS uint32_t words[512];                                                                                       \
+        words[place / 4] = words[place / 4 + 1] = thread();                                                            \
+        barrier();                                                                                                     \
+        if (wait) asm volatile(code fine : "=&v"(x), "=&v"(y) : "v"(at), "v"(place), "s"(result) : "memory", "s40");   \
+        else asm volatile(code broken : "=&v"(x), "=&v"(y) : "v"(at), "v"(place), "s"(result) : "memory", "s40");      \
+        asm volatile("s_waitcnt vmcnt(0) lgkmcnt(0)");                                                                 \
+        result[thread()] = x + y + words[place / 4];                                                                   \
+    }
+#define ADD(x) "v_add_u32 " x ", 1, " x "\n\t"
+WAITS(waits_vector, "global_load_dword %0, %2, off\n\tglobal_load_dword %1, %2, off\n\ts_waitcnt vmcnt(1)\n\t",
+      ADD("%0"), ADD("%1"))
+WAITS(waits_lds, "ds_read_b32 %0, %3\n\tds_read_b32 %1, %3 offset:4\n\ts_waitcnt lgkmcnt(1)\n\t", ADD("%0"), ADD("%1"))
+WAITS(waits_constant, "s_load_dword s40, %4, 0x0\n\t", "s_waitcnt lgkmcnt(0)\n\tv_mov_b32 %0, s40\n\t",
+      "v_mov_b32 %0, s40\n\t")
+WAITS(waits_mixed, "ds_read_b32 %0, %3\n\ts_load_dword s40, %4, 0x0\n\t", "s_waitcnt lgkmcnt(0)\n\t" ADD("%0"),
+      "s_waitcnt lgkmcnt(1)\n\t" ADD("%0"))
+WAITS(waits_overwritten, "global_load_dword %0, %2, off\n\t", "s_waitcnt vmcnt(0)\n\tv_mov_b32 %0, 1\n\t",
+      "v_mov_b32 %0, 1\n\ts_waitcnt vmcnt(0)\n\t")

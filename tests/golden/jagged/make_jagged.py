@@ -236,6 +236,22 @@ def rms_norm(g, name, dtype, shape, normalized, lengths, gamma=True):
     g.add(name, "rms_norm", dtype, t, shape=shape, normalized=normalized)
 
 
+def ragged_norm(g, op, name, dtype, shape, lengths):
+    """A norm over the ragged dimension and those behind it: a line per component and index in front of it."""
+    g.start(name)
+    count, ragged = elements(shape, lengths), shape.index(-1)
+    case = Case({"lengths": lengths_tensor(lengths), "x": g.values(dtype, count)}, {"op": op, "shape": ",".join(map(str, shape))})
+    lines = [line for part in case.parts("x") for line in part.reshape(math.prod(shape[:ragged]), -1)]
+    mean = torch.stack([line.mean() if line.numel() and op == "layer_norm" else torch.zeros((), dtype=F64) for line in lines])
+    spread = torch.stack([(line - m).square().mean() if line.numel() else torch.zeros((), dtype=F64)
+                          for line, m in zip(lines, mean)])
+    t = {"lengths": case.t["lengths"], "x": case.t["x"].to(DTYPES[dtype]), "grad": g.values(dtype, count),
+         "rstd": (spread + 1e-5).rsqrt().to(torch.float32)}
+    if op == "layer_norm":
+        t["mean"] = mean.to(torch.float32)
+    g.add(name, op, dtype, t, shape=shape, normalized=shape[ragged:])
+
+
 def linear(g, name, dtype, shape, N, lengths):
     g.start(name)
     K = shape[-1]
@@ -271,6 +287,10 @@ def product_cases(g):
         rms_norm(g, f"rms_norm_{dtype}_lines", dtype, [-1, 2, 7], [7], TINY)
         rms_norm(g, f"rms_norm_{dtype}_outer", dtype, [2, -1, 7], [7], TINY)
         rms_norm(g, f"rms_norm_{dtype}_empty", dtype, [-1, 5], [5], [0, 0, 0])
+        for op in ("layer_norm", "rms_norm"):
+            ragged_norm(g, op, f"{op}_{dtype}_ragged", dtype, [-1, 5], TINY)
+            ragged_norm(g, op, f"{op}_{dtype}_ragged_alone", dtype, [3, -1], HUGE)
+            ragged_norm(g, op, f"{op}_{dtype}_ragged_middle", dtype, [2, -1, 2, 3], TINY)
         linear(g, f"linear_{dtype}", dtype, [-1, 5], 3, TINY)
         linear(g, f"linear_{dtype}_huge", dtype, [-1, 7], 9, HUGE)
         linear(g, f"linear_{dtype}_middle", dtype, [2, -1, 5], 4, TINY)

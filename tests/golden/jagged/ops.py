@@ -221,9 +221,38 @@ def select_formula(case):
 
 # ---- layer norm and linear -------------------------------------------------------------------------------------------
 
+def norm_lines(case, *names):
+    """Lines over the ragged dimension: each component whole, per index in front of it; rstd and mean follow that order."""
+    before = math.prod(case.shape[:case.shape.index(-1)])
+    parts = [[line for part in case.parts(name) for line in part.reshape(before, -1)] for name in names]
+    return list(zip(*parts, case.t["mean"] if "mean" in case.t else torch.zeros_like(case.t["rstd"]), case.t["rstd"]))
+
+
+def ragged_layer_norm(grad, x, mean, rstd):
+    """dX of one line by the dense backward op."""
+    ones = torch.ones_like(x)
+    return aten.native_layer_norm_backward(grad, x, [x.numel()], mean.reshape(1), rstd.reshape(1), ones, ones,
+                                           [True, False, False])[0]
+
+
+def ragged_norm_formula(case):
+    value, size, terms = [], [], 0
+    for x, g, mean, rstd in norm_lines(case, "x", "grad"):
+        if x.numel():
+            x, g, mean, rstd = (t.numpy() for t in (x, g, mean, rstd))
+            h, average = (x - mean) * rstd, g.mean() if case.op == "layer_norm" else 0.0
+            value.append(rstd * (g - average - h * (g * h).mean()))
+            size.append(rstd * (abs(g) + (abs(g).mean() if case.op == "layer_norm" else 0.0) + abs(h) * abs(g * h).mean()))
+            terms = max(terms, x.size)
+    return {"dx_ref": flat(value)}, {"dx_ref": flat(size)}, {"dx_ref": terms}
+
+
 def layer_norm_routes(case):
     # mean and rstd are inputs and rounded: the backward op takes them as they are
     norm = case.list("normalized")
+    if -1 in norm:      # 2.11 has the forward of the jagged layout alone: its backward fails
+        return {"dense backward op": {"dx_ref": flat([ragged_layer_norm(g, x, mean, rstd)
+                                                      for x, g, mean, rstd in norm_lines(case, "x", "grad") if x.numel()])}}
     lines = case.t["mean"].numel()
     gamma = case.t.get("weight", torch.ones(math.prod(norm), dtype=F64)).reshape(norm)
     x, grad = case.parts("x"), case.parts("grad")
@@ -249,6 +278,8 @@ def layer_norm_routes(case):
 
 
 def layer_norm_formula(case):
+    if -1 in case.list("normalized"):
+        return ragged_norm_formula(case)
     M = math.prod(case.list("normalized"))
     lines = case.t["mean"].numel()
     x, g = (case.t[name].numpy().reshape(lines, M) for name in ("x", "grad"))
@@ -268,6 +299,10 @@ def layer_norm_formula(case):
 def rms_norm_routes(case):
     # rstd is an input and rounded. PyTorch's own operator that takes it is CUDA's alone in 2.11; layer_norm's of the lines
     # (x, -x), whose mean is 0 and average square that of x, with the gradient (grad, -grad), is twice the same
+    if -1 in case.list("normalized"):
+        return {"dense layer_norm backward op": {"dx_ref": flat([
+            ragged_layer_norm(torch.cat((g, -g)), torch.cat((x, -x)), mean, rstd)[:x.numel()]
+            for x, g, mean, rstd in norm_lines(case, "x", "grad") if x.numel()])}}
     M, lines = math.prod(case.list("normalized")), case.t["rstd"].numel()
     x, grad = (case.t[name].reshape(lines, M) for name in ("x", "grad"))
     gamma = case.t.get("weight", torch.ones(M, dtype=F64)).repeat(2)
@@ -281,6 +316,8 @@ def rms_norm_routes(case):
 
 
 def rms_norm_formula(case):
+    if -1 in case.list("normalized"):
+        return ragged_norm_formula(case)
     M, lines = math.prod(case.list("normalized")), case.t["rstd"].numel()
     x, g = (case.t[name].numpy().reshape(lines, M) for name in ("x", "grad"))
     rstd = case.t["rstd"].numpy().reshape(lines, 1)

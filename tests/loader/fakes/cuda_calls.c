@@ -248,8 +248,10 @@ static int stream_is_here(void *stream) {
     return (uintptr_t)stream <= 2 || ((fake_stream *)stream)->context == current();
 }
 
-/* sm90's kernels have tensor maps as their second argument, but for those of few rows. */
-static int has_maps(const fake_function *f) { return f->module->sm90 && !strstr(f->name, "_sm90_few"); }
+/* sm90's main loops have tensor maps as their second argument, but for those of few rows. */
+static int has_maps(const fake_function *f) {
+    return f->module->sm90 && strstr(f->name, "_bwd_sm90_") && !strstr(f->name, "_sm90_few");
+}
 
 static int launch(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                   unsigned block_z, unsigned smem, void *stream, void **parameters, void **extra) {

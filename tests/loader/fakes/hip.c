@@ -102,6 +102,7 @@ int hipDeviceGetAttribute(int *value, int attribute, int device) {
     if (error) return error;
     switch (attribute) {
     case 63: *value = facts.cus; return 0;
+    case 65: *value = getenv("FAKE_HIP_PAGEABLE") != NULL; return 0;
     case 74: *value = facts.lds; return 0;
     default: return 1;
     }

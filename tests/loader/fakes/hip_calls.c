@@ -5,11 +5,22 @@
  * runtime does, and what was never given back is logged when the process ends: "left WHAT N".
  * FAKE_HIP_CURRENT is the device a thread finds current; the first byte of an allocation decides what memory
  * it says it is: 'M' managed, 'H' page-locked host memory, 'F', 'U', 'C' and 'X' of hipExtMallocWithFlags:
- * fine-grained, uncached, contiguous and one that is not known yet. */
+ * fine-grained, uncached, contiguous and one that is not known yet; 'V' and 'R' of hipMemMap, for writing and for
+ * reading alone, which hipPointerGetAttributes does not know; 'P' pageable memory, of the one object that the
+ * runtime has for it. FAKE_HIP_POINTER_TYPE is the type of device memory in a runtime that numbers anew. */
 #include "hip.h"
 
+#include "file_behind.h"
+
 enum { DEVICES = 8, BLOCKS = 256, FUNCTIONS = 256 };
-enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_HANDLE = 400, NO_STREAM = 709 };
+enum {
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    INVALID_DEVICE = 101,
+    NO_FILE = 301,
+    INVALID_HANDLE = 400,
+    NO_STREAM = 709
+};
 
 typedef struct fake_module {
     int device;
@@ -77,6 +88,8 @@ int hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
                           unsigned block_y, unsigned block_z, unsigned smem, void *stream, void **parameters,
                           void **extra);
 int hipPointerGetAttributes(void *attributes, const void *pointer);
+int hipMemGetAccess(unsigned long long *access, const void *location, void *pointer);
+int hipMemGetAddressRange(void **base_out, size_t *bytes_out, void *pointer);
 int hipMalloc(void **pointer_out, size_t bytes);
 int hipFree(void *pointer);
 int hipMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream);
@@ -118,6 +131,7 @@ int hipSetDevice(int device) {
 int hipModuleLoadData(void **module_out, const void *image) {
     int error = begin("hipModuleLoadData");
     if (!error && !image) error = INVALID_VALUE;
+    if (!error && file_behind(image)) error = NO_FILE;
     fake_module *module = error ? NULL : malloc(sizeof *module);
     if (!module) return fake_hip_error(error ? error : OUT_OF_MEMORY);
     module->device = current();
@@ -197,14 +211,38 @@ int hipPointerGetAttributes(void *attributes, const void *pointer) {
     if (error) return error;
     const fake_block *block = block_of(pointer);
     if (!block) return fake_hip_error(INVALID_VALUE);
+    if (*block->at == 'V' || *block->at == 'R') return fake_hip_error(OUT_OF_MEMORY);
     int kind = *block->at == 'M' ? 3 : *block->at == 'H' ? 1 : 2;
     static const unsigned flags[] = {['F'] = 1, ['U'] = 3, ['C'] = 4, ['X'] = 0x10};
     static const int in_5[] = {0, 0, 1, 4};
     about.type = old ? in_5[kind] : kind;
-    about.device = block->device;
+    about.device = *block->at == 'P' ? 0 : block->device;
+    about.device_pointer = (void *)(uintptr_t)pointer;
+    if (kind == 2 && getenv("FAKE_HIP_POINTER_TYPE")) about.type = atoi(getenv("FAKE_HIP_POINTER_TYPE"));
     about.managed = kind == 3;
     about.flags = (unsigned char)*block->at < sizeof flags / sizeof flags[0] ? flags[(unsigned char)*block->at] : 0;
     memcpy(attributes, &about, sizeof about);
+    return 0;
+}
+
+/* Of memory that hipMemMap mapped; all of it is device 0's. */
+int hipMemGetAccess(unsigned long long *access, const void *location, void *pointer) {
+    const int *where = location;
+    int error = begin("hipMemGetAccess");
+    if (error) return error;
+    const fake_block *block = block_of(pointer);
+    if (!block || (*block->at != 'V' && *block->at != 'R') || where[0] != 1) return fake_hip_error(INVALID_VALUE);
+    *access = where[1] ? 0 : *block->at == 'V' ? 3 : 1;
+    return 0;
+}
+
+int hipMemGetAddressRange(void **base_out, size_t *bytes_out, void *pointer) {
+    int error = begin("hipMemGetAddressRange");
+    if (error) return error;
+    const fake_block *block = block_of(pointer);
+    if (!block) return fake_hip_error(INVALID_VALUE);
+    *base_out = *block->at == 'P' ? (void *)0x100 : (void *)block->at;
+    *bytes_out = *block->at == 'P' ? SIZE_MAX - 0x100 : block->bytes;
     return 0;
 }
 

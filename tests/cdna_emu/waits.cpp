@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Registers touched while a load that fills them is pending (Launch.waits): what a missing s_waitcnt does on a GPU. The
+ * emulator's loads are done at once, so results never show it. Rules of gfx9's counters: vmcnt counts loads, stores and
+ * atomics, in order; lgkmcnt counts LDS, in order, and constant loads, in no order; flat counts in both, in no order.
+ * Which registers an instruction names is read from its text. */
+#include "waits.h"
+
+#include <cctype>
+
+namespace cdna {
+
+enum { SCALARS_FIRST = VGPRS, REGISTERS = VGPRS + SGPRS, NO_WAIT = 1000 };
+enum class Queue : u8 { none, vector, lds, constant, flat };
+
+struct Registers {
+    u16 first, last;
+};
+
+/* An instruction as far as waits are concerned. */
+struct Guard {
+    std::vector<Registers> named;
+    bool fills = false; /* named[0] is what it loads */
+    Queue queue = Queue::none;
+    int vector_left = NO_WAIT, lgkm_left = NO_WAIT; /* of s_waitcnt: as many may stay pending */
+};
+
+struct Guards {
+    std::vector<Guard> of;
+};
+
+namespace {
+struct Load {
+    Registers to;
+    bool fills, unordered;
+    Queue queue;
+    const Instruction *by;
+};
+} // namespace
+
+struct Pending {
+    std::vector<Load> vector, lgkm;
+    u8 marks[REGISTERS] = {0}; /* loads that will fill it */
+};
+
+static bool begins(const std::string &text, const char *start) { return !text.compare(0, strlen(start), start); }
+static bool holds(const std::string &text, const char *part) { return text.find(part) != std::string::npos; }
+
+/* v5, a[0:3], s[4:5], vcc, m0; letters before it make it part of a word. */
+static std::vector<Registers> named_in(const std::string &text) {
+    std::vector<Registers> all;
+    for (size_t i = text.find(' '); i < text.size(); ++i) {
+        if (isalnum((unsigned char)text[i - 1]) || text[i - 1] == '_') continue;
+        int first, last, base = text[i] == 'v' ? 0 : text[i] == 'a' ? (int)ACC_FIRST : (int)SCALARS_FIRST;
+        if (!text.compare(i, 3, "vcc")) {
+            all.push_back({SCALARS_FIRST + VCC, SCALARS_FIRST + VCC + 1});
+        } else if (!text.compare(i, 2, "m0")) {
+            all.push_back({SCALARS_FIRST + M0, SCALARS_FIRST + M0});
+        } else if (text[i] != 'v' && text[i] != 'a' && text[i] != 's') {
+            continue;
+        } else if (sscanf(text.c_str() + i + 1, "[%d:%d]", &first, &last) == 2) {
+            all.push_back({(u16)(base + first), (u16)(base + last)});
+        } else if (i + 1 < text.size() && isdigit((unsigned char)text[i + 1])) {
+            first = atoi(text.c_str() + i + 1);
+            all.push_back({(u16)(base + first), (u16)(base + first)});
+        }
+    }
+    return all;
+}
+
+static int left_by(const std::string &text, const char *counter) {
+    size_t at = text.find(counter);
+    return at == std::string::npos ? (int)NO_WAIT : atoi(text.c_str() + at + strlen(counter));
+}
+
+static Guard guard_of(const Instruction &in) {
+    const std::string &name = in.name();
+    Guard g;
+    if (name == "s_waitcnt") {
+        g.vector_left = left_by(in.text(), "vmcnt(");
+        g.lgkm_left = left_by(in.text(), "lgkmcnt(");
+        return g;
+    }
+    g.named = named_in(in.text());
+    bool load = holds(name, "_load_"), memory = load || holds(name, "_store_") || holds(name, "_atomic_");
+    if (memory && begins(name, "s_")) g.queue = Queue::constant, g.fills = load;
+    else if (memory) {
+        g.queue = begins(name, "flat_") ? Queue::flat : Queue::vector;
+        g.fills = (load && !holds(name, "_lds_")) || (holds(name, "_atomic_") && in.returns);
+    } else if (name == "s_memtime" || name == "s_memrealtime") g.queue = Queue::constant, g.fills = true;
+    else if (begins(name, "ds_")) {
+        g.queue = Queue::lds;
+        for (const char *start : {"ds_read", "ds_bpermute", "ds_permute", "ds_swizzle", "ds_consume", "ds_append"})
+            g.fills |= begins(name, start);
+        g.fills |= holds(name, "_rtn") || in.returns;
+    }
+    g.fills &= !g.named.empty();
+    return g;
+}
+
+std::shared_ptr<const Guards> guards_of(const Program &program) {
+    std::shared_ptr<Guards> made(new Guards);
+    for (const Instruction &in : program.code) made->of.push_back(guard_of(in));
+    return made;
+}
+
+Pending *pending_new() { return new Pending; }
+void pending_free(Pending *pending) { delete pending; }
+void pending_clear(Pending &pending) { pending = Pending(); }
+
+/* All but the last `left` are done; where order is not promised, only a wait for all of them promises anything. */
+static void retire(Pending &pending, std::vector<Load> &loads, int left) {
+    bool ordered = true;
+    for (const Load &load : loads) ordered &= !load.unordered && load.queue == loads[0].queue;
+    size_t keep = left == 0 ? 0 : !ordered || (size_t)left > loads.size() ? loads.size() : (size_t)left;
+    for (size_t i = 0; i + keep < loads.size(); ++i)
+        for (int r = loads[i].to.first; loads[i].fills && r <= loads[i].to.last; ++r) --pending.marks[r];
+    loads.erase(loads.begin(), loads.end() - (long)keep);
+}
+
+static void add(Pending &pending, std::vector<Load> &to, const Load &load) {
+    to.push_back(load);
+    for (int r = load.to.first; load.fills && r <= load.to.last; ++r) ++pending.marks[r];
+}
+
+/* A load may fill again what an earlier one of its own ordered queue fills: halves of a register. */
+static void check(Wave &w, const Instruction &in, const Guard &g, int r, bool filled) {
+    for (const std::vector<Load> *loads : {&w.pending->vector, &w.pending->lgkm})
+        for (const Load &load : *loads) {
+            if (!load.fills || r < load.to.first || r > load.to.last) continue;
+            if (filled && !load.unordered && load.queue == g.queue) continue;
+            fault(w, in,
+                  "a register is touched while \"" + load.by->text() + "\" may not have filled it: a wait is missing");
+        }
+}
+
+void watch_waits(Wave &w, const Instruction &in, int number) {
+    const Guard &g = w.run->guards->of[(size_t)number];
+    Pending &p = *w.pending;
+    if (g.vector_left != NO_WAIT) retire(p, p.vector, g.vector_left);
+    if (g.lgkm_left != NO_WAIT) retire(p, p.lgkm, g.lgkm_left);
+    for (size_t i = 0; i < g.named.size(); ++i)
+        for (int r = g.named[i].first; r <= g.named[i].last; ++r)
+            if (p.marks[r]) check(w, in, g, r, g.fills && i == 0);
+    if (g.queue == Queue::none) return;
+    Load load = {g.fills ? g.named[0] : Registers{0, 0}, g.fills, g.queue == Queue::constant || g.queue == Queue::flat,
+                 g.queue, &in};
+    if (g.queue == Queue::vector || g.queue == Queue::flat) add(p, p.vector, load);
+    if (g.queue != Queue::vector) add(p, p.lgkm, load);
+}
+
+} // namespace cdna
