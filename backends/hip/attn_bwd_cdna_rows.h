@@ -49,14 +49,15 @@ template <int WORDS> DEV_FN uint32_t attn_cdna_rows_look(const leaf_u4 (&x)[WORD
                                                    : 0;
 }
 
-template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, char *smem) {
+/* ORDERED: of deterministic mode. A kernel of its own: in one for both the other modes took half more instructions. */
+template <class C, bool ORDERED> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, char *smem) {
     typedef typename C::T T;
     enum { PIECES = (C::HD + 63) / 64 }; /* of 16 bytes a thread; eight threads a row */
     constexpr bool LOOKS = !dev_is_f16<T>::yes, FLUSHES = dev_flushes<T>::yes; /* attn_bwd_subnormal.h */
     const stw_attn_params &p = l.p;
     if (dev_cta() == l.work_tiles - 1) {
         if (dev_thread() == 0) attn_reset_tile_counters<T>(l);
-        attn_check(p, smem, nullptr);
+        attn_check(p, smem, ORDERED ? l.unordered : nullptr);
     }
     if (dev_cta() >= l.work_tiles - 1) return;
     if (dev_cta() < l.lists) {
@@ -155,6 +156,9 @@ template <class C> DEV_FN void attn_cdna_preprocess(const stw_attn_launch &l, ch
     auto subnormal = [](uint32_t x) { return (x & (CDNA_ROWS_ANY | CDNA_ROWS_COUNT)) == CDNA_ROWS_ANY; };
     bool flushed = (all[0][0] | all[1][0] | all[2][0] | all[3][0]) &
                    CDNA_ROWS_FLUSHED; /* marks all blocks: the main loop asks for any */
+    /* nobody has added yet, and the last key block begins */
+    if constexpr (ORDERED)
+        l.dq_semaphore[u.block + t] = (uint32_t)stw_key_blocks(&u.seq, C::BM, l.bn, u.row0 / C::BM + t).end;
     stats[t * C::STATS + 64] = marks & 1 ? 1.0f : 0.0f;
     stats[t * C::STATS + 65] = LOOKS && (subnormal(marks) || subnormal(of_q) || flushed) ? 1.0f : 0.0f;
 }

@@ -37,12 +37,14 @@ template <int TILES, int PIECES> DEV_FN bool attn_cdna_flushed(const leaf_u2 (&x
 template <class C>
 DEV_FN void attn_cdna_enter(attn_cdna_loop<C> &w, const attn_work_tile &u, int h, int first, int end) {
     cdna_launch l = cdna_launch_again();
-    int thread = cdna_opaque((int)dev_thread()), lane = thread & 63;
+    int thread = w.thread(), lane = thread & 63;
     int64_t b = dev_uniform(u.b), row = dev_uniform(u.seq.q.first), at = h * l->q_blocks + dev_uniform(u.seq.q_block);
     w.queries.enter_head(l, u, b, row, h, first, thread);
     w.stats.from = cdna_buffer_of(l->stats + at * C::STATS, end * C::STATS * 4);
     w.stats.at = (uint32_t)(first * C::STATS * 4 + lane * 4);
     w.dq.enter_head(l->dq + at * (C::BM * C::HD), first, thread);
+    w.feature.enter_head(u, l, h);
+    w.turn.enter_head(l->dq_semaphore + at + first);
     w.queries.fetch(w.ahead);
     w.stats.fetch(w.ahead);
     int t = C::TENSORS == 2 ? thread : thread & 127, group = t / C::FOURS;
@@ -69,7 +71,7 @@ DEV_FN uint64_t cdna_drop(uint64_t x, int bits) { return bits < 64 ? x >> bits :
 template <class C>
 DEV_FN attn_cdna_run attn_cdna_run_of(attn_cdna_loop<C> &w, const attn_work_tile &u, int block, int end) {
     int inner_first = dev_uniform(u.inner_first), inner_end = dev_uniform(u.inner_end);
-    int thread = cdna_opaque((int)dev_thread());
+    int thread = w.thread();
     int mine = block + (thread & 63);
     uint32_t marks_at = (uint32_t)(mine * (C::STATS * 4) + 2 * C::BM * 4);
     leaf_u2 marks = __builtin_amdgcn_raw_buffer_load_b64(w.stats.from, marks_at, 0, 0);
@@ -125,7 +127,7 @@ template <class C, bool PART>
 DEV_FN void attn_cdna_store_rows(const attn_cdna_loop<C> &w, const attn_work_tile &u, int used) {
     typedef typename C::T T;
     cdna_launch l = cdna_launch_again();
-    int thread = cdna_opaque((int)dev_thread()), n = thread & 15, g = thread >> 4 & 3, wave = dev_uniform(thread >> 6);
+    int thread = w.thread(), n = thread & 15, g = thread >> 4 & 3, wave = dev_uniform(thread >> 6);
     int64_t b = dev_uniform(u.b), j0 = dev_uniform(u.j0), row = dev_uniform(u.seq.kv.first) + j0;
     int h = dev_uniform(u.kv_head), end = (int)stw_smaller(C::BN, dev_uniform(u.seq.kv.rows) - j0);
     int k_cols = (int)l->p.head_dim_qk, v_cols = (int)l->p.head_dim_v;
@@ -150,12 +152,16 @@ template <bool EXACT, class C>
 DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, int first, int end, int wave, int lane) {
     cdna_launch l = cdna_launch_again();
     w.scoring.set(u, l, C::BN, wave, lane);
+    w.feature.set(u, l, w.scoring.high);
+    if constexpr (C::MODE == CDNA_ALIBI) w.scoring.scale_log2 = cdna_shared<C>(w.scoring.scale_log2);
+    w.turn.enter_work_tile(u, wave);
     int h = dev_uniform(u.kv_head) * (int)l->p.group, head_end = h + (int)l->p.group;
     do {
         attn_cdna_enter(w, u, h, first, end);
         int block = first;
         if constexpr (EXACT) {
             for (; block < end; ++block) attn_cdna_step<CDNA_EXACT>(w, block, 0);
+            w.turn.leave_head();
             continue;
         }
         do {
@@ -165,6 +171,7 @@ DEV_FN void attn_cdna_schedule(attn_cdna_loop<C> &w, const attn_work_tile &u, in
             for (; block < run.edge; ++block) attn_cdna_step<CDNA_EDGE>(w, block, 0);
             for (; block < run.inner; ++block) attn_cdna_step<CDNA_INNER>(w, block, 0);
         } while (block < end);
+        w.turn.leave_head();
     } while (++h < head_end);
 }
 
@@ -216,9 +223,10 @@ DEV_FN void attn_cdna_work_tile(attn_cdna_loop<C> &w, const attn_work_tile &u, i
 template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, char *smem) {
     attn_work_tile &u = *(attn_work_tile *)(void *)(smem + C::AT_WORK_TILE);
     int wave = (int)dev_wave(), lane = (int)dev_lane();
-    attn_work_tile_take_now(u, launch, wave, lane);
+    attn_work_tile_take_now<C::MODE == CDNA_ORDERED>(u, launch, wave, lane);
     if (!u.live) return;
     attn_cdna_loop<C> w;
+    w.wave = wave;
     int first = dev_uniform(u.first), end = dev_uniform(u.end);
     if (first >= end) {
         w.clear();
@@ -228,7 +236,14 @@ template <class C> DEV_FN void attn_cdna_main(const stw_attn_launch &launch, cha
     w.keys.load(u, wave, lane);
     w.subnormal_keys = attn_cdna_look_at_keys<C>(w, u, lane);
     if constexpr (dev_flushes<typename C::T>::yes) {
-        if (w.subnormal_keys || attn_cdna_rows_marked<C>(u, first, end, lane)) { /* left to the exact kernel */
+        const bool exact = w.subnormal_keys || attn_cdna_rows_marked<C>(u, first, end, lane);
+        if constexpr (C::MODE == CDNA_ORDERED) {
+            if (exact) { /* at once: other work tiles wait for its turns */
+                attn_cdna_work_tile<true>(w, u, first, end, smem, wave, lane);
+                return;
+            }
+        }
+        if (exact) { /* left to the exact kernel */
             cdna_launch l = cdna_launch_again();
             const uint64_t tile = (uint64_t)u.index << 32 | (uint64_t)u.kv_head;
             if (dev_thread() == 0) l->tile_counter[2 + dev_fetch_add(l->tile_counter + 1, 1)] = tile;
@@ -252,6 +267,7 @@ template <class C> DEV_FN void attn_cdna_exact(const stw_attn_launch &launch, ch
     dev_copy_wait();
     dev_barrier();
     attn_cdna_loop<C> w;
+    w.wave = wave;
     w.keys.load(u, wave, lane);
     w.subnormal_keys = true;
     attn_cdna_work_tile<true>(w, u, dev_uniform(u.first), dev_uniform(u.end), smem, wave, lane);

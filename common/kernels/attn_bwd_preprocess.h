@@ -243,7 +243,7 @@ DEV_FN double attn_preprocess_row(const stw_attn_launch &l, attn_preprocess_tile
 /* No work tile has been taken; where matrix products of T may lose something, none is left to the exact kernel. */
 template <class T> DEV_FN void attn_reset_tile_counters(const stw_attn_launch &l) {
     l.tile_counter[0] = 0;
-    if (dev_flushes<T>::yes && (l.vectors & STW_STATS_NEGATED)) l.tile_counter[1] = 0;
+    if (dev_flushes<T>::yes && (l.vectors & STW_STATS_NEGATED) && !l.dq_semaphore) l.tile_counter[1] = 0;
 }
 
 /* Deterministic mode: no key block has added to the query block. */
