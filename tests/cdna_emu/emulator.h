@@ -33,6 +33,7 @@ struct Launch {
     int threads = 1;            /* of the host */
     bool races = false;         /* watch LDS for accesses that no barrier orders */
     bool banks = false;         /* count conflicts in LDS                        */
+    std::string trace;          /* a file that gets what the first workgroup ran */
     uint32_t schedule = 0;      /* not 0: waves take turns at random, from this seed */
 };
 
