@@ -38,8 +38,9 @@
  * dV, reads of LDS in pairs, two ahead. Head dims 96, 128: one wave a SIMD, up to 512 registers. 32, 64: two waves;
  * with 256 registers and no asm operand in AGPRs clang leaves the sums in ordinary registers and moves none.
  *
- * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_scheduler.h: what
- * calls a step, dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the preprocess and postprocess kernels. */
+ * attn_bwd_cdna_loads.h: K, V, Q, dO and statistics. attn_bwd_cdna_scores.h: P and dS. attn_bwd_cdna_lift.h: f16 of
+ * gfx90a. attn_bwd_cdna_scheduler.h: what calls a step, dK and dV to memory, the kernels. attn_bwd_cdna_rows.h: the
+ * preprocess and postprocess kernels. */
 #ifndef STW_HIP_ATTN_BWD_CDNA_H
 #define STW_HIP_ATTN_BWD_CDNA_H
 
@@ -144,9 +145,13 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
     constexpr int P = C::PIECES;
     constexpr bool EXACT = KIND == CDNA_EXACT, ANY = KIND == CDNA_ANY || EXACT;
     constexpr bool FLUSHES = dev_flushes<typename C::T>::yes;
-    const bool subnormal = EXACT || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
+    constexpr bool LIFTED = attn_lifts<typename C::T>::yes && !EXACT;
+    const bool subnormal = (EXACT && FLUSHES) || (KIND == CDNA_ANY && !FLUSHES && (w.subnormal_steps >> step & 1));
     if constexpr (!C::IN_AGPRS) w.lds.columns = cdna_opaque(w.lds.columns); /* else places of statistics are kept */
     leaf_f4 lse = w.lds.read_stats(0, 0), delta = w.lds.read_stats(0, 1);
+    auto lift_stats = [&] {
+        if constexpr (LIFTED) lse += (leaf_f4)10.0f, delta *= (leaf_f4)0x1p20f;
+    };
     rows_stream rows(w.lds);
     attn_cdna_scores<KIND, C> t;
     DEV_UNROLL_FOR (int half = 0; half < 2; ++half) {
@@ -156,6 +161,7 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
         auto softmax = cdna_behind_product([&](int piece) { t.softmax(w.scoring, lse, piece); });
         auto gradient = cdna_behind_product([&](int piece) { t.gradient(w.lds, piece); });
         t.enter(w.scoring, block, half);
+        lift_stats();
         /* S = Q K^T; dP - delta = dO V^T - delta, and P beside it; dV += P^T dO, and dS beside it; dK += dS^T Q */
         mma_ABt<EXACT, C>(t.s, q, w.keys.k, leaf_f4{0, 0, 0, 0}, cdna_nothing());
         mma_ABt<EXACT, C>(t.dp, dout, w.keys.v, delta, softmax);
@@ -170,11 +176,14 @@ template <int KIND, class C> DEV_FN void attn_cdna_step(attn_cdna_loop<C> &w, in
     ds_stream ds(w.lds);
     leaf_f4 dq[C::HALVES][C::COLUMNS];
     auto add = [&](int half) {
+        if constexpr (LIFTED)
+            DEV_UNROLL_FOR (int c = 0; c < C::COLUMNS; ++c) dq[half][c] *= (leaf_f4)w.scoring.to_sums;
         if (ANY && subnormal) w.dq.add(dq[half], half, true);
         else w.dq.add(dq[half], half, false);
     };
     const cdna_arrived_operand q_t = {P == 4 ? rows.late : rows.ring + (4 - P)};
     auto put_next_rows = cdna_behind_fragment([&](int j) {
+        if (LIFTED && j == 0) w.queries.lift(w.ahead);
         DEV_UNROLL_FOR (int i = 0; i < 2 * C::TENSORS; ++i)
             if (i * P / (2 * C::TENSORS) == j) w.queries.put(w.ahead, i);
         if (j == P - 1) w.stats.put(w.ahead, w.lds);

@@ -54,10 +54,10 @@ extern DEV_LDS char dev_shared[] __attribute__((aligned(1024)));
 #define EXACT(id, type, T, hd)                                                                                         \
     __attribute__((amdgpu_waves_per_eu(1, 1))) KERNEL(stw_attn_bwd_##id##_##type##_exact, 256,                         \
                                                       (attn_cdna_exact<attn_cdna<T, hd>>(launch, dev_shared)))
-#define ROW_cdna_bf16(id, hd, bm, bn, stages, warps, kb)                                                               \
+#define ROW_cdna_exact(id, hd, bm, bn, stages, warps, kb)                                                              \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
     ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, bf16, dev_bf16, hd, (hd > 64 ? 1 : 2))                        \
-    EXACT(id, bf16, dev_bf16, hd) BWD(id, f16, dev_f16, hd, bm, bn, stages, warps, _plain, ATTN_PLAIN, kb)
+    EXACT(id, bf16, dev_bf16, hd) CDNA(id, f16, dev_f16, hd, (hd > 64 ? 1 : 2)) EXACT(id, f16, dev_f16, hd)
 #define ROW_cdna(id, hd, bm, bn, stages, warps, kb)                                                                    \
     static_assert(bm == 32 && warps == 4, "sums of dQ lie in one order for both kinds of kernels");                    \
     ROW_full(id, hd, bm, bn, stages, warps, kb) CDNA(id, f16, dev_f16, hd, (hd > 64 ? 1 : 2))                          \

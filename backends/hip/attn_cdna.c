@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The host side of CDNA's own main loop (loop "cdna"; "cdna_bf16" where the matrix unit takes subnormal bf16 for
- * zero): which problems it takes and what it decides about them. Kernels: attn_bwd_cdna.h. Where it does not take
- * a problem, the shared kernels of the same tile run. Pure functions. */
+ * The host side of CDNA's own main loop (loop "cdna"; "cdna_exact" where the matrix unit takes subnormal operands for
+ * zero): which problems it takes and what it decides about them. Kernels: attn_bwd_cdna.h. Where it does not take a
+ * problem, the shared kernels of the same tile run. Pure functions. */
 #include "backends/gpu/attn_tiled.h"
 
 #include "common/size_class.h"
@@ -89,20 +89,11 @@ static void plan(const stw_variant *tile, const stw_attn_params *p, uint32_t wav
     out->postprocess = cdna_postprocess(p) ? "cdna" : NULL;
 }
 
-/* f16 is multiplied by the shared kernels, as f32. For bf16 a kernel behind the main loop takes the work tiles
- * that the main loop has left alone. */
-static void plan_bf16(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
-    if (p->dtype == STW_F16) {
-        stw_attn_tiled_plan(tile, p, wave, 1, out);
-        return;
-    }
+/* A kernel behind the main loop takes the work tiles that the main loop has left alone. */
+static void plan_exact(const stw_variant *tile, const stw_attn_params *p, uint32_t wave, stw_attn_choice *out) {
     plan(tile, p, wave, out);
-    out->exact = p->dtype == STW_BF16 && !cdna_refusal(tile, p);
-}
-
-static const char *slower_bf16(const stw_variant *tile, const stw_attn_params *p) {
-    return p->dtype == STW_F16 ? stw_attn_tiled_slower(tile, p, 1) : cdna_refusal(tile, p);
+    out->exact = !cdna_refusal(tile, p);
 }
 
 STW_ATTN_LOOP(cdna, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan);
-STW_ATTN_LOOP(cdna_bf16, .call = STW_CALL_BWD, .slower = slower_bf16, .plan = plan_bf16);
+STW_ATTN_LOOP(cdna_exact, .call = STW_CALL_BWD, .slower = cdna_refusal, .plan = plan_exact);

@@ -20,7 +20,9 @@ LDS_KB, CDNA_KEYS, CDNA_ROWS, WAVES = 64, 192, 32, 4
 CDNA_STEP_MOST = {("gfx942", 128, "bf16"): 550, ("gfx942", 64, "bf16"): 334, ("gfx942", 128, "f16"): 572,
                   ("gfx942", 64, "f16"): 357, ("gfx90a", 128, "bf16"): 580, ("gfx90a", 64, "bf16"): 364,
                   ("gfx942", 96, "bf16"): 464, ("gfx942", 32, "bf16"): 254, ("gfx942", 96, "f16"): 487,
-                  ("gfx942", 32, "f16"): 277, ("gfx90a", 96, "bf16"): 488, ("gfx90a", 32, "bf16"): 280}
+                  ("gfx942", 32, "f16"): 277, ("gfx90a", 96, "bf16"): 488, ("gfx90a", 32, "bf16"): 280,
+                  ("gfx90a", 128, "f16"): 656, ("gfx90a", 96, "f16"): 562,
+                  ("gfx90a", 64, "f16"): 402, ("gfx90a", 32, "f16"): 314}
 
 
 def notes(readelf, image):
@@ -93,7 +95,7 @@ def main():
         for name in mine:
             instructions = code(objdump, image, name)
             matrix = sum("mfma" in n for n, _, _ in instructions)
-            own = name.endswith("_plain") and (loop == "cdna" or loop == "cdna_bf16" and "_bf16_" in name)
+            own = name.endswith("_plain") and loop in ("cdna", "cdna_exact")
             product = bm * bn * hd // 4096 // warps
             if own:
                 step = 5 * CDNA_ROWS * CDNA_KEYS * hd // 4096 // WAVES

@@ -135,7 +135,7 @@ class Hip:
         """A bug in CDNA's own kernels needs no others: seconds instead of half a minute. Its cases, which take them alone."""
         if not mutant or "attn_bwd_cdna" not in mutant["file"]:
             return None
-        kinds = "cdna|cdna_bf16|fwd"
+        kinds = "cdna|cdna_exact|fwd"
         image, table = tree / "backends/hip/attn_bwd_cdna.hip", tree / f"common/tuning/attn_bwd.{self.arch}.def"
         text, count = re.subn(r"ROW_full\([^)]*\) (CDNA\()|^STW_DBIAS_TILES_64\(BIAS_TILE\)$",
                               r"\1", image.read_text(), flags=re.M)
